@@ -72,7 +72,7 @@ cluster-binaries: ## build etcd and Kubernetes into the user's cache: minutes, o
 # and download some hundred modules.
 .PHONY: cluster
 cluster: build cluster-binaries ## the tests against a real API server and kube-proxy
-	SLUICE_CLUSTER=1 $(TEST) -count=1 ./bench/cluster/... ./control/allocate ./deploy
+	SLUICE_CLUSTER=1 $(TEST) -count=1 ./bench/cluster/... ./control/allocate ./control/announce/cluster ./deploy
 	SLUICE_CLUSTER=1 $(TEST) -count=1 -run 'TestTenant|TestOutage' ./bench/e2e
 
 .PHONY: cluster-test
@@ -90,19 +90,19 @@ deploy-check: ## the manifests are what the chart renders; the image is reproduc
 	cd deploy/tools && $(GO) vet ./... && $(GO) test -count=1 ./... # its inputs are outside of its module
 
 IMAGE_ARCHS ?= amd64 arm64
-IMAGE_OF    := ./cmd/sluice ./cmd/sluice-controller
+IMAGE_OF    := ./cmd/sluice ./cmd/sluice-controller ./cmd/sluice-announcer
 
 .PHONY: image
-image: ## bin/sluice-image.tar: an OCI image of gateway and controller, reproducible, without Docker (VERSION=tag)
+image: ## bin/sluice-image.tar: an OCI image of gateway, controller and announcer, reproducible, without Docker (VERSION=tag)
 	for arch in $(IMAGE_ARCHS); do CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(BUILD) -o bin/$$arch/ $(IMAGE_OF) || exit 1; done
 	cd deploy/tools && $(GO) run ./image -o ../../bin/sluice-image.tar -version $(VERSION) -revision "$$(git rev-parse HEAD)" \
-		$(foreach arch,$(IMAGE_ARCHS),$(arch)=../../bin/$(arch)/sluice,../../bin/$(arch)/sluice-controller)
+		$(foreach arch,$(IMAGE_ARCHS),$(arch)=../../bin/$(arch)/sluice,../../bin/$(arch)/sluice-controller,../../bin/$(arch)/sluice-announcer)
 
 # A release is of a commit: nothing in it depends on when and in which directory it is built, nor on the settings of a
 # user's Go. REBUILD=-a compiles everything anew, whatever is in the build cache.
 RELEASE_GO := CGO_ENABLED=0 GOFLAGS= GOWORK=off GOEXPERIMENT= GOOS=linux GOAMD64=v1 GOARM64=v8.0
 REVISION  = $(shell git rev-parse HEAD)
-RELEASED  := $(foreach arch,amd64 arm64,$(arch)=../../bin/$(arch)/sluice,../../bin/$(arch)/sluice-controller)
+RELEASED  := $(foreach arch,amd64 arm64,$(arch)=../../bin/$(arch)/sluice,../../bin/$(arch)/sluice-controller,../../bin/$(arch)/sluice-announcer)
 
 .PHONY: release
 release: ## dist/: binaries, image, chart, SBOMs and SHA256SUMS of a version, reproducible (VERSION=0.1.0)

@@ -133,6 +133,62 @@ func TestControllerManifests(t *testing.T) {
 	}
 }
 
+// The announcer's rights are these and no others: it reads, and writes Events. Its one capability
+// is to ask for neighbours.
+func TestAnnouncerManifests(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("manifests/announcer.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rights := map[string][]string{}
+	var set appsv1.DaemonSet
+	for _, doc := range bytes.Split(text, []byte("\n---\n")) {
+		var role rbacv1.ClusterRole // a Role has the same fields
+		if err := yaml.Unmarshal(doc, &role); err != nil {
+			t.Fatal(err)
+		}
+		switch role.Kind {
+		case "ClusterRole", "Role":
+			if err := yaml.UnmarshalStrict(doc, &role); err != nil {
+				t.Error(err)
+			}
+			for _, r := range role.Rules {
+				name := role.Kind + " " + strings.Join(r.APIGroups, ",") + "/" + strings.Join(r.Verbs, ",")
+				rights[name] = append(rights[name], r.Resources...)
+			}
+		case "DaemonSet":
+			if err := yaml.UnmarshalStrict(doc, &set); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	want := map[string][]string{
+		"ClusterRole /list,watch": {"services", "nodes"},
+		"ClusterRole sluice.dev/list,watch": {"addresspools", "bgppeers", "bgpadvertisements", "bfdprofiles",
+			"communities"},
+		"ClusterRole metallb.io/list,watch": {"ipaddresspools", "bgppeers", "bgpadvertisements", "bfdprofiles",
+			"communities"},
+		"ClusterRole events.k8s.io/create": {"events"}, "Role /list,watch": {"secrets"},
+	}
+	if diff := gocmp.Diff(want, rights); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	pod := set.Spec.Template.Spec
+	c := pod.Containers[0]
+	if *c.SecurityContext.AllowPrivilegeEscalation || !*c.SecurityContext.ReadOnlyRootFilesystem ||
+		!slices.Equal(c.SecurityContext.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+		!slices.Equal(c.SecurityContext.Capabilities.Add, []corev1.Capability{"NET_RAW"}) {
+		t.Errorf("the pod may more than it must: %+v", c.SecurityContext)
+	}
+	if s := set.Spec.Selector.MatchLabels["app.kubernetes.io/name"]; s == "sluice" {
+		t.Error("the gateways' selector matches the announcer's pods")
+	}
+	if !pod.HostNetwork || !slices.Contains(c.Args, "--gateway=/run/sluice/pulse.sock") {
+		t.Errorf("it does not find the gateway: %q", c.Args)
+	}
+}
+
 // The gateway's rights are these and no others, none by a wildcard.
 func TestRights(t *testing.T) {
 	t.Parallel()

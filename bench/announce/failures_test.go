@@ -144,7 +144,7 @@ func report(t *testing.T, what string, most time.Duration, took []time.Duration)
 // Without hold, a packet process that is killed takes its routes along; when it is back, so are
 // they.
 func TestKilledWithoutHold(t *testing.T) {
-	both(t, func(t *testing.T, kind string) {
+	timed(t, func(t *testing.T, kind string) {
 		l := withSession(t, kind, false, false, "--hold", "0s")
 		var took []time.Duration
 		for range runs() {
@@ -172,7 +172,7 @@ func TestKilledWithHold(t *testing.T) {
 
 // The interface to the backends goes down, and comes up again.
 func TestInterfaceDown(t *testing.T) {
-	both(t, func(t *testing.T, kind string) {
+	timed(t, func(t *testing.T, kind string) {
 		l := withSession(t, kind, false, false)
 		back := l.Gateway.Interfaces[1].Name
 		set := func(f func(netlink.Link) error) error {
@@ -196,7 +196,7 @@ func TestInterfaceDown(t *testing.T) {
 
 // The gateway is gone without a word, and the router's own link stays up: BFD tells, and BFD alone.
 func TestGatewayGone(t *testing.T) {
-	both(t, func(t *testing.T, kind string) {
+	timed(t, func(t *testing.T, kind string) {
 		var took []time.Duration
 		for range runs() {
 			l := withSession(t, kind, true, false)
@@ -217,7 +217,7 @@ func TestGatewayGone(t *testing.T) {
 
 // An announcer that is killed takes its routes along without graceful restart.
 func TestAnnouncerKilled(t *testing.T) {
-	both(t, func(t *testing.T, kind string) {
+	timed(t, func(t *testing.T, kind string) {
 		l := withSession(t, kind, false, false)
 		var took []time.Duration
 		for range runs() {
@@ -232,45 +232,45 @@ func TestAnnouncerKilled(t *testing.T) {
 // With graceful restart no route moves while the announcer is killed or ended, and started again;
 // also where BFD runs in it, if the router can tell the two apart.
 func TestAnnouncerRestarts(t *testing.T) {
-	for _, bfd := range []bool{false, true} {
-		t.Run(fmt.Sprintf("bfd=%v", bfd), func(t *testing.T) {
-			both(t, func(t *testing.T, kind string) {
-				l := withSession(t, kind, bfd, true)
-				if bfd && kind == "frr" {
-					// FRR 8.4 ends what it keeps when BFD is down, check-control-plane-failure or
-					// not.
-					l.gone(l.kill)
-					return
-				}
-				for i := range runs() + 1 {
-					if i%2 == 0 {
-						must(t, l.kill())
-					} else {
-						l.ended = true
-						must(t, l.ours.Stop(5*time.Second))
-					}
-					l.stays(time.Second, "ended")
-					l.start()
-					l.within(20*time.Second, "the session", func() (bool, error) {
-						l.stays(10*time.Millisecond, "starting")
-						v, err := l.ask()
-						return err == nil && len(v.Peers) == 1 && v.Peers[0].Up, err
-					})
-					l.stays(2*time.Second, "started") // End-of-RIB comes within
-				}
-				// What is not announced any more goes, as soon as the next one has told all.
-				must(t, l.kill())
-				l.write(replaceWords(objectsOf(bfd, true), "203.0.113.0/24, ", ""))
-				l.start()
-				l.routed(vip, false, 20*time.Second)
-			})
+	both(t, func(t *testing.T, kind string) { restarts(t, kind, false) })
+}
+
+// With BFD in the announcer, too, which ends with it. Not with FRR 8.4.4: with
+// check-control-plane-failure it kept the routes in some runs, and not in others.
+func TestAnnouncerRestartsWithBFD(t *testing.T) {
+	t.Parallel()
+	restarts(t, "bird", true)
+}
+
+func restarts(t *testing.T, kind string, bfd bool) {
+	l := withSession(t, kind, bfd, true)
+	for i := range runs() {
+		if i%2 == 0 {
+			must(t, l.kill())
+		} else {
+			l.ended = true
+			must(t, l.ours.Stop(5*time.Second))
+		}
+		l.stays(time.Second, "ended")
+		l.start()
+		l.within(20*time.Second, "the session", func() (bool, error) {
+			l.stays(10*time.Millisecond, "starting")
+			v, err := l.ask()
+			return err == nil && len(v.Peers) == 1 && v.Peers[0].Up, err
 		})
+		l.stays(2*time.Second, "started") // End-of-RIB comes within
 	}
+	// What is not announced any more goes, as soon as the next one has told all.
+	must(t, l.kill())
+	l.write(replaceWords(objectsOf(bfd, true), "203.0.113.0/24, ", ""))
+	l.start()
+	l.routed(vip, false, 20*time.Second)
 }
 
 // What is announced is in a file for the next process; nothing is, after a clean stop of the
 // gateway.
 func TestStateFile(t *testing.T) {
+	t.Parallel()
 	l := withSession(t, "bird", false, false)
 	path := filepath.Join(l.state(), "announced.json")
 	l.within(5*time.Second, "the file", func() (bool, error) {

@@ -183,8 +183,10 @@ func (l *lab) start() {
 		l.log, err = os.Create(filepath.Join(l.dir, "announcer.log"))
 		must(l.t, err)
 	}
-	l.ours, err = l.Gateway.Start(topo.Command{Path: announcer, Stdout: l.log, Stderr: l.log, Args: append([]string{
-		"--config", filepath.Join(l.dir, "objects.yaml"), "--node-name", node, "--state-dir", l.state(), "--log",
+	// With the capability of the chart's pod, and no other.
+	l.ours, err = l.Gateway.Start(topo.Command{Path: "setpriv", Stdout: l.log, Stderr: l.log, Args: append([]string{
+		"--bounding-set", "-all,+net_raw", "--inh-caps", "-all", "--", announcer, "--config", filepath.Join(l.dir,
+			"objects.yaml"), "--node-name", node, "--state-dir", l.state(), "--log",
 		"text",
 		"--gateway", filepath.Join(l.gate.StateDir(), "pulse.sock"), "--listen", ""}, l.flags...)})
 	must(l.t, err)
@@ -337,9 +339,24 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// both runs a test with each router.
+// both runs a test with each router, beside other tests.
 func both(t *testing.T, test func(t *testing.T, kind string)) {
+	t.Parallel()
 	for _, kind := range []string{"bird", "frr"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			test(t, kind)
+		})
+	}
+}
+
+// timed runs a test that measures, alone: with BIRD, and with each router in the full runs.
+func timed(t *testing.T, test func(t *testing.T, kind string)) {
+	kinds := []string{"bird", "frr"}
+	if !full() {
+		kinds = kinds[:1]
+	}
+	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) { test(t, kind) })
 	}
 }

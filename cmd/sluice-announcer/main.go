@@ -23,11 +23,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
 
 	"sluice.dev/sluice/control/announce"
 	"sluice.dev/sluice/control/announce/bgp"
+	"sluice.dev/sluice/control/announce/cluster"
 	"sluice.dev/sluice/control/announce/file"
+	"sluice.dev/sluice/control/announce/kinds"
 	"sluice.dev/sluice/control/announce/view"
+	"sluice.dev/sluice/internal/kubeconfig"
 )
 
 // version is written by the linker.
@@ -35,6 +39,8 @@ var version = "unknown"
 
 type flags struct {
 	config, node, gateway, stateDir string
+	kubeconfig, namespace           string
+	metallb                         bool
 	hold, drainDelay                time.Duration
 	routerID, listen, logFormat     string
 	log                             *slog.Logger
@@ -57,7 +63,12 @@ func command() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context()) },
 	}
 	p := c.Flags()
-	p.StringVar(&f.config, "config", "", "file with the objects that say what is announced to whom")
+	p.StringVar(&f.config, "config", "", "file with the objects that say what is announced to whom; empty: the API "+
+		"server has them")
+	p.StringVar(&f.kubeconfig, "kubeconfig", "", "file with the API server; empty: the pod's service account")
+	p.StringVar(&f.namespace, "namespace", os.Getenv("POD_NAMESPACE"),
+		"of the Secrets with passwords; by default $POD_NAMESPACE; empty: none are read")
+	p.BoolVar(&f.metallb, "metallb-objects", true, "read objects of metallb.io, too, where they are installed")
 	p.StringVar(&f.node, "node-name", os.Getenv("SLUICE_NODE_NAME"),
 		"this node; by default $SLUICE_NODE_NAME, or the host name")
 	p.StringVar(&f.gateway, "gateway", "/run/sluice/pulse.sock", "socket of the gateway: pulse.sock in its stateDir")
@@ -134,16 +145,31 @@ func (f *flags) run(ctx context.Context) (err error) {
 		return fmt.Errorf("--state-dir: %w", err)
 	}
 	defer l.Close()
-	source, err := file.New(f.config, f.node, f.log)
-	if err != nil {
-		return fmt.Errorf("--config: %w", err)
+	if f.config != "" {
+		source, err := file.New(f.config, f.node, f.log)
+		if err != nil {
+			return fmt.Errorf("--config: %w", err)
+		}
+		return f.announce(ctx, source, nil, l)
 	}
-	return f.announce(ctx, source, l)
+	klog.SetSlogLogger(f.log)
+	client, err := kubeconfig.Load(f.kubeconfig, "--kubeconfig")
+	if err != nil {
+		return err
+	}
+	source, err := cluster.New(cluster.Config{Client: client, Log: f.log, Node: f.node, Namespace: f.namespace,
+		MetalLB: f.metallb})
+	if err != nil {
+		return err
+	}
+	return f.announce(ctx, source, source.Tell, l)
 }
 
 // announce runs until ctx is done.
-func (f *flags) announce(ctx context.Context, source announce.Source, l net.Listener) error {
-	c := announce.Config{Log: f.log, Version: version, Source: source, Gateway: f.gateway, Hold: f.hold,
+func (f *flags) announce(
+	ctx context.Context, source announce.Source, tell func(kinds.Problem, bool), l net.Listener,
+) error {
+	c := announce.Config{Tell: tell, Log: f.log, Version: version, Source: source, Gateway: f.gateway, Hold: f.hold,
 		State: filepath.Join(f.stateDir, "announced.json"), DrainDelay: f.drainDelay}
 	resumed := announce.Resumes(c.State)
 	id, err := f.router()

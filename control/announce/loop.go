@@ -3,7 +3,9 @@ package announce
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -24,6 +26,7 @@ type Objects struct {
 	Kinds []*unstructured.Unstructured
 	// Services has the labels of Services by namespace/name; nil where there are none to read.
 	Services map[string]labels.Set
+	UIDs     map[string]string // of Services, as Services
 	Node     Node
 	// Password returns the password in a Secret; nil where there are none.
 	Password func(namespace, name string) (string, error)
@@ -49,8 +52,9 @@ type Config struct {
 	Hold time.Duration
 	// DrainDelay is how long routes are announced as leaving before they go.
 	DrainDelay time.Duration
-	// Tell, unless nil, is told what is wrong with objects, each thing once.
-	Tell func(kinds.Problem)
+	// Tell, unless nil, is told what is wrong with objects, and what is announced of Services
+	// (normal), each thing once.
+	Tell func(p kinds.Problem, normal bool)
 }
 
 // DefaultDrainDelay gives routers the time to move traffic to others: RFC 8326, section 4, leaves
@@ -74,6 +78,8 @@ type Loop struct {
 	applied bool // something was given to the speakers
 	saved   []pulse.VIP
 	told    map[kinds.Problem]bool
+	uids    map[string]string
+	states  map[netip.Addr]string // of VIPs, that Services were told
 
 	set      *kinds.Set
 	problems []kinds.Problem
@@ -187,6 +193,7 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 		l.reader.Password = objects.Password
 		l.set, l.problems = l.reader.Read(objects.Kinds)
 	}
+	l.uids = objects.UIDs
 	l.node, l.verdict = objects.Node, l.watch.Verdict(now)
 	// Routes of a process before stay with peers that keep them, until this one has told all.
 	if !l.applied && !l.watch.Heard(now) {
@@ -283,6 +290,7 @@ func (l *Loop) publish(waiting string) {
 		v.Problems = append(v.Problems, view.Problem{Object: p.About.String(), Reason: p.Reason, Note: p.Note})
 	}
 	l.tell(problems)
+	l.tellServices(v)
 	l.log(v)
 	l.current.Store(v)
 }
@@ -295,11 +303,48 @@ func (l *Loop) tell(problems []kinds.Problem) {
 			l.config.Log.Warn("an object is not as it should be", "object", p.About.String(), "reason", p.Reason,
 				"problem", p.Note)
 			if l.config.Tell != nil {
-				l.config.Tell(p)
+				l.config.Tell(p, false)
 			}
 		}
 	}
 	l.told = told
+}
+
+// tellServices reports for each Service when routes to its VIP come and go. While the gateway as a
+// whole is not announced, the log, the status and metrics say so, and not an Event of each Service.
+func (l *Loop) tellServices(v *view.View) {
+	if l.config.Tell == nil || v.Waiting != "" || v.Gateway == No.String() {
+		return
+	}
+	states := map[netip.Addr]string{}
+	for i := range v.VIPs {
+		vip := &v.VIPs[i]
+		line := bestLine(vip.To)
+		before, known := l.states[vip.Address]
+		states[vip.Address] = line.State
+		if line.State == view.Waiting && known {
+			states[vip.Address] = before // a session that flaps is the peer's story
+		}
+		if states[vip.Address] == before || line.State == view.Waiting {
+			continue
+		}
+		p := kinds.Problem{Reason: "Announced", Note: fmt.Sprintf("node %s announces %v as %s to %s", v.Node,
+			vip.Address,
+			line.What, line.To)}
+		if line.State == view.Not {
+			p = kinds.Problem{Reason: "NotAnnounced", Note: fmt.Sprintf("node %s does not announce %v: %s", v.Node,
+				vip.Address, line.Why)}
+		} else if line.State == view.Leaving {
+			p.Reason, p.Note = "Leaving", p.Note+", as leaving: "+line.Why
+		}
+		for _, service := range vip.Services {
+			namespace, name, _ := strings.Cut(service, "/")
+			p.About = kinds.Ref{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name,
+				UID: l.uids[service]}
+			l.config.Tell(p, line.State != view.Not)
+		}
+	}
+	l.states = states
 }
 
 // log writes a line when the gateway's standing changes.

@@ -50,7 +50,7 @@ func (m Metrics) Collect(to chan<- prometheus.Metric) {
 	}
 	states := map[string]int{}
 	for i := range v.VIPs {
-		states[best(v.VIPs[i].To)]++
+		states[bestLine(v.VIPs[i].To).State]++
 	}
 	for _, state := range ranked {
 		gauge(descVIPs, float64(states[state]), state)
@@ -61,13 +61,14 @@ func (m Metrics) Collect(to chan<- prometheus.Metric) {
 // ranked are the states of lines, the best first.
 var ranked = []string{view.Announced, view.Leaving, view.Waiting, view.Not}
 
-func best(lines []view.Line) string {
+// bestLine returns the line with the best state.
+func bestLine(lines []view.Line) view.Line {
 	for _, state := range ranked {
 		for i := range lines {
 			if lines[i].State == state {
-				return state
+				return lines[i]
 			}
 		}
 	}
-	return view.Not
+	return view.Line{State: view.Not, Why: "no speaker is told of it"}
 }

@@ -343,7 +343,7 @@ func pathOf(prefix netip.Prefix, v *variant) (*apiutil.Path, error) {
 		return nil, fmt.Errorf("%v: %w", prefix, err)
 	}
 	p := &apiutil.Path{Nlri: nlri, Attrs: []wire.PathAttributeInterface{wire.NewPathAttributeOrigin(0),
-		wire.NewPathAttributeCommunities([]uint32{v.number})}}
+		wire.NewPathAttributeCommunities([]uint32{v.number}), wire.NewPathAttributeLocalPref(0)}}
 	if prefix.Addr().Is4() {
 		p.Family = wire.RF_IPv4_UC
 		hop, err := wire.NewPathAttributeNextHop(netip.IPv4Unspecified())

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,15 +23,19 @@ type variant struct {
 func (v *variant) name() string      { return fmt.Sprintf("variant-%d", v.number) }
 func (v *variant) community() string { return fmt.Sprintf("0:%d", v.number) }
 
+// defaultLocalPref is what routers take a missing local preference for.
+const defaultLocalPref = 100
+
 // maxVariants is how many numbers there are.
 const maxVariants = 1<<16 - 1
 
 // keyOf names what a route is told to whom, with the next hops.
 func (s *Speaker) keyOf(r *Route) string {
 	var b strings.Builder
+	fmt.Fprintf(&b, "IPv4: %v\n", r.Prefix.Addr().Is4()) // as statements are about one family
 	for _, name := range slices.Sorted(maps.Keys(r.To)) {
 		session := s.sessions[name]
-		if session == nil {
+		if session == nil || !session.address.IsValid() {
 			continue
 		}
 		hop, err := session.hop(r.Prefix.Addr().Is4())
@@ -63,7 +68,7 @@ func (s *Speaker) newVariant(ctx context.Context, r *Route, key string) (*varian
 	v.policy = &api.Policy{Name: v.name()}
 	for _, name := range slices.Sorted(maps.Keys(r.To)) {
 		session := s.sessions[name]
-		if session == nil {
+		if session == nil || !session.address.IsValid() {
 			continue
 		}
 		is4 := r.Prefix.Addr().Is4()
@@ -74,7 +79,7 @@ func (s *Speaker) newVariant(ctx context.Context, r *Route, key string) (*varian
 		v.policy.Statements = append(v.policy.Statements, statement(v, name, is4, r.To[name], hop))
 	}
 	if err := s.server.AddPolicy(ctx, &api.AddPolicyRequest{Policy: v.policy}); err != nil {
-		return nil, err
+		return nil, errors.Join(err, s.dropSet(ctx, v))
 	}
 	s.variants[key] = v
 	return v, s.assign(ctx)
@@ -117,8 +122,8 @@ func statement(v *variant, peer string, is4 bool, a Attributes, hop netip.Addr) 
 	if len(large) > 0 {
 		st.Actions.LargeCommunity = &api.CommunityAction{Type: api.CommunityAction_TYPE_ADD, Communities: large}
 	}
-	if a.Internal && (a.LocalPref != 0 || a.Leaving) {
-		st.Actions.LocalPref = &api.LocalPrefAction{Value: a.LocalPref}
+	if a.Internal && !a.Leaving { // the path itself has 0, which no action can set
+		st.Actions.LocalPref = &api.LocalPrefAction{Value: cmp.Or(a.LocalPref, defaultLocalPref)}
 	}
 	if hop.IsValid() {
 		st.Actions.Nexthop = &api.NexthopAction{Address: hop.String()}
@@ -159,8 +164,13 @@ func (s *Speaker) dropVariants(ctx context.Context) error {
 	for _, v := range old {
 		errs = append(errs, s.server.DeletePolicy(ctx, &api.DeletePolicyRequest{Policy: &api.Policy{Name: v.name()},
 			All: true}),
-			s.server.DeleteDefinedSet(ctx, &api.DeleteDefinedSetRequest{All: true, DefinedSet: &api.DefinedSet{
-				DefinedType: api.DefinedType_DEFINED_TYPE_COMMUNITY, Name: v.name()}}))
+			s.dropSet(ctx, v))
 	}
 	return errors.Join(errs...)
+}
+
+// dropSet removes the set with a variant's community.
+func (s *Speaker) dropSet(ctx context.Context, v *variant) error {
+	return s.server.DeleteDefinedSet(ctx, &api.DeleteDefinedSetRequest{All: true, DefinedSet: &api.DefinedSet{
+		DefinedType: api.DefinedType_DEFINED_TYPE_COMMUNITY, Name: v.name()}})
 }

@@ -8,10 +8,25 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 )
 
-// Print writes a View for people.
-func Print(w io.Writer, v *View) error {
+// Print writes a View for people. Characters of objects that a terminal would obey are replaced.
+func Print(to io.Writer, v *View) error {
+	var b strings.Builder
+	if err := printView(&b, v); err != nil {
+		return err
+	}
+	_, err := io.WriteString(to, strings.Map(func(r rune) rune {
+		if r != '\n' && !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, b.String()))
+	return err
+}
+
+func printView(w io.Writer, v *View) error {
 	fmt.Fprintf(w, "node %s, process %d, version %s, since %s\n", v.Node, v.PID, v.Version,
 		v.StartedAt.Format(time.RFC3339))
 	switch {

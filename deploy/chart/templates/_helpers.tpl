@@ -23,6 +23,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
+{{- define "sluice.announcerSelector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}-announcer
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "sluice.announcerLabels" -}}
+{{ include "sluice.announcerSelector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
 {{- define "sluice.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default (ternary (include "sluice.name" .) "default" .Values.serviceAccount.create) }}
 {{- end }}

@@ -1,6 +1,7 @@
 // Command chart lints the chart and renders it into the manifests that are committed, or with
-// -check compares them with its output: the gateway, and beside it the controller, which the
-// chart's default values leave out. With -values it renders a release with other values.
+// -check compares them with its output: the gateway, and beside it the controller and the
+// announcer, which the chart's default values leave out. With -values it renders a release with
+// other values.
 package main
 
 import (
@@ -71,10 +72,21 @@ func run(dir, file, valuesFile string, check bool) error {
 	if err := put(dir, file, got, check); err != nil || valuesFile != "" {
 		return err
 	}
-	if got, err = controller(dir); err != nil {
-		return err
+	for _, part := range []string{"controller", "announcer"} {
+		if got, err = beside(dir, part, besides[part]...); err != nil {
+			return err
+		}
+		if err := put(dir, filepath.Join(filepath.Dir(file), part+".yaml"), got, check); err != nil {
+			return err
+		}
 	}
-	return put(dir, filepath.Join(filepath.Dir(file), "controller.yaml"), got, check)
+	return nil
+}
+
+// besides are the templates of what goes beside the gateway.
+var besides = map[string][]string{
+	"controller": {"controller.yaml", "addresspools.yaml"},
+	"announcer":  {"announcer.yaml", "announcements.yaml", "addresspools.yaml"},
 }
 
 // put writes a file, or compares it.
@@ -125,28 +137,28 @@ func Manifests(dir string, values map[string]any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// controller renders what the chart has for the controller alone, into the gateway's namespace.
-func controller(dir string) ([]byte, error) {
+// beside renders what the chart has for a part alone, into the gateway's namespace.
+func beside(dir, part string, templates ...string) ([]byte, error) {
 	c, err := loader.LoadDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	list, err := render(c, map[string]any{"controller": map[string]any{"enabled": true}})
+	list, err := render(c, map[string]any{part: map[string]any{"enabled": true}})
 	if err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# Rendered from deploy/chart with controller.enabled by `make chart`. Do not edit.\n"+
-		"# It goes beside sluice.yaml, which has the namespace. What must fit your cluster: the image.\n")
+	fmt.Fprintf(&b, "# Rendered from deploy/chart with %s.enabled by `make chart`. Do not edit.\n"+
+		"# It goes beside sluice.yaml, which has the namespace. What must fit your cluster: the image.\n", part)
 	separator := ""
 	for _, m := range list {
-		if base := filepath.Base(m.Name); base == "controller.yaml" || base == "addresspools.yaml" {
+		if slices.Contains(templates, filepath.Base(m.Name)) {
 			fmt.Fprintf(&b, "%s%s\n", separator, strings.TrimSpace(m.Content))
 			separator = "---\n"
 		}
 	}
 	if separator == "" {
-		return nil, errors.New("the chart renders no controller")
+		return nil, fmt.Errorf("the chart renders no %s", part)
 	}
 	return b.Bytes(), nil
 }

@@ -23,6 +23,7 @@ import (
 const (
 	gateway    = "./cmd/sluice"
 	controller = "./cmd/sluice-controller"
+	announcer  = "./cmd/sluice-announcer"
 	static     = "./testdata/static"
 	tree       = "../../.."
 )
@@ -137,7 +138,7 @@ func TestContents(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "image.tar")
 	binary := compile(t, gateway, runtime.GOARCH)
 	if _, err := run(tree, out, "v1", "abc", []string{runtime.GOARCH + "=" + binary + "," + compile(t, controller,
-		runtime.GOARCH)}); err != nil {
+		runtime.GOARCH) + "," + compile(t, announcer, runtime.GOARCH)}); err != nil {
 		t.Fatal(err)
 	}
 	image := images(t, out)[runtime.GOARCH]
@@ -176,20 +177,23 @@ func TestContents(t *testing.T) {
 			}
 		}
 	}
-	want := "bin bin/sluice bin/sluice-controller licenses licenses/LICENSE licenses/THIRD_PARTY_LICENSES"
+	want := "bin bin/sluice bin/sluice-controller bin/sluice-announcer licenses licenses/LICENSE " +
+		"licenses/THIRD_PARTY_LICENSES"
 	if got := strings.ReplaceAll(strings.Join(names, " "), "/ ", " "); got != want {
 		t.Errorf("files %s, want %s", got, want)
 	}
 	if others, err := os.ReadFile(filepath.Join(root, "licenses/THIRD_PARTY_LICENSES")); err != nil ||
 		!strings.Contains(string(others), "\ngithub.com/cilium/ebpf v") || // the gateway's
-		!strings.Contains(string(others), "\ngo4.org/netipx v") { // the controller's
+		!strings.Contains(string(others), "\ngo4.org/netipx v") || // the controller's
+		!strings.Contains(string(others), "\ngithub.com/osrg/gobgp/v4 v") { // the announcer's
 		t.Errorf("licences of others: %.500s, %v", others, err)
 	}
 	// In a root directory that has nothing but the image.
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: chroot")
 	}
-	for _, command := range [][]string{{c.Config.Entrypoint[0], "version"}, {"/bin/sluice-controller", "--version"}} {
+	for _, command := range [][]string{{c.Config.Entrypoint[0], "version"}, {"/bin/sluice-controller", "--version"},
+		{"/bin/sluice-announcer", "--version"}} {
 		cmd := exec.Command(command[0], command[1])
 		cmd.Dir, cmd.Env, cmd.SysProcAttr = "/", c.Config.Env, chroot(root)
 		if text, err := cmd.CombinedOutput(); err != nil {

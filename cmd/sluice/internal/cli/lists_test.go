@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"sluice.dev/sluice/control/announce/view"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/control/status/statustest"
@@ -29,7 +31,7 @@ func TestListsAreNeverNull(t *testing.T) {
 	}
 	args := map[string][]string{
 		"services": {}, "backends": {}, "flows": {"--protocol", "icmp"}, "flows delete": {"--all"},
-		"stats": {}, "status": {},
+		"stats": {}, "status": {}, "announce": {"--announcer", announcer(t)},
 		"explain": {"--from", "198.51.100.7", "--to", "192.0.2.10:80"},
 		"drain":   {"10.1.0.11:8080"}, "undrain": {"10.1.0.11:8080"},
 		"cleanup": {}, "version": {}, "doctor": {"--config", file},
@@ -73,4 +75,23 @@ func TestListsAreNeverNull(t *testing.T) {
 			t.Errorf("%s: %q", name, lines)
 		}
 	}
+}
+
+// announcer answers as one that has nothing to announce, and returns its socket.
+func announcer(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "a")
+	l, err := view.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	empty := &view.View{Peers: []view.Peer{}, VIPs: []view.VIP{}, Problems: []view.Problem{}}
+	go func() {
+		defer close(done)
+		view.Serve(ctx, l, func() *view.View { return empty }, slog.New(slog.DiscardHandler))
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return path
 }

@@ -94,7 +94,7 @@ func (s *session) root() *cobra.Command {
 		cobra.ShellCompDirectiveNoFileComp)))
 	root.AddCommand(
 		s.runCommand(), s.configCommand(),
-		s.servicesCommand(), s.backendsCommand(), s.flowsCommand(), s.explainCommand(),
+		s.servicesCommand(), s.announceCommand(), s.backendsCommand(), s.flowsCommand(), s.explainCommand(),
 		s.drainCommand(), s.undrainCommand(),
 		s.statsCommand(), s.statusCommand(), s.probeCommand(), s.doctorCommand(), s.cleanupCommand(),
 		s.versionCommand(),

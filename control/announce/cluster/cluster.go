@@ -1,0 +1,284 @@
+// Package cluster reads the objects of an announcer from an API server: its kinds of sluice.dev
+// and, where they are installed, of metallb.io, the labels of Services, this node, and the Secrets
+// of one namespace. It writes nothing but Events.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"sluice.dev/sluice/control/announce"
+	"sluice.dev/sluice/control/announce/kinds"
+	"sluice.dev/sluice/internal/kubewatch"
+)
+
+// Config configures a Source.
+type Config struct {
+	Client *rest.Config
+	Log    *slog.Logger
+	Node   string
+	// Namespace has the Secrets with passwords; empty: none are read.
+	Namespace string
+	// MetalLB: objects of metallb.io are read, too, where they are installed.
+	MetalLB bool
+}
+
+// askEvery is how often is asked for kinds that are not there.
+const askEvery = 10 * time.Second
+
+// DeletionTaint is that of the cluster autoscaler on a node that it is about to delete.
+const DeletionTaint = "ToBeDeletedByClusterAutoscaler"
+
+// resource is what is followed.
+type resource struct {
+	schema.GroupVersionResource
+	optional bool // it may not be there
+	store    cache.Store
+	synced   func() bool
+	absent   bool // the API server does not have it
+}
+
+// Source is an API server. It implements announce.Source.
+type Source struct {
+	config   Config
+	client   kubernetes.Interface
+	dynamic  dynamic.Interface
+	metadata metadata.Interface
+	events   *kubewatch.Events
+
+	mu        sync.Mutex // guards the others, and what is in them
+	resources []*resource
+	services  *resource
+	nodes     *resource
+	secrets   *resource // nil if there are none
+	objects   *announce.Objects
+}
+
+// New returns a Source. It asks nothing before Run.
+func New(c Config) (*Source, error) {
+	c.Client = rest.CopyConfig(c.Client)
+	c.Client.UserAgent = "sluice-announcer"
+	c.Client.WarningHandler = rest.NoWarnings{}
+	s := &Source{config: c}
+	var errs [3]error
+	s.client, errs[0] = kubernetes.NewForConfig(c.Client)
+	s.dynamic, errs[1] = dynamic.NewForConfig(c.Client)
+	s.metadata, errs[2] = metadata.NewForConfig(c.Client)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("API server %s: %w", c.Client.Host, err)
+	}
+	s.events = kubewatch.NewEvents(s.client, c.Log, "sluice.dev/announcer", c.Node)
+	add := func(group, version, name string, optional bool) *resource {
+		r := &resource{GroupVersionResource: schema.GroupVersionResource{Group: group, Version: version,
+			Resource: name},
+			optional: optional}
+		s.resources = append(s.resources, r)
+		return r
+	}
+	for _, name := range []string{"addresspools", "bgppeers", "bgpadvertisements", "bfdprofiles", "communities"} {
+		add(kinds.Group, "v1alpha1", name, true)
+	}
+	if c.MetalLB {
+		add(kinds.MetalLB, "v1beta2", "bgppeers", true)
+		for _, name := range []string{"ipaddresspools", "bgpadvertisements", "bfdprofiles", "communities"} {
+			add(kinds.MetalLB, "v1beta1", name, true)
+		}
+	}
+	s.services = add("", "v1", "services", false)
+	s.nodes = add("", "v1", "nodes", false)
+	if c.Namespace != "" {
+		s.secrets = add("", "v1", "secrets", false)
+	}
+	return s, nil
+}
+
+// Run implements announce.Source.
+func (s *Source) Run(ctx context.Context, changed func()) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { s.events.Run(ctx) })
+	for _, r := range s.resources {
+		running.Go(func() { s.follow(ctx, r, func() { s.forget(); changed() }) })
+	}
+}
+
+// forget has Objects read the stores again.
+func (s *Source) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.objects = nil
+}
+
+// follow fills the store of a resource, as soon as the API server has it.
+func (s *Source) follow(ctx context.Context, r *resource, changed func()) {
+	for said := ""; r.optional; {
+		there, err := kubewatch.Served(ctx, s.client.Discovery(), r.GroupVersionResource)
+		if there || ctx.Err() != nil {
+			break
+		}
+		if err != nil && err.Error() != said {
+			said = err.Error()
+			s.config.Log.Warn("whether there are objects of a kind is not known", "kind", r.GroupResource(), "error",
+				err)
+		}
+		s.mu.Lock()
+		first := err == nil && !r.absent
+		r.absent = r.absent || first
+		s.mu.Unlock()
+		if first {
+			s.config.Log.Info("the API server does not have a kind", "kind", r.GroupResource())
+			changed()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(askEvery):
+		}
+	}
+	informer, err := s.informer(r)
+	if err == nil {
+		note := func(any) { changed() }
+		_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: note,
+			UpdateFunc: func(any, any) { changed() }, DeleteFunc: note})
+	}
+	if err != nil {
+		s.config.Log.Error("objects of a kind cannot be read", "kind", r.GroupResource(), "error", err)
+		return
+	}
+	s.mu.Lock()
+	r.store, r.synced, r.absent = informer.GetStore(), informer.HasSynced, r.absent && r.store == nil
+	s.mu.Unlock()
+	go func() {
+		if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+			changed() // also if there is none
+		}
+	}()
+	informer.RunWithContext(ctx)
+}
+
+func (s *Source) informer(r *resource) (cache.SharedIndexInformer, error) {
+	switch r {
+	case s.services: // their metadata alone
+		api := s.metadata.Resource(r.GroupVersionResource)
+		return kubewatch.NewInformer(&metav1.PartialObjectMetadata{},
+			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) },
+			api.Watch)
+	case s.nodes:
+		only := fields.OneTermEqualSelector(metav1.ObjectNameField, s.config.Node).String()
+		api := s.client.CoreV1().Nodes()
+		return kubewatch.NewInformer(&corev1.Node{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object,
+			error) {
+			o.FieldSelector = only
+			return api.List(ctx, o)
+		}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = only
+			return api.Watch(ctx, o)
+		})
+	case s.secrets:
+		api := s.client.CoreV1().Secrets(s.config.Namespace)
+		return kubewatch.NewInformer(&corev1.Secret{},
+			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) },
+			api.Watch)
+	}
+	api := s.dynamic.Resource(r.GroupVersionResource)
+	return kubewatch.NewInformer(&unstructured.Unstructured{},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) }, api.Watch)
+}
+
+// Objects implements announce.Source.
+func (s *Source) Objects() (*announce.Objects, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.resources {
+		if !r.absent && (r.synced == nil || !r.synced()) {
+			return nil, "objects of the API server " + s.config.Client.Host + ": " + r.GroupResource().String()
+		}
+	}
+	if s.objects == nil {
+		s.objects = s.collect()
+	}
+	return s.objects, ""
+}
+
+func (s *Source) collect() *announce.Objects {
+	o := &announce.Objects{Services: map[string]labels.Set{}, UIDs: map[string]string{},
+		Node: announce.Node{Name: s.config.Node}, Password: s.password}
+	for _, r := range s.resources {
+		if r.store == nil {
+			continue
+		}
+		for _, item := range r.store.List() {
+			switch v := item.(type) {
+			case *unstructured.Unstructured:
+				o.Kinds = append(o.Kinds, v)
+			case *metav1.PartialObjectMetadata:
+				key := v.Namespace + "/" + v.Name
+				o.Services[key], o.UIDs[key] = v.Labels, string(v.UID)
+			case *corev1.Node:
+				o.Node = nodeOf(v)
+			}
+		}
+	}
+	return o
+}
+
+func nodeOf(n *corev1.Node) announce.Node {
+	out := announce.Node{Name: n.Name, Labels: n.Labels, Cordoned: n.Spec.Unschedulable,
+		Deleted: n.DeletionTimestamp != nil}
+	for _, t := range n.Spec.Taints {
+		out.Deleted = out.Deleted || t.Key == DeletionTaint
+	}
+	return out
+}
+
+// password reads a Secret of type basic-auth from the store: it waits for nobody.
+func (s *Source) password(namespace, name string) (string, error) {
+	if s.secrets == nil || namespace != "" && namespace != s.config.Namespace {
+		return "", fmt.Errorf("Secret %s/%s: only those of namespace %q are read", namespace, name, s.config.Namespace)
+	}
+	s.mu.Lock()
+	store := s.secrets.store
+	s.mu.Unlock()
+	item, there, err := store.GetByKey(s.config.Namespace + "/" + name)
+	secret, ok := item.(*corev1.Secret)
+	if err != nil || !there || !ok {
+		return "", fmt.Errorf("there is no Secret %s/%s", s.config.Namespace, name)
+	}
+	if secret.Type != corev1.SecretTypeBasicAuth {
+		return "", fmt.Errorf("Secret %s/%s is of type %s: must be %s, as MetalLB's", s.config.Namespace, name,
+			secret.Type,
+			corev1.SecretTypeBasicAuth)
+	}
+	return strings.TrimRight(string(secret.Data[corev1.BasicAuthPasswordKey]), "\n"), nil
+}
+
+// Tell writes an Event about an object.
+func (s *Source) Tell(p kinds.Problem, normal bool) {
+	kind := corev1.EventTypeWarning
+	if normal {
+		kind = corev1.EventTypeNormal
+	}
+	s.events.Add(corev1.ObjectReference{APIVersion: p.About.APIVersion, Kind: p.About.Kind,
+		Namespace: p.About.Namespace,
+		Name:      p.About.Name, UID: types.UID(p.About.UID)}, kind, p.Reason, "Announce", p.Note)
+}
