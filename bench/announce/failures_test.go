@@ -94,8 +94,23 @@ func withSession(t *testing.T, kind string, bfd, restart bool, flags ...string) 
 	l.routed(vip, true, 20*time.Second)
 	if bfd {
 		l.bfdUp()
+		l.settle()
 	}
 	return l
+}
+
+// settle waits until the route has been there for a second: FRR ends the first session when BFD
+// comes up beside it.
+func (l *lab) settle() {
+	l.t.Helper()
+	p, since := netip.MustParsePrefix(vip), time.Now()
+	l.within(20*time.Second, "the route to stay", func() (bool, error) {
+		has, err := l.router.HasRoute(p)
+		if !has {
+			since = time.Now()
+		}
+		return time.Since(since) > time.Second, err
+	})
 }
 
 const vip = vip4 + "/32"

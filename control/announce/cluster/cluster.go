@@ -254,7 +254,8 @@ func nodeOf(n *corev1.Node) announce.Node {
 // password reads a Secret of type basic-auth from the store: it waits for nobody.
 func (s *Source) password(namespace, name string) (string, error) {
 	if s.secrets == nil || namespace != "" && namespace != s.config.Namespace {
-		return "", fmt.Errorf("Secret %s/%s: only those of namespace %q are read", namespace, name, s.config.Namespace)
+		return "", fmt.Errorf("passwords are read in namespace %q alone, and not in Secret %s/%s",
+			s.config.Namespace, namespace, name)
 	}
 	s.mu.Lock()
 	store := s.secrets.store
@@ -265,7 +266,7 @@ func (s *Source) password(namespace, name string) (string, error) {
 		return "", fmt.Errorf("there is no Secret %s/%s", s.config.Namespace, name)
 	}
 	if secret.Type != corev1.SecretTypeBasicAuth {
-		return "", fmt.Errorf("Secret %s/%s is of type %s: must be %s, as MetalLB's", s.config.Namespace, name,
+		return "", fmt.Errorf("the Secret %s/%s is of type %s: must be %s, as MetalLB's", s.config.Namespace, name,
 			secret.Type,
 			corev1.SecretTypeBasicAuth)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -100,6 +101,24 @@ func object(resource, name, spec string) string {
 		name, spec)
 }
 
+// rights are those of the chart's roles.
+func rights(t *testing.T) (rules []rbacv1.PolicyRule) {
+	t.Helper()
+	text, err := os.ReadFile("../../../deploy/manifests/announcer.yaml")
+	must(t, err)
+	for _, document := range strings.Split(string(text), "\n---\n") {
+		var role struct {
+			Kind  string
+			Rules []rbacv1.PolicyRule
+		}
+		must(t, yaml.Unmarshal([]byte(document), &role))
+		if role.Kind == "ClusterRole" || role.Kind == "Role" {
+			rules = append(rules, role.Rules...)
+		}
+	}
+	return rules
+}
+
 func (l *lab) eventually(what string, is func() error) {
 	l.Helper()
 	within := machine.Slower(30 * time.Second)
@@ -162,7 +181,9 @@ func TestSource(t *testing.T) {
 		Name: "web", Labels: map[string]string{"app": "web"}}, Spec: corev1.ServiceSpec{
 		Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
 	must(t, err)
-	s, err := cluster.New(cluster.Config{Client: l.RESTConfig(l.Admin()), Log: slog.New(slog.DiscardHandler), Node: "n",
+	user, err := l.ServiceAccount(l.ctx, "sluice-system", "announcer", rights(t)...)
+	must(t, err)
+	s, err := cluster.New(cluster.Config{Client: l.RESTConfig(user), Log: slog.New(slog.DiscardHandler), Node: "n",
 		Namespace: "sluice-system", MetalLB: true})
 	must(t, err)
 	ctx, cancel := context.WithCancel(l.ctx)
