@@ -52,6 +52,10 @@ race: ## what shares memory between goroutines, and the daemon on real traffic, 
 e2e: build ## the long end-to-end runs: 1 GiB transfers, kill -9, churn, idle and memory figures
 	SLUICE_E2E=full $(TEST) -v -count=1 ./bench/e2e/...
 
+.PHONY: announce
+announce: build ## routes beside BIRD and FRR, all of it: each failure ten times; minutes
+	SLUICE_ANNOUNCE=full $(TEST) -v -count=1 ./bench/announce
+
 RUNS      ?= 200
 
 .PHONY: faults
@@ -179,7 +183,7 @@ vm-conformance-diff: build ## conformance-diff AGAINST=ipvs, in a guest whose ke
 # The long tests, without measurements (bench-full). A part that fails does not keep the others from running.
 .PHONY: nightly
 nightly: build ## the long tests one after another: hours; fails at the end if a part failed
-	@failed=; for part in release-check vm-test-full vm-kernel-test e2e cluster cluster-test upstream-test conformance conformance-diff vm-conformance-diff fuzz fuzz-objects fuzz-packets; do \
+	@failed=; for part in release-check vm-test-full vm-kernel-test e2e announce cluster cluster-test upstream-test conformance conformance-diff vm-conformance-diff fuzz fuzz-objects fuzz-packets; do \
 		echo "== $$part"; $(MAKE) $$part || failed="$$failed $$part"; done; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 

@@ -5,5 +5,6 @@
 //	router, client ── front bridge ── gateway ── back bridge ── backend
 //	BIRD or FRR                       sluice run, sluice-announcer
 //
-// SLUICE_ANNOUNCE=full repeats each failure ten times and prints the times.
+// SLUICE_ANNOUNCE=full (make announce) has all tests, repeats each failure ten times and prints the
+// times.
 package announce

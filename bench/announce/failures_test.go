@@ -232,6 +232,7 @@ func TestGatewayGone(t *testing.T) {
 
 // An announcer that is killed takes its routes along without graceful restart.
 func TestAnnouncerKilled(t *testing.T) {
+	onlyFull(t)
 	timed(t, func(t *testing.T, kind string) {
 		l := withSession(t, kind, false, false)
 		var took []time.Duration
@@ -253,6 +254,7 @@ func TestAnnouncerRestarts(t *testing.T) {
 // With BFD in the announcer, too, which ends with it. Not with FRR 8.4.4: with
 // check-control-plane-failure it kept the routes in some runs, and not in others.
 func TestAnnouncerRestartsWithBFD(t *testing.T) {
+	onlyFull(t)
 	t.Parallel()
 	restarts(t, "bird", true)
 }

@@ -39,6 +39,14 @@ var (
 
 func full() bool { return os.Getenv("SLUICE_ANNOUNCE") == "full" }
 
+// onlyFull skips a test that takes too long to be among those of every change.
+func onlyFull(t *testing.T) {
+	t.Helper()
+	if !full() {
+		t.Skip("takes long: SLUICE_ANNOUNCE=full, or make announce")
+	}
+}
+
 // runs is how often a failure is repeated.
 func runs() int {
 	if full() {

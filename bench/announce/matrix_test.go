@@ -11,6 +11,7 @@ import (
 // iBGP: the local preference arrives, a cordoned node's routes are of the lowest and have the
 // community GRACEFUL_SHUTDOWN (RFC 8326), and an excluded node's go after they had it.
 func TestInternal(t *testing.T) {
+	onlyFull(t)
 	both(t, func(t *testing.T, kind string) {
 		l := newLab(t, config{kind: kind, flags: []string{"--drain-delay", "1s"}})
 		l.startRouter(birdHead+`
