@@ -29,6 +29,7 @@ func TestEqualComparesAllFields(t *testing.T) {
 		"Scheduler":     func(s *Service) { s.Scheduler = &scheduler },
 		"Weights":       func(s *Service) { s.Weights = WeightRules{{node: "x"}} },
 		"Limits":        func(s *Service) { s.Limits.set[0] = true },
+		"Checks":        func(s *Service) { s.Checks = Checks{{Port: "x"}} },
 		"Problems":      func(s *Service) { s.Problems = []FieldProblem{{Field: "x"}} },
 	}
 	everyField(t, changes, func(a, b *Service) bool { return a.equal(b) }, nil)

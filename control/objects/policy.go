@@ -115,6 +115,7 @@ func (s *Service) readScheduling(annotations map[string]string) {
 		}
 	}
 	s.readLimits(annotations)
+	s.readChecks(annotations)
 	rules, problems := readWeights(annotations)
 	s.Weights = rules
 	s.Problems = append(s.Problems, problems...)

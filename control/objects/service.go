@@ -36,6 +36,7 @@ type Service struct {
 	Scheduler *services.Scheduler // nil: the configuration's
 	Weights   WeightRules
 	Limits    Limits
+	Checks    Checks // nil: the configuration's
 	Problems  []FieldProblem
 }
 
@@ -67,6 +68,7 @@ func (s *Service) equal(o *Service) bool {
 		slices.Equal(s.VIPs, o.VIPs) &&
 		slices.Equal(s.Ranges[0], o.Ranges[0]) && slices.Equal(s.Ranges[1], o.Ranges[1]) && s.Affinity == o.Affinity &&
 		equalPointees(s.Scheduler, o.Scheduler) && slices.Equal(s.Weights, o.Weights) && s.Limits == o.Limits &&
+		slices.Equal(s.Checks, o.Checks) &&
 		slices.Equal(s.Problems, o.Problems)
 }
 
