@@ -21,16 +21,22 @@ type port struct {
 
 	identity  uint64
 	scheduler services.Scheduler
+	check     objects.Check
+	hasCheck  bool
 }
 
 // familySet has a service port's endpoints of one family.
 type familySet struct {
-	members  []member // in order of address and port
-	spare    []member // memory for the next members, where there are many; those of before the last build
-	sets     [numSets]chosenSet
-	topology services.Topology // the hints that the cluster set follows
-	keep     keepMode
-	merged   merged
+	members []member // in order of address and port
+	spare   []member // memory for the next members, where there are many; those of before the last build
+	sets    [numSets]chosenSet
+	down    int // members that are down
+	// candidates are the members that a set could give new flows to, were they all up, in order;
+	// only of a port that is checked.
+	candidates []netip.AddrPort
+	topology   services.Topology // the hints that the cluster set follows
+	keep       keepMode
+	merged     merged
 }
 
 // member is an endpoint of a service port.
@@ -40,7 +46,9 @@ type member struct {
 	flags  services.BackendFlags
 	hints  hintBits
 	weight uint16
-	ref    services.BackendRef
+	// share is the part of its weight that it gets, in tenths, while it starts slowly (SlowStart).
+	share uint8
+	ref   services.BackendRef
 }
 
 func compareMembers(a, b member) int {
@@ -82,6 +90,7 @@ func (r *run) build(u *unit) {
 	room, offered := maxServiceBackends, u.offers()
 	for i, p := range u.ports {
 		p.scheduler = r.schedulerOf(u.service)
+		p.check, p.hasCheck = r.checkOf(u.service, &p.spec)
 		before, had := p.families, room
 		for f := range p.families {
 			problems = append(problems, r.buildFamily(u, p, f == 1, &room, offered)...)
@@ -110,6 +119,7 @@ func (r *run) build(u *unit) {
 		r.noteProblems(u)
 	}
 	r.setHealthCheck(u)
+	r.setChecks(u)
 }
 
 // matchPorts keeps the ports that the Service still has, by name and protocol, and removes the
@@ -213,6 +223,7 @@ func (r *run) buildFamily(u *unit, p *port, v6 bool, room *int, o *offers) (prob
 	} else {
 		*room -= listed
 	}
+	r.judge(u, p, members)
 	n := r.needs(u.service, p.spec, objects.Family(v6))
 	if short := r.setMembers(p, f, members, n.keep); short > 0 {
 		r.short[u] = true
@@ -321,8 +332,12 @@ func (r *run) setMembers(p *port, f *familySet, members []member, keep keepMode)
 	for ; i < len(old); i++ {
 		r.removeMember(p, old[i], f.keep)
 	}
+	f.down = 0
 	for i := range members {
 		m := &members[i]
+		if m.flags&services.BackendDown != 0 {
+			f.down++
+		}
 		if m.ref != 0 {
 			continue
 		}

@@ -50,6 +50,47 @@ func choose(
 	return into, services.EmptyReject, topology
 }
 
+// healthy removes the backends that are down from those that were chosen, in place. If fewer than
+// half would be left, it leaves all: what looks like the failure of most endpoints may be one of
+// the gateway, and the few that are left would get all flows. why is the problem that the Service
+// has because of it, or "".
+func healthy(
+	members []member, chosen []services.BackendRef, down int,
+) (left []services.BackendRef, why string) {
+	if down == 0 {
+		return chosen, ""
+	}
+	// Both are in order of members.
+	each := func(f func(*member)) {
+		i := 0
+		for j := range members {
+			if i < len(chosen) && members[j].ref == chosen[i] {
+				i++
+				f(&members[j])
+			}
+		}
+	}
+	up := 0
+	each(func(m *member) {
+		if m.flags&services.BackendDown == 0 {
+			up++
+		}
+	})
+	switch {
+	case up == len(chosen):
+		return chosen, ""
+	case 2*up < len(chosen):
+		return chosen, failOpen
+	}
+	left = make([]services.BackendRef, 0, up)
+	each(func(m *member) {
+		if m.flags&services.BackendDown == 0 {
+			left = append(left, m.ref)
+		}
+	})
+	return left, someDown
+}
+
 // topologyOf returns which hints decide (k8s.io/kubernetes pkg/proxy/topology.go), and the bits
 // that a member's hints must have: hints for nodes if every ready endpoint has some and one of them
 // names this node, else hints for zones by the same rule, else none.

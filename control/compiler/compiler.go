@@ -51,6 +51,8 @@ type Config struct {
 	Scheduler services.Scheduler
 	// Limits are those of Services without an annotation for them.
 	Limits services.Limits
+	// Checks are those of Services without an annotation for them.
+	Checks objects.Checks
 	// RetryOther: see services.Snapshot.
 	RetryOther bool
 
@@ -78,6 +80,13 @@ type Compiler struct {
 	own    map[header.Addr]ownership
 	keep   map[steer.KeepSource]int32
 	drains map[Drain]bool
+	// checked is what checks say of endpoints, see endpointhealth.go; checkedUnits are those of it
+	// that changed since the last compile.
+	checked      map[portKey]map[place]standing
+	checkedUnits map[unitKey]bool
+	// withChecks are the units that have checks; checkEdits counts how often they changed.
+	withChecks map[*unit]bool
+	checkEdits uint64
 	// zones are those of Nodes by name, zone that of the node cfg.NodeName.
 	zones map[string]string
 	zone  string
@@ -150,6 +159,7 @@ type unit struct {
 	denied         string // why the unit is not served; "" if it is admitted
 	problems       []objects.Problem
 	health         HealthCheck // Port 0: none
+	checks         []*CheckedPort
 }
 
 // New returns a Compiler that has compiled nothing.
@@ -163,6 +173,9 @@ func New(cfg Config) *Compiler {
 		own:          map[header.Addr]ownership{},
 		keep:         map[steer.KeepSource]int32{},
 		drains:       map[Drain]bool{},
+		checked:      map[portKey]map[place]standing{},
+		checkedUnits: map[unitKey]bool{},
+		withChecks:   map[*unit]bool{},
 		zones:        map[string]string{},
 		withProblems: map[*unit]bool{},
 		short:        map[*unit]bool{},
@@ -219,6 +232,7 @@ func (c *Compiler) full(s *objects.State) *Compiler {
 	for d := range c.drains {
 		fresh.drains[d] = true
 	}
+	fresh.checked = c.checked
 	fresh.Compile(&s.All)
 	return fresh
 }

@@ -122,3 +122,6 @@ func (c *Compiler) Contests(s *objects.Service) int {
 	r.setService(s.ID, s)
 	return len(r.contested)
 }
+
+// FullCheckedPorts are those of a state compiled from nothing.
+func (c *Compiler) FullCheckedPorts(s *objects.State) []*CheckedPort { return c.full(s).CheckedPorts() }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -260,7 +261,7 @@ func incrementalEqualsFull(t *testing.T, deferred bool) {
 		building = nil
 	}
 	built := 0
-	answers, cfg := 0, controltest.Config()
+	checked, answers, cfg := 0, 0, controltest.Config()
 	for n := 1; n <= changes; n++ {
 		w.step(tracker)
 		switch {
@@ -274,6 +275,7 @@ func incrementalEqualsFull(t *testing.T, deferred bool) {
 			cfg.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"),
 				netip.MustParsePrefix("fd01::/64")}[:w.one(3)]
 			cfg.Scheduler = services.Scheduler(w.Uint64N(uint64(services.NumSchedulers)))
+			cfg.Checks = [...]objects.Checks{nil, {{Check: objects.Check{Kind: objects.CheckTCP}}}}[w.one(2)]
 			cfg.MaxFrontends, cfg.MaxAddrs, cfg.MaxSources, cfg.NamespaceShare = 0, 0, 0, 0 // no bound
 			if w.chance(25) {
 				cfg.MaxFrontends, cfg.MaxAddrs, cfg.MaxSources = 10*w.one(6), 10*w.one(6), 10*w.one(6)
@@ -288,6 +290,9 @@ func incrementalEqualsFull(t *testing.T, deferred bool) {
 			} else {
 				_ = c.Undrain(d)
 			}
+		}
+		if snapshot != nil && w.chance(10) {
+			c.SetHealth(randomHealth(w, snapshot))
 		}
 		if w.chance(60) { // else several changes meet in one compile
 			apply(c.Compile(tracker.Changes()))
@@ -318,7 +323,15 @@ func incrementalEqualsFull(t *testing.T, deferred bool) {
 		} else {
 			answers += len(got)
 		}
+		if got, want := c.CheckedPorts(), c.FullCheckedPorts(tracker.State()); !reflect.DeepEqual(got, want) {
+			t.Fatalf("after %d changes, checked ports are %v, and full %v", n, got, want)
+		} else {
+			checked += len(got)
+		}
 		kernel.Equal(t, &steer.Open)
+	}
+	if checked == 0 {
+		t.Error("there never was a checked port")
 	}
 	if deferred != (built > 0) {
 		t.Errorf("%d tables were built while more changes came", built)
@@ -355,4 +368,25 @@ func onlyTheirOwn(s *services.Snapshot) bool {
 // describe is render with the contents of Maglev tables.
 func describe(s *services.Snapshot, problems []objects.Problem) string {
 	return render(s, problems) + strings.Join(renderFrontends(s, true), "\n")
+}
+
+// randomHealth says of a few endpoints that they are down, start slowly or are up.
+func randomHealth(w world, s *services.Snapshot) (list []compiler.EndpointHealth) {
+	s.Backends(func(b *services.Backend) bool {
+		p := s.Service(b.Service)
+		if p == nil || !w.chance(10) {
+			return true
+		}
+		h := compiler.EndpointHealth{Endpoint: compiler.Endpoint{Namespace: p.Namespace, Service: p.Name,
+			PortName: p.PortName, Proto: p.Proto, Addr: b.Addr, Port: b.Port}}
+		switch w.one(3) {
+		case 0:
+			h.Down = true
+		case 1:
+			h.SlowStart = uint8(1 + w.one(9))
+		}
+		list = append(list, h)
+		return true
+	})
+	return list
 }

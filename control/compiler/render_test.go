@@ -107,6 +107,7 @@ func renderBackends(s *services.Snapshot) (lines []string) {
 		line := fmt.Sprintf("%s %s/%s", serviceName(s.Service(b.Service)), hostPort(b.Addr, b.Port), proto(b.Proto))
 		for i, name := range []string{
 			"serving", "ready", "terminating", "local", "drained", "hinted-node", "hinted-zone",
+			"down",
 		} {
 			if b.Flags>>i&1 != 0 {
 				line += " " + name

@@ -195,6 +195,12 @@ func (r *run) finish() (*services.Snapshot, []objects.Problem, *steer.Change) {
 		r.uses.each(a, r.reread)
 	}
 	r.touched = nil
+	for k := range r.checkedUnits {
+		if u := r.units[k]; u != nil {
+			r.dirty[u] = true
+		}
+	}
+	clear(r.checkedUnits)
 	units := slices.SortedFunc(maps.Keys(r.dirty), func(a, b *unit) int { return a.key.compare(b.key) })
 	for _, u := range units {
 		r.dropFrontends(u)

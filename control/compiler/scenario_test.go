@@ -144,6 +144,10 @@ func (s *scenario) apply(name string, data []byte, batch *tracker.Batch) {
 }
 
 func (s *scenario) do(t *testing.T, words []string) {
+	if len(words) == 3 {
+		s.check(words)
+		return
+	}
 	if len(words) != 2 {
 		t.Fatalf("do: %q", words)
 	}
@@ -157,6 +161,19 @@ func (s *scenario) do(t *testing.T, words []string) {
 	if err != nil {
 		s.errors = append(s.errors, err.Error())
 	}
+}
+
+// check does "down", "up" or "slow", in the first tenth of a slow start, with a TCP port of a
+// Service of the namespace default (SERVICE:PORT) and an endpoint.
+func (s *scenario) check(words []string) {
+	service, port, _ := strings.Cut(words[1], ":")
+	at := netip.MustParseAddrPort(words[2])
+	h := compiler.EndpointHealth{Endpoint: compiler.Endpoint{Namespace: "default", Service: service, PortName: port,
+		Proto: header.ProtoTCP, Addr: header.AddrFrom(at.Addr()), Port: at.Port()}, Down: words[0] == "down"}
+	if words[0] == "slow" {
+		h.SlowStart = 1
+	}
+	s.compiler.SetHealth([]compiler.EndpointHealth{h})
 }
 
 // parseGateway reads lines of "name value...": node, address, local, snat, snat-ports

@@ -121,7 +121,7 @@ func (c *Compiler) compare(units []*unit, given HandedOut, published *services.S
 // claims of their frontends and of the addresses of their endpoints, and whether they are denied.
 func (c *Compiler) anew(units []*unit) *Compiler {
 	fresh := New(c.cfg)
-	fresh.drains, fresh.zones, fresh.zone = c.drains, c.zones, c.zone
+	fresh.drains, fresh.zones, fresh.zone, fresh.checked = c.drains, c.zones, c.zone, c.checked
 	fresh.comparing, fresh.inlineSlots = c.deferring, c.inlineSlots
 	fresh.deniedBy = func(k unitKey) (string, bool) {
 		if u := c.units[k]; u != nil {
@@ -172,7 +172,7 @@ func (c *Compiler) eachPlace(u *unit, f func(services.FrontendKey)) {
 // open, and closes what it had besides.
 func (c *Compiler) Rebuild(s *objects.State) (*services.Snapshot, []objects.Problem, *steer.Change) {
 	fresh := New(c.cfg)
-	fresh.drains = c.drains
+	fresh.drains, fresh.checked, fresh.checkEdits = c.drains, c.checked, c.checkEdits+1
 	fresh.ids, fresh.former = c.ids, c.numbersInUse()
 	fresh.snapshot.Generation = c.snapshot.Generation // no other goroutine has seen it
 	fresh.healthEdits, fresh.problemEdits, fresh.read = c.healthEdits+1, c.problemEdits+1, c.read

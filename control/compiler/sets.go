@@ -99,7 +99,7 @@ func (r *run) needs(s *objects.Service, p objects.ServicePort, f int) (n needs) 
 
 // setSets chooses the backends of every set that is needed.
 func (r *run) setSets(u *unit, p *port, f *familySet, n needs) (problems []objects.Problem) {
-	f.topology = services.TopologyNone
+	f.topology, f.candidates = services.TopologyNone, nil
 	for which := range f.sets {
 		if !n.sets[which] {
 			r.dropSet(&f.sets[which])
@@ -109,6 +109,16 @@ func (r *run) setSets(u *unit, p *port, f *familySet, n needs) (problems []objec
 		r.scratch.refs = chosen
 		if which == clusterSet {
 			f.topology = topology
+		}
+		if p.check.Kind != objects.CheckNone {
+			f.addCandidates(chosen)
+		}
+		left, why := healthy(f.members, chosen, f.down)
+		if chosen = left; why != "" {
+			problem := objects.Problem{Object: u.service.ID, Severity: objects.Warning, Message: why}
+			if !slices.Contains(problems, problem) {
+				problems = append(problems, problem)
+			}
 		}
 		if over := len(chosen) - maglev.MaxNames; over > 0 {
 			chosen = chosen[:maglev.MaxNames]

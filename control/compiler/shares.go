@@ -2,6 +2,7 @@ package compiler
 
 import (
 	"maps"
+	"math"
 	"slices"
 
 	"sluice.dev/sluice/control/objects"
@@ -71,9 +72,11 @@ func (h *shares) get(s *objects.Slice) []uint16 {
 	return list
 }
 
-// weights lists those of chosen members by position; nil if all are 1.
+// weights lists those of chosen members by position; nil if all are 1. If one of them starts
+// slowly, all are multiplied by ten, as far as a weight has room for it, and the one gets its
+// share.
 func (f *familySet) weights(chosen []services.BackendRef) (list []uint16) {
-	i := 0
+	i, slow := 0, false
 	for _, m := range f.members {
 		if i == len(chosen) {
 			break
@@ -81,7 +84,8 @@ func (f *familySet) weights(chosen []services.BackendRef) (list []uint16) {
 		if m.ref != chosen[i] {
 			continue
 		}
-		if m.weight != 1 && list == nil {
+		slow = slow || m.share != 0
+		if (m.weight != 1 || slow) && list == nil {
 			list = make([]uint16, len(chosen))
 			for j := range list[:i] {
 				list[j] = 1
@@ -92,5 +96,29 @@ func (f *familySet) weights(chosen []services.BackendRef) (list []uint16) {
 		}
 		i++
 	}
+	if slow {
+		f.startSlowly(chosen, list)
+	}
 	return list
+}
+
+const shareParts = 10 // of member.share
+
+func (f *familySet) startSlowly(chosen []services.BackendRef, weights []uint16) {
+	scale := min(shareParts, math.MaxUint16/int(slices.Max(weights)))
+	i := 0
+	for _, m := range f.members {
+		if i == len(chosen) {
+			break
+		}
+		if m.ref != chosen[i] {
+			continue
+		}
+		w := int(weights[i]) * scale
+		if m.share != 0 {
+			w = max(1, w*int(m.share)/shareParts)
+		}
+		weights[i] = uint16(w)
+		i++
+	}
 }

@@ -28,6 +28,8 @@ type Config struct {
 	Observer Observer
 	// HealthChecks, if not nil, is called when health check node ports change.
 	HealthChecks HealthChecks
+	// EndpointChecks, if not nil, is called when the endpoints that are checked change.
+	EndpointChecks EndpointChecks
 	// NodeChanged, if not nil, is called when the NodeInfo of the Node that the compiler's
 	// configuration names changes, also when the Node is deleted. It is called on the loop's
 	// goroutine: it must not block, and must not call methods of the Loop that send it a request.
@@ -83,6 +85,7 @@ type Loop struct {
 	outstanding    *Sync
 	healthEdits    uint64
 	healthNotified bool
+	checkEdits     uint64 // Compiler.CheckEdits of the last call of EndpointChecks
 	noted          problemEdits
 	checked        time.Time // when the last self check was
 
@@ -223,6 +226,10 @@ func (l *Loop) apply(snapshot *services.Snapshot, _ []objects.Problem, steer *st
 	l.note()
 	l.completed()
 	l.buildTable()
+	if edits := l.Compiler.CheckEdits(); l.EndpointChecks != nil && l.checkEdits != edits {
+		l.checkEdits = edits
+		l.EndpointChecks.SetCheckedPorts(l.Compiler.CheckedPorts())
+	}
 }
 
 // buildTable starts to build the next deferred table, unless one is built. The goroutine uses
@@ -428,6 +435,14 @@ func (l *Loop) drain(ctx context.Context, d compiler.Drain, do func(compiler.Dra
 		l.notify(none)
 	})
 	return backends, errors.Join(requested, err)
+}
+
+// SetHealth tells what checks say of endpoints, see Compiler.SetHealth.
+func (l *Loop) SetHealth(ctx context.Context, list []compiler.EndpointHealth) error {
+	return l.request(ctx, func() {
+		l.Compiler.SetHealth(list)
+		l.apply(l.Compiler.Compile(&objects.Changes{}))
+	})
 }
 
 // pause waits for a time.

@@ -27,3 +27,8 @@ type Observer interface{ Synced(*Sync) }
 // HealthChecks is called with all health check node ports, in order of port, whenever one of them
 // changes. It is called on the loop's goroutine: it must not block.
 type HealthChecks interface{ SetHealthChecks([]compiler.HealthCheck) }
+
+// EndpointChecks is called with all service ports that have a check, those of the oldest Service
+// first, whenever one of them changes. It is called on the loop's goroutine: it must not block, and
+// must not call methods of the Loop that send it a request.
+type EndpointChecks interface{ SetCheckedPorts([]*compiler.CheckedPort) }

@@ -80,6 +80,8 @@ const (
 	// node's zone.
 	BackendHintNode
 	BackendHintZone
+	// BackendDown: its health check fails. Its sets leave it out, unless too many are down.
+	BackendDown
 )
 
 // ServiceID is a service port's number in this process.
