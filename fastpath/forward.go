@@ -3,6 +3,7 @@ package fastpath
 import (
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat"
@@ -12,11 +13,28 @@ import (
 // forward forwards a packet of a known flow and updates the flow.
 func (w *Worker) forward(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
 	s := w.segment(d, p, ref, side) // before it is rewritten, and may leave
+	first := side == flowtable.ReplySide && p.Tuple.Proto == header.ProtoTCP && w.flows.Awaits(ref)
 	v := w.deliver(d, p, ref, side)
+	if first && !s.Unverified {
+		w.countFirst(ref, s.Flags)
+	}
 	if v.Action == decide.Queued && w.flows.Observe(ref, side, s, w.planner.Now) {
 		w.planner.Stood(ref)
 	}
 	return v
+}
+
+// countFirst counts the first answer of a backend to a SYN: what it is, and not what becomes of it.
+// Where two workers get an answer at once, it may count twice.
+func (w *Worker) countFirst(ref flowtable.Ref, flags uint8) {
+	c := w.stats.Backends.At(services.BackendRef(w.flows.Flow(ref).BackendRef()).Index())
+	switch {
+	case c == nil:
+	case flags&header.TCPRST != 0:
+		c.Refused.Add(1)
+	default:
+		c.Answered.Add(1)
+	}
 }
 
 // deliver forwards a packet of a known flow with the reverse of the other side's tuple.

@@ -12,6 +12,9 @@ type Counter struct {
 	ToBackendBytes atomic.Uint64
 	ToClient       atomic.Uint64
 	ToClientBytes  atomic.Uint64
+	// Answered and Refused count the flows of TCP whose first answer was a SYN-ACK (or another
+	// segment that shows that the backend is there), an RST.
+	Answered, Refused atomic.Uint64
 }
 
 const (
