@@ -58,6 +58,14 @@ var rules = []rule{
 		"control/steer", "control/maglev"},
 		Why: "the table is a function of objects, configuration and drains; it must not see who reads them, " +
 			"publishes it or steers by it"},
+	{From: "control/endpointhealth", Never: []string{"control", "flowtable", "xdpprog", "github.com/cilium"},
+		But: []string{"control/objects", "control/compiler", "control/steer", "control/maglev"},
+		Why: "which endpoints are up follows from counters, results and a clock that the caller gives: tests run " +
+			"hours of it in a second"},
+	{From: "control/probe", Never: []string{"control", "fastpath/xsk", "flowtable", "xdpprog"},
+		But: []string{"control/endpointhealth", "control/objects", "control/compiler", "control/steer",
+			"control/maglev"},
+		Why: "a check asks one address and knows nothing of what follows from the answer"},
 	{From: "control/pools", Never: []string{"fastpath", "control", "k8s.io/client-go", "golang.org/x/sys"},
 		Why: "which address a Service has follows from objects alone; it must not see who reads and writes them"},
 	{From: "control/allocate", Never: []string{"fastpath", "flowtable", "nat", "control", "xdpprog", "bench",
@@ -121,6 +129,8 @@ var rules = []rule{
 	{From: internal + "/flows", Never: []string{internal, "fastpath/xsk", "xdpprog", "control/loop"},
 		But: []string{internal + "/boottime"},
 		Why: "what is done with flows and pins needs no device, no socket and no kernel program"},
+	{From: internal + "/checks", Never: []string{internal, "fastpath/xsk", "flowtable", "xdpprog", "control/loop"},
+		Why: "it sees counters, a snapshot and a function to call, so that tests run it without a gateway"},
 	{From: internal + "/nodeconfig", Never: []string{internal, "flowtable", "control/loop", "control/hostlink"},
 		Why: "what the compiler knows of the node is a function of configuration, addresses and Node object"},
 	{From: internal + "/explain", Never: []string{internal, "control/loop"},

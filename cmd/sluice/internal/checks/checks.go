@@ -1,0 +1,276 @@
+// Package checks runs the checks of endpoints: it gives package control/endpointhealth the time,
+// what workers have counted and the results of package control/probe, and the control loop what
+// follows from them.
+package checks
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"time"
+
+	"sluice.dev/sluice/control/compiler"
+	"sluice.dev/sluice/control/endpointhealth"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/probe"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+)
+
+// Config configures a Runner.
+type Config struct {
+	Log      *slog.Logger
+	Settings endpointhealth.Config // Random is set by New
+	// Own reports whether an address is one of this node: none is checked, or who writes an
+	// EndpointSlice could reach by checks what the node's firewall keeps from the network.
+	Own func(netip.Addr) bool
+	// Apply changes the health of endpoints in the next snapshot.
+	Apply func(context.Context, []compiler.EndpointHealth) error
+	// Report replaces the problems that checks have with objects.
+	Report func([]objects.Problem)
+	// Snapshot returns the published snapshot, or nil.
+	Snapshot func() *services.Snapshot
+	// Blocks are the counters of the workers.
+	Blocks []*stats.Block
+}
+
+// Runner runs checks.
+type Runner struct {
+	cfg    Config
+	prober *probe.Prober
+	wake   chan struct{}
+
+	mu       sync.Mutex // guards what follows
+	tracker  *endpointhealth.Tracker
+	ports    []*compiler.CheckedPort // yet to be given to the tracker, if news
+	news     bool
+	settings *endpointhealth.Config // yet to be given to the tracker, or nil
+}
+
+// New returns a Runner, which Run starts.
+func New(cfg Config) (*Runner, error) {
+	r := &Runner{cfg: cfg, wake: make(chan struct{}, 1)}
+	cfg.Settings.Random = rand.Int64N
+	r.tracker = endpointhealth.New(cfg.Settings)
+	var err error
+	r.prober, err = probe.New(func(a netip.Addr) string {
+		if cfg.Own(a) {
+			return "an address of this node"
+		}
+		return ""
+	})
+	return r, err
+}
+
+// SetCheckedPorts implements loop.EndpointChecks.
+func (r *Runner) SetCheckedPorts(ports []*compiler.CheckedPort) {
+	r.mu.Lock()
+	r.ports, r.news = ports, true
+	r.mu.Unlock()
+	r.signal()
+}
+
+// Configure changes the settings.
+func (r *Runner) Configure(s endpointhealth.Config) {
+	r.mu.Lock()
+	r.settings = &s
+	r.mu.Unlock()
+	r.signal()
+}
+
+func (r *Runner) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Views calls f for each endpoint that is checked.
+func (r *Runner) Views(f func(compiler.Endpoint, endpointhealth.View)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tracker.Views(f)
+}
+
+// Counts returns the totals.
+func (r *Runner) Counts() endpointhealth.Counts {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tracker.Counts()
+}
+
+// settle is how long changes are gathered: what fails at once is compiled at once.
+const settle = 20 * time.Millisecond
+
+// Run makes checks until ctx is done.
+func (r *Runner) Run(ctx context.Context) {
+	defer r.prober.Close()
+	sample := time.NewTicker(endpointhealth.SampleEvery)
+	defer sample.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	apply := applier{Runner: r, done: make(chan struct{}, 1)}
+	for {
+		next := r.step(&apply)
+		timer.Reset(next)
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wake:
+		case <-timer.C:
+		case f := <-r.prober.Results():
+			r.finish(f)
+		case <-sample.C:
+			r.sample()
+		case <-apply.done:
+			apply.running = false
+		}
+		apply.flush(ctx)
+	}
+}
+
+// step starts the checks that are due, and returns the time until the next.
+func (r *Runner) step(a *applier) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if r.settings != nil {
+		r.tracker.Configure(*r.settings, now)
+		r.settings = nil
+		r.reportDenied()
+	}
+	if r.news {
+		r.tracker.SetPorts(r.ports, now)
+		r.ports, r.news = nil, false
+		r.reportDenied()
+	}
+	a.starts = r.tracker.Due(now, a.starts[:0])
+	for _, s := range a.starts {
+		r.prober.Start(s)
+	}
+	if list := r.tracker.Changes(); len(list) > 0 {
+		if a.list == nil {
+			a.due = now.Add(settle)
+		}
+		a.list = append(a.list, list...)
+		r.log(list)
+	}
+	next := time.Hour
+	if at, ok := r.tracker.Next(); ok {
+		// Checks that are due within a millisecond are started together.
+		next = max(at.Sub(now), time.Millisecond)
+	}
+	if a.list != nil && !a.running {
+		next = min(next, max(a.due.Sub(now), 0))
+	}
+	return next
+}
+
+// finish takes in a result, and those that have come meanwhile.
+func (r *Runner) finish(f probe.Finished) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	r.tracker.Done(f.Start, f.Result, now)
+	for range 1024 {
+		select {
+		case f = <-r.prober.Results():
+			r.tracker.Done(f.Start, f.Result, now)
+		default:
+			return
+		}
+	}
+}
+
+// sample reads the counters of the workers.
+func (r *Runner) sample() {
+	s := r.cfg.Snapshot()
+	if s == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tracker.Sample(s, r.tally, time.Now())
+}
+
+func (r *Runner) tally(ref services.BackendRef) (t endpointhealth.Tally) {
+	for _, b := range r.cfg.Blocks {
+		if c := b.Backends.At(ref.Index()); c != nil {
+			t.Opened += c.Flows.Load()
+			t.Answered += c.Answered.Load()
+			t.Refused += c.Refused.Load()
+		}
+	}
+	return t
+}
+
+// applier gathers changes for the control loop.
+type applier struct {
+	*Runner
+	starts  []endpointhealth.Start
+	list    []compiler.EndpointHealth
+	due     time.Time
+	running bool // a call of Apply, after which done is sent to
+	done    chan struct{}
+}
+
+// flush gives the changes to the control loop, which may be busy: checks go on meanwhile.
+func (a *applier) flush(ctx context.Context) {
+	if a.list == nil || a.running || time.Now().Before(a.due) {
+		return
+	}
+	list := a.list
+	a.list, a.running = nil, true
+	go func() {
+		// An error is the end of the loop, and so of ctx.
+		_ = a.cfg.Apply(ctx, list)
+		a.done <- struct{}{}
+	}()
+}
+
+// mostLogged bounds the lines about one batch of changes.
+const mostLogged = 10
+
+func (r *Runner) log(list []compiler.EndpointHealth) {
+	down, up := 0, 0
+	for i := range list {
+		h := &list[i]
+		switch {
+		case h.Down:
+			down++
+		case h.SlowStart <= 1: // later tenths are not news
+			up++
+		}
+		if len(list) > mostLogged || h.SlowStart > 1 {
+			continue
+		}
+		v, _ := r.tracker.View(h.Endpoint)
+		r.cfg.Log.Info("endpoint", "service", h.Namespace+"/"+h.Service, "endpoint",
+			netip.AddrPortFrom(h.Addr.Netip(), h.Port), "down", h.Down, "check", v.Check, "last", v.Last)
+	}
+	if len(list) > mostLogged {
+		r.cfg.Log.Info("endpoints changed by their checks", "down", down, "up", up)
+	}
+}
+
+// reportDenied reports the Services whose endpoints are not checked for lack of room.
+func (r *Runner) reportDenied() {
+	var problems []objects.Problem
+	for _, d := range r.tracker.Denied() {
+		problems = append(problems, objects.Problem{
+			Source:   Source(),
+			Object:   objects.ObjectID{Kind: objects.KindService, Namespace: d.Namespace, Name: d.Service},
+			Field:    "metadata.annotations[sluice.dev/health-check]",
+			Severity: objects.Warning,
+			Message: fmt.Sprintf("the endpoints of port %q are not checked: with them there are more checks than "+
+				"endpointHealth.checksPerSecond, or than the namespace's share of it; check less often", d.PortName),
+		})
+	}
+	r.cfg.Report(problems)
+}
+
+// Source is where the problems of checks come from.
+func Source() objects.Source { return objects.Source{Kind: "endpoint-health"} }

@@ -1,0 +1,173 @@
+package endpointhealth
+
+import (
+	"net/netip"
+	"time"
+
+	"sluice.dev/sluice/control/compiler"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// Parameters of passive checks.
+const (
+	// SampleEvery is the interval in which Sample is to be called.
+	SampleEvery = 500 * time.Millisecond
+	// An endpoint is suspected when minSilent flows were opened since its last SYN-ACK, and all
+	// were refused, or the first of them was a sample ago: by then an answer has had SampleEvery to
+	// come.
+	minSilent = 4
+	// holdOff is the least time between two suspicions of an endpoint.
+	holdOff = 5 * time.Second
+	// maxChecking bounds the endpoints that are checked by suspicion at a time.
+	maxChecking = 1024
+)
+
+// PassiveCheck is how a suspected endpoint is checked. A client's connection has failed already, so
+// it takes less failures than an active check, one after the other. An endpoint that is down is
+// checked each second.
+var PassiveCheck = objects.Check{
+	Kind: objects.CheckTCP, Interval: time.Second, Timeout: 500 * time.Millisecond, Rise: 2, Fall: 2,
+}
+
+// Tally is what all workers together have counted of a backend since the start.
+type Tally struct {
+	Opened   uint64 // flows created towards it
+	Answered uint64 // of these, those whose first answer was a SYN-ACK
+	Refused  uint64 // those whose first answer was an RST
+}
+
+// passive is the state of passive checks, by index of backends.
+type passive struct {
+	of       []suspect
+	held     map[compiler.Endpoint]time.Time // no suspicion before
+	suspects map[*endpoint]bool              // those that are checked
+}
+
+// suspect is what is known of a backend.
+type suspect struct {
+	ref              services.BackendRef
+	opened, answered uint64
+	refused          uint64 // when it answered last
+	// silent counts flows opened since the last answer, waited the samples since the first of them.
+	silent, waited uint32
+}
+
+func newPassive() passive {
+	return passive{held: map[compiler.Endpoint]time.Time{}, suspects: map[*endpoint]bool{}}
+}
+
+// observe takes in a tally, and reports whether the backend is suspicious.
+func (s *suspect) observe(ref services.BackendRef, t Tally) bool {
+	if s.ref != ref || t.Opened < s.opened || t.Answered < s.answered {
+		*s = suspect{ref: ref, opened: t.Opened, answered: t.Answered, refused: t.Refused}
+		return false
+	}
+	opened, answered := t.Opened-s.opened, t.Answered-s.answered
+	s.opened, s.answered = t.Opened, t.Answered
+	switch {
+	case answered > 0:
+		s.silent, s.waited, s.refused = 0, 0, t.Refused
+		return false
+	case s.silent > 0:
+		s.waited++
+	}
+	s.silent = uint32(min(uint64(s.silent)+opened, minSilent))
+	return s.silent >= minSilent && (s.waited > 0 || t.Refused-s.refused >= minSilent)
+}
+
+// Sample reads what workers have counted: tally returns it for the backend of that number. It must
+// be called each SampleEvery. Of backends that are gone it forgets what it knew.
+func (t *Tracker) Sample(s *services.Snapshot, tally func(services.BackendRef) Tally, now time.Time) {
+	if !t.cfg.Passive {
+		return
+	}
+	p := &t.passed
+	for e, until := range p.held {
+		if !now.Before(until) {
+			delete(p.held, e)
+		}
+	}
+	s.Backends(func(b *services.Backend) bool {
+		if b.Proto != header.ProtoTCP {
+			return true
+		}
+		i := int(b.Ref.Index())
+		for i >= len(p.of) {
+			p.of = append(p.of, make([]suspect, max(1024, i+1-len(p.of)))...)
+		}
+		at := &p.of[i]
+		before := at.answered
+		known := at.ref == b.Ref
+		if at.observe(b.Ref, tally(b.Ref)) {
+			t.suspect(s, b, now)
+		} else if known && at.answered != before && len(p.suspects) > 0 {
+			t.answered(s, b, now)
+		}
+		return true
+	})
+	t.endPassive(func(e *endpoint) bool {
+		b := s.Backend(e.ref)
+		return b == nil || b.Flags&services.BackendReady == 0
+	})
+}
+
+func nameOf(s *services.Snapshot, b *services.Backend) (e compiler.Endpoint, ok bool) {
+	p := s.Service(b.Service)
+	if p == nil {
+		return e, false
+	}
+	return compiler.Endpoint{Namespace: p.Namespace, Service: p.Name, PortName: p.PortName, Proto: p.Proto,
+		Addr: b.Addr, Port: b.Port}, true
+}
+
+// suspect begins to check a backend, or checks it now if it has a check.
+func (t *Tracker) suspect(s *services.Snapshot, b *services.Backend, now time.Time) {
+	name, ok := nameOf(s, b)
+	if !ok || t.exempt[portOf(&name)] || now.Before(t.passed.held[name]) {
+		return
+	}
+	e := t.by[name]
+	switch {
+	case e != nil && (e.passive || e.down || e.running || e.count > 0):
+		return // that check will tell
+	case e != nil:
+		t.passed.held[name] = now.Add(holdOff)
+		t.schedule(e, now)
+	case len(t.passed.suspects) >= maxChecking:
+		return
+	default:
+		e = &endpoint{name: name, target: netip.AddrPortFrom(b.Addr.Netip(), b.Port), check: PassiveCheck,
+			passive: true, ref: b.Ref, since: now, at: -1}
+		t.by[name] = e
+		t.passed.suspects[e] = true
+		t.schedule(e, now)
+	}
+	t.counts.Suspected++
+}
+
+// answered ends the suspicion of a backend that has answered a client. One that is down may still
+// be opening flows by an older snapshot, so it must pass its check.
+func (t *Tracker) answered(s *services.Snapshot, b *services.Backend, now time.Time) {
+	name, _ := nameOf(s, b)
+	if e := t.by[name]; e != nil && e.passive && !e.down {
+		t.clear(e, now)
+	}
+}
+
+// clear ends the suspicion of an endpoint. The next is not before holdOff is over.
+func (t *Tracker) clear(e *endpoint, now time.Time) {
+	t.counts.Cleared++
+	t.passed.held[e.name] = now.Add(holdOff)
+	t.remove(e)
+}
+
+// endPassive ends the passive checks of some endpoints.
+func (t *Tracker) endPassive(which func(*endpoint) bool) {
+	for e := range t.passed.suspects {
+		if which(e) {
+			t.remove(e)
+		}
+	}
+}

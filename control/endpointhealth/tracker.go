@@ -1,0 +1,437 @@
+package endpointhealth
+
+import (
+	"cmp"
+	"container/heap"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"sluice.dev/sluice/control/compiler"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// Config configures a Tracker.
+type Config struct {
+	// Passive: endpoints without a check are checked when they are suspected.
+	Passive bool
+	// ChecksPerSecond bounds active checks; one namespace may have NamespaceShare percent of them
+	// (0 is all).
+	ChecksPerSecond, NamespaceShare int
+	// Random returns a number from 0 to n-1.
+	Random func(n int64) int64
+}
+
+// Tracker is the state of all endpoints that are checked.
+type Tracker struct {
+	cfg    Config
+	ports  []*compiler.CheckedPort // of the last SetPorts
+	active map[*compiler.CheckedPort][]*endpoint
+	by     map[compiler.Endpoint]*endpoint
+	// generation counts the calls of SetPorts.
+	generation uint64
+	queue      queue
+	slow       map[*endpoint]bool // in slow start
+	exempt     map[port]bool      // ports with CheckNone
+	change     map[compiler.Endpoint]compiler.EndpointHealth
+	passed     passive
+	counts     Counts
+	denied     []Denial
+}
+
+// Counts are totals since the start, but for those of now.
+type Counts struct {
+	Checks, Failures uint64 // finished, and those of them that failed
+	WentDown, CameUp uint64
+	// Suspected counts suspicions of passive checks, Cleared those of them that an answer ended.
+	Suspected, Cleared uint64
+	// Checked are the endpoints with an active check now, Down those that are down by any check,
+	// and Unchecked those that have no place in ChecksPerSecond.
+	Checked, Down, Unchecked int
+}
+
+// Denial is a service port whose endpoints are not checked, as checks have a bound.
+type Denial struct{ Namespace, Service, PortName string }
+
+// port names a service port.
+type port struct {
+	namespace, service, name string
+	proto                    uint8
+}
+
+func portOf(e *compiler.Endpoint) port { return port{e.Namespace, e.Service, e.PortName, e.Proto} }
+
+// endpoint is one that is checked.
+type endpoint struct {
+	name    compiler.Endpoint
+	target  netip.AddrPort
+	check   objects.Check
+	passive bool // it is checked because it was suspected
+	gone    bool // no longer checked; the result of a check may still come
+	// generation is that of the last SetPorts that gave it its check, ref the backend that was
+	// suspected.
+	generation uint64
+	ref        services.BackendRef
+
+	running bool
+	started time.Time
+	due     time.Time // of the next check
+	at      int       // in queue, -1 if it is not
+
+	down   bool
+	count  uint8 // successes in a row while it is down, failures while it is up
+	since  time.Time
+	last   Result
+	lastAt time.Time
+	// share is the part of the weight in slow start, in tenths, 0 when it is over; raised is when
+	// the next tenth is.
+	share  uint8
+	raised time.Time
+}
+
+// Result is what a check found.
+type Result struct {
+	OK     bool
+	Detail string // such as "connected", "refused", "no answer in 750ms", "status 503"
+	Took   time.Duration
+	// Skipped: the endpoint must not be checked, for the reason in Detail. It counts as up.
+	Skipped bool
+}
+
+// Start is a check to start. Done must be called with it when it is over.
+type Start struct {
+	Target netip.AddrPort
+	Check  objects.Check
+	of     *endpoint
+}
+
+// New returns a Tracker without endpoints.
+func New(cfg Config) *Tracker {
+	return &Tracker{cfg: cfg, by: map[compiler.Endpoint]*endpoint{}, slow: map[*endpoint]bool{},
+		exempt: map[port]bool{}, change: map[compiler.Endpoint]compiler.EndpointHealth{},
+		passed: newPassive()}
+}
+
+// Configure changes the configuration.
+func (t *Tracker) Configure(cfg Config, now time.Time) {
+	cfg.Random = t.cfg.Random
+	was := t.cfg
+	t.cfg = cfg
+	if was.Passive && !cfg.Passive {
+		t.endPassive(func(*endpoint) bool { return true })
+	}
+	if was.ChecksPerSecond != cfg.ChecksPerSecond || was.NamespaceShare != cfg.NamespaceShare {
+		t.SetPorts(t.ports, now)
+	}
+}
+
+// SetPorts replaces the endpoints with active checks, those of the oldest Service first. An
+// endpoint that stays keeps its state, and begins anew if its check is another kind. One that is no
+// longer checked is up. The first check of a new endpoint is within an interval, at random.
+func (t *Tracker) SetPorts(ports []*compiler.CheckedPort, now time.Time) {
+	t.ports, t.denied = ports, nil
+	t.counts.Checked, t.counts.Unchecked = 0, 0
+	clear(t.exempt)
+	t.generation++
+	before := t.active
+	t.active = make(map[*compiler.CheckedPort][]*endpoint, len(ports))
+	budget := newBudget(t.cfg.ChecksPerSecond, t.cfg.NamespaceShare)
+	for _, p := range ports {
+		if p.Check.Kind == objects.CheckNone {
+			t.exempt[port{p.Namespace, p.Service, p.PortName, p.Proto}] = true
+			continue
+		}
+		if !budget.take(p) {
+			t.counts.Unchecked += len(p.Endpoints)
+			t.denied = append(t.denied, Denial{p.Namespace, p.Service, p.PortName})
+			continue
+		}
+		t.counts.Checked += len(p.Endpoints)
+		list, same := before[p]
+		if !same {
+			list = make([]*endpoint, len(p.Endpoints))
+			for i, a := range p.Endpoints {
+				list[i] = t.activate(p, a, now)
+			}
+		}
+		t.active[p] = list
+		delete(before, p)
+	}
+	for _, list := range before {
+		for _, e := range list {
+			if e.generation != t.generation && !e.gone {
+				t.remove(e)
+			}
+		}
+	}
+	t.endPassive(func(e *endpoint) bool { return t.exempt[portOf(&e.name)] })
+}
+
+// activate gives an endpoint its active check.
+func (t *Tracker) activate(p *compiler.CheckedPort, a netip.AddrPort, now time.Time) *endpoint {
+	name := compiler.Endpoint{Namespace: p.Namespace, Service: p.Service, PortName: p.PortName, Proto: p.Proto,
+		Addr: header.AddrFrom(a.Addr()), Port: a.Port()}
+	e := t.by[name]
+	if e != nil && !e.passive && e.check.Kind == p.Check.Kind {
+		e.check, e.generation = p.Check, t.generation
+		return e
+	}
+	if e != nil {
+		t.remove(e)
+	}
+	e = &endpoint{name: name, target: a, check: p.Check, since: now, at: -1,
+		generation: t.generation}
+	t.by[name] = e
+	t.schedule(e, now.Add(time.Duration(t.cfg.Random(int64(p.Check.Interval)))))
+	return e
+}
+
+// remove ends the checks of an endpoint, which is up then.
+func (t *Tracker) remove(e *endpoint) {
+	e.gone = true
+	delete(t.by, e.name)
+	delete(t.slow, e)
+	if e.at >= 0 {
+		heap.Remove(&t.queue, e.at)
+	}
+	if e.down {
+		t.counts.Down--
+	}
+	delete(t.passed.suspects, e)
+	if e.down || e.share != 0 {
+		t.change[e.name] = compiler.EndpointHealth{Endpoint: e.name}
+	}
+}
+
+func (t *Tracker) schedule(e *endpoint, at time.Time) {
+	e.due = at
+	if e.at >= 0 {
+		heap.Fix(&t.queue, e.at)
+	} else if !e.running {
+		heap.Push(&t.queue, e)
+	}
+}
+
+// Due appends the checks that are to be started now to list.
+func (t *Tracker) Due(now time.Time, list []Start) []Start {
+	for len(t.queue) > 0 && !t.queue[0].due.After(now) {
+		e := heap.Pop(&t.queue).(*endpoint)
+		e.running, e.started = true, now
+		list = append(list, Start{Target: e.target, Check: e.check, of: e})
+	}
+	for e := range t.slow {
+		for e.share != 0 && !e.raised.After(now) {
+			t.raise(e)
+		}
+	}
+	return list
+}
+
+// Next returns when Due has something to do; false if never.
+func (t *Tracker) Next() (at time.Time, ok bool) {
+	if len(t.queue) > 0 {
+		at, ok = t.queue[0].due, true
+	}
+	for e := range t.slow {
+		if !ok || e.raised.Before(at) {
+			at, ok = e.raised, true
+		}
+	}
+	return at, ok
+}
+
+// Done records the result of a check.
+func (t *Tracker) Done(s Start, r Result, now time.Time) {
+	e := s.of
+	if e.gone {
+		return
+	}
+	e.running = false
+	e.last, e.lastAt = r, now
+	t.counts.Checks++
+	switch {
+	case r.Skipped:
+		t.skipped(e, now)
+		return
+	case !r.OK:
+		t.counts.Failures++
+	}
+	if r.OK == e.down {
+		e.count++
+	} else {
+		e.count = 0
+	}
+	switch {
+	case !e.down && e.count >= e.check.Fall:
+		t.fall(e, now)
+	case e.down && e.count >= e.check.Rise:
+		t.rise(e, now)
+	}
+	if e.gone {
+		return
+	}
+	if e.passive && !e.down && r.OK {
+		t.clear(e, now) // it accepts connections
+		return
+	}
+	t.schedule(e, t.next(e, now))
+}
+
+// next returns when the next check of an endpoint begins whose last one is over.
+func (t *Tracker) next(e *endpoint, now time.Time) time.Time {
+	i := e.check.Interval
+	if e.count > 0 {
+		i /= 2
+	} else {
+		i -= time.Duration(t.cfg.Random(int64(i / 5)))
+	}
+	at := e.started.Add(i)
+	if at.Before(now) {
+		return now
+	}
+	return at
+}
+
+// skipped: an endpoint that must not be checked counts as up.
+func (t *Tracker) skipped(e *endpoint, now time.Time) {
+	if e.passive {
+		t.remove(e)
+		return
+	}
+	e.count = 0
+	if e.down {
+		t.rise(e, now)
+	}
+	t.schedule(e, t.next(e, now))
+}
+
+func (t *Tracker) fall(e *endpoint, now time.Time) {
+	e.down, e.count, e.since, e.share = true, 0, now, 0
+	delete(t.slow, e)
+	t.counts.WentDown++
+	t.counts.Down++
+	t.note(e)
+}
+
+func (t *Tracker) rise(e *endpoint, now time.Time) {
+	e.down, e.count, e.since = false, 0, now
+	t.counts.CameUp++
+	t.counts.Down--
+	if e.passive {
+		t.note(e)
+		t.passed.held[e.name] = now.Add(holdOff)
+		t.remove(e)
+		return
+	}
+	if e.check.SlowStart > 0 {
+		e.share, e.raised = 1, now.Add(e.check.SlowStart/shares)
+		t.slow[e] = true
+	}
+	t.note(e)
+}
+
+const shares = 10 // of a slow start
+
+// raise gives an endpoint in slow start the next tenth of its weight.
+func (t *Tracker) raise(e *endpoint) {
+	e.raised = e.raised.Add(max(e.check.SlowStart/shares, time.Millisecond))
+	if e.share++; e.share == shares {
+		e.share = 0
+		delete(t.slow, e)
+	}
+	t.note(e)
+}
+
+func (t *Tracker) note(e *endpoint) {
+	t.change[e.name] = compiler.EndpointHealth{Endpoint: e.name, Down: e.down, SlowStart: e.share}
+}
+
+// Changes returns what has changed since the last call, in order.
+func (t *Tracker) Changes() (list []compiler.EndpointHealth) {
+	for _, h := range t.change {
+		list = append(list, h)
+	}
+	clear(t.change)
+	slices.SortFunc(list, func(a, b compiler.EndpointHealth) int { return compareEndpoints(&a.Endpoint, &b.Endpoint) })
+	return list
+}
+
+func compareEndpoints(a, b *compiler.Endpoint) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Service, b.Service),
+		cmp.Compare(a.PortName, b.PortName), cmp.Compare(a.Proto, b.Proto), objects.CompareAddrs(a.Addr, b.Addr),
+		cmp.Compare(a.Port, b.Port))
+}
+
+// Counts returns the totals.
+func (t *Tracker) Counts() Counts { return t.counts }
+
+// Denied returns the service ports that have no place in the bound of checks.
+func (t *Tracker) Denied() []Denial { return t.denied }
+
+// View is what is known of an endpoint that is checked.
+type View struct {
+	Check   string // in short, such as "http /healthz"
+	Passive bool   // it is checked because no client got an answer from it
+	Down    bool
+	Since   time.Time // of Down, or of the begin
+	// Last is the last result, at At; no result yet: At is zero.
+	Last string
+	At   time.Time
+	// SlowStart is the share of its weight in percent; 0 if it is all.
+	SlowStart int
+}
+
+// Views calls f for each endpoint that is checked, in no order.
+func (t *Tracker) Views(f func(compiler.Endpoint, View)) {
+	for name, e := range t.by {
+		f(name, e.view())
+	}
+}
+
+// View returns what is known of an endpoint; false if it is not checked.
+func (t *Tracker) View(name compiler.Endpoint) (v View, ok bool) {
+	e := t.by[name]
+	if e == nil {
+		return v, false
+	}
+	return e.view(), true
+}
+
+func (e *endpoint) view() View {
+	v := View{Check: e.check.String(), Passive: e.passive, Down: e.down, Since: e.since, At: e.lastAt,
+		Last: e.last.Detail, SlowStart: int(e.share) * 100 / shares}
+	if e.last.OK {
+		v.Last = fmt.Sprintf("%s in %v", e.last.Detail, e.last.Took.Round(10*time.Microsecond))
+	}
+	return v
+}
+
+// queue is a heap of the endpoints that no check runs of, by the time of the next.
+type queue []*endpoint
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
+func (q queue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].at, q[j].at = i, j
+}
+
+// Push implements heap.Interface.
+func (q *queue) Push(x any) {
+	e := x.(*endpoint)
+	e.at = len(*q)
+	*q = append(*q, e)
+}
+
+// Pop implements heap.Interface.
+func (q *queue) Pop() any {
+	last := len(*q) - 1
+	e := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	e.at = -1
+	return e
+}

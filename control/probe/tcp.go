@@ -1,0 +1,259 @@
+package probe
+
+import (
+	"container/heap"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/control/endpointhealth"
+)
+
+// connector makes checks by connecting: a socket for each attempt, and one epoll for all. A
+// goroutine and a net.Dialer for each would cost several times as much. A connection that is
+// accepted is reset at once, so that it leaves no TIME_WAIT, as HAProxy does.
+type connector struct {
+	finish func(endpointhealth.Start, endpointhealth.Result)
+	epoll  int
+	wake   int // eventfd
+
+	mu     sync.Mutex
+	fresh  []endpointhealth.Start
+	closed bool
+
+	// Only run's goroutine uses these.
+	sockets map[int32]*connecting
+	timers  timers
+}
+
+// connecting is a check that is under way.
+type connecting struct {
+	start endpointhealth.Start
+	began time.Time
+	fds   [attempts]int
+	n     int       // attempts begun
+	due   time.Time // of the next attempt or, after the last, of the end
+	at    int       // in timers
+}
+
+func newConnector(finish func(endpointhealth.Start, endpointhealth.Result)) (*connector, error) {
+	c := &connector{finish: finish, sockets: map[int32]*connecting{}}
+	var err error
+	if c.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("epoll for checks of endpoints: %w", err)
+	}
+	if c.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return nil, errors.Join(fmt.Errorf("eventfd for checks of endpoints: %w", err), unix.Close(c.epoll))
+	}
+	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(c.wake)}
+	if err := unix.EpollCtl(c.epoll, unix.EPOLL_CTL_ADD, c.wake, &event); err != nil {
+		return nil, errors.Join(fmt.Errorf("epoll for checks of endpoints: %w", err), unix.Close(c.wake),
+			unix.Close(c.epoll))
+	}
+	return c, nil
+}
+
+// start queues a check.
+func (c *connector) start(s endpointhealth.Start) {
+	c.mu.Lock()
+	idle := len(c.fresh) == 0
+	c.fresh = append(c.fresh, s)
+	c.mu.Unlock()
+	if idle {
+		c.signal()
+	}
+}
+
+// signal makes run look at what has changed. The count of an eventfd does not overflow by it.
+func (c *connector) signal() { _, _ = unix.Write(c.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
+
+// close ends run.
+func (c *connector) close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.signal()
+	return nil
+}
+
+// run makes checks until close.
+func (c *connector) run() {
+	defer c.release()
+	events := make([]unix.EpollEvent, 256)
+	var fresh []endpointhealth.Start
+	for {
+		c.mu.Lock()
+		fresh, c.fresh = c.fresh, fresh[:0]
+		closed := c.closed
+		c.mu.Unlock()
+		if closed {
+			return
+		}
+		now := time.Now()
+		for _, s := range fresh {
+			c.begin(s, now)
+		}
+		n, err := unix.EpollWait(c.epoll, events, c.timeout(now))
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return // the epoll is of this process alone: it cannot fail otherwise
+		}
+		now = time.Now()
+		for _, e := range events[:max(n, 0)] {
+			if e.Fd == int32(c.wake) {
+				var count [8]byte
+				_, _ = unix.Read(c.wake, count[:])
+				continue
+			}
+			if k := c.sockets[e.Fd]; k != nil {
+				c.ready(k, int(e.Fd), now)
+			}
+		}
+		// Not before all answers are read: where this process was late, they are there.
+		if n < len(events) {
+			c.expire(now)
+		}
+	}
+}
+
+// timeout returns in how many milliseconds the first timer is due, rounded up; -1 is never.
+func (c *connector) timeout(now time.Time) int {
+	if len(c.timers) == 0 {
+		return -1
+	}
+	return int(max(0, (c.timers[0].due.Sub(now)+time.Millisecond-1)/time.Millisecond))
+}
+
+func (c *connector) begin(s endpointhealth.Start, now time.Time) {
+	k := &connecting{start: s, began: now, due: now}
+	heap.Push(&c.timers, k)
+	c.attempt(k, now)
+}
+
+// expire makes the attempts that are due, and ends checks whose time is up.
+func (c *connector) expire(now time.Time) {
+	for len(c.timers) > 0 && !c.timers[0].due.After(now) {
+		if k := c.timers[0]; k.n < attempts {
+			c.attempt(k, now)
+		} else {
+			c.end(k, endpointhealth.Result{Detail: explain(errNoAnswer, k.start.Check.Timeout)})
+		}
+	}
+}
+
+// attempt begins the next attempt of a check.
+func (c *connector) attempt(k *connecting, now time.Time) {
+	fd, err := c.connect(k.start.Target)
+	switch {
+	case err == nil:
+		k.fds[k.n] = fd
+		k.n++
+		c.sockets[int32(fd)] = k
+		k.due = now.Add(k.start.Check.Timeout / attempts)
+		heap.Fix(&c.timers, k.at)
+	case errors.Is(err, errLocal):
+		c.end(k, endpointhealth.Result{Skipped: true, Detail: "not checked: " + err.Error()})
+	default:
+		c.end(k, endpointhealth.Result{Detail: explain(err, k.start.Check.Timeout)})
+	}
+}
+
+// errLocal: it says nothing about the endpoint that this process is out of something.
+var errLocal = errors.New("this process has no socket for it")
+
+func (c *connector) connect(to netip.AddrPort) (fd int, err error) {
+	family, address := unix.AF_INET, unix.Sockaddr(nil)
+	if a := to.Addr(); a.Is4() {
+		address = &unix.SockaddrInet4{Port: int(to.Port()), Addr: a.As4()}
+	} else {
+		family, address = unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: a.As16()}
+	}
+	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("%w: %w", errLocal, err)
+	}
+	linger := unix.Linger{Onoff: 1}
+	if err = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger); err == nil {
+		event := unix.EpollEvent{Events: unix.EPOLLOUT | unix.EPOLLONESHOT, Fd: int32(fd)}
+		err = unix.EpollCtl(c.epoll, unix.EPOLL_CTL_ADD, fd, &event)
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errLocal, err)
+	} else if err = unix.Connect(fd, address); errors.Is(err, unix.EINPROGRESS) {
+		return fd, nil
+	} else if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAGAIN) ||
+		errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		err = fmt.Errorf("%w: %w", errLocal, err) // no source port, or a rule of this host
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil // epoll says at once that it is connected
+}
+
+// ready takes in that an attempt is answered: whichever answer, the check is over. An error is an
+// RST, or an ICMP error: the kernel takes both only with the sequence number of the SYN, so they
+// are from somebody on the path.
+func (c *connector) ready(k *connecting, fd int, now time.Time) {
+	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	if err == nil && code != 0 {
+		err = unix.Errno(code)
+	}
+	r := endpointhealth.Result{OK: err == nil, Detail: "connected", Took: now.Sub(k.began)}
+	if err != nil {
+		r.Detail = explain(err, k.start.Check.Timeout)
+	}
+	c.end(k, r)
+}
+
+// end closes the sockets of a check and reports it.
+func (c *connector) end(k *connecting, r endpointhealth.Result) {
+	heap.Remove(&c.timers, k.at)
+	c.drop(k)
+	c.finish(k.start, r)
+}
+
+func (c *connector) drop(k *connecting) {
+	for _, fd := range k.fds[:k.n] {
+		delete(c.sockets, int32(fd))
+		_ = unix.Close(fd)
+	}
+}
+
+func (c *connector) release() {
+	for _, k := range c.timers {
+		c.drop(k)
+	}
+	_ = unix.Close(c.wake)
+	_ = unix.Close(c.epoll)
+}
+
+// timers is a heap of checks, by due.
+type timers []*connecting
+
+func (t timers) Len() int           { return len(t) }
+func (t timers) Less(i, j int) bool { return t[i].due.Before(t[j].due) }
+func (t timers) Swap(i, j int) {
+	t[i], t[j] = t[j], t[i]
+	t[i].at, t[j].at = i, j
+}
+
+// Push implements heap.Interface.
+func (t *timers) Push(x any) {
+	k := x.(*connecting)
+	k.at = len(*t)
+	*t = append(*t, k)
+}
+
+// Pop implements heap.Interface.
+func (t *timers) Pop() any {
+	last := len(*t) - 1
+	k := (*t)[last]
+	(*t)[last] = nil
+	*t = (*t)[:last]
+	return k
+}
