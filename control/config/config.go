@@ -23,6 +23,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"sluice.dev/sluice/control/objects"
 )
 
 // APIVersion and Kind are the first fields of a file.
@@ -56,6 +58,8 @@ type Configuration struct {
 	SNAT          SNAT              `json:"snat"`
 	Proxy         Proxy             `json:"proxy"`
 	Limits        Limits            `json:"limits" reload:"live"`
+
+	EndpointHealth EndpointHealth `json:"endpointHealth" reload:"live"`
 
 	Flows           Flows          `json:"flows"`
 	Maglev          Maglev         `json:"maglev" reload:"live"`
@@ -173,6 +177,27 @@ type Limits struct {
 	// Connections and NewConnections are of all sources together.
 	Connections    int `json:"connections"`
 	NewConnections int `json:"newConnections"`
+}
+
+// EndpointHealth is how this gateway finds out that an endpoint does not answer.
+type EndpointHealth struct {
+	// Check is how endpoints are checked of Services without the annotation
+	// sluice.dev/health-check, which has the same syntax (objects.ParseChecks); "" is not at all.
+	Check string `json:"check"`
+	// Passive: an endpoint without a check that no client's SYN gets an answer from is checked
+	// then.
+	Passive bool `json:"passive"`
+	// ChecksPerSecond bounds the checks of all endpoints together.
+	ChecksPerSecond int `json:"checksPerSecond"`
+}
+
+// Checks returns Check as it is compiled; nil where it is "" or invalid.
+func (h *EndpointHealth) Checks() objects.Checks {
+	if h.Check == "" {
+		return nil
+	}
+	checks, _ := objects.ParseChecks(h.Check) // validated
+	return checks
 }
 
 // Scheduler is how a backend is chosen, by the names of IPVS (ipvsadm(8)).

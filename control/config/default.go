@@ -39,6 +39,7 @@ func Default() *Configuration {
 			},
 			Scheduler: Schedulers[0], NamespaceShare: 50,
 		},
+		EndpointHealth: EndpointHealth{Passive: true, ChecksPerSecond: 4000},
 		Flows: Flows{
 			IPv4:     1 << 20,
 			IPv6:     1 << 18,

@@ -85,7 +85,8 @@ func TestReload(t *testing.T) {
 		"nodeAddresses", "proxy.clusterIPs", "proxy.clusterCIDRs", "proxy.masqueradeAll", "proxy.externalIPs",
 		"proxy.deniedHostPorts", "proxy.strictSourceRanges", "proxy.scheduler", "proxy.namespaceShare",
 		"limits.connectionsPerSource", "limits.newConnectionsPerSource", "limits.connections",
-		"limits.newConnections", "maglev.seed", "unservedVIPPort", "unknownConnection",
+		"limits.newConnections", "endpointHealth.check", "endpointHealth.passive",
+		"endpointHealth.checksPerSecond", "maglev.seed", "unservedVIPPort", "unknownConnection",
 		"kubernetes.staleEndpointTimeout", "metrics.backends", "log.level", "drain.timeout", "drain.handOver",
 		"tuning.passAfter",
 	}

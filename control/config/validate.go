@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
 )
@@ -204,6 +205,9 @@ func (k *check) addresses(c *Configuration) {
 	}
 }
 
+// maxChecksPerSecond is what a core can do.
+const maxChecksPerSecond = 50_000
+
 func (k *check) proxy(c *Configuration) {
 	for i, p := range c.Proxy.ClusterCIDRs {
 		if p != p.Masked() {
@@ -221,6 +225,12 @@ func (k *check) proxy(c *Configuration) {
 	k.between("limits.newConnectionsPerSource", c.Limits.NewConnectionsPerSource, 0, services.MaxLimit)
 	k.between("limits.connections", c.Limits.Connections, 0, services.MaxLimit)
 	k.between("limits.newConnections", c.Limits.NewConnections, 0, services.MaxLimit)
+	if c.EndpointHealth.Check != "" {
+		if _, err := objects.ParseChecks(c.EndpointHealth.Check); err != nil {
+			k.fail("endpointHealth.check", "%v", err)
+		}
+	}
+	k.between("endpointHealth.checksPerSecond", c.EndpointHealth.ChecksPerSecond, 1, maxChecksPerSecond)
 	k.duration("kubernetes.staleEndpointTimeout", c.Kubernetes.StaleEndpointTimeout, 0, time.Hour)
 	if c.Kubernetes.Kubeconfig != "" && !filepath.IsAbs(c.Kubernetes.Kubeconfig) {
 		k.fail("kubernetes.kubeconfig", "is %q, write an absolute path, or \"\" for the pod's service account",

@@ -21,6 +21,7 @@ type descs struct {
 	affinityPins, affinityTentative, affinityCapacity, affinityEvicted, affinityLost *prometheus.Desc
 	startFlows, startUnread                                                          *prometheus.Desc
 	checks, checkDifferences                                                         *prometheus.Desc
+	endpointChecks, endpointChanges, endpointSuspicions, endpoints                   *prometheus.Desc
 
 	tableCapacity, tableUsed, tableHalfOpen, tableFlows, tableEvents, tableShared *prometheus.Desc
 }

@@ -14,6 +14,15 @@ type Extras struct {
 	Start func() Start
 	// SelfCheck counts comparisons of the incremental table with a full rebuild.
 	SelfCheck func() SelfCheck
+	// Checks counts the checks of endpoints.
+	Checks func() Checks
+}
+
+// Checks is what became of the checks of endpoints since the start, and which endpoints there are
+// now.
+type Checks struct {
+	Checks, Failures, WentDown, CameUp, Suspected, Cleared uint64
+	Checked, Down, Unchecked                               int
 }
 
 // Affinity is the state of the memory of clients.
@@ -46,6 +55,12 @@ func (d *descs) describeExtras() {
 		"Flows that an earlier process left, by what the start did with them.", "result")
 	d.startUnread = d.new("flow_table_start_unreadable",
 		"1 if the start found a flow table that it could not read: its flows are lost, nobody knows how many.")
+	d.endpointChecks = d.new("endpoint_checks_total", "Checks of endpoints, by what they found.", "result")
+	d.endpointChanges = d.new("endpoint_changes_total", "Endpoints that went down or came up by their checks.", "to")
+	d.endpointSuspicions = d.new("endpoint_suspicions_total",
+		"Endpoints that answered no client: began to be checked, and were cleared by an answer.", "event")
+	d.endpoints = d.new("checked_endpoints",
+		"Endpoints with an active check, those down by any check, those without room for their check.", "state")
 	d.checks = d.new("self_checks_total", "Comparisons of the table with one built anew from all objects.")
 	d.checkDifferences = d.new("self_check_differences_total",
 		"Comparisons that found a difference, which is a bug of ours.")
@@ -63,11 +78,26 @@ func (x *Extras) collect(e emitter, d *descs) {
 	if x.Start != nil {
 		x.Start().collect(e, d)
 	}
+	if x.Checks != nil {
+		x.Checks().collect(e, d)
+	}
 	if x.SelfCheck != nil {
 		c := x.SelfCheck()
 		e.count(d.checks, float64(c.Runs))
 		e.count(d.checkDifferences, float64(c.Differences))
 	}
+}
+
+func (c Checks) collect(e emitter, d *descs) {
+	e.count(d.endpointChecks, float64(c.Checks-c.Failures), "passed")
+	e.count(d.endpointChecks, float64(c.Failures), "failed")
+	e.count(d.endpointChanges, float64(c.WentDown), "down")
+	e.count(d.endpointChanges, float64(c.CameUp), "up")
+	e.count(d.endpointSuspicions, float64(c.Suspected), "suspected")
+	e.count(d.endpointSuspicions, float64(c.Cleared), "cleared")
+	e.gauge(d.endpoints, float64(c.Checked), "checked")
+	e.gauge(d.endpoints, float64(c.Down), "down")
+	e.gauge(d.endpoints, float64(c.Unchecked), "unchecked")
 }
 
 func (s Start) collect(e emitter, d *descs) {

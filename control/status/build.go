@@ -144,9 +144,11 @@ func backendState(f services.BackendFlags) string {
 }
 
 // BackendViews lists a snapshot's backends by service and address. loads are connections by index
-// (flowtable.Table.Loads). nextHop describes where packets to an address are sent; it may be nil.
+// (flowtable.Table.Loads), health is what checks say. nextHop describes where packets to an address
+// are sent; it may be nil.
 func BackendViews(
-	s *services.Snapshot, l *Totals, loads []atomic.Int32, nextHop func(netip.Addr) string,
+	s *services.Snapshot, l *Totals, loads []atomic.Int32, health map[CheckedEndpoint]CheckView,
+	nextHop func(netip.Addr) string,
 ) []BackendView {
 	list := []BackendView{}
 	eligible := eligibleOf(s)
@@ -165,6 +167,9 @@ func BackendViews(
 		}
 		if p := s.Service(b.Service); p != nil {
 			v.Namespace, v.Service, v.PortName, v.Port = p.Namespace, p.Name, p.PortName, p.Port
+			if h, ok := health[CheckedEndpoint{p.Namespace, p.Name, p.PortName, v.Protocol, v.Address}]; ok {
+				v.Health = &h
+			}
 		}
 		if nextHop != nil {
 			v.NextHop = nextHop(b.Addr.Netip())

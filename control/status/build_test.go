@@ -83,7 +83,7 @@ func TestBackendViews(t *testing.T) {
 		}
 		return true
 	})
-	got := BackendViews(s, NewTotals(blocks), loads, func(a netip.Addr) string { return "via " + a.String() })
+	got := BackendViews(s, NewTotals(blocks), loads, nil, func(a netip.Addr) string { return "via " + a.String() })
 	var lines [][3]string
 	for _, v := range got {
 		lines = append(lines, [3]string{v.Address.String(), v.State, v.NextHop})

@@ -29,6 +29,9 @@ func (e *eligible) of(p *services.Service, b *services.Backend) (newFlows, podsO
 		if b.Flags&services.BackendReady == 0 {
 			why = "terminating, but no endpoint is ready"
 		}
+		if b.Flags&services.BackendDown != 0 {
+			why = "down, but fewer than half would be left"
+		}
 		return true, !e.outside[b.Ref], why
 	case p == nil:
 		why = "its service port is gone"
@@ -56,7 +59,10 @@ func Excluded(p *services.Service, b *services.Backend, local bool) string {
 	case b.Flags&services.BackendReady == 0:
 		return "terminating, and others are ready"
 	}
-	return unhinted(p.Topology[family(b)], b.Flags)
+	if why := unhinted(p.Topology[family(b)], b.Flags); !local && why != "" || b.Flags&services.BackendDown == 0 {
+		return why
+	}
+	return "down by this gateway's check"
 }
 
 // unhinted returns why topology hints exclude a ready backend; "" if they do not.

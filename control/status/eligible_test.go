@@ -64,7 +64,7 @@ func TestEligible(t *testing.T) {
 				Proto: header.ProtoTCP}, Service: p,
 				Outside: services.Rule{Set: outside, KeepClient: true},
 				Pod:     services.Rule{Set: pods, KeepClient: true}})
-			v := BackendViews(b.Build(), NewTotals(nil), nil, nil)[0]
+			v := BackendViews(b.Build(), NewTotals(nil), nil, nil, nil)[0]
 			if v.NewFlows != (c.in || c.pods) || v.PodsOnly != c.pods || v.Why != c.why || v.Weight != c.weight {
 				t.Errorf("new flows %v, pods only %v, why %q, weight %d", v.NewFlows, v.PodsOnly, v.Why, v.Weight)
 			}

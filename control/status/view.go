@@ -98,11 +98,32 @@ type BackendView struct {
 	NewFlows bool   `json:"newFlows"`
 	PodsOnly bool   `json:"podsOnly,omitempty"`
 	Why      string `json:"why,omitempty"`
-	NextHop  string `json:"nextHop,omitempty"` // interface and MAC, host link, or why there is none
+	// Health is what this gateway's checks say; nil if it is not checked.
+	Health  *CheckView `json:"health,omitempty"`
+	NextHop string     `json:"nextHop,omitempty"` // interface and MAC, host link, or why there is none
 	// Connections counts the flows that are not over, by which the schedulers lc, wlc, sed and nq
 	// choose.
 	Connections int32   `json:"connections"`
 	Traffic     Traffic `json:"traffic"`
+}
+
+// CheckView is what the checks of this gateway say of an endpoint.
+type CheckView struct {
+	Check   string `json:"check"`             // in short, such as "http /healthz"
+	Passive bool   `json:"passive,omitempty"` // it is checked because clients got no answer from it
+	Down    bool   `json:"down"`
+	// Since is since when it is down or up, Last what the last check found, at At.
+	Since time.Time `json:"since,omitzero"`
+	Last  string    `json:"last,omitempty"`
+	At    time.Time `json:"at,omitzero"`
+	// SlowStart is the share of its weight in percent while it starts slowly.
+	SlowStart int `json:"slowStart,omitempty"`
+}
+
+// CheckedEndpoint names an endpoint of a service port.
+type CheckedEndpoint struct {
+	Namespace, Service, PortName, Protocol string
+	Address                                netip.AddrPort
 }
 
 // FlowView is one flow. For ICMP echo the ports hold the identifier.

@@ -53,6 +53,11 @@ func sampleBackends() []status.BackendView {
 	list[1].Weight, list[1].Why = 3, "terminating, and others are ready"
 	list[2].NewFlows, list[2].PodsOnly = true, true
 	list[2].Weight = 1
+	at := time.Date(2026, 3, 1, 9, 12, 44, 0, time.UTC)
+	list[0].Health = &status.CheckView{Check: "http /healthz", Since: at.Add(-time.Hour), Last: "status 200 in 1.2ms",
+		At: at, SlowStart: 30}
+	list[2].Health = &status.CheckView{Check: "tcp", Passive: true, Down: true, Since: at.Add(-time.Minute),
+		Last: "no answer in 500ms", At: at}
 	list[0].Connections, list[1].Connections = 2, 1
 	return list
 }

@@ -168,19 +168,43 @@ func (s *session) backendsCommand() *cobra.Command {
 }
 
 func backendRows(r *rows, list []status.BackendView) {
-	r.row("NAMESPACE", "SERVICE", "PORT", "BACKEND", "STATE", "WEIGHT", "NEW-FLOWS", "NEXT-HOP", "CONNS", "CREATED",
-		"PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
+	r.row("NAMESPACE", "SERVICE", "PORT", "BACKEND", "STATE", "HEALTH", "WEIGHT", "NEW-FLOWS", "NEXT-HOP", "CONNS",
+		"CREATED", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
 	for i := range list {
 		v := &list[i]
 		state := v.State
 		if v.Local {
 			state += ",local"
 		}
-		r.row(v.Namespace, v.Service, servicePort(v.PortName, v.Port, v.Protocol), v.Address, state, v.Weight,
-			newFlows(v), v.NextHop, v.Connections, v.Traffic.Flows,
+		r.row(v.Namespace, v.Service, servicePort(v.PortName, v.Port, v.Protocol), v.Address, state, health(v),
+			v.Weight, newFlows(v), v.NextHop, v.Connections, v.Traffic.Flows,
 			v.Traffic.ToBackend, byteCount(v.Traffic.ToBackendBytes), v.Traffic.ToClient,
 			byteCount(v.Traffic.ToClientBytes))
 	}
+}
+
+// health prints what checks say: up or DOWN and since when, the check, and what the last one found.
+func health(v *status.BackendView) string {
+	h := v.Health
+	if h == nil {
+		return "-"
+	}
+	state := "up"
+	switch {
+	case h.Down:
+		state = "DOWN"
+	case h.SlowStart > 0:
+		state = fmt.Sprintf("up %d%%", h.SlowStart)
+	}
+	check := h.Check
+	if h.Passive {
+		check += " (passive)"
+	}
+	text := fmt.Sprintf("%s since %s, %s", state, h.Since.UTC().Format(time.TimeOnly), check)
+	if !h.At.IsZero() {
+		text += fmt.Sprintf(": %s at %s", h.Last, h.At.UTC().Format(time.TimeOnly))
+	}
+	return text
 }
 
 func (s *session) drainCommand() *cobra.Command {

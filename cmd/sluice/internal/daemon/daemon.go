@@ -30,6 +30,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/checks"
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/drains"
 	"sluice.dev/sluice/cmd/sluice/internal/explain"
@@ -107,6 +108,7 @@ type Daemon struct {
 	failed      chan error
 	servers     servers
 	health      healthServers
+	checks      *checks.Runner
 
 	// There are two contexts: workers run until the programs no longer redirect packets to them.
 	life          context.Context
@@ -332,6 +334,9 @@ func (d *Daemon) startControl(ctx context.Context) error {
 	d.compiler.WatchPins(d.pins.Lose)
 	d.makeHealth(d.objects.tracker, cc.NodeName)
 	d.health.ports.SetAddresses(nodeconfig.HealthAddresses(d.config, cc.NodeAddresses))
+	if err := d.makeChecks(); err != nil {
+		return err
+	}
 	d.loop = loop.New(loop.Config{
 		Log: d.log, Tracker: d.objects.tracker, Compiler: d.compiler,
 		Publisher: loop.NewPublisher(&d.services, d.workers.Blocks()),
@@ -339,6 +344,7 @@ func (d *Daemon) startControl(ctx context.Context) error {
 		Prepare:    d.current,
 		SaveDrains: func(list []compiler.Drain) error { return drains.Save(d.fixed.StateDir, list) },
 		Window:     controlWindow, Observer: d.health.kubeProxy, HealthChecks: d.health.ports,
+		EndpointChecks: d.checks,
 	})
 	if err := d.applySettings(); err != nil {
 		return err
@@ -349,6 +355,7 @@ func (d *Daemon) startControl(ctx context.Context) error {
 	d.readObjects(ctx)
 	d.writeEvents(ctx)
 	d.spawn(func() { _ = d.loop.Run(ctx) })
+	d.spawn(func() { d.checks.Run(ctx) })
 	d.spawn(func() { d.followAddresses(ctx) })
 	return nil
 }

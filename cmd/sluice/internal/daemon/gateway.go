@@ -37,7 +37,7 @@ func (d *Daemon) Services() []status.ServiceView {
 
 // Backends implements status.Gateway.
 func (d *Daemon) Backends() []status.BackendView {
-	return status.BackendViews(d.snapshot(), d.totals, d.flows.Table.Loads(), d.nextHopOf)
+	return status.BackendViews(d.snapshot(), d.totals, d.flows.Table.Loads(), d.checkViews(), d.nextHopOf)
 }
 
 // nextHopOf describes where packets to an address are sent.

@@ -112,6 +112,7 @@ func (d *Daemon) reload(ctx context.Context) {
 	if k := d.objects.kubernetes; k != nil {
 		k.SetStaleEndpointTimeout(merged.Kubernetes.StaleEndpointTimeout.D())
 	}
+	d.checks.Configure(checkSettings(merged))
 	d.configure(ctx)
 }
 

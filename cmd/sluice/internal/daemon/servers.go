@@ -52,6 +52,7 @@ func (d *Daemon) startServers(ctx context.Context) error {
 			Registry: metrics.NewRegistry(d, metrics.Extras{
 				Backends:  func() bool { return d.configuration().Metrics.Backends },
 				KubeProxy: d.health.kubeProxy, Affinity: d.affinity, Start: d.startFlows, SelfCheck: d.selfChecks,
+				Checks: d.checkCounts,
 			}),
 		})
 		s.group.Go(func() { s.metrics.Run(ctx) })

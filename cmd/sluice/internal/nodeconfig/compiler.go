@@ -38,6 +38,7 @@ func Compiler(
 		Connections:          uint32(c.Limits.Connections),
 		NewConnections:       uint32(c.Limits.NewConnections),
 	}
+	cc.Checks = c.EndpointHealth.Checks()
 	for _, a := range all {
 		if a.Global {
 			cc.LocalAddresses = append(cc.LocalAddresses, header.AddrFrom(a.Prefix.Addr()))
