@@ -25,6 +25,7 @@ type Service struct {
 	Local       bool  // external traffic policy
 	HealthCheck int32 // node port; needs Local
 	Endpoints   []Endpoint
+	Annotations map[string]string
 }
 
 // Endpoint is one endpoint of one family.
@@ -76,7 +77,7 @@ func (s *Service) objects() []any {
 	}
 	svc := corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: s.Name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: s.Name, Annotations: s.Annotations},
 		Spec: corev1.ServiceSpec{
 			Type:       corev1.ServiceTypeLoadBalancer,
 			ClusterIP:  "10.96.0.10",

@@ -10,11 +10,11 @@
 //
 // # Active checks
 //
-// An endpoint that objects have a check for is checked each interval, less up to a fifth at random,
-// so that checks of many endpoints, and of several gateways, do not come together. It is up at
-// first, as Kubernetes says that it is ready. Fall failures in a row make it down, Rise successes
-// up. While a count has begun, the next check is not an interval away but half of one, or follows
-// at once where the timeout took longer.
+// An endpoint that objects have a check for is checked each interval, give or take a tenth at
+// random, so that checks of many endpoints, and of several gateways, do not come together. It is up
+// at first, as Kubernetes says that it is ready. Fall failures in a row make it down, Rise
+// successes up. While a count has begun, the next check is not an interval away but half of one, or
+// follows at once where the timeout took longer.
 //
 // # Passive checks
 //

@@ -185,7 +185,7 @@ func (t *Tracker) activate(p *compiler.CheckedPort, a netip.AddrPort, now time.T
 	e = &endpoint{name: name, target: a, check: p.Check, since: now, at: -1,
 		generation: t.generation}
 	t.by[name] = e
-	t.schedule(e, now.Add(time.Duration(t.cfg.Random(int64(p.Check.Interval)))))
+	t.schedule(e, together(now.Add(time.Duration(t.cfg.Random(int64(p.Check.Interval))))))
 	return e
 }
 
@@ -283,16 +283,21 @@ func (t *Tracker) Done(s Start, r Result, now time.Time) {
 // next returns when the next check of an endpoint begins whose last one is over.
 func (t *Tracker) next(e *endpoint, now time.Time) time.Time {
 	i := e.check.Interval
-	if e.count > 0 {
-		i /= 2
-	} else {
-		i -= time.Duration(t.cfg.Random(int64(i / 5)))
+	if e.count == 0 {
+		i += time.Duration(t.cfg.Random(int64(i/5))) - i/10
+		return together(e.started.Add(i))
 	}
-	at := e.started.Add(i)
-	if at.Before(now) {
-		return now
+	if at := e.started.Add(i / 2); at.After(now) {
+		return at
 	}
-	return at
+	return now
+}
+
+// together returns a time close by at which other checks are started, too. That costs less
+// than one at a time: the process sleeps and wakes up less often, and answers come together.
+func together(at time.Time) time.Time {
+	const grid = 100 * time.Millisecond
+	return at.Round(grid)
 }
 
 // skipped: an endpoint that must not be checked counts as up.

@@ -150,7 +150,7 @@ func FuzzParseChecks(f *testing.F) {
 				k.Fall == 0 || len(k.Path) > maxCheckField || len(k.Send) > maxCheckSend {
 				t.Errorf("%q: %+v is out of bounds", text, k)
 			}
-			if i := strings.IndexFunc(k.Path+k.Host+k.Service, func(r rune) bool { return r <= ' ' || r > '~' }); i >= 0 {
+			if strings.ContainsFunc(k.Path+k.Host+k.Service, func(r rune) bool { return r <= ' ' || r > '~' }) {
 				t.Errorf("%q: %+v has other characters than visible ASCII", text, k)
 			}
 		}

@@ -22,7 +22,7 @@ const attempts = 4
 // Prober makes checks. Its results come by one channel.
 type Prober struct {
 	refused func(netip.Addr) string
-	results chan Finished
+	results chan []Finished
 	tcp     *connector
 	cleared *http.Transport // HTTP without TLS
 	secured *http.Transport
@@ -42,10 +42,10 @@ type Finished struct {
 // New returns a Prober. refused returns why an address must not be asked, "" if it may be; it is
 // called by Start before each check. Close ends the Prober.
 func New(refused func(netip.Addr) string) (*Prober, error) {
-	p := &Prober{refused: refused, results: make(chan Finished, 1024)}
+	p := &Prober{refused: refused, results: make(chan []Finished, 64)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	var err error
-	if p.tcp, err = newConnector(p.finish); err != nil {
+	if p.tcp, err = newConnector(p.deliver); err != nil {
 		p.cancel()
 		return nil, err
 	}
@@ -76,8 +76,9 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return c, err
 }
 
-// Results returns the channel of results. It must be read, or checks stop.
-func (p *Prober) Results() <-chan Finished { return p.results }
+// Results returns the channel of results, those that came together at a time. It must be read, or
+// checks stop.
+func (p *Prober) Results() <-chan []Finished { return p.results }
 
 // Start begins a check. It does not block.
 func (p *Prober) Start(s endpointhealth.Start) {
@@ -107,8 +108,12 @@ func (p *Prober) Start(s endpointhealth.Start) {
 }
 
 func (p *Prober) finish(s endpointhealth.Start, r endpointhealth.Result) {
+	p.deliver([]Finished{{s, r}})
+}
+
+func (p *Prober) deliver(list []Finished) {
 	select {
-	case p.results <- Finished{s, r}:
+	case p.results <- list:
 	case <-p.ctx.Done():
 	}
 }

@@ -43,8 +43,11 @@ func check(t *testing.T, p *Prober, to, text string) endpointhealth.Result {
 	}
 	p.Start(endpointhealth.Start{Target: netip.MustParseAddrPort(to), Check: list[0].Check})
 	select {
-	case f := <-p.Results():
-		return f.Result
+	case list := <-p.Results():
+		if len(list) != 1 {
+			t.Fatalf("%d results of one check", len(list))
+		}
+		return list[0].Result
 	case <-time.After(20 * time.Second):
 		t.Fatal("no result")
 		return endpointhealth.Result{}
@@ -195,14 +198,16 @@ func TestManyTCP(t *testing.T) {
 		p.Start(endpointhealth.Start{Target: netip.MustParseAddrPort(to), Check: c})
 	}
 	seen := map[int]bool{}
-	for range n {
+	for len(seen) < n {
 		select {
-		case f := <-p.Results():
-			i, _ := strconv.Atoi(f.Start.Check.Name)
-			if seen[i] || f.Result.OK != (i%2 == 0) {
-				t.Errorf("check %d: %+v", i, f.Result)
+		case list := <-p.Results():
+			for _, f := range list {
+				i, _ := strconv.Atoi(f.Start.Check.Name)
+				if seen[i] || f.Result.OK != (i%2 == 0) {
+					t.Errorf("check %d: %+v", i, f.Result)
+				}
+				seen[i] = true
 			}
-			seen[i] = true
 		case <-time.After(20 * time.Second):
 			t.Fatalf("%d results", len(seen))
 		}

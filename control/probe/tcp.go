@@ -17,9 +17,9 @@ import (
 // goroutine and a net.Dialer for each would cost several times as much. A connection that is
 // accepted is reset at once, so that it leaves no TIME_WAIT, as HAProxy does.
 type connector struct {
-	finish func(endpointhealth.Start, endpointhealth.Result)
-	epoll  int
-	wake   int // eventfd
+	deliver func([]Finished)
+	epoll   int
+	wake    int // eventfd
 
 	mu     sync.Mutex
 	fresh  []endpointhealth.Start
@@ -28,6 +28,7 @@ type connector struct {
 	// Only run's goroutine uses these.
 	sockets map[int32]*connecting
 	timers  timers
+	ended   []Finished // that are not delivered yet
 }
 
 // connecting is a check that is under way.
@@ -40,8 +41,8 @@ type connecting struct {
 	at    int       // in timers
 }
 
-func newConnector(finish func(endpointhealth.Start, endpointhealth.Result)) (*connector, error) {
-	c := &connector{finish: finish, sockets: map[int32]*connecting{}}
+func newConnector(deliver func([]Finished)) (*connector, error) {
+	c := &connector{deliver: deliver, sockets: map[int32]*connecting{}}
 	var err error
 	if c.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("epoll for checks of endpoints: %w", err)
@@ -115,6 +116,10 @@ func (c *connector) run() {
 		// Not before all answers are read: where this process was late, they are there.
 		if n < len(events) {
 			c.expire(now)
+		}
+		if len(c.ended) > 0 {
+			c.deliver(c.ended)
+			c.ended = nil
 		}
 	}
 }
@@ -214,7 +219,7 @@ func (c *connector) ready(k *connecting, fd int, now time.Time) {
 func (c *connector) end(k *connecting, r endpointhealth.Result) {
 	heap.Remove(&c.timers, k.at)
 	c.drop(k)
-	c.finish(k.start, r)
+	c.ended = append(c.ended, Finished{k.start, r})
 }
 
 func (c *connector) drop(k *connecting) {

@@ -121,8 +121,8 @@ func (r *Runner) Run(ctx context.Context) {
 			return
 		case <-r.wake:
 		case <-timer.C:
-		case f := <-r.prober.Results():
-			r.finish(f)
+		case list := <-r.prober.Results():
+			r.finish(list)
 		case <-sample.C:
 			r.sample()
 		case <-apply.done:
@@ -160,8 +160,7 @@ func (r *Runner) step(a *applier) time.Duration {
 	}
 	next := time.Hour
 	if at, ok := r.tracker.Next(); ok {
-		// Checks that are due within a millisecond are started together.
-		next = max(at.Sub(now), time.Millisecond)
+		next = max(at.Sub(now), 0)
 	}
 	if a.list != nil && !a.running {
 		next = min(next, max(a.due.Sub(now), 0))
@@ -169,19 +168,13 @@ func (r *Runner) step(a *applier) time.Duration {
 	return next
 }
 
-// finish takes in a result, and those that have come meanwhile.
-func (r *Runner) finish(f probe.Finished) {
+// finish takes in results.
+func (r *Runner) finish(list []probe.Finished) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	r.tracker.Done(f.Start, f.Result, now)
-	for range 1024 {
-		select {
-		case f = <-r.prober.Results():
-			r.tracker.Done(f.Start, f.Result, now)
-		default:
-			return
-		}
+	for _, f := range list {
+		r.tracker.Done(f.Start, f.Result, now)
 	}
 }
 
