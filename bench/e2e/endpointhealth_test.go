@@ -309,7 +309,7 @@ func TestForgedSYNsTakeNothingOut(t *testing.T) {
 	client := l.Clients[0]
 	w := openWire(t, client, l.Gateway.Interfaces[0].MAC)
 	vip := netip.AddrPortFrom(netip.MustParseAddr(vip4), webPort).String()
-	lasts := 3 * time.Second
+	lasts := 2 * time.Second
 	if full() {
 		lasts = time.Minute
 	}
