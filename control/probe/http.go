@@ -5,11 +5,20 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 
 	"sluice.dev/sluice/control/objects"
 )
+
+// serverName returns a host without its port.
+func serverName(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		return name
+	}
+	return host
+}
 
 // askHTTP makes a request and judges its status code. Redirects are not followed: the transport
 // asks the endpoint and nobody else.
@@ -19,7 +28,7 @@ func askHTTP(
 	if scheme == "https" {
 		// Nobody knows a name that the certificate of an endpoint would have to have.
 		t = t.Clone()
-		t.TLSClientConfig = &tls.Config{InsecureSkipVerify: true, ServerName: c.Host}
+		t.TLSClientConfig = &tls.Config{InsecureSkipVerify: true, ServerName: serverName(c.Host)}
 		defer t.CloseIdleConnections()
 	}
 	q, err := http.NewRequestWithContext(ctx, c.Method, scheme+"://"+to.String()+c.Path, nil)

@@ -275,6 +275,10 @@ func TestHTTP(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) { expect(t, check(t, p, tt.to, tt.check), tt.ok, tt.detail) })
 	}
+	check(t, p, at(secured), "https host=shop.example.org:8443")
+	if q := asked.Load(); q.Host != "shop.example.org:8443" || q.TLS.ServerName != "shop.example.org" {
+		t.Errorf("by TLS: host %q, server name %q", q.Host, q.TLS.ServerName)
+	}
 	check(t, p, at(plain), "http method=HEAD path=/a?b=c host=shop.example.org")
 	q := asked.Load()
 	if got := q.Method + " " + q.RequestURI + " " + q.Host; got != "HEAD /a?b=c shop.example.org" {
