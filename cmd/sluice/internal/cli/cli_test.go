@@ -201,7 +201,8 @@ func TestSomeFlows(t *testing.T) {
 	}
 }
 
-// TestTablesAreColumns: every row of a listing has as many columns as its head, so awk works.
+// TestTablesAreColumns: every row of a listing has as many columns as its head, so awk works. What
+// checks of backends say has spaces, and comes last.
 func TestTablesAreColumns(t *testing.T) {
 	socket := daemon(t, statustest.New())
 	for command, spaced := range map[string]string{
@@ -214,6 +215,14 @@ func TestTablesAreColumns(t *testing.T) {
 			}
 		}
 		lines := strings.Split(strings.TrimSpace(out), "\n")
+		if before, last, found := strings.Cut(lines[0], "HEALTH"); found {
+			if last != "" {
+				t.Errorf("%s: %q comes behind what checks say", command, last)
+			}
+			for i, line := range lines {
+				lines[i] = line[:len(before)]
+			}
+		}
 		for _, line := range lines[1:] {
 			if got, want := len(strings.Fields(line)), len(strings.Fields(lines[0])); got != want {
 				t.Errorf("%s: %d columns under %d heads: %s", command, got, want, line)

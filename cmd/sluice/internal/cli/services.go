@@ -168,18 +168,18 @@ func (s *session) backendsCommand() *cobra.Command {
 }
 
 func backendRows(r *rows, list []status.BackendView) {
-	r.row("NAMESPACE", "SERVICE", "PORT", "BACKEND", "STATE", "HEALTH", "WEIGHT", "NEW-FLOWS", "NEXT-HOP", "CONNS",
-		"CREATED", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
+	r.row("NAMESPACE", "SERVICE", "PORT", "BACKEND", "STATE", "WEIGHT", "NEW-FLOWS", "NEXT-HOP", "CONNS",
+		"CREATED", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT", "HEALTH")
 	for i := range list {
 		v := &list[i]
 		state := v.State
 		if v.Local {
 			state += ",local"
 		}
-		r.row(v.Namespace, v.Service, servicePort(v.PortName, v.Port, v.Protocol), v.Address, state, health(v),
+		r.row(v.Namespace, v.Service, servicePort(v.PortName, v.Port, v.Protocol), v.Address, state,
 			v.Weight, newFlows(v), v.NextHop, v.Connections, v.Traffic.Flows,
 			v.Traffic.ToBackend, byteCount(v.Traffic.ToBackendBytes), v.Traffic.ToClient,
-			byteCount(v.Traffic.ToClientBytes))
+			byteCount(v.Traffic.ToClientBytes), health(v))
 	}
 }
 
