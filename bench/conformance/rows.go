@@ -55,7 +55,9 @@ const limitTests = "fastpath, TestLimits; bench/e2e, TestConnectionLimit and Tes
 
 // elsewhere is rows that no case shows, each with what shows it.
 var elsewhere = map[string]string{
-	"Service/annotations sluice.dev/limit-*":             limitTests,
+	"Service/annotations sluice.dev/limit-*": limitTests,
+	"Service/annotation sluice.dev/health-check": "bench/e2e, TestCheckedEndpoint, TestFlowsOutliveTheirCheck, " +
+		"TestAllChecksFail; kube-proxy checks no endpoint",
 	"Limits/sluice.dev/limit-connections":                limitTests,
 	"Limits/sluice.dev/limit-connections-per-source":     limitTests,
 	"Limits/sluice.dev/limit-new-connections":            limitTests,
