@@ -103,14 +103,9 @@ func status() *cobra.Command {
 
 func (f *flags) validate() error {
 	var errs []error
-	if f.config == "" {
-		errs = append(errs, errors.New("--config is missing: the file with BGPPeers, BGPAdvertisements and "+
-			"AddressPools"))
-	}
 	if f.hold < 0 || f.hold > announce.MaxHold {
 		errs = append(errs, fmt.Errorf("--hold is %v: must be from 0 to %v, after which the kernel gets the packets "+
-			"of a "+
-			"gateway that is away", f.hold, announce.MaxHold))
+			"of a gateway that is away", f.hold, announce.MaxHold))
 	}
 	if f.drainDelay < 0 {
 		errs = append(errs, fmt.Errorf("--drain-delay is %v: must be 0 or more", f.drainDelay))

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestSources: without --config the API server has the objects, as in the chart, and with it the
+// file.
+func TestSources(t *testing.T) {
+	for _, flag := range []string{"--kubeconfig", "--config"} {
+		missing := filepath.Join(t.TempDir(), "missing.yaml")
+		c := command()
+		c.SetArgs([]string{"--state-dir", t.TempDir(), "--node-name", "n", flag, missing})
+		if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), flag) ||
+			!strings.Contains(err.Error(), missing) {
+			t.Errorf("%s %s: %v, want an error about that file", flag, missing, err)
+		}
+	}
+}
+
+// TestFlagsThatAreRefused: each is named.
+func TestFlagsThatAreRefused(t *testing.T) {
+	for flag, value := range map[string]string{
+		"--hold": "1h", "--drain-delay": "-1s", "--log": "xml", "--router-id": "2001:db8::1",
+	} {
+		c := command()
+		c.SetArgs([]string{"--state-dir", t.TempDir(), "--config", "none", flag, value})
+		if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), flag+" is ") {
+			t.Errorf("%s %s: %v", flag, value, err)
+		}
+	}
+}
