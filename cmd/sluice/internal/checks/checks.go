@@ -132,25 +132,34 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// step starts the checks that are due, and returns the time until the next.
+// step starts the checks that are due, and returns the time until the next. It calls nobody while
+// it has the lock: those whom it calls have locks of their own.
 func (r *Runner) step(a *applier) time.Duration {
+	next, changed, denied := r.plan(a)
+	if changed {
+		r.reportDenied(denied)
+	}
+	for _, s := range a.starts {
+		r.prober.Start(s)
+	}
+	return next
+}
+
+// plan gives the tracker its news, and takes from it what is due (a.starts) and what has changed.
+// changed reports whether denied may be others than before.
+func (r *Runner) plan(a *applier) (next time.Duration, changed bool, denied []endpointhealth.Denial) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	if r.settings != nil {
 		r.tracker.Configure(*r.settings, now)
-		r.settings = nil
-		r.reportDenied()
+		r.settings, changed = nil, true
 	}
 	if r.news {
 		r.tracker.SetPorts(r.ports, now)
-		r.ports, r.news = nil, false
-		r.reportDenied()
+		r.ports, r.news, changed = nil, false, true
 	}
 	a.starts = r.tracker.Due(now, a.starts[:0])
-	for _, s := range a.starts {
-		r.prober.Start(s)
-	}
 	if list := r.tracker.Changes(); len(list) > 0 {
 		if a.list == nil {
 			a.due = now.Add(settle)
@@ -158,14 +167,14 @@ func (r *Runner) step(a *applier) time.Duration {
 		a.list = append(a.list, list...)
 		r.log(list)
 	}
-	next := time.Hour
+	next = time.Hour
 	if at, ok := r.tracker.Next(); ok {
 		next = max(at.Sub(now), 0)
 	}
 	if a.list != nil && !a.running {
 		next = min(next, max(a.due.Sub(now), 0))
 	}
-	return next
+	return next, changed, r.tracker.Denied()
 }
 
 // finish takes in results.
@@ -250,9 +259,9 @@ func (r *Runner) log(list []compiler.EndpointHealth) {
 }
 
 // reportDenied reports the Services whose endpoints are not checked for lack of room.
-func (r *Runner) reportDenied() {
+func (r *Runner) reportDenied(denied []endpointhealth.Denial) {
 	var problems []objects.Problem
-	for _, d := range r.tracker.Denied() {
+	for _, d := range denied {
 		problems = append(problems, objects.Problem{
 			Source:   Source(),
 			Object:   objects.ObjectID{Kind: objects.KindService, Namespace: d.Namespace, Name: d.Service},
