@@ -11,7 +11,10 @@ import (
 	"net/http"
 	"net/url"
 	"syscall"
+	"time"
 )
+
+const dialTimeout = 2 * time.Second
 
 // ErrNotRunning is wrapped by a Client's errors when no daemon answers on the socket.
 var ErrNotRunning = errors.New("the sluice daemon is not running")

@@ -9,50 +9,26 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
-	"os"
 	"syscall"
 	"time"
 
-	"sluice.dev/sluice/internal/trusted"
+	"sluice.dev/sluice/internal/unixsocket"
 )
 
-const (
-	socketMode = 0o600
-	// timeout bounds both ends of a question.
-	timeout = 5 * time.Second
-)
+// timeout bounds both ends of a question.
+const timeout = 5 * time.Second
 
 // DefaultSocket is where the announcer answers by default.
 const DefaultSocket = "/run/sluice-announcer/status.sock"
 
-// Listen makes the socket. It replaces one that a process left which was killed. A second announcer
-// of the node is refused: two of them would take each other's sessions.
+// Listen makes the socket. A second announcer of the node is refused: two of them would take each
+// other's sessions.
 func Listen(path string) (net.Listener, error) {
-	if err := trusted.Socket(path); err == nil {
-		conn, err := net.DialTimeout("unix", path, timeout)
-		if err == nil {
-			conn.Close()
-			return nil, fmt.Errorf("another announcer answers on %s: stop it, or give this one a --state-dir of its "+
-				"own",
-				path)
-		}
-		if !errors.Is(err, syscall.ECONNREFUSED) {
-			return nil, fmt.Errorf("status socket: %w", err)
-		}
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("status socket: %w", err)
-		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("status socket: %w", err)
+	l, err := unixsocket.Listen(path)
+	if errors.Is(err, unixsocket.ErrInUse) {
+		return nil, fmt.Errorf("another announcer answers on %s: stop it, or give this one a --state-dir of its own",
+			path)
 	}
-	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		// The mode of a socket that is not bound yet becomes the mode of its file (unix_bind_bsd,
-		// net/unix/af_unix.c), so at no time can others open it.
-		var chmod error
-		err := raw.Control(func(fd uintptr) { chmod = syscall.Fchmod(int(fd), socketMode) })
-		return errors.Join(err, chmod)
-	}}
-	l, err := lc.Listen(context.Background(), "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("status socket: %w", err)
 	}

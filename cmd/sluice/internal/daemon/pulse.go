@@ -10,8 +10,8 @@ import (
 	"sync"
 
 	"sluice.dev/sluice/control/pulse"
-	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/internal/unixsocket"
 )
 
 // pulses makes what the gateway says to who announces its VIPs.
@@ -23,9 +23,9 @@ type pulses struct {
 
 // servePulse opens the socket. A gateway without it forwards all the same, and nobody announces it.
 func (d *Daemon) servePulse(ctx context.Context) error {
-	l, err := status.Listen(d.config.PulseSocket())
+	l, err := unixsocket.Listen(d.config.PulseSocket())
 	if err != nil {
-		return fmt.Errorf("stateDir: %w", err)
+		return fmt.Errorf("stateDir: pulse socket: %w", err)
 	}
 	d.servers.group.Go(func() { pulse.NewServer(d.pulse, d.log).Serve(ctx, l) })
 	return nil
