@@ -10,7 +10,6 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -19,9 +18,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
@@ -32,6 +28,8 @@ import (
 	"sluice.dev/sluice/control/announce/kinds"
 	"sluice.dev/sluice/control/announce/view"
 	"sluice.dev/sluice/internal/kubeconfig"
+	"sluice.dev/sluice/internal/logs"
+	"sluice.dev/sluice/internal/metricsserver"
 )
 
 // version is written by the linker.
@@ -101,7 +99,8 @@ func status() *cobra.Command {
 	return c
 }
 
-func (f *flags) validate() error {
+// check makes the log, and returns what is wrong with the other flags, too.
+func (f *flags) check() error {
 	var errs []error
 	if f.hold < 0 || f.hold > announce.MaxHold {
 		errs = append(errs, fmt.Errorf("--hold is %v: must be from 0 to %v, after which the kernel gets the packets "+
@@ -110,8 +109,9 @@ func (f *flags) validate() error {
 	if f.drainDelay < 0 {
 		errs = append(errs, fmt.Errorf("--drain-delay is %v: must be 0 or more", f.drainDelay))
 	}
-	if f.logFormat != "json" && f.logFormat != "text" {
-		errs = append(errs, fmt.Errorf("--log is %q: must be json or text", f.logFormat))
+	var err error
+	if f.log, err = logs.New(f.logFormat); err != nil {
+		errs = append(errs, fmt.Errorf("--log %w", err))
 	}
 	if f.routerID != "" {
 		if a, err := netip.ParseAddr(f.routerID); err != nil || !a.Is4() {
@@ -122,12 +122,8 @@ func (f *flags) validate() error {
 }
 
 func (f *flags) run(ctx context.Context) (err error) {
-	if err := f.validate(); err != nil {
+	if err := f.check(); err != nil {
 		return err
-	}
-	f.log = slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	if f.logFormat == "text" {
-		f.log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
 	if f.node, err = nodeName(f.node); err != nil {
 		return err
@@ -174,8 +170,8 @@ func (f *flags) announce(
 	c.Speakers = []announce.Speaker{bgp.New(bgp.Config{Log: f.log, RouterID: id, Restarting: resumed})}
 	loop := announce.New(c)
 	if f.listen != "" {
-		if err := f.serve(ctx, loop); err != nil {
-			return err
+		if err := metricsserver.Start(ctx, f.listen, announce.Metrics{View: loop.View}, f.log); err != nil {
+			return fmt.Errorf("--listen: %w", err)
 		}
 	}
 	go view.Serve(ctx, l, loop.View, f.log)
@@ -217,26 +213,4 @@ func (f *flags) router() (netip.Addr, error) {
 	h.Write([]byte(f.node))
 	sum := h.Sum32()
 	return netip.AddrFrom4([4]byte{cmp.Or(byte(sum>>24)&0x7f, 1), byte(sum >> 16), byte(sum >> 8), byte(sum)}), nil
-}
-
-// serve answers /healthz and /metrics until ctx is done.
-func (f *flags) serve(ctx context.Context, loop *announce.Loop) error {
-	l, err := net.Listen("tcp", f.listen)
-	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
-	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(announce.Metrics{View: loop.View}, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	s := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
-	context.AfterFunc(ctx, func() { s.Close() })
-	go func() {
-		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			f.log.Error("metrics and health are not served any more", "error", err)
-		}
-	}()
-	return nil
 }

@@ -7,22 +7,18 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
 	"sluice.dev/sluice/control/allocate"
 	"sluice.dev/sluice/internal/kubeconfig"
+	"sluice.dev/sluice/internal/logs"
+	"sluice.dev/sluice/internal/metricsserver"
 )
 
 // version is written by the linker.
@@ -65,7 +61,8 @@ func command() *cobra.Command {
 // minLease leaves room for several renewals.
 const minLease = time.Second
 
-func (f *flags) validate() error {
+// check makes the log, and returns what is wrong with the other flags, too.
+func (f *flags) check() error {
 	var errs []error
 	if f.Namespace == "" {
 		errs = append(errs, errors.New("--namespace is empty: name the namespace of the Lease, or set POD_NAMESPACE"))
@@ -73,19 +70,16 @@ func (f *flags) validate() error {
 	if f.LeaseDuration < minLease {
 		errs = append(errs, fmt.Errorf("--lease-duration is %v: must be %v at least", f.LeaseDuration, minLease))
 	}
-	if f.logFormat != "json" && f.logFormat != "text" {
-		errs = append(errs, fmt.Errorf("--log is %q: must be json or text", f.logFormat))
+	var err error
+	if f.Log, err = logs.New(f.logFormat); err != nil {
+		errs = append(errs, fmt.Errorf("--log %w", err))
 	}
 	return errors.Join(errs...)
 }
 
 func (f *flags) run(ctx context.Context) (err error) {
-	if err := f.validate(); err != nil {
+	if err := f.check(); err != nil {
 		return err
-	}
-	f.Log = slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	if f.logFormat == "text" {
-		f.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
 	klog.SetSlogLogger(f.Log)
 	if f.Client, err = kubeconfig.Load(f.kubeconfig, "--kubeconfig"); err != nil {
@@ -98,31 +92,9 @@ func (f *flags) run(ctx context.Context) (err error) {
 	f.Identity = host + "_" + rand.Text() // of this process alone
 	f.Metrics = &allocate.Metrics{}
 	if f.listen != "" {
-		if err := f.serve(ctx); err != nil {
-			return err
+		if err := metricsserver.Start(ctx, f.listen, f.Metrics, f.Log); err != nil {
+			return fmt.Errorf("--listen: %w", err)
 		}
 	}
 	return allocate.Run(ctx, f.Config)
-}
-
-// serve answers /healthz and /metrics until ctx is done.
-func (f *flags) serve(ctx context.Context) error {
-	l, err := net.Listen("tcp", f.listen)
-	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
-	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(f.Metrics, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	s := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
-	context.AfterFunc(ctx, func() { s.Close() })
-	go func() {
-		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			f.Log.Error("metrics and health are not served any more", "error", err)
-		}
-	}()
-	return nil
 }

@@ -53,6 +53,7 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/internal/logs"
 )
 
 // readyTimeout bounds how long the start waits for the kernel's routes.
@@ -177,7 +178,7 @@ func checkKernel() error {
 
 func (d *Daemon) newLogger(c *config.Configuration) *slog.Logger {
 	d.setLevel(c)
-	return slog.New(newHandler(os.Stderr, c.Log.Format, d.level))
+	return slog.New(logs.NewHandler(os.Stderr, string(c.Log.Format), d.level))
 }
 
 func (d *Daemon) setLevel(c *config.Configuration) {

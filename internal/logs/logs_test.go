@@ -1,4 +1,4 @@
-package daemon
+package logs
 
 import (
 	"bytes"
@@ -8,27 +8,28 @@ import (
 	"strings"
 	"testing"
 	"unicode"
-
-	"sluice.dev/sluice/control/config"
-	"sluice.dev/sluice/control/objects"
 )
+
+type stringer string
+
+func (s stringer) String() string { return "Service " + string(s) }
 
 // TestLogIsPrintable: text of objects in a log can neither control a terminal nor forge a line, as
 // text, error or Stringer, in both formats.
 func TestLogIsPrintable(t *testing.T) {
 	const hostile = "a\x1b[2J\x07\r\nlevel=ERROR msg=forged\x00\x7f\u009b31m\u202e\u2028\xff\U000e0001z"
-	for _, format := range []config.LogFormat{config.LogText, config.LogJSON} {
+	for _, format := range []string{Text, JSON} {
 		var out bytes.Buffer
-		log := slog.New(newHandler(&out, format, slog.LevelInfo))
+		log := slog.New(NewHandler(&out, format, slog.LevelInfo))
 		log.With("with", hostile).Warn(hostile, "text", hostile, "error", errors.New(hostile),
-			"stringer", objects.ObjectID{Kind: "Service", Name: hostile}, slog.Group("group", "in", hostile))
+			"stringer", stringer(hostile), slog.Group("group", "in", hostile))
 		text := strings.TrimSuffix(out.String(), "\n")
 		for _, r := range text {
 			if !unicode.IsPrint(r) {
 				t.Errorf("%s: %U in %q", format, r, text)
 			}
 		}
-		if format != config.LogJSON {
+		if format != JSON {
 			continue
 		}
 		var line map[string]any
@@ -38,6 +39,15 @@ func TestLogIsPrintable(t *testing.T) {
 		if got := line["text"].(string); !strings.HasPrefix(got, "a\x1b[2J\x07\r\nlevel=ERROR") ||
 			!strings.Contains(got, `\u009b31m\u202e`) || !strings.HasSuffix(got, `\U000e0001z`) {
 			t.Errorf("%q", got)
+		}
+	}
+}
+
+// TestFormats: a log has one of two.
+func TestFormats(t *testing.T) {
+	for format, good := range map[string]bool{Text: true, JSON: true, "xml": false, "": false} {
+		if log, err := New(format); (err == nil) != good || (log != nil) != good {
+			t.Errorf("%q: %v", format, err)
 		}
 	}
 }

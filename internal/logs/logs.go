@@ -1,21 +1,35 @@
-package daemon
+// Package logs makes the logs of Sluice's processes.
+package logs
 
 import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"unicode"
-
-	"sluice.dev/sluice/control/config"
 )
 
-// newHandler returns the handler of the daemon's log. Attributes have text of objects, which
-// anybody may have written. The text handler quotes what is not printable. The JSON handler escapes
-// what JSON requires only, and a reader's terminal gets the rest: so that is escaped here.
-func newHandler(w io.Writer, format config.LogFormat, level slog.Leveler) slog.Handler {
+// Formats of a line.
+const (
+	Text = "text"
+	JSON = "json"
+)
+
+// New returns a log on standard error, or an error if there is no such format.
+func New(format string) (*slog.Logger, error) {
+	if format != Text && format != JSON {
+		return nil, fmt.Errorf("is %q: must be %s or %s", format, JSON, Text)
+	}
+	return slog.New(NewHandler(os.Stderr, format, slog.LevelInfo)), nil
+}
+
+// NewHandler returns the handler of a log. Attributes have text of objects, which anybody may have
+// written. The text handler quotes what is not printable. The JSON handler escapes what JSON
+// requires only, and a reader's terminal gets the rest: so that is escaped here.
+func NewHandler(w io.Writer, format string, level slog.Leveler) slog.Handler {
 	options := &slog.HandlerOptions{Level: level}
-	if format != config.LogJSON {
+	if format != JSON {
 		return slog.NewTextHandler(w, options)
 	}
 	options.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr {

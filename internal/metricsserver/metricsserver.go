@@ -1,0 +1,40 @@
+// Package metricsserver answers /metrics and /healthz, for processes that serve nothing else by
+// HTTP.
+package metricsserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Start answers on a TCP address until ctx is done, with the metrics of a collector, of the Go
+// runtime and of the process.
+func Start(ctx context.Context, address string, c prometheus.Collector, log *slog.Logger) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(c, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	s := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
+	context.AfterFunc(ctx, func() { s.Close() })
+	go func() {
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("metrics and health are not served any more", "error", err)
+		}
+	}()
+	return nil
+}
