@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -30,6 +29,7 @@ import (
 	"sluice.dev/sluice/internal/kubeconfig"
 	"sluice.dev/sluice/internal/logs"
 	"sluice.dev/sluice/internal/metricsserver"
+	"sluice.dev/sluice/internal/nodename"
 )
 
 // version is written by the linker.
@@ -125,8 +125,10 @@ func (f *flags) run(ctx context.Context) (err error) {
 	if err := f.check(); err != nil {
 		return err
 	}
-	if f.node, err = nodeName(f.node); err != nil {
-		return err
+	if f.node == "" {
+		if f.node, err = nodename.Host(); err != nil {
+			return fmt.Errorf("--node-name is not set, and %w", err)
+		}
 	}
 	if err := os.MkdirAll(f.stateDir, 0o700); err != nil {
 		return fmt.Errorf("--state-dir: %w", err)
@@ -178,18 +180,6 @@ func (f *flags) announce(
 	f.log.Info("announcing", "node", f.node, "router ID", id, "hold", f.hold, "resumed", resumed)
 	loop.Run(ctx)
 	return nil
-}
-
-// nodeName is the given name, or the host's as the kubelet derives it.
-func nodeName(given string) (string, error) {
-	if given != "" {
-		return given, nil
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return "", fmt.Errorf("--node-name is empty, and this machine's name cannot be read: %w", err)
-	}
-	return strings.ToLower(strings.TrimSpace(host)), nil
 }
 
 // router returns the router ID: the given one, the first IPv4 address of an interface, or one that

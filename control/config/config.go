@@ -22,9 +22,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/internal/nodename"
 )
 
 // APIVersion and Kind are the first fields of a file.
@@ -394,14 +394,9 @@ func (c *Configuration) Node() (string, error) {
 	if name := os.Getenv(NodeNameVariable); name != "" {
 		return name, nil
 	}
-	host, err := os.Hostname()
+	host, err := nodename.Host()
 	if err != nil {
-		return "", fmt.Errorf("nodeName is empty and the host name cannot be read: %w", err)
-	}
-	host = strings.ToLower(strings.TrimSpace(host))
-	if host == "" {
-		return "", fmt.Errorf("nodeName is empty and so is the host name; set nodeName to the name of this node's " +
-			"Node object")
+		return "", fmt.Errorf("nodeName is not set, and %w: set it to the name of this node's Node object", err)
 	}
 	return host, nil
 }
