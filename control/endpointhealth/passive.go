@@ -139,7 +139,7 @@ func (t *Tracker) suspect(s *services.Snapshot, b *services.Backend, now time.Ti
 		return
 	default:
 		e = &endpoint{name: name, target: netip.AddrPortFrom(b.Addr.Netip(), b.Port), check: PassiveCheck,
-			passive: true, ref: b.Ref, since: now, at: -1}
+			passive: true, ref: b.Ref, since: now}
 		t.by[name] = e
 		t.passed.suspects[e] = true
 		t.schedule(e, now)

@@ -2,7 +2,6 @@ package endpointhealth
 
 import (
 	"cmp"
-	"container/heap"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/internal/duequeue"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -33,7 +33,7 @@ type Tracker struct {
 	by     map[compiler.Endpoint]*endpoint
 	// generation counts the calls of SetPorts.
 	generation uint64
-	queue      queue
+	queue      duequeue.Queue[*endpoint]
 	slow       map[*endpoint]bool // in slow start
 	exempt     map[port]bool      // ports with CheckNone
 	change     map[compiler.Endpoint]compiler.EndpointHealth
@@ -66,6 +66,8 @@ func portOf(e *compiler.Endpoint) port { return port{e.Namespace, e.Service, e.P
 
 // endpoint is one that is checked.
 type endpoint struct {
+	duequeue.Timer // of the next check
+
 	name    compiler.Endpoint
 	target  netip.AddrPort
 	check   objects.Check
@@ -78,8 +80,6 @@ type endpoint struct {
 
 	running bool
 	started time.Time
-	due     time.Time // of the next check
-	at      int       // in queue, -1 if it is not
 
 	down   bool
 	count  uint8 // successes in a row while it is down, failures while it is up
@@ -182,7 +182,7 @@ func (t *Tracker) activate(p *compiler.CheckedPort, a netip.AddrPort, now time.T
 	if e != nil {
 		t.remove(e)
 	}
-	e = &endpoint{name: name, target: a, check: p.Check, since: now, at: -1,
+	e = &endpoint{name: name, target: a, check: p.Check, since: now,
 		generation: t.generation}
 	t.by[name] = e
 	t.schedule(e, together(now.Add(time.Duration(t.cfg.Random(int64(p.Check.Interval))))))
@@ -194,9 +194,7 @@ func (t *Tracker) remove(e *endpoint) {
 	e.gone = true
 	delete(t.by, e.name)
 	delete(t.slow, e)
-	if e.at >= 0 {
-		heap.Remove(&t.queue, e.at)
-	}
+	t.queue.Remove(e)
 	if e.down {
 		t.counts.Down--
 	}
@@ -207,18 +205,19 @@ func (t *Tracker) remove(e *endpoint) {
 }
 
 func (t *Tracker) schedule(e *endpoint, at time.Time) {
-	e.due = at
-	if e.at >= 0 {
-		heap.Fix(&t.queue, e.at)
-	} else if !e.running {
-		heap.Push(&t.queue, e)
+	if !e.running {
+		t.queue.Schedule(e, at)
 	}
 }
 
 // Due appends the checks that are to be started now to list.
 func (t *Tracker) Due(now time.Time, list []Start) []Start {
-	for len(t.queue) > 0 && !t.queue[0].due.After(now) {
-		e := heap.Pop(&t.queue).(*endpoint)
+	for {
+		e, ok := t.queue.First()
+		if !ok || e.Due().After(now) {
+			break
+		}
+		t.queue.Remove(e)
 		e.running, e.started = true, now
 		list = append(list, Start{Target: e.target, Check: e.check, of: e})
 	}
@@ -232,8 +231,8 @@ func (t *Tracker) Due(now time.Time, list []Start) []Start {
 
 // Next returns when Due has something to do; false if never.
 func (t *Tracker) Next() (at time.Time, ok bool) {
-	if len(t.queue) > 0 {
-		at, ok = t.queue[0].due, true
+	if first, queued := t.queue.First(); queued {
+		at, ok = first.Due(), true
 	}
 	for e := range t.slow {
 		if !ok || e.raised.Before(at) {
@@ -412,31 +411,4 @@ func (e *endpoint) view() View {
 		v.Last = fmt.Sprintf("%s in %v", e.last.Detail, e.last.Took.Round(10*time.Microsecond))
 	}
 	return v
-}
-
-// queue is a heap of the endpoints that no check runs of, by the time of the next.
-type queue []*endpoint
-
-func (q queue) Len() int           { return len(q) }
-func (q queue) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
-func (q queue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].at, q[j].at = i, j
-}
-
-// Push implements heap.Interface.
-func (q *queue) Push(x any) {
-	e := x.(*endpoint)
-	e.at = len(*q)
-	*q = append(*q, e)
-}
-
-// Pop implements heap.Interface.
-func (q *queue) Pop() any {
-	last := len(*q) - 1
-	e := (*q)[last]
-	(*q)[last] = nil
-	*q = (*q)[:last]
-	e.at = -1
-	return e
 }

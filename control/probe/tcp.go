@@ -1,7 +1,6 @@
 package probe
 
 import (
-	"container/heap"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/control/endpointhealth"
+	"sluice.dev/sluice/internal/duequeue"
 )
 
 // connector makes checks by connecting: a socket for each attempt, and one epoll for all. A
@@ -27,18 +27,18 @@ type connector struct {
 
 	// Only run's goroutine uses these.
 	sockets map[int32]*connecting
-	timers  timers
+	timers  duequeue.Queue[*connecting]
 	ended   []Finished // that are not delivered yet
 }
 
 // connecting is a check that is under way.
 type connecting struct {
+	duequeue.Timer // of the next attempt or, after the last, of the end
+
 	start endpointhealth.Start
 	began time.Time
 	fds   [attempts]int
-	n     int       // attempts begun
-	due   time.Time // of the next attempt or, after the last, of the end
-	at    int       // in timers
+	n     int // attempts begun
 }
 
 func newConnector(deliver func([]Finished)) (*connector, error) {
@@ -126,24 +126,27 @@ func (c *connector) run() {
 
 // timeout returns in how many milliseconds the first timer is due, rounded up; -1 is never.
 func (c *connector) timeout(now time.Time) int {
-	if len(c.timers) == 0 {
+	first, ok := c.timers.First()
+	if !ok {
 		return -1
 	}
-	return int(max(0, (c.timers[0].due.Sub(now)+time.Millisecond-1)/time.Millisecond))
+	return int(max(0, (first.Due().Sub(now)+time.Millisecond-1)/time.Millisecond))
 }
 
 func (c *connector) begin(s endpointhealth.Start, now time.Time) {
-	k := &connecting{start: s, began: now, due: now}
-	heap.Push(&c.timers, k)
-	c.attempt(k, now)
+	c.attempt(&connecting{start: s, began: now}, now)
 }
 
 // expire makes the attempts that are due, and ends checks whose time is up.
 func (c *connector) expire(now time.Time) {
-	for len(c.timers) > 0 && !c.timers[0].due.After(now) {
-		if k := c.timers[0]; k.n < attempts {
+	for {
+		k, ok := c.timers.First()
+		switch {
+		case !ok || k.Due().After(now):
+			return
+		case k.n < attempts:
 			c.attempt(k, now)
-		} else {
+		default:
 			c.end(k, endpointhealth.Result{Detail: explain(errNoAnswer, k.start.Check.Timeout)})
 		}
 	}
@@ -157,8 +160,7 @@ func (c *connector) attempt(k *connecting, now time.Time) {
 		k.fds[k.n] = fd
 		k.n++
 		c.sockets[int32(fd)] = k
-		k.due = now.Add(k.start.Check.Timeout / attempts)
-		heap.Fix(&c.timers, k.at)
+		c.timers.Schedule(k, now.Add(k.start.Check.Timeout/attempts))
 	case errors.Is(err, errLocal):
 		c.end(k, endpointhealth.Result{Skipped: true, Detail: "not checked: " + err.Error()})
 	default:
@@ -217,7 +219,7 @@ func (c *connector) ready(k *connecting, fd int, now time.Time) {
 
 // end closes the sockets of a check and reports it.
 func (c *connector) end(k *connecting, r endpointhealth.Result) {
-	heap.Remove(&c.timers, k.at)
+	c.timers.Remove(k)
 	c.drop(k)
 	c.ended = append(c.ended, Finished{k.start, r})
 }
@@ -230,35 +232,7 @@ func (c *connector) drop(k *connecting) {
 }
 
 func (c *connector) release() {
-	for _, k := range c.timers {
-		c.drop(k)
-	}
+	c.timers.All(c.drop)
 	_ = unix.Close(c.wake)
 	_ = unix.Close(c.epoll)
-}
-
-// timers is a heap of checks, by due.
-type timers []*connecting
-
-func (t timers) Len() int           { return len(t) }
-func (t timers) Less(i, j int) bool { return t[i].due.Before(t[j].due) }
-func (t timers) Swap(i, j int) {
-	t[i], t[j] = t[j], t[i]
-	t[i].at, t[j].at = i, j
-}
-
-// Push implements heap.Interface.
-func (t *timers) Push(x any) {
-	k := x.(*connecting)
-	k.at = len(*t)
-	*t = append(*t, k)
-}
-
-// Pop implements heap.Interface.
-func (t *timers) Pop() any {
-	last := len(*t) - 1
-	k := (*t)[last]
-	(*t)[last] = nil
-	*t = (*t)[:last]
-	return k
 }
