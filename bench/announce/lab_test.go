@@ -270,7 +270,7 @@ func (l *lab) close() {
 	check(l.t, os.RemoveAll(l.dir))
 }
 
-// within waits for a condition, and says how long it took.
+// within waits until a condition holds, and returns how long that took.
 func (l *lab) within(most time.Duration, what string, is func() (bool, error)) time.Duration {
 	l.t.Helper()
 	begin := time.Now()

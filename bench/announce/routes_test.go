@@ -17,8 +17,9 @@ protocol kernel { ipv4 { export where source = RTS_BGP; }; }
 protocol kernel { ipv6 { export where source = RTS_BGP; }; }
 `
 
-// Two sessions, eBGP, one over each family, of which the one over IPv6 carries both; MD5 on one.
-// Each prefix arrives, with its communities, and the VIPs answer by these routes alone.
+// There are two eBGP sessions: one over IPv4, with MD5, and one over IPv6, which carries routes of
+// both families. Each prefix arrives, with its communities, and the VIPs answer by these routes
+// alone.
 func TestRoutes(t *testing.T) {
 	both(t, func(t *testing.T, kind string) {
 		l := newLab(t, config{kind: kind})

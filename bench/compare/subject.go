@@ -30,7 +30,7 @@ type stage struct {
 	kept      map[string]*subject       // by kind.base
 	broken    map[string]error          // by kind.base: what cannot be measured at all
 	before    paired.Binary             // where there is an older build
-	keep      int                       // packets of a trial of which the receiver keeps time stamps
+	keep      int                       // how many packets of a trial the receiver keeps time stamps of
 }
 
 func newStage(c *Config) *stage {

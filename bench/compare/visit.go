@@ -29,8 +29,8 @@ func (s *sluice) pid() int  { return s.gate.PID() }
 func (x *program) pid() int { return x.process.PID() }
 
 // Each visits each system of a Config, with each of its senders and numbers of Services: use has it
-// until it returns. keep is the number of packets of which the receiver keeps time stamps. The
-// first error ends it.
+// until it returns. keep is how many packets the receiver keeps time stamps of. The first error
+// ends it.
 func Each(ctx context.Context, c Config, keep int, use func(context.Context, *Visit) error) (err error) {
 	if err := c.check(); err != nil {
 		return err

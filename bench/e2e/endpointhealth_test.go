@@ -222,8 +222,8 @@ func TestFlowsOutliveTheirCheck(t *testing.T) {
 	}
 }
 
-// TestAllChecksFail: a check that asks for what no endpoint has fails at all of them. Traffic goes
-// on to all, and the Service says so.
+// TestAllChecksFail: a check asks for a page that no endpoint has, so it fails at all of them.
+// Traffic goes on to all, and the Service says so.
 func TestAllChecksFail(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, small: true})
 	load := l.hammer(at(vip4, webPort), 2*time.Millisecond)

@@ -17,19 +17,27 @@ const snapshotEvery = 200 * time.Millisecond
 // publishSnapshots publishes tables in each of which every one of the Services is new.
 func publishSnapshots(ctx context.Context, g *gate) error {
 	table := maglev.Table(make([]string, g.w.backends), nil, [2]uint64{5, 6}, maglev.Size(g.w.backends))
-	every := time.NewTicker(snapshotEvery)
-	defer every.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-every.C:
-		}
+	repeat(ctx, snapshotEvery, func() {
 		b := services.NewBuilder(g.w.handle.Load())
 		for i := range g.w.services {
 			g.w.serveBy(b, i, g.w.backends, func([]string) []uint16 { return table })
 		}
 		g.w.handle.Store(b.Build())
+	})
+	return nil
+}
+
+// repeat calls f each period until ctx is done.
+func repeat(ctx context.Context, period time.Duration, f func()) {
+	every := time.NewTicker(period)
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+			f()
+		}
 	}
 }
 
@@ -38,18 +46,12 @@ const routesEvery = 10 * time.Millisecond
 
 // publishRoutes publishes views, by each of which every flow must be bound again.
 func publishRoutes(ctx context.Context, g *gate) error {
-	every := time.NewTicker(routesEvery)
-	defer every.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-every.C:
-		}
+	repeat(ctx, routesEvery, func() {
 		view := *g.w.hops.View()
 		view.Generation++
 		g.w.hops.Publish(&view)
-	}
+	})
+	return nil
 }
 
 // tree is what the collector has to mark.

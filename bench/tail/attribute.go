@@ -378,7 +378,7 @@ func (j *judge) nameOf(id uint32) string {
 	return t.name
 }
 
-// name says what took a CPU from its thread.
+// name names what ran on a CPU instead of the thread that waits.
 func (s *span) name() string {
 	if s.context == inInterrupt {
 		return [...]string{"device interrupt", "timer interrupt", "reschedule interrupt", "call interrupt"}[s.vector%4]

@@ -26,7 +26,7 @@
 //
 // # What it cannot see
 //
-// Time that the hypervisor took looks like time of whoever ran. Interrupts that have no tracepoint
-// look the same. Where the generator's or the worker's call is interrupted by softirqs that do
-// others' work, that is the call's time.
+// Time in which the hypervisor had stopped the CPU counts as that of the thread that ran.
+// Interrupts that have no tracepoint look the same. Where the generator's or the worker's call is
+// interrupted by softirqs that do others' work, that is the call's time.
 package tail
