@@ -86,8 +86,8 @@ func measureFloor(ctx context.Context, c *comparison) error {
 	if c.floor == nil {
 		c.floor = map[string][]float64{}
 	}
-	for name, p := range map[string]float64{"p50": 50, "p99": 99, "p99.9": 99.9, "max": 100} {
-		c.floor[name] = append(c.floor[name], float64(a.percentile(p))/float64(time.Microsecond))
+	for _, p := range percentiles {
+		c.floor[p.name] = append(c.floor[p.name], float64(a.percentile(p.percent))/float64(time.Microsecond))
 	}
 	return nil
 }

@@ -67,15 +67,19 @@ func add[K comparable](known *map[K]*latency, at K, r *stateless.Result) *latenc
 	return l
 }
 
-// percentiles that are reported, by what they are called.
-var percentiles = []struct {
-	name string
-	at   func(*stateless.Histogram) time.Duration
-}{
-	{"p50", func(h *stateless.Histogram) time.Duration { return h.Percentile(50) }},
-	{"p99", func(h *stateless.Histogram) time.Duration { return h.Percentile(99) }},
-	{"p99.9", func(h *stateless.Histogram) time.Duration { return h.Percentile(99.9) }},
-	{"max", (*stateless.Histogram).Max},
+// percentiles that are reported, by what they are called. 100 is the longest.
+var percentiles = []percentile{{"p50", 50}, {"p99", 99}, {"p99.9", 99.9}, {"max", 100}}
+
+type percentile struct {
+	name    string
+	percent float64
+}
+
+func (p percentile) at(h *stateless.Histogram) time.Duration {
+	if p.percent == 100 {
+		return h.Max()
+	}
+	return h.Percentile(p.percent)
 }
 
 // loads are those at which latency is measured, in percent of the no-drop rate.
