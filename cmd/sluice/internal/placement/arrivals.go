@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -30,6 +31,8 @@ type Arrivals struct {
 	last   []int // what the last look said
 	times  int   // that it said so
 	cpus   []int // what enough looks said
+	// packets are those of the last of these looks, by CPU.
+	packets []uint64
 }
 
 // Look takes the counters, by CPU, and reports whether it became known, or changed, where packets
@@ -55,12 +58,14 @@ func (a *Arrivals) Look(counts []uint64) (changed bool) {
 		return false
 	}
 	var now []int
+	arrived := make([]uint64, len(counts))
 	for cpu := range counts {
+		arrived[cpu] = counts[cpu] - before[cpu]
 		least := uint64(share)
 		if slices.Contains(a.cpus, cpu) {
 			least = stays
 		}
-		if least*(counts[cpu]-before[cpu]) >= sum {
+		if least*arrived[cpu] >= sum {
 			now = append(now, cpu)
 		}
 	}
@@ -70,7 +75,7 @@ func (a *Arrivals) Look(counts []uint64) (changed bool) {
 	if a.times++; a.times < alike || slices.Equal(now, a.cpus) {
 		return false
 	}
-	a.cpus = now
+	a.cpus, a.packets = now, arrived
 	return true
 }
 
@@ -84,3 +89,17 @@ func (a *Arrivals) Next() time.Duration {
 
 // CPUs are those where packets arrive; none as long as that is not known.
 func (a *Arrivals) CPUs() []int { return a.cpus }
+
+// ByPackets are the same CPUs, in ascending order of packets when they became known. Those of CPUs
+// with workers count half: they may be answers to what a worker sent, which would follow it.
+func (a *Arrivals) ByPackets(workers []int) []int {
+	weight := func(cpu int) uint64 {
+		if slices.Contains(workers, cpu) {
+			return a.packets[cpu]
+		}
+		return 2 * a.packets[cpu]
+	}
+	list := slices.Clone(a.cpus)
+	slices.SortStableFunc(list, func(x, y int) int { return cmp.Compare(weight(x), weight(y)) })
+	return list
+}

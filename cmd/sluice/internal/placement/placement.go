@@ -68,13 +68,15 @@ func First(m *Machine, workers int, fixed []int, poll bool) (p Placement, moves 
 }
 
 // Choose places workers apart from the CPUs where packets arrive, as far as there are others: where
-// fewer than half of the CPUs are left, as with a queue for each CPU, workers use all of them. seen
-// says that arrive was counted, and not taken from interrupts.
+// fewer than half of the CPUs are left, as with a queue for each CPU, workers use all, first
+// those where the fewest arrive. arrive is in ascending order of packets. seen says that it was
+// counted, and not taken from interrupts.
 func Choose(m *Machine, workers int, arrive []int, seen bool) Placement {
 	how := "interrupts of the interfaces are delivered to"
 	if seen {
 		how = "packets arrive on"
 	}
+	where := numbers.Join(slices.Sorted(slices.Values(arrive)), ", ")
 	all, free := m.candidates(nil), m.candidates(arrive)
 	switch {
 	case len(all) == 0:
@@ -82,10 +84,13 @@ func Choose(m *Machine, workers int, arrive []int, seen bool) Placement {
 	case len(arrive) == 0:
 		return Placement{CPUs: spread(all, workers), Why: "spread: it is not known yet where packets arrive"}
 	case 2*len(free) < len(all) || len(free) == 0:
+		if seen && workers < len(all) { // else each has workers, whatever the order
+			slices.SortStableFunc(all, func(a, b int) int { return slices.Index(arrive, a) - slices.Index(arrive, b) })
+		}
 		return Placement{CPUs: spread(all, workers),
-			Why: fmt.Sprintf("spread: %s CPU %s, most of those that there are", how, numbers.Join(arrive, ", "))}
+			Why: fmt.Sprintf("spread: %s CPU %s, most of those that there are", how, where)}
 	}
-	return Placement{CPUs: spread(free, workers), Why: fmt.Sprintf("apart: %s CPU %s", how, numbers.Join(arrive, ", "))}
+	return Placement{CPUs: spread(free, workers), Why: fmt.Sprintf("apart: %s CPU %s", how, where)}
 }
 
 // candidates are the CPUs that workers may have but for some, the best first: those alone that are

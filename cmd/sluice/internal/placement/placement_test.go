@@ -29,10 +29,12 @@ func TestChoose(t *testing.T) {
 		{"one of two", Machine{Allowed: two}, 2, []int{0}, []int{1, 1}, "apart: packets arrive on CPU 0"},
 		{"the other of two", Machine{Allowed: two}, 2, []int{1}, []int{0, 0}, "apart"},
 		{"both", Machine{Allowed: two}, 2, two, []int{0, 1}, "spread: packets arrive on CPU 0, 1"},
+		{"both, one worker", Machine{Allowed: two}, 1, []int{1, 0}, []int{1}, "spread: packets arrive on CPU 0, 1"},
+		{"most, fewer on one", Machine{Allowed: eight}, 4, []int{4, 2, 0, 1, 3}, []int{5, 6, 7, 4}, "spread"},
 		{"a quarter", Machine{Allowed: eight}, 4, []int{0, 1}, []int{2, 3, 4, 5}, "apart"},
 		{"more workers than free CPUs", Machine{Allowed: eight}, 8, []int{0, 1, 2, 3}, []int{4, 5, 6, 7, 4, 5, 6, 7},
 			"apart"},
-		{"most", Machine{Allowed: eight}, 4, []int{0, 1, 2, 3, 4}, []int{0, 1, 2, 3}, "spread"},
+		{"most", Machine{Allowed: eight}, 4, []int{0, 1, 2, 3, 4}, []int{5, 6, 7, 0}, "spread"},
 		{"a CPU of somebody else", Machine{Allowed: two}, 2, []int{7}, []int{0, 1}, "apart"},
 		{"isolated", Machine{Allowed: []int{0, 1}, Isolated: []int{2, 3}}, 3, []int{0}, []int{2, 3, 2}, "apart"},
 		{"isolated, and packets there", Machine{Allowed: two, Isolated: []int{2, 3}}, 2, []int{2}, []int{3, 3},
@@ -114,6 +116,12 @@ func TestArrivals(t *testing.T) {
 	expect("a tenth counts", look(900, 0, 100), false, 0)
 	expect("a tenth counts", look(900, 0, 100), false, 0)
 	expect("a tenth counts", look(900, 0, 100), true, 0, 2)
+	if got := a.ByPackets(nil); !slices.Equal(got, []int{2, 0}) {
+		t.Errorf("by packets: %v", got)
+	}
+	if got := a.ByPackets([]int{0}); !slices.Equal(got, []int{2, 0}) {
+		t.Errorf("by packets, with the worker where many more are: %v", got)
+	}
 	for range 2 * alike {
 		expect("a twentieth still counts", look(950, 0, 50), false, 0, 2)
 		expect("less than a tenth does not yet", look(850, 60, 90), false, 0, 2)
@@ -122,7 +130,14 @@ func TestArrivals(t *testing.T) {
 		expect("less than a twentieth", look(960, 0, 40), false, 0, 2)
 	}
 	expect("less than a twentieth, enough", look(960, 0, 40), true, 0)
-	expect("another number of CPUs", a.Look(make([]uint64, 2)), false, 0)
+	for range alike - 1 {
+		expect("about as many on two", look(500, 0, 450), false, 0)
+	}
+	expect("about as many on two, enough", look(500, 0, 450), true, 0, 2)
+	if got := a.ByPackets([]int{0}); !slices.Equal(got, []int{0, 2}) {
+		t.Errorf("by packets, with the worker where about as many are: %v", got)
+	}
+	expect("another number of CPUs", a.Look(make([]uint64, 2)), false, 0, 2)
 }
 
 // TestRead reads a machine from files.

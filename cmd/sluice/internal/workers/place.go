@@ -183,14 +183,15 @@ func (r *runners) follow(ctx context.Context) {
 
 // choose places workers anew, where they may move. A CPU that cannot be used any more, as it is
 // offline or was taken out of the cpuset, is left out until the daemon starts again.
-func (r *runners) choose(ctx context.Context, now time.Time) {
+func (r *runners) choose(ctx context.Context, at time.Time) {
 	if !r.g.moves {
 		return
 	}
 	log, m := r.g.c.Log, &r.g.c.Machine
 	for {
-		p := placement.Choose(m, len(r.g.workers), r.arrivals.CPUs(), true)
-		if slices.Equal(p.CPUs, r.g.placed.Load().CPUs) {
+		now := r.g.placed.Load().CPUs
+		p := placement.Choose(m, len(r.g.workers), r.arrivals.ByPackets(now), true)
+		if slices.Equal(p.CPUs, now) {
 			r.g.placed.Store(&p)
 			return
 		}
@@ -200,7 +201,7 @@ func (r *runners) choose(ctx context.Context, now time.Time) {
 		failed, err := r.move(ctx, &p)
 		switch {
 		case err == nil:
-			r.pause.Begin(now)
+			r.pause.Begin(at)
 			log.Info("workers moved", "cpus", p.CPUs, "because", p.Why)
 			return
 		case errors.Is(err, unix.EINVAL): // sched_setaffinity(2)
