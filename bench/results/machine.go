@@ -104,7 +104,7 @@ func (m Machine) Differ(o Machine) (names []string) {
 		{"MHz", m.MHz > o.MHz*1.1 || o.MHz > m.MHz*1.1},
 		{"memory", m.MemoryMB>>10 != o.MemoryMB>>10},
 		{"hypervisor", m.Hypervisor != o.Hypervisor},
-		{"kernel", m.Kernel != o.Kernel},
+		{"kernel", upstream(m.Kernel) != upstream(o.Kernel)},
 		{"huge pages", m.HugePages != o.HugePages},
 		{"Go", m.Go != o.Go},
 		{"C compiler", m.CC != o.CC},
@@ -114,6 +114,12 @@ func (m Machine) Differ(o Machine) (names []string) {
 		}
 	}
 	return names
+}
+
+// upstream is a kernel's version without what the build added to it (6.18.44 of 6.18.44-cloud-3).
+func upstream(release string) string {
+	version, _, _ := strings.Cut(release, "-")
+	return version
 }
 
 func or(s, otherwise string) string {

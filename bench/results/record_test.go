@@ -47,6 +47,10 @@ func TestDiffer(t *testing.T) {
 	if d := cmp.Diff([]string{"processor", "kernel"}, a.Differ(b)); d != "" {
 		t.Error(d)
 	}
+	a, b = Machine{Kernel: "6.18.44-cloud-3"}, Machine{Kernel: "6.18.44-cloud-4"}
+	if d := a.Differ(b); d != nil {
+		t.Errorf("builds of one kernel: %v", d)
+	}
 }
 
 func TestCommandLine(t *testing.T) {
