@@ -63,19 +63,24 @@ func fixture() []*results.Run {
 				Target: ptr(90)})
 		}
 	}
+	latencyAt := &results.Run{Name: "latency-at", Command: "sluice-bench compare --at 100k",
+		Began: time.Date(2026, 1, 2, 3, 30, 0, 0, time.UTC), Seconds: 1, Version: "v1", Machine: machine}
 	for i, h := range headlines {
 		p := results.Point{Experiment: h.Experiment, System: h.System, Params: maps.Clone(h.Params), Metric: h.Metric,
 			Unit:   "ratio",
 			Better: "lower", Samples: []float64{1 + float64(i)/8}, Target: ptr(1.25)}
 		delete(p.Params, "backends") // it must not have any
-		if h.Run == "pipeline" {
+		switch h.Run {
+		case pipeline.Name:
 			pipeline.Points = append(pipeline.Points, p)
-		} else {
+		case latencyAt.Name:
+			latencyAt.Points = append(latencyAt.Points, p)
+		default:
 			p.Better = "higher"
 			compare.Points = append(compare.Points, p)
 		}
 	}
 	failed := &results.Run{Name: "gaps", Command: "sluice-bench gaps", Began: time.Date(2026, 1, 2, 4, 0, 0, 0,
 		time.UTC), Seconds: 1, Version: "v1", Machine: machine, Failed: "exit status 1: no C compiler <cc>"}
-	return []*results.Run{pipeline, compare, failed}
+	return []*results.Run{pipeline, compare, failed, latencyAt}
 }

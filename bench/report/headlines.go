@@ -17,9 +17,8 @@ type headline struct {
 	Params     map[string]string // those that tell the point from others; "" is one that it must not have
 }
 
-// headlines are ratios of figures that were measured in turns in one run, to three things: a
-// program in C, a bare forwarder, and Sluice itself with fewer Services. A ratio to a peer in the
-// kernel is none of them until bench/baselines has one to the peer at its best, from all senders.
+// headlines are ratios of figures that were measured in turns in one run: to a program in C, to
+// Sluice itself with fewer Services, and to each peer at its best, with Sluice as it is by default.
 var headlines = [...]headline{
 	{
 		"time per packet in user space, IPv4, 1,000,000 flows", "a C program that does the same work",
@@ -30,9 +29,19 @@ var headlines = [...]headline{
 		},
 	},
 	{
-		"packets per second, both placed by hand", "l2fwd, a bare forwarder on the same rings",
-		"compare", "sluice-placed", "throughput", "ratio of rates",
-		map[string]string{"against": "l2fwd", "sender_cpus": "0", "queues": "2"},
+		"packets per second, from one CPU", "kube-proxy, nftables, at its best",
+		"compare", "sluice", "throughput", "ratio of rates",
+		map[string]string{"against": "kube-proxy-nftables", "sender_cpus": "0", "queues": "2"},
+	},
+	{
+		"the same, from two CPUs", "NAT by an XDP program",
+		"compare", "sluice", "throughput", "ratio of rates",
+		map[string]string{"against": "xdp-nat", "sender_cpus": "0,1", "queues": "2"},
+	},
+	{
+		"p99.9 latency, 100,000 packets per second", "nftables with RPS",
+		"latency-at", "sluice", "latency", "ratio of one-way, p99.9",
+		map[string]string{"against": "nftables with RPS", "sender_cpus": "0", "queues": "1", "rate": "100000"},
 	},
 	{
 		"time per packet in user space, 10,000 Services", "the same with one Service",
