@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"sluice.dev/sluice/bench/demo/console"
 	"sluice.dev/sluice/bench/topo"
 )
 
@@ -17,12 +18,12 @@ func (d *demo) churn(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	d.p.say("%d TCP connections are opened and ask every 100 ms; they live through acts 5, 6 and 7.", d.longFlows)
-	d.p.say("Beside them 8 clients make new connections all the time.")
+	d.p.Say("%d TCP connections are opened and ask every 100 ms; they live through acts 5, 6 and 7.", d.longFlows)
+	d.p.Say("Beside them 8 clients make new connections all the time.")
 	load := d.load(ctx, webVIP)
 	defer load.cancel()
-	c := columns{-16, -36, 10, -34}
-	d.p.head(c, "change", "endpoints then", "applied in", "new connections afterwards")
+	c := console.Columns{-16, -36, 10, -34}
+	d.p.Head(c, "change", "endpoints then", "applied in", "new connections afterwards")
 	toRemoved := int64(0)
 	for i := range d.changes {
 		n, err := d.change(ctx, c, d.net.Backends[toggled[i%len(toggled)]])
@@ -35,10 +36,10 @@ func (d *demo) churn(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	d.p.say("")
-	d.p.expect(toRemoved == 0, "after each change was applied, new connections to removed endpoints: %d", toRemoved)
-	d.p.expect(r.Failed() == 0 && r.Requests > 0, "%s new connections meanwhile, %s errors", grouped(r.Requests),
-		grouped(r.Failed()))
+	d.p.Say("")
+	d.p.Expect(toRemoved == 0, "after each change was applied, new connections to removed endpoints: %d", toRemoved)
+	d.p.Expect(r.Failed() == 0 && r.Requests > 0, "%s new connections meanwhile, %s errors",
+		console.Grouped(r.Requests), console.Grouped(r.Failed()))
 	d.errors(r)
 	d.unbroken(ctx)
 	return nil
@@ -50,7 +51,7 @@ var toggled = [...]int{3, 0, 1, 0, 2, 1, 3, 2, 0, 0}
 
 // change adds an endpoint, or removes it if it is there, and returns how many new
 // connections went to a removed one afterwards.
-func (d *demo) change(ctx context.Context, c columns, which *topo.Host) (toRemoved int64, err error) {
+func (d *demo) change(ctx context.Context, c console.Columns, which *topo.Host) (toRemoved int64, err error) {
 	next, added := without(d.web, which), false
 	if len(next) == len(d.web) {
 		next, added = append(next, which), true
@@ -81,14 +82,14 @@ func (d *demo) change(ctx context.Context, c columns, which *topo.Host) (toRemov
 	if added {
 		what = "+ " + which.Name
 	}
-	d.p.row(c, what, names(next), fmt.Sprintf("%d ms", took.Milliseconds()),
+	d.p.Row(c, what, names(next), fmt.Sprintf("%d ms", took.Milliseconds()),
 		fmt.Sprintf("%d, %d to %s, %d errors", r.Requests, r.Shares[which.Name], which.Name, r.Failed()))
 	d.errors(r)
 	if r.Failed() > 0 {
-		d.p.fail("0 errors of new connections after a change")
+		d.p.Fail("0 errors of new connections after a change")
 	}
 	if added && r.Shares[which.Name] == 0 {
-		d.p.fail("new connections come to an endpoint that was added: " + which.Name)
+		d.p.Fail("new connections come to an endpoint that was added: " + which.Name)
 	}
 	return removed, nil
 }
@@ -104,19 +105,19 @@ func (d *demo) drain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.p.expect(r.Shares[b.Name] == 0 && r.Failed() == 0, "%d new connections: %d to %s, %d errors", r.Requests,
+	d.p.Expect(r.Shares[b.Name] == 0 && r.Failed() == 0, "%d new connections: %d to %s, %d errors", r.Requests,
 		r.Shares[b.Name], b.Name, r.Failed())
 	d.errors(r)
 	d.unbroken(ctx)
 	has := d.flows.ByBackend()[b.Name]
-	d.p.expect(has == had, "%d of them are with %s, as before (%d)", has, b.Name, had)
+	d.p.Expect(has == had, "%d of them are with %s, as before (%d)", has, b.Name, had)
 	if err := d.operate(ctx, "undrain", b); err != nil {
 		return err
 	}
 	if r, err = d.probe(ctx); err != nil {
 		return err
 	}
-	d.p.expect(r.Shares[b.Name] > 0 && r.Failed() == 0, "%d new connections: %d to %s, %d errors", r.Requests,
+	d.p.Expect(r.Shares[b.Name] > 0 && r.Failed() == 0, "%d new connections: %d to %s, %d errors", r.Requests,
 		r.Shares[b.Name], b.Name, r.Failed())
 	d.errors(r)
 	return nil
@@ -125,12 +126,12 @@ func (d *demo) drain(ctx context.Context) error {
 // operate gives an operator's command for both addresses of a backend.
 func (d *demo) operate(ctx context.Context, verb string, b *topo.Host) error {
 	for _, a := range []string{b.Addr4().String(), b.Addr6().String()} {
-		d.p.say("$ sluice %s %s", verb, a)
+		d.p.Say("$ sluice %s %s", verb, a)
 		out, err := d.gw.Command(ctx, verb, a)
 		if err != nil {
 			return err
 		}
-		d.p.say("  %s", out)
+		d.p.Say("  %s", out)
 	}
 	_, err := d.gw.Applied(ctx)
 	return err
@@ -156,7 +157,7 @@ func (d *demo) crash(ctx context.Context) error {
 	load := d.load(ctx, webVIP)
 	defer load.cancel()
 	d.silent(ctx) // one round of everybody, under load
-	d.p.say("$ kill -9 %d", d.gw.PID())
+	d.p.Say("$ kill -9 %d", d.gw.PID())
 	killed := time.Now()
 	if err := d.gw.Kill(); err != nil {
 		return err
@@ -169,9 +170,9 @@ func (d *demo) crash(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.p.say("killed; the process was gone after %d ms and was started again at once, pid %d",
+	d.p.Say("killed; the process was gone after %d ms and was started again at once, pid %d",
 		dead.Sub(killed).Milliseconds(), d.gw.PID())
-	d.p.expect(first.Sub(dead) < d.bound(restartWithin),
+	d.p.Expect(first.Sub(dead) < d.bound(restartWithin),
 		"the next packet is forwarded %d ms after the new start (within %s)", first.Sub(dead).Milliseconds(),
 		d.bound(restartWithin))
 	if _, err := d.gw.Applied(ctx); err != nil {
@@ -186,9 +187,9 @@ func (d *demo) crash(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.p.expect(r.Failed() == 0 && r.Requests > 0,
+	d.p.Expect(r.Failed() == 0 && r.Requests > 0,
 		"%s new connections meanwhile, %s errors, slowest %.1f s (a lost SYN is sent again after 1 s)",
-		grouped(r.Requests), grouped(r.Failed()), float64(r.Latency.Max())/1e6)
+		console.Grouped(r.Requests), console.Grouped(r.Failed()), float64(r.Latency.Max())/1e6)
 	d.errors(r)
 	return nil
 }

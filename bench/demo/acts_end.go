@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"sluice.dev/sluice/bench/demo/console"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
 )
@@ -18,7 +19,7 @@ import (
 // counted shows the gateway's own counters and what the kernels of the others think.
 func (d *demo) counted(ctx context.Context) error {
 	r := d.flows.Stop()
-	d.p.say("the long-lived connections end, after %s requests", grouped(r.Requests))
+	d.p.Say("the long-lived connections end, after %s requests", console.Grouped(r.Requests))
 	if err := d.laws(ctx, "since the restart"); err != nil {
 		return err
 	}
@@ -35,18 +36,18 @@ func (d *demo) counted(ctx context.Context) error {
 	for _, w := range v.Workers {
 		add(drops, w.Drops)
 	}
-	d.p.say("")
-	d.p.say("flows now: %s (%s)", grouped(used), counts(states))
-	d.p.say("drops by reason: %s", counts(drops))
-	d.p.say("kernel program: %s", counts(v.Steering))
-	d.p.say("")
+	d.p.Say("")
+	d.p.Say("flows now: %s (%s)", console.Grouped(used), counts(states))
+	d.p.Say("drops by reason: %s", counts(drops))
+	d.p.Say("kernel program: %s", counts(v.Steering))
+	d.p.Say("")
 	return d.kernels()
 }
 
 // kernels looks at the counters of damaged packets on every host.
 func (d *demo) kernels() error {
-	c := columns{-9, 11, 11, 12, -20}
-	d.p.head(c, "kernel of", "TCP in", "UDP in", "sent again", "damaged packets")
+	c := console.Columns{-9, 11, 11, 12, -20}
+	d.p.Head(c, "kernel of", "TCP in", "UDP in", "sent again", "damaged packets")
 	var damaged []string
 	for _, h := range d.hosts() {
 		now, err := h.Counters()
@@ -60,11 +61,11 @@ func (d *demo) kernels() error {
 			text = strings.Join(bad, " ")
 			damaged = append(damaged, h.Name+" "+text)
 		}
-		d.p.row(c, h.Name, grouped(n["TcpInSegs"]), grouped(n["UdpInDatagrams"]+n["Udp6InDatagrams"]),
-			grouped(n.Retransmitted()), text)
+		d.p.Row(c, h.Name, console.Grouped(n["TcpInSegs"]), console.Grouped(n["UdpInDatagrams"]+n["Udp6InDatagrams"]),
+			console.Grouped(n.Retransmitted()), text)
 	}
-	d.p.say("")
-	d.p.expect(len(damaged) == 0, "no kernel counts a bad checksum or header: %s", cmp.Or(strings.Join(damaged, "; "),
+	d.p.Say("")
+	d.p.Expect(len(damaged) == 0, "no kernel counts a bad checksum or header: %s", cmp.Or(strings.Join(damaged, "; "),
 		"0"))
 	return nil
 }
@@ -83,7 +84,7 @@ func counts(m map[string]uint64) string {
 	var out []string
 	for _, k := range list {
 		if m[k] > 0 {
-			out = append(out, fmt.Sprintf("%s %s", k, grouped(m[k])))
+			out = append(out, fmt.Sprintf("%s %s", k, console.Grouped(m[k])))
 		}
 	}
 	return cmp.Or(strings.Join(out, ", "), "none")
@@ -99,18 +100,19 @@ func (d *demo) laws(ctx context.Context, when string) error {
 	if err != nil {
 		return err
 	}
-	c := columns{-8, 9, 9, 2, 9, 9, 9, 6, 9, 2, 9, 9, 6}
-	d.p.head(c, "worker", "received", "generated", "=", "sent", "returned", "dropped", "held", "frames", "=", "free",
+	c := console.Columns{-8, 9, 9, 2, 9, 9, 9, 6, 9, 2, 9, 9, 6}
+	d.p.Head(c, "worker", "received", "generated", "=", "sent", "returned", "dropped", "held", "frames", "=", "free",
 		"at links", "held")
 	hold := true
 	for _, w := range workers {
 		f := w.FrameLaw
-		d.p.row(c, w.Worker, grouped(w.Rx), grouped(w.Generated), law(w.PacketLaw.Holds), grouped(w.Tx),
-			grouped(w.Returned), grouped(w.Dropped), w.Held,
-			grouped(f.Total), law(f.Holds), grouped(f.Free), grouped(f.Links), f.Held)
+		d.p.Row(c, w.Worker, console.Grouped(w.Rx), console.Grouped(w.Generated), law(w.PacketLaw.Holds),
+			console.Grouped(w.Tx),
+			console.Grouped(w.Returned), console.Grouped(w.Dropped), w.Held,
+			console.Grouped(f.Total), law(f.Holds), console.Grouped(f.Free), console.Grouped(f.Links), f.Held)
 		hold = hold && w.PacketLaw.Holds && f.Holds
 	}
-	d.p.expect(hold && len(workers) > 0, "every packet and every frame is accounted for, %s", when)
+	d.p.Expect(hold && len(workers) > 0, "every packet and every frame is accounted for, %s", when)
 	return nil
 }
 
@@ -155,13 +157,13 @@ func (d *demo) settled(ctx context.Context) ([]status.WorkerView, error) {
 func (d *demo) leave() error {
 	began := time.Now()
 	err := d.gw.Stop()
-	d.p.expect(err == nil, "the daemon ends by itself with exit status 0 (%s), after %.1f s",
+	d.p.Expect(err == nil, "the daemon ends by itself with exit status 0 (%s), after %.1f s",
 		cmp.Or(errorText(err), "it did"), time.Since(began).Seconds())
 	left, err := d.gw.Leftovers()
 	if err != nil {
 		return err
 	}
-	d.p.expect(len(left) == 0, "no interface, XDP or TC program, mount, pin, flow table or socket of it is left: %s",
+	d.p.Expect(len(left) == 0, "no interface, XDP or TC program, mount, pin, flow table or socket of it is left: %s",
 		cmp.Or(strings.Join(left, ", "), "none"))
 	return nil
 }
@@ -175,17 +177,17 @@ func errorText(err error) string {
 
 // keep prints what to try, and waits until somebody has had enough.
 func (d *demo) keep(ctx context.Context) {
-	d.p.say("")
-	d.p.say("Everything stands. Things to try, in another terminal:")
+	d.p.Say("")
+	d.p.Say("Everything stands. Things to try, in another terminal:")
 	for _, t := range d.toTry() {
-		d.p.say("  %s", d.p.paint(faint, "# "+t[1]))
-		d.p.say("  %s", t[0])
+		d.p.Say("  %s", d.p.Paint(console.Faint, "# "+t[1]))
+		d.p.Say("  %s", t[0])
 	}
-	d.p.say("To remove everything press ^C here, or: kill %d", os.Getpid())
-	d.p.say("(Killing the daemon itself is seen, too: the demo then ends with a failure.)")
+	d.p.Say("To remove everything press ^C here, or: kill %d", os.Getpid())
+	d.p.Say("(Killing the daemon itself is seen, too: the demo then ends with a failure.)")
 	stands := time.Now()
 	<-ctx.Done()
-	d.began = d.began.Add(time.Since(stands)) // the demo's time, not the reader's
+	d.p.Waited(time.Since(stands)) // the demo's time, not the reader's
 }
 
 // toTry are commands, and what each shows.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"sluice.dev/sluice/bench/demo/console"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
 )
@@ -25,20 +26,20 @@ func (d *demo) place(ctx context.Context) error {
 	}
 	d.started, d.applied = time.Since(began), v
 	for _, line := range d.drawing() {
-		d.p.say("%s", line)
+		d.p.Say("%s", line)
 	}
-	d.p.say("")
+	d.p.Say("")
 	d.modes(v.Interfaces)
-	d.p.say("")
-	d.p.expect(v.Ready, "the gateway serves %d services, %d frontends, %d endpoints, %d ms after its start",
+	d.p.Say("")
+	d.p.Expect(v.Ready, "the gateway serves %d services, %d frontends, %d endpoints, %d ms after its start",
 		v.Snapshot.Services, v.Snapshot.Frontends, v.Snapshot.Backends, d.started.Milliseconds())
-	d.p.expect(len(v.Problems) == 0, "the manifests have no problems: %d", len(v.Problems))
+	d.p.Expect(len(v.Problems) == 0, "the manifests have no problems: %d", len(v.Problems))
 	for _, problem := range v.Problems {
-		d.p.say("   %s %s %s: %s", problem.Source, problem.Object, problem.Field, problem.Message)
+		d.p.Say("   %s %s %s: %s", problem.Source, problem.Object, problem.Field, problem.Message)
 	}
 	for _, c := range v.Conditions {
 		if c.Level != "ok" {
-			d.p.say("%s: %s: %s", c.Level, c.Name, c.Detail)
+			d.p.Say("%s: %s: %s", c.Level, c.Name, c.Detail)
 		}
 	}
 	return nil
@@ -76,11 +77,11 @@ func (d *demo) drawing() []string {
 
 // modes shows how each queue is served, and why so.
 func (d *demo) modes(interfaces []status.InterfaceView) {
-	c := columns{-9, 5, 6, -7, -9}
-	d.p.head(c, "interface", "queue", "worker", "xdp", "socket", "why")
+	c := console.Columns{-9, 5, 6, -7, -9}
+	d.p.Head(c, "interface", "queue", "worker", "xdp", "socket", "why")
 	for _, i := range interfaces {
 		for _, q := range i.Queues {
-			d.p.row(c, i.Name, q.Queue, q.Worker, i.Mode, q.SocketMode(), i.Why(&q))
+			d.p.Row(c, i.Name, q.Queue, q.Worker, i.Mode, q.SocketMode(), i.Why(&q))
 		}
 	}
 }
@@ -101,8 +102,8 @@ func (d *demo) http(ctx context.Context) error {
 		{"node port", netip.AddrPortFrom(gw.Addr6(), nodePort)},
 		{"external IP", webExt4}, {"external IP", webExt6},
 	}
-	c := columns{-11, -22, 8, 6, 8, 8, 8, 5, 8, 8}
-	d.p.head(c, "way in", "", "requests", "errors", d.web[0].Name, d.web[1].Name, d.web[2].Name, "worst", "p50", "p99")
+	c := console.Columns{-11, -22, 8, 6, 8, 8, 8, 5, 8, 8}
+	d.p.Head(c, "way in", "", "requests", "errors", d.web[0].Name, d.web[1].Name, d.web[2].Name, "worst", "p50", "p99")
 	var requests, failed int64
 	worst, rate := 0.0, 0.0
 	for _, way := range ways {
@@ -115,26 +116,26 @@ func (d *demo) http(ctx context.Context) error {
 			return ctx.Err()
 		}
 		deviation := r.Deviation(d.fair())
-		d.shares(c, r, r, deviation, way.name, way.target, grouped(r.Requests), grouped(r.Failed()))
+		d.shares(c, r, r, deviation, way.name, way.target, console.Grouped(r.Requests), console.Grouped(r.Failed()))
 		requests, failed, worst = requests+r.Requests, failed+r.Failed(), max(worst, deviation)
 		rate += float64(r.Requests) / r.Elapsed.Seconds() / float64(len(ways))
 	}
-	d.p.say("")
-	d.p.expect(requests == int64(len(ways)*d.requests) && failed == 0,
-		"%s requests, %s errors (%s new connections a second)", grouped(requests), grouped(failed),
-		grouped(int64(rate)))
-	d.p.expect(worst <= maxDeviation, "every share is within %d standard deviations of fair: the worst is %.1f off",
+	d.p.Say("")
+	d.p.Expect(requests == int64(len(ways)*d.requests) && failed == 0,
+		"%s requests, %s errors (%s new connections a second)", console.Grouped(requests), console.Grouped(failed),
+		console.Grouped(int64(rate)))
+	d.p.Expect(worst <= maxDeviation, "every share is within %d standard deviations of fair: the worst is %.1f off",
 		maxDeviation, worst)
 	return nil
 }
 
 // shares is a row of what a client saw: some cells, each backend's share of what was drawn, how far
 // the worst is from fair, and times; and what went wrong below it.
-func (d *demo) shares(c columns, r, drawn *topo.Result, deviation float64, cells ...any) {
+func (d *demo) shares(c console.Columns, r, drawn *topo.Result, deviation float64, cells ...any) {
 	for _, b := range d.web {
 		cells = append(cells, share(drawn, b.Name))
 	}
-	d.p.row(c, append(cells, fmt.Sprintf("%.1fσ", deviation), quantile(r, 50), quantile(r, 99))...)
+	d.p.Row(c, append(cells, fmt.Sprintf("%.1fσ", deviation), quantile(r, 50), quantile(r, 99))...)
 	d.errors(r)
 }
 
@@ -159,7 +160,7 @@ func quantile(r *topo.Result, q float64) string {
 // errors prints what went wrong, by kind.
 func (d *demo) errors(r *topo.Result) {
 	for kind, n := range r.Errors {
-		d.p.say("   %s: %d", kind, n)
+		d.p.Say("   %s: %d", kind, n)
 	}
 }
 
@@ -168,8 +169,8 @@ const udpRounds = 5
 
 // udp opens flows to the echo service and has each exchange some datagrams.
 func (d *demo) udp(ctx context.Context) error {
-	c := columns{-11, -22, 8, 9, 6, 8, 8, 8, 5, 8, 8}
-	d.p.head(c, "way in", "", "flows", "datagrams", "lost", d.web[0].Name, d.web[1].Name, d.web[2].Name, "worst", "p50",
+	c := console.Columns{-11, -22, 8, 9, 6, 8, 8, 8, 5, 8, 8}
+	d.p.Head(c, "way in", "", "flows", "datagrams", "lost", d.web[0].Name, d.web[1].Name, d.web[2].Name, "worst", "p50",
 		"p99")
 	var lost int64
 	worst, moves := 0.0, 0
@@ -191,13 +192,14 @@ func (d *demo) udp(ctx context.Context) error {
 			moves += s.Moves
 		}
 		deviation := drawn.Deviation(d.fair())
-		d.shares(c, r, drawn, deviation, "VIP", target, d.udpFlows, grouped(r.Requests), grouped(r.Failed()))
+		d.shares(c, r, drawn, deviation, "VIP", target, d.udpFlows, console.Grouped(r.Requests),
+			console.Grouped(r.Failed()))
 		lost, worst = lost+r.Failed(), max(worst, deviation)
 	}
-	d.p.say("")
-	d.p.expect(lost == 0, "every datagram was answered: %d lost", lost)
-	d.p.expect(moves == 0, "every flow stayed with its backend: %d moves", moves)
-	d.p.expect(worst <= maxDeviation, "every share is within %d standard deviations of fair: the worst is %.1f off",
+	d.p.Say("")
+	d.p.Expect(lost == 0, "every datagram was answered: %d lost", lost)
+	d.p.Expect(moves == 0, "every flow stayed with its backend: %d moves", moves)
+	d.p.Expect(worst <= maxDeviation, "every share is within %d standard deviations of fair: the worst is %.1f off",
 		maxDeviation, worst)
 	return nil
 }
@@ -215,8 +217,8 @@ func (d *demo) rounds(ctx context.Context, f *topo.Flows, n int64) {
 // clientAddress compares what backends see under the two external traffic policies.
 func (d *demo) clientAddress(ctx context.Context) error {
 	gw := d.net.Gateway
-	c := columns{-8, -22, 8, 6, -26, -12}
-	d.p.head(c, "policy", "VIP", "requests", "errors", "answered by", "which saw")
+	c := console.Columns{-8, -22, 8, 6, -26, -12}
+	d.p.Head(c, "policy", "VIP", "requests", "errors", "answered by", "which saw")
 	right := map[string]int{} // requests by policy that were answered as they must be
 	for _, w := range []struct {
 		policy string
@@ -242,14 +244,14 @@ func (d *demo) clientAddress(ctx context.Context) error {
 			seen += r.Clients[i.Addr4.Addr().String()] + r.Clients[i.Addr6.Addr().String()]
 		}
 		right[w.policy] += int(min(by, seen))
-		d.p.row(c, w.policy, w.target, r.Requests, r.Failed(), keys(r.Shares), keys(r.Clients))
+		d.p.Row(c, w.policy, w.target, r.Requests, r.Failed(), keys(r.Shares), keys(r.Clients))
 		d.errors(r)
 	}
-	d.p.say("")
+	d.p.Say("")
 	n := 2 * d.probes
-	d.p.expect(right["Cluster"] == n, "Cluster: %d of %d answered by backends, which saw an address of the gateway's",
+	d.p.Expect(right["Cluster"] == n, "Cluster: %d of %d answered by backends, which saw an address of the gateway's",
 		right["Cluster"], n)
-	d.p.expect(right["Local"] == n,
+	d.p.Expect(right["Local"] == n,
 		"Local: %d of %d answered by the endpoint on the gateway, which saw the client's own", right["Local"], n)
 	return nil
 }

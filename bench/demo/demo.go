@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"sluice.dev/sluice/bench/demo/console"
 	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
@@ -22,9 +23,6 @@ type Config struct {
 	// Patience multiplies every bound of time, on machines that are slow; 0 is 1.
 	Patience int
 }
-
-// ErrExpectation is wrapped by Run's error when something was not as expected.
-var ErrExpectation = errors.New("not as expected")
 
 // scale is how much of everything.
 type scale struct {
@@ -44,8 +42,7 @@ var (
 type demo struct {
 	Config
 	scale
-	p       *report
-	began   time.Time
+	p       *console.Console
 	net     *topo.Net
 	client  *topo.Host
 	gw      *launch.Gateway
@@ -56,17 +53,10 @@ type demo struct {
 	applied status.StatusView
 }
 
-// act is one part. Its error means that it could not be carried out; what it found
-// goes to the report.
-type act struct {
-	title string
-	play  func(context.Context) error
-}
-
 // Run performs the demo and removes everything it made. It returns nil only if
 // every expectation was met.
 func Run(ctx context.Context, c Config) error {
-	d := &demo{Config: c, scale: fullScale, p: newReport(c.Out), began: time.Now()}
+	d := &demo{Config: c, scale: fullScale, p: console.New(c.Out)}
 	if c.Short {
 		d.scale = shortScale
 	}
@@ -76,19 +66,7 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	d.sweep()
-	err = d.perform(ctx)
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		d.p.say("interrupted; everything is being removed")
-		return errors.Join(errors.New("interrupted"), d.remove())
-	}
-	if err != nil {
-		d.p.fail("the demo can be carried out: " + err.Error())
-	}
-	d.printLog()
-	if err := d.remove(); err != nil {
-		d.p.fail("everything is removed: " + err.Error())
-	}
-	return d.verdict()
+	return d.p.End(ctx, d.perform(ctx), d.printLog, d.remove)
 }
 
 // bound is a bound of time on this machine.
@@ -96,41 +74,33 @@ func (d *demo) bound(t time.Duration) time.Duration { return time.Duration(d.Pat
 
 // perform plays all acts.
 func (d *demo) perform(ctx context.Context) error {
-	d.p.muted = func() bool { return ctx.Err() != nil }
 	if err := d.build(); err != nil {
 		return err
 	}
-	acts := []act{
-		{"What stands where", d.place},
-		{"HTTP, every request over a new connection", d.http},
-		{"UDP", d.udp},
-		{"The client's address", d.clientAddress},
-		{"Endpoints come and go under load", d.churn},
-		{"A backend is drained", d.drain},
-		{"The daemon is killed under load", d.crash},
-		{"What was counted", d.counted},
+	acts := []console.Part{
+		{Title: "What stands where", Do: d.place},
+		{Title: "HTTP, every request over a new connection", Do: d.http},
+		{Title: "UDP", Do: d.udp},
+		{Title: "The client's address", Do: d.clientAddress},
+		{Title: "Endpoints come and go under load", Do: d.churn},
+		{Title: "A backend is drained", Do: d.drain},
+		{Title: "The daemon is killed under load", Do: d.crash},
+		{Title: "What was counted", Do: d.counted},
 	}
-	for i, a := range acts {
-		d.p.heading(i+1, a.title)
-		err := a.play(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil {
-			return fmt.Errorf("act %d: %w", i+1, err)
-		}
+	if err := d.p.Play(ctx, acts); err != nil {
+		return err
 	}
 	if d.Keep {
 		d.keep(ctx)
 	}
-	d.p.muted = func() bool { return false }
-	d.p.heading(len(acts)+1, "SIGTERM, and the node is as it was")
+	d.p.Muted = func() bool { return false }
+	d.p.Heading(len(acts)+1, "SIGTERM, and the node is as it was")
 	return d.leave()
 }
 
 // build makes the network, the servers and the gateway's files.
 func (d *demo) build() (err error) {
-	d.p.say("building the network and starting the gateway ...")
+	d.p.Say("building the network and starting the gateway ...")
 	d.net, err = topo.New(topo.Config{Clients: 1, Backends: 4, Queues: 2, Named: d.Keep})
 	if err != nil {
 		return err
@@ -169,10 +139,10 @@ func (d *demo) hosts() []*topo.Host {
 func (d *demo) sweep() {
 	removed, err := launch.Sweep()
 	for _, dir := range removed {
-		d.p.say("removed %s of a run that was killed", dir)
+		d.p.Say("removed %s of a run that was killed", dir)
 	}
 	if err != nil {
-		d.p.say("cannot clean up after a killed run: %v", err)
+		d.p.Say("cannot clean up after a killed run: %v", err)
 	}
 }
 
@@ -200,27 +170,12 @@ func (d *demo) remove() error {
 const tailLines = 40
 
 func (d *demo) printLog() {
-	if len(d.p.failed) == 0 || d.gw == nil {
+	if d.gw == nil {
 		return
 	}
-	d.p.say("the end of the daemon's log:")
+	d.p.Say("the end of the daemon's log:")
 	lines := strings.Split(strings.TrimRight(d.gw.Log(), "\n"), "\n")
 	for _, line := range lines[max(0, len(lines)-tailLines):] {
-		d.p.say("| %s", line)
+		d.p.Say("| %s", line)
 	}
-}
-
-// verdict is the last word, and what the exit status is made of.
-func (d *demo) verdict() error {
-	took := time.Since(d.began).Seconds()
-	failed := len(d.p.failed)
-	if failed == 0 {
-		fmt.Fprintf(d.p.w, "\n%s in %.1f s\n", d.p.paint(green, fmt.Sprintf("All %d expectations met", d.p.met)), took)
-		return nil
-	}
-	fmt.Fprintf(d.p.w, "\n%s after %.1f s:\n", d.p.paint(red, fmt.Sprintf("%d FAILED, %d met", failed, d.p.met)), took)
-	for _, text := range d.p.failed {
-		d.p.say("- %s", text)
-	}
-	return fmt.Errorf("%w: %d expectations", ErrExpectation, failed)
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/bench/demo/console"
 	"sluice.dev/sluice/bench/launch"
 )
 
@@ -61,7 +62,7 @@ func TestDemoFails(t *testing.T) {
 		t.Fatal("needs root: network namespaces, XDP and AF_XDP")
 	}
 	out, err := run(t, t.Context(), Config{Sluice: "/bin/false"})
-	if !errors.Is(err, ErrExpectation) || !strings.Contains(out, "1 FAILED, 0 met") {
+	if !errors.Is(err, console.ErrExpectation) || !strings.Contains(out, "1 FAILED, 0 met") {
 		t.Errorf("a gateway that does not start: %v\n%s", err, out)
 	}
 	if _, err := run(t, t.Context(), Config{Sluice: "/nonexistent"}); !errors.Is(err, os.ErrNotExist) {

@@ -80,11 +80,11 @@ var errWaiting = errors.New("not yet")
 // unbroken states that the long-lived flows live, all of them.
 func (d *demo) unbroken(ctx context.Context) {
 	quiet, broken := d.silent(ctx), d.flows.Broken()
-	d.p.expect(broken == 0 && quiet == 0, "%d long-lived TCP connections: %d broken, %d silent", d.longFlows, broken,
+	d.p.Expect(broken == 0 && quiet == 0, "%d long-lived TCP connections: %d broken, %d silent", d.longFlows, broken,
 		quiet)
 	for _, s := range d.flows.States() {
 		if s.Broken != nil {
-			d.p.say("   %s -> %s, with %s: %v", s.Local, s.Target, cmp.Or(s.Backend, "nobody"), s.Broken)
+			d.p.Say("   %s -> %s, with %s: %v", s.Local, s.Target, cmp.Or(s.Backend, "nobody"), s.Broken)
 		}
 	}
 }

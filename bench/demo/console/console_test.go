@@ -1,0 +1,132 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestPaper(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		write func(*Console)
+		want  string
+	}{
+		{"heading", func(p *Console) { p.Heading(3, "UDP") }, "\n3. UDP\n"},
+		{"line", func(p *Console) { p.Say("%d of %d", 1, 2) }, "   1 of 2\n"},
+		{"empty line", func(p *Console) { p.Say("") }, "\n"},
+		{"met", func(p *Console) { p.Expect(true, "%d errors", 0) }, "   ok 0 errors\n"},
+		{"not met", func(p *Console) { p.Expect(false, "%d errors", 7) }, "   FAILED expected: 7 errors\n"},
+		{"muted", func(p *Console) { p.Muted = func() bool { return true }; p.Expect(false, "x"); p.Fail("x") }, ""},
+		{"table", func(p *Console) {
+			c := Columns{-6, 4}
+			p.Head(c, "name", "n", "why")
+			p.Row(c, "é", 12, "long text")
+		}, "   name       n  why\n   é         12  long text\n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var out strings.Builder
+			tc.write(New(&out))
+			if out.String() != tc.want {
+				t.Errorf("got\n%q\nwant\n%q", out.String(), tc.want)
+			}
+		})
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		results []bool
+		failed  bool
+		want    string
+	}{
+		{"all met", []bool{true, true}, false, "All 2 expectations met in"},
+		{"one of three not met", []bool{true, false, true}, true, "1 FAILED, 2 met after"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var out strings.Builder
+			p := New(&out)
+			for _, ok := range tc.results {
+				p.Expect(ok, "something")
+			}
+			if err := p.verdict(); errors.Is(err, ErrExpectation) != tc.failed {
+				t.Errorf("error %v", err)
+			}
+			if !strings.Contains(out.String(), tc.want) {
+				t.Errorf("got %q, want %q", out.String(), tc.want)
+			}
+		})
+	}
+}
+
+func TestGrouped(t *testing.T) {
+	for _, tc := range []struct{ name, got, want string }{
+		{"small number", Grouped(999), "999"},
+		{"thousands", Grouped(12000), "12,000"},
+		{"millions", Grouped(uint64(1234567)), "1,234,567"},
+		{"negative", Grouped(int64(-123456)), "-123,456"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if tc.got != tc.want {
+				t.Errorf("got %q, want %q", tc.got, tc.want)
+			}
+		})
+	}
+}
+
+// TestEnd: the error says what happened, and what was made is removed in any case.
+func TestEnd(t *testing.T) {
+	broken := errors.New("no network")
+	for _, tc := range []struct {
+		name             string
+		err, removing    error
+		interrupted, met bool
+		want             string
+		is               error
+	}{
+		{"all met", nil, nil, false, true, "All 1 expectations met", nil},
+		{"not met", nil, nil, false, false, "1 FAILED, 0 met", ErrExpectation},
+		{"cannot be done", broken, nil, false, true, "- the demo can be carried out: no network", ErrExpectation},
+		{"something is left", nil, broken, false, true, "- everything is removed: no network", ErrExpectation},
+		{"interrupted", context.Canceled, nil, true, true, "interrupted; everything is being removed", ErrInterrupted},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if tc.interrupted {
+				cancel()
+			}
+			var out strings.Builder
+			removed := false
+			p := New(&out)
+			p.Expect(tc.met, "something")
+			err := p.End(ctx, tc.err, func() {}, func() error { removed = true; return tc.removing })
+			if !errors.Is(err, tc.is) || !removed || !strings.Contains(out.String(), tc.want) {
+				t.Errorf("error %v, removed: %v, printed:\n%s", err, removed, out.String())
+			}
+		})
+	}
+}
+
+// TestPlay: parts are numbered, the first that fails ends it, and so does an interruption.
+func TestPlay(t *testing.T) {
+	var out strings.Builder
+	p := New(&out)
+	broken := errors.New("no network")
+	did := 0
+	do := func(err error) func(context.Context) error {
+		return func(context.Context) error { did++; return err }
+	}
+	err := p.Play(t.Context(), []Part{{"first", do(nil)}, {"second", do(broken)}, {"third", do(nil)}})
+	if !errors.Is(err, broken) || did != 2 || !strings.Contains(out.String(), "2. second") {
+		t.Errorf("%v after %d parts:\n%s", err, did, out.String())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	stop := func(context.Context) error { cancel(); p.Expect(false, "nothing is judged"); return broken }
+	if err := p.Play(ctx, []Part{{"first", stop}}); !errors.Is(err, context.Canceled) ||
+		strings.Contains(out.String(), "FAILED") {
+		t.Errorf("interrupted: %v\n%s", err, out.String())
+	}
+}
