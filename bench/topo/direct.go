@@ -13,6 +13,7 @@ func (n *Net) buildDirect(c *Config) error {
 	if n.Gateway, err = n.addHost(gatewayName); err != nil {
 		return err
 	}
+	n.Gateways = []*Host{n.Gateway}
 	for _, w := range [...]struct {
 		kind, port  string
 		net4, net6  netip.Prefix

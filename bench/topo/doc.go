@@ -10,6 +10,12 @@
 //	         └ bridge              bridge ┘                  └ bridge ┘
 //	                                                     gateway [eth0]
 //
+// A two-armed network may have several gateways, and a router between clients and gateways, which
+// chooses among the gateways by routes that somebody brings:
+//
+//	client0 ── edge ── router ── front ─┬─ gateway0 ─┬─ back ── backend0
+//	                                    └─ gateway1 ─┘
+//
 // A direct network is a two-armed one without bridges, for measurements: what a packet
 // costs is then the gateway's and two veth pairs' alone.
 //

@@ -69,6 +69,7 @@ type FlowState struct {
 	Local   netip.AddrPort
 	Target  netip.AddrPort
 	Backend string // who answered last
+	Client  string // TCP: the client's address as the backend saw it
 	Moves   int    // how often another backend answered than before
 	Answers int64
 	Lost    int64 // UDP: requests without an answer in time
@@ -164,7 +165,7 @@ func (f *Flows) tcp(ctx context.Context, l *FlowLoad, i int, conn net.Conn) {
 		began := time.Now()
 		_ = conn.SetDeadline(began.Add(l.Timeout)) // cannot fail on an open connection
 		backend, client, err := ask(conn, r, target, false)
-		if err == nil && !f.answer(i, backend) {
+		if err == nil && !f.answer(i, backend, client) {
 			err = fmt.Errorf("wrong answer: another backend")
 		}
 		if err != nil {
@@ -196,7 +197,7 @@ func (f *Flows) udp(ctx context.Context, l *FlowLoad, i int, conn net.Conn) {
 		case err != nil:
 			f.lost(i, err)
 		default:
-			f.answer(i, backend)
+			f.answer(i, backend, "")
 			f.c.answered(backend, client, time.Since(began))
 		}
 		_ = Pause(ctx, l.Interval)
@@ -221,7 +222,7 @@ func exchange(conn net.Conn, out, in []byte) (backend string, err error) {
 }
 
 // answer records who answered and reports whether it was the same as before.
-func (f *Flows) answer(i int, backend string) bool {
+func (f *Flows) answer(i int, backend, client string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := &f.flow[i]
@@ -230,7 +231,7 @@ func (f *Flows) answer(i int, backend string) bool {
 	if !same {
 		s.Moves++
 	}
-	s.Backend = backend
+	s.Backend, s.Client = backend, client
 	return same
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -20,6 +21,8 @@ type Config struct {
 	Direct     bool // no bridges: one client and one backend, each on a veth pair to the gateway
 	Clients    int  // 1
 	Backends   int  // 1
+	Gateways   int  // 1; more are two-armed, between the same segments
+	Router     bool // clients have a segment of their own, and a router between it and the gateways
 	Queues     int  // of every interface, 1
 	MTU        int  // of the clients' segment, 1500
 	BackendMTU int  // of the backends' segment, MTU; two-armed only
@@ -46,7 +49,7 @@ func (c *Config) setDefaults() {
 	for _, d := range []struct {
 		p *int
 		v int
-	}{{&c.Clients, 1}, {&c.Backends, 1}, {&c.Queues, 1}, {&c.MTU, 1500}} {
+	}{{&c.Clients, 1}, {&c.Backends, 1}, {&c.Gateways, 1}, {&c.Queues, 1}, {&c.MTU, 1500}} {
 		if *d.p == 0 {
 			*d.p = d.v
 		}
@@ -61,6 +64,11 @@ func (c *Config) check() error {
 	case c.Clients < 1 || c.Clients > maxHosts || c.Backends < 1 || c.Backends > maxHosts:
 		return fmt.Errorf("topo: %d clients, %d backends: 1 to %d of each are possible", c.Clients, c.Backends,
 			maxHosts)
+	case c.Gateways < 1 || c.Gateways >= firstClient-1:
+		return fmt.Errorf("topo: %d gateways: 1 to %d are possible", c.Gateways, firstClient-2)
+	case (c.Gateways > 1 || c.Router) && (c.OneArmed || c.Direct || c.Front != Device{} || c.FrontVLANs != nil ||
+		c.BackVLANs != nil):
+		return errors.New("topo: several gateways, or a router, are for a two-armed network without tags")
 	case c.Queues < 1 || c.Queues > maxQueues:
 		return fmt.Errorf("topo: %d queues: 1 to %d are possible", c.Queues, maxQueues)
 	case c.MTU < 1280 || c.BackendMTU < 1280:
@@ -99,7 +107,9 @@ const Prefix = "sluice-"
 type Net struct {
 	ID       string // random; part of all names and in the environment of all processes
 	Clients  []*Host
-	Gateway  *Host
+	Router   *Host   // between clients and gateways; nil if there is none
+	Gateway  *Host   // the first
+	Gateways []*Host // all of them
 	Backends []*Host
 
 	named bool
@@ -114,13 +124,17 @@ type Net struct {
 	closed  bool
 }
 
-// Addressing: .1 is the gateway, clients from .10 on, backends from .100 on.
+// Addressing: gateways from .1 on, their router is .9, clients from .10 on, backends from .100 on.
+// On the clients' own segment the router is .1.
 const (
+	routerNumber = 9
 	firstClient  = 10
 	firstBackend = 100
 )
 
 var (
+	edge4  = netip.MustParsePrefix("10.70.0.0/24")
+	edge6  = netip.MustParsePrefix("fd70::/64")
 	front4 = netip.MustParsePrefix("10.71.0.0/24")
 	front6 = netip.MustParsePrefix("fd71::/64")
 	back4  = netip.MustParsePrefix("10.72.0.0/24")
@@ -172,18 +186,62 @@ func (n *Net) build(c *Config) error {
 			return err
 		}
 	}
-	if n.Gateway, err = n.addHost(gatewayName); err != nil {
+	for i := range c.Gateways {
+		name := gatewayName
+		if c.Gateways > 1 {
+			name = fmt.Sprintf("%s%d", gatewayName, i)
+		}
+		g, err := n.addHost(name)
+		if err != nil {
+			return err
+		}
+		n.Gateways = append(n.Gateways, g)
+		n.Gateway = n.Gateways[0]
+		if err := n.attach(g, front, frontDev, 1+i); err != nil {
+			return err
+		}
+		if back != front {
+			if err := n.attach(g, back, backDev, 1+i); err != nil {
+				return err
+			}
+		}
+	}
+	if c.Router {
+		return n.addRouted(c, front, back)
+	}
+	if n.Clients, err = n.addHosts("client", c.Clients, front, firstClient); err != nil {
 		return err
 	}
-	if err := n.attach(n.Gateway, front, frontDev, 1); err != nil {
+	n.Backends, err = n.addHosts("backend", c.Backends, back, firstBackend)
+	return err
+}
+
+// addRouted adds the router, and the other hosts: clients behind it, backends behind the gateways.
+func (n *Net) addRouted(c *Config, front, back *segment) (err error) {
+	edge := &segment{bridge: "edge", net4: edge4, net6: edge6, mtu: c.MTU, queues: c.Queues}
+	if err := n.wire.run(edge.addBridge); err != nil {
 		return err
 	}
-	if back != front {
-		if err := n.attach(n.Gateway, back, backDev, 1); err != nil {
+	if n.Router, err = n.addHost("router"); err != nil {
+		return err
+	}
+	if err := errors.Join(n.attach(n.Router, front, "front0", routerNumber), n.attach(n.Router, edge, "edge0", 1),
+		n.Router.Forward(true)); err != nil {
+		return err
+	}
+	for _, g := range n.Gateways {
+		if err := errors.Join(g.Route(edge4, n.Router.Addr4()), g.Route(edge6, n.Router.Addr6())); err != nil {
 			return err
 		}
 	}
-	if n.Clients, err = n.addHosts("client", c.Clients, front, firstClient); err != nil {
+	// Of several next hops a flow's addresses and ports choose one, as in routers, and not the
+	// addresses alone (Documentation/networking/ip-sysctl.rst, fib_multipath_hash_policy).
+	for _, family := range []string{"ipv4", "ipv6"} {
+		if err := n.Router.SetSysctl("net."+family+".fib_multipath_hash_policy", "1"); err != nil {
+			return err
+		}
+	}
+	if n.Clients, err = n.addHosts("client", c.Clients, edge, firstClient); err != nil {
 		return err
 	}
 	n.Backends, err = n.addHosts("backend", c.Backends, back, firstBackend)
@@ -216,7 +274,7 @@ func (h *Host) routeVia(via4, via6 netip.Addr) error {
 		h.Route(netip.PrefixFrom(netip.IPv6Unspecified(), 0), via6))
 }
 
-// gatewayName is the name of the gateway's host.
+// gatewayName is the name of the gateway's host; of several it is followed by a number.
 const gatewayName = "gateway"
 
 // addHost makes a namespace in which nothing but the loopback device is up.
@@ -226,7 +284,7 @@ func (n *Net) addHost(name string) (*Host, error) {
 		return nil, err
 	}
 	ports := "10000 65000"
-	if name == gatewayName {
+	if strings.HasPrefix(name, gatewayName) {
 		ports = "32768 60999" // Linux's default, so that SNAT ports are free
 	}
 	h := &Host{Name: name, net: n, ns: ns}
@@ -248,7 +306,7 @@ func (n *Net) addHost(name string) (*Host, error) {
 
 // attach gives a host an address on a segment, by an interface that it has or gets.
 func (n *Net) attach(h *Host, s *segment, dev string, number int) error {
-	if h == n.Gateway && s.device != (Device{}) {
+	if slices.Contains(n.Gateways, h) && s.device != (Device{}) {
 		if err := s.plugDevice(h.ns, n.wire); err != nil {
 			return err
 		}
@@ -267,7 +325,7 @@ func (n *Net) plug(h *Host, s *segment, dev string) error {
 	h.port = fmt.Sprintf("%s-p%d", s.bridge, n.ports)
 	n.ports++
 	return n.wire.run(func() error {
-		if err := s.plug(h.ns, h.port, dev); err != nil || h != n.Gateway || s.queues == 1 {
+		if err := s.plug(h.ns, h.port, dev); err != nil || !slices.Contains(n.Gateways, h) || s.queues == 1 {
 			return err
 		}
 		spread, err := spreadFlows(h.port, s.queues)

@@ -24,6 +24,21 @@ func (h *Host) Route(to netip.Prefix, via netip.Addr) error {
 	})
 }
 
+// Unplug removes an interface of the host at once and for good, as if its cable were cut: other
+// hosts of the segment keep their carrier, and hear nothing more.
+func (h *Host) Unplug(dev string) error {
+	return h.Run(func() error {
+		link, err := netlink.LinkByName(dev)
+		if err != nil {
+			return fmt.Errorf("%s: %w", dev, err)
+		}
+		if err := netlink.LinkDel(link); err != nil {
+			return fmt.Errorf("remove %s: %w", dev, err)
+		}
+		return nil
+	})
+}
+
 // Neighbour makes addresses on a device's link known for good.
 func (h *Host) Neighbour(dev string, mac [6]byte, addresses ...netip.Addr) error {
 	return h.Run(func() error {

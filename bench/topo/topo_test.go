@@ -19,7 +19,7 @@ import (
 
 const testPort = 8080
 
-// build makes a network whose gateway forwards with its kernel: no Sluice.
+// build makes a network whose gateways forward with their kernels: no Sluice.
 func build(t *testing.T, c Config) *Net {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -37,10 +37,49 @@ func build(t *testing.T, c Config) *Net {
 			t.Errorf("left over: %v %v", left, err)
 		}
 	})
-	if err := n.Gateway.Forward(true); err != nil {
-		t.Fatal(err)
+	for _, g := range n.Gateways {
+		if err := g.Forward(true); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return n
+}
+
+// TestRouter: clients reach backends by the gateway that the router's route names, and by nothing
+// once that is unplugged.
+func TestRouter(t *testing.T) {
+	n := build(t, Config{Gateways: 2, Router: true})
+	serve(t, n)
+	b, g := n.Backends[0], n.Gateways[1]
+	target := []netip.AddrPort{netip.AddrPortFrom(b.Addr4(), testPort)}
+	ask := func() *Result {
+		t.Helper()
+		r, err := n.Clients[0].HTTP(testContext(t), HTTPLoad{Targets: target, Requests: 10, Timeout: 200 *
+			time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if r := ask(); r.Failed() != 10 {
+		t.Errorf("without a route of the router %d of 10 requests were answered", 10-r.Failed())
+	}
+	if err := n.Router.Route(back4, g.Addr4()); err != nil {
+		t.Fatal(err)
+	}
+	// By the same gateway back, which is not the backends' default.
+	if err := b.Route(edge4, g.Interfaces[1].Addr4.Addr()); err != nil {
+		t.Fatal(err)
+	}
+	if r := ask(); r.Failed() != 0 || r.Clients[n.Clients[0].Addr4().String()] != 10 {
+		t.Errorf("%v: %v, seen as %v", r, r.Errors, r.Clients)
+	}
+	if err := g.Unplug("front0"); err != nil {
+		t.Fatal(err)
+	}
+	if r := ask(); r.Failed() != 10 {
+		t.Errorf("by an unplugged gateway %d of 10 requests were answered", 10-r.Failed())
+	}
 }
 
 func testContext(t *testing.T) context.Context {

@@ -8,10 +8,10 @@ import (
 // connection lives: the oracle of every test of consistency.
 func TestFlowReportsAnotherBackend(t *testing.T) {
 	f := &Flows{c: newCollector(), flow: make([]FlowState, 1)}
-	if first, again := f.answer(0, "a"), f.answer(0, "a"); !first || !again {
+	if first, again := f.answer(0, "a", ""), f.answer(0, "a", ""); !first || !again {
 		t.Error("the same backend was taken for another")
 	}
-	if f.answer(0, "b") || f.flow[0].Moves != 1 {
+	if f.answer(0, "b", "") || f.flow[0].Moves != 1 {
 		t.Error("another backend was not noticed")
 	}
 }
@@ -28,6 +28,9 @@ func TestBadConfigs(t *testing.T) {
 		"three tags":         {FrontVLANs: []uint16{1, 2, 3}},
 		"one tag, one wire":  {OneArmed: true, FrontVLANs: []uint16{5}, BackVLANs: []uint16{5}},
 		"tags without wire":  {Direct: true, FrontVLANs: []uint16{5}},
+		"too many gateways":  {Gateways: routerNumber},
+		"gateways, one wire": {OneArmed: true, Gateways: 2},
+		"router, one wire":   {OneArmed: true, Router: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if n, err := New(c); err == nil {
