@@ -1,4 +1,4 @@
-package single
+package cluster
 
 import (
 	"bytes"
@@ -24,7 +24,16 @@ const fieldManager = "sluice-test"
 // Apply writes objects of any kind, YAML documents, as `kubectl apply --server-side` does: those
 // that exist become as given. A field that the API server does not know is an error.
 func (c *Cluster) Apply(ctx context.Context, manifests []byte) error {
-	return c.forEach(manifests, func(r dynamic.ResourceInterface, o *unstructured.Unstructured) error {
+	objects, err := Decode(manifests)
+	if err != nil {
+		return err
+	}
+	return c.ApplyObjects(ctx, objects...)
+}
+
+// ApplyObjects is Apply for objects of kinds that the API server has already.
+func (c *Cluster) ApplyObjects(ctx context.Context, objects ...*unstructured.Unstructured) error {
+	return c.forEach(objects, func(r dynamic.ResourceInterface, o *unstructured.Unstructured) error {
 		text, err := json.Marshal(o)
 		if err != nil {
 			return err
@@ -34,32 +43,30 @@ func (c *Cluster) Apply(ctx context.Context, manifests []byte) error {
 			FieldManager: fieldManager, Force: &yes, FieldValidation: metav1.FieldValidationStrict,
 		})
 		return err
-	}, false)
+	})
 }
 
 // Remove deletes the objects, the last first, as `helm uninstall` does, and what they own with
 // them. One that does not exist is as good as deleted.
 func (c *Cluster) Remove(ctx context.Context, manifests []byte) error {
-	return c.forEach(manifests, func(r dynamic.ResourceInterface, o *unstructured.Unstructured) error {
+	objects, err := Decode(manifests)
+	if err != nil {
+		return err
+	}
+	slices.Reverse(objects)
+	return c.forEach(objects, func(r dynamic.ResourceInterface, o *unstructured.Unstructured) error {
 		policy := metav1.DeletePropagationBackground
 		err := r.Delete(ctx, o.GetName(), metav1.DeleteOptions{PropagationPolicy: &policy})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
 		return err
-	}, true)
+	})
 }
 
 func (c *Cluster) forEach(
-	manifests []byte, f func(dynamic.ResourceInterface, *unstructured.Unstructured) error, backward bool,
+	objects []*unstructured.Unstructured, f func(dynamic.ResourceInterface, *unstructured.Unstructured) error,
 ) error {
-	objects, err := decode(manifests)
-	if err != nil {
-		return err
-	}
-	if backward {
-		slices.Reverse(objects)
-	}
 	client, err := dynamic.NewForConfig(c.RESTConfig(c.Admin()))
 	if err != nil {
 		return err
@@ -87,14 +94,8 @@ func (c *Cluster) forEach(
 	return errors.Join(errs...)
 }
 
-func namespaceOf(o *unstructured.Unstructured) string {
-	if ns := o.GetNamespace(); ns != "" {
-		return ns
-	}
-	return metav1.NamespaceDefault
-}
-
-func decode(manifests []byte) (objects []*unstructured.Unstructured, err error) {
+// Decode reads YAML documents.
+func Decode(manifests []byte) (objects []*unstructured.Unstructured, err error) {
 	for d := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), 4096); ; {
 		o := &unstructured.Unstructured{}
 		if err := d.Decode(&o.Object); errors.Is(err, io.EOF) {
