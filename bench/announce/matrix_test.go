@@ -3,9 +3,14 @@
 package announce
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/bench/topo"
 )
 
 // iBGP: the local preference arrives, a cordoned node's routes are of the lowest and have the
@@ -65,13 +70,33 @@ spec: {localPref: 250, communities: ["64500:7"]}
 	})
 }
 
+// onlyLinkLocal replaces the link-local addresses of a host by one: an unnumbered peer has one.
+func (l *lab) onlyLinkLocal(h *topo.Host, address netip.Prefix) {
+	l.t.Helper()
+	dev := h.Interfaces[0].Name
+	must(l.t, h.Run(func() error {
+		link, err := netlink.LinkByName(dev)
+		if err != nil {
+			return err
+		}
+		list, err := netlink.AddrList(link, netlink.FAMILY_V6)
+		for i := range list {
+			if list[i].IP.IsLinkLocalUnicast() {
+				err = errors.Join(err, netlink.AddrDel(link, &list[i]))
+			}
+		}
+		return err
+	}))
+	must(l.t, h.AddAddresses(dev, address))
+}
+
 // An unnumbered peer: the router's link-local address is found, and IPv4 is routed by an IPv6 next
 // hop (RFC 8950).
 func TestUnnumbered(t *testing.T) {
 	both(t, func(t *testing.T, kind string) {
 		l := newLab(t, config{kind: kind})
 		must(t, l.Gateway.AddAddresses("front0", netip.MustParsePrefix("fe80::1/64")))
-		must(t, l.Clients[0].AddAddresses("eth0", netip.MustParsePrefix("fe80::a/64")))
+		l.onlyLinkLocal(l.Clients[0], netip.MustParsePrefix("fe80::a/64"))
 		l.startRouter(birdHead+`
 protocol bgp un {
   local as 64501; neighbor fe80::1 as 64500; interface "eth0"; passive;
