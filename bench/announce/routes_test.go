@@ -3,9 +3,27 @@
 package announce
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
+
+// TestPage: BIRD reads the configuration that the page tells people to type.
+func TestPage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/reach.md")
+	must(t, err)
+	_, after, found := strings.Cut(string(page), "BIRD 2:\n\n```\n")
+	text, _, closed := strings.Cut(after, "```")
+	if !found || !closed {
+		t.Fatal("docs/reach.md has no configuration of BIRD 2")
+	}
+	file := filepath.Join(t.TempDir(), "bird.conf")
+	must(t, os.WriteFile(file, []byte(text), 0o600))
+	must(t, packages.CheckBIRD(t.Context(), file))
+}
 
 // birdHead is what each of BIRD's configurations has.
 const birdHead = `

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -66,6 +67,15 @@ func (p *Packages) BIRD(h *topo.Host, dir, config string) (*Router, error) {
 	}
 	return r, r.start("usr/sbin/bird", "-f", "-c", file, "-s", filepath.Join(dir, "bird.ctl"), "-P",
 		filepath.Join(dir, "bird.pid"))
+}
+
+// CheckBIRD returns what BIRD says about a configuration that it cannot read; nothing is started.
+func (p *Packages) CheckBIRD(ctx context.Context, file string) error {
+	name, args := p.program("usr/sbin/bird", "-p", "-c", file)
+	if out, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("bird -p: %w: %s", err, out)
+	}
+	return nil
 }
 
 // FRR starts zebra, bfdd and bgpd of FRR with a configuration; dir is for their files.
@@ -203,6 +213,39 @@ func vty(ctx context.Context, socket string, commands ...string) (answer string,
 func (r *Router) HasRoute(prefix netip.Prefix) (has bool, err error) {
 	routes, err := r.routes(prefix)
 	return len(routes) > 0, err
+}
+
+// NextHops returns those of the kernel's route to exactly this prefix, in order; none if there is
+// no route.
+func (r *Router) NextHops(prefix netip.Prefix) (hops []netip.Addr, err error) {
+	routes, err := r.routes(prefix)
+	for i := range routes {
+		if a, ok := netip.AddrFromSlice(routes[i].Gw); ok {
+			hops = append(hops, a.Unmap())
+		}
+		for _, h := range routes[i].MultiPath {
+			if a, ok := netip.AddrFromSlice(h.Gw); ok {
+				hops = append(hops, a.Unmap())
+			}
+		}
+	}
+	slices.SortFunc(hops, netip.Addr.Compare)
+	return hops, err
+}
+
+// Routes counts the kernel's IPv4 routes that are not its own: those that BIRD or FRR brought.
+func (r *Router) Routes() (n int, err error) {
+	err = r.Host.Run(func() error {
+		all, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN},
+			netlink.RT_FILTER_TABLE)
+		for i := range all {
+			if all[i].Protocol != unix.RTPROT_KERNEL && all[i].Protocol != unix.RTPROT_BOOT {
+				n++
+			}
+		}
+		return err
+	})
+	return n, err
 }
 
 func (r *Router) routes(prefix netip.Prefix) (list []netlink.Route, err error) {
