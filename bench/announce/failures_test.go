@@ -13,7 +13,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/machine"
+	"sluice.dev/sluice/bench/topo"
 )
 
 // birdSession and frrSession are routers with one eBGP session over IPv4. @BFD and @RESTART are
@@ -156,77 +158,88 @@ func report(t *testing.T, what string, most time.Duration, took []time.Duration)
 	}
 }
 
-// Without hold, a packet process that is killed takes its routes along; when it is back, so are
-// they.
-func TestKilledWithoutHold(t *testing.T) {
+// Each failure takes the routes along at once: the packet process is killed, without hold; the
+// interface to the backends goes down; the gateway is gone without a word, while the router's own
+// link stays up, which BFD tells, and BFD alone.
+func TestRouteGoes(t *testing.T) {
 	timed(t, func(t *testing.T, kind string) {
-		l := withSession(t, kind, false, false, "--hold", "0s")
-		var took []time.Duration
+		var killed, down, gone []time.Duration
 		for range runs() {
-			took = append(took, l.gone(l.gate.Kill))
+			l := withSession(t, kind, true, false, "--hold", "0s")
+			killed = append(killed, l.gone(l.gate.Kill))
 			must(t, l.gate.Start(l.ctx))
 			l.routed(vip, true, 5*time.Second)
-		}
-		report(t, "killed, hold 0", 500*time.Millisecond, took)
-	})
-}
-
-// With hold, no route moves while the packet process is killed and started again.
-func TestKilledWithHold(t *testing.T) {
-	both(t, func(t *testing.T, kind string) {
-		l := withSession(t, kind, false, false)
-		for range runs() {
-			must(t, l.gate.Kill())
-			l.stays(time.Second, "killed")
-			must(t, l.gate.Start(l.ctx))
-			l.stays(time.Second, "started again")
-			l.answers(vip4)
-		}
-	})
-}
-
-// The interface to the backends goes down, and comes up again.
-func TestInterfaceDown(t *testing.T) {
-	timed(t, func(t *testing.T, kind string) {
-		l := withSession(t, kind, false, false)
-		back := l.Gateway.Interfaces[1].Name
-		set := func(f func(netlink.Link) error) error {
-			return l.Gateway.Run(func() error {
-				link, err := netlink.LinkByName(back)
-				if err != nil {
-					return err
-				}
-				return f(link)
-			})
-		}
-		var took []time.Duration
-		for range runs() {
-			took = append(took, l.gone(func() error { return set(netlink.LinkSetDown) }))
-			must(t, set(netlink.LinkSetUp))
+			back := l.Gateway.Interfaces[1].Name
+			down = append(down, l.gone(func() error { return l.setLink(back, netlink.LinkSetDown) }))
+			must(t, l.setLink(back, netlink.LinkSetUp))
 			l.routed(vip, true, 10*time.Second)
-		}
-		report(t, back+" down", 500*time.Millisecond, took)
-	})
-}
-
-// The gateway is gone without a word, and the router's own link stays up: BFD tells, and BFD alone.
-func TestGatewayGone(t *testing.T) {
-	timed(t, func(t *testing.T, kind string) {
-		var took []time.Duration
-		for range runs() {
-			l := withSession(t, kind, true, false)
-			took = append(took, l.gone(func() error {
-				return l.Gateway.Run(func() error {
-					link, err := netlink.LinkByName(l.Gateway.Interfaces[0].Name)
-					if err != nil {
-						return err
-					}
-					return netlink.LinkDel(link)
-				})
-			}))
+			gone = append(gone, l.gone(func() error { return l.Gateway.Unplug(l.Gateway.Interfaces[0].Name) }))
 			l.forget()
 		}
-		report(t, "gateway gone", time.Second, took)
+		report(t, "packet process killed, hold 0", 500*time.Millisecond, killed)
+		report(t, "interface to the backends down", 500*time.Millisecond, down)
+		report(t, "gateway gone", time.Second, gone)
+	})
+}
+
+// setLink changes an interface of the gateway.
+func (l *lab) setLink(name string, set func(netlink.Link) error) error {
+	return l.Gateway.Run(func() error {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		return set(link)
+	})
+}
+
+// With hold, no route moves while the packet process is killed and started again, and no connection
+// that is open meanwhile breaks.
+func TestKilledWithHold(t *testing.T) {
+	t.Parallel()
+	beside(t, func(t *testing.T, kind string) {
+		l := withSession(t, kind, false, false)
+		flows, err := l.Clients[0].OpenTCP(l.ctx, l.open(few(200, 20), 20*time.Millisecond))
+		must(t, err)
+		defer flows.Stop()
+		for range runs() {
+			l.answered(flows)
+			must(t, l.gate.Kill())
+			l.stays(held, "killed")
+			must(t, l.gate.Start(l.ctx))
+			l.stays(held, "started again")
+			l.answered(flows)
+		}
+		r := flows.Stop()
+		t.Logf("%d connections held through %d kills, %d requests: %d broken", len(flows.States()), runs(), r.Requests,
+			flows.Broken())
+	})
+}
+
+// held is how long is looked whether a route stays.
+const held = 500 * time.Millisecond
+
+// open describes flows to the VIP, each of which asks again and again. What it loses is not
+// forgiven for a long time: TCP repeats.
+func (l *lab) open(n int, interval time.Duration) topo.FlowLoad {
+	return topo.FlowLoad{Targets: []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(vip4), port)}, Flows: n,
+		Interval: interval, Timeout: machine.Slower(20 * time.Second)}
+}
+
+// answered waits until each flow has been answered once more, and fails if one is broken.
+func (l *lab) answered(flows *topo.Flows) {
+	l.t.Helper()
+	before := flows.States()
+	l.within(20*time.Second, "an answer to each connection", func() (bool, error) {
+		for i, s := range flows.States() {
+			if s.Broken != nil {
+				l.t.Fatalf("a connection is broken: %v", s.Broken)
+			}
+			if s.Answers == before[i].Answers {
+				return false, fmt.Errorf("connection %d waits", i)
+			}
+		}
+		return true, nil
 	})
 }
 
@@ -237,7 +250,7 @@ func TestAnnouncerKilled(t *testing.T) {
 		l := withSession(t, kind, false, false)
 		var took []time.Duration
 		for range runs() {
-			took = append(took, l.gone(l.kill))
+			took = append(took, l.gone(l.ours.Kill))
 			l.start()
 			l.routed(vip, true, 20*time.Second)
 		}
@@ -245,8 +258,8 @@ func TestAnnouncerKilled(t *testing.T) {
 	})
 }
 
-// With graceful restart no route moves while the announcer is killed or ended, and started again;
-// also where BFD runs in it, if the router can tell the two apart.
+// With graceful restart no route moves while the announcer is killed or ended, and started again,
+// and no packet is lost; also where BFD runs in it, if the router can tell the two apart.
 func TestAnnouncerRestarts(t *testing.T) {
 	both(t, func(t *testing.T, kind string) { restarts(t, kind, false) })
 }
@@ -259,26 +272,42 @@ func TestAnnouncerRestartsWithBFD(t *testing.T) {
 	restarts(t, "bird", true)
 }
 
+// endOfRIB is when a restarted announcer has told all, and said so, at the latest: after its
+// deferral time of a second (package bgp).
+const endOfRIB = 1200 * time.Millisecond
+
 func restarts(t *testing.T, kind string, bfd bool) {
 	l := withSession(t, kind, bfd, true)
+	l.apply(launch.Service{Name: "echo", Port: port, UDP: true, VIPs: []string{vip4}})
+	_, err := l.gate.Applied(l.ctx)
+	must(t, err)
+	load := l.open(10, 5*time.Millisecond)
+	load.Timeout = machine.Slower(time.Second)
+	datagrams, err := l.Clients[0].OpenUDP(l.ctx, load)
+	must(t, err)
+	defer datagrams.Stop()
 	for i := range runs() {
 		if i%2 == 0 {
-			must(t, l.kill())
+			must(t, l.ours.Kill())
 		} else {
-			l.ended = true
-			must(t, l.ours.Stop(5*time.Second))
+			must(t, l.ours.Stop())
 		}
-		l.stays(time.Second, "ended")
+		l.stays(held, "ended")
 		l.start()
 		l.within(20*time.Second, "the session", func() (bool, error) {
 			l.stays(10*time.Millisecond, "starting")
-			v, err := l.ask()
+			v, err := l.ours.Ask(l.ctx)
 			return err == nil && len(v.Peers) == 1 && v.Peers[0].Up, err
 		})
-		l.stays(2*time.Second, "started") // End-of-RIB comes within
+		l.stays(endOfRIB, "started")
+	}
+	r := datagrams.Finish()
+	t.Logf("%d ends: %d datagrams, %d lost", runs(), r.Requests, r.Failed())
+	if r.Failed() > 0 || r.Requests == 0 {
+		t.Errorf("datagrams were lost: %v", r.Errors)
 	}
 	// What is not announced any more goes, as soon as the next one has told all.
-	must(t, l.kill())
+	must(t, l.ours.Kill())
 	l.write(replaceWords(objectsOf(bfd, true), "203.0.113.0/24, ", ""))
 	l.start()
 	l.routed(vip, false, 20*time.Second)
@@ -289,7 +318,7 @@ func restarts(t *testing.T, kind string, bfd bool) {
 func TestStateFile(t *testing.T) {
 	t.Parallel()
 	l := withSession(t, "bird", false, false)
-	path := filepath.Join(l.state(), "announced.json")
+	path := filepath.Join(l.ours.StateDir(), "announced.json")
 	l.within(5*time.Second, "the file", func() (bool, error) {
 		_, err := os.Stat(path)
 		return err == nil, err

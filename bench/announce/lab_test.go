@@ -10,13 +10,13 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sync/errgroup"
 
 	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/machine"
@@ -55,6 +55,14 @@ func runs() int {
 	return 1
 }
 
+// few is a number of the full runs, or less.
+func few(many, less int) int {
+	if full() {
+		return many
+	}
+	return less
+}
+
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
@@ -64,14 +72,11 @@ func run(m *testing.M) int {
 		return fail(err)
 	}
 	defer os.RemoveAll(dir)
-	if gateway, err = launch.Build(dir, false); err != nil {
+	var building errgroup.Group
+	building.Go(func() (err error) { gateway, err = launch.Build(dir, false); return err })
+	building.Go(func() (err error) { announcer, err = launch.BuildCommand(dir, "sluice-announcer"); return err })
+	if err := building.Wait(); err != nil {
 		return fail(err)
-	}
-	announcer = filepath.Join(dir, "sluice-announcer")
-	c := exec.Command("go", "build", "-o", announcer, "sluice.dev/sluice/cmd/sluice-announcer")
-	c.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := c.CombinedOutput(); err != nil {
-		return fail(fmt.Errorf("build sluice-announcer: %w\n%s", err, out))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
@@ -90,11 +95,8 @@ type lab struct {
 	gate   *launch.Gateway
 	router *routers.Router
 	dir    string // of the announcer
-	flags  []string
-	ours   *topo.Process
-	log    *os.File
+	ours   *launch.Announcer
 	closed bool
-	ended  bool // the announcer was told to
 }
 
 // config is what differs from lab to lab.
@@ -112,7 +114,7 @@ func newLab(t *testing.T, c config) *lab {
 	must(t, err)
 	dir, err := os.MkdirTemp("", "sluice-announce-") // short, for the paths of sockets
 	must(t, err)
-	l := &lab{Net: n, t: t, ctx: ctx, kind: c.kind, dir: dir, flags: c.flags}
+	l := &lab{Net: n, t: t, ctx: ctx, kind: c.kind, dir: dir}
 	t.Cleanup(l.close)
 	_, err = n.Backends[0].Serve(port)
 	must(t, err)
@@ -136,6 +138,8 @@ func newLab(t *testing.T, c config) *lab {
 	l.gate, err = launch.New(launch.Config{Sluice: gateway, Host: n.Gateway, NodeName: node,
 		Options: "flows: {ipv4: 65536, ipv6: 65536}\ntuning: {affinityClients: 4096}\n" + c.options})
 	must(t, err)
+	l.ours = &launch.Announcer{Path: announcer, Host: n.Gateway, Gateway: l.gate, Node: node, Dir: dir,
+		Args: append([]string{"--config", l.objects()}, c.flags...)}
 	l.apply(launch.Service{Name: "web", Port: port, VIPs: []string{vip4, vip6}})
 	must(t, l.gate.Start(ctx))
 	return l
@@ -176,52 +180,18 @@ func (l *lab) fill(text string) string {
 // write replaces the announcer's objects.
 func (l *lab) write(text string) {
 	l.t.Helper()
-	path := filepath.Join(l.dir, "objects.yaml")
+	path := l.objects()
 	must(l.t, os.WriteFile(path+".new", []byte(l.fill(text)), 0o600))
 	must(l.t, os.Rename(path+".new", path))
 }
 
-func (l *lab) state() string { return filepath.Join(l.dir, "state") }
+// objects is the announcer's file.
+func (l *lab) objects() string { return filepath.Join(l.dir, "objects.yaml") }
 
 // start starts the announcer.
 func (l *lab) start() {
 	l.t.Helper()
-	var err error
-	if l.log == nil {
-		l.log, err = os.Create(filepath.Join(l.dir, "announcer.log"))
-		must(l.t, err)
-	}
-	// With the capability of the chart's pod, and no other.
-	l.ours, err = l.Gateway.Start(topo.Command{Path: "setpriv", Stdout: l.log, Stderr: l.log, Args: append([]string{
-		"--bounding-set", "-all,+net_raw", "--inh-caps", "-all", "--", announcer, "--config", filepath.Join(l.dir,
-			"objects.yaml"), "--node-name", node, "--state-dir", l.state(), "--log",
-		"text",
-		"--gateway", filepath.Join(l.gate.StateDir(), "pulse.sock"), "--listen", ""}, l.flags...)})
-	must(l.t, err)
-	l.ended = false
-}
-
-// done is closed when the announcer has ended, unless it was told to.
-func (l *lab) done() <-chan struct{} {
-	if l.ours == nil || l.ended {
-		return nil
-	}
-	return l.ours.Done()
-}
-
-// kill ends the announcer without a word.
-func (l *lab) kill() error {
-	l.ended = true
-	if err := l.ours.Signal(os.Kill); err != nil {
-		return err
-	}
-	<-l.ours.Done()
-	return nil
-}
-
-// ask returns what the announcer says.
-func (l *lab) ask() (*view.View, error) {
-	return view.Ask(l.ctx, filepath.Join(l.state(), "status.sock"))
+	must(l.t, l.ours.Start())
 }
 
 // forget ends a lab before its test, to have the machine for the next one.
@@ -234,10 +204,9 @@ func (l *lab) close() {
 	if l.closed {
 		return
 	}
-	if l.t.Failed() {
-		text, _ := os.ReadFile(filepath.Join(l.dir, "announcer.log"))
-		l.t.Logf("announcer:\n%s", text)
-		if v, err := l.ask(); err == nil {
+	if l.t.Failed() && l.ours != nil {
+		l.t.Logf("announcer:\n%s", l.ours.Log())
+		if v, err := l.ours.Ask(l.ctx); err == nil {
 			var b bytes.Buffer
 			_ = view.Print(&b, v)
 			l.t.Logf("status:\n%s", b.String())
@@ -252,7 +221,7 @@ func (l *lab) close() {
 		}
 	}
 	if l.ours != nil {
-		check(l.t, l.ours.Stop(5*time.Second))
+		check(l.t, l.ours.Stop())
 	}
 	if l.router != nil {
 		check(l.t, l.router.Stop())
@@ -264,9 +233,6 @@ func (l *lab) close() {
 		check(l.t, l.gate.Close())
 	}
 	check(l.t, l.Net.Close())
-	if l.log != nil {
-		l.log.Close()
-	}
 	check(l.t, os.RemoveAll(l.dir))
 }
 
@@ -277,7 +243,7 @@ func (l *lab) within(most time.Duration, what string, is func() (bool, error)) t
 	var last error
 	err := topo.Until(l.ctx, machine.Slower(most), 2*time.Millisecond, func(context.Context) error {
 		select {
-		case <-l.done():
+		case <-l.ours.Ended():
 			return topo.Final(fmt.Errorf("the announcer has ended: %w", l.ours.Err()))
 		default:
 		}
@@ -358,15 +324,30 @@ func both(t *testing.T, test func(t *testing.T, kind string)) {
 	}
 }
 
+// beside runs a test that depends on the router little, beside others: with BIRD, and with each
+// router in the full runs.
+func beside(t *testing.T, test func(t *testing.T, kind string)) {
+	for _, kind := range kinds() {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			test(t, kind)
+		})
+	}
+}
+
 // timed runs a test that measures, alone: with BIRD, and with each router in the full runs.
 func timed(t *testing.T, test func(t *testing.T, kind string)) {
-	kinds := []string{"bird", "frr"}
-	if !full() {
-		kinds = kinds[:1]
-	}
-	for _, kind := range kinds {
+	for _, kind := range kinds() {
 		t.Run(kind, func(t *testing.T) { test(t, kind) })
 	}
+}
+
+// kinds are the routers of tests that depend on them little.
+func kinds() []string {
+	if full() {
+		return []string{"bird", "frr"}
+	}
+	return []string{"bird"}
 }
 
 // replaceWords replaces words, each by the next one.

@@ -29,6 +29,18 @@ func Build(dir string, race bool) (string, error) {
 	return path, nil
 }
 
+// BuildCommand builds another command of the tree, such as sluice-announcer, into a directory, and
+// returns its path.
+func BuildCommand(dir, name string) (string, error) {
+	path := filepath.Join(dir, name)
+	c := exec.Command("go", "build", "-o", path, "sluice.dev/sluice/cmd/"+name)
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := c.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w\n%s", name, err, out)
+	}
+	return path, nil
+}
+
 // Find returns the absolute path of a daemon's binary, or what to do without one, or without root.
 func Find(path string) (string, error) {
 	path, err := filepath.Abs(path)

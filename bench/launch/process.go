@@ -182,8 +182,10 @@ func (g *Gateway) Command(ctx context.Context, args ...string) (string, error) {
 const logTailBytes = 64 << 10
 
 // Log is the end of what the daemon logged.
-func (g *Gateway) Log() string {
-	text, err := os.ReadFile(g.LogFile())
+func (g *Gateway) Log() string { return logTail(g.LogFile()) }
+
+func logTail(path string) string {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return err.Error()
 	}
