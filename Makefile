@@ -28,6 +28,10 @@ build: ## build bin/sluice, bin/sluice-controller, bin/sluice-announcer and bin/
 demo: build ## three namespaces, real traffic, under a minute; KEEP=1 leaves it standing
 	./bin/sluice-bench demo --sluice ./bin/sluice $(if $(KEEP),--keep)
 
+.PHONY: demo-vip
+demo-vip: build cluster-binaries ## a Service gets its VIP by BGP from two gateways, one is lost: an API server, BIRD; under a minute once Kubernetes is built
+	./bin/sluice-bench demo-vip
+
 .PHONY: test-tools
 test-tools:
 	@./.ci/test-tools
@@ -53,8 +57,8 @@ e2e: build ## the long end-to-end runs: 1 GiB transfers, kill -9, churn, idle an
 	SLUICE_E2E=full $(TEST) -v -count=1 ./bench/e2e/...
 
 .PHONY: announce
-announce: build ## routes beside BIRD and FRR, all of it: each failure ten times; minutes
-	SLUICE_ANNOUNCE=full $(TEST) -v -count=1 ./bench/announce
+announce: build cluster-binaries ## routes beside BIRD and FRR, all of it: each failure ten times, and 1,000 Services on an API server; minutes
+	SLUICE_CLUSTER=1 SLUICE_ANNOUNCE=full $(TEST) -v -count=1 ./bench/announce
 
 RUNS      ?= 200
 
@@ -76,8 +80,9 @@ cluster-binaries: ## build etcd and Kubernetes into the user's cache: minutes, o
 # and download some hundred modules.
 .PHONY: cluster
 cluster: build cluster-binaries ## the tests against a real API server and kube-proxy
-	SLUICE_CLUSTER=1 $(TEST) -count=1 ./bench/cluster/... ./control/allocate ./control/announce/cluster ./deploy
+	SLUICE_CLUSTER=1 $(TEST) -count=1 ./bench/cluster/... ./bench/demo/vip ./control/allocate ./control/announce/cluster ./deploy
 	SLUICE_CLUSTER=1 $(TEST) -count=1 -run 'TestTenant|TestOutage' ./bench/e2e
+	SLUICE_CLUSTER=1 $(TEST) -count=1 -v -run 'TestFirstAnswer|TestManyServices' ./bench/announce
 
 .PHONY: cluster-test
 cluster-test: cluster-binaries ## the chart on a cluster of one machine, with kubelets, containerd and runc: reached, updated, removed

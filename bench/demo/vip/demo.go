@@ -1,0 +1,154 @@
+package vip
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"sluice.dev/sluice/bench/demo/console"
+	"sluice.dev/sluice/bench/launch"
+	"sluice.dev/sluice/bench/reach"
+	"sluice.dev/sluice/bench/topo"
+)
+
+// Config describes the demonstration.
+type Config struct {
+	Sluice, Controller, Announcer string // the programs
+	Out                           io.Writer
+	// Patience multiplies every bound of time, on machines that are slow; 0 is 1.
+	Patience int
+
+	wait time.Duration // for anything, in tests; 0 is maxWait
+}
+
+// maxWait is how long anything is waited for.
+const maxWait = 30 * time.Second
+
+// How much of everything.
+const (
+	gateways = 2
+	backends = 3
+	requests = 400 // over new connections
+	held     = 60  // connections that are open when a gateway is lost
+)
+
+var settings = reach.Settings{Addresses: "203.0.113.10-203.0.113.20"}
+
+// service is what is applied. No kubelet runs pods: the slice is written beside it.
+const service = `apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec:
+  type: LoadBalancer
+  allocateLoadBalancerNodePorts: false
+  ports: [{port: 80, targetPort: 8080}]
+`
+
+// demo is one run.
+type demo struct {
+	Config
+	p   *console.Console
+	lab *reach.Lab
+	vip netip.Addr // of the Service
+}
+
+// Run shows everything and removes what it made. It returns nil only if every expectation was met.
+func Run(ctx context.Context, c Config) error {
+	d := &demo{Config: c, p: console.New(c.Out)}
+	d.Patience = max(1, c.Patience)
+	var err error
+	if d.Sluice, err = launch.Find(c.Sluice); err != nil {
+		return err
+	}
+	for _, path := range []*string{&d.Controller, &d.Announcer} {
+		if *path, err = filepath.Abs(*path); err == nil {
+			_, err = os.Stat(*path)
+		}
+		if err != nil {
+			return fmt.Errorf("%w; build it with `make build`", err)
+		}
+	}
+	if _, err := launch.Sweep(); err != nil {
+		d.p.Say("cannot clean up after a killed run: %v", err)
+	}
+	return d.p.End(ctx, d.perform(ctx), d.logs, d.remove)
+}
+
+func (d *demo) perform(ctx context.Context) (err error) {
+	d.lab, err = reach.New(reach.Config{Sluice: d.Sluice, Controller: d.Controller, Announcer: d.Announcer,
+		Gateways: gateways, Backends: backends, Progress: d.Out})
+	if err != nil {
+		return err
+	}
+	return d.p.Play(ctx, []console.Part{
+		{Title: "An API server, with what the chart installs", Do: d.apiServer},
+		{Title: "Addresses, and who is told of them", Do: d.objects},
+		{Title: "A router: BIRD", Do: d.router},
+		{Title: "A controller and two gateways", Do: d.gateways},
+		{Title: "A Service of type LoadBalancer", Do: d.service},
+		{Title: "Requests", Do: d.traffic},
+		{Title: "A gateway is lost", Do: d.loss},
+		{Title: "The Service is deleted, and everything ends", Do: d.end},
+	})
+}
+
+// bound is a bound of time on this machine.
+func (d *demo) bound(t time.Duration) time.Duration { return time.Duration(d.Patience) * t }
+
+// block prints a text as it is.
+func (d *demo) block(text string) {
+	for _, line := range strings.Split(strings.Trim(text, "\n"), "\n") {
+		d.p.Say("  %s", line)
+	}
+}
+
+// kubectl prints what `kubectl get` does for a path of the API.
+func (d *demo) kubectl(ctx context.Context, what, path string) error {
+	var b strings.Builder
+	if err := d.lab.Cluster.Get(ctx, &b, path); err != nil {
+		return err
+	}
+	d.p.Say("$ kubectl get %s", what)
+	d.block(b.String())
+	return nil
+}
+
+// birdc prints the lines of BIRD's answer that have a word; all without one.
+func (d *demo) birdc(ctx context.Context, command, word string) error {
+	out, err := d.lab.Router.Ask(ctx, command)
+	if err != nil {
+		return err
+	}
+	d.p.Say("$ birdc %s", command)
+	for i, line := range strings.Split(strings.TrimSpace(out), "\n") {
+		if i > 0 && strings.Contains(line, word) { // the first is BIRD's version
+			d.p.Say("  %s", line)
+		}
+	}
+	return nil
+}
+
+// until waits until something is so, and returns how long after a moment that was.
+func (d *demo) until(ctx context.Context, since time.Time, is func(context.Context) error) (time.Duration, error) {
+	err := topo.Until(ctx, d.bound(cmp.Or(d.wait, maxWait)), time.Millisecond, is)
+	return time.Since(since), err
+}
+
+func (d *demo) logs() {
+	if d.lab != nil {
+		d.block(d.lab.Logs())
+	}
+}
+
+func (d *demo) remove() error {
+	if d.lab == nil {
+		return nil
+	}
+	return d.lab.Close()
+}

@@ -1,0 +1,104 @@
+//go:build root
+
+package vip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/demo/console"
+	"sluice.dev/sluice/bench/launch"
+	"sluice.dev/sluice/bench/machine"
+)
+
+// programs builds what runs from the tree, so that no stale binary is judged.
+func programs(t *testing.T) (c Config) {
+	t.Helper()
+	if !cluster.Enabled() {
+		t.Skip("needs a control plane, which takes minutes to build: " + cluster.EnableVariable + "=1, or make cluster")
+	}
+	var errs [3]error
+	dir := t.TempDir()
+	c.Sluice, errs[0] = launch.Build(dir, false)
+	c.Controller, errs[1] = launch.BuildCommand(dir, "sluice-controller")
+	c.Announcer, errs[2] = launch.BuildCommand(dir, "sluice-announcer")
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// run runs the demo and checks that nothing of it is left on disk.
+func run(t *testing.T, ctx context.Context, c Config, saw ...func(string)) (string, error) {
+	t.Helper()
+	var out strings.Builder
+	c.Out = writer(func(text []byte) {
+		out.Write(text)
+		for _, f := range saw {
+			f(string(text))
+		}
+	})
+	err := Run(ctx, c)
+	for _, pattern := range []string{"/dev/shm/sluice-gate-%d-*", "/dev/shm/sluice-cluster-%d-*", os.TempDir() +
+		"/sluice-reach-%d-*"} {
+		if left, _ := filepath.Glob(fmt.Sprintf(pattern, os.Getpid())); len(left) > 0 { // well-formed
+			t.Errorf("left over: %v", left)
+		}
+	}
+	return out.String(), err
+}
+
+// writer is called with what is printed.
+type writer func([]byte)
+
+func (w writer) Write(text []byte) (int, error) {
+	w(text)
+	return len(text), nil
+}
+
+// TestDemo: all is as expected, within the minute that is promised.
+func TestDemo(t *testing.T) {
+	c := programs(t)
+	ctx, cancel := context.WithTimeout(t.Context(), machine.Slower(time.Minute))
+	defer cancel()
+	out, err := run(t, ctx, c)
+	t.Logf("%s", out)
+	if err != nil || !strings.Contains(out, "All 11 expectations met") {
+		t.Error(err)
+	}
+}
+
+// TestDemoFails: a step that does not hold makes the exit status.
+func TestDemoFails(t *testing.T) {
+	c := programs(t)
+	c.Controller = "/bin/false" // nobody gives addresses
+	c.wait = 2 * time.Second
+	out, err := run(t, t.Context(), c)
+	if !errors.Is(err, console.ErrExpectation) || !strings.Contains(out, "the Service has no address yet") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestInterrupted: whatever was under way, nothing is left.
+func TestInterrupted(t *testing.T) {
+	c := programs(t)
+	for _, at := range []string{"1. An API server", "4. A controller", "7. A gateway is lost"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		out, err := run(t, ctx, c, func(text string) {
+			if strings.Contains(text, at) {
+				cancel()
+			}
+		})
+		cancel()
+		if !errors.Is(err, console.ErrInterrupted) || strings.Contains(out, "FAILED") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package vip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sluice.dev/sluice/bench/demo/console"
+	"sluice.dev/sluice/bench/reach"
+	"sluice.dev/sluice/bench/topo"
+)
+
+// traffic sends requests by the VIP, each over a new connection.
+func (d *demo) traffic(ctx context.Context) error {
+	r, err := d.ask(ctx, requests)
+	if err != nil {
+		return err
+	}
+	c := console.Columns{-10, 8}
+	d.p.Head(c, "by", "answers")
+	byBoth := true
+	for _, g := range d.lab.Gateways {
+		n := r.Clients[backOf(g).String()]
+		byBoth = byBoth && n > 0
+		d.p.Row(c, g.Host.Name, n)
+	}
+	for _, b := range d.lab.Net.Backends {
+		d.p.Row(c, b.Name, r.Shares[b.Name])
+	}
+	d.p.Say("")
+	d.p.Expect(r.Failed() == 0 && r.Requests == requests, "%d requests to %s, %d errors, p50 %.1f ms, p99 %.1f ms",
+		r.Requests, d.target(), r.Failed(), millis(r, 50), millis(r, 99))
+	d.errors(r)
+	d.p.Expect(byBoth, "both gateways forward: the router spreads connections over them")
+	return nil
+}
+
+// ask sends requests, each over a new connection.
+func (d *demo) ask(ctx context.Context, n int) (*topo.Result, error) {
+	return d.lab.Net.Clients[0].HTTP(ctx, topo.HTTPLoad{Targets: []netip.AddrPort{d.target()}, Requests: n,
+		Concurrency: 8, Timeout: d.bound(5 * time.Second)})
+}
+
+// backOf is the address that backends see of a gateway.
+func backOf(g *reach.Gateway) netip.Addr { return g.Host.Interfaces[1].Addr4.Addr() }
+
+func millis(r *topo.Result, quantile float64) float64 {
+	return float64(r.Latency.ValueAtQuantile(quantile)) / 1000
+}
+
+// errors prints what went wrong, by kind.
+func (d *demo) errors(r *topo.Result) {
+	for kind, n := range r.Errors {
+		d.p.Say("   %s: %d", kind, n)
+	}
+}
+
+// routeWithin is what the router may take until it has one route: BFD notices after three times
+// 100 ms, and the rest is for a busy machine.
+const routeWithin = time.Second
+
+// settleTime is when a SYN that was lost has been sent again (RFC 6298, section 2.1: after one
+// second), and answered.
+const settleTime = 1500 * time.Millisecond
+
+// loss destroys a gateway while connections are open, and new ones are made.
+func (d *demo) loss(ctx context.Context) error {
+	client, lost := d.lab.Net.Clients[0], d.lab.Gateways[len(d.lab.Gateways)-1]
+	flows, err := client.OpenTCP(ctx, topo.FlowLoad{Targets: []netip.AddrPort{d.target()}, Flows: held,
+		Interval: 50 * time.Millisecond, Timeout: d.bound(20 * time.Second)})
+	if err != nil {
+		return err
+	}
+	defer flows.Stop()
+	open := func(context.Context) error { return answered(flows.States(), nil) }
+	if _, err := d.until(ctx, time.Now(), open); err != nil {
+		return fmt.Errorf("open connections: %w", err)
+	}
+	before := flows.States()
+	meanwhile, stop := context.WithCancel(ctx)
+	defer stop()
+	type outcome struct {
+		r   *topo.Result
+		err error
+	}
+	load := make(chan outcome, 1)
+	go func() {
+		r, err := client.HTTP(meanwhile, topo.HTTPLoad{Targets: []netip.AddrPort{d.target()}, Requests: 1_000_000,
+			Concurrency: 4, Interval: 4 * time.Millisecond, Timeout: d.bound(5 * time.Second)})
+		load <- outcome{r, err}
+	}()
+	d.p.Say("%d connections are open and ask every 50 ms, and 4 clients make new ones all the time.", held)
+	d.p.Say("%s loses its power: no link, no process, no word to anybody.", lost.Host.Name)
+	began := time.Now()
+	destroyed := make(chan error, 1)
+	go func() { destroyed <- lost.Destroy() }()
+	took, err := d.until(ctx, began, func(context.Context) error { return d.hopsAre(len(d.lab.Gateways) - 1) })
+	if err := errors.Join(err, <-destroyed); err != nil {
+		return err
+	}
+	r, err := d.ask(ctx, requests)
+	if err != nil {
+		return err
+	}
+	if err := topo.Pause(ctx, d.bound(settleTime)); err != nil {
+		return err
+	}
+	stop()
+	during := <-load
+	if during.err != nil {
+		return during.err
+	}
+	if err := d.birdc(ctx, "show route "+d.prefix().String(), ""); err != nil {
+		return err
+	}
+	d.p.Say("")
+	d.p.Expect(took < d.bound(routeWithin), "the router has one route %d ms later: BFD missed three packets, 100 ms "+
+		"apart", took.Milliseconds())
+	d.p.Expect(r.Failed() == 0 && r.Requests == requests, "then: %d new connections, %d errors, p99 %.1f ms",
+		r.Requests, r.Failed(), millis(r, 99))
+	d.errors(r)
+	d.p.Say("   all the while: %d new connections, of which %d failed, slowest %.1f s: SYNs that were sent to %s",
+		during.r.Requests, during.r.Failed(), float64(during.r.Latency.Max())/1e6, lost.Host.Name)
+	d.p.Say("   until then are sent again after a second; what was under way there is below.")
+	d.errors(during.r)
+	return d.judgeHeld(ctx, flows, before, backOf(lost).String())
+}
+
+// answered returns an error unless each flow that is not broken has been answered (again).
+func answered(now, before []topo.FlowState) error {
+	waiting := 0
+	for i := range now {
+		had := int64(0)
+		if before != nil {
+			had = before[i].Answers
+		}
+		if now[i].Broken == nil && now[i].Answers <= had {
+			waiting++
+		}
+	}
+	if waiting > 0 {
+		return fmt.Errorf("%d connections wait for an answer", waiting)
+	}
+	return nil
+}
+
+// judgeHeld says what became of the connections that were open when a gateway was lost, which
+// backends knew by an address.
+func (d *demo) judgeHeld(ctx context.Context, flows *topo.Flows, before []topo.FlowState, lost string) error {
+	_, waiting := d.until(ctx, time.Now(), func(context.Context) error { return answered(flows.States(), before) })
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var kept, keptBroken, gone, reset int
+	for i, s := range flows.States() {
+		switch {
+		case before[i].Client != lost:
+			kept++
+			if s.Broken != nil {
+				keptBroken++
+			}
+		default:
+			gone++
+			if s.Broken != nil {
+				reset++
+			}
+		}
+	}
+	d.p.Expect(kept > 0 && keptBroken == 0 && waiting == nil,
+		"%d open connections by the gateway that is left: %d broken", kept, keptBroken)
+	d.p.Expect(reset == gone, "%d open connections by the one that is gone: %d ended. Gateways share no flows: the "+
+		"other", gone, reset)
+	d.p.Say("   knows nothing of them, and answers with a reset, so that clients connect again at once.")
+	return nil
+}
+
+// end deletes the Service and stops everything.
+func (d *demo) end(ctx context.Context) error {
+	began := time.Now()
+	services := d.lab.Cluster.Client().CoreV1().Services("default")
+	if err := services.Delete(ctx, "web", metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	took, err := d.until(ctx, began, func(context.Context) error { return d.hopsAre(0) })
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	d.p.Expect(err == nil, "the router has no route to %s any more, %d ms after `kubectl delete`", d.vip,
+		took.Milliseconds())
+	survivor := d.lab.Gateways[0]
+	err = d.lab.Stop()
+	d.p.Expect(err == nil, "controller, announcer and gateway end when they are told to%s", becauseOf(err))
+	left, err := survivor.Leftovers()
+	if err != nil {
+		return err
+	}
+	d.p.Expect(len(left) == 0, "%s is as it was before: no interface, program, mount or file of Sluice is left%s",
+		survivor.Host.Name, strings.Join(append([]string{""}, left...), ", "))
+	return nil
+}
+
+// becauseOf is an error after a colon, if there is one.
+func becauseOf(err error) string {
+	if err != nil {
+		return ": " + err.Error()
+	}
+	return ""
+}
