@@ -64,6 +64,10 @@ const DefaultDrainDelay = 5 * time.Second
 // again is how often speakers try again what could not be done.
 const again = time.Second
 
+// gather is how long objects may change before they are read: a step costs what all VIPs cost, and
+// of a Service that is created an API server tells several times.
+const gather = 50 * time.Millisecond
+
 // Loop brings together what is seen of the gateway, objects and speakers.
 type Loop struct {
 	config  Config
@@ -153,23 +157,32 @@ func (l *Loop) Run(ctx context.Context) {
 	alarm := time.NewTimer(0)
 	defer alarm.Stop()
 	read := true
+	var gathered <-chan time.Time // nil while no object has changed
 	for {
 		if next := l.step(time.Now(), read); !next.IsZero() {
 			alarm.Reset(time.Until(next))
 		}
 		read = false
-		select {
-		case <-ctx.Done():
-			for _, s := range l.config.Speakers {
-				s.Close()
+		for waiting := true; waiting; {
+			waiting = false
+			select {
+			case <-ctx.Done():
+				for _, s := range l.config.Speakers {
+					s.Close()
+				}
+				return
+			case <-l.changed:
+				waiting = true
+				if gathered == nil {
+					gathered = time.After(gather)
+				}
+			case <-gathered:
+				read, gathered = true, nil
+			case <-l.seen:
+			case <-reports:
+			case <-tick.C:
+			case <-alarm.C:
 			}
-			return
-		case <-l.changed:
-			read = true
-		case <-l.seen:
-		case <-reports:
-		case <-tick.C:
-		case <-alarm.C:
 		}
 	}
 }
