@@ -276,11 +276,14 @@ func TestAnnouncerRestartsWithBFD(t *testing.T) {
 // deferral time of a second (package bgp).
 const endOfRIB = 1200 * time.Millisecond
 
+// otherVIP is not announced any more after the last restart.
+const otherVIP = "198.51.100.10"
+
 func restarts(t *testing.T, kind string, bfd bool) {
 	l := withSession(t, kind, bfd, true)
-	l.apply(launch.Service{Name: "echo", Port: port, UDP: true, VIPs: []string{vip4}})
-	_, err := l.gate.Applied(l.ctx)
-	must(t, err)
+	l.apply(launch.Service{Name: "echo", Port: port, UDP: true, VIPs: []string{vip4, otherVIP}})
+	l.write(replaceWords(objectsOf(bfd, true), "203.0.113.0/24", "203.0.113.0/24, 198.51.100.0/24"))
+	l.routed(otherVIP+"/32", true, 20*time.Second)
 	load := l.open(10, 5*time.Millisecond)
 	load.Timeout = machine.Slower(time.Second)
 	datagrams, err := l.Clients[0].OpenUDP(l.ctx, load)
@@ -293,6 +296,9 @@ func restarts(t *testing.T, kind string, bfd bool) {
 			must(t, l.ours.Stop())
 		}
 		l.stays(held, "ended")
+		if i == runs()-1 {
+			l.write(objectsOf(bfd, true))
+		}
 		l.start()
 		l.within(20*time.Second, "the session", func() (bool, error) {
 			l.stays(10*time.Millisecond, "starting")
@@ -301,16 +307,14 @@ func restarts(t *testing.T, kind string, bfd bool) {
 		})
 		l.stays(endOfRIB, "started")
 	}
+	// What is not announced any more goes, as soon as the next one has told all.
+	l.routed(otherVIP+"/32", false, 20*time.Second)
+	l.stays(held, "told all")
 	r := datagrams.Finish()
 	t.Logf("%d ends: %d datagrams, %d lost", runs(), r.Requests, r.Failed())
 	if r.Failed() > 0 || r.Requests == 0 {
 		t.Errorf("datagrams were lost: %v", r.Errors)
 	}
-	// What is not announced any more goes, as soon as the next one has told all.
-	must(t, l.ours.Kill())
-	l.write(replaceWords(objectsOf(bfd, true), "203.0.113.0/24, ", ""))
-	l.start()
-	l.routed(vip, false, 20*time.Second)
 }
 
 // What is announced is in a file for the next process; nothing is, after a clean stop of the
