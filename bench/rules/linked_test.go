@@ -28,7 +28,6 @@ var laboratory = []string{
 // others are the modules that only sluice-controller and sluice-announcer need.
 var others = []string{
 	"github.com/osrg/gobgp/v4", // BGP
-	"go4.org/netipx",           // ranges of pools
 }
 
 // drawing lists parts of the paths of modules that draw or compute plots.

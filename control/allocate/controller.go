@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -105,17 +104,8 @@ func (c *controller) all() []*corev1.Service {
 			list = append(list, s)
 		}
 	}
-	sortByAge(list)
+	pools.SortByAge(list)
 	return list
-}
-
-func sortByAge(list []*corev1.Service) {
-	slices.SortFunc(list, func(a, b *corev1.Service) int {
-		if n := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); n != 0 {
-			return n
-		}
-		return strings.Compare(pools.KeyOf(a), pools.KeyOf(b))
-	})
 }
 
 // namespaceLabels returns nil while the namespace is not in the cache.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -80,10 +79,8 @@ func (s *poolSet) add(list []*pools.Pool, p *pools.Pool, note func(reason, forma
 			return list
 		}
 	}
-	for _, q := range list {
-		if at, overlap := p.Overlaps(q); overlap {
-			note(poolsOverlap, "%s is in pool %s, too: it is given once, from either", at, q.Name)
-		}
+	for _, text := range pools.OverlapsWith(p, list) {
+		note(poolsOverlap, "%s", text)
 	}
 	return append(list, p)
 }
@@ -102,7 +99,7 @@ func readPool(o *unstructured.Unstructured) (p *pools.Pool, unknown []string, er
 	if !there {
 		return nil, nil, errors.New("spec is missing")
 	}
-	unknown = unknownFields(raw)
+	unknown = pools.Unread(raw)
 	text, err := json.Marshal(raw)
 	if err != nil {
 		return nil, unknown, fmt.Errorf("spec: %w", err)
@@ -113,25 +110,4 @@ func readPool(o *unstructured.Unstructured) (p *pools.Pool, unknown []string, er
 	}
 	p, err = pools.New(o.GetName(), spec)
 	return p, unknown, err
-}
-
-// known fields of a pool's specification, and of its serviceAllocation.
-var known = map[string][]string{
-	"spec":              {"addresses", "autoAssign", "avoidBuggyIPs", "serviceAllocation"},
-	"serviceAllocation": {"priority", "namespaces", "namespaceSelectors", "serviceSelectors"},
-}
-
-func unknownFields(spec map[string]any) (list []string) {
-	for _, name := range slices.Sorted(maps.Keys(spec)) {
-		if !slices.Contains(known["spec"], name) {
-			list = append(list, "spec."+name)
-		}
-	}
-	allocation, _ := spec["serviceAllocation"].(map[string]any)
-	for _, name := range slices.Sorted(maps.Keys(allocation)) {
-		if !slices.Contains(known["serviceAllocation"], name) {
-			list = append(list, "spec.serviceAllocation."+name)
-		}
-	}
-	return list
 }

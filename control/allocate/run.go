@@ -164,7 +164,7 @@ func lead(ctx context.Context, c Config, client kubernetes.Interface, other dyna
 				"took", time.Since(begin))
 		}
 	}
-	sortByAge(services)
+	pools.SortByAge(services)
 	k.setPools(p.read(), services)
 	c.Metrics.leads(k)
 	defer c.Metrics.leads(nil)

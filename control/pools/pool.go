@@ -109,6 +109,12 @@ func newOnly(s *ServiceAllocation) (*only, error) {
 	return o, errors.Join(errs...)
 }
 
+// CheckAddresses returns what is wrong with one of a specification's addresses.
+func CheckAddresses(text string) error {
+	_, err := parseRange(text)
+	return err
+}
+
 // parseRange reads a prefix or a range. Bits of a prefix beyond its length do not count, as in
 // MetalLB.
 func parseRange(text string) (netipx.IPRange, error) {
@@ -178,6 +184,16 @@ func (p *Pool) Overlaps(q *Pool) (netip.Addr, bool) {
 		}
 	}
 	return netip.Addr{}, false
+}
+
+// OverlapsWith returns what is to be said of addresses that a pool and one of others both have.
+func OverlapsWith(p *Pool, others []*Pool) (texts []string) {
+	for _, q := range others {
+		if at, overlap := p.Overlaps(q); overlap {
+			texts = append(texts, fmt.Sprintf("%s is in pool %s, too: it is given once, from either", at, q.Name))
+		}
+	}
+	return texts
 }
 
 // Size returns how many addresses can be had, at most math.MaxInt64 of each family. One that is in

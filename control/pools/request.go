@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,6 +17,45 @@ const (
 	oldMetalLB = "metallb.universe.tf/"
 	cilium     = "lbipam.cilium.io/"
 )
+
+// The annotations that are read for one thing each: the first that is there counts.
+var (
+	wishAnnotations = []string{metallb + "loadBalancerIPs", oldMetalLB + "loadBalancerIPs", cilium + "ips",
+		"io.cilium/lb-ipam-ips"}
+	poolAnnotations    = []string{metallb + "address-pool", oldMetalLB + "address-pool"}
+	sharingAnnotations = []string{metallb + "allow-shared-ip", oldMetalLB + "allow-shared-ip", cilium + "sharing-key",
+		"io.cilium/lb-ipam-sharing-key"}
+)
+
+// AnnotationOfMetalLB reports whether an annotation's name is one of MetalLB's.
+func AnnotationOfMetalLB(name string) bool {
+	return strings.HasPrefix(name, metallb) || strings.HasPrefix(name, oldMetalLB)
+}
+
+// AnnotationRead reports whether an annotation is read of Services.
+func AnnotationRead(name string) bool {
+	return slices.Contains(wishAnnotations, name) || slices.Contains(poolAnnotations, name) ||
+		slices.Contains(sharingAnnotations, name)
+}
+
+// SortByAge orders Services as they are looked at: the oldest first, and equals by key.
+func SortByAge(list []*corev1.Service) {
+	slices.SortFunc(list, func(a, b *corev1.Service) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(KeyOf(a), KeyOf(b)))
+	})
+}
+
+// CompareWishes orders Services of manifests, which have no age: those that ask for an address come
+// first, and equals by key.
+func CompareWishes(s, t *corev1.Service) int {
+	rank := func(s *corev1.Service) int {
+		if wish, _ := annotation(s, wishAnnotations); wish != "" || s.Spec.LoadBalancerIP != "" {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(rank(s), rank(t)), strings.Compare(KeyOf(s), KeyOf(t)))
+}
 
 // Request is what a Service asks for.
 type Request struct {
@@ -53,14 +93,14 @@ func RequestOf(s *corev1.Service, namespaceLabels map[string]string) (*Request, 
 	if s.Spec.IPFamilyPolicy != nil {
 		r.Policy = *s.Spec.IPFamilyPolicy
 	}
-	for _, a := range clusterIPs(s) {
-		r.V6First = r.V6First || a.Is6() && !r.V4
-		r.V4, r.V6 = r.V4 || a.Is4(), r.V6 || a.Is6()
+	for _, v6 := range familiesOf(s) {
+		r.V6First = r.V6First || v6 && !r.V4
+		r.V4, r.V6 = r.V4 || !v6, r.V6 || v6
 	}
 	for _, p := range s.Spec.Ports {
 		r.Ports = append(r.Ports, Port{p.Protocol, p.Port})
 	}
-	r.Pool, _ = annotation(s, metallb+"address-pool", oldMetalLB+"address-pool")
+	r.Pool, _ = annotation(s, poolAnnotations)
 	var refusal *Refusal
 	r.Addresses, refusal = wishOf(s)
 	switch {
@@ -86,10 +126,24 @@ func clusterIPs(s *corev1.Service) (list []netip.Addr) {
 	return list
 }
 
+// familiesOf returns for each ClusterIP whether it is an IPv6 address; in a manifest, where an API
+// server has not yet given any, for each of spec.ipFamilies.
+func familiesOf(s *corev1.Service) (v6 []bool) {
+	for _, a := range clusterIPs(s) {
+		v6 = append(v6, a.Is6())
+	}
+	if len(v6) > 0 || s.UID != "" {
+		return v6
+	}
+	for _, f := range s.Spec.IPFamilies {
+		v6 = append(v6, f == corev1.IPv6Protocol)
+	}
+	return v6
+}
+
 // wishOf returns the addresses that a Service asks for.
 func wishOf(s *corev1.Service) ([]netip.Addr, *Refusal) {
-	text, name := annotation(s, metallb+"loadBalancerIPs", oldMetalLB+"loadBalancerIPs", cilium+"ips",
-		"io.cilium/lb-ipam-ips")
+	text, name := annotation(s, wishAnnotations)
 	if s.Spec.LoadBalancerIP != "" {
 		if text != "" {
 			return nil, refuse(BadWish, "spec.loadBalancerIP and annotation %s are both set: remove one", name)
@@ -138,7 +192,7 @@ func familyNames(v4, v6 bool) string {
 }
 
 // annotation returns the first that is there, and its name.
-func annotation(s *corev1.Service, names ...string) (value, name string) {
+func annotation(s *corev1.Service, names []string) (value, name string) {
 	for _, n := range names {
 		if v, there := s.Annotations[n]; there {
 			return v, n

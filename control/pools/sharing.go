@@ -39,10 +39,10 @@ func sharingOf(s *corev1.Service) Sharing {
 		h.Backend = labels.Set(s.Spec.Selector).String()
 	}
 	var name string
-	h.Key, name = annotation(s, metallb+"allow-shared-ip", oldMetalLB+"allow-shared-ip", cilium+"sharing-key",
-		"io.cilium/lb-ipam-sharing-key")
+	h.Key, name = annotation(s, sharingAnnotations)
 	if h.Cilium = strings.Contains(name, "cilium"); h.Cilium {
-		list, _ := annotation(s, cilium+"sharing-cross-namespace", "io.cilium/lb-ipam-sharing-cross-namespace")
+		list, _ := annotation(s, []string{cilium + "sharing-cross-namespace",
+			"io.cilium/lb-ipam-sharing-cross-namespace"})
 		h.Namespaces = words(list)
 	}
 	return h

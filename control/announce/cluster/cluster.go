@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -222,7 +221,7 @@ func (s *Source) Objects() (*announce.Objects, string) {
 
 func (s *Source) collect() *announce.Objects {
 	o := &announce.Objects{Services: map[string]labels.Set{}, UIDs: map[string]string{},
-		Node: announce.Node{Name: s.config.Node}, Password: s.password}
+		Node: announce.Node{Name: s.config.Node}, Password: kinds.PasswordIn(s.config.Namespace, s.secret)}
 	for _, r := range s.resources {
 		if r.store == nil {
 			continue
@@ -251,26 +250,17 @@ func nodeOf(n *corev1.Node) announce.Node {
 	return out
 }
 
-// password reads a Secret of type basic-auth from the store: it waits for nobody.
-func (s *Source) password(namespace, name string) (string, error) {
-	if s.secrets == nil || namespace != "" && namespace != s.config.Namespace {
-		return "", fmt.Errorf("passwords are read in namespace %q alone, and not in Secret %s/%s",
-			s.config.Namespace, namespace, name)
+// secret returns a Secret from the store: it waits for nobody.
+func (s *Source) secret(name string) *corev1.Secret {
+	if s.secrets == nil {
+		return nil
 	}
 	s.mu.Lock()
 	store := s.secrets.store
 	s.mu.Unlock()
-	item, there, err := store.GetByKey(s.config.Namespace + "/" + name)
-	secret, ok := item.(*corev1.Secret)
-	if err != nil || !there || !ok {
-		return "", fmt.Errorf("there is no Secret %s/%s", s.config.Namespace, name)
-	}
-	if secret.Type != corev1.SecretTypeBasicAuth {
-		return "", fmt.Errorf("the Secret %s/%s is of type %s: must be %s, as MetalLB's", s.config.Namespace, name,
-			secret.Type,
-			corev1.SecretTypeBasicAuth)
-	}
-	return strings.TrimRight(string(secret.Data[corev1.BasicAuthPasswordKey]), "\n"), nil
+	item, _, _ := store.GetByKey(s.config.Namespace + "/" + name) // a store in memory has no errors
+	secret, _ := item.(*corev1.Secret)
+	return secret
 }
 
 // Tell writes an Event about an object.

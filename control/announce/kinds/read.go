@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -31,7 +30,8 @@ func (r Ref) String() string {
 	return r.Kind + " " + r.Name
 }
 
-func refOf(o *unstructured.Unstructured) Ref {
+// RefOf returns an object's name.
+func RefOf(o *unstructured.Unstructured) Ref {
 	return Ref{o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName(), string(o.GetUID())}
 }
 
@@ -124,16 +124,16 @@ func (r *Reader) Read(objects []*unstructured.Unstructured) (*Set, []Problem) {
 }
 
 func (r *reading) note(o *unstructured.Unstructured, reason, format string, args ...any) {
-	r.problems = append(r.problems, Problem{refOf(o), reason, fmt.Sprintf(format, args...)})
+	r.problems = append(r.problems, Problem{RefOf(o), reason, fmt.Sprintf(format, args...)})
 }
 
 // readOne reads an object's specification, or returns what it said before.
 func readOne[S, T any](r *reading, o *unstructured.Unstructured, make func(*S) (T, error)) (value T, ok bool) {
-	ref := refOf(o)
+	ref := RefOf(o)
 	raw, err := specOf(o)
 	if err == nil {
-		if unknown := unknownFields(o.GetKind(), raw); len(unknown) > 0 {
-			r.note(o, FieldNotDone, "Sluice does not do what these ask for: %s", strings.Join(unknown, ", "))
+		if gaps := Gaps(o.GetKind(), raw); len(gaps) > 0 {
+			r.note(o, FieldNotDone, "%s", GapsNote(gaps))
 		}
 		var spec S
 		if err = decode(raw, &spec); err == nil {
@@ -172,18 +172,6 @@ func decode(raw map[string]any, into any) error {
 	return nil
 }
 
-func unknownFields(kind string, spec map[string]any) (list []string) {
-	for _, name := range slices.Sorted(maps.Keys(spec)) {
-		if nothing, there := idle[name]; there && reflect.DeepEqual(spec[name], nothing) {
-			continue
-		}
-		if !slices.Contains(known[kind], name) {
-			list = append(list, "spec."+name)
-		}
-	}
-	return list
-}
-
 func (r *reading) pool(o *unstructured.Unstructured) {
 	p, ok := readOne(r, o, func(s *pools.Spec) (*pools.Pool, error) { return pools.New(o.GetName(), *s) })
 	if ok {
@@ -215,7 +203,7 @@ func (r *reading) peer(o *unstructured.Unstructured) {
 		if err != nil {
 			return nil, err
 		}
-		p.Ref = refOf(o)
+		p.Ref = RefOf(o)
 		if p.passwordRef != "" {
 			namespace := cmp.Or(s.PasswordSecret.Namespace, o.GetNamespace())
 			if r.Password == nil {
@@ -230,9 +218,7 @@ func (r *reading) peer(o *unstructured.Unstructured) {
 				return nil, fmt.Errorf("bfdProfile: there is no BFDProfile %s that can be used", s.BFDProfile)
 			}
 		}
-		if p.BFD != nil && p.MultiHop {
-			r.note(o, FieldNotDone, "bfdProfile with ebgpMultiHop: BFD here is for neighbours of one link (RFC 5881); "+
-				"this session has none")
+		if p.MultiHop { // a Gap
 			p.BFD = nil
 		}
 		return p, nil

@@ -71,7 +71,7 @@ type CommunityAlias struct {
 	Value string `json:"value"`
 }
 
-// known are the fields of each kind that are read.
+// known are the fields of each kind that are read. Those of pools are pools.Unread's.
 var known = map[string][]string{
 	"BGPPeer": {"myASN", "peerASN", "peerAddress", "interface", "sourceAddress", "peerPort", "holdTime",
 		"keepaliveTime",
@@ -79,11 +79,6 @@ var known = map[string][]string{
 		"ebgpMultiHop", "dualStackAddressFamily"},
 	"BGPAdvertisement": {"aggregationLength", "aggregationLengthV6", "localPref", "communities", "ipAddressPools",
 		"ipAddressPoolSelectors", "nodeSelectors", "serviceSelectors", "peers"},
-	"BFDProfile":    {"receiveInterval", "transmitInterval", "detectMultiplier"},
-	"Community":     {"communities"},
-	"AddressPool":   {"addresses", "autoAssign", "avoidBuggyIPs", "serviceAllocation"},
-	"IPAddressPool": {"addresses", "autoAssign", "avoidBuggyIPs", "serviceAllocation"},
+	"BFDProfile": {"receiveInterval", "transmitInterval", "detectMultiplier"},
+	"Community":  {"communities"},
 }
-
-// idle are fields and values by which nothing is asked for: MetalLB's API server adds them.
-var idle = map[string]any{"disableMP": false, "echoMode": false, "passiveMode": false, "vrf": "", "dynamicASN": ""}

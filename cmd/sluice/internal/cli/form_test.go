@@ -5,6 +5,7 @@ import (
 
 	"sluice.dev/sluice/cmd/sluice/internal/doctor"
 	"sluice.dev/sluice/control/config/kubeproxy"
+	"sluice.dev/sluice/control/config/metallb"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/internal/pinned"
 )
@@ -29,6 +30,7 @@ func TestOutputHasARevision(t *testing.T) {
 		{"version", status.Build{}},
 		{"cleanup", cleanupView{}},
 		{"config from-kube-proxy", kubeproxy.Result{}},
+		{"config from-metallb", metallb.Result{}},
 	} {
 		form += pinned.Form(c.command+": ", c.printed)
 	}

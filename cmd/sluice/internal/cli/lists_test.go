@@ -24,7 +24,9 @@ func TestListsAreNeverNull(t *testing.T) {
 	const text = "apiVersion: sluice.dev/v1alpha1\nkind: GatewayConfiguration\ninterfaces: [{name: eth0}]\n"
 	proxy := filepath.Join(t.TempDir(), "proxy.yaml")
 	const proxyText = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
-	for path, text := range map[string]string{file: text, proxy: proxyText} {
+	pool := filepath.Join(t.TempDir(), "pool.yaml")
+	const poolText = "apiVersion: metallb.io/v1beta1\nkind: L2Advertisement\nmetadata: {name: lan}\n"
+	for path, text := range map[string]string{file: text, proxy: proxyText, pool: poolText} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -36,6 +38,7 @@ func TestListsAreNeverNull(t *testing.T) {
 		"drain":   {"10.1.0.11:8080"}, "undrain": {"10.1.0.11:8080"},
 		"cleanup": {}, "version": {}, "doctor": {"--config", file},
 		"config check": {file}, "config defaults": {}, "config from-kube-proxy": {proxy},
+		"config from-metallb": {pool},
 	}
 	printNothing := []string{"run", "probe", "help", "completion"}
 	var commands []string

@@ -48,7 +48,8 @@ func (s *session) configCommand() *cobra.Command {
 		Short: "Check a configuration file, print the defaults, make one from kube-proxy's",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return usageError{fmt.Errorf("config needs one of: check FILE, defaults, from-kube-proxy FILE")}
+			return usageError{fmt.Errorf("config needs one of: check FILE, defaults, from-kube-proxy FILE, " +
+				"from-metallb FILE...")}
 		},
 	}
 	var host bool
@@ -72,7 +73,7 @@ func (s *session) configCommand() *cobra.Command {
 			return err
 		},
 	}
-	c.AddCommand(check, defaults, s.fromKubeProxyCommand())
+	c.AddCommand(check, defaults, s.fromKubeProxyCommand(), s.fromMetalLBCommand())
 	return c
 }
 
