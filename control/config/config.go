@@ -72,6 +72,8 @@ type Configuration struct {
 
 	Kubernetes Kubernetes `json:"kubernetes"`
 	Manifests  Manifests  `json:"manifests"`
+	// AddressPools give Services of type LoadBalancer in manifests their addresses.
+	AddressPools []AddressPool `json:"addressPools" reload:"live"`
 	// StateDir is where the flow table, the pins and the status socket are.
 	StateDir string  `json:"stateDir"`
 	BPFFS    string  `json:"bpfFS"`

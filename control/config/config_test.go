@@ -56,6 +56,27 @@ func TestBadFields(t *testing.T) {
 		{"unknown field", "nodename: x", "gw.yaml:5: nodename: is no known field, did you mean nodeName?"},
 		{"unknown nested field", "snat: {portz: 1-2}", "gw.yaml:5: snat.portz: is no known field, did you mean ports?"},
 		{"field far from any", "bananas: 1", "gw.yaml:5: bananas: is no known field, known here are apiVersion, kind,"},
+		{"a pool's address", "addressPools: [{name: p, addresses: [192.0.2.0/24, 192.0.2.1]}]", "gw.yaml:5: " +
+			"addressPools[0].addresses[1]: \"192.0.2.1\" is no prefix such as 192.0.2.0/24, and no range such as " +
+			"192.0.2.10-192.0.2.20"},
+		{"a pool's range", "addressPools: [{name: p, addresses: [192.0.2.9-192.0.2.1]}]", "gw.yaml:5: " +
+			"addressPools[0].addresses[0]: range \"192.0.2.9-192.0.2.1\": the first address must not be after"},
+		{"a pool without addresses", "addressPools: [{name: p}]",
+			"gw.yaml:5: addressPools[0].addresses: is empty, list"},
+		{"a pool without a name", "addressPools: [{addresses: [192.0.2.0/24]}]",
+			"gw.yaml:5: addressPools[0].name: is missing"},
+		{"a pool's unknown field", "addressPools: [{name: p, addresses: [192.0.2.0/24], protocol: bgp}]",
+			"gw.yaml:5: addressPools[0].protocol: is no known field"},
+		{"pools with a name", "addressPools: [{name: p, addresses: [192.0.2.0/24]}, {name: p, addresses: " +
+			"[198.51.100.0/24]}]", "gw.yaml:5: addressPools[1].name: is p, as that of addressPools[0], rename one"},
+		{"pools with an address", "addressPools: [{name: p, addresses: [192.0.2.0/24]}, {name: q, addresses: " +
+			"[192.0.2.128/25]}]", "gw.yaml:5: addressPools[1].addresses: has 192.0.2.128, as addressPools[0] has"},
+		{"a pool's priority", "addressPools: [{name: p, addresses: [192.0.2.0/24], serviceAllocation: {priority: -1}}]",
+			"gw.yaml:5: addressPools[0].serviceAllocation.priority: is -1, choose 0 or more"},
+		{"a pool's priority for all", "addressPools: [{name: p, addresses: [192.0.2.0/24], serviceAllocation: " +
+			"{priority: 1}}]", "gw.yaml:5: addressPools[0].serviceAllocation.priority: is 1 without namespaces"},
+		{"pools without manifests", "kubernetes: {enabled: true}\nmanifests: {directory: ''}\naddressPools: " +
+			"[{name: p, addresses: [192.0.2.0/24]}]", "gw.yaml:7: addressPools: is for Services of manifests, and"},
 		{"given twice", "workers: 1\nworkers: 2", "gw.yaml:6: workers: is given twice, keep one"},
 		{"mapping for scalar", "workers: {a: 1}", "gw.yaml:5: workers: must be a single value, not a list or mapping"},
 		{"scalar for mapping", "log: info", "gw.yaml:5: log: must be a mapping with the fields level, format"},

@@ -87,8 +87,8 @@ func TestReload(t *testing.T) {
 		"limits.connectionsPerSource", "limits.newConnectionsPerSource", "limits.connections",
 		"limits.newConnections", "endpointHealth.check", "endpointHealth.passive",
 		"endpointHealth.checksPerSecond", "maglev.seed", "unservedVIPPort", "unknownConnection",
-		"kubernetes.staleEndpointTimeout", "metrics.backends", "log.level", "drain.timeout", "drain.handOver",
-		"tuning.passAfter",
+		"kubernetes.staleEndpointTimeout", "addressPools", "metrics.backends", "log.level", "drain.timeout",
+		"drain.handOver", "tuning.passAfter",
 	}
 	if !slices.Equal(live, want) {
 		t.Errorf("live fields are %v, want %v", live, want)

@@ -49,6 +49,7 @@ func validate(c *Configuration, refused map[string]bool) Errors {
 	k.sockets(c)
 	k.hostLink(c)
 	k.paths(c)
+	k.addressPools(c)
 	return k.errs
 }
 

@@ -31,6 +31,7 @@ type object struct {
 	id             objects.ObjectID
 	decoded        runtime.Object
 	field, message string
+	problems       []objects.FieldProblem // further ones, of a Service
 }
 
 // documentError is why a whole file cannot be used.
@@ -79,7 +80,7 @@ func (out *found) put(from objects.Source, batch *tracker.Batch) map[objects.Obj
 		case o.decoded == nil:
 			batch.Malformed(at, o.id, o.field, o.message)
 		default:
-			batch.Upsert(at, o.decoded)
+			batch.UpsertNoted(at, o.decoded, o.problems)
 		}
 		now[o.id] = true
 	}

@@ -7,7 +7,8 @@
 // that end in .yaml, .yml or .json and do not begin with a dot. Other kinds are skipped with a
 // warning, so that a directory may hold a whole application. Unlike kubectl, it reads the status of
 // a Service: status.loadBalancer.ingress has its VIPs. The Service is served in the address
-// families of spec.clusterIPs or, without those, in spec.ipFamilies.
+// families of spec.clusterIPs or, without those, in spec.ipFamilies. Where there are pools, a
+// Service of type LoadBalancer whose status has no VIP gets one of them (package assign).
 //
 // Decoding is strict: an unknown or doubled field makes the object malformed.
 //
@@ -29,6 +30,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"sluice.dev/sluice/control/assign"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
 )
@@ -44,6 +46,8 @@ type Config struct {
 	// Anyones: the files may be anybody's, as nobody acts by them. Otherwise they and the directory
 	// are refused where others than root and this process's user may write them (package trusted).
 	Anyones bool
+	// Addresses, unless nil, decides about the addresses of Services of type LoadBalancer.
+	Addresses *assign.Assigner
 	// Settle is how long a file must not change before it is read; 0 is 50 ms.
 	Settle time.Duration
 	// Rescan is the interval of scans without a notification, for filesystems that have none; 0 is
@@ -59,6 +63,7 @@ type Watcher struct {
 
 	// Only Run's goroutine uses these.
 	files          map[string]*file // by name
+	decide         bool             // addresses are to be decided about again
 	unsettledSince time.Time        // zero while nothing is being written
 }
 
@@ -112,6 +117,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 		defer notify.Close()
 		events, errs = notify.Events, notify.Errors
 	}
+	var decisions <-chan struct{}
+	if w.Addresses != nil {
+		decisions = w.Addresses.Changed()
+	}
 	l := scanner{Watcher: w, notify: notify}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -126,6 +135,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 			timer.Reset(w.Settle)
 		case answer := <-w.syncs:
 			l.waiting = append(l.waiting, waiting{answer, time.Now()})
+			timer.Reset(0)
+		case <-decisions:
+			w.decide = true
 			timer.Reset(0)
 		case <-timer.C:
 			timer.Reset(l.look())

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/control/assign"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/internal/trusted"
@@ -23,10 +24,13 @@ type rig struct {
 	dir string
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T) *rig { return newRigWith(t, nil) }
+
+func newRigWith(t *testing.T, addresses *assign.Assigner) *rig {
 	dir := t.TempDir()
 	r := &rig{t: t, dir: dir, Watcher: New(Config{
 		Log: slog.New(slog.DiscardHandler), Dir: dir, Tracker: tracker.New(), Settle: 10 * time.Millisecond,
+		Addresses: addresses,
 	})}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

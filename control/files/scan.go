@@ -24,6 +24,8 @@ type file struct {
 	since   time.Time // when it was first seen like this
 	read    bool      // like this
 	objects map[objects.ObjectID]bool
+	next    *found // what was read, until it is applied
+	held    []held // with Addresses: its Services of type LoadBalancer
 }
 
 const (
@@ -55,8 +57,15 @@ func (w *Watcher) scan(now time.Time) (unsettled bool, err error) {
 	if unsettled && now.Sub(w.unsettledSince) < patience*w.Settle {
 		return true, nil
 	}
+	if w.Addresses != nil {
+		select { // what was changed before a call of Sync counts
+		case <-w.Addresses.Changed():
+			w.decide = true
+		default:
+		}
+	}
 	var batch tracker.Batch
-	changed := false
+	changed := w.decide
 	for _, name := range names {
 		if f := w.files[name]; !f.read && f.settled(now, w.Settle) {
 			if f.read = w.read(name, f, &batch); f.read {
@@ -73,9 +82,20 @@ func (w *Watcher) scan(now time.Time) (unsettled bool, err error) {
 			changed = true
 		}
 	}
-	if changed {
-		w.Tracker.Apply(&batch)
+	if !changed {
+		return unsettled, nil
 	}
+	w.decide = false
+	if w.Addresses != nil {
+		w.give(&batch)
+	}
+	for name, f := range w.files {
+		if f.next != nil {
+			f.replace(w.place(name), f.next, &batch)
+			f.next = nil
+		}
+	}
+	w.Tracker.Apply(&batch)
 	return unsettled, nil
 }
 
@@ -127,7 +147,8 @@ func (f *file) settled(now time.Time, settle time.Duration) bool {
 	return f.read || now.Sub(f.since) >= settle || now.Sub(f.stamp.Modified) >= settle
 }
 
-// read reads a file into the batch. It returns false if the file changed meanwhile.
+// read reads a file into f.next; if it cannot be used, that is reported instead. It returns false
+// if the file changed meanwhile.
 func (w *Watcher) read(name string, f *file, batch *tracker.Batch) bool {
 	path := filepath.Join(w.Dir, name)
 	data, err := w.readBounded(path)
@@ -143,7 +164,7 @@ func (w *Watcher) read(name string, f *file, batch *tracker.Batch) bool {
 		w.keep(name, err, batch)
 		return true
 	}
-	f.replace(w.place(name), found, batch)
+	f.next = found
 	return true
 }
 

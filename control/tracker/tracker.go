@@ -82,12 +82,15 @@ type operation struct {
 
 // Upsert adds or replaces an object: a *corev1.Service, *discoveryv1.EndpointSlice or *corev1.Node.
 // It keeps copies only.
-func (b *Batch) Upsert(from objects.Source, object runtime.Object) {
+func (b *Batch) Upsert(from objects.Source, object runtime.Object) { b.UpsertNoted(from, object, nil) }
+
+// UpsertNoted is Upsert with further problems of a Service, which its source has found.
+func (b *Batch) UpsertNoted(from objects.Source, object runtime.Object, further []objects.FieldProblem) {
 	op := operation{source: from}
 	switch o := object.(type) {
 	case *corev1.Service:
 		s, bad := objects.TrimService(o)
-		s.Problems = objects.LimitProblems(s.Problems)
+		s.Problems = objects.LimitProblems(append(s.Problems, further...))
 		op.id, op.object, op.bad = s.ID, s, objects.LimitProblems(bad)
 	case *discoveryv1.EndpointSlice:
 		s, bad := objects.TrimSlice(o)

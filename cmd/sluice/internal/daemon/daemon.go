@@ -156,6 +156,7 @@ func Run(ctx context.Context, file string) error {
 		}
 		return errors.Join(err, d.stop())
 	}
+	d.objects.ownAddresses(d.config)
 	if err := d.start(d.life); err != nil {
 		return errors.Join(err, d.stop())
 	}

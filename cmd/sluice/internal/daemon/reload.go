@@ -112,6 +112,9 @@ func (d *Daemon) reload(ctx context.Context) {
 	if k := d.objects.kubernetes; k != nil {
 		k.SetStaleEndpointTimeout(merged.Kubernetes.StaleEndpointTimeout.D())
 	}
+	if a := d.objects.addresses; a != nil {
+		a.SetPools(merged.Pools())
+	}
 	d.checks.Configure(checkSettings(merged))
 	d.configure(ctx)
 }

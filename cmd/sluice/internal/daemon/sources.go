@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"sluice.dev/sluice/control/assign"
+	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/files"
 	"sluice.dev/sluice/control/k8s"
 	"sluice.dev/sluice/control/loop"
@@ -18,7 +20,9 @@ type inputs struct {
 	tracker    *tracker.Tracker
 	kubernetes *k8s.Watcher   // nil if it is not a source
 	files      *files.Watcher // nil if it is not a source
-	reading    bool
+	// addresses gives Services of files theirs; nil without files.
+	addresses *assign.Assigner
+	reading   bool
 	// nodeChanged receives when something of the own Node changed.
 	nodeChanged chan struct{}
 }
@@ -28,7 +32,10 @@ func (d *Daemon) makeObjects() error {
 	o, c := &d.objects, d.config
 	o.tracker, o.nodeChanged = tracker.New(), make(chan struct{}, 1)
 	if c.Manifests.Directory != "" {
-		o.files = files.New(files.Config{Log: d.log, Dir: c.Manifests.Directory, Tracker: o.tracker})
+		o.addresses = assign.New(assign.Config{Log: d.log, StateDir: c.StateDir})
+		o.addresses.SetPools(c.Pools())
+		o.files = files.New(files.Config{Log: d.log, Dir: c.Manifests.Directory, Tracker: o.tracker,
+			Addresses: o.addresses})
 	}
 	if !c.Kubernetes.Enabled {
 		return nil
@@ -55,6 +62,15 @@ func (o *inputs) feeds() (list []tracker.Feed) {
 		list = append(list, o.files)
 	}
 	return list
+}
+
+// ownAddresses makes the file of addresses this process's, which has the lock on the flow table: no
+// other one writes it.
+func (o *inputs) ownAddresses(c *config.Configuration) {
+	if o.addresses != nil {
+		o.addresses.SetPools(c.Pools()) // they may have changed during a wait
+		o.addresses.Own()
+	}
 }
 
 // readObjects starts reading, unless a standby has.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"sluice.dev/sluice/cmd/sluice/internal/drains"
+	"sluice.dev/sluice/control/assign"
 )
 
 // stop undoes what start has done, in reverse: first the goroutines that repair things, then the
@@ -61,6 +62,7 @@ func (d *Daemon) clear(keep bool) (errs []error) {
 		errs = append(errs, d.pins.Close(true), d.flows.Remove())
 		if d.leaving != "" {
 			_ = os.Remove(filepath.Join(d.config.StateDir, drains.Name))
+			_ = os.Remove(filepath.Join(d.config.StateDir, assign.File))
 		}
 		_ = os.Remove(d.config.StateDir) // if it is empty now
 	}

@@ -15,6 +15,7 @@ import (
 
 	"sluice.dev/sluice/cmd/sluice/internal/nodeconfig"
 	"sluice.dev/sluice/cmd/sluice/internal/steering"
+	"sluice.dev/sluice/control/assign"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/files"
@@ -64,7 +65,7 @@ func Offline(
 		return v, err
 	}
 	tracker := tracker.New()
-	if err := readOnce(ctx, manifests, tracker); err != nil {
+	if err := readOnce(ctx, c, manifests, tracker); err != nil {
 		return v, err
 	}
 	var off offline
@@ -114,9 +115,12 @@ func readable(p objects.Problem) bool {
 }
 
 // readOnce reads a directory of manifests as the daemon does.
-func readOnce(ctx context.Context, dir string, tracker *tracker.Tracker) error {
+func readOnce(ctx context.Context, c *config.Configuration, dir string, tracker *tracker.Tracker) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	w := files.New(files.Config{Log: slog.New(slog.DiscardHandler), Dir: dir, Tracker: tracker, Anyones: true})
+	log := slog.New(slog.DiscardHandler)
+	addresses := assign.New(assign.Config{Log: log, StateDir: c.StateDir}) // owns nothing, and so writes nothing
+	addresses.SetPools(c.Pools())
+	w := files.New(files.Config{Log: log, Dir: dir, Tracker: tracker, Anyones: true, Addresses: addresses})
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
 	err := w.Sync(ctx)
