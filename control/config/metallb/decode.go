@@ -114,7 +114,7 @@ func nonNil(labels map[string]string) map[string]string {
 func (c *conversion) addService(o *unstructured.Unstructured) error {
 	s := &corev1.Service{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, s); err != nil {
-		return fmt.Errorf("Service %s: %w", o.GetName(), err)
+		return fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err)
 	}
 	if s.Namespace == "" {
 		s.Namespace = corev1.NamespaceDefault
@@ -128,7 +128,7 @@ func (c *conversion) addService(o *unstructured.Unstructured) error {
 func (c *conversion) addSecret(o *unstructured.Unstructured) error {
 	s := &corev1.Secret{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, s); err != nil {
-		return fmt.Errorf("Secret %s: %w", o.GetName(), err)
+		return fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err)
 	}
 	for name, value := range s.StringData { // as the API server merges them
 		if s.Data == nil {

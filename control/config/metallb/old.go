@@ -29,7 +29,7 @@ type oldConfig struct {
 func (c *conversion) addConfigMap(o *unstructured.Unstructured) error {
 	m := &corev1.ConfigMap{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, m); err != nil {
-		return fmt.Errorf("ConfigMap %s: %w", o.GetName(), err)
+		return fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err)
 	}
 	var raw map[string]any
 	if err := sigsyaml.Unmarshal([]byte(m.Data["config"]), &raw); err != nil || raw["peers"] == nil &&
@@ -39,7 +39,7 @@ func (c *conversion) addConfigMap(o *unstructured.Unstructured) error {
 	}
 	var config oldConfig
 	if err := sigsyaml.UnmarshalStrict([]byte(m.Data["config"]), &config); err != nil {
-		return fmt.Errorf("ConfigMap %s: data.config: %w", o.GetName(), err)
+		return fmt.Errorf("%s %s: data.config: %w", o.GetKind(), o.GetName(), err)
 	}
 	add := func(version, kind, name string, spec map[string]any) { c.addOld(o, version, kind, name, spec) }
 	for i, peer := range config.Peers {

@@ -49,7 +49,7 @@ func (s *session) configCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return usageError{fmt.Errorf("config needs one of: check FILE, defaults, from-kube-proxy FILE, " +
-				"from-metallb FILE...")}
+				"from-metallb FILE")}
 		},
 	}
 	var host bool
