@@ -17,9 +17,10 @@ func (s *session) fromMetalLBCommand() *cobra.Command {
 			"On standard error it lists for each object what announcer and controller read of it as it\n" +
 			"is, which fields are not done and what to do instead, and the address of each Service. It\n" +
 			"changes nothing and needs no daemon; FILE - is standard input:\n\n" +
-			"  kubectl get ipaddresspools,bgppeers.metallb.io,bgpadvertisements.metallb.io,\\\n" +
-			"l2advertisements,bfdprofiles.metallb.io,communities.metallb.io,services,namespaces -A -o yaml |\n" +
-			"    sluice config from-metallb - > sluice.yaml\n\n" +
+			"  for kind in ipaddresspools l2advertisements bgpadvertisements bgppeers bfdprofiles communities; do\n" +
+			"    kubectl get $kind.metallb.io -A -o yaml; echo ---; done > metallb.yaml\n" +
+			"  kubectl get services,namespaces -A -o yaml |\n" +
+			"    sluice config from-metallb metallb.yaml - > sluice.yaml\n\n" +
 			"With -o json or -o yaml it prints all of that, and the objects as a text.",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
