@@ -1,0 +1,137 @@
+package hello
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+)
+
+var (
+	keys    = Keys{[]byte(strings.Repeat("a", 32)), []byte(strings.Repeat("b", 32))}
+	address = gocmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+)
+
+func sample() *Hello {
+	return &Hello{Name: "gateway-1", Joining: true, Incarnation: 1 << 60, Sequence: 7, Nonce: 9, Heard: []uint64{3, 4},
+		Table: 5, Part: 1, Parts: 2, VIPs: []Entry{{netip.MustParseAddr("192.0.2.1"), true},
+			{netip.MustParseAddr("2001:db8::1"), false}}}
+}
+
+// What is sealed is opened by whoever has the key, also one that does not sign any more; nothing
+// else is, whichever bit differs.
+func TestSeal(t *testing.T) {
+	t.Parallel()
+	for _, h := range []*Hello{sample(), {Name: "n", Goodbye: true, Parts: 1}} {
+		b := keys.Seal(h)
+		for _, k := range []Keys{keys, {keys[1], keys[0]}} {
+			got, refusal := k.Open(b)
+			if diff := gocmp.Diff(h, got, address); refusal != "" || diff != "" {
+				t.Errorf("%q, -want +got:\n%s", refusal, diff)
+			}
+		}
+		if _, refusal := (Keys{keys[1]}).Open(b); refusal != Forged {
+			t.Errorf("by another key: %q", refusal)
+		}
+		for i := range len(b) * 8 {
+			bad := bytes.Clone(b)
+			bad[i/8] ^= 1 << (i % 8)
+			if _, refusal := keys.Open(bad); refusal != Forged {
+				t.Errorf("bit %d changed: %q", i, refusal)
+			}
+		}
+		for i := range b {
+			if _, refusal := keys.Open(b[:i]); refusal != Forged {
+				t.Errorf("%d bytes of it: %q", i, refusal)
+			}
+		}
+	}
+}
+
+// Messages that the key proves and that say nonsense are of another version.
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(b []byte) []byte{
+		"magic":            func(b []byte) []byte { b[3] = '2'; return b },
+		"unknown flag":     func(b []byte) []byte { b[4] |= 4; return b },
+		"no name":          func(b []byte) []byte { b[5] = 0; return b },
+		"part of no parts": func(b []byte) []byte { b[9] = 1; return b },
+		"many nonces":      func(b []byte) []byte { b[10] = 255; return b },
+		"more VIPs":        func(b []byte) []byte { b[13]++; return b },
+		"fewer VIPs":       func(b []byte) []byte { b[13]--; return b },
+		"reserved":         func(b []byte) []byte { b[15] = 1; return b },
+		"family":           func(b []byte) []byte { b[48+9+16] = 5; return b },
+		"short":            func(b []byte) []byte { return b[:20] },
+		"mapped": func(b []byte) []byte {
+			a := netip.MustParseAddr("::ffff:192.0.2.1").As16()
+			return append(b[:len(b)-16], a[:]...)
+		},
+	} {
+		b := change(sample().marshal())
+		if _, refusal := keys.Open(append(b, sum(keys[0], b)...)); refusal != Version {
+			t.Errorf("%s: %q", name, refusal)
+		}
+	}
+}
+
+// The greatest message fits into a frame of IPv6's least MTU.
+func TestSize(t *testing.T) {
+	t.Parallel()
+	var list []Entry
+	for i := range 1000 {
+		a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
+		if i%3 == 0 {
+			a = netip.AddrFrom16([16]byte{0x20, 14: byte(i >> 8), 15: byte(i)})
+		}
+		list = append(list, Entry{a, i%2 == 0})
+	}
+	parts := Split(list)
+	if got := slices.Concat(parts...); !slices.Equal(got, list) {
+		t.Errorf("%d of %d are in the parts", len(got), len(list))
+	}
+	for i, p := range parts {
+		h := Hello{Name: strings.Repeat("n", MaxName), Heard: make([]uint64, MaxHeard), Parts: uint16(len(parts)),
+			Part: uint16(i), VIPs: p}
+		b := keys.Seal(&h)
+		if len(b) > 1280-14 {
+			t.Errorf("a message of %d bytes", len(b))
+		}
+		if _, refusal := keys.Open(b); refusal != "" {
+			t.Errorf("part %d: %q", i, refusal)
+		}
+	}
+	if none := Split(nil); len(none) != 1 || len(none[0]) != 0 {
+		t.Errorf("no VIPs: %v", none)
+	}
+}
+
+func TestReadKeys(t *testing.T) {
+	t.Parallel()
+	k := strings.Repeat("k", 32)
+	for text, want := range map[string]string{
+		"": "there is no key", "\n \n": "there is no key", "secret": "line 1 has 6 characters",
+		k + "\nsecret\n": "line 2",
+	} {
+		if _, err := ReadKeys([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	got, err := ReadKeys(fmt.Appendf(nil, "%s\n\n %sx \n", k, k))
+	if err != nil || !got.Equal(Keys{[]byte(k), []byte(k + "x")}) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// Any bytes are read without a panic, and what is read is written the same.
+func FuzzOpen(f *testing.F) {
+	f.Add(sample().marshal())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if h, ok := unmarshal(b); ok && !bytes.Equal(h.marshal(), b) {
+			t.Errorf("%+v is written as %x, and was read from %x", h, h.marshal(), b)
+		}
+	})
+}

@@ -1,0 +1,34 @@
+// Package members decides which gateway of a link has a VIP, from the hellos that gateways send
+// each other. All choose alike, and nobody is asked: there is no election.
+//
+//	hellos ──▶ Receive ──▶ who is alive, and which VIPs each would forward ─┐
+//	SetVIPs ─▶ which VIPs this gateway would forward ───────────────────────┼─▶ owner of each VIP
+//	Tick ────▶ who has been silent for too long ────────────────────────────┘
+//
+// # Owner
+//
+// The owner of a VIP is the candidate with the greatest hash of its name and the VIP (rendezvous
+// hashing). Candidates are the live members that list the VIP. So a member that goes moves its own
+// VIPs and no others, and they come back with it. Candidates that are about to leave are only
+// chosen where there are no others.
+//
+// # Alive
+//
+// A member is alive from a hello that proves that it is of now, until it says goodbye or is silent
+// for Silent intervals. A hello of a member that is not known to be alive is of now if it has a
+// nonce in it that this process made after it lost the member, or after it started: recorded hellos
+// have none. Of a live member only greater sequences of its process count, or a later process.
+// So no clocks are compared.
+//
+// A process that stood still itself has heard nobody meanwhile: others are not dead for that
+// reason, their time is extended (Tick).
+//
+// # Joining
+//
+// A member that starts, whose gateway or link begins to work, or that another live member has lost,
+// is joining for Settle: it hears the others and takes no VIP. So a gateway that comes and goes
+// moves nothing, and who was taken for dead while it stood still gives way before it takes back.
+//
+// Everything here is a function of what is passed, the time among it. Members is not for several
+// goroutines at once.
+package members

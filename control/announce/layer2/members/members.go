@@ -1,0 +1,376 @@
+package members
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"sluice.dev/sluice/control/announce/layer2/frame"
+	"sluice.dev/sluice/control/announce/layer2/hello"
+)
+
+// Config configures Members.
+type Config struct {
+	// Name is this member's, Incarnation greater than that of the process before.
+	Name        string
+	Incarnation uint64
+	// Every is the time between hellos. A member that is silent for Silent of them is dead.
+	Every  time.Duration
+	Silent int
+	// Settle is how long a member that joins takes no VIP.
+	Settle time.Duration
+	// Nonce returns a number that nobody can guess.
+	Nonce func() uint64
+}
+
+// Refusals of Receive, beside those of package hello.
+const (
+	Own      hello.Refusal = "own"       // it is ours: another interface of this node is on the link, too
+	SameName hello.Refusal = "same_name" // another node has this one's name
+	Replayed hello.Refusal = "replayed"  // it is older than one that was used
+	Unproven hello.Refusal = "unproven"  // nothing in it is of now; so is the first one of who joins
+	Full     hello.Refusal = "full"      // there are too many members
+)
+
+// maxNonces is how many of the last nonces are known. One is made whenever a member is lost, and
+// what members send back is some intervals old at most.
+const maxNonces = 64
+
+// Standing is a VIP and whether this gateway would forward it.
+type Standing struct {
+	VIP      netip.Addr
+	Eligible bool
+	Leaving  bool // others are better
+}
+
+// Members is what one gateway knows of those of a link.
+type Members struct {
+	config Config
+	nonces []uint64 // the newest last
+	minted int      // how many were made
+	floor  int      // the first nonce that proves something of a member that is not known, by number
+	others map[string]*member
+
+	ready bool
+	gone  bool      // goodbye was said
+	joins time.Time // until then, no VIP is taken
+	out   outgoing
+	last  time.Time // of Tick
+
+	watched  []netip.Addr        // VIPs whose owner is asked for, in order
+	eligible map[netip.Addr]bool // those that this gateway would forward: whether it leaves
+	owners   map[netip.Addr]Owner
+	gained   []netip.Addr
+	lost     []netip.Addr
+	changes  uint64
+	version  uint64
+}
+
+// member is another one.
+type member struct {
+	name  string
+	mac   frame.MAC
+	alive bool
+	since time.Time // it is alive, or is not
+	why   string    // it is not
+
+	incarnation, sequence uint64
+	proves                int       // the first nonce that proves a hello to be of now, by number
+	nonce                 uint64    // its own
+	told                  time.Time // when it was received last, used or not
+	heard                 time.Time // when a hello was used last
+	hearsUs, joining      bool
+
+	table   uint64
+	vips    map[netip.Addr]bool // whether it leaves; nil until its list is known
+	pending uint64              // the version whose parts come in
+	parts   [][]hello.Entry
+	missing int
+}
+
+// New returns Members without others. A process joins when it starts.
+func New(c Config, now time.Time) *Members {
+	m := &Members{config: c, others: map[string]*member{}, owners: map[netip.Addr]Owner{}, last: now,
+		eligible: map[netip.Addr]bool{}, joins: now.Add(c.Settle)}
+	m.mint()
+	m.out.list(nil)
+	m.out.next = now
+	return m
+}
+
+func (m *Members) mint() {
+	m.minted++
+	m.nonces = append(m.nonces, m.config.Nonce())
+	if len(m.nonces) > maxNonces {
+		m.nonces = m.nonces[1:]
+	}
+}
+
+// listsOurs reports whether a member has heard us since we made a nonce, by its number.
+func (m *Members) listsOurs(h *hello.Hello, since int) bool {
+	first := m.minted - len(m.nonces)
+	for i, n := range m.nonces {
+		if first+i >= since && slices.Contains(h.Heard, n) {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *Members) joining(now time.Time) bool { return m.gone || !m.ready || now.Before(m.joins) }
+
+// Rejoin is called when the link has come up, and by what shows that others take us for dead.
+func (m *Members) Rejoin(now time.Time) {
+	m.joins = now.Add(m.config.Settle)
+	m.out.atOnce(1)
+	m.decide(now)
+}
+
+// SetVIPs replaces the VIPs whose owner is asked for. ready says whether the gateway works at all.
+func (m *Members) SetVIPs(list []Standing, ready bool, now time.Time) {
+	var watched []netip.Addr
+	eligible := map[netip.Addr]bool{}
+	var own []hello.Entry
+	for _, s := range list {
+		watched = append(watched, s.VIP)
+		if s.Eligible {
+			eligible[s.VIP] = s.Leaving
+			own = append(own, hello.Entry{VIP: s.VIP, Leaving: s.Leaving})
+		}
+	}
+	same := maps.Equal(eligible, m.eligible)
+	if same && ready == m.ready && slices.Equal(watched, m.watched) {
+		return
+	}
+	if ready && !m.ready {
+		m.joins = now.Add(m.config.Settle)
+	}
+	m.ready, m.watched, m.eligible = ready, watched, eligible
+	if !same {
+		slices.SortFunc(own, func(a, b hello.Entry) int { return a.VIP.Compare(b.VIP) })
+		m.out.list(own)
+	}
+	m.decide(now)
+}
+
+// Receive takes a hello, of whom has a key. It returns why it is not used.
+func (m *Members) Receive(h *hello.Hello, from frame.MAC, now time.Time) hello.Refusal {
+	if h.Name == m.config.Name {
+		if h.Incarnation == m.config.Incarnation {
+			return Own
+		}
+		return SameName
+	}
+	o := m.others[h.Name]
+	if o == nil {
+		if o = m.add(h.Name, now); o == nil {
+			return Full
+		}
+	}
+	same := h.Incarnation == o.incarnation
+	if same && h.Sequence <= o.sequence || o.alive && h.Incarnation < o.incarnation {
+		return Replayed
+	}
+	o.nonce, o.told = h.Nonce, now // so that it hears that we hear it
+	if !(o.alive && same) && !m.listsOurs(h, o.proves) {
+		return Unproven
+	}
+	m.use(o, h, from, now)
+	return ""
+}
+
+// add makes a place for a member. Those that were lost longest ago give way.
+func (m *Members) add(name string, now time.Time) *member {
+	if len(m.others) >= hello.MaxHeard {
+		var oldest *member
+		for _, o := range m.others {
+			if !o.alive && (oldest == nil || o.told.Before(oldest.told)) {
+				oldest = o
+			}
+		}
+		if oldest == nil {
+			return nil
+		}
+		delete(m.others, oldest.name)
+		m.floor = m.minted // what proves that one is of now is not known any more
+		m.mint()
+	}
+	m.others[name] = &member{name: name, since: now, why: "it has not proven yet that it is there", proves: m.floor}
+	return m.others[name]
+}
+
+// use takes what a hello says, which is of now.
+func (m *Members) use(o *member, h *hello.Hello, from frame.MAC, now time.Time) {
+	before := *o
+	if h.Incarnation != o.incarnation {
+		o.incarnation, o.hearsUs, o.table, o.vips, o.parts = h.Incarnation, false, 0, nil, nil
+	}
+	o.sequence, o.heard, o.mac, o.joining = h.Sequence, now, from, h.Joining
+	if h.Goodbye {
+		m.lose(o, "it said goodbye", now)
+		m.decide(now)
+		return
+	}
+	if !o.alive {
+		o.alive, o.since, o.why = true, now, ""
+		m.version++
+	}
+	heard := o.hearsUs
+	o.hearsUs = m.listsOurs(h, 0)
+	o.take(h)
+	if heard && !o.hearsUs && !m.joining(now) {
+		m.Rejoin(now)
+		return
+	}
+	if o.table != before.table || o.joining != before.joining || o.alive != before.alive ||
+		(o.vips == nil) != (before.vips == nil) {
+		m.decide(now)
+	}
+	if !o.joining && (!before.alive || before.vips == nil) {
+		m.announceAgain(o)
+	}
+}
+
+// announceAgain tells everybody of the VIPs that are here and that a member may have had, too,
+// while it and we did not hear each other.
+func (m *Members) announceAgain(o *member) {
+	for _, vip := range m.watched {
+		if _, lists := o.vips[vip]; lists && m.Owns(vip) && !slices.Contains(m.gained, vip) {
+			m.gained = append(m.gained, vip)
+		}
+	}
+}
+
+// take puts a part of a member's list to the others, and the list into force when it is whole.
+func (o *member) take(h *hello.Hello) {
+	if o.vips != nil && h.Table == o.table {
+		return
+	}
+	if o.parts == nil || h.Table != o.pending || len(o.parts) != int(h.Parts) {
+		o.pending, o.parts, o.missing = h.Table, make([][]hello.Entry, h.Parts), int(h.Parts)
+	}
+	if o.parts[h.Part] == nil {
+		o.missing--
+	}
+	o.parts[h.Part] = append([]hello.Entry{}, h.VIPs...) // not nil
+	if o.missing > 0 {
+		return
+	}
+	o.table, o.vips = o.pending, map[netip.Addr]bool{}
+	for _, p := range o.parts {
+		for _, e := range p {
+			o.vips[e.VIP] = e.Leaving
+		}
+	}
+	o.parts = nil
+}
+
+// lose marks a member as not alive. Only hellos of from now on bring it back.
+func (m *Members) lose(o *member, why string, now time.Time) {
+	o.proves = m.minted
+	m.mint()
+	o.alive, o.since, o.why, o.hearsUs = false, now, why, false
+	m.version++
+}
+
+// Tick looks who is dead. It must be called once each Every at least.
+func (m *Members) Tick(now time.Time) {
+	if stood := now.Sub(m.last); stood > 2*m.config.Every {
+		for _, o := range m.others {
+			o.heard = o.heard.Add(stood - m.config.Every)
+		}
+	}
+	ended := m.last.Before(m.joins) && !now.Before(m.joins)
+	m.last = now
+	for _, o := range m.others {
+		if o.alive && !now.Before(m.deadline(o)) {
+			m.lose(o, fmt.Sprintf("it has been silent for %v", m.silence()), now)
+			ended = true
+		}
+	}
+	if ended {
+		m.version++
+		m.out.atOnce(1)
+		m.decide(now)
+	}
+}
+
+func (m *Members) silence() time.Duration { return time.Duration(m.config.Silent) * m.config.Every }
+
+func (m *Members) deadline(o *member) time.Time { return o.heard.Add(m.silence()) }
+
+// Next returns when Tick or Hellos must be called at the latest.
+func (m *Members) Next() time.Time {
+	next := m.out.next
+	earlier := func(t time.Time) {
+		if t.Before(next) {
+			next = t
+		}
+	}
+	for _, o := range m.others {
+		if o.alive {
+			earlier(m.deadline(o))
+		}
+	}
+	if m.last.Before(m.joins) {
+		earlier(m.joins)
+	}
+	return next
+}
+
+// Member is another gateway of the link.
+type Member struct {
+	Name           string
+	MAC            frame.MAC
+	Alive, Joining bool
+	HearsUs        bool
+	Since          time.Time // it is alive, or is not
+	Why            string    // it is not
+	VIPs           int       // that it has
+}
+
+// List returns the others, by name.
+func (m *Members) List() []Member {
+	has := map[string]int{}
+	for _, o := range m.owners {
+		has[o.Name]++
+	}
+	list := make([]Member, 0, len(m.others))
+	for _, o := range m.others {
+		list = append(list, Member{o.name, o.mac, o.alive, o.joining, o.hearsUs, o.since, o.why, has[o.name]})
+	}
+	slices.SortFunc(list, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+// NameOf returns who has sent hellos from a hardware address; empty: nobody.
+func (m *Members) NameOf(mac frame.MAC) string {
+	for _, o := range m.others {
+		if o.mac == mac {
+			return o.name
+		}
+	}
+	return ""
+}
+
+// MACOf returns where the hellos of a member come from.
+func (m *Members) MACOf(name string) frame.MAC {
+	if o := m.others[name]; o != nil {
+		return o.mac
+	}
+	return frame.MAC{}
+}
+
+// Joining reports whether no VIP was taken when Tick was called last.
+func (m *Members) Joining() bool { return m.joining(m.last) }
+
+// Joins returns until when no VIP is taken; zero: they are.
+func (m *Members) Joins(now time.Time) time.Time {
+	if now.Before(m.joins) {
+		return m.joins
+	}
+	return time.Time{}
+}

@@ -1,0 +1,428 @@
+package members
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/control/announce/layer2/frame"
+	"sluice.dev/sluice/control/announce/layer2/hello"
+)
+
+const (
+	every  = 100 * time.Millisecond
+	settle = 2 * time.Second
+	step   = 5 * time.Millisecond
+)
+
+// station is a gateway on a simulated link.
+type station struct {
+	*Members
+	name        string
+	incarnation uint64
+	stands      bool // it neither receives nor sends
+	dead        bool
+	waiting     []*hello.Hello // arrived while it stands
+}
+
+// sim is a link with a clock of its own.
+type sim struct {
+	t        *testing.T
+	now      time.Time
+	stations []*station
+	vips     []netip.Addr
+	// cut reports whether frames from one do not arrive at another.
+	cut func(from, to string) bool
+	// log has each hello that was sent.
+	log    []*hello.Hello
+	random *rand.Rand
+}
+
+func newSim(t *testing.T, n, vips int) *sim {
+	s := &sim{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), cut: func(string, string) bool { return false },
+		random: rand.New(rand.NewPCG(1, 2))}
+	for i := range vips {
+		s.vips = append(s.vips, netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}))
+	}
+	for i := range n {
+		st := &station{name: fmt.Sprintf("gateway-%d", i)}
+		s.stations = append(s.stations, st)
+		s.start(st)
+	}
+	return s
+}
+
+// start begins a process of a station, after the one before.
+func (s *sim) start(st *station) {
+	st.incarnation++
+	st.dead, st.stands, st.waiting = false, false, nil
+	st.Members = New(Config{Name: st.name, Incarnation: st.incarnation, Every: every, Silent: 3, Settle: settle,
+		Nonce: s.random.Uint64}, s.now)
+	st.SetVIPs(s.standings(nil), true, s.now)
+}
+
+// standings are all VIPs, but for those that are not eligible.
+func (s *sim) standings(not func(netip.Addr) bool) (list []Standing) {
+	for _, v := range s.vips {
+		list = append(list, Standing{VIP: v, Eligible: not == nil || !not(v)})
+	}
+	return list
+}
+
+// run lets time pass, and calls look after each step.
+func (s *sim) run(d time.Duration, look func()) {
+	s.t.Helper()
+	for end := s.now.Add(d); s.now.Before(end); {
+		s.now = s.now.Add(step)
+		for _, st := range s.stations {
+			if st.dead || st.stands {
+				continue
+			}
+			st.Tick(s.now) // before what waits is read: the worse order
+			for _, h := range st.waiting {
+				st.Receive(h, frame.MAC{}, s.now)
+			}
+			st.waiting = nil
+			for _, h := range st.Hellos(s.now) {
+				s.send(st, h)
+			}
+		}
+		if look != nil {
+			look()
+		}
+	}
+}
+
+func (s *sim) send(from *station, h *hello.Hello) {
+	s.log = append(s.log, h)
+	for _, to := range s.stations {
+		if to != from && !to.dead && !s.cut(from.name, to.name) {
+			to.waiting = append(to.waiting, h)
+		}
+	}
+}
+
+// holders returns who has a VIP by its own view.
+func (s *sim) holders(vip netip.Addr) (names []string) {
+	for _, st := range s.stations {
+		if !st.dead && st.Owns(vip) {
+			names = append(names, st.name)
+		}
+	}
+	return names
+}
+
+// agreed checks that each VIP has one owner, and returns whose each is.
+func (s *sim) agreed(when string) map[netip.Addr]string {
+	s.t.Helper()
+	owners := map[netip.Addr]string{}
+	for _, v := range s.vips {
+		names := s.holders(v)
+		if len(names) != 1 {
+			s.t.Fatalf("%s: %v is with %v", when, v, names)
+		}
+		owners[v] = names[0]
+	}
+	return owners
+}
+
+// moved counts the VIPs that are somewhere else, and whose they were.
+func moved(a, b map[netip.Addr]string) map[string]int {
+	n := map[string]int{}
+	for v := range a {
+		if a[v] != b[v] {
+			n[a[v]]++
+		}
+	}
+	return n
+}
+
+// Nobody takes a VIP while it joins; then each has its share, and one owner.
+func TestShares(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 4, 400)
+	s.run(settle-step, func() {
+		for _, v := range s.vips {
+			if names := s.holders(v); names != nil {
+				t.Fatalf("%v is with %v while all join", v, names)
+			}
+		}
+	})
+	s.run(500*time.Millisecond, nil)
+	share := map[string]int{}
+	for _, owner := range s.agreed("after all have joined") {
+		share[owner]++
+	}
+	for name, n := range share {
+		if n < 60 || n > 140 {
+			t.Errorf("%s has %d of 400 VIPs", name, n)
+		}
+	}
+	if len(share) != 4 {
+		t.Errorf("shares %v", share)
+	}
+}
+
+// One alone has all VIPs.
+func TestAlone(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 1, 3)
+	s.run(settle+every, nil)
+	s.agreed("alone")
+}
+
+// A member that dies moves its own VIPs and no others, within the silence; when its next process
+// has joined, they come back, and no sooner.
+func TestDeath(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 3, 300)
+	s.run(settle+time.Second, nil)
+	before := s.agreed("before")
+	s.stations[0].dead = true
+	died, changes := s.now, s.stations[1].Changes()
+	s.run(3*every+2*step, nil)
+	after := s.agreed("after the silence")
+	if m := moved(before, after); len(m) != 1 || m["gateway-0"] == 0 {
+		t.Errorf("VIPs of %v moved", m)
+	}
+	t.Logf("all VIPs have an owner %v after the death", s.now.Sub(died))
+	if c := s.stations[1].Changes() - changes; int(c) != moved(before, after)["gateway-0"] {
+		t.Errorf("%d changes are counted", c)
+	}
+	s.start(s.stations[0])
+	s.run(settle-step, func() {
+		if m := moved(after, s.agreed("while it joins")); len(m) > 0 {
+			t.Fatalf("%v moved while the member joins", m)
+		}
+	})
+	s.run(time.Second, nil)
+	if m := moved(before, s.agreed("after the return")); len(m) > 0 {
+		t.Errorf("%v are not where they were", m)
+	}
+}
+
+// Goodbye moves VIPs at once.
+func TestGoodbye(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 3, 30)
+	s.run(settle+time.Second, nil)
+	s.send(s.stations[0], s.stations[0].Goodbye(s.now))
+	s.run(step, nil)
+	for _, v := range s.vips {
+		if names := s.holders(v); len(names) != 1 || names[0] == "gateway-0" {
+			t.Errorf("%v is with %v", v, names)
+		}
+	}
+}
+
+// A link that is cut in two has an owner on each side, and one again within a second after it is
+// whole; those that keep a VIP announce it again.
+func TestPartition(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 4, 100)
+	s.run(settle+time.Second, nil)
+	before := s.agreed("before")
+	s.cut = func(a, b string) bool { return (a < "gateway-2") != (b < "gateway-2") }
+	s.run(10*time.Second, nil)
+	for _, v := range s.vips {
+		if names := s.holders(v); len(names) != 2 {
+			t.Fatalf("%v is with %v while the link is cut", v, names)
+		}
+	}
+	for _, st := range s.stations {
+		st.Take()
+	}
+	s.cut = func(string, string) bool { return false }
+	s.run(time.Second, nil)
+	if m := moved(before, s.agreed("a second later")); len(m) > 0 {
+		t.Errorf("%v are not where they were", m)
+	}
+	again := 0
+	for _, st := range s.stations {
+		gained, _ := st.Take()
+		for _, v := range gained {
+			if before[v] == st.name {
+				again++
+			}
+		}
+	}
+	if again != len(s.vips) {
+		t.Errorf("%d of %d VIPs are announced again", again, len(s.vips))
+	}
+}
+
+// One that stands still and continues takes nothing from the others by mistake, and gives way:
+// meanwhile they have its VIPs. Later they come back.
+func TestStandstill(t *testing.T) {
+	t.Parallel()
+	for _, d := range []time.Duration{150 * time.Millisecond, 350 * time.Millisecond, 5 * time.Second} {
+		s := newSim(t, 3, 90)
+		s.run(settle+time.Second, nil)
+		before := s.agreed("before")
+		s.stations[0].stands = true
+		s.run(d, nil)
+		s.stations[0].stands = false
+		resumed := s.now
+		var twice time.Duration
+		s.run(settle+time.Second, func() {
+			for _, v := range s.vips {
+				if names := s.holders(v); len(names) > 1 {
+					twice = s.now.Sub(resumed)
+				}
+				if before[v] != "gateway-0" && s.stations[0].Owns(v) {
+					t.Fatalf("after %v: gateway-0 takes %v, which is %s's", d, v, before[v])
+				}
+			}
+		})
+		t.Logf("stood for %v: two owners for %v at most after it", d, twice)
+		if twice > 3*every {
+			t.Errorf("stood for %v: two owners for %v", d, twice)
+		}
+		if m := moved(before, s.agreed("later")); len(m) > 0 {
+			t.Errorf("stood for %v: %v are not where they were", d, m)
+		}
+	}
+}
+
+// A VIP is only with who would forward it, and with those that leave only if there are no others.
+func TestEligible(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 3, 60)
+	s.run(settle+time.Second, nil)
+	only := func(st *station, not func(netip.Addr) bool, leaving bool) {
+		list := s.standings(not)
+		for i := range list {
+			list[i].Leaving = leaving
+		}
+		st.SetVIPs(list, true, s.now)
+		s.run(2*step, nil)
+	}
+	all := func(netip.Addr) bool { return true }
+	only(s.stations[0], all, false)
+	for v, owner := range s.agreed("one would forward nothing") {
+		if owner == "gateway-0" {
+			t.Errorf("%v is with who would not forward it", v)
+		}
+	}
+	only(s.stations[1], nil, true)
+	for v, owner := range s.agreed("one leaves") {
+		if owner != "gateway-2" {
+			t.Errorf("%v is with %s, which leaves", v, owner)
+		}
+	}
+	only(s.stations[2], all, false)
+	for v, owner := range s.agreed("the one that leaves is the last") {
+		if owner != "gateway-1" {
+			t.Errorf("%v is with %s", v, owner)
+		}
+	}
+	if o := s.stations[0].Owner(s.vips[0]); o.Name != "gateway-1" || !strings.Contains(o.Why(), "no other gateway") {
+		t.Errorf("who does not have it says %q: %+v", o.Why(), o)
+	}
+	only(s.stations[1], all, false)
+	if o := s.stations[0].Owner(s.vips[0]); o.Name != "" || !strings.Contains(o.Why(), "no gateway") {
+		t.Errorf("nobody would forward it: %q: %+v", o.Why(), o)
+	}
+}
+
+// Lists of several parts arrive, also where frames are lost.
+func TestLongLists(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 3, 3000)
+	s.cut = func(string, string) bool { return s.random.IntN(10) == 0 }
+	s.run(settle+20*time.Second, nil)
+	s.cut = func(string, string) bool { return false }
+	s.run(settle+2*time.Second, nil)
+	s.agreed("later")
+}
+
+// What was said before is of no use to who repeats it.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 2, 10)
+	s.run(settle+time.Second, nil)
+	victim := s.stations[1]
+	refused := map[hello.Refusal]int{}
+	replay := func(when string) {
+		t.Helper()
+		for _, h := range slices.Clone(s.log) {
+			if h.Name != "gateway-0" {
+				continue
+			}
+			if r := victim.Receive(h, frame.MAC{}, s.now); r == "" {
+				t.Errorf("%s: sequence %d of process %d is used", when, h.Sequence, h.Incarnation)
+			} else {
+				refused[r]++
+			}
+		}
+	}
+	s.run(every, nil)
+	replay("alive")
+	s.start(s.stations[0]) // before it was lost
+	s.run(settle, nil)
+	replay("of the process before")
+	s.stations[0].dead = true
+	s.run(time.Second, nil)
+	replay("dead")
+	for _, v := range s.vips {
+		if !victim.Owns(v) {
+			t.Errorf("%v is not with who is left", v)
+		}
+	}
+	s.start(victim) // knows nobody
+	s.run(every, nil)
+	replay("unknown")
+	s.start(s.stations[0])
+	s.run(2*settle, nil)
+	s.agreed("it is back")
+	if refused[Replayed] == 0 || refused[Unproven] == 0 {
+		t.Errorf("refused: %v", refused)
+	}
+}
+
+// Own hellos, those of a node with the same name, and those of too many are not used.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 1, 1)
+	st := s.stations[0]
+	own := st.Hellos(s.now)
+	if own = append(own, st.say(s.now)); st.Receive(own[0], frame.MAC{}, s.now) != Own {
+		t.Error("its own hello is used")
+	}
+	other := *own[0]
+	other.Incarnation++
+	if st.Receive(&other, frame.MAC{}, s.now) != SameName {
+		t.Error("another node with its name is used")
+	}
+	for i := range hello.MaxHeard + 1 {
+		h := &hello.Hello{Name: fmt.Sprint(i), Parts: 1, Sequence: 1, Heard: st.nonces}
+		if r := st.Receive(h, frame.MAC{}, s.now); (r == Full) != (i == hello.MaxHeard) {
+			t.Errorf("member %d: %q", i, r)
+		}
+	}
+	s.run(time.Second, nil)
+	if r := st.Receive(&hello.Hello{Name: "new", Parts: 1, Sequence: 1}, frame.MAC{}, s.now); r != Unproven {
+		t.Errorf("when others are dead: %q", r)
+	}
+}
+
+// A member that is not heard by another one, while it hears that one, does not change all the time.
+func TestOneWay(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 2, 20)
+	s.run(settle+time.Second, nil)
+	s.cut = func(from, _ string) bool { return from == "gateway-0" }
+	s.run(settle+time.Second, nil)
+	changes := s.stations[0].Changes()
+	s.run(time.Minute, nil)
+	if c := s.stations[0].Changes(); c != changes {
+		t.Errorf("%d changes in a minute", c-changes)
+	}
+	s.cut = func(string, string) bool { return false }
+	s.run(settle+time.Second, nil)
+	s.agreed("later")
+}
