@@ -308,3 +308,9 @@ func (p *Pool) Covers(prefix netip.Prefix) bool {
 	set, err := b.IPSet()
 	return err == nil && set.ContainsPrefix(prefix)
 }
+
+// Meets reports whether an address of a prefix is in one of the pool's ranges.
+func (p *Pool) Meets(prefix netip.Prefix) bool {
+	r := netipx.RangeOfPrefix(prefix.Masked())
+	return slices.ContainsFunc(p.ranges, r.Overlaps)
+}

@@ -98,6 +98,9 @@ func (p *planner) vip(s *announce.Standing) {
 		p.Lines[s.VIP] = append(p.Lines[s.VIP], l)
 	}
 	var none netip.Prefix
+	if len(p.Set.Advertisements) == 0 && len(p.Set.Layer2) > 0 && s.Pool != nil {
+		return // nobody asks for BGP
+	}
 	if s.Grade == announce.No {
 		line("", view.Not, s.Why, none)
 		return
@@ -141,18 +144,7 @@ func (p *planner) vip(s *announce.Standing) {
 
 // selects reports whether an advertisement is about a VIP.
 func (p *planner) selects(a *kinds.Advertisement, s *announce.Standing) bool {
-	if !a.NodeLabels.Match(p.Node.Labels) || !a.ForPool(s.Pool) {
-		return false
-	}
-	if len(a.Services) == 0 {
-		return true
-	}
-	for _, l := range s.Labels {
-		if l != nil && a.Services.Match(l) {
-			return true
-		}
-	}
-	return false
+	return a.NodeLabels.Match(p.Node.Labels) && a.ForPool(s.Pool) && a.ForServices(s.Labels)
 }
 
 // prefixOf is what is announced for a VIP. An aggregate must lie in the pool: it would take packets

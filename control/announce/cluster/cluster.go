@@ -94,12 +94,14 @@ func New(c Config) (*Source, error) {
 		s.resources = append(s.resources, r)
 		return r
 	}
-	for _, name := range []string{"addresspools", "bgppeers", "bgpadvertisements", "bfdprofiles", "communities"} {
+	for _, name := range []string{"addresspools", "bgppeers", "bgpadvertisements", "bfdprofiles", "communities",
+		"l2advertisements"} {
 		add(kinds.Group, "v1alpha1", name, true)
 	}
 	if c.MetalLB {
 		add(kinds.MetalLB, "v1beta2", "bgppeers", true)
-		for _, name := range []string{"ipaddresspools", "bgpadvertisements", "bfdprofiles", "communities"} {
+		for _, name := range []string{"ipaddresspools", "bgpadvertisements", "bfdprofiles", "communities",
+			"l2advertisements"} {
 			add(kinds.MetalLB, "v1beta1", name, true)
 		}
 	}

@@ -1,7 +1,8 @@
 // Package file reads the objects of an announcer from one file, for a machine without Kubernetes:
-// YAML documents of the kinds AddressPool, BGPPeer, BGPAdvertisement, BFDProfile and Community, as
-// they would be applied to an API server, and one of kind Node (v1) at most: its labels are those
-// that nodeSelectors match, its label to be excluded and spec.unschedulable are honoured.
+// YAML documents of the kinds AddressPool, BGPPeer, BGPAdvertisement, BFDProfile, Community and
+// L2Advertisement, as they would be applied to an API server, and one of kind Node (v1) at most:
+// its labels are those that nodeSelectors match, its label to be excluded and spec.unschedulable
+// are honoured.
 package file
 
 import (
@@ -25,7 +26,8 @@ import (
 )
 
 // kindsRead are those that a file may have.
-var kindsRead = []string{"AddressPool", "BGPPeer", "BGPAdvertisement", "BFDProfile", "Community"}
+var kindsRead = []string{"AddressPool", "BGPPeer", "BGPAdvertisement", "BFDProfile", "Community",
+	"L2Advertisement"}
 
 // lookEvery is how often the file is read again.
 const lookEvery = time.Second

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -146,8 +147,7 @@ func newBFD(s *BFDProfileSpec) (*BFD, error) {
 }
 
 func newAdvertisement(name string, s *AdvertisementSpec, alias map[string]Community) (*Advertisement, error) {
-	a := &Advertisement{Name: name, Length4: 32, Length6: 128, LocalPref: s.LocalPref, pools: s.IPAddressPools,
-		peers: s.Peers}
+	a := &Advertisement{Name: name, Length4: 32, Length6: 128, LocalPref: s.LocalPref, peers: s.Peers}
 	var errs []error
 	length := func(field string, from *int32, most int, to *int) {
 		if from == nil {
@@ -172,18 +172,36 @@ func newAdvertisement(name string, s *AdvertisementSpec, alias map[string]Commun
 		}
 		a.Communities = append(a.Communities, c)
 	}
-	for _, one := range []struct {
-		field string
-		from  []metav1.LabelSelector
-		to    *Selectors
-	}{
-		{"ipAddressPoolSelectors", s.IPAddressPoolSelectors, &a.poolLabels},
-		{"nodeSelectors", s.NodeSelectors, &a.NodeLabels}, {"serviceSelectors", s.ServiceSelectors, &a.Services},
-	} {
-		var err error
-		if *one.to, err = newSelectors(one.field, one.from); err != nil {
-			errs = append(errs, err)
+	var err error
+	if a.Selection, err = newSelection(&s.SelectionSpec); err != nil {
+		errs = append(errs, err)
+	}
+	return a, errors.Join(errs...)
+}
+
+func newSelection(s *SelectionSpec) (to Selection, err error) {
+	to.pools = s.IPAddressPools
+	var errs [3]error
+	to.poolLabels, errs[0] = newSelectors("ipAddressPoolSelectors", s.IPAddressPoolSelectors)
+	to.NodeLabels, errs[1] = newSelectors("nodeSelectors", s.NodeSelectors)
+	to.Services, errs[2] = newSelectors("serviceSelectors", s.ServiceSelectors)
+	return to, errors.Join(errs[:]...)
+}
+
+// maxInterface is the longest name of an interface (IFNAMSIZ of linux/if.h, with its zero).
+const maxInterface = 15
+
+func newL2Advertisement(ref Ref, s *L2AdvertisementSpec) (*L2Advertisement, error) {
+	a := &L2Advertisement{Ref: ref, Name: ref.Name, Interfaces: s.Interfaces}
+	var errs []error
+	for i, name := range s.Interfaces {
+		if name == "" || len(name) > maxInterface || strings.ContainsAny(name, "/ \t\n") {
+			errs = append(errs, fmt.Errorf("interfaces[%d]: %q is no name of an interface", i, name))
 		}
+	}
+	var err error
+	if a.Selection, err = newSelection(&s.SelectionSpec); err != nil {
+		errs = append(errs, err)
 	}
 	return a, errors.Join(errs...)
 }

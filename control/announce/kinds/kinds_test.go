@@ -81,9 +81,10 @@ func TestMetalLB(t *testing.T) {
 			"echoMode: false, passiveMode: false}"),
 		object(t, "metallb.io/v1beta1", "IPAddressPool", "pool", "{addresses: [192.0.2.0/24]}"),
 		object(t, "metallb.io/v1beta1", "BGPAdvertisement", "all", "{ipAddressPools: [pool], peers: [tor]}"),
+		object(t, "metallb.io/v1beta1", "L2Advertisement", "all", "{ipAddressPools: [pool], interfaces: [eth0]}"),
 	})
 	if len(set.Peers) != 2 || set.Peers[0].Address.String() != "10.0.0.2" || set.Peers[1].BFD == nil ||
-		len(set.Pools) != 1 || len(set.Advertisements) != 1 {
+		len(set.Pools) != 1 || len(set.Advertisements) != 1 || len(set.Layer2) != 1 {
 		t.Errorf("%+v", set)
 	}
 	if len(problems) != 1 || problems[0].Reason != NameTaken || problems[0].About.APIVersion != metallb {

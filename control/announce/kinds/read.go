@@ -116,7 +116,17 @@ func (r *Reader) Read(objects []*unstructured.Unstructured) (*Set, []Problem) {
 		})
 		if ok {
 			run.set.Advertisements = append(run.set.Advertisements, a)
-			run.check(o, a)
+			run.checkPools(o, &a.Selection)
+			run.checkPeers(o, a)
+		}
+	}
+	for _, o := range of("L2Advertisement") {
+		a, ok := readOne(run, o, func(s *L2AdvertisementSpec) (*L2Advertisement, error) {
+			return newL2Advertisement(RefOf(o), s)
+		})
+		if ok {
+			run.set.Layer2 = append(run.set.Layer2, a)
+			run.checkPools(o, &a.Selection)
 		}
 	}
 	r.last = run.next
@@ -153,9 +163,12 @@ func readOne[S, T any](r *reading, o *unstructured.Unstructured, make func(*S) (
 	return value, true
 }
 
+// mayBeEmpty are kinds that need no specification.
+var mayBeEmpty = []string{"BGPAdvertisement", "L2Advertisement", "BFDProfile"}
+
 func specOf(o *unstructured.Unstructured) (map[string]any, error) {
 	raw, there := o.Object["spec"].(map[string]any)
-	if !there && o.GetKind() != "BGPAdvertisement" && o.GetKind() != "BFDProfile" { // theirs may be empty
+	if !there && !slices.Contains(mayBeEmpty, o.GetKind()) {
 		return nil, errors.New("spec is missing")
 	}
 	return raw, nil
@@ -228,13 +241,17 @@ func (r *reading) peer(o *unstructured.Unstructured) {
 	}
 }
 
-// check tells which pools and peers of an advertisement are not there.
-func (r *reading) check(o *unstructured.Unstructured, a *Advertisement) {
-	for _, name := range a.pools {
+// checkPools tells which pools of an advertisement are not there.
+func (r *reading) checkPools(o *unstructured.Unstructured, s *Selection) {
+	for _, name := range s.pools {
 		if !slices.ContainsFunc(r.set.Pools, func(p *Pool) bool { return p.Name == name }) {
 			r.note(o, NotFound, "ipAddressPools: there is no pool %s", name)
 		}
 	}
+}
+
+// checkPeers tells which peers of an advertisement are not there.
+func (r *reading) checkPeers(o *unstructured.Unstructured, a *Advertisement) {
 	for _, name := range a.peers {
 		if !slices.ContainsFunc(r.set.Peers, func(p *Peer) bool { return p.Name == name }) {
 			r.note(o, NotFound, "peers: there is no BGPPeer %s", name)

@@ -20,6 +20,7 @@ type Set struct {
 	Pools          []*Pool
 	Peers          []*Peer
 	Advertisements []*Advertisement
+	Layer2         []*L2Advertisement
 }
 
 // Pool has the addresses that may be announced.
@@ -72,6 +73,30 @@ type BFD struct {
 	Multiplier        uint8
 }
 
+// Selection says which VIPs an advertisement is about, and of which nodes.
+type Selection struct {
+	pools      []string
+	poolLabels Selectors
+	NodeLabels Selectors
+	Services   Selectors
+}
+
+// ForPool reports whether it is about the addresses of a pool.
+func (s *Selection) ForPool(p *Pool) bool {
+	if len(s.pools)+len(s.poolLabels) == 0 {
+		return true
+	}
+	return slices.Contains(s.pools, p.Name) || len(s.poolLabels) > 0 && s.poolLabels.Match(p.Labels)
+}
+
+// ForServices reports whether it is about an address of Services with these labels, one of which it
+// must select. Labels that are not known are nil.
+func (s *Selection) ForServices(list []labels.Set) bool {
+	return len(s.Services) == 0 || slices.ContainsFunc(list, func(l labels.Set) bool {
+		return l != nil && s.Services.Match(l)
+	})
+}
+
 // Advertisement is a BGPAdvertisement that was read.
 type Advertisement struct {
 	Name        string
@@ -79,19 +104,18 @@ type Advertisement struct {
 	Length6     int
 	LocalPref   uint32
 	Communities []Community
-	pools       []string
-	poolLabels  Selectors
-	NodeLabels  Selectors
-	Services    Selectors
-	peers       []string
+	Selection
+	peers []string
 }
 
-// ForPool reports whether it is about the addresses of a pool.
-func (a *Advertisement) ForPool(p *Pool) bool {
-	if len(a.pools)+len(a.poolLabels) == 0 {
-		return true
-	}
-	return slices.Contains(a.pools, p.Name) || len(a.poolLabels) > 0 && a.poolLabels.Match(p.Labels)
+// L2Advertisement is one that was read.
+type L2Advertisement struct {
+	Ref  Ref
+	Name string
+	// Interfaces are those on which VIPs are announced; none: those with an address in a network
+	// that has the VIP.
+	Interfaces []string
+	Selection
 }
 
 // ForPeer reports whether it is sent to a peer.

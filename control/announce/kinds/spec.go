@@ -44,12 +44,24 @@ type AdvertisementSpec struct {
 	LocalPref uint32 `json:"localPref,omitempty"`
 	// Communities are such as 64500:7, large:64500:1:2, or the name in a Community.
 	Communities []string `json:"communities,omitempty"`
+	SelectionSpec
+	Peers []string `json:"peers,omitempty"` // by name; none: all
+}
+
+// SelectionSpec is what the specifications of advertisements have in common.
+type SelectionSpec struct {
 	// IPAddressPools and IPAddressPoolSelectors: pools by name, and by their labels. Neither: all.
 	IPAddressPools         []string               `json:"ipAddressPools,omitempty"`
 	IPAddressPoolSelectors []metav1.LabelSelector `json:"ipAddressPoolSelectors,omitempty"`
 	NodeSelectors          []metav1.LabelSelector `json:"nodeSelectors,omitempty"`
 	ServiceSelectors       []metav1.LabelSelector `json:"serviceSelectors,omitempty"`
-	Peers                  []string               `json:"peers,omitempty"` // by name; none: all
+}
+
+// L2AdvertisementSpec is the specification of an L2Advertisement (metallb.io/v1beta1).
+type L2AdvertisementSpec struct {
+	SelectionSpec
+	// Interfaces by name; none: those with an address in a network that has the VIP.
+	Interfaces []string `json:"interfaces,omitempty"`
 }
 
 // BFDProfileSpec is the specification of a BFDProfile (metallb.io/v1beta1). Intervals are in
@@ -79,6 +91,8 @@ var known = map[string][]string{
 		"ebgpMultiHop", "dualStackAddressFamily"},
 	"BGPAdvertisement": {"aggregationLength", "aggregationLengthV6", "localPref", "communities", "ipAddressPools",
 		"ipAddressPoolSelectors", "nodeSelectors", "serviceSelectors", "peers"},
+	"L2Advertisement": {"ipAddressPools", "ipAddressPoolSelectors", "nodeSelectors", "serviceSelectors",
+		"interfaces"},
 	"BFDProfile": {"receiveInterval", "transmitInterval", "detectMultiplier"},
 	"Community":  {"communities"},
 }
