@@ -166,9 +166,9 @@ func TestAnnouncerManifests(t *testing.T) {
 	want := map[string][]string{
 		"ClusterRole /list,watch": {"services", "nodes"},
 		"ClusterRole sluice.dev/list,watch": {"addresspools", "bgppeers", "bgpadvertisements", "bfdprofiles",
-			"communities"},
+			"communities", "l2advertisements"},
 		"ClusterRole metallb.io/list,watch": {"ipaddresspools", "bgppeers", "bgpadvertisements", "bfdprofiles",
-			"communities"},
+			"communities", "l2advertisements"},
 		"ClusterRole events.k8s.io/create": {"events"}, "Role /list,watch": {"secrets"},
 	}
 	if diff := gocmp.Diff(want, rights); diff != "" {

@@ -27,7 +27,8 @@ var laboratory = []string{
 
 // others are the modules that only sluice-controller and sluice-announcer need.
 var others = []string{
-	"github.com/osrg/gobgp/v4", // BGP
+	"github.com/mdlayher/packet", // ARP, neighbour discovery
+	"github.com/osrg/gobgp/v4",   // BGP
 }
 
 // drawing lists parts of the paths of modules that draw or compute plots.

@@ -25,6 +25,7 @@ import (
 	"sluice.dev/sluice/control/announce/cluster"
 	"sluice.dev/sluice/control/announce/file"
 	"sluice.dev/sluice/control/announce/kinds"
+	"sluice.dev/sluice/control/announce/layer2"
 	"sluice.dev/sluice/control/announce/view"
 	"sluice.dev/sluice/internal/kubeconfig"
 	"sluice.dev/sluice/internal/logs"
@@ -41,6 +42,7 @@ type flags struct {
 	metallb                         bool
 	hold, drainDelay                time.Duration
 	routerID, listen, logFormat     string
+	layer2                          layer2.Config
 	log                             *slog.Logger
 }
 
@@ -78,6 +80,14 @@ func command() *cobra.Command {
 		"how long a node that is excluded or deleted announces its routes as leaving, before they go")
 	p.StringVar(&f.routerID, "router-id", "", "of BGP, an IPv4 address; by default the node's first, or one from its "+
 		"name")
+	p.StringVar(&f.layer2.KeyFile, "layer2-key", "", "file with the keys that the gateways of a link share, one a "+
+		"line, the first one signs; empty: nothing is announced at layer 2")
+	p.DurationVar(&f.layer2.Every, "layer2-hello", layer2.DefaultEvery,
+		"how often gateways of a link say that they live; the same on all")
+	p.IntVar(&f.layer2.Silent, "layer2-silent", layer2.DefaultSilent,
+		"after so many hellos that did not come a gateway is dead; the same on all")
+	p.DurationVar(&f.layer2.Settle, "layer2-join", layer2.DefaultSettle,
+		"how long a gateway that begins to work takes no VIP of layer 2")
 	p.StringVar(&f.listen, "listen", ":9472", "address of /metrics and /healthz; empty: none")
 	p.StringVar(&f.logFormat, "log", "json", "format of the log: json or text")
 	c.AddCommand(status())
@@ -112,6 +122,9 @@ func (f *flags) check() error {
 	var err error
 	if f.log, err = logs.New(f.logFormat); err != nil {
 		errs = append(errs, fmt.Errorf("--log %w", err))
+	}
+	if err := f.layer2.Check(); err != nil {
+		errs = append(errs, fmt.Errorf("--layer2-hello, --layer2-silent, --layer2-join: %w", err))
 	}
 	if f.routerID != "" {
 		if a, err := netip.ParseAddr(f.routerID); err != nil || !a.Is4() {
@@ -169,10 +182,15 @@ func (f *flags) announce(
 	if err != nil {
 		return err
 	}
-	c.Speakers = []announce.Speaker{bgp.New(bgp.Config{Log: f.log, RouterID: id, Restarting: resumed})}
+	f.layer2.Log, f.layer2.Name = f.log, f.node
+	link, err := layer2.New(f.layer2)
+	if err != nil {
+		return fmt.Errorf("--layer2-key: %w", err)
+	}
+	c.Speakers = []announce.Speaker{bgp.New(bgp.Config{Log: f.log, RouterID: id, Restarting: resumed}), link}
 	loop := announce.New(c)
 	if f.listen != "" {
-		if err := metricsserver.Start(ctx, f.listen, announce.Metrics{View: loop.View}, f.log); err != nil {
+		if err := metricsserver.Start(ctx, f.listen, f.log, announce.Metrics{View: loop.View}, link); err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
 	}

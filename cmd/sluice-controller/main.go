@@ -92,7 +92,7 @@ func (f *flags) run(ctx context.Context) (err error) {
 	f.Identity = host + "_" + rand.Text() // of this process alone
 	f.Metrics = &allocate.Metrics{}
 	if f.listen != "" {
-		if err := metricsserver.Start(ctx, f.listen, f.Metrics, f.Log); err != nil {
+		if err := metricsserver.Start(ctx, f.listen, f.Log, f.Metrics); err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
 	}

@@ -218,7 +218,7 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 	if next.IsZero() || !l.verdict.Until.IsZero() && l.verdict.Until.Before(next) {
 		next = l.verdict.Until
 	}
-	l.world = &World{Node: l.node, VIPs: Judge(&in), Set: l.set}
+	l.world = &World{Node: l.node, Gateway: l.verdict.Grade, VIPs: Judge(&in), Set: l.set}
 	for _, s := range l.config.Speakers {
 		s.Apply(l.world)
 	}
@@ -338,7 +338,8 @@ func (l *Loop) tellServices(v *view.View) {
 		if line.State == view.Waiting && known {
 			states[vip.Address] = before // a session that flaps is the peer's story
 		}
-		if states[vip.Address] == before || line.State == view.Waiting {
+		// Who has a VIP at layer 2 tells, and not those that do not.
+		if states[vip.Address] == before || line.State == view.Waiting || line.State == view.Standby {
 			continue
 		}
 		p := kinds.Problem{Reason: "Announced", Note: fmt.Sprintf("node %s announces %v as %s to %s", v.Node,

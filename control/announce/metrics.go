@@ -19,8 +19,8 @@ var (
 	descRoutes = prometheus.NewDesc("sluice_announcer_routes",
 		"Routes that a peer is told while its session is up.", []string{"speaker", "peer"}, nil)
 	descVIPs = prometheus.NewDesc("sluice_announcer_vips",
-		"VIPs that the gateway serves, by whether a peer has a route to each: announced, leaving, waiting (for a "+
-			"session), no.", []string{"state"}, nil)
+		"VIPs that the gateway serves, by whether each is announced: announced, leaving, standby (another gateway of "+
+			"the link has it), waiting (for a session, or to join the link), no.", []string{"state"}, nil)
 	descProblems = prometheus.NewDesc("sluice_announcer_problems",
 		"Objects that are not as they should be.", nil, nil)
 )
@@ -59,7 +59,7 @@ func (m Metrics) Collect(to chan<- prometheus.Metric) {
 }
 
 // ranked are the states of lines, the best first.
-var ranked = []string{view.Announced, view.Leaving, view.Waiting, view.Not}
+var ranked = []string{view.Announced, view.Leaving, view.Standby, view.Waiting, view.Not}
 
 // bestLine returns the line with the best state.
 func bestLine(lines []view.Line) view.Line {

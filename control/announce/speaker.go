@@ -10,14 +10,16 @@ import (
 // World is what a speaker announces by. It must not be changed.
 type World struct {
 	Node Node
-	VIPs []Standing
-	Set  *kinds.Set
+	// Gateway is how far this gateway as a whole would forward what is sent to it.
+	Gateway Grade
+	VIPs    []Standing
+	Set     *kinds.Set
 }
 
 // Speaker brings packets to this node by one protocol. Its methods are called by one goroutine, and
 // must not wait for the network.
 type Speaker interface {
-	// Name is the protocol's: bgp.
+	// Name is the protocol's: bgp, layer2.
 	Name() string
 	// Apply replaces what is announced. It is called again with the same World now and then, so
 	// that what could not be done is tried again.
@@ -27,7 +29,7 @@ type Speaker interface {
 	// Report says what is announced now, and to whom.
 	Report() Report
 	// Close ends it. Where the other side keeps routes of a process that restarts (graceful
-	// restart) they stay.
+	// restart) they stay; other gateways of a link are told that they have its VIPs.
 	Close()
 }
 

@@ -16,15 +16,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Start answers on a TCP address until ctx is done, with the metrics of a collector, of the Go
+// Start answers on a TCP address until ctx is done, with the metrics of collectors, of the Go
 // runtime and of the process.
-func Start(ctx context.Context, address string, c prometheus.Collector, log *slog.Logger) error {
+func Start(ctx context.Context, address string, log *slog.Logger, of ...prometheus.Collector) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return err
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(c, collectors.NewGoCollector(),
+	registry.MustRegister(of...)
+	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))

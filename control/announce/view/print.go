@@ -47,7 +47,9 @@ func printView(w io.Writer, v *View) error {
 		if p.Since != nil {
 			since = p.Since.Format(time.DateTime)
 		}
-		if p.ASN != 0 {
+		if p.Speaker == Layer2 {
+			asn = "-"
+		} else if p.ASN != 0 {
 			asn = strconv.FormatUint(uint64(p.ASN), 10)
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", p.Name, p.Address, asn, strings.ToLower(p.State), since,

@@ -26,7 +26,7 @@ type View struct {
 	Problems []Problem `json:"problems"`
 }
 
-// Peer is one session.
+// Peer is one session, or another gateway of a link (Layer2).
 type Peer struct {
 	Speaker string     `json:"speaker"`
 	Name    string     `json:"name"`
@@ -52,18 +52,22 @@ type VIP struct {
 const (
 	Announced = "announced"
 	Leaving   = "leaving" // announced, and routers prefer others
-	Waiting   = "waiting" // for the session
+	Standby   = "standby" // at layer 2: another gateway of the link has it
+	Waiting   = "waiting" // for the session, or to join the link
 	Not       = "no"
 )
+
+// Layer2 is the name of the speaker whose peers are gateways of the same link.
+const Layer2 = "layer2"
 
 // Line is one announcement of a VIP, or why there is none.
 type Line struct {
 	Speaker string `json:"speaker"`
-	To      string `json:"to,omitempty"`   // the peer
+	To      string `json:"to,omitempty"`   // the peer, or the link
 	What    string `json:"what,omitempty"` // the prefix
-	With    string `json:"with,omitempty"` // communities, local preference
-	State   string `json:"state"`          // announced, leaving, waiting, no
-	Why     string `json:"why,omitempty"`  // it is not as State announced says
+	With    string `json:"with,omitempty"` // communities, local preference; who has it on the link
+	State   string `json:"state"`          // announced, leaving, standby, waiting, no
+	Why     string `json:"why,omitempty"`  // it is not as State announced says; what is odd
 }
 
 // Problem is what is wrong with an object.

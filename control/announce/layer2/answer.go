@@ -1,0 +1,156 @@
+package layer2
+
+import (
+	"net/netip"
+	"time"
+
+	"sluice.dev/sluice/control/announce/layer2/frame"
+	"sluice.dev/sluice/control/announce/layer2/hello"
+	"sluice.dev/sluice/control/announce/layer2/members"
+)
+
+// A VIP that others claim is announced again, but not more often than this.
+const (
+	contradictOther  = 10 * time.Second // DEFEND_INTERVAL of RFC 5227, section 1.1
+	contradictMember = time.Second      // it has learnt by now that it does not have the VIP
+)
+
+// Who claims VIPs, in counters.
+const (
+	byMember = "member"
+	byOther  = "other"
+)
+
+// dispute is what somebody else says about a VIP that is here.
+type dispute struct {
+	by    string // a member's name, or empty
+	mac   frame.MAC
+	last  time.Time
+	count uint64
+	said  time.Time // when the VIP was announced again
+}
+
+func (l *link) takeARP(s *sockets, b []byte) []outFrame {
+	p, ok := frame.ReadARP(b)
+	if !ok || !l.answer(s, p) {
+		return nil
+	}
+	return []outFrame{{s.arp, frame.ARPReply(s.mac, p)}}
+}
+
+func (l *link) takeNDP(s *sockets, b []byte) []outFrame {
+	p, ok := frame.ReadNDP(b)
+	if !ok || !l.answer(s, p) {
+		return nil
+	}
+	return []outFrame{{s.ndp, frame.Advertisement(s.mac, p)}}
+}
+
+// answer reports whether a packet asks for a VIP that is here. It notes what it claims.
+func (l *link) answer(s *sockets, p frame.Packet) bool {
+	if p.FromMAC == s.mac {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if p.Claims.IsValid() && l.members.Owns(p.Claims) {
+		l.claimed(p, now)
+	}
+	if !p.Asks.IsValid() || !l.members.Owns(p.Asks) {
+		return false
+	}
+	if !l.answers.AllowN(now, 1) {
+		l.count.limited[family(p.Asks)]++
+		return false
+	}
+	l.count.answers[family(p.Asks)]++
+	return true
+}
+
+// claimed notes that somebody says to have a VIP that is here. While a VIP moves, a member says so
+// that does not know it yet.
+func (l *link) claimed(p frame.Packet, now time.Time) {
+	by, who, pace := byOther, "", contradictOther
+	if name := l.members.NameOf(p.FromMAC); name != "" {
+		by, who, pace = byMember, name, contradictMember
+	}
+	l.count.claims[by]++
+	d := l.disputes[p.Claims]
+	if d == nil {
+		d = &dispute{}
+		l.disputes[p.Claims] = d
+	}
+	if by == byOther && now.Sub(d.last) > showDispute {
+		l.log.Warn("another host says that it has a VIP", "vip", p.Claims, "mac", p.FromMAC)
+	}
+	d.by, d.mac, d.last = who, p.FromMAC, now
+	d.count++
+	if now.Sub(d.said) >= pace {
+		d.said = now
+		l.queue.again(p.Claims, now)
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// showDispute is how long after the last claim one is shown.
+const showDispute = time.Minute
+
+// logEvery is how often a reason to refuse hellos is logged.
+const logEvery = time.Minute
+
+// logged are the reasons that an operator should know of. Others happen whenever members come and
+// go.
+var logged = map[hello.Refusal]string{
+	hello.Forged:     "hellos are refused: who wrote them has not one of the keys",
+	hello.Version:    "hellos are refused: they are of another version",
+	members.SameName: "hellos are refused: another node has the name of this one",
+	members.Own:      "own hellos come back: another interface of this node is on the same link",
+	members.Full:     "hellos are refused: there are more gateways on the link than can be",
+}
+
+// reasons are all why hellos are refused.
+var reasons = []hello.Refusal{hello.Forged, hello.Version, members.Replayed, members.Unproven, members.Own,
+	members.SameName, members.Full}
+
+func (l *link) takeHello(s *sockets, b []byte) []outFrame {
+	text, from, ok := frame.Payload(b, hello.EtherType)
+	if !ok {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	h, refusal := l.keys.Open(text)
+	if refusal == "" {
+		refusal = l.members.Receive(h, from, now)
+	}
+	if refusal != "" {
+		l.count.refused[refusal]++
+		if text, there := logged[refusal]; there && now.Sub(l.said[refusal]) >= logEvery {
+			l.said[refusal] = now
+			l.log.Warn(text, "mac", from)
+		}
+		return nil
+	}
+	l.count.received++
+	if l.members.Version() != l.version {
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+// disputeOf returns what somebody else said about a VIP lately.
+func (l *link) disputeOf(vip netip.Addr, now time.Time) *dispute {
+	d := l.disputes[vip]
+	if d == nil || now.Sub(d.last) > showDispute {
+		return nil
+	}
+	return d
+}

@@ -1,0 +1,87 @@
+package layer2
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"sluice.dev/sluice/control/announce"
+	"sluice.dev/sluice/control/announce/layer2/frame"
+	"sluice.dev/sluice/control/announce/view"
+)
+
+// Report implements announce.Speaker.
+func (s *Speaker) Report() announce.Report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := announce.Report{VIPs: map[netip.Addr][]view.Line{}, Problems: slices.Clone(s.plan.Problems)}
+	for vip, line := range s.plan.Lines {
+		r.VIPs[vip] = []view.Line{line}
+	}
+	now := time.Now()
+	for _, name := range slices.Sorted(maps.Keys(s.links)) {
+		l := s.links[name]
+		l.mu.Lock()
+		r.Peers = append(r.Peers, l.peers()...)
+		for _, w := range l.wishes {
+			r.VIPs[w.VIP] = append(r.VIPs[w.VIP], l.line(w, now))
+		}
+		l.mu.Unlock()
+	}
+	return r
+}
+
+// peers are the other gateways of the link.
+func (l *link) peers() (list []view.Peer) {
+	for _, m := range l.members.List() {
+		p := view.Peer{Speaker: view.Layer2, Name: l.name + "/" + m.Name, Address: m.MAC.String(), Up: m.Alive,
+			State: "dead", Since: &m.Since, Routes: m.VIPs, Why: m.Why}
+		switch {
+		case m.Alive && m.Joining:
+			p.State = "joining"
+		case m.Alive:
+			p.State = "alive"
+		}
+		if m.Alive && !m.HearsUs {
+			p.Why = "it does not hear this gateway"
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// line says who has a VIP on the link, and why.
+func (l *link) line(w Wish, now time.Time) view.Line {
+	owner := l.members.Owner(w.VIP)
+	line := view.Line{Speaker: view.Layer2, To: l.name, With: owner.Why(), State: view.Standby}
+	if l.sockets == nil {
+		line.State, line.With, line.Why = view.Not, "", cmp.Or(l.why, "the link is not open yet")
+		return line
+	}
+	if mac := l.members.MACOf(owner.Name); mac != (frame.MAC{}) {
+		line.What = mac.String()
+	}
+	joins := l.members.Joins(now)
+	switch {
+	case owner.Name == l.config.Name:
+		line.State, line.Why, line.What = view.Announced, w.Why, l.sockets.mac.String()
+		if w.Grade == announce.Leaving {
+			line.State = view.Leaving
+		}
+		if d := l.disputeOf(w.VIP, now); d != nil {
+			line.Why = fmt.Sprintf("%s at %v says that it has it, too: %d times, last %v ago",
+				cmp.Or(d.by, "another host"), d.mac, d.count, now.Sub(d.last).Round(time.Second))
+		}
+	case w.Grade == announce.No:
+		line.State, line.Why = view.Not, w.Why
+	case !joins.IsZero():
+		line.Why = "this gateway joins the link until " + joins.Format(time.TimeOnly)
+		if owner.Name == "" {
+			line.State = view.Waiting
+		}
+	}
+	return line
+}

@@ -1,0 +1,244 @@
+package layer2
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"sluice.dev/sluice/control/announce"
+	"sluice.dev/sluice/control/announce/layer2/frame"
+	"sluice.dev/sluice/control/announce/layer2/hello"
+	"sluice.dev/sluice/control/announce/view"
+	"sluice.dev/sluice/internal/trusted"
+)
+
+// Defaults. A member is dead after 300 ms: a client's SYN that is lost meanwhile is sent again
+// after a second. BFD beside BGP has the same figures (docs/reach.md).
+const (
+	DefaultEvery  = 100 * time.Millisecond
+	DefaultSilent = 3
+	DefaultSettle = 2 * time.Second
+)
+
+// Config configures a Speaker.
+type Config struct {
+	Log *slog.Logger
+	// Name of this member, which no other has: that of the node.
+	Name string
+	// KeyFile has the keys that members share (hello.ReadKeys), and is read again when it changes.
+	// Empty: nothing is announced at layer 2.
+	KeyFile string
+	// Every is the time between hellos, and a member that is silent for Silent of them is dead.
+	// All members must have the same ones.
+	Every  time.Duration
+	Silent int
+	// Settle is how long a member that joins takes no VIP.
+	Settle time.Duration
+	// Incarnation and Nonce are set by New.
+	Incarnation uint64
+	Nonce       func() uint64
+}
+
+// Check returns what is wrong with times.
+func (c *Config) Check() error {
+	var errs []error
+	if c.Every < 10*time.Millisecond || c.Every > 10*time.Second {
+		errs = append(errs, fmt.Errorf("hellos each %v: must be from 10ms to 10s", c.Every))
+	}
+	if c.Silent < 2 || c.Silent > 100 {
+		errs = append(errs, fmt.Errorf("dead after %d hellos that do not come: must be from 2 to 100", c.Silent))
+	}
+	if least := time.Duration(c.Silent) * c.Every; c.Settle < least {
+		errs = append(errs, fmt.Errorf("joining takes %v: must be %v or more, in which members are heard", c.Settle,
+			least))
+	}
+	if len(c.Name) > hello.MaxName {
+		errs = append(errs, fmt.Errorf("the node's name has %d characters: must be %d at most", len(c.Name),
+			hello.MaxName))
+	}
+	return errors.Join(errs...)
+}
+
+// Speaker announces at layer 2.
+type Speaker struct {
+	config  Config
+	log     *slog.Logger
+	changed chan struct{}
+	keys    hello.Keys
+	refused string // why the key file as it is now is not used
+
+	mu    sync.Mutex // guards what follows
+	links map[string]*link
+	plan  *Plan
+}
+
+// New returns a speaker without links.
+func New(c Config) (*Speaker, error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	if c.Incarnation == 0 {
+		c.Incarnation = uint64(time.Now().UnixNano())
+	}
+	if c.Nonce == nil {
+		c.Nonce = nonce
+	}
+	s := &Speaker{config: c, log: c.Log, changed: make(chan struct{}, 1), links: map[string]*link{}, plan: &Plan{}}
+	if c.KeyFile != "" {
+		if err := s.readKeys(); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func nonce() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return binary.BigEndian.Uint64(b[:])
+}
+
+func (s *Speaker) readKeys() error {
+	text, err := trusted.Read(s.config.KeyFile)
+	if err != nil {
+		return err
+	}
+	keys, err := hello.ReadKeys(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.config.KeyFile, err)
+	}
+	if s.keys != nil && !s.keys.Equal(keys) {
+		s.log.Info("the keys of layer 2 have changed", "keys", len(keys))
+	}
+	s.keys = keys
+	return nil
+}
+
+// Name implements announce.Speaker.
+func (s *Speaker) Name() string { return view.Layer2 }
+
+// Changed implements announce.Speaker.
+func (s *Speaker) Changed() <-chan struct{} { return s.changed }
+
+func (s *Speaker) poke() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Apply implements announce.Speaker.
+func (s *Speaker) Apply(w *announce.World) {
+	if len(w.Set.Layer2) == 0 || s.config.KeyFile == "" {
+		s.replace(withoutKey(w), nil)
+		return
+	}
+	var why string
+	if err := s.readKeys(); err != nil {
+		why = err.Error()
+	}
+	if why != "" && why != s.refused {
+		s.log.Error("the keys of layer 2 cannot be read, those before stay in force", "error", why)
+	}
+	s.refused = why
+	interfaces, err := Interfaces()
+	if err != nil {
+		s.log.Error("interfaces of this node are not known: layer 2 stays as it is", "error", err)
+		return
+	}
+	s.replace(NewPlan(w, interfaces), interfaces)
+}
+
+// withoutKey is a plan that announces nothing and says why.
+func withoutKey(w *announce.World) *Plan {
+	p := &Plan{Lines: map[netip.Addr]view.Line{}}
+	for i := range w.VIPs {
+		if s := &w.VIPs[i]; len(w.Set.Layer2) > 0 && s.Pool != nil {
+			p.Lines[s.VIP] = view.Line{Speaker: view.Layer2, State: view.Not,
+				Why: "there is an L2Advertisement, and layer 2 is off: set --layer2-key"}
+		}
+	}
+	return p
+}
+
+// replace puts a plan into force.
+func (s *Speaker) replace(p *Plan, interfaces []Interface) {
+	s.mu.Lock()
+	s.plan = p
+	var gone []*link
+	for name, l := range s.links {
+		if _, wanted := p.Links[name]; !wanted {
+			gone = append(gone, l)
+			delete(s.links, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.Links)) {
+		l := s.links[name]
+		if l == nil {
+			var err error
+			if l, err = newLink(name, &s.config, s.keys, s.poke); err != nil {
+				s.log.Error("a link cannot be opened, and is tried again", "interface", name, "error", err)
+				continue
+			}
+			s.links[name] = l
+		}
+		var mac frame.MAC
+		for i := range interfaces {
+			if interfaces[i].Name == name {
+				mac = interfaces[i].MAC
+			}
+		}
+		l.set(p.Links[name], p.Ready, s.keys, mac)
+	}
+	s.mu.Unlock()
+	for _, l := range gone {
+		l.end()
+	}
+}
+
+// Interfaces returns those of this node.
+func Interfaces() (list []Interface, err error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range all {
+		n := Interface{Name: i.Name, Index: i.Index}
+		if n.Ethernet = len(i.HardwareAddr) == len(n.MAC) && i.Flags&net.FlagLoopback == 0; n.Ethernet {
+			n.MAC = frame.MAC(i.HardwareAddr)
+		}
+		addresses, err := i.Addrs()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", i.Name, err)
+		}
+		for _, a := range addresses {
+			p, err := netip.ParsePrefix(a.String())
+			if err == nil && !p.Addr().IsLinkLocalUnicast() {
+				n.Networks = append(n.Networks, p.Masked())
+			}
+		}
+		list = append(list, n)
+	}
+	return list, nil
+}
+
+// Close implements announce.Speaker: all VIPs go to other gateways, at once.
+func (s *Speaker) Close() {
+	s.mu.Lock()
+	links := s.links
+	s.links = map[string]*link{}
+	s.mu.Unlock()
+	var ending sync.WaitGroup
+	for _, l := range links {
+		ending.Go(l.end)
+	}
+	ending.Wait()
+}
