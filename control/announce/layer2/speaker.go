@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"sluice.dev/sluice/control/announce"
 	"sluice.dev/sluice/control/announce/layer2/frame"
 	"sluice.dev/sluice/control/announce/layer2/hello"
@@ -204,26 +206,28 @@ func (s *Speaker) replace(p *Plan, interfaces []Interface) {
 	}
 }
 
-// Interfaces returns those of this node.
+// Interfaces returns those of this node, by two requests to the kernel however many there are.
 func Interfaces() (list []Interface, err error) {
 	all, err := net.Interfaces()
 	if err != nil {
 		return nil, err
 	}
+	addresses, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("addresses: %w", err)
+	}
+	networks := map[int][]netip.Prefix{}
+	for i := range addresses {
+		a, ok := netip.AddrFromSlice(addresses[i].IP)
+		if bits, _ := addresses[i].Mask.Size(); ok && !a.Unmap().IsLinkLocalUnicast() {
+			at := addresses[i].LinkIndex
+			networks[at] = append(networks[at], netip.PrefixFrom(a.Unmap(), bits).Masked())
+		}
+	}
 	for _, i := range all {
-		n := Interface{Name: i.Name, Index: i.Index}
+		n := Interface{Name: i.Name, Index: i.Index, Networks: networks[i.Index]}
 		if n.Ethernet = len(i.HardwareAddr) == len(n.MAC) && i.Flags&net.FlagLoopback == 0; n.Ethernet {
 			n.MAC = frame.MAC(i.HardwareAddr)
-		}
-		addresses, err := i.Addrs()
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", i.Name, err)
-		}
-		for _, a := range addresses {
-			p, err := netip.ParsePrefix(a.String())
-			if err == nil && !p.Addr().IsLinkLocalUnicast() {
-				n.Networks = append(n.Networks, p.Masked())
-			}
 		}
 		list = append(list, n)
 	}

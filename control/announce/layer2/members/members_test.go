@@ -29,6 +29,16 @@ type station struct {
 	waiting     []*hello.Hello // arrived while it stands
 }
 
+// shares returns how many VIPs a station has by its own view.
+func (st *station) shares() (n int) {
+	for _, vip := range st.watched {
+		if st.Owns(vip) {
+			n++
+		}
+	}
+	return n
+}
+
 // sim is a link with a clock of its own.
 type sim struct {
 	t        *testing.T
@@ -266,9 +276,13 @@ func TestStandstill(t *testing.T) {
 		s.stations[0].stands = true
 		s.run(d, nil)
 		s.stations[0].stands = false
-		resumed := s.now
+		s.stations[0].Take()
+		resumed, lost := s.now, d > 3*every
 		var twice time.Duration
 		s.run(settle+time.Second, func() {
+			if after := s.now.Sub(resumed); lost && after > 3*every && after < settle && s.stations[0].shares() > 0 {
+				t.Fatalf("stood for %v: it has VIPs again after %v", d, after)
+			}
 			for _, v := range s.vips {
 				if names := s.holders(v); len(names) > 1 {
 					twice = s.now.Sub(resumed)
@@ -281,6 +295,9 @@ func TestStandstill(t *testing.T) {
 		t.Logf("stood for %v: two owners for %v at most after it", d, twice)
 		if twice > 3*every {
 			t.Errorf("stood for %v: two owners for %v", d, twice)
+		}
+		if gained, _ := s.stations[0].Take(); lost != (len(gained) > 0) {
+			t.Errorf("stood for %v: %d VIPs are announced again", d, len(gained))
 		}
 		if m := moved(before, s.agreed("later")); len(m) > 0 {
 			t.Errorf("stood for %v: %v are not where they were", d, m)
@@ -405,8 +422,14 @@ func TestStrangers(t *testing.T) {
 		}
 	}
 	s.run(time.Second, nil)
+	before := slices.Clone(st.nonces)
 	if r := st.Receive(&hello.Hello{Name: "new", Parts: 1, Sequence: 1}, frame.MAC{}, s.now); r != Unproven {
 		t.Errorf("when others are dead: %q", r)
+	}
+	// What was said to who gave way is of no use to who repeats it.
+	h := &hello.Hello{Name: "forgotten", Parts: 1, Sequence: 1, Heard: before}
+	if r := st.Receive(h, frame.MAC{}, s.now); r != Unproven {
+		t.Errorf("a hello of before one was forgotten: %q", r)
 	}
 }
 
