@@ -78,6 +78,9 @@ var notDone = map[string]Gap{
 	"BFDProfile.echoInterval": {Why: "there is no echo mode", Do: "remove it"},
 	"BFDProfile.passiveMode": {Why: "BFD sessions begin from this side",
 		Do: "remove it: the router may be passive or active"},
+	"L2Advertisement.preferredNodeSelectors": {
+		Why: "which gateway has an address follows from the address and the gateways that live",
+		Do:  "use nodeSelectors to leave gateways out"},
 	"BFDProfile.minimumTtl": {Why: "BFD is for routers of one link, whose packets have TTL 255 (RFC 5881, section 5)",
 		Do: "remove it"},
 }
@@ -95,17 +98,4 @@ func asksNothing(name string, value any) bool {
 // DropIdle removes the fields by which nothing is asked for.
 func DropIdle(spec map[string]any) {
 	maps.DeleteFunc(spec, asksNothing)
-}
-
-// KindGap returns what is to be known about a kind of MetalLB that is not read.
-func KindGap(kind string) Gap {
-	if g, there := kindsNotDone[kind]; there {
-		return g
-	}
-	return Gap{Why: "not a kind that Sluice knows", Do: "see what it asks for"}
-}
-
-var kindsNotDone = map[string]Gap{
-	"L2Advertisement": {Why: "addresses are announced by BGP alone",
-		Do: "let MetalLB's speakers announce these pools (docs/metallb.md), or route them"},
 }

@@ -52,8 +52,8 @@ func (c *conversion) convert(asItIs map[string][]kinds.Problem) {
 		ref.UID = ""
 		*e = Object{Object: ref.String(), AsItIs: All}
 		if !kinds.Known(o.GetKind()) {
-			g := kinds.KindGap(o.GetKind())
-			e.AsItIs, e.Notes = Nothing, []Note{{Text: g.Why, Do: g.Do}}
+			e.AsItIs = Nothing
+			e.Notes = []Note{{Text: "not a kind that Sluice knows", Do: "see what it asks for"}}
 			continue
 		}
 		one := converted{entry: e, from: o, of: o.GetAPIVersion()}
