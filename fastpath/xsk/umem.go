@@ -32,9 +32,11 @@ const (
 
 // UMEM is the memory that packets live in: equal frames, mapped outside the Go
 // heap. One worker owns it, all its sockets share it. The kernel pins it when the
-// first socket is opened.
+// first socket is opened. It is a file without a name (memfd_create(2)), so that another process
+// can map the same frames (Shape).
 type UMEM struct {
 	mem        []byte // whole mapping
+	file       int    // the memfd
 	frames     int
 	frameSize  int
 	frameShift uint8
@@ -70,21 +72,47 @@ func NewUMEM(c UMEMConfig) (*UMEM, error) {
 		owners:     make(owners, c.Frames),
 		chains:     fastpath.NewChains(c.Frames, c.FrameSize),
 	}
-	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_POPULATE
 	size := c.Frames * c.FrameSize
 	if c.HugePages {
 		rounded := (size + hugePageBytes - 1) &^ (hugePageBytes - 1)
-		if mem, err := unix.Mmap(-1, 0, rounded, prot, flags|unix.MAP_HUGETLB|unix.MAP_HUGE_2MB); err == nil {
-			u.mem, u.huge = mem, true
+		if u.makeMemory(rounded, unix.MFD_HUGETLB|unix.MFD_HUGE_2MB) == nil {
+			u.huge = true
 			return u, nil
 		}
 	}
-	mem, err := unix.Mmap(-1, 0, size, prot, flags)
-	if err != nil {
-		return nil, fmt.Errorf("umem: mapping %d frames of %d bytes: %w", c.Frames, c.FrameSize, err)
+	if err := u.makeMemory(size, 0); err != nil {
+		return nil, fmt.Errorf("umem: %d frames of %d bytes: %w", c.Frames, c.FrameSize, err)
 	}
-	u.mem = mem
 	return u, nil
+}
+
+// makeMemory makes a file of so many bytes and maps it. Its size is sealed: a process that has the
+// file too cannot cut off what this one has mapped.
+func (u *UMEM) makeMemory(bytes, flags int) error {
+	file, err := unix.MemfdCreate("sluice-umem", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL|flags)
+	if err != nil {
+		return fmt.Errorf("memfd_create: %w", err)
+	}
+	if err = unix.Ftruncate(file, int64(bytes)); err == nil {
+		_, err = unix.FcntlInt(uintptr(file), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
+	}
+	if err == nil {
+		u.mem, err = mapFrames(file, bytes)
+	}
+	if err != nil {
+		return errors.Join(err, unix.Close(file))
+	}
+	u.file = file
+	return nil
+}
+
+// mapFrames maps a UMEM's file.
+func mapFrames(file, bytes int) ([]byte, error) {
+	mem, err := unix.Mmap(file, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	if err != nil {
+		return nil, fmt.Errorf("mapping %d bytes: %w", bytes, err)
+	}
+	return mem, nil
 }
 
 // Bytes returns the memory of all frames; frame i starts at i * FrameSize.
@@ -122,7 +150,7 @@ func (u *UMEM) Close() error {
 	if u.mem == nil {
 		return errors.New("umem: closed twice")
 	}
-	err := unix.Munmap(u.mem)
+	err := errors.Join(unix.Munmap(u.mem), unix.Close(u.file))
 	u.mem = nil
 	return err
 }
