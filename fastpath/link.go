@@ -56,6 +56,14 @@ func NewPool(n int, frameSize int) *Pool {
 	return p
 }
 
+// NewPoolOf returns a pool that owns only these frames, by any address inside each: the others are
+// in links and queues.
+func NewPoolOf(n, frameSize int, free []uint64) *Pool {
+	p := &Pool{free: make([]uint64, 0, n), frameSize: uint64(frameSize), total: n}
+	p.PutAll(free)
+	return p
+}
+
 // Get takes a frame: the address of its first byte. ok is false if none is free.
 func (p *Pool) Get() (addr uint64, ok bool) {
 	if len(p.free) == 0 {

@@ -59,6 +59,11 @@
 // packet whose descriptors are not all in the ring yet waits in the Socket. Transmit gives a ring
 // all frames of a packet or none.
 //
+// # Two processes
+//
+// Frames and rings are files, which another process can map as well. So a process can give them to
+// the next one with the packets that are in them (Shape, Take, Custody, Assume).
+//
 // # Copy and zero-copy
 //
 // With zero-copy the device reads and writes the UMEM; without, the kernel copies each packet, and

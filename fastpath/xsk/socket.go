@@ -220,6 +220,11 @@ func (s *Socket) mapRings(c *Config) error {
 			return fmt.Errorf("ring of %d entries: %w", r.size, err)
 		}
 	}
+	return s.layRings(c)
+}
+
+// layRings maps the four rings, which have their sizes.
+func (s *Socket) layRings(c *Config) error {
 	var off unix.XDPMmapOffsets
 	if err := getsockopt(s.fd, unix.XDP_MMAP_OFFSETS, &off); err != nil {
 		return fmt.Errorf("ring layout: %w", err)
@@ -273,13 +278,17 @@ func (s *Socket) raiseSendBuffer(c *Config) {
 
 // release unmaps the rings and closes the descriptor.
 func (s *Socket) release() error {
-	err := s.closeFD()
+	err := errors.Join(s.closeFD(), s.unmap())
+	s.fill, s.tx = producer[uint64]{}, producer[unix.XDPDesc]{}
+	s.rx, s.completion = consumer[unix.XDPDesc]{}, consumer[uint64]{}
+	return err
+}
+
+func (s *Socket) unmap() (err error) {
 	for _, m := range s.maps {
 		err = errors.Join(err, unix.Munmap(m))
 	}
 	s.maps = nil
-	s.fill, s.tx = producer[uint64]{}, producer[unix.XDPDesc]{}
-	s.rx, s.completion = consumer[unix.XDPDesc]{}, consumer[uint64]{}
 	return err
 }
 

@@ -57,20 +57,9 @@ type UMEM struct {
 // NewUMEM maps the frames. They are locked in memory when the first socket is
 // opened, which is also where a too small RLIMIT_MEMLOCK shows (ErrMemlock).
 func NewUMEM(c UMEMConfig) (*UMEM, error) {
-	if c.Frames <= 0 || (c.FrameSize != 2048 && c.FrameSize != 4096) {
-		return nil, fmt.Errorf(
-			"umem: %d frames of %d bytes: want at least one frame, of 2048 or 4096 bytes", c.Frames, c.FrameSize,
-		)
-	}
-	if c.FrameSize > unix.Getpagesize() {
-		return nil, fmt.Errorf("umem: frames of %d bytes are larger than this machine's pages", c.FrameSize)
-	}
-	u := &UMEM{
-		frames:     c.Frames,
-		frameSize:  c.FrameSize,
-		frameShift: uint8(bits.TrailingZeros(uint(c.FrameSize))),
-		owners:     make(owners, c.Frames),
-		chains:     fastpath.NewChains(c.Frames, c.FrameSize),
+	u, err := newUMEM(c.Frames, c.FrameSize)
+	if err != nil {
+		return nil, err
 	}
 	size := c.Frames * c.FrameSize
 	if c.HugePages {
@@ -84,6 +73,25 @@ func NewUMEM(c UMEMConfig) (*UMEM, error) {
 		return nil, fmt.Errorf("umem: %d frames of %d bytes: %w", c.Frames, c.FrameSize, err)
 	}
 	return u, nil
+}
+
+// newUMEM checks the sizes, and returns a UMEM without memory.
+func newUMEM(frames, frameSize int) (*UMEM, error) {
+	if frames <= 0 || (frameSize != 2048 && frameSize != 4096) {
+		return nil, fmt.Errorf(
+			"umem: %d frames of %d bytes: want at least one frame, of 2048 or 4096 bytes", frames, frameSize,
+		)
+	}
+	if frameSize > unix.Getpagesize() {
+		return nil, fmt.Errorf("umem: frames of %d bytes are larger than this machine's pages", frameSize)
+	}
+	return &UMEM{
+		frames:     frames,
+		frameSize:  frameSize,
+		frameShift: uint8(bits.TrailingZeros(uint(frameSize))),
+		owners:     make(owners, frames),
+		chains:     fastpath.NewChains(frames, frameSize),
+	}, nil
 }
 
 // makeMemory makes a file of so many bytes and maps it. Its size is sealed: a process that has the
