@@ -151,6 +151,30 @@ func (f *File) moveTo(path string, found, c Config, now Time, resize Resize) err
 	return errors.Join(err, file.Remove())
 }
 
+// TakeFile maps a table's file that another process has given to this one, which goes on working by
+// it until Table.Assume (see Share). The file is the File's, also after an error.
+func TakeFile(file *os.File, path string, c Config) (*File, error) {
+	f := &File{file: mapped.Take(file, path)}
+	found, why := f.found(c)
+	if why == "" && found != c {
+		why = fmt.Sprintf("it has %s, configured are %s", Layout(found), Layout(c))
+	}
+	err := error(nil)
+	if why != "" {
+		err = fmt.Errorf("%w: %s", ErrLayout, why)
+	} else if err = f.file.Map(found.layout().size); err == nil {
+		f.Table, err = Share(f.file.Mem, c)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.file.Close())
+	}
+	f.Recovery = Recovery{}
+	return f, nil
+}
+
+// FD is the file's descriptor, for another process. It stays the File's.
+func (f *File) FD() int { return f.file.FD() }
+
 // Close unmaps the table and lets another process open it. The Table must not be used afterwards.
 // The flows stay in the file.
 func (f *File) Close() error {

@@ -1,6 +1,10 @@
 package affinity
 
 import (
+	"errors"
+	"fmt"
+	"os"
+
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/mapped"
 )
@@ -39,6 +43,32 @@ func OpenFile(path string, c Config, now flowtable.Time) (*File, error) {
 	}
 	return f, nil
 }
+
+// TakeFile maps a table's file that another process has given to this one. Both may use it: pins
+// are changed by one protocol, whoever changes them. The file is the File's, also after an error.
+func TakeFile(file *os.File, path string, c Config) (f *File, err error) {
+	f = &File{file: mapped.Take(file, path)}
+	size, err := Size(c)
+	if err == nil {
+		var found int64
+		if found, err = f.file.Size(); err == nil && found != size {
+			err = fmt.Errorf("%w: the file has %d bytes, this configuration needs %d", ErrLayout, found, size)
+		}
+	}
+	if err == nil {
+		err = f.file.Map(size)
+	}
+	if err == nil {
+		f.Table, err = openView(f.file.Mem, &c)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.file.Close())
+	}
+	return f, nil
+}
+
+// FD is the file's descriptor, for another process. It stays the File's.
+func (f *File) FD() int { return f.file.FD() }
 
 // Close unmaps the table and lets another process open it. The Table must not be used afterwards.
 // The pins stay in the file.

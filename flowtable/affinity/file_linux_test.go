@@ -8,6 +8,8 @@ import (
 	"testing"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/mapped"
 )
@@ -199,5 +201,42 @@ func TestFileErrors(t *testing.T) {
 	}
 	if _, err := OpenFile(filepath.Join(dir, "affinity"), Config{}, bootTime); err == nil {
 		t.Error("no clients configured: accepted")
+	}
+}
+
+// TestTakeFile: another process that was given the file has the same pins, and the lock.
+func TestTakeFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "affinity")
+	f, err := OpenFile(path, fileConfig, bootTime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dup := func() *os.File {
+		fd, err := unix.FcntlInt(uintptr(f.FD()), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return os.NewFile(uintptr(fd), path)
+	}
+	larger := fileConfig
+	larger.Clients *= 100
+	if _, err := TakeFile(dup(), path, larger); !errors.Is(err, ErrLayout) {
+		t.Errorf("for more clients: %v", err)
+	}
+	next, err := TakeFile(dup(), path, fileConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if next.Table.secret != f.Table.secret {
+		t.Error("another secret: no pin would be found")
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenFile(path, fileConfig, bootTime); !errors.Is(err, ErrInUse) {
+		t.Errorf("opened while the next process has it: %v", err)
+	}
+	if err := next.Remove(); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -79,30 +79,44 @@ func format(mem []byte, c *Config) *Table {
 // It fails with ErrLayout if the memory holds another version or size.
 func recoverTable(mem []byte, c *Config, now flowtable.Time) (t *Table, r Recovery, err error) {
 	t, h := view(mem, c)
-	want := c.describe(len(mem))
-	want.secret = h.secret
-	if before := want; h.version == untentative {
-		if before.version = untentative; *h == before {
-			t.confirmAll()
-			h.version = headVersion // last: who is stopped in between begins again
-		}
+	before := c.describe(len(mem))
+	before.secret, before.version = h.secret, untentative
+	if *h == before {
+		t.confirmAll()
+		h.version = headVersion // last: who is stopped in between begins again
 	}
-	switch {
-	case h.magic != want.magic:
-		return nil, r, fmt.Errorf("%w: no affinity table here", ErrLayout)
-	case h.version != want.version:
-		return nil, r, fmt.Errorf("%w: version %d, this program has %d", ErrLayout, h.version, want.version)
-	case *h != want:
-		return nil, r, fmt.Errorf("%w: made for %d clients, configured are %d", ErrLayout, h.clients, want.clients)
-	case h.secret == (flowtable.HashKey{}):
-		return nil, r, fmt.Errorf("%w: no hash key", ErrLayout)
+	if t, err = openView(mem, c); err != nil {
+		return nil, r, err
 	}
-	t.secret = h.secret
 	for i := range t.sets {
 		t.recoverSet(&t.sets[i], ticksAt(now), &r)
 	}
 	return t, r, nil
 }
+
+// openView lays a table over memory that has one of this version and size, and changes nothing. It
+// fails with ErrLayout if the memory has none.
+func openView(mem []byte, c *Config) (*Table, error) {
+	t, h := view(mem, c)
+	want := c.describe(len(mem))
+	want.secret = h.secret
+	switch {
+	case h.magic != want.magic:
+		return nil, fmt.Errorf("%w: no affinity table here", ErrLayout)
+	case h.version != want.version:
+		return nil, fmt.Errorf("%w: version %d, this program has %d", ErrLayout, h.version, want.version)
+	case *h != want:
+		return nil, fmt.Errorf("%w: made for %d clients, configured are %d", ErrLayout, h.clients, want.clients)
+	case h.secret == (flowtable.HashKey{}):
+		return nil, fmt.Errorf("%w: no hash key", ErrLayout)
+	}
+	t.secret = h.secret
+	return t, nil
+}
+
+// Layout says what memory a table of a configuration has, in words. Two programs can have the same
+// memory if it is equal.
+func Layout(c Config) string { return fmt.Sprintf("version %d, %d clients", headVersion, c.Clients) }
 
 // confirmAll converts the sets of version untentative.
 func (t *Table) confirmAll() {

@@ -59,6 +59,13 @@ func Lock(path string) (*File, error) {
 	return &File{file: file, path: path}, nil
 }
 
+// Take returns a file that another process has locked and has given to this one, whose the lock is
+// from then on as well: it ends when neither has the file open. Map must follow.
+func Take(file *os.File, path string) *File { return &File{file: file, path: path} }
+
+// FD is the file's descriptor, for another process. It stays the File's.
+func (f *File) FD() int { return int(f.file.Fd()) }
+
 // Size returns the file's size in bytes.
 func (f *File) Size() (int64, error) {
 	found, err := f.file.Stat()

@@ -1,0 +1,74 @@
+package flowtable
+
+import "fmt"
+
+// A table goes from one process to the next while its flows live. All that counts is in the shared
+// memory: records and index are whole whenever no handle is between its Enter and Leave. So the
+// next process trusts the index, which Recover builds anew, and visits each record once, in order.
+
+// Layout says what memory a table of a configuration has, in words. Two programs can have the same
+// memory if it is equal.
+func Layout(c Config) string { return layoutOf(c.IPv4Flows, c.IPv6Flows) }
+
+// Layout is that of the table as it is, which may have another size than was configured.
+func (t *Table) Layout() string { return layoutOf(t.arenas[0].flows, t.arenas[1].flows) }
+
+func layoutOf(four, six uint32) string {
+	return fmt.Sprintf("version %d, %d IPv4 and %d IPv6 flows", headVersion, four, six)
+}
+
+// Used returns how many records of each family were ever used. No handle may be at work.
+func (t *Table) Used() (used [2]uint32) {
+	for f := range t.arenas {
+		if t.arenas[f].flows != 0 {
+			used[f] = t.arenas[f].fresh.Load() - 1
+		}
+	}
+	return used
+}
+
+// Share lays a table over memory in which another process's table is at work, and changes nothing.
+// Until Assume, handles may be registered and must not be used. It fails with ErrLayout if the
+// memory holds another version or size.
+func Share(mem []byte, c Config) (*Table, error) { return openView(mem, c) }
+
+// Assume takes the table over from the process that Share found at work. None of its handles may be
+// used any more, or be between Enter and Leave. used is what Table.Used says there.
+//
+// As after Recover, flows have no owner and no binding. Which backends were abandoned, and which
+// keys rest, is forgotten. It takes about 20 ns for each record (BenchmarkAssume).
+func (t *Table) Assume(used [2]uint32, now Time) error {
+	for f := range t.arenas {
+		if a := &t.arenas[f]; used[f] > a.records || a.flows == 0 && used[f] != 0 {
+			return fmt.Errorf("flowtable: %d records were used, of %d", used[f], a.records)
+		}
+	}
+	t.head.incarnation++
+	for f := range t.arenas {
+		if t.arenas[f].flows != 0 {
+			t.assume(&t.arenas[f], used[f], now.ticks())
+		}
+	}
+	return nil
+}
+
+func (t *Table) assume(a *arena, used uint32, now ticks) {
+	d, live := finder{}, &t.recovered[family(a.v6)]
+	for i := uint32(1); i <= used; i++ {
+		f := a.flow(i)
+		m := f.load()
+		if f.owner.Load() != 0 { // numbers of the process before, see recoverFlow
+			f.owner.Store(0)
+		}
+		if m.state() == None {
+			continue
+		}
+		f.bound.Store(0)
+		live[None]++
+		live[m.state()]++
+		d.note(t, a, i, m)
+	}
+	a.fresh.Store(used + 1)
+	t.refree(a, used)
+	t.leftover[family(a.v6)] = d.rings(now)
+}
