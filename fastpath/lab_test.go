@@ -70,6 +70,7 @@ type gate struct {
 	*fastpath.Worker
 	nic, host *memlink.Link
 	stats     *stats.Block
+	config    fastpath.Config // of the worker
 }
 
 type labConfig struct {
@@ -169,7 +170,7 @@ func (l *lab) addWorker(id int, c *labConfig, frags *fragment.Table) {
 		interfaces[0] = *c.reversePath
 	}
 	var err error
-	g.Worker, err = fastpath.New(fastpath.Config{
+	g.config = fastpath.Config{
 		Interfaces: interfaces, StrictReversePath: c.reversePath != nil,
 		ID: id, Memory: mem, Pool: fastpath.NewPool(frames, frameSize), Chains: chains,
 		Links: links, Egress: []int{0}, Host: 1,
@@ -178,7 +179,8 @@ func (l *lab) addWorker(id int, c *labConfig, frags *fragment.Table) {
 		Stats:       g.stats,
 		HeldPackets: 64, HeldPerHop: 16, HeldFragments: c.heldFragments, FragmentWait: time.Second,
 		ICMPRate: 1000, ICMPBurst: 50, TTL: 64, PathMTUFloor: 1280, Seed: [32]byte{1, byte(id)}, Validate: l.validate,
-	})
+	}
+	g.Worker, err = fastpath.New(g.config)
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -236,6 +236,9 @@ func (r *Runner) sleep() {
 		r.fds = append(r.fds, w.wake.poll())
 	}
 	for _, w := range r.workers {
+		if w.paused {
+			continue
+		}
 		if w.holds() {
 			limit = min(limit, busySleep)
 		}
@@ -259,6 +262,8 @@ func (r *Runner) sleep() {
 		if r.fds[1+i].Revents != 0 {
 			w.wake.drain()
 		}
-		w.awake()
+		if !w.paused {
+			w.awake()
+		}
 	}
 }

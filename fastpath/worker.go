@@ -131,6 +131,7 @@ type Worker struct {
 	wake      wakeup
 	stop      atomic.Bool
 	next      *Runner // who is to step it after this step, or nil
+	paused    bool    // Step does nothing
 }
 
 // New checks the configuration and returns a worker that has not started.
@@ -213,6 +214,9 @@ func (w *Worker) Pool() *Pool { return w.pool }
 // moved. now is CLOCK_BOOTTIME in nanoseconds. Run calls it for ever; tests and replays call it
 // themselves.
 func (w *Worker) Step(now uint64) int {
+	if w.paused {
+		return 0
+	}
 	w.begin(flowtable.Time(now))
 	moved := 0
 	for i, link := range w.c.Links {

@@ -1,0 +1,259 @@
+package fastpath
+
+import (
+	"errors"
+	"fmt"
+
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+)
+
+// A worker of another process can go on where this one stops: with the same frames, links and flow
+// table, what remains is the packets that it holds and its counts. Times are of CLOCK_BOOTTIME,
+// which all processes share.
+
+// Remains is what a worker has beside its UMEM, its links and the flow table.
+type Remains struct {
+	// Counts are the worker's, by name. Who takes over must know all of them, or the packet law
+	// would not hold.
+	Counts map[string]uint64
+	Free   int // frames in the pool
+	// Hops wait for a next hop, Parked for their turn to open a flow, Fragments for the first one
+	// of their datagram. Oldest first.
+	Hops      []HeldPacket
+	Parked    []ParkedPacket
+	Fragments []HeldFragment
+}
+
+// Buffers are the frames of a packet, in their order.
+type Buffers []Desc
+
+// HeldPacket is a translated packet whose next hop is not known yet.
+type HeldPacket struct {
+	Buffers    Buffers
+	L3, End    uint16 // IP header and end of the IP packet, bytes from the packet's first
+	V6         bool
+	Splittable bool // IPv4 without DF
+	Dst        header.Addr
+	Precedence uint8
+	Deadline   flowtable.Time
+}
+
+// ParkedPacket is one that would open a flow, as it was received.
+type ParkedPacket struct {
+	Buffers Buffers
+	Hash    uint64 // of its tuple, by the flow table's secret
+}
+
+// HeldFragment is a later fragment, as it was received.
+type HeldFragment struct {
+	Buffers  Buffers
+	Key      uint64 // of its datagram, by the fragment table's secret
+	Deadline flowtable.Time
+	Link     int // its position in Links
+	Group    uint16
+}
+
+// Pause makes Step do nothing until Resume, and returns what the worker holds, which it keeps.
+// Until then the worker uses no frame, no ring, no flow and no snapshot. It must run on the
+// worker's goroutine (Do).
+func (w *Worker) Pause() Remains {
+	w.paused = true
+	w.publish(1)
+	w.rest()
+	r := Remains{Counts: map[string]uint64{}, Free: w.pool.Free()}
+	w.eachCount(func(name string, v *uint64) { r.Counts[name] = *v })
+	for reason, n := range w.n.drops {
+		r.Counts[dropName(stats.DropReason(reason))] = n
+	}
+	for i := range w.hops.held {
+		h := &w.hops.held[i]
+		r.Hops = append(r.Hops, HeldPacket{
+			Buffers: w.buffers(h.o.desc), L3: h.o.l3, End: h.o.end, V6: h.o.v6, Splittable: h.o.splittable,
+			Dst: h.o.dst, Precedence: uint8(h.o.precedence), Deadline: h.deadline,
+		})
+	}
+	q := &w.parked
+	for at := q.head; at != q.tail; at++ {
+		if p := q.slot(at); p.here {
+			r.Parked = append(r.Parked, ParkedPacket{w.buffers(p.desc), p.hash})
+		}
+	}
+	for i := w.frags.first; i != 0; i = w.frags.slots[i].next {
+		h := &w.frags.slots[i]
+		r.Fragments = append(r.Fragments,
+			HeldFragment{w.buffers(h.desc), h.key, h.deadline, h.link, uint16(h.group)})
+	}
+	return r
+}
+
+// Resume ends Pause. It must run on the worker's goroutine (Do).
+func (w *Worker) Resume() {
+	if w.paused {
+		w.paused = false
+		w.awake()
+	}
+}
+
+func dropName(r stats.DropReason) string { return "drop " + r.String() }
+
+// eachCount visits the counts that only grow, but for drops.
+func (w *Worker) eachCount(f func(name string, v *uint64)) {
+	n := &w.n
+	for name, v := range map[string]*uint64{
+		"rx": &n.rx, "rxBytes": &n.rxBytes, "tx": &n.tx, "txBytes": &n.txBytes, "generated": &n.generated,
+		"returned": &n.returned, "kernelRx": &n.kernelRx, "flows": &n.flows, "icmpLimited": &n.icmpLimited,
+		"retried": &n.retried, "resets": &n.resets, "resetsLimited": &n.resetsLimited,
+		"wrongChecksums": &n.wrongChecksums, "unfinishedChecksums": &n.unfinishedChecksums, "batches": &n.batches,
+	} {
+		f(name, v)
+	}
+}
+
+// buffers returns the frames of a packet.
+func (w *Worker) buffers(d Desc) (list Buffers) {
+	if d.Len != 0 {
+		return Buffers{d}
+	}
+	for addr, more := d.Addr, true; more; addr, more = w.chains.Next(addr) {
+		list = append(list, Desc{Addr: addr, Len: w.chains.First(Desc{Addr: addr})})
+	}
+	return list
+}
+
+// Assume makes the worker go on where another one has paused. ours are the frames that no link has:
+// those of the packets that it held are taken from them, the others are the pool's. The worker must
+// not run yet. After an error it must not be used.
+func (w *Worker) Assume(r Remains, ours []uint64) error {
+	frames, err := w.stockOf(ours)
+	if err == nil {
+		err = w.assumeCounts(r.Counts)
+	}
+	if err != nil {
+		return err
+	}
+	for _, p := range r.Hops {
+		d, err := frames.take(p.Buffers)
+		if err != nil {
+			return err
+		}
+		q := &w.hops
+		if len(q.held) == cap(q.held) || p.Precedence > uint8(established) {
+			return fmt.Errorf("worker %d: no room for %d packets that wait for next hops", w.c.ID, len(r.Hops))
+		}
+		o := outgoing{desc: d, l3: p.L3, end: p.End, v6: p.V6, splittable: p.Splittable, dst: p.Dst,
+			precedence: precedence(p.Precedence)}
+		q.held = append(q.held, heldPacket{o, p.Deadline})
+		if o.precedence == anybodys {
+			q.anybodys++
+		}
+		w.request(&o)
+		w.countHeld(d, 1)
+	}
+	for _, p := range r.Parked {
+		d, err := frames.take(p.Buffers)
+		if err != nil {
+			return err
+		}
+		if q := &w.parked; q.tail-q.head == uint64(len(q.slots)) {
+			return fmt.Errorf("worker %d: no room for %d parked packets", w.c.ID, len(r.Parked))
+		}
+		w.parked.add(d, p.Hash)
+		w.countHeld(d, 1)
+	}
+	for _, p := range r.Fragments {
+		d, err := frames.take(p.Buffers)
+		if err != nil {
+			return err
+		}
+		if w.frags.free == 0 || p.Link < 0 || p.Link >= len(w.c.Links) {
+			return fmt.Errorf("worker %d: no room for %d fragments", w.c.ID, len(r.Fragments))
+		}
+		w.frags.add(heldFragment{desc: d, key: p.Key, deadline: p.Deadline, link: p.Link}, p.Group)
+		w.frags.more += w.chains.Buffers(d) - 1
+		w.countHeld(d, 1)
+	}
+	*w.pool = *NewPoolOf(w.pool.total, int(w.pool.frameSize), frames.rest())
+	if w.pool.Free() != r.Free {
+		return fmt.Errorf("worker %d: %d frames are free, the process before had %d", w.c.ID, w.pool.Free(), r.Free)
+	}
+	w.n.moved = true
+	return nil
+}
+
+// stock is the frames that no link has.
+type stock struct {
+	chains *Chains
+	here   []bool // by frame
+}
+
+func (w *Worker) stockOf(frames []uint64) (s stock, err error) {
+	s = stock{w.chains, make([]bool, w.pool.total)}
+	for _, addr := range frames {
+		frame := addr >> s.chains.frameShift
+		if frame >= uint64(len(s.here)) {
+			return s, fmt.Errorf("worker %d: there is no frame at %d", w.c.ID, addr)
+		}
+		s.here[frame] = true
+	}
+	return s, nil
+}
+
+// take takes the frames of a packet out of the stock.
+func (s *stock) take(b Buffers) (d Desc, err error) {
+	for i, part := range b {
+		frame := part.Addr >> s.chains.frameShift
+		if frame >= uint64(len(s.here)) || !s.here[frame] || part.Len == 0 ||
+			(part.Addr+uint64(part.Len)-1)>>s.chains.frameShift != frame {
+			return d, fmt.Errorf("a packet that is held has %d bytes at %d, which a link has or no frame", part.Len,
+				part.Addr)
+		}
+		s.here[frame] = false
+		switch {
+		case len(b) == 1:
+			return part, nil
+		case i == 0:
+			d = s.chains.Begin(part.Addr, part.Len)
+		default:
+			s.chains.Extend(b[i-1].Addr, part.Addr, part.Len)
+		}
+	}
+	if len(b) == 0 {
+		return d, errors.New("a packet that is held has no bytes")
+	}
+	return d, nil
+}
+
+// rest is what no packet has taken.
+func (s *stock) rest() (frames []uint64) {
+	for frame, here := range s.here {
+		if here {
+			frames = append(frames, uint64(frame)<<s.chains.frameShift)
+		}
+	}
+	return frames
+}
+
+// assumeCounts continues another worker's counts.
+func (w *Worker) assumeCounts(counts map[string]uint64) error {
+	known := 0
+	w.eachCount(func(name string, v *uint64) {
+		if n, ok := counts[name]; ok {
+			*v, known = n, known+1
+		}
+	})
+	for reason := range w.n.drops {
+		if n, ok := counts[dropName(stats.DropReason(reason))]; ok {
+			known++
+			if w.n.drops[reason] = n; n != 0 {
+				w.n.dirty |= 1 << reason
+			}
+		}
+	}
+	if known != len(counts) {
+		return fmt.Errorf("worker %d: %d of the counts of the process before are not known here", w.c.ID,
+			len(counts)-known)
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+package fastpath_test
+
+import (
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+// ours returns the frames that no link of a paused worker has.
+func ours(g *gate, r *fastpath.Remains) (frames []uint64) {
+	for {
+		addr, ok := g.Pool().Get()
+		if !ok {
+			break
+		}
+		frames = append(frames, addr)
+	}
+	g.Pool().PutAll(frames)
+	note := func(b fastpath.Buffers) {
+		for _, d := range b {
+			frames = append(frames, d.Addr)
+		}
+	}
+	for _, p := range r.Hops {
+		note(p.Buffers)
+	}
+	for _, p := range r.Parked {
+		note(p.Buffers)
+	}
+	for _, p := range r.Fragments {
+		note(p.Buffers)
+	}
+	return frames
+}
+
+// successor returns a worker with the same links, which has not taken over yet.
+func (l *lab) successor(g *gate) *gate {
+	next := &gate{nic: g.nic, host: g.host, stats: new(stats.Block), config: g.config}
+	next.stats.Backends.Ensure(128)
+	next.config.Stats, next.config.Pool = next.stats, fastpath.NewPoolOf(frames, frameSize, nil)
+	next.config.Chains = fastpath.NewChains(frames, frameSize)
+	var err error
+	if next.Worker, err = fastpath.New(next.config); err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(next.Close)
+	return next
+}
+
+// TestWorkerTakesOver: a worker goes on with the frames, the links and the held packets of another
+// one: packets that wait for a next hop leave when that is known, late fragments with their first
+// one, and the counts continue.
+func TestWorkerTakesOver(t *testing.T) {
+	l := newLab(t, labConfig{edit: unresolved})
+	g := l.workers[0]
+	for range 3 {
+		l.send(0, headertest.UDP(join(client4, 5), join(vip4, 99), "x"))
+	}
+	datagram := headertest.UDP(join(client4, 40000), join(vip4, 53), string(make([]byte, 2000))).Bytes()
+	parts := headertest.Split(datagram, 1400, 7)
+	inject := func(part []byte) {
+		if !g.nic.Inject(part) {
+			t.Fatal("link full")
+		}
+		l.step(2 * time.Millisecond)
+	}
+	inject(parts[1])
+	if g.stats.Held.Load() != 4 {
+		t.Fatalf("%d held, want 4", g.stats.Held.Load())
+	}
+	before, dropped := g.stats.Rx.Load(), g.stats.Dropped()
+
+	r := g.Pause()
+	g.nic.Inject(headertest.UDP(join(client4, 6), join(vip4, 53), "y").Bytes())
+	l.step(time.Millisecond)
+	if g.stats.Rx.Load() != before {
+		t.Fatal("a paused worker received")
+	}
+	next := l.successor(g)
+	if err := next.Assume(r, ours(g, &r)); err != nil {
+		t.Fatal(err)
+	}
+	l.workers[0] = next
+	l.resolve("10.0.9.1")
+	l.step(2 * time.Millisecond) // Validate checks both laws in each step
+	for range 4 {                // three that were held, and one that waited in the ring
+		l.out(next.nic)
+	}
+	inject(parts[0])
+	l.step(2 * time.Millisecond)
+	for range 2 {
+		if _, ok := next.nic.Take(nil); !ok {
+			t.Fatalf("a fragment is missing; drops %v", l.drops())
+		}
+	}
+	if n := next.stats.Held.Load(); n != 0 {
+		t.Errorf("%d held", n)
+	}
+	if rx := next.stats.Rx.Load(); rx != before+2 || next.stats.Dropped() != dropped {
+		t.Errorf("%d received, %d dropped, before %d and %d", rx, next.stats.Dropped(), before, dropped)
+	}
+	if total, accounted := next.stats.FrameLaw(); total != accounted {
+		t.Errorf("%d frames of %d", accounted, total)
+	}
+}
+
+// TestPauseEnds: a worker that goes on itself has lost nothing.
+func TestPauseEnds(t *testing.T) {
+	l := newLab(t, labConfig{edit: unresolved})
+	g := l.workers[0]
+	l.send(0, headertest.UDP(join(client4, 5), join(vip4, 99), "x"))
+	g.Pause()
+	g.nic.Inject(headertest.UDP(join(client4, 5), join(vip4, 53), "y").Bytes())
+	l.step(time.Millisecond)
+	l.nothing(g.nic)
+	g.Resume()
+	l.resolve("10.0.9.1")
+	l.step(2 * time.Millisecond)
+	l.out(g.nic)
+	l.out(g.nic)
+}
+
+// TestAssumeRefusesCounts: counts and frames that do not fit end the take-over.
+func TestAssumeRefusesCounts(t *testing.T) {
+	for name, change := range map[string]func(*fastpath.Remains, *[]uint64){
+		"an unknown count":   func(r *fastpath.Remains, _ *[]uint64) { r.Counts["drop of another version"] = 1 },
+		"a frame too few":    func(_ *fastpath.Remains, f *[]uint64) { *f = (*f)[1:] },
+		"a frame of a link":  func(r *fastpath.Remains, f *[]uint64) { r.Hops[0].Buffers[0].Addr = 1 << 40 },
+		"a packet too short": func(r *fastpath.Remains, f *[]uint64) { r.Hops[0].Buffers[0].Len = 0 },
+		"a packet of none":   func(r *fastpath.Remains, f *[]uint64) { r.Hops[0].Buffers = nil },
+		"a frame twice":      func(r *fastpath.Remains, f *[]uint64) { r.Hops = append(r.Hops, r.Hops[0]) },
+	} {
+		l := newLab(t, labConfig{edit: unresolved})
+		g := l.workers[0]
+		l.send(0, headertest.UDP(join(client4, 5), join(vip4, 99), "x"))
+		r := g.Pause()
+		list := ours(g, &r)
+		change(&r, &list)
+		if err := l.successor(g).Assume(r, list); err == nil {
+			t.Errorf("%s: assumed", name)
+		}
+	}
+}
