@@ -1,0 +1,262 @@
+// Package handover is the protocol by which a running process gives what it has to the next one, so
+// that no packet is lost. It decides who owns it at each moment; what is given is the caller's.
+//
+//	next process (Take)                    running process (Give)
+//
+//	            ── hello, facts ─────────►  compares facts
+//	            ◄─ accepted, or reasons ──
+//	 Lay: loads what takes long
+//	            ── ask ──────────────────►  Offer: changes nothing more but flows
+//	            ◄─ offer, files ──────────
+//	 Prepare: maps all, is ready to run
+//	            ── ready ────────────────►  Stop: no worker runs; packets wait in the rings
+//	            ◄─ state ─────────────────
+//	 Assume: checks it
+//	            ── taken ────────────────►  ends, without touching anything
+//	 workers run
+//
+// The commit point is the sending of taken: until then all is the running process's, from then on
+// the next one's. The kernel makes that one moment for both. A running process that has waited too
+// long shuts down its side of the connection for reading; after that the other one's taken fails
+// (EPIPE, unix_stream_sendmsg in net/unix/af_unix.c), and one that was sent before is still read.
+// So each side knows, also where the other one was stopped for an hour at any message.
+//
+// If either process dies before the commit point the running one goes on, or, if it is the one that
+// died, the other one ends and starts as after a crash. If the next one dies after it the running
+// one has ended: the next start is one as after a crash.
+package handover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Protocol is the version of the messages, and of what the caller puts into them.
+const Protocol = 1
+
+// Fact is something that both processes must have alike, such as the size of frames.
+type Fact struct{ What, Is string }
+
+// Hello is what the next process says first.
+type Hello struct {
+	Protocol int
+	Version  string
+	// Identity is empty, or a name that a process has in common with those that were started in
+	// its place, such as the UID of its pod.
+	Identity string
+	Facts    []Fact
+}
+
+// answer is what the running process says to Hello, and to ask.
+type answer struct {
+	Version string
+	Refused []string // why it does not give; empty if it does
+	Offer   []byte
+	Files   int // that follow
+}
+
+// Giver is the running process.
+type Giver interface {
+	// Facts returns the facts of this process, or an error if it cannot give now to the process
+	// that says hello.
+	Facts(h *Hello) ([]Fact, error)
+	// Offer makes sure that nothing but flows and packets changes until Continue, and describes
+	// what is given. The files stay the giver's.
+	Offer(ctx context.Context) (offer []byte, files []int, err error)
+	// Stop stops the workers, and returns their state.
+	Stop(ctx context.Context) (state []byte, err error)
+	// Continue undoes Offer and Stop, whichever were called.
+	Continue()
+}
+
+// Taker is the next process.
+type Taker interface {
+	// Facts returns the facts of this process, and its identity.
+	Facts() (facts []Fact, identity string, err error)
+	// Lay does what takes long and changes nothing.
+	Lay(ctx context.Context) error
+	// Prepare maps what is offered. The files are the taker's from then on.
+	Prepare(ctx context.Context, offer []byte, files []int) error
+	// Assume checks the state and makes the workers ready to run. They must not run before Take
+	// has returned.
+	Assume(state []byte) error
+}
+
+// Times bound how long each side waits for the other.
+type Times struct {
+	Answer  time.Duration // for a message that takes no work
+	Lay     time.Duration // the giver: for ask, while it works as always
+	Prepare time.Duration // the giver: for ready, while its control loop stands still
+	Assume  time.Duration // the giver: for taken, while packets wait
+}
+
+// DefaultTimes are those of processes that work. Packets wait at most for Assume, until the giver's
+// workers go on.
+var DefaultTimes = Times{Answer: 5 * time.Second, Lay: time.Minute, Prepare: 10 * time.Second, Assume: time.Second}
+
+// RefusedError says why the running process does not give. Nothing has been changed.
+type RefusedError struct{ Reasons []string }
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("the running process does not hand over: %s", e.Reasons)
+}
+
+// Give gives what the process has to the one at the other end. It reports whether that has it now:
+// then this process must end without touching anything. Otherwise it goes on as before, and the
+// error says why nothing was given.
+func Give(ctx context.Context, c *Conn, g Giver, version string, t Times) (gave bool, err error) {
+	var h Hello
+	if err := c.receive(&h, t.Answer); err != nil {
+		return false, fmt.Errorf("hello: %w", err)
+	}
+	facts, err := g.Facts(&h)
+	reasons := compare(&h, facts)
+	if err != nil {
+		reasons = []string{err.Error()}
+	}
+	if err := c.send(&answer{Version: version, Refused: reasons}, t.Answer); err != nil {
+		return false, fmt.Errorf("answer to hello: %w", err)
+	}
+	if len(reasons) > 0 {
+		return false, &RefusedError{reasons}
+	}
+	if err := c.receiveByte(ask, t.Lay); err != nil {
+		return false, err
+	}
+	defer func() {
+		if !gave {
+			g.Continue()
+		}
+	}()
+	offer, files, err := g.Offer(ctx)
+	if err != nil {
+		return false, errors.Join(err, c.send(&answer{Refused: []string{err.Error()}}, t.Answer))
+	}
+	if err := c.send(&answer{Offer: offer, Files: len(files)}, t.Answer); err != nil {
+		return false, fmt.Errorf("offer: %w", err)
+	}
+	if err := c.sendFiles(files, t.Answer); err != nil {
+		return false, fmt.Errorf("files: %w", err)
+	}
+	if err := c.receiveByte(ready, t.Prepare); err != nil {
+		return false, err
+	}
+	state, err := g.Stop(ctx)
+	if err != nil {
+		return false, err
+	}
+	return finish(c, state, t)
+}
+
+// finish sends the state and waits for taken. After a deadline it makes sure that taken cannot be
+// sent any more, and sees whether it was.
+func finish(c *Conn, state []byte, t Times) (gave bool, err error) {
+	if err := c.send(&state, t.Assume); err != nil {
+		return false, fmt.Errorf("state: %w", err)
+	}
+	err = c.receiveByte(taken, t.Assume)
+	if err == nil {
+		return true, nil
+	}
+	if e := c.refuseMore(); e != nil {
+		return false, errors.Join(err, e)
+	}
+	if c.receiveByte(taken, t.Answer) == nil {
+		return true, nil
+	}
+	return false, err
+}
+
+// compare returns what keeps the two processes from having the same.
+func compare(h *Hello, ours []Fact) (reasons []string) {
+	if h.Protocol != Protocol {
+		return []string{fmt.Sprintf("hand-over: the running process has version %d of it, the next one %d", Protocol,
+			h.Protocol)}
+	}
+	theirs := slices.Clone(h.Facts)
+	for _, f := range ours {
+		at := slices.IndexFunc(theirs, func(o Fact) bool { return o.What == f.What })
+		switch {
+		case at < 0:
+			reasons = append(reasons, fmt.Sprintf("%s: the next process does not know it", f.What))
+			continue
+		case theirs[at].Is != f.Is:
+			reasons = append(reasons, fmt.Sprintf("%s: the running process has %s, the next one %s", f.What, f.Is,
+				theirs[at].Is))
+		}
+		theirs = slices.Delete(theirs, at, at+1)
+	}
+	for _, f := range theirs {
+		reasons = append(reasons, fmt.Sprintf("%s: the running process does not know it", f.What))
+	}
+	return reasons
+}
+
+// Take takes what the process at the other end has, and returns that one's version. After a
+// RefusedError nothing has been changed. After another error Prepare may have been called: then the
+// other process has all or has died, and this one must end. Without an error the workers must run
+// at once.
+func Take(ctx context.Context, c *Conn, k Taker, version string, t Times) (from string, err error) {
+	facts, identity, err := k.Facts()
+	if err != nil {
+		return "", &RefusedError{[]string{err.Error()}}
+	}
+	a, err := question(c, &Hello{Protocol, version, identity, facts}, t)
+	if err != nil {
+		return "", err
+	}
+	from = a.Version
+	if err := k.Lay(ctx); err != nil {
+		return from, &RefusedError{[]string{err.Error()}}
+	}
+	if err := c.sendByte(ask, t.Answer); err != nil {
+		return from, refusal(fmt.Errorf("ask: %w", err))
+	}
+	if a, err = answered(c, t.Prepare); err != nil {
+		return from, err
+	}
+	files, err := c.receiveFiles(a.Files, t.Answer)
+	if err != nil {
+		return from, refusal(fmt.Errorf("files: %w", err))
+	}
+	if err := k.Prepare(ctx, a.Offer, files); err != nil {
+		return from, err
+	}
+	if err := c.sendByte(ready, t.Answer); err != nil {
+		return from, fmt.Errorf("ready: %w", err)
+	}
+	var state []byte
+	if err := c.receive(&state, t.Answer); err != nil {
+		return from, fmt.Errorf("state: %w", err)
+	}
+	if err := k.Assume(state); err != nil {
+		return from, err
+	}
+	if err := c.sendByte(taken, t.Answer); err != nil {
+		return from, fmt.Errorf("the running process has gone on itself, or died: %w", err)
+	}
+	return from, nil
+}
+
+func question(c *Conn, h *Hello, t Times) (answer, error) {
+	if err := c.send(h, t.Answer); err != nil {
+		return answer{}, refusal(fmt.Errorf("hello: %w", err))
+	}
+	return answered(c, t.Answer)
+}
+
+// answered receives an answer. Up to the offer nothing has been changed, whatever happens.
+func answered(c *Conn, within time.Duration) (a answer, err error) {
+	if err := c.receive(&a, within); err != nil {
+		return a, refusal(fmt.Errorf("no answer: %w", err))
+	}
+	if len(a.Refused) > 0 {
+		return a, &RefusedError{a.Refused}
+	}
+	return a, nil
+}
+
+func refusal(err error) error { return &RefusedError{[]string{err.Error()}} }

@@ -1,0 +1,281 @@
+package handover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var testTimes = Times{Answer: 10 * time.Second, Lay: 10 * time.Second, Prepare: 10 * time.Second,
+	Assume: 10 * time.Second}
+
+// fake is both sides. calls has what was called, in order; at runs before a call.
+type fake struct {
+	facts []Fact
+	calls []string
+	at    func(call string) error
+	got   string // the offer and the state, and what was read from the file
+}
+
+func (f *fake) call(name string) error {
+	f.calls = append(f.calls, name)
+	if f.at == nil {
+		return nil
+	}
+	return f.at(name)
+}
+
+func (f *giver) Facts(*Hello) ([]Fact, error)   { return f.facts, f.call("facts") }
+func (f *taker) Facts() ([]Fact, string, error) { return f.facts, "", f.call("facts") }
+func (f *fake) Offer(context.Context) ([]byte, []int, error) {
+	err := f.call("offer")
+	list := slices.Repeat([]int{int(os.Stderr.Fd())}, 450) // more than one message has
+	return []byte("what"), list, err
+}
+func (f *fake) Stop(context.Context) ([]byte, error) { return []byte("where"), f.call("stop") }
+func (f *fake) Continue()                            { _ = f.call("continue") }
+func (f *fake) Lay(context.Context) error            { return f.call("lay") }
+func (f *fake) Prepare(_ context.Context, offer []byte, files []int) error {
+	for _, fd := range files {
+		unix.Close(fd)
+	}
+	f.got += fmt.Sprint(string(offer), " ", len(files), " ")
+	return f.call("prepare")
+}
+func (f *fake) Assume(state []byte) error {
+	f.got += string(state)
+	return f.call("assume")
+}
+
+// giver and taker are the two sides of fake.
+type (
+	giver struct{ *fake }
+	taker struct{ *fake }
+)
+
+// pair returns the two ends of a connection.
+func pair(t *testing.T) (a, b *Conn) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]*Conn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "")
+		c, err := net.FileConn(f)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ends[i], err = NewConn(c.(*net.UnixConn)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ends[i].Close() })
+	}
+	return ends[0], ends[1]
+}
+
+// outcome is what both sides say in the end.
+type outcome struct {
+	gave             bool
+	giveErr, takeErr error
+	from             string
+}
+
+// run runs both sides, and closes the connection of whichever has returned, as its death would.
+func run(t *testing.T, g, k *fake, gt, kt Times) (o outcome) {
+	a, b := pair(t)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		o.gave, o.giveErr = Give(t.Context(), a, &giver{g}, "v1", gt)
+		a.Close()
+	}()
+	o.from, o.takeErr = Take(t.Context(), b, &taker{k}, "v2", kt)
+	if o.takeErr != nil {
+		b.Close()
+	}
+	<-done
+	return o
+}
+
+func TestHandOver(t *testing.T) {
+	facts := []Fact{{"frames", "2048 bytes"}, {"workers", "2"}}
+	g, k := &fake{facts: facts}, &fake{facts: facts}
+	o := run(t, g, k, testTimes, testTimes)
+	if !o.gave || o.giveErr != nil || o.takeErr != nil || o.from != "v1" {
+		t.Errorf("%+v", o)
+	}
+	if k.got != "what 450 where" {
+		t.Errorf("got %q", k.got)
+	}
+	if want := []string{"facts", "offer", "stop"}; !slices.Equal(g.calls, want) {
+		t.Errorf("giver: %v, want %v", g.calls, want)
+	}
+	if want := []string{"facts", "lay", "prepare", "assume"}; !slices.Equal(k.calls, want) {
+		t.Errorf("taker: %v, want %v", k.calls, want)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	facts := []Fact{{"frames", "2048 bytes"}, {"workers", "2"}}
+	for _, c := range []struct {
+		name         string
+		ours, theirs []Fact
+		want         []string
+	}{
+		{"another size", facts, []Fact{{"frames", "4096 bytes"}, {"workers", "2"}},
+			[]string{"frames: the running process has 2048 bytes, the next one 4096 bytes"}},
+		{"several", facts, []Fact{{"workers", "1"}, {"moons", "3"}}, []string{
+			"frames: the next process does not know it", "workers: the running process has 2, the next one 1",
+			"moons: the running process does not know it"}},
+	} {
+		g, k := &fake{facts: c.ours}, &fake{facts: c.theirs}
+		o := run(t, g, k, testTimes, testTimes)
+		var refused *RefusedError
+		if o.gave || !errors.As(o.takeErr, &refused) || !slices.Equal(refused.Reasons, c.want) {
+			t.Errorf("%s: %+v", c.name, o)
+		}
+		if slices.Contains(g.calls, "offer") || slices.Contains(k.calls, "lay") {
+			t.Errorf("%s: something was done: %v, %v", c.name, g.calls, k.calls)
+		}
+	}
+	if r := compare(&Hello{Protocol: Protocol + 1, Facts: facts}, facts); len(r) != 1 ||
+		!strings.Contains(r[0], "version") {
+		t.Errorf("another protocol: %v", r)
+	}
+}
+
+// TestDeathAtEachMessage: whichever side fails or dies, wherever: one has all in the end, never
+// both and never neither of those that live.
+func TestDeathAtEachMessage(t *testing.T) {
+	died := errors.New("died")
+	for _, side := range []string{"giver", "taker"} {
+		calls := map[string][]string{"giver": {"facts", "offer", "stop"},
+			"taker": {"facts", "lay", "prepare", "assume"}}[side]
+		for _, at := range calls {
+			t.Run(side+" at "+at, func(t *testing.T) {
+				g, k := &fake{}, &fake{}
+				fail := func(call string) error {
+					if call == at {
+						return died
+					}
+					return nil
+				}
+				if side == "giver" {
+					g.at = fail
+				} else {
+					k.at = fail
+				}
+				o := run(t, g, k, testTimes, testTimes)
+				if o.gave || o.giveErr == nil || o.takeErr == nil {
+					t.Errorf("%+v", o)
+				}
+				n := 0
+				for _, call := range g.calls {
+					if call == "continue" {
+						n++
+					}
+				}
+				if offered := slices.Contains(g.calls, "offer"); offered != (n == 1) || n > 1 {
+					t.Errorf("giver: %v", g.calls)
+				}
+				var refused *RefusedError
+				if early := !slices.Contains(k.calls, "prepare"); early != errors.As(o.takeErr, &refused) {
+					t.Errorf("taker: %v, %v: it goes on waiting only where nothing was prepared", k.calls, o.takeErr)
+				}
+			})
+		}
+	}
+}
+
+// TestStoppedTaker: the next process is stopped between the state and taken, until the running one
+// has gone on: its taken fails.
+func TestStoppedTaker(t *testing.T) {
+	g, k := &fake{}, &fake{}
+	goesOn := make(chan struct{})
+	g.at = func(call string) error {
+		if call == "continue" {
+			close(goesOn)
+		}
+		return nil
+	}
+	k.at = func(call string) error {
+		if call == "assume" {
+			<-goesOn
+		}
+		return nil
+	}
+	times := testTimes
+	times.Assume, times.Answer = 20*time.Millisecond, time.Second
+	a, b := pair(t)
+	gave := make(chan bool)
+	go func() {
+		ok, _ := Give(t.Context(), a, &giver{g}, "v1", times)
+		gave <- ok // with its end open: it lives
+	}()
+	_, err := Take(t.Context(), b, &taker{k}, "v2", testTimes)
+	if err == nil || !errors.Is(err, unix.EPIPE) {
+		t.Errorf("taken after the running process went on: %v", err)
+	}
+	if <-gave {
+		t.Error("gave, and went on")
+	}
+}
+
+// TestTakenBeforeTheDeadlineIsRead: the running process was stopped while taken was sent. Its
+// deadline is over when it goes on, and yet it must see that it has given.
+func TestTakenBeforeTheDeadlineIsRead(t *testing.T) {
+	a, b := pair(t)
+	state := []byte("where")
+	times := testTimes
+	times.Assume = time.Nanosecond // over before the first look
+	if err := b.sendByte(taken, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.send(&state, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.receiveByte(taken, -time.Second); err == nil {
+		t.Fatal("no deadline")
+	}
+	if err := a.refuseMore(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.receiveByte(taken, time.Second); err != nil {
+		t.Errorf("what was sent before is lost: %v", err)
+	}
+	if err := b.sendByte(taken, time.Second); !errors.Is(err, unix.EPIPE) {
+		t.Errorf("sent afterwards: %v", err)
+	}
+}
+
+func TestFilesAreClosedAfterAnError(t *testing.T) {
+	a, b := pair(t)
+	before := open(t)
+	if err := a.sendFiles(slices.Repeat([]int{2}, 5), time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.receiveFiles(3, time.Second); err == nil {
+		t.Error("5 files for 3")
+	}
+	if n := open(t); n != before {
+		t.Errorf("%d files are open, %d before", n, before)
+	}
+}
+
+func open(t *testing.T) int {
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
