@@ -30,6 +30,10 @@ const (
 // type or size is noticed without.
 const mapLayout = 3
 
+// MapLayout says what the shared maps are like, in words. Two programs can use the same maps if it
+// is equal, and Prepare finds them to fit.
+func MapLayout() string { return "layout " + strconv.Itoa(mapLayout) }
+
 // ErrNoBPFFS is returned by Load if PinDir is not on a mounted bpffs.
 var ErrNoBPFFS = errors.New("not on a mounted BPF file system")
 
@@ -51,6 +55,28 @@ func (s *Steering) openMaps() error {
 			return fmt.Errorf("BPF map %q: %w", name, explain(err))
 		}
 		s.maps[name] = m
+	}
+	return nil
+}
+
+// openMapsInUse opens the pinned maps, all of which must be there and fit.
+func (s *Steering) openMapsInUse() error {
+	dir := filepath.Join(s.config.PinDir, mapPrefix+strconv.Itoa(mapLayout))
+	for name, spec := range s.spec.Maps {
+		if ofPort(name) {
+			continue
+		}
+		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, spec.Name), nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%w: there is no map %q of layout %d", ErrMisfit, name, mapLayout)
+		}
+		if err != nil {
+			return fmt.Errorf("BPF map %q: open pin: %w", name, explain(err))
+		}
+		s.maps[name] = m
+		if misfit := spec.Compatible(m); misfit != nil {
+			return fmt.Errorf("%w: map %q: %w", ErrMisfit, name, misfit)
+		}
 	}
 	return nil
 }

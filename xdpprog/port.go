@@ -69,16 +69,29 @@ type Port struct {
 // Attach puts the steering program on an interface. What a predecessor left there
 // is replaced atomically. A program of anybody else is ErrForeign.
 func (s *Steering) Attach(ifindex int, name string, mode AttachMode) (*Port, error) {
-	return s.attach(steerProgSteer, ifindex, name, mode)
+	return s.attach(steerProgSteer, ifindex, name, mode, nil)
 }
 
 // AttachHostLink puts the program that steers everything on the user-space end of
 // the host link.
 func (s *Steering) AttachHostLink(ifindex int, name string) (*Port, error) {
-	return s.attach(steerProgHostLink, ifindex, name, Auto)
+	return s.attach(steerProgHostLink, ifindex, name, Auto, nil)
 }
 
-func (s *Steering) attach(program string, ifindex int, name string, mode AttachMode) (*Port, error) {
+// AttachOver is Attach, or for the host link AttachHostLink, for an interface that a predecessor's
+// program serves, with sockets that are this process's now: fill gives the new program its sockets
+// and all else before it takes the place of the other one. So no packet finds none.
+func (s *Steering) AttachOver(ifindex int, name string, hostLink bool, fill func(*Port) error) (*Port, error) {
+	program := steerProgSteer
+	if hostLink {
+		program = steerProgHostLink
+	}
+	return s.attach(program, ifindex, name, Auto, fill)
+}
+
+func (s *Steering) attach(
+	program string, ifindex int, name string, mode AttachMode, fill func(*Port) error,
+) (*Port, error) {
 	if s.ports[ifindex] != nil {
 		return nil, fmt.Errorf("attach XDP to %s: %w", name, ErrAttached)
 	}
@@ -93,7 +106,12 @@ func (s *Steering) attach(program string, ifindex int, name string, mode AttachM
 	info, err := p.program.Info()
 	if err == nil {
 		p.id, _ = info.ID()
-		err = p.attach(mode)
+		if fill != nil {
+			err = fill(p)
+		}
+		if err == nil {
+			err = p.attach(mode)
+		}
 	}
 	if err != nil {
 		err = fmt.Errorf("attach XDP to %s: %w", name, err)

@@ -106,20 +106,9 @@ type Steering struct {
 // the error. PinDir belongs to the Steering until Close; a second Load of the same
 // one is ErrInUse.
 func Load(c Config) (*Steering, error) {
-	c = c.withDefaults()
-	spec, err := loadSteer()
+	s, err := newSteering(c)
 	if err != nil {
-		return nil, fmt.Errorf("read the embedded BPF object: %w", err)
-	}
-	for m, entries := range map[string]uint32{
-		steerMapFrontends: c.MaxFrontends, steerMapKeepSources: c.MaxSources, steerMapAddrs: c.MaxAddrs,
-	} {
-		spec.Maps[m].MaxEntries = entries
-		spec.Maps[m].Flags |= unix.BPF_F_NO_PREALLOC
-	}
-	s := &Steering{
-		config: c, spec: spec,
-		maps: map[string]*ebpf.Map{}, ports: map[int]*Port{}, egress: map[int]*egressFilter{},
+		return nil, err
 	}
 	if c.PinDir != "" {
 		if s.lock, err = lockPins(c.PinDir); err != nil {
@@ -132,6 +121,65 @@ func Load(c Config) (*Steering, error) {
 	return s, nil
 }
 
+// ErrMisfit is returned by Prepare if the maps of the process at work are not those of this
+// program.
+var ErrMisfit = errors.New("the BPF maps are another version's")
+
+// Prepare opens the maps of another process that is at work, and loads the programs, which is most
+// of the time that a start takes. It changes nothing. Own must follow before anything else but
+// Counters and Arrivals, once the other process has stopped.
+func Prepare(c Config) (*Steering, error) {
+	s, err := newSteering(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.openMapsInUse(); err != nil {
+		return nil, errors.Join(err, s.Close(false))
+	}
+	if err := s.prepare(); err != nil {
+		return nil, errors.Join(err, s.Close(false))
+	}
+	for _, p := range s.prepared {
+		<-p.done
+	}
+	return s, nil
+}
+
+// Own makes a prepared Steering the one that works by the maps. lock is the other process's lock on
+// the pin directory (LockFD), which is the Steering's from then on.
+func (s *Steering) Own(lock *os.File) error {
+	s.lock = lock
+	return s.takeOver()
+}
+
+// LockFD is the descriptor of the lock on the pin directory, for another process; -1 if there is
+// none. It stays the Steering's.
+func (s *Steering) LockFD() int {
+	if s.lock == nil {
+		return -1
+	}
+	return int(s.lock.Fd())
+}
+
+// newSteering returns a Steering without maps.
+func newSteering(c Config) (*Steering, error) {
+	c = c.withDefaults()
+	spec, err := loadSteer()
+	if err != nil {
+		return nil, fmt.Errorf("read the embedded BPF object: %w", err)
+	}
+	for m, entries := range map[string]uint32{
+		steerMapFrontends: c.MaxFrontends, steerMapKeepSources: c.MaxSources, steerMapAddrs: c.MaxAddrs,
+	} {
+		spec.Maps[m].MaxEntries = entries
+		spec.Maps[m].Flags |= unix.BPF_F_NO_PREALLOC
+	}
+	return &Steering{
+		config: c, spec: spec,
+		maps: map[string]*ebpf.Map{}, ports: map[int]*Port{}, egress: map[int]*egressFilter{},
+	}, nil
+}
+
 func (s *Steering) start() (err error) {
 	if err := s.openMaps(); err != nil {
 		return err
@@ -139,6 +187,11 @@ func (s *Steering) start() (err error) {
 	if err := s.prepare(); err != nil {
 		return err
 	}
+	return s.takeOver()
+}
+
+// takeOver continues with what the maps hold.
+func (s *Steering) takeOver() (err error) {
 	if err := s.rules.read(s.maps); err != nil {
 		return err
 	}
