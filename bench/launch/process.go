@@ -35,7 +35,91 @@ func (g *Gateway) LaunchSecond() (err error) {
 	return err
 }
 
-func (g *Gateway) launch() (*topo.Process, error) {
+// LaunchNext starts a daemon that is to take over from the one that runs (run --take-over).
+func (g *Gateway) LaunchNext() (err error) {
+	g.second, err = g.launch("--take-over")
+	return err
+}
+
+// TakenOver returns once the daemon that ran has given all it had to the one of LaunchNext and has
+// ended, which must be without an error. That one is the gateway's daemon then.
+func (g *Gateway) TakenOver(ctx context.Context) error {
+	if g.process == nil || g.second == nil {
+		return errNotRunning
+	}
+	select {
+	case <-g.process.Done():
+	case <-g.second.Done():
+		err := g.second.Err()
+		g.second = nil
+		return fmt.Errorf("the next daemon ended: %w", err)
+	case <-time.After(g.patience(applyTimeout)):
+		return errors.New("the daemon that ran has not ended")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	err := g.process.Err()
+	g.process, g.second = g.second, nil
+	return err
+}
+
+// SecondPID is the number of the process of LaunchNext or LaunchSecond.
+func (g *Gateway) SecondPID() int {
+	if g.second == nil {
+		return 0
+	}
+	return g.second.PID()
+}
+
+// OneLeft waits until the processes of a hand-over in which one of them died have settled, makes
+// the one that forwards the gateway's daemon, or starts one where both have ended, as whoever
+// supervises it would. It returns that one's number.
+func (g *Gateway) OneLeft(ctx context.Context) (pid int, err error) {
+	running := func(p *topo.Process) bool {
+		if p == nil {
+			return false
+		}
+		select {
+		case <-p.Done():
+			return false
+		default:
+			return true
+		}
+	}
+	// A process that is ending, or that waits for one, has done so by then; one that forwards
+	// stays.
+	err = topo.Until(ctx, g.patience(applyTimeout), 10*time.Millisecond, func(ctx context.Context) error {
+		if !running(g.process) && !running(g.second) {
+			return nil
+		}
+		v, err := g.Client.Status(ctx, false)
+		switch {
+		case err != nil:
+			return err
+		case running(g.process) && running(g.second):
+			return errors.New("two processes run")
+		case running(g.process) && v.PID == g.process.PID(), running(g.second) && v.PID == g.second.PID():
+			return nil
+		}
+		return fmt.Errorf("process %d answers", v.PID)
+	})
+	if err != nil {
+		return 0, err
+	}
+	switch {
+	case running(g.process):
+	case running(g.second):
+		g.process = g.second
+	default:
+		if g.process, err = g.launch(); err != nil {
+			return 0, err
+		}
+	}
+	g.second = nil
+	return g.PID(), nil
+}
+
+func (g *Gateway) launch(options ...string) (*topo.Process, error) {
 	// Appended to, because the successor of a killed daemon writes on.
 	log, err := os.OpenFile(g.LogFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -43,7 +127,7 @@ func (g *Gateway) launch() (*topo.Process, error) {
 	}
 	defer log.Close() // the daemon has its own
 	return g.config.Host.Start(topo.Command{
-		Path: g.config.Sluice, Args: []string{"run", "--config", g.ConfigFile()},
+		Path: g.config.Sluice, Args: append([]string{"run", "--config", g.ConfigFile()}, options...),
 		Env: g.config.Env, Stdout: log, Stderr: log,
 	})
 }

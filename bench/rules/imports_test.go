@@ -130,6 +130,8 @@ var rules = []rule{
 			"reasons' names)"},
 	{From: internal + "/devices", Never: []string{internal, "fastpath/xsk"}, But: hardware,
 		Why: "what a device is and which worker serves which queue follow from kernel and configuration alone"},
+	{From: internal + "/handover", Never: []string{internal, "fastpath", "flowtable", "control", "xdpprog"},
+		Why: "who owns what at which message must not depend on what is given, so that a test can be both sides"},
 	{From: internal + "/placement", Never: []string{internal, "fastpath", "control", "xdpprog"}, But: hardware,
 		Why: "where workers run follows from the machine and from counters alone"},
 	{From: internal + "/workers", Never: []string{internal, "xdpprog"},

@@ -380,6 +380,12 @@ const PulseSocketFile = "pulse.sock"
 // WaitingSocket returns the path of the status socket of a process that waits for another one.
 func (c *Configuration) WaitingSocket() string { return filepath.Join(c.StateDir, WaitingSocketFile) }
 
+// HandOverSocket returns the path of the socket where the next process asks for a hand-over.
+func (c *Configuration) HandOverSocket() string { return filepath.Join(c.StateDir, HandOverSocketFile) }
+
+// HandOverSocketFile is its name, beside the others.
+const HandOverSocketFile = "handover.sock"
+
 // WaitingSocketFile is the name of a waiting process's status socket, beside the other one.
 const WaitingSocketFile = "waiting.sock"
 

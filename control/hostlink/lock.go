@@ -55,6 +55,15 @@ func takeLock(link string) (*lock, error) {
 	return nil, nil
 }
 
+// LockFD is the descriptor of the lock, for another process: with it Ensure finds the lock to be
+// that process's own. It is -1 if this HostLink has none: an earlier one of this process may.
+func (h *HostLink) LockFD() int {
+	if h.lock == nil {
+		return -1
+	}
+	return h.lock.fd
+}
+
 func (l *lock) release() {
 	if l != nil {
 		unix.Close(l.fd)

@@ -153,7 +153,7 @@ func (q *ExplainQuery) query() url.Values {
 	return v
 }
 
-// explain serves /v4/explain.
+// explain serves /v5/explain.
 func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	v := r.URL.Query()
 	var established bool

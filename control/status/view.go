@@ -15,6 +15,19 @@ type Traffic struct {
 	ToClientBytes  uint64 `json:"toClientBytes"`
 }
 
+// TakeOverView is how a process took over from another one, or why it did not.
+type TakeOverView struct {
+	From string `json:"from,omitempty"` // version of the process before
+	// At is when its workers stopped, and Gap how long packets waited then until this process's
+	// workers ran. Zero if it did not hand over.
+	At        time.Time `json:"at,omitzero"`
+	GapMicros int64     `json:"gapMicros"`
+	Flows     uint64    `json:"flows"`   // that live
+	Packets   uint64    `json:"packets"` // that waited in its rings and queues
+	Refused   []string  `json:"refused,omitempty"`
+	NotHanded []string  `json:"notHandedOver,omitempty"` // what begins anew
+}
+
 // ServiceView is one port of a Kubernetes Service as it is served now.
 type ServiceView struct {
 	Namespace string         `json:"namespace"`
@@ -254,9 +267,11 @@ type StatusView struct {
 	Applied bool       `json:"applied"`
 	Frames  FramesView `json:"frames"`
 	// Places are the CPUs with workers; empty before the first packet can be forwarded.
-	Places     []PlaceView     `json:"places"`
-	Config     ConfigView      `json:"config"`
-	Snapshot   SnapshotView    `json:"snapshot"`
+	Places   []PlaceView  `json:"places"`
+	Config   ConfigView   `json:"config"`
+	Snapshot SnapshotView `json:"snapshot"`
+	// TakeOver is how this process took over from the one before; nil if it was not to.
+	TakeOver   *TakeOverView   `json:"takeOver,omitempty"`
 	Sources    []SourceView    `json:"sources"`
 	Problems   []ProblemView   `json:"problems"`
 	Interfaces []InterfaceView `json:"interfaces"`

@@ -14,7 +14,7 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// ErrInUse is returned by Listen when another process answers on the socket.
+// ErrInUse is returned by Listen and RemoveStale when another process answers on the socket.
 var ErrInUse = errors.New("another process answers on the socket")
 
 const (
@@ -25,7 +25,7 @@ const (
 // Listen makes a socket. It replaces one on which no process answers, left by a process that was
 // killed; anything else at the path is an error, and so is a directory that others may write.
 func Listen(path string) (net.Listener, error) {
-	if err := removeStale(path); err != nil {
+	if err := RemoveStale(path); err != nil {
 		return nil, err
 	}
 	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
@@ -38,7 +38,8 @@ func Listen(path string) (net.Listener, error) {
 	return lc.Listen(context.Background(), "unix", path)
 }
 
-func removeStale(path string) error {
+// RemoveStale removes a socket on which no process answers. It fails with ErrInUse if one does.
+func RemoveStale(path string) error {
 	err := trusted.Socket(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -36,8 +36,8 @@ var ErrRunning = errors.New("sluice runs")
 
 // files are the daemon's in stateDir.
 var files = []string{"flows", "flows.new", "pins", "modes.json", "modes.json.new", "napi.json", "napi.json.new",
-	"bpffs", "bpffs.new", "status.sock", config.WaitingSocketFile, config.PulseSocketFile, drains.Name,
-	drains.Name + trusted.NewSuffix, assign.File, assign.File + trusted.NewSuffix}
+	"bpffs", "bpffs.new", "status.sock", config.WaitingSocketFile, config.PulseSocketFile, config.HandOverSocketFile,
+	drains.Name, drains.Name + trusted.NewSuffix, assign.File, assign.File + trusted.NewSuffix}
 
 // Run removes all that a daemon with this configuration made, and returns what that was, also
 // before an error. After an error it may be called again.

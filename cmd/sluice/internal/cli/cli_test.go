@@ -55,7 +55,7 @@ func sluiceWith(t *testing.T, explain ExplainOffline, args ...string) (code int,
 	t.Helper()
 	var o, e bytes.Buffer
 	app := App{Out: &o, Err: &e, Explain: explain, StartError: func(*config.Configuration) error { return nil },
-		Run: func(context.Context, string) error { return errors.New("no daemon in this test") }}
+		Run: func(context.Context, string, bool) error { return errors.New("no daemon in this test") }}
 	code = app.Main(t.Context(), args)
 	return code, o.String(), e.String()
 }
@@ -333,7 +333,7 @@ func TestConfigCommands(t *testing.T) {
 
 // TestRunSignal: the first SIGTERM ends the daemon's context.
 func TestRunSignal(t *testing.T) {
-	app := App{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}, Run: func(ctx context.Context, file string) error {
+	app := App{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}, Run: func(ctx context.Context, file string, _ bool) error {
 		if file != "gw.yaml" {
 			t.Errorf("run got file %q", file)
 		}

@@ -67,7 +67,7 @@ func TestListsAreNeverNull(t *testing.T) {
 		var out, errs bytes.Buffer
 		app := App{Out: &out, Err: &errs, Explain: explainOffline,
 			StartError: func(*config.Configuration) error { return nil },
-			Run:        func(context.Context, string) error { return nil },
+			Run:        func(context.Context, string, bool) error { return nil },
 			Cleanup:    func(*config.Configuration) ([]string, error) { return nil, nil }}
 		asJSON := []string{"-o", "json", "--socket", daemon(t, g)}
 		app.Main(t.Context(), slices.Concat(strings.Fields(name), own, asJSON))

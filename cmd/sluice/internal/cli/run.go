@@ -17,11 +17,14 @@ import (
 
 func (s *session) runCommand() *cobra.Command {
 	var file string
+	var takeOver bool
 	c := &cobra.Command{
 		Use:   "run --config FILE",
 		Short: "Forward until SIGTERM",
 		Long: "run is the daemon. It forwards by the configuration file and reloads it when it changes\n" +
-			"or on SIGHUP. SIGTERM drains and leaves the node clean; a second one ends it at once.",
+			"or on SIGHUP. SIGTERM drains and leaves the node clean; a second one ends it at once.\n" +
+			"With --take-over it asks the daemon that runs for its sockets and flows, and goes on\n" +
+			"without a packet lost; one that refuses, by a reason that is logged, is waited for.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if file == "" {
@@ -34,10 +37,11 @@ func (s *session) runCommand() *cobra.Command {
 				<-ctx.Done()
 				stop() // from here on a signal has its default effect
 			}()
-			return listed(s.app.Run(ctx, file))
+			return listed(s.app.Run(ctx, file, takeOver))
 		},
 	}
 	c.Flags().StringVar(&file, "config", "", "configuration file (required)")
+	c.Flags().BoolVar(&takeOver, "take-over", false, "take over from the daemon that runs, if there is one")
 	must(c.MarkFlagFilename("config", "yaml", "yml", "json"))
 	return c
 }

@@ -68,6 +68,7 @@ func statusTables(r *rows, v *status.StatusView) {
 			r.row("Failed:", c.Name+": "+c.Detail)
 		}
 	}
+	takeOverRows(r, v.TakeOver)
 	r.row("Config:", fmt.Sprintf("%s, loaded %s", v.Config.File, stamp(v.Config.LoadedAt)))
 	if v.Config.Error != "" {
 		r.row("Refused:", "the file as it is now, and the last good one stays: "+v.Config.Error)
@@ -195,4 +196,19 @@ func problemRows(r *rows, list []status.ProblemView) {
 		}
 		r.row(p.Source, p.Object, p.Field, serving, p.Message)
 	}
+}
+
+// takeOverRows says how the daemon took over from the one before.
+func takeOverRows(r *rows, v *status.TakeOverView) {
+	if v == nil {
+		return
+	}
+	for _, why := range v.Refused {
+		r.row("Waited:", "the daemon before did not hand over: "+why)
+	}
+	if v.At.IsZero() {
+		return
+	}
+	r.row("Taken over:", fmt.Sprintf("from %s at %s, packets waited %s, %s; anew: %s", v.From, stamp(v.At),
+		time.Duration(v.GapMicros)*time.Microsecond, plural(int(v.Flows), "flow"), strings.Join(v.NotHanded, ", ")))
 }

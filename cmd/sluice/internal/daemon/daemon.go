@@ -32,7 +32,6 @@ import (
 
 	"sluice.dev/sluice/cmd/sluice/internal/checks"
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
-	"sluice.dev/sluice/cmd/sluice/internal/drains"
 	"sluice.dev/sluice/cmd/sluice/internal/explain"
 	"sluice.dev/sluice/cmd/sluice/internal/flows"
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
@@ -52,6 +51,7 @@ import (
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/xsk"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/internal/logs"
 )
@@ -88,6 +88,7 @@ type Daemon struct {
 	services services.Handle // the snapshot that the workers judge packets by
 	mirror   *neigh.Mirror
 	frames   frames.Choice
+	plan     devices.Plan
 	workers  *workers.Group
 	ports    *ports.Set
 	steer    *steering.Program
@@ -111,6 +112,12 @@ type Daemon struct {
 	health      healthServers
 	checks      *checks.Runner
 
+	takeOver  bool // ask the running process for a hand-over
+	taking    bool // it is being asked, and nothing of it may be changed
+	takenOver atomic.Pointer[status.TakeOverView]
+	hostLock  int // the descriptor of the host link's lock, or -1
+	giving    giving
+
 	// There are two contexts: workers run until the programs no longer redirect packets to them.
 	life          context.Context
 	cancel        context.CancelFunc // ends every goroutine but the workers
@@ -120,8 +127,9 @@ type Daemon struct {
 }
 
 // Run runs the gateway until ctx is done, and cleans up. It returns an error if the gateway could
-// not start or continue.
-func Run(ctx context.Context, file string) error {
+// not start or continue. With takeOver it asks the process that runs, if there is one, for all it
+// has; otherwise, or where that is refused, it waits for that one's end.
+func Run(ctx context.Context, file string, takeOver bool) error {
 	if err := checkKernel(); err != nil {
 		return err
 	}
@@ -143,25 +151,36 @@ func Run(ctx context.Context, file string) error {
 	d := &Daemon{
 		file: file, config: c, fixed: c, startedAt: time.Now(), loadedAt: time.Now(), level: new(slog.LevelVar),
 		hops: nexthop.NewTable(), failed: make(chan error, 16), open: make(chan struct{}), adopted: make(chan struct{}),
+		takeOver: takeOver, hostLock: -1, giving: giving{done: make(chan struct{})},
 	}
 	d.log = d.newLogger(c)
 	// The goroutines outlive ctx: flows are served while the gateway drains.
 	d.life, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	defer d.cancel()
 	d.workersLife, d.cancelWorkers = context.WithCancel(context.WithoutCancel(ctx))
-	defer d.cancelWorkers()
-	if err := d.own(ctx); err != nil {
-		if ctx.Err() != nil {
-			err = nil // it was asked to end while it waited
-		}
-		return errors.Join(err, d.stop())
+	err = d.live(ctx)
+	switch {
+	case errors.Is(err, errGave):
+		return nil // the process ends with everything as it is
+	case errors.Is(err, errNotTaken):
+		return err
 	}
-	d.objects.ownAddresses(d.config)
-	if err := d.start(d.life); err != nil {
-		return errors.Join(err, d.stop())
-	}
-	err = d.serve(ctx, d.life)
 	return errors.Join(err, d.stop())
+}
+
+// live starts and serves until ctx is done, or until another process has what this one had.
+func (d *Daemon) live(ctx context.Context) error {
+	took, err := d.own(ctx)
+	if err != nil && ctx.Err() != nil && !errors.Is(err, errNotTaken) {
+		return nil // it was asked to end while it waited
+	}
+	if err == nil && !took {
+		d.objects.ownAddresses(d.config)
+		err = d.start(d.life)
+	}
+	if err != nil {
+		return err
+	}
+	return d.serve(ctx, d.life)
 }
 
 // checkKernel returns an error for a kernel that is too old. A kernel whose release cannot be
@@ -223,15 +242,18 @@ func (d *Daemon) fail(err error) {
 // openFlows makes what is beside the flow table: its reader, and the affinity pins.
 func (d *Daemon) openFlows(context.Context) (err error) {
 	c := d.config
-	d.stateOnDisk = !config.InMemory(c.StateDir)
-	if d.stateOnDisk {
-		d.log.Warn(onDisk, "stateDir", c.StateDir)
-	}
+	d.noteDisk()
 	if d.pins, err = flows.OpenPins(c, d.log); err != nil { // first, for retryInUse
 		return err
 	}
 	d.reader, err = flows.NewReader(d.flows.Table, &d.services)
 	return err
+}
+
+func (d *Daemon) noteDisk() {
+	if d.stateOnDisk = !config.InMemory(d.config.StateDir); d.stateOnDisk {
+		d.log.Warn(onDisk, "stateDir", d.config.StateDir)
+	}
 }
 
 const onDisk = "stateDir is not on a tmpfs: the flow table is written to disk as long as flows change, which costs " +
@@ -263,7 +285,10 @@ func (d *Daemon) machine() placement.Machine {
 }
 
 // makeDatapath makes the workers, which do not run yet, and the ports, which are not open.
-func (d *Daemon) makeDatapath(context.Context) error {
+func (d *Daemon) makeDatapath(context.Context) error { return d.makeDatapathOf(nil) }
+
+// makeDatapathOf is makeDatapath with the workers' memory, or with new memory if that is nil.
+func (d *Daemon) makeDatapathOf(taken []*xsk.UMEM) error {
 	found, err := devices.Find(d.config)
 	if err != nil {
 		return err
@@ -279,10 +304,11 @@ func (d *Daemon) makeDatapath(context.Context) error {
 	if err != nil {
 		return err
 	}
+	d.plan = plan
 	if d.workers, err = workers.New(workers.Config{
 		Settings: d.fixed, Log: d.log, Plan: plan, FrameSize: found.Frames.Size,
 		Flows: d.flows.Table, Affinity: d.pins.Table(), Services: &d.services, Hops: d.hops, Host: d.host,
-		Machine: d.machine(), Arrivals: d.steer.Arrivals,
+		Machine: d.machine(), Arrivals: d.steer.Arrivals, Taken: taken,
 	}); err != nil {
 		return err
 	}
@@ -344,14 +370,16 @@ func (d *Daemon) startControl(ctx context.Context) error {
 		Publisher: loop.NewPublisher(&d.services, d.workers.Blocks()),
 		Steering:  d.steer, Flows: d.reader, Feeds: d.objects.feeds(), NodeChanged: d.objects.noteNode,
 		Prepare:    d.current,
-		SaveDrains: func(list []compiler.Drain) error { return drains.Save(d.fixed.StateDir, list) },
+		SaveDrains: d.saveDrains,
 		Window:     controlWindow, Observer: d.health.kubeProxy, HealthChecks: d.health.ports,
 		EndpointChecks: d.checks,
 	})
-	if err := d.applySettings(); err != nil {
-		return err
+	if !d.taking {
+		if err := d.applySettings(); err != nil {
+			return err
+		}
+		d.applySources()
 	}
-	d.applySources()
 	d.reportLosses(cc.NodeName)
 	d.spawn(func() { d.pins.Run(ctx) })
 	d.readObjects(ctx)
@@ -371,15 +399,22 @@ func (d *Daemon) hasConnections(r services.BackendRef) bool {
 const controlWindow = 2 * time.Millisecond
 
 // serve waits until ctx is done, or for a failure. It reloads on SIGHUP and when the file changes.
-func (d *Daemon) serve(ctx, life context.Context) error {
+func (d *Daemon) serve(ctx, life context.Context) (err error) {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
 	d.spawn(func() { d.watchConfig(life, hup) })
 	select {
-	case err := <-d.failed:
-		return err
+	case err = <-d.failed:
+	case <-d.giving.done:
 	case <-ctx.Done():
+	}
+	if d.endGiving() {
+		d.log.Info("handed over to the next process; this one ends")
+		return errGave
+	}
+	if err != nil {
+		return err
 	}
 	return d.drain()
 }

@@ -1,10 +1,12 @@
 package daemon
 
 import (
+	"errors"
 	"time"
 
 	"sluice.dev/sluice/cmd/sluice/internal/drains"
 	"sluice.dev/sluice/cmd/sluice/internal/flows"
+	"sluice.dev/sluice/control/compiler"
 )
 
 // drain serves flows until no connection is open or the time is over. Readiness is off at once.
@@ -40,6 +42,16 @@ func (d *Daemon) drain() error {
 		}
 	}
 	return nil
+}
+
+// saveDrains writes the operator's drains, unless a next process has read them just now.
+func (d *Daemon) saveDrains(list []compiler.Drain) error {
+	d.giving.mu.Lock()
+	defer d.giving.mu.Unlock()
+	if d.giving.given {
+		return errors.New("a next process is taking over: ask that one")
+	}
+	return drains.Save(d.fixed.StateDir, list)
 }
 
 // loadDrains gives the compiler the drains that a predecessor saved. Those that cannot be read are

@@ -168,6 +168,7 @@ func (d *Daemon) Status() status.StatusView {
 		Conditions: d.conditions(),
 		Frames:     status.FramesView{Bytes: d.frames.Size, Reason: d.frames.Reason}, Places: d.workers.Places(),
 	}
+	v.TakeOver = d.takenOver.Load()
 	v.Applied = st.Applied == st.Read && st.Oldest >= st.Generation && d.isOpen()
 	v.Interfaces = d.ports.Views()
 	v.NotReady = d.notReady()

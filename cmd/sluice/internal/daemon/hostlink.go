@@ -48,8 +48,13 @@ func (d *Daemon) makeHostLink(context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.host, err = ensureHostLink(c, plan.Workers, hostMTU(found))
-	return err
+	if d.host, err = ensureHostLink(c, plan.Workers, hostMTU(found)); err != nil {
+		return err
+	}
+	if lock := d.host.LockFD(); lock >= 0 {
+		d.hostLock = lock
+	}
+	return nil
 }
 
 // hostLink returns the pair as it is now; nil if there is none.

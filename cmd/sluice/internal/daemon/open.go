@@ -22,6 +22,11 @@ func (d *Daemon) openPorts(ctx context.Context) {
 		d.fail(err)
 		return
 	}
+	d.served(ctx)
+}
+
+// served does what follows once packets are forwarded, until ctx is done.
+func (d *Daemon) served(ctx context.Context) {
 	if err := d.ports.AttachEgress(); err != nil {
 		d.log.Warn("replies of local endpoints that see the client's address are not caught on their way out", "error",
 			err)
@@ -34,6 +39,7 @@ func (d *Daemon) openPorts(ctx context.Context) {
 	close(d.open)
 	d.log.Info("forwarding", "workers", d.workers.Len(), "took", time.Since(d.startedAt).Round(time.Millisecond))
 	d.spawn(func() { d.heartbeat(ctx) })
+	d.spawn(func() { d.serveHandOver(ctx) })
 	d.ports.Watch(ctx, func() { d.lookReach(ctx) }, d.watchHostLink, d.watchLocalPorts, d.lookReach)
 }
 

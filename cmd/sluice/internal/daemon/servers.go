@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -18,9 +19,10 @@ import (
 
 // servers are the operator's interfaces. Neither stops forwarding when it fails.
 type servers struct {
-	status  *status.Server
-	metrics *metrics.Server
-	group   sync.WaitGroup
+	listener net.Listener // of the status socket
+	status   *status.Server
+	metrics  *metrics.Server
+	group    sync.WaitGroup
 }
 
 // startServers opens the status socket, which no other daemon may have, and the addresses for
@@ -31,14 +33,15 @@ func (d *Daemon) startServers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l, err := status.Listen(c.StatusSocket())
-	if err != nil {
-		return fmt.Errorf("stateDir: %w", err)
-	}
 	s := &d.servers
+	if s.listener == nil { // no process before has given its own
+		if s.listener, err = status.Listen(c.StatusSocket()); err != nil {
+			return fmt.Errorf("stateDir: %w", err)
+		}
+	}
 	s.status = status.NewServer(d, d.log)
 	s.group.Go(func() {
-		if err := s.status.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		if err := s.status.Serve(s.listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			d.log.Error("status socket", "error", err)
 		}
 	})

@@ -19,6 +19,7 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/internal/unixsocket"
 	"sluice.dev/sluice/xdpprog"
 )
 
@@ -29,36 +30,48 @@ const lockEvery = 10 * time.Millisecond
 // own makes this the only instance: it takes the lock on the flow table. While another process has
 // it, this one reads and compiles objects, so that it forwards soon after the other one has
 // stopped, crashed or been killed. It returns an error if ctx is done before.
-func (d *Daemon) own(ctx context.Context) error {
+//
+// If it is to take over, it asks the other process to hand over once it has compiled all. took
+// reports that it did: then this process forwards already.
+func (d *Daemon) own(ctx context.Context) (took bool, err error) {
 	if err := d.makeObjects(); err != nil {
-		return err
+		return false, err
 	}
-	err := d.lock()
+	err = d.lock()
 	if !errors.Is(err, flowtable.ErrInUse) {
-		return err
+		return false, err
 	}
 	d.waited = true
 	s, err := d.startStandby()
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer s.stop()
 	d.log.Info("waiting for another process to end", "why", s.why())
 	tick := time.NewTicker(lockEvery)
 	defer tick.Stop()
+	compiled := s.compiled
 	for {
 		select {
 		case <-ctx.Done():
 			d.log.Info("ended while it waited; nothing was changed")
-			return ctx.Err()
+			return false, ctx.Err()
 		case err := <-d.failed:
-			return err
+			return false, err
+		case <-compiled:
+			compiled = nil
+			if !d.takeOver {
+				continue
+			}
+			if took, err := d.tryTake(ctx, s); took || err != nil {
+				return took, err
+			}
 		case <-tick.C:
 		}
 		if err := d.lock(); !errors.Is(err, flowtable.ErrInUse) {
 			d.log.Info("the other process has ended", "waited", time.Since(s.since).Round(time.Millisecond))
 			d.loadAgain()
-			return err
+			return false, err
 		}
 	}
 }
@@ -105,7 +118,8 @@ func (d *Daemon) retryInUse(ctx context.Context, step func(context.Context) erro
 	for {
 		err := step(ctx)
 		inUse := errors.Is(err, flowtable.ErrInUse) || errors.Is(err, xdpprog.ErrInUse) ||
-			errors.Is(err, hostlink.ErrInUse) || errors.Is(err, status.ErrInUse)
+			errors.Is(err, hostlink.ErrInUse) || errors.Is(err, status.ErrInUse) ||
+			errors.Is(err, unixsocket.ErrInUse)
 		if !d.waited || !inUse || time.Now().After(deadline) {
 			return err
 		}
@@ -123,10 +137,13 @@ type standby struct {
 	server *status.Server // nil if the socket could not be made
 	cancel context.CancelFunc
 	group  sync.WaitGroup
+	ended  sync.Once
+	// compiled is closed once all objects are compiled.
+	compiled chan struct{}
 }
 
 func (d *Daemon) startStandby() (*standby, error) {
-	s := &standby{d: d, since: time.Now()}
+	s := &standby{d: d, since: time.Now(), compiled: make(chan struct{})}
 	var ctx context.Context
 	ctx, s.cancel = context.WithCancel(d.life)
 	mirror, err := neigh.New(neigh.Config{Links: mirrorLinks(d.config), Table: nexthop.NewTable(), Logger: d.log})
@@ -153,7 +170,10 @@ func (d *Daemon) startStandby() (*standby, error) {
 	})
 	d.readObjects(d.life)
 	s.group.Go(func() {
-		s.loop.Standby(ctx, func() { d.log.Info("objects are read and compiled, waiting for the other process") })
+		s.loop.Standby(ctx, func() {
+			d.log.Info("objects are read and compiled, waiting for the other process")
+			close(s.compiled)
+		})
 	})
 	s.serve()
 	return s, nil
@@ -172,7 +192,9 @@ func (s *standby) serve() {
 }
 
 // stop ends it. Tracker and compiler are free for another goroutine afterwards.
-func (s *standby) stop() {
+func (s *standby) stop() { s.ended.Do(s.end) }
+
+func (s *standby) end() {
 	s.cancel()
 	if s.server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)

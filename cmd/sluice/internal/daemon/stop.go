@@ -8,6 +8,7 @@ import (
 
 	"sluice.dev/sluice/cmd/sluice/internal/drains"
 	"sluice.dev/sluice/control/assign"
+	"sluice.dev/sluice/internal/unixsocket"
 )
 
 // stop undoes what start has done, in reverse: first the goroutines that repair things, then the
@@ -64,7 +65,8 @@ func (d *Daemon) clear(keep bool) (errs []error) {
 			_ = os.Remove(filepath.Join(d.config.StateDir, drains.Name))
 			_ = os.Remove(filepath.Join(d.config.StateDir, assign.File))
 		}
-		_ = os.Remove(d.config.StateDir) // if it is empty now
+		_ = unixsocket.RemoveStale(d.config.WaitingSocket()) // of one that was killed while it waited
+		_ = os.Remove(d.config.StateDir)                     // if it is empty now
 	}
 	return errs
 }

@@ -6,6 +6,7 @@ package flows
 
 import (
 	"log/slog"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -23,7 +24,7 @@ func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
 		resize = flowtable.ResizeForce
 	}
 	began := time.Now()
-	file, err := flowtable.OpenFile(filepath.Join(c.StateDir, "flows"), tableConfig(c),
+	file, err := flowtable.OpenFile(tablePath(c), tableConfig(c),
 		flowtable.Time(boottime.Nanos()), resize)
 	if err != nil {
 		return nil, err
@@ -43,6 +44,17 @@ func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
 	}
 	return file, nil
 }
+
+// Take maps the flow table that another process works by and has given to this one
+// (flowtable.TakeFile).
+func Take(c *config.Configuration, file *os.File) (*flowtable.File, error) {
+	return flowtable.TakeFile(file, tablePath(c), tableConfig(c))
+}
+
+func tablePath(c *config.Configuration) string { return filepath.Join(c.StateDir, "flows") }
+
+// Layout says what memory the flow table of a configuration has (flowtable.Layout).
+func Layout(c *config.Configuration) string { return flowtable.Layout(tableConfig(c)) }
 
 // halfOpenPart is the part of the table that half-open flows may take: one in eight, so that a
 // flood of SYNs leaves room for answered ones.

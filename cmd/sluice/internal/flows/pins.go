@@ -3,6 +3,7 @@ package flows
 import (
 	"context"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -28,7 +29,7 @@ type Pins struct {
 // OpenPins takes over a predecessor's pins. The flow table's lock must be held: the file has none
 // of its own.
 func OpenPins(c *config.Configuration, log *slog.Logger) (*Pins, error) {
-	file, err := affinity.OpenFile(filepath.Join(c.StateDir, "pins"),
+	file, err := affinity.OpenFile(pinsPath(c),
 		affinity.Config{Clients: c.Tuning.AffinityClients}, flowtable.Time(boottime.Nanos()))
 	if err != nil {
 		return nil, err
@@ -38,8 +39,31 @@ func OpenPins(c *config.Configuration, log *slog.Logger) (*Pins, error) {
 	} else {
 		log.Info("pins of clients taken over", "pins", r.Kept, "ended", r.Ended, "damaged", r.Damaged)
 	}
-	return &Pins{file: file, lost: map[compiler.LostPin]bool{}, wake: make(chan struct{}, 1)}, nil
+	return newPins(file), nil
 }
+
+// TakePins takes over the pins of another process, which has given their file to this one.
+func TakePins(c *config.Configuration, file *os.File) (*Pins, error) {
+	f, err := affinity.TakeFile(file, pinsPath(c), affinity.Config{Clients: c.Tuning.AffinityClients})
+	if err != nil {
+		return nil, err
+	}
+	return newPins(f), nil
+}
+
+func newPins(f *affinity.File) *Pins {
+	return &Pins{file: f, lost: map[compiler.LostPin]bool{}, wake: make(chan struct{}, 1)}
+}
+
+func pinsPath(c *config.Configuration) string { return filepath.Join(c.StateDir, "pins") }
+
+// PinsLayout says what memory the pins of a configuration have (affinity.Layout).
+func PinsLayout(c *config.Configuration) string {
+	return affinity.Layout(affinity.Config{Clients: c.Tuning.AffinityClients})
+}
+
+// FD is the descriptor of the pins' file, for another process.
+func (p *Pins) FD() int { return p.file.FD() }
 
 // Lose notes pins that Run is to forget. The compiler calls it; it does not block.
 func (p *Pins) Lose(list []compiler.LostPin) {

@@ -42,6 +42,12 @@ func (r *Reader) Close() {
 	r.closed = true
 }
 
+// Pause makes all calls wait until Resume, so that the reader is not at work in the table.
+func (r *Reader) Pause() { r.mu.Lock() }
+
+// Resume ends Pause.
+func (r *Reader) Resume() { r.mu.Unlock() }
+
 // each calls f for the flows of one slice from cursor on, and returns where to go
 // on; 0 is the end. f must not keep the Info.
 func (r *Reader) each(cursor uint64, f func(*flowtable.Info)) (next uint64) {

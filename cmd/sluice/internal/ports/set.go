@@ -59,6 +59,9 @@ type Program interface {
 	Attach(ifindex int, name string, mode xdpprog.AttachMode) (*xdpprog.Port, error)
 	// AttachHostLink puts the program for the host link on its user-space end.
 	AttachHostLink(ifindex int, name string) (*xdpprog.Port, error)
+	// AttachOver puts the program in the place of a predecessor's that has the same sockets; fill
+	// is called with it before it gets a packet.
+	AttachOver(ifindex int, name string, hostLink bool, fill func(*xdpprog.Port) error) (*xdpprog.Port, error)
 	// AttachEgress catches replies of local endpoints on their way out of a device. It returns
 	// xdpprog.ErrAttached if it did already.
 	AttachEgress(ifindex int, name string) error
@@ -75,6 +78,7 @@ type Set struct {
 	refusals *refusals      // of native mode
 	ports    []*port        // in the order of the configuration, the host link's last
 	links    linkList
+	looking  chan struct{} // has an element while Watch looks, and while it is paused
 }
 
 // New makes the ports that the plan says, which are not open yet.
@@ -92,6 +96,7 @@ func New(c Config) (*Set, error) {
 	s := &Set{
 		config: c.Settings, frames: c.Found.Frames, log: c.Log,
 		workers: c.Workers, program: c.Program, original: original, refusals: refused,
+		looking: make(chan struct{}, 1),
 	}
 	for i, dev := range c.Found.Devices {
 		s.ports = append(s.ports, &port{

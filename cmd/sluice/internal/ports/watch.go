@@ -30,7 +30,11 @@ func (s *Set) Watch(ctx context.Context, changed func(), first ...func(context.C
 		case <-ctx.Done():
 			return
 		case <-listen:
+			if !s.enter(ctx) {
+				return
+			}
 			took := s.linksChanged()
+			s.Resume()
 			changed()
 			listen, rest = nil, time.After(restPerReading*took)
 			continue
@@ -39,18 +43,25 @@ func (s *Set) Watch(ctx context.Context, changed func(), first ...func(context.C
 			continue
 		case <-tick.C:
 		}
-		for _, f := range first {
-			f(ctx)
-			breathe(ctx)
+		if s.enter(ctx) {
+			s.look(ctx, first)
+			s.Resume()
 		}
-		s.followAll(time.Now())
-		for _, p := range s.ports {
-			if breathe(ctx); ctx.Err() != nil || !s.check(ctx, p) {
-				continue
-			}
-			if err := s.AttachEgress(); err != nil {
-				s.log.Warn("egress program", "error", err)
-			}
+	}
+}
+
+func (s *Set) look(ctx context.Context, first []func(context.Context)) {
+	for _, f := range first {
+		f(ctx)
+		breathe(ctx)
+	}
+	s.followAll(time.Now())
+	for _, p := range s.ports {
+		if breathe(ctx); ctx.Err() != nil || !s.check(ctx, p) {
+			continue
+		}
+		if err := s.AttachEgress(); err != nil {
+			s.log.Warn("egress program", "error", err)
 		}
 	}
 }

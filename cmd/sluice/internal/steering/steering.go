@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -30,12 +31,48 @@ type Program struct {
 	local config.PortRange // net.ipv4.ip_local_port_range, as the kernel program has it
 }
 
+// Prepare opens what another process works by, and loads the programs (xdpprog.Prepare). Until Own
+// all calls but Counters and Arrivals wait.
+func Prepare(c *config.Configuration, log *slog.Logger) (*Program, error) {
+	s, err := xdpprog.Prepare(programConfig(c, log))
+	if err != nil {
+		return nil, err
+	}
+	k := &Program{s: s}
+	k.mu.Lock()
+	return k, nil
+}
+
+// Own ends the wait of a prepared Program: lock is the other process's, who uses it no more.
+func (k *Program) Own(lock *os.File) error {
+	defer k.mu.Unlock() // of Prepare
+	return k.s.Own(lock)
+}
+
+// Discard closes a prepared Program that is not to be owned.
+func (k *Program) Discard() error { return k.s.Close(false) }
+
+// Pause makes all calls that change something wait until Resume.
+func (k *Program) Pause() { k.mu.Lock() }
+
+// Resume ends Pause.
+func (k *Program) Resume() { k.mu.Unlock() }
+
+// LockFD is the descriptor of the lock on the pins (xdpprog.Steering.LockFD).
+func (k *Program) LockFD() int { return k.s.LockFD() }
+
+// AttachOver implements ports.Program.
+func (k *Program) AttachOver(
+	ifindex int, name string, hostLink bool, fill func(*xdpprog.Port) error,
+) (*xdpprog.Port, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.s.AttachOver(ifindex, name, hostLink, fill)
+}
+
 // Load finds or makes the BPF maps; nothing is attached yet.
 func Load(c *config.Configuration, log *slog.Logger) (*Program, error) {
-	s, err := xdpprog.Load(xdpprog.Config{
-		PinDir: filepath.Join(c.BPFFS, "sluice"), PassAfter: c.Tuning.PassAfter.D(), Logger: log,
-		Interfaces: len(c.Interfaces), HostLink: c.HostLink.Enabled(),
-	})
+	s, err := xdpprog.Load(programConfig(c, log))
 	if errors.Is(err, xdpprog.ErrInUse) {
 		return nil, fmt.Errorf("another sluice runs with bpfFS %s: stop it, or give this one a bpfFS, a "+
 			"tuning.hostLinkName and interfaces of its own (%w)", c.BPFFS, err)
@@ -44,6 +81,13 @@ func Load(c *config.Configuration, log *slog.Logger) (*Program, error) {
 		return nil, err
 	}
 	return &Program{s: s}, nil
+}
+
+func programConfig(c *config.Configuration, log *slog.Logger) xdpprog.Config {
+	return xdpprog.Config{
+		PinDir: filepath.Join(c.BPFFS, "sluice"), PassAfter: c.Tuning.PassAfter.D(), Logger: log,
+		Interfaces: len(c.Interfaces), HostLink: c.HostLink.Enabled(),
+	}
 }
 
 // Open implements loop.Steering. Addresses come first: a frontend's entry is of

@@ -50,12 +50,13 @@ func waiting(c *config.Configuration, known, arrive bool) (fastpath.Waiting, str
 }
 
 // runners step the workers of a group, those of one CPU together. Its methods run one after
-// another: begin, and then follow.
+// another: ready, begin, and then follow.
 type runners struct {
 	g        *Group
 	life     context.Context // of the runners
 	config   fastpath.RunConfig
 	all      []*fastpath.Runner // one for each CPU that ever had workers; more without a CPU
+	first    []*fastpath.Runner // of each worker, to begin on
 	arrivals placement.Arrivals
 	pause    placement.Pause // since workers moved last
 	// waited is, by runner, what its thread had waited for others.
@@ -69,18 +70,24 @@ type threadWait struct {
 	waited time.Duration
 }
 
-// begin starts the workers where the group's first placement has them.
-func (r *runners) begin() error {
-	p := r.g.placed.Load()
-	for id, w := range r.g.workers {
-		runner, err := r.on(p.CPUs[id])
+// ready makes a runner for each worker, by the group's first placement.
+func (r *runners) ready() error {
+	for _, cpu := range r.g.placed.Load().CPUs {
+		runner, err := r.on(cpu)
 		if err != nil {
 			return err
 		}
-		runner.Take(w.Worker)
+		r.first = append(r.first, runner)
+	}
+	return nil
+}
+
+// begin starts the workers on them.
+func (r *runners) begin() {
+	for id, w := range r.g.workers {
+		r.first[id].Take(w.Worker)
 	}
 	r.wait()
-	return nil
 }
 
 // on returns the runner of a CPU, or a new one if the CPU is -1.

@@ -15,14 +15,29 @@ const tidyThreads = time.Second
 
 // Run starts the workers, which end with ctx. fail, which must not block, is called with the error
 // of a worker that could not go on: half a data path would lose half the packets.
+//
+// Ready may have been called before: then they run at once.
 func (g *Group) Run(ctx context.Context, fail func(error)) {
+	if g.runners == nil {
+		if err := g.Ready(ctx); err != nil {
+			fail(err)
+			return
+		}
+	}
+	g.started, g.startedAt = true, boottime.Nanos()
+	for _, w := range g.workers {
+		context.AfterFunc(ctx, w.Stop)
+	}
+	g.runners.begin()
+}
+
+// Ready makes the threads that the workers will run on, until ctx is done.
+func (g *Group) Ready(ctx context.Context) error {
 	c := g.c.Settings
 	threads, err := thread.NewGroup(c.Tuning.WorkerNice)
 	if err != nil {
-		fail(err)
-		return
+		return err
 	}
-	g.started, g.startedAt = true, boottime.Nanos()
 	g.done.Add(1)
 	go func() {
 		defer g.done.Done()
@@ -30,15 +45,12 @@ func (g *Group) Run(ctx context.Context, fail func(error)) {
 			g.c.Log.Warn("threads that a worker's thread made stay on its CPU", "error", err)
 		}
 	}()
-	for _, w := range g.workers {
-		context.AfterFunc(ctx, w.Stop)
-	}
 	r := &runners{g: g, life: ctx, config: fastpath.RunConfig{Threads: threads, Turn: thread.Turn}}
-	if err := r.begin(); err != nil {
-		fail(err)
-		return
+	if err := r.ready(); err != nil {
+		return err
 	}
 	g.runners = r
+	return nil
 }
 
 // Follow moves workers when packets arrive elsewhere, until ctx is done. It must begin after Run

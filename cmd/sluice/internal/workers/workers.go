@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"sync"
@@ -55,6 +56,8 @@ type Config struct {
 	Machine placement.Machine
 	// Arrivals counts the packets that have arrived, by CPU. Nil: workers stay where they are.
 	Arrivals func() ([]uint64, error)
+	// Taken are the UMEMs that another process had, by worker; nil makes new ones.
+	Taken []*xsk.UMEM
 }
 
 // Group is the workers of a gateway.
@@ -107,9 +110,15 @@ func newFragments(contexts int) (*fragment.Table, error) {
 func (g *Group) add(id int) error {
 	c, plan := g.c.Settings, &g.c.Plan
 	links := plan.Links(id)
-	umem, err := xsk.NewUMEM(xsk.UMEMConfig{
-		Frames: links * c.Tuning.FramesPerQueue(), FrameSize: g.c.FrameSize, HugePages: true,
-	})
+	frames := links * c.Tuning.FramesPerQueue()
+	var umem *xsk.UMEM
+	var err error
+	if g.c.Taken == nil {
+		umem, err = xsk.NewUMEM(xsk.UMEMConfig{Frames: frames, FrameSize: g.c.FrameSize, HugePages: true})
+	} else if umem = g.c.Taken[id]; umem.Frames() != frames || umem.FrameSize() != g.c.FrameSize {
+		err = fmt.Errorf("worker %d: the other process has %d frames of %d bytes, here it has %d of %d", id,
+			umem.Frames(), umem.FrameSize(), frames, g.c.FrameSize)
+	}
 	if err != nil {
 		return err
 	}

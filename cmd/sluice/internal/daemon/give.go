@@ -1,0 +1,318 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"sluice.dev/sluice/cmd/sluice/internal/boottime"
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
+	"sluice.dev/sluice/cmd/sluice/internal/flows"
+	"sluice.dev/sluice/cmd/sluice/internal/handover"
+	"sluice.dev/sluice/cmd/sluice/internal/workers"
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/xdpprog"
+)
+
+// errGave ends a daemon whose sockets, tables and locks are another process's now. It must touch
+// nothing of them on its way out.
+var errGave = errors.New("handed over")
+
+// giving is what the daemon needs to hand over to a next process.
+type giving struct {
+	listener net.Listener  // nil if it could not be made
+	done     chan struct{} // closed when everything was given
+	// predecessors are the identities of the processes before, which get nothing back.
+	predecessors []string
+
+	busy sync.Mutex // held while a next process is answered; guards over
+	over bool       // this process is ending, and gives nothing any more
+
+	mu    sync.Mutex // guards below
+	given bool       // an offer is out: what a next process has read must not change
+}
+
+// offer describes what is given, beside the files.
+type offer struct {
+	Shapes       []xsk.Shape   // of the workers' memory
+	Hops         []header.Addr // that packets leave by: who takes over resolves them before
+	Predecessors []string
+	HostLink     bool // there is a lock on it
+	// Types is an empty state, by the encoder that the state will come from: who has decoded it
+	// decodes the state in a part of the time.
+	Types []byte
+}
+
+// Files of an offer that precede those of the shapes.
+const (
+	fileFlows = iota
+	filePins
+	filePrograms // lock on the pins of programs and maps
+	fileStatus   // listening
+	fileHandOver // listening
+	fileHostLink // lock, if there is one
+)
+
+// state is what stops to change when the workers stop.
+type state struct {
+	StoppedAt uint64 // CLOCK_BOOTTIME
+	Used      [2]uint32
+	Custody   workers.Custody
+}
+
+// identity is that of this process in hand-overs (handover.Hello).
+func identity() string { return os.Getenv("POD_UID") }
+
+// serveHandOver answers processes that want to take over, one after the other, until ctx is done or
+// one has all. Without its socket a next process takes over after this one's end.
+func (d *Daemon) serveHandOver(ctx context.Context) {
+	if d.giving.listener == nil {
+		l, err := status.Listen(d.fixed.HandOverSocket())
+		if err != nil {
+			d.log.Warn("no next process can take over while this one runs", "error", err)
+			return
+		}
+		d.giving.listener = l
+	}
+	l := d.giving.listener
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	for {
+		c, err := l.Accept()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			d.log.Warn("hand-over socket", "error", err)
+			return
+		}
+		if d.giveOnce(ctx, c.(*net.UnixConn)) {
+			return
+		}
+	}
+}
+
+// giveOnce answers one process, and reports whether that was the last.
+func (d *Daemon) giveOnce(ctx context.Context, u *net.UnixConn) (last bool) {
+	g := &d.giving
+	g.busy.Lock()
+	defer g.busy.Unlock()
+	if g.over {
+		u.Close()
+		return true
+	}
+	if d.give(ctx, u) {
+		close(g.done)
+		return true
+	}
+	return false
+}
+
+// endGiving waits for a hand-over that is under way, and reports whether everything was given: then
+// nothing is this process's to stop. Nothing is given afterwards.
+func (d *Daemon) endGiving() (gave bool) {
+	g := &d.giving
+	g.busy.Lock()
+	defer g.busy.Unlock()
+	g.over = true
+	select {
+	case <-g.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// give answers one process, and reports whether it has all now.
+func (d *Daemon) give(ctx context.Context, u *net.UnixConn) (gave bool) {
+	c, err := handover.NewConn(u)
+	if err != nil {
+		u.Close()
+		d.log.Warn("hand-over refused", "error", err)
+		return false
+	}
+	g := &giver{d: d}
+	gave, err = handover.Give(ctx, c, g, status.ThisBuild().String(), handover.DefaultTimes)
+	if gave {
+		return true // the connection stays open to the process's end: the other one waits for that
+	}
+	c.Close()
+	var refused *handover.RefusedError
+	if errors.As(err, &refused) {
+		d.log.Warn("a next process waits for this one's end, as it cannot take over", "why", refused.Reasons)
+	} else {
+		d.log.Warn("a next process did not take over; this one goes on", "error", err)
+	}
+	return false
+}
+
+// giver implements handover.Giver.
+type giver struct {
+	d       *Daemon
+	offered bool // undone by Continue
+	stopped bool
+	states  *gob.Encoder // to out
+	out     bytes.Buffer
+}
+
+// Facts implements handover.Giver.
+func (g *giver) Facts(h *handover.Hello) ([]handover.Fact, error) {
+	d := g.d
+	switch {
+	case !d.isOpen() || d.draining.Load():
+		return nil, errors.New("it is starting or ending")
+	case h.Identity != "" && slices.Contains(d.giving.predecessors, h.Identity):
+		return nil, errors.New("it has taken over from that process's pod, which is to end")
+	}
+	return facts(d.fixed, d.frames.Size, &d.plan, d.flows.Table.Layout()), nil
+}
+
+// facts are what two processes must have alike to hand over. What else is different in their
+// configurations takes effect in the next one.
+func facts(c *config.Configuration, frameSize int, plan *devices.Plan, table string) []handover.Fact {
+	var names []string
+	for i, f := range c.Interfaces {
+		names = append(names, fmt.Sprintf("%s (%d queues)", f.Name, len(plan.Places[i])))
+	}
+	link := "none"
+	if c.HostLink.Enabled() {
+		ours, kernels := c.Tuning.HostLinkEnds()
+		link = fmt.Sprint(ours, " ", kernels, " ", c.HostLink.Addresses)
+	}
+	namespace, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		namespace = err.Error()
+	}
+	return []handover.Fact{
+		{What: "network namespace", Is: namespace},
+		{What: "interfaces", Is: strings.Join(names, ", ")},
+		{What: "workers", Is: strconv.Itoa(plan.Workers)},
+		{What: "frames", Is: fmt.Sprintf("%d of %d bytes for each queue, rings of %d", c.Tuning.FramesPerQueue(),
+			frameSize, c.Tuning.RingSize)},
+		{What: "flow table", Is: table},
+		{What: "affinity pins", Is: flows.PinsLayout(c)},
+		{What: "fragments", Is: fmt.Sprintf("%d datagrams, %d held", c.Tuning.Fragments, c.Tuning.HeldFragments())},
+		{What: "host link", Is: link},
+		{What: "BPF maps", Is: xdpprog.MapLayout()},
+	}
+}
+
+// Offer implements handover.Giver.
+func (g *giver) Offer(ctx context.Context) (_ []byte, files []int, err error) {
+	d := g.d
+	patience, cancel := context.WithTimeout(ctx, handover.DefaultTimes.Answer/2)
+	defer cancel()
+	if err := d.ports.Pause(patience); err != nil {
+		return nil, nil, err
+	}
+	g.offered = true
+	d.handingOver.Store(true) // who announces waits for the next process when this one has ended
+	d.steer.Pause()
+	d.giving.mu.Lock()
+	d.giving.given = true
+	d.giving.mu.Unlock()
+	o := offer{Hops: d.readyHops(), HostLink: d.hostLock >= 0}
+	if id := identity(); id != "" {
+		o.Predecessors = append(slices.Clone(d.giving.predecessors), id)
+	}
+	listening, err := descriptors(d.servers.listener, d.giving.listener)
+	if err != nil {
+		return nil, nil, err
+	}
+	files = append([]int{d.flows.FD(), d.pins.FD(), d.steer.LockFD()}, listening...)
+	if o.HostLink {
+		files = append(files, d.hostLock)
+	}
+	shapes, more := d.workers.Shapes()
+	o.Shapes = shapes
+	g.states = gob.NewEncoder(&g.out)
+	if err := g.states.Encode(&state{}); err != nil {
+		return nil, nil, err
+	}
+	o.Types = bytes.Clone(g.out.Bytes())
+	g.out.Reset()
+	b, err := encode(&o)
+	return b, append(files, more...), err
+}
+
+// Stop implements handover.Giver.
+func (g *giver) Stop(ctx context.Context) ([]byte, error) {
+	d := g.d
+	d.reader.Pause()
+	g.stopped = true
+	patience, cancel := context.WithTimeout(ctx, handover.DefaultTimes.Assume)
+	defer cancel()
+	s := state{StoppedAt: boottime.Nanos()}
+	var err error
+	if s.Custody, err = d.workers.Pause(patience); err != nil {
+		return nil, fmt.Errorf("workers do not stop: %w", err)
+	}
+	s.Used = d.flows.Table.Used()
+	err = g.states.Encode(&s)
+	return g.out.Bytes(), err
+}
+
+// Continue implements handover.Giver.
+func (g *giver) Continue() {
+	d := g.d
+	if g.stopped {
+		d.workers.Resume()
+		d.reader.Resume()
+	}
+	if g.offered {
+		d.handingOver.Store(false)
+		d.giving.mu.Lock()
+		d.giving.given = false
+		d.giving.mu.Unlock()
+		d.steer.Resume()
+		d.ports.Resume()
+	}
+}
+
+// readyHops lists the neighbours that packets leave by.
+func (d *Daemon) readyHops() (list []header.Addr) {
+	for id := range nexthop.ID(nexthop.MaxHops - 1) {
+		if h := d.hops.Hop(id); h != nil && h.Kind == nexthop.OnLink && h.Ready {
+			list = append(list, h.Addr)
+		}
+	}
+	return list
+}
+
+// descriptors returns those of listeners, which stay theirs.
+func descriptors(listeners ...net.Listener) (list []int, err error) {
+	for _, l := range listeners {
+		c, ok := l.(syscall.Conn)
+		if !ok {
+			return nil, fmt.Errorf("%T has no descriptor", l)
+		}
+		raw, err := c.SyscallConn()
+		if err != nil {
+			return nil, err
+		}
+		if err := raw.Control(func(fd uintptr) { list = append(list, int(fd)) }); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	err := gob.NewEncoder(&b).Encode(v)
+	return b.Bytes(), err
+}
+
+func decode(b []byte, v any) error { return gob.NewDecoder(bytes.NewReader(b)).Decode(v) }

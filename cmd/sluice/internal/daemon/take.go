@@ -1,0 +1,336 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/cmd/sluice/internal/boottime"
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
+	"sluice.dev/sluice/cmd/sluice/internal/flows"
+	"sluice.dev/sluice/cmd/sluice/internal/handover"
+	"sluice.dev/sluice/cmd/sluice/internal/steering"
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/internal/unixsocket"
+	"sluice.dev/sluice/nat/header"
+)
+
+// errNotTaken ends a daemon that was to take over and has prepared for it: what it has opened is
+// the running process's, and must not be touched. The next start is one as after a crash, or waits.
+var errNotTaken = errors.New("not taken over")
+
+// tryTake asks the running process to hand over. It reports whether that did. If it refuses, this
+// process waits for its end.
+func (d *Daemon) tryTake(ctx context.Context, s *standby) (took bool, err error) {
+	u, err := net.DialTimeout("unix", d.config.HandOverSocket(), handover.DefaultTimes.Answer)
+	if err != nil {
+		d.refused([]string{"it has no socket for that, as one that starts, or of a version before: " + err.Error()})
+		return false, nil
+	}
+	c, err := handover.NewConn(u.(*net.UnixConn))
+	if err != nil {
+		u.Close()
+		return false, err
+	}
+	k := &taker{d: d, s: s}
+	from, err := handover.Take(ctx, c, k, status.ThisBuild().String(), handover.DefaultTimes)
+	if err == nil {
+		d.workers.Run(d.workersLife, d.fail) // first of all: packets wait
+		d.noteTakeOver(from, k)
+		return true, d.afterTake(c, k)
+	}
+	c.Close()
+	var refused *handover.RefusedError
+	if errors.As(err, &refused) && !k.prepared {
+		k.undo()
+		d.refused(refused.Reasons)
+		return false, nil
+	}
+	return false, fmt.Errorf("%w from the process that runs: %w", errNotTaken, err)
+}
+
+// refused notes why the running process does not hand over.
+func (d *Daemon) refused(reasons []string) {
+	d.log.Warn("the running process does not hand over: this one takes over when that has ended", "why", reasons)
+	d.takenOver.Store(&status.TakeOverView{Refused: reasons})
+}
+
+// taker implements handover.Taker.
+type taker struct {
+	d        *Daemon
+	s        *standby
+	found    devices.Found
+	plan     devices.Plan
+	program  *steering.Program
+	prepared bool
+	lock     *os.File // on the pins of programs and maps
+	state    state
+	states   *gob.Decoder // from in
+	in       bytes.Buffer
+}
+
+// Facts implements handover.Taker.
+func (k *taker) Facts() (list []handover.Fact, id string, err error) {
+	c := k.d.config
+	if k.found, err = devices.Find(c); err == nil {
+		k.plan, err = devices.NewPlan(k.found.Devices, c)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	return facts(c, k.found.Frames.Size, &k.plan, flows.Layout(c)), identity(), nil
+}
+
+// Lay implements handover.Taker: the verifier takes most of the time of a start.
+func (k *taker) Lay(context.Context) (err error) {
+	c := k.d.config
+	if k.d.bpffs, err = steering.EnsureMount(c.BPFFS, c.StateDir); err != nil {
+		return err
+	}
+	k.program, err = steering.Prepare(c, k.d.log)
+	return err
+}
+
+// undo undoes Lay.
+func (k *taker) undo() {
+	if k.program != nil {
+		_ = k.program.Discard()
+	}
+	k.d.bpffs = nil
+}
+
+// Prepare implements handover.Taker. It goes the way of start, with what is given in place of what
+// start makes.
+func (k *taker) Prepare(ctx context.Context, b []byte, files []int) error {
+	k.prepared, k.d.taking = true, true
+	k.s.stop()
+	d := k.d
+	var o offer
+	if err := decode(b, &o); err != nil {
+		return err
+	}
+	first := fileHostLink
+	if o.HostLink {
+		first++
+	}
+	if len(files) < first {
+		return fmt.Errorf("%d files", len(files))
+	}
+	d.loadAgain()
+	d.steer = k.program
+	d.giving.predecessors = o.Predecessors
+	d.hostLock = -1
+	if o.HostLink {
+		d.hostLock = files[fileHostLink]
+	}
+	k.lock = os.NewFile(uintptr(files[filePrograms]), "lock")
+	if err := d.takeListeners(files[fileStatus], files[fileHandOver]); err != nil {
+		return err
+	}
+	taken, sockets, err := takeMemory(o.Shapes, files[first:])
+	if err != nil {
+		return err
+	}
+	for _, step := range []func(context.Context) error{
+		func(context.Context) error { return d.takeFlows(files[fileFlows], files[filePins]) },
+		d.makeHostLink,
+		func(context.Context) error { return d.makeDatapathOf(taken) },
+		func(ctx context.Context) error { return d.ports.Adopt(ctx, sockets) },
+		d.startMirror,
+		func(ctx context.Context) error { return d.resolve(ctx, o.Hops) },
+		d.confine, d.startControl, d.awaitSnapshot,
+		func(context.Context) error { return d.workers.Ready(d.workersLife) },
+	} {
+		if err := step(d.life); err != nil {
+			return err
+		}
+	}
+	k.states = gob.NewDecoder(&k.in)
+	k.in.Write(o.Types)
+	return k.states.Decode(&k.state)
+}
+
+// takeListeners makes listeners of descriptors.
+func (d *Daemon) takeListeners(fds ...int) (err error) {
+	for i, to := range []*net.Listener{&d.servers.listener, &d.giving.listener} {
+		f := os.NewFile(uintptr(fds[i]), "listener")
+		l, e := net.FileListener(f)
+		f.Close()
+		if err = errors.Join(err, e); e == nil {
+			l.(*net.UnixListener).SetUnlinkOnClose(true)
+			*to = l
+		}
+	}
+	return err
+}
+
+// backlog is that of Go's own listeners where net.core.somaxconn is as the kernel has it.
+const backlog = 4096
+
+// listenAgain makes the listeners this process's in the eyes of who connects: SO_PEERCRED is of the
+// process that has called listen(2) last (unix_listen, net/unix/af_unix.c). Probes look at that.
+func listenAgain(listeners ...net.Listener) error {
+	fds, err := descriptors(listeners...)
+	for _, fd := range fds {
+		err = errors.Join(err, unix.Listen(fd, backlog))
+	}
+	return err
+}
+
+// takeMemory maps the memory of all workers, with their sockets.
+func takeMemory(shapes []xsk.Shape, files []int) (list []*xsk.UMEM, sockets [][]*xsk.Socket, err error) {
+	for _, shape := range shapes {
+		n := 1 + len(shape.Sockets)
+		if len(files) < n {
+			return nil, nil, errors.New("files of sockets are missing")
+		}
+		u, of, err := xsk.Take(shape, files[:n])
+		if err != nil {
+			return nil, nil, err
+		}
+		files, list, sockets = files[n:], append(list, u), append(sockets, of)
+	}
+	return list, sockets, nil
+}
+
+// takeFlows is openFlows with the files of the running process.
+func (d *Daemon) takeFlows(table, pins int) (err error) {
+	c := d.config
+	d.noteDisk()
+	if d.flows, err = flows.Take(c, os.NewFile(uintptr(table), "flows")); err != nil {
+		return err
+	}
+	if d.pins, err = flows.TakePins(c, os.NewFile(uintptr(pins), "pins")); err != nil {
+		return err
+	}
+	d.reader, err = flows.NewReader(d.flows.Table, &d.services)
+	return err
+}
+
+// resolveFor bounds the wait for next hops. Packets to those that are not known by then are held,
+// as after any start.
+const resolveFor = 300 * time.Millisecond
+
+// resolve makes the next hops known that the running process knows. The kernel knows them, too.
+func (d *Daemon) resolve(ctx context.Context, hops []header.Addr) error {
+	deadline := time.Now().Add(resolveFor)
+	for {
+		missing := 0
+		for i := range hops {
+			route := d.hops.View().Lookup(&hops[i])
+			if h := d.hops.Hop(route.Hop); route.Hop == 0 || h == nil || !h.Ready {
+				missing++
+				d.hops.ResolveFirst(hops[i])
+			}
+		}
+		if missing == 0 || time.Now().After(deadline) {
+			return ctx.Err()
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// awaitSnapshot waits until the first snapshot is published. The control loop then waits for the
+// kernel program (steering.Program.Own).
+func (d *Daemon) awaitSnapshot(ctx context.Context) error {
+	for deadline := time.Now().Add(readyTimeout); d.services.Load() == nil; time.Sleep(time.Millisecond) {
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			return errors.New("no snapshot was compiled in time")
+		}
+	}
+	return nil
+}
+
+// Assume implements handover.Taker.
+func (k *taker) Assume(b []byte) error {
+	d := k.d
+	k.state = state{}
+	k.in.Write(b)
+	if err := k.states.Decode(&k.state); err != nil {
+		return err
+	}
+	if err := d.flows.Table.Assume(k.state.Used, flowtable.Time(boottime.Nanos())); err != nil {
+		return err
+	}
+	return d.workers.Assume(&k.state.Custody)
+}
+
+// notHanded is what begins anew in the next process.
+var notHanded = []string{"counters of Services and backends", "tokens of ICMP and connection rates",
+	"connections of metrics and health checks"}
+
+// noteTakeOver logs how the hand-over went, for the status as well.
+func (d *Daemon) noteTakeOver(from string, k *taker) {
+	now := boottime.Nanos()
+	gap := time.Duration(now - k.state.StoppedAt)
+	v := &status.TakeOverView{From: from, At: time.Now().Add(-gap), GapMicros: gap.Microseconds(), NotHanded: notHanded}
+	counts := d.flows.Table.Counts()
+	v.Flows = counts.Live[0] + counts.Live[1]
+	for i := range k.state.Custody.Workers {
+		r := &k.state.Custody.Workers[i].Remains
+		v.Packets += uint64(len(r.Hops) + len(r.Parked) + len(r.Fragments))
+	}
+	d.flows.Recovery.Recovered = int(v.Flows)
+	k.state = state{}
+	d.takenOver.Store(v)
+	d.log.Info("taken over from the running process", "version", from, "gap", gap, "flows", v.Flows, "heldPackets",
+		v.Packets)
+}
+
+// afterTake does what only the owner may: it continues the kernel program's rules, waits for the
+// end of the process before, and opens the servers.
+func (d *Daemon) afterTake(c *handover.Conn, k *taker) error {
+	if err := d.steer.Own(k.lock); err != nil {
+		return err
+	}
+	d.taking = false
+	if err := listenAgain(d.servers.listener, d.giving.listener); err != nil {
+		return err
+	}
+	if err := d.applySettings(); err != nil {
+		return err
+	}
+	d.applySources()
+	c.AwaitEnd(releaseTime)
+	c.Close()
+	// The kernel closes what a process had one after the other, so this socket may be open yet.
+	if err := d.retryInUse(d.life, func(context.Context) error {
+		return unixsocket.RemoveStale(d.config.PulseSocket())
+	}); err != nil {
+		return err
+	}
+	if err := d.startServers(d.life); err != nil {
+		return err
+	}
+	d.spawn(func() { d.openTaken(d.life) })
+	return nil
+}
+
+// openTaken is openPorts for sockets that work already.
+func (d *Daemon) openTaken(ctx context.Context) {
+	select {
+	case <-d.loop.Ready():
+	case <-ctx.Done():
+		return
+	}
+	if err := d.ports.AttachOver(ctx); err != nil {
+		d.fail(err)
+		return
+	}
+	d.ports.Tune()
+	if n := d.pins.Prune(d.services.Load()); n > 0 {
+		d.log.Info("clients lose the pins to backends that left meanwhile", "pins", n)
+	}
+	d.spawn(d.adoptFlows)
+	d.spawn(func() { d.workers.Follow(ctx) })
+	d.served(ctx)
+}

@@ -1,0 +1,93 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"sluice.dev/sluice/cmd/sluice/internal/boottime"
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/nat/fragment"
+)
+
+// Custody is what the workers of another process need to go on for these.
+type Custody struct {
+	Workers   []WorkerCustody
+	Fragments fragment.Contents
+}
+
+// WorkerCustody is a worker's.
+type WorkerCustody struct {
+	UMEM              xsk.Custody
+	Remains           fastpath.Remains
+	Busy, Idle, Polls uint64 // of its counters
+}
+
+// Shapes describes the UMEMs and sockets of all workers, with their files (xsk.UMEM.Shape).
+func (g *Group) Shapes() (shapes []xsk.Shape, files []int) {
+	for _, w := range g.workers {
+		shape, f := w.umem.Shape()
+		shapes, files = append(shapes, shape), append(files, f...)
+	}
+	return shapes, files
+}
+
+// Pause stops all workers between two steps and returns what another process needs. If one cannot
+// be stopped before ctx is done, all go on.
+func (g *Group) Pause(ctx context.Context) (Custody, error) {
+	c := Custody{Workers: make([]WorkerCustody, len(g.workers))}
+	errs := make([]error, len(g.workers))
+	var all sync.WaitGroup
+	for id := range g.workers {
+		all.Go(func() {
+			errs[id] = g.Do(ctx, id, func(w *fastpath.Worker) { c.Workers[id].Remains = w.Pause() })
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		g.Resume()
+		return Custody{}, err
+	}
+	for id, w := range g.workers {
+		at := &c.Workers[id]
+		at.UMEM = w.umem.Custody()
+		at.Busy, at.Idle, at.Polls = w.block.BusyNanos.Load(), w.block.IdleNanos.Load(), w.block.Polls.Load()
+	}
+	c.Fragments = g.fragments.Contents(boottime.Nanos())
+	return c, nil
+}
+
+// Resume makes the workers go on after a Pause.
+func (g *Group) Resume() {
+	for id := range g.workers {
+		// Without a deadline: a worker that was stopped gets to it, or has ended.
+		_ = g.Do(context.Background(), id, func(w *fastpath.Worker) { w.Resume() })
+	}
+}
+
+// Assume makes the workers, which must not run yet, go on where those of another process have
+// paused. After an error they must not be used.
+func (g *Group) Assume(c *Custody) error {
+	if len(c.Workers) != len(g.workers) {
+		return fmt.Errorf("the other process has %d workers, here are %d", len(c.Workers), len(g.workers))
+	}
+	if err := g.fragments.Assume(c.Fragments); err != nil {
+		return err
+	}
+	for id, w := range g.workers {
+		from := &c.Workers[id]
+		ours, err := w.umem.Assume(from.UMEM)
+		if err != nil {
+			return fmt.Errorf("worker %d: %w", id, err)
+		}
+		if err := w.Assume(from.Remains, ours); err != nil {
+			return err
+		}
+		w.block.BusyNanos.Store(from.Busy)
+		w.block.IdleNanos.Store(from.Idle)
+		w.block.Polls.Store(from.Polls)
+	}
+	return nil
+}
