@@ -36,10 +36,18 @@ const (
 // ctx is done. see is called by one goroutine, and must not block for long.
 func Follow(ctx context.Context, path string, see func(Sight)) {
 	f := follower{see: see, last: Sight{Lost: "not asked yet"}}
+	var end error // of a connection on which the gateway was heard; nil if another attempt failed since
 	for ctx.Err() == nil {
-		err := f.connected(ctx, path)
+		said, err := f.connected(ctx, path)
 		if ctx.Err() != nil {
 			return
+		}
+		if said && ended(err) {
+			end = err // a next process may have taken the socket over, and answers at once
+			continue
+		}
+		if end != nil {
+			err, end = end, nil
 		}
 		f.lost(why(err, path))
 		select {
@@ -57,11 +65,16 @@ func why(err error, path string) string {
 		return "no gateway has run here: there is no socket " + path
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "the gateway's process has ended: nobody answers on " + path
-	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
+	case ended(err):
 		return "the gateway's process has ended"
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Sprintf("the gateway's process has said nothing for %v: it stands still", Silence)
 	}
 	return err.Error()
 }
+
+// ended reports whether an error is the end of the process at the other end of a connection.
+func ended(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) }
 
 type follower struct {
 	see  func(Sight)
@@ -90,38 +103,36 @@ func (f *follower) heard(s *State) {
 	f.see(f.last)
 }
 
-// connected reads lines until the connection ends.
-func (f *follower) connected(ctx context.Context, path string) error {
+// connected reads lines until the connection ends, or nothing comes: then there may be another
+// process by now that has the socket. said reports whether a state was read.
+func (f *follower) connected(ctx context.Context, path string) (said bool, err error) {
 	d := net.Dialer{Timeout: dialTimeout}
 	conn, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	lines := bufio.NewReader(conn)
 	var line []byte
-	for said := false; ; {
+	for {
 		if err := conn.SetReadDeadline(time.Now().Add(Silence)); err != nil {
-			return err
+			return said, err
 		}
 		part, err := lines.ReadSlice('\n')
 		line = append(line, part...)
 		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			f.lost(fmt.Sprintf("the gateway's process has said nothing for %v: it stands still", Silence))
-			continue
 		case errors.Is(err, bufio.ErrBufferFull):
 			if len(line) > maxLine {
-				return fmt.Errorf("%s: a line of more than %d bytes", path, maxLine)
+				return said, fmt.Errorf("%s: a line of more than %d bytes", path, maxLine)
 			}
 			continue
 		case err != nil:
-			return err
+			return said, err
 		}
 		state, err := decode(line)
 		if err != nil {
-			return fmt.Errorf("%s: %w", path, err)
+			return said, fmt.Errorf("%s: %w", path, err)
 		}
 		line = line[:0]
 		if state == nil && !said {

@@ -2,6 +2,7 @@ package pulse
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -14,9 +15,10 @@ import (
 
 // gateway is a server whose state a test sets.
 type gateway struct {
-	state  atomic.Pointer[State]
-	cancel context.CancelFunc
-	done   chan struct{}
+	listener *net.UnixListener
+	state    atomic.Pointer[State]
+	cancel   context.CancelFunc
+	done     chan struct{}
 }
 
 func serve(t *testing.T, path string, first *State) *gateway {
@@ -25,8 +27,12 @@ func serve(t *testing.T, path string, first *State) *gateway {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serveOn(t, l.(*net.UnixListener), first)
+}
+
+func serveOn(t *testing.T, l *net.UnixListener, first *State) *gateway {
 	ctx, cancel := context.WithCancel(t.Context())
-	g := &gateway{cancel: cancel, done: make(chan struct{})}
+	g := &gateway{listener: l, cancel: cancel, done: make(chan struct{})}
 	g.state.Store(first)
 	go func() {
 		defer close(g.done)
@@ -90,8 +96,8 @@ func TestFollow(t *testing.T) {
 	await(t, sights, "the next process", func(s Sight) bool { return s.Lost == "" && s.State.PID == 2 })
 }
 
-// A process that is stopped keeps its connection; the reader notices that nothing comes, and that
-// it goes on.
+// A process that is stopped keeps its connection; the reader notices that nothing comes, asks again,
+// and notices that somebody answers.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p")
@@ -100,30 +106,71 @@ func TestSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	sights := follow(t, path)
-	conn, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	say := func(text string) {
-		t.Helper()
-		if _, err := conn.Write([]byte(text)); err != nil {
-			t.Fatal(err)
+	var text atomic.Value // what each connection gets, and no more
+	asked := make(chan struct{}, 64)
+	text.Store(`{"pid":1,"phase":"serving"}` + "\n")
+	go func() {
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			_, _ = conn.Write([]byte(text.Load().(string)))
+			asked <- struct{}{}
+			go func() { _, _ = io.Copy(io.Discard, conn); conn.Close() }()
 		}
-	}
-	say(`{"pid":1,"phase":"serving"}` + "\n")
+	}()
+	sights := follow(t, path)
 	heard := await(t, sights, "a state", func(s Sight) bool { return s.Lost == "" })
 	silent := await(t, sights, "silence", func(s Sight) bool { return strings.Contains(s.Lost, "stands still") })
 	if d := silent.At.Sub(heard.At); d < Silence {
 		t.Errorf("silent after %v", d)
 	}
-	say("\n")
-	await(t, sights, "the next line", func(s Sight) bool { return s.Lost == "" && s.State.PID == 1 })
-	say(`{"pid":`) // a line that is not complete is none
-	await(t, sights, "silence", func(s Sight) bool { return s.Lost != "" })
-	say(`2,"phase":"serving"}` + "\n")
-	await(t, sights, "the rest of it", func(s Sight) bool { return s.Lost == "" && s.State.PID == 2 })
+	await(t, sights, "an answer", func(s Sight) bool { return s.Lost == "" && s.State.PID == 1 })
+	// A line that is not complete is none, and the first one must have a state.
+	for _, nothing := range []string{`{"pid":2`, "\n"} {
+		text.Store(nothing)
+		for len(asked) > 0 {
+			<-asked
+		}
+		<-asked // it may have been under way with the other text
+		<-asked // all is seen of that
+		for len(sights) > 0 {
+			<-sights
+		}
+		<-asked
+		for len(sights) > 0 {
+			if s := <-sights; s.Lost == "" {
+				t.Errorf("after %q: %+v", nothing, s)
+			}
+		}
+	}
+	text.Store(`{"pid":2,"phase":"serving"}` + "\n")
+	await(t, sights, "another process", func(s Sight) bool { return s.Lost == "" && s.State.PID == 2 })
+}
+
+// A process that has the listening socket of the one before goes on for it: the reader never counts
+// the gateway as lost, however the other one ends.
+func TestListenerGoesToTheNextProcess(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "p")
+	first := serve(t, path, &State{PID: 1, Phase: Serving})
+	sights := follow(t, path)
+	await(t, sights, "the first process", func(s Sight) bool { return s.Lost == "" })
+	file, err := first.listener.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := net.FileListener(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file.Close()
+	first.listener.SetUnlinkOnClose(false)
+	first.stop()
+	serveOn(t, next.(*net.UnixListener), &State{PID: 2, Phase: Serving})
+	await(t, sights, "the next process", func(s Sight) bool {
+		if s.Lost != "" {
+			t.Errorf("lost: %+v", s)
+		}
+		return s.State.PID == 2
+	})
 }
 
 // A reader that reads nothing is let go, and others are served meanwhile.
