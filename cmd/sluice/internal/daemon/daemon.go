@@ -112,8 +112,9 @@ type Daemon struct {
 	health      healthServers
 	checks      *checks.Runner
 
-	takeOver  bool // ask the running process for a hand-over
-	taking    bool // it is being asked, and nothing of it may be changed
+	takeOver  bool        // ask the running process for a hand-over
+	taking    bool        // it is being asked, and nothing of it may be changed
+	took      atomic.Bool // all that another process had: packets are forwarded
 	takenOver atomic.Pointer[status.TakeOverView]
 	hostLock  int // the descriptor of the host link's lock, or -1
 	giving    giving

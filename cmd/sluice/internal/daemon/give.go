@@ -63,6 +63,7 @@ const (
 	filePrograms // lock on the pins of programs and maps
 	fileStatus   // listening
 	fileHandOver // listening
+	filePulse    // listening
 	fileHostLink // lock, if there is one
 )
 
@@ -218,7 +219,6 @@ func (g *giver) Offer(ctx context.Context) (_ []byte, files []int, err error) {
 		return nil, nil, err
 	}
 	g.offered = true
-	d.handingOver.Store(true) // who announces waits for the next process when this one has ended
 	d.steer.Pause()
 	d.giving.mu.Lock()
 	d.giving.given = true
@@ -227,7 +227,7 @@ func (g *giver) Offer(ctx context.Context) (_ []byte, files []int, err error) {
 	if id := identity(); id != "" {
 		o.Predecessors = append(slices.Clone(d.giving.predecessors), id)
 	}
-	listening, err := descriptors(d.servers.listener, d.giving.listener)
+	listening, err := descriptors(d.servers.listener, d.giving.listener, d.pulses.listener)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -272,7 +272,6 @@ func (g *giver) Continue() {
 		d.reader.Resume()
 	}
 	if g.offered {
-		d.handingOver.Store(false)
 		d.giving.mu.Lock()
 		d.giving.given = false
 		d.giving.mu.Unlock()

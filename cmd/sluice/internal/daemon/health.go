@@ -44,7 +44,7 @@ func (d *Daemon) makeHealth(t *tracker.Tracker, node string) {
 
 // failures returns what keeps the data path from forwarding.
 func (d *Daemon) failures() (list []health.Failure) {
-	if !d.isOpen() {
+	if !d.forwards() {
 		list = append(list,
 			health.Failure{Reason: "the first table is not published and steered yet, or the interfaces are not open"})
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -16,18 +17,22 @@ import (
 
 // pulses makes what the gateway says to who announces its VIPs.
 type pulses struct {
+	listener net.Listener
+
 	mu       sync.Mutex // guards the others
 	last     *pulse.State
 	snapshot *services.Snapshot // that last.VIPs are of
 }
 
-// servePulse opens the socket. A gateway without it forwards all the same, and nobody announces it.
-func (d *Daemon) servePulse(ctx context.Context) error {
-	l, err := unixsocket.Listen(d.config.PulseSocket())
-	if err != nil {
-		return fmt.Errorf("stateDir: pulse socket: %w", err)
+// servePulse answers on the socket, which is made if no process before has given its own.
+func (d *Daemon) servePulse(ctx context.Context) (err error) {
+	p := &d.pulses
+	if p.listener == nil {
+		if p.listener, err = unixsocket.Listen(d.config.PulseSocket()); err != nil {
+			return fmt.Errorf("stateDir: pulse socket: %w", err)
+		}
 	}
-	d.servers.group.Go(func() { pulse.NewServer(d.pulse, d.log).Serve(ctx, l) })
+	d.servers.group.Go(func() { pulse.NewServer(d.pulse, d.log).Serve(ctx, p.listener) })
 	return nil
 }
 
@@ -59,7 +64,7 @@ func (d *Daemon) phase() pulse.Phase {
 		return pulse.HandingOver
 	case d.draining.Load():
 		return pulse.Draining
-	case d.isOpen():
+	case d.forwards():
 		return pulse.Serving
 	}
 	return pulse.Opening

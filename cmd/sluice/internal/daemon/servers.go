@@ -25,9 +25,16 @@ type servers struct {
 	group    sync.WaitGroup
 }
 
-// startServers opens the status socket, which no other daemon may have, and the addresses for
-// metrics and health, which may be in use.
+// startServers opens the sockets, which no other daemon may have, and the addresses for metrics and
+// health, which may be in use.
 func (d *Daemon) startServers(ctx context.Context) error {
+	free := make(chan struct{})
+	close(free)
+	return d.startServersWhen(ctx, free)
+}
+
+// startServersWhen is startServers, but opens addresses only when free is closed.
+func (d *Daemon) startServersWhen(ctx context.Context, free <-chan struct{}) error {
 	c := d.config
 	secret, tokens, err := secure(&c.Metrics, d.log)
 	if err != nil {
@@ -58,10 +65,19 @@ func (d *Daemon) startServers(ctx context.Context) error {
 				Checks: d.checkCounts,
 			}),
 		})
-		s.group.Go(func() { s.metrics.Run(ctx) })
 	}
-	s.group.Go(func() { d.health.proxy.Run(ctx) })
-	s.group.Go(func() { d.health.ports.Run(ctx) })
+	s.group.Go(func() {
+		select {
+		case <-free:
+		case <-ctx.Done():
+			return
+		}
+		if s.metrics != nil {
+			s.group.Go(func() { s.metrics.Run(ctx) })
+		}
+		s.group.Go(func() { d.health.proxy.Run(ctx) })
+		s.group.Go(func() { d.health.ports.Run(ctx) })
+	})
 	return nil
 }
 

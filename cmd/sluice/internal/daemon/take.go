@@ -20,7 +20,6 @@ import (
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/xsk"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/internal/unixsocket"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -45,6 +44,7 @@ func (d *Daemon) tryTake(ctx context.Context, s *standby) (took bool, err error)
 	from, err := handover.Take(ctx, c, k, status.ThisBuild().String(), handover.DefaultTimes)
 	if err == nil {
 		d.workers.Run(d.workersLife, d.fail) // first of all: packets wait
+		d.took.Store(true)
 		d.noteTakeOver(from, k)
 		return true, d.afterTake(c, k)
 	}
@@ -133,7 +133,7 @@ func (k *taker) Prepare(ctx context.Context, b []byte, files []int) error {
 		d.hostLock = files[fileHostLink]
 	}
 	k.lock = os.NewFile(uintptr(files[filePrograms]), "lock")
-	if err := d.takeListeners(files[fileStatus], files[fileHandOver]); err != nil {
+	if err := d.takeListeners(files[fileStatus], files[fileHandOver], files[filePulse]); err != nil {
 		return err
 	}
 	taken, sockets, err := takeMemory(o.Shapes, files[first:])
@@ -161,7 +161,7 @@ func (k *taker) Prepare(ctx context.Context, b []byte, files []int) error {
 
 // takeListeners makes listeners of descriptors.
 func (d *Daemon) takeListeners(fds ...int) (err error) {
-	for i, to := range []*net.Listener{&d.servers.listener, &d.giving.listener} {
+	for i, to := range []*net.Listener{&d.servers.listener, &d.giving.listener, &d.pulses.listener} {
 		f := os.NewFile(uintptr(fds[i]), "listener")
 		l, e := net.FileListener(f)
 		f.Close()
@@ -286,31 +286,29 @@ func (d *Daemon) noteTakeOver(from string, k *taker) {
 		v.Packets)
 }
 
-// afterTake does what only the owner may: it continues the kernel program's rules, waits for the
-// end of the process before, and opens the servers.
+// afterTake does what only the owner may: it continues the kernel program's rules, and opens the
+// servers. Addresses are free once the process before has ended, which it may be kept from for long.
 func (d *Daemon) afterTake(c *handover.Conn, k *taker) error {
 	if err := d.steer.Own(k.lock); err != nil {
 		return err
 	}
 	d.taking = false
-	if err := listenAgain(d.servers.listener, d.giving.listener); err != nil {
+	if err := listenAgain(d.servers.listener, d.giving.listener, d.pulses.listener); err != nil {
 		return err
 	}
+	ended := make(chan struct{})
+	if err := d.startServersWhen(d.life, ended); err != nil {
+		return err
+	}
+	d.spawn(func() {
+		c.AwaitEnd(releaseTime)
+		c.Close()
+		close(ended)
+	})
 	if err := d.applySettings(); err != nil {
 		return err
 	}
 	d.applySources()
-	c.AwaitEnd(releaseTime)
-	c.Close()
-	// The kernel closes what a process had one after the other, so this socket may be open yet.
-	if err := d.retryInUse(d.life, func(context.Context) error {
-		return unixsocket.RemoveStale(d.config.PulseSocket())
-	}); err != nil {
-		return err
-	}
-	if err := d.startServers(d.life); err != nil {
-		return err
-	}
 	d.spawn(func() { d.openTaken(d.life) })
 	return nil
 }
