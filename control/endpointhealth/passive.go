@@ -43,6 +43,7 @@ type passive struct {
 	of       []suspect
 	held     map[compiler.Endpoint]time.Time // no suspicion before
 	suspects map[*endpoint]bool              // those that are checked
+	unbound  bool                            // some of them are remembered, and have no ref
 }
 
 // suspect is what is known of a backend.
@@ -107,6 +108,7 @@ func (t *Tracker) Sample(s *services.Snapshot, tally func(services.BackendRef) T
 		}
 		return true
 	})
+	t.bind(s)
 	t.endPassive(func(e *endpoint) bool {
 		b := s.Backend(e.ref)
 		return b == nil || b.Flags&services.BackendReady == 0

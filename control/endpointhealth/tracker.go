@@ -40,6 +40,7 @@ type Tracker struct {
 	passed     passive
 	counts     Counts
 	denied     []Denial
+	remembered []*endpoint // until the first SetPorts
 }
 
 // Counts are totals since the start, but for those of now.
@@ -167,6 +168,7 @@ func (t *Tracker) SetPorts(ports []*compiler.CheckedPort, now time.Time) {
 			}
 		}
 	}
+	t.forget()
 	t.endPassive(func(e *endpoint) bool { return t.exempt[portOf(&e.name)] })
 }
 
@@ -176,7 +178,11 @@ func (t *Tracker) activate(p *compiler.CheckedPort, a netip.AddrPort, now time.T
 		Addr: header.AddrFrom(a.Addr()), Port: a.Port()}
 	e := t.by[name]
 	if e != nil && !e.passive && e.check.Kind == p.Check.Kind {
+		remembered := e.generation == 0
 		e.check, e.generation = p.Check, t.generation
+		if remembered {
+			t.resume(e, now)
+		}
 		return e
 	}
 	if e != nil {

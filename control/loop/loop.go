@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"sluice.dev/sluice/control/compiler"
@@ -85,7 +86,7 @@ type Loop struct {
 	outstanding    *Sync
 	healthEdits    uint64
 	healthNotified bool
-	checkEdits     uint64 // Compiler.CheckEdits of the last call of EndpointChecks
+	checkEdits     uint64 // Compiler.CheckEdits of the last call of EndpointChecks; noEdits before
 	noted          problemEdits
 	checked        time.Time // when the last self check was
 
@@ -111,9 +112,13 @@ func New(cfg Config) *Loop {
 		pending:   newPending(),
 		progress:  progress{changed: make(chan struct{}), feeds: map[objects.Source]error{}},
 
-		walkInterval: cfg.Retry, refusedInterval: cfg.Retry,
+		walkInterval: cfg.Retry, refusedInterval: cfg.Retry, checkEdits: noEdits,
 	}
 }
+
+// noEdits makes the first pass call EndpointChecks, also where nothing is checked: what was before may
+// have to be forgotten.
+const noEdits = math.MaxUint64
 
 // ErrEnded is returned by requests to a loop that has ended.
 var ErrEnded = errors.New("the control loop has ended")

@@ -65,6 +65,21 @@ func New(cfg Config) (*Runner, error) {
 	return r, err
 }
 
+// Known returns what is known of endpoints, for the next process.
+func (r *Runner) Known() []endpointhealth.Known {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tracker.Known()
+}
+
+// Remember continues what a process before knew, and returns what follows for the first snapshot. It
+// must be called before all else.
+func (r *Runner) Remember(list []endpointhealth.Known) []compiler.EndpointHealth {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tracker.Remember(list, time.Now())
+}
+
 // SetCheckedPorts implements loop.EndpointChecks.
 func (r *Runner) SetCheckedPorts(ports []*compiler.CheckedPort) {
 	r.mu.Lock()

@@ -1,0 +1,107 @@
+package endpointhealth
+
+import (
+	"net/netip"
+	"time"
+
+	"sluice.dev/sluice/control/compiler"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/fastpath/services"
+)
+
+// Known is what a Tracker knows of an endpoint that is checked, for that of another process.
+type Known struct {
+	Endpoint compiler.Endpoint
+	Kind     objects.CheckKind
+	Passive  bool
+	Down     bool
+	Count    uint8 // of results in a row that are against Down
+	Since    time.Time
+	Last     Result
+	LastAt   time.Time
+	// Share is the part of the weight in slow start, in tenths, 0 when it is over; Raised is when
+	// the next tenth is.
+	Share  uint8
+	Raised time.Time
+}
+
+// Known returns what is known of all endpoints that are checked.
+func (t *Tracker) Known() (list []Known) {
+	for name, e := range t.by {
+		list = append(list, Known{Endpoint: name, Kind: e.check.Kind, Passive: e.passive, Down: e.down, Count: e.count,
+			Since: e.since, Last: e.last, LastAt: e.lastAt, Share: e.share, Raised: e.raised})
+	}
+	return list
+}
+
+// Remember makes a new Tracker go on where that of a process before stopped, and returns what is so
+// of endpoints now, as Changes would. It must be the first call.
+//
+// An endpoint is remembered until the first SetPorts, which must follow, and stays if it has a check
+// of the same kind then. One with a passive check stays until the first Sample, and then if it is
+// a backend.
+func (t *Tracker) Remember(list []Known, now time.Time) []compiler.EndpointHealth {
+	for i := range list {
+		k := &list[i]
+		if k.Passive && !t.cfg.Passive {
+			continue
+		}
+		e := &endpoint{name: k.Endpoint, target: netip.AddrPortFrom(k.Endpoint.Addr.Netip(), k.Endpoint.Port),
+			check: objects.Check{Kind: k.Kind}, passive: k.Passive, down: k.Down, count: k.Count, since: k.Since,
+			last: k.Last, lastAt: k.LastAt, started: k.LastAt, share: k.Share, raised: k.Raised}
+		t.by[e.name] = e
+		if e.down {
+			t.counts.Down++
+		}
+		if e.passive {
+			e.check = PassiveCheck
+			t.passed.suspects[e], t.passed.unbound = true, true
+			t.schedule(e, now)
+		} else {
+			t.remembered = append(t.remembered, e)
+		}
+		if e.down || e.share != 0 {
+			t.note(e)
+		}
+	}
+	return t.Changes()
+}
+
+// resume gives a remembered endpoint its check, as it is now.
+func (t *Tracker) resume(e *endpoint, now time.Time) {
+	if e.share != 0 {
+		if e.check.SlowStart > 0 {
+			t.slow[e] = true
+		} else {
+			e.share = 0
+			t.note(e)
+		}
+	}
+	t.schedule(e, t.next(e, now))
+}
+
+// bind finds the backends of remembered endpoints.
+func (t *Tracker) bind(s *services.Snapshot) {
+	if !t.passed.unbound {
+		return
+	}
+	t.passed.unbound = false
+	s.Backends(func(b *services.Backend) bool {
+		if name, ok := nameOf(s, b); ok {
+			if e := t.by[name]; e != nil && e.passive {
+				e.ref = b.Ref
+			}
+		}
+		return true
+	})
+}
+
+// forget ends the checks of what was remembered and is not checked any more.
+func (t *Tracker) forget() {
+	for _, e := range t.remembered {
+		if e.generation != t.generation && !e.gone {
+			t.remove(e)
+		}
+	}
+	t.remembered = nil
+}
