@@ -25,6 +25,9 @@ func (d *Daemon) makeChecks() (err error) {
 		},
 		Apply: func(ctx context.Context, list []compiler.EndpointHealth) error { return d.loop.SetHealth(ctx, list) },
 	})
+	if err == nil {
+		d.compiler.SetHealth(d.checks.Remember(d.checked)) // the first snapshot has it
+	}
 	return err
 }
 

@@ -43,6 +43,7 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/workers"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/endpointhealth"
 	"sluice.dev/sluice/control/goruntime"
 	"sluice.dev/sluice/control/hostlink"
 	"sluice.dev/sluice/control/loop"
@@ -111,6 +112,7 @@ type Daemon struct {
 	servers     servers
 	health      healthServers
 	checks      *checks.Runner
+	checked     []endpointhealth.Known // by the process before
 
 	takeOver  bool        // ask the running process for a hand-over
 	taking    bool        // it is being asked, and nothing of it may be changed

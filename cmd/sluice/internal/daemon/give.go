@@ -20,6 +20,7 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/handover"
 	"sluice.dev/sluice/cmd/sluice/internal/workers"
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/endpointhealth"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/xsk"
@@ -50,6 +51,7 @@ type offer struct {
 	Shapes       []xsk.Shape   // of the workers' memory
 	Hops         []header.Addr // that packets leave by: who takes over resolves them before
 	Predecessors []string
+	Checks       []endpointhealth.Known
 	HostLink     bool // there is a lock on it
 	// Types is an empty state, by the encoder that the state will come from: who has decoded it
 	// decodes the state in a part of the time.
@@ -223,7 +225,7 @@ func (g *giver) Offer(ctx context.Context) (_ []byte, files []int, err error) {
 	d.giving.mu.Lock()
 	d.giving.given = true
 	d.giving.mu.Unlock()
-	o := offer{Hops: d.readyHops(), HostLink: d.hostLock >= 0}
+	o := offer{Hops: d.readyHops(), HostLink: d.hostLock >= 0, Checks: d.checks.Known()}
 	if id := identity(); id != "" {
 		o.Predecessors = append(slices.Clone(d.giving.predecessors), id)
 	}

@@ -127,7 +127,7 @@ func (k *taker) Prepare(ctx context.Context, b []byte, files []int) error {
 	}
 	d.loadAgain()
 	d.steer = k.program
-	d.giving.predecessors = o.Predecessors
+	d.giving.predecessors, d.checked = o.Predecessors, o.Checks
 	d.hostLock = -1
 	if o.HostLink {
 		d.hostLock = files[fileHostLink]
