@@ -5,6 +5,9 @@ import "fmt"
 // A table goes from one process to the next while its flows live. All that counts is in the shared
 // memory: records and index are whole whenever no handle is between its Enter and Leave. So the
 // next process trusts the index, which Recover builds anew, and visits each record once, in order.
+//
+// Free records are linked through themselves, and each process has lists of its own of them. So from
+// Assume on no other process may go on with the table: Fits checks beforehand what Assume needs.
 
 // Layout says what memory a table of a configuration has, in words. Two programs can have the same
 // memory if it is equal.
@@ -32,16 +35,25 @@ func (t *Table) Used() (used [2]uint32) {
 // memory holds another version or size.
 func Share(mem []byte, c Config) (*Table, error) { return openView(mem, c) }
 
-// Assume takes the table over from the process that Share found at work. None of its handles may be
-// used any more, or be between Enter and Leave. used is what Table.Used says there.
-//
-// As after Recover, flows have no owner and no binding. Which backends were abandoned, and which
-// keys rest, is forgotten. It takes about 20 ns for each record (BenchmarkAssume).
-func (t *Table) Assume(used [2]uint32, now Time) error {
+// Fits reports whether Assume can take the table over: an error says why not. It changes nothing.
+func (t *Table) Fits(used [2]uint32) error {
 	for f := range t.arenas {
 		if a := &t.arenas[f]; used[f] > a.records || a.flows == 0 && used[f] != 0 {
 			return fmt.Errorf("flowtable: %d records were used, of %d", used[f], a.records)
 		}
+	}
+	return nil
+}
+
+// Assume takes the table over from the process that Share found at work. None of its handles may be
+// used any more, or be between Enter and Leave. used is what Table.Used says there. After an error
+// nothing has been changed.
+//
+// As after Recover, flows have no owner and no binding. Which backends were abandoned, and which
+// keys rest, is forgotten. It takes about 20 ns for each record (BenchmarkAssume).
+func (t *Table) Assume(used [2]uint32, now Time) error {
+	if err := t.Fits(used); err != nil {
+		return err
 	}
 	t.head.incarnation++
 	for f := range t.arenas {

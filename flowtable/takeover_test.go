@@ -87,7 +87,7 @@ func TestAssumeRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, used := range [][2]uint32{{1 << 20, 0}, {1, 1}} {
-		if next.Assume(used, bootTime) == nil {
+		if next.Fits(used) == nil || next.Assume(used, bootTime) == nil {
 			t.Errorf("%d used records of a table of 100 flows", used)
 		}
 	}
@@ -97,6 +97,40 @@ func TestAssumeRefuses(t *testing.T) {
 	c.IPv4Flows = 200
 	if _, err := Share(tb.mem, c); err == nil {
 		t.Error("shared with another size")
+	}
+}
+
+// TestGoesOnWhereNothingIsTaken: a process that pauses, lets another one look at the table, and goes
+// on, as that was ended before it had all, has a whole table.
+func TestGoesOnWhereNothingIsTaken(t *testing.T) {
+	c := Config{IPv4Flows: 3000, IPv6Flows: 1000, HalfOpen: 4000, Timeouts: DefaultTimeouts()}
+	tb, h := testTableOf(t, c)
+	made := func(from, to uint32) (refs []Ref) {
+		for n := from; n < to; n++ {
+			refs = append(refs, h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, n&1 == 1, n)))
+		}
+		return refs
+	}
+	for _, r := range made(0, 1500)[:1000] {
+		h.Delete(r)
+	}
+	h.Leave()
+	next, err := Share(tb.mem, c)
+	if err == nil {
+		err = next.Fits(tb.Used())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Enter(bootTime)
+	for _, r := range made(2000, 3200)[:600] {
+		h.Delete(r)
+	}
+	made(4000, 4600)
+	h.Leave()
+	validate(t, tb)
+	if n := tb.Counts().Live; n != [2]uint64{850, 850} {
+		t.Errorf("%d flows live, want 850 of each family", n)
 	}
 }
 

@@ -43,7 +43,9 @@ func (d *Daemon) tryTake(ctx context.Context, s *standby) (took bool, err error)
 	k := &taker{d: d, s: s}
 	from, err := handover.Take(ctx, c, k, status.ThisBuild().String(), handover.DefaultTimes)
 	if err == nil {
-		d.workers.Run(d.workersLife, d.fail) // first of all: packets wait
+		if err := k.own(); err != nil { // first of all: packets wait
+			return true, err
+		}
 		d.took.Store(true)
 		d.noteTakeOver(from, k)
 		return true, d.afterTake(c, k)
@@ -258,10 +260,20 @@ func (k *taker) Assume(b []byte) error {
 	if err := k.states.Decode(&k.state); err != nil {
 		return err
 	}
-	if err := d.flows.Table.Assume(k.state.Used, flowtable.Time(boottime.Nanos())); err != nil {
+	if err := d.flows.Table.Fits(k.state.Used); err != nil {
 		return err
 	}
 	return d.workers.Assume(&k.state.Custody)
+}
+
+// own takes the flow table, which the running process does not use any more, and starts the workers.
+func (k *taker) own() error {
+	d := k.d
+	if err := d.flows.Table.Assume(k.state.Used, flowtable.Time(boottime.Nanos())); err != nil {
+		return err
+	}
+	d.workers.Run(d.workersLife, d.fail)
+	return nil
 }
 
 // notHanded is what begins anew in the next process.

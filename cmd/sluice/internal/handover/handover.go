@@ -11,9 +11,10 @@
 //	 Prepare: maps all, is ready to run
 //	            ── ready ────────────────►  Stop: no worker runs; packets wait in the rings
 //	            ◄─ state ─────────────────
-//	 Assume: checks it
+//	 Assume: checks it, changes
+//	  only what is its own
 //	            ── taken ────────────────►  ends, without touching anything
-//	 workers run
+//	 takes what both have; workers run
 //
 // The commit point is the sending of taken: until then all is the running process's, from then on
 // the next one's. The kernel makes that one moment for both. A running process that has waited too
@@ -80,8 +81,8 @@ type Taker interface {
 	Lay(ctx context.Context) error
 	// Prepare maps what is offered. The files are the taker's from then on.
 	Prepare(ctx context.Context, offer []byte, files []int) error
-	// Assume checks the state and makes the workers ready to run. They must not run before Take
-	// has returned.
+	// Assume checks the state and makes the workers ready to run. It must change nothing that the
+	// giver can see, who may go on yet. Workers must not run before Take has returned.
 	Assume(state []byte) error
 }
 
