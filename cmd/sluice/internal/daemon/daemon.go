@@ -164,6 +164,8 @@ func Run(ctx context.Context, file string, takeOver bool) error {
 	switch {
 	case errors.Is(err, errGave):
 		return nil // the process ends with everything as it is
+	case errors.Is(err, errNotTaken) && ctx.Err() != nil:
+		return nil // it was asked to end, and changed nothing
 	case errors.Is(err, errNotTaken):
 		return err
 	}

@@ -38,7 +38,8 @@ func (d *Daemon) tryTake(ctx context.Context, s *standby) (took bool, err error)
 	c, err := handover.NewConn(u.(*net.UnixConn))
 	if err != nil {
 		u.Close()
-		return false, err
+		d.refused([]string{err.Error()})
+		return false, nil
 	}
 	k := &taker{d: d, s: s}
 	from, err := handover.Take(ctx, c, k, status.ThisBuild().String(), handover.DefaultTimes)
@@ -152,6 +153,9 @@ func (k *taker) Prepare(ctx context.Context, b []byte, files []int) error {
 		d.confine, d.startControl, d.awaitSnapshot,
 		func(context.Context) error { return d.workers.Ready(d.workersLife) },
 	} {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		if err := step(d.life); err != nil {
 			return err
 		}

@@ -199,11 +199,11 @@ func compare(h *Hello, ours []Fact) (reasons []string) {
 // Take takes what the process at the other end has, and returns that one's version. After a
 // RefusedError nothing has been changed. After another error Prepare may have been called: then the
 // other process has all or has died, and this one must end. Without an error the workers must run
-// at once.
+// at once. It takes nothing once ctx is done.
 func Take(ctx context.Context, c *Conn, k Taker, version string, t Times) (from string, err error) {
 	facts, identity, err := k.Facts()
 	if err != nil {
-		return "", &RefusedError{[]string{err.Error()}}
+		return "", refusal(err)
 	}
 	a, err := question(c, &Hello{Protocol, version, identity, facts}, t)
 	if err != nil {
@@ -211,7 +211,7 @@ func Take(ctx context.Context, c *Conn, k Taker, version string, t Times) (from 
 	}
 	from = a.Version
 	if err := k.Lay(ctx); err != nil {
-		return from, &RefusedError{[]string{err.Error()}}
+		return from, refusal(err)
 	}
 	if err := c.sendByte(ask, t.Answer); err != nil {
 		return from, refusal(fmt.Errorf("ask: %w", err))
@@ -226,6 +226,9 @@ func Take(ctx context.Context, c *Conn, k Taker, version string, t Times) (from 
 	if err := k.Prepare(ctx, a.Offer, files); err != nil {
 		return from, err
 	}
+	if err := ctx.Err(); err != nil {
+		return from, err // this process is to end
+	}
 	if err := c.sendByte(ready, t.Answer); err != nil {
 		return from, fmt.Errorf("ready: %w", err)
 	}
@@ -234,6 +237,9 @@ func Take(ctx context.Context, c *Conn, k Taker, version string, t Times) (from 
 		return from, fmt.Errorf("state: %w", err)
 	}
 	if err := k.Assume(state); err != nil {
+		return from, err
+	}
+	if err := ctx.Err(); err != nil {
 		return from, err
 	}
 	if err := c.sendByte(taken, t.Answer); err != nil {

@@ -197,6 +197,32 @@ func TestDeathAtEachMessage(t *testing.T) {
 	}
 }
 
+// TestTakerThatIsToEnd: a next process that is asked to end takes nothing, at any step.
+func TestTakerThatIsToEnd(t *testing.T) {
+	for _, at := range []string{"prepare", "assume"} {
+		g, k := &fake{}, &fake{}
+		ctx, cancel := context.WithCancel(t.Context())
+		k.at = func(call string) error {
+			if call == at {
+				cancel()
+			}
+			return nil
+		}
+		a, b := pair(t)
+		gave := make(chan bool)
+		go func() {
+			ok, _ := Give(t.Context(), a, &giver{g}, "v1", testTimes)
+			gave <- ok
+		}()
+		_, err := Take(ctx, b, &taker{k}, "v2", testTimes)
+		b.Close()
+		if ok := <-gave; ok || !errors.Is(err, context.Canceled) {
+			t.Errorf("at %s: gave %v, %v", at, ok, err)
+		}
+		cancel()
+	}
+}
+
 // TestStoppedTaker: the next process is stopped between the state and taken, until the running one
 // has gone on: its taken fails.
 func TestStoppedTaker(t *testing.T) {
