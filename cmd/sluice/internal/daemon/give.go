@@ -39,11 +39,12 @@ type giving struct {
 	// predecessors are the identities of the processes before, which get nothing back.
 	predecessors []string
 
-	busy sync.Mutex // held while a next process is answered; guards over
-	over bool       // this process is ending, and gives nothing any more
+	busy sync.Mutex // held while a next process is answered
 
 	mu    sync.Mutex // guards below
+	over  bool       // this process is ending, and gives nothing any more
 	given bool       // an offer is out: what a next process has read must not change
+	conn  *net.UnixConn
 }
 
 // offer describes what is given, beside the files.
@@ -75,6 +76,10 @@ type state struct {
 	Used      [2]uint32
 	Custody   workers.Custody
 }
+
+// maxPredecessors bounds the identities that are remembered. Of these pods all but the last have ended
+// for long.
+const maxPredecessors = 16
 
 // identity is that of this process in hand-overs (handover.Hello).
 func identity() string { return os.Getenv("POD_UID") }
@@ -112,7 +117,7 @@ func (d *Daemon) giveOnce(ctx context.Context, u *net.UnixConn) (last bool) {
 	g := &d.giving
 	g.busy.Lock()
 	defer g.busy.Unlock()
-	if g.over {
+	if !g.begin(u) {
 		u.Close()
 		return true
 	}
@@ -123,13 +128,40 @@ func (d *Daemon) giveOnce(ctx context.Context, u *net.UnixConn) (last bool) {
 	return false
 }
 
+// begin notes the process that is answered; false if this one is ending.
+func (g *giving) begin(u *net.UnixConn) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.conn = u
+	return !g.over
+}
+
+// offer begins what a next process reads, or ends it. It is false if this process is ending.
+func (g *giving) offer(begins bool) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.given = begins && !g.over
+	return g.given
+}
+
+// end makes sure that nothing is offered any more. A next process that has not asked for anything
+// yet may take a minute until it does, or for ever: it is not waited for.
+func (g *giving) end() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.over = true
+	if g.conn != nil && !g.given {
+		g.conn.Close()
+	}
+}
+
 // endGiving waits for a hand-over that is under way, and reports whether everything was given: then
 // nothing is this process's to stop. Nothing is given afterwards.
 func (d *Daemon) endGiving() (gave bool) {
 	g := &d.giving
+	g.end()
 	g.busy.Lock()
 	defer g.busy.Unlock()
-	g.over = true
 	select {
 	case <-g.done:
 		return true
@@ -149,7 +181,7 @@ func (d *Daemon) give(ctx context.Context, u *net.UnixConn) (gave bool) {
 	g := &giver{d: d}
 	gave, err = handover.Give(ctx, c, g, status.ThisBuild().String(), handover.DefaultTimes)
 	if gave {
-		return true // the connection stays open to the process's end: the other one waits for that
+		return true // giving.conn stays open to the process's end: the other one waits for that
 	}
 	c.Close()
 	var refused *handover.RefusedError
@@ -222,12 +254,13 @@ func (g *giver) Offer(ctx context.Context) (_ []byte, files []int, err error) {
 	}
 	g.offered = true
 	d.steer.Pause()
-	d.giving.mu.Lock()
-	d.giving.given = true
-	d.giving.mu.Unlock()
+	if !d.giving.offer(true) {
+		return nil, nil, errors.New("it is ending")
+	}
 	o := offer{Hops: d.readyHops(), HostLink: d.hostLock >= 0, Checks: d.checks.Known()}
 	if id := identity(); id != "" {
 		o.Predecessors = append(slices.Clone(d.giving.predecessors), id)
+		o.Predecessors = o.Predecessors[max(0, len(o.Predecessors)-maxPredecessors):]
 	}
 	listening, err := descriptors(d.servers.listener, d.giving.listener, d.pulses.listener)
 	if err != nil {
@@ -274,9 +307,7 @@ func (g *giver) Continue() {
 		d.reader.Resume()
 	}
 	if g.offered {
-		d.giving.mu.Lock()
-		d.giving.given = false
-		d.giving.mu.Unlock()
+		d.giving.offer(false)
 		d.steer.Resume()
 		d.ports.Resume()
 	}

@@ -1,9 +1,13 @@
 package daemon
 
 import (
+	"net"
+	"os"
 	"reflect"
 	"strconv"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/cmd/sluice/internal/handover"
 	"sluice.dev/sluice/internal/pinned"
@@ -30,18 +34,45 @@ func form(path string, of reflect.Type) (lines string) {
 	return path + " " + of.String() + "\n"
 }
 
-// TestNothingIsGivenAtTheEnd: a process that ends gives nothing any more, and one that has given
-// all knows it.
+// TestNothingIsGivenAtTheEnd: a process that ends gives nothing any more, one that has given all
+// knows it, and one whose next process has asked for nothing yet does not wait for that.
 func TestNothingIsGivenAtTheEnd(t *testing.T) {
 	d := &Daemon{giving: giving{done: make(chan struct{})}}
+	u := socketPair(t)
+	if !d.giving.begin(u) {
+		t.Error("nothing is given from the start")
+	}
+	d.giving.busy.Lock() // as giveOnce does
+	go func() {
+		defer d.giving.busy.Unlock()
+		var b [1]byte
+		_, _ = u.Read(b[:]) // for what never comes
+	}()
 	if d.endGiving() {
 		t.Error("nothing was given")
 	}
-	if !d.giving.over {
+	if d.giving.begin(nil) || d.giving.offer(true) {
 		t.Error("a next process would be given all while this one stops it")
 	}
 	close(d.giving.done)
 	if !d.endGiving() {
 		t.Error("all was given, and would be stopped")
 	}
+}
+
+// socketPair returns one end of a pair of connected sockets, on which nothing comes.
+func socketPair(t *testing.T) *net.UnixConn {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fds[1]) })
+	f := os.NewFile(uintptr(fds[0]), "")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c.(*net.UnixConn)
 }
