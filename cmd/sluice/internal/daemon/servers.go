@@ -5,13 +5,11 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"sync"
 	"time"
 
-	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/metrics"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/control/web"
@@ -21,6 +19,7 @@ import (
 type servers struct {
 	listener net.Listener // of the status socket
 	status   *status.Server
+	guard    guard // of metrics
 	metrics  *metrics.Server
 	group    sync.WaitGroup
 }
@@ -33,14 +32,22 @@ func (d *Daemon) startServers(ctx context.Context) error {
 	return d.startServersWhen(ctx, free)
 }
 
-// startServersWhen is startServers, but opens addresses only when free is closed.
-func (d *Daemon) startServersWhen(ctx context.Context, free <-chan struct{}) error {
-	c := d.config
-	secret, tokens, err := secure(&c.Metrics, d.log)
-	if err != nil {
-		return err
+// guard is what metrics are guarded by.
+type guard struct {
+	read   bool
+	secret *tls.Config
+	tokens *web.Tokens
+}
+
+// startServersWhen is startServers, but opens addresses only when free is closed. It cannot fail where
+// a process before has given its sockets, and secure was called.
+func (d *Daemon) startServersWhen(ctx context.Context, free <-chan struct{}) (err error) {
+	c, s := d.config, &d.servers
+	if !s.guard.read {
+		if err := d.secure(); err != nil {
+			return err
+		}
 	}
-	s := &d.servers
 	if s.listener == nil { // no process before has given its own
 		if s.listener, err = status.Listen(c.StatusSocket()); err != nil {
 			return fmt.Errorf("stateDir: %w", err)
@@ -57,7 +64,7 @@ func (d *Daemon) startServersWhen(ctx context.Context, free <-chan struct{}) err
 	}
 	if c.Metrics.Address != "" {
 		s.metrics = metrics.NewServer(metrics.Config{
-			Address: c.Metrics.Address, Source: d, Log: d.log, TLS: secret, Tokens: tokens,
+			Address: c.Metrics.Address, Source: d, Log: d.log, TLS: s.guard.secret, Tokens: s.guard.tokens,
 			NotReady: d.notReady,
 			Registry: metrics.NewRegistry(d, metrics.Extras{
 				Backends:  func() bool { return d.configuration().Metrics.Backends },
@@ -82,18 +89,20 @@ func (d *Daemon) startServersWhen(ctx context.Context, free <-chan struct{}) err
 }
 
 // secure reads the files that metrics are guarded by.
-func secure(m *config.Metrics, log *slog.Logger) (secret *tls.Config, tokens *web.Tokens, err error) {
+func (d *Daemon) secure() (err error) {
+	m, g := &d.config.Metrics, guard{read: true}
 	if m.TLS.CertFile != "" {
-		if secret, err = web.TLS(m.TLS.CertFile, m.TLS.KeyFile, log); err != nil {
-			return nil, nil, fmt.Errorf("metrics.tls: %w", err)
+		if g.secret, err = web.TLS(m.TLS.CertFile, m.TLS.KeyFile, d.log); err != nil {
+			return fmt.Errorf("metrics.tls: %w", err)
 		}
 	}
 	if m.TokenFile != "" {
-		if tokens, err = web.ReadTokens(m.TokenFile, log); err != nil {
-			return nil, nil, fmt.Errorf("metrics.tokenFile: %w", err)
+		if g.tokens, err = web.ReadTokens(m.TokenFile, d.log); err != nil {
+			return fmt.Errorf("metrics.tokenFile: %w", err)
 		}
 	}
-	return secret, tokens, nil
+	d.servers.guard = g
+	return nil
 }
 
 // wait ends the servers. The context they run under must be done.

@@ -93,9 +93,13 @@ func (k *taker) Facts() (list []handover.Fact, id string, err error) {
 	return facts(c, k.found.Frames.Size, &k.plan, flows.Layout(c)), identity(), nil
 }
 
-// Lay implements handover.Taker: the verifier takes most of the time of a start.
+// Lay implements handover.Taker: the verifier takes most of the time of a start. What this process
+// cannot start without is read here, too.
 func (k *taker) Lay(context.Context) (err error) {
 	c := k.d.config
+	if err := k.d.secure(); err != nil {
+		return err
+	}
 	if k.d.bpffs, err = steering.EnsureMount(c.BPFFS, c.StateDir); err != nil {
 		return err
 	}
@@ -302,44 +306,61 @@ func (d *Daemon) noteTakeOver(from string, k *taker) {
 		v.Packets)
 }
 
-// afterTake does what only the owner may: it continues the kernel program's rules, and opens the
-// servers. Addresses are free once the process before has ended, which it may be kept from for long.
+// afterTake opens the servers, and does what only the owner may. From here on nothing but the loss of
+// workers ends this process: nobody else forwards.
 func (d *Daemon) afterTake(c *handover.Conn, k *taker) error {
-	if err := d.steer.Own(k.lock); err != nil {
-		return err
-	}
-	d.taking = false
 	if err := listenAgain(d.servers.listener, d.giving.listener, d.pulses.listener); err != nil {
-		return err
+		d.log.Warn("probes take this process for the one before", "error", err)
 	}
 	ended := make(chan struct{})
 	if err := d.startServersWhen(d.life, ended); err != nil {
 		return err
 	}
-	d.spawn(func() {
+	d.spawn(func() { // addresses are free when the process before has ended, which may take long
 		c.AwaitEnd(releaseTime)
 		c.Close()
 		close(ended)
 	})
-	if err := d.applySettings(); err != nil {
-		return err
-	}
-	d.applySources()
-	d.spawn(func() { d.openTaken(d.life) })
+	d.spawn(func() { d.openTaken(d.life, k.lock) })
 	return nil
 }
 
-// openTaken is openPorts for sockets that work already.
-func (d *Daemon) openTaken(ctx context.Context) {
+// retryEvery is the pause between two attempts of what nothing can be done without.
+const retryEvery = time.Second
+
+// persist does something until it succeeds. It is false if ctx is done before.
+func (d *Daemon) persist(ctx context.Context, what string, do func() error) bool {
+	for {
+		err := do()
+		if err == nil {
+			return true
+		}
+		d.log.Error(what+": trying again", "error", err)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(retryEvery):
+		}
+	}
+}
+
+// openTaken is openPorts for sockets that work already. It continues the kernel program's rules first.
+func (d *Daemon) openTaken(ctx context.Context, lock *os.File) {
+	if !d.persist(ctx, "kernel program", func() error { return d.steer.Own(lock) }) {
+		d.steer.Resume() // whoever waits for it ends, too
+		return
+	}
+	if !d.persist(ctx, "kernel program settings", d.applySettings) {
+		return
+	}
+	d.beat()
+	d.applySources()
 	select {
 	case <-d.loop.Ready():
 	case <-ctx.Done():
 		return
 	}
-	if err := d.ports.AttachOver(ctx); err != nil {
-		d.fail(err)
-		return
-	}
+	d.ports.AttachOver(ctx)
 	d.ports.Tune()
 	if n := d.pins.Prune(d.services.Load()); n > 0 {
 		d.log.Info("clients lose the pins to backends that left meanwhile", "pins", n)

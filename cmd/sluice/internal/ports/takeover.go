@@ -90,19 +90,21 @@ func (s *Set) Adopt(ctx context.Context, sockets [][]*xsk.Socket) error {
 	return nil
 }
 
-// AttachOver is Attach for sockets of Adopt, which a predecessor's programs send packets to.
-func (s *Set) AttachOver(ctx context.Context) error {
+// AttachOver is Attach for sockets of Adopt, which a predecessor's programs send packets to. A port
+// whose interface is gone by now is opened again by Watch.
+func (s *Set) AttachOver(ctx context.Context) {
 	for _, p := range s.ports {
 		if err := s.attachOver(p); err != nil {
 			s.log.Warn("the program of the process before stays until this one's can be attached", "interface", p.name,
 				"error", err)
 			if err := s.attachPort(ctx, p); err != nil {
-				return err
+				s.log.Error("interface is closed, and opened again when that is possible", "interface", p.name, "error",
+					err)
+				continue
 			}
 		}
 		s.logOpen(p)
 	}
-	return nil
 }
 
 func (s *Set) attachOver(p *port) error {

@@ -43,10 +43,14 @@ func Prepare(c *config.Configuration, log *slog.Logger) (*Program, error) {
 	return k, nil
 }
 
-// Own ends the wait of a prepared Program: lock is the other process's, who uses it no more.
+// Own ends the wait of a prepared Program: lock is the other process's, who uses it no more. After an
+// error calls wait on, and Own may be called again.
 func (k *Program) Own(lock *os.File) error {
-	defer k.mu.Unlock() // of Prepare
-	return k.s.Own(lock)
+	if err := k.s.Own(lock); err != nil {
+		return err
+	}
+	k.mu.Unlock() // of Prepare
+	return nil
 }
 
 // Discard closes a prepared Program that is not to be owned.
