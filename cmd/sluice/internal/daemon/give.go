@@ -39,7 +39,8 @@ type giving struct {
 	// predecessors are the identities of the processes before, which get nothing back.
 	predecessors []string
 
-	busy sync.Mutex // held while a next process is answered
+	busy sync.Mutex // held while a next process is answered; guards told and vain
+	told []string   // why the last one that was refused was
 
 	mu    sync.Mutex // guards below
 	over  bool       // this process is ending, and gives nothing any more
@@ -186,7 +187,10 @@ func (d *Daemon) give(ctx context.Context, u *net.UnixConn) (gave bool) {
 	c.Close()
 	var refused *handover.RefusedError
 	if errors.As(err, &refused) {
-		d.log.Warn("a next process waits for this one's end, as it cannot take over", "why", refused.Reasons)
+		if !slices.Equal(d.giving.told, refused.Reasons) { // it asks again
+			d.log.Warn("a next process waits for this one's end, as it cannot take over", "why", refused.Reasons)
+		}
+		d.giving.told = refused.Reasons
 	} else {
 		d.log.Warn("a next process did not take over; this one goes on", "error", err)
 	}

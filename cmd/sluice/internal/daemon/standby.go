@@ -27,12 +27,19 @@ import (
 // would not end with SIGTERM.
 const lockEvery = 10 * time.Millisecond
 
+// Pauses between two requests for a hand-over: the first, and the longest.
+const (
+	askAgain  = time.Second
+	askSeldom = 30 * time.Second
+)
+
 // own makes this the only instance: it takes the lock on the flow table. While another process has
 // it, this one reads and compiles objects, so that it forwards soon after the other one has
 // stopped, crashed or been killed. It returns an error if ctx is done before.
 //
-// If it is to take over, it asks the other process to hand over once it has compiled all. took
-// reports that it did: then this process forwards already.
+// If it is to take over, it asks the other process to hand over once it has compiled all, and again
+// where that refuses: an interface may be down for a moment, or that process itself may have taken
+// over just now. took reports that it did: then this process forwards already.
 func (d *Daemon) own(ctx context.Context) (took bool, err error) {
 	if err := d.makeObjects(); err != nil {
 		return false, err
@@ -50,7 +57,8 @@ func (d *Daemon) own(ctx context.Context) (took bool, err error) {
 	d.log.Info("waiting for another process to end", "why", s.why())
 	tick := time.NewTicker(lockEvery)
 	defer tick.Stop()
-	compiled := s.compiled
+	compiled, ask := s.compiled, (<-chan time.Time)(nil)
+	pause := askAgain
 	for {
 		select {
 		case <-ctx.Done():
@@ -59,13 +67,15 @@ func (d *Daemon) own(ctx context.Context) (took bool, err error) {
 		case err := <-d.failed:
 			return false, err
 		case <-compiled:
-			compiled = nil
-			if !d.takeOver {
-				continue
+			if compiled = nil; d.takeOver {
+				ask = time.After(0)
 			}
+			continue
+		case <-ask:
 			if took, err := d.tryTake(ctx, s); took || err != nil {
 				return took, err
 			}
+			ask, pause = time.After(pause), min(2*pause, askSeldom)
 		case <-tick.C:
 		}
 		if err := d.lock(); !errors.Is(err, flowtable.ErrInUse) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -63,7 +64,10 @@ func (d *Daemon) tryTake(ctx context.Context, s *standby) (took bool, err error)
 
 // refused notes why the running process does not hand over.
 func (d *Daemon) refused(reasons []string) {
-	d.log.Warn("the running process does not hand over: this one takes over when that has ended", "why", reasons)
+	if before := d.takenOver.Load(); before == nil || !slices.Equal(before.Refused, reasons) {
+		d.log.Warn("the running process does not hand over: it is asked again, and this one takes over when that has "+
+			"ended", "why", reasons)
+	}
 	d.takenOver.Store(&status.TakeOverView{Refused: reasons})
 }
 
