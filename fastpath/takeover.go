@@ -3,6 +3,7 @@ package fastpath
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
@@ -94,6 +95,17 @@ func (w *Worker) Resume() {
 		w.paused = false
 		w.awake()
 	}
+}
+
+// CountNames lists the counts that Remains has, in order.
+func CountNames() (names []string) {
+	var w Worker
+	w.eachCount(func(name string, _ *uint64) { names = append(names, name) })
+	for reason := range w.n.drops {
+		names = append(names, dropName(stats.DropReason(reason)))
+	}
+	slices.Sort(names)
+	return names
 }
 
 func dropName(r stats.DropReason) string { return "drop " + r.String() }

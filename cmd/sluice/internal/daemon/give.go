@@ -9,10 +9,10 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
@@ -41,6 +41,7 @@ type giving struct {
 
 	busy sync.Mutex // held while a next process is answered; guards told and vain
 	told []string   // why the last one that was refused was
+	vain attempts
 
 	mu    sync.Mutex // guards below
 	over  bool       // this process is ending, and gives nothing any more
@@ -194,13 +195,47 @@ func (d *Daemon) give(ctx context.Context, u *net.UnixConn) (gave bool) {
 	} else {
 		d.log.Warn("a next process did not take over; this one goes on", "error", err)
 	}
+	if g.offered {
+		d.giving.vain.note(g.version, time.Now())
+	}
 	return false
+}
+
+// attempts are those of one version that got an offer and did not take over. Each stops the control
+// loop for a moment, and maybe the workers: whoever supervises a next process that cannot take over
+// starts it again without end.
+type attempts struct {
+	version string
+	n       int
+	last    time.Time
+}
+
+const (
+	mostAttempts = 3 // in a row
+	restAfter    = 10 * time.Minute
+)
+
+func (a *attempts) note(version string, now time.Time) {
+	if a.version != version || now.Sub(a.last) > restAfter {
+		*a = attempts{version: version}
+	}
+	a.n, a.last = a.n+1, now
+}
+
+// tooMany returns an error if the version is to be refused.
+func (a *attempts) tooMany(version string, now time.Time) error {
+	if a.version != version || a.n < mostAttempts || now.Sub(a.last) > restAfter {
+		return nil
+	}
+	return fmt.Errorf("%d attempts of this version failed after the offer, see what they logged; it is refused until %s",
+		a.n, a.last.Add(restAfter).UTC().Format(time.RFC3339))
 }
 
 // giver implements handover.Giver.
 type giver struct {
 	d       *Daemon
-	offered bool // undone by Continue
+	version string // of the next process
+	offered bool   // undone by Continue
 	stopped bool
 	states  *gob.Encoder // to out
 	out     bytes.Buffer
@@ -209,9 +244,12 @@ type giver struct {
 // Facts implements handover.Giver.
 func (g *giver) Facts(h *handover.Hello) ([]handover.Fact, error) {
 	d := g.d
+	g.version = h.Version
 	switch {
 	case !d.isOpen() || d.draining.Load():
 		return nil, errors.New("it is starting or ending")
+	case g.d.giving.vain.tooMany(h.Version, time.Now()) != nil:
+		return nil, g.d.giving.vain.tooMany(h.Version, time.Now())
 	case h.Identity != "" && slices.Contains(d.giving.predecessors, h.Identity):
 		return nil, errors.New("it has taken over from that process's pod, which is to end")
 	}
@@ -223,7 +261,8 @@ func (g *giver) Facts(h *handover.Hello) ([]handover.Fact, error) {
 func facts(c *config.Configuration, frameSize int, plan *devices.Plan, table string) []handover.Fact {
 	var names []string
 	for i, f := range c.Interfaces {
-		names = append(names, fmt.Sprintf("%s (%d queues)", f.Name, len(plan.Places[i])))
+		names = append(names, fmt.Sprintf("%s (%d queues, mode %s, zeroCopy %s)", f.Name, len(plan.Places[i]), f.Mode,
+			f.ZeroCopy))
 	}
 	link := "none"
 	if c.HostLink.Enabled() {
@@ -237,7 +276,9 @@ func facts(c *config.Configuration, frameSize int, plan *devices.Plan, table str
 	return []handover.Fact{
 		{What: "network namespace", Is: namespace},
 		{What: "interfaces", Is: strings.Join(names, ", ")},
-		{What: "workers", Is: strconv.Itoa(plan.Workers)},
+		{What: "sockets", Is: fmt.Sprintf("txBudget %d, busyPoll %s, busyPollBudget %d", c.Sockets.TxBudget,
+			c.Sockets.BusyPoll, c.Sockets.BusyPollBudget)},
+		{What: "workers", Is: fmt.Sprintf("%d with %s", plan.Workers, workers.Layout())},
 		{What: "frames", Is: fmt.Sprintf("%d of %d bytes for each queue, rings of %d", c.Tuning.FramesPerQueue(),
 			frameSize, c.Tuning.RingSize)},
 		{What: "flow table", Is: table},

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -75,4 +76,27 @@ func socketPair(t *testing.T) *net.UnixConn {
 	}
 	t.Cleanup(func() { c.Close() })
 	return c.(*net.UnixConn)
+}
+
+// TestAttempts: a version that fails three times after the offer is refused for a while, others are
+// not.
+func TestAttempts(t *testing.T) {
+	var a attempts
+	now := time.Unix(1e9, 0)
+	for n := range mostAttempts {
+		if err := a.tooMany("v2", now); err != nil {
+			t.Errorf("after %d attempts: %v", n, err)
+		}
+		now = now.Add(time.Minute)
+		a.note("v2", now)
+	}
+	if a.tooMany("v2", now.Add(restAfter)) == nil || a.tooMany("v3", now) != nil {
+		t.Error("want v2 refused, and v3 not")
+	}
+	if err := a.tooMany("v2", now.Add(restAfter+1)); err != nil {
+		t.Errorf("after %v: %v", restAfter, err)
+	}
+	if a.note("v3", now); a.tooMany("v2", now) != nil {
+		t.Error("v2 is refused after an attempt of another version")
+	}
 }

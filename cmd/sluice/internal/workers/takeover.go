@@ -2,8 +2,10 @@ package workers
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"sluice.dev/sluice/cmd/sluice/internal/boottime"
@@ -23,6 +25,13 @@ type WorkerCustody struct {
 	UMEM              xsk.Custody
 	Remains           fastpath.Remains
 	Busy, Idle, Polls uint64 // of its counters
+}
+
+// Layout says what of Custody must be alike in both processes, in words.
+func Layout() string {
+	names := fastpath.CountNames()
+	sum := sha256.Sum256([]byte(strings.Join(names, "\n")))
+	return fmt.Sprintf("%d counts (%x), %d packets held for next hops", len(names), sum[:4], heldPackets)
 }
 
 // Shapes describes the UMEMs and sockets of all workers, with their files (xsk.UMEM.Shape).
