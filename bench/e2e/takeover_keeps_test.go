@@ -1,0 +1,188 @@
+//go:build root
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/control/pulse"
+)
+
+// next starts a process that takes over, and returns when it has, and forwards.
+func (l *lab) next() {
+	l.t.Helper()
+	if err := l.gate.LaunchNext(); err != nil {
+		l.t.Fatal(err)
+	}
+	if err := l.gate.TakenOver(l.ctx); err != nil {
+		l.t.Fatalf("%v\n%s", err, l.gate.Log())
+	}
+	l.applied()
+}
+
+// logged waits until the gateway's processes have logged a text so many times.
+func (l *lab) logged(text string, times int) {
+	l.t.Helper()
+	err := topo.Until(l.ctx, 20*time.Second, 100*time.Microsecond, func(context.Context) error {
+		if strings.Count(l.gate.Log(), text) < times {
+			return errors.New("it is not logged: " + text)
+		}
+		return nil
+	})
+	if err != nil {
+		l.t.Fatalf("%v\n%s", err, l.gate.Log())
+	}
+}
+
+// TestTakeOverKeepsHealth: an endpoint that is down by its check is down in the next process from its
+// first moment on, also where it answers nobody's check there yet.
+func TestTakeOverKeepsHealth(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, small: true, damaging: true,
+		options: handsOver + "endpointHealth: {check: \"tcp interval=1s\"}\n"})
+	out := l.Backends[1]
+	silence(t, out, l.Gateway, 100)
+	l.within("the silent endpoint gets no new flows", func() bool { return !l.backend("web", out).NewFlows })
+	before := l.backend("web", out).Health
+	l.next()
+	b := l.backend("web", out)
+	if b.NewFlows || b.Health == nil || !b.Health.Down || !b.Health.Since.Equal(before.Since) {
+		t.Errorf("it is %s, want it down since %v", l.healthOf("web", out), before.Since)
+	}
+	for _, h := range []*topo.Host{l.Backends[0], l.Backends[2]} {
+		if b := l.backend("web", h); b.Health == nil || b.Health.Down || b.Health.At.IsZero() {
+			t.Errorf("%s is %s, want it known to be up", h.Name, l.healthOf("web", h))
+		}
+	}
+	load := l.hammer(at(vip4, webPort), time.Millisecond)
+	time.Sleep(time.Second) // less than its check takes to fail again
+	if r := load.stop(t); r.Failed() > 0 {
+		t.Errorf("new connections: %v", r.Errors)
+	}
+	hear(t, out)
+	l.within("the endpoint gets new flows again", func() bool { return l.backend("web", out).NewFlows })
+	l.handOverNoMore()
+}
+
+// TestTakeOverKeepsPulse: who announces hears without a pause that the gateway forwards, and never
+// that it is lost, starts or ends.
+func TestTakeOverKeepsPulse(t *testing.T) {
+	rounds := 3
+	if full() {
+		rounds = 20
+	}
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: handsOver})
+	var mu sync.Mutex
+	var last pulse.Sight
+	var wrong []string
+	ctx, cancel := context.WithCancel(l.ctx)
+	defer cancel()
+	go pulse.Follow(ctx, filepath.Join(l.gate.StateDir(), "pulse.sock"), func(s pulse.Sight) {
+		mu.Lock()
+		defer mu.Unlock()
+		if last.State != nil && (s.Lost != "" || s.State.Phase != pulse.Serving || len(s.State.Failures) > 0) {
+			wrong = append(wrong, fmt.Sprintf("%s: %q %+v", s.At.Format(time.StampMicro), s.Lost, s.State))
+		}
+		last = s
+	})
+	heard := func() {
+		l.within("the process that forwards is heard", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return last.State != nil && last.State.PID == l.gate.PID() && len(last.State.VIPs) == 2
+		})
+	}
+	heard()
+	for range rounds {
+		l.next()
+		heard()
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, w := range wrong {
+		t.Errorf("%s", w)
+	}
+	if len(wrong) > 0 {
+		t.Log(l.gate.Log())
+	}
+	l.handOverNoMore()
+}
+
+// TestTakeOverAsksAgain: a next process that cannot reach the running one takes over when it can.
+func TestTakeOverAsksAgain(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, small: true, options: handsOver})
+	socket := filepath.Join(l.gate.StateDir(), "handover.sock")
+	if err := os.Rename(socket, socket+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.gate.LaunchNext(); err != nil {
+		t.Fatal(err)
+	}
+	l.logged("the running process does not hand over", 1)
+	if err := os.Rename(socket+".away", socket); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.gate.TakenOver(l.ctx); err != nil {
+		t.Fatalf("%v\n%s", err, l.gate.Log())
+	}
+	l.applied()
+	l.handOverNoMore()
+}
+
+// TestTakeOverOfStopped: the running process is stopped at some moment from when the next one is
+// prepared on. If that one has all by then, it forwards alone, and the other one ends when it goes on;
+// if not, that one goes on itself.
+func TestTakeOverOfStopped(t *testing.T) {
+	stopped := 2 * time.Second
+	if full() {
+		stopped = time.Minute
+	}
+	for _, moment := range []string{"msg=confined", "msg=\"taken over"} {
+		t.Run(moment, func(t *testing.T) {
+			l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, small: true, options: handsOver})
+			const open = 50
+			flows := l.established(open, time.Minute+stopped, 5*time.Minute)
+			first := l.gate.PID()
+			times := strings.Count(l.gate.Log(), moment)
+			if err := l.gate.LaunchNext(); err != nil {
+				t.Fatal(err)
+			}
+			second := l.gate.SecondPID()
+			l.logged(moment, times+1)
+			err := syscall.Kill(first, syscall.SIGSTOP)
+			if err != nil && !errors.Is(err, syscall.ESRCH) {
+				t.Fatal(err)
+			}
+			time.Sleep(stopped)
+			taken := strings.Contains(l.gate.Log(), "msg=\"taken over")
+			if taken {
+				v, err := l.gate.Client.Status(l.ctx, true)
+				if err != nil || v.PID != second || !v.Ready {
+					t.Errorf("while the first process is stopped: process %d, ready %v (%v), %v\n%s", v.PID, v.Ready, v.NotReady,
+						err, l.gate.Log())
+				}
+				l.wantServed("while the first process is stopped")
+			}
+			if err := syscall.Kill(first, syscall.SIGCONT); err != nil && !errors.Is(err, syscall.ESRCH) {
+				t.Fatal(err)
+			}
+			left, err := l.gate.OneLeft(l.ctx)
+			if err != nil || taken && left != second {
+				t.Fatalf("process %d forwards, %v; the next one %d had taken over: %v\n%s", left, err, second, taken, l.gate.Log())
+			}
+			l.applied()
+			t.Logf("stopped after %q: taken over %v, the first process goes on %v", moment, taken, left == first)
+			l.wantUnbroken(flows, open, "the running process was stopped in a hand-over")
+			l.handOverNoMore()
+		})
+	}
+}
