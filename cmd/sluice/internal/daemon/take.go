@@ -289,8 +289,8 @@ func (k *taker) own() error {
 }
 
 // notHanded is what begins anew in the next process.
-var notHanded = []string{"counters of Services and backends", "tokens of ICMP and connection rates",
-	"connections of metrics and health checks"}
+var notHanded = []string{"counters of Services, backends, checks and of the flow table's events",
+	"path MTUs that were learnt", "tokens of ICMP and connection rates", "connections of metrics and health checks"}
 
 // noteTakeOver logs how the hand-over went, for the status as well.
 func (d *Daemon) noteTakeOver(from string, k *taker) {
