@@ -6,8 +6,9 @@ import "fmt"
 // memory: records and index are whole whenever no handle is between its Enter and Leave. So the
 // next process trusts the index, which Recover builds anew, and visits each record once, in order.
 //
-// Free records are linked through themselves, and each process has lists of its own of them. So from
-// Assume on no other process may go on with the table: Fits checks beforehand what Assume needs.
+// Free records are linked through themselves, and each process has lists of its own of them. So
+// from Assume on no other process may go on with the table: Fits checks beforehand what Assume
+// needs.
 
 // Layout says what memory a table of a configuration has, in words. Two programs can have the same
 // memory if it is equal.

@@ -100,8 +100,8 @@ func TestAssumeRefuses(t *testing.T) {
 	}
 }
 
-// TestGoesOnWhereNothingIsTaken: a process that pauses, lets another one look at the table, and goes
-// on, as that was ended before it had all, has a whole table.
+// TestGoesOnWhereNothingIsTaken: a process that pauses, lets another one look at the table, and
+// goes on, as that was ended before it had all, has a whole table.
 func TestGoesOnWhereNothingIsTaken(t *testing.T) {
 	c := Config{IPv4Flows: 3000, IPv6Flows: 1000, HalfOpen: 4000, Timeouts: DefaultTimeouts()}
 	tb, h := testTableOf(t, c)

@@ -44,8 +44,8 @@ func (l *lab) logged(text string, times int) {
 	}
 }
 
-// TestTakeOverKeepsHealth: an endpoint that is down by its check is down in the next process from its
-// first moment on, also where it answers nobody's check there yet.
+// TestTakeOverKeepsHealth: an endpoint that is down by its check is down in the next process from
+// its first moment on, also where it answers nobody's check there yet.
 func TestTakeOverKeepsHealth(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, small: true, damaging: true,
 		options: handsOver + "endpointHealth: {check: \"tcp interval=1s\"}\n"})
@@ -139,8 +139,8 @@ func TestTakeOverAsksAgain(t *testing.T) {
 }
 
 // TestTakeOverOfStopped: the running process is stopped at some moment from when the next one is
-// prepared on. If that one has all by then, it forwards alone, and the other one ends when it goes on;
-// if not, that one goes on itself.
+// prepared on. If that one has all by then, it forwards alone, and the other one ends when it goes
+// on; if not, that one goes on itself.
 func TestTakeOverOfStopped(t *testing.T) {
 	stopped := 2 * time.Second
 	if full() {
@@ -167,8 +167,8 @@ func TestTakeOverOfStopped(t *testing.T) {
 			if taken {
 				v, err := l.gate.Client.Status(l.ctx, true)
 				if err != nil || v.PID != second || !v.Ready {
-					t.Errorf("while the first process is stopped: process %d, ready %v (%v), %v\n%s", v.PID, v.Ready, v.NotReady,
-						err, l.gate.Log())
+					t.Errorf("while the first process is stopped: process %d, ready %v (%v), %v\n%s", v.PID, v.Ready,
+						v.NotReady, err, l.gate.Log())
 				}
 				l.wantServed("while the first process is stopped")
 			}
@@ -177,7 +177,8 @@ func TestTakeOverOfStopped(t *testing.T) {
 			}
 			left, err := l.gate.OneLeft(l.ctx)
 			if err != nil || taken && left != second {
-				t.Fatalf("process %d forwards, %v; the next one %d had taken over: %v\n%s", left, err, second, taken, l.gate.Log())
+				t.Fatalf("process %d forwards, %v; the next one %d had taken over: %v\n%s", left, err, second, taken,
+					l.gate.Log())
 			}
 			l.applied()
 			t.Logf("stopped after %q: taken over %v, the first process goes on %v", moment, taken, left == first)

@@ -37,9 +37,9 @@ func (t *Tracker) Known() (list []Known) {
 // Remember makes a new Tracker go on where that of a process before stopped, and returns what is so
 // of endpoints now, as Changes would. It must be the first call.
 //
-// An endpoint is remembered until the first SetPorts, which must follow, and stays if it has a check
-// of the same kind then. One with a passive check stays until the first Sample, and then if it is
-// a backend.
+// An endpoint is remembered until the first SetPorts, which must follow, and stays if it has a
+// check of the same kind then. One with a passive check stays until the first Sample, and then if
+// it is a backend.
 func (t *Tracker) Remember(list []Known, now time.Time) []compiler.EndpointHealth {
 	for i := range list {
 		k := &list[i]

@@ -116,8 +116,8 @@ func New(cfg Config) *Loop {
 	}
 }
 
-// noEdits makes the first pass call EndpointChecks, also where nothing is checked: what was before may
-// have to be forgotten.
+// noEdits makes the first pass call EndpointChecks, also where nothing is checked: what was before
+// may have to be forgotten.
 const noEdits = math.MaxUint64
 
 // ErrEnded is returned by requests to a loop that has ended.

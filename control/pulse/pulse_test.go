@@ -96,8 +96,8 @@ func TestFollow(t *testing.T) {
 	await(t, sights, "the next process", func(s Sight) bool { return s.Lost == "" && s.State.PID == 2 })
 }
 
-// A process that is stopped keeps its connection; the reader notices that nothing comes, asks again,
-// and notices that somebody answers.
+// A process that is stopped keeps its connection; the reader notices that nothing comes, asks
+// again, and notices that somebody answers.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p")

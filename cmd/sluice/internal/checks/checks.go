@@ -72,8 +72,8 @@ func (r *Runner) Known() []endpointhealth.Known {
 	return r.tracker.Known()
 }
 
-// Remember continues what a process before knew, and returns what follows for the first snapshot. It
-// must be called before all else.
+// Remember continues what a process before knew, and returns what follows for the first snapshot.
+// It must be called before all else.
 func (r *Runner) Remember(list []endpointhealth.Known) []compiler.EndpointHealth {
 	r.mu.Lock()
 	defer r.mu.Unlock()

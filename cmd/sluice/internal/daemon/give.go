@@ -79,8 +79,8 @@ type state struct {
 	Custody   workers.Custody
 }
 
-// maxPredecessors bounds the identities that are remembered. Of these pods all but the last have ended
-// for long.
+// maxPredecessors bounds the identities that are remembered. Of these pods all but the last have
+// ended for long.
 const maxPredecessors = 16
 
 // identity is that of this process in hand-overs (handover.Hello).
@@ -227,8 +227,8 @@ func (a *attempts) tooMany(version string, now time.Time) error {
 	if a.version != version || a.n < mostAttempts || now.Sub(a.last) > restAfter {
 		return nil
 	}
-	return fmt.Errorf("%d attempts of this version failed after the offer, see what they logged; it is refused until %s",
-		a.n, a.last.Add(restAfter).UTC().Format(time.RFC3339))
+	return fmt.Errorf("%d attempts of this version failed after the offer, see what they logged; it is refused "+
+		"until %s", a.n, a.last.Add(restAfter).UTC().Format(time.RFC3339))
 }
 
 // giver implements handover.Giver.

@@ -66,8 +66,8 @@ func (d *Daemon) openAll(ctx context.Context) error {
 	return d.ports.Attach(ctx)
 }
 
-// forwards reports whether packets are forwarded. A process that took over forwards before its ports
-// are open: the programs of the one before send it packets.
+// forwards reports whether packets are forwarded. A process that took over forwards before its
+// ports are open: the programs of the one before send it packets.
 func (d *Daemon) forwards() bool { return d.isOpen() || d.took.Load() }
 
 func (d *Daemon) isOpen() bool {

@@ -39,8 +39,8 @@ type guard struct {
 	tokens *web.Tokens
 }
 
-// startServersWhen is startServers, but opens addresses only when free is closed. It cannot fail where
-// a process before has given its sockets, and secure was called.
+// startServersWhen is startServers, but opens addresses only when free is closed. It cannot fail
+// where a process before has given its sockets, and secure was called.
 func (d *Daemon) startServersWhen(ctx context.Context, free <-chan struct{}) (err error) {
 	c, s := d.config, &d.servers
 	if !s.guard.read {

@@ -278,7 +278,8 @@ func (k *taker) Assume(b []byte) error {
 	return d.workers.Assume(&k.state.Custody)
 }
 
-// own takes the flow table, which the running process does not use any more, and starts the workers.
+// own takes the flow table, which the running process does not use any more, and starts the
+// workers.
 func (k *taker) own() error {
 	d := k.d
 	if err := d.flows.Table.Assume(k.state.Used, flowtable.Time(boottime.Nanos())); err != nil {
@@ -310,8 +311,8 @@ func (d *Daemon) noteTakeOver(from string, k *taker) {
 		v.Packets)
 }
 
-// afterTake opens the servers, and does what only the owner may. From here on nothing but the loss of
-// workers ends this process: nobody else forwards.
+// afterTake opens the servers, and does what only the owner may. From here on nothing but the loss
+// of workers ends this process: nobody else forwards.
 func (d *Daemon) afterTake(c *handover.Conn, k *taker) error {
 	if err := listenAgain(d.servers.listener, d.giving.listener, d.pulses.listener); err != nil {
 		d.log.Warn("probes take this process for the one before", "error", err)
@@ -348,7 +349,8 @@ func (d *Daemon) persist(ctx context.Context, what string, do func() error) bool
 	}
 }
 
-// openTaken is openPorts for sockets that work already. It continues the kernel program's rules first.
+// openTaken is openPorts for sockets that work already. It continues the kernel program's rules
+// first.
 func (d *Daemon) openTaken(ctx context.Context, lock *os.File) {
 	if !d.persist(ctx, "kernel program", func() error { return d.steer.Own(lock) }) {
 		d.steer.Resume() // whoever waits for it ends, too

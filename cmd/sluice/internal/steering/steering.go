@@ -43,8 +43,8 @@ func Prepare(c *config.Configuration, log *slog.Logger) (*Program, error) {
 	return k, nil
 }
 
-// Own ends the wait of a prepared Program: lock is the other process's, who uses it no more. After an
-// error calls wait on, and Own may be called again.
+// Own ends the wait of a prepared Program: lock is the other process's, who uses it no more. After
+// an error calls wait on, and Own may be called again.
 func (k *Program) Own(lock *os.File) error {
 	if err := k.s.Own(lock); err != nil {
 		return err
