@@ -13,14 +13,18 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/ipv4"
+
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
 )
 
-// numbered sends numbered datagrams to a VIP and expects each one's echo. So few are under way at
-// once (a veth has room for 256, a socket for 270) that no queue on the way overflows: one that is
-// missing was lost by the gateway.
+// numbered sends numbered datagrams to a VIP and expects each one's echo. Without a rate so few are
+// under way at once (a veth has room for 256, a socket for 270) that no queue on the way overflows:
+// one that is missing was lost by the gateway. With a rate they are sent by the clock, whether or
+// not others are answered.
 type numbered struct {
+	rate int // a second; 0: a number under way
 	conn net.PacketConn
 	to   net.Addr
 	// sent counts those sent, answered those that came back at least once.
@@ -38,16 +42,48 @@ const (
 
 func (l *lab) number(h *topo.Host, from netip.Addr, to netip.AddrPort) *numbered {
 	l.t.Helper()
+	return l.numberAt(0, h, from, to)
+}
+
+// numberAt is number with a rate.
+func (l *lab) numberAt(rate int, h *topo.Host, from netip.Addr, to netip.AddrPort) *numbered {
+	l.t.Helper()
 	conn, err := h.ListenPacket("udp", netip.AddrPortFrom(from, 0).String())
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	_ = conn.(*net.UDPConn).SetReadBuffer(8 << 20)
-	n := &numbered{conn: conn, to: net.UDPAddrFromAddrPort(to), done: make(chan struct{})}
+	n := &numbered{rate: rate, conn: conn, to: net.UDPAddrFromAddrPort(to), done: make(chan struct{})}
 	l.t.Cleanup(func() { conn.Close() })
 	go n.receive()
-	go n.send()
+	if rate > 0 {
+		go n.sendByClock()
+	} else {
+		go n.send()
+	}
 	return n
+}
+
+// sendByClock sends what is due each 0.2 ms, in one system call.
+func (n *numbered) sendByClock() {
+	const most = 256
+	messages := make([]ipv4.Message, most)
+	for i := range messages {
+		messages[i] = ipv4.Message{Buffers: [][]byte{make([]byte, datagramBytes)}, Addr: n.to}
+	}
+	batch := ipv4.NewPacketConn(n.conn) // sendmmsg(2) is the same for both families
+	for began := time.Now(); !n.stop.Load(); time.Sleep(200 * time.Microsecond) {
+		sent := n.sent.Load()
+		due := min(uint64(time.Since(began).Seconds()*float64(n.rate))-sent, most)
+		for i := range due {
+			binary.BigEndian.PutUint64(messages[i].Buffers[0], sent+i)
+		}
+		if due == 0 {
+			continue
+		}
+		done, _ := batch.WriteBatch(messages[:due], 0)
+		n.sent.Add(uint64(max(done, 0)))
+	}
 }
 
 func (n *numbered) send() {

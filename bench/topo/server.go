@@ -90,6 +90,7 @@ func listenOn(port uint16, addrs []netip.Addr) listenFunc {
 			if err != nil {
 				return listeners, err
 			}
+			_ = c.(*net.UDPConn).SetReadBuffer(4 << 20) // for datagrams that come after a pause, all at once
 			s.packets = append(s.packets, c)
 		}
 		return listeners, nil
