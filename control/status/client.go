@@ -124,6 +124,9 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values) (io.
 		return nil, err
 	}
 	response, err := c.http.Do(request)
+	if method == http.MethodGet && cut(err) { // the next process has the socket, and answers
+		response, err = c.http.Do(request)
+	}
 	if err != nil {
 		return nil, c.explain(err)
 	}
@@ -138,6 +141,11 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values) (io.
 			response.Status, method, path)
 	}
 	return nil, errors.New(problem.Error)
+}
+
+// cut reports whether a connection ended before the answer, as its process did.
+func cut(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // explain adds the cause of a connection error and what to do.
