@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -91,15 +92,18 @@ func handOver(t *testing.T) {
 		returned.Store(uint64(len(seen)))
 	}
 	const packets = 20_000
-	go func() { // ends with its packets, or fails the test by its own deadline
-		for n := uint64(0); n < packets; {
+	var ended atomic.Bool
+	var sender sync.WaitGroup
+	defer func() { ended.Store(true); sender.Wait() }()
+	sender.Go(func() {
+		for n := uint64(0); n < packets && !ended.Load(); {
 			if n < returned.Load()+window {
 				w.Send(t, n, n+1)
 				n++
 				sent.Store(n)
 			}
 		}
-	}()
+	})
 	eventually(t, "packets by the first process", func() { e.step(true); receive() },
 		func() bool { return len(seen) >= packets/3 })
 	eventually(t, "packets in the rings", receive, func() bool { return sent.Load() >= returned.Load()+window })
