@@ -196,8 +196,8 @@ func TestTakeOverAtRate(t *testing.T) {
 			}
 		})
 		slices.Sort(gaps)
-		t.Logf("%d a second and family: %d hand-overs, packets waited %v (median), %v (most), %d datagrams each way, %d "+
-			"lost, %d repeated", best, rounds, gaps[len(gaps)/2], gaps[len(gaps)-1], sent, lost, repeated)
+		t.Logf("%d a second and family: %d hand-overs, packets waited %v (median), %v (most), %d datagrams each way, "+
+			"%d lost, %d repeated", best, rounds, gaps[len(gaps)/2], gaps[len(gaps)-1], sent, lost, repeated)
 		if repeated > 0 {
 			t.Errorf("%d are repeated", repeated)
 		}

@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// TestProcessThatEnds: a process accepts a request and ends, and another one has its socket: what only
-// asks is answered by that one, and what changes something is not asked twice.
+// TestProcessThatEnds: a process accepts a request and ends, and another one has its socket: what
+// only asks is answered by that one, and what changes something is not asked twice.
 func TestProcessThatEnds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)

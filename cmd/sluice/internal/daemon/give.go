@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -74,7 +76,8 @@ const (
 
 // state is what stops to change when the workers stop.
 type state struct {
-	StoppedAt uint64 // CLOCK_BOOTTIME
+	StoppedAt uint64 // CLOCK_BOOTTIME; workers still finish a step
+	PausedAt  uint64
 	Used      [2]uint32
 	Custody   workers.Custody
 }
@@ -237,6 +240,7 @@ type giver struct {
 	version string // of the next process
 	offered bool   // undone by Continue
 	stopped bool
+	collect func()       // garbage again; nil while that is done
 	states  *gob.Encoder // to out
 	out     bytes.Buffer
 }
@@ -324,7 +328,16 @@ func (g *giver) Offer(ctx context.Context) (_ []byte, files []int, err error) {
 	o.Types = bytes.Clone(g.out.Bytes())
 	g.out.Reset()
 	b, err := encode(&o)
+	g.collect = holdGC()
 	return b, append(files, more...), err
+}
+
+// holdGC collects garbage, and then none until the caller resumes it: a collection takes a worker's
+// time, or that of a hand-over while packets wait.
+func holdGC() (resume func()) {
+	runtime.GC()
+	percent := debug.SetGCPercent(-1)
+	return func() { debug.SetGCPercent(percent) }
 }
 
 // Stop implements handover.Giver.
@@ -339,6 +352,7 @@ func (g *giver) Stop(ctx context.Context) ([]byte, error) {
 	if s.Custody, err = d.workers.Pause(patience); err != nil {
 		return nil, fmt.Errorf("workers do not stop: %w", err)
 	}
+	s.PausedAt = boottime.Nanos()
 	s.Used = d.flows.Table.Used()
 	err = g.states.Encode(&s)
 	return g.out.Bytes(), err
@@ -350,6 +364,9 @@ func (g *giver) Continue() {
 	if g.stopped {
 		d.workers.Resume()
 		d.reader.Resume()
+	}
+	if g.collect != nil {
+		g.collect()
 	}
 	if g.offered {
 		d.giving.offer(false)

@@ -83,6 +83,9 @@ type taker struct {
 	state    state
 	states   *gob.Decoder // from in
 	in       bytes.Buffer
+	collect  func() // garbage again, see holdGC
+	// CLOCK_BOOTTIME: when the state was read, and when all was this process's.
+	decodedAt, takenAt uint64
 }
 
 // Facts implements handover.Taker.
@@ -101,8 +104,10 @@ func (k *taker) Facts() (list []handover.Fact, id string, err error) {
 // cannot start without is read here, too.
 func (k *taker) Lay(context.Context) (err error) {
 	c := k.d.config
-	if err := k.d.secure(); err != nil {
-		return err
+	if !k.d.servers.guard.read {
+		if err := k.d.secure(); err != nil {
+			return err
+		}
 	}
 	if k.d.bpffs, err = steering.EnsureMount(c.BPFFS, c.StateDir); err != nil {
 		return err
@@ -170,7 +175,11 @@ func (k *taker) Prepare(ctx context.Context, b []byte, files []int) error {
 	}
 	k.states = gob.NewDecoder(&k.in)
 	k.in.Write(o.Types)
-	return k.states.Decode(&k.state)
+	if err := k.states.Decode(&k.state); err != nil {
+		return err
+	}
+	k.collect = holdGC()
+	return nil
 }
 
 // takeListeners makes listeners of descriptors.
@@ -272,6 +281,7 @@ func (k *taker) Assume(b []byte) error {
 	if err := k.states.Decode(&k.state); err != nil {
 		return err
 	}
+	k.decodedAt = boottime.Nanos()
 	if err := d.flows.Table.Fits(k.state.Used); err != nil {
 		return err
 	}
@@ -282,6 +292,8 @@ func (k *taker) Assume(b []byte) error {
 // workers.
 func (k *taker) own() error {
 	d := k.d
+	k.takenAt = boottime.Nanos()
+	defer k.collect()
 	if err := d.flows.Table.Assume(k.state.Used, flowtable.Time(boottime.Nanos())); err != nil {
 		return err
 	}
@@ -296,8 +308,10 @@ var notHanded = []string{"counters of Services, backends, checks and of the flow
 // noteTakeOver logs how the hand-over went, for the status as well.
 func (d *Daemon) noteTakeOver(from string, k *taker) {
 	now := boottime.Nanos()
-	gap := time.Duration(now - k.state.StoppedAt)
-	v := &status.TakeOverView{From: from, At: time.Now().Add(-gap), GapMicros: gap.Microseconds(), NotHanded: notHanded}
+	since := func(from, to uint64) time.Duration { return time.Duration(to - from) }
+	gap := since(k.state.StoppedAt, now)
+	v := &status.TakeOverView{From: from, At: time.Now().Add(-gap), GapMicros: gap.Microseconds(),
+		NotHanded: notHanded}
 	counts := d.flows.Table.Counts()
 	v.Flows = counts.Live[0] + counts.Live[1]
 	for i := range k.state.Custody.Workers {
@@ -305,10 +319,12 @@ func (d *Daemon) noteTakeOver(from string, k *taker) {
 		v.Packets += uint64(len(r.Hops) + len(r.Parked) + len(r.Fragments))
 	}
 	d.flows.Recovery.Recovered = int(v.Flows)
-	k.state = state{}
 	d.takenOver.Store(v)
 	d.log.Info("taken over from the running process", "version", from, "gap", gap, "flows", v.Flows, "heldPackets",
-		v.Packets)
+		v.Packets, "stopping", since(k.state.StoppedAt, k.state.PausedAt), "sending",
+		since(k.state.PausedAt, k.decodedAt), "checking", since(k.decodedAt, k.takenAt), "starting",
+		since(k.takenAt, now))
+	k.state = state{}
 }
 
 // afterTake opens the servers, and does what only the owner may. From here on nothing but the loss
@@ -322,7 +338,10 @@ func (d *Daemon) afterTake(c *handover.Conn, k *taker) error {
 		return err
 	}
 	d.spawn(func() { // addresses are free when the process before has ended, which may take long
-		c.AwaitEnd(releaseTime)
+		if !c.AwaitEnd(releaseTime) {
+			d.log.Warn("the process before has given everything and does not end: end it, as it may have the "+
+				"addresses of metrics and health checks", "pid", c.PID)
+		}
 		c.Close()
 		close(ended)
 	})

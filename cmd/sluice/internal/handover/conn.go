@@ -31,7 +31,11 @@ const (
 )
 
 // Conn is one end of the connection of two processes.
-type Conn struct{ c *net.UnixConn }
+type Conn struct {
+	c *net.UnixConn
+	// PID is the process at the other end; 0 if it has no number here, as in another container.
+	PID int
+}
 
 // NewConn uses a connection whose other end is a process of the same user.
 func NewConn(c *net.UnixConn) (*Conn, error) {
@@ -51,18 +55,20 @@ func NewConn(c *net.UnixConn) (*Conn, error) {
 	if int(peer.Uid) != os.Geteuid() {
 		return nil, fmt.Errorf("user %d is at the other end, this process is of user %d", peer.Uid, os.Geteuid())
 	}
-	return &Conn{c}, nil
+	return &Conn{c, int(peer.Pid)}, nil
 }
 
 // Close closes the connection.
 func (c *Conn) Close() error { return c.c.Close() }
 
-// AwaitEnd waits until the other end is closed, which is what the end of its process does, or until
-// it has taken too long.
-func (c *Conn) AwaitEnd(within time.Duration) {
-	if c.within(within) == nil {
-		_, _ = io.Copy(io.Discard, c.c)
+// AwaitEnd waits until the other end is closed, which is what the end of its process does. It is
+// false if that takes too long.
+func (c *Conn) AwaitEnd(within time.Duration) bool {
+	err := c.within(within)
+	if err == nil {
+		_, err = io.Copy(io.Discard, c.c)
 	}
+	return !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 func (c *Conn) within(d time.Duration) error { return c.c.SetDeadline(time.Now().Add(d)) }

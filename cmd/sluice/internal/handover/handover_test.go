@@ -219,6 +219,9 @@ func TestTakerThatIsToEnd(t *testing.T) {
 		if ok := <-gave; ok || !errors.Is(err, context.Canceled) {
 			t.Errorf("at %s: gave %v, %v", at, ok, err)
 		}
+		if at == "prepare" && slices.Contains(g.calls, "stop") {
+			t.Error("the running process stopped its workers for nothing")
+		}
 		cancel()
 	}
 }
