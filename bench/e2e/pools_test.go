@@ -16,8 +16,9 @@ import (
 const poolsOptions = "addressPools: [{name: public, addresses: [198.18.7.0/30, 'fd77::10-fd77::13']}]\n"
 
 // TestAddressPools: on a machine without Kubernetes a Service whose manifest has no VIP gets one of
-// each family, at which clients are served. It keeps it over a crash, a hand-over and a clean stop,
-// with a Service beside it that comes first by name, and while the file of pools is refused.
+// each family, at which clients are served. It keeps it over a take-over, a crash, a hand-over and a
+// clean stop, with a Service beside it that comes first by name, and while the file of pools is
+// refused.
 func TestAddressPools(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 1}, small: true,
 		options: handsOver + poolsOptions})
@@ -56,6 +57,25 @@ func TestAddressPools(t *testing.T) {
 	l.applied()
 	if got, want := l.addressesOf("early"), []string{"198.18.7.1", "fd77::11"}; !slices.Equal(got, want) {
 		t.Errorf("early has %v, want %v", got, want)
+	}
+	// A process that took over writes what it gives.
+	if err := l.gate.LaunchNext(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.gate.TakenOver(l.ctx); err != nil {
+		t.Fatalf("%v\n%s", err, l.gate.Log())
+	}
+	serves("a take-over")
+	late := shop
+	late.Name = "late"
+	l.apply(late)
+	l.applied()
+	l.within("late is in the file", func() bool {
+		kept, err := assign.Load(l.gate.StateDir())
+		return err == nil && len(kept["default/late"]) == 2
+	})
+	if err := l.gate.Remove("late"); err != nil {
+		t.Fatal(err)
 	}
 	for _, r := range []struct {
 		name string

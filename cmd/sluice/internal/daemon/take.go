@@ -380,6 +380,7 @@ func (d *Daemon) openTaken(ctx context.Context, lock *os.File) {
 	}
 	d.beat()
 	d.applySources()
+	d.objects.ownAddresses(d.config)
 	select {
 	case <-d.loop.Ready():
 	case <-ctx.Done():
