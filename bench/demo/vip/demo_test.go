@@ -81,7 +81,7 @@ func TestDemoFails(t *testing.T) {
 	c.Controller = "/bin/false" // nobody gives addresses
 	c.wait = 2 * time.Second
 	out, err := run(t, t.Context(), c)
-	if !errors.Is(err, console.ErrExpectation) || !strings.Contains(out, "the Service has no address yet") {
+	if !errors.Is(err, console.ErrExpectation) || !strings.Contains(out, "part 5: an address: ") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
