@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -122,6 +123,34 @@ func handOver(t *testing.T) {
 	}
 	if r.Waited == 0 || r.Unsent == 0 {
 		t.Errorf("%d packets waited to be received, %d to be sent: the test shows nothing without", r.Waited, r.Unsent)
+	}
+}
+
+// TestFrameInTwoRings: the kernel has published a packet, and not yet that its frame left the fill
+// ring: that is awaited. Frames that are in rings for good without having been given are an error.
+func TestFrameInTwoRings(t *testing.T) {
+	const entries = 8
+	ring := func() []byte { return make([]byte, heapOffsets.Desc+entries*16) }
+	fill, rx := ring(), ring()
+	s := &Socket{
+		fill:       newProducer[uint64](fill, &heapOffsets, entries),
+		rx:         newConsumer[unix.XDPDesc](rx, &heapOffsets, entries),
+		tx:         newProducer[unix.XDPDesc](ring(), &heapOffsets, entries),
+		completion: newConsumer[uint64](ring(), &heapOffsets, entries),
+	}
+	atomic.StoreUint32(s.fill.producer, entries)
+	atomic.StoreUint32(s.rx.producer, 3)
+	var kernel sync.WaitGroup
+	kernel.Go(func() {
+		time.Sleep(settles / 10)
+		atomic.StoreUint32(s.fill.consumer, 3)
+	})
+	if err := s.check(entries, 0); err != nil {
+		t.Error(err)
+	}
+	kernel.Wait()
+	if err := s.check(entries-1, 0); err == nil {
+		t.Errorf("%d frames are in rings that got %d", entries, entries-1)
 	}
 }
 
