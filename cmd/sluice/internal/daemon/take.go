@@ -84,8 +84,8 @@ type taker struct {
 	states   *gob.Decoder // from in
 	in       bytes.Buffer
 	collect  func() // garbage again, see holdGC
-	// CLOCK_BOOTTIME: when the state was read, and when all was this process's.
-	decodedAt, takenAt uint64
+	// CLOCK_BOOTTIME: when the state was read, when all was this process's, and when workers ran.
+	decodedAt, takenAt, ranAt uint64
 }
 
 // Facts implements handover.Taker.
@@ -293,11 +293,12 @@ func (k *taker) Assume(b []byte) error {
 func (k *taker) own() error {
 	d := k.d
 	k.takenAt = boottime.Nanos()
-	defer k.collect()
 	if err := d.flows.Table.Assume(k.state.Used, flowtable.Time(boottime.Nanos())); err != nil {
 		return err
 	}
 	d.workers.Run(d.workersLife, d.fail)
+	k.ranAt = boottime.Nanos()
+	k.collect()
 	return nil
 }
 
@@ -307,11 +308,10 @@ var notHanded = []string{"counters of Services, backends, checks and of the flow
 
 // noteTakeOver logs how the hand-over went, for the status as well.
 func (d *Daemon) noteTakeOver(from string, k *taker) {
-	now := boottime.Nanos()
 	since := func(from, to uint64) time.Duration { return time.Duration(to - from) }
-	gap := since(k.state.StoppedAt, now)
-	v := &status.TakeOverView{From: from, At: time.Now().Add(-gap), GapMicros: gap.Microseconds(),
-		NotHanded: notHanded}
+	gap := since(k.state.StoppedAt, k.ranAt)
+	v := &status.TakeOverView{From: from, At: time.Now().Add(-since(k.state.StoppedAt, boottime.Nanos())),
+		GapMicros: gap.Microseconds(), NotHanded: notHanded}
 	counts := d.flows.Table.Counts()
 	v.Flows = counts.Live[0] + counts.Live[1]
 	for i := range k.state.Custody.Workers {
@@ -323,7 +323,7 @@ func (d *Daemon) noteTakeOver(from string, k *taker) {
 	d.log.Info("taken over from the running process", "version", from, "gap", gap, "flows", v.Flows, "heldPackets",
 		v.Packets, "stopping", since(k.state.StoppedAt, k.state.PausedAt), "sending",
 		since(k.state.PausedAt, k.decodedAt), "checking", since(k.decodedAt, k.takenAt), "starting",
-		since(k.takenAt, now))
+		since(k.takenAt, k.ranAt))
 	k.state = state{}
 }
 
