@@ -25,6 +25,7 @@ type TakeOverView struct {
 	Flows     uint64    `json:"flows"`   // that live
 	Packets   uint64    `json:"packets"` // that waited in its rings and queues
 	Refused   []string  `json:"refused,omitempty"`
+	Asked     int       `json:"asked,omitempty"`         // how often the one before has refused
 	NotHanded []string  `json:"notHandedOver,omitempty"` // what begins anew
 }
 

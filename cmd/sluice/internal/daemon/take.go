@@ -64,11 +64,15 @@ func (d *Daemon) tryTake(ctx context.Context, s *standby) (took bool, err error)
 
 // refused notes why the running process does not hand over.
 func (d *Daemon) refused(reasons []string) {
-	if before := d.takenOver.Load(); before == nil || !slices.Equal(before.Refused, reasons) {
+	before := d.takenOver.Load()
+	if before == nil {
+		before = &status.TakeOverView{}
+	}
+	if !slices.Equal(before.Refused, reasons) {
 		d.log.Warn("the running process does not hand over: it is asked again, and this one takes over when that has "+
 			"ended", "why", reasons)
 	}
-	d.takenOver.Store(&status.TakeOverView{Refused: reasons})
+	d.takenOver.Store(&status.TakeOverView{Refused: reasons, Asked: before.Asked + 1})
 }
 
 // taker implements handover.Taker.

@@ -13,15 +13,25 @@ var _ status.Gateway = (*standby)(nil)
 // errWaits is the answer to what only a gateway that forwards can do.
 func (s *standby) errWaits() error { return errors.New(s.why() + ": ask that one") }
 
-// Status implements status.Gateway.
+// readyWhenRefused is how often the running process must have refused to hand over, a quarter of a
+// minute after the first time, for the waiting one to be ready.
+const readyWhenRefused = 5
+
+// Status implements status.Gateway. One that was to take over and is refused is as ready as it can
+// be: a rolling update that starts it beside the other one ends that one then, which is what it
+// waits for.
 func (s *standby) Status() status.StatusView {
 	d, st := s.d, s.loop.Status()
 	node, _ := d.config.Node() // checked at start
-	return status.StatusView{
+	v := status.StatusView{
 		Node: node, PID: os.Getpid(), StartedAt: d.startedAt, Version: status.ThisBuild(),
-		NotReady: []string{s.why()}, Config: d.configView(), Sources: d.sourceViews(st),
-		Problems: status.ProblemViews(st.Problems),
+		Config: d.configView(), Sources: d.sourceViews(st), Problems: status.ProblemViews(st.Problems),
+		TakeOver: d.takenOver.Load(),
 	}
+	if v.Ready = v.TakeOver != nil && v.TakeOver.Asked >= readyWhenRefused; !v.Ready {
+		v.NotReady = []string{s.why()}
+	}
+	return v
 }
 
 // Services implements status.Gateway.
