@@ -12,11 +12,11 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/daemon"
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/explain"
+	"sluice.dev/sluice/cmd/sluice/internal/reload"
 )
 
 func main() {
-	app := cli.App{Run: daemon.Run, StartError: devices.StartError, Explain: explain.Offline, Cleanup: cleanup.Run,
-		Out: os.Stdout,
-		Err: os.Stderr}
+	app := cli.App{Run: daemon.Run, Reload: reload.Daemon, StartError: devices.StartError, Explain: explain.Offline,
+		Cleanup: cleanup.Run, Out: os.Stdout, Err: os.Stderr}
 	os.Exit(app.Main(context.Background(), os.Args[1:]))
 }

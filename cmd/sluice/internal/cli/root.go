@@ -30,6 +30,8 @@ type App struct {
 	// Run is the daemon: it forwards by a configuration file until ctx ends, then
 	// drains and leaves the node clean.
 	Run func(ctx context.Context, configFile string, takeOver bool) error
+	// Reload starts a daemon that takes over from the one that runs, and returns when it has.
+	Reload func(ctx context.Context, configFile string) error
 	// StartError returns the error with which Run would refuse the host's interfaces; nil if it
 	// would start.
 	StartError func(*config.Configuration) error

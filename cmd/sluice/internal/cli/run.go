@@ -17,19 +17,25 @@ import (
 
 func (s *session) runCommand() *cobra.Command {
 	var file string
-	var takeOver bool
+	var takeOver, background bool
 	c := &cobra.Command{
 		Use:   "run --config FILE",
 		Short: "Forward until SIGTERM",
 		Long: "run is the daemon. It forwards by the configuration file and reloads it when it changes\n" +
 			"or on SIGHUP. SIGTERM drains and leaves the node clean; a second one ends it at once.\n" +
 			"With --take-over it asks the daemon that runs for its sockets and flows, and goes on\n" +
-			"without a packet lost; one that refuses, by a reason that is logged, is waited for.",
+			"without a packet lost; one that refuses, by a reason that is logged, is waited for.\n" +
+			"With --background, too, the daemon is started as a process of its own, and run ends when\n" +
+			"that has taken over: for a service manager's reload. One that is refused is ended.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if file == "" {
 				return usageError{fmt.Errorf("run needs --config FILE; `sluice config defaults` prints one to start " +
 					"from")}
+			}
+			if background && !takeOver {
+				return usageError{errors.New("--background is for --take-over: a service manager starts the daemon " +
+					"without")}
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
@@ -37,11 +43,15 @@ func (s *session) runCommand() *cobra.Command {
 				<-ctx.Done()
 				stop() // from here on a signal has its default effect
 			}()
+			if background {
+				return listed(s.app.Reload(ctx, file))
+			}
 			return listed(s.app.Run(ctx, file, takeOver))
 		},
 	}
 	c.Flags().StringVar(&file, "config", "", "configuration file (required)")
 	c.Flags().BoolVar(&takeOver, "take-over", false, "take over from the daemon that runs, if there is one")
+	c.Flags().BoolVar(&background, "background", false, "with --take-over: end when the next daemon has taken over")
 	must(c.MarkFlagFilename("config", "yaml", "yml", "json"))
 	return c
 }

@@ -1,0 +1,162 @@
+//go:build root
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/control/status"
+)
+
+// reload runs the command of the systemd unit's ExecReload, with a socket in place of systemd's.
+func (l *lab) reload() (notified string, err error) {
+	l.t.Helper()
+	path := filepath.Join(l.t.TempDir(), "notify")
+	manager, err := net.ListenPacket("unixgram", path)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer manager.Close()
+	log, err := os.OpenFile(l.gate.LogFile(), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer log.Close()
+	p, err := l.Gateway.Start(topo.Command{Path: daemonBinary, Stdout: log, Stderr: log,
+		Args: []string{"run", "--config", l.gate.ConfigFile(), "--take-over", "--background"},
+		Env:  []string{"NOTIFY_SOCKET=" + path}})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	select {
+	case <-p.Done():
+	case <-time.After(time.Minute):
+		l.t.Fatalf("the reload does not end\n%s", l.gate.Log())
+	}
+	if err := p.Err(); err != nil {
+		return "", err
+	}
+	if err := manager.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		l.t.Fatal(err)
+	}
+	var b [1024]byte
+	n, _, err := manager.ReadFrom(b[:])
+	return string(b[:n]), err
+}
+
+// TestTakeOverReload: what `systemctl reload` runs replaces the process without a packet lost, and
+// names the next one. Where that cannot take over, the running one goes on, and the command says
+// why.
+func TestTakeOverReload(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, options: handsOver})
+	load := l.number(l.Clients[0], l.Clients[0].Addr4(), at(vip4, dnsPort))
+	first := l.gate.PID()
+	said, err := l.reload()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, l.gate.Log())
+	}
+	v, err := l.gate.Applied(l.ctx)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, l.gate.Log())
+	}
+	if v.PID == first || !strings.HasPrefix(said, fmt.Sprintf("MAINPID=%d\n", v.PID)) {
+		t.Errorf("the service manager was told %q; process %d forwards, before %d", said, v.PID, first)
+	}
+	if err := l.gate.WriteConfiguration(l.gate.Configuration() + "flows: {ipv4: 4096, ipv6: 4096}\n"); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := l.reload(); err == nil {
+		t.Errorf("a reload with another size of the flow table: %q", said)
+	}
+	if log := l.gate.Log(); !strings.Contains(log, "the running process does not hand over, and goes on: flow table") {
+		t.Errorf("the log does not say why:\n%s", log)
+	}
+	if again, err := l.gate.Client.Status(l.ctx, false); err != nil || again.PID != v.PID {
+		t.Errorf("process %d forwards, %v; want %d", again.PID, err, v.PID)
+	}
+	// The next one is a process of this test's again, which ends it.
+	if err := l.gate.WriteConfiguration(l.gate.Configuration()); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.gate.LaunchNext(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.gate.TakenOver(l.ctx); err != nil {
+		t.Fatalf("%v\n%s", err, l.gate.Log())
+	}
+	l.awaitPID(l.gate.PID())
+	sent, lost, repeated, err := load.end()
+	if lost > 0 || repeated > 0 || err != nil {
+		t.Errorf("%d of %d datagrams lost, %d repeated, %v", lost, sent, repeated, err)
+	}
+	l.handOverNoMore()
+}
+
+// awaitPID waits until a process forwards.
+func (l *lab) awaitPID(pid int) {
+	l.t.Helper()
+	err := topo.Until(l.ctx, 20*time.Second, 10*time.Millisecond, func(ctx context.Context) error {
+		v, err := l.gate.Client.Status(ctx, false)
+		if err == nil && v.PID != pid {
+			err = fmt.Errorf("process %d forwards, want %d", v.PID, pid)
+		}
+		return err
+	})
+	if err != nil {
+		l.t.Fatalf("%v\n%s", err, l.gate.Log())
+	}
+}
+
+// TestTakeOverRefused: a next process that does not get what it asks for says why in its own
+// status, and is ready then: who has started it beside the running one, and waits for that, ends
+// that one, which it takes over from as after any restart.
+func TestTakeOverRefused(t *testing.T) {
+	if !full() {
+		t.Skip("takes a quarter of a minute; set SLUICE_E2E=full")
+	}
+	const open = 200
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, options: handsOver})
+	flows := l.established(open, 20*time.Second, 10*time.Minute)
+	if err := l.gate.WriteConfiguration(l.gate.Configuration() + "flows: {ipv4: 4096, ipv6: 4096}\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.gate.LaunchNext(); err != nil {
+		t.Fatal(err)
+	}
+	client := status.NewClient(l.gate.WaitingSocket())
+	defer client.Close()
+	var v status.StatusView
+	began := time.Now()
+	err := topo.Until(l.ctx, time.Minute, 100*time.Millisecond, func(ctx context.Context) (err error) {
+		if v, err = client.Status(ctx, false); err == nil && !v.Ready {
+			err = fmt.Errorf("not ready: %v, %+v", v.NotReady, v.TakeOver)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, l.gate.Log())
+	}
+	if time.Since(began) < 10*time.Second {
+		t.Errorf("ready after %v: what passes had no time to", time.Since(began))
+	}
+	if why := strings.Join(v.TakeOver.Refused, "; "); !strings.HasPrefix(why, "flow table: the running process has") {
+		t.Errorf("refused because %q", why)
+	}
+	if err := l.gate.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.gate.Applied(l.ctx); err != nil {
+		t.Fatalf("%v\n%s", err, l.gate.Log())
+	}
+	l.answeredAgain(flows, 20*time.Second, "every connection has another answer")
+	l.wantUnbroken(flows, open, "the next process took over by the table")
+	l.handOverNoMore()
+}

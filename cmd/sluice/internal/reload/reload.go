@@ -1,0 +1,196 @@
+// Package reload replaces the daemon that runs by the program and the configuration that are
+// installed now, for a service manager: it starts the next process, which takes over from the
+// running one, and says when it has.
+package reload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/status"
+)
+
+// Config says what to start, and where it answers.
+type Config struct {
+	Program string // the daemon's
+	Args    []string
+	// StatusSocket is that of the daemon that forwards, WaitingSocket of one that waits for it.
+	StatusSocket, WaitingSocket string
+	// NotifySocket is where the service manager is told which process is the main one (MAINPID,
+	// sd_notify(3)), or empty.
+	NotifySocket string
+	Within       time.Duration // which the whole may take
+}
+
+// Within is shorter than systemd's DefaultTimeoutStartSec, which bounds a reload, too: what it
+// kills is this process, and the next one would wait on.
+const Within = 75 * time.Second
+
+// Daemon replaces the daemon of a configuration file by this program.
+func Daemon(ctx context.Context, file string) error {
+	c, err := config.Load(file)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return Run(ctx, Config{
+		Program: self, Args: []string{"run", "--config", file, "--take-over"},
+		StatusSocket: c.StatusSocket(), WaitingSocket: c.WaitingSocket(), NotifySocket: os.Getenv("NOTIFY_SOCKET"),
+		Within: Within,
+	})
+}
+
+// Run starts the next process and returns once that has what the running one had, or forwards
+// because none ran. After an error it has ended, and the running one goes on.
+func Run(ctx context.Context, c Config) error {
+	switch pid, err := status.PeerPID(c.StatusSocket); {
+	case err != nil:
+		return fmt.Errorf("there is no daemon to take over from: %w", err)
+	case pid == 0:
+		return errors.New("the daemon that runs is in another container: let a pod of its own take over")
+	}
+	n := next{Config: c, ended: make(chan error, 1)}
+	if err := n.start(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Within)
+	defer cancel()
+	if err := n.await(ctx); err != nil {
+		return n.end(err)
+	}
+	return n.notify()
+}
+
+// next is the process that is to take over.
+type next struct {
+	Config
+	cmd   *exec.Cmd
+	ended chan error
+}
+
+// start starts it in a session of its own, with this process's output: it stays when this one ends.
+func (n *next) start() error {
+	n.cmd = exec.Command(n.Program, n.Args...)
+	n.cmd.Stdout, n.cmd.Stderr = os.Stdout, os.Stderr
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	// It sends nothing itself: the manager takes messages from processes that it has started.
+	n.cmd.Env = withoutNotify(os.Environ())
+	if err := n.cmd.Start(); err != nil {
+		return fmt.Errorf("start the next process: %w", err)
+	}
+	go func() { n.ended <- n.cmd.Wait() }()
+	return nil
+}
+
+func withoutNotify(env []string) (rest []string) {
+	for _, e := range env {
+		if !strings.HasPrefix(e, "NOTIFY_SOCKET=") {
+			rest = append(rest, e)
+		}
+	}
+	return rest
+}
+
+// lookEvery is the interval of looking at the sockets. From the end of the running process until
+// the manager knows the next one it has none, and waits only for this one.
+const lookEvery = 10 * time.Millisecond
+
+// refusals are how often the running process must have refused, some three seconds after the first
+// time, for the next one to be ended: what passes has passed by then.
+const refusals = 3
+
+// await waits until the process owns the status socket.
+func (n *next) await(ctx context.Context) error {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	said := ""
+	for {
+		if n.owns() {
+			return nil
+		}
+		if v, ok := n.waits(ctx); ok && v.TakeOver != nil && len(v.TakeOver.Refused) > 0 {
+			said = strings.Join(v.TakeOver.Refused, "; ")
+			if v.TakeOver.Asked >= refusals {
+				return fmt.Errorf("the running process does not hand over, and goes on: %s", said)
+			}
+		}
+		select {
+		case err := <-n.ended:
+			n.ended <- err
+			if err == nil {
+				err = errors.New("exit status 0")
+			}
+			return fmt.Errorf("the next process ended, and the running one goes on; its log says why: %w", err)
+		case <-ctx.Done():
+			if said == "" {
+				said = "it has not compiled all objects: is the API server away?"
+			}
+			return fmt.Errorf("the next process has not taken over within %v: %s", n.Within, said)
+		case <-tick.C:
+		}
+	}
+}
+
+func (n *next) pid() int { return n.cmd.Process.Pid }
+
+// owns reports whether the process has the status socket, which it takes with all the rest.
+func (n *next) owns() bool {
+	pid, err := status.PeerPID(n.StatusSocket)
+	return err == nil && pid == n.pid()
+}
+
+// waits asks the process while it waits for the running one.
+func (n *next) waits(ctx context.Context) (v status.StatusView, ok bool) {
+	if pid, err := status.PeerPID(n.WaitingSocket); err != nil || pid != n.pid() {
+		return v, false
+	}
+	client := status.NewClient(n.WaitingSocket)
+	defer client.Close()
+	v, err := client.Status(ctx, false)
+	return v, err == nil
+}
+
+// notify makes the process the service's main one. This process must be alive when the manager
+// reads it, and must not have ended when the manager notices the end of the process before: as
+// long as the command of ExecReload runs, that ends nothing (service_sigchld_event,
+// src/core/service.c of systemd).
+func (n *next) notify() error {
+	if n.NotifySocket == "" {
+		return nil
+	}
+	conn, err := net.Dial("unixgram", n.NotifySocket)
+	if err == nil {
+		_, err = fmt.Fprintf(conn, "MAINPID=%d\nSTATUS=taken over from the process before", n.pid())
+		err = errors.Join(err, conn.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("process %d has taken over, and the service manager does not know: %w", n.pid(), err)
+	}
+	return nil
+}
+
+// endWithin is how long a process that does not take over may take to end.
+const endWithin = 20 * time.Second
+
+// end ends the process, unless it has taken over after all, and returns why.
+func (n *next) end(why error) error {
+	_ = n.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-n.ended:
+		return why
+	case <-time.After(endWithin):
+		return errors.Join(why, fmt.Errorf("the next process still ran %v after SIGTERM, and was killed", endWithin),
+			n.cmd.Process.Kill())
+	}
+}

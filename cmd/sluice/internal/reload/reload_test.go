@@ -1,0 +1,157 @@
+package reload
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/control/status/statustest"
+)
+
+// Environment of a process that is the next daemon of a test.
+const (
+	behaviourVariable = "SLUICE_RELOAD_BEHAVIOUR"
+	dirVariable       = "SLUICE_RELOAD_DIRECTORY"
+)
+
+// What the next daemon does.
+const (
+	takes     = "takes over"
+	refused   = "is refused"
+	hesitates = "is refused once, and takes over"
+	dies      = "dies"
+	waits     = "waits"
+)
+
+func TestMain(m *testing.M) {
+	if what := os.Getenv(behaviourVariable); what != "" {
+		os.Exit(behave(what, os.Getenv(dirVariable)))
+	}
+	os.Exit(m.Run())
+}
+
+func statusSocket(dir string) string  { return filepath.Join(dir, "status.sock") }
+func waitingSocket(dir string) string { return filepath.Join(dir, "waiting.sock") }
+
+// behave is the next daemon until SIGTERM.
+func behave(what, dir string) int {
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, syscall.SIGTERM)
+	fmt.Fprintln(os.Stderr, "NOTIFY_SOCKET is", os.Getenv("NOTIFY_SOCKET"))
+	serve := func(path string, asked int) {
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			panic(err)
+		}
+		g := statustest.New()
+		g.StatusView.PID = os.Getpid()
+		if asked > 0 {
+			g.StatusView.TakeOver = &status.TakeOverView{Refused: []string{"frames: another size"}, Asked: asked}
+		}
+		go func() { _ = status.NewServer(g, slog.New(slog.DiscardHandler)).Serve(l) }()
+	}
+	switch what {
+	case dies:
+		return 7
+	case refused:
+		serve(waitingSocket(dir), refusals)
+	case hesitates:
+		serve(waitingSocket(dir), 1)
+		fallthrough
+	case takes:
+		time.Sleep(50 * time.Millisecond)
+		_ = os.Remove(statusSocket(dir))
+		serve(statusSocket(dir), 0)
+	case waits:
+	}
+	<-ended
+	return 0
+}
+
+// TestRun: the service manager hears of a next process that has taken over, and of no other; one
+// that does not take over is ended.
+func TestRun(t *testing.T) {
+	for _, c := range []struct {
+		what, err string
+		within    time.Duration
+	}{
+		{takes, "", time.Minute}, {hesitates, "", time.Minute},
+		{refused, "does not hand over, and goes on: frames: another size", time.Minute},
+		{dies, "exit status 7", time.Minute},
+		{waits, "has not taken over within 200ms", 200 * time.Millisecond},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			dir := t.TempDir()
+			running, err := net.Listen("unix", statusSocket(dir))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer running.Close()
+			manager, err := net.ListenPacket("unixgram", filepath.Join(dir, "notify"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer manager.Close()
+			t.Setenv(behaviourVariable, c.what)
+			t.Setenv(dirVariable, dir)
+			self, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = Run(t.Context(), Config{Program: self, StatusSocket: statusSocket(dir),
+				WaitingSocket: waitingSocket(dir), NotifySocket: manager.LocalAddr().String(), Within: c.within})
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Errorf("%v, want %q", err, c.err)
+				}
+				if said := heard(t, manager); said != "" {
+					t.Errorf("the manager heard %q", said)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, _, _ := strings.Cut(strings.TrimPrefix(heard(t, manager), "MAINPID="), "\n")
+			pid, err := strconv.Atoi(text)
+			if owner, e := status.PeerPID(statusSocket(dir)); err != nil || e != nil || pid != owner {
+				t.Fatalf("the main process is %q, want %d: %v", text, owner, errors.Join(err, e))
+			}
+			if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// heard is the message that has come, if any: it is sent before Run returns.
+func heard(t *testing.T, manager net.PacketConn) string {
+	t.Helper()
+	if err := manager.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	var b [1024]byte
+	n, _, err := manager.ReadFrom(b[:])
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal(err)
+	}
+	return string(b[:n])
+}
+
+// TestRunWithoutDaemon: nothing is started where there is nothing to take over.
+func TestRunWithoutDaemon(t *testing.T) {
+	err := Run(t.Context(), Config{Program: "/none", StatusSocket: statusSocket(t.TempDir())})
+	if err == nil || !strings.Contains(err.Error(), "no daemon to take over from") {
+		t.Errorf("%v", err)
+	}
+}
