@@ -259,7 +259,7 @@ func TestPod(t *testing.T) {
 	}
 	pod := o.daemonSet.Spec.Template.Spec
 	container := pod.Containers[0]
-	s := container.SecurityContext
+	s, update := container.SecurityContext, o.daemonSet.Spec.UpdateStrategy.RollingUpdate
 	for what, ok := range map[string]bool{
 		"the host's network":            pod.HostNetwork && !pod.HostPID && !pod.HostIPC,
 		"not privileged":                !*s.Privileged && !*s.AllowPrivilegeEscalation,
@@ -269,14 +269,18 @@ func TestPod(t *testing.T) {
 		"one container":                    len(pod.Containers) == 1 && len(pod.InitContainers) == 0,
 		"time to drain":                    *pod.TerminationGracePeriodSeconds > int64(c.Drain.Timeout.D().Seconds()),
 		"no connection ended by a rollout": c.Drain.HandOver,
-		"one gateway away at a time": o.daemonSet.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.
-			IntValue() == 1,
+		"the next pod beside it, which takes over": update.MaxSurge.IntValue() == 1 &&
+			update.MaxUnavailable.IntValue() == 0 && slices.Contains(container.Args, "--take-over"),
+		"no port, which would keep the next pod off the node": len(container.Ports) == 0,
+
 		"gateways only":       pod.NodeSelector["node-restriction.kubernetes.io/sluice-gateway"] == "true",
 		"its service account": pod.ServiceAccountName == o.serviceAccount.Name,
 		"the selector's labels": containsAll(o.daemonSet.Spec.Template.Labels,
 			o.daemonSet.Spec.Selector.MatchLabels),
 		"its node's name": container.Env[0].Name == config.NodeNameVariable &&
 			container.Env[0].ValueFrom.FieldRef.FieldPath == "spec.nodeName",
+		"its own UID": container.Env[1].Name == "POD_UID" &&
+			container.Env[1].ValueFrom.FieldRef.FieldPath == "metadata.uid",
 	} {
 		if !ok {
 			t.Errorf("the pod has not: %s", what)
@@ -292,14 +296,8 @@ func TestPod(t *testing.T) {
 
 func testProbes(t *testing.T, container *corev1.Container, c *config.Configuration) {
 	t.Helper()
-	var port int32
-	for _, p := range container.Ports {
-		if p.Name == "metrics" && p.HostPort == p.ContainerPort {
-			port = p.ContainerPort
-		}
-	}
-	if port != 0 || c.Metrics.Address != "127.0.0.1:9470" {
-		t.Errorf("port %d and metrics at %s, want them for the node alone", port, c.Metrics.Address)
+	if c.Metrics.Address != "127.0.0.1:9470" {
+		t.Errorf("metrics at %s, want them for the node alone", c.Metrics.Address)
 	}
 	// A port may be another process's: then it must neither answer for the daemon nor keep
 	// it from being ready. What waits for the API server must not be killed.

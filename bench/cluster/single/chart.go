@@ -13,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"sluice.dev/sluice/bench/cluster"
@@ -140,7 +141,17 @@ func rolledOut(d *appsv1.DaemonSet) error {
 	return nil
 }
 
-// GatewayPod is the release's pod on the gateway's node that is not being deleted.
+// Restart starts the release's pods anew, as `kubectl rollout restart` does.
+func (c *Cluster) Restart(ctx context.Context, at time.Time) error {
+	patch := fmt.Sprintf(`{"spec": {"template": {"metadata": {"annotations": {%q: %q}}}}}`,
+		"kubectl.kubernetes.io/restartedAt", at.Format(time.RFC3339Nano))
+	_, err := c.Client().AppsV1().DaemonSets(ReleaseNamespace).Patch(ctx, ReleaseName, types.StrategicMergePatchType,
+		[]byte(patch), metav1.PatchOptions{})
+	return err
+}
+
+// GatewayPod is the release's pod on the gateway's node that is not being deleted, the newer of
+// two.
 func (c *Cluster) GatewayPod(ctx context.Context) (*corev1.Pod, error) {
 	list, err := c.Client().CoreV1().Pods(ReleaseNamespace).List(ctx, metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/instance=" + ReleaseName, FieldSelector: "spec.nodeName=" + c.Gateway.Name,
@@ -148,12 +159,17 @@ func (c *Cluster) GatewayPod(ctx context.Context) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
+	var newest *corev1.Pod
 	for i := range list.Items {
-		if p := &list.Items[i]; p.DeletionTimestamp == nil {
-			return p, nil
+		if p := &list.Items[i]; p.DeletionTimestamp == nil &&
+			(newest == nil || newest.CreationTimestamp.Before(&p.CreationTimestamp)) {
+			newest = p
 		}
 	}
-	return nil, fmt.Errorf("no pod of %s on node %s", ReleaseName, c.Gateway.Name)
+	if newest == nil {
+		return nil, fmt.Errorf("no pod of %s on node %s", ReleaseName, c.Gateway.Name)
+	}
+	return newest, nil
 }
 
 // Daemon asks the gateway's daemon, by its socket on the node.

@@ -63,6 +63,7 @@ func TestChartOnACluster(t *testing.T) {
 		{"Capabilities", s.capabilities},
 		{"Mounts", s.mounts},
 		{"RollingUpdate", s.rollingUpdate},
+		{"RefusedUpdate", s.refusedUpdate},
 		{"Probes", s.probes},
 		{"Uninstall", s.uninstall},
 		{"UninstallByHand", s.uninstallByHand},
@@ -327,45 +328,6 @@ func (s *scenario) datagrams(ctx context.Context, targets []netip.AddrPort, n in
 		s.t.Error(err)
 	}
 	return fmt.Sprintf("%d of %d UDP flows answered", answered, n)
-}
-
-// rollingUpdate changes the image under open connections.
-func (s *scenario) rollingUpdate(ctx context.Context) {
-	const open = 200
-	before, err := s.GatewayPod(ctx)
-	s.must(err)
-	flows, err := s.Client0.OpenTCP(ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(webVIP4, webPort),
-		at(webVIP6, webPort)},
-		Flows: open, Interval: 200 * time.Millisecond, Timeout: 30 * time.Second})
-	s.must(err)
-	if n := flows.Broken(); n > 0 {
-		s.t.Fatalf("%d of %d connections could not be opened", n, open)
-	}
-	for _, version := range []string{"b", "a"} {
-		began := time.Now()
-		s.apply(ctx, version)
-		s.must(s.Installed(ctx, patience))
-		after, err := s.GatewayPod(ctx)
-		s.must(err)
-		if after.UID == before.UID || !strings.HasSuffix(after.Spec.Containers[0].Image, ":"+version) {
-			s.t.Fatalf("pod %s with image %s after the update, was %s", after.Name, after.Spec.Containers[0].Image,
-				before.Name)
-		}
-		before = after
-		answers := answersOf(flows)
-		s.counted(ctx, "web", "update to image "+version, open, func() string {
-			s.must(Eventually(ctx, patience, func(context.Context) error { return oneMore(flows, answers) }))
-			return fmt.Sprintf("rolled out in %s, %d of %d connections broken, all answered again",
-				time.Since(began).Round(100*time.Millisecond), flows.Broken(), open)
-		})
-	}
-	broken := flows.Broken()
-	r := flows.Stop()
-	s.t.Logf("%d connections over two rolling updates: %d broken, %d answers, the slowest %s", open, broken, r.Requests,
-		time.Duration(r.Latency.Max())*time.Microsecond)
-	if broken > 0 || r.Failed() > 0 {
-		s.t.Errorf("connections broke: %v", r.Errors)
-	}
 }
 
 func answersOf(f *topo.Flows) (n []int64) {
