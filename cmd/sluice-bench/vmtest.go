@@ -110,6 +110,7 @@ func vmGuestCommand() *cobra.Command {
 	f.StringSliceVar(&c.Cases, "cases", nil, "cases to run, in order")
 	f.Int64Var(&c.Bytes, "bytes", 1e6, "of each TCP transfer")
 	f.IntVar(&c.Kills, "kills", 1, "how often to kill the daemon")
+	f.IntVar(&c.TakeOvers, "take-overs", 1, "how often the next daemon takes over from the one that runs")
 	f.IntVar(&c.Patience, "patience", 1, "multiplies every bound of time")
 	return command
 }

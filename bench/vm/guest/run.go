@@ -23,11 +23,13 @@ type Config struct {
 	Options     string // more of the gateway's configuration: YAML, whole top-level fields
 	MTU         int    // of both segments; 0 is 1500
 	// VLAN tags packets on both segments: the addresses are on VLAN devices of left and right.
-	VLAN     VLAN
-	Cases    []string // names, in order; without start the daemon does not run
-	Bytes    int64    // of each TCP transfer
-	Kills    int
-	Patience int // multiplies every bound of time
+	VLAN  VLAN
+	Cases []string // names, in order; without start the daemon does not run
+	Bytes int64    // of each TCP transfer
+	Kills int
+	// TakeOvers are how often the next daemon takes over from the one that runs.
+	TakeOvers int
+	Patience  int // multiplies every bound of time
 
 	Results io.Writer // a Result a line, as JSON
 	Log     io.Writer // what people look at where something failed
@@ -84,6 +86,7 @@ var tests = map[string]test{
 	"udp6":    func(l *lab) (string, error) { return l.sizes(vip6) },
 	"local":   (*lab).localEndpoints,
 	"kill":    (*lab).kills,
+	"upgrade": (*lab).takeOvers,
 	"link":    (*lab).linkDownUp,
 	"rings":   (*lab).rings,
 	"rss":     (*lab).rss,

@@ -36,7 +36,8 @@ func TestRows(t *testing.T) {
 				if !guest.Known(c) {
 					t.Errorf("%s: no case %q", r, c)
 				}
-				if c == "kill" && r.Kills == 0 || strings.HasPrefix(c, "tcp") && r.Megabytes == 0 {
+				if c == "kill" && r.Kills == 0 || c == "upgrade" && r.TakeOvers == 0 ||
+					strings.HasPrefix(c, "tcp") && r.Megabytes == 0 {
 					t.Errorf("%s: case %s would do nothing", r, c)
 				}
 			}

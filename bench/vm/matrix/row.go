@@ -22,6 +22,7 @@ type Row struct {
 	Cases       []string
 	Megabytes   int64 // of each TCP transfer
 	Kills       int
+	TakeOvers   int
 	// Command is a command of sluice-bench that runs instead, in a guest without NICs; its status
 	// is the result.
 	Command []string
@@ -104,6 +105,13 @@ func Rows(s Set) ([]Row, error) {
 	more = append(more,
 		Row{Kernel: newest, Left: "igb", Right: "igb", Name: "changes", Cases: around("connect", "rings", "rss",
 			"spread", "queues", "mtu"), Megabytes: 2},
+		Row{Kernel: newest, Left: "igb", Right: "igb", Name: "upgrades", Cases: around("upgrade"), TakeOvers: 10},
+		Row{Kernel: newest, Left: "virtio-net", Right: "virtio-net", Name: "upgrades", Cases: around("upgrade"),
+			TakeOvers: 10},
+		Row{Kernel: newest, Left: "e1000e", Right: "vmxnet3", Name: "upgrades", Cases: around("upgrade"),
+			TakeOvers: 10},
+		Row{Kernel: oldest, Left: "igb", Right: "virtio-net", Name: "upgrades", Cases: around("upgrade"),
+			TakeOvers: 10},
 		Row{Kernel: newest, Left: "igb", Right: "igb", Name: "unbind", Cases: around("connect", "unbind")},
 		Row{Kernel: newest, Left: "virtio-net", Right: "igb", Name: "unbind", Cases: around("connect", "unbind")},
 		Row{Kernel: newest, Left: "igb", Right: "igb", Name: "one queue",

@@ -172,6 +172,7 @@ func (c *Config) args(r *Row, k vm.Kernel) []string {
 		"--mtu", strconv.Itoa(r.MTU), "--vlan", string(r.VLAN),
 		"--options", r.Options, "--cases", strings.Join(r.Cases, ","),
 		"--bytes", strconv.FormatInt(r.Megabytes*1e6, 10), "--kills", strconv.Itoa(r.Kills),
+		"--take-overs", strconv.Itoa(r.TakeOvers),
 		"--patience", patience,
 	}
 }
