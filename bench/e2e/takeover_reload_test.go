@@ -115,6 +115,46 @@ func (l *lab) awaitPID(pid int) {
 	}
 }
 
+// TestTakeOverByPod: the container of a pod that has handed over, which is started again until the
+// pod is deleted, takes nothing back, also where another pod has taken over since.
+func TestTakeOverByPod(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}, options: handsOver})
+	for _, pod := range []string{"pod-a", "pod-b"} {
+		if err := l.gate.LaunchNextOf(pod); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.gate.TakenOver(l.ctx); err != nil {
+			t.Fatalf("%s: %v\n%s", pod, err, l.gate.Log())
+		}
+		if _, err := l.gate.Applied(l.ctx); err != nil {
+			t.Fatalf("%s: %v\n%s", pod, err, l.gate.Log())
+		}
+	}
+	if err := l.gate.LaunchNextOf("pod-a"); err != nil {
+		t.Fatal(err)
+	}
+	client := status.NewClient(l.gate.WaitingSocket())
+	defer client.Close()
+	var v status.StatusView
+	err := topo.Until(l.ctx, 20*time.Second, 10*time.Millisecond, func(ctx context.Context) (err error) {
+		if v, err = client.Status(ctx, false); err == nil && (v.TakeOver == nil || v.TakeOver.Asked < 2) {
+			err = fmt.Errorf("not refused twice yet: %+v", v.TakeOver)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, l.gate.Log())
+	}
+	if why := strings.Join(v.TakeOver.Refused, "; "); !strings.Contains(why, "that process's pod, which is to end") {
+		t.Errorf("refused because %q", why)
+	}
+	l.awaitPID(l.gate.PID())
+	if err := l.gate.StopSecond(); err != nil {
+		t.Fatal(err)
+	}
+	l.handOverNoMore()
+}
+
 // TestTakeOverRefused: a next process that does not get what it asks for says why in its own
 // status, and is ready then: who has started it beside the running one, and waits for that, ends
 // that one, which it takes over from as after any restart.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -38,6 +39,14 @@ func (g *Gateway) LaunchSecond() (err error) {
 // LaunchNext starts a daemon that is to take over from the one that runs (run --take-over).
 func (g *Gateway) LaunchNext() (err error) {
 	g.second, err = g.launch("--take-over")
+	return err
+}
+
+// LaunchNextOf is LaunchNext for a container of a pod, by its UID.
+func (g *Gateway) LaunchNextOf(pod string) (err error) {
+	as := *g
+	as.config.Env = append(slices.Clone(g.config.Env), "POD_UID="+pod)
+	g.second, err = as.launch("--take-over")
 	return err
 }
 
