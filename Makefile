@@ -175,6 +175,10 @@ vm-kernel-test: build ## SCTP, netem, 802.1Q devices and the kernel's pktgen, in
 		cd bench/topo && ../../$(GUEST)/topo.test -test.v -test.run "Kernel|Impair"; \
 		cd ../e2e && ../../$(GUEST)/e2e.test -test.v -test.timeout 55m -test.run "$(KERNEL_TESTS)"'
 
+.PHONY: vm-systemd-test
+vm-systemd-test: build ## the systemd unit in a guest: started, reloaded, killed, stopped; minutes
+	./bin/sluice-bench vm run --memory 3G --limit 20m -- bash bench/vm/systemd.sh
+
 # kube-proxy in mode ipvs runs where the kernel has IPVS, on a subset of the cases (docs/conformance.md). A guest has no
 # network: everything it runs is built and fetched here. It has memory enough for programs in Go to collect little garbage.
 .PHONY: vm-conformance-diff
@@ -188,7 +192,7 @@ vm-conformance-diff: build ## conformance-diff AGAINST=ipvs, in a guest whose ke
 # The long tests, without measurements (bench-full). A part that fails does not keep the others from running.
 .PHONY: nightly
 nightly: build ## the long tests one after another: hours; fails at the end if a part failed
-	@failed=; for part in release-check vm-test-full vm-kernel-test e2e announce cluster cluster-test upstream-test conformance conformance-diff vm-conformance-diff fuzz fuzz-objects fuzz-packets; do \
+	@failed=; for part in release-check vm-test-full vm-kernel-test vm-systemd-test e2e announce cluster cluster-test upstream-test conformance conformance-diff vm-conformance-diff fuzz fuzz-objects fuzz-packets; do \
 		echo "== $$part"; $(MAKE) $$part || failed="$$failed $$part"; done; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
