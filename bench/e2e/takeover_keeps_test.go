@@ -121,9 +121,10 @@ func TestTakeOverKeepsPulse(t *testing.T) {
 func TestTakeOverAsksAgain(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, small: true, options: handsOver})
 	socket := filepath.Join(l.gate.StateDir(), "handover.sock")
-	if err := os.Rename(socket, socket+".away"); err != nil {
-		t.Fatal(err)
-	}
+	// It is made last, after the interfaces are open.
+	l.eventually(10*time.Second, "the socket can be taken away", func() bool {
+		return os.Rename(socket, socket+".away") == nil
+	})
 	if err := l.gate.LaunchNext(); err != nil {
 		t.Fatal(err)
 	}
