@@ -94,7 +94,8 @@ func own(resource string) schema.GroupVersionResource {
 }
 
 var kindOf = map[string]string{"bgppeers": "BGPPeer", "bgpadvertisements": "BGPAdvertisement",
-	"bfdprofiles": "BFDProfile", "communities": "Community", "addresspools": "AddressPool"}
+	"l2advertisements": "L2Advertisement",
+	"bfdprofiles":      "BFDProfile", "communities": "Community", "addresspools": "AddressPool"}
 
 func object(resource, name, spec string) string {
 	return fmt.Sprintf("apiVersion: sluice.dev/v1alpha1\nkind: %s\nmetadata: {name: %s}\nspec: %s\n", kindOf[resource],
@@ -158,8 +159,9 @@ func TestSource(t *testing.T) {
 			"{myASN: 64500, interface: eth0, enableGracefulRestart: true}"},
 		"bgpadvertisements": {"{communities: [backup, '64500:7', 'large:1:2:3'], localPref: 200, aggregationLength: " +
 			"24}", "{}"},
-		"bfdprofiles": {"{receiveInterval: 100, transmitInterval: 100}"},
-		"communities": {"{communities: [{name: backup, value: '64500:9'}]}"},
+		"l2advertisements": {"{interfaces: [eth0], nodeSelectors: [{matchLabels: {rack: a}}]}", "{}"},
+		"bfdprofiles":      {"{receiveInterval: 100, transmitInterval: 100}"},
+		"communities":      {"{communities: [{name: backup, value: '64500:9'}]}"},
 	} {
 		for i, spec := range specs {
 			l.create(own(resource), object(resource, fmt.Sprint(resource, i), spec))
