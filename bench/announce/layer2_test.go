@@ -109,9 +109,11 @@ type failure struct {
 // failures are those after which new connections must work within a time. A gateway whose announcer
 // is killed still forwards: no connection fails but those that are being opened as the VIP moves.
 var failures = []failure{
-	{"the announcer is told to end", 250 * time.Millisecond, func(m *member) error { return m.process.Stop(5 * time.Second) },
+	{"the announcer is told to end", 250 * time.Millisecond,
+		func(m *member) error { return m.process.Stop(5 * time.Second) },
 		func(m *member) error { m.start(); return nil }, ""},
-	{"the announcer is killed", 250 * time.Millisecond, (*member).kill, func(m *member) error { m.start(); return nil }, ""},
+	{"the announcer is killed", 250 * time.Millisecond, (*member).kill,
+		func(m *member) error { m.start(); return nil }, ""},
 	{"announcer and packet process are killed", 500 * time.Millisecond, func(m *member) error {
 		var killed sync.WaitGroup
 		var gate error
@@ -196,7 +198,7 @@ func TestLayer2Partition(t *testing.T) {
 			owner := s.settled(vip)
 			heal, err := s.Isolate(s.gateways[1].Host)
 			must(t, err)
-			// Both must have lost the other one: who was lost by one that it hears itself joins first.
+			// Both must have lost the other one: who is lost by one that it hears joins first.
 			s.within(10*time.Second, "both sides to have it", func() error {
 				for _, m := range s.gateways {
 					v, err := m.ask()

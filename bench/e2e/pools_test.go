@@ -16,8 +16,8 @@ import (
 const poolsOptions = "addressPools: [{name: public, addresses: [198.18.7.0/30, 'fd77::10-fd77::13']}]\n"
 
 // TestAddressPools: on a machine without Kubernetes a Service whose manifest has no VIP gets one of
-// each family, at which clients are served. It keeps it over a take-over, a crash, a hand-over and a
-// clean stop, with a Service beside it that comes first by name, and while the file of pools is
+// each family, at which clients are served. It keeps it over a take-over, a crash, a hand-over and
+// a clean stop, with a Service beside it that comes first by name, and while the file of pools is
 // refused.
 func TestAddressPools(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 1}, small: true,
