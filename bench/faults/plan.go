@@ -179,6 +179,14 @@ var Plan = []Fault{
 			{"xdpprog", []string{"TestSecondInstance"}}, {"flowtable", []string{"TestFileInUse"}}},
 		Figure: "0 of 200 broken",
 	}, {
+		Name: "a process dies while the next one takes over",
+		How: "kill -9 of either at a random moment, 50 times; SIGSTOP of either for longer than the other one waits; " +
+			"either side's failure at each message",
+		Target: "one of them goes on, or the next start does as after a crash; never both",
+		Tests: []Test{e2e("TestTakeOverDies", "TestTakeOverStopped", "TestTakeOverOfStopped"),
+			{"cmd/sluice/internal/handover", []string{"TestDeathAtEachMessage", "TestStoppedTaker"}}},
+		Figure: "0 of 200 broken; 0 datagrams lost beside a process that is stopped",
+	}, {
 		Name: "all of it, for a long time", How: "`sluice-bench soak`", Target: "0 connections broken but by their " +
 			"backend's end; memory, descriptors, goroutines, threads, pins, files and interfaces flat",
 		Tests:  []Test{{"bench/soak", []string{"TestSoak"}}},
