@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 
 	"sluice.dev/sluice/control/pulse"
+	"sluice.dev/sluice/internal/statefile"
 	"sluice.dev/sluice/internal/trusted"
 )
 
@@ -48,14 +48,7 @@ func load(path string) ([]pulse.VIP, error) {
 
 func store(path string, vips []pulse.VIP) error {
 	if len(vips) == 0 {
-		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
+		return statefile.Remove(path)
 	}
-	text, err := json.Marshal(saved{stateVersion, vips})
-	if err != nil {
-		return err
-	}
-	return trusted.WriteState(path, append(text, '\n'))
+	return statefile.Save(path, saved{stateVersion, vips})
 }

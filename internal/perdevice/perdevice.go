@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"sluice.dev/sluice/internal/statefile"
 	"sluice.dev/sluice/internal/trusted"
 )
 
@@ -107,10 +108,7 @@ func (f *File[T]) Clear() error {
 // save replaces the file as a whole, or removes it if nothing is stored. mu must be held.
 func (f *File[T]) save() error {
 	if len(f.devices) == 0 {
-		if err := os.Remove(f.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
+		return statefile.Remove(f.path)
 	}
 	text, err := json.MarshalIndent(f.devices, "", "\t")
 	if err != nil {

@@ -6,18 +6,13 @@
 package drains
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/status"
-	"sluice.dev/sluice/internal/trusted"
+	"sluice.dev/sluice/internal/statefile"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -28,28 +23,16 @@ const Name = "drains.json"
 const version = 1
 
 type content struct {
-	Version int      `json:"version"`
-	Drains  []string `json:"drains"` // an address, or address:port
+	statefile.Version
+	Drains []string `json:"drains"` // an address, or address:port
 }
 
 // Load reads what a predecessor has saved in stateDir; nothing if there is no file.
 func Load(stateDir string) (list []compiler.Drain, err error) {
 	path := filepath.Join(stateDir, Name)
-	text, err := trusted.ReadState(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
 	var c content
-	if err := d.Decode(&c); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	if c.Version != version {
-		return nil, fmt.Errorf("%s: version %d, this program has %d", path, c.Version, version)
+	if err := statefile.Load(path, version, &c); err != nil {
+		return nil, err
 	}
 	for _, s := range c.Drains {
 		e, err := status.ParseEndpoint(s)
@@ -65,12 +48,9 @@ func Load(stateDir string) (list []compiler.Drain, err error) {
 func Save(stateDir string, list []compiler.Drain) error {
 	path := filepath.Join(stateDir, Name)
 	if len(list) == 0 {
-		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
+		return statefile.Remove(path)
 	}
-	c := content{Version: version}
+	c := content{Version: statefile.Version{Version: version}}
 	for _, d := range list {
 		s := d.Addr.Netip().String()
 		if d.Port != 0 {
@@ -78,9 +58,5 @@ func Save(stateDir string, list []compiler.Drain) error {
 		}
 		c.Drains = append(c.Drains, s)
 	}
-	text, err := json.Marshal(&c)
-	if err != nil {
-		return err
-	}
-	return trusted.WriteState(path, append(text, '\n'))
+	return statefile.Save(path, &c)
 }
