@@ -69,21 +69,29 @@ func TestFromKubeProxyRefuses(t *testing.T) {
 	if err := os.WriteFile(file, []byte(kubeProxyFile+"modee: x\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, tt := range []struct {
-		name string
-		args []string
-		code int
-		want string
-	}{
+	refuses(t, "from-kube-proxy", []refusal{
 		{"an unknown field", []string{file}, exitFailure, file + ":10: modee: is not a field"},
 		{"no file", []string{file + "x"}, exitFailure, "no such file"},
 		{"no argument", nil, exitUsage, "takes one argument, not 0"},
 		{"no CPUs", []string{file, "--cpus", "0"}, exitUsage, "--cpus is 0"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			code, out, errs := sluice(t, append([]string{"config", "from-kube-proxy"}, tt.args...)...)
-			if code != tt.code || out != "" || !strings.Contains(errs, tt.want) {
-				t.Errorf("exit code %d, output %q, %s; want %d, none, %s", code, out, errs, tt.code, tt.want)
+	})
+}
+
+// refusal is a call of a command that fails.
+type refusal struct {
+	name string
+	args []string
+	code int
+	want string // in what it says
+}
+
+// refuses checks that a command of `sluice config` fails as it should, and prints nothing.
+func refuses(t *testing.T, command string, list []refusal) {
+	for _, r := range list {
+		t.Run(r.name, func(t *testing.T) {
+			code, out, errs := sluice(t, append([]string{"config", command}, r.args...)...)
+			if code != r.code || out != "" || !strings.Contains(errs, r.want) {
+				t.Errorf("exit code %d, output %q, %s; want %d, none, %s", code, out, errs, r.code, r.want)
 			}
 		})
 	}

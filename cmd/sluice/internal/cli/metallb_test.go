@@ -66,19 +66,9 @@ func TestFromMetalLBRefuses(t *testing.T) {
 	if err := os.WriteFile(file, []byte(metalLBFile+"---\nspec: {}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, tt := range []struct {
-		name string
-		args []string
-		code int
-		want string
-	}{
+	refuses(t, "from-metallb", []refusal{
 		{"no Kubernetes object", []string{file}, exitFailure, file + ": document 6: apiVersion and kind are missing"},
 		{"no file", []string{file + "x"}, exitFailure, "no such file"},
 		{"no argument", nil, exitUsage, "from-metallb takes files"},
-	} {
-		code, out, errs := sluice(t, append([]string{"config", "from-metallb"}, tt.args...)...)
-		if code != tt.code || out != "" || !strings.Contains(errs, tt.want) {
-			t.Errorf("%s: exit code %d, printed %q: %q, want %q", tt.name, code, out, errs, tt.want)
-		}
-	}
+	})
 }
