@@ -89,10 +89,7 @@ func (l *link) claimed(p frame.Packet, now time.Time) {
 	if now.Sub(d.said) >= pace {
 		d.said = now
 		l.queue.again(p.Claims, now)
-		select {
-		case l.wake <- struct{}{}:
-		default:
-		}
+		l.hurry()
 	}
 }
 
@@ -138,10 +135,7 @@ func (l *link) takeHello(s *sockets, b []byte) []outFrame {
 	}
 	l.count.received++
 	if l.members.Version() != l.version {
-		select {
-		case l.wake <- struct{}{}:
-		default:
-		}
+		l.hurry()
 	}
 	return nil
 }

@@ -105,10 +105,7 @@ func (l *link) set(wishes []Wish, ready bool, keys hello.Keys, mac frame.MAC) {
 	if l.sockets != nil {
 		l.joinGroups()
 	}
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	l.hurry()
 }
 
 func (l *link) joinGroups() {
@@ -123,6 +120,14 @@ func (l *link) joinGroups() {
 func (l *link) end() {
 	close(l.ended)
 	<-l.done
+}
+
+// hurry has run look for what is due at once. It does not block.
+func (l *link) hurry() {
+	select {
+	case l.wake <- struct{}{}:
+	default: // it will
+	}
 }
 
 func (l *link) run() {
