@@ -54,7 +54,6 @@ func (l *lab) launchSecond(first int) {
 		l.t.Fatal(err)
 	}
 	client := status.NewClient(l.gate.WaitingSocket())
-	defer client.Close()
 	var v status.StatusView
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		var err error

@@ -134,7 +134,6 @@ func TestTakeOverByPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := status.NewClient(l.gate.WaitingSocket())
-	defer client.Close()
 	var v status.StatusView
 	err := topo.Until(l.ctx, 20*time.Second, 10*time.Millisecond, func(ctx context.Context) (err error) {
 		if v, err = client.Status(ctx, false); err == nil && (v.TakeOver == nil || v.TakeOver.Asked < 2) {
@@ -172,7 +171,6 @@ func TestTakeOverRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := status.NewClient(l.gate.WaitingSocket())
-	defer client.Close()
 	var v status.StatusView
 	began := time.Now()
 	err := topo.Until(l.ctx, time.Minute, 100*time.Millisecond, func(ctx context.Context) (err error) {

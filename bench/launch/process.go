@@ -245,7 +245,6 @@ func (g *Gateway) Close() error {
 		}
 	}
 	g.process, g.second = nil, nil
-	g.Client.Close()
 	return errors.Join(err, removeDirectory(g.dir))
 }
 

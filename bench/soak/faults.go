@@ -167,7 +167,6 @@ func (w *world) second(ctx context.Context, end func() error) error {
 		return err
 	}
 	client := status.NewClient(w.gate.WaitingSocket())
-	defer client.Close()
 	err := topo.Until(ctx, 20*time.Second, 10*time.Millisecond, func(ctx context.Context) error {
 		v, err := client.Status(ctx, false)
 		if err == nil && (len(v.Sources) == 0 || !v.Sources[0].Synced) {

@@ -25,17 +25,17 @@ type Client struct {
 	http   http.Client
 }
 
-// NewClient returns a client for the daemon behind a socket. It connects with the first request.
+// NewClient returns a client for the daemon behind a socket. It connects with each request.
 func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		d := net.Dialer{Timeout: dialTimeout}
 		return d.DialContext(ctx, "unix", socket)
 	}
-	return &Client{socket: socket, http: http.Client{Transport: &http.Transport{DialContext: dial}}}
+	// A connection for each request: an idle one may be to a process that has handed over since,
+	// which does not answer it if it is stopped.
+	t := &http.Transport{DialContext: dial, DisableKeepAlives: true}
+	return &Client{socket: socket, http: http.Client{Transport: t}}
 }
-
-// Close closes idle connections.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Services lists the service ports.
 func (c *Client) Services(ctx context.Context) ([]ServiceView, error) {

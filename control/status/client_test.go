@@ -2,6 +2,7 @@ package status_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -40,13 +41,41 @@ func TestProcessThatEnds(t *testing.T) {
 	if v, err := client.Status(context.Background(), false); err != nil || v.PID != 2 {
 		t.Errorf("process %d, %v", v.PID, err)
 	}
-	client.Close()
 	if _, err := client.DeleteFlows(context.Background(), status.FlowFilter{}, true); err == nil {
 		t.Error("flows were deleted by nobody")
 	}
 	l.Close()
 	if <-done; accepted != 3 {
 		t.Errorf("%d connections, want 3", accepted)
+	}
+}
+
+// TestConnectionForEachRequest: an idle connection may be to a process that has handed over since
+// and is stopped, so none is used again.
+func TestConnectionForEachRequest(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type key struct{}
+	connections := 0
+	server := &http.Server{
+		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+			connections++
+			return context.WithValue(ctx, key{}, connections)
+		},
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintf(w, `{"pid": %d}`, r.Context().Value(key{}))
+		}),
+	}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { server.Close() })
+	client := status.NewClient(path)
+	for i := 1; i <= 2; i++ {
+		if v, err := client.Status(context.Background(), false); err != nil || v.PID != i {
+			t.Errorf("request %d came by connection %d, %v", i, v.PID, err)
+		}
 	}
 }
 

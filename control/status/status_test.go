@@ -45,7 +45,6 @@ func serveLogged(t *testing.T, g status.Gateway, log *slog.Logger) (*status.Clie
 	go func() { done <- s.Serve(l) }()
 	c := status.NewClient(path)
 	t.Cleanup(func() {
-		c.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		if err := s.Shutdown(ctx); err != nil {
@@ -257,7 +256,6 @@ func TestShutdownWaits(t *testing.T) {
 	go func() {
 		var once sync.Once
 		c := status.NewClient(path)
-		defer c.Close()
 		listed <- c.Flows(t.Context(), status.FlowFilter{}, func(*status.FlowView) error {
 			once.Do(func() { close(began) })
 			return nil
@@ -338,7 +336,6 @@ func TestFlowsIncompleteListing(t *testing.T) {
 			"1\r\n{\r\n")
 	}()
 	c := status.NewClient(path)
-	defer c.Close()
 	if got, err := list(t.Context(), c, status.FlowFilter{}); err == nil {
 		t.Errorf("got %v without an error", got)
 	}
@@ -569,7 +566,6 @@ func TestAnotherRevision(t *testing.T) {
 	go server.Serve(l)
 	defer server.Close()
 	c := status.NewClient(path)
-	defer c.Close()
 	_, ask := c.Status(t.Context(), false)
 	_, drain := c.Drain(t.Context(), status.Endpoint{}, true)
 	for _, err := range []error{ask, drain} {

@@ -120,7 +120,6 @@ func (s *scenario) takenOver(ctx context.Context, pod *corev1.Pod) status.TakeOv
 		s.t.Errorf("the daemon is not that of pod %s", pod.Name)
 	}
 	d := s.Daemon()
-	defer d.Close()
 	v, err := d.Status(ctx, false)
 	s.must(err)
 	if v.TakeOver == nil || v.TakeOver.At.IsZero() {
@@ -144,7 +143,6 @@ func (s *scenario) refusedUpdate(ctx context.Context) {
 	s.must(s.Restart(ctx, began))
 	s.replaced(ctx, before)
 	d := s.Daemon()
-	defer d.Close()
 	v, err := d.Status(ctx, false)
 	s.must(err)
 	if v.TakeOver == nil || !v.TakeOver.At.IsZero() || !strings.HasPrefix(strings.Join(v.TakeOver.Refused, ";"),

@@ -224,7 +224,6 @@ func (s *scenario) workload(ctx context.Context) {
 func (s *scenario) served(ctx context.Context, name string) {
 	s.t.Helper()
 	d := s.Daemon()
-	defer d.Close()
 	s.must(Eventually(ctx, patience, func(ctx context.Context) error {
 		list, err := d.Services(ctx)
 		if err != nil {
@@ -243,7 +242,6 @@ func (s *scenario) served(ctx context.Context, name string) {
 func (s *scenario) traffic(ctx context.Context, service string) (t status.Traffic) {
 	s.t.Helper()
 	d := s.Daemon()
-	defer d.Close()
 	list, err := d.Services(ctx)
 	s.must(err)
 	for i := range list {

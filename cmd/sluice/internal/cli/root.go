@@ -112,11 +112,9 @@ func one(c *cobra.Command, args []string) error {
 	return fmt.Errorf("%s takes one argument, not %d: %s", c.Name(), len(args), c.UseLine())
 }
 
-// ask calls f with a client, and closes the client.
+// ask calls f with a client.
 func (s *session) ask(f func(*status.Client) error) error {
-	client := status.NewClient(s.socket)
-	defer client.Close()
-	return f(client)
+	return f(status.NewClient(s.socket))
 }
 
 // must panics on an error that only a change of this package can cause.

@@ -56,7 +56,6 @@ func (f *Facts) readDaemon(ctx context.Context, socket string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	client := status.NewClient(socket)
-	defer client.Close()
 	view, err := client.Status(ctx, false)
 	if err != nil {
 		f.RunningErr = err

@@ -156,7 +156,6 @@ func (n *next) waits(ctx context.Context) (v status.StatusView, ok bool) {
 		return v, false
 	}
 	client := status.NewClient(n.WaitingSocket)
-	defer client.Close()
 	v, err := client.Status(ctx, false)
 	return v, err == nil
 }
