@@ -203,6 +203,11 @@ func (j *judge) walk(w *Way, from, to uint64, cause func(uint64) (Cause, string)
 			cut(calls[i].to)
 		}
 	}
+	for _, samples := range j.samples {
+		for i := max(at(samples, sampleAt, from), 0); i+1 < len(samples) && samples[i].at < to; i++ {
+			cut((samples[i].at + samples[i+1].at + 1) / 2) // where the nearest changes
+		}
+	}
 	slices.Sort(cuts)
 	w.parts(from, to, slices.Compact(cuts), cause)
 }
@@ -252,7 +257,11 @@ func (j *judge) stateCause(id uint32, own Cause, time uint64) (Cause, string) {
 	case s != running && on.context == inThread && on.thread == id: // it is just beginning
 		return WakeUp, ""
 	case s != running && on.context == inThread:
-		return Behind, j.nameOf(on.thread)
+		name := j.nameOf(on.thread)
+		if work := j.workAt(on.thread, time); work != "" {
+			name += ": " + work
+		}
+		return Behind, name
 	case s != running:
 		return Interrupted, on.name()
 	case inCall && c.number == unix.SYS_SENDTO && on.context != inInterrupt:
@@ -262,7 +271,7 @@ func (j *judge) stateCause(id uint32, own Cause, time uint64) (Cause, string) {
 	case inCall:
 		return own, callName(c.number)
 	}
-	return own, ""
+	return own, j.workAt(id, time)
 }
 
 // arriving is for the time after the generator's call began, until the packet is in the ring.

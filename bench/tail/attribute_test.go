@@ -25,6 +25,9 @@ var threads = map[uint32]thread{
 	ksoftirqd: {31, "ksoftirqd/1"},
 }
 
+// What stacks of samples are about.
+var works = map[uint32]string{1: "expiry", 2: "forwarding", 3: "Go: garbage collection"}
+
 // Events, in microseconds.
 func runs(at uint64, cpu uint16, from, to uint32, state uint32) event {
 	return event{at: at * 1000, cpu: cpu, kind: switched, thread: from, other: to, state: state}
@@ -40,6 +43,9 @@ func returns(at uint64, cpu uint16, id uint32) event {
 }
 func soft(at uint64, cpu uint16, k kind, vector uint32) event {
 	return event{at: at * 1000, cpu: cpu, kind: k, state: vector}
+}
+func samples(at uint64, cpu uint16, id, stack uint32) event {
+	return event{at: at * 1000, cpu: cpu, kind: sampled, thread: id, state: stack}
 }
 func polls(at uint64, cpu uint16, packets uint32) event {
 	return event{at: at * 1000, cpu: cpu, kind: polled, id: napi, thread: gatewaySpace, other: frontIndex,
@@ -120,6 +126,22 @@ func TestWay(t *testing.T) {
 				"100 send", "350 work", "4 send"},
 		},
 		{
+			name: "samples divide the work between two calls", came: 954, cpu: 1,
+			events: [][]event{sending(runs(0, 1, 0, worker, 0)),
+				{samples(200, 1, worker, 1), samples(300, 1, worker, 1), samples(400, 1, worker, 2)},
+				{calls(500, 1, worker, unix.SYS_SENDTO), samples(550, 1, worker, 3), returns(600, 1, worker)},
+				delivered(950)},
+			want: []string{"2 sender", "1 sender", "2 arrival", "245 work: expiry", "150 work: forwarding",
+				"100 send", "350 work", "4 send"},
+		},
+		{
+			name: "samples say what another thread of its process does", came: 954, cpu: 1,
+			events: [][]event{sending(runs(0, 1, 0, worker, 0)), {runs(120, 1, worker, other, 0),
+				samples(200, 1, other, 3), runs(900, 1, other, worker, 1)}, delivered(950)},
+			want: []string{"2 sender", "1 sender", "2 arrival", "15 work",
+				"780 behind another: sluice, another thread: Go: garbage collection", "50 work", "4 send"},
+		},
+		{
 			name: "an interrupt in a softirq", came: 954, cpu: 1,
 			events: [][]event{sending(runs(0, 1, 0, worker, 0)), {soft(120, 1, softirq, 9), soft(200, 1, interrupt, 1),
 				soft(210, 1, interruptEnd, 1), soft(420, 1, softirqEnd, 9)}, delivered(950)},
@@ -161,7 +183,7 @@ func TestWay(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := &recording{threads: threads, events: slices.Concat(c.events...)}
+			r := &recording{threads: threads, works: works, events: slices.Concat(c.events...)}
 			slices.SortStableFunc(r.events, byTime)
 			s := setup{senders: []uint32{sender}, forwarder: forwarder, generator: generator,
 				front: device{gatewaySpace, frontIndex}}
@@ -257,5 +279,27 @@ func TestExplain(t *testing.T) {
 	}
 	if want := []string{"behind another: sluice, another thread: sendto 2, socket 1"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// The innermost function that is known says what a worker does, but the Go runtime comes first.
+func TestWorkOf(t *testing.T) {
+	const step, loop = module + "fastpath.(*Worker).Step", module + "fastpath.(*Runner).loop"
+	for _, c := range []struct {
+		stack []string
+		want  string
+	}{
+		{[]string{module + "flowtable.(*View).Sweep", module + "fastpath.(*Worker).expire", step, loop}, "expiry"},
+		{[]string{module + "flowtable.(*View).Insert", module + "fastpath.(*Worker).admit",
+			module + "fastpath.(*Worker).judgeAll", step, loop}, "new flows"},
+		{[]string{"runtime.gcDrain", "runtime.gcAssistAlloc", "runtime.mallocgc", step, loop},
+			"Go: garbage collection"},
+		{[]string{step, loop}, "looks for packets"},
+		{[]string{"main.main"}, ""},
+		{nil, ""},
+	} {
+		if got := workOf(c.stack); got != c.want {
+			t.Errorf("%s is %q, want %q", c.stack, got, c.want)
+		}
 	}
 }

@@ -14,7 +14,10 @@
 //	    counting what the polls of its queue took since the call;
 //	  - ring: until the worker's call that sends it begins. The worker was asleep, was woken and did
 //	    not run yet, waited behind another thread, was interrupted, or worked: on this packet or on
-//	    those before it, which events cannot tell apart;
+//	    those before it, which events cannot tell apart. At what is by samples: a program on a perf
+//	    event keeps the call stack of each thread of the forwarder every 250 us of its processor
+//	    time, and the innermost function that is known names the work (samples.go). A time between
+//	    two system calls without a sample, most of them short, is "work" alone;
 //	  - delivery: from there to the receiver's program.
 //
 // A system in the kernel has no worker: from the generator's call on its packets wait for, or are

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"os"
 	"runtime"
 	"slices"
 
@@ -27,6 +28,7 @@ const (
 	polled                       // a NAPI (id, of interface other in namespace thread) took packets (state)
 	call                         // thread begins a system call (state)
 	callEnd                      //
+	sampled                      // thread ran, with a stack (state)
 )
 
 // event is what a program recorded, and where.
@@ -50,7 +52,8 @@ type thread struct {
 type recording struct {
 	events  []event // by time
 	threads map[uint32]thread
-	lost    uint64 // events for which there was no room
+	lost    uint64            // events for which there was no room
+	works   map[uint32]string // what sampled stacks are about, see workOf
 }
 
 // eventBytes is the size of struct event of trace.bpf.c.
@@ -62,6 +65,10 @@ type recorder struct {
 	cpus    int
 	room    int // events of a CPU
 	links   []link.Link
+	// forwarder is the process whose threads are sampled; 0 is none.
+	forwarder int
+	samples   []*os.File
+	symbols   symbols
 }
 
 // optional are programs whose tracepoints not every processor has.
@@ -71,14 +78,19 @@ var optional = map[string]bool{
 	traceProgCallFunctionSingleEntry: true, traceProgCallFunctionSingleExit: true,
 }
 
-// openRecorder loads the programs, with room for some events of each CPU. System calls of two
-// processes are recorded; 0 is none.
-func openRecorder(room int, processes [2]uint32) (*recorder, error) {
+// openRecorder loads the programs, with room for some events of each CPU. System calls of the
+// generator and of the forwarder are recorded, and samples of the forwarder's threads; 0 is none.
+func openRecorder(room, generator, forwarder int) (*recorder, error) {
 	spec, err := loadTrace()
 	if err != nil {
 		return nil, err
 	}
-	r := &recorder{cpus: runtime.NumCPU(), room: room}
+	r := &recorder{cpus: runtime.NumCPU(), room: room, forwarder: forwarder}
+	if forwarder != 0 {
+		if r.symbols, err = symbolsOf(forwarder); err != nil {
+			return nil, err
+		}
+	}
 	if all := uint64(room) * uint64(r.cpus); bits.Len64(all*eventBytes) > 32 {
 		return nil, fmt.Errorf("%d events on each of %d CPUs need more than 4 GiB: choose a lower rate or a shorter "+
 			"duration", room, r.cpus)
@@ -86,7 +98,7 @@ func openRecorder(room int, processes [2]uint32) (*recorder, error) {
 	spec.Maps[traceMapEvents].MaxEntries = uint32(room * r.cpus)
 	spec.Maps[traceMapCursors].MaxEntries = uint32(r.cpus)
 	if err := errors.Join(spec.Variables[traceVarRoom].Set(uint32(room)),
-		spec.Variables[traceVarProcesses].Set(processes)); err != nil {
+		spec.Variables[traceVarProcesses].Set([2]uint32{uint32(generator), uint32(forwarder)})); err != nil {
 		return nil, err
 	}
 	kernel, err := btf.LoadKernelSpec()
@@ -94,6 +106,9 @@ func openRecorder(room int, processes [2]uint32) (*recorder, error) {
 		return nil, fmt.Errorf("the kernel's types (/sys/kernel/btf/vmlinux, CONFIG_DEBUG_INFO_BTF): %w", err)
 	}
 	for name, p := range spec.Programs {
+		if name == traceProgSample {
+			continue
+		}
 		var t *btf.Typedef
 		if err := kernel.TypeByName("btf_trace_"+p.AttachTo, &t); err == nil {
 			continue
@@ -134,6 +149,13 @@ func (r *recorder) start() error {
 		}
 		r.links = append(r.links, l)
 	}
+	if r.forwarder == 0 {
+		return nil
+	}
+	var err error
+	if r.samples, err = sampleThreads(r.forwarder, p.Sample); err != nil {
+		return errors.Join(err, r.detach())
+	}
 	return nil
 }
 
@@ -142,7 +164,10 @@ func (r *recorder) detach() error {
 	for _, l := range r.links {
 		errs = append(errs, l.Close())
 	}
-	r.links = nil
+	for _, f := range r.samples {
+		errs = append(errs, f.Close())
+	}
+	r.links, r.samples = nil, nil
 	return errors.Join(errs...)
 }
 
@@ -151,7 +176,7 @@ func (r *recorder) stop() (*recording, error) {
 	if err := r.detach(); err != nil {
 		return nil, err
 	}
-	out := &recording{threads: map[uint32]thread{}}
+	out := &recording{threads: map[uint32]thread{}, works: map[uint32]string{}}
 	size := (r.room*r.cpus*eventBytes + unix.Getpagesize() - 1) / unix.Getpagesize() * unix.Getpagesize()
 	mem, err := unix.Mmap(r.objects.Events.FD(), 0, size, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
@@ -171,12 +196,28 @@ func (r *recorder) stop() (*recording, error) {
 		}
 	}
 	slices.SortStableFunc(out.events, byTime)
+	for i := range out.events {
+		if e := &out.events[i]; e.kind == sampled {
+			if _, ok := out.works[e.state]; !ok {
+				out.works[e.state] = workOf(r.functions(e.state))
+			}
+		}
+	}
 	var id uint32
 	var name traceName
 	for list := r.objects.Names.Iterate(); list.Next(&id, &name); {
 		out.threads[id] = thread{process: int(name.Process), name: unix.ByteSliceToString(text(name.Text[:]))}
 	}
 	return out, nil
+}
+
+// functions are those of a sampled stack, the innermost first.
+func (r *recorder) functions(stack uint32) []string {
+	var s traceStack
+	if err := r.objects.Stacks.Lookup(stack, &s); err != nil {
+		return nil // it had no room there
+	}
+	return r.symbols.stack(s.Functions[:])
 }
 
 func byTime(a, b event) int {

@@ -1,3 +1,3 @@
 package tail
 
-//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -target bpfel -type event -type name -type cursor -cflags "-mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter" trace trace.bpf.c
+//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -target bpfel -type event -type name -type cursor -type stack -cflags "-mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter" trace trace.bpf.c

@@ -88,7 +88,7 @@ func (c *Config) look(ctx context.Context, v *compare.Visit, rate float64) (a *a
 	if err != nil {
 		return nil, err
 	}
-	r, err := openRecorder(roomFor(rate, c.Duration), [2]uint32{uint32(os.Getpid()), uint32(v.Process)})
+	r, err := openRecorder(roomFor(rate, c.Duration), os.Getpid(), v.Process)
 	if err != nil {
 		return nil, err
 	}

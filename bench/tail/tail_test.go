@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -85,5 +87,58 @@ func compute(t *testing.T, dir string, cpu int) {
 	set.Set(cpu)
 	if err := unix.SchedSetaffinity(c.Process.Pid, &set); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Samples of a process name the function that its threads spend their time in, of a thread that
+// begins later as well.
+func TestSamplesNameFunctions(t *testing.T) {
+	r, err := openRecorder(1_000_000, 0, os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	if err := r.start(); err != nil {
+		t.Fatal(err)
+	}
+	const threads, each = 40, 10 * time.Millisecond // more threads than the process has
+	var all sync.WaitGroup
+	for range threads {
+		all.Go(func() {
+			runtime.LockOSThread() // never unlocked: the thread ends
+			burn(each)
+		})
+	}
+	all.Wait()
+	recorded, err := r.stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[uint32]int{}
+	for _, e := range recorded.events {
+		if e.kind == sampled && slices.Contains(r.functions(e.state), module+"bench/tail.burn") {
+			found[e.thread]++
+		}
+	}
+	few := 0
+	for _, n := range found {
+		if n < int(each/samplePeriod)/2 {
+			few++
+		}
+	}
+	if len(found) < threads || few > 0 {
+		t.Errorf("samples in the function that burns, of %d threads: %v; want %d of each", threads, found,
+			each/samplePeriod)
+	}
+}
+
+// burn uses processor time of its thread.
+//
+//go:noinline
+func burn(d time.Duration) {
+	var began, now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &began)
+	for now.Nano()-began.Nano() < int64(d) {
+		_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now)
 	}
 }

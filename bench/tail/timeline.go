@@ -56,6 +56,7 @@ type timeline struct {
 	cpus      map[uint16][]span
 	states    map[uint32][]change
 	calls     map[uint32][]called
+	samples   map[uint32][]sample // outside of system calls
 	// polls are by NAPI of an interface.
 	polls map[device]map[uint64][]poll
 }
@@ -70,7 +71,7 @@ const wokenAlready = 20_000
 // newTimeline reads events in the order of time.
 func newTimeline(r *recording) *timeline {
 	t := &timeline{recording: r, cpus: map[uint16][]span{}, states: map[uint32][]change{},
-		calls: map[uint32][]called{}, polls: map[device]map[uint64][]poll{}}
+		calls: map[uint32][]called{}, samples: map[uint32][]sample{}, polls: map[device]map[uint64][]poll{}}
 	nested := map[uint16][]span{} // what a softirq or an interrupt interrupted
 	wakings := map[uint32]uint64{}
 	for i := range r.events {
@@ -127,6 +128,10 @@ func newTimeline(r *recording) *timeline {
 			t.polls[d][e.id] = append(list, p)
 		case call:
 			t.calls[e.thread] = append(t.calls[e.thread], called{from: e.at, to: ^uint64(0), number: e.state})
+		case sampled:
+			if list := t.calls[e.thread]; len(list) == 0 || list[len(list)-1].to <= e.at {
+				t.samples[e.thread] = append(t.samples[e.thread], sample{at: e.at, work: r.works[e.state]})
+			}
 		case callEnd:
 			if list := t.calls[e.thread]; len(list) > 0 && list[len(list)-1].to == ^uint64(0) {
 				list[len(list)-1].to = e.at
@@ -193,6 +198,30 @@ func (t *timeline) callAt(thread uint32, time uint64) (c called, ok bool) {
 		return called{}, false
 	}
 	return list[i], true
+}
+
+// workAt is what a thread did at a time, by the nearest sample of the time between two of its
+// system calls; "" if there is none.
+func (t *timeline) workAt(thread uint32, time uint64) string {
+	list, calls := t.samples[thread], t.calls[thread]
+	from, to := uint64(0), ^uint64(0)
+	k := at(calls, callFrom, time)
+	if k >= 0 {
+		from = calls[k].to
+	}
+	if k+1 < len(calls) {
+		to = calls[k+1].from
+	}
+	i := at(list, sampleAt, time)
+	before := i >= 0 && list[i].at >= from
+	after := i+1 < len(list) && list[i+1].at < to
+	switch {
+	case before && (!after || time-list[i].at < list[i+1].at-time):
+		return list[i].work
+	case after:
+		return list[i+1].work
+	}
+	return ""
 }
 
 // nextCall is the first system call of a number that a thread begins at a time or after it.

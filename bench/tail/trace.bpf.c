@@ -48,7 +48,7 @@ enum kind { /* events.go is the twin */
 	POLL,           /* a NAPI poll ended; state: packets, other: ifindex, id: the NAPI, thread: netns */
 	CALL,           /* a system call began; thread: who, state: its number */
 	CALL_END,       /* and ended */
-	SAMPLE,         /* thread: who ran, id: where */
+	SAMPLE,         /* thread: who ran, state: its stack in stacks, negative if it has none */
 };
 
 enum interrupt { DEVICE, TIMER, RESCHEDULE, FUNCTION };
@@ -69,7 +69,7 @@ struct cursor { /* of a CPU; a cache line of its own */
 };
 
 volatile const __u32 room = 0;       /* events of a CPU */
-volatile const __u32 processes[2] = {}; /* whose system calls are events */
+volatile const __u32 processes[2] = {}; /* whose system calls are events; whose threads are sampled is the second */
 
 struct { /* the loader sets the size: room for each CPU */
 	UINT(type, MAP_ARRAY);
@@ -94,10 +94,24 @@ struct { /* names of threads that ran */
 	TYPE(value, struct name);
 } names SEC(".maps");
 
+enum { STACK_TRACE = 7, STACK_DEPTH = 32 };
+
+struct stack {
+	__u64 functions[STACK_DEPTH];
+};
+
+struct { /* of samples, in user space */
+	UINT(type, STACK_TRACE);
+	UINT(max_entries, 16384);
+	TYPE(key, __u32);
+	TYPE(value, struct stack);
+} stacks SEC(".maps");
+
 static long (*const map_update)(void *map, const void *key, const void *value, __u64 flags) = (void *)2;
 static __u64 (*const ktime_get_ns)(void) = (void *)5;
 static __u32 (*const smp_processor_id)(void) = (void *)8;
 static __u64 (*const current_pid_tgid)(void) = (void *)14;
+static long (*const stack_id)(void *ctx, void *map, __u64 flags) = (void *)27;
 
 INLINE void note(__u16 kind, __u32 thread, __u32 other, __u32 state, __u64 id)
 {
@@ -196,6 +210,14 @@ SEC("tp_btf/sys_exit") int sys_exit(__u64 *ctx)
 	__u64 id = current_pid_tgid();
 	if (watched(id >> 32))
 		note(CALL_END, id, 0, 0, 0);
+	return 0;
+}
+
+enum { USER_STACK = 1 << 8, FAST_COMPARE = 1 << 9 };
+
+SEC("perf_event") int sample(void *ctx)
+{
+	note(SAMPLE, current_pid_tgid(), 0, stack_id(ctx, &stacks, USER_STACK | FAST_COMPARE), 0);
 	return 0;
 }
 

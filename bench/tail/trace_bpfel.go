@@ -36,6 +36,11 @@ type traceName struct {
 	Text    [16]int8
 }
 
+type traceStack struct {
+	_         structs.HostLayout
+	Functions [32]uint64
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -43,6 +48,7 @@ const (
 	traceMapCursors                  = "cursors"
 	traceMapEvents                   = "events"
 	traceMapNames                    = "names"
+	traceMapStacks                   = "stacks"
 	traceProgCallFunctionSingleEntry = "call_function_single_entry"
 	traceProgCallFunctionSingleExit  = "call_function_single_exit"
 	traceProgIrqHandlerEntry         = "irq_handler_entry"
@@ -52,6 +58,7 @@ const (
 	traceProgNapiPoll                = "napi_poll"
 	traceProgRescheduleEntry         = "reschedule_entry"
 	traceProgRescheduleExit          = "reschedule_exit"
+	traceProgSample                  = "sample"
 	traceProgSchedSwitch             = "sched_switch"
 	traceProgSchedWaking             = "sched_waking"
 	traceProgSoftirqEntry            = "softirq_entry"
@@ -113,6 +120,7 @@ type traceProgramSpecs struct {
 	NapiPoll                *ebpf.ProgramSpec `ebpf:"napi_poll"`
 	RescheduleEntry         *ebpf.ProgramSpec `ebpf:"reschedule_entry"`
 	RescheduleExit          *ebpf.ProgramSpec `ebpf:"reschedule_exit"`
+	Sample                  *ebpf.ProgramSpec `ebpf:"sample"`
 	SchedSwitch             *ebpf.ProgramSpec `ebpf:"sched_switch"`
 	SchedWaking             *ebpf.ProgramSpec `ebpf:"sched_waking"`
 	SoftirqEntry            *ebpf.ProgramSpec `ebpf:"softirq_entry"`
@@ -128,6 +136,7 @@ type traceMapSpecs struct {
 	Cursors *ebpf.MapSpec `ebpf:"cursors"`
 	Events  *ebpf.MapSpec `ebpf:"events"`
 	Names   *ebpf.MapSpec `ebpf:"names"`
+	Stacks  *ebpf.MapSpec `ebpf:"stacks"`
 }
 
 // traceVariableSpecs contains global variables before they are loaded into the kernel.
@@ -161,6 +170,7 @@ type traceMaps struct {
 	Cursors *ebpf.Map `ebpf:"cursors"`
 	Events  *ebpf.Map `ebpf:"events"`
 	Names   *ebpf.Map `ebpf:"names"`
+	Stacks  *ebpf.Map `ebpf:"stacks"`
 }
 
 func (m *traceMaps) Close() error {
@@ -168,6 +178,7 @@ func (m *traceMaps) Close() error {
 		m.Cursors,
 		m.Events,
 		m.Names,
+		m.Stacks,
 	)
 }
 
@@ -192,6 +203,7 @@ type tracePrograms struct {
 	NapiPoll                *ebpf.Program `ebpf:"napi_poll"`
 	RescheduleEntry         *ebpf.Program `ebpf:"reschedule_entry"`
 	RescheduleExit          *ebpf.Program `ebpf:"reschedule_exit"`
+	Sample                  *ebpf.Program `ebpf:"sample"`
 	SchedSwitch             *ebpf.Program `ebpf:"sched_switch"`
 	SchedWaking             *ebpf.Program `ebpf:"sched_waking"`
 	SoftirqEntry            *ebpf.Program `ebpf:"softirq_entry"`
@@ -211,6 +223,7 @@ func (p *tracePrograms) Close() error {
 		p.NapiPoll,
 		p.RescheduleEntry,
 		p.RescheduleExit,
+		p.Sample,
 		p.SchedSwitch,
 		p.SchedWaking,
 		p.SoftirqEntry,

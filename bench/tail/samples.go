@@ -1,0 +1,165 @@
+package tail
+
+import (
+	"debug/elf"
+	"debug/gosym"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// samplePeriod is the processor time of a thread between two samples of it. One costs some 8 us.
+const samplePeriod = 250_000 // ns
+
+// sample is what a thread of the forwarder did at a time.
+type sample struct {
+	at   uint64
+	work string // see workOf
+}
+
+func sampleAt(s *sample) uint64 { return s.at }
+
+// sampleThreads has a program run whenever a thread of a process has used samplePeriod. Threads
+// that the process starts later are sampled, too.
+func sampleThreads(process int, program *ebpf.Program) (events []*os.File, err error) {
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", process))
+	if err != nil {
+		return nil, fmt.Errorf("threads of the forwarder: %w", err)
+	}
+	attr := unix.PerfEventAttr{
+		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_TASK_CLOCK, Sample: samplePeriod,
+		Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})), Bits: unix.PerfBitInherit,
+	}
+	for _, task := range tasks {
+		id, err := strconv.Atoi(task.Name())
+		if err != nil {
+			continue
+		}
+		fd, err := unix.PerfEventOpen(&attr, id, -1, -1, unix.PERF_FLAG_FD_CLOEXEC)
+		if errors.Is(err, unix.ESRCH) {
+			continue // it has ended
+		} else if err != nil {
+			return events, fmt.Errorf("perf_event_open of a thread of the forwarder: %w", err)
+		}
+		events = append(events, os.NewFile(uintptr(fd), "perf event"))
+		err = unix.IoctlSetInt(fd, unix.PERF_EVENT_IOC_SET_BPF, program.FD())
+		if err != nil {
+			return events, fmt.Errorf("attach to a perf event (Linux 4.9, CONFIG_BPF_EVENTS): %w", err)
+		}
+	}
+	return events, nil
+}
+
+// symbols names the functions of a process.
+type symbols struct{ table *gosym.Table }
+
+// symbolsOf reads a running process's table of functions, which Go's linker keeps when it strips
+// symbols. A program in another language has none.
+func symbolsOf(process int) (s symbols, err error) {
+	f, err := elf.Open(fmt.Sprintf("/proc/%d/exe", process))
+	if err != nil {
+		return s, fmt.Errorf("the forwarder's program: %w", err)
+	}
+	defer f.Close()
+	lines, code := f.Section(".gopclntab"), f.Section(".text")
+	if lines == nil || code == nil || f.Type != elf.ET_EXEC {
+		return s, nil
+	}
+	data, err := lines.Data()
+	if err == nil {
+		s.table, err = gosym.NewTable(nil, gosym.NewLineTable(data, code.Addr))
+	}
+	if err != nil {
+		return s, fmt.Errorf("the forwarder's table of functions: %w", err)
+	}
+	return s, nil
+}
+
+// stack is the functions of a call stack, the innermost first.
+func (s *symbols) stack(addresses []uint64) (functions []string) {
+	if s.table == nil {
+		return nil
+	}
+	for i, pc := range addresses {
+		if pc == 0 {
+			break
+		}
+		if i > 0 {
+			pc-- // an address of return is after the call
+		}
+		if f := s.table.PCToFunc(pc); f != nil {
+			functions = append(functions, f.Name)
+		}
+	}
+	return functions
+}
+
+// runtimeWork are parts of the Go runtime by functions' names in a stack. They come before a
+// worker's own work, in which a goroutine may have to help.
+var runtimeWork = []struct{ prefix, work string }{
+	{"runtime.gcStart", "Go: garbage collection"},
+	{"runtime.gcAssist", "Go: garbage collection"},
+	{"runtime.gcBgMark", "Go: garbage collection"},
+	{"runtime.gcDrain", "Go: garbage collection"},
+	{"runtime.gcMark", "Go: garbage collection"},
+	{"runtime.gcFlush", "Go: garbage collection"},
+	{"runtime.wbBufFlush", "Go: garbage collection"},
+	{"runtime.bgsweep", "Go: garbage collection"},
+	{"runtime.scanstack", "Go: garbage collection"},
+	{"runtime.mallocgc", "Go: memory"},
+	{"runtime.morestack", "Go: stack"},
+	{"runtime.asyncPreempt", "Go: preemption"},
+	{"runtime.schedule", "Go: scheduler"},
+	{"runtime.findRunnable", "Go: scheduler"},
+	{"runtime.mcall", "Go: scheduler"},
+}
+
+// ownWork are the parts of a worker's loop by its functions' names; the innermost that is here
+// counts.
+var ownWork = map[string]string{
+	"fastpath/thread.Yield":              "yield",
+	"fastpath.(*Runner).sleep":           "begins or ends a sleep",
+	"fastpath.(*Worker).expire":          "expiry",
+	"fastpath.(*Worker).begin":           "new tables",
+	"fastpath.(*Worker).rebind":          "new tables",
+	"fastpath.(*Worker).publish":         "counters",
+	"fastpath.(*Worker).publishBackends": "counters",
+	"fastpath.(*Worker).admit":           "new flows",
+	"fastpath.(*Worker).admitPlanned":    "new flows",
+	"fastpath.(*Worker).prepare":         "new flows",
+	"fastpath.(*Worker).openParked":      "new flows",
+	"fastpath.(*Worker).release":         "held packets",
+	"fastpath.(*Worker).releaseHops":     "held packets",
+	"fastpath.(*Worker).judgeAll":        "forwarding",
+	"fastpath.(*Worker).transmit":        "rings",
+	"fastpath.(*Worker).reclaim":         "rings",
+	"fastpath.(*tasks).run":              "others' requests",
+	"fastpath.(*Worker).Step":            "looks for packets",
+	"fastpath.(*Runner).loop":            "looks for packets",
+}
+
+// module begins the names of our packages.
+const module = "sluice.dev/sluice/"
+
+// workOf says what a thread with a stack does: "" if nothing is known of its functions.
+func workOf(functions []string) string {
+	for _, f := range functions {
+		for _, r := range runtimeWork {
+			if strings.HasPrefix(f, r.prefix) {
+				return r.work
+			}
+		}
+	}
+	for _, f := range functions {
+		if work, ok := ownWork[strings.TrimPrefix(f, module)]; ok {
+			return work
+		}
+	}
+	return ""
+}
