@@ -38,8 +38,12 @@ func Each(ctx context.Context, c Config, keep int, use func(context.Context, *Vi
 	if _, err := launch.Sweep(); err != nil {
 		return err
 	}
+	older, err := c.findBefore(ctx)
+	if err != nil {
+		return err
+	}
 	s := newStage(&c)
-	s.keep = keep
+	s.before, s.keep = older, keep
 	defer func() { err = errors.Join(err, s.close()) }()
 	if err := s.open(ctx); err != nil {
 		return err

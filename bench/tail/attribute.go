@@ -258,7 +258,7 @@ func (j *judge) stateCause(id uint32, own Cause, time uint64) (Cause, string) {
 		return WakeUp, ""
 	case s != running && on.context == inThread:
 		name := j.nameOf(on.thread)
-		if work := j.workAt(on.thread, time); work != "" {
+		if work := j.turnAt(on.thread, time); work != "" {
 			name += ": " + work
 		}
 		return Behind, name

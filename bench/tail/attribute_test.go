@@ -295,6 +295,8 @@ func TestWorkOf(t *testing.T) {
 		{[]string{"runtime.gcDrain", "runtime.gcAssistAlloc", "runtime.mallocgc", step, loop},
 			"Go: garbage collection"},
 		{[]string{step, loop}, "looks for packets"},
+		{[]string{"syscall.Syscall", module + "control/neigh.list", module + "control/neigh.(*Table).Watch",
+			"runtime.goexit"}, "control/neigh.list"},
 		{[]string{"main.main"}, ""},
 		{nil, ""},
 	} {

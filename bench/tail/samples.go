@@ -147,7 +147,8 @@ var ownWork = map[string]string{
 // module begins the names of our packages.
 const module = "sluice.dev/sluice/"
 
-// workOf says what a thread with a stack does: "" if nothing is known of its functions.
+// workOf says what a thread with a stack does, of goroutines that are not a worker's by the
+// innermost of our functions: "" if it has none.
 func workOf(functions []string) string {
 	for _, f := range functions {
 		for _, r := range runtimeWork {
@@ -159,6 +160,11 @@ func workOf(functions []string) string {
 	for _, f := range functions {
 		if work, ok := ownWork[strings.TrimPrefix(f, module)]; ok {
 			return work
+		}
+	}
+	for _, f := range functions {
+		if name, ours := strings.CutPrefix(f, module); ours {
+			return name
 		}
 	}
 	return ""

@@ -56,7 +56,7 @@ type timeline struct {
 	cpus      map[uint16][]span
 	states    map[uint32][]change
 	calls     map[uint32][]called
-	samples   map[uint32][]sample // outside of system calls
+	samples   map[uint32][]sample
 	// polls are by NAPI of an interface.
 	polls map[device]map[uint64][]poll
 }
@@ -129,9 +129,7 @@ func newTimeline(r *recording) *timeline {
 		case call:
 			t.calls[e.thread] = append(t.calls[e.thread], called{from: e.at, to: ^uint64(0), number: e.state})
 		case sampled:
-			if list := t.calls[e.thread]; len(list) == 0 || list[len(list)-1].to <= e.at {
-				t.samples[e.thread] = append(t.samples[e.thread], sample{at: e.at, work: r.works[e.state]})
-			}
+			t.samples[e.thread] = append(t.samples[e.thread], sample{at: e.at, work: r.works[e.state]})
 		case callEnd:
 			if list := t.calls[e.thread]; len(list) > 0 && list[len(list)-1].to == ^uint64(0) {
 				list[len(list)-1].to = e.at
@@ -203,7 +201,7 @@ func (t *timeline) callAt(thread uint32, time uint64) (c called, ok bool) {
 // workAt is what a thread did at a time, by the nearest sample of the time between two of its
 // system calls; "" if there is none.
 func (t *timeline) workAt(thread uint32, time uint64) string {
-	list, calls := t.samples[thread], t.calls[thread]
+	calls := t.calls[thread]
 	from, to := uint64(0), ^uint64(0)
 	k := at(calls, callFrom, time)
 	if k >= 0 {
@@ -212,6 +210,17 @@ func (t *timeline) workAt(thread uint32, time uint64) string {
 	if k+1 < len(calls) {
 		to = calls[k+1].from
 	}
+	return t.sampled(thread, time, from, to)
+}
+
+// turnAt is workAt for a thread that others wait for: what it does in system calls counts.
+func (t *timeline) turnAt(thread uint32, time uint64) string {
+	return t.sampled(thread, time, time-min(time, 2*samplePeriod), time+2*samplePeriod)
+}
+
+// sampled is the work of the sample of a time that is nearest to one in it.
+func (t *timeline) sampled(thread uint32, time, from, to uint64) string {
+	list := t.samples[thread]
 	i := at(list, sampleAt, time)
 	before := i >= 0 && list[i].at >= from
 	after := i+1 < len(list) && list[i+1].at < to

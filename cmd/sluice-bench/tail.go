@@ -52,6 +52,7 @@ func tailCommand() *cobra.Command {
 	f.DurationVar(&c.Settle, "settle", c.Settle, "of slow traffic to each system before that")
 	f.StringVar(&c.Options, "sluice-options", "",
 		"more of Sluice's configuration, as YAML, for a system sluice-options")
+	f.StringVar(&c.Before, "before", "", "an older sluice, or its directory, beside this one as sluice-before")
 	f.IntVar(&c.Worst, "worst", c.Worst, "slowest packets of each trial to print with their whole way")
 	f.StringVar(&c.JSON, "json", "", "save the results in this file")
 	return command
