@@ -34,13 +34,13 @@ func (d *Daemon) served(ctx context.Context) {
 	if err := d.steer.DetachOthers(); err != nil {
 		d.log.Warn("what a predecessor left could not be removed", "error", err)
 	}
-	d.lookReach(ctx)
+	d.lookReach()
 	d.beat()
 	close(d.open)
 	d.log.Info("forwarding", "workers", d.workers.Len(), "took", time.Since(d.startedAt).Round(time.Millisecond))
 	d.spawn(func() { d.heartbeat(ctx) })
 	d.spawn(func() { d.serveHandOver(ctx) })
-	d.ports.Watch(ctx, func() { d.lookReach(ctx) }, d.watchHostLink, d.watchLocalPorts, d.lookReach)
+	d.ports.Watch(ctx, d.lookReach, d.watchHostLink, d.watchLocalPorts)
 }
 
 // adoptFlows counts a predecessor's flows for their backends. It runs beside the workers: it

@@ -40,7 +40,7 @@ func (d *Daemon) watchLocalPorts(context.Context) {
 }
 
 // lookReach judges whether backends can be reached. One goroutine at a time may call it.
-func (d *Daemon) lookReach(context.Context) {
+func (d *Daemon) lookReach() {
 	r := &d.reach
 	s, w := d.snapshot(), d.mirror.Ways() // before the links, as Judge.Look requires
 	if r.snapshot != s || r.ways != w {

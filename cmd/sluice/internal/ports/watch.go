@@ -4,27 +4,39 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
 )
 
-// watchEvery is how often ports are looked at. The sockets of a deleted device report that, too.
-const watchEvery = 500 * time.Millisecond
+const (
+	// watchEvery is how often ports are looked at: what keeps packets from arriving. The sockets of
+	// a deleted device report that, too.
+	watchEvery = 500 * time.Millisecond
+	// readEvery is how often all else is read again that the kernel does not tell of, as the number
+	// of queues. Every reading is system calls and netlink dumps: where they run on a worker's CPU,
+	// at watchEvery, it takes that from one packet in 500.
+	readEvery = 2 * time.Second
+	// stirFor is how long all is read at watchEvery after something has changed: more follows, and
+	// old MAC addresses are to be forgotten (keepMAC).
+	stirFor = 5 * time.Second
+)
 
 // breath is the pause between two parts of a look. A thread that does system calls on a worker's
 // CPU keeps it until it sleeps: done at once, a look is a millisecond in which packets wait.
 const breath = 5 * time.Millisecond
 
 // Watch looks at the ports again and again until ctx is done. It opens those again whose device was
-// changed, or deleted and created again, and those whose program was detached. It calls changed at
-// once when the kernel tells of a change of a link, and first before each look, all one after
-// another.
-func (s *Set) Watch(ctx context.Context, changed func(), first ...func(context.Context)) {
+// changed, or deleted and created again, and those whose program was detached. It calls looked
+// after each look, and at once when the kernel tells of a change of a link, and first before it
+// reads everything, all one after another.
+func (s *Set) Watch(ctx context.Context, looked func(), first ...func(context.Context)) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	links := s.watchLinks(ctx)
 	listen, rest := links, (<-chan time.Time)(nil)
+	var pace readings
 	for {
 		select {
 		case <-ctx.Done():
@@ -35,7 +47,8 @@ func (s *Set) Watch(ctx context.Context, changed func(), first ...func(context.C
 			}
 			took := s.linksChanged()
 			s.Resume()
-			changed()
+			looked()
+			pace.stir(time.Now())
 			listen, rest = nil, time.After(restPerReading*took)
 			continue
 		case <-rest:
@@ -43,27 +56,68 @@ func (s *Set) Watch(ctx context.Context, changed func(), first ...func(context.C
 			continue
 		case <-tick.C:
 		}
-		if s.enter(ctx) {
-			s.look(ctx, first)
-			s.Resume()
+		if !s.enter(ctx) {
+			return
 		}
+		now := time.Now()
+		if s.restless() {
+			pace.stir(now)
+		}
+		s.look(ctx, pace.due(now), first)
+		s.Resume()
+		looked()
 	}
 }
 
-func (s *Set) look(ctx context.Context, first []func(context.Context)) {
-	for _, f := range first {
-		f(ctx)
-		breathe(ctx)
+// readings is when everything about the ports is to be read again.
+type readings struct{ last, stirred time.Time }
+
+// stir makes the readings of some time frequent.
+func (r *readings) stir(now time.Time) { r.stirred = now }
+
+// due reports whether everything is to be read at a look, which then is.
+func (r *readings) due(now time.Time) bool {
+	if now.Sub(r.stirred) >= stirFor && now.Sub(r.last) < readEvery-watchEvery/2 {
+		return false
 	}
-	s.followAll(time.Now())
+	r.last = now
+	return true
+}
+
+// restless reports whether a port is not as it should be, or not known to be.
+func (s *Set) restless() bool {
+	return slices.ContainsFunc(s.ports, func(p *port) bool { return !p.isOpen() || !p.suspected.since.IsZero() })
+}
+
+// look looks at all ports; with all it reads everything about them again.
+func (s *Set) look(ctx context.Context, all bool, first []func(context.Context)) {
+	if all {
+		for _, f := range first {
+			f(ctx)
+			breathe(ctx)
+		}
+		s.followAll(time.Now())
+	}
 	for _, p := range s.ports {
-		if breathe(ctx); ctx.Err() != nil || !s.check(ctx, p) {
+		if breathe(ctx); ctx.Err() != nil || !all && s.receives(p) || !s.check(ctx, p) {
 			continue
 		}
 		if err := s.AttachEgress(); err != nil {
 			s.log.Warn("egress program", "error", err)
 		}
 	}
+}
+
+// receives reports whether a port's packets still come to its sockets; those of queues that another
+// tool has taken away do again.
+func (s *Set) receives(p *port) bool {
+	p.mu.Lock()
+	works := p.open && !p.gone() && p.attach.Check() == nil
+	p.mu.Unlock()
+	if works {
+		s.keepSockets(p)
+	}
+	return works
 }
 
 // breathe sleeps for a breath.
@@ -150,13 +204,19 @@ func (p *port) reopenReason() error {
 	if n := p.servable(dev); n != p.served {
 		return fmt.Errorf("%d queues are served, and it has %d now", p.served, dev.Queues)
 	}
-	for _, sl := range p.slots {
-		if socket := sl.socket.Load(); socket != nil && socket.Gone() {
-			return errors.New("device was deleted")
-		}
+	if p.gone() {
+		return errors.New("device was deleted")
 	}
 	if err := p.lostProgram(&dev); err != nil {
 		return err
 	}
 	return p.attach.Check()
+}
+
+// gone reports whether the sockets' device was deleted.
+func (p *port) gone() bool {
+	return slices.ContainsFunc(p.slots, func(sl *slot) bool {
+		socket := sl.socket.Load()
+		return socket != nil && socket.Gone()
+	})
 }
