@@ -88,9 +88,9 @@ func TestTakeOverStopped(t *testing.T) {
 	if err := syscall.Kill(second, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	want := load.answered.Load() + 5000
+	want := load.Answered() + 5000
 	forwards := func(context.Context) error {
-		if got := load.answered.Load(); got < want {
+		if got := load.Answered(); got < want {
 			return fmt.Errorf("%d datagrams answered, want %d", got, want)
 		}
 		return nil
@@ -115,11 +115,11 @@ func TestTakeOverStopped(t *testing.T) {
 	if full() && left != first {
 		t.Errorf("process %d forwards, want %d", left, first)
 	}
-	want = load.answered.Load() + 1000
+	want = load.Answered() + 1000
 	if err := topo.Until(l.ctx, 20*time.Second, 10*time.Millisecond, forwards); err != nil {
 		t.Errorf("afterwards: %v\n%s", err, l.gate.Log())
 	}
-	sent, lost, repeated, err := load.end()
+	sent, lost, repeated, err := load.Finish()
 	if lost > 0 || repeated > 0 || err != nil {
 		t.Errorf("%d of %d datagrams lost, %d repeated, %v\n%s", lost, sent, repeated, err, l.gate.Log())
 	}

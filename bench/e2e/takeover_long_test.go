@@ -159,11 +159,11 @@ func TestTakeOverAtRate(t *testing.T) {
 		options: handsOver, lasts: 20 * time.Minute})
 	client := l.Clients[0]
 	run := func(rate int, meanwhile func()) (sent, lost, repeated uint64) {
-		loads := []*numbered{l.numberAt(rate, client, client.Addr4(), at(vip4, dnsPort)),
+		loads := []*topo.Numbered{l.numberAt(rate, client, client.Addr4(), at(vip4, dnsPort)),
 			l.numberAt(rate, client, client.Addr6(), at(vip6, dnsPort))}
 		meanwhile()
 		for _, n := range loads {
-			s, missing, again, err := n.end()
+			s, missing, again, err := n.Finish()
 			if err != nil {
 				t.Fatal(err)
 			}

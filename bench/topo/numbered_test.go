@@ -1,0 +1,56 @@
+//go:build root
+
+package topo
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"testing"
+)
+
+// TestNumbered: what is lost and what comes twice is counted, with a rate and without, and nothing
+// else is.
+func TestNumbered(t *testing.T) {
+	n := build(t, Config{})
+	server, err := n.Backends[0].ListenPacket("udp", netip.AddrPortFrom(n.Backends[0].Addr4(), testPort).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	const lost, twice = 7, 9
+	go func() {
+		var b [2048]byte
+		for {
+			got, from, err := server.ReadFrom(b[:])
+			if err != nil {
+				return
+			}
+			answer := append([]byte("backend "), b[:got]...)
+			switch binary.BigEndian.Uint64(b[:]) {
+			case lost:
+				continue
+			case twice:
+				write(server, answer, from)
+			}
+			write(server, answer, from)
+		}
+	}()
+	for name, rate := range map[string]int{"a hundred under way": 0, "by the clock": 1000} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			load, err := n.Clients[0].Number(NumberedLoad{From: n.Clients[0].Addr4(), Rate: rate,
+				To: netip.AddrPortFrom(n.Backends[0].Addr4(), testPort)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			waitFor(t, "500 answers", func() bool { return load.Answered() > 500 })
+			sent, missing, repeated, err := load.Finish()
+			if missing != 1 || repeated != 1 || sent <= 500 || err != nil {
+				t.Errorf("of %d datagrams %d lost, want 1, %d repeated, want 1, %v", sent, missing, repeated, err)
+			}
+		})
+	}
+}
+
+func write(c net.PacketConn, b []byte, to net.Addr) { _, _ = c.WriteTo(b, to) }
