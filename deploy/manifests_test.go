@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -184,8 +185,23 @@ func TestAnnouncerManifests(t *testing.T) {
 	if s := set.Spec.Selector.MatchLabels["app.kubernetes.io/name"]; s == "sluice" {
 		t.Error("the gateways' selector matches the announcer's pods")
 	}
-	if !pod.HostNetwork || !slices.Contains(c.Args, "--gateway=/run/sluice/pulse.sock") {
+	gateway, err := config.ParseFile("gateway.yaml", []byte(readManifests(t).configMap.Data["gateway.yaml"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !pod.HostNetwork || !slices.Contains(c.Args, "--gateway="+gateway.PulseSocket()) {
 		t.Errorf("it does not find the gateway: %q", c.Args)
+	}
+	// By the other sockets of stateDir a gateway can be changed, or taken over.
+	pulse := filepath.Dir(gateway.PulseSocket())
+	if diff := gocmp.Diff(map[string]string{pulse: pulse, "/run/sluice-announcer": "/run/sluice-announcer"},
+		hostPaths(&pod)); diff != "" {
+		t.Errorf("what is mounted from the host, -want +got:\n%s", diff)
+	}
+	for _, m := range c.VolumeMounts {
+		if m.MountPath == pulse && !m.ReadOnly {
+			t.Error("it may write where the gateway's socket is")
+		}
 	}
 }
 

@@ -138,7 +138,7 @@ func (m *member) start(flags ...string) {
 	m.process, err = m.Host.Start(topo.Command{Path: "setpriv", Stdout: m.log, Stderr: m.log, Args: append([]string{
 		"--bounding-set", "-all,+net_raw", "--inh-caps", "-all", "--", announcer,
 		"--config", filepath.Join(m.s.dir, "objects.yaml"), "--node-name", m.name, "--state-dir", m.state(),
-		"--log", "text", "--gateway", filepath.Join(m.gate.StateDir(), "pulse.sock"),
+		"--log", "text", "--gateway", m.gate.PulseSocket(),
 		"--layer2-key", filepath.Join(m.s.dir, "key"), "--listen", "127.0.0.1:9472", "--hold", "0s"}, flags...)})
 	must(t, err)
 }

@@ -86,7 +86,7 @@ func TestTakeOverKeepsPulse(t *testing.T) {
 	var wrong []string
 	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
-	go pulse.Follow(ctx, filepath.Join(l.gate.StateDir(), "pulse.sock"), func(s pulse.Sight) {
+	go pulse.Follow(ctx, l.gate.PulseSocket(), func(s pulse.Sight) {
 		mu.Lock()
 		defer mu.Unlock()
 		if last.State != nil && (s.Lost != "" || s.State.Phase != pulse.Serving || len(s.State.Failures) > 0) {

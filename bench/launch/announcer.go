@@ -42,7 +42,7 @@ func (a *Announcer) Start() error {
 	defer log.Close() // the process has its own
 	a.process, err = a.Host.Start(topo.Command{Path: "setpriv", Stdout: log, Stderr: log, Args: append([]string{
 		"--bounding-set", "-all,+net_raw", "--inh-caps", "-all", "--", a.Path, "--node-name", a.Node, "--state-dir",
-		a.StateDir(), "--log", "text", "--gateway", filepath.Join(a.Gateway.StateDir(), "pulse.sock"), "--listen", "",
+		a.StateDir(), "--log", "text", "--gateway", a.Gateway.PulseSocket(), "--listen", "",
 	}, a.Args...)})
 	return err
 }

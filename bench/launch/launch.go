@@ -115,6 +115,11 @@ func (g *Gateway) LogFile() string { return g.path(logFile) }
 // Socket is the path of the status socket, for `sluice --socket`.
 func (g *Gateway) Socket() string { return g.path(filepath.Join(stateDir, socketFile)) }
 
+// PulseSocket is the path of the socket that announcers read.
+func (g *Gateway) PulseSocket() string {
+	return g.path(filepath.Join(stateDir, config.PulseDirectory, config.PulseSocketFile))
+}
+
 // StateDir is the directory of the daemon's files, such as the flow table.
 func (g *Gateway) StateDir() string { return g.path(stateDir) }
 

@@ -71,7 +71,8 @@ func command() *cobra.Command {
 	p.BoolVar(&f.metallb, "metallb-objects", true, "read objects of metallb.io, too, where they are installed")
 	p.StringVar(&f.node, "node-name", os.Getenv("SLUICE_NODE_NAME"),
 		"this node; by default $SLUICE_NODE_NAME, or the host name")
-	p.StringVar(&f.gateway, "gateway", "/run/sluice/pulse.sock", "socket of the gateway: pulse.sock in its stateDir")
+	p.StringVar(&f.gateway, "gateway", "/run/sluice/pulse/pulse.sock",
+		"socket of the gateway: pulse/pulse.sock in its stateDir")
 	p.StringVar(&f.stateDir, "state-dir", filepath.Dir(view.DefaultSocket), "for the status socket, and for the next "+
 		"process")
 	p.DurationVar(&f.hold, "hold", announce.DefaultHold,

@@ -372,10 +372,20 @@ const (
 func (c *Configuration) StatusSocket() string { return filepath.Join(c.StateDir, "status.sock") }
 
 // PulseSocket returns the path of the socket on which the gateway says that it forwards, and what.
-func (c *Configuration) PulseSocket() string { return filepath.Join(c.StateDir, PulseSocketFile) }
+func (c *Configuration) PulseSocket() string {
+	return filepath.Join(c.StateDir, PulseDirectory, PulseSocketFile)
+}
 
-// PulseSocketFile is that socket's name.
-const PulseSocketFile = "pulse.sock"
+// PulseSocketBefore is where that socket was in builds from before it had a directory of its own.
+func (c *Configuration) PulseSocketBefore() string { return filepath.Join(c.StateDir, PulseSocketFile) }
+
+const (
+	// PulseDirectory is in stateDir and has nothing but that socket: a container of who reads the
+	// pulse has it mounted, and can reach no other socket of the gateway by it.
+	PulseDirectory = "pulse"
+	// PulseSocketFile is that socket's name.
+	PulseSocketFile = "pulse.sock"
+)
 
 // WaitingSocket returns the path of the status socket of a process that waits for another one.
 func (c *Configuration) WaitingSocket() string { return filepath.Join(c.StateDir, WaitingSocketFile) }

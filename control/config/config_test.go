@@ -164,9 +164,8 @@ func TestBadFields(t *testing.T) {
 		{"source address of a martian", "snat: {addresses: [0.1.2.3]}",
 			"gw.yaml:5: snat.addresses[0]: is 0.1.2.3, write an address that backends can answer to"},
 		{"relative path", "stateDir: run", `gw.yaml:5: stateDir: is "run", write an absolute path`},
-		{"long socket", "stateDir: /" + strings.Repeat("s", 96),
-			"gw.yaml:5: stateDir: is so long that the path of the status socket in it (status.sock) has 109 " +
-				"characters"},
+		{"long socket", "stateDir: /" + strings.Repeat("s", 90),
+			"gw.yaml:5: stateDir: is so long that the path of a socket in it (pulse/pulse.sock) has 108 characters"},
 		{"metrics without port", "metrics: {address: localhost}",
 			`gw.yaml:5: metrics.address: is "localhost", write address:port`},
 		{"metrics in the SNAT range", "metrics: {address: ':20000'}",

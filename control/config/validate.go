@@ -327,11 +327,10 @@ func (k *check) paths(c *Configuration) {
 			k.fail(p.path, "is %q, write an absolute path", p.value)
 		}
 	}
-	if s := c.StatusSocket(); len(s) > maxSocketPath {
+	if s := c.PulseSocket(); len(s) > maxSocketPath { // the longest of all sockets' paths
 		k.fail("stateDir",
-			"is so long that the path of the status socket in it (%s) has %d characters, a unix socket's path has at "+
-				"most %d",
-			filepath.Base(s), len(s), maxSocketPath)
+			"is so long that the path of a socket in it (%s) has %d characters, a unix socket's path has at most %d",
+			filepath.Join(PulseDirectory, PulseSocketFile), len(s), maxSocketPath)
 	}
 	k.listener(c, "metrics.address", c.Metrics.Address)
 	k.metrics(&c.Metrics)

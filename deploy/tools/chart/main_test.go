@@ -75,7 +75,7 @@ func TestValues(t *testing.T) {
 		{name: "an announcer", values: values{"announcer": values{"enabled": true, "hold": "0s"}},
 			want: "- --hold=0s"},
 		{name: "an announcer's gateway", values: values{"announcer": values{"enabled": true},
-			"config": values{"stateDir": "/run/gate"}}, want: "- --gateway=/run/gate/pulse.sock"},
+			"config": values{"stateDir": "/run/gate"}}, want: "- --gateway=/run/gate/pulse/pulse.sock"},
 		{name: "an announcer with a hold that is none", values: values{"announcer": values{"enabled": true,
 			"hold": "long"}}, refusedBecause: "hold"},
 		{name: "no objects of MetalLB", values: values{"announcer": values{"enabled": true, "metallbObjects": false}},

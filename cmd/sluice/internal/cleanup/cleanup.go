@@ -36,7 +36,9 @@ var ErrRunning = errors.New("sluice runs")
 
 // files are the daemon's in stateDir.
 var files = []string{"flows", "flows.new", "pins", "modes.json", "modes.json.new", "napi.json", "napi.json.new",
-	"bpffs", "bpffs.new", "status.sock", config.WaitingSocketFile, config.PulseSocketFile, config.HandOverSocketFile,
+	"bpffs", "bpffs.new", "status.sock", config.WaitingSocketFile, config.HandOverSocketFile,
+	filepath.Join(config.PulseDirectory, config.PulseSocketFile),
+	config.PulseSocketFile, // of a build from before it had a directory
 	drains.Name, drains.Name + trusted.NewSuffix, assign.File, assign.File + trusted.NewSuffix}
 
 // Run removes all that a daemon with this configuration made, and returns what that was, also
@@ -146,9 +148,11 @@ func removeFiles(c *config.Configuration) (removed []string, err error) {
 			return removed, err
 		}
 	}
-	// It is not ours if something else is in it, or if it is mounted, as in a pod.
-	if os.Remove(c.StateDir) == nil {
-		removed = append(removed, c.StateDir)
+	// A directory is not ours if something else is in it, or if it is mounted, as in a pod.
+	for _, dir := range []string{filepath.Dir(c.PulseSocket()), c.StateDir} {
+		if os.Remove(dir) == nil {
+			removed = append(removed, dir)
+		}
 	}
 	return removed, nil
 }

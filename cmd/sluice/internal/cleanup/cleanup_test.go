@@ -27,6 +27,9 @@ func write(t *testing.T, c *config.Configuration, names ...string) {
 		t.Fatal(err)
 	}
 	for _, n := range names {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(c.StateDir, n)), 0o700); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.WriteFile(filepath.Join(c.StateDir, n), []byte("{}"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +44,8 @@ func TestFiles(t *testing.T) {
 		stateDirLeft bool
 	}{
 		{"nothing", nil, nil, false},
-		{"all of a daemon's", []string{"flows", "flows.new", "pins", "modes.json"}, nil, false},
+		{"all of a daemon's", []string{"flows", "flows.new", "pins", "modes.json", "pulse/pulse.sock"}, nil, false},
+		{"the pulse of a build before", []string{"pulse.sock"}, nil, false},
 		{"something of somebody else's", []string{"flows", "notes.txt"}, []string{"notes.txt"}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -7,8 +7,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/control/pulse"
 	"sluice.dev/sluice/fastpath/services"
@@ -24,16 +27,59 @@ type pulses struct {
 	snapshot *services.Snapshot // that last.VIPs are of
 }
 
-// servePulse answers on the socket, which is made if no process before has given its own.
-func (d *Daemon) servePulse(ctx context.Context) (err error) {
-	p := &d.pulses
-	if p.listener == nil {
-		if p.listener, err = unixsocket.Listen(d.config.PulseSocket()); err != nil {
-			return fmt.Errorf("stateDir: pulse socket: %w", err)
-		}
+// servePulse answers on the socket, which is made if no process before has given its own. One that
+// it has given at another path is of a build from before the socket had a directory of its own: it
+// is served beside the new one for as long as this process runs, as announcers of that build read
+// there. It cannot fail where one was given.
+func (d *Daemon) servePulse(ctx context.Context) error {
+	p, path := &d.pulses, d.config.PulseSocket()
+	serve := func(l net.Listener) {
+		d.servers.group.Go(func() { pulse.NewServer(d.pulse, d.log).Serve(ctx, l) })
 	}
-	d.servers.group.Go(func() { pulse.NewServer(d.pulse, d.log).Serve(ctx, p.listener) })
+	given := p.listener
+	if given != nil {
+		serve(given)
+		if given.Addr().String() == path {
+			return nil
+		}
+	} else if err := unixsocket.RemoveStale(d.config.PulseSocketBefore()); err != nil {
+		d.log.Warn("pulse socket of a build before", "error", err)
+	}
+	l, err := listenPulse(path)
+	switch {
+	case err == nil:
+		p.listener = l
+		serve(l)
+	case given == nil:
+		return fmt.Errorf("stateDir: pulse socket: %w", err)
+	default:
+		d.log.Warn("announcers of this version do not hear this process: they read at "+path, "error", err)
+	}
 	return nil
+}
+
+// listenPulse makes the socket, and its directory if that is missing. In a cluster it may be the
+// kubelet's, for the announcer's container.
+func listenPulse(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	return unixsocket.Listen(path)
+}
+
+// removePulseDirectory removes it if it is empty. In a pod it stays, unless the node is no gateway
+// any more: the announcer's pod has it mounted, and would see nothing of one that is made anew.
+func (d *Daemon) removePulseDirectory() {
+	if d.leaving != "" || !isMounted(d.config.StateDir) {
+		_ = os.Remove(filepath.Dir(d.config.PulseSocket()))
+	}
+}
+
+// isMounted reports whether a directory is of another file system than the one above it, as those
+// are that a pod has of its node.
+func isMounted(dir string) bool {
+	var own, above unix.Stat_t
+	return unix.Stat(dir, &own) == nil && unix.Stat(filepath.Dir(dir), &above) == nil && own.Dev != above.Dev
 }
 
 // pulse returns what is so now; the same value as before if nothing has changed.

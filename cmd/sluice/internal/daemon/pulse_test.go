@@ -1,12 +1,22 @@
 package daemon
 
 import (
+	"bufio"
+	"context"
+	"log/slog"
+	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
+	"time"
 
+	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/pulse"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/internal/unixsocket"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -44,5 +54,87 @@ func TestVIPsOf(t *testing.T) {
 	}
 	if got := vipsOf(b.Build()); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// The pulse is on its own socket, whatever the process before has given. A socket at the path of a
+// build before is served as well where it was given, and removed where nobody is behind it.
+func TestPulseSockets(t *testing.T) {
+	t.Parallel()
+	const old, own = "pulse.sock", "pulse/pulse.sock"
+	for _, tt := range []struct {
+		name, given string
+		stale       string
+		answer      []string
+	}{
+		{"a first process", "", "", []string{own}},
+		{"after a build before that died", "", old, []string{own}},
+		{"after this version", own, "", []string{own}},
+		{"after a build before", old, "", []string{old, own}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := config.Default()
+			c.StateDir = shortDirectory(t)
+			d := &Daemon{config: c, log: slog.New(slog.DiscardHandler)}
+			listen := func(name string) *net.UnixListener {
+				path := filepath.Join(c.StateDir, name)
+				must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+				l, err := unixsocket.Listen(path)
+				must(t, err)
+				return l.(*net.UnixListener)
+			}
+			if tt.stale != "" {
+				l := listen(tt.stale)
+				l.SetUnlinkOnClose(false)
+				l.Close()
+			}
+			if tt.given != "" {
+				d.pulses.listener = listen(tt.given)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			must(t, d.servePulse(ctx))
+			if at := d.pulses.listener.Addr().String(); at != c.PulseSocket() {
+				t.Errorf("the next process is given the socket at %s, want %s", at, c.PulseSocket())
+			}
+			for _, name := range []string{old, own} {
+				said, err := firstLine(filepath.Join(c.StateDir, name))
+				if want := slices.Contains(tt.answer, name); want != (err == nil) {
+					t.Errorf("%s says %q, %v; want an answer: %v", name, said, err, want)
+				}
+			}
+			cancel()
+			d.servers.group.Wait()
+			d.leaving = "the node is no gateway any more"
+			d.removePulseDirectory()
+			if left, err := os.ReadDir(c.StateDir); err != nil || len(left) > 0 {
+				t.Errorf("left in stateDir: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+// shortDirectory is a temporary one, in whose path that of a socket has room.
+func shortDirectory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sluice-pulse-")
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func firstLine(socket string) (string, error) {
+	c, err := net.DialTimeout("unix", socket, 10*time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	return bufio.NewReader(c).ReadString('\n')
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -66,7 +66,8 @@ func (d *Daemon) clear(keep bool) (errs []error) {
 			_ = os.Remove(filepath.Join(d.config.StateDir, assign.File))
 		}
 		_ = unixsocket.RemoveStale(d.config.WaitingSocket()) // of one that was killed while it waited
-		_ = os.Remove(d.config.StateDir)                     // if it is empty now
+		d.removePulseDirectory()
+		_ = os.Remove(d.config.StateDir) // if it is empty now
 	}
 	return errs
 }
