@@ -20,6 +20,8 @@ type File struct {
 	Table    *Table
 	Recovery Recovery
 	file     *mapped.File
+	// readerOf is that of this program, or a test's.
+	readerOf func(version uint32) func(meta) meta
 }
 
 // Resize is what becomes of flows that do not fit in a table of the configured size.
@@ -31,10 +33,11 @@ const (
 )
 
 // OpenFile opens or makes the table's file, locks it against other processes for
-// as long as it is open, and recovers the flows in it. From a table of another size they are moved
-// to one of the configured size, which needs the memory of both meanwhile; where that, or the size,
-// is too small, resize decides. A file of another version or a damaged one is replaced by an empty
-// table. Recovery has what was done, and the reason.
+// as long as it is open, and recovers the flows in it. From a table of another size, or of another
+// version that this program knows, they are moved to one of the configured size, which needs the
+// memory of both meanwhile; where that, or the size, is too small, resize decides. A file of a
+// version that it does not know, or a damaged one, is replaced by an empty table. Recovery has what
+// was done, and the reason.
 func OpenFile(path string, c Config, now Time, resize Resize) (*File, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -43,7 +46,7 @@ func OpenFile(path string, c Config, now Time, resize Resize) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &File{file: file}
+	f := &File{file: file, readerOf: readerOf}
 	if err := f.open(path, c, now, resize); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -56,9 +59,9 @@ func (f *File) open(path string, c Config, now Time, resize Resize) error {
 	if err := os.Remove(path + ".new"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	found, why := f.found(c)
+	found, version, why := f.found(c)
 	if why == "" {
-		err := f.takeOver(path, found, c, now, resize)
+		err := f.takeOver(path, found, version, c, now, resize)
 		if err == nil || !errors.Is(err, ErrLayout) {
 			return err
 		}
@@ -73,51 +76,56 @@ func (f *File) open(path string, c Config, now Time, resize Resize) error {
 	return err
 }
 
-// found returns the configuration with the sizes of the table in the file, or why there is no table
-// of this version.
-func (f *File) found(c Config) (found Config, why string) {
+// found returns the configuration with the sizes of the table in the file and its version, or why
+// there is no table of a version that is known.
+func (f *File) found(c Config) (found Config, version uint32, why string) {
 	size, err := f.file.Size()
 	switch {
 	case err != nil:
-		return c, err.Error()
+		return c, 0, err.Error()
 	case size == 0:
-		return c, mapped.NewFile
+		return c, 0, mapped.NewFile
 	}
 	page := heapMemory(headerSize)
 	if _, err := f.file.ReadAt(page, 0); err != nil {
-		return c, fmt.Sprintf("no flow table here: %d bytes", size)
+		return c, 0, fmt.Sprintf("no flow table here: %d bytes", size)
 	}
 	// Safety: the page is aligned, longer than a head, and without pointers.
 	h := (*head)(unsafe.Pointer(&page[0]))
 	switch {
 	case h.magic != headMagic:
-		return c, "no flow table here"
-	case h.version != headVersion:
-		return c, fmt.Sprintf("version %d of the table, this program has %d", h.version, headVersion)
+		return c, 0, "no flow table here"
+	case f.readerOf(h.version) == nil:
+		return c, 0, wrongVersion(h.version)
 	}
 	found = c
 	found.IPv4Flows, found.IPv6Flows = h.flows[0], h.flows[1]
 	if found.check() != nil || found.layout().size != size || h.size != size {
-		return c, fmt.Sprintf("damaged: %d bytes for %d IPv4 and %d IPv6 flows", size, h.flows[0], h.flows[1])
+		return c, 0, fmt.Sprintf("damaged: %d bytes for %d IPv4 and %d IPv6 flows", size, h.flows[0], h.flows[1])
 	}
-	return found, ""
+	return found, h.version, ""
 }
 
-// takeOver recovers the table that has been found, in a table of the configured size if it can.
-func (f *File) takeOver(path string, found, c Config, now Time, resize Resize) error {
+// takeOver recovers the table that has been found, in a table of the configured size and this
+// version if it can.
+func (f *File) takeOver(path string, found Config, version uint32, c Config, now Time, resize Resize) error {
 	if err := f.file.Map(found.layout().size); err != nil {
 		return err
 	}
 	kept := ""
-	if found != c {
-		err := f.moveTo(path+".new", found, c, now, resize)
+	if found != c || version != headVersion {
+		err := f.moveTo(path+".new", found, version, c, now, resize)
 		if err == nil || errors.Is(err, ErrLayout) {
 			return err
 		}
 		kept = err.Error()
 	}
 	var err error
-	f.Table, f.Recovery, err = Recover(f.file.Mem, found, now)
+	if version == headVersion {
+		f.Table, f.Recovery, err = Recover(f.file.Mem, found, now)
+	} else if err = f.moveTo(path+".new", found, version, found, now, resize); err != nil {
+		return fmt.Errorf("%w: %s, and its flows cannot be moved: %w", ErrLayout, wrongVersion(version), err)
+	}
 	if kept != "" {
 		f.Recovery.Kept, f.Recovery.Why = true, kept
 		f.Recovery.FoundFlows = [2]uint32{found.IPv4Flows, found.IPv6Flows}
@@ -126,8 +134,8 @@ func (f *File) takeOver(path string, found, c Config, now Time, resize Resize) e
 }
 
 // moveTo makes a new file and table, moves the flows, and puts it in place of this file.
-func (f *File) moveTo(path string, found, c Config, now Time, resize Resize) error {
-	old, err := openView(f.file.Mem, found)
+func (f *File) moveTo(path string, found Config, version uint32, c Config, now Time, resize Resize) error {
+	old, err := openVersion(f.file.Mem, found, version)
 	if err != nil {
 		return err
 	}
@@ -138,7 +146,7 @@ func (f *File) moveTo(path string, found, c Config, now Time, resize Resize) err
 	var t *Table
 	var rec Recovery
 	if err = file.Empty(c.layout().size); err == nil {
-		t, rec, err = moveFlows(old, file.Mem, c, now, resize == ResizeForce)
+		t, rec, err = moveFlows(old, f.readerOf(version), file.Mem, c, now, resize == ResizeForce)
 	}
 	if err == nil {
 		err = file.Replace(f.file)
@@ -154,9 +162,13 @@ func (f *File) moveTo(path string, found, c Config, now Time, resize Resize) err
 // TakeFile maps a table's file that another process has given to this one, which goes on working by
 // it until Table.Assume (see Share). The file is the File's, also after an error.
 func TakeFile(file *os.File, path string, c Config) (*File, error) {
-	f := &File{file: mapped.Take(file, path)}
-	found, why := f.found(c)
-	if why == "" && found != c {
+	f := &File{file: mapped.Take(file, path), readerOf: readerOf}
+	found, version, why := f.found(c)
+	switch {
+	case why != "":
+	case version != headVersion:
+		why = wrongVersion(version)
+	case found != c:
 		why = fmt.Sprintf("it has %s, configured are %s", Layout(found), Layout(c))
 	}
 	err := error(nil)

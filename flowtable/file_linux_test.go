@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"sluice.dev/sluice/flowtable/mapped"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -101,28 +102,13 @@ func TestFileResized(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "flows")
 			f := mustOpen(t, path, from)
-			h, err := f.Table.Register()
-			if err != nil {
-				t.Fatal(err)
-			}
-			h.Enter(bootTime)
-			var flows []NewFlow
-			var before []Info
-			for i := range uint32(2 * n) {
-				nf := newFlow(header.ProtoTCP, i&1 == 1, i)
-				r := h.mustCreate(t, bootTime, nf)
-				if i&2 == 0 {
-					h.establish(r, bootTime)
-				}
-				var info Info
-				h.Inspect(r, bootTime, &info)
-				flows, before = append(flows, nf), append(before, info)
-			}
+			flows, before := halfEstablished(t, f, n)
 			incarnation := f.Table.Incarnation()
 			if err := f.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if f, err = OpenFile(path, k.to, bootTime, k.resize); err != nil {
+			f, err := OpenFile(path, k.to, bootTime, k.resize)
+			if err != nil {
 				t.Fatal(err)
 			}
 			checkResized(t, f, flows, before, k.want)
@@ -151,6 +137,103 @@ func TestFileResized(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFileOfAKnownVersion: flows of another version are moved as they are into a table of this one,
+// whose size is that of the version before where they do not fit in the configured one.
+func TestFileOfAKnownVersion(t *testing.T) {
+	const n, other = 600, headVersion + 1 // flows of each family
+	from := Config{IPv4Flows: 1000, IPv6Flows: 1000, Timeouts: DefaultTimeouts(), HalfOpen: 4 * n}
+	larger, small := from, from
+	larger.IPv4Flows, small.IPv4Flows = 5000, n-1
+	// In the other version two states have each other's numbers, so the same function writes it.
+	renumber := func(m meta) meta {
+		switch m.state() {
+		case Established:
+			return m.withState(SynSeen)
+		case SynSeen:
+			return m.withState(Established)
+		}
+		return m
+	}
+	open := func(path string, c Config) (*File, error) {
+		file, err := mapped.Lock(path)
+		if err != nil {
+			return nil, err
+		}
+		f := &File{file: file, readerOf: func(version uint32) func(meta) meta {
+			if version == other {
+				return renumber
+			}
+			return readerOf(version)
+		}}
+		return f, f.open(path, c, bootTime, ResizeFit)
+	}
+	for _, k := range []struct {
+		name string
+		to   Config
+		kept bool
+	}{{"the same size", from, false}, {"another size", larger, false}, {"no room", small, true}} {
+		t.Run(k.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "flows")
+			f := mustOpen(t, path, from)
+			flows, before := halfEstablished(t, f, n)
+			for a := range f.Table.arenas {
+				for i := uint32(1); i <= f.Table.Used()[a]; i++ {
+					r := f.Table.arenas[a].flow(i)
+					r.meta.Store(uint64(renumber(r.load())))
+				}
+			}
+			f.Table.head.version = other
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
+			f, err := open(path, k.to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkResized(t, f, flows, before, [2]int{n, n})
+			r := f.Recovery
+			if !r.Moved || r.Kept != k.kept || r.Fresh || r.Recovered != 2*n || r.Torn+r.Expired+r.Lost != 0 ||
+				r.FoundVersion != other {
+				t.Errorf("%+v", r)
+			}
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
+			inForce := k.to
+			if k.kept {
+				inForce = from
+			}
+			f = mustOpen(t, path, inForce) // what has been moved is a file as any other
+			defer f.Close()
+			checkResized(t, f, flows, before, [2]int{n, n})
+			if f.Recovery.Moved || f.Recovery.Fresh {
+				t.Errorf("opened again: %+v", f.Recovery)
+			}
+		})
+	}
+}
+
+// halfEstablished makes TCP flows of both families, as many of each, and establishes half of them.
+func halfEstablished(t *testing.T, f *File, each uint32) (flows []NewFlow, before []Info) {
+	t.Helper()
+	h, err := f.Table.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Enter(bootTime)
+	for i := range 2 * each {
+		nf := newFlow(header.ProtoTCP, i&1 == 1, i)
+		r := h.mustCreate(t, bootTime, nf)
+		if i&2 == 0 {
+			h.establish(r, bootTime)
+		}
+		var info Info
+		h.Inspect(r, bootTime, &info)
+		flows, before = append(flows, nf), append(before, info)
+	}
+	return flows, before
 }
 
 // checkResized compares the flows of a table with what they were, and fills the table with more.

@@ -6,18 +6,20 @@ import "errors"
 var errNoFit = errors.New("flowtable: the flows do not fit")
 
 // moveFlows fills mem with a table of c's size that has the flows of another one, which a dead
-// process left: the memory of old is only read. The table keeps old's hash key, and so the flows'
-// sums. The connections that are never shed come first. What does not fit is lost if force is set;
-// otherwise moveFlows fails with errNoFit.
-func moveFlows(old *Table, mem []byte, c Config, now Time, force bool) (*Table, Recovery, error) {
+// process left: the memory of old is only read, records' first words by read. The table keeps old's
+// hash key, and so the flows' sums. The connections that are never shed come first. What does not
+// fit is lost if force is set; otherwise moveFlows fails with errNoFit.
+func moveFlows(old *Table, read func(meta) meta, mem []byte, c Config, now Time, force bool,
+) (*Table, Recovery, error) {
 	c.HashKey = old.head.secret
 	t, err := New(mem, c)
 	if err != nil {
 		return nil, Recovery{}, err
 	}
 	t.head.incarnation = old.head.incarnation + 1
-	rec := Recovery{Moved: true, FoundFlows: old.head.flows}
-	m := mover{h: &Handle{t: t, secret: &t.secret}, old: old, now: now.ticks(), force: force, rec: &rec}
+	rec := Recovery{Moved: true, FoundFlows: old.head.flows, FoundVersion: old.head.version}
+	m := mover{h: &Handle{t: t, secret: &t.secret}, old: old, now: now.ticks(), force: force, rec: &rec,
+		read: read}
 	for f := range t.arenas {
 		if err := m.family(&old.arenas[f], &t.arenas[f]); err != nil {
 			return nil, Recovery{}, err
@@ -29,6 +31,7 @@ func moveFlows(old *Table, mem []byte, c Config, now Time, force bool) (*Table, 
 type mover struct {
 	h     *Handle // of the new table
 	old   *Table
+	read  func(meta) meta // the words of old
 	now   ticks
 	force bool
 	rec   *Recovery
@@ -40,11 +43,11 @@ func (m *mover) family(from, to *arena) error {
 	m.found = finder{}
 	for _, first := range [2]bool{true, false} {
 		for i := uint32(1); i <= from.records && from.flows != 0; i++ {
-			w := from.flow(i).load()
+			w := m.read(from.flow(i).load())
 			if w.state() == None || (w.state() == Established) != first {
 				continue
 			}
-			if err := m.flow(from, to, i); err != nil {
+			if err := m.flow(from, to, i, w); err != nil {
 				return err
 			}
 		}
@@ -53,10 +56,10 @@ func (m *mover) family(from, to *arena) error {
 	return nil
 }
 
-// flow moves one record, or counts why it is not moved.
-func (m *mover) flow(from, to *arena, i uint32) error {
+// flow moves one record whose first word is w in this version, or counts why it is not moved.
+func (m *mover) flow(from, to *arena, i uint32, w meta) error {
 	f := from.flow(i)
-	w, hs := f.load(), m.h.secret.both(from, i)
+	hs := m.h.secret.both(from, i)
 	switch {
 	case !f.whole(w, &hs, m.now):
 		m.rec.Torn++
@@ -67,7 +70,7 @@ func (m *mover) flow(from, to *arena, i uint32) error {
 	}
 	result := full
 	if at := to.fresh.Load(); at <= to.flows && to.flows != 0 {
-		to.copyFrom(from, at, i)
+		to.copyFrom(from, at, i, w)
 		if result = m.h.reinsert(to, at, &hs); result == inserted {
 			to.fresh.Store(at + 1)
 			m.rec.Recovered++
@@ -90,9 +93,9 @@ func (m *mover) flow(from, to *arena, i uint32) error {
 	return nil
 }
 
-// copyFrom makes record at of what record i of another arena has. As in recoverFlow, the numbers of
-// the dead process are not taken.
-func (a *arena) copyFrom(from *arena, at, i uint32) {
+// copyFrom makes record at of what record i of another arena has, with w as its first word. As in
+// recoverFlow, the numbers of the dead process are not taken.
+func (a *arena) copyFrom(from *arena, at, i uint32, w meta) {
 	f, g := a.flow(at), from.flow(i)
 	if a.v6 {
 		a.six[at].addr = from.six[i].addr
@@ -103,6 +106,6 @@ func (a *arena) copyFrom(from *arena, at, i uint32) {
 		f.ports[side].Store(g.ports[side].Load())
 	}
 	f.created, f.sum = g.created, g.sum
-	f.meta.Store(g.meta.Load())
+	f.meta.Store(uint64(w))
 	f.delta = a.deltaOf(at)
 }

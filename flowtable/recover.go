@@ -19,9 +19,11 @@ type Recovery struct {
 	Fresh     bool
 	Why       string // why Fresh, or why Kept
 
-	// Moved: they were in a table of another size, FoundFlows (IPv4 and IPv6).
-	Moved      bool
-	FoundFlows [2]uint32
+	// Moved: they were in a table of another size, FoundFlows (IPv4 and IPv6), or of another
+	// version, FoundVersion.
+	Moved        bool
+	FoundFlows   [2]uint32
+	FoundVersion uint32
 	// Kept: the size found stays in force, as the flows did not fit in the configured one.
 	Kept bool
 	// Lost flows did not fit, and the caller accepted that (Resize).
@@ -50,18 +52,21 @@ func Recover(mem []byte, c Config, now Time) (*Table, Recovery, error) {
 
 // openView lays a table over memory that has one of this version and size, and changes nothing. It
 // fails with ErrLayout if the memory has none.
-func openView(mem []byte, c Config) (*Table, error) {
+func openView(mem []byte, c Config) (*Table, error) { return openVersion(mem, c, headVersion) }
+
+// openVersion is openView for a table of a version, to move its flows.
+func openVersion(mem []byte, c Config, version uint32) (*Table, error) {
 	t, err := view(mem, &c)
 	if err != nil {
 		return nil, err
 	}
 	found, want := *t.head, t.describe(&c)
-	want.secret, want.incarnation = found.secret, found.incarnation
+	want.version, want.secret, want.incarnation = version, found.secret, found.incarnation
 	switch {
 	case found.magic != want.magic:
 		return nil, fmt.Errorf("%w: no flow table here", ErrLayout)
 	case found.version != want.version:
-		return nil, fmt.Errorf("%w: version %d, this program has %d", ErrLayout, found.version, want.version)
+		return nil, fmt.Errorf("%w: %s", ErrLayout, wrongVersion(found.version))
 	case found != want:
 		return nil, fmt.Errorf("%w: made for %d IPv4 and %d IPv6 flows, configured are %d and %d",
 			ErrLayout, found.flows[0], found.flows[1], want.flows[0], want.flows[1])

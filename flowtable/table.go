@@ -157,10 +157,7 @@ type head struct {
 	incarnation uint64 // how often the memory was opened
 }
 
-const (
-	headMagic   = 0x656c626174776f6c // "lowtable", little endian
-	headVersion = 3                  // 2: bound and owner are a word each; 3: states renumbered
-)
+const headMagic = 0x656c626174776f6c // "lowtable", little endian
 
 // view lays a Table over memory.
 func view(mem []byte, c *Config) (*Table, error) {

@@ -34,8 +34,9 @@ func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
 	case r.Fresh:
 		log.Info("flow table is new", "why", r.Why)
 	case r.Moved:
-		log.Info("flow table has another size, flows moved", "flows", r.Recovered, "expired", r.Expired, "torn", r.Torn,
-			"fromIPv4", r.FoundFlows[0], "fromIPv6", r.FoundFlows[1], "took", time.Since(began).Round(time.Millisecond))
+		log.Info("flow table has another size or version, flows moved", "flows", r.Recovered, "expired", r.Expired,
+			"torn", r.Torn, "fromIPv4", r.FoundFlows[0], "fromIPv6", r.FoundFlows[1], "fromVersion", r.FoundVersion,
+			"took", time.Since(began).Round(time.Millisecond))
 	default:
 		log.Info("flow table taken over", "flows", r.Recovered, "expired", r.Expired, "torn", r.Torn)
 	}
