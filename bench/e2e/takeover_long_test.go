@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/topo"
 )
 
@@ -52,6 +53,89 @@ func TestTakeOverOtherTable(t *testing.T) {
 	}
 	l.wantUnbroken(flows, open, "tables of other sizes")
 	l.next() // the same again
+	l.handOverNoMore()
+}
+
+// laterVersion is a program whose flow table has another layout, in which two states have each
+// other's numbers, and which knows the version before.
+func laterVersion(t *testing.T) string {
+	t.Helper()
+	path, err := launch.BuildChanged(t.TempDir(), "sluice-later",
+		launch.Change{File: "flowtable/versions.go", From: "const headVersion = 3\n", To: "const headVersion = 4\n"},
+		launch.Change{File: "flowtable/versions.go", From: "\tcase headVersion:\n", To: `	case 3:
+		return func(m meta) meta {
+			switch m.state() {
+			case 3:
+				return m.withState(Unconfirmed)
+			case 4:
+				return m.withState(Established)
+			}
+			return m
+		}
+	case headVersion:
+`},
+		launch.Change{File: "flowtable/state.go", From: "\tUnconfirmed           // SCTP",
+			To: "\tEstablished           // SCTP"},
+		launch.Change{File: "flowtable/state.go", From: "\tEstablished           // TCP: handshake complete",
+			To: "\tUnconfirmed           // TCP: handshake complete"},
+		launch.Change{File: "flowtable/state.go", From: `"UNCONFIRMED", "ESTABLISHED"`,
+			To: `"ESTABLISHED", "UNCONFIRMED"`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestTakeOverOtherLayout: a next process of a version whose flow table has another layout names
+// that and waits, and moves the flows when the running one has ended, as it knows the layout
+// before. Back again flows cannot be kept, as that program does not know the later layout: that is
+// said by name, and connections that are made then are served.
+func TestTakeOverOtherLayout(t *testing.T) {
+	if !full() {
+		t.Skip("builds another program: SLUICE_E2E=full")
+	}
+	const open = 50
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, small: true, options: handsOver})
+	flows := l.established(open, 20*time.Second, 5*time.Minute)
+	later := laterVersion(t)
+	follow := func(round int, binary, running, next string) {
+		t.Helper()
+		l.gate.Use(binary)
+		if err := l.gate.LaunchNext(); err != nil {
+			t.Fatal(err)
+		}
+		l.logged("the running process does not hand over", round)
+		if err := l.gate.Stop(); err != nil {
+			t.Fatalf("%v\n%s", err, l.gate.Log())
+		}
+		v, err := l.gate.Applied(l.ctx)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, l.gate.Log())
+		}
+		if v.TakeOver == nil || len(v.TakeOver.Refused) != 1 {
+			t.Fatalf("%+v", v.TakeOver)
+		}
+		why := v.TakeOver.Refused[0]
+		t.Log(why)
+		if !strings.Contains(why, "flow table: the running process has version "+running+",") ||
+			!strings.Contains(why, "the next one version "+next+",") {
+			t.Errorf("it says %q", why)
+		}
+	}
+	follow(1, later, "3", "4")
+	l.logged("flow table has another size or version, flows moved", 1)
+	l.answeredAgain(flows, 20*time.Second, "every connection has another answer")
+	l.wantUnbroken(flows, open, "a later layout")
+	l.next() // the same again
+	flows = l.established(open, 20*time.Second, 5*time.Minute)
+	follow(2, daemonBinary, "4", "3")
+	const lost = "version 4 of the table, this program has 3"
+	l.logged("the flow table that was found cannot be read ("+lost+")", 1)
+	flows.Stop()
+	l.wantServed("after flows that cannot be kept")
+	flows = l.established(open, 20*time.Second, 5*time.Minute)
+	l.next()
+	l.wantUnbroken(flows, open, "back again")
 	l.handOverNoMore()
 }
 

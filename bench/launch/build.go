@@ -1,11 +1,13 @@
 package launch
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"sluice.dev/sluice/bench/machine"
 )
@@ -52,6 +54,51 @@ func Find(path string) (string, error) {
 	}
 	if os.Geteuid() != 0 {
 		return "", errors.New("network namespaces, XDP and AF_XDP need root")
+	}
+	return path, nil
+}
+
+// Change replaces a text of the tree's source, which must be there once.
+type Change struct{ File, From, To string }
+
+// BuildChanged is Build of a program that differs from the tree by some changes, which nothing of
+// the tree sees (go build -overlay): a version that does not exist yet.
+func BuildChanged(dir, name string, changes ...Change) (string, error) {
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return "", fmt.Errorf("build %s: where the tree is: %w", name, err)
+	}
+	overlay := struct{ Replace map[string]string }{map[string]string{}}
+	for _, c := range changes {
+		file := filepath.Join(strings.TrimSpace(string(root)), c.File)
+		with, changed := overlay.Replace[file]
+		if !changed {
+			with = filepath.Join(dir, fmt.Sprint(name, len(overlay.Replace), ".go"))
+			overlay.Replace[file] = with
+		}
+		text, err := os.ReadFile(map[bool]string{false: file, true: with}[changed])
+		if err != nil {
+			return "", fmt.Errorf("build %s: %w", name, err)
+		}
+		if n := strings.Count(string(text), c.From); n != 1 {
+			return "", fmt.Errorf("build %s: %s has %q %d times, want it once", name, c.File, c.From, n)
+		}
+		if err := os.WriteFile(with, []byte(strings.Replace(string(text), c.From, c.To, 1)), 0o600); err != nil {
+			return "", fmt.Errorf("build %s: %w", name, err)
+		}
+	}
+	text, err := json.Marshal(overlay)
+	if err != nil {
+		return "", fmt.Errorf("build %s: %w", name, err)
+	}
+	file, path := filepath.Join(dir, name+".json"), filepath.Join(dir, name)
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return "", fmt.Errorf("build %s: %w", name, err)
+	}
+	c := exec.Command("go", "build", "-overlay", file, "-o", path, "sluice.dev/sluice/cmd/sluice")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := c.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w\n%s", name, err, out)
 	}
 	return path, nil
 }

@@ -42,6 +42,9 @@ func (g *Gateway) LaunchNext() (err error) {
 	return err
 }
 
+// Use makes processes that are started from now on those of another binary.
+func (g *Gateway) Use(sluice string) { g.config.Sluice = sluice }
+
 // LaunchNextOf is LaunchNext for a container of a pod, by its UID.
 func (g *Gateway) LaunchNextOf(pod string) (err error) {
 	as := *g
