@@ -21,6 +21,7 @@ import (
 // birdSession and frrSession are routers with one eBGP session over IPv4. @BFD and @RESTART are
 // replaced.
 const birdSession = birdHead + `
+debug protocols { states, events };
 protocol bfd { interface "*" { interval 100 ms; multiplier 3; }; }
 protocol bgp four {
   local CLIENT4 as 64501; neighbor GATEWAY4 as 64500; passive; connect retry time 1; error wait time 1, 1;

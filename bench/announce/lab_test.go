@@ -108,7 +108,7 @@ type config struct {
 
 func newLab(t *testing.T, c config) *lab {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), machine.Slower(3*time.Minute))
+	ctx, cancel := context.WithTimeout(context.Background(), machine.Slower(time.Duration(few(10, 3))*time.Minute))
 	t.Cleanup(cancel)
 	n, err := topo.New(topo.Config{})
 	must(t, err)
