@@ -20,11 +20,17 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// restarts are how often the pods are started anew.
-const restarts = 5
+const (
+	restarts = 5 // how often the pods are started anew
+	// datagramRate is of each family, a second. Kubelet and runtime take the processors that
+	// clients and pods run on for up to a second when they start a pod, and a socket has room for
+	// 270.
+	datagramRate = 200
+)
 
-// rollingUpdate changes the image under open connections, and starts the pods anew. Each pod takes
-// over from the one before, which no packet notices.
+// rollingUpdate changes the image under open connections and numbered datagrams of both families,
+// and starts the pods anew. Each pod takes over from the one before, and no datagram is lost or
+// comes twice.
 func (s *scenario) rollingUpdate(ctx context.Context) {
 	const open = 200
 	before, err := s.GatewayPod(ctx)
@@ -35,6 +41,11 @@ func (s *scenario) rollingUpdate(ctx context.Context) {
 	s.must(err)
 	if n := flows.Broken(); n > 0 {
 		s.t.Fatalf("%d of %d connections could not be opened", n, open)
+	}
+	loads := map[string]*topo.Numbered{}
+	for vip, from := range map[string]netip.Addr{webVIP4: s.Client0.Addr4(), webVIP6: s.Client0.Addr6()} {
+		loads[vip], err = s.Client0.Number(topo.NumberedLoad{From: from, To: at(vip, webPort), Rate: datagramRate})
+		s.must(err)
 	}
 	var gaps []time.Duration
 	returned := 0
@@ -71,6 +82,14 @@ func (s *scenario) rollingUpdate(ctx context.Context) {
 		gaps[len(gaps)-1], returned)
 	if broken > 0 || r.Failed() > 0 {
 		s.t.Errorf("connections broke: %v", r.Errors)
+	}
+	for vip, load := range loads {
+		sent, lost, repeated, err := load.Finish()
+		s.t.Logf("%s: %d numbered datagrams each way, %d a second, %d lost, %d repeated", vip, sent, datagramRate, lost,
+			repeated)
+		if lost > 0 || repeated > 0 || sent == 0 || err != nil {
+			s.t.Errorf("%s: of %d datagrams %d lost, %d repeated, %v", vip, sent, lost, repeated, err)
+		}
 	}
 }
 
