@@ -10,9 +10,9 @@
 //
 // Neither side can hang the other. The gateway drops a reader that takes no bytes for a second. The
 // reader knows that the gateway has died when the kernel closes the connection, which takes no
-// time, and that it stands still when nothing came for Silence. Where a connection ended it asks
-// again before it counts the gateway as lost, and where nothing came afterwards: the next process
-// may have been given the socket (ADR 25).
+// time, and that it stands still when nothing came for Silence, unless it was the reader that was
+// not run. Where a connection ended it asks again before it counts the gateway as lost, and where
+// nothing came afterwards: the next process may have been given the socket (ADR 25).
 //
 // The announcer does not read the pinned heartbeat that the kernel program judges (ADR 3): that one
 // is written once a second, and reading it takes the right to use BPF. Both say the same of the

@@ -28,6 +28,9 @@ const (
 	redial = 50 * time.Millisecond
 	// dialTimeout bounds an attempt. A Unix socket answers at once, or its queue is full.
 	dialTimeout = time.Second
+	// lookAgain is for what came while this process itself was not run: a deadline that has passed
+	// by then hides it.
+	lookAgain = 10 * time.Millisecond
 	// maxLine is room for a state with 100,000 VIPs.
 	maxLine = 64 << 20
 )
@@ -115,12 +118,17 @@ func (f *follower) connected(ctx context.Context, path string) (said bool, err e
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	lines := bufio.NewReader(conn)
 	var line []byte
-	for {
-		if err := conn.SetReadDeadline(time.Now().Add(Silence)); err != nil {
+	for wait := Silence; ; {
+		if err := conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
 			return said, err
 		}
 		part, err := lines.ReadSlice('\n')
 		line = append(line, part...)
+		if errors.Is(err, os.ErrDeadlineExceeded) && wait == Silence {
+			wait = lookAgain
+			continue
+		}
+		wait = Silence
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			if len(line) > maxLine {
