@@ -1,6 +1,7 @@
 package kinds
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -8,6 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"sluice.dev/sluice/bench/pagetest"
 )
 
 func object(t *testing.T, api, kind, name, spec string) *unstructured.Unstructured {
@@ -22,9 +25,19 @@ func object(t *testing.T, api, kind, name, spec string) *unstructured.Unstructur
 
 const own, metallb = "sluice.dev/v1alpha1", "metallb.io/v1beta2"
 
-// TestBad: what is said of mistakes.
+var update = flag.Bool("update", false, "rewrite the table of mistakes in docs/reach.md")
+
+// The lines of docs/reach.md around its table of mistakes.
+const (
+	mistakesBegin = "<!-- Table of mistakes: go test ./control/announce/kinds -run TestBad -update -->\n"
+	mistakesEnd   = "<!-- end of the table -->\n"
+)
+
+// TestBad: what is said of mistakes, and docs/reach.md has it.
 func TestBad(t *testing.T) {
 	t.Parallel()
+	var page strings.Builder
+	page.WriteString("\n| kind | `spec` | what is said |\n| --- | --- | --- |\n")
 	text, err := os.ReadFile("testdata/bad.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -40,11 +53,16 @@ func TestBad(t *testing.T) {
 		_, problems := new(Reader).Read([]*unstructured.Unstructured{object(t, own, kind, "x", text)})
 		if len(problems) == 0 || !strings.Contains(problems[0].Note, want) {
 			t.Errorf("%s: %+v, want %q", spec, problems, want)
+			continue
 		}
+		fmt.Fprintf(&page, "| %s | `%s` | %s |\n", kind, text, strings.ReplaceAll(problems[0].Note, "\n", "; "))
 	}
 	if n < 30 {
 		t.Errorf("%d rows were read", n)
 	}
+	page.WriteString("\n")
+	pagetest.Keep(t, "../../../docs/reach.md", mistakesBegin, mistakesEnd, page.String(), *update,
+		"go test ./control/announce/kinds -run TestBad -update")
 }
 
 // An object that cannot be read keeps what it said; one that was never read is not used.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -179,10 +180,29 @@ func decode(raw map[string]any, into any) error {
 	if err == nil {
 		err = json.Unmarshal(text, into)
 	}
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		return fmt.Errorf("spec.%s is of type %s: must be of type %s", wrong.Field, wrong.Value, typeName(wrong.Type))
+	}
 	if err != nil {
 		return fmt.Errorf("spec: %w", err)
 	}
 	return nil
+}
+
+// typeName is a type as JSON has it.
+func typeName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "bool"
+	case reflect.String:
+		return "string"
+	case reflect.Slice:
+		return "array"
+	case reflect.Struct, reflect.Map:
+		return "object"
+	}
+	return "number"
 }
 
 func (r *reading) pool(o *unstructured.Unstructured) {

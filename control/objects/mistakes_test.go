@@ -1,0 +1,43 @@
+package objects
+
+import (
+	"flag"
+	"fmt"
+	"strings"
+	"testing"
+
+	"sluice.dev/sluice/bench/pagetest"
+)
+
+var update = flag.Bool("update", false, "rewrite the table of mistakes in docs/health.md")
+
+// TestCheckMistakes: docs/health.md has what is said of mistakes in the annotation.
+func TestCheckMistakes(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("\n| annotation | what is said |\n| --- | --- |\n")
+	for _, text := range []string{
+		"ping",
+		"tcp http",
+		"tcp interval=500ms",
+		"tcp interval=1s timeout=2s",
+		"tcp fall=0",
+		"tcp interval=1s inter=2s",
+		"tcp path=/healthz",
+		"http path=healthz",
+		"http method=DELETE",
+		"http expect=99",
+		"udp send=0xz",
+		"dns name=a..b",
+	} {
+		checks, err := ParseChecks(text)
+		if err == nil {
+			t.Errorf("%q is %+v", text, checks)
+			continue
+		}
+		fmt.Fprintf(&b, "| `%s` | %s |\n", text, err)
+	}
+	b.WriteString("\n")
+	const how = "go test ./control/objects -run TestCheckMistakes -update"
+	pagetest.Keep(t, "../../docs/health.md", "<!-- Table of mistakes: "+how+" -->\n", "<!-- end of the table -->\n",
+		b.String(), *update, how)
+}
