@@ -99,10 +99,14 @@ func (o *inOrder) see(s *corev1.Service, deleted bool) {
 	}
 }
 
+// churned is what a churn has done so far.
+type churned struct{ created, deleted atomic.Int64 }
+
 // churn creates and deletes Services, and changes what they ask for, until it is stopped. There are
 // more than addresses.
-func (l *lab) churn() (stop func()) {
+func (l *lab) churn() (n *churned, stop func()) {
 	ctx, cancel := context.WithCancel(l.ctx)
+	n = &churned{}
 	var done sync.WaitGroup
 	api := l.client.CoreV1().Services("default")
 	for worker := range 2 {
@@ -115,8 +119,13 @@ func (l *lab) churn() (stop func()) {
 					s.Annotations["metallb.io/loadBalancerIPs"] = fmt.Sprintf("192.0.2.%d", random.IntN(16))
 				}
 				_, err := api.Create(ctx, s, metav1.CreateOptions{})
+				count := &n.created
 				if apierrors.IsAlreadyExists(err) {
 					err = api.Delete(ctx, name, metav1.DeleteOptions{})
+					count = &n.deleted
+				}
+				if err == nil {
+					count.Add(1)
 				}
 				if err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) {
 					l.Errorf("churn: %v", err)
@@ -126,7 +135,7 @@ func (l *lab) churn() (stop func()) {
 			}
 		})
 	}
-	return func() { cancel(); done.Wait() }
+	return n, func() { cancel(); done.Wait() }
 }
 
 // pace bounds the load of a loop.
@@ -161,8 +170,8 @@ func TestStoppedLeader(t *testing.T) {
 		return nil
 	})
 	stopWatch := l.followInOrder()
-	stopChurn := l.churn()
-	rounds := 20
+	changes, stopChurn := l.churn()
+	rounds, least := 20, int64(1<<62)
 	if testing.Short() {
 		rounds = 3
 	}
@@ -173,6 +182,7 @@ func TestStoppedLeader(t *testing.T) {
 		if err := leading.Process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
+		created, deleted := changes.created.Load(), changes.deleted.Load()
 		l.eventually("another leader", func() error {
 			if now := l.leader(); now == before || now == "" {
 				return fmt.Errorf("%q leads", now)
@@ -188,6 +198,7 @@ func TestStoppedLeader(t *testing.T) {
 				return nil
 			})
 		}
+		least = min(least, changes.created.Load()-created, changes.deleted.Load()-deleted)
 		if err := leading.Process.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
@@ -203,6 +214,11 @@ func TestStoppedLeader(t *testing.T) {
 	}
 	stopChurn()
 	stopWatch()
+	t.Logf("%d rounds: %d Services created and %d deleted, %d of each at least while a leader was stopped", rounds,
+		changes.created.Load(), changes.deleted.Load(), least)
+	if least == 0 {
+		t.Error("no Service came, or none went, while a leader was stopped")
+	}
 	l.stop(leading)
 }
 
