@@ -163,6 +163,34 @@ func TestTCPSilence(t *testing.T) {
 	}
 }
 
+// TestTCPIsNotAccepted: a server has no connection of a check, unless this process was slow.
+func TestTCPIsNotAccepted(t *testing.T) {
+	p := newProber(t, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	const checks = 50
+	for range checks {
+		expect(t, check(t, p, l.Addr().String(), "tcp"), true, "connected")
+	}
+	if err := l.(*net.TCPListener).SetDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	accepted := 0
+	for ; ; accepted++ {
+		c, err := l.Accept()
+		if err != nil {
+			break
+		}
+		_ = c.Close()
+	}
+	if accepted > checks/5 {
+		t.Errorf("%d of %d checks were accepted by the server", accepted, checks)
+	}
+}
+
 // TestManyTCP: each check of many at once has its own result.
 func TestManyTCP(t *testing.T) {
 	p := newProber(t, nil)

@@ -14,8 +14,12 @@ import (
 )
 
 // connector makes checks by connecting: a socket for each attempt, and one epoll for all. A
-// goroutine and a net.Dialer for each would cost several times as much. A connection that is
-// accepted is reset at once, so that it leaves no TIME_WAIT, as HAProxy does.
+// goroutine and a net.Dialer for each would cost several times as much.
+//
+// The endpoint's SYN-ACK is the answer, and the next packet is an RST, as with HAProxy: the
+// handshake is not completed, so the server that listens there sees no connection come and go, and
+// neither side has a TIME_WAIT. The kernel sends an ACK all the same if this process is late with
+// the RST by 200 ms (TCP_DELACK_MAX).
 type connector struct {
 	deliver func([]Finished)
 	epoll   int
@@ -110,7 +114,7 @@ func (c *connector) run() {
 				continue
 			}
 			if k := c.sockets[e.Fd]; k != nil {
-				c.ready(k, int(e.Fd), now)
+				c.ready(k, e, now)
 			}
 		}
 		// Not before all answers are read: where this process was late, they are there.
@@ -182,8 +186,14 @@ func (c *connector) connect(to netip.AddrPort) (fd int, err error) {
 	if err != nil {
 		return -1, fmt.Errorf("%w: %w", errLocal, err)
 	}
-	linger := unix.Linger{Onoff: 1}
-	if err = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger); err == nil {
+	linger := unix.Linger{Onoff: 1} // close resets
+	err = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger)
+	if err == nil {
+		// The ACK of a SYN-ACK waits for data then (tcp_rcv_synsent_state_process,
+		// net/ipv4/tcp_input.c).
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
+	}
+	if err == nil {
 		event := unix.EpollEvent{Events: unix.EPOLLOUT | unix.EPOLLONESHOT, Fd: int32(fd)}
 		err = unix.EpollCtl(c.epoll, unix.EPOLL_CTL_ADD, fd, &event)
 	}
@@ -205,10 +215,13 @@ func (c *connector) connect(to netip.AddrPort) (fd int, err error) {
 // ready takes in that an attempt is answered: whichever answer, the check is over. An error is an
 // RST, or an ICMP error: the kernel takes both only with the sequence number of the SYN, so they
 // are from somebody on the path.
-func (c *connector) ready(k *connecting, fd int, now time.Time) {
-	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
-	if err == nil && code != 0 {
-		err = unix.Errno(code)
+func (c *connector) ready(k *connecting, e unix.EpollEvent, now time.Time) {
+	var err error
+	if e.Events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+		var code int
+		if code, err = unix.GetsockoptInt(int(e.Fd), unix.SOL_SOCKET, unix.SO_ERROR); err == nil && code != 0 {
+			err = unix.Errno(code)
+		}
 	}
 	r := endpointhealth.Result{OK: err == nil, Detail: "connected", Took: now.Sub(k.began)}
 	if err != nil {
