@@ -49,7 +49,9 @@ func sessionOf(kind string, bfd, restart bool) (text string) {
 		w = words{"neighbor GATEWAY4 bfd 3 100 100", "!", "bgp graceful-restart", "bgp graceful-restart-disable"}
 		text = frrSession
 	}
-	if bfd && restart { // BFD does not end what a restart keeps
+	// BFD that ends with the announcer does not end what a restart keeps: its packets have the C
+	// bit clear, which says that it shares the fate of the control plane (RFC 5882, section 4.3.2).
+	if bfd && restart {
 		w.bfd = map[string]string{"bird": "bfd graceful;",
 			"frr": w.bfd + "\n neighbor GATEWAY4 bfd check-control-plane-failure"}[kind]
 	}
@@ -260,17 +262,15 @@ func TestAnnouncerKilled(t *testing.T) {
 }
 
 // With graceful restart no route moves while the announcer is killed or ended, and started again,
-// and no packet is lost; also where BFD runs in it, if the router can tell the two apart.
+// and no packet is lost.
 func TestAnnouncerRestarts(t *testing.T) {
 	both(t, func(t *testing.T, kind string) { restarts(t, kind, false) })
 }
 
-// With BFD in the announcer, too, which ends with it. Not with FRR 8.4.4: with
-// check-control-plane-failure it kept the routes in some runs, and not in others.
+// With BFD in the announcer, too, which ends with it.
 func TestAnnouncerRestartsWithBFD(t *testing.T) {
 	onlyFull(t)
-	t.Parallel()
-	restarts(t, "bird", true)
+	both(t, func(t *testing.T, kind string) { restarts(t, kind, true) })
 }
 
 // endOfRIB is when a restarted announcer has told all, and said so, at the latest: after its

@@ -5,6 +5,7 @@ package announce
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -104,13 +105,14 @@ type config struct {
 	kind    string   // bird, frr
 	flags   []string // of the announcer
 	options string   // of the gateway
+	far     bool     // another router is between the gateway and the client's host, where BIRD or FRR runs
 }
 
 func newLab(t *testing.T, c config) *lab {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), machine.Slower(time.Duration(few(10, 3))*time.Minute))
 	t.Cleanup(cancel)
-	n, err := topo.New(topo.Config{})
+	n, err := topo.New(topo.Config{Router: c.far})
 	must(t, err)
 	dir, err := os.MkdirTemp("", "sluice-announce-") // short, for the paths of sockets
 	must(t, err)
@@ -240,7 +242,6 @@ func (l *lab) close() {
 func (l *lab) within(most time.Duration, what string, is func() (bool, error)) time.Duration {
 	l.t.Helper()
 	begin := time.Now()
-	var last error
 	err := topo.Until(l.ctx, machine.Slower(most), 2*time.Millisecond, func(context.Context) error {
 		select {
 		case <-l.ours.Ended():
@@ -248,13 +249,16 @@ func (l *lab) within(most time.Duration, what string, is func() (bool, error)) t
 		default:
 		}
 		yes, err := is()
-		if last = err; yes {
+		if yes {
 			return nil
 		}
-		return fmt.Errorf("not yet: %w", err)
+		if err == nil {
+			err = errors.New("it is not so")
+		}
+		return err
 	})
 	if err != nil {
-		l.t.Fatalf("%s: not within %v: %v (%v)", what, most, err, last)
+		l.t.Fatalf("%s: not within %v: %v", what, most, err)
 	}
 	return time.Since(begin)
 }

@@ -136,3 +136,92 @@ metadata: {name: all}
 		l.answers(vip4)
 	})
 }
+
+// A session over several hops: a router that speaks no BGP is between the gateway and its peer.
+// There is none without ebgpMultiHop, as its packets have a TTL of 1.
+func TestMultiHop(t *testing.T) {
+	onlyFull(t)
+	both(t, func(t *testing.T, kind string) {
+		l := newLab(t, config{kind: kind, far: true})
+		front := l.Gateway.Interfaces[0].Addr4.Masked()
+		must(t, l.Clients[0].Route(front, l.Router.Interfaces[1].Addr4.Addr()))
+		must(t, l.Router.Route(netip.MustParsePrefix("203.0.113.0/24"), l.Gateway.Addr4()))
+		l.startRouter(birdHead+`
+protocol static { ipv4; route `+front.String()+` via `+l.Router.Interfaces[1].Addr4.Addr().String()+`; }
+protocol bgp four {
+  local CLIENT4 as 64501; neighbor GATEWAY4 as 64500; multihop 2; passive; ipv4 { import all; export none; };
+}
+`, `
+log file /dev/null
+router bgp 64501
+ bgp router-id CLIENT4
+ no bgp ebgp-requires-policy
+ neighbor GATEWAY4 remote-as 64500
+ neighbor GATEWAY4 ebgp-multihop 2
+ neighbor GATEWAY4 passive
+`)
+		objects := func(more string) {
+			l.write(pools + `
+apiVersion: sluice.dev/v1alpha1
+kind: BGPPeer
+metadata: {name: four}
+spec: {myASN: 64500, peerASN: 64501, peerAddress: CLIENT4, connectTime: 1s` + more + `}
+---
+apiVersion: sluice.dev/v1alpha1
+kind: BGPAdvertisement
+metadata: {name: all}
+`)
+		}
+		objects("")
+		l.start()
+		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+			if has, err := l.router.HasRoute(netip.MustParsePrefix(vip)); has || err != nil {
+				t.Fatalf("a route without ebgpMultiHop (%v)", err)
+			}
+			must(t, topo.Pause(l.ctx, 50*time.Millisecond))
+		}
+		objects(", ebgpMultiHop: true")
+		l.routed(vip, true, 20*time.Second)
+		l.answers(vip4)
+	})
+}
+
+// The timers of a peer: the session has the hold time that the peer object says, and its keepalive
+// time; a gateway that is gone without a word loses its routes by that alone. A router that is not
+// there is tried again after connectTime.
+func TestTimers(t *testing.T) {
+	onlyFull(t)
+	both(t, func(t *testing.T, kind string) {
+		l := newLab(t, config{kind: kind})
+		l.write(pools + `
+apiVersion: sluice.dev/v1alpha1
+kind: BGPPeer
+metadata: {name: four}
+spec: {myASN: 64500, peerASN: 64501, peerAddress: CLIENT4, holdTime: 3s, keepaliveTime: 1s, connectTime: 1s}
+---
+apiVersion: sluice.dev/v1alpha1
+kind: BGPAdvertisement
+metadata: {name: all}
+`)
+		l.start()
+		l.within(10*time.Second, "an attempt that fails", func() (bool, error) {
+			v, err := l.ours.Ask(l.ctx)
+			return err == nil && len(v.Peers) == 1 && !v.Peers[0].Up && v.Peers[0].State == "ACTIVE", err
+		})
+		text := sessionOf(kind, false, false)
+		l.startRouter(text, text)
+		t.Logf("a session %v after the router began", l.routed(vip, true, 5*time.Second).Round(time.Millisecond))
+		if kind == "bird" {
+			l.asked("show protocols all four", "/3\n", "/1\n")
+		} else {
+			l.asked("show bgp neighbors", "Hold time is 3 seconds, keepalive interval is 1 seconds")
+		}
+		// Keepalives come in time: the session outlives several hold times.
+		l.stays(8*time.Second, "idle")
+		took := l.gone(func() error { return l.Gateway.Unplug(l.Gateway.Interfaces[0].Name) })
+		t.Logf("%s, hold time 3 s: the route went %v after the gateway was gone", kind, took.Round(time.Millisecond))
+		if took < 1500*time.Millisecond {
+			t.Errorf("it went after %v: not by the hold time", took)
+		}
+	})
+}
