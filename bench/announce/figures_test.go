@@ -19,6 +19,7 @@ import (
 	"sluice.dev/sluice/bench/cluster"
 	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/machine"
+	"sluice.dev/sluice/bench/observer"
 	"sluice.dev/sluice/bench/reach"
 	"sluice.dev/sluice/bench/topo"
 )
@@ -154,15 +155,18 @@ func TestManyServices(t *testing.T) {
 	slicesOf(t, l, names)
 	before, err := l.Router.Routes()
 	must(t, err)
+	without := resident(t, l)
 	begin := time.Now()
 	create(t, l, names)
 	created := time.Since(begin)
 	var last time.Duration
+	var now []netip.Prefix
 	if err := topo.Until(ctx, machine.Slower(5*time.Minute), 10*time.Millisecond, func(context.Context) error {
-		now, err := l.Router.Routes()
+		var err error
+		now, err = l.Router.Routes()
 		last = time.Since(begin)
-		if err == nil && now-before < len(names) {
-			err = fmt.Errorf("%d of %d routes", now-before, len(names))
+		if n := len(now) - len(before); err == nil && n < len(names) {
+			err = fmt.Errorf("%d of %d routes", n, len(names))
 		}
 		return err
 	}); err != nil {
@@ -176,13 +180,48 @@ func TestManyServices(t *testing.T) {
 			vip, err := addressOf(s)
 			must(t, err)
 			targets = append(targets, netip.AddrPortFrom(vip, reach.Port))
+			if !slices.Contains(now, netip.PrefixFrom(vip, vip.BitLen())) {
+				t.Errorf("the router has no route to %s, the address of Service %s", vip, s.Name)
+			}
 		}
 	}
 	r, err := l.Net.Clients[0].HTTP(ctx, topo.HTTPLoad{Targets: targets, Requests: len(targets), Concurrency: 4})
 	must(t, err)
+	with := resident(t, l)
+	t.Logf("resident memory without Services: %v; with %d: %v", without, len(names), with)
+	if with.gateway > mostGateway || with.announcer > mostAnnouncer || with.controller > mostController {
+		t.Errorf("resident memory is %v, want %v at most", with, memory{mostGateway, mostAnnouncer, mostController})
+	}
 	t.Logf("%d Services at once: the API server had created them after %v, the router had all routes after %v",
 		len(names), created.Round(time.Millisecond), last.Round(time.Millisecond))
 	if len(targets) != len(names) || r.Failed() > 0 {
 		t.Errorf("%d VIPs of %d Services: %d do not answer: %v", len(targets), len(names), r.Failed(), r.Errors)
 	}
+}
+
+// What may be resident with 1,000 Services and small tables of flows, in bytes: a third more than
+// was measured.
+const (
+	mostGateway    = 150 << 20
+	mostAnnouncer  = 120 << 20
+	mostController = 50 << 20
+)
+
+// memory is what of the three processes is resident, in bytes.
+type memory struct{ gateway, announcer, controller uint64 }
+
+func (m memory) String() string {
+	return fmt.Sprintf("gateway %d MiB, announcer %d MiB, controller %d MiB", m.gateway>>20, m.announcer>>20,
+		m.controller>>20)
+}
+
+func resident(t *testing.T, l *reach.Lab) memory {
+	t.Helper()
+	of := func(pid int) uint64 {
+		m, err := observer.ProcessMemory(pid)
+		must(t, err)
+		return m.Now
+	}
+	g := l.Gateways[0]
+	return memory{of(g.PID()), of(g.Announcer.PID()), of(l.Controller.PID())}
 }

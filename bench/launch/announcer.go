@@ -63,6 +63,14 @@ func (a *Announcer) Err() error {
 	return a.process.Err()
 }
 
+// PID is its process, 0 where it does not run.
+func (a *Announcer) PID() int {
+	if a.process == nil {
+		return 0
+	}
+	return a.process.PID()
+}
+
 // Kill ends it without a word, and returns when it is dead.
 func (a *Announcer) Kill() error {
 	p := a.process

@@ -233,19 +233,26 @@ func (r *Router) NextHops(prefix netip.Prefix) (hops []netip.Addr, err error) {
 	return hops, err
 }
 
-// Routes counts the kernel's IPv4 routes that are not its own: those that BIRD or FRR brought.
-func (r *Router) Routes() (n int, err error) {
+// Routes returns the kernel's IPv4 routes that are not its own, in order: those that BIRD or FRR
+// brought.
+func (r *Router) Routes() (list []netip.Prefix, err error) {
 	err = r.Host.Run(func() error {
 		all, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN},
 			netlink.RT_FILTER_TABLE)
 		for i := range all {
-			if all[i].Protocol != unix.RTPROT_KERNEL && all[i].Protocol != unix.RTPROT_BOOT {
-				n++
+			if all[i].Protocol == unix.RTPROT_KERNEL || all[i].Protocol == unix.RTPROT_BOOT {
+				continue
 			}
+			p, err := netip.ParsePrefix(all[i].Dst.String())
+			if err != nil {
+				return err
+			}
+			list = append(list, p)
 		}
 		return err
 	})
-	return n, err
+	slices.SortFunc(list, netip.Prefix.Compare)
+	return list, err
 }
 
 func (r *Router) routes(prefix netip.Prefix) (list []netlink.Route, err error) {
