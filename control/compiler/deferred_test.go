@@ -201,6 +201,37 @@ func TestTablesOvertaken(t *testing.T) {
 	}
 }
 
+// TestTablesOfOtherRulesAreNotInstalled: a table that was begun for another scheduler or by another
+// key never gets into force, not even until the set has its own: it would choose by rules that hold
+// no more, and otherwise than the gateways that never built it.
+func TestTablesOfOtherRulesAreNotInstalled(t *testing.T) {
+	for name, meanwhile := range map[string]func(*costly){
+		"another scheduler": func(c *costly) { c.service(func(s *corev1.Service) { s.Annotations = wrr }) },
+		"another key": func(c *costly) {
+			cfg := c.compiler.Config()
+			cfg.SelectKey[0]++
+			c.compiler.Configure(cfg)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCostly(t)
+			c.slice(0, "3")
+			c.compile()
+			building := c.compiler.NextTable()
+			building.Build()
+			meanwhile(c)
+			before := c.compile()
+			c.compiler.Install(building)
+			if now := c.set(); now != before {
+				t.Errorf("the set got a table of %d slots that was built by other rules, and had one of %d",
+					len(now.Table), len(before.Table))
+			}
+			c.finish(c.compiler.NextTable())
+			c.equalsFull()
+		})
+	}
+}
+
 var (
 	wrr              = map[string]string{"sluice.dev/scheduler": "wrr"}
 	leastConnections = map[string]string{"sluice.dev/scheduler": "lc"}
