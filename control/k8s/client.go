@@ -13,43 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
-
-	"sluice.dev/sluice/internal/kubeconfig"
-	"sluice.dev/sluice/internal/trusted"
 )
-
-// ClientConfig returns the configuration of the API client: from a kubeconfig file or, if file is
-// "", from the pod's service account. The kubeconfig and the files that either names are refused if
-// others could change them (package trusted): they say which API server is believed. client-go
-// reads them again later, from the same directories.
-func ClientConfig(file string) (*rest.Config, error) {
-	if err := unchanged(file); err != nil { // before it is read
-		return nil, err
-	}
-	c, err := kubeconfig.Load(file, "kubernetes.kubeconfig")
-	if err != nil {
-		return nil, err
-	}
-	if err := unchanged(c.BearerTokenFile, c.CAFile, c.CertFile, c.KeyFile); err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
-// unchanged refuses files that others could change; "" is none.
-func unchanged(files ...string) error {
-	for _, path := range files {
-		if path == "" {
-			continue
-		}
-		f, err := trusted.Open(path)
-		if err != nil {
-			return fmt.Errorf("kubernetes.kubeconfig: %w", err)
-		}
-		f.Close()
-	}
-	return nil
-}
 
 const (
 	// protobuf is the encoding of objects that are read: decoding takes a fraction of JSON's time

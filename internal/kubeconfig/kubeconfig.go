@@ -6,11 +6,29 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // Load reads a kubeconfig or, if file is "", the pod's service account. Errors name the setting by
-// which the operator chose the file.
+// which the operator chose the file. The kubeconfig and the files that either names are refused if
+// others could change them (package trusted): they say which API server is believed. client-go
+// reads them again later, from the same directories.
 func Load(file, setting string) (*rest.Config, error) {
+	if err := unchanged(setting, file); err != nil { // before it is read
+		return nil, err
+	}
+	c, err := read(file, setting)
+	if err != nil {
+		return nil, err
+	}
+	if err := unchanged(setting, c.BearerTokenFile, c.CAFile, c.CertFile, c.KeyFile); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func read(file, setting string) (*rest.Config, error) {
 	if file == "" {
 		c, err := rest.InClusterConfig()
 		if err != nil {
@@ -24,4 +42,19 @@ func Load(file, setting string) (*rest.Config, error) {
 		return nil, fmt.Errorf("%s %s: %w", setting, file, err)
 	}
 	return c, nil
+}
+
+// unchanged refuses files that others could change; "" is none.
+func unchanged(setting string, files ...string) error {
+	for _, path := range files {
+		if path == "" {
+			continue
+		}
+		f, err := trusted.Open(path)
+		if err != nil {
+			return fmt.Errorf("%s: %w", setting, err)
+		}
+		f.Close()
+	}
+	return nil
 }

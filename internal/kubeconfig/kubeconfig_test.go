@@ -1,4 +1,4 @@
-package k8s_test
+package kubeconfig_test
 
 import (
 	"errors"
@@ -9,14 +9,13 @@ import (
 	"syscall"
 	"testing"
 
-	"sluice.dev/sluice/control/k8s"
+	"sluice.dev/sluice/internal/kubeconfig"
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// TestClientConfigIsTrusted: a kubeconfig, and each file that it names, is refused where others
-// could change it: it says which API server is believed. Those of a Secret, which are links, are
-// taken.
-func TestClientConfigIsTrusted(t *testing.T) {
+// TestTrusted: a kubeconfig, and each file that it names, is refused where others could change it:
+// it says which API server is believed. Those of a Secret, which are links, are taken.
+func TestTrusted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	must := func(err error) {
@@ -49,21 +48,26 @@ func TestClientConfigIsTrusted(t *testing.T) {
 		must(os.Symlink("..data/"+name, filepath.Join(dir, name)))
 	}
 	config := filepath.Join(dir, "config")
-	if c, err := k8s.ClientConfig(config); err != nil || c.Host != "https://192.0.2.1" {
+	const setting = "--kubeconfig"
+	if c, err := kubeconfig.Load(config, setting); err != nil || c.Host != "https://192.0.2.1" {
 		t.Fatalf("files of a Secret: %v", err)
 	}
 	for _, name := range names {
 		path := filepath.Join(dir, "..2026", name)
 		must(os.Chmod(path, 0o666))
 		var refused *trusted.Refusal
-		if _, err := k8s.ClientConfig(config); !errors.As(err, &refused) || !strings.Contains(err.Error(), name) {
+		if _, err := kubeconfig.Load(config, setting); !errors.As(err, &refused) ||
+			!strings.HasPrefix(err.Error(), setting+": ") || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s that all may write: %v", name, err)
 		}
 		must(os.Chmod(path, 0o600))
 	}
+	if t.Failed() {
+		return // whoever reads what comes next without a look waits for ever
+	}
 	must(os.Remove(config))
-	must(syscall.Mkfifo(config, 0o600)) // whoever opens it waits
-	if _, err := k8s.ClientConfig(config); err == nil || !strings.Contains(err.Error(), "FIFO") {
+	must(syscall.Mkfifo(config, 0o600))
+	if _, err := kubeconfig.Load(config, setting); err == nil || !strings.Contains(err.Error(), "FIFO") {
 		t.Errorf("a FIFO: %v", err)
 	}
 }

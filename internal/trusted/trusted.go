@@ -46,13 +46,13 @@ const othersWrite = 0o022
 func owned(path string, info fs.FileInfo, move string) error {
 	st := info.Sys().(*syscall.Stat_t)
 	if st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return &Refusal{path, fmt.Sprintf("belongs to user %d, who could change by it what the gateway does", st.Uid),
+		return &Refusal{path, fmt.Sprintf("belongs to user %d, who could change by it what Sluice does", st.Uid),
 			move + fmt.Sprintf("chown %d %s", os.Geteuid(), path)}
 	}
 	// The mode of a link means nothing.
 	if info.Mode()&fs.ModeSymlink == 0 && info.Mode().Perm()&othersWrite != 0 {
 		return &Refusal{path, fmt.Sprintf("may be written by others than its owner (mode %04o), who could change by "+
-			"it what the gateway does", st.Mode&0o7777), move + "chmod go-w " + path}
+			"it what Sluice does", st.Mode&0o7777), move + "chmod go-w " + path}
 	}
 	return nil
 }

@@ -10,9 +10,9 @@ import (
 
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/hostlink"
-	"sluice.dev/sluice/control/k8s"
 	"sluice.dev/sluice/control/sandbox"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/internal/kubeconfig"
 )
 
 const notConfined = "sandbox is none: the daemon keeps every right that it was started with"
@@ -88,7 +88,7 @@ func (d *Daemon) filesInUse() (*sandbox.Files, error) {
 	if !c.Kubernetes.Enabled {
 		return &f, nil
 	}
-	client, err := k8s.ClientConfig(c.Kubernetes.Kubeconfig)
+	client, err := kubeconfig.Load(c.Kubernetes.Kubeconfig, "kubernetes.kubeconfig")
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/internal/kubeconfig"
 )
 
 // inputs are where Services, EndpointSlices and the Node are read.
@@ -40,7 +41,7 @@ func (d *Daemon) makeObjects() error {
 	if !c.Kubernetes.Enabled {
 		return nil
 	}
-	client, err := k8s.ClientConfig(c.Kubernetes.Kubeconfig)
+	client, err := kubeconfig.Load(c.Kubernetes.Kubeconfig, "kubernetes.kubeconfig")
 	if err != nil {
 		return err
 	}

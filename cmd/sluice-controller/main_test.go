@@ -1,0 +1,25 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"sluice.dev/sluice/internal/trusted"
+)
+
+// TestKubeconfigIsTrusted: the controller does not start with a kubeconfig that others may write,
+// and so could have it write to an API server of theirs.
+func TestKubeconfigIsTrusted(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Chmod(file, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	c := command()
+	c.SetArgs([]string{"--namespace", "n", "--listen", "", "--kubeconfig", file})
+	var refused *trusted.Refusal
+	if err := c.ExecuteContext(t.Context()); !errors.As(err, &refused) || refused.Path != file {
+		t.Errorf("%v, want a refusal of %s", err, file)
+	}
+}
