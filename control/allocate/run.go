@@ -24,6 +24,7 @@ import (
 
 	"sluice.dev/sluice/control/pools"
 	"sluice.dev/sluice/internal/kubewatch"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // Config configures Run.
@@ -131,7 +132,7 @@ func lead(ctx context.Context, c Config, client kubernetes.Interface, other dyna
 		l.handedOver())
 	e := kubewatch.NewEvents(client, c.Log, reportingController, c.Identity)
 	k := newController(c, client, l, e)
-	p := &poolSource{config: c, client: client, dynamic: other, changed: make(chan struct{}, 1),
+	p := &poolSource{config: c, client: client, dynamic: other, changed: wake.NewFlag(),
 		set: poolSet{tell: func(about corev1.ObjectReference, reason, note string) {
 			e.Add(about, corev1.EventTypeWarning, reason, "ReadPool", note)
 		}}}
@@ -141,7 +142,7 @@ func lead(ctx context.Context, c Config, client kubernetes.Interface, other dyna
 	running.Go(func() { e.Run(ctx) })
 	labelsChanged := func() {
 		if k.selectsNamespaces() {
-			p.poke()
+			p.changed.Raise()
 		}
 	}
 	if err := k.start(ctx, &running, labelsChanged); err != nil {
@@ -237,18 +238,11 @@ type poolSource struct {
 	config  Config
 	client  kubernetes.Interface
 	dynamic dynamic.Interface
-	changed chan struct{} // has a value after a change
+	changed wake.Flag
 
 	mu     sync.Mutex // guards stores
 	stores []cache.Store
 	set    poolSet // the term's goroutine only
-}
-
-func (p *poolSource) poke() {
-	select {
-	case p.changed <- struct{}{}:
-	default:
-	}
 }
 
 func (p *poolSource) read() []*pools.Pool {
@@ -308,7 +302,7 @@ func (p *poolSource) expect(ctx context.Context, running *sync.WaitGroup) {
 		if err := p.follow(ctx, running, ipAddressPools); err != nil && ctx.Err() == nil {
 			p.config.Log.Warn("pools of MetalLB cannot be read", "error", err)
 		}
-		p.poke()
+		p.changed.Raise()
 		return
 	}
 }
@@ -320,7 +314,9 @@ func (p *poolSource) follow(ctx context.Context, running *sync.WaitGroup, kind s
 		return err
 	}
 	if _, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { p.poke() }, UpdateFunc: func(any, any) { p.poke() }, DeleteFunc: func(any) { p.poke() },
+		AddFunc:    func(any) { p.changed.Raise() },
+		UpdateFunc: func(any, any) { p.changed.Raise() },
+		DeleteFunc: func(any) { p.changed.Raise() },
 	}); err != nil {
 		return fmt.Errorf("follow %s: %w", kind.GroupResource(), err)
 	}

@@ -19,6 +19,7 @@ import (
 	"sluice.dev/sluice/control/announce/kinds"
 	"sluice.dev/sluice/control/announce/view"
 	"sluice.dev/sluice/control/pulse"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // Objects are what a Source has read. They must not be changed.
@@ -93,14 +94,14 @@ type Loop struct {
 
 	mu      sync.Mutex // guards sights
 	sights  []pulse.Sight
-	seen    chan struct{}
-	changed chan struct{}
+	seen    wake.Flag
+	changed wake.Flag
 	current atomic.Pointer[view.View]
 }
 
 // New returns a Loop. It reads what the process before left.
 func New(c Config) *Loop {
-	l := &Loop{config: c, started: time.Now(), seen: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+	l := &Loop{config: c, started: time.Now(), seen: wake.NewFlag(), changed: wake.NewFlag(),
 		watch: Watch{Hold: c.Hold}, set: &kinds.Set{}, told: map[kinds.Problem]bool{}}
 	vips, err := load(c.State)
 	if err != nil {
@@ -117,29 +118,22 @@ func New(c Config) *Loop {
 // View returns what is announced now.
 func (l *Loop) View() *view.View { return l.current.Load() }
 
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // Run announces until ctx is done.
 func (l *Loop) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	running.Go(func() { l.config.Source.Run(ctx, func() { poke(l.changed) }) })
+	running.Go(func() { l.config.Source.Run(ctx, l.changed.Raise) })
 	running.Go(func() {
 		pulse.Follow(ctx, l.config.Gateway, func(s pulse.Sight) {
 			l.mu.Lock()
 			l.sights = append(l.sights, s)
 			l.mu.Unlock()
-			poke(l.seen)
+			l.seen.Raise()
 		})
 	})
-	reports := make(chan struct{}, 1)
+	reports := wake.NewFlag()
 	for _, s := range l.config.Speakers {
 		running.Go(func() {
 			for {
@@ -147,7 +141,7 @@ func (l *Loop) Run(ctx context.Context) {
 				case <-ctx.Done():
 					return
 				case <-s.Changed():
-					poke(reports)
+					reports.Raise()
 				}
 			}
 		})

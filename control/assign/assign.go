@@ -28,6 +28,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"sluice.dev/sluice/control/pools"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // Class is the loadBalancerClass of Services that are ours; those without a class are, too.
@@ -43,7 +44,7 @@ type Config struct {
 // Assigner decides. It is safe for concurrent use.
 type Assigner struct {
 	Config
-	changed chan struct{}
+	changed wake.Flag
 
 	mu    sync.Mutex // guards the others
 	pools []*pools.Pool
@@ -55,7 +56,7 @@ type Assigner struct {
 // New returns an Assigner without pools. It reads the file for each decision, and writes none,
 // before Own.
 func New(c Config) *Assigner {
-	return &Assigner{Config: c, changed: make(chan struct{}, 1), kept: map[string][]netip.Addr{}}
+	return &Assigner{Config: c, changed: wake.NewFlag(), kept: map[string][]netip.Addr{}}
 }
 
 // Own makes the file this process's: no other one writes it.
@@ -67,7 +68,7 @@ func (a *Assigner) Own() {
 	}
 	a.load()
 	a.owns = true
-	a.poke()
+	a.changed.Raise()
 }
 
 // SetPools replaces the pools.
@@ -75,18 +76,11 @@ func (a *Assigner) SetPools(list []*pools.Pool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.pools = list
-	a.poke()
+	a.changed.Raise()
 }
 
 // Changed receives when decisions may be others than before.
 func (a *Assigner) Changed() <-chan struct{} { return a.changed }
-
-func (a *Assigner) poke() {
-	select {
-	case a.changed <- struct{}{}:
-	default:
-	}
-}
 
 // Given is what was decided about a Service.
 type Given struct {

@@ -14,6 +14,7 @@ import (
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/web"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // PortsConfig configures Ports.
@@ -38,7 +39,7 @@ const ReasonFailed objects.Reason = "FailedToStartServiceHealthcheck"
 // goroutine; Run's goroutine alone opens and closes.
 type Ports struct {
 	config PortsConfig
-	wake   chan struct{}
+	wake   wake.Flag
 	// connections are those of all ports.
 	connections *web.Limit
 
@@ -75,7 +76,7 @@ func NewPorts(c PortsConfig) *Ports {
 	if c.Retry == 0 {
 		c.Retry = web.DefaultRetry
 	}
-	return &Ports{config: c, wake: make(chan struct{}, 1), connections: web.NewLimit(maxConnections),
+	return &Ports{config: c, wake: wake.NewFlag(), connections: web.NewLimit(maxConnections),
 		open: map[netip.AddrPort]*listener{}}
 }
 
@@ -84,7 +85,7 @@ func (p *Ports) SetHealthChecks(checks []compiler.HealthCheck) {
 	p.mu.Lock()
 	p.want.checks = checks
 	p.mu.Unlock()
-	p.signal()
+	p.wake.Raise()
 }
 
 // SetAddresses sets the addresses to listen on: the node-port addresses, or 0.0.0.0 and :: for all
@@ -93,14 +94,7 @@ func (p *Ports) SetAddresses(addresses []netip.Addr) {
 	p.mu.Lock()
 	p.want.addresses = slices.Clone(addresses)
 	p.mu.Unlock()
-	p.signal()
-}
-
-func (p *Ports) signal() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	p.wake.Raise()
 }
 
 // Run keeps the wanted ports open until ctx ends. It returns when every port is closed.

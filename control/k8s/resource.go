@@ -23,6 +23,7 @@ import (
 
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // resource is the list and watch of one kind of objects, and their health.
@@ -34,7 +35,7 @@ type resource struct {
 	labels string
 	fields string
 	store  *store
-	again  chan struct{} // relist
+	again  wake.Flag // relist
 	// only, if not "", is the name of the one object that should exist.
 	only string
 
@@ -58,7 +59,7 @@ func (w *Watcher) resource(
 	name string, client rest.Interface, kind runtime.Object, labels string, fields fields.Selector,
 ) *resource {
 	r := &resource{w: w, client: client, kind: kind, labels: labels, fields: fields.String(),
-		again: make(chan struct{}, 1)}
+		again: wake.NewFlag()}
 	r.now.Source, r.changed = objects.Source{Kind: Kind, Path: name}, make(chan struct{})
 	if _, node := kind.(*corev1.Node); node {
 		r.only = w.NodeName
@@ -99,12 +100,7 @@ func (r *resource) run(ctx context.Context) {
 }
 
 // relist makes run list all objects again and pass all of them on.
-func (r *resource) relist() {
-	select {
-	case r.again <- struct{}{}:
-	default:
-	}
-}
+func (r *resource) relist() { r.again.Raise() }
 
 // reflect runs client-go's Reflector until ctx is done, or until it panics, which is logged. The
 // Reflector handles backoff, expired watches and bookmarks.

@@ -80,7 +80,7 @@ func (m *Mirror) setAddresses(now []Address) {
 		return
 	}
 	m.addresses.Store(&now)
-	m.notifyAddresses()
+	m.addressesChanged.Raise()
 }
 
 func (m *Mirror) setSources(now []netip.Addr) {
@@ -88,12 +88,5 @@ func (m *Mirror) setSources(now []netip.Addr) {
 		return
 	}
 	m.sources.Store(&now)
-	m.notifyAddresses()
-}
-
-func (m *Mirror) notifyAddresses() {
-	select {
-	case m.addressesChanged <- struct{}{}:
-	default:
-	}
+	m.addressesChanged.Raise()
 }

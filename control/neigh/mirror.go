@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // Config configures a Mirror. Zero durations mean the defaults.
@@ -85,7 +86,7 @@ type Mirror struct {
 
 	addresses        atomic.Pointer[[]Address]    // shared
 	sources          atomic.Pointer[[]netip.Addr] // shared
-	addressesChanged chan struct{}
+	addressesChanged wake.Flag
 	status           atomic.Pointer[Status] // shared
 	ways             atomic.Pointer[Ways]   // shared
 	ready            chan struct{}          // closed after the first View
@@ -93,7 +94,7 @@ type Mirror struct {
 
 	mu   sync.Mutex // shared: guards want
 	want *linkChange
-	wake chan struct{}
+	wake wake.Flag
 }
 
 type linkChange struct {
@@ -118,7 +119,7 @@ func New(c Config) (*Mirror, error) {
 		targets: new(bart.Table[target]), generation: firstGeneration(),
 		ids:   newHopIDs(c.Table, c.HopGrace),
 		known: make(map[neighKey]usableNeighbour), tracked: make(map[neighKey]*neighbour),
-		addressesChanged: make(chan struct{}, 1), ready: make(chan struct{}), wake: make(chan struct{}, 1),
+		addressesChanged: wake.NewFlag(), ready: make(chan struct{}), wake: wake.NewFlag(),
 	}, nil
 }
 
@@ -159,10 +160,7 @@ func (m *Mirror) SetLinks(links []LinkConfig, host *HostLink) error {
 	m.mu.Lock()
 	m.want = &linkChange{slices.Clone(links), host}
 	m.mu.Unlock()
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	m.wake.Raise()
 	return nil
 }
 

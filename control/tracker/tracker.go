@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // Tracker collects the objects that sources read, and returns what changed since the last call of
@@ -29,7 +30,7 @@ type Tracker struct {
 	problemEdits uint64                               // counts changes that may change what Locate returns
 	reports      map[objects.Source][]objects.Problem // of places, not of objects
 	read         uint64                               // counts batches taken in
-	wake         chan struct{}
+	wake         wake.Flag
 
 	// For those who measure, see triggers.go.
 	started  time.Time
@@ -59,7 +60,7 @@ func New() *Tracker {
 		dirty:        map[objects.ObjectID]bool{},
 		reports:      map[objects.Source][]objects.Problem{},
 		withProblems: map[objects.ObjectID]bool{},
-		wake:         make(chan struct{}, 1),
+		wake:         wake.NewFlag(),
 		started:      time.Now(),
 	}
 }
@@ -145,10 +146,7 @@ func (t *Tracker) Apply(b *Batch) {
 		t.apply(&b.ops[i])
 	}
 	t.mu.Unlock()
-	select {
-	case t.wake <- struct{}{}:
-	default:
-	}
+	t.wake.Raise()
 }
 
 func (t *Tracker) apply(op *operation) {

@@ -19,6 +19,7 @@ import (
 
 	"sluice.dev/sluice/control/announce"
 	"sluice.dev/sluice/control/announce/kinds"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // Config configures a Speaker.
@@ -35,7 +36,7 @@ type Config struct {
 type Speaker struct {
 	config  Config
 	log     *slog.Logger
-	changed chan struct{}
+	changed wake.Flag
 
 	// The goroutine that calls Apply has these.
 	server   *server.BgpServer // nil before the first peer
@@ -58,7 +59,7 @@ type identity struct {
 
 // New returns a speaker without peers.
 func New(c Config) *Speaker {
-	return &Speaker{config: c, log: c.Log, changed: make(chan struct{}, 1), variants: map[string]*variant{},
+	return &Speaker{config: c, log: c.Log, changed: wake.NewFlag(), variants: map[string]*variant{},
 		paths: map[netip.Prefix]*variant{}, sessions: map[string]*session{}, plan: &Plan{}}
 }
 
@@ -67,13 +68,6 @@ func (s *Speaker) Name() string { return protocol }
 
 // Changed implements announce.Speaker.
 func (s *Speaker) Changed() <-chan struct{} { return s.changed }
-
-func (s *Speaker) poke() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
-}
 
 // Apply implements announce.Speaker. What cannot be done is tried again with the next call.
 func (s *Speaker) Apply(w *announce.World) {
@@ -382,7 +376,7 @@ func (s *Speaker) peerChanged(m *apiutil.WatchEventMessage_PeerEvent, at time.Ti
 		session.up, session.state = up, state
 	}
 	s.mu.Unlock()
-	s.poke()
+	s.changed.Raise()
 }
 
 // sameNeighbour compares addresses of which one may lack its zone.

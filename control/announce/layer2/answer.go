@@ -89,7 +89,7 @@ func (l *link) claimed(p frame.Packet, now time.Time) {
 	if now.Sub(d.said) >= pace {
 		d.said = now
 		l.queue.again(p.Claims, now)
-		l.hurry()
+		l.wake.Raise()
 	}
 }
 
@@ -135,7 +135,7 @@ func (l *link) takeHello(s *sockets, b []byte) []outFrame {
 	}
 	l.count.received++
 	if l.members.Version() != l.version {
-		l.hurry()
+		l.wake.Raise()
 	}
 	return nil
 }

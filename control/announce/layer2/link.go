@@ -13,6 +13,7 @@ import (
 	"sluice.dev/sluice/control/announce/layer2/frame"
 	"sluice.dev/sluice/control/announce/layer2/hello"
 	"sluice.dev/sluice/control/announce/layer2/members"
+	"sluice.dev/sluice/internal/wake"
 )
 
 const (
@@ -30,8 +31,8 @@ type link struct {
 	name    string
 	config  *Config
 	log     *slog.Logger
-	poke    func() // what is reported has changed
-	wake    chan struct{}
+	poke    func()    // what is reported has changed
+	wake    wake.Flag // looks for what is due at once
 	ended   chan struct{}
 	done    chan struct{}
 	readers sync.WaitGroup
@@ -74,7 +75,7 @@ func family(a netip.Addr) int {
 
 func newLink(name string, c *Config, keys hello.Keys, poke func()) (*link, error) {
 	l := &link{name: name, config: c, log: c.Log.With("interface", name), poke: poke, keys: keys,
-		wake: make(chan struct{}, 1), ended: make(chan struct{}), done: make(chan struct{}),
+		wake: wake.NewFlag(), ended: make(chan struct{}), done: make(chan struct{}),
 		answers: rate.NewLimiter(answersPerSecond, answersPerSecond), disputes: map[netip.Addr]*dispute{},
 		said:  map[hello.Refusal]time.Time{},
 		queue: newQueue(), count: counters{refused: map[hello.Refusal]uint64{}, claims: map[string]uint64{}},
@@ -105,7 +106,7 @@ func (l *link) set(wishes []Wish, ready bool, keys hello.Keys, mac frame.MAC) {
 	if l.sockets != nil {
 		l.joinGroups()
 	}
-	l.hurry()
+	l.wake.Raise()
 }
 
 func (l *link) joinGroups() {
@@ -120,14 +121,6 @@ func (l *link) joinGroups() {
 func (l *link) end() {
 	close(l.ended)
 	<-l.done
-}
-
-// hurry has run look for what is due at once. It does not block.
-func (l *link) hurry() {
-	select {
-	case l.wake <- struct{}{}:
-	default: // it will
-	}
 }
 
 func (l *link) run() {

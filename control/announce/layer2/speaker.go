@@ -20,6 +20,7 @@ import (
 	"sluice.dev/sluice/control/announce/layer2/hello"
 	"sluice.dev/sluice/control/announce/view"
 	"sluice.dev/sluice/internal/trusted"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // Defaults. A member is dead after 300 ms: a client's SYN that is lost meanwhile is sent again
@@ -73,7 +74,7 @@ func (c *Config) Check() error {
 type Speaker struct {
 	config  Config
 	log     *slog.Logger
-	changed chan struct{}
+	changed wake.Flag
 	keys    hello.Keys
 	refused string // why the key file as it is now is not used
 
@@ -93,7 +94,7 @@ func New(c Config) (*Speaker, error) {
 	if c.Nonce == nil {
 		c.Nonce = nonce
 	}
-	s := &Speaker{config: c, log: c.Log, changed: make(chan struct{}, 1), links: map[string]*link{}, plan: &Plan{}}
+	s := &Speaker{config: c, log: c.Log, changed: wake.NewFlag(), links: map[string]*link{}, plan: &Plan{}}
 	if c.KeyFile != "" {
 		if err := s.readKeys(); err != nil {
 			return nil, err
@@ -129,13 +130,6 @@ func (s *Speaker) Name() string { return view.Layer2 }
 
 // Changed implements announce.Speaker.
 func (s *Speaker) Changed() <-chan struct{} { return s.changed }
-
-func (s *Speaker) poke() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
-}
 
 // Apply implements announce.Speaker.
 func (s *Speaker) Apply(w *announce.World) {
@@ -186,7 +180,7 @@ func (s *Speaker) replace(p *Plan, interfaces []Interface) {
 		l := s.links[name]
 		if l == nil {
 			var err error
-			if l, err = newLink(name, &s.config, s.keys, s.poke); err != nil {
+			if l, err = newLink(name, &s.config, s.keys, s.changed.Raise); err != nil {
 				s.log.Error("a link cannot be opened, and is tried again", "interface", name, "error", err)
 				continue
 			}

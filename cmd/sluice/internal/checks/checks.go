@@ -18,6 +18,7 @@ import (
 	"sluice.dev/sluice/control/probe"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // Config configures a Runner.
@@ -41,7 +42,7 @@ type Config struct {
 type Runner struct {
 	cfg    Config
 	prober *probe.Prober
-	wake   chan struct{}
+	wake   wake.Flag
 
 	mu       sync.Mutex // guards what follows
 	tracker  *endpointhealth.Tracker
@@ -52,7 +53,7 @@ type Runner struct {
 
 // New returns a Runner, which Run starts.
 func New(cfg Config) (*Runner, error) {
-	r := &Runner{cfg: cfg, wake: make(chan struct{}, 1)}
+	r := &Runner{cfg: cfg, wake: wake.NewFlag()}
 	cfg.Settings.Random = rand.Int64N
 	r.tracker = endpointhealth.New(cfg.Settings)
 	var err error
@@ -85,7 +86,7 @@ func (r *Runner) SetCheckedPorts(ports []*compiler.CheckedPort) {
 	r.mu.Lock()
 	r.ports, r.news = ports, true
 	r.mu.Unlock()
-	r.signal()
+	r.wake.Raise()
 }
 
 // Configure changes the settings.
@@ -93,14 +94,7 @@ func (r *Runner) Configure(s endpointhealth.Config) {
 	r.mu.Lock()
 	r.settings = &s
 	r.mu.Unlock()
-	r.signal()
-}
-
-func (r *Runner) signal() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	r.wake.Raise()
 }
 
 // Views calls f for each endpoint that is checked.

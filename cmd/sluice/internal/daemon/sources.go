@@ -14,6 +14,7 @@ import (
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/internal/kubeconfig"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // inputs are where Services, EndpointSlices and the Node are read.
@@ -25,13 +26,13 @@ type inputs struct {
 	addresses *assign.Assigner
 	reading   bool
 	// nodeChanged receives when something of the own Node changed.
-	nodeChanged chan struct{}
+	nodeChanged wake.Flag
 }
 
 // makeObjects makes the sources that the configuration names, which read nothing yet.
 func (d *Daemon) makeObjects() error {
 	o, c := &d.objects, d.config
-	o.tracker, o.nodeChanged = tracker.New(), make(chan struct{}, 1)
+	o.tracker, o.nodeChanged = tracker.New(), wake.NewFlag()
 	if c.Manifests.Directory != "" {
 		o.addresses = assign.New(assign.Config{Log: d.log, StateDir: c.StateDir})
 		o.addresses.SetPools(c.Pools())
@@ -98,12 +99,7 @@ func (d *Daemon) writeEvents(ctx context.Context) {
 }
 
 // noteNode is called by the control loop. It does not block.
-func (o *inputs) noteNode(objects.NodeInfo) {
-	select {
-	case o.nodeChanged <- struct{}{}:
-	default: // the receiver will see this change, too
-	}
-}
+func (o *inputs) noteNode(objects.NodeInfo) { o.nodeChanged.Raise() }
 
 // sourceViews returns the state of the sources.
 func (d *Daemon) sourceViews(st *loop.Status) []status.SourceView {

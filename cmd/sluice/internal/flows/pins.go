@@ -13,6 +13,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/affinity"
+	"sluice.dev/sluice/internal/wake"
 )
 
 // Pins are the backends that clients were sent to (sessionAffinity ClientIP), and which of them
@@ -23,7 +24,7 @@ type Pins struct {
 
 	mu   sync.Mutex
 	lost map[compiler.LostPin]bool
-	wake chan struct{}
+	wake wake.Flag
 }
 
 // OpenPins takes over a predecessor's pins. The flow table's lock must be held: the file has none
@@ -52,7 +53,7 @@ func TakePins(c *config.Configuration, file *os.File) (*Pins, error) {
 }
 
 func newPins(f *affinity.File) *Pins {
-	return &Pins{file: f, lost: map[compiler.LostPin]bool{}, wake: make(chan struct{}, 1)}
+	return &Pins{file: f, lost: map[compiler.LostPin]bool{}, wake: wake.NewFlag()}
 }
 
 func pinsPath(c *config.Configuration) string { return filepath.Join(c.StateDir, "pins") }
@@ -72,10 +73,7 @@ func (p *Pins) Lose(list []compiler.LostPin) {
 		p.lost[l] = true
 	}
 	p.mu.Unlock()
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	p.wake.Raise()
 }
 
 // Run forgets pins until ctx is done.

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/internal/wake"
 	"sluice.dev/sluice/xdpprog"
 )
 
@@ -33,7 +34,7 @@ type linkList struct {
 // watchLinks returns a channel that has something after interfaces changed. Without a subscription
 // it stays empty, and changes are found by the watcher's looks.
 func (s *Set) watchLinks(ctx context.Context) <-chan struct{} {
-	changed := make(chan struct{}, 1)
+	changed := wake.NewFlag()
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
 		s.log.Warn("changed MAC addresses are noticed late", "error", err)
@@ -46,10 +47,7 @@ func (s *Set) watchLinks(ctx context.Context) <-chan struct{} {
 			if err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR) {
 				return
 			}
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
+			changed.Raise()
 		}
 	}()
 	return changed
