@@ -19,26 +19,16 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/cluster/clustertest"
 	"sluice.dev/sluice/bench/topo"
 )
 
 // A real API server takes the manifests, and the daemon, confined as its pod and known
 // by the manifests' account alone, serves what the API server has and writes an Event.
 func TestRealAPIServer(t *testing.T) {
-	if !cluster.Enabled() {
-		t.Skip("needs a control plane, which takes minutes to build: " + cluster.EnableVariable + "=1, or make cluster")
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	k, err := cluster.Start(ctx, cluster.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := k.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	k := clustertest.Start(ctx, t, cluster.Config{})
 	o := readManifests(t)
 	create(ctx, t, k.Client(), &o)
 	user := "system:serviceaccount:" + o.namespace.Name + ":" + o.serviceAccount.Name

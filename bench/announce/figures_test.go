@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/cluster/clustertest"
 	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/observer"
@@ -28,9 +29,7 @@ import (
 // BIRD between it and the client.
 func onKubernetes(t *testing.T) *reach.Lab {
 	t.Helper()
-	if !cluster.Enabled() {
-		t.Skip("needs a control plane, which takes minutes to build: " + cluster.EnableVariable + "=1, or make cluster")
-	}
+	clustertest.Need(t)
 	controller, err := launch.BuildCommand(t.TempDir(), "sluice-controller")
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), machine.Slower(2*time.Minute))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/cluster/clustertest"
 	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/machine"
 )
@@ -35,10 +36,7 @@ func chosen(t *testing.T, against string) []*Case {
 
 // TestConformance runs every case.
 func TestConformance(t *testing.T) {
-	if !cluster.Enabled() {
-		t.Skip("needs a control plane, which takes minutes to build: " + cluster.EnableVariable +
-			"=1, or make conformance")
-	}
+	clustertest.Need(t)
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: network namespaces, XDP and AF_XDP")
 	}
@@ -88,15 +86,7 @@ func prepare(ctx context.Context, t *testing.T) *run {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := cluster.Start(ctx, cluster.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Errorf("close the cluster: %v", err)
-		}
-	})
+	c := clustertest.Start(ctx, t, cluster.Config{})
 	mode := os.Getenv(againstVariable)
 	t.Logf("the control plane is ready after %.0f s", time.Since(began).Seconds())
 	r := &run{c: c, cases: chosen(t, mode), results: map[*probe]*result{}, logf: t.Logf}

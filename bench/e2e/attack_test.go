@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/cluster/clustertest"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/k8s"
 	"sluice.dev/sluice/control/status"
@@ -59,9 +60,7 @@ type attack struct {
 // namespace, what a tenant can write: of the node, of others' Services and of the gateway's own
 // connection nothing is taken, and what is refused is reported in the tenant's namespace.
 func TestTenantAttacks(t *testing.T) {
-	if !cluster.Enabled() {
-		t.Skip("needs a control plane, which takes minutes to build: " + cluster.EnableVariable + "=1")
-	}
+	clustertest.Need(t)
 	a := newAttack(t)
 	for _, step := range []struct {
 		name string

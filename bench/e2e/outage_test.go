@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/cluster/clustertest"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/k8s/k8stest"
 )
@@ -64,9 +65,7 @@ func TestOutage(t *testing.T) {
 func onBothServers(t *testing.T, memory, real func(*testing.T)) {
 	t.Run("in memory", memory)
 	t.Run("kube-apiserver", func(t *testing.T) {
-		if !cluster.Enabled() {
-			t.Skip("needs a control plane, which takes minutes to build: " + cluster.EnableVariable + "=1")
-		}
+		clustertest.Need(t)
 		real(t)
 	})
 }
@@ -243,17 +242,8 @@ func (r *realSource) start(t *testing.T, l *lab, kubeconfig string, objects []cl
 	if err := os.WriteFile(policy, []byte(auditPolicy), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var err error
-	r.cluster, err = cluster.Start(l.ctx, cluster.Config{Flags: []string{"--audit-policy-file=" + policy,
+	r.cluster = clustertest.Start(l.ctx, t, cluster.Config{Flags: []string{"--audit-policy-file=" + policy,
 		"--audit-log-path=" + r.audit}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := r.cluster.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	if err := r.cluster.Put(l.ctx, objects...); err != nil {
 		t.Fatal(err)
 	}

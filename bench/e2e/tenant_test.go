@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/cluster/clustertest"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/k8s/k8stest"
 	"sluice.dev/sluice/control/status"
@@ -261,15 +262,7 @@ func (m *memoryTenant) remove(_ *testing.T, objects ...cluster.Object) {
 type realTenant struct{ cluster *cluster.Cluster }
 
 func (r *realTenant) start(t *testing.T, l *lab, at *topo.Host, kubeconfig string) {
-	var err error
-	if r.cluster, err = cluster.Start(l.ctx, cluster.Config{Host: at, Address: at.Addr4()}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := r.cluster.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	r.cluster = clustertest.Start(l.ctx, t, cluster.Config{Host: at, Address: at.Addr4()})
 	if _, err := r.cluster.Gateway(l.ctx, l.Gateway); err != nil { // what the account may do
 		t.Fatal(err)
 	}

@@ -15,24 +15,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/cluster/clustertest"
 )
 
 // A Service has an address and a finalizer while it is of type LoadBalancer, keeps the address
 // while it changes, and others get it after that. The pool has two.
 func TestBalancer(t *testing.T) {
-	if !cluster.Enabled() {
-		t.Skip("needs a control plane, which takes minutes to build: " + cluster.EnableVariable + "=1, or make cluster")
-	}
 	ctx := t.Context()
-	c, err := cluster.Start(ctx, cluster.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	c := clustertest.Start(ctx, t, cluster.Config{})
 	w, err := StartWatch(ctx, c.Client(), netip.MustParsePrefix("198.51.100.0/31"))
 	if err != nil {
 		t.Fatal(err)

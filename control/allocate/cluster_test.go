@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/cluster/clustertest"
 	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/allocate"
@@ -41,54 +42,17 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	if !cluster.Enabled() {
-		t.Skip("needs a control plane, which takes minutes to build: " + cluster.EnableVariable + "=1, or make cluster")
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), machine.Slower(5*time.Minute))
 	t.Cleanup(cancel)
-	binaries, err := cluster.Build(ctx, os.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := cluster.Start(ctx, cluster.Config{Binaries: binaries})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
+	c := clustertest.Start(ctx, t, cluster.Config{})
 	l := &lab{T: t, Cluster: c, ctx: ctx, client: c.Client()}
+	var err error
 	if l.dynamic, err = dynamic.NewForConfig(c.RESTConfig(c.Admin())); err != nil {
 		t.Fatal(err)
 	}
-	l.kind("../../deploy/chart/files/addresspools.yaml", "sluice.dev/v1alpha1")
+	clustertest.Kinds(ctx, t, c, "../../deploy/chart/files/addresspools.yaml")
 	l.namespace("sluice-system")
 	return l
-}
-
-var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
-	Resource: "customresourcedefinitions"}
-
-// kind creates a CustomResourceDefinition and waits until it is served.
-func (l *lab) kind(file, version string) {
-	l.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		l.Fatal(err)
-	}
-	var crd unstructured.Unstructured
-	if err := yaml.Unmarshal(text, &crd.Object); err != nil {
-		l.Fatal(err)
-	}
-	if _, err := l.dynamic.Resource(definitions).Create(l.ctx, &crd, metav1.CreateOptions{}); err != nil {
-		l.Fatal(err)
-	}
-	l.eventually("the kind is served", func() error {
-		_, err := l.client.Discovery().ServerResourcesForGroupVersion(version)
-		return err
-	})
 }
 
 func (l *lab) namespace(name string) {
@@ -508,7 +472,7 @@ func TestPoolsOfMetalLB(t *testing.T) {
 	p := l.controller(build(t))
 	l.create(service("early"))
 	l.has("early", "NoPool")
-	l.kind("testdata/ipaddresspools.yaml", "metallb.io/v1beta1")
+	clustertest.Kinds(l.ctx, t, l.Cluster, "testdata/ipaddresspools.yaml")
 	l.namespace("metallb-system")
 	kind := schema.GroupVersionResource{Group: "metallb.io", Version: "v1beta1", Resource: "ipaddresspools"}
 	for name, spec := range map[string]string{

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/cluster/clustertest"
 	"sluice.dev/sluice/bench/demo/console"
 	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/machine"
@@ -21,9 +21,7 @@ import (
 // programs builds what runs from the tree, so that no stale binary is judged.
 func programs(t *testing.T) (c Config) {
 	t.Helper()
-	if !cluster.Enabled() {
-		t.Skip("needs a control plane, which takes minutes to build: " + cluster.EnableVariable + "=1, or make cluster")
-	}
+	clustertest.Need(t)
 	var errs [3]error
 	dir := t.TempDir()
 	c.Sluice, errs[0] = launch.Build(dir, false)

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	bench "sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/cluster/clustertest"
 	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/announce"
@@ -39,38 +40,15 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	if !bench.Enabled() {
-		t.Skip("needs a control plane, which takes minutes to build: " + bench.EnableVariable + "=1, or make cluster")
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), machine.Slower(3*time.Minute))
 	t.Cleanup(cancel)
-	binaries, err := bench.Build(ctx, os.Stderr)
-	must(t, err)
-	c, err := bench.Start(ctx, bench.Config{Binaries: binaries})
-	must(t, err)
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
+	c := clustertest.Start(ctx, t, bench.Config{})
 	l := &lab{T: t, Cluster: c, ctx: ctx, client: c.Client()}
+	var err error
 	l.dynamic, err = dynamic.NewForConfig(c.RESTConfig(c.Admin()))
 	must(t, err)
-	for _, file := range []string{"addresspools.yaml", "announcements.yaml"} {
-		text, err := os.ReadFile("../../../deploy/chart/files/" + file)
-		must(t, err)
-		for _, document := range strings.Split(string(text), "\n---\n") {
-			l.create(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
-				Resource: "customresourcedefinitions"}, document)
-		}
-	}
-	l.eventually("the kinds are served", func() error {
-		list, err := l.client.Discovery().ServerResourcesForGroupVersion("sluice.dev/v1alpha1")
-		if err == nil && len(list.APIResources) < 5 {
-			err = fmt.Errorf("%d kinds", len(list.APIResources))
-		}
-		return err
-	})
+	const files = "../../../deploy/chart/files/"
+	clustertest.Kinds(ctx, t, c, files+"addresspools.yaml", files+"announcements.yaml")
 	return l
 }
 

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
+	"sluice.dev/sluice/bench/cluster/clustertest"
 	"sluice.dev/sluice/control/announce"
 	"sluice.dev/sluice/control/announce/cluster"
 	"sluice.dev/sluice/control/announce/kinds"
@@ -39,21 +40,7 @@ var theirs = map[string][]string{
 // installMetalLB creates MetalLB's kinds and objects.
 func (l *lab) installMetalLB() {
 	l.Helper()
-	text, err := os.ReadFile("testdata/metallb.yaml")
-	must(l.T, err)
-	for _, document := range strings.Split(string(text), "\n---\n") {
-		l.create(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
-			Resource: "customresourcedefinitions"}, document)
-	}
-	l.eventually("MetalLB's kinds are served", func() error {
-		for version, want := range map[string]int{"v1beta1": 4, "v1beta2": 1} {
-			list, err := l.client.Discovery().ServerResourcesForGroupVersion("metallb.io/" + version)
-			if err != nil || len(list.APIResources) < want {
-				return fmt.Errorf("%s: %v", version, err)
-			}
-		}
-		return nil
-	})
+	clustertest.Kinds(l.ctx, l.T, l.Cluster, "testdata/metallb.yaml")
 	for of, list := range theirs {
 		parts := strings.Fields(of)
 		for _, one := range list {
