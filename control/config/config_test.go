@@ -175,7 +175,8 @@ func TestBadFields(t *testing.T) {
 		{"tokens at a relative path", "metrics: {tokenFile: tokens}",
 			`gw.yaml:5: metrics.tokenFile: is "tokens", write an absolute path`},
 		{"log level", "log: {level: loud}", `gw.yaml:5: log.level: is "loud", choose one of debug, info, warn, error`},
-		{"nice", "tuning: {workerNice: 5}", "gw.yaml:5: tuning.workerNice: is 5, choose from -20 to 0"},
+		{"nice", "tuning: {workerNice: 10}", "gw.yaml:5: tuning.workerNice: is 10, choose from -20 to 0; to put the " +
+			"whole daemon behind other processes, write 0 and start it by nice(1)"},
 		{"CPU twice", "workerCPUs: [1, 1]", "gw.yaml:5: workerCPUs[1]: is CPU 1 again"},
 		{"fewer CPUs than workers", "workers: 2\nworkerCPUs: [1]",
 			"gw.yaml:6: workerCPUs: has 1 entries for 2 workers"},

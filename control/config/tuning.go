@@ -72,7 +72,10 @@ func (k *check) tuning(c *Configuration) {
 		k.fail("tuning.frameSize", "is %d, the kernel takes frames of 2048 or 4096 bytes; auto chooses by interfaces",
 			s)
 	}
-	k.between("tuning.workerNice", t.WorkerNice, -20, 0)
+	if n := t.WorkerNice; n < -20 || n > 0 {
+		k.fail("tuning.workerNice", "is %d, choose from -20 to 0; to put the whole daemon behind other processes, "+
+			"write 0 and start it by nice(1)", n)
+	}
 	k.between("tuning.affinityClients", t.AffinityClients, 1024, 1<<26)
 	k.between("tuning.limitSources", t.LimitSources, 1024, 1<<26)
 	k.between("tuning.fragments", t.Fragments, 0, 1<<20)
