@@ -10,7 +10,6 @@ import (
 	"maps"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -40,10 +39,8 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	benchBinary = filepath.Join(dir, "sluice-bench")
-	if out, err := exec.Command("go", "build", "-o", benchBinary,
-		"sluice.dev/sluice/cmd/sluice-bench").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build sluice-bench: %v\n%s", err, out)
+	if benchBinary, err = launch.BuildCommand(dir, "sluice-bench"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()

@@ -128,6 +128,7 @@ func (l *lab) waitFor(what string, is func(*status.InterfaceView) bool) {
 // TestMTUChange: the gateway follows its devices' MTU while it runs, also where that takes other
 // sockets.
 func TestMTUChange(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 1, Queues: 2}})
 	for _, mtu := range []int{1400, 1500, 9000, 1300} {
 		l.onLink("back0", func(link netlink.Link) error { return netlink.LinkSetMTU(link, mtu) })

@@ -165,6 +165,7 @@ func TestCheckedEndpoint(t *testing.T) {
 // TestFlowsOutliveTheirCheck: an endpoint that refuses its check keeps the connection that it has,
 // and gets no new one.
 func TestFlowsOutliveTheirCheck(t *testing.T) {
+	t.Parallel()
 	const port = 9100
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}, small: true})
 	var listeners []net.Listener

@@ -164,7 +164,7 @@ func TestLargeDatagramsOfRealStacks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second) // the length of the load
+		time.Sleep(500 * time.Millisecond) // the length of the load
 		r := flows.Stop()
 		t.Logf("%s: %d answers, errors %v", vip, r.Requests-r.Failed(), r.Errors)
 		if r.Requests-r.Failed() == 0 {

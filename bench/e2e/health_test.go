@@ -54,6 +54,7 @@ func TestHealthCheckNodePort(t *testing.T) {
 // TestHealthCheckNodePortTaken: a port of somebody else's is a problem of the Service
 // that an operator sees, traffic is forwarded, and the port is used once it is free.
 func TestHealthCheckNodePortTaken(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
 	other, err := l.Gateway.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", healthPort))
 	if err != nil {
@@ -81,6 +82,7 @@ func TestHealthCheckNodePortTaken(t *testing.T) {
 
 // TestHealthWhileDraining: load balancers hear of the end before it comes.
 func TestHealthWhileDraining(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: "drain: {timeout: 30s}\n"})
 	at10256 := netip.AddrPortFrom(l.Gateway.Addr4(), 10256)
 	l.awaitHealth(at10256, "/healthz", 200, `"healthy":true`)

@@ -23,7 +23,7 @@ func TestJumbo(t *testing.T) {
 		t.Run(fmt.Sprint("frames of ", frame), func(t *testing.T) {
 			l := newLab(t, labConfig{Config: topo.Config{Backends: 2, MTU: 9000, Queues: 2},
 				options: fmt.Sprintf("tuning: {frameSize: %d}\n", frame)})
-			l.transfers(32 << 20)
+			l.transfers(8 << 20)
 			for _, vip := range []string{vip4, vip6} {
 				l.datagrams(at(vip, dnsPort), frame-256, 8972)
 			}

@@ -78,6 +78,7 @@ func apiSlice(service string, hosts ...*topo.Host) *discoveryv1.EndpointSlice {
 // TestKubernetesServerUnavailable: what the API server says is served; while it is away, and
 // when it comes back with everything in another order, nothing changes.
 func TestKubernetesServerUnavailable(t *testing.T) {
+	t.Parallel()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	var s *k8stest.Server
 	l := newLab(t, labConfig{

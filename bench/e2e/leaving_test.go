@@ -21,6 +21,7 @@ import (
 // after the Node lost the label of gateways, or the DaemonSet was deleted; in a rolling update it
 // leaves all of it.
 func TestNoGatewayAnyMore(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		change func(s *k8stest.Server, node *corev1.Node, set *appsv1.DaemonSet)

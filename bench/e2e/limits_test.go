@@ -21,7 +21,7 @@ import (
 // refused is given less time, and one that is to succeed more, as the connection whose place it
 // takes may still be closing.
 const (
-	oneSYN   = 800 * time.Millisecond
+	oneSYN   = 400 * time.Millisecond
 	someSYNs = 5 * time.Second
 )
 
@@ -66,6 +66,7 @@ func (l *lab) refuses(h *topo.Host, vip string, why stats.DropReason) {
 // TestConnectionLimit: a client has as many connections as one source may have, and the next is
 // refused by name; another client's succeed, and one that ends makes room for one.
 func TestConnectionLimit(t *testing.T) {
+	t.Parallel()
 	const limit = 3
 	l := newLab(t, labConfig{
 		Config: topo.Config{Queues: 2, Clients: 2}, small: true,
@@ -122,13 +123,14 @@ func (l *lab) explainsLimit(vip string) {
 // TestRateLimit: a client opens as many connections as one source may open in a second, and the
 // next is refused by name; another client's succeeds, and so does the first one's a little later.
 func TestRateLimit(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{
 		Config: topo.Config{Queues: 2, Clients: 2}, small: true,
 		options: "limits: {newConnectionsPerSource: 2}\n",
 	})
 	refused := l.counted(stats.LimitSourceRate.String())
 	opened, began := 0, time.Now()
-	for range 10 {
+	for range 6 {
 		// A refused SYN is repeated, so each of these takes at most the time of a token or two.
 		if _, err := l.opens(l.Clients[0], vip4, oneSYN); err == nil {
 			opened++

@@ -39,7 +39,7 @@ func outageTime() time.Duration {
 	if full() {
 		return time.Minute
 	}
-	return 10 * time.Second
+	return 3 * time.Second
 }
 
 // apiSource is an API server that can go away and come back such that the gateway must
@@ -57,6 +57,7 @@ type apiSource interface {
 // another order, or with a history too short to watch on from. Objects are the same, so
 // the table stays the same, and no flow breaks. Then what changes is served.
 func TestOutage(t *testing.T) {
+	t.Parallel()
 	onBothServers(t, func(t *testing.T) { outage(t, &memorySource{}) },
 		func(t *testing.T) { outage(t, &realSource{}) })
 }

@@ -42,7 +42,7 @@ func TestWorkersFollowPackets(t *testing.T) {
 		}
 		done := make(chan outcome, 1)
 		go func() {
-			r, err := generator.Trial(l.ctx, stateless.Load{Duration: 5 * time.Second, Rate: rate})
+			r, err := generator.Trial(l.ctx, stateless.Load{Duration: 3 * time.Second, Rate: rate})
 			done <- outcome{r, err}
 		}()
 		l.within("workers are not where packets arrive, and spin", func() bool {

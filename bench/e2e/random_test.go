@@ -141,6 +141,7 @@ func (l *lab) dies(abort bool) {
 // TestStopped: the whole process stands still for two seconds, as by SIGSTOP, a debugger or a
 // hypervisor. No connection breaks, no flow expires for the time that it stood still.
 func TestStopped(t *testing.T) {
+	t.Parallel()
 	const open, stands = 200, 2 * time.Second
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, small: true})
 	flows := l.established(open, 20*time.Second, 2*time.Minute)
@@ -181,6 +182,7 @@ func (l *lab) establishedFlows() (n uint64) {
 
 // TestLinkFlaps: links of both sides go down and up at random, for 1 to 500 ms.
 func TestLinkFlaps(t *testing.T) {
+	t.Parallel()
 	const open = 100
 	runs, random := 2*faultRuns(t), moments(t)
 	lifetime := time.Duration(runs)*2*time.Second + time.Minute

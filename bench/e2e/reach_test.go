@@ -19,6 +19,7 @@ import (
 // check node ports say so, and say otherwise when the interface is back. A process that a restart
 // would not mend stays alive.
 func TestUnreachable(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, link string
 		oneArmed   bool
@@ -44,6 +45,7 @@ func TestUnreachable(t *testing.T) {
 // TestUnreachableByHostLink: somebody took the name of the host link, so that it cannot be made
 // again.
 func TestUnreachableByHostLink(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 1}, small: true})
 	l.checkable()
 	l.wantHealth(200, "ok")
@@ -64,6 +66,7 @@ func TestUnreachableByHostLink(t *testing.T) {
 // TestOneOfSeveralDown: an interface that is down is a condition while another one of its side
 // works.
 func TestOneOfSeveralDown(t *testing.T) {
+	t.Parallel()
 	c := labConfig{Config: topo.Config{Queues: 1}, interfaces: []string{"front0", "back0", spare}, small: true}
 	c.prepare = func(l *lab) { addSpare(t, l.Gateway, l.Clients[0]) }
 	l := newLab(t, c)

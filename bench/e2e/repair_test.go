@@ -178,6 +178,7 @@ func TestSourceOnNoInterface(t *testing.T) {
 
 // TestDrainWaitsForConnections: SIGTERM with UDP flows that live on, and nothing else.
 func TestDrainWaitsForConnections(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: "drain: {timeout: 15s}\n"})
 	flows, err := l.Clients[0].OpenUDP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, dnsPort)}, Flows: 10,
 		Interval: 20 * time.Millisecond})

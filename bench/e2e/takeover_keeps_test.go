@@ -119,6 +119,7 @@ func TestTakeOverKeepsPulse(t *testing.T) {
 
 // TestTakeOverAsksAgain: a next process that cannot reach the running one takes over when it can.
 func TestTakeOverAsksAgain(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, small: true, options: handsOver})
 	socket := filepath.Join(l.gate.StateDir(), "handover.sock")
 	// It is made last, after the interfaces are open.
@@ -143,6 +144,7 @@ func TestTakeOverAsksAgain(t *testing.T) {
 // prepared on. If that one has all by then, it forwards alone, and the other one ends when it goes
 // on; if not, that one goes on itself.
 func TestTakeOverOfStopped(t *testing.T) {
+	t.Parallel()
 	stopped := 2 * time.Second
 	if full() {
 		stopped = time.Minute

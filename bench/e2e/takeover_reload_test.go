@@ -118,6 +118,7 @@ func (l *lab) awaitPID(pid int) {
 // TestTakeOverByPod: the container of a pod that has handed over, which is started again until the
 // pod is deleted, takes nothing back, also where another pod has taken over since.
 func TestTakeOverByPod(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}, options: handsOver})
 	for _, pod := range []string{"pod-a", "pod-b"} {
 		if err := l.gate.LaunchNextOf(pod); err != nil {

@@ -75,7 +75,7 @@ func TestWorkersShareFlows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(3 * time.Second) // the length of the load, not a wait for something
+	time.Sleep(1500 * time.Millisecond) // the length of the load, not a wait for something
 	broken := flows.Broken()
 	r, u := flows.Stop(), datagrams.Stop()
 	s := l.checkLaws()

@@ -13,13 +13,14 @@ import (
 )
 
 // Build builds the daemon from the tree into a directory, so that no stale binary is
-// judged, and returns its path. Where one was built elsewhere (machine.Binary), it is that one.
+// judged, and returns its path. Where one was built elsewhere (machine.Binary), it is that one. It
+// is compiled as by `make build`, whose packages are in the build cache then.
 func Build(dir string, race bool) (string, error) {
 	if path := machine.Binary(); path != "" {
 		return path, nil
 	}
 	path := filepath.Join(dir, "sluice")
-	args, cgo := []string{"build", "-o", path}, "CGO_ENABLED=0" // as `make build` does
+	args, cgo := []string{"build", "-trimpath", "-o", path}, "CGO_ENABLED=0"
 	if race {
 		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
 	}
@@ -35,7 +36,7 @@ func Build(dir string, race bool) (string, error) {
 // returns its path.
 func BuildCommand(dir, name string) (string, error) {
 	path := filepath.Join(dir, name)
-	c := exec.Command("go", "build", "-o", path, "sluice.dev/sluice/cmd/"+name)
+	c := exec.Command("go", "build", "-trimpath", "-o", path, "sluice.dev/sluice/cmd/"+name)
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %s: %w\n%s", name, err, out)

@@ -143,7 +143,7 @@ func (g *Gateway) Configuration() string {
 	fmt.Fprintf(&b, "manifests: {directory: %s}\nstateDir: %s\nbpfFS: %s\n", g.Manifests(), g.path(stateDir),
 		g.path(bpfDir))
 	if !strings.Contains(g.config.Options, "drain:") {
-		b.WriteString("drain: {timeout: 1s}\n") // UDP flows would keep Stop waiting for their timeout
+		b.WriteString("drain: {timeout: 100ms}\n") // flows that nobody uses any more would keep Stop waiting
 	}
 	b.WriteString(g.config.Options)
 	return b.String()

@@ -17,8 +17,8 @@ func TestConfigurationIsValid(t *testing.T) {
 		name, options string
 		drain         time.Duration
 	}{
-		{"nothing more", "", time.Second},
-		{"options", "flows: {ipv4: 65536, ipv6: 65536}\n", time.Second},
+		{"nothing more", "", 100 * time.Millisecond},
+		{"options", "flows: {ipv4: 65536, ipv6: 65536}\n", 100 * time.Millisecond},
 		{"a drain of its own", "drain: {timeout: 7s}\n", 7 * time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
