@@ -39,7 +39,7 @@ test-tools:
 .PHONY: test
 test: build test-tools ## every test that root can run without a cluster: some minutes
 	$(TOGETHER) $(BESIDE)
-	$(TEST) $(ALONE)
+	SLUICE_BINARY=$(CURDIR)/bin/sluice $(TEST) $(ALONE) # the daemon of just now: nine packages would each link one
 	$(TOGETHER) -short -tags root,noasm ./nat/... ./flowtable/... ./fastpath # without the assembly: its twins
 
 .PHONY: unit
