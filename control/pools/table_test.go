@@ -32,9 +32,12 @@ import (
 //	allocate SERVICE FAMILIES [WORDS] -> ok or a Reason
 //	release SERVICE [freed]
 //	service [WORDS] -> ADDRESSES, none or keep [warn or told]
+//	service deleted -> none
 //	adopt [WORDS]          a Service whose status has addresses
 //	occupy ADDRESSES SERVICE   they are somebody else's, but for a Service
 //	pool-of SERVICE POOL   size POOL COUNTS   used POOL COUNTS
+//	published TEST N VERBS     of MetalLB, with N cases: from here on lines of VERBS are cases
+//	left-out N REASON          cases of it that are not here
 //
 // with WORDS such as port=tcp/80, as the functions below read them. Names of Services are unique,
 // and of a namespace only where WORDS say so.
@@ -44,16 +47,50 @@ type table struct {
 	next   []*pools.Pool
 	valid  []netip.Addr
 	unique int
+	cases  []*published // the last one is that of the lines that follow
+}
+
+// published is a test of MetalLB: how many cases it has, how many of them are lines here, and how
+// many are not, each with its reason.
+type published struct {
+	test           string
+	cases, here    int
+	leftOut        int
+	reasons, verbs []string
 }
 
 // TestMetalLB has the published tests of MetalLB's allocator and controller as data: what was done,
-// and what must come of it.
-func TestMetalLB(t *testing.T) { runTables(t, "testdata/metallb/*.txt") }
+// and what must come of it. Each of their cases is there, or left out for a reason, and the
+// document has the same counts.
+func TestMetalLB(t *testing.T) {
+	var all []*published
+	t.Run("tables", func(t *testing.T) { all = runTables(t, "testdata/metallb/*.txt") })
+	slices.SortFunc(all, func(a, b *published) int { return strings.Compare(a.test, b.test) })
+	var rows strings.Builder
+	total, here := 0, 0
+	for _, p := range all {
+		if p.cases != p.here+p.leftOut {
+			t.Errorf("%s has %d cases: %d are here, and %d are left out", p.test, p.cases, p.here, p.leftOut)
+		}
+		total, here = total+p.cases, here+p.here
+		fmt.Fprintf(&rows, "| `%s` | %d | %d | %s |\n", p.test, p.cases, p.here, strings.Join(p.reasons, "; "))
+	}
+	fmt.Fprintf(&rows, "| all | %d | %d | |\n", total, here)
+	t.Logf("\n%s", rows.String())
+	text, err := os.ReadFile("../../docs/metallb.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), rows.String()) {
+		t.Error("docs/metallb.md has other rows")
+	}
+}
 
 // TestTables has those of our own.
 func TestTables(t *testing.T) { runTables(t, "testdata/*.txt") }
 
-func runTables(t *testing.T, pattern string) {
+// runTables runs the files, and returns what they say of MetalLB's tests.
+func runTables(t *testing.T, pattern string) (all []*published) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
@@ -61,13 +98,14 @@ func runTables(t *testing.T, pattern string) {
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			t.Parallel()
 			b := &table{T: t, a: &pools.Allocator{}}
 			for number, line := range readLines(t, file) {
 				b.run(fmt.Sprintf("%s:%d", file, number), line)
 			}
+			all = append(all, b.cases...)
 		})
 	}
+	return all
 }
 
 // readLines yields lines that are no comments, by number.
@@ -116,7 +154,16 @@ func (b *table) run(at, line string) {
 	line, want, _ := strings.Cut(line, " -> ")
 	words := strings.Fields(line)
 	verb, words := words[0], words[1:]
+	if n := len(b.cases); n > 0 && slices.Contains(b.cases[n-1].verbs, verb) {
+		b.cases[n-1].here++
+	}
 	switch verb {
+	case "published":
+		b.cases = append(b.cases, &published{test: words[0], cases: number(b.T, at, words[1]), verbs: words[2:]})
+	case "left-out":
+		p := b.cases[len(b.cases)-1]
+		p.leftOut += number(b.T, at, words[0])
+		p.reasons = append(p.reasons, strings.Join(words[1:], " "))
 	case "pool":
 		b.pool(at, words)
 	case "pools":
@@ -365,6 +412,9 @@ func newService(t *testing.T, at string, words []string) (s *corev1.Service, nam
 
 // service runs a line about a whole Service.
 func (b *table) service(at, line string, words []string, want string) {
+	if slices.Equal(words, []string{"deleted"}) {
+		words = []string{"type="} // not of type LoadBalancer, as one that is not there
+	}
 	s, namespaceLabels := newService(b.T, at, words)
 	if s.UID == "" { // no name: a new Service each time
 		b.unique++
