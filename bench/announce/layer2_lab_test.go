@@ -41,6 +41,8 @@ type segment struct {
 	t        *testing.T
 	ctx      context.Context
 	dir      string
+	flags    []string      // of announcers
+	patience time.Duration // of each connection of stream
 	gateways []*member
 	client   *topo.Host
 }
@@ -68,7 +70,7 @@ metadata: {name: near}
 `
 
 // newSegment starts gateways that have VIPs 10.71.0.200 and on, and fd71::200 and on.
-func newSegment(t *testing.T, gateways, vips int) *segment {
+func newSegment(t *testing.T, gateways, vips int, flags ...string) *segment {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), machine.Slower(15*time.Minute))
 	t.Cleanup(cancel)
@@ -76,7 +78,8 @@ func newSegment(t *testing.T, gateways, vips int) *segment {
 	must(t, err)
 	dir, err := os.MkdirTemp("", "sluice-layer2-")
 	must(t, err)
-	s := &segment{Net: n, t: t, ctx: ctx, dir: dir, client: n.Clients[0]}
+	s := &segment{Net: n, t: t, ctx: ctx, dir: dir, flags: flags, patience: 250 * time.Millisecond,
+		client: n.Clients[0]}
 	t.Cleanup(s.close)
 	_, err = n.Backends[0].Serve(port)
 	must(t, err)
@@ -135,11 +138,11 @@ func (m *member) start(flags ...string) {
 		m.log, err = os.Create(filepath.Join(m.dir, "announcer.log"))
 		must(t, err)
 	}
-	m.process, err = m.Host.Start(topo.Command{Path: "setpriv", Stdout: m.log, Stderr: m.log, Args: append([]string{
-		"--bounding-set", "-all,+net_raw", "--inh-caps", "-all", "--", announcer,
+	args := slices.Concat([]string{"--bounding-set", "-all,+net_raw", "--inh-caps", "-all", "--", announcer,
 		"--config", filepath.Join(m.s.dir, "objects.yaml"), "--node-name", m.name, "--state-dir", m.state(),
 		"--log", "text", "--gateway", m.gate.PulseSocket(),
-		"--layer2-key", filepath.Join(m.s.dir, "key"), "--listen", "127.0.0.1:9472", "--hold", "0s"}, flags...)})
+		"--layer2-key", filepath.Join(m.s.dir, "key"), "--listen", "127.0.0.1:9472", "--hold", "0s"}, m.s.flags, flags)
+	m.process, err = m.Host.Start(topo.Command{Path: "setpriv", Stdout: m.log, Stderr: m.log, Args: args})
 	must(t, err)
 }
 
@@ -293,7 +296,7 @@ const interval = 20 * time.Millisecond
 
 // stream opens a connection to a VIP each interval, for a while before and after something fails,
 // and returns the time from the first one that does not work to the first one after which all do;
-// zero: all did. Each may take a quarter of a second: less than until its SYN would be sent again.
+// zero: all did. Each may take less than the second after which its SYN would be sent again.
 func (s *segment) stream(vip netip.Addr, after time.Duration, fail func() error) (out time.Duration) {
 	s.t.Helper()
 	type attempt struct {
@@ -313,7 +316,7 @@ func (s *segment) stream(vip netip.Addr, after time.Duration, fail func() error)
 				return
 			case at := <-tick.C:
 				running.Go(func() {
-					err := s.connect(vip, machine.Slower(250*time.Millisecond))
+					err := s.connect(vip, machine.Slower(s.patience))
 					mu.Lock()
 					defer mu.Unlock()
 					all = append(all, attempt{at, err})

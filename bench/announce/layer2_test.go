@@ -456,3 +456,84 @@ func TestLayer2Stays(t *testing.T) {
 	report(t, "who stood still answered for", time.Second, []time.Duration{last})
 	s.settled(vip)
 }
+
+// An announcer that is told to end, and started again, moves no VIP while its gateway forwards on:
+// another one answers for it with its hardware address. So no open connection breaks, and no new
+// one fails, also of a host that has to ask. One that does not return loses its VIPs.
+func TestLayer2Restart(t *testing.T) {
+	t.Parallel()
+	s := newSegment(t, 3, 1, "--hold", "10s")
+	s.patience = 900 * time.Millisecond // nothing may be lost, and the machine may be busy
+	families(t, func(t *testing.T, vip netip.Addr) {
+		if !vip.Is4() {
+			onlyFull(t)
+		}
+		owner := s.settled(vip)
+		other := s.gateways[0]
+		if owner == other {
+			other = s.gateways[1]
+		}
+		flows, err := s.client.OpenTCP(s.ctx, topo.FlowLoad{Targets: []netip.AddrPort{netip.AddrPortFrom(vip, port)},
+			Flows: 20, Interval: 20 * time.Millisecond, Timeout: machine.Slower(20 * time.Second)})
+		must(t, err)
+		defer flows.Stop()
+		changes, questions := other.metric("owner_changes_total", ""), 0
+		for range runs() {
+			stop := s.probe(s.client, vip)
+			var back time.Duration
+			failed := s.stream(vip, 3*time.Second, func() error {
+				must(t, owner.process.Stop(5*time.Second))
+				must(t, s.forget(vip))
+				ended := time.Now()
+				owner.start()
+				s.within(10*time.Second, "it to return", func() error {
+					l, err := owner.line(vip)
+					if err != nil || l.State != view.Announced {
+						return fmt.Errorf("%+v, %v", l, err)
+					}
+					return nil
+				})
+				back = time.Since(ended)
+				return nil
+			})
+			for _, a := range stop() {
+				if questions++; a.mac != owner.mac() {
+					t.Errorf("%v is said to be at %v, and %s is at %v", vip, a.mac, owner.name, owner.mac())
+				}
+			}
+			if failed > 0 {
+				t.Errorf("new connections failed for %v", failed)
+			}
+			t.Logf("it has the VIP again %v after it ended", back)
+		}
+		r := flows.Stop()
+		if n := other.metric("owner_changes_total", "") - changes; n != 0 || flows.Broken() > 0 || questions == 0 {
+			t.Errorf("the VIP moved %v times, %d of 20 connections broke, %d questions were answered", n,
+				flows.Broken(), questions)
+		}
+		t.Logf("%d restarts: %d requests over 20 connections, %d broken; %d answers who has the VIP, all with the "+
+			"owner's address", runs(), r.Requests, flows.Broken(), questions)
+		must(t, owner.process.Stop(5*time.Second))
+		took := s.within(10*time.Second, "others to have it", func() error {
+			l, err := other.line(vip)
+			if err != nil || strings.Contains(l.With, owner.name) {
+				return fmt.Errorf("%+v, %v", l, err)
+			}
+			return nil
+		})
+		t.Logf("it did not return: the VIP moved after %v", took)
+		owner.start()
+		s.settled(vip)
+	})
+}
+
+// forget has the client's kernel ask again where a VIP is.
+func (s *segment) forget(vip netip.Addr) error {
+	return s.client.Run(func() error {
+		l, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		return netlink.NeighDel(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: vip.AsSlice()})
+	})
+}

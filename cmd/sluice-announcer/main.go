@@ -89,6 +89,9 @@ func command() *cobra.Command {
 		"after so many hellos that did not come a gateway is dead; the same on all")
 	p.DurationVar(&f.layer2.Settle, "layer2-join", layer2.DefaultSettle,
 		"how long a gateway that begins to work takes no VIP of layer 2")
+	p.DurationVar(&f.layer2.Return, "layer2-return", layer2.DefaultReturn,
+		"how long the VIPs of a gateway whose announcer ended, and that forwards on, are kept for its next announcer; "+
+			"0: not at all; the same on all")
 	p.StringVar(&f.listen, "listen", ":9472", "address of /metrics and /healthz; empty: none")
 	p.StringVar(&f.logFormat, "log", "json", "format of the log: json or text")
 	c.AddCommand(status())
@@ -125,7 +128,7 @@ func (f *flags) check() error {
 		errs = append(errs, fmt.Errorf("--log %w", err))
 	}
 	if err := f.layer2.Check(); err != nil {
-		errs = append(errs, fmt.Errorf("--layer2-hello, --layer2-silent, --layer2-join: %w", err))
+		errs = append(errs, fmt.Errorf("--layer2-hello, --layer2-silent, --layer2-join, --layer2-return: %w", err))
 	}
 	if f.routerID != "" {
 		if a, err := netip.ParseAddr(f.routerID); err != nil || !a.Is4() {

@@ -65,6 +65,10 @@ const DefaultDrainDelay = 5 * time.Second
 // again is how often speakers try again what could not be done.
 const again = time.Second
 
+// lastWord is how long the gateway is heard after this process was told to end: where the whole
+// node ends, so does the gateway, and says so with its next pulse.
+const lastWord = 2 * pulse.Every
+
 // gather is how long objects may change before they are read: a step costs what all VIPs cost, and
 // of a Service that is created an API server tells several times.
 const gather = 50 * time.Millisecond
@@ -118,11 +122,12 @@ func New(c Config) *Loop {
 // View returns what is announced now.
 func (l *Loop) View() *view.View { return l.current.Load() }
 
-// Run announces until ctx is done.
+// Run announces until ctx is done, and lastWord longer.
 func (l *Loop) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	ctx, cancel := context.WithCancel(ctx)
+	ended := ctx.Done()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	running.Go(func() { l.config.Source.Run(ctx, l.changed.Raise) })
 	running.Go(func() {
@@ -152,6 +157,7 @@ func (l *Loop) Run(ctx context.Context) {
 	defer alarm.Stop()
 	read := true
 	var gathered <-chan time.Time // nil while no object has changed
+	var last <-chan time.Time     // nil until this process is told to end
 	for {
 		if next := l.step(time.Now(), read); !next.IsZero() {
 			alarm.Reset(time.Until(next))
@@ -160,7 +166,9 @@ func (l *Loop) Run(ctx context.Context) {
 		for waiting := true; waiting; {
 			waiting = false
 			select {
-			case <-ctx.Done():
+			case <-ended:
+				ended, last, waiting = nil, time.After(lastWord), true
+			case <-last:
 				for _, s := range l.config.Speakers {
 					s.Close()
 				}

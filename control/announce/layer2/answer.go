@@ -32,24 +32,33 @@ type dispute struct {
 
 func (l *link) takeARP(s *sockets, b []byte) []outFrame {
 	p, ok := frame.ReadARP(b)
-	if !ok || !l.answer(s, p) {
+	if !ok {
 		return nil
 	}
-	return []outFrame{{s.arp, frame.ARPReply(s.mac, p)}}
+	at, ok := l.answer(s, p)
+	if !ok {
+		return nil
+	}
+	return []outFrame{{s.arp, frame.SentBy(s.mac, frame.ARPReply(at, p))}}
 }
 
 func (l *link) takeNDP(s *sockets, b []byte) []outFrame {
 	p, ok := frame.ReadNDP(b)
-	if !ok || !l.answer(s, p) {
+	if !ok {
 		return nil
 	}
-	return []outFrame{{s.ndp, frame.Advertisement(s.mac, p)}}
+	at, ok := l.answer(s, p)
+	if !ok {
+		return nil
+	}
+	return []outFrame{{s.ndp, frame.SentBy(s.mac, frame.Advertisement(at, p))}}
 }
 
-// answer reports whether a packet asks for a VIP that is here. It notes what it claims.
-func (l *link) answer(s *sockets, p frame.Packet) bool {
+// answer reports whether a packet is to be answered, and with which hardware address: it asks for a
+// VIP that is here, or whose owner's process is away. It notes what the packet claims.
+func (l *link) answer(s *sockets, p frame.Packet) (at frame.MAC, yes bool) {
 	if p.FromMAC == s.mac {
-		return false
+		return at, false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,15 +66,22 @@ func (l *link) answer(s *sockets, p frame.Packet) bool {
 	if p.Claims.IsValid() && l.members.Owns(p.Claims) {
 		l.claimed(p, now)
 	}
-	if !p.Asks.IsValid() || !l.members.Owns(p.Asks) {
-		return false
+	if !p.Asks.IsValid() {
+		return at, false
+	}
+	at, yes = s.mac, l.members.Owns(p.Asks)
+	if !yes {
+		at, yes = l.members.AnswersFor(p.Asks)
+	}
+	if !yes || at == p.FromMAC {
+		return at, false
 	}
 	if !l.answers.AllowN(now, 1) {
 		l.count.limited[family(p.Asks)]++
-		return false
+		return at, false
 	}
 	l.count.answers[family(p.Asks)]++
-	return true
+	return at, true
 }
 
 // claimed notes that somebody says to have a VIP that is here. While a VIP moves, a member says so

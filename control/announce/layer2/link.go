@@ -3,6 +3,7 @@ package layer2
 import (
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,6 +43,7 @@ type link struct {
 	keys     hello.Keys
 	wishes   []Wish
 	ready    bool
+	keep     bool // the VIPs are to be kept for the next process
 	members  *members.Members
 	sockets  *sockets // nil: the link is down
 	broken   bool     // sockets are to be opened again
@@ -80,13 +82,10 @@ func newLink(name string, c *Config, keys hello.Keys, poke func()) (*link, error
 		said:  map[hello.Refusal]time.Time{},
 		queue: newQueue(), count: counters{refused: map[hello.Refusal]uint64{}, claims: map[string]uint64{}},
 		members: members.New(members.Config{Name: c.Name, Incarnation: c.Incarnation, Every: c.Every, Silent: c.Silent,
-			Settle: c.Settle, Nonce: c.Nonce}, time.Now())}
+			Settle: c.Settle, Return: c.Return, Nonce: c.Nonce}, time.Now())}
 	var err error
-	if l.carrier, err = newCarrier(); err != nil {
-		return nil, err
-	}
-	go l.run()
-	return l, nil
+	l.carrier, err = newCarrier()
+	return l, err
 }
 
 // set replaces what is announced.
@@ -117,8 +116,14 @@ func (l *link) joinGroups() {
 	l.sockets.acceptsGroupsFail = err
 }
 
-// end gives the VIPs to others, and ends the link.
-func (l *link) end() {
+// end gives the VIPs to others, and ends the link. With returns, others keep them for the next
+// process, unless this gateway does not forward on either.
+func (l *link) end(returns bool) {
+	l.mu.Lock()
+	l.keep = returns && l.ready && !slices.ContainsFunc(l.wishes, func(w Wish) bool {
+		return w.Grade == announce.Leaving
+	})
+	l.mu.Unlock()
 	close(l.ended)
 	<-l.done
 }
@@ -289,11 +294,11 @@ func (l *link) read(s *sockets, c *packet.Conn, take func(*sockets, []byte) []ou
 	}
 }
 
-// goodbye tells the others that they have the VIPs from now on.
+// goodbye tells the others that they have the VIPs from now on, or keep them.
 func (l *link) goodbye() {
 	for range goodbyes {
 		l.mu.Lock()
-		h := l.members.Goodbye(time.Now())
+		h := l.members.Goodbye(l.keep, time.Now())
 		var out []outFrame
 		if l.sockets != nil {
 			out = append(out, outFrame{l.sockets.hellos,

@@ -44,6 +44,8 @@ func (l *link) peers() (list []view.Peer) {
 			p.State = "joining"
 		case m.Alive:
 			p.State = "alive"
+		case m.Returning:
+			p.State = "returning"
 		}
 		if m.Alive && !m.HearsUs {
 			p.Why = "it does not hear this gateway"

@@ -29,6 +29,12 @@ const (
 	DefaultEvery  = 100 * time.Millisecond
 	DefaultSilent = 3
 	DefaultSettle = 2 * time.Second
+	// DefaultReturn is enough for a process that is started again on a machine that is busy: a
+	// second, until the others have proof of it. If nobody follows, and the gateway has ended, too,
+	// without a word, its VIPs are lost that long.
+	DefaultReturn = 3 * time.Second
+	// MaxReturn is the longest: nobody looks meanwhile whether the gateway forwards.
+	MaxReturn = time.Minute
 )
 
 // Config configures a Speaker.
@@ -45,6 +51,9 @@ type Config struct {
 	Silent int
 	// Settle is how long a member that joins takes no VIP.
 	Settle time.Duration
+	// Return is how long a member's VIPs are kept for its next process after one ended, and its
+	// gateway forwards on; 0: not at all.
+	Return time.Duration
 	// Incarnation and Nonce are set by New.
 	Incarnation uint64
 	Nonce       func() uint64
@@ -62,6 +71,10 @@ func (c *Config) Check() error {
 	if least := time.Duration(c.Silent) * c.Every; c.Settle < least {
 		errs = append(errs, fmt.Errorf("joining takes %v: must be %v or more, in which members are heard", c.Settle,
 			least))
+	}
+	if c.Return < 0 || c.Return > MaxReturn {
+		errs = append(errs, fmt.Errorf("VIPs are kept for %v: must be from 0 to %v, as nobody looks meanwhile whether "+
+			"the gateway forwards", c.Return, MaxReturn))
 	}
 	if len(c.Name) > hello.MaxName {
 		errs = append(errs, fmt.Errorf("the node's name has %d characters: must be %d at most", len(c.Name),
@@ -177,14 +190,14 @@ func (s *Speaker) replace(p *Plan, interfaces []Interface) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Links)) {
-		l := s.links[name]
+		l, begins := s.links[name], false
 		if l == nil {
 			var err error
 			if l, err = newLink(name, &s.config, s.keys, s.changed.Raise); err != nil {
 				s.log.Error("a link cannot be opened, and is tried again", "interface", name, "error", err)
 				continue
 			}
-			s.links[name] = l
+			s.links[name], begins = l, true
 		}
 		var mac frame.MAC
 		for i := range interfaces {
@@ -193,10 +206,13 @@ func (s *Speaker) replace(p *Plan, interfaces []Interface) {
 			}
 		}
 		l.set(p.Links[name], p.Ready, s.keys, mac)
+		if begins { // its first hello lists what this gateway would forward
+			go l.run()
+		}
 	}
 	s.mu.Unlock()
 	for _, l := range gone {
-		l.end()
+		l.end(false)
 	}
 }
 
@@ -228,7 +244,8 @@ func Interfaces() (list []Interface, err error) {
 	return list, nil
 }
 
-// Close implements announce.Speaker: all VIPs go to other gateways, at once.
+// Close implements announce.Speaker: others keep the VIPs for the next process of this gateway if
+// it forwards on; else all go to them, at once.
 func (s *Speaker) Close() {
 	s.mu.Lock()
 	links := s.links
@@ -236,7 +253,7 @@ func (s *Speaker) Close() {
 	s.mu.Unlock()
 	var ending sync.WaitGroup
 	for _, l := range links {
-		ending.Go(l.end)
+		ending.Go(func() { l.end(true) })
 	}
 	ending.Wait()
 }

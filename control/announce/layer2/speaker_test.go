@@ -32,6 +32,8 @@ func TestRefused(t *testing.T) {
 		"hellos each 1ms":   func(c *Config) { c.Every = time.Millisecond },
 		"dead after 1":      func(c *Config) { c.Silent = 1 },
 		"joining takes 10m": func(c *Config) { c.Settle = 10 * time.Millisecond },
+		"kept for -1s":      func(c *Config) { c.Return = -time.Second },
+		"kept for 1h0m0s":   func(c *Config) { c.Return = time.Hour },
 		"254 characters":    func(c *Config) { c.Name = strings.Repeat("n", 254) },
 		"no such file":      func(c *Config) { c.KeyFile = path + "0" },
 		"line 1 has 5":      func(c *Config) { c.KeyFile = path },

@@ -54,6 +54,13 @@ func Payload(b []byte, etherType uint16) (payload []byte, from MAC, ok bool) {
 	return b[ethernetBytes:], MAC(b[macBytes : 2*macBytes]), true
 }
 
+// SentBy has a frame come from another hardware address than the one that it is about: who answers
+// for somebody else. Switches learn from it where that one is.
+func SentBy(by MAC, b []byte) []byte {
+	copy(b[macBytes:], by[:])
+	return b
+}
+
 // Wrap returns a frame of a type.
 func Wrap(to, from MAC, etherType uint16, payload []byte) []byte {
 	return append(ethernet(len(payload), to, from, etherType), payload...)

@@ -17,6 +17,22 @@ var (
 	zero4, zero6 = netip.IPv4Unspecified(), netip.IPv6Unspecified()
 )
 
+// Who answers for somebody else says where that one is, and comes from where it is itself.
+func TestSentBy(t *testing.T) {
+	t.Parallel()
+	by := MAC{2, 0, 0, 0, 0, 9}
+	reply := SentBy(by, ARPReply(theirs, Packet{Asks: vip4, From: peer4, FromMAC: ours}))
+	_, from, _ := Payload(reply, ARP)
+	if p, ok := ReadARP(reply); !ok || p.FromMAC != theirs || p.Claims != vip4 || from != by {
+		t.Errorf("ARP: %+v from %v", p, from)
+	}
+	advertisement := SentBy(by, Advertisement(theirs, Packet{Asks: vip6, From: peer6, FromMAC: ours}))
+	_, from, _ = Payload(advertisement, IPv6)
+	if p, ok := ReadNDP(advertisement); !ok || p.FromMAC != theirs || p.Claims != vip6 || from != by {
+		t.Errorf("neighbour discovery: %+v from %v", p, from)
+	}
+}
+
 // What is made is what an independent decoder reads.
 func TestMadeFrames(t *testing.T) {
 	t.Parallel()

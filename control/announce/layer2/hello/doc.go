@@ -5,7 +5,7 @@
 // firewall judges it, and no router forwards it: who hears it is on the link where the VIPs are.
 //
 //	 0  magic "SLH1"; the last byte is the version
-//	 4  flags: 1 joining, 2 goodbye
+//	 4  flags: 1 joining, 2 goodbye, 4 returning
 //	 5  bytes of the name
 //	 6  part, of     8  parts of the list of VIPs
 //	10  how many nonces     12  how many VIPs of this part     14  0

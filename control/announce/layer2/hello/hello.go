@@ -15,8 +15,9 @@ var Group = [6]byte{0x03, 'S', 'l', 'u', 'i', 'c'}
 type Hello struct {
 	// Name is the member's: that of its node.
 	Name string
-	// Joining: it takes no VIP yet. Goodbye: it takes none any more, and ends.
-	Joining, Goodbye bool
+	// Joining: it takes no VIP yet. Goodbye: it takes none any more, and ends. Returning: it ends,
+	// and its gateway forwards on: its VIPs are to be kept for its next process.
+	Joining, Goodbye, Returning bool
 	// Incarnation is that of its process: a later one has a greater one. Sequence grows with each
 	// message of the process.
 	Incarnation, Sequence uint64
@@ -46,13 +47,14 @@ const (
 )
 
 const (
-	magic       = "SLH1"
-	headBytes   = 48
-	nonceBytes  = 8
-	sumBytes    = 32
-	flagJoining = 1
-	flagGoodbye = 2
-	leaving     = 0x80
+	magic         = "SLH1"
+	headBytes     = 48
+	nonceBytes    = 8
+	sumBytes      = 32
+	flagJoining   = 1
+	flagGoodbye   = 2
+	flagReturning = 4
+	leaving       = 0x80
 )
 
 // Bytes returns how many bytes of a message a VIP takes.
@@ -67,6 +69,9 @@ func (h *Hello) marshal() []byte {
 	}
 	if h.Goodbye {
 		b[4] |= flagGoodbye
+	}
+	if h.Returning {
+		b[4] |= flagReturning
 	}
 	b[5] = byte(len(h.Name))
 	binary.BigEndian.PutUint16(b[6:], h.Part)
@@ -95,12 +100,12 @@ func (h *Hello) marshal() []byte {
 
 // unmarshal reads a message without its HMAC. False: it is none of this version.
 func unmarshal(b []byte) (*Hello, bool) {
-	if len(b) < headBytes || string(b[:4]) != magic || b[4]&^(flagJoining|flagGoodbye) != 0 ||
+	if len(b) < headBytes || string(b[:4]) != magic || b[4]&^(flagJoining|flagGoodbye|flagReturning) != 0 ||
 		binary.BigEndian.Uint16(b[14:]) != 0 {
 		return nil, false
 	}
-	h := &Hello{Joining: b[4]&flagJoining != 0, Goodbye: b[4]&flagGoodbye != 0, Part: binary.BigEndian.Uint16(b[6:]),
-		Parts: binary.BigEndian.Uint16(b[8:])}
+	h := &Hello{Joining: b[4]&flagJoining != 0, Goodbye: b[4]&flagGoodbye != 0, Returning: b[4]&flagReturning != 0,
+		Part: binary.BigEndian.Uint16(b[6:]), Parts: binary.BigEndian.Uint16(b[8:])}
 	name, nonces, vips := int(b[5]), int(binary.BigEndian.Uint16(b[10:])), int(binary.BigEndian.Uint16(b[12:]))
 	for i, to := range [...]*uint64{&h.Incarnation, &h.Sequence, &h.Table, &h.Nonce} {
 		*to = binary.BigEndian.Uint64(b[16+8*i:])

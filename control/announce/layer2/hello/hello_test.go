@@ -26,7 +26,8 @@ func sample() *Hello {
 // else is, whichever bit differs.
 func TestSeal(t *testing.T) {
 	t.Parallel()
-	for _, h := range []*Hello{sample(), {Name: "n", Goodbye: true, Parts: 1}} {
+	for _, h := range []*Hello{sample(), {Name: "n", Goodbye: true, Parts: 1},
+		{Name: "n", Returning: true, Parts: 1}} {
 		b := keys.Seal(h)
 		for _, k := range []Keys{keys, {keys[1], keys[0]}} {
 			got, refusal := k.Open(b)
@@ -57,7 +58,7 @@ func TestVersion(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(b []byte) []byte{
 		"magic":            func(b []byte) []byte { b[3] = '2'; return b },
-		"unknown flag":     func(b []byte) []byte { b[4] |= 4; return b },
+		"unknown flag":     func(b []byte) []byte { b[4] |= 8; return b },
 		"no name":          func(b []byte) []byte { b[5] = 0; return b },
 		"part of no parts": func(b []byte) []byte { b[9] = 1; return b },
 		"many nonces":      func(b []byte) []byte { b[10] = 255; return b },

@@ -29,6 +29,12 @@
 // is joining for Settle: it hears the others and takes no VIP. So a gateway that comes and goes
 // moves nothing, and who was taken for dead while it stood still gives way before it takes back.
 //
+// # Returning
+//
+// A process that ends while its gateway forwards on says that it returns. Its VIPs are kept for the
+// next one for Return, and while that joins: it stays the owner, and of the others the one that
+// would have the VIP answers with the owner's hardware address. So packets go where they went.
+//
 // Everything here is a function of what is passed, the time among it. Members is not for several
 // goroutines at once.
 package members

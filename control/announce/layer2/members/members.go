@@ -22,6 +22,9 @@ type Config struct {
 	Silent int
 	// Settle is how long a member that joins takes no VIP.
 	Settle time.Duration
+	// Return is how long the VIPs of a member are kept whose process ended, and whose gateway
+	// forwards on, until its next process is heard. 0: this member asks nobody to keep its own.
+	Return time.Duration
 	// Nonce returns a number that nobody can guess.
 	Nonce func() uint64
 }
@@ -56,6 +59,7 @@ type Members struct {
 
 	ready bool
 	gone  bool      // goodbye was said
+	keep  bool      // others were asked to keep the VIPs
 	joins time.Time // until then, no VIP is taken
 	out   outgoing
 	last  time.Time // of Tick
@@ -89,6 +93,11 @@ type member struct {
 	pending uint64              // the version whose parts come in
 	parts   [][]hello.Entry
 	missing int
+
+	// kept has the VIPs that it is to have again: its process ended, or its next one joins. That
+	// ends with keptUntil, if it is not heard, or joins for longer than that takes.
+	kept      map[netip.Addr]bool
+	keptUntil time.Time
 }
 
 // New returns Members without others. A process joins when it starts.
@@ -214,19 +223,33 @@ func (m *Members) use(o *member, h *hello.Hello, from frame.MAC, now time.Time) 
 		m.decide(now)
 		return
 	}
+	if h.Returning {
+		vips := o.vips
+		m.lose(o, "its process ended, and is to return", now)
+		o.kept, o.keptUntil = vips, now.Add(m.config.Return)
+		m.decide(now)
+		return
+	}
 	if !o.alive {
 		o.alive, o.since, o.why = true, now, ""
 		m.version++
+		if o.kept != nil {
+			o.keptUntil = now.Add(m.config.Settle + m.silence())
+		}
 	}
 	heard := o.hearsUs
 	o.hearsUs = m.listsOurs(h, 0)
 	o.take(h)
+	back := o.kept != nil && !o.joining
+	if back {
+		o.kept = nil
+	}
 	if heard && !o.hearsUs && !m.joining(now) {
 		m.Rejoin(now)
 		return
 	}
 	if o.table != before.table || o.joining != before.joining || o.alive != before.alive ||
-		(o.vips == nil) != (before.vips == nil) {
+		(o.vips == nil) != (before.vips == nil) || back {
 		m.decide(now)
 	}
 	if !o.joining && (!before.alive || before.vips == nil) {
@@ -272,7 +295,7 @@ func (o *member) take(h *hello.Hello) {
 func (m *Members) lose(o *member, why string, now time.Time) {
 	o.proves = m.minted
 	m.mint()
-	o.alive, o.since, o.why, o.hearsUs = false, now, why, false
+	o.alive, o.since, o.why, o.hearsUs, o.kept = false, now, why, false, nil
 	m.version++
 }
 
@@ -286,6 +309,12 @@ func (m *Members) Tick(now time.Time) {
 	ended := m.last.Before(m.joins) && !now.Before(m.joins)
 	m.last = now
 	for _, o := range m.others {
+		if o.kept != nil && !now.Before(o.keptUntil) {
+			o.kept, ended = nil, true
+			if !o.alive {
+				o.why = fmt.Sprintf("its process ended, and did not return within %v", m.config.Return)
+			}
+		}
 		if o.alive && !now.Before(m.deadline(o)) {
 			m.lose(o, fmt.Sprintf("it has been silent for %v", m.silence()), now)
 			ended = true
@@ -300,7 +329,14 @@ func (m *Members) Tick(now time.Time) {
 
 func (m *Members) silence() time.Duration { return time.Duration(m.config.Silent) * m.config.Every }
 
-func (m *Members) deadline(o *member) time.Time { return o.heard.Add(m.silence()) }
+// deadline is when a member is dead. A process that returns has more time: whoever starts may stand
+// still for a moment, and another one answers for it meanwhile.
+func (m *Members) deadline(o *member) time.Time {
+	if o.kept != nil {
+		return o.keptUntil
+	}
+	return o.heard.Add(m.silence())
+}
 
 // Next returns when Tick or Hellos must be called at the latest.
 func (m *Members) Next() time.Time {
@@ -314,6 +350,9 @@ func (m *Members) Next() time.Time {
 		if o.alive {
 			earlier(m.deadline(o))
 		}
+		if o.kept != nil {
+			earlier(o.keptUntil)
+		}
 	}
 	if m.last.Before(m.joins) {
 		earlier(m.joins)
@@ -326,6 +365,7 @@ type Member struct {
 	Name           string
 	MAC            frame.MAC
 	Alive, Joining bool
+	Returning      bool // its process ended, and its VIPs are kept for the next one
 	HearsUs        bool
 	Since          time.Time // it is alive, or is not
 	Why            string    // it is not
@@ -340,7 +380,9 @@ func (m *Members) List() []Member {
 	}
 	list := make([]Member, 0, len(m.others))
 	for _, o := range m.others {
-		list = append(list, Member{o.name, o.mac, o.alive, o.joining, o.hearsUs, o.since, o.why, has[o.name]})
+		returning := o.kept != nil && !o.alive
+		list = append(list, Member{o.name, o.mac, o.alive, o.joining, returning, o.hearsUs, o.since, o.why,
+			has[o.name]})
 	}
 	slices.SortFunc(list, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
 	return list

@@ -16,6 +16,7 @@ import (
 const (
 	every  = 100 * time.Millisecond
 	settle = 2 * time.Second
+	stay   = 3 * time.Second
 	step   = 5 * time.Millisecond
 )
 
@@ -71,7 +72,7 @@ func (s *sim) start(st *station) {
 	st.incarnation++
 	st.dead, st.stands, st.waiting = false, false, nil
 	st.Members = New(Config{Name: st.name, Incarnation: st.incarnation, Every: every, Silent: 3, Settle: settle,
-		Nonce: s.random.Uint64}, s.now)
+		Return: stay, Nonce: s.random.Uint64}, s.now)
 	st.SetVIPs(s.standings(nil), true, s.now)
 }
 
@@ -220,12 +221,128 @@ func TestGoodbye(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 3, 30)
 	s.run(settle+time.Second, nil)
-	s.send(s.stations[0], s.stations[0].Goodbye(s.now))
+	s.send(s.stations[0], s.stations[0].Goodbye(false, s.now))
 	s.run(step, nil)
 	for _, v := range s.vips {
 		if names := s.holders(v); len(names) != 1 || names[0] == "gateway-0" {
 			t.Errorf("%v is with %v", v, names)
 		}
+	}
+}
+
+// kept checks that the VIPs of a process that ended are with nobody else, and that one of the
+// others answers for each; and that all other VIPs are where they were.
+func (s *sim) kept(when string, before map[netip.Addr]string, away *station) {
+	s.t.Helper()
+	for _, v := range s.vips {
+		if before[v] != away.name {
+			if names := s.holders(v); len(names) != 1 || names[0] != before[v] {
+				s.t.Fatalf("%s: %v is with %v, and was with %s", when, v, names, before[v])
+			}
+			continue
+		}
+		var answer []string
+		for _, st := range s.stations {
+			if st == away || st.dead {
+				continue
+			}
+			if o := st.Owner(v); o.Name != away.name || !strings.Contains(o.Why(), "answers for it") {
+				s.t.Fatalf("%s: %s says that %v is with %q: %s", when, st.name, v, o.Name, o.Why())
+			}
+			if _, yes := st.AnswersFor(v); yes {
+				answer = append(answer, st.name)
+			}
+		}
+		if len(answer) != 1 {
+			s.t.Fatalf("%s: %v is answered for by %v", when, v, answer)
+		}
+	}
+}
+
+// end has a process end that is to return.
+func (s *sim) end(st *station) {
+	for range 3 {
+		s.send(st, st.Goodbye(true, s.now))
+	}
+	st.dead = true
+}
+
+// A process that ends and returns keeps its VIPs: no other one has them meanwhile, one answers.
+func TestReturn(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 4, 100)
+	s.run(settle+time.Second, nil)
+	before, changes := s.agreed("before"), s.stations[1].Changes()
+	for range 2 {
+		s.end(s.stations[0])
+		s.run(step, nil)
+		s.run(stay-3*every, func() { s.kept("away", before, s.stations[0]) })
+		s.start(s.stations[0])
+		s.run(settle/2, func() { s.kept("it joins", before, s.stations[0]) })
+		s.stations[0].stands = true
+		s.run(5*every, func() { s.kept("it stands still", before, s.stations[0]) })
+		s.stations[0].stands = false
+		s.run(settle/2-5*every-step, func() { s.kept("it joins", before, s.stations[0]) })
+		s.run(every, nil)
+		if m := moved(before, s.agreed("it is back")); len(m) > 0 {
+			t.Errorf("%v are not where they were", m)
+		}
+		for _, v := range s.vips {
+			for _, st := range s.stations {
+				if _, yes := st.AnswersFor(v); yes {
+					t.Fatalf("%s answers for %v, which is back", st.name, v)
+				}
+			}
+		}
+	}
+	if c := s.stations[1].Changes() - changes; c > 0 {
+		t.Errorf("%d changes are counted", c)
+	}
+}
+
+// Who does not return in time, is not heard any more before it has joined, or would not forward any more, loses
+// its VIPs. So does who ends while it joins, as others have them then.
+func TestNoReturn(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		then func(s *sim, st *station)
+		most time.Duration // until others have the VIPs
+	}{
+		"in time": {func(*sim, *station) {}, stay + 2*step},
+		"its link": {func(s *sim, st *station) {
+			s.start(st)
+			s.run(time.Second, nil)
+			st.dead = true
+		}, settle + 2*every - 700*time.Millisecond},
+		"forwards": {func(s *sim, st *station) {
+			s.start(st)
+			st.SetVIPs(s.standings(func(netip.Addr) bool { return true }), true, s.now)
+		}, 2*every + 2*step},
+		"ready": {func(s *sim, st *station) {
+			s.start(st)
+			st.SetVIPs(s.standings(nil), false, s.now)
+		}, settle + 6*every},
+	} {
+		s := newSim(t, 3, 60)
+		s.run(settle+time.Second, nil)
+		st := s.stations[0]
+		s.end(st)
+		s.run(step, nil)
+		test.then(s, st)
+		s.run(test.most, nil)
+		for _, v := range s.vips {
+			if names := s.holders(v); len(names) != 1 || names[0] == st.name {
+				t.Errorf("%s: %v is with %v", name, v, names)
+			}
+		}
+		if l := s.stations[1].List(); l[0].Returning {
+			t.Errorf("%s: it is still waited for: %+v", name, l[0])
+		}
+	}
+	s := newSim(t, 2, 10)
+	s.run(time.Second, nil)
+	if h := s.stations[0].Goodbye(true, s.now); h.Returning || !h.Goodbye {
+		t.Errorf("who ends while it joins says %+v", h)
 	}
 }
 

@@ -45,8 +45,12 @@ func (m *Members) Hellos(now time.Time) (list []*hello.Hello) {
 	return list
 }
 
-// Goodbye gives all VIPs to others, and returns what tells them.
-func (m *Members) Goodbye(now time.Time) *hello.Hello {
+// Goodbye gives all VIPs to others, and returns what tells them. With keep, others keep them for
+// the next process of this gateway, which forwards on; not where this one has none yet.
+func (m *Members) Goodbye(keep bool, now time.Time) *hello.Hello {
+	if !m.gone {
+		m.keep = keep && m.config.Return > 0 && !m.joining(now)
+	}
 	m.gone = true
 	m.decide(now)
 	return m.say(now)
@@ -56,7 +60,8 @@ func (m *Members) say(now time.Time) *hello.Hello {
 	o := &m.out
 	o.sequence++
 	h := &hello.Hello{Name: m.config.Name, Incarnation: m.config.Incarnation, Sequence: o.sequence,
-		Nonce: m.nonces[len(m.nonces)-1], Joining: m.joining(now), Goodbye: m.gone, Table: o.table,
+		Nonce: m.nonces[len(m.nonces)-1], Joining: m.joining(now), Goodbye: m.gone && !m.keep,
+		Returning: m.gone && m.keep, Table: o.table,
 		Part: uint16(o.part), Parts: uint16(len(o.parts)), VIPs: o.parts[o.part]}
 	o.part = (o.part + 1) % len(o.parts)
 	for _, other := range m.others {

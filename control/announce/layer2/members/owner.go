@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"sluice.dev/sluice/control/announce/layer2/frame"
 )
 
 // Owner is who has a VIP. The zero value is nobody.
@@ -14,12 +16,25 @@ type Owner struct {
 	Name string
 	// Among are those that it was chosen from, by name.
 	Among []string
+	// For is who answers for it while its process is away and its gateway forwards on. Empty: it
+	// answers itself.
+	For string
 }
 
 // Owns reports whether this gateway has a VIP.
 func (m *Members) Owns(vip netip.Addr) bool {
 	o, there := m.owners[vip]
 	return there && o.Name == m.config.Name
+}
+
+// AnswersFor returns at which hardware address a VIP is whose owner's process is away, if this
+// gateway is the one to say so.
+func (m *Members) AnswersFor(vip netip.Addr) (at frame.MAC, yes bool) {
+	o := m.owners[vip]
+	if o.For == "" || o.For != m.config.Name {
+		return at, false
+	}
+	return m.MACOf(o.Name), true
 }
 
 // Owner returns who has a VIP that SetVIPs named.
@@ -53,7 +68,8 @@ func (m *Members) decide(now time.Time) {
 		if before[vip].Name != "" && owner.Name != "" && owner.Name != before[vip].Name {
 			m.changes++
 		}
-		if owner.Name != before[vip].Name || !slices.Equal(owner.Among, before[vip].Among) {
+		if owner.Name != before[vip].Name || owner.For != before[vip].For ||
+			!slices.Equal(owner.Among, before[vip].Among) {
 			m.version++
 		}
 	}
@@ -68,7 +84,7 @@ func (m *Members) decide(now time.Time) {
 // choose returns the owner of a VIP. It is a function of who is alive and lists it, so all members
 // that hear the same choose the same.
 func (m *Members) choose(vip netip.Addr, now time.Time) Owner {
-	var stay, leave []string
+	var stay, leave, here []string
 	add := func(name string, leaving bool) {
 		if leaving {
 			leave = append(leave, name)
@@ -78,17 +94,42 @@ func (m *Members) choose(vip netip.Addr, now time.Time) Owner {
 	}
 	if leaving, eligible := m.eligible[vip]; eligible && !m.joining(now) {
 		add(m.config.Name, leaving)
+		here = append(here, m.config.Name)
 	}
 	for _, o := range m.others {
-		if leaving, lists := o.vips[vip]; lists && o.alive && !o.joining {
+		if leaving, has := o.has(vip); has {
 			add(o.name, leaving)
+			if o.kept == nil {
+				here = append(here, o.name)
+			}
 		}
 	}
 	if len(stay) == 0 {
 		stay = leave
 	}
 	slices.Sort(stay)
-	return Owner{Name: highest(stay, vip), Among: stay}
+	owner := Owner{Name: highest(stay, vip), Among: stay}
+	if owner.Name != "" && !slices.Contains(here, owner.Name) {
+		owner.For = highest(here, vip)
+	}
+	return owner
+}
+
+// has reports whether a member may have a VIP, and whether others are better: one that is alive and
+// does not join, or one that returns.
+func (o *member) has(vip netip.Addr) (leaving, has bool) {
+	switch {
+	case o.kept == nil && (!o.alive || o.joining):
+		return false, false
+	case o.vips == nil: // it is away, or what its next process forwards is not known yet
+		leaving, has = o.kept[vip]
+		return leaving, has
+	}
+	leaving, has = o.vips[vip]
+	if _, kept := o.kept[vip]; o.kept != nil && !kept {
+		return false, false
+	}
+	return leaving, has
 }
 
 // highest returns the name with the greatest hash of name and VIP (Thaler and Ravishankar, Using
@@ -112,6 +153,9 @@ func (o Owner) Why() string {
 		return "no gateway of the link would forward it"
 	case 1:
 		return o.Name + " has it: no other gateway of the link would forward it"
+	}
+	if o.For != "" {
+		return o.Name + " has it, whose announcer starts again: " + o.For + " answers for it meanwhile"
 	}
 	return o.Name + " has it, by hash among " + strings.Join(o.Among, ", ")
 }
