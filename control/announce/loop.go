@@ -210,8 +210,15 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 	}
 	l.uids = objects.UIDs
 	l.node, l.verdict = objects.Node, l.watch.Verdict(now)
-	// Routes of a process before stay with peers that keep them, until this one has told all.
+	// Routes of a process before stay with peers that keep them, until this one has told all. Where
+	// there are none, sessions begin meanwhile: GoBGP takes 2 s for that.
 	if !l.applied && !l.watch.Heard(now) {
+		if !l.resumed {
+			l.world = &World{Node: l.node, Gateway: No, Set: l.set}
+			for _, s := range l.config.Speakers {
+				s.Apply(l.world)
+			}
+		}
 		l.publish("the gateway: " + cmp.Or(l.verdict.Why, "it is not heard yet"))
 		return l.verdict.Until
 	}

@@ -3,10 +3,13 @@ package announce
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"sluice.dev/sluice/control/pulse"
 )
 
 // busy is a Source whose objects change all the time, for a while.
@@ -49,4 +52,49 @@ func TestChangesAreGathered(t *testing.T) {
 	}
 	cancel()
 	<-ended
+}
+
+// fixed is a Source whose objects are there.
+type fixed struct{}
+
+func (fixed) Run(context.Context, func()) {}
+func (fixed) Objects() (*Objects, string) { return &Objects{}, "" }
+
+// noted is a Speaker that notes what it is to announce.
+type noted struct{ worlds []*World }
+
+func (*noted) Name() string             { return "noted" }
+func (*noted) Changed() <-chan struct{} { return nil }
+func (n *noted) Apply(w *World)         { n.worlds = append(n.worlds, w) }
+func (*noted) Report() Report           { return Report{} }
+func (*noted) Close()                   {}
+
+// TestSessionsBegin: before the gateway is heard speakers know the objects, and have no VIP; but
+// not where the process before announced some, which peers may keep until they are told all.
+func TestSessionsBegin(t *testing.T) {
+	t.Parallel()
+	vips := []pulse.VIP{{Address: netip.MustParseAddr("192.0.2.1")}}
+	for resumed, want := range map[bool]int{false: 1, true: 0} {
+		n, state := &noted{}, filepath.Join(t.TempDir(), "announced.json")
+		if resumed {
+			if err := store(state, vips); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l := New(Config{Log: slog.New(slog.DiscardHandler), Source: fixed{}, State: state, Hold: time.Minute,
+			Speakers: []Speaker{n}})
+		now := time.Now()
+		l.step(now, true)
+		if len(n.worlds) != want || want > 0 && (n.worlds[0].Gateway != No || len(n.worlds[0].VIPs) > 0) {
+			t.Errorf("resumed %v, not heard: %+v", resumed, n.worlds)
+		}
+		if v := l.View(); v.Waiting == "" {
+			t.Errorf("resumed %v: it does not wait: %+v", resumed, v)
+		}
+		l.sights = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving, VIPs: vips}, At: now}}
+		l.step(now, false)
+		if len(n.worlds) != want+1 || len(n.worlds[want].VIPs) != 1 || l.View().Waiting != "" {
+			t.Errorf("resumed %v, heard: %+v", resumed, n.worlds)
+		}
+	}
 }

@@ -20,6 +20,10 @@ const restartTime = 120
 // GoBGP waits for the End-of-RIB of all peers, for the choice of routes that is not made here.
 const deferralTime = 1
 
+// anewEvery is how often a session that ends is begun anew at once. One that does not stay up is
+// left to GoBGP, which connects after 7 s: 5 in state Idle, and up to 2.
+const anewEvery = 10 * time.Second
+
 // families are IPv4 and IPv6 unicast.
 var families = map[bool]*api.Family{
 	true:  {Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST},
@@ -37,6 +41,8 @@ type session struct {
 	ours map[bool]netip.Addr // by Is4
 
 	up    bool
+	again bool      // it is to begin anew: the peer ended it, and GoBGP would wait before it connects
+	anew  time.Time // when it was so last
 	state string
 	since time.Time
 	bfd   string

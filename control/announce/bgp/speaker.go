@@ -86,6 +86,7 @@ func (s *Speaker) Apply(w *announce.World) {
 	// Sessions that end first, so that their addresses are free; routes before sessions that begin,
 	// so that a restarting one tells all of them at once.
 	s.removePeers(ctx, plan)
+	s.beginAgain(ctx)
 	s.prepare(ctx, plan)
 	if err := s.applyRoutes(ctx, plan); err != nil {
 		s.log.Error("routes are not as they should be, and are tried again", "error", err)
@@ -193,6 +194,26 @@ func (s *Speaker) removePeers(ctx context.Context, plan *Plan) {
 		}
 		s.mu.Lock()
 		delete(s.sessions, name)
+		s.mu.Unlock()
+	}
+}
+
+// beginAgain takes sessions that ended out of GoBGP, so that they begin as new ones do. Not those
+// with graceful restart: their peers have kept the routes, and GoBGP has what that takes.
+func (s *Speaker) beginAgain(ctx context.Context) {
+	s.mu.Lock()
+	var ended []*session
+	for _, session := range s.sessions {
+		if session.again && !session.up && session.state != "" {
+			ended = append(ended, session)
+		}
+		session.again = false
+	}
+	s.mu.Unlock()
+	for _, session := range ended {
+		s.deletePeer(ctx, session)
+		s.mu.Lock()
+		session.state = ""
 		s.mu.Unlock()
 	}
 }
@@ -370,7 +391,9 @@ func (s *Speaker) peerChanged(m *apiutil.WatchEventMessage_PeerEvent, at time.Ti
 		}
 		up := m.Peer.State.SessionState == wire.BGP_FSM_ESTABLISHED
 		if up != session.up {
-			session.since = at
+			if session.since = at; !up && !session.peer.Restart && at.Sub(session.anew) >= anewEvery {
+				session.again, session.anew = true, at
+			}
 			s.logSession(session, up, m)
 		}
 		session.up, session.state = up, state
