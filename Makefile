@@ -29,8 +29,8 @@ demo: build ## three namespaces, real traffic, under a minute; KEEP=1 leaves it 
 	./bin/sluice-bench demo --sluice ./bin/sluice $(if $(KEEP),--keep)
 
 .PHONY: demo-vip
-demo-vip: build cluster-binaries ## a Service gets its VIP by BGP from two gateways, one is lost: an API server, BIRD; under a minute once Kubernetes is built
-	./bin/sluice-bench demo-vip
+demo-vip: build cluster-binaries ## a Service gets its VIPs by BGP from two gateways, one is lost: an API server, BIRD; under a minute once Kubernetes is built; KEEP=1 leaves it standing
+	./bin/sluice-bench demo-vip $(if $(KEEP),--keep)
 
 .PHONY: test-tools
 test-tools:

@@ -22,6 +22,7 @@ import (
 type Config struct {
 	Sluice, Controller, Announcer string // paths of the programs
 	Gateways, Backends            int    // 1
+	Named                         bool   // namespaces have names for ip-netns(8)
 	// Progress gets a line for what is built or downloaded once; nil for none.
 	Progress io.Writer
 }
@@ -77,7 +78,7 @@ func (l *Lab) build() (err error) {
 		return err
 	}
 	if l.Net, err = topo.New(topo.Config{Gateways: l.config.Gateways, Backends: l.config.Backends,
-		Router: true}); err != nil {
+		Router: true, Named: l.config.Named}); err != nil {
 		return err
 	}
 	for _, h := range l.Net.Backends {

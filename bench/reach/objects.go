@@ -24,7 +24,8 @@ const namespace = "sluice-system"
 
 // Settings are what tests vary of the objects, and of the router.
 type Settings struct {
-	Addresses string // of the pool: a prefix or range
+	Addresses string // of the pool: prefixes and ranges, with commas
+	DualStack bool   // the session carries IPv6, too
 	// Restart: graceful restart of BGP; BFD, which would end what a restart keeps, is off then.
 	Restart bool
 }
@@ -34,6 +35,9 @@ func (l *Lab) Objects(s Settings) string {
 	more := "bfdProfile: fast"
 	if s.Restart {
 		more = "enableGracefulRestart: true"
+	}
+	if s.DualStack {
+		more += ", dualStackAddressFamily: true"
 	}
 	return fmt.Sprintf(`apiVersion: sluice.dev/v1alpha1
 kind: AddressPool
@@ -64,17 +68,22 @@ func (l *Lab) RouterConfig(s Settings) string {
 	if s.Restart {
 		failure = "graceful restart on"
 	}
+	direct, kernel, channel := "ipv4;", "", ""
+	if s.DualStack {
+		direct, channel = "ipv4; ipv6;", " ipv6 { import all; export none; };"
+		kernel = "protocol kernel { ipv6 { export where source = RTS_BGP; }; merge paths on; }\n"
+	}
 	fmt.Fprintf(&b, `router id %[1]s;
 log stderr all;
 protocol device {}
-protocol direct { ipv4; }
+protocol direct { %[3]s }
 protocol kernel { ipv4 { export where source = RTS_BGP; }; merge paths on; }
-protocol bfd { interface "*" { interval 100 ms; multiplier 3; }; }
+%[4]sprotocol bfd { interface "*" { interval 100 ms; multiplier 3; }; }
 template bgp gateways {
   local %[1]s as 64501; passive; %[2]s; error wait time 1, 1;
-  ipv4 { import all; export none; };
+  ipv4 { import all; export none; };%[5]s
 }
-`, l.Net.Router.Addr4(), failure)
+`, l.Net.Router.Addr4(), failure, direct, kernel, channel)
 	for i, h := range l.Net.Gateways {
 		fmt.Fprintf(&b, "protocol bgp g%d from gateways { neighbor %s as 64500; }\n", i, h.Addr4())
 	}
@@ -129,14 +138,28 @@ func (l *Lab) Install(ctx context.Context) error {
 const kindCount = 5
 
 // Service makes a Service of type LoadBalancer without an address, and its slice with the backends
-// as endpoints.
+// as endpoints, over IPv4.
 func (l *Lab) Service(name string) (*corev1.Service, *discoveryv1.EndpointSlice) {
 	s := cluster.NewService(metav1.NamespaceDefault, name, []corev1.ServicePort{{Port: Port,
 		TargetPort: intstr.FromInt32(TargetPort)}})
 	s.Spec.Type, s.Spec.AllocateLoadBalancerNodePorts = corev1.ServiceTypeLoadBalancer, new(bool)
+	return s, l.slice4(s)
+}
+
+func (l *Lab) slice4(s *corev1.Service) *discoveryv1.EndpointSlice {
 	var endpoints []discoveryv1.Endpoint
 	for _, b := range l.Net.Backends {
 		endpoints = append(endpoints, cluster.NewEndpoint(b.Name, b.Addr4()))
 	}
-	return s, cluster.NewSlice(s, "ipv4", corev1.IPv4Protocol, endpoints...)
+	return cluster.NewSlice(s, "ipv4", corev1.IPv4Protocol, endpoints...)
+}
+
+// Slices makes those of a Service of Service's form over both families.
+func (l *Lab) Slices(name string) []*discoveryv1.EndpointSlice {
+	s, slice := l.Service(name)
+	var endpoints []discoveryv1.Endpoint
+	for _, b := range l.Net.Backends {
+		endpoints = append(endpoints, cluster.NewEndpoint(b.Name, b.Addr6()))
+	}
+	return []*discoveryv1.EndpointSlice{slice, cluster.NewSlice(s, "ipv6", corev1.IPv6Protocol, endpoints...)}
 }

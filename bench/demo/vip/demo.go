@@ -21,6 +21,8 @@ import (
 type Config struct {
 	Sluice, Controller, Announcer string // the programs
 	Out                           io.Writer
+	// Keep leaves everything standing until ctx is done, instead of losing a gateway.
+	Keep bool
 	// Patience multiplies every bound of time, on machines that are slow; 0 is 1.
 	Patience int
 
@@ -38,7 +40,7 @@ const (
 	held     = 60  // connections that are open when a gateway is lost
 )
 
-var settings = reach.Settings{Addresses: "203.0.113.10-203.0.113.20"}
+var settings = reach.Settings{Addresses: `203.0.113.10-203.0.113.20, "2001:db8::10-2001:db8::20"`, DualStack: true}
 
 // service is what is applied. No kubelet runs pods: the slice is written beside it.
 const service = `apiVersion: v1
@@ -46,6 +48,7 @@ kind: Service
 metadata: {name: web, namespace: default}
 spec:
   type: LoadBalancer
+  ipFamilyPolicy: RequireDualStack
   allocateLoadBalancerNodePorts: false
   ports: [{port: 80, targetPort: 8080}]
 `
@@ -53,9 +56,10 @@ spec:
 // demo is one run.
 type demo struct {
 	Config
-	p   *console.Console
-	lab *reach.Lab
-	vip netip.Addr // of the Service
+	p    *console.Console
+	lab  *reach.Lab
+	vips []netip.Addr // of the Service, one of each family
+	left []*reach.Gateway
 }
 
 // Run shows everything and removes what it made. It returns nil only if every expectation was met.
@@ -82,11 +86,11 @@ func Run(ctx context.Context, c Config) error {
 
 func (d *demo) perform(ctx context.Context) (err error) {
 	d.lab, err = reach.New(reach.Config{Sluice: d.Sluice, Controller: d.Controller, Announcer: d.Announcer,
-		Gateways: gateways, Backends: backends, Progress: d.Out})
+		Gateways: gateways, Backends: backends, Progress: d.Out, Named: d.Keep})
 	if err != nil {
 		return err
 	}
-	return d.p.Play(ctx, []console.Part{
+	parts := []console.Part{
 		{Title: "An API server, with what the chart installs", Do: d.apiServer},
 		{Title: "Addresses, and who is told of them", Do: d.objects},
 		{Title: "A router: BIRD", Do: d.router},
@@ -94,8 +98,19 @@ func (d *demo) perform(ctx context.Context) (err error) {
 		{Title: "A Service of type LoadBalancer", Do: d.service},
 		{Title: "Requests", Do: d.traffic},
 		{Title: "A gateway is lost", Do: d.loss},
-		{Title: "The Service is deleted, and everything ends", Do: d.end},
-	})
+	}
+	end := console.Part{Title: "The Service is deleted, and everything ends", Do: d.end}
+	if !d.Keep {
+		return d.p.Play(ctx, append(parts, end))
+	}
+	parts = parts[:len(parts)-1]
+	if err := d.p.Play(ctx, parts); err != nil {
+		return err
+	}
+	d.keep(ctx)
+	d.p.Muted = func() bool { return false }
+	d.p.Heading(len(parts)+1, end.Title)
+	return end.Do(context.WithoutCancel(ctx))
 }
 
 // bound is a bound of time on this machine.

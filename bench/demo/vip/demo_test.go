@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -79,7 +80,7 @@ func TestDemoFails(t *testing.T) {
 	c.Controller = "/bin/false" // nobody gives addresses
 	c.wait = 2 * time.Second
 	out, err := run(t, t.Context(), c)
-	if !errors.Is(err, console.ErrExpectation) || !strings.Contains(out, "part 5: an address: ") {
+	if !errors.Is(err, console.ErrExpectation) || !strings.Contains(out, "part 5: addresses: ") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -98,5 +99,30 @@ func TestInterrupted(t *testing.T) {
 		if !errors.Is(err, console.ErrInterrupted) || strings.Contains(out, "FAILED") {
 			t.Errorf("%v\n%s", err, out)
 		}
+	}
+}
+
+// TestKeep: everything stands until it is told to end, with names to reach it by, and ends then.
+func TestKeep(t *testing.T) {
+	c := programs(t)
+	c.Keep = true
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var curl string
+	out, err := run(t, ctx, c, func(text string) {
+		if _, command, is := strings.Cut(text, "  ip netns exec "); is && strings.Contains(text, " curl ") {
+			curl = "ip netns exec " + strings.TrimSpace(command)
+		}
+		if !strings.Contains(text, "To remove everything") {
+			return
+		}
+		if answer, err := exec.Command("sh", "-c", "exec "+curl+" -sS --max-time 5").CombinedOutput(); err != nil ||
+			!strings.Contains(string(answer), "backend") {
+			t.Errorf("%s: %v: %s", curl, err, answer)
+		}
+		cancel()
+	})
+	if err != nil || !strings.Contains(out, "All 8 expectations met") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -85,6 +85,7 @@ func (d *demo) gateways(ctx context.Context) error {
 	if err := d.lab.StartGateways(ctx); err != nil {
 		return err
 	}
+	d.left = d.lab.Gateways
 	d.p.Say("sluice-controller, and on each gateway sluice and sluice-announcer, with the chart's accounts.")
 	took := time.Since(began)
 	established := 0
@@ -107,9 +108,10 @@ func (d *demo) gateways(ctx context.Context) error {
 
 // service applies a Service, and waits for its address, the routes, and the first answer.
 func (d *demo) service(ctx context.Context) error {
-	_, slice := d.lab.Service("web")
-	if err := d.lab.Cluster.Put(ctx, slice); err != nil {
-		return err
+	for _, slice := range d.lab.Slices("web") {
+		if err := d.lab.Cluster.Put(ctx, slice); err != nil {
+			return err
+		}
 	}
 	d.p.Say("$ kubectl apply -f -")
 	d.block(service)
@@ -119,26 +121,29 @@ func (d *demo) service(ctx context.Context) error {
 	}
 	address, err := d.until(ctx, began, d.hasAddress)
 	if err != nil {
-		return fmt.Errorf("an address: %w", err)
+		return fmt.Errorf("addresses: %w", err)
 	}
 	routes, err := d.until(ctx, began, func(context.Context) error { return d.hopsAre(len(d.lab.Gateways)) })
 	if err != nil {
-		return fmt.Errorf("routes to %s: %w", d.vip, err)
+		return fmt.Errorf("routes to %s: %w", d.names(), err)
 	}
-	answer, err := d.until(ctx, began, func(ctx context.Context) error {
-		conn, err := d.lab.Net.Clients[0].Dial(ctx, "tcp", d.target().String())
-		if err == nil {
-			err = conn.Close()
+	answer, err := d.until(ctx, began, func(ctx context.Context) (err error) {
+		for _, target := range d.targets() {
+			conn, dialed := d.lab.Net.Clients[0].Dial(ctx, "tcp", target.String())
+			if dialed == nil {
+				dialed = conn.Close()
+			}
+			err = errors.Join(err, dialed)
 		}
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("an answer of %s: %w", d.vip, err)
+		return fmt.Errorf("an answer of %s: %w", d.names(), err)
 	}
 	if err := d.kubectl(ctx, "service web", "/api/v1/namespaces/default/services/web"); err != nil {
 		return err
 	}
-	if err := d.birdc(ctx, "show route "+d.prefix().String(), ""); err != nil {
+	if err := d.showRoutes(ctx); err != nil {
 		return err
 	}
 	for _, g := range d.lab.Gateways {
@@ -150,34 +155,79 @@ func (d *demo) service(ctx context.Context) error {
 		d.block(out)
 	}
 	d.p.Say("")
-	d.p.Expect(answer < d.bound(time.Second), "after `kubectl apply`: address %s after %d ms, %d routes after %d ms, "+
-		"first answer after %d ms", d.vip, address.Milliseconds(), len(d.lab.Gateways), routes.Milliseconds(),
+	d.p.Expect(answer < d.bound(time.Second), "after `kubectl apply`: %s after %d ms, %d routes to each after %d ms, "+
+		"both answer after %d ms", d.names(), address.Milliseconds(), len(d.lab.Gateways), routes.Milliseconds(),
 		answer.Milliseconds())
 	return nil
 }
 
-// hasAddress takes the Service's address.
+// hasAddress takes the Service's addresses.
 func (d *demo) hasAddress(ctx context.Context) (err error) {
 	s, err := d.lab.Cluster.Client().CoreV1().Services("default").Get(ctx, "web", metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	if len(s.Status.LoadBalancer.Ingress) == 0 {
-		return errors.New("the Service has no address yet")
+	if n := len(s.Status.LoadBalancer.Ingress); n != families {
+		return fmt.Errorf("the Service has %d addresses of %d", n, families)
 	}
-	d.vip, err = netip.ParseAddr(s.Status.LoadBalancer.Ingress[0].IP)
-	return err
+	d.vips = nil
+	for _, i := range s.Status.LoadBalancer.Ingress {
+		a, err := netip.ParseAddr(i.IP)
+		if err != nil {
+			return err
+		}
+		d.vips = append(d.vips, a)
+	}
+	return nil
 }
 
-func (d *demo) prefix() netip.Prefix { return netip.PrefixFrom(d.vip, d.vip.BitLen()) }
+// families of the Service.
+const families = 2
 
-func (d *demo) target() netip.AddrPort { return netip.AddrPortFrom(d.vip, reach.Port) }
-
-// hopsAre returns an error unless the router's kernel has so many next hops towards the VIP.
-func (d *demo) hopsAre(want int) error {
-	hops, err := d.lab.Router.NextHops(d.prefix())
-	if err == nil && len(hops) != want {
-		err = fmt.Errorf("next hops: %v, want %d", hops, want)
+// names are the VIPs, for people.
+func (d *demo) names() string {
+	var names []string
+	for _, vip := range d.vips {
+		names = append(names, vip.String())
 	}
-	return err
+	return strings.Join(names, " and ")
+}
+
+// prefixes are the routes to the VIPs.
+func (d *demo) prefixes() (list []netip.Prefix) {
+	for _, vip := range d.vips {
+		list = append(list, netip.PrefixFrom(vip, vip.BitLen()))
+	}
+	return list
+}
+
+func (d *demo) targets() (list []netip.AddrPort) {
+	for _, vip := range d.vips {
+		list = append(list, netip.AddrPortFrom(vip, reach.Port))
+	}
+	return list
+}
+
+// showRoutes prints what BIRD knows of the VIPs.
+func (d *demo) showRoutes(ctx context.Context) error {
+	for _, prefix := range d.prefixes() {
+		if err := d.birdc(ctx, "show route "+prefix.String(), ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hopsAre returns an error unless the router's kernel has so many next hops towards each VIP.
+func (d *demo) hopsAre(want int) error {
+	for _, prefix := range d.prefixes() {
+		hops, err := d.lab.Router.NextHops(prefix)
+		if err != nil {
+			return err
+		}
+		if len(hops) != want {
+			return fmt.Errorf("next hops to %v: %v, want %d", prefix, hops, want)
+		}
+	}
+	return nil
 }

@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sluice.dev/sluice/bench/demo/console"
@@ -25,8 +26,12 @@ func (d *demo) traffic(ctx context.Context) error {
 	d.p.Head(c, "by", "answers")
 	byBoth := true
 	for _, g := range d.lab.Gateways {
-		n := r.Clients[backOf(g).String()]
-		byBoth = byBoth && n > 0
+		n := int64(0)
+		for _, a := range backOf(g) {
+			of := r.Clients[a]
+			byBoth = byBoth && of > 0
+			n += of
+		}
 		d.p.Row(c, g.Host.Name, n)
 	}
 	for _, b := range d.lab.Net.Backends {
@@ -34,20 +39,23 @@ func (d *demo) traffic(ctx context.Context) error {
 	}
 	d.p.Say("")
 	d.p.Expect(r.Failed() == 0 && r.Requests == requests, "%d requests to %s, %d errors, p50 %.1f ms, p99 %.1f ms",
-		r.Requests, d.target(), r.Failed(), millis(r, 50), millis(r, 99))
+		r.Requests, d.names(), r.Failed(), millis(r, 50), millis(r, 99))
 	d.errors(r)
-	d.p.Expect(byBoth, "both gateways forward: the router spreads connections over them")
+	d.p.Expect(byBoth, "both gateways forward, IPv4 and IPv6: the router spreads connections over them")
 	return nil
 }
 
 // ask sends requests, each over a new connection.
 func (d *demo) ask(ctx context.Context, n int) (*topo.Result, error) {
-	return d.lab.Net.Clients[0].HTTP(ctx, topo.HTTPLoad{Targets: []netip.AddrPort{d.target()}, Requests: n,
+	return d.lab.Net.Clients[0].HTTP(ctx, topo.HTTPLoad{Targets: d.targets(), Requests: n,
 		Concurrency: 8, Timeout: d.bound(5 * time.Second)})
 }
 
-// backOf is the address that backends see of a gateway.
-func backOf(g *reach.Gateway) netip.Addr { return g.Host.Interfaces[1].Addr4.Addr() }
+// backOf are the addresses that backends see of a gateway.
+func backOf(g *reach.Gateway) []string {
+	i := g.Host.Interfaces[1]
+	return []string{i.Addr4.Addr().String(), i.Addr6.Addr().String()}
+}
 
 func millis(r *topo.Result, quantile float64) float64 {
 	return float64(r.Latency.ValueAtQuantile(quantile)) / 1000
@@ -71,7 +79,7 @@ const settleTime = 1500 * time.Millisecond
 // loss destroys a gateway while connections are open, and new ones are made.
 func (d *demo) loss(ctx context.Context) error {
 	client, lost := d.lab.Net.Clients[0], d.lab.Gateways[len(d.lab.Gateways)-1]
-	flows, err := client.OpenTCP(ctx, topo.FlowLoad{Targets: []netip.AddrPort{d.target()}, Flows: held,
+	flows, err := client.OpenTCP(ctx, topo.FlowLoad{Targets: d.targets(), Flows: held,
 		Interval: 50 * time.Millisecond, Timeout: d.bound(20 * time.Second)})
 	if err != nil {
 		return err
@@ -90,7 +98,7 @@ func (d *demo) loss(ctx context.Context) error {
 	}
 	load := make(chan outcome, 1)
 	go func() {
-		r, err := client.HTTP(meanwhile, topo.HTTPLoad{Targets: []netip.AddrPort{d.target()}, Requests: 1_000_000,
+		r, err := client.HTTP(meanwhile, topo.HTTPLoad{Targets: d.targets(), Requests: 1_000_000,
 			Concurrency: 4, Interval: 4 * time.Millisecond, Timeout: d.bound(5 * time.Second)})
 		load <- outcome{r, err}
 	}()
@@ -98,6 +106,7 @@ func (d *demo) loss(ctx context.Context) error {
 	d.p.Say("%s loses its power: no link, no process, no word to anybody.", lost.Host.Name)
 	began := time.Now()
 	destroyed := make(chan error, 1)
+	d.left = d.lab.Gateways[:len(d.lab.Gateways)-1]
 	go func() { destroyed <- lost.Destroy() }()
 	took, err := d.until(ctx, began, func(context.Context) error { return d.hopsAre(len(d.lab.Gateways) - 1) })
 	if err := errors.Join(err, <-destroyed); err != nil {
@@ -115,12 +124,12 @@ func (d *demo) loss(ctx context.Context) error {
 	if during.err != nil {
 		return during.err
 	}
-	if err := d.birdc(ctx, "show route "+d.prefix().String(), ""); err != nil {
+	if err := d.showRoutes(ctx); err != nil {
 		return err
 	}
 	d.p.Say("")
-	d.p.Expect(took < d.bound(routeWithin), "the router has one route %d ms later: BFD missed three packets, 100 ms "+
-		"apart", took.Milliseconds())
+	d.p.Expect(took < d.bound(routeWithin), "the router has one route to each %d ms later: BFD missed three packets, "+
+		"100 ms apart", took.Milliseconds())
 	d.p.Expect(r.Failed() == 0 && r.Requests == requests, "then: %d new connections, %d errors, p99 %.1f ms",
 		r.Requests, r.Failed(), millis(r, 99))
 	d.errors(r)
@@ -128,7 +137,7 @@ func (d *demo) loss(ctx context.Context) error {
 		during.r.Requests, during.r.Failed(), float64(during.r.Latency.Max())/1e6, lost.Host.Name)
 	d.p.Say("   until then are sent again after a second; what was under way there is below.")
 	d.errors(during.r)
-	return d.judgeHeld(ctx, flows, before, backOf(lost).String())
+	return d.judgeHeld(ctx, flows, before, backOf(lost))
 }
 
 // answered returns an error unless each flow that is not broken has been answered (again).
@@ -150,8 +159,8 @@ func answered(now, before []topo.FlowState) error {
 }
 
 // judgeHeld says what became of the connections that were open when a gateway was lost, which
-// backends knew by an address.
-func (d *demo) judgeHeld(ctx context.Context, flows *topo.Flows, before []topo.FlowState, lost string) error {
+// backends knew by addresses.
+func (d *demo) judgeHeld(ctx context.Context, flows *topo.Flows, before []topo.FlowState, lost []string) error {
 	_, waiting := d.until(ctx, time.Now(), func(context.Context) error { return answered(flows.States(), before) })
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -159,7 +168,7 @@ func (d *demo) judgeHeld(ctx context.Context, flows *topo.Flows, before []topo.F
 	var kept, keptBroken, gone, reset int
 	for i, s := range flows.States() {
 		switch {
-		case before[i].Client != lost:
+		case !slices.Contains(lost, before[i].Client):
 			kept++
 			if s.Broken != nil {
 				keptBroken++
@@ -183,24 +192,25 @@ func (d *demo) judgeHeld(ctx context.Context, flows *topo.Flows, before []topo.F
 func (d *demo) end(ctx context.Context) error {
 	began := time.Now()
 	services := d.lab.Cluster.Client().CoreV1().Services("default")
-	if err := services.Delete(ctx, "web", metav1.DeleteOptions{}); err != nil {
-		return err
+	if err := services.Delete(ctx, "web", metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return err // whoever looked around may have deleted it
 	}
 	took, err := d.until(ctx, began, func(context.Context) error { return d.hopsAre(0) })
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	d.p.Expect(err == nil, "the router has no route to %s any more, %d ms after `kubectl delete`", d.vip,
+	d.p.Expect(err == nil, "the router has no route to %s any more, %d ms after `kubectl delete`", d.names(),
 		took.Milliseconds())
-	survivor := d.lab.Gateways[0]
 	err = d.lab.Stop()
 	d.p.Expect(err == nil, "controller, announcer and gateway end when they are told to%s", becauseOf(err))
-	left, err := survivor.Leftovers()
-	if err != nil {
-		return err
+	for _, g := range d.left {
+		left, err := g.Leftovers()
+		if err != nil {
+			return err
+		}
+		d.p.Expect(len(left) == 0, "%s is as it was before: no interface, program, mount or file of Sluice is left%s",
+			g.Host.Name, strings.Join(append([]string{""}, left...), ", "))
 	}
-	d.p.Expect(len(left) == 0, "%s is as it was before: no interface, program, mount or file of Sluice is left%s",
-		survivor.Host.Name, strings.Join(append([]string{""}, left...), ", "))
 	return nil
 }
 

@@ -1,0 +1,58 @@
+package vip
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"sluice.dev/sluice/bench/demo/console"
+)
+
+// keep prints what to try, and waits until somebody has had enough.
+func (d *demo) keep(ctx context.Context) {
+	list, err := d.toTry()
+	if err != nil {
+		d.p.Fail("there are things to try: " + err.Error())
+		return
+	}
+	d.p.Say("")
+	d.p.Say("Everything stands. Things to try, in another terminal:")
+	for _, t := range list {
+		d.p.Say("  %s", d.p.Paint(console.Faint, "# "+t[1]))
+		d.p.Say("  %s", t[0])
+	}
+	d.p.Say("To remove everything press ^C here, or: kill %d", os.Getpid())
+	stands := time.Now()
+	<-ctx.Done()
+	d.p.Waited(time.Since(stands)) // the demo's time, not the reader's
+}
+
+// toTry are commands, and what each shows.
+func (d *demo) toTry() ([][2]string, error) {
+	admin, err := d.lab.Cluster.Kubeconfig(d.lab.Cluster.Admin(), "")
+	if err != nil {
+		return nil, err
+	}
+	n, g := d.lab.Net, d.lab.Gateways[len(d.lab.Gateways)-1]
+	kubectl := "kubectl --kubeconfig " + admin
+	list := [][2]string{}
+	for _, target := range d.targets() {
+		list = append(list, [2]string{"ip netns exec " + n.Clients[0].NetnsName() + " curl http://" + target.String(),
+			"a request; the answer names the backend"})
+	}
+	back := fmt.Sprintf("ip -n %s link set %s ", g.Host.NetnsName(), g.Host.Interfaces[1].Name)
+	return append(list, [][2]string{
+		{"ip -n " + n.Router.NetnsName() + " route show proto bird", "the routes; -6 for IPv6"},
+		{fmt.Sprintf("%s announce --announcer %s", d.Sluice, g.Announcer.Socket()), "what " + g.Host.Name +
+			" announces to whom, and why"},
+		{fmt.Sprintf("%s --socket %s services", d.Sluice, g.Socket()), "what it forwards"},
+		{back + "down", g.Host.Name + " cannot reach backends any more: look at the routes"},
+		{back + "up", "and back"},
+		{kubectl + " get addresspools,bgppeers,bgpadvertisements", "the objects, where there is a kubectl"},
+		{kubectl + " describe service web", "Events say who gave its addresses, and who announces them"},
+		{kubectl + ` patch addresspool public --type=merge -p '{"spec":{"addresses":["198.51.100.0/28","2001:db8:1::/120"]}}'`,
+			"other addresses: the Service gets new ones, and the router their routes"},
+		{"tail -f " + g.Announcer.LogFile(), "its announcer's log"},
+	}...), nil
+}
