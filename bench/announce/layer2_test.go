@@ -109,10 +109,10 @@ type failure struct {
 // failures are those after which new connections must work within a time. A gateway whose announcer
 // is killed still forwards: no connection fails but those that are being opened as the VIP moves.
 var failures = []failure{
-	{"the announcer is told to end", 250 * time.Millisecond,
+	{"the announcer is told to end", 500 * time.Millisecond,
 		func(m *member) error { return m.process.Stop(5 * time.Second) },
 		func(m *member) error { m.start(); return nil }, ""},
-	{"the announcer is killed", 250 * time.Millisecond, (*member).kill,
+	{"the announcer is killed", 500 * time.Millisecond, (*member).kill,
 		func(m *member) error { m.start(); return nil }, ""},
 	{"announcer and packet process are killed", 500 * time.Millisecond, func(m *member) error {
 		var killed sync.WaitGroup

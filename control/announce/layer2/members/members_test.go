@@ -300,8 +300,8 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-// Who does not return in time, is not heard any more before it has joined, or would not forward any more, loses
-// its VIPs. So does who ends while it joins, as others have them then.
+// Who does not return in time, is not heard any more before it has joined, or would not forward any
+// more, loses its VIPs. Who ends while it joins asks nobody to keep any: others have them then.
 func TestNoReturn(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
