@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/flowtable/mapped"
 )
 
 // A process can give a UMEM and its sockets to another one, which maps the same frames and the same
@@ -106,8 +107,8 @@ func Take(shape Shape, files []int) (u *UMEM, sockets []*Socket, err error) {
 	u.file, u.huge = files[0], shape.HugePages
 	if shape.Bytes < shape.Frames*shape.FrameSize {
 		err = fmt.Errorf("umem: %d bytes for %d frames of %d bytes", shape.Bytes, shape.Frames, shape.FrameSize)
-	} else {
-		u.mem, err = mapFrames(u.file, shape.Bytes)
+	} else if u.mem, err = mapped.Map(u.file, shape.Bytes); err != nil {
+		err = fmt.Errorf("umem: mapping %d bytes: %w", shape.Bytes, err)
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, closeAll(files))
@@ -323,7 +324,7 @@ func (u *UMEM) Abandon() error {
 			u.sockets[i] = nil
 		}
 	}
-	errs = append(errs, unix.Munmap(u.mem), unix.Close(u.file))
+	errs = append(errs, mapped.Unmap(u.mem), unix.Close(u.file))
 	u.mem = nil
 	return errors.Join(errs...)
 }

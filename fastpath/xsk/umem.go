@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/flowtable/mapped"
 )
 
 // UMEMConfig describes the frames of one worker.
@@ -19,7 +20,8 @@ type UMEMConfig struct {
 	Frames int
 	// FrameSize is 2048 or 4096 bytes. A packet may be FrameSize - 256 bytes long.
 	FrameSize int
-	// HugePages requests 2 MiB pages. Where there are none the UMEM has 4 KiB pages.
+	// HugePages requests reserved pages of 2 MiB. Where there are none the UMEM has transparent
+	// ones if the kernel makes some (mapped.Collapse), and pages of 4 KiB otherwise.
 	HugePages bool
 }
 
@@ -105,22 +107,14 @@ func (u *UMEM) makeMemory(bytes, flags int) error {
 		_, err = unix.FcntlInt(uintptr(file), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	}
 	if err == nil {
-		u.mem, err = mapFrames(file, bytes)
+		u.mem, err = mapped.Map(file, bytes)
 	}
 	if err != nil {
 		return errors.Join(err, unix.Close(file))
 	}
+	mapped.Collapse(u.mem) // now: the first socket pins the pages
 	u.file = file
 	return nil
-}
-
-// mapFrames maps a UMEM's file.
-func mapFrames(file, bytes int) ([]byte, error) {
-	mem, err := unix.Mmap(file, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
-	if err != nil {
-		return nil, fmt.Errorf("mapping %d bytes: %w", bytes, err)
-	}
-	return mem, nil
 }
 
 // Bytes returns the memory of all frames; frame i starts at i * FrameSize.
@@ -135,7 +129,7 @@ func (u *UMEM) FrameSize() int { return u.frameSize }
 // Chains returns the packets in several frames. Only the worker and its sockets use them.
 func (u *UMEM) Chains() *fastpath.Chains { return u.chains }
 
-// HugePages reports whether the frames got huge pages.
+// HugePages reports whether the frames got reserved huge pages.
 func (u *UMEM) HugePages() bool { return u.huge }
 
 // Kept counts the frames that closed sockets could not give back, because the
@@ -158,7 +152,7 @@ func (u *UMEM) Close() error {
 	if u.mem == nil {
 		return errors.New("umem: closed twice")
 	}
-	err := errors.Join(unix.Munmap(u.mem), unix.Close(u.file))
+	err := errors.Join(mapped.Unmap(u.mem), unix.Close(u.file))
 	u.mem = nil
 	return err
 }

@@ -145,20 +145,38 @@ func (f *File) Map(size int64) error {
 	if err := unix.Fallocate(int(f.file.Fd()), 0, 0, size); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("%s: reserving %d bytes: %w", f.path, size, err)
 	}
-	mem, err := mapAligned(int(f.file.Fd()), int(size))
+	mem, err := Map(int(f.file.Fd()), int(size))
 	if err != nil {
 		return fmt.Errorf("%s: mmap of %d bytes: %w", f.path, size, err)
 	}
 	f.Mem = mem
+	Collapse(mem)
+	return nil
+}
+
+// Map maps a whole file of a tmpfs, or one of memfd_create(2), and makes sure that each page is
+// there. Where the file has huge pages (Collapse) they are mapped as such. Unmap unmaps it.
+func Map(file, size int) ([]byte, error) {
+	mem, err := mapAligned(file, size)
+	if err != nil {
+		return nil, err
+	}
 	// Before Linux 6.1 huge pages come from here, where shmem_enabled is advise.
 	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
 	// Linux 5.14; before that, the pages come with their first use.
 	_ = unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
-	// Linux 6.1: makes huge pages of a tmpfs file's, which the settings of
-	// /sys/kernel/mm/transparent_hugepage mostly forbid otherwise. Best effort: with small pages
-	// the memory works, with more TLB misses.
-	_ = unix.Madvise(mem, unix.MADV_COLLAPSE)
-	return nil
+	return mem, nil
+}
+
+// Collapse makes huge pages of a file that Map has mapped, from Linux 6.1 on, which the settings of
+// /sys/kernel/mm/transparent_hugepage mostly forbid otherwise. Best effort: with small pages the
+// memory works, with more TLB misses. Nobody else should use the memory meanwhile, and no page may
+// be pinned, as those of sockets are: it stays as it is.
+func Collapse(mem []byte) { _ = unix.Madvise(mem, unix.MADV_COLLAPSE) }
+
+// Unmap unmaps what Map has mapped.
+func Unmap(mem []byte) error {
+	return unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)))
 }
 
 // hugePage is the size of a huge page on amd64, and on arm64 with pages of 4 KiB. The file must
@@ -198,7 +216,7 @@ func mapAligned(fd, size int) ([]byte, error) {
 func (f *File) Close() error {
 	var unmap error
 	if f.Mem != nil {
-		unmap = unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(f.Mem)), uintptr(len(f.Mem)))
+		unmap = Unmap(f.Mem)
 		f.Mem = nil
 	}
 	return errors.Join(unmap, f.file.Close()) // closing releases the lock
