@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/pulse"
 )
@@ -189,4 +191,52 @@ func TestTakeOverOfStopped(t *testing.T) {
 			l.handOverNoMore()
 		})
 	}
+}
+
+// TestTakeOverLeavesHostLink: a next process that dies before it owns anything has changed nothing
+// of the host link; one that takes over sets it up, and does not narrow it.
+func TestTakeOverLeavesHostLink(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, small: true, options: handsOver})
+	const wide, usual = 1700, 1500
+	mtu := func() (is int) {
+		l.onLink("sluice1", func(k netlink.Link) error { is = k.Attrs().MTU; return nil })
+		return is
+	}
+	widen := func(to int) {
+		l.onLink("front0", func(f netlink.Link) error { return netlink.LinkSetMTU(f, to) })
+	}
+	first, left, is := l.gate.PID(), 0, 0
+	for attempt := 0; left != first && attempt < 10; attempt++ { // a fast one has taken over by then
+		widen(wide)
+		l.within("the host link is widened", func() bool { return mtu() == wide })
+		widen(usual) // which the running process does not follow
+		first = l.gate.PID()
+		confined := strings.Count(l.gate.Log(), "msg=confined")
+		if err := l.gate.LaunchNext(); err != nil {
+			t.Fatal(err)
+		}
+		second := l.gate.SecondPID()
+		l.logged("msg=confined", confined+1) // it has found the host link before
+		if err := syscall.Kill(second, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		is = mtu() // at once: the running process repairs it within a second
+		var err error
+		if left, err = l.gate.OneLeft(l.ctx); err != nil {
+			t.Fatalf("%v\n%s", err, l.gate.Log())
+		}
+		l.applied()
+	}
+	if left != first {
+		t.Fatal("no next process died before it had taken over")
+	}
+	if is != wide {
+		t.Errorf("the MTU is %d after a next process that died, want %d", is, wide)
+	}
+	l.next()
+	if is := mtu(); is != wide {
+		t.Errorf("the MTU is %d in the next process, want %d", is, wide)
+	}
+	l.wantServed("by the next process")
+	l.handOverNoMore()
 }

@@ -163,6 +163,34 @@ func Ensure(c Config) (*HostLink, error) {
 	return h, nil
 }
 
+// Find returns the pair that another process of this network namespace has and gives to this one,
+// and changes nothing of it: MTU is what it has, not what c asks for. Ensure is for who owns it.
+func Find(c Config) (*HostLink, error) {
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("host link: %w", err)
+	}
+	h, err := c.find()
+	if err != nil {
+		return nil, fmt.Errorf("host link %s: %w", c.Name, err)
+	}
+	return h, nil
+}
+
+func (c *Config) find() (*HostLink, error) {
+	user, kern, err := ends(c.Name, c.KernelName)
+	if err != nil {
+		return nil, err
+	}
+	if user == nil {
+		return nil, errors.New("it does not exist")
+	}
+	h, err := read(c, false)
+	if err == nil {
+		h.MTU = min(user.Attrs().MTU, kern.Attrs().MTU)
+	}
+	return h, err
+}
+
 func explain(err error) error {
 	if errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("%w (CAP_NET_ADMIN is needed)", err)

@@ -209,6 +209,35 @@ func TestEnsureAdopts(t *testing.T) {
 	})
 }
 
+// TestFindChangesNothing: a process that is to have the pair finds it as it is, and another one's.
+func TestFindChangesNothing(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		if h, err := Find(testConfig()); err == nil || !strings.Contains(err.Error(), "does not exist") {
+			t.Errorf("before it is there: %+v, %v", h, err)
+		}
+		h := must[*HostLink](t)(Ensure(testConfig()))
+		const setting = "/proc/sys/net/ipv4/conf/sluice1/rp_filter"
+		if err := os.WriteFile(setting, []byte("0"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		c := testConfig()
+		c.MTU = 1400
+		c.Addresses = c.Addresses[:1]
+		found := must[*HostLink](t)(Find(c))
+		if found.Index != h.Index || found.KernelMAC != h.KernelMAC || found.MTU != 1500 || found.LockFD() != -1 {
+			t.Errorf("found %+v, made %+v", found, h)
+		}
+		kern := must[netlink.Link](t)(netlink.LinkByName("sluice1"))
+		if a := must[[]netlink.Addr](t)(netlink.AddrList(kern, netlink.FAMILY_ALL)); len(a) != 2 ||
+			kern.Attrs().MTU != 1500 {
+			t.Errorf("it has addresses %v, MTU %d now", a, kern.Attrs().MTU)
+		}
+		if v := must[[]byte](t)(os.ReadFile(setting)); strings.TrimSpace(string(v)) != "0" {
+			t.Errorf("rp_filter is %q now", v)
+		}
+	})
+}
+
 func TestEnsureRefusesForeignInterface(t *testing.T) {
 	add := func(t *testing.T, l netlink.Link) {
 		t.Helper()

@@ -26,15 +26,16 @@ func hostMTU(found devices.Found) int {
 	return min(mtu, frames.LongRoom(found.Frames.Size))
 }
 
-// ensureHostLink creates the pair, or repairs it.
-func ensureHostLink(c *config.Configuration, workers, mtu int) (*hostlink.HostLink, error) {
+// hostLinkOf describes the pair.
+func hostLinkOf(c *config.Configuration, workers, mtu int) hostlink.Config {
 	ours, kernels := c.Tuning.HostLinkEnds()
-	return hostlink.Ensure(hostlink.Config{
+	return hostlink.Config{
 		Name: ours, KernelName: kernels, Queues: workers, MTU: mtu, Addresses: c.HostLink.Addresses,
-	})
+	}
 }
 
-// makeHostLink creates the host link.
+// makeHostLink creates the host link. That of a process which may go on itself is found only, and
+// set up by setUpTaken.
 func (d *Daemon) makeHostLink(context.Context) error {
 	c := d.config
 	if !c.HostLink.Enabled() {
@@ -48,7 +49,11 @@ func (d *Daemon) makeHostLink(context.Context) error {
 	if err != nil {
 		return err
 	}
-	if d.host, err = ensureHostLink(c, plan.Workers, hostMTU(found)); err != nil {
+	have := hostlink.Ensure
+	if d.taking {
+		have = hostlink.Find
+	}
+	if d.host, err = have(hostLinkOf(c, plan.Workers, hostMTU(found))); err != nil {
 		return err
 	}
 	if lock := d.host.LockFD(); lock >= 0 {
@@ -71,15 +76,35 @@ func (d *Daemon) watchHostLink(ctx context.Context) {
 	if h == nil {
 		return
 	}
-	mtu := hostMTU(devices.Found{Devices: d.ports.Devices(), Frames: d.frames})
-	why := h.Check()
-	if why == nil && mtu > h.MTU {
+	d.mu.Lock()
+	why := d.hostErr // of the last repair
+	d.mu.Unlock()
+	if err := h.Check(); err != nil {
+		why = err
+	} else if mtu := d.hostMTU(); mtu > h.MTU {
 		why = fmt.Errorf("MTU is %d, interfaces have %d", h.MTU, mtu)
 	}
-	if why == nil {
-		return
+	if why != nil && d.setUpHostLink(ctx, h, why.Error()) {
+		d.log.Warn("host link repaired", "interface", h.Name, "why", why)
 	}
-	next, err := ensureHostLink(d.fixed, d.workers.Len(), max(mtu, h.MTU))
+}
+
+// setUpTaken sets up the pair that this process has taken, by its own version and configuration.
+func (d *Daemon) setUpTaken(ctx context.Context) {
+	if h := d.hostLink(); h != nil {
+		d.setUpHostLink(ctx, h, "it was set up by the process before")
+	}
+}
+
+// hostMTU returns the MTU that interfaces need now.
+func (d *Daemon) hostMTU() int {
+	return hostMTU(devices.Found{Devices: d.ports.Devices(), Frames: d.frames})
+}
+
+// setUpHostLink makes the pair, or sets it up, and notes whether that succeeded. It is never
+// narrowed: packets are on their way.
+func (d *Daemon) setUpHostLink(ctx context.Context, h *hostlink.HostLink, why string) (done bool) {
+	next, err := hostlink.Ensure(hostLinkOf(d.fixed, d.workers.Len(), max(d.hostMTU(), h.MTU)))
 	if err == nil {
 		err = d.useHostLink(ctx, next)
 	}
@@ -87,12 +112,10 @@ func (d *Daemon) watchHostLink(ctx context.Context) {
 	before := d.hostErr
 	d.hostErr = err
 	d.mu.Unlock()
-	switch {
-	case err == nil:
-		d.log.Warn("host link repaired", "interface", h.Name, "why", why)
-	case ctx.Err() == nil && (before == nil || before.Error() != err.Error()):
+	if err != nil && ctx.Err() == nil && (before == nil || before.Error() != err.Error()) {
 		d.log.Error("host link cannot be repaired, trying again", "interface", h.Name, "why", why, "error", err)
 	}
+	return err == nil
 }
 
 // useHostLink passes the two ends to everything that uses them. The port opens its sockets again by

@@ -384,6 +384,7 @@ func (d *Daemon) openTaken(ctx context.Context, lock *os.File) {
 	}
 	d.beat()
 	d.applySources()
+	d.setUpTaken(ctx)
 	d.objects.ownAddresses(d.config)
 	select {
 	case <-d.loop.Ready():
