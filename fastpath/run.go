@@ -73,9 +73,9 @@ func (w *Worker) awake() {
 }
 
 // patient reports whether the worker may rest: who is late with expiry, or has packets parked or
-// counters of backends to publish, goes on in the next step.
+// counters of backends to publish, goes on in the next step, unless it is paused.
 func (w *Worker) patient() bool {
-	return w.due == 0 && w.parked.count == 0 && !w.stats.Backends.Pending()
+	return w.paused || w.due == 0 && w.parked.count == 0 && !w.stats.Backends.Pending()
 }
 
 // holds reports whether packets wait for a next hop or a fragment.

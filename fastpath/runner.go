@@ -164,8 +164,11 @@ func (r *Runner) loop(ctx context.Context) {
 		if len(r.workers) == 0 {
 			now = clock.now()
 		}
-		after := now
-		if rest := pace.After(moved, began, after); rest != GoOn && patient && !r.attention.Load() {
+		after, rest := now, pace.After(moved, began, now)
+		if moved == 0 && r.paused() {
+			rest = Sleep
+		}
+		if rest != GoOn && patient && !r.attention.Load() {
 			if rest == Nap {
 				thread.Nap(r.c.Coalesce)
 			} else {
@@ -183,6 +186,17 @@ func (r *Runner) loop(ctx context.Context) {
 			r.pin.Check()
 		}
 	}
+}
+
+// paused reports whether there is nothing to look for, however long the workers usually do: they
+// are paused while another process takes over, which may need this CPU.
+func (r *Runner) paused() bool {
+	for _, w := range r.workers {
+		if !w.paused {
+			return false
+		}
+	}
+	return len(r.workers) > 0
 }
 
 // attend does what others asked for: it ends workers, hands them on, takes those that have arrived,

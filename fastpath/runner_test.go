@@ -201,3 +201,59 @@ func TestRunnersEndWhileWorkersMove(t *testing.T) {
 		}
 	}
 }
+
+// TestCall: every worker runs its function, between two steps; those that none steps yet before
+// their first, and for one that has ended it is an error.
+func TestCall(t *testing.T) {
+	l := newLab(t, labConfig{workers: 2})
+	ran := [2]int{}
+	note := func(i int, _ *fastpath.Worker) { ran[i]++ }
+	workers := []*fastpath.Worker{l.workers[0].Worker, l.workers[1].Worker}
+	early, err := fastpath.Call(workers, note)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if late, err := fastpath.Call(workers, note); err != nil || late.Wait(time.Millisecond) == nil {
+		t.Errorf("nobody steps them: %v", err)
+	}
+	r := run(t, l, 1, fastpath.RunConfig{CPU: -1, Waiting: fastpath.Waiting{Sleep: time.Minute}})
+	if err := early.Wait(10 * time.Second); err != nil || ran != [2]int{1, 1} {
+		t.Errorf("%v, ran %v times", err, ran)
+	}
+	c, err := fastpath.Call(workers, note)
+	if err == nil {
+		err = c.Wait(10 * time.Second)
+	}
+	if err != nil || ran != [2]int{2, 2} {
+		t.Errorf("%v, ran %v times", err, ran)
+	}
+	r.end()
+	if c, err := fastpath.Call(workers, note); err != nil || c.Wait(10*time.Second) == nil || ran != [2]int{2, 2} {
+		t.Errorf("after their end: %v, ran %v times", err, ran)
+	}
+}
+
+// TestPausedRunnerSleeps: a runner whose workers are paused leaves its CPU at once, however long it
+// looks for packets usually.
+func TestPausedRunnerSleeps(t *testing.T) {
+	l := newLab(t, labConfig{})
+	r := run(t, l, 1, fastpath.RunConfig{CPU: -1, Waiting: fastpath.Waiting{Spin: time.Hour, Sleep: time.Millisecond}})
+	g := l.workers[0]
+	step := func(f func(*fastpath.Worker)) {
+		if !g.Do(t.Context(), f) {
+			t.Fatal("the worker does not answer")
+		}
+	}
+	step(func(*fastpath.Worker) {})
+	if n := g.stats.IdleNanos.Load(); n != 0 {
+		t.Fatalf("slept %d ns", n)
+	}
+	step(func(w *fastpath.Worker) { w.Pause() })
+	for deadline := time.Now().Add(10 * time.Second); g.stats.IdleNanos.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not sleep")
+		}
+	}
+	step(func(w *fastpath.Worker) { w.Resume() })
+	r.end()
+}
