@@ -76,8 +76,8 @@ const (
 
 // state is what stops to change when the workers stop.
 type state struct {
-	StoppedAt uint64 // CLOCK_BOOTTIME; workers still finish a step
-	PausedAt  uint64
+	StoppedAt uint64 // the first worker, by CLOCK_BOOTTIME
+	PausedAt  uint64 // all of them
 	Used      [2]uint32
 	Custody   workers.Custody
 }
@@ -345,11 +345,9 @@ func (g *giver) Stop(ctx context.Context) ([]byte, error) {
 	d := g.d
 	d.reader.Pause()
 	g.stopped = true
-	patience, cancel := context.WithTimeout(ctx, handover.DefaultTimes.Assume)
-	defer cancel()
-	s := state{StoppedAt: boottime.Nanos()}
+	var s state
 	var err error
-	if s.Custody, err = d.workers.Pause(patience); err != nil {
+	if s.Custody, s.StoppedAt, err = d.workers.Pause(handover.DefaultTimes.Assume); err != nil {
 		return nil, fmt.Errorf("workers do not stop: %w", err)
 	}
 	s.PausedAt = boottime.Nanos()

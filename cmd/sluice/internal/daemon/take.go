@@ -48,6 +48,9 @@ func (d *Daemon) tryTake(ctx context.Context, s *standby) (took bool, err error)
 		if err := k.own(); err != nil { // first of all: packets wait
 			return true, err
 		}
+		if err := handover.Running(c, handover.DefaultTimes); err != nil {
+			d.log.Debug("the process before ended at once", "error", err)
+		}
 		d.took.Store(true)
 		d.noteTakeOver(from, k)
 		return true, d.afterTake(c, k)
@@ -88,7 +91,8 @@ type taker struct {
 	states   *gob.Decoder // from in
 	in       bytes.Buffer
 	collect  func() // garbage again, see holdGC
-	// CLOCK_BOOTTIME: when the state was read, when all was this process's, and when workers ran.
+	// CLOCK_BOOTTIME: when the state was read, when all was this process's, and when the last
+	// worker ran.
 	decodedAt, takenAt, ranAt uint64
 }
 
@@ -300,8 +304,10 @@ func (k *taker) own() error {
 	if err := d.flows.Table.Assume(k.state.Used, flowtable.Time(boottime.Nanos())); err != nil {
 		return err
 	}
-	d.workers.Run(d.workersLife, d.fail)
-	k.ranAt = boottime.Nanos()
+	var err error
+	if k.ranAt, err = d.workers.RunNow(d.workersLife, d.fail, handover.DefaultTimes.Assume); err != nil {
+		d.log.Warn("packets may wait yet", "error", err)
+	}
 	k.collect()
 	return nil
 }

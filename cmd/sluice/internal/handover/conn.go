@@ -16,10 +16,11 @@ import (
 
 // Messages of one byte.
 const (
-	ask   = 'a'
-	ready = 'r'
-	taken = 't'
-	carry = 'f' // has files
+	ask     = 'a'
+	ready   = 'r'
+	taken   = 't'
+	running = 'w'
+	carry   = 'f' // has files
 )
 
 const (

@@ -13,8 +13,9 @@
 //	            ◄─ state ─────────────────
 //	 Assume: checks it, changes
 //	  only what is its own
-//	            ── taken ────────────────►  ends, without touching anything
+//	            ── taken ────────────────►  touches nothing any more
 //	 takes what both have; workers run
+//	            ── running ──────────────►  ends
 //
 // The commit point is the sending of taken: until then all is the running process's, from then on
 // the next one's. The kernel makes that one moment for both. A running process that has waited too
@@ -92,11 +93,13 @@ type Times struct {
 	Lay     time.Duration // the giver: for ask, while it works as always
 	Prepare time.Duration // the giver: for ready, while its control loop stands still
 	Assume  time.Duration // the giver: for taken, while packets wait
+	Run     time.Duration // the giver: for running, when it has given all
 }
 
 // DefaultTimes are those of processes that work. Packets wait at most for Assume, until the giver's
 // workers go on.
-var DefaultTimes = Times{Answer: 5 * time.Second, Lay: time.Minute, Prepare: 10 * time.Second, Assume: time.Second}
+var DefaultTimes = Times{Answer: 5 * time.Second, Lay: time.Minute, Prepare: 10 * time.Second, Assume: time.Second,
+	Run: 100 * time.Millisecond}
 
 // RefusedError says why the running process does not give. Nothing has been changed.
 type RefusedError struct{ Reasons []string }
@@ -149,7 +152,10 @@ func Give(ctx context.Context, c *Conn, g Giver, version string, t Times) (gave 
 	if err != nil {
 		return false, err
 	}
-	return finish(c, state, t)
+	if gave, err = finish(c, state, t); gave {
+		_ = c.receiveByte(running, t.Run) // see the package comment: a version before does not send it
+	}
+	return gave, err
 }
 
 // finish sends the state and waits for taken. After a deadline it makes sure that taken cannot be
@@ -199,7 +205,7 @@ func compare(h *Hello, ours []Fact) (reasons []string) {
 // Take takes what the process at the other end has, and returns that one's version. After a
 // RefusedError nothing has been changed. After another error Prepare may have been called: then the
 // other process has all or has died, and this one must end. Without an error the workers must run
-// at once. It takes nothing once ctx is done.
+// at once, and then Running be called. It takes nothing once ctx is done.
 func Take(ctx context.Context, c *Conn, k Taker, version string, t Times) (from string, err error) {
 	facts, identity, err := k.Facts()
 	if err != nil {
@@ -247,6 +253,9 @@ func Take(ctx context.Context, c *Conn, k Taker, version string, t Times) (from 
 	}
 	return from, nil
 }
+
+// Running lets the process at the other end of a Take end, as the workers of this one run.
+func Running(c *Conn, t Times) error { return c.sendByte(running, t.Answer) }
 
 func question(c *Conn, h *Hello, t Times) (answer, error) {
 	if err := c.send(h, t.Answer); err != nil {

@@ -226,6 +226,43 @@ func TestTakerThatIsToEnd(t *testing.T) {
 	}
 }
 
+// TestGiverEndsLater: the running process does not end before the workers of the next one run, nor
+// wait for them for long.
+func TestGiverEndsLater(t *testing.T) {
+	times := testTimes
+	times.Run = 10 * time.Second
+	for _, tells := range []bool{true, false} {
+		a, b := pair(t)
+		gave := make(chan bool)
+		go func() {
+			ok, _ := Give(t.Context(), a, &giver{&fake{}}, "v1", times)
+			gave <- ok
+		}()
+		if _, err := Take(t.Context(), b, &taker{&fake{}}, "v2", times); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-gave:
+			t.Fatal("it ended before the workers ran")
+		case <-time.After(50 * time.Millisecond):
+		}
+		if !tells {
+			b.Close() // died
+		} else if err := Running(b, times); err != nil {
+			t.Error(err)
+		}
+		if !<-gave {
+			t.Error("nothing was given")
+		}
+	}
+	times.Run = time.Millisecond
+	a, b := pair(t)
+	go Take(t.Context(), b, &taker{&fake{}}, "v2", times)
+	if ok, err := Give(t.Context(), a, &giver{&fake{}}, "v1", times); !ok || err != nil {
+		t.Errorf("without word of the workers: %v, %v", ok, err)
+	}
+}
+
 // TestStoppedTaker: the next process is stopped between the state and taken, until the running one
 // has gone on: its taken fails.
 func TestStoppedTaker(t *testing.T) {

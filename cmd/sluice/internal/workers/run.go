@@ -3,6 +3,7 @@ package workers
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"sluice.dev/sluice/cmd/sluice/internal/boottime"
@@ -78,6 +79,29 @@ func (g *Group) Do(ctx context.Context, id int, f func(*fastpath.Worker)) error 
 		return fmt.Errorf("worker %d is stopped", id)
 	}
 	return nil
+}
+
+// all returns the workers by their numbers.
+func (g *Group) all() (list []*fastpath.Worker) {
+	for _, w := range g.workers {
+		list = append(list, w.Worker)
+	}
+	return list
+}
+
+// RunNow is Run, and waits until every worker is at work. It returns when the last one began, by
+// CLOCK_BOOTTIME; with an error, if one does not begin in time, what time it is then.
+func (g *Group) RunNow(ctx context.Context, fail func(error), within time.Duration) (at uint64, err error) {
+	began := make([]uint64, len(g.workers))
+	c, err := fastpath.Call(g.all(), func(id int, _ *fastpath.Worker) { began[id] = boottime.Nanos() })
+	g.Run(ctx, fail)
+	if err == nil {
+		err = c.Wait(within)
+	}
+	if err != nil {
+		return boottime.Nanos(), err
+	}
+	return slices.Max(began), nil
 }
 
 // SetHostMAC sets the MAC addresses of the host link's ends in every worker.

@@ -3,10 +3,10 @@ package workers
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
-	"sync"
+	"time"
 
 	"sluice.dev/sluice/cmd/sluice/internal/boottime"
 	"sluice.dev/sluice/fastpath"
@@ -43,21 +43,22 @@ func (g *Group) Shapes() (shapes []xsk.Shape, files []int) {
 	return shapes, files
 }
 
-// Pause stops all workers between two steps and returns what another process needs. If one cannot
-// be stopped before ctx is done, all go on.
-func (g *Group) Pause(ctx context.Context) (Custody, error) {
-	c := Custody{Workers: make([]WorkerCustody, len(g.workers))}
-	errs := make([]error, len(g.workers))
-	var all sync.WaitGroup
-	for id := range g.workers {
-		all.Go(func() {
-			errs[id] = g.Do(ctx, id, func(w *fastpath.Worker) { c.Workers[id].Remains = w.Pause() })
-		})
+// Pause stops all workers, which must run, between two steps. It returns what another process
+// needs, and when the first one stopped, by CLOCK_BOOTTIME. If one cannot be stopped in time, all
+// go on.
+func (g *Group) Pause(within time.Duration) (c Custody, at uint64, err error) {
+	c.Workers = make([]WorkerCustody, len(g.workers))
+	stopped := make([]uint64, len(g.workers))
+	calls, err := fastpath.Call(g.all(), func(id int, w *fastpath.Worker) {
+		stopped[id] = boottime.Nanos()
+		c.Workers[id].Remains = w.Pause()
+	})
+	if err == nil {
+		err = calls.Wait(within)
 	}
-	all.Wait()
-	if err := errors.Join(errs...); err != nil {
+	if err != nil {
 		g.Resume()
-		return Custody{}, err
+		return Custody{}, 0, err
 	}
 	for id, w := range g.workers {
 		at := &c.Workers[id]
@@ -65,7 +66,7 @@ func (g *Group) Pause(ctx context.Context) (Custody, error) {
 		at.Busy, at.Idle, at.Polls = w.block.BusyNanos.Load(), w.block.IdleNanos.Load(), w.block.Polls.Load()
 	}
 	c.Fragments = g.fragments.Contents(boottime.Nanos())
-	return c, nil
+	return c, slices.Min(stopped), nil
 }
 
 // Resume makes the workers go on after a Pause.
