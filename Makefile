@@ -53,8 +53,8 @@ race: ## what shares memory between goroutines, and the daemon on real traffic, 
 	SLUICE_RACE=1 $(TEST) -run 'TestWorkersShareFlows|TestFragments|TestReload|TestClientAddressIsKept|TestDeviceDeletedAndCreated' -count=1 ./bench/e2e
 
 .PHONY: e2e
-e2e: build ## the long end-to-end runs: 1 GiB transfers, kill -9, churn, idle and memory figures
-	SLUICE_E2E=full $(TEST) -v -count=1 ./bench/e2e/...
+e2e: build ## the long end-to-end runs: 1 GiB transfers, kill -9, churn, ten minutes of loss, idle and memory figures: half an hour
+	SLUICE_E2E=full $(TEST) -v -count=1 -timeout 60m ./bench/e2e/...
 
 .PHONY: announce
 announce: build cluster-binaries ## routes beside BIRD and FRR, and layer 2, all of it: each failure ten times, 1,000 Services on an API server; half an hour
