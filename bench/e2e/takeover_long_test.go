@@ -29,22 +29,7 @@ func TestTakeOverOtherTable(t *testing.T) {
 		if err := l.gate.WriteConfiguration(c.text); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.gate.LaunchNext(); err != nil {
-			t.Fatal(err)
-		}
-		l.logged("the running process does not hand over", i+1)
-		if err := l.gate.Stop(); err != nil {
-			t.Fatalf("%v\n%s", err, l.gate.Log())
-		}
-		v, err := l.gate.Applied(l.ctx)
-		if err != nil {
-			t.Fatalf("%v\n%s", err, l.gate.Log())
-		}
-		if v.TakeOver == nil || len(v.TakeOver.Refused) != 1 {
-			t.Fatalf("%+v", v.TakeOver)
-		}
-		why := v.TakeOver.Refused[0]
-		t.Log(why)
+		why := l.notHandedOver(i + 1)
 		if !strings.Contains(why, "flow table") || !strings.Contains(why, c.running+" IPv4") ||
 			!strings.Contains(why, c.next+" IPv4") {
 			t.Errorf("it says %q", why)
@@ -54,6 +39,28 @@ func TestTakeOverOtherTable(t *testing.T) {
 	l.wantUnbroken(flows, open, "tables of other sizes")
 	l.next() // the same again
 	l.handOverNoMore()
+}
+
+// notHandedOver starts a next process that is refused, the times-th one of the test, has it follow
+// the end of the running one, and returns the reason.
+func (l *lab) notHandedOver(times int) (why string) {
+	l.t.Helper()
+	if err := l.gate.LaunchNext(); err != nil {
+		l.t.Fatal(err)
+	}
+	l.logged("the running process does not hand over", times)
+	if err := l.gate.Stop(); err != nil {
+		l.t.Fatalf("%v\n%s", err, l.gate.Log())
+	}
+	v, err := l.gate.Applied(l.ctx)
+	if err != nil {
+		l.t.Fatalf("%v\n%s", err, l.gate.Log())
+	}
+	if v.TakeOver == nil || len(v.TakeOver.Refused) != 1 {
+		l.t.Fatalf("%+v", v.TakeOver)
+	}
+	l.t.Log(v.TakeOver.Refused[0])
+	return v.TakeOver.Refused[0]
 }
 
 // laterVersion is a program whose flow table has another layout, in which two states have each
@@ -101,22 +108,7 @@ func TestTakeOverOtherLayout(t *testing.T) {
 	follow := func(round int, binary, running, next string) {
 		t.Helper()
 		l.gate.Use(binary)
-		if err := l.gate.LaunchNext(); err != nil {
-			t.Fatal(err)
-		}
-		l.logged("the running process does not hand over", round)
-		if err := l.gate.Stop(); err != nil {
-			t.Fatalf("%v\n%s", err, l.gate.Log())
-		}
-		v, err := l.gate.Applied(l.ctx)
-		if err != nil {
-			t.Fatalf("%v\n%s", err, l.gate.Log())
-		}
-		if v.TakeOver == nil || len(v.TakeOver.Refused) != 1 {
-			t.Fatalf("%+v", v.TakeOver)
-		}
-		why := v.TakeOver.Refused[0]
-		t.Log(why)
+		why := l.notHandedOver(round)
 		if !strings.Contains(why, "flow table: the running process has version "+running+",") ||
 			!strings.Contains(why, "the next one version "+next+",") {
 			t.Errorf("it says %q", why)
