@@ -352,34 +352,63 @@ type answer struct {
 	mac frame.MAC
 }
 
-// probe asks for VIPs on a host's link each 20 ms, as a host does that does not know them, until it
-// is told to stop, and returns who answered when.
-func (s *segment) probe(h *topo.Host, vip netip.Addr) (stop func() []answer) {
+// questions opens a socket of a host for the questions and answers of ARP or, without is4, of
+// neighbour discovery.
+func (s *segment) questions(h *topo.Host, is4 bool) (c *packet.Conn) {
 	s.t.Helper()
-	var c *packet.Conn
 	must(s.t, h.Run(func() error {
 		i, err := net.InterfaceByName(h.Interfaces[0].Name)
 		if err != nil {
 			return err
 		}
 		kind := frame.IPv6
-		if vip.Is4() {
+		if is4 {
 			kind = frame.ARP
 		}
 		c, err = packet.Listen(i, packet.Raw, kind, nil)
 		return err
 	}))
+	return c
+}
+
+// ask sends a host's question for the hardware address of a VIP.
+func ask(c *packet.Conn, h *topo.Host, vip netip.Addr) {
 	mac := frame.MAC(h.Interfaces[0].MAC)
 	question := frame.Solicitation(mac, h.Addr6(), vip)
-	read := frame.ReadNDP
 	if vip.Is4() {
-		question, read = frame.ARPRequest(mac, h.Addr4(), vip), frame.ReadARP
+		question = frame.ARPRequest(mac, h.Addr4(), vip)
 	}
+	_, _ = c.WriteTo(question, &packet.Addr{HardwareAddr: question[:6]})
+}
+
+// eachClaim calls f for what others say of their addresses, until the socket is closed.
+func eachClaim(c *packet.Conn, h *topo.Host, is4 bool, f func(*frame.Packet)) {
+	read := frame.ReadNDP
+	if is4 {
+		read = frame.ReadARP
+	}
+	b := make([]byte, 2048)
+	for {
+		n, _, err := c.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		if p, ok := read(b[:n]); ok && p.Claims.IsValid() && p.FromMAC != frame.MAC(h.Interfaces[0].MAC) {
+			f(&p)
+		}
+	}
+}
+
+// probe asks for a VIP on a host's link each 20 ms, as a host does that does not know it, until
+// stop is called, which returns who answered when.
+func (s *segment) probe(h *topo.Host, vip netip.Addr) (stop func() []answer) {
+	s.t.Helper()
+	c := s.questions(h, vip.Is4())
 	var running sync.WaitGroup
 	ended := make(chan struct{})
 	running.Go(func() {
 		for {
-			_, _ = c.WriteTo(question, &packet.Addr{HardwareAddr: question[:6]})
+			ask(c, h, vip)
 			select {
 			case <-ended:
 				c.Close()
@@ -390,16 +419,11 @@ func (s *segment) probe(h *topo.Host, vip netip.Addr) (stop func() []answer) {
 	})
 	var list []answer
 	running.Go(func() {
-		b := make([]byte, 2048)
-		for {
-			n, _, err := c.ReadFrom(b)
-			if err != nil {
-				return
-			}
-			if p, ok := read(b[:n]); ok && p.Claims == vip && p.FromMAC != mac {
+		eachClaim(c, h, vip.Is4(), func(p *frame.Packet) {
+			if p.Claims == vip {
 				list = append(list, answer{time.Now(), p.FromMAC})
 			}
-		}
+		})
 	})
 	return func() []answer {
 		close(ended)
