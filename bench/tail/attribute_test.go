@@ -282,7 +282,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// The innermost function that is known says what a worker does, but the Go runtime comes first.
+// A part of the Go runtime in a stack counts first, then the innermost known function of a worker.
 func TestWorkOf(t *testing.T) {
 	const step, loop = module + "fastpath.(*Worker).Step", module + "fastpath.(*Runner).loop"
 	for _, c := range []struct {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -100,24 +101,18 @@ func (s *symbols) stack(addresses []uint64) (functions []string) {
 	return functions
 }
 
-// runtimeWork are parts of the Go runtime by functions' names in a stack. They come before a
+// runtimeWork are parts of the Go runtime by how its functions' names begin. They come before a
 // worker's own work, in which a goroutine may have to help.
-var runtimeWork = []struct{ prefix, work string }{
-	{"runtime.gcStart", "Go: garbage collection"},
-	{"runtime.gcAssist", "Go: garbage collection"},
-	{"runtime.gcBgMark", "Go: garbage collection"},
-	{"runtime.gcDrain", "Go: garbage collection"},
-	{"runtime.gcMark", "Go: garbage collection"},
-	{"runtime.gcFlush", "Go: garbage collection"},
-	{"runtime.wbBufFlush", "Go: garbage collection"},
-	{"runtime.bgsweep", "Go: garbage collection"},
-	{"runtime.scanstack", "Go: garbage collection"},
-	{"runtime.mallocgc", "Go: memory"},
-	{"runtime.morestack", "Go: stack"},
-	{"runtime.asyncPreempt", "Go: preemption"},
-	{"runtime.schedule", "Go: scheduler"},
-	{"runtime.findRunnable", "Go: scheduler"},
-	{"runtime.mcall", "Go: scheduler"},
+var runtimeWork = []struct {
+	work     string
+	prefixes []string
+}{
+	{"Go: garbage collection", []string{"gcStart", "gcAssist", "gcBgMark", "gcDrain", "gcMark", "gcFlush", "wbBufFlush",
+		"bgsweep", "scanstack"}},
+	{"Go: memory", []string{"mallocgc"}},
+	{"Go: stack", []string{"morestack"}},
+	{"Go: preemption", []string{"asyncPreempt"}},
+	{"Go: scheduler", []string{"schedule", "findRunnable", "mcall"}},
 }
 
 // ownWork are the parts of a worker's loop by its functions' names; the innermost that is here
@@ -147,12 +142,14 @@ var ownWork = map[string]string{
 // module begins the names of our packages.
 const module = "sluice.dev/sluice/"
 
-// workOf says what a thread with a stack does, of goroutines that are not a worker's by the
-// innermost of our functions: "" if it has none.
+// workOf names what a thread with a call stack works at: a part of the Go runtime, a part of a
+// worker's loop or, for any other goroutine, the innermost function of this module; "" if the stack
+// has none of them.
 func workOf(functions []string) string {
 	for _, f := range functions {
+		name, _ := strings.CutPrefix(f, "runtime.")
 		for _, r := range runtimeWork {
-			if strings.HasPrefix(f, r.prefix) {
+			if name != f && slices.ContainsFunc(r.prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
 				return r.work
 			}
 		}
