@@ -193,7 +193,7 @@ func (d *demo) end(ctx context.Context) error {
 	began := time.Now()
 	services := d.lab.Cluster.Client().CoreV1().Services("default")
 	if err := services.Delete(ctx, "web", metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		return err // whoever looked around may have deleted it
+		return err // with KEEP=1 the user may have deleted it before
 	}
 	took, err := d.until(ctx, began, func(context.Context) error { return d.hopsAre(0) })
 	if ctx.Err() != nil {
