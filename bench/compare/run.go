@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/launch"
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/paired"
 	"sluice.dev/sluice/bench/procstat"
 	"sluice.dev/sluice/bench/progress"
@@ -81,6 +82,7 @@ func Run(ctx context.Context, c Config) (run *results.Run, err error) {
 // open makes what all numbers of Services share. What a system lacks breaks that
 // system alone.
 func (s *stage) open(ctx context.Context) (err error) {
+	s.undoFirst, s.first = machine.GoFirst()
 	if s.temporary, err = scratch.Temporary("sluice-compare-"); err != nil {
 		return err
 	}
@@ -108,7 +110,7 @@ func (s *stage) close() error {
 	if s.control != nil {
 		err = errors.Join(err, s.control.close())
 	}
-	return errors.Join(err, os.RemoveAll(s.temporary))
+	return errors.Join(err, s.undoFirst(), os.RemoveAll(s.temporary))
 }
 
 // compare is a run with one number of Services, and packets from one place.
@@ -211,6 +213,9 @@ func (s *stage) noteLoad(ctx context.Context, run *results.Run) error {
 	}
 	share := u.ShareOf(u.Busy)
 	run.Machine.Notes = fmt.Sprintf("%.0f %% of all processors busy before the measurement", 100*share)
+	if s.first {
+		run.Machine.Notes += "; its session before all others (autogroup)"
+	}
 	if share > quietShare {
 		fmt.Fprintf(s.Progress, "the machine is not quiet: %s; figures will be off, processor time most\n",
 			run.Machine.Notes)

@@ -31,11 +31,13 @@ type stage struct {
 	broken    map[string]error          // by kind.base: what cannot be measured at all
 	before    paired.Binary             // where there is an older build
 	keep      int                       // how many packets of a trial the receiver keeps time stamps of
+	first     bool                      // this session goes before all others
+	undoFirst func() error
 }
 
 func newStage(c *Config) *stage {
 	return &stage{Config: c, files: map[int]map[string][]byte{}, kept: map[string]*subject{},
-		broken: map[string]error{}}
+		broken: map[string]error{}, undoFirst: func() error { return nil }}
 }
 
 // newSystem makes the system of a kind, not started.

@@ -1,0 +1,46 @@
+//go:build root
+
+package machine
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestGoFirst: the session goes first until undo, and then has the nice value of before.
+func TestGoFirst(t *testing.T) {
+	before, err := os.ReadFile(autogroup)
+	if err != nil {
+		t.Skip("this kernel lacks the grouping of sessions (CONFIG_SCHED_AUTOGROUP):", err)
+	}
+	undo, ok := GoFirst()
+	if !ok {
+		t.Fatal("the session was not put first")
+	}
+	if now, err := os.ReadFile(autogroup); err != nil || !strings.HasSuffix(string(now), " nice -20\n") {
+		t.Errorf("the session meanwhile: %q, %v", now, err)
+	}
+	if err := undo(); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := os.ReadFile(autogroup); err != nil || string(now) != string(before) {
+		t.Errorf("the session afterwards: %q, %v, before %q", now, err, before)
+	}
+}
+
+func TestParseAutogroup(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want int
+		ok   bool
+	}{
+		{"/autogroup-897 nice 0\n", 0, true}, {"/autogroup-1 nice -20\n", -20, true}, {"/ nice 5", 5, true},
+		{"", 0, false}, {"/autogroup-897\n", 0, false}, {"/autogroup-897 nice \n", 0, false},
+	} {
+		got, err := parseAutogroup(c.text)
+		if got != c.want || (err == nil) != c.ok {
+			t.Errorf("%q: %d, %v, want %d", c.text, got, err, c.want)
+		}
+	}
+}
