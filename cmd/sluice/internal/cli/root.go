@@ -77,7 +77,7 @@ func (s *session) root() *cobra.Command {
 		Use:   "sluice",
 		Short: "Userspace L4 load balancer for Kubernetes gateway nodes",
 		Long: "sluice takes the packets of Kubernetes Services off the NIC before the kernel sees them,\n" +
-			"and sends them on to backends. `sluice run` is the daemon; the other commands send requests to it.",
+			"and sends them on to backends. `sluice run` is the daemon, and most others ask it.",
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		PersistentPreRun:  func(*cobra.Command, []string) { s.started = true },
