@@ -15,7 +15,7 @@ import (
 // TestRunBefore compares the tree's own build with itself: both forward, in pairs, and the table,
 // the file and the note have it.
 func TestRunBefore(t *testing.T) {
-	c := config()
+	c := testConfig()
 	var out, progress bytes.Buffer
 	c.Before, c.Rates, c.Repeat = filepath.Dir(sluiceBinary), true, paired.FewestPairs
 	c.Out, c.Progress, c.JSON = &out, &progress, filepath.Join(t.TempDir(), "run.json")
@@ -52,7 +52,7 @@ func TestRunBefore(t *testing.T) {
 
 // TestBeforeIsRefused: before anything is built.
 func TestBeforeIsRefused(t *testing.T) {
-	c := config()
+	c := testConfig()
 	c.Before = benchBinary
 	var progress bytes.Buffer
 	c.Progress = &progress

@@ -46,8 +46,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// config is a comparison that takes little.
-func config(systems ...string) Config {
+// testConfig is a comparison that takes little.
+func testConfig(systems ...string) Config {
 	c := Defaults()
 	c.Systems, c.Sluice, c.Bench = systems, sluiceBinary, benchBinary
 	c.Services, c.Flows, c.Repeat, c.Rows = []int{20}, 200, 1, []Senders{twoQueues()}
@@ -93,10 +93,10 @@ func TestSystemsForward(t *testing.T) {
 			if k.cluster && !cluster.Enabled() {
 				t.Skipf("kube-proxy is measured where %s is set", cluster.EnableVariable)
 			}
-			c := config(k.name)
+			c := testConfig(k.name)
 			switch k.name {
 			case paired.Before:
-				c = config()
+				c = testConfig()
 				c.Before = sluiceBinary
 			case withOptions:
 				c.Options = "tuning: {coalesce: 0s}"
@@ -125,7 +125,7 @@ func TestSystemsForward(t *testing.T) {
 func TestSystemsForwardBothWays(t *testing.T) {
 	for _, name := range []string{"sluice", "l2fwd", "xdp-nat", "nftables", "nftables-rps"} {
 		t.Run(name, func(t *testing.T) {
-			c := config(name)
+			c := testConfig(name)
 			c.BothWays = true
 			s := openStage(t, c)
 			err := s.with(t.Context(), mustKind(t, name), func(ctx context.Context, x *subject) error {
@@ -144,7 +144,7 @@ func TestManyFlows(t *testing.T) {
 	const flows = fewFlows + 20_000
 	for _, name := range []string{"sluice", "xdp-nat", "nftables"} {
 		t.Run(name, func(t *testing.T) {
-			c := config(name)
+			c := testConfig(name)
 			c.Flows = flows
 			s := openStage(t, c)
 			f := &figures{}
@@ -204,7 +204,7 @@ func TestCheckFrameRefuses(t *testing.T) {
 		{"nftables", "kernel", "want it as it was sent"},
 	} {
 		t.Run(test.runs, func(t *testing.T) {
-			s := openStage(t, config(test.runs))
+			s := openStage(t, testConfig(test.runs))
 			runs, judged := mustKind(t, test.runs), mustKind(t, test.judgedAs)
 			err := s.with(t.Context(), runs, func(ctx context.Context, x *subject) error {
 				x.kind = judged
@@ -228,7 +228,7 @@ func mustKind(t *testing.T, name string) kind {
 
 // TestRun compares two systems in full, short, and a third that fails.
 func TestRun(t *testing.T) {
-	c := config("sluice", "kernel", "l2fwd")
+	c := testConfig("sluice", "kernel", "l2fwd")
 	var out bytes.Buffer
 	c.LossBound = 0.9 // there is a rate, however busy the machine
 	c.Out, c.JSON, c.Bench = &out, filepath.Join(t.TempDir(), "run.json"), "/bin/false"
@@ -275,7 +275,7 @@ func TestRunAt(t *testing.T) {
 }
 
 func runsAt(t *testing.T, both bool) {
-	c := config("sluice", "nftables")
+	c := testConfig("sluice", "nftables")
 	way := "one-way"
 	if c.BothWays = both; both {
 		way = "round trip"
@@ -321,7 +321,7 @@ func runsAt(t *testing.T, both bool) {
 // TestRunAtShares: the no-drop rate of nftables is searched once, and its shares are rates at which
 // all are measured.
 func TestRunAtShares(t *testing.T) {
-	c := config("sluice", "nftables")
+	c := testConfig("sluice", "nftables")
 	c.AtShares, c.Repeat = []float64{0.05}, 2
 	c.LossBound = 0.5 // the machine may do other things
 	c.Out, c.JSON = io.Discard, filepath.Join(t.TempDir(), "run.json")
@@ -372,7 +372,7 @@ func TestConfigRefuses(t *testing.T) {
 		"binary":      func(c *Config) { c.Sluice = "/nonexistent/sluice" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := config("sluice")
+			c := testConfig("sluice")
 			if err := c.check(); err != nil {
 				t.Fatal(err)
 			}

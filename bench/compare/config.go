@@ -40,6 +40,8 @@ type Config struct {
 	// Together is for how long a generator's thread collects packets to send them at once, where
 	// there is a rate; stateless.Tx's default if 0.
 	Together time.Duration
+	// First puts this session before all others of the machine meanwhile (machine.GoFirst).
+	First bool
 	// Options are more of Sluice's configuration, in YAML; system sluice-options alone has them.
 	Options string
 	// BothWays has the server answer each packet: a rate is of answers that reach the client, each

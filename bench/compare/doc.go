@@ -62,17 +62,23 @@
 // 256 packets; what does not fit is dropped and the generator goes on. Without one a packet is
 // handled inside the generator's system call, so the generator cannot be faster than the kernel
 // forwards, and nothing is lost: unless packets are steered (RPS) to another CPU's backlog
-// (net.core.netdev_max_backlog, 1000). XDP NAT has a program and no queue: it translates in the
+// (net.core.netdev_max_backlog, 1000). XDP NAT translates in the
 // poll, on the CPU where packets arrive.
+//
+// What else runs on the machine holds up threads, for a tick of the scheduler at a time (4 ms with
+// HZ=250), and with them whatever forwards by a thread; softirqs it does not. Config.First puts
+// this session before all others: generator, receiver and forwarders that are processes, and behind
+// them also ksoftirqd, which handles packets of the kernel's forwarding where many arrive. So it is
+// off unless requested, and the run says so.
 //
 // # Sluice as it comes
 //
 // System sluice is the daemon with its defaults and nothing else: no worker is placed, no setting
 // changed. sluice-placed has, by hand, a worker on each CPU where no packet arrives, with all
-// queues that fall to it, and so has l2fwd; asavie/xdp is placed likewise, with a worker for each
-// queue. That is what is advised for hardware (docs/tuning.md): the interrupts of a queue and its
-// worker on one core take turns at starving each other. sluice-options is the daemon with
-// Config.Options.
+// queues that fall to it, and so has l2fwd, which waits for packets as the gateway does there, and
+// has its workers' time slice; asavie/xdp is placed likewise, with a worker for each queue. That is
+// what is advised for hardware (docs/tuning.md): the interrupts of a queue and its worker on one
+// core take turns at starving each other. sluice-options is the daemon with Config.Options.
 //
 // # Peers at their best
 //

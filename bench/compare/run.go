@@ -82,7 +82,13 @@ func Run(ctx context.Context, c Config) (run *results.Run, err error) {
 // open makes what all numbers of Services share. What a system lacks breaks that
 // system alone.
 func (s *stage) open(ctx context.Context) (err error) {
-	s.undoFirst, s.first = machine.GoFirst()
+	if s.First {
+		undo, err := machine.GoFirst()
+		if err != nil {
+			return err
+		}
+		s.undo = append(s.undo, undo)
+	}
 	if s.temporary, err = scratch.Temporary("sluice-compare-"); err != nil {
 		return err
 	}
@@ -110,7 +116,10 @@ func (s *stage) close() error {
 	if s.control != nil {
 		err = errors.Join(err, s.control.close())
 	}
-	return errors.Join(err, s.undoFirst(), os.RemoveAll(s.temporary))
+	for _, undo := range s.undo {
+		err = errors.Join(err, undo())
+	}
+	return errors.Join(err, os.RemoveAll(s.temporary))
 }
 
 // compare is a run with one number of Services, and packets from one place.
@@ -213,8 +222,8 @@ func (s *stage) noteLoad(ctx context.Context, run *results.Run) error {
 	}
 	share := u.ShareOf(u.Busy)
 	run.Machine.Notes = fmt.Sprintf("%.0f %% of all processors busy before the measurement", 100*share)
-	if s.first {
-		run.Machine.Notes += "; its session before all others (autogroup)"
+	if s.First {
+		run.Machine.Notes += "; the benchmark's session goes before all others"
 	}
 	if share > quietShare {
 		fmt.Fprintf(s.Progress, "the machine is not quiet: %s; figures will be off, processor time most\n",

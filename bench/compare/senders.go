@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+
+	"sluice.dev/sluice/control/config"
 )
 
 // Senders are where packets come from: the generator's threads, one for each queue, in turn on some
@@ -83,6 +85,15 @@ func (s Senders) freeCPUs() []int {
 func (s Senders) fewCPUs() []int {
 	free := s.freeCPUs()
 	return free[:min(len(free), s.Queues)]
+}
+
+// waiting is how a forwarder waits whose workers are on fewCPUs, as the gateway's do: where packets
+// arrive they leave the CPU to those who receive them.
+func (c *Config) waiting(s Senders) config.Waiting {
+	if c.BothWays || s.quiet() == nil {
+		return config.WaitingShared
+	}
+	return config.WaitingDedicated
 }
 
 // workerCPUs is where forwarders with a worker per queue have them.

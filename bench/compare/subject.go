@@ -31,13 +31,12 @@ type stage struct {
 	broken    map[string]error          // by kind.base: what cannot be measured at all
 	before    paired.Binary             // where there is an older build
 	keep      int                       // how many packets of a trial the receiver keeps time stamps of
-	first     bool                      // this session goes before all others
-	undoFirst func() error
+	undo      []func() error            // what close does besides
 }
 
 func newStage(c *Config) *stage {
 	return &stage{Config: c, files: map[int]map[string][]byte{}, kept: map[string]*subject{},
-		broken: map[string]error{}, undoFirst: func() error { return nil }}
+		broken: map[string]error{}}
 }
 
 // newSystem makes the system of a kind, not started.
@@ -58,8 +57,8 @@ func (s *stage) newSystem(k *kind) (system, error) {
 	case "xdp-nat":
 		return &xdpNAT{services: natServices(s.services), flows: s.Flows, sources: s.sources}, nil
 	case "l2fwd":
-		return &program{path: s.Bench, args: []string{"l2fwd", "--i-own-this-network"}, queues: s.Queues,
-			cpus: s.fewCPUs()}, nil
+		args := []string{"l2fwd", "--i-own-this-network", "--waiting", string(s.waiting(s.Senders))}
+		return &program{path: s.Bench, args: args, queues: s.Queues, cpus: s.fewCPUs()}, nil
 	case "asavie":
 		return &program{path: s.asavie, queues: s.Queues, cpus: s.workerCPUs()}, nil
 	case "asavie-drained":

@@ -38,8 +38,10 @@ type Config struct {
 	Mode      xsk.Mode
 	// TxBudget is how many packets one system call may send; 0: the transmit ring.
 	TxBudget int
-	// Spin and Sleep are fastpath.Waiting's, by default those of `waiting: shared`; negative Spin
-	// never sleeps.
+	// Waiting is how workers wait, as the gateway's setting of that name; WaitingShared if empty.
+	Waiting config.Waiting
+	// Spin and Sleep are fastpath.Waiting's, by default those that Waiting stands for; negative
+	// Spin never sleeps.
 	Spin, Sleep time.Duration
 	// SpinAsWorked bounds spinning, all in all, by the time that was spent on packets, too: CPU
 	// time is then at most twice that of the work, and sleeping.
@@ -56,7 +58,14 @@ func (c *Config) setDefaults() error {
 		return errors.New("l2fwd: name the interfaces to forward between")
 	}
 	d := config.Default()
-	shared := config.WaitsOf(config.WaitingShared)
+	switch c.Waiting {
+	case "":
+		c.Waiting = config.WaitingShared
+	case config.WaitingShared, config.WaitingDedicated:
+	default:
+		return fmt.Errorf("l2fwd: waiting %q: it is %s or %s", c.Waiting, config.WaitingDedicated, config.WaitingShared)
+	}
+	waits := config.WaitsOf(c.Waiting)
 	if c.RingSize == 0 {
 		c.RingSize = d.Tuning.RingSize
 	}
@@ -67,10 +76,10 @@ func (c *Config) setDefaults() error {
 		c.Batch = fastpath.BatchSize
 	}
 	if c.Spin == 0 {
-		c.Spin, c.SpinAsWorked = shared.Spin.D(), shared.SpinAsWorked
+		c.Spin, c.SpinAsWorked = waits.Spin.D(), waits.SpinAsWorked
 	}
 	if c.Coalesce == 0 {
-		c.Coalesce = shared.Coalesce.D()
+		c.Coalesce = waits.Coalesce.D()
 	}
 	c.Coalesce = max(c.Coalesce, 0)
 	if c.Sleep == 0 {

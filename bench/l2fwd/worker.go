@@ -110,6 +110,7 @@ func (w *worker) run(ctx context.Context, c *Config, up func()) error {
 	if err := pin(w.cpu); err != nil {
 		return err
 	}
+	thread.ShortenSlice() // as the gateway's workers
 	w.stats.Thread.Store(int32(unix.Gettid()))
 	up()
 	fds := make([]unix.PollFd, len(w.links))

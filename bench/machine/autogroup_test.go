@@ -10,13 +10,16 @@ import (
 
 // TestGoFirst: the session goes first until undo, and then has the nice value of before.
 func TestGoFirst(t *testing.T) {
+	if _, err := sessionNice(); err != nil {
+		t.Skip("this kernel lacks what GoFirst needs:", err)
+	}
 	before, err := os.ReadFile(autogroup)
 	if err != nil {
-		t.Skip("this kernel lacks the grouping of sessions (CONFIG_SCHED_AUTOGROUP):", err)
+		t.Fatal(err)
 	}
-	undo, ok := GoFirst()
-	if !ok {
-		t.Fatal("the session was not put first")
+	undo, err := GoFirst()
+	if err != nil {
+		t.Fatal(err)
 	}
 	if now, err := os.ReadFile(autogroup); err != nil || !strings.HasSuffix(string(now), " nice -20\n") {
 		t.Errorf("the session meanwhile: %q, %v", now, err)
@@ -41,6 +44,17 @@ func TestParseAutogroup(t *testing.T) {
 		got, err := parseAutogroup(c.text)
 		if got != c.want || (err == nil) != c.ok {
 			t.Errorf("%q: %d, %v, want %d", c.text, got, err, c.want)
+		}
+	}
+}
+
+func TestTopCgroup(t *testing.T) {
+	for text, want := range map[string]string{
+		"0::/\n": "", "": "", "4:cpu,cpuacct:/a\n": "",
+		"0::/user.slice/user-0.slice\n": "user.slice", "4:cpuset:/\n0::/a\n": "a",
+	} {
+		if got := topCgroup(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
 }

@@ -96,6 +96,7 @@ func compareCommand() *cobra.Command {
 	f.DurationVar(&c.Together, "together", c.Together,
 		"send the packets of this time at once, 64 at most: the longer, the fewer wake-ups of the generator "+
 			"(default 50us)")
+	f.BoolVar(&c.First, "first", false, "put this session before all others of the machine meanwhile (autogroup)")
 	f.StringVar(&c.Options, "sluice-options", "",
 		"more of Sluice's configuration, as YAML, for a system sluice-options: 'waiting: shared'")
 	f.BoolVar(&c.Trials, "trials", c.Trials,

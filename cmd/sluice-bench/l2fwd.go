@@ -66,6 +66,8 @@ func l2fwdCommand() *cobra.Command {
 	f.IntVar(&c.TxBudget, "tx-budget", 0, "packets of one system call in copy mode; 0: the transmit ring")
 	f.DurationVar(&c.Spin, "spin", 0,
 		"how long to look for packets before sleeping; 0: as the gateway, negative: never sleep")
+	f.StringVar((*string)(&c.Waiting), "waiting", "",
+		"how to wait for packets, as the gateway's setting: dedicated or shared (default shared)")
 	f.BoolVar(&own, "i-own-this-network", false,
 		"permit taking all packets of interfaces of the machine's own namespace, and of those with a default route")
 	_ = command.MarkFlagRequired("in")

@@ -50,6 +50,7 @@ func tailCommand() *cobra.Command {
 	f.DurationVar(&c.Duration, "duration", c.Duration, "of each trial; at each rate there are two, and one is recorded")
 	f.IntVar(&c.Repeat, "repeat", c.Repeat, "pairs of trials at each rate")
 	f.DurationVar(&c.Settle, "settle", c.Settle, "of slow traffic to each system before that")
+	f.BoolVar(&c.First, "first", false, "put this session before all others of the machine meanwhile (autogroup)")
 	f.StringVar(&c.Options, "sluice-options", "",
 		"more of Sluice's configuration, as YAML, for a system sluice-options")
 	f.StringVar(&c.Before, "before", "", "an older sluice, or its directory, beside this one as sluice-before")
