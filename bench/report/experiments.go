@@ -60,6 +60,13 @@ func Experiments() []Experiment {
 			Minutes: 20,
 		},
 		{
+			Name:  "latency-first",
+			About: "latency-at with the benchmark's session before the machine's others",
+			Full: []string{"compare", "--services", "1", "--at", "20k,100k,200k,50%,90%", "--first", "--systems",
+				"sluice,sluice-shared,l2fwd,xdp-nat," + nftables, "--senders", "one-queue,two-queues"},
+			Minutes: 20,
+		},
+		{
 			Name: "services", About: "the same rates against the number of Services",
 			Full: []string{"compare", "--rates", "--services", "1,100,1000,10000", "--senders", "two-queues",
 				"--systems", "sluice,sluice-placed,l2fwd,xdp-nat," + nftables + "," + kubeProxy +
