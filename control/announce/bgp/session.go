@@ -30,7 +30,8 @@ var families = map[bool]*api.Family{
 	false: {Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST},
 }
 
-// session is one peer as GoBGP has it.
+// session is one peer as GoBGP has it. All but named is guarded by Speaker.mu. The goroutine that
+// calls Apply alone writes what comes before up, and so reads that without it.
 type session struct {
 	peer *kinds.Peer
 	// address is the router's, with a zone for a link-local one. For an unnumbered peer it is found
@@ -39,11 +40,14 @@ type session struct {
 	named   netip.Addr // the address in the set of neighbours that policies name the peer by
 	// ours are the next hops for routes of the other family than the session's addresses.
 	ours map[bool]netip.Addr // by Is4
+	// begun is when GoBGP was given the peer; zero: it does not have it. What GoBGP says arrives
+	// late: what it says of a time before is about a session that is not there any more.
+	begun time.Time
 
 	up    bool
 	again bool      // it is to begin anew: the peer ended it, and GoBGP would wait before it connects
 	anew  time.Time // when it was so last
-	state string
+	state string    // as GoBGP said last, for people; nothing is decided by it
 	since time.Time
 	bfd   string
 	why   string
@@ -56,6 +60,11 @@ func (s *session) same(p *kinds.Peer) bool {
 	a, b := *s.peer, *p
 	a.Ref, b.Ref, a.NodeLabels, b.NodeLabels = kinds.Ref{}, kinds.Ref{}, nil, nil
 	return reflect.DeepEqual(&a, &b)
+}
+
+// hears reports whether what GoBGP said of an address at a time is about the session.
+func (s *session) hears(address netip.Addr, at time.Time) bool {
+	return !s.begun.IsZero() && !at.Before(s.begun) && sameNeighbour(s.address, address)
 }
 
 // configuration is the peer in GoBGP's words. restarting: routes of a process before may be there.

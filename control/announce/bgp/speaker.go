@@ -189,9 +189,7 @@ func (s *Speaker) removePeers(ctx context.Context, plan *Plan) {
 		if i >= 0 && session.same(plan.Peers[i]) {
 			continue
 		}
-		if session.state != "" {
-			s.deletePeer(ctx, session)
-		}
+		s.deletePeer(ctx, session)
 		s.mu.Lock()
 		delete(s.sessions, name)
 		s.mu.Unlock()
@@ -204,7 +202,7 @@ func (s *Speaker) beginAgain(ctx context.Context) {
 	s.mu.Lock()
 	var ended []*session
 	for _, session := range s.sessions {
-		if session.again && !session.up && session.state != "" {
+		if session.again && !session.up {
 			ended = append(ended, session)
 		}
 		session.again = false
@@ -212,14 +210,18 @@ func (s *Speaker) beginAgain(ctx context.Context) {
 	s.mu.Unlock()
 	for _, session := range ended {
 		s.deletePeer(ctx, session)
-		s.mu.Lock()
-		session.state = ""
-		s.mu.Unlock()
 	}
 }
 
-// deletePeer tells the peer that the session ends (RFC 4486): it removes the routes at once.
+// deletePeer takes a session out of GoBGP, if it is there, which tells the peer that it ends (RFC
+// 4486): the peer removes the routes at once. What GoBGP has yet to say of it is not heard.
 func (s *Speaker) deletePeer(ctx context.Context, session *session) {
+	if session.begun.IsZero() {
+		return
+	}
+	s.mu.Lock()
+	session.begun, session.up, session.state = time.Time{}, false, ""
+	s.mu.Unlock()
 	err := s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: session.address.String()})
 	if err != nil {
 		s.log.Warn("a session does not end", "peer", session.peer.Name, "error", err)
@@ -237,7 +239,7 @@ func (s *Speaker) prepare(ctx context.Context, plan *Plan) {
 			s.sessions[p.Name] = session
 		}
 		session.peer = p // another selector or version of the same
-		before, address, known, up := session.named, session.address, session.state != "", session.up
+		address, up := session.address, session.up
 		s.mu.Unlock()
 		var why string
 		if p.Interface != "" && !up {
@@ -245,51 +247,56 @@ func (s *Speaker) prepare(ctx context.Context, plan *Plan) {
 			if address, err = linkLocal(p.Interface); err != nil {
 				why = err.Error()
 			}
-			if known && address != before {
+			if address != session.address {
 				s.deletePeer(ctx, session)
-				known = false
 			}
 		}
+		named := session.named
 		var ours map[bool]netip.Addr
 		if address.IsValid() {
 			ours = nextHops(p, address)
-			if address != before {
-				s.nameNeighbour(ctx, p.Name, address)
+			if address != named {
+				if err := s.nameNeighbour(ctx, p.Name, address); err != nil {
+					why = err.Error()
+					s.log.Error("a session has no policy and does not begin; it is tried again", "peer", p.Name,
+						"error", err)
+				} else {
+					named = address
+				}
 			}
 		}
 		s.mu.Lock()
-		session.address, session.named, session.ours = address, address, ours
-		if !known {
-			session.state, session.why = "", why
+		session.address, session.named, session.ours = address, named, ours
+		if session.begun.IsZero() {
+			session.why = why
 		}
 		s.mu.Unlock()
 	}
 }
 
-func (s *Speaker) nameNeighbour(ctx context.Context, name string, address netip.Addr) {
-	err := s.server.AddDefinedSet(ctx, &api.AddDefinedSetRequest{Replace: true, DefinedSet: &api.DefinedSet{
+// nameNeighbour makes the set of neighbours with a peer's address. GoBGP does not look at routes
+// again that it kept from a neighbour of no set: sessions begin when theirs is there.
+func (s *Speaker) nameNeighbour(ctx context.Context, name string, address netip.Addr) error {
+	return s.server.AddDefinedSet(ctx, &api.AddDefinedSetRequest{Replace: true, DefinedSet: &api.DefinedSet{
 		DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: neighbours(name),
 		List: []string{netip.PrefixFrom(address.WithZone(""), address.BitLen()).String()},
 	}})
-	if err != nil {
-		s.log.Error("a peer has no policy", "peer", name, "error", err)
-	}
 }
 
 // addPeers begins sessions.
 func (s *Speaker) addPeers(ctx context.Context, plan *Plan) {
 	for _, p := range plan.Peers {
-		s.mu.Lock()
 		session := s.sessions[p.Name]
-		begin := session.state == "" && session.address.IsValid()
-		s.mu.Unlock()
-		if !begin {
+		if !session.begun.IsZero() || !session.address.IsValid() || session.address != session.named {
 			continue
 		}
+		s.mu.Lock()
+		session.begun = time.Now() // GoBGP speaks of it before AddPeer returns
+		s.mu.Unlock()
 		err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: session.configuration(s.config.Restarting)})
 		s.mu.Lock()
 		if session.why = ""; err != nil {
-			session.why = err.Error()
+			session.begun, session.up, session.state, session.why = time.Time{}, false, "", err.Error()
 			s.log.Warn("a session cannot begin, and is tried again", "peer", p.Name, "error", err)
 		} else if session.state == "" { // GoBGP may have said more already
 			session.state = "IDLE"
@@ -386,7 +393,7 @@ func (s *Speaker) peerChanged(m *apiutil.WatchEventMessage_PeerEvent, at time.Ti
 	state := m.Peer.State.SessionState.String()
 	s.mu.Lock()
 	for _, session := range s.sessions {
-		if !sameNeighbour(session.address, m.Peer.State.NeighborAddress) {
+		if !session.hears(m.Peer.State.NeighborAddress, at) {
 			continue
 		}
 		up := m.Peer.State.SessionState == wire.BGP_FSM_ESTABLISHED
