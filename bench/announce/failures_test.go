@@ -91,8 +91,13 @@ func objectsOf(bfd, restart bool) string {
 // withSession is a lab whose router has the route to the VIP.
 func withSession(t *testing.T, kind string, bfd, restart bool, flags ...string) *lab {
 	t.Helper()
-	l := newLab(t, config{kind: kind, flags: flags})
-	text := sessionOf(kind, bfd, restart)
+	return withSessionOf(t, config{kind: kind, flags: flags}, bfd, restart)
+}
+
+func withSessionOf(t *testing.T, c config, bfd, restart bool) *lab {
+	t.Helper()
+	l := newLab(t, c)
+	text := sessionOf(c.kind, bfd, restart)
 	l.startRouter(text, text)
 	l.write(objectsOf(bfd, restart))
 	l.start()
@@ -333,5 +338,23 @@ func TestStateFile(t *testing.T) {
 	l.within(5*time.Second, "no file", func() (bool, error) {
 		_, err := os.Stat(path)
 		return os.IsNotExist(err), err
+	})
+}
+
+// Where a node ends, gateway and announcer are told at once. Peers in graceful restart do not keep
+// the routes of a gateway that drains, here for a connection that is open: nobody follows.
+func TestNodeEnds(t *testing.T) {
+	both(t, func(t *testing.T, kind string) {
+		l := withSessionOf(t, config{kind: kind, options: "drain: {timeout: 2s}\n"}, false, true)
+		flows, err := l.Clients[0].OpenTCP(l.ctx, l.open(1, 20*time.Millisecond))
+		must(t, err)
+		defer flows.Stop()
+		l.answered(flows)
+		gate, begin := make(chan error, 1), time.Now()
+		go func() { gate <- l.gate.Stop() }()
+		must(t, l.ours.Stop())
+		l.routed(vip, false, 5*time.Second)
+		report(t, "gateway and announcer told to end", time.Second, []time.Duration{time.Since(begin)})
+		must(t, <-gate)
 	})
 }

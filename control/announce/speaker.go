@@ -29,7 +29,8 @@ type Speaker interface {
 	// Report says what is announced now, and to whom.
 	Report() Report
 	// Close ends it. Where the other side keeps routes of a process that restarts (graceful
-	// restart) they stay; other gateways of a link are told that they have its VIPs.
+	// restart) they stay if the gateway forwards or is waited for (World.Gateway is Yes), and go if
+	// not; other gateways of a link are told that they have its VIPs.
 	Close()
 }
 

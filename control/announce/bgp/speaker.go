@@ -44,6 +44,7 @@ type Speaker struct {
 	variants map[string]*variant
 	next     uint32
 	paths    map[netip.Prefix]*variant
+	gateway  announce.Grade // of the last World
 
 	mu       sync.Mutex // guards what follows, which Report reads
 	sessions map[string]*session
@@ -76,6 +77,7 @@ func (s *Speaker) Apply(w *announce.World) {
 	s.mu.Lock()
 	s.plan, s.problems = plan, nil
 	s.mu.Unlock()
+	s.gateway = w.Gateway
 	if err := s.ensureServer(ctx, plan); err != nil {
 		s.log.Error("BGP cannot be started", "error", err)
 		return
@@ -428,24 +430,24 @@ func (s *Speaker) logSession(session *session, up bool, m *apiutil.WatchEventMes
 		cmp.Or(session.why, "not known"))
 }
 
-// Close implements announce.Speaker. Sessions with graceful restart are cut without a word, so that
-// peers keep their routes for the next process; others are ended.
+// Close implements announce.Speaker. Where the gateway forwards or is waited for, sessions with
+// graceful restart are cut without a word, so that peers keep their routes for the next process;
+// others are ended. Where it drains or has failed nobody follows, and all are ended: their routes
+// go. A Cease does that to a session with graceful restart, too (RFC 4724, section 4). It would not
+// between peers that both sent the N bit (RFC 8538), which this side never does.
 func (s *Speaker) Close() {
 	if s.server == nil {
 		return
 	}
-	ctx := context.Background()
-	restart := false
+	kept := false
 	for _, session := range s.sessions {
-		if session.peer.Restart {
-			restart = true
-			continue
-		}
-		if session.state != "" {
-			s.deletePeer(ctx, session)
+		if session.peer.Restart && s.gateway == announce.Yes {
+			kept = true
+		} else {
+			s.deletePeer(context.Background(), session)
 		}
 	}
-	if !restart {
-		s.server.Stop()
+	if !kept {
+		s.server.Stop() // waits until peers are told, for a second each at most
 	}
 }

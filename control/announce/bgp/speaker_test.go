@@ -223,3 +223,29 @@ func TestSessionsReturn(t *testing.T) {
 	r.until(0, s, w)
 	r.until(2, s, w)
 }
+
+// TestClose: what is left of a speaker with graceful restart. Its routes stay where the gateway
+// forwards, for the next process, and go where the gateway drains: nobody follows.
+func TestClose(t *testing.T) {
+	for _, c := range []struct {
+		gateway announce.Grade
+		routes  int
+	}{{announce.Yes, 2}, {announce.Leaving, 0}} {
+		t.Run(c.gateway.String(), func(t *testing.T) {
+			port := closedPort(t)
+			r := newRouter(t, port, true)
+			s, w := newSpeaker(t, port, true)
+			r.until(2, s, w)
+			w.Gateway = c.gateway
+			s.Apply(w)
+			s.Close()
+			r.until(c.routes, s, nil)
+			for range 30 {
+				time.Sleep(10 * time.Millisecond)
+				if n := r.paths(); n != c.routes {
+					t.Fatalf("the router has %d paths, want %d", n, c.routes)
+				}
+			}
+		})
+	}
+}
