@@ -46,6 +46,7 @@ type Tracker struct {
 // Counts are totals since the start, but for those of now.
 type Counts struct {
 	Checks, Failures uint64 // finished, and those of them that failed
+	NotMade          uint64 // that this host could not make
 	WentDown, CameUp uint64
 	// Suspected counts suspicions of passive checks, Cleared those of them that an answer ended.
 	Suspected, Cleared uint64
@@ -100,6 +101,9 @@ type Result struct {
 	Took   time.Duration
 	// Skipped: the endpoint must not be checked, for the reason in Detail. It counts as up.
 	Skipped bool
+	// NotMade: this host could not make the check, for the reason in Detail, such as no free
+	// descriptor. It says nothing about the endpoint: up or down, it stays so.
+	NotMade bool
 }
 
 // Start is a check to start. Done must be called with it when it is over.
@@ -256,6 +260,11 @@ func (t *Tracker) Done(s Start, r Result, now time.Time) {
 	}
 	e.running = false
 	e.last, e.lastAt = r, now
+	if r.NotMade {
+		t.counts.NotMade++
+		t.schedule(e, t.next(e, now))
+		return
+	}
 	t.counts.Checks++
 	switch {
 	case r.Skipped:

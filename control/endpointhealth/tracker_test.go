@@ -304,6 +304,51 @@ func TestPortsChange(t *testing.T) {
 	}
 }
 
+// TestNotMadeChangesNothing: while this host cannot make checks, endpoints that are up stay up, and
+// those that are down or suspected stay so; a count that has begun goes on afterwards.
+func TestNotMadeChangesNothing(t *testing.T) {
+	notMade := endpointhealth.Result{NotMade: true, Detail: "not checked: too many open files"}
+	s := newSim(t, endpointhealth.Config{ChecksPerSecond: 100})
+	s.SetPorts([]*compiler.CheckedPort{portOf(t, "default", "tcp interval=1s fall=3 rise=2", 1)}, s.now)
+	result := passes
+	s.answer = func(endpointhealth.Start) (endpointhealth.Result, time.Duration) { return result, 0 }
+	once := func(r endpointhealth.Result) {
+		result = r
+		for n := len(s.started); len(s.started) == n; {
+			s.run(10*time.Millisecond, nil)
+		}
+	}
+	series := func(list ...endpointhealth.Result) {
+		for _, r := range list {
+			once(r)
+			for range 20 {
+				once(notMade)
+			}
+		}
+	}
+	series(refuses, refuses)
+	if c := s.Counts(); c.Down != 0 || c.Checks != 2 || c.NotMade != 40 {
+		t.Fatalf("two failures, and checks that were not made: %+v", c)
+	}
+	series(refuses)
+	if c := s.Counts(); c.Down != 1 {
+		t.Fatalf("three failures in a row are not down: %+v", c)
+	}
+	series(passes)
+	if c := s.Counts(); c.Down != 1 {
+		t.Fatalf("one success is up: %+v", c)
+	}
+	series(passes)
+	if c := s.Counts(); c.Down != 0 || c.CameUp != 1 {
+		t.Fatalf("two successes in a row are not up: %+v", c)
+	}
+	s.Views(func(_ compiler.Endpoint, v endpointhealth.View) {
+		if v.Last != notMade.Detail {
+			t.Errorf("the last answer is shown as %q", v.Last)
+		}
+	})
+}
+
 // TestSkippedCountsAsUp: what must not be checked is not down.
 func TestSkippedCountsAsUp(t *testing.T) {
 	s := newSim(t, endpointhealth.Config{ChecksPerSecond: 100})

@@ -21,8 +21,8 @@ type Extras struct {
 // Checks is what became of the checks of endpoints since the start, and which endpoints there are
 // now.
 type Checks struct {
-	Checks, Failures, WentDown, CameUp, Suspected, Cleared uint64
-	Checked, Down, Unchecked                               int
+	Checks, Failures, NotMade, WentDown, CameUp, Suspected, Cleared uint64
+	Checked, Down, Unchecked                                        int
 }
 
 // Affinity is the state of the memory of clients.
@@ -91,6 +91,7 @@ func (x *Extras) collect(e emitter, d *descs) {
 func (c Checks) collect(e emitter, d *descs) {
 	e.count(d.endpointChecks, float64(c.Checks-c.Failures), "passed")
 	e.count(d.endpointChecks, float64(c.Failures), "failed")
+	e.count(d.endpointChecks, float64(c.NotMade), "not_made")
 	e.count(d.endpointChanges, float64(c.WentDown), "down")
 	e.count(d.endpointChanges, float64(c.CameUp), "up")
 	e.count(d.endpointSuspicions, float64(c.Suspected), "suspected")

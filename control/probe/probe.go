@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
-	"syscall"
 	"time"
 
 	"sluice.dev/sluice/control/endpointhealth"
@@ -99,11 +98,7 @@ func (p *Prober) Start(s endpointhealth.Start) {
 		if p.ctx.Err() != nil {
 			return
 		}
-		r := endpointhealth.Result{OK: err == nil, Detail: detail, Took: time.Since(began)}
-		if err != nil {
-			r.Detail = explain(err, s.Check.Timeout)
-		}
-		p.finish(s, r)
+		p.finish(s, resultOf(detail, err, time.Since(began), s.Check.Timeout))
 	})
 }
 
@@ -132,7 +127,7 @@ func (p *Prober) Close() error {
 // errNoAnswer is that of an attempt that ended without an answer.
 var errNoAnswer = errors.New("no answer")
 
-// hedge makes attempts until one is answered or the time is up.
+// hedge makes attempts until one is answered or cannot be made, or the time is up.
 func (p *Prober) hedge(s endpointhealth.Start) (detail string, err error) {
 	ctx, cancel := context.WithTimeout(p.ctx, s.Check.Timeout)
 	defer cancel()
@@ -155,7 +150,7 @@ func (p *Prober) hedge(s endpointhealth.Start) (detail string, err error) {
 	for ended := 0; ended < attempts; {
 		select {
 		case o := <-done:
-			if !silent(o.err) {
+			if local(o.err) || !silent(o.err) {
 				return o.detail, o.err
 			}
 			ended++
@@ -185,44 +180,4 @@ func (p *Prober) attempt(ctx context.Context, s endpointhealth.Start) (string, e
 		return askDNS(ctx, s.Target, c)
 	}
 	return "", fmt.Errorf("%v checks are not made here", s.Check.Kind)
-}
-
-// silent reports whether an error says that nothing was answered. What else may be wrong is an
-// answer.
-func silent(err error) bool {
-	var timeout interface{ Timeout() bool }
-	return errors.Is(err, errNoAnswer) || errors.Is(err, context.Canceled) ||
-		errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
-}
-
-// explain says in short why a check failed.
-func explain(err error, timeout time.Duration) string {
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "refused"
-	case errors.Is(err, syscall.ECONNRESET):
-		return "reset"
-	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return "unreachable: " + errno(err).Error()
-	case silent(err):
-		return fmt.Sprintf("no answer in %v", timeout)
-	}
-	return clip(err.Error())
-}
-
-// clip bounds a text that an endpoint may have written.
-func clip(text string) string {
-	const most = 120
-	if len(text) > most {
-		text = text[:most] + "..."
-	}
-	return text
-}
-
-func errno(err error) error {
-	var e syscall.Errno
-	if errors.As(err, &e) {
-		return e
-	}
-	return err
 }

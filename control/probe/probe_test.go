@@ -7,9 +7,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -239,6 +241,59 @@ func TestManyTCP(t *testing.T) {
 		case <-time.After(20 * time.Second):
 			t.Fatalf("%d results", len(seen))
 		}
+	}
+}
+
+// TestNoDescriptor: where this process has no descriptor left no kind of check says anything of the
+// endpoint.
+func TestNoDescriptor(t *testing.T) {
+	p := newProber(t, nil)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	results := map[string]endpointhealth.Result{}
+	func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: limit.Max}); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+				t.Fatal(err)
+			}
+		}()
+		for _, kind := range []string{"tcp", "http", "https", "grpc", "udp", "dns"} {
+			results[kind] = check(t, p, "127.0.0.1:9", kind)
+		}
+	}()
+	for kind, r := range results {
+		if !r.NotMade || r.OK || r.Skipped || !strings.Contains(r.Detail, "too many open files") {
+			t.Errorf("%s: %+v, want that it is not made", kind, r)
+		}
+	}
+}
+
+// TestLocalErrors: which errors are of this host, as the net package and system calls return them.
+func TestLocalErrors(t *testing.T) {
+	for _, c := range []struct {
+		errno syscall.Errno
+		call  string
+		local bool
+	}{
+		{syscall.EMFILE, "socket", true}, {syscall.EAFNOSUPPORT, "socket", true}, {syscall.ENFILE, "accept4", true},
+		{syscall.EADDRNOTAVAIL, "connect", true}, {syscall.EPERM, "write", true}, {syscall.ENOBUFS, "write", true},
+		{syscall.ENOMEM, "write", true}, {syscall.ECONNREFUSED, "connect", false}, {syscall.EACCES, "connect", false},
+		{syscall.EHOSTUNREACH, "connect", false}, {syscall.ENETUNREACH, "connect", false},
+		{syscall.ECONNRESET, "read", false}, {syscall.ETIMEDOUT, "connect", false},
+	} {
+		err := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError(c.call, c.errno)}
+		r := resultOf("", fmt.Errorf("get: %w", err), time.Millisecond, time.Second)
+		if r.NotMade != c.local || r.OK || r.Skipped {
+			t.Errorf("%s: %v: %+v, want not made: %v", c.call, c.errno, r, c.local)
+		}
+	}
+	if r := resultOf("", errNoAnswer, time.Second, time.Second); r.NotMade {
+		t.Errorf("silence is not of this host: %+v", r)
 	}
 }
 

@@ -165,15 +165,10 @@ func (c *connector) attempt(k *connecting, now time.Time) {
 		k.n++
 		c.sockets[int32(fd)] = k
 		c.timers.Schedule(k, now.Add(k.start.Check.Timeout/attempts))
-	case errors.Is(err, errLocal):
-		c.end(k, endpointhealth.Result{Skipped: true, Detail: "not checked: " + err.Error()})
 	default:
-		c.end(k, endpointhealth.Result{Detail: explain(err, k.start.Check.Timeout)})
+		c.end(k, resultOf("", err, 0, k.start.Check.Timeout))
 	}
 }
-
-// errLocal: it says nothing about the endpoint that this process is out of something.
-var errLocal = errors.New("this process has no socket for it")
 
 func (c *connector) connect(to netip.AddrPort) (fd int, err error) {
 	family, address := unix.AF_INET, unix.Sockaddr(nil)
@@ -201,9 +196,6 @@ func (c *connector) connect(to netip.AddrPort) (fd int, err error) {
 		err = fmt.Errorf("%w: %w", errLocal, err)
 	} else if err = unix.Connect(fd, address); errors.Is(err, unix.EINPROGRESS) {
 		return fd, nil
-	} else if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAGAIN) ||
-		errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
-		err = fmt.Errorf("%w: %w", errLocal, err) // no source port, or a rule of this host
 	}
 	if err != nil {
 		_ = unix.Close(fd)
@@ -223,11 +215,7 @@ func (c *connector) ready(k *connecting, e unix.EpollEvent, now time.Time) {
 			err = unix.Errno(code)
 		}
 	}
-	r := endpointhealth.Result{OK: err == nil, Detail: "connected", Took: now.Sub(k.began)}
-	if err != nil {
-		r.Detail = explain(err, k.start.Check.Timeout)
-	}
-	c.end(k, r)
+	c.end(k, resultOf("connected", err, now.Sub(k.began), k.start.Check.Timeout))
 }
 
 // end closes the sockets of a check and reports it.

@@ -67,7 +67,7 @@ func (d *Daemon) checkViews() map[status.CheckedEndpoint]status.CheckView {
 func (d *Daemon) checkCounts() metrics.Checks {
 	c := d.checks.Counts()
 	return metrics.Checks{
-		Checks: c.Checks, Failures: c.Failures, WentDown: c.WentDown, CameUp: c.CameUp, Suspected: c.Suspected,
-		Cleared: c.Cleared, Checked: c.Checked, Down: c.Down, Unchecked: c.Unchecked,
+		Checks: c.Checks, Failures: c.Failures, NotMade: c.NotMade, WentDown: c.WentDown, CameUp: c.CameUp,
+		Suspected: c.Suspected, Cleared: c.Cleared, Checked: c.Checked, Down: c.Down, Unchecked: c.Unchecked,
 	}
 }
