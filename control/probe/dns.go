@@ -2,45 +2,59 @@ package probe
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 
 	"golang.org/x/net/dns/dnsmessage"
 
 	"sluice.dev/sluice/control/objects"
 )
 
-// askDNS sends a query, and wants an answer of its number without an error.
+// askDNS sends a query, and wants an answer to it without an error. What has another ID or another
+// question answers another query, if any (RFC 5452, section 9.1).
 func askDNS(ctx context.Context, to netip.AddrPort, c *objects.Check) (string, error) {
 	name, err := dnsmessage.NewName(c.Name)
 	if err != nil {
 		return "", err
 	}
 	id := uint16(rand.Uint32())
+	question := dnsmessage.Question{Name: name, Type: dnsmessage.Type(c.Type), Class: dnsmessage.ClassINET}
 	query := dnsmessage.Message{
-		Header: dnsmessage.Header{ID: id, RecursionDesired: true},
-		Questions: []dnsmessage.Question{{
-			Name: name, Type: dnsmessage.Type(c.Type), Class: dnsmessage.ClassINET,
-		}},
+		Header:    dnsmessage.Header{ID: id, RecursionDesired: true},
+		Questions: []dnsmessage.Question{question},
 	}
 	packed, err := query.Pack()
 	if err != nil {
 		return "", err
 	}
-	answer := make([]byte, 4096)
-	n, err := exchange(ctx, to, packed, answer)
-	if err != nil {
-		return "", err
-	}
-	var p dnsmessage.Parser
-	h, err := p.Start(answer[:n])
+	var rcode dnsmessage.RCode
+	_, err = exchange(ctx, to, packed, make([]byte, 4096), func(b []byte) (fits bool) {
+		rcode, fits = answerTo(id, &question, b)
+		return fits
+	})
 	switch {
-	case err != nil || h.ID != id || !h.Response:
-		return "", errors.New("no answer to the query")
-	case h.RCode != dnsmessage.RCodeSuccess:
-		return "", fmt.Errorf("%s", h.RCode)
+	case err != nil:
+		return "", err
+	case rcode != dnsmessage.RCodeSuccess:
+		return "", fmt.Errorf("%s", rcode)
 	}
 	return "answered", nil
+}
+
+// answerTo reports whether a datagram answers a query, and with which code. A server that could not
+// read the query may leave the question out of its error.
+func answerTo(id uint16, want *dnsmessage.Question, b []byte) (dnsmessage.RCode, bool) {
+	var p dnsmessage.Parser
+	h, err := p.Start(b)
+	if err != nil || h.ID != id || !h.Response {
+		return 0, false
+	}
+	list, err := p.AllQuestions()
+	if err == nil && len(list) == 0 {
+		return h.RCode, h.RCode != dnsmessage.RCodeSuccess
+	}
+	return h.RCode, err == nil && len(list) == 1 && list[0].Type == want.Type && list[0].Class == want.Class &&
+		strings.EqualFold(list[0].Name.String(), want.Name.String())
 }

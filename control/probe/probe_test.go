@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -439,7 +440,61 @@ func TestDNS(t *testing.T) {
 	}
 	expect(t, check(t, p, answer(func(m *dnsmessage.Message) { m.RCode = dnsmessage.RCodeServerFailure }), "dns"),
 		false, "RCodeServerFailure")
-	expect(t, check(t, p, answer(func(m *dnsmessage.Message) { m.ID++ }), "dns"), false, "no answer to the query")
+	expect(t, check(t, p, answer(func(m *dnsmessage.Message) { m.ID++ }), "dns timeout=200ms"), false,
+		"no answer in 200ms")
+	expect(t, check(t, p, answer(func(m *dnsmessage.Message) {
+		m.RCode, m.Questions = dnsmessage.RCodeFormatError, nil
+	}), "dns"), false, "RCodeFormatError")
 	mute := answering(t, func([]byte) []byte { return nil })
 	expect(t, check(t, p, mute, "dns timeout=200ms"), false, "no answer in 200ms")
+}
+
+// TestDNSAmongOthers: datagrams that do not answer the query change nothing, whether its answer
+// follows them or not (RFC 5452, section 9.1).
+func TestDNSAmongOthers(t *testing.T) {
+	p := newProber(t, nil)
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var answers atomic.Bool
+	go func() {
+		b := make([]byte, 512)
+		for {
+			n, from, err := c.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			var query dnsmessage.Message
+			if err := query.Unpack(b[:n]); err != nil {
+				panic(err)
+			}
+			send := func(change func(*dnsmessage.Message)) {
+				m := query
+				m.Response, m.Questions = true, slices.Clone(m.Questions)
+				change(&m)
+				packed, err := m.Pack()
+				if err != nil {
+					panic(err)
+				}
+				_, _ = c.WriteTo(packed, from)
+			}
+			_, _ = c.WriteTo([]byte("short"), from)
+			send(func(m *dnsmessage.Message) { m.Response = false })
+			send(func(m *dnsmessage.Message) { m.ID++; m.RCode = dnsmessage.RCodeRefused })
+			send(func(m *dnsmessage.Message) {
+				m.Questions[0].Type, m.RCode = dnsmessage.TypeTXT, dnsmessage.RCodeRefused
+			})
+			send(func(m *dnsmessage.Message) { m.Questions[0].Name = dnsmessage.MustNewName("example.net.") })
+			send(func(m *dnsmessage.Message) { m.Questions = nil })
+			if answers.Load() {
+				send(func(m *dnsmessage.Message) { m.Questions[0].Name = dnsmessage.MustNewName("Example.ORG.") })
+			}
+		}
+	}()
+	const ask = "dns name=example.org timeout=400ms"
+	expect(t, check(t, p, c.LocalAddr().String(), ask), false, "no answer in 400ms")
+	answers.Store(true)
+	expect(t, check(t, p, c.LocalAddr().String(), ask), true, "answered")
 }

@@ -8,9 +8,16 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// exchange sends a datagram, and returns what answers it: a datagram from the endpoint, or an ICMP
-// error. The socket is connected, so the kernel passes on no others.
-func exchange(ctx context.Context, to netip.AddrPort, message, answer []byte) (n int, err error) {
+// maxRead is how many datagrams that are no answer are read, so that whoever sends many costs
+// little.
+const maxRead = 100
+
+// exchange sends a datagram, and returns what answers it: a datagram from the endpoint that fits,
+// or an ICMP error. Those that do not fit are left aside, as anybody may send them in the
+// endpoint's name. The socket is connected, so the kernel passes on none in another name.
+func exchange(
+	ctx context.Context, to netip.AddrPort, message, answer []byte, fits func([]byte) bool,
+) (n int, err error) {
 	c, err := (&net.Dialer{}).DialContext(ctx, "udp", to.String())
 	if err != nil {
 		return 0, err
@@ -21,12 +28,20 @@ func exchange(ctx context.Context, to netip.AddrPort, message, answer []byte) (n
 	if _, err := c.Write(message); err != nil {
 		return 0, err
 	}
-	n, err = c.Read(answer)
-	if err != nil && ctx.Err() != nil {
-		return 0, errNoAnswer
+	for range maxRead {
+		n, err = c.Read(answer)
+		if err != nil && ctx.Err() != nil {
+			break
+		}
+		if err != nil || fits(answer[:n]) {
+			return n, err
+		}
 	}
-	return n, err
+	return 0, errNoAnswer
 }
+
+// anyDatagram fits: a UDP check does not know what an answer looks like.
+func anyDatagram([]byte) bool { return true }
 
 // askUDP fails by an ICMP error such as port unreachable. Silence is a failure only where a reply
 // is required.
@@ -37,7 +52,7 @@ func askUDP(ctx context.Context, to netip.AddrPort, c *objects.Check) (string, e
 		ctx, cancel = context.WithTimeout(ctx, c.Timeout/attempts)
 		defer cancel()
 	}
-	_, err := exchange(ctx, to, []byte(c.Send), make([]byte, 1500))
+	_, err := exchange(ctx, to, []byte(c.Send), make([]byte, 1500), anyDatagram)
 	switch {
 	case err == nil:
 		return "answered", nil
