@@ -150,6 +150,33 @@ func TestTCP(t *testing.T) {
 	}
 }
 
+// TestSignalAfterEnd: who starts checks or closes while they end writes into no file that has the
+// number of the eventfd by then.
+func TestSignalAfterEnd(t *testing.T) {
+	c, err := newConnector(func([]Finished) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := c.wake
+	if err := c.close(); err != nil {
+		t.Fatal(err)
+	}
+	c.run()
+	for other := -1; other != number; {
+		if other, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(other)
+	}
+	c.start(endpointhealth.Start{})
+	if err := c.close(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := unix.Read(number, make([]byte, 8)); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("another file got %d bytes (%v)", n, err)
+	}
+}
+
 // TestTCPSilence: a check that nobody answers ends with its timeout; one that is answered by a
 // later attempt passes, long before the kernel would have repeated the SYN of the first.
 func TestTCPSilence(t *testing.T) {

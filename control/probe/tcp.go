@@ -23,9 +23,9 @@ import (
 type connector struct {
 	deliver func([]Finished)
 	epoll   int
-	wake    int // eventfd
 
 	mu     sync.Mutex
+	wake   int // eventfd; -1 after run's end, whose goroutine alone writes it
 	fresh  []endpointhealth.Start
 	closed bool
 
@@ -65,22 +65,25 @@ func newConnector(deliver func([]Finished)) (*connector, error) {
 // start queues a check.
 func (c *connector) start(s endpointhealth.Start) {
 	c.mu.Lock()
-	idle := len(c.fresh) == 0
-	c.fresh = append(c.fresh, s)
-	c.mu.Unlock()
-	if idle {
+	defer c.mu.Unlock()
+	if c.fresh = append(c.fresh, s); len(c.fresh) == 1 {
 		c.signal()
 	}
 }
 
-// signal makes run look at what has changed. The count of an eventfd does not overflow by it.
-func (c *connector) signal() { _, _ = unix.Write(c.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
+// signal makes run look at what has changed. The caller has mu: after run's end the number of wake
+// may be another file's. The count of an eventfd does not overflow by it.
+func (c *connector) signal() {
+	if c.wake >= 0 {
+		_, _ = unix.Write(c.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	}
+}
 
 // close ends run.
 func (c *connector) close() error {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.closed = true
-	c.mu.Unlock()
 	c.signal()
 	return nil
 }
@@ -234,6 +237,9 @@ func (c *connector) drop(k *connecting) {
 
 func (c *connector) release() {
 	c.timers.All(c.drop)
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	_ = unix.Close(c.wake)
+	c.wake = -1
 	_ = unix.Close(c.epoll)
 }
