@@ -21,7 +21,7 @@
 // So no clocks are compared.
 //
 // A process that stood still itself has heard nobody meanwhile: others are not dead for that
-// reason, their time is extended (Tick).
+// reason, their time is extended (Tick), and its next hello says that it hears them.
 //
 // # Joining
 //

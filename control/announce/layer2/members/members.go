@@ -301,9 +301,10 @@ func (m *Members) lose(o *member, why string, now time.Time) {
 
 // Tick looks who is dead. It must be called once each Every at least.
 func (m *Members) Tick(now time.Time) {
-	if stood := now.Sub(m.last); stood > 2*m.config.Every {
+	if stood := now.Sub(m.last) - m.config.Every; stood > m.config.Every/2 {
 		for _, o := range m.others {
-			o.heard = o.heard.Add(stood - m.config.Every)
+			o.heard = o.heard.Add(stood)
+			o.told = o.told.Add(stood) // so that it hears that it is heard
 		}
 	}
 	ended := m.last.Before(m.joins) && !now.Before(m.joins)

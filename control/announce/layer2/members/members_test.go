@@ -27,6 +27,9 @@ type station struct {
 	incarnation uint64
 	stands      bool // it neither receives nor sends
 	dead        bool
+	late        time.Duration  // after the others, of its first hello, and so of all
+	sendsFirst  bool           // before it reads what waits
+	seen        uint64         // the version of its last step
 	waiting     []*hello.Hello // arrived while it stands
 }
 
@@ -70,9 +73,9 @@ func newSim(t *testing.T, n, vips int) *sim {
 // start begins a process of a station, after the one before.
 func (s *sim) start(st *station) {
 	st.incarnation++
-	st.dead, st.stands, st.waiting = false, false, nil
+	st.dead, st.stands, st.waiting, st.seen = false, false, nil, 0
 	st.Members = New(Config{Name: st.name, Incarnation: st.incarnation, Every: every, Silent: 3, Settle: settle,
-		Return: stay, Nonce: s.random.Uint64}, s.now)
+		Return: stay, Nonce: s.random.Uint64}, s.now.Add(st.late))
 	st.SetVIPs(s.standings(nil), true, s.now)
 }
 
@@ -93,19 +96,37 @@ func (s *sim) run(d time.Duration, look func()) {
 			if st.dead || st.stands {
 				continue
 			}
-			st.Tick(s.now) // before what waits is read: the worse order
-			for _, h := range st.waiting {
-				st.Receive(h, frame.MAC{}, s.now)
-			}
-			st.waiting = nil
-			for _, h := range st.Hellos(s.now) {
-				s.send(st, h)
-			}
+			s.step(st)
 		}
 		if look != nil {
 			look()
 		}
 	}
+}
+
+// step has a station do what is due, as a link does: Tick before what waits is read, the worse
+// order, and no sooner than it must.
+func (s *sim) step(st *station) {
+	due := !s.now.Before(st.Next()) || st.Version() != st.seen
+	if due {
+		st.Tick(s.now)
+	}
+	read := func() {
+		for _, h := range st.waiting {
+			st.Receive(h, frame.MAC{}, s.now)
+		}
+		st.waiting = nil
+	}
+	if !st.sendsFirst {
+		read()
+	}
+	if due {
+		for _, h := range st.Hellos(s.now) {
+			s.send(st, h)
+		}
+		st.seen = st.Version()
+	}
+	read()
 }
 
 func (s *sim) send(from *station, h *hello.Hello) {
@@ -418,6 +439,42 @@ func TestStandstill(t *testing.T) {
 		}
 		if m := moved(before, s.agreed("later")); len(m) > 0 {
 			t.Errorf("stood for %v: %v are not where they were", d, m)
+		}
+	}
+}
+
+// One that stands still takes no VIP from those that do not, however long it stands, whenever each
+// says hello, and whether it speaks or reads first when it continues.
+func TestStandstillOfOthers(t *testing.T) {
+	t.Parallel()
+	for _, sendsFirst := range []bool{false, true} {
+		for late := time.Duration(0); late < every; late += 35 * time.Millisecond {
+			for d := 200 * time.Millisecond; d <= 400*time.Millisecond; d += 10 * time.Millisecond {
+				s := newSim(t, 3, 30)
+				for i, st := range s.stations {
+					st.late, st.sendsFirst = time.Duration(i)*late, sendsFirst
+					s.start(st)
+				}
+				s.run(settle+time.Second, nil)
+				before, one := s.agreed("before"), s.stations[0]
+				look := func() {
+					for _, v := range s.vips {
+						for _, st := range s.stations[1:] {
+							if before[v] == st.name && !st.Owns(v) {
+								t.Fatalf("sends first %v, %v apart, stood for %v: %s, which did not, has lost %v",
+									sendsFirst, late, d, st.name, v)
+							}
+						}
+					}
+				}
+				one.stands = true
+				s.run(d, look)
+				one.stands = false
+				s.run(settle+time.Second, look)
+				if m := moved(before, s.agreed("later")); len(m) > 0 {
+					t.Errorf("stood for %v: %v are not where they were", d, m)
+				}
+			}
 		}
 	}
 }
