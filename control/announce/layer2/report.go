@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"sluice.dev/sluice/control/announce"
@@ -66,7 +67,7 @@ func (l *link) line(w Wish, now time.Time) view.Line {
 	if mac := l.members.MACOf(owner.Name); mac != (frame.MAC{}) {
 		line.What = mac.String()
 	}
-	joins := l.members.Joins(now)
+	joins, lists := l.members.Joins(now)
 	switch {
 	case owner.Name == l.config.Name:
 		line.State, line.Why, line.What = view.Announced, w.Why, l.sockets.mac.String()
@@ -81,6 +82,9 @@ func (l *link) line(w Wish, now time.Time) view.Line {
 		line.State, line.Why = view.Not, w.Why
 	case !joins.IsZero():
 		line.Why = "this gateway joins the link until " + joins.Format(time.TimeOnly)
+		if len(lists) > 0 {
+			line.Why += " at the latest: it waits for the VIPs of " + strings.Join(lists, ", ")
+		}
 		if owner.Name == "" {
 			line.State = view.Waiting
 		}

@@ -134,15 +134,3 @@ func unmarshal(b []byte) (*Hello, bool) {
 	}
 	return h, len(b) == 0
 }
-
-// Split divides a list of VIPs into the parts of messages; there is one at least.
-func Split(list []Entry) (parts [][]Entry) {
-	begin, bytes := 0, 0
-	for i, e := range list {
-		if bytes+e.Bytes() > MaxBytes {
-			parts, begin, bytes = append(parts, list[begin:i]), i, 0
-		}
-		bytes += e.Bytes()
-	}
-	return append(parts, list[begin:])
-}

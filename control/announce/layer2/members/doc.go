@@ -27,7 +27,15 @@
 //
 // A member that starts, whose gateway or link begins to work, or that another live member has lost,
 // is joining for Settle: it hears the others and takes no VIP. So a gateway that comes and goes
-// moves nothing, and who was taken for dead while it stood still gives way before it takes back.
+// moves nothing, and who was taken for dead while it stood still gives way before it takes back. It
+// joins for longer, up to maxJoin times that, while it does not know all that a live member lists.
+//
+// # Lists
+//
+// A list of VIPs goes in parts, one a hello. What has changed is sent at once, all of it to who
+// begins to hear us, maxBurst hellos in an interval at most; and one part in each interval whatever
+// happens, as frames get lost. A VIP stays in its part, so each part that comes is used at once
+// (table), and no list is unknown because it changes.
 //
 // # Returning
 //

@@ -20,7 +20,8 @@ type Config struct {
 	// Every is the time between hellos. A member that is silent for Silent of them is dead.
 	Every  time.Duration
 	Silent int
-	// Settle is how long a member that joins takes no VIP.
+	// Settle is how long a member that joins takes no VIP, and longer while the list of one that
+	// is alive has not come wholly: maxJoin times that at most. All members must have the same.
 	Settle time.Duration
 	// Return is how long the VIPs of a member are kept whose process ended, and whose gateway
 	// forwards on, until its next process is heard. 0: this member asks nobody to keep its own.
@@ -37,6 +38,9 @@ const (
 	Unproven hello.Refusal = "unproven"  // nothing in it is of now; so is the first one of who joins
 	Full     hello.Refusal = "full"      // there are too many members
 )
+
+// maxJoin bounds how long a member joins that waits for lists, in times of Settle.
+const maxJoin = 5
 
 // maxNonces is how many of the last nonces are known. One is made whenever a member is lost, and
 // what members send back is some intervals old at most.
@@ -57,12 +61,13 @@ type Members struct {
 	floor  int      // the first nonce that proves something of a member that is not known, by number
 	others map[string]*member
 
-	ready bool
-	gone  bool      // goodbye was said
-	keep  bool      // others were asked to keep the VIPs
-	joins time.Time // until then, no VIP is taken
-	out   outgoing
-	last  time.Time // of Tick
+	ready   bool
+	gone    bool // goodbye was said
+	keep    bool // others were asked to keep the VIPs
+	settles bool // no VIP is taken: it is not joins yet, or a list has not come
+	joins   time.Time
+	out     outgoing
+	last    time.Time // of Tick
 
 	watched  []netip.Addr        // VIPs whose owner is asked for, in order
 	eligible map[netip.Addr]bool // those that this gateway would forward: whether it leaves
@@ -88,22 +93,18 @@ type member struct {
 	heard                 time.Time // when a hello was used last
 	hearsUs, joining      bool
 
-	table   uint64
-	vips    map[netip.Addr]bool // whether it leaves; nil until its list is known
-	pending uint64              // the version whose parts come in
-	parts   [][]hello.Entry
-	missing int
+	table // what it lists
 
 	// kept has the VIPs that it is to have again: its process ended, or its next one joins. That
 	// ends with keptUntil, if it is not heard, or joins for longer than that takes.
-	kept      map[netip.Addr]bool
+	kept      map[netip.Addr]listed
 	keptUntil time.Time
 }
 
 // New returns Members without others. A process joins when it starts.
 func New(c Config, now time.Time) *Members {
 	m := &Members{config: c, others: map[string]*member{}, owners: map[netip.Addr]Owner{}, last: now,
-		eligible: map[netip.Addr]bool{}, joins: now.Add(c.Settle)}
+		eligible: map[netip.Addr]bool{}, settles: true, joins: now.Add(c.Settle)}
 	m.mint()
 	m.out.list(nil)
 	m.out.next = now
@@ -129,13 +130,42 @@ func (m *Members) listsOurs(h *hello.Hello, since int) bool {
 	return false
 }
 
-func (m *Members) joining(now time.Time) bool { return m.gone || !m.ready || now.Before(m.joins) }
+func (m *Members) joining() bool { return m.gone || !m.ready || m.settles }
+
+// settle begins to join.
+func (m *Members) settle(now time.Time) {
+	m.settles, m.joins = true, now.Add(m.config.Settle)
+	m.out.now = true
+}
+
+// unknown returns the members that are alive and whose lists have not come wholly.
+func (m *Members) unknown() (names []string) {
+	for _, o := range m.others {
+		if o.alive && !o.whole {
+			names = append(names, o.name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// joinsAtMost is when a member that joins does not wait for lists any more.
+func (m *Members) joinsAtMost() time.Time { return m.joins.Add((maxJoin - 1) * m.config.Settle) }
+
+// enter ends joining when it is time to.
+func (m *Members) enter(now time.Time) {
+	if !m.settles || now.Before(m.joins) || now.Before(m.joinsAtMost()) && len(m.unknown()) > 0 {
+		return
+	}
+	m.settles, m.out.now = false, true
+	m.version++
+	m.decide()
+}
 
 // Rejoin is called when the link has come up, and by what shows that others take us for dead.
 func (m *Members) Rejoin(now time.Time) {
-	m.joins = now.Add(m.config.Settle)
-	m.out.atOnce(1)
-	m.decide(now)
+	m.settle(now)
+	m.decide()
 }
 
 // SetVIPs replaces the VIPs whose owner is asked for. ready says whether the gateway works at all.
@@ -155,14 +185,14 @@ func (m *Members) SetVIPs(list []Standing, ready bool, now time.Time) {
 		return
 	}
 	if ready && !m.ready {
-		m.joins = now.Add(m.config.Settle)
+		m.settle(now)
 	}
 	m.ready, m.watched, m.eligible = ready, watched, eligible
 	if !same {
 		slices.SortFunc(own, func(a, b hello.Entry) int { return a.VIP.Compare(b.VIP) })
 		m.out.list(own)
 	}
-	m.decide(now)
+	m.decide()
 }
 
 // Receive takes a hello, of whom has a key. It returns why it is not used.
@@ -215,44 +245,58 @@ func (m *Members) add(name string, now time.Time) *member {
 func (m *Members) use(o *member, h *hello.Hello, from frame.MAC, now time.Time) {
 	before := *o
 	if h.Incarnation != o.incarnation {
-		o.incarnation, o.hearsUs, o.table, o.vips, o.parts = h.Incarnation, false, 0, nil, nil
+		o.incarnation, o.hearsUs, o.table = h.Incarnation, false, table{}
 	}
 	o.sequence, o.heard, o.mac, o.joining = h.Sequence, now, from, h.Joining
-	if h.Goodbye {
+	switch {
+	case h.Goodbye:
 		m.lose(o, "it said goodbye", now)
-		m.decide(now)
-		return
-	}
-	if h.Returning {
-		vips := o.vips
+	case h.Returning:
+		var vips map[netip.Addr]listed
+		if o.whole {
+			vips = o.vips
+		}
 		m.lose(o, "its process ended, and is to return", now)
 		o.kept, o.keptUntil = vips, now.Add(m.config.Return)
-		m.decide(now)
+	default:
+		m.useList(o, h, &before, now)
 		return
 	}
+	m.enter(now)
+	m.decide()
+}
+
+// useList takes a hello of who stays, and what it lists. before is the member as it was.
+func (m *Members) useList(o *member, h *hello.Hello, before *member, now time.Time) {
 	if !o.alive {
-		o.alive, o.since, o.why = true, now, ""
 		m.version++
+		o.alive, o.since, o.why = true, now, ""
 		if o.kept != nil {
 			o.keptUntil = now.Add(m.config.Settle + m.silence())
 		}
 	}
 	heard := o.hearsUs
-	o.hearsUs = m.listsOurs(h, 0)
-	o.take(h)
+	if o.hearsUs = m.listsOurs(h, 0); o.hearsUs && !heard {
+		m.out.again() // it does not know our list, or not as it is now
+		m.version++
+	}
+	changed := o.take(h)
 	back := o.kept != nil && !o.joining
 	if back {
 		o.kept = nil
 	}
-	if heard && !o.hearsUs && !m.joining(now) {
+	if heard && !o.hearsUs && !m.joining() {
 		m.Rejoin(now)
 		return
 	}
-	if o.table != before.table || o.joining != before.joining || o.alive != before.alive ||
-		(o.vips == nil) != (before.vips == nil) || back {
-		m.decide(now)
+	switch {
+	case back || o.alive != before.alive || o.joining != before.joining || o.whole != before.whole:
+		m.decide()
+	case o.whole:
+		m.decideOf(changed)
 	}
-	if !o.joining && (!before.alive || before.vips == nil) {
+	m.enter(now)
+	if !o.joining && o.whole && (!before.alive || !before.whole) {
 		m.announceAgain(o)
 	}
 }
@@ -265,30 +309,6 @@ func (m *Members) announceAgain(o *member) {
 			m.gained = append(m.gained, vip)
 		}
 	}
-}
-
-// take puts a part of a member's list to the others, and the list into force when it is whole.
-func (o *member) take(h *hello.Hello) {
-	if o.vips != nil && h.Table == o.table {
-		return
-	}
-	if o.parts == nil || h.Table != o.pending || len(o.parts) != int(h.Parts) {
-		o.pending, o.parts, o.missing = h.Table, make([][]hello.Entry, h.Parts), int(h.Parts)
-	}
-	if o.parts[h.Part] == nil {
-		o.missing--
-	}
-	o.parts[h.Part] = append([]hello.Entry{}, h.VIPs...) // not nil
-	if o.missing > 0 {
-		return
-	}
-	o.table, o.vips = o.pending, map[netip.Addr]bool{}
-	for _, p := range o.parts {
-		for _, e := range p {
-			o.vips[e.VIP] = e.Leaving
-		}
-	}
-	o.parts = nil
 }
 
 // lose marks a member as not alive. Only hellos of from now on bring it back.
@@ -307,8 +327,8 @@ func (m *Members) Tick(now time.Time) {
 			o.told = o.told.Add(stood) // so that it hears that it is heard
 		}
 	}
-	ended := m.last.Before(m.joins) && !now.Before(m.joins)
 	m.last = now
+	ended := false
 	for _, o := range m.others {
 		if o.kept != nil && !now.Before(o.keptUntil) {
 			o.kept, ended = nil, true
@@ -323,9 +343,10 @@ func (m *Members) Tick(now time.Time) {
 	}
 	if ended {
 		m.version++
-		m.out.atOnce(1)
-		m.decide(now)
+		m.out.now = true
+		m.decide()
 	}
+	m.enter(now)
 }
 
 func (m *Members) silence() time.Duration { return time.Duration(m.config.Silent) * m.config.Every }
@@ -355,8 +376,11 @@ func (m *Members) Next() time.Time {
 			earlier(o.keptUntil)
 		}
 	}
-	if m.last.Before(m.joins) {
+	switch {
+	case m.settles && m.last.Before(m.joins):
 		earlier(m.joins)
+	case m.settles:
+		earlier(m.joinsAtMost())
 	}
 	return next
 }
@@ -407,13 +431,17 @@ func (m *Members) MACOf(name string) frame.MAC {
 	return frame.MAC{}
 }
 
-// Joining reports whether no VIP was taken when Tick was called last.
-func (m *Members) Joining() bool { return m.joining(m.last) }
+// Joining reports whether no VIP is taken.
+func (m *Members) Joining() bool { return m.joining() }
 
-// Joins returns until when no VIP is taken; zero: they are.
-func (m *Members) Joins(now time.Time) time.Time {
-	if now.Before(m.joins) {
-		return m.joins
+// Joins returns until when no VIP is taken; zero: they are. With lists, of whom the list of VIPs
+// has not come wholly, it is the latest time.
+func (m *Members) Joins(now time.Time) (until time.Time, lists []string) {
+	switch {
+	case !m.settles:
+		return time.Time{}, nil
+	case now.Before(m.joins):
+		return m.joins, nil
 	}
-	return time.Time{}
+	return m.joinsAtMost(), m.unknown()
 }

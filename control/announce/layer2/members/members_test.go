@@ -107,7 +107,8 @@ func (s *sim) run(d time.Duration, look func()) {
 // step has a station do what is due, as a link does: Tick before what waits is read, the worse
 // order, and no sooner than it must.
 func (s *sim) step(st *station) {
-	due := !s.now.Before(st.Next()) || st.Version() != st.seen
+	_, hurries := st.out.due()
+	due := !s.now.Before(st.Next()) || st.Version() != st.seen || hurries > 0
 	if due {
 		st.Tick(s.now)
 	}
@@ -531,6 +532,161 @@ func TestLongLists(t *testing.T) {
 	s.agreed("later")
 }
 
+// many are IPv6 VIPs, whose list takes more hellos than are regularly sent while one joins.
+func many(n int) (list []netip.Addr) {
+	for i := range n {
+		list = append(list, netip.AddrFrom16([16]byte{0x20, 1, 14: byte(i >> 8), 15: byte(i)}))
+	}
+	return list
+}
+
+// Who joins where lists are long takes its own VIPs when it has joined, and no others, and the
+// others know that it has them.
+func TestLongListsAreKnown(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 3, 0)
+	s.vips = many(9000) // docs/reach.md says so
+	for i, st := range s.stations {
+		st.late = time.Duration(i) * 35 * time.Millisecond
+		s.start(st)
+	}
+	s.run(2*settle, nil)
+	before, sent := s.agreed("before"), len(s.log)
+	s.start(s.stations[0])
+	s.run(settle+every, nil)
+	if m := moved(before, s.agreed("it has joined")); len(m) > 0 {
+		t.Errorf("%v are not where they were", m)
+	}
+	if n, most := len(s.log)-sent, 3*maxBurst*int((settle+every)/every+1); n > most {
+		t.Errorf("%d hellos while it joins, want %d at most", n, most)
+	}
+}
+
+// A list that changes all the time is known, too.
+func TestListsChange(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 3, 0)
+	s.vips = many(2000)
+	for _, st := range s.stations {
+		s.start(st)
+	}
+	rest := s.vips[50:]
+	n := 0
+	change := func() {
+		if n++; n%10 == 0 { // each 50 ms
+			st := s.stations[n/10%3]
+			none := s.vips[s.random.IntN(50)]
+			st.SetVIPs(s.standings(func(a netip.Addr) bool { return a == none }), true, s.now)
+		}
+	}
+	s.run(2*settle, change)
+	s.start(s.stations[0])
+	s.run(settle+every, change)
+	s.vips = rest
+	s.agreed("while some change")
+}
+
+// Who joins waits for the list of a member that lives, but not for ever.
+func TestListUnknown(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 2, 10)
+	other := s.stations[1]
+	s.cut = func(from, _ string) bool { return from == other.name }
+	speak := func() { // a list of which a part never comes
+		for _, h := range s.log {
+			if h.Name == other.name {
+				h := *h
+				h.Parts = 2
+				s.stations[0].waiting = append(s.stations[0].waiting, &h)
+			}
+		}
+		s.log = nil
+	}
+	s.run(maxJoin*settle-2*step, func() {
+		speak()
+		if s.stations[0].shares() > 0 {
+			t.Fatalf("it has VIPs, and does not know the list of %s", other.name)
+		}
+	})
+	if _, lists := s.stations[0].Joins(s.now); !slices.Equal(lists, []string{other.name}) {
+		t.Errorf("it says that it waits for %v", lists)
+	}
+	s.run(every, speak)
+	if n := s.stations[0].shares(); n != len(s.vips) {
+		t.Errorf("after the limit it has %d VIPs", n)
+	}
+}
+
+// A change of the list is sent alone, and VIPs stay in the part that they were in.
+func TestParts(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 1, 0)
+	s.vips = many(300)
+	st := s.stations[0]
+	s.start(st)
+	var all []*hello.Hello
+	said := func() (parts map[uint16]int, of uint16) {
+		parts = map[uint16]int{}
+		for _, h := range st.Hellos(s.now) {
+			all = append(all, h)
+			parts[h.Part] = len(h.VIPs)
+			of = h.Parts
+		}
+		return parts, of
+	}
+	parts, of := said()
+	if of != 9 || len(parts) != 9 {
+		t.Fatalf("300 VIPs are said in %v of %d", parts, of)
+	}
+	s.now = s.now.Add(every)
+	said()
+	gone := s.vips[40]
+	st.SetVIPs(s.standings(func(a netip.Addr) bool { return a == gone }), true, s.now)
+	if parts, of := said(); of != 9 || len(parts) != 1 || parts[1] != 34 {
+		t.Errorf("one VIP less is said in %v of %d", parts, of)
+	}
+	s.vips = append(s.vips, netip.MustParseAddr("2001::ffff"))
+	st.SetVIPs(s.standings(func(a netip.Addr) bool { return a == gone }), true, s.now)
+	if parts, _ := said(); len(parts) != 1 || parts[1] != 35 {
+		t.Errorf("a VIP more is said in %v", parts)
+	}
+	st.SetVIPs(s.standings(func(a netip.Addr) bool { return s.vips[10].Less(a) }), true, s.now)
+	if _, of := said(); of != 1 {
+		t.Errorf("11 VIPs are said in %d parts", of)
+	}
+	// Who hears all of it has the VIPs that are left.
+	o := &member{name: "o"}
+	for _, h := range all {
+		o.take(h)
+	}
+	if len(o.vips) != 11 {
+		t.Errorf("%d VIPs are heard of", len(o.vips))
+	}
+}
+
+// A VIP that goes from one part to another one is listed all the while, whichever comes first.
+func TestTable(t *testing.T) {
+	t.Parallel()
+	a, b := hello.Entry{VIP: netip.MustParseAddr("10.0.0.1")}, hello.Entry{VIP: netip.MustParseAddr("10.0.0.2")}
+	var o table
+	for i, h := range []struct {
+		part, of uint16
+		list     []hello.Entry
+		whole    bool
+		want     int
+	}{
+		{0, 2, []hello.Entry{a}, false, 1}, {1, 2, []hello.Entry{b}, true, 2},
+		{0, 2, []hello.Entry{a, b}, true, 2}, {1, 2, nil, true, 2}, // it goes from 1 to 0
+		{1, 2, []hello.Entry{b}, true, 2}, {0, 2, []hello.Entry{a}, true, 2}, // and back
+		{0, 3, []hello.Entry{a}, true, 2}, {0, 1, []hello.Entry{a}, true, 1}, {0, 1, nil, true, 0},
+	} {
+		o.take(&hello.Hello{Part: h.part, Parts: h.of, VIPs: h.list})
+		if len(o.vips) != h.want || o.whole != h.whole {
+			t.Errorf("after hello %d: %v, whole %v", i, o.vips, o.whole)
+		}
+	}
+}
+
 // What was said before is of no use to who repeats it.
 func TestReplay(t *testing.T) {
 	t.Parallel()
@@ -581,7 +737,7 @@ func TestStrangers(t *testing.T) {
 	s := newSim(t, 1, 1)
 	st := s.stations[0]
 	own := st.Hellos(s.now)
-	if own = append(own, st.say(s.now)); st.Receive(own[0], frame.MAC{}, s.now) != Own {
+	if own = append(own, st.say(0, s.now)); st.Receive(own[0], frame.MAC{}, s.now) != Own {
 		t.Error("its own hello is used")
 	}
 	other := *own[0]

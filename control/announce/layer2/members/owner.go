@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"sluice.dev/sluice/control/announce/layer2/frame"
 )
@@ -55,35 +54,55 @@ func (m *Members) Version() uint64 { return m.version }
 func (m *Members) Changes() uint64 { return m.changes }
 
 // decide chooses the owner of each VIP.
-func (m *Members) decide(now time.Time) {
+func (m *Members) decide() {
 	before := m.owners
 	m.owners = make(map[netip.Addr]Owner, len(m.watched))
 	for _, vip := range m.watched {
-		owner := m.choose(vip, now)
-		m.owners[vip] = owner
-		was, is := before[vip].Name == m.config.Name, owner.Name == m.config.Name
-		if is && !was {
-			m.gained = append(m.gained, vip)
-		}
-		if before[vip].Name != "" && owner.Name != "" && owner.Name != before[vip].Name {
-			m.changes++
-		}
-		if owner.Name != before[vip].Name || owner.For != before[vip].For ||
-			!slices.Equal(owner.Among, before[vip].Among) {
-			m.version++
-		}
+		m.put(vip, before[vip])
 	}
-	for vip, o := range before {
-		if o.Name == m.config.Name && !m.Owns(vip) {
-			m.lost = append(m.lost, vip)
-			m.gained = slices.DeleteFunc(m.gained, func(a netip.Addr) bool { return a == vip })
+	for vip, was := range before {
+		if _, there := m.owners[vip]; !there && was.Name == m.config.Name {
+			m.drop(vip)
 		}
 	}
 }
 
+// decideOf chooses the owner of some VIPs.
+func (m *Members) decideOf(vips []netip.Addr) {
+	for _, vip := range vips {
+		if was, there := m.owners[vip]; there {
+			m.put(vip, was)
+		}
+	}
+}
+
+// put chooses the owner of a VIP, and notes what is another one.
+func (m *Members) put(vip netip.Addr, before Owner) {
+	owner := m.choose(vip)
+	m.owners[vip] = owner
+	switch was, is := before.Name == m.config.Name, owner.Name == m.config.Name; {
+	case is && !was:
+		m.gained = append(m.gained, vip)
+	case was && !is:
+		m.drop(vip)
+	}
+	if before.Name != "" && owner.Name != "" && owner.Name != before.Name {
+		m.changes++
+	}
+	if owner.Name != before.Name || owner.For != before.For || !slices.Equal(owner.Among, before.Among) {
+		m.version++
+	}
+}
+
+// drop notes that this gateway does not have a VIP any more.
+func (m *Members) drop(vip netip.Addr) {
+	m.lost = append(m.lost, vip)
+	m.gained = slices.DeleteFunc(m.gained, func(a netip.Addr) bool { return a == vip })
+}
+
 // choose returns the owner of a VIP. It is a function of who is alive and lists it, so all members
 // that hear the same choose the same.
-func (m *Members) choose(vip netip.Addr, now time.Time) Owner {
+func (m *Members) choose(vip netip.Addr) Owner {
 	var stay, leave, here []string
 	add := func(name string, leaving bool) {
 		if leaving {
@@ -92,7 +111,7 @@ func (m *Members) choose(vip netip.Addr, now time.Time) Owner {
 			stay = append(stay, name)
 		}
 	}
-	if leaving, eligible := m.eligible[vip]; eligible && !m.joining(now) {
+	if leaving, eligible := m.eligible[vip]; eligible && !m.joining() {
 		add(m.config.Name, leaving)
 		here = append(here, m.config.Name)
 	}
@@ -118,18 +137,17 @@ func (m *Members) choose(vip netip.Addr, now time.Time) Owner {
 // has reports whether a member may have a VIP, and whether others are better: one that is alive and
 // does not join, or one that returns.
 func (o *member) has(vip netip.Addr) (leaving, has bool) {
+	l, lists := o.vips[vip]
+	k, kept := o.kept[vip]
 	switch {
-	case o.kept == nil && (!o.alive || o.joining):
+	case o.kept == nil && (!o.alive || o.joining || !o.whole):
 		return false, false
-	case o.vips == nil: // it is away, or what its next process forwards is not known yet
-		leaving, has = o.kept[vip]
-		return leaving, has
+	case o.kept == nil:
+		return l.leaving, lists
+	case !o.whole: // it is away, or what its next process forwards is not known yet
+		return k.leaving, kept
 	}
-	leaving, has = o.vips[vip]
-	if _, kept := o.kept[vip]; o.kept != nil && !kept {
-		return false, false
-	}
-	return leaving, has
+	return l.leaving, lists && kept
 }
 
 // highest returns the name with the greatest hash of name and VIP (Thaler and Ravishankar, Using
