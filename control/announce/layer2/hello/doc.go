@@ -10,7 +10,8 @@
 //	 6  part, of     8  parts of the list of VIPs
 //	10  how many nonces     12  how many VIPs of this part     14  0
 //	16  incarnation     24  sequence     32  version of the list     40  nonce
-//	48  name, nonces of 8 bytes, VIPs: 0x80 if leaving + 4 or 6, and 4 or 16 bytes
+//	48  name, nonces of 8 bytes, VIPs: 4 or 6, and 4 or 16 bytes
+//	    4 or 6: + 0x80 if leaving, + 0x40 if it would not be forwarded
 //	 -  HMAC-SHA256 over all before it
 //
 // Numbers are big-endian.

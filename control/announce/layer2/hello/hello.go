@@ -25,17 +25,17 @@ type Hello struct {
 	// written after that was made.
 	Nonce uint64
 	Heard []uint64
-	// Table is the version of the list of VIPs that it would forward. VIPs is one Part of it, of
-	// Parts.
+	// Table is the version of the list of VIPs that it knows. VIPs is one Part of it, of Parts.
 	Table       uint64
 	Part, Parts uint16
 	VIPs        []Entry
 }
 
-// Entry is a VIP that a member would forward.
+// Entry is a VIP that a member knows, and would forward, unless it says that it would not.
 type Entry struct {
 	VIP     netip.Addr
 	Leaving bool // others are better
+	Not     bool // it would not forward it: it can only answer for who does, and returns
 }
 
 // Bounds, so that a message fits into a frame of 1,280 bytes.
@@ -55,6 +55,7 @@ const (
 	flagGoodbye   = 2
 	flagReturning = 4
 	leaving       = 0x80
+	not           = 0x40
 )
 
 // Bytes returns how many bytes of a message a VIP takes.
@@ -93,6 +94,9 @@ func (h *Hello) marshal() []byte {
 		if e.Leaving {
 			kind |= leaving
 		}
+		if e.Not {
+			kind |= not
+		}
 		b = append(append(b, kind), e.VIP.AsSlice()...)
 	}
 	return b
@@ -122,7 +126,8 @@ func unmarshal(b []byte) (*Hello, bool) {
 		if len(b) == 0 {
 			return nil, false
 		}
-		e, size := Entry{Leaving: b[0]&leaving != 0}, map[byte]int{4: 4, 6: 16}[b[0]&^leaving]
+		e := Entry{Leaving: b[0]&leaving != 0, Not: b[0]&not != 0}
+		size := map[byte]int{4: 4, 6: 16}[b[0]&^(leaving|not)]
 		if size == 0 || len(b) < 1+size {
 			return nil, false
 		}

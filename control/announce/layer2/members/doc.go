@@ -40,8 +40,9 @@
 // # Returning
 //
 // A process that ends while its gateway forwards on says that it returns. Its VIPs are kept for the
-// next one for Return, and while that joins: it stays the owner, and of the others the one that
-// would have the VIP answers with the owner's hardware address. So packets go where they went.
+// next one for Return, and while that joins: it stays the owner, and one of the others answers with
+// the owner's hardware address: of those that know the VIP the one with the greatest hash, whether
+// or not it would forward the VIP itself (lists name those, too). So packets go where they went.
 //
 // Everything here is a function of what is passed, the time among it. Members is not for several
 // goroutines at once.

@@ -177,11 +177,11 @@ func (m *Members) SetVIPs(list []Standing, ready bool, now time.Time) {
 		watched = append(watched, s.VIP)
 		if s.Eligible {
 			eligible[s.VIP] = s.Leaving
-			own = append(own, hello.Entry{VIP: s.VIP, Leaving: s.Leaving})
 		}
+		own = append(own, hello.Entry{VIP: s.VIP, Leaving: s.Eligible && s.Leaving, Not: !s.Eligible})
 	}
-	same := maps.Equal(eligible, m.eligible)
-	if same && ready == m.ready && slices.Equal(watched, m.watched) {
+	same := maps.Equal(eligible, m.eligible) && slices.Equal(watched, m.watched)
+	if same && ready == m.ready {
 		return
 	}
 	if ready && !m.ready {
@@ -305,7 +305,7 @@ func (m *Members) useList(o *member, h *hello.Hello, before *member, now time.Ti
 // while it and we did not hear each other.
 func (m *Members) announceAgain(o *member) {
 	for _, vip := range m.watched {
-		if _, lists := o.vips[vip]; lists && m.Owns(vip) && !slices.Contains(m.gained, vip) {
+		if l, lists := o.vips[vip]; lists && !l.not && m.Owns(vip) && !slices.Contains(m.gained, vip) {
 			m.gained = append(m.gained, vip)
 		}
 	}

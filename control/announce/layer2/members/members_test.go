@@ -322,6 +322,54 @@ func TestReturn(t *testing.T) {
 	}
 }
 
+// While a process is away another one answers also for VIPs that no other gateway would forward:
+// one that knows the VIP, as not all do.
+func TestReturnAlone(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 4, 60)
+	s.run(settle+time.Second, nil)
+	for _, st := range s.stations[1:3] {
+		st.SetVIPs(s.standings(func(netip.Addr) bool { return true }), true, s.now)
+	}
+	s.stations[3].SetVIPs(nil, true, s.now) // it knows none
+	s.run(every, nil)
+	for v, owner := range s.agreed("before") {
+		if owner != "gateway-0" {
+			t.Fatalf("%v is with %s, which would not forward it", v, owner)
+		}
+	}
+	s.end(s.stations[0])
+	s.run(step, nil)
+	answers := map[string]int{}
+	s.run(stay-3*every, func() {
+		clear(answers)
+		for _, v := range s.vips {
+			n := 0
+			for _, st := range s.stations[1:] {
+				if _, yes := st.AnswersFor(v); yes {
+					answers[st.name]++
+					n++
+				}
+			}
+			if n != 1 {
+				t.Fatalf("%v is answered for by %d", v, n)
+			}
+		}
+	})
+	if len(answers) != 2 {
+		t.Errorf("answers are by %v", answers)
+	}
+	if o := s.stations[1].Owner(s.vips[0]); !strings.Contains(o.Why(), "answers for it meanwhile") {
+		t.Errorf("it says %q", o.Why())
+	}
+	s.run(stay, nil)
+	for _, v := range s.vips {
+		if names := s.holders(v); len(names) > 0 {
+			t.Errorf("it did not return, and %v is with %v", v, names)
+		}
+	}
+}
+
 // Who does not return in time, is not heard any more before it has joined, or would not forward any
 // more, loses its VIPs. Who ends while it joins asks nobody to keep any: others have them then.
 func TestNoReturn(t *testing.T) {
@@ -640,17 +688,19 @@ func TestParts(t *testing.T) {
 	}
 	s.now = s.now.Add(every)
 	said()
-	gone := s.vips[40]
-	st.SetVIPs(s.standings(func(a netip.Addr) bool { return a == gone }), true, s.now)
+	before := s.vips
+	s.vips = slices.Delete(slices.Clone(before), 40, 41)
+	st.SetVIPs(s.standings(nil), true, s.now)
 	if parts, of := said(); of != 9 || len(parts) != 1 || parts[1] != 34 {
 		t.Errorf("one VIP less is said in %v of %d", parts, of)
 	}
 	s.vips = append(s.vips, netip.MustParseAddr("2001::ffff"))
-	st.SetVIPs(s.standings(func(a netip.Addr) bool { return a == gone }), true, s.now)
+	st.SetVIPs(s.standings(nil), true, s.now)
 	if parts, _ := said(); len(parts) != 1 || parts[1] != 35 {
 		t.Errorf("a VIP more is said in %v", parts)
 	}
-	st.SetVIPs(s.standings(func(a netip.Addr) bool { return s.vips[10].Less(a) }), true, s.now)
+	s.vips = before[:11]
+	st.SetVIPs(s.standings(nil), true, s.now)
 	if _, of := said(); of != 1 {
 		t.Errorf("11 VIPs are said in %d parts", of)
 	}

@@ -15,8 +15,8 @@ type Owner struct {
 	Name string
 	// Among are those that it was chosen from, by name.
 	Among []string
-	// For is who answers for it while its process is away and its gateway forwards on. Empty: it
-	// answers itself.
+	// For is who answers for it while its process is away and its gateway forwards on: one that
+	// knows the VIP, and need not forward it itself. Empty: it answers itself.
 	For string
 }
 
@@ -103,7 +103,7 @@ func (m *Members) drop(vip netip.Addr) {
 // choose returns the owner of a VIP. It is a function of who is alive and lists it, so all members
 // that hear the same choose the same.
 func (m *Members) choose(vip netip.Addr) Owner {
-	var stay, leave, here []string
+	var stay, leave, here []string // here: that can answer
 	add := func(name string, leaving bool) {
 		if leaving {
 			leave = append(leave, name)
@@ -111,16 +111,18 @@ func (m *Members) choose(vip netip.Addr) Owner {
 			stay = append(stay, name)
 		}
 	}
-	if leaving, eligible := m.eligible[vip]; eligible && !m.joining() {
-		add(m.config.Name, leaving)
+	if !m.joining() {
 		here = append(here, m.config.Name)
+		if leaving, eligible := m.eligible[vip]; eligible {
+			add(m.config.Name, leaving)
+		}
 	}
 	for _, o := range m.others {
 		if leaving, has := o.has(vip); has {
 			add(o.name, leaving)
-			if o.kept == nil {
-				here = append(here, o.name)
-			}
+		}
+		if o.answers(vip) {
+			here = append(here, o.name)
 		}
 	}
 	if len(stay) == 0 {
@@ -143,11 +145,18 @@ func (o *member) has(vip netip.Addr) (leaving, has bool) {
 	case o.kept == nil && (!o.alive || o.joining || !o.whole):
 		return false, false
 	case o.kept == nil:
-		return l.leaving, lists
+		return l.leaving, lists && !l.not
 	case !o.whole: // it is away, or what its next process forwards is not known yet
-		return k.leaving, kept
+		return k.leaving, kept && !k.not
 	}
-	return l.leaving, lists && kept
+	return l.leaving, lists && !l.not && kept && !k.not
+}
+
+// answers reports whether a member can answer for a VIP whose owner's process is away: it knows it,
+// whether or not it would forward it.
+func (o *member) answers(vip netip.Addr) bool {
+	_, lists := o.vips[vip]
+	return o.alive && !o.joining && o.whole && o.kept == nil && lists
 }
 
 // highest returns the name with the greatest hash of name and VIP (Thaler and Ravishankar, Using
@@ -166,14 +175,13 @@ func highest(names []string, vip netip.Addr) (winner string) {
 
 // Why says for people why an owner is the owner.
 func (o Owner) Why() string {
-	switch len(o.Among) {
-	case 0:
-		return "no gateway of the link would forward it"
-	case 1:
-		return o.Name + " has it: no other gateway of the link would forward it"
-	}
-	if o.For != "" {
+	switch {
+	case o.For != "":
 		return o.Name + " has it, whose announcer starts again: " + o.For + " answers for it meanwhile"
+	case len(o.Among) == 0:
+		return "no gateway of the link would forward it"
+	case len(o.Among) == 1:
+		return o.Name + " has it: no other gateway of the link would forward it"
 	}
 	return o.Name + " has it, by hash among " + strings.Join(o.Among, ", ")
 }

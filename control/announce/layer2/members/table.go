@@ -19,8 +19,8 @@ type table struct {
 
 // listed is a VIP in a table.
 type listed struct {
-	leaving bool
-	part    int // that has it
+	leaving, not bool // as hello.Entry says
+	part         int  // that has it
 }
 
 // take puts a part into the table, and returns the VIPs that it may have changed.
@@ -41,7 +41,7 @@ func (t *table) take(h *hello.Hello) (changed []netip.Addr) {
 		changed = t.drop(at, changed)
 		t.parts[at] = append([]hello.Entry{}, h.VIPs...) // not nil
 		for _, e := range h.VIPs {
-			t.vips[e.VIP] = listed{e.Leaving, at}
+			t.vips[e.VIP] = listed{e.Leaving, e.Not, at}
 			changed = append(changed, e.VIP)
 		}
 	}
