@@ -42,6 +42,7 @@ type segment struct {
 	ctx      context.Context
 	dir      string
 	flags    []string      // of announcers
+	options  string        // of gateways
 	patience time.Duration // of each connection of stream
 	gateways []*member
 	client   *topo.Host
@@ -72,14 +73,20 @@ metadata: {name: near}
 // newSegment starts gateways that have VIPs 10.71.0.200 and on, and fd71::200 and on.
 func newSegment(t *testing.T, gateways, vips int, flags ...string) *segment {
 	t.Helper()
+	return newSegmentOf(t, gateways, vips, "", flags...)
+}
+
+// newSegmentOf is newSegment with more of the gateways' configuration.
+func newSegmentOf(t *testing.T, gateways, vips int, options string, flags ...string) *segment {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), machine.Slower(15*time.Minute))
 	t.Cleanup(cancel)
 	n, err := topo.New(topo.Config{OneArmed: true, Clients: gateways})
 	must(t, err)
 	dir, err := os.MkdirTemp("", "sluice-layer2-")
 	must(t, err)
-	s := &segment{Net: n, t: t, ctx: ctx, dir: dir, flags: flags, patience: 250 * time.Millisecond,
-		client: n.Clients[0]}
+	s := &segment{Net: n, t: t, ctx: ctx, dir: dir, flags: flags, options: options,
+		patience: 250 * time.Millisecond, client: n.Clients[0]}
 	t.Cleanup(s.close)
 	_, err = n.Backends[0].Serve(port)
 	must(t, err)
@@ -100,7 +107,7 @@ func (s *segment) add(h *topo.Host, name string, vips int) {
 	must(s.t, h.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999")) // SNAT ports are free
 	var err error
 	m.gate, err = launch.New(launch.Config{Sluice: gateway, Host: h, NodeName: name,
-		Options: "flows: {ipv4: 65536, ipv6: 65536}\ntuning: {affinityClients: 4096}\n"})
+		Options: "flows: {ipv4: 65536, ipv6: 65536}\ntuning: {affinityClients: 4096}\n" + s.options})
 	must(s.t, err)
 	for i := range vips {
 		must(s.t, m.gate.Apply(s.service(i, false)))

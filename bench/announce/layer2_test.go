@@ -5,6 +5,7 @@ package announce
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -459,7 +460,8 @@ func TestLayer2Stays(t *testing.T) {
 
 // An announcer that is told to end, and started again, moves no VIP while its gateway forwards on:
 // another one answers for it with its hardware address. So no open connection breaks, and no new
-// one fails, also of a host that has to ask. One that does not return loses its VIPs.
+// one fails, also of a host that has to ask; nor where the gateway's next process takes over
+// meanwhile, as in a rollout of both. One that does not return loses its VIPs.
 func TestLayer2Restart(t *testing.T) {
 	t.Parallel()
 	s := newSegment(t, 3, 1, "--hold", "10s")
@@ -478,10 +480,13 @@ func TestLayer2Restart(t *testing.T) {
 		must(t, err)
 		defer flows.Stop()
 		changes, questions := other.metric("owner_changes_total", ""), 0
-		for range runs() {
-			stop := s.probe(s.client, vip)
+		for i := range runs() {
+			stop, both := s.probe(s.client, vip), i%2 == 0
 			var back time.Duration
 			failed := s.stream(vip, 3*time.Second, func() error {
+				if both {
+					must(t, owner.gate.LaunchNext())
+				}
 				must(t, owner.process.Stop(5*time.Second))
 				must(t, s.forget(vip))
 				ended := time.Now()
@@ -493,7 +498,9 @@ func TestLayer2Restart(t *testing.T) {
 					}
 					return nil
 				})
-				back = time.Since(ended)
+				if back = time.Since(ended); both {
+					return owner.gate.TakenOver(s.ctx)
+				}
 				return nil
 			})
 			for _, a := range stop() {
@@ -504,7 +511,7 @@ func TestLayer2Restart(t *testing.T) {
 			if failed > 0 {
 				t.Errorf("new connections failed for %v", failed)
 			}
-			t.Logf("it has the VIP again %v after it ended", back)
+			t.Logf("it has the VIP again %v after it ended; gateway and announcer: %v", back, both)
 		}
 		r := flows.Stop()
 		if n := other.metric("owner_changes_total", "") - changes; n != 0 || flows.Broken() > 0 || questions == 0 {
@@ -525,6 +532,34 @@ func TestLayer2Restart(t *testing.T) {
 		owner.start()
 		s.settled(vip)
 	})
+}
+
+// Where a whole node ends, announcer and packet process are told to at once, and the latter leaves
+// its flows to a next one that does not come (drain.handOver): the others have its VIPs at once,
+// and do not keep them for an announcer that returns.
+func TestLayer2NodeEnds(t *testing.T) {
+	onlyFull(t)
+	s := newSegmentOf(t, 2, 1, "drain: {timeout: 100ms, handOver: true}\n", "--hold", "10s")
+	vip, _ := near(0)
+	var took []time.Duration
+	for range runs() {
+		owner := s.settled(vip)
+		must(t, s.connect(vip, machine.Slower(5*time.Second)))
+		took = append(took, s.stream(vip, 2*time.Second, func() error {
+			var ended sync.WaitGroup
+			var gate error
+			ended.Go(func() { gate = owner.gate.Stop() })
+			err := owner.process.Stop(5 * time.Second)
+			ended.Wait()
+			return errors.Join(err, gate)
+		}))
+		must(t, owner.gate.Start(s.ctx))
+		owner.start()
+		if back := s.settled(vip); back != owner {
+			t.Errorf("it came back to %s and not to %s", back.name, owner.name)
+		}
+	}
+	report(t, "the node ends, with drain.handOver", 500*time.Millisecond, took)
 }
 
 // forget has the client's kernel ask again where a VIP is.

@@ -227,7 +227,7 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 	if next.IsZero() || !l.verdict.Until.IsZero() && l.verdict.Until.Before(next) {
 		next = l.verdict.Until
 	}
-	l.world = &World{Node: l.node, Gateway: l.verdict.Grade, VIPs: Judge(&in), Set: l.set}
+	l.world = &World{Node: l.node, Gateway: l.verdict.Grade, Serves: l.verdict.Serves(), VIPs: Judge(&in), Set: l.set}
 	for _, s := range l.config.Speakers {
 		s.Apply(l.world)
 	}

@@ -96,5 +96,10 @@ func TestSessionsBegin(t *testing.T) {
 		if len(n.worlds) != want+1 || len(n.worlds[want].VIPs) != 1 || l.View().Waiting != "" {
 			t.Errorf("resumed %v, heard: %+v", resumed, n.worlds)
 		}
+		l.sights = []pulse.Sight{{State: &pulse.State{Phase: pulse.HandingOver, VIPs: vips}, At: now}}
+		l.step(now, false)
+		if w := n.worlds[want+1]; !n.worlds[want].Serves || w.Serves || w.Gateway != Yes {
+			t.Errorf("resumed %v, it serves, and is waited for: %+v", resumed, n.worlds)
+		}
 	}
 }

@@ -12,8 +12,10 @@ type World struct {
 	Node Node
 	// Gateway is how far this gateway as a whole would forward what is sent to it.
 	Gateway Grade
-	VIPs    []Standing
-	Set     *kinds.Set
+	// Serves: it is heard, and forwards now. Gateway is Yes for a while after it is not any more.
+	Serves bool
+	VIPs   []Standing
+	Set    *kinds.Set
 }
 
 // Speaker brings packets to this node by one protocol. Its methods are called by one goroutine, and

@@ -40,6 +40,9 @@ type Verdict struct {
 	Until time.Time
 }
 
+// Serves reports whether the gateway is heard, and forwards: nothing is waited for.
+func (v *Verdict) Serves() bool { return v.Grade == Yes && v.Until.IsZero() }
+
 // Watch judges the gateway. The zero value has not seen it.
 type Watch struct {
 	Hold time.Duration

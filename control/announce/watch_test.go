@@ -75,6 +75,9 @@ func TestWatch(t *testing.T) {
 				if got.Grade != s.want || !strings.Contains(got.Why, s.why) || s.why == "" && got.Why != "" {
 					t.Errorf("step %d: %v %q, want %v %q", i, got.Grade, got.Why, s.want, s.why)
 				}
+				if heard := s.want == Yes && s.why == ""; got.Serves() != heard {
+					t.Errorf("step %d: %+v: it serves: %v, want %v", i, got, got.Serves(), heard)
+				}
 				if got.Grade != No && len(got.VIPs) != 1 {
 					t.Errorf("step %d: VIPs %v", i, got.VIPs)
 				}

@@ -42,7 +42,7 @@ type link struct {
 	mu       sync.Mutex // guards what follows
 	keys     hello.Keys
 	wishes   []Wish
-	ready    bool
+	serves   bool // the gateway is heard, and forwards now
 	keep     bool // the VIPs are to be kept for the next process
 	members  *members.Members
 	sockets  *sockets // nil: the link is down
@@ -89,10 +89,11 @@ func newLink(name string, c *Config, keys hello.Keys, poke func()) (*link, error
 }
 
 // set replaces what is announced.
-func (l *link) set(wishes []Wish, ready bool, keys hello.Keys, mac frame.MAC) {
+func (l *link) set(p *Plan, keys hello.Keys, mac frame.MAC) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.wishes, l.ready, l.keys = wishes, ready, keys
+	wishes := p.Links[l.name]
+	l.wishes, l.serves, l.keys = wishes, p.Serves, keys
 	if l.sockets != nil && mac != (frame.MAC{}) && l.sockets.mac != mac {
 		l.broken = true
 	}
@@ -101,7 +102,7 @@ func (l *link) set(wishes []Wish, ready bool, keys hello.Keys, mac frame.MAC) {
 		list = append(list, members.Standing{VIP: w.VIP, Eligible: w.Grade != announce.No,
 			Leaving: w.Grade == announce.Leaving})
 	}
-	l.members.SetVIPs(list, ready, time.Now())
+	l.members.SetVIPs(list, p.Ready, time.Now())
 	if l.sockets != nil {
 		l.joinGroups()
 	}
@@ -117,15 +118,19 @@ func (l *link) joinGroups() {
 }
 
 // end gives the VIPs to others, and ends the link. With returns, others keep them for the next
-// process, unless this gateway does not forward on either.
+// process, unless this gateway does not forward on either, as far as is heard of it.
 func (l *link) end(returns bool) {
 	l.mu.Lock()
-	l.keep = returns && l.ready && !slices.ContainsFunc(l.wishes, func(w Wish) bool {
-		return w.Grade == announce.Leaving
-	})
+	l.keep = returns && l.keeps()
 	l.mu.Unlock()
 	close(l.ended)
 	<-l.done
+}
+
+// keeps reports whether packets need this gateway's announcer only to be asked for: one that is
+// waited for, or leaves, may be gone while its VIPs are kept.
+func (l *link) keeps() bool {
+	return l.serves && !slices.ContainsFunc(l.wishes, func(w Wish) bool { return w.Grade == announce.Leaving })
 }
 
 func (l *link) run() {

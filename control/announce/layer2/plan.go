@@ -29,8 +29,8 @@ type Wish struct {
 
 // Plan is what is announced on which link.
 type Plan struct {
-	// Ready: the gateway as a whole forwards.
-	Ready bool
+	// Ready: the gateway as a whole forwards, or is waited for. Serves: it is heard, and forwards.
+	Ready, Serves bool
 	// Links has the VIPs of each link, in order. One without VIPs is there, too, where an
 	// advertisement may have some: whoever joins before the first VIP has it at once.
 	Links map[string][]Wish
@@ -41,7 +41,8 @@ type Plan struct {
 
 // NewPlan derives it from a World. It is a pure function.
 func NewPlan(w *announce.World, interfaces []Interface) *Plan {
-	p := &Plan{Ready: w.Gateway != announce.No, Links: map[string][]Wish{}, Lines: map[netip.Addr]view.Line{}}
+	p := &Plan{Ready: w.Gateway != announce.No, Serves: w.Serves, Links: map[string][]Wish{},
+		Lines: map[netip.Addr]view.Line{}}
 	var here []*kinds.L2Advertisement
 	for _, a := range w.Set.Layer2 {
 		if a.NodeLabels.Match(w.Node.Labels) {

@@ -205,7 +205,7 @@ func (s *Speaker) replace(p *Plan, interfaces []Interface) {
 				mac = interfaces[i].MAC
 			}
 		}
-		l.set(p.Links[name], p.Ready, s.keys, mac)
+		l.set(p, s.keys, mac)
 		if begins { // its first hello lists what this gateway would forward
 			go l.run()
 		}

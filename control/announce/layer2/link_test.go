@@ -1,0 +1,49 @@
+package layer2
+
+import (
+	"log/slog"
+	"net/netip"
+	"testing"
+
+	"sluice.dev/sluice/control/announce"
+	"sluice.dev/sluice/control/announce/layer2/frame"
+	"sluice.dev/sluice/control/announce/layer2/hello"
+)
+
+// linkOf returns a link of an interface that is not there.
+func linkOf(t *testing.T) *link {
+	t.Helper()
+	c := &Config{Log: slog.New(slog.DiscardHandler), Name: "n", Every: DefaultEvery, Silent: DefaultSilent,
+		Settle: DefaultSettle, Return: DefaultReturn, Nonce: nonce}
+	l, err := newLink("none", c, hello.Keys{make([]byte, 32)}, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.carrier.close)
+	return l
+}
+
+// The VIPs of an announcer that ends are only kept for its next process where its gateway is heard
+// to forward: whoever is waited for, as when the whole node ends, may be gone by now.
+func TestKeeps(t *testing.T) {
+	t.Parallel()
+	vip := netip.MustParseAddr("192.0.2.1")
+	for name, c := range map[string]struct {
+		ready, serves bool
+		grade         announce.Grade
+		want          bool
+	}{
+		"it serves":       {true, true, announce.Yes, true},
+		"local elsewhere": {true, true, announce.No, true},
+		"waited for":      {true, false, announce.Yes, false},
+		"the node leaves": {true, true, announce.Leaving, false},
+		"not ready":       {false, false, announce.No, false},
+	} {
+		l := linkOf(t)
+		l.set(&Plan{Ready: c.ready, Serves: c.serves, Links: map[string][]Wish{"none": {{VIP: vip, Grade: c.grade}}}},
+			l.keys, frame.MAC{})
+		if got := l.keeps(); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
