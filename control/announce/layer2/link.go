@@ -158,8 +158,10 @@ func (l *link) step(now time.Time) time.Time {
 	l.members.Tick(now)
 	hellos := l.members.Hellos(now)
 	gained, lost := l.members.Take()
-	for _, vip := range gained {
-		l.queue.add(vip, now)
+	if l.sockets != nil { // else nothing is taken out of the queue; and it joins when it is up
+		for _, vip := range gained {
+			l.queue.add(vip, now)
+		}
 	}
 	for _, vip := range lost {
 		delete(l.disputes, vip)

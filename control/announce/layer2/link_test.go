@@ -4,10 +4,12 @@ import (
 	"log/slog"
 	"net/netip"
 	"testing"
+	"time"
 
 	"sluice.dev/sluice/control/announce"
 	"sluice.dev/sluice/control/announce/layer2/frame"
 	"sluice.dev/sluice/control/announce/layer2/hello"
+	"sluice.dev/sluice/control/announce/layer2/members"
 )
 
 // linkOf returns a link of an interface that is not there.
@@ -45,5 +47,23 @@ func TestKeeps(t *testing.T) {
 		if got := l.keeps(); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
+	}
+}
+
+// While a link is down nothing is to be announced, however long that is and however often VIPs come
+// and go.
+func TestQueueOfDownLink(t *testing.T) {
+	t.Parallel()
+	l := linkOf(t)
+	vip := netip.MustParseAddr("192.0.2.1")
+	gained := 0
+	for now, end := time.Now(), time.Now().Add(time.Minute); now.Before(end); now = now.Add(DefaultEvery) {
+		if l.step(now); l.members.Owns(vip) {
+			gained++
+		}
+		l.members.SetVIPs([]members.Standing{{VIP: vip, Eligible: !l.members.Owns(vip)}}, true, now)
+	}
+	if n := len(l.queue.rounds[0]); n > 0 || gained < 100 {
+		t.Errorf("the VIP was here %d times, and %d announcements wait", gained, n)
 	}
 }
