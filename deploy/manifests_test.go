@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"sluice.dev/sluice/control/announce/layer2"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/hostlink"
 )
@@ -174,6 +176,9 @@ func TestAnnouncerManifests(t *testing.T) {
 	}
 	if diff := gocmp.Diff(want, rights); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+	if got, join := set.Spec.MinReadySeconds, layer2.DefaultSettle; time.Duration(got)*time.Second < 2*join {
+		t.Errorf("a rollout goes on %d s after an announcer has started, which joins its links for %v", got, join)
 	}
 	pod := set.Spec.Template.Spec
 	c := pod.Containers[0]

@@ -88,7 +88,8 @@ func command() *cobra.Command {
 	p.IntVar(&f.layer2.Silent, "layer2-silent", layer2.DefaultSilent,
 		"after so many hellos that did not come a gateway is dead; the same on all")
 	p.DurationVar(&f.layer2.Settle, "layer2-join", layer2.DefaultSettle,
-		"how long a gateway that begins to work takes no VIP of layer 2")
+		"how long a gateway that begins to work takes no VIP of layer 2, and its VIPs are kept for it once it is "+
+			"heard again; the same on all")
 	p.DurationVar(&f.layer2.Return, "layer2-return", layer2.DefaultReturn,
 		"how long the VIPs of a gateway whose announcer ended, and that forwards on, are kept for its next announcer; "+
 			"0: not at all; the same on all")

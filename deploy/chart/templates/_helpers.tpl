@@ -33,6 +33,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
+{{/* How long an announcer must run before the next one ends: it joins its links, and then has its VIPs. */}}
+{{- define "sluice.announcerReady" -}}
+{{- $millis := 0 -}}
+{{- range regexFindAll "[0-9]+(ms|s)" .Values.announcer.layer2.join -1 }}
+{{- $one := regexFind "[0-9]+" . | int -}}
+{{- $millis = add $millis (ternary $one (mul 1000 $one) (hasSuffix "ms" .)) -}}
+{{- end -}}
+{{- add 3 (div (add $millis 999) 1000) -}}
+{{- end }}
+
 {{- define "sluice.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default (ternary (include "sluice.name" .) "default" .Values.serviceAccount.create) }}
 {{- end }}
