@@ -45,11 +45,11 @@ type Config struct {
 	// KeyFile has the keys that members share (hello.ReadKeys), and is read again when it changes.
 	// Empty: nothing is announced at layer 2.
 	KeyFile string
-	// Every is the time between hellos, and a member that is silent for Silent of them is dead.
-	// All members must have the same ones.
+	// All members must have the same Every, Silent, Settle and Return. Every is the time between
+	// hellos, and a member that is silent for Silent of them is dead.
 	Every  time.Duration
 	Silent int
-	// Settle is how long a member that joins takes no VIP.
+	// Settle is how long a member that joins takes no VIP, unless lists are long (members.Config).
 	Settle time.Duration
 	// Return is how long a member's VIPs are kept for its next process after one ended, and its
 	// gateway forwards on; 0: not at all.

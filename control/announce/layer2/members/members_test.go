@@ -730,7 +730,7 @@ func TestTable(t *testing.T) {
 		{1, 2, []hello.Entry{b}, true, 2}, {0, 2, []hello.Entry{a}, true, 2}, // and back
 		{0, 3, []hello.Entry{a}, true, 2}, {0, 1, []hello.Entry{a}, true, 1}, {0, 1, nil, true, 0},
 	} {
-		o.take(&hello.Hello{Part: h.part, Parts: h.of, VIPs: h.list})
+		o.take(&hello.Hello{Table: uint64(i), Part: h.part, Parts: h.of, VIPs: h.list})
 		if len(o.vips) != h.want || o.whole != h.whole {
 			t.Errorf("after hello %d: %v, whole %v", i, o.vips, o.whole)
 		}

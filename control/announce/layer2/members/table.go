@@ -13,8 +13,14 @@ import (
 // because it changes all the time.
 type table struct {
 	whole bool // all parts have come once
-	parts [][]hello.Entry
+	parts []arrived
 	vips  map[netip.Addr]listed
+}
+
+// arrived is a part that has come, of a version; nil: it has not.
+type arrived struct {
+	entries []hello.Entry
+	version uint64
 }
 
 // listed is a VIP in a table.
@@ -34,24 +40,29 @@ func (t *table) take(h *hello.Hello) (changed []netip.Addr) {
 	if n := int(h.Parts); n < len(t.parts) {
 		t.parts = t.parts[:n]
 	} else {
-		t.parts = append(t.parts, make([][]hello.Entry, n-len(t.parts))...)
+		t.parts = append(t.parts, make([]arrived, n-len(t.parts))...)
 	}
 	at := int(h.Part)
-	if t.parts[at] == nil || !slices.Equal(t.parts[at], h.VIPs) {
+	p := &t.parts[at]
+	if p.entries != nil && p.version == h.Table {
+		return changed
+	}
+	p.version = h.Table
+	if p.entries == nil || !slices.Equal(p.entries, h.VIPs) {
 		changed = t.drop(at, changed)
-		t.parts[at] = append([]hello.Entry{}, h.VIPs...) // not nil
+		p.entries = append([]hello.Entry{}, h.VIPs...) // not nil
 		for _, e := range h.VIPs {
 			t.vips[e.VIP] = listed{e.Leaving, e.Not, at}
 			changed = append(changed, e.VIP)
 		}
 	}
-	t.whole = t.whole || !slices.ContainsFunc(t.parts, func(p []hello.Entry) bool { return p == nil })
+	t.whole = t.whole || !slices.ContainsFunc(t.parts, func(p arrived) bool { return p.entries == nil })
 	return changed
 }
 
 // drop takes the VIPs of a part out, but for those that are in another one by now.
 func (t *table) drop(part int, changed []netip.Addr) []netip.Addr {
-	for _, e := range t.parts[part] {
+	for _, e := range t.parts[part].entries {
 		if t.vips[e.VIP].part == part {
 			delete(t.vips, e.VIP)
 			changed = append(changed, e.VIP)
