@@ -67,7 +67,7 @@ func TestLayer2(t *testing.T) {
 	t.Logf("a new Service answers after %v", time.Since(begin))
 }
 
-// Who may have a VIP: not a gateway without endpoint for policy Local, and not one that drains.
+// Who may have a VIP: not a gateway without endpoint for policy Local; and who answers for it.
 func TestLayer2Standing(t *testing.T) {
 	t.Parallel()
 	s := newSegment(t, 2, 1)
@@ -91,6 +91,20 @@ func TestLayer2Standing(t *testing.T) {
 			t.Errorf("who has no endpoint says %+v, %v", l, err)
 		}
 		must(t, s.connect(vip, machine.Slower(5*time.Second)))
+		// Who would not forward it answers for the one that does while its announcer is away.
+		must(t, other.process.Stop(5*time.Second))
+		stop := s.probe(s.client, vip)
+		must(t, topo.Pause(s.ctx, 300*time.Millisecond))
+		answers := stop()
+		for _, a := range answers {
+			if a.mac != other.mac() {
+				t.Errorf("%v is said to be at %v, and %s is at %v", vip, a.mac, other.name, other.mac())
+			}
+		}
+		if len(answers) == 0 {
+			t.Errorf("nobody answers for %v while the announcer of %s is away", vip, other.name)
+		}
+		other.start()
 		must(t, owner.gate.Apply(s.service(0, false)))
 		if back := s.settled(vip); back != owner {
 			t.Errorf("it came back to %s and not to %s", back.name, owner.name)
