@@ -48,6 +48,15 @@ func (w *Worker) Do(ctx context.Context, f func(*Worker)) bool {
 	return t.ran
 }
 
+// Tell makes the worker run f on its goroutine between two steps, and does not wait for that: a
+// worker that stands still runs it when it moves again, one that has ended never. Safe from any
+// goroutine.
+func (w *Worker) Tell(f func(*Worker)) {
+	if w.tasks.add(&task{f: f, done: func() {}}) {
+		w.wake.signal()
+	}
+}
+
 // Calls are functions that several workers run, each its own, of which one goroutine waits for all.
 type Calls struct {
 	workers []*Worker

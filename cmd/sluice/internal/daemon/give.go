@@ -257,6 +257,10 @@ func (g *giver) Facts(h *handover.Hello) ([]handover.Fact, error) {
 	case h.Identity != "" && slices.Contains(d.giving.predecessors, h.Identity):
 		return nil, errors.New("it has taken over from that process's pod, which is to end")
 	}
+	if ids := d.stalled(); len(ids) > 0 {
+		return nil, fmt.Errorf("worker %d stands still, and could not be stopped between two packets: see the "+
+			"condition worker in sluice status", ids[0])
+	}
 	return facts(d.fixed, d.frames.Size, &d.plan, d.flows.Table.Layout()), nil
 }
 

@@ -1,16 +1,24 @@
 package daemon
 
 import (
+	"log/slog"
 	"net"
 	"os"
 	"reflect"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/handover"
+	"sluice.dev/sluice/cmd/sluice/internal/workers"
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/internal/pinned"
 )
 
@@ -62,6 +70,40 @@ func TestNothingIsGivenAtTheEnd(t *testing.T) {
 	if !d.endGiving() {
 		t.Error("all was given, and would be stopped")
 	}
+}
+
+// TestStalledIsNotGiven: while a worker stands still, a next process is told so, and nothing stops
+// for it.
+func TestStalledIsNotGiven(t *testing.T) {
+	d := &Daemon{fixed: config.Default(), open: make(chan struct{}), workers: neverRun(t)}
+	close(d.open)
+	_, err := (&giver{d: d}).Facts(&handover.Hello{})
+	if err == nil || !strings.Contains(err.Error(), "worker 0 stands still") {
+		t.Errorf("got %v, want that worker 0 stands still", err)
+	}
+}
+
+// neverRun returns a worker that was never run.
+func neverRun(t *testing.T) *workers.Group {
+	s := config.Default()
+	s.Tuning.RingSize = 64
+	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024,
+		Timeouts: flowtable.DefaultTimeouts()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := workers.New(workers.Config{Settings: s, Log: slog.New(slog.DiscardHandler), FrameSize: 2048, Flows: table,
+		Plan: devices.Plan{Workers: 1, Places: [][]devices.Place{{{}}}}, Services: new(services.Handle),
+		Hops: nexthop.NewTable()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return g
 }
 
 // socketPair returns one end of a pair of connected sockets, on which nothing comes.

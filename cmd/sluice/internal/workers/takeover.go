@@ -1,7 +1,6 @@
 package workers
 
 import (
-	"context"
 	"crypto/sha256"
 	"fmt"
 	"slices"
@@ -45,7 +44,7 @@ func (g *Group) Shapes() (shapes []xsk.Shape, files []int) {
 
 // Pause stops all workers, which must run, between two steps. It returns what another process
 // needs, and when the first one stopped, by CLOCK_BOOTTIME. If one cannot be stopped in time, all
-// go on.
+// others go on at once.
 func (g *Group) Pause(within time.Duration) (c Custody, at uint64, err error) {
 	c.Workers = make([]WorkerCustody, len(g.workers))
 	stopped := make([]uint64, len(g.workers))
@@ -69,11 +68,11 @@ func (g *Group) Pause(within time.Duration) (c Custody, at uint64, err error) {
 	return c, slices.Min(stopped), nil
 }
 
-// Resume makes the workers go on after a Pause.
+// Resume makes the workers go on after a Pause. It waits for none of them: one that stands still
+// must keep neither the others paused nor the caller, which has locks of the whole daemon.
 func (g *Group) Resume() {
-	for id := range g.workers {
-		// Without a deadline: a worker that was stopped gets to it, or has ended.
-		_ = g.Do(context.Background(), id, func(w *fastpath.Worker) { w.Resume() })
+	for _, w := range g.workers {
+		w.Tell((*fastpath.Worker).Resume)
 	}
 }
 
