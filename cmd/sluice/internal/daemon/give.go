@@ -101,36 +101,63 @@ func (d *Daemon) serveHandOver(ctx context.Context) {
 		d.giving.listener = l
 	}
 	l := d.giving.listener
-	defer context.AfterFunc(ctx, func() { l.Close() })()
-	for {
+	closes := context.AfterFunc(ctx, func() { l.Close() })
+	said := ""
+	for ctx.Err() == nil {
 		c, err := l.Accept()
-		if ctx.Err() != nil {
-			return
+		switch {
+		case err == nil:
+			if d.giveOnce(ctx, c.(*net.UnixConn)) {
+				closes() // not any more: the socket is the next process's
+				return
+			}
+		case ctx.Err() == nil: // EMFILE or ENFILE, which pass: who asks waits meanwhile
+			if why := err.Error(); why != said {
+				said = why
+				d.log.Warn("a next process that asks for a hand-over has to wait", "error", err)
+			}
+			pause(ctx, retryEvery)
 		}
-		if err != nil {
-			d.log.Warn("hand-over socket", "error", err)
-			return
-		}
-		if d.giveOnce(ctx, c.(*net.UnixConn)) {
-			return
-		}
+	}
+	l.Close() // the function above may not have done it yet, and the socket must be gone
+}
+
+// pause waits, but not after ctx is done.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
 	}
 }
 
-// giveOnce answers one process, and reports whether that was the last.
+// giveOnce answers one process, and reports whether that was the last. ctx must not end while
+// something is given (endGiving).
 func (d *Daemon) giveOnce(ctx context.Context, u *net.UnixConn) (last bool) {
+	defer context.AfterFunc(ctx, func() { u.Close() })()
 	g := &d.giving
 	g.busy.Lock()
-	defer g.busy.Unlock()
 	if !g.begin(u) {
-		u.Close()
-		return true
+		g.busy.Unlock()
+		d.refuse(ctx, u)
+		return false
 	}
+	defer g.busy.Unlock()
 	if d.give(ctx, u) {
 		close(g.done)
 		return true
 	}
 	return false
+}
+
+// refuse tells a process that asks while this one ends that it does.
+func (d *Daemon) refuse(ctx context.Context, u *net.UnixConn) {
+	c, err := handover.NewConn(u)
+	if err != nil {
+		u.Close()
+		return
+	}
+	defer c.Close()
+	_, _ = handover.Give(ctx, c, &giver{d: d}, status.ThisBuild().String(), handover.DefaultTimes)
 }
 
 // begin notes the process that is answered; false if this one is ending.
@@ -139,6 +166,13 @@ func (g *giving) begin(u *net.UnixConn) bool {
 	defer g.mu.Unlock()
 	g.conn = u
 	return !g.over
+}
+
+// ending reports whether nothing is given any more.
+func (g *giving) ending() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.over
 }
 
 // offer begins what a next process reads, or ends it. It is false if this process is ending.
@@ -250,8 +284,8 @@ func (g *giver) Facts(h *handover.Hello) ([]handover.Fact, error) {
 	d := g.d
 	g.version = h.Version
 	switch {
-	case !d.isOpen() || d.draining.Load():
-		return nil, errors.New("it is starting or ending")
+	case d.giving.ending():
+		return nil, errors.New("it is ending")
 	case g.d.giving.vain.tooMany(h.Version, time.Now()) != nil:
 		return nil, g.d.giving.vain.tooMany(h.Version, time.Now())
 	case h.Identity != "" && slices.Contains(d.giving.predecessors, h.Identity):

@@ -1,10 +1,14 @@
 package daemon
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,6 +20,7 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/handover"
 	"sluice.dev/sluice/cmd/sluice/internal/workers"
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
@@ -105,6 +110,79 @@ func neverRun(t *testing.T) *workers.Group {
 	})
 	return g
 }
+
+// TestAskedWhileItEnds: a process that ends tells whoever asks that it does, also after the kernel
+// had no descriptor for a connection, and then removes its socket, whoever is connected.
+func TestAskedWhileItEnds(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "handover.sock")
+	l, err := status.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Daemon{log: slog.New(slog.DiscardHandler), giving: giving{done: make(chan struct{}),
+		listener: &shortListener{Listener: l, short: 1}}}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		d.serveHandOver(ctx)
+	}()
+	d.endGiving()
+	for range 2 {
+		var refused *handover.RefusedError
+		if err := ask(t, path); !errors.As(err, &refused) || !slices.Equal(refused.Reasons, []string{"it is ending"}) {
+			t.Errorf("asked, it says: %v", err)
+		}
+	}
+	mute, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	began := time.Now()
+	cancel()
+	<-served
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("the end took %v", took)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is left: %v", err)
+	}
+}
+
+// shortListener has no descriptor for the first connections.
+type shortListener struct {
+	net.Listener
+	short int
+}
+
+func (l *shortListener) Accept() (net.Conn, error) {
+	if l.short > 0 {
+		l.short--
+		return nil, &net.OpError{Op: "accept", Net: "unix", Err: os.NewSyscallError("accept4", unix.EMFILE)}
+	}
+	return l.Listener.Accept()
+}
+
+// ask asks for a hand-over, which is refused.
+func ask(t *testing.T, path string) error {
+	u, err := net.Dial("unix", path)
+	if err != nil {
+		return err
+	}
+	c, err := handover.NewConn(u.(*net.UnixConn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, err = handover.Take(t.Context(), c, asker{}, "next", handover.DefaultTimes)
+	return err
+}
+
+// asker is a handover.Taker that has nothing but facts.
+type asker struct{ handover.Taker }
+
+func (asker) Facts() ([]handover.Fact, string, error) { return nil, "", nil }
 
 // socketPair returns one end of a pair of connected sockets, on which nothing comes.
 func socketPair(t *testing.T) *net.UnixConn {
