@@ -14,9 +14,7 @@ func (d *Daemon) openPorts(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	if n := d.pins.Prune(d.services.Load()); n > 0 {
-		d.log.Info("clients lose the pins to backends that left meanwhile", "pins", n)
-	}
+	d.prunePins()
 	d.spawn(d.adoptFlows)
 	if err := d.openAll(ctx); err != nil {
 		d.fail(err)
@@ -41,6 +39,14 @@ func (d *Daemon) served(ctx context.Context) {
 	d.spawn(func() { d.heartbeat(ctx) })
 	d.spawn(func() { d.serveHandOver(ctx) })
 	d.ports.Watch(ctx, d.lookReach, d.watchHostLink, d.watchLocalPorts)
+}
+
+// prunePins forgets a predecessor's pins to backends that left meanwhile. The first snapshot must
+// be published; workers may run.
+func (d *Daemon) prunePins() {
+	if n := d.pins.Prune(d.services.Load); n > 0 {
+		d.log.Info("clients lose the pins to backends that left meanwhile", "pins", n)
+	}
 }
 
 // adoptFlows counts a predecessor's flows for their backends. It runs beside the workers: it

@@ -399,9 +399,7 @@ func (d *Daemon) openTaken(ctx context.Context, lock *os.File) {
 	}
 	d.ports.AttachOver(ctx)
 	d.ports.Tune()
-	if n := d.pins.Prune(d.services.Load()); n > 0 {
-		d.log.Info("clients lose the pins to backends that left meanwhile", "pins", n)
-	}
+	d.prunePins()
 	d.spawn(d.adoptFlows)
 	d.spawn(func() { d.workers.Follow(ctx) })
 	d.served(ctx)

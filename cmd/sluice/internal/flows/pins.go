@@ -103,14 +103,34 @@ func (p *Pins) forget() {
 	})
 }
 
-// Prune forgets the pins that a predecessor left to backends that the first complete table gives no
-// new flows to: nothing else reports backends that were lost between the two processes. It must be
-// called before the workers begin.
-func (p *Pins) Prune(s *services.Snapshot) (ended int) {
-	type place struct {
-		service uint64
-		pin     affinity.Pin
-	}
+// place is where a service sends a client.
+type place struct {
+	service uint64
+	pin     affinity.Pin
+}
+
+// Prune forgets the pins that a predecessor left to backends that the table gives no new flows to:
+// nothing else reports backends that were lost between the two processes. snapshot returns the
+// table that is published, which must be complete. Workers may be at work, and another table may be
+// published at any time.
+func (p *Pins) Prune(snapshot func() *services.Snapshot) (ended int) {
+	s := snapshot()
+	chosen := places(s)
+	return p.file.Table.Forget(flowtable.Time(boottime.Nanos()), func(service uint64, pin affinity.Pin) bool {
+		at := place{service, pin}
+		if chosen[at] {
+			return false
+		}
+		// The worker that made the pin had its table before: so this one is not older.
+		if last := snapshot(); last != s {
+			s, chosen = last, places(last)
+		}
+		return !chosen[at]
+	})
+}
+
+// places lists where a table sends clients that are to stay there.
+func places(s *services.Snapshot) map[place]bool {
 	chosen := map[place]bool{}
 	s.Frontends(func(f *services.Frontend) bool {
 		if f.Service.AffinitySeconds == 0 {
@@ -124,9 +144,7 @@ func (p *Pins) Prune(s *services.Snapshot) (ended int) {
 		}
 		return true
 	})
-	return p.file.Table.Forget(flowtable.Time(boottime.Nanos()), func(service uint64, pin affinity.Pin) bool {
-		return !chosen[place{service, pin}]
-	})
+	return chosen
 }
 
 // Close closes the file, and may delete it.

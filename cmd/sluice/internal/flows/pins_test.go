@@ -40,10 +40,21 @@ func TestForgetPins(t *testing.T) {
 			[4]bool{true, true, true, true}},
 		{"a service's affinity", lose(compiler.LostPin{Service: db}), [4]bool{true, true, false, false}},
 		{"between two processes", func(p *Pins) {
-			if n := p.Prune(pinTable(web, of("10.0.0.1"))); n != 3 {
+			table := pinTable(web, of("10.0.0.1"))
+			if n := p.Prune(func() *services.Snapshot { return table }); n != 3 {
 				t.Errorf("%d pins pruned, want 3", n)
 			}
 		}, [4]bool{true, false, false, false}},
+		{"between two processes, while a worker has the next table", func(p *Pins) {
+			tables := []*services.Snapshot{pinTable(web, of("10.0.0.1")), pinTable(web, of("10.0.0.1"), of("10.0.0.2"))}
+			if n := p.Prune(func() *services.Snapshot {
+				first := tables[0]
+				tables[0] = tables[1]
+				return first
+			}); n != 2 {
+				t.Errorf("%d pins pruned, want 2", n)
+			}
+		}, [4]bool{true, true, false, false}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := &config.Configuration{Tuning: config.Tuning{AffinityClients: 1000}}
@@ -69,15 +80,21 @@ func TestForgetPins(t *testing.T) {
 	}
 }
 
-// pinTable has a service with affinity and one backend, and the same backend under one without.
-func pinTable(identity uint64, a header.Addr) *services.Snapshot {
+// pinTable has a service with affinity and backends, and the same backends under one without.
+func pinTable(identity uint64, addrs ...header.Addr) *services.Snapshot {
 	b := services.NewBuilder(nil)
-	be := services.Backend{Addr: a, Port: 8080, Ref: services.MakeBackendRef(1, 1)}
-	b.SetBackend(be)
-	rule := services.Rule{Set: &services.EndpointSet{Backends: []services.BackendRef{be.Ref}}}
+	set := &services.EndpointSet{}
+	for i, a := range addrs {
+		be := services.Backend{Addr: a, Port: 8080, Ref: services.MakeBackendRef(uint32(1+i), 1)}
+		b.SetBackend(be)
+		set.Backends = append(set.Backends, be.Ref)
+	}
+	rule := services.Rule{Set: set}
 	for i, s := range []*services.Service{{Identity: identity, AffinitySeconds: 60}, {Identity: 22}} {
-		b.SetFrontend(&services.Frontend{Key: services.FrontendKey{Addr: a, Port: uint16(i), Proto: header.ProtoTCP},
-			Service: s, Outside: rule, Pod: rule})
+		b.SetFrontend(&services.Frontend{
+			Key:     services.FrontendKey{Addr: addrs[0], Port: uint16(i), Proto: header.ProtoTCP},
+			Service: s, Outside: rule, Pod: rule,
+		})
 	}
 	return b.Build()
 }
