@@ -16,6 +16,7 @@ type File struct {
 	Mem  []byte // of page alignment; nil before Map or Empty; nobody may use it after Close
 	file *os.File
 	path string // Replace changes it
+	live bool   // another process uses the memory
 }
 
 // Open opens or makes the file that has the path, locks it against other processes
@@ -60,8 +61,10 @@ func Lock(path string) (*File, error) {
 }
 
 // Take returns a file that another process has locked and has given to this one, whose the lock is
-// from then on as well: it ends when neither has the file open. Map must follow.
-func Take(file *os.File, path string) *File { return &File{file: file, path: path} }
+// from then on as well: it ends when neither has the file open. Map must follow. The other process
+// may be at work with the memory, so Map leaves its pages as they are, which are huge if it could
+// have such.
+func Take(file *os.File, path string) *File { return &File{file: file, path: path, live: true} }
 
 // FD is the file's descriptor, for another process. It stays the File's.
 func (f *File) FD() int { return int(f.file.Fd()) }
@@ -150,7 +153,9 @@ func (f *File) Map(size int64) error {
 		return fmt.Errorf("%s: mmap of %d bytes: %w", f.path, size, err)
 	}
 	f.Mem = mem
-	Collapse(mem)
+	if !f.live {
+		Collapse(mem)
+	}
 	return nil
 }
 
