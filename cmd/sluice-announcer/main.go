@@ -40,6 +40,7 @@ type flags struct {
 	config, node, gateway, stateDir string
 	kubeconfig, namespace           string
 	metallb                         bool
+	metallbNamespace                string
 	hold, drainDelay                time.Duration
 	routerID, listen, logFormat     string
 	layer2                          layer2.Config
@@ -69,6 +70,8 @@ func command() *cobra.Command {
 	p.StringVar(&f.namespace, "namespace", os.Getenv("POD_NAMESPACE"),
 		"of the Secrets with passwords; by default $POD_NAMESPACE; empty: none are read")
 	p.BoolVar(&f.metallb, "metallb-objects", true, "read objects of metallb.io, too, where they are installed")
+	p.StringVar(&f.metallbNamespace, "metallb-namespace", "metallb-system",
+		"MetalLB's namespace: its objects are read, and no others")
 	p.StringVar(&f.node, "node-name", os.Getenv("SLUICE_NODE_NAME"),
 		"this node; by default $SLUICE_NODE_NAME, or the host name")
 	p.StringVar(&f.gateway, "gateway", "/run/sluice/pulse/pulse.sock",
@@ -121,6 +124,13 @@ func (f *flags) check() error {
 		errs = append(errs, fmt.Errorf("--hold is %v: must be from 0 to %v, after which the kernel gets the packets "+
 			"of a gateway that is away", f.hold, announce.MaxHold))
 	}
+	switch { // empty must not mean all namespaces, nor that all objects are gone
+	case !f.metallb:
+		f.metallbNamespace = ""
+	case f.metallbNamespace == "":
+		errs = append(errs, errors.New("--metallb-namespace is empty: name MetalLB's namespace, or set "+
+			"--metallb-objects=false"))
+	}
 	if f.drainDelay < 0 {
 		errs = append(errs, fmt.Errorf("--drain-delay is %v: must be 0 or more", f.drainDelay))
 	}
@@ -169,7 +179,7 @@ func (f *flags) run(ctx context.Context) (err error) {
 		return err
 	}
 	source, err := cluster.New(cluster.Config{Client: client, Log: f.log, Node: f.node, Namespace: f.namespace,
-		MetalLB: f.metallb})
+		MetalLB: f.metallbNamespace})
 	if err != nil {
 		return err
 	}

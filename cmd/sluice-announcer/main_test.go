@@ -45,6 +45,7 @@ func TestFilesAreTrusted(t *testing.T) {
 func TestFlagsThatAreRefused(t *testing.T) {
 	for flag, value := range map[string]string{
 		"--hold": "1h", "--drain-delay": "-1s", "--log": "xml", "--router-id": "2001:db8::1",
+		"--metallb-namespace": "",
 	} {
 		c := command()
 		c.SetArgs([]string{"--state-dir", t.TempDir(), "--config", "none", flag, value})

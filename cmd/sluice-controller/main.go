@@ -26,6 +26,7 @@ var version = "unknown"
 
 type flags struct {
 	kubeconfig, listen, logFormat string
+	metallb                       bool
 	allocate.Config
 }
 
@@ -52,7 +53,9 @@ func command() *cobra.Command {
 	p.DurationVar(&f.LeaseDuration, "lease-duration", 15*time.Second, "how long others wait for a silent leader")
 	p.StringVar(&f.Class, "class", "sluice.dev/sluice", "spec.loadBalancerClass of the Services to serve")
 	p.BoolVar(&f.Default, "default-class", true, "serve Services without a loadBalancerClass, too")
-	p.BoolVar(&f.MetalLB, "metallb-pools", true, "read IPAddressPools of metallb.io, too, where they are installed")
+	p.BoolVar(&f.metallb, "metallb-pools", true, "read IPAddressPools of metallb.io, too, where they are installed")
+	p.StringVar(&f.MetalLB, "metallb-namespace", "metallb-system", "MetalLB's namespace: its IPAddressPools are read, "+
+		"and no others")
 	p.StringVar(&f.listen, "listen", ":9471", "address of /metrics and /healthz; empty: none")
 	p.StringVar(&f.logFormat, "log", "json", "format of the log: json or text")
 	return c
@@ -66,6 +69,13 @@ func (f *flags) check() error {
 	var errs []error
 	if f.Namespace == "" {
 		errs = append(errs, errors.New("--namespace is empty: name the namespace of the Lease, or set POD_NAMESPACE"))
+	}
+	switch { // empty must not mean all namespaces, nor that all pools are gone
+	case !f.metallb:
+		f.MetalLB = ""
+	case f.MetalLB == "":
+		errs = append(errs, errors.New("--metallb-namespace is empty: name MetalLB's namespace, or set "+
+			"--metallb-pools=false"))
 	}
 	if f.LeaseDuration < minLease {
 		errs = append(errs, fmt.Errorf("--lease-duration is %v: must be %v at least", f.LeaseDuration, minLease))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"sluice.dev/sluice/internal/trusted"
@@ -21,5 +22,22 @@ func TestKubeconfigIsTrusted(t *testing.T) {
 	var refused *trusted.Refusal
 	if err := c.ExecuteContext(t.Context()); !errors.As(err, &refused) || refused.Path != file {
 		t.Errorf("%v, want a refusal of %s", err, file)
+	}
+}
+
+// TestNamespaceOfMetalLB: an empty name is refused. Were it all namespaces, anybody's pools would
+// count; were it none, Services would lose their addresses. Who wants none says so.
+func TestNamespaceOfMetalLB(t *testing.T) {
+	for _, test := range []struct {
+		pools  string
+		refuse bool
+	}{{"true", true}, {"false", false}} {
+		c := command()
+		c.SetArgs([]string{"--namespace", "n", "--listen", "", "--kubeconfig", "none", "--metallb-namespace", "",
+			"--metallb-pools=" + test.pools})
+		err := c.ExecuteContext(t.Context())
+		if err == nil || strings.Contains(err.Error(), "--metallb-namespace is empty") != test.refuse {
+			t.Errorf("--metallb-pools=%s: %v", test.pools, err)
+		}
 	}
 }

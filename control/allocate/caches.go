@@ -37,8 +37,11 @@ func newNamespaces(client kubernetes.Interface) (cache.SharedIndexInformer, erro
 	}, api.Watch)
 }
 
-func newPools(client dynamic.Interface, resource schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
-	api := client.Resource(resource)
+// newPools follows the pools of a namespace; "" for a kind that has none.
+func newPools(
+	client dynamic.Interface, resource schema.GroupVersionResource, namespace string,
+) (cache.SharedIndexInformer, error) {
+	api := client.Resource(resource).Namespace(namespace)
 	return kubewatch.NewInformer(&unstructured.Unstructured{},
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) }, api.Watch)
 }

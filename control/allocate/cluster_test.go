@@ -466,24 +466,28 @@ func (l *lab) allAssigned(n int) map[string]string {
 }
 
 // TestPoolsOfMetalLB: they are used as they are, also when MetalLB's kind is installed later, and
-// what is not done is said.
+// what is not done is said. Those of another namespace, which MetalLB does not read, are not,
+// whatever their names are.
 func TestPoolsOfMetalLB(t *testing.T) {
 	l := newLab(t)
 	p := l.controller(build(t))
 	l.create(service("early"))
 	l.has("early", "NoPool")
 	clustertest.Kinds(l.ctx, t, l.Cluster, "testdata/ipaddresspools.yaml")
+	l.namespace("a")
 	l.namespace("metallb-system")
 	kind := schema.GroupVersionResource{Group: "metallb.io", Version: "v1beta1", Resource: "ipaddresspools"}
-	for name, spec := range map[string]string{
-		"first": `{addresses: [192.0.2.10-192.0.2.20], autoAssign: true, serviceAllocation: {priority: 3, namespaces: ` +
-			`[default]}, future: 1}`,
-		"broken": `{addresses: [192.0.2.300/24]}`,
+	for _, test := range []struct{ namespace, name, spec string }{
+		{"a", "first", `{addresses: [198.51.100.0/24]}`},
+		{"a", "another", `{addresses: [198.51.100.0/24]}`},
+		{"metallb-system", "first", `{addresses: [192.0.2.10-192.0.2.20], autoAssign: true, serviceAllocation: {priority: 3, namespaces: ` +
+			`[default]}, future: 1}`},
+		{"metallb-system", "broken", `{addresses: [192.0.2.300/24]}`},
 	} {
-		o := pool(t, name, spec)
+		o := pool(t, test.name, test.spec)
 		o.SetAPIVersion("metallb.io/v1beta1")
 		o.SetKind("IPAddressPool")
-		api := l.dynamic.Resource(kind).Namespace("metallb-system")
+		api := l.dynamic.Resource(kind).Namespace(test.namespace)
 		if _, err := api.Create(l.ctx, o, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -491,5 +495,7 @@ func TestPoolsOfMetalLB(t *testing.T) {
 	l.has("early", "Assigned", "192.0.2.10")
 	l.told("IPAddressPool", "first", "FieldNotDone", "spec.future")
 	l.told("IPAddressPool", "broken", "PoolInvalid", "192.0.2.300/24")
+	l.create(service("late", annotated("metallb.io/address-pool", "another")))
+	l.has("late", "UnknownPool")
 	l.stop(p)
 }

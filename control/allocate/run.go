@@ -39,8 +39,9 @@ type Config struct {
 	// Class of Services that are ours. Default: those without a class are, too.
 	Class   string
 	Default bool
-	// MetalLB: IPAddressPools of metallb.io are pools, too, if the API server has that kind.
-	MetalLB bool
+	// MetalLB is the namespace whose IPAddressPools of metallb.io are pools, too, if the API server
+	// has that kind; empty: none are. MetalLB itself reads those of its own namespace alone.
+	MetalLB string
 	// Workers is how many Services are written at once; 0 is DefaultWorkers.
 	Workers int
 	// Metrics, unless nil, is told of what is done.
@@ -274,7 +275,7 @@ func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 			return ctx.Err()
 		}
 	}
-	if err := p.follow(ctx, running, addressPools); err != nil || !p.config.MetalLB {
+	if err := p.follow(ctx, running, addressPools, ""); err != nil || p.config.MetalLB == "" {
 		return err
 	}
 	there, err := kubewatch.Served(ctx, p.client.Discovery(), ipAddressPools)
@@ -286,7 +287,7 @@ func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 		}
 	}
 	if there {
-		return p.follow(ctx, running, ipAddressPools)
+		return p.follow(ctx, running, ipAddressPools, p.config.MetalLB)
 	}
 	running.Go(func() { p.expect(ctx, running) })
 	return nil
@@ -299,7 +300,7 @@ func (p *poolSource) expect(ctx context.Context, running *sync.WaitGroup) {
 		if there, err := kubewatch.Served(ctx, p.client.Discovery(), ipAddressPools); !there || err != nil {
 			continue
 		}
-		if err := p.follow(ctx, running, ipAddressPools); err != nil && ctx.Err() == nil {
+		if err := p.follow(ctx, running, ipAddressPools, p.config.MetalLB); err != nil && ctx.Err() == nil {
 			p.config.Log.Warn("pools of MetalLB cannot be read", "error", err)
 		}
 		p.changed.Raise()
@@ -307,9 +308,11 @@ func (p *poolSource) expect(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// follow fills a cache.
-func (p *poolSource) follow(ctx context.Context, running *sync.WaitGroup, kind schema.GroupVersionResource) error {
-	i, err := newPools(p.dynamic, kind)
+// follow fills a cache with the objects of a namespace; "" for a kind that has none.
+func (p *poolSource) follow(
+	ctx context.Context, running *sync.WaitGroup, kind schema.GroupVersionResource, namespace string,
+) error {
+	i, err := newPools(p.dynamic, kind, namespace)
 	if err != nil {
 		return err
 	}

@@ -38,8 +38,9 @@ type Config struct {
 	Node   string
 	// Namespace has the Secrets with passwords; empty: none are read.
 	Namespace string
-	// MetalLB: objects of metallb.io are read, too, where they are installed.
-	MetalLB bool
+	// MetalLB is the namespace whose objects of metallb.io are read, too, where they are installed;
+	// empty: none are. MetalLB itself reads those of its own namespace alone.
+	MetalLB string
 }
 
 // askEvery is how often is asked for kinds that are not there.
@@ -98,7 +99,7 @@ func New(c Config) (*Source, error) {
 		"l2advertisements"} {
 		add(kinds.Group, "v1alpha1", name, true)
 	}
-	if c.MetalLB {
+	if c.MetalLB != "" {
 		add(kinds.MetalLB, "v1beta2", "bgppeers", true)
 		for _, name := range []string{"ipaddresspools", "bgpadvertisements", "bfdprofiles", "communities",
 			"l2advertisements"} {
@@ -201,7 +202,11 @@ func (s *Source) informer(r *resource) (cache.SharedIndexInformer, error) {
 			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) },
 			api.Watch)
 	}
-	api := s.dynamic.Resource(r.GroupVersionResource)
+	namespace := "" // ours have none
+	if r.Group == kinds.MetalLB {
+		namespace = s.config.MetalLB
+	}
+	api := s.dynamic.Resource(r.GroupVersionResource).Namespace(namespace)
 	return kubewatch.NewInformer(&unstructured.Unstructured{},
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) }, api.Watch)
 }

@@ -53,15 +53,18 @@ func (l *lab) installMetalLB() {
 				_, err := l.dynamic.Resource(kind).Namespace("metallb-system").Create(l.ctx, o, metav1.CreateOptions{})
 				return err
 			})
+			_, err := l.dynamic.Resource(kind).Namespace("a").Create(l.ctx, o, metav1.CreateOptions{}) // its left-overs
+			must(l.T, err)
 		}
 	}
 }
 
 // TestMetalLB: MetalLB's objects are read as they are, with the defaults that its schemas fill in;
-// what is not done, and why, is in an Event of the object.
+// what is not done, and why, is in an Event of the object. Those of another namespace, which
+// MetalLB does not read, are not.
 func TestMetalLB(t *testing.T) {
 	l := newLab(t)
-	for _, namespace := range []string{"sluice-system", "metallb-system"} {
+	for _, namespace := range []string{"sluice-system", "metallb-system", "a"} {
 		_, err := l.client.CoreV1().Namespaces().Create(l.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 			Name: namespace}}, metav1.CreateOptions{})
 		must(t, err)
@@ -70,7 +73,7 @@ func TestMetalLB(t *testing.T) {
 	user, err := l.ServiceAccount(l.ctx, "sluice-system", "announcer", rights(t)...)
 	must(t, err)
 	s, err := cluster.New(cluster.Config{Client: l.RESTConfig(user), Log: slog.New(slog.DiscardHandler), Node: "n",
-		Namespace: "sluice-system", MetalLB: true})
+		Namespace: "sluice-system", MetalLB: "metallb-system"})
 	must(t, err)
 	ctx, cancel := context.WithCancel(l.ctx)
 	done := make(chan struct{})
@@ -84,6 +87,11 @@ func TestMetalLB(t *testing.T) {
 		}
 		return nil
 	})
+	for _, k := range o.Kinds {
+		if k.GetNamespace() == "a" {
+			t.Errorf("%s is read", kinds.RefOf(k))
+		}
+	}
 	set, problems := (&kinds.Reader{Password: o.Password}).Read(o.Kinds)
 	if len(set.Pools) != 1 || len(set.Peers) != 3 || len(set.Advertisements) != 1 ||
 		len(set.Advertisements[0].Communities) != 1 || set.Peers[2].Name != "tor" || set.Peers[2].BFD == nil {

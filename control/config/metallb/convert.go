@@ -31,12 +31,17 @@ func (c *conversion) asItIs() map[string][]kinds.Problem {
 	})}
 	var list []*unstructured.Unstructured
 	for _, o := range c.theirs {
-		if kinds.Known(o.GetKind()) {
+		if kinds.Known(o.GetKind()) && !c.elsewhere(o) {
 			list = append(list, o)
 		}
 	}
 	_, problems := r.Read(list)
 	return problemsOf(problems)
+}
+
+// elsewhere reports whether an object is in a namespace that is not MetalLB's.
+func (c *conversion) elsewhere(o *unstructured.Unstructured) bool {
+	return o.GetNamespace() != "" && o.GetNamespace() != c.options.MetalLB
 }
 
 // convert fills in the objects of the result, and those of sluice.dev.
@@ -54,6 +59,13 @@ func (c *conversion) convert(asItIs map[string][]kinds.Problem) {
 		if !kinds.Known(o.GetKind()) {
 			e.AsItIs = Nothing
 			e.Notes = []Note{{Text: "not a kind that Sluice knows", Do: "see what it asks for"}}
+			continue
+		}
+		if c.elsewhere(o) {
+			e.AsItIs = Nothing
+			e.Notes = []Note{{Text: "is not in namespace " + c.options.MetalLB + ", whose objects alone MetalLB, " +
+				"announcer and controller read", Do: fmt.Sprintf("remove it; or, if MetalLB runs in namespace %s, "+
+				"give --metallb-namespace=%[1]s here, and metallb.namespace to the chart", o.GetNamespace())}}
 			continue
 		}
 		one := converted{entry: e, from: o, of: o.GetAPIVersion()}

@@ -63,6 +63,8 @@ type Result struct {
 type Options struct {
 	// Namespace is that of the announcer, where passwords are read.
 	Namespace string
+	// MetalLB is MetalLB's own namespace: its objects count, and those without a namespace.
+	MetalLB string
 	// Class is the controller's (controller.class of the chart).
 	Class string
 }

@@ -23,7 +23,8 @@ func convert(t *testing.T, name string) *Result {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Convert([]Input{{name, data}}, Options{Namespace: "sluice-system", Class: "sluice.dev/sluice"})
+	r, err := Convert([]Input{{name, data}}, Options{Namespace: "sluice-system", MetalLB: "metallb-system",
+		Class: "sluice.dev/sluice"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,13 +99,14 @@ func TestSaidByAnnouncer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := conversion{options: Options{Namespace: "sluice-system"}, result: &Result{Skipped: map[string]int{}}}
+		c := conversion{options: Options{Namespace: "sluice-system", MetalLB: "metallb-system"},
+			result: &Result{Skipped: map[string]int{}}}
 		if err := c.decode(Input{name, data}); err != nil {
 			t.Fatal(err)
 		}
 		var list []*unstructured.Unstructured
 		for _, o := range c.theirs {
-			if kinds.Known(o.GetKind()) {
+			if kinds.Known(o.GetKind()) && !c.elsewhere(o) {
 				list = append(list, o)
 			}
 		}

@@ -31,6 +31,8 @@ func (s *session) fromMetalLBCommand() *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error { return s.fromMetalLB(args, o) },
 	}
 	c.Flags().StringVar(&o.Namespace, "namespace", "sluice-system", "namespace of sluice-announcer")
+	c.Flags().StringVar(&o.MetalLB, "metallb-namespace", "metallb-system",
+		"MetalLB's namespace: its objects count, and no others")
 	c.Flags().StringVar(&o.Class, "class", "sluice.dev/sluice", "loadBalancerClass of the controller")
 	return c
 }
