@@ -465,6 +465,57 @@ func (l *lab) allAssigned(n int) map[string]string {
 	return all
 }
 
+// TestUnreadablePool: an IPv6 range whose ends are swapped, which the schema does not see, takes no
+// address away: neither from the process that knows what the pool said before, nor from the next
+// one, which does not.
+func TestUnreadablePool(t *testing.T) {
+	l := newLab(t)
+	binary := build(t)
+	p := l.controller(binary)
+	l.createPool("main", `{addresses: ["2001:db8::10-2001:db8::1f"]}`)
+	l.createPool("other", `{addresses: [192.0.2.0/24]}`)
+	dual := corev1.IPFamilyPolicyRequireDualStack
+	six := func(s *corev1.Service) {
+		policy := corev1.IPFamilyPolicySingleStack
+		s.Spec.IPFamilyPolicy, s.Spec.IPFamilies = &policy, []corev1.IPFamily{corev1.IPv6Protocol}
+	}
+	l.create(service("web", six))
+	l.has("web", "Assigned", "2001:db8::10")
+	change := func(spec string) {
+		l.eventually("change the pool", func() error {
+			o, err := l.dynamic.Resource(poolKind).Get(l.ctx, "main", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			o.Object["spec"] = pool(t, "main", spec).Object["spec"]
+			_, err = l.dynamic.Resource(poolKind).Update(l.ctx, o, metav1.UpdateOptions{})
+			return err
+		})
+	}
+	change(`{addresses: ["2001:db8::1f-2001:db8::10"]}`)
+	l.told("AddressPool", "main", "PoolInvalid", "what it said before stays in force")
+	l.create(service("more", six))
+	l.has("more", "Assigned", "2001:db8::11")
+	l.stop(p)
+
+	p = l.controller(binary)
+	l.told("AddressPool", "main", "PoolInvalid", "Services keep those that no other pool has")
+	l.told("Service", "web", "PoolInvalid", "it stays until pool main can be read")
+	l.create(service("late", six), service("both", func(s *corev1.Service) { s.Spec.IPFamilyPolicy = &dual }))
+	l.has("late", "PoolEmpty")
+	l.has("both", "PoolEmpty")
+	for name, address := range map[string]string{"web": "2001:db8::10", "more": "2001:db8::11"} {
+		if s := l.has(name, "Assigned", address); !strings.Contains(s.Status.Conditions[0].Message, "PoolInvalid") {
+			t.Errorf("%s: %+v", name, s.Status.Conditions)
+		}
+	}
+	change(`{addresses: ["2001:db8::10-2001:db8::2f"]}`)
+	l.has("late", "Assigned", "2001:db8::12")
+	l.has("web", "Assigned", "2001:db8::10")
+	l.has("more", "Assigned", "2001:db8::11")
+	l.stop(p)
+}
+
 // TestPoolsOfMetalLB: they are used as they are, also when MetalLB's kind is installed later, and
 // what is not done is said. Those of another namespace, which MetalLB does not read, are not,
 // whatever their names are.

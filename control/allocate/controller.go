@@ -128,11 +128,12 @@ func (c *controller) selectsNamespaces() bool {
 	return slices.ContainsFunc(c.alloc.Pools(), (*pools.Pool).SelectsNamespaces)
 }
 
-// setPools takes over pools, and claims what the Services have before anything is given.
-func (c *controller) setPools(list []*pools.Pool, services []*corev1.Service) {
+// setPools takes over pools, and those that cannot be read (poolSet), and claims what the Services
+// have before anything is given.
+func (c *controller) setPools(list, unreadable []*pools.Pool, services []*corev1.Service) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.alloc.SetPools(list)
+	c.alloc.SetPools(list, unreadable...)
 	for _, s := range services {
 		if newer := c.newer(s); newer != nil {
 			s = newer

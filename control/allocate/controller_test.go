@@ -96,7 +96,7 @@ func (b *bench) pools(specs ...pools.Spec) {
 		}
 		list = append(list, p)
 	}
-	b.setPools(list, b.all())
+	b.setPools(list, nil, b.all())
 }
 
 func balancer(name string, annotations map[string]string) *corev1.Service {
@@ -305,7 +305,8 @@ func TestReadingPools(t *testing.T) {
 		"addresses": []any{"192.0.2.8/29"}, "colour": "red", "serviceAllocation": map[string]any{"size": int64(1)}})
 	all := []*unstructured.Unstructured{overlapping, same, own}
 	names := func() (list []string) {
-		for _, p := range s.read(all) {
+		read, _ := s.read(all)
+		for _, p := range read {
 			list = append(list, p.Name)
 		}
 		return list
@@ -330,13 +331,65 @@ func TestReadingPools(t *testing.T) {
 	names()
 	expect("again")
 	own.Object["spec"] = map[string]any{"addresses": []any{"192.0.2"}}
-	if got := s.read(all); len(got) != 2 || !got[0].Contains(netip.MustParseAddr("192.0.2.1")) {
+	if got, unreadable := s.read(all); len(unreadable) > 0 || len(got) != 2 ||
+		!got[0].Contains(netip.MustParseAddr("192.0.2.1")) {
 		t.Errorf("a mistake took the pool away: %v", got)
 	}
 	expect("a mistake", "AddressPool main PoolInvalid pool main: addresses[0]")
 	own.Object["spec"] = "x"
 	names()
 	expect("another", "AddressPool main PoolInvalid spec is missing; what it said before")
+}
+
+// A process that starts while a pool cannot be read neither clears nor moves the Services whose
+// addresses may be of it, and says so; repaired, all is as it was.
+func TestUnreadablePoolAtStart(t *testing.T) {
+	t.Parallel()
+	a, other := balancer("a", nil), balancer("other", nil)
+	for _, s := range []*corev1.Service{a, other} {
+		s.Spec.ClusterIP, s.Spec.ClusterIPs = "fd00::1", []string{"fd00::1"}
+	}
+	a.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "2001:db8::1a"}}
+	b := newBench(t, a, other)
+	var told []string
+	s := poolSet{tell: func(about corev1.ObjectReference, reason, note string) {
+		told = append(told, about.Name+" "+reason+" "+note)
+	}}
+	object := func(name, addresses string) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "sluice.dev/v1alpha1",
+			"kind": "AddressPool", "spec": map[string]any{"addresses": []any{addresses}},
+			"metadata": map[string]any{"name": name, "uid": name}}}
+	}
+	good, public := object("good", "2001:db8:1::/64"), object("public", "2001:db8::1f-2001:db8::10")
+	read := func() {
+		list, unreadable := s.read([]*unstructured.Unstructured{good, public})
+		b.setPools(list, unreadable, b.all())
+		b.must("a", "other")
+	}
+	read()
+	b.has("a", "2001:db8::1a")
+	b.has("other", "2001:db8:1::")
+	if c := b.condition("a"); c.Status != metav1.ConditionTrue || c.Reason != "Assigned" ||
+		!strings.HasPrefix(c.Message, "2001:db8::1a; PoolInvalid: 2001:db8::1a: no pool that can be read has it") {
+		t.Errorf("%+v", c)
+	}
+	if len(told) != 1 || !strings.HasSuffix(told[0], "Services keep those that no other pool has") {
+		t.Errorf("told %q", told)
+	}
+	if note := b.told["default/a"]; !strings.Contains(note, "it stays until pool public can be read") {
+		t.Errorf("the Event is %q", note)
+	}
+	public.Object["spec"] = map[string]any{"addresses": []any{"2001:db8::10-2001:db8::1f"}}
+	read()
+	b.has("a", "2001:db8::1a")
+	if c := b.condition("a"); said(c.Message) != "2001:db8::1a of pool public" {
+		t.Errorf("repaired: %+v", c)
+	}
+	public.Object["spec"] = "x" // from now on it is known what it said before
+	read()
+	if c := b.condition("a"); said(c.Message) != "2001:db8::1a of pool public" {
+		t.Errorf("and mistaken again: %+v", c)
+	}
 }
 
 // A Service that waits is looked at again when the other one permits sharing.

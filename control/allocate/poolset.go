@@ -16,7 +16,8 @@ import (
 )
 
 // poolSet reads the objects of both kinds of pools. One that cannot be read keeps what it said
-// before, so that a mistake takes no address away.
+// before, so that a mistake takes no address away. What it said before this process is not known:
+// then Services keep what they have (pools.Remains).
 type poolSet struct {
 	last map[types.UID]*pools.Pool // what each said when it could be read
 	told map[types.UID]string      // what was said of each, so that it is said once
@@ -25,21 +26,21 @@ type poolSet struct {
 
 // Reasons of Events about pools.
 const (
-	poolInvalid   = "PoolInvalid"   // it cannot be read
+	poolInvalid   = string(pools.PoolInvalid)
 	poolNameTaken = "PoolNameTaken" // another one has the name, and is used
 	poolsOverlap  = "PoolsOverlap"
 	fieldNotDone  = "FieldNotDone"
 )
 
 // read returns the pools of all objects, and says what is wrong with them. Own kinds come first:
-// where two have a name, the first one is used.
-func (s *poolSet) read(objects []*unstructured.Unstructured) []*pools.Pool {
+// where two have a name, the first one that can be read is used. Unreadable are those that cannot
+// be read and never were.
+func (s *poolSet) read(objects []*unstructured.Unstructured) (list, unreadable []*pools.Pool) {
 	objects = slices.Clone(objects)
 	slices.SortFunc(objects, func(a, b *unstructured.Unstructured) int {
 		return cmp.Or(-strings.Compare(a.GetAPIVersion(), b.GetAPIVersion()), // sluice.dev, metallb.io
 			strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
 	})
-	var list []*pools.Pool
 	last, told := map[types.UID]*pools.Pool{}, map[types.UID]string{}
 	for _, o := range objects {
 		var problems []string
@@ -48,10 +49,10 @@ func (s *poolSet) read(objects []*unstructured.Unstructured) []*pools.Pool {
 		}
 		p, unknown, err := readPool(o)
 		if err != nil {
-			p = s.last[o.GetUID()]
-			state := "it gives no addresses"
-			if p != nil {
-				state = "what it said before stays in force"
+			state, remains := "what it said before stays in force", p
+			if p = s.last[o.GetUID()]; p == nil {
+				state = "it gives no addresses, and while it cannot be read Services keep those that no other pool has"
+				unreadable = append(unreadable, remains)
 			}
 			note(poolInvalid, "%v; %s", err, state)
 		}
@@ -68,7 +69,7 @@ func (s *poolSet) read(objects []*unstructured.Unstructured) []*pools.Pool {
 		}
 	}
 	s.last, s.told = last, told
-	return list
+	return list, unreadable
 }
 
 // add appends a pool, if its name is free.
@@ -93,21 +94,24 @@ func (s *poolSet) say(o *unstructured.Unstructured, problems []string) {
 	}
 }
 
-// readPool returns a pool, and the fields of its specification that are not known here.
+// readPool returns a pool, and the fields of its specification that are not known here. With an
+// error the pool is what can be read of it.
 func readPool(o *unstructured.Unstructured) (p *pools.Pool, unknown []string, err error) {
 	raw, there := o.Object["spec"].(map[string]any)
 	if !there {
-		return nil, nil, errors.New("spec is missing")
+		return pools.Remains(o.GetName(), pools.Spec{}), nil, errors.New("spec is missing")
 	}
 	unknown = pools.Unread(raw)
 	text, err := json.Marshal(raw)
-	if err != nil {
-		return nil, unknown, fmt.Errorf("spec: %w", err)
-	}
 	var spec pools.Spec
-	if err := json.Unmarshal(text, &spec); err != nil {
-		return nil, unknown, fmt.Errorf("spec: %w", err)
+	if err == nil {
+		err = json.Unmarshal(text, &spec)
 	}
-	p, err = pools.New(o.GetName(), spec)
+	if err != nil {
+		return pools.Remains(o.GetName(), spec), unknown, fmt.Errorf("spec: %w", err)
+	}
+	if p, err = pools.New(o.GetName(), spec); err != nil {
+		p = pools.Remains(o.GetName(), spec)
+	}
 	return p, unknown, err
 }

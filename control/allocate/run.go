@@ -167,7 +167,8 @@ func lead(ctx context.Context, c Config, client kubernetes.Interface, other dyna
 		}
 	}
 	pools.SortByAge(services)
-	k.setPools(p.read(), services)
+	list, unreadable := p.read()
+	k.setPools(list, unreadable, services)
 	c.Metrics.leads(k)
 	defer c.Metrics.leads(nil)
 	k.enqueue()
@@ -180,7 +181,8 @@ func lead(ctx context.Context, c Config, client kubernetes.Interface, other dyna
 			return ctx.Err()
 		case <-p.changed:
 			pause(ctx, gather)
-			k.setPools(p.read(), k.all())
+			list, unreadable = p.read()
+			k.setPools(list, unreadable, k.all())
 			k.enqueue()
 		}
 	}
@@ -246,7 +248,7 @@ type poolSource struct {
 	set    poolSet // the term's goroutine only
 }
 
-func (p *poolSource) read() []*pools.Pool {
+func (p *poolSource) read() (list, unreadable []*pools.Pool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var objects []*unstructured.Unstructured

@@ -1,7 +1,6 @@
 package allocate
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -35,7 +34,9 @@ func condition(r pools.Result, leader string) metav1.Condition {
 	case len(r.Addresses) == 0:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, pending, "it has no ClusterIP yet"
 	default:
-		c.Message = fmt.Sprintf("%s of pool %s", texts(r.Addresses), r.Pool)
+		if c.Message = texts(r.Addresses); r.Pool != "" {
+			c.Message += " of pool " + r.Pool
+		}
 		for _, n := range r.Notes {
 			c.Message += "; " + string(n.Reason) + ": " + n.Message
 		}

@@ -17,6 +17,8 @@ type claim struct {
 	addresses []netip.Addr
 	ports     map[Port]bool // a Service may have tens of thousands
 	sharing   Sharing
+	// presumed: no pool that can be read has all addresses, and one that cannot may.
+	presumed bool
 	// taken: the addresses are no allocation of ours, but nobody gets them: takenBy has them. The
 	// Service exceptKey may.
 	taken              bool
@@ -26,23 +28,32 @@ type claim struct {
 // Allocator has the pools and all claims on their addresses. The zero value has no pools, which is
 // something else than none: nothing is decided before SetPools.
 type Allocator struct {
-	ready  bool
-	pools  []*Pool // by name
-	claims map[string]*claim
-	at     map[netip.Addr][]*claim
+	ready bool
+	pools []*Pool // by name
+	// unreadable are pools of which nobody knows what they have (Remains).
+	unreadable []*Pool
+	claims     map[string]*claim
+	at         map[netip.Addr][]*claim
 }
 
 // SetPools replaces the pools. Claims that no pool has any more, or whose pool is not for the
 // Service any more, are dropped when the Service is looked at (Adopt, Converge).
-func (a *Allocator) SetPools(pools []*Pool) {
-	a.pools, a.ready = slices.Clone(pools), true
-	slices.SortFunc(a.pools, func(p, q *Pool) int { return strings.Compare(p.Name, q.Name) })
+//
+// Unreadable are pools that cannot be read, and never were, as Remains returns them.
+func (a *Allocator) SetPools(pools []*Pool, unreadable ...*Pool) {
+	a.pools, a.unreadable, a.ready = slices.Clone(pools), slices.Clone(unreadable), true
+	byName := func(p, q *Pool) int { return strings.Compare(p.Name, q.Name) }
+	slices.SortFunc(a.pools, byName)
+	slices.SortFunc(a.unreadable, byName)
 	for _, key := range a.keys() {
 		c := a.claims[key]
 		if c.taken {
 			continue
 		}
 		p := a.poolWith(c.addresses, c.pool)
+		if c.presumed = p == nil; c.presumed {
+			p = a.presumed("", c.addresses)
+		}
 		if p == nil {
 			a.Release(key)
 			continue
@@ -176,8 +187,12 @@ func (a *Allocator) Assign(r *Request, addresses []netip.Addr) *Refusal {
 
 func (a *Allocator) assign(r *Request, addresses []netip.Addr, adopt bool) *Refusal {
 	pool, refusal := a.poolFor(r, addresses)
+	presumed := false
 	if refusal != nil {
-		return refusal
+		if pool = a.presumed(r.Pool, addresses); !adopt || pool == nil {
+			return refusal
+		}
+		presumed = true
 	}
 	for _, address := range addresses {
 		if why := a.free(r, address, adopt); why != nil {
@@ -189,7 +204,7 @@ func (a *Allocator) assign(r *Request, addresses []netip.Addr, adopt bool) *Refu
 		ports[p] = true
 	}
 	a.hold(&claim{key: r.Key, uid: r.UID, pool: pool.Name, addresses: slices.Clone(addresses), ports: ports,
-		sharing: r.Sharing})
+		sharing: r.Sharing, presumed: presumed})
 	return nil
 }
 
@@ -211,7 +226,7 @@ func (a *Allocator) poolFor(r *Request, addresses []netip.Addr) (*Pool, *Refusal
 		p := a.pool(r.Pool)
 		switch {
 		case p == nil:
-			return nil, refuse(UnknownPool, "there is no pool %s", r.Pool)
+			return nil, a.unknownPool(r.Pool)
 		case has(p):
 			return p, nil
 		case refusal != nil:
@@ -236,9 +251,19 @@ func (a *Allocator) poolFor(r *Request, addresses []netip.Addr) (*Pool, *Refusal
 	return nil, refuse(OutsidePools, "%s: no pool has it", join(addresses))
 }
 
+func (a *Allocator) unknownPool(name string) *Refusal {
+	if a.unreadableNamed(name) {
+		return refuse(PoolInvalid, "pool %s cannot be read: its Events say why", name)
+	}
+	return refuse(UnknownPool, "there is no pool %s", name)
+}
+
 // Allocate gives a Service what it asks for: its wish, or addresses that it has already, or the
 // first free ones of the first pool that is for it.
 func (a *Allocator) Allocate(r *Request) ([]netip.Addr, *Refusal) {
+	if a.keepsPresumed(r) {
+		return a.claims[r.Key].addresses, nil
+	}
 	if len(r.Addresses) > 0 {
 		return r.Addresses, a.Assign(r, r.Addresses)
 	}
@@ -270,7 +295,8 @@ func (a *Allocator) Allocate(r *Request) ([]netip.Addr, *Refusal) {
 			return addresses, a.Assign(r, addresses)
 		}
 	}
-	return nil, refuse(PoolEmpty, "no free %s address in %s", familyNames(r.V4, r.V6), poolNames(tiers))
+	return nil, refuse(PoolEmpty, "no free %s address in %s%s", familyNames(r.V4, r.V6), poolNames(tiers),
+		a.unreadableToo())
 }
 
 func poolNames(tiers [][]*Pool) string {
@@ -296,7 +322,7 @@ func (a *Allocator) tiers(r *Request) ([][]*Pool, *Refusal) {
 	if r.Pool != "" {
 		p := a.pool(r.Pool)
 		if p == nil {
-			return nil, refuse(UnknownPool, "there is no pool %s", r.Pool)
+			return nil, a.unknownPool(r.Pool)
 		}
 		if why, ok := p.admits(r); !ok {
 			return nil, refuse(PoolNotAllowed, "%s", why)
@@ -317,7 +343,7 @@ func (a *Allocator) tiers(r *Request) ([][]*Pool, *Refusal) {
 	slices.SortStableFunc(dedicated, func(p, q *Pool) int { return cmp.Compare(p.priority(), q.priority()) })
 	if len(dedicated)+len(general) == 0 {
 		return nil, refuse(NoPool, "none of the %d pools is for this Service: one must have autoAssign, and name "+
-			"its namespace and labels in serviceAllocation, or have none", len(a.pools))
+			"its namespace and labels in serviceAllocation, or have none%s", len(a.pools), a.unreadableToo())
 	}
 	return [][]*Pool{dedicated, general}, nil
 }

@@ -13,7 +13,8 @@ type Result struct {
 	Keep bool
 	// Addresses is what the status must list. None: it must list nothing.
 	Addresses []netip.Addr
-	Pool      string
+	// Pool has them; empty if no pool that can be read does.
+	Pool string
 	// Refusal is why there are no addresses; nil if there are, or if the Service asks for none.
 	Refusal *Refusal
 	// Notes are what its author should know although it has addresses.
@@ -60,7 +61,7 @@ func (a *Allocator) adopt(r *Request, has []netip.Addr) *Refusal {
 		return refuse(WrongFamily, "the status lists %s, and the ClusterIPs are %s", join(has), familyNames(r.V4, r.V6))
 	case len(r.Addresses) > 0 && !sameAddresses(has, r.Addresses):
 		return refuse(BadWish, "the Service asks for %s instead", join(r.Addresses))
-	case a.pool(r.Pool) != nil && !a.pool(r.Pool).containsAll(has):
+	case a.pool(r.Pool) != nil && !a.pool(r.Pool).containsAll(has) && a.presumed(r.Pool, has) == nil:
 		return refuse(BadWish, "the Service asks for pool %s instead", r.Pool)
 	}
 	return a.assign(r, has, true)
@@ -84,7 +85,7 @@ func (a *Allocator) Converge(s *corev1.Service, namespaceLabels map[string]strin
 	case !r.V4 && !r.V6: // the API server has not given it a ClusterIP
 		a.Release(key)
 		return Result{}
-	case len(a.pools) == 0:
+	case len(a.pools)+len(a.unreadable) == 0:
 		a.Release(key)
 		return Result{Refusal: refuse(NoPool, "there are no pools: create an AddressPool")}
 	case refusal != nil:
@@ -112,7 +113,13 @@ func (a *Allocator) converge(r *Request, has []netip.Addr) Result {
 	}
 	if refusal != nil {
 		a.Release(r.Key)
+		if result := a.unmoved(r, has, refusal); result != nil {
+			return *result
+		}
 		return Result{Refusal: refusal, Notes: notes}
+	}
+	if a.presumes(r.Key) {
+		return *a.kept(r.Key, notes...)
 	}
 	if r.dual() && len(addresses) < 2 {
 		_, pool := a.Claimed(r.Key)

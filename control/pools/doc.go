@@ -17,6 +17,8 @@
 //   - An address has one claim, or several whose sharing rules permit all of them together.
 //   - What a Service's status lists stays, as long as a pool has it, is for this Service, and the
 //     Service asks for nothing else. Adopt all Services before the first is allocated for.
+//   - Also while a pool cannot be read and nobody knows what it had: then what no other pool has
+//     stays, and nothing is given from it.
 //   - The same calls in the same order have the same results: where there is a choice, it is made
 //     by priority, then by name, then by address.
 //

@@ -121,7 +121,8 @@ func changes(t *testing.T, seed uint64) (results []string) {
 	services := map[string]*corev1.Service{}
 	for step := range 400 {
 		if step == 0 || random.IntN(20) == 0 {
-			a.SetPools(somePools(t, random, all))
+			list, unreadable := somePools(t, random, all)
+			a.SetPools(list, unreadable...)
 			for _, name := range sorted(services) {
 				a.Adopt(services[name], nil)
 			}
@@ -146,9 +147,13 @@ func changes(t *testing.T, seed uint64) (results []string) {
 	return results
 }
 
-func somePools(t *testing.T, random *rand.Rand, all []pools.Spec) (list []*pools.Pool) {
+func somePools(t *testing.T, random *rand.Rand, all []pools.Spec) (list, unreadable []*pools.Pool) {
 	for i, spec := range all {
-		if random.IntN(4) == 0 {
+		switch random.IntN(8) {
+		case 0:
+			continue
+		case 1:
+			unreadable = append(unreadable, pools.Remains(fmt.Sprint("p", i), pools.Spec{}))
 			continue
 		}
 		p, err := pools.New(fmt.Sprint("p", i), spec)
@@ -157,7 +162,7 @@ func somePools(t *testing.T, random *rand.Rand, all []pools.Spec) (list []*pools
 		}
 		list = append(list, p)
 	}
-	return list
+	return list, unreadable
 }
 
 func sorted(services map[string]*corev1.Service) (names []string) {

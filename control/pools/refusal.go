@@ -14,6 +14,9 @@ const (
 	PoolEmpty Reason = "PoolEmpty"
 	// UnknownPool: no pool has the name that the Service asks for.
 	UnknownPool Reason = "UnknownPool"
+	// PoolInvalid: the pool that the Service asks for, or perhaps has its address from, cannot be
+	// read.
+	PoolInvalid Reason = "PoolInvalid"
 	// PoolNotAllowed: the pool that the Service asks for, or that has its address, is for others.
 	PoolNotAllowed Reason = "PoolNotAllowed"
 	// AddressTaken: another Service has the address, and the two do not share.
