@@ -5,9 +5,12 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"sluice.dev/sluice/control/pulse"
 )
@@ -68,6 +71,37 @@ func (*noted) Changed() <-chan struct{} { return nil }
 func (n *noted) Apply(w *World)         { n.worlds = append(n.worlds, w) }
 func (*noted) Report() Report           { return Report{} }
 func (*noted) Close()                   {}
+
+// kept is a Source with a pool that cannot be read, and was changed before.
+type kept struct{ fixed }
+
+func (kept) Objects() (*Objects, string) {
+	pool := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "sluice.dev/v1alpha1",
+		"kind": "AddressPool", "metadata": map[string]any{"name": "public", "generation": int64(2)},
+		"spec": map[string]any{"addresses": []any{"2001:db8::9-2001:db8::1"}}}}
+	return &Objects{Kinds: []*unstructured.Unstructured{pool}}, ""
+}
+
+// TestUnreadablePool: an announcer that starts while a pool cannot be read withdraws none of its
+// addresses, and says why.
+func TestUnreadablePool(t *testing.T) {
+	t.Parallel()
+	vips := []pulse.VIP{{Address: netip.MustParseAddr("2001:db8::5"), Services: []pulse.Service{{Namespace: "default",
+		Name: "web", Usable: true}}}}
+	n := &noted{}
+	l := New(Config{Log: slog.New(slog.DiscardHandler), Source: kept{}, Hold: time.Minute, Speakers: []Speaker{n},
+		State: filepath.Join(t.TempDir(), "announced.json")})
+	now := time.Now()
+	l.sights = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving, VIPs: vips}, At: now}}
+	l.step(now, true)
+	if len(n.worlds) != 1 || len(n.worlds[0].VIPs) != 1 {
+		t.Fatalf("%+v", n.worlds)
+	}
+	s := n.worlds[0].VIPs[0]
+	if s.Grade != Yes || !strings.Contains(s.Why, "pool public cannot be read") || l.View().VIPs[0].Pool != "public" {
+		t.Errorf("%+v, %+v", s, l.View())
+	}
+}
 
 // TestSessionsBegin: before the gateway is heard speakers know the objects, and have no VIP; but
 // not where the process before announced some, which peers may keep until they are told all.

@@ -3,6 +3,7 @@ package kinds
 import (
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -83,6 +84,73 @@ func TestMistakesMoveNothing(t *testing.T) {
 	}
 	if set, _ = r.Read(nil); len(set.Peers) != 0 {
 		t.Errorf("an object that is gone: %+v", set.Peers)
+	}
+}
+
+// TestUnreadablePools: what a pool has that was never read is not known, so an address that no
+// other pool has may be of it. A pool that was never changed was never in force.
+func TestUnreadablePools(t *testing.T) {
+	t.Parallel()
+	swapped := func(name string, generation int64) *unstructured.Unstructured {
+		o := object(t, own, "AddressPool", name, "{addresses: [198.51.100.0/24, '2001:db8::9-2001:db8::1']}")
+		o.SetLabels(map[string]string{"of": name})
+		o.SetGeneration(generation)
+		return o
+	}
+	good := object(t, own, "AddressPool", "good", "{addresses: [192.0.2.0/24]}")
+	forB := object(t, own, "BGPAdvertisement", "b", "{ipAddressPools: [b]}")
+	forGood := object(t, own, "BGPAdvertisement", "good", "{ipAddressPools: [good]}")
+	labelled := object(t, own, "BGPAdvertisement", "labelled", "{ipAddressPoolSelectors: [{matchLabels: {of: a}}]}")
+	six := netip.MustParseAddr("2001:db8::5")
+	for _, generation := range []int64{0, 1, 2} {
+		set, problems := new(Reader).Read([]*unstructured.Unstructured{good, swapped("a", generation),
+			swapped("b", generation), forB, forGood, labelled})
+		note := "addresses that no other pool has are announced until it can be read"
+		if generation == 1 {
+			note = "it is not used"
+		}
+		if len(problems) < 2 || !strings.Contains(problems[0].Note, note) {
+			t.Errorf("generation %d: %+v", generation, problems)
+		}
+		if p := set.PoolOf(netip.MustParseAddr("192.0.2.5")); p == nil || p.Name != "good" || p.Unreadable {
+			t.Errorf("of a pool that can be read: %+v", p)
+		}
+		p := set.PoolOf(six)
+		if generation == 1 {
+			if p != nil {
+				t.Errorf("a new pool: %+v", p)
+			}
+			continue
+		}
+		if p == nil || !p.Unreadable {
+			t.Fatalf("generation %d: %+v", generation, p)
+		}
+		var about []string
+		for _, a := range set.Advertisements {
+			if a.ForPool(p) {
+				about = append(about, a.Name)
+			}
+		}
+		if strings.Join(about, " ") != "b labelled" {
+			t.Errorf("advertisements of %v: %v", six, about)
+		}
+		if p = set.PoolOf(netip.MustParseAddr("198.51.100.1")); !p.Covers(netip.MustParsePrefix("198.51.100.0/24")) {
+			t.Error("an aggregate in what can be read is not announced")
+		}
+	}
+}
+
+// An object that cannot be used does not displace one that has its name.
+func TestMistakeDisplacesNone(t *testing.T) {
+	t.Parallel()
+	set, problems := new(Reader).Read([]*unstructured.Unstructured{
+		object(t, own, "AddressPool", "public", "{addresses: [192.0.2]}"),
+		object(t, "metallb.io/v1beta1", "IPAddressPool", "public", "{addresses: [192.0.2.0/24]}"),
+		object(t, own, "BGPPeer", "tor", "{myASN: 1}"),
+		object(t, metallb, "BGPPeer", "tor", "{myASN: 1, peerASN: 2, peerAddress: 10.0.0.1}"),
+	})
+	if len(set.Pools) != 1 || len(set.Peers) != 1 || len(problems) != 2 {
+		t.Errorf("%+v, %+v", set, problems)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"reflect"
 	"slices"
@@ -70,7 +71,7 @@ type reading struct {
 }
 
 // Read returns what all objects say together. Objects of sluice.dev come first: where two of a kind
-// have a name, the first one is used.
+// have a name, the first one that can be used is.
 func (r *Reader) Read(objects []*unstructured.Unstructured) (*Set, []Problem) {
 	objects = slices.Clone(objects)
 	slices.SortFunc(objects, func(a, b *unstructured.Unstructured) int {
@@ -80,38 +81,41 @@ func (r *Reader) Read(objects []*unstructured.Unstructured) (*Set, []Problem) {
 	})
 	run := &reading{Reader: r, next: map[Ref]any{}, alias: map[string]Community{}, profiles: map[string]*BFD{}}
 	taken := map[string]bool{}
-	of := func(kinds ...string) (list []*unstructured.Unstructured) {
-		for _, o := range objects {
-			if !slices.Contains(kinds, o.GetKind()) {
-				continue
+	of := func(kinds ...string) iter.Seq[*unstructured.Unstructured] {
+		return func(yield func(*unstructured.Unstructured) bool) {
+			for _, o := range objects {
+				if !slices.Contains(kinds, o.GetKind()) {
+					continue
+				}
+				name := kinds[0] + " " + o.GetName()
+				if taken[name] {
+					run.note(o, NameTaken, "another %s has the name %s, and this one is not used: rename one",
+						o.GetKind(), o.GetName())
+					continue
+				}
+				if !yield(o) {
+					return
+				}
+				_, taken[name] = run.next[RefOf(o)] // one that cannot be used displaces none
 			}
-			if name := kinds[0] + " " + o.GetName(); taken[name] {
-				run.note(o, NameTaken, "another %s has the name %s, and this one is not used: rename one", o.GetKind(),
-					o.GetName())
-				continue
-			} else {
-				taken[name] = true
-			}
-			list = append(list, o)
 		}
-		return list
 	}
 	// What others refer to comes first.
-	for _, o := range of("AddressPool", "IPAddressPool") {
+	for o := range of("AddressPool", "IPAddressPool") {
 		run.pool(o)
 	}
-	for _, o := range of("Community") {
+	for o := range of("Community") {
 		run.community(o)
 	}
-	for _, o := range of("BFDProfile") {
+	for o := range of("BFDProfile") {
 		if b, ok := readOne(run, o, newBFD); ok {
 			run.profiles[o.GetName()] = b
 		}
 	}
-	for _, o := range of("BGPPeer") {
+	for o := range of("BGPPeer") {
 		run.peer(o)
 	}
-	for _, o := range of("BGPAdvertisement") {
+	for o := range of("BGPAdvertisement") {
 		a, ok := readOne(run, o, func(s *AdvertisementSpec) (*Advertisement, error) {
 			return newAdvertisement(o.GetName(), s, run.alias)
 		})
@@ -121,7 +125,7 @@ func (r *Reader) Read(objects []*unstructured.Unstructured) (*Set, []Problem) {
 			run.checkPeers(o, a)
 		}
 	}
-	for _, o := range of("L2Advertisement") {
+	for o := range of("L2Advertisement") {
 		a, ok := readOne(run, o, func(s *L2AdvertisementSpec) (*L2Advertisement, error) {
 			return newL2Advertisement(RefOf(o), s)
 		})
@@ -156,6 +160,8 @@ func readOne[S, T any](r *reading, o *unstructured.Unstructured, make func(*S) (
 		if before, there := r.last[ref].(T); there {
 			value, ok, state = before, true, "what it said before stays in force"
 			r.next[ref] = before
+		} else if wasPool(o) {
+			state = "addresses that no other pool has are announced until it can be read"
 		}
 		r.note(o, Invalid, "%v; %s", err, state)
 		return value, ok
@@ -163,6 +169,11 @@ func readOne[S, T any](r *reading, o *unstructured.Unstructured, make func(*S) (
 	r.next[ref] = value
 	return value, true
 }
+
+// wasPool reports whether an object may have been a pool that could be read, before this process:
+// its specification has changed since it was created, or that is not known, as of one in a file. A
+// pool that is new gives no reason to announce what no pool has.
+func wasPool(o *unstructured.Unstructured) bool { return Pools(o.GetKind()) && o.GetGeneration() != 1 }
 
 // mayBeEmpty are kinds that need no specification.
 var mayBeEmpty = []string{"BGPAdvertisement", "L2Advertisement", "BFDProfile"}
@@ -207,8 +218,16 @@ func typeName(t reflect.Type) string {
 
 func (r *reading) pool(o *unstructured.Unstructured) {
 	p, ok := readOne(r, o, func(s *pools.Spec) (*pools.Pool, error) { return pools.New(o.GetName(), *s) })
-	if ok {
-		r.set.Pools = append(r.set.Pools, &Pool{p, o.GetLabels()})
+	switch {
+	case ok:
+		r.set.Pools = append(r.set.Pools, &Pool{Pool: p, Labels: o.GetLabels()})
+	case wasPool(o):
+		var spec pools.Spec
+		if raw, err := specOf(o); err == nil {
+			_ = decode(raw, &spec) // what can be read of it
+		}
+		r.set.unreadable = append(r.set.unreadable, &Pool{Pool: pools.Remains(o.GetName(), spec), Labels: o.GetLabels(),
+			Unreadable: true})
 	}
 }
 
@@ -264,7 +283,8 @@ func (r *reading) peer(o *unstructured.Unstructured) {
 // checkPools tells which pools of an advertisement are not there.
 func (r *reading) checkPools(o *unstructured.Unstructured, s *Selection) {
 	for _, name := range s.pools {
-		if !slices.ContainsFunc(r.set.Pools, func(p *Pool) bool { return p.Name == name }) {
+		named := func(p *Pool) bool { return p.Name == name }
+		if !slices.ContainsFunc(r.set.Pools, named) && !slices.ContainsFunc(r.set.unreadable, named) {
 			r.note(o, NotFound, "ipAddressPools: there is no pool %s", name)
 		}
 	}
