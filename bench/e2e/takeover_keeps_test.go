@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/control/hostlink"
 	"sluice.dev/sluice/control/pulse"
 )
 
@@ -193,8 +195,9 @@ func TestTakeOverOfStopped(t *testing.T) {
 	}
 }
 
-// TestTakeOverLeavesHostLink: a next process that dies before it owns anything has changed nothing
-// of the host link; one that takes over sets it up, and does not narrow it.
+// TestTakeOverLeavesHostLink: a next process that ends before it owns anything has changed nothing
+// of the host link, nor of the routes to it; one that takes over sets both up, and does not narrow
+// the link.
 func TestTakeOverLeavesHostLink(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, small: true, options: handsOver})
 	const wide, usual = 1700, 1500
@@ -205,38 +208,96 @@ func TestTakeOverLeavesHostLink(t *testing.T) {
 	widen := func(to int) {
 		l.onLink("front0", func(f netlink.Link) error { return netlink.LinkSetMTU(f, to) })
 	}
-	first, left, is := l.gate.PID(), 0, 0
-	for attempt := 0; left != first && attempt < 10; attempt++ { // a fast one has taken over by then
-		widen(wide)
-		l.within("the host link is widened", func() bool { return mtu() == wide })
-		widen(usual) // which the running process does not follow
-		first = l.gate.PID()
-		confined := strings.Count(l.gate.Log(), "msg=confined")
-		if err := l.gate.LaunchNext(); err != nil {
-			t.Fatal(err)
-		}
-		second := l.gate.SecondPID()
-		l.logged("msg=confined", confined+1) // it has found the host link before
-		if err := syscall.Kill(second, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		is = mtu() // at once: the running process repairs it within a second
-		var err error
-		if left, err = l.gate.OneLeft(l.ctx); err != nil {
-			t.Fatalf("%v\n%s", err, l.gate.Log())
-		}
-		l.applied()
+	widen(wide)
+	l.logged("msg=\"host link repaired", 1)
+	widen(usual) // which the running process does not follow
+	ended := false
+	for attempt := 0; !ended && attempt < 10; attempt++ { // a fast one has taken over by then
+		l.addOldRoute() // which the running process does not look for
+		ended = l.nextEnds(func() {
+			if is := mtu(); is != wide {
+				t.Errorf("the MTU is %d after a next process that ended, want %d", is, wide)
+			}
+			if !l.hasOldRoute() {
+				t.Error("a next process that ended has removed a route")
+			}
+		})
 	}
-	if left != first {
-		t.Fatal("no next process died before it had taken over")
-	}
-	if is != wide {
-		t.Errorf("the MTU is %d after a next process that died, want %d", is, wide)
+	if !ended {
+		t.Fatal("no next process ended before it had taken over")
 	}
 	l.next()
 	if is := mtu(); is != wide {
 		t.Errorf("the MTU is %d in the next process, want %d", is, wide)
 	}
+	l.within("the next process removes the route", func() bool { return !l.hasOldRoute() })
 	l.wantServed("by the next process")
 	l.handOverNoMore()
+}
+
+// nextEnds stops the running process while the next one prepares, so that this one ends, and then
+// calls f; the running process goes on afterwards. It is false if the next one has taken over.
+func (l *lab) nextEnds(f func()) bool {
+	l.t.Helper()
+	const confined, taken = "msg=confined", "msg=\"taken over"
+	first, confinements, takeovers := l.gate.PID(), strings.Count(l.gate.Log(), confined),
+		strings.Count(l.gate.Log(), taken)
+	if err := l.gate.LaunchNext(); err != nil {
+		l.t.Fatal(err)
+	}
+	second := l.gate.SecondPID()
+	l.logged(confined, confinements+1) // it has found the host link before
+	ended := false
+	whileStopped(l.t, first, func() {
+		gone := func() bool { return errors.Is(syscall.Kill(second, 0), syscall.ESRCH) }
+		l.eventually(20*time.Second, "the next process ends or has taken over", func() bool {
+			return gone() || strings.Count(l.gate.Log(), taken) > takeovers
+		})
+		if ended = gone(); ended {
+			f()
+		}
+	})
+	if left, err := l.gate.OneLeft(l.ctx); err != nil || ended && left != first {
+		l.t.Fatalf("process %d forwards, %v\n%s", left, err, l.gate.Log())
+	}
+	l.applied()
+	return ended
+}
+
+// whileStopped calls f while a process, which may have ended, is stopped.
+func whileStopped(t *testing.T, pid int, f func()) {
+	t.Helper()
+	signal := func(s syscall.Signal) {
+		if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+			t.Error(err)
+		}
+	}
+	signal(syscall.SIGSTOP)
+	defer signal(syscall.SIGCONT)
+	f()
+}
+
+// addOldRoute adds a route as one for a source address that the configuration does not have any
+// more.
+func (l *lab) addOldRoute() {
+	l.t.Helper()
+	l.onLink("sluice1", func(k netlink.Link) error {
+		return netlink.RouteReplace(
+			&netlink.Route{LinkIndex: k.Attrs().Index, Dst: oldRoute(), Protocol: hostlink.Protocol})
+	})
+}
+
+func (l *lab) hasOldRoute() (has bool) {
+	l.t.Helper()
+	l.onLink("sluice1", func(k netlink.Link) error {
+		routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4,
+			&netlink.Route{LinkIndex: k.Attrs().Index, Dst: oldRoute()}, netlink.RT_FILTER_OIF|netlink.RT_FILTER_DST)
+		has = len(routes) > 0
+		return err
+	})
+	return has
+}
+
+func oldRoute() *net.IPNet {
+	return &net.IPNet{IP: net.IPv4(198, 51, 100, 7).To4(), Mask: net.CIDRMask(32, 32)}
 }

@@ -386,13 +386,21 @@ func (d *Daemon) startControl(ctx context.Context) error {
 		d.applySources()
 	}
 	d.reportLosses(cc.NodeName)
-	d.spawn(func() { d.pins.Run(ctx) })
 	d.readObjects(ctx)
-	d.writeEvents(ctx)
 	d.spawn(func() { _ = d.loop.Run(ctx) })
+	if !d.taking {
+		d.actAlone(ctx)
+	}
+	return nil
+}
+
+// actAlone starts what only one process may do: it changes pins and routes that outlive a process,
+// writes Events and sends checks to endpoints.
+func (d *Daemon) actAlone(ctx context.Context) {
+	d.spawn(func() { d.pins.Run(ctx) })
+	d.writeEvents(ctx)
 	d.spawn(func() { d.checks.Run(ctx) })
 	d.spawn(func() { d.followAddresses(ctx) })
-	return nil
 }
 
 // hasConnections reports whether connections count under a backend's number.

@@ -93,7 +93,7 @@ func (d *Daemon) readObjects(ctx context.Context) {
 // writeEvents starts to write Events about problems. Of two processes only the one that forwards
 // does.
 func (d *Daemon) writeEvents(ctx context.Context) {
-	if k := d.objects.kubernetes; k != nil && d.config.Kubernetes.Events {
+	if k := d.objects.kubernetes; k != nil && d.configuration().Kubernetes.Events {
 		d.spawn(func() { k.RunEvents(ctx, d.loop.Problems) })
 	}
 }

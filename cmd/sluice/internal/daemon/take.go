@@ -381,6 +381,7 @@ func (d *Daemon) persist(ctx context.Context, what string, do func() error) bool
 // openTaken is openPorts for sockets that work already. It continues the kernel program's rules
 // first.
 func (d *Daemon) openTaken(ctx context.Context, lock *os.File) {
+	d.actAlone(ctx)
 	if !d.persist(ctx, "kernel program", func() error { return d.steer.Own(lock) }) {
 		d.steer.Resume() // whoever waits for it ends, too
 		return
@@ -391,7 +392,7 @@ func (d *Daemon) openTaken(ctx context.Context, lock *os.File) {
 	d.beat()
 	d.applySources()
 	d.setUpTaken(ctx)
-	d.objects.ownAddresses(d.config)
+	d.objects.ownAddresses(d.configuration())
 	select {
 	case <-d.loop.Ready():
 	case <-ctx.Done():
