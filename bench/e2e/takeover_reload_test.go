@@ -79,6 +79,17 @@ func TestTakeOverReload(t *testing.T) {
 	if log := l.gate.Log(); !strings.Contains(log, "the running process does not hand over, and goes on: flow table") {
 		t.Errorf("the log does not say why:\n%s", log)
 	}
+	if err := l.gate.WriteConfiguration(l.gate.Configuration() + "metrics: {tokenFile: /none}\n"); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := l.reload(); err == nil {
+		t.Errorf("a reload of a process that cannot start: %q", said)
+	}
+	log := l.gate.Log()
+	if !strings.Contains(log, "the next process cannot take over, and the running one goes on: ") ||
+		strings.Count(log, "the running process does not hand over, and goes on: ") != 1 {
+		t.Errorf("the log has the wrong reason:\n%s", log)
+	}
 	if again, err := l.gate.Client.Status(l.ctx, false); err != nil || again.PID != v.PID {
 		t.Errorf("process %d forwards, %v; want %d", again.PID, err, v.PID)
 	}
@@ -198,5 +209,48 @@ func TestTakeOverRefused(t *testing.T) {
 	}
 	l.answeredAgain(flows, 20*time.Second, "every connection has another answer")
 	l.wantUnbroken(flows, open, "the next process took over by the table")
+	l.handOverNoMore()
+}
+
+// TestTakeOverUnable: a next process that could not start if the running one ended is never ready,
+// also where the two differ: whoever waits for that would end the one that forwards.
+func TestTakeOverUnable(t *testing.T) {
+	if !full() {
+		t.Skip("takes a quarter of a minute; set SLUICE_E2E=full")
+	}
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: handsOver})
+	for _, text := range []string{"metrics: {tokenFile: /none}\n",
+		"metrics: {tokenFile: /none}\nflows: {ipv4: 4096, ipv6: 4096}\n"} {
+		if err := l.gate.WriteConfiguration(l.gate.Configuration() + text); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.gate.LaunchNext(); err != nil {
+			t.Fatal(err)
+		}
+		client := status.NewClient(l.gate.WaitingSocket())
+		var v status.StatusView
+		err := topo.Until(l.ctx, time.Minute, 100*time.Millisecond, func(ctx context.Context) (err error) {
+			if v, err = client.Status(ctx, false); err == nil && (v.TakeOver == nil || v.TakeOver.Asked < 5) {
+				err = fmt.Errorf("not asked five times: %+v", v.TakeOver)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatalf("%v\n%s", err, l.gate.Log())
+		}
+		t.Logf("ready %v: %q, refused %q", v.Ready, v.NotReady, v.TakeOver.Refused)
+		if v.Ready || !strings.Contains(v.TakeOver.Unable, "metrics.tokenFile") {
+			t.Errorf("ready %v, unable %q", v.Ready, v.TakeOver.Unable)
+		}
+		if differs := strings.Contains(text, "flows"); differs != (len(v.TakeOver.Refused) > 0) {
+			t.Errorf("refused: %q", v.TakeOver.Refused)
+		}
+		if err := l.gate.StopSecond(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.gate.WriteConfiguration(l.gate.Configuration()); err != nil {
+		t.Fatal(err)
+	}
 	l.handOverNoMore()
 }

@@ -454,13 +454,13 @@ func TestBadRequests(t *testing.T) {
 		code         int
 		want         string
 	}{
-		{"GET", "/v6/flows?cleint=10.0.0.1", 400, "parameter cleint: is not known"},
-		{"GET", "/v6/flows?client=ten", 400, `parameter client: \"ten\" is no address`},
-		{"GET", "/v6/flows?state=a&state=b", 400, "parameter state is given 2 times"},
-		{"DELETE", "/v6/flows", 400, "give a filter"},
-		{"DELETE", "/v6/flows?all=perhaps", 400, "parameter all"},
-		{"PUT", "/v6/drains/nobody", 400, "is no address"},
-		{"POST", "/v6/stats", 405, "Method Not Allowed"},
+		{"GET", "/v7/flows?cleint=10.0.0.1", 400, "parameter cleint: is not known"},
+		{"GET", "/v7/flows?client=ten", 400, `parameter client: \"ten\" is no address`},
+		{"GET", "/v7/flows?state=a&state=b", 400, "parameter state is given 2 times"},
+		{"DELETE", "/v7/flows", 400, "give a filter"},
+		{"DELETE", "/v7/flows?all=perhaps", 400, "parameter all"},
+		{"PUT", "/v7/drains/nobody", 400, "is no address"},
+		{"POST", "/v7/stats", 405, "Method Not Allowed"},
 		{"GET", "/v1/stats", 404, "404"},
 	} {
 		request, err := http.NewRequestWithContext(t.Context(), q.method, "http://sluice"+q.path, nil)

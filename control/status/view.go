@@ -25,7 +25,8 @@ type TakeOverView struct {
 	Flows     uint64    `json:"flows"`   // that live
 	Packets   uint64    `json:"packets"` // that waited in its rings and queues
 	Refused   []string  `json:"refused,omitempty"`
-	Asked     int       `json:"asked,omitempty"`         // how often the one before has refused
+	Unable    string    `json:"unable,omitempty"`        // what this process itself could not do
+	Asked     int       `json:"asked,omitempty"`         // how often it has asked in vain
 	NotHanded []string  `json:"notHandedOver,omitempty"` // what begins anew
 }
 

@@ -206,6 +206,9 @@ func takeOverRows(r *rows, v *status.TakeOverView) {
 	for _, why := range v.Refused {
 		r.row("Waited:", "the daemon before did not hand over: "+why)
 	}
+	if v.Unable != "" {
+		r.row("Waited:", "this daemon could not take over: "+v.Unable)
+	}
 	if v.At.IsZero() {
 		return
 	}

@@ -118,6 +118,7 @@ type Daemon struct {
 	taking    bool        // it is being asked, and nothing of it may be changed
 	took      atomic.Bool // all that another process had: packets are forwarded
 	takenOver atomic.Pointer[status.TakeOverView]
+	asked     asked
 	hostLock  int // the descriptor of the host link's lock, or -1
 	giving    giving
 

@@ -287,9 +287,9 @@ func (g *giver) Facts(h *handover.Hello) ([]handover.Fact, error) {
 	case d.giving.ending():
 		return nil, errors.New("it is ending")
 	case g.d.giving.vain.tooMany(h.Version, time.Now()) != nil:
-		return nil, g.d.giving.vain.tooMany(h.Version, time.Now())
+		return nil, &handover.BarredError{Reason: g.d.giving.vain.tooMany(h.Version, time.Now()).Error()}
 	case h.Identity != "" && slices.Contains(d.giving.predecessors, h.Identity):
-		return nil, errors.New("it has taken over from that process's pod, which is to end")
+		return nil, &handover.BarredError{Reason: "it has taken over from that process's pod, which is to end"}
 	}
 	if ids := d.stalled(); len(ids) > 0 {
 		return nil, fmt.Errorf("worker %d stands still, and could not be stopped between two packets: see the "+

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,61 +21,8 @@ import (
 	"sluice.dev/sluice/fastpath/xsk"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/xdpprog"
 )
-
-// errNotTaken ends a daemon that was to take over and has prepared for it: what it has opened is
-// the running process's, and must not be touched. The next start is one as after a crash, or waits.
-var errNotTaken = errors.New("not taken over")
-
-// tryTake asks the running process to hand over. It reports whether that did. If it refuses, this
-// process waits for its end.
-func (d *Daemon) tryTake(ctx context.Context, s *standby) (took bool, err error) {
-	u, err := net.DialTimeout("unix", d.config.HandOverSocket(), handover.DefaultTimes.Answer)
-	if err != nil {
-		d.refused([]string{"it has no socket for that, as one that starts, or of a version before: " + err.Error()})
-		return false, nil
-	}
-	c, err := handover.NewConn(u.(*net.UnixConn))
-	if err != nil {
-		u.Close()
-		d.refused([]string{err.Error()})
-		return false, nil
-	}
-	k := &taker{d: d, s: s}
-	from, err := handover.Take(ctx, c, k, status.ThisBuild().String(), handover.DefaultTimes)
-	if err == nil {
-		if err := k.own(); err != nil { // first of all: packets wait
-			return true, err
-		}
-		if err := handover.Running(c, handover.DefaultTimes); err != nil {
-			d.log.Debug("the process before ended at once", "error", err)
-		}
-		d.took.Store(true)
-		d.noteTakeOver(from, k)
-		return true, d.afterTake(c, k)
-	}
-	c.Close()
-	var refused *handover.RefusedError
-	if errors.As(err, &refused) && !k.prepared {
-		k.undo()
-		d.refused(refused.Reasons)
-		return false, nil
-	}
-	return false, fmt.Errorf("%w from the process that runs: %w", errNotTaken, err)
-}
-
-// refused notes why the running process does not hand over.
-func (d *Daemon) refused(reasons []string) {
-	before := d.takenOver.Load()
-	if before == nil {
-		before = &status.TakeOverView{}
-	}
-	if !slices.Equal(before.Refused, reasons) {
-		d.log.Warn("the running process does not hand over: it is asked again, and this one takes over when that has "+
-			"ended", "why", reasons)
-	}
-	d.takenOver.Store(&status.TakeOverView{Refused: reasons, Asked: before.Asked + 1})
-}
 
 // taker implements handover.Taker.
 type taker struct {
@@ -121,6 +67,9 @@ func (k *taker) Lay(context.Context) (err error) {
 		return err
 	}
 	k.program, err = steering.Prepare(c, k.d.log)
+	if errors.Is(err, xdpprog.ErrMisfit) { // a start replaces the maps
+		return &handover.RefusedError{Reasons: []string{err.Error()}}
+	}
 	return err
 }
 
@@ -129,7 +78,7 @@ func (k *taker) undo() {
 	if k.program != nil {
 		_ = k.program.Discard()
 	}
-	k.d.bpffs = nil
+	k.program, k.d.bpffs = nil, nil
 }
 
 // Prepare implements handover.Taker. It goes the way of start, with what is given in place of what

@@ -13,13 +13,9 @@ var _ status.Gateway = (*standby)(nil)
 // errWaits is the answer to what only a gateway that forwards can do.
 func (s *standby) errWaits() error { return errors.New(s.why() + ": ask that one") }
 
-// readyWhenRefused is how often the running process must have refused to hand over, a quarter of a
-// minute after the first time, for the waiting one to be ready.
-const readyWhenRefused = 5
-
 // Status implements status.Gateway. One that was to take over and is refused is as ready as it can
 // be: a rolling update that starts it beside the other one ends that one then, which is what it
-// waits for.
+// waits for. One that cannot start is not: that would end the one that forwards for nothing.
 func (s *standby) Status() status.StatusView {
 	d, st := s.d, s.loop.Status()
 	node, _ := d.config.Node() // checked at start
@@ -28,8 +24,11 @@ func (s *standby) Status() status.StatusView {
 		Config: d.configView(), Sources: d.sourceViews(st), Problems: status.ProblemViews(st.Problems),
 		TakeOver: d.takenOver.Load(),
 	}
-	if v.Ready = v.TakeOver != nil && v.TakeOver.Asked >= readyWhenRefused; !v.Ready {
+	if v.Ready = d.asked.ready.Load(); !v.Ready {
 		v.NotReady = []string{s.why()}
+		if v.TakeOver != nil && v.TakeOver.Unable != "" {
+			v.NotReady = append(v.NotReady, "this process cannot take over: "+v.TakeOver.Unable)
+		}
 	}
 	return v
 }

@@ -151,6 +151,9 @@ func (c *Conn) sendFiles(files []int, within time.Duration) error {
 	return nil
 }
 
+// errNoFiles is returned by receiveFiles if the kernel gave this process not all that was sent.
+var errNoFiles = errors.New("a message without its files: may this process have so many open (ulimit -n)?")
+
 // receiveFiles receives n descriptors. They are closed with the next program (close-on-exec).
 func (c *Conn) receiveFiles(n int, within time.Duration) (files []int, err error) {
 	if n < 0 || n > maxFiles {
@@ -186,7 +189,7 @@ func (c *Conn) receiveFiles(n int, within time.Duration) (files []int, err error
 			files = append(files, more...)
 		}
 		if m[0] != carry || len(messages) == 0 || flags&unix.MSG_CTRUNC != 0 {
-			return files, errors.New("a message without its files: may this process have so many open (ulimit -n)?")
+			return files, errNoFiles
 		}
 	}
 	if len(files) != n {

@@ -56,6 +56,7 @@ type Hello struct {
 type answer struct {
 	Version string
 	Refused []string // why it does not give; empty if it does
+	Barred  bool     // it is refused for what the next process is, or its version did
 	Offer   []byte
 	Files   int // that follow
 }
@@ -63,7 +64,7 @@ type answer struct {
 // Giver is the running process.
 type Giver interface {
 	// Facts returns the facts of this process, or an error if it cannot give now to the process
-	// that says hello.
+	// that says hello: a BarredError if that is because of that one.
 	Facts(h *Hello) ([]Fact, error)
 	// Offer makes sure that nothing but flows and packets changes until Continue, and describes
 	// what is given. The files stay the giver's.
@@ -78,7 +79,8 @@ type Giver interface {
 type Taker interface {
 	// Facts returns the facts of this process, and its identity.
 	Facts() (facts []Fact, identity string, err error)
-	// Lay does what takes long and changes nothing.
+	// Lay does what takes long and changes nothing. A RefusedError says that the two processes
+	// differ in what both must have alike; another error is of this one.
 	Lay(ctx context.Context) error
 	// Prepare maps what is offered. The files are the taker's from then on.
 	Prepare(ctx context.Context, offer []byte, files []int) error
@@ -101,12 +103,30 @@ type Times struct {
 var DefaultTimes = Times{Answer: 5 * time.Second, Lay: time.Minute, Prepare: 10 * time.Second, Assume: time.Second,
 	Run: 100 * time.Millisecond}
 
-// RefusedError says why the running process does not give. Nothing has been changed.
-type RefusedError struct{ Reasons []string }
+// RefusedError says why the running process does not give. Nothing has been changed. The next one
+// can start once that one has ended, unless it is Barred.
+type RefusedError struct {
+	Reasons []string
+	Barred  bool // for what the next process is, or its version did
+}
 
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the running process does not hand over: %s", e.Reasons)
 }
+
+// UnableError says what the next process itself cannot do. Nothing has been changed. It could not
+// start either if the running one had ended.
+type UnableError struct{ Err error }
+
+func (e *UnableError) Error() string { return "this process cannot take over: " + e.Err.Error() }
+
+// Unwrap returns what it cannot do.
+func (e *UnableError) Unwrap() error { return e.Err }
+
+// BarredError is why the running process gives nothing to one that says hello, whatever it has.
+type BarredError struct{ Reason string }
+
+func (e *BarredError) Error() string { return e.Reason }
 
 // Give gives what the process has to the one at the other end. It reports whether that has it now:
 // then this process must end without touching anything. Otherwise it goes on as before, and the
@@ -121,11 +141,13 @@ func Give(ctx context.Context, c *Conn, g Giver, version string, t Times) (gave 
 	if err != nil {
 		reasons = []string{err.Error()}
 	}
-	if err := c.send(&answer{Version: version, Refused: reasons}, t.Answer); err != nil {
+	var barred *BarredError
+	isBarred := errors.As(err, &barred)
+	if err := c.send(&answer{Version: version, Refused: reasons, Barred: isBarred}, t.Answer); err != nil {
 		return false, fmt.Errorf("answer to hello: %w", err)
 	}
 	if len(reasons) > 0 {
-		return false, &RefusedError{reasons}
+		return false, &RefusedError{reasons, isBarred}
 	}
 	if err := c.receiveByte(ask, t.Lay); err != nil {
 		return false, err
@@ -203,13 +225,13 @@ func compare(h *Hello, ours []Fact) (reasons []string) {
 }
 
 // Take takes what the process at the other end has, and returns that one's version. After a
-// RefusedError nothing has been changed. After another error Prepare may have been called: then the
-// other process has all or has died, and this one must end. Without an error the workers must run
-// at once, and then Running be called. It takes nothing once ctx is done.
+// RefusedError or an UnableError nothing has been changed. After another error Prepare may have
+// been called: then the other process has all or has died, and this one must end. Without an error
+// the workers must run at once, and then Running be called. It takes nothing once ctx is done.
 func Take(ctx context.Context, c *Conn, k Taker, version string, t Times) (from string, err error) {
 	facts, identity, err := k.Facts()
 	if err != nil {
-		return "", refusal(err)
+		return "", &UnableError{err}
 	}
 	a, err := question(c, &Hello{Protocol, version, identity, facts}, t)
 	if err != nil {
@@ -217,7 +239,11 @@ func Take(ctx context.Context, c *Conn, k Taker, version string, t Times) (from 
 	}
 	from = a.Version
 	if err := k.Lay(ctx); err != nil {
-		return from, refusal(err)
+		var differs *RefusedError
+		if errors.As(err, &differs) {
+			return from, differs
+		}
+		return from, &UnableError{err}
 	}
 	if err := c.sendByte(ask, t.Answer); err != nil {
 		return from, refusal(fmt.Errorf("ask: %w", err))
@@ -226,6 +252,9 @@ func Take(ctx context.Context, c *Conn, k Taker, version string, t Times) (from 
 		return from, err
 	}
 	files, err := c.receiveFiles(a.Files, t.Answer)
+	if errors.Is(err, errNoFiles) {
+		return from, &UnableError{err}
+	}
 	if err != nil {
 		return from, refusal(fmt.Errorf("files: %w", err))
 	}
@@ -270,9 +299,9 @@ func answered(c *Conn, within time.Duration) (a answer, err error) {
 		return a, refusal(fmt.Errorf("no answer: %w", err))
 	}
 	if len(a.Refused) > 0 {
-		return a, &RefusedError{a.Refused}
+		return a, &RefusedError{a.Refused, a.Barred}
 	}
 	return a, nil
 }
 
-func refusal(err error) error { return &RefusedError{[]string{err.Error()}} }
+func refusal(err error) error { return &RefusedError{Reasons: []string{err.Error()}} }

@@ -154,6 +154,41 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestRefusedByWhom: who takes can tell a difference of the two, which ends with the running one,
+// from what is its own, and from what its version did.
+func TestRefusedByWhom(t *testing.T) {
+	misfit := &RefusedError{Reasons: []string{"the maps are another version's"}}
+	for _, c := range []struct {
+		name, at string
+		err      error
+		barred   bool
+	}{
+		{"starts", "facts", errors.New("it is starting"), false},
+		{"barred", "facts", &BarredError{"3 attempts failed"}, true},
+		{"offers nothing", "offer", errors.New("ports do not stand still"), false},
+		{"maps differ", "lay", fmt.Errorf("lay: %w", misfit), false},
+	} {
+		g, k := &fake{}, &fake{}
+		fail := func(call string) error {
+			if call == c.at {
+				return c.err
+			}
+			return nil
+		}
+		if c.at == "lay" {
+			k.at = fail
+		} else {
+			g.at = fail
+		}
+		o := run(t, g, k, testTimes, testTimes)
+		var refused *RefusedError
+		var unable *UnableError
+		if !errors.As(o.takeErr, &refused) || refused.Barred != c.barred || errors.As(o.takeErr, &unable) {
+			t.Errorf("%s: %v, want a refusal, barred %v", c.name, o.takeErr, c.barred)
+		}
+	}
+}
+
 // TestDeathAtEachMessage: whichever side fails or dies, wherever: one has all in the end, never
 // both and never neither of those that live.
 func TestDeathAtEachMessage(t *testing.T) {
@@ -189,8 +224,13 @@ func TestDeathAtEachMessage(t *testing.T) {
 					t.Errorf("giver: %v", g.calls)
 				}
 				var refused *RefusedError
-				if early := !slices.Contains(k.calls, "prepare"); early != errors.As(o.takeErr, &refused) {
+				var unable *UnableError
+				waits, itself := errors.As(o.takeErr, &refused), errors.As(o.takeErr, &unable)
+				if early := !slices.Contains(k.calls, "prepare"); early != (waits || itself) {
 					t.Errorf("taker: %v, %v: it goes on waiting only where nothing was prepared", k.calls, o.takeErr)
+				}
+				if own := at == "lay" || side == "taker" && at == "facts"; own != itself || itself && waits {
+					t.Errorf("refused %v, unable itself %v, by %v", waits, itself, o.takeErr)
 				}
 			})
 		}

@@ -106,8 +106,8 @@ func withoutNotify(env []string) (rest []string) {
 // the manager knows the next one it has none, and waits only for this one.
 const lookEvery = 10 * time.Millisecond
 
-// refusals are how often the running process must have refused, some three seconds after the first
-// time, for the next one to be ended: what passes has passed by then.
+// refusals are how often the next process must have asked in vain, some three seconds after the
+// first time, for it to be ended: what passes has passed by then.
 const refusals = 3
 
 // await waits until the process owns the status socket.
@@ -119,10 +119,10 @@ func (n *next) await(ctx context.Context) error {
 		if n.owns() {
 			return nil
 		}
-		if v, ok := n.waits(ctx); ok && v.TakeOver != nil && len(v.TakeOver.Refused) > 0 {
-			said = strings.Join(v.TakeOver.Refused, "; ")
+		if v, ok := n.waits(ctx); ok && v.TakeOver != nil && v.TakeOver.Asked > 0 {
+			said = vain(v.TakeOver)
 			if v.TakeOver.Asked >= refusals {
-				return fmt.Errorf("the running process does not hand over, and goes on: %s", said)
+				return errors.New(said)
 			}
 		}
 		select {
@@ -140,6 +140,14 @@ func (n *next) await(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// vain says why a process that has asked was given nothing.
+func vain(v *status.TakeOverView) string {
+	if v.Unable != "" {
+		return "the next process cannot take over, and the running one goes on: " + v.Unable
+	}
+	return "the running process does not hand over, and goes on: " + strings.Join(v.Refused, "; ")
 }
 
 func (n *next) pid() int { return n.cmd.Process.Pid }

@@ -28,6 +28,7 @@ const (
 const (
 	takes     = "takes over"
 	refused   = "is refused"
+	unable    = "cannot take over itself"
 	hesitates = "is refused once, and takes over"
 	dies      = "dies"
 	waits     = "waits"
@@ -58,12 +59,15 @@ func behave(what, dir string) int {
 		if asked > 0 {
 			g.StatusView.TakeOver = &status.TakeOverView{Refused: []string{"frames: another size"}, Asked: asked}
 		}
+		if what == unable {
+			g.StatusView.TakeOver = &status.TakeOverView{Unable: "no interface eth5", Asked: asked}
+		}
 		go func() { _ = status.NewServer(g, slog.New(slog.DiscardHandler)).Serve(l) }()
 	}
 	switch what {
 	case dies:
 		return 7
-	case refused:
+	case refused, unable:
 		serve(waitingSocket(dir), refusals)
 	case hesitates:
 		serve(waitingSocket(dir), 1)
@@ -87,6 +91,7 @@ func TestRun(t *testing.T) {
 	}{
 		{takes, "", time.Minute}, {hesitates, "", time.Minute},
 		{refused, "does not hand over, and goes on: frames: another size", time.Minute},
+		{unable, "the next process cannot take over, and the running one goes on: no interface eth5", time.Minute},
 		{dies, "exit status 7", time.Minute},
 		{waits, "has not taken over within 200ms", 200 * time.Millisecond},
 	} {
