@@ -183,11 +183,9 @@ func Give(ctx context.Context, c *Conn, g Giver, version string, t Times) (gave 
 // finish sends the state and waits for taken. After a deadline it makes sure that taken cannot be
 // sent any more, and sees whether it was.
 func finish(c *Conn, state []byte, t Times) (gave bool, err error) {
-	if err := c.send(&state, t.Assume); err != nil {
-		return false, fmt.Errorf("state: %w", err)
-	}
-	err = c.receiveByte(taken, t.Assume)
-	if err == nil {
+	if err = c.send(&state, t.Assume); err != nil {
+		err = fmt.Errorf("state: %w", err)
+	} else if err = c.receiveByte(taken, t.Assume); err == nil {
 		return true, nil
 	}
 	if e := c.refuseMore(); e != nil {

@@ -338,29 +338,25 @@ func TestStoppedTaker(t *testing.T) {
 }
 
 // TestTakenBeforeTheDeadlineIsRead: the running process was stopped while taken was sent. Its
-// deadline is over when it goes on, and yet it must see that it has given.
+// deadline is over when it goes on, and yet it must see that it has given. Where taken was not
+// sent, it cannot be any more.
 func TestTakenBeforeTheDeadlineIsRead(t *testing.T) {
-	a, b := pair(t)
-	state := []byte("where")
-	times := testTimes
-	times.Assume = time.Nanosecond // over before the first look
-	if err := b.sendByte(taken, time.Second); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.send(&state, time.Second); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.receiveByte(taken, -time.Second); err == nil {
-		t.Fatal("no deadline")
-	}
-	if err := a.refuseMore(); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.receiveByte(taken, time.Second); err != nil {
-		t.Errorf("what was sent before is lost: %v", err)
-	}
-	if err := b.sendByte(taken, time.Second); !errors.Is(err, unix.EPIPE) {
-		t.Errorf("sent afterwards: %v", err)
+	for _, sent := range []bool{true, false} {
+		a, b := pair(t)
+		times := testTimes
+		times.Assume = time.Nanosecond // over before the first look
+		if sent {
+			if err := b.sendByte(taken, time.Second); err != nil {
+				t.Fatal(err)
+			}
+		}
+		gave, err := finish(a, []byte("where"), times)
+		if gave != sent || gave != (err == nil) {
+			t.Errorf("taken was sent before: %v; gave %v, %v", sent, gave, err)
+		}
+		if err := b.sendByte(taken, time.Second); !errors.Is(err, unix.EPIPE) {
+			t.Errorf("sent afterwards: %v", err)
+		}
 	}
 }
 
