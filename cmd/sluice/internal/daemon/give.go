@@ -232,15 +232,13 @@ func (d *Daemon) give(ctx context.Context, u *net.UnixConn) (gave bool) {
 	} else {
 		d.log.Warn("a next process did not take over; this one goes on", "error", err)
 	}
-	if g.offered {
-		d.giving.vain.note(g.version, time.Now())
-	}
+	d.giving.vain.note(g.version, err, time.Now())
 	return false
 }
 
-// attempts are those of one version that got an offer and did not take over. Each stops the control
-// loop for a moment, and maybe the workers: whoever supervises a next process that cannot take over
-// starts it again without end.
+// attempts are those of one version that got an offer and failed (handover.PeerError). Each stops
+// the control loop for a moment, and maybe the workers: whoever supervises a next process that
+// cannot take over starts it again without end.
 type attempts struct {
 	version string
 	n       int
@@ -252,7 +250,12 @@ const (
 	restAfter    = 10 * time.Minute
 )
 
-func (a *attempts) note(version string, now time.Time) {
+// note counts an attempt that ended with err, if that is the other side's.
+func (a *attempts) note(version string, err error, now time.Time) {
+	var peer *handover.PeerError
+	if !errors.As(err, &peer) {
+		return
+	}
 	if a.version != version || now.Sub(a.last) > restAfter {
 		*a = attempts{version: version}
 	}
@@ -385,7 +388,11 @@ func (g *giver) Stop(ctx context.Context) ([]byte, error) {
 	g.stopped = true
 	var s state
 	var err error
-	if s.Custody, s.StoppedAt, err = d.workers.Pause(handover.DefaultTimes.Assume); err != nil {
+	within := handover.DefaultTimes.Assume
+	if deadline, ok := ctx.Deadline(); ok {
+		within = time.Until(deadline)
+	}
+	if s.Custody, s.StoppedAt, err = d.workers.Pause(within); err != nil {
 		return nil, fmt.Errorf("workers do not stop: %w", err)
 	}
 	s.PausedAt = boottime.Nanos()

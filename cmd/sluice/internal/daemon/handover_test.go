@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -202,16 +203,18 @@ func socketPair(t *testing.T) *net.UnixConn {
 }
 
 // TestAttempts: a version that fails three times after the offer is refused for a while, others are
-// not.
+// not. What failed on this side does not count.
 func TestAttempts(t *testing.T) {
 	var a attempts
+	failed, own := &handover.PeerError{Err: io.EOF}, errors.New("worker 1 does not stop")
 	now := time.Unix(1e9, 0)
 	for n := range mostAttempts {
 		if err := a.tooMany("v2", now); err != nil {
 			t.Errorf("after %d attempts: %v", n, err)
 		}
 		now = now.Add(time.Minute)
-		a.note("v2", now)
+		a.note("v2", own, now)
+		a.note("v2", failed, now)
 	}
 	if a.tooMany("v2", now.Add(restAfter)) == nil || a.tooMany("v3", now) != nil {
 		t.Error("want v2 refused, and v3 not")
@@ -219,7 +222,10 @@ func TestAttempts(t *testing.T) {
 	if err := a.tooMany("v2", now.Add(restAfter+1)); err != nil {
 		t.Errorf("after %v: %v", restAfter, err)
 	}
-	if a.note("v3", now); a.tooMany("v2", now) != nil {
+	if a.note("v3", own, now); a.tooMany("v2", now) == nil {
+		t.Error("an error of this side ends the rest of v2")
+	}
+	if a.note("v3", failed, now); a.tooMany("v2", now) != nil {
 		t.Error("v2 is refused after an attempt of another version")
 	}
 }

@@ -33,6 +33,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -69,7 +70,8 @@ type Giver interface {
 	// Offer makes sure that nothing but flows and packets changes until Continue, and describes
 	// what is given. The files stay the giver's.
 	Offer(ctx context.Context) (offer []byte, files []int, err error)
-	// Stop stops the workers, and returns their state.
+	// Stop stops the workers, and returns their state, which is not empty. The ctx has the deadline
+	// for all that packets wait for.
 	Stop(ctx context.Context) (state []byte, err error)
 	// Continue undoes Offer and Stop, whichever were called.
 	Continue()
@@ -94,12 +96,12 @@ type Times struct {
 	Answer  time.Duration // for a message that takes no work
 	Lay     time.Duration // the giver: for ask, while it works as always
 	Prepare time.Duration // the giver: for ready, while its control loop stands still
-	Assume  time.Duration // the giver: for taken, while packets wait
+	Assume  time.Duration // the giver: from Stop until taken is here, while packets wait
 	Run     time.Duration // the giver: for running, when it has given all
 }
 
-// DefaultTimes are those of processes that work. Packets wait at most for Assume, until the giver's
-// workers go on.
+// DefaultTimes are those of processes that work. Where nothing is taken, packets wait for Assume,
+// and until the giver's workers go on.
 var DefaultTimes = Times{Answer: 5 * time.Second, Lay: time.Minute, Prepare: 10 * time.Second, Assume: time.Second,
 	Run: 100 * time.Millisecond}
 
@@ -127,6 +129,14 @@ func (e *UnableError) Unwrap() error { return e.Err }
 type BarredError struct{ Reason string }
 
 func (e *BarredError) Error() string { return e.Reason }
+
+// PeerError says that the next process had the offer, and died, or did not go on in time.
+type PeerError struct{ Err error }
+
+func (e *PeerError) Error() string { return e.Err.Error() }
+
+// Unwrap returns what did not come.
+func (e *PeerError) Unwrap() error { return e.Err }
 
 // Give gives what the process has to the one at the other end. It reports whether that has it now:
 // then this process must end without touching anything. Otherwise it goes on as before, and the
@@ -168,24 +178,31 @@ func Give(ctx context.Context, c *Conn, g Giver, version string, t Times) (gave 
 		return false, fmt.Errorf("files: %w", err)
 	}
 	if err := c.receiveByte(ready, t.Prepare); err != nil {
-		return false, err
+		return false, &PeerError{err}
 	}
-	state, err := g.Stop(ctx)
+	deadline := time.Now().Add(t.Assume)
+	until, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	state, err := g.Stop(until)
 	if err != nil {
-		return false, err
+		return false, errors.Join(err, c.send(&[]byte{}, t.Answer),
+			c.send(&answer{Refused: []string{err.Error()}}, t.Answer))
 	}
-	if gave, err = finish(c, state, t); gave {
+	left := time.Until(deadline)
+	if gave, err = finish(c, state, deadline, t); gave {
 		_ = c.receiveByte(running, t.Run) // see the package comment: a version before does not send it
+	} else if left > t.Assume/2 { // or its time was this one's
+		err = &PeerError{err}
 	}
 	return gave, err
 }
 
-// finish sends the state and waits for taken. After a deadline it makes sure that taken cannot be
+// finish sends the state and waits for taken. After the deadline it makes sure that taken cannot be
 // sent any more, and sees whether it was.
-func finish(c *Conn, state []byte, t Times) (gave bool, err error) {
-	if err = c.send(&state, t.Assume); err != nil {
+func finish(c *Conn, state []byte, deadline time.Time, t Times) (gave bool, err error) {
+	if err = c.send(&state, time.Until(deadline)); err != nil {
 		err = fmt.Errorf("state: %w", err)
-	} else if err = c.receiveByte(taken, t.Assume); err == nil {
+	} else if err = c.receiveByte(taken, time.Until(deadline)); err == nil {
 		return true, nil
 	}
 	if e := c.refuseMore(); e != nil {
@@ -269,6 +286,9 @@ func Take(ctx context.Context, c *Conn, k Taker, version string, t Times) (from 
 	if err := c.receive(&state, t.Answer); err != nil {
 		return from, fmt.Errorf("state: %w", err)
 	}
+	if len(state) == 0 {
+		return from, fmt.Errorf("state: %w", whyNone(c, t))
+	}
 	if err := k.Assume(state); err != nil {
 		return from, err
 	}
@@ -300,6 +320,16 @@ func answered(c *Conn, within time.Duration) (a answer, err error) {
 		return a, &RefusedError{a.Refused, a.Barred}
 	}
 	return a, nil
+}
+
+// whyNone receives why the running process has no state to give. This one has prepared, so it is no
+// RefusedError.
+func whyNone(c *Conn, t Times) error {
+	var a answer
+	if err := c.receive(&a, t.Answer); err != nil {
+		return err
+	}
+	return fmt.Errorf("the running process has none: %s", strings.Join(a.Refused, "; "))
 }
 
 func refusal(err error) error { return &RefusedError{Reasons: []string{err.Error()}} }

@@ -337,20 +337,84 @@ func TestStoppedTaker(t *testing.T) {
 	}
 }
 
+// TestWhoFailedAfterTheOffer: the running process counts only what the next one did not do. That
+// one hears why the other one could not go on.
+func TestWhoFailedAfterTheOffer(t *testing.T) {
+	failed := errors.New("worker 1 does not stop")
+	for _, c := range []struct {
+		side, at string
+		peer     bool
+	}{
+		{"giver", "offer", false}, {"giver", "stop", false}, {"taker", "lay", false}, {"taker", "prepare", true},
+		{"taker", "assume", true},
+	} {
+		sides := map[string]*fake{"giver": {}, "taker": {}}
+		sides[c.side].at = func(call string) error {
+			if call == c.at {
+				return failed
+			}
+			return nil
+		}
+		o := run(t, sides["giver"], sides["taker"], testTimes, testTimes)
+		var peer *PeerError
+		if o.gave || errors.As(o.giveErr, &peer) != c.peer {
+			t.Errorf("%s at %s: gave %v, %v, the next process to blame: want %v", c.side, c.at, o.gave, o.giveErr,
+				c.peer)
+		}
+		if !strings.Contains(fmt.Sprint(o.takeErr), failed.Error()) {
+			t.Errorf("%s at %s: the next process has only %v", c.side, c.at, o.takeErr)
+		}
+	}
+}
+
+// TestOneDeadline: packets wait for Assume in all, whatever of the steps takes long. Where the
+// running process itself took most of it, the next one is not to blame.
+func TestOneDeadline(t *testing.T) {
+	times := testTimes
+	times.Assume = 400 * time.Millisecond
+	for _, slow := range []string{"stop", "taken"} {
+		g := &fake{}
+		var stopped, wentOn time.Time
+		g.at = func(call string) error {
+			switch call {
+			case "stop":
+				if stopped = time.Now(); slow == "stop" {
+					time.Sleep(times.Assume * 3 / 4)
+				}
+			case "continue":
+				wentOn = time.Now()
+			}
+			return nil
+		}
+		k := &fake{at: func(call string) error {
+			if call == "assume" {
+				time.Sleep(2 * times.Assume)
+			}
+			return nil
+		}}
+		o := run(t, g, k, times, testTimes)
+		var peer *PeerError
+		if o.gave || errors.As(o.giveErr, &peer) != (slow == "taken") {
+			t.Errorf("%s: gave %v, %v", slow, o.gave, o.giveErr)
+		}
+		if waited := wentOn.Sub(stopped); waited < times.Assume || waited > times.Assume*8/5 {
+			t.Errorf("%s: packets waited %v, want %v", slow, waited, times.Assume)
+		}
+	}
+}
+
 // TestTakenBeforeTheDeadlineIsRead: the running process was stopped while taken was sent. Its
 // deadline is over when it goes on, and yet it must see that it has given. Where taken was not
 // sent, it cannot be any more.
 func TestTakenBeforeTheDeadlineIsRead(t *testing.T) {
 	for _, sent := range []bool{true, false} {
 		a, b := pair(t)
-		times := testTimes
-		times.Assume = time.Nanosecond // over before the first look
 		if sent {
 			if err := b.sendByte(taken, time.Second); err != nil {
 				t.Fatal(err)
 			}
 		}
-		gave, err := finish(a, []byte("where"), times)
+		gave, err := finish(a, []byte("where"), time.Now().Add(time.Nanosecond), testTimes)
 		if gave != sent || gave != (err == nil) {
 			t.Errorf("taken was sent before: %v; gave %v, %v", sent, gave, err)
 		}
