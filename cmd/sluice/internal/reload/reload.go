@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
 )
@@ -51,22 +53,29 @@ func Daemon(ctx context.Context, file string) error {
 	})
 }
 
-// Run starts the next process and returns once that has what the running one had, or forwards
-// because none ran. After an error it has ended, and the running one goes on.
+// Run starts the next process and returns once that has what the running one had. After an error
+// that one has ended, and the running one goes on; but where the running one has ended, the next
+// one is the only one, and stays.
 func Run(ctx context.Context, c Config) error {
-	switch pid, err := status.PeerPID(c.StatusSocket); {
+	pid, err := status.PeerPID(c.StatusSocket)
+	switch {
 	case err != nil:
 		return fmt.Errorf("there is no daemon to take over from: %w", err)
 	case pid == 0:
 		return errors.New("the daemon that runs is in another container: let a pod of its own take over")
 	}
-	n := next{Config: c, ended: make(chan error, 1)}
+	before, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return fmt.Errorf("there is no daemon to take over from: process %d: %w", pid, err)
+	}
+	defer unix.Close(before)
+	n := next{Config: c, before: before, ended: make(chan error, 1)}
 	if err := n.start(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.Within)
+	within, cancel := context.WithTimeout(ctx, c.Within)
 	defer cancel()
-	if err := n.await(ctx); err != nil {
+	if err := n.await(within); err != nil {
 		return n.end(err)
 	}
 	return n.notify()
@@ -75,8 +84,10 @@ func Run(ctx context.Context, c Config) error {
 // next is the process that is to take over.
 type next struct {
 	Config
-	cmd   *exec.Cmd
-	ended chan error
+	before int // a descriptor of the process that ran (pidfd_open(2))
+	cmd    *exec.Cmd
+	ended  chan error
+	waited bool // it had the socket of one that waits
 }
 
 // start starts it in a session of its own, with this process's output: it stays when this one ends.
@@ -131,6 +142,9 @@ func (n *next) await(ctx context.Context) error {
 			if err == nil {
 				err = errors.New("exit status 0")
 			}
+			if n.alone() {
+				return fmt.Errorf("the next process ended, and so has the one before; its log says why: %w", err)
+			}
 			return fmt.Errorf("the next process ended, and the running one goes on; its log says why: %w", err)
 		case <-ctx.Done():
 			if said == "" {
@@ -158,9 +172,25 @@ func (n *next) owns() bool {
 	return err == nil && pid == n.pid()
 }
 
+// alone reports whether the process that ran has ended: then the next one has all, or starts.
+func (n *next) alone() bool {
+	p := []unix.PollFd{{Fd: int32(n.before), Events: unix.POLLIN}}
+	ready, err := unix.Poll(p, 0)
+	return err == nil && ready > 0
+}
+
+// isWaiting reports whether the process waits for the running one, which it does until it is given
+// something.
+func (n *next) isWaiting() bool {
+	pid, err := status.PeerPID(n.WaitingSocket)
+	waits := err == nil && pid == n.pid()
+	n.waited = n.waited || waits
+	return waits
+}
+
 // waits asks the process while it waits for the running one.
 func (n *next) waits(ctx context.Context) (v status.StatusView, ok bool) {
-	if pid, err := status.PeerPID(n.WaitingSocket); err != nil || pid != n.pid() {
+	if !n.isWaiting() {
 		return v, false
 	}
 	client := status.NewClient(n.WaitingSocket)
@@ -190,8 +220,36 @@ func (n *next) notify() error {
 // endWithin is how long a process that does not take over may take to end.
 const endWithin = 20 * time.Second
 
+// decideWithin is how long a hand-over takes at most from the offer on (handover.DefaultTimes): ten
+// seconds to prepare, and one while packets wait.
+const decideWithin = 12 * time.Second
+
+// stays reports whether the next process is the one that forwards, or will. While it is being given
+// what the running one has, that is not decided: SIGTERM could end the one that has just got all,
+// after the running one has given it. So it waits for that. One that waits for the running one is
+// far from it.
+func (n *next) stays() bool {
+	for deadline := time.Now().Add(decideWithin); ; time.Sleep(lookEvery) {
+		switch {
+		case len(n.ended) > 0:
+			return false
+		case n.alone() || n.owns():
+			return true
+		case n.isWaiting() || !n.waited || time.Now().After(deadline):
+			return false
+		}
+	}
+}
+
 // end ends the process, unless it has taken over after all, and returns why.
 func (n *next) end(why error) error {
+	if n.stays() {
+		if n.owns() {
+			return n.notify()
+		}
+		return errors.Join(fmt.Errorf("the process before has ended, and the next one, %d, stays in its place: %w",
+			n.pid(), why), n.notify())
+	}
 	_ = n.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	select {
 	case <-n.ended:

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -32,6 +33,10 @@ const (
 	hesitates = "is refused once, and takes over"
 	dies      = "dies"
 	waits     = "waits"
+	takesLate = "is taking over when it is to be ended"
+	follows   = "is alone, and has not the socket"
+
+	runs = "is the running one" // until SIGTERM
 )
 
 func TestMain(m *testing.M) {
@@ -44,16 +49,32 @@ func TestMain(m *testing.M) {
 func statusSocket(dir string) string  { return filepath.Join(dir, "status.sock") }
 func waitingSocket(dir string) string { return filepath.Join(dir, "waiting.sock") }
 
+// listener says when somebody has connected.
+type listener struct {
+	net.Listener
+	met chan struct{}
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	select {
+	case l.met <- struct{}{}:
+	default:
+	}
+	return c, err
+}
+
 // behave is the next daemon until SIGTERM.
 func behave(what, dir string) int {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGTERM)
 	fmt.Fprintln(os.Stderr, "NOTIFY_SOCKET is", os.Getenv("NOTIFY_SOCKET"))
-	serve := func(path string, asked int) {
-		l, err := net.Listen("unix", path)
+	serve := func(path string, asked int) *listener {
+		u, err := net.Listen("unix", path)
 		if err != nil {
 			panic(err)
 		}
+		l := &listener{Listener: u, met: make(chan struct{}, 1)}
 		g := statustest.New()
 		g.StatusView.PID = os.Getpid()
 		if asked > 0 {
@@ -63,6 +84,7 @@ func behave(what, dir string) int {
 			g.StatusView.TakeOver = &status.TakeOverView{Unable: "no interface eth5", Asked: asked}
 		}
 		go func() { _ = status.NewServer(g, slog.New(slog.DiscardHandler)).Serve(l) }()
+		return l
 	}
 	switch what {
 	case dies:
@@ -75,6 +97,26 @@ func behave(what, dir string) int {
 	case takes:
 		time.Sleep(50 * time.Millisecond)
 		_ = os.Remove(statusSocket(dir))
+		serve(statusSocket(dir), 0)
+	case takesLate:
+		l := serve(waitingSocket(dir), 1)
+		<-l.met
+		l.Close()
+		time.Sleep(1200 * time.Millisecond) // longer than the reload waits
+		if len(ended) > 0 {
+			return 0
+		}
+		_ = os.Remove(statusSocket(dir))
+		serve(statusSocket(dir), 0)
+	case follows:
+		pid, err := status.PeerPID(statusSocket(dir))
+		if err == nil {
+			err = syscall.Kill(pid, syscall.SIGTERM)
+		}
+		if err != nil {
+			panic(err)
+		}
+	case runs:
 		serve(statusSocket(dir), 0)
 	case waits:
 	}
@@ -94,6 +136,7 @@ func TestRun(t *testing.T) {
 		{unable, "the next process cannot take over, and the running one goes on: no interface eth5", time.Minute},
 		{dies, "exit status 7", time.Minute},
 		{waits, "has not taken over within 200ms", 200 * time.Millisecond},
+		{takesLate, "", time.Second},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			dir := t.TempDir()
@@ -136,6 +179,49 @@ func TestRun(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestRunAlone: where the process before has ended, the next one is not ended, also if it has not
+// the status socket: it has all, or starts. The service manager hears of it.
+func TestRunAlone(t *testing.T) {
+	dir := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := exec.Command(self)
+	running.Env = append(os.Environ(), behaviourVariable+"="+runs, dirVariable+"="+dir)
+	if err := running.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer running.Wait()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if pid, err := status.PeerPID(statusSocket(dir)); pid == running.Process.Pid {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	manager, err := net.ListenPacket("unixgram", filepath.Join(dir, "notify"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	t.Setenv(behaviourVariable, follows)
+	t.Setenv(dirVariable, dir)
+	err = Run(t.Context(), Config{Program: self, StatusSocket: statusSocket(dir), WaitingSocket: waitingSocket(dir),
+		NotifySocket: manager.LocalAddr().String(), Within: 500 * time.Millisecond})
+	if err == nil || !strings.Contains(err.Error(), "the process before has ended, and the next one") {
+		t.Errorf("%v", err)
+	}
+	text, _, _ := strings.Cut(strings.TrimPrefix(heard(t, manager), "MAINPID="), "\n")
+	pid, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("the manager was not told: %v", err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil { // it lives, or has no number any more
+		t.Error(err)
 	}
 }
 
