@@ -214,15 +214,19 @@ func (s *standby) end() {
 	s.group.Wait()
 }
 
+// processName names a process by the number that the kernel has for it here (SO_PEERCRED).
+func processName(pid int) string {
+	if pid == 0 {
+		return "a process of another container"
+	}
+	return fmt.Sprintf("process %d", pid)
+}
+
 // why says for whom this process waits, and since when.
 func (s *standby) why() string {
 	who := "another process"
-	switch pid, err := status.PeerPID(s.d.config.StatusSocket()); {
-	case err != nil: // it may not have its socket yet
-	case pid == 0:
-		who = "a process of another container"
-	default:
-		who = fmt.Sprintf("process %d", pid)
+	if pid, err := status.PeerPID(s.d.config.StatusSocket()); err == nil { // it may not have its socket yet
+		who = processName(pid)
 	}
 	return fmt.Sprintf("%s has the flow table in %s; this one waits for it since %s", who, s.d.config.StateDir,
 		s.since.UTC().Format(time.RFC3339))

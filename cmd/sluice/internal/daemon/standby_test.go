@@ -12,6 +12,15 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
+// TestProcessName: process 0 is none that an operator could end.
+func TestProcessName(t *testing.T) {
+	for pid, want := range map[int]string{0: "a process of another container", 7: "process 7"} {
+		if got := processName(pid); got != want {
+			t.Errorf("process %d is %q, want %q", pid, got, want)
+		}
+	}
+}
+
 // TestRetryInUse: what the process that was waited for still has, while the kernel ends it, is
 // waited for, too. The table of pins has the lock of a flow table's file. A process that did not
 // wait fails at once, and so does one with another error.

@@ -299,7 +299,7 @@ func (d *Daemon) afterTake(c *handover.Conn, k *taker) error {
 	d.spawn(func() { // addresses are free when the process before has ended, which may take long
 		if !c.AwaitEnd(releaseTime) {
 			d.log.Warn("the process before has given everything and does not end: end it, as it may have the "+
-				"addresses of metrics and health checks", "pid", c.PID)
+				"addresses of metrics and health checks", "it", processName(c.PID))
 		}
 		c.Close()
 		close(ended)
