@@ -129,3 +129,28 @@ func TestTakeOverStopped(t *testing.T) {
 	}
 	l.handOverNoMore()
 }
+
+// TestTakeOverEndsAtOnce: a next process that is ended when it has just taken over, before it has
+// opened anything, leaves the node as clean as any other without drain.handOver.
+func TestTakeOverEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, small: true})
+	if err := l.gate.LaunchNext(); err != nil {
+		t.Fatal(err)
+	}
+	pid := l.gate.SecondPID()
+	l.logged("msg=\"taken over", 1)
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.gate.TakenOver(l.ctx); err != nil {
+		t.Fatalf("%v\n%s", err, l.gate.Log())
+	}
+	l.eventually(20*time.Second, "the next process ends", func() bool { return !l.gate.Running() })
+	if left, err := l.gate.Leftovers(); err != nil || len(left) > 0 {
+		t.Errorf("left on the node: %q, %v\n%s", left, err, l.gate.Log())
+	}
+	if err := l.gate.Start(l.ctx); err != nil {
+		t.Fatal(err)
+	}
+}

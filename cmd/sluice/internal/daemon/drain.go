@@ -20,7 +20,7 @@ func (d *Daemon) drain() error {
 	switch {
 	case d.leaving != "":
 		d.log.Info("this node is no gateway any more: nothing is left for a next process", "why", d.leaving)
-	case d.configuration().Drain.HandOver && d.isOpen():
+	case d.configuration().Drain.HandOver && d.forwards():
 		d.log.Info("handing over: flows, programs and host link stay for the next process", "connections",
 			d.connections(),
 			"passAfter", d.configuration().Tuning.PassAfter.D())

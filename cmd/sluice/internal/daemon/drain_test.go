@@ -6,6 +6,9 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/flowtable"
 )
 
 // TestLastLogLine: the last line contains "clean" only if the node was restored, and counts the
@@ -28,6 +31,24 @@ func TestLastLogLine(t *testing.T) {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("keep %v, error %v: no %q in %s", c.keep, c.err, want, log.String())
 			}
+		}
+	}
+}
+
+// TestKeepsWhatItForwards: a process that has taken over, and has opened nothing yet, leaves what
+// drain.handOver says, as one that is open; one that has not even that leaves a predecessor's.
+func TestKeepsWhatItForwards(t *testing.T) {
+	for _, c := range []struct{ took, open, handOver, want bool }{
+		{false, false, false, true}, {true, false, false, false}, {true, false, true, true}, {true, true, false, false},
+	} {
+		d := &Daemon{config: &config.Configuration{}, flows: &flowtable.File{}, open: make(chan struct{})}
+		d.config.Drain.HandOver = c.handOver
+		d.took.Store(c.took)
+		if c.open {
+			close(d.open)
+		}
+		if got := d.keeps(); got != c.want {
+			t.Errorf("%+v: keeps %v", c, got)
 		}
 	}
 }

@@ -18,6 +18,9 @@ func (d *Daemon) stop() error {
 	d.cancel()
 	d.group.Wait()
 	d.servers.wait()
+	if l := d.giving.listener; l != nil { // one that was taken may not be served yet
+		_ = l.Close()
+	}
 	keep := d.keeps()
 	if d.steer != nil {
 		errs = append(errs, d.steer.Release(!keep))
@@ -44,7 +47,7 @@ func (d *Daemon) stop() error {
 		open = d.connections()
 	}
 	err := errors.Join(append(errs, d.clear(keep)...)...)
-	if d.isOpen() {
+	if d.forwards() {
 		logStopped(d.log, keep, open, err)
 	}
 	return err
@@ -79,7 +82,7 @@ func (d *Daemon) keeps() bool {
 	if d.leaving != "" {
 		return false
 	}
-	if d.isOpen() {
+	if d.forwards() {
 		return d.configuration().Drain.HandOver
 	}
 	return d.flows != nil && !d.flows.Recovery.Fresh
