@@ -177,6 +177,36 @@ func TestSignalAfterEnd(t *testing.T) {
 	}
 }
 
+// TestTCPFailsAtOnce: a check whose connect fails is over, also where no other is under way that
+// would wake the process.
+func TestTCPFailsAtOnce(t *testing.T) {
+	done := make(chan []Finished, 1)
+	c, err := newConnector(func(list []Finished) { done <- list })
+	if err != nil {
+		t.Fatal(err)
+	}
+	tcp, err := objects.ParseChecks("tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.start(endpointhealth.Start{Target: netip.MustParseAddrPort("255.255.255.255:9"), Check: tcp[0].Check})
+	if _, err := unix.Read(c.wake, make([]byte, 8)); err != nil { // as if run had read it
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); c.run() }()
+	select {
+	case list := <-done:
+		expect(t, list[0].Result, false, "unreachable")
+	case <-time.After(10 * time.Second):
+		t.Error("no result")
+	}
+	if err := c.close(); err != nil {
+		t.Error(err)
+	}
+	<-ended
+}
+
 // TestTCPSilence: a check that nobody answers ends with its timeout; one that is answered by a
 // later attempt passes, long before the kernel would have repeated the SYN of the first.
 func TestTCPSilence(t *testing.T) {

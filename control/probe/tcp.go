@@ -131,8 +131,12 @@ func (c *connector) run() {
 	}
 }
 
-// timeout returns in how many milliseconds the first timer is due, rounded up; -1 is never.
+// timeout returns in how many milliseconds the first timer is due, rounded up; -1 is never. Checks
+// that ended as they began wait for nothing.
 func (c *connector) timeout(now time.Time) int {
+	if len(c.ended) > 0 {
+		return 0
+	}
 	first, ok := c.timers.First()
 	if !ok {
 		return -1
