@@ -17,7 +17,7 @@ type Known struct {
 	Down     bool
 	Count    uint8 // of results in a row that are against Down
 	Since    time.Time
-	Last     Result
+	Last     LastResult
 	LastAt   time.Time
 	// Share is the part of the weight in slow start, in tenths, 0 when it is over; Raised is when
 	// the next tenth is.
@@ -25,11 +25,21 @@ type Known struct {
 	Raised time.Time
 }
 
+// LastResult is a Result for another process, which shows it. Its form is that of a protocol, and
+// so its own.
+type LastResult struct {
+	OK      bool
+	Detail  string
+	Took    time.Duration
+	Skipped bool
+}
+
 // Known returns what is known of all endpoints that are checked.
 func (t *Tracker) Known() (list []Known) {
 	for name, e := range t.by {
+		last := LastResult{OK: e.last.OK, Detail: e.last.Detail, Took: e.last.Took, Skipped: e.last.Skipped}
 		list = append(list, Known{Endpoint: name, Kind: e.check.Kind, Passive: e.passive, Down: e.down, Count: e.count,
-			Since: e.since, Last: e.last, LastAt: e.lastAt, Share: e.share, Raised: e.raised})
+			Since: e.since, Last: last, LastAt: e.lastAt, Share: e.share, Raised: e.raised})
 	}
 	return list
 }
@@ -48,7 +58,8 @@ func (t *Tracker) Remember(list []Known, now time.Time) []compiler.EndpointHealt
 		}
 		e := &endpoint{name: k.Endpoint, target: netip.AddrPortFrom(k.Endpoint.Addr.Netip(), k.Endpoint.Port),
 			check: objects.Check{Kind: k.Kind}, passive: k.Passive, down: k.Down, count: k.Count, since: k.Since,
-			last: k.Last, lastAt: k.LastAt, started: k.LastAt, share: k.Share, raised: k.Raised}
+			last:   Result{OK: k.Last.OK, Detail: k.Last.Detail, Took: k.Last.Took, Skipped: k.Last.Skipped},
+			lastAt: k.LastAt, started: k.LastAt, share: k.Share, raised: k.Raised}
 		t.by[e.name] = e
 		if e.down {
 			t.counts.Down++
