@@ -23,6 +23,7 @@ func (d *Daemon) tryTake(ctx context.Context, s *standby) (took bool, err error)
 	c, from, err := d.ask(ctx, k)
 	if err == nil {
 		if err := k.own(); err != nil { // first of all: packets wait
+			d.steer.Resume() // Prepare has paused it, and stop waits for it
 			return true, err
 		}
 		if err := handover.Running(c, handover.DefaultTimes); err != nil {
@@ -30,7 +31,11 @@ func (d *Daemon) tryTake(ctx context.Context, s *standby) (took bool, err error)
 		}
 		d.took.Store(true)
 		d.noteTakeOver(from, k)
-		return true, d.afterTake(c, k)
+		if err := d.afterTake(c, k); err != nil {
+			d.steer.Resume()
+			return true, err
+		}
+		return true, nil
 	}
 	if k.prepared {
 		return false, fmt.Errorf("%w from the process that runs: %w", errNotTaken, err)
