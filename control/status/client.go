@@ -124,7 +124,7 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values) (io.
 		return nil, err
 	}
 	response, err := c.http.Do(request)
-	if method == http.MethodGet && cut(err) { // the next process has the socket, and answers
+	if method == http.MethodGet && cut(ctx, err) { // the next process has the socket, and answers
 		response, err = c.http.Do(request)
 	}
 	if err != nil {
@@ -143,9 +143,11 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values) (io.
 	return nil, errors.New(problem.Error)
 }
 
-// cut reports whether a connection ended before the answer, as its process did.
-func cut(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+// cut reports whether a connection was made and ended before the answer, as its process did:
+// net/http has several errors for that, and does not export all.
+func cut(ctx context.Context, err error) bool {
+	var op *net.OpError
+	return err != nil && ctx.Err() == nil && !(errors.As(err, &op) && op.Op == "dial")
 }
 
 // explain adds the cause of a connection error and what to do.

@@ -1,6 +1,7 @@
 package reload
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -195,7 +196,14 @@ func TestRunAlone(t *testing.T) {
 	if err := running.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer running.Wait()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer cancel() // so that Run gives up then
+		_ = running.Wait()
+	}()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		if pid, err := status.PeerPID(statusSocket(dir)); pid == running.Process.Pid {
 			break
@@ -210,8 +218,9 @@ func TestRunAlone(t *testing.T) {
 	defer manager.Close()
 	t.Setenv(behaviourVariable, follows)
 	t.Setenv(dirVariable, dir)
-	err = Run(t.Context(), Config{Program: self, StatusSocket: statusSocket(dir), WaitingSocket: waitingSocket(dir),
-		NotifySocket: manager.LocalAddr().String(), Within: 500 * time.Millisecond})
+	err = Run(ctx, Config{Program: self, StatusSocket: statusSocket(dir), WaitingSocket: waitingSocket(dir),
+		NotifySocket: manager.LocalAddr().String(), Within: time.Minute})
+	<-ended
 	if err == nil || !strings.Contains(err.Error(), "the process before has ended, and the next one") {
 		t.Errorf("%v", err)
 	}
