@@ -107,10 +107,16 @@ func (w *worker) run(ctx context.Context, c *Config, up func()) error {
 	up = sync.OnceFunc(up)
 	defer up()
 	runtime.LockOSThread() // never unlocked: the pinned thread ends with the goroutine
-	if err := pin(w.cpu); err != nil {
-		return err
+	if w.cpu >= 0 {
+		// As the gateway's workers are, with their time slice.
+		group, err := thread.NewGroup(0)
+		if err != nil {
+			return err
+		}
+		if _, err := group.Pin(w.cpu); err != nil {
+			return err
+		}
 	}
-	thread.ShortenSlice() // as the gateway's workers
 	w.stats.Thread.Store(int32(unix.Gettid()))
 	up()
 	fds := make([]unix.PollFd, len(w.links))

@@ -112,10 +112,6 @@ func setTimerSlack() {
 // without effect before).
 const slice = 100 * time.Microsecond
 
-// ShortenSlice gives the calling thread the time slice of pinned ones, where the kernel has one to
-// give.
-func ShortenSlice() { _ = schedule(unix.Gettid(), 0, slice) }
-
 // prioritize gives a thread the nice value and the time slice of pinned ones. A slice that is
 // refused is no error: ShortSlice tells.
 func (g *Group) prioritize(tid int) error {
