@@ -83,11 +83,9 @@ func Run(ctx context.Context, c Config) (run *results.Run, err error) {
 // system alone.
 func (s *stage) open(ctx context.Context) (err error) {
 	if s.First {
-		undo, err := machine.GoFirst()
-		if err != nil {
+		if s.undoFirst, err = machine.GoFirst(); err != nil {
 			return err
 		}
-		s.undo = append(s.undo, undo)
 	}
 	if s.temporary, err = scratch.Temporary("sluice-compare-"); err != nil {
 		return err
@@ -116,8 +114,8 @@ func (s *stage) close() error {
 	if s.control != nil {
 		err = errors.Join(err, s.control.close())
 	}
-	for _, undo := range s.undo {
-		err = errors.Join(err, undo())
+	if s.undoFirst != nil {
+		err = errors.Join(err, s.undoFirst())
 	}
 	return errors.Join(err, os.RemoveAll(s.temporary))
 }

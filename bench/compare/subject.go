@@ -31,7 +31,7 @@ type stage struct {
 	broken    map[string]error          // by kind.base: what cannot be measured at all
 	before    paired.Binary             // where there is an older build
 	keep      int                       // how many packets of a trial the receiver keeps time stamps of
-	undo      []func() error            // what close does besides
+	undoFirst func() error              // where this session goes first; else nil
 }
 
 func newStage(c *Config) *stage {
