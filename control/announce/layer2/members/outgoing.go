@@ -42,6 +42,11 @@ func (p *part) set(entries []hello.Entry) {
 	}
 }
 
+// add appends to the entries. Hellos that have them keep what they have: none of it is written.
+func (p *part) add(e hello.Entry) {
+	p.entries, p.bytes, p.due = append(p.entries, e), p.bytes+e.Bytes(), repeats
+}
+
 // list replaces the list of VIPs. Parts that have changed are to be sent.
 func (o *outgoing) list(entries []hello.Entry) {
 	o.table++
@@ -76,7 +81,7 @@ func (o *outgoing) list(entries []hello.Entry) {
 		if i == len(o.parts) {
 			o.parts = append(o.parts, part{})
 		}
-		o.parts[i].set(append(slices.Clip(o.parts[i].entries), e))
+		o.parts[i].add(e)
 	}
 	for last := len(o.parts) - 1; last > 0 && len(o.parts[last].entries) == 0; last-- {
 		o.parts = o.parts[:last]
