@@ -29,6 +29,7 @@ import (
 	"sluice.dev/sluice/control/announce/view"
 	"sluice.dev/sluice/internal/kubeconfig"
 	"sluice.dev/sluice/internal/logs"
+	"sluice.dev/sluice/internal/metallbflag"
 	"sluice.dev/sluice/internal/metricsserver"
 	"sluice.dev/sluice/internal/nodename"
 )
@@ -70,7 +71,7 @@ func command() *cobra.Command {
 	p.StringVar(&f.namespace, "namespace", os.Getenv("POD_NAMESPACE"),
 		"of the Secrets with passwords; by default $POD_NAMESPACE; empty: none are read")
 	p.BoolVar(&f.metallb, "metallb-objects", true, "read objects of metallb.io, too, where they are installed")
-	p.StringVar(&f.metallbNamespace, "metallb-namespace", "metallb-system",
+	p.StringVar(&f.metallbNamespace, metallbflag.Name, metallbflag.Default,
 		"MetalLB's namespace: its objects are read, and no others")
 	p.StringVar(&f.node, "node-name", os.Getenv("SLUICE_NODE_NAME"),
 		"this node; by default $SLUICE_NODE_NAME, or the host name")
@@ -124,17 +125,13 @@ func (f *flags) check() error {
 		errs = append(errs, fmt.Errorf("--hold is %v: must be from 0 to %v, after which the kernel gets the packets "+
 			"of a gateway that is away", f.hold, announce.MaxHold))
 	}
-	switch { // empty must not mean all namespaces, nor that all objects are gone
-	case !f.metallb:
-		f.metallbNamespace = ""
-	case f.metallbNamespace == "":
-		errs = append(errs, errors.New("--metallb-namespace is empty: name MetalLB's namespace, or set "+
-			"--metallb-objects=false"))
+	var err error
+	if f.metallbNamespace, err = metallbflag.Check(f.metallbNamespace, f.metallb, "metallb-objects"); err != nil {
+		errs = append(errs, err)
 	}
 	if f.drainDelay < 0 {
 		errs = append(errs, fmt.Errorf("--drain-delay is %v: must be 0 or more", f.drainDelay))
 	}
-	var err error
 	if f.log, err = logs.New(f.logFormat); err != nil {
 		errs = append(errs, fmt.Errorf("--log %w", err))
 	}

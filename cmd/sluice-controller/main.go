@@ -18,6 +18,7 @@ import (
 	"sluice.dev/sluice/control/allocate"
 	"sluice.dev/sluice/internal/kubeconfig"
 	"sluice.dev/sluice/internal/logs"
+	"sluice.dev/sluice/internal/metallbflag"
 	"sluice.dev/sluice/internal/metricsserver"
 )
 
@@ -54,7 +55,7 @@ func command() *cobra.Command {
 	p.StringVar(&f.Class, "class", "sluice.dev/sluice", "spec.loadBalancerClass of the Services to serve")
 	p.BoolVar(&f.Default, "default-class", true, "serve Services without a loadBalancerClass, too")
 	p.BoolVar(&f.metallb, "metallb-pools", true, "read IPAddressPools of metallb.io, too, where they are installed")
-	p.StringVar(&f.MetalLB, "metallb-namespace", "metallb-system", "MetalLB's namespace: its IPAddressPools are read, "+
+	p.StringVar(&f.MetalLB, metallbflag.Name, metallbflag.Default, "MetalLB's namespace: its IPAddressPools are read, "+
 		"and no others")
 	p.StringVar(&f.listen, "listen", ":9471", "address of /metrics and /healthz; empty: none")
 	p.StringVar(&f.logFormat, "log", "json", "format of the log: json or text")
@@ -70,17 +71,13 @@ func (f *flags) check() error {
 	if f.Namespace == "" {
 		errs = append(errs, errors.New("--namespace is empty: name the namespace of the Lease, or set POD_NAMESPACE"))
 	}
-	switch { // empty must not mean all namespaces, nor that all pools are gone
-	case !f.metallb:
-		f.MetalLB = ""
-	case f.MetalLB == "":
-		errs = append(errs, errors.New("--metallb-namespace is empty: name MetalLB's namespace, or set "+
-			"--metallb-pools=false"))
+	var err error
+	if f.MetalLB, err = metallbflag.Check(f.MetalLB, f.metallb, "metallb-pools"); err != nil {
+		errs = append(errs, err)
 	}
 	if f.LeaseDuration < minLease {
 		errs = append(errs, fmt.Errorf("--lease-duration is %v: must be %v at least", f.LeaseDuration, minLease))
 	}
-	var err error
 	if f.Log, err = logs.New(f.logFormat); err != nil {
 		errs = append(errs, fmt.Errorf("--log %w", err))
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice.dev/sluice/control/config/metallb"
+	"sluice.dev/sluice/internal/metallbflag"
 )
 
 func (s *session) fromMetalLBCommand() *cobra.Command {
@@ -31,7 +32,7 @@ func (s *session) fromMetalLBCommand() *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error { return s.fromMetalLB(args, o) },
 	}
 	c.Flags().StringVar(&o.Namespace, "namespace", "sluice-system", "namespace of sluice-announcer")
-	c.Flags().StringVar(&o.MetalLB, "metallb-namespace", "metallb-system",
+	c.Flags().StringVar(&o.MetalLB, metallbflag.Name, metallbflag.Default,
 		"MetalLB's namespace: its objects count, and no others")
 	c.Flags().StringVar(&o.Class, "class", "sluice.dev/sluice", "loadBalancerClass of the controller")
 	return c
