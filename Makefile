@@ -147,7 +147,7 @@ vm-test-full: build ## the same on the oldest kernel and the newest ones, and wh
 
 # Tests for arm64, whose processor QEMU emulates; the kernel is this machine's. Left out, as the emulation has not what they test:
 #   TestFileInUse  starts itself again: this kernel runs no program of arm64
-#   TestHugePages, TestTakenPagesStay, TestFramesInHugePages  read smaps in /proc: QEMU writes that file itself, with zeros
+#   TestHugePages, TestTakenPagesStay, TestFramesInHugePages  read smaps: QEMU writes that file itself, with zeros
 # The package fastpath itself takes more than ten minutes so, and has no assembly: ARM64_PACKAGES=./fastpath ARM64_TIMEOUT=1h.
 ARM64_PACKAGES ?= ./nat/... ./flowtable/... ./fastpath/services ./fastpath/stats ./fastpath/thread ./fastpath/xsk/... ./control/maglev
 ARM64_TIMEOUT  ?= 20m

@@ -22,20 +22,10 @@ func (d *Daemon) tryTake(ctx context.Context, s *standby) (took bool, err error)
 	k := &taker{d: d, s: s}
 	c, from, err := d.ask(ctx, k)
 	if err == nil {
-		if err := k.own(); err != nil { // first of all: packets wait
+		if err = d.begin(c, from, k); err != nil {
 			d.steer.Resume() // Prepare has paused it, and stop waits for it
-			return true, err
 		}
-		if err := handover.Running(c, handover.DefaultTimes); err != nil {
-			d.log.Debug("the process before ended at once", "error", err)
-		}
-		d.took.Store(true)
-		d.noteTakeOver(from, k)
-		if err := d.afterTake(c, k); err != nil {
-			d.steer.Resume()
-			return true, err
-		}
-		return true, nil
+		return true, err
 	}
 	if k.prepared {
 		return false, fmt.Errorf("%w from the process that runs: %w", errNotTaken, err)
@@ -43,6 +33,19 @@ func (d *Daemon) tryTake(ctx context.Context, s *standby) (took bool, err error)
 	d.noteVain(err, func() error { return k.able(ctx) })
 	k.undo()
 	return false, nil
+}
+
+// begin begins as the owner of all.
+func (d *Daemon) begin(c *handover.Conn, from string, k *taker) error {
+	if err := k.own(); err != nil { // first of all: packets wait
+		return err
+	}
+	if err := handover.Running(c, handover.DefaultTimes); err != nil {
+		d.log.Debug("the process before ended at once", "error", err)
+	}
+	d.took.Store(true)
+	d.noteTakeOver(from, k)
+	return d.afterTake(c, k)
 }
 
 // ask asks once. Without an error the connection is open, and all is this process's.

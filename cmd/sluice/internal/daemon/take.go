@@ -319,10 +319,8 @@ func (d *Daemon) persist(ctx context.Context, what string, do func() error) bool
 			return true
 		}
 		d.log.Error(what+": trying again", "error", err)
-		select {
-		case <-ctx.Done():
+		if pause(ctx, retryEvery); ctx.Err() != nil {
 			return false
-		case <-time.After(retryEvery):
 		}
 	}
 }

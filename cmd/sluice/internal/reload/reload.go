@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/handover"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
 )
@@ -220,9 +221,8 @@ func (n *next) notify() error {
 // endWithin is how long a process that does not take over may take to end.
 const endWithin = 20 * time.Second
 
-// decideWithin is how long a hand-over takes at most from the offer on (handover.DefaultTimes): ten
-// seconds to prepare, and one while packets wait.
-const decideWithin = 12 * time.Second
+// decideWithin is how long a hand-over takes at most from the offer on, and a second.
+var decideWithin = handover.DefaultTimes.Prepare + handover.DefaultTimes.Assume + time.Second
 
 // stays reports whether the next process is the one that forwards, or will. While it is being given
 // what the running one has, that is not decided: SIGTERM could end the one that has just got all,
