@@ -117,6 +117,8 @@ func (o *oracle) freePort(n *NewFlow, rests func(*header.Tuple) bool, now Time) 
 	return port, true
 }
 
+func (f *oracleFlow) meta() meta { return makeMeta(f.state, f.client.Proto, f.seen.ticks()) | f.notes }
+
 func (f *oracleFlow) idle(now Time) time.Duration {
 	return time.Duration(now/Time(tick)-f.seen/Time(tick)) * tick
 }
@@ -130,6 +132,8 @@ func (f *oracleFlow) rank(now Time) int {
 	switch f.state {
 	case Closed, TimeWaitClient, TimeWaitBackend:
 		return 6
+	case Established, FinClient, FinBackend:
+		return 5 * b2i(f.meta().bothFins() && f.idle(now) >= time.Second)
 	case UDPNew, UDPReplied:
 		return 4
 	case SynSeen, SynRecv:
@@ -188,8 +192,7 @@ func (f *oracleFlow) before(g *oracleFlow, holders []*oracleFlow, now Time) bool
 // observe mirrors the machine through its reference table in state_test.go's
 // terms: it uses meta.observe, which that test holds against the text.
 func (o *oracle) observe(f *oracleFlow, side Side, s Segment, now Time) {
-	m := makeMeta(f.state, f.client.Proto, f.seen.ticks())
-	m |= f.notes
+	m := f.meta()
 	n := m.observe(side, s, f.isn, now.ticks())
 	if n.provable() && side == ReplySide && (f.state == SynSeen || s.class() == classSYNACK) {
 		if f.isn = s.Seq; s.class() != classSYNACK {
