@@ -40,7 +40,7 @@ type Config struct {
 	// Together is for how long a generator's thread collects packets to send them at once, where
 	// there is a rate; stateless.Tx's default if 0.
 	Together time.Duration
-	// First puts this session before all others of the machine meanwhile (machine.GoFirst).
+	// First puts this session before all others of the machine meanwhile (autogroup.GoFirst).
 	First bool
 	// Options are more of Sluice's configuration, in YAML; system sluice-options alone has them.
 	Options string

@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/launch"
-	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/paired"
 	"sluice.dev/sluice/bench/procstat"
 	"sluice.dev/sluice/bench/progress"
 	"sluice.dev/sluice/bench/results"
 	"sluice.dev/sluice/bench/scratch"
 	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/internal/autogroup"
 )
 
 // Run compares, prints tables, and returns what it found. That a target is missed is no
@@ -83,7 +83,7 @@ func Run(ctx context.Context, c Config) (run *results.Run, err error) {
 // system alone.
 func (s *stage) open(ctx context.Context) (err error) {
 	if s.First {
-		if s.undoFirst, err = machine.GoFirst(); err != nil {
+		if s.undoFirst, err = autogroup.GoFirst(); err != nil {
 			return err
 		}
 	}

@@ -27,6 +27,9 @@ type Command struct {
 	// the host's interfaces and /sys/fs/bpf is an empty BPF file system. Without it
 	// /sys shows the interfaces of this process, in any network namespace.
 	OwnMounts bool
+	// OwnSession starts the process as a service manager does: it leads a session, by which the
+	// kernel schedules it (autogroup). Without it the process belongs to this one's session.
+	OwnSession bool
 }
 
 // Process runs on a host until it ends, Stop, or the network's Close. It is killed
@@ -44,7 +47,9 @@ func (h *Host) Start(c Command) (*Process, error) {
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = c.Dir, c.Stdout, c.Stderr
 	p.cmd.WaitDelay = time.Second // for writers that a grandchild keeps open
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{
-		Setpgid: true, // so that Stop reaches what it started, and ^C does not reach it before us
+		// So that Stop reaches what it started, and ^C does not reach it before us. A process that
+		// leads a session leads a group, too.
+		Setpgid: !c.OwnSession, Setsid: c.OwnSession,
 		// Sent when the thread that started it ends: the goroutine below stays on
 		// that thread until the process has ended.
 		Pdeathsig: syscall.SIGKILL,

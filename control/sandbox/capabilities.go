@@ -26,7 +26,7 @@ var Kept = []Capability{
 }
 
 var (
-	sysNice  = Capability{unix.CAP_SYS_NICE, "SYS_NICE", "tuning.workerNice"}
+	sysNice  = Capability{unix.CAP_SYS_NICE, "SYS_NICE", "tuning.workerNice, or to go before others of the machine"}
 	sysAdmin = Capability{unix.CAP_SYS_ADMIN, "SYS_ADMIN", "mounts of its own: bpfFS, or a sysfs for interfaces[].napi"}
 )
 

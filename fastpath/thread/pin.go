@@ -41,10 +41,11 @@ const Gap = 5_000
 
 // Group is the pinned goroutines of a process. Its methods may be called by any goroutine.
 type Group struct {
-	all   unix.CPUSet // that the process may use
-	nice  int         // of pinned threads, or 0: like all others
+	all   unix.CPUSet  // that the process may use
+	nice  atomic.Int32 // of pinned threads, or 0: like all others
 	usual unix.SchedAttr
-	mu    sync.Mutex             // guards Tidy, and writes of pins
+	mu    sync.Mutex             // guards Tidy, past, and writes of pins
+	past  []int32                // what nice has been, and is; 0 counts as none
 	pins  atomic.Pointer[[]*Pin] // never written to again
 }
 
@@ -52,7 +53,8 @@ type Group struct {
 // (setpriority(2); below that of the process CAP_SYS_NICE is needed), pinned threads have it. All
 // have the shortest time slice there is, for which no privilege is needed.
 func NewGroup(nice int) (*Group, error) {
-	g := &Group{nice: nice}
+	g := &Group{past: []int32{int32(nice)}}
+	g.nice.Store(int32(nice))
 	g.pins.Store(new([]*Pin))
 	a, err := unix.SchedGetAttr(unix.Getpid(), 0) // the first thread has inherited nothing
 	if err != nil {
@@ -115,14 +117,35 @@ const slice = 100 * time.Microsecond
 // prioritize gives a thread the nice value and the time slice of pinned ones. A slice that is
 // refused is no error: ShortSlice tells.
 func (g *Group) prioritize(tid int) error {
-	if g.nice == 0 {
+	nice := int(g.nice.Load())
+	if nice == 0 {
 		_ = schedule(tid, int(g.usual.Nice), slice)
 		return nil
 	}
-	if err := schedule(tid, g.nice, slice); err != nil {
+	if err := schedule(tid, nice, slice); err != nil {
 		return fmt.Errorf(
-			"give a worker the nice value %d: %w (below that of the process it needs CAP_SYS_NICE)", g.nice, err,
+			"give a worker the nice value %d: %w (below that of the process it needs CAP_SYS_NICE)", nice, err,
 		)
+	}
+	return nil
+}
+
+// SetNice gives pinned threads another nice value, or with 0 that of all others. If it returns an
+// error, they may have either.
+func (g *Group) SetNice(nice int) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if int(g.nice.Load()) == nice {
+		return nil
+	}
+	if !slices.Contains(g.past, int32(nice)) {
+		g.past = append(g.past, int32(nice))
+	}
+	g.nice.Store(int32(nice)) // before the threads are loaded: Check stores its thread, and then loads this
+	for _, p := range g.pinned() {
+		if err := g.prioritize(int(p.tid.Load())); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
 	}
 	return nil
 }
@@ -266,8 +289,8 @@ func (g *Group) Tidy() (unowned int, err error) {
 	return unowned, nil
 }
 
-// prioritized reports whether a thread has the nice value or the time slice of workers, where that
-// differs from the usual one.
+// prioritized reports whether a thread has the time slice of workers, or a nice value that they have
+// or had, where that differs from the usual one.
 func (g *Group) prioritized(tid int) bool {
 	a, err := unix.SchedGetAttr(tid, 0)
 	if err != nil || a.Policy != unix.SCHED_NORMAL {
@@ -275,7 +298,7 @@ func (g *Group) prioritized(tid int) bool {
 	}
 	usual := &g.usual
 	return a.Runtime == uint64(slice) && usual.Runtime != a.Runtime ||
-		g.nice != 0 && int(a.Nice) == g.nice && usual.Nice != a.Nice
+		a.Nice != 0 && a.Nice != usual.Nice && slices.Contains(g.past, a.Nice)
 }
 
 // isUnowned reports whether a thread has a worker's mask or priority and no worker.

@@ -34,7 +34,7 @@ func lower(t *testing.T) int { return min(priorityOf(t, unix.Getpid()).nice+5, 1
 func TestCheckFollowsTheThread(t *testing.T) {
 	g, cpu := groupOf(t, lower(t))
 	usual := priorityOf(t, unix.Getpid())
-	prioritized := priority{g.nice, min(usual.slice, slice)}
+	prioritized := priority{int(g.nice.Load()), min(usual.slice, slice)}
 	p, err := g.Pin(cpu)
 	if err != nil {
 		t.Fatal(err)
@@ -73,6 +73,34 @@ func TestCheckFollowsTheThread(t *testing.T) {
 	p.Release()
 	if mask(t, now) != g.all || priorityOf(t, now) != usual {
 		t.Errorf("after Release the mask is %v, the priority %v", mask(t, now), priorityOf(t, now))
+	}
+}
+
+// TestSetNice: pinned threads get another nice value, and the usual one again, and so does a thread
+// that inherited one that workers do not have any more.
+func TestSetNice(t *testing.T) {
+	g, cpu := group(t)
+	usual, other := priorityOf(t, unix.Getpid()), lower(t)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	p, err := g.Pin(cpu)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release()
+	tid := unix.Gettid()
+	if err := g.SetNice(other); err != nil || priorityOf(t, tid).nice != other {
+		t.Errorf("nice value %d, %v, want %d", priorityOf(t, tid).nice, err, other)
+	}
+	if err := g.SetNice(0); err != nil || priorityOf(t, tid).nice != usual.nice {
+		t.Errorf("nice value %d, %v, want the usual %d", priorityOf(t, tid).nice, err, usual.nice)
+	}
+	p.Release()
+	if err := schedule(tid, other, 0); err != nil { // as if a worker's thread had made this one
+		t.Fatal(err)
+	}
+	if _, err := g.Tidy(); err != nil || priorityOf(t, tid) != usual {
+		t.Errorf("a thread without a worker: %+v, %v, want %+v", priorityOf(t, tid), err, usual)
 	}
 }
 
@@ -124,7 +152,7 @@ func testTidy(t *testing.T, g *Group, cpu int, inherit func(tid int) error) {
 	if unowned == 0 || mask(t, stray) == p.cpu || priorityOf(t, stray) != usual {
 		t.Errorf("%d unowned; the thread's mask is %v, its priority %v", unowned, mask(t, stray), priorityOf(t, stray))
 	}
-	if mask(t, unix.Gettid()) != p.cpu || g.nice != 0 && priorityOf(t, unix.Gettid()).nice != g.nice {
+	if mask(t, unix.Gettid()) != p.cpu || g.nice.Load() != 0 && priorityOf(t, unix.Gettid()).nice != int(g.nice.Load()) {
 		t.Errorf("the worker's own mask is %v", mask(t, unix.Gettid()))
 	}
 	if unowned, err = g.Tidy(); err != nil || unowned != 0 {

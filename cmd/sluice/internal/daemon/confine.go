@@ -25,7 +25,7 @@ func (d *Daemon) confine(context.Context) error {
 		return nil
 	}
 	needs := sandbox.Config{
-		Priorities: c.Tuning.WorkerNice < 0, Mounts: d.bpffs.Mounted() || pollsByConfig(c),
+		Priorities: c.Tuning.WorkerNice < 0 || d.workers.MayGoFirst(), Mounts: d.bpffs.Mounted() || pollsByConfig(c),
 	}
 	files, err := d.filesInUse()
 	if err != nil {

@@ -136,6 +136,7 @@ func (r *runners) waitingOn(cpu int) (fastpath.Waiting, string) {
 // wait has every runner wait as its CPU asks for, and notes what is where.
 func (r *runners) wait() {
 	p := r.g.placed.Load()
+	r.g.precedence.follow(r.g.c.Settings, r.config.Threads, r.arrive(), p.CPUs)
 	var views []status.PlaceView
 	for i, runner := range r.all {
 		cpu := runner.CPU()

@@ -62,16 +62,17 @@ type Config struct {
 
 // Group is the workers of a gateway.
 type Group struct {
-	c         Config
-	fragments *fragment.Table
-	workers   []*worker
-	started   bool
-	startedAt uint64 // CLOCK_BOOTTIME
-	done      sync.WaitGroup
-	placed    atomic.Pointer[placement.Placement]
-	places    atomic.Pointer[[]status.PlaceView]
-	moves     bool     // workers go where no packets arrive
-	runners   *runners // nil until they run
+	c          Config
+	fragments  *fragment.Table
+	workers    []*worker
+	started    bool
+	startedAt  uint64 // CLOCK_BOOTTIME
+	done       sync.WaitGroup
+	placed     atomic.Pointer[placement.Placement]
+	places     atomic.Pointer[[]status.PlaceView]
+	moves      bool     // workers go where no packets arrive
+	runners    *runners // nil until they run
+	precedence precedence
 }
 
 // worker is a fastpath.Worker and what belongs to it alone.
@@ -92,6 +93,7 @@ func New(c Config) (*Group, error) {
 	p, moves := c.place()
 	g.placed.Store(&p)
 	g.moves = moves
+	g.precedence.open(c.Settings)
 	for id := range c.Plan.Workers {
 		if err := g.add(id); err != nil {
 			return nil, errors.Join(err, g.Close())
@@ -168,7 +170,7 @@ func share(limit, workers int) int {
 
 // Close frees the workers' memory. They must have ended, and their sockets must be closed.
 func (g *Group) Close() error {
-	var errs []error
+	errs := []error{g.precedence.close()}
 	for _, w := range g.workers {
 		if w.Worker != nil {
 			w.Worker.Close()

@@ -1,6 +1,6 @@
 //go:build root
 
-package machine
+package autogroup
 
 import (
 	"os"
@@ -10,10 +10,10 @@ import (
 
 // TestGoFirst: the session goes first until undo, and then has the nice value of before.
 func TestGoFirst(t *testing.T) {
-	if _, err := sessionNice(); err != nil {
+	if _, err := Open(); err != nil {
 		t.Skip("this kernel lacks what GoFirst needs:", err)
 	}
-	before, err := os.ReadFile(autogroup)
+	before, err := os.ReadFile(own)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,13 +21,13 @@ func TestGoFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if now, err := os.ReadFile(autogroup); err != nil || !strings.HasSuffix(string(now), " nice -20\n") {
+	if now, err := os.ReadFile(own); err != nil || !strings.HasSuffix(string(now), " nice -20\n") {
 		t.Errorf("the session meanwhile: %q, %v", now, err)
 	}
 	if err := undo(); err != nil {
 		t.Fatal(err)
 	}
-	if now, err := os.ReadFile(autogroup); err != nil || string(now) != string(before) {
+	if now, err := os.ReadFile(own); err != nil || string(now) != string(before) {
 		t.Errorf("the session afterwards: %q, %v, before %q", now, err, before)
 	}
 }
@@ -41,7 +41,7 @@ func TestParseAutogroup(t *testing.T) {
 		{"/autogroup-897 nice 0\n", 0, true}, {"/autogroup-1 nice -20\n", -20, true}, {"/ nice 5", 5, true},
 		{"", 0, false}, {"/autogroup-897\n", 0, false}, {"/autogroup-897 nice \n", 0, false},
 	} {
-		got, err := parseAutogroup(c.text)
+		got, err := parse(c.text)
 		if got != c.want || (err == nil) != c.ok {
 			t.Errorf("%q: %d, %v, want %d", c.text, got, err, c.want)
 		}

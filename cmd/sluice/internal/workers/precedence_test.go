@@ -1,0 +1,48 @@
+package workers
+
+import (
+	"strings"
+	"testing"
+
+	"sluice.dev/sluice/control/config"
+)
+
+// TestGoesFirst: a process goes before others where it takes no time from receiving packets.
+func TestGoesFirst(t *testing.T) {
+	for _, c := range []struct {
+		name            string
+		poll            bool
+		arrive, workers []int
+		want            bool
+	}{
+		{"not known yet", false, nil, []int{0, 1}, false},
+		{"apart", false, []int{0}, []int{1, 1}, true},
+		{"one is where packets arrive", false, []int{0}, []int{1, 0}, false},
+		{"everywhere", false, []int{0, 1}, []int{0, 1}, false},
+		{"on any CPU", false, []int{0}, []int{1, -1}, false},
+		{"polls itself", true, nil, []int{0, 1}, true},
+	} {
+		first, why := goesFirst(c.poll, c.arrive, c.workers)
+		if first != c.want || strings.HasPrefix(why, "before others") != c.want {
+			t.Errorf("%s: %t, %q", c.name, first, why)
+		}
+	}
+}
+
+// TestPrecedenceSaysWhyNot: a process that cannot go first says why, and one whose CPUs are
+// others', too, changes nothing and says nothing.
+func TestPrecedenceSaysWhyNot(t *testing.T) {
+	c := config.Default()
+	var p precedence
+	p.open(c) // a test does not lead its session
+	if l := p.condition(c); len(l) != 1 || !strings.Contains(l[0].Detail, "setsid") || p.session != nil {
+		t.Errorf("conditions %+v", l)
+	}
+	p.follow(c, nil, []int{0}, []int{1}) // nothing to change
+	c.Waiting = config.WaitingShared
+	var shared precedence
+	shared.open(c)
+	if l := shared.condition(c); l != nil || shared.session != nil {
+		t.Errorf("shared: conditions %+v", l)
+	}
+}
