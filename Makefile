@@ -58,7 +58,7 @@ e2e: build ## the long end-to-end runs: 1 GiB transfers, kill -9, churn, ten min
 
 .PHONY: announce
 announce: build cluster-binaries ## routes beside BIRD and FRR, and layer 2, all of it: each failure ten times, 1,000 Services on an API server; half an hour
-	SLUICE_CLUSTER=1 SLUICE_ANNOUNCE=full $(TEST) -v -count=1 ./bench/announce
+	SLUICE_CLUSTER=1 SLUICE_ANNOUNCE=full $(TEST) -v -count=1 -timeout 60m ./bench/announce
 
 RUNS      ?= 200
 

@@ -101,5 +101,5 @@ func (l *lab) precedence(s *status.StatusView, first bool) bool {
 		l.t.Fatal(err)
 	}
 	return strings.HasPrefix(s.Conditions[at].Detail, "before others") == first &&
-		strings.HasSuffix(string(group), " nice -20\n") == first
+		strings.HasSuffix(string(group), " nice -10\n") == first
 }

@@ -130,24 +130,35 @@ func (g *Group) prioritize(tid int) error {
 	return nil
 }
 
-// SetNice gives pinned threads another nice value, or with 0 that of all others. If it returns an
-// error, they may have either.
+// SetNice gives pinned threads another nice value, or with 0 that of all others. After an error
+// they have the one of before.
 func (g *Group) SetNice(nice int) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if int(g.nice.Load()) == nice {
+	before := g.nice.Load()
+	if int(before) == nice {
 		return nil
 	}
 	if !slices.Contains(g.past, int32(nice)) {
 		g.past = append(g.past, int32(nice))
 	}
-	g.nice.Store(int32(nice)) // before the threads are loaded: Check stores its thread, and then loads this
+	err := g.renice(int32(nice))
+	if err != nil {
+		_ = g.renice(before) // it was allowed
+	}
+	return err
+}
+
+// renice stores the nice value before it loads the threads: Check stores its thread, and then loads
+// the value. The caller holds mu.
+func (g *Group) renice(nice int32) (err error) {
+	g.nice.Store(nice)
 	for _, p := range g.pinned() {
-		if err := g.prioritize(int(p.tid.Load())); err != nil && !errors.Is(err, unix.ESRCH) {
-			return err
+		if e := g.prioritize(int(p.tid.Load())); e != nil && !errors.Is(e, unix.ESRCH) {
+			err = e
 		}
 	}
-	return nil
+	return err
 }
 
 // deprioritize takes back what prioritize gave.
@@ -289,8 +300,8 @@ func (g *Group) Tidy() (unowned int, err error) {
 	return unowned, nil
 }
 
-// prioritized reports whether a thread has the time slice of workers, or a nice value that they have
-// or had, where that differs from the usual one.
+// prioritized reports whether a thread has the time slice of workers, or a nice value that they
+// have or had, where that is not the usual one.
 func (g *Group) prioritized(tid int) bool {
 	a, err := unix.SchedGetAttr(tid, 0)
 	if err != nil || a.Policy != unix.SCHED_NORMAL {

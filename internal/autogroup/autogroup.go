@@ -59,7 +59,7 @@ func Open() (*Session, error) {
 	}
 	if top := topCgroup(string(path)); top != "" {
 		if _, err := os.Stat(filepath.Join(cgroups, top, "cpu.weight")); err == nil {
-			return nil, errors.New("this process is in a cgroup that has a cpu.weight, by which it is scheduled instead")
+			return nil, errors.New("this process is in a cgroup that has a cpu.weight, by which it is scheduled")
 		}
 	}
 	usual, err := parse(string(text))

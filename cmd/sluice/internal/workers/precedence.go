@@ -16,22 +16,28 @@ import (
 
 // precedence is whether the process goes before others of the machine, and its workers before its
 // other threads. A thread of another session that the scheduler prefers, or that has had less than
-// its share, keeps a CPU until the next tick of the kernel: 4 ms with HZ=250, in which packets wait.
+// its share, keeps a CPU until the next tick of the kernel, 4 ms with HZ=250, and packets wait.
 //
-// It goes first only where the CPUs are the gateway's (config.WaitingDedicated) and no packets
-// arrive on those of its workers: what it goes before includes ksoftirqd, which receives them.
-// Both values are needed. The session's goes before other sessions; by the workers' own the other
-// threads of the process get no more of other CPUs than they would have.
+// The process goes first only where no packets arrive on its workers' CPUs: what it goes before
+// includes ksoftirqd, which receives them. Both values are needed. The session's goes before other
+// sessions; by the workers' own value the other threads of the process get no more of other CPUs
+// than they would have.
 type precedence struct {
 	session *autogroup.Session // nil: the process cannot go first
 	usual   int                // nice value of the workers otherwise
 	why     atomic.Pointer[string]
 }
 
+// firstNice is the nice value of session and workers where they go first. A worker that looks for
+// packets all the time leaves others a tenth of its CPU (weights 9548 and 1024,
+// sched_prio_to_weight in kernel/sched/core.c): threads of the kernel that are bound to it go on,
+// and senders of this machine, whose packets would arrive there, are noticed.
+const firstNice = -10
+
 // open must be called before the process gives up the right to open files.
 func (p *precedence) open(c *config.Configuration) {
 	p.usual = c.Tuning.WorkerNice
-	session, err := openSession(c)
+	session, err := openSession()
 	if err != nil {
 		p.say("not before others: " + err.Error())
 		return
@@ -40,10 +46,7 @@ func (p *precedence) open(c *config.Configuration) {
 	p.say("not before others: it is not known yet where packets arrive")
 }
 
-func openSession(c *config.Configuration) (*autogroup.Session, error) {
-	if c.Waiting != config.WaitingDedicated {
-		return nil, fmt.Errorf("waiting is %s", c.Waiting)
-	}
+func openSession() (*autogroup.Session, error) {
 	if !autogroup.Leads() {
 		return nil, errors.New("this process does not lead its session, which has other programs; start it by a " +
 			"service manager or setsid(1)")
@@ -61,7 +64,7 @@ func (p *precedence) follow(c *config.Configuration, threads *thread.Group, arri
 	first, why := goesFirst(c.Sockets.BusyPoll > 0, arrive, workers)
 	session, nice := p.session.Usual(), p.usual
 	if first {
-		session, nice = autogroup.First, autogroup.First
+		session, nice = min(firstNice, session), min(firstNice, nice)
 	}
 	// Workers first: else the other threads would go before others for a moment.
 	err := threads.SetNice(nice)
@@ -90,10 +93,10 @@ func goesFirst(poll bool, arrive, workers []int) (first bool, why string) {
 	return true, "before others: no packets arrive on CPUs of workers"
 }
 
-// condition says whether the process goes before others; none where it is not asked to.
-func (p *precedence) condition(c *config.Configuration) []status.ConditionView {
+// condition says whether the process goes before others.
+func (p *precedence) condition() []status.ConditionView {
 	why := p.why.Load()
-	if c.Waiting != config.WaitingDedicated || why == nil {
+	if why == nil {
 		return nil
 	}
 	return []status.ConditionView{{Name: "scheduling", Level: "ok", Detail: *why}}

@@ -29,20 +29,12 @@ func TestGoesFirst(t *testing.T) {
 	}
 }
 
-// TestPrecedenceSaysWhyNot: a process that cannot go first says why, and one whose CPUs are
-// others', too, changes nothing and says nothing.
+// TestPrecedenceSaysWhyNot: a process that cannot go first says why, and changes nothing.
 func TestPrecedenceSaysWhyNot(t *testing.T) {
-	c := config.Default()
 	var p precedence
-	p.open(c) // a test does not lead its session
-	if l := p.condition(c); len(l) != 1 || !strings.Contains(l[0].Detail, "setsid") || p.session != nil {
+	p.open(config.Default()) // a test does not lead its session
+	if l := p.condition(); len(l) != 1 || !strings.Contains(l[0].Detail, "setsid") || p.session != nil {
 		t.Errorf("conditions %+v", l)
 	}
-	p.follow(c, nil, []int{0}, []int{1}) // nothing to change
-	c.Waiting = config.WaitingShared
-	var shared precedence
-	shared.open(c)
-	if l := shared.condition(c); l != nil || shared.session != nil {
-		t.Errorf("shared: conditions %+v", l)
-	}
+	p.follow(config.Default(), nil, []int{0}, []int{1}) // nothing to change
 }

@@ -24,7 +24,7 @@ func (g *Group) Stalled(now uint64) (ids []int) {
 
 // Conditions reports whether workers go before others, and those that are stalled.
 func (g *Group) Conditions(now uint64) (list []status.ConditionView) {
-	list = g.precedence.condition(g.c.Settings)
+	list = g.precedence.condition()
 	for _, id := range g.Stalled(now) {
 		list = append(list,
 			status.Failed("worker", fmt.Sprintf("worker %d has not moved for more than %v: its queues are not served; "+
