@@ -63,6 +63,9 @@ type runners struct {
 	waited  []threadWait
 	percent []float64
 	asked   time.Time
+	// worked is, by worker, how long it had worked on packets at a time, in nanoseconds.
+	worked []uint64
+	busyAt time.Time
 }
 
 type threadWait struct {
@@ -136,7 +139,6 @@ func (r *runners) waitingOn(cpu int) (fastpath.Waiting, string) {
 // wait has every runner wait as its CPU asks for, and notes what is where.
 func (r *runners) wait() {
 	p := r.g.placed.Load()
-	r.g.precedence.follow(r.g.c.Settings, r.config.Threads, r.arrive(), p.CPUs)
 	var views []status.PlaceView
 	for i, runner := range r.all {
 		cpu := runner.CPU()
@@ -185,8 +187,34 @@ func (r *runners) follow(ctx context.Context) {
 			if asked {
 				r.wait()
 			}
+			r.precede(now)
 		}
 	}
+}
+
+// precede puts the process before others, or back.
+func (r *runners) precede(now time.Time) {
+	cpus := r.g.placed.Load().CPUs
+	r.g.precedence.follow(r.config.Threads, whereabouts{poll: r.g.c.Settings.Sockets.BusyPoll > 0, arrive: r.arrive(),
+		workers: cpus}, r.busy(now, cpus))
+}
+
+// busy returns the part of its time that the CPU with most work has worked on packets since the
+// last call; 0 at first.
+func (r *runners) busy(now time.Time, cpus []int) (most float64) {
+	since := now.Sub(r.busyAt)
+	worked, on := make([]uint64, len(cpus)), map[int]uint64{}
+	for id, w := range r.g.workers {
+		worked[id] = w.block.BusyNanos.Load()
+		if len(r.worked) > 0 {
+			on[cpus[id]] += worked[id] - r.worked[id]
+		}
+	}
+	r.worked, r.busyAt = worked, now
+	for _, nanos := range on {
+		most = max(most, float64(nanos)/float64(since))
+	}
+	return most
 }
 
 // choose places workers anew, where they may move. A CPU that cannot be used any more, as it is

@@ -19,12 +19,15 @@ import (
 // its share, keeps a CPU until the next tick of the kernel, 4 ms with HZ=250, and packets wait.
 //
 // The process goes first only where no packets arrive on its workers' CPUs: what it goes before
-// includes ksoftirqd, which receives them. Both values are needed. The session's goes before other
+// includes ksoftirqd, which receives them. And only while workers have time to spare: where they
+// have none, packets wait for them and not for others, and ksoftirqd, which receives what they send
+// over a veth, needs its share. Both values are needed. The session's goes before other
 // sessions; by the workers' own value the other threads of the process get no more of other CPUs
 // than they would have.
 type precedence struct {
 	session *autogroup.Session // nil: the process cannot go first
 	usual   int                // nice value of the workers otherwise
+	first   bool
 	why     atomic.Pointer[string]
 }
 
@@ -54,16 +57,28 @@ func openSession() (*autogroup.Session, error) {
 	return autogroup.Open()
 }
 
-func (p *precedence) say(why string) { p.why.Store(&why) }
+func (p *precedence) say(why string) {
+	if is := p.why.Load(); is == nil || *is != why {
+		p.why.Store(&why)
+	}
+}
 
-// follow puts the process first, or back, by where packets arrive.
-func (p *precedence) follow(c *config.Configuration, threads *thread.Group, arrive, workers []int) {
+// Parts of the time of a worker's CPU from which on workers have no time to spare, and up to which
+// they have some again.
+const (
+	fullAt  = 0.85
+	spareAt = 0.70
+)
+
+// follow puts the process first, or back. busy is the part of its time that the CPU with most work
+// has worked on packets since the last call.
+func (p *precedence) follow(threads *thread.Group, w whereabouts, busy float64) {
 	if p.session == nil {
 		return
 	}
-	first, why := goesFirst(c.Sockets.BusyPoll > 0, arrive, workers)
+	why := p.decide(w, busy)
 	session, nice := p.session.Usual(), p.usual
-	if first {
+	if p.first {
 		session, nice = min(firstNice, session), min(firstNice, nice)
 	}
 	// Workers first: else the other threads would go before others for a moment.
@@ -79,15 +94,36 @@ func (p *precedence) follow(c *config.Configuration, threads *thread.Group, arri
 	p.say(why)
 }
 
-// goesFirst reports whether workers on these CPUs may go before all others, and says why.
-func goesFirst(poll bool, arrive, workers []int) (first bool, why string) {
-	shared := func(cpu int) bool { return cpu < 0 || slices.Contains(arrive, cpu) }
+// decide sets first, and says why.
+func (p *precedence) decide(w whereabouts, busy float64) (why string) {
+	may, why := goesFirst(w)
 	switch {
-	case poll:
+	case !may || busy >= fullAt:
+		p.first = false
+	case busy < spareAt:
+		p.first = true
+	}
+	if may && !p.first {
+		why = "not before others: workers have no time to spare"
+	}
+	return why
+}
+
+// whereabouts are the CPUs of workers, and those where packets arrive.
+type whereabouts struct {
+	poll            bool // workers poll the NIC themselves
+	arrive, workers []int
+}
+
+// goesFirst reports whether workers with time to spare may go before all others, and says why.
+func goesFirst(w whereabouts) (first bool, why string) {
+	shared := func(cpu int) bool { return cpu < 0 || slices.Contains(w.arrive, cpu) }
+	switch {
+	case w.poll:
 		return true, "before others: workers poll the NIC themselves"
-	case len(arrive) == 0:
+	case len(w.arrive) == 0:
 		return false, "not before others: it is not known yet where packets arrive"
-	case slices.ContainsFunc(workers, shared):
+	case slices.ContainsFunc(w.workers, shared):
 		return false, "not before others: packets arrive on CPUs of workers, and are received there by the kernel"
 	}
 	return true, "before others: no packets arrive on CPUs of workers"

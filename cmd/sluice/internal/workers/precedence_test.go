@@ -22,9 +22,29 @@ func TestGoesFirst(t *testing.T) {
 		{"on any CPU", false, []int{0}, []int{1, -1}, false},
 		{"polls itself", true, nil, []int{0, 1}, true},
 	} {
-		first, why := goesFirst(c.poll, c.arrive, c.workers)
+		first, why := goesFirst(whereabouts{c.poll, c.arrive, c.workers})
 		if first != c.want || strings.HasPrefix(why, "before others") != c.want {
 			t.Errorf("%s: %t, %q", c.name, first, why)
+		}
+	}
+}
+
+// TestNoTimeToSpare: a process whose workers have no time to spare does not go first, until they
+// have a good part of it again.
+func TestNoTimeToSpare(t *testing.T) {
+	var p precedence
+	apart, beside := whereabouts{arrive: []int{0}, workers: []int{1}}, whereabouts{arrive: []int{1}, workers: []int{1}}
+	for i, c := range []struct {
+		at   whereabouts
+		busy float64
+		want bool
+	}{
+		{apart, 0.8, false}, {apart, 0.5, true}, {apart, 0.8, true}, {apart, 0.9, false}, {apart, 0.8, false},
+		{apart, 0.6, true}, {beside, 0.1, false}, {apart, 0.1, true},
+	} {
+		why := p.decide(c.at, c.busy)
+		if p.first != c.want || strings.HasPrefix(why, "before others") != c.want {
+			t.Errorf("%d: first is %t, %q; want %t", i, p.first, why, c.want)
 		}
 	}
 }
@@ -36,5 +56,5 @@ func TestPrecedenceSaysWhyNot(t *testing.T) {
 	if l := p.condition(); len(l) != 1 || !strings.Contains(l[0].Detail, "setsid") || p.session != nil {
 		t.Errorf("conditions %+v", l)
 	}
-	p.follow(config.Default(), nil, []int{0}, []int{1}) // nothing to change
+	p.follow(nil, whereabouts{arrive: []int{0}, workers: []int{1}}, 0) // nothing to change
 }
