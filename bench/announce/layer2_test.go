@@ -254,6 +254,42 @@ func TestLayer2Partition(t *testing.T) {
 	})
 }
 
+// All addresses of a gateway's interface go and come back, as when its network is configured anew:
+// it gives its link up, and joins it in the same process. Then each VIP has one owner, the same.
+// The other gateway takes no hello for a record: it would, as long as the link was there before.
+func TestLayer2LinkReturns(t *testing.T) {
+	t.Parallel()
+	s := newSegment(t, 2, 1)
+	vip, vip6 := near(0)
+	for range runs() {
+		owner, owner6 := s.settled(vip), s.settled(vip6)
+		other := s.gateways[0]
+		if owner == other {
+			other = s.gateways[1]
+		}
+		replayed := other.metric("hellos_refused_total", `reason="replayed"`)
+		i := owner.Interfaces[0]
+		must(t, owner.RemoveAddresses(i.Name, i.Addr4, i.Addr6))
+		s.within(10*time.Second, "it to give up its link", func() error {
+			if v, err := owner.ask(); err != nil || len(v.Peers) > 0 {
+				return fmt.Errorf("%+v, %v", v, err)
+			}
+			return nil
+		})
+		s.settled(vip, other)
+		must(t, owner.AddAddresses(i.Name, i.Addr4, i.Addr6))
+		back := time.Now()
+		if again, again6 := s.settled(vip), s.settled(vip6); again != owner || again6 != owner6 {
+			t.Errorf("with %s and %s, and before with %s and %s", again.name, again6.name, owner.name, owner6.name)
+		}
+		t.Logf("all agree %v after the addresses were back", time.Since(back))
+		if n := other.metric("hellos_refused_total", `reason="replayed"`) - replayed; n > 0 {
+			t.Errorf("%v hellos were refused as replayed", n)
+		}
+		must(t, s.connect(vip, machine.Slower(5*time.Second)))
+	}
+}
+
 // timeline describes who answered when, for people.
 func timeline(list []answer, begin time.Time) string {
 	var b strings.Builder

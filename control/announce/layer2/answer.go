@@ -123,6 +123,8 @@ var logged = map[hello.Refusal]string{
 	members.SameName: "hellos are refused: another node has the name of this one",
 	members.Own:      "own hellos come back: another interface of this node is on the same link",
 	members.Full:     "hellos are refused: there are more gateways on the link than can be",
+	members.Replayed: "hellos are refused: all that come of a gateway are older than one that was used: somebody " +
+		"repeats recorded ones, or its announcer has to be started again",
 }
 
 // reasons are all why hellos are refused.
@@ -143,7 +145,11 @@ func (l *link) takeHello(s *sockets, b []byte) []outFrame {
 	}
 	if refusal != "" {
 		l.count.refused[refusal]++
-		if text, there := logged[refusal]; there && now.Sub(l.said[refusal]) >= logEvery {
+		text, there := logged[refusal]
+		if refusal == members.Replayed { // some are when members come and go, or frames come twice
+			there = l.members.OnlyReplays(h.Name, now)
+		}
+		if there && now.Sub(l.said[refusal]) >= logEvery {
 			l.said[refusal] = now
 			l.log.Warn(text, "mac", from)
 		}

@@ -29,15 +29,17 @@ const (
 
 // link is an interface on which VIPs are announced.
 type link struct {
-	name    string
-	config  *Config
-	log     *slog.Logger
-	poke    func()    // what is reported has changed
-	wake    wake.Flag // looks for what is due at once
-	ended   chan struct{}
-	done    chan struct{}
-	readers sync.WaitGroup
-	carrier carrier // of the goroutine that runs
+	name        string
+	config      *Config
+	given       *incarnations
+	incarnation uint64
+	log         *slog.Logger
+	poke        func()    // what is reported has changed
+	wake        wake.Flag // looks for what is due at once
+	ended       chan struct{}
+	done        chan struct{}
+	readers     sync.WaitGroup
+	carrier     carrier // of the goroutine that runs
 
 	mu       sync.Mutex // guards what follows
 	keys     hello.Keys
@@ -75,17 +77,21 @@ func family(a netip.Addr) int {
 	return 1
 }
 
-func newLink(name string, c *Config, keys hello.Keys, poke func()) (*link, error) {
-	l := &link{name: name, config: c, log: c.Log.With("interface", name), poke: poke, keys: keys,
+func newLink(name string, c *Config, given *incarnations, keys hello.Keys, poke func()) (*link, error) {
+	carrier, err := newCarrier()
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	l := &link{name: name, config: c, given: given, incarnation: given.begin(now), log: c.Log.With("interface", name),
+		poke: poke, keys: keys, carrier: carrier,
 		wake: wake.NewFlag(), ended: make(chan struct{}), done: make(chan struct{}),
 		answers: rate.NewLimiter(answersPerSecond, answersPerSecond), disputes: map[netip.Addr]*dispute{},
 		said:  map[hello.Refusal]time.Time{},
-		queue: newQueue(), count: counters{refused: map[hello.Refusal]uint64{}, claims: map[string]uint64{}},
-		members: members.New(members.Config{Name: c.Name, Incarnation: c.Incarnation, Every: c.Every, Silent: c.Silent,
-			Settle: c.Settle, Return: c.Return, Nonce: c.Nonce}, time.Now())}
-	var err error
-	l.carrier, err = newCarrier()
-	return l, err
+		queue: newQueue(), count: counters{refused: map[hello.Refusal]uint64{}, claims: map[string]uint64{}}}
+	l.members = members.New(members.Config{Name: c.Name, Incarnation: l.incarnation, Ours: given.ours, Every: c.Every,
+		Silent: c.Silent, Settle: c.Settle, Return: c.Return, Nonce: c.Nonce}, now)
+	return l, nil
 }
 
 // set replaces what is announced.
@@ -144,6 +150,7 @@ func (l *link) run() {
 		case <-l.ended:
 			l.goodbye()
 			l.shut("it ends")
+			l.given.end(l.incarnation, time.Now())
 			return
 		case <-l.wake:
 		case <-timer.C:

@@ -17,7 +17,7 @@ func linkOf(t *testing.T) *link {
 	t.Helper()
 	c := &Config{Log: slog.New(slog.DiscardHandler), Name: "n", Every: DefaultEvery, Silent: DefaultSilent,
 		Settle: DefaultSettle, Return: DefaultReturn, Nonce: nonce}
-	l, err := newLink("none", c, hello.Keys{make([]byte, 32)}, func() {})
+	l, err := newLink("none", c, &incarnations{}, hello.Keys{make([]byte, 32)}, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}

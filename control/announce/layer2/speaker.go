@@ -54,9 +54,8 @@ type Config struct {
 	// Return is how long a member's VIPs are kept for its next process after one ended, and its
 	// gateway forwards on; 0: not at all.
 	Return time.Duration
-	// Incarnation and Nonce are set by New.
-	Incarnation uint64
-	Nonce       func() uint64
+	// Nonce is set by New.
+	Nonce func() uint64
 }
 
 // Check returns what is wrong with times.
@@ -88,6 +87,7 @@ type Speaker struct {
 	config  Config
 	log     *slog.Logger
 	changed wake.Flag
+	given   incarnations
 	keys    hello.Keys
 	refused string // why the key file as it is now is not used
 
@@ -100,9 +100,6 @@ type Speaker struct {
 func New(c Config) (*Speaker, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
-	}
-	if c.Incarnation == 0 {
-		c.Incarnation = uint64(time.Now().UnixNano())
 	}
 	if c.Nonce == nil {
 		c.Nonce = nonce
@@ -193,7 +190,7 @@ func (s *Speaker) replace(p *Plan, interfaces []Interface) {
 		l, begins := s.links[name], false
 		if l == nil {
 			var err error
-			if l, err = newLink(name, &s.config, s.keys, s.changed.Raise); err != nil {
+			if l, err = newLink(name, &s.config, &s.given, s.keys, s.changed.Raise); err != nil {
 				s.log.Error("a link cannot be opened, and is tried again", "interface", name, "error", err)
 				continue
 			}

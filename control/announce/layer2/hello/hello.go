@@ -18,8 +18,9 @@ type Hello struct {
 	// Joining: it takes no VIP yet. Goodbye: it takes none any more, and ends. Returning: it ends,
 	// and its gateway forwards on: its VIPs are to be kept for its next process.
 	Joining, Goodbye, Returning bool
-	// Incarnation is that of its process: a later one has a greater one. Sequence grows with each
-	// message of the process.
+	// Incarnation is that of a link in its process: greater than those of all links before, also of
+	// processes before unless the clock went back between them. Sequence grows with each message of
+	// the link.
 	Incarnation, Sequence uint64
 	// Nonce is what those who hear it send back, among Heard: a message with a nonce in it was
 	// written after that was made.

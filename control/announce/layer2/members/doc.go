@@ -17,8 +17,9 @@
 // A member is alive from a hello that proves that it is of now, until it says goodbye or is silent
 // for Silent intervals. A hello of a member that is not known to be alive is of now if it has a
 // nonce in it that this process made after it lost the member, or after it started: recorded hellos
-// have none. Of a live member only greater sequences of its process count, or a later process.
-// So no clocks are compared.
+// have none. Of a live member only greater sequences of its incarnation count, or a later one. So
+// no clocks are compared. An incarnation is that of one Members: those of a link that is put back
+// in the same process begin from sequence 1 with a new list, and would be old with the same one.
 //
 // A process that stood still itself has heard nobody meanwhile: others are not dead for that
 // reason, their time is extended (Tick), and its next hello says that it hears them.

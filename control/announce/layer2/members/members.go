@@ -14,9 +14,12 @@ import (
 
 // Config configures Members.
 type Config struct {
-	// Name is this member's, Incarnation greater than that of the process before.
+	// Name is this member's. Incarnation is greater than that of all Members of this process
+	// before: so it tells others that sequence and list begin anew. Ours reports whether Members of
+	// this process have an incarnation, or had it lately.
 	Name        string
 	Incarnation uint64
+	Ours        func(incarnation uint64) bool
 	// Every is the time between hellos. A member that is silent for Silent of them is dead.
 	Every  time.Duration
 	Silent int
@@ -93,6 +96,10 @@ type member struct {
 	heard                 time.Time // when a hello was used last
 	hearsUs, joining      bool
 
+	// Since replays hellos have been refused as Replayed, without a pause of a silence, and none
+	// was used. The last one came at replayed.
+	replays, replayed time.Time
+
 	table // what it lists
 
 	// kept has the VIPs that it is to have again: its process ended, or its next one joins. That
@@ -117,6 +124,13 @@ func (m *Members) mint() {
 	if len(m.nonces) > maxNonces {
 		m.nonces = m.nonces[1:]
 	}
+}
+
+// OnlyReplays reports whether a member says what is refused as Replayed, and nothing else, for
+// longer than a silence: of one that lives hellos are used meanwhile.
+func (m *Members) OnlyReplays(name string, now time.Time) bool {
+	o := m.others[name]
+	return o != nil && now.Sub(o.replayed) <= m.silence() && now.Sub(o.replays) > m.silence()
 }
 
 // listsOurs reports whether a member has heard us since we made a nonce, by its number.
@@ -198,7 +212,7 @@ func (m *Members) SetVIPs(list []Standing, ready bool, now time.Time) {
 // Receive takes a hello, of whom has a key. It returns why it is not used.
 func (m *Members) Receive(h *hello.Hello, from frame.MAC, now time.Time) hello.Refusal {
 	if h.Name == m.config.Name {
-		if h.Incarnation == m.config.Incarnation {
+		if m.config.Ours(h.Incarnation) {
 			return Own
 		}
 		return SameName
@@ -211,6 +225,10 @@ func (m *Members) Receive(h *hello.Hello, from frame.MAC, now time.Time) hello.R
 	}
 	same := h.Incarnation == o.incarnation
 	if same && h.Sequence <= o.sequence || o.alive && h.Incarnation < o.incarnation {
+		if now.Sub(o.replayed) > m.silence() {
+			o.replays = now
+		}
+		o.replayed = now
 		return Replayed
 	}
 	o.nonce, o.told = h.Nonce, now // so that it hears that we hear it
@@ -244,6 +262,7 @@ func (m *Members) add(name string, now time.Time) *member {
 // use takes what a hello says, which is of now.
 func (m *Members) use(o *member, h *hello.Hello, from frame.MAC, now time.Time) {
 	before := *o
+	o.replays, o.replayed = time.Time{}, time.Time{}
 	if h.Incarnation != o.incarnation {
 		o.incarnation, o.hearsUs, o.table = h.Incarnation, false, table{}
 	}
@@ -405,8 +424,11 @@ func (m *Members) List() []Member {
 	}
 	list := make([]Member, 0, len(m.others))
 	for _, o := range m.others {
-		returning := o.kept != nil && !o.alive
-		list = append(list, Member{o.name, o.mac, o.alive, o.joining, returning, o.hearsUs, o.since, o.why,
+		returning, why := o.kept != nil && !o.alive, o.why
+		if m.OnlyReplays(o.name, m.last) {
+			why += "; what it says now is older than that"
+		}
+		list = append(list, Member{o.name, o.mac, o.alive, o.joining, returning, o.hearsUs, o.since, why,
 			has[o.name]})
 	}
 	slices.SortFunc(list, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })

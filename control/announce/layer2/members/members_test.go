@@ -74,8 +74,9 @@ func newSim(t *testing.T, n, vips int) *sim {
 func (s *sim) start(st *station) {
 	st.incarnation++
 	st.dead, st.stands, st.waiting, st.seen = false, false, nil, 0
-	st.Members = New(Config{Name: st.name, Incarnation: st.incarnation, Every: every, Silent: 3, Settle: settle,
-		Return: stay, Nonce: s.random.Uint64}, s.now.Add(st.late))
+	ours := func(incarnation uint64) bool { return incarnation == st.incarnation }
+	st.Members = New(Config{Name: st.name, Incarnation: st.incarnation, Ours: ours, Every: every, Silent: 3,
+		Settle: settle, Return: stay, Nonce: s.random.Uint64}, s.now.Add(st.late))
 	st.SetVIPs(s.standings(nil), true, s.now)
 }
 
@@ -249,6 +250,98 @@ func TestGoodbye(t *testing.T) {
 		if names := s.holders(v); len(names) != 1 || names[0] == "gateway-0" {
 			t.Errorf("%v is with %v", v, names)
 		}
+	}
+}
+
+// Who says goodbye and begins again is heard, and has its VIPs again.
+func TestGoodbyeAndBack(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 3, 30)
+	s.run(settle+time.Second, nil)
+	before := s.agreed("before")
+	s.send(s.stations[0], s.stations[0].Goodbye(false, s.now))
+	s.start(s.stations[0])
+	s.run(settle+every, nil)
+	if m := moved(before, s.agreed("it is back")); len(m) > 0 {
+		t.Errorf("%v are not where they were", m)
+	}
+}
+
+// A clock that goes back between two processes of a member keeps nobody from hearing the second
+// one: what it says is proven, not dated. Its VIPs stay where it said that it returns, also where
+// it said so a moment ago.
+func TestClockGoesBack(t *testing.T) {
+	t.Parallel()
+	for _, returns := range []bool{false, true} {
+		s := newSim(t, 3, 60)
+		one := s.stations[0]
+		one.incarnation = 1000
+		s.start(one)
+		s.run(2*settle, nil)
+		before := s.agreed("before")
+		if returns {
+			s.end(one)
+		}
+		one.incarnation = 10
+		s.start(one)
+		s.run(every, nil)
+		s.run(settle-every-step, func() {
+			if returns {
+				s.kept("it joins", before, one)
+			}
+		})
+		s.run(5*every, nil)
+		if m := moved(before, s.agreed("it is back")); len(m) > 0 {
+			t.Errorf("returns %v: %v are not where they were", returns, m)
+		}
+	}
+}
+
+// A member of which nothing comes but what was said before is told from one whose frames come
+// twice, and from one that is repeated once.
+func TestOnlyReplays(t *testing.T) {
+	t.Parallel()
+	s := newSim(t, 2, 10)
+	s.run(settle+time.Second, nil)
+	one, victim := s.stations[0], s.stations[1]
+	repeat := func() (only bool) {
+		last := len(s.log) - 1
+		for s.log[last].Name != one.name {
+			last--
+		}
+		if r := victim.Receive(s.log[last], frame.MAC{}, s.now); r != Replayed {
+			t.Fatalf("a hello that came before is %q", r)
+		}
+		return victim.OnlyReplays(one.name, s.now)
+	}
+	said := func() bool { return strings.Contains(victim.List()[0].Why, "older") }
+	for range 10 {
+		if s.run(every, nil); repeat() || said() {
+			t.Fatal("one whose frames come twice")
+		}
+	}
+	s.send(one, one.Goodbye(false, s.now))
+	one.dead = true
+	if s.run(step, nil); repeat() || said() {
+		t.Fatal("one whose goodbye comes twice")
+	}
+	for range 10 {
+		if s.run(4*every, nil); repeat() {
+			t.Fatal("one that is repeated now and then")
+		}
+	}
+	begin := s.now
+	for !repeat() {
+		if s.run(every, nil); s.now.Sub(begin) > time.Second {
+			t.Fatal("one of which all is old")
+		}
+	}
+	if after := s.now.Sub(begin); after < 3*every || !said() {
+		t.Errorf("it is said after %v: %+v", after, victim.List())
+	}
+	s.start(one)
+	if s.run(3*every, nil); victim.OnlyReplays(one.name, s.now) || said() {
+		t.Errorf("it is back: %+v", victim.List())
 	}
 }
 
