@@ -31,6 +31,12 @@
 // moves nothing, and who was taken for dead while it stood still gives way before it takes back. It
 // joins for longer, up to maxJoin times that, while it does not know all that a live member lists.
 //
+// # After a cut
+//
+// Where a link was cut in two each side had an owner, and hosts of the side that gives a VIP up
+// know the wrong one. So who hears a member again, or is heard by it again, announces all that it
+// has.
+//
 // # Lists
 //
 // A list of VIPs goes in parts, one a hello. What has changed is sent at once, all of it to who

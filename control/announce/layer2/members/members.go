@@ -315,16 +315,21 @@ func (m *Members) useList(o *member, h *hello.Hello, before *member, now time.Ti
 		m.decideOf(changed)
 	}
 	m.enter(now)
-	if !o.joining && o.whole && (!before.alive || !before.whole) {
-		m.announceAgain(o)
+	if o.hearsUs && o.whole && !o.joining && (!before.hearsUs || !before.whole) {
+		m.announceAgain()
 	}
 }
 
-// announceAgain tells everybody of the VIPs that are here and that a member may have had, too,
-// while it and we did not hear each other.
-func (m *Members) announceAgain(o *member) {
+// announceAgain tells everybody of all VIPs that are here. A member may have had each of them, too,
+// while it or we did not hear the other one: what it lists is not asked, since that is the list of
+// before, which lacks VIPs that came meanwhile, or one of now, which lacks those that went.
+func (m *Members) announceAgain() {
+	pending := make(map[netip.Addr]bool, len(m.gained))
+	for _, vip := range m.gained {
+		pending[vip] = true
+	}
 	for _, vip := range m.watched {
-		if l, lists := o.vips[vip]; lists && !l.not && m.Owns(vip) && !slices.Contains(m.gained, vip) {
+		if m.Owns(vip) && !pending[vip] {
 			m.gained = append(m.gained, vip)
 		}
 	}

@@ -227,6 +227,9 @@ func TestDeath(t *testing.T) {
 	if c := s.stations[1].Changes() - changes; int(c) != moved(before, after)["gateway-0"] {
 		t.Errorf("%d changes are counted", c)
 	}
+	for _, st := range s.stations {
+		st.Take()
+	}
 	s.start(s.stations[0])
 	s.run(settle-step, func() {
 		if m := moved(after, s.agreed("while it joins")); len(m) > 0 {
@@ -236,6 +239,9 @@ func TestDeath(t *testing.T) {
 	s.run(time.Second, nil)
 	if m := moved(before, s.agreed("after the return")); len(m) > 0 {
 		t.Errorf("%v are not where they were", m)
+	}
+	if gained, _ := s.stations[1].Take(); len(gained) > 0 {
+		t.Errorf("%d VIPs that did not move are announced", len(gained))
 	}
 }
 
@@ -510,38 +516,85 @@ func TestNoReturn(t *testing.T) {
 }
 
 // A link that is cut in two has an owner on each side, and one again within a second after it is
-// whole; those that keep a VIP announce it again.
+// whole. Whoever has a VIP then announces it again, also one that came meanwhile, that a side began
+// or ceased to forward, and wherever it is in a list of several parts; so, too, where one side is
+// known from before, and where its processes are others.
 func TestPartition(t *testing.T) {
-	t.Parallel()
-	s := newSim(t, 4, 100)
+	for _, others := range []bool{false, true} {
+		t.Run(fmt.Sprintf("other processes %v", others), func(t *testing.T) {
+			t.Parallel()
+			partition(t, others)
+		})
+	}
+}
+
+func partition(t *testing.T, others bool) {
+	t.Helper()
+	s := newSim(t, 4, 300)
+	old, far := slices.Clone(s.vips), s.stations[2:]
+	begins, ceases := old[:50], old[250:]
+	elsewhere := func(list []netip.Addr) func(netip.Addr) bool {
+		return func(a netip.Addr) bool { return slices.Contains(list, a) }
+	}
+	for _, st := range far {
+		st.SetVIPs(s.standings(elsewhere(begins)), true, s.now)
+	}
 	s.run(settle+time.Second, nil)
 	before := s.agreed("before")
 	s.cut = func(a, b string) bool { return (a < "gateway-2") != (b < "gateway-2") }
-	s.run(10*time.Second, nil)
+	s.run(5*time.Second, nil)
+	for _, st := range far {
+		if others {
+			s.start(st)
+		}
+	}
+	for i := range 300 {
+		s.vips = append(s.vips, netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)}))
+	}
+	for _, st := range s.stations {
+		st.SetVIPs(s.standings(nil), true, s.now)
+	}
+	s.run(5*time.Second, nil)
 	for _, v := range s.vips {
 		if names := s.holders(v); len(names) != 2 {
 			t.Fatalf("%v is with %v while the link is cut", v, names)
 		}
 	}
+	for _, st := range far {
+		st.SetVIPs(s.standings(elsewhere(ceases)), true, s.now)
+	}
+	s.run(time.Second, nil)
 	for _, st := range s.stations {
 		st.Take()
 	}
 	s.cut = func(string, string) bool { return false }
-	s.run(time.Second, nil)
-	if m := moved(before, s.agreed("a second later")); len(m) > 0 {
-		t.Errorf("%v are not where they were", m)
-	}
-	again := 0
+	again := map[string]map[netip.Addr]int{}
 	for _, st := range s.stations {
-		gained, _ := st.Take()
-		for _, v := range gained {
-			if before[v] == st.name {
-				again++
+		again[st.name] = map[netip.Addr]int{}
+	}
+	s.run(time.Second, func() {
+		for _, st := range s.stations {
+			gained, _ := st.Take()
+			for _, v := range gained {
+				again[st.name][v]++
 			}
 		}
+	})
+	after := s.agreed("a second later")
+	for _, v := range old[50:250] {
+		if after[v] != before[v] {
+			t.Errorf("%v is with %s, and was with %s", v, after[v], before[v])
+		}
 	}
-	if again != len(s.vips) {
-		t.Errorf("%d of %d VIPs are announced again", again, len(s.vips))
+	for _, v := range s.vips {
+		if n := again[after[v]][v]; n < 1 || n > len(far) { // once for each that is heard again
+			t.Errorf("%v is announced %d times by its owner", v, n)
+		}
+		for name := range again {
+			if n := again[name][v]; others && n > 0 && name != after[v] { // it knew that it gives it up
+				t.Errorf("%v is announced %d times by %s, and %s has it", v, n, name, after[v])
+			}
+		}
 	}
 }
 
@@ -907,6 +960,7 @@ func TestStrangers(t *testing.T) {
 }
 
 // A member that is not heard by another one, while it hears that one, does not change all the time.
+// When it is heard again each announces what it has: both had the VIPs of the one.
 func TestOneWay(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 2, 20)
@@ -914,11 +968,30 @@ func TestOneWay(t *testing.T) {
 	s.cut = func(from, _ string) bool { return from == "gateway-0" }
 	s.run(settle+time.Second, nil)
 	changes := s.stations[0].Changes()
+	for _, st := range s.stations {
+		st.Take()
+	}
 	s.run(time.Minute, nil)
 	if c := s.stations[0].Changes(); c != changes {
 		t.Errorf("%d changes in a minute", c-changes)
 	}
+	for _, st := range s.stations {
+		if gained, _ := st.Take(); len(gained) > 0 {
+			t.Errorf("%s announces %d VIPs meanwhile", st.name, len(gained))
+		}
+	}
 	s.cut = func(string, string) bool { return false }
 	s.run(settle+time.Second, nil)
-	s.agreed("later")
+	again := map[netip.Addr]string{}
+	for _, st := range s.stations {
+		gained, _ := st.Take()
+		for _, v := range gained {
+			again[v] = st.name
+		}
+	}
+	for v, owner := range s.agreed("later") {
+		if again[v] != owner {
+			t.Errorf("%v is with %s, and announced again by %q", v, owner, again[v])
+		}
+	}
 }
