@@ -37,7 +37,8 @@ type Objects struct {
 type Source interface {
 	// Run reads until ctx is done, and calls changed after a change, from any goroutine.
 	Run(ctx context.Context, changed func())
-	// Objects returns all that is known; waiting is what is not read yet, empty if all is.
+	// Objects returns all that is known; waiting is what is not read yet, empty if all is. A Loop
+	// goes on with the last objects where there is something to wait for later.
 	Objects() (o *Objects, waiting string)
 }
 
@@ -90,7 +91,8 @@ type Loop struct {
 	uids    map[string]string
 	states  map[netip.Addr]string // of VIPs, that Services were told
 
-	set      *kinds.Set
+	objects  *Objects   // the last that were known; nil before the first
+	set      *kinds.Set // of objects, since they were read last
 	problems []kinds.Problem
 	world    *World
 	verdict  Verdict
@@ -199,17 +201,11 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 	for _, s := range sights {
 		l.watch.See(s, now)
 	}
-	objects, waiting := l.config.Source.Objects()
-	if waiting != "" {
+	if waiting := l.look(read); waiting != "" {
 		l.publish(waiting)
 		return time.Time{}
 	}
-	if read {
-		l.reader.Password = objects.Password
-		l.set, l.problems = l.reader.Read(objects.Kinds)
-	}
-	l.uids = objects.UIDs
-	l.node, l.verdict = objects.Node, l.watch.Verdict(now)
+	l.node, l.verdict = l.objects.Node, l.watch.Verdict(now)
 	// Routes of a process before stay with peers that keep them, until this one has told all. Where
 	// there are none, sessions begin meanwhile: GoBGP takes 2 s for that.
 	if !l.applied && !l.watch.Heard(now) {
@@ -222,7 +218,7 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 		l.publish("the gateway: " + cmp.Or(l.verdict.Why, "it is not heard yet"))
 		return l.verdict.Until
 	}
-	in := Input{Node: l.node, Verdict: l.verdict, Set: l.set, Services: objects.Services}
+	in := Input{Node: l.node, Verdict: l.verdict, Set: l.set, Services: l.objects.Services}
 	in.Leaves, next = l.leaves(now)
 	if next.IsZero() || !l.verdict.Until.IsZero() && l.verdict.Until.Before(next) {
 		next = l.verdict.Until
@@ -235,6 +231,25 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 	l.save()
 	l.publish("")
 	return next
+}
+
+// look takes the objects, and reads them if read, and when they are known for the first time. It
+// returns what is waited for before that. While a source waits again, later, what was known stays
+// in force: the routes of a gateway that fails meanwhile must go.
+func (l *Loop) look(read bool) (waiting string) {
+	objects, waiting := l.config.Source.Objects()
+	if waiting != "" {
+		if l.objects == nil {
+			return waiting
+		}
+		return ""
+	}
+	if read || l.objects == nil {
+		l.reader.Password = objects.Password
+		l.set, l.problems = l.reader.Read(objects.Kinds)
+	}
+	l.objects, l.uids = objects, objects.UIDs
+	return ""
 }
 
 // leaves reports whether the node, which keeps traffic away, still announces that routes leave, and

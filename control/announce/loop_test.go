@@ -103,6 +103,55 @@ func TestUnreadablePool(t *testing.T) {
 	}
 }
 
+// later is a Source whose objects are there, or waited for.
+type later struct {
+	fixed
+	waiting string
+}
+
+func (s *later) Objects() (*Objects, string) {
+	if s.waiting != "" {
+		return nil, s.waiting
+	}
+	pool := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "sluice.dev/v1alpha1",
+		"kind": "AddressPool", "metadata": map[string]any{"name": "public"},
+		"spec": map[string]any{"addresses": []any{"192.0.2.0/24"}}}}
+	return &Objects{Kinds: []*unstructured.Unstructured{pool}}, ""
+}
+
+// TestSourceWaitsAgain: what is seen of the gateway counts also while a source waits for something
+// that it did not have before, by the objects that were known.
+func TestSourceWaitsAgain(t *testing.T) {
+	t.Parallel()
+	vips := []pulse.VIP{{Address: netip.MustParseAddr("192.0.2.1"), Services: []pulse.Service{{Namespace: "default",
+		Name: "web", Usable: true}}}}
+	n, s := &noted{}, &later{waiting: "the first list"}
+	l := New(Config{Log: slog.New(slog.DiscardHandler), Source: s, Hold: time.Minute, Speakers: []Speaker{n},
+		State: filepath.Join(t.TempDir(), "announced.json")})
+	now := time.Now()
+	see := func(failures ...string) {
+		l.sights = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving, Failures: failures, VIPs: vips}, At: now}}
+	}
+	see()
+	l.step(now, true)
+	if len(n.worlds) > 0 || l.View().Waiting != s.waiting {
+		t.Fatalf("before the first objects: %+v, %+v", n.worlds, l.View())
+	}
+	s.waiting = ""
+	l.step(now, false) // the gateway's pulse comes before the objects are told to have changed
+	if len(n.worlds) != 1 || len(n.worlds[0].VIPs) != 1 || n.worlds[0].VIPs[0].Grade != Yes {
+		t.Fatalf("the first objects: %+v", n.worlds)
+	}
+	s.waiting = "a kind that was installed now"
+	see("back0 is down")
+	l.step(now, true)
+	last := n.worlds[len(n.worlds)-1]
+	if last.Gateway != No || len(last.VIPs) != 1 || last.VIPs[0].Grade != No || last.VIPs[0].Why != "back0 is down" ||
+		last.VIPs[0].Pool == nil || l.View().Waiting != "" {
+		t.Errorf("the gateway has failed while the source waits: %+v, %+v", last, l.View())
+	}
+}
+
 // TestSessionsBegin: before the gateway is heard speakers know the objects, and have no VIP; but
 // not where the process before announced some, which peers may keep until they are told all.
 func TestSessionsBegin(t *testing.T) {
