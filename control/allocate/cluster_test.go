@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -194,7 +195,12 @@ func build(t *testing.T) (binary string) {
 // controller starts a controller with no rights but the chart's.
 func (l *lab) controller(binary string, args ...string) *process {
 	l.Helper()
-	user, err := l.ServiceAccount(l.ctx, "sluice-system", "controller", rights(l.T)...)
+	return l.controllerWith(rights(l.T), binary, args...)
+}
+
+func (l *lab) controllerWith(rights []rbacv1.PolicyRule, binary string, args ...string) *process {
+	l.Helper()
+	user, err := l.ServiceAccount(l.ctx, "sluice-system", "controller", rights...)
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -548,5 +554,51 @@ func TestPoolsOfMetalLB(t *testing.T) {
 	l.told("IPAddressPool", "broken", "PoolInvalid", "192.0.2.300/24")
 	l.create(service("late", annotated("metallb.io/address-pool", "another")))
 	l.has("late", "UnknownPool")
+	l.stop(p)
+}
+
+// TestPoolsOfMetalLBAreNotListed: where MetalLB's kind is served and may not be listed, as where
+// the Role went with its namespace, a leader gives addresses from the other pools, and Services
+// keep those that no pool has: they may be of one that cannot be listed.
+func TestPoolsOfMetalLBAreNotListed(t *testing.T) {
+	l := newLab(t)
+	clustertest.Kinds(l.ctx, t, l.Cluster, "testdata/ipaddresspools.yaml")
+	l.namespace("metallb-system")
+	o := pool(t, "theirs", `{addresses: [198.51.100.0/24]}`)
+	o.SetAPIVersion("metallb.io/v1beta1")
+	o.SetKind("IPAddressPool")
+	kind := schema.GroupVersionResource{Group: "metallb.io", Version: "v1beta1", Resource: "ipaddresspools"}
+	_, err := l.dynamic.Resource(kind).Namespace("metallb-system").Create(l.ctx, o, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.createPool("main", `{addresses: [192.0.2.0/24]}`)
+	theirs := annotated("metallb.io/address-pool", "theirs")
+	l.create(service("has", theirs))
+	s := l.get("has")
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.7"}}
+	if _, err := l.client.CoreV1().Services("default").UpdateStatus(l.ctx, s, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	l.create(service("new"), service("asks", theirs))
+	all := rights(t)
+	few := slices.DeleteFunc(slices.Clone(all), func(r rbacv1.PolicyRule) bool {
+		return slices.Contains(r.APIGroups, "metallb.io")
+	})
+	binary := build(t)
+	p := l.controllerWith(few, binary)
+	l.has("new", "Assigned", "192.0.2.0")
+	l.has("asks", "PoolInvalid")
+	if s := l.has("has", "Assigned", "198.51.100.7"); !strings.Contains(s.Status.Conditions[0].Message,
+		"it stays until pool metallb-system/* can be read") {
+		t.Errorf("%+v", s.Status.Conditions)
+	}
+	if _, err := l.ServiceAccount(l.ctx, "sluice-system", "controller", all...); err != nil {
+		t.Fatal(err)
+	}
+	l.has("asks", "Assigned", "198.51.100.0")
+	if s := l.has("has", "Assigned", "198.51.100.7"); strings.Contains(s.Status.Conditions[0].Message, "PoolInvalid") {
+		t.Errorf("with the right to list them: %+v", s.Status.Conditions)
+	}
 	l.stop(p)
 }

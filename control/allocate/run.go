@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -243,9 +244,11 @@ type poolSource struct {
 	dynamic dynamic.Interface
 	changed wake.Flag
 
-	mu     sync.Mutex // guards stores
+	mu     sync.Mutex // guards stores and unlisted
 	stores []cache.Store
-	set    poolSet // the term's goroutine only
+	// unlisted: there may be pools of MetalLB, and they cannot be listed.
+	unlisted bool
+	set      poolSet // the term's goroutine only
 }
 
 func (p *poolSource) read() (list, unreadable []*pools.Pool) {
@@ -259,10 +262,15 @@ func (p *poolSource) read() (list, unreadable []*pools.Pool) {
 			}
 		}
 	}
-	return p.set.read(objects)
+	list, unreadable = p.set.read(objects)
+	if p.unlisted {
+		unreadable = append(unreadable, pools.Unlisted(p.config.MetalLB))
+	}
+	return list, unreadable
 }
 
-// start returns when all pools are known. MetalLB's may be installed later.
+// start returns when all pools are known, but for those of MetalLB that cannot be listed. They may
+// also be installed later.
 func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 	for first := true; ; first = false {
 		there, err := kubewatch.Served(ctx, p.client.Discovery(), addressPools)
@@ -310,7 +318,10 @@ func (p *poolSource) expect(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// follow fills a cache with the objects of a namespace; "" for a kind that has none.
+// follow fills a cache with the objects of a namespace; "" for a kind that has none. It returns
+// when they are known, and for MetalLB's also when they cannot be listed and that lasts, as where
+// the right to do so went with the namespace: whoever leads must not stand still for that. They are
+// used as soon as they can be listed.
 func (p *poolSource) follow(
 	ctx context.Context, running *sync.WaitGroup, kind schema.GroupVersionResource, namespace string,
 ) error {
@@ -325,12 +336,60 @@ func (p *poolSource) follow(
 	}); err != nil {
 		return fmt.Errorf("follow %s: %w", kind.GroupResource(), err)
 	}
-	running.Go(func() { i.RunWithContext(ctx) })
-	if !cache.WaitForCacheSync(ctx.Done(), i.HasSynced) {
-		return ctx.Err()
+	refused := wake.NewFlag()
+	if err := kubewatch.OnListError(i, p.notListed(kind, refused)); err != nil {
+		return fmt.Errorf("follow %s: %w", kind.GroupResource(), err)
 	}
+	known := make(chan struct{})
+	running.Go(func() { i.RunWithContext(ctx) })
+	running.Go(func() {
+		if cache.WaitForCacheSync(ctx.Done(), i.HasSynced) {
+			p.add(kind, i.GetStore())
+			close(known)
+		}
+	})
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-known:
+	case <-refused:
+	}
+	return nil
+}
+
+// add adds the pools of a kind, all of which are known now.
+func (p *poolSource) add(kind schema.GroupVersionResource, store cache.Store) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stores = append(p.stores, i.GetStore())
-	return nil
+	p.stores = append(p.stores, store)
+	if kind == ipAddressPools && p.unlisted {
+		p.unlisted = false
+		p.changed.Raise() // also if there is none
+	}
+}
+
+// notListed returns what is done when pools of a kind cannot be listed: if that lasts, refused is
+// raised for MetalLB's, which are not waited for.
+func (p *poolSource) notListed(kind schema.GroupVersionResource, refused wake.Flag) func(err error, lasts bool) {
+	said, state := "", "no address is given until they can"
+	if kind == ipAddressPools {
+		state = "until they can none is given from them, and Services keep those that no other pool has"
+	}
+	return func(err error, lasts bool) {
+		if kind == ipAddressPools && lasts {
+			p.mu.Lock()
+			before := p.unlisted
+			p.unlisted = !apierrors.IsNotFound(err) // the kind has gone: there is none
+			changed := p.unlisted != before
+			p.mu.Unlock()
+			if changed {
+				p.changed.Raise()
+			}
+			refused.Raise()
+		}
+		if err.Error() != said {
+			said = err.Error()
+			p.config.Log.Warn("pools cannot be listed; "+state, "kind", kind.GroupResource(), "error", err)
+		}
+	}
 }

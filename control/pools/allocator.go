@@ -30,7 +30,7 @@ type claim struct {
 type Allocator struct {
 	ready bool
 	pools []*Pool // by name
-	// unreadable are pools of which nobody knows what they have (Remains).
+	// unreadable are pools of which nobody knows what they have (Remains, Unlisted).
 	unreadable []*Pool
 	claims     map[string]*claim
 	at         map[netip.Addr][]*claim
@@ -39,7 +39,8 @@ type Allocator struct {
 // SetPools replaces the pools. Claims that no pool has any more, or whose pool is not for the
 // Service any more, are dropped when the Service is looked at (Adopt, Converge).
 //
-// Unreadable are pools that cannot be read, and never were, as Remains returns them.
+// Unreadable are pools that cannot be read, and never were, as Remains and Unlisted return
+// them.
 func (a *Allocator) SetPools(pools []*Pool, unreadable ...*Pool) {
 	a.pools, a.unreadable, a.ready = slices.Clone(pools), slices.Clone(unreadable), true
 	byName := func(p, q *Pool) int { return strings.Compare(p.Name, q.Name) }
@@ -252,7 +253,12 @@ func (a *Allocator) poolFor(r *Request, addresses []netip.Addr) (*Pool, *Refusal
 }
 
 func (a *Allocator) unknownPool(name string) *Refusal {
-	if a.unreadableNamed(name) {
+	switch p := a.unreadableNamed(name); {
+	case p == nil:
+	case p.anyName:
+		return refuse(PoolInvalid, "whether there is a pool %s is not known: %s cannot be listed, and the log of "+
+			"sluice-controller says why", name, p.Name)
+	default:
 		return refuse(PoolInvalid, "pool %s cannot be read: its Events say why", name)
 	}
 	return refuse(UnknownPool, "there is no pool %s", name)

@@ -44,6 +44,7 @@ type Pool struct {
 	only          *only // nil: for all Services
 	// size4s, size6s are how many addresses can be had.
 	size4s, size6s int64
+	anyName        bool // Unlisted
 }
 
 // only is whom a pool is for. A Service must match one of each kind that is there.

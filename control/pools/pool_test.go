@@ -148,6 +148,9 @@ func changes(t *testing.T, seed uint64) (results []string) {
 }
 
 func somePools(t *testing.T, random *rand.Rand, all []pools.Spec) (list, unreadable []*pools.Pool) {
+	if random.IntN(8) == 0 {
+		unreadable = append(unreadable, pools.Unlisted("metallb-system"))
+	}
 	for i, spec := range all {
 		switch random.IntN(8) {
 		case 0:

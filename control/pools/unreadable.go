@@ -19,13 +19,22 @@ func Remains(name string, s Spec) *Pool {
 	return p
 }
 
-func (a *Allocator) unreadableNamed(name string) bool {
+// Unlisted stands for the pools of a namespace that cannot be listed: not even their names are
+// known.
+func Unlisted(namespace string) *Pool { return &Pool{Name: namespace + "/*", anyName: true} }
+
+// unreadableNamed returns a pool that cannot be read and may have a name; nil if there is none.
+func (a *Allocator) unreadableNamed(name string) *Pool {
+	var other *Pool
 	for _, p := range a.unreadable {
-		if p.Name == name {
-			return true
+		switch {
+		case p.Name == name:
+			return p
+		case p.anyName:
+			other = p
 		}
 	}
-	return false
+	return other
 }
 
 // presumed returns a pool that cannot be read and may have addresses that no other pool has all of;
@@ -37,7 +46,7 @@ func (a *Allocator) presumed(asked string, addresses []netip.Addr) *Pool {
 	var other *Pool
 	for _, p := range a.unreadable {
 		switch {
-		case asked != "" && asked != p.Name:
+		case asked != "" && asked != p.Name && !p.anyName:
 		case p.containsAll(addresses):
 			return p
 		case other == nil:

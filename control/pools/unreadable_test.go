@@ -104,6 +104,54 @@ func TestUnreadablePools(t *testing.T) {
 	}
 }
 
+// TestUnlistedPools: pools that cannot be listed may have any name and any address.
+func TestUnlistedPools(t *testing.T) {
+	t.Parallel()
+	public, err := pools.New("public", pools.Spec{Addresses: []string{"192.0.2.0/29"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const kept = "PoolInvalid: 198.51.100.7: no pool that can be read has it, and it stays until pool " +
+		"metallb-system/* can be read"
+	const unknown = "PoolInvalid: whether there is a pool gold is not known: metallb-system/* cannot be listed"
+	for _, test := range []struct{ name, has, asks, gets, said string }{
+		{name: "new", gets: "192.0.2.0"},
+		{name: "new, and asks for a pool", asks: "gold", said: unknown},
+		{name: "has", has: "198.51.100.7", gets: "198.51.100.7", said: kept},
+		{name: "has, and asks for a pool", has: "198.51.100.7", asks: "gold", gets: "198.51.100.7", said: kept},
+		{name: "has one of another, and asks for a pool", has: "192.0.2.3", asks: "gold", gets: "192.0.2.3",
+			said: unknown},
+		{name: "has one of another", has: "192.0.2.3", gets: "192.0.2.3"},
+	} {
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "1"},
+			Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIPs: []string{"10.0.0.1"}}}
+		if test.asks != "" {
+			s.Annotations = map[string]string{"metallb.io/address-pool": test.asks}
+		}
+		if test.has != "" {
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: test.has}}
+		}
+		a := &pools.Allocator{}
+		a.SetPools([]*pools.Pool{public}, pools.Unlisted("metallb-system"))
+		a.Adopt(s, nil)
+		r := a.Converge(s, nil)
+		said := r.Notes
+		if r.Refusal != nil {
+			said = append(said, r.Refusal)
+		}
+		var got, text string
+		if len(r.Addresses) > 0 {
+			got = r.Addresses[0].String()
+		}
+		if len(said) > 0 {
+			text = said[0].Error()
+		}
+		if got != test.gets || !strings.HasPrefix(text, test.said) || test.said == "" && text != "" {
+			t.Errorf("%s: gets %q, want %q: %q, want %q", test.name, got, test.gets, text, test.said)
+		}
+	}
+}
+
 // TestUnreadablePoolIsAlone: also where there is no other pool, and until it can be read.
 func TestUnreadablePoolIsAlone(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,6 +36,29 @@ func NewInformer(
 	}
 	i := cache.NewSharedIndexInformer(lw, example, 0, cache.Indexers{})
 	return i, i.SetTransform(withoutManagedFields)
+}
+
+// Patience is how long a list must have failed before it is taken for one that will: an API server
+// that starts refuses all until it has read its roles.
+const Patience = 2 * time.Second
+
+// OnListError has a function called, by one goroutine, each time that the objects of an informer
+// cannot be listed, until they were once; lasts says that they could not for Patience. The informer
+// tries again for ever, after 0.8 s at first and a minute at last, and HasSynced says nothing of
+// that. The function logs the error: client-go, which would with each try, is silent until then.
+// Call it before the informer runs.
+func OnListError(i cache.SharedIndexInformer, failed func(err error, lasts bool)) error {
+	var since time.Time
+	return i.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+		if ctx.Err() != nil || i.HasSynced() {
+			cache.DefaultWatchErrorHandler(ctx, r, err)
+			return
+		}
+		if since.IsZero() {
+			since = time.Now()
+		}
+		failed(err, time.Since(since) >= Patience)
+	})
 }
 
 // withoutManagedFields halves what an object takes.

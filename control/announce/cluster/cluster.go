@@ -54,9 +54,14 @@ type resource struct {
 	schema.GroupVersionResource
 	optional bool // it may not be there
 	store    cache.Store
-	synced   func() bool
-	absent   bool // the API server does not have it
+	synced   func() bool // nil before there is a store
+	// absent: nothing waits for its first list. The API server does not have it, or it is MetalLB's
+	// and cannot be listed, as where the right to do so went with MetalLB's namespace.
+	absent bool
 }
+
+// known reports whether its objects are in the store, all of them.
+func (r *resource) known() bool { return r.synced != nil && r.synced() }
 
 // Source is an API server. It implements announce.Source.
 type Source struct {
@@ -159,6 +164,9 @@ func (s *Source) follow(ctx context.Context, r *resource, changed func()) {
 	}
 	informer, err := s.informer(r)
 	if err == nil {
+		err = kubewatch.OnListError(informer, s.notListed(r, changed))
+	}
+	if err == nil {
 		note := func(any) { changed() }
 		_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: note,
 			UpdateFunc: func(any, any) { changed() }, DeleteFunc: note})
@@ -168,7 +176,7 @@ func (s *Source) follow(ctx context.Context, r *resource, changed func()) {
 		return
 	}
 	s.mu.Lock()
-	r.store, r.synced, r.absent = informer.GetStore(), informer.HasSynced, r.absent && r.store == nil
+	r.store, r.synced = informer.GetStore(), informer.HasSynced
 	s.mu.Unlock()
 	go func() {
 		if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
@@ -176,6 +184,29 @@ func (s *Source) follow(ctx context.Context, r *resource, changed func()) {
 		}
 	}()
 	informer.RunWithContext(ctx)
+}
+
+// notListed returns what is done when a resource cannot be listed. Those of MetalLB are not waited
+// for if that lasts: they are used as soon as they can be listed, and all others are meanwhile.
+func (s *Source) notListed(r *resource, changed func()) func(err error, lasts bool) {
+	said := ""
+	return func(err error, lasts bool) {
+		s.mu.Lock()
+		gaveUp := !r.absent && r.Group == kinds.MetalLB && lasts
+		r.absent = r.absent || gaveUp
+		state := "nothing is announced before"
+		if r.absent || r.Group == kinds.MetalLB {
+			state = "they are not used before"
+		}
+		s.mu.Unlock()
+		if err.Error() != said {
+			said = err.Error()
+			s.config.Log.Warn("objects of a kind cannot be listed, and "+state, "kind", r.GroupResource(), "error", err)
+		}
+		if gaveUp {
+			changed()
+		}
+	}
 }
 
 func (s *Source) informer(r *resource) (cache.SharedIndexInformer, error) {
@@ -216,7 +247,7 @@ func (s *Source) Objects() (*announce.Objects, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.resources {
-		if !r.absent && (r.synced == nil || !r.synced()) {
+		if !r.absent && !r.known() {
 			return nil, "objects of the API server " + s.config.Client.Host + ": " + r.GroupResource().String()
 		}
 	}
@@ -230,7 +261,7 @@ func (s *Source) collect() *announce.Objects {
 	o := &announce.Objects{Services: map[string]labels.Set{}, UIDs: map[string]string{},
 		Node: announce.Node{Name: s.config.Node}, Password: kinds.PasswordIn(s.config.Namespace, s.secret)}
 	for _, r := range s.resources {
-		if r.store == nil {
+		if !r.known() { // a part of the objects would say that others are gone
 			continue
 		}
 		for _, item := range r.store.List() {

@@ -2,14 +2,19 @@ package cluster_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -122,6 +127,94 @@ func TestMetalLB(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestMetalLBIsNotListed: kinds of MetalLB that are served and may not be listed, as where the Role
+// went with MetalLB's namespace, keep nobody waiting: not an announcer that starts, nor one that
+// runs when they are installed. Their objects come with the right to list them.
+func TestMetalLBIsNotListed(t *testing.T) {
+	l := newLab(t)
+	for _, namespace := range []string{"sluice-system", "metallb-system", "a"} {
+		_, err := l.client.CoreV1().Namespaces().Create(l.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+			Name: namespace}}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	l.create(own("addresspools"), object("addresspools", "own", "{addresses: [198.51.100.0/24]}"))
+	all := rights(t)
+	few := slices.DeleteFunc(slices.Clone(all), func(r rbacv1.PolicyRule) bool {
+		return slices.Contains(r.APIGroups, "metallb.io")
+	})
+	user, err := l.ServiceAccount(l.ctx, "sluice-system", "announcer", few...)
+	must(t, err)
+	follow := func() (s *cluster.Source, refused, waited func() bool) {
+		var log lines
+		s, err := cluster.New(cluster.Config{Client: l.RESTConfig(user), Log: slog.New(slog.NewTextHandler(&log, nil)),
+			Node: "n", Namespace: "sluice-system", MetalLB: "metallb-system"})
+		must(t, err)
+		ctx, cancel := context.WithCancel(l.ctx)
+		done := make(chan struct{})
+		var known, again atomic.Bool
+		look := func() {
+			_, waiting := s.Objects()
+			if waiting == "" {
+				known.Store(true)
+			} else if known.Load() {
+				again.Store(true)
+			}
+		}
+		go func() { defer close(done); s.Run(ctx, look) }()
+		t.Cleanup(func() { cancel(); <-done })
+		return s, func() bool { return log.has("cannot be listed, and they are not used before") }, again.Load
+	}
+	is := func(what func() bool) func() error {
+		return func() error {
+			if !what() {
+				return errors.New("no")
+			}
+			return nil
+		}
+	}
+	has := func(s *cluster.Source, least int) func() error {
+		return func() error {
+			o, waiting := s.Objects()
+			if waiting != "" || len(o.Kinds) < least {
+				return fmt.Errorf("waiting for %q, %+v", waiting, o)
+			}
+			return nil
+		}
+	}
+	early, earlyRefused, earlyWaits := follow()
+	l.eventually("without MetalLB", has(early, 1))
+	l.installMetalLB()
+	late, lateRefused, lateWaits := follow()
+	l.eventually("the kinds may not be listed, and one starts", has(late, 1))
+	l.eventually("its log says so", is(lateRefused))
+	l.eventually("that of the other one, too", is(earlyRefused))
+	_, err = l.ServiceAccount(l.ctx, "sluice-system", "announcer", all...)
+	must(t, err)
+	l.eventually("it may, and this one runs for long", has(early, 10))
+	l.eventually("it may", has(late, 10))
+	if earlyWaits() || lateWaits() {
+		t.Errorf("one waited again after it had its objects: %v, %v", earlyWaits(), lateWaits())
+	}
+}
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.text.String(), text)
 }
 
 // told reports whether there is a Warning about an object of MetalLB with a reason and a text.
