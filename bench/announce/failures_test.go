@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -323,22 +324,24 @@ func restarts(t *testing.T, kind string, bfd bool) {
 	}
 }
 
-// What is announced is in a file for the next process; nothing is, after a clean stop of the
-// gateway.
+// What is announced is in a file for the next process, with what pools say; nothing is announced
+// after a clean stop of the gateway.
 func TestStateFile(t *testing.T) {
 	t.Parallel()
 	l := withSession(t, "bird", false, false)
 	path := filepath.Join(l.ours.StateDir(), "announced.json")
-	l.within(5*time.Second, "the file", func() (bool, error) {
-		_, err := os.Stat(path)
-		return err == nil, err
-	})
+	has := func(part string, wanted bool) {
+		l.within(5*time.Second, "the file", func() (bool, error) {
+			text, err := os.ReadFile(path)
+			return err == nil && strings.Contains(string(text), part) == wanted, err
+		})
+	}
+	has(`"vips":[{"address"`, true)
+	has(`"kind":"AddressPool"`, true)
 	must(t, l.gate.Stop())
 	l.routed(vip, false, 20*time.Second)
-	l.within(5*time.Second, "no file", func() (bool, error) {
-		_, err := os.Stat(path)
-		return os.IsNotExist(err), err
-	})
+	has(`"vips":[{"address"`, false)
+	has(`"kind":"AddressPool"`, true)
 }
 
 // Where a node ends, gateway and announcer are told at once. Peers in graceful restart do not keep

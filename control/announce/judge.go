@@ -83,8 +83,6 @@ func Judge(in *Input) []Standing {
 			s.Grade, s.Why = No, "no pool has the address: only addresses of AddressPools are announced"
 		} else if local := withoutEndpoint(v); local != "" {
 			s.Grade, s.Why = No, local
-		} else if s.Pool.Unreadable && s.Why == "" {
-			s.Why = "pool " + s.Pool.Name + " cannot be read and may have it, and no other pool has"
 		}
 		list = append(list, s)
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +26,8 @@ import (
 // Objects are what a Source has read. They must not be changed.
 type Objects struct {
 	Kinds []*unstructured.Unstructured
+	// Unlisted: there may be pools of MetalLB, and they cannot be listed.
+	Unlisted bool
 	// Services has the labels of Services by namespace/name; nil where there are none to read.
 	Services map[string]labels.Set
 	UIDs     map[string]string // of Services, as Services
@@ -86,7 +89,8 @@ type Loop struct {
 	// announced when it began to.
 	leaving time.Time
 	applied bool // something was given to the speakers
-	saved   []pulse.VIP
+	saved   saved
+	said    bool // pools may say something else than saved
 	told    map[kinds.Problem]bool
 	uids    map[string]string
 	states  map[netip.Addr]string // of VIPs, that Services were told
@@ -109,14 +113,14 @@ type Loop struct {
 func New(c Config) *Loop {
 	l := &Loop{config: c, started: time.Now(), seen: wake.NewFlag(), changed: wake.NewFlag(),
 		watch: Watch{Hold: c.Hold}, set: &kinds.Set{}, told: map[kinds.Problem]bool{}}
-	vips, err := load(c.State)
-	if err != nil {
+	var err error
+	if l.saved, err = load(c.State); err != nil {
 		c.Log.Warn("what the process before announced is not known", "error", err)
 	}
-	if l.resumed = len(vips) > 0; l.resumed {
-		l.watch.Resume(vips, l.started)
-		l.saved = vips
+	if l.resumed = len(l.saved.VIPs) > 0; l.resumed {
+		l.watch.Resume(l.saved.VIPs, l.started)
 	}
+	l.reader.Resume(l.saved.Pools)
 	l.publish("the first objects")
 	return l
 }
@@ -245,8 +249,9 @@ func (l *Loop) look(read bool) (waiting string) {
 		return ""
 	}
 	if read || l.objects == nil {
-		l.reader.Password = objects.Password
+		l.reader.Password, l.reader.Unlisted = objects.Password, objects.Unlisted
 		l.set, l.problems = l.reader.Read(objects.Kinds)
+		l.said = !reflect.DeepEqual(l.set.Said(), l.saved.Pools)
 	}
 	l.objects, l.uids = objects, objects.UIDs
 	return ""
@@ -272,7 +277,7 @@ func (l *Loop) leaves(now time.Time) (bool, time.Time) {
 	return true, end
 }
 
-// save leaves for the next process what is announced.
+// save leaves for the next process what is announced, and what pools say.
 func (l *Loop) save() {
 	var vips []pulse.VIP
 	for i := range l.world.VIPs {
@@ -280,16 +285,17 @@ func (l *Loop) save() {
 			vips = append(vips, l.verdict.VIPs[i])
 		}
 	}
-	if slices.EqualFunc(vips, l.saved, func(a, b pulse.VIP) bool {
+	if !l.said && slices.EqualFunc(vips, l.saved.VIPs, func(a, b pulse.VIP) bool {
 		return a.Address == b.Address && slices.Equal(a.Services, b.Services)
 	}) {
 		return
 	}
-	if err := store(l.config.State, vips); err != nil {
+	now := saved{VIPs: vips, Pools: l.set.Said()}
+	if err := store(l.config.State, now); err != nil {
 		l.config.Log.Warn("what is announced is not known to the next process", "error", err)
 		return
 	}
-	l.saved = vips
+	l.saved, l.said = now, false
 }
 
 // publish makes the View. waiting is what is waited for before anything is announced.

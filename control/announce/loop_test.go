@@ -4,8 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -72,34 +72,81 @@ func (n *noted) Apply(w *World)         { n.worlds = append(n.worlds, w) }
 func (*noted) Report() Report           { return Report{} }
 func (*noted) Close()                   {}
 
-// kept is a Source with a pool that cannot be read, and was changed before.
-type kept struct{ fixed }
-
-func (kept) Objects() (*Objects, string) {
-	pool := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "sluice.dev/v1alpha1",
-		"kind": "AddressPool", "metadata": map[string]any{"name": "public", "generation": int64(2)},
-		"spec": map[string]any{"addresses": []any{"2001:db8::9-2001:db8::1"}}}}
-	return &Objects{Kinds: []*unstructured.Unstructured{pool}}, ""
+// pool is a Source with an AddressPool.
+type pool struct {
+	fixed
+	uid, addresses string
 }
 
-// TestUnreadablePool: an announcer that starts while a pool cannot be read withdraws none of its
-// addresses, and says why.
+func (p pool) Objects() (*Objects, string) {
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "sluice.dev/v1alpha1", "kind": "AddressPool",
+		"metadata": map[string]any{"name": "public", "uid": p.uid},
+		"spec":     map[string]any{"addresses": []any{p.addresses}}}}
+	return &Objects{Kinds: []*unstructured.Unstructured{o}}, ""
+}
+
+// TestUnreadablePool: announcers that start while a pool cannot be read withdraw none of its
+// addresses, and announce no others, whatever a status has: not those of another controller, and
+// none at all where the pool is another one or nobody knows what it said.
 func TestUnreadablePool(t *testing.T) {
 	t.Parallel()
-	vips := []pulse.VIP{{Address: netip.MustParseAddr("2001:db8::5"), Services: []pulse.Service{{Namespace: "default",
-		Name: "web", Usable: true}}}}
-	n := &noted{}
-	l := New(Config{Log: slog.New(slog.DiscardHandler), Source: kept{}, Hold: time.Minute, Speakers: []Speaker{n},
-		State: filepath.Join(t.TempDir(), "announced.json")})
-	now := time.Now()
-	l.sights = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving, VIPs: vips}, At: now}}
-	l.step(now, true)
-	if len(n.worlds) != 1 || len(n.worlds[0].VIPs) != 1 {
-		t.Fatalf("%+v", n.worlds)
+	of, other := netip.MustParseAddr("2001:db8::5"), netip.MustParseAddr("203.0.113.5")
+	var vips []pulse.VIP
+	for _, a := range []netip.Addr{of, other} {
+		vips = append(vips, pulse.VIP{Address: a, Services: []pulse.Service{{Namespace: "default", Name: "web",
+			Usable: true}}})
 	}
-	s := n.worlds[0].VIPs[0]
-	if s.Grade != Yes || !strings.Contains(s.Why, "pool public cannot be read") || l.View().VIPs[0].Pool != "public" {
-		t.Errorf("%+v, %+v", s, l.View())
+	const good, bad = "2001:db8::1-2001:db8::9", "2001:db8::9-2001:db8::1"
+	state := filepath.Join(t.TempDir(), "announced.json")
+	now := time.Now()
+	start := func(source Source) map[netip.Addr]Grade {
+		t.Helper()
+		n := &noted{}
+		l := New(Config{Log: slog.New(slog.DiscardHandler), Source: source, Hold: time.Minute, Speakers: []Speaker{n},
+			State: state})
+		l.sights = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving, VIPs: vips}, At: now}}
+		l.step(now, true)
+		grades := map[netip.Addr]Grade{}
+		for _, s := range n.worlds[len(n.worlds)-1].VIPs {
+			grades[s.VIP] = s.Grade
+		}
+		return grades
+	}
+	for _, test := range []struct {
+		name   string
+		source Source
+		want   Grade
+	}{
+		{"a new pool with a mistake", pool{uid: "1", addresses: bad}, No},
+		{"without it", pool{uid: "1", addresses: good}, Yes},
+		{"with a mistake again", pool{uid: "1", addresses: bad}, Yes},
+		{"and the next process", pool{uid: "1", addresses: bad}, Yes},
+		{"another pool of that name", pool{uid: "2", addresses: bad}, No},
+		{"and the one before is forgotten", pool{uid: "1", addresses: bad}, No},
+	} {
+		if got := start(test.source); got[of] != test.want || got[other] != No || len(got) != 2 {
+			t.Errorf("%s: %v, want %v for %v", test.name, got, test.want, of)
+		}
+	}
+}
+
+// TestStateOfBefore: a file of a program that left no pools there is read as it is.
+func TestStateOfBefore(t *testing.T) {
+	t.Parallel()
+	state := filepath.Join(t.TempDir(), "announced.json")
+	text := `{"version":1,"vips":[{"address":"192.0.2.1","services":[{"namespace":"default","name":"web","usable":true}]}]}`
+	if err := os.WriteFile(state, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := load(state)
+	if err != nil || len(s.VIPs) != 1 || s.VIPs[0].Address != netip.MustParseAddr("192.0.2.1") || !Resumes(state) {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if err := store(state, saved{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(state); !os.IsNotExist(err) {
+		t.Errorf("nothing is announced, and no pool was read: %v", err)
 	}
 }
 
@@ -113,10 +160,7 @@ func (s *later) Objects() (*Objects, string) {
 	if s.waiting != "" {
 		return nil, s.waiting
 	}
-	pool := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "sluice.dev/v1alpha1",
-		"kind": "AddressPool", "metadata": map[string]any{"name": "public"},
-		"spec": map[string]any{"addresses": []any{"192.0.2.0/24"}}}}
-	return &Objects{Kinds: []*unstructured.Unstructured{pool}}, ""
+	return pool{uid: "1", addresses: "192.0.2.0/24"}.Objects()
 }
 
 // TestSourceWaitsAgain: what is seen of the gateway counts also while a source waits for something
@@ -160,7 +204,7 @@ func TestSessionsBegin(t *testing.T) {
 	for resumed, want := range map[bool]int{false: 1, true: 0} {
 		n, state := &noted{}, filepath.Join(t.TempDir(), "announced.json")
 		if resumed {
-			if err := store(state, vips); err != nil {
+			if err := store(state, saved{VIPs: vips}); err != nil {
 				t.Fatal(err)
 			}
 		}

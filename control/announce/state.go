@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"sluice.dev/sluice/control/announce/kinds"
 	"sluice.dev/sluice/control/pulse"
 	"sluice.dev/sluice/internal/statefile"
 	"sluice.dev/sluice/internal/trusted"
@@ -15,40 +16,45 @@ import (
 const stateVersion = 1
 
 // saved is what the next process has to know: what is announced, in case that it cannot ask the
-// gateway. The file is on a tmpfs: after a start of the machine nothing is announced.
+// gateway, and what pools said, in case that it cannot read them. The file is on a tmpfs: after a
+// start of the machine nothing is announced, and a pool that cannot be read has nothing.
 type saved struct {
 	Version int         `json:"version"`
 	VIPs    []pulse.VIP `json:"vips"`
+	// Pools are not in files of programs of before, and are nothing to them.
+	Pools []kinds.Said `json:"pools,omitempty"`
 }
 
 // Resumes reports whether the process before announced something, by the file that it left: peers
 // may have kept routes. A file that cannot be read is none.
 func Resumes(path string) bool {
-	vips, err := load(path)
-	return err == nil && len(vips) > 0
+	s, err := load(path)
+	return err == nil && len(s.VIPs) > 0
 }
 
-func load(path string) ([]pulse.VIP, error) {
+// load returns the zero value if there is no file, and with an error.
+func load(path string) (saved, error) {
 	text, err := trusted.ReadState(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return saved{}, nil
 	}
 	if err != nil {
-		return nil, err
+		return saved{}, err
 	}
 	var s saved
 	if err := json.Unmarshal(text, &s); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return saved{}, fmt.Errorf("%s: %w", path, err)
 	}
 	if s.Version != stateVersion {
-		return nil, fmt.Errorf("%s: version %d, this program has %d", path, s.Version, stateVersion)
+		return saved{}, fmt.Errorf("%s: version %d, this program has %d", path, s.Version, stateVersion)
 	}
-	return s.VIPs, nil
+	return s, nil
 }
 
-func store(path string, vips []pulse.VIP) error {
-	if len(vips) == 0 {
+func store(path string, s saved) error {
+	if len(s.VIPs)+len(s.Pools) == 0 {
 		return statefile.Remove(path)
 	}
-	return statefile.Save(path, saved{stateVersion, vips})
+	s.Version = stateVersion
+	return statefile.Save(path, s)
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"sluice.dev/sluice/control/announce"
@@ -143,5 +144,37 @@ func TestPlan(t *testing.T) {
 				t.Errorf("said of the first VIP: %+v, want %q", first, cmp.Or(c.why, "nothing"))
 			}
 		})
+	}
+}
+
+// TestAggregateOfUnreadablePool: the process after the one that read a pool announces its
+// aggregate, also where nothing can be read of the pool any more.
+func TestAggregateOfUnreadablePool(t *testing.T) {
+	t.Parallel()
+	decode := func(addresses string) []*unstructured.Unstructured {
+		list, err := file.Decode([]byte(strings.Replace(objects, "192.0.2.0/24", addresses, 1) +
+			"apiVersion: sluice.dev/v1alpha1\nkind: BGPAdvertisement\nmetadata: {name: all}\n" +
+			"spec: {aggregationLength: 24}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	before, problems := new(kinds.Reader).Read(decode("192.0.2.0/24"))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	var next kinds.Reader
+	next.Resume(before.Said())
+	set, problems := next.Read(decode("192.0.2.0/240"))
+	if len(problems) != 1 || !strings.Contains(problems[0].Note, "what it said before stays in force") {
+		t.Errorf("%v", problems)
+	}
+	in := announce.Input{Set: set, Verdict: announce.Verdict{Grade: announce.Yes, VIPs: []pulse.VIP{{
+		Address: netip.MustParseAddr("192.0.2.7")}}}}
+	in.Verdict.VIPs[0].Services = []pulse.Service{{Namespace: "default", Name: "web"}}
+	p := NewPlan(&announce.World{VIPs: announce.Judge(&in), Set: set})
+	if len(p.Routes) != 1 || p.Routes[0].Prefix != netip.MustParsePrefix("192.0.2.0/24") {
+		t.Errorf("%+v", p.Routes)
 	}
 }

@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -58,6 +60,8 @@ type resource struct {
 	// absent: nothing waits for its first list. The API server does not have it, or it is MetalLB's
 	// and cannot be listed, as where the right to do so went with MetalLB's namespace.
 	absent bool
+	// refused: it is there, and the last list of it failed.
+	refused bool
 }
 
 // known reports whether its objects are in the store, all of them.
@@ -76,6 +80,7 @@ type Source struct {
 	services  *resource
 	nodes     *resource
 	secrets   *resource // nil if there are none
+	theirs    *resource // MetalLB's pools; nil if they are not read
 	objects   *announce.Objects
 }
 
@@ -110,6 +115,9 @@ func New(c Config) (*Source, error) {
 			"l2advertisements"} {
 			add(kinds.MetalLB, "v1beta1", name, true)
 		}
+		s.theirs = s.resources[slices.IndexFunc(s.resources, func(r *resource) bool {
+			return r.Resource == "ipaddresspools"
+		})]
 	}
 	s.services = add("", "v1", "services", false)
 	s.nodes = add("", "v1", "nodes", false)
@@ -193,7 +201,9 @@ func (s *Source) notListed(r *resource, changed func()) func(err error, lasts bo
 	return func(err error, lasts bool) {
 		s.mu.Lock()
 		gaveUp := !r.absent && r.Group == kinds.MetalLB && lasts
-		r.absent = r.absent || gaveUp
+		refused := !apierrors.IsNotFound(err) // else the kind has gone
+		turned := gaveUp || r.absent && refused != r.refused
+		r.absent, r.refused = r.absent || gaveUp, refused
 		state := "nothing is announced before"
 		if r.absent || r.Group == kinds.MetalLB {
 			state = "they are not used before"
@@ -203,7 +213,7 @@ func (s *Source) notListed(r *resource, changed func()) func(err error, lasts bo
 			said = err.Error()
 			s.config.Log.Warn("objects of a kind cannot be listed, and "+state, "kind", r.GroupResource(), "error", err)
 		}
-		if gaveUp {
+		if turned {
 			changed()
 		}
 	}
@@ -259,7 +269,8 @@ func (s *Source) Objects() (*announce.Objects, string) {
 
 func (s *Source) collect() *announce.Objects {
 	o := &announce.Objects{Services: map[string]labels.Set{}, UIDs: map[string]string{},
-		Node: announce.Node{Name: s.config.Node}, Password: kinds.PasswordIn(s.config.Namespace, s.secret)}
+		Node: announce.Node{Name: s.config.Node}, Password: kinds.PasswordIn(s.config.Namespace, s.secret),
+		Unlisted: s.theirs != nil && s.theirs.refused && !s.theirs.known()}
 	for _, r := range s.resources {
 		if !r.known() { // a part of the objects would say that others are gone
 			continue

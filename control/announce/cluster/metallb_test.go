@@ -174,26 +174,27 @@ func TestMetalLBIsNotListed(t *testing.T) {
 			return nil
 		}
 	}
-	has := func(s *cluster.Source, least int) func() error {
+	has := func(s *cluster.Source, least int, unlisted bool) func() error {
 		return func() error {
 			o, waiting := s.Objects()
-			if waiting != "" || len(o.Kinds) < least {
+			if waiting != "" || len(o.Kinds) < least || o.Unlisted != unlisted {
 				return fmt.Errorf("waiting for %q, %+v", waiting, o)
 			}
 			return nil
 		}
 	}
 	early, earlyRefused, earlyWaits := follow()
-	l.eventually("without MetalLB", has(early, 1))
+	l.eventually("without MetalLB", has(early, 1, false))
 	l.installMetalLB()
 	late, lateRefused, lateWaits := follow()
-	l.eventually("the kinds may not be listed, and one starts", has(late, 1))
+	l.eventually("the kinds may not be listed, and one starts", has(late, 1, true))
 	l.eventually("its log says so", is(lateRefused))
 	l.eventually("that of the other one, too", is(earlyRefused))
+	l.eventually("and it knows what it does not know", has(early, 1, true))
 	_, err = l.ServiceAccount(l.ctx, "sluice-system", "announcer", all...)
 	must(t, err)
-	l.eventually("it may, and this one runs for long", has(early, 10))
-	l.eventually("it may", has(late, 10))
+	l.eventually("it may, and this one runs for long", has(early, 10, false))
+	l.eventually("it may", has(late, 10, false))
 	if earlyWaits() || lateWaits() {
 		t.Errorf("one waited again after it had its objects: %v, %v", earlyWaits(), lateWaits())
 	}

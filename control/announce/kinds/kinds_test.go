@@ -1,6 +1,7 @@
 package kinds
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"sluice.dev/sluice/bench/pagetest"
@@ -24,7 +26,7 @@ func object(t *testing.T, api, kind, name, spec string) *unstructured.Unstructur
 	return o
 }
 
-const own, metallb = "sluice.dev/v1alpha1", "metallb.io/v1beta2"
+const own, metallb, old = "sluice.dev/v1alpha1", "metallb.io/v1beta2", "metallb.io/v1beta1"
 
 var update = flag.Bool("update", false, "rewrite the table of mistakes in docs/reach.md")
 
@@ -87,56 +89,78 @@ func TestMistakesMoveNothing(t *testing.T) {
 	}
 }
 
-// TestUnreadablePools: what a pool has that was never read is not known, so an address that no
-// other pool has may be of it. A pool that was never changed was never in force.
-func TestUnreadablePools(t *testing.T) {
+// TestResumedPools: a pool that cannot be read has what it said to the process before, and nothing
+// if it said nothing to that, or is another one.
+func TestResumedPools(t *testing.T) {
 	t.Parallel()
-	swapped := func(name string, generation int64) *unstructured.Unstructured {
-		o := object(t, own, "AddressPool", name, "{addresses: [198.51.100.0/24, '2001:db8::9-2001:db8::1']}")
+	pool := func(api, uid, name, addresses string) *unstructured.Unstructured {
+		o := object(t, api, map[string]string{own: "AddressPool", old: "IPAddressPool"}[api], name,
+			"{addresses: ["+addresses+"], serviceAllocation: {namespaceSelectors: [{matchLabels: {a: b}}]}}")
+		o.SetUID(types.UID(uid))
 		o.SetLabels(map[string]string{"of": name})
-		o.SetGeneration(generation)
 		return o
 	}
-	good := object(t, own, "AddressPool", "good", "{addresses: [192.0.2.0/24]}")
-	forB := object(t, own, "BGPAdvertisement", "b", "{ipAddressPools: [b]}")
-	forGood := object(t, own, "BGPAdvertisement", "good", "{ipAddressPools: [good]}")
-	labelled := object(t, own, "BGPAdvertisement", "labelled", "{ipAddressPoolSelectors: [{matchLabels: {of: a}}]}")
-	six := netip.MustParseAddr("2001:db8::5")
-	for _, generation := range []int64{0, 1, 2} {
-		set, problems := new(Reader).Read([]*unstructured.Unstructured{good, swapped("a", generation),
-			swapped("b", generation), forB, forGood, labelled})
-		note := "addresses that no other pool has are announced until it can be read"
-		if generation == 1 {
-			note = "it is not used"
-		}
-		if len(problems) < 2 || !strings.Contains(problems[0].Note, note) {
-			t.Errorf("generation %d: %+v", generation, problems)
-		}
-		if p := set.PoolOf(netip.MustParseAddr("192.0.2.5")); p == nil || p.Name != "good" || p.Unreadable {
-			t.Errorf("of a pool that can be read: %+v", p)
-		}
-		p := set.PoolOf(six)
-		if generation == 1 {
-			if p != nil {
-				t.Errorf("a new pool: %+v", p)
-			}
-			continue
-		}
-		if p == nil || !p.Unreadable {
-			t.Fatalf("generation %d: %+v", generation, p)
-		}
-		var about []string
-		for _, a := range set.Advertisements {
-			if a.ForPool(p) {
-				about = append(about, a.Name)
+	const good, bad = "192.0.2.0/24", "192.0.2.9-192.0.2.1"
+	theirs := pool(old, "2", "theirs", "198.51.100.0/24")
+	read := func(r *Reader, objects ...*unstructured.Unstructured) (string, *Set) {
+		t.Helper()
+		set, _ := r.Read(objects)
+		var names []string
+		for i, a := range []string{"192.0.2.5", "198.51.100.5", "203.0.113.5"} {
+			if p := set.PoolOf(netip.MustParseAddr(a)); p != nil {
+				names = append(names, fmt.Sprint(i, ":", p.Name))
 			}
 		}
-		if strings.Join(about, " ") != "b labelled" {
-			t.Errorf("advertisements of %v: %v", six, about)
+		return strings.Join(names, " "), set
+	}
+	_, set := read(&Reader{}, pool(own, "1", "public", good), theirs)
+	text, err := json.Marshal(set.Said()) // as it is in the file
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		objects  []*unstructured.Unstructured
+		unlisted bool
+		want     string
+	}{
+		"bad": {objects: []*unstructured.Unstructured{pool(own, "1", "public", bad)}, want: "0:public"},
+		"bad, and others": {objects: []*unstructured.Unstructured{pool(own, "1", "public", bad), theirs},
+			want: "0:public 1:theirs"},
+		"another one": {objects: []*unstructured.Unstructured{pool(own, "9", "public", bad)}},
+		"gone":        {},
+		"good": {objects: []*unstructured.Unstructured{pool(own, "1", "public", "203.0.113.0/24")},
+			want: "2:public"},
+		"not listed": {objects: []*unstructured.Unstructured{pool(own, "1", "public", bad)}, unlisted: true,
+			want: "0:public 1:theirs"},
+		"not listed, and the name is another's": {objects: []*unstructured.Unstructured{
+			pool(own, "8", "theirs", "203.0.113.0/24")}, unlisted: true, want: "2:theirs"},
+		"not listed, and the name is a bad one's": {objects: []*unstructured.Unstructured{
+			pool(own, "8", "theirs", bad)}, unlisted: true, want: "1:theirs"},
+	} {
+		var said []Said
+		if err := json.Unmarshal(text, &said); err != nil {
+			t.Fatal(err)
 		}
-		if p = set.PoolOf(netip.MustParseAddr("198.51.100.1")); !p.Covers(netip.MustParsePrefix("198.51.100.0/24")) {
-			t.Error("an aggregate in what can be read is not announced")
+		r := &Reader{Unlisted: test.unlisted}
+		r.Resume(said)
+		for range 2 { // also when it is read again, and by the process after that
+			got, set := read(r, test.objects...)
+			if got != test.want {
+				t.Errorf("%s: pools of addresses are %q, want %q", name, got, test.want)
+			}
+			r = &Reader{Unlisted: test.unlisted}
+			r.Resume(set.Said())
 		}
+	}
+	// Selections and aggregates are decided as ever.
+	r := &Reader{}
+	r.Resume(set.Said())
+	_, set = read(r, pool(own, "1", "public", bad), object(t, own, "BGPAdvertisement", "labelled",
+		"{ipAddressPoolSelectors: [{matchLabels: {of: public}}]}"))
+	p := set.PoolOf(netip.MustParseAddr("192.0.2.5"))
+	if p == nil || !set.Advertisements[0].ForPool(p) || !p.Covers(netip.MustParsePrefix(good)) ||
+		!p.SelectsNamespaces() {
+		t.Errorf("%+v", p)
 	}
 }
 

@@ -12,8 +12,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
-	"sluice.dev/sluice/control/pools"
 )
 
 // Groups of kinds.
@@ -23,7 +21,13 @@ const (
 )
 
 // Ref names an object.
-type Ref struct{ APIVersion, Kind, Namespace, Name, UID string }
+type Ref struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Namespace  string `json:"namespace,omitempty"`
+	Name       string `json:"name"`
+	UID        string `json:"uid,omitempty"`
+}
 
 func (r Ref) String() string {
 	if r.Namespace != "" {
@@ -56,6 +60,9 @@ type Reader struct {
 	// Password returns the password in a Secret of a namespace. It may be nil: there are no
 	// Secrets.
 	Password func(namespace, name string) (string, error)
+	// Unlisted: MetalLB's pools cannot be listed, and are not among the objects. What they said
+	// before stays in force.
+	Unlisted bool
 
 	last map[Ref]any
 }
@@ -66,6 +73,7 @@ type reading struct {
 	next     map[Ref]any
 	problems []Problem
 	set      Set
+	pools    map[string]bool // by name, also those that cannot be read
 	alias    map[string]Community
 	profiles map[string]*BFD
 }
@@ -79,7 +87,8 @@ func (r *Reader) Read(objects []*unstructured.Unstructured) (*Set, []Problem) {
 			strings.Compare(a.GetKind(), b.GetKind()), strings.Compare(a.GetNamespace(), b.GetNamespace()),
 			strings.Compare(a.GetName(), b.GetName()))
 	})
-	run := &reading{Reader: r, next: map[Ref]any{}, alias: map[string]Community{}, profiles: map[string]*BFD{}}
+	run := &reading{Reader: r, next: map[Ref]any{}, pools: map[string]bool{}, alias: map[string]Community{},
+		profiles: map[string]*BFD{}}
 	taken := map[string]bool{}
 	of := func(kinds ...string) iter.Seq[*unstructured.Unstructured] {
 		return func(yield func(*unstructured.Unstructured) bool) {
@@ -103,6 +112,9 @@ func (r *Reader) Read(objects []*unstructured.Unstructured) (*Set, []Problem) {
 	// What others refer to comes first.
 	for o := range of("AddressPool", "IPAddressPool") {
 		run.pool(o)
+	}
+	if r.Unlisted {
+		run.unlisted()
 	}
 	for o := range of("Community") {
 		run.community(o)
@@ -160,8 +172,6 @@ func readOne[S, T any](r *reading, o *unstructured.Unstructured, make func(*S) (
 		if before, there := r.last[ref].(T); there {
 			value, ok, state = before, true, "what it said before stays in force"
 			r.next[ref] = before
-		} else if wasPool(o) {
-			state = "addresses that no other pool has are announced until it can be read"
 		}
 		r.note(o, Invalid, "%v; %s", err, state)
 		return value, ok
@@ -169,11 +179,6 @@ func readOne[S, T any](r *reading, o *unstructured.Unstructured, make func(*S) (
 	r.next[ref] = value
 	return value, true
 }
-
-// wasPool reports whether an object may have been a pool that could be read, before this process:
-// its specification has changed since it was created, or that is not known, as of one in a file. A
-// pool that is new gives no reason to announce what no pool has.
-func wasPool(o *unstructured.Unstructured) bool { return Pools(o.GetKind()) && o.GetGeneration() != 1 }
 
 // mayBeEmpty are kinds that need no specification.
 var mayBeEmpty = []string{"BGPAdvertisement", "L2Advertisement", "BFDProfile"}
@@ -214,21 +219,6 @@ func typeName(t reflect.Type) string {
 		return "object"
 	}
 	return "number"
-}
-
-func (r *reading) pool(o *unstructured.Unstructured) {
-	p, ok := readOne(r, o, func(s *pools.Spec) (*pools.Pool, error) { return pools.New(o.GetName(), *s) })
-	switch {
-	case ok:
-		r.set.Pools = append(r.set.Pools, &Pool{Pool: p, Labels: o.GetLabels()})
-	case wasPool(o):
-		var spec pools.Spec
-		if raw, err := specOf(o); err == nil {
-			_ = decode(raw, &spec) // what can be read of it
-		}
-		r.set.unreadable = append(r.set.unreadable, &Pool{Pool: pools.Remains(o.GetName(), spec), Labels: o.GetLabels(),
-			Unreadable: true})
-	}
 }
 
 func (r *reading) community(o *unstructured.Unstructured) {
@@ -283,8 +273,7 @@ func (r *reading) peer(o *unstructured.Unstructured) {
 // checkPools tells which pools of an advertisement are not there.
 func (r *reading) checkPools(o *unstructured.Unstructured, s *Selection) {
 	for _, name := range s.pools {
-		named := func(p *Pool) bool { return p.Name == name }
-		if !slices.ContainsFunc(r.set.Pools, named) && !slices.ContainsFunc(r.set.unreadable, named) {
+		if !r.pools[name] {
 			r.note(o, NotFound, "ipAddressPools: there is no pool %s", name)
 		}
 	}

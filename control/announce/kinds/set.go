@@ -11,8 +11,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-
-	"sluice.dev/sluice/control/pools"
 )
 
 // Set is what speakers announce by. It must not be changed.
@@ -21,38 +19,16 @@ type Set struct {
 	Peers          []*Peer
 	Advertisements []*Advertisement
 	Layer2         []*L2Advertisement
-	// unreadable are pools of which nobody knows what they have: they may have any address.
-	unreadable []*Pool
 }
 
-// Pool has the addresses that may be announced.
-type Pool struct {
-	*pools.Pool
-	Labels labels.Set
-	// Unreadable: nobody knows whether it has the address that it was found for.
-	Unreadable bool
-	others     []*Pool // that may have it as well
-}
-
-// PoolOf returns the pool that an address is of; nil if none has it. While a pool cannot be read,
-// and was not by this process, an address that no other has may be of it.
+// PoolOf returns the pool that an address is of; nil if none has it.
 func (s *Set) PoolOf(a netip.Addr) *Pool {
 	for _, p := range s.Pools {
 		if p.Contains(a) {
 			return p
 		}
 	}
-	for _, p := range s.unreadable {
-		if p.Contains(a) { // by what can be read of it
-			return p
-		}
-	}
-	if len(s.unreadable) == 0 {
-		return nil
-	}
-	any := *s.unreadable[0]
-	any.others = s.unreadable[1:]
-	return &any
+	return nil
 }
 
 // Peer is a BGPPeer that was read.
@@ -102,8 +78,7 @@ func (s *Selection) ForPool(p *Pool) bool {
 	if len(s.pools)+len(s.poolLabels) == 0 {
 		return true
 	}
-	return slices.Contains(s.pools, p.Name) || len(s.poolLabels) > 0 && s.poolLabels.Match(p.Labels) ||
-		slices.ContainsFunc(p.others, s.ForPool)
+	return slices.Contains(s.pools, p.Name) || len(s.poolLabels) > 0 && s.poolLabels.Match(p.Labels)
 }
 
 // ForServices reports whether it is about an address of Services with these labels, one of which it
