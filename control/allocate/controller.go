@@ -40,7 +40,8 @@ type controller struct {
 
 	mu    sync.Mutex // guards what follows
 	alloc pools.Allocator
-	// waiting are Services that were refused, and are looked at again when something is free.
+	// waiting are Services that lack an address, or one of a family. True: they are looked at again
+	// when something is free.
 	waiting map[string]bool
 	// written has what this process wrote, until the cache has that, too.
 	written map[string]*corev1.Service
@@ -242,8 +243,10 @@ func (c *controller) wake(freed bool) {
 		return
 	}
 	keys := make([]string, 0, len(c.waiting))
-	for key := range c.waiting {
-		keys = append(keys, key)
+	for key, again := range c.waiting {
+		if again {
+			keys = append(keys, key)
+		}
 	}
 	slices.Sort(keys)
 	for _, key := range keys {
@@ -286,8 +289,8 @@ func (c *controller) decide(s *corev1.Service) (next *corev1.Service, changed bo
 	delete(c.waiting, key)
 	gaveUp := c.keepListed(s)
 	c.wake(result.Freed || gaveUp)
-	if result.Refusal != nil || len(result.Notes) > 0 {
-		c.waiting[key] = true
+	if result.Lacks {
+		c.waiting[key] = result.Waits
 	}
 	c.tell(s, result)
 	return withResult(s, result, c.config.Identity)

@@ -392,6 +392,69 @@ func TestUnreadablePoolAtStart(t *testing.T) {
 	}
 }
 
+// TestFreedForWhoWaits: what is freed has those looked at again that may get it. Not a hundred that
+// keep their addresses because a pool cannot be read, nor one that waits for that pool, nor one
+// that lacks a family that its pool does not have.
+func TestFreedForWhoWaits(t *testing.T) {
+	t.Parallel()
+	var all []*corev1.Service
+	add := func(name, has string, annotations map[string]string) *corev1.Service {
+		s := balancer(name, annotations)
+		if has != "" {
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: has}}
+		}
+		all = append(all, s)
+		return s
+	}
+	for i := range 100 {
+		add(fmt.Sprint("kept", i), fmt.Sprint("198.51.100.", i), nil)
+	}
+	add("asks", "", map[string]string{"metallb.io/address-pool": "bad"})
+	add("ends", "192.0.2.0", nil)
+	prefer := corev1.IPFamilyPolicyPreferDualStack
+	for name, has := range map[string]string{"four": "192.0.2.1", "both": "203.0.113.0"} {
+		s := add(name, has, nil)
+		s.Spec.ClusterIPs, s.Spec.IPFamilyPolicy = []string{"10.0.0.1", "fd00::1"}, &prefer
+	}
+	six := add("six", "2001:db8::", nil)
+	six.Spec.ClusterIP, six.Spec.ClusterIPs = "fd00::1", []string{"fd00::1"}
+	add("waits", "", nil)
+	b := newBench(t, all...)
+	var list []*pools.Pool
+	for name, addresses := range map[string][]string{"four": {"192.0.2.0/31"},
+		"both": {"203.0.113.0/32", "2001:db8::/128"}} {
+		p, err := pools.New(name, pools.Spec{Addresses: addresses})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, p)
+	}
+	b.setPools(list, []*pools.Pool{pools.Remains("bad", pools.Spec{})}, b.all())
+	for _, s := range all {
+		b.must(s.Name)
+	}
+	b.queued("")
+	if _, waiting, _ := b.figures(); waiting != 4 {
+		t.Errorf("%d Services lack something, want asks, four, both and waits", waiting)
+	}
+	if err := b.services.Delete(all[101]); err != nil {
+		t.Fatal(err)
+	}
+	b.must("ends")
+	var again []string
+	for b.queue.Len() > 0 {
+		key, _ := b.queue.Get()
+		again = append(again, key)
+		b.queue.Done(key)
+	}
+	if want := []string{"default/both", "default/waits"}; !slices.Equal(again, want) {
+		t.Errorf("%d are looked at again: %v, want %v", len(again), again, want)
+	}
+	b.must("waits")
+	b.has("waits", "192.0.2.0")
+	b.has("kept7", "198.51.100.7")
+}
+
 // A Service that waits is looked at again when the other one permits sharing.
 func TestSharingIsPermittedLater(t *testing.T) {
 	t.Parallel()

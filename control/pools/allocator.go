@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -412,16 +413,11 @@ func (a *Allocator) first(r *Request, p *Pool) (v4, v6 []netip.Addr) {
 
 // extend adds the family that a Service lacks, from a pool that has its address, too.
 func (a *Allocator) extend(r *Request) ([]netip.Addr, *Refusal) {
-	current, name := a.Claimed(r.Key)
+	current, _ := a.Claimed(r.Key)
 	v4, _ := families(current)
 	missing := *r
 	missing.V4, missing.V6 = !v4, v4
-	candidates := []*Pool{a.pool(name)}
-	for _, p := range a.pools {
-		if _, admits := p.admits(r); admits && p.Name != name && p.containsAll(current) && r.Pool == "" {
-			candidates = append(candidates, p)
-		}
-	}
+	candidates := a.extending(r)
 	more := a.best(&missing, candidates)
 	if more == nil {
 		return nil, refuse(PoolEmpty, "no free %s address in %s, which has %s", familyNames(missing.V4, missing.V6),
@@ -429,6 +425,29 @@ func (a *Allocator) extend(r *Request) ([]netip.Addr, *Refusal) {
 	}
 	all := append(slices.Clone(current), more...)
 	return all, a.assign(r, all, true)
+}
+
+// extending returns the pools that a Service which has an address may have another one from: its
+// own, and those that have the address, too.
+func (a *Allocator) extending(r *Request) []*Pool {
+	current, name := a.Claimed(r.Key)
+	list := []*Pool{a.pool(name)}
+	for _, p := range a.pools {
+		if _, admits := p.admits(r); admits && p.Name != name && p.containsAll(current) && r.Pool == "" {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// mayExtend reports whether one of these has addresses of the family that the Service lacks, free
+// or not.
+func (a *Allocator) mayExtend(r *Request) bool {
+	current, _ := a.Claimed(r.Key)
+	v4, _ := families(current)
+	return slices.ContainsFunc(a.extending(r), func(p *Pool) bool {
+		return slices.ContainsFunc(p.ranges, func(i netipx.IPRange) bool { return i.From().Is4() != v4 })
+	})
 }
 
 // Use is how many addresses of a pool are claimed, and how many it has (Pool.Size).

@@ -19,8 +19,17 @@ type Result struct {
 	Refusal *Refusal
 	// Notes are what its author should know although it has addresses.
 	Notes []*Refusal
+	// Lacks: it has no address, or lacks one of a family. Waits: it gets that perhaps when others
+	// free something, and not only by a change of pools or of the Service.
+	Lacks, Waits bool
 	// Freed: addresses or ports are free that were not, so that others may get what they lacked.
 	Freed bool
+}
+
+// none is the result for a Service that gets nothing. Where a pool cannot be read nothing is given
+// from it, whoever frees something.
+func none(why *Refusal, notes ...*Refusal) Result {
+	return Result{Refusal: why, Notes: notes, Lacks: true, Waits: why.Reason != PoolInvalid}
 }
 
 // Forget drops what a Service has, which was deleted or is not ours any more. It reports whether
@@ -87,10 +96,10 @@ func (a *Allocator) Converge(s *corev1.Service, namespaceLabels map[string]strin
 		return Result{}
 	case len(a.pools)+len(a.unreadable) == 0:
 		a.Release(key)
-		return Result{Refusal: refuse(NoPool, "there are no pools: create an AddressPool")}
+		return none(refuse(NoPool, "there are no pools: create an AddressPool"))
 	case refusal != nil:
 		a.Release(key)
-		return Result{Refusal: refusal}
+		return none(refusal)
 	}
 	return a.converge(r, StatusOf(s))
 }
@@ -116,17 +125,19 @@ func (a *Allocator) converge(r *Request, has []netip.Addr) Result {
 		if result := a.unmoved(r, has, refusal); result != nil {
 			return *result
 		}
-		return Result{Refusal: refusal, Notes: notes}
+		return none(refusal, notes...)
 	}
 	if a.presumes(r.Key) {
-		return *a.kept(r.Key, notes...)
-	}
-	if r.dual() && len(addresses) < 2 {
-		_, pool := a.Claimed(r.Key)
-		notes = append(notes, refuse(PoolEmpty, "one family only: pool %s has no free address of the other", pool))
+		return *a.kept(r, notes...)
 	}
 	_, pool := a.Claimed(r.Key)
-	return Result{Addresses: addresses, Pool: pool, Notes: notes}
+	result := Result{Addresses: addresses, Pool: pool, Notes: notes}
+	if r.dual() && len(addresses) < 2 {
+		result.Lacks, result.Waits = true, a.mayExtend(r)
+		result.Notes = append(result.Notes, refuse(PoolEmpty,
+			"one family only: pool %s has no free address of the other", pool))
+	}
+	return result
 }
 
 // frees reports whether something that a claim had is free with the one after it.

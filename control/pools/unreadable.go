@@ -91,14 +91,14 @@ func (a *Allocator) unmoved(r *Request, has []netip.Addr, refusal *Refusal) *Res
 		a.Release(r.Key)
 		return nil
 	}
-	return a.kept(r.Key, refusal)
+	return a.kept(r, refusal)
 }
 
 // kept is the result for a Service that keeps its claim, with a note if it does so because a pool
 // cannot be read.
-func (a *Allocator) kept(key string, notes ...*Refusal) *Result {
-	c := a.claims[key]
-	result := &Result{Addresses: c.addresses, Pool: c.pool, Notes: notes}
+func (a *Allocator) kept(r *Request, notes ...*Refusal) *Result {
+	c := a.claims[r.Key]
+	result := &Result{Addresses: c.addresses, Pool: c.pool, Notes: notes, Lacks: r.dual() && len(c.addresses) < 2}
 	if c.presumed {
 		result.Pool = "" // who knows
 		result.Notes = append(result.Notes, refuse(PoolInvalid, "%s: no pool that can be read has it, and it stays "+
