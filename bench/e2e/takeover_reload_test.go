@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/status"
 )
@@ -132,39 +133,111 @@ func (l *lab) awaitPID(pid int) {
 func TestTakeOverByPod(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}, options: handsOver})
-	for _, pod := range []string{"pod-a", "pod-b"} {
-		if err := l.gate.LaunchNextOf(pod); err != nil {
+	l.nextPod("pod-a")
+	l.nextPod("pod-b")
+	times := 2
+	if full() {
+		times = 5
+	}
+	l.refusesPod("pod-a", times)
+	l.handOverNoMore()
+}
+
+// TestTakeOverByPodDies: which pods get nothing back outlives the processes: one that dies before
+// it hands over is followed by the one that waits, and one that dies afterwards by itself. A pod
+// that was followed, and then is the first to start, hands over to its follower again.
+func TestTakeOverByPodDies(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}, options: handsOver})
+	l.nextPod("pod-a")
+	l.nextPod("pod-b")
+	for _, step := range []func() error{l.gate.Kill, func() error { return l.gate.LaunchOf("pod-b") }} {
+		if err := step(); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.gate.TakenOver(l.ctx); err != nil {
-			t.Fatalf("%s: %v\n%s", pod, err, l.gate.Log())
-		}
-		if _, err := l.gate.Applied(l.ctx); err != nil {
-			t.Fatalf("%s: %v\n%s", pod, err, l.gate.Log())
-		}
 	}
-	if err := l.gate.LaunchNextOf("pod-a"); err != nil {
+	l.applied()
+	l.refusesPod("pod-a", 1)
+
+	socket := filepath.Join(l.gate.StateDir(), "handover.sock")
+	l.eventually(10*time.Second, "the socket can be taken away, so that pod-c waits", func() bool {
+		return os.Remove(socket) == nil
+	})
+	if err := l.gate.LaunchNextOf("pod-c"); err != nil {
 		t.Fatal(err)
 	}
-	client := status.NewClient(l.gate.WaitingSocket())
-	var v status.StatusView
-	err := topo.Until(l.ctx, 20*time.Second, 10*time.Millisecond, func(ctx context.Context) (err error) {
-		if v, err = client.Status(ctx, false); err == nil && (v.TakeOver == nil || v.TakeOver.Asked < 2) {
-			err = fmt.Errorf("not refused twice yet: %+v", v.TakeOver)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatalf("%v\n%s", err, l.gate.Log())
+	l.awaitRefused(1, "it has no socket for that")
+	if err := l.gate.Kill(); err != nil {
+		t.Fatal(err)
 	}
-	if why := strings.Join(v.TakeOver.Refused, "; "); !strings.Contains(why, "that process's pod, which is to end") {
-		t.Errorf("refused because %q", why)
+	l.applied()
+	l.awaitPID(l.gate.PID())
+	l.refusesPod("pod-b", 1)
+	l.refusesPod("pod-a", 1)
+
+	if err := l.gate.LaunchNextOf("pod-b"); err != nil {
+		t.Fatal(err)
+	}
+	l.awaitRefused(1, "that process's pod")
+	if err := l.gate.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	l.applied()
+	l.nextPod("pod-c")
+	l.handOverNoMore()
+}
+
+// nextPod starts a process of a pod, which takes over.
+func (l *lab) nextPod(pod string) {
+	l.t.Helper()
+	if err := l.gate.LaunchNextOf(pod); err != nil {
+		l.t.Fatal(err)
+	}
+	if err := l.gate.TakenOver(l.ctx); err != nil {
+		l.t.Fatalf("%s: %v\n%s", pod, err, l.gate.Log())
+	}
+	if _, err := l.gate.Applied(l.ctx); err != nil {
+		l.t.Fatalf("%s: %v\n%s", pod, err, l.gate.Log())
+	}
+}
+
+// refusesPod starts a process of a pod, which must be refused some times, and ends it. Refused five
+// times it is ready: whoever waits for it, as for the pod of an update that was taken back, ends
+// the one that forwards.
+func (l *lab) refusesPod(pod string, times int) {
+	l.t.Helper()
+	if err := l.gate.LaunchNextOf(pod); err != nil {
+		l.t.Fatal(err)
+	}
+	v := l.awaitRefused(times, "that process's pod, which is to end")
+	if v.Ready != (times >= 5) {
+		l.t.Errorf("%s is ready %v after %d refusals: %q", pod, v.Ready, v.TakeOver.Asked, v.NotReady)
 	}
 	l.awaitPID(l.gate.PID())
 	if err := l.gate.StopSecond(); err != nil {
-		t.Fatal(err)
+		l.t.Fatal(err)
 	}
-	l.handOverNoMore()
+}
+
+// awaitRefused waits until the process that waits has asked in vain some times, the last time for a
+// reason.
+func (l *lab) awaitRefused(times int, why string) (v status.StatusView) {
+	l.t.Helper()
+	client := status.NewClient(l.gate.WaitingSocket())
+	limit := machine.Slower(40 * time.Second)
+	err := topo.Until(l.ctx, limit, 10*time.Millisecond, func(ctx context.Context) (err error) {
+		if v, err = client.Status(ctx, false); err != nil {
+			return err
+		}
+		if v.TakeOver == nil || v.TakeOver.Asked < times || !strings.Contains(fmt.Sprint(v.TakeOver.Refused), why) {
+			return fmt.Errorf("not refused %d times, as %q: %+v", times, why, v.TakeOver)
+		}
+		return nil
+	})
+	if err != nil {
+		l.t.Fatalf("%v\n%s", err, l.gate.Log())
+	}
+	return v
 }
 
 // TestTakeOverRefused: a next process that does not get what it asks for says why in its own

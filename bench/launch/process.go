@@ -47,10 +47,20 @@ func (g *Gateway) Use(sluice string) { g.config.Sluice = sluice }
 
 // LaunchNextOf is LaunchNext for a container of a pod, by its UID.
 func (g *Gateway) LaunchNextOf(pod string) (err error) {
+	g.second, err = g.launchOf(pod)
+	return err
+}
+
+// LaunchOf is Launch for a container of a pod, by its UID.
+func (g *Gateway) LaunchOf(pod string) (err error) {
+	g.process, err = g.launchOf(pod)
+	return err
+}
+
+func (g *Gateway) launchOf(pod string) (*topo.Process, error) {
 	as := *g
 	as.config.Env = append(slices.Clone(g.config.Env), "POD_UID="+pod)
-	g.second, err = as.launch("--take-over")
-	return err
+	return as.launch("--take-over")
 }
 
 // TakenOver returns once the daemon that ran has given all it had to the one of LaunchNext and has

@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 
 	"sluice.dev/sluice/cmd/sluice/internal/drains"
+	"sluice.dev/sluice/cmd/sluice/internal/owners"
 	"sluice.dev/sluice/cmd/sluice/internal/steering"
 	"sluice.dev/sluice/control/assign"
 	"sluice.dev/sluice/control/config"
@@ -39,7 +40,8 @@ var files = []string{"flows", "flows.new", "pins", "modes.json", "modes.json.new
 	"bpffs", "bpffs.new", "status.sock", config.WaitingSocketFile, config.HandOverSocketFile,
 	filepath.Join(config.PulseDirectory, config.PulseSocketFile),
 	config.PulseSocketFile, // of a build from before it had a directory
-	drains.Name, drains.Name + trusted.NewSuffix, assign.File, assign.File + trusted.NewSuffix}
+	drains.Name, drains.Name + trusted.NewSuffix, assign.File, assign.File + trusted.NewSuffix,
+	owners.Name, owners.Name + trusted.NewSuffix}
 
 // Run removes all that a daemon with this configuration made, and returns what that was, also
 // before an error. After an error it may be called again.

@@ -180,6 +180,7 @@ func (d *Daemon) live(ctx context.Context) error {
 		return nil // it was asked to end while it waited
 	}
 	if err == nil && !took {
+		d.followLast()
 		d.objects.ownAddresses(d.config)
 		err = d.start(d.life)
 	}

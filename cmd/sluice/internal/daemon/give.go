@@ -20,6 +20,7 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/flows"
 	"sluice.dev/sluice/cmd/sluice/internal/handover"
+	"sluice.dev/sluice/cmd/sluice/internal/owners"
 	"sluice.dev/sluice/cmd/sluice/internal/workers"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/endpointhealth"
@@ -38,7 +39,7 @@ var errGave = errors.New("handed over")
 type giving struct {
 	listener net.Listener  // nil if it could not be made
 	done     chan struct{} // closed when everything was given
-	// predecessors are the identities of the processes before, which get nothing back.
+	// predecessors are the identities of the processes before, which get nothing back (follow).
 	predecessors []string
 
 	busy sync.Mutex // held while a next process is answered; guards told and vain
@@ -81,13 +82,6 @@ type state struct {
 	Used      [2]uint32
 	Custody   workers.Custody
 }
-
-// maxPredecessors bounds the identities that are remembered. Of these pods all but the last have
-// ended for long.
-const maxPredecessors = 16
-
-// identity is that of this process in hand-overs (handover.Hello).
-func identity() string { return os.Getenv("POD_UID") }
 
 // serveHandOver answers processes that want to take over, one after the other, until ctx is done or
 // one has all. Without its socket a next process takes over after this one's end.
@@ -292,7 +286,8 @@ func (g *giver) Facts(h *handover.Hello) ([]handover.Fact, error) {
 	case g.d.giving.vain.tooMany(h.Version, time.Now()) != nil:
 		return nil, &handover.BarredError{Reason: g.d.giving.vain.tooMany(h.Version, time.Now()).Error()}
 	case h.Identity != "" && slices.Contains(d.giving.predecessors, h.Identity):
-		return nil, &handover.BarredError{Reason: "it has taken over from that process's pod, which is to end"}
+		// No BarredError: it could start once this one has ended, as where an update is taken back.
+		return nil, errors.New("it has followed that process's pod, which is to end")
 	}
 	if ids := d.stalled(); len(ids) > 0 {
 		return nil, fmt.Errorf("worker %d stands still, and could not be stopped between two packets: see the "+
@@ -349,8 +344,7 @@ func (g *giver) Offer(ctx context.Context) (_ []byte, files []int, err error) {
 	}
 	o := offer{Hops: d.readyHops(), HostLink: d.hostLock >= 0, Checks: d.checks.Known()}
 	if id := identity(); id != "" {
-		o.Predecessors = append(slices.Clone(d.giving.predecessors), id)
-		o.Predecessors = o.Predecessors[max(0, len(o.Predecessors)-maxPredecessors):]
+		o.Predecessors = owners.Add(d.giving.predecessors, id)
 	}
 	listening, err := descriptors(d.servers.listener, d.giving.listener, d.pulses.listener)
 	if err != nil {

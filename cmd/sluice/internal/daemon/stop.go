@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"sluice.dev/sluice/cmd/sluice/internal/drains"
+	"sluice.dev/sluice/cmd/sluice/internal/owners"
 	"sluice.dev/sluice/control/assign"
 	"sluice.dev/sluice/internal/unixsocket"
 )
@@ -63,7 +64,8 @@ func (d *Daemon) clear(keep bool) (errs []error) {
 	}
 	errs = append(errs, d.bpffs.Remove())
 	if d.flows != nil {
-		errs = append(errs, d.pins.Close(true), d.flows.Remove())
+		// The files go before the lock: another process may wait for that.
+		errs = append(errs, d.pins.Close(true), owners.Remove(d.config.StateDir), d.flows.Remove())
 		if d.leaving != "" {
 			_ = os.Remove(filepath.Join(d.config.StateDir, drains.Name))
 			_ = os.Remove(filepath.Join(d.config.StateDir, assign.File))

@@ -304,6 +304,7 @@ func (d *Daemon) afterTake(c *handover.Conn, k *taker) error {
 		c.Close()
 		close(ended)
 	})
+	d.follow(d.giving.predecessors, nil) // of the offer
 	d.spawn(func() { d.openTaken(d.life, k.lock) })
 	return nil
 }

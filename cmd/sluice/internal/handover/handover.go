@@ -57,7 +57,7 @@ type Hello struct {
 type answer struct {
 	Version string
 	Refused []string // why it does not give; empty if it does
-	Barred  bool     // it is refused for what the next process is, or its version did
+	Barred  bool     // it is refused for what its version did
 	Offer   []byte
 	Files   int // that follow
 }
@@ -109,7 +109,7 @@ var DefaultTimes = Times{Answer: 5 * time.Second, Lay: time.Minute, Prepare: 10 
 // can start once that one has ended, unless it is Barred.
 type RefusedError struct {
 	Reasons []string
-	Barred  bool // for what the next process is, or its version did
+	Barred  bool // for what its version did
 }
 
 func (e *RefusedError) Error() string {
