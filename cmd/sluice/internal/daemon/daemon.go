@@ -68,8 +68,9 @@ type Daemon struct {
 	level     *slog.LevelVar
 	startedAt time.Time
 
-	mu          sync.Mutex // guards the next six, which a reload or a repair changes
+	mu          sync.Mutex // guards the next seven, which a reload or a repair changes
 	config      *config.Configuration
+	loaded      outcome // of the file, the last time that it was loaded
 	loadedAt    time.Time
 	reloadErr   error
 	needRestart []config.Change // changes in the file that wait for a restart
@@ -137,7 +138,7 @@ func Run(ctx context.Context, file string, takeOver bool) error {
 	if err := checkKernel(); err != nil {
 		return err
 	}
-	c, err := config.Load(file)
+	c, found, err := load(file)
 	if err != nil {
 		return err
 	}
@@ -153,8 +154,9 @@ func Run(ctx context.Context, file string, takeOver bool) error {
 		return err
 	}
 	d := &Daemon{
-		file: file, config: c, fixed: c, startedAt: time.Now(), loadedAt: time.Now(), level: new(slog.LevelVar),
-		hops: nexthop.NewTable(), failed: make(chan error, 16), open: make(chan struct{}), adopted: make(chan struct{}),
+		file: file, config: c, fixed: c, loaded: found, startedAt: time.Now(), loadedAt: time.Now(),
+		level: new(slog.LevelVar), hops: nexthop.NewTable(), failed: make(chan error, 16),
+		open: make(chan struct{}), adopted: make(chan struct{}),
 		takeOver: takeOver, hostLock: -1, giving: giving{done: make(chan struct{})},
 	}
 	d.log = d.newLogger(c)

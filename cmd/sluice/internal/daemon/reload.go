@@ -24,7 +24,8 @@ func (d *Daemon) configuration() *config.Configuration {
 }
 
 // watchConfig reloads the file when it changes and on a signal. It watches the directory, because
-// editors and ConfigMaps replace the file.
+// editors and ConfigMaps replace the file. What has changed since the file was loaded, which may be
+// long ago, is a change, too.
 func (d *Daemon) watchConfig(ctx context.Context, hup <-chan os.Signal) {
 	var events <-chan fsnotify.Event
 	var lost <-chan error
@@ -34,15 +35,7 @@ func (d *Daemon) watchConfig(ctx context.Context, hup <-chan os.Signal) {
 	} else {
 		d.log.Warn("changes of the configuration file are not noticed; SIGHUP reloads it", "error", err)
 	}
-	last := d.readFile() // if it is gone by now, its return is a change
-	look := func() {
-		now := d.readFile()
-		if now.missing || now == last {
-			return // another file, or one that is just being replaced
-		}
-		last = now
-		d.reload(ctx)
-	}
+	d.look(ctx)
 	for {
 		select {
 		case <-ctx.Done():
@@ -50,12 +43,24 @@ func (d *Daemon) watchConfig(ctx context.Context, hup <-chan os.Signal) {
 		case <-hup:
 			d.reload(ctx)
 		case <-events:
-			look()
+			d.look(ctx)
 		case err := <-lost: // such as too many events at once: ours may be among them
 			d.log.Debug("watching the configuration", "error", err)
-			look()
+			d.look(ctx)
 		}
 	}
+}
+
+// look reloads the file if it is another than was loaded last, and there.
+func (d *Daemon) look(ctx context.Context) {
+	now, _ := readFile(d.file)
+	d.mu.Lock()
+	same := now == d.loaded
+	d.mu.Unlock()
+	if now.missing || same {
+		return // another file, or one that is just being replaced
+	}
+	d.reload(ctx)
 }
 
 // outcome is what reading the configuration file gave.
@@ -65,13 +70,21 @@ type outcome struct {
 	missing bool
 }
 
-func (d *Daemon) readFile() outcome {
-	content, err := config.Read(d.file)
+func readFile(file string) (outcome, error) {
+	content, err := config.Read(file)
 	var refusal *trusted.Refusal
 	if errors.As(err, &refusal) {
-		return outcome{refused: err.Error()}
+		return outcome{refused: err.Error()}, err
 	}
-	return outcome{content: string(content), missing: err != nil}
+	return outcome{content: string(content), missing: err != nil}, err
+}
+
+// load is config.Load, and returns what a later look at the file is compared with.
+func load(file string) (c *config.Configuration, found outcome, err error) {
+	if found, err = readFile(file); err == nil {
+		c, err = config.ParseFile(file, []byte(found.content))
+	}
+	return c, found, err
 }
 
 func watchDirectory(dir string) (*fsnotify.Watcher, error) {
@@ -87,9 +100,9 @@ func watchDirectory(dir string) (*fsnotify.Watcher, error) {
 
 // reload applies the changes of the file that need no restart. An invalid file changes nothing.
 func (d *Daemon) reload(ctx context.Context) {
-	next, err := config.Load(d.file)
+	next, found, err := load(d.file)
 	d.mu.Lock()
-	d.reloadErr = err
+	d.loaded, d.reloadErr = found, err
 	if err != nil {
 		d.mu.Unlock()
 		d.log.Error("configuration is refused, the last one stays in force", "error", err)

@@ -11,7 +11,6 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/flows"
 	"sluice.dev/sluice/cmd/sluice/internal/nodeconfig"
 	"sluice.dev/sluice/control/compiler"
-	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/hostlink"
 	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/control/neigh"
@@ -99,9 +98,10 @@ func (d *Daemon) lock() (err error) {
 // loadAgain replaces the configuration by what the file has after a wait. One that is invalid by
 // then changes nothing, as in a reload.
 func (d *Daemon) loadAgain() {
-	next, err := config.Load(d.file)
+	next, found, err := load(d.file)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.loaded = found
 	if err != nil {
 		d.log.Error("configuration is refused, the one from the start of the wait stays in force", "error", err)
 		d.reloadErr = err
