@@ -27,7 +27,10 @@ func (s *session) probeCommand() *cobra.Command {
 		Args:      cobra.MatchAll(one, cobra.OnlyValidArgs),
 		ValidArgs: []string{"live", "ready"},
 		RunE: func(c *cobra.Command, args []string) error {
-			s.socket = ownSocket(s.socket)
+			var err error
+			if s.socket, err = ownSocket(s.socket); err != nil {
+				return err
+			}
 			return s.ask(func(client *status.Client) error {
 				if args[0] == "live" {
 					v, err := client.Stats(c.Context())
@@ -44,13 +47,25 @@ func (s *session) probeCommand() *cobra.Command {
 }
 
 // ownSocket returns the status socket of the process that waits, if another container's process has
-// the other one: the kubelet asks about this container. Outside of containers, where all processes
+// the other one: the kubelet asks about this container. It is an error if that one is another
+// container's, too, as while three wait for each other. Outside of containers, where all processes
 // are seen, it returns the socket itself.
-func ownSocket(socket string) string {
-	if pid, err := status.PeerPID(socket); err == nil && pid == 0 {
-		return filepath.Join(filepath.Dir(socket), config.WaitingSocketFile)
+func ownSocket(socket string) (string, error) {
+	if !foreign(socket) {
+		return socket, nil
 	}
-	return socket
+	waiting := filepath.Join(filepath.Dir(socket), config.WaitingSocketFile)
+	if foreign(waiting) {
+		return "", fmt.Errorf("processes of other containers have %s and %s: this container's waits without a socket "+
+			"until one of them ends, or does not run", socket, waiting)
+	}
+	return waiting, nil
+}
+
+// foreign reports whether a process that is not seen here, as another container's, has a socket.
+func foreign(socket string) bool {
+	pid, err := status.PeerPID(socket)
+	return err == nil && pid == 0
 }
 
 // alive returns an error that names the workers whose last pass is too long ago. A worker without

@@ -144,10 +144,8 @@ type standby struct {
 	d      *Daemon
 	since  time.Time
 	loop   *loop.Loop
-	server *status.Server // nil if the socket could not be made
 	cancel context.CancelFunc
 	group  sync.WaitGroup
-	ended  sync.Once
 	// compiled is closed once all objects are compiled.
 	compiled chan struct{}
 }
@@ -185,32 +183,37 @@ func (d *Daemon) startStandby() (*standby, error) {
 			close(s.compiled)
 		})
 	})
-	s.serve()
+	s.serve(ctx)
 	return s, nil
 }
 
-// serve answers on a socket of its own. Without it, as where a third process waits, it waits
-// nevertheless.
-func (s *standby) serve() {
-	l, err := status.Listen(s.d.config.WaitingSocket())
-	if err != nil {
-		s.d.log.Warn("no status while this process waits", "error", err)
-		return
-	}
-	s.server = status.NewServer(s, s.d.log)
-	s.group.Go(func() { _ = s.server.Serve(l) })
+// serve answers on a socket of its own until ctx is done. Without it, as where a third process
+// waits, this one waits nevertheless, and tries again: probes and a reload ask there.
+func (s *standby) serve(ctx context.Context) {
+	path := s.d.config.WaitingSocket()
+	l, err := status.Listen(path)
+	s.group.Go(func() {
+		for said := ""; err != nil; l, err = status.Listen(path) {
+			if why := err.Error(); why != said {
+				said = why
+				s.d.log.Warn("no status while this process waits: trying again", "error", err)
+			}
+			if pause(ctx, retryEvery); ctx.Err() != nil {
+				return
+			}
+		}
+		server := status.NewServer(s, s.d.log)
+		s.group.Go(func() { _ = server.Serve(l) })
+		<-ctx.Done()
+		within, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = server.Shutdown(within)
+	})
 }
 
 // stop ends it. Tracker and compiler are free for another goroutine afterwards.
-func (s *standby) stop() { s.ended.Do(s.end) }
-
-func (s *standby) end() {
+func (s *standby) stop() {
 	s.cancel()
-	if s.server != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = s.server.Shutdown(ctx)
-	}
 	s.group.Wait()
 }
 

@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"testing"
+	"time"
 
+	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/hostlink"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/flowtable"
@@ -44,5 +48,41 @@ func TestRetryInUse(t *testing.T) {
 		if steps != c.steps || (err == nil) != (c.steps == 3) {
 			t.Errorf("%v, waited %v: %d steps, %v; want %d steps", c.err, c.waited, steps, err, c.steps)
 		}
+	}
+}
+
+// TestSocketOfThird: where a third process has the socket of one that waits, this one has it once
+// that has ended.
+func TestSocketOfThird(t *testing.T) {
+	c := config.Default()
+	c.StateDir = t.TempDir()
+	third, err := status.Listen(c.WaitingSocket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s := &standby{d: &Daemon{config: c, log: slog.New(slog.DiscardHandler)}, cancel: cancel}
+	s.serve(ctx)
+	client := status.NewClient(c.WaitingSocket())
+	asked, end := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer end()
+	if _, err := client.Stats(asked); err == nil { // the third one listens, and does not answer
+		t.Error("there are two on the socket")
+	}
+	if err := third.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if _, err = client.Stats(ctx); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not answer after the third one's end: %v", err)
+		}
+	}
+	s.stop()
+	if _, err := os.Stat(c.WaitingSocket()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is left: %v", err)
 	}
 }
