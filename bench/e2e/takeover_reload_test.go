@@ -74,8 +74,18 @@ func TestTakeOverReload(t *testing.T) {
 	if err := l.gate.WriteConfiguration(l.gate.Configuration() + "flows: {ipv4: 4096, ipv6: 4096}\n"); err != nil {
 		t.Fatal(err)
 	}
+	if err := l.gate.LaunchSecond(); err != nil { // which stands by
+		t.Fatal(err)
+	}
+	l.eventually(10*time.Second, "it waits", func() bool {
+		pid, err := status.PeerPID(l.gate.WaitingSocket())
+		return err == nil && pid == l.gate.SecondPID()
+	})
 	if said, err := l.reload(); err == nil {
 		t.Errorf("a reload with another size of the flow table: %q", said)
+	}
+	if err := l.gate.StopSecond(); err != nil {
+		t.Fatal(err)
 	}
 	if log := l.gate.Log(); !strings.Contains(log, "the running process does not hand over, and goes on: flow table") {
 		t.Errorf("the log does not say why:\n%s", log)

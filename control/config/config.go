@@ -390,6 +390,9 @@ const (
 // WaitingSocket returns the path of the status socket of a process that waits for another one.
 func (c *Configuration) WaitingSocket() string { return filepath.Join(c.StateDir, WaitingSocketFile) }
 
+// ReloadSocket returns the same of one that a reload has started.
+func (c *Configuration) ReloadSocket() string { return filepath.Join(c.StateDir, ReloadSocketFile) }
+
 // HandOverSocket returns the path of the socket where the next process asks for a hand-over.
 func (c *Configuration) HandOverSocket() string { return filepath.Join(c.StateDir, HandOverSocketFile) }
 
@@ -398,6 +401,14 @@ const HandOverSocketFile = "handover.sock"
 
 // WaitingSocketFile is the name of a waiting process's status socket, beside the other one.
 const WaitingSocketFile = "waiting.sock"
+
+// ReloadSocketFile is the name of that of a process which a reload has started, as another one may
+// wait, too.
+const ReloadSocketFile = "reload.sock"
+
+// WaitingVariable is an environment variable with the path of a process's status socket while it
+// waits, in place of WaitingSocket: who has started it asks there.
+const WaitingVariable = "SLUICE_WAITING_SOCKET"
 
 // NodeNameVariable is an environment variable that names the node if the configuration does not:
 // pods of a DaemonSet share a configuration.

@@ -37,7 +37,8 @@ var ErrRunning = errors.New("sluice runs")
 
 // files are the daemon's in stateDir.
 var files = []string{"flows", "flows.new", "pins", "modes.json", "modes.json.new", "napi.json", "napi.json.new",
-	"bpffs", "bpffs.new", "status.sock", config.WaitingSocketFile, config.HandOverSocketFile,
+	"bpffs", "bpffs.new", "status.sock", config.WaitingSocketFile, config.ReloadSocketFile,
+	config.HandOverSocketFile,
 	filepath.Join(config.PulseDirectory, config.PulseSocketFile),
 	config.PulseSocketFile, // of a build from before it had a directory
 	drains.Name, drains.Name + trusted.NewSuffix, assign.File, assign.File + trusted.NewSuffix,

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/flows"
 	"sluice.dev/sluice/cmd/sluice/internal/nodeconfig"
 	"sluice.dev/sluice/control/compiler"
+	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/hostlink"
 	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/control/neigh"
@@ -190,7 +192,7 @@ func (d *Daemon) startStandby() (*standby, error) {
 // serve answers on a socket of its own until ctx is done. Without it, as where a third process
 // waits, this one waits nevertheless, and tries again: probes and a reload ask there.
 func (s *standby) serve(ctx context.Context) {
-	path := s.d.config.WaitingSocket()
+	path := cmp.Or(os.Getenv(config.WaitingVariable), s.d.config.WaitingSocket())
 	l, err := status.Listen(path)
 	s.group.Go(func() {
 		for said := ""; err != nil; l, err = status.Listen(path) {

@@ -71,6 +71,7 @@ func (d *Daemon) clear(keep bool) (errs []error) {
 			_ = os.Remove(filepath.Join(d.config.StateDir, assign.File))
 		}
 		_ = unixsocket.RemoveStale(d.config.WaitingSocket()) // of one that was killed while it waited
+		_ = unixsocket.RemoveStale(d.config.ReloadSocket())
 		d.removePulseDirectory()
 		_ = os.Remove(d.config.StateDir) // if it is empty now
 	}

@@ -25,17 +25,23 @@ import (
 type Config struct {
 	Program string // the daemon's
 	Args    []string
-	// StatusSocket is that of the daemon that forwards, WaitingSocket of one that waits for it.
+	// StatusSocket is that of the daemon that forwards, WaitingSocket the next one's while it waits
+	// for that, which it is told (config.WaitingVariable).
 	StatusSocket, WaitingSocket string
 	// NotifySocket is where the service manager is told which process is the main one (MAINPID,
 	// sd_notify(3)), or empty.
 	NotifySocket string
-	Within       time.Duration // which the whole may take
+	Within       time.Duration // until the next process has taken over, or is to be ended
+	// Decide is how long a hand-over takes at most, which may be under way then.
+	Decide time.Duration
 }
 
 // Within is shorter than systemd's DefaultTimeoutStartSec, which bounds a reload, too: what it
-// kills is this process, and the next one would wait on.
+// kills is this process, and the next one would wait on. So is the sum with what a hand-over takes.
 const Within = 75 * time.Second
+
+// decide is how long a hand-over takes at most from the offer on, and a second.
+var decide = handover.DefaultTimes.Prepare + handover.DefaultTimes.Assume + time.Second
 
 // Daemon replaces the daemon of a configuration file by this program.
 func Daemon(ctx context.Context, file string) error {
@@ -49,8 +55,8 @@ func Daemon(ctx context.Context, file string) error {
 	}
 	return Run(ctx, Config{
 		Program: self, Args: []string{"run", "--config", file, "--take-over"},
-		StatusSocket: c.StatusSocket(), WaitingSocket: c.WaitingSocket(), NotifySocket: os.Getenv("NOTIFY_SOCKET"),
-		Within: Within,
+		StatusSocket: c.StatusSocket(), WaitingSocket: c.ReloadSocket(), NotifySocket: os.Getenv("NOTIFY_SOCKET"),
+		Within: Within, Decide: decide,
 	})
 }
 
@@ -88,7 +94,6 @@ type next struct {
 	before int // a descriptor of the process that ran (pidfd_open(2))
 	cmd    *exec.Cmd
 	ended  chan error
-	waited bool // it had the socket of one that waits
 }
 
 // start starts it in a session of its own, with this process's output: it stays when this one ends.
@@ -97,7 +102,7 @@ func (n *next) start() error {
 	n.cmd.Stdout, n.cmd.Stderr = os.Stdout, os.Stderr
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	// It sends nothing itself: the manager takes messages from processes that it has started.
-	n.cmd.Env = withoutNotify(os.Environ())
+	n.cmd.Env = append(withoutNotify(os.Environ()), config.WaitingVariable+"="+n.WaitingSocket)
 	if err := n.cmd.Start(); err != nil {
 		return fmt.Errorf("start the next process: %w", err)
 	}
@@ -149,7 +154,7 @@ func (n *next) await(ctx context.Context) error {
 			return fmt.Errorf("the next process ended, and the running one goes on; its log says why: %w", err)
 		case <-ctx.Done():
 			if said == "" {
-				said = "it has not compiled all objects: is the API server away?"
+				said = n.silent()
 			}
 			return fmt.Errorf("the next process has not taken over within %v: %s", n.Within, said)
 		case <-tick.C:
@@ -163,6 +168,19 @@ func vain(v *status.TakeOverView) string {
 		return "the next process cannot take over, and the running one goes on: " + v.Unable
 	}
 	return "the running process does not hand over, and goes on: " + strings.Join(v.Refused, "; ")
+}
+
+// silent says why the process may have said nothing.
+func (n *next) silent() string {
+	if pid, err := status.PeerPID(n.WaitingSocket); err == nil && pid != n.pid() {
+		who := fmt.Sprintf("process %d", pid)
+		if pid == 0 {
+			who = "a process of another container"
+		}
+		return fmt.Sprintf("%s has %s, as one of a reload before that waits, and so the next one could not say why: "+
+			"end that one; why is in the log of the next one", who, n.WaitingSocket)
+	}
+	return "it has not compiled all objects: is the API server away?"
 }
 
 func (n *next) pid() int { return n.cmd.Process.Pid }
@@ -180,13 +198,11 @@ func (n *next) alone() bool {
 	return err == nil && ready > 0
 }
 
-// isWaiting reports whether the process waits for the running one, which it does until it is given
-// something.
+// isWaiting reports whether the process is known to wait for the running one, which it does until
+// it is given something: then it has no socket, as where the next one of a reload before has that.
 func (n *next) isWaiting() bool {
 	pid, err := status.PeerPID(n.WaitingSocket)
-	waits := err == nil && pid == n.pid()
-	n.waited = n.waited || waits
-	return waits
+	return err == nil && pid == n.pid()
 }
 
 // waits asks the process while it waits for the running one.
@@ -221,21 +237,18 @@ func (n *next) notify() error {
 // endWithin is how long a process that does not take over may take to end.
 const endWithin = 20 * time.Second
 
-// decideWithin is how long a hand-over takes at most from the offer on, and a second.
-var decideWithin = handover.DefaultTimes.Prepare + handover.DefaultTimes.Assume + time.Second
-
 // stays reports whether the next process is the one that forwards, or will. While it is being given
 // what the running one has, that is not decided: SIGTERM could end the one that has just got all,
-// after the running one has given it. So it waits for that. One that waits for the running one is
-// far from it.
+// after the running one has given it. So it waits for that. One that is known to wait for the
+// running one is far from it.
 func (n *next) stays() bool {
-	for deadline := time.Now().Add(decideWithin); ; time.Sleep(lookEvery) {
+	for deadline := time.Now().Add(n.Decide); ; time.Sleep(lookEvery) {
 		switch {
 		case len(n.ended) > 0:
 			return false
 		case n.alone() || n.owns():
 			return true
-		case n.isWaiting() || !n.waited || time.Now().After(deadline):
+		case n.isWaiting() || time.Now().After(deadline):
 			return false
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/control/status/statustest"
 )
@@ -35,6 +36,8 @@ const (
 	dies      = "dies"
 	waits     = "waits"
 	takesLate = "is taking over when it is to be ended"
+	takesMute = "is taking over then, and a third process has the socket of one that waits"
+	waitsMute = "waits, and a third process has the socket for that"
 	follows   = "is alone, and has not the socket"
 
 	runs = "is the running one" // until SIGTERM
@@ -48,7 +51,7 @@ func TestMain(m *testing.M) {
 }
 
 func statusSocket(dir string) string  { return filepath.Join(dir, "status.sock") }
-func waitingSocket(dir string) string { return filepath.Join(dir, "waiting.sock") }
+func waitingSocket(dir string) string { return filepath.Join(dir, "reload.sock") }
 
 // listener says when somebody has connected.
 type listener struct {
@@ -71,6 +74,9 @@ func behave(what, dir string) int {
 	signal.Notify(ended, syscall.SIGTERM)
 	fmt.Fprintln(os.Stderr, "NOTIFY_SOCKET is", os.Getenv("NOTIFY_SOCKET"))
 	serve := func(path string, asked int) *listener {
+		if path == waitingSocket(dir) && path != os.Getenv(config.WaitingVariable) {
+			panic("told to wait on " + os.Getenv(config.WaitingVariable))
+		}
 		u, err := net.Listen("unix", path)
 		if err != nil {
 			panic(err)
@@ -99,10 +105,12 @@ func behave(what, dir string) int {
 		time.Sleep(50 * time.Millisecond)
 		_ = os.Remove(statusSocket(dir))
 		serve(statusSocket(dir), 0)
-	case takesLate:
-		l := serve(waitingSocket(dir), 1)
-		<-l.met
-		l.Close()
+	case takesLate, takesMute:
+		if what == takesLate {
+			l := serve(waitingSocket(dir), 1)
+			<-l.met
+			l.Close()
+		}
 		time.Sleep(1200 * time.Millisecond) // longer than the reload waits
 		if len(ended) > 0 {
 			return 0
@@ -119,7 +127,7 @@ func behave(what, dir string) int {
 		}
 	case runs:
 		serve(statusSocket(dir), 0)
-	case waits:
+	case waits, waitsMute:
 	}
 	<-ended
 	return 0
@@ -136,8 +144,10 @@ func TestRun(t *testing.T) {
 		{refused, "does not hand over, and goes on: frames: another size", time.Minute},
 		{unable, "the next process cannot take over, and the running one goes on: no interface eth5", time.Minute},
 		{dies, "exit status 7", time.Minute},
-		{waits, "has not taken over within 200ms", 200 * time.Millisecond},
-		{takesLate, "", time.Second},
+		{waits, "has not taken over within 200ms: it has not compiled all", 200 * time.Millisecond},
+		{waitsMute, fmt.Sprintf("has not taken over within 200ms: process %d has ", os.Getpid()),
+			200 * time.Millisecond},
+		{takesLate, "", time.Second}, {takesMute, "", time.Second},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			dir := t.TempDir()
@@ -146,6 +156,13 @@ func TestRun(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer running.Close()
+			if c.what == takesMute || c.what == waitsMute {
+				third, err := net.Listen("unix", waitingSocket(dir))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer third.Close()
+			}
 			manager, err := net.ListenPacket("unixgram", filepath.Join(dir, "notify"))
 			if err != nil {
 				t.Fatal(err)
@@ -158,7 +175,8 @@ func TestRun(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = Run(t.Context(), Config{Program: self, StatusSocket: statusSocket(dir),
-				WaitingSocket: waitingSocket(dir), NotifySocket: manager.LocalAddr().String(), Within: c.within})
+				WaitingSocket: waitingSocket(dir), NotifySocket: manager.LocalAddr().String(), Within: c.within,
+				Decide: 2 * c.within})
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
 					t.Errorf("%v, want %q", err, c.err)
