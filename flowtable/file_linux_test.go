@@ -179,7 +179,7 @@ func TestFileOfAKnownVersion(t *testing.T) {
 			f := mustOpen(t, path, from)
 			flows, before := halfEstablished(t, f, n)
 			for a := range f.Table.arenas {
-				for i := uint32(1); i <= f.Table.Used()[a]; i++ {
+				for i := uint32(1); i < f.Table.arenas[a].fresh.Load(); i++ {
 					r := f.Table.arenas[a].flow(i)
 					r.meta.Store(uint64(renumber(r.load())))
 				}

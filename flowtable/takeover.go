@@ -21,14 +21,20 @@ func layoutOf(four, six uint32) string {
 	return fmt.Sprintf("version %d, %d IPv4 and %d IPv6 flows", headVersion, four, six)
 }
 
-// Used returns how many records of each family were ever used. No handle may be at work.
-func (t *Table) Used() (used [2]uint32) {
+// Used returns how many records of each family were ever used. It fails if a handle is at work,
+// between its Enter and Leave; none may enter afterwards, but where the table is not given away.
+func (t *Table) Used() (used [2]uint32, err error) {
+	for id := range t.participants[:t.watermark.Load()] {
+		if t.participants[id].seen.Load() != offline {
+			return used, fmt.Errorf("flowtable: handle %d is at work while the table is given away", id)
+		}
+	}
 	for f := range t.arenas {
 		if t.arenas[f].flows != 0 {
 			used[f] = t.arenas[f].fresh.Load() - 1
 		}
 	}
-	return used
+	return used, nil
 }
 
 // Share lays a table over memory in which another process's table is at work, and changes nothing.

@@ -45,7 +45,7 @@ func TestAssume(t *testing.T) {
 	h.Leave()
 	other.Leave()
 	before := tb.Counts()
-	if err := next.Assume(tb.Used(), bootTime); err != nil {
+	if err := next.Assume(used(t, tb), bootTime); err != nil {
 		t.Fatal(err)
 	}
 	validate(t, next)
@@ -79,9 +79,37 @@ func TestAssume(t *testing.T) {
 	validate(t, next)
 }
 
+func used(t testing.TB, tb *Table) [2]uint32 {
+	t.Helper()
+	n, err := tb.Used()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestUsedAtWork: a table is not given away while a handle is at work in it, whichever that is.
+func TestUsedAtWork(t *testing.T) {
+	tb, h := testTableOf(t, Config{IPv4Flows: 100, Timeouts: DefaultTimeouts()})
+	other, err := tb.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []*Handle{h, other} {
+		at.Enter(bootTime)
+		if _, err := tb.Used(); err == nil {
+			t.Errorf("handle %d is at work", at.id)
+		}
+		at.Leave()
+	}
+	other.Close()
+	used(t, tb)
+}
+
 func TestAssumeRefuses(t *testing.T) {
 	c := Config{IPv4Flows: 100, Timeouts: DefaultTimeouts()}
-	tb, _ := testTableOf(t, c)
+	tb, h := testTableOf(t, c)
+	h.Leave()
 	next, err := Share(tb.mem, c)
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +119,7 @@ func TestAssumeRefuses(t *testing.T) {
 			t.Errorf("%d used records of a table of 100 flows", used)
 		}
 	}
-	if err := next.Assume(tb.Used(), bootTime); err != nil {
+	if err := next.Assume(used(t, tb), bootTime); err != nil {
 		t.Errorf("a table of one family: %v", err)
 	}
 	c.IPv4Flows = 200
@@ -117,7 +145,7 @@ func TestGoesOnWhereNothingIsTaken(t *testing.T) {
 	h.Leave()
 	next, err := Share(tb.mem, c)
 	if err == nil {
-		err = next.Fits(tb.Used())
+		err = next.Fits(used(t, tb))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -162,14 +190,14 @@ func TestTakeFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	used := f.Table.Used()
+	records := used(t, f.Table)
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := OpenFile(path, fileConfig, bootTime, ResizeFit); !errors.Is(err, ErrInUse) {
 		t.Errorf("opened while the next process has it: %v", err)
 	}
-	if err := next.Table.Assume(used, bootTime); err != nil {
+	if err := next.Table.Assume(records, bootTime); err != nil {
 		t.Fatal(err)
 	}
 	g, err := next.Table.Register()
@@ -194,7 +222,7 @@ func BenchmarkAssume(b *testing.B) {
 	for b.Loop() {
 		next, err := Share(tb.mem, c)
 		if err == nil {
-			err = next.Assume(tb.Used(), bootTime)
+			err = next.Assume(used(b, tb), bootTime)
 		}
 		if err != nil {
 			b.Fatal(err)

@@ -378,7 +378,8 @@ func holdGC() (resume func()) {
 // Stop implements handover.Giver.
 func (g *giver) Stop(ctx context.Context) ([]byte, error) {
 	d := g.d
-	d.reader.Pause()
+	d.reader.Pause() // these two and the workers are all that have a handle of the flow table
+	d.explain.Pause()
 	g.stopped = true
 	var s state
 	var err error
@@ -390,7 +391,9 @@ func (g *giver) Stop(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("workers do not stop: %w", err)
 	}
 	s.PausedAt = boottime.Nanos()
-	s.Used = d.flows.Table.Used()
+	if s.Used, err = d.flows.Table.Used(); err != nil {
+		return nil, err
+	}
 	err = g.states.Encode(&s)
 	return g.out.Bytes(), err
 }
@@ -400,6 +403,7 @@ func (g *giver) Continue() {
 	d := g.d
 	if g.stopped {
 		d.workers.Resume()
+		d.explain.Resume()
 		d.reader.Resume()
 	}
 	if g.collect != nil {

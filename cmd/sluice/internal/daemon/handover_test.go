@@ -2,10 +2,12 @@ package daemon
 
 import (
 	"context"
+	"encoding/gob"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -18,14 +20,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
+	"sluice.dev/sluice/cmd/sluice/internal/explain"
+	"sluice.dev/sluice/cmd/sluice/internal/flows"
 	"sluice.dev/sluice/cmd/sluice/internal/handover"
 	"sluice.dev/sluice/cmd/sluice/internal/workers"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/internal/pinned"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/xdpprog"
 )
 
 // TestHandOverForm: what one process gives is read by one of another version, which must know the
@@ -81,7 +88,7 @@ func TestNothingIsGivenAtTheEnd(t *testing.T) {
 // TestStalledIsNotGiven: while a worker stands still, a next process is told so, and nothing stops
 // for it.
 func TestStalledIsNotGiven(t *testing.T) {
-	d := &Daemon{fixed: config.Default(), open: make(chan struct{}), workers: neverRun(t)}
+	d := &Daemon{fixed: config.Default(), open: make(chan struct{}), workers: neverRun(t, heapTable(t))}
 	close(d.open)
 	_, err := (&giver{d: d}).Facts(&handover.Hello{})
 	if err == nil || !strings.Contains(err.Error(), "worker 0 stands still") {
@@ -89,17 +96,70 @@ func TestStalledIsNotGiven(t *testing.T) {
 	}
 }
 
-// neverRun returns a worker that was never run.
-func neverRun(t *testing.T) *workers.Group {
-	s := config.Default()
-	s.Tuning.RingSize = 64
+// TestNobodyIsInAGivenTable: once the workers have stopped, nothing of this process enters the flow
+// table until it goes on: the next process has the free records in lists of its own by then.
+func TestNobodyIsInAGivenTable(t *testing.T) {
+	table := heapTable(t)
+	d := &Daemon{workers: neverRun(t, table), flows: &flowtable.File{Table: table}, hops: nexthop.NewTable()}
+	d.services.Store(&services.Snapshot{})
+	ctx, cancel := context.WithCancel(context.Background())
+	d.workers.Run(ctx, func(err error) { t.Error(err) })
+	t.Cleanup(func() { cancel(); d.workers.Wait() })
+	var err error
+	d.reader, err = flows.NewReader(d.flows.Table, &d.services)
+	must(t, err)
+	d.explain, err = explain.New(explain.Config{Flows: d.flows.Table, Hops: d.hops})
+	must(t, err)
+	q, err := status.ParseExplain("198.51.100.7:40000", "203.0.113.10:80/UDP", false)
+	must(t, err)
+	asked := explain.Gateway{Snapshot: d.services.Load(), NextHop: func(netip.Addr) string { return "" },
+		Steers: func(*header.Tuple) (xdpprog.Match, error) { return xdpprog.MatchNone, nil }}
+	users := map[string]func() error{
+		"explain": func() error { _, err := d.explain.Explain(&q, &asked); return err },
+		"list":    func() error { d.Flows(&status.FlowFilter{}, 0, 1, nil); return nil },
+		"delete":  func() error { _, err := d.DeleteFlows(t.Context(), &status.FlowFilter{}); return err },
+		"in use":  func() error { d.reader.InUse(&steer.Set{}); return nil },
+		"adopt":   func() error { d.reader.Adopt(); return nil },
+	}
+	for name, use := range users {
+		g := &giver{d: d}
+		g.states = gob.NewEncoder(&g.out)
+		if _, err := g.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		used := make(chan error, 1)
+		go func() { used <- use() }()
+		select {
+		case <-used:
+			t.Errorf("%s does not wait", name)
+			used <- nil
+		case <-time.After(20 * time.Millisecond):
+		}
+		g.Continue()
+		select {
+		case err := <-used:
+			must(t, err)
+		case <-time.After(5 * time.Second):
+			t.Fatalf("%s waits for ever", name)
+		}
+	}
+}
+
+func heapTable(t *testing.T) *flowtable.Table {
 	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024,
 		Timeouts: flowtable.DefaultTimeouts()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := workers.New(workers.Config{Settings: s, Log: slog.New(slog.DiscardHandler), FrameSize: 2048, Flows: table,
-		Plan: devices.Plan{Workers: 1, Places: [][]devices.Place{{{}}}}, Services: new(services.Handle),
+	must(t, err)
+	return table
+}
+
+// neverRun returns a worker that was never run.
+func neverRun(t *testing.T, table *flowtable.Table) *workers.Group {
+	s := config.Default()
+	s.Tuning.RingSize, s.Tuning.Sleep = 64, config.Duration(10*time.Millisecond)
+	snapshot := new(services.Handle)
+	snapshot.Store(&services.Snapshot{})
+	g, err := workers.New(workers.Config{Settings: s, Log: slog.New(slog.DiscardHandler), FrameSize: 2048,
+		Flows: table, Plan: devices.Plan{Workers: 1, Places: [][]devices.Place{{{}}}}, Services: snapshot,
 		Hops: nexthop.NewTable()})
 	if err != nil {
 		t.Fatal(err)

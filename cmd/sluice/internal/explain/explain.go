@@ -73,6 +73,13 @@ func (x *Explainer) ask(
 	return x.e.Explain(t, opens, now), nil
 }
 
+// Pause makes calls wait until Resume, so that the Explainer is not at work in the flow table: also
+// a lookup takes records that others have ended, to use them again.
+func (x *Explainer) Pause() { x.mu.Lock() }
+
+// Resume ends Pause.
+func (x *Explainer) Resume() { x.mu.Unlock() }
+
 // Close leaves the flow table. Later calls return an error. x may be nil.
 func (x *Explainer) Close() {
 	if x == nil {
