@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -171,17 +172,19 @@ func removeUnusedPins(pinDir string) error {
 }
 
 // DetachOthers detaches what a predecessor left on interfaces that this Steering
-// has not attached to: interfaces that left the configuration, or the node.
-func (s *Steering) DetachOthers() error {
+// has not attached to: interfaces that left the configuration, or the node. Those of configured,
+// by ifindex, keep it until Attach can replace it: without a program the kernel would answer in the
+// place of services.
+func (s *Steering) DetachOthers(configured ...int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.config.PinDir == "" {
 		return nil
 	}
-	return s.detachStale()
+	return s.detachStale(configured)
 }
 
-func (s *Steering) detachStale() error {
+func (s *Steering) detachStale(configured []int) error {
 	dir := filepath.Join(s.config.PinDir, linkDir)
 	pins, err := os.ReadDir(dir)
 	if err != nil {
@@ -191,7 +194,8 @@ func (s *Steering) detachStale() error {
 	for _, pin := range pins {
 		hook, index, _ := strings.Cut(pin.Name(), "_")
 		ifindex, err := strconv.Atoi(index)
-		if err != nil || hook == hookXDP && s.ports[ifindex] != nil || hook == hookTCX && s.egress[ifindex] != nil {
+		if err != nil || hook == hookXDP && s.ports[ifindex] != nil || hook == hookTCX && s.egress[ifindex] != nil ||
+			s.waits(ifindex, configured) {
 			continue
 		}
 		l, err := link.LoadPinnedLink(filepath.Join(dir, pin.Name()), nil)
@@ -202,6 +206,15 @@ func (s *Steering) detachStale() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// waits reports whether a configured interface is there and has no program of this Steering yet.
+func (s *Steering) waits(ifindex int, configured []int) bool {
+	if s.ports[ifindex] != nil || !slices.Contains(configured, ifindex) {
+		return false
+	}
+	_, err := readHook(ifindex)
+	return !errors.Is(err, ErrDeviceGone)
 }
 
 // openPinned returns the link of a pin, nil if there is none.

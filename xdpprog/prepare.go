@@ -1,6 +1,10 @@
 package xdpprog
 
-import "github.com/cilium/ebpf"
+import (
+	"errors"
+
+	"github.com/cilium/ebpf"
+)
 
 // prepared is an instance that is being loaded, or was. The verifier takes longer than all else of
 // a start, and packets that find no socket are dropped meanwhile, so the programs of all interfaces
@@ -36,6 +40,29 @@ func (s *Steering) prepare() error {
 	defer close(first.done)
 	first.c, first.err = s.load(first.program, s.instanceSpec(first.program))
 	return first.err
+}
+
+// prepareAll is prepare, and returns why any program is refused, once for each. But for the egress
+// program: a start goes on without it, too, and AttachEgress says why.
+func (s *Steering) prepareAll() error {
+	_ = s.prepare() // the first one's error is below
+	var errs []error
+	said := map[string]bool{steerProgEgress: true}
+	for _, p := range s.prepared {
+		if <-p.done; p.err != nil && !said[p.program] {
+			said[p.program] = true
+			errs = append(errs, p.err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// prepareBeside is Prepare, for a Steering that the caller closes.
+func (s *Steering) prepareBeside() error {
+	if err := s.openMapsInUse(); err != nil {
+		return err
+	}
+	return s.prepareAll()
 }
 
 // instance returns a program with the shared maps and a port's maps of its own: one that was

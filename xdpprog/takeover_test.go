@@ -4,9 +4,12 @@ package xdpprog
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 )
 
@@ -84,4 +87,75 @@ func TestPrepareMisfits(t *testing.T) {
 		t.Errorf("pins %q, before %q", after, before)
 	}
 	must(t, first.Close(true))
+}
+
+// refusals says without which programs a start fails.
+var refusals = map[string]bool{steerProgSteer: true, steerProgHostLink: true, steerProgEgress: false}
+
+// prepareRefused is Prepare with a program that the verifier refuses, and returns the error.
+func prepareRefused(t *testing.T, c Config, program string) error {
+	t.Helper()
+	s, err := newSteering(c)
+	must(t, err)
+	s.spec.Programs[program].Instructions = asm.Instructions{asm.LoadMem(asm.R0, asm.R1, 4096, asm.Word), asm.Return()}
+	err = s.prepareBeside()
+	must(t, s.Close(false))
+	return err
+}
+
+// TestPrepareRefused: who prepares learns of every program that the kernel refuses, not only of the
+// first, and nothing has changed then: after the commit it would close live sockets for it. Without
+// the egress program a start goes on, and so does this.
+func TestPrepareRefused(t *testing.T) {
+	isolate(t)
+	nic, _ := veth(t, "nic", "peer")
+	c := Config{PinDir: pinDir(t), Interfaces: 2, HostLink: true}
+	first := load(t, c)
+	port := attach(t, first, nic, "nic", Auto)
+	next, err := Prepare(c) // what a process opens once is open then
+	must(t, err)
+	must(t, next.Close(false))
+	before, open := pins(t, c.PinDir), descriptors(t)
+	for program, refused := range refusals {
+		err := prepareRefused(t, c, program)
+		if refused && (err == nil || strings.Count(err.Error(), `"`+program+`"`) != 1) || !refused && err != nil {
+			t.Errorf("the kernel refuses %s: %v", program, err)
+		}
+		if after := pins(t, c.PinDir); after != before {
+			t.Errorf("pins %q, before %q", after, before)
+		}
+		must(t, port.Check())
+		if now := descriptors(t); now != open {
+			t.Errorf("%d descriptors, before %d", now, open)
+		}
+	}
+	must(t, first.Close(true))
+}
+
+// TestDetachOthersKeepsConfigured: an interface that is configured, and could not be attached yet,
+// keeps what a predecessor left there. One that is attached, has left the configuration or is gone
+// does not.
+func TestDetachOthersKeepsConfigured(t *testing.T) {
+	isolate(t)
+	nic, left := veth(t, "nic", "left")
+	gone, _ := veth(t, "gone", "away")
+	c := Config{PinDir: pinDir(t)}
+	s := load(t, c)
+	for name, ifindex := range map[string]int{"nic": nic, "left": left, "gone": gone} {
+		attach(t, s, ifindex, name, Auto)
+		must(t, s.AttachEgress(ifindex, name))
+	}
+	must(t, s.Close(false))
+	remove(t, "gone")
+	s = load(t, c)
+	must(t, s.DetachOthers(nic, gone))
+	if got, want := pins(t, c.PinDir), fmt.Sprintf("[tcx_%d xdp_%d]", nic, nic); got != want {
+		t.Errorf("pinned links %s, want %s", got, want)
+	}
+	attach(t, s, nic, "nic", Auto)
+	must(t, s.DetachOthers(nic, gone))
+	if got, want := pins(t, c.PinDir), fmt.Sprintf("[xdp_%d]", nic); got != want {
+		t.Errorf("attached, and without its egress program: pinned links %s, want %s", got, want)
+	}
+	must(t, s.Close(true))
 }

@@ -126,21 +126,16 @@ func Load(c Config) (*Steering, error) {
 var ErrMisfit = errors.New("the BPF maps are another version's")
 
 // Prepare opens the maps of another process that is at work, and loads the programs, which is most
-// of the time that a start takes. It changes nothing. Own must follow before anything else but
-// Counters and Arrivals, once the other process has stopped.
+// of the time that a start takes. It changes nothing. It returns an error if the kernel refuses any
+// program that a start cannot do without. Own must follow before anything else but Counters and
+// Arrivals, once the other process has stopped.
 func Prepare(c Config) (*Steering, error) {
 	s, err := newSteering(c)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.openMapsInUse(); err != nil {
+	if err := s.prepareBeside(); err != nil {
 		return nil, errors.Join(err, s.Close(false))
-	}
-	if err := s.prepare(); err != nil {
-		return nil, errors.Join(err, s.Close(false))
-	}
-	for _, p := range s.prepared {
-		<-p.done
 	}
 	return s, nil
 }
@@ -340,7 +335,7 @@ func (s *Steering) Close(detach bool) error {
 	clear(s.ports)
 	clear(s.egress)
 	if detach && s.config.PinDir != "" {
-		errs = append(errs, s.detachStale(), removePins(s.config.PinDir))
+		errs = append(errs, s.detachStale(nil), removePins(s.config.PinDir))
 	}
 	s.closePrepared()
 	for _, m := range s.maps {

@@ -29,7 +29,7 @@ func (d *Daemon) served(ctx context.Context) {
 		d.log.Warn("replies of local endpoints that see the client's address are not caught on their way out", "error",
 			err)
 	}
-	if err := d.steer.DetachOthers(); err != nil {
+	if err := d.steer.DetachOthers(d.ports.Indexes()); err != nil {
 		d.log.Warn("what a predecessor left could not be removed", "error", err)
 	}
 	d.lookReach()

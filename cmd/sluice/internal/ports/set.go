@@ -179,6 +179,14 @@ func (s *Set) Devices() (list []devices.Device) {
 	return list
 }
 
+// Indexes are those of the interfaces and of the host link, as they were last seen.
+func (s *Set) Indexes() (list []int) {
+	for _, p := range s.ports {
+		list = append(list, p.index())
+	}
+	return list
+}
+
 // Close closes every port. The workers must have ended.
 func (s *Set) Close() error {
 	var errs []error

@@ -273,11 +273,12 @@ func (k *Program) AttachEgress(ifindex int, name string) error {
 	return k.s.AttachEgress(ifindex, name)
 }
 
-// DetachOthers detaches what a predecessor left on devices that this process does not use.
-func (k *Program) DetachOthers() error {
+// DetachOthers detaches what a predecessor left on devices that this process does not use: those
+// that are not configured, by their indexes.
+func (k *Program) DetachOthers(configured []int) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.s.DetachOthers()
+	return k.s.DetachOthers(configured...)
 }
 
 // Counters returns what the program counts. It asks the kernel alone, and so takes no lock.
