@@ -43,14 +43,17 @@ func EnsureMount(dir, stateDir string) (*Mount, error) {
 	return m, trusted.WriteState(m.mark, []byte(text))
 }
 
-// FindMount returns what a process marked in stateDir that it had to do for its bpffs.
+// FindMount returns what a process marked in stateDir that it had to do for its bpffs. A mark of
+// another directory says nothing about this one, which may be the node's.
 func FindMount(dir, stateDir string) (*Mount, error) {
 	m := &Mount{dir: dir, mark: filepath.Join(stateDir, "bpffs")}
 	text, err := trusted.ReadState(m.mark)
 	if errors.Is(err, os.ErrNotExist) {
 		return m, nil
 	}
-	m.mounted, m.made = err == nil, strings.Contains(string(text), madeLine)
+	of, rest, _ := strings.Cut(string(text), "\n")
+	m.mounted = err == nil && filepath.Clean(of) == filepath.Clean(dir)
+	m.made = m.mounted && strings.Contains(rest, madeLine)
 	return m, err
 }
 

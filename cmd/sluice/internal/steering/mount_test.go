@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"sluice.dev/sluice/xdpprog"
 )
 
 // TestMount: a directory that was there stays, one of ours goes, also when a successor of the
@@ -33,6 +35,30 @@ func TestMount(t *testing.T) {
 			t.Errorf("left in the state directory: %v, %v", left, err)
 		}
 	}
+}
+
+// TestMarkOfAnother: what is marked of one directory is not undone at another one, which may be the
+// node's.
+func TestMarkOfAnother(t *testing.T) {
+	dir, nodes, state := filepath.Join(t.TempDir(), "bpf"), filepath.Join(t.TempDir(), "nodes"), t.TempDir()
+	ours, err := EnsureMount(dir, state)
+	must(t, err)
+	_, err = EnsureMount(nodes, t.TempDir()) // by somebody else
+	must(t, err)
+	defer func() { must(t, xdpprog.UnmountBPFFS(nodes)) }()
+	for how, m := range map[string]func(string, string) (*Mount, error){"found": FindMount, "ensured": EnsureMount} {
+		m, err := m(nodes, state)
+		must(t, err)
+		if m.Mounted() {
+			t.Errorf("%s: a BPF file system of the node's would be unmounted", how)
+		}
+	}
+	m, err := FindMount(dir+"/", state)
+	must(t, err)
+	if !m.Mounted() || !m.made {
+		t.Error("ours would stay")
+	}
+	must(t, ours.Remove())
 }
 
 func must(t *testing.T, err error) {
