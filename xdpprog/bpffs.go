@@ -40,17 +40,41 @@ func EnsureBPFFS(dir string) (mountedHere bool, err error) {
 	if ok {
 		return false, nil
 	}
-	switch entries, err := os.ReadDir(dir); {
-	case err != nil:
-		return false, fmt.Errorf("bpffs directory: %w", err)
-	case len(entries) > 0:
-		return false, fmt.Errorf("bpfFS %s is no bpffs, and not empty: a mount would hide %s; mount one (mount -t bpf "+
-			"bpf DIR) or name another directory", dir, entries[0].Name())
+	if err := hidesNothing(dir); err != nil {
+		return false, err
 	}
 	if err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
 		return false, fmt.Errorf("mount bpffs on %s: %w", dir, explain(err))
 	}
 	return true, nil
+}
+
+// hidesNothing returns an error if a mount on dir would hide something.
+func hidesNothing(dir string) error {
+	switch entries, err := os.ReadDir(dir); {
+	case err != nil:
+		return fmt.Errorf("bpffs directory: %w", err)
+	case len(entries) > 0:
+		return fmt.Errorf("bpfFS %s is no bpffs, and not empty: a mount would hide %s; mount one (mount -t bpf "+
+			"bpf DIR) or name another directory", dir, entries[0].Name())
+	}
+	return nil
+}
+
+// CheckBPFFS returns why EnsureBPFFS would fail, as far as that can be told without changing
+// anything.
+func CheckBPFFS(dir string) error {
+	ok, err := onBPFFS(dir)
+	if err != nil || ok {
+		return err
+	}
+	if err := hidesNothing(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if has, err := capabilities(); err == nil && !has(unix.CAP_SYS_ADMIN) {
+		return fmt.Errorf("mount bpffs on %s: the process lacks CAP_SYS_ADMIN; mount one (mount -t bpf bpf DIR)", dir)
+	}
+	return nil
 }
 
 // UnmountBPFFS undoes an EnsureBPFFS that mounted. What is pinned there is unpinned. The

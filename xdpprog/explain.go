@@ -38,17 +38,10 @@ func explain(err error) error {
 // not (capabilities(7)). Without CAP_PERFMON the verifier allows no arithmetic on
 // packet pointers. CAP_SYS_ADMIN stands for it and for CAP_BPF.
 func missingCapabilities() string {
-	status, err := os.ReadFile("/proc/thread-self/status")
+	has, err := capabilities()
 	if err != nil {
 		return ""
 	}
-	_, rest, _ := strings.Cut(string(status), "CapEff:")
-	line, _, _ := strings.Cut(rest, "\n")
-	effective, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
-	if err != nil {
-		return ""
-	}
-	has := func(c uint) bool { return effective>>c&1 != 0 }
 	var missing []string
 	if !has(unix.CAP_NET_ADMIN) {
 		missing = append(missing, "CAP_NET_ADMIN")
@@ -60,4 +53,16 @@ func missingCapabilities() string {
 		missing = append(missing, "CAP_PERFMON")
 	}
 	return strings.Join(missing, ", ")
+}
+
+// capabilities returns which capabilities the thread has in effect.
+func capabilities() (has func(c uint) bool, err error) {
+	status, err := os.ReadFile("/proc/thread-self/status")
+	if err != nil {
+		return nil, err
+	}
+	_, rest, _ := strings.Cut(string(status), "CapEff:")
+	line, _, _ := strings.Cut(rest, "\n")
+	effective, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
+	return func(c uint) bool { return effective>>c&1 != 0 }, err
 }

@@ -58,3 +58,25 @@ func (h hook) foreign(name string) error {
 		"link holds it, `bpftool link detach`",
 		ErrForeign, h.program, who, name)
 }
+
+// Replaceable returns why Attach would refuse an interface for the program that is there now: an
+// ErrForeign, if no link in pinDir holds that. It changes nothing.
+func Replaceable(pinDir string, ifindex int, name string) error {
+	h, err := readHook(ifindex)
+	if err != nil || h.program == 0 {
+		return err
+	}
+	l, err := openPinned(linkPin(pinDir, hookXDP, ifindex))
+	if err != nil {
+		return err
+	}
+	if l == nil {
+		return h.foreign(name)
+	}
+	defer l.Close()
+	info, err := l.Info()
+	if err == nil && info.Program != h.program {
+		err = h.foreign(name)
+	}
+	return err
+}

@@ -110,12 +110,25 @@ func TestPinDirectory(t *testing.T) {
 	if _, err := EnsureBPFFS(full); err == nil || !strings.Contains(err.Error(), "a mount would hide etc") {
 		t.Errorf("EnsureBPFFS of a directory with files: %v", err)
 	}
+	if err := CheckBPFFS(full); err == nil || !strings.Contains(err.Error(), "a mount would hide etc") {
+		t.Errorf("CheckBPFFS of a directory with files: %v", err)
+	}
 	mount := filepath.Join(dir, "bpf")
+	must(t, CheckBPFFS(mount))
+	keepOnly(t, unix.CAP_DAC_OVERRIDE)
+	if err := CheckBPFFS(mount); err == nil || !strings.Contains(err.Error(), "lacks CAP_SYS_ADMIN") {
+		t.Errorf("CheckBPFFS without the right to mount: %v", err)
+	}
+	restoreCapabilities(t)
+	if _, err := os.Stat(mount); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("CheckBPFFS made the directory: %v", err)
+	}
 	for _, want := range []bool{true, false} { // mounted the first time, found the second
 		here, err := EnsureBPFFS(mount)
 		if err != nil || here != want {
 			t.Errorf("EnsureBPFFS: mounted %v, %v; want %v", here, err, want)
 		}
+		must(t, CheckBPFFS(mount))
 	}
 	below := filepath.Join(mount, "a", "b")
 	if here, err := EnsureBPFFS(below); err != nil || here {

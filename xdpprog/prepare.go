@@ -59,10 +59,28 @@ func (s *Steering) prepareAll() error {
 
 // prepareBeside is Prepare, for a Steering that the caller closes.
 func (s *Steering) prepareBeside() error {
-	if err := s.openMapsInUse(); err != nil {
+	err := s.openMapsInUse()
+	if errors.Is(err, ErrMisfit) {
+		if refused := s.tryAlone(); refused != nil {
+			return refused
+		}
+	}
+	if err != nil {
 		return err
 	}
 	return s.prepareAll()
+}
+
+// tryAlone loads the programs over maps of their own, as a start does that replaces those in use,
+// and closes all.
+func (s *Steering) tryAlone() (err error) {
+	alone := &Steering{config: s.config, spec: s.spec, maps: map[string]*ebpf.Map{}}
+	alone.config.PinDir = ""
+	defer func() { err = errors.Join(err, alone.Close(false)) }()
+	if err := alone.openMaps(); err != nil {
+		return err
+	}
+	return alone.prepareAll()
 }
 
 // instance returns a program with the shared maps and a port's maps of its own: one that was

@@ -79,9 +79,14 @@ func TestPrepareMisfits(t *testing.T) {
 	first := load(t, c)
 	before := pins(t, c.PinDir)
 	other := c
-	other.MaxFrontends = 1000
+	other.MaxFrontends, other.HostLink = 1000, true
 	if _, err := Prepare(other); !errors.Is(err, ErrMisfit) {
 		t.Errorf("another size: %v", err)
+	}
+	for program, refused := range refusals {
+		if err := prepareRefused(t, other, program); err == nil || errors.Is(err, ErrMisfit) == refused {
+			t.Errorf("another size, and a program %s that the kernel refuses: %v", program, err)
+		}
 	}
 	if after := pins(t, c.PinDir); after != before {
 		t.Errorf("pins %q, before %q", after, before)
@@ -130,6 +135,39 @@ func TestPrepareRefused(t *testing.T) {
 		}
 	}
 	must(t, first.Close(true))
+}
+
+// TestReplaceable: of programs on an interface, a start replaces those that are pinned where it
+// looks.
+func TestReplaceable(t *testing.T) {
+	isolate(t)
+	nic, peer := veth(t, "nic", "peer")
+	c := Config{PinDir: pinDir(t)}
+	must(t, Replaceable(c.PinDir, nic, "nic"))
+	s := load(t, c)
+	attach(t, s, nic, "nic", Auto)
+	must(t, Replaceable(c.PinDir, nic, "nic"))
+	elsewhere := pinDir(t)
+	if err := Replaceable(elsewhere, nic, "nic"); !errors.Is(err, ErrForeign) {
+		t.Errorf("pinned elsewhere: %v", err)
+	}
+	another := load(t, Config{PinDir: elsewhere})
+	if _, err := another.Attach(nic, "nic", Auto); !errors.Is(err, ErrForeign) {
+		t.Errorf("Attach does not agree: %v", err)
+	}
+	attach(t, another, peer, "peer", Auto)
+	must(t, Replaceable(elsewhere, peer, "peer"))
+	at, wrong := another.linkPin(hookXDP, peer), another.linkPin(hookXDP, nic)
+	must(t, os.Rename(at, wrong))
+	if err := Replaceable(elsewhere, nic, "nic"); !errors.Is(err, ErrForeign) {
+		t.Errorf("the pin is of another link: %v", err)
+	}
+	must(t, os.Rename(wrong, at))
+	if err := Replaceable(c.PinDir, 1<<20, "none"); !errors.Is(err, ErrDeviceGone) {
+		t.Errorf("no interface: %v", err)
+	}
+	must(t, another.Close(true))
+	must(t, s.Close(true))
 }
 
 // TestDetachOthersKeepsConfigured: an interface that is configured, and could not be attached yet,

@@ -122,7 +122,7 @@ func Load(c Config) (*Steering, error) {
 }
 
 // ErrMisfit is returned by Prepare if the maps of the process at work are not those of this
-// program.
+// program, whose own maps and programs the kernel takes: a start would replace the maps.
 var ErrMisfit = errors.New("the BPF maps are another version's")
 
 // Prepare opens the maps of another process that is at work, and loads the programs, which is most
@@ -356,5 +356,9 @@ func (s *Steering) linkPin(hook string, ifindex int) string {
 	if s.config.PinDir == "" {
 		return ""
 	}
-	return filepath.Join(s.config.PinDir, linkDir, fmt.Sprintf("%s_%d", hook, ifindex))
+	return linkPin(s.config.PinDir, hook, ifindex)
+}
+
+func linkPin(pinDir, hook string, ifindex int) string {
+	return filepath.Join(pinDir, linkDir, fmt.Sprintf("%s_%d", hook, ifindex))
 }

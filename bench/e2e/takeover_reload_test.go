@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -302,9 +303,15 @@ func TestTakeOverUnable(t *testing.T) {
 		t.Skip("takes a quarter of a minute; set SLUICE_E2E=full")
 	}
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: handsOver})
-	for _, text := range []string{"metrics: {tokenFile: /none}\n",
-		"metrics: {tokenFile: /none}\nflows: {ipv4: 4096, ipv6: 4096}\n"} {
-		if err := l.gate.WriteConfiguration(l.gate.Configuration() + text); err != nil {
+	elsewhere := filepath.Join(t.TempDir(), "bpf")
+	for _, c := range []struct{ text, unable, refused string }{
+		{l.gate.Configuration() + "metrics: {tokenFile: /none}\n", "metrics.tokenFile", ""},
+		{l.gate.Configuration() + "metrics: {tokenFile: /none}\nflows: {ipv4: 4096, ipv6: 4096}\n",
+			"metrics.tokenFile", "flow table: "},
+		// The running one's programs are pinned where the next process does not look.
+		{strings.Replace(l.gate.Configuration(), l.gate.BPFFS(), elsewhere, 1), "bpfFS", "bpfFS: "},
+	} {
+		if err := l.gate.WriteConfiguration(c.text); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.gate.LaunchNext(); err != nil {
@@ -322,11 +329,15 @@ func TestTakeOverUnable(t *testing.T) {
 			t.Fatalf("%v\n%s", err, l.gate.Log())
 		}
 		t.Logf("ready %v: %q, refused %q", v.Ready, v.NotReady, v.TakeOver.Refused)
-		if v.Ready || !strings.Contains(v.TakeOver.Unable, "metrics.tokenFile") {
+		if v.Ready || !strings.Contains(v.TakeOver.Unable, c.unable) {
 			t.Errorf("ready %v, unable %q", v.Ready, v.TakeOver.Unable)
 		}
-		if differs := strings.Contains(text, "flows"); differs != (len(v.TakeOver.Refused) > 0) {
-			t.Errorf("refused: %q", v.TakeOver.Refused)
+		why := strings.Join(v.TakeOver.Refused, "; ")
+		if !strings.HasPrefix(why, c.refused) || (c.refused == "") != (why == "") {
+			t.Errorf("refused: %q", why)
+		}
+		if _, err := os.Stat(elsewhere); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("what it may not have was made: %v", err)
 		}
 		if err := l.gate.StopSecond(); err != nil {
 			t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -326,6 +327,7 @@ func facts(c *config.Configuration, frameSize int, plan *devices.Plan, table str
 		{What: "fragments", Is: fmt.Sprintf("%d datagrams, %d held", c.Tuning.Fragments, c.Tuning.HeldFragments())},
 		{What: "host link", Is: link},
 		{What: "BPF maps", Is: xdpprog.MapLayout()},
+		{What: "bpfFS", Is: filepath.Clean(c.BPFFS)},
 	}
 }
 

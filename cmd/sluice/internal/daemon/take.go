@@ -55,7 +55,8 @@ func (k *taker) Facts() (list []handover.Fact, id string, err error) {
 }
 
 // Lay implements handover.Taker: the verifier takes most of the time of a start. What this process
-// cannot start without is read here, too.
+// cannot start without is looked at here, too. Nothing is mounted: where no BPF file system is,
+// there are no maps to take over.
 func (k *taker) Lay(context.Context) (err error) {
 	c := k.d.config
 	if !k.d.servers.guard.read {
@@ -63,12 +64,25 @@ func (k *taker) Lay(context.Context) (err error) {
 			return err
 		}
 	}
-	if k.d.bpffs, err = steering.EnsureMount(c.BPFFS, c.StateDir); err != nil {
+	if err := xdpprog.CheckBPFFS(c.BPFFS); err != nil {
+		return err
+	}
+	for i := range k.found.Devices {
+		dev := &k.found.Devices[i]
+		if err := steering.Replaceable(c, dev.Index, dev.Name); err != nil {
+			return err
+		}
+	}
+	mount, err := steering.FindMount(c.BPFFS, c.StateDir)
+	if err != nil {
 		return err
 	}
 	k.program, err = steering.Prepare(c, k.d.log)
 	if errors.Is(err, xdpprog.ErrMisfit) { // a start replaces the maps
 		return &handover.RefusedError{Reasons: []string{err.Error()}}
+	}
+	if err == nil {
+		k.d.bpffs = mount
 	}
 	return err
 }

@@ -87,9 +87,23 @@ func Load(c *config.Configuration, log *slog.Logger) (*Program, error) {
 	return &Program{s: s}, nil
 }
 
+// Replaceable returns why a start with this configuration could not put the program on an
+// interface; nil if none is there, or if it is pinned where this configuration looks for it.
+func Replaceable(c *config.Configuration, ifindex int, name string) error {
+	err := xdpprog.Replaceable(pinDir(c), ifindex, name)
+	if errors.Is(err, xdpprog.ErrForeign) {
+		return fmt.Errorf("interface %s has a program that is not pinned in %s, so that a start could not replace it: "+
+			"give this process the bpfFS of the one that runs, or end that one with drain.handOver: false (%w)", name,
+			pinDir(c), err)
+	}
+	return err
+}
+
+func pinDir(c *config.Configuration) string { return filepath.Join(c.BPFFS, "sluice") }
+
 func programConfig(c *config.Configuration, log *slog.Logger) xdpprog.Config {
 	return xdpprog.Config{
-		PinDir: filepath.Join(c.BPFFS, "sluice"), PassAfter: c.Tuning.PassAfter.D(), Logger: log,
+		PinDir: pinDir(c), PassAfter: c.Tuning.PassAfter.D(), Logger: log,
 		Interfaces: len(c.Interfaces), HostLink: c.HostLink.Enabled(),
 	}
 }
