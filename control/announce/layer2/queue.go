@@ -20,48 +20,77 @@ const (
 )
 
 // queue has the announcements that are to be made. All of a round wait equally long, so each round
-// is a queue in the order of time.
+// is a queue in the order of time. A VIP waits in one round at most: what is left of it in others,
+// since it began anew, is void, and is taken out when it is first.
 type queue struct {
 	rounds [len(rounds)][]announcement
+	waits  map[netip.Addr]int // the round in which a VIP waits
 	limit  *rate.Limiter
 }
 
 type announcement struct {
-	vip netip.Addr
-	at  time.Time
+	vip  netip.Addr
+	at   time.Time
+	once bool // it is of no round, and never void
 }
 
 func newQueue() queue {
-	return queue{limit: rate.NewLimiter(announcedPerSecond, announcedAtOnce)}
+	return queue{waits: map[netip.Addr]int{}, limit: rate.NewLimiter(announcedPerSecond, announcedAtOnce)}
 }
 
-// add begins the announcements of a VIP.
+// add begins the announcements of a VIP, also where it was in the middle of them.
 func (q *queue) add(vip netip.Addr, now time.Time) {
-	q.rounds[0] = append(q.rounds[0], announcement{vip, now})
+	if round, waits := q.waits[vip]; !waits || round > 0 {
+		q.put(0, vip, now)
+	}
+}
+
+func (q *queue) put(round int, vip netip.Addr, at time.Time) {
+	q.waits[vip] = round
+	q.rounds[round] = append(q.rounds[round], announcement{vip: vip, at: at})
 }
 
 // again announces a VIP once.
 func (q *queue) again(vip netip.Addr, now time.Time) {
 	last := len(q.rounds) - 1
-	q.rounds[last] = append([]announcement{{vip, now}}, q.rounds[last]...)
+	q.rounds[last] = append([]announcement{{vip, now, true}}, q.rounds[last]...)
+}
+
+// skip takes out what is void and first.
+func (q *queue) skip(round int) {
+	for len(q.rounds[round]) > 0 {
+		a := q.rounds[round][0]
+		if at, waits := q.waits[a.vip]; a.once || waits && at == round {
+			return
+		}
+		q.rounds[round] = q.rounds[round][1:]
+	}
 }
 
 // take returns the VIPs that are due, as far as the limit allows, the first rounds first. VIPs
 // which are not owned any more are left out.
 func (q *queue) take(now time.Time, owned func(netip.Addr) bool) (list []netip.Addr) {
+	for r := range q.rounds { // all of them: the limit may keep the last ones from being looked at
+		q.skip(r)
+	}
 	for r := range q.rounds {
-		for len(q.rounds[r]) > 0 && !now.Before(q.rounds[r][0].at) {
-			vip := q.rounds[r][0].vip
-			if owned(vip) {
-				if !q.limit.AllowN(now, 1) {
-					return list
-				}
-				list = append(list, vip)
-				if r+1 < len(rounds) {
-					q.rounds[r+1] = append(q.rounds[r+1], announcement{vip, now.Add(rounds[r+1])})
-				}
+		for ; len(q.rounds[r]) > 0 && !now.Before(q.rounds[r][0].at); q.skip(r) {
+			a := q.rounds[r][0]
+			is := owned(a.vip)
+			if is && !q.limit.AllowN(now, 1) {
+				return list
 			}
 			q.rounds[r] = q.rounds[r][1:]
+			if is {
+				list = append(list, a.vip)
+			}
+			switch {
+			case a.once:
+			case is && r+1 < len(rounds):
+				q.put(r+1, a.vip, now.Add(rounds[r+1]))
+			default:
+				delete(q.waits, a.vip)
+			}
 		}
 	}
 	return list

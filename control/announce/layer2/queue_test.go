@@ -55,3 +55,69 @@ func TestQueue(t *testing.T) {
 		t.Error("lost VIPs stay in the queue")
 	}
 }
+
+// VIPs that are to be announced again faster than the limit allows wait once each, however long
+// that goes on; and each gets all of its rounds when it ends.
+func TestQueueIsBounded(t *testing.T) {
+	t.Parallel()
+	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	owned := func(netip.Addr) bool { return true }
+	q := newQueue()
+	const many = 3000
+	waiting := func() (n int) {
+		for _, round := range q.rounds {
+			n += len(round)
+		}
+		return n
+	}
+	now := begin
+	for ; now.Before(begin.Add(time.Minute)); now = now.Add(10 * time.Millisecond) {
+		if now.Sub(begin)%time.Second == 0 {
+			for i := range many {
+				q.add(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), now)
+			}
+		}
+		q.take(now, owned)
+		if n := waiting(); n > 2*many {
+			t.Fatalf("after %v %d announcements of %d VIPs wait", now.Sub(begin), n, many)
+		}
+	}
+	said := map[netip.Addr]int{}
+	for next, there := q.next(now); there; next, there = q.next(now) {
+		now = next
+		for _, vip := range q.take(now, owned) {
+			said[vip]++
+		}
+	}
+	for vip, n := range said {
+		if n < len(rounds)-1 || n > len(rounds) {
+			t.Errorf("%v is announced %d times when it ends", vip, n)
+		}
+	}
+	if len(said) != many || len(q.waits) > 0 {
+		t.Errorf("%d VIPs are announced when it ends, and %d wait", len(said), len(q.waits))
+	}
+}
+
+// A VIP that begins anew while it waits goes through the rounds once more, and not twice.
+func TestQueueBeginsAnew(t *testing.T) {
+	t.Parallel()
+	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	owned := func(netip.Addr) bool { return true }
+	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	q := newQueue()
+	q.add(a, begin)
+	q.add(b, begin)
+	q.take(begin, owned)
+	q.add(b, begin.Add(100*time.Millisecond))
+	q.again(a, begin.Add(100*time.Millisecond))
+	said := map[netip.Addr]int{}
+	for now := begin.Add(200 * time.Millisecond); now.Before(begin.Add(10 * time.Second)); now = now.Add(time.Second) {
+		for _, vip := range q.take(now, owned) {
+			said[vip]++
+		}
+	}
+	if said[a] != len(rounds) || said[b] != len(rounds) { // of a: one by again, and one was before
+		t.Errorf("announced: %v", said)
+	}
+}
