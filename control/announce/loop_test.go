@@ -85,6 +85,22 @@ func (p pool) Objects() (*Objects, string) {
 	return &Objects{Kinds: []*unstructured.Unstructured{o}}, ""
 }
 
+// unlisted is a Source of MetalLB's pool that may be listed, or not.
+type unlisted struct {
+	fixed
+	is bool
+}
+
+func (u unlisted) Objects() (*Objects, string) {
+	o, _ := pool{uid: "1", addresses: "2001:db8::1-2001:db8::9"}.Objects()
+	o.Kinds[0].SetAPIVersion("metallb.io/v1beta1")
+	o.Kinds[0].SetKind("IPAddressPool")
+	if o.Unlisted = u.is; u.is {
+		o.Kinds = nil
+	}
+	return o, ""
+}
+
 // TestUnreadablePool: announcers that start while a pool cannot be read withdraw none of its
 // addresses, and announce no others, whatever a status has: not those of another controller, and
 // none at all where the pool is another one or nobody knows what it said.
@@ -123,6 +139,10 @@ func TestUnreadablePool(t *testing.T) {
 		{"and the next process", pool{uid: "1", addresses: bad}, Yes},
 		{"another pool of that name", pool{uid: "2", addresses: bad}, No},
 		{"and the one before is forgotten", pool{uid: "1", addresses: bad}, No},
+		{"one of MetalLB", unlisted{}, Yes},
+		{"and it cannot be listed", unlisted{is: true}, Yes},
+		{"and it is not there", fixed{}, No},
+		{"and it was not there, and cannot be listed", unlisted{is: true}, No},
 	} {
 		if got := start(test.source); got[of] != test.want || got[other] != No || len(got) != 2 {
 			t.Errorf("%s: %v, want %v for %v", test.name, got, test.want, of)

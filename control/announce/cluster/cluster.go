@@ -204,9 +204,9 @@ func (s *Source) notListed(r *resource, changed func()) func(err error, lasts bo
 		refused := !apierrors.IsNotFound(err) // else the kind has gone
 		turned := gaveUp || r.absent && refused != r.refused
 		r.absent, r.refused = r.absent || gaveUp, refused
-		state := "nothing is announced before"
+		state := "nothing is announced until they can"
 		if r.absent || r.Group == kinds.MetalLB {
-			state = "they are not used before"
+			state = "they are not used until they can"
 		}
 		s.mu.Unlock()
 		if err.Error() != said {
