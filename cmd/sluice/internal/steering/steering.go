@@ -92,9 +92,9 @@ func Load(c *config.Configuration, log *slog.Logger) (*Program, error) {
 func Replaceable(c *config.Configuration, ifindex int, name string) error {
 	err := xdpprog.Replaceable(pinDir(c), ifindex, name)
 	if errors.Is(err, xdpprog.ErrForeign) {
-		return fmt.Errorf("interface %s has a program that is not pinned in %s, so that a start could not replace it: "+
-			"give this process the bpfFS of the one that runs, or end that one with drain.handOver: false (%w)", name,
-			pinDir(c), err)
+		return fmt.Errorf("interface %s has a program that is not pinned in %s, so that a start could not replace it; "+
+			"if it is the running process's, give this one the same bpfFS, or end that one with drain.handOver: false "+
+			"(%w)", name, pinDir(c), err)
 	}
 	return err
 }
