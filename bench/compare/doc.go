@@ -69,7 +69,8 @@
 // HZ=250), and with them whatever forwards by a thread; softirqs it does not. Config.First puts
 // this session before all others: generator, receiver and forwarders that are processes, and behind
 // them also ksoftirqd, which handles packets of the kernel's forwarding where many arrive. So it is
-// off unless requested, and the run says so.
+// off unless requested, and the run says so. Without it the daemon leads a session of its own, as a
+// service does, and decides itself whether that goes before others.
 //
 // # Sluice as it comes
 //

@@ -16,6 +16,7 @@ type sluice struct {
 	cpus    []int             // of the workers; nil is the daemon's own choice
 	options string            // more of the configuration
 	room    string            // of the configuration, for many flows
+	ours    bool              // it belongs to this process's session
 	gate    *launch.Gateway
 }
 
@@ -31,7 +32,8 @@ func (s *sluice) start(ctx context.Context, p *place) (err error) {
 		}
 		options += fmt.Sprintf("workers: %d\nworkerCPUs: %s\n", len(s.cpus), list)
 	}
-	s.gate, err = launch.New(launch.Config{Sluice: s.path, Host: p.gateway, NodeName: gatewayNode, Options: options})
+	s.gate, err = launch.New(launch.Config{Sluice: s.path, Host: p.gateway, NodeName: gatewayNode, Options: options,
+		InSession: s.ours})
 	if err != nil {
 		return err
 	}

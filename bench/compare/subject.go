@@ -88,7 +88,7 @@ func (s *stage) newSluice(x sluice, services int) (system, error) {
 		}
 		s.files[services] = files
 	}
-	x.files, x.room = s.files[services], s.room()
+	x.files, x.room, x.ours = s.files[services], s.room(), s.First
 	return &x, nil
 }
 

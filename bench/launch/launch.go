@@ -41,6 +41,9 @@ type Config struct {
 	Interfaces []string // default all of the host
 	Options    string   // more of the configuration: YAML, whole top-level fields
 	Env        []string // of the daemon, added to this process's
+	// InSession: the daemon belongs to the session of this process, and goes before others where
+	// that does. Else it leads one, as a service does.
+	InSession bool
 	// Patience multiplies every bound of time, on machines that are slow; 0 is what the environment
 	// says (package machine).
 	Patience int

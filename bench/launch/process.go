@@ -150,7 +150,7 @@ func (g *Gateway) launch(options ...string) (*topo.Process, error) {
 	defer log.Close() // the daemon has its own
 	return g.config.Host.Start(topo.Command{
 		Path: g.config.Sluice, Args: append([]string{"run", "--config", g.ConfigFile()}, options...),
-		Env: g.config.Env, Stdout: log, Stderr: log, OwnSession: true,
+		Env: g.config.Env, Stdout: log, Stderr: log, OwnSession: !g.config.InSession,
 	})
 }
 
