@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"sluice.dev/sluice/bench/topo"
@@ -12,7 +13,7 @@ import (
 )
 
 // Announcer is `sluice-announcer` beside a gateway, as a process that runs, or can be started
-// (again). It belongs to one goroutine.
+// (again). One goroutine starts and ends it at a time; others may ask whether it has ended.
 type Announcer struct {
 	Path    string // of the binary
 	Host    *topo.Host
@@ -21,7 +22,7 @@ type Announcer struct {
 	Dir     string   // for its files; sockets' paths must fit, so a short one
 	Args    []string // more flags
 
-	process *topo.Process // nil while none runs, or none that matters any more
+	process atomic.Pointer[topo.Process] // nil while none runs, or none that matters any more
 }
 
 // StateDir is where its status socket is, and what it leaves for the next process.
@@ -40,40 +41,44 @@ func (a *Announcer) Start() error {
 		return err
 	}
 	defer log.Close() // the process has its own
-	a.process, err = a.Host.Start(topo.Command{Path: "setpriv", Stdout: log, Stderr: log, Args: append([]string{
+	p, err := a.Host.Start(topo.Command{Path: "setpriv", Stdout: log, Stderr: log, Args: append([]string{
 		"--bounding-set", "-all,+net_raw", "--inh-caps", "-all", "--", a.Path, "--node-name", a.Node, "--state-dir",
 		a.StateDir(), "--log", "text", "--gateway", a.Gateway.PulseSocket(), "--listen", "",
 	}, a.Args...)})
+	a.process.Store(p)
 	return err
 }
 
 // Ended is closed when it has ended without being told to; nil where it was, or does not run.
 func (a *Announcer) Ended() <-chan struct{} {
-	if a.process == nil {
+	p := a.process.Load()
+	if p == nil {
 		return nil
 	}
-	return a.process.Done()
+	return p.Done()
 }
 
 // Err is how it ended, while Ended is closed.
 func (a *Announcer) Err() error {
-	if a.process == nil {
+	p := a.process.Load()
+	if p == nil {
 		return nil
 	}
-	return a.process.Err()
+	return p.Err()
 }
 
 // PID is its process, 0 where it does not run.
 func (a *Announcer) PID() int {
-	if a.process == nil {
+	p := a.process.Load()
+	if p == nil {
 		return 0
 	}
-	return a.process.PID()
+	return p.PID()
 }
 
 // Kill ends it without a word, and returns when it is dead.
 func (a *Announcer) Kill() error {
-	p := a.process
+	p := a.process.Swap(nil) // before the signal: it is told to end
 	if p == nil {
 		return errors.New("the announcer does not run")
 	}
@@ -81,17 +86,15 @@ func (a *Announcer) Kill() error {
 		return err
 	}
 	<-p.Done()
-	a.process = nil
 	return nil
 }
 
 // Stop ends it as Kubernetes would; nothing where it does not run.
 func (a *Announcer) Stop() error {
-	p := a.process
+	p := a.process.Swap(nil)
 	if p == nil {
 		return nil
 	}
-	a.process = nil
 	return p.Stop(5 * time.Second)
 }
 
