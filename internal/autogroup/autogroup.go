@@ -5,7 +5,7 @@
 // the nice values of their threads are, and then among the threads of a session (sched(7), "The
 // autogroup feature"; kernel/sched/autogroup.c). A session has a nice value for that:
 //
-//	CPU ──► session of the gateway, nice -20 ──► its workers, its other threads
+//	CPU ──► session of the gateway, nice -10 ──► its workers, its other threads
 //	    ──► session of somebody,    nice 0   ──► their threads
 //	    ──► ksoftirqd and other threads of the kernel, which are in none
 package autogroup
@@ -31,9 +31,8 @@ const (
 	cgroups = "/sys/fs/cgroup"
 )
 
-// First is the nice value of a session that goes before all others, and of a thread that goes
-// before the others of its session.
-const First = -20
+// firstNice is the nice value of a session that goes before all others.
+const firstNice = -20
 
 // Session is the session of this process. Its methods may be called by one goroutine at a time.
 type Session struct {
@@ -83,9 +82,6 @@ func Leads() bool {
 // Usual is the nice value that the session had when it was opened.
 func (s *Session) Usual() int { return s.usual }
 
-// Nice is the nice value that it has.
-func (s *Session) Nice() int { return s.nice }
-
 // SetNice gives the session a nice value, -20 to 19. Below 0 the process needs CAP_SYS_NICE or a
 // limit that allows it (RLIMIT_NICE). Without CAP_SYS_ADMIN the kernel takes ten changes a second
 // of all sessions together: then the error is EAGAIN, and the caller may try again later.
@@ -108,7 +104,9 @@ func (s *Session) Close() error { return s.file.Close() }
 func GoFirst() (undo func() error, err error) {
 	s, err := Open()
 	if err == nil {
-		err = s.SetNice(First)
+		if err = s.SetNice(firstNice); err != nil {
+			err = errors.Join(err, s.Close())
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("put this session before others: %w", err)
