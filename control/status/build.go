@@ -260,6 +260,11 @@ func Failed(name, detail string) ConditionView {
 	return ConditionView{Name: name, Level: "fail", Detail: detail}
 }
 
+// OK returns a condition that says how something is that works.
+func OK(name, detail string) ConditionView {
+	return ConditionView{Name: name, Level: "ok", Detail: detail}
+}
+
 // Warning returns a condition that an operator should know of, and that stops nothing.
 func Warning(name, detail string) ConditionView {
 	return ConditionView{Name: name, Level: "warn", Detail: detail}

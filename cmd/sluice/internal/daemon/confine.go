@@ -119,6 +119,6 @@ func (d *Daemon) sandboxCondition() status.ConditionView {
 	if !s.Landlock {
 		landlock = "no Landlock: " + s.LandlockWhy
 	}
-	return status.ConditionView{Name: "sandbox", Level: "ok", Detail: fmt.Sprintf(
-		"no_new_privs, seccomp, capabilities %s; %s", strings.Join(s.Capabilities, " "), landlock)}
+	return status.OK("sandbox", fmt.Sprintf(
+		"no_new_privs, seccomp, capabilities %s; %s", strings.Join(s.Capabilities, " "), landlock))
 }

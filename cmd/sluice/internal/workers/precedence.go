@@ -87,7 +87,8 @@ func (p *precedence) follow(threads *thread.Group, w whereabouts, busy float64) 
 		err = p.session.SetNice(session)
 	}
 	switch {
-	case errors.Is(err, unix.EAGAIN): // tried again at the next look
+	case errors.Is(err, unix.EAGAIN): // tried again at the next look; until then nothing has changed
+		return
 	case err != nil:
 		why = fmt.Sprintf("not before others: %v (it needs CAP_SYS_NICE)", err)
 	}
@@ -129,13 +130,13 @@ func goesFirst(w whereabouts) (first bool, why string) {
 	return true, "before others: no packets arrive on CPUs of workers"
 }
 
-// condition says whether the process goes before others.
+// condition says in `sluice status` whether the process goes before others.
 func (p *precedence) condition() []status.ConditionView {
 	why := p.why.Load()
 	if why == nil {
 		return nil
 	}
-	return []status.ConditionView{{Name: "scheduling", Level: "ok", Detail: *why}}
+	return []status.ConditionView{status.OK("scheduling", *why)}
 }
 
 // MayGoFirst reports whether the process may go before others later, for which it needs
