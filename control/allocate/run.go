@@ -319,9 +319,9 @@ func (p *poolSource) expect(ctx context.Context, running *sync.WaitGroup) {
 }
 
 // follow fills a cache with the objects of a namespace; "" for a kind that has none. It returns
-// when they are known, and for MetalLB's also when they cannot be listed and that lasts, as where
-// the right to do so went with the namespace: whoever leads must not stand still for that. They are
-// used as soon as they can be listed.
+// when they are known. For MetalLB's it also returns when listing them has failed for a while, as
+// without the right to list them: a leader must not wait for that. They are used as soon as they
+// can be listed.
 func (p *poolSource) follow(
 	ctx context.Context, running *sync.WaitGroup, kind schema.GroupVersionResource, namespace string,
 ) error {
@@ -370,12 +370,14 @@ func (p *poolSource) add(kind schema.GroupVersionResource, store cache.Store) {
 
 // notListed returns what is done when pools of a kind cannot be listed: if that lasts, refused is
 // raised for MetalLB's, which are not waited for.
-func (p *poolSource) notListed(kind schema.GroupVersionResource, refused wake.Flag) func(err error, lasts bool) {
-	said, state := "", "no address is given until they can"
+func (p *poolSource) notListed(
+	kind schema.GroupVersionResource, refused wake.Flag,
+) func(err error, lasts, other bool) {
+	state := "no address is given until they can"
 	if kind == ipAddressPools {
 		state = "until they can none is given from them, and Services keep those that no other pool has"
 	}
-	return func(err error, lasts bool) {
+	return func(err error, lasts, other bool) {
 		if kind == ipAddressPools && lasts {
 			p.mu.Lock()
 			before := p.unlisted
@@ -387,8 +389,7 @@ func (p *poolSource) notListed(kind schema.GroupVersionResource, refused wake.Fl
 			}
 			refused.Raise()
 		}
-		if err.Error() != said {
-			said = err.Error()
+		if other {
 			p.config.Log.Warn("pools cannot be listed; "+state, "kind", kind.GroupResource(), "error", err)
 		}
 	}

@@ -43,12 +43,13 @@ func NewInformer(
 const Patience = 2 * time.Second
 
 // OnListError has a function called, by one goroutine, each time that the objects of an informer
-// cannot be listed, until they were once; lasts says that they could not for Patience. The informer
-// tries again for ever, after 0.8 s at first and a minute at last, and HasSynced says nothing of
-// that. The function logs the error: client-go, which would with each try, is silent until then.
-// Call it before the informer runs.
-func OnListError(i cache.SharedIndexInformer, failed func(err error, lasts bool)) error {
+// cannot be listed, until they were once; lasts says that they could not for Patience, other that
+// the error is not the one of the time before. The informer tries again for ever, after 0.8 s at
+// first and a minute at last, and HasSynced says nothing of that. The function logs the error:
+// client-go, which would with each try, is silent until then. Call it before the informer runs.
+func OnListError(i cache.SharedIndexInformer, failed func(err error, lasts, other bool)) error {
 	var since time.Time
+	said := ""
 	return i.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		if ctx.Err() != nil || i.HasSynced() {
 			cache.DefaultWatchErrorHandler(ctx, r, err)
@@ -57,7 +58,9 @@ func OnListError(i cache.SharedIndexInformer, failed func(err error, lasts bool)
 		if since.IsZero() {
 			since = time.Now()
 		}
-		failed(err, time.Since(since) >= Patience)
+		other := err.Error() != said
+		said = err.Error()
+		failed(err, time.Since(since) >= Patience, other)
 	})
 }
 

@@ -196,9 +196,8 @@ func (s *Source) follow(ctx context.Context, r *resource, changed func()) {
 
 // notListed returns what is done when a resource cannot be listed. Those of MetalLB are not waited
 // for if that lasts: they are used as soon as they can be listed, and all others are meanwhile.
-func (s *Source) notListed(r *resource, changed func()) func(err error, lasts bool) {
-	said := ""
-	return func(err error, lasts bool) {
+func (s *Source) notListed(r *resource, changed func()) func(err error, lasts, other bool) {
+	return func(err error, lasts, other bool) {
 		s.mu.Lock()
 		gaveUp := !r.absent && r.Group == kinds.MetalLB && lasts
 		refused := !apierrors.IsNotFound(err) // else the kind has gone
@@ -209,8 +208,7 @@ func (s *Source) notListed(r *resource, changed func()) func(err error, lasts bo
 			state = "they are not used until they can"
 		}
 		s.mu.Unlock()
-		if err.Error() != said {
-			said = err.Error()
+		if other {
 			s.config.Log.Warn("objects of a kind cannot be listed, and "+state, "kind", r.GroupResource(), "error", err)
 		}
 		if turned {
