@@ -212,9 +212,9 @@ func (l *lab) nextPod(pod string) {
 	}
 }
 
-// refusesPod starts a process of a pod, which must be refused some times, and ends it. Refused five
-// times it is ready: whoever waits for it, as for the pod of an update that was taken back, ends
-// the one that forwards.
+// refusesPod starts a process of a pod, which must be refused some times, and ends it. After five
+// refusals it is ready: a rolling update that is taken back waits for that, and then ends the pod
+// that forwards.
 func (l *lab) refusesPod(pod string, times int) {
 	l.t.Helper()
 	if err := l.gate.LaunchNextOf(pod); err != nil {

@@ -154,7 +154,8 @@ func TestUnreadablePool(t *testing.T) {
 func TestStateOfBefore(t *testing.T) {
 	t.Parallel()
 	state := filepath.Join(t.TempDir(), "announced.json")
-	text := `{"version":1,"vips":[{"address":"192.0.2.1","services":[{"namespace":"default","name":"web","usable":true}]}]}`
+	text := `{"version":1,"vips":[{"address":"192.0.2.1","services":` +
+		`[{"namespace":"default","name":"web","usable":true}]}]}`
 	if err := os.WriteFile(state, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

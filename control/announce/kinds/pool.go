@@ -35,8 +35,8 @@ func (s *Set) Said() (list []Said) {
 	return list
 }
 
-// Resume says what pools said to the process before. Call it before Read. What cannot be read of it
-// is left out: it was read by another version.
+// Resume tells the reader what pools said to the process before. Call it before Read. A pool that
+// this version cannot read is left out.
 func (r *Reader) Resume(list []Said) {
 	if r.last == nil {
 		r.last = map[Ref]any{}
@@ -63,7 +63,7 @@ func (r *reading) pool(o *unstructured.Unstructured) {
 	if !ok {
 		return
 	}
-	now := *p // its labels can be read, whatever the rest is
+	now := *p // p may be of an earlier reading, but the labels are those of now
 	now.Labels = o.GetLabels()
 	r.next[ref] = &now
 	r.set.Pools = append(r.set.Pools, &now)

@@ -14,8 +14,8 @@ import (
 	"sluice.dev/sluice/control/announce/layer2/members"
 )
 
-// Each is greater than all before, whatever the clock does, and known as ours while its link is
-// there and for a while after it.
+// Each incarnation is greater than those before it, also when the clock goes back. It is ours while
+// its link exists, and for a minute after that.
 func TestIncarnations(t *testing.T) {
 	t.Parallel()
 	var i incarnations

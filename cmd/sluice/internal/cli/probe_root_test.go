@@ -20,8 +20,8 @@ const (
 	waitsVariable     = "SLUICE_PROBE_WAITS"
 )
 
-// TestOwnSocket: a probe asks the process of its own container: that which waits, if another
-// container's forwards, and nobody where both sockets are other containers'.
+// TestOwnSocket: a probe asks the process of its own container. Where the status socket is another
+// container's, that is the process that waits. Where both sockets are, the probe fails.
 func TestOwnSocket(t *testing.T) {
 	listen := func(t *testing.T, path string) net.Listener {
 		l, err := status.Listen(path)

@@ -11,8 +11,9 @@ import (
 	"sluice.dev/sluice/control/config"
 )
 
-// TestChangeBeforeWatch: the file is loaded by whoever starts, waits or takes over, and watched
-// once that serves. What changes in between is noticed, and what is in force is not loaded again.
+// TestChangeBeforeWatch: a process loads the file when it starts, and again when it takes over, and
+// watches it once it serves. A change in between is noticed; a file that has not changed is not
+// loaded again.
 func TestChangeBeforeWatch(t *testing.T) {
 	for _, c := range []struct {
 		name string
