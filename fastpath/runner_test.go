@@ -148,7 +148,7 @@ func TestRunnerTakesAfterTheEnd(t *testing.T) {
 
 // TestRunnerWithoutItsCPU: a runner whose CPU is not there ends with an error, and is never pinned.
 func TestRunnerWithoutItsCPU(t *testing.T) {
-	group, err := thread.NewGroup(0)
+	group, err := thread.NewGroup(thread.Priority{})
 	if err != nil {
 		t.Fatal(err)
 	}

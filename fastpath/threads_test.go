@@ -29,7 +29,7 @@ func anyCPU(t *testing.T) (cpu int) {
 // unlocked one gives its thread back in the end.
 func TestRunPinned(t *testing.T) {
 	cpu := anyCPU(t)
-	group, err := thread.NewGroup(0)
+	group, err := thread.NewGroup(thread.Priority{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestRunPinned(t *testing.T) {
 // TestRunYields: a worker that never sleeps leaves its P to others after each turn, not when it is
 // preempted.
 func TestRunYields(t *testing.T) {
-	group, err := thread.NewGroup(0)
+	group, err := thread.NewGroup(thread.Priority{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,7 +73,7 @@ func RunChild(ctx context.Context, text string, in io.Reader, out io.Writer) err
 		return err
 	}
 	ended := make(chan error, 4)
-	group, err := thread.NewGroup(0)
+	group, err := thread.NewGroup(thread.Priority{})
 	if err != nil {
 		cancel()
 		return err

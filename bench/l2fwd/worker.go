@@ -109,7 +109,7 @@ func (w *worker) run(ctx context.Context, c *Config, up func()) error {
 	runtime.LockOSThread() // never unlocked: the pinned thread ends with the goroutine
 	if w.cpu >= 0 {
 		// As the gateway's workers are, with their time slice.
-		group, err := thread.NewGroup(0)
+		group, err := thread.NewGroup(thread.Priority{})
 		if err != nil {
 			return err
 		}

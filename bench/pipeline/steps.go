@@ -99,7 +99,7 @@ func RunSteps(ctx context.Context, c StepsConfig) error {
 	if err := settings.Apply(); err != nil {
 		return err
 	}
-	threads, err := thread.NewGroup(0)
+	threads, err := thread.NewGroup(thread.Priority{})
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 // runtime's doing, since it slept; the empty loop beside it has none of it.
 func TestSteps(t *testing.T) {
 	const held = 2 * time.Millisecond
-	threads, err := thread.NewGroup(0)
+	threads, err := thread.NewGroup(thread.Priority{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -295,7 +295,8 @@ type PlaceView struct {
 	Waiting string `json:"waiting"`
 	// Arrive: packets arrive on this CPU, so that the kernel's receive work has a part of its time.
 	Arrive bool `json:"arrive"`
-	// ShortSlice: the thread has a time slice of 100 us, and so does not wait long for others.
+	// ShortSlice: the thread has a time slice of 100 us or is a real-time thread, and so does not
+	// wait long for others.
 	ShortSlice bool `json:"shortSlice"`
 	// WaitedPercent is the part of the last second in which the thread could run, and others ran.
 	WaitedPercent float64 `json:"waitedPercent"`

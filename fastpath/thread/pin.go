@@ -41,20 +41,30 @@ const Gap = 5_000
 
 // Group is the pinned goroutines of a process. Its methods may be called by any goroutine.
 type Group struct {
-	all   unix.CPUSet  // that the process may use
-	nice  atomic.Int32 // of pinned threads, or 0: like all others
-	usual unix.SchedAttr
-	mu    sync.Mutex             // guards Tidy, past, and writes of pins
-	past  []int32                // what nice has been, and is; 0 counts as none
-	pins  atomic.Pointer[[]*Pin] // never written to again
+	all      unix.CPUSet // that the process may use
+	priority atomic.Pointer[Priority]
+	usual    unix.SchedAttr
+	mu       sync.Mutex             // guards Tidy, past, and writes of pins and of priority
+	past     []int                  // nice values that pinned threads have had, or have; 0 counts as none
+	pins     atomic.Pointer[[]*Pin] // never written to again
 }
 
-// NewGroup must be called before anything of the process is pinned. With a nice value other than 0
-// (setpriority(2); below that of the process CAP_SYS_NICE is needed), pinned threads have it. All
-// have the shortest time slice there is, for which no privilege is needed.
-func NewGroup(nice int) (*Group, error) {
-	g := &Group{past: []int32{int32(nice)}}
-	g.nice.Store(int32(nice))
+// Priority is what pinned threads go before. For more than the process has, it needs CAP_SYS_NICE,
+// or a limit that allows it (RLIMIT_NICE, RLIMIT_RTPRIO).
+type Priority struct {
+	// Nice is a nice value (setpriority(2)); 0 is that of the process.
+	Nice int
+	// RealTime is the policy SCHED_RR with its lowest priority (sched(7)), in place of a nice
+	// value: a thread that can run takes the CPU at once from one that is no real-time thread, and
+	// keeps it. One that never sleeps keeps it for 950 of 1,000 ms, and then waits for 50 ms.
+	RealTime bool
+}
+
+// NewGroup must be called before anything of the process is pinned. Pinned threads have the
+// priority, and the shortest time slice there is, for which no privilege is needed.
+func NewGroup(p Priority) (*Group, error) {
+	g := &Group{past: []int{p.Nice}}
+	g.priority.Store(&p)
 	g.pins.Store(new([]*Pin))
 	a, err := unix.SchedGetAttr(unix.Getpid(), 0) // the first thread has inherited nothing
 	if err != nil {
@@ -114,45 +124,49 @@ func setTimerSlack() {
 // without effect before).
 const slice = 100 * time.Microsecond
 
-// prioritize gives a thread the nice value and the time slice of pinned ones. A slice that is
-// refused is no error: ShortSlice tells.
+// prioritize gives a thread the priority and the time slice of pinned ones. A slice that is refused
+// is no error: ShortSlice tells.
 func (g *Group) prioritize(tid int) error {
-	nice := int(g.nice.Load())
-	if nice == 0 {
-		_ = schedule(tid, int(g.usual.Nice), slice)
-		return nil
-	}
-	if err := schedule(tid, nice, slice); err != nil {
-		return fmt.Errorf(
-			"give a worker the nice value %d: %w (below that of the process it needs CAP_SYS_NICE)", nice, err,
-		)
+	p := *g.priority.Load()
+	switch {
+	case p.RealTime:
+		if err := g.schedule(tid, p, 0); err != nil {
+			return fmt.Errorf("make a worker a real-time thread: %w (it needs CAP_SYS_NICE or RLIMIT_RTPRIO, and with "+
+				"CONFIG_RT_GROUP_SCHED real-time bandwidth of its cgroup)", err)
+		}
+	case p.Nice == 0:
+		_ = g.schedule(tid, Priority{Nice: int(g.usual.Nice)}, slice)
+	default:
+		if err := g.schedule(tid, p, slice); err != nil {
+			return fmt.Errorf("give a worker the nice value %d: %w (below that of the process it needs CAP_SYS_NICE)",
+				p.Nice, err)
+		}
 	}
 	return nil
 }
 
-// SetNice gives pinned threads another nice value, or with 0 that of all others. After an error
-// they have the one of before.
-func (g *Group) SetNice(nice int) error {
+// SetPriority gives pinned threads another priority. After an error they have the one of before.
+func (g *Group) SetPriority(p Priority) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	before := g.nice.Load()
-	if int(before) == nice {
+	before := g.priority.Load()
+	if *before == p {
 		return nil
 	}
-	if !slices.Contains(g.past, int32(nice)) {
-		g.past = append(g.past, int32(nice))
+	if !slices.Contains(g.past, p.Nice) {
+		g.past = append(g.past, p.Nice)
 	}
-	err := g.renice(int32(nice))
+	err := g.reprioritize(&p)
 	if err != nil {
-		_ = g.renice(before) // it was allowed
+		_ = g.reprioritize(before) // it was allowed
 	}
 	return err
 }
 
-// renice stores the nice value before it loads the threads: Check stores its thread, and then loads
-// the value. The caller holds mu.
-func (g *Group) renice(nice int32) (err error) {
-	g.nice.Store(nice)
+// reprioritize stores the priority before it loads the threads: Check stores its thread, and then
+// loads the priority. The caller holds mu.
+func (g *Group) reprioritize(to *Priority) (err error) {
+	g.priority.Store(to)
 	for _, p := range g.pinned() {
 		if e := g.prioritize(int(p.tid.Load())); e != nil && !errors.Is(e, unix.ESRCH) {
 			err = e
@@ -163,18 +177,31 @@ func (g *Group) renice(nice int32) (err error) {
 
 // deprioritize takes back what prioritize gave.
 func (g *Group) deprioritize(tid int) {
-	_ = schedule(tid, int(g.usual.Nice), 0) // see Check
+	_ = g.schedule(tid, Priority{Nice: int(g.usual.Nice)}, 0) // see Check
 }
 
-// schedule changes a thread's nice value and time slice; 0 is the usual one. A thread under another
-// policy than the usual one is left alone: it was chosen on purpose.
-func schedule(tid, nice int, slice time.Duration) error {
+// lowestRealTime is the lowest priority of real-time threads (sched(7)).
+const lowestRealTime = 1
+
+// schedule changes a thread's priority, with its nice value as it is, and its time slice; 0 is the
+// usual one. A thread under a policy that it has not from here is left alone: it was chosen on
+// purpose.
+func (g *Group) schedule(tid int, p Priority, slice time.Duration) error {
 	a, err := unix.SchedGetAttr(tid, 0)
-	if err != nil || a.Policy != unix.SCHED_NORMAL {
+	if err != nil || a.Policy != unix.SCHED_NORMAL && !g.isRealTime(a) {
 		return err
 	}
-	a.Nice, a.Runtime = int32(nice), uint64(slice)
+	a.Policy, a.Priority, a.Nice, a.Runtime = unix.SCHED_NORMAL, 0, int32(p.Nice), uint64(slice)
+	if p.RealTime {
+		a.Policy, a.Priority, a.Runtime = unix.SCHED_RR, lowestRealTime, 0
+		a.Flags |= unix.SCHED_FLAG_RESET_ON_FORK // a thread that this one makes is not one
+	}
 	return unix.SchedSetAttr(tid, a, 0)
+}
+
+// isRealTime reports whether a thread is a real-time thread as schedule makes it.
+func (g *Group) isRealTime(a *unix.SchedAttr) bool {
+	return a.Policy == unix.SCHED_RR && a.Priority == lowestRealTime && g.usual.Policy == unix.SCHED_NORMAL
 }
 
 // Bind binds the calling thread, which the goroutine should be locked to.
@@ -195,11 +222,11 @@ func bind(tid int, set *unix.CPUSet, cpu int) error {
 // Thread is the thread that the goroutine was found on last. Safe from any goroutine.
 func (p *Pin) Thread() int { return int(p.tid.Load()) }
 
-// ShortSlice reports whether a thread has the time slice of pinned ones: kernels before Linux 6.12
-// have none to give.
+// ShortSlice reports whether a thread has the time slice of pinned ones, which kernels before Linux
+// 6.12 do not give, or is a real-time thread, which needs none.
 func ShortSlice(tid int) bool {
 	a, err := unix.SchedGetAttr(tid, 0)
-	return err == nil && a.Runtime == uint64(slice)
+	return err == nil && (a.Runtime == uint64(slice) || a.Policy == unix.SCHED_RR)
 }
 
 // Check pins the thread that the goroutine runs on now. It must be called after every gap of more
@@ -300,16 +327,16 @@ func (g *Group) Tidy() (unowned int, err error) {
 	return unowned, nil
 }
 
-// prioritized reports whether a thread has the time slice of workers, or a nice value that they
-// have or had, where that is not the usual one.
+// prioritized reports whether a thread has the time slice of workers, or a priority that they have
+// or had, where that is not the usual one.
 func (g *Group) prioritized(tid int) bool {
 	a, err := unix.SchedGetAttr(tid, 0)
 	if err != nil || a.Policy != unix.SCHED_NORMAL {
-		return false
+		return err == nil && g.isRealTime(a)
 	}
 	usual := &g.usual
 	return a.Runtime == uint64(slice) && usual.Runtime != a.Runtime ||
-		a.Nice != 0 && a.Nice != usual.Nice && slices.Contains(g.past, a.Nice)
+		a.Nice != 0 && a.Nice != usual.Nice && slices.Contains(g.past, int(a.Nice))
 }
 
 // isUnowned reports whether a thread has a worker's mask or priority and no worker.

@@ -3,6 +3,7 @@
 package thread
 
 import (
+	"os/exec"
 	"runtime"
 	"testing"
 	"time"
@@ -10,10 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// priority is the nice value and, since Linux 6.12, the time slice of a thread.
+// priority is the policy, the nice value and, since Linux 6.12, the time slice of a thread.
 type priority struct {
-	nice  int
-	slice time.Duration
+	policy uint32
+	nice   int
+	slice  time.Duration
 }
 
 func priorityOf(t *testing.T, tid int) priority {
@@ -22,7 +24,7 @@ func priorityOf(t *testing.T, tid int) priority {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return priority{int(a.Nice), time.Duration(a.Runtime)}
+	return priority{a.Policy, int(a.Nice), time.Duration(a.Runtime)}
 }
 
 // lower returns a nice value that anybody may have, and that is not the one of this process, which
@@ -40,7 +42,7 @@ func lower(t *testing.T) int {
 func TestCheckFollowsTheThread(t *testing.T) {
 	g, cpu := groupOf(t, lower(t))
 	usual := priorityOf(t, unix.Getpid())
-	prioritized := priority{int(g.nice.Load()), min(usual.slice, slice)}
+	prioritized := priority{unix.SCHED_NORMAL, g.priority.Load().Nice, min(usual.slice, slice)}
 	p, err := g.Pin(cpu)
 	if err != nil {
 		t.Fatal(err)
@@ -82,11 +84,21 @@ func TestCheckFollowsTheThread(t *testing.T) {
 	}
 }
 
-// TestSetNice: pinned threads get another nice value, and the usual one again, and so does a thread
-// that inherited one that workers do not have any more.
-func TestSetNice(t *testing.T) {
+// TestSetPriority: pinned threads get another priority, and the usual one again, and so does a
+// thread that inherited one that workers do not have any more.
+func TestSetPriority(t *testing.T) {
+	other := Priority{Nice: lower(t)}
+	t.Run("nice value", func(t *testing.T) {
+		testSetPriority(t, other, func(got priority) bool { return got.nice == other.Nice })
+	})
+	t.Run("real time", func(t *testing.T) {
+		testSetPriority(t, Priority{RealTime: true}, func(got priority) bool { return got.policy == unix.SCHED_RR })
+	})
+}
+
+func testSetPriority(t *testing.T, other Priority, granted func(priority) bool) {
 	g, cpu := group(t)
-	usual, other := priorityOf(t, unix.Getpid()), lower(t)
+	usual := priorityOf(t, unix.Getpid())
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	p, err := g.Pin(cpu)
@@ -95,18 +107,43 @@ func TestSetNice(t *testing.T) {
 	}
 	defer p.Release()
 	tid := unix.Gettid()
-	if err := g.SetNice(other); err != nil || priorityOf(t, tid).nice != other {
-		t.Errorf("nice value %d, %v, want %d", priorityOf(t, tid).nice, err, other)
+	pinned := priorityOf(t, tid)
+	if err := g.SetPriority(other); err != nil || !granted(priorityOf(t, tid)) || !ShortSlice(tid) {
+		t.Errorf("priority %+v, %v, want %+v", priorityOf(t, tid), err, other)
 	}
-	if err := g.SetNice(0); err != nil || priorityOf(t, tid).nice != usual.nice {
-		t.Errorf("nice value %d, %v, want the usual %d", priorityOf(t, tid).nice, err, usual.nice)
+	if err := g.SetPriority(Priority{}); err != nil || priorityOf(t, tid) != pinned {
+		t.Errorf("priority %+v, %v, want that of before, %+v", priorityOf(t, tid), err, pinned)
 	}
 	p.Release()
-	if err := schedule(tid, other, 0); err != nil { // as if a worker's thread had made this one
+	if err := g.schedule(tid, other, 0); err != nil { // as if a worker's thread had left it behind
 		t.Fatal(err)
 	}
 	if _, err := g.Tidy(); err != nil || priorityOf(t, tid) != usual {
 		t.Errorf("a thread without a worker: %+v, %v, want %+v", priorityOf(t, tid), err, usual)
+	}
+}
+
+// TestRealTimeIsNotInherited: a thread that a worker's thread makes is no real-time thread.
+func TestRealTimeIsNotInherited(t *testing.T) {
+	g, cpu := group(t)
+	if err := g.SetPriority(Priority{RealTime: true}); err != nil {
+		t.Fatal(err)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	p, err := g.Pin(cpu)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release()
+	// A process that it starts inherits as a thread does (sched_fork, kernel/sched/core.c).
+	child := exec.Command("sleep", "60")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = child.Process.Kill(), child.Wait() }()
+	if got := priorityOf(t, child.Process.Pid); got.policy != unix.SCHED_NORMAL {
+		t.Errorf("the child has %+v, this thread %+v", got, priorityOf(t, unix.Gettid()))
 	}
 }
 
@@ -158,7 +195,7 @@ func testTidy(t *testing.T, g *Group, cpu int, inherit func(tid int) error) {
 	if unowned == 0 || mask(t, stray) == p.cpu || priorityOf(t, stray) != usual {
 		t.Errorf("%d unowned; the thread's mask is %v, its priority %v", unowned, mask(t, stray), priorityOf(t, stray))
 	}
-	nice := int(g.nice.Load())
+	nice := g.priority.Load().Nice
 	if mask(t, unix.Gettid()) != p.cpu || nice != 0 && priorityOf(t, unix.Gettid()).nice != nice {
 		t.Errorf("the worker's own mask is %v", mask(t, unix.Gettid()))
 	}

@@ -11,7 +11,7 @@ func group(t *testing.T) (g *Group, cpu int) { return groupOf(t, 0) }
 
 func groupOf(t *testing.T, nice int) (g *Group, cpu int) {
 	t.Helper()
-	g, err := NewGroup(nice)
+	g, err := NewGroup(Priority{Nice: nice})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestCheckDoesNotAllocate(t *testing.T) {
 }
 
 func BenchmarkCheck(b *testing.B) {
-	g, err := NewGroup(0)
+	g, err := NewGroup(Priority{})
 	if err != nil {
 		b.Fatal(err)
 	}

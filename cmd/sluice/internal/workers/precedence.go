@@ -82,7 +82,7 @@ func (p *precedence) follow(threads *thread.Group, w whereabouts, busy float64) 
 		session, nice = min(firstNice, session), min(firstNice, nice)
 	}
 	// Workers first: else the other threads would go before others for a moment.
-	err := threads.SetNice(nice)
+	err := threads.SetPriority(thread.Priority{Nice: nice})
 	if err == nil {
 		err = p.session.SetNice(session)
 	}
