@@ -5,10 +5,14 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/stateless"
@@ -23,46 +27,17 @@ import (
 // do, too. Packets go on arriving meanwhile. The daemon goes before others of the machine then, and
 // no more once packets arrive on its workers' CPUs, too.
 func TestWorkersFollowPackets(t *testing.T) {
-	const port, rate = 9000, 20_000
-	cpus, err := config.CPUs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(cpus) < 2 {
-		t.Skip("this process may use one CPU only")
-	}
-	l := newLab(t, labConfig{Config: topo.Config{Backends: 1, Queues: 2}, quick: true})
-	l.apply(launch.Service{Name: "one-way", UDP: true, Port: port, VIPs: []string{keepVIP4},
-		Endpoints: []launch.Endpoint{{Addr: l.Backends[0].Addr4(), Port: port, Node: l.Backends[0].Name}}})
-	l.applied()
-	_, err = autogroup.Open()
+	cpus := twoCPUs(t)
+	l := newPlacementLab(t, "")
+	_, err := autogroup.Open()
 	grouped := err == nil
 	senders := [][]int{{cpus[0]}, {cpus[1]}, {cpus[0]}}
 	if len(cpus) == 2 {
 		senders = append(senders, cpus) // no CPU is left to workers alone
 	}
 	for _, sending := range senders {
-		generator, err := stateless.Open(l.ctx, stateless.Config{Traffic: l.generator(stateless.UDP, 100, port),
-			Tx: stateless.Tx{Port: portOf(l.Clients[0]), CPUs: sending, Queues: 2, OwnNetwork: true},
-			Rx: stateless.Rx{Port: portOf(l.Backends[0])}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		type outcome struct {
-			r   *stateless.Result
-			err error
-		}
-		done := make(chan outcome, 1)
-		go func() {
-			r, err := generator.Trial(l.ctx, stateless.Load{Duration: 3 * time.Second, Rate: rate})
-			done <- outcome{r, err}
-		}()
 		alone := len(sending) == 1
-		l.within("workers are not where packets arrive, and spin", func() bool {
-			s, err := l.gate.Client.Status(l.ctx, false)
-			if err != nil {
-				t.Fatal(err)
-			}
+		l.whileSending(sending, "workers are not where packets arrive, and spin", func(s *status.StatusView) bool {
 			workers := 0
 			for _, p := range s.Places {
 				workers += len(p.Workers)
@@ -71,35 +46,135 @@ func TestWorkersFollowPackets(t *testing.T) {
 					return false
 				}
 			}
-			return workers == 2 && (!grouped || l.precedence(&s, alone))
+			return workers == 2 && (!grouped || l.precedence(s, alone))
 		})
-		o := <-done
-		if o.err != nil {
-			t.Fatal(o.err)
-		}
-		// A worker that nobody steps loses half of them; a machine that is busy loses some.
-		if lost := o.r.Sent.Packets - o.r.Received.Packets; lost > o.r.Sent.Packets*2/5 {
-			t.Errorf("packets from CPUs %v: %d of %d lost", sending, lost, o.r.Sent.Packets)
-		}
-		if err := generator.Close(); err != nil {
-			t.Error(err)
-		}
 	}
 	l.checkLaws()
+}
+
+// TestSharedWorkersAreRealTime: workers that sleep between packets are real-time threads, and no
+// more once packets arrive on their CPUs, too.
+func TestSharedWorkersAreRealTime(t *testing.T) {
+	cpus := twoCPUs(t)
+	l := newPlacementLab(t, "waiting: shared\n")
+	senders := [][]int{{cpus[0]}}
+	if len(cpus) == 2 {
+		senders = append(senders, cpus)
+	}
+	for _, sending := range senders {
+		want := len(sending) == 1
+		l.whileSending(sending, "workers are real-time threads or not", func(s *status.StatusView) bool {
+			said := strings.Contains(l.scheduling(s), "before others, as real-time threads")
+			return said == want && l.realTimeThreads(s.PID) > 0 == want
+		})
+	}
+	l.checkLaws()
+}
+
+const placementPort = 9000
+
+// twoCPUs returns the CPUs that this process may use, of which there must be two for workers to
+// have a choice.
+func twoCPUs(t *testing.T) []int {
+	t.Helper()
+	cpus, err := config.CPUs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cpus) < 2 {
+		t.Skip("this process may use one CPU only")
+	}
+	return cpus
+}
+
+// newPlacementLab has a gateway of two workers, and a Service of one endpoint.
+func newPlacementLab(t *testing.T, options string) *lab {
+	t.Helper()
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 1, Queues: 2}, quick: true, options: options})
+	l.apply(launch.Service{Name: "one-way", UDP: true, Port: placementPort, VIPs: []string{keepVIP4},
+		Endpoints: []launch.Endpoint{{Addr: l.Backends[0].Addr4(), Port: placementPort, Node: l.Backends[0].Name}}})
+	l.applied()
+	return l
+}
+
+// whileSending sends packets from CPUs, so that they arrive there, waits until the status is as
+// expected, and checks that they arrive at the endpoint.
+func (l *lab) whileSending(from []int, expected string, is func(*status.StatusView) bool) {
+	l.t.Helper()
+	const rate = 20_000
+	generator, err := stateless.Open(l.ctx, stateless.Config{Traffic: l.generator(stateless.UDP, 100, placementPort),
+		Tx: stateless.Tx{Port: portOf(l.Clients[0]), CPUs: from, Queues: 2, OwnNetwork: true},
+		Rx: stateless.Rx{Port: portOf(l.Backends[0])}})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	type outcome struct {
+		r   *stateless.Result
+		err error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		r, err := generator.Trial(l.ctx, stateless.Load{Duration: 3 * time.Second, Rate: rate})
+		done <- outcome{r, err}
+	}()
+	l.within(expected, func() bool {
+		s, err := l.gate.Client.Status(l.ctx, false)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		return is(&s)
+	})
+	o := <-done
+	if o.err != nil {
+		l.t.Fatal(o.err)
+	}
+	// A worker that nobody steps loses half of them; a machine that is busy loses some.
+	if lost := o.r.Sent.Packets - o.r.Received.Packets; lost > o.r.Sent.Packets*2/5 {
+		l.t.Errorf("packets from CPUs %v: %d of %d lost", from, lost, o.r.Sent.Packets)
+	}
+	if err := generator.Close(); err != nil {
+		l.t.Error(err)
+	}
+}
+
+// scheduling is what the daemon says of whether it goes before others.
+func (l *lab) scheduling(s *status.StatusView) string {
+	l.t.Helper()
+	at := slices.IndexFunc(s.Conditions, func(c status.ConditionView) bool { return c.Name == "scheduling" })
+	if at < 0 {
+		l.t.Fatalf("status says nothing of scheduling: %v", s.Conditions)
+	}
+	return s.Conditions[at].Detail
+}
+
+// realTimeThreads counts the threads of a process that have the policy SCHED_RR.
+func (l *lab) realTimeThreads(process int) (n int) {
+	l.t.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", process))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, task := range tasks {
+		tid, err := strconv.Atoi(filepath.Base(task))
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		if a, err := unix.SchedGetAttr(tid, 0); err == nil && a.Policy == unix.SCHED_RR { // else it ended
+			n++
+		}
+	}
+	return n
 }
 
 // precedence reports whether the daemon goes before others, or does not, as the caller wants it:
 // both by what it says and by what the kernel has.
 func (l *lab) precedence(s *status.StatusView, first bool) bool {
 	l.t.Helper()
-	at := slices.IndexFunc(s.Conditions, func(c status.ConditionView) bool { return c.Name == "scheduling" })
-	if at < 0 {
-		l.t.Fatalf("status says nothing of scheduling: %v", s.Conditions)
-	}
 	group, err := os.ReadFile(fmt.Sprintf("/proc/%d/autogroup", s.PID))
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	return strings.HasPrefix(s.Conditions[at].Detail, "before others") == first &&
-		strings.HasSuffix(string(group), " nice -10\n") == first
+	nice := strings.TrimSpace(string(group))
+	return strings.HasPrefix(l.scheduling(s), "before others") == first &&
+		(strings.HasSuffix(nice, " nice -10") || strings.HasSuffix(nice, " nice -20")) == first
 }

@@ -59,19 +59,16 @@ type runners struct {
 	first    []*fastpath.Runner // of each worker, to begin on
 	arrivals placement.Arrivals
 	pause    placement.Pause // since workers moved last
-	// waited is, by runner, what its thread had waited for others.
-	waited  []threadWait
-	percent []float64
-	asked   time.Time
-	// worked is, by worker, how long it had worked on packets at a time, in nanoseconds.
-	worked []uint64
-	busyAt time.Time
+	// What threads waited for others in the last schedEvery, in percent, and since the last look.
+	second, look waits
+	percent      []float64
+	// spent is, by worker, how long it had worked on packets and how long it had slept at a time.
+	spent   []spent
+	spentAt time.Time
 }
 
-type threadWait struct {
-	thread int
-	waited time.Duration
-}
+// spent is what a worker did with its time, in nanoseconds.
+type spent struct{ busy, idle uint64 }
 
 // ready makes a runner for each worker, by the group's first placement.
 func (r *runners) ready() error {
@@ -195,26 +192,38 @@ func (r *runners) follow(ctx context.Context) {
 // precede puts the process before others, or back.
 func (r *runners) precede(now time.Time) {
 	cpus := r.g.placed.Load().CPUs
+	l := r.load(now, cpus)
+	l.idle = r.arrivals.Next() == placement.EveryIdle
 	r.g.precedence.follow(r.config.Threads, whereabouts{poll: r.g.c.Settings.Sockets.BusyPoll > 0, arrive: r.arrive(),
-		workers: cpus}, r.busy(now, cpus))
+		workers: cpus}, l)
 }
 
-// busy returns the part of its time that the CPU with most work has worked on packets since the
-// last call; 0 at first.
-func (r *runners) busy(now time.Time, cpus []int) (most float64) {
-	since := now.Sub(r.busyAt)
-	worked, on := make([]uint64, len(cpus)), map[int]uint64{}
+// load measures what workers did since the last call; the first time nothing.
+func (r *runners) load(now time.Time, cpus []int) (l load) {
+	since := float64(now.Sub(r.spentAt))
+	all, busy := make([]spent, len(cpus)), map[int]uint64{}
 	for id, w := range r.g.workers {
-		worked[id] = w.block.BusyNanos.Load()
-		if len(r.worked) > 0 {
-			on[cpus[id]] += worked[id] - r.worked[id]
+		all[id] = spent{w.block.BusyNanos.Load(), w.block.IdleNanos.Load()}
+		if len(r.spent) > 0 {
+			busy[cpus[id]] += all[id].busy - r.spent[id].busy
+			l.used = max(l.used, 1-float64(all[id].idle-r.spent[id].idle)/since)
 		}
 	}
-	r.worked, r.busyAt = worked, now
-	for _, nanos := range on {
-		most = max(most, float64(nanos)/float64(since))
+	r.spent, r.spentAt = all, now
+	for _, nanos := range busy {
+		l.busy = max(l.busy, float64(nanos)/since)
 	}
-	return most
+	for i, part := range r.look.since(now, r.all) {
+		if !slices.Contains(cpus, r.all[i].CPU()) {
+			continue
+		}
+		if part < 0 {
+			l.waited = part
+			break
+		}
+		l.waited = max(l.waited, part)
+	}
+	return l
 }
 
 // choose places workers anew, where they may move. A CPU that cannot be used any more, as it is
@@ -271,20 +280,13 @@ func (r *runners) move(ctx context.Context, p *placement.Placement) (failed int,
 // ask measures, once in schedEvery, how long the runners' threads waited for others, and reports
 // whether it did.
 func (r *runners) ask(now time.Time) bool {
-	since := now.Sub(r.asked)
-	if since < schedEvery {
+	if now.Sub(r.second.at) < schedEvery {
 		return false
 	}
-	r.asked = now
-	waited, percent := make([]threadWait, len(r.all)), make([]float64, len(r.all))
-	for i, runner := range r.all {
-		tid := runner.Thread()
-		waited[i] = threadWait{tid, waitedFor(tid)}
-		if i < len(r.waited) && r.waited[i].thread == tid {
-			percent[i] = 100 * float64(waited[i].waited-r.waited[i].waited) / float64(since)
-		}
+	r.percent = r.percent[:0]
+	for _, part := range r.second.since(now, r.all) {
+		r.percent = append(r.percent, 100*max(part, 0))
 	}
-	r.waited, r.percent = waited, percent
 	return true
 }
 

@@ -75,10 +75,10 @@ func TestWaiting(t *testing.T) {
 
 // TestWaitedFor: the first thread waited at least for its first turn.
 func TestWaitedFor(t *testing.T) {
-	if waitedFor(os.Getpid()) <= 0 {
-		t.Error("the first thread never waited")
+	if d, known := waitedFor(os.Getpid()); d <= 0 || !known {
+		t.Errorf("the first thread waited %v, known %t", d, known)
 	}
-	if waitedFor(1<<30) != 0 {
-		t.Error("a thread that is not there waited")
+	if d, known := waitedFor(1 << 30); known {
+		t.Errorf("a thread that is not there waited %v", d)
 	}
 }

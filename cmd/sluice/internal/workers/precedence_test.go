@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/internal/autogroup"
 )
 
 // TestGoesFirst: a process goes before others where it takes no time from receiving packets.
@@ -29,24 +30,69 @@ func TestGoesFirst(t *testing.T) {
 	}
 }
 
+// steps are looks at a process one after another, and what it goes before after each.
+type steps []struct {
+	at   whereabouts
+	l    load
+	want standing
+}
+
+func (s steps) check(t *testing.T, p *precedence) {
+	t.Helper()
+	for i, c := range s {
+		why := p.decide(c.at, c.l)
+		if p.now != c.want || strings.HasPrefix(why, "before others") != (c.want != behind) {
+			t.Errorf("%d: it goes before others in the way %d, %q; want %d", i, p.now, why, c.want)
+		}
+	}
+}
+
+var (
+	apart  = whereabouts{arrive: []int{0}, workers: []int{1}}
+	beside = whereabouts{arrive: []int{1}, workers: []int{1}}
+)
+
 // TestNoTimeToSpare: a process whose workers have no time to spare does not go first, until they
 // have a good part of it again.
 func TestNoTimeToSpare(t *testing.T) {
-	var p precedence
-	apart, beside := whereabouts{arrive: []int{0}, workers: []int{1}}, whereabouts{arrive: []int{1}, workers: []int{1}}
-	for i, c := range []struct {
-		at   whereabouts
-		busy float64
-		want bool
-	}{
-		{apart, 0.8, false}, {apart, 0.5, true}, {apart, 0.8, true}, {apart, 0.9, false}, {apart, 0.8, false},
-		{apart, 0.6, true}, {beside, 0.1, false}, {apart, 0.1, true},
-	} {
-		why := p.decide(c.at, c.busy)
-		if p.first != c.want || strings.HasPrefix(why, "before others") != c.want {
-			t.Errorf("%d: first is %t, %q; want %t", i, p.first, why, c.want)
-		}
+	steps{
+		{apart, load{busy: 0.8}, behind}, {apart, load{busy: 0.5}, moderate}, {apart, load{busy: 0.8}, first},
+		{apart, load{busy: 0.9}, behind}, {apart, load{busy: 0.8}, behind}, {apart, load{busy: 0.6}, moderate},
+		{beside, load{busy: 0.1}, behind}, {apart, load{busy: 0.1}, moderate}, {apart, load{busy: 0.1}, first},
+	}.check(t, &precedence{session: new(autogroup.Session)})
+}
+
+// TestOthersWantTheCPU: a process leaves others a tenth of a worker's CPU as long as somebody wants
+// more than a little of it, and where that is not known.
+func TestOthersWantTheCPU(t *testing.T) {
+	steps{
+		{apart, load{waited: 0.4}, moderate}, {apart, load{waited: 0.09}, moderate}, {apart, load{waited: 0.01}, first},
+		{apart, load{waited: 0.005}, first}, {apart, load{waited: -1}, first}, {apart, load{waited: 0.011}, moderate},
+		{apart, load{waited: 0.1}, moderate}, {apart, load{waited: -1}, moderate}, {apart, load{waited: 0.02}, first},
+	}.check(t, &precedence{session: new(autogroup.Session)})
+	steps{{apart, load{waited: -1}, moderate}, {apart, load{waited: -1}, moderate}}.check(t,
+		&precedence{session: new(autogroup.Session)})
+}
+
+// TestRealTime: workers that sleep are real-time threads while they sleep a good part of the time,
+// where the kernel allows it. Not while nothing arrives: they would still be some when a burst
+// begins.
+func TestRealTime(t *testing.T) {
+	p := &precedence{session: new(autogroup.Session), sleeps: true}
+	steps{
+		{apart, load{idle: true}, moderate}, {apart, load{idle: true}, first}, {apart, load{used: 0.1}, atOnce},
+		{apart, load{used: 0.8}, atOnce}, {apart, load{used: 0.9}, moderate}, {apart, load{used: 0.8}, first},
+		{apart, load{used: 0.6}, atOnce}, {beside, load{used: 0.1}, behind}, {apart, load{used: 0.1}, atOnce},
+		{apart, load{used: 1, busy: 0.9}, behind},
+	}.check(t, p)
+	p.refused = "; it is refused"
+	steps{{apart, load{used: 0.1}, moderate}, {apart, load{used: 0.1}, first}}.check(t, p)
+	if why := p.decide(apart, load{}); !strings.HasSuffix(why, p.refused) {
+		t.Errorf("it says %q", why)
 	}
+	// Without a session that can go first they are real-time threads or as others are.
+	steps{{apart, load{used: 0.1}, atOnce}, {apart, load{used: 0.9}, behind}}.check(t,
+		&precedence{whyNot: "not before others", sleeps: true})
 }
 
 // TestPrecedenceSaysWhyNot: a process that cannot go first says why, and changes nothing.
@@ -56,5 +102,5 @@ func TestPrecedenceSaysWhyNot(t *testing.T) {
 	if l := p.condition(); len(l) != 1 || !strings.Contains(l[0].Detail, "setsid") || p.session != nil {
 		t.Errorf("conditions %+v", l)
 	}
-	p.follow(nil, whereabouts{arrive: []int{0}, workers: []int{1}}, 0) // nothing to change
+	p.follow(nil, apart, load{}) // nothing to change
 }
