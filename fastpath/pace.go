@@ -8,9 +8,15 @@ const (
 	GoOn Rest = iota
 	// Nap: for Waiting.Coalesce, also if packets come meanwhile.
 	Nap
+	// Break: for Waiting.Break, also if packets come meanwhile.
+	Break
 	// Sleep: until a packet comes.
 	Sleep
 )
+
+// breakEvery is how long a worker may look for packets, and work, without a break. A tenth of it, as
+// Waiting.Break, is enough for others to go on, and short beside what a packet may wait for.
+const breakEvery = 500_000
 
 // napPackets is the least number of packets that must be expected during a nap. For fewer, waking
 // up for each is cheaper and adds no latency.
@@ -25,6 +31,7 @@ type Pace struct {
 	c *Waiting
 
 	lastWork uint64 // when there was a packet last
+	rested   uint64 // when the worker left its CPU last
 	credit   uint64 // nanoseconds that may be spent polling without packets, at most Spin
 
 	// The rate of packets, measured from one idle moment to the next.
@@ -36,7 +43,7 @@ type Pace struct {
 
 // NewPace returns the pace of a worker that begins now, in nanoseconds.
 func NewPace(c *Waiting, now uint64) *Pace {
-	return &Pace{c: c, lastWork: now, counted: now}
+	return &Pace{c: c, lastWork: now, counted: now, rested: now}
 }
 
 // After accounts for a step that took from one time to another and moved so many packets, and
@@ -54,8 +61,12 @@ func (p *Pace) After(moved int, from, to uint64) Rest {
 		p.counted, p.packets, p.stale = to, 0, false
 	}
 	if p.rate*float64(p.c.Coalesce) >= napPackets {
-		p.stale = true // a nap without packets changes the rate, too
+		p.stale, p.rested = true, to // a nap without packets changes the rate, too
 		return Nap
+	}
+	if p.c.Break > 0 && to-p.rested >= breakEvery {
+		p.rested = to
+		return Break
 	}
 	switch spent := to - from; {
 	case to-p.lastWork >= uint64(p.c.Spin):
@@ -65,6 +76,6 @@ func (p *Pace) After(moved int, from, to uint64) Rest {
 		p.credit -= spent
 		return GoOn
 	}
-	p.credit = 0
+	p.credit, p.rested = 0, to
 	return Sleep
 }

@@ -73,6 +73,42 @@ func TestSpinningTakesNoLongerThanWork(t *testing.T) {
 	}
 }
 
+// TestBreak: a worker that looks for packets all the time leaves its CPU every half millisecond,
+// when no packets are waiting, if it is to take breaks.
+func TestBreak(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		length time.Duration
+		moved  int // in nine of ten steps
+		want   int // breaks in 10 ms
+	}{
+		{"no packets", 30 * time.Microsecond, 0, 20}, {"packets", 30 * time.Microsecond, 1, 20}, {"none to take", 0, 0, 0},
+	} {
+		k := &clockwork{p: NewPace(&Waiting{Spin: time.Second, Break: c.length}, 0)}
+		breaks := 0
+		for i := 0; k.now < 10_000_000; i++ {
+			moved := c.moved
+			if i%10 == 0 {
+				moved = 0
+			}
+			switch k.step(moved) {
+			case Break:
+				if moved > 0 {
+					t.Errorf("%s: a break with packets", c.name)
+				}
+				breaks++
+				k.now += uint64(c.length)
+			case GoOn:
+			default:
+				t.Fatalf("%s: it rests", c.name)
+			}
+		}
+		if breaks < c.want-1 || breaks > c.want {
+			t.Errorf("%s: %d breaks, want %d", c.name, breaks, c.want)
+		}
+	}
+}
+
 // TestNap: a worker naps where four packets come in a nap, sleeps where they come more slowly, and
 // sleeps again soon after they stop.
 func TestNap(t *testing.T) {

@@ -169,9 +169,12 @@ func (r *Runner) loop(ctx context.Context) {
 			rest = Sleep
 		}
 		if rest != GoOn && patient && !r.attention.Load() {
-			if rest == Nap {
+			switch rest {
+			case Nap:
 				thread.Nap(r.c.Coalesce)
-			} else {
+			case Break:
+				thread.Nap(r.c.Break)
+			default:
 				r.sleep()
 			}
 			now = clock.now()

@@ -174,7 +174,6 @@ func (l *lab) precedence(s *status.StatusView, first bool) bool {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	nice := strings.TrimSpace(string(group))
-	return strings.HasPrefix(l.scheduling(s), "before others") == first &&
-		(strings.HasSuffix(nice, " nice -10") || strings.HasSuffix(nice, " nice -20")) == first
+	granted := strings.HasSuffix(string(group), " nice -20\n") || l.realTimeThreads(s.PID) > 0
+	return strings.HasPrefix(l.scheduling(s), "before others") == first && granted == first
 }

@@ -37,9 +37,8 @@ func TestDaemonIsConfined(t *testing.T) {
 	checkConfined(t, l.gate.PID()) // threads of the new device, too
 }
 
-// mayKeep are the capabilities that the daemon may have after its start: the five of the chart;
-// CAP_SYS_ADMIN, since the laboratory's daemon mounts its own bpffs and unmounts it at its end; and
-// CAP_SYS_NICE, since it leads a session.
+// mayKeep are the capabilities that the daemon may have after its start: the six of the chart, and
+// CAP_SYS_ADMIN, since the laboratory's daemon mounts its own bpffs and unmounts it at its end.
 const mayKeep = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON |
 	1<<unix.CAP_IPC_LOCK | 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_NICE
 

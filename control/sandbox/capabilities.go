@@ -23,18 +23,13 @@ var Kept = []Capability{
 	{unix.CAP_BPF, "BPF", "maps and programs"},
 	{unix.CAP_PERFMON, "PERFMON", "programs with arithmetic on packet pointers"},
 	{unix.CAP_IPC_LOCK, "IPC_LOCK", "packet memory of a device that comes back"},
+	{unix.CAP_SYS_NICE, "SYS_NICE", "workers go before others of the machine where no packets arrive, or by tuning.workerNice"},
 }
 
-var (
-	sysNice  = Capability{unix.CAP_SYS_NICE, "SYS_NICE", "tuning.workerNice, or to go before others of the machine"}
-	sysAdmin = Capability{unix.CAP_SYS_ADMIN, "SYS_ADMIN", "mounts of its own: bpfFS, or a sysfs for interfaces[].napi"}
-)
+var sysAdmin = Capability{unix.CAP_SYS_ADMIN, "SYS_ADMIN", "mounts of its own: bpfFS, or a sysfs for interfaces[].napi"}
 
 func needed(c *Config) []Capability {
 	list := append([]Capability(nil), Kept...)
-	if c.Priorities {
-		list = append(list, sysNice)
-	}
 	if c.Mounts {
 		list = append(list, sysAdmin)
 	}

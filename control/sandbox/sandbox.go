@@ -22,8 +22,6 @@ import (
 
 // Config is what the daemon still needs.
 type Config struct {
-	// Priorities: workers have a nice value below 0, or may have one later.
-	Priorities bool
 	// Mounts: the daemon unmounts at its end what it has mounted, or mounts a sysfs for itself.
 	// It keeps CAP_SYS_ADMIN then, and there is no Landlock, which allows no change of mounts.
 	Mounts bool

@@ -53,7 +53,7 @@ func read() (*State, error) {
 }
 
 func nameOf(bit uint) string {
-	for _, c := range append([]Capability{sysNice, sysAdmin}, Kept...) {
+	for _, c := range append([]Capability{sysAdmin}, Kept...) {
 		if c.Bit == bit {
 			return c.Name
 		}

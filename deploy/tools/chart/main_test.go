@@ -128,11 +128,6 @@ func TestValues(t *testing.T) {
 		{name: "mounts of one's own", values: values{
 			"extraVolumeMounts": []any{values{"name": "tls", "mountPath": "/tls"}}},
 			want: "        - mountPath: /tls\n          name: tls\n"},
-		{name: "workers like other threads", wantNot: "SYS_NICE"},
-		{name: "workers before other threads", values: values{"config": values{"tuning": values{"workerNice": -10}}},
-			want: "            - IPC_LOCK    # packet memory above RLIMIT_MEMLOCK\n            - SYS_NICE "},
-		{name: "workers at once", values: values{"config": values{"waiting": "shared"}},
-			want: "            - SYS_NICE "},
 		{name: "no metrics", values: values{"config": values{"metrics": values{"address": ""}}},
 			wantNot: "name: metrics"},
 		{name: "probes without metrics", values: values{"config": values{"metrics": values{"address": ""}}},

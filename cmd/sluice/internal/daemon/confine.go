@@ -24,9 +24,7 @@ func (d *Daemon) confine(context.Context) error {
 		d.log.Warn(notConfined)
 		return nil
 	}
-	needs := sandbox.Config{
-		Priorities: c.Tuning.WorkerNice < 0 || d.workers.MayGoFirst(), Mounts: d.bpffs.Mounted() || pollsByConfig(c),
-	}
+	needs := sandbox.Config{Mounts: d.bpffs.Mounted() || pollsByConfig(c)}
 	files, err := d.filesInUse()
 	if err != nil {
 		return err

@@ -130,7 +130,9 @@ func (r *runners) arrive() []int {
 
 func (r *runners) waitingOn(cpu int) (fastpath.Waiting, string) {
 	arrive := r.arrive()
-	return waiting(r.g.c.Settings, len(arrive) > 0, slices.Contains(arrive, cpu))
+	w, why := waiting(r.g.c.Settings, len(arrive) > 0, slices.Contains(arrive, cpu))
+	w.Break = r.g.precedence.takesBreaks()
+	return w, why
 }
 
 // wait has every runner wait as its CPU asks for, and notes what is where.
@@ -184,18 +186,20 @@ func (r *runners) follow(ctx context.Context) {
 			if asked {
 				r.wait()
 			}
-			r.precede(now)
+			if r.precede(now) {
+				r.wait()
+			}
 		}
 	}
 }
 
-// precede puts the process before others, or back.
-func (r *runners) precede(now time.Time) {
+// precede puts the process before others, or back, and reports whether anything changed.
+func (r *runners) precede(now time.Time) (changed bool) {
 	cpus := r.g.placed.Load().CPUs
 	l := r.load(now, cpus)
 	l.idle = r.arrivals.Next() == placement.EveryIdle
-	r.g.precedence.follow(r.config.Threads, whereabouts{poll: r.g.c.Settings.Sockets.BusyPoll > 0, arrive: r.arrive(),
-		workers: cpus}, l)
+	w := whereabouts{poll: r.g.c.Settings.Sockets.BusyPoll > 0, arrive: r.arrive(), workers: cpus}
+	return r.g.precedence.follow(r.config.Threads, w, l)
 }
 
 // load measures what workers did since the last call; the first time nothing.

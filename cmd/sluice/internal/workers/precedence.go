@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,8 +28,10 @@ type precedence struct {
 	whyNot  string             // the session stays as it is
 	usual   int                // nice value of the workers otherwise
 	sleeps  bool               // workers sleep between packets where they have time to
-	refused string             // why workers are no real-time threads, though they sleep
+	refused string             // why workers are no real-time threads
 	now     standing
+	looks   int     // since now is so
+	waited  float64 // as load has it, of the last looks since then
 	why     atomic.Pointer[string]
 }
 
@@ -38,25 +41,31 @@ type standing uint8
 const (
 	// behind: the process is scheduled as others are.
 	behind standing = iota
-	// moderate: session and workers have the nice value moderateNice, and so leave others a tenth
-	// of a worker's CPU (weights 9548 and 1024, sched_prio_to_weight in kernel/sched/core.c): one
-	// that wants a good part of it goes on, and a sender of this machine, whose packets would
-	// arrive there, is noticed.
-	moderate
-	// first: they have the nice value firstNice, and leave others one part in 88. Both values are
-	// needed. The session's goes before other sessions; by the workers' own value the other threads
-	// of the process get no more of other CPUs than they would have.
+	// first: session and workers have the nice value firstNice, and leave others one part in 88 of
+	// a worker's CPU (weights 88761 and 1024, sched_prio_to_weight in kernel/sched/core.c). Both
+	// values are needed. The session's goes before other sessions; by the workers' own value the
+	// other threads of the process get no more of other CPUs than they would have.
 	first
-	// atOnce: workers are real-time threads, before all others but not for long, as they sleep. By
-	// nice values a thread that has slept does not always go before one that runs: if it had more
-	// than its share before it slept, it waits for the next tick (EEVDF's lag, place_entity in
-	// kernel/sched/fair.c).
+	// withBreaks: workers are real-time threads, and leave others a part of the CPU when it suits.
+	// By nice values others take their part as long as a tick at a time, a worker that wakes up may
+	// wait as long (EEVDF's lag, place_entity in kernel/sched/fair.c), and one part in 88 is so
+	// little that a sender of this machine, whose packets would arrive there, is not noticed.
+	withBreaks
+	// moderate is for where that is refused: they have the nice value moderateNice, which leaves
+	// others a tenth.
+	moderate
+	// atOnce: workers are real-time threads that sleep between packets, and so leave others enough.
 	atOnce
 )
 
 const (
-	moderateNice = -10
 	firstNice    = -20
+	moderateNice = -10
+	// breakFor is how long a worker leaves its CPU to others every half millisecond. With what it
+	// takes to wake up that is more than the twentieth that the kernel takes from real-time threads
+	// for others if they get less (fair_server, kernel/sched/deadline.c, Linux 6.12;
+	// sched_rt_runtime_us before): for 50 ms at a time.
+	breakFor = 30 * time.Microsecond
 )
 
 // open must be called before the process gives up the right to open files.
@@ -68,13 +77,7 @@ func (p *precedence) open(c *config.Configuration) {
 	}
 	p.session = session
 	p.say("not before others: it is not known yet where packets arrive")
-	if !p.able() {
-		p.say(p.whyNot)
-	}
 }
-
-// able reports whether the process can go before others at all.
-func (p *precedence) able() bool { return p.session != nil || p.sleeps }
 
 func openSession() (*autogroup.Session, error) {
 	if !autogroup.Leads() {
@@ -105,46 +108,57 @@ const (
 	fullAt  = 0.85
 	spareAt = 0.70
 	// wantedAt is the part of a worker's CPU that others get while somebody wants all of it and the
-	// worker has firstNice, 1.1 %, less what two looks may miss of it.
+	// worker has firstNice, 1.1 %, less what looks may miss of it.
 	wantedAt = 0.008
-	// littleAt is the part below which others want too little of it for moderateNice.
-	littleAt = 0.03
+	// takenAt is the part that others take, where workers are scheduled as they are, from which on
+	// packets wait for them.
+	takenAt = 0.03
+	// looksAgain is after how many looks, of 200 ms mostly, it is seen whether somebody still wants
+	// the CPU.
+	looksAgain = 50
 )
 
-// follow puts the process before others, or back.
-func (p *precedence) follow(threads *thread.Group, w whereabouts, l load) {
-	if !p.able() {
-		return
-	}
+// follow puts the process before others, or back, and reports whether anything changed.
+func (p *precedence) follow(threads *thread.Group, w whereabouts, l load) (changed bool) {
+	before := p.now
 	why := p.decide(w, l)
 	err := p.apply(threads)
-	if err != nil && p.now == atOnce {
-		p.refused, p.now = fmt.Sprintf("; %v", err), behind
+	if err != nil && p.realTime() {
+		p.refused, p.now = fmt.Sprintf("; %v", err), before
 		why = p.decide(w, l)
 		err = p.apply(threads)
 	}
 	switch {
-	case errors.Is(err, unix.EAGAIN): // tried again at the next look; until then nothing has changed
-		return
+	case errors.Is(err, unix.EAGAIN): // the session's, tried again at the next look
+		return p.now != before
 	case err != nil:
 		why = fmt.Sprintf("not before others: %v (it needs CAP_SYS_NICE)", err)
 	}
 	p.say(why)
+	return p.now != before
+}
+
+func (p *precedence) realTime() bool { return p.now == withBreaks || p.now == atOnce }
+
+// takesBreaks is how long workers leave their CPU to others every half millisecond.
+func (p *precedence) takesBreaks() time.Duration {
+	if p.now == withBreaks {
+		return breakFor
+	}
+	return 0
 }
 
 // apply gives workers and session what belongs to the standing.
 func (p *precedence) apply(threads *thread.Group) error {
-	session, workers := 0, thread.Priority{Nice: p.usual}
+	session, workers := 0, thread.Priority{Nice: p.usual, RealTime: p.realTime()}
 	if p.session != nil {
 		session = p.session.Usual()
 	}
 	switch p.now {
-	case moderate:
-		session, workers.Nice = min(moderateNice, session), min(moderateNice, p.usual)
 	case first:
 		session, workers.Nice = min(firstNice, session), min(firstNice, p.usual)
-	case atOnce:
-		workers = thread.Priority{RealTime: true}
+	case moderate:
+		session, workers.Nice = min(moderateNice, session), min(moderateNice, p.usual)
 	}
 	// Workers first: else the other threads would go before others for a moment.
 	if err := threads.SetPriority(workers); err != nil || p.session == nil {
@@ -155,33 +169,67 @@ func (p *precedence) apply(threads *thread.Group) error {
 
 // decide sets the standing, and says why.
 func (p *precedence) decide(w whereabouts, l load) (why string) {
+	to, why := p.next(w, l)
+	p.looks++
+	if to != p.now {
+		p.now, p.looks, p.waited = to, 0, 0
+	}
+	return why + p.refused
+}
+
+func (p *precedence) next(w whereabouts, l load) (to standing, why string) {
 	may, why := goesFirst(w)
+	if !may {
+		return behind, why
+	}
 	until := spareAt // workers have time to spare
 	if p.now != behind {
 		until = fullAt
 	}
-	sleep := spareAt // they sleep enough to be real-time threads
+	if l.busy >= until {
+		return behind, "not before others: workers have no time to spare"
+	}
+	sleep := spareAt // they sleep enough to be real-time threads without breaks
 	if p.now == atOnce {
 		sleep = fullAt
 	}
-	switch {
-	case !may:
-		p.now = behind
-	case l.busy >= until:
-		p.now, why = behind, "not before others: workers have no time to spare"
-	case p.sleeps && p.refused == "" && !l.idle && l.used < sleep:
-		p.now, why = atOnce, "before others, as real-time threads: workers sleep between packets, and no packets "+
-			"arrive on their CPUs"
-	case p.session == nil:
-		p.now, why = behind, p.whyNot
-	case p.now != moderate && p.now != first, // whether others want it is seen by what they get then
-		p.now == moderate && (l.waited < 0 || l.waited >= littleAt),
-		p.now == first && l.waited >= wantedAt:
-		p.now, why = moderate, "before others but for a tenth of a CPU: another thread may want the CPU of a worker"
-	default:
-		p.now = first
+	if p.sleeps && p.refused == "" && !l.idle && l.used < sleep {
+		return atOnce, "before others, as real-time threads: workers sleep between packets, and no packets arrive on " +
+			"their CPUs"
 	}
-	return why + p.refused
+	return p.amongOthers(l, why)
+}
+
+// amongOthers is next where workers look for packets, with time to spare, and no packets arrive on
+// their CPUs.
+func (p *precedence) amongOthers(l load, apart string) (to standing, why string) {
+	const weight = 4 // of the looks before
+	if l.waited >= 0 {
+		p.waited += (l.waited - p.waited) / weight
+	}
+	usually, wanted := first, wantedAt
+	if p.session == nil {
+		usually, wanted, apart = behind, takenAt, p.whyNot
+	}
+	switch {
+	case p.now == withBreaks, p.now == moderate:
+		if p.looks+1 >= looksAgain {
+			return usually, apart
+		}
+		to = p.now
+	case p.now != usually || p.waited < wanted:
+		return usually, apart
+	case p.refused == "":
+		to = withBreaks
+	case p.session != nil:
+		to = moderate
+	default:
+		return behind, apart
+	}
+	if to == moderate {
+		return to, "before others but for a tenth of a CPU, which another thread wants that is a worker's"
+	}
+	return to, "before others, as real-time threads that take breaks: another thread wants the CPU of a worker"
 }
 
 // whereabouts are the CPUs of workers, and those where packets arrive.
@@ -212,10 +260,6 @@ func (p *precedence) condition() []status.ConditionView {
 	}
 	return []status.ConditionView{status.OK("scheduling", *why)}
 }
-
-// MayGoFirst reports whether the process may go before others later, for which it needs
-// CAP_SYS_NICE.
-func (g *Group) MayGoFirst() bool { return g.precedence.able() }
 
 // close leaves the session as it is: it ends with the process.
 func (p *precedence) close() error {
