@@ -14,8 +14,7 @@ const (
 	Sleep
 )
 
-// breakEvery is how long a worker may look for packets, and work, without a break. A tenth of it, as
-// Waiting.Break, is enough for others to go on, and short beside what a packet may wait for.
+// breakEvery is how long a worker looks for packets, and works, without a break, in nanoseconds.
 const breakEvery = 500_000
 
 // napPackets is the least number of packets that must be expected during a nap. For fewer, waking
@@ -61,11 +60,10 @@ func (p *Pace) After(moved int, from, to uint64) Rest {
 		p.counted, p.packets, p.stale = to, 0, false
 	}
 	if p.rate*float64(p.c.Coalesce) >= napPackets {
-		p.stale, p.rested = true, to // a nap without packets changes the rate, too
+		p.stale = true // a nap without packets changes the rate, too
 		return Nap
 	}
 	if p.c.Break > 0 && to-p.rested >= breakEvery {
-		p.rested = to
 		return Break
 	}
 	switch spent := to - from; {
@@ -76,6 +74,9 @@ func (p *Pace) After(moved int, from, to uint64) Rest {
 		p.credit -= spent
 		return GoOn
 	}
-	p.credit, p.rested = 0, to
+	p.credit = 0
 	return Sleep
 }
+
+// Rested notes that the worker left its CPU at a time. It does not each time that After says so.
+func (p *Pace) Rested(at uint64) { p.rested = at }

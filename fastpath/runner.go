@@ -173,10 +173,11 @@ func (r *Runner) loop(ctx context.Context) {
 			case Nap:
 				thread.Nap(r.c.Coalesce)
 			case Break:
-				thread.Nap(r.c.Break)
+				thread.Break(r.c.Break)
 			default:
 				r.sleep()
 			}
+			pace.Rested(after)
 			now = clock.now()
 			for _, w := range r.workers {
 				w.stats.IdleNanos.Store(w.stats.IdleNanos.Load() + now - after)
@@ -266,12 +267,14 @@ func (r *Runner) sleep() {
 			}
 		}
 	}
-	timeout := int(limit / time.Millisecond)
+	timeout := int((limit - thread.Moment) / time.Millisecond)
 	if len(r.workers) == 0 {
 		timeout = -1 // what comes wakes it
 	}
 	// An error is EINTR, or a link was just closed: the next step handles that.
-	_, _ = unix.Poll(r.fds, timeout)
+	if n, err := thread.Poll(r.fds); n == 0 && err == nil && timeout != 0 {
+		_, _ = unix.Poll(r.fds, timeout)
+	}
 	if r.fds[0].Revents != 0 {
 		r.wake.drain()
 	}

@@ -24,8 +24,8 @@ import (
 
 // TestWorkersFollowPackets: workers run where no packets arrive. A sender on one CPU makes its
 // packets arrive there, as interrupts do; workers go to the others, and when the sender moves they
-// do, too. Packets go on arriving meanwhile. The daemon goes before others of the machine then, and
-// no more once packets arrive on its workers' CPUs, too.
+// do, too. Packets go on arriving meanwhile. The daemon's session goes before others of the machine
+// then, and no more once packets arrive on its workers' CPUs, too.
 func TestWorkersFollowPackets(t *testing.T) {
 	cpus := twoCPUs(t)
 	l := newPlacementLab(t, "")
@@ -37,7 +37,7 @@ func TestWorkersFollowPackets(t *testing.T) {
 	}
 	for _, sending := range senders {
 		alone := len(sending) == 1
-		l.whileSending(sending, "workers are not where packets arrive, and spin", func(s *status.StatusView) bool {
+		l.whileSending(sending, 3*time.Second, "workers are not where packets arrive", func(s *status.StatusView) bool {
 			workers := 0
 			for _, p := range s.Places {
 				workers += len(p.Workers)
@@ -52,22 +52,25 @@ func TestWorkersFollowPackets(t *testing.T) {
 	l.checkLaws()
 }
 
-// TestSharedWorkersAreRealTime: workers that sleep between packets are real-time threads, and no
-// more once packets arrive on their CPUs, too.
+// TestSharedWorkersAreRealTime: workers that sleep between packets are real-time threads while
+// there are some, and no more afterwards.
 func TestSharedWorkersAreRealTime(t *testing.T) {
 	cpus := twoCPUs(t)
 	l := newPlacementLab(t, "waiting: shared\n")
-	senders := [][]int{{cpus[0]}}
-	if len(cpus) == 2 {
-		senders = append(senders, cpus)
-	}
-	for _, sending := range senders {
-		want := len(sending) == 1
-		l.whileSending(sending, "workers are real-time threads or not", func(s *status.StatusView) bool {
+	realTime := func(want bool) func(*status.StatusView) bool {
+		return func(s *status.StatusView) bool {
 			said := strings.Contains(l.scheduling(s), "before others, as real-time threads")
 			return said == want && l.realTimeThreads(s.PID) > 0 == want
-		})
+		}
 	}
+	l.whileSending(cpus[:1], 4*time.Second, "workers are real-time threads", realTime(true))
+	l.within("they are none without packets", func() bool {
+		s, err := l.gate.Client.Status(l.ctx, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return realTime(false)(&s)
+	})
 	l.checkLaws()
 }
 
@@ -97,9 +100,9 @@ func newPlacementLab(t *testing.T, options string) *lab {
 	return l
 }
 
-// whileSending sends packets from CPUs, so that they arrive there, waits until the status is as
-// expected, and checks that they arrive at the endpoint.
-func (l *lab) whileSending(from []int, expected string, is func(*status.StatusView) bool) {
+// whileSending sends packets from CPUs for a time, so that they arrive there, waits until the
+// status is as expected, and checks that they arrive at the endpoint.
+func (l *lab) whileSending(from []int, lasts time.Duration, expected string, is func(*status.StatusView) bool) {
 	l.t.Helper()
 	const rate = 20_000
 	generator, err := stateless.Open(l.ctx, stateless.Config{Traffic: l.generator(stateless.UDP, 100, placementPort),
@@ -114,7 +117,7 @@ func (l *lab) whileSending(from []int, expected string, is func(*status.StatusVi
 	}
 	done := make(chan outcome, 1)
 	go func() {
-		r, err := generator.Trial(l.ctx, stateless.Load{Duration: 3 * time.Second, Rate: rate})
+		r, err := generator.Trial(l.ctx, stateless.Load{Duration: lasts, Rate: rate})
 		done <- outcome{r, err}
 	}()
 	l.within(expected, func() bool {
@@ -166,14 +169,18 @@ func (l *lab) realTimeThreads(process int) (n int) {
 	return n
 }
 
-// precedence reports whether the daemon goes before others, or does not, as the caller wants it:
-// both by what it says and by what the kernel has.
-func (l *lab) precedence(s *status.StatusView, first bool) bool {
+// precedence reports whether the daemon goes before others as it does with workers on CPUs of their
+// own, or without, both by what it says and by what the kernel has.
+func (l *lab) precedence(s *status.StatusView, apart bool) bool {
 	l.t.Helper()
 	group, err := os.ReadFile(fmt.Sprintf("/proc/%d/autogroup", s.PID))
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	granted := strings.HasSuffix(string(group), " nice -20\n") || l.realTimeThreads(s.PID) > 0
-	return strings.HasPrefix(l.scheduling(s), "before others") == first && granted == first
+	session := strings.HasSuffix(string(group), " nice -20\n")
+	said, realTime := strings.HasPrefix(l.scheduling(s), "before others"), l.realTimeThreads(s.PID) > 0
+	if apart {
+		return said && (session || realTime)
+	}
+	return !session && said == realTime
 }

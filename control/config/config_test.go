@@ -175,6 +175,7 @@ func TestBadFields(t *testing.T) {
 		{"tokens at a relative path", "metrics: {tokenFile: tokens}",
 			`gw.yaml:5: metrics.tokenFile: is "tokens", write an absolute path`},
 		{"log level", "log: {level: loud}", `gw.yaml:5: log.level: is "loud", choose one of debug, info, warn, error`},
+		{"precedence", "tuning: {precedence: on}", `gw.yaml:5: tuning.precedence: is "on", choose auto or none`},
 		{"nice", "tuning: {workerNice: 10}", "gw.yaml:5: tuning.workerNice: is 10, choose from -20 to 0; to put the " +
 			"whole daemon behind other processes, write 0 and start it by nice(1)"},
 		{"CPU twice", "workerCPUs: [1, 1]", "gw.yaml:5: workerCPUs[1]: is CPU 1 again"},

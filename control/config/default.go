@@ -69,6 +69,7 @@ func Default() *Configuration {
 		Drain:        Drain{Timeout: Duration(10 * time.Second)},
 		Sandbox:      SandboxEnforce,
 		Tuning: Tuning{
+			Precedence:      PrecedenceAuto,
 			RingSize:        2048,
 			FrameSize:       AutoFrameSize,
 			Spin:            WaitsOf(WaitingDedicated).Spin,

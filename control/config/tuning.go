@@ -11,6 +11,8 @@ type Tuning struct {
 	FrameSize FrameSize `json:"frameSize"`
 	// WorkerNice is the nice value of packet threads, -20 to 0; 0 leaves them as the process is.
 	WorkerNice int `json:"workerNice"`
+	// Precedence says whether workers may go before others of the machine.
+	Precedence Precedence `json:"precedence"`
 	// Spin is how long a worker looks for packets before it sleeps, Coalesce how long it naps where
 	// packets come fast. Their defaults depend on Waiting. Sleep is how long it sleeps at most.
 	Spin     Duration `json:"spin"`
@@ -36,6 +38,16 @@ type Tuning struct {
 	// HostLinkName is the name of the two ends of the host link, without the digit of each.
 	HostLinkName string `json:"hostLinkName"`
 }
+
+// Precedence says whether workers may go before others of the machine.
+type Precedence string
+
+const (
+	// PrecedenceAuto: where it takes no time from receiving packets.
+	PrecedenceAuto Precedence = "auto"
+	// PrecedenceNone: workers are scheduled as the process is, but for Tuning.WorkerNice.
+	PrecedenceNone Precedence = "none"
+)
 
 // HostLinkEnds returns the names of the host link's ends: that of the workers and the kernel's.
 func (t *Tuning) HostLinkEnds() (ours, kernels string) {
@@ -75,6 +87,9 @@ func (k *check) tuning(c *Configuration) {
 	if n := t.WorkerNice; n < -20 || n > 0 {
 		k.fail("tuning.workerNice", "is %d, choose from -20 to 0; to put the whole daemon behind other processes, "+
 			"write 0 and start it by nice(1)", n)
+	}
+	if p := t.Precedence; p != PrecedenceAuto && p != PrecedenceNone {
+		k.fail("tuning.precedence", "is %q, choose auto or none", p)
 	}
 	k.between("tuning.affinityClients", t.AffinityClients, 1024, 1<<26)
 	k.between("tuning.limitSources", t.LimitSources, 1024, 1<<26)

@@ -23,7 +23,7 @@ var Kept = []Capability{
 	{unix.CAP_BPF, "BPF", "maps and programs"},
 	{unix.CAP_PERFMON, "PERFMON", "programs with arithmetic on packet pointers"},
 	{unix.CAP_IPC_LOCK, "IPC_LOCK", "packet memory of a device that comes back"},
-	{unix.CAP_SYS_NICE, "SYS_NICE", "workers go before others of the machine where no packets arrive, or by tuning.workerNice"},
+	{unix.CAP_SYS_NICE, "SYS_NICE", "workers that go before others of the machine"},
 }
 
 var sysAdmin = Capability{unix.CAP_SYS_ADMIN, "SYS_ADMIN", "mounts of its own: bpfFS, or a sysfs for interfaces[].napi"}

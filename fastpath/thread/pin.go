@@ -126,8 +126,18 @@ const slice = 100 * time.Microsecond
 
 // prioritize gives a thread the priority and the time slice of pinned ones. A slice that is refused
 // is no error: ShortSlice tells.
+//
+// Another goroutine may change the priority meanwhile: what was set last is what was stored last.
 func (g *Group) prioritize(tid int) error {
-	p := *g.priority.Load()
+	for {
+		p := g.priority.Load()
+		if err := g.give(tid, *p); err != nil || g.priority.Load() == p {
+			return err
+		}
+	}
+}
+
+func (g *Group) give(tid int, p Priority) error {
 	switch {
 	case p.RealTime:
 		if err := g.schedule(tid, p, 0); err != nil {
@@ -145,13 +155,18 @@ func (g *Group) prioritize(tid int) error {
 	return nil
 }
 
-// SetPriority gives pinned threads another priority. After an error they have the one of before.
+// SetPriority gives pinned threads another priority. After an error they have the one of before. It
+// is an error if the process has another scheduling policy than the usual one: that was chosen on
+// purpose.
 func (g *Group) SetPriority(p Priority) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	before := g.priority.Load()
 	if *before == p {
 		return nil
+	}
+	if g.usual.Policy != unix.SCHED_NORMAL {
+		return errors.New("the process has another scheduling policy than SCHED_OTHER (sched(7))")
 	}
 	if !slices.Contains(g.past, p.Nice) {
 		g.past = append(g.past, p.Nice)

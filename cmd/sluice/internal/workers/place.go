@@ -59,16 +59,16 @@ type runners struct {
 	first    []*fastpath.Runner // of each worker, to begin on
 	arrivals placement.Arrivals
 	pause    placement.Pause // since workers moved last
-	// What threads waited for others in the last schedEvery, in percent, and since the last look.
-	second, look waits
+	// What threads did in the last schedEvery, in percent that they waited for others, and since
+	// the last look.
+	second, look cpuTimes
 	percent      []float64
-	// spent is, by worker, how long it had worked on packets and how long it had slept at a time.
-	spent   []spent
-	spentAt time.Time
+	// worked is, by worker, how long it had worked on packets at a time, in nanoseconds.
+	worked   []uint64
+	workedAt time.Time
+	// breakLength is how long runners leave their CPUs to others every half millisecond.
+	breakLength time.Duration
 }
-
-// spent is what a worker did with its time, in nanoseconds.
-type spent struct{ busy, idle uint64 }
 
 // ready makes a runner for each worker, by the group's first placement.
 func (r *runners) ready() error {
@@ -131,7 +131,7 @@ func (r *runners) arrive() []int {
 func (r *runners) waitingOn(cpu int) (fastpath.Waiting, string) {
 	arrive := r.arrive()
 	w, why := waiting(r.g.c.Settings, len(arrive) > 0, slices.Contains(arrive, cpu))
-	w.Break = r.g.precedence.takesBreaks()
+	w.Break = r.breakLength
 	return w, why
 }
 
@@ -166,6 +166,7 @@ func (r *runners) wait() {
 // follow moves workers when packets arrive elsewhere, until ctx is done.
 func (r *runners) follow(ctx context.Context) {
 	late := false
+	defer r.g.precedence.end(r.config.Threads, r.takeBreaks)
 	for {
 		select {
 		case <-ctx.Done():
@@ -186,46 +187,51 @@ func (r *runners) follow(ctx context.Context) {
 			if asked {
 				r.wait()
 			}
-			if r.precede(now) {
-				r.wait()
-			}
+			r.precede()
 		}
 	}
 }
 
-// precede puts the process before others, or back, and reports whether anything changed.
-func (r *runners) precede(now time.Time) (changed bool) {
+// precede puts the process before others, or back.
+func (r *runners) precede() {
 	cpus := r.g.placed.Load().CPUs
-	l := r.load(now, cpus)
+	l := r.load(cpus)
 	l.idle = r.arrivals.Next() == placement.EveryIdle
 	w := whereabouts{poll: r.g.c.Settings.Sockets.BusyPoll > 0, arrive: r.arrive(), workers: cpus}
-	return r.g.precedence.follow(r.config.Threads, w, l)
+	r.g.precedence.follow(r.config.Threads, w, l, r.takeBreaks)
+}
+
+// takeBreaks has runners take breaks of a length, or with 0 none.
+func (r *runners) takeBreaks(length time.Duration) {
+	if r.breakLength != length {
+		r.breakLength = length
+		r.wait()
+	}
 }
 
 // load measures what workers did since the last call; the first time nothing.
-func (r *runners) load(now time.Time, cpus []int) (l load) {
-	since := float64(now.Sub(r.spentAt))
-	all, busy := make([]spent, len(cpus)), map[int]uint64{}
+func (r *runners) load(cpus []int) load {
+	now := time.Now()
+	since := float64(now.Sub(r.workedAt))
+	worked, on := make([]uint64, len(cpus)), map[int]uint64{}
 	for id, w := range r.g.workers {
-		all[id] = spent{w.block.BusyNanos.Load(), w.block.IdleNanos.Load()}
-		if len(r.spent) > 0 {
-			busy[cpus[id]] += all[id].busy - r.spent[id].busy
-			l.used = max(l.used, 1-float64(all[id].idle-r.spent[id].idle)/since)
+		worked[id] = w.block.BusyNanos.Load()
+		if len(r.worked) > 0 {
+			on[cpus[id]] += worked[id] - r.worked[id]
 		}
 	}
-	r.spent, r.spentAt = all, now
-	for _, nanos := range busy {
+	r.worked, r.workedAt = worked, now
+	l := load{used: -1, waited: -1}
+	for _, nanos := range on {
 		l.busy = max(l.busy, float64(nanos)/since)
 	}
-	for i, part := range r.look.since(now, r.all) {
-		if !slices.Contains(cpus, r.all[i].CPU()) {
-			continue
+	for i, s := range r.look.since(r.all) {
+		if s.known && slices.Contains(cpus, r.all[i].CPU()) {
+			l.used, l.waited = max(l.used, s.ran), max(l.waited, s.waited)
 		}
-		if part < 0 {
-			l.waited = part
-			break
-		}
-		l.waited = max(l.waited, part)
+	}
+	if l.used >= 0 {
+		l.busy = min(l.busy, l.used) // in a step, too, others may have had the CPU
 	}
 	return l
 }
@@ -288,8 +294,8 @@ func (r *runners) ask(now time.Time) bool {
 		return false
 	}
 	r.percent = r.percent[:0]
-	for _, part := range r.second.since(now, r.all) {
-		r.percent = append(r.percent, 100*max(part, 0))
+	for _, s := range r.second.since(r.all) {
+		r.percent = append(r.percent, 100*s.waited)
 	}
 	return true
 }

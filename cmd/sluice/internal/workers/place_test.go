@@ -73,12 +73,12 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// TestWaitedFor: the first thread waited at least for its first turn.
-func TestWaitedFor(t *testing.T) {
-	if d, known := waitedFor(os.Getpid()); d <= 0 || !known {
-		t.Errorf("the first thread waited %v, known %t", d, known)
+// TestTimeOf: the first thread ran, and waited at least for its first turn.
+func TestTimeOf(t *testing.T) {
+	if got := timeOf(os.Getpid()); got.waited <= 0 || !got.known {
+		t.Errorf("the first thread: %+v", got)
 	}
-	if d, known := waitedFor(1 << 30); known {
-		t.Errorf("a thread that is not there waited %v", d)
+	if got := timeOf(1 << 30); got.known {
+		t.Errorf("a thread that is not there: %+v", got)
 	}
 }

@@ -3,6 +3,7 @@ package workers
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -19,63 +20,100 @@ import (
 // that the scheduler prefers, or that has had less than its share, keeps a CPU until the next tick
 // of the kernel, 4 ms with HZ=250, and packets wait.
 //
-// The process goes before others only where no packets arrive on its workers' CPUs: what it goes
-// before includes ksoftirqd, which receives them. And only while workers have time to spare: where
-// they have none, packets wait for them and not for others, and ksoftirqd, which receives what they
-// send over a veth, needs its share.
+// The process goes before others only while workers have time to spare: where they have none,
+// packets wait for them and not for others, and ksoftirqd, which receives what they send over a
+// veth, needs its share. Where packets arrive on workers' CPUs, ksoftirqd receives them, too; there
+// workers go before others only while they sleep most of the time.
 type precedence struct {
-	session *autogroup.Session // nil: by whyNot
-	whyNot  string             // the session stays as it is
-	usual   int                // nice value of the workers otherwise
-	sleeps  bool               // workers sleep between packets where they have time to
-	refused string             // why workers are no real-time threads
+	session session // nil: by whyNot
+	whyNot  string  // the session stays as it is
+	off     bool    // tuning.precedence: none
+	usual   int     // nice value of the workers otherwise
+	shared  bool    // workers sleep between packets wherever they are
+	blind   bool    // the kernel does not count how long threads wait for others
+	refused string  // why workers are no real-time threads
 	now     standing
 	looks   int     // since now is so
 	waited  float64 // as load has it, of the last looks since then
+	again   int     // after how many looks it is seen whether somebody still wants a worker's CPU
 	why     atomic.Pointer[string]
 }
 
-// standing is what workers, and the process, go before.
+// session is what precedence needs of an autogroup.Session.
+type session interface {
+	Usual() int
+	SetNice(nice int) error
+	Close() error
+}
+
+// prioritizer is what it needs of a thread.Group.
+type prioritizer interface {
+	SetPriority(thread.Priority) error
+}
+
+// standing is how workers, and the process, go before others.
 type standing uint8
 
 const (
-	// behind: the process is scheduled as others are.
-	behind standing = iota
-	// first: session and workers have the nice value firstNice, and leave others one part in 88 of
-	// a worker's CPU (weights 88761 and 1024, sched_prio_to_weight in kernel/sched/core.c). Both
-	// values are needed. The session's goes before other sessions; by the workers' own value the
-	// other threads of the process get no more of other CPUs than they would have.
-	first
-	// withBreaks: workers are real-time threads, and leave others a part of the CPU when it suits.
-	// By nice values others take their part as long as a tick at a time, a worker that wakes up may
-	// wait as long (EEVDF's lag, place_entity in kernel/sched/fair.c), and one part in 88 is so
-	// little that a sender of this machine, whose packets would arrive there, is not noticed.
-	withBreaks
-	// moderate is for where that is refused: they have the nice value moderateNice, which leaves
-	// others a tenth.
-	moderate
-	// atOnce: workers are real-time threads that sleep between packets, and so leave others enough.
-	atOnce
+	// asOthers: the process is scheduled as others are.
+	asOthers standing = iota
+	// nice20: session and workers have the nice value -20, and leave others one part in 88 of a
+	// worker's CPU, or more where there are several (weights 88761 and 1024, sched_prio_to_weight
+	// in kernel/sched/core.c). Both values are needed. The session's goes before other sessions; by
+	// the workers' own value the other threads of the process get no more of other CPUs than they
+	// would have.
+	nice20
+	// nice10 is for where realTimeBreaks is refused: -10, which leaves others a tenth.
+	nice10
+	// realTime: workers are real-time threads that sleep between packets, and so leave others
+	// enough. By nice values a thread that wakes up does not always go before one that runs: if it
+	// had more than its share before it slept, it waits for the next tick (EEVDF's lag,
+	// place_entity in kernel/sched/fair.c).
+	realTime
+	// realTimeBreaks: workers are real-time threads that look for packets all the time but for
+	// breaks, which they take when no packets are waiting. By nice values others take their part as
+	// long as a tick at a time, and one part in 88 is so little that a sender of this machine,
+	// whose packets would arrive there, is not noticed.
+	realTimeBreaks
 )
 
-const (
-	firstNice    = -20
-	moderateNice = -10
-	// breakFor is how long a worker leaves its CPU to others every half millisecond. With what it
-	// takes to wake up that is more than the twentieth that the kernel takes from real-time threads
-	// for others if they get less (fair_server, kernel/sched/deadline.c, Linux 6.12;
-	// sched_rt_runtime_us before): for 50 ms at a time.
-	breakFor = 30 * time.Microsecond
-)
+// breakLength is how long a worker leaves its CPU to others every half millisecond. With what it
+// takes to wake up that is more than the twentieth that the kernel takes from real-time threads for
+// others if they get less (fair_server, kernel/sched/deadline.c, Linux 6.12; sched_rt_runtime_us
+// before), for 50 ms at a time.
+const breakLength = 40 * time.Microsecond
+
+func (s standing) realTime() bool { return s == realTime || s == realTimeBreaks }
+
+// nice is the nice value of the session, and of the workers unless they are real-time threads; 0
+// is the usual one.
+func (s standing) nice() int {
+	switch s {
+	case nice20:
+		return -20
+	case nice10:
+		return -10
+	}
+	return 0
+}
 
 // open must be called before the process gives up the right to open files.
 func (p *precedence) open(c *config.Configuration) {
-	p.usual, p.sleeps = c.Tuning.WorkerNice, c.Waiting == config.WaitingShared
-	session, err := openSession()
-	if err != nil {
+	p.usual, p.shared = c.Tuning.WorkerNice, c.Waiting == config.WaitingShared
+	if c.Tuning.Precedence == config.PrecedenceNone {
+		p.off = true
+		p.say("not before others: tuning.precedence is none")
+		return
+	}
+	if session, err := openSession(); err == nil {
+		p.session = session
+	} else {
 		p.whyNot = "not before others: " + err.Error()
 	}
-	p.session = session
+	if file, limited := quota(); limited {
+		p.refused = "its processor time is limited (" + file + ")"
+	}
+	p.blind = !timeOf(os.Getpid()).known
 	p.say("not before others: it is not known yet where packets arrive")
 }
 
@@ -98,7 +136,7 @@ func (p *precedence) say(why string) {
 type load struct {
 	idle   bool    // no packets arrive
 	busy   float64 // worked on packets
-	used   float64 // had the CPU, or waited for it
+	used   float64 // had the CPU; below 0 if that is not known
 	waited float64 // could run, and another thread had the CPU; below 0 if that is not known
 }
 
@@ -107,95 +145,119 @@ const (
 	// they have some again.
 	fullAt  = 0.85
 	spareAt = 0.70
+	// fullBeside and spareBeside are the same where packets arrive on workers' CPUs: what workers
+	// go before includes ksoftirqd, which receives packets there where there are many.
+	fullBeside  = 0.50
+	spareBeside = 0.35
 	// wantedAt is the part of a worker's CPU that others get while somebody wants all of it and the
 	// worker has firstNice, 1.1 %, less what looks may miss of it.
 	wantedAt = 0.008
 	// takenAt is the part that others take, where workers are scheduled as they are, from which on
 	// packets wait for them.
 	takenAt = 0.03
-	// looksAgain is after how many looks, of 200 ms mostly, it is seen whether somebody still wants
-	// the CPU.
-	looksAgain = 50
+	// looksAgain is the first, and looksMost the greatest, precedence.again: ten seconds, mostly,
+	// and three minutes.
+	looksAgain, looksMost = 50, 16 * 50
 )
 
-// follow puts the process before others, or back, and reports whether anything changed.
-func (p *precedence) follow(threads *thread.Group, w whereabouts, l load) (changed bool) {
-	before := p.now
-	why := p.decide(w, l)
-	err := p.apply(threads)
-	if err != nil && p.realTime() {
-		p.refused, p.now = fmt.Sprintf("; %v", err), before
-		why = p.decide(w, l)
-		err = p.apply(threads)
+// follow puts the process before others, or back. breaks is called with the length of workers'
+// breaks: before they become real-time threads, or after they have ceased to be.
+func (p *precedence) follow(threads prioritizer, w whereabouts, l load, breaks func(time.Duration)) {
+	if p.off {
+		return
 	}
-	switch {
-	case errors.Is(err, unix.EAGAIN): // the session's, tried again at the next look
-		return p.now != before
-	case err != nil:
+	was := p.now
+	why := p.decide(w, l)
+	err := p.apply(threads, was, breaks)
+	if err != nil && p.now.realTime() {
+		p.refused = err.Error()
+		p.set(was)
+		why = p.decide(w, l)
+		err = p.apply(threads, was, breaks)
+	}
+	if err != nil {
+		why = fmt.Sprintf("not before others: %v", err)
+		p.set(asOthers)
+		_ = p.apply(threads, was, breaks) // it was so
+	} else if err = p.applySession(); err != nil && !errors.Is(err, unix.EAGAIN) { // tried again at the next look
 		why = fmt.Sprintf("not before others: %v (it needs CAP_SYS_NICE)", err)
+		p.session, p.whyNot = nil, why
+		was = p.now
+		p.set(asOthers)
+		_ = p.apply(threads, was, breaks) // it was so
+	}
+	if p.refused != "" {
+		why += "; no real-time threads: " + p.refused
 	}
 	p.say(why)
-	return p.now != before
 }
 
-func (p *precedence) realTime() bool { return p.now == withBreaks || p.now == atOnce }
-
-// takesBreaks is how long workers leave their CPU to others every half millisecond.
-func (p *precedence) takesBreaks() time.Duration {
-	if p.now == withBreaks {
-		return breakFor
+// end puts the process back, for when nobody looks any more.
+func (p *precedence) end(threads prioritizer, breaks func(time.Duration)) {
+	if p.off {
+		return
 	}
-	return 0
+	was := p.now
+	p.set(asOthers)
+	// What fails here is as it was, or is about to end.
+	_ = p.apply(threads, was, breaks)
+	_ = p.applySession()
 }
 
-// apply gives workers and session what belongs to the standing.
-func (p *precedence) apply(threads *thread.Group) error {
-	session, workers := 0, thread.Priority{Nice: p.usual, RealTime: p.realTime()}
-	if p.session != nil {
-		session = p.session.Usual()
+// apply gives workers the priority that belongs to the standing.
+func (p *precedence) apply(threads prioritizer, was standing, breaks func(time.Duration)) error {
+	if p.now == realTimeBreaks {
+		breaks(breakLength)
 	}
-	switch p.now {
-	case first:
-		session, workers.Nice = min(firstNice, session), min(firstNice, p.usual)
-	case moderate:
-		session, workers.Nice = min(moderateNice, session), min(moderateNice, p.usual)
+	err := threads.SetPriority(thread.Priority{Nice: min(p.now.nice(), p.usual), RealTime: p.now.realTime()})
+	if err != nil && was != realTimeBreaks || err == nil && p.now != realTimeBreaks {
+		breaks(0)
 	}
-	// Workers first: else the other threads would go before others for a moment.
-	if err := threads.SetPriority(workers); err != nil || p.session == nil {
-		return err
+	return err
+}
+
+// applySession gives the session the nice value that belongs to the standing. Workers have theirs
+// already: else the other threads would go before others for a moment.
+func (p *precedence) applySession() error {
+	if p.session == nil {
+		return nil
 	}
-	return p.session.SetNice(session)
+	return p.session.SetNice(min(p.now.nice(), p.session.Usual()))
+}
+
+func (p *precedence) set(to standing) {
+	if to != p.now {
+		p.now, p.looks, p.waited = to, 0, 0
+	}
 }
 
 // decide sets the standing, and says why.
 func (p *precedence) decide(w whereabouts, l load) (why string) {
 	to, why := p.next(w, l)
 	p.looks++
-	if to != p.now {
-		p.now, p.looks, p.waited = to, 0, 0
-	}
-	return why + p.refused
+	p.set(to)
+	return why
 }
 
 func (p *precedence) next(w whereabouts, l load) (to standing, why string) {
-	may, why := goesFirst(w)
-	if !may {
-		return behind, why
+	apart, why := goesFirst(w)
+	spare, full := spareAt, fullAt
+	if !apart {
+		spare, full = spareBeside, fullBeside
+	}
+	sleep := p.now == realTime && l.used < full || l.used >= 0 && l.used < spare
+	if (p.shared && apart || w.beside()) && p.refused == "" && !l.idle && sleep {
+		return realTime, "before others, as real-time threads: workers sleep between packets"
+	}
+	if !apart {
+		return asOthers, why
 	}
 	until := spareAt // workers have time to spare
-	if p.now != behind {
+	if p.now != asOthers {
 		until = fullAt
 	}
 	if l.busy >= until {
-		return behind, "not before others: workers have no time to spare"
-	}
-	sleep := spareAt // they sleep enough to be real-time threads without breaks
-	if p.now == atOnce {
-		sleep = fullAt
-	}
-	if p.sleeps && p.refused == "" && !l.idle && l.used < sleep {
-		return atOnce, "before others, as real-time threads: workers sleep between packets, and no packets arrive on " +
-			"their CPUs"
+		return asOthers, "not before others: workers have no time to spare"
 	}
 	return p.amongOthers(l, why)
 }
@@ -203,31 +265,43 @@ func (p *precedence) next(w whereabouts, l load) (to standing, why string) {
 // amongOthers is next where workers look for packets, with time to spare, and no packets arrive on
 // their CPUs.
 func (p *precedence) amongOthers(l load, apart string) (to standing, why string) {
+	usually, wanted := nice20, wantedAt
+	switch {
+	case p.session == nil:
+		usually, wanted, apart = asOthers, takenAt, p.whyNot
+	case p.blind:
+		usually = nice10
+	}
+	if p.now != usually && p.now != realTimeBreaks && p.now != nice10 {
+		return usually, apart
+	}
 	const weight = 4 // of the looks before
 	if l.waited >= 0 {
 		p.waited += (l.waited - p.waited) / weight
 	}
-	usually, wanted := first, wantedAt
-	if p.session == nil {
-		usually, wanted, apart = behind, takenAt, p.whyNot
-	}
 	switch {
-	case p.now == withBreaks, p.now == moderate:
-		if p.looks+1 >= looksAgain {
+	case p.now != usually: // it is left for a look, to see whether somebody still wants a CPU
+		if p.looks+1 >= p.again {
 			return usually, apart
 		}
 		to = p.now
-	case p.now != usually || p.waited < wanted:
+	case p.waited < wanted:
+		if p.looks+1 >= looksAgain {
+			p.again = 0 // nobody does
+		}
 		return usually, apart
 	case p.refused == "":
-		to = withBreaks
+		to = realTimeBreaks
 	case p.session != nil:
-		to = moderate
+		to = nice10
 	default:
-		return behind, apart
+		return asOthers, apart
 	}
-	if to == moderate {
-		return to, "before others but for a tenth of a CPU, which another thread wants that is a worker's"
+	if p.now == usually {
+		p.again = min(max(2*p.again, looksAgain), looksMost)
+	}
+	if to == nice10 {
+		return to, "before others but for a tenth of a CPU: another thread wants the CPU of a worker"
 	}
 	return to, "before others, as real-time threads that take breaks: another thread wants the CPU of a worker"
 }
@@ -238,10 +312,19 @@ type whereabouts struct {
 	arrive, workers []int
 }
 
+// beside reports whether packets arrive on every worker's CPU.
+func (w *whereabouts) beside() bool {
+	return !w.poll && len(w.workers) > 0 && !slices.ContainsFunc(w.workers, func(cpu int) bool {
+		return !slices.Contains(w.arrive, cpu)
+	})
+}
+
 // goesFirst reports whether workers with time to spare may go before all others, and says why.
 func goesFirst(w whereabouts) (first bool, why string) {
 	shared := func(cpu int) bool { return cpu < 0 || slices.Contains(w.arrive, cpu) }
 	switch {
+	case slices.Contains(w.workers, -1):
+		return false, "not before others: workers have no CPUs of their own"
 	case w.poll:
 		return true, "before others: workers poll the NIC themselves"
 	case len(w.arrive) == 0:

@@ -1,0 +1,47 @@
+package thread
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestPoll: it returns at once what is ready, and waits a moment where nothing is.
+func TestPoll(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	files := []unix.PollFd{{Fd: int32(r.Fd()), Events: unix.POLLIN}}
+	began := time.Now()
+	n, err := Poll(files)
+	if took := time.Since(began); n != 0 || err == nil && took < Moment {
+		t.Errorf("nothing is ready: %d, %v after %v", n, err, took)
+	}
+	if _, err := w.Write([]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	n, err = Poll(files)
+	for err == unix.EINTR { // the Go runtime's own
+		n, err = Poll(files)
+	}
+	if n != 1 || err != nil || files[0].Revents != unix.POLLIN {
+		t.Errorf("one is ready: %d, %v, events %#x", n, err, files[0].Revents)
+	}
+}
+
+// TestBreak: it takes as long as it should, unless a signal ends it.
+func TestBreak(t *testing.T) {
+	const long = 3 * time.Millisecond
+	for range 10 {
+		began := time.Now()
+		if Break(long); time.Since(began) >= long {
+			return
+		}
+	}
+	t.Errorf("ten breaks were shorter than %v", long)
+}
