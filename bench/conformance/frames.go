@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/nat/checksum"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
@@ -237,12 +238,16 @@ const lateSeq = 0x7a7e0001
 // late opens connections at the same time, of which some begin at late4. When all are open
 // it answers what it was sent after all.
 func (c *crafter) late(r *prober, p *probe) ([]answer, error) {
+	// Flows have source ports of this range (sluiceOptions names no other). SYNs from other ports
+	// are the gateway's own checks, to which an answer is not late.
+	flowPorts := config.Default().SNAT.Ports
 	var quiet []*seen
 	var watching sync.WaitGroup
 	var errWatch error
 	watching.Go(func() {
 		_, errWatch = await(c.wires[backends:], p.slow, func(s *seen) bool {
-			if s.proto == protoTCP && s.kind == headertest.SYN && s.dst.Addr() == netip.MustParseAddr(late4) {
+			if s.proto == protoTCP && s.kind == headertest.SYN && s.dst.Addr() == netip.MustParseAddr(late4) &&
+				flowPorts.Contains(s.src.Port()) {
 				quiet = append(quiet, s)
 			}
 			return false
