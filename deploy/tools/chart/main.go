@@ -24,10 +24,11 @@ import (
 	"helm.sh/helm/v3/pkg/releaseutil"
 )
 
-// The release that the plain manifests are of.
+// The release that the plain manifests are of, and the oldest Kubernetes that is for all parts.
 const (
-	release   = "sluice"
-	namespace = "sluice-system"
+	release    = "sluice"
+	namespace  = "sluice-system"
+	kubernetes = "v1.31.0"
 )
 
 func main() {
@@ -163,14 +164,22 @@ func beside(dir, part string, templates ...string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-func render(c *chart.Chart, values map[string]any) ([]releaseutil.Manifest, error) {
+// templates renders the chart's templates, by name, for a version of Kubernetes as its API server
+// tells it.
+func templates(c *chart.Chart, values map[string]any, kubernetes string) (map[string]string, error) {
+	cluster := chartutil.DefaultCapabilities.Copy()
+	cluster.KubeVersion = chartutil.KubeVersion{Version: kubernetes}
 	all, err := chartutil.ToRenderValues(c, values, chartutil.ReleaseOptions{
 		Name: release, Namespace: namespace, Revision: 1, IsInstall: true,
-	}, chartutil.DefaultCapabilities)
+	}, cluster)
 	if err != nil {
 		return nil, err
 	}
-	files, err := engine.Engine{Strict: true}.Render(c, all)
+	return engine.Engine{Strict: true}.Render(c, all)
+}
+
+func render(c *chart.Chart, values map[string]any) ([]releaseutil.Manifest, error) {
+	files, err := templates(c, values, kubernetes)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"helm.sh/helm/v3/pkg/chart/loader"
 )
 
 const chartDir = "../../chart"
@@ -190,6 +192,67 @@ func TestValues(t *testing.T) {
 			}
 			if tt.wantNot != "" && strings.Contains(string(got), tt.wantNot) {
 				t.Errorf("there: %s\n%s", tt.wantNot, got)
+			}
+		})
+	}
+}
+
+// TestNotes: what is printed after an installation gives a node the labels that gateways are chosen
+// by.
+func TestNotes(t *testing.T) {
+	type values = map[string]any
+	const label, ours = "kubectl label node NODE", "node-restriction.kubernetes.io/sluice-gateway"
+	for _, tt := range []struct {
+		name          string
+		selector      values // over the chart's
+		want, wantNot string
+	}{
+		{name: "the chart's label", selector: values{},
+			want: label + " node-restriction.kubernetes.io/sluice-gateway=true\n"},
+		{name: "another", selector: values{ours: nil, "tier": "edge"}, want: label + " tier=edge\n"},
+		{name: "two", selector: values{ours: nil, "tier": "edge", "zone": "a"}, want: label + " tier=edge zone=a\n"},
+		{name: "all nodes", selector: values{ours: nil}, want: "on all nodes", wantNot: label},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, err := loader.LoadDir(chartDir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files, err := templates(c, values{"nodeSelector": tt.selector}, kubernetes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			notes := files["sluice/templates/NOTES.txt"]
+			if !strings.Contains(notes, tt.want) || tt.wantNot != "" && strings.Contains(notes, tt.wantNot) {
+				t.Errorf("want %q, and not %q:\n%s", tt.want, tt.wantNot, notes)
+			}
+		})
+	}
+}
+
+// TestKubernetesVersion: the parts whose objects have schemas with functions of Kubernetes 1.31 are
+// refused below it, before anything is installed; the gateway alone is not.
+func TestKubernetesVersion(t *testing.T) {
+	c, err := loader.LoadDir(chartDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		part, kubernetes string
+		refused          bool
+	}{
+		{"controller", "v1.30.14", true},
+		{"controller", "v1.30.14-eks-1234567", true},
+		{"announcer", "v1.29.0", true},
+		{"controller", "v1.31.0", false},
+		{"controller", "v1.31.0-gke.100", false},
+		{"announcer", "v1.33.1+k3s1", false},
+		{"podMonitor", "v1.29.0", false},
+	} {
+		t.Run(tt.part+" "+tt.kubernetes, func(t *testing.T) {
+			_, err := templates(c, map[string]any{tt.part: map[string]any{"enabled": true}}, tt.kubernetes)
+			if tt.refused != (err != nil && strings.Contains(err.Error(), "need Kubernetes 1.31 or newer")) {
+				t.Errorf("%v, want refused: %v", err, tt.refused)
 			}
 		})
 	}
