@@ -3,7 +3,6 @@ package bgp
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -84,17 +83,3 @@ func (s *Speaker) bfdStates(ctx context.Context) {
 		}
 	}
 }
-
-// quiet passes on warnings of GoBGP: what it says of each step of a session is logged here, once.
-type quiet struct{ slog.Handler }
-
-// Enabled implements slog.Handler.
-func (q quiet) Enabled(ctx context.Context, l slog.Level) bool {
-	return l >= slog.LevelWarn && q.Handler.Enabled(ctx, l)
-}
-
-// WithAttrs implements slog.Handler.
-func (q quiet) WithAttrs(a []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(a)} }
-
-// WithGroup implements slog.Handler.
-func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.Handler.WithGroup(name)} }

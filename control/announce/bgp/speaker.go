@@ -128,7 +128,7 @@ func (s *Speaker) ensureServer(ctx context.Context, plan *Plan) error {
 func (s *Speaker) startServer(ctx context.Context, id identity) error {
 	level := new(slog.LevelVar)
 	level.Set(slog.LevelWarn)
-	b := server.NewBgpServer(server.LoggerOption(slog.New(quiet{s.log.Handler()}), level))
+	b := server.NewBgpServer(server.LoggerOption(slog.New(newListener(s.log.Handler(), s.notUp)), level))
 	go b.Serve()
 	err := b.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{Asn: id.asn, RouterId: id.routerID.String(),
 		ListenPort: -1}})
@@ -404,6 +404,8 @@ func (s *Speaker) peerChanged(m *apiutil.WatchEventMessage_PeerEvent, at time.Ti
 				session.again, session.anew = true, at
 			}
 			s.logSession(session, up, m)
+		} else if m.Peer.State.SessionState == wire.BGP_FSM_IDLE && m.Peer.State.DisconnectMessage != "" {
+			s.setWhy(session, notOpened(m.Peer.State.DisconnectMessage))
 		}
 		session.up, session.state = up, state
 	}
