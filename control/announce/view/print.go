@@ -39,7 +39,7 @@ func printView(w io.Writer, v *View) error {
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	if len(v.Peers) > 0 {
-		fmt.Fprintln(t, "\nPEER\tADDRESS\tAS\tSTATE\tSINCE\tBFD\tROUTES\tWHY")
+		fmt.Fprintln(t, "\nPEER\tADDRESS\tASN\tSTATE\tSINCE\tBFD\tROUTES\tWHY")
 	}
 	for i := range v.Peers {
 		p := &v.Peers[i]
@@ -56,7 +56,7 @@ func printView(w io.Writer, v *View) error {
 			cmp.Or(p.BFD, "-"), p.Routes, cmp.Or(p.Why, "-"))
 	}
 	if len(v.VIPs) > 0 {
-		fmt.Fprintln(t, "\nVIP\tSERVICES\tPOOL\tSTATE\tTO\tAS\tWITH\tWHY")
+		fmt.Fprintln(t, "\nVIP\tSERVICES\tPOOL\tSTATE\tTO\tPREFIX\tATTRIBUTES\tWHY")
 	}
 	for i := range v.VIPs {
 		vip := &v.VIPs[i]
