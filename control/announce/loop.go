@@ -219,7 +219,7 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 				s.Apply(l.world)
 			}
 		}
-		l.publish("the gateway: " + cmp.Or(l.verdict.Why, "it is not heard yet"))
+		l.publish(cmp.Or(l.verdict.Why, "the gateway is not heard yet"))
 		return l.verdict.Until
 	}
 	in := Input{Node: l.node, Verdict: l.verdict, Set: l.set, Services: l.objects.Services}

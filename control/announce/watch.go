@@ -57,7 +57,7 @@ type Watch struct {
 // now on as if it had been lost now.
 func (w *Watch) Resume(vips []pulse.VIP, now time.Time) {
 	w.vips, w.good, w.since = vips, true, now
-	w.sight = pulse.Sight{Lost: "not asked yet", At: now}
+	w.sight = pulse.Sight{Lost: "the gateway was not asked yet", At: now}
 }
 
 // See takes what is seen of the gateway.

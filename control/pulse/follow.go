@@ -38,7 +38,7 @@ const (
 // Follow tells see what is seen of the gateway behind a socket, each time that it changes, until
 // ctx is done. see is called by one goroutine, and must not block for long.
 func Follow(ctx context.Context, path string, see func(Sight)) {
-	f := follower{see: see, last: Sight{Lost: "not asked yet"}}
+	f := follower{see: see, last: Sight{Lost: "the gateway was not asked yet"}}
 	var end error // of a connection on which the gateway was heard; nil if another attempt failed since
 	for ctx.Err() == nil {
 		said, err := f.connected(ctx, path)
@@ -73,7 +73,7 @@ func why(err error, path string) string {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Sprintf("the gateway's process has said nothing for %v: it stands still", Silence)
 	}
-	return err.Error()
+	return "the gateway cannot be asked: " + err.Error()
 }
 
 // ended reports whether an error is the end of the process at the other end of a connection.
