@@ -16,6 +16,7 @@ import (
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // Level is the severity of a finding.
@@ -73,7 +74,11 @@ type Facts struct {
 	API        error // of finding what the API server is asked with; nil where none is asked
 	StateDisk  bool  // the state directory is on a disk, or will be
 	RunDisk    bool  // so is /run
-	OtherNetNS int   // the daemon's pid, if it is in another network namespace than this command; else 0
+	// ManifestsRefused and StateRefused are why the daemon does not use these directories: others
+	// may write them. nil: it does, or makes the one for state.
+	ManifestsRefused, StateRefused *trusted.Refusal
+
+	OtherNetNS int // the daemon's pid, if it is in another network namespace than this command; else 0
 	Socket     SocketState
 }
 

@@ -13,6 +13,7 @@ import (
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // healthy is a host on which nothing is wrong.
@@ -158,6 +159,13 @@ func TestFindings(t *testing.T) {
 			"mount -t bpf bpf /sys/fs/bpf"},
 		{"no manifests", func(f *Facts) { f.Manifests = false }, Fail, "manifests", "no such directory",
 			"manifests.directory"},
+		{"state that others may write", func(f *Facts) {
+			f.StateRefused = &trusted.Refusal{Path: f.Config.StateDir, Why: "may be written by others",
+				Do: "chmod go-w it"}
+		}, Fail, "state-dir", "may be written by others", "chmod go-w it"},
+		{"manifests below a directory that others may write", func(f *Facts) {
+			f.ManifestsRefused = &trusted.Refusal{Path: "/srv", Why: "may be written by others", Do: "chmod go-w /srv"}
+		}, Fail, "manifests", "/srv may be written by others", "chmod go-w /srv"},
 		{"state on disk", func(f *Facts) { f.StateDisk = true }, Warn, "state-dir", "not on a tmpfs", "under /run"},
 		{"state on disk, and /run too", func(f *Facts) { f.StateDisk, f.RunDisk = true, true }, Warn, "state-dir",
 			"not on a tmpfs", "mount -t tmpfs tmpfs /run/sluice"},

@@ -15,6 +15,7 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // kernel checks the kernel.
@@ -382,6 +383,8 @@ func (e *examination) objects() {
 	switch {
 	case c.Manifests.Directory == "": // then there must be an API server, which config.Validate sees to
 	case e.f.Manifests:
+	case e.f.ManifestsRefused != nil:
+		e.refused("manifests", c.Manifests.Directory, e.f.ManifestsRefused)
 		e.ok("manifests", c.Manifests.Directory, "there")
 	default:
 		e.add(Fail, "manifests", c.Manifests.Directory, "no such directory", "create it or set manifests.directory")
@@ -412,9 +415,21 @@ func (e *examination) stateDir() {
 		do = fmt.Sprintf("mkdir -p %s && mount -t tmpfs tmpfs %s, before the daemon starts (/run is no tmpfs here "+
 			"either)", dir, dir)
 	}
-	if e.f.StateDisk {
+	switch {
+	case e.f.StateRefused != nil:
+		e.refused("state-dir", dir, e.f.StateRefused)
+	case e.f.StateDisk:
 		e.add(Warn, "state-dir", dir, "not on a tmpfs: the flow table is written to disk as long as flows change", do)
-	} else {
+	default:
 		e.ok("state-dir", dir, "in memory")
 	}
+}
+
+// refused reports a directory that `sluice run` refuses, with its words.
+func (e *examination) refused(check, dir string, r *trusted.Refusal) {
+	found := r.Why
+	if r.Path != dir { // one above it
+		found = r.Path + " " + r.Why
+	}
+	e.add(Fail, check, dir, found, r.Do)
 }

@@ -23,6 +23,7 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/placement"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // Read reads the facts. If file is empty it uses that of the running daemon. It returns an error
@@ -209,10 +210,13 @@ func (f *Facts) readConfigured(c *config.Configuration) {
 	var st unix.Statfs_t
 	f.BPFFS = unix.Statfs(c.BPFFS, &st) == nil && st.Type == unix.BPF_FS_MAGIC
 	s, err := os.Stat(c.Manifests.Directory)
-	f.Manifests = err == nil && s.IsDir()
+	if f.Manifests = err == nil && s.IsDir(); f.Manifests {
+		f.ManifestsRefused = refusal(trusted.Directory(c.Manifests.Directory))
+	}
 	if c.Kubernetes.Enabled {
 		f.API = readAPI(c.Kubernetes.Kubeconfig, accountToken)
 	}
+	f.StateRefused = refusal(trusted.StateDirectory(c.StateDir))
 	f.StateDisk, f.RunDisk = !config.InMemory(c.StateDir), !config.InMemory("/run")
 	f.Socket = readSocket(c.StatusSocket())
 	for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding", "net.ipv4.conf.all.rp_filter"} {
@@ -225,6 +229,12 @@ func (f *Facts) readConfigured(c *config.Configuration) {
 		f.Interfaces = append(f.Interfaces, readInterface(i.Name))
 	}
 	f.Machine = placement.Read(irq.Host, names, f.Host.CPUs)
+}
+
+// refusal is err, if it is one; other errors are about what is not there yet.
+func refusal(err error) (r *trusted.Refusal) {
+	errors.As(err, &r)
+	return r
 }
 
 // readSysctl reads a sysctl; name, an interface, may contain dots.

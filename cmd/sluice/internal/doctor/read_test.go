@@ -17,6 +17,7 @@ import (
 
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/control/status/statustest"
+	"sluice.dev/sluice/internal/trusted"
 )
 
 func writeConfig(t *testing.T, dir, more string) string {
@@ -59,6 +60,50 @@ func TestReadStopped(t *testing.T) {
 	}
 	if len(Examine(f)) == 0 {
 		t.Error("nothing to say")
+	}
+}
+
+// TestReadRefused: directories that others may write are refused in the words of the daemon.
+func TestReadRefused(t *testing.T) {
+	dir := t.TempDir()
+	state, manifests := filepath.Join(dir, "state"), filepath.Join(dir, "manifests")
+	file := filepath.Join(dir, "gw.yaml")
+	text := "apiVersion: sluice.dev/v1alpha1\nkind: GatewayConfiguration\ninterfaces: [{name: lo}]\n" +
+		"stateDir: " + state + "\nmanifests: {directory: " + manifests + "}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name    string
+		make    []string
+		mode    os.FileMode
+		refused bool
+	}{
+		{"only their owner may write them", []string{state, manifests}, 0o755, false},
+		{"stateDir is not there yet", []string{manifests}, 0o755, false},
+		{"anybody may write them", []string{state, manifests}, 0o777 | os.ModeSticky, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, d := range tt.make {
+				if err := errors.Join(os.Mkdir(d, 0o700), os.Chmod(d, tt.mode)); err != nil {
+					t.Fatal(err)
+				}
+				defer os.Remove(d)
+			}
+			f, err := Read(t.Context(), file, filepath.Join(state, "status.sock"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for check, daemon := range map[string]error{"state-dir": trusted.StateDirectory(state),
+				"manifests": trusted.Directory(manifests)} {
+				findings := Examine(f)
+				got := findings[slices.IndexFunc(findings, func(f Finding) bool { return f.Check == check })]
+				if (got.Level == Fail) != tt.refused ||
+					tt.refused && daemon.Error() != got.Subject+" "+got.Found+"; "+got.Do {
+					t.Errorf("%+v, want %v", got, daemon)
+				}
+			}
+		})
 	}
 }
 
