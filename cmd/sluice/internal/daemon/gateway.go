@@ -227,6 +227,10 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 	list = append(list, d.ports.Conditions()...)
 	if d.isOpen() {
 		list = append(list, d.workers.Conditions(boottime.Nanos())...)
+		if n := d.unfinishedChecksums(); n > 0 {
+			list = append(list, status.Warning("checksums", fmt.Sprintf("%d segments came with unfinished checksums "+
+				"and changed no flow: connections of their senders are not completed; `sluice doctor` names where", n)))
+		}
 	}
 	return list
 }

@@ -618,6 +618,7 @@ func TestUnfinishedChecksums(t *testing.T) {
 	} {
 		f := healthy()
 		f.Running, f.Workers = &status.StatusView{Ready: true}, c.workers
+		f.Running.Conditions = []status.ConditionView{status.Warning("checksums", "7 of them")} // of the status alone
 		f.Interfaces[0].Kind, f.Interfaces[0].PeerFeatures = c.kind, map[string]bool{}
 		subject := ""
 		for _, finding := range Examine(f) {

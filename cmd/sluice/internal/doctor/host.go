@@ -82,7 +82,8 @@ func (e *examination) configuration() {
 	}
 	if f.Running != nil {
 		for _, c := range f.Running.Conditions {
-			if c.Level != string(OK) {
+			counted := c.Name == "checksums" && f.Config != nil // and reported by checksums, with where
+			if c.Level != string(OK) && !counted {
 				e.add(Level(c.Level), c.Name, "", c.Detail, "see `sluice status`")
 			}
 		}
@@ -382,9 +383,9 @@ func (e *examination) objects() {
 	c := e.f.Config
 	switch {
 	case c.Manifests.Directory == "": // then there must be an API server, which config.Validate sees to
-	case e.f.Manifests:
 	case e.f.ManifestsRefused != nil:
 		e.refused("manifests", c.Manifests.Directory, e.f.ManifestsRefused)
+	case e.f.Manifests:
 		e.ok("manifests", c.Manifests.Directory, "there")
 	default:
 		e.add(Fail, "manifests", c.Manifests.Directory, "no such directory", "create it or set manifests.directory")
