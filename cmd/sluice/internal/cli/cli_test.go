@@ -283,9 +283,10 @@ func TestExitCodes(t *testing.T) {
 			"sluice: the sluice daemon is not running: nobody answers on " + absent +
 				"; start it with `sluice run --config FILE`, or name its socket with --socket\n"},
 		{[]string{"flows", "--socket", absent}, exitFailure, "sluice: the sluice daemon is not running"},
+		{[]string{"flows", "--socket", absent, "-o", "json"}, exitFailure, "sluice: the sluice daemon is not running"},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
-			code, _, errs := sluice(t, c.args...)
+			code, out, errs := sluice(t, c.args...)
 			if code != c.code || !strings.HasPrefix(errs, c.want) {
 				t.Errorf("exit %d, %q\nwant %d, %q", code, errs, c.code, c.want)
 			}
@@ -294,6 +295,9 @@ func TestExitCodes(t *testing.T) {
 			}
 			if c.code == exitFailure && strings.Count(errs, "\n") != 1 {
 				t.Errorf("not one clear line: %q", errs)
+			}
+			if c.code == exitFailure && out != "" {
+				t.Errorf("beside the error it prints %q", out)
 			}
 		})
 	}

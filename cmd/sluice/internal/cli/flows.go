@@ -141,6 +141,9 @@ func (s *session) listFlows(ctx context.Context, filter status.FlowFilter, limit
 			err = nil
 			fmt.Fprintf(s.app.Err, "sluice: there are more flows than --limit %d\n", limit)
 		}
+		if err != nil && out.n == 0 {
+			return err // and no empty list: whether there are flows is not known
+		}
 		return errors.Join(err, out.end())
 	})
 }
@@ -197,11 +200,11 @@ type flowPrinter struct {
 }
 
 func (s *session) flowPrinter() *flowPrinter {
-	p := &flowPrinter{format: s.format, w: s.app.Out, rows: newRows(s.app.Out)}
-	if p.format == formatTable {
-		p.rows.row("PROTO", "STATE", "EXPIRES", "IDLE", "CLIENT", "VIP", "SNAT", "BACKEND", "SERVICE")
-	}
-	return p
+	return &flowPrinter{format: s.format, w: s.app.Out, rows: newRows(s.app.Out)}
+}
+
+func (p *flowPrinter) header() {
+	p.rows.row("PROTO", "STATE", "EXPIRES", "IDLE", "CLIENT", "VIP", "SNAT", "BACKEND", "SERVICE")
 }
 
 // rowsPerTable is the number of rows after which the widths of columns may change.
@@ -229,6 +232,9 @@ func (p *flowPrinter) flow(v *status.FlowView) error {
 		_, err = p.w.Write(b)
 		return err
 	}
+	if p.n == 1 {
+		p.header()
+	}
 	p.rows.row(v.Protocol, v.State, seconds(v.ExpiresSeconds), seconds(v.IdleSeconds), v.Client, v.VIP, v.SNAT,
 		v.Backend, v.Service)
 	if p.n%rowsPerTable == 0 {
@@ -237,10 +243,13 @@ func (p *flowPrinter) flow(v *status.FlowView) error {
 	return nil
 }
 
-// end closes what flow opened.
+// end closes what flow opened. A list without flows is its header, or an empty list.
 func (p *flowPrinter) end() error {
 	switch {
 	case p.format == formatTable:
+		if p.n == 0 {
+			p.header()
+		}
 		return p.rows.flush()
 	case p.n == 0:
 		_, err := fmt.Fprintln(p.w, "[]")
