@@ -61,19 +61,32 @@ func (d *demo) drawing() []string {
 	n := d.lab.Net
 	var lines []string
 	for i, b := range n.Backends {
-		g, edge := "", "    "
+		left, edge, g := "", "    ", ""
 		if i < len(n.Gateways) {
 			g = fmt.Sprintf("%s %s", n.Gateways[i].Name, n.Gateways[i].Addr4())
-			edge = " ├─ "
+			edge = " " + branch(i, len(n.Gateways)) + " "
 		}
-		left := ""
 		if i == 0 {
-			left, edge = fmt.Sprintf("%s %s ── router %s", n.Clients[0].Name, n.Clients[0].Addr4(),
-				n.Router.Addr4()), "─┬─ "
+			left = fmt.Sprintf("%s %s ── router %s", n.Clients[0].Name, n.Clients[0].Addr4(), n.Router.Addr4())
+			edge = "─" + branch(i, len(n.Gateways)) + " "
 		}
-		lines = append(lines, fmt.Sprintf("%-42s%s%-20s├─ %s %s", left, edge, g, b.Name, b.Addr4()))
+		lines = append(lines, fmt.Sprintf("%-42s%s%-20s%s %s %s", left, edge, g, branch(i, len(n.Backends)), b.Name,
+			b.Addr4()))
 	}
 	return lines
+}
+
+// branch is where one of n goes off a line from top to bottom.
+func branch(i, n int) string {
+	switch {
+	case n == 1:
+		return "──"
+	case i == 0:
+		return "┬─"
+	case i == n-1:
+		return "└─"
+	}
+	return "├─"
 }
 
 // gateways starts what is ours.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -133,11 +134,26 @@ func (d *demo) loss(ctx context.Context) error {
 	d.p.Expect(r.Failed() == 0 && r.Requests == requests, "then: %d new connections, %d errors, p99 %.1f ms",
 		r.Requests, r.Failed(), millis(r, 99))
 	d.errors(r)
-	d.p.Say("   all the while: %d new connections, of which %d failed, slowest %.1f s: SYNs that were sent to %s",
-		during.r.Requests, during.r.Failed(), float64(during.r.Latency.Max())/1e6, lost.Host.Name)
-	d.p.Say("   until then are sent again after a second; what was under way there is below.")
-	d.errors(during.r)
+	d.p.Say("   all the while: %d new connections, slowest %.1f s: a SYN that was sent to %s until then is sent",
+		during.r.Requests, float64(during.r.Latency.Max())/1e6, lost.Host.Name)
+	d.p.Say("   again after a second.")
+	for _, line := range underWay(during.r, lost.Host.Name) {
+		d.p.Say("   %s", line)
+	}
 	return d.judgeHeld(ctx, flows, before, backOf(lost))
+}
+
+// underWay says which new connections failed: those between handshake and answer on the gateway
+// that was lost.
+func underWay(r *topo.Result, gateway string) (lines []string) {
+	for _, kind := range slices.Sorted(maps.Keys(r.Errors)) {
+		was := "it was"
+		if r.Errors[kind] > 1 {
+			was = "they were"
+		}
+		lines = append(lines, fmt.Sprintf("%d failed: %s under way on %s (%s)", r.Errors[kind], was, gateway, kind))
+	}
+	return lines
 }
 
 // answered returns an error unless each flow that is not broken has been answered (again).
