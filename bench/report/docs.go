@@ -107,7 +107,7 @@ func readmeBlock(runs []*results.Run, lines []headlineRow, plots map[string][]by
 		fmt.Fprintf(&b, "\n![%s](%s/%s)\n", w.alt, plotsFolder, w.file)
 	}
 	all, kept := tally(runs)
-	fmt.Fprintf(&b, "\n%d of %d bounds are held; [docs/benchmarks.md](%s) marks the others.\n", kept, all, figuresFile)
+	fmt.Fprintf(&b, "\n%d of %d bounds are met; [docs/benchmarks.md](%s) marks the others.\n", kept, all, figuresFile)
 	fmt.Fprintln(&b, blockEnds)
 	return b.String()
 }
