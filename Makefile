@@ -18,7 +18,7 @@ SHARING   := ./flowtable% ./nat% ./fastpath% ./control% ./cmd%
 
 .PHONY: help
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build bin/sluice, bin/sluice-controller, bin/sluice-announcer and bin/sluice-bench
