@@ -30,7 +30,7 @@ type Pace struct {
 	c *Waiting
 
 	lastWork uint64 // when there was a packet last
-	rested   uint64 // when the worker left its CPU last
+	rested   uint64 // when the worker came back last after it had left its CPU
 	credit   uint64 // nanoseconds that may be spent polling without packets, at most Spin
 
 	// The rate of packets, measured from one idle moment to the next.
@@ -78,5 +78,5 @@ func (p *Pace) After(moved int, from, to uint64) Rest {
 	return Sleep
 }
 
-// Rested notes that the worker left its CPU at a time. It does not each time that After says so.
+// Rested notes that the worker is back since a time. It does not rest each time that After says so.
 func (p *Pace) Rested(at uint64) { p.rested = at }

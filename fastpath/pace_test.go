@@ -82,7 +82,7 @@ func TestBreak(t *testing.T) {
 		moved  int // in nine of ten steps
 		want   int // breaks in 10 ms
 	}{
-		{"no packets", 30 * time.Microsecond, 0, 20}, {"packets", 30 * time.Microsecond, 1, 20},
+		{"no packets", 30 * time.Microsecond, 0, 19}, {"packets", 30 * time.Microsecond, 1, 19},
 		{"none to take", 0, 0, 0},
 	} {
 		k := &clockwork{p: NewPace(&Waiting{Spin: time.Second, Break: c.length}, 0)}
@@ -95,8 +95,8 @@ func TestBreak(t *testing.T) {
 			switch k.step(moved) {
 			case Break:
 				breaks++
-				k.p.Rested(k.now)
 				k.now += uint64(c.length)
+				k.p.Rested(k.now)
 			case GoOn:
 			default:
 				t.Fatalf("%s: it rests", c.name)

@@ -171,14 +171,14 @@ func (r *Runner) loop(ctx context.Context) {
 		if rest != GoOn && patient && !r.attention.Load() {
 			switch rest {
 			case Nap:
-				thread.Nap(r.c.Coalesce)
+				r.nap(r.c.Coalesce)
 			case Break:
-				thread.Break(r.c.Break)
+				r.nap(r.c.Break)
 			default:
 				r.sleep()
 			}
-			pace.Rested(after)
 			now = clock.now()
+			pace.Rested(now)
 			for _, w := range r.workers {
 				w.stats.IdleNanos.Store(w.stats.IdleNanos.Load() + now - after)
 			}
@@ -245,6 +245,14 @@ func (r *Runner) end() {
 	r.arrived = nil
 }
 
+func (r *Runner) nap(d time.Duration) {
+	if r.c.Quiet {
+		thread.QuietNap(d)
+	} else {
+		thread.Nap(d)
+	}
+}
+
 // sleep blocks until a link has packets, another goroutine wakes the runner or a worker, or the
 // time is over.
 func (r *Runner) sleep() {
@@ -267,12 +275,17 @@ func (r *Runner) sleep() {
 			}
 		}
 	}
-	timeout := int((limit - thread.Moment) / time.Millisecond)
+	// An error is EINTR, or a link was just closed: the next step handles that.
+	ready, err := 0, error(nil)
+	if r.c.Quiet {
+		ready, err = thread.Poll(r.fds)
+		limit = max(0, limit-thread.Moment)
+	}
+	timeout := int(limit / time.Millisecond)
 	if len(r.workers) == 0 {
 		timeout = -1 // what comes wakes it
 	}
-	// An error is EINTR, or a link was just closed: the next step handles that.
-	if n, err := thread.Poll(r.fds); n == 0 && err == nil && timeout != 0 {
+	if ready == 0 && err == nil {
 		_, _ = unix.Poll(r.fds, timeout)
 	}
 	if r.fds[0].Revents != 0 {

@@ -43,7 +43,7 @@ type Tuning struct {
 type Precedence string
 
 const (
-	// PrecedenceAuto: where it takes no time from receiving packets.
+	// PrecedenceAuto: while they have time to spare.
 	PrecedenceAuto Precedence = "auto"
 	// PrecedenceNone: workers are scheduled as the process is, but for Tuning.WorkerNice.
 	PrecedenceNone Precedence = "none"

@@ -10,13 +10,14 @@ import (
 // Moment is the longest that Poll waits.
 const Moment = time.Millisecond
 
-// Break is Nap of which the Go scheduler is not told, and Poll is poll(2) for a Moment. The thread
-// keeps its P, so that there is nothing that it could wait for afterwards. A goroutine that comes
-// back from a system call as others make it waits, in a loop, for whoever looks at it just then, as
-// the garbage collector does (runtime, casgstatus). If that is a thread that waits for this CPU,
-// and the worker is a real-time thread, it waits until the kernel takes the other one to another
-// CPU. Whoever wants the goroutine to stop meanwhile sends its thread a signal, which ends both.
-func Break(d time.Duration) {
+// QuietNap is Nap of which the Go scheduler is not told, and Poll is poll(2) for a Moment: for
+// real-time threads. The thread keeps its P, so that coming back changes nothing that somebody may
+// hold just then. A goroutine that comes back from a system call as others make it waits, in a
+// loop, for whoever looks at it, as the garbage collector does (runtime, casgstatus): as long as it
+// takes the kernel to give that thread a CPU, if it is one that waits for the worker's. Whoever
+// wants the goroutine to stop meanwhile sends its thread a signal, which ends both; an ordinary
+// thread would get it only once it has a CPU.
+func QuietNap(d time.Duration) {
 	ts := unix.NsecToTimespec(int64(d))
 	_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&ts)), 0, 0) // see Nap
 }

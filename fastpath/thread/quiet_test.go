@@ -34,14 +34,14 @@ func TestPoll(t *testing.T) {
 	}
 }
 
-// TestBreak: it takes as long as it should, unless a signal ends it.
-func TestBreak(t *testing.T) {
+// TestQuietNap: it takes as long as it should, unless a signal ends it.
+func TestQuietNap(t *testing.T) {
 	const long = 3 * time.Millisecond
 	for range 10 {
 		began := time.Now()
-		if Break(long); time.Since(began) >= long {
+		if QuietNap(long); time.Since(began) >= long {
 			return
 		}
 	}
-	t.Errorf("ten breaks were shorter than %v", long)
+	t.Errorf("ten naps were shorter than %v", long)
 }

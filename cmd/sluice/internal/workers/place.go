@@ -66,8 +66,8 @@ type runners struct {
 	// worked is, by worker, how long it had worked on packets at a time, in nanoseconds.
 	worked   []uint64
 	workedAt time.Time
-	// breakLength is how long runners leave their CPUs to others every half millisecond.
-	breakLength time.Duration
+	// restsAs is the standing for which runners rest.
+	restsAs standing
 }
 
 // ready makes a runner for each worker, by the group's first placement.
@@ -131,7 +131,10 @@ func (r *runners) arrive() []int {
 func (r *runners) waitingOn(cpu int) (fastpath.Waiting, string) {
 	arrive := r.arrive()
 	w, why := waiting(r.g.c.Settings, len(arrive) > 0, slices.Contains(arrive, cpu))
-	w.Break = r.breakLength
+	w.Quiet = r.restsAs.realTime()
+	if r.restsAs == realTimeBreaks {
+		w.Break = breakLength
+	}
 	return w, why
 }
 
@@ -166,7 +169,7 @@ func (r *runners) wait() {
 // follow moves workers when packets arrive elsewhere, until ctx is done.
 func (r *runners) follow(ctx context.Context) {
 	late := false
-	defer r.g.precedence.end(r.config.Threads, r.takeBreaks)
+	defer r.g.precedence.end(r.config.Threads, r.restAs)
 	for {
 		select {
 		case <-ctx.Done():
@@ -198,13 +201,13 @@ func (r *runners) precede() {
 	l := r.load(cpus)
 	l.idle = r.arrivals.Next() == placement.EveryIdle
 	w := whereabouts{poll: r.g.c.Settings.Sockets.BusyPoll > 0, arrive: r.arrive(), workers: cpus}
-	r.g.precedence.follow(r.config.Threads, w, l, r.takeBreaks)
+	r.g.precedence.follow(r.config.Threads, w, l, r.restAs)
 }
 
-// takeBreaks has runners take breaks of a length, or with 0 none.
-func (r *runners) takeBreaks(length time.Duration) {
-	if r.breakLength != length {
-		r.breakLength = length
+// restAs has runners rest as a standing needs it.
+func (r *runners) restAs(s standing) {
+	if r.restsAs != s {
+		r.restsAs = s
 		r.wait()
 	}
 }
@@ -221,17 +224,22 @@ func (r *runners) load(cpus []int) load {
 		}
 	}
 	r.worked, r.workedAt = worked, now
-	l := load{used: -1, waited: -1}
-	for _, nanos := range on {
-		l.busy = max(l.busy, float64(nanos)/since)
-	}
+	var l load
+	unknown := false
 	for i, s := range r.look.since(r.all) {
-		if s.known && slices.Contains(cpus, r.all[i].CPU()) {
-			l.used, l.waited = max(l.used, s.ran), max(l.waited, s.waited)
+		cpu := r.all[i].CPU()
+		if !slices.Contains(cpus, cpu) {
+			continue
 		}
+		busy := float64(on[cpu]) / since
+		if s.known && s.ran > 0 { // where there are no ticks, the kernel may count it later
+			busy = min(busy, s.ran) // in a step, too, others may have had the CPU
+		}
+		l.busy, l.used, l.waited = max(l.busy, busy), max(l.used, s.ran), max(l.waited, s.waited)
+		unknown = unknown || !s.known
 	}
-	if l.used >= 0 {
-		l.busy = min(l.busy, l.used) // in a step, too, others may have had the CPU
+	if unknown {
+		l.used, l.waited = -1, -1
 	}
 	return l
 }

@@ -23,7 +23,7 @@ import (
 // The process goes before others only while workers have time to spare: where they have none,
 // packets wait for them and not for others, and ksoftirqd, which receives what they send over a
 // veth, needs its share. Where packets arrive on workers' CPUs, ksoftirqd receives them, too; there
-// workers go before others only while they sleep most of the time.
+// workers go before others only while they sleep half of the time or more.
 type precedence struct {
 	session session // nil: by whyNot
 	whyNot  string  // the session stays as it is
@@ -34,8 +34,10 @@ type precedence struct {
 	refused string  // why workers are no real-time threads
 	now     standing
 	looks   int     // since now is so
-	waited  float64 // as load has it, of the last looks since then
+	waited  float64 // average of load.waited since then, the last looks counting most
 	again   int     // after how many looks it is seen whether somebody still wants a worker's CPU
+	full    int     // how many looks workers that had no time to spare are as others, at least
+	held    int     // of these, still to come
 	why     atomic.Pointer[string]
 }
 
@@ -149,8 +151,8 @@ const (
 	// go before includes ksoftirqd, which receives packets there where there are many.
 	fullBeside  = 0.50
 	spareBeside = 0.35
-	// wantedAt is the part of a worker's CPU that others get while somebody wants all of it and the
-	// worker has firstNice, 1.1 %, less what looks may miss of it.
+	// wantedAt is the part of a worker's CPU that others get while somebody wants all of it, at
+	// nice20: 1.1 %, less what looks may miss of it.
 	wantedAt = 0.008
 	// takenAt is the part that others take, where workers are scheduled as they are, from which on
 	// packets wait for them.
@@ -160,31 +162,33 @@ const (
 	looksAgain, looksMost = 50, 16 * 50
 )
 
-// follow puts the process before others, or back. breaks is called with the length of workers'
-// breaks: before they become real-time threads, or after they have ceased to be.
-func (p *precedence) follow(threads prioritizer, w whereabouts, l load, breaks func(time.Duration)) {
+// follow puts the process before others, or back. rest is called with the standing that workers are
+// to rest for, by breaks and quietly: before they become real-time threads, or after they have
+// ceased to be.
+func (p *precedence) follow(threads prioritizer, w whereabouts, l load, rest func(standing)) {
 	if p.off {
 		return
 	}
 	was := p.now
 	why := p.decide(w, l)
-	err := p.apply(threads, was, breaks)
-	if err != nil && p.now.realTime() {
+	err := p.apply(threads, was, rest)
+	if err != nil && p.now.realTime() && !errors.Is(err, errSession) {
 		p.refused = err.Error()
 		p.set(was)
 		why = p.decide(w, l)
-		err = p.apply(threads, was, breaks)
+		err = p.apply(threads, was, rest)
 	}
-	if err != nil {
+	switch {
+	case err == nil, errors.Is(err, unix.EAGAIN): // the session's; tried again at the next look
+	case errors.Is(err, errSession):
+		err = fmt.Errorf("%w (it needs CAP_SYS_NICE)", err)
+		p.session, p.whyNot = nil, fmt.Sprintf("not before others: %v", err)
+		fallthrough
+	default:
 		why = fmt.Sprintf("not before others: %v", err)
-		p.set(asOthers)
-		_ = p.apply(threads, was, breaks) // it was so
-	} else if err = p.applySession(); err != nil && !errors.Is(err, unix.EAGAIN) { // tried again at the next look
-		why = fmt.Sprintf("not before others: %v (it needs CAP_SYS_NICE)", err)
-		p.session, p.whyNot = nil, why
 		was = p.now
 		p.set(asOthers)
-		_ = p.apply(threads, was, breaks) // it was so
+		_ = p.apply(threads, was, rest) // it was so
 	}
 	if p.refused != "" {
 		why += "; no real-time threads: " + p.refused
@@ -193,36 +197,61 @@ func (p *precedence) follow(threads prioritizer, w whereabouts, l load, breaks f
 }
 
 // end puts the process back, for when nobody looks any more.
-func (p *precedence) end(threads prioritizer, breaks func(time.Duration)) {
+func (p *precedence) end(threads prioritizer, rest func(standing)) {
 	if p.off {
 		return
 	}
 	was := p.now
 	p.set(asOthers)
-	// What fails here is as it was, or is about to end.
-	_ = p.apply(threads, was, breaks)
-	_ = p.applySession()
+	const tries, pause = 3, 100 * time.Millisecond // of what the session takes later
+	for range tries {
+		if err := p.apply(threads, was, rest); !errors.Is(err, unix.EAGAIN) {
+			break // what fails otherwise is as it was
+		}
+		time.Sleep(pause)
+	}
+	p.say("not before others: it is not looked at any more where packets arrive")
 }
 
-// apply gives workers the priority that belongs to the standing.
-func (p *precedence) apply(threads prioritizer, was standing, breaks func(time.Duration)) error {
-	if p.now == realTimeBreaks {
-		breaks(breakLength)
-	}
-	err := threads.SetPriority(thread.Priority{Nice: min(p.now.nice(), p.usual), RealTime: p.now.realTime()})
-	if err != nil && was != realTimeBreaks || err == nil && p.now != realTimeBreaks {
-		breaks(0)
-	}
-	return err
-}
+// errSession says that the session did not take a nice value.
+var errSession = errors.New("its session")
 
-// applySession gives the session the nice value that belongs to the standing. Workers have theirs
-// already: else the other threads would go before others for a moment.
-func (p *precedence) applySession() error {
-	if p.session == nil {
+// apply gives workers and session what belongs to the standing. On the way up workers have it
+// first, on the way down the session: else the process's other threads would go before others for a
+// moment.
+func (p *precedence) apply(threads prioritizer, was standing, rest func(standing)) error {
+	var late error
+	session := func() error {
+		if p.session == nil {
+			return nil
+		}
+		err := p.session.SetNice(min(p.now.nice(), p.session.Usual()))
+		if err != nil {
+			return fmt.Errorf("%w: %w", errSession, err)
+		}
 		return nil
 	}
-	return p.session.SetNice(min(p.now.nice(), p.session.Usual()))
+	down := p.now.nice() > was.nice()
+	if down {
+		if late = session(); late != nil && !errors.Is(late, unix.EAGAIN) {
+			return late
+		}
+	}
+	if p.now.realTime() {
+		rest(p.now)
+	}
+	err := threads.SetPriority(thread.Priority{Nice: min(p.now.nice(), p.usual), RealTime: p.now.realTime()})
+	switch {
+	case err != nil:
+		rest(was)
+		return err
+	case !p.now.realTime():
+		rest(p.now)
+	}
+	if down {
+		return late
+	}
+	return session()
 }
 
 func (p *precedence) set(to standing) {
@@ -245,21 +274,39 @@ func (p *precedence) next(w whereabouts, l load) (to standing, why string) {
 	if !apart {
 		spare, full = spareBeside, fullBeside
 	}
-	sleep := p.now == realTime && l.used < full || l.used >= 0 && l.used < spare
+	if p.now != asOthers && p.looks >= looksAgain {
+		p.full = 0
+	}
+	p.held = max(0, p.held-1)
+	sleep := l.used >= 0 && l.used < spare && p.held == 0
+	if p.now == realTime {
+		if sleep = l.used < full; !sleep {
+			p.hold()
+		}
+	}
 	if (p.shared && apart || w.beside()) && p.refused == "" && !l.idle && sleep {
 		return realTime, "before others, as real-time threads: workers sleep between packets"
 	}
 	if !apart {
 		return asOthers, why
 	}
-	until := spareAt // workers have time to spare
-	if p.now != asOthers {
-		until = fullAt
-	}
-	if l.busy >= until {
-		return asOthers, "not before others: workers have no time to spare"
+	const noTime = "not before others: workers have no time to spare"
+	switch {
+	case p.now != asOthers && l.busy >= fullAt:
+		p.hold()
+		return asOthers, noTime
+	case p.now == asOthers && (l.busy >= spareAt || p.held > 0):
+		return asOthers, noTime
 	}
 	return p.amongOthers(l, why)
+}
+
+// hold keeps workers that have no time to spare as others for a while, twice as long each time:
+// beside somebody else who gets half of the CPU they would seem to have time a moment later.
+func (p *precedence) hold() {
+	const least = 5
+	p.full = min(max(2*p.full, least), looksMost)
+	p.held = p.full
 }
 
 // amongOthers is next where workers look for packets, with time to spare, and no packets arrive on

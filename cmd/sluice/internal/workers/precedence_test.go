@@ -3,7 +3,6 @@ package workers
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -62,8 +61,9 @@ type machine struct {
 	session     error // of the next writes
 	threads     thread.Priority
 	realTime    error // what real-time threads are refused with
-	breaks      time.Duration
-	spun        bool // real-time threads that look for packets all the time had no breaks
+	rests       standing
+	spun        bool // real-time threads did not rest as such
+	other       bool // the session went before others while workers did not
 }
 
 func (m *machine) Usual() int   { return 0 }
@@ -75,7 +75,19 @@ func (m *machine) SetNice(nice int) error {
 		return m.session
 	}
 	m.nice = nice
+	m.check()
 	return nil
+}
+
+// check is called after each change.
+func (m *machine) check() {
+	m.spun = m.spun || m.threads.RealTime && !m.rests.realTime()
+	m.other = m.other || m.nice < 0 && m.threads.Nice == 0 && m.session == nil
+}
+
+func (m *machine) rest(s standing) {
+	m.rests = s
+	m.check()
 }
 
 func (m *machine) SetPriority(p thread.Priority) error {
@@ -83,28 +95,46 @@ func (m *machine) SetPriority(p thread.Priority) error {
 		return m.realTime
 	}
 	m.threads = p
+	m.check()
 	return nil
 }
 
 // look is one look at workers that look for packets all the time, while others get a part of their
 // CPU.
 func (m *machine) look(p *precedence, waited float64) {
-	p.follow(m, apart, load{used: 1, waited: waited}, func(length time.Duration) {
-		m.spun = m.spun || length == 0 && m.threads.RealTime
-		m.breaks = length
-	})
-	m.spun = m.spun || m.threads.RealTime && m.breaks == 0
+	p.follow(m, apart, load{used: 1, waited: waited}, m.rest)
 }
 
 // TestNoTimeToSpare: a process whose workers have no time to spare does not go first, until they
-// have a good part of it again.
+// have a good part of it again for some looks.
 func TestNoTimeToSpare(t *testing.T) {
 	steps{
 		{apart, load{busy: 0.8, used: 1}, asOthers}, {apart, load{busy: 0.5, used: 1}, nice20},
 		{apart, load{busy: 0.8, used: 1}, nice20}, {apart, load{busy: 0.9, used: 1}, asOthers},
+		{apart, load{busy: 0.6, used: 1}, asOthers}, {apart, load{busy: 0.6, used: 1}, asOthers},
+		{apart, load{busy: 0.6, used: 1}, asOthers}, {apart, load{busy: 0.6, used: 1}, asOthers},
 		{apart, load{busy: 0.8, used: 1}, asOthers}, {apart, load{busy: 0.6, used: 1}, nice20},
 		{beside, load{busy: 0.1, used: 0.6}, asOthers}, {apart, load{busy: 0.1, used: 1}, nice20},
 	}.check(t, &precedence{session: new(machine)})
+}
+
+// TestFullBesideOthers: workers that use all of a CPU where they get it, and half of it beside
+// somebody else, do not go before others every other look.
+func TestFullBesideOthers(t *testing.T) {
+	for _, p := range []*precedence{{session: new(machine)}, {whyNot: "not before", shared: true}} {
+		before := 0
+		for range 1000 {
+			l := load{busy: 0.5, used: 0.5}
+			if p.now != asOthers {
+				l = load{busy: 1, used: 1}
+				before++
+			}
+			p.decide(apart, l)
+		}
+		if before == 0 || before > 20 {
+			t.Errorf("shared %t: before others in %d of 1000 looks", p.shared, before)
+		}
+	}
 }
 
 // TestOthersWantTheCPU: workers that look for packets are real-time threads with breaks while
@@ -175,11 +205,14 @@ func TestRealTime(t *testing.T) {
 	steps{
 		{apart, load{idle: true}, nice20}, {apart, load{used: 0.1}, realTime}, {apart, load{used: -1}, realTime},
 		{apart, load{used: 0.8}, realTime}, {apart, load{used: 0.9}, nice20}, {apart, load{used: 0.8}, nice20},
-		{apart, load{used: -1}, nice20}, {apart, load{used: 0.6}, realTime}, {beside, load{used: 0.6}, asOthers},
-		{beside, load{used: 0.4}, asOthers}, {beside, load{used: 0.3}, realTime}, {beside, load{used: 0.4}, realTime},
-		{beside, load{used: 0.5}, asOthers}, {apart, load{used: 0.1}, realTime},
-		{apart, load{used: 1, busy: 0.9}, asOthers},
+		{apart, load{used: -1}, nice20}, {apart, load{used: 0.1}, nice20}, {apart, load{used: 0.1}, nice20},
+		{apart, load{used: 0.6}, realTime}, {beside, load{used: 0.4}, realTime}, {apart, load{used: 0.1}, realTime},
+		{beside, load{used: 0.5}, asOthers},
 	}.check(t, p)
+	steps{
+		{beside, load{used: 0.4}, asOthers}, {beside, load{used: -1}, asOthers}, {beside, load{used: 0.3}, realTime},
+		{whereabouts{}, load{used: 0.1}, asOthers},
+	}.check(t, &precedence{session: new(machine), shared: true})
 	// Workers of waiting: dedicated sleep where packets arrive.
 	steps{
 		{apart, load{used: 0.1}, nice20}, {beside, load{used: 0.1}, realTime}, {half, load{used: 0.1}, asOthers},
@@ -190,28 +223,31 @@ func TestRealTime(t *testing.T) {
 		&precedence{whyNot: "not before others", shared: true})
 }
 
-// TestBreaksComeFirst: workers take breaks before they are real-time threads, and until they are
-// none any more.
-func TestBreaksComeFirst(t *testing.T) {
+// TestOrder: workers rest as real-time threads do before they are some, and until they are none any
+// more; and the session never goes before others without its workers.
+func TestOrder(t *testing.T) {
 	m := new(machine)
 	p := &precedence{session: m}
 	for range 2 {
 		for range 20 {
 			m.look(p, 0.011)
 		}
-		if !m.threads.RealTime || m.breaks != breakLength || m.nice != 0 {
+		if !m.threads.RealTime || m.rests != realTimeBreaks || m.nice != 0 {
 			t.Errorf("while somebody wants the CPU: %+v", m)
 		}
 		for range 300 {
 			m.look(p, 0)
 		}
-		if m.threads.RealTime || m.threads.Nice != -20 || m.breaks != 0 || m.nice != -20 {
+		if m.threads.RealTime || m.threads.Nice != -20 || m.rests.realTime() || m.nice != -20 {
 			t.Errorf("while nobody does: %+v", m)
 		}
 	}
-	p.end(m, func(length time.Duration) { m.breaks = length })
-	if m.threads != (thread.Priority{}) || m.nice != 0 || m.spun {
+	p.end(m, m.rest)
+	if m.threads != (thread.Priority{}) || m.nice != 0 || m.spun || m.other {
 		t.Errorf("at the end: %+v", m)
+	}
+	if why := *p.why.Load(); !strings.HasPrefix(why, "not before others") {
+		t.Errorf("at the end it says %q", why)
 	}
 }
 
@@ -245,7 +281,7 @@ func TestRefused(t *testing.T) {
 		m.look(p, 0.011)
 	}
 	why := *p.why.Load()
-	if m.threads.Nice != -10 || m.nice != -10 || m.breaks != 0 || !strings.Contains(why, "no real-time threads") {
+	if m.threads.Nice != -10 || m.nice != -10 || m.rests.realTime() || !strings.Contains(why, "no real-time threads") {
 		t.Errorf("without real-time threads: %+v, %s", m, why)
 	}
 	m = &machine{session: unix.EPERM}

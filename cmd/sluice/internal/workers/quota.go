@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Where cgroups are (cgroups(7)): version 2 with all controllers, or the controller cpu of version
-// 1, if it has a directory.
+// Where cgroups are (cgroups(7)): version 2 is mounted here itself, and of version 1 the controller
+// cpu has a directory below.
 const (
 	cgroupFile  = "/proc/self/cgroup"
 	cgroupMount = "/sys/fs/cgroup"
