@@ -173,7 +173,8 @@ func TestConfinedDaemonForwards(t *testing.T) {
 	}
 }
 
-// Each capability of the pod is needed, and without it the daemon says which.
+// Each capability of the pod is needed, and without it the daemon says which; but for SYS_NICE,
+// without which workers are scheduled as others are.
 func TestEachCapabilityIsNeeded(t *testing.T) {
 	o := readManifests(t)
 	daemon := buildDaemon(t)
@@ -184,7 +185,14 @@ func TestEachCapabilityIsNeeded(t *testing.T) {
 				func(name string) bool { return name == without }))
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
-			if err := c.gate.Start(ctx); err == nil {
+			err := c.gate.Start(ctx)
+			if without == "SYS_NICE" {
+				if err != nil {
+					t.Errorf("%v\n%s", err, c.gate.Log())
+				}
+				return
+			}
+			if err == nil {
 				t.Fatalf("the daemon runs without %s", without)
 			}
 			if want := "CAP_" + without; !strings.Contains(c.gate.Log(), want) {

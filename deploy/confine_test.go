@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 // capabilityBits are the numbers of linux/capability.h.
 var capabilityBits = map[string]uint{
 	"NET_ADMIN": unix.CAP_NET_ADMIN, "NET_RAW": unix.CAP_NET_RAW, "BPF": unix.CAP_BPF,
-	"PERFMON": unix.CAP_PERFMON, "IPC_LOCK": unix.CAP_IPC_LOCK,
+	"PERFMON": unix.CAP_PERFMON, "IPC_LOCK": unix.CAP_IPC_LOCK, "SYS_NICE": unix.CAP_SYS_NICE,
 }
 
 // containerMemlock is the limit that the kernel gives a process by default, in bytes.
