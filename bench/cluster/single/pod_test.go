@@ -61,7 +61,7 @@ func (s *scenario) findDaemon() (pid int, ok bool) {
 // capabilityNames are by number (linux/capability.h), of those that the chart names.
 var capabilityNames = map[int]string{
 	unix.CAP_NET_ADMIN: "NET_ADMIN", unix.CAP_NET_RAW: "NET_RAW", unix.CAP_BPF: "BPF", unix.CAP_PERFMON: "PERFMON",
-	unix.CAP_IPC_LOCK: "IPC_LOCK",
+	unix.CAP_IPC_LOCK: "IPC_LOCK", unix.CAP_SYS_NICE: "SYS_NICE",
 }
 
 // capabilities reads what the kernel lets the daemon do (proc_pid_status(5)).
