@@ -39,8 +39,8 @@ type Waiting struct {
 	// are waiting; 0 is never. It is for workers that look for packets all the time and go before
 	// whatever else would run.
 	Break time.Duration
-	// Quiet: the Go scheduler is not told of naps, breaks, and the first millisecond of a sleep. It
-	// is for real-time threads (thread.QuietNap).
+	// Quiet: the Go scheduler is not told of naps, breaks, and the beginning of a sleep
+	// (thread.Poll). It is for real-time threads (thread.QuietNap).
 	Quiet bool
 	// Sleep bounds one sleep, so that flows expire on an idle gateway.
 	Sleep time.Duration

@@ -278,8 +278,9 @@ func (r *Runner) sleep() {
 	// An error is EINTR, or a link was just closed: the next step handles that.
 	ready, err := 0, error(nil)
 	if r.c.Quiet {
-		ready, err = thread.Poll(r.fds)
-		limit = max(0, limit-thread.Moment)
+		moment := min(limit, thread.Moment)
+		ready, err = thread.Poll(r.fds, moment)
+		limit -= moment
 	}
 	timeout := int(limit / time.Millisecond)
 	if len(r.workers) == 0 {

@@ -7,10 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Moment is the longest that Poll waits.
-const Moment = time.Millisecond
+// Moment is the longest that Poll should wait: longer than what lies between packets of 1,000 a
+// second, so that a sleep is mostly one system call, and shorter than the 10 ms after which the Go
+// scheduler takes a P away.
+const Moment = 4 * time.Millisecond
 
-// QuietNap is Nap of which the Go scheduler is not told, and Poll is poll(2) for a Moment: for
+// QuietNap is Nap of which the Go scheduler is not told, and Poll is such a poll(2): for
 // real-time threads. The thread keeps its P, so that coming back changes nothing that somebody may
 // hold just then. A goroutine that comes back from a system call as others make it waits, in a
 // loop, for whoever looks at it, as the garbage collector does (runtime, casgstatus): as long as it
@@ -22,9 +24,10 @@ func QuietNap(d time.Duration) {
 	_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&ts)), 0, 0) // see Nap
 }
 
-// Poll waits for files as poll(2) does, for a Moment at most. It returns how many are ready.
-func Poll(files []unix.PollFd) (ready int, err error) {
-	ts := unix.NsecToTimespec(int64(Moment))
+// Poll waits for files as poll(2) does, for a time that should be a Moment at most. It returns how
+// many are ready.
+func Poll(files []unix.PollFd, within time.Duration) (ready int, err error) {
+	ts := unix.NsecToTimespec(int64(within))
 	n, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(files))),
 		uintptr(len(files)), uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
 	if errno != 0 {

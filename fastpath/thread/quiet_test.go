@@ -18,16 +18,16 @@ func TestPoll(t *testing.T) {
 	defer w.Close()
 	files := []unix.PollFd{{Fd: int32(r.Fd()), Events: unix.POLLIN}}
 	began := time.Now()
-	n, err := Poll(files)
+	n, err := Poll(files, Moment)
 	if took := time.Since(began); n != 0 || err == nil && took < Moment {
 		t.Errorf("nothing is ready: %d, %v after %v", n, err, took)
 	}
 	if _, err := w.Write([]byte{1}); err != nil {
 		t.Fatal(err)
 	}
-	n, err = Poll(files)
+	n, err = Poll(files, Moment)
 	for err == unix.EINTR { // the Go runtime's own
-		n, err = Poll(files)
+		n, err = Poll(files, Moment)
 	}
 	if n != 1 || err != nil || files[0].Revents != unix.POLLIN {
 		t.Errorf("one is ready: %d, %v, events %#x", n, err, files[0].Revents)
