@@ -44,6 +44,11 @@ func (l *lab) condition(name string) (found status.ConditionView) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
+	return conditionOf(&st, name)
+}
+
+// conditionOf is the last condition of a name; without one, it has no name.
+func conditionOf(st *status.StatusView, name string) (found status.ConditionView) {
 	for _, c := range st.Conditions {
 		if c.Name == name {
 			found = c

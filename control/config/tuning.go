@@ -11,7 +11,7 @@ type Tuning struct {
 	FrameSize FrameSize `json:"frameSize"`
 	// WorkerNice is the nice value of packet threads, -20 to 0; 0 leaves them as the process is.
 	WorkerNice int `json:"workerNice"`
-	// Precedence says whether workers may go before others of the machine.
+	// Precedence says whether workers may be scheduled before other threads of the machine.
 	Precedence Precedence `json:"precedence"`
 	// Spin is how long a worker looks for packets before it sleeps, Coalesce how long it naps where
 	// packets come fast. Their defaults depend on Waiting. Sleep is how long it sleeps at most.
@@ -39,7 +39,7 @@ type Tuning struct {
 	HostLinkName string `json:"hostLinkName"`
 }
 
-// Precedence says whether workers may go before others of the machine.
+// Precedence says whether workers may be scheduled before other threads of the machine.
 type Precedence string
 
 const (

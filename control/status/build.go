@@ -260,7 +260,7 @@ func Failed(name, detail string) ConditionView {
 	return ConditionView{Name: name, Level: "fail", Detail: detail}
 }
 
-// OK returns a condition that says how something is that works.
+// OK returns a condition that needs no attention.
 func OK(name, detail string) ConditionView {
 	return ConditionView{Name: name, Level: "ok", Detail: detail}
 }

@@ -38,6 +38,29 @@ func lower(t *testing.T) int {
 	return n
 }
 
+// pinHere pins the calling goroutine, which keeps its thread, until the test ends.
+func pinHere(t *testing.T, g *Group, cpu int) *Pin {
+	t.Helper()
+	runtime.LockOSThread()
+	p, err := g.Pin(cpu)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Release()
+		runtime.UnlockOSThread()
+	})
+	return p
+}
+
+// skipIfRefused skips the test where the kernel gives this cgroup no real-time threads.
+func skipIfRefused(t *testing.T, p Priority, err error) {
+	t.Helper()
+	if p.RealTime && errors.Is(err, unix.EPERM) {
+		t.Skip("this kernel has CONFIG_RT_GROUP_SCHED, and this cgroup no real-time bandwidth:", err)
+	}
+}
+
 // TestCheckFollowsTheThread: a goroutine that is passed from thread to thread has its mask and its
 // priority with it, and leaves none behind.
 func TestCheckFollowsTheThread(t *testing.T) {
@@ -100,19 +123,11 @@ func TestSetPriority(t *testing.T) {
 func testSetPriority(t *testing.T, other Priority, granted func(priority) bool) {
 	g, cpu := group(t)
 	usual := priorityOf(t, unix.Getpid())
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	p, err := g.Pin(cpu)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Release()
+	p := pinHere(t, g, cpu)
 	tid := unix.Gettid()
 	pinned := priorityOf(t, tid)
-	err = g.SetPriority(other)
-	if other.RealTime && errors.Is(err, unix.EPERM) {
-		t.Skip("this kernel has CONFIG_RT_GROUP_SCHED, and this cgroup no real-time bandwidth:", err)
-	}
+	err := g.SetPriority(other)
+	skipIfRefused(t, other, err)
 	if err != nil || !granted(priorityOf(t, tid)) || !ShortSlice(tid) {
 		t.Errorf("priority %+v, %v, want %+v", priorityOf(t, tid), err, other)
 	}
@@ -131,19 +146,12 @@ func testSetPriority(t *testing.T, other Priority, granted func(priority) bool) 
 // TestRealTimeIsNotInherited: a thread that a worker's thread makes is no real-time thread.
 func TestRealTimeIsNotInherited(t *testing.T) {
 	g, cpu := group(t)
-	switch err := g.SetPriority(Priority{RealTime: true}); {
-	case errors.Is(err, unix.EPERM):
-		t.Skip("this kernel has CONFIG_RT_GROUP_SCHED, and this cgroup no real-time bandwidth:", err)
-	case err != nil:
+	p := Priority{RealTime: true}
+	if err := g.SetPriority(p); err != nil {
+		skipIfRefused(t, p, err)
 		t.Fatal(err)
 	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	p, err := g.Pin(cpu)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Release()
+	pinHere(t, g, cpu)
 	// A process that it starts inherits as a thread does (sched_fork, kernel/sched/core.c).
 	child := exec.Command("sleep", "60")
 	if err := child.Start(); err != nil {
@@ -176,13 +184,7 @@ func testTidy(t *testing.T, g *Group, cpu int, inherit func(tid int) error) {
 	if g.all.Count() == 1 {
 		g.all.Set(cpu + 1) // the kernel takes a mask with CPUs that are not there
 	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	p, err := g.Pin(cpu)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Release()
+	p := pinHere(t, g, cpu)
 	made, release := make(chan int), make(chan struct{})
 	defer close(release)
 	go func() {

@@ -5,7 +5,7 @@
 // the nice values of their threads are, and then among the threads of a session (sched(7), "The
 // autogroup feature"; kernel/sched/autogroup.c). A session has a nice value for that:
 //
-//	CPU ──► session of the gateway, nice -10 ──► its workers, its other threads
+//	CPU ──► session of the gateway, nice -20 ──► its workers, its other threads
 //	    ──► session of somebody,    nice 0   ──► their threads
 //	    ──► ksoftirqd and other threads of the kernel, which are in none
 package autogroup

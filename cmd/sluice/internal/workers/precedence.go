@@ -182,6 +182,7 @@ func (p *precedence) follow(threads prioritizer, w whereabouts, l load, rest fun
 	case err == nil, errors.Is(err, unix.EAGAIN): // the session's; tried again at the next look
 	case errors.Is(err, errSession):
 		err = fmt.Errorf("%w (it needs CAP_SYS_NICE)", err)
+		_ = p.session.Close() // it is not written to again
 		p.session, p.whyNot = nil, fmt.Sprintf("not before others: %v", err)
 		fallthrough
 	default:
