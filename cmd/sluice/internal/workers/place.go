@@ -16,6 +16,14 @@ import (
 	"sluice.dev/sluice/fastpath/thread"
 )
 
+const (
+	// crowdedAt and roomyAt are the parts of a CPU from which on, and below which, naps of
+	// real-time threads where packets arrive are crowdedNaps times as long: the receive work then
+	// has the CPU for longer at a time, and a worker wakes up for twice as many packets.
+	crowdedAt, roomyAt = 0.60, 0.45
+	crowdedNaps        = 2
+)
+
 // schedEvery is the time over which it is measured how long threads waited for others.
 const schedEvery = time.Second
 
@@ -68,6 +76,8 @@ type runners struct {
 	workedAt time.Time
 	// restsAs is the standing for which runners rest.
 	restsAs standing
+	// crowded: where packets arrive, workers and the receive work use most of a CPU together.
+	crowded bool
 }
 
 // ready makes a runner for each worker, by the group's first placement.
@@ -132,6 +142,9 @@ func (r *runners) waitingOn(cpu int) (fastpath.Waiting, string) {
 	arrive := r.arrive()
 	w, why := waiting(r.g.c.Settings, len(arrive) > 0, slices.Contains(arrive, cpu))
 	w.Quiet = r.restsAs.realTime()
+	if w.Quiet && r.crowded && slices.Contains(arrive, cpu) {
+		w.Coalesce *= crowdedNaps
+	}
 	if r.restsAs == realTimeBreaks {
 		w.Break = breakLength
 	}
@@ -182,24 +195,31 @@ func (r *runners) follow(ctx context.Context) {
 			}
 			asked := r.ask(now)
 			late = r.arrivals.Look(counts) || late
+			l := r.load(r.g.placed.Load().CPUs)
 			if late && r.pause.Over(now) {
 				late = false
 				r.choose(ctx, now)
 				asked = true
 			}
-			if asked {
+			if r.crowd(l.used) || asked {
 				r.wait()
 			}
-			r.precede()
+			r.precede(l)
 		}
 	}
 }
 
+// crowd takes what part of a CPU workers used, below 0 if that is not known, and reports whether
+// crowded has changed.
+func (r *runners) crowd(used float64) (changed bool) {
+	was := r.crowded
+	r.crowded = used >= crowdedAt || was && (used < 0 || used >= roomyAt)
+	return r.crowded != was
+}
+
 // precede puts the process before others, or back.
-func (r *runners) precede() {
+func (r *runners) precede(l load) {
 	cpus := r.g.placed.Load().CPUs
-	l := r.load(cpus)
-	l.idle = r.arrivals.Next() == placement.EveryIdle
 	w := whereabouts{poll: r.g.c.Settings.Sockets.BusyPoll > 0, arrive: r.arrive(), workers: cpus}
 	r.g.precedence.follow(r.config.Threads, w, l, r.restAs)
 }
@@ -224,7 +244,7 @@ func (r *runners) load(cpus []int) load {
 		}
 	}
 	r.worked, r.workedAt = worked, now
-	var l load
+	l := load{idle: r.arrivals.Next() == placement.EveryIdle}
 	unknown := false
 	for i, s := range r.look.since(r.all) {
 		cpu := r.all[i].CPU()

@@ -73,6 +73,31 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
+// TestCrowded: real-time threads nap for longer where they and the receive work use most of a CPU.
+func TestCrowded(t *testing.T) {
+	const us = time.Microsecond
+	g := &Group{c: Config{Settings: config.Default(), Machine: placement.Machine{Interrupts: []int{0}}}}
+	r := &runners{g: g, restsAs: realTime}
+	for _, x := range []struct {
+		used    float64
+		as      standing
+		changed bool
+		nap     time.Duration // where packets arrive
+	}{
+		{-1, realTime, false, 30 * us}, {0.59, realTime, false, 30 * us}, {0.6, realTime, true, 60 * us},
+		{0.46, realTime, false, 60 * us}, {-1, realTime, false, 60 * us}, {-1, asOthers, false, 30 * us},
+		{0.44, realTime, true, 30 * us},
+	} {
+		r.restsAs = x.as
+		changed := r.crowd(x.used)
+		beside, _ := r.waitingOn(0)
+		apart, _ := r.waitingOn(1)
+		if changed != x.changed || beside.Coalesce != x.nap || apart.Coalesce != 0 {
+			t.Errorf("%+v: changed %v, naps of %v, elsewhere of %v", x, changed, beside.Coalesce, apart.Coalesce)
+		}
+	}
+}
+
 // TestTimeOf: the first thread ran, and waited at least for its first turn.
 func TestTimeOf(t *testing.T) {
 	if got := timeOf(os.Getpid()); got.waited <= 0 || !got.known {

@@ -22,8 +22,9 @@ import (
 //
 // The process goes before others only while workers have time to spare: where they have none,
 // packets wait for them and not for others, and ksoftirqd, which receives what they send over a
-// veth, needs its share. Where packets arrive on workers' CPUs, ksoftirqd receives them, too; there
-// workers go before others only while they sleep half of the time or more.
+// veth, needs its share. Where packets arrive on workers' CPUs, others include what receives them,
+// and what is received while the rings are full is lost work: workers go first, and sleep or nap
+// whenever they have forwarded all of it.
 type precedence struct {
 	session session // nil: by whyNot
 	whyNot  string  // the session stays as it is
@@ -147,10 +148,12 @@ const (
 	// they have some again.
 	fullAt  = 0.85
 	spareAt = 0.70
-	// fullBeside and spareBeside are the same where packets arrive on workers' CPUs: what workers
-	// go before includes ksoftirqd, which receives packets there where there are many.
-	fullBeside  = 0.50
-	spareBeside = 0.35
+	// fullBeside and spareBeside are the same where packets arrive on workers' CPUs. There a
+	// worker that has forwarded what there was leaves its CPU to the receive work, so it always has
+	// time to spare, unless it works on packets that arrive elsewhere. More than the twentieth that
+	// the kernel takes from real-time threads (breakLength) must be left.
+	fullBeside  = 0.93
+	spareBeside = 0.85
 	// wantedAt is the part of a worker's CPU that others get while somebody wants all of it, at
 	// nice20: 1.1 %, less what looks may miss of it.
 	wantedAt = 0.008

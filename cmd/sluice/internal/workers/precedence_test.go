@@ -114,7 +114,7 @@ func TestNoTimeToSpare(t *testing.T) {
 		{apart, load{busy: 0.6, used: 1}, asOthers}, {apart, load{busy: 0.6, used: 1}, asOthers},
 		{apart, load{busy: 0.6, used: 1}, asOthers}, {apart, load{busy: 0.6, used: 1}, asOthers},
 		{apart, load{busy: 0.8, used: 1}, asOthers}, {apart, load{busy: 0.6, used: 1}, nice20},
-		{beside, load{busy: 0.1, used: 0.6}, asOthers}, {apart, load{busy: 0.1, used: 1}, nice20},
+		{beside, load{busy: 0.1, used: 0.9}, asOthers}, {apart, load{busy: 0.1, used: 1}, nice20},
 	}.check(t, &precedence{session: new(machine)})
 }
 
@@ -206,11 +206,11 @@ func TestRealTime(t *testing.T) {
 		{apart, load{idle: true}, nice20}, {apart, load{used: 0.1}, realTime}, {apart, load{used: -1}, realTime},
 		{apart, load{used: 0.8}, realTime}, {apart, load{used: 0.9}, nice20}, {apart, load{used: 0.8}, nice20},
 		{apart, load{used: -1}, nice20}, {apart, load{used: 0.1}, nice20}, {apart, load{used: 0.1}, nice20},
-		{apart, load{used: 0.6}, realTime}, {beside, load{used: 0.4}, realTime}, {apart, load{used: 0.1}, realTime},
-		{beside, load{used: 0.5}, asOthers},
+		{apart, load{used: 0.6}, realTime}, {beside, load{used: 0.9}, realTime}, {apart, load{used: 0.1}, realTime},
+		{beside, load{used: 0.94}, asOthers},
 	}.check(t, p)
 	steps{
-		{beside, load{used: 0.4}, asOthers}, {beside, load{used: -1}, asOthers}, {beside, load{used: 0.3}, realTime},
+		{beside, load{used: 0.9}, asOthers}, {beside, load{used: -1}, asOthers}, {beside, load{used: 0.8}, realTime},
 		{whereabouts{}, load{used: 0.1}, asOthers},
 	}.check(t, &precedence{session: new(machine), shared: true})
 	// Workers of waiting: dedicated sleep where packets arrive.
