@@ -6,7 +6,7 @@ type Rest uint8
 const (
 	// GoOn: poll again at once.
 	GoOn Rest = iota
-	// Nap: for Waiting.Coalesce, also if packets come meanwhile.
+	// Nap: for Waiting.Coalesce, or LongNap, also if packets come meanwhile.
 	Nap
 	// Break: for Waiting.Break, also if packets come meanwhile.
 	Break

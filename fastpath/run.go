@@ -35,6 +35,8 @@ type Waiting struct {
 	// Coalesce is how long one nap is. Workers nap if so many packets come that some are expected
 	// meanwhile (Pace); 0 is never.
 	Coalesce time.Duration
+	// LongNap is how long naps are instead, if that is more. It does not change when workers nap.
+	LongNap time.Duration
 	// Break is how long they leave their CPU to others, every half millisecond and when no packets
 	// are waiting; 0 is never. It is for workers that look for packets all the time and go before
 	// whatever else would run.

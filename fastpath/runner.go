@@ -171,7 +171,7 @@ func (r *Runner) loop(ctx context.Context) {
 		if rest != GoOn && patient && !r.attention.Load() {
 			switch rest {
 			case Nap:
-				r.nap(r.c.Coalesce)
+				r.nap(max(r.c.Coalesce, r.c.LongNap))
 			case Break:
 				r.nap(r.c.Break)
 			default:

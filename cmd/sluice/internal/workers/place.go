@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// crowdedAt and roomyAt are the parts of a CPU from which on, and below which, naps of
-	// real-time threads where packets arrive are crowdedNaps times as long: the receive work then
-	// has the CPU for longer at a time, and a worker wakes up for twice as many packets.
-	crowdedAt, roomyAt = 0.60, 0.45
-	crowdedNaps        = 2
+	// Real-time threads where packets arrive nap for crowdedNap at a time from crowdedAt of a CPU
+	// on, until they use less than roomyAt: the receive work then has the CPU for longer at a time,
+	// and a worker wakes up for more packets.
+	crowdedAt, roomyAt = 0.60, 0.40
+	crowdedNap         = 60 * time.Microsecond
 )
 
 // schedEvery is the time over which it is measured how long threads waited for others.
@@ -76,8 +76,7 @@ type runners struct {
 	workedAt time.Time
 	// restsAs is the standing for which runners rest.
 	restsAs standing
-	// crowded: where packets arrive, workers and the receive work use most of a CPU together.
-	crowded bool
+	crowded bool // where packets arrive, a worker uses most of its CPU
 }
 
 // ready makes a runner for each worker, by the group's first placement.
@@ -143,7 +142,7 @@ func (r *runners) waitingOn(cpu int) (fastpath.Waiting, string) {
 	w, why := waiting(r.g.c.Settings, len(arrive) > 0, slices.Contains(arrive, cpu))
 	w.Quiet = r.restsAs.realTime()
 	if w.Quiet && r.crowded && slices.Contains(arrive, cpu) {
-		w.Coalesce *= crowdedNaps
+		w.LongNap = crowdedNap
 	}
 	if r.restsAs == realTimeBreaks {
 		w.Break = breakLength
@@ -195,33 +194,36 @@ func (r *runners) follow(ctx context.Context) {
 			}
 			asked := r.ask(now)
 			late = r.arrivals.Look(counts) || late
-			l := r.load(r.g.placed.Load().CPUs)
+			at := r.g.placed.Load().CPUs
+			l := r.load(at)
 			if late && r.pause.Over(now) {
 				late = false
 				r.choose(ctx, now)
 				asked = true
 			}
-			if r.crowd(l.used) || asked {
+			w := r.whereabouts()
+			if !slices.Equal(w.workers, at) {
+				l.used, l.waited = -1, -1 // that was elsewhere
+			}
+			if r.crowd(l.used, w.beside()) || asked {
 				r.wait()
 			}
-			r.precede(l)
+			r.g.precedence.follow(r.config.Threads, w, l, r.restAs)
 		}
 	}
 }
 
-// crowd takes what part of a CPU workers used, below 0 if that is not known, and reports whether
-// crowded has changed.
-func (r *runners) crowd(used float64) (changed bool) {
-	was := r.crowded
-	r.crowded = used >= crowdedAt || was && (used < 0 || used >= roomyAt)
-	return r.crowded != was
+// whereabouts are those of now.
+func (r *runners) whereabouts() whereabouts {
+	return whereabouts{poll: r.g.c.Settings.Sockets.BusyPoll > 0, arrive: r.arrive(), workers: r.g.placed.Load().CPUs}
 }
 
-// precede puts the process before others, or back.
-func (r *runners) precede(l load) {
-	cpus := r.g.placed.Load().CPUs
-	w := whereabouts{poll: r.g.c.Settings.Sockets.BusyPoll > 0, arrive: r.arrive(), workers: cpus}
-	r.g.precedence.follow(r.config.Threads, w, l, r.restAs)
+// crowd takes what part of a CPU workers used, below 0 if that is not known, and whether packets
+// arrive on the CPUs of all. It reports whether crowded has changed.
+func (r *runners) crowd(used float64, beside bool) (changed bool) {
+	was := r.crowded
+	r.crowded = beside && (used >= crowdedAt || was && (used < 0 || used >= roomyAt))
+	return r.crowded != was
 }
 
 // restAs has runners rest as a standing needs it.
@@ -251,15 +253,22 @@ func (r *runners) load(cpus []int) load {
 		if !slices.Contains(cpus, cpu) {
 			continue
 		}
-		busy := float64(on[cpu]) / since
-		if s.known && s.ran > 0 { // where there are no ticks, the kernel may count it later
+		busy, ran := float64(on[cpu])/since, s.ran
+		if r.restsAs.realTime() {
+			// Nobody has the CPU in a step but softirqs, which the kernel may count apart
+			// (CONFIG_IRQ_TIME_ACCOUNTING).
+			ran = max(ran, busy)
+		} else if s.known && s.ran > 0 { // where there are no ticks, the kernel may count it later
 			busy = min(busy, s.ran) // in a step, too, others may have had the CPU
 		}
-		l.busy, l.used, l.waited = max(l.busy, busy), max(l.used, s.ran), max(l.waited, s.waited)
+		l.busy, l.used, l.waited = max(l.busy, busy), max(l.used, ran), max(l.waited, s.waited)
 		unknown = unknown || !s.known
 	}
 	if unknown {
-		l.used, l.waited = -1, -1
+		l.waited = -1
+		if l.used < fullBeside { // of another one it may be more
+			l.used = -1
+		}
 	}
 	return l
 }

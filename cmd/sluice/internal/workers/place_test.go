@@ -73,7 +73,7 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// TestCrowded: real-time threads nap for longer where they and the receive work use most of a CPU.
+// TestCrowded: real-time threads nap for longer where packets arrive and they use most of a CPU.
 func TestCrowded(t *testing.T) {
 	const us = time.Microsecond
 	g := &Group{c: Config{Settings: config.Default(), Machine: placement.Machine{Interrupts: []int{0}}}}
@@ -82,18 +82,20 @@ func TestCrowded(t *testing.T) {
 		used    float64
 		as      standing
 		changed bool
-		nap     time.Duration // where packets arrive
+		nap     time.Duration // where packets arrive, if it is longer than otherwise
+		apart   bool
 	}{
-		{-1, realTime, false, 30 * us}, {0.59, realTime, false, 30 * us}, {0.6, realTime, true, 60 * us},
-		{0.46, realTime, false, 60 * us}, {-1, realTime, false, 60 * us}, {-1, asOthers, false, 30 * us},
-		{0.44, realTime, true, 30 * us},
+		{-1, realTime, false, 0, false}, {0.59, realTime, false, 0, false}, {0.6, realTime, true, 60 * us, false},
+		{0.41, realTime, false, 60 * us, false}, {-1, realTime, false, 60 * us, false}, {-1, asOthers, false, 0, false},
+		{0.39, realTime, true, 0, false}, {0.6, realTime, true, 60 * us, false}, {1, realTime, true, 0, true},
+		{1, realTime, false, 0, true},
 	} {
 		r.restsAs = x.as
-		changed := r.crowd(x.used)
+		changed := r.crowd(x.used, !x.apart)
 		beside, _ := r.waitingOn(0)
 		apart, _ := r.waitingOn(1)
-		if changed != x.changed || beside.Coalesce != x.nap || apart.Coalesce != 0 {
-			t.Errorf("%+v: changed %v, naps of %v, elsewhere of %v", x, changed, beside.Coalesce, apart.Coalesce)
+		if changed != x.changed || beside.LongNap != x.nap || beside.Coalesce != 30*us || apart.LongNap != 0 {
+			t.Errorf("%+v: changed %v, %+v, elsewhere %+v", x, changed, beside, apart)
 		}
 	}
 }

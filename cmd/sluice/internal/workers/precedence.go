@@ -160,6 +160,8 @@ const (
 	// takenAt is the part that others take, where workers are scheduled as they are, from which on
 	// packets wait for them.
 	takenAt = 0.03
+	// holdLeast is for how many looks workers without time to spare are as others, at least.
+	holdLeast = 5
 	// looksAgain is the first, and looksMost the greatest, precedence.again: ten seconds, mostly,
 	// and three minutes.
 	looksAgain, looksMost = 50, 16 * 50
@@ -286,15 +288,21 @@ func (p *precedence) next(w whereabouts, l load) (to standing, why string) {
 	if p.now == realTime {
 		if sleep = l.used < full; !sleep {
 			p.hold()
+			if !apart { // as others they lose packets, and see at once that they have time
+				p.held = holdLeast
+			}
 		}
 	}
 	if (p.shared && apart || w.beside()) && p.refused == "" && !l.idle && sleep {
 		return realTime, "before others, as real-time threads: workers sleep between packets"
 	}
+	const noTime = "not before others: workers have no time to spare"
 	if !apart {
+		if w.beside() && p.refused == "" && !l.idle && (l.used >= spare || p.held > 0) {
+			why = noTime
+		}
 		return asOthers, why
 	}
-	const noTime = "not before others: workers have no time to spare"
 	switch {
 	case p.now != asOthers && l.busy >= fullAt:
 		p.hold()
@@ -308,8 +316,7 @@ func (p *precedence) next(w whereabouts, l load) (to standing, why string) {
 // hold keeps workers that have no time to spare as others for a while, twice as long each time:
 // beside somebody else who gets half of the CPU they would seem to have time a moment later.
 func (p *precedence) hold() {
-	const least = 5
-	p.full = min(max(2*p.full, least), looksMost)
+	p.full = min(max(2*p.full, holdLeast), looksMost)
 	p.held = p.full
 }
 
