@@ -86,10 +86,14 @@ func TestLayer2Standing(t *testing.T) {
 			return nil
 		})
 		t.Logf("policy Local without endpoint: it is with the other one %v later", took)
-		l, err := owner.line(vip)
-		if err != nil || l.State != view.Not || !strings.Contains(l.Why, "Local") {
-			t.Errorf("who has no endpoint says %+v, %v", l, err)
-		}
+		// It tells the other one before it tells those who ask.
+		s.within(time.Second, "who has no endpoint to say so", func() error {
+			l, err := owner.line(vip)
+			if err != nil || l.State != view.Not || !strings.Contains(l.Why, "Local") {
+				return fmt.Errorf("%+v, %v", l, err)
+			}
+			return nil
+		})
 		must(t, s.connect(vip, machine.Slower(5*time.Second)))
 		// Who would not forward it answers for the one that does while its announcer is away.
 		must(t, other.process.Stop(5*time.Second))
