@@ -139,9 +139,10 @@ func (r *runners) arrive() []int {
 
 func (r *runners) waitingOn(cpu int) (fastpath.Waiting, string) {
 	arrive := r.arrive()
-	w, why := waiting(r.g.c.Settings, len(arrive) > 0, slices.Contains(arrive, cpu))
+	beside := slices.Contains(arrive, cpu)
+	w, why := waiting(r.g.c.Settings, len(arrive) > 0, beside)
 	w.Quiet = r.restsAs.realTime()
-	if w.Quiet && r.crowded && slices.Contains(arrive, cpu) {
+	if w.Quiet && r.crowded && beside {
 		w.LongNap = crowdedNap
 	}
 	if r.restsAs == realTimeBreaks {

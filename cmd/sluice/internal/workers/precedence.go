@@ -286,11 +286,12 @@ func (p *precedence) next(w whereabouts, l load) (to standing, why string) {
 	p.held = max(0, p.held-1)
 	sleep := l.used >= 0 && l.used < spare && p.held == 0
 	if p.now == realTime {
-		if sleep = l.used < full; !sleep {
+		switch sleep = l.used < full; {
+		case sleep:
+		case apart:
 			p.hold()
-			if !apart { // as others they lose packets, and see at once that they have time
-				p.held = holdLeast
-			}
+		default: // as others they lose packets, and see at once that they have time
+			p.held = holdLeast
 		}
 	}
 	if (p.shared && apart || w.beside()) && p.refused == "" && !l.idle && sleep {

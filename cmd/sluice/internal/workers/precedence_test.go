@@ -118,6 +118,18 @@ func TestNoTimeToSpare(t *testing.T) {
 	}.check(t, &precedence{session: new(machine)})
 }
 
+// TestFullWherePacketsArrive: real-time threads that had no time to spare where packets arrive are
+// as others for a second, and not for longer each time.
+func TestFullWherePacketsArrive(t *testing.T) {
+	p := &precedence{session: new(machine)}
+	for range 5 {
+		steps{{beside, load{used: 0.8}, realTime}, {beside, load{used: fullBeside}, asOthers}}.check(t, p)
+		for range holdLeast - 1 {
+			steps{{beside, load{used: 0.4}, asOthers}}.check(t, p)
+		}
+	}
+}
+
 // TestFullBesideOthers: workers that use all of a CPU where they get it, and half of it beside
 // somebody else, do not go before others every other look.
 func TestFullBesideOthers(t *testing.T) {
