@@ -68,9 +68,7 @@ func TestSharedWorkersAreRealTime(t *testing.T) {
 		said = l.scheduling(s)
 		return realTime(true)(s) || strings.Contains(said, realTimeRefused)
 	})
-	if strings.Contains(said, realTimeRefused) {
-		t.Skip(noRealTime, said)
-	}
+	skipRefused(t, said)
 	// A last look with few packets is repeated for five seconds.
 	l.eventually(10*time.Second, "they are none without packets", func() bool {
 		s, err := l.gate.Client.Status(l.ctx, false)
@@ -85,11 +83,8 @@ func TestSharedWorkersAreRealTime(t *testing.T) {
 // TestBesideManyPackets: workers on whose CPUs packets arrive go before what receives them, also
 // where these are more than can be forwarded.
 func TestBesideManyPackets(t *testing.T) {
-	cpus := twoCPUs(t)
-	if len(cpus) > 2 {
-		t.Skip("this process may use more CPUs than two, so workers go where no packets arrive")
-	}
-	l := newPlacementLab(t, "")
+	cpus := twoCPUs(t)[:2]
+	l := newPlacementLab(t, fmt.Sprintf("workerCPUs: [%d, %d]\n", cpus[0], cpus[1]))
 	said, since := "", time.Now()
 	l.whileSending(cpus, 2_000_000, 6*time.Second, "workers are real-time threads", func(s *status.StatusView) bool {
 		said = l.scheduling(s)
@@ -98,9 +93,7 @@ func TestBesideManyPackets(t *testing.T) {
 		}
 		return time.Since(since) > 2*time.Second || strings.Contains(said, realTimeRefused)
 	})
-	if strings.Contains(said, realTimeRefused) {
-		t.Skip(noRealTime, said)
-	}
+	skipRefused(t, said)
 	l.checkLaws()
 }
 
@@ -108,8 +101,15 @@ const (
 	placementPort = 9000
 	// realTimeRefused is in what the daemon says where its workers cannot be real-time threads.
 	realTimeRefused = "no real-time threads"
-	noRealTime      = "this kernel has CONFIG_RT_GROUP_SCHED, and this cgroup no real-time bandwidth, or a limit:"
 )
+
+// skipRefused skips the test if its workers cannot be real-time threads, by what the daemon said.
+func skipRefused(t *testing.T, said string) {
+	t.Helper()
+	if strings.Contains(said, realTimeRefused) {
+		t.Skip("this kernel has CONFIG_RT_GROUP_SCHED, and this cgroup no real-time bandwidth, or a limit:", said)
+	}
+}
 
 // twoCPUs returns the CPUs that this process may use, and skips the test if there is only one.
 func twoCPUs(t *testing.T) []int {
