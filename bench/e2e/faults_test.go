@@ -296,8 +296,8 @@ func TestBadManifest(t *testing.T) {
 // second, in both ways of waiting.
 func TestIdle(t *testing.T) {
 	const flows, port, rate = 1 << 20, 9000, 1000
-	// A short run finds what costs several times as much: machines differ, and moves are in it.
-	span, shared := 3*time.Second, 0.10
+	// A short run allows for slower machines: 5 to 7 % on an EPYC of family 25, model 1.
+	span, shared := 3*time.Second, 0.08
 	if full() {
 		span, shared = 20*time.Second, 0.05
 	}
