@@ -4,6 +4,7 @@ package tail
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -30,12 +31,13 @@ func TestNamesTheCulprit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cpu := min(1, runtime.NumCPU()-1) // where compare places a worker
+	cpu := min(1, runtime.NumCPU()-1) // not the sender's
 	compute(t, dir, cpu)
 	var out bytes.Buffer
 	c := Defaults()
 	c.Sluice, c.JSON = sluice, filepath.Join(dir, "tail.json")
-	c.Systems, c.At = []string{"sluice-placed"}, []float64{20_000}
+	c.Systems, c.At = []string{"sluice-options"}, []float64{20_000}
+	c.Options = fmt.Sprintf("workerCPUs: [%d]\ntuning: {precedence: none}", cpu) // else workers go before it
 	if c.Rows, err = compare.ParseSenders([]string{"one-queue"}); err != nil {
 		t.Fatal(err)
 	}
