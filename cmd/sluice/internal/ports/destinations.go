@@ -47,6 +47,7 @@ func (s *Set) watchLinks(ctx context.Context) <-chan struct{} {
 			if err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR) {
 				return
 			}
+			s.linkNews.Add(1)
 			changed.Raise()
 		}
 	}()

@@ -14,16 +14,25 @@ type Link struct {
 	Why  string // nothing can pass it; empty if packets can
 }
 
-// Links reads whether packets can pass, in the order of the configuration, the host link last.
+// Links returns whether packets can pass, in the order of the configuration, the host link last. A
+// device is read again once there is news. One goroutine at a time may call it.
 func (s *Set) Links() (list []Link) {
+	news := s.linkNews.Load() // before the devices are read
 	for _, p := range s.ports {
-		list = append(list, Link{p.name, p.host, p.blocked()})
+		list = append(list, Link{p.name, p.host, p.blocked(news)})
 	}
 	return list
 }
 
+// passing is what was read of a device.
+type passing struct {
+	index int
+	news  uint64 // read after so much news
+	why   string // no packet can pass it
+}
+
 // blocked returns why nothing can pass the port; empty if packets can.
-func (p *port) blocked() string {
+func (p *port) blocked(news uint64) string {
 	p.mu.Lock()
 	open, why, index := p.open, p.why, p.device.Index
 	p.mu.Unlock()
@@ -34,5 +43,8 @@ func (p *port) blocked() string {
 	case !slices.ContainsFunc(p.slots, bound):
 		return "has no socket on any queue"
 	}
-	return devices.Blocked(index, p.name)
+	if r := p.passing; r.index != index || r.news != news {
+		p.passing = passing{index, news, devices.Blocked(index, p.name)}
+	}
+	return p.passing.why
 }

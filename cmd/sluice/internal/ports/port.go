@@ -21,6 +21,8 @@ type port struct {
 	slots  []*slot
 	// suspected is a piece of a packet that is not confirmed; the watcher's.
 	suspected suspicion
+	// passing is of whoever calls Links.
+	passing passing
 
 	mu       sync.Mutex // guards what follows, for the status
 	device   devices.Device

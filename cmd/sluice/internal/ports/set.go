@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"sync/atomic"
 
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
@@ -78,6 +79,8 @@ type Set struct {
 	refusals *refusals      // of native mode
 	ports    []*port        // in the order of the configuration, the host link's last
 	links    linkList
+	// linkNews counts the kernel's notifications about links, and the readings without one.
+	linkNews atomic.Uint64
 	looking  chan struct{} // has an element while Watch looks, and while it is paused
 }
 

@@ -97,9 +97,13 @@ func (s *Set) look(ctx context.Context, all bool, first []func(context.Context))
 			breathe(ctx)
 		}
 		s.followAll(time.Now())
+		s.linkNews.Add(1)
 	}
 	for _, p := range s.ports {
-		if breathe(ctx); ctx.Err() != nil || !all && s.receives(p) || !s.check(ctx, p) {
+		if !all && s.receives(p) {
+			continue
+		}
+		if breathe(ctx); ctx.Err() != nil || !s.check(ctx, p) {
 			continue
 		}
 		if err := s.AttachEgress(); err != nil {
