@@ -74,7 +74,7 @@ func Default() *Configuration {
 			FrameSize:       AutoFrameSize,
 			Spin:            WaitsOf(WaitingDedicated).Spin,
 			Coalesce:        WaitsOf(WaitingDedicated).Coalesce,
-			Sleep:           Duration(200 * time.Millisecond),
+			Sleep:           Duration(500 * time.Millisecond),
 			AffinityClients: 1 << 18,
 			LimitSources:    1 << 16,
 			Fragments:       8192,

@@ -44,8 +44,8 @@ func TestPlace(t *testing.T) {
 func TestWaiting(t *testing.T) {
 	const file = "apiVersion: sluice.dev/v1alpha1\nkind: GatewayConfiguration\ninterfaces: [{name: eth0}]\n"
 	const us, ms = time.Microsecond, time.Millisecond
-	shared := fastpath.Waiting{Spin: 20 * us, SpinAsWorked: true, Coalesce: 30 * us, Sleep: 200 * ms}
-	dedicated := fastpath.Waiting{Spin: ms, Sleep: 200 * ms}
+	shared := fastpath.Waiting{Spin: 20 * us, SpinAsWorked: true, Coalesce: 30 * us, Sleep: 500 * ms}
+	dedicated := fastpath.Waiting{Spin: ms, Sleep: 500 * ms}
 	for _, c := range []struct {
 		text          string
 		known, arrive bool
@@ -61,7 +61,7 @@ func TestWaiting(t *testing.T) {
 		{"tuning: {spin: 5us, coalesce: 10us, sleep: 50ms}", true, false,
 			fastpath.Waiting{Spin: 5 * us, Coalesce: 10 * us, Sleep: 50 * ms}, "5µs (dedicated"},
 		{"waiting: shared\ntuning: {spin: 5us}", true, false,
-			fastpath.Waiting{Spin: 5 * us, SpinAsWorked: true, Coalesce: 30 * us, Sleep: 200 * ms}, "(shared)"},
+			fastpath.Waiting{Spin: 5 * us, SpinAsWorked: true, Coalesce: 30 * us, Sleep: 500 * ms}, "(shared)"},
 	} {
 		s, err := config.ParseFile("gw.yaml", []byte(file+c.text+"\n"))
 		if err != nil {
