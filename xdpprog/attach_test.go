@@ -49,9 +49,12 @@ func TestAttachMode(t *testing.T) {
 			t.Errorf("%s: the hook says program %d, generic %v", c.name, h.program, h.generic)
 		}
 		must(t, p.Check())
+		if !p.Linked() {
+			t.Errorf("%s: not linked", c.name)
+		}
 		must(t, p.Close())
-		if err := p.Check(); !errors.Is(err, ErrDetached) {
-			t.Errorf("%s: after Close, Check says %v", c.name, err)
+		if err := p.Check(); !errors.Is(err, ErrDetached) || p.Linked() {
+			t.Errorf("%s: after Close, Check says %v, linked %v", c.name, err, p.Linked())
 		}
 	}
 	if _, err := s.Attach(bridge, "br", Native); err == nil || !strings.Contains(err.Error(),
@@ -185,9 +188,12 @@ func TestRecreated(t *testing.T) {
 	defer func() { must(t, s.Close(true)) }()
 	p := attach(t, s, nic, "nic", Auto)
 	must(t, s.AttachEgress(nic, "nic"))
+	if !p.Linked() {
+		t.Error("not linked")
+	}
 	remove(t, "nic")
-	if err := p.Check(); !errors.Is(err, ErrDeviceGone) {
-		t.Errorf("Check says %v", err)
+	if err := p.Check(); !errors.Is(err, ErrDeviceGone) || p.Linked() {
+		t.Errorf("Check says %v, linked %v", err, p.Linked())
 	}
 	must(t, p.Close())
 	attrs := netlink.NewLinkAttrs()
@@ -256,8 +262,8 @@ func TestForeignProgram(t *testing.T) {
 	// And after somebody threw ours out.
 	p := attach(t, s, nic, "nic", Auto)
 	must(t, p.link.Detach())
-	if err := p.Check(); !errors.Is(err, ErrDetached) {
-		t.Errorf("after a detach, Check says %v", err)
+	if err := p.Check(); !errors.Is(err, ErrDetached) || p.Linked() {
+		t.Errorf("after a detach, Check says %v, linked %v", err, p.Linked())
 	}
 	must(t, netlink.LinkSetXdpFd(l, foreign.FD()))
 	if err := p.Check(); !errors.Is(err, ErrForeign) {
@@ -269,8 +275,8 @@ func TestForeignProgram(t *testing.T) {
 	must(t, s.AttachEgress(nic, "nic"))
 	must(t, p.Check())
 	must(t, s.egress[nic].link.Detach())
-	if err := p.Check(); !errors.Is(err, ErrDetached) {
-		t.Errorf("after a detach of egress, Check says %v", err)
+	if err := p.Check(); !errors.Is(err, ErrDetached) || p.Linked() {
+		t.Errorf("after a detach of egress, Check says %v, linked %v", err, p.Linked())
 	}
 }
 

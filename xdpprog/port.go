@@ -279,43 +279,45 @@ func (p *Port) ClearSocket(queue int) error {
 // Check reports whether the interface still runs our programs: nil, or an error
 // that is ErrDeviceGone, ErrDetached or ErrForeign.
 func (p *Port) Check() error {
-	if !p.linked() {
-		if err := p.checkHook(); err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
-		}
+	h, err := readHook(p.ifindex)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	if h.program != 0 && h.program != p.id {
+		return fmt.Errorf("%s: %w", p.name, h.foreign(p.name))
+	}
+	if h.program == 0 {
+		return fmt.Errorf("%s: XDP: %w", p.name, ErrDetached)
 	}
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
-	if e := p.s.egress[p.ifindex]; e != nil {
-		if err := e.check(); err != nil {
-			return fmt.Errorf("%s: egress: %w", p.name, err)
-		}
-	}
-	return nil
+	return p.checkEgress()
 }
 
-// linked reports whether the link has our program on the interface: nobody else's can be there then
-// (dev_xdp_attach, net/core/dev.c). That is one system call; checkHook has rtnetlink list all
-// attributes of the device.
-func (p *Port) linked() bool {
+// Linked reports whether our links hold the interface with our programs. While they do, no other
+// program takes packets before ours (dev_xdp_attach, net/core/dev.c). It costs a system call for
+// each link, where Check has rtnetlink list all attributes of the device. It does not notice a
+// device that was moved to another network namespace, as Check does.
+func (p *Port) Linked() bool {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	if p.s.ports[p.ifindex] != p {
+		return false
+	}
 	info, err := p.link.Info()
 	if err != nil || info.Program != p.id {
 		return false
 	}
 	xdp := info.XDP()
-	return xdp != nil && xdp.Ifindex == uint32(p.ifindex)
+	return xdp != nil && xdp.Ifindex == uint32(p.ifindex) && p.checkEgress() == nil
 }
 
-// checkHook returns why the hook does not hold our program; nil if it does.
-func (p *Port) checkHook() error {
-	h, err := readHook(p.ifindex)
-	switch {
-	case err != nil:
-		return err
-	case h.program == 0:
-		return fmt.Errorf("XDP: %w", ErrDetached)
-	case h.program != p.id:
-		return h.foreign(p.name)
+// checkEgress returns why the egress program is not attached, if there is one. p.s.mu must be held.
+func (p *Port) checkEgress() error {
+	if e := p.s.egress[p.ifindex]; e != nil {
+		if err := e.check(); err != nil {
+			return fmt.Errorf("%s: egress: %w", p.name, err)
+		}
 	}
 	return nil
 }

@@ -43,12 +43,13 @@ func (d *Daemon) watchLocalPorts(context.Context) {
 func (d *Daemon) lookReach() {
 	r := &d.reach
 	s, w := d.snapshot(), d.mirror.Ways() // before the links, as Judge.Look requires
-	if r.snapshot != s || r.ways != w {
+	newWays := r.ways != w
+	if r.snapshot != s || newWays {
 		r.snapshot, r.ways, r.backends = s, w, backendWays(s, w)
 	}
 	facts := reach.Facts{Backends: r.backends, Defaults: w.Defaults()}
 	f := &found{}
-	for _, l := range d.ports.Links() {
+	for _, l := range d.ports.Links(newWays) {
 		link := reach.Link{Name: l.Name, Why: l.Why}
 		if l.Host {
 			facts.Host = &link

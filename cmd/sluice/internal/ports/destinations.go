@@ -37,14 +37,19 @@ func (s *Set) watchLinks(ctx context.Context) <-chan struct{} {
 	changed := wake.NewFlag()
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
-		s.log.Warn("changed MAC addresses are noticed late", "error", err)
+		s.log.Warn("changes of interfaces are noticed late", "error", err)
 		return changed
 	}
+	s.told.Store(true)
 	context.AfterFunc(ctx, socket.Close)
 	go func() {
+		defer s.told.Store(false)
 		for {
 			_, _, err := socket.Receive()
 			if err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR) {
+				if ctx.Err() == nil {
+					s.log.Warn("changes of interfaces are noticed late from now on", "error", err)
+				}
 				return
 			}
 			s.linkNews.Add(1)

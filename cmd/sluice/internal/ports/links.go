@@ -14,25 +14,26 @@ type Link struct {
 	Why  string // nothing can pass it; empty if packets can
 }
 
-// Links returns whether packets can pass, in the order of the configuration, the host link last. A
-// device is read again once there is news. One goroutine at a time may call it.
-func (s *Set) Links() (list []Link) {
+// Links returns whether packets can pass, in the order of the configuration, the host link last.
+// With anew it reads each device; without, those that passed packets at the last reading only if
+// the kernel has told of a link since. One goroutine at a time may call it.
+func (s *Set) Links(anew bool) (list []Link) {
 	news := s.linkNews.Load() // before the devices are read
+	anew = anew || !s.told.Load()
 	for _, p := range s.ports {
-		list = append(list, Link{p.name, p.host, p.blocked(news)})
+		list = append(list, Link{p.name, p.host, p.blocked(news, anew)})
 	}
 	return list
 }
 
-// passing is what was read of a device.
-type passing struct {
+// passes is a reading that found that packets can pass a device.
+type passes struct {
 	index int
 	news  uint64 // read after so much news
-	why   string // no packet can pass it
 }
 
 // blocked returns why nothing can pass the port; empty if packets can.
-func (p *port) blocked(news uint64) string {
+func (p *port) blocked(news uint64, anew bool) string {
 	p.mu.Lock()
 	open, why, index := p.open, p.why, p.device.Index
 	p.mu.Unlock()
@@ -43,8 +44,13 @@ func (p *port) blocked(news uint64) string {
 	case !slices.ContainsFunc(p.slots, bound):
 		return "has no socket on any queue"
 	}
-	if r := p.passing; r.index != index || r.news != news {
-		p.passing = passing{index, news, devices.Blocked(index, p.name)}
+	now := passes{index, news}
+	if !anew && p.passes == now {
+		return ""
 	}
-	return p.passing.why
+	p.passes = passes{}
+	if why = devices.Blocked(index, p.name); why == "" {
+		p.passes = now
+	}
+	return why
 }

@@ -14,33 +14,54 @@ import (
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
-// TestLinks: a device is read again when the kernel tells of a link, and when all is read.
+// TestLinks: a device that passed packets is read again when the kernel tells of a link, when all is
+// read, and when the caller wants that.
 func TestLinks(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	addNIC(t, 1)
 	l := newPortLab(t, smallConfig())
-	want := func(when, why string) {
+	want := func(when string, anew bool, why string) {
 		t.Helper()
-		links := l.s.Links()
+		links := l.s.Links(anew)
 		if len(links) != 1 || !strings.Contains(links[0].Why, why) || why == "" && links[0].Why != "" {
 			t.Errorf("%s: %+v, want %q", when, links, why)
 		}
 	}
 	peer, err := netlink.LinkByName("peer0")
 	must(t, err)
-	want("at first", "")
-	must(t, netlink.LinkSetDown(peer))
-	want("without news", "")
+	up := func(up bool) {
+		t.Helper()
+		if up {
+			must(t, netlink.LinkSetUp(peer))
+		} else {
+			must(t, netlink.LinkSetDown(peer))
+		}
+	}
+	want("at first", false, "")
+	up(false)
+	want("while nobody is told", false, "no carrier")
+	up(true)
+	want("up again", false, "")
+
+	l.s.told.Store(true) // as if there were no news
+	up(false)
+	want("without news", false, "")
+	want("anew", true, "no carrier")
+	up(true)
+	want("one that was blocked", false, "")
+	up(false)
 	l.s.look(t.Context(), true, nil)
-	want("after all was read", "no carrier")
+	want("after all was read", false, "no carrier")
+	up(true)
+	want("up at last", false, "")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	l.s.watchLinks(ctx)
-	must(t, netlink.LinkSetUp(peer))
-	for deadline := time.Now().Add(machine.Slower(5 * time.Second)); l.s.Links()[0].Why != ""; {
+	up(false)
+	for deadline := time.Now().Add(machine.Slower(5 * time.Second)); l.s.Links(false)[0].Why == ""; {
 		if time.Now().After(deadline) {
-			t.Fatalf("after the kernel told: %+v", l.s.Links())
+			t.Fatal("what the kernel told has no effect")
 		}
 		time.Sleep(time.Millisecond)
 	}

@@ -21,8 +21,7 @@ type port struct {
 	slots  []*slot
 	// suspected is a piece of a packet that is not confirmed; the watcher's.
 	suspected suspicion
-	// passing is of whoever calls Links.
-	passing passing
+	passes    passes // of whoever calls Links
 
 	mu       sync.Mutex // guards what follows, for the status
 	device   devices.Device

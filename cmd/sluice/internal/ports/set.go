@@ -79,8 +79,10 @@ type Set struct {
 	refusals *refusals      // of native mode
 	ports    []*port        // in the order of the configuration, the host link's last
 	links    linkList
-	// linkNews counts the kernel's notifications about links, and the readings without one.
+	// linkNews counts the kernel's notifications about links, and the readings without one. told is
+	// whether there are notifications.
 	linkNews atomic.Uint64
+	told     atomic.Bool
 	looking  chan struct{} // has an element while Watch looks, and while it is paused
 }
 
