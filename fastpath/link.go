@@ -27,6 +27,11 @@ type Link interface {
 	// Flush tells the kernel about what was transmitted, until all of it is taken
 	// or the device refuses. Called once per worker step, also without new frames.
 	Flush()
+	// Unsent reports whether frames wait that only another Flush sends.
+	Unsent() bool
+	// Probe reads from the kernel whether the link can transmit, where Flush may have made no
+	// system call for long.
+	Probe()
 	// Complete moves sent frames back to the pool.
 	Complete(p *Pool)
 	// Frames counts the frames the link and the kernel own: fill, receive,
@@ -133,6 +138,12 @@ func (NoLink) Long() bool { return true }
 
 // Flush implements Link.
 func (NoLink) Flush() {}
+
+// Unsent implements Link.
+func (NoLink) Unsent() bool { return false }
+
+// Probe implements Link.
+func (NoLink) Probe() {}
 
 // Complete implements Link.
 func (NoLink) Complete(*Pool) {}

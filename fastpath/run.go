@@ -48,7 +48,7 @@ type Waiting struct {
 	Sleep time.Duration
 }
 
-// busySleep bounds a sleep while packets are held for a next hop or a fragment.
+// busySleep bounds a sleep while packets are held for a next hop or a fragment, or wait to be sent.
 const busySleep = time.Millisecond
 
 // Run runs the worker alone, until ctx is done or Stop is called. Packets that are still held are
@@ -85,6 +85,24 @@ func (w *Worker) awake() {
 // counters of backends to publish, goes on in the next step, unless it is paused.
 func (w *Worker) patient() bool {
 	return w.paused || w.due == 0 && w.parked.count == 0 && !w.stats.Backends.Pending()
+}
+
+// probe has links find out what they are not told of, which is rare enough for the end of a sleep in
+// which nothing came.
+func (w *Worker) probe() {
+	for _, l := range w.c.Links {
+		l.Probe()
+	}
+}
+
+// unsent reports whether a link has frames that the next step's Flush is to send.
+func (w *Worker) unsent() bool {
+	for _, l := range w.c.Links {
+		if l.Unsent() {
+			return true
+		}
+	}
+	return false
 }
 
 // holds reports whether packets wait for a next hop or a fragment.

@@ -265,7 +265,7 @@ func (r *Runner) sleep() {
 		if w.paused {
 			continue
 		}
-		if w.holds() {
+		if w.holds() || w.unsent() {
 			limit = min(limit, busySleep)
 		}
 		w.rest()
@@ -275,6 +275,7 @@ func (r *Runner) sleep() {
 			}
 		}
 	}
+	long := limit == r.c.Sleep
 	// An error is EINTR, or a link was just closed: the next step handles that.
 	ready, err := 0, error(nil)
 	if r.c.Quiet {
@@ -287,7 +288,7 @@ func (r *Runner) sleep() {
 		timeout = -1 // what comes wakes it
 	}
 	if ready == 0 && err == nil {
-		_, _ = unix.Poll(r.fds, timeout)
+		ready, err = unix.Poll(r.fds, timeout)
 	}
 	if r.fds[0].Revents != 0 {
 		r.wake.drain()
@@ -296,8 +297,12 @@ func (r *Runner) sleep() {
 		if r.fds[1+i].Revents != 0 {
 			w.wake.drain()
 		}
-		if !w.paused {
-			w.awake()
+		if w.paused {
+			continue
+		}
+		w.awake()
+		if long && ready == 0 && err == nil {
+			w.probe()
 		}
 	}
 }

@@ -3,6 +3,7 @@ package fastpath_test
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -256,4 +257,57 @@ func TestPausedRunnerSleeps(t *testing.T) {
 	}
 	step(func(w *fastpath.Worker) { w.Resume() })
 	r.end()
+}
+
+// counted is a link that says what it has, and counts what it is asked for.
+type counted struct {
+	fastpath.Link
+	unsent          atomic.Int64 // Flush calls until all is sent
+	flushes, probes atomic.Int64
+}
+
+func (l *counted) Unsent() bool { return l.unsent.Load() > 0 }
+
+func (l *counted) Flush() {
+	l.flushes.Add(1)
+	l.unsent.Add(-1)
+	l.Link.Flush()
+}
+
+func (l *counted) Probe() {
+	l.probes.Add(1)
+	l.Link.Probe()
+}
+
+// TestSleep: a worker that sleeps wakes up for frames that the kernel has not taken yet, and has its
+// links probed at the end of a sleep in which nothing came.
+func TestSleep(t *testing.T) {
+	for _, c := range []struct {
+		sleep  time.Duration
+		unsent int64
+		done   func(*counted) bool
+	}{
+		{time.Hour, 100, func(l *counted) bool { return l.unsent.Load() <= 0 && l.probes.Load() == 0 }},
+		{5 * time.Millisecond, 0, func(l *counted) bool { return l.probes.Load() > 3 }},
+	} {
+		for _, quiet := range []bool{false, true} {
+			l := newLab(t, labConfig{})
+			r := run(t, l, 1, fastpath.RunConfig{CPU: -1, Waiting: fastpath.Waiting{Sleep: c.sleep, Quiet: quiet}})
+			link := new(counted)
+			link.unsent.Store(c.unsent)
+			if !l.workers[0].Do(t.Context(), func(w *fastpath.Worker) {
+				link.Link = w.SetLink(0, fastpath.NoLink{})
+				w.SetLink(0, link)
+			}) {
+				t.Fatal("the worker does not answer")
+			}
+			for deadline := time.Now().Add(10 * time.Second); !c.done(link); time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("sleeps of %v, quiet %v: %d calls left after %d, %d probes", c.sleep, quiet,
+						link.unsent.Load(), link.flushes.Load(), link.probes.Load())
+				}
+			}
+			r.end()
+		}
+	}
 }

@@ -121,6 +121,12 @@ func (l *Link) Flush() {
 	}
 }
 
+// Unsent implements fastpath.Link: nothing of the library asks for it.
+func (l *Link) Unsent() bool { return false }
+
+// Probe implements fastpath.Link: the library has none.
+func (l *Link) Probe() {}
+
 // Complete implements fastpath.Link.
 func (l *Link) Complete(p *fastpath.Pool) {
 	n := l.s.NumCompleted()

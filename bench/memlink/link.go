@@ -198,6 +198,12 @@ func (l *Link) Long() bool { return l.chains != nil }
 // Flush implements fastpath.Link.
 func (l *Link) Flush() {}
 
+// Unsent implements fastpath.Link: whoever drives the link sends.
+func (l *Link) Unsent() bool { return false }
+
+// Probe implements fastpath.Link.
+func (l *Link) Probe() {}
+
 // Complete implements fastpath.Link.
 func (l *Link) Complete(p *fastpath.Pool) {
 	for l.done.n > 0 {

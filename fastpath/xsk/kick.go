@@ -40,6 +40,7 @@ const (
 // until the ring is empty or a call sends nothing; the next Flush sends the rest. In zero-copy mode
 // one call wakes the driver, if it sleeps, or polls it.
 func (s *Socket) Flush() {
+	s.unsent = false
 	if s.gone.Load() {
 		return
 	}
@@ -72,18 +73,22 @@ func (s *Socket) Flush() {
 			}
 		case unix.EAGAIN:
 			if !progress && s.stash() == 0 {
+				s.unsent = true
 				return
 			}
 		case unix.EBUSY:
 			// One packet is gone and completed, the rest of the ring was not processed.
 			if dropped++; dropped == maxDropped {
+				s.unsent = true
 				return
 			}
 		case unix.EINTR:
 		default:
+			s.unsent = errno == unix.ENOBUFS
 			return
 		}
 	}
+	s.unsent = s.tx.untaken() != 0
 }
 
 // flushQuiet is Flush with nothing to send. It probes a link that is down each time, and an idle
@@ -102,9 +107,13 @@ func (s *Socket) flushQuiet() {
 	s.Probe()
 }
 
-// Probe reads the link's state from the kernel, after which Up and Gone are fresh.
-// It costs a short system call: worth it when poll timed out, or when the link was
-// reported to have changed.
+// Unsent implements fastpath.Link. In copy mode a call that met a full send buffer or a busy device
+// leaves frames in the ring, which only the next call sends; a zero-copy driver takes them by
+// itself. A queue that sends nothing whatever is called (Stalls) has none.
+func (s *Socket) Unsent() bool { return s.unsent }
+
+// Probe implements fastpath.Link: after it, Up and Gone are fresh. It costs a short system call:
+// worth it when poll timed out, or when the link was reported to have changed.
 func (s *Socket) Probe() {
 	s.quiet = 0
 	if !s.gone.Load() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
@@ -265,6 +266,38 @@ func TestStall(t *testing.T) {
 	s.Flush()
 	if got := s.Counters(); got.Stalls != 1 || got.Kicks != 2 || s.tx.untaken() != 5 || !s.Up() {
 		t.Errorf("%+v, %d untaken, up %v: want one stall and the five still there", got, s.tx.untaken(), s.Up())
+	}
+	if s.Unsent() {
+		t.Error("another Flush is said to send them")
+	}
+}
+
+// TestUnsent: frames that a full send buffer leaves in the ring are said to wait for another Flush,
+// which sends them. A full socket of another kind stands for the buffer: veth frees it as it sends.
+func TestUnsent(t *testing.T) {
+	xsktest.EnterNamespace(t)
+	r := newRig(t, 512)
+	s := r.open(xsktest.NewWire(t, "sl0", "sl0p"), smallRings)
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(ends[0])
+	defer unix.Close(ends[1])
+	for err == nil {
+		err = unix.Sendto(ends[0], nil, unix.MSG_DONTWAIT, nil)
+	}
+	if n := r.generate(s, 0, 5); n != 5 {
+		t.Fatalf("transmit ring took %d of 5", n)
+	}
+	own := s.fd
+	s.fd = ends[0]
+	s.Flush()
+	s.fd = own
+	if got := s.Counters(); !s.Unsent() || s.tx.untaken() != 5 || got.EAGAIN != 1 {
+		t.Errorf("unsent %v, %d untaken, %+v; want five after one EAGAIN", s.Unsent(), s.tx.untaken(), got)
+	}
+	s.Flush()
+	if s.Unsent() || s.tx.untaken() != 0 {
+		t.Errorf("unsent %v, %d untaken after the next Flush", s.Unsent(), s.tx.untaken())
 	}
 }
 
