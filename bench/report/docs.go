@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// The blocks between two such lines are written by `sluice-bench report --docs`.
+// The blocks between two such lines are written by `sluice-bench report --docs` and `--page`.
 const (
 	blockBegins = "<!-- figures: begin; written by `make figures` from bench/baselines, not by hand -->"
 	blockEnds   = "<!-- figures: end -->"
@@ -116,20 +116,7 @@ func readmeBlock(runs []*results.Run, lines []headlineRow, plots map[string][]by
 func figuresBlock(runs []*results.Run, known []Experiment, lines []headlineRow, drawn map[string]figure) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, blockBegins)
-	fmt.Fprint(&b, "## What was measured\n\n")
-	if slices.ContainsFunc(runs, func(r *results.Run) bool { return strings.Contains(r.Machine.Notes, ShortRun) }) {
-		fmt.Fprint(&b, "**What is noted as a short run shows that it was run, and claims no figure.**\n\n")
-	}
-	for _, m := range machines(runs) {
-		m.Link, m.Notes = "", "" // of a run: its section has them
-		fmt.Fprintf(&b, "%s.\n\n", escape(m.Line()))
-	}
-	fmt.Fprint(&b, "| experiment | what it answers | commit | date | took |\n| --- | --- | --- | --- | --- |\n")
-	for _, r := range runs {
-		name := escape(r.Name)
-		fmt.Fprintf(&b, "| [%s](#%s) | %s | %s | %s | %s |\n",
-			name, name, escape(about(r, known)), escape(r.Version), r.Began.Format(time.DateOnly), took(r))
-	}
+	writeMeasured(&b, runs, known)
 	for _, w := range docPlots {
 		f, ok := drawn[w.file]
 		if !ok {
@@ -141,15 +128,49 @@ func figuresBlock(runs []*results.Run, known []Experiment, lines []headlineRow, 
 	}
 	fmt.Fprint(&b, "\n## The ratios of README\n\n")
 	writeHeadlines(&b, lines, "")
-	all, kept := tally(runs)
-	fmt.Fprintf(&b, "\n## Every experiment\n\n%d of %d bounds are held. ", kept, all)
-	fmt.Fprint(&b, "A figure is the median of interleaved repetitions.\n")
-	for _, run := range runs {
-		writeRun(&b, run, known)
-	}
+	writeEvery(&b, runs, known)
 	writeAbsent(&b, absent(runs, known))
 	fmt.Fprintln(&b, blockEnds)
 	return b.String()
+}
+
+// pageBlock is what was measured, then each run: of runs that are not those of README.
+func pageBlock(runs []*results.Run, known []Experiment) string {
+	var b strings.Builder
+	fmt.Fprintln(&b, blockBegins)
+	writeMeasured(&b, runs, known)
+	writeEvery(&b, runs, known)
+	writeAbsent(&b, absent(runs, nil))
+	fmt.Fprintln(&b, blockEnds)
+	return b.String()
+}
+
+// writeMeasured writes the machine and a table of the runs.
+func writeMeasured(b *strings.Builder, runs []*results.Run, known []Experiment) {
+	fmt.Fprint(b, "## What was measured\n\n")
+	if slices.ContainsFunc(runs, func(r *results.Run) bool { return strings.Contains(r.Machine.Notes, ShortRun) }) {
+		fmt.Fprint(b, "**What is noted as a short run shows that it was run, and claims no figure.**\n\n")
+	}
+	for _, m := range machines(runs) {
+		m.Link, m.Notes = "", "" // of a run: its section has them
+		fmt.Fprintf(b, "%s.\n\n", escape(m.Line()))
+	}
+	fmt.Fprint(b, "| experiment | what it answers | commit | date | took |\n| --- | --- | --- | --- | --- |\n")
+	for _, r := range runs {
+		name := escape(r.Name)
+		fmt.Fprintf(b, "| [%s](#%s) | %s | %s | %s | %s |\n",
+			name, name, escape(about(r, known)), escape(r.Version), r.Began.Format(time.DateOnly), took(r))
+	}
+}
+
+// writeEvery writes the figures of each run.
+func writeEvery(b *strings.Builder, runs []*results.Run, known []Experiment) {
+	all, kept := tally(runs)
+	fmt.Fprintf(b, "\n## Every experiment\n\n%d of %d bounds are held. ", kept, all)
+	fmt.Fprint(b, "A figure is the median of interleaved repetitions.\n")
+	for _, run := range runs {
+		writeRun(b, run, known)
+	}
 }
 
 // placeOf returns the place of a run's experiment in the list, or -1.
@@ -302,6 +323,25 @@ func WriteDocs(root string, runs []*results.Run, known []Experiment, inHistory f
 	}
 	if err != nil {
 		return fmt.Errorf("figures: %w", err)
+	}
+	return nil
+}
+
+// WritePage writes the figures of one generation of runs into a Markdown page that has a block for
+// them: of another machine than that of WriteDocs. What it refuses is the same.
+func WritePage(file string, runs []*results.Run, known []Experiment, inHistory func(string) bool) error {
+	err := OneGeneration(runs, known, inHistory)
+	if err == nil {
+		var text []byte
+		if text, err = os.ReadFile(file); err == nil {
+			text, err = splice(text, pageBlock(inOrder(runs, known), known))
+		}
+		if err == nil {
+			err = os.WriteFile(file, text, 0o644)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("figures: %s: %w", file, err)
 	}
 	return nil
 }

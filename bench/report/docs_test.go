@@ -15,12 +15,18 @@ import (
 
 const root = "../.." // of the source tree
 
-// baselines are the committed runs.
-func baselines(t *testing.T) []*results.Run {
+const (
+	folderOfDocs = "bench/baselines"
+	folderOfPage = "bench/baselines/zen3"
+	pageOfOther  = "docs/benchmarks-zen3.md"
+)
+
+// baselines are the committed runs of one machine.
+func baselines(t *testing.T, folder string) []*results.Run {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(root, "bench/baselines/*.json"))
+	files, err := filepath.Glob(filepath.Join(root, folder, "*.json"))
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no baselines (%v): `make bench-full` makes them", err)
+		t.Fatalf("no baselines in %s (%v): `make bench-full` makes them", folder, err)
 	}
 	runs, err := results.LoadAll(files...)
 	if err != nil {
@@ -75,13 +81,14 @@ func TestShortRunIsMarked(t *testing.T) {
 	}
 }
 
-// TestDocs: README.md, docs/benchmarks.md and docs/plots agree with the committed baselines.
+// TestDocs: README.md, the pages of figures and docs/plots agree with the committed baselines.
 func TestDocs(t *testing.T) {
-	d, err := compose(baselines(t), Experiments())
+	d, err := compose(baselines(t, folderOfDocs), Experiments())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for file, want := range map[string]string{readmeFile: d.readme, figuresFile: d.figures} {
+	page := pageBlock(inOrder(baselines(t, folderOfPage), Experiments()), Experiments())
+	for file, want := range map[string]string{readmeFile: d.readme, figuresFile: d.figures, pageOfOther: page} {
 		text, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
 			t.Fatal(err)
@@ -172,15 +179,17 @@ func TestBaselinesAreOneGeneration(t *testing.T) {
 		string(shallow) == "true\n" {
 		inHistory = func(string) bool { return true }
 	}
-	if err := OneGeneration(baselines(t), Experiments(), inHistory); err != nil {
-		t.Error(err)
+	for _, folder := range []string{folderOfDocs, folderOfPage} {
+		if err := OneGeneration(baselines(t, folder), Experiments(), inHistory); err != nil {
+			t.Errorf("%s: %v", folder, err)
+		}
 	}
 }
 
 // TestNoTargetDependsOnTheProcessor: a time or a packet rate belongs to the processor it was
 // measured on.
 func TestNoTargetDependsOnTheProcessor(t *testing.T) {
-	for _, r := range baselines(t) {
+	for _, r := range slices.Concat(baselines(t, folderOfDocs), baselines(t, folderOfPage)) {
 		for _, p := range r.Points {
 			if p.Target != nil && slices.Contains([]string{"ns", "us", "ms", "M/s", "pps", "kpps", "Mpps"}, p.Unit) {
 				t.Errorf("%s: %s is held to %g %s", r.Name, p.Key(), *p.Target, p.Unit)
@@ -264,6 +273,56 @@ func TestWriteDocs(t *testing.T) {
 		if read(readmeFile) != c.text {
 			t.Errorf("%s: README was changed", name)
 		}
+	}
+}
+
+// TestWritePage: a page has the figures of its runs alone, and stays as it is if they are refused.
+func TestWritePage(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "page.md")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what, want string) {
+		t.Helper()
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, string(text)); diff != "" {
+			t.Errorf("%s: %s", what, diff)
+		}
+	}
+	every := func(string) bool { return true }
+	runs := fixture()[1:2]
+	empty := "# A\n" + blockBegins + "\nold\n" + blockEnds + "\nB\n"
+	write(empty)
+	for range 2 { // the second finds what the first wrote
+		if err := WritePage(file, runs, known, every); err != nil {
+			t.Fatal(err)
+		}
+	}
+	block := pageBlock(runs, known)
+	want("written", "# A\n"+block+"B\n")
+	if !strings.Contains(block, "### "+runs[0].Name) || strings.Contains(block, "README") ||
+		strings.Contains(block, "Not measured") {
+		t.Error(block)
+	}
+	for name, c := range map[string]struct {
+		text string
+		runs []*results.Run
+		in   func(string) bool
+	}{
+		"no block":            {"no block\n", runs, every},
+		"a commit of no tree": {empty, runs, func(string) bool { return false }},
+		"an experiment twice": {empty, append(slices.Clone(runs), runs[0]), every},
+	} {
+		write(c.text)
+		if err := WritePage(file, c.runs, known, c.in); err == nil {
+			t.Errorf("%s: written", name)
+		}
+		want(name, c.text)
 	}
 }
 
