@@ -279,8 +279,8 @@ func (l *counted) Probe() {
 	l.Link.Probe()
 }
 
-// TestSleep: a worker that sleeps wakes up for frames that the kernel has not taken yet, and has its
-// links probed at the end of a sleep in which nothing came.
+// TestSleep: a worker that sleeps wakes up for frames that the kernel has not taken yet, and has
+// its links probed at the end of a sleep in which nothing came.
 func TestSleep(t *testing.T) {
 	for _, c := range []struct {
 		sleep  time.Duration
