@@ -87,8 +87,8 @@ func (w *Worker) patient() bool {
 	return w.paused || w.due == 0 && w.parked.count == 0 && !w.stats.Backends.Pending()
 }
 
-// probe has links find out what they are not told of, which is rare enough for the end of a sleep in
-// which nothing came.
+// probe has links find out what they are not told of, which is rare enough for the end of a sleep
+// in which nothing came.
 func (w *Worker) probe() {
 	for _, l := range w.c.Links {
 		l.Probe()

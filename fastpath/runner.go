@@ -256,7 +256,7 @@ func (r *Runner) nap(d time.Duration) {
 // sleep blocks until a link has packets, another goroutine wakes the runner or a worker, or the
 // time is over.
 func (r *Runner) sleep() {
-	limit := r.c.Sleep
+	limit, idle := r.c.Sleep, true
 	r.fds = append(r.fds[:0], r.wake.poll())
 	for _, w := range r.workers {
 		r.fds = append(r.fds, w.wake.poll())
@@ -266,7 +266,7 @@ func (r *Runner) sleep() {
 			continue
 		}
 		if w.holds() || w.unsent() {
-			limit = min(limit, busySleep)
+			limit, idle = min(limit, busySleep), false
 		}
 		w.rest()
 		for _, l := range w.c.Links {
@@ -275,7 +275,6 @@ func (r *Runner) sleep() {
 			}
 		}
 	}
-	long := limit == r.c.Sleep
 	// An error is EINTR, or a link was just closed: the next step handles that.
 	ready, err := 0, error(nil)
 	if r.c.Quiet {
@@ -301,7 +300,7 @@ func (r *Runner) sleep() {
 			continue
 		}
 		w.awake()
-		if long && ready == 0 && err == nil {
+		if idle && ready == 0 && err == nil {
 			w.probe()
 		}
 	}

@@ -295,9 +295,9 @@ func (p *Port) Check() error {
 }
 
 // Linked reports whether our links hold the interface with our programs. While they do, no other
-// program takes packets before ours (dev_xdp_attach, net/core/dev.c). It costs a system call for
-// each link, where Check has rtnetlink list all attributes of the device. It does not notice a
-// device that was moved to another network namespace, as Check does.
+// program can be attached in the place of ours (dev_xdp_attach, net/core/dev.c). It costs a system
+// call for each link, where Check has rtnetlink list all attributes of the device. It does not
+// notice a device that was moved to another network namespace, as Check does.
 func (p *Port) Linked() bool {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()

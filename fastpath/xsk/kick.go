@@ -1,6 +1,10 @@
 package xsk
 
-import "golang.org/x/sys/unix"
+import (
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
 
 // Counters are the results of a socket's system calls. The worker is their only
 // writer; an exporter gets a copy through the worker.
@@ -46,6 +50,7 @@ func (s *Socket) Flush() {
 	}
 	if !s.up || s.tx.untaken() == 0 {
 		s.flushQuiet()
+		s.unsent = s.copyMode && s.up && s.tx.untaken() != 0 // of a link that is up again
 		return
 	}
 	s.quiet = 0
@@ -53,7 +58,9 @@ func (s *Socket) Flush() {
 		return
 	}
 	if !s.copyMode {
-		s.judge(s.kick())
+		errno := s.kick()
+		s.judge(errno)
+		s.unsent = passing(errno)
 		return
 	}
 	dropped := 0
@@ -67,8 +74,10 @@ func (s *Socket) Flush() {
 		progress := s.tx.untaken() != before
 		switch errno {
 		case 0:
-			if !progress {
+			// Linux 6.12 reports a full completion ring as success (xsk_generic_xmit).
+			if !progress && s.stash() == 0 {
 				s.counters.Stalls++
+				s.unsent = s.inFlight() > s.completion.mask
 				return
 			}
 		case unix.EAGAIN:
@@ -84,7 +93,7 @@ func (s *Socket) Flush() {
 			}
 		case unix.EINTR:
 		default:
-			s.unsent = errno == unix.ENOBUFS
+			s.unsent = passing(errno)
 			return
 		}
 	}
@@ -107,9 +116,23 @@ func (s *Socket) flushQuiet() {
 	s.Probe()
 }
 
+// passing reports whether a call failed for a reason that may be gone at the next one.
+func passing(errno unix.Errno) bool {
+	switch errno {
+	case unix.EAGAIN, unix.EBUSY, unix.EINTR, unix.ENOBUFS, unix.ENOMEM:
+		return true
+	}
+	return false
+}
+
+// inFlight counts the frames that the kernel took to send, and has not completed.
+func (s *Socket) inFlight() uint32 {
+	return atomic.LoadUint32(s.tx.consumer) - atomic.LoadUint32(s.completion.producer)
+}
+
 // Unsent implements fastpath.Link. In copy mode a call that met a full send buffer or a busy device
 // leaves frames in the ring, which only the next call sends; a zero-copy driver takes them by
-// itself. A queue that sends nothing whatever is called (Stalls) has none.
+// itself once it was woken. A queue that sends nothing whatever is called (Stalls) has none.
 func (s *Socket) Unsent() bool { return s.unsent }
 
 // Probe implements fastpath.Link: after it, Up and Gone are fresh. It costs a short system call:

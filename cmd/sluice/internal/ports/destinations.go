@@ -41,6 +41,7 @@ func (s *Set) watchLinks(ctx context.Context) <-chan struct{} {
 		return changed
 	}
 	s.told.Store(true)
+	s.linkNews.Add(1) // what changed before is told no more
 	context.AfterFunc(ctx, socket.Close)
 	go func() {
 		defer s.told.Store(false)

@@ -27,8 +27,8 @@ const (
 // CPU keeps it until it sleeps: done at once, a look is a millisecond in which packets wait.
 const breath = 5 * time.Millisecond
 
-// socketsAtOnce is how many sockets of a port are looked at, with a system call each, without a
-// breath before: a pause costs an idle gateway more than they do.
+// socketsAtOnce is how many sockets are looked at, with a system call each, without a breath: a
+// pause costs an idle gateway more than they do.
 const socketsAtOnce = 16
 
 // Watch looks at the ports again and again until ctx is done. It opens those again whose device was
@@ -103,9 +103,11 @@ func (s *Set) look(ctx context.Context, all bool, first []func(context.Context))
 		s.followAll(time.Now())
 		s.linkNews.Add(1)
 	}
+	sockets := 0 // since the last breath
 	for _, p := range s.ports {
-		if all || len(p.slots) > socketsAtOnce {
+		if sockets += len(p.slots); all || sockets > socketsAtOnce {
 			breathe(ctx)
+			sockets = len(p.slots)
 		}
 		if ctx.Err() != nil || !all && s.receives(p) || !s.check(ctx, p) {
 			continue
