@@ -4,7 +4,7 @@
 //	                          │ Adopt
 //	                          ▼
 //	              bench/baselines/NAME.json ──WriteDocs──► README.md, docs/benchmarks.md, docs/plots
-//	              of another machine  ──WritePage──► a page of its own
+//	              bench/baselines/zen3/NAME.json ──WritePage──► docs/benchmarks-zen3.md
 //
 // An experiment is a command that saves a results.Run; nothing else of it is known here. Which
 // plots there are follows from the points: what was varied becomes an x axis, a distribution

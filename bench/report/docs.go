@@ -288,6 +288,19 @@ func splice(document []byte, block string) ([]byte, error) {
 	return append(append(bytes.Clone(before), block...), after...), nil
 }
 
+// spliced returns a file with the block where it has one.
+func spliced(file, block string) ([]byte, error) {
+	document, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	text, err := splice(document, block)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return text, nil
+}
+
 // WriteDocs writes the figures of one generation of runs into README.md, docs/benchmarks.md and
 // docs/plots of the tree at root. It refuses runs that are not of one generation; inHistory reports
 // whether the tree has a commit.
@@ -301,12 +314,8 @@ func WriteDocs(root string, runs []*results.Run, known []Experiment, inHistory f
 	}
 	written := make(map[string][]byte) // nothing is written before all of it is known
 	for file, block := range map[string]string{readmeFile: d.readme, figuresFile: d.figures} {
-		text, err := os.ReadFile(filepath.Join(root, file))
-		if err == nil {
-			written[file], err = splice(text, block)
-		}
-		if err != nil {
-			return fmt.Errorf("figures: %s: %w", file, err)
+		if written[file], err = spliced(filepath.Join(root, file), block); err != nil {
+			return fmt.Errorf("figures: %w", err)
 		}
 	}
 	err = os.MkdirAll(filepath.Join(root, plotsFolder), 0o755)
@@ -330,18 +339,15 @@ func WriteDocs(root string, runs []*results.Run, known []Experiment, inHistory f
 // WritePage writes the figures of one generation of runs into a Markdown page that has a block for
 // them: of another machine than that of WriteDocs. What it refuses is the same.
 func WritePage(file string, runs []*results.Run, known []Experiment, inHistory func(string) bool) error {
-	err := OneGeneration(runs, known, inHistory)
+	if err := OneGeneration(runs, known, inHistory); err != nil {
+		return fmt.Errorf("figures: %w", err)
+	}
+	text, err := spliced(file, pageBlock(inOrder(runs, known), known))
 	if err == nil {
-		var text []byte
-		if text, err = os.ReadFile(file); err == nil {
-			text, err = splice(text, pageBlock(inOrder(runs, known), known))
-		}
-		if err == nil {
-			err = os.WriteFile(file, text, 0o644)
-		}
+		err = os.WriteFile(file, text, 0o644)
 	}
 	if err != nil {
-		return fmt.Errorf("figures: %s: %w", file, err)
+		return fmt.Errorf("figures: %w", err)
 	}
 	return nil
 }

@@ -58,14 +58,14 @@ func reportCommand() *cobra.Command {
 func writeReport(runs []*results.Run, html, plots, docs, page string) error {
 	known := report.Experiments()
 	if html != "" {
-		page, err := report.HTML(runs, known)
+		text, err := report.HTML(runs, known)
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(html, page, 0o644); err != nil {
+		if err := os.WriteFile(html, text, 0o644); err != nil {
 			return err
 		}
-		fmt.Printf("%s: %d KiB\n", html, len(page)>>10)
+		fmt.Printf("%s: %d KiB\n", html, len(text)>>10)
 	}
 	if plots != "" {
 		n, err := report.WritePlots(plots, runs)
