@@ -259,7 +259,7 @@ func TestPausedRunnerSleeps(t *testing.T) {
 	r.end()
 }
 
-// counted is a link that says what it has, and counts what it is asked for.
+// counted is a link that has unsent frames for so many Flush calls, and counts calls.
 type counted struct {
 	fastpath.Link
 	unsent          atomic.Int64 // Flush calls until all is sent

@@ -121,10 +121,10 @@ func (l *Link) Flush() {
 	}
 }
 
-// Unsent implements fastpath.Link: nothing of the library asks for it.
+// Unsent implements fastpath.Link. Only a worker that sleeps calls it, and here none does.
 func (l *Link) Unsent() bool { return false }
 
-// Probe implements fastpath.Link: the library has none.
+// Probe implements fastpath.Link. Only a worker that sleeps calls it.
 func (l *Link) Probe() {}
 
 // Complete implements fastpath.Link.

@@ -198,7 +198,7 @@ func (l *Link) Long() bool { return l.chains != nil }
 // Flush implements fastpath.Link.
 func (l *Link) Flush() {}
 
-// Unsent implements fastpath.Link: whoever drives the link sends.
+// Unsent implements fastpath.Link. Frames leave when the test takes them, not by Flush.
 func (l *Link) Unsent() bool { return false }
 
 // Probe implements fastpath.Link.

@@ -60,7 +60,7 @@ func (s *Socket) Flush() {
 	if !s.copyMode {
 		errno := s.kick()
 		s.judge(errno)
-		s.unsent = passing(errno)
+		s.unsent = transient(errno)
 		return
 	}
 	dropped := 0
@@ -73,18 +73,16 @@ func (s *Socket) Flush() {
 		s.judge(errno)
 		progress := s.tx.untaken() != before
 		switch errno {
-		case 0:
-			// Linux 6.12 reports a full completion ring as success (xsk_generic_xmit).
-			if !progress && s.stash() == 0 {
+		case 0, unix.EAGAIN:
+			// A full completion ring is EAGAIN; to Linux 6.12 it is success (xsk_generic_xmit).
+			if progress || s.stash() != 0 {
+				continue
+			}
+			if errno == 0 {
 				s.counters.Stalls++
-				s.unsent = s.inFlight() > s.completion.mask
-				return
 			}
-		case unix.EAGAIN:
-			if !progress && s.stash() == 0 {
-				s.unsent = true
-				return
-			}
+			s.unsent = errno != 0 || s.inFlight() > s.completion.mask
+			return
 		case unix.EBUSY:
 			// One packet is gone and completed, the rest of the ring was not processed.
 			if dropped++; dropped == maxDropped {
@@ -93,7 +91,7 @@ func (s *Socket) Flush() {
 			}
 		case unix.EINTR:
 		default:
-			s.unsent = passing(errno)
+			s.unsent = transient(errno)
 			return
 		}
 	}
@@ -116,8 +114,8 @@ func (s *Socket) flushQuiet() {
 	s.Probe()
 }
 
-// passing reports whether a call failed for a reason that may be gone at the next one.
-func passing(errno unix.Errno) bool {
+// transient reports whether the next call may succeed where one failed so.
+func transient(errno unix.Errno) bool {
 	switch errno {
 	case unix.EAGAIN, unix.EBUSY, unix.EINTR, unix.ENOBUFS, unix.ENOMEM:
 		return true
@@ -130,9 +128,10 @@ func (s *Socket) inFlight() uint32 {
 	return atomic.LoadUint32(s.tx.consumer) - atomic.LoadUint32(s.completion.producer)
 }
 
-// Unsent implements fastpath.Link. In copy mode a call that met a full send buffer or a busy device
-// leaves frames in the ring, which only the next call sends; a zero-copy driver takes them by
-// itself once it was woken. A queue that sends nothing whatever is called (Stalls) has none.
+// Unsent implements fastpath.Link. In copy mode frames stay in the transmit ring if a call finds
+// the send buffer full or the device busy, and only the next call sends them. A zero-copy driver
+// sends by itself once a call has woken it. Frames of a queue that sends none at all (Stalls) do
+// not count: no call would help.
 func (s *Socket) Unsent() bool { return s.unsent }
 
 // Probe implements fastpath.Link: after it, Up and Gone are fresh. It costs a short system call:

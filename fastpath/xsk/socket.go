@@ -128,7 +128,7 @@ type Socket struct {
 	busyPoll     bool // the worker polls the device, see flushQuiet
 	frames       int  // given to rings and not taken back
 	quiet        int  // Flush calls since the last system call
-	unsent       bool // what the last Flush left waits for another one
+	unsent       bool // after the last Flush, see Unsent
 	// done holds completed frames that Flush took out of the completion ring when
 	// it blocked the transmit ring, until Complete comes for them. Never grows.
 	done     []uint64

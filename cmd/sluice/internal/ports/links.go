@@ -26,10 +26,10 @@ func (s *Set) Links(anew bool) (list []Link) {
 	return list
 }
 
-// passes is a reading that found that packets can pass a device.
-type passes struct {
-	index int
-	news  uint64 // read after so much news
+// reading says when a device was read.
+type reading struct {
+	index int    // of the device
+	news  uint64 // Set.linkNews before it was read
 }
 
 // blocked returns why nothing can pass the port; empty if packets can.
@@ -44,13 +44,13 @@ func (p *port) blocked(news uint64, anew bool) string {
 	case !slices.ContainsFunc(p.slots, bound):
 		return "has no socket on any queue"
 	}
-	now := passes{index, news}
-	if !anew && p.passes == now {
+	now := reading{index, news}
+	if !anew && p.passed == now {
 		return ""
 	}
-	p.passes = passes{}
+	p.passed = reading{}
 	if why = devices.Blocked(index, p.name); why == "" {
-		p.passes = now
+		p.passed = now
 	}
 	return why
 }

@@ -21,7 +21,8 @@ type port struct {
 	slots  []*slot
 	// suspected is a piece of a packet that is not confirmed; the watcher's.
 	suspected suspicion
-	passes    passes // of whoever calls Links
+	// passed is the last reading of the device if packets could pass it, else zero. Links uses it.
+	passed reading
 
 	mu       sync.Mutex // guards what follows, for the status
 	device   devices.Device
