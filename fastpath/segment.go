@@ -17,8 +17,9 @@ import (
 // segment returns what the flow table must know of a packet. It must be called before the packet is
 // rewritten. Of a fragment, the checksum covers more than is here: it changes nothing.
 func (w *Worker) segment(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) flowtable.Segment {
-	s := flowtable.Segment{Flags: p.TCPFlags, Unverified: p.Fragment != header.NotFragment}
-	if !p.Tuple.Stateful() || p.Fragment == header.LaterFragment {
+	later := p.Fragment == header.LaterFragment
+	s := flowtable.Segment{Flags: p.TCPFlags, Unverified: p.Fragment != header.NotFragment, Later: later}
+	if later || !p.Tuple.Stateful() {
 		return s
 	}
 	b := p.Transport(w.frame(d))

@@ -131,7 +131,7 @@ func (h *Handle) Abandon(r Ref, now Time) bool {
 		// Before the key is free. If the backend answers in between, its packets
 		// find the flow, and are not checked for being late.
 		h.t.abandoned.note(hash, until)
-		h.t.resting.begin(hash, until)
+		h.t.restingOf(k.proto).begin(hash, until)
 		if h.kill(a, i, m) {
 			return true
 		}
@@ -147,7 +147,7 @@ func (h *Handle) Abandoned(hash uint64, now Time) bool {
 
 // abandoned remembers reply keys of abandoned flows, in 256 KiB: sets of one cache line,
 // which the low bits of the key's hash choose. Each word is the upper half of the
-// hash, as in resting, and the tick at which it is forgotten.
+// hash and the tick at which it is forgotten.
 type abandoned [1 << 12][8]atomic.Uint64
 
 // note stores a key in its own word, or else in the word that expires first. If two workers store

@@ -58,7 +58,7 @@ func (h *Handle) FetchCreate(n *NewFlow) (reply uint64) {
 	reply = h.replyHash(a, n, port)
 	at := &h.fetches
 	at[0] = uint64(uintptr(unsafe.Pointer(&a.buckets[a.home(reply)])))
-	at[1] = uint64(uintptr(unsafe.Pointer(h.t.resting.at(reply))))
+	at[1] = uint64(uintptr(unsafe.Pointer(h.t.restingOf(n.Client.Proto).at(reply))))
 	at[2] = uint64(uintptr(unsafe.Pointer(h.t.loadOf(uint64(n.BackendRef)))))
 	// Safety: addresses that are prefetched are not dereferenced, and their memory does not move.
 	prefetch.WriteAll(nil, &at[0], 8, len(at))

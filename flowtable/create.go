@@ -13,8 +13,8 @@ type NewFlow struct {
 	Backend     header.Addr
 	BackendPort uint16 // ignored for ICMP queries, which have one identifier
 	Source      header.Addr
-	SourcePort  uint16 // if not zero, tried first, also if it rests (resting)
-	Ports       Ports  // tried after SourcePort; those that rest, last
+	SourcePort  uint16 // if not zero, tried first, also if it rests (resting): it was this client's
+	Ports       Ports  // tried after SourcePort
 	Service     uint32 // below 1<<28
 	BackendRef  uint32 // the low bits are its index, see MaxBackends; 0: no backend that counts
 }
@@ -85,7 +85,7 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 		return 0, s
 	}
 	f := a.flow(i)
-	born := makeMeta(initial(client.proto), client.proto, now)
+	born := born(client.proto, now)
 	f.meta.Store(uint64(born | metaPending))
 	f.bound.Store(0)
 	f.owner.Store(packOwner(n.Service, n.BackendRef))
@@ -240,9 +240,9 @@ func (h *Handle) end(a *arena, i uint32, m meta, hashes *[2]uint64) bool {
 	if m.charges() {
 		h.t.bookCharge(a, i, h.now)
 	}
-	if m.state() == TimeWaitBackend {
-		// Before the key is free. If the flow has expired, so has the port's rest.
-		h.t.resting.begin(hashes[ReplySide], m.seen()+ticks(h.t.lifetimes[m.life()]))
+	now := h.now.ticks()
+	if until := h.t.restsUntil(m, now); until.since(now) > 0 {
+		h.t.restingOf(m.proto()).begin(hashes[ReplySide], until) // before the key is free
 	}
 	a.remove(hashes[ClientSide], slotOf(i, ClientSide))
 	a.remove(hashes[ReplySide], slotOf(i, ReplySide))

@@ -75,6 +75,7 @@
 // of records (maxExamined), wherever in the table these flows are; so does Sweep.
 //
 // An assured UDP flow is protected for four seconds of silence for each second in which it had
-// packets (protection). Of UDP flows that hold a port, the one that was used least is shed first,
-// then one of the prefix that holds most of the ports tried.
+// packets (protection). Of idle UDP flows that hold a port, the one that was used least is shed
+// first, then one of the prefix that holds most of the ports tried. A UDP flow whose backend may
+// still answer keeps its port (datagram.go).
 package flowtable

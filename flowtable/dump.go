@@ -101,6 +101,8 @@ type Counts struct {
 	Created     [2]uint64
 	Shed        [NumSheds]uint64
 	Refused     [PortsExhausted + 1]uint64 // by Status; the first two stay 0
+	// PortsTaken counts source ports that a new flow took from a live one: of UDP, and of TCP and SCTP.
+	PortsTaken [restingTables]uint64
 	// Of the table of sources: allowances forgotten before they were whole, and flows that are not
 	// counted to their source, both for lack of room.
 	SourcesEvicted, SourcesMissed uint64
@@ -118,6 +120,9 @@ func (t *Table) Counts() (c Counts) {
 		}
 		for k := range c.Shed {
 			c.Shed[k] += p.shed[k].Load()
+		}
+		for k := range c.PortsTaken {
+			c.PortsTaken[k] += p.portsTaken[k].Load()
 		}
 		for k := range p.refused {
 			c.Refused[int(TableFull)+k] += p.refused[k].Load()

@@ -106,29 +106,39 @@ const (
 //
 // In SynSeen ag means instead that the client repeated its SYN, and repeat is the age of the flow
 // when it last did. In the states of an open connection repeat records SYNs towards a backend that
-// is gone (repeatOpen). In UDPAssured notes is the number of seconds after the first in which the
-// flow had packets (usedSeconds): not repeat, as Match finds only flows whose repeat is 0.
+// is gone (repeatOpen).
+//
+// In the states of UDP fn and ag together count the questions without an answer (datagram.go). The
+// low half of notes counts datagrams meanwhile, and the high half the seconds after the first in
+// which an assured flow had some. Once questions are not counted any more, fn and ag are 0, and all
+// of notes counts these seconds (usedSeconds): not repeat, as Match finds only flows whose repeat is
+// 0.
 type meta uint64
 
 const (
-	metaStateShift          = 32
-	metaReset        meta   = 1 << 36
-	metaPending      meta   = 1 << 37
-	metaAgain        meta   = 1 << 38
-	metaFin          meta   = 1 << 39
-	metaResetBackend meta   = 1 << metaFlagsShift
-	metaFinClient    meta   = 1 << 41
-	metaFinBackend   meta   = 1 << 42
-	metaRenewed      meta   = 1 << 43
-	metaFins                = metaFinClient | metaFinBackend
-	metaFlagsShift          = 40
-	metaUsedShift           = metaFlagsShift
-	metaUsed         meta   = 255 << metaUsedShift
-	metaProtoShift          = 48
-	metaRepeatShift         = 56
-	metaRepeat       meta   = 255 << metaRepeatShift
-	metaSeen         meta   = 1<<32 - 1
-	metaLife         uint64 = 63 // state, rs and pd: the index of lifetimes
+	metaStateShift              = 32
+	metaReset            meta   = 1 << 36
+	metaPending          meta   = 1 << 37
+	metaAgain            meta   = 1 << 38
+	metaFin              meta   = 1 << 39
+	metaResetBackend     meta   = 1 << metaFlagsShift
+	metaFinClient        meta   = 1 << 41
+	metaFinBackend       meta   = 1 << 42
+	metaRenewed          meta   = 1 << 43
+	metaFins                    = metaFinClient | metaFinBackend
+	metaFlagsShift              = 40
+	metaUsedShift               = metaFlagsShift
+	metaUsed             meta   = 255 << metaUsedShift
+	metaQuestionsShift          = 38
+	metaQuestions        meta   = 3 << metaQuestionsShift
+	metaDatagrams        meta   = 15 << metaUsedShift
+	metaCountedUsedShift        = metaUsedShift + 4
+	metaCountedUsed      meta   = 15 << metaCountedUsedShift
+	metaProtoShift              = 48
+	metaRepeatShift             = 56
+	metaRepeat           meta   = 255 << metaRepeatShift
+	metaSeen             meta   = 1<<32 - 1
+	metaLife             uint64 = 63 // state, rs and pd: the index of lifetimes
 
 	// metaNotes end with the state.
 	metaNotes = metaCleared | metaFin | metaResetBackend | metaFins | metaRenewed

@@ -49,7 +49,7 @@ func TestConcurrentCreatesAgree(t *testing.T) {
 			gates[2*round].Done()
 			gates[2*round].Wait()
 			for i := range flows {
-				n := newFlow(header.ProtoUDP, false, uint32(i))
+				n := newFlow(header.ProtoICMP, false, uint32(i))
 				n.Backend = addrN(false, 11, 1)
 				n.Ports = Ports{First: 7000, Count: 4 * flows, Start: uint16(rnd.IntN(8)), Stride: 1}
 				n.Ports.Start += uint16(4 * i) // neighbours overlap

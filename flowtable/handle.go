@@ -42,7 +42,9 @@ type tally struct {
 	created [2]atomic.Uint64
 	shed    [NumSheds]atomic.Uint64
 	refused [numRefusals]atomic.Uint64
-	_       [8 * (16 - 2 - NumSheds - numRefusals)]byte
+	// portsTaken counts source ports that a new flow took from a live one: UDP; TCP and SCTP.
+	portsTaken [restingTables]atomic.Uint64
+	_          [8 * (16 - 2 - NumSheds - numRefusals - restingTables)]byte
 }
 
 // Handle is one participant's access to the table: a worker's or a reader's. It must not be used by

@@ -64,16 +64,22 @@ func (o *oracle) remove(f *oracleFlow) {
 
 func (o *oracle) create(n *NewFlow, ref Ref, reply header.Tuple, now Time) *oracleFlow {
 	f := &oracleFlow{client: n.Client, reply: reply, ref: ref, state: initial(n.Client.Proto), seen: now}
+	if n.Client.Proto == header.ProtoUDP {
+		f.notes = oneWaits << metaQuestionsShift
+	}
 	o.byTuple[f.client], o.byTuple[f.reply] = f, f
 	return f
 }
 
 // freePort returns which of the flow's ports the table should find, by trying them in
-// order: first those that do not rest, of which the table is asked; if there is none,
-// the port of the flow that gives way, which ends.
+// order: first those that do not rest, of which the table is asked; if there is none, the others,
+// but for UDP; or else the port of the first flow in the order of shedding, which ends.
 func (o *oracle) freePort(n *NewFlow, rests func(*header.Tuple) bool, now Time) (port uint16, ok bool) {
 	var holders []*oracleFlow
 	for _, wake := range []bool{false, true} {
+		if wake && n.Client.Proto == header.ProtoUDP {
+			break
+		}
 		for try := range maxPortTries {
 			i := try
 			if n.SourcePort != 0 {
@@ -125,6 +131,9 @@ func (f *oracleFlow) idle(now Time) time.Duration {
 
 // rank is the higher, the sooner the flow gives its port; at 0 it never does.
 func (f *oracleFlow) rank(now Time) int {
+	if f.awaitsAnswer(now) {
+		return 0
+	}
 	young := f.idle(now) < time.Second/2
 	if f.notes.reset() && f.state >= Unconfirmed && f.state <= LastAckBackend {
 		return 5 * b2i(f.idle(now) >= time.Second)
@@ -152,9 +161,18 @@ func (f *oracleFlow) rank(now Time) int {
 	return 0
 }
 
-// waits reports whether the flow is a UDP query that may get its answer yet.
-func (f *oracleFlow) waits(now Time) bool {
-	return (f.state == UDPNew || f.state == UDPReplied) && f.idle(now) < time.Second/2
+// awaitsAnswer reports whether the backend of a UDP flow may still answer.
+func (f *oracleFlow) awaitsAnswer(now Time) bool {
+	switch f.state {
+	case UDPNew:
+		return f.idle(now) < 31*time.Second
+	case UDPReplied, UDPAssured:
+		if f.notes&metaQuestions == allAnswered<<metaQuestionsShift {
+			return f.idle(now) < 1100*time.Millisecond
+		}
+		return f.idle(now) < 31*time.Second
+	}
+	return false
 }
 
 func (f *oracleFlow) used() time.Duration { return time.Duration(f.notes.usedSeconds()) }
@@ -175,10 +193,7 @@ func (f *oracleFlow) held(holders []*oracleFlow) (n int) {
 
 func (f *oracleFlow) before(g *oracleFlow, holders []*oracleFlow, now Time) bool {
 	a, b := f.rank(now), g.rank(now)
-	if young := f.waits(now); a > 0 && b > 0 && young != g.waits(now) {
-		return !young
-	}
-	if a == b && f.client.Proto == header.ProtoUDP {
+	if a == b && f.state == UDPAssured {
 		if f.used() != g.used() {
 			return f.used() < g.used()
 		}
@@ -215,7 +230,7 @@ func TestOracle(t *testing.T) {
 	tb, h := testTableOf(t, Config{IPv4Flows: 4000, IPv6Flows: 4000, HalfOpen: 4000, Timeouts: DefaultTimeouts()})
 	o := oracle{byTuple: map[header.Tuple]*oracleFlow{}, timeouts: DefaultTimeouts()}
 	now := bootTime
-	rests := func(t *header.Tuple) bool { return tb.resting.has(h.Hash(t), now.ticks()) }
+	rests := func(t *header.Tuple) bool { return tb.restingOf(t.Proto).has(h.Hash(t), now.ticks()) }
 	operations := 300_000
 	if testing.Short() || raceEnabled {
 		operations = 50_000

@@ -83,7 +83,7 @@ func TestBindWhileOthersLeave(t *testing.T) {
 		for generation := uint32(1); !stop.Load(); generation++ {
 			binder.Enter(bootTime)
 			for range flows {
-				n := newFlow(header.ProtoUDP, false, uint32(bRnd.IntN(flows)))
+				n := newFlow(header.ProtoICMP, false, uint32(bRnd.IntN(flows)))
 				if r, _ := binder.lookup(&n.Client, bootTime); r != 0 && binder.Flow(r).Binding() != generation {
 					binder.Bind(r, generation%1000, 1, 1, 1, 1)
 				}
@@ -92,7 +92,7 @@ func TestBindWhileOthersLeave(t *testing.T) {
 	})
 	for range rounds {
 		killer.Enter(bootTime)
-		n := newFlow(header.ProtoUDP, false, uint32(kRnd.IntN(flows)))
+		n := newFlow(header.ProtoICMP, false, uint32(kRnd.IntN(flows)))
 		if r, _ := killer.lookup(&n.Client, bootTime); r != 0 {
 			killer.Delete(r)
 		} else if _, s := killer.Create(bootTime, &n); s != Created && s != TableFull {
@@ -116,7 +116,7 @@ func TestLeaveWhileOrphansAreTaken(t *testing.T) {
 	}
 	orphan := func(n uint32) {
 		h.Enter(bootTime)
-		h.Delete(h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, n)))
+		h.Delete(h.mustCreate(t, bootTime, newFlow(header.ProtoICMP, false, n)))
 		h.Leave()
 	}
 	orphan(1)

@@ -48,15 +48,16 @@ func (h *Handle) Probed() int { return h.probed }
 // reply key. It takes, in this order:
 //
 //	the first port that is free and does not rest
-//	the first that is free
-//	the port of the flow that is the first to give way, of those that hold the others
+//	the first that is free, for TCP and SCTP
+//	the port of a flow that is ended for it, of those that hold the others
 //
 // The last keeps a backend reachable whose ports are taken by a flood, or by thousands of
 // connections that are over: there are some ten thousand ports to a backend, so they run short long
-// before the table does. Flows give way as in a full table, in the same order, except young
-// handshakes; and a UDP flow without an answer is the last to give way while it is as young. Of UDP
-// flows of one kind it is one of those that were used least, and of these one from the source
-// prefix that holds most of the ports tried (RFC 6888, REQ-4: the ports are to be shared fairly).
+// before the table does. Flows are ended in the order of a full table (Shed), except young
+// handshakes and UDP flows whose backend may still answer (awaitsAnswer): these keep their ports,
+// and if all holders are such, the new flow is refused. Of idle UDP flows it is one that was used
+// least, and of these one from the source prefix that holds most of the ports tried (RFC 6888,
+// REQ-4: the ports are to be shared fairly).
 type portSearch struct {
 	a     *arena
 	i     uint32 // the pending flow
@@ -73,7 +74,6 @@ type portSearch struct {
 type holder struct {
 	victim
 	port   uint16
-	young  bool   // UDP that waits for an answer, or its client does for the next: taken last
 	held   uint16 // how many of the ports tried the prefix holds, if that was asked
 	prefix uint64 // of its client: /24 or /56
 }
@@ -100,7 +100,7 @@ func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now ticks) (hash u
 	n.reply(&ps.reply)
 	a.setAddr(i, ReplySide, &ps.reply)
 	hash, s = ps.try(h, false)
-	if ps.rested && s != Created {
+	if ps.rested && s != Created && header.Stateful(n.Client.Proto) {
 		hash, s = ps.try(h, true)
 	}
 	if s != Created {
@@ -146,7 +146,7 @@ func (ps *portSearch) probe(h *Handle, port uint16, wake bool) (hash uint64, s S
 	k := &ps.reply
 	k.ports = ps.n.replyPorts(port)
 	hash = h.secret.hash(ps.a.v6, k)
-	if !wake && h.t.resting.has(hash, ps.now) {
+	if !wake && h.t.restingOf(k.proto).has(hash, ps.now) {
 		ps.rested = true
 		return 0, PortsExhausted
 	}
@@ -172,7 +172,7 @@ func (ps *portSearch) judge(h *Handle, i uint32, port uint16) {
 		return
 	}
 	kind := h.t.shedOf(m, ps.now)
-	if m.state().HalfOpen() && ps.now.since(m.seen()) < halfOpenGrace {
+	if m.state().HalfOpen() && ps.now.since(m.seen()) < halfOpenGrace || h.t.awaitsAnswer(m, ps.now) {
 		kind = shedNever
 	}
 	for k := range h.holders[:ps.holders] {
@@ -180,10 +180,7 @@ func (ps *portSearch) judge(h *Handle, i uint32, port uint16) {
 			return // the second try meets it again
 		}
 	}
-	h.holders[ps.holders] = holder{
-		victim: victim{i, m, kind}, port: port, prefix: ps.a.prefixOf(i),
-		young: kind == ShedUnreplied && ps.now.since(m.seen()) < halfOpenGrace,
-	}
+	h.holders[ps.holders] = holder{victim: victim{i, m, kind}, port: port, prefix: ps.a.prefixOf(i)}
 	ps.holders++
 }
 
@@ -196,8 +193,9 @@ func (a *arena) prefixOf(i uint32) uint64 {
 	return a.four[i].addr[ClientSide] >> 40
 }
 
-// takeOver ends the holder that gives way first, unless something has happened to it since, and
-// takes its port, also if that rests now. If it does not get that, it goes on with the next.
+// takeOver ends the holder that is first in the order of shedding, unless something has happened to
+// it since, and takes its port, also if that rests now. If it does not get that, it goes on with the
+// next.
 func (ps *portSearch) takeOver(h *Handle) (hash uint64, s Status) {
 	for range ps.holders {
 		first := ps.first(h)
@@ -210,13 +208,14 @@ func (ps *portSearch) takeOver(h *Handle) (hash uint64, s Status) {
 			continue
 		}
 		if hash, s = ps.probe(h, first.port, true); s == Created {
+			h.p.portsTaken[b2i(header.Stateful(v.meta.proto()))].Add(1)
 			return hash, s
 		}
 	}
 	return 0, PortsExhausted
 }
 
-// first returns the holder that gives way first, or nil.
+// first returns the holder that is the first to end, or nil.
 func (ps *portSearch) first(h *Handle) (first *holder) {
 	for k := range h.holders[:ps.holders] {
 		if c := &h.holders[k]; c.kind != shedNever && (first == nil || ps.before(h, c, first)) {
@@ -226,15 +225,12 @@ func (ps *portSearch) first(h *Handle) (first *holder) {
 	return first
 }
 
-// before reports whether one holder gives way before another.
+// before reports whether one holder ends before another.
 func (ps *portSearch) before(h *Handle, c, first *holder) bool {
-	if c.young != first.young {
-		return first.young
-	}
 	if c.kind != first.kind {
 		return c.kind < first.kind
 	}
-	if !header.Stateful(c.meta.proto()) {
+	if c.kind == ShedIdle {
 		if used, least := c.meta.usedSeconds(), first.meta.usedSeconds(); used != least {
 			return used < least
 		}

@@ -8,6 +8,9 @@ import (
 
 const backendPorts = 13616 // of the range that is configured by default
 
+// laterFragment in the flags of a step of UDP: a fragment that is not the first one.
+const laterFragment = 1 << 7
+
 // toOneBackend is a flow by one source address to one backend: what ports it may
 // have, all others want too.
 func toOneBackend(proto uint8, v6 bool, n uint32) NewFlow {
@@ -24,6 +27,7 @@ func TestPortsGiveWay(t *testing.T) {
 	synAck, closed := step{B, tcpSYN | tcpACK, 0}, []step{{B, tcpFIN | tcpACK, 0}, {C, tcpFIN | tcpACK, 0},
 		{B, tcpACK, 0}}
 	open := []step{synAck, {C, tcpACK, 0}, {B, tcpACK, 0}}
+	ask, answer, fragment := step{C, 0, 0}, step{B, 0, 0}, step{B, laterFragment, 0}
 	for _, c := range []struct {
 		name  string
 		proto uint8
@@ -34,24 +38,31 @@ func TestPortsGiveWay(t *testing.T) {
 	}{
 		{"TIME_WAIT", header.ProtoTCP, append(open[:3:3], closed...), 30 * second, ShedClosed, 0},
 		{"refused", header.ProtoTCP, []step{{B, tcpRST, 0}}, 0, ShedClosed, 0},
-		{"UDP without a reply", header.ProtoUDP, nil, 0, ShedUnreplied, 0},
-		{"UDP with one reply", header.ProtoUDP, []step{{B, 0, 0}}, 0, ShedUnreplied, 0},
+		{"UDP, answered", header.ProtoUDP, []step{ask, answer}, 6 * second / 5, ShedUnreplied, 0},
+		{"UDP, two questions, both answered", header.ProtoUDP, []step{ask, ask, answer, answer}, 6 * second / 5,
+			ShedUnreplied, 0},
 		{"SYNs", header.ProtoTCP, nil, second, ShedHalfOpen, 0},
 		{"answered SYNs", header.ProtoTCP, []step{synAck}, 20 * second, ShedHalfOpen, 0},
 		{"blind ACKs", header.ProtoTCP, []step{synAck, {C, tcpACK | tcpURG, 0}}, 20 * second, ShedHalfOpen, 0},
 		{"COOKIE ECHOs", header.ProtoSCTP, open[:2], 200 * second, ShedUnconfirmed, 0},
-		{"UDP, used for a second, idle", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 5 * second, ShedIdle, 0},
-		{"UDP, used for 3 s, idle", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 17 * second, ShedIdle, 3},
-		{"UDP, used for 100 s, idle", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 222 * second, ShedIdle, 100},
+		{"UDP, two answered in turn, idle", header.ProtoUDP, []step{ask, answer, ask, answer}, 5 * second,
+			ShedIdle, 0},
+		{"UDP, used for 30 s, idle", header.ProtoUDP, []step{ask, answer, ask}, (30 + 121) * second, ShedIdle, 30},
+		{"UDP, used for 100 s, idle", header.ProtoUDP, []step{ask, answer, ask}, 222 * second, ShedIdle, 100},
 		{"reset", header.ProtoTCP, append(open[:3:3], step{B, tcpRST, 0}), 2 * second, ShedReset, 0},
 
 		{"young SYNs", header.ProtoTCP, []step{synAck}, second / 5, shedNever, 0},
 		{"young COOKIE ECHOs", header.ProtoSCTP, open[:2], second / 5, shedNever, 0},
 		{"open connections", header.ProtoTCP, open, 7000 * second, shedNever, 0},
 		{"half-closed connections", header.ProtoTCP, append(open[:3:3], closed[0]), 250 * second, shedNever, 0},
-		{"UDP, used for a second, busy", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 4 * second, shedNever, 0},
-		{"UDP, used for 3 s, busy", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 13 * second, shedNever, 3},
-		{"UDP, used for 100 s, busy", header.ProtoUDP, []step{{B, 0, 0}, {C, 0, 0}}, 218 * second, shedNever, 100},
+		{"UDP, not answered", header.ProtoUDP, []step{ask}, 29 * second, shedNever, 0},
+		{"UDP, just answered", header.ProtoUDP, []step{ask, answer}, 4 * second / 5, shedNever, 0},
+		{"UDP, one of two answered", header.ProtoUDP, []step{ask, ask, answer}, 29 * second, shedNever, 0},
+		{"UDP, one of three answered", header.ProtoUDP, []step{ask, ask, ask, answer}, 29 * second, shedNever, 0},
+		{"UDP, asked again", header.ProtoUDP, []step{ask, answer, ask}, 29 * second, shedNever, 0},
+		{"UDP, answered in fragments", header.ProtoUDP, []step{ask, ask, answer, fragment}, 29 * second, shedNever, 0},
+		{"UDP, used for 30 s, busy", header.ProtoUDP, []step{ask, answer, ask}, (29 + 119) * second, shedNever, 30},
+		{"UDP, used for 100 s, busy", header.ProtoUDP, []step{ask, answer, ask}, 218 * second, shedNever, 100},
 		{"just reset", header.ProtoTCP, append(open[:3:3], step{B, tcpRST, 0}), second / 2, shedNever, 0},
 	} {
 		for _, v6 := range []bool{false, true} {
@@ -68,7 +79,9 @@ func TestPortsGiveWay(t *testing.T) {
 				}
 				r := h.mustCreate(t, bootTime, n)
 				for _, s := range c.steps {
-					h.Observe(r, s.side, seg(s.side, s.flags), bootTime)
+					observed := seg(s.side, s.flags)
+					observed.Later = s.flags&laterFragment != 0
+					h.Observe(r, s.side, observed, bootTime)
 				}
 				for used := Time(1); used < c.used; used++ {
 					h.Observe(r, B, seg(B, 0), bootTime+used*second)
@@ -161,17 +174,20 @@ func TestChangedPortHolderIsNotShed(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
 	held := toOneBackend(header.ProtoUDP, false, 1)
 	r := h.mustCreate(t, bootTime, held)
-	ps := portSearch{a: &tb.arenas[0], now: bootTime.ticks()}
+	h.Observe(r, ClientSide, Segment{}, bootTime)
+	h.Observe(r, ReplySide, Segment{}, bootTime)
+	later := bootTime + 2*second
+	ps := portSearch{a: &tb.arenas[0], now: later.ticks()}
 	ps.judge(h, r.index(), h.reply(r).DstPort)
 	if ps.holders != 1 || h.holders[0].kind != ShedUnreplied {
 		t.Fatalf("%d judged, %v", ps.holders, h.holders[0].kind)
 	}
-	h.Observe(r, ReplySide, seg(ReplySide, 0), bootTime)
+	h.Observe(r, ClientSide, Segment{}, later)
 	if _, s := ps.takeOver(h); s != PortsExhausted {
 		t.Errorf("%v", s)
 	}
-	if got, _ := h.lookup(&held.Client, bootTime); got != r {
-		t.Error("a flow that got its reply was ended for another")
+	if got, _ := h.lookup(&held.Client, later); got != r {
+		t.Error("a flow whose client asked again was ended for another")
 	}
 	validate(t, tb)
 }

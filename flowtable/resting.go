@@ -1,30 +1,67 @@
 package flowtable
 
-import "sync/atomic"
+import (
+	"math/bits"
+	"sync/atomic"
 
-// resting remembers reply keys whose backend is in TIME_WAIT although their flow
-// is gone: deleted, reopened towards another backend, or shed. Another client's
-// SYN from that source and port would be judged against the old connection: the backend accepts it
-// only if its timestamp or sequence number is higher (RFC 6191 section 2). So Create takes such a
-// port last.
+	"sluice.dev/sluice/nat/header"
+)
+
+// resting holds reply keys whose flow has ended and whose source port another client must not get
+// yet, towards that backend:
 //
-// It is a hint, kept in fixed memory: a later key may take an earlier one's word,
-// and it is empty after a restart. Each word is the upper half of the key's hash and
-// the tick at which its rest is over.
-type resting [1 << 14]atomic.Uint64
+//   - UDP: the backend may still answer the first client (answersUntil). Such a port is not taken:
+//     the answer would reach another client.
+//   - TCP and SCTP: the backend is in TIME_WAIT, or may still answer an abandoned handshake. It
+//     would judge another client's SYN by the old connection, and accept it only if its timestamp or
+//     sequence number is higher (RFC 6191 section 2). Such a port is taken if no other is free.
+//
+// A word holds the tick up to which the keys rest that share it. So a key that rests is always
+// found, and a port may be passed over because its key shares the word of another. Where 95 % of the
+// words rest, 96 % of new flows find a free one among maxPortTries ports. Of UDP there is a word for
+// each flow of the table at least, so that is where three times as many flows as the table holds
+// ended early in maxRest. It is empty after a restart.
+type resting struct {
+	words []atomic.Uint32
+	// latest is the latest tick in words. It saves the load of a word while no key rests, which may
+	// be a cache miss.
+	latest atomic.Uint32
+}
 
-func (r *resting) at(hash uint64) *atomic.Uint64 { return &r[hash%uint64(len(r))] }
+// minResting is the least number of words.
+const minResting = 1 << 18
 
-// begin notes a key, unless another key uses its word for longer. If two handles store at once,
-// either may win. It publishes nothing but the word.
+// makeRoom gives the table a word for each of so many keys.
+func (r *resting) makeRoom(keys uint32) {
+	r.words = make([]atomic.Uint32, 1<<bits.Len32(max(minResting, keys)-1))
+}
+
+// There is a table for UDP, and one for TCP and SCTP: a flood of one must not fill the other's.
+const (
+	restingUDP = iota
+	restingConnections
+	restingTables
+)
+
+// restingOf returns the table of a protocol's keys.
+func (t *Table) restingOf(proto uint8) *resting { return &t.resting[b2i(header.Stateful(proto))] }
+
+func (r *resting) at(hash uint64) *atomic.Uint32 { return &r.words[hash%uint64(len(r.words))] }
+
+// begin lets a key rest until a tick. It must be called before the key is free.
 func (r *resting) begin(hash uint64, until ticks) {
-	w := r.at(hash)
-	if until.since(ticks(w.Load())) > 0 {
-		w.Store(hash>>32<<32 | uint64(until))
+	raise(r.at(hash), until)
+	raise(&r.latest, until)
+}
+
+// raise stores a tick unless the word holds a later one.
+func raise(w *atomic.Uint32, until ticks) {
+	for old := w.Load(); until.since(ticks(old)) > 0 && !w.CompareAndSwap(old, uint32(until)); {
+		old = w.Load()
 	}
 }
 
+// has reports whether a key rests, or one that shares its word.
 func (r *resting) has(hash uint64, now ticks) bool {
-	w := r.at(hash).Load()
-	return w>>32 == hash>>32 && ticks(w).since(now) >= 0
+	return ticks(r.latest.Load()).since(now) > 0 && ticks(r.at(hash).Load()).since(now) > 0
 }

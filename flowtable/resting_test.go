@@ -68,18 +68,24 @@ func TestPortRests(t *testing.T) {
 	}
 }
 
-// A flow that is swept long after its time makes nobody wait, and does not take
-// the place of one that rests.
-func TestExpiredDoesNotRest(t *testing.T) {
+// A key rests until its time, whatever other keys share its word.
+func TestRestingFindsEachKey(t *testing.T) {
 	var r resting
+	r.makeRoom(1)
 	const now = ticks(5000)
-	r.begin(7, now+10)
-	r.begin(7|1<<40, now-10)
-	if !r.has(7, now) || r.has(7|1<<40, now) {
-		t.Error("an expired key took the place of one that rests")
+	if r.has(7, now) {
+		t.Error("a key rests in an empty table")
 	}
-	r.begin(7|1<<40, now+20)
-	if r.has(7, now) || !r.has(7|1<<40, now) || r.has(7|1<<40, now+21) {
-		t.Error("the key that rests longer should have the word, until its time")
+	r.begin(7, now+10)
+	r.begin(7+minResting, now-10)
+	r.begin(8, now+20)
+	for _, c := range []struct {
+		key  uint64
+		at   ticks
+		want bool
+	}{{7, now, true}, {7, now + 9, true}, {7, now + 10, false}, {8, now + 19, true}, {8, now + 20, false}, {9, now, false}} {
+		if r.has(c.key, c.at) != c.want {
+			t.Errorf("key %d at %d: rests %v, want %v", c.key, c.at-now, !c.want, c.want)
+		}
 	}
 }

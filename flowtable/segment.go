@@ -1,7 +1,6 @@
 package flowtable
 
-// Segment is what the state machine reads of a TCP segment or an SCTP packet. Of other protocols it
-// reads nothing.
+// Segment is what the state machine reads of a TCP segment, an SCTP packet or a datagram.
 type Segment struct {
 	Flags uint8 // of TCP, or those that correspond to an SCTP chunk (header.Packet.TCPFlags)
 	// Data: a TCP segment with payload; an SCTP packet of an open association, such as DATA, SACK
@@ -10,6 +9,7 @@ type Segment struct {
 	// Unverified: the checksum is wrong, or nobody has computed it. Such a segment changes nothing
 	// but the time at which the flow was last seen.
 	Unverified bool
+	Later      bool   // of UDP: a later fragment of a datagram, which is counted by its first one
 	Seq, Ack   uint32 // of TCP (RFC 9293 section 3.1), host byte order
 }
 

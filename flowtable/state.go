@@ -246,16 +246,6 @@ func makeMoves() (m [NumStates][2][numClasses]move) {
 	return m
 }
 
-// datagram is the state machine of everything but TCP and SCTP. One packet and its reply prove
-// nothing: the client's address may be forged. A client that sends again has received the reply, or
-// a forger spends more than one packet on each flow.
-var datagram = [NumStates][2]move{
-	UDPNew:     {move(UDPNew) | refresh, move(UDPReplied)},
-	UDPReplied: {move(UDPAssured), move(UDPReplied) | refresh},
-	UDPAssured: {move(UDPAssured) | refresh, move(UDPAssured) | refresh},
-	ICMPEcho:   {move(ICMPEcho) | refresh, move(ICMPEcho) | refresh},
-}
-
 // initial is the state of a new flow.
 func initial(proto uint8) State {
 	switch proto {
@@ -277,7 +267,7 @@ func (m meta) observe(from Side, s Segment, isn uint32, now ticks) meta {
 		now = m.seen() // another worker's batch is later than ours: never step back
 	}
 	if !header.Stateful(m.proto()) {
-		return m.take(datagram[m.state()][from&1], from, now)
+		return m.observeDatagram(from, s.Later, now)
 	}
 	c := s.class()
 	mv := moves[m.state()][from&1][c]
@@ -343,8 +333,14 @@ func (m meta) take(mv move, from Side, now ticks) meta {
 	return m
 }
 
-// usedSeconds returns in how many seconds an assured UDP flow had packets, up to 256.
-func (m meta) usedSeconds() int32 { return 1 + int32(m&metaUsed>>metaUsedShift) }
+// usedSeconds returns in how many seconds an assured UDP flow had packets, up to 256, or 16 while its
+// datagrams are counted.
+func (m meta) usedSeconds() int32 {
+	if m&metaQuestions != 0 {
+		return 1 + int32(m&metaCountedUsed>>metaCountedUsedShift)
+	}
+	return 1 + int32(m&metaUsed>>metaUsedShift)
+}
 
 // refreshed returns a flow that stays in its state and has no notes, refreshed. It is for once a
 // second; of assured UDP it counts that second.
@@ -494,7 +490,8 @@ func (m meta) answeredBy(n meta, from Side, s *Segment) (isn uint32, ok bool) {
 }
 
 // Observe updates the flow by one of its packets, and reports whether the flow stands since
-// (State.Stands). It writes at most once a second, or when the state changes.
+// (State.Stands). It writes at most once a second, when the state changes, and for each of the
+// first datagrams of a UDP flow (countedDatagrams).
 func (h *Handle) Observe(r Ref, from Side, s Segment, now Time) (stands bool) {
 	f := h.Flow(r)
 	for t := now.ticks(); ; {

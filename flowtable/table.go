@@ -101,16 +101,17 @@ func Size(c Config) (int64, error) {
 // Table is the shared table. The head, the records and the index are mapped; everything else dies
 // with the process, and Recover makes it anew.
 type Table struct {
-	mem       []byte // keeps heap memory alive
-	head      *head
-	arenas    [2]arena // IPv4, IPv6
-	secret    HashKey
-	lifetimes lifetimes
-	steady    steady
-	geometry  geometries
-	halfOpen  int32
-	udpIdle   int32  // ticks
-	workers   uint32 // that share the rings
+	mem        []byte // keeps heap memory alive
+	head       *head
+	arenas     [2]arena // IPv4, IPv6
+	secret     HashKey
+	lifetimes  lifetimes
+	steady     steady
+	geometry   geometries
+	halfOpen   int32
+	udpIdle    int32  // ticks
+	unanswered int32  // how long a question of UDP waits for its answer, ticks
+	workers    uint32 // that share the rings
 
 	_        [64]byte
 	epoch    atomic.Uint64
@@ -127,7 +128,7 @@ type Table struct {
 	orphans      [MaxHandles]orphans
 	recovered    [2][16]int32        // live flows at Recover, by state
 	leftover     [2][madeRings]*ring // flows at Recover, by kind; nil if there were none
-	resting      resting
+	resting      [restingTables]resting
 	abandoned    abandoned
 	loads        []atomic.Int32
 	serviceUses  []serviceUse // by service
@@ -177,6 +178,9 @@ func view(mem []byte, c *Config) (*Table, error) {
 	t.lifetimes, _ = c.Timeouts.lifetimes() // checked
 	t.steady = t.lifetimes.steady()
 	t.udpIdle = ticksOf(c.Timeouts.UDPIdle)
+	t.unanswered = ticksOf(c.Timeouts.UDPUnreplied) + refreshTicks
+	t.resting[restingUDP].makeRoom(c.IPv4Flows + c.IPv6Flows)
+	t.resting[restingConnections].makeRoom(minResting)
 	t.workers = 1
 	if c.HalfOpen == 0 {
 		t.halfOpen = int32(max(1, (uint64(c.IPv4Flows)+uint64(c.IPv6Flows))/8))

@@ -332,7 +332,7 @@ func TestHandlesKeepFewRecords(t *testing.T) {
 		h.Enter(bootTime)
 		refs := make([]Ref, n)
 		for i := range n {
-			refs[i] = h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, i))
+			refs[i] = h.mustCreate(t, bootTime, newFlow(header.ProtoICMP, false, i))
 		}
 		for _, r := range refs {
 			h.Delete(r)

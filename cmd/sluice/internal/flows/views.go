@@ -51,6 +51,7 @@ func TableViews(c *flowtable.Counts) (list []status.FlowTableView, events map[st
 	for s := flowtable.TableFull; s <= flowtable.PortsExhausted; s++ {
 		events["refused_"+s.String()] = c.Refused[s]
 	}
+	events["ports_taken_udp"], events["ports_taken_connections"] = c.PortsTaken[0], c.PortsTaken[1]
 	events["limit_sources_evicted"], events["limit_sources_missed"] = c.SourcesEvicted, c.SourcesMissed
 	return list, events
 }

@@ -29,6 +29,7 @@ func TestFlowTableViews(t *testing.T) {
 	c := table.Counts()
 	c.Shed[flowtable.ShedExpired], c.Refused[flowtable.TableFull] = 7, 8
 	c.SourcesEvicted, c.SourcesMissed = 9, 10
+	c.PortsTaken = [2]uint64{11, 12}
 	list, events := TableViews(&c)
 	for i, want := range []uint64{2, 1} {
 		if v := list[i]; v.Used != want || v.HalfOpen != want || v.Counters["created"] != want || len(v.Counters) != 1 {
@@ -37,7 +38,8 @@ func TestFlowTableViews(t *testing.T) {
 	}
 	if events["shed_expired"] != 7 || events["refused_"+flowtable.TableFull.String()] != 8 ||
 		events["limit_sources_evicted"] != 9 || events["limit_sources_missed"] != 10 ||
-		len(events) != int(flowtable.NumSheds)+5 {
+		events["ports_taken_udp"] != 11 || events["ports_taken_connections"] != 12 ||
+		len(events) != int(flowtable.NumSheds)+7 {
 		t.Errorf("of both families: %v", events)
 	}
 }

@@ -1,0 +1,129 @@
+package flowtable
+
+import "time"
+
+// A source port of UDP that is given to another client while the backend may still answer the
+// first one carries that answer to the wrong client. So a flow holds its port for as long as an
+// answer may come:
+//
+//	a question has no answer yet    UDPUnreplied after the last datagram
+//	as many answers as questions    quietAfterAnswer after the last datagram
+//	the datagrams are not counted   as the first
+//
+// Under pressure a port is taken from the second kind only, and from assured flows that are idle
+// for longer than they are protected (shedOf). A flow that ends before that time leaves its port
+// resting (resting, maxRest).
+//
+// Questions are counted because one answer is no proof that no other follows: a stub resolver sends
+// its queries for A and AAAA records from one socket (glibc's resolver without "single-request").
+// Protocols of one question and one answer (DNS, RFC 1035 section 4.2.1; SNMP, RFC 3417; RADIUS,
+// RFC 2865 section 2; NTP) are counted exactly. A conversation of more than countedDatagrams
+// datagrams (QUIC, games, media) is not: then the table does not know which side sent last. An
+// answer of two datagrams to one of two questions counts as both answers.
+
+// The field of meta that counts questions without an answer (metaQuestions).
+const (
+	uncounted    meta = iota // more than two at once, or more than countedDatagrams datagrams
+	allAnswered              // no question waits
+	oneWaits                 // one question waits
+	twoWait                  // two questions wait
+	maxQuestions = twoWait
+)
+
+// countedDatagrams is how many datagrams of a flow are counted. Each of them writes the flow's
+// word, and so does not take the plain path; the later ones write it once a second.
+const countedDatagrams = 15
+
+// quietAfterAnswer is how long a port stays with a flow whose questions are all answered. An answer
+// of several datagrams comes in one burst, and so do copies that the network made.
+const quietAfterAnswer = ticks(time.Second/tick) + 1
+
+// maxRest bounds how long the port of a UDP flow rests that was ended under pressure of the table, by
+// an operator or with its endpoint. Under a flood of questions that fills the table, resting must
+// have room for all flows that were ended in that time: longer, and no client would get a port.
+const maxRest = int32(10 * time.Second / tick)
+
+// datagram is the state machine of everything but TCP and SCTP. One packet and its reply prove
+// nothing: the client's address may be forged. A client that sends again has received the reply, or
+// a forger spends more than one packet on each flow.
+var datagram = [NumStates][2]move{
+	UDPNew:     {move(UDPNew) | refresh, move(UDPReplied)},
+	UDPReplied: {move(UDPAssured), move(UDPReplied) | refresh},
+	UDPAssured: {move(UDPAssured) | refresh, move(UDPAssured) | refresh},
+	ICMPEcho:   {move(ICMPEcho) | refresh, move(ICMPEcho) | refresh},
+}
+
+// questions returns the count of questions without an answer, or uncounted.
+func (m meta) questions() meta { return m & metaQuestions >> metaQuestionsShift }
+
+// udp reports whether a flow is in a state of UDP.
+func (s State) udp() bool { return s >= UDPNew && s <= UDPAssured }
+
+// born returns the first word of a new flow.
+func born(proto uint8, now ticks) meta {
+	m := makeMeta(initial(proto), proto, now)
+	if m.state().udp() {
+		m |= oneWaits << metaQuestionsShift
+	}
+	return m
+}
+
+// observeDatagram is observe for all but TCP and SCTP. later: a fragment that is not the first one
+// of its datagram.
+func (m meta) observeDatagram(from Side, later bool, now ticks) meta {
+	mv := datagram[m.state()][from&1]
+	if !m.state().udp() || m.questions() == uncounted {
+		return m.take(mv, from, now)
+	}
+	if m.state() == UDPAssured && now.since(m.seen()) >= refreshTicks && m&metaCountedUsed != metaCountedUsed {
+		m += 1 << metaCountedUsedShift
+	}
+	m = m.withState(State(mv & 15)).at(now)
+	if later {
+		return m
+	}
+	questions, datagrams := m.questions(), m&metaDatagrams>>metaUsedShift
+	switch {
+	case from == ReplySide:
+		questions = max(questions-1, allAnswered)
+	case datagrams > 0: // the first one is counted when the flow is made
+		questions++
+	}
+	if datagrams++; datagrams > countedDatagrams || questions > maxQuestions {
+		return m.uncount()
+	}
+	return m&^(metaQuestions|metaDatagrams) | questions<<metaQuestionsShift | datagrams<<metaUsedShift
+}
+
+// uncount returns m without the count of its datagrams.
+func (m meta) uncount() meta {
+	used := m & metaCountedUsed >> metaCountedUsedShift << metaUsedShift
+	return m&^(metaQuestions|metaUsed) | used
+}
+
+// answersUntil returns the time up to which the backend of a UDP flow may still answer its client.
+// Of a flow that is not UDP it is the time at which it was last seen.
+func (t *Table) answersUntil(m meta) ticks {
+	switch {
+	case !m.state().udp():
+		return m.seen()
+	case m.questions() == allAnswered && m.state() != UDPNew:
+		return m.seen() + quietAfterAnswer
+	}
+	return m.seen() + ticks(t.unanswered)
+}
+
+// restsUntil returns the time up to which the port of a flow rests that ends now.
+func (t *Table) restsUntil(m meta, now ticks) ticks {
+	switch until := t.answersUntil(m); {
+	case m.state() == TimeWaitBackend:
+		return m.seen() + ticks(t.lifetimes[m.life()])
+	case until.since(now) > maxRest:
+		return now + ticks(maxRest)
+	default:
+		return until
+	}
+}
+
+// awaitsAnswer reports whether the backend of a flow may still answer its client.
+func (t *Table) awaitsAnswer(m meta, now ticks) bool { return t.answersUntil(m).since(now) > 0 }
