@@ -8,8 +8,8 @@ import (
 )
 
 // firstFragment records the ports of a datagram, for all workers.
-func (w *Worker) firstFragment(p *header.Packet) stats.DropReason {
-	of := w.c.Fragments.Datagram(p)
+func (w *Worker) firstFragment(d Desc, p *header.Packet) stats.DropReason {
+	of := w.c.Fragments.Datagram(w.frame(d), p)
 	id, status := w.c.Fragments.Record(uint64(w.planner.Now), of, p.Tuple.SrcPort, p.Tuple.DstPort)
 	w.frags.id = id
 	switch status {
@@ -24,39 +24,31 @@ func (w *Worker) firstFragment(p *header.Packet) stats.DropReason {
 // laterFragment finds the ports that the datagram's first fragment carried, or
 // holds the fragment until they are known.
 func (w *Worker) laterFragment(d Desc, p *header.Packet) decide.Verdict {
-	of := w.c.Fragments.Datagram(p)
-	first := w.lookupFirst(of.Key)
-	switch {
-	case first.status != fragment.Unknown:
-		return w.judgeLater(d, p, &first)
-	case !w.holdFragment(d, of):
+	of := w.c.Fragments.Datagram(w.frame(d), p)
+	first, status := w.c.Fragments.Later(uint64(w.planner.Now), of)
+	switch status {
+	case fragment.Busy:
+		w.frags.again = true
+	case fragment.Unknown:
+	default:
+		return w.judgeLater(d, p, first, status)
+	}
+	if !w.holdFragment(d, of) {
 		return drop(stats.FragmentLimit)
 	}
 	return queued
 }
 
-// datagramHead is what a datagram's first fragment said.
-type datagramHead struct {
-	src, dst uint16
-	id       uint32
-	status   fragment.Status
-}
-
-func (w *Worker) lookupFirst(key uint64) (f datagramHead) {
-	f.src, f.dst, f.id, f.status = w.c.Fragments.Lookup(uint64(w.planner.Now), key)
-	return f
-}
-
 // judgeLater judges a later fragment whose first one is known.
-func (w *Worker) judgeLater(d Desc, p *header.Packet, f *datagramHead) decide.Verdict {
+func (w *Worker) judgeLater(d Desc, p *header.Packet, f fragment.First, s fragment.Status) decide.Verdict {
 	switch {
-	case f.status == fragment.Overlap:
+	case s == fragment.Overlap:
 		return drop(stats.FragmentOverlap)
 	case isICMP(p):
 		return w.notOurs(d, p)
 	}
-	w.frags.id = f.id
-	p.Tuple.SrcPort, p.Tuple.DstPort = f.src, f.dst
+	w.frags.id = f.ID
+	p.Tuple.SrcPort, p.Tuple.DstPort = f.Src, f.Dst
 	return w.judgeFlow(d, p, w.flows.Hash(&p.Tuple), nil)
 }
 
@@ -69,8 +61,8 @@ func (w *Worker) releaseFragments() (moved int) {
 		return 0
 	}
 	q.retryAt = w.planner.Now + retryEvery
-	if recorded := w.c.Fragments.Recorded(); recorded != q.tried {
-		q.tried = recorded
+	if recorded := w.c.Fragments.Recorded(); recorded != q.tried || q.again {
+		q.tried, q.again = recorded, false
 		moved = w.releaseKnown()
 	}
 	for q.first != 0 && w.planner.Now >= q.slots[q.first].deadline {
@@ -86,14 +78,15 @@ func (w *Worker) releaseKnown() (moved int) {
 	for i := q.first; i != 0; {
 		at := i
 		i = q.slots[i].next
-		f := w.lookupFirst(q.slots[at].key)
-		if f.status == fragment.Unknown {
+		f, status := w.c.Fragments.Later(uint64(w.planner.Now), q.slots[at].of)
+		if status == fragment.Unknown || status == fragment.Busy {
+			q.again = q.again || status == fragment.Busy
 			continue
 		}
 		h, p := w.unhold(at), &w.b.pkt
 		w.b.link, w.b.kernel = h.link, h.link == w.c.Host
 		w.parse(h.desc, p) // cannot fail: it parsed before and has not changed
-		w.carryOut(h.desc, p, w.judgeLater(h.desc, p, &f))
+		w.carryOut(h.desc, p, w.judgeLater(h.desc, p, f, status))
 		moved++
 	}
 	return moved

@@ -35,12 +35,13 @@ type fragmentQueue struct {
 	wait    flowtable.Time
 	retryAt flowtable.Time
 	tried   uint64 // fragment.Table.Recorded when all were looked up
+	again   bool   // of one that was looked up, the table could not tell
 	id      uint32 // identification of the datagram being judged
 }
 
 type heldFragment struct {
 	desc       Desc
-	key        uint64
+	of         fragment.Datagram
 	deadline   flowtable.Time
 	link       int
 	group      uint32
@@ -75,10 +76,10 @@ func (q *fragmentQueue) limit() int { return len(q.slots) - 1 }
 func (q *fragmentQueue) release(i uint32) { q.slots[i].next, q.free = q.free, i }
 
 // add puts a fragment at the end. There must be a free slot.
-func (q *fragmentQueue) add(h heldFragment, source uint16) {
+func (q *fragmentQueue) add(h heldFragment) {
 	i := q.free
 	q.free = q.slots[i].next
-	h.group = uint32(source) % fragmentGroups
+	h.group = uint32(h.of.Source) % fragmentGroups
 	g := &q.groups[h.group]
 	h.prev, h.next, h.before, h.behind = q.last, 0, g.last, 0
 	q.slots[i] = h
@@ -155,7 +156,7 @@ func (w *Worker) holdFragment(d Desc, of fragment.Datagram) bool {
 	for !w.mayHold(d, q.count, q.limit()) {
 		w.dropped(w.unhold(q.victim()).desc, stats.FragmentLimit)
 	}
-	q.add(heldFragment{desc: d, key: of.Key, deadline: w.planner.Now + q.wait, link: w.b.link}, of.Source)
+	q.add(heldFragment{desc: d, of: of, deadline: w.planner.Now + q.wait, link: w.b.link})
 	q.more += w.chains.Buffers(d) - 1
 	w.countHeld(d, 1)
 	return true

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"sluice.dev/sluice/nat/fragment"
 )
 
 // TestFragmentQueue: the queue against a list, in any order of adding, taking and giving up.
@@ -33,7 +35,7 @@ func TestFragmentQueue(t *testing.T) {
 						most = max(most, count[w.group])
 					}
 					slot = q.victim()
-					at = slices.IndexFunc(list, func(w waits) bool { return w.key == q.slots[slot].key })
+					at = slices.IndexFunc(list, func(w waits) bool { return w.key == q.slots[slot].of.Key })
 					oldest := slices.IndexFunc(list, func(w waits) bool {
 						return most == int(q.share) || w.group == list[at].group && count[w.group] == most
 					})
@@ -41,14 +43,14 @@ func TestFragmentQueue(t *testing.T) {
 						t.Fatalf("%d sources: place %d of %d gives way, not %d", sources, at, len(list), oldest)
 					}
 				}
-				if h := q.take(slot); h.key != list[at].key {
-					t.Fatalf("%d sources: took %d, want %d", sources, h.key, list[at].key)
+				if h := q.take(slot); h.of.Key != list[at].key {
+					t.Fatalf("%d sources: took %d, want %d", sources, h.of.Key, list[at].key)
 				}
 				list = slices.Delete(list, at, at+1)
 				continue
 			}
 			source := uint16(rnd.IntN(sources))
-			q.add(heldFragment{key: n}, source)
+			q.add(heldFragment{of: fragment.Datagram{Key: n, Source: source}})
 			list = append(list, waits{n, uint32(source) % fragmentGroups})
 		}
 		if q.len() != len(list) {

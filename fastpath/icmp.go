@@ -17,7 +17,7 @@ const frameHeadroom = 256
 // requests to a VIP are answered, all else goes to the kernel.
 func (w *Worker) icmp(d Desc, p *header.Packet) decide.Verdict {
 	if p.Fragment == header.FirstFragment {
-		w.firstFragment(p)
+		w.firstFragment(d, p)
 		return w.notOurs(d, p)
 	}
 	if header.IsICMPError(p.Tuple.V6, p.ICMPType) {

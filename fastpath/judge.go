@@ -89,7 +89,7 @@ func (w *Worker) judge(d Desc, p *header.Packet) decide.Verdict {
 		return w.icmp(d, p)
 	}
 	if p.Fragment == header.FirstFragment {
-		if r := w.firstFragment(p); r != stats.None {
+		if r := w.firstFragment(d, p); r != stats.None {
 			return drop(r)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -50,10 +51,9 @@ type ParkedPacket struct {
 // HeldFragment is a later fragment, as it was received.
 type HeldFragment struct {
 	Buffers  Buffers
-	Key      uint64 // of its datagram, by the fragment table's secret
+	Of       fragment.Datagram // by the fragment table's secret
 	Deadline flowtable.Time
 	Link     int // its position in Links
-	Group    uint16
 }
 
 // Pause makes Step do nothing until Resume, and returns what the worker holds, which it keeps.
@@ -84,7 +84,7 @@ func (w *Worker) Pause() Remains {
 	for i := w.frags.first; i != 0; i = w.frags.slots[i].next {
 		h := &w.frags.slots[i]
 		r.Fragments = append(r.Fragments,
-			HeldFragment{w.buffers(h.desc), h.key, h.deadline, h.link, uint16(h.group)})
+			HeldFragment{w.buffers(h.desc), h.of, h.deadline, h.link})
 	}
 	return r
 }
@@ -182,7 +182,7 @@ func (w *Worker) Assume(r Remains, ours []uint64) error {
 		if w.frags.free == 0 || p.Link < 0 || p.Link >= len(w.c.Links) {
 			return fmt.Errorf("worker %d: no room for %d fragments", w.c.ID, len(r.Fragments))
 		}
-		w.frags.add(heldFragment{desc: d, key: p.Key, deadline: p.Deadline, link: p.Link}, p.Group)
+		w.frags.add(heldFragment{desc: d, of: p.Of, deadline: p.Deadline, link: p.Link})
 		w.frags.more += w.chains.Buffers(d) - 1
 		w.countHeld(d, 1)
 	}

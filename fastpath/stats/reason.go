@@ -40,7 +40,7 @@ const (
 
 	// Fragments.
 	FragmentTiny    // first fragment without its whole header chain (RFC 7112, RFC 1858)
-	FragmentOverlap // a second, different, first fragment (RFC 5722)
+	FragmentOverlap // fragments that disagree about their datagram's bytes or ports (RFC 5722)
 	FragmentLength  // not a multiple of 8, or beyond 65,535 bytes
 	FragmentTimeout // the first fragment never came
 	FragmentLimit   // no room to hold it until the first one comes

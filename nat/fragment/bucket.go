@@ -5,7 +5,7 @@ import "sync/atomic"
 // bucket is a version word and the entries behind it.
 type bucket [bucketWords]atomic.Uint64
 
-// entry is one context: key, value, born.
+// entry is one context: key, value, seen, cover.
 type entry [entryWords]atomic.Uint64
 
 // entry returns the bucket's entry i.
@@ -27,35 +27,35 @@ func (b *bucket) lock() (version uint64, ok bool) {
 }
 
 // unlock publishes what was written since lock, under a new version. It pairs with
-// the loads in lock and in Table.Lookup.
+// the loads in lock and in Table.lookup.
 func (b *bucket) unlock(version uint64) { b[0].Store(version + 2*versionBusy) }
 
-// find returns the value of a living context, and whether it is poisoned.
-func (b *bucket) find(now, key uint64) (value uint64, poisoned, ok bool) {
+// find returns a datagram's entry, or nil if there is none or its life is over.
+func (b *bucket) find(now, key uint64) *entry {
 	for i := range entriesPer {
 		e := b.entry(i)
-		if born := e[entryBorn].Load(); e[entryKey].Load() == key && born != 0 && age(now, born) < uint64(Life) {
-			return e[entryValue].Load(), born&bornPoisoned != 0, true
+		if e[entryKey].Load() == key && !e.over(now) {
+			return e
 		}
 	}
-	return 0, false, false
+	return nil
 }
 
 // slotFor returns the entry of a datagram or, if there is none, the one to give up for it: one
-// that is empty or whose life is over; else, of the source that would have most entries, the
-// oldest; else the oldest of all.
-func (b *bucket) slotFor(now uint64, d *Datagram) *entry {
+// that is empty or whose life is over; else, of the source that would have most incomplete
+// entries, the oldest; else the oldest of all.
+func (b *bucket) slotFor(now uint64, d *Datagram, t *Table) *entry {
 	var victim *entry
 	most, oldest := 0, uint64(0)
 	for i := range entriesPer {
 		e := b.entry(i)
-		born := e[entryBorn].Load()
-		if e[entryKey].Load() == d.Key && born != 0 {
+		seen := e[entrySeen].Load()
+		if e[entryKey].Load() == d.Key && seen != 0 {
 			return e
 		}
-		n, at := entriesPer+1, born&bornTime // as if all were its
-		if born != 0 && age(now, born) < uint64(Life) {
-			n = b.ofSource(now, sourceOf(born), d)
+		n, at := entriesPer+1, seen&seenTime // as if all were its
+		if e.waits(now, t) {
+			n = b.ofSource(now, sourceOf(seen), d, t)
 		}
 		if n > most || n == most && at < oldest {
 			victim, most, oldest = e, n, at
@@ -64,18 +64,42 @@ func (b *bucket) slotFor(now uint64, d *Datagram) *entry {
 	return victim
 }
 
-// ofSource returns how many living entries a source would have with d.
-func (b *bucket) ofSource(now uint64, source uint16, d *Datagram) (n int) {
+// ofSource returns how many incomplete entries a source would have with d.
+func (b *bucket) ofSource(now uint64, source uint16, d *Datagram, t *Table) (n int) {
 	if source == d.Source {
 		n = 1
 	}
 	for i := range entriesPer {
-		born := b.entry(i)[entryBorn].Load()
-		if born != 0 && age(now, born) < uint64(Life) && sourceOf(born) == source {
+		if e := b.entry(i); e.waits(now, t) && sourceOf(e[entrySeen].Load()) == source {
 			n++
 		}
 	}
 	return n
 }
 
-func sourceOf(born uint64) uint16 { return uint16(born) >> 1 }
+// over reports whether an entry is empty or its life is over.
+func (e *entry) over(now uint64) bool {
+	seen := e[entrySeen].Load()
+	idle := age(now, seen)
+	again := e[entryCover+1].Load()&coverAgain != 0
+	return seen == 0 || idle >= uint64(Life) || again && idle >= uint64(duplicateAge)
+}
+
+// waits reports whether an entry's datagram may have fragments to come.
+func (e *entry) waits(now uint64, t *Table) bool { return !e.over(now) && !t.complete(e) }
+
+// begin makes the entry that of a new datagram. The bucket must be locked.
+func (e *entry) begin(now uint64, d *Datagram, value uint64, c *coverage) {
+	e[entryKey].Store(d.Key)
+	e[entryValue].Store(value)
+	e[entrySeen].Store(seenAt(now) | uint64(d.Source)<<1)
+	e.setCoverage(c)
+}
+
+func (e *entry) firstFragment() (f First) {
+	f.Src, f.Dst, f.ID = unpack(e[entryValue].Load())
+	f.Proto = uint8(e[entryCover].Load())
+	return f
+}
+
+func sourceOf(seen uint64) uint16 { return uint16(seen) >> 1 }

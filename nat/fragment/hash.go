@@ -47,16 +47,21 @@ func (s *sip) sum() uint64 {
 	return s.v0 ^ s.v1 ^ s.v2 ^ s.v3
 }
 
-// datagramKey hashes what makes two fragments parts of one datagram (RFC 791
-// section 3.2). The family is in the addresses: no packet has a mapped one.
+// datagramKey hashes what makes two fragments parts of one datagram: addresses, identification and,
+// over IPv4, the protocol (RFC 791 section 3.2, RFC 8200 section 4.5). The family is in the
+// addresses: no packet has a mapped one.
 func datagramKey(secret [2]uint64, p *header.Packet) uint64 {
 	const inputBytes = 40
+	proto := p.Tuple.Proto
+	if p.Tuple.V6 {
+		proto = 0
+	}
 	s := newSip(secret)
 	s.add(binary.LittleEndian.Uint64(p.Tuple.Src[:8]))
 	s.add(binary.LittleEndian.Uint64(p.Tuple.Src[8:]))
 	s.add(binary.LittleEndian.Uint64(p.Tuple.Dst[:8]))
 	s.add(binary.LittleEndian.Uint64(p.Tuple.Dst[8:]))
-	s.add(uint64(p.FragmentID) | uint64(p.Tuple.Proto)<<32)
+	s.add(uint64(p.FragmentID) | uint64(proto)<<32)
 	s.add(inputBytes << 56)
 	return s.sum()
 }

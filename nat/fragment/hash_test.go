@@ -56,6 +56,12 @@ func TestKeyDependsOnEveryPart(t *testing.T) {
 	p := base
 	p.Tuple.Proto = header.ProtoTCP
 	add("protocol", datagramKey(secret, &p))
+	p.Tuple.V6, p.Tuple.Src[0] = true, 2
+	v6 := datagramKey(secret, &p)
+	add("an IPv6 source", v6)
+	if p.Tuple.Proto = header.ProtoUDP; datagramKey(secret, &p) != v6 {
+		t.Error("over IPv6, the protocol changed the key (RFC 8200 section 4.5)")
+	}
 	add("secret", datagramKey([2]uint64{1, 3}, &base))
 
 	same := base // what fragments of one datagram do not share

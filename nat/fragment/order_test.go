@@ -54,15 +54,15 @@ func (g *gateway) receive(frame []byte) {
 	if reason := header.Parse(frame, &p); reason != stats.None {
 		g.t.Fatalf("dropped: %v", reason)
 	}
-	d := g.table.Datagram(&p)
+	d := g.table.Datagram(frame, &p)
 	if p.Fragment == header.LaterFragment {
-		src, dst, id, s := g.table.Lookup(now, d.Key)
+		f, s := g.table.Later(now, d)
 		if s == fragment.Unknown {
 			g.held = append(g.held, frame)
 			return
 		}
-		p.Tuple.SrcPort, p.Tuple.DstPort = src, dst
-		g.send(frame, &p, id)
+		p.Tuple.SrcPort, p.Tuple.DstPort = f.Src, f.Dst
+		g.send(frame, &p, f.ID)
 		return
 	}
 	id, s := g.table.Record(now, d, p.Tuple.SrcPort, p.Tuple.DstPort)
@@ -163,7 +163,7 @@ func TestClientsDoNotShareIdentifications(t *testing.T) {
 		first := headertest.Split(headertest.UDP(ends[0], ends[1], strings.Repeat("x", 200)).Bytes(), 80, 0x1234)[0]
 		var p header.Packet
 		header.Parse(first, &p)
-		id, _ := table.Record(now, table.Datagram(&p), p.Tuple.SrcPort, p.Tuple.DstPort)
+		id, _ := table.Record(now, table.Datagram(first, &p), p.Tuple.SrcPort, p.Tuple.DstPort)
 		if ids[id] {
 			t.Errorf("%s leaves with %#x, as another does or as it came", ends[0], id)
 		}

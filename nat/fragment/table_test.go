@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-const start = uint64(time.Hour) & bornTime
+const start = uint64(time.Hour) & seenTime
 
 func newTable(t testing.TB, contexts int) *Table {
 	t.Helper()
@@ -34,18 +34,17 @@ func TestNewRefusesOtherSizes(t *testing.T) {
 
 func TestRecordAndLookup(t *testing.T) {
 	table := newTable(t, 80)
-	if _, _, _, s := table.Lookup(start, 42); s != Unknown {
+	if _, s := table.lookup(start, 42); s != Unknown {
 		t.Errorf("an empty table knows: %v", s)
 	}
 	id, s := table.Record(start, Datagram{Key: 42}, 1000, 53)
 	if s != Known {
 		t.Fatalf("record: %v", s)
 	}
-	src, dst, again, s := table.Lookup(start, 42)
-	if src != 1000 || dst != 53 || again != id || s != Known {
-		t.Errorf("lookup: %d %d %d %v", src, dst, again, s)
+	if f, s := table.lookup(start, 42); f != (First{Src: 1000, Dst: 53, ID: id}) || s != Known {
+		t.Errorf("lookup: %+v %v", f, s)
 	}
-	if _, _, _, s := table.Lookup(start, 43); s != Unknown {
+	if _, s := table.lookup(start, 43); s != Unknown {
 		t.Errorf("another datagram: %v", s)
 	}
 	if again, s := table.Record(start+1, Datagram{Key: 42}, 1000, 53); again != id || s != Known {
@@ -56,13 +55,13 @@ func TestRecordAndLookup(t *testing.T) {
 func TestContextsExpire(t *testing.T) {
 	table := newTable(t, 80)
 	table.Record(start, Datagram{Key: 42}, 1000, 53)
-	if _, _, _, s := table.Lookup(start+uint64(Life)-1, 42); s != Known {
+	if _, s := table.lookup(start+uint64(Life)-1, 42); s != Known {
 		t.Errorf("just before: %v", s)
 	}
-	if _, _, _, s := table.Lookup(start+uint64(Life), 42); s != Unknown {
+	if _, s := table.lookup(start+uint64(Life), 42); s != Unknown {
 		t.Errorf("after: %v", s)
 	}
-	if _, _, _, s := table.Lookup(start-5, 42); s != Known {
+	if _, s := table.lookup(start-5, 42); s != Known {
 		t.Errorf("on a clock that is behind: %v", s)
 	}
 }
@@ -78,10 +77,10 @@ func TestOverlapDropsTheDatagram(t *testing.T) {
 		if _, s := table.Record(start+2, Datagram{Key: 42}, 1000, 53); s != Overlap {
 			t.Errorf("the first ports again: %v", s)
 		}
-		if _, _, _, s := table.Lookup(start+2, 42); s != Overlap {
+		if _, s := table.lookup(start+2, 42); s != Overlap {
 			t.Errorf("lookup: %v", s)
 		}
-		if _, _, _, s := table.Lookup(start+uint64(Life), 42); s != Unknown {
+		if _, s := table.lookup(start+uint64(Life), 42); s != Unknown {
 			t.Errorf("lookup a life later: %v", s)
 		}
 	}
@@ -95,10 +94,10 @@ func TestReusedIdentification(t *testing.T) {
 	if s != Known || id == old {
 		t.Errorf("id %d after %d, %v", id, old, s)
 	}
-	if src, _, again, s := table.Lookup(start+uint64(reuseAge), 42); src != 2000 || again != id || s != Known {
-		t.Errorf("lookup: %d %d %v", src, again, s)
+	if f, s := table.lookup(start+uint64(reuseAge), 42); f.Src != 2000 || f.ID != id || s != Known {
+		t.Errorf("lookup: %+v %v", f, s)
 	}
-	if _, _, _, s := table.Lookup(start+uint64(reuseAge)+uint64(Life)-1<<16, 42); s != Known {
+	if _, s := table.lookup(start+uint64(reuseAge)+uint64(Life)-1<<16, 42); s != Known {
 		t.Errorf("its life began with the old one: %v", s)
 	}
 }
@@ -135,7 +134,7 @@ func TestFullTableEvictsTheOldest(t *testing.T) {
 		}
 	}
 	for n := range uint64(10) {
-		_, _, _, s := table.Lookup(start+100_000<<16, bucket(99_999-n))
+		_, s := table.lookup(start+100_000<<16, bucket(99_999-n))
 		if known := n < entriesPer; known != (s == Known) {
 			t.Errorf("%d datagrams ago: %v", n, s)
 		}
@@ -152,7 +151,7 @@ func TestSourcesShareBuckets(t *testing.T) {
 		table.Record(now, Datagram{Key: n << 8, Source: source}, 1, 2) // all in bucket 0
 	}
 	known := func(n uint64) bool {
-		_, _, _, s := table.Lookup(now, n<<8)
+		_, s := table.lookup(now, n<<8)
 		return s == Known
 	}
 	for n := range uint64(3) {
@@ -205,9 +204,9 @@ func TestConcurrentWorkersSeeWholeContexts(t *testing.T) {
 					}
 					continue
 				}
-				src, dst, _, s := table.Lookup(start+i, key)
-				if s == Overlap || s == Known && (src != uint16(n) || dst != uint16(n)+1) {
-					t.Errorf("datagram %d has ports %d and %d, %v", n, src, dst, s)
+				f, s := table.lookup(start+i, key)
+				if s == Overlap || s == Known && (f.Src != uint16(n) || f.Dst != uint16(n)+1) {
+					t.Errorf("datagram %d has ports %d and %d, %v", n, f.Src, f.Dst, s)
 					return
 				}
 				if s == Known {
@@ -263,7 +262,7 @@ func TestBusyBucketIsBounded(t *testing.T) {
 	if _, s := table.Record(start, Datagram{Key: 42}, 1, 2); s != Full {
 		t.Errorf("record: %v", s)
 	}
-	if _, _, _, s := table.Lookup(start, 42); s != Unknown {
+	if _, s := table.Later(start, Datagram{Key: 42, From: 1, To: 2}); s != Busy {
 		t.Errorf("lookup: %v", s)
 	}
 	if _, s := table.Record(start, Datagram{Key: 43}, 1, 2); s != Known {
@@ -276,18 +275,21 @@ func TestTableAllocatesNothing(t *testing.T) {
 	key := uint64(1)
 	if n := testing.AllocsPerRun(100, func() {
 		table.Record(start, Datagram{Key: key}, 1, 2)
-		table.Lookup(start, key)
+		table.Later(start, Datagram{Key: key, From: 1, To: 2})
 		key++
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
-func BenchmarkLookup(b *testing.B) {
+// BenchmarkLater counts the second half of each datagram.
+func BenchmarkLater(b *testing.B) {
 	table := newTable(b, 1<<16)
-	table.Record(start, Datagram{Key: 42}, 1, 2)
+	key := uint64(0)
 	for b.Loop() {
-		table.Lookup(start, 42)
+		key += 0x9e3779b97f4a7c15
+		table.Record(start, Datagram{Key: key, To: 185}, 1, 2)
+		table.Later(start, Datagram{Key: key, From: 185, To: 200, Last: true})
 	}
 }
 

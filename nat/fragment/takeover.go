@@ -2,6 +2,11 @@ package fragment
 
 import "fmt"
 
+// Layout says what of Contents must be alike in both processes, in words.
+func Layout() string {
+	return fmt.Sprintf("%d fragment contexts of %d words in %d words", entriesPer, entryWords, bucketWords)
+}
+
 // Contents is what a process that goes on for another one needs of the table.
 type Contents struct {
 	Secret           [2]uint64 // keys and identifications depend on it
@@ -22,8 +27,7 @@ func (t *Table) Contents(now uint64) Contents {
 		b := t.bucket(uint64(at))
 		alive := false
 		for i := range entriesPer {
-			born := b.entry(i)[entryBorn].Load()
-			alive = alive || born != 0 && age(now, born) < uint64(Life)
+			alive = alive || !b.entry(i).over(now)
 		}
 		if !alive {
 			continue

@@ -17,8 +17,8 @@ func TestAssume(t *testing.T) {
 		t.Fatal(err)
 	}
 	for key := range uint64(100) {
-		if src, dst, id, s := next.Lookup(start, key); s != Known || src != 1000 || dst != 53 || !ids[id] {
-			t.Fatalf("datagram %d: %d to %d, id %d, %v", key, src, dst, id, s)
+		if f, s := next.lookup(start, key); s != Known || f.Src != 1000 || f.Dst != 53 || !ids[f.ID] {
+			t.Fatalf("datagram %d: %+v, %v", key, f, s)
 		}
 	}
 	if id, s := next.Record(start, Datagram{Key: 1000, V6: true}, 1, 2); s != Known || ids[id] {

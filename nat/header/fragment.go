@@ -26,7 +26,7 @@ func (p *Packet) setFragment(offset uint16, more bool) {
 // fragment with the others.
 func judgeFragment(frame []byte, p *Packet, reassembledBytes int) stats.DropReason {
 	n := p.FragmentBytes()
-	if n == 0 || reassembledBytes > maxPacketBytes || p.moreFragments(frame) && n%fragmentUnit != 0 {
+	if n == 0 || reassembledBytes > maxPacketBytes || p.MoreFragments(frame) && n%fragmentUnit != 0 {
 		return stats.FragmentLength
 	}
 	if p.Fragment == FirstFragment {
@@ -47,8 +47,9 @@ func judgeFragment(frame []byte, p *Packet, reassembledBytes int) stats.DropReas
 	return stats.None
 }
 
-// moreFragments reads the flag again: only a fragment's judge needs it.
-func (p *Packet) moreFragments(frame []byte) bool {
+// MoreFragments reports whether fragments follow behind a fragment. It reads the flag again, as few
+// packets need it.
+func (p *Packet) MoreFragments(frame []byte) bool {
 	if p.FragmentHeader != 0 {
 		return frame[p.FragmentHeader+3]&fragmentMore != 0
 	}

@@ -30,7 +30,8 @@ type WorkerCustody struct {
 func Layout() string {
 	names := fastpath.CountNames()
 	sum := sha256.Sum256([]byte(strings.Join(names, "\n")))
-	return fmt.Sprintf("%d counts (%x), %d packets held for next hops", len(names), sum[:4], heldPackets)
+	return fmt.Sprintf("%d counts (%x), %d packets held for next hops, %s", len(names), sum[:4], heldPackets,
+		fragment.Layout())
 }
 
 // Shapes describes the UMEMs and sockets of all workers, with their files (xsk.UMEM.Shape).
