@@ -104,3 +104,85 @@ func TestPathMTURate(t *testing.T) {
 	l.send(0, tooBig("198.51.100.1", vip4, 1400, flood))
 	l.out(g.nic)
 }
+
+// TestErrorsAsRoutersSendThem: routers quote a packet as they have changed it, or as they had it
+// before it was finished, quote more or less of it, and send from any address they have. The packet
+// is told by its addresses and ports, which must be those of a flow.
+func TestErrorsAsRoutersSendThem(t *testing.T) {
+	set := func(at int, v ...byte) func(ip []byte) []byte {
+		return func(ip []byte) []byte { copy(ip[at:], v); return ip }
+	}
+	whole := func(ip []byte) []byte { return ip }
+	for _, tt := range []struct {
+		name, router string
+		change       func(ip []byte) []byte // of the quoted packet
+		rest         uint32                 // of the ICMP header, beside the MTU
+		want         stats.DropReason
+	}{
+		{"whole", "192.0.2.1", whole, 0, stats.None},
+		{"header and 8 bytes", "192.0.2.1", func(ip []byte) []byte { return ip[:28] }, 0, stats.None},
+		{"header and 7 bytes", "192.0.2.1", func(ip []byte) []byte { return ip[:27] }, 0, stats.ICMPHeader},
+		{"one hop further, checksum as it was", "192.0.2.1", set(8, 62), 0, stats.None},
+		{"TTL 0, checksum as it was", "192.0.2.1", set(8, 0), 0, stats.None},
+		{"checksum 0", "192.0.2.1", set(10, 0, 0), 0, stats.None},
+		{"checksum of nothing", "192.0.2.1", set(10, 0xab, 0xcd), 0, stats.None},
+		{"another DSCP", "192.0.2.1", set(1, 0xb8), 0, stats.None},
+		{"congestion was experienced", "192.0.2.1", set(1, 3), 0, stats.None},
+		{"its header length is added to its length", "192.0.2.1", set(2, 0x05, 0xf0), 0, stats.None},
+		{"length in the byte order of a host", "192.0.2.1", set(2, 0xdc, 0x05), 0, stats.None},
+		{"extensions behind 128 bytes", "192.0.2.1", func(ip []byte) []byte {
+			return append(ip[:128], 0x20, 0, 0, 0, 0, 8, 1, 1, 0, 1, 2, 3)
+		}, 32 << 16, stats.None},
+		{"of a private network", "10.9.9.9", whole, 0, stats.None},
+		{"of a carrier's network", "100.64.0.1", whole, 0, stats.None},
+		{"of a link without addresses", "169.254.7.7", whole, 0, stats.None},
+		{"of a link without addresses, checksum 0", "169.254.7.7", set(10, 0, 0), 0, stats.None},
+		{"of the documentation", "203.0.113.77", whole, 0, stats.None},
+		{"from this network", "0.0.0.1", whole, 0, stats.MartianSource},
+		{"from loopback", "127.0.0.1", whole, 0, stats.MartianSource},
+		{"from a group", "224.0.0.1", whole, 0, stats.MartianSource},
+		{"about another port", "192.0.2.1", set(22, 0x11, 0x11), 0, stats.ICMPNoFlow},
+		{"about another port, of a link without addresses", "169.254.7.7", set(22, 0x11, 0x11), 0, stats.ICMPNoFlow},
+		{"about another source", "192.0.2.1", set(12, 203, 0, 113, 200), 0, stats.ICMPNoFlow},
+		{"a packet that fits", "192.0.2.1", set(2, 0x05, 0x00), 0, stats.ICMPMTUQuote},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t, labConfig{})
+			g := l.workers[0]
+			_, snat, be := l.open(join(client4, 40000), join(vip4, 80))
+			e := tooBig(tt.router, vip4, 1400|tt.rest, l.long(1500, be, snat))
+			quote := headertest.IP(l.long(1500, be, snat))
+			e.Payload = tt.change(append([]byte(nil), quote[:300]...))
+			l.send(0, e)
+			if tt.want != stats.None {
+				l.nothing(g.nic, g.host)
+				l.wantDrop(tt.want, 1)
+				return
+			}
+			frame, ok := g.nic.Take(nil)
+			var p, inner header.Packet
+			if !ok || header.Parse(frame, &p) != stats.None || !header.ChecksumICMP(frame, &p) {
+				t.Fatalf("not translated, or badly: %x; drops %v", frame, l.drops())
+			}
+			l.wantTuple(&p, join(snat4, 0), join(backend4, 0))
+			if r := header.ParseInner(frame, &p, &inner); r != stats.None {
+				t.Fatalf("quote of what was sent: %v", r)
+			}
+			l.wantTuple(&inner, be, snat)
+		})
+	}
+}
+
+// TestErrorsFromTheLink: a router of the gateway's link may have no address but its link-local one.
+func TestErrorsFromTheLink(t *testing.T) {
+	l := newLab(t, labConfig{})
+	_, snat, be := l.open(join(client6, 40000), join(vip6, 80))
+	l.send(0, tooBig("fe80::1", vip6, 1400, l.long(1500, be, snat)))
+	frame, p := l.out(l.workers[0].nic)
+	l.wantTuple(&p, "["+snat6+"]:0", "["+backend6+"]:0")
+	var inner header.Packet
+	if r := header.ParseInner(frame, &p, &inner); r != stats.None {
+		t.Fatal(r)
+	}
+	l.wantTuple(&inner, be, snat)
+}

@@ -32,7 +32,7 @@ const (
 	IPv6RoutingHeader   // type 0 (RFC 5095) or any with segments left
 
 	// Addresses.
-	MartianSource      // loopback, multicast, broadcast, zero or link-local source
+	MartianSource      // loopback, multicast, broadcast, zero or link-local source (of an ICMP error: not link-local)
 	MartianDestination // the same kinds of address as a destination
 	LandAttack         // source equals destination
 	SpoofedSource      // an address of ours, or a frontend, as the source of a packet from outside

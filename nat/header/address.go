@@ -9,7 +9,7 @@ import "encoding/binary"
 // Linux routes (net/ipv4/route.c, ip_route_input_slow) and clusters give to pods.
 func martian4(a uint32) bool {
 	first := a >> 24
-	return first-1 >= 223 && (first < 240 || a == 1<<32-1) || first == 127 || a>>16 == 0xa9fe
+	return first-1 >= 223 && (first < 240 || a == 1<<32-1) || first == 127 || linkLocal4(a)
 }
 
 // martian6 is martian4 for an IPv6 address in two halves, host order: ::/96 with
@@ -20,8 +20,16 @@ func martian6(hi, lo uint64) bool {
 	if hi == 0 && (lo>>32 == 0 || lo>>32 == 0xffff) {
 		return true
 	}
-	return hi>>56 == 0xff || hi>>54 == 0xfe80>>6
+	return hi>>56 == 0xff || linkLocal6(hi)
 }
+
+// linkLocal4 reports whether an IPv4 address, in host order, is link-local. It can be the source of
+// an ICMP error: of a router whose interface has no other address.
+func linkLocal4(a uint32) bool { return a>>16 == 0xa9fe }
+
+// linkLocal6 is linkLocal4 for the upper half of an IPv6 address. Only a router of the same link
+// sends errors with such a source, as others forward none (RFC 4291 section 2.5.6).
+func linkLocal6(hi uint64) bool { return hi>>54 == 0xfe80>>6 }
 
 // Unicast reports whether an address can be the source or destination of a packet
 // that is forwarded. Parse has refused all others.

@@ -61,6 +61,17 @@ func isEcho(v6 bool, icmpType uint8) bool {
 	return icmpType == ICMPEchoRequest || icmpType == ICMPEchoReply
 }
 
+// reportsError reports whether a packet is a whole ICMP error, by its IP header, whose protocol
+// names no extension header, and the type in the first byte behind it.
+func (p *Packet) reportsError(frame []byte) bool {
+	proto := uint8(ProtoICMP)
+	if p.Tuple.V6 {
+		proto = ProtoICMPv6
+	}
+	b := p.Transport(frame)
+	return p.Tuple.Proto == proto && p.Fragment == NotFragment && len(b) > 0 && IsICMPError(p.Tuple.V6, b[0])
+}
+
 // ChecksumICMP verifies the checksum of the ICMP or ICMPv6 message in the frame.
 // It is false for a fragment, whose checksum covers what is not here.
 func ChecksumICMP(frame []byte, p *Packet) bool { return ChecksumLongICMP(frame, p, 0) }
@@ -99,8 +110,11 @@ func PathMTU(frame []byte, p *Packet) (mtu uint32, ok bool) {
 // one our peer claims somebody sent. Offsets in inner are from the start of frame.
 // inner.End is where the quoted bytes end, not where the embedded packet claims to.
 //
-// Lengths inside are not compared with what is quoted. The embedded IPv4 header
-// checksum is verified (RFC 5508 REQ-3 a); transport checksums are not (REQ-3 c).
+// Lengths and checksums inside are not compared with what is quoted. RFC 5508 REQ-3 a would have the
+// embedded IPv4 header checksum verified. But routers quote a packet after they have changed its TTL
+// or DSCP, and hosts leave the checksum to their NIC, so Linux verifies none (nf_nat_manip_pkt,
+// net/netfilter/nf_nat_proto.c). The message's own checksum is (ChecksumICMP), and its quote must be
+// about a flow.
 // An error about an error makes no sense (RFC 1122 section 3.2.2); about a later
 // fragment it may, but there are no ports in it.
 func ParseInner(frame []byte, outer *Packet, inner *Packet) stats.DropReason {
@@ -149,7 +163,7 @@ func parseInnerIPv4(quoted []byte, inner *Packet, l3 int) bool {
 	}
 	h := (*[IPv4Bytes]byte)(quoted[l3:])
 	l4 := l3 + int(h[0]&15)*4
-	if h[0]>>4 != 4 || l4 < l3+IPv4Bytes || l4 > len(quoted) || checksum.Sum(quoted[l3:l4]) != 0xffff {
+	if h[0]>>4 != 4 || l4 < l3+IPv4Bytes || l4 > len(quoted) {
 		return false
 	}
 	inner.setIPv4(h, l3, l4, len(quoted))

@@ -60,7 +60,7 @@ func parseIPv4(frame []byte, frameBytes int, p *Packet, l3 int) stats.DropReason
 	}
 	src, dst := binary.BigEndian.Uint32(h[12:16]), binary.BigEndian.Uint32(h[16:20])
 	switch {
-	case martian4(src):
+	case martian4(src) && !(linkLocal4(src) && p.reportsError(frame)):
 		return stats.MartianSource
 	case martian4(dst):
 		return stats.MartianDestination

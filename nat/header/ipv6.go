@@ -40,8 +40,10 @@ func parseIPv6(frame []byte, frameBytes int, p *Packet, l3 int) stats.DropReason
 		return stats.FrameTruncated
 	}
 	p.setIPv6(h, l3, end)
+	srcHi, srcLo := binary.BigEndian.Uint64(h[8:16]), binary.BigEndian.Uint64(h[16:24])
+	p.Tuple.Proto = h[6] // until the chain is walked
 	switch {
-	case martian6(binary.BigEndian.Uint64(h[8:16]), binary.BigEndian.Uint64(h[16:24])):
+	case martian6(srcHi, srcLo) && !(linkLocal6(srcHi) && p.reportsError(frame)):
 		return stats.MartianSource
 	case martian6(binary.BigEndian.Uint64(h[24:32]), binary.BigEndian.Uint64(h[32:40])):
 		return stats.MartianDestination

@@ -2,6 +2,7 @@ package header_test
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"reflect"
 	"slices"
 	"testing"
@@ -307,6 +308,48 @@ func TestParseDropReasons(t *testing.T) {
 			t.Errorf("dropped as %v", got)
 		}
 	})
+}
+
+// TestParseErrorsFromLinkLocal: a router without another address sends ICMP errors from a link-local
+// one, and nothing else comes from there.
+func TestParseErrorsFromLinkLocal(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		p    *headertest.Packet
+		want stats.DropReason
+	}{
+		{"too big", headertest.ICMPError("169.254.0.1", "198.51.100.7", 3, 4, 1400, corpus()["tcp4"], -1), stats.None},
+		{"time exceeded", headertest.ICMPError("169.254.0.1", "198.51.100.7", 11, 0, 0, corpus()["tcp4"], 28), stats.None},
+		{"from loopback", headertest.ICMPError("127.0.0.1", "198.51.100.7", 3, 4, 1400, corpus()["tcp4"], -1),
+			stats.MartianSource},
+		{"from 0/8", headertest.ICMPError("0.0.0.1", "198.51.100.7", 3, 4, 1400, corpus()["tcp4"], -1),
+			stats.MartianSource},
+		{"echo", headertest.Echo("169.254.0.1", "198.51.100.7", 1, 1, false), stats.MartianSource},
+		{"UDP", headertest.UDP("169.254.0.1:5", "198.51.100.7:53", "\x03"), stats.MartianSource},
+		{"ICMPv6 over IPv4", &headertest.Packet{Src: netip.MustParseAddr("169.254.0.1"),
+			Dst: netip.MustParseAddr("198.51.100.7"), Proto: 58, ICMPType: 3}, stats.MartianSource},
+		{"too big6", headertest.ICMPError("fe80::1", "2001:db8:1::7", 2, 0, 1400, corpus()["tcp6"], -1), stats.None},
+		{"from loopback6", headertest.ICMPError("::1", "2001:db8:1::7", 2, 0, 1400, corpus()["tcp6"], -1),
+			stats.MartianSource},
+		{"from multicast6", headertest.ICMPError("ff02::1", "2001:db8:1::7", 2, 0, 1400, corpus()["tcp6"], -1),
+			stats.MartianSource},
+		{"echo6", headertest.Echo("fe80::1", "2001:db8:1::7", 1, 1, false), stats.MartianSource},
+		{"UDP6", headertest.UDP("[fe80::1]:260", "[2001:db8:1::7]:53", "\x02"), stats.MartianSource},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			frame := tt.p.Bytes()
+			var p header.Packet
+			if got := header.Parse(frame, &p); got != tt.want {
+				t.Errorf("%v, want %v", got, tt.want)
+			}
+			if tt.want != stats.None {
+				return
+			}
+			if got := header.Parse(headertest.Split(frame, 24, 1)[0], &p); got != stats.MartianSource {
+				t.Errorf("in a fragment: %v", got)
+			}
+		})
+	}
 }
 
 func TestParseMartians(t *testing.T) {

@@ -84,9 +84,16 @@ func martian(b []byte) bool {
 	return slices.ContainsFunc(martians, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-func addresses(src, dst []byte) stats.DropReason {
+// addresses judges both of a packet whose IP header is followed by a protocol's bytes. A router may
+// send ICMP errors from a link-local address.
+func addresses(src, dst, then []byte, proto uint8, whole bool) stats.DropReason {
+	a, _ := netip.AddrFromSlice(src)
+	errors := map[uint8][]uint8{1: {3, 4, 5, 11, 12}, 58: {1, 2, 3, 4}}[proto]
+	if a.Is4() != (proto == 1) || !whole || len(then) == 0 {
+		errors = nil
+	}
 	switch {
-	case martian(src):
+	case martian(src) && !(a.IsLinkLocalUnicast() && !a.Is4In6() && len(errors) > 0 && slices.Contains(errors, then[0])):
 		return stats.MartianSource
 	case martian(dst):
 		return stats.MartianDestination
@@ -128,7 +135,8 @@ func (r *reference) ipv4(l3 int) stats.DropReason {
 	if reason := options(r.frame[l3+20 : l3+ihl]); reason != stats.None {
 		return reason
 	}
-	if reason := addresses(h[12:16], h[16:20]); reason != stats.None {
+	if reason := addresses(h[12:16], h[16:20], r.frame[l3+ihl:l3+total], h[9],
+		r.p.Fragment == header.NotFragment); reason != stats.None {
 		return reason
 	}
 	return r.payload(int(r.p.FragmentOffset)+total, total-ihl)
@@ -213,7 +221,7 @@ func (r *reference) ipv6(l3 int) stats.DropReason {
 	r.p.L3, r.p.L4, r.p.End = uint16(l3), uint16(l3+40), uint16(l3+40+n)
 	r.p.Tuple.Src, r.p.Tuple.Dst = header.Addr(h[8:24]), header.Addr(h[24:40])
 	r.p.Tuple.V6, r.p.TTL, r.p.DF = true, h[7], true
-	if reason := addresses(h[8:24], h[24:40]); reason != stats.None {
+	if reason := addresses(h[8:24], h[24:40], r.frame[l3+40:l3+40+n], h[6], true); reason != stats.None {
 		return reason
 	}
 	return r.chain(int(h[6]), l3+40)
