@@ -124,3 +124,40 @@ func TestUDPNeverOutlivesItsEndpoint(t *testing.T) {
 		})
 	}
 }
+
+// TestUDPWithoutChecksum: tunnels over IPv6 leave the checksum out (RFC 6935), as anybody may over
+// IPv4. It stays out both ways, whether a datagram opens its flow, is plain, or is in fragments.
+func TestUDPWithoutChecksum(t *testing.T) {
+	for _, tt := range []struct{ client, vip string }{
+		{join(client4, 40000), join(vip4, 53)}, {join(client6, 40000), join(vip6, 53)},
+	} {
+		t.Run(tt.vip, func(t *testing.T) {
+			l := newLab(t, labConfig{})
+			g := l.workers[0]
+			unsummed := func(src, dst string, bytes int) []byte {
+				p := headertest.UDP(src, dst, string(make([]byte, bytes)))
+				p.NoChecksum = true
+				return p.Bytes()
+			}
+			passes := func(frame []byte) (src, dst string) {
+				t.Helper()
+				g.nic.Inject(frame)
+				l.step(time.Microsecond)
+				sent, p := l.out(g.nic)
+				if p.Fragment != header.LaterFragment && sent[p.L4+6]|sent[p.L4+7] != 0 {
+					t.Errorf("got a checksum: %x", sent[p.L4+6:p.L4+8])
+				}
+				s, d := ends(&p.Tuple)
+				return s.String(), d.String()
+			}
+			snat, backend := passes(unsummed(tt.client, tt.vip, 100))
+			for range 3 {
+				passes(unsummed(backend, snat, 100))
+				passes(unsummed(tt.client, tt.vip, 100))
+			}
+			for _, part := range headertest.Split(unsummed(tt.client, tt.vip, 2000), 1400, 7) {
+				passes(part)
+			}
+		})
+	}
+}

@@ -57,7 +57,7 @@ func decode(frame []byte) (v view, err error) {
 	}
 	src, dst := v.src(), v.dst()
 	switch {
-	case martian(src):
+	case martian(src) && !(src.IsLinkLocalUnicast() && v.isError()):
 		return v, fmt.Errorf("source %v", src)
 	case martian(dst):
 		return v, fmt.Errorf("destination %v", dst)
@@ -288,9 +288,6 @@ func (v *view) judgeTransport() error {
 		n := int(be16(t[4:]))
 		if n < 8 || n > len(t) && !v.fragment() {
 			return fmt.Errorf("UDP length %d of %d", n, len(t))
-		}
-		if v.v6 && t[6]|t[7] == 0 {
-			return errors.New("UDP over IPv6 without a checksum")
 		}
 	case protoSCTP:
 		if n := int(be16(t[14:])); n < 4 || n > len(t)-12 || v.fragment() {

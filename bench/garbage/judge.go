@@ -71,10 +71,14 @@ func Refused(frame []byte) error {
 	return err
 }
 
-// WrongSum reports whether the transport checksum of a whole packet that is not Refused is wrong.
+// WrongSum reports whether the transport checksum of a whole packet that is not Refused is wrong, or
+// missing where only a socket that asks for it takes such a datagram (RFC 6935).
 func WrongSum(frame []byte) bool {
 	v, err := decode(frame)
-	return err == nil && !v.fragment() && v.checksumField() >= 0 && !v.unsummed() && v.residual() != 0
+	if err != nil || v.fragment() || v.checksumField() < 0 {
+		return false
+	}
+	return v.unsummed() && v.v6 || !v.unsummed() && v.residual() != 0
 }
 
 // Fragment reports whether a frame that is not Refused has a fragment.
@@ -226,8 +230,8 @@ func (v *view) quoted() (q view, err error) {
 		err = q.chain()
 	case !v.v6 && len(q.ip) >= 20:
 		q.proto, q.l4 = q.ip[9], int(q.ip[0]&15)*4
-		if q.l4 > len(q.ip) || add(0, q.ip[:q.l4]) != 0xffff {
-			err = errors.New("header checksum")
+		if q.l4 < 20 || q.l4 > len(q.ip) {
+			err = errTruncated
 		}
 	default:
 		err = errTruncated
@@ -244,8 +248,13 @@ func (m *mask) quote(a, b *view) error {
 	if err != nil {
 		return fmt.Errorf("it quotes what is invalid: %w", err)
 	}
-	if _, err := b.quoted(); err != nil {
+	y, err := b.quoted()
+	if err != nil {
 		return fmt.Errorf("it quotes what became invalid: %w", err)
+	}
+	// Routers leave the quoted header's checksum as it was: it is as right or wrong as before.
+	if was, is := add(0, x.ip[:x.l4])%0xffff, add(0, y.ip[:y.l4])%0xffff; !a.v6 && was != is {
+		return fmt.Errorf("the quoted header's checksum was wrong by %#x, and is by %#x", was, is)
 	}
 	at := a.l4 + 8
 	if a.v6 {

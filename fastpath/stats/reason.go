@@ -46,21 +46,20 @@ const (
 	FragmentLimit   // no room to hold it until the first one comes
 
 	// Transport.
-	TCPHeader       // data offset does not fit
-	TCPFlags        // a combination no TCP sends
-	UDPLength       // length field does not fit
-	UDPZeroChecksum // zero checksum over IPv6 (RFC 8200 section 8.1)
-	SCTPHeader      // common header or first chunk, or an INIT not alone or with a tag (RFC 9260 section 8.5.1)
-	SCTPFragment    // a fragment: the CRC covers the whole packet, whose length is not known
-	PortZero        // source or destination port 0
-	ICMPHeader      // truncated, or an embedded packet that makes no sense
-	ICMPChecksum    // an ICMP error whose checksum does not verify (RFC 5508 REQ-3)
-	ICMPNoFlow      // an ICMP error about a flow we do not have
-	ICMPMTUFloor    // announces a path MTU below the floor
-	ICMPMTUQuote    // announces a path MTU, and the packet it quotes was not too big for that
-	ICMPMTULimit    // announces a path MTU, and its client's network has announced too many
-	ICMPType        // a type that is not translated
-	Protocol        // a protocol that is not translated
+	TCPHeader    // data offset does not fit
+	TCPFlags     // a combination no TCP sends
+	UDPLength    // length field does not fit
+	SCTPHeader   // common header or first chunk, or an INIT not alone or with a tag (RFC 9260 section 8.5.1)
+	SCTPFragment // a fragment: the CRC covers the whole packet, whose length is not known
+	PortZero     // source or destination port 0
+	ICMPHeader   // truncated, or an embedded packet that makes no sense
+	ICMPChecksum // an ICMP error whose checksum does not verify (RFC 5508 REQ-3)
+	ICMPNoFlow   // an ICMP error about a flow we do not have
+	ICMPMTUFloor // announces a path MTU below the floor
+	ICMPMTUQuote // announces a path MTU, and the packet it quotes was not too big for that
+	ICMPMTULimit // announces a path MTU, and its client's network has announced too many
+	ICMPType     // a type that is not translated
+	Protocol     // a protocol that is not translated
 
 	// Finding and admitting a flow.
 	TTLExceeded        // TTL or hop limit would reach zero
@@ -128,7 +127,6 @@ var dropReasonNames = [NumDropReasons]string{
 	TCPHeader:               "tcp_header",
 	TCPFlags:                "tcp_flags",
 	UDPLength:               "udp_length",
-	UDPZeroChecksum:         "udp_zero_checksum",
 	SCTPHeader:              "sctp_header",
 	SCTPFragment:            "sctp_fragment",
 	PortZero:                "port_zero",

@@ -74,11 +74,10 @@ const (
 //
 // What is checked: lengths against the frame; IPv4 header checksum, version,
 // IHL, total length, source route options; the IPv6 extension chain (bounded);
-// fragment geometry; TCP data offset and flag combinations; UDP length and, over
-// IPv6, its zero checksum; of SCTP the first chunk, and that it is no fragment; ports
-// not zero; martian addresses, but for a link-local source of an ICMP error, and land addresses. Not
-// checked: TCP, UDP and SCTP checksums (wrong in, wrong out) and ICMP checksums
-// (see ChecksumICMP), TTL.
+// fragment geometry; TCP data offset and flag combinations; UDP length; of SCTP
+// the first chunk, and that it is no fragment; ports not zero; martian addresses, but
+// for a link-local source of an ICMP error, and land addresses. Not checked: TCP, UDP
+// and SCTP checksums (wrong in, wrong out) and ICMP checksums (see ChecksumICMP), TTL.
 func Parse(frame []byte, p *Packet) stats.DropReason { return ParseLong(frame, len(frame), p) }
 
 // ParseLong is Parse for a frame of so many bytes of which only the first part is here, the others

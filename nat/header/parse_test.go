@@ -278,7 +278,7 @@ func TestParseDropReasons(t *testing.T) {
 		{"udp length 7", patch(udp4, 14+20+4, 0, 7), stats.UDPLength},
 		{"udp length past the end", patch(udp4, 14+20+4, 0, 14), stats.UDPLength},
 		{"udp cut by the ip length", patch(udp4, 16, 0, 27), stats.UDPLength},
-		{"udp6 without checksum", udp6(func(p *headertest.Packet) { p.NoChecksum = true }), stats.UDPZeroChecksum},
+		{"udp6 without checksum", udp6(func(p *headertest.Packet) { p.NoChecksum = true }), stats.None},
 		{"udp source port 0", patch(udp4, 14+20, 0, 0), stats.PortZero},
 		{"udp destination port 0", patch(udp4, 14+20+2, 0, 0), stats.PortZero},
 		{"tcp source port 0", patch(tcp4, 14+20, 0, 0), stats.PortZero},

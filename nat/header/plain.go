@@ -83,9 +83,8 @@ func Plain4(w *[Window4Bytes]byte, frameBytes uint32) (end uint32, special bool)
 // Plain6 is Plain4 for IPv6.
 func Plain6(w *[Window6Bytes]byte, frameBytes uint32) (end uint32, special bool) {
 	end, verdict := judgeIP6(w, frameBytes)
-	t, proto := PlainTransport6(w), PlainProto6(w)
-	transport, more := judgeTransport(t, proto, end-Plain6Bytes)
-	if int32(verdict|transport) < 0 || unsummed(t, proto) {
+	transport, more := judgeTransport(PlainTransport6(w), PlainProto6(w), end-Plain6Bytes)
+	if int32(verdict|transport) < 0 {
 		return 0, false
 	}
 	return end, more != 0
@@ -134,12 +133,6 @@ func judgeIP6(w *[Window6Bytes]byte, frameBytes uint32) (end, verdict uint32) {
 	end = Plain6Bytes + uint32(bits.ReverseBytes16(uint16(x>>48)))
 	zero := uint32(w[0]&1) | (uint32(x)^kind)&0xf0ffff
 	return end, -zero | (uint32(y>>8) - 2) | (frameBytes - end)
-}
-
-// unsummed reports whether a UDP datagram has no checksum, which it must have over IPv6 (RFC 8200
-// section 8.1).
-func unsummed(t *Transport, proto uint8) bool {
-	return t[6]|t[7] == 0 && proto == ProtoUDP
 }
 
 // Transport is the start of a plain packet's TCP or UDP header, and maybe of what follows it.

@@ -375,9 +375,6 @@ func (r *reference) transport(b []byte) stats.DropReason {
 		if n < 8 || r.p.Fragment == header.NotFragment && n > len(b) {
 			return stats.UDPLength
 		}
-		if r.p.Tuple.V6 && word(b[6:]) == 0 {
-			return stats.UDPZeroChecksum
-		}
 	case 132:
 		if !r.sctp(b) {
 			return stats.SCTPHeader

@@ -118,11 +118,8 @@ func verifyTransport(src, dst []byte, proto uint8, b []byte) error {
 		if len(b) < 8 || int(be16(b[4:])) > len(b) {
 			return errors.New("UDP header does not fit")
 		}
-		if be16(b[6:]) == 0 && len(src) == 4 {
+		if be16(b[6:]) == 0 { // none, which tunnels over IPv6 may do as well (RFC 6935)
 			return nil
-		}
-		if be16(b[6:]) == 0 {
-			return errors.New("UDP over IPv6 without a checksum")
 		}
 		b = b[:be16(b[4:])]
 		seed = pseudo(src, dst, proto, len(b))
