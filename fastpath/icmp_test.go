@@ -1,7 +1,10 @@
 package fastpath_test
 
 import (
+	"bytes"
 	"encoding/binary"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -175,6 +178,50 @@ func TestSplit(t *testing.T) {
 	}
 	if g.stats.Generated.Load() != 2 {
 		t.Errorf("generated %d, want 2: one packet became three", g.stats.Generated.Load())
+	}
+}
+
+// TestSplitOptions: the first fragment has all IP options, the others those that are to be copied
+// (RFC 791 section 3.1), and nobody is told that the packet was too big.
+func TestSplitOptions(t *testing.T) {
+	alert, record := []byte{148, 4, 0, 0}, []byte{7, 7, 4, 0, 0, 0, 0}
+	noOps := func(n int) []byte { return bytes.Repeat([]byte{1}, n) }
+	for _, tt := range []struct {
+		name         string
+		first, later []byte
+	}{
+		{"copied", alert, alert},
+		{"not copied", append(noOps(1), record...), noOps(8)},
+		{"one of each", slices.Concat(record, alert, []byte{0}), slices.Concat(noOps(7), alert, []byte{0})},
+		{"all forty bytes", slices.Concat(alert, []byte{68, 36, 37, 0}, make([]byte, 32)),
+			slices.Concat(alert, noOps(36))},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t, labConfig{})
+			g := l.workers[0]
+			hop := *l.hops.Hop(hopBackend)
+			hop.MTU = 600
+			l.hops.SetHop(hopBackend, &hop)
+			sent := headertest.UDP(join(client4, 40000), join(vip4, 53), strings.Repeat("0123456789", 130))
+			sent.Options = tt.first
+			l.send(0, sent)
+			whole, seen := make([]byte, 8+1300), 0
+			for range 3 {
+				frame, p := l.out(g.nic)
+				want := tt.later
+				if p.FragmentOffset == 0 {
+					want = tt.first
+				}
+				if got := frame[p.L3+20 : p.L4]; !bytes.Equal(got, want) || p.End-p.L3 > 600 {
+					t.Errorf("fragment at %d of %d bytes has options %x, want %x", p.FragmentOffset, p.End-p.L3, got, want)
+				}
+				seen += copy(whole[p.FragmentOffset:], frame[p.L4:p.End])
+			}
+			l.nothing(g.nic)
+			if seen != len(whole) || string(whole[8:]) != string(sent.Payload) || len(l.drops()) != 0 {
+				t.Errorf("%d bytes came through, or others than were sent; drops %v", seen, l.drops())
+			}
+		})
 	}
 }
 

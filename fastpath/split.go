@@ -12,16 +12,16 @@ import (
 
 // split fragments an IPv4 packet that is larger than its next link and whose
 // sender allows it (RFC 791 section 3.2, RFC 1812 section 4.2.2.7). The packet
-// itself becomes the first fragment; the others are packets of our own. A packet with IP options is
-// dropped instead: they are too rare to implement the copying of options.
+// itself becomes the first fragment; the others are packets of our own.
 func (w *Worker) split(o outgoing, hop *nexthop.Hop) decide.Verdict {
 	ip := w.frame(o.desc)[o.l3:]
-	chunk := w.chunk(len(ip), hop)
-	if ip[0] != 0x45 || chunk < 8 {
+	headerBytes := int(ip[0]&15) * 4
+	chunk := w.chunk(headerBytes, len(ip), hop)
+	if chunk < 8 {
 		return drop(stats.PacketTooBig)
 	}
-	ip = ip[:header.IPv4Bytes]
-	payloadBytes := int(o.end-o.l3) - header.IPv4Bytes
+	ip = ip[:headerBytes]
+	payloadBytes := int(o.end-o.l3) - headerBytes
 	field := binary.BigEndian.Uint16(ip[6:])
 	if field&(ipv4MoreFragments|ipv4OffsetMask) == 0 {
 		// Behind one source address the identifications of all clients must differ
@@ -35,20 +35,21 @@ func (w *Worker) split(o outgoing, hop *nexthop.Hop) decide.Verdict {
 		}
 		w.sendPart(o, ip, at, min(chunk, payloadBytes-at), more|(field&ipv4OffsetMask)+uint16(at/8), hop)
 	}
-	setFragment(ip, uint16(header.IPv4Bytes+chunk), field|ipv4MoreFragments)
-	o.end = o.l3 + uint16(header.IPv4Bytes+chunk)
+	setFragment(ip, uint16(headerBytes+chunk), field|ipv4MoreFragments)
+	o.end = o.l3 + uint16(headerBytes+chunk)
 	w.queue(w.c.Egress[hop.Link], w.encapsulate(o, hop))
 	return queued
 }
 
 // chunk returns how much payload each fragment but the last has, in bytes: as much as the next link
 // and one frame hold. first bounds it: so many bytes of the packet are in its first buffer.
-func (w *Worker) chunk(first int, hop *nexthop.Hop) int {
+func (w *Worker) chunk(headerBytes, first int, hop *nexthop.Hop) int {
 	own := int(w.pool.frameSize) - frameHeadroom - header.EthernetBytes
-	return (min(int(hop.MTU), own, first) - header.IPv4Bytes) &^ 7
+	return (min(int(hop.MTU), own, first) - headerBytes) &^ 7
 }
 
-// sendPart sends one fragment in a frame of its own: bytes of the packet's payload from at on.
+// sendPart sends one fragment in a frame of its own: bytes of the packet's payload from at on,
+// behind the packet's header.
 func (w *Worker) sendPart(o outgoing, ip []byte, at, bytes int, field uint16, hop *nexthop.Hop) {
 	w.n.generated++
 	addr, ok := w.pool.Get()
@@ -59,12 +60,35 @@ func (w *Worker) sendPart(o outgoing, ip []byte, at, bytes int, field uint16, ho
 	start := addr + frameHeadroom
 	b := w.mem[start+header.EthernetBytes : addr+w.pool.frameSize]
 	copy(b, ip)
-	w.copy(b[header.IPv4Bytes:][:bytes], o.desc, int(o.l3)+header.IPv4Bytes+at)
-	size := uint16(header.IPv4Bytes + bytes)
-	setFragment(b[:header.IPv4Bytes], size, field)
+	keepCopiedOptions(b[header.IPv4Bytes:len(ip)])
+	w.copy(b[len(ip):][:bytes], o.desc, int(o.l3)+len(ip)+at)
+	size := uint16(len(ip) + bytes)
+	setFragment(b[:len(ip)], size, field)
 	o.desc = Desc{Addr: start, Len: uint32(header.EthernetBytes + size)}
 	o.l3, o.end = header.EthernetBytes, header.EthernetBytes+size
 	w.queue(w.c.Egress[hop.Link], w.encapsulate(o, hop))
+}
+
+// keepCopiedOptions overwrites those options that only the first fragment has (RFC 791 section 3.1:
+// the copied flag) with no-operations, as Linux does (ip_options_fragment, net/ipv4/ip_options.c).
+// header.Parse has judged the options: each is within b.
+func keepCopiedOptions(b []byte) {
+	const end, noOp, copied = 0, 1, 0x80
+	for len(b) > 0 && b[0] != end {
+		bytes := 1
+		if b[0] != noOp {
+			if len(b) < 2 || b[1] < 2 || int(b[1]) > len(b) {
+				return
+			}
+			bytes = int(b[1])
+		}
+		if b[0]&copied == 0 {
+			for i := range b[:bytes] {
+				b[i] = noOp
+			}
+		}
+		b = b[bytes:]
+	}
 }
 
 // copy fills b with the bytes of a packet from offset from on.
