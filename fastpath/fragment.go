@@ -41,10 +41,15 @@ func (w *Worker) laterFragment(d Desc, p *header.Packet) decide.Verdict {
 
 // judgeLater judges a later fragment whose first one is known.
 func (w *Worker) judgeLater(d Desc, p *header.Packet, f fragment.First, s fragment.Status) decide.Verdict {
-	switch {
-	case s == fragment.Overlap:
+	if s == fragment.Overlap {
 		return drop(stats.FragmentOverlap)
-	case isICMP(p):
+	}
+	p.Tuple.Proto = f.Proto // over IPv6, only the first fragment says which
+	switch p.Tuple.Proto {
+	case header.ProtoTCP, header.ProtoUDP:
+	case header.ProtoSCTP:
+		return w.sctpFragment(d, p)
+	default:
 		return w.notOurs(d, p)
 	}
 	w.frags.id = f.ID

@@ -135,3 +135,64 @@ func TestFragmentIdentifications(t *testing.T) {
 		})
 	}
 }
+
+// TestFragmentsWithExtensions: over IPv6, options may lie between the fragment header and the
+// transport header. Then later fragments do not say what their transport is, in whatever order they
+// come, both ways; what is not translated goes to the kernel as a whole.
+func TestFragmentsWithExtensions(t *testing.T) {
+	options := headertest.Extension{Type: headertest.Destination, Data: []byte{1, 4, 0, 0, 0, 0}}
+	split := func(p *headertest.Packet, id uint32) [][]byte {
+		p.Extensions = []headertest.Extension{options, options}
+		return headertest.Split(p.Bytes(), 800, id)
+	}
+	for _, reversed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("reversed %v", reversed), func(t *testing.T) {
+			l := newLab(t, labConfig{workers: 2})
+			snat := ""
+			send := func(src, dst string, id uint32) {
+				t.Helper()
+				p := headertest.UDP(src, dst, string(make([]byte, 2000)))
+				parts := split(p, id)
+				if reversed {
+					slices.Reverse(parts)
+				}
+				for i, part := range parts {
+					l.workers[i%2].nic.Inject(part)
+					l.step(time.Microsecond)
+				}
+				l.step(2 * time.Millisecond)
+				bytes := 0
+				for _, g := range l.workers {
+					for frame, ok := g.nic.Take(nil); ok; frame, ok = g.nic.Take(nil) {
+						var p header.Packet
+						if r := header.Parse(frame, &p); r != stats.None {
+							t.Fatalf("sent %x: %v", frame, r)
+						}
+						bytes += int(p.FragmentBytes())
+						if s, _ := ends(&p.Tuple); p.Fragment == header.FirstFragment {
+							snat = s.String()
+						}
+					}
+				}
+				if bytes != 16+8+2000 || len(l.drops()) != 0 {
+					t.Errorf("%d bytes came through, want 2024; drops %v", bytes, l.drops())
+				}
+			}
+			send(join(client6, 40000), join(vip6, 53), 7)
+			send(join(backend6, 5353), snat, 9)
+		})
+	}
+	t.Run("of the node", func(t *testing.T) {
+		l := newLab(t, labConfig{})
+		g := l.workers[0]
+		esp := headertest.UDP(join(client6, 1), join(snat6, 1), string(make([]byte, 2000)))
+		esp.Proto = 50
+		for _, part := range append(split(esp, 7), split(headertest.SCTP(join(client6, 1), join(snat6, 1), 0), 8)...) {
+			g.nic.Inject(part)
+			l.step(time.Microsecond)
+		}
+		if n := g.host.Loop(); n < 4 || len(l.drops()) != 0 {
+			t.Errorf("%d fragments went to the kernel; drops %v", n, l.drops())
+		}
+	})
+}

@@ -178,6 +178,9 @@ func (w *Worker) notOurs(d Desc, p *header.Packet) decide.Verdict {
 // on the node: it is passed on (notOurs). All else is dropped. Packets of the kernel itself on the
 // host link (neighbour discovery, multicast) are counted apart from malformed packets.
 func (w *Worker) judgeFault(d Desc, p *header.Packet, r stats.DropReason) decide.Verdict {
+	if (r == stats.Protocol || r == stats.SCTPFragment) && p.Fragment == header.FirstFragment && p.Tuple.V6 {
+		w.firstFragment(d, p) // the later ones may not say what the transport is
+	}
 	switch {
 	case r == stats.Protocol:
 		return w.notOurs(d, p)

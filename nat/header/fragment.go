@@ -20,19 +20,15 @@ func (p *Packet) setFragment(offset uint16, more bool) {
 }
 
 // judgeFragment checks a fragment's geometry. reassembledBytes is what the length
-// field of the whole datagram would say if this were its last fragment. A later
-// IPv6 fragment whose next header is an extension header has its ports behind
-// options that only the first fragment holds; such datagrams are refused, the first
-// fragment with the others.
+// field of the whole datagram would say if this were its last fragment. Where the next
+// header of an IPv6 fragment header is an extension header, only the first fragment
+// says what the transport is: Tuple.Proto of a later one is that next header then.
 func judgeFragment(frame []byte, p *Packet, reassembledBytes int) stats.DropReason {
 	n := p.FragmentBytes()
 	if n == 0 || reassembledBytes > maxPacketBytes || p.MoreFragments(frame) && n%fragmentUnit != 0 {
 		return stats.FragmentLength
 	}
 	if p.Fragment == FirstFragment {
-		if p.Tuple.V6 && frame[p.FragmentHeader] != p.Tuple.Proto {
-			return stats.Protocol
-		}
 		return parseTransport(frame, p)
 	}
 	if p.Tuple.Proto == ProtoTCP && p.FragmentOffset < minTCPFragmentOffset {
@@ -41,7 +37,8 @@ func judgeFragment(frame []byte, p *Packet, reassembledBytes int) stats.DropReas
 	if p.Tuple.Proto == ProtoSCTP {
 		return stats.SCTPFragment
 	}
-	if !transportKnown(p.Tuple.Proto, p.Tuple.V6) {
+	chained := p.Tuple.V6 && (p.Tuple.Proto == nextDestination || p.Tuple.Proto == nextRouting)
+	if !chained && !transportKnown(p.Tuple.Proto, p.Tuple.V6) {
 		return stats.Protocol
 	}
 	return stats.None

@@ -66,36 +66,43 @@ func TestParseFragments(t *testing.T) {
 		more      bool
 		want      stats.DropReason
 		fragment  header.Fragment
+		extension bool // over IPv6
 	}{
-		{"first", 17, 0, 64, true, stats.None, header.FirstFragment},
-		{"middle", 17, 64, 64, true, stats.None, header.LaterFragment},
-		{"last", 17, 128, 3, false, stats.None, header.LaterFragment},
-		{"last of one byte", 17, 128, 1, false, stats.None, header.LaterFragment},
-		{"smallest first udp", 17, 0, 8, true, stats.None, header.FirstFragment},
-		{"smallest first tcp", 6, 0, 24, true, stats.None, header.FirstFragment},
-		{"tcp header cut", 6, 0, 16, true, stats.FragmentTiny, 0},
-		{"tcp ports only", 6, 0, 8, true, stats.FragmentTiny, 0},
-		{"tcp at 8", 6, 8, 64, false, stats.FragmentTiny, 0},
-		{"tcp at 16", 6, 16, 64, false, stats.FragmentTiny, 0},
-		{"tcp at 24", 6, 24, 64, false, stats.None, header.LaterFragment},
-		{"udp at 8", 17, 8, 64, false, stats.None, header.LaterFragment},
-		{"first of 65", 17, 0, 65, true, stats.FragmentLength, 0},
-		{"middle of 7", 17, 64, 7, true, stats.FragmentLength, 0},
-		{"first of nothing", 17, 0, 0, true, stats.FragmentLength, 0},
-		{"last of nothing", 17, 64, 0, false, stats.FragmentLength, 0},
-		{"ping of death", 17, 65528, 64, false, stats.FragmentLength, 0},
-		{"unknown protocol", 136, 64, 64, false, stats.Protocol, 0},
-		{"first sctp", 132, 0, 64, true, stats.SCTPFragment, 0},
-		{"first sctp, ports only", 132, 0, 8, true, stats.SCTPFragment, 0},
-		{"later sctp", 132, 64, 64, true, stats.SCTPFragment, 0},
-		{"last sctp", 132, 64, 64, false, stats.SCTPFragment, 0},
-		{"last of nothing, sctp", 132, 64, 0, false, stats.FragmentLength, 0},
-		{"extension in a later fragment", 60, 64, 64, false, stats.Protocol, 0},
+		{"first", 17, 0, 64, true, stats.None, header.FirstFragment, false},
+		{"middle", 17, 64, 64, true, stats.None, header.LaterFragment, false},
+		{"last", 17, 128, 3, false, stats.None, header.LaterFragment, false},
+		{"last of one byte", 17, 128, 1, false, stats.None, header.LaterFragment, false},
+		{"smallest first udp", 17, 0, 8, true, stats.None, header.FirstFragment, false},
+		{"smallest first tcp", 6, 0, 24, true, stats.None, header.FirstFragment, false},
+		{"tcp header cut", 6, 0, 16, true, stats.FragmentTiny, 0, false},
+		{"tcp ports only", 6, 0, 8, true, stats.FragmentTiny, 0, false},
+		{"tcp at 8", 6, 8, 64, false, stats.FragmentTiny, 0, false},
+		{"tcp at 16", 6, 16, 64, false, stats.FragmentTiny, 0, false},
+		{"tcp at 24", 6, 24, 64, false, stats.None, header.LaterFragment, false},
+		{"udp at 8", 17, 8, 64, false, stats.None, header.LaterFragment, false},
+		{"first of 65", 17, 0, 65, true, stats.FragmentLength, 0, false},
+		{"middle of 7", 17, 64, 7, true, stats.FragmentLength, 0, false},
+		{"first of nothing", 17, 0, 0, true, stats.FragmentLength, 0, false},
+		{"last of nothing", 17, 64, 0, false, stats.FragmentLength, 0, false},
+		{"ping of death", 17, 65528, 64, false, stats.FragmentLength, 0, false},
+		{"unknown protocol", 136, 64, 64, false, stats.Protocol, 0, false},
+		{"first sctp", 132, 0, 64, true, stats.SCTPFragment, 0, false},
+		{"first sctp, ports only", 132, 0, 8, true, stats.SCTPFragment, 0, false},
+		{"later sctp", 132, 64, 64, true, stats.SCTPFragment, 0, false},
+		{"last sctp", 132, 64, 64, false, stats.SCTPFragment, 0, false},
+		{"last of nothing, sctp", 132, 64, 0, false, stats.FragmentLength, 0, false},
+		{"behind destination options", 60, 64, 64, false, stats.Protocol, 0, true},
+		{"behind a routing header", 43, 64, 64, true, stats.Protocol, 0, true},
+		{"behind hop-by-hop options", 0, 64, 64, true, stats.Protocol, 0, false},
+		{"behind an authentication header", 51, 64, 64, true, stats.Protocol, 0, false},
 	} {
 		for _, v6 := range []bool{false, true} {
 			frame := fragmentOf(v6, c.proto, c.offset, c.n, c.more)
 			var p header.Packet
 			got := header.Parse(frame, &p)
+			if v6 && c.extension {
+				c.want, c.fragment = stats.None, header.LaterFragment // the first one says what is behind it
+			}
 			if got != c.want {
 				t.Errorf("%s, IPv6 %v: %v, want %v", c.name, v6, got, c.want)
 			}
@@ -129,11 +136,11 @@ func TestParseLongestDatagram(t *testing.T) {
 	}
 }
 
-// RFC 7112: the first fragment holds the whole chain. One with extension headers
-// behind the fragment header is refused in any case.
+// RFC 7112: the first fragment holds the whole chain, and the transport header behind it.
 func TestParseFirstFragmentWithoutItsChain(t *testing.T) {
-	for n := 8; n <= 32; n += 8 {
+	for n := 8; n <= 40; n += 8 {
 		p := headertest.TCP(client6, vip6, headertest.SYN)
+		p.Payload = make([]byte, 100)
 		p.Extensions = []headertest.Extension{
 			{Type: headertest.Fragment, Data: []byte{0, 1, 0, 0, 0, 7}},
 			{Type: headertest.Destination, Data: append(padding, 0x1e, 6, 0, 0, 0, 0, 0, 0)},
@@ -141,12 +148,16 @@ func TestParseFirstFragmentWithoutItsChain(t *testing.T) {
 		frame := p.Bytes()[:62+n]
 		binary.BigEndian.PutUint16(frame[18:], uint16(8+n))
 		want := stats.FragmentTiny
-		if n >= 16 { // the chain is whole, but later fragments would not name the transport
-			want = stats.Protocol
+		if n >= 16+header.TCPBytes {
+			want = stats.None
 		}
 		var parsed header.Packet
 		if got := header.Parse(frame, &parsed); got != want {
 			t.Errorf("%d bytes: %v, want %v", n, got, want)
+		}
+		if want == stats.None && (parsed.Tuple.Proto != header.ProtoTCP || parsed.Tuple.DstPort == 0 ||
+			int(parsed.FragmentBytes()) != n) {
+			t.Errorf("%d bytes: %+v", n, parsed)
 		}
 	}
 }

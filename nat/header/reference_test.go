@@ -305,15 +305,15 @@ func (r *reference) payload(reassembled, fragmentBytes int) stats.DropReason {
 		if fragmentBytes == 0 || reassembled > 65535 || r.more && fragmentBytes%8 != 0 {
 			return stats.FragmentLength
 		}
-		if r.p.Fragment == header.FirstFragment && r.p.Tuple.V6 && r.frame[r.p.FragmentHeader] != r.p.Tuple.Proto {
-			return stats.Protocol // its later fragments will name an extension header
-		}
 		if r.p.Fragment == header.LaterFragment && r.p.Tuple.Proto == 6 && r.p.FragmentOffset <= 16 {
 			return stats.FragmentTiny
 		}
 		if r.p.Tuple.Proto == 132 {
 			return stats.SCTPFragment
 		}
+	}
+	if r.p.Fragment == header.LaterFragment && r.p.Tuple.V6 && (r.p.Tuple.Proto == 60 || r.p.Tuple.Proto == 43) {
+		return stats.None // the first one says what is behind these
 	}
 	if !slices.Contains(known, r.p.Tuple.Proto) {
 		return stats.Protocol
