@@ -187,7 +187,7 @@ func (c *natted) report(t *testing.T, o *backendOracle, l *lab) {
 	}
 	t.Logf("of %d datagrams %d arrived whole, %d were damaged, %d could not be told apart, %d were lost; drops %v",
 		len(c.clients), whole, damaged, excused, lost, l.drops())
-	// Where one is damaged, another one that has its identification within a second is lost as well.
+	// Where one is damaged, another one that has its identification within a second is lost too.
 	if lost > damaged*5/100 {
 		t.Errorf("%d of %d datagrams did not arrive whole", lost, len(c.clients))
 	}

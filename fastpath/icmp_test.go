@@ -213,7 +213,8 @@ func TestSplitOptions(t *testing.T) {
 					want = tt.first
 				}
 				if got := frame[p.L3+20 : p.L4]; !bytes.Equal(got, want) || p.End-p.L3 > 600 {
-					t.Errorf("fragment at %d of %d bytes has options %x, want %x", p.FragmentOffset, p.End-p.L3, got, want)
+					t.Errorf("fragment at %d of %d bytes has options %x, want %x", p.FragmentOffset, p.End-p.L3, got,
+						want)
 				}
 				seen += copy(whole[p.FragmentOffset:], frame[p.L4:p.End])
 			}

@@ -71,8 +71,8 @@ func Refused(frame []byte) error {
 	return err
 }
 
-// WrongSum reports whether the transport checksum of a whole packet that is not Refused is wrong, or
-// missing where only a socket that asks for it takes such a datagram (RFC 6935).
+// WrongSum reports whether the transport checksum of a whole packet that is not Refused is wrong,
+// or missing where only a socket that asks for it takes such a datagram (RFC 6935).
 func WrongSum(frame []byte) bool {
 	v, err := decode(frame)
 	if err != nil || v.fragment() || v.checksumField() < 0 {

@@ -18,14 +18,14 @@
 // VIPs may go to one backend: identifications that were unique between two addresses (RFC 6864
 // section 5.3.1, RFC 8200 section 4.5) would not be between the new ones.
 //
-// As long as a datagram is incomplete, a first fragment with other ports makes it ambiguous: a later
-// fragment may belong to either. Nothing more of it passes, as of a datagram whose fragments overlap
-// (RFC 5722). After a second without a fragment it is given up for the new one.
+// As long as a datagram is incomplete, a first fragment with other ports makes it ambiguous: a
+// later fragment may belong to either. Nothing more of it passes, as of a datagram whose fragments
+// overlap (RFC 5722). After a second without a fragment it is given up for the new one.
 //
 // A table is a fixed array of buckets, two pairs of cache lines each, in memory that
-// the caller supplies. It never grows: a full bucket gives up a context that has ended. If none has,
-// the source network that has most contexts gives up its oldest one, so that one network's garbage
-// takes no other's place; if each has one, the oldest goes.
+// the caller supplies. It never grows: a full bucket gives up a context that has ended. If none
+// has, the source network that has most contexts gives up its oldest one, so that one network's
+// garbage takes no other's place; if each has one, the oldest goes.
 //
 //	┌─────────┬────────────────────────────────────────────────────────┬─ ··· ─┐
 //	│ version │ key, ports|id, seen|source|flag, coverage in 3 words   │ × 5   │   32 words

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// units is how long the model's datagrams are at most: no more than three runs of them can be apart.
+// units is how long the model's datagrams are at most: they have no more than three runs.
 const units = 6
 
 // model is the table with all the room in the world, which knows of each unit whether it has come.
@@ -138,7 +138,8 @@ func FuzzFragments(f *testing.F) {
 				if c != nil {
 					first = First{Src: c.src, Dst: c.dst, ID: c.id}
 				}
-				if f, got := table.Later(now, Datagram{Key: key, From: from, To: to, Last: last}); got != want || f != first {
+				f, got := table.Later(now, Datagram{Key: key, From: from, To: to, Last: last})
+				if got != want || f != first {
 					t.Fatalf("later %d, %d to %d, last %v: %+v %v, want %+v %v", n, from, to, last, f, got, first, want)
 				}
 			case 2:

@@ -110,11 +110,12 @@ func PathMTU(frame []byte, p *Packet) (mtu uint32, ok bool) {
 // one our peer claims somebody sent. Offsets in inner are from the start of frame.
 // inner.End is where the quoted bytes end, not where the embedded packet claims to.
 //
-// Lengths and checksums inside are not compared with what is quoted. RFC 5508 REQ-3 a would have the
-// embedded IPv4 header checksum verified. But routers quote a packet after they have changed its TTL
-// or DSCP, and hosts leave the checksum to their NIC, so Linux verifies none (nf_nat_manip_pkt,
-// net/netfilter/nf_nat_proto.c). The message's own checksum is (ChecksumICMP), and its quote must be
-// about a flow.
+// Lengths and checksums inside are not compared with what is quoted. RFC 5508 REQ-3 a would have
+// the embedded IPv4 header checksum verified. But routers quote a packet after they have changed
+// its TTL or DSCP, and hosts leave the checksum to their NIC, so Linux verifies none
+// (nf_nat_manip_pkt, net/netfilter/nf_nat_proto.c). The message's own checksum must be right
+// (ChecksumICMP), and its quote must be about a flow.
+//
 // An error about an error makes no sense (RFC 1122 section 3.2.2); about a later
 // fragment it may, but there are no ports in it.
 func ParseInner(frame []byte, outer *Packet, inner *Packet) stats.DropReason {

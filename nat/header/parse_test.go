@@ -310,8 +310,8 @@ func TestParseDropReasons(t *testing.T) {
 	})
 }
 
-// TestParseErrorsFromLinkLocal: a router without another address sends ICMP errors from a link-local
-// one, and nothing else comes from there.
+// TestParseErrorsFromLinkLocal: a router without another address sends ICMP errors from a
+// link-local one, and nothing else comes from there.
 func TestParseErrorsFromLinkLocal(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -319,7 +319,8 @@ func TestParseErrorsFromLinkLocal(t *testing.T) {
 		want stats.DropReason
 	}{
 		{"too big", headertest.ICMPError("169.254.0.1", "198.51.100.7", 3, 4, 1400, corpus()["tcp4"], -1), stats.None},
-		{"time exceeded", headertest.ICMPError("169.254.0.1", "198.51.100.7", 11, 0, 0, corpus()["tcp4"], 28), stats.None},
+		{"time exceeded", headertest.ICMPError("169.254.0.1", "198.51.100.7", 11, 0, 0, corpus()["tcp4"], 28),
+			stats.None},
 		{"from loopback", headertest.ICMPError("127.0.0.1", "198.51.100.7", 3, 4, 1400, corpus()["tcp4"], -1),
 			stats.MartianSource},
 		{"from 0/8", headertest.ICMPError("0.0.0.1", "198.51.100.7", 3, 4, 1400, corpus()["tcp4"], -1),

@@ -89,11 +89,11 @@ func martian(b []byte) bool {
 func addresses(src, dst, then []byte, proto uint8, whole bool) stats.DropReason {
 	a, _ := netip.AddrFromSlice(src)
 	errors := map[uint8][]uint8{1: {3, 4, 5, 11, 12}, 58: {1, 2, 3, 4}}[proto]
-	if a.Is4() != (proto == 1) || !whole || len(then) == 0 {
+	if a.Is4() != (proto == 1) || a.Is4In6() || !whole || len(then) == 0 {
 		errors = nil
 	}
 	switch {
-	case martian(src) && !(a.IsLinkLocalUnicast() && !a.Is4In6() && len(errors) > 0 && slices.Contains(errors, then[0])):
+	case martian(src) && !(a.IsLinkLocalUnicast() && len(errors) > 0 && slices.Contains(errors, then[0])):
 		return stats.MartianSource
 	case martian(dst):
 		return stats.MartianDestination

@@ -83,8 +83,8 @@ func parseTCP(b []byte, p *Packet) stats.DropReason {
 }
 
 // parseUDP lets a length field be smaller than the packet: what follows is the
-// surplus area of RFC 9868, which receivers ignore. There may be no checksum: over IPv6 tunnels leave
-// it out, and a receiver decides whether it takes that (RFC 6935, RFC 6936 section 5).
+// surplus area of RFC 9868, which receivers ignore. There may be no checksum: over IPv6, tunnels
+// leave it out, and a receiver decides whether it takes that (RFC 6935, RFC 6936 section 5).
 func parseUDP(b []byte, p *Packet) stats.DropReason {
 	if len(b) < UDPBytes {
 		return p.short(stats.UDPLength)

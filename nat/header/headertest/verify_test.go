@@ -97,7 +97,8 @@ func TestSCTPChecksum(t *testing.T) {
 
 func TestVerifyKnowsUDPWithoutChecksum(t *testing.T) {
 	for _, p := range []*Packet{
-		UDP("192.0.2.1:40000", "198.51.100.7:5000", "hello"), UDP("[2001:db8::1]:40000", "[2001:db8:1::7]:5000", "hello"),
+		UDP("192.0.2.1:40000", "198.51.100.7:5000", "hello"),
+		UDP("[2001:db8::1]:40000", "[2001:db8:1::7]:5000", "hello"),
 	} {
 		p.NoChecksum = true
 		if err := Verify(p.Bytes()); err != nil {
