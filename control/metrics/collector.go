@@ -24,6 +24,7 @@ type Source interface {
 	Services() []status.ServiceView
 	Backends() []status.BackendView
 	Stats() status.StatsView
+	SourcePorts() []status.SourcePortsView
 	Status() status.StatusView
 }
 
@@ -65,6 +66,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		c.worker(e, &st.Workers[i])
 	}
 	c.flowTables(e, &st)
+	c.sourcePorts(e, c.source.SourcePorts())
 	c.kernel(e, &st)
 	view := c.source.Status()
 	c.state(e, &view)
@@ -182,6 +184,14 @@ func (c *collector) flowTables(e emitter, st *status.StatsView) {
 	}
 	for event, n := range st.FlowEvents {
 		e.count(c.d.tableShared, float64(n), event)
+	}
+}
+
+func (c *collector) sourcePorts(e emitter, list []status.SourcePortsView) {
+	for i := range list {
+		v := &list[i]
+		e.gauge(c.d.portsUsed, v.MostUsed.UsedRatio(), v.Family, v.Protocol)
+		e.gauge(c.d.portsUnavailable, v.LeastAvailable.UnavailableRatio(), v.Family, v.Protocol)
 	}
 }
 

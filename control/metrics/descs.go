@@ -24,6 +24,7 @@ type descs struct {
 	endpointChecks, endpointChanges, endpointSuspicions, endpoints                   *prometheus.Desc
 
 	tableCapacity, tableUsed, tableHalfOpen, tableFlows, tableEvents, tableShared *prometheus.Desc
+	portsUsed, portsUnavailable                                                   *prometheus.Desc
 }
 
 func (d *descs) new(name, help string, labels ...string) *prometheus.Desc {
@@ -130,4 +131,8 @@ func (d *descs) describeFlows() {
 	d.tableShared = d.new("flow_table_shared_events_total",
 		"What happened to flows of both families, which share the half-open cap: shed, by what they were, and "+
 			"refused, by why; and to sources of limits that had no room.", "event")
+	d.portsUsed = d.new("source_ports_used_ratio",
+		"Largest part of the source ports towards one backend that flows use.", "family", "protocol")
+	d.portsUnavailable = d.new("source_ports_unavailable_ratio",
+		"Largest part of the source ports towards one backend that no new flow can get.", "family", "protocol")
 }

@@ -52,6 +52,11 @@ func (c *Client) Stats(ctx context.Context) (StatsView, error) {
 	return ask[StatsView](ctx, c, http.MethodGet, root+"/stats", nil)
 }
 
+// SourcePorts reads how far the source ports towards one backend are used.
+func (c *Client) SourcePorts(ctx context.Context) ([]SourcePortsView, error) {
+	return ask[[]SourcePortsView](ctx, c, http.MethodGet, root+"/source-ports", nil)
+}
+
 // Status returns what is applied; with wait it returns once everything read so far is.
 func (c *Client) Status(ctx context.Context, wait bool) (StatusView, error) {
 	q := url.Values{}

@@ -31,6 +31,9 @@ type Gateway interface {
 	// Explain returns the verdict about a packet, and why. It changes nothing.
 	Explain(q *ExplainQuery) (ExplainView, error)
 	Stats() StatsView
+	// SourcePorts lists every family and protocol. It may count all flows, which takes some tenths
+	// of a second for a million.
+	SourcePorts() []SourcePortsView
 	Status() StatusView
 	// WaitApplied returns nil when everything that was read before the call is published, steered
 	// and seen by every worker, or an error if that does not happen.

@@ -37,6 +37,9 @@ func NewServer(g Gateway, log *slog.Logger) *Server {
 	mux.HandleFunc("GET "+root+"/services", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Services()) })
 	mux.HandleFunc("GET "+root+"/backends", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Backends()) })
 	mux.HandleFunc("GET "+root+"/stats", func(w http.ResponseWriter, _ *http.Request) { s.reply(w, g.Stats()) })
+	mux.HandleFunc("GET "+root+"/source-ports", func(w http.ResponseWriter, _ *http.Request) {
+		s.reply(w, g.SourcePorts())
+	})
 	mux.HandleFunc("GET "+root+"/status", s.status)
 	mux.HandleFunc("GET "+root+"/explain", s.explain)
 	mux.HandleFunc("GET "+root+"/flows", s.flows)

@@ -138,6 +138,7 @@ func TestViewsOverTheSocket(t *testing.T) {
 		{"services", func() (any, error) { return c.Services(t.Context()) }, g.Services()},
 		{"backends", func() (any, error) { return c.Backends(t.Context()) }, g.Backends()},
 		{"stats", func() (any, error) { return c.Stats(t.Context()) }, g.Stats()},
+		{"source ports", func() (any, error) { return c.SourcePorts(t.Context()) }, g.SourcePorts()},
 		{"status", func() (any, error) { return c.Status(t.Context(), false) }, g.Status()},
 		{"status, applied", func() (any, error) { return c.Status(t.Context(), true) }, g.Status()},
 	} {

@@ -122,6 +122,35 @@ type BackendView struct {
 	Traffic     Traffic `json:"traffic"`
 }
 
+// SourcePortsView has, of one family and protocol, the backends whose source ports are used most. A
+// backend here is an address and port, whichever Services have it as an endpoint, as seen from one
+// source address. Both are zero where no flow has a source port of the gateway's.
+type SourcePortsView struct {
+	Family   string `json:"family"`   // ipv4, ipv6
+	Protocol string `json:"protocol"` // TCP, UDP, SCTP
+	// MostUsed has the largest UsedRatio, LeastAvailable the largest UnavailableRatio.
+	MostUsed       BackendPortsView `json:"mostUsed"`
+	LeastAvailable BackendPortsView `json:"leastAvailable"`
+}
+
+// BackendPortsView counts the source ports towards one backend from one source address.
+type BackendPortsView struct {
+	Backend netip.AddrPort `json:"backend"`
+	Source  netip.Addr     `json:"source"`
+	Ports   int            `json:"ports"` // that there are
+	Used    int            `json:"used"`  // by a flow
+	// Unavailable ports are used by flows that give them to no new flow, even if none is free.
+	Unavailable int `json:"unavailable"`
+}
+
+// UsedRatio returns Used / Ports, from 0 to 1; 0 if there are no ports.
+func (b *BackendPortsView) UsedRatio() float64 { return float64(b.Used) / float64(max(1, b.Ports)) }
+
+// UnavailableRatio returns Unavailable / Ports, from 0 to 1; 0 if there are no ports.
+func (b *BackendPortsView) UnavailableRatio() float64 {
+	return float64(b.Unavailable) / float64(max(1, b.Ports))
+}
+
 // CheckView is what the checks of this gateway say of an endpoint.
 type CheckView struct {
 	Check   string `json:"check"`             // in short, such as "http /healthz"

@@ -18,6 +18,7 @@ type Gateway struct {
 	ServiceList []status.ServiceView
 	BackendList []status.BackendView
 	StatsView   status.StatsView
+	PortsList   []status.SourcePortsView
 	StatusView  status.StatusView
 	// Applied is closed when WaitApplied may return.
 	Applied chan struct{}
@@ -34,7 +35,7 @@ type Gateway struct {
 func New() *Gateway {
 	g := &Gateway{
 		ServiceList: sampleServices(), BackendList: sampleBackends(),
-		StatsView: sampleStats(), StatusView: sampleStatus(),
+		StatsView: sampleStats(), StatusView: sampleStatus(), PortsList: samplePorts(),
 		Applied: make(chan struct{}), flows: sampleFlows(), drained: map[string]bool{},
 	}
 	close(g.Applied)
@@ -138,6 +139,9 @@ func (g *Gateway) Explain(q *status.ExplainQuery) (status.ExplainView, error) {
 
 // Stats implements status.Gateway.
 func (g *Gateway) Stats() status.StatsView { return g.StatsView }
+
+// SourcePorts implements status.Gateway.
+func (g *Gateway) SourcePorts() []status.SourcePortsView { return g.PortsList }
 
 // Status implements status.Gateway.
 func (g *Gateway) Status() status.StatusView { return g.StatusView }

@@ -124,6 +124,23 @@ func sampleStats() status.StatsView {
 	return st
 }
 
+func samplePorts() (list []status.SourcePortsView) {
+	for _, family := range []string{"ipv4", "ipv6"} {
+		for _, protocol := range []string{"TCP", "UDP", "SCTP"} {
+			list = append(list, status.SourcePortsView{Family: family, Protocol: protocol})
+		}
+	}
+	tcp, udp := &list[0], &list[1]
+	tcp.MostUsed = status.BackendPortsView{Backend: netip.MustParseAddrPort("10.1.0.11:8080"),
+		Source: netip.MustParseAddr("10.1.0.2"), Ports: 16000, Used: 12000, Unavailable: 4000}
+	tcp.LeastAvailable = tcp.MostUsed
+	udp.MostUsed = status.BackendPortsView{Backend: netip.MustParseAddrPort("10.1.0.53:53"),
+		Source: netip.MustParseAddr("10.1.0.2"), Ports: 16000, Used: 16000, Unavailable: 2000}
+	udp.LeastAvailable = status.BackendPortsView{Backend: netip.MustParseAddrPort("10.1.0.54:53"),
+		Source: netip.MustParseAddr("10.1.0.2"), Ports: 16000, Used: 10000, Unavailable: 10000}
+	return list
+}
+
 func sampleSnapshot() status.SnapshotView {
 	return status.SnapshotView{
 		Published: 17, PublishedAt: Start().Add(time.Hour), Steered: 17, Seen: 17, Services: 2, Frontends: 4,

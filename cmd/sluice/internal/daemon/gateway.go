@@ -139,6 +139,9 @@ func (d *Daemon) Stats() status.StatsView {
 	return v
 }
 
+// SourcePorts implements status.Gateway.
+func (d *Daemon) SourcePorts() []status.SourcePortsView { return d.reader.SourcePorts() }
+
 func (d *Daemon) snapshotView() status.SnapshotView {
 	s, st := d.snapshot(), d.loop.Status()
 	v := status.SnapshotView{Published: s.Generation, PublishedAt: st.At, Seen: min(st.Oldest, s.Generation)}

@@ -119,6 +119,7 @@ func TestNobodyIsInAGivenTable(t *testing.T) {
 		"list":    func() error { d.Flows(&status.FlowFilter{}, 0, 1, nil); return nil },
 		"delete":  func() error { _, err := d.DeleteFlows(t.Context(), &status.FlowFilter{}); return err },
 		"in use":  func() error { d.reader.InUse(&steer.Set{}); return nil },
+		"ports":   func() error { d.SourcePorts(); return nil },
 		"adopt":   func() error { d.reader.Adopt(); return nil },
 	}
 	for name, use := range users {

@@ -62,5 +62,8 @@ func (s *standby) Explain(*status.ExplainQuery) (status.ExplainView, error) {
 // Stats implements status.Gateway.
 func (s *standby) Stats() status.StatsView { return status.StatsView{} }
 
+// SourcePorts implements status.Gateway.
+func (s *standby) SourcePorts() []status.SourcePortsView { return nil }
+
 // WaitApplied implements status.Gateway.
 func (s *standby) WaitApplied(context.Context) error { return s.errWaits() }

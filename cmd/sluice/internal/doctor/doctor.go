@@ -67,8 +67,9 @@ type Facts struct {
 	Machine    placement.Machine
 	Sysctls    map[string]string // those that could be read, such as net.ipv4.ip_forward
 	Listeners  []Listener
-	Addresses  []netip.Addr           // of this network namespace
-	Busiest    [2]*status.BackendView // of IPv4 and IPv6, by connections; nil where no daemon answers
+	Addresses  []netip.Addr             // of this network namespace
+	PortsInUse []status.SourcePortsView // of the running daemon
+	PortsError error                    // of reading PortsInUse
 	Interfaces []Interface
 	Manifests  bool  // the directory is there
 	API        error // of finding what the API server is asked with; nil where none is asked

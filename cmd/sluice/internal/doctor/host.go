@@ -14,7 +14,6 @@ import (
 
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/control/config"
-	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/internal/trusted"
 )
 
@@ -269,46 +268,6 @@ func (e *examination) ports() {
 			"a node port that a service has goes to the service; move the listener")
 	}
 	e.metricsPort(c.Metrics.Address)
-}
-
-// sourcePorts compares the source ports that there are towards one backend with what the busiest
-// one has.
-func (e *examination) sourcePorts() {
-	c := e.f.Config
-	if e.f.Running != nil {
-		for _, change := range e.f.Running.Config.NeedRestart {
-			if strings.HasPrefix(change, "snat.") {
-				e.add(Warn, "source-ports", "", "the daemon has others in force than the file says: "+change,
-					"restart it; until then what follows about connections to one backend is not so")
-			}
-		}
-	}
-	for family, name := range [2]string{"IPv4", "IPv6"} {
-		ports, of := 0, "of the interface"
-		for _, a := range c.SNAT.Addresses {
-			if a.Is6() != (family == 1) {
-				continue
-			}
-			of = "of snat.addresses"
-			if slices.Contains(e.f.Addresses, a) {
-				ports += c.SNAT.Ports.Count()
-			} else {
-				ports += int(services.OwnPorts.Count)
-			}
-		}
-		if ports == 0 {
-			ports = c.SNAT.Ports.Count()
-		}
-		found := fmt.Sprintf("%d connections to one backend, by the ports %s", ports, of)
-		b := e.f.Busiest[family]
-		if b == nil || int(b.Connections) < ports/5*4 {
-			e.ok("source-ports", name, found)
-			continue
-		}
-		e.add(Warn, "source-ports", name, fmt.Sprintf("%s; %v has %d", found, b.Address, b.Connections), fmt.Sprintf(
-			"add to snat.addresses an address that is routed to this node and that no interface has: it takes %d "+
-				"ports of its own", services.OwnPorts.Count))
-	}
 }
 
 func (e *examination) metricsPort(address string) {

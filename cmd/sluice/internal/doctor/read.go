@@ -66,24 +66,8 @@ func (f *Facts) readDaemon(ctx context.Context, socket string) {
 	if stats, err := client.Stats(ctx); err == nil { // else their CPUs follow from the configuration
 		f.Workers = stats.Workers
 	}
-	if list, err := client.Backends(ctx); err == nil {
-		f.Busiest = busiest(list)
-	}
+	f.PortsInUse, f.PortsError = client.SourcePorts(ctx)
 	f.OtherNetNS = otherNamespace(daemonPID(socket))
-}
-
-// busiest returns the backend of each family that has the most connections.
-func busiest(list []status.BackendView) (most [2]*status.BackendView) {
-	for i := range list {
-		family := 0
-		if list[i].Address.Addr().Is6() {
-			family = 1
-		}
-		if most[family] == nil || list[i].Connections > most[family].Connections {
-			most[family] = &list[i]
-		}
-	}
-	return most
 }
 
 // readAddresses returns the addresses of this network namespace.

@@ -133,6 +133,9 @@ func TestReadRunning(t *testing.T) {
 	if f.Running == nil || f.Config == nil || f.ConfigFile != g.StatusView.Config.File || f.Socket != SocketAnswers {
 		t.Errorf("read %+v", f)
 	}
+	if !slices.Equal(f.PortsInUse, g.PortsList) || f.PortsError != nil {
+		t.Errorf("source ports %+v (%v), want %+v", f.PortsInUse, f.PortsError, g.PortsList)
+	}
 }
 
 func TestReadWithoutConfiguration(t *testing.T) {

@@ -21,6 +21,7 @@ type Reader struct {
 	closed bool // the table's memory may be gone
 	// services has the snapshot that flows are looked up in: their Services and backends.
 	services *services.Handle
+	ports    portSurvey
 }
 
 var errClosed = errors.New("the daemon is ending: flows can no longer be read")
