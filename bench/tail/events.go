@@ -176,6 +176,21 @@ func (r *recorder) stop() (*recording, error) {
 	if err := r.detach(); err != nil {
 		return nil, err
 	}
+	out, err := r.read()
+	if err != nil {
+		return nil, err
+	}
+	for cpu := range r.cpus {
+		if err := r.objects.Cursors.Put(uint32(cpu), traceCursor{}); err != nil {
+			return nil, fmt.Errorf("forget the events: %w", err)
+		}
+	}
+	return out, nil
+}
+
+// read returns what is recorded so far. An event that is being written while the recorder runs may
+// be incomplete.
+func (r *recorder) read() (*recording, error) {
 	out := &recording{threads: map[uint32]thread{}, works: map[uint32]string{}}
 	size := (r.room*r.cpus*eventBytes + unix.Getpagesize() - 1) / unix.Getpagesize() * unix.Getpagesize()
 	mem, err := unix.Mmap(r.objects.Events.FD(), 0, size, unix.PROT_READ, unix.MAP_SHARED)
@@ -191,9 +206,6 @@ func (r *recorder) stop() (*recording, error) {
 		n := min(c.Next, uint64(r.room))
 		out.lost += c.Next - n
 		out.events = appendEvents(out.events, mem[cpu*r.room*eventBytes:], int(n), uint16(cpu))
-		if err := r.objects.Cursors.Put(uint32(cpu), traceCursor{}); err != nil {
-			return nil, fmt.Errorf("forget the events: %w", err)
-		}
 	}
 	slices.SortStableFunc(out.events, byTime)
 	for i := range out.events {

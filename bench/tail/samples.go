@@ -29,19 +29,58 @@ func sampleAt(s *sample) uint64 { return s.at }
 // sampleThreads has a program run whenever a thread of a process has used samplePeriod. Threads
 // that the process starts later are sampled, too.
 func sampleThreads(process int, program *ebpf.Program) (events []*os.File, err error) {
+	const tries = 20
+	for range tries {
+		before, err := threadsOf(process)
+		if err != nil {
+			return nil, err
+		}
+		events, err := sampleEach(before, program)
+		if err != nil {
+			return events, err
+		}
+		after, err := threadsOf(process)
+		if err != nil {
+			return events, err
+		}
+		if subset(after, before) {
+			return events, nil
+		}
+		// A thread that was not sampled yet may have started one, which did not inherit the event.
+		for _, e := range events {
+			_ = e.Close() // the kernel reports no error of it
+		}
+	}
+	return nil, fmt.Errorf("the forwarder started threads during each of %d attempts to sample all", tries)
+}
+
+// subset reports whether all of a, which ascends, is in b.
+func subset(a, b []int) bool {
+	return !slices.ContainsFunc(a, func(id int) bool { return !slices.Contains(b, id) })
+}
+
+// threadsOf lists the threads of a process.
+func threadsOf(process int) (threads []int, err error) {
 	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", process))
 	if err != nil {
 		return nil, fmt.Errorf("threads of the forwarder: %w", err)
 	}
+	for _, task := range tasks {
+		if id, err := strconv.Atoi(task.Name()); err == nil {
+			threads = append(threads, id)
+		}
+	}
+	return threads, nil
+}
+
+// sampleEach has a program run whenever one of some threads, or one that it starts later, has used
+// samplePeriod.
+func sampleEach(threads []int, program *ebpf.Program) (events []*os.File, err error) {
 	attr := unix.PerfEventAttr{
 		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_TASK_CLOCK, Sample: samplePeriod,
 		Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})), Bits: unix.PerfBitInherit,
 	}
-	for _, task := range tasks {
-		id, err := strconv.Atoi(task.Name())
-		if err != nil {
-			continue
-		}
+	for _, id := range threads {
 		fd, err := unix.PerfEventOpen(&attr, id, -1, -1, unix.PERF_FLAG_FD_CLOEXEC)
 		if errors.Is(err, unix.ESRCH) {
 			continue // it has ended

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -93,7 +94,8 @@ func compute(t *testing.T, dir string, cpu int) {
 }
 
 // Samples of a process name the function that its threads spend their time in, of a thread that
-// begins later as well.
+// begins later as well. Threads compute until each has been sampled a few times: how many samples
+// an amount of processor time yields depends on the machine, whose host may delay timers.
 func TestSamplesNameFunctions(t *testing.T) {
 	r, err := openRecorder(1_000_000, 0, os.Getpid())
 	if err != nil {
@@ -103,44 +105,68 @@ func TestSamplesNameFunctions(t *testing.T) {
 	if err := r.start(); err != nil {
 		t.Fatal(err)
 	}
-	const threads, each = 40, 10 * time.Millisecond // more threads than the process has
+	const threads, each = 16, 5 // more threads than the process has
+	var enough atomic.Bool
 	var all sync.WaitGroup
 	for range threads {
 		all.Go(func() {
 			runtime.LockOSThread() // never unlocked: the thread ends
-			burn(each)
+			burn(&enough)
 		})
 	}
+	var found map[uint32]int
+	sampledAll := func() bool {
+		recorded, err := r.read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = samplesIn(r, recorded, module+"bench/tail.burn")
+		n := 0
+		for _, samples := range found {
+			if samples >= each {
+				n++
+			}
+		}
+		return n >= threads
+	}
+	defer all.Wait()
+	defer enough.Store(true)
+	for end := time.Now().Add(time.Minute); !sampledAll(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("samples in the function that computes, of %d threads: %v; want %d of each", threads, found, each)
+		}
+	}
+	enough.Store(true)
 	all.Wait()
-	recorded, err := r.stop()
-	if err != nil {
-		t.Fatal(err)
+	if recorded, err := r.stop(); err != nil || len(recorded.events) == 0 {
+		t.Errorf("stop returns %v, %v, want the events", recorded, err)
 	}
-	found := map[uint32]int{}
-	for _, e := range recorded.events {
-		if e.kind == sampled && slices.Contains(r.functions(e.state), module+"bench/tail.burn") {
-			found[e.thread]++
-		}
-	}
-	few := 0
-	for _, n := range found {
-		if n < int(each/samplePeriod)/2 {
-			few++
-		}
-	}
-	if len(found) < threads || few > 0 {
-		t.Errorf("samples in the function that burns, of %d threads: %v; want %d of each", threads, found,
-			each/samplePeriod)
+	if recorded, err := r.read(); err != nil || len(recorded.events) > 0 {
+		t.Errorf("after stop, read returns %v, %v, want no events", recorded, err)
 	}
 }
 
-// burn uses processor time of its thread.
+// samplesIn counts each thread's samples whose stack has a function.
+func samplesIn(r *recorder, recorded *recording, function string) map[uint32]int {
+	has, found := map[uint32]bool{}, map[uint32]int{}
+	for _, e := range recorded.events {
+		if e.kind != sampled {
+			continue
+		}
+		if _, ok := has[e.state]; !ok {
+			has[e.state] = slices.Contains(r.functions(e.state), function)
+		}
+		if has[e.state] {
+			found[e.thread]++
+		}
+	}
+	return found
+}
+
+// burn uses processor time of its thread, without a system call.
 //
 //go:noinline
-func burn(d time.Duration) {
-	var began, now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &began)
-	for now.Nano()-began.Nano() < int64(d) {
-		_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now)
+func burn(enough *atomic.Bool) {
+	for !enough.Load() {
 	}
 }
