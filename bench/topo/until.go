@@ -21,10 +21,14 @@ func Final(err error) error { return final{err} }
 // at a Final error, with what was wrong last. It rests for the given time; up to a second longer
 // where asking takes longer, because that (nft, in a large table) may cost what is waited for; and
 // longer where the processor is emulated.
+//
+// The timeout counts the rests as they were asked for: on a machine that is busy each takes longer,
+// and so does the whole. After patience times the timeout on the clock it gives up in any case.
 func Until(ctx context.Context, timeout, rest time.Duration, condition func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	const patience = 10
+	ctx, cancel := context.WithTimeout(ctx, patience*timeout)
 	defer cancel()
-	for {
+	for rested := time.Duration(0); ; {
 		began := time.Now()
 		err := condition(ctx)
 		if err == nil {
@@ -34,8 +38,13 @@ func Until(ctx context.Context, timeout, rest time.Duration, condition func(cont
 		if errors.As(err, &f) {
 			return err
 		}
-		if stopped := Pause(ctx, machine.Slower(max(rest, min(time.Since(began), time.Second)))); stopped != nil {
+		if rested >= timeout {
+			return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+		}
+		pause := max(rest, min(time.Since(began), time.Second))
+		if stopped := Pause(ctx, machine.Slower(pause)); stopped != nil {
 			return fmt.Errorf("%w: %w", stopped, err)
 		}
+		rested += machine.Slower(pause)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"sluice.dev/sluice/control/pulse"
 )
 
-// busy is a Source whose objects change all the time, for a while.
+// busy is a Source whose objects change all the time, for a while and until they were read twice.
 type busy struct {
 	during time.Duration
 	asked  atomic.Int64
@@ -25,8 +25,10 @@ type busy struct {
 
 func (b *busy) Run(_ context.Context, changed func()) {
 	defer close(b.done)
-	for end := time.Now().Add(b.during); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
+	begin := time.Now()
+	for time.Since(begin) < b.during || b.asked.Load() < 2 && time.Since(begin) < time.Minute {
 		changed()
+		time.Sleep(100 * time.Microsecond)
 	}
 }
 

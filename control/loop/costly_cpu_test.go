@@ -1,13 +1,11 @@
 package loop_test
 
 import (
-	"runtime"
 	"slices"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/control/controltest"
 )
 
@@ -21,8 +19,6 @@ func TestCostlyChange(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds tables of 4 million slots")
 	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	table := newTable(few.Tracker())
 	addCostly(table.tracker)
 	table.pass()
@@ -30,13 +26,13 @@ func TestCostlyChange(t *testing.T) {
 	var changes, installs []time.Duration
 	for n := range 201 {
 		table.tracker.Upsert(controltest.Source, costlySlice(n*7919%costlySlices, n+1))
-		changes = append(changes, threadTime(table.pass))
+		changes = append(changes, machine.CPUTime(table.pass))
 		if n%50 != 49 {
 			continue
 		}
 		for j := table.compiler.NextTable(); j != nil; j = table.compiler.NextTable() {
 			j.Build()
-			installs = append(installs, threadTime(func() {
+			installs = append(installs, machine.CPUTime(func() {
 				s, _, _ := table.compiler.Install(j)
 				table.publisher.Publish(s)
 			}))
@@ -53,17 +49,4 @@ func TestCostlyChange(t *testing.T) {
 	if len(installs) == 0 || quantile(installs, 100) > slow(10*time.Millisecond) {
 		t.Errorf("putting a table into force takes up to %v", installs)
 	}
-}
-
-// threadTime is the processor time that f takes on this thread, which must be locked.
-func threadTime(f func()) time.Duration {
-	var before, after unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &before); err != nil {
-		panic(err)
-	}
-	f()
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &after); err != nil {
-		panic(err)
-	}
-	return time.Duration(after.Nano() - before.Nano())
 }

@@ -242,18 +242,19 @@ func TestManyPorts(t *testing.T) {
 	t.Parallel()
 	const ports = 60000
 	a := onePool(t)
-	begin := time.Now()
-	for i, protocol := range []corev1.Protocol{"TCP", "UDP", "SCTP", "TCP"} {
-		s, _ := newService(t, "", []string{fmt.Sprint("name=", i), "ips=10.0.0.1", "share=k"})
-		for n := range ports {
-			number := int32(1 + i/3*ports + n)
-			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Protocol: protocol, Port: number})
+	took := machine.CPUTime(func() {
+		for i, protocol := range []corev1.Protocol{"TCP", "UDP", "SCTP", "TCP"} {
+			s, _ := newService(t, "", []string{fmt.Sprint("name=", i), "ips=10.0.0.1", "share=k"})
+			for n := range ports {
+				number := int32(1 + i/3*ports + n)
+				s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Protocol: protocol, Port: number})
+			}
+			if got := a.Converge(s, nil); got.Refusal != nil {
+				t.Fatal(got.Refusal)
+			}
 		}
-		if got := a.Converge(s, nil); got.Refusal != nil {
-			t.Fatal(got.Refusal)
-		}
-	}
-	if took, bound := time.Since(begin), machine.Slower(15*time.Second); took > bound {
+	})
+	if bound := machine.Slower(15 * time.Second); took > bound {
 		t.Errorf("took %v, more than %v", took, bound)
 	}
 }

@@ -214,16 +214,20 @@ func TestTCPSilence(t *testing.T) {
 	address, open := silentPort(t)
 	r := check(t, p, address, "tcp timeout=400ms")
 	expect(t, r, false, "no answer in 400ms")
-	timer := time.AfterFunc(100*time.Millisecond, open)
-	defer timer.Stop()
-	r = check(t, p, address, "tcp timeout=900ms")
-	expect(t, r, true, "connected")
-	if r.Took < 100*time.Millisecond || r.Took >= 900*time.Millisecond {
-		t.Errorf("it took %v, want the attempt at 225ms or a later one", r.Took)
+	for range 10 { // one of several tries: this process may wait for a CPU
+		timer := time.AfterFunc(100*time.Millisecond, open)
+		r = check(t, p, address, "tcp timeout=900ms")
+		timer.Stop()
+		if r.OK && r.Took >= 100*time.Millisecond && r.Took < 900*time.Millisecond {
+			return
+		}
+		address, open = silentPort(t)
 	}
+	t.Errorf("%+v, want that it passed by the attempt at 225ms or a later one", r)
 }
 
-// TestTCPIsNotAccepted: a server has no connection of a check, unless this process was slow.
+// TestTCPIsNotAccepted: a server has no connection of a check, unless this process was slow to end
+// it: then the kernel completes the handshake. So one of several rounds counts.
 func TestTCPIsNotAccepted(t *testing.T) {
 	p := newProber(t, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -231,23 +235,32 @@ func TestTCPIsNotAccepted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	const checks = 50
-	for range checks {
-		expect(t, check(t, p, l.Addr().String(), "tcp"), true, "connected")
+	const rounds, checks = 10, 50
+	var accepted []int
+	for range rounds {
+		for range checks {
+			expect(t, check(t, p, l.Addr().String(), "tcp"), true, "connected")
+		}
+		n := acceptAll(t, l)
+		if accepted = append(accepted, n); n <= checks/5 {
+			return
+		}
 	}
+	t.Errorf("of %d checks a round the server accepted %v", checks, accepted)
+}
+
+// acceptAll accepts the connections that wait, and returns their number.
+func acceptAll(t *testing.T, l net.Listener) (accepted int) {
+	t.Helper()
 	if err := l.(*net.TCPListener).SetDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
-	accepted := 0
 	for ; ; accepted++ {
 		c, err := l.Accept()
 		if err != nil {
-			break
+			return accepted
 		}
 		_ = c.Close()
-	}
-	if accepted > checks/5 {
-		t.Errorf("%d of %d checks were accepted by the server", accepted, checks)
 	}
 }
 

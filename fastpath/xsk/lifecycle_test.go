@@ -27,7 +27,9 @@ func TestRebind(t *testing.T) {
 	best, worst := time.Hour, time.Duration(0)
 	c := smallRings
 	c.TxBudget = minTxBudget // so that Close has to call more than once
+	start := time.Now()
 	r.open(w, c)
+	first := time.Since(start) // of a queue that nothing has
 	must(t, r.links[0].Close(r.pool))
 	for range 5 {
 		start := time.Now()
@@ -52,8 +54,9 @@ func TestRebind(t *testing.T) {
 		}
 	}
 	t.Logf("open after close took %v to %v", best, worst)
-	if best > 250*time.Millisecond { // the worst depends on what else the machine does
-		t.Errorf("opening again took at least %v", best)
+	// The worst depends on what else the machine does, as the first does.
+	if best > 250*time.Millisecond+2*first {
+		t.Errorf("opening again took at least %v, the first time %v", best, first)
 	}
 }
 

@@ -370,37 +370,55 @@ func TestWhoFailedAfterTheOffer(t *testing.T) {
 // TestOneDeadline: packets wait for Assume in all, whatever of the steps takes long. Where the
 // running process itself took most of it, the next one is not to blame.
 func TestOneDeadline(t *testing.T) {
-	times := testTimes
-	times.Assume = 400 * time.Millisecond
 	for _, slow := range []string{"stop", "taken"} {
-		g := &fake{}
-		var stopped, wentOn time.Time
-		g.at = func(call string) error {
-			switch call {
-			case "stop":
-				if stopped = time.Now(); slow == "stop" {
-					time.Sleep(times.Assume * 3 / 4)
-				}
-			case "continue":
-				wentOn = time.Now()
+		// One of several tries: threads of this process may wait for a CPU. Two deadlines one after
+		// the other would take seven quarters of one in each try.
+		var err error
+		for range 10 {
+			if err = waitsForOneDeadline(t, slow); err == nil {
+				break
 			}
-			return nil
 		}
-		k := &fake{at: func(call string) error {
-			if call == "assume" {
-				time.Sleep(2 * times.Assume)
-			}
-			return nil
-		}}
-		o := run(t, g, k, times, testTimes)
-		var peer *PeerError
-		if o.gave || errors.As(o.giveErr, &peer) != (slow == "taken") {
-			t.Errorf("%s: gave %v, %v", slow, o.gave, o.giveErr)
-		}
-		if waited := wentOn.Sub(stopped); waited < times.Assume || waited > times.Assume*8/5 {
-			t.Errorf("%s: packets waited %v, want %v", slow, waited, times.Assume)
+		if err != nil {
+			t.Error(err)
 		}
 	}
+}
+
+// waitsForOneDeadline returns an error unless packets waited for Assume during a hand-over of which
+// a step is slow, and the side that was slow is the one to blame.
+func waitsForOneDeadline(t *testing.T, slow string) error {
+	t.Helper()
+	times := testTimes
+	times.Assume = 400 * time.Millisecond
+	g := &fake{}
+	var stopped, wentOn time.Time
+	g.at = func(call string) error {
+		switch call {
+		case "stop":
+			if stopped = time.Now(); slow == "stop" {
+				time.Sleep(times.Assume * 3 / 4)
+			}
+		case "continue":
+			wentOn = time.Now()
+		}
+		return nil
+	}
+	k := &fake{at: func(call string) error {
+		if call == "assume" {
+			time.Sleep(2 * times.Assume)
+		}
+		return nil
+	}}
+	o := run(t, g, k, times, testTimes)
+	var peer *PeerError
+	if o.gave || errors.As(o.giveErr, &peer) != (slow == "taken") {
+		return fmt.Errorf("%s: gave %v, %w", slow, o.gave, o.giveErr)
+	}
+	if waited := wentOn.Sub(stopped); waited < times.Assume || waited > times.Assume*8/5 {
+		return fmt.Errorf("%s: packets waited %v, want %v", slow, waited, times.Assume)
+	}
+	return nil
 }
 
 // TestTakenBeforeTheDeadlineIsRead: the running process was stopped while taken was sent. Its

@@ -139,15 +139,18 @@ func TestRun(t *testing.T) {
 	for _, c := range []struct {
 		what, err string
 		within    time.Duration
+		decide    time.Duration
 	}{
-		{takes, "", time.Minute}, {hesitates, "", time.Minute},
-		{refused, "does not hand over, and goes on: frames: another size", time.Minute},
-		{unable, "the next process cannot take over, and the running one goes on: no interface eth5", time.Minute},
-		{dies, "exit status 7", time.Minute},
-		{waits, "has not taken over within 200ms: it has not compiled all", 200 * time.Millisecond},
+		{takes, "", time.Minute, time.Minute}, {hesitates, "", time.Minute, time.Minute},
+		{refused, "does not hand over, and goes on: frames: another size", time.Minute, time.Minute},
+		{unable, "the next process cannot take over, and the running one goes on: no interface eth5", time.Minute,
+			time.Minute},
+		{dies, "exit status 7", time.Minute, time.Minute},
+		{waits, "has not taken over within 200ms: it has not compiled all", 200 * time.Millisecond,
+			400 * time.Millisecond},
 		{waitsMute, fmt.Sprintf("has not taken over within 200ms: process %d has ", os.Getpid()),
-			200 * time.Millisecond},
-		{takesLate, "", time.Second}, {takesMute, "", time.Second},
+			200 * time.Millisecond, 400 * time.Millisecond},
+		{takesLate, "", time.Second, time.Minute}, {takesMute, "", time.Second, time.Minute},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			dir := t.TempDir()
@@ -176,7 +179,7 @@ func TestRun(t *testing.T) {
 			}
 			err = Run(t.Context(), Config{Program: self, StatusSocket: statusSocket(dir),
 				WaitingSocket: waitingSocket(dir), NotifySocket: manager.LocalAddr().String(), Within: c.within,
-				Decide: 2 * c.within})
+				Decide: c.decide})
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
 					t.Errorf("%v, want %q", err, c.err)
@@ -255,13 +258,23 @@ func TestRunAlone(t *testing.T) {
 // heard is the message that has come, if any: it is sent before Run returns.
 func heard(t *testing.T, manager net.PacketConn) string {
 	t.Helper()
-	if err := manager.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
+	raw, err := manager.(syscall.Conn).SyscallConn()
+	if err != nil {
 		t.Fatal(err)
 	}
 	var b [1024]byte
-	n, _, err := manager.ReadFrom(b[:])
-	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+	var n int
+	var received error
+	if err := raw.Read(func(fd uintptr) bool {
+		n, _, received = syscall.Recvfrom(int(fd), b[:], syscall.MSG_DONTWAIT)
+		return true
+	}); err != nil {
 		t.Fatal(err)
+	}
+	if errors.Is(received, syscall.EAGAIN) {
+		return ""
+	} else if received != nil {
+		t.Fatal(received)
 	}
 	return string(b[:n])
 }
