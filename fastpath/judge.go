@@ -105,7 +105,7 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *prepared) d
 		if side == flowtable.ClientSide && w.unheard(d, p) {
 			return w.deliver(d, p, ref, side)
 		}
-		switch w.planner.Classify(ref, side, p) {
+		switch w.classify(ref, side, p) {
 		case decide.Stands:
 			if side == flowtable.ClientSide && p.Tuple.Stateful() && decide.IsSYN(p.TCPFlags) {
 				w.planner.Bind(ref)
@@ -159,6 +159,16 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *prepared) d
 		return w.forwardFirst(d, p, ref)
 	}
 	return w.forward(d, p, ref, flowtable.ClientSide)
+}
+
+// classify returns the standing of a flow to a packet. A search for an endpoint that may have come
+// back counts as a flow that the step opens.
+func (w *Worker) classify(ref flowtable.Ref, side flowtable.Side, p *header.Packet) decide.Standing {
+	left := max(0, w.opens-opensForParked)
+	w.planner.Searches = left
+	standing := w.planner.Classify(ref, side, p)
+	w.opens -= left - w.planner.Searches
+	return standing
 }
 
 // notOurs passes on a packet that was steered here and belongs to no flow: to the kernel if it came

@@ -30,7 +30,7 @@ const (
 	probesPerOpen = 2
 	freeProbes    = 32
 	// opensForParked is what received packets of known flows leave of it: repetitions that take
-	// their flows to other backends (retry).
+	// their flows to other backends (retry), and searches for an endpoint that is gone (classify).
 	opensForParked = opensPerFullStep / 2
 	// maxParked is half of the default receive ring. A step opens at least opensForParked of the
 	// parked, so a packet waits for 128 steps at most where ports are not short. Of a small UMEM a

@@ -13,8 +13,11 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// opensPerFullStep is how many flows a step opens at most that got a full batch.
-const opensPerFullStep = 16
+// What a step opens at most that got a full batch.
+const (
+	opensPerFullStep = 16
+	opensForParked   = 8 // of them, which known flows leave to parked packets
+)
 
 // opener is a packet that opens a flow of its own, of TCP or UDP, over either family.
 func opener(n int) *headertest.Packet {

@@ -1,8 +1,10 @@
 package fastpath_test
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -40,9 +42,7 @@ func rules(
 ) *services.Frontend {
 	svc := &services.Service{ID: id, Namespace: "default", Name: "rules", Proto: proto, Port: port,
 		Identity: uint64(id) << 32}
-	for _, s := range []*services.EndpointSet{outside.Set, pod.Set} {
-		svc.Backends = append(svc.Backends, s.Backends...)
-	}
+	svc.Backends = inOrder(b, outside.Set, pod.Set)
 	b.SetService(svc)
 	if a := addr(ip); a != services.AnyIPv4 {
 		b.SetAddr(a, b.Settings().Owned(a)|services.AddrVIP)
@@ -51,6 +51,18 @@ func rules(
 		Service: svc, Outside: outside, Pod: pod, Turn: new(services.Turn)}
 	b.SetFrontend(f)
 	return f
+}
+
+// inOrder returns the backends of sets as services.Service.Backends has them.
+func inOrder(b *services.Builder, sets ...*services.EndpointSet) (refs []services.BackendRef) {
+	for _, s := range sets {
+		refs = append(refs, s.Backends...)
+	}
+	slices.SortFunc(refs, func(x, y services.BackendRef) int {
+		one, other := b.Settings().Backend(x), b.Settings().Backend(y)
+		return cmp.Or(one.Addr.Netip().Unmap().Compare(other.Addr.Netip().Unmap()), cmp.Compare(one.Port, other.Port))
+	})
+	return slices.Compact(refs)
 }
 
 // both is the same rule for clients of both kinds.

@@ -307,6 +307,11 @@ func (g *mutatedObjects) checkFrontend(s *services.Snapshot, f *services.Fronten
 		s.Service(f.Service.ID) != f.Service {
 		g.t.Errorf("frontend %+v", *f)
 	}
+	for _, r := range f.Service.Backends {
+		if b := s.Backend(r); b == nil || f.Service.Find(s, b.Addr, b.Port) != r {
+			g.t.Errorf("frontend %+v: the Service's endpoints are not in order, each once", *f)
+		}
+	}
 	for _, set := range []*services.EndpointSet{f.Outside.Set, f.Pod.Set} {
 		for i, r := range set.Backends {
 			b := s.Backend(r)

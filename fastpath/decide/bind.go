@@ -40,24 +40,14 @@ func (s *Planner) owner(ref flowtable.Ref) (service, backend uint32) {
 // Adopt finds the service and backend, as a snapshot numbers them, of a flow that an earlier
 // process made: client is the client's tuple, toBackend the one that its packets leave with.
 // It returns zeros if they are gone: a TCP flow lives on uncounted, a UDP flow is scheduled anew.
+// It is on the path of packets, and costs no more than services.Service.Find.
 func Adopt(s *services.Snapshot, client, toBackend *header.Tuple) (service, backend uint32) {
 	f := s.Frontend(client)
 	if f == nil {
 		return 0, 0
 	}
-	for _, set := range [2]*services.EndpointSet{f.Outside.Set, f.Pod.Set} {
-		if set == nil {
-			continue
-		}
-		if ref := set.Find(s, toBackend.Dst, toBackend.DstPort); ref != 0 {
-			return uint32(f.Service.ID), uint32(ref)
-		}
-	}
-	for _, ref := range f.Service.Backends { // one that takes no new flows: rare
-		b := s.Backend(ref)
-		if b != nil && b.Addr == toBackend.Dst && b.Port == toBackend.DstPort {
-			return uint32(b.Service), uint32(ref)
-		}
+	if ref := f.Service.Find(s, toBackend.Dst, toBackend.DstPort); ref != 0 {
+		return uint32(f.Service.ID), uint32(ref)
 	}
 	return uint32(f.Service.ID), 0
 }

@@ -26,6 +26,7 @@ type Planner struct {
 	Host4, Host6 header.Addr     // our own addresses on the host link
 	Routes       *RouteCache     // nil: none
 	Rebound      int             // flows that Bind had to bind, since somebody set it
+	Searches     int             // how often gone may still search for an endpoint, until somebody sets it
 }
 
 // Request is what a plan depends on: a packet that may make a flow.

@@ -62,14 +62,20 @@ func (s *Planner) handshake(ref flowtable.Ref, flags uint8) Standing {
 }
 
 // gone reports whether the backend of a connection is no endpoint of its service any more: its
-// address may be another pod's by now. An endpoint that came back has another ref; gone stores it
-// in the flow.
+// address may be another pod's by now. An endpoint that came back has another ref: gone searches
+// for it, and stores it in the flow. Once Searches are spent, an endpoint whose ref is not valid is
+// taken for gone: a SYN is forwarded to it all the same (Unanswered is for the second repetition),
+// and a SYN-ACK from it is dropped, which the client's next SYN repairs.
 func (s *Planner) gone(ref flowtable.Ref) bool {
 	s.Bind(ref)
 	f := s.Flows.Flow(ref)
-	if s.Snap.Backend(services.BackendRef(f.BackendRef())) != nil {
+	switch {
+	case s.Snap.Backend(services.BackendRef(f.BackendRef())) != nil:
 		return false
+	case s.Searches == 0:
+		return true
 	}
+	s.Searches--
 	service, backend := s.owner(ref)
 	if backend == 0 {
 		return true

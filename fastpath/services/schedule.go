@@ -115,19 +115,23 @@ func (s *EndpointSet) at(slot int) BackendRef {
 	return s.Backends[s.Table[slot]]
 }
 
+// maxDraws bounds the slots that another draws.
+const maxDraws = 64
+
 // another draws a slot that has another backend than not, by the shares of the table if there is
-// one.
+// one. Where nearly all slots have not, it chooses any other backend of the set, with Slot -1: a
+// search of a table of millions of slots would hold up packets.
 func (s *EndpointSet) another(random uint64, not BackendRef) Choice {
 	slot, n := 0, s.Slots()
-	for range 64 {
+	for range maxDraws {
 		if slot = slotOf(random, n); s.at(slot) != not {
 			return Choice{s.at(slot), slot}
 		}
 		random = fold(random^0xa0761d6478bd642f, 0xe7037ed1a0b428db)
 	}
-	for i := range n { // nearly all slots may be those of not
-		if next := (slot + i) % n; s.at(next) != not {
-			return Choice{s.at(next), next}
+	for i, from := 0, slotOf(random, len(s.Backends)); i < min(2, len(s.Backends)); i++ {
+		if r := s.Backends[(from+i)%len(s.Backends)]; r != not {
+			return Choice{r, -1}
 		}
 	}
 	return Choice{not, slot}
@@ -191,21 +195,28 @@ func tie(hash uint64, r BackendRef) uint64 {
 	return fold(hash^0x8bb84b93962eacc9, uint64(r)*0x9e3779b97f4a7c15|1)
 }
 
-// Find returns the set's backend with an address and port, or zero. It relies on the
-// order of Backends.
+// Find returns the set's backend with an address and port, or zero. Its cost is that of find.
 func (s *EndpointSet) Find(snap *Snapshot, addr header.Addr, port uint16) BackendRef {
-	lo, hi := 0, len(s.Backends)
+	return snap.find(s.Backends, addr, port)
+}
+
+// Find returns the service port's endpoint with an address and port, or zero, also if it takes no
+// new flows. Its cost is that of find.
+func (svc *Service) Find(snap *Snapshot, addr header.Addr, port uint16) BackendRef {
+	return snap.find(svc.Backends, addr, port)
+}
+
+// find returns the backend with an address and port from a list in the order of compareEndpoints,
+// or zero. It compares log2(n) + 1 of n backends: packets cause it.
+func (s *Snapshot) find(list []BackendRef, addr header.Addr, port uint16) BackendRef {
+	lo, hi := 0, len(list)
 	for lo < hi {
 		mid := int(uint(lo+hi) >> 1)
-		b := snap.Backend(s.Backends[mid])
+		b := s.Backend(list[mid])
 		if b == nil {
-			return 0 // not a set of this snapshot
+			return 0 // not a list of this snapshot
 		}
-		c := bytes.Compare(b.Addr[:], addr[:])
-		if c == 0 {
-			c = int(b.Port) - int(port)
-		}
-		switch {
+		switch c := compareEndpoints(b, &addr, port); {
 		case c == 0:
 			return b.Ref
 		case c < 0:
@@ -215,4 +226,18 @@ func (s *EndpointSet) Find(snap *Snapshot, addr header.Addr, port uint16) Backen
 		}
 	}
 	return 0
+}
+
+// compareEndpoints orders a backend and an endpoint: IPv4 before IPv6, then by address and port.
+func compareEndpoints(b *Backend, addr *header.Addr, port uint16) int {
+	if v4 := b.Addr.Is4(); v4 != addr.Is4() {
+		if v4 {
+			return -1
+		}
+		return 1
+	}
+	if c := bytes.Compare(b.Addr[:], addr[:]); c != 0 {
+		return c
+	}
+	return int(b.Port) - int(port)
 }

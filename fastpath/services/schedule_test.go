@@ -3,6 +3,7 @@ package services
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -298,6 +299,39 @@ func TestFind(t *testing.T) {
 	}
 	if got := (&EndpointSet{}).Find(s, addr(10), 80); got != 0 {
 		t.Errorf("an empty set has %#x", got)
+	}
+}
+
+// TestServiceFind: a service port's list has both families, IPv4 first, also before IPv6 addresses
+// that are less as 16 bytes.
+func TestServiceFind(t *testing.T) {
+	b, svc := NewBuilder(nil), &Service{ID: 1}
+	ends := []string{"10.0.0.1", "10.0.0.2", "192.0.2.1", "::2", "64:ff9b::1", "2001:db8::1"}
+	for i, a := range ends {
+		be := Backend{Addr: header.AddrFrom(netip.MustParseAddr(a)), Port: 80, Ref: MakeBackendRef(uint32(i), 1)}
+		b.SetBackend(be)
+		svc.Backends = append(svc.Backends, be.Ref)
+	}
+	s := b.Build()
+	for i, a := range ends {
+		if got := svc.Find(s, header.AddrFrom(netip.MustParseAddr(a)), 80); got != svc.Backends[i] {
+			t.Errorf("%s: found %#x, want %#x", a, got, svc.Backends[i])
+		}
+	}
+	for _, a := range []string{"10.0.0.3", "::1", "2001:db8::2"} {
+		if got := svc.Find(s, header.AddrFrom(netip.MustParseAddr(a)), 80); got != 0 {
+			t.Errorf("%s: found %#x", a, got)
+		}
+	}
+}
+
+// TestAnotherThanNearlyAll: one backend has nearly all slots of a large table. Another is chosen
+// without a search of the table for its slots: it has none, here.
+func TestAnotherThanNearlyAll(t *testing.T) {
+	set := &EndpointSet{Backends: []BackendRef{7, 8}, Table: make([]uint16, 1<<20)}
+	got := set.another(99, 7)
+	if got != (Choice{8, -1}) {
+		t.Errorf("got %+v, want backend 8, of no slot", got)
 	}
 }
 

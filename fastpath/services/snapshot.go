@@ -95,7 +95,8 @@ type Service struct {
 	PortName  string
 	Proto     uint8
 	Port      uint16
-	// Backends are all endpoints of the port, also those that take no new flows.
+	// Backends are all endpoints of the port, also those that take no new flows: IPv4 before IPv6,
+	// each in order of address and port (Find).
 	Backends []BackendRef
 	// Identity is the key of affinity pins: the same for this service port in every process and on
 	// every gateway.
