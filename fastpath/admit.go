@@ -22,6 +22,7 @@ func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple, f *prepared)
 	var n decide.Plan
 	req := w.flowRequest(p)
 	w.planner.Plan(&n, &req)
+	w.opens -= min(w.opens, n.Choice.Compared/comparedPerOpen)
 	if n.Verdict.Action != decide.Queued {
 		return 0, w.refused(d, p, &n)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
@@ -234,5 +235,39 @@ func TestFloodAllocatesNothing(t *testing.T) {
 	}
 	if l.drops()[stats.NewFlowDisplaced.String()] == 0 {
 		t.Error("nothing was shed")
+	}
+}
+
+// TestComparisonsCountAsNewFlows: a scheduler that compares the connections of all backends makes a
+// new flow cost as much as several, and a step opens so many fewer. All are opened in the end.
+func TestComparisonsCountAsNewFlows(t *testing.T) {
+	for _, by := range []services.Scheduler{services.LeastConn, services.WeightedLeastConn, services.ShortestDelay,
+		services.NeverQueue, services.Maglev} {
+		for endpoints, perStep := range map[int]int{100: 32, 128: 16, 1000: 4, 1024: 4, 5000: 4} {
+			t.Run(fmt.Sprintf("%v/%d", by, endpoints), func(t *testing.T) {
+				l := newLab(t, labConfig{frames: 4096, edit: func(b *services.Builder) {
+					f := both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 100, header.ProtoTCP, widely(endpoints)...))
+					f.Service.Scheduler = by
+				}})
+				if by == services.Maglev {
+					perStep = fastpath.OpensPerStep
+				}
+				const arrive = 100
+				for i := range arrive {
+					l.inject(headertest.TCP(join(client4, uint16(1024+i)), join(ruleVIP, 80), headertest.SYN))
+				}
+				for made := 0; made < arrive; {
+					l.step(time.Millisecond)
+					now := int(l.workers[0].stats.FlowsCreated.Load())
+					if want := min(arrive, made+perStep); now != want {
+						t.Fatalf("%d flows were opened, want %d", now, want)
+					}
+					made = now
+				}
+				if sent := l.workers[0].nic.Loop(); sent != arrive {
+					t.Errorf("%d of %d packets were sent; drops %v", sent, arrive, l.drops())
+				}
+			})
+		}
 	}
 }

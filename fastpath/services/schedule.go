@@ -23,8 +23,11 @@ type Draw struct {
 // Choice is a backend and how it was found.
 type Choice struct {
 	Backend BackendRef // zero where the set is empty
-	// Slot is its place in the set's Table; -1 where the scheduler compared connections.
+	// Slot is its place in the set's Table; -1 where the scheduler compared connections, or where
+	// nearly all slots have a backend that is excluded.
 	Slot int
+	// Compared is how many backends' connections were compared.
+	Compared int
 }
 
 // Choose returns the backend of a set that gets a new flow. The set must be one of the frontend's
@@ -45,7 +48,7 @@ func (s *Snapshot) Choose(f *Frontend, set *EndpointSet, d *Draw) Choice {
 	case d.Not != 0:
 		return set.another(d.Random, d.Not)
 	case svc.Scheduler.ByLoad():
-		return Choice{set.least(svc.Scheduler, s.SelectHash(d.Tuple), d), -1}
+		return Choice{set.least(svc.Scheduler, s.SelectHash(d.Tuple), d), -1, min(len(set.Backends), MaxCompared)}
 	}
 	n := set.Slots()
 	slot := 0
@@ -55,7 +58,7 @@ func (s *Snapshot) Choose(f *Frontend, set *EndpointSet, d *Draw) Choice {
 	default:
 		slot = slotOf(s.hash(svc, d), n)
 	}
-	return Choice{set.at(slot), slot}
+	return Choice{Backend: set.at(slot), Slot: slot}
 }
 
 // ByLoad reports whether a scheduler compares connections.
@@ -125,16 +128,16 @@ func (s *EndpointSet) another(random uint64, not BackendRef) Choice {
 	slot, n := 0, s.Slots()
 	for range maxDraws {
 		if slot = slotOf(random, n); s.at(slot) != not {
-			return Choice{s.at(slot), slot}
+			return Choice{Backend: s.at(slot), Slot: slot}
 		}
 		random = fold(random^0xa0761d6478bd642f, 0xe7037ed1a0b428db)
 	}
 	for i, from := 0, slotOf(random, len(s.Backends)); i < min(2, len(s.Backends)); i++ {
 		if r := s.Backends[(from+i)%len(s.Backends)]; r != not {
-			return Choice{r, -1}
+			return Choice{Backend: r, Slot: -1}
 		}
 	}
-	return Choice{not, slot}
+	return Choice{Backend: not, Slot: slot}
 }
 
 // MaxCompared bounds the backends that schedulers by connections compare for one flow.

@@ -330,7 +330,7 @@ func TestServiceFind(t *testing.T) {
 func TestAnotherThanNearlyAll(t *testing.T) {
 	set := &EndpointSet{Backends: []BackendRef{7, 8}, Table: make([]uint16, 1<<20)}
 	got := set.another(99, 7)
-	if got != (Choice{8, -1}) {
+	if got != (Choice{Backend: 8, Slot: -1}) {
 		t.Errorf("got %+v, want backend 8, of no slot", got)
 	}
 }
