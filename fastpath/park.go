@@ -35,14 +35,12 @@ const (
 	// opensForParked is what received packets of known flows leave of it: repetitions that take
 	// their flows to other backends (retry), and searches for an endpoint that is gone (classify).
 	opensForParked = opensPerFullStep / 2
-	// maxParked is half of the default receive ring. A step opens at least opensForParked of the
-	// parked, so a packet waits for 128 steps at most where ports are not short. Of a small UMEM a
-	// quarter of the frames may be parked: the rings need the others.
-	maxParked = 1024
+	// maxParked bounds the parked packets. A quarter of the UMEM's frames may be parked: the rings
+	// need the others. With one interface and the host link that is as many as the receive ring
+	// holds, 2,048 by default. A step opens at least opensForParked of them, so a packet waits for
+	// 256 steps then where ports are not short.
+	maxParked = 4096
 )
-
-// parkedBuckets are of packets by hash, about one for each packet.
-const parkedBuckets = 1024
 
 // parkedQueue is a ring of packets that wait to open their flow. Positions count all that were ever
 // parked; 0 is none.
@@ -54,7 +52,7 @@ const parkedBuckets = 1024
 // would overtake them. They are found by the chain of their bucket.
 type parkedQueue struct {
 	slots      []parkedPacket // a power of two
-	last       [parkedBuckets]uint64
+	last       []uint64       // by hash: as many buckets as slots
 	head, tail uint64
 	count      int // of packets; slots between head and tail may be empty
 }
@@ -71,7 +69,7 @@ func newParkedQueue(frames int) parkedQueue {
 	for 2*limit <= min(maxParked, frames/4) {
 		limit *= 2
 	}
-	return parkedQueue{slots: make([]parkedPacket, limit), head: 1, tail: 1}
+	return parkedQueue{slots: make([]parkedPacket, limit), last: make([]uint64, limit), head: 1, tail: 1}
 }
 
 func (q *parkedQueue) len() int                     { return q.count }
@@ -80,7 +78,7 @@ func (q *parkedQueue) slot(at uint64) *parkedPacket { return &q.slots[at&uint64(
 // add puts a packet at the end. There must be a free slot.
 func (q *parkedQueue) add(d Desc, hash uint64) {
 	*q.slot(q.tail) = parkedPacket{desc: d, hash: hash, here: true}
-	last := &q.last[hash%parkedBuckets]
+	last := &q.last[hash&uint64(len(q.last)-1)]
 	if *last >= q.head {
 		q.slot(*last).next = q.tail
 	}

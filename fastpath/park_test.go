@@ -271,3 +271,23 @@ func TestComparisonsCountAsNewFlows(t *testing.T) {
 		}
 	}
 }
+
+// TestSYNsOfAFullRing: as many clients connect at once as a receive ring of the default size has
+// room for, at a gateway with one interface and the host link, each with two frames for each
+// descriptor. All get their flow by their first SYN.
+func TestSYNsOfAFullRing(t *testing.T) {
+	const ring, links = 2048, 2
+	l := newLab(t, labConfig{flows: 2 * ring, halfOpen: 2 * ring, frames: links * 2 * ring, ring: ring})
+	g := l.workers[0]
+	for n := range ring {
+		l.inject(headertest.TCP(join(client4, uint16(1024+n)), join(vip4, 80), headertest.SYN))
+	}
+	sent := 0
+	for range 2 * ring / opensPerFullStep {
+		l.step(20 * time.Microsecond)
+		sent += g.nic.Loop()
+	}
+	if sent != ring {
+		t.Errorf("%d of %d SYNs were forwarded; drops %v", sent, ring, l.drops())
+	}
+}
