@@ -145,18 +145,32 @@ func (w *Worker) sendError(d Desc, p *header.Packet, kind nat.ErrorKind, mtu uin
 	if w.b.kernel && w.planner.View.Lookup(&p.Tuple.Src).Hop == 0 {
 		return
 	}
-	w.answer(p, &w.limit, &w.n.icmpLimited, func(b []byte) (int, bool) {
+	w.answer(p, w.limitOf(kind), &w.n.icmpLimited, func(b []byte) (int, bool) {
 		return nat.BuildError(b, w.frame(d), p, kind, p.Tuple.Dst, mtu)
 	})
 }
 
+// limitOf returns the rate limit of a kind of ICMP error. What anybody can provoke without a flow
+// (unreachable) must not use up the rate of what connections need: path MTUs, and traceroute's
+// answers.
+func (w *Worker) limitOf(kind nat.ErrorKind) *nat.FairRateLimit {
+	switch kind {
+	case nat.FragmentationNeeded:
+		return &w.tooBig
+	case nat.TimeExceeded:
+		return &w.expired
+	}
+	return &w.limit
+}
+
 // answer sends a packet of our own to the source of p: IP behind an Ethernet header without tags,
 // which build writes into a frame. It reports whether there was one. Where the rate does not allow
-// it, or no frame is free, it is counted as limited.
+// it to the sender's site, or no frame is free, it is counted as limited.
 func (w *Worker) answer(
-	p *header.Packet, rate *nat.RateLimit, limited *uint64, build func(b []byte) (n int, ok bool),
+	p *header.Packet, rate *nat.FairRateLimit, limited *uint64, build func(b []byte) (n int, ok bool),
 ) bool {
-	if !rate.Allow(uint64(w.planner.Now)) {
+	hi, lo := p.Tuple.Src.Prefix(header.SitePrefix4, header.SitePrefix6)
+	if !rate.Allow(w.siteKey.Words(hi, lo, 0), uint64(w.planner.Now)) {
 		*limited++
 		return false
 	}

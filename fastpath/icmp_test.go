@@ -3,6 +3,7 @@ package fastpath_test
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -251,7 +252,7 @@ func TestSplitIdentification(t *testing.T) {
 func TestErrorRateIsLimited(t *testing.T) {
 	l := newLab(t, labConfig{})
 	for i := range 200 {
-		l.send(0, headertest.TCP(join(client4, uint16(1000+i)), join(emptyVIP, 80), headertest.SYN))
+		l.send(0, headertest.TCP(join(fmt.Sprintf("198.18.%d.1", i), 1000), join(emptyVIP, 80), headertest.SYN))
 	}
 	sent := l.workers[0].nic.Loop()
 	if sent < 50 || sent > 52 || l.workers[0].stats.ICMPLimited.Load() != uint64(200-sent) {

@@ -2,6 +2,7 @@ package fastpath_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"testing"
 	"time"
 
@@ -92,7 +93,7 @@ func TestResetRate(t *testing.T) {
 	l := newLab(t, labConfig{edit: resetUnknown})
 	g := l.workers[0]
 	for i := range uint16(200) {
-		l.send(0, headertest.TCP(join(client4, 1000+i), join(vip4, 80), headertest.ACK))
+		l.send(0, headertest.TCP(join(fmt.Sprintf("198.18.%d.1", i), 1000), join(vip4, 80), headertest.ACK))
 	}
 	sent := g.nic.Loop()
 	if sent < 50 || sent > 52 || g.stats.Resets.Load() != uint64(sent) ||
@@ -107,4 +108,54 @@ func TestResetRate(t *testing.T) {
 	l.step(time.Second)
 	l.send(0, headertest.TCP(join(client4, 1), join(vip4, 80), headertest.ACK))
 	l.out(g.nic)
+}
+
+// TestAnswersBesideFloods: what one kind of answer or one site uses up of the rates is not missing
+// elsewhere. Floods of SYNs to a frontend without endpoints, and of segments of unknown connections
+// from one site, provoke ICMP errors and RSTs without end. Beside them each of 40 clients, one every
+// 20 ms, gets its RST, its "too big", and its "time exceeded", and an ICMP error of its own.
+func TestAnswersBesideFloods(t *testing.T) {
+	l := newLab(t, labConfig{edit: resetUnknown})
+	g := l.workers[0]
+	hop := *l.hops.Hop(hopBackend)
+	hop.MTU = 1000
+	l.hops.SetHop(hopBackend, &hop)
+	drain := func(client string) (kinds string) {
+		for {
+			frame, ok := g.nic.Take(nil)
+			if !ok {
+				return kinds
+			}
+			var p header.Packet
+			if r := header.Parse(frame, &p); r != stats.None {
+				t.Fatal(r)
+			}
+			if p.Tuple.Dst != addr(client) {
+				continue
+			}
+			if p.Tuple.Proto == header.ProtoTCP {
+				kinds += " RST"
+			} else {
+				kinds += fmt.Sprintf(" %d/%d", p.ICMPType, p.ICMPCode)
+			}
+		}
+	}
+	for n := range 40 {
+		for i := range uint16(200) { // 10,000 a second of each
+			l.send(0, headertest.TCP(join("198.18.0.1", 1000+i), join(emptyVIP, 80), headertest.SYN),
+				headertest.TCP(join("198.18.0.2", 1000+i), join(vip4, 80), headertest.ACK))
+			l.step(100 * time.Microsecond)
+		}
+		g.nic.Loop()
+		client := fmt.Sprintf("198.51.%d.7", n)
+		big := headertest.UDP(join(client, 40000), join(vip4, 53), string(make([]byte, 1200)))
+		big.DF = true
+		late := headertest.UDP(join(client, 40001), join(vip4, 53), "traceroute")
+		late.TTL = 1
+		l.send(0, headertest.TCP(join(client, 40000), join(vip4, 80), headertest.ACK), big, late,
+			headertest.TCP(join(client, 40002), join(emptyVIP, 80), headertest.SYN))
+		if got, want := drain(client), " RST 3/4 11/0 3/3"; got != want {
+			t.Errorf("client %d got%s, want%s", n, got, want)
+		}
+	}
 }

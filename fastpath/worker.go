@@ -67,8 +67,8 @@ type Config struct {
 	// HeldFragments bounds the fragments that wait for their first one, for FragmentWait.
 	HeldFragments int
 	FragmentWait  time.Duration
-	// ICMPRate (per second) and ICMPBurst limit this worker's own ICMP errors, and its RSTs
-	// apart from them. TTL is the TTL of packets that it generates.
+	// ICMPRate (per second) and ICMPBurst limit this worker's own ICMP errors and RSTs: each kind by
+	// itself (Worker.limitOf). TTL is the TTL of packets that it generates.
 	ICMPRate, ICMPBurst int
 	TTL                 uint8
 	// PathMTUFloor is the lowest path MTU that an ICMP error about a flow may announce, in bytes;
@@ -111,10 +111,12 @@ type Worker struct {
 	opens    int    // flows that this step may open yet
 	opening  bool   // parked packets are being judged
 	frags    fragmentQueue
-	limit    nat.RateLimit
-	resets   nat.RateLimit
+	limit    nat.FairRateLimit // of ICMP errors, but for those with limits of their own
+	tooBig   nat.FairRateLimit // of nat.FragmentationNeeded
+	expired  nat.FairRateLimit // of nat.TimeExceeded
+	resets   nat.FairRateLimit
 	pathMTUs *nat.RateLimits   // by site of clients
-	siteKey  flowtable.HashKey // of hashes for it
+	siteKey  flowtable.HashKey // of hashes of sites
 	draws    draws
 	ahead    lookahead
 	host     nexthop.Hop
@@ -170,8 +172,10 @@ func New(c Config) (*Worker, error) {
 			Host4: c.HostSource4, Host6: c.HostSource6, Routes: new(decide.RouteCache),
 		},
 		draws:    draws{source: newRandom(c.Seed)},
-		limit:    nat.NewRateLimit(c.ICMPRate, c.ICMPBurst),
-		resets:   nat.NewRateLimit(c.ICMPRate, c.ICMPBurst),
+		limit:    nat.NewFairRateLimit(c.ICMPRate, c.ICMPBurst),
+		tooBig:   nat.NewFairRateLimit(c.ICMPRate, c.ICMPBurst),
+		expired:  nat.NewFairRateLimit(c.ICMPRate, c.ICMPBurst),
+		resets:   nat.NewFairRateLimit(c.ICMPRate, c.ICMPBurst),
 		pathMTUs: nat.NewRateLimits(pathMTURate, pathMTUBurst), siteKey: flowtable.RandomHashKey(),
 		host: nexthop.Hop{Kind: nexthop.Kernel, Ready: true, DstMAC: c.HostMAC.Kernel, SrcMAC: c.HostMAC.User},
 	}

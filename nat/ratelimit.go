@@ -52,6 +52,33 @@ func (r *RateLimits) Allow(hash, now uint64) bool {
 	return ok
 }
 
+// siteShares is how many sites that each take all they may exhaust a FairRateLimit.
+const siteShares = 16
+
+// FairRateLimit is a token bucket that one site cannot exhaust. The upper half of its tokens are for
+// whoever comes first. From the lower half a site gets a part of the rate, 1 of siteShares. So those
+// who take more than that share the rate, and others still get answers. It belongs to one worker.
+type FairRateLimit struct {
+	all   RateLimit
+	sites *RateLimits
+}
+
+// NewFairRateLimit returns a full bucket, as NewRateLimit does.
+func NewFairRateLimit(perSecond, burst int) FairRateLimit {
+	return FairRateLimit{
+		NewRateLimit(perSecond, burst), NewRateLimits(max(1, perSecond/siteShares), max(1, burst/siteShares)),
+	}
+}
+
+// Allow is RateLimit.Allow for a site, by its hash (RateLimits).
+func (f *FairRateLimit) Allow(site, now uint64) bool {
+	taken := max(f.all.fullAt, now) - now
+	if taken > f.all.depthNanos/2 && !f.sites.Allow(site, now) {
+		return false
+	}
+	return f.all.Allow(now)
+}
+
 // Allow takes a token if there is one. now is in nanoseconds; a clock that stands
 // still or runs backwards gives no tokens.
 func (r *RateLimit) Allow(now uint64) bool {

@@ -78,3 +78,29 @@ func TestRateLimits(t *testing.T) {
 		t.Errorf("%d of 10,000 and %d of 10 in a second, want burst and rate, and all", allowed[0], allowed[1])
 	}
 }
+
+// TestFairRateLimit: of a second, a site that asks without end gets the rate and half of the burst;
+// meanwhile others get all that they ask for, within their share. All together get no more than the
+// rate and the burst.
+func TestFairRateLimit(t *testing.T) {
+	const perSecond = 50_000
+	r := nat.NewFairRateLimit(nat.DefaultICMPRate, nat.DefaultICMPBurst)
+	now, greedy, modest, asked := 7*second, 0, 0, 0
+	for i := range perSecond {
+		if r.Allow(1, now) {
+			greedy++
+		}
+		if i%500 == 0 { // 100 a second, of two sites
+			if asked++; r.Allow(uint64(2+i/500%2), now) {
+				modest++
+			}
+		}
+		now += second / perSecond
+	}
+	if modest != asked || greedy < 900 || greedy+modest > 1050 {
+		t.Errorf("a greedy site got %d, others %d of %d; want all for the others, 1,050 in sum", greedy, modest, asked)
+	}
+	if r := nat.NewFairRateLimit(0, 50); r.Allow(1, now) {
+		t.Error("a rate of 0 allows something")
+	}
+}

@@ -24,8 +24,8 @@ type Tuning struct {
 	LimitSources int `json:"limitSources"`
 	// Fragments bounds the datagrams whose fragments are remembered, of all workers together.
 	Fragments int `json:"fragments"`
-	// ICMPRate bounds the ICMP errors of the gateway's own, per second, of all workers together;
-	// and the RSTs, too.
+	// ICMPRate bounds the ICMP errors of the gateway's own, per second, of all workers together:
+	// "too big", "time exceeded" and all others, each by itself; and the RSTs, too.
 	ICMPRate int `json:"icmpRate"`
 	// PathMTUFloor is the lowest path MTU that is believed of an ICMP error, in bytes.
 	PathMTUFloor int `json:"pathMTUFloor"`
