@@ -216,3 +216,48 @@ func TestForgedHandshakesEnd(t *testing.T) {
 	}
 	t.Errorf("half open for %d s, seen at %d", (now-bootTime)/second, h.Flow(r).load().seen()-bootTime.ticks())
 }
+
+// A backend sends two SYN-ACKs with different numbers before the client's ACK passes. Whichever of
+// them the client acknowledges, the connection is established by then, or, if it is the first, by
+// the client's next segment behind an ACK of the backend: also if the backend sends no data. An RST
+// of the backend, whose number a forged ACK chooses, proves nothing.
+func TestTwoSYNACKs(t *testing.T) {
+	const other = 777_777
+	synack := func(isn uint32) Segment { return Segment{Flags: tcpSYN | tcpACK, Seq: isn} }
+	ack := func(isn uint32, data bool) Segment { return Segment{Flags: tcpACK, Ack: isn + 1, Data: data} }
+	bare := func(flags uint8, isn uint32) Segment { return Segment{Flags: flags, Seq: isn + 1} }
+	type packet struct {
+		from Side
+		s    Segment
+	}
+	const C, B = ClientSide, ReplySide
+	for _, c := range []struct {
+		name  string
+		after []packet
+		lives bool
+	}{
+		{"the second is acknowledged", []packet{{C, ack(other, false)}}, true},
+		{"the first is acknowledged, an upload", []packet{{C, ack(testISN, false)}, {C, ack(testISN, true)},
+			{B, bare(tcpACK, testISN)}, {C, ack(testISN, true)}}, true},
+		{"the first is acknowledged, the backend closes", []packet{{C, ack(testISN, true)},
+			{B, bare(tcpFIN|tcpACK, testISN)}, {C, ack(testISN, true)}}, true},
+		{"a forged ACK and the RST for it", []packet{{C, ack(12345, true)}, {B, bare(tcpRST, 12345)},
+			{C, ack(12345, true)}}, false},
+		{"a forged ACK and an RST with ACK", []packet{{C, ack(12345, true)}, {B, bare(tcpRST|tcpACK, 12345)},
+			{C, ack(12345, true)}}, false},
+		{"forged ACKs, challenged", []packet{{C, ack(12345, true)}, {B, bare(tcpACK, other)},
+			{C, ack(12345, true)}}, false},
+	} {
+		_, h := testTable(t, 10, 0)
+		n := newFlow(header.ProtoTCP, false, 1)
+		r := h.mustCreate(t, bootTime, n)
+		h.Observe(r, B, synack(testISN), bootTime)
+		h.Observe(r, B, synack(other), bootTime)
+		for _, p := range c.after {
+			h.Observe(r, p.from, p.s, bootTime+second)
+		}
+		if got, _ := h.lookup(&n.Client, bootTime+200*second); (got == r) != c.lives {
+			t.Errorf("%s: lives on %v, want %v; %v", c.name, got == r, c.lives, h.Flow(r).State())
+		}
+	}
+}

@@ -209,7 +209,8 @@ func (f *oracleFlow) before(g *oracleFlow, holders []*oracleFlow, now Time) bool
 func (o *oracle) observe(f *oracleFlow, side Side, s Segment, now Time) {
 	m := f.meta()
 	n := m.observe(side, s, f.isn, now.ticks())
-	if n.provable() && side == ReplySide && (f.state == SynSeen || s.class() == classSYNACK) {
+	if n.provable() && side == ReplySide && (f.state == SynSeen || s.class() != classRST && s.class() != classSYN &&
+		s.class() != classNone) {
 		if f.isn = s.Seq; s.class() != classSYNACK {
 			f.isn--
 		}

@@ -478,15 +478,20 @@ func (m meta) changedBy(n meta, from Side, s *Segment, word uint32) bool {
 }
 
 // answeredBy returns the backend's initial sequence number, if the step from m to n is by a segment
-// that has it.
+// that has it: a SYN-ACK, or an ACK or a FIN without data, whose sequence number follows it. The
+// last one counts, as a backend may send two SYN-ACKs with different numbers (SYN cookies a minute
+// apart, a stack that keeps no half-open connections), and only its next ACK shows which of them the
+// client has acknowledged. An RST shows nothing: its sequence number is the one that a forged ACK
+// has acknowledged (RFC 9293 section 3.10.7.1).
 func (m meta) answeredBy(n meta, from Side, s *Segment) (isn uint32, ok bool) {
-	switch {
+	switch c := s.class(); {
 	case from == ClientSide || !n.provable():
 		return 0, false
-	case s.class() == classSYNACK:
+	case c == classSYNACK:
 		return s.Seq, true
+	default:
+		return s.Seq - 1, m.state() == SynSeen || c == classACK || c == classFIN
 	}
-	return s.Seq - 1, m.state() == SynSeen
 }
 
 // Observe updates the flow by one of its packets, and reports whether the flow stands since
