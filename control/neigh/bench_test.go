@@ -15,7 +15,7 @@ import (
 // the share of a core that pace has to bound.
 func BenchmarkReading(b *testing.B) {
 	for _, n := range []int{100, 10_000, 100_000} {
-		k := &fakeKernel{top: topology{links: []netlink.Link{dummy(10, "eth0")}}}
+		k := &fakeKernel{top: fakeTopology{links: []netlink.Link{dummy(10, "eth0")}}}
 		for i := range n {
 			k.top.routes = append(k.top.routes, route(fmt.Sprintf("10.%d.%d.%d/32", i>>16, i>>8&255, i&255),
 				via("192.0.2.1")))
@@ -48,7 +48,7 @@ func BenchmarkReading(b *testing.B) {
 
 // What one new neighbour on a link costs, however many routes there are.
 func BenchmarkNewNeighbour(b *testing.B) {
-	k := &fakeKernel{top: topology{links: []netlink.Link{dummy(10, "eth0")},
+	k := &fakeKernel{top: fakeTopology{links: []netlink.Link{dummy(10, "eth0")},
 		routes: []netlink.Route{route("10.0.0.0/8")}}}
 	for i := range 100_000 {
 		k.top.routes = append(k.top.routes, route(fmt.Sprintf("11.%d.%d.%d/32", i>>16, i>>8&255, i&255),

@@ -187,6 +187,16 @@ func TestCompileRoutes(t *testing.T) {
 	}
 }
 
+func compileRoutes(
+	routes []netlink.Route, devices map[int]device, own sources, host *HostLink,
+) map[netip.Prefix]target {
+	c := newRouteCompiler(0, devices, own, host)
+	for i := range routes {
+		c.add(&routes[i])
+	}
+	return c.targets()
+}
+
 // longest is the slow and obvious lookup.
 func longest(targets map[netip.Prefix]target, a netip.Addr) (t target) {
 	best := -1

@@ -20,20 +20,37 @@ import (
 // fakeKernel returns what the test sets. With synctest its time is the test's.
 type fakeKernel struct {
 	mu    sync.Mutex
-	top   topology
+	top   fakeTopology
 	neigh []netlink.Neigh
 	fail  error // of topology
-	ch    chan []event
-	reads int
-	used  map[netip.Addr]int
+	// failRoutes is the error of routes, after the routes.
+	failRoutes error
+	ch         chan []event
+	reads      int
+	used       map[netip.Addr]int
+}
+
+// fakeTopology is what topology and routes read.
+type fakeTopology struct {
+	links  []netlink.Link
+	addrs  []netlink.Addr
+	routes []netlink.Route
 }
 
 func (k *fakeKernel) topology() (*topology, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.reads++
-	t := k.top
-	return &t, k.fail
+	return &topology{k.top.links, k.top.addrs}, k.fail
+}
+
+func (k *fakeKernel) routes(f func(*netlink.Route)) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range k.top.routes {
+		f(&k.top.routes[i])
+	}
+	return k.failRoutes
 }
 
 func (k *fakeKernel) neighbours() ([]netlink.Neigh, error) {
@@ -93,7 +110,7 @@ func inBubble(t *testing.T, c Config, f func(m *mirror, k *fakeKernel)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		k := &fakeKernel{ch: make(chan []event), used: make(map[netip.Addr]int)}
-		k.top = topology{links: []netlink.Link{dummy(10, "eth0")}, routes: []netlink.Route{route("10.0.0.0/8")}}
+		k.top = fakeTopology{links: []netlink.Link{dummy(10, "eth0")}, routes: []netlink.Route{route("10.0.0.0/8")}}
 		c.Links, c.Table, c.Logger = []LinkConfig{{"eth0"}}, nexthop.NewTable(),
 			slog.New(slog.NewTextHandler(t.Output(), nil))
 		m, err := New(c)
@@ -438,7 +455,7 @@ func TestNeighboursGoWithTheirInterface(t *testing.T) {
 		if s := m.Status(); s.Neighbours != 1 || s.Hops != 1 {
 			t.Fatalf("before: %+v", s)
 		}
-		k.set(func() { k.top = topology{} })
+		k.set(func() { k.top = fakeTopology{} })
 		k.ch <- []event{{kind: topologyChanged}}
 		m.settle(20 * time.Second)
 		if s := m.Status(); s.Neighbours != 0 || s.Hops != 0 {

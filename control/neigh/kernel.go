@@ -15,8 +15,11 @@ import (
 // kernel is what the mirror needs from the kernel. Tests inject the answers of a kernel without
 // 802.1Q, or of one that loses events.
 type kernel interface {
-	// topology reads interfaces, addresses and routes.
+	// topology reads interfaces and addresses.
 	topology() (*topology, error)
+	// routes reads the routes of all tables, and calls f for each. f must not keep what it gets: a
+	// route takes 600 bytes, and there may be 300,000.
+	routes(f func(*netlink.Route)) error
 	// neighbours reads all neighbours of both families.
 	neighbours() ([]netlink.Neigh, error)
 	// rules reads the policy rules of both families.
@@ -29,11 +32,10 @@ type kernel interface {
 	close()
 }
 
-// topology is one reading of everything that routes depend on.
+// topology is one reading of what routes depend on.
 type topology struct {
-	links  []netlink.Link
-	addrs  []netlink.Addr
-	routes []netlink.Route
+	links []netlink.Link
+	addrs []netlink.Addr
 }
 
 // event is one announcement of the kernel.
@@ -182,16 +184,22 @@ func (k *rtnetlink) topology() (*topology, error) {
 	if t.addrs, err = k.handle.AddrList(nil, netlink.FAMILY_ALL); err != nil {
 		return nil, fmt.Errorf("read addresses: %w", err)
 	}
-	// Only with a filter on table "unspecified" does the library return other tables than main.
-	for _, family := range [...]int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		r, err := k.handle.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC},
-			netlink.RT_FILTER_TABLE)
-		if err != nil {
-			return nil, fmt.Errorf("read routes: %w", err)
-		}
-		t.routes = append(t.routes, r...)
-	}
 	return &t, nil
+}
+
+func (k *rtnetlink) routes(f func(*netlink.Route)) error {
+	// Only with a filter on table "unspecified" does the library return other tables than main.
+	all := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
+	for _, family := range [...]int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		err := k.handle.RouteListFilteredIter(family, all, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
+			f(&r)
+			return true
+		})
+		if err != nil {
+			return fmt.Errorf("read routes: %w", err)
+		}
+	}
+	return nil
 }
 
 func (k *rtnetlink) neighbours() ([]netlink.Neigh, error) {

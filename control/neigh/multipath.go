@@ -8,35 +8,27 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"sluice.dev/sluice/fastpath/nexthop"
 )
 
 // maxMultipathWarnings bounds the prefixes that are named; the rest is counted.
 const maxMultipathWarnings = 5
 
-// multipathWarnings names the prefixes that the kernel would spread over several
-// next hops and the targets do not. What only the kernel sends it spreads itself.
-func multipathWarnings(
-	routes []netlink.Route, targets map[netip.Prefix]target, devices map[int]device, host *HostLink,
-) []string {
+// spreadRoute is a route that the kernel would spread over several next hops: the target has the
+// first of them, and no source.
+type spreadRoute struct {
+	prefix netip.Prefix
+	target target
+}
+
+// multipathWarnings names the prefixes that the kernel would spread over several next hops and the
+// targets do not. What only the kernel sends it spreads itself.
+func multipathWarnings(routes []spreadRoute, targets map[netip.Prefix]target) []string {
 	var found []netip.Prefix
-	for i := range routes {
-		r := &routes[i]
-		if aliveNexthops(r) < 2 {
-			continue
-		}
-		p, ok := prefixOf(r)
-		if !ok {
-			continue
-		}
-		if _, ok := tableRank(r.Table); !ok {
-			continue
-		}
-		t, ok := targetOf(r, devices, host)
-		t.source = targets[p].source
-		if ok && t.kind == nexthop.OnLink && t == targets[p] { // else another route for p is better
-			found = append(found, p)
+	for _, r := range routes {
+		t := r.target
+		t.source = targets[r.prefix].source
+		if t == targets[r.prefix] { // else another route for the prefix is better
+			found = append(found, r.prefix)
 		}
 	}
 	slices.SortFunc(found, netip.Prefix.Compare)

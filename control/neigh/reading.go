@@ -57,23 +57,27 @@ func (m *Mirror) readTopology(forced bool) error {
 	if err != nil {
 		return err
 	}
-	m.counts.readings++
-	if m.takeLinkChange() {
-		forced = true
-	}
+	relinked := m.takeLinkChange()
 	devices := devicesOf(t.links, m.links)
+	addresses := addressesOf(t.addrs, devices)
+	own := sourcesOf(addresses)
+	routes := newRouteCompiler(m.targets.Size(), devices, own, m.host)
+	if err := m.kernel.routes(routes.add); err != nil {
+		m.pace.forced = m.pace.forced || relinked
+		return err
+	}
+	m.counts.readings++ // nothing fails from here on: what changes is noticed once
+	forced = forced || relinked
 	oursChanged := !sameOwnership(devices, m.devices)
 	devicesChanged := !maps.Equal(devices, m.devices)
 	m.devices = devices
-	addresses := addressesOf(t.addrs, devices)
 	m.setAddresses(addresses)
 	if oursChanged {
 		m.dropForeign()
 	}
-	own := sourcesOf(addresses)
-	next := compileRoutes(t.routes, devices, own, m.host)
+	next := routes.targets()
 	m.setSources(own.all(next, devices))
-	multipath := multipathWarnings(t.routes, next, devices, m.host)
+	multipath := multipathWarnings(routes.spread, next)
 	logNew(m.log, multipath, m.multipath)
 	m.multipath = multipath
 	routesChanged := forced || !sameTargets(m.targets, next)

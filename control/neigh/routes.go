@@ -44,40 +44,56 @@ func (c *candidate) preferredTo(o *candidate) bool {
 	return c.metric < o.metric
 }
 
-// compileRoutes turns the kernel's routes into targets. It is pure: the same
-// reading gives the same targets.
-func compileRoutes(
-	routes []netlink.Route, devices map[int]device, own sources, host *HostLink,
-) map[netip.Prefix]target {
-	best := make(map[netip.Prefix]candidate, len(routes))
-	var local6 []netip.Prefix // IPv6 local prefixes that are longer than one address: AnyIP
-	for i := range routes {
-		r := &routes[i]
-		prefix, ok := prefixOf(r)
-		if !ok {
-			continue
-		}
-		c := candidate{metric: r.Priority}
-		if c.table, ok = tableRank(r.Table); !ok {
-			continue
-		}
-		if c.target, ok = targetOf(r, devices, host); !ok {
-			continue
-		}
-		if c.kind == nexthop.OnLink {
-			c.source = own.pick(devices[int(c.dev)].name, prefix, c.via, r.Src)
-		}
-		if c.table == 0 && prefix.Addr().Is6() && !prefix.IsSingleIP() {
-			local6 = append(local6, prefix)
-		}
-		if old, taken := best[prefix]; !taken || c.preferredTo(&old) {
-			best[prefix] = c
-		}
+// routeCompiler turns the kernel's routes into targets. The same reading gives the same targets.
+type routeCompiler struct {
+	devices map[int]device
+	own     sources
+	host    *HostLink
+	best    map[netip.Prefix]candidate
+	local6  []netip.Prefix // IPv6 local prefixes that are longer than one address: AnyIP
+	spread  []spreadRoute
+}
+
+// newRouteCompiler returns a compiler of about so many routes.
+func newRouteCompiler(routes int, devices map[int]device, own sources, host *HostLink) *routeCompiler {
+	return &routeCompiler{
+		devices: devices, own: own, host: host, best: make(map[netip.Prefix]candidate, routes),
 	}
-	targets := make(map[netip.Prefix]target, len(best)+len(neverForwarded))
-	for p, c := range best {
-		if !shadowed(p, c.table, best, local6) {
-			targets[p] = c.target
+}
+
+// add takes what targets need of a route, and keeps no part of it.
+func (c *routeCompiler) add(r *netlink.Route) {
+	prefix, ok := prefixOf(r)
+	if !ok {
+		return
+	}
+	n := candidate{metric: r.Priority}
+	if n.table, ok = tableRank(r.Table); !ok {
+		return
+	}
+	if n.target, ok = targetOf(r, c.devices, c.host); !ok {
+		return
+	}
+	if n.kind == nexthop.OnLink && aliveNexthops(r) > 1 {
+		c.spread = append(c.spread, spreadRoute{prefix, n.target})
+	}
+	if n.kind == nexthop.OnLink {
+		n.source = c.own.pick(c.devices[int(n.dev)].name, prefix, n.via, r.Src)
+	}
+	if n.table == 0 && prefix.Addr().Is6() && !prefix.IsSingleIP() {
+		c.local6 = append(c.local6, prefix)
+	}
+	if old, taken := c.best[prefix]; !taken || n.preferredTo(&old) {
+		c.best[prefix] = n
+	}
+}
+
+// targets returns the targets of the routes that were added.
+func (c *routeCompiler) targets() map[netip.Prefix]target {
+	targets := make(map[netip.Prefix]target, len(c.best)+len(neverForwarded))
+	for p, n := range c.best {
+		if !shadowed(p, n.table, c.best, c.local6) {
+			targets[p] = n.target
 		}
 	}
 	for _, p := range neverForwarded {
