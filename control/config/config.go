@@ -14,8 +14,6 @@
 package config
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
@@ -252,16 +250,13 @@ type Flows struct {
 	Timeouts Timeouts `json:"timeouts"`
 }
 
-// Maglev has the settings that must be the same on all gateways of a cluster, so that they choose
-// alike.
+// Maglev names the seed of backend selection. All gateways of a cluster must have the same, so that
+// they choose the same backends. A client that knows it can choose its backend.
 type Maglev struct {
-	Seed string `json:"seed"`
-}
-
-// SelectKey is the seed as the key of the selection hash.
-func (m Maglev) SelectKey() [2]uint64 {
-	sum := sha256.Sum256([]byte("sluice maglev seed:" + m.Seed))
-	return [2]uint64{binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])}
+	// SeedFile is a file with the seed. While it does not exist, Seed is used.
+	SeedFile string `json:"seedFile"`
+	// Seed is the seed itself. If it is empty, too, a gateway draws a seed of its own.
+	Seed string `json:"seed" secret:"true"`
 }
 
 // UnservedPolicy is how packets to a port of a VIP without a service are treated.

@@ -85,6 +85,9 @@ func TestBadFields(t *testing.T) {
 		{"alias", "nodeName: &a x\nstateDir: *a", "gw.yaml:6: stateDir: uses a YAML alias, write the value itself"},
 		{"merge key", "log: {<<: {level: info}}", "gw.yaml:5: log.<<: is no known field"},
 		{"number for text", "nodeName: 12", "gw.yaml:5: nodeName: must be a text, put 12 in quotes"},
+		{"number for a secret", "maglev: {seed: 12}", "gw.yaml:5: maglev.seed: must be a text, put it in quotes"},
+		{"relative path of the seed", "maglev: {seedFile: seed}",
+			`gw.yaml:5: maglev.seedFile: is "seed", write an absolute path`},
 		{"text for number", "workers: two", `gw.yaml:5: workers: is "two", write a whole number in decimal`},
 		{"fraction for number", "workers: 1.5", `gw.yaml:5: workers: is "1.5", write a whole number in decimal`},
 		{"octal", "workers: 010", `gw.yaml:5: workers: is "010", write a whole number in decimal`},
@@ -425,17 +428,6 @@ func TestNode(t *testing.T) {
 	t.Setenv(NodeNameVariable, "")
 	if got, err := (&Configuration{}).Node(); got != strings.ToLower(host) || err != nil {
 		t.Errorf("host name: %q, %v, want %q", got, err, strings.ToLower(host))
-	}
-}
-
-func TestSelectKey(t *testing.T) {
-	a, b := Maglev{Seed: "a"}.SelectKey(), Maglev{Seed: "b"}.SelectKey()
-	if a == b || a != (Maglev{Seed: "a"}).SelectKey() {
-		t.Error("the key must depend on the seed and on nothing else")
-	}
-	// Gateways of different versions must choose alike: this value never changes.
-	if want := [2]uint64{0x17a62b756a69ad69, 0x34a1753c3d535394}; (Maglev{}).SelectKey() != want {
-		t.Errorf("key of the empty seed is %#x, want %#x", (Maglev{}).SelectKey(), want)
 	}
 }
 

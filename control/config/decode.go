@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -213,7 +214,11 @@ func (d *decoder) scalar(path string, n *yaml.Node, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
 		if n.Tag != "!!str" {
-			d.fail(path, n.Line, "must be a text, put %s in quotes", n.Value)
+			value := n.Value
+			if secret(path) {
+				value = "it"
+			}
+			d.fail(path, n.Line, "must be a text, put %s in quotes", value)
 			return
 		}
 		v.SetString(n.Value)
@@ -234,6 +239,11 @@ func (d *decoder) scalar(path string, n *yaml.Node, v reflect.Value) {
 	default:
 		panic("config: a field has type " + v.Type().String() + "; teach decoder.scalar to read it")
 	}
+}
+
+// secret reports whether messages must not contain the value of the field with this path.
+func secret(path string) bool {
+	return slices.ContainsFunc(leaves(Default()), func(l leaf) bool { return l.path == path && l.secret })
 }
 
 // join appends a field's name to a path.

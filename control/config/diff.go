@@ -28,21 +28,27 @@ type leaf struct {
 	value any
 	live  bool
 	field reflect.Value
+	// secret: messages must not contain the value.
+	secret bool
 }
 
 // leaves lists all fields in the order of the file.
 func leaves(c *Configuration) []leaf {
-	return appendLeaves(nil, "", reflect.ValueOf(c).Elem(), false)
+	return appendLeaves(nil, "", reflect.ValueOf(c).Elem(), leaf{})
 }
 
-func appendLeaves(list []leaf, path string, v reflect.Value, live bool) []leaf {
+// appendLeaves appends the fields of v. in has what they inherit: live and secret.
+func appendLeaves(list []leaf, path string, v reflect.Value, in leaf) []leaf {
 	_, text := v.Addr().Interface().(encoding.TextUnmarshaler)
 	if v.Kind() != reflect.Struct || text {
-		return append(list, leaf{path, v.Interface(), live, v})
+		in.path, in.value, in.field = path, v.Interface(), v
+		return append(list, in)
 	}
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
-		list = appendLeaves(list, join(path, f.Tag.Get("json")), v.Field(i), live || f.Tag.Get("reload") == "live")
+		list = appendLeaves(list, join(path, f.Tag.Get("json")), v.Field(i), leaf{
+			live: in.live || f.Tag.Get("reload") == "live", secret: in.secret || f.Tag.Get("secret") == "true",
+		})
 	}
 	return list
 }
@@ -56,7 +62,7 @@ func (c *Configuration) Diff(next *Configuration) []Change {
 			continue
 		}
 		changes = append(changes, Change{
-			Path: before.path, Old: text(before.value), New: text(after[i].value), Restart: !before.live,
+			Path: before.path, Old: before.text(), New: after[i].text(), Restart: !before.live,
 		})
 	}
 	return changes
@@ -81,6 +87,14 @@ func (c *Configuration) Reload(next *Configuration) *Configuration {
 		}
 	}
 	return &merged
+}
+
+// text prints the leaf's value on one line for a message.
+func (l *leaf) text() string {
+	if l.secret && !l.field.IsZero() {
+		return "a secret"
+	}
+	return text(l.value)
 }
 
 // text prints a value on one line for a message.

@@ -70,7 +70,7 @@ func TestNumberOfSettings(t *testing.T) {
 	if got, want := len(old)-2, 80; got != want {
 		t.Errorf("version 0.0 had %d settings, want %d", got, want)
 	}
-	if got, want := settings(t), 82; len(got) != want {
+	if got, want := settings(t), 83; len(got) != want {
 		t.Errorf("there are %d settings, want %d: %v", len(got), want, got)
 	}
 }

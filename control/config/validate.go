@@ -322,8 +322,10 @@ const maxSocketPath = 107
 func (k *check) paths(c *Configuration) {
 	for _, p := range []struct{ path, value string }{
 		{"manifests.directory", c.Manifests.Directory}, {"stateDir", c.StateDir}, {"bpfFS", c.BPFFS},
+		{"maglev.seedFile", c.Maglev.SeedFile},
 	} {
-		if !filepath.IsAbs(p.value) && (p.path != "manifests.directory" || p.value != "") {
+		optional := p.path == "manifests.directory" || p.path == "maglev.seedFile"
+		if !filepath.IsAbs(p.value) && (!optional || p.value != "") {
 			k.fail(p.path, "is %q, write an absolute path", p.value)
 		}
 	}

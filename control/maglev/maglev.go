@@ -18,6 +18,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"math/bits"
 	"runtime"
 	"slices"
@@ -29,6 +30,20 @@ const MaxNames = 1 << 16
 // sizes are primes about four times apart, each just above 100 times a round
 // number of names (2, 10, 40, 160, 655, 2,621, 10,485, 41,943).
 var sizes = [...]int{257, 1009, 4001, 16_001, 65_537, 262_147, 1_048_583, 4_194_319}
+
+// Key is the seed as the key of Table and of the selection hash (services.Snapshot.SelectKey). The
+// key of a seed must never change: gateways of different versions have to choose the same backends.
+func Key(seed string) [2]uint64 {
+	sum := sha256.Sum256([]byte("sluice maglev seed:" + seed))
+	return [2]uint64{binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])}
+}
+
+// Fingerprint is 8 hexadecimal digits of a hash of the seed, by which gateways can be compared. 32
+// bits are too few to find a random seed or its Key by them.
+func Fingerprint(seed string) string {
+	sum := sha256.Sum256([]byte("sluice maglev fingerprint:" + seed))
+	return hex.EncodeToString(sum[:4])
+}
 
 // Size is the size of a table of n names: the smallest class of at least 100
 // slots a name, so that shares differ by about one percent. Classes are coarse

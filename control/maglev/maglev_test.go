@@ -276,3 +276,18 @@ func BenchmarkUneven(b *testing.B) {
 		})
 	}
 }
+
+func TestKey(t *testing.T) {
+	if Key("a") == Key("b") || Key("a") != Key("a") {
+		t.Error("the key must depend on the seed and on nothing else")
+	}
+	if want := [2]uint64{0x17a62b756a69ad69, 0x34a1753c3d535394}; Key("") != want {
+		t.Errorf("key of the empty seed is %#x, want %#x", Key(""), want)
+	}
+}
+
+func TestFingerprint(t *testing.T) {
+	if a, b := Fingerprint("a"), Fingerprint("b"); a == b || len(a) != 8 {
+		t.Errorf("fingerprints are %q and %q, want two of 8 digits", a, b)
+	}
+}

@@ -20,7 +20,7 @@ type descs struct {
 	noLocal                                                                          *prometheus.Desc
 	affinityPins, affinityTentative, affinityCapacity, affinityEvicted, affinityLost *prometheus.Desc
 	startFlows, startUnread                                                          *prometheus.Desc
-	checks, checkDifferences                                                         *prometheus.Desc
+	checks, checkDifferences, seed                                                   *prometheus.Desc
 	endpointChecks, endpointChanges, endpointSuspicions, endpoints                   *prometheus.Desc
 
 	tableCapacity, tableUsed, tableHalfOpen, tableFlows, tableEvents, tableShared *prometheus.Desc

@@ -16,7 +16,12 @@ type Extras struct {
 	SelfCheck func() SelfCheck
 	// Checks counts the checks of endpoints.
 	Checks func() Checks
+	// Seed names the seed of backend selection.
+	Seed func() Seed
 }
+
+// Seed has what may be known of the seed of backend selection.
+type Seed struct{ Origin, Fingerprint string }
 
 // Checks is what became of the checks of endpoints since the start, and which endpoints there are
 // now.
@@ -61,6 +66,9 @@ func (d *descs) describeExtras() {
 		"Endpoints that answered no client: began to be checked, and were cleared by an answer.", "event")
 	d.endpoints = d.new("checked_endpoints",
 		"Endpoints with an active check, those down by any check, those without room for their check.", "state")
+	d.seed = d.new("maglev_seed_info",
+		"Always 1; the labels say where the seed of backend selection is from, and a hash of it.", "origin",
+		"fingerprint")
 	d.checks = d.new("self_checks_total", "Comparisons of the table with one built anew from all objects.")
 	d.checkDifferences = d.new("self_check_differences_total",
 		"Comparisons that found a difference, which is a bug of ours.")
@@ -80,6 +88,10 @@ func (x *Extras) collect(e emitter, d *descs) {
 	}
 	if x.Checks != nil {
 		x.Checks().collect(e, d)
+	}
+	if x.Seed != nil {
+		s := x.Seed()
+		e.gauge(d.seed, 1, s.Origin, s.Fingerprint)
 	}
 	if x.SelfCheck != nil {
 		c := x.SelfCheck()

@@ -55,6 +55,7 @@ func extras() Extras {
 		Affinity:  func() Affinity { return Affinity{Pins: 5, Tentative: 3, Capacity: 262144, Evicted: 1, Lost: 2} },
 		Start:     func() Start { return Start{Recovered: 4, Expired: 3, Torn: 2, Lost: 1, Unread: true} },
 		SelfCheck: func() SelfCheck { return SelfCheck{Runs: 9, Differences: 0} },
+		Seed:      func() Seed { return Seed{Origin: "file", Fingerprint: "0badf00d"} },
 	}
 }
 

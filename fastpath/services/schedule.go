@@ -66,6 +66,9 @@ func (s Scheduler) ByLoad() bool {
 	return s == LeastConn || s == WeightedLeastConn || s == ShortestDelay || s == NeverQueue
 }
 
+// ByHash reports whether a scheduler's choice depends on SelectKey and the packet alone.
+func (s Scheduler) ByHash() bool { return s == Maglev || s == SourceHash || s == DestinationHash }
+
 // hash returns the hash by which a scheduler with a table of slots selects the slot.
 func (s *Snapshot) hash(svc *Service, d *Draw) uint64 {
 	switch svc.Scheduler {

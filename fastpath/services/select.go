@@ -10,11 +10,16 @@ import (
 // SelectHash returns the hash by which Maglev tables select a new flow's slot. It depends only on
 // the client's and the frontend's address and port, on the protocol and on SelectKey: gateways that
 // share the key choose alike. It is two rounds of wyhash's folded 64x64 multiplication.
+//
+// Both factors of each product must depend on the key: a client that makes a factor zero, which it
+// can if that is an exclusive or with a constant, cancels the other one, and then the flows of all
+// its networks have one hash.
 func (s *Snapshot) SelectHash(t *header.Tuple) uint64 {
+	a, b := s.SelectKey[0], s.SelectKey[1]
 	ports := uint64(t.SrcPort)<<32 | uint64(t.DstPort)<<16 | uint64(t.Proto)
-	h := fold(word(t.Src[:8])^s.SelectKey[0], word(t.Src[8:])^0x9e3779b97f4a7c15)
-	h ^= fold(word(t.Dst[:8])^s.SelectKey[1], word(t.Dst[8:])^0xd6e8feb86659fd93)
-	return fold(h^ports^0xa0761d6478bd642f, h^s.SelectKey[0]^0xe7037ed1a0b428db)
+	h := fold(word(t.Src[:8])^a, word(t.Src[8:])^b^0x9e3779b97f4a7c15)
+	h ^= fold(word(t.Dst[:8])^bits.RotateLeft64(b, 32), word(t.Dst[8:])^bits.RotateLeft64(a, 32)^0xd6e8feb86659fd93)
+	return fold(h^ports^0xa0761d6478bd642f, h^a^0xe7037ed1a0b428db)
 }
 
 func fold(a, b uint64) uint64 {

@@ -1,6 +1,7 @@
 package services
 
 import (
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -301,6 +302,27 @@ func TestSelectHashSpreads(t *testing.T) {
 		// 1,000 each, 30 is a standard deviation.
 		if slices.Min(counts) < 850 || slices.Max(counts) > 1150 {
 			t.Errorf("%s: shares %v", name, counts)
+		}
+	}
+}
+
+// TestSelectHashIsKeyed: a client that has many IPv6 networks and does not know the key finds no
+// interface identifier with which its flows have one hash. Those tried cancel a factor if it depends
+// on a constant alone.
+func TestSelectHashIsKeyed(t *testing.T) {
+	s := &Snapshot{SelectKey: [2]uint64{0x0123456789abcdef, 0xfedcba9876543210}}
+	const networks = 256
+	for _, identifier := range []uint64{0, 1, 0x9e3779b97f4a7c15, 0xd6e8feb86659fd93, 0xa0761d6478bd642f,
+		0xe7037ed1a0b428db, 0x9e3779b97f4a7c15 ^ 0xd6e8feb86659fd93} {
+		hashes := map[uint64]bool{}
+		for n := range networks {
+			src := header.Addr{0x20, 0x01, 0x0d, 0xb8, 7: byte(n)}
+			binary.LittleEndian.PutUint64(src[8:], identifier)
+			hashes[s.SelectHash(&header.Tuple{Src: src, Dst: header.Addr{0x20, 0x01, 15: 1}, SrcPort: 1024, DstPort: 80,
+				Proto: header.ProtoTCP})] = true
+		}
+		if len(hashes) != networks {
+			t.Errorf("interface identifier %#x: %d networks have %d hashes", identifier, networks, len(hashes))
 		}
 	}
 }

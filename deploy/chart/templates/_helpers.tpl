@@ -51,6 +51,13 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{ .Release.Namespace }}/{{ include "sluice.name" . }}
 {{- end }}
 
+{{/* The Secret with the seed of backend selection; empty where the configuration has another. */}}
+{{- define "sluice.seedSecret" -}}
+{{- if not (or (dig "maglev" "seed" "" .Values.config) (dig "maglev" "seedFile" "" .Values.config)) -}}
+{{- .Values.seedSecret | default (printf "%s-maglev" (include "sluice.name" .)) -}}
+{{- end -}}
+{{- end }}
+
 {{/* What a pod needs, under what the values say. */}}
 {{- define "sluice.config" -}}
 {{- $selector := list -}}
@@ -58,8 +65,10 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- $kubernetes := dict "enabled" true "nodeSelector" (join "," $selector) "daemonSet" (include "sluice.daemonSet" .) -}}
 {{- $pod := dict "kubernetes" $kubernetes "manifests" (dict "directory" "") -}}
 {{- if .Values.podMonitor.enabled }}{{ $_ := set $pod "metrics" (dict "address" ":9470") }}{{ end -}}
+{{- $given := deepCopy .Values.config -}}
+{{- if include "sluice.seedSecret" . }}{{ $_ := set $given "maglev" (dict "seedFile" "/etc/sluice-maglev/seed") }}{{ end -}}
 {{- $header := dict "apiVersion" "sluice.dev/v1alpha1" "kind" "GatewayConfiguration" -}}
-{{- toYaml (mergeOverwrite $pod (deepCopy .Values.config) $header) -}}
+{{- toYaml (mergeOverwrite $pod $given $header) -}}
 {{- end }}
 
 {{/* Where Prometheus can ask; empty where the configuration says nowhere, or the node alone. */}}

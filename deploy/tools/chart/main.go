@@ -167,6 +167,13 @@ func beside(dir, part string, templates ...string) ([]byte, error) {
 // templates renders the chart's templates, by name, for a version of Kubernetes as its API server
 // tells it.
 func templates(c *chart.Chart, values map[string]any, kubernetes string) (map[string]string, error) {
+	return renderIn(nil, c, values, kubernetes)
+}
+
+// renderIn is templates with a cluster that the function lookup asks; nil for none.
+func renderIn(
+	found engine.ClientProvider, c *chart.Chart, values map[string]any, kubernetes string,
+) (map[string]string, error) {
 	cluster := chartutil.DefaultCapabilities.Copy()
 	cluster.KubeVersion = chartutil.KubeVersion{Version: kubernetes}
 	all, err := chartutil.ToRenderValues(c, values, chartutil.ReleaseOptions{
@@ -174,6 +181,9 @@ func templates(c *chart.Chart, values map[string]any, kubernetes string) (map[st
 	}, cluster)
 	if err != nil {
 		return nil, err
+	}
+	if found != nil {
+		return engine.RenderWithClientProvider(c, all, found)
 	}
 	return engine.Engine{Strict: true}.Render(c, all)
 }

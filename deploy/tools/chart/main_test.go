@@ -1,12 +1,20 @@
 package main
 
 import (
+	"encoding/base64"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/engine"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/fake"
 )
 
 const chartDir = "../../chart"
@@ -192,6 +200,96 @@ func TestValues(t *testing.T) {
 			}
 			if tt.wantNot != "" && strings.Contains(string(got), tt.wantNot) {
 				t.Errorf("there: %s\n%s", tt.wantNot, got)
+			}
+		})
+	}
+}
+
+// cluster is one that lookup finds objects in.
+type cluster struct{ objects []runtime.Object }
+
+// GetClientFor implements engine.ClientProvider.
+func (c cluster) GetClientFor(_, kind string) (dynamic.NamespaceableResourceInterface, bool, error) {
+	kinds := map[string]string{"Namespace": "namespaces", "Secret": "secrets"}
+	lists := map[schema.GroupVersionResource]string{}
+	for kind, resource := range kinds {
+		lists[schema.GroupVersionResource{Version: "v1", Resource: resource}] = kind + "List"
+	}
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists, c.objects...)
+	return client.Resource(schema.GroupVersionResource{Version: "v1", Resource: kinds[kind]}), kind == "Secret", nil
+}
+
+func object(kind, namespace, name string, data map[string]any) runtime.Object {
+	meta := map[string]any{"name": name}
+	if namespace != "" {
+		meta["namespace"] = namespace
+	}
+	o := map[string]any{"apiVersion": "v1", "kind": kind, "metadata": meta}
+	if data != nil {
+		o["data"] = data
+	}
+	return &unstructured.Unstructured{Object: o}
+}
+
+// TestSeed: the chart makes the Secret with the seed once; an upgrade keeps it. Where there is no
+// cluster to look in, it makes none: each rendering would have another, or all the same.
+func TestSeed(t *testing.T) {
+	type values = map[string]any
+	system := object("Namespace", "", "kube-system", nil)
+	seed := regexp.MustCompile(`(?m)^  seed: (\S+)$`)
+	const mount, setting = "mountPath: /etc/sluice-maglev, readOnly", "seedFile: /etc/sluice-maglev/seed"
+	for _, tt := range []struct {
+		name    string
+		cluster []runtime.Object // nil: there is none
+		values  values
+		seed    string // "new" is another one with each rendering
+		secret  string // that is mounted
+	}{
+		{"without a cluster", nil, nil, "", "sluice-maglev"},
+		{"a first installation", []runtime.Object{system}, nil, "new", "sluice-maglev"},
+		{"an upgrade", []runtime.Object{system, object("Secret", namespace, "sluice-maglev",
+			values{"seed": "b2xk"})}, nil, "b2xk", "sluice-maglev"},
+		{"an upgrade of a Secret that has lost its seed", []runtime.Object{system, object("Secret", namespace,
+			"sluice-maglev", values{"other": "b2xk"})}, nil, "new", "sluice-maglev"},
+		{"another release's Secret", []runtime.Object{system, object("Secret", "other", "sluice-maglev",
+			values{"seed": "b2xk"})}, nil, "new", "sluice-maglev"},
+		{"a Secret of one's own", []runtime.Object{system}, values{"seedSecret": "mine"}, "", "mine"},
+		{"a seed in the configuration", []runtime.Object{system}, values{"config": values{
+			"maglev": values{"seed": "known"}}}, "", ""},
+		{"a file of one's own", []runtime.Object{system}, values{"config": values{
+			"maglev": values{"seedFile": "/seed"}}}, "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, err := loader.LoadDir(chartDir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var found [2]string
+			var files map[string]string
+			for i := range found {
+				var in engine.ClientProvider
+				if tt.cluster != nil {
+					in = cluster{tt.cluster}
+				}
+				if files, err = renderIn(in, c, tt.values, kubernetes); err != nil {
+					t.Fatal(err)
+				}
+				if m := seed.FindStringSubmatch(files["sluice/templates/seed.yaml"]); m != nil {
+					found[i] = m[1]
+				}
+			}
+			if tt.seed == "new" {
+				if text, err := base64.StdEncoding.DecodeString(found[0]); len(text) < 32 || err != nil || found[0] == found[1] {
+					t.Errorf("seeds %q, want two of 32 characters or more", found)
+				}
+			} else if found != [2]string{tt.seed, tt.seed} {
+				t.Errorf("seeds %q, want %q", found, tt.seed)
+			}
+			pod, config := files["sluice/templates/daemonset.yaml"], files["sluice/templates/configmap.yaml"]
+			mounted := tt.secret != ""
+			if strings.Contains(pod, mount) != mounted || strings.Contains(config, setting) != mounted ||
+				mounted && !strings.Contains(pod, "secret: {secretName: "+tt.secret+", ") {
+				t.Errorf("want Secret %q to be mounted and named:\n%s\n%s", tt.secret, pod, config)
 			}
 		})
 	}

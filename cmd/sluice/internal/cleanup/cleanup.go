@@ -21,6 +21,7 @@ import (
 
 	"sluice.dev/sluice/cmd/sluice/internal/drains"
 	"sluice.dev/sluice/cmd/sluice/internal/owners"
+	"sluice.dev/sluice/cmd/sluice/internal/seed"
 	"sluice.dev/sluice/cmd/sluice/internal/steering"
 	"sluice.dev/sluice/control/assign"
 	"sluice.dev/sluice/control/config"
@@ -42,7 +43,7 @@ var files = []string{"flows", "flows.new", "pins", "modes.json", "modes.json.new
 	filepath.Join(config.PulseDirectory, config.PulseSocketFile),
 	config.PulseSocketFile, // of a build from before it had a directory
 	drains.Name, drains.Name + trusted.NewSuffix, assign.File, assign.File + trusted.NewSuffix,
-	owners.Name, owners.Name + trusted.NewSuffix}
+	owners.Name, owners.Name + trusted.NewSuffix, seed.Name, seed.Name + trusted.NewSuffix}
 
 // Run removes all that a daemon with this configuration made, and returns what that was, also
 // before an error. After an error it may be called again.

@@ -79,7 +79,7 @@ func (d *Daemon) filesInUse() (*sandbox.Files, error) {
 			}
 		}
 	}
-	read(c.Metrics.TLS.CertFile, c.Metrics.TLS.KeyFile, c.Metrics.TokenFile)
+	read(c.Metrics.TLS.CertFile, c.Metrics.TLS.KeyFile, c.Metrics.TokenFile, c.Maglev.SeedFile)
 	if c.Manifests.Directory != "" {
 		f.Read = append(f.Read, c.Manifests.Directory)
 	}

@@ -39,6 +39,7 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/nodeconfig"
 	"sluice.dev/sluice/cmd/sluice/internal/placement"
 	"sluice.dev/sluice/cmd/sluice/internal/ports"
+	"sluice.dev/sluice/cmd/sluice/internal/seed"
 	"sluice.dev/sluice/cmd/sluice/internal/steering"
 	"sluice.dev/sluice/cmd/sluice/internal/workers"
 	"sluice.dev/sluice/control/compiler"
@@ -68,12 +69,14 @@ type Daemon struct {
 	level     *slog.LevelVar
 	startedAt time.Time
 
-	mu          sync.Mutex // guards the next seven, which a reload or a repair changes
+	mu          sync.Mutex // guards the next nine, which a reload or a repair changes
 	config      *config.Configuration
 	loaded      outcome // of the file, the last time that it was loaded
 	loadedAt    time.Time
 	reloadErr   error
 	needRestart []config.Change // changes in the file that wait for a restart
+	seed        seed.Seed
+	seedErr     error // why seed is not the one of the configuration
 	host        *hostlink.HostLink
 	hostErr     error // of the last repair
 

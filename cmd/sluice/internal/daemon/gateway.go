@@ -218,7 +218,7 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 	if d.stateOnDisk {
 		list = append(list, status.Warning("state-dir", onDisk))
 	}
-	list = append(list, d.sandboxCondition())
+	list = append(list, d.sandboxCondition(), d.seedCondition())
 	if hostErr != nil {
 		list = append(list, status.Failed("host-link", "cannot be repaired, so the kernel gets nothing from us: "+
 			hostErr.Error()))

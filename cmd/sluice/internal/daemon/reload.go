@@ -29,14 +29,23 @@ func (d *Daemon) configuration() *config.Configuration {
 func (d *Daemon) watchConfig(ctx context.Context, hup <-chan os.Signal) {
 	var events <-chan fsnotify.Event
 	var lost <-chan error
-	if w, err := watchDirectory(filepath.Dir(d.file)); err == nil {
+	w, err := watchDirectory(filepath.Dir(d.file))
+	if err == nil {
 		defer w.Close()
 		events, lost = w.Events, w.Errors
 	} else {
 		d.log.Warn("changes of the configuration file are not noticed; SIGHUP reloads it", "error", err)
 	}
 	d.look(ctx)
+	watched := "" // maglev.seedFile
 	for {
+		// A directory that is not there yet is tried again after each event.
+		if f := d.configuration().Maglev.SeedFile; f != watched && f != "" && w != nil {
+			if w.Add(filepath.Dir(f)) == nil {
+				watched = f
+				d.look(ctx)
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -51,14 +60,18 @@ func (d *Daemon) watchConfig(ctx context.Context, hup <-chan os.Signal) {
 	}
 }
 
-// look reloads the file if it is another than was loaded last, and there.
+// look reloads the file if it is another than was loaded last, and there. Otherwise it reads the seed
+// again.
 func (d *Daemon) look(ctx context.Context) {
 	now, _ := readFile(d.file)
 	d.mu.Lock()
 	same := now == d.loaded
 	d.mu.Unlock()
-	if now.missing || same {
-		return // another file, or one that is just being replaced
+	if now.missing || same { // another file, or one that is just being replaced
+		if d.lookForSeed() {
+			d.configure(ctx)
+		}
+		return
 	}
 	d.reload(ctx)
 }
@@ -129,6 +142,7 @@ func (d *Daemon) reload(ctx context.Context) {
 		a.SetPools(merged.Pools())
 	}
 	d.checks.Configure(checkSettings(merged))
+	d.lookForSeed()
 	d.configure(ctx)
 }
 
@@ -180,5 +194,6 @@ func (d *Daemon) configView() status.ConfigView {
 // compilerConfig returns the compiler's configuration.
 func (d *Daemon) compilerConfig(c *config.Configuration) compiler.Config {
 	node, _ := c.Node() // checked at start
-	return nodeconfig.Compiler(c, node, d.mirror.Addresses(), d.mirror.Sources(), d.objects.tracker.Node(node))
+	return nodeconfig.Compiler(c, node, d.currentSeed().Key, d.mirror.Addresses(), d.mirror.Sources(),
+		d.objects.tracker.Node(node))
 }

@@ -69,7 +69,7 @@ func (d *Daemon) startServersWhen(ctx context.Context, free <-chan struct{}) (er
 			Registry: metrics.NewRegistry(d, metrics.Extras{
 				Backends:  func() bool { return d.configuration().Metrics.Backends },
 				KubeProxy: d.health.kubeProxy, Affinity: d.affinity, Start: d.startFlows, SelfCheck: d.selfChecks,
-				Checks: d.checkCounts,
+				Checks: d.checkCounts, Seed: d.seedInfo,
 			}),
 		})
 	}

@@ -46,9 +46,13 @@ func (d *Daemon) own(ctx context.Context) (took bool, err error) {
 		return false, err
 	}
 	err = d.lock()
+	if err == nil {
+		return false, d.takeSeed()
+	}
 	if !errors.Is(err, flowtable.ErrInUse) {
 		return false, err
 	}
+	d.findSeed()
 	d.waited = true
 	s, err := d.startStandby()
 	if err != nil {
@@ -82,6 +86,9 @@ func (d *Daemon) own(ctx context.Context) (took bool, err error) {
 		if err := d.lock(); !errors.Is(err, flowtable.ErrInUse) {
 			d.log.Info("the other process has ended", "waited", time.Since(s.since).Round(time.Millisecond))
 			d.loadAgain()
+			if err == nil {
+				err = d.takeSeed()
+			}
 			return false, err
 		}
 	}
@@ -171,7 +178,8 @@ func (d *Daemon) startStandby() (*standby, error) {
 		case <-mirror.Ready():
 		case <-ctx.Done():
 		}
-		*cfg = nodeconfig.Compiler(d.config, node, mirror.Addresses(), mirror.Sources(), d.objects.tracker.Node(node))
+		*cfg = nodeconfig.Compiler(d.config, node, d.currentSeed().Key, mirror.Addresses(), mirror.Sources(),
+			d.objects.tracker.Node(node))
 	}
 	d.compiler = compiler.New(compiler.Config{NodeName: node})
 	s.loop = loop.New(loop.Config{

@@ -8,6 +8,7 @@ import (
 
 	"sluice.dev/sluice/cmd/sluice/internal/drains"
 	"sluice.dev/sluice/cmd/sluice/internal/owners"
+	"sluice.dev/sluice/cmd/sluice/internal/seed"
 	"sluice.dev/sluice/control/assign"
 	"sluice.dev/sluice/internal/unixsocket"
 )
@@ -69,6 +70,7 @@ func (d *Daemon) clear(keep bool) (errs []error) {
 		if d.leaving != "" {
 			_ = os.Remove(filepath.Join(d.config.StateDir, drains.Name))
 			_ = os.Remove(filepath.Join(d.config.StateDir, assign.File))
+			_ = os.Remove(filepath.Join(d.config.StateDir, seed.Name))
 		}
 		_ = unixsocket.RemoveStale(d.config.WaitingSocket()) // of one that was killed while it waited
 		_ = unixsocket.RemoveStale(d.config.ReloadSocket())

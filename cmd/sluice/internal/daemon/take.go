@@ -113,6 +113,9 @@ func (k *taker) Prepare(ctx context.Context, b []byte, files []int) error {
 		return fmt.Errorf("%d files", len(files))
 	}
 	d.loadAgain()
+	if err := d.takeSeed(); err != nil {
+		return err
+	}
 	d.steer = k.program
 	d.giving.predecessors, d.checked = o.Predecessors, o.Checks
 	d.hostLock = -1

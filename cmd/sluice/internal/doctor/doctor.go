@@ -13,6 +13,7 @@ import (
 
 	"sluice.dev/sluice/cmd/sluice/internal/irq"
 	"sluice.dev/sluice/cmd/sluice/internal/placement"
+	"sluice.dev/sluice/cmd/sluice/internal/seed"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/control/status"
@@ -78,6 +79,10 @@ type Facts struct {
 	// ManifestsRefused and StateRefused are why the daemon does not use these directories: others
 	// may write them. nil: it does, or makes the one for state.
 	ManifestsRefused, StateRefused *trusted.Refusal
+
+	// Seed is the seed of backend selection, and SeedErr why it is not known.
+	Seed    seed.Seed
+	SeedErr error
 
 	OtherNetNS int // the daemon's pid, if it is in another network namespace than this command; else 0
 	Socket     SocketState

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/cmd/sluice/internal/netdev"
+	"sluice.dev/sluice/cmd/sluice/internal/seed"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/control/status"
@@ -32,7 +33,7 @@ func healthy() *Facts {
 			Features: map[string]bool{"rx-gro": true}, XDPFeatures: netdev.Basic | netdev.Redirect | netdev.ZeroCopy,
 			XDPKnown: true,
 		}},
-		Manifests: true, Socket: SocketAbsent,
+		Manifests: true, Socket: SocketAbsent, SeedErr: seed.ErrNone,
 	}
 }
 
@@ -83,6 +84,22 @@ func TestFindings(t *testing.T) {
 		check, found string
 		what         string // to do, in part
 	}{
+		{"a seed of another gateway's", func(f *Facts) {
+			f.Config.Kubernetes.Enabled = true
+			f.Seed, f.SeedErr = seed.Find(f.Config, f.ConfigFile)
+			f.Config.Kubernetes.Enabled = false
+		}, Warn, "maglev-seed", "another gateway chooses other backends", "maglev.seedFile"},
+		{"a seed in a ConfigMap", func(f *Facts) {
+			f.Config.Kubernetes.Enabled, f.Config.Maglev.Seed = true, "0123456789abcdef0123456789abcdef"
+			f.Seed, f.SeedErr = seed.Find(f.Config, f.ConfigFile)
+			f.Config.Kubernetes.Enabled = false
+		}, Warn, "maglev-seed", "which others may read", "maglev.seedFile"},
+		{"a seed that cannot be read", func(f *Facts) { f.SeedErr = errors.New("maglev.seedFile: no") }, Fail,
+			"maglev-seed", "maglev.seedFile: no", "correct the file"},
+		{"a seed that the daemon warns of", func(f *Facts) {
+			f.Running = &status.StatusView{Ready: true, Conditions: []status.ConditionView{status.Warning(
+				seed.Condition, "public")}}
+		}, Warn, "maglev-seed", "public", "sluice status"},
 		{"old kernel", func(f *Facts) { f.Kernel = "6.1.0-18-amd64" }, Fail, "kernel", "6.1.0-18-amd64",
 			"newer kernel"},
 		{"strange kernel", func(f *Facts) { f.Kernel = "next" }, Warn, "kernel", "next", "uname"},

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
+	"sluice.dev/sluice/cmd/sluice/internal/seed"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/internal/trusted"
 )
@@ -323,6 +324,7 @@ func (e *examination) places() {
 	}
 	e.objects()
 	e.stateDir()
+	e.seed()
 	switch e.f.Socket {
 	case SocketAbsent, SocketAnswers:
 		e.ok("status-socket", c.StatusSocket(), string(e.f.Socket))
@@ -366,6 +368,31 @@ func (e *examination) objects() {
 			"correct kubernetes.kubeconfig or the file; kubectl --kubeconfig "+subject+
 				" get services shows that it works")
 	}
+}
+
+// seed checks whether a client can know the seed of backend selection, and whether other gateways
+// have the same. Warnings of a running daemon are reported with its other conditions.
+func (e *examination) seed() {
+	f := e.f
+	if f.Running != nil {
+		for _, c := range f.Running.Conditions {
+			if c.Name == seed.Condition && c.Level == string(OK) {
+				e.ok(seed.Condition, "", c.Detail)
+			}
+		}
+		return
+	}
+	if f.SeedErr != nil && !errors.Is(f.SeedErr, seed.ErrNone) {
+		e.add(Fail, seed.Condition, "", f.SeedErr.Error(), "correct the file; `sluice run` ends with this message")
+		return
+	}
+	v := f.Seed.View()
+	if v.Level == string(OK) {
+		e.ok(seed.Condition, "", v.Detail)
+		return
+	}
+	e.add(Warn, seed.Condition, "", v.Detail, "write 32 random characters or more to a file, give it to all gateways, "+
+		"and name it in maglev.seedFile")
 }
 
 func (e *examination) stateDir() {

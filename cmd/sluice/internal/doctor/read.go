@@ -21,6 +21,7 @@ import (
 
 	"sluice.dev/sluice/cmd/sluice/internal/irq"
 	"sluice.dev/sluice/cmd/sluice/internal/placement"
+	"sluice.dev/sluice/cmd/sluice/internal/seed"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/internal/trusted"
@@ -201,6 +202,7 @@ func (f *Facts) readConfigured(c *config.Configuration) {
 		f.API = readAPI(c.Kubernetes.Kubeconfig, accountToken)
 	}
 	f.StateRefused = refusal(trusted.StateDirectory(c.StateDir))
+	f.Seed, f.SeedErr = seed.Find(c, f.ConfigFile)
 	f.StateDisk, f.RunDisk = !config.InMemory(c.StateDir), !config.InMemory("/run")
 	f.Socket = readSocket(c.StatusSocket())
 	for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding", "net.ipv4.conf.all.rp_filter"} {

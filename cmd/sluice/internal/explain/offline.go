@@ -14,6 +14,7 @@ import (
 	"github.com/gaissmai/bart"
 
 	"sluice.dev/sluice/cmd/sluice/internal/nodeconfig"
+	"sluice.dev/sluice/cmd/sluice/internal/seed"
 	"sluice.dev/sluice/cmd/sluice/internal/steering"
 	"sluice.dev/sluice/control/assign"
 	"sluice.dev/sluice/control/compiler"
@@ -35,6 +36,8 @@ const readTimeout = time.Minute
 // offline is the state of an answer without a gateway.
 type offline struct {
 	sources [2]bool // by family: the configuration says which address packets leave from
+	// noSeed is why the gateway's seed is not known; nil if it is.
+	noSeed error
 }
 
 // Offline answers from manifests and a configuration, as a gateway would that has just started with
@@ -69,7 +72,7 @@ func Offline(
 		return v, err
 	}
 	var off offline
-	cc := off.compilerConfig(c, node, tracker.Node(node))
+	cc := off.compilerConfig(c, configFile, node, tracker.Node(node))
 	compiler := compiler.New(cc)
 	changes := tracker.Changes()
 	snapshot, found, _ := compiler.Compile(changes)
@@ -138,7 +141,9 @@ func readOnce(ctx context.Context, c *config.Configuration, dir string, tracker 
 var unknownSources = [...]netip.Addr{netip.MustParseAddr("192.0.0.8"), netip.MustParseAddr("100::8")}
 
 // compilerConfig is the daemon's, with what a Node object knows of a node's addresses.
-func (off *offline) compilerConfig(c *config.Configuration, node string, info objects.NodeInfo) compiler.Config {
+func (off *offline) compilerConfig(
+	c *config.Configuration, file, node string, info objects.NodeInfo,
+) compiler.Config {
 	var addresses []neigh.Address
 	for _, a := range info.Addresses {
 		addresses = append(addresses, neigh.Address{Prefix: netip.PrefixFrom(a, a.BitLen()), Global: true,
@@ -155,7 +160,9 @@ func (off *offline) compilerConfig(c *config.Configuration, node string, info ob
 		}
 		routed = append(routed, unknown)
 	}
-	return nodeconfig.Compiler(c, node, addresses, routed, info)
+	var s seed.Seed
+	s, off.noSeed = seed.Find(c, file)
+	return nodeconfig.Compiler(c, node, s.Key, addresses, routed, info)
 }
 
 // onLinkTable returns a table in which every address is on a link, and no neighbour is known.
@@ -187,6 +194,8 @@ func (off *offline) markUnknown(x *decide.Explanation, s *status.ExplainStep) {
 	case s.Name == "scheduler" && x.Scheduler.ByLoad() && !x.PinInSet:
 		s.Text, _, _ = strings.Cut(s.Text, ";")
 		s.Text += ", as if nobody had connections"
+	case s.Name == "scheduler" && off.noSeed != nil && !x.PinInSet && x.Scheduler.ByHash():
+		s.Text, s.Unknown = s.Text+", by another seed than the gateway's, which is not known here", true
 	}
 }
 

@@ -20,13 +20,14 @@ import (
 // open after its object is gone.
 const programRoom = xdpprog.DefaultMaxEntries - xdpprog.DefaultMaxEntries/8
 
-// Compiler returns the compiler's configuration for the node of that name: all are its addresses,
-// routed those that the kernel would send from, info is its Node object.
+// Compiler returns the compiler's configuration for the node of that name: key is that of its seed,
+// all are its addresses, routed those that the kernel would send from, info is its Node object.
 func Compiler(
-	c *config.Configuration, node string, all []neigh.Address, routed []netip.Addr, info objects.NodeInfo,
+	c *config.Configuration, node string, key [2]uint64, all []neigh.Address, routed []netip.Addr,
+	info objects.NodeInfo,
 ) compiler.Config {
 	cc := compiler.Config{
-		NodeName: node, SelectKey: c.Maglev.SelectKey(), UnservedPort: unserved(c.UnservedVIPPort),
+		NodeName: node, SelectKey: key, UnservedPort: unserved(c.UnservedVIPPort),
 		ResetUnknown: c.UnknownConnection == config.UnknownReset,
 		SNATPorts:    services.PortRange{First: c.SNAT.Ports.First, Count: uint16(c.SNAT.Ports.Count())},
 		MaxFrontends: programRoom, MaxAddrs: programRoom, MaxSources: programRoom,
