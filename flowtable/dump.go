@@ -19,6 +19,7 @@ type Info struct {
 	Backend       uint32
 	Binding       uint32
 	Counted       bool // in the load of its backend
+	YieldsPort    bool // its source port goes to a new flow if no other is free
 }
 
 // Dump copies live flows to buf, beginning at a cursor that is 0 at first. It
@@ -75,6 +76,7 @@ func (h *Handle) info(a *arena, i uint32, now ticks, out *Info) bool {
 	}
 	out.Service, out.Backend = f.Owner()
 	out.Counted = f.owner.Load()&counted != 0
+	out.YieldsPort = h.t.yieldsPort(m, now) != shedNever
 	a.tuple(i, ClientSide, &out.Client)
 	a.tuple(i, ReplySide, &out.Reply)
 	return true

@@ -73,11 +73,11 @@ func (o *oracle) create(n *NewFlow, ref Ref, reply header.Tuple, now Time) *orac
 
 // freePort returns which of the flow's ports the table should find, by trying them in
 // order: first those that do not rest, of which the table is asked; if there is none, the others,
-// but for UDP; or else the port of the first flow in the order of shedding, which ends.
+// of TCP; or else the port of the first flow in the order of shedding, which ends.
 func (o *oracle) freePort(n *NewFlow, rests func(*header.Tuple) bool, now Time) (port uint16, ok bool) {
 	var holders []*oracleFlow
 	for _, wake := range []bool{false, true} {
-		if wake && n.Client.Proto == header.ProtoUDP {
+		if wake && !header.Stateful(n.Client.Proto) {
 			break
 		}
 		for try := range maxPortTries {

@@ -171,10 +171,7 @@ func (ps *portSearch) judge(h *Handle, i uint32, port uint16) {
 	if !m.live() || ps.holders == maxHolders {
 		return
 	}
-	kind := h.t.shedOf(m, ps.now)
-	if m.state().HalfOpen() && ps.now.since(m.seen()) < halfOpenGrace || h.t.awaitsAnswer(m, ps.now) {
-		kind = shedNever
-	}
+	kind := h.t.yieldsPort(m, ps.now)
 	for k := range h.holders[:ps.holders] {
 		if h.holders[k].record == i {
 			return // the second try meets it again
@@ -182,6 +179,14 @@ func (ps *portSearch) judge(h *Handle, i uint32, port uint16) {
 	}
 	h.holders[ps.holders] = holder{victim: victim{i, m, kind}, port: port, prefix: ps.a.prefixOf(i)}
 	ps.holders++
+}
+
+// yieldsPort returns the kind by which a flow may be ended for its source port, or shedNever.
+func (t *Table) yieldsPort(m meta, now ticks) Shed {
+	if m.state().HalfOpen() && now.since(m.seen()) < halfOpenGrace || t.awaitsAnswer(m, now) {
+		return shedNever
+	}
+	return t.shedOf(m, now)
 }
 
 // prefixOf returns the prefix of a flow's client that one subscriber is likely to have: the first

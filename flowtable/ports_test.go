@@ -88,6 +88,11 @@ func TestPortsGiveWay(t *testing.T) {
 				}
 			}
 			now := bootTime + c.age
+			var one Info
+			h.Enter(now)
+			if h.info(&tb.arenas[family(v6)], 1, now.ticks(), &one); one.YieldsPort != (c.want != shedNever) {
+				t.Errorf("%s, IPv6 %v: yields its port: %v", c.name, v6, one.YieldsPort)
+			}
 			const newcomers = 300
 			made := uint64(0)
 			for n := range uint32(newcomers) {

@@ -76,37 +76,11 @@ func (r *Reader) portUses() map[portScope]*portUse {
 			return
 		}
 		u.used++
-		if !handsOn(f) {
+		if !f.YieldsPort {
 			u.unavailable++
 		}
 	})
 	return uses
-}
-
-// handsOn reports whether a flow gives its port to a new flow that finds none free. Of a UDP flow
-// that both sides have used the table knows in how many seconds it had packets, and Info does not:
-// here it is every second from the first packet to the last, so that a flow may be said to keep its
-// port for longer than it does, but not shorter.
-func handsOn(f *flowtable.Info) bool {
-	const (
-		youngHandshake = 500 * time.Millisecond
-		afterAnswer    = time.Second
-		afterReset     = time.Second
-		idlePerSecond  = 4 // seconds idle for each second in use
-	)
-	switch f.State {
-	case flowtable.Closed, flowtable.TimeWaitClient, flowtable.TimeWaitBackend:
-		return true
-	case flowtable.SynSeen, flowtable.SynRecv, flowtable.Unconfirmed:
-		return f.Idle >= youngHandshake
-	case flowtable.UDPNew:
-		return false // the answer may still come
-	case flowtable.UDPReplied:
-		return f.Idle >= afterAnswer
-	case flowtable.UDPAssured:
-		return f.Idle > idlePerSecond*max(time.Second, f.Age-f.Idle)
-	}
-	return f.Reset && f.Idle >= afterReset
 }
 
 // portProtocols are those whose flows have source ports.

@@ -176,41 +176,6 @@ func TestSourcePortsAreCountedSeldom(t *testing.T) {
 	}
 }
 
-// TestHandsOn: which flows give their port to a new one.
-func TestHandsOn(t *testing.T) {
-	const s = time.Second
-	for _, c := range []struct {
-		name  string
-		state flowtable.State
-		reset bool
-		age   time.Duration
-		idle  time.Duration
-		want  bool
-	}{
-		{"TCP, young handshake", flowtable.SynSeen, false, s / 5, s / 5, false},
-		{"TCP, old handshake", flowtable.SynSeen, false, s, s, true},
-		{"TCP, established", flowtable.Established, false, 3600 * s, 3600 * s, false},
-		{"TCP, established and reset", flowtable.Established, true, 9 * s, s, true},
-		{"TCP, reset just now", flowtable.Established, true, 9 * s, s / 5, false},
-		{"TCP, one side closed", flowtable.FinBackend, false, 9 * s, 9 * s, false},
-		{"TCP, last ACK missing", flowtable.LastAckBackend, false, 9 * s, 9 * s, false},
-		{"TCP, TIME_WAIT", flowtable.TimeWaitBackend, false, 9 * s, 0, true},
-		{"TCP, refused", flowtable.Closed, true, 0, 0, true},
-		{"SCTP, young", flowtable.Unconfirmed, false, 0, 0, false},
-		{"UDP, no answer", flowtable.UDPNew, false, 29 * s, 29 * s, false},
-		{"UDP, answered just now", flowtable.UDPReplied, false, s / 2, s / 2, false},
-		{"UDP, answered", flowtable.UDPReplied, false, s, s, true},
-		{"UDP, two questions at once", flowtable.UDPAssured, false, 5 * s, 5 * s, true},
-		{"UDP, two questions just now", flowtable.UDPAssured, false, 3 * s, 3 * s, false},
-		{"UDP, 20 s in use", flowtable.UDPAssured, false, 90 * s, 70 * s, false},
-		{"UDP, 20 s in use, and long idle", flowtable.UDPAssured, false, 110 * s, 90 * s, true},
-	} {
-		if got := handsOn(&flowtable.Info{State: c.state, Reset: c.reset, Age: c.age, Idle: c.idle}); got != c.want {
-			t.Errorf("%s: %v, want %v", c.name, got, c.want)
-		}
-	}
-}
-
 // BenchmarkSourcePorts counts a million flows to 100,000 backends.
 func BenchmarkSourcePorts(b *testing.B) {
 	const flows, backends = 1_000_000, 100_000
