@@ -55,9 +55,9 @@ func (r *RateLimits) Allow(hash, now uint64) bool {
 // siteShares is how many sites that each take all they may exhaust a FairRateLimit.
 const siteShares = 16
 
-// FairRateLimit is a token bucket that one site cannot exhaust. The upper half of its tokens are for
-// whoever comes first. From the lower half a site gets a part of the rate, 1 of siteShares. So those
-// who take more than that share the rate, and others still get answers. It belongs to one worker.
+// FairRateLimit is a token bucket that one site cannot exhaust. The upper half of its tokens is for
+// all. From the lower half a site gets at most the rate divided by siteShares. So sites that ask for
+// more share what is left of the rate, and all others get their answers. It belongs to one worker.
 type FairRateLimit struct {
 	all   RateLimit
 	sites *RateLimits
