@@ -56,8 +56,9 @@ func (r *RateLimits) Allow(hash, now uint64) bool {
 const siteShares = 16
 
 // FairRateLimit is a token bucket that one site cannot exhaust. The upper half of its tokens is for
-// all. From the lower half a site gets at most the rate divided by siteShares. So sites that ask for
-// more share what is left of the rate, and all others get their answers. It belongs to one worker.
+// all. From the lower half a site gets at most the rate divided by siteShares. So sites that ask
+// for more share what is left of the rate, and all others get their answers. It belongs to one
+// worker.
 type FairRateLimit struct {
 	all   RateLimit
 	sites *RateLimits
