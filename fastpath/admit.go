@@ -112,7 +112,7 @@ func (w *Worker) insert(f *flowtable.NewFlow, n *decide.Plan) (ref flowtable.Ref
 	case flowtable.Created:
 		w.n.flows++
 		toClient := w.planner.View.Lookup(&f.Client.Src)
-		w.flows.Flow(ref).BindHops(w.planner.View.Generation, uint16(n.Route.Hop), uint16(toClient.Hop))
+		w.flows.Flow(ref).BindHops(w.planner.Binding, uint16(n.Route.Hop), uint16(toClient.Hop))
 		if c := w.stats.Backends.At(n.Backend.Ref.Index()); c != nil {
 			c.Flows.Add(1)
 		}

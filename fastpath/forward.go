@@ -85,9 +85,14 @@ func (w *Worker) fits(d Desc, p *header.Packet, id nexthop.ID) decide.Verdict {
 }
 
 // nextHop returns the flow's hop in the direction of a packet from side, looking
-// it up again while it is not known. Zero means: hold the packet. The flow must be bound.
+// it up again while it is not known. Zero means: hold the packet. Bind must have been called.
 func (w *Worker) nextHop(f *flowtable.Flow, side flowtable.Side, dst *header.Addr) nexthop.ID {
 	binding, toBackend, toClient := f.Bound()
+	if binding != w.planner.Binding {
+		// A reply of an endpoint that lost its frontend, or another worker has bound the flow by a
+		// later view since. The hops are not of our view, and only this packet takes ours.
+		return w.planner.View.Lookup(dst).Hop
+	}
 	id := &toBackend
 	if side == flowtable.ReplySide {
 		id = &toClient
@@ -95,10 +100,7 @@ func (w *Worker) nextHop(f *flowtable.Flow, side flowtable.Side, dst *header.Add
 	if *id != 0 {
 		return nexthop.ID(*id)
 	}
-	*id = uint16(w.planner.View.Lookup(dst).Hop)
-	// Another worker may have bound the flow by a later view since: then the other
-	// hop is not of our view, and only this packet takes ours.
-	if *id != 0 && binding == w.planner.View.Generation {
+	if *id = uint16(w.planner.View.Lookup(dst).Hop); *id != 0 {
 		f.BindHops(binding, toBackend, toClient)
 	}
 	return nexthop.ID(*id)

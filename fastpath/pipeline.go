@@ -149,7 +149,7 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	for ; i < to && i < groupSize; i++ {
 		d, end, f, side := g.desc[i], g.search[i].End, flows[i], g.search[i].Side()
 		binding, id := f.BoundTo(side)
-		if binding != w.planner.View.Generation { // as in boundHop; rebind mends it
+		if binding != w.planner.Binding { // as in boundHop; rebind mends it
 			break
 		}
 		hop := w.c.Hops.Hop(nexthop.ID(id))
@@ -196,9 +196,9 @@ func (w *Worker) match(first, end int, flows *[groupSize]*flowtable.Flow) []flow
 // rebind binds flows of the packets from first to end by the current view, where the first one's,
 // which has matched, is bound by another: a change of one route costs two lookups for each flow,
 // and takes none off the plain path. It reports whether the first one's flow is bound by the
-// current view now; it is not if that was not why finishPlain stopped, or if another worker's view
-// is newer. It is no part of finishPlain's loop: a call there makes every packet slower, by 3 to
-// 8 %.
+// current view now; it is not if that was not why finishPlain stopped, if another worker's view
+// is newer, or if the flow's frontend went to another service port (Planner.Bind). It is no part of
+// finishPlain's loop: a call there makes every packet slower, by 3 to 8 %.
 func (w *Worker) rebind(first, end int) bool {
 	s := w.b.searchOf(first)
 	if w.bound(s, w.flows.Flow(w.flows.Ref(s))) {
@@ -217,13 +217,13 @@ func (w *Worker) rebind(first, end int) bool {
 // bound reports whether a packet's flow knows its next hop by the current view.
 func (w *Worker) bound(s *flowtable.Search, f *flowtable.Flow) bool {
 	binding, _ := f.BoundTo(s.Side())
-	return binding == w.planner.View.Generation
+	return binding == w.planner.Binding
 }
 
 // boundHop returns the hop of an ID, or nil if the flow was not bound by the view. The compiler
 // inlines it.
 func (w *Worker) boundHop(binding uint32, id uint16) *nexthop.Hop {
-	if binding != w.planner.View.Generation {
+	if binding != w.planner.Binding {
 		return nil
 	}
 	return w.c.Hops.Hop(nexthop.ID(id)) // there is no hop 0

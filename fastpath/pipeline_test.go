@@ -311,6 +311,14 @@ func (w *twins) change() func(*lab) {
 	case 8, 9: // a backend of each set is gone, or all are there
 		gone := int(generation-7) + 3*(pick-8)
 		return func(l *lab) { l.publish(func(b *services.Builder) { serveByAllBut(b, gone) }) }
+	case 10: // a frontend goes to another service port, with the same pod or another, or comes back
+		id, pod := services.ServiceID(2), backend4
+		if up {
+			id, pod = 100+services.ServiceID(generation%2), []string{backend4, second4}[generation%2]
+		}
+		return func(l *lab) {
+			l.publish(func(b *services.Builder) { serve(b, id, vip4, 53, header.ProtoUDP, pod, 5353, false) })
+		}
 	}
 	return func(*lab) {}
 }

@@ -53,7 +53,7 @@ func (w *Worker) restore(f *flowtable.NewFlow, v decide.Verdict) (flowtable.Ref,
 	switch status {
 	case flowtable.Created:
 		toBackend, toClient := w.planner.View.Lookup(&f.Backend), w.planner.View.Lookup(&f.Client.Src)
-		w.flows.Flow(ref).BindHops(w.planner.View.Generation, uint16(toBackend.Hop), uint16(toClient.Hop))
+		w.flows.Flow(ref).BindHops(w.planner.Binding, uint16(toBackend.Hop), uint16(toClient.Hop))
 	case flowtable.Exists:
 	default:
 		return 0, v

@@ -106,10 +106,9 @@ type Worker struct {
 	suspects int
 	hops     hopQueue
 	parked   parkedQueue
-	take     int    // packets that this step takes from each link
-	viewed   uint32 // the generation of the last step's view, or 0
-	opens    int    // flows that this step may open yet
-	opening  bool   // parked packets are being judged
+	take     int  // packets that this step takes from each link
+	opens    int  // flows that this step may open yet
+	opening  bool // parked packets are being judged
 	frags    fragmentQueue
 	limit    nat.FairRateLimit // of ICMP errors, but for those with limits of their own
 	tooBig   nat.FairRateLimit // of nat.FragmentationNeeded
@@ -261,18 +260,20 @@ func (w *Worker) begin(now flowtable.Time) {
 }
 
 // packetsPerBinding is how many packets a step takes while their flows must be bound by a new view
-// of the routes, at some 0.6 us each: no more than hold up others for 50 us.
+// of the routes, or to new owners of their frontends, at some 0.6 us each: no more than hold up
+// others for 50 us.
 const packetsPerBinding = 64
 
 // enter decides by a view how many packets the step takes.
 func (w *Worker) enter(view *nexthop.View) {
+	binding := decide.BindingOf(w.planner.Snap, view)
 	switch {
-	case w.viewed != 0 && w.viewed != view.Generation || w.planner.Rebound > groupSize:
+	case w.planner.Binding != 0 && w.planner.Binding != binding || w.planner.Rebound > groupSize:
 		w.take = packetsPerBinding
 	case w.take < BatchSize:
 		w.take *= 2
 	}
-	w.planner.View, w.viewed, w.planner.Rebound = view, view.Generation, 0
+	w.planner.View, w.planner.Binding, w.planner.Rebound = view, binding, 0
 }
 
 // reclaim takes sent frames back and gives the links empty ones.

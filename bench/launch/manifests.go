@@ -2,6 +2,7 @@ package launch
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"net/netip"
 	"os"
@@ -17,6 +18,7 @@ import (
 // that tests vary.
 type Service struct {
 	Name        string
+	Namespace   string // default if empty
 	Port        int32
 	NodePort    int32
 	UDP, SCTP   bool // TCP otherwise
@@ -77,7 +79,7 @@ func (s *Service) objects() []any {
 	}
 	svc := corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: s.Name, Annotations: s.Annotations},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace(), Name: s.Name, Annotations: s.Annotations},
 		Spec: corev1.ServiceSpec{
 			Type:       corev1.ServiceTypeLoadBalancer,
 			ClusterIP:  "10.96.0.10",
@@ -114,12 +116,14 @@ func (s *Service) objects() []any {
 	return objects
 }
 
+func (s *Service) namespace() string { return cmp.Or(s.Namespace, metav1.NamespaceDefault) }
+
 func (s *Service) slice(
 	key string, family discoveryv1.AddressType, protocol corev1.Protocol, port int32,
 ) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{
 		TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: lower(key),
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace(), Name: lower(key),
 			Labels: map[string]string{discoveryv1.LabelServiceName: s.Name}},
 		AddressType: family,
 		Ports:       []discoveryv1.EndpointPort{{Name: ptr("p"), Port: &port, Protocol: &protocol}},

@@ -174,7 +174,7 @@ func (c *Compiler) Rebuild(s *objects.State) (*services.Snapshot, []objects.Prob
 	fresh := New(c.cfg)
 	fresh.drains, fresh.checked, fresh.checkEdits = c.drains, c.checked, c.checkEdits+1
 	fresh.ids, fresh.former = c.ids, c.numbersInUse()
-	fresh.snapshot.Generation = c.snapshot.Generation // no other goroutine has seen it
+	fresh.snapshot.Follow(c.snapshot) // no other goroutine has seen it
 	fresh.healthEdits, fresh.problemEdits, fresh.read = c.healthEdits+1, c.problemEdits+1, c.read
 	before := c.Steer()
 	snapshot, problems, _ := fresh.Compile(&s.All)

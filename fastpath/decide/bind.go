@@ -1,31 +1,95 @@
 package decide
 
 import (
+	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/nat/header"
 )
 
+// BindingOf returns the number that flows are bound with by a snapshot and a view. It is the sum of
+// two counts that never go back, so a worker that loads either anew has another number than before.
+// Two workers can have the same number for different snapshots and views; both load the newest in
+// their next steps, which has a greater one. It is never 0, which is that of an unbound flow.
+func BindingOf(s *services.Snapshot, v *nexthop.View) uint32 {
+	n := v.Generation
+	if s != nil {
+		n += s.Moves
+	}
+	if n == 0 {
+		return 1 << 31
+	}
+	return n
+}
+
 // Bind updates the fields of a flow that belong to this process: its next hops after a change of
-// routes, and its backend after a restart.
-func (s *Planner) Bind(ref flowtable.Ref) {
+// routes, its backend after a restart, and the owner of a UDP flow whose frontend went to another
+// service port. It returns false, and leaves the flow unbound, if such a flow has no backend of
+// that port: it does not stand (datagram).
+func (s *Planner) Bind(ref flowtable.Ref) (stands bool) {
 	f := s.Flows.Flow(ref)
 	binding, _, _ := f.Bound()
-	if binding == s.View.Generation {
-		return
+	if binding == s.Binding {
+		return true
 	}
-	s.Rebound++
 	var toBackend, toClient header.Tuple
 	s.Flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
 	s.Flows.Outgoing(ref, flowtable.ReplySide, &toClient)
-	hopToBackend, hopToClient := uint16(s.View.Lookup(&toBackend.Dst).Hop), uint16(s.View.Lookup(&toClient.Dst).Hop)
-	if binding != 0 {
-		f.BindHops(s.View.Generation, hopToBackend, hopToClient)
-		return
+	service, backend := f.Owner()
+	now := owner{service, backend}
+	switch {
+	case binding == 0:
+		now.service, now.backend = s.owner(ref)
+	case toBackend.Proto == header.ProtoUDP:
+		client := toClient.Reverse()
+		if now, stands = s.datagramOwner(&client, &toBackend, now); !stands {
+			return false
+		}
 	}
-	service, backend := s.owner(ref)
-	s.Flows.Bind(ref, s.View.Generation, service, backend, hopToBackend, hopToClient)
+	s.Rebound++
+	hopToBackend, hopToClient := uint16(s.View.Lookup(&toBackend.Dst).Hop), uint16(s.View.Lookup(&toClient.Dst).Hop)
+	if binding != 0 && now == (owner{service, backend}) {
+		f.BindHops(s.Binding, hopToBackend, hopToClient)
+		return true
+	}
+	s.Flows.Bind(ref, s.Binding, now.service, now.backend, hopToBackend, hopToClient)
 	Recharge(s.Snap, s.Flows, ref, s.Now)
+	return true
+}
+
+// owner is what Flow.Owner returns.
+type owner struct{ service, backend uint32 }
+
+// datagramOwner returns the owner of a UDP flow by the snapshot: client is the client's tuple,
+// toBackend the one that its packets leave with. The flow keeps its owner as long as no other
+// service port has its frontend. It goes over to that port where a new flow could be the same: the
+// port gives this client this backend, and lets it see the same address. Otherwise ok is false.
+func (s *Planner) datagramOwner(client, toBackend *header.Tuple, has owner) (_ owner, ok bool) {
+	f := s.Snap.Frontend(client)
+	if f == nil || uint32(f.Service.ID) == has.service {
+		return has, true
+	}
+	d := s.Snap.Decide(client)
+	if d.Outcome != services.Admit {
+		return has, false
+	}
+	ref := d.Rule.Set.Find(s.Snap, toBackend.Dst, toBackend.DstPort)
+	keeps := d.Rule.KeepClient && client.Src != toBackend.Dst
+	if ref == 0 || keeps != (client.Src == toBackend.Src) || !s.mayStay(f.Service, client, toBackend) {
+		return has, false
+	}
+	return owner{uint32(f.Service.ID), uint32(ref)}, true
+}
+
+// mayStay reports whether session affinity lets a client's flow stay with its backend: a client
+// that is not pinned gets its pin with a new flow.
+func (s *Planner) mayStay(svc *services.Service, client, toBackend *header.Tuple) bool {
+	if svc.AffinitySeconds == 0 || s.Pins == nil {
+		return true
+	}
+	pin, _, _ := s.Pins.Get(s.Now, client.Src, svc.Identity)
+	return pin == affinity.Pin{Addr: toBackend.Dst, Port: toBackend.DstPort}
 }
 
 // owner is Adopt by the flow's tuples.

@@ -74,6 +74,8 @@ type Explanation struct {
 	Flow     flowtable.Info
 	Side     flowtable.Side
 	Standing Standing
+	// Moved: its frontend went to another service port, which does not have its backend.
+	Moved bool
 	// Retry: if the packet is the second repetition of one that was not answered, it is given
 	// to another backend (services.Snapshot.RetryOther, or the flow's backend is gone).
 	Retry bool
@@ -168,16 +170,19 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 	}
 	x.Known, x.Side = true, side
 	e.flows.Outgoing(ref, side, &x.Out)
-	backend := services.BackendRef(x.Flow.Backend)
-	if x.Flow.Binding == 0 || x.Tuple.Stateful() && s.Snap.Backend(backend) == nil { // or it came back
-		toBackend := x.Flow.Reply.Reverse()
-		_, adopted := Adopt(s.Snap, &x.Flow.Client, &toBackend)
-		backend = services.BackendRef(adopted)
+	now, owned := owner{x.Flow.Service, x.Flow.Backend}, true
+	toBackend := x.Flow.Reply.Reverse()
+	switch {
+	case x.Flow.Binding == 0, x.Tuple.Stateful() && s.Snap.Backend(services.BackendRef(now.backend)) == nil:
+		now.service, now.backend = Adopt(s.Snap, &x.Flow.Client, &toBackend) // it may have come back
+	case x.Tuple.Proto == header.ProtoUDP:
+		now, owned = s.datagramOwner(&x.Flow.Client, &toBackend, now)
 	}
-	x.Backend = s.Snap.Backend(backend)
+	backend := services.BackendRef(now.backend)
+	x.Backend, x.Moved = s.Snap.Backend(backend), !owned
 	switch {
 	case x.Tuple.Proto == header.ProtoUDP:
-		x.Standing = s.datagram(backend, side)
+		x.Standing = s.datagram(backend, owned, side)
 	case side == flowtable.ClientSide && x.Opens && e.flows.Closing(ref):
 		x.Standing = Superseded
 	}

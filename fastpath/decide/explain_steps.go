@@ -69,6 +69,10 @@ func (x *Explanation) flowText() string {
 	}
 	s := fmt.Sprintf("%v, %v old, %s", x.Flow.State, x.Flow.Age, from)
 	switch {
+	case x.Standing == Superseded && x.Moved:
+		s += "; its frontend went to another Service, so it is scheduled anew"
+	case x.Standing == BackendGone && x.Moved:
+		s += "; its frontend went to another Service"
 	case x.Standing == Superseded && x.Tuple.Proto == header.ProtoUDP:
 		s += "; its endpoint no longer serves, so it is scheduled anew"
 	case x.Standing == Superseded:

@@ -19,6 +19,8 @@ type Planner struct {
 	Now  flowtable.Time
 	Snap *services.Snapshot
 	View *nexthop.View
+	// Binding is the number that flows are bound with in this step (BindingOf).
+	Binding uint32
 
 	Flows        *flowtable.Handle
 	Loads        []atomic.Int32  // connections by backend index, of the flow table

@@ -15,12 +15,14 @@ const (
 	// Stands: the packet is the flow's.
 	Stands Standing = iota
 	// Superseded: a client's packet that must be scheduled anew, a SYN on a connection that is
-	// over (RFC 9293 section 3.6.1), or UDP whose backend no longer serves.
+	// over (RFC 9293 section 3.6.1), or UDP whose backend no longer serves, or whose frontend went
+	// to another service port.
 	Superseded
 	// Unanswered: a client's second repetition of a SYN that its backend has not answered, if
 	// another backend is tried then: by configuration, or because this one is gone.
 	Unanswered
-	// BackendGone: a packet of an endpoint that is gone, over UDP, or in answer to a SYN.
+	// BackendGone: a packet of an endpoint that is gone, or whose service port lost the frontend,
+	// over UDP; or in answer to a SYN, of one that is gone.
 	BackendGone
 )
 
@@ -34,8 +36,8 @@ func (s Standing) String() string {
 func (s *Planner) Classify(ref flowtable.Ref, side flowtable.Side, p *header.Packet) Standing {
 	switch {
 	case p.Tuple.Proto == header.ProtoUDP:
-		s.Bind(ref)
-		return s.datagram(services.BackendRef(s.Flows.Flow(ref).BackendRef()), side)
+		owned := s.Bind(ref)
+		return s.datagram(services.BackendRef(s.Flows.Flow(ref).BackendRef()), owned, side)
 	case p.TCPFlags&header.TCPSYN == 0:
 		return Stands
 	case side == flowtable.ReplySide:
@@ -86,8 +88,9 @@ func (s *Planner) gone(ref flowtable.Ref) bool {
 	return false
 }
 
-// replyGrace is how long after the flow's last packet an endpoint that is gone may still reply over
-// UDP. So replies under way are not lost, and no pod gets the address of another that soon.
+// replyGrace is how long after the flow's last packet an endpoint that is gone, or whose service
+// port lost the frontend, may still reply over UDP. So replies under way are not lost, and no pod
+// gets the address of another that soon.
 const replyGrace = 2 * time.Second
 
 // WithinGrace reports whether a packet of an endpoint that is gone is such a reply.
@@ -95,13 +98,14 @@ func (s *Planner) WithinGrace(ref flowtable.Ref, p *header.Packet) bool {
 	return p.Tuple.Proto == header.ProtoUDP && s.Flows.Idle(ref, s.Now) < replyGrace
 }
 
-// datagram returns the standing of a UDP flow. The flow never outlives its endpoint: the address of
-// an endpoint that is gone may be another pod's by now, which must not reply in its place. An
-// endpoint that is still listed and no longer serves may still reply.
-func (s *Planner) datagram(backend services.BackendRef, side flowtable.Side) Standing {
+// datagram returns the standing of a UDP flow; owned is what Bind returned. The flow never outlives
+// its endpoint: the address of an endpoint that is gone may be another pod's by now, which must not
+// reply in its place. Nor does it outlive its owner: another service port that has the frontend
+// answers there. An endpoint that is still listed and no longer serves may still reply.
+func (s *Planner) datagram(backend services.BackendRef, owned bool, side flowtable.Side) Standing {
 	b := s.Snap.Backend(backend)
 	switch {
-	case b != nil && (side == flowtable.ReplySide || b.Flags&services.BackendServing != 0):
+	case owned && b != nil && (side == flowtable.ReplySide || b.Flags&services.BackendServing != 0):
 		return Stands
 	case side == flowtable.ReplySide:
 		return BackendGone

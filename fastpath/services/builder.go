@@ -5,8 +5,9 @@ import "sluice.dev/sluice/nat/header"
 // Builder makes the next Snapshot from the last one. It must not be used after
 // Build. Only the control loop has one.
 type Builder struct {
-	edit edit
-	s    Snapshot
+	edit  edit
+	s     Snapshot
+	moved bool // see Snapshot.Moves
 }
 
 // NewBuilder starts from prev, or from an empty snapshot if prev is nil. It copies nothing of
@@ -27,6 +28,7 @@ func (b *Builder) Settings() *Snapshot { return &b.s }
 
 // SetFrontend adds or replaces a frontend.
 func (b *Builder) SetFrontend(f *Frontend) {
+	b.noteOwner(f)
 	if b.s.frontends.set(b.edit, f.Key, f) {
 		b.countPort(f.Key, 1)
 	}
@@ -34,10 +36,33 @@ func (b *Builder) SetFrontend(f *Frontend) {
 
 // DeleteFrontend removes a frontend.
 func (b *Builder) DeleteFrontend(k FrontendKey) {
+	if f, ok := b.s.frontends.get(k); ok && k.Proto == header.ProtoUDP {
+		b.s.released.add(b.edit, k, f.Service.ID)
+		b.moved = b.moved || b.atNode(k.Addr) // a node port may have the packets now
+	}
 	if b.s.frontends.delete(b.edit, k) {
 		b.countPort(k, -1)
 	}
 }
+
+// noteOwner notes whether flows through a UDP frontend may belong to another service port than the
+// one that gets it: to the one before, also where nobody had it in between, or to a node port of an
+// address.
+func (b *Builder) noteOwner(f *Frontend) {
+	if f.Key.Proto != header.ProtoUDP {
+		return
+	}
+	if before, ok := b.s.frontends.get(f.Key); ok {
+		b.moved = b.moved || before.Service.ID != f.Service.ID
+		return
+	}
+	if b.atNode(f.Key.Addr) {
+		b.s.released.forget()
+	}
+	b.moved = b.s.released.take(b.edit, f.Key, f.Service.ID) || b.moved
+}
+
+func (b *Builder) atNode(a header.Addr) bool { return b.s.Owned(a)&AddrNode != 0 }
 
 // countPort adds delta to the uses of a frontend's port.
 func (b *Builder) countPort(k FrontendKey, delta int32) {
@@ -48,6 +73,12 @@ func (b *Builder) countPort(k FrontendKey, delta int32) {
 
 // SetAddr sets the ways in which an address is ours; zero flags remove it.
 func (b *Builder) SetAddr(a header.Addr, flags AddrFlags) {
+	if b.s.Owned(a)&AddrNode != flags&AddrNode {
+		b.moved = true // a node port gains or loses the address
+		if b.s.frontends.n > 0 || b.s.released.owners.n > 0 {
+			b.s.released.forget()
+		}
+	}
 	if flags == 0 {
 		b.s.addrs.delete(b.edit, a)
 		return
@@ -89,6 +120,9 @@ func (b *Builder) DeleteService(id ServiceID) { *b.s.services.own(b.edit, uint32
 // Build finishes the snapshot with the generation after its predecessor's.
 func (b *Builder) Build() *Snapshot {
 	b.s.Generation = uint64(b.edit)
+	if b.moved {
+		b.s.Moves++
+	}
 	s := b.s
 	return &s
 }

@@ -253,6 +253,9 @@ const (
 // any number of readers and do not allocate.
 type Snapshot struct {
 	Generation uint64
+	// Moves counts the snapshots in which a UDP frontend, which flows may exist for, went to
+	// another service port. Flows bound before compare their owner with the frontend's again.
+	Moves uint32
 	// SelectKey keys the selection hash. All gateways of a cluster share it, so
 	// that they choose alike.
 	SelectKey [2]uint64
@@ -275,6 +278,7 @@ type Snapshot struct {
 
 	frontends index[FrontendKey, *Frontend]
 	portUses  pages[int32] // by port, of frontends with an address: see FromFrontend
+	released  released     // see Builder.SetFrontend
 	addrs     index[header.Addr, AddrFlags]
 	backends  pages[Backend]
 	serving   pages[uint64] // by backend index, a bit each: see Serves
