@@ -17,6 +17,7 @@ type counts struct {
 	kernelRx, flows, icmpLimited uint64
 	retried                      uint64 // flows
 	resets, resetsLimited        uint64
+	echoReplies                  uint64 // fragments of them count each
 	wrongChecksums               uint64 // of segments that would have changed a flow
 	unfinishedChecksums          uint64
 	held                         int64
@@ -103,6 +104,7 @@ func (w *Worker) publish(moved int) {
 	s.FlowsCreated.Store(n.flows)
 	s.FlowsRetried.Store(n.retried)
 	s.ICMPLimited.Store(n.icmpLimited)
+	s.EchoReplies.Store(n.echoReplies)
 	s.Resets.Store(n.resets)
 	s.ResetsLimited.Store(n.resetsLimited)
 	s.WrongChecksums.Store(n.wrongChecksums)

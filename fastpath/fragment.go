@@ -49,6 +49,8 @@ func (w *Worker) judgeLater(d Desc, p *header.Packet, f fragment.First, s fragme
 	case header.ProtoTCP, header.ProtoUDP:
 	case header.ProtoSCTP:
 		return w.sctpFragment(d, p)
+	case header.ProtoICMP, header.ProtoICMPv6:
+		return w.laterICMP(d, p, f)
 	default:
 		return w.notOurs(d, p)
 	}
@@ -102,7 +104,7 @@ func (w *Worker) releaseKnown() (moved int) {
 // first fragment of a flow or for a frontend. Other fragments may be the node's own, and go to the
 // kernel. The node reassembles no packet of ours, as it never gets the first fragment.
 func (w *Worker) sctpFragment(d Desc, p *header.Packet) decide.Verdict {
-	ours := !w.b.kernel && w.planner.Snap.VIPOnly(p.Tuple.Dst)
+	ours := !w.b.kernel && w.planner.Snap.Routed(p.Tuple.Dst)
 	if p.Fragment == header.FirstFragment {
 		ref, _ := w.flows.Lookup(w.flows.Hash(&p.Tuple), &p.Tuple, w.planner.Now)
 		ours = ours || ref != 0 || w.planner.Snap.Frontend(&p.Tuple) != nil

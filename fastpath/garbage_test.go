@@ -78,6 +78,7 @@ func newDump(t testing.TB) *dump {
 		d.mem = mem
 		return &tap{link, d, host}
 	}, edit: func(b *services.Builder) {
+		b.Settings().UnservedPort = services.UnservedReject
 		serve(b, 10, sctpVIP4, 9, header.ProtoSCTP, backend4, 9, false)
 		serve(b, 11, sctpVIP6, 9, header.ProtoSCTP, backend6, 9, false)
 	}})
@@ -247,12 +248,18 @@ func (d *dump) left(t *tap, addr uint64, out []byte) error {
 }
 
 // returned judges a packet that the kernel gets as it came: no host gets what claims to be from
-// itself, and nothing that is invalid but fragments of SCTP, which may be the node's.
+// itself, nothing that is invalid but fragments of SCTP, which may be the node's, and nothing that
+// the kernel would send back.
 func (d *dump) returned(in []byte) error {
 	var p header.Packet
 	if r := header.Parse(in, &p); r != stats.SCTPFragment {
 		if err := garbage.Refused(in); err != nil {
 			return fmt.Errorf("the kernel gets what is invalid: %w", err)
+		}
+	}
+	for _, vip := range []string{vip4, vip6, keepVIP, localVIP, emptyVIP, sctpVIP4, sctpVIP6} {
+		if p.Tuple.Dst == addr(vip) {
+			return fmt.Errorf("the kernel gets what came for %s, which it does not have", vip)
 		}
 	}
 	for _, own := range []string{node4, snat4, snat6, hostSource} {

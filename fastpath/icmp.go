@@ -14,35 +14,19 @@ import (
 const frameHeadroom = 256
 
 // icmp decides about ICMP and ICMPv6: errors about our flows are translated, echo
-// requests to a VIP are answered, all else goes to the kernel.
+// requests to a VIP are answered, all else is notOurs.
 func (w *Worker) icmp(d Desc, p *header.Packet) decide.Verdict {
-	if p.Fragment == header.FirstFragment {
-		w.firstFragment(d, p)
+	switch {
+	case p.Fragment == header.FirstFragment:
+		return w.firstICMP(d, p)
+	case header.IsRedirectOrQuench(p.Tuple.V6, p.ICMPType):
 		return w.notOurs(d, p)
-	}
-	if header.IsICMPError(p.Tuple.V6, p.ICMPType) {
+	case header.IsICMPError(p.Tuple.V6, p.ICMPType):
 		return w.icmpError(d, p)
-	}
-	request := uint8(header.ICMPEchoRequest)
-	if p.Tuple.V6 {
-		request = header.ICMPv6EchoRequest
-	}
-	if p.ICMPType == request && !w.b.kernel && w.planner.Snap.Owned(p.Tuple.Dst)&services.AddrVIP != 0 {
+	case p.ICMPType == echoRequest(p.Tuple.V6) && w.echoes(p):
 		return w.echo(d, p)
 	}
 	return w.notOurs(d, p)
-}
-
-func (w *Worker) echo(d Desc, p *header.Packet) decide.Verdict {
-	if w.planner.Forged(p.Tuple.Src) {
-		return drop(stats.SpoofedSource)
-	}
-	if !w.checksumICMP(d, p) {
-		return drop(stats.ICMPChecksum)
-	}
-	nat.EchoReply(w.frame(d), p, w.c.TTL)
-	dst := p.Tuple.Src
-	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, false, dst, anybodys}, w.planner.View.Lookup(&dst).Hop)
 }
 
 // checksumICMP reports whether the checksum of a message is right, also of one in several frames.
@@ -131,7 +115,8 @@ func (w *Worker) judgePathMTU(mtu uint32, quoted int, inner *header.Packet, side
 // icmpNoFlow decides about an error that belongs to no flow. On an address that the node shares it
 // may be about the node's own traffic.
 func (w *Worker) icmpNoFlow(d Desc, p *header.Packet) decide.Verdict {
-	if w.b.kernel || w.planner.Snap.Owned(p.Tuple.Dst)&(services.AddrNode|services.AddrSNAT) != 0 {
+	shared := w.planner.Snap.Owned(p.Tuple.Dst)&(services.AddrNode|services.AddrSNAT) != 0
+	if w.b.kernel || shared && !w.planner.Refuses(p.Tuple.Dst) {
 		return w.notOurs(d, p)
 	}
 	return drop(stats.ICMPNoFlow)

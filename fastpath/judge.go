@@ -171,10 +171,13 @@ func (w *Worker) classify(ref flowtable.Ref, side flowtable.Side, p *header.Pack
 	return standing
 }
 
-// notOurs passes on a packet that was steered here and belongs to no flow: to the kernel if it came
-// from outside, to its next hop if it came from the kernel.
+// notOurs decides about a packet that was steered here and belongs to no flow: from outside it goes
+// to the kernel, unless the kernel would send it back (Planner.Refuses), and from the kernel to its
+// next hop.
 func (w *Worker) notOurs(d Desc, p *header.Packet) decide.Verdict {
 	switch {
+	case !w.b.kernel && w.planner.Refuses(p.Tuple.Dst):
+		return w.unserved(d, p)
 	case !w.b.kernel:
 		return toKernel
 	case p.Multicast:
@@ -183,9 +186,9 @@ func (w *Worker) notOurs(d Desc, p *header.Packet) decide.Verdict {
 	return w.fromKernel(d, p)
 }
 
-// judgeFault decides about a packet that did not parse. A protocol that is not
-// translated comes here in fragments only, to an address that the node shares or from an endpoint
-// on the node: it is passed on (notOurs). All else is dropped. Packets of the kernel itself on the
+// judgeFault decides about a packet that did not parse. A protocol that is not translated comes
+// here if it is for a routed address, in fragments to an address that the node shares, or from an
+// endpoint on the node: notOurs. All else is dropped. Packets of the kernel itself on the
 // host link (neighbour discovery, multicast) are counted apart from malformed packets.
 func (w *Worker) judgeFault(d Desc, p *header.Packet, r stats.DropReason) decide.Verdict {
 	if (r == stats.Protocol || r == stats.SCTPFragment) && p.Fragment == header.FirstFragment && p.Tuple.V6 {

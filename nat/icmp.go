@@ -84,23 +84,26 @@ func sumHeaders(frame []byte, inner *header.Packet) uint16 {
 	return checksum.Add(ip, checksum.Sum(frame[inner.L4:min(inner.End, inner.L4+header.TCPBytes)]))
 }
 
-// EchoReply turns an echo request into its reply, in place: the addresses change
-// places, which no sum notices, the type changes, and the TTL is ours. The Ethernet
+// EchoReply turns an echo request, or a fragment of one, into that of its reply, in place: the
+// addresses change places, which no sum notices, the type changes, and the TTL is ours. The Ethernet
 // header is the caller's.
 func EchoReply(frame []byte, p *header.Packet, ttl uint8) {
 	reply := p.Tuple.Reverse()
-	message := p.Transport(frame)
+	request, answer := uint8(header.ICMPEchoRequest), uint8(header.ICMPEchoReply)
 	if p.Tuple.V6 {
+		request, answer = header.ICMPv6EchoRequest, header.ICMPv6EchoReply
 		translateAddrs(frame, p, &reply, header.Delta{})
 		frame[p.L3+ipv6HopOffset] = ttl
-		message[0] = header.ICMPv6EchoReply
-		updateICMP(message, checksum.Delta(header.ICMPv6EchoRequest<<8, header.ICMPv6EchoReply<<8))
+	} else {
+		h := (*[header.IPv4Bytes]byte)(frame[p.L3:])
+		delta := checksum.Delta(uint16(h[ipv4TTLOffset])<<8, uint16(ttl)<<8)
+		translateAddrs(frame, p, &reply, header.Delta{IP: delta})
+		h[ipv4TTLOffset] = ttl
+	}
+	if p.Fragment == header.LaterFragment {
 		return
 	}
-	h := (*[header.IPv4Bytes]byte)(frame[p.L3:])
-	delta := checksum.Delta(uint16(h[ipv4TTLOffset])<<8, uint16(ttl)<<8)
-	translateAddrs(frame, p, &reply, header.Delta{IP: delta})
-	h[ipv4TTLOffset] = ttl
-	message[0] = header.ICMPEchoReply
-	updateICMP(message, checksum.Delta(header.ICMPEchoRequest<<8, header.ICMPEchoReply<<8))
+	message := p.Transport(frame)
+	message[0] = answer
+	updateICMP(message, checksum.Delta(uint16(request)<<8, uint16(answer)<<8))
 }

@@ -22,6 +22,9 @@ const (
 	HostUnreachable
 	// AdminProhibited: configuration forbids it.
 	AdminProhibited
+	// ProtocolUnreachable: nobody serves this protocol. ICMPv6 calls it a parameter problem, and
+	// points to the next header field that names the protocol.
+	ProtocolUnreachable
 )
 
 // icmpCode is a type and a code.
@@ -36,6 +39,7 @@ var (
 		PortUnreachable:     {header.ICMPUnreachable, 3},
 		HostUnreachable:     {header.ICMPUnreachable, 1},
 		AdminProhibited:     {header.ICMPUnreachable, 13},
+		ProtocolUnreachable: {header.ICMPUnreachable, 2},
 	}
 	errorCodes6 = [...]icmpCode{
 		TimeExceeded:        {header.ICMPv6TimeExceeded, 0},
@@ -43,6 +47,7 @@ var (
 		PortUnreachable:     {header.ICMPv6Unreachable, 4},
 		HostUnreachable:     {header.ICMPv6Unreachable, 0},
 		AdminProhibited:     {header.ICMPv6Unreachable, 1},
+		ProtocolUnreachable: {header.ICMPv6ParameterProblem, 1},
 	}
 )
 
@@ -83,6 +88,9 @@ func BuildError(dst, orig []byte, p *header.Packet, kind ErrorKind, src header.A
 	ip, message := b[header.EthernetBytes:], b[header.EthernetBytes+ipBytes:]
 	copy(message[header.ICMPBytes:], quote)
 	if p.Tuple.V6 {
+		if kind == ProtocolUnreachable {
+			mtu = p.NextHeaderField(orig) - p.L3
+		}
 		writeError6(ip, message, kind, &src, &p.Tuple.Src, mtu)
 	} else {
 		writeError4(ip, message, kind, &src, &p.Tuple.Src, mtu)
@@ -132,7 +140,8 @@ func writeError4(ip, message []byte, kind ErrorKind, src, dst *header.Addr, mtu 
 }
 
 // writeError6 fills headers that are zero.
-func writeError6(ip, message []byte, kind ErrorKind, src, dst *header.Addr, mtu uint16) {
+// pointer is the path MTU of FragmentationNeeded, or the offset that ProtocolUnreachable points to.
+func writeError6(ip, message []byte, kind ErrorKind, src, dst *header.Addr, pointer uint16) {
 	h := (*[header.IPv6Bytes]byte)(ip)
 	h[0] = 0x60
 	binary.BigEndian.PutUint16(h[4:], uint16(len(message)))
@@ -142,8 +151,8 @@ func writeError6(ip, message []byte, kind ErrorKind, src, dst *header.Addr, mtu 
 
 	code := errorCodes6[kind]
 	message[0], message[1] = code.icmpType, code.code
-	if kind == FragmentationNeeded {
-		binary.BigEndian.PutUint16(message[6:], mtu) // low half of 32 bits
+	if kind == FragmentationNeeded || kind == ProtocolUnreachable {
+		binary.BigEndian.PutUint16(message[6:], pointer) // low half of 32 bits
 	}
 	sum := checksum.Add(checksum.Sum(message), checksum.Add(uint16(len(message)), header.ProtoICMPv6))
 	sum = checksum.Add(sum, checksum.Add(src.Sum(), dst.Sum()))

@@ -64,7 +64,8 @@ const (
 	steers     = 1 // steer does
 	redirects  = 2 // egress does
 	both       = steers | redirects
-	whenAsked  = 4 // steer does if Settings.Unserved
+	whenAsked  = 4 // steer does if Settings.Unserved, as it does all that is for a routed address
+	neverOurs  = 8 // steer does not, with Settings.Unserved either
 	hostLinkIx = 4242
 )
 
@@ -187,7 +188,19 @@ func verdictCases() []verdictCase {
 		{"echo request from a kept source", pkt{src: kept4, dst: client4, proto: icmp4, icmpType: 8}, kernel},
 		{"ICMPv6 type in ICMP", pkt{src: client4, dst: vip4, proto: icmp4, icmpType: 128}, kernel},
 		{"ICMP in IPv6", pkt{src: client6, dst: vip6, proto: icmp4, icmpType: 8}, kernel},
-		{"neighbour solicitation to a VIP", pkt{src: client6, dst: vip6, proto: icmp6, icmpType: 135}, kernel},
+		{"neighbour solicitation to a VIP", pkt{src: client6, dst: vip6, proto: icmp6, icmpType: 135, ttl: 255},
+			neverOurs},
+		{"neighbour advertisement to a VIP", pkt{src: client6, dst: vip6, proto: icmp6, icmpType: 136, ttl: 255},
+			neverOurs},
+		{"neighbour solicitation that a router forwarded", pkt{src: client6, dst: vip6, proto: icmp6, icmpType: 135},
+			whenAsked},
+		{"timestamp request to a VIP", pkt{src: client4, dst: vip4, proto: icmp4, icmpType: 13}, whenAsked},
+		{"GRE to a VIP", pkt{src: client4, dst: vip4, proto: gre}, whenAsked},
+		{"UDP-Lite to a VIP v6", pkt{src: client6, dst: vip6, proto: 136}, whenAsked},
+		{"ESP to a source address of ours alone", pkt{src: plain4, dst: own4, proto: esp}, whenAsked},
+		{"ESP to a VIP that is the node's", pkt{src: client4, dst: nodeVIP4, proto: esp}, kernel},
+		{"echo request to a source address of ours alone", pkt{src: plain6, dst: own6, proto: icmp6, icmpType: 128},
+			whenAsked},
 
 		{"error about a frontend's packet", about(3, pkt{src: vip4, dst: client4, proto: tcp, sport: 80, dport: 999}),
 			steers},

@@ -25,7 +25,7 @@ enum { MAP_HASH = 1, MAP_ARRAY = 2, MAP_PERCPU_ARRAY = 6, MAP_XSK = 17 };
 enum { NO_PREALLOC = 1 };    /* BPF_F_NO_PREALLOC */
 enum { MMAPABLE = 1 << 10 }; /* BPF_F_MMAPABLE: among other things, values begin at the beginning of a page */
 enum { XDP_DROP = 1, XDP_PASS = 2, XDP_REDIRECT = 4 };
-enum { TCX_NEXT = -1 };
+enum { TCX_NEXT = -1, TCX_DROP = 2 };
 #define CURRENT_NETNS ((__u64)-1) /* BPF_F_CURRENT_NETNS: that of the device */
 
 struct xdp_md {

@@ -44,12 +44,12 @@ struct config {
 	__u64 pass_after_ns; /* a heartbeat older than this is no heartbeat */
 	__u32 host_link;     /* ifindex of the kernel-side end; 0: egress is off */
 	__u16 snat_first, snat_count;
-	__u32 unserved; /* not 0: packets to unserved ports of a VIP are ours */
+	__u32 unserved; /* not 0: all that goes to an address that is ours and none of the node's is ours */
 	__u16 local_first, local_count; /* ports of the node's own connections: net.ipv4.ip_local_port_range */
 };
 
 struct counts {
-	__u64 steered, passed, missed_dropped, missed_passed, egress_redirected, foreign_passed;
+	__u64 steered, passed, missed_dropped, missed_passed, egress_redirected, foreign_passed, sent_back_dropped;
 };
 
 /* The unicast MAC addresses that frames for this node have as destination, that of the interface

@@ -3,6 +3,7 @@
 package xdpprog
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -24,6 +25,7 @@ type pkt struct {
 	icmpType uint8 // with proto ICMP or ICMPv6
 	quote    *pkt  // what an ICMP error is about, cut after 8 bytes of transport
 
+	ttl   byte // or hop limit; 0: 64
 	toMAC byte // first byte of the destination MAC
 }
 
@@ -60,14 +62,14 @@ func (p *pkt) ip() []byte {
 			frag |= 0x2000
 		}
 		binary.BigEndian.PutUint16(h[6:], frag)
-		h[8], h[9] = 64, p.proto
+		h[8], h[9] = cmp.Or(p.ttl, 64), p.proto
 		copy(h[12:], src)
 		copy(h[16:], dst)
 		binary.BigEndian.PutUint16(h[10:], ^sum(h))
 		return append(h, body...)
 	}
 	h := make([]byte, 40)
-	h[0], h[7] = 0x60, 64
+	h[0], h[7] = 0x60, cmp.Or(p.ttl, 64)
 	copy(h[8:], src)
 	copy(h[24:], dst)
 	next := &h[6]
@@ -151,6 +153,20 @@ func (p *pkt) needs(tags int) int {
 		return n + 8
 	}
 	return n + 4
+}
+
+// addresses is how many bytes of frame() have the addresses in them.
+func (p *pkt) addresses(tags int) int {
+	if p.v6() {
+		return 14 + 4*tags + 40
+	}
+	return 14 + 4*tags + 20
+}
+
+// routed reports whether the destination is an address of the fixture that is ours and none of the
+// node's, and the frame is for one host.
+func (p *pkt) routed() bool {
+	return fixture().Addrs[addr(p.dst)].routed() && p.toMAC&1 == 0
 }
 
 func sum(b []byte) uint16 {

@@ -73,7 +73,7 @@ func bootNanos(t *testing.T) int64 {
 
 const (
 	xdpDrop, xdpPass, xdpRedirect = 1, 2, 4
-	tcxRedirect, tcxNext          = 7, 0xffffffff
+	tcxRedirect, tcxNext, tcxDrop = 7, 0xffffffff, 2
 )
 
 // verdict runs steer and egress. The test run has no socket, so under a young

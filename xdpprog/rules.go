@@ -23,12 +23,13 @@ type FrontendKey struct {
 type AddrFlags uint8
 
 const (
-	// AddrVIP: echo requests are steered and, if Settings demand it, unserved ports.
+	// AddrVIP: echo requests are steered and, with Settings.Unserved, all other packets, unless the
+	// node has the address.
 	AddrVIP = AddrFlags(steerAddrFlagsVIP)
 	// AddrNode: accepts node ports.
 	AddrNode = AddrFlags(steerAddrFlagsNODE)
 	// AddrSNAT: replies come to it, in the SNAT port range, or, if it is neither AddrNode nor
-	// AddrLocal, in the range from 1024 on.
+	// AddrLocal, in the range from 1024 on. With Settings.Unserved such an address is steered whole.
 	AddrSNAT = AddrFlags(steerAddrFlagsSNAT)
 	// AddrLocal: an address of this node. It steers nothing by itself; it keeps
 	// unserved ports of an address that is also a VIP, and fragments while no socket
@@ -56,6 +57,9 @@ const ownSNATFirst = 1024
 
 // ownSNAT reports whether an address is for our replies alone.
 func (f AddrFlags) ownSNAT() bool { return f&(AddrSNAT|AddrNode|AddrLocal) == AddrSNAT }
+
+// routed reports whether an address is ours and none of the node.
+func (f AddrFlags) routed() bool { return f&(AddrVIP|AddrSNAT) != 0 && f&addrOfNode == 0 }
 
 // NodePort is a port that is open on every address with AddrNode, for one family.
 type NodePort struct {

@@ -67,6 +67,13 @@ INLINE bool short_cut(struct tuple *t, enum shortcut_kind kind)
 	return 0;
 }
 
+/* Whether an address is the gateway's and none of the node: the kernel has no use for a packet to it,
+ * and would send it on by its route to the address, which mostly is the way it came. */
+INLINE bool routed(__u32 flags)
+{
+	return flags & (VIP | SNAT) && !(flags & (NODE | LOCAL));
+}
+
 /* Whether the destination is a frontend; at an address of the node, *shared becomes true. */
 INLINE bool is_frontend(struct tuple *t, bool *shared)
 {
@@ -89,25 +96,38 @@ INLINE bool to_us(struct tuple *t, struct config *s, __u32 *dst, bool *shared)
 	bool node_port = node_port_open(t);
 	bool ports = !t->echo && !t->fragment;
 	*shared = ports && node_port && (__u16)(ntohs(t->dst.port) - s->local_first) < s->local_count;
-	if (ports && !t->v6 &&
-	    (short_cut(t, reply ? SHORT_SNAT : node_port ? SHORT_NODE : SHORT_FRONTEND) ||
-	     (own_reply && short_cut(t, SHORT_OWN_SNAT))))
-		return 1;
+	if (ports && !t->v6) {
+		if (short_cut(t, reply ? SHORT_SNAT : node_port ? SHORT_NODE : SHORT_FRONTEND))
+			return 1;
+		if (own_reply && short_cut(t, SHORT_OWN_SNAT)) {
+			*shared = 0;
+			return 1;
+		}
+	}
 	bool asked = !reply && !node_port && ports;
 	if (asked && is_frontend(t, shared))
 		return 1;
 	*dst = flags_of(t->dst.addr);
+	if (!(*dst & (NODE | LOCAL)))
+		*shared = 0; /* a listener on all addresses has none that the node does not have */
 	if (!(*dst & ~(HAS_KEEP | LOCAL)))
 		return 0;
+	if (s->unserved && routed(*dst))
+		return 1;
 	if (t->echo)
 		return *dst & VIP;
 	if (t->fragment) /* behind an extension header may be anything: on the node's addresses, the node's */
 		return !(*dst & NODE) || is_transport(t);
 	if ((*dst & NODE && node_port) || (*dst & SNAT && (reply || (own_reply && !(*dst & (NODE | LOCAL))))))
 		return 1;
-	if (*dst & HAS_FRONTEND && !asked && is_frontend(t, shared))
-		return 1;
-	return s->unserved && (*dst & (VIP | NODE | LOCAL)) == VIP;
+	return *dst & HAS_FRONTEND && !asked && is_frontend(t, shared);
+}
+
+/* Whether a packet is for an address of the gateway that the kernel must not forward it to, whatever
+ * its protocol, and also where it cannot be read to its ports. */
+INLINE bool by_address(struct tuple *t, struct config *s)
+{
+	return s->unserved && routed(flags_of(t->dst.addr));
 }
 
 /* A fragment says too little to tell the node's own traffic from a service's. */
@@ -160,8 +180,10 @@ SEC("xdp.frags") int steer(struct xdp_md *ctx)
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	/* Who comes in with an address of this node as source is not our backend. A VIP may
 	 * be one's: anybody may write any address as an external IP. */
-	if ((!read_plain(data, end, &t) && !read_frame(data, end, &t)) ||
-	    (!to_us(&t, s, &dst, &shared) && (dst & (NODE | LOCAL) || !kept(&t, NODE | SNAT)))) {
+	bool ours = read_plain(data, end, &t) || read_frame(data, end, &t)
+			    ? to_us(&t, s, &dst, &shared) || (!(dst & (NODE | LOCAL)) && kept(&t, NODE | SNAT))
+			    : !t.neighbour && by_address(&t, s);
+	if (!ours) {
 		c->passed++;
 		return XDP_PASS;
 	}
@@ -193,23 +215,39 @@ SEC("xdp.frags") int host_link(struct xdp_md *ctx)
 	return redirect_map(&xsks, ctx->rx_queue_index, XDP_DROP);
 }
 
+/* Whether the kernel is about to send back what came for an address of the gateway. That happens
+ * where no worker takes packets: the daemon is dead, or the queue never has a socket. kube-proxy,
+ * which may serve such a packet, has given it another destination by then. What came by another
+ * device may be a pod's, on its way to another gateway: while the daemon lives it goes on. */
+INLINE bool sent_back(struct __sk_buff *skb, struct config *s, struct tuple *t)
+{
+	return skb->ingress_ifindex && by_address(t, s) &&
+	       (skb->ingress_ifindex == skb->ifindex || t->neighbour || !heartbeat_young(s));
+}
+
 SEC("tcx/egress") int egress(struct __sk_buff *skb)
 {
 	struct tuple t = {};
 	struct config *s = first(&settings);
 	struct counts *c = first(&counters);
+	bool read = 0;
+	if (!s || !c)
+		return TCX_NEXT;
 	/* What came in by the host link was returned by user space: catching it again would be a loop. */
-	if (!s || !c || !s->host_link || skb->ingress_ifindex == s->host_link || skb->ifindex == s->host_link)
+	if (s->host_link && (skb->ingress_ifindex == s->host_link || skb->ifindex == s->host_link))
 		return TCX_NEXT;
 	for (bool pulled = 0;; pulled = 1) {
-		if (read_frame((void *)(long)skb->data, (void *)(long)skb->data_end, &t))
-			break;
+		read = read_frame((void *)(long)skb->data, (void *)(long)skb->data_end, &t);
 		/* Readable is the skb's linear part. Headers beyond it are rare; making them
 		 * linear costs a copy, and only one that gets us further is worth it. */
-		if (pulled || !t.cut || skb_pull_data(skb, skb->len < HEADER_BYTES ? skb->len : HEADER_BYTES))
-			return TCX_NEXT;
+		if (read || pulled || !t.cut || skb_pull_data(skb, skb->len < HEADER_BYTES ? skb->len : HEADER_BYTES))
+			break;
 	}
-	if (!kept(&t, 0) || flags_of(t.dst.addr) & (NODE | LOCAL) || !heartbeat_young(s))
+	if (sent_back(skb, s, &t)) {
+		c->sent_back_dropped++;
+		return TCX_DROP;
+	}
+	if (!read || !s->host_link || !kept(&t, 0) || flags_of(t.dst.addr) & (NODE | LOCAL) || !heartbeat_young(s))
 		return TCX_NEXT;
 	c->egress_redirected++;
 	return redirect(s->host_link, 0);

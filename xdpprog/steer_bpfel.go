@@ -43,6 +43,7 @@ type steerCounts struct {
 	MissedPassed     uint64
 	EgressRedirected uint64
 	ForeignPassed    uint64
+	SentBackDropped  uint64
 }
 
 type steerEndpoint struct {

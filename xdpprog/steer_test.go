@@ -14,7 +14,8 @@ import (
 
 // TestSteer shows every rule by a packet that it takes and one that it leaves,
 // under zero to two VLAN tags, and cut at every byte: what has lost the bytes a
-// rule needs is the kernel's.
+// rule needs is the kernel's. With Settings.Unserved all that is for a routed address is taken, as
+// soon as its addresses can be read.
 func TestSteer(t *testing.T) {
 	for _, unserved := range []bool{false, true} {
 		b := newRig(t, Settings{SNATFirst: snatFirst, SNATCount: snatCount, HostLinkIndex: hostLinkIx,
@@ -22,8 +23,10 @@ func TestSteer(t *testing.T) {
 		b.beat(time.Second)
 		for _, c := range verdictCases() {
 			want := c.want
-			if want&whenAsked != 0 && unserved {
-				want |= steers
+			if unserved && c.p.routed() {
+				want |= whenAsked
+			} else {
+				want &^= whenAsked
 			}
 			t.Run(fmt.Sprintf("%s/unserved=%v", c.name, unserved), func(t *testing.T) {
 				for _, tags := range [][]uint16{nil, {0x8100}, {0x88a8}, {0x88a8, 0x8100}, {0x8100, 0x8100}} {
@@ -45,6 +48,10 @@ func (b *rig) judge(t *testing.T, p *pkt, tags []uint16, want int) {
 		w := want & both
 		if n < p.needs(len(tags)) {
 			w = kernel
+		}
+		read := n >= p.needs(len(tags))
+		if want&whenAsked != 0 && n >= p.addresses(len(tags)) && !(read && want&neverOurs != 0) {
+			w |= steers
 		}
 		if got := b.wants(t, whole[:n]); got != w {
 			t.Errorf("%d VLAN tags, %d of %d bytes: verdict %d, want %d", len(tags), n, len(whole), got, w)
@@ -129,6 +136,53 @@ func TestHeartbeat(t *testing.T) {
 			t.Errorf("verdict %d, want the kernel's", got)
 		}
 	})
+}
+
+// TestSentBack: what the kernel forwards to an address that is ours and none of the node's is dropped
+// where it would go round: on the device that it came by, and on all while the daemon is dead.
+// Whatever was given another destination, or is the node's own, goes on.
+func TestSentBack(t *testing.T) {
+	const here = 1 // the test run's device is loopback
+	b := newRig(t, Settings{HostLinkIndex: hostLinkIx, Unserved: true}, fixture())
+	solicitation := pkt{src: client6, dst: vip6, proto: icmp6, icmpType: 135, ttl: 255}
+	for _, c := range []struct {
+		name    string
+		p       pkt
+		ingress uint32
+		age     time.Duration
+		dropped bool
+	}{
+		{"frontend, same device", pkt{src: client4, dst: vip4, proto: tcp, dport: 80}, here, time.Second, true},
+		{"GRE", pkt{src: client4, dst: vip4, proto: gre}, here, time.Second, true},
+		{"later fragment of GRE", pkt{src: client4, dst: vip4, proto: gre, fragOffset: 1480}, here, time.Second, true},
+		{"no next header", pkt{src: client6, dst: vip6, proto: 59}, here, time.Second, true},
+		{"source address of ours alone", pkt{src: plain4, dst: own4, proto: esp}, here, time.Second, true},
+		{"from another device", pkt{src: client4, dst: vip4, proto: gre}, 2, time.Second, false},
+		{"solicitation from another device", solicitation, 2, time.Second, true},
+		{"from another device, daemon dead", pkt{src: client4, dst: vip4, proto: gre}, 2, time.Hour, true},
+		{"of the node, daemon dead", pkt{src: node4, dst: vip4, proto: tcp, dport: 80}, 0, time.Hour, false},
+		{"by the host link", pkt{src: client4, dst: vip4, proto: gre}, hostLinkIx, time.Hour, false},
+		{"to an endpoint, daemon dead", pkt{src: client4, dst: plain4, proto: tcp, dport: 80}, here, time.Hour, false},
+		{"to a VIP of the node", pkt{src: client4, dst: nodeVIP4, proto: gre}, here, time.Hour, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b.beat(c.age)
+			before, err := b.Counters()
+			must(t, err)
+			got := b.runEgress(t, c.p.frame(), skb{ingress: c.ingress, device: here})
+			after, err := b.Counters()
+			must(t, err)
+			counted := after.SentBackDropped - before.SentBackDropped
+			if (got == tcxDrop) != c.dropped || (counted == 1) != c.dropped {
+				t.Errorf("verdict %d, %d counted, want a drop: %v", got, counted, c.dropped)
+			}
+		})
+	}
+	must(t, b.SetSettings(Settings{HostLinkIndex: hostLinkIx}))
+	b.beat(time.Hour)
+	if got := b.runEgress(t, (&pkt{src: client4, dst: vip4, proto: gre}).frame(), skb{ingress: here}); got != tcxNext {
+		t.Errorf("without Unserved: verdict %d, want none", got)
+	}
 }
 
 // TestEgressPasses: packets that must never be redirected to the host link.

@@ -17,14 +17,14 @@ const (
 	MatchFrontend              // its destination is a frontend
 	MatchNodePort              // its destination is a node port on an address that accepts them
 	MatchReply                 // its destination is a source port of ours, as of replies
-	MatchUnserved              // its destination is a VIP whose unserved ports are taken, too (Settings.Unserved)
+	MatchUnserved              // its destination is an address of ours that the node does not have (Settings.Unserved)
 	MatchSource                // it comes from a backend that sees its clients' addresses
 )
 
 // String returns it as part of a sentence: the packet is steered by ...
 func (m Match) String() string {
 	return [...]string{
-		"no rule", "its frontend", "its node port", "the range of ports that replies come to", "its VIP",
+		"no rule", "its frontend", "its node port", "the range of ports that replies come to", "its destination address",
 		"the backend it comes from",
 	}[m]
 }
@@ -49,7 +49,7 @@ func (f *facts) match() Match {
 		return MatchNodePort
 	case f.dst&AddrSNAT != 0 && (f.replied || f.ownReplied && f.dst.ownSNAT()):
 		return MatchReply
-	case f.unserved && f.dst&(AddrVIP|AddrNode|AddrLocal) == AddrVIP:
+	case f.unserved && f.dst.routed():
 		return MatchUnserved
 	case f.src&addrHasKeep != 0 && f.src&(AddrNode|AddrSNAT) == 0 && f.dst&(AddrNode|AddrLocal) == 0 && f.source:
 		return MatchSource

@@ -221,6 +221,7 @@ type Counters struct {
 	MissedPassed     uint64 // a rule matched, no socket, heartbeat old or a queue beyond Port.SetQueues
 	EgressRedirected uint64 // sent by the kernel, caught for the host link
 	ForeignPassed    uint64 // a rule matched, and the frame is not this node's: Port.SetDestinations
+	SentBackDropped  uint64 // forwarded by the kernel to an address of ours that the node does not have
 }
 
 func (s *Steering) countersByCPU() (counts []steerCounts, err error) {
@@ -257,6 +258,7 @@ func (s *Steering) Counters() (Counters, error) {
 		sum.MissedPassed += c.MissedPassed
 		sum.EgressRedirected += c.EgressRedirected
 		sum.ForeignPassed += c.ForeignPassed
+		sum.SentBackDropped += c.SentBackDropped
 	}
 	return sum, nil
 }
@@ -272,8 +274,9 @@ type Settings struct {
 	// (net.ipv4.ip_local_port_range). A node port in it gets only packets that are not of a TCP or
 	// UDP socket of the node.
 	LocalFirst, LocalCount uint16
-	// Unserved steers a VIP's TCP, UDP and SCTP packets for ports without a frontend.
-	// An address that is also the node's own is exempt.
+	// Unserved steers every packet to an AddrVIP or AddrSNAT that the node does not have, of any
+	// protocol. Where no socket takes it and the kernel forwards it, the egress program drops it
+	// (SentBackDropped).
 	Unserved bool
 	// PassAfter as in Config; zero means Config's.
 	PassAfter time.Duration

@@ -269,15 +269,18 @@ func (m *mask) quote(a, b *view) error {
 	return nil
 }
 
-// echoed: an echo request to a VIP becomes its reply.
+// echoed: an echo request to a VIP, or a fragment of one, becomes that of its reply.
 func echoed(a, b *view) error {
+	if a.fragment() {
+		return echoedPart(a, b)
+	}
 	request, answer := uint8(8), uint8(0)
 	if a.v6 {
 		request, answer = 128, 129
 	}
 	x, y := a.transport(), b.transport()
 	switch {
-	case x[0] != request || y[0] != answer || a.fragment():
+	case x[0] != request || y[0] != answer:
 		return fmt.Errorf("ICMP type %d became %d", x[0], y[0])
 	case a.src() != b.dst() || a.dst() != b.src():
 		return errors.New("an echo reply to another")
@@ -287,6 +290,48 @@ func echoed(a, b *view) error {
 		return errors.New("an echo reply, or its request, with a wrong checksum")
 	}
 	return nil
+}
+
+// echoedPart: a fragment keeps its place and its data. The first one's sum stays what it was, with
+// the type that changed.
+func echoedPart(a, b *view) error {
+	var may mask
+	may.header(a, 0)
+	x, y := a.transport(), b.transport()
+	if !a.later() {
+		request, answer := uint8(8), uint8(0)
+		if a.v6 {
+			request, answer = 128, 129
+		}
+		if x[0] != request || y[0] != answer {
+			return fmt.Errorf("ICMP type %d became %d", x[0], y[0])
+		}
+		if add(0, x)%0xffff != add(0, y)%0xffff {
+			return errors.New("the first fragment of an echo reply has another sum than its request")
+		}
+		may.allow(a.l4, a.l4+1)
+		may.allow(a.l4+2, a.l4+4)
+	}
+	for i := range a.ip {
+		if a.ip[i] != b.ip[i] && !may.at(i) {
+			return fmt.Errorf("byte %d of a fragment changed from %#02x to %#02x", i, a.ip[i], b.ip[i])
+		}
+	}
+	if a.src() != b.dst() || a.dst() != b.src() {
+		return errors.New("a fragment of an echo reply to another")
+	}
+	if !bytes.Equal(a.identification(), b.identification()) {
+		return errors.New("a fragment of an echo reply with another identification")
+	}
+	return nil
+}
+
+// identification is that of a fragment.
+func (v *view) identification() []byte {
+	if v.v6 {
+		return v.ip[v.idAt : v.idAt+4]
+	}
+	return v.ip[4:6]
 }
 
 // relate judges the ends: a packet to a server comes from an address of ours or from its own

@@ -47,7 +47,7 @@ func Default() *Configuration {
 			Profile:  ProfileDefault,
 			Timeouts: TimeoutsOf(ProfileDefault),
 		},
-		UnservedVIPPort:   UnservedPass,
+		UnservedVIPPort:   UnservedReject,
 		UnknownConnection: UnknownReset,
 		Sockets: Sockets{
 			BusyPollBudget: 64, // NAPI_POLL_WEIGHT

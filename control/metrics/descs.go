@@ -13,9 +13,9 @@ type descs struct {
 	serviceBackends, serviceUsable, serviceFlows, servicePackets, serviceBytes   *prometheus.Desc
 	backendReady, backendConnections, backendFlows, backendPackets, backendBytes *prometheus.Desc
 
-	received, receivedBytes, transmitted, transmittedBytes, returned, generated, held      *prometheus.Desc
-	fromKernel, icmpLimited, flowsCreated, flowsRetried, batches, polls, busy, idle, pulse *prometheus.Desc
-	resets, resetsLimited, badChecksums, frames, umem, dropped, steering, socket           *prometheus.Desc
+	received, receivedBytes, transmitted, transmittedBytes, returned, generated, held         *prometheus.Desc
+	fromKernel, icmpLimited, flowsCreated, flowsRetried, batches, polls, busy, idle, pulse    *prometheus.Desc
+	echoReplies, resets, resetsLimited, badChecksums, frames, umem, dropped, steering, socket *prometheus.Desc
 
 	noLocal                                                                          *prometheus.Desc
 	affinityPins, affinityTentative, affinityCapacity, affinityEvicted, affinityLost *prometheus.Desc
@@ -101,6 +101,8 @@ func (d *descs) describeWorkers() {
 	d.held = d.new("worker_held_packets", "Packets that wait for a next hop or a first fragment.", worker)
 	d.dropped = d.new("worker_dropped_packets_total", "Packets dropped, by reason.", worker, "reason")
 	d.fromKernel = d.new("worker_host_link_packets_total", "Packets that came in by the host link.", worker)
+	d.echoReplies = d.new("worker_echo_replies_total", "Replies to pings of VIPs; of fragmented ones, each fragment.",
+		worker)
 	d.icmpLimited = d.new("worker_icmp_limited_total", "ICMP errors that the rate limit suppressed.", worker)
 	d.resets = d.new("worker_resets_total", "RSTs sent in answer to segments of unknown connections.", worker)
 	d.resetsLimited = d.new("worker_resets_limited_total", "RSTs that the rate limit suppressed.", worker)

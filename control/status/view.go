@@ -200,6 +200,7 @@ type WorkerView struct {
 	FlowsCreated uint64 `json:"flowsCreated"`
 	// FlowsRetried counts flows that got another backend, because theirs did not answer.
 	FlowsRetried  uint64 `json:"flowsRetried"`
+	EchoReplies   uint64 `json:"echoReplies"`
 	ICMPLimited   uint64 `json:"icmpLimited"`
 	Resets        uint64 `json:"resets"`
 	ResetsLimited uint64 `json:"resetsLimited"`

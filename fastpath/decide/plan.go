@@ -96,7 +96,7 @@ func (s *Planner) Plan(n *Plan, req *Request) {
 	n.Decision, n.Random = s.Snap.Decide(req.Tuple), req.Random[1]
 	switch {
 	case n.Outcome == services.Unserved:
-		s.unserved(n, &req.Tuple.Dst)
+		s.unserved(n, req.Tuple)
 	case s.Forged(req.Tuple.Src), s.Snap.FromFrontend(req.Tuple, n.Frontend):
 		n.Verdict = dropped(stats.SpoofedSource)
 	case req.Tuple.Stateful() && !req.Opens:
@@ -133,19 +133,27 @@ func (s *Planner) resets(n *Plan, req *Request) bool {
 		n.Frontend.Kind != services.ClusterIP && n.Outcome != services.Denied && n.Outcome != services.Silence
 }
 
-// unserved decides about a packet for no frontend. Addresses of the node and SNAT addresses are
-// shared with the host, so the kernel gets the packet; a VIP belongs to the gateway alone.
-func (s *Planner) unserved(n *Plan, dst *header.Addr) {
-	n.Verdict = toKernel
-	if !s.Snap.VIPOnly(*dst) {
-		return
-	}
-	switch s.Snap.UnservedPort {
-	case services.UnservedReject:
+// unserved decides about a packet for no frontend. The kernel gets it if the destination is an
+// address of the node.
+func (s *Planner) unserved(n *Plan, t *header.Tuple) {
+	switch {
+	case !s.Refuses(t.Dst):
+		n.Verdict = toKernel
+	case s.Forged(t.Src):
+		n.Verdict = dropped(stats.SpoofedSource)
+	case s.Snap.Owned(t.Dst)&services.AddrVIP == 0: // a late answer of a backend
+		n.Verdict = dropped(stats.NoFlow)
+	case s.Snap.UnservedPort == services.UnservedReject:
 		n.refuse(stats.FrontendRejected, nat.PortUnreachable)
-	case services.UnservedDrop:
+	default:
 		n.Verdict = dropped(stats.FrontendRejected)
 	}
+}
+
+// Refuses reports whether a packet from outside to an address is dropped where it is for no
+// frontend and no flow. The kernel must not get it, as it would send it back where it came from.
+func (s *Planner) Refuses(dst header.Addr) bool {
+	return s.Snap.UnservedPort != services.UnservedPass && s.Snap.Routed(dst)
 }
 
 // HostSource reports whether an address is ours on the host link.

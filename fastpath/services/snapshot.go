@@ -259,7 +259,8 @@ type Snapshot struct {
 	// SelectKey keys the selection hash. All gateways of a cluster share it, so
 	// that they choose alike.
 	SelectKey [2]uint64
-	// UnservedPort is how packets for a VIP's port without a frontend are treated.
+	// UnservedPort is how packets to a Routed address that are for no frontend and no flow are
+	// treated, also those of other protocols than TCP, UDP and SCTP.
 	UnservedPort UnservedPolicy
 	// ResetUnknown: a segment of a TCP connection that is not known gets an RST.
 	ResetUnknown bool
@@ -307,13 +308,14 @@ func (s *Snapshot) SourcePorts(a header.Addr) PortRange {
 	return s.SNATPorts
 }
 
-// UnservedPolicy is what happens to a packet for a port of a VIP that no service has.
+// UnservedPolicy is what happens to a packet to a Routed address that is for no frontend and no
+// flow.
 type UnservedPolicy uint8
 
 const (
 	UnservedPass   UnservedPolicy = iota // the kernel decides
-	UnservedReject                       // ICMP port unreachable
-	UnservedDrop
+	UnservedReject                       // dropped; ICMP port or protocol unreachable where an error may be sent
+	UnservedDrop                         // dropped in silence
 )
 
 // Frontend finds the frontend of a packet's destination: first the exact
@@ -368,11 +370,12 @@ func (s *Snapshot) Owned(a header.Addr) AddrFlags {
 	return flags
 }
 
-// VIPOnly reports whether an address is a frontend's alone, and none that the node or its
-// connections use.
-func (s *Snapshot) VIPOnly(a header.Addr) bool {
-	const shared = AddrNode | AddrSNAT | AddrLocal
-	return s.Owned(a)&(AddrVIP|shared) == AddrVIP
+// Routed reports whether an address is a VIP or a source address of ours that the node does not
+// have. A packet to it comes by a route of the network to this gateway. The kernel would send it on
+// by its own route to the address, which mostly leads back to the router that sent it.
+func (s *Snapshot) Routed(a header.Addr) bool {
+	flags := s.Owned(a)
+	return flags&(AddrVIP|AddrSNAT) != 0 && flags&(AddrNode|AddrLocal) == 0
 }
 
 // Backend finds a backend by ref; nil if it is gone or its index has a new owner.

@@ -23,6 +23,7 @@ type Block struct {
 
 	FlowsCreated atomic.Uint64
 	FlowsRetried atomic.Uint64 // flows given to another backend because theirs did not answer
+	EchoReplies  atomic.Uint64 // sent in answer to echo requests; of those in fragments, each fragment
 	ICMPLimited  atomic.Uint64 // errors of our own that the rate limit suppressed
 	// Resets are RSTs in answer to segments of unknown connections; ResetsLimited the rate limit
 	// suppressed.

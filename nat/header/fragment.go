@@ -38,7 +38,7 @@ func judgeFragment(frame []byte, p *Packet, reassembledBytes int) stats.DropReas
 		return stats.SCTPFragment
 	}
 	chained := p.Tuple.V6 && (p.Tuple.Proto == nextDestination || p.Tuple.Proto == nextRouting)
-	if !chained && !transportKnown(p.Tuple.Proto, p.Tuple.V6) {
+	if !chained && !TransportKnown(p.Tuple.Proto, p.Tuple.V6) {
 		return stats.Protocol
 	}
 	return stats.None

@@ -54,6 +54,13 @@ func IsICMPError(v6 bool, icmpType uint8) bool {
 	return false
 }
 
+// IsRedirectOrQuench reports whether an error is one that no router forwards (RFC 1812 sections
+// 4.3.3.2 and 5.2.7.2, RFC 6633) and no host sends to another network. Over IPv6 a redirect is no
+// error, and there is no source quench.
+func IsRedirectOrQuench(v6 bool, icmpType uint8) bool {
+	return !v6 && (icmpType == ICMPRedirect || icmpType == ICMPSourceQuench)
+}
+
 func isEcho(v6 bool, icmpType uint8) bool {
 	if v6 {
 		return icmpType == ICMPv6EchoRequest || icmpType == ICMPv6EchoReply
@@ -184,7 +191,7 @@ func parseInnerIPv6(quoted []byte, inner *Packet, l3 int) bool {
 }
 
 func parseInnerTransport(b []byte, inner *Packet) stats.DropReason {
-	if !transportKnown(inner.Tuple.Proto, inner.Tuple.V6) {
+	if !TransportKnown(inner.Tuple.Proto, inner.Tuple.V6) {
 		return stats.Protocol
 	}
 	if len(b) < minInnerBytes {

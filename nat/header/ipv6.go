@@ -14,6 +14,7 @@ const (
 	nextFragment    = 44
 	nextDestination = 60
 
+	nextHeaderOffset     = 6 // in the fixed header
 	fragmentHeaderBytes  = 8
 	extensionUnit        = 8  // RFC 8200: unit of an extension header's length, in bytes
 	maxExtensionHeaders  = 16 // bounds the work per packet; RFC 8200 section 4.1 lists seven
@@ -23,6 +24,9 @@ const (
 	routingTypeOffset    = 2
 	routingSegmentOffset = 3
 )
+
+// NoNextHeader is the next header of a packet whose payload is to be ignored (RFC 8200 section 4.7).
+const NoNextHeader = 59
 
 // parseIPv6 reads the packet whose header starts at l3. A payload length of zero
 // is a jumbogram (RFC 2675) or nothing at all: neither is translated.
@@ -116,6 +120,22 @@ func (p *Packet) walkExtensions(frame []byte, next uint8) stats.DropReason {
 		}
 		next, at = h[0], at+bytes
 	}
+}
+
+// NextHeaderField returns the offset of the field that names the transport protocol of an IPv6
+// packet, in bytes from the start of the frame. The packet's chain of headers must be sound up to
+// L4.
+func (p *Packet) NextHeaderField(frame []byte) uint16 {
+	field, at, next := p.L3+nextHeaderOffset, p.L3+IPv6Bytes, frame[p.L3+nextHeaderOffset]
+	for at < p.L4 {
+		field = at
+		bytes := uint16(fragmentHeaderBytes)
+		if next != nextFragment {
+			bytes = (uint16(frame[at+1]) + 1) * extensionUnit
+		}
+		next, at = frame[at], at+bytes
+	}
+	return field
 }
 
 // Options of a hop-by-hop or destination options header (RFC 8200 section 4.2): type, then length

@@ -30,8 +30,8 @@ const (
 		1<<TCPACK | 1<<(TCPACK|TCPURG)
 )
 
-// transportKnown reports whether a protocol is one that is translated.
-func transportKnown(proto uint8, v6 bool) bool {
+// TransportKnown reports whether a protocol is one that is translated.
+func TransportKnown(proto uint8, v6 bool) bool {
 	switch proto {
 	case ProtoTCP, ProtoUDP, ProtoSCTP:
 		return true
@@ -54,7 +54,7 @@ func parseTransport(frame []byte, p *Packet) stats.DropReason {
 	case ProtoSCTP:
 		return parseSCTP(b, p)
 	}
-	if !transportKnown(p.Tuple.Proto, p.Tuple.V6) {
+	if !TransportKnown(p.Tuple.Proto, p.Tuple.V6) {
 		return stats.Protocol
 	}
 	return parseICMP(b, p)

@@ -131,7 +131,7 @@ func (d *Daemon) Stats() status.StatsView {
 		v.Steering = map[string]uint64{
 			"steered": k.Steered, "passed": k.Passed, "missed_dropped": k.MissedDropped,
 			"missed_passed": k.MissedPassed, "egress_redirected": k.EgressRedirected,
-			"foreign_passed": k.ForeignPassed,
+			"foreign_passed": k.ForeignPassed, "sent_back_dropped": k.SentBackDropped,
 		}
 	}
 	v.Queues = d.ports.QueueStats()

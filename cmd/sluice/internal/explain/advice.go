@@ -61,7 +61,7 @@ func (a *answer) advice(v *status.ExplainView, malformed stats.DropReason) strin
 	case stats.LimitSourceConnections, stats.LimitSourceRate, stats.LimitServiceConnections, stats.LimitServiceRate:
 		return limitAdvice(a.x.Verdict.Reason, object)
 	case stats.FrontendRejected:
-		return "unservedVIPPort of the configuration says what happens to a VIP's other ports"
+		return "unservedVIPPort of the configuration says what happens to all that no Service has at a VIP"
 	}
 	return "docs/counters.md says what " + v.Reason + " means"
 }

@@ -1,0 +1,27 @@
+package fastpath
+
+import (
+	"sluice.dev/sluice/fastpath/decide"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat"
+	"sluice.dev/sluice/nat/header"
+)
+
+// unserved drops a packet from outside that belongs to no flow and has no port: another protocol
+// than those that are translated, or an ICMP message other than an echo request or an error. Its
+// destination is one that Planner.Refuses. A host that has the address answers an unknown protocol
+// with an error (RFC 1122 section 3.2.2.1, RFC 8200 section 4) and ignores such ICMP messages (RFC
+// 1122 section 3.2.2, RFC 4443 section 2.4 (b)).
+func (w *Worker) unserved(d Desc, p *header.Packet) decide.Verdict {
+	known := header.TransportKnown(p.Tuple.Proto, p.Tuple.V6)
+	switch {
+	case w.planner.Forged(p.Tuple.Src):
+		return drop(stats.SpoofedSource)
+	case known && isICMP(p):
+		return drop(stats.ICMPType)
+	case !known && p.Tuple.Proto != header.NoNextHeader && w.planner.Snap.UnservedPort == services.UnservedReject:
+		w.sendError(d, p, nat.ProtocolUnreachable, 0)
+	}
+	return drop(stats.Protocol)
+}
