@@ -337,8 +337,9 @@ func TestMovedFrontendOnThePlainPath(t *testing.T) {
 		}
 		l.step(time.Microsecond)
 	}
+	const counted = 3 // datagrams that take the slow path: more questions than are counted
 	for _, port := range []uint16{80, 81} {
-		for range 3 {
+		for range counted {
 			ask(port)
 		}
 	}
@@ -367,7 +368,9 @@ func TestMovedFrontendOnThePlainPath(t *testing.T) {
 		owns(b, serviceB+2, services.LoadBalancer, f.vip, 80, header.ProtoUDP, f.b)
 	})
 	wantPlain(81, true)
-	wantPlain(80, false)
+	for range counted {
+		wantPlain(80, false)
+	}
 	wantPlain(80, true)
 	l.wantOwner(join(f.vip, 80), serviceB+2)
 	l.wantOwner(join(f.vip, 81), serviceB)

@@ -175,8 +175,8 @@ func TestRefusalsLeaveRoomForPathMTU(t *testing.T) {
 	for range 200 {
 		l.send(0, raw(client4, vip4, 47))
 	}
-	if sent, limited := g.stats.Generated.Load(), g.stats.ICMPLimited.Load(); sent != 50 || limited != 150 {
-		t.Errorf("%d errors, %d limited, want 50 and 150", sent, limited)
+	if sent, limited := g.stats.Generated.Load(), g.stats.ICMPLimited.Load(); sent > 50 || sent+limited != 200 {
+		t.Errorf("%d errors, %d limited, want at most 50 of 200", sent, limited)
 	}
 	g.nic.Loop()
 	big := headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.ACK)
