@@ -22,6 +22,7 @@ const (
 	plain4, plain6   = "10.0.0.9", "fd00::9"           // a backend that does not keep, or any host
 	snatFirst        = 20000
 	snatCount        = 1000
+	keptReply        = 17000 // a port outside of the range that flows have
 	tcp, udp, sctp   = header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP
 	icmp4, icmp6     = header.ProtoICMP, header.ProtoICMPv6
 
@@ -54,6 +55,9 @@ func fixture() Rules {
 		Sources: []FrontendKey{
 			key(kept4, tcp, 8080), key(kept6, tcp, 8080), key(node4, tcp, 8080), key(bareVIP4, tcp, 8080),
 			key(kept4, sctp, 9), key(kept6, sctp, 9),
+		},
+		Replies: []NodePort{
+			{false, tcp, keptReply}, {true, udp, keptReply}, {false, sctp, keptReply}, {false, tcp, 30081},
 		},
 	}
 }
@@ -148,6 +152,20 @@ func verdictCases() []verdictCase {
 			kernel},
 		{"system port at an address of ours alone v6", pkt{src: plain6, dst: own6, proto: tcp, sport: 80, dport: 22},
 			kernel},
+		{"reply to a port of live flows", pkt{src: plain4, dst: snat4, proto: tcp, sport: 80, dport: keptReply},
+			steers},
+		{"reply to a port of live flows v6", pkt{src: plain6, dst: snat6, proto: udp, sport: 80, dport: keptReply},
+			steers},
+		{"reply to a port of live flows SCTP", pkt{src: plain4, dst: snat4, proto: sctp, sport: 80, dport: keptReply},
+			steers},
+		{"reply to a port of live flows of another protocol", pkt{src: plain4, dst: snat4, proto: udp, sport: 80,
+			dport: keptReply}, kernel},
+		{"reply to a port of live flows of the other family", pkt{src: plain6, dst: snat6, proto: tcp, sport: 80,
+			dport: keptReply}, kernel},
+		{"port of live flows at an address that is not SNAT", pkt{src: plain4, dst: node4, proto: tcp, sport: 80,
+			dport: keptReply}, kernel},
+		{"error about a packet from a port of live flows",
+			about(3, pkt{src: snat4, dst: plain4, proto: tcp, sport: keptReply, dport: 80}), steers},
 		{"range at an address that is not SNAT", pkt{src: plain4, dst: node4, proto: tcp, sport: 80, dport: snatFirst},
 			kernel},
 

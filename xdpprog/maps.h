@@ -44,7 +44,8 @@ struct config {
 	__u64 pass_after_ns; /* a heartbeat older than this is no heartbeat */
 	__u32 host_link;     /* ifindex of the kernel-side end; 0: egress is off */
 	__u16 snat_first, snat_count;
-	__u32 unserved; /* not 0: all that goes to an address that is ours and none of the node's is ours */
+	__u16 unserved; /* not 0: all that goes to an address that is ours and none of the node's is ours */
+	__u16 kept_replies; /* not 0: map replies has ports */
 	__u16 local_first, local_count; /* ports of the node's own connections: net.ipv4.ip_local_port_range */
 };
 
@@ -79,6 +80,9 @@ struct { UINT(type, MAP_HASH); UINT(max_entries, 1); TYPE(key, struct endpoint);
 struct { UINT(type, MAP_HASH); UINT(max_entries, 1); TYPE(key, __be32[4]); TYPE(value, enum addr_flags); } addrs SEC(".maps");
 /* Bit p%64 of word (IPv6 ? 3 : 0 + TCP 0, UDP 1, SCTP 2) * 1024 + p/64: node port p is open. */
 struct { UINT(type, MAP_ARRAY); UINT(max_entries, 6 * 1024); TYPE(key, __u32); TYPE(value, __u64); } nodeports SEC(".maps");
+/* As nodeports: the ports outside of snat_first and snat_count that replies come to, because live flows
+ * have them as source ports. */
+struct { UINT(type, MAP_ARRAY); UINT(max_entries, 6 * 1024); TYPE(key, __u32); TYPE(value, __u64); } replies SEC(".maps");
 /* Part of what the maps above say, for one look instead of a search. What it lacks, they have. */
 struct { UINT(type, MAP_ARRAY); UINT(map_flags, MMAPABLE); UINT(max_entries, 1 << SHORTCUT_BITS); TYPE(key, __u32); TYPE(value, struct shortcut); } shortcuts SEC(".maps");
 struct { UINT(type, MAP_ARRAY); UINT(max_entries, 1); TYPE(key, __u32); TYPE(value, struct config); } settings SEC(".maps");

@@ -19,7 +19,16 @@ import (
 type mirror struct {
 	frontends, sources map[FrontendKey]uint8 // with the value in the kernel's map
 	addrs              map[header.Addr]addrState
-	ports              [nodePortWords]uint64
+	ports, replies     [nodePortWords]uint64
+	replyCount         int // ports in replies
+}
+
+// portsOf returns the mirror of a table of ports.
+func (r *mirror) portsOf(table string) *[nodePortWords]uint64 {
+	if table == steerMapReplies {
+		return &r.replies
+	}
+	return &r.ports
 }
 
 // addrState is why an address is in the kernel's table.
@@ -87,7 +96,12 @@ func (r *mirror) read(maps map[string]*ebpf.Map) error {
 			r.use(table, addrOf(e.Addr), 1)
 		}))
 	}
-	return errors.Join(err, each(maps[steerMapNodeports], func(word uint32, bits uint64) { r.ports[word] = bits }))
+	return errors.Join(err,
+		each(maps[steerMapNodeports], func(word uint32, v uint64) { r.ports[word] = v }),
+		each(maps[steerMapReplies], func(word uint32, v uint64) {
+			r.replies[word] = v
+			r.replyCount += bits.OnesCount64(v)
+		}))
 }
 
 // rules returns the rules of the mirror, without an order.
@@ -101,12 +115,18 @@ func (r *mirror) rules() Rules {
 			held.Addrs[a] = st.own
 		}
 	}
-	for word, v := range r.ports {
+	held.NodePorts, held.Replies = portList(&r.ports), portList(&r.replies)
+	return held
+}
+
+// portList lists the ports of a table.
+func portList(words *[nodePortWords]uint64) (list []NodePort) {
+	for word, v := range words {
 		for ; v != 0; v &= v - 1 {
-			held.NodePorts = append(held.NodePorts, nodePortAt(uint32(word), bits.TrailingZeros64(v)))
+			list = append(list, nodePortAt(uint32(word), bits.TrailingZeros64(v)))
 		}
 	}
-	return held
+	return list
 }
 
 // each reads a whole map, some thousand entries per system call.

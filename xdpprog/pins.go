@@ -29,7 +29,7 @@ const (
 
 // mapLayout must change with the meaning of any shared map's bytes; a change of
 // type or size is noticed without.
-const mapLayout = 4
+const mapLayout = 5
 
 // MapLayout says what the shared maps are like, in words. Two programs can use the same maps if it
 // is equal, and Prepare finds them to fit.

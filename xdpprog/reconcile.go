@@ -20,14 +20,20 @@ func (s *Steering) Reconcile(want Rules) (changed int, err error) {
 		changed++
 		errs = append(errs, err)
 	}
+	// First, as an address that becomes the node's is steered by these ports from then on.
+	if err := s.reconcilePorts(steerMapReplies, want.Replies, false, do); err != nil {
+		errs = append(errs, err)
+	}
 	s.openAll(want, do)
 	crowded := errors.Is(errors.Join(errs...), unix.E2BIG)
 	if crowded {
 		errs = nil
 	}
 	s.closeOthers(want, do)
-	if err := s.reconcileNodePorts(want.NodePorts, do); err != nil {
-		errs = append(errs, err)
+	for table, ports := range map[string][]NodePort{steerMapNodeports: want.NodePorts, steerMapReplies: want.Replies} {
+		if err := s.reconcilePorts(table, ports, true, do); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	if crowded {
 		s.openAll(want, do)
@@ -93,8 +99,9 @@ func (s *Steering) closeOthers(want Rules, do func(error)) {
 	}
 }
 
-// reconcileNodePorts writes whole words: a word changes in one piece.
-func (s *Steering) reconcileNodePorts(want []NodePort, do func(error)) error {
+// reconcilePorts opens the ports of a table that are wanted and, if closes is true, closes the
+// others. It writes whole words: a word changes in one piece.
+func (s *Steering) reconcilePorts(table string, want []NodePort, closes bool, do func(error)) error {
 	var wanted [nodePortWords]uint64
 	var errs []error
 	for _, n := range want {
@@ -106,8 +113,12 @@ func (s *Steering) reconcileNodePorts(want []NodePort, do func(error)) error {
 		wanted[word] |= mask
 	}
 	for word, v := range wanted {
-		if v != s.rules.ports[word] {
-			do(s.putNodePorts(uint32(word), v))
+		before := s.rules.portsOf(table)[word]
+		if !closes {
+			v |= before
+		}
+		if v != before {
+			do(s.putPorts(table, uint32(word), v))
 		}
 	}
 	return errors.Join(errs...)

@@ -3,6 +3,7 @@ package xdpprog
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -77,6 +78,9 @@ type Rules struct {
 	NodePorts []NodePort
 	Addrs     map[header.Addr]AddrFlags
 	Sources   []FrontendKey
+	// Replies are the ports outside of the range of Settings that replies to an address with
+	// AddrSNAT come to.
+	Replies []NodePort
 }
 
 // nodePortProtos is the order of protocols in the bitmap.
@@ -122,12 +126,12 @@ func (s *Steering) DropSource(k FrontendKey) error { return s.close(steerMapKeep
 
 // OpenNodePort steers packets to a port of any address with AddrNode, in one family.
 func (s *Steering) OpenNodePort(v6 bool, proto uint8, port uint16) error {
-	return s.setNodePort(NodePort{v6, proto, port}, true)
+	return s.setPort(steerMapNodeports, NodePort{v6, proto, port}, true)
 }
 
 // CloseNodePort ends that.
 func (s *Steering) CloseNodePort(v6 bool, proto uint8, port uint16) error {
-	return s.setNodePort(NodePort{v6, proto, port}, false)
+	return s.setPort(steerMapNodeports, NodePort{v6, proto, port}, false)
 }
 
 // OpenAddr makes an address ours in more ways; those that it has stay.
@@ -245,26 +249,35 @@ func (s *Steering) syncAddr(a header.Addr) error {
 	return nil
 }
 
-func (s *Steering) setNodePort(n NodePort, open bool) error {
+// setPort opens or closes one port of a table of ports.
+func (s *Steering) setPort(table string, n NodePort, open bool) error {
 	word, mask, err := n.bit()
 	if err != nil {
 		return err
 	}
-	v := s.rules.ports[word] &^ mask
+	v := s.rules.portsOf(table)[word] &^ mask
 	if open {
 		v |= mask
 	}
-	if v == s.rules.ports[word] {
+	if v == s.rules.portsOf(table)[word] {
 		return nil
 	}
-	return s.putNodePorts(word, v)
+	return s.putPorts(table, word, v)
 }
 
-func (s *Steering) putNodePorts(word uint32, v uint64) error {
-	if err := s.maps[steerMapNodeports].Put(word, v); err != nil {
-		return fmt.Errorf("node ports from %d: %w", word%1024*64, err)
+// putPorts writes one word of a table of ports.
+func (s *Steering) putPorts(table string, word uint32, v uint64) error {
+	if err := s.maps[table].Put(word, v); err != nil {
+		return fmt.Errorf("%s from %d: %w", table, word%1024*64, err)
 	}
-	s.rules.ports[word] = v
+	ports := s.rules.portsOf(table)
+	if table == steerMapReplies {
+		s.rules.replyCount += bits.OnesCount64(v) - bits.OnesCount64(ports[word])
+	}
+	ports[word] = v
+	if table == steerMapReplies {
+		return s.syncKeptReplies()
+	}
 	return nil
 }
 

@@ -218,6 +218,10 @@ func TestReconcile(t *testing.T) {
 		if kernel.ports != ports {
 			t.Error("node ports differ")
 		}
+		settings, err := b.readSettings()
+		if must(t, err); settings.KeptReplies != flag(len(want.Replies) > 0) {
+			t.Errorf("the program looks at ports of replies: %d, there are %d", settings.KeptReplies, len(want.Replies))
+		}
 		sameRules(t, b.Rules(), want)
 		sameRules(t, kernel.rules(), want)
 	}
@@ -232,6 +236,7 @@ func sameRules(t *testing.T, got, want Rules) {
 	sameSet(t, "frontends", got.Frontends, want.Frontends)
 	sameSet(t, "sources", got.Sources, want.Sources)
 	sameSet(t, "node ports", got.NodePorts, want.NodePorts)
+	sameSet(t, "ports of replies", got.Replies, want.Replies)
 }
 
 func sameSet[T comparable](t *testing.T, what string, got, want []T) {
@@ -268,6 +273,9 @@ func randomRules(r *rand.Rand) Rules {
 	}
 	for range r.IntN(8) {
 		want.NodePorts = append(want.NodePorts, NodePort{r.IntN(2) == 0, protos[r.IntN(3)], uint16(r.IntN(4) * 21845)})
+	}
+	for range r.IntN(4) {
+		want.Replies = append(want.Replies, NodePort{r.IntN(2) == 0, protos[r.IntN(3)], uint16(r.IntN(4) * 21845)})
 	}
 	return want
 }

@@ -36,12 +36,13 @@ INLINE bool queue_served(__u32 queue)
 	return n && (*n == 0 || queue < *n);
 }
 
-INLINE bool node_port_open(struct tuple *t)
+/* Whether nodeports or replies has the destination's port. */
+INLINE bool port_open(void *map, struct tuple *t)
 {
 	__u16 port = ntohs(t->dst.port);
 	__u32 proto = t->dst.proto == PROTO_TCP ? 0 : t->dst.proto == PROTO_UDP ? 1 : 2;
 	__u32 word = (t->v6 * 3 + proto) * 1024 + port / 64;
-	__u64 *bits = map_lookup(&nodeports, &word);
+	__u64 *bits = map_lookup(map, &word);
 	return bits && *bits >> port % 64 & 1;
 }
 
@@ -90,10 +91,11 @@ INLINE bool is_frontend(struct tuple *t, bool *shared)
  * frontend opens, between its own entry and its address's, either answer is right. */
 INLINE bool to_us(struct tuple *t, struct config *s, __u32 *dst, bool *shared)
 {
-	bool reply = (__u16)(ntohs(t->dst.port) - s->snat_first) < s->snat_count;
+	bool reply = (__u16)(ntohs(t->dst.port) - s->snat_first) < s->snat_count ||
+		     (s->kept_replies && port_open(&replies, t));
 	/* An SNAT address that the node does not have replies to all ports but the well-known ones. */
 	bool own_reply = ntohs(t->dst.port) >= OWN_SNAT_FIRST;
-	bool node_port = node_port_open(t);
+	bool node_port = port_open(&nodeports, t);
 	bool ports = !t->echo && !t->fragment;
 	*shared = ports && node_port && (__u16)(ntohs(t->dst.port) - s->local_first) < s->local_count;
 	if (ports && !t->v6) {

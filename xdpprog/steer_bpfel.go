@@ -30,7 +30,8 @@ type steerConfig struct {
 	HostLink    uint32
 	SnatFirst   uint16
 	SnatCount   uint16
-	Unserved    uint32
+	Unserved    uint16
+	KeptReplies uint16
 	LocalFirst  uint16
 	LocalCount  uint16
 }
@@ -81,6 +82,7 @@ const (
 	steerMapMacs        = "macs"
 	steerMapNodeports   = "nodeports"
 	steerMapQueues      = "queues"
+	steerMapReplies     = "replies"
 	steerMapSettings    = "settings"
 	steerMapShortcuts   = "shortcuts"
 	steerMapVlans       = "vlans"
@@ -149,6 +151,7 @@ type steerMapSpecs struct {
 	Macs        *ebpf.MapSpec `ebpf:"macs"`
 	Nodeports   *ebpf.MapSpec `ebpf:"nodeports"`
 	Queues      *ebpf.MapSpec `ebpf:"queues"`
+	Replies     *ebpf.MapSpec `ebpf:"replies"`
 	Settings    *ebpf.MapSpec `ebpf:"settings"`
 	Shortcuts   *ebpf.MapSpec `ebpf:"shortcuts"`
 	Vlans       *ebpf.MapSpec `ebpf:"vlans"`
@@ -189,6 +192,7 @@ type steerMaps struct {
 	Macs        *ebpf.Map `ebpf:"macs"`
 	Nodeports   *ebpf.Map `ebpf:"nodeports"`
 	Queues      *ebpf.Map `ebpf:"queues"`
+	Replies     *ebpf.Map `ebpf:"replies"`
 	Settings    *ebpf.Map `ebpf:"settings"`
 	Shortcuts   *ebpf.Map `ebpf:"shortcuts"`
 	Vlans       *ebpf.Map `ebpf:"vlans"`
@@ -205,6 +209,7 @@ func (m *steerMaps) Close() error {
 		m.Macs,
 		m.Nodeports,
 		m.Queues,
+		m.Replies,
 		m.Settings,
 		m.Shortcuts,
 		m.Vlans,

@@ -3,6 +3,7 @@ package xdpprog
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -60,20 +61,25 @@ func (f *facts) match() Match {
 // Steers returns by which rule the kernel program would take a whole TCP, UDP or SCTP packet,
 // by what the kernel's maps hold now. It may be called from any goroutine.
 func (s *Steering) Steers(t *header.Tuple) (Match, error) {
-	var settings steerConfig
-	if err := s.maps[steerMapSettings].Lookup(uint32(0), &settings); err != nil {
-		return 0, fmt.Errorf("read BPF settings: %w", err)
+	settings, err := s.readSettings()
+	if err != nil {
+		return 0, err
 	}
 	word, mask, err := NodePort{t.V6, t.Proto, t.DstPort}.bit()
 	if err != nil {
 		return 0, err
 	}
-	var ports uint64
+	var ports, replies uint64
 	if err := s.maps[steerMapNodeports].Lookup(word, &ports); err != nil {
 		return 0, fmt.Errorf("read BPF node ports: %w", err)
 	}
+	if err := s.maps[steerMapReplies].Lookup(word, &replies); err != nil {
+		return 0, fmt.Errorf("read BPF ports of replies: %w", err)
+	}
 	f := facts{
-		nodePort: ports&mask != 0, replied: t.DstPort-settings.SnatFirst < settings.SnatCount,
+		nodePort: ports&mask != 0,
+		replied: t.DstPort-settings.SnatFirst < settings.SnatCount ||
+			settings.KeptReplies != 0 && replies&mask != 0,
 		ownReplied: t.DstPort >= ownSNATFirst,
 		unserved:   settings.Unserved != 0,
 	}
@@ -122,8 +128,8 @@ func (r *Rules) Steers(t *header.Tuple, v Settings) Match {
 			f.source = f.source || k == FrontendKey{t.Src, t.SrcPort, t.Proto}
 		}
 	}
-	for _, n := range r.NodePorts {
-		f.nodePort = f.nodePort || n == NodePort{t.V6, t.Proto, t.DstPort}
-	}
+	port := NodePort{t.V6, t.Proto, t.DstPort}
+	f.nodePort = slices.Contains(r.NodePorts, port)
+	f.replied = f.replied || slices.Contains(r.Replies, port)
 	return f.match()
 }

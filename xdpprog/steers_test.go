@@ -18,8 +18,8 @@ func TestSteersEqualsTheProgram(t *testing.T) {
 		{vip6, node6, local6, snat6, client6, kept6, plain6},
 	}
 	sources := []uint16{999, 8080, 9}
-	destinations := []uint16{80, 53, 9, 22, 30080, 30053, 30009, 30019, 65535, snatFirst - 1, snatFirst, snatFirst +
-		snatCount - 1, snatFirst + snatCount}
+	destinations := []uint16{80, 53, 9, 22, 30080, 30053, 30009, 30019, 65535, snatFirst - 1, keptReply,
+		snatFirst, snatFirst + snatCount - 1, snatFirst + snatCount}
 	for _, unserved := range []bool{false, true} {
 		settings := Settings{SNATFirst: snatFirst, SNATCount: snatCount, Unserved: unserved}
 		rules := fixture()

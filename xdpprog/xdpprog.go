@@ -287,24 +287,37 @@ func (s *Steering) SetSettings(v Settings) error {
 	raw := steerConfig{
 		PassAfterNs: uint64(v.PassAfter), HostLink: uint32(v.HostLinkIndex),
 		SnatFirst: v.SNATFirst, SnatCount: v.SNATCount, LocalFirst: v.LocalFirst, LocalCount: v.LocalCount,
+		KeptReplies: flag(s.rules.replyCount > 0),
+		Unserved:    flag(v.Unserved),
 	}
 	if v.PassAfter == 0 {
 		raw.PassAfterNs = uint64(s.config.PassAfter)
 	}
-	if v.Unserved {
-		raw.Unserved = 1
-	}
 	return s.putSettings(&raw)
+}
+
+func flag(on bool) uint16 {
+	if on {
+		return 1
+	}
+	return 0
 }
 
 // takeOverSettings keeps a predecessor's settings until SetSettings replaces them.
 func (s *Steering) takeOverSettings() error {
-	var raw steerConfig
-	if err := s.maps[steerMapSettings].Lookup(uint32(0), &raw); err != nil {
-		return fmt.Errorf("read BPF settings: %w", err)
+	raw, err := s.readSettings()
+	if err != nil {
+		return err
 	}
 	raw.PassAfterNs = uint64(s.config.PassAfter)
 	return s.putSettings(&raw)
+}
+
+func (s *Steering) readSettings() (raw steerConfig, err error) {
+	if err = s.maps[steerMapSettings].Lookup(uint32(0), &raw); err != nil {
+		err = fmt.Errorf("read BPF settings: %w", err)
+	}
+	return raw, err
 }
 
 func (s *Steering) putSettings(raw *steerConfig) error {

@@ -20,6 +20,7 @@ type Kernel struct {
 	Ports     map[steer.NodePort]bool
 	Addrs     map[header.Addr]services.AddrFlags
 	keep      map[steer.KeepSource]bool
+	Replies   *steer.PortSet
 	Log       []string              // calls, in order
 	Refuse    atomic.Pointer[error] // what it answers instead of doing anything
 }
@@ -35,6 +36,7 @@ func NewKernel() *Kernel {
 func (k *Kernel) Clear() {
 	k.Frontends, k.Ports = map[services.FrontendKey]bool{}, map[steer.NodePort]bool{}
 	k.Addrs, k.keep = map[header.Addr]services.AddrFlags{}, map[steer.KeepSource]bool{}
+	k.Replies = nil
 }
 
 // Held returns all that is open.
@@ -45,6 +47,7 @@ func (k *Kernel) Held() (s steer.Set) {
 	for a, flags := range k.Addrs {
 		s.Addrs = append(s.Addrs, steer.OwnAddr{Addr: a, Flags: flags})
 	}
+	s.Replies = k.Replies
 	return s
 }
 
@@ -106,6 +109,11 @@ func (k *Kernel) Set(s *steer.Set, open bool) {
 	for _, s := range s.KeepSources {
 		put(k.keep, s, open)
 	}
+	if open {
+		k.Replies = k.Replies.With(s.Replies)
+	} else {
+		k.Replies = k.Replies.Without(s.Replies)
+	}
 }
 
 func put[K comparable](m map[K]bool, k K, in bool) {
@@ -123,7 +131,7 @@ func (k *Kernel) Must(t *testing.T, s *steer.Set, do func(*steer.Set) error) {
 	if err := do(s); err != nil {
 		t.Fatal(err)
 	}
-	asked := len(s.Frontends) + len(s.NodePorts) + len(s.KeepSources)
+	asked := len(s.Frontends) + len(s.NodePorts) + len(s.KeepSources) + s.Replies.Len()
 	for _, a := range s.Addrs {
 		asked += bits.OnesCount8(uint8(a.Flags))
 	}
@@ -134,7 +142,7 @@ func (k *Kernel) Must(t *testing.T, s *steer.Set, do func(*steer.Set) error) {
 
 // len counts what is open, each flag of an address for itself.
 func (k *Kernel) len() int {
-	n := len(k.Frontends) + len(k.Ports) + len(k.keep)
+	n := len(k.Frontends) + len(k.Ports) + len(k.keep) + k.Replies.Len()
 	for _, flags := range k.Addrs {
 		n += bits.OnesCount8(uint8(flags))
 	}
@@ -147,8 +155,10 @@ func (k *Kernel) Equal(t *testing.T, s *steer.Set) {
 	want := NewKernel()
 	want.Set(s, true)
 	if !maps.Equal(k.Frontends, want.Frontends) || !maps.Equal(k.Ports, want.Ports) ||
-		!maps.Equal(k.Addrs, want.Addrs) || !maps.Equal(k.keep, want.keep) {
-		t.Fatalf("the kernel program has\n%v %v %v %v\nand should have\n%v %v %v %v",
-			k.Frontends, k.Ports, k.Addrs, k.keep, want.Frontends, want.Ports, want.Addrs, want.keep)
+		!maps.Equal(k.Addrs, want.Addrs) || !maps.Equal(k.keep, want.keep) ||
+		!slices.Equal(k.Replies.List(), want.Replies.List()) {
+		t.Fatalf("the kernel program has\n%v %v %v %v %v\nand should have\n%v %v %v %v %v",
+			k.Frontends, k.Ports, k.Addrs, k.keep, k.Replies.List(),
+			want.Frontends, want.Ports, want.Addrs, want.keep, want.Replies.List())
 	}
 }

@@ -78,6 +78,8 @@ type Loop struct {
 	// walking is the walk that runs, which is sent to walkDone when it ends; or nil.
 	walking  *flowWalk
 	walkDone chan *flowWalk
+	// sharing: a source address became the node's, and workers may choose its ports as before yet.
+	sharing bool
 	// building is the table that another goroutine builds, which is sent to tableDone; or nil.
 	building  *compiler.TableJob
 	tableDone chan *compiler.TableJob
@@ -217,6 +219,7 @@ func (l *Loop) apply(snapshot *services.Snapshot, _ []objects.Problem, steer *st
 		l.walking.reopened.add(&steer.Open)
 	}
 	l.pending.add(steer)
+	l.shareSources(&steer.Open)
 	if !steer.Close.Empty() {
 		l.nextWalk, l.walkInterval = time.Time{}, l.Retry
 	}
@@ -256,6 +259,10 @@ func (l *Loop) buildTable() {
 // the kernel program refused, numbers that were in use.
 func (l *Loop) leftovers() {
 	l.Compiler.Release(l.Publisher.Oldest())
+	if l.sharing && l.Publisher.Oldest() >= l.Publisher.Published() {
+		l.sharing = false
+		l.keepReplies()
+	}
 	if l.Compiler.Starved() {
 		l.apply(l.Compiler.Compile(&objects.Changes{}))
 	}
@@ -316,7 +323,11 @@ func (l *Loop) replace() {
 	full, used := l.Compiler.Steer().Open, steer.Set{}
 	if l.Flows != nil {
 		held := l.Steering.Held()
-		if left := held.Without(&full); !left.Empty() {
+		left := held.Without(&full)
+		if turnShared(&held, &full) {
+			left.Replies = steer.AllPorts()
+		}
+		if !left.Empty() {
 			used = l.Flows.InUse(&left)
 		}
 	}
@@ -344,7 +355,8 @@ func (l *Loop) openAddrs() {
 	if !l.replaced || l.pending.opens() == 0 {
 		return
 	}
-	set := steer.Set{Addrs: l.pending.opening().Addrs}
+	all := l.pending.opening()
+	set := steer.Set{Addrs: all.Addrs, Replies: all.Replies}
 	if !set.Empty() {
 		l.openSet(&set)
 	}

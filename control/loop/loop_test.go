@@ -39,6 +39,7 @@ type rig struct {
 type flows struct {
 	used  atomic.Pointer[[]services.FrontendKey]
 	addrs atomic.Pointer[steer.OwnAddr]
+	ports atomic.Pointer[steer.PortSet] // that replies come to
 	asked atomic.Int32
 }
 
@@ -54,6 +55,7 @@ func (f *flows) InUse(s *steer.Set) (used steer.Set) {
 			used.Addrs = append(used.Addrs, steer.OwnAddr{Addr: a.Addr, Flags: now.Flags & a.Flags})
 		}
 	}
+	used.Replies = s.Replies.In(f.ports.Load())
 	return used
 }
 

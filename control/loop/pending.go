@@ -8,8 +8,9 @@ import (
 
 // pendingChanges are the entries that the kernel program has yet to open or close. A later request
 // for an entry replaces an earlier one, so changes that cancel out disappear, and failed ones are
-// retried. No frontend, kept source or flag of an address is in both toOpen and toClose. The two
-// are separate because what is to close may wait long for flows, while many passes open entries.
+// retried. No frontend, kept source, port of replies or flag of an address is in both toOpen and
+// toClose. The two are separate because what is to close may wait long for flows, while many passes
+// open entries.
 //
 // Entries that the kernel program refused are not in toOpen: nothing waits for them.
 type pendingChanges struct{ toOpen, toClose, refused entries }
@@ -18,10 +19,14 @@ type entries struct {
 	frontends map[services.FrontendKey]bool
 	addrs     map[header.Addr]services.AddrFlags
 	keep      map[steer.KeepSource]bool
+	replies   *steer.PortSet
 }
 
 func newEntries() entries {
-	return entries{map[services.FrontendKey]bool{}, map[header.Addr]services.AddrFlags{}, map[steer.KeepSource]bool{}}
+	return entries{
+		frontends: map[services.FrontendKey]bool{}, addrs: map[header.Addr]services.AddrFlags{},
+		keep: map[steer.KeepSource]bool{},
+	}
 }
 
 func newPending() *pendingChanges {
@@ -66,11 +71,16 @@ func (l *pendingChanges) again() {
 	l.toOpen.add(&set)
 }
 
-// opened and closed remove what is done.
-func (l *pendingChanges) opened(s *steer.Set) { l.toOpen.remove(s) }
+// opened and closed remove what is done. Ports of replies are opened for live flows alone, so they
+// are closed with the last of these.
+func (l *pendingChanges) opened(s *steer.Set) {
+	l.toOpen.remove(s)
+	l.toClose.add(&steer.Set{Replies: s.Replies})
+}
+
 func (l *pendingChanges) closed(s *steer.Set) { l.toClose.remove(s) }
 
-func (w *entries) len() int { return len(w.frontends) + len(w.addrs) + len(w.keep) }
+func (w *entries) len() int { return len(w.frontends) + len(w.addrs) + len(w.keep) + w.replies.Len() }
 
 func (w *entries) add(s *steer.Set) {
 	for _, k := range s.Frontends {
@@ -85,6 +95,7 @@ func (w *entries) add(s *steer.Set) {
 	for _, k := range s.KeepSources {
 		w.keep[k] = true
 	}
+	w.replies = w.replies.With(s.Replies)
 }
 
 // remove removes the entries of a set. It replaces maps that become empty: iterating over an empty
@@ -109,6 +120,7 @@ func (w *entries) remove(s *steer.Set) {
 	for _, k := range s.KeepSources {
 		delete(w.keep, k)
 	}
+	w.replies = w.replies.Without(s.Replies)
 	if w.len() == 0 {
 		*w = newEntries()
 	}
@@ -124,6 +136,7 @@ func (w *entries) list() (s steer.Set) {
 	for k := range w.keep {
 		s.KeepSources = append(s.KeepSources, k)
 	}
+	s.Replies = w.replies
 	s.Sort()
 	return s
 }

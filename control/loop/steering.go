@@ -23,7 +23,8 @@ type Flows interface {
 	// InUse returns the part of a set that live flows need: frontends and node
 	// ports their clients send to, keep-sources that answer them. Of an address
 	// it returns those of the flags in the set that are needed: AddrVIP and AddrNode
-	// if clients send to it, AddrSNAT if replies come to it. Flows through frontends of the set
+	// if clients send to it, AddrSNAT if replies come to it. Of Replies it returns the ports that
+	// live flows have as source ports. Flows through frontends of the set
 	// that are at an address of the node, and served no more, end: nothing needs those.
 	InUse(*steer.Set) steer.Set
 }

@@ -39,6 +39,10 @@ type Set struct {
 	NodePorts   []NodePort
 	Addrs       []OwnAddr
 	KeepSources []KeepSource
+	// Replies are the ports outside of the configured range (snat.ports) that replies come to; nil
+	// is none. Flows that began under another range have them, and flows that began before the node
+	// had their source address. The set must not change.
+	Replies *PortSet
 }
 
 // Empty reports whether there is nothing in the set.
@@ -46,7 +50,7 @@ func (s *Set) Empty() bool { return s.Len() == 0 }
 
 // Len counts what is in the set; an address counts once.
 func (s *Set) Len() int {
-	return len(s.Frontends) + len(s.NodePorts) + len(s.Addrs) + len(s.KeepSources)
+	return len(s.Frontends) + len(s.NodePorts) + len(s.Addrs) + len(s.KeepSources) + s.Replies.Len()
 }
 
 // Change is what the kernel program must open and close after a compile. Open has the flags that an
@@ -77,6 +81,7 @@ func (s *Set) Without(o *Set) Set {
 		NodePorts:   subtract(s.NodePorts, o.NodePorts),
 		Addrs:       subtractFlags(s.Addrs, o.Addrs),
 		KeepSources: subtract(s.KeepSources, o.KeepSources),
+		Replies:     s.Replies.Without(o.Replies),
 	}
 }
 
@@ -87,6 +92,7 @@ func (s *Set) With(o *Set) Set {
 		NodePorts:   slices.Concat(s.NodePorts, o.NodePorts),
 		Addrs:       slices.Clone(s.Addrs),
 		KeepSources: slices.Concat(s.KeepSources, o.KeepSources),
+		Replies:     s.Replies.With(o.Replies),
 	}
 	at := make(map[header.Addr]int, len(s.Addrs))
 	for i, a := range s.Addrs {

@@ -387,6 +387,11 @@ func (d *Daemon) startControl(ctx context.Context) error {
 		EndpointChecks: d.checks,
 	})
 	if !d.taking {
+		if d.flows.Recovery.Recovered > 0 {
+			if err := d.steer.MoveReplies(d.config); err != nil {
+				return err
+			}
+		}
 		if err := d.applySettings(); err != nil {
 			return err
 		}

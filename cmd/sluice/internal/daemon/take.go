@@ -270,7 +270,11 @@ func (k *taker) own() error {
 	if err := d.flows.Table.Assume(k.state.Used, flowtable.Time(boottime.Nanos())); err != nil {
 		return err
 	}
-	var err error
+	// Replies to the first new flows come within microseconds.
+	err := d.steer.Take(d.configuration(), d.services.Load())
+	if err != nil {
+		d.log.Warn("replies to new flows may be lost until the kernel program has its settings", "error", err)
+	}
 	if k.ranAt, err = d.workers.RunNow(d.workersLife, d.fail, handover.DefaultTimes.Assume); err != nil {
 		d.log.Warn("packets may wait yet", "error", err)
 	}

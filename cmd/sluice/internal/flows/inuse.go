@@ -35,6 +35,7 @@ func (r *Reader) InUse(set *steer.Set) (used steer.Set) {
 	for _, a := range set.Addrs {
 		addrs[a.Addr] = 0
 	}
+	var replies steer.PortSet
 	snapshot := r.services.Load()
 	ending := func(f *flowtable.Info) bool {
 		k := services.FrontendKey{Addr: f.Client.Dst, Port: f.Client.DstPort, Proto: f.Client.Proto}
@@ -49,6 +50,9 @@ func (r *Reader) InUse(set *steer.Set) (used steer.Set) {
 		}
 		dst, src := &f.Client, &f.Reply
 		markAddr(addrs, src.Dst, services.AddrSNAT)
+		if src.Dst != dst.Src { // it has a source port of ours
+			replies.Add(steer.NodePort{V6: src.V6, Proto: src.Proto, Port: src.DstPort})
+		}
 		if !dst.Stateful() && !(dst.Proto == header.ProtoUDP && serves(snapshot, f)) {
 			return
 		}
@@ -61,6 +65,7 @@ func (r *Reader) InUse(set *steer.Set) (used steer.Set) {
 		_, _ = r.delete(context.Background(), ending) // fails if the daemon is ending
 	}
 	used.Frontends, used.NodePorts, used.KeepSources = marked(frontends), marked(ports), marked(sources)
+	used.Replies = set.Replies.In(&replies)
 	for _, a := range set.Addrs {
 		if a.Flags &= addrs[a.Addr]; a.Flags != 0 {
 			used.Addrs = append(used.Addrs, a)

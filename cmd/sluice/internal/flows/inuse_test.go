@@ -90,7 +90,17 @@ func TestInUse(t *testing.T) {
 				KeepSources: []steer.KeepSource{keep, keepUDP, keepSCTP, {Addr: of(backend), Port: 8081,
 					Proto: header.ProtoTCP}},
 				Addrs: []steer.OwnAddr{own(vip, all), own(source, all), own(client, all), own(backend, all)},
+				Replies: steer.Ports([]steer.NodePort{{Proto: header.ProtoTCP, Port: 20000},
+					{Proto: header.ProtoUDP, Port: 20000}, {Proto: header.ProtoSCTP, Port: 20000},
+					{V6: true, Proto: tc.proto, Port: 20000}, {Proto: tc.proto, Port: 20001}}),
 			})
+			var replies []steer.NodePort
+			if tc.proto != 0 && tc.proto != header.ProtoICMP {
+				replies = []steer.NodePort{{Proto: tc.proto, Port: 20000}}
+			}
+			if list := got.Replies.List(); !slices.Equal(list, replies) {
+				t.Errorf("ports of replies %v, want %v", list, replies)
+			}
 			if !slices.Equal(got.Frontends, tc.want.Frontends) || !slices.Equal(got.NodePorts, tc.want.NodePorts) ||
 				!slices.Equal(got.KeepSources, tc.want.KeepSources) || !slices.Equal(got.Addrs, tc.want.Addrs) {
 				t.Errorf("got  %+v\nwant %+v", got, tc.want)

@@ -38,7 +38,7 @@ import (
 )
 
 // Protocol is the version of the messages, and of what the caller puts into them.
-const Protocol = 1
+const Protocol = 2
 
 // Fact is something that both processes must have alike, such as the size of frames.
 type Fact struct{ What, Is string }

@@ -43,6 +43,26 @@ func Prepare(c *config.Configuration, log *slog.Logger) (*Program, error) {
 	return k, nil
 }
 
+// MoveReplies makes the source ports of a configuration those that replies come to. What the ports
+// before have besides stays steered until Replace has learnt which of them live flows have
+// (xdpprog.Steering.MoveReplies). It precedes SetSettings.
+func (k *Program) MoveReplies(c *config.Configuration) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.s.MoveReplies(c.SNAT.Ports.First, uint16(c.SNAT.Ports.Count()))
+}
+
+// Take makes a prepared Program, which the other process uses no more, steer replies to the source
+// ports and addresses of a configuration and a snapshot, beside those of the other process: workers
+// may use them at once. It is called before Own, by the goroutine that has called Prepare.
+func (k *Program) Take(c *config.Configuration, snapshot *services.Snapshot) error {
+	errs := []error{k.s.MoveReplies(c.SNAT.Ports.First, uint16(c.SNAT.Ports.Count()))}
+	for _, a := range slices.Concat(snapshot.SNAT4, snapshot.SNAT6) {
+		errs = append(errs, k.s.OpenAddrBeforeOwn(a, addrFlags(snapshot.Owned(a))))
+	}
+	return errors.Join(errs...)
+}
+
 // Own ends the wait of a prepared Program: lock is the other process's, who uses it no more. After
 // an error calls wait on, and Own may be called again.
 func (k *Program) Own(lock *os.File) error {
@@ -114,6 +134,9 @@ func (k *Program) Open(set *steer.Set) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var o openResult
+	for _, n := range set.Replies.List() {
+		o.refused(k.s.OpenReply(xdpprog.NodePort(n)))
+	}
 	for _, a := range set.Addrs {
 		if o.refused(k.s.OpenAddr(a.Addr, addrFlags(a.Flags))) {
 			o.set.Addrs = append(o.set.Addrs, a)
@@ -179,6 +202,9 @@ func (k *Program) Close(set *steer.Set) error {
 	for _, a := range set.Addrs {
 		errs = append(errs, k.s.CloseAddr(a.Addr, addrFlags(a.Flags)))
 	}
+	for _, n := range set.Replies.List() {
+		errs = append(errs, k.s.CloseReply(xdpprog.NodePort(n)))
+	}
 	return errors.Join(errs...)
 }
 
@@ -203,6 +229,11 @@ func (k *Program) held() (set steer.Set) {
 	for a, flags := range r.Addrs {
 		set.Addrs = append(set.Addrs, steer.OwnAddr{Addr: a, Flags: serviceFlags(flags)})
 	}
+	replies := make([]steer.NodePort, len(r.Replies))
+	for i, n := range r.Replies {
+		replies[i] = steer.NodePort(n)
+	}
+	set.Replies = steer.Ports(replies)
 	return set
 }
 
@@ -328,6 +359,9 @@ func Rules(set *steer.Set) xdpprog.Rules {
 	}
 	for _, a := range set.Addrs {
 		r.Addrs[a.Addr] = addrFlags(a.Flags)
+	}
+	for _, n := range set.Replies.List() {
+		r.Replies = append(r.Replies, xdpprog.NodePort(n))
 	}
 	return r
 }
