@@ -30,6 +30,8 @@ type Recovery struct {
 	Lost int
 	// Unread: Fresh, and a table was there whose flows cannot be read or counted.
 	Unread bool
+	// Missing: Fresh, and the caller knows of a predecessor whose table is not here.
+	Missing bool
 }
 
 // Recover takes over the table that a dead process left in mem. It uses only the records and

@@ -184,6 +184,25 @@ func (s *Steering) DetachOthers(configured ...int) error {
 	return s.detachStale(configured)
 }
 
+// Left returns the interfaces, by index, that a predecessor has left an XDP program on. Interfaces
+// with a program of this Steering, and those in configured, are not among them.
+func (s *Steering) Left(configured ...int) (list []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pins, err := os.ReadDir(filepath.Join(s.config.PinDir, linkDir))
+	if err != nil { // nothing is pinned
+		return nil
+	}
+	for _, pin := range pins {
+		hook, index, _ := strings.Cut(pin.Name(), "_")
+		ifindex, err := strconv.Atoi(index)
+		if err == nil && hook == hookXDP && s.ports[ifindex] == nil && !slices.Contains(configured, ifindex) {
+			list = append(list, ifindex)
+		}
+	}
+	return list
+}
+
 func (s *Steering) detachStale(configured []int) error {
 	dir := filepath.Join(s.config.PinDir, linkDir)
 	pins, err := os.ReadDir(dir)

@@ -10,8 +10,8 @@ import (
 )
 
 // Source ports of live flows may be outside of the range of Settings: when they were chosen the
-// range was another one, or the node did not have the address. The kernel program has a bit for each
-// such port (map replies), which Reconcile, OpenReply and CloseReply set and clear:
+// range was another one, or the node did not have the address. The kernel program has a bit for
+// each such port (map replies), which Reconcile, OpenReply and CloseReply set and clear:
 //
 //	start   MoveReplies   all ports that may be in use get their bit, then the new range holds
 //	        Reconcile     bits that no flow needs are cleared
@@ -26,10 +26,10 @@ func (s *Steering) OpenReply(n NodePort) error { return s.setPort(steerMapReplie
 // CloseReply ends that.
 func (s *Steering) CloseReply(n NodePort) error { return s.setPort(steerMapReplies, n, false) }
 
-// MoveReplies makes a range the one that replies come to. Ports that only the range in force has stay
-// steered, each by its bit. If that range is not known, as the maps are new, all ports from 1024 on
-// get a bit. At no moment is a port of either range not steered. MoveReplies writes the maps alone
-// and may precede Own, once the other process does not use them any more.
+// MoveReplies makes a range the one that replies come to. Ports that only the range in force has
+// stay steered, each by its bit. If that range is not known, as the maps are new, all ports from
+// 1024 on get a bit. At no moment is a port of either range not steered. MoveReplies writes the
+// maps alone and may precede Own, once the other process does not use them any more.
 func (s *Steering) MoveReplies(first, count uint16) error {
 	raw, err := s.readSettings()
 	if err != nil || raw.SnatFirst == first && raw.SnatCount == count {
@@ -80,6 +80,16 @@ func (s *Steering) OpenAddrBeforeOwn(a header.Addr, flags AddrFlags) error {
 		return fmt.Errorf("own address %v: %w", a, err)
 	}
 	return nil
+}
+
+// Sources returns the addresses with AddrSNAT that the node does not have.
+func (s *Steering) Sources() (list []header.Addr) {
+	for a, st := range s.rules.addrs {
+		if st.own.ownSNAT() {
+			list = append(list, a)
+		}
+	}
+	return list
 }
 
 // putReplies writes the whole map of replies.

@@ -92,6 +92,9 @@ type HostLink struct {
 	Addr4, Addr6 netip.Addr
 	// Created: the pair did not exist before.
 	Created bool
+	// Former are the addresses of our end that an adopted pair had by another configuration and has
+	// no more. Flows may have them as their source.
+	Former []netip.Addr
 
 	lock *lock // nil if an earlier HostLink of this process has it
 }
@@ -199,7 +202,14 @@ func explain(err error) error {
 }
 
 func ensure(c *Config) (*HostLink, error) {
+	if err := noOrphan(c); err != nil {
+		return nil, err
+	}
 	created, err := pair(c)
+	if err != nil {
+		return nil, err
+	}
+	former, err := formerAddresses(c)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +219,11 @@ func ensure(c *Config) (*HostLink, error) {
 		}
 		return nil, err
 	}
-	return read(c, created)
+	h, err := read(c, created)
+	if err == nil {
+		h.Former = former
+	}
+	return h, err
 }
 
 // pair finds or creates the two ends.

@@ -327,3 +327,43 @@ func TestRouteSNATReplacesTheFormerList(t *testing.T) {
 		}
 	})
 }
+
+// TestFormerAddresses: a pair that is adopted with other addresses names those of our end before.
+func TestFormerAddresses(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		c := testConfig()
+		before := must[*HostLink](t)(Ensure(c))
+		c.Addresses = []netip.Prefix{netip.MustParsePrefix("169.254.78.1/30"), c.Addresses[1]}
+		h := must[*HostLink](t)(Ensure(c))
+		if !slices.Equal(h.Former, []netip.Addr{before.Addr4}) || len(before.Former) > 0 {
+			t.Errorf("former %v, want %v; of a new pair %v", h.Former, before.Addr4, before.Former)
+		}
+		if h = must[*HostLink](t)(Ensure(c)); len(h.Former) > 0 {
+			t.Errorf("once more: %v", h.Former)
+		}
+	})
+}
+
+// TestOrphanIsRefused: a pair of another name with an address of this one keeps it from being made,
+// unless a process has it.
+func TestOrphanIsRefused(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		c := testConfig()
+		h := must[*HostLink](t)(Ensure(c))
+		other := c
+		other.Name, other.KernelName = "other0", "other1"
+		h.lock.release() // the process has ended
+		h.lock = nil
+		if _, err := Ensure(other); !errors.Is(err, ErrOrphan) || !strings.Contains(err.Error(), c.Name) {
+			t.Errorf("made beside an orphan: %v", err)
+		}
+		if l, err := find(other.Name); l != nil || err != nil {
+			t.Errorf("it was made: %v, %v", l, err)
+		}
+		h = must[*HostLink](t)(Ensure(c))
+		if err := h.Remove(); err != nil {
+			t.Fatal(err)
+		}
+		must[*HostLink](t)(Ensure(other))
+	})
+}

@@ -69,7 +69,7 @@ type Daemon struct {
 	level     *slog.LevelVar
 	startedAt time.Time
 
-	mu          sync.Mutex // guards the next nine, which a reload or a repair changes
+	mu          sync.Mutex // guards the next ten, which a reload or a repair changes
 	config      *config.Configuration
 	loaded      outcome // of the file, the last time that it was loaded
 	loadedAt    time.Time
@@ -78,10 +78,14 @@ type Daemon struct {
 	seed        seed.Seed
 	seedErr     error // why seed is not the one of the configuration
 	host        *hostlink.HostLink
-	hostErr     error // of the last repair
+	unserved    string // flows that this configuration cannot serve, and why; empty if there are none
+	hostErr     error  // of the last repair
 
 	hostMu sync.Mutex   // held while the kernel is set up by config and host
 	routed []netip.Addr // source addresses with a route to the host link
+
+	keptRoutes bool  // routed has addresses that only flows need; guarded by hostMu
+	left       []int // interfaces that a predecessor left programs on, by index
 
 	stateOnDisk bool
 	sandbox     *sandbox.State // nil if there is none
@@ -278,8 +282,12 @@ func (d *Daemon) loadProgram(context.Context) error {
 	if d.bpffs, err = steering.EnsureMount(c.BPFFS, c.StateDir); err != nil {
 		return err
 	}
-	d.steer, err = steering.Load(c, d.log)
-	return err
+	if d.steer, err = steering.Load(c, d.log); err != nil {
+		return err
+	}
+	d.left = d.steer.Left()
+	d.noteMissing()
+	return nil
 }
 
 // machine is what workers are placed by. Without the CPUs that the process may use, workers are not
@@ -388,7 +396,7 @@ func (d *Daemon) startControl(ctx context.Context) error {
 	})
 	if !d.taking {
 		if d.flows.Recovery.Recovered > 0 {
-			if err := d.steer.MoveReplies(d.config); err != nil {
+			if err := d.keepSources(); err != nil {
 				return err
 			}
 		}

@@ -226,6 +226,12 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 	if why := flows.Losses(&d.flows.Recovery); why != "" {
 		list = append(list, status.Warning("flow-table", why))
 	}
+	d.mu.Lock()
+	unserved := d.unserved
+	d.mu.Unlock()
+	if unserved != "" {
+		list = append(list, status.Warning("flows", unserved))
+	}
 	list = append(list, d.linkConditions()...)
 	list = append(list, d.ports.Conditions()...)
 	if d.isOpen() {

@@ -165,7 +165,19 @@ func (d *Daemon) applySources() {
 // are destinations of replies that the kernel sends itself, and of packets without a flow, which
 // would otherwise leave by the default route and come back. hostMu must be held.
 func (d *Daemon) routeSources(h *hostlink.HostLink) error {
-	addrs := withoutOwn(d.configuration().SNAT.Addresses, d.mirror.Addresses())
+	configured := d.configuration().SNAT.Addresses
+	addrs := slices.Clone(configured)
+	for _, a := range d.steer.Sources() { // live flows have these
+		gateway := h.Addr4
+		if a.Is6() {
+			gateway = h.Addr6
+		}
+		if gateway.IsValid() && !slices.Contains(addrs, a) {
+			addrs = append(addrs, a)
+		}
+	}
+	d.keptRoutes = len(addrs) > len(configured)
+	addrs = withoutOwn(addrs, d.mirror.Addresses())
 	if err := h.RouteSNAT(addrs); err != nil {
 		return err
 	}

@@ -21,6 +21,6 @@ func (d *Daemon) reportLosses(node string) {
 func (d *Daemon) startFlows() metrics.Start {
 	r := &d.flows.Recovery
 	return metrics.Start{
-		Recovered: r.Recovered, Expired: r.Expired, Torn: r.Torn, Lost: r.Lost, Unread: r.Unread,
+		Recovered: r.Recovered, Expired: r.Expired, Torn: r.Torn, Lost: r.Lost, Unread: r.Unread || r.Missing,
 	}
 }

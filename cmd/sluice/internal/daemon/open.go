@@ -29,6 +29,7 @@ func (d *Daemon) served(ctx context.Context) {
 		d.log.Warn("replies of local endpoints that see the client's address are not caught on their way out", "error",
 			err)
 	}
+	d.noteUnserved()
 	if err := d.steer.DetachOthers(d.ports.Indexes()); err != nil {
 		d.log.Warn("what a predecessor left could not be removed", "error", err)
 	}
@@ -38,7 +39,7 @@ func (d *Daemon) served(ctx context.Context) {
 	d.log.Info("forwarding", "workers", d.workers.Len(), "took", time.Since(d.startedAt).Round(time.Millisecond))
 	d.spawn(func() { d.heartbeat(ctx) })
 	d.spawn(func() { d.serveHandOver(ctx) })
-	d.ports.Watch(ctx, d.lookReach, d.watchHostLink, d.watchLocalPorts)
+	d.ports.Watch(ctx, d.lookReach, d.watchHostLink, d.watchLocalPorts, d.watchSources)
 }
 
 // prunePins forgets a predecessor's pins to backends that left meanwhile. The first snapshot must

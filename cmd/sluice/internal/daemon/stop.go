@@ -58,7 +58,11 @@ func (d *Daemon) stop() error {
 // clear removes from the node what outlives the process, unless it is kept for the next one.
 func (d *Daemon) clear(keep bool) (errs []error) {
 	if keep {
-		return append(errs, d.pins.Close(false), d.flows.Close())
+		errs = append(errs, d.pins.Close(false))
+		if d.flows.Recovery.Missing && !d.forwards() {
+			return append(errs, d.flows.Remove()) // a start finds again that it is missing
+		}
+		return append(errs, d.flows.Close())
 	}
 	if h := d.hostLink(); h != nil {
 		errs = append(errs, h.Remove())
@@ -90,7 +94,7 @@ func (d *Daemon) keeps() bool {
 	if d.forwards() {
 		return d.configuration().Drain.HandOver
 	}
-	return d.flows != nil && !d.flows.Recovery.Fresh
+	return d.flows != nil && !d.flows.Recovery.Fresh || len(d.left) > 0
 }
 
 // logStopped writes the last line of the log of a gateway that forwarded: what is left on the node,

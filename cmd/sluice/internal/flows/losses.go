@@ -14,6 +14,9 @@ func Losses(r *flowtable.Recovery) string {
 	case r.Unread:
 		return "the flow table that was found cannot be read (" + r.Why + "): it was replaced by an empty one, and " +
 			"the connections that were in it are lost, nobody knows how many"
+	case r.Missing:
+		return "a process before has left its programs, and there is no flow table of it in stateDir: its " +
+			"connections are lost, unless its table is in another directory: start again with that stateDir"
 	case r.Lost > 0:
 		return fmt.Sprintf("%d flows did not fit in the smaller flow table and are lost, as flows.resize is force; "+
 			"%d were moved", r.Lost, r.Recovered)
@@ -30,7 +33,7 @@ func Source() objects.Source { return objects.Source{Kind: "flow-table"} }
 
 // LossProblems returns what becomes an Event about the gateway's Node.
 func LossProblems(r *flowtable.Recovery, node string) []objects.Problem {
-	if r.Lost == 0 && !r.Unread {
+	if r.Lost == 0 && !r.Unread && !r.Missing {
 		return nil
 	}
 	return []objects.Problem{{

@@ -3,6 +3,8 @@ package flows
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/netip"
 	"sync"
 
 	"sluice.dev/sluice/cmd/sluice/internal/boottime"
@@ -69,6 +71,21 @@ func (r *Reader) all(f func(*flowtable.Info)) {
 	for cursor := r.each(0, f); cursor != 0; {
 		cursor = r.each(cursor, f)
 	}
+}
+
+// Count counts the flows that match, and describes the first one.
+func (r *Reader) Count(match func(*flowtable.Info) bool) (n int, first string) {
+	r.all(func(f *flowtable.Info) {
+		if !match(f) {
+			return
+		}
+		if n++; n == 1 {
+			c := &f.Client
+			first = fmt.Sprintf("%s to %s", netip.AddrPortFrom(c.Src.Netip(), c.SrcPort),
+				netip.AddrPortFrom(c.Dst.Netip(), c.DstPort))
+		}
+	})
+	return n, first
 }
 
 // Page appends flows that f selects to page, from cursor on, and returns where to go on; 0 is the

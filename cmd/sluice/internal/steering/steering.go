@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -50,6 +51,36 @@ func (k *Program) MoveReplies(c *config.Configuration) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.s.MoveReplies(c.SNAT.Ports.First, uint16(c.SNAT.Ports.Count()))
+}
+
+// OpenSources makes replies to addresses come to user space, as long as flows need them.
+func (k *Program) OpenSources(list []netip.Addr) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var errs []error
+	for _, a := range list {
+		errs = append(errs, k.s.OpenAddr(header.AddrFrom(a), xdpprog.AddrSNAT))
+	}
+	return errors.Join(errs...)
+}
+
+// Sources returns the source addresses that are steered and that the node does not have, in order.
+func (k *Program) Sources() (list []netip.Addr) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, a := range k.s.Sources() {
+		list = append(list, a.Netip())
+	}
+	slices.SortFunc(list, netip.Addr.Compare)
+	return list
+}
+
+// Left returns the interfaces, by index, that a predecessor has left a program on, but for those
+// that are configured.
+func (k *Program) Left(configured ...int) []int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.s.Left(configured...)
 }
 
 // Take makes a prepared Program, which the other process uses no more, steer replies to the source

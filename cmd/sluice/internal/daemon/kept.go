@@ -1,0 +1,84 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/cmd/sluice/internal/flows"
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/flowtable"
+)
+
+// What live flows have by the configuration of a process before stays in force until they end:
+// their source ports, their source addresses and the routes to these. The status has what cannot.
+
+// keepSources keeps what replies to a predecessor's flows come to, before this process's settings
+// replace it. The control loop closes what no flow has.
+func (d *Daemon) keepSources() error {
+	if err := d.steer.MoveReplies(d.config); err != nil {
+		return err
+	}
+	if d.host == nil || len(d.host.Former) == 0 {
+		return nil
+	}
+	d.log.Info("addresses of the host link stay for flows that have them", "addresses", d.host.Former)
+	return d.steer.OpenSources(d.host.Former)
+}
+
+// watchSources removes routes of source addresses whose last flow has ended.
+func (d *Daemon) watchSources(context.Context) {
+	d.hostMu.Lock()
+	kept := d.keptRoutes
+	d.hostMu.Unlock()
+	if kept {
+		d.applySources()
+	}
+}
+
+// noteMissing notes that a predecessor's flow table is not where this process looks for it.
+func (d *Daemon) noteMissing() {
+	r := &d.flows.Recovery
+	if r.Missing = r.Fresh && !r.Unread && len(d.left) > 0; r.Missing {
+		d.log.Warn(flows.Losses(r))
+	}
+}
+
+// noteUnserved notes which of a predecessor's flows are reached by interfaces that it had and this
+// process has not.
+func (d *Daemon) noteUnserved() {
+	if d.flows.Recovery.Recovered == 0 || d.took.Load() { // a hand-over is of the same interfaces
+		return
+	}
+	var names []string
+	for _, index := range d.steer.Left(d.ports.Indexes()...) {
+		if link, err := netlink.LinkByIndex(index); err == nil {
+			names = append(names, link.Attrs().Name)
+		}
+	}
+	ways := d.mirror.Ways()
+	if len(names) == 0 || ways == nil {
+		return
+	}
+	slices.Sort(names)
+	host := d.hostLink()
+	n, example := d.reader.Count(func(f *flowtable.Info) bool {
+		source, backend := f.Reply.Dst.Netip(), f.Reply.Src.Netip()
+		byHost := host != nil && (source == host.Addr4 || source == host.Addr6 || slices.Contains(host.Former, source))
+		return ways.To(f.Client.Src.Netip()).Kind != nexthop.OnLink ||
+			!byHost && ways.To(backend).Kind != nexthop.OnLink
+	})
+	if n == 0 {
+		return
+	}
+	why := fmt.Sprintf("%d flows of the process before are reached by interfaces that are not in the configuration "+
+		"(%s), and end: such as that of %s; if they are to go on, put these interfaces back and start again", n,
+		strings.Join(names, ", "), example)
+	d.log.Warn(why)
+	d.mu.Lock()
+	d.unserved = why
+	d.mu.Unlock()
+}
