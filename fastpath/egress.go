@@ -90,6 +90,7 @@ func (w *Worker) returnToKernel(d Desc, p *header.Packet) {
 // place of the one the packet came with. What VLAN tags need beyond it lies in the
 // frame's headroom. Trailing padding is cut, but for frames that are short.
 func (w *Worker) encapsulate(o outgoing, hop *nexthop.Hop) Desc {
+	hop.Use()
 	tags := int(hop.VLANs)
 	l2 := uint64(header.EthernetBytes + tags*header.VLANBytes)
 	start := o.desc.Addr + uint64(o.l3) - l2

@@ -147,6 +147,7 @@ func (w *Worker) forwardFirst(d Desc, p *header.Packet, ref flowtable.Ref) decid
 	if hop == nil || end > hop.PlainEnd() || w.toLink[hop.Link] == nil {
 		return w.forward(d, p, ref, flowtable.ClientSide)
 	}
+	hop.Use()
 	s := w.segment(d, p, ref, flowtable.ClientSide)
 	rewrites := [1]header.Rewrite{{MACs: hop.MACs()}}
 	f.Rewrite(flowtable.ClientSide, p.Tuple.V6, &rewrites[0])

@@ -173,6 +173,7 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 		// the queue.
 		q.desc[q.n] = Desc{Addr: d.Addr, Len: end}
 		q.n++
+		hop.Use()
 		rewrites[i].MACs, counted[i] = hop.MACs(), stats.MakeEntry(ref, uint8(side), d.Len)
 		f.Seen(w.ticks)
 	}

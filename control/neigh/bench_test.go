@@ -76,4 +76,5 @@ func BenchmarkNewNeighbour(b *testing.B) {
 // silentKernel has no neighbours.
 type silentKernel struct{ *fakeKernel }
 
-func (silentKernel) use(int, netip.Addr) error { return nil }
+func (silentKernel) use(int, netip.Addr) error    { return nil }
+func (silentKernel) verify(int, netip.Addr) error { return nil }

@@ -28,6 +28,8 @@ type fakeKernel struct {
 	ch         chan []event
 	reads      int
 	used       map[netip.Addr]int
+	// verified is how often the kernel was told to ask a neighbour.
+	verified map[netip.Addr]int
 }
 
 // fakeTopology is what topology and routes read.
@@ -70,6 +72,11 @@ func (k *fakeKernel) use(_ int, a netip.Addr) error {
 	return nil
 }
 
+func (k *fakeKernel) verify(_ int, a netip.Addr) error {
+	k.set(func() { k.verified[a]++ })
+	return nil
+}
+
 func (k *fakeKernel) rules() ([]netlink.Rule, error) { return nil, nil }
 func (k *fakeKernel) close()                         {}
 
@@ -109,7 +116,8 @@ func neighbourEvent(ip string, state int, mac ...byte) netlink.Neigh {
 func inBubble(t *testing.T, c Config, f func(m *mirror, k *fakeKernel)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		k := &fakeKernel{ch: make(chan []event), used: make(map[netip.Addr]int)}
+		k := &fakeKernel{ch: make(chan []event), used: make(map[netip.Addr]int),
+			verified: make(map[netip.Addr]int)}
 		k.top = fakeTopology{links: []netlink.Link{dummy(10, "eth0")}, routes: []netlink.Route{route("10.0.0.0/8")}}
 		c.Links, c.Table, c.Logger = []LinkConfig{{"eth0"}}, nexthop.NewTable(),
 			slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -577,4 +585,80 @@ func TestRunReportsNetlinkErrors(t *testing.T) {
 	if err := m.Run(t.Context()); !errors.Is(err, unix.EPERM) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// asks is how often the kernel was told to ask a neighbour.
+func (k *fakeKernel) asks(a string) (n int) {
+	k.set(func() { n = k.verified[netip.MustParseAddr(a)] })
+	return n
+}
+
+// TestUsedNeighbourIsVerified: the kernel is told to ask a neighbour while workers send to it, and
+// not while they do not.
+func TestUsedNeighbourIsVerified(t *testing.T) {
+	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
+		hops := map[string]*nexthop.Hop{}
+		for i, ip := range []string{"10.0.0.7", "10.0.0.8", "10.0.0.9"} {
+			m.table.Resolve(addr(ip))
+			synctest.Wait()
+			state := netlink.NUD_REACHABLE
+			if i == 2 {
+				state = netlink.NUD_PERMANENT
+			}
+			n := neighbourEvent(ip, state, 2, 7, 7, 7, 7, byte(i))
+			k.set(func() { k.neigh = append(k.neigh, n) })
+			k.ch <- []event{{kind: neighbourChanged, neigh: n}}
+			m.settle(time.Second)
+			hops[ip] = m.table.Hop(m.lookup(ip).Hop)
+		}
+		const seconds = 60
+		for range seconds {
+			hops["10.0.0.7"].Use()
+			hops["10.0.0.9"].Use()
+			m.settle(time.Second)
+		}
+		if n := k.asks("10.0.0.7"); n < seconds/5-1 || n > seconds/5+1 {
+			t.Errorf("a neighbour in use was asked %d times in a minute, want one time in 5 s", n)
+		}
+		if unused, permanent := k.asks("10.0.0.8"), k.asks("10.0.0.9"); unused+permanent != 0 {
+			t.Errorf("one that is not in use was asked %d times, a permanent one %d", unused, permanent)
+		}
+		before := k.asks("10.0.0.7")
+		m.settle(time.Minute)
+		if n := k.asks("10.0.0.7") - before; n > 1 {
+			t.Errorf("asked %d times after the last packet", n)
+		}
+	})
+}
+
+// TestVerificationIsBounded: with more neighbours in use than the budget has requests, each has its
+// turn.
+func TestVerificationIsBounded(t *testing.T) {
+	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
+		const neighbours, seconds = 4000, 24
+		ip := func(i int) string { return fmt.Sprintf("10.0.%d.%d", i/250, i%250+1) }
+		var hops []*nexthop.Hop
+		for i := range neighbours {
+			m.table.ResolveFirst(addr(ip(i)))
+			synctest.Wait()
+			k.ch <- []event{{kind: neighbourChanged, neigh: neighbourEvent(ip(i), netlink.NUD_REACHABLE, 2, 7, 7, 7,
+				byte(i>>8), byte(i))}}
+			synctest.Wait()
+			hops = append(hops, m.table.Hop(m.lookup(ip(i)).Hop))
+		}
+		for range seconds {
+			for _, h := range hops {
+				h.Use()
+			}
+			m.settle(time.Second)
+		}
+		total, least := 0, seconds
+		for i := range neighbours {
+			n := k.asks(ip(i))
+			total, least = total+n, min(least, n)
+		}
+		if total > (seconds+1)*usesPerTick || least < seconds*usesPerTick/neighbours-1 {
+			t.Errorf("%d requests in %d s, %d to the one that was asked least", total, seconds, least)
+		}
+	})
 }

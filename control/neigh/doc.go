@@ -59,9 +59,18 @@
 // kernel resolves it: a neighbour message with NTF_USE does what sending a packet would do
 // (include/uapi/linux/neighbour.h), for ARP and for neighbour discovery, and leaves nothing behind.
 // The same message, every ProbeInterval, keeps a tracked neighbour fresh; meanwhile a stale one
-// stays in use. A permanent entry is used and never changed. A hop is ready while a MAC address
-// is known that has not failed: after the kernel has removed an entry, the last address stays in
-// use until the kernel answers the new request.
+// stays in use.
+//
+// The kernel does not see packets that workers send, and would doubt an address that it has
+// confirmed only after 15 s to 45 s. So a neighbour that workers have sent to is verified every
+// VerifyInterval: the kernel is told to ask it now, by the state NUD_PROBE. One that does not
+// answer three requests, a second apart, is resolved anew. A neighbour that moves to another MAC
+// address without an announcement is found in 9 s. A request to each costs two netlink messages and
+// one ARP or neighbour solicitation; 512 in a second are the most.
+//
+// A permanent entry is used and never changed. A hop is ready while a MAC address is known that has
+// not failed: after the kernel has removed an entry, the last address stays in use until the kernel
+// answers the new request.
 //
 // Senders with invented addresses make packets for as many destinations on a link. So requests come
 // in two queues. First ones are for backends, for clients of connections past their handshake and

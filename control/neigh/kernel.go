@@ -27,6 +27,10 @@ type kernel interface {
 	// use makes the kernel resolve or confirm a neighbour, as a packet to it would. It does not
 	// change an entry in a fixed state, and keeps the owner's flags of all others.
 	use(dev int, a netip.Addr) error
+	// verify makes the kernel ask a neighbour now whether it is still there, by the MAC address
+	// that it is known by, however recently that was confirmed. One that has no address is
+	// resolved.
+	verify(dev int, a netip.Addr) error
 	// events delivers what changed. It is closed when the subscription broke.
 	events() <-chan []event
 	close()
@@ -243,15 +247,48 @@ func (k *rtnetlink) use(dev int, a netip.Addr) error {
 	return nil
 }
 
+// verify sets the state NUD_PROBE: the kernel sends a unicast request at once, again each second,
+// and calls the entry failed after the third (net/core/neighbour.c, __neigh_update and
+// neigh_timer_handler; ucast_solicit, retrans_time_ms). Sending a packet, or NTF_USE, would leave
+// an entry alone that is NUD_REACHABLE, for up to 45 s.
+//
+// The message has no MAC address, so that the one of the entry stays, and no NLM_F_REPLACE or
+// NLM_F_CREATE: an entry that was removed meanwhile is not made, and the flag of a router stays.
+func (k *rtnetlink) verify(dev int, a netip.Addr) error {
+	n, err := k.neighbour(dev, a)
+	switch {
+	case err != nil:
+		return fmt.Errorf("verify neighbour %s on interface %d: %w", a, dev, err)
+	case n.State&(fixed|netlink.NUD_PROBE) != 0 || n.Flags&netlink.NTF_EXT_LEARNED != 0:
+		return nil // its owner keeps it, or it is asked already
+	case n.State&valid == 0:
+		return k.use(dev, a)
+	}
+	req := nl.NewNetlinkRequest(unix.RTM_NEWNEIGH, unix.NLM_F_ACK)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: k.queries}
+	req.AddData(&netlink.Ndmsg{Family: familyOf(a), Index: uint32(dev), State: netlink.NUD_PROBE})
+	req.AddData(nl.NewRtAttr(netlink.NDA_DST, a.AsSlice()))
+	if managed := n.FlagsExt & netlink.NTF_EXT_MANAGED; managed != 0 { // or the kernel clears it
+		req.AddData(nl.NewRtAttr(netlink.NDA_FLAGS_EXT, nl.Uint32Attr(uint32(managed))))
+	}
+	if _, err = req.Execute(unix.NETLINK_ROUTE, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("verify neighbour %s on interface %d: %w", a, dev, err)
+	}
+	return nil
+}
+
+func familyOf(a netip.Addr) uint8 {
+	if a.Is6() {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
+}
+
 // neighbour reads an entry. Its state is NUD_NONE if there is none.
 func (k *rtnetlink) neighbour(dev int, a netip.Addr) (*netlink.Neigh, error) {
-	family := unix.AF_INET
-	if a.Is6() {
-		family = unix.AF_INET6
-	}
 	req := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
 	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: k.queries}
-	req.AddData(&netlink.Ndmsg{Family: uint8(family), Index: uint32(dev)})
+	req.AddData(&netlink.Ndmsg{Family: familyOf(a), Index: uint32(dev)})
 	req.AddData(nl.NewRtAttr(netlink.NDA_DST, a.AsSlice()))
 	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
 	switch {

@@ -26,7 +26,8 @@ type Config struct {
 	HostLink *HostLink      // nil if there is none: destinations of Kind Kernel get no hop
 	Table    *nexthop.Table // the mirror is its only writer and the only reader of its requests
 
-	ProbeInterval  time.Duration // how often a neighbour is confirmed (30 s)
+	ProbeInterval  time.Duration // how often a neighbour is kept from being forgotten (30 s)
+	VerifyInterval time.Duration // how often one is asked that packets are sent to (5 s)
 	ResyncInterval time.Duration // how often everything is read and compared (1 min)
 	ForgetAfter    time.Duration // how long a neighbour that fails and is not requested is kept (5 min)
 	HopGrace       time.Duration // how long an unused hop ID is kept before it is reused (10 s)
@@ -40,7 +41,7 @@ func (c *Config) setDefaults() {
 		d *time.Duration
 		v time.Duration
 	}{
-		{&c.ProbeInterval, 30 * time.Second}, {&c.ResyncInterval, time.Minute},
+		{&c.ProbeInterval, 30 * time.Second}, {&c.VerifyInterval, 5 * time.Second}, {&c.ResyncInterval, time.Minute},
 		{&c.ForgetAfter, 5 * time.Minute}, {&c.HopGrace, 10 * time.Second},
 	} {
 		if *d.d == 0 {
@@ -62,6 +63,7 @@ type Mirror struct {
 	log           *slog.Logger
 	now           func() time.Time
 	probeInterval time.Duration
+	verifyEvery   time.Duration
 	resyncEvery   time.Duration
 	forgetAfter   time.Duration
 	open          func(*slog.Logger) (kernel, error)
@@ -113,9 +115,10 @@ func New(c Config) (*Mirror, error) {
 	c.setDefaults()
 	return &Mirror{
 		table: c.Table, log: c.Logger, now: c.Now,
-		probeInterval: c.ProbeInterval, resyncEvery: c.ResyncInterval, forgetAfter: c.ForgetAfter,
-		open:  openKernel,
-		links: slices.Clone(c.Links), host: c.HostLink,
+		probeInterval: c.ProbeInterval, verifyEvery: c.VerifyInterval, resyncEvery: c.ResyncInterval,
+		forgetAfter: c.ForgetAfter,
+		open:        openKernel,
+		links:       slices.Clone(c.Links), host: c.HostLink,
 		targets: new(bart.Table[target]), generation: firstGeneration(),
 		ids:   newHopIDs(c.Table, c.HopGrace),
 		known: make(map[neighKey]usableNeighbour), tracked: make(map[neighKey]*neighbour),

@@ -504,3 +504,30 @@ func TestPolicyRulesAreReported(t *testing.T) {
 	})
 	m.eventually("a warning", func() bool { return len(m.Status().Warnings) == 1 })
 }
+
+// TestSilentMACChange: the MAC address of a neighbour that packets are sent to changes, and nobody
+// says so, just after the kernel has confirmed the old one. The kernel's own forwarding takes 4 s
+// to 9 s if it doubted the address anyway, and up to 45 s more if not.
+func TestSilentMACChange(t *testing.T) {
+	_, peer, m := pair(t, Config{})
+	ids := map[string]nexthop.ID{}
+	for _, dst := range []string{"192.0.2.2", "2001:db8::2"} {
+		_, ids[dst] = m.resolved(dst)
+	}
+	const within = 10 * time.Second // VerifyInterval, a tick, three requests
+	changed := time.Now()
+	peer.setMAC("eth0", "02:00:00:00:aa:01")
+	for len(ids) > 0 && time.Since(changed) < within {
+		for dst, id := range ids {
+			hop := m.table.Hop(id)
+			if hop.Use(); hop.Ready && hop.DstMAC == [6]byte{2, 0, 0, 0, 0xaa, 1} {
+				t.Logf("%s: known after %v", dst, time.Since(changed))
+				delete(ids, dst)
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	for dst := range ids {
+		t.Errorf("%s: the new MAC address is not known after %v", dst, within)
+	}
+}

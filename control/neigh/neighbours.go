@@ -3,6 +3,7 @@ package neigh
 import (
 	"container/list"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -22,7 +23,9 @@ type neighbour struct {
 	mac         [6]byte
 	hops        []hopKey      // the hops it is behind, one for each route MTU
 	requestedAt time.Time     // last request of a worker
-	usedAt      time.Time     // last call of kernel.use
+	usedAt      time.Time     // last call of kernel.use or kernel.verify
+	verifiedAt  time.Time     // last call of kernel.verify
+	sentAt      time.Time     // when keepFresh last found that workers had sent to it
 	silent      int           // unknown: how often the kernel was asked, and there was no answer
 	list        *list.List    // among the waiting; nil if it is not one of them
 	place       *list.Element // in list
@@ -34,7 +37,9 @@ const (
 	retryInterval = time.Second
 	// maxRetryDoubles: for one that has never answered the interval doubles up to 8 s.
 	maxRetryDoubles = 3
-	// usesPerTick bounds the probes of one second.
+	// usesPerTick bounds the calls of kernel.use and of kernel.verify, together, in one second.
+	// With more neighbours in use than it allows in VerifyInterval (2560), each is verified less
+	// often.
 	usesPerTick = 512
 )
 
@@ -222,10 +227,51 @@ func (m *Mirror) useAgain(n *neighbour) {
 	m.use(n)
 }
 
-// keepFresh runs once a second. It uses the neighbours whose interval is over, and forgets those
-// that neither answer nor are requested any more.
+// verifyUsed verifies the neighbours that packets are sent to, those first that were verified the
+// longest ago, and returns how many. The kernel does not see these packets. It would not doubt a
+// MAC address that it confirmed less than 45 s ago, and one that changed in silence takes all
+// packets until then.
+func (m *Mirror) verifyUsed() int {
+	now := m.now()
+	var due []*neighbour
+	for _, n := range m.tracked {
+		if m.takeUsed(n) {
+			n.sentAt = now
+		}
+		if n.ready && now.Sub(n.sentAt) < m.verifyEvery && now.Sub(n.verifiedAt) >= m.verifyEvery &&
+			!m.known[n.key].fixed && m.devices[int(n.key.dev)].up {
+			due = append(due, n)
+		}
+	}
+	if len(due) > usesPerTick {
+		slices.SortFunc(due, func(a, b *neighbour) int { return a.verifiedAt.Compare(b.verifiedAt) })
+		due = due[:usesPerTick]
+	}
+	for _, n := range due {
+		n.verifiedAt, n.usedAt = now, now
+		if err := m.kernel.verify(int(n.key.dev), n.key.addr.Netip()); err != nil {
+			m.log.Debug("neighbour not verified", "error", err)
+		}
+	}
+	return len(due)
+}
+
+// takeUsed reports whether workers have sent to n since the last call.
+func (m *Mirror) takeUsed(n *neighbour) (used bool) {
+	for _, key := range n.hops {
+		if e := m.ids.byKey[key]; e != nil {
+			if h := m.table.Hop(e.id); h != nil && h.TakeUsed() {
+				used = true
+			}
+		}
+	}
+	return used
+}
+
+// keepFresh runs once a second. It verifies the neighbours that packets are sent to, uses those
+// whose interval is over, and forgets those that neither answer nor are requested any more.
 func (m *Mirror) keepFresh() {
-	now, uses, expired := m.now(), 0, false
+	now, uses, expired := m.now(), m.verifyUsed(), false
 	for _, n := range m.tracked {
 		idle := now.Sub(n.requestedAt)
 		if !n.ready && !n.gateway {

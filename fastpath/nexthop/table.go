@@ -47,7 +47,7 @@ const (
 	Kernel
 )
 
-// Hop is how to send to one neighbour. It is immutable; a change is a new Hop.
+// Hop is how to send to one neighbour. It is immutable but for used; a change is a new Hop.
 type Hop struct {
 	Kind           Kind
 	Ready          bool   // DstMAC is known. For Kernel always true.
@@ -59,6 +59,23 @@ type Hop struct {
 	Addr           header.Addr // the neighbour, for people
 
 	plainEnd uint32 // computed by SetHop
+	// used is 1 if a worker has sent by the hop since the last TakeUsed. It is accessed atomically.
+	// It is on the line that workers read for each packet, and written once in a while.
+	used uint32
+}
+
+// Use marks the hop as used. Workers call it for each packet that they send by it. The atomics
+// order no other memory accesses. The compiler inlines it.
+func (h *Hop) Use() {
+	if atomic.LoadUint32(&h.used) == 0 {
+		atomic.StoreUint32(&h.used, 1)
+	}
+}
+
+// TakeUsed reports whether a worker has sent by the hop since the last call. Only the control loop
+// calls it.
+func (h *Hop) TakeUsed() bool {
+	return atomic.LoadUint32(&h.used) != 0 && atomic.SwapUint32(&h.used, 0) != 0
 }
 
 // Tag is a VLAN tag as it stands in a frame (IEEE 802.1Q, clause 9).
@@ -71,11 +88,11 @@ type Tag struct {
 // MAC addresses replaced: the neighbour must be untagged and resolved. It is 0 for all other hops.
 func (h *Hop) PlainEnd() uint32 { return h.plainEnd }
 
-// Same reports whether two hops have the same content, whether of a table or not.
+// Same reports whether two hops have the same content, whether of a table or not. It reads no field
+// that workers write.
 func (h *Hop) Same(as *Hop) bool {
-	one, other := *h, *as
-	one.plainEnd, other.plainEnd = 0, 0
-	return one == other
+	return h.Kind == as.Kind && h.Ready == as.Ready && h.Link == as.Link && h.VLANs == as.VLANs &&
+		h.MTU == as.MTU && h.DstMAC == as.DstMAC && h.SrcMAC == as.SrcMAC && h.VLAN == as.VLAN && h.Addr == as.Addr
 }
 
 func (h *Hop) findPlainEnd() uint32 {
