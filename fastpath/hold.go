@@ -1,7 +1,9 @@
 package fastpath
 
 import (
+	"crypto/rand"
 	"encoding/binary"
+	"math/bits"
 	"time"
 
 	"sluice.dev/sluice/fastpath/decide"
@@ -58,6 +60,7 @@ type hopQueue struct {
 	perHop    int
 	retryAt   flowtable.Time
 	requestAt flowtable.Time
+	key       [2]uint64 // of prefixHash
 	// mayDisplace is how many packets that are anybody's this step may hold in place of others yet.
 	mayDisplace int
 }
@@ -68,7 +71,11 @@ type heldPacket struct {
 }
 
 func newHopQueue(limit, perHop int) hopQueue {
-	return hopQueue{held: make([]heldPacket, 0, limit), perHop: perHop}
+	q := hopQueue{held: make([]heldPacket, 0, limit), perHop: perHop}
+	var key [16]byte
+	rand.Read(key[:]) // never fails (crypto/rand)
+	q.key = [2]uint64{binary.LittleEndian.Uint64(key[:]), binary.LittleEndian.Uint64(key[8:])}
+	return q
 }
 
 func (q *hopQueue) len() int { return len(q.held) }
@@ -107,26 +114,27 @@ func (q *hopQueue) givesWay(to precedence) int {
 	most := uint16(0)
 	for i := range q.held {
 		if o := &q.held[i].o; o.precedence == lowest {
-			waiting[prefixHash(&o.dst)]++
-			most = max(most, waiting[prefixHash(&o.dst)])
+			waiting[q.prefixHash(&o.dst)]++
+			most = max(most, waiting[q.prefixHash(&o.dst)])
 		}
 	}
 	for i := range q.held {
-		if o := &q.held[i].o; o.precedence == lowest && waiting[prefixHash(&o.dst)] == most {
+		if o := &q.held[i].o; o.precedence == lowest && waiting[q.prefixHash(&o.dst)] == most {
 			return i
 		}
 	}
 	return -1
 }
 
-// prefixHash is of an address's /24 or /64. The multiplier is that of Fibonacci hashing (Knuth, The
-// Art of Computer Programming, volume 3, section 6.4).
-func prefixHash(a *header.Addr) uint8 {
+// prefixHash is of an address's /24 or /64. It is keyed: senders choose destinations by inventing
+// sources, and must not find prefixes that share the counter of another one.
+func (q *hopQueue) prefixHash(a *header.Addr) uint8 {
 	prefix := binary.BigEndian.Uint64(a[:8])
 	if a.Is4() {
 		prefix = uint64(binary.BigEndian.Uint32(a[12:]) >> 8)
 	}
-	return uint8(prefix * 0x9e3779b97f4a7c15 >> 56)
+	hi, lo := bits.Mul64(prefix^q.key[0], q.key[1]|1)
+	return uint8((hi ^ lo) >> 56)
 }
 
 // mayHold reports whether a queue with a limit takes a packet. The limit is one of frames: frames

@@ -151,7 +151,7 @@ var rules = []rule{
 	{From: internal + "/nodeconfig", Never: []string{internal, "flowtable", "control/loop", "control/hostlink"},
 		Why: "what the compiler knows of the node is a function of configuration, addresses and Node object"},
 	{From: internal + "/explain", Never: []string{internal, "control/loop"},
-		But: []string{internal + "/boottime", internal + "/steering", internal + "/nodeconfig"},
+		But: []string{internal + "/boottime", internal + "/steering", internal + "/nodeconfig", internal + "/seed"},
 		Why: "an answer is made of what the caller passes, so that one without a gateway comes from the same code"},
 	{From: "cmd/sluice", Never: []string{"bench", "github.com/asavie/xdp", "github.com/google/gopacket",
 		"control/k8s/k8stest", "control/controltest"},

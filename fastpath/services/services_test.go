@@ -307,8 +307,8 @@ func TestSelectHashSpreads(t *testing.T) {
 }
 
 // TestSelectHashIsKeyed: a client that has many IPv6 networks and does not know the key finds no
-// interface identifier with which its flows have one hash. Those tried cancel a factor if it depends
-// on a constant alone.
+// interface identifier with which its flows have one hash. Those tried cancel a factor if it
+// depends on a constant alone.
 func TestSelectHashIsKeyed(t *testing.T) {
 	s := &Snapshot{SelectKey: [2]uint64{0x0123456789abcdef, 0xfedcba9876543210}}
 	const networks = 256

@@ -279,7 +279,8 @@ func TestSeed(t *testing.T) {
 				}
 			}
 			if tt.seed == "new" {
-				if text, err := base64.StdEncoding.DecodeString(found[0]); len(text) < 32 || err != nil || found[0] == found[1] {
+				text, err := base64.StdEncoding.DecodeString(found[0])
+				if len(text) < 32 || err != nil || found[0] == found[1] {
 					t.Errorf("seeds %q, want two of 32 characters or more", found)
 				}
 			} else if found != [2]string{tt.seed, tt.seed} {

@@ -60,8 +60,8 @@ func (d *Daemon) watchConfig(ctx context.Context, hup <-chan os.Signal) {
 	}
 }
 
-// look reloads the file if it is another than was loaded last, and there. Otherwise it reads the seed
-// again.
+// look reloads the file if it is another than was loaded last, and there. Otherwise it reads the
+// seed again.
 func (d *Daemon) look(ctx context.Context) {
 	now, _ := readFile(d.file)
 	d.mu.Lock()

@@ -71,10 +71,10 @@ func (d *Daemon) clear(keep bool) (errs []error) {
 	if d.flows != nil {
 		// The files go before the lock: another process may wait for that.
 		errs = append(errs, d.pins.Close(true), owners.Remove(d.config.StateDir), d.flows.Remove())
+		_ = os.Remove(filepath.Join(d.config.StateDir, seed.Name)) // no flow needs the same choice again
 		if d.leaving != "" {
 			_ = os.Remove(filepath.Join(d.config.StateDir, drains.Name))
 			_ = os.Remove(filepath.Join(d.config.StateDir, assign.File))
-			_ = os.Remove(filepath.Join(d.config.StateDir, seed.Name))
 		}
 		_ = unixsocket.RemoveStale(d.config.WaitingSocket()) // of one that was killed while it waited
 		_ = unixsocket.RemoveStale(d.config.ReloadSocket())

@@ -160,8 +160,11 @@ func (off *offline) compilerConfig(
 		}
 		routed = append(routed, unknown)
 	}
-	var s seed.Seed
-	s, off.noSeed = seed.Find(c, file)
+	s, err := seed.Seed{}, seed.ErrNone
+	if file != "" {
+		s, err = seed.Find(c, file)
+	}
+	off.noSeed = err
 	return nodeconfig.Compiler(c, node, s.Key, addresses, routed, info)
 }
 
@@ -195,7 +198,9 @@ func (off *offline) markUnknown(x *decide.Explanation, s *status.ExplainStep) {
 		s.Text, _, _ = strings.Cut(s.Text, ";")
 		s.Text += ", as if nobody had connections"
 	case s.Name == "scheduler" && off.noSeed != nil && !x.PinInSet && x.Scheduler.ByHash():
-		s.Text, s.Unknown = s.Text+", by another seed than the gateway's, which is not known here", true
+		s.Text, s.Unknown = s.Text+" by an unknown seed", true
+	case s.Name == "backend" && off.noSeed != nil && !x.PinInSet && x.Scheduler.ByHash():
+		s.Unknown = true
 	}
 }
 

@@ -5,8 +5,8 @@
 //	maglev.seed        if it is not empty
 //	stateDir/maglev.json   drawn by this gateway; the next process reads it
 //
-// A client that knows the seed can compute which of its source ports lead to which backend, and send
-// all its connections to one. So the empty text, which everybody knows, is never the seed.
+// A client that knows the seed can compute which of its source ports lead to which backend, and
+// send all its connections to one. So the empty text, which everybody knows, is never the seed.
 package seed
 
 import (
@@ -134,8 +134,8 @@ func (s Seed) of(text string, origin Origin, path string) Seed {
 	return s
 }
 
-// View describes the seed as a condition. It is a warning where a client may know the seed, or where
-// the gateways of a cluster have different ones.
+// View describes the seed as a condition. It is a warning where a client may know the seed, or
+// where the gateways of a cluster have different ones.
 func (s Seed) View() status.ConditionView {
 	var why []string
 	if s.open {

@@ -115,8 +115,9 @@ func TestFind(t *testing.T) {
 		{"in a file of root's", func(_ *testing.T, c *config.Configuration, _ string) { c.Maglev.Seed = good },
 			Configuration, "ok", "from the configuration, fingerprint " + maglev.Fingerprint(good)},
 		{"one gateway alone", func(*testing.T, *config.Configuration, string) {}, Drawn, "ok", "another gateway"},
-		{"a gateway of a cluster", func(_ *testing.T, c *config.Configuration, _ string) { c.Kubernetes.Enabled = true },
-			Drawn, "warn", "a Secret that all gateways mount"},
+		{"a gateway of a cluster", func(_ *testing.T, c *config.Configuration, _ string) {
+			c.Kubernetes.Enabled = true
+		}, Drawn, "warn", "a Secret that all gateways mount"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, file := gateway(t, func(c *config.Configuration, dir string) { tt.change(t, c, dir) })
