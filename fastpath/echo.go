@@ -39,8 +39,8 @@ func (w *Worker) echo(d Desc, p *header.Packet) decide.Verdict {
 }
 
 // echoFragment answers a fragment of an echo request by the same fragment of the reply. A reply
-// differs from its request in addresses, TTL, type, and a checksum that follows from the type, so no
-// fragment depends on another. A wrong checksum stays wrong.
+// differs from its request in addresses, TTL, type, and a checksum that follows from the type, so
+// no fragment depends on another. A wrong checksum stays wrong.
 func (w *Worker) echoFragment(d Desc, p *header.Packet) decide.Verdict {
 	if w.planner.Forged(p.Tuple.Src) {
 		return drop(stats.SpoofedSource)

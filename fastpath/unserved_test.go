@@ -65,7 +65,8 @@ func unservedCases() (list []unservedCase) {
 	dropped("routing header", stats.IPv6RoutingHeader, raw(client6, vip6, 6, routing))
 	dropped("no next header", stats.Protocol, raw(client6, vip6, 59))
 	for name, icmpType := range map[string]uint8{"echo reply": 0, "router advertisement": 9, "router solicitation": 10,
-		"timestamp": 13, "information": 15, "address mask": 17, "redirect": 5, "source quench": 4, "extended echo": 42} {
+		"timestamp": 13, "information": 15, "address mask": 17, "redirect": 5, "source quench": 4,
+		"extended echo": 42} {
 		dropped(name, stats.ICMPType, icmpMessage(client4, vip4, icmpType))
 	}
 	for name, icmpType := range map[string]uint8{"echo reply v6": 129, "MLD": 131, "redirect v6": 137,
@@ -87,7 +88,8 @@ func unservedCases() (list []unservedCase) {
 	last.TTL = 1
 	refused("TTL 1", stats.FrontendRejected, last, header.ICMPUnreachable, 3, 0)
 	dropped("late answer", stats.NoFlow, headertest.UDP(join(backend4, 53), join(ownSNAT4, 2000), "x"))
-	dropped("system port of a source address", stats.NoFlow, headertest.UDP(join(backend6, 53), join(ownSNAT6, 22), "x"))
+	dropped("system port of a source address", stats.NoFlow,
+		headertest.UDP(join(backend6, 53), join(ownSNAT6, 22), "x"))
 	refused("GRE to a source address", stats.Protocol, raw(backend4, ownSNAT4, 47), header.ICMPUnreachable, 2, 0)
 	dropped("forged port", stats.SpoofedSource, headertest.UDP(join(node4, 1), join(vip4, 81), "x"))
 	dropped("forged protocol", stats.SpoofedSource, raw(node4, vip4, 47))
@@ -222,9 +224,10 @@ func TestEchoInFragments(t *testing.T) {
 				}
 				got := l.reassembled(len(parts))
 				if whole := want.Bytes(); !bytes.Equal(got, headertest.IP(whole)[len(headertest.IP(whole))-len(got):]) {
-					t.Errorf("%s, %d bytes, policy %d: the reply is another; drops: %v", tt.name, size, policy, l.drops())
+					t.Errorf("%s, %d bytes, policy %d: another reply; drops: %v", tt.name, size, policy, l.drops())
 				}
-				if n := l.workers[0].stats.EchoReplies.Load() + l.workers[1].stats.EchoReplies.Load(); n != uint64(len(parts)) {
+				n := l.workers[0].stats.EchoReplies.Load() + l.workers[1].stats.EchoReplies.Load()
+				if n != uint64(len(parts)) {
 					t.Errorf("%s: %d fragments of replies counted, want %d", tt.name, n, len(parts))
 				}
 			}

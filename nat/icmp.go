@@ -85,8 +85,8 @@ func sumHeaders(frame []byte, inner *header.Packet) uint16 {
 }
 
 // EchoReply turns an echo request, or a fragment of one, into that of its reply, in place: the
-// addresses change places, which no sum notices, the type changes, and the TTL is ours. The Ethernet
-// header is the caller's.
+// addresses change places, which no sum notices, the type changes, and the TTL is ours. The
+// Ethernet header is the caller's.
 func EchoReply(frame []byte, p *header.Packet, ttl uint8) {
 	reply := p.Tuple.Reverse()
 	request, answer := uint8(header.ICMPEchoRequest), uint8(header.ICMPEchoReply)

@@ -30,7 +30,8 @@ const (
 	// AddrNode: accepts node ports.
 	AddrNode = AddrFlags(steerAddrFlagsNODE)
 	// AddrSNAT: replies come to it, in the SNAT port range, or, if it is neither AddrNode nor
-	// AddrLocal, in the range from 1024 on. With Settings.Unserved such an address is steered whole.
+	// AddrLocal, in the range from 1024 on. With Settings.Unserved all that is for such an
+	// address is steered.
 	AddrSNAT = AddrFlags(steerAddrFlagsSNAT)
 	// AddrLocal: an address of this node. It steers nothing by itself; it keeps
 	// unserved ports of an address that is also a VIP, and fragments while no socket

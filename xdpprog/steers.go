@@ -25,7 +25,7 @@ const (
 // String returns it as part of a sentence: the packet is steered by ...
 func (m Match) String() string {
 	return [...]string{
-		"no rule", "its frontend", "its node port", "the range of ports that replies come to", "its destination address",
+		"no rule", "its frontend", "its node port", "the range of ports that replies come to", "its destination",
 		"the backend it comes from",
 	}[m]
 }

@@ -95,17 +95,17 @@ func (b *cases) disagreements() {
 	c.tcp(outside, viaB0, destination("VIP, an address of the node", "10.72.0.1", 7080)).
 		tcp(outside, passListen, f.node4Back()).tcp(outside, viaB0, f.node4())
 
-	c = b.add(section+"unknown port of a ClusterIP, unused ClusterIP", "pass")
+	c = b.add(section+"unknown port of a ClusterIP, unused ClusterIP", "default")
 	f = c.service().slice("", "b0")
-	c.tcp(outside, passRoute, f.cluster4().at(81)).tcp(outside, passRoute, destination("an unused ClusterIP",
+	c.tcp(outside, reject, f.cluster4().at(81)).tcp(outside, passRoute, destination("an unused ClusterIP",
 		"10.101.0.1", 80)).
-		tcp(outside, passRoute, f.cluster6().at(81))
+		tcp(outside, reject, f.cluster6().at(81))
 
-	c = b.add(section+"unknown port of a VIP", "pass")
+	c = b.add(section+"unknown port of a VIP", "default")
 	f = c.service(external).slice("", "b0")
-	c.tcp(outside, passRoute, f.vip4().at(81)).tcp(outside, passRoute, f.vip6().at(81)).tcp(outside, passRoute,
+	c.tcp(outside, reject, f.vip4().at(81)).tcp(outside, reject, f.vip6().at(81)).tcp(outside, reject,
 		f.external4().at(81)).
-		udp(outside, passRoute, f.vip4().at(81))
+		udp(outside, reject, f.vip4().at(81))
 
 	const unsettled = "Not settled anywhere/"
 	c = b.add(unsettled+"two Services that claim one frontend", "an-external-ip-takes-nothing")
@@ -188,11 +188,12 @@ func (b *cases) configurations() {
 	f = c.service().slice("", "b0", "b1", "b2")
 	c.with("proxy.scheduler: sh\n").sticks("tcp", outside, "one from gateway", f.vip4())
 
-	c = b.add("Where kube-proxy's modes disagree/unknown port of a VIP + Where kube-proxy's modes disagree/unknown "+
+	c = b.add("Where kube-proxy's modes disagree/unknown port of a VIP + Different on purpose/What "+
+		"nobody serves at a VIP is refused + Where kube-proxy's modes disagree/unknown "+
 		"port of a ClusterIP, unused ClusterIP", "settings")
 	f = c.service().slice("", "b0")
-	for _, p := range [...]string{reject, drop} {
-		c.with(fmt.Sprintf("unservedVIPPort: %s\n", p)).tcp(outside, p, f.vip4().at(81)).tcp(outside, p,
-			f.cluster6().at(81))
+	for _, p := range [...]struct{ policy, outcome string }{{"pass", passRoute}, {"drop", drop}} {
+		c.with(fmt.Sprintf("unservedVIPPort: %s\n", p.policy)).tcp(outside, p.outcome, f.vip4().at(81)).tcp(outside,
+			p.outcome, f.cluster6().at(81))
 	}
 }

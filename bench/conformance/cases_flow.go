@@ -86,7 +86,7 @@ func (b *cases) serviceChanges() {
 	f := c.service().slice("", "b0")
 	c.established(f, viaB0, viaB0).then("port 81 instead")
 	f = f.copy(servicePort(81))
-	c.established(f, viaB0, viaB0).tcp(outside, passRoute, f.vip4()).tcp(outside, viaB0, f.vip4().at(81)).udp(outside,
+	c.established(f, viaB0, viaB0).tcp(outside, reject, f.vip4()).tcp(outside, viaB0, f.vip4().at(81)).udp(outside,
 		viaB0, f.vip6().at(81))
 
 	c = b.add(row+" + Established flows/service port, node port or VIP changed", "node-port")

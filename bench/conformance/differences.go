@@ -50,8 +50,8 @@ const (
 	whyChoice  = "an annotation of Sluice's (docs/kubernetes.md, Choosing a backend)"
 	whyHairpin = "a client that got itself is translated wherever it is, kube-proxy's modes nftables and ipvs do it " +
 		"for endpoints on the node only, and the connection hangs (ADR 6)"
-	whyVIPPort = "VIPs are the node's own in mode ipvs, which rejects other ports of theirs; here it is " +
-		"`unservedVIPPort` (ADR 6)"
+	whyVIPPort = "what no Service has at a VIP is refused, as in mode ipvs, or as `unservedVIPPort` says; the other " +
+		"modes send it back to the router (ADR 28)"
 	whyEnded = "in mode ipvs flows end when their frontend goes; here they stay, as in the other modes, but for " +
 		"those of UDP when the Service goes (docs/kubernetes.md, any of it changes)"
 	whyForward = "mode ipvs forwards to endpoints elsewhere, which breaks the connection where they do not answer " +
@@ -107,8 +107,8 @@ var differences = []difference{
 		"b0 b1 from gateway", "", whyChoice},
 	{hairpinElsewhere + "tcp pod-b0 to VIP", drop, "", drop, whyHairpin},
 	{hairpinElsewhere + "tcp pod-b0 to VIP (IPv6)", drop, "", drop, whyHairpin},
-	{unusedClusterIP + "tcp outside to ClusterIP port 81", reject, "", reject, whyUnserved},
-	{unusedClusterIP + "tcp outside to ClusterIP (IPv6) port 81", reject, "", reject, whyUnserved},
+	{unusedClusterIP + "tcp outside to ClusterIP port 81", "", passRoute, "", whyUnserved},
+	{unusedClusterIP + "tcp outside to ClusterIP (IPv6) port 81", "", passRoute, "", whyUnserved},
 	{unusedClusterIP + "tcp outside to an unused ClusterIP", drop, "", "", whyUnused},
 	{"Service/externalTrafficPolicy/local-none-here: tcp outside to VIP", "", "", "b0 b1 from client", whyForward},
 	{"Service/externalTrafficPolicy/local-none-here: tcp outside to node port (IPv6)", "", "", "b0 b1 from client",
@@ -122,7 +122,7 @@ var differences = []difference{
 	{portChanged + "tcp outside to VIP (IPv6), flow tcp6", "", "", passListen, whyEnded},
 	{portChanged + "udp outside to VIP, flow udp", "", "", reject, whyEnded},
 	{portChanged + "udp outside to VIP (IPv6), flow udp6", "", "", reject, whyEnded},
-	{portChanged + "tcp outside to VIP", "", "", reject, whyVIPPort},
+	{portChanged + "tcp outside to VIP", passRoute, passRoute, "", whyVIPPort},
 	{vipChanged + "tcp outside to VIP, flow tcp", "", "", broken, whyEnded},
 	{vipChanged + "tcp outside to VIP (IPv6), flow tcp6", "", "", broken, whyEnded},
 	{vipChanged + "udp outside to VIP, flow udp", "", "", passRoute, whyEnded},
@@ -140,10 +140,10 @@ var differences = []difference{
 		"ClusterIP (IPv6)", "", "", "several from gateway or one from gateway", whyFrontend},
 	{"Service/sessionAffinity: ClientIP/policy-local: tcp outside to VIP, node port", "", "",
 		"several from client or one from client", whyFrontend},
-	{unknownVIPPort + "tcp outside to VIP port 81", "", "", reject, whyVIPPort},
-	{unknownVIPPort + "tcp outside to VIP (IPv6) port 81", "", "", reject, whyVIPPort},
-	{unknownVIPPort + "tcp outside to external IP port 81", "", "", reject, whyVIPPort},
-	{unknownVIPPort + "udp outside to VIP port 81", "", "", reject, whyVIPPort},
+	{unknownVIPPort + "tcp outside to VIP port 81", passRoute, passRoute, "", whyVIPPort},
+	{unknownVIPPort + "tcp outside to VIP (IPv6) port 81", passRoute, passRoute, "", whyVIPPort},
+	{unknownVIPPort + "tcp outside to external IP port 81", passRoute, passRoute, "", whyVIPPort},
+	{unknownVIPPort + "udp outside to VIP port 81", passRoute, passRoute, "", whyVIPPort},
 	{ping + "VIP", drop, drop, reject, whyPing},
 	{ping + "VIP (IPv6)", drop, drop, reject, whyPing},
 	{ping + "ClusterIP", reject, drop, reject, whyPing},
@@ -164,11 +164,11 @@ const (
 	readyNotServing = "Different on purpose/UDP flows of an endpoint that is ready and not serving stay/udp: b0 " +
 		"does not serve, and is ready; b1 serves: "
 	hairpinElsewhere = "Whose address/a client that is the very endpoint it got/pod-elsewhere: "
-	unusedClusterIP  = "Where kube-proxy's modes disagree/unknown port of a ClusterIP, unused ClusterIP/pass: "
+	unusedClusterIP  = "Where kube-proxy's modes disagree/unknown port of a ClusterIP, unused ClusterIP/default: "
 	portChanged      = "Service/any of it changes/port: port 81 instead: "
 	vipChanged       = "Service/any of it changes/vip: other VIPs: "
 	serviceDeleted   = "Established flows/service deleted/service-deleted: the Service and its slices are deleted: "
-	unknownVIPPort   = "Where kube-proxy's modes disagree/unknown port of a VIP/pass: "
+	unknownVIPPort   = "Where kube-proxy's modes disagree/unknown port of a VIP/default: "
 	podsSkip         = "Service/... Local, and the client is a pod/pods-skip-the-policy: "
 	ping             = "Different on purpose/VIPs answer ping/ping: ping outside to "
 )

@@ -100,8 +100,8 @@ var ipvsCases = []string{
 	"Whose address/a client that is the very endpoint it got/pod-elsewhere",
 	"Where kube-proxy's modes disagree/node port without endpoints, on a local address that is not selected/pass",
 	"Where kube-proxy's modes disagree/node port on a VIP that is a local address/not-selected",
-	"Where kube-proxy's modes disagree/unknown port of a ClusterIP, unused ClusterIP/pass",
-	"Where kube-proxy's modes disagree/unknown port of a VIP/pass",
+	"Where kube-proxy's modes disagree/unknown port of a ClusterIP, unused ClusterIP/default",
+	"Where kube-proxy's modes disagree/unknown port of a VIP/default",
 	"Different on purpose/VIPs answer ping/ping",
 	"Different on purpose/A frontend among the gateway's own source ports/refused",
 }

@@ -25,8 +25,6 @@ import (
 // nothing; what needs a restart is reported.
 func TestReload(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
-	// While the policy is pass, the kernel gets packets for an address that is not its own.
-	delete(l.damage, l.Gateway)
 	unserved := func() string {
 		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, 81)}, Requests: 1,
 			Timeout: 500 * time.Millisecond})
@@ -58,6 +56,7 @@ func TestReload(t *testing.T) {
 		}
 		return st.Config.Error, st.Config.NeedRestart
 	}
+	reload("unservedVIPPort: drop\n", func() bool { return !strings.Contains(unserved(), "refused") })
 	reload("unservedVIPPort: reject\n", func() bool { return strings.Contains(unserved(), "refused") })
 	reload("unservedVIPPort: nonsense\n", func() bool {
 		problem, _ := config()
@@ -162,15 +161,16 @@ func TestPing(t *testing.T) {
 		vip                string
 		domain, proto, req int
 	}{{vip4, unix.AF_INET, unix.IPPROTO_ICMP, 8}, {vip6, unix.AF_INET6, unix.IPPROTO_ICMPV6, 128}} {
-		if err := ping(l.Clients[0], c.vip, c.domain, c.proto, byte(c.req)); err != nil {
+		if err := ping(l.Clients[0], c.vip, c.domain, c.proto, byte(c.req), 8); err != nil {
 			t.Errorf("%s: %v", c.vip, err)
 		}
 	}
 }
 
-// ping sends one echo request from an ICMP socket of the host's kernel and waits
-// for the reply, which that kernel matches and verifies.
-func ping(from *topo.Host, vip string, domain, proto int, request byte) error {
+// ping sends one echo request of so many bytes of data from an ICMP socket of the host's kernel,
+// which sends it in fragments where it is too big, and waits for the reply, which that kernel puts
+// together and verifies.
+func ping(from *topo.Host, vip string, domain, proto int, request byte, size int) error {
 	return from.Run(func() error {
 		fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, proto)
 		if err != nil {
@@ -184,7 +184,10 @@ func ping(from *topo.Host, vip string, domain, proto int, request byte) error {
 		}
 		defer c.Close()
 		const id = 0x5151
-		message := []byte{request, 0, 0, 0, id >> 8, id & 0xff, 0, 1, 's', 'l', 'u', 'i', 'c', 'e', '!', '!'}
+		message := append([]byte{request, 0, 0, 0, id >> 8, id & 0xff, 0, 1}, make([]byte, size)...)
+		for i := range size {
+			message[8+i] = byte(i * 7)
+		}
 		if domain == unix.AF_INET {
 			binary.BigEndian.PutUint16(message[2:], onesComplement(message))
 		}
@@ -192,9 +195,9 @@ func ping(from *topo.Host, vip string, domain, proto int, request byte) error {
 			return err
 		}
 		_ = c.SetReadDeadline(time.Now().Add(2 * time.Second))
-		var b [1500]byte
+		b := make([]byte, 1<<16)
 		for {
-			n, peer, err := c.ReadFrom(b[:])
+			n, peer, err := c.ReadFrom(b)
 			if err != nil {
 				return fmt.Errorf("no reply: %w", err)
 			}
@@ -207,11 +210,14 @@ func ping(from *topo.Host, vip string, domain, proto int, request byte) error {
 
 // onesComplement is the Internet checksum (RFC 1071); ICMPv6's is the kernel's to fill in.
 func onesComplement(b []byte) uint16 {
-	var sum uint32
-	for i := 0; i < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	var sum uint64
+	for i := range b {
+		sum += uint64(b[i]) << (8 * (1 - i%2))
 	}
-	return ^uint16(sum + sum>>16)
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
 }
 
 // TestWorkerNice: packet threads have the nice value that they were given, a short time slice, and

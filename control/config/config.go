@@ -259,8 +259,9 @@ type Maglev struct {
 	Seed string `json:"seed" secret:"true"`
 }
 
-// UnservedPolicy is how packets to a VIP are treated that are for no port of a Service: other ports,
-// and other protocols. At an address that the node has, too, they are the node's with every policy.
+// UnservedPolicy is how packets to a VIP are treated that are for no port of a Service: other
+// ports, and other protocols. At an address that the node has, too, they are the node's with every
+// policy.
 type UnservedPolicy string
 
 // The policies for unserved ports.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"path"
@@ -184,9 +185,14 @@ func addresses(c *Config) error {
 	}
 	for _, p := range c.Addresses {
 		// IFA_F_NODAD: usable at once.
-		err := netlink.AddrReplace(kern, &netlink.Addr{IPNet: ipNet(p), Flags: unix.IFA_F_NODAD,
-			Scope: unix.RT_SCOPE_UNIVERSE})
-		if err != nil {
+		addr := &netlink.Addr{IPNet: ipNet(p), Flags: unix.IFA_F_NODAD, Scope: unix.RT_SCOPE_UNIVERSE}
+		if p.Addr().Is6() {
+			// Deprecated: for its ICMPv6 errors about packets that came by the host link, the
+			// kernel selects a source as if they left by it (icmp6_send, net/ipv6/icmp.c).
+			// Outside of the node nobody knows this one: RFC 6724 rule 3 prefers another.
+			addr.ValidLft, addr.PreferedLft = math.MaxUint32, 0
+		}
+		if err := netlink.AddrReplace(kern, addr); err != nil {
 			return fmt.Errorf("%s: add address %s: %w", c.KernelName, p, err)
 		}
 		a, err := ours(p)

@@ -101,6 +101,12 @@ func TestEnsureMakesThePair(t *testing.T) {
 				t.Errorf("%s = %q, want %s (%v)", file, got, want, err)
 			}
 		}
+		for _, a := range must[[]netlink.Addr](t)(netlink.AddrList(must[netlink.Link](t)(netlink.LinkByName("sluice1")),
+			netlink.FAMILY_V6)) {
+			if a.IP.IsGlobalUnicast() && a.Flags&unix.IFA_F_DEPRECATED == 0 {
+				t.Errorf("the kernel may choose %v as the source of an error", a.IP)
+			}
+		}
 		for _, n := range must[[]netlink.Neigh](t)(netlink.NeighList(h.KernelIndex, netlink.FAMILY_ALL)) {
 			if ip, _ := netip.AddrFromSlice(n.IP); ip.Unmap() == h.Addr4 || ip == h.Addr6 {
 				if n.State != netlink.NUD_PERMANENT || [6]byte(n.HardwareAddr) != h.MAC {

@@ -25,7 +25,8 @@ const (
 	routingSegmentOffset = 3
 )
 
-// NoNextHeader is the next header of a packet whose payload is to be ignored (RFC 8200 section 4.7).
+// NoNextHeader is the next header of a packet whose payload is to be ignored (RFC 8200 section
+// 4.7).
 const NoNextHeader = 59
 
 // parseIPv6 reads the packet whose header starts at l3. A payload length of zero
