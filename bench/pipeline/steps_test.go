@@ -43,8 +43,9 @@ func TestSteps(t *testing.T) {
 	}
 	for i := range row.list {
 		m := &row.list[i]
-		if n := m.worker.over(held, longestStep); n < 5 || m.worker.slept < int(n) {
-			t.Errorf("measurement %d: %d steps of 2 ms, and %d that slept; want at least 5, all of which slept",
+		// A thread that waits for its CPU makes a long step as well.
+		if n := m.worker.over(held, longestStep); n < 5 || m.worker.slept < int(n)/2 {
+			t.Errorf("measurement %d: %d steps of 2 ms, and %d that slept; want at least 5, most of which slept",
 				i, n, m.worker.slept)
 		}
 		if m.worker.wall.TotalCount() < 10 || m.floor.wall.TotalCount() < 10 {

@@ -156,11 +156,14 @@ func deviceOf(h *topo.Host, name string) (d device, err error) {
 	return d, err
 }
 
-// percentilesOf are the groups that are looked at.
-var percentilesOf = []struct {
+// percentile is where a group of packets begins.
+type percentile struct {
 	name string
 	from float64
-}{{"p50", 50}, {"p99", 99}, {"p99.9", 99.9}}
+}
+
+// percentilesOf are the groups that are looked at; the last one's packets are described.
+var percentilesOf = []percentile{{"p50", 50}, {"p99", 99}, {"p99.9", 99.9}}
 
 // groups divides the ways of the packets beyond each percentile: of those about the median, 1 %.
 func (j *judge) groups(packets []stateless.Arrival) (list []group) {
