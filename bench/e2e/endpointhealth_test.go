@@ -142,7 +142,7 @@ func TestCheckedEndpoint(t *testing.T) {
 	began := time.Now()
 	l.within("the silent endpoint gets no new flows", func() bool { return !l.backend("web", out).NewFlows })
 	took := time.Since(began)
-	if took > machine.Slower(4*time.Second) {
+	if took > l.bound(4*time.Second) {
 		t.Errorf("it took %v, want 4s", took)
 	}
 	if b := l.backend("web", out); !b.Health.Down || b.Why != "down by this gateway's check" ||
@@ -151,7 +151,7 @@ func TestCheckedEndpoint(t *testing.T) {
 	}
 	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, webPort)}, Requests: 200,
 		Concurrency: 4})
-	if err != nil || r.Failed() > 0 || r.Shares[out.Name] > 0 || len(r.Shares) != 2 || r.Latency.Max() > 900_000 {
+	if err != nil || r.Failed() > 0 || r.Shares[out.Name] > 0 || len(r.Shares) != 2 || r.Latency.Max() > l.bound(900*time.Millisecond).Microseconds() {
 		t.Errorf("meanwhile: %v, %v, shares %v", err, r, r.Shares)
 	}
 	heard := time.Now()
@@ -304,7 +304,7 @@ func TestPassiveCheck(t *testing.T) {
 	load.open.Wait()
 	t.Logf("out after %v; of %d connections %d took longer than 0.5 s, the longest %v, %d failed", took, load.begun,
 		load.slow, load.longest, load.failed)
-	if took > machine.Slower(3*time.Second) || load.failed > 0 {
+	if took > l.bound(3*time.Second) || load.failed > 0 {
 		t.Errorf("it took %v, want 3s; %d connections failed", took, load.failed)
 	}
 }

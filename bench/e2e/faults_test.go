@@ -312,16 +312,16 @@ func TestIdle(t *testing.T) {
 				Endpoints: []launch.Endpoint{{Addr: l.Backends[0].Addr4(), Port: port, Node: l.Backends[0].Name}}})
 			l.applied()
 			used := func() time.Duration { return cpuTime(t, l.gate.PID()) }
-			check := func(doing string, before time.Duration, most float64) {
-				share := float64(used()-before) / float64(span)
+			check := func(doing string, began time.Time, before time.Duration, most float64) {
+				share := float64(used()-before) / float64(time.Since(began))
 				t.Logf("%s for %v: %.2f %% of one core in all, 2 queues", doing, span, 100*share)
 				if share > most {
 					t.Errorf("a gateway used %.2f %% of a core while %s", 100*share, doing)
 				}
 			}
-			before := used()
+			began, before := time.Now(), used()
 			time.Sleep(span) // the time that is measured
-			check("idle", before, idle)
+			check("idle", began, before, idle)
 			generator, err := stateless.Open(l.ctx, stateless.Config{
 				Traffic: l.generator(stateless.UDP, 100, port),
 				Tx:      stateless.Tx{Port: portOf(l.Clients[0]), CPUs: []int{0}, Queues: 2, OwnNetwork: true},
@@ -334,12 +334,12 @@ func TestIdle(t *testing.T) {
 			if _, err := generator.Trial(l.ctx, stateless.Load{Duration: 2 * time.Second, Rate: rate}); err != nil {
 				t.Fatal(err)
 			}
-			before = used()
+			began, before = time.Now(), used()
 			r, err := generator.Trial(l.ctx, stateless.Load{Duration: span, Rate: rate})
 			if err != nil {
 				t.Fatal(err)
 			}
-			check(fmt.Sprintf("forwarding %d packets a second", rate), before, x.busy)
+			check(fmt.Sprintf("forwarding %d packets a second", rate), began, before, x.busy)
 			if r.Received.Packets < r.Sent.Packets/2 {
 				t.Errorf("%d of %d packets arrived", r.Received.Packets, r.Sent.Packets)
 			}

@@ -66,6 +66,16 @@ type lab struct {
 	servers []*topo.Server
 	damage  map[*topo.Host]topo.Counters
 	damaged bool // by the wires, so that it is not held against the gateway
+
+	lateness *machine.Lateness
+}
+
+// bound is a bound of time for what wakes some ten threads one after the other, on this machine.
+func (l *lab) bound(d time.Duration) time.Duration {
+	l.t.Helper()
+	bound, late := l.lateness.Bound(d, 10)
+	l.t.Logf("threads woke up to %v late: %v counts as %v", late, d, bound)
+	return bound
 }
 
 // labConfig lists what differs from a two-armed gateway on all its interfaces.
@@ -87,11 +97,14 @@ func newLab(t *testing.T, c labConfig) *lab {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), machine.Slower(max(c.lasts, 5*time.Minute)))
 	t.Cleanup(cancel)
+	lateness := new(machine.Lateness)
+	go lateness.Watch(ctx)
 	n, err := topo.New(c.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{Net: n, t: t, ctx: ctx, damage: map[*topo.Host]topo.Counters{}, damaged: c.damaging}
+	l := &lab{Net: n, t: t, ctx: ctx, lateness: lateness,
+		damage: map[*topo.Host]topo.Counters{}, damaged: c.damaging}
 	t.Cleanup(l.close)
 	for _, h := range n.Backends {
 		s, err := h.Serve(backendPort)

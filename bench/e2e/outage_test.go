@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -162,10 +163,14 @@ func (l *lab) outageState() (s outageState) {
 // await polls, because what is waited for is in other processes.
 func (l *lab) await(limit time.Duration, what string, holds func() bool) {
 	l.t.Helper()
-	for deadline := time.Now().Add(limit); !holds(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			l.t.Fatalf("%s later still not: %s\n%s", limit, what, l.gate.Log())
+	err := topo.Until(l.ctx, limit, 10*time.Millisecond, func(context.Context) error {
+		if !holds() {
+			return errors.New(what)
 		}
+		return nil
+	})
+	if err != nil {
+		l.t.Fatalf("%s later still not: %v\n%s", limit, err, l.gate.Log())
 	}
 }
 

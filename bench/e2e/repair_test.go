@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"strings"
@@ -23,16 +25,18 @@ func (l *lab) within(what string, yes func() bool) {
 	l.eventually(5*time.Second, what, yes)
 }
 
-// eventually asks until the answer is yes, at most for a time.
+// eventually asks until the answer is yes, at most for a time, which counts as topo.Until counts it.
 func (l *lab) eventually(limit time.Duration, what string, yes func() bool) {
 	l.t.Helper()
-	limit = machine.Slower(limit)
 	began := time.Now()
-	for !yes() {
-		if time.Since(began) > limit {
-			l.t.Fatalf("not within %v: %s", limit, what)
+	err := topo.Until(l.ctx, machine.Slower(limit), 10*time.Millisecond, func(context.Context) error {
+		if !yes() {
+			return errors.New(what)
 		}
-		time.Sleep(10 * time.Millisecond)
+		return nil
+	})
+	if err != nil {
+		l.t.Fatalf("not within %v: %v", limit, err)
 	}
 	l.t.Logf("%s after %v", what, time.Since(began).Round(time.Millisecond))
 }

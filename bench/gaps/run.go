@@ -63,9 +63,6 @@ func (c *Config) check() (list []Variant, err error) {
 		c.CPU = c.cpus[len(c.cpus)-1]
 	}
 	switch {
-	case len(c.cpus) < 2:
-		return nil, fmt.Errorf("this process may use CPU %v alone: the worker needs one and the API server another",
-			c.cpus)
 	case !slices.Contains(c.cpus, c.CPU):
 		return nil, fmt.Errorf("CPU %d is none of those that this process may use: %v", c.CPU, c.cpus)
 	case c.Windows < 1 || c.Window < 100*time.Millisecond || c.Rate < 1 || c.Rate > 10_000:
@@ -74,11 +71,15 @@ func (c *Config) check() (list []Variant, err error) {
 	case c.Services < 10 || c.Endpoints < 1 || c.Services*(c.Endpoints+1) > 4<<20:
 		return nil, fmt.Errorf("%d Services of %d endpoints: at least 10 and 1, and at most %d endpoints are possible",
 			c.Services, c.Endpoints, 4<<20)
+	case len(c.cpus) < 2:
+		return nil, fmt.Errorf("this process may use CPU %v alone: %w", c.cpus, errOneCPU)
 	}
 	c.population = updates.Defaults()
 	c.population.Services, c.population.Endpoints = c.Services, c.Endpoints
 	return list, nil
 }
+
+var errOneCPU = errors.New("the worker needs one and the API server another")
 
 // round is a window of the floor and the window of a variant after it.
 type round struct{ floor, window Window }

@@ -1,8 +1,10 @@
 package machine
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestFactor(t *testing.T) {
@@ -31,5 +33,41 @@ func TestFeatures(t *testing.T) {
 		if err != nil && (!strings.Contains(err.Error(), f.Name) || !strings.Contains(err.Error(), f.Module)) {
 			t.Errorf("%s: %v", f.Name, err)
 		}
+	}
+}
+
+// TestLateness: a bound grows by how late sleepers wake, and only by what was seen since the last.
+func TestLateness(t *testing.T) {
+	var l Lateness
+	if bound, late := l.Bound(time.Second, 10); late != 0 || bound != Slower(time.Second) {
+		t.Errorf("nothing was seen: %v, %v late", bound, late)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); l.Watch(ctx) }()
+	for end := time.Now().Add(time.Minute); l.worst.Load() == 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	<-ended
+	bound, late := l.Bound(time.Second, 10)
+	if late <= 0 || bound != Slower(time.Second)+10*late {
+		t.Errorf("bound %v, %v late", bound, late)
+	}
+	if _, late := l.Bound(time.Second, 10); late != 0 {
+		t.Errorf("still %v late", late)
+	}
+}
+
+// TestCPUTime: the thread's own work counts, and its sleep does not.
+func TestCPUTime(t *testing.T) {
+	const works, sleeps = 20 * time.Millisecond, time.Second
+	took := CPUTime(func() {
+		for began := threadTime(); threadTime()-began < works; {
+		}
+		time.Sleep(sleeps)
+	})
+	if took < works || took > sleeps/2 {
+		t.Errorf("%v, want %v and little more", took, works)
 	}
 }

@@ -115,16 +115,19 @@ func TestWaitingTime(t *testing.T) {
 }
 
 func TestChildrenAndMemory(t *testing.T) {
-	before, err := ProcessUsage(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
+	usage := func() Usage {
+		u, err := ProcessUsage(os.Getpid())
+		if err != nil && !(runtime.NumCPU() == 1 && errors.Is(err, errOneProcessor)) {
+			t.Fatal(err)
+		}
+		return u
 	}
+	before := usage()
 	if err := exec.Command("/bin/sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done").Run(); err != nil {
 		t.Fatal(err)
 	}
-	after, err := ProcessUsage(os.Getpid())
-	if err != nil || after.Sub(before).Children < 10*time.Millisecond {
-		t.Errorf("children %v, %v", after.Sub(before).Children, err)
+	if u := usage().Sub(before); u.Children < 10*time.Millisecond {
+		t.Errorf("children %v", u.Children)
 	}
 	m, err := ProcessMemory(os.Getpid())
 	if err != nil || m.Now < 1<<20 || m.Most < m.Now {
