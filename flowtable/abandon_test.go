@@ -306,8 +306,9 @@ func TestAbandonedMemory(t *testing.T) {
 			wrong++
 		}
 	}
-	// Sets of 8 with 1.95 on average: one of 5,000 has more than 8, and one key is lost on average. Of
-	// the strays 4.5 in 10^10 are mistaken. More than 20 or 2 come in one of 10^10 runs.
+	// Sets of 8 with 1.95 on average: one of 5,000 has more than 8, and one key is lost on
+	// average. Of the strays 4.5 in 10^10 are mistaken. More than 20 or 2 come in one of 10^10
+	// runs.
 	if lost > notes/400 || wrong > 2 {
 		t.Errorf("%d of %d are lost, %d of 1,000,000 strays are taken for answers", lost, notes, wrong)
 	}

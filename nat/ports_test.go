@@ -29,9 +29,9 @@ func TestChoosePortsMeetsEveryPort(t *testing.T) {
 	}
 }
 
-// Starts are spread evenly: a hundred buckets of a hundred thousand starts, 1,000 each, of which 31.5
-// is a standard deviation. One of the buckets is off by a quarter, which is 7.9 of them, in less than
-// one of 10^12 runs.
+// Starts are spread evenly: a hundred buckets of a hundred thousand starts, 1,000 each, of which
+// 31.5 is a standard deviation. One of the buckets is off by a quarter, which is 7.9 of them, in
+// less than one of 10^12 runs.
 func TestChoosePortsStartsAnywhere(t *testing.T) {
 	r := random(t)
 	const count, buckets, draws = 50_000, 100, 100_000

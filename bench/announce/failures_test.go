@@ -160,8 +160,8 @@ func (l *lab) gone(fail func() error) time.Duration {
 // lateness is of the machine while labs exist.
 var lateness machine.Lateness
 
-// report writes the times of runs, and compares the longest with a bound. From a failure to what the
-// client sees of it several processes wake: gateway, announcer, router or peer, and the test.
+// report writes the times of runs, and compares the longest with a bound. From a failure to what
+// the client sees of it several processes wake: gateway, announcer, router or peer, and the test.
 func report(t *testing.T, what string, most time.Duration, took []time.Duration) {
 	t.Helper()
 	const wakeUps = 10

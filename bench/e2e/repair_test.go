@@ -25,7 +25,7 @@ func (l *lab) within(what string, yes func() bool) {
 	l.eventually(5*time.Second, what, yes)
 }
 
-// eventually asks until the answer is yes, at most for a time, which counts as topo.Until counts it.
+// eventually asks until the answer is yes, at most for a time, which counts as in topo.Until.
 func (l *lab) eventually(limit time.Duration, what string, yes func() bool) {
 	l.t.Helper()
 	began := time.Now()

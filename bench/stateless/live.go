@@ -106,7 +106,7 @@ func (s *liveSender) plan(w *writer, run uint16) (*liveTraffic, []byte) {
 func (s *liveSender) send(l Load, run uint16, start uint64, stop *atomic.Bool) (Sent, error) {
 	ends := make([]uint64, s.tx.Queues)
 	states := make([]liveProgress, s.tx.Queues)
-	cpu := make([]time.Duration, s.tx.Queues)
+	cpu, missed := make([]time.Duration, s.tx.Queues), make([]uint64, s.tx.Queues)
 	var g errgroup.Group
 	for i := range s.tx.Queues {
 		g.Go(func() error {
@@ -124,6 +124,7 @@ func (s *liveSender) send(l Load, run uint16, start uint64, stop *atomic.Bool) (
 				began := threadTime()
 				ends[i], states[i], err = s.loop(objects, frame, p, stop)
 				cpu[i] = threadTime() - began
+				missed[i] = p.forgiven
 				return errors.Join(err, a.close())
 			})
 		})
@@ -134,6 +135,7 @@ func (s *liveSender) send(l Load, run uint16, start uint64, stop *atomic.Bool) (
 		sent.Packets += st.Packets
 		sent.Bytes += st.Bytes
 		sent.CPU += cpu[i]
+		sent.Missed += missed[i]
 		flows := (s.traffic.Flows - i + s.tx.Queues - 1) / s.tx.Queues
 		sent.Flows += int(min(st.Packets, uint64(flows)))
 		sent.Elapsed = max(sent.Elapsed, time.Duration(ends[i]-min(start, ends[i])))

@@ -32,6 +32,9 @@ type Sent struct {
 	// Dropped counts packets that the device dropped in the act of sending (EBUSY). They
 	// are in Packets.
 	Dropped uint64
+	// Missed counts packets that were due and never sent, because the sender was late by more than
+	// it catches up with.
+	Missed uint64
 	// Threads are the numbers of the sending threads (gettid(2)) by transmit queue. Queue q of n
 	// sends the flows that are q modulo n.
 	Threads []int

@@ -90,7 +90,7 @@ func (s *socketSender) send(l Load, run uint16, start uint64, stop *atomic.Bool)
 	n := len(s.queues)
 	ends := make([]uint64, n)
 	writers := make([]*writer, n)
-	dropped := make([]uint64, n)
+	dropped, missed := make([]uint64, n), make([]uint64, n)
 	cpu := make([]time.Duration, n)
 	threads := make([]int, n)
 	var g errgroup.Group
@@ -105,6 +105,7 @@ func (s *socketSender) send(l Load, run uint16, start uint64, stop *atomic.Bool)
 				began := threadTime()
 				ends[i] = q.run(p, &s.clock, stop)
 				cpu[i] = threadTime() - began
+				missed[i] = p.forgiven
 				q.settle(&s.clock)
 				dropped[i] = s.sockets[i].Counters().EBUSY - before
 				return nil
@@ -120,6 +121,7 @@ func (s *socketSender) send(l Load, run uint16, start uint64, stop *atomic.Bool)
 		sent.Bytes += q.bytes
 		sent.Refused += q.refused
 		sent.Dropped += dropped[i]
+		sent.Missed += missed[i]
 		sent.CPU += cpu[i]
 		sent.Flows += writers[i].order.seen()
 		sent.Elapsed = max(sent.Elapsed, time.Duration(ends[i]-min(start, ends[i])))
