@@ -100,10 +100,14 @@ func (w *Worker) judge(d Desc, p *header.Packet) decide.Verdict {
 // lookahead, or is nil.
 func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *prepared) decide.Verdict {
 	ref, side := w.flows.Lookup(hash, &p.Tuple, w.planner.Now)
+	w.readSYN(d, p)
 	var old header.Tuple // towards the backend, of the flow that this one replaces
 	if ref != 0 {
 		if side == flowtable.ClientSide && w.unheard(d, p) {
 			return w.deliver(d, p, ref, side)
+		}
+		if w.foreign(d, p, ref, side) {
+			return w.notOurs(d, p)
 		}
 		switch w.classify(ref, side, p) {
 		case decide.Stands:
@@ -136,7 +140,7 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *prepared) d
 		w.flows.Outgoing(ref, flowtable.ClientSide, &old)
 		w.flows.Delete(ref)
 		f = nil // it was prepared without old
-	} else if p.Tuple.Stateful() && !decide.IsSYN(p.TCPFlags) && w.flows.Abandoned(hash, w.planner.Now) {
+	} else if w.lateAnswer(p, hash) {
 		return drop(stats.LateAnswer)
 	}
 	if w.b.kernel {

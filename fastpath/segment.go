@@ -24,14 +24,19 @@ func (w *Worker) segment(d Desc, p *header.Packet, ref flowtable.Ref, side flowt
 	}
 	b := p.Transport(w.frame(d))
 	if p.Tuple.Proto == header.ProtoTCP {
-		h := (*[header.TCPBytes]byte)(b)
-		s.Seq, s.Ack = binary.BigEndian.Uint32(h[4:8]), binary.BigEndian.Uint32(h[8:12])
-		s.Data = p.End-p.L4 > uint16(h[12]>>4)*4
+		readTCP(&s, b, p)
 	} else {
 		s.Data = header.SCTPCarries(b[header.SCTPBytes])
 	}
 	s.Unverified = s.Unverified || !w.flows.Changes(ref, side, s, w.planner.Now) || !w.verify(d, p)
 	return s
+}
+
+// readTCP sets what a TCP header b says.
+func readTCP(s *flowtable.Segment, b []byte, p *header.Packet) {
+	h := (*[header.TCPBytes]byte)(b)
+	s.Seq, s.Ack = binary.BigEndian.Uint32(h[4:8]), binary.BigEndian.Uint32(h[8:12])
+	s.Data = p.End-p.L4 > uint16(h[12]>>4)*4
 }
 
 // unheard reports whether a packet of a known flow opens a connection and does not reach a

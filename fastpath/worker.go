@@ -109,6 +109,7 @@ type Worker struct {
 	take     int  // packets that this step takes from each link
 	opens    int  // flows that this step may open yet
 	opening  bool // parked packets are being judged
+	syn      syn  // the packet that is judged, see readSYN
 	frags    fragmentQueue
 	limit    nat.FairRateLimit // of ICMP errors, but for those with limits of their own
 	tooBig   nat.FairRateLimit // of nat.FragmentationNeeded

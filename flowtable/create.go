@@ -17,6 +17,9 @@ type NewFlow struct {
 	Ports       Ports  // tried after SourcePort
 	Service     uint32 // below 1<<28
 	BackendRef  uint32 // the low bits are its index, see MaxBackends; 0: no backend that counts
+	// SYN is the sequence number of the TCP SYN that opens the flow, if HasSYN: see Foreign.
+	SYN    uint32
+	HasSYN bool
 }
 
 // Status is the result of a Create.
@@ -86,6 +89,10 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 	}
 	f := a.flow(i)
 	born := born(client.proto, now)
+	if n.HasSYN {
+		f.next.Store(n.SYN) // the record is in no list
+		born |= metaOpening
+	}
 	f.meta.Store(uint64(born | metaPending))
 	f.bound.Store(0)
 	f.owner.Store(packOwner(n.Service, n.BackendRef))

@@ -47,11 +47,11 @@ func span(from, to ticks) time.Duration { return time.Duration(to.since(from)) *
 //	48  addr     IPv4: 2 x 8 bytes; IPv6: 2 x 32 bytes (client tuple, reply tuple)
 //
 // Writers: any handle writes meta and owner (see counted) by compare-and-swap, and bound in one
-// store (BindHops); the owner of a dead record writes next; the creator writes ports, addr, delta
-// and sum before the flow is live, and nobody after that; created is the creator's, and then that
-// of the handle whose swap of meta changed the meaning of the word (Observe). ports is atomic
-// because the creator changes the reply port while it probes, and a reader that loaded an old slot
-// may read it meanwhile.
+// store (BindHops); the owner of a dead record writes next; the creator writes ports, addr, delta,
+// sum and next (metaOpening) before the flow is live, and nobody after that; created is the
+// creator's, and then that of the handle whose swap of meta changed the meaning of the word
+// (Observe). ports is atomic because the creator changes the reply port while it probes, and a
+// reader that loaded an old slot may read it meanwhile.
 //
 // The lists of pool.go use the fields of records that are not live.
 type Flow struct {
@@ -103,6 +103,7 @@ const (
 //	41  the client sent a FIN, and data after it, which took it back
 //	42  the same of the backend
 //	43  the handshake was reset and has begun anew (SynRecv): later packets do not renew its age
+//	44  and 45: see metaOpening
 //
 // In SynSeen ag means instead that the client repeated its SYN, and repeat is the age of the flow
 // when it last did. In the states of an open connection repeat records SYNs towards a backend that

@@ -106,6 +106,7 @@ func (a *arena) copyFrom(from *arena, at, i uint32, w meta) {
 		f.ports[side].Store(g.ports[side].Load())
 	}
 	f.created, f.sum = g.created, g.sum
+	f.next.Store(g.next.Load()) // see metaOpening
 	f.meta.Store(uint64(w))
 	f.delta = a.deltaOf(at)
 }

@@ -335,8 +335,8 @@ func (v *view) identification() []byte {
 }
 
 // relate judges the ends: a packet to a server comes from an address of ours or from its own
-// client; an answer goes from the VIP to the client whose packets have the answer's tuple, and to
-// no other.
+// client's, whose port may be another; an answer goes from the VIP to the client whose packets have
+// the answer's tuple, and to no other.
 func (j *Judge) relate(a, b *view) error {
 	if a.isError() {
 		return j.reported(a, b)
@@ -347,7 +347,7 @@ func (j *Judge) relate(a, b *view) error {
 		switch {
 		case !j.VIPs[to.Addr()]:
 			return fmt.Errorf("a server gets what was for %v", to)
-		case !j.Sources[src.Addr()] && src != from:
+		case !j.Sources[src.Addr()] && src.Addr() != from.Addr():
 			return fmt.Errorf("a server gets it from %v", src)
 		}
 		if src.Port() != 0 {

@@ -162,7 +162,7 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 	hash := e.flows.Hash(&x.Tuple)
 	ref, side := e.flows.Lookup(hash, &x.Tuple, s.Now)
 	if ref == 0 || !e.flows.Inspect(ref, s.Now, &x.Flow) {
-		if x.Tuple.Stateful() && !x.Opens && e.flows.Abandoned(hash, s.Now) {
+		if x.Tuple.Stateful() && !x.Opens && s.Forged(x.Tuple.Dst) && e.flows.Abandoned(hash, s.Now) {
 			x.Verdict = dropped(stats.LateAnswer)
 			return true
 		}

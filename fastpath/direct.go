@@ -1,0 +1,95 @@
+package fastpath
+
+import (
+	"sluice.dev/sluice/fastpath/decide"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+)
+
+// A client that keeps its address may also open a connection to the backend's own address, from the
+// same port: to the backend both have the same addresses and ports, so it can have one of them at a
+// time. Whichever came first must not be harmed by the other. A SYN through the frontend on such a
+// connection makes the backend send a challenge (RFC 5961 section 4), which must not reach the
+// client from the frontend: the client would answer with an RST that ends the direct connection.
+
+// syn is what a flow keeps of a client's SYN.
+type syn struct {
+	opens bool // the packet is one, of TCP and whole
+	data  bool
+	seq   uint32
+}
+
+// readSYN reads a client's packet, before a flow is made for it (insert) or it is forwarded.
+func (w *Worker) readSYN(d Desc, p *header.Packet) {
+	w.syn = syn{}
+	if !wholeTCP(p) || !decide.IsSYN(p.TCPFlags) {
+		return
+	}
+	var s flowtable.Segment
+	readTCP(&s, p.Transport(w.frame(d)), p)
+	w.syn = syn{opens: true, data: s.Data, seq: s.Seq}
+}
+
+// usable reports whether the answer to the SYN is known by its number: with data, the answer may
+// acknowledge more (RFC 7413).
+func (s *syn) usable() bool { return s.opens && !s.data }
+
+func wholeTCP(p *header.Packet) bool {
+	return p.Tuple.Proto == header.ProtoTCP && p.Fragment == header.NotFragment
+}
+
+// foreign reports whether a packet with the key of a flow's backend is that of a connection to the
+// backend's own address. Then the flow makes room: if its SYN was not answered, it takes another
+// source port, by which the client's repeated SYN goes; if its connection is over, it ends. Of the
+// client's packets foreign notes SYNs.
+func (w *Worker) foreign(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) bool {
+	if !wholeTCP(p) {
+		return false
+	}
+	if side == flowtable.ClientSide {
+		if w.syn.opens {
+			w.flows.Reopens(ref, w.syn.seq, w.syn.data)
+		}
+		return false
+	}
+	if _, known := w.flows.Opening(ref); !known {
+		return false
+	}
+	s := flowtable.Segment{Flags: p.TCPFlags}
+	readTCP(&s, p.Transport(w.frame(d)), p)
+	if !w.flows.Foreign(ref, &s) || w.c.StrictReversePath && w.offPath(p, ref) {
+		return false
+	}
+	switch unanswered := w.flows.Flow(ref).State() == flowtable.SynSeen; {
+	case !unanswered && !w.flows.Ended(ref), !w.verify(d, p):
+	case unanswered:
+		w.changePort(ref)
+	default:
+		w.flows.Delete(ref)
+	}
+	return true
+}
+
+// changePort gives a flow whose SYN was not answered another source port towards its backend.
+func (w *Worker) changePort(ref flowtable.Ref) {
+	var toBackend, toClient header.Tuple
+	w.flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
+	w.flows.Outgoing(ref, flowtable.ReplySide, &toClient)
+	service, backend := w.flows.Flow(ref).Owner()
+	seq, _ := w.flows.Opening(ref)
+	w.flows.Delete(ref)
+	w.restore(&flowtable.NewFlow{
+		Client: toClient.Reverse(), Backend: toBackend.Dst, BackendPort: toBackend.DstPort, Source: toBackend.Src,
+		Ports:   portChoice(w.draws.take()[1], services.OwnPorts),
+		Service: service, BackendRef: backend,
+		SYN: seq, HasSYN: true,
+	}, toKernel)
+}
+
+// lateAnswer reports whether a packet that has no flow answers a flow that was abandoned. One to a
+// client's own address may be that of a connection to the backend's own address.
+func (w *Worker) lateAnswer(p *header.Packet, hash uint64) bool {
+	return p.Tuple.Stateful() && !decide.IsSYN(p.TCPFlags) && w.planner.Forged(p.Tuple.Dst) &&
+		w.flows.Abandoned(hash, w.planner.Now)
+}

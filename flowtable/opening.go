@@ -1,0 +1,54 @@
+package flowtable
+
+// Where clients keep their address, a backend's answers to a client that reached it through a
+// frontend and to one that opened a connection to the backend's own address can have the same
+// addresses and ports. A flow of the first kind keeps the sequence number of its SYN, by which an
+// answer to another SYN is told:
+//
+//	44  metaOpening    Flow.next has the number, written before the flow is live and not after
+//	45  metaReopened   the client sent SYNs with several numbers: any answer may be the flow's
+//
+// Both notes last as long as the flow. A flow of an earlier version of the program has neither.
+const (
+	metaOpening  meta = 1 << 44
+	metaReopened meta = 1 << 45
+)
+
+// Reopens must be called for each TCP SYN of a client on an existing flow. The answer to one with
+// another number than the SYN that opened the flow, or with data, acknowledges another number.
+func (h *Handle) Reopens(r Ref, seq uint32, data bool) {
+	f := h.Flow(r)
+	for {
+		m := f.load()
+		if !m.live() || m&(metaOpening|metaReopened) != metaOpening || f.next.Load() == seq && !data ||
+			f.swap(m, m|metaReopened) {
+			return
+		}
+	}
+}
+
+// Opening returns the sequence number of the SYN that opened a flow, if it is known and the client
+// has sent no other.
+func (h *Handle) Opening(r Ref) (seq uint32, ok bool) {
+	f := h.Flow(r)
+	m := f.load()
+	return f.next.Load(), m.live() && m&(metaOpening|metaReopened) == metaOpening
+}
+
+// Foreign reports whether a TCP segment with the key of a flow's backend answers another SYN than
+// the flow's (RFC 9293 section 3.10.7.3): a SYN-ACK that acknowledges another number, and before
+// the flow's SYN is answered, any such segment.
+func (h *Handle) Foreign(r Ref, s *Segment) bool {
+	seq, ok := h.Opening(r)
+	if !ok || s.class() != classSYNACK && h.Flow(r).State() != SynSeen {
+		return false
+	}
+	return s.Flags&tcpACK == 0 || s.Ack != seq+1
+}
+
+// Ended reports whether a flow's connection is over, or was reset: a backend that accepts another
+// connection with the same addresses and ports no longer knows it.
+func (h *Handle) Ended(r Ref) bool {
+	m := h.Flow(r).load()
+	return m.live() && (m.state().over() || m.reset())
+}
