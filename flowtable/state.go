@@ -479,10 +479,10 @@ func (m meta) changedBy(n meta, from Side, s *Segment, word uint32) bool {
 
 // answeredBy returns the backend's initial sequence number, if the step from m to n is by a segment
 // that has it: a SYN-ACK, or an ACK or a FIN without data, whose sequence number follows it. The
-// last one counts, as a backend may send two SYN-ACKs with different numbers (SYN cookies a minute
-// apart, a stack that keeps no half-open connections), and only its next ACK shows which of them the
-// client has acknowledged. An RST shows nothing: its sequence number is the one that a forged ACK
-// has acknowledged (RFC 9293 section 3.10.7.1).
+// last one counts: a backend may send two SYN-ACKs with different numbers (SYN cookies a minute
+// apart, a stack that keeps no half-open connections), and only its next ACK shows which of them
+// the client has acknowledged. An RST shows nothing: its sequence number is the one that a forged
+// ACK has acknowledged (RFC 9293 section 3.10.7.1).
 func (m meta) answeredBy(n meta, from Side, s *Segment) (isn uint32, ok bool) {
 	switch c := s.class(); {
 	case from == ClientSide || !n.provable():
