@@ -29,8 +29,8 @@ const (
 	// the work for a flow.
 	probesPerOpen = 2
 	freeProbes    = 32
-	// comparedPerOpen is how many backends that a scheduler compares (lc, wlc, sed, nq) cost as much
-	// of the budget as a flow: 4 to 6 ns each.
+	// comparedPerOpen is how many backends that a scheduler compares (lc, wlc, sed, nq) cost as
+	// much of the budget as a flow: 4 to 6 ns each.
 	comparedPerOpen = 128
 	// opensForParked is what received packets of known flows leave of it: repetitions that take
 	// their flows to other backends (retry), and searches for an endpoint that is gone (classify).

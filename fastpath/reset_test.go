@@ -112,8 +112,8 @@ func TestResetRate(t *testing.T) {
 
 // TestAnswersBesideFloods: what one kind of answer or one site uses up of the rates is not missing
 // elsewhere. Floods of SYNs to a frontend without endpoints, and of segments of unknown connections
-// from one site, provoke ICMP errors and RSTs without end. Beside them each of 40 clients, one every
-// 20 ms, gets its RST, its "too big", and its "time exceeded", and an ICMP error of its own.
+// from one site, provoke ICMP errors and RSTs without end. Beside them each of 40 clients, one
+// every 20 ms, gets its RST, its "too big", its "time exceeded" and its "port unreachable".
 func TestAnswersBesideFloods(t *testing.T) {
 	l := newLab(t, labConfig{edit: resetUnknown})
 	g := l.workers[0]

@@ -67,8 +67,8 @@ type Config struct {
 	// HeldFragments bounds the fragments that wait for their first one, for FragmentWait.
 	HeldFragments int
 	FragmentWait  time.Duration
-	// ICMPRate (per second) and ICMPBurst limit this worker's own ICMP errors and RSTs: each kind by
-	// itself (Worker.limitOf). TTL is the TTL of packets that it generates.
+	// ICMPRate (per second) and ICMPBurst limit this worker's own ICMP errors and RSTs, each kind
+	// by itself (Worker.limitOf). TTL is the TTL of packets that it generates.
 	ICMPRate, ICMPBurst int
 	TTL                 uint8
 	// PathMTUFloor is the lowest path MTU that an ICMP error about a flow may announce, in bytes;

@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 )
 
-// TestRoutesThatCannotBeRead: a reading whose routes fail half-way changes nothing, and the next one
-// notices what this one saw: an interface with another MAC address, a link of ours, a route.
+// TestRoutesThatCannotBeRead: a reading whose routes fail half-way changes nothing, and the next
+// one notices what this one saw: an interface with another MAC address, a link of ours, a route.
 func TestRoutesThatCannotBeRead(t *testing.T) {
 	k := &fakeKernel{top: fakeTopology{links: []netlink.Link{dummy(10, "eth0"), dummy(11, "eth1")},
 		routes: []netlink.Route{route("10.0.0.0/8"), route("11.0.0.0/8", dev(11))}}}
