@@ -76,7 +76,7 @@ type Config struct {
 	PathMTUFloor uint16
 	// FramesKept counts frames that a closed link could not give back yet, or is nil.
 	FramesKept func() int
-	// Seed makes source ports unguessable. Zero takes one from the system.
+	// Seed makes source ports and the hashes of sites unguessable. Zero takes one from the system.
 	Seed [32]byte
 	// Validate checks both laws after every step and panics where one is broken.
 	Validate bool
@@ -176,11 +176,15 @@ func New(c Config) (*Worker, error) {
 		tooBig:   nat.NewFairRateLimit(c.ICMPRate, c.ICMPBurst),
 		expired:  nat.NewFairRateLimit(c.ICMPRate, c.ICMPBurst),
 		resets:   nat.NewFairRateLimit(c.ICMPRate, c.ICMPBurst),
-		pathMTUs: nat.NewRateLimits(pathMTURate, pathMTUBurst), siteKey: flowtable.RandomHashKey(),
-		host: nexthop.Hop{Kind: nexthop.Kernel, Ready: true, DstMAC: c.HostMAC.Kernel, SrcMAC: c.HostMAC.User},
+		pathMTUs: nat.NewRateLimits(pathMTURate, pathMTUBurst),
+		host:     nexthop.Hop{Kind: nexthop.Kernel, Ready: true, DstMAC: c.HostMAC.Kernel, SrcMAC: c.HostMAC.User},
+	}
+	for i := range w.siteKey {
+		w.siteKey[i] = w.draws.source.Uint64()
 	}
 	w.take = BatchSize
 	w.hops = newHopQueue(c.HeldPackets, c.HeldPerHop)
+	w.hops.key = [2]uint64{w.draws.source.Uint64(), w.draws.source.Uint64()}
 	w.frags = newFragmentQueue(c.HeldFragments, c.FragmentWait)
 	w.parked = newParkedQueue(c.Pool.Total())
 	w.out, w.pieces = make([]egressQueue, len(c.Links)), make([]piece, len(c.Links))
