@@ -12,12 +12,12 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// runsVariable is how often faults are injected (package bench/faults). The simulations of this file
-// judge 10,000,000 answers each at 200.
+// runsVariable is how often faults are injected (package bench/faults). The simulations of this
+// file judge 10,000,000 answers each at 200.
 const runsVariable = "SLUICE_FAULT_RUNS"
 
-// simulatedAnswers returns how many answers each of the parts of a simulation judges, and whether all
-// parts run.
+// simulatedAnswers returns how many answers each of the parts of a simulation judges, and whether
+// all parts run.
 func simulatedAnswers(t *testing.T, parts int) (answers int, all bool) {
 	s := os.Getenv(runsVariable)
 	if s == "" {
@@ -36,8 +36,8 @@ type udpServer struct {
 	name  string
 	reply func(rnd *rand.Rand, now Time, after []Time) []Time
 	lost  float64 // part of the datagrams that are lost, in each direction
-	// single: each socket asks one question. Answers of several datagrams cannot be told from answers
-	// to several questions.
+	// single: each socket asks one question. Answers of several datagrams cannot be told from
+	// answers to several questions.
 	single bool
 }
 

@@ -38,9 +38,10 @@ const countedDatagrams = 15
 // of several datagrams comes in one burst, and so do copies that the network made.
 const quietAfterAnswer = ticks(time.Second/tick) + 1
 
-// maxRest bounds how long the port of a UDP flow rests that was ended under pressure of the table, by
-// an operator or with its endpoint. Under a flood of questions that fills the table, resting must
-// have room for all flows that were ended in that time: longer, and no client would get a port.
+// maxRest bounds how long the port of a UDP flow rests that was ended under pressure of the table,
+// by an operator or with its endpoint. Under a flood of questions that fills the table, resting
+// must have room for all flows that were ended in that time: longer, and no client would get a
+// port.
 const maxRest = int32(10 * time.Second / tick)
 
 // datagram is the state machine of everything but TCP and SCTP. One packet and its reply prove

@@ -103,7 +103,8 @@ type Counts struct {
 	Created     [2]uint64
 	Shed        [NumSheds]uint64
 	Refused     [PortsExhausted + 1]uint64 // by Status; the first two stay 0
-	// PortsTaken counts source ports that a new flow took from a live one: of UDP, and of TCP and SCTP.
+	// PortsTaken counts source ports that a new flow took from a live one: of UDP, and of TCP and
+	// SCTP.
 	PortsTaken [restingTables]uint64
 	// Of the table of sources: allowances forgotten before they were whole, and flows that are not
 	// counted to their source, both for lack of room.

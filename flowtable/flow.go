@@ -112,8 +112,8 @@ const (
 // In the states of UDP fn and ag together count the questions without an answer (datagram.go). The
 // low half of notes counts datagrams meanwhile, and the high half the seconds after the first in
 // which an assured flow had some. Once questions are not counted any more, fn and ag are 0, and all
-// of notes counts these seconds (usedSeconds): not repeat, as Match finds only flows whose repeat is
-// 0.
+// of notes counts these seconds (usedSeconds): not repeat, as Match finds only flows whose repeat
+// is 0.
 type meta uint64
 
 const (

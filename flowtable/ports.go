@@ -199,8 +199,8 @@ func (a *arena) prefixOf(i uint32) uint64 {
 }
 
 // takeOver ends the holder that is first in the order of shedding, unless something has happened to
-// it since, and takes its port, also if that rests now. If it does not get that, it goes on with the
-// next.
+// it since, and takes its port, also if that rests now. If it does not get that, it goes on with
+// the next.
 func (ps *portSearch) takeOver(h *Handle) (hash uint64, s Status) {
 	for range ps.holders {
 		first := ps.first(h)

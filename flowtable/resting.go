@@ -13,14 +13,14 @@ import (
 //   - UDP: the backend may still answer the first client (answersUntil). Such a port is not taken:
 //     the answer would reach another client.
 //   - TCP and SCTP: the backend is in TIME_WAIT, or may still answer an abandoned handshake. It
-//     would judge another client's SYN by the old connection, and accept it only if its timestamp or
-//     sequence number is higher (RFC 6191 section 2). Such a port is taken if no other is free.
+//     would judge another client's SYN by the old connection, and accept it only if its timestamp
+//     or sequence number is higher (RFC 6191 section 2). Such a port is taken if no other is free.
 //
 // A word holds the tick up to which the keys rest that share it. So a key that rests is always
-// found, and a port may be passed over because its key shares the word of another. Where 95 % of the
-// words rest, 96 % of new flows find a free one among maxPortTries ports. Of UDP there is a word for
-// each flow of the table at least, so that is where three times as many flows as the table holds
-// ended early in maxRest. It is empty after a restart.
+// found, and a port may be passed over because its key shares the word of another. Where 95 % of
+// the words rest, 96 % of new flows find a free one among maxPortTries ports. Of UDP there is a
+// word for each flow of the table at least, so that is where three times as many flows as the table
+// holds ended early in maxRest. It is empty after a restart.
 type resting struct {
 	words []atomic.Uint32
 	// latest is the latest tick in words. It saves the load of a word while no key rests, which may

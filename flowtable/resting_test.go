@@ -83,7 +83,8 @@ func TestRestingFindsEachKey(t *testing.T) {
 		key  uint64
 		at   ticks
 		want bool
-	}{{7, now, true}, {7, now + 9, true}, {7, now + 10, false}, {8, now + 19, true}, {8, now + 20, false}, {9, now, false}} {
+	}{{7, now, true}, {7, now + 9, true}, {7, now + 10, false}, {8, now + 19, true},
+		{8, now + 20, false}, {9, now, false}} {
 		if r.has(c.key, c.at) != c.want {
 			t.Errorf("key %d at %d: rests %v, want %v", c.key, c.at-now, !c.want, c.want)
 		}

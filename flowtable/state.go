@@ -333,8 +333,8 @@ func (m meta) take(mv move, from Side, now ticks) meta {
 	return m
 }
 
-// usedSeconds returns in how many seconds an assured UDP flow had packets, up to 256, or 16 while its
-// datagrams are counted.
+// usedSeconds returns in how many seconds an assured UDP flow had packets, up to 256, or 16 while
+// its datagrams are counted.
 func (m meta) usedSeconds() int32 {
 	if m&metaQuestions != 0 {
 		return 1 + int32(m&metaCountedUsed>>metaCountedUsedShift)
