@@ -17,7 +17,7 @@ struct tuple {
 	struct endpoint src, dst;
 	bool v6, fragment;
 	bool echo; /* an ICMP echo request */
-	bool on_link; /* IPv6 with hop limit 255: no router has forwarded it */
+	__u8 hop_limit; /* IPv6 */
 	bool neighbour; /* neighbour discovery about the destination, which no router forwards */
 	bool cut;  /* not read: the readable bytes ended too early */
 	/* The VLANs it is in, the inner one in the lower half: a VLAN ID, and 1 << 12 where its tag is
@@ -116,7 +116,7 @@ INLINE __u32 read_ip(void *data, void *end, __u32 at, struct tuple *t)
 		if (!within(ip + 1, end, t) || ntohl(ip->version_class_flow) >> 28 != 6)
 			return 0;
 		take_ipv6(ip, t);
-		t->on_link = ip->hop_limit == 255;
+		t->hop_limit = ip->hop_limit;
 		proto = ip->next;
 		at = skip_extensions(data, end, at + sizeof(*ip), &proto, t);
 	} else {
@@ -183,7 +183,7 @@ INLINE bool read_icmp(void *data, void *end, __u32 at, struct tuple *t)
 		return 1;
 	/* A neighbour that has the destination as its neighbour asks whether it is still there, or answers
 	 * (RFC 4861 sections 4.3, 4.4, 7.1): the announcer's, or a socket's of the node. */
-	t->neighbour = t->v6 && t->on_link && (icmp->type == 135 || icmp->type == 136);
+	t->neighbour = t->v6 && t->hop_limit == 255 && (icmp->type == 135 || icmp->type == 136);
 	/* Unreachable, too big, time exceeded, parameter problem; no redirect, which
 	 * is about the kernel's routes, and no source quench (RFC 6633). */
 	if (t->v6 ? icmp->type < 1 || icmp->type > 4 : icmp->type != 3 && icmp->type != 11 && icmp->type != 12)

@@ -126,10 +126,11 @@ INLINE bool to_us(struct tuple *t, struct config *s, __u32 *dst, bool *shared)
 }
 
 /* Whether a packet is for an address of the gateway that the kernel must not forward it to, whatever
- * its protocol, and also where it cannot be read to its ports. */
-INLINE bool by_address(struct tuple *t, struct config *s)
+ * its protocol, and also where it cannot be read to its ports. Not inlined, as advance is not. */
+__attribute__((noinline)) int by_address(struct endpoint *dst)
 {
-	return s->unserved && routed(flags_of(t->dst.addr));
+	struct config *s = first(&settings);
+	return dst && s && s->unserved && routed(flags_of(dst->addr));
 }
 
 /* A fragment says too little to tell the node's own traffic from a service's. */
@@ -170,6 +171,13 @@ INLINE bool for_this_node(void *data, void *end, struct tuple *t)
 	return 0;
 }
 
+/* Reads a frame that is not an ordinary one. Not inlined, as advance is not: the verifier then
+ * judges what follows once, and not for every way through the headers. */
+__attribute__((noinline)) int read_other(struct xdp_md *ctx, struct tuple *t)
+{
+	return t && read_frame((void *)(long)ctx->data, (void *)(long)ctx->data_end, t);
+}
+
 SEC("xdp.frags") int steer(struct xdp_md *ctx)
 {
 	struct tuple t = {};
@@ -182,10 +190,12 @@ SEC("xdp.frags") int steer(struct xdp_md *ctx)
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	/* Who comes in with an address of this node as source is not our backend. A VIP may
 	 * be one's: anybody may write any address as an external IP. */
-	bool ours = read_plain(data, end, &t) || read_frame(data, end, &t)
-			    ? to_us(&t, s, &dst, &shared) || (!(dst & (NODE | LOCAL)) && kept(&t, NODE | SNAT))
-			    : !t.neighbour && by_address(&t, s);
-	if (!ours) {
+	if (read_plain(data, end, &t) || read_other(ctx, &t)) {
+		if (!to_us(&t, s, &dst, &shared) && (dst & (NODE | LOCAL) || !kept(&t, NODE | SNAT))) {
+			c->passed++;
+			return XDP_PASS;
+		}
+	} else if (t.neighbour || !by_address(&t.dst)) {
 		c->passed++;
 		return XDP_PASS;
 	}
@@ -223,7 +233,7 @@ SEC("xdp.frags") int host_link(struct xdp_md *ctx)
  * device may be a pod's, on its way to another gateway: while the daemon lives it goes on. */
 INLINE bool sent_back(struct __sk_buff *skb, struct config *s, struct tuple *t)
 {
-	return skb->ingress_ifindex && by_address(t, s) &&
+	return skb->ingress_ifindex && by_address(&t->dst) &&
 	       (skb->ingress_ifindex == skb->ifindex || t->neighbour || !heartbeat_young(s));
 }
 
