@@ -1,7 +1,6 @@
 package fastpath
 
 import (
-	"crypto/rand"
 	"encoding/binary"
 	"math/bits"
 	"time"
@@ -70,12 +69,9 @@ type heldPacket struct {
 	deadline flowtable.Time
 }
 
-func newHopQueue(limit, perHop int) hopQueue {
-	q := hopQueue{held: make([]heldPacket, 0, limit), perHop: perHop}
-	var key [16]byte
-	rand.Read(key[:]) // never fails (crypto/rand)
-	q.key = [2]uint64{binary.LittleEndian.Uint64(key[:]), binary.LittleEndian.Uint64(key[8:])}
-	return q
+// newHopQueue returns an empty queue. key is of prefixHash, and must not be guessable.
+func newHopQueue(limit, perHop int, key [2]uint64) hopQueue {
+	return hopQueue{held: make([]heldPacket, 0, limit), perHop: perHop, key: key}
 }
 
 func (q *hopQueue) len() int { return len(q.held) }

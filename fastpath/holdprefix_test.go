@@ -17,7 +17,8 @@ func TestPrefixHashIsKeyed(t *testing.T) {
 	}
 	byConstant := func(n uint32) uint8 { return uint8(uint64(n) * 0x9e3779b97f4a7c15 >> 56) }
 	const victim, chosen = 0xc6_33_64, 1000
-	q := newHopQueue(1, 1)
+	source := newRandom([32]byte{}) // as of a worker without a seed
+	q := newHopQueue(1, 1, [2]uint64{source.Uint64(), source.Uint64()})
 	shared, found := 0, 0
 	for n := uint32(1); found < chosen; n++ {
 		if byConstant(n) != byConstant(victim) || n == victim {

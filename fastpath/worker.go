@@ -183,8 +183,7 @@ func New(c Config) (*Worker, error) {
 		w.siteKey[i] = w.draws.source.Uint64()
 	}
 	w.take = BatchSize
-	w.hops = newHopQueue(c.HeldPackets, c.HeldPerHop)
-	w.hops.key = [2]uint64{w.draws.source.Uint64(), w.draws.source.Uint64()}
+	w.hops = newHopQueue(c.HeldPackets, c.HeldPerHop, [2]uint64{w.draws.source.Uint64(), w.draws.source.Uint64()})
 	w.frags = newFragmentQueue(c.HeldFragments, c.FragmentWait)
 	w.parked = newParkedQueue(c.Pool.Total())
 	w.out, w.pieces = make([]egressQueue, len(c.Links)), make([]piece, len(c.Links))
