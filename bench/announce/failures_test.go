@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"strings"
 	"testing"
 	"time"
@@ -157,8 +158,13 @@ func (l *lab) gone(fail func() error) time.Duration {
 	return took
 }
 
-// lateness is of the machine while labs exist.
-var lateness machine.Lateness
+var latenesses sync.Map // by the name of a test
+
+// latenessOf returns the lateness of the machine while a test's labs exist.
+func latenessOf(t *testing.T) *machine.Lateness {
+	l, _ := latenesses.LoadOrStore(t.Name(), new(machine.Lateness))
+	return l.(*machine.Lateness)
+}
 
 // report writes the times of runs, and compares the longest with a bound. From a failure to what
 // the client sees of it several processes wake: gateway, announcer, router or peer, and the test.
@@ -166,7 +172,7 @@ func report(t *testing.T, what string, most time.Duration, took []time.Duration)
 	t.Helper()
 	const wakeUps = 10
 	slices.Sort(took)
-	bound, late := lateness.Bound(most, wakeUps)
+	bound, late := latenessOf(t).Bound(most, wakeUps)
 	t.Logf("%s: %v; threads woke up to %v late", what, took, late)
 	if last := took[len(took)-1]; last > bound {
 		t.Errorf("%s took %v, want %v at most, and %v where threads wake %v late", what, last, most, bound, late)

@@ -112,7 +112,7 @@ func newLab(t *testing.T, c config) *lab {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), machine.Slower(time.Duration(few(10, 3))*time.Minute))
 	t.Cleanup(cancel)
-	go lateness.Watch(ctx)
+	go latenessOf(t).Watch(ctx)
 	n, err := topo.New(topo.Config{Router: c.far})
 	must(t, err)
 	dir, err := os.MkdirTemp("", "sluice-announce-") // short, for the paths of sockets

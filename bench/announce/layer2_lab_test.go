@@ -81,7 +81,7 @@ func newSegmentOf(t *testing.T, gateways, vips int, options string, flags ...str
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), machine.Slower(15*time.Minute))
 	t.Cleanup(cancel)
-	go lateness.Watch(ctx)
+	go latenessOf(t).Watch(ctx)
 	n, err := topo.New(topo.Config{OneArmed: true, Clients: gateways})
 	must(t, err)
 	dir, err := os.MkdirTemp("", "sluice-layer2-")
