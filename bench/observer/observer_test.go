@@ -102,7 +102,7 @@ func TestWaitingTime(t *testing.T) {
 	}
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		u, err := ProcessUsage(last.Pid)
-		if !errors.Is(err, errOneProcessor) {
+		if !errors.Is(err, ErrOneProcessor) {
 			t.Fatalf("all its threads are pinned: %v", err)
 		}
 		if u.Waited > 100*time.Millisecond && u.Pinned > 0 {
@@ -117,7 +117,7 @@ func TestWaitingTime(t *testing.T) {
 func TestChildrenAndMemory(t *testing.T) {
 	usage := func() Usage {
 		u, err := ProcessUsage(os.Getpid())
-		if err != nil && !(runtime.NumCPU() == 1 && errors.Is(err, errOneProcessor)) {
+		if err != nil && !(runtime.NumCPU() == 1 && errors.Is(err, ErrOneProcessor)) {
 			t.Fatal(err)
 		}
 		return u

@@ -33,7 +33,9 @@ func (u Usage) Sub(before Usage) Usage {
 		Waited: u.Waited - before.Waited}
 }
 
-var errOneProcessor = errors.New("all its threads are bound to one processor each: which are pinned is unknown; " +
+// ErrOneProcessor is of a process without a thread that may run on several processors. The rest of
+// its Usage is right.
+var ErrOneProcessor = errors.New("all its threads are bound to one processor each: which are pinned is unknown; " +
 	"give it two")
 
 // ProcessUsage reads the processor time of a process.
@@ -70,7 +72,7 @@ func ProcessUsage(pid int) (u Usage, err error) {
 		}
 	}
 	if free == 0 {
-		return u, fmt.Errorf("process %d: %w", pid, errOneProcessor)
+		return u, fmt.Errorf("process %d: %w", pid, ErrOneProcessor)
 	}
 	return u, nil
 }

@@ -64,8 +64,8 @@ func TestUpdateLatencyBesideCostlyService(t *testing.T) {
 			return
 		}
 		if try == latencyTries {
-			t.Fatalf("others wait %v (p99) beside a Service of 65,000 endpoints, on a machine that wakes sleepers up to "+
-				"%v late, in the last of %d tries", beside, late, try)
+			t.Fatalf("others wait %v (p99) beside a Service of 65,000 endpoints, on a machine that wakes sleepers up "+
+				"to %v late, in the last of %d tries", beside, late, try)
 		}
 	}
 }
