@@ -92,11 +92,11 @@ INLINE bool martian6(uint64_t hi, uint64_t lo) {
 
 #define VALID_FLAGS (1ull << 2 | 1ull << 34 | 1ull << 18 | 1ull << 4 | 1ull << 20 | 1ull << 17 | 1ull << 49 | 1ull << 16 | 1ull << 48)
 
-INLINE bool bad_transport(const uint8_t *l4, uint32_t bytes, uint8_t proto, const bool v6) {
+INLINE bool bad_transport(const uint8_t *l4, uint32_t bytes, uint8_t proto) {
 	uint32_t offset = (uint32_t)(l4[12] >> 4) * 4, length = __builtin_bswap16(load16(l4 + 4));
 	bool tcp = proto == TCP;
 	bool bad_tcp = (offset < 20) | (offset > bytes) | !(VALID_FLAGS >> (l4[13] & 0x37) & 1);
-	bool bad_udp = (length < 8) | (length > bytes) | (proto != UDP) | (v6 & (load16(l4 + 6) == 0));
+	bool bad_udp = (length < 8) | (length > bytes) | (proto != UDP);
 	return (tcp ? bad_tcp : bad_udp) | (load16(l4) == 0) | (load16(l4 + 2) == 0);
 }
 
@@ -125,7 +125,7 @@ INLINE bool parse(struct packet *k, uint8_t *p, uint32_t len, const bool v6) {
 	}
 	uint32_t least = k->proto == TCP ? 20 : 8;
 	bad |= (p[0] & 1) | (len < l4 + least) | (ETH + bytes < l4 + least) | (ETH + bytes > len);
-	bad |= bad_transport(p + l4, ETH + bytes - l4, k->proto, v6);
+	bad |= bad_transport(p + l4, ETH + bytes - l4, k->proto);
 	k->bytes = (uint16_t)bytes;
 	k->ports = load32(p + l4);
 	k->flags = k->proto == TCP ? p[l4 + 13] : ACK;
