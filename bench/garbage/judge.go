@@ -130,7 +130,7 @@ func (j *Judge) Forwarded(in, out []byte) error {
 	if a.multicast {
 		return errors.New("was sent to many")
 	}
-	if a.icmp() && !a.isError() {
+	if a.icmp() && !a.isError() || a.reflectedPart(&b) {
 		return echoed(&a, &b)
 	}
 	if b.ttl() != a.ttl()-1 || a.ttl() <= 1 {
@@ -324,6 +324,12 @@ func echoedPart(a, b *view) error {
 		return errors.New("a fragment of an echo reply with another identification")
 	}
 	return nil
+}
+
+// reflectedPart reports whether b is a later fragment over IPv6 on its way back. Its next header may
+// be any: only the first fragment's says what the datagram is (RFC 8200 section 4.5).
+func (v *view) reflectedPart(b *view) bool {
+	return v.v6 && v.later() && v.src() == b.dst() && v.dst() == b.src()
 }
 
 // identification is that of a fragment.
