@@ -65,6 +65,7 @@ var elsewhere = map[string]string{
 	"Different on purpose/An external IP that is an address of the node": "bench/e2e, " +
 		"TestTenantTakesNothingOfTheNode, on an API server of its own; Service/externalIPs here allows the address",
 	"Different on purpose/An endpoint at a port of the node itself": "bench/e2e, TestHostPortsAreDenied",
+	"Different on purpose/UDP flows follow their frontend":          "bench/e2e, TestUDPFollowsItsFrontend",
 	"Different on purpose/Manifests": "an API server adds what manifests may leave out; " +
 		"control/compiler/testdata/malformed.txtar",
 }

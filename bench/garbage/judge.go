@@ -326,8 +326,8 @@ func echoedPart(a, b *view) error {
 	return nil
 }
 
-// reflectedPart reports whether b is a later fragment over IPv6 on its way back. Its next header may
-// be any: only the first fragment's says what the datagram is (RFC 8200 section 4.5).
+// reflectedPart reports whether b is a later fragment over IPv6 on its way back. Its next header
+// may be any: only the first fragment's says what the datagram is (RFC 8200 section 4.5).
 func (v *view) reflectedPart(b *view) bool {
 	return v.v6 && v.later() && v.src() == b.dst() && v.dst() == b.src()
 }
