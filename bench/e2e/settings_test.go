@@ -149,6 +149,7 @@ func TestSettingsThatCannotKeepFlows(t *testing.T) {
 		strings.Contains(text, back) {
 		t.Errorf("condition flows: %q", text)
 	}
+	l.damaged = true // the last segments of connections reach a kernel that has no VIP
 	flows.Stop()
 	l.handOverNoMore()
 }
