@@ -68,3 +68,10 @@ func TestCPUTime(t *testing.T) {
 		t.Errorf("%v, want %v and little more", took, works)
 	}
 }
+
+// TestWakeUpCost: a millisecond of sleep is not counted, the system call is.
+func TestWakeUpCost(t *testing.T) {
+	if cost := WakeUpCost(); cost <= 0 || cost >= time.Millisecond {
+		t.Errorf("a wake-up costs %v of processor time", cost)
+	}
+}
