@@ -20,7 +20,9 @@ func explain(err error) error {
 	if errors.As(err, &rejected) && len(rejected.Log) > 0 && missing == "" {
 		return fmt.Errorf("this kernel's BPF verifier rejects the program; Sluice needs Linux 6.12 or later: %w", err)
 	}
-	switch {
+	switch none := withoutDescriptors(); {
+	case none != nil: // package ebpf's feature tests take a program that cannot be loaded for a missing feature
+		return fmt.Errorf("%w (LimitNOFILE= of the unit, or fs.file-max): %w", none, err)
 	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES):
 		if missing != "" {
 			return fmt.Errorf("the process lacks %s: %w", missing, err)
@@ -32,6 +34,18 @@ func explain(err error) error {
 			"and CONFIG_XDP_SOCKETS: %w", err)
 	}
 	return err
+}
+
+// withoutDescriptors returns EMFILE or ENFILE if no file can be opened.
+func withoutDescriptors() error {
+	f, err := os.Open(os.DevNull)
+	if err == nil {
+		return f.Close()
+	}
+	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+		return err
+	}
+	return nil
 }
 
 // missingCapabilities names what loading and attaching needs and the thread has

@@ -20,6 +20,12 @@ var (
 	ErrAttached = errors.New("attached already")
 )
 
+// Lost reports whether an error of Port.Check means that the interface no longer runs our programs.
+// Every other error means that this could not be read.
+func Lost(err error) bool {
+	return errors.Is(err, ErrDeviceGone) || errors.Is(err, ErrDetached) || errors.Is(err, ErrForeign)
+}
+
 // hook is what rtnetlink reports about an interface's XDP hook: unlike a program or
 // link looked up by id it needs no capability.
 type hook struct {

@@ -209,7 +209,7 @@ func (p *Port) attachNew(mode AttachMode) error {
 
 // noModeHelps is for refusals that have nothing to do with the driver.
 func noModeHelps(err error) bool {
-	for _, e := range []error{unix.EPERM, unix.EBUSY, unix.EEXIST, unix.ENODEV} {
+	for _, e := range []error{unix.EPERM, unix.EBUSY, unix.EEXIST, unix.ENODEV, unix.EMFILE, unix.ENFILE} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -276,8 +276,8 @@ func (p *Port) ClearSocket(queue int) error {
 	return nil
 }
 
-// Check reports whether the interface still runs our programs: nil, or an error
-// that is ErrDeviceGone, ErrDetached or ErrForeign.
+// Check reports whether the interface still runs our programs: nil if it does, an error for which
+// Lost is true if it does not, any other error if that could not be read.
 func (p *Port) Check() error {
 	h, err := readHook(p.ifindex)
 	if err != nil {

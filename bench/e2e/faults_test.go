@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/observer"
@@ -254,6 +256,47 @@ func TestUDPLeavesUnservingEndpointAtOnce(t *testing.T) {
 	}
 	if r := flows.Stop(); r.Failed() > 2 { // a datagram may be under way to the endpoint as it goes
 		t.Errorf("lost: %v", r.Errors)
+	}
+}
+
+// TestOutOfDescriptors: a daemon that can open no file goes on with what it has: no port closes, no
+// flow ends, new ones begin. It reports what it could not read while that lasts, and what changed in
+// that time is noticed after it.
+func TestOutOfDescriptors(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
+	limit := func(soft uint64) {
+		t.Helper()
+		var now unix.Rlimit
+		err := unix.Prlimit(l.gate.PID(), unix.RLIMIT_NOFILE, nil, &now)
+		if err == nil {
+			err = unix.Prlimit(l.gate.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: soft, Max: now.Max}, nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
+		at(vip6, webPort)}, Flows: 50, Interval: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit(0)
+	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); { // three readings of everything
+		l.wantServed("without descriptors")
+	}
+	limit(4096)
+	l.within("the status answers again", func() bool {
+		_, err := l.gate.Client.Status(l.ctx, false)
+		return err == nil
+	})
+	l.answered(flows, 20)
+	flows.Stop()
+	log, err := os.ReadFile(l.gate.LogFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if log := string(log); strings.Contains(log, "interface lost") || strings.Contains(log, "repaired") {
+		t.Error("a port or the host link was opened again")
 	}
 }
 

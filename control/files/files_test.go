@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"sluice.dev/sluice/control/assign"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/tracker"
@@ -380,4 +382,64 @@ func TestWrittenWhileRead(t *testing.T) {
 	if w.read("a.yaml", f, &tracker.Batch{}) || len(f.objects) > 0 {
 		t.Error("a file was taken that changed after it was looked at")
 	}
+}
+
+// TestOutOfDescriptors: a file that cannot be opened keeps its objects. It is read once it can be,
+// though it does not change any more.
+func TestOutOfDescriptors(t *testing.T) {
+	w := New(Config{Log: slog.New(slog.DiscardHandler), Dir: t.TempDir(), Tracker: tracker.New()})
+	r := &rig{t: t, dir: w.Dir, Watcher: w}
+	now := time.Now()
+	scan := func(what, vips string, problems ...string) {
+		t.Helper()
+		now = now.Add(time.Minute)
+		if _, err := w.scan(now); err != nil {
+			t.Fatal(what, err)
+		}
+		w.Tracker.Changes()
+		if got, wrong := r.now(); got != vips || fmt.Sprint(wrong) != fmt.Sprint(problems) {
+			t.Errorf("%s: %q, problems %q, want %q, %q", what, got, wrong, vips, problems)
+		}
+	}
+	r.write("a.yaml", service("a", "10.0.0.1"))
+	scan("at first", "10.0.0.1")
+	r.replace("a.yaml", service("a", "10.0.0.2"))
+	names, err := w.list()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before unix.Rlimit
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Max: before.Max}, nil); err != nil {
+		t.Fatal(err)
+	}
+	var batch tracker.Batch
+	read := w.look(names[0], now.Add(time.Minute))
+	read.read = w.read(names[0], read, &batch)
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &before, nil); err != nil {
+		t.Fatal(err)
+	}
+	w.Tracker.Apply(&batch)
+	w.Tracker.Changes()
+	if got, wrong := r.now(); got != "10.0.0.1" || len(wrong) != 1 || !strings.Contains(wrong[0], "too many open files") {
+		t.Errorf("without descriptors: %q, problems %q", got, wrong)
+	}
+	scan("descriptors are back", "10.0.0.2")
+}
+
+// TestUnreadableFile: a file whose kind cannot be read is a problem, and the others are served.
+func TestUnreadableFile(t *testing.T) {
+	r := newRig(t)
+	r.write("a.yaml", service("a", "10.0.0.1"))
+	if err := os.Symlink("loop.yaml", filepath.Join(r.dir, "loop.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	vips, problems := r.served()
+	if vips != "10.0.0.1" || len(problems) != 1 || !strings.Contains(problems[0], "too many levels of symbolic links") {
+		t.Errorf("%q, problems %q", vips, problems)
+	}
+	r.remove("loop.yaml")
+	r.want("removed", "10.0.0.1")
 }

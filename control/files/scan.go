@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +25,7 @@ type file struct {
 	stamp   stamp.Stamp
 	since   time.Time // when it was first seen like this
 	read    bool      // like this
+	retry   bool      // a system call failed at the last reading: read again at the next scan
 	objects map[objects.ObjectID]bool
 	next    *found // what was read, until it is applied
 	held    []held // with Addresses: its Services of type LoadBalancer
@@ -116,8 +119,10 @@ func (w *Watcher) list() (names []string, err error) {
 		if strings.HasPrefix(name, ".") || !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
 			continue
 		}
-		// Follows symbolic links; a link to nothing is no file.
-		if s, err := os.Stat(filepath.Join(w.Dir, name)); err == nil && s.Mode().IsRegular() {
+		// Follows symbolic links; a link to nothing is no file. A file of which that cannot be read is
+		// not known to be gone: its objects stay.
+		s, err := os.Stat(filepath.Join(w.Dir, name))
+		if err == nil && s.Mode().IsRegular() || err != nil && !errors.Is(err, fs.ErrNotExist) {
 			names = append(names, name)
 		}
 	}
@@ -134,9 +139,11 @@ func (w *Watcher) look(name string, now time.Time) *file {
 		f = &file{since: now}
 		w.files[name] = f
 	}
-	s, err := stamp.Of(filepath.Join(w.Dir, name))
-	if err != nil || s != f.stamp {
+	s, err := stamp.Of(filepath.Join(w.Dir, name)) // zero after an error
+	if errors.Is(err, fs.ErrNotExist) || s != f.stamp {
 		f.stamp, f.since, f.read = s, now, false
+	} else if f.retry {
+		f.read = false
 	}
 	return f
 }
@@ -152,10 +159,10 @@ func (f *file) settled(now time.Time, settle time.Duration) bool {
 func (w *Watcher) read(name string, f *file, batch *tracker.Batch) bool {
 	path := filepath.Join(w.Dir, name)
 	data, err := w.readBounded(path)
-	if s, serr := stamp.Of(path); serr != nil || s != f.stamp {
+	if s, serr := stamp.Of(path); errors.Is(serr, fs.ErrNotExist) || s != f.stamp {
 		return false
 	}
-	if err != nil {
+	if f.retry = errors.As(err, new(syscall.Errno)); err != nil {
 		w.keep(name, err, batch)
 		return true
 	}

@@ -8,12 +8,16 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// ErrGone is returned by Check if the pair was deleted, and perhaps made anew.
-var ErrGone = errors.New("the host link is not the one that was made")
+var (
+	// ErrGone is returned by Check if the pair was deleted, and perhaps made anew.
+	ErrGone = errors.New("the host link is not the one that was made")
+	// ErrUnread is returned by Check if the pair could not be read.
+	ErrUnread = errors.New("the host link could not be read")
+)
 
-// Check returns an error if the pair differs from what Ensure returned. There are two kinds, which
-// need different repairs:
+// Check returns an error if the pair differs from what Ensure returned. There are three kinds:
 //
+//	ErrUnread  nothing is known, and the pair is to be left alone
 //	ErrGone    sockets, programs, next hops and routes were of a pair that is no more:
 //	           Ensure, open the port as one of a device that came back, RouteSNAT
 //	any other  a setting was changed: Ensure is enough
@@ -27,7 +31,7 @@ func (h *HostLink) Check() error {
 	}{{h.Name, h.Index, h.MAC}, {h.KernelName, h.KernelIndex, h.KernelMAC}} {
 		l, err := find(end.name)
 		if err != nil {
-			return fmt.Errorf("host link %s: read %s: %w", h.Name, end.name, err)
+			return fmt.Errorf("%w: %s: %w", ErrUnread, end.name, err)
 		}
 		if err := h.checkEnd(l, end.index, end.mac); err != nil {
 			return fmt.Errorf("host link %s: %s %w", h.Name, end.name, err)

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -79,7 +80,10 @@ func (d *Daemon) watchHostLink(ctx context.Context) {
 	d.mu.Lock()
 	why := d.hostErr // of the last repair
 	d.mu.Unlock()
-	if err := h.Check(); err != nil {
+	if err := h.Check(); errors.Is(err, hostlink.ErrUnread) {
+		d.log.Debug("host link stays as it is", "error", err)
+		return
+	} else if err != nil {
 		why = err
 	} else if mtu := d.hostMTU(); mtu > h.MTU {
 		why = fmt.Errorf("MTU is %d, interfaces have %d", h.MTU, mtu)

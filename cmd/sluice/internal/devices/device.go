@@ -6,10 +6,12 @@ package devices
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/cmd/sluice/internal/frames"
 	"sluice.dev/sluice/cmd/sluice/internal/netdev"
@@ -31,17 +33,29 @@ type Device struct {
 	generic string
 }
 
-// Read reads an interface of this network namespace.
+// Absent reports whether an error of Read or Blocked means that the network namespace has no such
+// interface. Every other error leaves open how the interface is: this process may be out of
+// descriptors or memory (EMFILE, ENFILE, ENOMEM, ENOBUFS), or the driver may be resetting the
+// device (EBUSY; ENODEV from an ioctl, while netif_device_present is false).
+func Absent(err error) bool { return errors.As(err, new(netlink.LinkNotFoundError)) }
+
+// Read reads an interface of this network namespace. Any error but an Absent one says nothing of
+// the interface.
 func Read(name string) (Device, error) {
 	link, err := netlink.LinkByName(name)
-	if err != nil {
+	switch {
+	case Absent(err):
 		return Device{},
 			fmt.Errorf("interface %s: %w (`ip link` shows what there is; the names are in `interfaces` of the "+
 				"configuration)", name, err)
+	case err != nil:
+		return Device{}, fmt.Errorf("interface %s cannot be read: %w", name, err)
 	}
 	a := link.Attrs()
 	d := Device{Name: name, Index: a.Index, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0}
-	d.readQueues()
+	if err := d.readQueues(); err != nil {
+		return Device{}, fmt.Errorf("interface %s cannot be read: %w", name, err)
+	}
 	if d.MTU > frames.NativeMTU(d.Driver) { // no other MTU needs generic mode; the watcher comes here twice a second
 		features, known := netdev.XDPFeatures(d.Index)
 		d.generic = frames.WhyGeneric(d.Driver, features, known, d.MTU)
@@ -79,17 +93,28 @@ func Find(c *config.Configuration) (found Found, err error) {
 	return found, nil
 }
 
-// readQueues asks the driver for its name and queues. A device that does not answer has one queue.
-func (d *Device) readQueues() {
+// readQueues asks the driver for its name and queues. A driver that reports none has one queue.
+func (d *Device) readQueues() (err error) {
 	d.Queues, d.Spread = 1, 1
-	d.Driver, _ = ethtool.Driver(d.Name)
+	if d.Driver, err = ethtool.Driver(d.Name); err != nil && !unsupported(err) {
+		return err
+	}
 	c, err := ethtool.ReadChannels(d.Name)
+	if unsupported(err) {
+		return nil
+	}
 	if err != nil {
-		return
+		return err
 	}
 	d.Queues = c.Pairs()
 	d.Spread, _ = c.Queues()
 	if n, known := rss.Queues(d.Index); known {
 		d.Spread = n
 	}
+	return nil
+}
+
+// unsupported reports whether an error is the answer of a driver that cannot tell.
+func unsupported(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
 }

@@ -13,16 +13,17 @@ var losesProgram = netdev.LosesProgram
 
 // carrier shows whether a device was down since the program was attached.
 type carrier struct {
-	up     bool
-	losses uint32
+	known, up bool
+	losses    uint32
 }
 
 // carrierOf reads the carrier of a device whose driver loses programs, and returns the zero value
 // for others.
 func carrierOf(dev *devices.Device) (c carrier) {
 	if losesProgram(dev.Driver) {
-		// of a device that has gone the index changes, which reopenReason sees
-		c.up, c.losses, _ = netdev.Carrier(dev.Index)
+		var err error
+		c.up, c.losses, err = netdev.Carrier(dev.Index)
+		c.known = err == nil
 	}
 	return c
 }
@@ -33,7 +34,11 @@ func (p *port) lostProgram(dev *devices.Device) error {
 	if p.attach.Mode() != xdpprog.Native {
 		return nil
 	}
-	if now := carrierOf(dev); !now.up || now == p.atAttach {
+	now := carrierOf(dev)
+	if !p.atAttach.known {
+		p.atAttach = now
+	}
+	if !now.up || now == p.atAttach {
 		return nil
 	}
 	return fmt.Errorf("it was down, and driver %s then runs no XDP program until one is attached again", dev.Driver)

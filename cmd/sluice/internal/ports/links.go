@@ -48,8 +48,15 @@ func (p *port) blocked(news uint64, anew bool) string {
 	if !anew && p.passed == now {
 		return ""
 	}
+	why, err := devices.Blocked(index, p.name)
+	switch {
+	case err != nil && !devices.Absent(err) && p.passed.index == index:
+		return "" // as at the last reading, and read again at the next call
+	case err != nil:
+		why = "cannot be read: " + err.Error()
+	}
 	p.passed = reading{}
-	if why = devices.Blocked(index, p.name); why == "" {
+	if why == "" {
 		p.passed = now
 	}
 	return why

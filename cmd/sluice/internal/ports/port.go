@@ -31,6 +31,7 @@ type port struct {
 	atAttach carrier // if the driver loses programs
 	open     bool
 	why      string // not open
+	unread   error  // the watcher's last reading of the device failed, so that device may be out of date
 	// genericMTU is the smallest MTU for which native mode is known not to be had; 0 in native
 	// mode.
 	genericMTU int

@@ -548,3 +548,38 @@ func TestProgramLost(t *testing.T) {
 		})
 	}
 }
+
+// TestOutOfDescriptors: a port whose device cannot be read stays open, and that is reported; what
+// did happen to the device meanwhile is noticed once it can be read.
+func TestOutOfDescriptors(t *testing.T) {
+	xsktest.EnterNamespace(t)
+	addNIC(t, 2)
+	l := newPortLab(t, smallConfig())
+	l.want("at the start", 2, "")
+	links := func(when, why string) {
+		t.Helper()
+		if got := l.s.Links(true); len(got) != 1 || got[0].Why != why {
+			t.Errorf("%s: links %+v, want %q", when, got, why)
+		}
+	}
+	links("at the start", "")
+	var before unix.Rlimit
+	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &before))
+	limit := func(soft uint64) {
+		t.Helper()
+		must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: soft, Max: before.Max}, nil))
+	}
+	defer limit(before.Cur)
+	limit(0)
+	l.want("without descriptors", 2, "", "warn interfaces: interface nic0 stays open as it is: how it is now could not "+
+		"be read: interface nic0 cannot be read: too many open files")
+	links("without descriptors", "")
+	limit(before.Cur)
+	l.want("with descriptors", 2, "")
+	links("with descriptors", "")
+	limit(0)
+	l.want("without again", 2, "", "warn interfaces")
+	limit(before.Cur)
+	deleteNIC(t)
+	l.want("deleted", 2, "Link not found")
+}

@@ -94,6 +94,10 @@ func (p *port) conditions(chosen frames.Choice) (list []status.ConditionView) {
 	if !p.open || p.host {
 		return list
 	}
+	if p.unread != nil {
+		list = append(list, status.Warning("interfaces",
+			fmt.Sprintf("interface %s stays open as it is: how it is now could not be read: %v", p.name, p.unread)))
+	}
 	if about, err := devices.Check(p.device, p.config, chosen); err != nil {
 		list = append(list, status.Failed(about, err.Error()))
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
+	"sluice.dev/sluice/xdpprog"
 )
 
 const (
@@ -159,7 +160,10 @@ func (s *Set) check(ctx context.Context, p *port) (reopened bool) {
 		}
 	}
 	if _, err := devices.Read(p.name); err != nil {
-		p.closed(errors.Join(err, p.detach()))
+		if devices.Absent(err) {
+			err = errors.Join(err, p.detach())
+		}
+		p.closed(err)
 		return false
 	}
 	before := p.reason()
@@ -196,16 +200,23 @@ func (s *Set) keepSockets(p *port) {
 }
 
 // reopenReason reads the device as it is now and returns why the port must be opened again; nil if
-// it need not.
+// it need not, or if that could not be read: then p.unread is the reason, and the port stays open.
 func (p *port) reopenReason() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.unread = nil
 	if !p.open {
 		return errors.New("not open")
 	}
+	if p.gone() {
+		return errors.New("device was deleted")
+	}
 	dev, err := devices.Read(p.name)
-	if err != nil {
+	if devices.Absent(err) {
 		return err
+	}
+	if p.unread = err; err != nil {
+		return nil
 	}
 	if dev.Index != p.device.Index {
 		return fmt.Errorf("device was created again: index %d is now %d", p.device.Index, dev.Index)
@@ -214,13 +225,14 @@ func (p *port) reopenReason() error {
 	if n := p.servable(dev); n != p.served {
 		return fmt.Errorf("%d queues are served, and it has %d now", p.served, dev.Queues)
 	}
-	if p.gone() {
-		return errors.New("device was deleted")
-	}
 	if err := p.lostProgram(&dev); err != nil {
 		return err
 	}
-	return p.attach.Check()
+	if err = p.attach.Check(); xdpprog.Lost(err) {
+		return err
+	}
+	p.unread = err
+	return nil
 }
 
 // gone reports whether the sockets' device was deleted.
