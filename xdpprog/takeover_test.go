@@ -117,9 +117,12 @@ func TestPrepareRefused(t *testing.T) {
 	c := Config{PinDir: pinDir(t), Interfaces: 2, HostLink: true}
 	first := load(t, c)
 	port := attach(t, first, nic, "nic", Auto)
-	next, err := Prepare(c) // what a process opens once is open then
+	next, err := Prepare(c)
 	must(t, err)
 	must(t, next.Close(false))
+	for program := range refusals { // descriptors that a process opens once are open then
+		_ = prepareRefused(t, c, program)
+	}
 	before, open := pins(t, c.PinDir), descriptors(t)
 	for program, refused := range refusals {
 		err := prepareRefused(t, c, program)
