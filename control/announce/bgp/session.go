@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
+	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/control/announce/kinds"
 )
@@ -107,21 +109,24 @@ func (s *session) configuration(restarting bool) *api.Peer {
 	return c
 }
 
-// nextHops finds this node's addresses on the interface towards a peer.
-func nextHops(p *kinds.Peer, address netip.Addr) map[bool]netip.Addr {
+// nextHops finds this node's addresses on the interface towards a peer. An error means that they are
+// not known, as when the process is out of descriptors.
+func nextHops(p *kinds.Peer, address netip.Addr) (map[bool]netip.Addr, error) {
 	local := p.Source
 	if !local.IsValid() {
-		local = sourceTo(address)
+		var err error
+		if local, err = sourceTo(address); err != nil {
+			return nil, err
+		}
 	}
-	hops := map[bool]netip.Addr{}
 	interfaces, err := net.Interfaces()
 	if err != nil {
-		return hops
+		return nil, err
 	}
 	for _, i := range interfaces {
 		addresses, err := i.Addrs()
 		if err != nil {
-			continue
+			return nil, err
 		}
 		found := map[bool]netip.Addr{}
 		here := p.Interface != "" && i.Name == p.Interface
@@ -138,23 +143,27 @@ func nextHops(p *kinds.Peer, address netip.Addr) map[bool]netip.Addr {
 			}
 		}
 		if here {
-			return found
+			return found, nil
 		}
 	}
-	return hops
+	return nil, nil
 }
 
-// sourceTo returns the address that packets to another one leave with. Nothing is sent.
-func sourceTo(a netip.Addr) netip.Addr {
+// sourceTo returns the address that packets to another one leave with; not valid if no route leads
+// there. Nothing is sent.
+func sourceTo(a netip.Addr) (netip.Addr, error) {
 	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 179)))
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+		return netip.Addr{}, nil
+	}
 	if err != nil {
-		return netip.Addr{}
+		return netip.Addr{}, err
 	}
 	defer conn.Close()
 	if at, ok := conn.LocalAddr().(*net.UDPAddr); ok {
-		return at.AddrPort().Addr().Unmap()
+		return at.AddrPort().Addr().Unmap(), nil
 	}
-	return netip.Addr{}
+	return netip.Addr{}, nil
 }
 
 // hop returns the next hop to tell for routes of a family; not valid: GoBGP's choice, which is the

@@ -253,10 +253,15 @@ func (s *Speaker) prepare(ctx context.Context, plan *Plan) {
 				s.deletePeer(ctx, session)
 			}
 		}
-		named := session.named
-		var ours map[bool]netip.Addr
-		if address.IsValid() {
-			ours = nextHops(p, address)
+		named, ours := session.named, session.ours
+		if !address.IsValid() {
+			ours = nil
+		} else {
+			if hops, err := nextHops(p, address); err == nil {
+				ours = hops
+			} else {
+				s.log.Warn("next hops of a peer stay as they are", "peer", p.Name, "error", err)
+			}
 			if address != named {
 				if err := s.nameNeighbour(ctx, p.Name, address); err != nil {
 					why = err.Error()
