@@ -106,7 +106,7 @@ func (w *Worker) newFlow(f *flowtable.NewFlow, p *header.Packet, n *decide.Plan)
 // insert makes the flow of a plan. If another worker was faster with the same packet (a
 // retransmission on another queue), it returns that worker's flow, and made is false.
 func (w *Worker) insert(f *flowtable.NewFlow, n *decide.Plan) (ref flowtable.Ref, v decide.Verdict, made bool) {
-	f.SYN, f.HasSYN = w.syn.seq, w.syn.usable() && n.KeepClient
+	f.SYN, f.HasSYN = w.syn.seq, w.syn.usable()
 	ref, status := w.flows.Create(w.planner.Now, f)
 	w.opens -= min(w.opens, max(0, w.flows.Probed()-freeProbes)/probesPerOpen)
 	switch status {

@@ -58,7 +58,7 @@ func (w *Worker) foreign(d Desc, p *header.Packet, ref flowtable.Ref, side flowt
 	}
 	s := flowtable.Segment{Flags: p.TCPFlags}
 	readTCP(&s, p.Transport(w.frame(d)), p)
-	if !w.flows.Foreign(ref, &s) || w.c.StrictReversePath && w.offPath(p, ref) {
+	if !w.flows.Foreign(ref, &s) || !w.keepsClient(ref, p) || w.c.StrictReversePath && w.offPath(p, ref) {
 		return false
 	}
 	switch unanswered := w.flows.Flow(ref).State() == flowtable.SynSeen; {
@@ -69,6 +69,13 @@ func (w *Worker) foreign(d Desc, p *header.Packet, ref flowtable.Ref, side flowt
 		w.flows.Delete(ref)
 	}
 	return true
+}
+
+// keepsClient reports whether the flow of a backend's packet keeps its client's address.
+func (w *Worker) keepsClient(ref flowtable.Ref, p *header.Packet) bool {
+	var toClient header.Tuple
+	w.flows.Outgoing(ref, flowtable.ReplySide, &toClient)
+	return toClient.Dst == p.Tuple.Dst
 }
 
 // changePort gives a flow whose SYN was not answered another source port towards its backend.

@@ -40,7 +40,7 @@ func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowta
 	case next == 0:
 		return w.restore(&flowtable.NewFlow{
 			Client: p.Tuple, Backend: old.Dst, BackendPort: old.DstPort, Source: old.Src, SourcePort: old.SrcPort,
-			Service: service, BackendRef: backend, SYN: w.syn.seq, HasSYN: w.syn.usable() && old.Src == p.Tuple.Src,
+			Service: service, BackendRef: backend, SYN: w.syn.seq, HasSYN: w.syn.usable(),
 		}, v)
 	}
 	return next, v

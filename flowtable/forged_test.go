@@ -261,3 +261,34 @@ func TestTwoSYNACKs(t *testing.T) {
 		}
 	}
 }
+
+// The source port of a flow was another client's, and segments of that connection are late. They do
+// not replace the number by which the client's ACK proves the handshake.
+func TestLateSegmentsOfThePort(t *testing.T) {
+	const syn, old, oldAck = 0xfffffff0, 777_777, 0x40000000
+	isn := uint32(testISN)
+	for name, late := range map[string]Segment{
+		"SYN-ACK":      {Flags: tcpSYN | tcpACK, Seq: old, Ack: oldAck},
+		"ACK":          {Flags: tcpACK, Seq: old, Ack: oldAck},
+		"FIN":          {Flags: tcpFIN | tcpACK, Seq: old, Ack: oldAck},
+		"ACK before":   {Flags: tcpACK, Seq: old, Ack: syn},
+		"FIN, no ACK":  {Flags: tcpFIN, Seq: old, Ack: syn + 1},
+		"RST with ACK": {Flags: tcpRST | tcpACK, Seq: old, Ack: syn + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, h := testTable(t, 10, 0)
+			n := newFlow(header.ProtoTCP, false, 1)
+			n.SYN, n.HasSYN = syn, true
+			r := h.mustCreate(t, bootTime, n)
+			h.Observe(r, ReplySide, Segment{Flags: tcpSYN | tcpACK, Seq: testISN, Ack: syn + 1}, bootTime)
+			if h.Changes(r, ReplySide, late, bootTime) && late.Flags&tcpRST == 0 {
+				t.Error("the late segment would change the flow")
+			}
+			h.Observe(r, ReplySide, late, bootTime)
+			h.Observe(r, ClientSide, Segment{Flags: tcpACK, Seq: syn + 9, Ack: isn + 1}, bootTime)
+			if s := h.Flow(r).State(); s != Established {
+				t.Errorf("%v after the client's ACK", s)
+			}
+		})
+	}
+}

@@ -467,13 +467,13 @@ func (m meta) confirmed(next State) State {
 func (h *Handle) Changes(r Ref, from Side, s Segment, now Time) bool {
 	f := h.Flow(r)
 	word, m := f.word(), f.load()
-	return m.live() && m.changedBy(m.observe(from, s, word, now.ticks()), from, &s, word)
+	return m.live() && f.changedBy(m, m.observe(from, s, word, now.ticks()), from, &s, word)
 }
 
 // changedBy reports whether the step from m to n, or the number that is kept with it, is more than
 // a refresh.
-func (m meta) changedBy(n meta, from Side, s *Segment, word uint32) bool {
-	isn, ok := m.answeredBy(n, from, s)
+func (f *Flow) changedBy(m, n meta, from Side, s *Segment, word uint32) bool {
+	isn, ok := f.answeredBy(m, n, from, s)
 	return n.at(0) != m.at(0) || ok && isn != word
 }
 
@@ -482,12 +482,15 @@ func (m meta) changedBy(n meta, from Side, s *Segment, word uint32) bool {
 // last one counts: a backend may send two SYN-ACKs with different numbers (SYN cookies a minute
 // apart, a stack that keeps no half-open connections), and only its next ACK shows which of them
 // the client has acknowledged. An RST shows nothing: its sequence number is the one that a forged
-// ACK has acknowledged (RFC 9293 section 3.10.7.1).
-func (m meta) answeredBy(n meta, from Side, s *Segment) (isn uint32, ok bool) {
-	switch c := s.class(); {
-	case from == ClientSide || !n.provable():
+// ACK has acknowledged (RFC 9293 section 3.10.7.1). A number that is known is replaced only by a
+// segment that acknowledges the flow's SYN: the source port may have been another client's, whose
+// segments can be late.
+func (f *Flow) answeredBy(m, n meta, from Side, s *Segment) (isn uint32, ok bool) {
+	if from == ClientSide || !n.provable() || m.state() != SynSeen && !f.acknowledgesSYN(m, s) {
 		return 0, false
-	case c == classSYNACK:
+	}
+	switch c := s.class(); c {
+	case classSYNACK:
 		return s.Seq, true
 	default:
 		return s.Seq - 1, m.state() == SynSeen || c == classACK || c == classFIN
@@ -508,13 +511,13 @@ func (h *Handle) Observe(r Ref, from Side, s Segment, now Time) (stands bool) {
 			return false
 		}
 		n := m.observe(from, s, word, t)
-		if s.Unverified && header.Stateful(m.proto()) && m.changedBy(n, from, &s, word) {
+		if s.Unverified && header.Stateful(m.proto()) && f.changedBy(m, n, from, &s, word) {
 			return false
 		}
 		if n != m && !f.swap(m, n) {
 			continue
 		}
-		if isn, ok := m.answeredBy(n, from, &s); ok {
+		if isn, ok := f.answeredBy(m, n, from, &s); ok {
 			f.swapWord(word, isn)
 		} else if m.provable() && !n.provable() {
 			f.swapWord(word, uint32(t))
