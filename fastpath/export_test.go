@@ -62,9 +62,9 @@ func (w *Worker) Planned() (list []PlannedFlow) {
 		if f.known && f.planned && f.plan.Verdict.Action == decide.Queued {
 			n := &f.flow
 			var ports []uint16
-			for i := range uint32(4) {
-				ports = append(ports, n.Ports.First+
-					uint16((uint32(n.Ports.Start)+i*uint32(n.Ports.Stride))%uint32(n.Ports.Count)))
+			for i := range 4 {
+				port, _ := n.Port(i)
+				ports = append(ports, port)
 			}
 			list = append(list, PlannedFlow{n.Client, n.Backend, n.Source, ports})
 		}

@@ -51,7 +51,7 @@ type fetches [3]uint64
 // backend. It changes nothing, and returns the hash of the reply key, for FetchPortOwner.
 func (h *Handle) FetchCreate(n *NewFlow) (reply uint64) {
 	a := h.arena(n.Client.V6)
-	port, ok := n.port(0)
+	port, ok := n.Port(0)
 	if !ok {
 		return 0
 	}
@@ -75,7 +75,7 @@ func (h *Handle) FetchPortOwner(n *NewFlow, reply uint64) {
 		return
 	}
 	prefetch.Read((*byte)(unsafe.Pointer(a.flow(slotIndex(slot)))))
-	if port, ok := n.port(1); ok {
+	if port, ok := n.Port(1); ok {
 		prefetch.Read((*byte)(unsafe.Pointer(&a.buckets[a.home(h.replyHash(a, n, port))])))
 	}
 }

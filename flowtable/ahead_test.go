@@ -41,7 +41,7 @@ func TestFetchCreate(t *testing.T) {
 				n := flow(i)
 				first := h.FetchCreate(&n)
 				h.FetchPortOwner(&n, first)
-				if got, ok := n.port(i); !ok || got != port {
+				if got, ok := n.Port(i); !ok || got != port {
 					t.Fatalf("port %d is to be %d (%v), want %d", i, got, ok, port)
 				}
 				reply := h.reply(h.mustCreate(t, bootTime, n))
@@ -53,7 +53,7 @@ func TestFetchCreate(t *testing.T) {
 				}
 			}
 			n := flow(len(c.want))
-			if _, ok := n.port(len(c.want)); ok {
+			if _, ok := n.Port(len(c.want)); ok {
 				t.Errorf("there is to be a port %d", len(c.want))
 			}
 			if hash := h.FetchCreate(&n); (hash == 0) != (c.want == nil) {

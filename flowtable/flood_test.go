@@ -356,3 +356,71 @@ func TestClientsOfCrashedBackendReconnect(t *testing.T) {
 	}
 	validate(t, tb)
 }
+
+// TestUnansweredUDPFlood: one client, or the clients of a few networks, ask questions that a
+// backend does not answer: each holds a source port for 30 s, and all together more than there are.
+// Questions of other clients, 100 a second, get a port and keep it until they are answered.
+func TestUnansweredUDPFlood(t *testing.T) {
+	for _, c := range []struct{ networks, perSecond, ports uint32 }{
+		{1, 500, backendPorts}, {1, 4000, backendPorts}, {1, 16_000, backendPorts}, {4, 4000, backendPorts},
+		{1, 4000, 2048},
+	} {
+		for _, v6 := range []bool{false, true} {
+			if v6 && c.perSecond != 4000 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%d networks, %d a second, %d ports, IPv6 %v", c.networks, c.perSecond, c.ports, v6),
+				func(t *testing.T) { testUnansweredUDP(t, c.networks, c.perSecond, c.ports, v6) })
+		}
+	}
+}
+
+func testUnansweredUDP(t *testing.T, networks, perSecond, ports uint32, v6 bool) {
+	const steps, honestPerSecond = 100, 100 // of a second
+	tb, h := testTable(t, 200_000*b2u(!v6), 200_000*b2u(v6))
+	client := func(network, n uint32) (f NewFlow) {
+		f = toOneBackend(header.ProtoUDP, v6, n)
+		f.Client.Src, f.Client.SrcPort = addrN(v6, 13, network<<8), uint16(n)
+		if v6 {
+			f.Client.Src[5], f.Client.Src[6] = byte(network>>8), byte(network)
+		}
+		f.Ports.Count, f.Ports.Start = uint16(ports), uint16(n*40503%ports)
+		return f
+	}
+	now, flood, queries, answered := bootTime, uint32(0), uint32(0), 0
+	var asked []honest
+	ask := func(f NewFlow) bool {
+		r, s := h.Create(now, &f)
+		if s == Created {
+			h.Observe(r, ClientSide, Segment{}, now)
+		}
+		return s == Created
+	}
+	for step := range uint32(40 * steps) {
+		now += second / steps
+		h.Enter(now)
+		for ; flood < step*perSecond/steps; flood++ {
+			ask(client(flood%networks, flood))
+		}
+		for range honestPerSecond / steps {
+			if f := client(1000+queries%1000, queries); ask(f) {
+				asked = append(asked, honest{f, now + second/20})
+			}
+			queries++
+		}
+		for ; len(asked) > 0 && asked[0].due <= now; asked = asked[1:] {
+			if r, _ := h.lookup(&asked[0].flow.Client, now); r != 0 {
+				answered++
+				h.Observe(r, ReplySide, Segment{}, now)
+			}
+		}
+		h.Sweep(now, tb.SweepQuota(time.Second/steps))
+	}
+	if all := int(queries) - len(asked); answered < all*99/100 {
+		t.Errorf("%d of %d questions of others answered", answered, all)
+	}
+	if c := tb.Counts(); c.Refused[PortsExhausted] == 0 {
+		t.Error("the flood has all ports that it wants")
+	}
+	validate(t, tb)
+}

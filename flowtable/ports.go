@@ -11,14 +11,33 @@ import (
 // SourcePort is the only choice.
 type Ports struct{ First, Count, Start, Stride uint16 }
 
-// at returns the port of the i-th try.
+// at returns the port of the i-th try, as an offset from First.
 func (p *Ports) at(i int) uint16 {
 	stride := max(uint32(p.Stride)%uint32(p.Count), 1)
-	return p.First + uint16((uint32(p.Start)+uint32(i)*stride)%uint32(p.Count))
+	return uint16((uint32(p.Start) + uint32(i)*stride) % uint32(p.Count))
 }
 
-// port returns the port of the i-th try, if there is one.
-func (n *NewFlow) port(i int) (port uint16, ok bool) {
+// The last eighth of the ports of a range is spare for UDP: a flow gets one of them only if it
+// finds no other port and the network of its client holds few (portSearch.mayUseSpare). No port is
+// taken from a UDP flow that waits for its answer, so without spare ports one client whose
+// questions get no answer would hold all ports towards a backend. Small ranges have no spare ports.
+const (
+	sparePart     = 8
+	minSpareRange = 256
+	spareTries    = 8
+)
+
+// spare returns how many ports of the range are spare for a flow.
+func (n *NewFlow) spare() uint16 {
+	if n.Client.Proto != header.ProtoUDP || n.Ports.Count < minSpareRange {
+		return 0
+	}
+	return n.Ports.Count / sparePart
+}
+
+// Port returns the port of the i-th try, if there is one. It is no spare port: where the order of
+// Ports has one, another port has its place.
+func (n *NewFlow) Port(i int) (port uint16, ok bool) {
 	if n.SourcePort != 0 {
 		if i == 0 {
 			return n.SourcePort, true
@@ -28,13 +47,23 @@ func (n *NewFlow) port(i int) (port uint16, ok bool) {
 	if i >= int(n.Ports.Count) {
 		return 0, false
 	}
-	return n.Ports.at(i), true
+	at, spare := n.Ports.at(i), n.spare()
+	if common := n.Ports.Count - spare; at >= common {
+		at = (at - common) * (sparePart - 1)
+	}
+	return n.Ports.First + at, true
+}
+
+// sparePort returns the spare port of the i-th try, of spare ones.
+func (n *NewFlow) sparePort(i int, spare uint16) uint16 {
+	at := (uint32(n.Ports.Start) + uint32(i)*uint32(spare/spareTries)) % uint32(spare)
+	return n.Ports.First + n.Ports.Count - spare + uint16(at)
 }
 
 // maxPortTries bounds the ports that are tried for one flow: where 50,000 of 64,512 are taken, one
 // flow in 10^7 finds none that is free. Where some of them rest and no other is free, they are
 // tried a second time: so there are at most twice as many probes, and one more for the port of a
-// flow that gives way.
+// flow that gives way. UDP tries no port a second time, and up to spareTries spare ports.
 const (
 	maxPortTries = 64
 	portsAtOnce  = 8 // whose buckets are prefetched together
@@ -50,6 +79,7 @@ func (h *Handle) Probed() int { return h.probed }
 //	the first port that is free and does not rest
 //	the first that is free, for TCP and SCTP
 //	the port of a flow that is ended for it, of those that hold the others
+//	for UDP, a spare port in the same way, if the client's network holds few of the others
 //
 // The last keeps a backend reachable whose ports are taken by a flood, or by thousands of
 // connections that are over: there are some ten thousand ports to a backend, so they run short long
@@ -79,7 +109,7 @@ type holder struct {
 }
 
 // maxHolders is how many holders are judged: all, or nearly, as two tries meet the same.
-const maxHolders = maxPortTries
+const maxHolders = maxPortTries + spareTries
 
 // reply sets k to the key of the backend's packets, but for the ports.
 func (n *NewFlow) reply(k *key) {
@@ -106,7 +136,38 @@ func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now ticks) (hash u
 	if s != Created {
 		hash, s = ps.takeOver(h)
 	}
+	if spare := n.spare(); s != Created && spare != 0 && ps.mayUseSpare(h) {
+		if hash, s = ps.trySpare(h, spare); s != Created {
+			hash, s = ps.takeOver(h)
+		}
+	}
 	return hash, s
+}
+
+// spareShare is the part of the ports tried that the network of a client may hold and get a spare
+// port all the same. Where a flood from eight networks holds all ports, 1 in 100 of its flows is
+// seen to hold no more, of 64 ports; of four networks none.
+const spareShare = 32
+
+// mayUseSpare reports whether the network of a client holds few of the ports tried.
+func (ps *portSearch) mayUseSpare(h *Handle) bool {
+	own, prefix := 0, ps.a.prefixOf(ps.i)
+	for k := range h.holders[:ps.holders] {
+		if h.holders[k].prefix == prefix {
+			own++
+		}
+	}
+	return own*spareShare <= ps.holders
+}
+
+// trySpare probes spare ports.
+func (ps *portSearch) trySpare(h *Handle, spare uint16) (hash uint64, s Status) {
+	for i := range spareTries {
+		if hash, s = ps.probe(h, ps.n.sparePort(i, spare), false); s == Created {
+			return hash, s
+		}
+	}
+	return 0, PortsExhausted
 }
 
 // try probes the ports in their order, with those that rest or without.
@@ -115,7 +176,7 @@ func (ps *portSearch) try(h *Handle, wake bool) (hash uint64, s Status) {
 		if try != 0 && try%portsAtOnce == 0 { // ports are short: the buckets of the first are there
 			h.fetchPorts(ps.a, ps.n, try)
 		}
-		port, ok := ps.n.port(try)
+		port, ok := ps.n.Port(try)
 		if !ok {
 			return 0, PortsExhausted
 		}
@@ -131,7 +192,7 @@ func (ps *portSearch) try(h *Handle, wake bool) (hash uint64, s Status) {
 func (h *Handle) fetchPorts(a *arena, n *NewFlow, first int) {
 	var at [portsAtOnce]uint64
 	for i := range at {
-		port, ok := n.port(first + i)
+		port, ok := n.Port(first + i)
 		if !ok {
 			return
 		}

@@ -73,10 +73,10 @@ func TestPortsGiveWay(t *testing.T) {
 					h.Enter(bootTime)
 				}
 				n := toOneBackend(c.proto, v6, held)
-				n.Ports.Start, n.Ports.Stride = uint16(held), 1
 				if held == backendPorts {
 					break
 				}
+				n.SourcePort = n.Ports.First + uint16(held) // also of the spare ones
 				r := h.mustCreate(t, bootTime, n)
 				for _, s := range c.steps {
 					observed := seg(s.side, s.flags)
@@ -236,4 +236,44 @@ func TestRefusedAdmissionKeepsNoRecord(t *testing.T) {
 		}
 	}
 	validate(t, tb)
+}
+
+// TestSparePorts: clients of one network get all ports of UDP but the spare ones, and another
+// client gets a spare one. Over TCP, and of a small range, clients of one network get all.
+func TestSparePorts(t *testing.T) {
+	for _, c := range []struct {
+		proto        uint8
+		ports, spare uint16
+	}{
+		{header.ProtoUDP, 1000, 125}, {header.ProtoUDP, minSpareRange, 32}, {header.ProtoUDP, minSpareRange - 1, 0},
+		{header.ProtoTCP, 1000, 0},
+	} {
+		for _, v6 := range []bool{false, true} {
+			_, h := testTable(t, 10_000*b2u(!v6), 10_000*b2u(v6))
+			create := func(src header.Addr, n uint16) (port uint16, s Status) {
+				f := toOneBackend(c.proto, v6, 0)
+				f.Client.Src, f.Client.SrcPort = src, n
+				f.Ports.Count, f.Ports.Start = c.ports, n*7919%c.ports
+				r, s := h.Create(bootTime, &f)
+				if s == Created {
+					port = h.reply(r).DstPort - f.Ports.First
+				}
+				return port, s
+			}
+			taken := map[uint16]bool{}
+			for n := range 20 * c.ports {
+				if port, s := create(addrN(v6, 13, 1), n); s == Created {
+					taken[port] = true
+				}
+			}
+			if want := int(c.ports - c.spare); len(taken) != want {
+				t.Errorf("protocol %d, IPv6 %v: one network has %d of %d ports, want %d", c.proto, v6, len(taken),
+					c.ports, want)
+			}
+			port, s := create(addrN(v6, 14, 1), 1)
+			if got := s == Created && port >= c.ports-c.spare; got != (c.spare > 0) {
+				t.Errorf("protocol %d, IPv6 %v: another network gets port %d of %d: %v", c.proto, v6, port, c.ports, s)
+			}
+		}
+	}
 }
