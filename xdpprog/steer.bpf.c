@@ -228,13 +228,15 @@ SEC("xdp.frags") int host_link(struct xdp_md *ctx)
 }
 
 /* Whether the kernel is about to send back what came for an address of the gateway. That happens
- * where no worker takes packets: the daemon is dead, or the queue never has a socket. kube-proxy,
- * which may serve such a packet, has given it another destination by then. What came by another
- * device may be a pod's, on its way to another gateway: while the daemon lives it goes on. */
+ * where no worker takes packets (the daemon is dead, or the queue never has a socket), and where a
+ * worker returns them, as only live flows keep the address and no Service has it. kube-proxy, which
+ * may serve such a packet, has given it another destination by then. What came by another device may
+ * be a pod's, on its way to another gateway: while the daemon lives it goes on. */
 INLINE bool sent_back(struct __sk_buff *skb, struct config *s, struct tuple *t)
 {
 	return skb->ingress_ifindex && by_address(&t->dst) &&
-	       (skb->ingress_ifindex == skb->ifindex || t->neighbour || !heartbeat_young(s));
+	       (skb->ingress_ifindex == skb->ifindex || skb->ingress_ifindex == s->host_link || t->neighbour ||
+		!heartbeat_young(s));
 }
 
 SEC("tcx/egress") int egress(struct __sk_buff *skb)
@@ -243,10 +245,7 @@ SEC("tcx/egress") int egress(struct __sk_buff *skb)
 	struct config *s = first(&settings);
 	struct counts *c = first(&counters);
 	bool read = 0;
-	if (!s || !c)
-		return TCX_NEXT;
-	/* What came in by the host link was returned by user space: catching it again would be a loop. */
-	if (s->host_link && (skb->ingress_ifindex == s->host_link || skb->ifindex == s->host_link))
+	if (!s || !c || (s->host_link && skb->ifindex == s->host_link))
 		return TCX_NEXT;
 	for (bool pulled = 0;; pulled = 1) {
 		read = read_frame((void *)(long)skb->data, (void *)(long)skb->data_end, &t);
@@ -259,7 +258,10 @@ SEC("tcx/egress") int egress(struct __sk_buff *skb)
 		c->sent_back_dropped++;
 		return TCX_DROP;
 	}
-	if (!read || !s->host_link || !kept(&t, 0) || flags_of(t.dst.addr) & (NODE | LOCAL) || !heartbeat_young(s))
+	/* What came in by the host link was returned by user space: catching it again would be a loop. */
+	if (!read || !s->host_link || skb->ingress_ifindex == s->host_link)
+		return TCX_NEXT;
+	if (!kept(&t, 0) || flags_of(t.dst.addr) & (NODE | LOCAL) || !heartbeat_young(s))
 		return TCX_NEXT;
 	c->egress_redirected++;
 	return redirect(s->host_link, 0);

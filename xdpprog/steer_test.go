@@ -139,8 +139,8 @@ func TestHeartbeat(t *testing.T) {
 }
 
 // TestSentBack: what the kernel forwards to an address that is ours and none of the node's is
-// dropped where it would go round: on the device that it came by, and on all while the daemon is
-// dead. Whatever was given another destination, or is the node's own, goes on.
+// dropped where it would go round: on the device that it came by, on all if a worker has returned
+// it, and on all while the daemon is dead. Whatever was given another destination, or is the node's own, goes on.
 func TestSentBack(t *testing.T) {
 	const here = 1 // the test run's device is loopback
 	b := newRig(t, Settings{HostLinkIndex: hostLinkIx, Unserved: true}, fixture())
@@ -161,7 +161,8 @@ func TestSentBack(t *testing.T) {
 		{"solicitation from another device", solicitation, 2, time.Second, true},
 		{"from another device, daemon dead", pkt{src: client4, dst: vip4, proto: gre}, 2, time.Hour, true},
 		{"of the node, daemon dead", pkt{src: node4, dst: vip4, proto: tcp, dport: 80}, 0, time.Hour, false},
-		{"by the host link", pkt{src: client4, dst: vip4, proto: gre}, hostLinkIx, time.Hour, false},
+		{"returned by a worker", pkt{src: client4, dst: vip4, proto: gre}, hostLinkIx, time.Second, true},
+		{"returned by a worker, to a client", pkt{src: vip4, dst: client4, proto: gre}, hostLinkIx, time.Second, false},
 		{"to an endpoint, daemon dead", pkt{src: client4, dst: plain4, proto: tcp, dport: 80}, here, time.Hour, false},
 		{"to a VIP of the node", pkt{src: client4, dst: nodeVIP4, proto: gre}, here, time.Hour, false},
 	} {

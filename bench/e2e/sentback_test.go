@@ -236,3 +236,35 @@ func (l *lab) errorsComeFromNoHostLink(w *wire) {
 		return
 	}
 }
+
+// TestNothingGoesRoundWhileConnectionsLast: a Service loses its VIP, and the network goes on to
+// route that here. As long as a connection through it lives, the address stays steered, and nothing
+// else that comes for it is sent back.
+func TestNothingGoesRoundWhileConnectionsLast(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2, Router: true}, damaging: true, small: true,
+		prepare: routesVIPs})
+	client := l.Clients[0]
+	w := openWire(t, client, l.Router.Interfaces[1].MAC)
+	back := watchReturns(t, l.Router)
+	flows, err := client.OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)},
+		Flows: 2, Interval: 100 * time.Millisecond, Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := l.web(l.Backends...)
+	web.VIPs = []string{"203.0.113.90"}
+	dns := l.dns(l.Backends...)
+	dns.VIPs = []string{"203.0.113.90"}
+	l.apply(web, dns)
+	l.applied()
+	l.answeredStill(flows, 2)
+	for name, frame := range strays(client) {
+		if err := w.send(frame); err != nil {
+			t.Fatal(err)
+		}
+		if n := back.count(100 * time.Millisecond); n != 0 {
+			t.Errorf("%s came back %d times", name, n)
+		}
+	}
+	l.wantUnbroken(flows, 2, "the VIP went")
+}
