@@ -3,6 +3,7 @@ package fastpath
 import (
 	"encoding/binary"
 	"math/bits"
+	"slices"
 	"time"
 
 	"sluice.dev/sluice/fastpath/decide"
@@ -55,7 +56,8 @@ const displacedPerStep = 16
 // anybody's have half of it.
 type hopQueue struct {
 	held      []heldPacket // capacity is fixed
-	anybodys  int          // of these
+	index     hopIndex     // of these
+	all       waiting      // of these
 	perHop    int
 	retryAt   flowtable.Time
 	requestAt flowtable.Time
@@ -69,41 +71,58 @@ type heldPacket struct {
 	deadline flowtable.Time
 }
 
-// newHopQueue returns an empty queue. key is of prefixHash, and must not be guessable.
+// newHopQueue returns an empty queue. key is of hashes, and must not be guessable.
 func newHopQueue(limit, perHop int, key [2]uint64) hopQueue {
-	return hopQueue{held: make([]heldPacket, 0, limit), perHop: perHop, key: key}
+	return hopQueue{held: make([]heldPacket, 0, limit), index: newHopIndex(limit, key), perHop: perHop, key: key}
 }
 
 func (q *hopQueue) len() int { return len(q.held) }
 
-// waitingFor returns how many packets wait for the next hop of a destination, and where the oldest
-// of their lowest and their highest precedence are.
-func (q *hopQueue) waitingFor(dst *header.Addr) (n, lowest, highest int) {
-	for i := range q.held {
-		o := &q.held[i].o
-		if o.dst != *dst {
-			continue
-		}
-		if n == 0 || o.precedence < q.held[lowest].o.precedence {
-			lowest = i
-		}
-		if n == 0 || o.precedence > q.held[highest].o.precedence {
-			highest = i
-		}
-		n++
+// anybodysFull reports whether the packets that are anybody's have all the room that is theirs.
+func (q *hopQueue) anybodysFull() bool { return int(q.all[anybodys]) >= cap(q.held)/2 }
+
+// add appends a packet. There must be room.
+func (q *hopQueue) add(o outgoing, deadline flowtable.Time) {
+	if q.index.crowded() {
+		q.index.rebuild(q.held)
 	}
-	return n, lowest, highest
+	q.held = append(q.held, heldPacket{o, deadline})
+	q.index.add(&o)
+	q.all[o.precedence]++
+}
+
+// remove removes the packet at a place, and returns it.
+func (q *hopQueue) remove(i int) outgoing {
+	o := q.held[i].o
+	q.held = append(q.held[:i], q.held[i+1:]...)
+	q.index.remove(&o)
+	q.all[o.precedence]--
+	return o
+}
+
+// keep replaces the packets by some of them.
+func (q *hopQueue) keep(held []heldPacket) {
+	q.held, q.all = held, waiting{}
+	for i := range held {
+		q.all[held[i].o.precedence]++
+	}
+	q.index.rebuild(held)
+}
+
+// oldest returns where the oldest packet to a destination with a precedence is. There must be one.
+func (q *hopQueue) oldest(dst *header.Addr, p precedence) int {
+	return slices.IndexFunc(q.held, func(h heldPacket) bool { return h.o.precedence == p && h.o.dst == *dst })
 }
 
 // givesWay returns the packet that makes room for one of a precedence, or -1: of the lowest
 // precedence that is below it, or anybody's, the oldest one to the prefix that most such packets
-// wait for (prefixes share 256 counters).
+// wait for (prefixes share 256 counters). It searches the queue only where it finds one.
 func (q *hopQueue) givesWay(to precedence) int {
-	lowest := to
-	for i := range q.held {
-		lowest = min(lowest, q.held[i].o.precedence)
+	if len(q.held) == 0 {
+		return -1
 	}
-	if lowest == to && to != anybodys {
+	lowest := min(to, q.all.lowest())
+	if lowest == to && (to != anybodys || q.all[anybodys] == 0) {
 		return -1
 	}
 	var waiting [256]uint16
@@ -141,35 +160,36 @@ func (w *Worker) mayHold(d Desc, held, limit int) bool {
 
 // hold keeps a packet until its next hop is known, and requests the hop: again if the packet
 // precedes those that wait for it. Where they are too many, one of the lowest precedence gives way.
+// It searches the queue only for a packet of a lower precedence that gives way, or where
+// mayDisplace allows it.
 func (w *Worker) hold(o outgoing) decide.Verdict {
 	q := &w.hops
-	if o.precedence == anybodys && q.anybodys >= cap(q.held)/2 {
+	if o.precedence == anybodys && q.anybodysFull() {
 		if q.mayDisplace == 0 {
 			return drop(stats.NeighbourQueueFull)
 		}
 		q.mayDisplace--
 	}
-	waiting, lowest, highest := q.waitingFor(&o.dst)
-	if waiting == 0 || o.precedence > q.held[highest].o.precedence {
+	waiting := q.index.of(&o.dst).waiting
+	n := waiting.total()
+	if n == 0 || o.precedence > waiting.highest() {
 		w.request(&o)
 	}
-	if waiting >= q.perHop {
-		if q.held[lowest].o.precedence >= o.precedence {
+	if n >= q.perHop {
+		lowest := waiting.lowest()
+		if lowest >= o.precedence {
 			return drop(stats.NeighbourQueueFull)
 		}
-		w.displace(lowest)
+		w.displace(q.oldest(&o.dst, lowest))
 	}
-	for !w.mayHold(o.desc, len(q.held), cap(q.held)) || o.precedence == anybodys && q.anybodys >= cap(q.held)/2 {
+	for !w.mayHold(o.desc, len(q.held), cap(q.held)) || o.precedence == anybodys && q.anybodysFull() {
 		i := q.givesWay(o.precedence)
 		if i < 0 {
 			return drop(stats.NeighbourQueueFull)
 		}
 		w.displace(i)
 	}
-	q.held = append(q.held, heldPacket{o, w.planner.Now + holdFor})
-	if o.precedence == anybodys {
-		q.anybodys++
-	}
+	q.add(o, w.planner.Now+holdFor)
 	w.countHeld(o.desc, 1)
 	return queued
 }
@@ -185,12 +205,7 @@ func (w *Worker) request(o *outgoing) {
 
 // displace drops the held packet at a place.
 func (w *Worker) displace(i int) {
-	q := &w.hops
-	o := q.held[i].o
-	if o.precedence == anybodys {
-		q.anybodys--
-	}
-	q.held = append(q.held[:i], q.held[i+1:]...)
+	o := w.hops.remove(i)
 	w.countHeld(o.desc, -1)
 	w.dropped(o.desc, stats.NeighbourDisplaced)
 }
@@ -211,8 +226,7 @@ func (w *Worker) releaseHops() (moved int) {
 	if ask {
 		q.requestAt = w.planner.Now + requestEvery
 	}
-	kept, anybody := q.held[:0], 0
-	all := q.held
+	kept, all := q.held[:0], q.held
 	for i := range all {
 		h := &all[i]
 		id := w.planner.View.Lookup(&h.o.dst).Hop
@@ -223,9 +237,6 @@ func (w *Worker) releaseHops() (moved int) {
 					w.request(&h.o)
 				}
 				kept = append(kept, *h)
-				if h.o.precedence == anybodys {
-					anybody++
-				}
 				continue
 			}
 			w.countHeld(h.o.desc, -1)
@@ -239,6 +250,8 @@ func (w *Worker) releaseHops() (moved int) {
 			w.dropped(h.o.desc, v.Reason)
 		}
 	}
-	q.held, q.anybodys = kept, anybody
+	if moved > 0 {
+		q.keep(kept)
+	}
 	return moved
 }

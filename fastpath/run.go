@@ -128,7 +128,7 @@ func (w *Worker) shutdown() {
 		w.countHeld(d, -1)
 		w.dropped(d, stats.Shutdown)
 	}
-	w.hops.held, w.hops.anybodys = w.hops.held[:0], 0
+	w.hops.keep(w.hops.held[:0])
 	w.tasks.end()
 	w.planner.Snap, w.planner.View = nil, nil
 	w.publishAllBackends()

@@ -156,10 +156,7 @@ func (w *Worker) Assume(r Remains, ours []uint64) error {
 		}
 		o := outgoing{desc: d, l3: p.L3, end: p.End, v6: p.V6, splittable: p.Splittable, dst: p.Dst,
 			precedence: precedence(p.Precedence)}
-		q.held = append(q.held, heldPacket{o, p.Deadline})
-		if o.precedence == anybodys {
-			q.anybodys++
-		}
+		q.add(o, p.Deadline)
 		w.request(&o)
 		w.countHeld(d, 1)
 	}
