@@ -25,7 +25,7 @@ func TestUDPFollowsItsFrontend(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}, small: true})
 	for _, h := range l.Backends {
 		for _, a := range []netip.Addr{h.Addr4(), h.Addr6()} {
-			names(t, h, netip.AddrPortFrom(a, podPort))
+			answers(t, h, netip.AddrPortFrom(a, podPort), h.Name)
 		}
 	}
 	service := func(name, namespace string, pod *topo.Host, has bool) launch.Service {
@@ -85,26 +85,6 @@ func TestUDPFollowsItsFrontend(t *testing.T) {
 	give("") // nobody's
 	give(theirs)
 	expect("with the frontends theirs after they were nobody's", l.Backends[1].Name, theirs)
-}
-
-// names answers datagrams with the host's name.
-func names(t *testing.T, h *topo.Host, at netip.AddrPort) {
-	t.Helper()
-	conn, err := h.ListenPacket("udp", at.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	go func() {
-		b := make([]byte, 512)
-		for {
-			_, from, err := conn.ReadFrom(b)
-			if err != nil {
-				return
-			}
-			_, _ = conn.WriteTo([]byte(h.Name), from)
-		}
-	}()
 }
 
 // question sends a datagram, and returns its answer. It asks again where none comes.

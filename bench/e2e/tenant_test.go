@@ -100,7 +100,7 @@ func (l *lab) serveOwn(t *testing.T) *ownTraffic {
 	}
 	t.Cleanup(func() { bgp.Close() })
 	go greet(bgp)
-	return &ownTraffic{l, answers(t, l.Clients[0], netip.AddrPortFrom(l.Clients[0].Addr4(), 53))}
+	return &ownTraffic{l, answers(t, l.Clients[0], netip.AddrPortFrom(l.Clients[0].Addr4(), 53), "")}
 }
 
 // check asks each of them.
@@ -177,8 +177,8 @@ func takeNode(addrs []string, backend *topo.Host) (list []cluster.Object) {
 	return list
 }
 
-// answers starts a UDP server that sends back what it gets.
-func answers(t *testing.T, h *topo.Host, at netip.AddrPort) netip.AddrPort {
+// answers starts a UDP server that sends back answer, or what it gets if that is empty.
+func answers(t *testing.T, h *topo.Host, at netip.AddrPort, answer string) netip.AddrPort {
 	t.Helper()
 	conn, err := h.ListenPacket("udp", at.String())
 	if err != nil {
@@ -191,6 +191,9 @@ func answers(t *testing.T, h *topo.Host, at netip.AddrPort) netip.AddrPort {
 			n, from, err := conn.ReadFrom(b)
 			if err != nil {
 				return
+			}
+			if answer != "" {
+				n = copy(b, answer)
 			}
 			_, _ = conn.WriteTo(b[:n], from)
 		}
