@@ -25,7 +25,8 @@ func longExpired(t *testing.T, l *lab, flows int, born flowtable.Time) {
 		f := flowtable.NewFlow{
 			Client: header.Tuple{Src: addr(client4), SrcPort: uint16(n), Dst: addr(vip4), DstPort: uint16(n >> 16),
 				Proto: header.ProtoUDP},
-			Backend: addr(backend4), BackendPort: uint16(n >> 15), Source: addr(vip4), SourcePort: 1024 + uint16(n&0x7fff),
+			Backend: addr(backend4), BackendPort: uint16(n >> 15),
+			Source: addr(vip4), SourcePort: 1024 + uint16(n&0x7fff),
 		}
 		if _, s := h.Create(born, &f); s != flowtable.Created {
 			t.Fatalf("flow %d: %v", n, s)

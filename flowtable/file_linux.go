@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"unsafe"
 
 	"sluice.dev/sluice/flowtable/mapped"
+	"sluice.dev/sluice/internal/trusted"
 )
 
 // ErrInUse means that another process has the table's file open. A second
@@ -20,6 +22,7 @@ type File struct {
 	Table    *Table
 	Recovery Recovery
 	file     *mapped.File
+	resting  *mapped.File // the words of restingUDP
 	// readerOf is that of this program, or a test's.
 	readerOf func(version uint32) func(meta) meta
 }
@@ -47,11 +50,34 @@ func OpenFile(path string, c Config, now Time, resize Resize) (*File, error) {
 		return nil, err
 	}
 	f := &File{file: file, readerOf: readerOf}
-	if err := f.open(path, c, now, resize); err != nil {
+	if err = f.open(path, c, now, resize); err == nil {
+		err = f.mapResting(path)
+	}
+	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	f.Table.resting[restingUDP].assume(now.ticks())
 	return f, nil
+}
+
+// RestingSuffix is added to the path of the table's file: the file beside it has the keys that
+// rest. Who has locked the table's file may use it.
+const RestingSuffix = ".resting"
+
+// mapResting lays the words of UDP's resting keys over their file.
+func (f *File) mapResting(path string) error {
+	file, err := trusted.OpenState(path+RestingSuffix, os.O_RDWR|os.O_CREATE)
+	if err != nil {
+		return err
+	}
+	f.resting = mapped.Take(file, path+RestingSuffix)
+	r := &f.Table.resting[restingUDP]
+	if err := f.resting.Map(int64(len(r.words)) * int64(unsafe.Sizeof(r.words[0]))); err != nil {
+		return err
+	}
+	r.words = mapped.Slice[atomic.Uint32](f.resting.Mem, 0, len(r.words))
+	return nil
 }
 
 func (f *File) open(path string, c Config, now Time, resize Resize) error {
@@ -177,8 +203,11 @@ func TakeFile(file *os.File, path string, c Config) (*File, error) {
 	} else if err = f.file.Map(found.layout().size); err == nil {
 		f.Table, err = Share(f.file.Mem, c)
 	}
+	if err == nil {
+		err = f.mapResting(path)
+	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.file.Close())
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
 	}
 	f.Recovery = Recovery{}
 	return f, nil
@@ -191,11 +220,19 @@ func (f *File) FD() int { return f.file.FD() }
 // The flows stay in the file.
 func (f *File) Close() error {
 	f.Table = nil
-	return f.file.Close()
+	return errors.Join(f.closeResting((*mapped.File).Close), f.file.Close())
+}
+
+// closeResting closes or removes the file of keys that rest, if there is one.
+func (f *File) closeResting(end func(*mapped.File) error) error {
+	if f.resting == nil {
+		return nil
+	}
+	return end(f.resting)
 }
 
 // Remove closes the table and deletes the file, with its flows.
 func (f *File) Remove() error {
 	f.Table = nil
-	return f.file.Remove()
+	return errors.Join(f.closeResting((*mapped.File).Remove), f.file.Remove())
 }

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"sluice.dev/sluice/flowtable/mapped"
 	"sluice.dev/sluice/nat/header"
 )
@@ -129,11 +131,11 @@ func TestFileResized(t *testing.T) {
 			}
 			f = mustOpen(t, path, inForce) // what has been moved is a file as any other
 			checkResized(t, f, flows, before, k.want)
-			if left, _ := filepath.Glob(path + ".*"); len(left) != 0 {
-				t.Errorf("left beside the file: %q", left)
-			}
 			if err := f.Remove(); err != nil {
 				t.Fatal(err)
+			}
+			if left, _ := filepath.Glob(path + "*"); len(left) != 0 {
+				t.Errorf("left: %q", left)
 			}
 		})
 	}
@@ -332,5 +334,85 @@ func TestFileErrors(t *testing.T) {
 	}
 	if _, err := OpenFile(filepath.Join(dir, "flows"), Config{}, bootTime, ResizeFit); err == nil {
 		t.Error("no flows configured: accepted")
+	}
+}
+
+// TestFileKeepsRestingPorts: the port of a UDP flow that was ended early rests in the next process,
+// too, after a restart and after a hand-over, as long as it would have in this one.
+func TestFileKeepsRestingPorts(t *testing.T) {
+	for name, next := range map[string]func(*testing.T, *File, string, Time) *File{
+		"restart": func(t *testing.T, f *File, path string, now Time) *File {
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
+			f, err := OpenFile(path, fileConfig, now, ResizeFit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return f
+		},
+		"hand-over": func(t *testing.T, f *File, path string, now Time) *File {
+			fd, err := unix.FcntlInt(uintptr(f.FD()), unix.F_DUPFD_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			next, err := TakeFile(os.NewFile(uintptr(fd), path), path, fileConfig)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := next.Table.Assume(used(t, f.Table), now); err != nil {
+				t.Fatal(err)
+			}
+			return next
+		},
+	} {
+		for _, c := range []struct {
+			after Time
+			want  Status
+		}{{second, PortsExhausted}, {9 * second, PortsExhausted}, {11 * second, Created}} {
+			path := filepath.Join(t.TempDir(), "flows")
+			f := mustOpen(t, path, fileConfig)
+			h, err := f.Table.Register()
+			if err != nil {
+				t.Fatal(err)
+			}
+			flow := newFlow(header.ProtoUDP, false, 1)
+			flow.Ports = Ports{First: 7000, Count: 1}
+			h.Enter(bootTime)
+			h.Delete(h.mustCreate(t, bootTime, flow))
+			h.Leave()
+			f = next(t, f, path, bootTime+c.after)
+			if h, err = f.Table.Register(); err != nil {
+				t.Fatal(err)
+			}
+			h.Enter(bootTime + c.after)
+			flow.Client.SrcPort++
+			if _, s := h.Create(bootTime+c.after, &flow); s != c.want {
+				t.Errorf("%s, %d s later: another client gets the port: %v, want %v", name, c.after/second, s, c.want)
+			}
+			h.Leave()
+			if err := f.Remove(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(path + ".resting"); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("after Remove: %v", err)
+			}
+		}
+	}
+}
+
+// TestRestingOfAnotherBoot: times that the clock has not reached do not rest.
+func TestRestingOfAnotherBoot(t *testing.T) {
+	var r resting
+	r.makeRoom(1)
+	const now = ticks(5000)
+	r.words[1].Store(uint32(now) + uint32(maxRest) + 1)
+	r.words[2].Store(uint32(now) - 1)
+	r.words[3].Store(uint32(now) + uint32(maxRest))
+	r.assume(now)
+	for key, want := range map[uint64]bool{0: false, 1: false, 2: false, 3: true} {
+		if r.has(key, now) != want {
+			t.Errorf("key %d rests: %v, want %v", key, !want, want)
+		}
 	}
 }

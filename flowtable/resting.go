@@ -20,7 +20,10 @@ import (
 // found, and a port may be passed over because its key shares the word of another. Where 95 % of
 // the words rest, 96 % of new flows find a free one among maxPortTries ports. Of UDP there is a
 // word for each flow of the table at least, so that is where three times as many flows as the table
-// holds ended early in maxRest. It is empty after a restart.
+// holds ended early in maxRest.
+//
+// The words of UDP are in a file beside the table's (File), for the next process: a restart does
+// not make the server answer sooner. Those of TCP and SCTP are empty after a restart.
 type resting struct {
 	words []atomic.Uint32
 	// latest is the latest tick in words. It saves the load of a word while no key rests, which may
@@ -34,6 +37,22 @@ const minResting = 1 << 18
 // makeRoom gives the table a word for each of so many keys.
 func (r *resting) makeRoom(keys uint32) {
 	r.words = make([]atomic.Uint32, 1<<bits.Len32(max(minResting, keys)-1))
+}
+
+// assume takes over the words of another process. It clears a word with a time that maxRest does
+// not allow: the words may be of a table of another size, or of a time before the machine was
+// started.
+func (r *resting) assume(now ticks) {
+	for i := range r.words {
+		until := ticks(r.words[i].Load())
+		switch left := until.since(now); {
+		case until == 0:
+		case left < 0 || left > maxRest:
+			r.words[i].Store(0)
+		default:
+			raise(&r.latest, until)
+		}
+	}
 }
 
 // There is a table for UDP, and one for TCP and SCTP: a flood of one must not fill the other's.

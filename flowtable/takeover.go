@@ -56,13 +56,14 @@ func (t *Table) Fits(used [2]uint32) error {
 // used any more, or be between Enter and Leave. used is what Table.Used says there. After an error
 // nothing has been changed.
 //
-// As after Recover, flows have no owner and no binding. Which backends were abandoned, and which
-// keys rest, is forgotten. It takes about 20 ns for each record (BenchmarkAssume).
+// As after Recover, flows have no owner and no binding. Which backends were abandoned is forgotten,
+// and which keys of TCP and SCTP rest. It takes about 20 ns for each record (BenchmarkAssume).
 func (t *Table) Assume(used [2]uint32, now Time) error {
 	if err := t.Fits(used); err != nil {
 		return err
 	}
 	t.head.incarnation++
+	t.resting[restingUDP].assume(now.ticks())
 	for f := range t.arenas {
 		if t.arenas[f].flows != 0 {
 			t.assume(&t.arenas[f], used[f], now.ticks())

@@ -140,7 +140,8 @@ func TestHeartbeat(t *testing.T) {
 
 // TestSentBack: what the kernel forwards to an address that is ours and none of the node's is
 // dropped where it would go round: on the device that it came by, on all if a worker has returned
-// it, and on all while the daemon is dead. Whatever was given another destination, or is the node's own, goes on.
+// it, and on all while the daemon is dead. Whatever was given another destination, or is the node's
+// own, goes on.
 func TestSentBack(t *testing.T) {
 	const here = 1 // the test run's device is loopback
 	b := newRig(t, Settings{HostLinkIndex: hostLinkIx, Unserved: true}, fixture())

@@ -28,6 +28,7 @@ import (
 	"sluice.dev/sluice/control/hostlink"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/xsk/napi"
+	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/mapped"
 	"sluice.dev/sluice/internal/trusted"
 	"sluice.dev/sluice/xdpprog"
@@ -37,7 +38,8 @@ import (
 var ErrRunning = errors.New("sluice runs")
 
 // files are the daemon's in stateDir.
-var files = []string{"flows", "flows.new", "pins", "modes.json", "modes.json.new", "napi.json", "napi.json.new",
+var files = []string{"flows", "flows.new", "flows" + flowtable.RestingSuffix, "pins",
+	"modes.json", "modes.json.new", "napi.json", "napi.json.new",
 	"bpffs", "bpffs.new", "status.sock", config.WaitingSocketFile, config.ReloadSocketFile,
 	config.HandOverSocketFile,
 	filepath.Join(config.PulseDirectory, config.PulseSocketFile),
