@@ -7,11 +7,12 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// A client that keeps its address may also open a connection to the backend's own address, from the
-// same port: to the backend both have the same addresses and ports, so it can have one of them at a
-// time. Whichever came first must not be harmed by the other. A SYN through the frontend on such a
-// connection makes the backend send a challenge (RFC 5961 section 4), which must not reach the
-// client from the frontend: the client would answer with an RST that ends the direct connection.
+// Where the backend sees the client's address, the client may also open a connection to the
+// backend's own address, from the same port. To the backend both connections have the same
+// addresses and ports, so only one of them can exist at a time, and the second must not break the
+// first. If the backend has the direct connection, it answers a SYN through the frontend with a
+// challenge ACK (RFC 5961 section 4). The client must not get that from the frontend's address: it
+// would answer with an RST, which ends the direct connection.
 
 // syn is what a flow keeps of a client's SYN.
 type syn struct {
@@ -39,10 +40,10 @@ func wholeTCP(p *header.Packet) bool {
 	return p.Tuple.Proto == header.ProtoTCP && p.Fragment == header.NotFragment
 }
 
-// foreign reports whether a packet with the key of a flow's backend is that of a connection to the
-// backend's own address. Then the flow makes room: if its SYN was not answered, it takes another
-// source port, by which the client's repeated SYN goes; if its connection is over, it ends. Of the
-// client's packets foreign notes SYNs.
+// foreign reports whether a packet from a flow's backend belongs to a connection to the backend's
+// own address. If so, a flow whose SYN has no answer gets another source port, which the client's
+// next SYN uses, and a flow whose connection is over ends. Of the client's packets foreign records
+// the sequence numbers of SYNs.
 func (w *Worker) foreign(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) bool {
 	if !wholeTCP(p) {
 		return false

@@ -2,24 +2,23 @@ package flowtable
 
 import "time"
 
-// A source port of UDP that is given to another client while the backend may still answer the
-// first one carries that answer to the wrong client. So a flow holds its port for as long as an
-// answer may come:
+// If a UDP source port goes to another client while the backend may still answer the first one, the
+// answer reaches the wrong client. So a flow holds its port as long as an answer may come:
 //
 //	a question has no answer yet    UDPUnreplied after the last datagram
 //	as many answers as questions    quietAfterAnswer after the last datagram
-//	the datagrams are not counted   as the first
+//	the datagrams are not counted   UDPUnreplied after the last datagram
 //
-// Under pressure a port is taken from the second kind only, and from assured flows that are idle
-// for longer than they are protected (shedOf). A flow that ends before that time leaves its port
-// resting (resting, maxRest).
+// Where ports run short, a new flow takes one only from a flow that no longer waits for an answer.
+// The port of a flow that ends earlier rests (resting, maxRest).
 //
-// Questions are counted because one answer is no proof that no other follows: a stub resolver sends
-// its queries for A and AAAA records from one socket (glibc's resolver without "single-request").
-// Protocols of one question and one answer (DNS, RFC 1035 section 4.2.1; SNMP, RFC 3417; RADIUS,
-// RFC 2865 section 2; NTP) are counted exactly. A conversation of more than countedDatagrams
-// datagrams (QUIC, games, media) is not: then the table does not know which side sent last. An
-// answer of two datagrams to one of two questions counts as both answers.
+// Questions are counted because a client may ask twice before the first answer: a stub resolver
+// sends its queries for A and AAAA records from one socket (glibc's resolver without
+// "single-request").
+// The count is exact for protocols with one answer to each question (DNS, RFC 1035 section 4.2.1;
+// SNMP, RFC 3417; RADIUS, RFC 2865 section 2; NTP). After countedDatagrams datagrams a flow (QUIC,
+// games, media) is no longer counted. Two answers to one of two questions count as the answers to
+// both.
 
 // The field of meta that counts questions without an answer (metaQuestions).
 const (
@@ -34,14 +33,13 @@ const (
 // word, and so does not take the plain path; the later ones write it once a second.
 const countedDatagrams = 15
 
-// quietAfterAnswer is how long a port stays with a flow whose questions are all answered. An answer
-// of several datagrams comes in one burst, and so do copies that the network made.
+// quietAfterAnswer is how long a port stays with a flow whose questions are all answered. The other
+// datagrams of an answer, and duplicates, follow the first one at once.
 const quietAfterAnswer = ticks(time.Second/tick) + 1
 
-// maxRest bounds how long the port of a UDP flow rests that was ended under pressure of the table,
-// by an operator or with its endpoint. Under a flood of questions that fills the table, resting
-// must have room for all flows that were ended in that time: longer, and no client would get a
-// port.
+// maxRest bounds how long a port rests whose UDP flow was ended for room in the table, by an
+// operator or with its endpoint. While a flood fills the table, resting must have room for all
+// flows that end in that time. If it were longer, no client would get a port.
 const maxRest = int32(10 * time.Second / tick)
 
 // datagram is the state machine of everything but TCP and SCTP. One packet and its reply prove

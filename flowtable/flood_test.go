@@ -366,7 +366,7 @@ func TestUnansweredUDPFlood(t *testing.T) {
 		{1, 4000, 2048},
 	} {
 		for _, v6 := range []bool{false, true} {
-			if v6 && c.perSecond != 4000 {
+			if v6 && c.perSecond != 4000 || scale() > 1 && c.ports == backendPorts {
 				continue
 			}
 			t.Run(fmt.Sprintf("%d networks, %d a second, %d ports, IPv6 %v", c.networks, c.perSecond, c.ports, v6),

@@ -9,9 +9,10 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Source ports of live flows may be outside of the range of Settings: when they were chosen the
-// range was another one, or the node did not have the address. The kernel program has a bit for
-// each such port (map replies), which Reconcile, OpenReply and CloseReply set and clear:
+// Live flows may have source ports outside of the range of Settings: ports that were chosen when
+// the range was another one, or when the node did not have the source address. The kernel program
+// has a bit for each such port (map replies). Reconcile, OpenReply and CloseReply set and clear the
+// bits:
 //
 //	start   MoveReplies   all ports that may be in use get their bit, then the new range holds
 //	        Reconcile     bits that no flow needs are cleared

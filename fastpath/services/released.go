@@ -2,14 +2,15 @@ package services
 
 import "sluice.dev/sluice/nat/header"
 
-// released are the UDP frontends that no service port has any more, with their last owner. Flows of
-// that owner go on (cmd/sluice/internal/flows, Reader.InUse), until another service port gets the
-// frontend.
+// released has the UDP frontends that no service port has any more, with the last service port that
+// had them. Flows of that service port continue (cmd/sluice/internal/flows, Reader.InUse) until
+// another one gets the frontend.
 type released struct {
 	owners index[FrontendKey, ServiceID]
-	// forgotten: any frontend may have had another owner before. There were more than maxReleased,
-	// or the packets of a destination may have been those of a node port and of a frontend with an
-	// address in turn: a frontend is at an address of the node, or the node's addresses changed.
+	// forgotten: owners is incomplete, and any frontend may have had another owner. Either there
+	// were more than maxReleased, or a frontend is at an address of the node, or the node's
+	// addresses changed: then a node port and a frontend with an address may have had the same
+	// packets in turn.
 	forgotten bool
 }
 

@@ -13,11 +13,12 @@ import (
 	"sluice.dev/sluice/flowtable"
 )
 
-// What live flows have by the configuration of a process before stays in force until they end:
-// their source ports, their source addresses and the routes to these. The status has what cannot.
+// Live flows keep the source ports and addresses that they got by an earlier process's
+// configuration, and the routes to these addresses, until they end. The status lists the flows for
+// which that is not possible.
 
-// keepSources keeps what replies to a predecessor's flows come to, before this process's settings
-// replace it. The control loop closes what no flow has.
+// keepSources keeps the ports and addresses steered that replies to a predecessor's flows come to.
+// It precedes SetSettings. The control loop closes those that no flow uses.
 func (d *Daemon) keepSources() error {
 	if err := d.steer.MoveReplies(d.config); err != nil {
 		return err
@@ -47,8 +48,8 @@ func (d *Daemon) noteMissing() {
 	}
 }
 
-// noteUnserved notes which of a predecessor's flows are reached by interfaces that it had and this
-// process has not.
+// noteUnserved counts the predecessor's flows that need an interface which is not configured any
+// more.
 func (d *Daemon) noteUnserved() {
 	if d.flows.Recovery.Recovered == 0 || d.took.Load() { // a hand-over is of the same interfaces
 		return
