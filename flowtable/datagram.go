@@ -115,13 +115,20 @@ func (t *Table) answersUntil(m meta) ticks {
 // restsUntil returns the time up to which the port of a flow rests that ends now.
 func (t *Table) restsUntil(m meta, now ticks) ticks {
 	switch until := t.answersUntil(m); {
-	case m.state() == TimeWaitBackend:
-		return m.seen() + ticks(t.lifetimes[m.life()])
+	case m.backendInTimeWait():
+		return m.seen() + ticks(t.lifetimes[makeMeta(TimeWaitBackend, 0, 0).life()])
 	case until.since(now) > maxRest:
 		return now + ticks(maxRest)
 	default:
 		return until
 	}
+}
+
+// backendInTimeWait reports whether the backend may hold a connection in TIME_WAIT. It may do so
+// too where its last ACK was not seen, and where a late copy of data took a FIN back (restored),
+// which an end in TIME_WAIT does not take.
+func (m meta) backendInTimeWait() bool {
+	return m.state() == TimeWaitBackend || m.state() == LastAckBackend || m.bothFins()
 }
 
 // awaitsAnswer reports whether the backend of a flow may still answer its client.

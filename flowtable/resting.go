@@ -12,7 +12,7 @@ import (
 //
 //   - UDP: the backend may still answer the first client (answersUntil). Such a port is not taken:
 //     the answer would reach another client.
-//   - TCP and SCTP: the backend is in TIME_WAIT, or may still answer an abandoned handshake. It
+//   - TCP and SCTP: the backend may be in TIME_WAIT (backendInTimeWait), or may still answer an abandoned handshake. It
 //     would judge another client's SYN by the old connection, and accept it only if its timestamp
 //     or sequence number is higher (RFC 6191 section 2). Such a port is taken if no other is free.
 //

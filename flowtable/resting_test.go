@@ -90,3 +90,38 @@ func TestRestingFindsEachKey(t *testing.T) {
 		}
 	}
 }
+
+// TestPortRestsAfterLateCopies: a copy of data that comes when the backend is in TIME_WAIT takes a
+// FIN back. The client has closed and answers with an RST, after which the flow soon ends. The port
+// rests all the same, as after a last ACK that was lost.
+func TestPortRestsAfterLateCopies(t *testing.T) {
+	for name, late := range map[string][]step{
+		"data of the backend": {{ReplySide, tcpACK | tcpPSH, 0}, {ClientSide, tcpRST, 0}},
+		"data of the client":  {{ClientSide, tcpACK | tcpPSH, 0}, {ClientSide, tcpRST, 0}},
+		"data of both": {{ReplySide, tcpACK | tcpPSH, 0}, {ClientSide, tcpACK | tcpPSH, 0},
+			{ClientSide, tcpRST, 0}},
+		"no last ACK": nil,
+	} {
+		tb, h := testTable(t, 100, 0)
+		flow := func(n uint32) NewFlow {
+			f := newFlow(header.ProtoTCP, false, n)
+			f.Backend, f.Ports = addrN(false, 11, 1), Ports{First: 7000, Count: 2, Stride: 1}
+			return f
+		}
+		r := h.mustCreate(t, bootTime, flow(1))
+		h.establish(r, bootTime)
+		h.Observe(r, ReplySide, seg(ReplySide, tcpFIN|tcpACK), bootTime)
+		h.Observe(r, ClientSide, seg(ClientSide, tcpFIN|tcpACK), bootTime)
+		if late != nil {
+			h.Observe(r, ReplySide, seg(ReplySide, tcpACK), bootTime)
+		}
+		for _, s := range late {
+			h.Observe(r, s.side, seg(s.side, s.flags), bootTime)
+		}
+		h.Delete(r)
+		if r := h.mustCreate(t, bootTime+50*second, flow(2)); h.reply(r).DstPort != 7001 {
+			t.Errorf("%s: another client got the port of a backend in TIME_WAIT", name)
+		}
+		validate(t, tb)
+	}
+}
