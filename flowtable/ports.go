@@ -220,6 +220,11 @@ func (ps *portSearch) probe(h *Handle, port uint16, wake bool) (hash uint64, s S
 	if ins != inserted {
 		return 0, PortsExhausted
 	}
+	if !wake && h.t.restingOf(k.proto).has(hash, ps.now) { // since insert ended an expired holder
+		ps.a.remove(hash, slotOf(ps.i, ReplySide))
+		ps.rested = true
+		return 0, PortsExhausted
+	}
 	n := ps.n
 	out := header.Tuple{Src: n.Source, Dst: n.Backend, SrcPort: port, DstPort: uint16(k.ports >> 16)}
 	f.delta = header.DeltaOf(&n.Client, &out)

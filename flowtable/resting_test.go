@@ -2,6 +2,7 @@ package flowtable
 
 import (
 	"testing"
+	"time"
 
 	"sluice.dev/sluice/nat/header"
 )
@@ -123,5 +124,47 @@ func TestPortRestsAfterLateCopies(t *testing.T) {
 			t.Errorf("%s: another client got the port of a backend in TIME_WAIT", name)
 		}
 		validate(t, tb)
+	}
+}
+
+// TestPortRestsAfterExpiry: a flow that expires before its port has rested, and that no sweep has
+// ended yet, keeps its port from others as one that was swept.
+func TestPortRestsAfterExpiry(t *testing.T) {
+	timeouts := DefaultTimeouts()
+	timeouts.UDPReplied = 5 * time.Second
+	for name, c := range map[string]struct {
+		proto uint8
+		steps []step
+		after Time // it has expired, and its port rests
+	}{
+		"no last ACK": {header.ProtoTCP, []step{{ReplySide, tcpSYN | tcpACK, 0}, {ClientSide, tcpACK, 0},
+			{ReplySide, tcpFIN | tcpACK, 0}, {ClientSide, tcpFIN | tcpACK, 0}}, 40 * second},
+		"UDP that was asked again": {header.ProtoUDP, []step{{ClientSide, 0, 0}, {ReplySide, 0, 0},
+			{ClientSide, 0, 0}}, 8 * second},
+	} {
+		for _, swept := range []bool{false, true} {
+			tb, h := testTableOf(t, Config{IPv4Flows: 100, Timeouts: timeouts})
+			flow := func(n uint32) NewFlow {
+				f := newFlow(c.proto, false, n)
+				f.Backend, f.Ports = addrN(false, 11, 1), Ports{First: 7000, Count: 2, Stride: 1}
+				return f
+			}
+			r := h.mustCreate(t, bootTime, flow(1))
+			for _, s := range c.steps {
+				h.Observe(r, s.side, seg(s.side, s.flags), bootTime)
+			}
+			now := bootTime + c.after
+			h.Enter(now)
+			if swept {
+				h.sweepAll(now)
+			}
+			if r := h.mustCreate(t, now, flow(2)); h.reply(r).DstPort != 7001 {
+				t.Errorf("%s, swept %v: another client got a port that rests", name, swept)
+			}
+			if live := tb.Counts().Live[0]; live != 1 {
+				t.Errorf("%s, swept %v: %d flows live, want 1", name, swept, live)
+			}
+			validate(t, tb)
+		}
 	}
 }
