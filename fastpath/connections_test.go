@@ -641,8 +641,8 @@ func TestConnectionsStayApart(t *testing.T) {
 						sockets: map[netip.AddrPort]*simClient{}, backend: map[uint16]*simEnd{}, began: l.now}
 					s.run(rate, segments)
 					t.Logf("%d segments in %d s; %d connections, %d established, %d answers, %d refused; %d strays, %d "+
-						"accepted by another end, %d broken, %d young ones; drops %v", s.segments, (s.now-uint64(time.Hour))/simSecond,
-						s.opened, s.established, s.answered, s.refused, s.strays, s.accepted, s.broken, s.young, s.drops())
+						"accepted by another end, %d broken, %d young ones; drops %v", s.segments,
+						(s.now-uint64(time.Hour))/simSecond, s.opened, s.established, s.answered, s.refused, s.strays, s.accepted, s.broken, s.young, s.drops())
 					taken := s.table.Counts().PortsTaken[1]
 					mayBreak := 0
 					if server.late > 0 && taken > 0 {

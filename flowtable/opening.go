@@ -35,12 +35,12 @@ func (h *Handle) Opening(r Ref) (seq uint32, ok bool) {
 	return f.next.Load(), m.live() && m&(metaOpening|metaReopened) == metaOpening
 }
 
-// maxEarlyData is more than a client sends before its handshake is proven, in bytes: the window of a
-// SYN-ACK is not scaled (RFC 7323 section 2.2).
+// maxEarlyData is more than a client sends before its handshake is proven, in bytes: the window of
+// a SYN-ACK is not scaled (RFC 7323 section 2.2).
 const maxEarlyData = 1 << 17
 
-// acknowledgesSYN reports whether a backend's segment acknowledges the SYN that opened the flow, and
-// perhaps data behind it. It is true where the number of that SYN is not known.
+// acknowledgesSYN reports whether a backend's segment acknowledges the SYN that opened the flow,
+// and perhaps data behind it. It is true where the number of that SYN is not known.
 func (f *Flow) acknowledgesSYN(m meta, s *Segment) bool {
 	return m&(metaOpening|metaReopened) != metaOpening ||
 		s.Flags&tcpACK != 0 && s.Ack-f.next.Load()-1 < maxEarlyData
