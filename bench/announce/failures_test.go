@@ -219,7 +219,8 @@ func (l *lab) setLink(name string, set func(netlink.Link) error) error {
 func TestKilledWithHold(t *testing.T) {
 	t.Parallel()
 	beside(t, func(t *testing.T, kind string) {
-		l := withSession(t, kind, false, false)
+		// The longest hold: ten kills in a row use up that of the default.
+		l := withSession(t, kind, false, false, "--hold", "30s")
 		flows, err := l.Clients[0].OpenTCP(l.ctx, l.open(few(200, 20), 20*time.Millisecond))
 		must(t, err)
 		defer flows.Stop()

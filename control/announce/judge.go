@@ -21,6 +21,9 @@ type Node struct {
 	Labels labels.Set
 	// Cordoned: spec.unschedulable. Deleted: it is about to be deleted.
 	Cordoned, Deleted bool
+	// NetworkUnavailable is why the Node has the condition of that name; empty: it has not, or it is
+	// not true.
+	NetworkUnavailable string
 }
 
 // grade says how far the node announces at all.
@@ -46,6 +49,8 @@ type Input struct {
 	Set    *kinds.Set
 	// Services has the labels of Services by namespace/name; nil where there are none to read.
 	Services map[string]labels.Set
+	// Impaired are the VIPs that another gateway is to be preferred for, and why (Impairments).
+	Impaired map[netip.Addr]string
 }
 
 // Standing is a VIP and how far it is to be announced.
@@ -73,6 +78,9 @@ func Judge(in *Input) []Standing {
 			s.Why = why
 		default:
 			s.Why = in.Verdict.Why
+		}
+		if why, impaired := in.Impaired[v.Address]; impaired && s.Grade > LastResort {
+			s.Grade, s.Why = LastResort, why
 		}
 		for _, service := range v.Services {
 			key := service.Namespace + "/" + service.Name

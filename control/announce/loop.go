@@ -82,7 +82,9 @@ type Loop struct {
 	config  Config
 	started time.Time
 	watch   Watch
-	reader  kinds.Reader
+	// impairments of the VIPs that the gateway serves.
+	impairments Impairments
+	reader      kinds.Reader
 	// resumed: the process before announced something.
 	resumed bool
 	// leaving is since when the node keeps traffic away; zero: it does not, or nothing was
@@ -117,6 +119,7 @@ func New(c Config) *Loop {
 	if l.saved, err = load(c.State); err != nil {
 		c.Log.Warn("what the process before announced is not known", "error", err)
 	}
+	l.watch.Restore(l.saved.Hold)
 	if l.resumed = len(l.saved.VIPs) > 0; l.resumed {
 		l.watch.Resume(l.saved.VIPs, l.started)
 	}
@@ -219,22 +222,33 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 				s.Apply(l.world)
 			}
 		}
+		l.saveHold(now)
 		l.publish(cmp.Or(l.verdict.Why, "the gateway is not heard yet"))
 		return l.verdict.Until
 	}
 	in := Input{Node: l.node, Verdict: l.verdict, Set: l.set, Services: l.objects.Services}
-	in.Leaves, next = l.leaves(now)
-	if next.IsZero() || !l.verdict.Until.IsZero() && l.verdict.Until.Before(next) {
-		next = l.verdict.Until
-	}
+	var leaves, settles time.Time
+	in.Leaves, leaves = l.leaves(now)
+	in.Impaired, settles = l.impairments.See(l.verdict.VIPs, l.node.NetworkUnavailable, now)
+	next = earliest(leaves, l.verdict.Until, settles)
 	l.world = &World{Node: l.node, Gateway: l.verdict.Grade, Serves: l.verdict.Serves(), VIPs: Judge(&in), Set: l.set}
 	for _, s := range l.config.Speakers {
 		s.Apply(l.world)
 	}
 	l.applied = true
-	l.save()
+	l.save(now)
 	l.publish("")
 	return next
+}
+
+// earliest returns the first of times that are not zero.
+func earliest(times ...time.Time) (first time.Time) {
+	for _, t := range times {
+		if first.IsZero() || !t.IsZero() && t.Before(first) {
+			first = t
+		}
+	}
+	return first
 }
 
 // look takes the objects, and reads them if read, and when they are known for the first time. It
@@ -277,25 +291,41 @@ func (l *Loop) leaves(now time.Time) (bool, time.Time) {
 	return true, end
 }
 
-// save leaves for the next process what is announced, and what pools say.
-func (l *Loop) save() {
+// saveHold leaves for the next process how much of the hold is used, and the rest as it was.
+func (l *Loop) saveHold(now time.Time) {
+	if hold := l.watch.Used(now); hold != l.saved.Hold {
+		l.store(saved{VIPs: l.saved.VIPs, Pools: l.saved.Pools, Hold: hold})
+	}
+}
+
+// store writes the file. One that cannot be written is tried again with the next step.
+func (l *Loop) store(s saved) bool {
+	if err := store(l.config.State, s); err != nil {
+		l.config.Log.Warn("what is announced is not known to the next process", "error", err)
+		return false
+	}
+	l.saved = s
+	return true
+}
+
+// save leaves for the next process what is announced, what pools say, and how much of the hold is
+// used.
+func (l *Loop) save(now time.Time) {
 	var vips []pulse.VIP
 	for i := range l.world.VIPs {
 		if l.world.VIPs[i].Grade != No {
 			vips = append(vips, l.verdict.VIPs[i])
 		}
 	}
-	if !l.said && slices.EqualFunc(vips, l.saved.VIPs, func(a, b pulse.VIP) bool {
+	hold := l.watch.Used(now)
+	if !l.said && hold == l.saved.Hold && slices.EqualFunc(vips, l.saved.VIPs, func(a, b pulse.VIP) bool {
 		return a.Address == b.Address && slices.Equal(a.Services, b.Services)
 	}) {
 		return
 	}
-	now := saved{VIPs: vips, Pools: l.set.Said()}
-	if err := store(l.config.State, now); err != nil {
-		l.config.Log.Warn("what is announced is not known to the next process", "error", err)
-		return
+	if l.store(saved{VIPs: vips, Pools: l.set.Said(), Hold: hold}) {
+		l.said = false
 	}
-	l.saved, l.said = now, false
 }
 
 // publish makes the View. waiting is what is waited for before anything is announced.
@@ -378,6 +408,8 @@ func (l *Loop) tellServices(v *view.View) {
 		if line.State == view.Not {
 			p = kinds.Problem{Reason: "NotAnnounced", Note: fmt.Sprintf("node %s does not announce %v: %s", v.Node,
 				vip.Address, line.Why)}
+		} else if line.State == view.LastResort {
+			p.Reason, p.Note = "LastResort", p.Note+", as the last resort: "+line.Why
 		} else if line.State == view.Leaving {
 			p.Reason, p.Note = "Leaving", p.Note+", as leaving: "+line.Why
 		}

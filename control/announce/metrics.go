@@ -13,13 +13,15 @@ type Metrics struct {
 
 var (
 	descGateway = prometheus.NewDesc("sluice_announcer_gateway",
-		"1 while this gateway's VIPs are announced, 0.5 while they are as leaving, else 0.", nil, nil)
+		"1 while this gateway's VIPs are announced, 0.5 while they are as leaving, 0.25 while they are as the last "+
+			"resort, else 0.", nil, nil)
 	descSession = prometheus.NewDesc("sluice_announcer_session_up",
 		"1 while a session is up, else 0.", []string{"speaker", "peer"}, nil)
 	descRoutes = prometheus.NewDesc("sluice_announcer_routes",
 		"Routes that a peer is told while its session is up.", []string{"speaker", "peer"}, nil)
 	descVIPs = prometheus.NewDesc("sluice_announcer_vips",
-		"VIPs that the gateway serves, by whether each is announced: announced, leaving, standby (another gateway of "+
+		"VIPs that the gateway serves, by whether each is announced: announced, leaving, last_resort (any other gateway "+
+			"is preferred), standby (another gateway of "+
 			"the link has it), waiting (for a session, or to join the link), no.", []string{"state"}, nil)
 	descProblems = prometheus.NewDesc("sluice_announcer_problems",
 		"Objects that are not as they should be.", nil, nil)
@@ -38,7 +40,8 @@ func (m Metrics) Collect(to chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	gauge(descGateway, map[string]float64{Yes.String(): 1, Leaving.String(): 0.5}[v.Gateway])
+	gauge(descGateway, map[string]float64{Yes.String(): 1, Leaving.String(): 0.5,
+		LastResort.String(): 0.25}[v.Gateway])
 	for i := range v.Peers {
 		p := &v.Peers[i]
 		up := 0.0
@@ -59,7 +62,7 @@ func (m Metrics) Collect(to chan<- prometheus.Metric) {
 }
 
 // ranked are the states of lines, the best first.
-var ranked = []string{view.Announced, view.Leaving, view.Standby, view.Waiting, view.Not}
+var ranked = []string{view.Announced, view.Leaving, view.LastResort, view.Standby, view.Waiting, view.Not}
 
 // bestLine returns the line with the best state.
 func bestLine(lines []view.Line) view.Line {

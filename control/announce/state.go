@@ -23,6 +23,8 @@ type saved struct {
 	VIPs    []pulse.VIP `json:"vips"`
 	// Pools are not in files of programs of before, and are nothing to them.
 	Pools []kinds.Said `json:"pools,omitempty"`
+	// Hold is not in files of programs of before either: they had none of it used.
+	Hold HoldUsed `json:"hold,omitzero"`
 }
 
 // Resumes reports whether the process before announced something, by the file that it left: peers
@@ -52,7 +54,7 @@ func load(path string) (saved, error) {
 }
 
 func store(path string, s saved) error {
-	if len(s.VIPs)+len(s.Pools) == 0 {
+	if len(s.VIPs)+len(s.Pools) == 0 && s.Hold == (HoldUsed{}) {
 		return statefile.Remove(path)
 	}
 	s.Version = stateVersion

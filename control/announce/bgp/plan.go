@@ -18,6 +18,16 @@ const protocol = "bgp"
 // gracefulShutdown is the community GRACEFUL_SHUTDOWN (RFC 8326, section 3).
 var gracefulShutdown = kinds.Community{Numbers: [3]uint32{65535, 0}}
 
+// What makes a route the last resort, beside what makes it leave: routers compare the length of the
+// AS path and then MED (RFC 4271, section 9.1.2.2) before they spread packets over equal routes. A
+// path to a peer of the same AS cannot be longer, as the peer takes its own AS in it for a loop. The
+// prepended path is longer than one by any other gateway of the same fabric: a Clos network of five
+// stages has five hops.
+const (
+	lastResortPrepend = 8
+	lastResortMED     = 1 // a route without MED has the lowest one, 0
+)
+
 // Route is a prefix and what of it each peer is told.
 type Route struct {
 	Prefix netip.Prefix
@@ -28,8 +38,10 @@ type Route struct {
 type Attributes struct {
 	LocalPref   uint32 // 0: none, or that of a route that leaves
 	Communities []kinds.Community
-	Leaving     bool
-	Internal    bool // to a peer of the same AS: LocalPref is sent
+	// Leaving: routers are asked to prefer others. LastResort: and so that no configuration of theirs
+	// is needed.
+	Leaving, LastResort bool
+	Internal            bool // to a peer of the same AS: LocalPref is sent
 }
 
 // String describes them for people.
@@ -37,6 +49,12 @@ func (a Attributes) String() string {
 	var parts []string
 	if a.Internal && (a.LocalPref != 0 || a.Leaving) {
 		parts = append(parts, fmt.Sprintf("local preference %d", a.LocalPref))
+	}
+	switch {
+	case a.LastResort && a.Internal:
+		parts = append(parts, fmt.Sprintf("MED %d", lastResortMED))
+	case a.LastResort:
+		parts = append(parts, fmt.Sprintf("AS path +%d", lastResortPrepend))
 	}
 	for _, c := range a.Communities {
 		if c == gracefulShutdown {
@@ -105,10 +123,8 @@ func (p *planner) vip(s *announce.Standing) {
 		line("", view.Not, s.Why, none)
 		return
 	}
-	state := view.Announced
-	if s.Grade == announce.Leaving {
-		state = view.Leaving
-	}
+	state := map[announce.Grade]string{announce.LastResort: view.LastResort, announce.Leaving: view.Leaving,
+		announce.Yes: view.Announced}[s.Grade]
 	some := false
 	for _, a := range p.Set.Advertisements {
 		if !p.selects(a, s) {
@@ -158,7 +174,8 @@ func prefixOf(a *kinds.Advertisement, s *announce.Standing) (prefix netip.Prefix
 }
 
 // tell adds what an advertisement says of a prefix. Of several for one peer the highest local
-// preference counts, all communities do, and it leaves only if all VIPs in it do.
+// preference counts, all communities do, and it leaves, or is the last resort, only if all VIPs in
+// it do.
 func (p *planner) tell(prefix netip.Prefix, peer *kinds.Peer, a *kinds.Advertisement, grade announce.Grade) {
 	to := p.routes[prefix]
 	if to == nil {
@@ -167,10 +184,11 @@ func (p *planner) tell(prefix netip.Prefix, peer *kinds.Peer, a *kinds.Advertise
 	}
 	at := to[peer.Name]
 	if at == nil {
-		at = &Attributes{Leaving: true}
+		at = &Attributes{Leaving: true, LastResort: true}
 		to[peer.Name] = at
 	}
-	at.Leaving = at.Leaving && grade == announce.Leaving
+	at.Leaving = at.Leaving && grade <= announce.Leaving
+	at.LastResort = at.LastResort && grade <= announce.LastResort
 	at.LocalPref = max(at.LocalPref, a.LocalPref)
 	for _, c := range a.Communities {
 		if !slices.Contains(at.Communities, c) {
@@ -207,8 +225,12 @@ func (p *planner) extras() {
 		for i := range lines {
 			if a, there := at[lines[i].What][lines[i].To]; there {
 				lines[i].With = a.String()
+				// Another VIP of the aggregate may stay.
+				if lines[i].State == view.LastResort && !a.LastResort {
+					lines[i].State = view.Leaving
+				}
 				if lines[i].State == view.Leaving && !a.Leaving {
-					lines[i].State = view.Announced // another VIP of the aggregate stays
+					lines[i].State = view.Announced
 				}
 			}
 		}

@@ -58,6 +58,8 @@ func TestPlan(t *testing.T) {
 		verdict announce.Verdict
 		want    string
 		why     string // of the first VIP's lines
+		// impaired are VIPs of which the gateway says that it does not reach their endpoints.
+		impaired string
 	}{
 		"each as it is": {objects: all + "{}", vips: "192.0.2.7 2001:db8::7",
 			want: "192.0.2.7/32 ebgp[] ibgp[]\n2001:db8::7/128 ibgp[]"},
@@ -96,6 +98,22 @@ func TestPlan(t *testing.T) {
 		"draining": {objects: all + "{}", vips: "192.0.2.7", verdict: announce.Verdict{Grade: announce.Leaving,
 			Why: "drains"},
 			want: "192.0.2.7/32 ebgp[GRACEFUL_SHUTDOWN] ibgp[local preference 0 GRACEFUL_SHUTDOWN]", why: "drains"},
+		"the last resort": {objects: all + "{localPref: 200}", vips: "192.0.2.7", verdict: announce.Verdict{
+			Grade: announce.LastResort, Why: "ended several times"},
+			want: "192.0.2.7/32 ebgp[AS path +8 GRACEFUL_SHUTDOWN] ibgp[local preference 0 MED 1 GRACEFUL_SHUTDOWN]",
+			why:  "ended several times"},
+		"one VIP is the last resort": {objects: all + "{}", vips: "192.0.2.7 192.0.2.8",
+			impaired: "192.0.2.7", why: "no route",
+			want: "192.0.2.7/32 ebgp[AS path +8 GRACEFUL_SHUTDOWN] ibgp[local preference 0 MED 1 GRACEFUL_SHUTDOWN]\n" +
+				"192.0.2.8/32 ebgp[] ibgp[]"},
+		"one VIP of an aggregate": {objects: all + "{aggregationLength: 24}", vips: "192.0.2.7 192.0.2.8",
+			impaired: "192.0.2.7", why: "no route", want: "192.0.2.0/24 ebgp[] ibgp[]"},
+		"all VIPs of an aggregate": {objects: all + "{aggregationLength: 24, peers: [ebgp]}",
+			vips: "192.0.2.7 192.0.2.8", impaired: "192.0.2.7 192.0.2.8", why: "no route",
+			want: "192.0.2.0/24 ebgp[AS path +8 GRACEFUL_SHUTDOWN]"},
+		"the last resort of a cordoned node": {objects: all + "{peers: [ebgp]}", vips: "192.0.2.7",
+			node: announce.Node{Name: "n", Cordoned: true}, impaired: "192.0.2.7", why: "no route",
+			want: "192.0.2.7/32 ebgp[AS path +8 GRACEFUL_SHUTDOWN]"},
 		"excluded": {objects: all + "{}", vips: "192.0.2.7", why: "exclude-from-external-load-balancers",
 			node: announce.Node{Name: "n", Labels: labels.Set{announce.ExcludeLabel: ""}}},
 		"held": {objects: all + "{}", vips: "192.0.2.7", verdict: announce.Verdict{Grade: announce.Yes,
@@ -116,7 +134,11 @@ func TestPlan(t *testing.T) {
 			if len(problems) > 0 {
 				t.Fatal(problems)
 			}
-			in := announce.Input{Node: c.node, Verdict: c.verdict, Set: set, Services: map[string]labels.Set{}}
+			in := announce.Input{Node: c.node, Verdict: c.verdict, Set: set, Services: map[string]labels.Set{},
+				Impaired: map[netip.Addr]string{}}
+			for _, v := range strings.Fields(c.impaired) {
+				in.Impaired[netip.MustParseAddr(v)] = "no route"
+			}
 			if c.verdict.Why == "" {
 				in.Verdict.Grade = announce.Yes
 			}

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/osrg/gobgp/v4/api"
+
+	"sluice.dev/sluice/control/announce/kinds"
 )
 
 // variant is what each peer is told of the prefixes that have it.
@@ -43,8 +45,8 @@ func (s *Speaker) keyOf(r *Route) string {
 			continue
 		}
 		a := r.To[name]
-		fmt.Fprintf(&b, "%s %v %v %v %v %d %v %v\n", name, session.address, session.peer.MyASN, hop, a.Internal,
-			a.LocalPref, a.Leaving, a.Communities)
+		fmt.Fprintf(&b, "%s %v %v %v %v %d %v %v %v\n", name, session.address, session.peer.MyASN, hop, a.Internal,
+			a.LocalPref, a.Leaving, a.LastResort, a.Communities)
 	}
 	return b.String()
 }
@@ -76,7 +78,7 @@ func (s *Speaker) newVariant(ctx context.Context, r *Route, key string) (*varian
 		if err != nil {
 			continue
 		}
-		v.policy.Statements = append(v.policy.Statements, statement(v, name, is4, r.To[name], hop))
+		v.policy.Statements = append(v.policy.Statements, statement(v, session.peer, is4, r.To[name], hop))
 	}
 	if err := s.server.AddPolicy(ctx, &api.AddPolicyRequest{Policy: v.policy}); err != nil {
 		return nil, errors.Join(err, s.dropSet(ctx, v))
@@ -95,11 +97,11 @@ func (s *Speaker) taken(number uint32) bool {
 }
 
 // statement says what one peer is told.
-func statement(v *variant, peer string, is4 bool, a Attributes, hop netip.Addr) *api.Statement {
+func statement(v *variant, peer *kinds.Peer, is4 bool, a Attributes, hop netip.Addr) *api.Statement {
 	st := &api.Statement{
-		Name: v.name() + " " + peer,
+		Name: v.name() + " " + peer.Name,
 		Conditions: &api.Conditions{
-			NeighborSet:  &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: neighbours(peer)},
+			NeighborSet:  &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: neighbours(peer.Name)},
 			CommunitySet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: v.name()},
 			AfiSafiIn:    []*api.Family{families[is4]},
 		},
@@ -124,6 +126,12 @@ func statement(v *variant, peer string, is4 bool, a Attributes, hop netip.Addr) 
 	}
 	if a.Internal && !a.Leaving { // the path itself has 0, which no action can set
 		st.Actions.LocalPref = &api.LocalPrefAction{Value: cmp.Or(a.LocalPref, defaultLocalPref)}
+	}
+	switch {
+	case a.LastResort && a.Internal:
+		st.Actions.Med = &api.MedAction{Type: api.MedAction_TYPE_REPLACE, Value: lastResortMED}
+	case a.LastResort:
+		st.Actions.AsPrepend = &api.AsPrependAction{Asn: peer.MyASN, Repeat: lastResortPrepend}
 	}
 	if hop.IsValid() {
 		st.Actions.Nexthop = &api.NexthopAction{Address: hop.String()}

@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -291,6 +292,12 @@ func (s *Source) collect() *announce.Objects {
 func nodeOf(n *corev1.Node) announce.Node {
 	out := announce.Node{Name: n.Name, Labels: n.Labels, Cordoned: n.Spec.Unschedulable,
 		Deleted: n.DeletionTimestamp != nil}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue {
+			out.NetworkUnavailable = "node " + n.Name + " has the condition NetworkUnavailable: " +
+				cmp.Or(c.Message, c.Reason, "no reason is given")
+		}
+	}
 	for _, t := range n.Spec.Taints {
 		out.Deleted = out.Deleted || t.Key == DeletionTaint
 	}

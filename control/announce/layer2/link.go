@@ -105,14 +105,23 @@ func (l *link) set(p *Plan, keys hello.Keys, mac frame.MAC) {
 	}
 	list := make([]members.Standing, 0, len(wishes))
 	for _, w := range wishes {
-		list = append(list, members.Standing{VIP: w.VIP, Eligible: w.Grade != announce.No,
-			Leaving: w.Grade == announce.Leaving})
+		list = append(list, members.Standing{VIP: w.VIP, Eligible: w.Grade != announce.No, Rank: rankOf(w.Grade)})
 	}
 	l.members.SetVIPs(list, p.Ready, time.Now())
 	if l.sockets != nil {
 		l.joinGroups()
 	}
 	l.wake.Raise()
+}
+
+func rankOf(g announce.Grade) members.Rank {
+	switch g {
+	case announce.LastResort:
+		return members.LastResort
+	case announce.Leaving:
+		return members.Leaves
+	}
+	return members.Stays
 }
 
 func (l *link) joinGroups() {

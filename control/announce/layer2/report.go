@@ -71,8 +71,11 @@ func (l *link) line(w Wish, now time.Time) view.Line {
 	switch {
 	case owner.Name == l.config.Name:
 		line.State, line.Why, line.What = view.Announced, w.Why, l.sockets.mac.String()
-		if w.Grade == announce.Leaving {
+		switch w.Grade {
+		case announce.Leaving:
 			line.State = view.Leaving
+		case announce.LastResort:
+			line.State = view.LastResort
 		}
 		if d := l.disputeOf(w.VIP, now); d != nil {
 			line.Why = fmt.Sprintf("%s at %v says that it has it, too: %d times, last %v ago",
@@ -80,6 +83,8 @@ func (l *link) line(w Wish, now time.Time) view.Line {
 		}
 	case w.Grade == announce.No:
 		line.State, line.Why = view.Not, w.Why
+	case w.Grade == announce.LastResort:
+		line.Why = w.Why
 	case !joins.IsZero():
 		line.Why = "this gateway joins the link until " + joins.Format(time.TimeOnly)
 		if len(lists) > 0 {

@@ -15,7 +15,7 @@ type View struct {
 	StartedAt time.Time `json:"startedAt"`
 	// Waiting is what is waited for before anything is announced; empty: nothing is.
 	Waiting string `json:"waiting,omitempty"`
-	// Gateway is how far this gateway's VIPs are announced: yes, leaving, no; Why says why, and
+	// Gateway is how far this gateway's VIPs are announced: yes, leaving, last resort, no; Why says why, and
 	// Until when it ends if nothing happens before.
 	Gateway string     `json:"gateway"`
 	Why     string     `json:"why,omitempty"`
@@ -52,9 +52,11 @@ type VIP struct {
 const (
 	Announced = "announced"
 	Leaving   = "leaving" // announced, and routers prefer others
-	Standby   = "standby" // at layer 2: another gateway of the link has it
-	Waiting   = "waiting" // for the session, or to join the link
-	Not       = "no"
+	// LastResort: announced so that routers prefer any other gateway, also one that leaves.
+	LastResort = "last_resort"
+	Standby    = "standby" // at layer 2: another gateway of the link has it
+	Waiting    = "waiting" // for the session, or to join the link
+	Not        = "no"
 )
 
 // Layer2 is the name of the speaker whose peers are gateways of the same link.
@@ -66,7 +68,7 @@ type Line struct {
 	To      string `json:"to,omitempty"`   // the peer, or the link
 	What    string `json:"what,omitempty"` // the prefix
 	With    string `json:"with,omitempty"` // communities, local preference; who has it on the link
-	State   string `json:"state"`          // announced, leaving, standby, waiting, no
+	State   string `json:"state"`          // announced, leaving, last_resort, standby, waiting, no
 	Why     string `json:"why,omitempty"`  // it is not as State announced says; what is odd
 }
 

@@ -36,7 +36,10 @@ type Hello struct {
 type Entry struct {
 	VIP     netip.Addr
 	Leaving bool // others are better
-	Not     bool // it would not forward it: it can only answer for who does, and returns
+	// LastResort: others are better, also those that leave. A member of a version before takes it
+	// for Not, and so chooses among the others.
+	LastResort bool
+	Not        bool // it would not forward it: it can only answer for who does, and returns
 }
 
 // Bounds, so that a message fits into a frame of 1,280 bytes.
@@ -92,10 +95,12 @@ func (h *Hello) marshal() []byte {
 		if e.VIP.Is4() {
 			kind = 4
 		}
-		if e.Leaving {
+		switch {
+		case e.LastResort:
+			kind |= leaving | not
+		case e.Leaving:
 			kind |= leaving
-		}
-		if e.Not {
+		case e.Not:
 			kind |= not
 		}
 		b = append(append(b, kind), e.VIP.AsSlice()...)
@@ -127,7 +132,15 @@ func unmarshal(b []byte) (*Hello, bool) {
 		if len(b) == 0 {
 			return nil, false
 		}
-		e := Entry{Leaving: b[0]&leaving != 0, Not: b[0]&not != 0}
+		e := Entry{}
+		switch b[0] & (leaving | not) {
+		case leaving | not:
+			e.LastResort = true
+		case leaving:
+			e.Leaving = true
+		case not:
+			e.Not = true
+		}
 		size := map[byte]int{4: 4, 6: 16}[b[0]&^(leaving|not)]
 		if size == 0 || len(b) < 1+size {
 			return nil, false

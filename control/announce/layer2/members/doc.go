@@ -10,7 +10,8 @@
 // The owner of a VIP is the candidate with the greatest hash of its name and the VIP (rendezvous
 // hashing). Candidates are the live members that list the VIP. So a member that goes moves its own
 // VIPs and no others, and they come back with it. Candidates that are about to leave are only
-// chosen where there are no others.
+// chosen where there are no others, and those that list the VIP as the last resort only where all
+// candidates do.
 //
 // # Alive
 //

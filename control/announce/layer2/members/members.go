@@ -53,8 +53,19 @@ const maxNonces = 64
 type Standing struct {
 	VIP      netip.Addr
 	Eligible bool
-	Leaving  bool // others are better
+	Rank     Rank
 }
+
+// Rank orders those that would forward a VIP: of the best rank that there is one is chosen.
+type Rank uint8
+
+// The ranks, the best first.
+const (
+	Stays Rank = iota
+	Leaves
+	LastResort
+	ranks
+)
 
 // Members is what one gateway knows of those of a link.
 type Members struct {
@@ -73,7 +84,7 @@ type Members struct {
 	last    time.Time // of Tick
 
 	watched  []netip.Addr        // VIPs whose owner is asked for, in order
-	eligible map[netip.Addr]bool // those that this gateway would forward: whether it leaves
+	eligible map[netip.Addr]Rank // those that this gateway would forward
 	owners   map[netip.Addr]Owner
 	gained   []netip.Addr
 	lost     []netip.Addr
@@ -111,7 +122,7 @@ type member struct {
 // New returns Members without others. A process joins when it starts.
 func New(c Config, now time.Time) *Members {
 	m := &Members{config: c, others: map[string]*member{}, owners: map[netip.Addr]Owner{}, last: now,
-		eligible: map[netip.Addr]bool{}, settles: true, joins: now.Add(c.Settle)}
+		eligible: map[netip.Addr]Rank{}, settles: true, joins: now.Add(c.Settle)}
 	m.mint()
 	m.out.list(nil)
 	m.out.next = now
@@ -185,14 +196,15 @@ func (m *Members) Rejoin(now time.Time) {
 // SetVIPs replaces the VIPs whose owner is asked for. ready says whether the gateway works at all.
 func (m *Members) SetVIPs(list []Standing, ready bool, now time.Time) {
 	var watched []netip.Addr
-	eligible := map[netip.Addr]bool{}
+	eligible := map[netip.Addr]Rank{}
 	var own []hello.Entry
 	for _, s := range list {
 		watched = append(watched, s.VIP)
 		if s.Eligible {
-			eligible[s.VIP] = s.Leaving
+			eligible[s.VIP] = s.Rank
 		}
-		own = append(own, hello.Entry{VIP: s.VIP, Leaving: s.Eligible && s.Leaving, Not: !s.Eligible})
+		own = append(own, hello.Entry{VIP: s.VIP, Leaving: s.Eligible && s.Rank == Leaves,
+			LastResort: s.Eligible && s.Rank == LastResort, Not: !s.Eligible})
 	}
 	same := maps.Equal(eligible, m.eligible) && slices.Equal(watched, m.watched)
 	if same && ready == m.ready {

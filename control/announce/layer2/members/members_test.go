@@ -679,37 +679,48 @@ func TestEligible(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 3, 60)
 	s.run(settle+time.Second, nil)
-	only := func(st *station, not func(netip.Addr) bool, leaving bool) {
+	only := func(st *station, not func(netip.Addr) bool, rank Rank) {
 		list := s.standings(not)
 		for i := range list {
-			list[i].Leaving = leaving
+			list[i].Rank = rank
 		}
 		st.SetVIPs(list, true, s.now)
 		s.run(2*step, nil)
 	}
 	all := func(netip.Addr) bool { return true }
-	only(s.stations[0], all, false)
+	only(s.stations[0], all, Stays)
 	for v, owner := range s.agreed("one would forward nothing") {
 		if owner == "gateway-0" {
 			t.Errorf("%v is with who would not forward it", v)
 		}
 	}
-	only(s.stations[1], nil, true)
+	only(s.stations[1], nil, Leaves)
 	for v, owner := range s.agreed("one leaves") {
 		if owner != "gateway-2" {
 			t.Errorf("%v is with %s, which leaves", v, owner)
 		}
 	}
-	only(s.stations[2], all, false)
+	only(s.stations[2], all, Stays)
 	for v, owner := range s.agreed("the one that leaves is the last") {
 		if owner != "gateway-1" {
 			t.Errorf("%v is with %s", v, owner)
 		}
 	}
+	only(s.stations[0], nil, LastResort)
+	for v, owner := range s.agreed("one leaves, and one is the last resort") {
+		if owner != "gateway-1" {
+			t.Errorf("%v is with %s", v, owner)
+		}
+	}
+	only(s.stations[1], nil, LastResort)
+	if share := moved(s.agreed("all are the last resort"), map[netip.Addr]string{}); len(share) != 2 {
+		t.Errorf("where all are the last resort VIPs are with %v", share)
+	}
+	only(s.stations[0], all, Stays)
 	if o := s.stations[0].Owner(s.vips[0]); o.Name != "gateway-1" || !strings.Contains(o.Why(), "no other gateway") {
 		t.Errorf("who does not have it says %q: %+v", o.Why(), o)
 	}
-	only(s.stations[1], all, false)
+	only(s.stations[1], all, Stays)
 	if o := s.stations[0].Owner(s.vips[0]); o.Name != "" || !strings.Contains(o.Why(), "no gateway") {
 		t.Errorf("nobody would forward it: %q: %+v", o.Why(), o)
 	}

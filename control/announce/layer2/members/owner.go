@@ -103,53 +103,50 @@ func (m *Members) drop(vip netip.Addr) {
 // choose returns the owner of a VIP. It is a function of who is alive and lists it, so all members
 // that hear the same choose the same.
 func (m *Members) choose(vip netip.Addr) Owner {
-	var stay, leave, here []string // here: that can answer
-	add := func(name string, leaving bool) {
-		if leaving {
-			leave = append(leave, name)
-		} else {
-			stay = append(stay, name)
-		}
-	}
+	var by [ranks][]string
+	var here []string // that can answer
 	if !m.joining() {
 		here = append(here, m.config.Name)
-		if leaving, eligible := m.eligible[vip]; eligible {
-			add(m.config.Name, leaving)
+		if rank, eligible := m.eligible[vip]; eligible {
+			by[rank] = append(by[rank], m.config.Name)
 		}
 	}
 	for _, o := range m.others {
-		if leaving, has := o.has(vip); has {
-			add(o.name, leaving)
+		if rank, has := o.has(vip); has {
+			by[rank] = append(by[rank], o.name)
 		}
 		if o.answers(vip) {
 			here = append(here, o.name)
 		}
 	}
-	if len(stay) == 0 {
-		stay = leave
+	best := by[Stays]
+	for _, names := range by[Leaves:] {
+		if len(best) == 0 {
+			best = names
+		}
 	}
-	slices.Sort(stay)
-	owner := Owner{Name: highest(stay, vip), Among: stay}
+	slices.Sort(best)
+	owner := Owner{Name: highest(best, vip), Among: best}
 	if owner.Name != "" && !slices.Contains(here, owner.Name) {
 		owner.For = highest(here, vip)
 	}
 	return owner
 }
 
-// has reports whether a member may have a VIP, and whether others are better: one that is alive and
-// does not join, or one that returns.
-func (o *member) has(vip netip.Addr) (leaving, has bool) {
+// has reports whether a member may have a VIP, and its rank: one that is alive and does not join, or
+// one that returns.
+func (o *member) has(vip netip.Addr) (rank Rank, has bool) {
 	l, lists := o.vips[vip]
 	k, kept := o.kept[vip]
 	switch {
 	case o.kept == nil && (!o.alive || o.joining || !o.whole):
-		return false, false
+		return Stays, false
 	case o.kept == nil:
-		return l.leaving, lists && !l.not
+		return l.rank, lists && !l.not
 	case !o.whole: // it is away, or what its next process forwards is not known yet
-		return k.leaving, kept && !k.not
+		return k.rank, kept && !k.not
 	}
-	return l.leaving, lists && !l.not && kept && !k.not
+	return l.rank, lists && !l.not && kept && !k.not
 }
 
 // answers reports whether a member can answer for a VIP whose owner's process is away: it knows it,

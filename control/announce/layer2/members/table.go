@@ -25,8 +25,9 @@ type arrived struct {
 
 // listed is a VIP in a table.
 type listed struct {
-	leaving, not bool // as hello.Entry says
-	part         int  // that has it
+	rank Rank
+	not  bool // as hello.Entry says
+	part int  // that has it
 }
 
 // take puts a part into the table, and returns the VIPs that it may have changed.
@@ -52,7 +53,14 @@ func (t *table) take(h *hello.Hello) (changed []netip.Addr) {
 		changed = t.drop(at, changed)
 		p.entries = append([]hello.Entry{}, h.VIPs...) // not nil
 		for _, e := range h.VIPs {
-			t.vips[e.VIP] = listed{e.Leaving, e.Not, at}
+			rank := Stays
+			switch {
+			case e.LastResort:
+				rank = LastResort
+			case e.Leaving:
+				rank = Leaves
+			}
+			t.vips[e.VIP] = listed{rank, e.Not, at}
 			changed = append(changed, e.VIP)
 		}
 	}
