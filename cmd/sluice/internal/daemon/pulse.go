@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/cmd/sluice/internal/reach"
 	"sluice.dev/sluice/control/pulse"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/internal/unixsocket"
@@ -25,6 +26,7 @@ type pulses struct {
 	mu       sync.Mutex // guards the others
 	last     *pulse.State
 	snapshot *services.Snapshot // that last.VIPs are of
+	found    *found             // the same
 }
 
 // servePulse answers on the socket, which is made if no process before has given its own. One that
@@ -87,17 +89,19 @@ func (d *Daemon) pulse() *pulse.State {
 	p := &d.pulses
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := d.snapshot()
+	s, f := d.snapshot(), d.reach.found.Load()
 	next := &pulse.State{PID: os.Getpid(), Phase: d.phase()}
 	if next.Phase == pulse.Serving {
-		next.Failures = d.notReady()
+		// VIPs without a route say so one by one, so that another gateway is preferred for them. All
+		// gateways may be without routes at once, and would withdraw all VIPs.
+		next.Failures = slices.DeleteFunc(d.notReady(), func(why string) bool { return why == reach.NoRoute })
 	}
-	if p.last != nil && p.snapshot == s {
+	if p.last != nil && p.snapshot == s && p.found.same(f) {
 		next.VIPs = p.last.VIPs
 	} else {
-		next.VIPs = vipsOf(s)
+		next.VIPs = vipsOf(s, f)
 	}
-	p.snapshot = s
+	p.snapshot, p.found = s, f
 	if p.last == nil || !p.last.Equal(next) {
 		p.last = next
 	}
@@ -116,23 +120,28 @@ func (d *Daemon) phase() pulse.Phase {
 	return pulse.Opening
 }
 
-// vipsOf lists the addresses of Services of type LoadBalancer, in order.
-func vipsOf(s *services.Snapshot) (list []pulse.VIP) {
+// vipsOf lists the addresses of Services of type LoadBalancer, in order. f is nil before it is known
+// what is reached.
+func vipsOf(s *services.Snapshot, f *found) (list []pulse.VIP) {
 	at := map[netip.Addr]int{}
-	s.Frontends(func(f *services.Frontend) bool {
-		if f.Kind != services.LoadBalancer {
+	s.Frontends(func(fr *services.Frontend) bool {
+		if fr.Kind != services.LoadBalancer {
 			return true
 		}
-		a := f.Key.Addr.Netip()
+		a := fr.Key.Addr.Netip()
 		i, there := at[a]
 		if !there {
 			i, at[a] = len(list), len(list)
 			list = append(list, pulse.VIP{Address: a})
 		}
-		noteService(&list[i], f)
+		noteService(&list[i], fr)
 		return true
 	})
 	for i := range list {
+		for j := range list[i].Services {
+			v := &list[i].Services[j]
+			v.Impaired = f.impairment(vipService{list[i].Address, v.Namespace, v.Name})
+		}
 		slices.SortFunc(list[i].Services, func(a, b pulse.Service) int {
 			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 		})

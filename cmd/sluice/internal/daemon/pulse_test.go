@@ -52,7 +52,13 @@ func TestVIPsOf(t *testing.T) {
 			service("web", true, true)}},
 		{Address: netip.MustParseAddr("2001:db8::9"), Services: []pulse.Service{service("web", false, true)}},
 	}
-	if got := vipsOf(b.Build()); !reflect.DeepEqual(got, want) {
+	if got := vipsOf(b.Build(), nil); !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	// A Service is impaired at one of its VIPs, and another Service of the VIP is not.
+	want[1].Services[1].Impaired = "no route"
+	impaired := &found{impaired: map[vipService]string{{want[1].Address, "default", "web"}: "no route"}}
+	if got := vipsOf(b.Build(), impaired); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"sluice.dev/sluice/cmd/sluice/internal/ports"
 	"sluice.dev/sluice/cmd/sluice/internal/reach"
@@ -21,12 +22,17 @@ type reachability struct {
 	snapshot *services.Snapshot
 	ways     *neigh.Ways
 
+	impaired impairments
+
 	found atomic.Pointer[found]
 }
 
 type found struct {
 	why     []string
 	blocked []ports.Link
+	// impaired are the Services of VIPs that are likely to fail from here, and why. It is another
+	// map only where it says something else.
+	impaired map[vipService]string
 }
 
 // watchLocalPorts tells the kernel program if net.ipv4.ip_local_port_range has changed.
@@ -61,6 +67,8 @@ func (d *Daemon) lookReach() {
 		}
 	}
 	f.why = r.judge.Look(&facts)
+	f.impaired = r.impaired.look(&routed{snapshot: s, ways: w, to: w.To, hops: d.hops, view: d.hops.View(), facts: &facts,
+		lost: r.judge.Lost}, time.Now())
 	before := r.found.Swap(f)
 	if before == nil || !slices.Equal(before.why, f.why) {
 		d.logReach(before != nil, f.why)

@@ -48,6 +48,12 @@ type role struct {
 // Judge remembers the roles. The zero Judge knows none. One goroutine may use it at a time.
 type Judge struct{ roles []role }
 
+// NoRoute is what Look says where all interfaces pass packets and none of the routes leads to a
+// backend. It may be so at all gateways at once, as where what writes the routes has failed.
+const NoRoute = noBackend + noRoute
+
+const noBackend, noRoute = "no packet reaches a backend: ", "the kernel has no route to any"
+
 // Look returns why packets cannot reach backends or clients; nothing if they can. The ways must
 // have been read before the links: then no link that passes packets has lost its routes already.
 func (j *Judge) Look(f *Facts) (why []string) {
@@ -57,7 +63,7 @@ func (j *Judge) Look(f *Facts) (why []string) {
 	}
 	backend := func(i int) bool { return j.roles[i].backend || !j.roles[i].seen }
 	if len(f.Backends) > 0 && !j.reachesBackends(f) {
-		why = append(why, "no packet reaches a backend: "+blocked(f, backend, "the kernel has no route to any"))
+		why = append(why, noBackend+blocked(f, backend, noRoute))
 	}
 	if client := j.clientSide(); !passes(f, client) {
 		why = append(why, "no packet reaches a client: "+blocked(f, client, "no interface passes packets"))
@@ -99,15 +105,32 @@ func (j *Judge) defaultIsShaky(f *Facts) bool {
 }
 
 func (j *Judge) reachesBackends(f *Facts) bool {
-	return slices.ContainsFunc(f.Backends, func(w neigh.Way) bool {
-		switch w.Kind {
-		case nexthop.OnLink:
-			return f.Links[w.Link].Why == "" && j.roles[w.Link].backend
-		case nexthop.Kernel:
-			return f.Host != nil && f.Host.Why == ""
+	return slices.ContainsFunc(f.Backends, func(w neigh.Way) bool { return j.Lost(f, w) == "" })
+}
+
+// Lost returns why packets cannot reach a backend by a way, as of the last Look, which must have
+// been at the same facts; empty: they can.
+func (j *Judge) Lost(f *Facts, w neigh.Way) (why string) {
+	switch w.Kind {
+	case nexthop.OnLink:
+		l := &f.Links[w.Link]
+		switch {
+		case l.Why != "":
+			return "interface " + l.Name + " " + l.Why
+		case !j.roles[w.Link].backend:
+			return "only a default route is left, by interface " + l.Name
 		}
-		return false
-	})
+		return ""
+	case nexthop.Kernel:
+		switch {
+		case f.Host == nil:
+			return "there is no host link"
+		case f.Host.Why != "":
+			return "the host link, interface " + f.Host.Name + ", " + f.Host.Why
+		}
+		return ""
+	}
+	return "the kernel has no route"
 }
 
 // clientSide returns which links are of the client side.
