@@ -238,6 +238,32 @@ func TestKilledWithHold(t *testing.T) {
 	})
 }
 
+// A packet process that is killed again and again is held once. Its routes go with each end then, and
+// other gateways are preferred while it forwards.
+func TestKilledAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	beside(t, func(t *testing.T, kind string) {
+		l := withSession(t, kind, false, false, "--hold", "2s")
+		must(t, l.gate.Kill())
+		l.stays(held, "killed once")
+		must(t, topo.Pause(l.ctx, time.Second))
+		must(t, l.gate.Start(l.ctx))
+		l.routed(vip, true, 5*time.Second)
+		must(t, l.gate.Kill())
+		l.routed(vip, false, 3*time.Second) // a second or so of the hold is left
+		must(t, l.gate.Start(l.ctx))
+		l.routed(vip, true, 5*time.Second)
+		path := strings.TrimSpace(strings.Repeat("64500 ", 9))
+		l.asked(map[string]string{"bird": "show route all " + vip, "frr": "show bgp ipv4 unicast " + vip4}[kind], path)
+		must(t, l.gate.Kill())
+		took := l.routed(vip, false, 2*time.Second)
+		t.Logf("killed for the third time: the route goes after %v", took)
+		must(t, l.gate.Start(l.ctx))
+		l.routed(vip, true, 5*time.Second)
+		l.answers(vip4)
+	})
+}
+
 // held is how long is looked whether a route stays.
 const held = 500 * time.Millisecond
 

@@ -117,26 +117,27 @@ func (p *impairments) find(r *routed) map[vipService]string {
 
 // ofSet returns why new connections to a set are likely to fail; empty: they are not.
 func (p *impairments) ofSet(r *routed, set *services.EndpointSet, better map[netip.Addr]bool) (why string) {
-	lost := 0
+	lost, down := 0, false
 	for _, ref := range set.Backends {
 		b := r.snapshot.Backend(ref)
 		if b == nil {
 			continue
 		}
-		if b.Flags&services.BackendDown != 0 {
-			// Sets have such endpoints only where too many are down (package compiler).
-			return "fewer than half of the endpoints are healthy by this gateway's checks"
-		}
+		// Sets have endpoints that are down only where too many are (package compiler).
+		down = down || b.Flags&services.BackendDown != 0
 		if of := p.ofBackend(r, b, better); of != "" {
 			if lost++; why == "" {
 				why = of
 			}
 		}
 	}
-	if lost == 0 || 2*lost < len(set.Backends) {
-		return ""
+	switch {
+	case lost > 0 && 2*lost >= len(set.Backends): // which is why checks fail, where they do
+		return fmt.Sprintf("%d of %d endpoints cannot be reached from here: %s", lost, len(set.Backends), why)
+	case down:
+		return "fewer than half of the endpoints are healthy by this gateway's checks"
 	}
-	return fmt.Sprintf("%d of %d endpoints cannot be reached from here: %s", lost, len(set.Backends), why)
+	return ""
 }
 
 // ofBackend returns why packets to an endpoint do not arrive; empty: nothing is known against it.
