@@ -238,8 +238,8 @@ func TestKilledWithHold(t *testing.T) {
 	})
 }
 
-// A packet process that is killed again and again is held once. Its routes go with each end then, and
-// other gateways are preferred while it forwards.
+// A packet process that is killed again and again is held once. Its routes go with each end then,
+// and other gateways are preferred while it forwards.
 func TestKilledAgainAndAgain(t *testing.T) {
 	t.Parallel()
 	beside(t, func(t *testing.T, kind string) {

@@ -164,7 +164,9 @@ func TestImpaired(t *testing.T) {
 			}
 		}
 		both(a4, a6, b4)
-		s.within(10*time.Second, "the VIP to answer", func() error { return s.connect(a4, machine.Slower(time.Second)) })
+		s.within(10*time.Second, "the VIP to answer", func() error {
+			return s.connect(a4, machine.Slower(time.Second))
+		})
 
 		out := s.stream(a4, impairedMost+time.Second, func() error { return refuse(one.Host, b.Addr4(), true) })
 		if most := machine.Slower(impairedMost); out > most {
@@ -213,8 +215,8 @@ func (s *segment) said(m *member, vip netip.Addr, state, why string) {
 	})
 }
 
-// TestLayer2Impaired: the owner of a VIP loses its route to the endpoint, or gets no answers from it,
-// as its checks find out; the other gateway has the VIP then, unless it is no better.
+// TestLayer2Impaired: the owner of a VIP loses its route to the endpoint, or gets no answers from
+// it, as its checks find out; the other gateway has the VIP then, unless it is no better.
 func TestLayer2Impaired(t *testing.T) {
 	t.Parallel()
 	s := newSegment(t, 2, 1)

@@ -12,9 +12,9 @@ const (
 	// impairedAfter is how long a VIP must be impaired before others are preferred, and how long it
 	// must be well before an impairment that was shorter is forgotten.
 	impairedAfter = time.Second
-	// wellAfter is how long a VIP must be well before it is announced as before. It doubles with each
-	// impairment that begins within steadyAfter of the end of the last one, up to wellAtMost. So
-	// whoever can make a check fail changes a route twice in 11 s at first, and soon twice in 5
+	// wellAfter is how long a VIP must be well before it is announced as before. It doubles with
+	// each impairment that begins within steadyAfter of the end of the last one, up to wellAtMost.
+	// So whoever can make a check fail changes a route twice in 11 s at first, and soon twice in 5
 	// minutes.
 	wellAfter   = 10 * time.Second
 	wellAtMost  = 5 * time.Minute

@@ -21,8 +21,8 @@ type Node struct {
 	Labels labels.Set
 	// Cordoned: spec.unschedulable. Deleted: it is about to be deleted.
 	Cordoned, Deleted bool
-	// NetworkUnavailable is why the Node has the condition of that name; empty: it has not, or it is
-	// not true.
+	// NetworkUnavailable is why the Node has the condition of that name; empty: it has not, or it
+	// is not true.
 	NetworkUnavailable string
 }
 

@@ -291,23 +291,6 @@ func (l *Loop) leaves(now time.Time) (bool, time.Time) {
 	return true, end
 }
 
-// saveHold leaves for the next process how much of the hold is used, and the rest as it was.
-func (l *Loop) saveHold(now time.Time) {
-	if hold := l.watch.Used(now); hold != l.saved.Hold {
-		l.store(saved{VIPs: l.saved.VIPs, Pools: l.saved.Pools, Hold: hold})
-	}
-}
-
-// store writes the file. One that cannot be written is tried again with the next step.
-func (l *Loop) store(s saved) bool {
-	if err := store(l.config.State, s); err != nil {
-		l.config.Log.Warn("what is announced is not known to the next process", "error", err)
-		return false
-	}
-	l.saved = s
-	return true
-}
-
 // save leaves for the next process what is announced, what pools say, and how much of the hold is
 // used.
 func (l *Loop) save(now time.Time) {

@@ -20,9 +20,9 @@ var (
 	descRoutes = prometheus.NewDesc("sluice_announcer_routes",
 		"Routes that a peer is told while its session is up.", []string{"speaker", "peer"}, nil)
 	descVIPs = prometheus.NewDesc("sluice_announcer_vips",
-		"VIPs that the gateway serves, by whether each is announced: announced, leaving, last_resort (any other gateway "+
-			"is preferred), standby (another gateway of "+
-			"the link has it), waiting (for a session, or to join the link), no.", []string{"state"}, nil)
+		"VIPs that the gateway serves, by whether each is announced: announced, leaving, last_resort (any other "+
+			"gateway is preferred), standby (another gateway of the link has it), waiting (for a session, "+
+			"or to join the link), no.", []string{"state"}, nil)
 	descProblems = prometheus.NewDesc("sluice_announcer_problems",
 		"Objects that are not as they should be.", nil, nil)
 )

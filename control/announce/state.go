@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"sluice.dev/sluice/control/announce/kinds"
 	"sluice.dev/sluice/control/pulse"
@@ -59,4 +60,21 @@ func store(path string, s saved) error {
 	}
 	s.Version = stateVersion
 	return statefile.Save(path, s)
+}
+
+// saveHold leaves for the next process how much of the hold is used, and the rest as it was.
+func (l *Loop) saveHold(now time.Time) {
+	if hold := l.watch.Used(now); hold != l.saved.Hold {
+		l.store(saved{VIPs: l.saved.VIPs, Pools: l.saved.Pools, Hold: hold})
+	}
+}
+
+// store writes the file. One that cannot be written is tried again with the next step.
+func (l *Loop) store(s saved) bool {
+	if err := store(l.config.State, s); err != nil {
+		l.config.Log.Warn("what is announced is not known to the next process", "error", err)
+		return false
+	}
+	l.saved = s
+	return true
 }

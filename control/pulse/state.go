@@ -51,8 +51,8 @@ type Service struct {
 	// here, with policy Local one of this node.
 	Local  bool `json:"local,omitempty"`
 	Usable bool `json:"usable"`
-	// Impaired is why new connections are likely to fail here, where another gateway may serve them:
-	// endpoints that cannot be reached from here. Empty: nothing is known against it.
+	// Impaired is why new connections are likely to fail here, where another gateway may serve
+	// them: endpoints that cannot be reached from here. Empty: nothing is known against it.
 	Impaired string `json:"impaired,omitempty"`
 }
 

@@ -20,9 +20,9 @@ var gracefulShutdown = kinds.Community{Numbers: [3]uint32{65535, 0}}
 
 // What makes a route the last resort, beside what makes it leave: routers compare the length of the
 // AS path and then MED (RFC 4271, section 9.1.2.2) before they spread packets over equal routes. A
-// path to a peer of the same AS cannot be longer, as the peer takes its own AS in it for a loop. The
-// prepended path is longer than one by any other gateway of the same fabric: a Clos network of five
-// stages has five hops.
+// path to a peer of the same AS cannot be longer, as the peer takes its own AS in it for a loop.
+// The prepended path is longer than one by any other gateway of the same fabric: a Clos network of
+// five stages has five hops.
 const (
 	lastResortPrepend = 8
 	lastResortMED     = 1 // a route without MED has the lowest one, 0
@@ -38,8 +38,8 @@ type Route struct {
 type Attributes struct {
 	LocalPref   uint32 // 0: none, or that of a route that leaves
 	Communities []kinds.Community
-	// Leaving: routers are asked to prefer others. LastResort: and so that no configuration of theirs
-	// is needed.
+	// Leaving: routers are asked to prefer others. LastResort: and so that no configuration of
+	// theirs is needed.
 	Leaving, LastResort bool
 	Internal            bool // to a peer of the same AS: LocalPref is sent
 }

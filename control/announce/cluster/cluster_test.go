@@ -208,6 +208,17 @@ func TestSource(t *testing.T) {
 		}
 		return nil
 	})
+	_, err = l.client.CoreV1().Nodes().Patch(l.ctx, "n", types.StrategicMergePatchType, []byte(
+		`{"status":{"conditions":[{"type":"NetworkUnavailable","status":"True","message":"no route"}]}}`),
+		metav1.PatchOptions{}, "status")
+	must(t, err)
+	l.eventually("the node's network is unavailable", func() error {
+		o, _ := s.Objects()
+		if o == nil || !strings.HasSuffix(o.Node.NetworkUnavailable, "NetworkUnavailable: no route") {
+			return fmt.Errorf("%+v", o)
+		}
+		return nil
+	})
 	s.Tell(kinds.Problem{About: set.Peers[0].Ref, Reason: kinds.FieldNotDone, Note: "a note"}, false)
 	l.eventually("the Event", func() error {
 		list, err := l.client.EventsV1().Events("").List(l.ctx, metav1.ListOptions{})

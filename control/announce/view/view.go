@@ -15,8 +15,8 @@ type View struct {
 	StartedAt time.Time `json:"startedAt"`
 	// Waiting is what is waited for before anything is announced; empty: nothing is.
 	Waiting string `json:"waiting,omitempty"`
-	// Gateway is how far this gateway's VIPs are announced: yes, leaving, last resort, no; Why says why, and
-	// Until when it ends if nothing happens before.
+	// Gateway is how far this gateway's VIPs are announced: yes, leaving, last resort, no; Why says
+	// why, and Until when it ends if nothing happens before.
 	Gateway string     `json:"gateway"`
 	Why     string     `json:"why,omitempty"`
 	Until   *time.Time `json:"until,omitempty"`

@@ -66,7 +66,8 @@ func (h *gatewayHost) snapshot() *services.Snapshot {
 			set.Backends = append(set.Backends, x.Ref)
 		}
 		b.SetFrontend(&services.Frontend{Kind: services.LoadBalancer, Service: s, Outside: services.Rule{Set: set},
-			Key: services.FrontendKey{Addr: header.AddrFrom(netip.MustParseAddr(vip)), Port: 80, Proto: header.ProtoTCP}})
+			Key: services.FrontendKey{Addr: header.AddrFrom(netip.MustParseAddr(vip)), Port: 80,
+				Proto: header.ProtoTCP}})
 	}
 	add("web", "192.0.2.1", endpoints("10.0.0.", 4))
 	add("web", "2001:db8::1", endpoints("fd00::", 2))
@@ -113,8 +114,9 @@ func TestImpaired(t *testing.T) {
 		want   []string // beginnings
 	}{
 		"well": {func(*gatewayHost) {}, nil},
-		"one family has no route": {lose("fd00::", 2), []string{"2001:db8::1 web: port 80: 2 of 2 endpoints cannot be " +
-			"reached from here: the kernel has no route"}},
+		"one family has no route": {lose("fd00::", 2),
+			[]string{"2001:db8::1 web: port 80: 2 of 2 endpoints cannot be reached from here: the kernel has no " +
+				"route"}},
 		"one Service has no route": {lose("10.0.0.", 1),
 			[]string{"192.0.2.2 one: port 80: 1 of 1 endpoints cannot be reached from here: the kernel has no route"}},
 		"half of the endpoints": {lose("10.0.0.", 2), []string{all4 + "2 of 4", "192.0.2.2 one"}},
@@ -126,8 +128,8 @@ func TestImpaired(t *testing.T) {
 			}
 		}, []string{all4 + "fewer than half", "192.0.2.2 one: port 80: fewer than half"}},
 		"the next hop of one": {func(h *gatewayHost) { h.silent[endpoints("10.0.0.", 1)[0]] = true },
-			[]string{"192.0.2.2 one: port 80: 1 of 1 endpoints cannot be reached from here: the next hop 10.9.9.9 does not " +
-				"answer"}},
+			[]string{"192.0.2.2 one: port 80: 1 of 1 endpoints cannot be reached from here: the next hop " +
+				"10.9.9.9 does not answer"}},
 		"the interface is down, and its routes stay": {func(h *gatewayHost) {
 			h.links = []reach.Link{{Name: "front"}, {Name: "back",
 				Why: "is down"}}
@@ -137,8 +139,8 @@ func TestImpaired(t *testing.T) {
 			for _, a := range endpoints("fd00::", 2) {
 				h.ways[a] = neigh.Way{Kind: nexthop.OnLink, Link: 0, Default: true}
 			}
-		}, []string{"2001:db8::1 web: port 80: 2 of 2 endpoints cannot be reached from here: its route has gone, and a " +
-			"default"}},
+		}, []string{"2001:db8::1 web: port 80: 2 of 2 endpoints cannot be reached from here: its route has gone, and " +
+			"a default"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -92,8 +92,8 @@ func (d *Daemon) pulse() *pulse.State {
 	s, f := d.snapshot(), d.reach.found.Load()
 	next := &pulse.State{PID: os.Getpid(), Phase: d.phase()}
 	if next.Phase == pulse.Serving {
-		// VIPs without a route say so one by one, so that another gateway is preferred for them. All
-		// gateways may be without routes at once, and would withdraw all VIPs.
+		// VIPs without a route say so one by one, so that another gateway is preferred for them.
+		// All gateways may be without routes at once, and would withdraw all VIPs.
 		next.Failures = slices.DeleteFunc(d.notReady(), func(why string) bool { return why == reach.NoRoute })
 	}
 	if p.last != nil && p.snapshot == s && p.found.same(f) {
@@ -120,8 +120,8 @@ func (d *Daemon) phase() pulse.Phase {
 	return pulse.Opening
 }
 
-// vipsOf lists the addresses of Services of type LoadBalancer, in order. f is nil before it is known
-// what is reached.
+// vipsOf lists the addresses of Services of type LoadBalancer, in order. f is nil before it is
+// known what is reached.
 func vipsOf(s *services.Snapshot, f *found) (list []pulse.VIP) {
 	at := map[netip.Addr]int{}
 	s.Frontends(func(fr *services.Frontend) bool {

@@ -67,11 +67,28 @@ func (d *Daemon) lookReach() {
 		}
 	}
 	f.why = r.judge.Look(&facts)
-	f.impaired = r.impaired.look(&routed{snapshot: s, ways: w, to: w.To, hops: d.hops, view: d.hops.View(), facts: &facts,
-		lost: r.judge.Lost}, time.Now())
+	f.impaired = r.impaired.look(&routed{snapshot: s, ways: w, to: w.To, hops: d.hops, view: d.hops.View(),
+		facts: &facts, lost: r.judge.Lost}, time.Now())
 	before := r.found.Swap(f)
 	if before == nil || !slices.Equal(before.why, f.why) {
 		d.logReach(before != nil, f.why)
+	}
+	d.logImpaired(before, f)
+}
+
+// logImpaired writes a line when the first VIP becomes impaired and when the last one is not any
+// more: between them tenants' endpoints come and go, and the announcer says so of each.
+func (d *Daemon) logImpaired(before, now *found) {
+	was := before != nil && len(before.impaired) > 0
+	switch {
+	case !was && len(now.impaired) > 0:
+		for of, why := range now.impaired {
+			d.log.Warn("VIPs are impaired, and announcers prefer other gateways for them", "vips", len(now.impaired),
+				"one", of.vip, "service", of.namespace+"/"+of.name, "why", why)
+			return
+		}
+	case was && len(now.impaired) == 0:
+		d.log.Info("no VIP is impaired any more")
 	}
 }
 

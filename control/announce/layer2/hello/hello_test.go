@@ -19,7 +19,8 @@ var (
 func sample() *Hello {
 	return &Hello{Name: "gateway-1", Joining: true, Incarnation: 1 << 60, Sequence: 7, Nonce: 9, Heard: []uint64{3, 4},
 		Table: 5, Part: 1, Parts: 2, VIPs: []Entry{{VIP: netip.MustParseAddr("192.0.2.1"), Leaving: true},
-			{VIP: netip.MustParseAddr("192.0.2.2"), LastResort: true}, {VIP: netip.MustParseAddr("2001:db8::1"), Not: true}}}
+			{VIP: netip.MustParseAddr("192.0.2.2"), LastResort: true},
+			{VIP: netip.MustParseAddr("2001:db8::1"), Not: true}}}
 }
 
 // What is sealed is opened by whoever has the key, also one that does not sign any more; nothing

@@ -133,8 +133,8 @@ func (m *Members) choose(vip netip.Addr) Owner {
 	return owner
 }
 
-// has reports whether a member may have a VIP, and its rank: one that is alive and does not join, or
-// one that returns.
+// has reports whether a member may have a VIP, and its rank: one that is alive and does not join,
+// or one that returns.
 func (o *member) has(vip netip.Addr) (rank Rank, has bool) {
 	l, lists := o.vips[vip]
 	k, kept := o.kept[vip]
