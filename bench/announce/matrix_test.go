@@ -14,7 +14,8 @@ import (
 )
 
 // iBGP: the local preference arrives, a cordoned node's routes are of the lowest and have the
-// community GRACEFUL_SHUTDOWN (RFC 8326), and an excluded node's go after they had it.
+// community GRACEFUL_SHUTDOWN (RFC 8326), those of the last resort have MED 1 besides, and an
+// excluded node's go after they had the community.
 func TestInternal(t *testing.T) {
 	onlyFull(t)
 	both(t, func(t *testing.T, kind string) {
@@ -59,6 +60,11 @@ spec: {localPref: 250, communities: ["64500:7"]}
 		pref("0", map[string]string{"bird": "(65535,0)", "frr": "graceful-shutdown"}[kind])
 		l.stays(time.Second, "cordoned")
 		l.write(internal)
+		pref("250", seven)
+		must(t, refuse(l.Gateway, l.Backends[0].Addr4(), true)) // the last resort
+		pref("0", map[string]string{"bird": "BGP.med: 1", "frr": "metric 1"}[kind])
+		l.stays(time.Second, "the last resort")
+		must(t, refuse(l.Gateway, l.Backends[0].Addr4(), false))
 		pref("250", seven)
 		l.write(internal + "apiVersion: v1\nkind: Node\nmetadata: {labels: " +
 			"{node.kubernetes.io/exclude-from-external-load-" +

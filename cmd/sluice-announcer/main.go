@@ -80,7 +80,8 @@ func command() *cobra.Command {
 	p.StringVar(&f.stateDir, "state-dir", filepath.Dir(view.DefaultSocket), "for the status socket, and for the next "+
 		"process")
 	p.DurationVar(&f.hold, "hold", announce.DefaultHold,
-		"how long a gateway's process that ended is waited for, before its routes go; 0: not at all")
+		"how long a gateway's process that ended is waited for, before its routes go: a budget, of which six seconds "+
+			"of forwarding earn one; 0: not at all")
 	p.DurationVar(&f.drainDelay, "drain-delay", announce.DefaultDrainDelay,
 		"how long a node that is excluded or deleted announces its routes as leaving, before they go")
 	p.StringVar(&f.routerID, "router-id", "", "of BGP, an IPv4 address; by default the node's first, or one from its "+

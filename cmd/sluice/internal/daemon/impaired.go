@@ -14,8 +14,12 @@ import (
 )
 
 // impairedEvery bounds how often impairments are looked for: that costs what all endpoints of all
-// VIPs cost, and the pulse has all VIPs in it when one says something else.
-const impairedEvery = time.Second
+// VIPs cost, and the pulse has all VIPs in it when one says something else. impairedRest times as
+// long as a look took, at least, is the next one away.
+const (
+	impairedEvery = time.Second
+	impairedRest  = 20
+)
 
 // vipService is a Service at one of its VIPs.
 type vipService struct {
@@ -43,12 +47,12 @@ type routed struct {
 // The goroutine that watches the ports uses it.
 type impairments struct {
 	last  map[vipService]string
-	at    time.Time
-	of    routed // that last was found by
+	due   time.Time // of the next look
+	of    routed    // that last was found by
 	links []string
-	// better are endpoints that a route led to which was no default route. One that only a default
-	// route is left for has lost its route.
-	better map[netip.Addr]bool
+	// lost are endpoints that a route led to which was no default route, and that it does not lead to
+	// any more. If a default route is left for one, it leads elsewhere.
+	lost map[netip.Addr]bool
 	// ready is whether the neighbour of each next hop of an endpoint answered.
 	ready map[nexthop.ID]bool
 }
@@ -58,14 +62,16 @@ func (p *impairments) look(r *routed, now time.Time) map[vipService]string {
 	links := linksOf(r.facts)
 	fresh := p.last != nil && r.snapshot == p.of.snapshot && r.ways == p.of.ways && r.view == p.of.view &&
 		slices.Equal(links, p.links) && !p.readinessChanged(r.hops)
-	if fresh || p.last != nil && now.Sub(p.at) < impairedEvery {
+	if fresh || now.Before(p.due) {
 		return p.last
 	}
-	p.of, p.links, p.at = *r, links, now
-	p.of.facts = nil
+	began := time.Now()
 	if next := p.find(r); p.last == nil || !maps.Equal(next, p.last) {
 		p.last = next
 	}
+	p.of, p.links = *r, links
+	p.of.facts = nil
+	p.due = now.Add(max(impairedEvery, impairedRest*time.Since(began)))
 	return p.last
 }
 
@@ -90,8 +96,8 @@ func (p *impairments) readinessChanged(hops *nexthop.Table) bool {
 }
 
 func (p *impairments) find(r *routed) map[vipService]string {
-	before := p.better
-	p.better, p.ready = map[netip.Addr]bool{}, map[nexthop.ID]bool{}
+	before := p.lost
+	p.lost, p.ready = map[netip.Addr]bool{}, map[nexthop.ID]bool{}
 	found, sets := map[vipService]string{}, map[*services.EndpointSet]string{}
 	r.snapshot.Frontends(func(f *services.Frontend) bool {
 		if f.Kind != services.LoadBalancer || f.Outside.Set == nil {
@@ -116,7 +122,7 @@ func (p *impairments) find(r *routed) map[vipService]string {
 }
 
 // ofSet returns why new connections to a set are likely to fail; empty: they are not.
-func (p *impairments) ofSet(r *routed, set *services.EndpointSet, better map[netip.Addr]bool) (why string) {
+func (p *impairments) ofSet(r *routed, set *services.EndpointSet, before map[netip.Addr]bool) (why string) {
 	lost, down := 0, false
 	for _, ref := range set.Backends {
 		b := r.snapshot.Backend(ref)
@@ -125,7 +131,7 @@ func (p *impairments) ofSet(r *routed, set *services.EndpointSet, better map[net
 		}
 		// Sets have endpoints that are down only where too many are (package compiler).
 		down = down || b.Flags&services.BackendDown != 0
-		if of := p.ofBackend(r, b, better); of != "" {
+		if of := p.ofBackend(r, b, before); of != "" {
 			if lost++; why == "" {
 				why = of
 			}
@@ -141,19 +147,18 @@ func (p *impairments) ofSet(r *routed, set *services.EndpointSet, better map[net
 }
 
 // ofBackend returns why packets to an endpoint do not arrive; empty: nothing is known against it.
-func (p *impairments) ofBackend(r *routed, b *services.Backend, better map[netip.Addr]bool) (why string) {
+// before are those of lost at the look before.
+func (p *impairments) ofBackend(r *routed, b *services.Backend, before map[netip.Addr]bool) (why string) {
 	a := b.Addr.Netip()
 	way := r.to(a)
-	if why := r.lost(r.facts, way); why != "" {
-		p.better[a] = p.better[a] || better[a]
+	why = r.lost(r.facts, way)
+	if (why != "" || way.Default) && (before[a] || p.hadRoute(a)) {
+		if p.lost[a] = true; why == "" {
+			why = "its route has gone, and a default route is left"
+		}
+	}
+	if why != "" || way.Kind != nexthop.OnLink {
 		return why
-	}
-	if way.Kind != nexthop.OnLink {
-		return ""
-	}
-	p.better[a] = p.better[a] || !way.Default || better[a]
-	if way.Default && better[a] {
-		return "its route has gone, and a default route is left"
 	}
 	route := r.view.Lookup(&b.Addr)
 	if route.Kind != nexthop.OnLink || route.Hop == 0 { // a neighbour that was not needed yet
@@ -167,6 +172,15 @@ func (p *impairments) ofBackend(r *routed, b *services.Backend, better map[netip
 		return fmt.Sprintf("the next hop %v does not answer", hop.Addr.Netip())
 	}
 	return ""
+}
+
+// hadRoute reports whether a route that was no default route led to an address at the look before.
+func (p *impairments) hadRoute(a netip.Addr) bool {
+	if p.of.to == nil {
+		return false
+	}
+	way := p.of.to(a)
+	return way.Kind == nexthop.OnLink && !way.Default
 }
 
 // same reports whether two say the same of VIPs.
