@@ -94,10 +94,12 @@ func (w *Watch) Used(now time.Time) HoldUsed {
 }
 
 // Resume says that the announcer's process before announced VIPs: the gateway is waited for from
-// now on as if it had been lost now.
+// now on as if it had been lost now, and for pulse.Silence even where all of the hold is used up: it
+// may forward, and has not been asked.
 func (w *Watch) Resume(vips []pulse.VIP, now time.Time) {
 	w.count(now)
-	w.vips, w.good, w.since, w.lostWith = vips, true, now, w.used.Spent
+	w.vips, w.good, w.since = vips, true, now
+	w.lostWith = min(w.used.Spent, max(w.Hold-pulse.Silence, 0))
 	w.sight = pulse.Sight{Lost: "the gateway was not asked yet", At: now}
 }
 

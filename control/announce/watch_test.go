@@ -239,6 +239,16 @@ func TestHoldIsEarnedAgain(t *testing.T) {
 		w.See(pulse.Sight{Lost: "ended"}, now)
 		now = now.Add(20 * time.Second)
 	}
+	// A restart of the announcer takes no route away before it has heard the gateway.
+	next := Watch{Hold: w.Hold}
+	next.Restore(w.Used(now))
+	next.Resume([]pulse.VIP{{}}, now)
+	if v := next.Verdict(now.Add(pulse.Silence - 1)); v.Grade != LastResort || next.Heard(now.Add(pulse.Silence-1)) {
+		t.Errorf("the next announcer, before it hears the gateway: %+v", v)
+	}
+	if v := next.Verdict(now.Add(pulse.Silence)); v.Grade != No {
+		t.Errorf("the next announcer does not hear the gateway: %+v", v)
+	}
 	w.See(serving, now)
 	v := w.Verdict(now)
 	if v.Grade != LastResort || v.Serves() || v.Until.Sub(now) != 30*time.Second {
