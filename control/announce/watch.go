@@ -94,8 +94,8 @@ func (w *Watch) Used(now time.Time) HoldUsed {
 }
 
 // Resume says that the announcer's process before announced VIPs: the gateway is waited for from
-// now on as if it had been lost now, and for pulse.Silence even where all of the hold is used up: it
-// may forward, and has not been asked.
+// now on as if it had been lost now, and for pulse.Silence even where all of the hold is used up:
+// it may forward, and has not been asked.
 func (w *Watch) Resume(vips []pulse.VIP, now time.Time) {
 	w.count(now)
 	w.vips, w.good, w.since = vips, true, now

@@ -50,8 +50,8 @@ type impairments struct {
 	due   time.Time // of the next look
 	of    routed    // that last was found by
 	links []string
-	// lost are endpoints that a route led to which was no default route, and that it does not lead to
-	// any more. If a default route is left for one, it leads elsewhere.
+	// lost are endpoints that a route led to which was no default route, and that it does not lead
+	// to any more. If a default route is left for one, it leads elsewhere.
 	lost map[netip.Addr]bool
 	// ready is whether the neighbour of each next hop of an endpoint answered.
 	ready map[nexthop.ID]bool
