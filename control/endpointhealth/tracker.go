@@ -21,6 +21,9 @@ type Config struct {
 	// ChecksPerSecond bounds active checks; one namespace may have NamespaceShare percent of them
 	// (0 is all).
 	ChecksPerSecond, NamespaceShare int
+	// MostUnderWay bounds the checks under way, of all namespaces; 0 is the constant of that name.
+	// One namespace may have NamespaceShare percent of it.
+	MostUnderWay int
 	// Random returns a number from 0 to n-1.
 	Random func(n int64) int64
 }
@@ -41,6 +44,16 @@ type Tracker struct {
 	counts     Counts
 	denied     []Denial
 	remembered []*endpoint // until the first SetPorts
+
+	// What bounds checks under way, see admit.go. waiting are the lanes with endpoints in their
+	// queue, left is the processor time for checks of all, served that of the lane served last.
+	lanes    map[laneKey]*lane
+	waiting  []*lane
+	underWay int
+	left     bucket
+	served   time.Duration
+	retry    time.Time
+	late     map[port]time.Time
 }
 
 // Counts are totals since the start, but for those of now.
@@ -53,6 +66,8 @@ type Counts struct {
 	// Checked are the endpoints with an active check now, Down those that are down by any check,
 	// and Unchecked those that have no place in ChecksPerSecond.
 	Checked, Down, Unchecked int
+	// Waiting are the endpoints whose check is due and has no room yet.
+	Waiting int
 }
 
 // Denial is a service port whose endpoints are not checked, as checks have a bound.
@@ -80,6 +95,7 @@ type endpoint struct {
 	generation uint64
 	ref        services.BackendRef
 
+	lane    *lane // it waits in the lane's queue; nil if not
 	running bool
 	started time.Time
 
@@ -104,25 +120,33 @@ type Result struct {
 	// NotMade: this host could not make the check, for the reason in Detail, such as no free
 	// descriptor. It says nothing about the endpoint: up or down, it stays so.
 	NotMade bool
+	// Spent is the processor time that the check cost; 0 if it is that of CheckCost.
+	Spent time.Duration
 }
 
 // Start is a check to start. Done must be called with it when it is over.
 type Start struct {
 	Target netip.AddrPort
 	Check  objects.Check
-	of     *endpoint
+	// Namespace is that of the Service.
+	Namespace string
+
+	of   *endpoint
+	lane *lane
+	// reserved is the processor time that is set aside for it.
+	reserved time.Duration
 }
 
 // New returns a Tracker without endpoints.
 func New(cfg Config) *Tracker {
 	return &Tracker{cfg: cfg, by: map[compiler.Endpoint]*endpoint{}, slow: map[*endpoint]bool{},
 		exempt: map[port]bool{}, change: map[compiler.Endpoint]compiler.EndpointHealth{},
-		passed: newPassive()}
+		passed: newPassive(), lanes: map[laneKey]*lane{}, late: map[port]time.Time{}}
 }
 
 // Configure changes the configuration.
 func (t *Tracker) Configure(cfg Config, now time.Time) {
-	cfg.Random = t.cfg.Random
+	cfg.Random, cfg.MostUnderWay = t.cfg.Random, t.cfg.MostUnderWay
 	was := t.cfg
 	t.cfg = cfg
 	if was.Passive && !cfg.Passive {
@@ -204,7 +228,7 @@ func (t *Tracker) remove(e *endpoint) {
 	e.gone = true
 	delete(t.by, e.name)
 	delete(t.slow, e)
-	t.queue.Remove(e)
+	t.unqueue(e)
 	if e.down {
 		t.counts.Down--
 	}
@@ -215,12 +239,16 @@ func (t *Tracker) remove(e *endpoint) {
 }
 
 func (t *Tracker) schedule(e *endpoint, at time.Time) {
-	if !e.running {
+	switch {
+	case e.running:
+	case e.lane != nil: // it waits, and keeps its place
+	default:
 		t.queue.Schedule(e, at)
 	}
 }
 
-// Due appends the checks that are to be started now to list.
+// Due appends the checks that are to be started now to list. A check that is due waits in the lane
+// of its namespace while there is no room for it.
 func (t *Tracker) Due(now time.Time, list []Start) []Start {
 	for {
 		e, ok := t.queue.First()
@@ -228,9 +256,9 @@ func (t *Tracker) Due(now time.Time, list []Start) []Start {
 			break
 		}
 		t.queue.Remove(e)
-		e.running, e.started = true, now
-		list = append(list, Start{Target: e.target, Check: e.check, of: e})
+		t.wait(e)
 	}
+	list = t.admit(now, list)
 	for e := range t.slow {
 		for e.share != 0 && !e.raised.After(now) {
 			t.raise(e)
@@ -244,6 +272,9 @@ func (t *Tracker) Next() (at time.Time, ok bool) {
 	if first, queued := t.queue.First(); queued {
 		at, ok = first.Due(), true
 	}
+	if !t.retry.IsZero() && (!ok || t.retry.Before(at)) {
+		at, ok = t.retry, true
+	}
 	for e := range t.slow {
 		if !ok || e.raised.Before(at) {
 			at, ok = e.raised, true
@@ -255,6 +286,7 @@ func (t *Tracker) Next() (at time.Time, ok bool) {
 // Done records the result of a check.
 func (t *Tracker) Done(s Start, r Result, now time.Time) {
 	e := s.of
+	t.release(&s, &r)
 	if e.gone {
 		return
 	}

@@ -106,7 +106,7 @@ func silence(s endpointhealth.Start) (endpointhealth.Result, time.Duration) {
 // out after 4 s, whenever it became silent.
 func TestSilentEndpointIsDownInTime(t *testing.T) {
 	const endpoints = 2000
-	s := newSim(t, endpointhealth.Config{ChecksPerSecond: endpoints * 2})
+	s := newSim(t, endpointhealth.Config{ChecksPerSecond: endpoints * 2, MostUnderWay: 2 * endpoints})
 	s.SetPorts([]*compiler.CheckedPort{portOf(t, "default", "tcp interval=1s", endpoints)}, s.now)
 	s.run(5*time.Second, nil)
 	s.answer = silence

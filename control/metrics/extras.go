@@ -27,7 +27,7 @@ type Seed struct{ Origin, Fingerprint string }
 // now.
 type Checks struct {
 	Checks, Failures, NotMade, WentDown, CameUp, Suspected, Cleared uint64
-	Checked, Down, Unchecked                                        int
+	Checked, Down, Unchecked, Waiting                               int
 }
 
 // Affinity is the state of the memory of clients.
@@ -65,7 +65,8 @@ func (d *descs) describeExtras() {
 	d.endpointSuspicions = d.new("endpoint_suspicions_total",
 		"Endpoints that answered no client: began to be checked, and were cleared by an answer.", "event")
 	d.endpoints = d.new("checked_endpoints",
-		"Endpoints with an active check, those down by any check, those without room for their check.", "state")
+		"Endpoints with an active check, those down by any check, those without room for their check, "+
+			"and those whose check is due and waits for others.", "state")
 	d.seed = d.new("maglev_seed_info",
 		"Always 1; the labels say where the seed of backend selection is from, and a hash of it.", "origin",
 		"fingerprint")
@@ -111,6 +112,7 @@ func (c Checks) collect(e emitter, d *descs) {
 	e.gauge(d.endpoints, float64(c.Checked), "checked")
 	e.gauge(d.endpoints, float64(c.Down), "down")
 	e.gauge(d.endpoints, float64(c.Unchecked), "unchecked")
+	e.gauge(d.endpoints, float64(c.Waiting), "waiting")
 }
 
 func (s Start) collect(e emitter, d *descs) {

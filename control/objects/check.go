@@ -73,7 +73,8 @@ const (
 	minCheckInterval  = time.Second
 	maxCheckInterval  = time.Hour
 	minCheckTimeout   = 100 * time.Millisecond
-	maxCheckCount     = 10 // of rise and fall
+	maxCheckTimeout   = 10 * time.Second // a check holds its place among those under way so long
+	maxCheckCount     = 10               // of rise and fall
 	maxCheckSlowStart = time.Hour
 	maxCheckField     = 256 // bytes of a path, a host or a service
 	maxCheckSend      = 512 // bytes of a datagram
@@ -213,7 +214,7 @@ func (c *Check) readTimes(fields map[string]string) error {
 		return uint8(n), nil
 	}
 	for _, err := range []error{
-		take(fields, "timeout", &c.Timeout, between(minCheckTimeout, c.Interval)),
+		take(fields, "timeout", &c.Timeout, between(minCheckTimeout, min(c.Interval, maxCheckTimeout))),
 		take(fields, "slowstart", &c.SlowStart, between(0, maxCheckSlowStart)),
 		take(fields, "rise", &c.Rise, count),
 		take(fields, "fall", &c.Fall, count),

@@ -18,6 +18,9 @@ import (
 // attempts are those of one check.
 const attempts = 4
 
+// MostDescriptors is how many descriptors a check has at most.
+const MostDescriptors = attempts
+
 // Prober makes checks. Its results come by one channel.
 type Prober struct {
 	refused func(netip.Addr) string

@@ -9,8 +9,11 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/endpointhealth"
@@ -49,12 +52,16 @@ type Runner struct {
 	ports    []*compiler.CheckedPort // yet to be given to the tracker, if news
 	news     bool
 	settings *endpointhealth.Config // yet to be given to the tracker, or nil
+
+	// Only Run's goroutine uses these: what was reported last, and the number of samples.
+	denied, late []endpointhealth.Denial
+	samples      int
 }
 
 // New returns a Runner, which Run starts.
 func New(cfg Config) (*Runner, error) {
 	r := &Runner{cfg: cfg, wake: wake.NewFlag()}
-	cfg.Settings.Random = rand.Int64N
+	cfg.Settings.Random, cfg.Settings.MostUnderWay = rand.Int64N, mostUnderWay()
 	r.tracker = endpointhealth.New(cfg.Settings)
 	var err error
 	r.prober, err = probe.New(func(a netip.Addr) string {
@@ -64,6 +71,16 @@ func New(cfg Config) (*Runner, error) {
 		return ""
 	})
 	return r, err
+}
+
+// mostUnderWay returns the bound of checks under way: their descriptors are a quarter of the
+// process's at most.
+func mostUnderWay() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return endpointhealth.MostUnderWay
+	}
+	return int(min(endpointhealth.MostUnderWay, max(limit.Cur/(4*probe.MostDescriptors), 1)))
 }
 
 // Known returns what is known of endpoints, for the next process.
@@ -134,6 +151,7 @@ func (r *Runner) Run(ctx context.Context) {
 			r.finish(list)
 		case <-sample.C:
 			r.sample()
+			r.findLate()
 		case <-apply.done:
 			apply.running = false
 		}
@@ -146,7 +164,8 @@ func (r *Runner) Run(ctx context.Context) {
 func (r *Runner) step(a *applier) time.Duration {
 	next, changed, denied := r.plan(a)
 	if changed {
-		r.reportDenied(denied)
+		r.denied = denied
+		r.report()
 	}
 	for _, s := range a.starts {
 		r.prober.Start(s)
@@ -205,6 +224,23 @@ func (r *Runner) sample() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tracker.Sample(s, r.tally, time.Now())
+}
+
+// lateSamples is the number of samples from one look for late checks to the next.
+const lateSamples = 4
+
+// findLate reports the checks that are late, if they are others than before.
+func (r *Runner) findLate() {
+	if r.samples++; r.samples%lateSamples != 0 {
+		return
+	}
+	r.mu.Lock()
+	late := r.tracker.Late(time.Now())
+	r.mu.Unlock()
+	if !slices.Equal(late, r.late) {
+		r.late = late
+		r.report()
+	}
 }
 
 func (r *Runner) tally(ref services.BackendRef) (t endpointhealth.Tally) {
@@ -267,19 +303,24 @@ func (r *Runner) log(list []compiler.EndpointHealth) {
 	}
 }
 
-// reportDenied reports the Services whose endpoints are not checked for lack of room.
-func (r *Runner) reportDenied(denied []endpointhealth.Denial) {
+// report reports the Services whose endpoints are not checked, or late, for lack of room.
+func (r *Runner) report() {
 	var problems []objects.Problem
-	for _, d := range denied {
-		problems = append(problems, objects.Problem{
-			Source:   Source(),
-			Object:   objects.ObjectID{Kind: objects.KindService, Namespace: d.Namespace, Name: d.Service},
-			Field:    "metadata.annotations[sluice.dev/health-check]",
-			Severity: objects.Warning,
-			Message: fmt.Sprintf("the endpoints of port %q are not checked: with them there are more checks than "+
-				"endpointHealth.checksPerSecond, or than the namespace's share of it; check less often", d.PortName),
-		})
+	add := func(list []endpointhealth.Denial, message string) {
+		for _, d := range list {
+			problems = append(problems, objects.Problem{
+				Source:   Source(),
+				Object:   objects.ObjectID{Kind: objects.KindService, Namespace: d.Namespace, Name: d.Service},
+				Field:    "metadata.annotations[sluice.dev/health-check]",
+				Severity: objects.Warning,
+				Message:  fmt.Sprintf(message, d.PortName),
+			})
+		}
 	}
+	add(r.denied, "the endpoints of port %q are not checked: with them there are more checks than "+
+		"endpointHealth.checksPerSecond, or than the namespace's share of it; check less often")
+	add(r.late, "the endpoints of port %q are checked late, and stay up or down meanwhile: the checks of the "+
+		"namespace, or all checks, take too long together; check less often, or with a shorter timeout")
 	r.cfg.Report(problems)
 }
 

@@ -69,5 +69,6 @@ func (d *Daemon) checkCounts() metrics.Checks {
 	return metrics.Checks{
 		Checks: c.Checks, Failures: c.Failures, NotMade: c.NotMade, WentDown: c.WentDown, CameUp: c.CameUp,
 		Suspected: c.Suspected, Cleared: c.Cleared, Checked: c.Checked, Down: c.Down, Unchecked: c.Unchecked,
+		Waiting: c.Waiting,
 	}
 }

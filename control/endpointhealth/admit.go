@@ -1,0 +1,239 @@
+package endpointhealth
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/internal/duequeue"
+)
+
+// MostUnderWay is the bound of checks under way of all namespaces. A check has at most four
+// descriptors (package control/probe), so all checks have at most 8,192.
+const MostUnderWay = 2048
+
+// tcpCost is the processor time of a TCP check, and the unit of Config.ChecksPerSecond.
+const tcpCost = 50 * time.Microsecond
+
+// CheckCost returns the processor time of a check that is answered at once, the kernel's part
+// included (`go test -bench Cost ./control/probe`, rounded up): an https check resumes its session.
+func CheckCost(k objects.CheckKind) time.Duration {
+	switch k {
+	case objects.CheckHTTP:
+		return 3 * tcpCost
+	case objects.CheckHTTPS, objects.CheckGRPC:
+		return 6 * tcpCost
+	}
+	return tcpCost
+}
+
+// reserve returns the processor time that a check costs at most, by the bounds of package
+// control/probe. A check reserves it while it is under way, and gives back what it did not spend.
+func reserve(k objects.CheckKind) time.Duration {
+	switch k {
+	case objects.CheckHTTP, objects.CheckGRPC:
+		return 2 * time.Millisecond
+	case objects.CheckHTTPS:
+		return 4 * time.Millisecond
+	}
+	return 4 * tcpCost // as many attempts
+}
+
+// laneKey names a lane. Passive checks have lanes of their own: they do not wait behind active
+// checks of the namespace.
+type laneKey struct {
+	namespace string
+	passive   bool
+}
+
+// lane holds the endpoints of a namespace whose check is due and waits for room, the earliest
+// first.
+type lane struct {
+	queue    duequeue.Queue[*endpoint]
+	waiting  int  // in queue
+	listed   bool // in Tracker.waiting
+	blocked  bool // it has no room, in this call of admit
+	underWay int
+	left     bucket
+	// served is the processor time that the lane has had, from where the lanes that wait stood when
+	// it began to wait (start-time fair queueing): the lane that had least is served first.
+	served time.Duration
+}
+
+// bucket holds processor time for checks. It fills with time, up to that of bucketTime. A check
+// begins while there is any, and may leave a debt of its reserve.
+type bucket struct {
+	left time.Duration
+	at   time.Time
+}
+
+const bucketTime = 2 * time.Second
+
+func (b *bucket) fill(perSecond time.Duration, now time.Time) {
+	elapsed := min(max(now.Sub(b.at), 0), bucketTime)
+	b.at = now
+	b.left += time.Duration(float64(perSecond) * elapsed.Seconds())
+	b.left = min(b.left, time.Duration(float64(perSecond)*bucketTime.Seconds()))
+}
+
+func (t *Tracker) perSecond() time.Duration { return time.Duration(t.cfg.ChecksPerSecond) * tcpCost }
+
+func (t *Tracker) share(of int64) int64 {
+	if t.cfg.NamespaceShare > 0 {
+		return of * int64(t.cfg.NamespaceShare) / 100
+	}
+	return of
+}
+
+// wait puts a due endpoint into the lane of its namespace.
+func (t *Tracker) wait(e *endpoint) {
+	k := laneKey{e.name.Namespace, e.passive}
+	l := t.lanes[k]
+	if l == nil {
+		l = &lane{}
+		t.lanes[k] = l
+	}
+	e.lane = l
+	l.queue.Schedule(e, e.Due())
+	l.waiting++
+	t.counts.Waiting++
+	if !l.listed {
+		l.listed = true
+		l.served = max(l.served, t.served)
+		t.waiting = append(t.waiting, l)
+	}
+}
+
+// unqueue takes an endpoint out of the queue that it is in, if any.
+func (t *Tracker) unqueue(e *endpoint) {
+	if l := e.lane; l != nil {
+		l.queue.Remove(e)
+		l.waiting--
+		t.counts.Waiting--
+		e.lane = nil
+		return
+	}
+	t.queue.Remove(e)
+}
+
+// admit starts checks of the lanes, until none has room. Checks that wait for processor time are
+// tried again at retry; those that wait for the end of others, after Done.
+func (t *Tracker) admit(now time.Time, list []Start) []Start {
+	t.retry = time.Time{}
+	t.left.fill(t.perSecond(), now)
+	t.waiting = slices.DeleteFunc(t.waiting, func(l *lane) bool {
+		l.blocked, l.listed = false, l.waiting > 0
+		return !l.listed
+	})
+	for {
+		var least *lane
+		for _, l := range t.waiting {
+			if !l.blocked && l.waiting > 0 && (least == nil || l.served < least.served) {
+				least = l
+			}
+		}
+		if least == nil {
+			return list
+		}
+		e, _ := least.queue.First()
+		if least.blocked = !t.room(least, e, now); !least.blocked {
+			list = append(list, t.begin(least, e, now))
+		}
+	}
+}
+
+// retryAfter is how long Due waits for processor time.
+const retryAfter = 10 * time.Millisecond
+
+// room reports whether the first endpoint of a lane may be checked now.
+//
+// A lane has at most the namespace's share of MostUnderWay, and no more than is free: n namespaces
+// that take all they can leave a part of n+1 free, so that another one's checks start at once.
+func (t *Tracker) room(l *lane, e *endpoint, now time.Time) bool {
+	limit := cmp.Or(t.cfg.MostUnderWay, MostUnderWay)
+	share := max(int(t.share(int64(limit))), 1)
+	if l.underWay >= min(share, limit-t.underWay) {
+		return false
+	}
+	if e.passive { // bounded by maxChecking
+		return true
+	}
+	l.left.fill(time.Duration(t.share(int64(t.perSecond()))), now)
+	if t.left.left > 0 && l.left.left > 0 {
+		return true
+	}
+	t.retry = now.Add(retryAfter)
+	return false
+}
+
+func (t *Tracker) begin(l *lane, e *endpoint, now time.Time) Start {
+	t.unqueue(e)
+	e.running, e.started = true, now
+	t.underWay++
+	l.underWay++
+	t.served = max(t.served, l.served)
+	s := Start{Target: e.target, Check: e.check, Namespace: e.name.Namespace, of: e, lane: l}
+	s.reserved = reserve(e.check.Kind)
+	l.served += s.reserved
+	if !e.passive {
+		t.left.left -= s.reserved
+		l.left.left -= s.reserved
+	}
+	return s
+}
+
+// release gives back the room of a check that is over, also of an endpoint that is gone, and the
+// processor time that it did not spend.
+func (t *Tracker) release(s *Start, r *Result) {
+	l, unspent := s.lane, s.reserved-cmp.Or(r.Spent, CheckCost(s.Check.Kind))
+	t.underWay--
+	l.underWay--
+	l.served -= unspent
+	if !s.of.passive {
+		t.left.left += max(unspent, 0) // a debt of one namespace must not stop all
+		l.left.left += unspent
+	}
+}
+
+// sweepLanes forgets lanes that hold nothing.
+func (t *Tracker) sweepLanes(now time.Time) {
+	for k, l := range t.lanes {
+		if l.waiting > 0 || l.underWay > 0 || l.listed {
+			continue
+		}
+		if now.Sub(l.left.at) > bucketTime {
+			delete(t.lanes, k)
+		}
+	}
+}
+
+// lateFor is how long a port is named by Late after the last of its checks was late, so that the
+// answer does not change with each check.
+const lateFor = time.Minute
+
+// Late returns the service ports whose checks begin late, as the checks of the namespace, or all
+// checks, have no room: by more than a second and a tenth of the interval, now or within the last
+// minute. Their endpoints stay up or down meanwhile. It also forgets what is not needed any more.
+func (t *Tracker) Late(now time.Time) (list []Denial) {
+	for _, l := range t.waiting {
+		l.queue.All(func(e *endpoint) {
+			if !e.passive && now.Sub(e.Due()) > time.Second+e.check.Interval/10 {
+				t.late[portOf(&e.name)] = now
+			}
+		})
+	}
+	for p, at := range t.late {
+		if now.Sub(at) > lateFor {
+			delete(t.late, p)
+			continue
+		}
+		list = append(list, Denial{p.namespace, p.service, p.name})
+	}
+	slices.SortFunc(list, func(a, b Denial) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Service, b.Service),
+			cmp.Compare(a.PortName, b.PortName))
+	})
+	t.sweepLanes(now)
+	return slices.Compact(list)
+}
