@@ -23,7 +23,7 @@ func CheckCost(k objects.CheckKind) time.Duration {
 	case objects.CheckHTTP:
 		return 3 * tcpCost
 	case objects.CheckHTTPS, objects.CheckGRPC:
-		return 6 * tcpCost
+		return 10 * tcpCost
 	}
 	return tcpCost
 }
@@ -33,9 +33,11 @@ func CheckCost(k objects.CheckKind) time.Duration {
 func reserve(k objects.CheckKind) time.Duration {
 	switch k {
 	case objects.CheckHTTP, objects.CheckGRPC:
-		return 2 * time.Millisecond
+		return 5 * time.Millisecond
 	case objects.CheckHTTPS:
-		return 4 * time.Millisecond
+		return 10 * time.Millisecond
+	case objects.CheckUDP, objects.CheckDNS:
+		return 3 * time.Millisecond
 	}
 	return 4 * tcpCost // as many attempts
 }

@@ -73,7 +73,9 @@ func TestUnderWay(t *testing.T) {
 func TestHostileDelaysNobody(t *testing.T) {
 	for _, share := range []int{50, 100} {
 		for kind, n := range map[string]int{"tcp interval=10s timeout=10s": 900, "https interval=1s timeout=1s": 110} {
-			t.Run(fmt.Sprintf("share %d, %s", share, kind), func(t *testing.T) { hostileDelaysNobody(t, share, kind, n) })
+			t.Run(fmt.Sprintf("share %d, %s", share, kind), func(t *testing.T) {
+				hostileDelaysNobody(t, share, kind, n)
+			})
 		}
 	}
 }
@@ -154,7 +156,7 @@ func TestProcessorTime(t *testing.T) {
 	}
 }
 
-// TestSuspicionDoesNotWait: active checks of its own namespace do not delay the check of a suspected
+// TestSuspicionDoesNotWait: active checks of its own namespace do not delay that of a suspected
 // endpoint.
 func TestSuspicionDoesNotWait(t *testing.T) {
 	s := newSim(t, endpointhealth.Config{ChecksPerSecond: 4000, NamespaceShare: 50, Passive: true, MostUnderWay: 10})

@@ -63,6 +63,7 @@ func TestBadChecks(t *testing.T) {
 		"tcp interval=999ms":              "is no time from 1s to 1h0m0s",
 		"tcp interval=2h":                 "is no time from 1s",
 		"tcp interval=1s timeout=2s":      "is no time from 100ms to 1s",
+		"tcp interval=10m timeout=10m":    "is no time from 100ms to 10s",
 		"tcp timeout=1ms":                 "is no time from 100ms",
 		"tcp slowstart=-1s":               "is no time from 0s",
 		"tcp fall=0":                      "is no number from 1 to 10",

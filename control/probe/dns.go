@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"strings"
+	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
 
@@ -14,10 +15,12 @@ import (
 
 // askDNS sends a query, and wants an answer to it without an error. What has another ID or another
 // question answers another query, if any (RFC 5452, section 9.1).
-func askDNS(ctx context.Context, to netip.AddrPort, c *objects.Check) (string, error) {
+func askDNS(
+	ctx context.Context, to netip.AddrPort, c *objects.Check, began time.Time,
+) (detail string, reads int, err error) {
 	name, err := dnsmessage.NewName(c.Name)
 	if err != nil {
-		return "", err
+		return "", reads, err
 	}
 	id := uint16(rand.Uint32())
 	question := dnsmessage.Question{Name: name, Type: dnsmessage.Type(c.Type), Class: dnsmessage.ClassINET}
@@ -27,20 +30,20 @@ func askDNS(ctx context.Context, to netip.AddrPort, c *objects.Check) (string, e
 	}
 	packed, err := query.Pack()
 	if err != nil {
-		return "", err
+		return "", reads, err
 	}
 	var rcode dnsmessage.RCode
-	_, err = exchange(ctx, to, packed, make([]byte, 4096), func(b []byte) (fits bool) {
+	reads, err = exchange(ctx, to, packed, began, c.Timeout/attempts, attempts, func(b []byte) (fits bool) {
 		rcode, fits = answerTo(id, &question, b)
 		return fits
 	})
 	switch {
 	case err != nil:
-		return "", err
+		return "", reads, err
 	case rcode != dnsmessage.RCodeSuccess:
-		return "", fmt.Errorf("%s", rcode)
+		return "", reads, fmt.Errorf("%s", rcode)
 	}
-	return "answered", nil
+	return "answered", reads, nil
 }
 
 // answerTo reports whether a datagram answers a query, and with which code. A server that could not

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 
@@ -29,8 +30,13 @@ var healthStatus = map[uint64]string{0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING
 
 // askGRPC calls grpc.health.v1.Health/Check, one request and one answer over HTTP/2 without TLS
 // (github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
-func askGRPC(ctx context.Context, t *http.Transport, to netip.AddrPort, c *objects.Check) (string, error) {
-	t = t.Clone() // a connection for each check
+func askGRPC(ctx context.Context, conn net.Conn, to netip.AddrPort, c *objects.Check) (string, error) {
+	t := &http.Transport{
+		DisableCompression: true, MaxResponseHeaderBytes: 16 << 10, Protocols: new(http.Protocols),
+		DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+		HTTP2:       &http.HTTP2Config{MaxReceiveBufferPerStream: maxBytes, MaxReceiveBufferPerConnection: maxBytes},
+	}
+	t.Protocols.SetUnencryptedHTTP2(true)
 	defer t.CloseIdleConnections()
 	var message []byte
 	if c.Service != "" {

@@ -1,53 +1,126 @@
 package probe
 
 import (
-	"context"
-	"crypto/tls"
+	"bufio"
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httputil"
 	"net/netip"
+	"strconv"
+	"strings"
+	"time"
 
 	"sluice.dev/sluice/control/objects"
 )
 
-// serverName returns a host without its port.
-func serverName(host string) string {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		return name
-	}
-	return host
-}
-
-// askHTTP makes a request and judges its status code. Redirects are not followed: the transport
-// asks the endpoint and nobody else.
-func askHTTP(
-	ctx context.Context, t *http.Transport, scheme string, to netip.AddrPort, c *objects.Check,
-) (string, error) {
-	if scheme == "https" {
-		// Nobody knows a name that the certificate of an endpoint would have to have.
-		t = t.Clone()
-		t.TLSClientConfig = &tls.Config{InsecureSkipVerify: true, ServerName: serverName(c.Host)}
-		defer t.CloseIdleConnections()
-	}
-	q, err := http.NewRequestWithContext(ctx, c.Method, scheme+"://"+to.String()+c.Path, nil)
+// askHTTP makes a request over a connection and judges its status code. Redirects are not followed:
+// the endpoint is asked and nobody else.
+func askHTTP(c net.Conn, scheme string, to netip.AddrPort, check *objects.Check) (string, error) {
+	q, err := http.NewRequest(check.Method, scheme+"://"+to.String()+check.Path, nil)
 	if err != nil {
 		return "", err
 	}
 	q.Header.Set("User-Agent", "sluice-health-check")
-	if c.Host != "" {
-		q.Host = c.Host
+	q.Close = true
+	if check.Host != "" {
+		q.Host = check.Host
 	}
-	a, err := t.RoundTrip(q)
+	var request bytes.Buffer
+	if err := q.Write(&request); err != nil {
+		return "", err
+	}
+	if _, err := c.Write(request.Bytes()); err != nil {
+		return "", err
+	}
+	r := bufio.NewReaderSize(c, 2048)
+	h, err := readHead(r)
+	for err == nil && h.status < 200 { // informational (RFC 9110, section 15.2)
+		h, err = readHead(r)
+	}
 	if err != nil {
 		return "", err
 	}
-	defer a.Body.Close()
-	const body = 4096 // bytes that are read, as some servers log a client that ends before
-	_, _ = io.CopyN(io.Discard, a.Body, body)
-	if a.StatusCode < int(c.StatusMin) || a.StatusCode > int(c.StatusMax) {
-		return "", fmt.Errorf("status %d", a.StatusCode)
+	if check.Method != http.MethodHead {
+		h.discardBody(c, r)
 	}
-	return fmt.Sprintf("status %d", a.StatusCode), nil
+	if h.status < int(check.StatusMin) || h.status > int(check.StatusMax) {
+		return "", fmt.Errorf("status %d", h.status)
+	}
+	return fmt.Sprintf("status %d", h.status), nil
+}
+
+// head is what a check wants of the head of an answer.
+type head struct {
+	status  int
+	length  int64 // of the body; -1 is up to the end of the connection
+	chunked bool
+}
+
+var errNoHTTP = errors.New("malformed HTTP response")
+
+// readHead reads the head of an answer (RFC 9112, section 4), and keeps none of its fields.
+func readHead(r *bufio.Reader) (head, error) {
+	h := head{length: -1}
+	line, err := readLine(r)
+	if err != nil {
+		return h, err
+	}
+	version, rest, _ := strings.Cut(line, " ")
+	code, _, _ := strings.Cut(rest, " ")
+	_, _, ok := http.ParseHTTPVersion(version)
+	if h.status, err = strconv.Atoi(code); !ok || err != nil || len(code) != 3 || h.status < 100 {
+		return h, errNoHTTP
+	}
+	for {
+		if line, err = readLine(r); err != nil || line == "" {
+			return h, err
+		}
+		name, value, field := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		switch {
+		case !field && line[0] != ' ' && line[0] != '\t':
+			return h, errNoHTTP
+		case strings.EqualFold(name, "Content-Length"):
+			if h.length, err = strconv.ParseInt(value, 10, 64); err != nil || h.length < 0 {
+				return h, errNoHTTP
+			}
+		case strings.EqualFold(name, "Transfer-Encoding"):
+			h.chunked = true
+		}
+	}
+}
+
+// readLine returns a line without its end, and of one longer than the buffer of r the begin.
+func readLine(r *bufio.Reader) (string, error) {
+	b, more, err := r.ReadLine()
+	line := string(b)
+	for more && err == nil {
+		_, more, err = r.ReadLine()
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return line, err
+}
+
+// discardBody reads the begin of a body, as some servers log a client that ends before. The check
+// is decided already.
+func (h *head) discardBody(c net.Conn, r *bufio.Reader) {
+	const most, wait = 4096, 100 * time.Millisecond
+	if h.status == http.StatusNoContent || h.status == http.StatusNotModified {
+		return
+	}
+	_ = c.SetReadDeadline(time.Now().Add(wait))
+	body := io.Reader(r)
+	switch {
+	case h.chunked:
+		body = httputil.NewChunkedReader(r)
+	case h.length >= 0:
+		body = io.LimitReader(r, h.length)
+	}
+	_, _ = io.CopyN(io.Discard, body, most)
 }

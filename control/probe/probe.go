@@ -5,14 +5,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"net/netip"
 	"sync"
 	"time"
 
 	"sluice.dev/sluice/control/endpointhealth"
 	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/nat/header"
 )
 
 // attempts are those of one check.
@@ -26,9 +25,7 @@ type Prober struct {
 	refused func(netip.Addr) string
 	results chan []Finished
 	tcp     *connector
-	cleared *http.Transport // HTTP without TLS
-	secured *http.Transport
-	h2      *http.Transport // HTTP/2 without TLS, for gRPC
+	tls     *sessions
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -44,38 +41,16 @@ type Finished struct {
 // New returns a Prober. refused returns why an address must not be asked, "" if it may be; it is
 // called by Start before each check. Close ends the Prober.
 func New(refused func(netip.Addr) string) (*Prober, error) {
-	p := &Prober{refused: refused, results: make(chan []Finished, 64)}
+	p := &Prober{refused: refused, results: make(chan []Finished, 64), tls: newSessions()}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	var err error
 	if p.tcp, err = newConnector(p.deliver); err != nil {
 		p.cancel()
 		return nil, err
 	}
-	transport := func() *http.Transport {
-		return &http.Transport{
-			DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
-			DialContext: dial, TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
-		}
-	}
-	p.cleared, p.secured, p.h2 = transport(), transport(), transport()
-	p.h2.Protocols = new(http.Protocols)
-	p.h2.Protocols.SetUnencryptedHTTP2(true)
-	p.h2.TLSNextProto = nil
+	p.tcp.connected = p.connected
 	p.group.Go(p.tcp.run)
 	return p, nil
-}
-
-// maxHeader bounds what an endpoint may answer with, in bytes.
-const maxHeader = 64 << 10
-
-// dial connects, and resets the connection when it is closed: a check leaves no socket in
-// TIME_WAIT.
-func dial(ctx context.Context, network, address string) (net.Conn, error) {
-	c, err := (&net.Dialer{}).DialContext(ctx, network, address)
-	if t, ok := c.(*net.TCPConn); ok {
-		_ = t.SetLinger(0)
-	}
-	return c, err
 }
 
 // Results returns the channel of results, those that came together at a time. It must be read, or
@@ -91,18 +66,85 @@ func (p *Prober) Start(s endpointhealth.Start) {
 			return
 		}
 	}
-	if s.Check.Kind == objects.CheckTCP {
+	if s.Check.Kind.Proto() == header.ProtoTCP {
 		p.tcp.start(s)
 		return
 	}
 	p.group.Go(func() {
 		began := time.Now()
-		detail, err := p.hedge(s)
-		if p.ctx.Err() != nil {
-			return
-		}
-		p.finish(s, resultOf(detail, err, time.Since(began), s.Check.Timeout))
+		detail, reads, err := p.askDatagram(s, began)
+		r := resultOf(detail, err, time.Since(began), s.Check.Timeout)
+		r.Spent = endpointhealth.CheckCost(s.Check.Kind) + time.Duration(reads)*readCost
+		p.end(s, r)
 	})
+}
+
+func (p *Prober) askDatagram(s endpointhealth.Start, began time.Time) (detail string, reads int, err error) {
+	switch s.Check.Kind {
+	case objects.CheckUDP:
+		return askUDP(p.ctx, s.Target, &s.Check, began)
+	case objects.CheckDNS:
+		return askDNS(p.ctx, s.Target, &s.Check, began)
+	}
+	return "", 0, fmt.Errorf("%v checks are not made here", s.Check.Kind)
+}
+
+// connected goes on with a check that has a connection, whose descriptor it takes. It does not
+// block.
+func (p *Prober) connected(s endpointhealth.Start, fd int, began time.Time) {
+	p.group.Go(func() {
+		r := endpointhealth.Result{}
+		c, release, err := connection(p.ctx, fd, began.Add(s.Check.Timeout))
+		if err != nil {
+			r = resultOf("", err, 0, s.Check.Timeout)
+		} else {
+			detail, extra, err := p.ask(c, s, began)
+			release()
+			r = resultOf(detail, err, time.Since(began), s.Check.Timeout)
+			r.Spent = endpointhealth.CheckCost(s.Check.Kind) + extra +
+				time.Duration(max(c.reads.Load()-fewReads, 0))*readCost
+		}
+		p.end(s, r)
+	})
+}
+
+// ask asks over a connection. extra is the processor time of a TLS handshake that resumed no
+// session.
+func (p *Prober) ask(
+	c *bounded, s endpointhealth.Start, began time.Time,
+) (detail string, extra time.Duration, err error) {
+	switch s.Check.Kind {
+	case objects.CheckHTTP:
+		detail, err = askHTTP(c, "http", s.Target, &s.Check)
+	case objects.CheckHTTPS:
+		var t *tls.Conn
+		t, extra, err = p.tls.handshake(c, s.Namespace, s.Target, &s.Check)
+		if err == nil {
+			detail, err = askHTTP(t, "https", s.Target, &s.Check)
+		}
+	case objects.CheckGRPC:
+		ctx, cancel := context.WithDeadline(p.ctx, began.Add(s.Check.Timeout))
+		defer cancel()
+		c.most.Store(maxGRPC)
+		detail, err = askGRPC(ctx, c, s.Target, &s.Check)
+	default:
+		err = fmt.Errorf("%v checks are not made here", s.Check.Kind)
+	}
+	return detail, extra, err
+}
+
+// readCost is the processor time of a read beyond fewReads, which are part of
+// endpointhealth.CheckCost (go test -bench Cost ./control/probe).
+const (
+	readCost = 80 * time.Microsecond
+	fewReads = 8
+)
+
+// end delivers a result, unless the Prober was closed meanwhile.
+func (p *Prober) end(s endpointhealth.Start, r endpointhealth.Result) {
+	if p.ctx.Err() == nil {
+		p.finish(s, r)
+	}
 }
 
 func (p *Prober) finish(s endpointhealth.Start, r endpointhealth.Result) {
@@ -121,66 +163,8 @@ func (p *Prober) Close() error {
 	p.cancel()
 	err := p.tcp.close()
 	p.group.Wait()
-	for _, t := range []*http.Transport{p.cleared, p.secured, p.h2} {
-		t.CloseIdleConnections()
-	}
 	return err
 }
 
 // errNoAnswer is that of an attempt that ended without an answer.
 var errNoAnswer = errors.New("no answer")
-
-// hedge makes attempts until one is answered or cannot be made, or the time is up.
-func (p *Prober) hedge(s endpointhealth.Start) (detail string, err error) {
-	ctx, cancel := context.WithTimeout(p.ctx, s.Check.Timeout)
-	defer cancel()
-	type outcome struct {
-		detail string
-		err    error
-	}
-	done := make(chan outcome, attempts)
-	again := time.NewTicker(s.Check.Timeout / attempts)
-	defer again.Stop()
-	begun := 0
-	begin := func() {
-		begun++
-		p.group.Go(func() {
-			detail, err := p.attempt(ctx, s)
-			done <- outcome{detail, err}
-		})
-	}
-	begin()
-	for ended := 0; ended < attempts; {
-		select {
-		case o := <-done:
-			if local(o.err) || !silent(o.err) {
-				return o.detail, o.err
-			}
-			ended++
-		case <-again.C:
-			if begun < attempts {
-				begin()
-			}
-		case <-ctx.Done():
-			return "", errNoAnswer
-		}
-	}
-	return "", errNoAnswer
-}
-
-// attempt asks once.
-func (p *Prober) attempt(ctx context.Context, s endpointhealth.Start) (string, error) {
-	switch c := &s.Check; c.Kind {
-	case objects.CheckHTTP:
-		return askHTTP(ctx, p.cleared, "http", s.Target, c)
-	case objects.CheckHTTPS:
-		return askHTTP(ctx, p.secured, "https", s.Target, c)
-	case objects.CheckGRPC:
-		return askGRPC(ctx, p.h2, s.Target, c)
-	case objects.CheckUDP:
-		return askUDP(ctx, s.Target, c)
-	case objects.CheckDNS:
-		return askDNS(ctx, s.Target, c)
-	}
-	return "", fmt.Errorf("%v checks are not made here", s.Check.Kind)
-}

@@ -10,19 +10,23 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/control/endpointhealth"
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/internal/duequeue"
 )
 
-// connector makes checks by connecting: a socket for each attempt, and one epoll for all. A
-// goroutine and a net.Dialer for each would cost several times as much.
+// connector connects: a socket for each attempt, and one epoll for all. A goroutine and a
+// net.Dialer for each would cost several times as much. A TCP check is over then; others go on with
+// the first socket that is connected.
 //
-// The endpoint's SYN-ACK is the answer, and the next packet is an RST, as with HAProxy: the
-// handshake is not completed, so the server that listens there sees no connection come and go, and
-// neither side has a TIME_WAIT. The kernel sends an ACK all the same if this process is late with
-// the RST by 200 ms (TCP_DELACK_MAX).
+// For a TCP check the endpoint's SYN-ACK is the answer, and the next packet is an RST, as with
+// HAProxy: the handshake is not completed, so the server that listens there sees no connection come
+// and go, and neither side has a TIME_WAIT. The kernel sends an ACK all the same if this process is
+// late with the RST by 200 ms (TCP_DELACK_MAX).
 type connector struct {
 	deliver func([]Finished)
-	epoll   int
+	// connected takes the socket of a check that is of another kind than CheckTCP.
+	connected func(s endpointhealth.Start, fd int, began time.Time)
+	epoll     int
 
 	mu     sync.Mutex
 	wake   int // eventfd; -1 after run's end, whose goroutine alone writes it
@@ -222,13 +226,35 @@ func (c *connector) ready(k *connecting, e unix.EpollEvent, now time.Time) {
 			err = unix.Errno(code)
 		}
 	}
+	if err == nil && k.start.Check.Kind != objects.CheckTCP {
+		c.hand(k, e.Fd)
+		return
+	}
 	c.end(k, resultOf("connected", err, now.Sub(k.began), k.start.Check.Timeout))
+}
+
+// hand ends the other attempts of a check, and passes on the socket that is connected.
+func (c *connector) hand(k *connecting, fd int32) {
+	c.timers.Remove(k)
+	delete(c.sockets, fd)
+	// The descriptor is duplicated, and a closed one would stay in the epoll.
+	_ = unix.EpollCtl(c.epoll, unix.EPOLL_CTL_DEL, int(fd), nil)
+	for i, other := range k.fds[:k.n] {
+		if other == int(fd) {
+			k.n--
+			k.fds[i] = k.fds[k.n]
+			break
+		}
+	}
+	c.drop(k)
+	c.connected(k.start, int(fd), k.began)
 }
 
 // end closes the sockets of a check and reports it.
 func (c *connector) end(k *connecting, r endpointhealth.Result) {
 	c.timers.Remove(k)
 	c.drop(k)
+	r.Spent = endpointhealth.CheckCost(objects.CheckTCP) * time.Duration(max(k.n, 1))
 	c.ended = append(c.ended, Finished{k.start, r})
 }
 

@@ -4,40 +4,48 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"time"
 
 	"sluice.dev/sluice/control/objects"
 )
 
-// maxRead is how many datagrams that are no answer are read, so that whoever sends many costs
-// little.
-const maxRead = 100
+// maxDatagrams is how many datagrams that are no answer are read, so that whoever sends many costs
+// little; maxAnswer is the bytes of one that are read.
+const maxDatagrams, maxAnswer = 32, 4096
 
-// exchange sends a datagram, and returns what answers it: a datagram from the endpoint that fits,
-// or an ICMP error. Those that do not fit are left aside, as anybody may send them in the
-// endpoint's name. The socket is connected, so the kernel passes on none in another name.
-func exchange(
-	ctx context.Context, to netip.AddrPort, message, answer []byte, fits func([]byte) bool,
-) (n int, err error) {
-	c, err := (&net.Dialer{}).DialContext(ctx, "udp", to.String())
+// exchange sends a datagram, up to as many times as sends, an every apart, and returns what answers
+// it: a datagram from the endpoint that fits, or an ICMP error. Those that do not fit (reads counts
+// them) are left aside, as anybody may send them in the endpoint's name. The socket is connected,
+// so the kernel passes on none in another name.
+func exchange(ctx context.Context, to netip.AddrPort, message []byte, began time.Time, every time.Duration,
+	sends int, fits func([]byte) bool,
+) (reads int, err error) {
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
 	if err != nil {
 		return 0, err
 	}
 	defer c.Close()
-	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
-	defer stop()
-	if _, err := c.Write(message); err != nil {
-		return 0, err
-	}
-	for range maxRead {
-		n, err = c.Read(answer)
-		if err != nil && ctx.Err() != nil {
-			break
+	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+	answer := make([]byte, maxAnswer)
+	for i := range sends {
+		if _, err := c.Write(message); err != nil {
+			return reads, err
 		}
-		if err != nil || fits(answer[:n]) {
-			return n, err
+		_ = c.SetReadDeadline(began.Add(time.Duration(i+1) * every))
+		for {
+			n, err := c.Read(answer)
+			if err != nil && silent(err) {
+				break
+			}
+			if err != nil || fits(answer[:n]) {
+				return reads, err
+			}
+			if reads++; reads >= maxDatagrams {
+				return reads, errNoAnswer
+			}
 		}
 	}
-	return 0, errNoAnswer
+	return reads, errNoAnswer
 }
 
 // anyDatagram fits: a UDP check does not know what an answer looks like.
@@ -45,19 +53,19 @@ func anyDatagram([]byte) bool { return true }
 
 // askUDP fails by an ICMP error such as port unreachable. Silence is a failure only where a reply
 // is required.
-func askUDP(ctx context.Context, to netip.AddrPort, c *objects.Check) (string, error) {
-	if !c.RequireReply {
-		// An error comes within a round trip.
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.Timeout/attempts)
-		defer cancel()
+func askUDP(
+	ctx context.Context, to netip.AddrPort, c *objects.Check, began time.Time,
+) (detail string, reads int, err error) {
+	sends := 1 // an error comes within a round trip
+	if c.RequireReply {
+		sends = attempts
 	}
-	_, err := exchange(ctx, to, []byte(c.Send), make([]byte, 1500), anyDatagram)
+	reads, err = exchange(ctx, to, []byte(c.Send), began, c.Timeout/attempts, sends, anyDatagram)
 	switch {
 	case err == nil:
-		return "answered", nil
+		return "answered", reads, nil
 	case silent(err) && !c.RequireReply:
-		return "no ICMP error", nil
+		return "no ICMP error", reads, nil
 	}
-	return "", err
+	return "", reads, err
 }
