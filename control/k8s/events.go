@@ -20,12 +20,11 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/internal/eventlimit"
 )
 
-// Bounds of the load that Events put on the API server.
+// Bounds of the load that Events put on the API server, beside eventlimit's.
 const (
-	eventsPerSecond = 1
-	eventsAtOnce    = 25
 	// eventGather is how long problems may appear and end before an Event is written.
 	eventGather = time.Second
 	// eventTimeout bounds one request.
@@ -79,7 +78,7 @@ func (w *Watcher) RunEvents(ctx context.Context, problems Problems) {
 func (w *Watcher) newEvents(problems Problems) *Events {
 	return &Events{
 		w: w, problems: problems, outstanding: newOutstanding(),
-		limit: flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventsAtOnce),
+		limit: eventlimit.New(),
 	}
 }
 

@@ -8,24 +8,17 @@ import (
 	"time"
 
 	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/internal/eventlimit"
 )
 
 // Bounds of the memory for Events, and of how often one is written.
 const (
-	// eventMemory is how long after its end a Problem that comes back is still the same Event.
-	eventMemory = 30 * time.Minute
-	// maxEvents bounds the series. A further Problem gets its Event when others are forgotten.
-	maxEvents = 4096
-	// maxNamespaceEvents bounds those of one namespace, whose author may make any number of
-	// Problems.
-	maxNamespaceEvents = maxEvents / 8
-	// eventMinInterval is the first interval between two writes about one Problem. It doubles with
-	// each, up to eventMaxInterval: a Problem that appears and ends all day costs six requests an
-	// hour.
-	eventMinInterval = 2 * time.Second
-	eventMaxInterval = 10 * time.Minute
-	// eventRetry is the first interval after which a refused Event is tried again; it doubles, too.
-	eventRetry = 30 * time.Second
+	eventMemory        = eventlimit.Memory
+	maxEvents          = eventlimit.Most
+	maxNamespaceEvents = eventlimit.MostOfNamespace
+	eventMinInterval   = eventlimit.MinInterval
+	eventMaxInterval   = eventlimit.MaxInterval
+	eventRetry         = eventlimit.Retry
 )
 
 // about identifies an Event. The text is not part of it: with numbers or times in its message a
@@ -195,6 +188,6 @@ func (s *series) wrote(now time.Time) {
 func (s *series) refused(now time.Time) { s.delay(now, eventRetry) }
 
 func (s *series) delay(now time.Time, least time.Duration) {
-	s.wait = min(max(2*s.wait, least), eventMaxInterval)
+	s.wait = eventlimit.Next(s.wait, least)
 	s.next, s.author.wrote = now.Add(s.wait), now
 }
