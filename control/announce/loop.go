@@ -77,6 +77,14 @@ const lastWord = 2 * pulse.Every
 // of a Service that is created an API server tells several times.
 const gather = 50 * time.Millisecond
 
+// A step costs what all VIPs cost. So between two there are restFactor times as long as the first
+// took, maxRest at most: a Service among thousands that flaps costs a tenth of a CPU. A step for
+// what concerns all VIPs, as that the gateway does not forward, does not wait (urgent).
+const (
+	restFactor = 9
+	maxRest    = time.Second
+)
+
 // Loop brings together what is seen of the gateway, objects and speakers.
 type Loop struct {
 	config  Config
@@ -167,9 +175,20 @@ func (l *Loop) Run(ctx context.Context) {
 	read := true
 	var gathered <-chan time.Time // nil while no object has changed
 	var last <-chan time.Time     // nil until this process is told to end
+	var rested <-chan time.Time   // nil while nothing waits for the rest to end
 	for {
-		if next := l.step(time.Now(), read); !next.IsZero() {
+		begin := time.Now()
+		if next := l.step(begin, read); !next.IsZero() {
 			alarm.Reset(time.Until(next))
+		}
+		end := time.Now()
+		rest := end.Add(min(restFactor*end.Sub(begin), maxRest))
+		// wait reports whether a step has to wait, and has it made later.
+		wait := func() bool {
+			if left := time.Until(rest); left > 0 && rested == nil {
+				rested = time.After(left)
+			}
+			return rested != nil
 		}
 		read = false
 		for waiting := true; waiting; {
@@ -189,13 +208,33 @@ func (l *Loop) Run(ctx context.Context) {
 				}
 			case <-gathered:
 				read, gathered = true, nil
+				waiting = wait()
 			case <-l.seen:
+				waiting = !l.urgent() && wait()
 			case <-reports:
+				waiting = wait()
+			case <-rested:
+				rested = nil
 			case <-tick.C:
 			case <-alarm.C:
 			}
 		}
 	}
+}
+
+// urgent reports whether something was seen of the gateway that concerns all VIPs.
+func (l *Loop) urgent() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := l.watch.sight
+	for _, s := range l.sights {
+		if s.Lost != before.Lost || (s.State == nil) != (before.State == nil) || s.State != nil &&
+			(s.State.Phase != before.State.Phase || !slices.Equal(s.State.Failures, before.State.Failures)) {
+			return true
+		}
+		before = s
+	}
+	return false
 }
 
 // step judges and has the speakers announce. It returns when it must be called again at the latest;

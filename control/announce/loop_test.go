@@ -254,3 +254,71 @@ func TestSessionsBegin(t *testing.T) {
 		}
 	}
 }
+
+// slow is a Speaker that takes a while to announce what it is to.
+type slow struct {
+	noted
+	takes time.Duration
+	at    chan time.Time // when a World without a gateway that forwards was applied
+	count atomic.Int64
+}
+
+func (s *slow) Apply(w *World) {
+	time.Sleep(s.takes)
+	s.count.Add(1)
+	if w.Gateway == No && s.at != nil {
+		select {
+		case s.at <- time.Now():
+		default:
+		}
+	}
+}
+
+// TestFlapsCostATenth: however often VIPs change, steps take a tenth of the time. That the gateway
+// does not forward any more waits for nothing.
+func TestFlapsCostATenth(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := &slow{takes: 20 * time.Millisecond, at: make(chan time.Time, 1)}
+	l := New(Config{Log: slog.New(slog.DiscardHandler), Source: pool{uid: "1", addresses: "192.0.2.0/24"},
+		Speakers: []Speaker{s}, State: filepath.Join(dir, "announced.json"), Gateway: filepath.Join(dir, "pulse.sock")})
+	see := func(i int, failures ...string) {
+		l.mu.Lock()
+		l.sights = append(l.sights, pulse.Sight{At: time.Now(), State: &pulse.State{Phase: pulse.Serving,
+			Failures: failures, VIPs: []pulse.VIP{{Address: netip.MustParseAddr("192.0.2.1"),
+				Services: []pulse.Service{{Namespace: "default", Name: "web", Local: true, Usable: i%2 == 0}}}}}})
+		l.mu.Unlock()
+		l.seen.Raise()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); l.Run(ctx) }()
+	time.Sleep(100 * time.Millisecond) // the gateway's socket is not there, and that is known
+	see(0)
+	time.Sleep(time.Second)
+	begin, before := time.Now(), s.count.Load()
+	for i := range 400 {
+		see(i)
+		time.Sleep(5 * time.Millisecond)
+	}
+	share := float64(s.count.Load()-before) * s.takes.Seconds() / time.Since(begin).Seconds()
+	if share > 0.2 || share == 0 { // a tick a second beside the tenth
+		t.Errorf("steps took %.2f of the time", share)
+	}
+	select {
+	case <-s.at:
+	default:
+	}
+	begin = time.Now()
+	see(0, "the kernel program is not attached")
+	select {
+	case at := <-s.at:
+		if took := at.Sub(begin); took > 150*time.Millisecond {
+			t.Errorf("a gateway that does not forward was withdrawn after %v", took)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("a gateway that does not forward is not withdrawn")
+	}
+	cancel()
+	<-ended
+}
