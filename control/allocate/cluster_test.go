@@ -522,6 +522,33 @@ func TestUnreadablePool(t *testing.T) {
 	l.stop(p)
 }
 
+// TestNodeInPool: of a pool that has the address of a Node nobody gets that, and an Event of the
+// pool says so.
+func TestNodeInPool(t *testing.T) {
+	l := newLab(t)
+	node, err := l.client.CoreV1().Nodes().Create(l.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker"}},
+		metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "203.0.113.0"},
+		{Type: corev1.NodeHostName, Address: "203.0.113.1"}}
+	if _, err := l.client.CoreV1().Nodes().UpdateStatus(l.ctx, node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	l.createPool("public", `{addresses: [203.0.113.0/30]}`)
+	p := l.controller(build(t))
+	defer l.stop(p)
+	l.create(service("a"), service("asks", annotated("metallb.io/loadBalancerIPs", "203.0.113.0")))
+	l.has("a", "Assigned", "203.0.113.1")
+	l.has("asks", "AddressTaken")
+	l.told("AddressPool", "public", "NodeAddress", "203.0.113.0 is an address of Node worker")
+	if err := l.client.CoreV1().Nodes().Delete(l.ctx, "worker", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	l.has("asks", "Assigned", "203.0.113.0")
+}
+
 // TestPoolsOfMetalLB: they are used as they are, also when MetalLB's kind is installed later, and
 // what is not done is said. Those of another namespace, which MetalLB does not read, are not,
 // whatever their names are.

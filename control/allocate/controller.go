@@ -40,15 +40,18 @@ type controller struct {
 
 	mu    sync.Mutex // guards what follows
 	alloc pools.Allocator
-	// waiting are Services that lack an address, or one of a family. True: they are looked at again
-	// when something is free.
+	// waiting are Services that lack an address, or one of a family.
 	waiting map[string]bool
 	// written has what this process wrote, until the cache has that, too.
 	written map[string]*corev1.Service
 	// doubts has the version that writes were about of which nobody knows whether they happened.
 	doubts map[string]string
 	told   map[string]string // the last Event about a Service
-	counts counts
+	fights map[string]*fight // of Services that this process wrote
+	nodes  map[string][]netip.Addr
+	// nodesChanged, unless nil, is called when addresses of Nodes change that pools have.
+	nodesChanged func()
+	counts       counts
 }
 
 // holder is the lease, as far as writers need it.
@@ -68,13 +71,21 @@ func serviceReference(s *corev1.Service) corev1.ObjectReference {
 }
 
 func newController(c Config, client kubernetes.Interface, l holder, e *kubewatch.Events) *controller {
-	return &controller{
-		config: c, log: c.Log, client: client, lease: l, events: e, patience: fencePatience,
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](
-			retryFirst, retryLast)),
+	k := &controller{
+		config: c, log: c.Log, client: client, lease: l, events: e, patience: fencePatience, queue: newQueue(),
 		waiting: map[string]bool{}, written: map[string]*corev1.Service{}, doubts: map[string]string{},
-		told: map[string]string{},
+		told: map[string]string{}, nodes: map[string][]netip.Addr{}, fights: map[string]*fight{},
 	}
+	k.alloc.FollowWaiting()
+	return k
+}
+
+func newQueue() workqueue.TypedRateLimitingInterface[string] {
+	fair := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[string]{Queue: &fairQueue{}})
+	return workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryLast),
+		workqueue.TypedRateLimitingQueueConfig[string]{DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(
+			workqueue.TypedDelayingQueueConfig[string]{Queue: fair})})
 }
 
 // Pauses before a write is tried again.
@@ -132,16 +143,24 @@ func (c *controller) selectsNamespaces() bool {
 // setPools takes over pools, and those that cannot be read (poolSet), and claims what the Services
 // have before anything is given.
 func (c *controller) setPools(list, unreadable []*pools.Pool, services []*corev1.Service) {
+	// Nobody gets an address while this holds the lock: Services are read before.
+	readings := make([]reading, len(services))
+	for i, s := range services {
+		if c.ours(s) {
+			readings[i] = c.read(s)
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.alloc.SetPools(list, unreadable...)
-	for _, s := range services {
+	for i, s := range services {
+		of := readings[i]
 		if newer := c.newer(s); newer != nil {
-			s = newer
+			s, of = newer, c.read(newer)
 		}
 		if c.ours(s) {
 			c.alloc.Release(othersKey(pools.KeyOf(s)))
-			c.alloc.Adopt(s, c.namespaceLabels(s))
+			c.alloc.AdoptRequest(of.request, of.refusal, of.has)
 			c.keepListed(s)
 		} else {
 			c.occupy(s)
@@ -149,28 +168,42 @@ func (c *controller) setPools(list, unreadable []*pools.Pool, services []*corev1
 	}
 }
 
+// reading is what a Service asks for, and has.
+type reading struct {
+	request *pools.Request
+	refusal *pools.Refusal
+	has     []netip.Addr
+}
+
+func (c *controller) read(s *corev1.Service) reading {
+	r, refusal := pools.RequestOf(s, c.namespaceLabels(s))
+	return reading{r, refusal, pools.StatusOf(s)}
+}
+
 // keepListed keeps from all others what the status of a Service of ours lists and what it must not
-// have any more: gateways serve that until the status is written. It reports whether it gave up
-// one.
-func (c *controller) keepListed(s *corev1.Service) (freed bool) {
+// have any more: gateways serve that until the status is written.
+func (c *controller) keepListed(s *corev1.Service) {
 	key := pools.KeyOf(s)
 	claimed, _ := c.alloc.Claimed(key)
 	lost := slices.DeleteFunc(pools.StatusOf(s), func(a netip.Addr) bool { return slices.Contains(claimed, a) })
-	return c.alloc.Occupy(listedKey(key), "Service "+key+", whose status still lists it,", key, lost)
+	if len(lost) == 0 { // nearly always: no texts are made
+		c.alloc.Release(listedKey(key))
+		return
+	}
+	c.alloc.Occupy(listedKey(key), "Service "+key+", whose status still lists it,", key, lost)
 }
 
 // listedKey is of the claim for what a status still lists.
 func listedKey(key string) string { return "listed: " + key }
 
-// occupy keeps the addresses of a Service that is not ours from all others, and reports whether it
-// has given up one.
-func (c *controller) occupy(s *corev1.Service) (freed bool) {
+// occupy keeps the addresses of a Service that is not ours from all others.
+func (c *controller) occupy(s *corev1.Service) {
 	var has []netip.Addr
 	if s.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		has = pools.StatusOf(s)
 	}
 	key := pools.KeyOf(s)
-	return c.alloc.Occupy(othersKey(key), fmt.Sprintf("Service %s, which another controller serves,", key), "", has)
+	c.alloc.Occupy(othersKey(key), fmt.Sprintf("Service %s, which another controller serves,", key), "", has)
 }
 
 // othersKey is of the claim for a Service that is not ours.
@@ -220,6 +253,14 @@ func (c *controller) process(ctx context.Context, key string) error {
 	if !changed {
 		return nil
 	}
+	wait, tell := c.mayWrite(s, time.Now())
+	if wait > 0 {
+		c.queue.AddAfter(key, wait)
+		return nil
+	}
+	if tell {
+		c.tellOfFight(ctx, s)
+	}
 	return c.write(ctx, next)
 }
 
@@ -227,80 +268,97 @@ func (c *controller) process(ctx context.Context, key string) error {
 func (c *controller) gone(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	freed := c.alloc.Forget(key)
-	freed = c.alloc.Release(othersKey(key)) || freed
-	freed = c.alloc.Release(listedKey(key)) || freed
-	freed = c.doubtsEnd(key) || freed
+	c.alloc.Forget(key)
+	c.alloc.Release(othersKey(key))
+	c.alloc.Release(listedKey(key))
+	c.doubtsEnd(key)
 	delete(c.waiting, key)
 	delete(c.written, key)
 	delete(c.told, key)
-	c.wake(freed)
+	delete(c.fights, key)
+	c.wake()
 }
 
-// wake has the Services looked at again that were refused.
-func (c *controller) wake(freed bool) {
-	if !freed {
-		return
-	}
-	keys := make([]string, 0, len(c.waiting))
-	for key, again := range c.waiting {
-		if again {
-			keys = append(keys, key)
-		}
-	}
-	slices.Sort(keys)
-	for _, key := range keys {
+// wake has the Services looked at again that may get what they lacked.
+func (c *controller) wake() {
+	for _, key := range c.alloc.Woken() {
 		c.queue.Add(key)
 	}
 }
 
 // decide returns what must be written.
 func (c *controller) decide(s *corev1.Service) (next *corev1.Service, changed bool) {
-	key := pools.KeyOf(s)
+	// A Service may have thousands of ports: all that needs no claims is done without the lock.
+	labels := c.namespaceLabels(s)
+	r, refusal := pools.RequestOf(s, labels)
+	result, todo := c.allocate(s, r, refusal, labels != nil)
+	switch todo {
+	case write:
+		return withResult(s, result, c.config.Identity)
+	case clean:
+		return withoutResult(s)
+	}
+	return s, false
+}
+
+// todo is what becomes of a status.
+type todo int
+
+const (
+	leave todo = iota
+	clean      // take out what was written
+	write      // what was decided
+)
+
+// allocate decides what a Service has.
+func (c *controller) allocate(
+	s *corev1.Service, r *pools.Request, refusal *pools.Refusal, known bool,
+) (result pools.Result, what todo) {
+	key := r.Key
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.wake()
 	if c.newer(s) != nil {
-		return s, false // the cache has it soon, and then it is looked at
+		return result, leave // the cache has it soon, and then it is looked at
 	}
 	delete(c.written, key)
 	if version, there := c.doubts[key]; there && version != s.ResourceVersion {
-		c.wake(c.doubtsEnd(key)) // a write about another version has happened, or cannot any more
+		c.doubtsEnd(key) // a write about another version has happened, or cannot any more
 	}
 	if !c.ours(s) {
-		freed := c.alloc.Forget(key)
-		freed = c.alloc.Release(listedKey(key)) || freed
-		freed = c.occupy(s) || freed
+		c.alloc.Forget(key)
+		c.alloc.Release(listedKey(key))
+		c.occupy(s)
 		if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-			next, changed = withoutResult(s)
+			what = clean
 		}
 		delete(c.waiting, key)
-		c.wake(freed)
-		return next, changed
+		return result, what
 	}
-	c.wake(c.alloc.Release(othersKey(key)))
-	labels := c.namespaceLabels(s)
-	if labels == nil && slices.ContainsFunc(c.alloc.Pools(), (*pools.Pool).SelectsNamespaces) {
-		return s, false // looked at again when the namespace is known
+	c.alloc.Release(othersKey(key))
+	if !known && slices.ContainsFunc(c.alloc.Pools(), (*pools.Pool).SelectsNamespaces) {
+		c.alloc.Pass(key)
+		return result, leave // looked at again when the namespace is known
 	}
-	result := c.alloc.Converge(s, labels)
+	result = c.alloc.ConvergeRequest(r, refusal, pools.StatusOf(s))
 	if result.Keep {
-		return s, false
+		return result, leave
 	}
 	delete(c.waiting, key)
-	gaveUp := c.keepListed(s)
-	c.wake(result.Freed || gaveUp)
+	c.keepListed(s)
 	if result.Lacks {
-		c.waiting[key] = result.Waits
+		c.waiting[key] = true
 	}
+	c.noteNodes(&result)
 	c.tell(s, result)
-	return withResult(s, result, c.config.Identity)
+	return result, write
 }
 
 // tell writes an Event about what was decided, if that is new.
 func (c *controller) tell(s *corev1.Service, r pools.Result) {
 	key, text := pools.KeyOf(s), said(condition(r, "").Message)
 	before, known := c.told[key]
-	if before == text && known {
+	if before == text && known || c.fought(key, time.Now()) {
 		return
 	}
 	c.told[key] = text
@@ -351,12 +409,13 @@ func (c *controller) account(s, after *corev1.Service, err error) error {
 	switch {
 	case err == nil:
 		c.counts.written++
+		c.wrote(s)
 		c.written[key] = after
-		ended := c.doubtsEnd(key)
+		c.doubtsEnd(key)
 		if after != nil && c.ours(after) {
-			ended = c.keepListed(after) || ended
+			c.keepListed(after)
 		}
-		c.wake(ended)
+		c.wake()
 		return nil
 	case apierrors.IsConflict(err):
 		c.counts.conflicts++ // earlier doubts end when the cache shows what is there now
@@ -383,13 +442,14 @@ func (c *controller) isDoubtful(s *corev1.Service) {
 	}
 	c.doubts[key] = s.ResourceVersion
 	slices.SortFunc(has, netip.Addr.Compare)
-	c.wake(c.alloc.Occupy(unknownKey(key), "Service "+key+", to whose status it was perhaps written,", key,
-		slices.Compact(has)))
+	c.alloc.Occupy(unknownKey(key), "Service "+key+", to whose status it was perhaps written,", key,
+		slices.Compact(has))
+	c.wake()
 }
 
-func (c *controller) doubtsEnd(key string) (freed bool) {
+func (c *controller) doubtsEnd(key string) {
 	delete(c.doubts, key)
-	return c.alloc.Release(unknownKey(key))
+	c.alloc.Release(unknownKey(key))
 }
 
 // refused reports whether an API server has said that it did not write.

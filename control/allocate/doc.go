@@ -3,7 +3,7 @@
 // status.loadBalancer. It is a process of its own (cmd/sluice-controller): a gateway writes no
 // status, and needs none of this to forward.
 //
-//	AddressPool, IPAddressPool (MetalLB's), Namespace, Service
+//	AddressPool, IPAddressPool (MetalLB's), Namespace, Node, Service
 //	       │ informers                                  ▲ status, precondition: resourceVersion
 //	       ▼                                            │
 //	   pools.Allocator ── what each Service has ──► writers ── Events
@@ -13,6 +13,12 @@
 // Those of type LoadBalancer whose spec.loadBalancerClass is Config.Class, and, with
 // Config.Default, those that have no class. The gateways need no such rule: they serve what a
 // status lists, whoever wrote it. Addresses in the status of other Services are nobody's here.
+//
+// # Nobody waits for others
+//
+// A change looks at the Services that it concerns: of those that wait, at the one that may get what
+// was freed (pools.Allocator.Woken). Namespaces take turns (fairQueue), and all that takes long is
+// done without the lock. Where somebody else writes a status, too, writes have pauses (fight).
 //
 // # No address twice
 //

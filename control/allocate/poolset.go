@@ -22,6 +22,8 @@ type poolSet struct {
 	last map[types.UID]*pools.Pool // what each said when it could be read
 	told map[types.UID]string      // what was said of each, so that it is said once
 	tell func(about corev1.ObjectReference, reason, note string)
+	// nodesIn, unless nil, returns what is to be said of addresses of Nodes that a pool has, or "".
+	nodesIn func(p *pools.Pool) string
 }
 
 // Reasons of Events about pools.
@@ -62,6 +64,9 @@ func (s *poolSet) read(objects []*unstructured.Unstructured) (list, unreadable [
 		if p != nil {
 			last[o.GetUID()] = p
 			list = s.add(list, p, note)
+			if text := s.nodes(p); text != "" {
+				note(nodeAddress, "%s", text)
+			}
 		}
 		told[o.GetUID()] = strings.Join(problems, "\x01")
 		if told[o.GetUID()] != s.told[o.GetUID()] {
@@ -70,6 +75,13 @@ func (s *poolSet) read(objects []*unstructured.Unstructured) (list, unreadable [
 	}
 	s.last, s.told = last, told
 	return list, unreadable
+}
+
+func (s *poolSet) nodes(p *pools.Pool) string {
+	if s.nodesIn == nil {
+		return ""
+	}
+	return s.nodesIn(p)
 }
 
 // add appends a pool, if its name is free.

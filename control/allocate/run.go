@@ -60,6 +60,9 @@ const (
 	gather = 100 * time.Millisecond
 )
 
+// UserAgent is by what the API server knows this program: the manager of the fields that it writes.
+const UserAgent = "sluice-controller"
+
 // Run leads when it can, until ctx is done; then it returns nil. It returns ErrLeaseLost when it
 // may not lead any more: the process must end.
 func Run(ctx context.Context, c Config) error {
@@ -67,7 +70,7 @@ func Run(ctx context.Context, c Config) error {
 		c.Workers = DefaultWorkers
 	}
 	c.Client = rest.CopyConfig(c.Client)
-	c.Client.UserAgent = "sluice-controller"
+	c.Client.UserAgent = UserAgent
 	c.Client.QPS = -1 // Workers is the bound
 	c.Client.WarningHandler = rest.NoWarnings{}
 	client, err := kubernetes.NewForConfig(c.Client)
@@ -137,7 +140,8 @@ func lead(ctx context.Context, c Config, client kubernetes.Interface, other dyna
 	p := &poolSource{config: c, client: client, dynamic: other, changed: wake.NewFlag(),
 		set: poolSet{tell: func(about corev1.ObjectReference, reason, note string) {
 			e.Add(about, corev1.EventTypeWarning, reason, "ReadPool", note)
-		}}}
+		}, nodesIn: k.nodesIn}}
+	k.nodesChanged = p.changed.Raise
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer k.queue.ShutDown()
@@ -148,6 +152,9 @@ func lead(ctx context.Context, c Config, client kubernetes.Interface, other dyna
 		}
 	}
 	if err := k.start(ctx, &running, labelsChanged); err != nil {
+		return err
+	}
+	if err := k.followNodes(ctx, &running); err != nil {
 		return err
 	}
 	if err := p.start(ctx, &running); err != nil {

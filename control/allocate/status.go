@@ -67,9 +67,16 @@ func texts(list []netip.Addr) string {
 // withResult returns a Service with what was decided in its status, and whether that differs from
 // what it has.
 func withResult(s *corev1.Service, r pools.Result, leader string) (*corev1.Service, bool) {
-	next := s.DeepCopy()
+	next := withOwnStatus(s)
 	changed := setIngress(&next.Status, r.Addresses)
 	return next, setCondition(&next.Status, condition(r, leader)) || changed
+}
+
+// withOwnStatus returns a Service whose status may be changed, and nothing else of it.
+func withOwnStatus(s *corev1.Service) *corev1.Service {
+	next := *s
+	s.Status.DeepCopyInto(&next.Status)
+	return &next
 }
 
 // withoutResult returns a Service without what this controller wrote.

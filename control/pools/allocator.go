@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -33,8 +32,10 @@ type Allocator struct {
 	pools []*Pool // by name
 	// unreadable are pools of which nobody knows what they have (Remains, Unlisted).
 	unreadable []*Pool
+	byName     map[string]*Pool // of pools
 	claims     map[string]*claim
-	at         map[netip.Addr][]*claim
+	occupancy
+	waits *waits // nil: nobody is told who may get what they lacked
 }
 
 // SetPools replaces the pools. Claims that no pool has any more, or whose pool is not for the
@@ -47,6 +48,10 @@ func (a *Allocator) SetPools(pools []*Pool, unreadable ...*Pool) {
 	byName := func(p, q *Pool) int { return strings.Compare(p.Name, q.Name) }
 	slices.SortFunc(a.pools, byName)
 	slices.SortFunc(a.unreadable, byName)
+	a.byName = make(map[string]*Pool, len(a.pools))
+	for _, p := range slices.Backward(a.pools) {
+		a.byName[p.Name] = p
+	}
 	for _, key := range a.keys() {
 		c := a.claims[key]
 		if c.taken {
@@ -76,13 +81,7 @@ func (a *Allocator) keys() []string {
 // Pools returns the pools, by name.
 func (a *Allocator) Pools() []*Pool { return a.pools }
 
-func (a *Allocator) pool(name string) *Pool {
-	i := slices.IndexFunc(a.pools, func(p *Pool) bool { return p.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return a.pools[i]
-}
+func (a *Allocator) pool(name string) *Pool { return a.byName[name] }
 
 // poolWith returns a pool that has all addresses: the preferred one if it does.
 func (a *Allocator) poolWith(addresses []netip.Addr, preferred string) *Pool {
@@ -112,41 +111,34 @@ func (a *Allocator) Release(key string) bool {
 		return false
 	}
 	delete(a.claims, key)
-	for _, address := range c.addresses {
-		rest := slices.DeleteFunc(a.at[address], func(other *claim) bool { return other == c })
-		if len(rest) == 0 {
-			delete(a.at, address)
-			continue
-		}
-		a.at[address] = rest
-	}
+	a.leave(c)
+	a.waits.note(c.addresses)
 	return true
 }
 
 func (a *Allocator) hold(c *claim) {
+	if before := a.claims[c.key]; before != nil && before.same(c) {
+		before.uid, before.pool, before.presumed, before.takenBy = c.uid, c.pool, c.presumed, c.takenBy
+		return
+	}
 	a.Release(c.key)
 	if a.claims == nil {
-		a.claims, a.at = map[string]*claim{}, map[netip.Addr][]*claim{}
+		a.claims = map[string]*claim{}
 	}
 	a.claims[c.key] = c
-	for _, address := range c.addresses {
-		a.at[address] = append(a.at[address], c)
-	}
+	a.enter(c)
+	a.waits.note(c.addresses)
 }
 
 // Occupy keeps addresses from all Services but those that have them already, and from all but one
 // if its key is given, instead of those that it kept under the key before. By is who has them, for
-// messages. It reports whether one of those before is not kept any more.
-func (a *Allocator) Occupy(key, by, except string, addresses []netip.Addr) (freed bool) {
-	if before := a.claims[key]; before != nil {
-		freed = slices.ContainsFunc(before.addresses, func(x netip.Addr) bool { return !slices.Contains(addresses, x) })
-	}
+// messages.
+func (a *Allocator) Occupy(key, by, except string, addresses []netip.Addr) {
 	if len(addresses) == 0 {
 		a.Release(key)
-		return freed
+		return
 	}
 	a.hold(&claim{key: key, addresses: addresses, taken: true, takenBy: by, exceptKey: except})
-	return freed
 }
 
 // Occupied returns what Occupy keeps under a key.
@@ -157,29 +149,46 @@ func (a *Allocator) Occupied(key string) []netip.Addr {
 	return nil
 }
 
-// free returns why an address cannot be had. One that is adopted, because the status lists it, is
-// not kept from its Service by those that Occupy names.
-func (a *Allocator) free(r *Request, address netip.Addr, adopt bool) *Refusal {
-	for _, c := range a.at[address] {
-		if c.key == r.Key {
-			continue
-		}
-		if c.taken {
-			if !adopt && c.exceptKey != r.Key {
-				return refuse(AddressTaken, "%s: %s has it", address, c.takenBy)
-			}
-			continue
-		}
-		if why := r.Sharing.with(&c.sharing, c.key); why != nil {
-			return refuse(why.Reason, "%s: %s", address, why.Message)
-		}
-		for _, p := range r.Ports {
-			if c.ports[p] {
-				return refuse(PortTaken, "%s: Service %s has port %s of it", address, c.key, p)
+// Holders returns the Services that have an address, in the order in which they got it.
+func (a *Allocator) Holders(address netip.Addr) (keys []string) {
+	if at := a.at[address]; at != nil {
+		for _, c := range at.claims {
+			if !c.taken {
+				keys = append(keys, c.key)
 			}
 		}
 	}
-	return nil
+	return keys
+}
+
+// OccupiedBy returns who keeps an address from Services, if the name begins with a prefix; "" if
+// nobody does.
+func (a *Allocator) OccupiedBy(address netip.Addr, prefix string) string {
+	if at := a.at[address]; at != nil {
+		for _, c := range at.claims {
+			if c.taken && strings.HasPrefix(c.takenBy, prefix) {
+				return c.takenBy
+			}
+		}
+	}
+	return ""
+}
+
+// free returns why an address cannot be had. One that is adopted, because the status lists it, is
+// not kept from its Service by those that Occupy names.
+func (a *Allocator) free(r *Request, address netip.Addr, adopt bool) *Refusal {
+	at := a.at[address]
+	c, p := at.conflict(r, adopt)
+	switch {
+	case c == nil:
+		return nil
+	case c.taken:
+		return refuse(AddressTaken, "%s: %s has it", address, c.takenBy)
+	case p != Port{}:
+		return refuse(PortTaken, "%s: Service %s has port %s of it", address, c.key, p)
+	}
+	reason, why := r.Sharing.with(&c.sharing)
+	return refuse(reason, "%s: "+why, address, c.key)
 }
 
 // Assign gives a Service certain addresses, instead of those that it has.
@@ -297,7 +306,7 @@ func (a *Allocator) Allocate(r *Request) ([]netip.Addr, *Refusal) {
 	if refusal != nil {
 		return nil, refusal
 	}
-	for _, tier := range tiers {
+	for _, tier := range append([][]*Pool{a.ofGroup(r, tiers)}, tiers...) {
 		if addresses := a.best(r, tier); addresses != nil {
 			return addresses, a.Assign(r, addresses)
 		}
@@ -387,30 +396,6 @@ func (a *Allocator) best(r *Request, pools []*Pool) []netip.Addr {
 	return firstChoice
 }
 
-// first returns the first address of each family that a Service can have from a pool, and nil where
-// there is none. Families that it does not need are left out.
-func (a *Allocator) first(r *Request, p *Pool) (v4, v6 []netip.Addr) {
-	for _, ipRange := range p.ranges {
-		to := &v4
-		if ipRange.From().Is6() {
-			to = &v6
-		}
-		if *to != nil || ipRange.From().Is4() && !r.V4 || ipRange.From().Is6() && !r.V6 {
-			continue
-		}
-		for address := ipRange.From(); ; address = address.Next() {
-			if !(p.avoidBuggyIPs && buggy(address)) && a.free(r, address, false) == nil {
-				*to = []netip.Addr{address}
-				break
-			}
-			if address == ipRange.To() {
-				break
-			}
-		}
-	}
-	return v4, v6
-}
-
 // extend adds the family that a Service lacks, from a pool that has its address, too.
 func (a *Allocator) extend(r *Request) ([]netip.Addr, *Refusal) {
 	current, _ := a.Claimed(r.Key)
@@ -440,16 +425,6 @@ func (a *Allocator) extending(r *Request) []*Pool {
 	return list
 }
 
-// mayExtend reports whether one of these has addresses of the family that the Service lacks, free
-// or not.
-func (a *Allocator) mayExtend(r *Request) bool {
-	current, _ := a.Claimed(r.Key)
-	v4, _ := families(current)
-	return slices.ContainsFunc(a.extending(r), func(p *Pool) bool {
-		return slices.ContainsFunc(p.ranges, func(i netipx.IPRange) bool { return i.From().Is4() != v4 })
-	})
-}
-
 // Use is how many addresses of a pool are claimed, and how many it has (Pool.Size).
 type Use struct{ Used4, Used6, Size4, Size6 int64 }
 
@@ -461,18 +436,18 @@ func (a *Allocator) Usage() map[string]Use {
 		v4, v6 := p.Size()
 		all[p.Name] = Use{Size4: v4, Size6: v6}
 	}
-	for address, claims := range a.at {
-		i := slices.IndexFunc(claims, func(c *claim) bool { return !c.taken })
-		if i < 0 {
+	for address, at := range a.at {
+		c := at.given()
+		if c == nil {
 			continue
 		}
-		u := all[claims[i].pool]
+		u := all[c.pool]
 		if address.Is4() {
 			u.Used4++
 		} else {
 			u.Used6++
 		}
-		all[claims[i].pool] = u
+		all[c.pool] = u
 	}
 	return all
 }

@@ -19,33 +19,38 @@ type Result struct {
 	Refusal *Refusal
 	// Notes are what its author should know although it has addresses.
 	Notes []*Refusal
-	// Lacks: it has no address, or lacks one of a family. Waits: it gets that perhaps when others
-	// free something, and not only by a change of pools or of the Service.
-	Lacks, Waits bool
-	// Freed: addresses or ports are free that were not, so that others may get what they lacked.
-	Freed bool
+	// Lacks: it has no address, or lacks one of a family.
+	Lacks bool
 }
 
-// none is the result for a Service that gets nothing. Where a pool cannot be read nothing is given
-// from it, whoever frees something.
+// none is the result for a Service that gets nothing.
 func none(why *Refusal, notes ...*Refusal) Result {
-	return Result{Refusal: why, Notes: notes, Lacks: true, Waits: why.Reason != PoolInvalid}
+	return Result{Refusal: why, Notes: notes, Lacks: true}
 }
 
 // Forget drops what a Service has, which was deleted or is not ours any more. It reports whether
-// others may get what they lacked.
-func (a *Allocator) Forget(key string) (freed bool) { return a.Release(key) }
+// it had something.
+func (a *Allocator) Forget(key string) (had bool) {
+	had = a.Release(key)
+	a.waitFor(key, nil)
+	return had
+}
 
 // Adopt claims what the status of a Service lists, if it may have that. Call it for every Service
 // before Converge is called for the first, and after SetPools: so nobody is given an address that
 // another Service has.
 func (a *Allocator) Adopt(s *corev1.Service, namespaceLabels map[string]string) {
 	r, refusal := RequestOf(s, namespaceLabels)
+	a.AdoptRequest(r, refusal, StatusOf(s))
+}
+
+// AdoptRequest is Adopt for a Service that was read, as in ConvergeRequest.
+func (a *Allocator) AdoptRequest(r *Request, refusal *Refusal, has []netip.Addr) {
 	if !a.ready || refusal != nil {
 		return
 	}
 	a.sameService(r)
-	a.adopt(r, StatusOf(s))
+	a.adopt(r, has)
 }
 
 // sameService drops a claim of another Service that had the name.
@@ -82,13 +87,22 @@ func sameAddresses(a, b []netip.Addr) bool {
 
 // Converge decides what a Service of type LoadBalancer that is ours has from now on.
 func (a *Allocator) Converge(s *corev1.Service, namespaceLabels map[string]string) (result Result) {
+	r, refusal := RequestOf(s, namespaceLabels)
+	return a.ConvergeRequest(r, refusal, StatusOf(s))
+}
+
+// ConvergeRequest is Converge for a Service that was read: r and refusal are of RequestOf, has is
+// what its status lists (StatusOf).
+func (a *Allocator) ConvergeRequest(r *Request, refusal *Refusal, has []netip.Addr) (result Result) {
 	if !a.ready {
 		return Result{Keep: true}
 	}
-	key := KeyOf(s)
-	before := a.claims[key]
-	defer func() { result.Freed = before != nil && a.frees(before, a.claims[key]) }()
-	r, refusal := RequestOf(s, namespaceLabels)
+	defer func() {
+		if a.waits != nil {
+			a.waitFor(r.Key, a.conditions(r, &result))
+		}
+	}()
+	key := r.Key
 	a.sameService(r)
 	switch {
 	case !r.V4 && !r.V6: // the API server has not given it a ClusterIP
@@ -101,7 +115,7 @@ func (a *Allocator) Converge(s *corev1.Service, namespaceLabels map[string]strin
 		a.Release(key)
 		return none(refusal)
 	}
-	return a.converge(r, StatusOf(s))
+	return a.converge(r, has)
 }
 
 func (a *Allocator) converge(r *Request, has []netip.Addr) Result {
@@ -133,29 +147,9 @@ func (a *Allocator) converge(r *Request, has []netip.Addr) Result {
 	_, pool := a.Claimed(r.Key)
 	result := Result{Addresses: addresses, Pool: pool, Notes: notes}
 	if r.dual() && len(addresses) < 2 {
-		result.Lacks, result.Waits = true, a.mayExtend(r)
+		result.Lacks = true
 		result.Notes = append(result.Notes, refuse(PoolEmpty,
 			"one family only: pool %s has no free address of the other", pool))
 	}
 	return result
-}
-
-// frees reports whether something that a claim had is free with the one after it.
-func (a *Allocator) frees(before, after *claim) bool {
-	if before == after || before.taken {
-		return false
-	}
-	if after == nil || !sameAddresses(before.addresses, after.addresses) {
-		return true
-	}
-	return !before.sharing.equals(&after.sharing) || lacks(after.ports, before.ports)
-}
-
-func lacks(after, before map[Port]bool) bool {
-	for p := range before {
-		if !after[p] {
-			return true
-		}
-	}
-	return false
 }

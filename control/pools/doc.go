@@ -19,6 +19,8 @@
 //     Service asks for nothing else. Adopt all Services before the first is allocated for.
 //   - Also while a pool cannot be read and nobody knows what it had: then what no other pool has
 //     stays, and nothing is given from it.
+//   - A decision takes no longer the larger a pool is, or the more Services have addresses or wait
+//     (taken, waits; TestOneIsWokenForOneAddress), but for the pools and ranges that are looked at.
 //   - The same calls in the same order have the same results: where there is a choice, it is made
 //     by priority, then by name, then by address.
 //

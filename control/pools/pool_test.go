@@ -141,7 +141,7 @@ func changes(t *testing.T, seed uint64) (results []string) {
 			s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress,
 				corev1.LoadBalancerIngress{IP: address.String()})
 		}
-		results = append(results, fmt.Sprint(name, result.Addresses, result.Pool, result.Refusal, result.Freed))
+		results = append(results, fmt.Sprint(name, result.Addresses, result.Pool, result.Refusal))
 		checkClaims(t, a, services)
 	}
 	return results

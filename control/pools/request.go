@@ -74,6 +74,8 @@ type Request struct {
 	// Pool and Addresses are wishes: "" and none if the Service has none.
 	Pool      string
 	Addresses []netip.Addr
+
+	probes int // of maxProbes
 }
 
 func (r *Request) dual() bool { return r.V4 && r.V6 }

@@ -48,36 +48,37 @@ func sharingOf(s *corev1.Service) Sharing {
 	return h
 }
 
-// with returns why two Services cannot be at one address.
-func (h *Sharing) with(other *Sharing, name string) *Refusal {
+// with returns why two Services cannot be at one address, and a text with a verb for the other's
+// name; "" if they can.
+func (h *Sharing) with(other *Sharing) (Reason, string) {
 	switch {
 	case h.Key == "" && other.Key == "":
-		return refuse(AddressTaken, "Service %s has it", name)
+		return AddressTaken, "Service %s has it"
 	case h.Key == "":
-		return refuse(AddressTaken, "Service %s has it, and this one has no sharing key", name)
+		return AddressTaken, "Service %s has it, and this one has no sharing key"
 	case other.Key == "":
-		return refuse(AddressTaken, "Service %s has it, and shares it with nobody", name)
+		return AddressTaken, "Service %s has it, and shares it with nobody"
 	case h.Key != other.Key: // which one is not told: who knows it may share
-		return refuse(BadSharingKey, "Service %s has it, with another sharing key", name)
+		return BadSharingKey, "Service %s has it, with another sharing key"
 	case h.Cilium != other.Cilium:
-		return refuse(BadSharingKey, "Service %s has it: one of the two has a sharing key of lbipam.cilium.io, and "+
-			"the other one of metallb.io", name)
+		return BadSharingKey, "Service %s has it: one of the two has a sharing key of lbipam.cilium.io, and " +
+			"the other one of metallb.io"
 	case h.Backend != other.Backend:
-		return refuse(BadSharingKey, "Service %s has it: with externalTrafficPolicy Local both need it, and the same "+
-			"selector", name)
+		return BadSharingKey, "Service %s has it: with externalTrafficPolicy Local both need it, and the same " +
+			"selector"
 	}
 	if !h.Cilium {
-		return nil
+		return "", ""
 	}
 	switch {
 	case h.Namespace != other.Namespace && !(h.lists(other.Namespace) && other.lists(h.Namespace)):
-		return refuse(BadSharingKey, "Service %s has it, in another namespace: both must list the other's in "+
-			"lbipam.cilium.io/sharing-cross-namespace", name)
+		return BadSharingKey, "Service %s has it, in another namespace: both must list the other's in " +
+			"lbipam.cilium.io/sharing-cross-namespace"
 	case h.Local != other.Local || h.Local && h.Backend == "":
-		return refuse(BadSharingKey, "Service %s has it: both need the same externalTrafficPolicy, and with Local a "+
-			"selector", name)
+		return BadSharingKey, "Service %s has it: both need the same externalTrafficPolicy, and with Local a " +
+			"selector"
 	}
-	return nil
+	return "", ""
 }
 
 func (h *Sharing) lists(namespace string) bool {

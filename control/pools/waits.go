@@ -1,0 +1,284 @@
+package pools
+
+import (
+	"container/list"
+	"net/netip"
+	"slices"
+)
+
+// Services that lack something wait in queues, each by what it lacks. A change of an address wakes
+// the first of the queues that the change concerns, and no others: a Service that has been looked
+// at has the next one woken, as long as there is something left to have. So the work for a change
+// does not depend on how many wait.
+
+// condition is something that a Service waits for: one of pool, address and sharing is set.
+type condition struct {
+	pool    string // with v4, v6: an address of each that nobody has
+	v4, v6  bool
+	address netip.Addr // that it asks for
+	sharing string     // a change of an address with this sharing key
+}
+
+// waiter is a Service that waits.
+type waiter struct {
+	key   string
+	in    map[condition]*list.Element
+	woken []condition // queues that it was woken by; empty once it was looked at
+}
+
+// queue has the waiters for a condition, in the order in which they came. Next is the one to be
+// woken next, nil after the last; out is how many were woken and not looked at yet.
+type queue struct {
+	waiters list.List
+	next    *list.Element
+	out     int
+	again   bool // something has changed since the first was woken
+}
+
+type waits struct {
+	waiters map[string]*waiter
+	queues  map[condition]*queue
+	pools   map[condition]*queue // those of queues that are for pools
+	changed []netip.Addr
+	keys    []string // woken, and not returned yet
+}
+
+// FollowWaiting makes Woken say who may get what they lacked.
+func (a *Allocator) FollowWaiting() {
+	a.waits = &waits{waiters: map[string]*waiter{}, queues: map[condition]*queue{}, pools: map[condition]*queue{}}
+}
+
+func (w *waits) note(changed []netip.Addr) {
+	if w != nil {
+		w.changed = append(w.changed, changed...)
+	}
+}
+
+// Woken returns the Services to be looked at again (Converge, Forget, Pass), because of what has
+// happened since it was called last.
+func (a *Allocator) Woken() []string {
+	w := a.waits
+	changed := w.changed
+	w.changed = nil
+	slices.SortFunc(changed, netip.Addr.Compare)
+	for _, x := range slices.Compact(changed) {
+		a.event(x)
+	}
+	keys := w.keys
+	w.keys = nil
+	return keys
+}
+
+// event wakes those that a change of an address concerns.
+func (a *Allocator) event(x netip.Addr) {
+	w := a.waits
+	at := a.at[x]
+	if at != nil {
+		if c := at.given(); c != nil && c.sharing.Key != "" {
+			w.begin(w.queues[condition{sharing: c.sharing.Key}])
+		}
+		for _, c := range at.claims {
+			if c.taken && w.waiters[c.exceptKey] != nil {
+				w.keys = append(w.keys, c.exceptKey)
+			}
+		}
+		return
+	}
+	w.begin(w.queues[condition{address: x}])
+	for c, q := range w.pools {
+		p := a.pool(c.pool)
+		if p != nil && (c.v4 && x.Is4() || c.v6 && x.Is6()) && p.Contains(x) && a.left(c) {
+			w.begin(q)
+		}
+	}
+}
+
+// begin wakes the next of a queue, from the first on if nobody is being looked at.
+func (w *waits) begin(q *queue) {
+	if q == nil {
+		return
+	}
+	if q.out == 0 {
+		q.next = q.waiters.Front()
+	}
+	if q.next == nil {
+		q.again = true
+		return
+	}
+	w.wake(q)
+}
+
+func (w *waits) wake(q *queue) {
+	of, _ := q.next.Value.(entry)
+	q.next = q.next.Next()
+	q.out++
+	if len(of.woken) == 0 {
+		w.keys = append(w.keys, of.key)
+	}
+	of.woken = append(of.woken, of.condition)
+}
+
+// entry is what a queue's list has.
+type entry struct {
+	*waiter
+	condition
+}
+
+// Pass says that a Service could not be looked at, and that others may have what it was woken for.
+func (a *Allocator) Pass(key string) {
+	if a.waits != nil && a.waits.waiters[key] != nil {
+		a.passOn(a.waits.waiters[key])
+	}
+}
+
+// waitFor notes what a Service that was looked at waits for; nothing if it does not wait.
+func (a *Allocator) waitFor(key string, wanted []condition) {
+	w := a.waits
+	if w == nil {
+		return
+	}
+	of := w.waiters[key]
+	if of == nil {
+		if len(wanted) == 0 {
+			return
+		}
+		of = &waiter{key: key, in: map[condition]*list.Element{}}
+		w.waiters[key] = of
+	}
+	for c, element := range of.in {
+		if !slices.Contains(wanted, c) {
+			q := w.queues[c]
+			if q.next == element {
+				q.next = element.Next()
+			}
+			q.waiters.Remove(element)
+			delete(of.in, c)
+			w.drop(c)
+		}
+	}
+	for _, c := range wanted {
+		if of.in[c] != nil {
+			continue
+		}
+		q := w.queues[c]
+		if q == nil {
+			q = &queue{}
+			w.queues[c] = q
+			if c.pool != "" {
+				w.pools[c] = q
+			}
+		}
+		of.in[c] = q.waiters.PushBack(entry{of, c})
+	}
+	a.passOn(of)
+	if len(of.in) == 0 {
+		delete(w.waiters, key)
+	}
+}
+
+// passOn wakes the ones after a waiter that was looked at, where something is left.
+func (a *Allocator) passOn(of *waiter) {
+	w := a.waits
+	woken := of.woken
+	of.woken = nil
+	for _, c := range woken {
+		q := w.queues[c]
+		q.out--
+		if q.next == nil && q.out == 0 && q.again {
+			q.again, q.next = false, q.waiters.Front()
+		}
+		if q.next != nil && a.left(c) {
+			w.wake(q)
+		}
+	}
+	for _, c := range woken {
+		w.drop(c)
+	}
+}
+
+// drop forgets a queue that nobody is in.
+func (w *waits) drop(c condition) {
+	if q := w.queues[c]; q != nil && q.waiters.Len() == 0 && q.out == 0 {
+		delete(w.queues, c)
+		delete(w.pools, c)
+	}
+}
+
+// left reports whether there is something to have of what a queue waits for.
+func (a *Allocator) left(c condition) bool {
+	switch {
+	case c.sharing != "":
+		return len(a.groups[c.sharing]) > 0
+	case c.address.IsValid():
+		return a.at[c.address] == nil
+	}
+	p := a.pool(c.pool)
+	return p != nil && !(c.v4 && !a.untakenOf(p, false)) && !(c.v6 && !a.untakenOf(p, true))
+}
+
+// untakenOf reports whether nobody has one of a pool's addresses of a family.
+func (a *Allocator) untakenOf(p *Pool, v6 bool) bool {
+	for _, i := range p.ranges {
+		if i.From().Is6() == v6 {
+			if _, there := a.unclaimed(p, i.From(), i.To()); there {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// conditions returns what a Service waits for, by the result of Converge.
+func (a *Allocator) conditions(r *Request, result *Result) (list []condition) {
+	if !result.Lacks {
+		return nil
+	}
+	switch why := result.Refusal; {
+	case why == nil && len(result.Addresses) > 0 && a.claims[r.Key] != nil && !a.presumes(r.Key):
+		v4, _ := families(result.Addresses)
+		for _, p := range a.extending(r) {
+			if p.hasFamily(v4) {
+				list = append(list, condition{pool: p.Name, v4: !v4, v6: v4})
+			}
+		}
+	case why == nil:
+	case why.Reason == PoolEmpty:
+		list = a.lackedOf(r)
+	case why.Reason == AddressTaken || why.Reason == PortTaken || why.Reason == BadSharingKey:
+		i := slices.IndexFunc(r.Addresses, func(x netip.Addr) bool { return a.free(r, x, false) != nil })
+		if i >= 0 {
+			list = append(list, condition{address: r.Addresses[i]})
+		}
+	}
+	if len(list) > 0 && r.Sharing.Key != "" {
+		list = append(list, condition{sharing: r.Sharing.Key})
+	}
+	return list
+}
+
+// lackedOf returns what a Service lacks of the pools that are for it.
+func (a *Allocator) lackedOf(r *Request) (list []condition) {
+	tiers, _ := a.tiers(r)
+	// Either family may be what it lacks, the other one can be of an address that somebody has.
+	apart := r.prefers() || r.Sharing.Key != "" || len(a.excepts[r.Key]) > 0
+	for _, p := range slices.Concat(tiers...) {
+		v4, v6 := r.V4 && p.hasFamily(false), r.V6 && p.hasFamily(true)
+		switch {
+		case v4 && v6 && apart:
+			list = append(list, condition{pool: p.Name, v4: true}, condition{pool: p.Name, v6: true})
+		case r.dual() && !r.prefers() && !(v4 && v6): // never
+		case v4 || v6:
+			list = append(list, condition{pool: p.Name, v4: v4, v6: v6})
+		}
+	}
+	return list
+}
+
+func (p *Pool) hasFamily(v6 bool) bool {
+	for _, i := range p.ranges {
+		if i.From().Is6() == v6 {
+			return true
+		}
+	}
+	return false
+}
