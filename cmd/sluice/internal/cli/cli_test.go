@@ -95,7 +95,6 @@ func TestOutputs(t *testing.T) {
 		{"undrain", []string{"undrain", "10.1.0.11:8080"}},
 		{"stats", []string{"stats"}},
 		{"status", []string{"status"}},
-		{"status-wait", []string{"status", "--wait"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			printed := map[string]string{}
@@ -122,10 +121,57 @@ func TestOutputs(t *testing.T) {
 	}
 }
 
+// TestWaitInForce: each part of the configuration that is not in force fails `status --wait`, is
+// named, and leaves `status` without --wait alone. A refused object of the API fails neither.
+func TestWaitInForce(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		edit func(*status.StatusView)
+		want string // "": in force
+	}{
+		{"all in force", func(*status.StatusView) {}, ""},
+		{"configuration refused", func(v *status.StatusView) { v.Config.Error = "line 3: unknown field" },
+			"line 3: unknown field"},
+		{"restart pending", func(v *status.StatusView) { v.Config.NeedRestart = []string{"tuning.ringSize"} },
+			"a restart is needed: tuning.ringSize"},
+		{"source fails", func(v *status.StatusView) { v.Sources[0].Error = "permission denied" }, "permission denied"},
+		{"source not read", func(v *status.StatusView) { v.Sources[0].Synced = false }, "is not read yet"},
+		{"not applied", func(v *status.StatusView) { v.Applied = false }, "not everything that was read is applied"},
+		{"manifest broken", func(v *status.StatusView) {
+			v.Problems = []status.ProblemView{{Source: "/etc/sluice/manifests/a.yaml#1", Message: "no YAML"}}
+		}, "/etc/sluice/manifests/a.yaml#1: : no YAML"},
+		{"last good version of a manifest", func(v *status.StatusView) {
+			v.Problems = []status.ProblemView{{Source: "/etc/sluice/manifests/a.yaml", Object: "Service a/b", Message: "bad", Serving: true}}
+		}, "a.yaml: Service a/b : bad"},
+		{"warning", func(v *status.StatusView) {
+			v.Problems = []status.ProblemView{{Source: "/etc/sluice/manifests/a.yaml", Message: "odd", Warning: true}}
+		}, ""},
+		{"object of the API", func(v *status.StatusView) {
+			v.Problems = []status.ProblemView{{Source: "kubernetes", Object: "Service a/b", Message: "bad"}}
+		}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := statustest.New()
+			g.StatusView.Config.NeedRestart, g.StatusView.Problems = nil, nil
+			c.edit(&g.StatusView)
+			socket := daemon(t, g)
+			code, out, errs := sluice(t, "status", "--wait", "--timeout", "300ms", "--socket", socket)
+			if want := map[bool]int{true: exitOK, false: exitFailure}[c.want == ""]; code != want ||
+				!strings.Contains(errs, c.want) || !strings.Contains(out, "Config:") {
+				t.Errorf("exit %d, want %d and %q\n%s%s", code, want, c.want, errs, out)
+			}
+			if code, _, errs := sluice(t, "status", "--socket", socket); code != exitOK {
+				t.Errorf("without --wait: exit %d, %s", code, errs)
+			}
+		})
+	}
+}
+
 // TestFailedCondition: it is seen at once, above the tables, and is not the command's
 // failure; that something is not applied is, with --wait.
 func TestFailedCondition(t *testing.T) {
 	g := statustest.New()
+	g.StatusView.Config.NeedRestart, g.StatusView.Problems = nil, nil
 	g.StatusView.Conditions = append(g.StatusView.Conditions, status.ConditionView{Name: "mtu", Level: "fail",
 		Detail: "interface eth0 has MTU 9000"})
 	socket := daemon(t, g)

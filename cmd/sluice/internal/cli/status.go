@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -23,30 +22,30 @@ func (s *session) statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show what is applied against what was read, and every problem",
 		Long: "status shows what is applied against what was read, per source and object. With --wait it\n" +
-			"returns once everything read so far is published, steered and seen by every worker, and\n" +
-			"fails if that takes too long. What is marked Failed needs an operator, but fails no command.",
+			"returns 0 once the configuration is in force: the file as it is now is loaded, without a change that\n" +
+			"takes a restart, every source is read without an error, no object in a manifest is refused, and\n" +
+			"everything is published, steered and seen by every worker. Otherwise it prints the status at\n" +
+			"--timeout, says what is not in force, and returns 1. Refused objects of the Kubernetes API and\n" +
+			"what is marked Failed are shown, and fail no command.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx := c.Context()
-			if wait {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, timeout)
-				defer cancel()
-			}
 			return s.ask(func(client *status.Client) error {
-				v, err := client.Status(ctx, wait)
-				if errors.Is(err, context.DeadlineExceeded) {
-					return fmt.Errorf("not everything is applied after %s; `sluice status` shows what is missing",
-						timeout)
+				var v status.StatusView
+				var err error
+				if wait {
+					v, err = waitInForce(c.Context(), client, timeout)
+				} else {
+					v, err = client.Status(c.Context(), false)
 				}
-				if err != nil {
+				var not *notInForceError
+				if err != nil && !errors.As(err, &not) {
 					return err
 				}
-				return s.print(v, func(r *rows) { statusTables(r, &v) })
+				return errors.Join(s.print(v, func(r *rows) { statusTables(r, &v) }), err)
 			})
 		},
 	}
-	c.Flags().BoolVar(&wait, "wait", false, "wait until everything read so far is applied")
+	c.Flags().BoolVar(&wait, "wait", false, "wait until the configuration is in force; exit code 1 if it is not")
 	c.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long --wait waits")
 	return c
 }

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"sluice.dev/sluice/control/files"
+	"sluice.dev/sluice/control/status"
+)
+
+// inForceInterval is the time between two requests of `sluice status --wait`.
+const inForceInterval = 200 * time.Millisecond
+
+// notInForceError says which parts of the configuration are not in force at the end of the wait.
+type notInForceError struct {
+	timeout time.Duration
+	parts   []string
+}
+
+// Error lists the parts, one a line.
+func (e *notInForceError) Error() string {
+	return fmt.Sprintf("the configuration is not in force after %s:\n  %s", e.timeout, strings.Join(e.parts, "\n  "))
+}
+
+// waitInForce asks until the configuration is in force. At the timeout it returns the last status
+// with a notInForceError, or another error if not everything could be applied.
+func waitInForce(ctx context.Context, client *status.Client, timeout time.Duration) (status.StatusView, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var last status.StatusView
+	var parts []string
+	for {
+		v, err := client.Status(ctx, true)
+		switch {
+		case err != nil && ctx.Err() != nil && parts != nil:
+			return last, &notInForceError{timeout, parts}
+		case errors.Is(err, context.DeadlineExceeded):
+			return v, fmt.Errorf("not everything is applied after %s; `sluice status` shows what is missing", timeout)
+		case err != nil:
+			return v, err
+		}
+		last, parts = v, notInForce(&v)
+		if len(parts) == 0 {
+			return v, nil
+		}
+		select {
+		case <-ctx.Done():
+			return last, &notInForceError{timeout, parts}
+		case <-time.After(inForceInterval):
+		}
+	}
+}
+
+// notInForce lists the parts of the configuration that the gateway read and does not serve.
+func notInForce(v *status.StatusView) (parts []string) {
+	if v.Config.Error != "" {
+		parts = append(parts, v.Config.File+" is refused, and the last good version stays: "+v.Config.Error)
+	}
+	for _, change := range v.Config.NeedRestart {
+		parts = append(parts, "a restart is needed: "+change)
+	}
+	if !v.Applied {
+		parts = append(parts, "not everything that was read is applied")
+	}
+	var directories []string // of manifests; an object of the API belongs to a tenant
+	for _, s := range v.Sources {
+		switch {
+		case s.Error != "":
+			parts = append(parts, s.Name+": "+s.Error)
+		case !s.Synced:
+			parts = append(parts, s.Name+" is not read yet")
+		}
+		if directory, ok := strings.CutPrefix(s.Name, files.Kind+":"); ok {
+			directories = append(directories, directory)
+		}
+	}
+	for _, p := range v.Problems {
+		path := strings.TrimPrefix(p.Source, files.Kind+":")
+		in := func(directory string) bool { return strings.HasPrefix(path, directory) }
+		if !p.Warning && slices.ContainsFunc(directories, in) {
+			parts = append(parts, strings.Join(strings.Fields(p.Source+": "+p.Object+" "+p.Field+": "+p.Message), " "))
+		}
+	}
+	return parts
+}
