@@ -92,16 +92,22 @@ func fieldNames(t reflect.Type) []string {
 
 // suggest returns the known name that is most like an unknown one.
 func suggest(name string, known []string) string {
+	if best := Nearest(name, known); best != "" {
+		return fmt.Sprintf("did you mean %s?", best)
+	}
+	return "known here are " + strings.Join(known, ", ")
+}
+
+// Nearest returns the known name within two edits of name, in upper or lower case, that takes the
+// fewest; "" if there is none.
+func Nearest(name string, known []string) string {
 	best, bestDistance := "", 3
 	for _, k := range known {
 		if d := distance(strings.ToLower(name), strings.ToLower(k)); d < bestDistance {
 			best, bestDistance = k, d
 		}
 	}
-	if best != "" {
-		return fmt.Sprintf("did you mean %s?", best)
-	}
-	return "known here are " + strings.Join(known, ", ")
+	return best
 }
 
 // distance is the Levenshtein distance, for names of bounded length.

@@ -144,6 +144,9 @@ func (s *session) listFlows(ctx context.Context, filter status.FlowFilter, limit
 		if err != nil && out.n == 0 {
 			return err // and no empty list: whether there are flows is not known
 		}
+		if err := serviceFlag(filter.Service).check(ctx, client, out.n); err != nil {
+			return err
+		}
 		return errors.Join(err, out.end())
 	})
 }
@@ -154,6 +157,9 @@ func (s *session) countFlows(ctx context.Context, filter status.FlowFilter) erro
 		n := 0
 		err := client.Flows(ctx, filter, func(*status.FlowView) error { n++; return nil })
 		if err != nil {
+			return err
+		}
+		if err := serviceFlag(filter.Service).check(ctx, client, n); err != nil {
 			return err
 		}
 		return s.print(status.Count{Count: n}, func(r *rows) { r.line(strconv.Itoa(n)) })
@@ -181,6 +187,9 @@ func (s *session) flowsDeleteCommand(filter *status.FlowFilter) *cobra.Command {
 			return s.ask(func(client *status.Client) error {
 				n, err := client.DeleteFlows(c.Context(), *filter, all)
 				if err != nil {
+					return err
+				}
+				if err := serviceFlag(filter.Service).check(c.Context(), client, n); err != nil {
 					return err
 				}
 				return s.print(status.Count{Count: n}, func(r *rows) { r.line("deleted " + plural(n, "flow")) })

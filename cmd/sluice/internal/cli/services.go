@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
 )
 
@@ -33,6 +34,9 @@ func (s *session) servicesCommand() *cobra.Command {
 					return !only.selects(v.Namespace,
 						v.Name, v.PortName)
 				})
+				if err := only.check(c.Context(), client, len(list)); err != nil {
+					return err
+				}
 				return s.print(list, func(r *rows) { serviceRows(r, list) })
 			})
 		},
@@ -67,6 +71,35 @@ func (f *serviceFlag) Set(s string) error {
 func (f serviceFlag) selects(namespace, name, port string) bool {
 	rest, ok := strings.CutPrefix(string(f), namespace+"/"+name)
 	return f == "" || ok && (rest == "" || port != "" && rest == ":"+port)
+}
+
+// check returns an error if nothing was selected and the gateway serves no such service port: an
+// empty result would look like a service without endpoints or flows.
+func (f serviceFlag) check(ctx context.Context, client *status.Client, selected int) error {
+	if f == "" || selected > 0 {
+		return nil
+	}
+	list, err := client.Services(ctx)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for i := range list {
+		v := &list[i]
+		if f.selects(v.Namespace, v.Name, v.PortName) {
+			return nil
+		}
+		name := v.Namespace + "/" + v.Name
+		names = append(names, name)
+		if v.PortName != "" {
+			names = append(names, name+":"+v.PortName)
+		}
+	}
+	text := fmt.Sprintf("the gateway serves no service %s, see `sluice services`", string(f))
+	if best := config.Nearest(string(f), names); best != "" {
+		text += "; did you mean " + best + "?"
+	}
+	return errors.New(text)
 }
 
 func serviceRows(r *rows, list []status.ServiceView) {
@@ -159,6 +192,9 @@ func (s *session) backendsCommand() *cobra.Command {
 					return !only.selects(v.Namespace,
 						v.Service, v.PortName)
 				})
+				if err := only.check(c.Context(), client, len(list)); err != nil {
+					return err
+				}
 				return s.print(list, func(r *rows) { backendRows(r, list) })
 			})
 		},

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"sluice.dev/sluice/control/status"
@@ -19,11 +20,11 @@ func TestServiceFlag(t *testing.T) {
 	}{
 		{"default/web", 1, 3, exitOK},
 		{"default/web:http", 1, 3, exitOK},
-		{"default/web:https", 0, 0, exitOK},
-		{"default/we", 0, 0, exitOK},
-		{"other/web", 0, 0, exitOK},
+		{"default/web:https", 0, 0, exitFailure},
+		{"default/we", 0, 0, exitFailure},
+		{"other/web", 0, 0, exitFailure},
 		{"kube-system/dns", 1, 0, exitOK},
-		{"kube-system/dns:", 0, 0, exitOK},
+		{"kube-system/dns:", 0, 0, exitFailure},
 		{"web", 0, 0, exitUsage},
 		{"default/", 0, 0, exitUsage},
 		{"a/b/c", 0, 0, exitUsage},
@@ -43,6 +44,19 @@ func TestServiceFlag(t *testing.T) {
 		if len(s) != c.services || len(b) != c.backends {
 			t.Errorf("--service %s: %d services and %d backends, want %d and %d", c.filter, len(s), len(b), c.services,
 				c.backends)
+		}
+	}
+}
+
+// TestServiceFlagOfNoService: every command with --service fails for a service that is not served,
+// prints no empty result, and names the nearest one.
+func TestServiceFlagOfNoService(t *testing.T) {
+	socket := daemon(t, statustest.New())
+	for _, command := range []string{"services", "backends", "flows", "flows --count", "flows delete"} {
+		code, out, errs := sluice(t, append(strings.Fields(command), "--service", "default/wbe", "--socket", socket)...)
+		if code != exitFailure || out != "" || !strings.Contains(errs, "no service default/wbe") ||
+			!strings.Contains(errs, "did you mean default/web?") {
+			t.Errorf("%s: exit %d\n%s%s", command, code, errs, out)
 		}
 	}
 }
