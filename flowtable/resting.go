@@ -12,9 +12,10 @@ import (
 //
 //   - UDP: the backend may still answer the first client (answersUntil). Such a port is not taken:
 //     the answer would reach another client.
-//   - TCP and SCTP: the backend may be in TIME_WAIT (backendInTimeWait), or may still answer an abandoned handshake. It
-//     would judge another client's SYN by the old connection, and accept it only if its timestamp
-//     or sequence number is higher (RFC 6191 section 2). Such a port is taken if no other is free.
+//   - TCP and SCTP: the backend may be in TIME_WAIT (backendInTimeWait), or may still answer an
+//     abandoned handshake. It would judge another client's SYN by the old connection, and accept it
+//     only if its timestamp or sequence number is higher (RFC 6191 section 2). Such a port is taken
+//     if no other is free.
 //
 // A word holds the tick up to which the keys rest that share it. So a key that rests is always
 // found, and a port may be passed over because its key shares the word of another. Where 95 % of

@@ -137,8 +137,8 @@ func (d *demo) operate(ctx context.Context, verb string, b *topo.Host) error {
 	return err
 }
 
-// restartWithin is how long packets may wait for a restart on an idle machine. On a busy one they may
-// wait longer: up to restartsOfFirst times the duration of the demo's first start.
+// restartWithin is how long packets may wait for a restart on an idle machine. On a busy one they
+// may wait longer: up to restartsOfFirst times the duration of the demo's first start.
 const (
 	restartWithin   = time.Second
 	restartsOfFirst = 3

@@ -260,8 +260,7 @@ func TestUDPLeavesUnservingEndpointAtOnce(t *testing.T) {
 }
 
 // TestOutOfDescriptors: a daemon that can open no file goes on with what it has: no port closes, no
-// flow ends, new ones begin. It reports what it could not read while that lasts, and what changed in
-// that time is noticed after it.
+// flow ends, new ones begin. It reports what it could not read, and notices later what changed.
 func TestOutOfDescriptors(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
 	limit := func(soft uint64) {

@@ -423,7 +423,8 @@ func TestOutOfDescriptors(t *testing.T) {
 	}
 	w.Tracker.Apply(&batch)
 	w.Tracker.Changes()
-	if got, wrong := r.now(); got != "10.0.0.1" || len(wrong) != 1 || !strings.Contains(wrong[0], "too many open files") {
+	if got, wrong := r.now(); got != "10.0.0.1" || len(wrong) != 1 ||
+		!strings.Contains(wrong[0], "too many open files") {
 		t.Errorf("without descriptors: %q, problems %q", got, wrong)
 	}
 	scan("descriptors are back", "10.0.0.2")

@@ -119,8 +119,8 @@ func (w *Watcher) list() (names []string, err error) {
 		if strings.HasPrefix(name, ".") || !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
 			continue
 		}
-		// Follows symbolic links; a link to nothing is no file. A file whose kind cannot be read stays
-		// in the list: it is not known to be gone.
+		// Follows symbolic links; a link to nothing is no file. A file whose kind cannot be read
+		// stays in the list: it is not known to be gone.
 		s, err := os.Stat(filepath.Join(w.Dir, name))
 		if err == nil && s.Mode().IsRegular() || err != nil && !errors.Is(err, fs.ErrNotExist) {
 			names = append(names, name)

@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/control/announce/kinds"
 )
 
-// TestNextHopsNotKnown: without descriptors the next hops are not known; they are not missing, which
-// would withdraw the VIPs of a family.
+// TestNextHopsNotKnown: without descriptors the next hops are unknown. They are not missing, which
+// would withdraw a family's VIPs.
 func TestNextHopsNotKnown(t *testing.T) {
 	peer, address := &kinds.Peer{}, netip.MustParseAddr("127.0.0.1")
 	if _, err := nextHops(peer, address); err != nil {

@@ -109,8 +109,8 @@ func (s *session) configuration(restarting bool) *api.Peer {
 	return c
 }
 
-// nextHops finds this node's addresses on the interface towards a peer. An error means that they are
-// not known, as when the process is out of descriptors.
+// nextHops finds this node's addresses on the interface towards a peer. After an error they are not
+// known, as when the process is out of descriptors.
 func nextHops(p *kinds.Peer, address netip.Addr) (map[bool]netip.Addr, error) {
 	local := p.Source
 	if !local.IsValid() {

@@ -66,8 +66,8 @@ func Ask(ctx context.Context, path string) (*View, error) {
 	conn, err := d.DialContext(ctx, "unix", path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fmt.Errorf("no announcer answers on %s: is sluice-announcer running? Name its socket with --announcer",
-			path)
+		return nil, fmt.Errorf("no announcer answers on %s: is sluice-announcer running? Name its socket with "+
+			"--announcer", path)
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("no permission to open %s: run as the user that the announcer runs as (root)", path)
 	case err != nil:

@@ -139,10 +139,11 @@ func TestWaitInForce(t *testing.T) {
 		{"not applied", func(v *status.StatusView) { v.Applied = false }, "not everything that was read is applied"},
 		{"manifest broken", func(v *status.StatusView) {
 			v.Problems = []status.ProblemView{{Source: "/etc/sluice/manifests/a.yaml#1", Message: "no YAML"}}
-		}, "/etc/sluice/manifests/a.yaml#1: : no YAML"},
+		}, "/etc/sluice/manifests/a.yaml#1: no YAML"},
 		{"last good version of a manifest", func(v *status.StatusView) {
-			v.Problems = []status.ProblemView{{Source: "/etc/sluice/manifests/a.yaml", Object: "Service a/b", Message: "bad", Serving: true}}
-		}, "a.yaml: Service a/b : bad"},
+			v.Problems = []status.ProblemView{{Source: "/etc/sluice/manifests/a.yaml", Object: "Service a/b",
+				Message: "bad", Serving: true}}
+		}, "a.yaml: Service a/b: bad"},
 		{"warning", func(v *status.StatusView) {
 			v.Problems = []status.ProblemView{{Source: "/etc/sluice/manifests/a.yaml", Message: "odd", Warning: true}}
 		}, ""},

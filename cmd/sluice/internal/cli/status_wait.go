@@ -80,9 +80,13 @@ func notInForce(v *status.StatusView) (parts []string) {
 	}
 	for _, p := range v.Problems {
 		path := strings.TrimPrefix(p.Source, files.Kind+":")
-		in := func(directory string) bool { return strings.HasPrefix(path, directory) }
+		in := func(directory string) bool { return strings.HasPrefix(path, strings.TrimSuffix(directory, "/")+"/") }
 		if !p.Warning && slices.ContainsFunc(directories, in) {
-			parts = append(parts, strings.Join(strings.Fields(p.Source+": "+p.Object+" "+p.Field+": "+p.Message), " "))
+			text := p.Source
+			if about := strings.TrimSpace(p.Object + " " + p.Field); about != "" {
+				text += ": " + about
+			}
+			parts = append(parts, text+": "+strings.Join(strings.Fields(p.Message), " "))
 		}
 	}
 	return parts

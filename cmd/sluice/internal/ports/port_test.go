@@ -571,8 +571,8 @@ func TestOutOfDescriptors(t *testing.T) {
 	}
 	defer limit(before.Cur)
 	limit(0)
-	l.want("without descriptors", 2, "", "warn interfaces: interface nic0 stays open as it is: how it is now could not "+
-		"be read: interface nic0 cannot be read: too many open files")
+	l.want("without descriptors", 2, "", "warn interfaces: interface nic0 stays open as it is: how it is now could "+
+		"not be read: interface nic0 cannot be read: too many open files")
 	links("without descriptors", "")
 	limit(before.Cur)
 	l.want("with descriptors", 2, "")
