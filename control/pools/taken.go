@@ -22,10 +22,9 @@ type node struct {
 	children map[byte]*node
 }
 
-func (n *node) has(b int) bool { return n.full[b>>6]>>(b&63)&1 != 0 }
-func (n *node) set(b int)      { n.full[b>>6] |= 1 << (b & 63) }
-func (n *node) clear(b int)    { n.full[b>>6] &^= 1 << (b & 63) }
-func (n *node) all() bool      { return n.full == [4]uint64{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)} }
+func (n *node) set(b int)   { n.full[b>>6] |= 1 << (b & 63) }
+func (n *node) clear(b int) { n.full[b>>6] &^= 1 << (b & 63) }
+func (n *node) all() bool   { return n.full == [4]uint64{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)} }
 
 // next returns the first child from b on that is not full, and 256 if all are.
 func (n *node) next(b int) int {
