@@ -51,8 +51,12 @@ type flags struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := command().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "sluice-announcer:", err)
+	err := command().ExecuteContext(ctx)
+	if err != nil {
+		fmt.Fprintln(logs.Stderr, "sluice-announcer:", err)
+	}
+	logs.Stderr.Flush(logs.FlushTimeout)
+	if err != nil {
 		os.Exit(1)
 	}
 }
@@ -148,6 +152,7 @@ func (f *flags) check() error {
 }
 
 func (f *flags) run(ctx context.Context) (err error) {
+	logs.Queue()
 	if err := f.check(); err != nil {
 		return err
 	}

@@ -1,12 +1,17 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
+	"sluice.dev/sluice/control/announce/view"
 	"sluice.dev/sluice/internal/trusted"
 )
 
@@ -39,6 +44,106 @@ func TestFilesAreTrusted(t *testing.T) {
 			t.Errorf("%s: %v, want a refusal of %s", flag, err, file)
 		}
 	}
+}
+
+// mainVariable makes this program the announcer.
+const mainVariable = "SLUICE_TEST_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(mainVariable) == "" {
+		os.Exit(m.Run())
+	}
+	main()
+}
+
+// TestNobodyReadsTheLog: an announcer whose standard error is a full pipe that nobody reads, or one
+// whose reader is gone, takes its objects, follows their changes, answers and ends.
+func TestNobodyReadsTheLog(t *testing.T) {
+	for name, gone := range map[string]bool{"full": false, "gone": true} {
+		t.Run(name, func(t *testing.T) {
+			read, write, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer read.Close()
+			if err := fill(write); err != nil {
+				t.Fatal(err)
+			}
+			if gone {
+				read.Close()
+			}
+			dir := t.TempDir()
+			config := filepath.Join(dir, "objects.yaml")
+			peer(t, config, "first")
+			c := exec.Command(os.Args[0], "--state-dir", dir, "--node-name", "n", "--listen", "", "--config", config,
+				"--router-id", "192.0.2.1", "--gateway", filepath.Join(dir, "pulse.sock"))
+			c.Env, c.Stderr = append(os.Environ(), mainVariable+"=1"), write
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			write.Close()
+			ended := make(chan error, 1)
+			go func() { ended <- c.Wait() }()
+			defer func() { _ = c.Process.Kill() }()
+			for _, want := range []string{"first", "second", "third"} {
+				peer(t, config, want)
+				has(t, filepath.Join(dir, "status.sock"), want)
+			}
+			if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Errorf("it ended: %v", err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Error("it does not end within 10 s of SIGTERM")
+			}
+		})
+	}
+}
+
+// fill fills a pipe and leaves it as blocking as it was.
+func fill(pipe *os.File) error {
+	if err := pipe.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		return err
+	}
+	for {
+		if _, err := pipe.Write(make([]byte, 1024)); err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				err = nil
+			}
+			return err
+		}
+	}
+}
+
+// peer writes an object to a file.
+func peer(t *testing.T, file, name string) {
+	t.Helper()
+	text := "apiVersion: sluice.dev/v1alpha1\nkind: BGPPeer\nmetadata: {name: " + name + "}\n" +
+		"spec: {myASN: 64500, peerASN: 64501, peerAddress: 127.0.0.1}\n"
+	next := file + ".next"
+	if err := errors.Join(os.WriteFile(next, []byte(text), 0o600), os.Rename(next, file)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// has waits until the announcer has a peer, and no other.
+func has(t *testing.T, socket, peer string) {
+	t.Helper()
+	var v *view.View
+	var err error
+	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		v, err = view.Ask(ctx, socket)
+		cancel()
+		if err == nil && len(v.Peers) == 1 && v.Peers[0].Name == peer {
+			return
+		}
+	}
+	t.Fatalf("after 15 s it does not have peer %s: %+v, %v", peer, v, err)
 }
 
 // TestFlagsThatAreRefused: each is named.

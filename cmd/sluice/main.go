@@ -13,10 +13,13 @@ import (
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
 	"sluice.dev/sluice/cmd/sluice/internal/explain"
 	"sluice.dev/sluice/cmd/sluice/internal/reload"
+	"sluice.dev/sluice/internal/logs"
 )
 
 func main() {
 	app := cli.App{Run: daemon.Run, Reload: reload.Daemon, StartError: devices.StartError, Explain: explain.Offline,
-		Cleanup: cleanup.Run, Out: os.Stdout, Err: os.Stderr}
-	os.Exit(app.Main(context.Background(), os.Args[1:]))
+		Cleanup: cleanup.Run, Out: os.Stdout, Err: logs.Stderr}
+	code := app.Main(context.Background(), os.Args[1:])
+	logs.Stderr.Flush(logs.FlushTimeout)
+	os.Exit(code)
 }

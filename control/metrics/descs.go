@@ -20,7 +20,7 @@ type descs struct {
 	noLocal                                                                          *prometheus.Desc
 	affinityPins, affinityTentative, affinityCapacity, affinityEvicted, affinityLost *prometheus.Desc
 	startFlows, startUnread                                                          *prometheus.Desc
-	checks, checkDifferences, seed                                                   *prometheus.Desc
+	checks, checkDifferences, seed, logDropped                                       *prometheus.Desc
 	endpointChecks, endpointChanges, endpointSuspicions, endpoints                   *prometheus.Desc
 
 	tableCapacity, tableUsed, tableHalfOpen, tableFlows, tableEvents, tableShared *prometheus.Desc

@@ -18,6 +18,8 @@ type Extras struct {
 	Checks func() Checks
 	// Seed names the seed of backend selection.
 	Seed func() Seed
+	// LogDropped counts lines of the log that were not written.
+	LogDropped func() uint64
 }
 
 // Seed has what may be known of the seed of backend selection.
@@ -70,6 +72,8 @@ func (d *descs) describeExtras() {
 	d.seed = d.new("maglev_seed_info",
 		"Always 1; the labels say where the seed of backend selection is from, and a hash of it.", "origin",
 		"fingerprint")
+	d.logDropped = d.new("log_lines_dropped_total",
+		"Lines of the log that were not written, because nobody read it or it could not be written.")
 	d.checks = d.new("self_checks_total", "Comparisons of the table with one built anew from all objects.")
 	d.checkDifferences = d.new("self_check_differences_total",
 		"Comparisons that found a difference, which is a bug of ours.")
@@ -93,6 +97,9 @@ func (x *Extras) collect(e emitter, d *descs) {
 	if x.Seed != nil {
 		s := x.Seed()
 		e.gauge(d.seed, 1, s.Origin, s.Fingerprint)
+	}
+	if x.LogDropped != nil {
+		e.count(d.logDropped, float64(x.LogDropped()))
 	}
 	if x.SelfCheck != nil {
 		c := x.SelfCheck()

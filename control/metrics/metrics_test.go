@@ -50,12 +50,13 @@ func extras() Extras {
 		k.Answered(a.path, a.code)
 	}
 	return Extras{
-		Backends:  func() bool { return true },
-		KubeProxy: k,
-		Affinity:  func() Affinity { return Affinity{Pins: 5, Tentative: 3, Capacity: 262144, Evicted: 1, Lost: 2} },
-		Start:     func() Start { return Start{Recovered: 4, Expired: 3, Torn: 2, Lost: 1, Unread: true} },
-		SelfCheck: func() SelfCheck { return SelfCheck{Runs: 9, Differences: 0} },
-		Seed:      func() Seed { return Seed{Origin: "file", Fingerprint: "0badf00d"} },
+		Backends:   func() bool { return true },
+		KubeProxy:  k,
+		Affinity:   func() Affinity { return Affinity{Pins: 5, Tentative: 3, Capacity: 262144, Evicted: 1, Lost: 2} },
+		Start:      func() Start { return Start{Recovered: 4, Expired: 3, Torn: 2, Lost: 1, Unread: true} },
+		SelfCheck:  func() SelfCheck { return SelfCheck{Runs: 9, Differences: 0} },
+		LogDropped: func() uint64 { return 3 },
+		Seed:       func() Seed { return Seed{Origin: "file", Fingerprint: "0badf00d"} },
 	}
 }
 

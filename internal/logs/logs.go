@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
 	"unicode"
 )
@@ -21,13 +20,17 @@ func New(format string) (*slog.Logger, error) {
 	if format != Text && format != JSON {
 		return nil, fmt.Errorf("is %q: must be %s or %s", format, JSON, Text)
 	}
-	return slog.New(NewHandler(os.Stderr, format, slog.LevelInfo)), nil
+	return slog.New(NewHandler(Stderr, format, slog.LevelInfo)), nil
 }
 
 // NewHandler returns the handler of a log. Attributes have text of objects, which anybody may have
 // written. The text handler quotes what is not printable. The JSON handler escapes what JSON
-// requires only, and a reader's terminal gets the rest: so that is escaped here.
+// requires only, and a reader's terminal gets the rest: so that is escaped here. A Writer reports
+// dropped lines in the same format.
 func NewHandler(w io.Writer, format string, level slog.Leveler) slog.Handler {
+	if w, ok := w.(*Writer); ok {
+		w.setFormat(format)
+	}
 	options := &slog.HandlerOptions{Level: level}
 	if format != JSON {
 		return slog.NewTextHandler(w, options)

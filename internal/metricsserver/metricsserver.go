@@ -14,10 +14,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"sluice.dev/sluice/internal/logs"
 )
 
 // Start answers on a TCP address until ctx is done, with the metrics of collectors, of the Go
-// runtime and of the process.
+// runtime, of the process and of its log.
 func Start(ctx context.Context, address string, log *slog.Logger, of ...prometheus.Collector) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -25,6 +27,9 @@ func Start(ctx context.Context, address string, log *slog.Logger, of ...promethe
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(of...)
+	registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "sluice_log_lines_dropped_total",
+		Help: "Lines of the log that were not written, because nobody read it or it could not be written."},
+		func() float64 { return float64(logs.Stderr.Dropped()) }))
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 
 	"sluice.dev/sluice/cmd/sluice/internal/checks"
 	"sluice.dev/sluice/cmd/sluice/internal/devices"
@@ -142,6 +143,7 @@ type Daemon struct {
 // not start or continue. With takeOver it asks the process that runs, if there is one, for all it
 // has; otherwise, or where that is refused, it waits for that one's end.
 func Run(ctx context.Context, file string, takeOver bool) error {
+	logs.Queue()
 	if err := checkKernel(); err != nil {
 		return err
 	}
@@ -167,6 +169,7 @@ func Run(ctx context.Context, file string, takeOver bool) error {
 		takeOver: takeOver, hostLock: -1, giving: giving{done: make(chan struct{})},
 	}
 	d.log = d.newLogger(c)
+	klog.SetSlogLogger(d.log)
 	// The goroutines outlive ctx: flows are served while the gateway drains.
 	d.life, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	d.workersLife, d.cancelWorkers = context.WithCancel(context.WithoutCancel(ctx))
@@ -214,7 +217,7 @@ func checkKernel() error {
 
 func (d *Daemon) newLogger(c *config.Configuration) *slog.Logger {
 	d.setLevel(c)
-	return slog.New(logs.NewHandler(os.Stderr, string(c.Log.Format), d.level))
+	return slog.New(logs.NewHandler(logs.Stderr, string(c.Log.Format), d.level))
 }
 
 func (d *Daemon) setLevel(c *config.Configuration) {

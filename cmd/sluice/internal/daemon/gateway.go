@@ -15,6 +15,7 @@ import (
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/internal/logs"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -205,6 +206,9 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 		list = append(list, d.servers.metrics.Condition())
 	}
 	list = append(list, d.health.proxy.Conditions()...)
+	if why := logs.Stderr.Dropping(); why != "" {
+		list = append(list, status.Warning("log", why))
+	}
 	if err := d.loop.SteeringError(); err != nil {
 		list = append(list, status.Failed("steering", "the kernel program does not steer all that it should: "+
 			err.Error()))

@@ -13,6 +13,7 @@ import (
 	"sluice.dev/sluice/control/metrics"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/control/web"
+	"sluice.dev/sluice/internal/logs"
 )
 
 // servers are the operator's interfaces. Neither stops forwarding when it fails.
@@ -69,7 +70,7 @@ func (d *Daemon) startServersWhen(ctx context.Context, free <-chan struct{}) (er
 			Registry: metrics.NewRegistry(d, metrics.Extras{
 				Backends:  func() bool { return d.configuration().Metrics.Backends },
 				KubeProxy: d.health.kubeProxy, Affinity: d.affinity, Start: d.startFlows, SelfCheck: d.selfChecks,
-				Checks: d.checkCounts, Seed: d.seedInfo,
+				Checks: d.checkCounts, Seed: d.seedInfo, LogDropped: logs.Stderr.Dropped,
 			}),
 		})
 	}
