@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/control/status"
 )
 
 // TestReload: what can change while the gateway runs does; a bad file changes
@@ -276,4 +278,126 @@ func (l *lab) threads() map[int]*unix.SchedAttr {
 		all[tid] = a
 	}
 	return all
+}
+
+// TestNobodyReadsTheLog: a gateway whose standard error is a full pipe that nobody reads starts,
+// applies changes and serves. When the reader is gone it goes on, and says that lines are lost.
+// When there is one again the log has how many they were. It ends while nobody reads, too.
+func TestNobodyReadsTheLog(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 1}, small: true, quick: true})
+	if err := l.gate.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	file := l.gate.LogFile()
+	if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { // a report of a failure reads a file that ends
+		if err := errors.Join(os.Remove(file), os.WriteFile(file, nil, 0o600)); err != nil {
+			t.Error(err)
+		}
+	}()
+	reader := fullFIFO(t, file)
+	if err := l.gate.Start(l.ctx); err != nil {
+		t.Fatalf("while nobody reads the log: %v", err)
+	}
+	generation := func() uint64 {
+		t.Helper()
+		st, err := l.gate.Client.Status(l.ctx, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Snapshot.Seen
+	}
+	change := func(hosts ...*topo.Host) {
+		t.Helper()
+		before := generation()
+		l.apply(l.web(hosts...), l.dns(hosts...))
+		l.applied()
+		if after := generation(); after <= before {
+			t.Errorf("generation %d after a change, %d before", after, before)
+		}
+		l.wantServed("while nobody reads the log")
+	}
+	change(l.Backends[0])
+	change(l.Backends...)
+
+	reader.Close() // the write under way fails
+	dropping := func() bool {
+		st, err := l.gate.Client.Status(l.ctx, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(st.Conditions, func(c status.ConditionView) bool {
+			return c.Name == "log" && strings.Contains(c.Detail, "broken pipe")
+		})
+	}
+	l.eventually(5*time.Second, "status has the lines that are lost", dropping)
+	change(l.Backends[0])
+
+	reader = openFIFO(t, file)
+	read := make(chan string, 1)
+	go func() {
+		text := make([]byte, 1<<20)
+		n := 0
+		for !strings.Contains(string(text[:n]), "not written") && n < len(text) {
+			more, err := reader.Read(text[n:])
+			if n += more; err != nil {
+				break
+			}
+		}
+		read <- string(text[:n])
+	}()
+	for _, more := range []string{"unservedVIPPort: nonsense\n", ""} { // each is a line of the log
+		if err := l.gate.WriteConfiguration(l.gate.Configuration() + more); err != nil {
+			t.Fatal(err)
+		}
+		l.eventually(5*time.Second, "the configuration is read", func() bool {
+			st, err := l.gate.Client.Status(l.ctx, false)
+			return err == nil && (st.Config.Error != "") == (more != "")
+		})
+	}
+	select {
+	case text := <-read:
+		if !strings.Contains(text, "lines were not written: ") || !strings.Contains(text, "broken pipe") {
+			t.Errorf("the log: %s", text)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the log does not say how many lines were lost")
+	}
+	reader.Close()
+	fullFIFO(t, file)
+	if err := l.gate.Stop(); err != nil {
+		t.Errorf("its end while nobody reads the log: %v", err)
+	}
+	if err := l.gate.Start(l.ctx); err != nil { // for the checks of every test
+		t.Fatal(err)
+	}
+}
+
+// openFIFO opens a FIFO for reading and writing, so that opening waits for nobody.
+func openFIFO(t *testing.T, file string) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(file, os.O_RDWR|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// fullFIFO is openFIFO, and leaves no room in the FIFO.
+func fullFIFO(t *testing.T, file string) *os.File {
+	t.Helper()
+	f := openFIFO(t, file)
+	if err := f.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := f.Write(make([]byte, 4096)); errors.Is(err, os.ErrDeadlineExceeded) {
+			return f
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -227,7 +227,8 @@ func (w *Writer) Dropped() uint64 {
 	return w.dropped
 }
 
-// Dropping returns a sentence about lines that are being dropped, or "" if the last one was written.
+// Dropping returns a sentence about lines that are being dropped, or "" if the last one was
+// written.
 func (w *Writer) Dropping() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
