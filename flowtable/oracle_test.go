@@ -231,7 +231,20 @@ func TestOracle(t *testing.T) {
 	tb, h := testTableOf(t, Config{IPv4Flows: 4000, IPv6Flows: 4000, HalfOpen: 4000, Timeouts: DefaultTimeouts()})
 	o := oracle{byTuple: map[header.Tuple]*oracleFlow{}, timeouts: DefaultTimeouts()}
 	now := bootTime
-	rests := func(t *header.Tuple) bool { return tb.restingOf(t.Proto).has(h.Hash(t), now.ticks()) }
+	rests := func(t *header.Tuple) bool {
+		if tb.restingOf(t.Proto).has(h.Hash(t), now.ticks()) {
+			return true
+		}
+		var k key
+		k.from(t)
+		a := h.arena(t.V6)
+		slot := a.find(h.Hash(t), &k)
+		if slot == 0 {
+			return false
+		}
+		m := a.flow(slotIndex(slot)).load() // an expired holder that no sweep has ended
+		return tb.lifetimes.expired(m, now.ticks()) && tb.restsUntil(m, now.ticks()).since(now.ticks()) > 0
+	}
 	operations := 300_000
 	if testing.Short() || raceEnabled {
 		operations = 50_000

@@ -50,7 +50,8 @@ func oneHome(tb *Table, h *Handle, home uint64) func(proto uint8) NewFlow {
 			f := newFlow(proto, false, n)
 			var reply key
 			f.reply(&reply)
-			reply.ports = f.replyPorts(f.Ports.at(0))
+			port, _ := f.Port(0)
+			reply.ports = f.replyPorts(port)
 			far := a.home(h.secret.hash(false, &reply)) - home
 			if a.home(h.Hash(&f.Client)) == home && far+chainBuckets > 2*chainBuckets {
 				return f
