@@ -3,6 +3,7 @@
 package announce
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -243,24 +244,35 @@ func TestKilledWithHold(t *testing.T) {
 func TestKilledAgainAndAgain(t *testing.T) {
 	t.Parallel()
 	beside(t, func(t *testing.T, kind string) {
-		l := withSession(t, kind, false, false, "--hold", "2s")
+		l := withSession(t, kind, false, false, "--hold", "6s")
 		must(t, l.gate.Kill())
 		l.stays(held, "killed once")
-		must(t, topo.Pause(l.ctx, time.Second))
 		must(t, l.gate.Start(l.ctx))
-		l.routed(vip, true, 5*time.Second)
+		l.forwards()
 		must(t, l.gate.Kill())
-		l.routed(vip, false, 3*time.Second) // a second or so of the hold is left
-		must(t, l.gate.Start(l.ctx))
+		l.routed(vip, false, 8*time.Second) // what is left of the hold
+		must(t, l.gate.Start(l.ctx))        // the last resort until it has forwarded for 18 s
 		l.routed(vip, true, 5*time.Second)
 		path := strings.TrimSpace(strings.Repeat("64500 ", 9))
 		l.asked(map[string]string{"bird": "show route all " + vip, "frr": "show bgp ipv4 unicast " + vip4}[kind], path)
 		must(t, l.gate.Kill())
-		took := l.routed(vip, false, 2*time.Second)
+		took := l.routed(vip, false, 5*time.Second)
 		t.Logf("killed for the third time: the route goes after %v", took)
 		must(t, l.gate.Start(l.ctx))
 		l.routed(vip, true, 5*time.Second)
 		l.answers(vip4)
+	})
+}
+
+// forwards waits until the announcer knows that the packet process forwards.
+func (l *lab) forwards() {
+	l.t.Helper()
+	l.within(20*time.Second, "the announcer knows that the gateway forwards", func() (bool, error) {
+		v, err := l.ours.Ask(l.ctx)
+		if err != nil {
+			return false, err
+		}
+		return !strings.Contains(v.Why, "process"), errors.New(v.Why)
 	})
 }
 
