@@ -621,6 +621,9 @@ func TestConnectionsStayApart(t *testing.T) {
 		}
 		segments = n * 50_000 / (len(simServers) * len(rates) * len(ranges))
 	} else {
+		if testing.Short() {
+			segments /= 5
+		}
 		rates, ranges = []int{500}, []int{512, 13616}
 	}
 	for _, server := range simServers {
