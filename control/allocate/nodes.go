@@ -75,20 +75,7 @@ func (c *controller) followNodes(ctx context.Context, running *sync.WaitGroup) e
 	}); err != nil {
 		return fmt.Errorf("follow Nodes: %w", err)
 	}
-	known := make(chan struct{})
-	running.Go(func() { i.RunWithContext(ctx) })
-	running.Go(func() {
-		if cache.WaitForCacheSync(ctx.Done(), handled.HasSynced) {
-			close(known)
-		}
-	})
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-known:
-	case <-refused:
-	}
-	return nil
+	return listed(ctx, running, i, handled.HasSynced, refused, func() {})
 }
 
 // keyOf returns the key of an object that may be known only by it.

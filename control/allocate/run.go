@@ -347,11 +347,20 @@ func (p *poolSource) follow(
 	if err := kubewatch.OnListError(i, p.notListed(kind, refused)); err != nil {
 		return fmt.Errorf("follow %s: %w", kind.GroupResource(), err)
 	}
+	return listed(ctx, running, i, i.HasSynced, refused, func() { p.add(kind, i.GetStore()) })
+}
+
+// listed runs an informer until ctx is done. It returns when the informer has synced, after synced
+// was called, or when listing is refused; then synced is called as soon as listing succeeds.
+func listed(
+	ctx context.Context, running *sync.WaitGroup, i cache.SharedIndexInformer, hasSynced cache.InformerSynced,
+	refused wake.Flag, synced func(),
+) error {
 	known := make(chan struct{})
 	running.Go(func() { i.RunWithContext(ctx) })
 	running.Go(func() {
-		if cache.WaitForCacheSync(ctx.Done(), i.HasSynced) {
-			p.add(kind, i.GetStore())
+		if cache.WaitForCacheSync(ctx.Done(), hasSynced) {
+			synced()
 			close(known)
 		}
 	})
