@@ -26,7 +26,7 @@ func (s *session) statusCommand() *cobra.Command {
 			"takes a restart, every source is read without an error, no object in a manifest is refused, and\n" +
 			"everything is published, steered and seen by every worker. Otherwise it prints the status at\n" +
 			"--timeout, says what is not in force, and returns 1. Refused objects of the Kubernetes API and\n" +
-			"what is marked Failed are shown, and fail no command.",
+			"failed conditions are shown, but do not change the exit code.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.ask(func(client *status.Client) error {
