@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/observer"
@@ -263,27 +261,16 @@ func TestUDPLeavesUnservingEndpointAtOnce(t *testing.T) {
 // flow ends, new ones begin. It reports what it could not read, and notices later what changed.
 func TestOutOfDescriptors(t *testing.T) {
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
-	limit := func(soft uint64) {
-		t.Helper()
-		var now unix.Rlimit
-		err := unix.Prlimit(l.gate.PID(), unix.RLIMIT_NOFILE, nil, &now)
-		if err == nil {
-			err = unix.Prlimit(l.gate.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: soft, Max: now.Max}, nil)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
 		at(vip6, webPort)}, Flows: 50, Interval: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	limit(0)
+	restore := machine.LimitDescriptors(t, l.gate.PID(), 0)
 	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); { // three readings of everything
 		l.wantServed("without descriptors")
 	}
-	limit(4096)
+	restore()
 	l.within("the status answers again", func() bool {
 		_, err := l.gate.Client.Status(l.ctx, false)
 		return err == nil

@@ -54,3 +54,23 @@ func OnCPU(cpu int, f func() error) error {
 	}()
 	return <-done
 }
+
+// LimitDescriptors sets how many descriptors a process may have open (RLIMIT_NOFILE); pid 0 is this
+// one. Those that are open stay. It returns what sets the limit back.
+func LimitDescriptors(t tester, pid int, most uint64) (restore func()) {
+	t.Helper()
+	var before unix.Rlimit
+	err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before)
+	if err == nil {
+		err = unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: before.Max}, nil)
+	}
+	if err != nil {
+		t.Fatal("limit descriptors: ", err)
+	}
+	return func() {
+		t.Helper()
+		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil); err != nil {
+			t.Fatal("limit descriptors: ", err)
+		}
+	}
+}

@@ -11,8 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/control/assign"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/tracker"
@@ -408,19 +407,11 @@ func TestOutOfDescriptors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var before unix.Rlimit
-	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &before); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Max: before.Max}, nil); err != nil {
-		t.Fatal(err)
-	}
+	restore := machine.LimitDescriptors(t, 0, 0)
 	var batch tracker.Batch
 	read := w.look(names[0], now.Add(time.Minute))
 	read.read = w.read(names[0], read, &batch)
-	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &before, nil); err != nil {
-		t.Fatal(err)
-	}
+	restore()
 	w.Tracker.Apply(&batch)
 	w.Tracker.Changes()
 	if got, wrong := r.now(); got != "10.0.0.1" || len(wrong) != 1 ||

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/control/announce/kinds"
 )
 
@@ -17,17 +18,9 @@ func TestNextHopsNotKnown(t *testing.T) {
 	if _, err := nextHops(peer, address); err != nil {
 		t.Fatal(err)
 	}
-	var before unix.Rlimit
-	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &before); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Max: before.Max}, nil); err != nil {
-		t.Fatal(err)
-	}
+	restore := machine.LimitDescriptors(t, 0, 0)
 	hops, err := nextHops(peer, address)
-	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &before, nil); err != nil {
-		t.Fatal(err)
-	}
+	restore()
 	if !errors.Is(err, unix.EMFILE) {
 		t.Errorf("%v, %v, want EMFILE", hops, err)
 	}

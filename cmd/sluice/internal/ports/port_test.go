@@ -563,23 +563,17 @@ func TestOutOfDescriptors(t *testing.T) {
 		}
 	}
 	links("at the start", "")
-	var before unix.Rlimit
-	must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &before))
-	limit := func(soft uint64) {
-		t.Helper()
-		must(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: soft, Max: before.Max}, nil))
-	}
-	defer limit(before.Cur)
-	limit(0)
+	restore := machine.LimitDescriptors(t, 0, 0)
+	defer func() { restore() }() // also of a test that fails
 	l.want("without descriptors", 2, "", "warn interfaces: interface nic0 stays open as it is: how it is now could "+
 		"not be read: interface nic0 cannot be read: too many open files")
 	links("without descriptors", "")
-	limit(before.Cur)
+	restore()
 	l.want("with descriptors", 2, "")
 	links("with descriptors", "")
-	limit(0)
+	restore = machine.LimitDescriptors(t, 0, 0)
 	l.want("without again", 2, "", "warn interfaces")
-	limit(before.Cur)
+	restore()
 	deleteNIC(t)
 	l.want("deleted", 2, "Link not found")
 }
