@@ -119,7 +119,7 @@ func TestTrimKeepsWhatTheTrackerReads(t *testing.T) {
 			CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0)),
 			Labels: map[string]string{"app": "x", "kubernetes.io/service-name": "a",
 				"topology.kubernetes.io/zone": "z"},
-			Annotations: map[string]string{"other": "x", "sluice.dev/scheduler": "rr",
+			Annotations: map[string]string{"other": "x", "sluice.dev/scheduler": "rr", "Sluice.dev/weights": "x",
 				corev1.EndpointsLastChangeTriggerTime: "2026-01-02T03:04:05.6Z"},
 			ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: "m"}},
 			OwnerReferences: []metav1.OwnerReference{{Name: "o"}},

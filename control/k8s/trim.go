@@ -38,7 +38,7 @@ func trim(object any) (any, error) {
 func trimMeta(m *metav1.ObjectMeta) {
 	m.ManagedFields, m.OwnerReferences, m.Finalizers, m.GenerateName = nil, nil, nil, ""
 	for k := range m.Annotations {
-		if k != corev1.EndpointsLastChangeTriggerTime && !strings.HasPrefix(k, annotations) {
+		if k != corev1.EndpointsLastChangeTriggerTime && !objects.OwnAnnotation(k) {
 			delete(m.Annotations, k)
 		}
 	}
@@ -48,9 +48,6 @@ func trimMeta(m *metav1.ObjectMeta) {
 		}
 	}
 }
-
-// annotations is the prefix of those that are read, but for the trigger time.
-const annotations = "sluice.dev/"
 
 // idOf returns the ID and version of an object; ok is false if it is not of the three kinds.
 func idOf(object any) (id objects.ObjectID, version string, ok bool) {

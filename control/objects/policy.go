@@ -119,6 +119,7 @@ func (s *Service) readScheduling(annotations map[string]string) {
 	rules, problems := readWeights(annotations)
 	s.Weights = rules
 	s.Problems = append(s.Problems, problems...)
+	s.Problems = append(s.Problems, unknownAnnotations(annotations, KindService, serviceAnnotations)...)
 }
 
 // healthPort returns the health check node port of a Service of type LoadBalancer with external

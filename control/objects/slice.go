@@ -130,6 +130,7 @@ func (s *Slice) readPorts(ports []discoveryv1.EndpointPort) (malformed []FieldPr
 func (s *Slice) readEndpoints(in *discoveryv1.EndpointSlice) {
 	rules, problems := readWeights(in.Annotations)
 	s.Problems = append(s.Problems, problems...)
+	s.Problems = append(s.Problems, unknownAnnotations(in.Annotations, KindEndpointSlice, sliceAnnotations)...)
 	nodes, zones, hints := map[string]uint16{}, map[string]uint16{}, map[string]uint16{}
 	s.Endpoints = make([]Endpoint, 0, len(in.Endpoints))
 	for i := range in.Endpoints {
