@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"sluice.dev/sluice/control/maglev"
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
@@ -225,4 +226,22 @@ func (f *facts) addProblems() {
 	for _, p := range f.unit.problems {
 		f.text(p.String())
 	}
+}
+
+// Served reports whether a Service is served.
+func (c *Compiler) Served(namespace, name string) bool {
+	u := c.units[unitKey{namespace, name}]
+	return u != nil && u.service.Served() && u.denied == ""
+}
+
+// Slice returns the version of an EndpointSlice that is compiled; nil if there is none.
+func (c *Compiler) Slice(id objects.ObjectID) *objects.Slice {
+	u := c.units[c.owner[id]]
+	if u == nil {
+		return nil
+	}
+	if at, ok := slices.BinarySearchFunc(u.slices, id, compareSliceID); ok {
+		return u.slices[at]
+	}
+	return nil
 }

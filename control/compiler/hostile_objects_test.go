@@ -54,7 +54,7 @@ func hostileAnnotations() (rows []hostile) {
 			})}})
 		rows = append(rows, hostile{name: "not read " + name, frontends: 1, backends: 2,
 			objects: []runtime.Object{tenantService(func(s *corev1.Service) {
-				s.Annotations = map[string]string{"sluice.dev/other": text, text: text}
+				s.Annotations = map[string]string{"example.org/other": text, text: text}
 			}), tenantSlice(func(s *discoveryv1.EndpointSlice) {
 				s.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: text, text: text}
 			})}})

@@ -92,6 +92,7 @@ type Loop struct {
 	noted          problemEdits
 	checked        time.Time // when the last self check was
 
+	changes  changeLog
 	passed   time.Time // end of the last pass
 	progress progress
 }
@@ -111,6 +112,7 @@ func New(cfg Config) *Loop {
 		walkDone:  make(chan *flowWalk, 1),
 		tableDone: make(chan *compiler.TableJob, 1),
 		ended:     make(chan struct{}),
+		changes:   changeLog{log: cfg.Log},
 		pending:   newPending(),
 		progress:  progress{changed: make(chan struct{}), feeds: map[objects.Source]error{}},
 
@@ -161,6 +163,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			l.apply(l.Compiler.Install(j))
 		case <-tick.C:
 			l.leftovers()
+			l.changes.flush(time.Now())
 			l.selfCheck(time.Now())
 			l.buildTable()
 		}
@@ -209,7 +212,15 @@ func (l *Loop) update(full bool) {
 	if ch.Len() > 0 || full {
 		l.passBegan(syncOf(ch, full))
 	}
+	var before *servedBefore
+	if !full {
+		before = l.changes.before(l.Compiler, ch)
+	}
 	l.apply(l.Compiler.Compile(ch))
+	if full {
+		l.changes.start(l.Compiler, ch)
+	}
+	l.changes.after(l.Compiler, ch, before, time.Now())
 	l.notify(ch)
 }
 
