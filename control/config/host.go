@@ -164,6 +164,9 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 			k.fail("manifests.directory", "cannot be trusted: %v", err)
 		}
 	}
+	if err := c.CheckStateDir(); err != nil {
+		k.fail("stateDir", "cannot be used: %v", err)
+	}
 	if len(k.errs) == 0 {
 		return nil
 	}
@@ -171,6 +174,17 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 		k.errs[i].File = name
 	}
 	return k.errs
+}
+
+// CheckStateDir returns why the daemon cannot use the state directory: a trusted.Refusal where others
+// may write it. A missing directory is no error, because the daemon makes it; nor is one that this
+// process may not look into.
+func (c *Configuration) CheckStateDir() error {
+	err := trusted.StateDirectory(c.StateDir)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		return nil
+	}
+	return err
 }
 
 // ChosenByKernel finds a port of r that the kernel may choose for a local socket.

@@ -8,7 +8,10 @@ import (
 )
 
 func TestCheckHost(t *testing.T) {
-	dir := t.TempDir()
+	dir, shared := t.TempDir(), t.TempDir()
+	if err := os.Chmod(shared, 0o777|os.ModeSticky); err != nil { // as mount makes a tmpfs without a mode
+		t.Fatal(err)
+	}
 	good := func() (*Configuration, Host) {
 		c := Default()
 		c.Interfaces = []Interface{{Name: "eth0"}}
@@ -48,6 +51,10 @@ func TestCheckHost(t *testing.T) {
 			c.Manifests.Directory, c.Kubernetes.Enabled = dir+"/none", true
 		}, "gw: manifests.directory: " + dir +
 			`/none is no directory, create it, or write "" if Services come from the API server alone`},
+		{"state that others may write", func(c *Configuration, _ *Host) {
+			c.StateDir = shared
+		}, "gw: stateDir: cannot be used: " + shared + " may be written by others than its owner (mode 1777)"},
+		{"state to be made", func(c *Configuration, _ *Host) { c.StateDir = dir + "/new" }, ""},
 		{"API server alone", func(c *Configuration, _ *Host) {
 			c.Manifests.Directory, c.Kubernetes.Enabled = "", true
 		}, ""},

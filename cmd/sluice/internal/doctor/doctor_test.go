@@ -163,7 +163,7 @@ func TestFindings(t *testing.T) {
 		}, Fail, "manifests", "/srv may be written by others", "chmod go-w /srv"},
 		{"state on disk", func(f *Facts) { f.StateDisk = true }, Warn, "state-dir", "not on a tmpfs", "under /run"},
 		{"state on disk, and /run too", func(f *Facts) { f.StateDisk, f.RunDisk = true, true }, Warn, "state-dir",
-			"not on a tmpfs", "mount -t tmpfs tmpfs /run/sluice"},
+			"not on a tmpfs", "mount -t tmpfs -o mode=0755 tmpfs /run/sluice"},
 		{"no kubeconfig", func(f *Facts) {
 			f.Config.Kubernetes.Enabled, f.Config.Kubernetes.Kubeconfig, f.API = true, "/etc/kubeconfig",
 				errors.New("no such file")

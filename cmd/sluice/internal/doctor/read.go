@@ -201,7 +201,7 @@ func (f *Facts) readConfigured(c *config.Configuration) {
 	if c.Kubernetes.Enabled {
 		f.API = readAPI(c.Kubernetes.Kubeconfig, accountToken)
 	}
-	f.StateRefused = refusal(trusted.StateDirectory(c.StateDir))
+	f.StateRefused = refusal(c.CheckStateDir())
 	f.Seed, f.SeedErr = seed.Find(c, f.ConfigFile)
 	f.StateDisk, f.RunDisk = !config.InMemory(c.StateDir), !config.InMemory("/run")
 	f.Socket = readSocket(c.StatusSocket())
