@@ -21,6 +21,9 @@ func newNamespace(name string) (*namespace, error) {
 	ns := &namespace{name: name}
 	err := onOwnThread(func() error {
 		if name != "" {
+			if err := mountNames(); err != nil {
+				return err
+			}
 			h, err := netns.NewNamed(name)
 			if err != nil {
 				return fmt.Errorf("create network namespace %s: %w", name, err)
@@ -39,6 +42,33 @@ func newNamespace(name string) (*namespace, error) {
 		return nil, err
 	}
 	return ns, nil
+}
+
+// mountNames makes the directory of names a shared mount of its own, as ip-netns(8) expects. If it is
+// none, the next `ip netns add` of anybody binds the directory, with all names in it, onto itself. The
+// lower mount of each name is then out of reach, and its file cannot be removed (EBUSY).
+func mountNames() error {
+	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
+		return err
+	}
+	dir, err := os.Open(netnsDir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil { // ip netns takes the same lock
+		return fmt.Errorf("lock %s: %w", netnsDir, err)
+	}
+	err = unix.Mount("", netnsDir, "", unix.MS_SHARED|unix.MS_REC, "")
+	if errors.Is(err, unix.EINVAL) { // no mount
+		if err = unix.Mount(netnsDir, netnsDir, "", unix.MS_BIND|unix.MS_REC, ""); err == nil {
+			err = unix.Mount("", netnsDir, "", unix.MS_SHARED|unix.MS_REC, "")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("make %s a shared mount: %w", netnsDir, err)
+	}
+	return nil
 }
 
 func currentNamespace() (*os.File, error) { return os.Open("/proc/thread-self/ns/net") }
