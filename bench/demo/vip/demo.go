@@ -13,6 +13,7 @@ import (
 
 	"sluice.dev/sluice/bench/demo/console"
 	"sluice.dev/sluice/bench/launch"
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/reach"
 	"sluice.dev/sluice/bench/topo"
 )
@@ -60,6 +61,7 @@ type demo struct {
 	lab  *reach.Lab
 	vips []netip.Addr // of the Service, one of each family
 	left []*reach.Gateway
+	late machine.Lateness
 }
 
 // Run shows everything and removes what it made. It returns nil only if every expectation was met.
@@ -78,6 +80,9 @@ func Run(ctx context.Context, c Config) error {
 			return fmt.Errorf("%w; build it with `make build`", err)
 		}
 	}
+	watched, stop := context.WithCancel(ctx)
+	defer stop()
+	go d.late.Watch(watched)
 	if _, err := launch.Sweep(); err != nil {
 		d.p.Say("cannot clean up after a killed run: %v", err)
 	}
@@ -115,6 +120,13 @@ func (d *demo) perform(ctx context.Context) (err error) {
 
 // bound is a bound of time on this machine.
 func (d *demo) bound(t time.Duration) time.Duration { return time.Duration(d.Patience) * t }
+
+// within is a bound of time for what waits for other processes, so many times at most: on a busy
+// machine each of them may wake as late as this one did.
+func (d *demo) within(t time.Duration, wakeUps int) time.Duration {
+	bound, _ := d.late.Bound(d.bound(t), wakeUps)
+	return bound
+}
 
 // block prints a text as it is.
 func (d *demo) block(text string) {

@@ -1,11 +1,15 @@
 package vip
 
 import (
+	"context"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/reach"
 	"sluice.dev/sluice/bench/topo"
 )
@@ -38,5 +42,25 @@ func TestUnderWay(t *testing.T) {
 		"2 failed: they were under way on gateway1 (timeout)"}
 	if got := underWay(r, "gateway1"); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestBoundFollowsTheMachine: where threads wake late, a bound is longer by that for each wake-up.
+func TestBoundFollowsTheMachine(t *testing.T) {
+	d := &demo{Config: Config{Patience: 2}}
+	if got := d.within(time.Second, routeWakeUps); got != machine.Slower(2*time.Second) {
+		t.Errorf("nothing was late: %v", got)
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	go func() {
+		for ctx.Err() == nil { // keeps the only processor, which the scheduler takes after 10 ms
+		}
+	}()
+	d.late.Watch(ctx)
+	_, late := d.late.Bound(0, 0)
+	if got := d.within(time.Second, routeWakeUps); late == 0 || got != machine.Slower(2*time.Second)+routeWakeUps*late {
+		t.Errorf("the latest was %v: %v", late, got)
 	}
 }
