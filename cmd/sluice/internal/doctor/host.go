@@ -115,8 +115,9 @@ var checkedHere = []string{"interfaces[", "snat.ports", "manifests.directory"}
 func (e *examination) configErrors() {
 	found := false
 	for _, m := range e.f.ConfigErrors {
-		elsewhere := slices.ContainsFunc(checkedHere, func(path string) bool { return strings.HasPrefix(m.Path, path) }) ||
-			m.Path == "stateDir" && e.f.StateRefused != nil
+		elsewhere := slices.ContainsFunc(checkedHere, func(path string) bool {
+			return strings.HasPrefix(m.Path, path)
+		}) || m.Path == "stateDir" && e.f.StateRefused != nil
 		if !elsewhere && e.f.Running == nil {
 			found = true
 			e.add(Fail, "configuration", m.Path, m.Problem, "correct the file: sluice run refuses it on this host")
@@ -400,7 +401,7 @@ func (e *examination) stateDir() {
 	dir := e.f.Config.StateDir
 	do := "set stateDir to a directory under /run"
 	if e.f.RunDisk {
-		// Without a mode the kernel makes the root of a tmpfs 1777, which the daemon refuses (tmpfs(5)).
+		// Without a mode the kernel makes a tmpfs with 1777, which the daemon refuses (tmpfs(5)).
 		do = fmt.Sprintf("mkdir -p %s && mount -t tmpfs -o mode=0755 tmpfs %s, before the daemon starts (/run is no "+
 			"tmpfs here either)", dir, dir)
 	}

@@ -19,8 +19,8 @@ import (
 // command matches the kinds of commands in this package's advice.
 var command = regexp.MustCompile(`ip link set [^:;"]*? (?:up|mtu|xdp)|ethtool -[A-Z]|sysctl |mount -t \w+|nsenter|kubectl`)
 
-// remedies are the kinds of commands in the advice: the facts that lead to one, which the test runs,
-// or why it cannot.
+// remedies are the kinds of commands in the advice: the facts that lead to one, which the test
+// runs, or why it cannot.
 var remedies = map[string]struct {
 	change func(*Facts)
 	not    string
