@@ -45,8 +45,9 @@ func newNamespace(name string) (*namespace, error) {
 }
 
 // mountNames makes the directory of names a shared mount of its own, as ip-netns(8) expects. If it
-// is none, the next `ip netns add` of anybody binds the directory, with all names in it, onto itself.
-// The lower mount of each name is then out of reach, and its file cannot be removed (EBUSY).
+// is none, the next `ip netns add` of anybody binds the directory, with all names in it, onto
+// itself. The lower mount of each name is then out of reach, and its file cannot be removed
+// (EBUSY).
 func mountNames() error {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
 		return err

@@ -177,8 +177,8 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 }
 
 // CheckStateDir returns why the daemon cannot use the state directory: a trusted.Refusal where
-// others may write it. A missing directory is no error, because the daemon makes it; nor is one that
-// this process may not look into.
+// others may write it. A missing directory is no error, because the daemon makes it; nor is one
+// that this process may not look into.
 func (c *Configuration) CheckStateDir() error {
 	err := trusted.StateDirectory(c.StateDir)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
