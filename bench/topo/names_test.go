@@ -13,8 +13,8 @@ import (
 const ownMounts = "TOPO_TEST_OWN_MOUNTS"
 
 // TestNamesAreRemovedAfterIPNetns: where /run/netns is no mount, a named namespace can be removed
-// after the first `ip netns add` of somebody else. The test runs again as a process with mounts, and
-// a /run, of its own.
+// after the first `ip netns add` of somebody else. The test runs again as a process with mounts,
+// and a /run, of its own.
 func TestNamesAreRemovedAfterIPNetns(t *testing.T) {
 	if os.Getenv(ownMounts) == "" {
 		c := exec.CommandContext(t.Context(), "unshare", "--mount", "--propagation", "private", "sh", "-ec",
