@@ -175,9 +175,9 @@ func (d *demo) service(ctx context.Context) error {
 	return nil
 }
 
-// answerWithin is how long a new Service may take until it answers. answerWakeUps is how many times a
-// process wakes for it: etcd, the API server, controller, announcers, BIRD and gateways, each for
-// several messages.
+// answerWithin is how long a new Service may take until it answers. answerWakeUps is how many
+// times a process wakes for it: etcd, the API server, controller, announcers, BIRD and gateways,
+// each for several messages.
 const (
 	answerWithin  = time.Second
 	answerWakeUps = 50
