@@ -141,6 +141,9 @@ const (
 	metaSeen             meta   = 1<<32 - 1
 	metaLife             uint64 = 63 // state, rs and pd: the index of lifetimes
 
+	// A change of other fields changes no account of the table (moved).
+	metaAccounted = meta(15)<<metaStateShift | metaReset | metaPending | metaFins
+
 	// metaNotes end with the state.
 	metaNotes = metaCleared | metaFin | metaResetBackend | metaFins | metaRenewed
 	// metaCleared end with a packet that refreshes the flow.

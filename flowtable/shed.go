@@ -95,7 +95,7 @@ func (h *Handle) count(v6 bool, s State, by int32) {
 	c[None].Store(c[None].Load() + by)
 }
 
-// moved books a change of a live flow.
+// moved books a change of a live flow, in one of metaAccounted.
 func (h *Handle) moved(r Ref, before, after meta) {
 	if from, to := before.state(), after.state(); from != to {
 		h.unpublished = true

@@ -522,7 +522,7 @@ func (h *Handle) Observe(r Ref, from Side, s Segment, now Time) (stands bool) {
 		} else if m.provable() && !n.provable() {
 			f.swapWord(word, uint32(t))
 		}
-		if n != m {
+		if (n^m)&metaAccounted != 0 {
 			h.moved(r, m, n)
 			return n.state().Stands() && !m.state().Stands()
 		}
