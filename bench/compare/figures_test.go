@@ -3,7 +3,6 @@ package compare
 import (
 	"context"
 	"errors"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -12,8 +11,16 @@ import (
 	"sluice.dev/sluice/bench/paired"
 )
 
+// onCPUs sets how many CPUs the senders find, whatever the machine has, until the test ends.
+func onCPUs(t *testing.T, n int) {
+	before := numCPU
+	t.Cleanup(func() { numCPU = before })
+	numCPU = n
+}
+
 // TestTargets: ratios are of the same round, and of the right systems.
 func TestTargets(t *testing.T) {
+	onCPUs(t, 2)
 	c := &comparison{Config: &Config{Flows: 1000}, Senders: twoQueues(), services: 5000}
 	for _, s := range []struct {
 		name string
@@ -75,6 +82,7 @@ func TestBounds(t *testing.T) {
 // TestBestOfTwins: each figure is compared with the best way of RPS for that figure, and says which
 // it was. A way whose measurement failed is not chosen.
 func TestBestOfTwins(t *testing.T) {
+	onCPUs(t, 2)
 	c := &comparison{Config: &Config{Flows: 1000, At: []float64{20_000}}, Senders: twoQueues(), services: 5000,
 		rates: []float64{20_000}}
 	at := func(cpu, p50 float64) map[float64]*latency {
@@ -179,21 +187,25 @@ func TestWatch(t *testing.T) {
 // and where there are none, that way is not measured.
 func TestSendersDecideWhereRPSGoes(t *testing.T) {
 	c := Config{Systems: []string{"nftables", "nftables-rps", "nftables-rps-free"}}
-	every := StandardSenders()[2]
-	if n := runtime.NumCPU(); n > 1 && n <= maxQueues {
-		one := twoQueues()
+	for _, test := range []struct {
+		cpus      int
+		all, free uint64
+		ways      int // of the three systems
+	}{{1, 1, 0, 2}, {2, 3, 2, 3}, {4, 15, 14, 3}} {
+		onCPUs(t, test.cpus)
+		one, every := twoQueues(), StandardSenders()[2]
 		all, _ := one.mask(rpsAll)
-		if free, ok := one.mask(rpsFree); !ok || free|1 != all || free&1 != 0 {
-			t.Errorf("RPS over free CPUs is %x, over all %x, and packets arrive on CPU 0", free, all)
+		free, ok := one.mask(rpsFree)
+		if all != test.all || free != test.free || ok != (free != 0) {
+			t.Errorf("%d CPUs: RPS over all is %x, over free ones %x, %v; want %x, %x", test.cpus, all, free, ok,
+				test.all, test.free)
 		}
-		if got := len(c.kinds(one)); got != 3 {
-			t.Errorf("%d of 3 systems are measured", got)
+		if got := len(c.kinds(one)); got != test.ways {
+			t.Errorf("%d CPUs: %d of 3 systems are measured, want %d", test.cpus, got, test.ways)
 		}
-	}
-	if _, ok := every.mask(rpsFree); ok && runtime.NumCPU() <= maxQueues {
-		t.Error("packets arrive on all CPUs, and some are free")
-	} else if got := c.kinds(every); !ok && len(got) != 2 {
-		t.Errorf("without free CPUs %v are measured", got)
+		if _, ok := every.mask(rpsFree); ok || len(c.kinds(every)) != 2 {
+			t.Errorf("%d CPUs: packets arrive on all, and %v are measured", test.cpus, c.kinds(every))
+		}
 	}
 	list, err := ParseSenders([]string{"every-cpu", "one-queue"})
 	if err != nil || len(list) != 2 || list[1].Queues != 1 || len(list[0].CPUs) != list[0].Queues {

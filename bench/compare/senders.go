@@ -9,6 +9,9 @@ import (
 	"sluice.dev/sluice/control/config"
 )
 
+// numCPU is how many CPUs the machine has.
+var numCPU = runtime.NumCPU()
+
 // Senders are where packets come from: the generator's threads, one for each queue, in turn on some
 // CPUs. An interface's interrupts are there too, because a veth has no others.
 type Senders struct {
@@ -20,7 +23,7 @@ type Senders struct {
 // machine whose NIC interrupts one core, with one queue and with two; and each CPU with a queue of
 // its own, as behind a NIC whose interrupts are spread.
 func StandardSenders() []Senders {
-	every := Senders{Queues: min(runtime.NumCPU(), maxQueues)}
+	every := Senders{Queues: min(numCPU, maxQueues)}
 	for cpu := range every.Queues {
 		every.CPUs = append(every.CPUs, cpu)
 	}
@@ -55,8 +58,8 @@ func (s Senders) check() error {
 	switch {
 	case s.Queues < 1 || s.Queues > maxQueues:
 		return fmt.Errorf("%d queues: 1 to %d are possible", s.Queues, maxQueues)
-	case len(s.CPUs) == 0 || slices.Max(s.CPUs) >= runtime.NumCPU() || slices.Min(s.CPUs) < 0:
-		return fmt.Errorf("sender CPUs %v: this machine has 0 to %d", s.CPUs, runtime.NumCPU()-1)
+	case len(s.CPUs) == 0 || slices.Max(s.CPUs) >= numCPU || slices.Min(s.CPUs) < 0:
+		return fmt.Errorf("sender CPUs %v: this machine has 0 to %d", s.CPUs, numCPU-1)
 	case s.Queues < len(s.CPUs):
 		return errors.New("more sender CPUs than queues: a CPU without a queue sends nothing")
 	}
@@ -65,7 +68,7 @@ func (s Senders) check() error {
 
 // quiet are the CPUs on which no packet arrives; there may be none.
 func (s Senders) quiet() (cpus []int) {
-	for cpu := range runtime.NumCPU() {
+	for cpu := range numCPU {
 		if !slices.Contains(s.CPUs, cpu) {
 			cpus = append(cpus, cpu)
 		}
@@ -110,7 +113,7 @@ func (s Senders) workerCPUs() (cpus []int) {
 func (s Senders) mask(r rps) (mask uint64, ok bool) {
 	switch r {
 	case rpsAll:
-		return 1<<min(63, runtime.NumCPU()) - 1, true
+		return 1<<min(63, numCPU) - 1, true
 	case rpsFree:
 		for _, cpu := range s.quiet() {
 			mask |= 1 << min(63, cpu)

@@ -130,7 +130,7 @@ func (j *Judge) Forwarded(in, out []byte) error {
 	if a.multicast {
 		return errors.New("was sent to many")
 	}
-	if a.icmp() && !a.isError() || a.reflectedPart(&b) {
+	if a.echo() || a.reflectedPart(&b) {
 		return echoed(&a, &b)
 	}
 	if b.ttl() != a.ttl()-1 || a.ttl() <= 1 {
@@ -325,6 +325,10 @@ func echoedPart(a, b *view) error {
 	}
 	return nil
 }
+
+// echo reports whether a packet is an echo, or a fragment of one. A later fragment over IPv6 may be
+// of anything (reflectedPart).
+func (v *view) echo() bool { return v.icmp() && !v.isError() && !(v.v6 && v.later()) }
 
 // reflectedPart reports whether b is a later fragment over IPv6 on its way back. Its next header
 // may be any: only the first fragment's says what the datagram is (RFC 8200 section 4.5).
