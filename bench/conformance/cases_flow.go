@@ -102,8 +102,8 @@ func (b *cases) serviceChanges() {
 	f = c.service().slice("", "b0")
 	c.established(f, viaB0, viaB0).then("other VIPs")
 	f.copy(vip(f.externalOf(false), f.externalOf(true)))
-	c.established(f, viaB0, viaB0).tcp(outside, passRoute, f.vip4()).tcp(outside, viaB0, f.external4()).tcp(outside,
-		viaB0, f.external6())
+	c.established(f, viaB0, viaB0).tcp(outside, drop, f.vip4()).tcp(outside, viaB0, f.external4()).tcp(outside, viaB0,
+		f.external6())
 
 	c = b.add(row+" + Established flows/policy, range, affinity, hint change", "policy")
 	f = c.service().slice("", "b0", "b1 @gateway notready")
@@ -126,7 +126,7 @@ func (b *cases) serviceChanges() {
 		f.node4()).then("ClusterIP instead of LoadBalancer")
 	f.copy(clusterIPType)
 	c.established(f, viaB0, viaB0).keeps("n", "tcp", outside, viaB0, f.node4()).
-		tcp(outside, passRoute, f.vip4()).tcp(outside, passListen, f.node4()).tcp(outside, viaB0, f.external4())
+		tcp(outside, drop, f.vip4()).tcp(outside, passListen, f.node4()).tcp(outside, viaB0, f.external4())
 
 	c = b.add("Established flows/service deleted + Different on purpose/UDP flows end with their endpoint in every "+
 		"case", "service-deleted")
@@ -134,8 +134,8 @@ func (b *cases) serviceChanges() {
 	c.established(f, viaB0, viaB0).then("the Service and its slices are deleted")
 	c.remove(f.Service, f.sliceOf("", corev1.IPv4Protocol), f.sliceOf("", corev1.IPv6Protocol))
 	c.keeps("tcp", "tcp", outside, viaB0, f.vip4()).keeps("tcp6", "tcp", outside, viaB0, f.vip6()).
-		keeps("udp", "udp", outside, passRoute, f.vip4()).
-		tcp(outside, passRoute, f.vip4()).udp(outside, passRoute, f.vip6()).tcp(outside, passListen, f.node4())
+		keeps("udp", "udp", outside, drop, f.vip4()).
+		tcp(outside, drop, f.vip4()).udp(outside, drop, f.vip6()).tcp(outside, passListen, f.node4())
 
 	c = b.add("Different on purpose/UDP flows of an endpoint that is ready and not serving stay", "udp")
 	f = c.service().slice("", "b0")

@@ -247,7 +247,7 @@ func (b *cases) ignoredByProxies() {
 		"b0 from gateway", f.vip4())
 	c.then("label added")
 	g.copy(label(proxyName, "somebody"))
-	c.tcp(outside, passRoute, f.vip4()).tcp(outside, passListen, f.node4()).keeps("t", "tcp", outside,
+	c.tcp(outside, drop, f.vip4()).tcp(outside, passListen, f.node4()).keeps("t", "tcp", outside,
 		"b0 from gateway", f.vip4())
 
 	const headlessLabel = "service.kubernetes.io/headless"

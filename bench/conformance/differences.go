@@ -52,6 +52,8 @@ const (
 		"for endpoints on the node only, and the connection hangs (ADR 6)"
 	whyVIPPort = "what no Service has at a VIP is refused, as in mode ipvs, or as `unservedVIPPort` says; the other " +
 		"modes send it back to the router (ADR 28)"
+	whyLives = "while a connection through a VIP lives, nothing for the VIP is sent back to the router, also when its " +
+		"last Service is gone (docs/limits.md)"
 	whyEnded = "in mode ipvs flows end when their frontend goes; here they stay, as in the other modes, but for " +
 		"those of UDP when the Service goes (docs/kubernetes.md, any of it changes)"
 	whyForward = "mode ipvs forwards to endpoints elsewhere, which breaks the connection where they do not answer " +
@@ -98,7 +100,12 @@ var differences = []difference{
 		whyDenied},
 	{"Where kube-proxy's modes disagree/node port without endpoints, on a local address that is not selected/pass: " +
 		"tcp outside to node port of an address not selected", "", reject, "", whyNotOurs},
-	{serviceDeleted + "udp outside to VIP, flow udp", "b0 from gateway", "b0 from gateway", "", whyDeleted},
+	{serviceDeleted + "udp outside to VIP, flow udp", "b0 from gateway", "b0 from gateway", passRoute, whyDeleted},
+	{serviceDeleted + "tcp outside to VIP", passRoute, passRoute, passRoute, whyLives},
+	{serviceDeleted + "udp outside to VIP (IPv6)", passRoute, passRoute, passRoute, whyLives},
+	{vipChanged + "tcp outside to VIP", passRoute, passRoute, passRoute, whyLives},
+	{typeChanged + "tcp outside to VIP", passRoute, passRoute, "", whyLives},
+	{labelAdded + "tcp outside to VIP", passRoute, passRoute, "", whyLives},
 	{"Choosing a backend/sh, dh/sh: tcp outside to VIP", "several from gateway", "several from gateway", "", whyChoice},
 	{"Choosing a backend/sh, dh/dh: tcp outside to VIP", "several from gateway", "several from gateway", "", whyChoice},
 	{"Service/annotation sluice.dev/weights/zero: tcp outside to VIP", "b0 b1 from gateway", "b0 b1 from gateway", "",
@@ -167,6 +174,8 @@ const (
 	unusedClusterIP  = "Where kube-proxy's modes disagree/unknown port of a ClusterIP, unused ClusterIP/default: "
 	portChanged      = "Service/any of it changes/port: port 81 instead: "
 	vipChanged       = "Service/any of it changes/vip: other VIPs: "
+	typeChanged      = "Service/any of it changes/type: ClusterIP instead of LoadBalancer: "
+	labelAdded       = "Service/label service.kubernetes.io/service-proxy-name/present-removed-added: label added: "
 	serviceDeleted   = "Established flows/service deleted/service-deleted: the Service and its slices are deleted: "
 	unknownVIPPort   = "Where kube-proxy's modes disagree/unknown port of a VIP/default: "
 	podsSkip         = "Service/... Local, and the client is a pod/pods-skip-the-policy: "
