@@ -19,6 +19,7 @@ type Judge struct {
 	VIPs, Sources, Servers map[netip.Addr]bool
 
 	open    map[reply]reply // by what a server's answer has: what it must leave with
+	clients map[reply]bool  // what answers leave with, of all flows that servers got a packet of
 	asked   map[reply]bool  // what answers to packets that were too big for their path may leave with
 	parsers [2]*gopacket.DecodingLayerParser
 	layers  struct {
@@ -39,7 +40,7 @@ type reply struct {
 // NewJudge returns a judge that knows of no flow.
 func NewJudge(vips, sources, servers []netip.Addr) *Judge {
 	j := &Judge{VIPs: set(vips), Sources: set(sources), Servers: set(servers), open: map[reply]reply{},
-		asked: map[reply]bool{}}
+		clients: map[reply]bool{}, asked: map[reply]bool{}}
 	l := &j.layers
 	for i, first := range []gopacket.LayerType{layers.LayerTypeIPv4, layers.LayerTypeIPv6} {
 		j.parsers[i] = gopacket.NewDecodingLayerParser(first, &l.ip4, &l.ip6, &l.tcp, &l.udp)
@@ -361,7 +362,8 @@ func (j *Judge) relate(a, b *view) error {
 			return fmt.Errorf("a server gets it from %v", src)
 		}
 		if src.Port() != 0 {
-			j.open[reply{b.proto, dst, src}] = reply{a.proto, to, from}
+			client := reply{a.proto, to, from}
+			j.open[reply{b.proto, dst, src}], j.clients[client] = client, true
 		}
 		return nil
 	}
@@ -383,6 +385,13 @@ func (j *Judge) answers(in, out reply) bool {
 	return want == out || !known && j.asked[out]
 }
 
+// another reports whether a server's answer may be of a flow that has changed its source port since
+// the last packet to the server: a client's SYN that got no answer is sent again from another port.
+func (j *Judge) another(in, out reply) bool {
+	_, known := j.open[in]
+	return !known && j.clients[out]
+}
+
 // reported judges the ends of an error: it comes from where the packet that it quotes was going,
 // and goes to who sent that; and that packet is one of a flow, in the same direction.
 func (j *Judge) reported(a, b *view) error {
@@ -393,7 +402,8 @@ func (j *Judge) reported(a, b *view) error {
 	}
 	from, to := x.ends()
 	src, dst := y.ends()
-	toServer := j.answers(reply{x.proto, src, dst}, reply{x.proto, from, to}) // it quotes an answer
+	toServer := j.answers(reply{x.proto, src, dst}, reply{x.proto, from, to}) || // it quotes an answer
+		j.another(reply{x.proto, src, dst}, reply{x.proto, from, to})
 	toClient := j.answers(reply{x.proto, to, from}, reply{x.proto, dst, src})
 	if !toServer && !toClient {
 		return fmt.Errorf("about a packet from %v to %v, which was one from %v to %v", src, dst, from, to)
