@@ -284,7 +284,7 @@ func (d *dump) made(out []byte) error {
 // join puts the first piece of a packet and the pieces that were sent before it together again, in
 // the form of the packet that came. It is nil if that is not what they are.
 func (d *dump) join(in, first []byte) []byte {
-	if len(in) <= 1514 || len(first) >= len(in) {
+	if len(d.pieces) == 0 || len(in) <= 1514 || len(first) >= len(in) {
 		return nil
 	}
 	ip := headertest.IP(in)

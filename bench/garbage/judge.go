@@ -354,7 +354,8 @@ func (j *Judge) relate(a, b *view) error {
 	}
 	src, dst := b.ends()
 	from, to := a.ends()
-	if j.Servers[dst.Addr()] {
+	answer := j.VIPs[src.Addr()] && !j.VIPs[to.Addr()] // its client may be a server itself
+	if j.Servers[dst.Addr()] && !answer {
 		switch {
 		case !j.VIPs[to.Addr()]:
 			return fmt.Errorf("a server gets what was for %v", to)

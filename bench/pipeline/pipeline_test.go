@@ -214,8 +214,9 @@ func TestNewFlowsIncludeEndingOldOnes(t *testing.T) {
 	after := g.w.table.Counts()
 	opened, ended := after.Created[0]-before.Created[0],
 		after.Shed[flowtable.ShedExpired]-before.Shed[flowtable.ShedExpired]
-	if opened != n*live || ended < n*live*9/10 || ended > n*live*11/10 {
-		t.Errorf("%d flows came and %d went, want about %d", opened, ended, n*live)
+	// The table has room for live more than live at once, and a machine that is busy sweeps late.
+	if opened != n*live || ended < (n-1)*live*9/10 || ended > (n+1)*live*11/10 {
+		t.Errorf("%d flows came and %d went, want %d, but for %d that wait for the sweep", opened, ended, n*live, live)
 	}
 	if most := float64(time.Since(began)) / (n * live); ns <= 0 || ns > most {
 		t.Errorf("%.0f ns a flow: want some, and at most %.0f", ns, most)
