@@ -17,6 +17,8 @@ var (
 			"resort, else 0.", nil, nil)
 	descSession = prometheus.NewDesc("sluice_announcer_session_up",
 		"1 while a session is up, else 0.", []string{"speaker", "peer"}, nil)
+	descBFD = prometheus.NewDesc("sluice_announcer_bfd_up",
+		"1 while the session of BFD with a peer is up, else 0; of peers with a bfdProfile.", []string{"peer"}, nil)
 	descRoutes = prometheus.NewDesc("sluice_announcer_routes",
 		"Routes that a peer is told while its session is up.", []string{"speaker", "peer"}, nil)
 	descVIPs = prometheus.NewDesc("sluice_announcer_vips",
@@ -29,7 +31,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (m Metrics) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descGateway, descSession, descRoutes, descVIPs, descProblems} {
+	for _, d := range []*prometheus.Desc{descGateway, descSession, descBFD, descRoutes, descVIPs, descProblems} {
 		to <- d
 	}
 }
@@ -49,6 +51,13 @@ func (m Metrics) Collect(to chan<- prometheus.Metric) {
 			up = 1
 		}
 		gauge(descSession, up, p.Speaker, p.Name)
+		if p.BFD != "" {
+			up = 0
+			if p.BFD == "up" {
+				up = 1
+			}
+			gauge(descBFD, up, p.Name)
+		}
 		gauge(descRoutes, float64(p.Routes), p.Speaker, p.Name)
 	}
 	states := map[string]int{}

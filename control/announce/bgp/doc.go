@@ -18,6 +18,11 @@
 //
 // # Nothing is learnt
 //
-// All routes of peers are rejected, and no port is listened on: this side connects. BFD listens on
-// UDP port 3784 (RFC 5881, section 4).
+// All routes of peers are rejected, and no port is listened on: this side connects.
+//
+// # BFD
+//
+// GoBGP's BFD is not used: it takes packets with any TTL, and ends the session of BGP when one of
+// BFD that was never up expires. Package bfd has the sessions, which are there while GoBGP has the
+// peer.
 package bgp

@@ -2,11 +2,9 @@ package bgp
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/netip"
 	"strings"
-	"sync"
 	"time"
 
 	wire "github.com/osrg/gobgp/v4/pkg/packet/bgp"
@@ -20,11 +18,10 @@ type listener struct {
 	slog.Handler
 	peer  netip.Addr                                      // what the logger is about; not valid: no peer
 	notUp func(peer netip.Addr, at time.Time, why string) // is told why a session does not come up
-	bfd   *causes
 }
 
 func newListener(to slog.Handler, notUp func(netip.Addr, time.Time, string)) *listener {
-	return &listener{Handler: to, notUp: notUp, bfd: &causes{of: map[string]string{}}}
+	return &listener{Handler: to, notUp: notUp}
 }
 
 // Enabled implements slog.Handler: what is not passed on is listened to.
@@ -51,18 +48,13 @@ func (l *listener) WithGroup(name string) slog.Handler {
 
 // Handle implements slog.Handler.
 func (l *listener) Handle(ctx context.Context, r slog.Record) error {
-	said := false
 	switch r.Message {
 	case "failed to connect", "outgoing connection IO error", "sent notification":
 		if why := whyNotUp(&r); why != "" && l.peer.IsValid() {
 			l.notUp(l.peer, r.Time, why)
 		}
-	case "Can't dial UDP":
-		said = l.bfd.same(&r)
-	case "BFD client is started":
-		l.bfd.forget(&r)
 	}
-	if said || r.Level < slog.LevelWarn || !l.Handler.Enabled(ctx, r.Level) {
+	if r.Level < slog.LevelWarn || !l.Handler.Enabled(ctx, r.Level) {
 		return nil
 	}
 	return l.Handler.Handle(ctx, r)
@@ -146,32 +138,4 @@ func number(r *slog.Record, key string) uint8 {
 		return uint8(v.Int64())
 	}
 	return 0
-}
-
-// causes are why packets of BFD cannot be sent to each peer. GoBGP tries again and warns each
-// second, with another source port in the error each time.
-type causes struct {
-	mu sync.Mutex
-	of map[string]string
-}
-
-// same reports whether the cause is the one that was there before.
-func (c *causes) same(r *slog.Record) bool {
-	peer, cause := attribute(r, "Peer").String(), attribute(r, "Error").String()
-	if err, ok := attribute(r, "Error").Any().(error); ok {
-		for next := err; next != nil; next = errors.Unwrap(next) {
-			cause = next.Error()
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	before, known := c.of[peer]
-	c.of[peer] = cause
-	return known && before == cause
-}
-
-func (c *causes) forget(r *slog.Record) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.of, attribute(r, "Peer").String())
 }

@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -89,7 +86,7 @@ func TestNeverUp(t *testing.T) {
 		if len(report.Peers) != len(want) {
 			missing = append(missing, "not all peers")
 		}
-		if log.count("Can't dial UDP") == 0 {
+		if log.count("BFD packets cannot be sent, which is tried again") == 0 {
 			missing = append(missing, "the log has nothing of BFD")
 		}
 		return missing
@@ -115,45 +112,6 @@ func TestNeverUp(t *testing.T) {
 	rejected.MyASN, rejected.PeerASN = 64599, 64501
 	w.Set.Peers[2], want["stranger"] = &rejected, endedByRouter
 	await()
-}
-
-// TestBFDCauses: that packets of BFD cannot be sent is said once for each peer and cause, and again
-// when they could be meanwhile.
-func TestBFDCauses(t *testing.T) {
-	log := newMessages()
-	l := slog.New(newListener(log, nil))
-	port := 49151
-	dial := func(peer string, cause error) {
-		port++ // GoBGP has another one each time
-		l.Warn("Can't dial UDP", "Topic", "bfd", "Peer", peer, "LocalAddress", &net.UDPAddr{Port: port}, "Error",
-			&net.OpError{Op: "dial", Net: "udp", Source: &net.UDPAddr{Port: port},
-				Err: os.NewSyscallError("connect", cause)})
-	}
-	for _, step := range []struct {
-		name string
-		do   func()
-		want int // since the beginning
-	}{
-		{"first", func() { dial("10.0.0.1", syscall.ENETUNREACH) }, 1},
-		{"again", func() { dial("10.0.0.1", syscall.ENETUNREACH) }, 1},
-		{"another peer", func() { dial("10.0.0.2", syscall.ENETUNREACH) }, 2},
-		{"another cause", func() { dial("10.0.0.1", syscall.EPERM) }, 3},
-		{"the same of the other peer", func() { dial("10.0.0.2", syscall.ENETUNREACH) }, 3},
-		{"sent meanwhile", func() {
-			l.Debug("BFD client is started", "Topic", "bfd", "Peer", "10.0.0.2")
-			dial("10.0.0.2", syscall.ENETUNREACH)
-		}, 4},
-		{"no error", func() { l.Warn("Can't dial UDP", "Peer", "10.0.0.3", "Error", "not UDP") }, 5},
-		{"another warning twice", func() {
-			l.Warn("Expired", "Peer", "10.0.0.1")
-			l.Warn("Expired", "Peer", "10.0.0.1")
-		}, 7},
-		{"no warning", func() { l.Info("Peer Up") }, 7},
-	} {
-		if step.do(); len(*log.list) != step.want {
-			t.Errorf("%s: %d warnings are passed on, want %d: %q", step.name, len(*log.list), step.want, *log.list)
-		}
-	}
 }
 
 // TestWhyNotUp: what the router did is not named where GoBGP does not say it.

@@ -2,13 +2,10 @@ package bgp
 
 import (
 	"cmp"
-	"context"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
-
-	"github.com/osrg/gobgp/v4/api"
 
 	"sluice.dev/sluice/control/announce"
 	"sluice.dev/sluice/control/announce/view"
@@ -28,14 +25,16 @@ func (s *Speaker) Report() announce.Report {
 	for _, name := range slices.Sorted(maps.Keys(s.sessions)) {
 		session := s.sessions[name]
 		p := view.Peer{Speaker: protocol, Name: name, ASN: session.peer.PeerASN, Up: session.up,
-			State: cmp.Or(strings.TrimPrefix(session.state, "BGP_FSM_"), "none"), BFD: session.bfd,
-			Routes:  routes[name],
+			State: cmp.Or(strings.TrimPrefix(session.state, "BGP_FSM_"), "none"), Routes: routes[name],
 			Address: cmp.Or(session.peer.Interface, session.address.String())}
 		if !session.since.IsZero() {
 			p.Since = &session.since
 		}
 		if !session.up {
 			p.Why = session.why
+		}
+		if session.peer.BFD != nil {
+			p.BFD = s.reportBFD(session, &r)
 		}
 		r.Peers = append(r.Peers, p)
 	}
@@ -63,23 +62,6 @@ func (s *Speaker) withSession(l *view.Line, vip netip.Addr) {
 		l.State, l.Why = view.Waiting, "the session is not up"
 		if session.why != "" {
 			l.Why += ": " + session.why
-		}
-	}
-}
-
-// bfdStates reads the states of BFD sessions.
-func (s *Speaker) bfdStates(ctx context.Context) {
-	states := map[netip.Addr]string{}
-	s.server.ListBfdPeer(ctx, func(address string, p *api.BfdPeerState) {
-		if a, err := netip.ParseAddr(address); err == nil {
-			states[a.WithZone("")] = strings.ToLower(strings.TrimPrefix(p.SessionState.String(), "BFD_SESSION_STATE_"))
-		}
-	})
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, session := range s.sessions {
-		if session.peer.BFD != nil {
-			session.bfd = cmp.Or(states[session.address.WithZone("")], "none")
 		}
 	}
 }

@@ -51,7 +51,6 @@ type session struct {
 	anew  time.Time // when it was so last
 	state string    // as GoBGP said last, for people; nothing is decided by it
 	since time.Time
-	bfd   string
 	why   string
 }
 
@@ -87,11 +86,6 @@ func (s *session) configuration(restarting bool) *api.Peer {
 	}
 	if p.MultiHop {
 		c.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: 255}
-	}
-	if p.BFD != nil {
-		c.Bfd = &api.BfdPeerConfig{Enabled: true, DesiredMinimumTxInterval: uint32(p.BFD.Transmit / time.Microsecond),
-			RequiredMinimumReceive: uint32(p.BFD.Receive / time.Microsecond),
-			DetectionMultiplier:    uint32(p.BFD.Multiplier)}
 	}
 	for _, is4 := range []bool{true, false} {
 		if !p.Carries(map[bool]netip.Addr{true: netip.IPv4Unspecified(), false: netip.IPv6Unspecified()}[is4]) {

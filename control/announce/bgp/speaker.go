@@ -18,6 +18,7 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/server"
 
 	"sluice.dev/sluice/control/announce"
+	"sluice.dev/sluice/control/announce/bfd"
 	"sluice.dev/sluice/control/announce/kinds"
 	"sluice.dev/sluice/internal/wake"
 )
@@ -40,6 +41,8 @@ type Speaker struct {
 
 	// The goroutine that calls Apply has these.
 	server   *server.BgpServer // nil before the first peer
+	bfd      *bfd.Endpoint     // nil where server is
+	bfdPort  uint16            // 0: that of RFC 5881
 	identity identity          // of server
 	variants map[string]*variant
 	next     uint32
@@ -94,7 +97,7 @@ func (s *Speaker) Apply(w *announce.World) {
 		s.log.Error("routes are not as they should be, and are tried again", "error", err)
 	}
 	s.addPeers(ctx, plan)
-	s.bfdStates(ctx)
+	s.applyBFD()
 }
 
 // ensureServer starts GoBGP for the first peer. Another router ID needs another start, by which all
@@ -145,6 +148,8 @@ func (s *Speaker) startServer(ctx context.Context, id identity) error {
 		return err
 	}
 	s.server, s.identity = b, id
+	s.bfd = bfd.New(bfd.Config{Log: s.log, Port: s.bfdPort, Changed: s.changed.Raise,
+		Down: func(router netip.Addr, why string) { s.endFailed(b, router, why) }})
 	if err := s.assign(ctx); err != nil {
 		return err
 	}
@@ -169,8 +174,9 @@ func (s *Speaker) stopServer(context.Context) error {
 	if s.server == nil {
 		return nil
 	}
+	s.bfd.Close()
 	s.server.Stop()
-	s.server = nil
+	s.server, s.bfd = nil, nil
 	s.variants, s.paths = map[string]*variant{}, map[netip.Prefix]*variant{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -446,6 +452,7 @@ func (s *Speaker) Close() {
 	if s.server == nil {
 		return
 	}
+	s.bfd.Close()
 	kept := false
 	for _, session := range s.sessions {
 		if session.peer.Restart && s.gateway == announce.Yes {

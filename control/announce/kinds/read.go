@@ -47,6 +47,7 @@ const (
 	NameTaken    = "NameTaken"    // another one of its kind has the name, and is used
 	FieldNotDone = "FieldNotDone" // Sluice does not do what a field asks for
 	NotFound     = "NotFound"     // what it names is not there
+	BFDNotUp     = "BFDNotUp"     // its session of BFD is not up
 )
 
 // Problem is what is wrong with an object, and what becomes of it.
