@@ -2,10 +2,12 @@ package bgp
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"sluice.dev/sluice/control/announce"
 	"sluice.dev/sluice/control/announce/view"
@@ -32,6 +34,9 @@ func (s *Speaker) Report() announce.Report {
 		}
 		if !session.up {
 			p.Why = session.why
+		} else if fields := s.waiting[name]; fields != "" {
+			p.Why = fmt.Sprintf("it begins anew at %s in this gateway's turn: %s", s.turn.UTC().Format(time.RFC3339),
+				fields)
 		}
 		if session.peer.BFD != nil {
 			p.BFD = s.reportBFD(session, &r)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"reflect"
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
@@ -44,7 +43,8 @@ type session struct {
 	ours map[bool]netip.Addr // by Is4
 	// begun is when GoBGP was given the peer; zero: it does not have it. What GoBGP says arrives
 	// late: what it says of a time before is about a session that is not there any more.
-	begun time.Time
+	begun  time.Time
+	timers timers // as GoBGP was given them last
 
 	up    bool
 	again bool      // it is to begin anew: the peer ended it, and GoBGP would wait before it connects
@@ -56,12 +56,10 @@ type session struct {
 
 func newSession(p *kinds.Peer) *session { return &session{peer: p, address: p.Address} }
 
-// same reports whether a peer can go on as it is.
-func (s *session) same(p *kinds.Peer) bool {
-	a, b := *s.peer, *p
-	a.Ref, b.Ref, a.NodeLabels, b.NodeLabels = kinds.Ref{}, kinds.Ref{}, nil, nil
-	return reflect.DeepEqual(&a, &b)
-}
+// timers are those of GoBGP's configuration.
+type timers struct{ hold, keepalive, connect time.Duration }
+
+func timersOf(p *kinds.Peer) timers { return timers{p.Hold, p.Keepalive, p.Connect} }
 
 // hears reports whether what GoBGP said of an address at a time is about the session.
 func (s *session) hears(address netip.Addr, at time.Time) bool {

@@ -48,6 +48,10 @@ type Speaker struct {
 	next     uint32
 	paths    map[netip.Prefix]*variant
 	gateway  announce.Grade // of the last World
+	// turn is when sessions that are up begin anew with what is new; zero: none must. waiting are
+	// the fields that are new, by the peer's name.
+	turn    time.Time
+	waiting map[string]string
 
 	mu       sync.Mutex // guards what follows, which Report reads
 	sessions map[string]*session
@@ -74,14 +78,17 @@ func (s *Speaker) Name() string { return protocol }
 func (s *Speaker) Changed() <-chan struct{} { return s.changed }
 
 // Apply implements announce.Speaker. What cannot be done is tried again with the next call.
-func (s *Speaker) Apply(w *announce.World) {
+func (s *Speaker) Apply(w *announce.World) { s.apply(w, time.Now()) }
+
+func (s *Speaker) apply(w *announce.World, now time.Time) {
 	ctx := context.Background()
+	w = s.inTurn(w, now)
 	plan := NewPlan(w)
 	s.mu.Lock()
 	s.plan, s.problems = plan, nil
 	s.mu.Unlock()
 	s.gateway = w.Gateway
-	if err := s.ensureServer(ctx, plan); err != nil {
+	if err := s.ensureServer(ctx, plan, s.routerID(w)); err != nil {
 		s.log.Error("BGP cannot be started", "error", err)
 		return
 	}
@@ -101,25 +108,19 @@ func (s *Speaker) Apply(w *announce.World) {
 }
 
 // ensureServer starts GoBGP for the first peer. Another router ID needs another start, by which all
-// sessions end.
-func (s *Speaker) ensureServer(ctx context.Context, plan *Plan) error {
+// sessions end: it waits for this gateway's turn.
+func (s *Speaker) ensureServer(ctx context.Context, plan *Plan, routerID netip.Addr) error {
 	if len(plan.Peers) == 0 {
 		return s.stopServer(ctx)
 	}
-	want := identity{asn: plan.Peers[0].MyASN, routerID: s.config.RouterID}
-	for _, p := range plan.Peers {
-		if p.RouterID.IsValid() {
-			want.routerID = p.RouterID
-			break
-		}
-	}
+	want := identity{asn: plan.Peers[0].MyASN, routerID: routerID}
 	for _, p := range plan.Peers {
 		if p.RouterID.IsValid() && p.RouterID != want.routerID {
 			s.note(p.Ref, kinds.FieldNotDone, fmt.Sprintf("routerID: a node has one, and another BGPPeer says %v",
 				want.routerID))
 		}
 	}
-	if s.server != nil && s.identity.routerID == want.routerID {
+	if s.server != nil && (s.identity.routerID == want.routerID || !s.turn.IsZero()) {
 		return nil
 	}
 	if err := s.stopServer(ctx); err != nil {
@@ -194,7 +195,7 @@ func (s *Speaker) note(about kinds.Ref, reason, text string) {
 func (s *Speaker) removePeers(ctx context.Context, plan *Plan) {
 	for name, session := range maps.Clone(s.sessions) {
 		i := slices.IndexFunc(plan.Peers, func(p *kinds.Peer) bool { return p.Name == name })
-		if i >= 0 && session.same(plan.Peers[i]) {
+		if i >= 0 && len(reopens(session.peer, plan.Peers[i])) == 0 {
 			continue
 		}
 		s.deletePeer(ctx, session)
@@ -296,10 +297,13 @@ func (s *Speaker) nameNeighbour(ctx context.Context, name string, address netip.
 	}})
 }
 
-// addPeers begins sessions.
+// addPeers begins sessions, and gives GoBGP the timers of those that go on.
 func (s *Speaker) addPeers(ctx context.Context, plan *Plan) {
 	for _, p := range plan.Peers {
 		session := s.sessions[p.Name]
+		if !session.begun.IsZero() && session.timers != timersOf(p) {
+			s.updateTimers(ctx, session)
+		}
 		if !session.begun.IsZero() || !session.address.IsValid() || session.address != session.named {
 			continue
 		}
@@ -307,6 +311,7 @@ func (s *Speaker) addPeers(ctx context.Context, plan *Plan) {
 		session.begun = time.Now() // GoBGP speaks of it before AddPeer returns
 		s.mu.Unlock()
 		err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: session.configuration(s.config.Restarting)})
+		session.timers = timersOf(p)
 		s.mu.Lock()
 		if session.why = ""; err != nil {
 			session.begun, session.up, session.state, session.why = time.Time{}, false, "", err.Error()
@@ -316,6 +321,18 @@ func (s *Speaker) addPeers(ctx context.Context, plan *Plan) {
 		}
 		s.mu.Unlock()
 	}
+}
+
+// updateTimers gives GoBGP the timers of a session, which goes on: the peer hears of the hold time
+// in the next OPEN. GoBGP would begin the session anew if anything else were different.
+func (s *Speaker) updateTimers(ctx context.Context, session *session) {
+	_, err := s.server.UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: session.configuration(s.config.Restarting)})
+	if err != nil {
+		s.log.Warn("timers of a session stay as they are, which is tried again", "peer", session.peer.Name, "error",
+			err)
+		return
+	}
+	session.timers = timersOf(session.peer)
 }
 
 // applyRoutes makes GoBGP's table that of the plan.

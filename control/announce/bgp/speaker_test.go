@@ -74,7 +74,7 @@ func TestLateEvents(t *testing.T) {
 	edit := func(w *announce.World) {
 		for i, p := range w.Set.Peers {
 			edited := *p
-			edited.Hold++
+			edited.MultiHop = true
 			w.Set.Peers[i] = &edited
 		}
 	}
@@ -113,7 +113,7 @@ func TestLateEvents(t *testing.T) {
 func TestSetIsTriedAgain(t *testing.T) {
 	s, w := newSpeaker(t, closedPort(t), false)
 	plan, ctx := NewPlan(w), context.Background()
-	if err := s.ensureServer(ctx, plan); err != nil {
+	if err := s.ensureServer(ctx, plan, s.routerID(w)); err != nil {
 		t.Fatal(err)
 	}
 	working := s.server

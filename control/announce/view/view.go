@@ -37,7 +37,7 @@ type Peer struct {
 	Since   *time.Time `json:"since,omitempty"`
 	BFD     string     `json:"bfd,omitempty"`
 	Routes  int        `json:"routes"`        // that it is told, when the session is up
-	Why     string     `json:"why,omitempty"` // it is not up
+	Why     string     `json:"why,omitempty"` // it is not up, or is to begin anew
 }
 
 // VIP is one address of Services.

@@ -1,0 +1,128 @@
+package bgp
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"sluice.dev/sluice/control/announce"
+	"sluice.dev/sluice/control/announce/kinds"
+)
+
+// An edit reaches all gateways at once. Where it needs a new session, a router that has lost the
+// one before has no route to the gateway for up to 2 s. So gateways take turns, by the clock: each
+// has one of turnLength in each cycle of turns.
+const (
+	turns      = 32
+	turnLength = 4 * time.Second
+)
+
+// turnOf returns when the next turn of a gateway begins, within turns times turnLength. Gateways
+// whose router IDs differ in the last five bits, as consecutive addresses do, have turns that do
+// not overlap, if their clocks differ by less than 2 s.
+func turnOf(routerID netip.Addr, now time.Time) time.Time {
+	octets := routerID.AsSlice()
+	cycle := now.Truncate(turns * turnLength)
+	at := cycle.Add(time.Duration(octets[len(octets)-1]%turns) * turnLength)
+	if at.Before(now) {
+		at = at.Add(turns * turnLength)
+	}
+	return at
+}
+
+// opening are the fields of a BGPPeer that its session begins with. What they say of a session that
+// is there can only be changed by another one: the ends of the TCP connection, its MD5 key and its
+// TTL, and what is in OPEN but the hold time.
+var opening = []struct {
+	field string
+	of    func(p *kinds.Peer) any
+}{
+	{"myASN", func(p *kinds.Peer) any { return p.MyASN }},
+	{"peerASN", func(p *kinds.Peer) any { return p.PeerASN }},
+	{"peerAddress", func(p *kinds.Peer) any { return p.Address }},
+	{"interface", func(p *kinds.Peer) any { return p.Interface }},
+	{"sourceAddress", func(p *kinds.Peer) any { return p.Source }},
+	{"peerPort", func(p *kinds.Peer) any { return p.Port }},
+	{"password", func(p *kinds.Peer) any { return p.Password }},
+	{"enableGracefulRestart", func(p *kinds.Peer) any { return p.Restart }},
+	{"ebgpMultiHop", func(p *kinds.Peer) any { return p.MultiHop }},
+	{"dualStackAddressFamily", func(p *kinds.Peer) any { return p.Interface != "" || p.DualStack }},
+}
+
+// reopens returns the fields that differ, and for which a session must begin anew.
+func reopens(a, b *kinds.Peer) (fields []string) {
+	for _, o := range opening {
+		if o.of(a) != o.of(b) {
+			fields = append(fields, o.field)
+		}
+	}
+	return fields
+}
+
+// goesOn is a peer whose session goes on: of the new one it has what needs no other session.
+func goesOn(before, after *kinds.Peer) *kinds.Peer {
+	p := *before
+	p.Ref, p.NodeLabels, p.RouterID = after.Ref, after.NodeLabels, after.RouterID
+	p.Hold, p.Keepalive, p.Connect = after.Hold, after.Keepalive, after.Connect
+	if before.MultiHop == after.MultiHop {
+		p.BFD = after.BFD
+	}
+	return &p
+}
+
+// inTurn returns the World in which peers of sessions that are up, and that would have to begin
+// anew, are as they were, until it is this gateway's turn. Sessions that are not up begin with what
+// is new at once.
+func (s *Speaker) inTurn(w *announce.World, now time.Time) *announce.World {
+	peers, waiting := slices.Clone(w.Set.Peers), map[string]string{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	up := false
+	for i, p := range peers {
+		session := s.sessions[p.Name]
+		if session == nil || !session.up || !p.NodeLabels.Match(w.Node.Labels) {
+			continue
+		}
+		up = true
+		if fields := reopens(session.peer, p); len(fields) > 0 {
+			waiting[p.Name] = strings.Join(fields, ", ")
+			peers[i] = goesOn(session.peer, p)
+		}
+	}
+	if up && s.server != nil && s.routerID(w) != s.identity.routerID {
+		for name, session := range s.sessions {
+			if session.up {
+				waiting[name] = strings.TrimPrefix(waiting[name]+", routerID", ", ")
+			}
+		}
+	}
+	switch {
+	case len(waiting) == 0:
+		s.turn, s.waiting = time.Time{}, nil
+		return w
+	case s.turn.IsZero() || now.Sub(s.turn) >= turnLength/2: // or this process stood still in its turn
+		s.turn = turnOf(s.config.RouterID, now)
+		s.log.Info("sessions of BGP begin anew in this gateway's turn", "at", s.turn.UTC(), "because of", waiting)
+	}
+	if !now.Before(s.turn) {
+		s.turn, s.waiting = time.Time{}, nil
+		return w
+	}
+	s.waiting = waiting
+	set := *w.Set
+	set.Peers = peers
+	held := *w
+	held.Set = &set
+	return &held
+}
+
+// routerID returns the one that peers of this node ask for first, or the node's.
+func (s *Speaker) routerID(w *announce.World) netip.Addr {
+	for _, p := range w.Set.Peers {
+		if p.RouterID.IsValid() && p.NodeLabels.Match(w.Node.Labels) {
+			return p.RouterID
+		}
+	}
+	return s.config.RouterID
+}
