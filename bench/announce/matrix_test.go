@@ -104,8 +104,9 @@ func TestUnnumbered(t *testing.T) {
 		must(t, l.Gateway.AddAddresses("front0", netip.MustParsePrefix("fe80::1/64")))
 		l.onlyLinkLocal(l.Clients[0], netip.MustParsePrefix("fe80::a/64"))
 		l.startRouter(birdHead+`
+protocol bfd { interface "*" { interval 100 ms; multiplier 3; }; }
 protocol bgp un {
-  local as 64501; neighbor fe80::1 as 64500; interface "eth0"; passive;
+  local as 64501; neighbor fe80::1 as 64500; interface "eth0"; passive; bfd on;
   ipv4 { import all; export none; extended next hop on; }; ipv6 { import all; export none; };
 }
 `, `
@@ -118,6 +119,7 @@ router bgp 64501
  neighbor fe80::1 interface eth0
  neighbor fe80::1 passive
  neighbor fe80::1 capability extended-nexthop
+ neighbor fe80::1 bfd 3 100 100
  address-family ipv4 unicast
   neighbor fe80::1 activate
  exit-address-family
@@ -127,9 +129,14 @@ router bgp 64501
 `)
 		l.write(pools + `
 apiVersion: sluice.dev/v1alpha1
+kind: BFDProfile
+metadata: {name: fast}
+spec: {receiveInterval: 100, transmitInterval: 100}
+---
+apiVersion: sluice.dev/v1alpha1
 kind: BGPPeer
 metadata: {name: un}
-spec: {myASN: 64500, interface: front0, connectTime: 1s}
+spec: {myASN: 64500, interface: front0, connectTime: 1s, bfdProfile: fast}
 ---
 apiVersion: sluice.dev/v1alpha1
 kind: BGPAdvertisement
@@ -137,7 +144,11 @@ metadata: {name: all}
 `)
 		l.start()
 		l.routed(vip6+"/128", true, 20*time.Second)
-		l.routed(vip, true, 20*time.Second)
+		l.bfdUp()
+		l.settle()
+		if p, _ := l.peer(); p.BFD != "up" {
+			t.Errorf("%+v", p)
+		}
 		l.answers(vip6)
 		l.answers(vip4)
 	})

@@ -195,7 +195,7 @@ func (s *Speaker) note(about kinds.Ref, reason, text string) {
 func (s *Speaker) removePeers(ctx context.Context, plan *Plan) {
 	for name, session := range maps.Clone(s.sessions) {
 		i := slices.IndexFunc(plan.Peers, func(p *kinds.Peer) bool { return p.Name == name })
-		if i >= 0 && len(reopens(session.peer, plan.Peers[i])) == 0 {
+		if i >= 0 && len(s.reopens(session, plan.Peers[i])) == 0 {
 			continue
 		}
 		s.deletePeer(ctx, session)

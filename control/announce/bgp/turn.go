@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/control/announce"
+	"sluice.dev/sluice/control/announce/bfd"
 	"sluice.dev/sluice/control/announce/kinds"
 )
 
@@ -60,12 +61,26 @@ func reopens(a, b *kinds.Peer) (fields []string) {
 	return fields
 }
 
+// reopens returns the fields for which a session must begin anew as that of a peer. Where BFD that
+// is up is not wanted any more it must, too: BIRD and FRR end the session of BGP when BFD says
+// AdminDown.
+func (s *Speaker) reopens(session *session, p *kinds.Peer) []string {
+	fields := reopens(session.peer, p)
+	if session.peer.BFD == nil || p.BFD != nil || p.MultiHop || s.bfd == nil {
+		return fields
+	}
+	if status, _ := s.bfd.Status(session.address); status.State == bfd.Up {
+		fields = append(fields, "bfdProfile")
+	}
+	return fields
+}
+
 // goesOn is a peer whose session goes on: of the new one it has what needs no other session.
 func goesOn(before, after *kinds.Peer) *kinds.Peer {
 	p := *before
 	p.Ref, p.NodeLabels, p.RouterID = after.Ref, after.NodeLabels, after.RouterID
 	p.Hold, p.Keepalive, p.Connect = after.Hold, after.Keepalive, after.Connect
-	if before.MultiHop == after.MultiHop {
+	if after.BFD != nil {
 		p.BFD = after.BFD
 	}
 	return &p
@@ -85,7 +100,7 @@ func (s *Speaker) inTurn(w *announce.World, now time.Time) *announce.World {
 			continue
 		}
 		up = true
-		if fields := reopens(session.peer, p); len(fields) > 0 {
+		if fields := s.reopens(session, p); len(fields) > 0 {
 			waiting[p.Name] = strings.Join(fields, ", ")
 			peers[i] = goesOn(session.peer, p)
 		}

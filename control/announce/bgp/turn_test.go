@@ -93,7 +93,7 @@ func TestLiveEdits(t *testing.T) {
 		func(p *kinds.Peer) {
 			p.BFD = &kinds.BFD{Receive: time.Second, Transmit: 2 * time.Second, Multiplier: 5}
 		},
-		func(p *kinds.Peer) { p.BFD = nil },
+		func(p *kinds.Peer) { p.BFD = nil }, // it is not up
 	} {
 		edited := &kinds.Set{Advertisements: w.Set.Advertisements}
 		for _, p := range w.Set.Peers {
