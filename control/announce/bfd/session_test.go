@@ -107,6 +107,11 @@ func TestUpAndDown(t *testing.T) {
 		l.ended[1] != "the router's BFD went down" {
 		t.Errorf("%q", l.ended)
 	}
+	l.sent[0] = nil
+	l.run(30 * time.Second)
+	if n := len(l.sent[0]); n < 30 || n > 40 {
+		t.Errorf("%d packets in 30 s while the session is not up, want one each second, or each 0.75 s", n)
+	}
 	l.lost[1] = false
 	l.run(3 * time.Second)
 	l.want(Up, Up)
