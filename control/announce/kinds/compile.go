@@ -46,6 +46,10 @@ func newPeer(name string, s *PeerSpec) (*Peer, error) {
 		note(fmt.Errorf("routerID %q: must have the form of an IPv4 address", s.RouterID))
 	}
 	note(p.timers(s))
+	note(checkPassword(s.Password))
+	if s.PasswordSecret.Namespace != "" && s.PasswordSecret.Name == "" {
+		note(errors.New("passwordSecret: name is missing"))
+	}
 	if s.PasswordSecret.Name != "" {
 		if s.Password != "" {
 			note(errors.New("password and passwordSecret are both there: remove one"))
@@ -80,7 +84,7 @@ func (p *Peer) ends(s *PeerSpec) error {
 	case p.Source.IsValid() && p.Address.IsValid() && p.Source.Is4() != p.Address.Is4():
 		note(errors.New("sourceAddress and peerAddress are of different families"))
 	}
-	if s.Interface != "" && s.Password != "" {
+	if s.Interface != "" && (s.Password != "" || s.PasswordSecret.Name != "") {
 		note(errors.New("password: not with an unnumbered peer"))
 	}
 	return errors.Join(errs...)

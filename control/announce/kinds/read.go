@@ -255,6 +255,9 @@ func (r *reading) peer(o *unstructured.Unstructured) {
 			if p.Password, err = r.Password(namespace, p.passwordRef); err != nil {
 				return nil, fmt.Errorf("passwordSecret: %w", err)
 			}
+			if err = checkPassword(p.Password); err != nil {
+				return nil, fmt.Errorf("passwordSecret: %w", err)
+			}
 		}
 		if s.BFDProfile != "" {
 			if p.BFD = r.profiles[s.BFDProfile]; p.BFD == nil {
