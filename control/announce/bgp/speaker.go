@@ -456,6 +456,10 @@ func (s *Speaker) logSession(session *session, up bool, m *apiutil.WatchEventMes
 		return
 	}
 	session.why = m.Peer.State.DisconnectMessage
+	if m.Peer.State.AdminState == api.PeerState_ADMIN_STATE_PFX_CT {
+		session.why = fmt.Sprintf("the peer sent more than %d routes of a family: let it export none to gateways, "+
+			"then edit the BGPPeer or restart the announcer", maxPrefixes)
+	}
 	s.log.Warn("BGP session is down", "peer", session.peer.Name, "address", session.address, "why",
 		cmp.Or(session.why, "not known"))
 }
