@@ -42,6 +42,9 @@ func (s *Speaker) Report() announce.Report {
 			p.BFD = s.reportBFD(session, &r)
 		}
 		r.Peers = append(r.Peers, p)
+		if p, ok := session.limitProblem(); ok {
+			r.Problems = append(r.Problems, p)
+		}
 	}
 	for vip, lines := range s.plan.Lines {
 		lines = slices.Clone(lines)

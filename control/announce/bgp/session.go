@@ -21,10 +21,6 @@ const restartTime = 120
 // GoBGP waits for the End-of-RIB of all peers, for the choice of routes that is not made here.
 const deferralTime = 1
 
-// maxPrefixes is how many routes of a family a peer may send. None is used, but GoBGP keeps each, at
-// about 1 KiB. A session that gets more is ended with a Cease of subcode 1 (RFC 4486, section 4).
-const maxPrefixes = 10_000
-
 // anewEvery is how often a session that ends is begun anew at once. One that does not stay up is
 // left to GoBGP, which connects after 7 s: 5 in state Idle, and up to 2.
 const anewEvery = 10 * time.Second
@@ -56,6 +52,7 @@ type session struct {
 	state string    // as GoBGP said last, for people; nothing is decided by it
 	since time.Time
 	why   string
+	limit prefixLimit
 }
 
 func newSession(p *kinds.Peer) *session { return &session{peer: p, address: p.Address} }

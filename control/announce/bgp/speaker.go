@@ -206,7 +206,9 @@ func (s *Speaker) removePeers(ctx context.Context, plan *Plan) {
 }
 
 // beginAgain takes sessions that ended out of GoBGP, so that they begin as new ones do. Not those
-// with graceful restart: their peers have kept the routes, and GoBGP has what that takes.
+// with graceful restart: their peers have kept the routes, and GoBGP has what that takes. One that
+// the prefix limit ended is taken out in any case: GoBGP would keep the peer's routes with graceful
+// restart, and not connect again.
 func (s *Speaker) beginAgain(ctx context.Context) {
 	s.mu.Lock()
 	var ended []*session
@@ -250,7 +252,7 @@ func (s *Speaker) prepare(ctx context.Context, plan *Plan) {
 		session.peer = p // another selector or version of the same
 		address, up := session.address, session.up
 		s.mu.Unlock()
-		var why string
+		why := session.limit.why(time.Now())
 		if p.Interface != "" && !up {
 			var err error
 			if address, err = linkLocal(p.Interface); err != nil {
@@ -304,7 +306,8 @@ func (s *Speaker) addPeers(ctx context.Context, plan *Plan) {
 		if !session.begun.IsZero() && session.timers != timersOf(p) {
 			s.updateTimers(ctx, session)
 		}
-		if !session.begun.IsZero() || !session.address.IsValid() || session.address != session.named {
+		if !session.begun.IsZero() || !session.address.IsValid() || session.address != session.named ||
+			session.limit.waits(time.Now()) {
 			continue
 		}
 		s.mu.Lock()
@@ -428,10 +431,16 @@ func (s *Speaker) peerChanged(m *apiutil.WatchEventMessage_PeerEvent, at time.Ti
 		}
 		up := m.Peer.State.SessionState == wire.BGP_FSM_ESTABLISHED
 		if up != session.up {
-			if session.since = at; !up && !session.peer.Restart && at.Sub(session.anew) >= anewEvery {
+			switch {
+			case up:
+			case endedByPrefixLimit(m):
+				session.limit.exceeded(session.since, at)
+				session.again = true
+			case !session.peer.Restart && at.Sub(session.anew) >= anewEvery:
 				session.again, session.anew = true, at
 			}
-			s.logSession(session, up, m)
+			session.since = at
+			s.logSession(session, up, m, at)
 		} else if m.Peer.State.SessionState == wire.BGP_FSM_IDLE && m.Peer.State.DisconnectMessage != "" {
 			s.setWhy(session, notOpened(m.Peer.State.DisconnectMessage))
 		}
@@ -449,17 +458,13 @@ func sameNeighbour(a, b netip.Addr) bool {
 	return a == b
 }
 
-func (s *Speaker) logSession(session *session, up bool, m *apiutil.WatchEventMessage_PeerEvent) {
+func (s *Speaker) logSession(session *session, up bool, m *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
 	if up {
 		s.log.Info("BGP session is up", "peer", session.peer.Name, "address", session.address)
 		session.why = ""
 		return
 	}
-	session.why = m.Peer.State.DisconnectMessage
-	if m.Peer.State.AdminState == api.PeerState_ADMIN_STATE_PFX_CT {
-		session.why = fmt.Sprintf("the peer sent more than %d routes of a family: let it export none to gateways, "+
-			"then edit the BGPPeer or restart the announcer", maxPrefixes)
-	}
+	session.why = cmp.Or(session.limit.why(at), m.Peer.State.DisconnectMessage)
 	s.log.Warn("BGP session is down", "peer", session.peer.Name, "address", session.address, "why",
 		cmp.Or(session.why, "not known"))
 }

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 
 	"sluice.dev/sluice/control/announce"
 	"sluice.dev/sluice/control/announce/kinds"
-	"sluice.dev/sluice/control/announce/view"
 )
 
 // Tests with a server run one after the other: GoBGP has settings of its own that all servers of a
@@ -249,34 +247,5 @@ func TestClose(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestPrefixLimit: a session whose peer sends too many routes is ended, and the status names the limit.
-func TestPrefixLimit(t *testing.T) {
-	port := closedPort(t)
-	r := newRouter(t, port, false)
-	s, w := newSpeaker(t, port, false)
-	r.until(2, s, w)
-	var paths []*apiutil.Path
-	for i := range maxPrefixes + 1 {
-		nlri, err := wire.NewIPAddrPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 32))
-		r.must(err)
-		hop, err := wire.NewPathAttributeNextHop(addresses[0])
-		r.must(err)
-		paths = append(paths, &apiutil.Path{Family: wire.RF_IPv4_UC, Nlri: nlri,
-			Attrs: []wire.PathAttributeInterface{wire.NewPathAttributeOrigin(0), hop}})
-	}
-	_, err := r.AddPath(apiutil.AddPathRequest{Paths: paths})
-	r.must(err)
-	limited := func() bool {
-		return slices.ContainsFunc(s.Report().Peers, func(p view.Peer) bool {
-			return !p.Up && strings.Contains(p.Why, "more than 10000 routes")
-		})
-	}
-	for end := time.Now().Add(15 * time.Second); !limited(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("no session names the limit: %+v", s.Report().Peers)
-		}
 	}
 }

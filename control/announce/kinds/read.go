@@ -48,6 +48,7 @@ const (
 	FieldNotDone = "FieldNotDone" // Sluice does not do what a field asks for
 	NotFound     = "NotFound"     // what it names is not there
 	BFDNotUp     = "BFDNotUp"     // its session of BFD is not up
+	PrefixLimit  = "PrefixLimit"  // the peer sends too many routes
 )
 
 // Problem is what is wrong with an object, and what becomes of it.
