@@ -130,6 +130,7 @@ func New(c Config) *Loop {
 	l.watch.Restore(l.saved.Hold)
 	if l.resumed = len(l.saved.VIPs) > 0; l.resumed {
 		l.watch.Resume(l.saved.VIPs, l.started)
+		l.watch.interfaces = l.saved.Interfaces
 	}
 	l.reader.Resume(l.saved.Pools)
 	l.publish("the first objects")
@@ -256,7 +257,7 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 	// there are none, sessions begin meanwhile: GoBGP takes 2 s for that.
 	if !l.applied && !l.watch.Heard(now) {
 		if !l.resumed {
-			l.world = &World{Node: l.node, Gateway: No, Set: l.set}
+			l.world = &World{Node: l.node, Gateway: No, Interfaces: l.watch.interfaces, Set: l.set}
 			for _, s := range l.config.Speakers {
 				s.Apply(l.world)
 			}
@@ -270,7 +271,8 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 	in.Leaves, leaves = l.leaves(now)
 	in.Impaired, settles = l.impairments.See(l.verdict.VIPs, l.node.NetworkUnavailable, now)
 	next = earliest(leaves, l.verdict.Until, settles)
-	l.world = &World{Node: l.node, Gateway: l.verdict.Grade, Serves: l.verdict.Serves(), VIPs: Judge(&in), Set: l.set}
+	l.world = &World{Node: l.node, Gateway: l.verdict.Grade, Serves: l.verdict.Serves(), VIPs: Judge(&in),
+		Interfaces: l.watch.interfaces, Set: l.set}
 	for _, s := range l.config.Speakers {
 		s.Apply(l.world)
 	}
@@ -340,12 +342,12 @@ func (l *Loop) save(now time.Time) {
 		}
 	}
 	hold := l.watch.Used(now)
-	if !l.said && hold == l.saved.Hold && slices.EqualFunc(vips, l.saved.VIPs, func(a, b pulse.VIP) bool {
+	if !l.said && hold == l.saved.Hold && slices.Equal(l.watch.interfaces, l.saved.Interfaces) && slices.EqualFunc(vips, l.saved.VIPs, func(a, b pulse.VIP) bool {
 		return a.Address == b.Address && slices.Equal(a.Services, b.Services)
 	}) {
 		return
 	}
-	if l.store(saved{VIPs: vips, Pools: l.set.Said(), Hold: hold}) {
+	if l.store(saved{VIPs: vips, Interfaces: l.watch.interfaces, Pools: l.set.Said(), Hold: hold}) {
 		l.said = false
 	}
 }

@@ -15,7 +15,9 @@ type World struct {
 	// Serves: it is heard, and forwards now. Gateway is Yes for a while after it is not any more.
 	Serves bool
 	VIPs   []Standing
-	Set    *kinds.Set
+	// Interfaces are the names of those that the gateway serves; nil: not known.
+	Interfaces []string
+	Set        *kinds.Set
 }
 
 // Speaker brings packets to this node by one protocol. Its methods are called by one goroutine, and

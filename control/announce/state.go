@@ -22,6 +22,8 @@ const stateVersion = 1
 type saved struct {
 	Version int         `json:"version"`
 	VIPs    []pulse.VIP `json:"vips"`
+	// Interfaces are those of the gateway (World), and not in files of programs of before.
+	Interfaces []string `json:"interfaces,omitempty"`
 	// Pools are not in files of programs of before, and are nothing to them.
 	Pools []kinds.Said `json:"pools,omitempty"`
 	// Hold is not in files of programs of before either: they had none of it used.
@@ -65,7 +67,7 @@ func store(path string, s saved) error {
 // saveHold leaves for the next process how much of the hold is used, and the rest as it was.
 func (l *Loop) saveHold(now time.Time) {
 	if hold := l.watch.Used(now); hold != l.saved.Hold {
-		l.store(saved{VIPs: l.saved.VIPs, Pools: l.saved.Pools, Hold: hold})
+		l.store(saved{VIPs: l.saved.VIPs, Interfaces: l.saved.Interfaces, Pools: l.saved.Pools, Hold: hold})
 	}
 }
 

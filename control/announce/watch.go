@@ -60,8 +60,10 @@ type Watch struct {
 
 	sight pulse.Sight
 	vips  []pulse.VIP // served when it forwarded last
-	good  bool        // it forwarded when it was heard last, or a process before said that it did
-	since time.Time   // when it did not any more, or was not heard
+	// interfaces that it said last that it serves; nil: not known
+	interfaces []string
+	good       bool      // it forwarded when it was heard last, or a process before said that it did
+	since      time.Time // when it did not any more, or was not heard
 
 	used     HoldUsed      // of Hold, at the time counted
 	counted  time.Time     // zero: nothing was seen yet
@@ -107,6 +109,9 @@ func (w *Watch) Resume(vips []pulse.VIP, now time.Time) {
 func (w *Watch) See(s pulse.Sight, now time.Time) {
 	w.count(now)
 	w.sight = s
+	if s.State != nil && s.State.Interfaces != nil {
+		w.interfaces = s.State.Interfaces
+	}
 	switch {
 	case s.State == nil || s.Lost != "":
 		w.lose(now)

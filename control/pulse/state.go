@@ -33,6 +33,9 @@ type State struct {
 	// Failures are why packets that are sent here would not be forwarded: a worker that stands, an
 	// interface that is down. Empty: they would.
 	Failures []string `json:"failures,omitempty"`
+	// Interfaces are the names of those that it serves, by its configuration. Gateways of builds
+	// before do not say it.
+	Interfaces []string `json:"interfaces,omitempty"`
 	// VIPs are the addresses of Services of type LoadBalancer that are served, in order.
 	VIPs []VIP `json:"vips,omitempty"`
 }
@@ -59,6 +62,7 @@ type Service struct {
 // Equal reports whether two states say the same.
 func (s *State) Equal(o *State) bool {
 	return s.PID == o.PID && s.Phase == o.Phase && slices.Equal(s.Failures, o.Failures) &&
+		slices.Equal(s.Interfaces, o.Interfaces) &&
 		slices.EqualFunc(s.VIPs, o.VIPs, func(a, b VIP) bool {
 			return a.Address == b.Address && slices.Equal(a.Services, b.Services)
 		})

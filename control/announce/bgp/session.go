@@ -40,7 +40,8 @@ type session struct {
 	address netip.Addr
 	named   netip.Addr // the address in the set of neighbours that policies name the peer by
 	// ours are the next hops for routes of the other family than the session's addresses.
-	ours map[bool]netip.Addr // by Is4
+	ours      map[bool]netip.Addr // by Is4
+	notServed string              // the interface of the next hops, if the gateway does not serve it
 	// begun is when GoBGP was given the peer; zero: it does not have it. What GoBGP says arrives
 	// late: what it says of a time before is about a session that is not there any more.
 	begun  time.Time
@@ -163,6 +164,9 @@ func sourceTo(a netip.Addr) (netip.Addr, error) {
 // hop returns the next hop to tell for routes of a family; not valid: GoBGP's choice, which is the
 // end of the session here.
 func (s *session) hop(is4 bool) (hop netip.Addr, err error) {
+	if err := s.notServedError(); err != nil {
+		return netip.Addr{}, err
+	}
 	if s.peer.Interface != "" || s.address.Is4() == is4 {
 		return netip.Addr{}, nil // unnumbered: RFC 8950
 	}

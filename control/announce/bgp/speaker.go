@@ -100,6 +100,7 @@ func (s *Speaker) apply(w *announce.World, now time.Time) {
 	s.removePeers(ctx, plan)
 	s.beginAgain(ctx)
 	s.prepare(ctx, plan)
+	s.leaveOut(w)
 	if err := s.applyRoutes(ctx, plan); err != nil {
 		s.log.Error("routes are not as they should be, and are tried again", "error", err)
 	}
@@ -287,6 +288,28 @@ func (s *Speaker) prepare(ctx context.Context, plan *Plan) {
 			session.why = why
 		}
 		s.mu.Unlock()
+	}
+}
+
+// leaveOut finds the sessions whose routes would lead to an interface that the gateway does not
+// serve. What cannot be read leaves it as it was.
+func (s *Speaker) leaveOut(w *announce.World) {
+	arrivals, err := newArrivals(w)
+	for _, session := range s.sessions {
+		name := session.notServed
+		if err == nil && session.address.IsValid() {
+			name, err = arrivals.notServedOf(session.peer, session.address)
+		}
+		if err != nil {
+			s.log.Warn("by which interface packets arrive is not known, and stays as it was", "error", err)
+			return
+		}
+		s.mu.Lock()
+		session.notServed = name
+		s.mu.Unlock()
+		if p, ok := session.notServedProblem(w); ok {
+			s.note(p.About, p.Reason, p.Note)
+		}
 	}
 }
 

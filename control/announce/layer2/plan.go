@@ -1,6 +1,7 @@
 package layer2
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -18,6 +19,8 @@ type Interface struct {
 	Ethernet bool // it has an Ethernet address
 	MAC      frame.MAC
 	Networks []netip.Prefix // of its addresses
+	// NotServed: packets that come there do not reach the gateway (package links).
+	NotServed bool
 }
 
 // Wish is a VIP on a link.
@@ -70,13 +73,20 @@ func (p *Plan) open(w *announce.World, a *kinds.L2Advertisement, interfaces []In
 				Note: "interfaces: " + n.Name + " of node " + w.Node.Name + " is no Ethernet interface"})
 			continue
 		}
-		for _, pool := range w.Set.Pools {
-			if a.ForPool(pool) && (named || len(a.Interfaces) == 0 && n.Ethernet &&
-				slices.ContainsFunc(n.Networks, pool.Meets)) {
-				p.Links[n.Name] = []Wish{}
-				break
-			}
+		if !slices.ContainsFunc(w.Set.Pools, func(pool *kinds.Pool) bool {
+			return a.ForPool(pool) && (named || len(a.Interfaces) == 0 && n.Ethernet &&
+				slices.ContainsFunc(n.Networks, pool.Meets))
+		}) {
+			continue
 		}
+		if n.NotServed {
+			p.Problems = append(p.Problems, kinds.Problem{About: a.Ref, Reason: kinds.NotServed,
+				Note: fmt.Sprintf("interface %s of node %s is left out: the gateway there serves %s, and would not get "+
+					"the packets; add it to interfaces of the gateway's configuration, or name others in "+
+					"spec.interfaces", n.Name, w.Node.Name, strings.Join(w.Interfaces, ", "))})
+			continue
+		}
+		p.Links[n.Name] = []Wish{}
 	}
 	if !there && len(a.Interfaces) > 0 {
 		p.Problems = append(p.Problems, kinds.Problem{About: a.Ref, Reason: kinds.NotFound,
@@ -87,13 +97,21 @@ func (p *Plan) open(w *announce.World, a *kinds.L2Advertisement, interfaces []In
 // vip adds a VIP to the links of the advertisements that are about it.
 func (p *Plan) vip(s *announce.Standing, here []*kinds.L2Advertisement, interfaces []Interface) {
 	selected, on := false, map[string]bool{}
+	var left []string // interfaces that are not served
 	for _, a := range here {
 		if !a.ForPool(s.Pool) || !a.ForServices(s.Labels) {
 			continue
 		}
 		selected = true
 		for i := range interfaces {
-			if n := &interfaces[i]; n.Ethernet && n.carries(a, s.VIP) && !on[n.Name] {
+			n := &interfaces[i]
+			switch {
+			case !n.Ethernet || !n.carries(a, s.VIP) || on[n.Name]:
+			case n.NotServed:
+				if !slices.Contains(left, n.Name) {
+					left = append(left, n.Name)
+				}
+			default:
 				on[n.Name] = true
 				p.Links[n.Name] = append(p.Links[n.Name], Wish{s.VIP, s.Grade, s.Why})
 			}
@@ -103,7 +121,10 @@ func (p *Plan) vip(s *announce.Standing, here []*kinds.L2Advertisement, interfac
 		return
 	}
 	why := "no L2Advertisement is for pool " + s.Pool.Name + ", this node and these Services"
-	if selected {
+	switch {
+	case len(left) > 0:
+		why = "the gateway does not serve " + strings.Join(left, ", ") + ", and no other interface is for the VIP"
+	case selected:
 		why = "no interface of this node has an address in a network with the VIP, or is named in the L2Advertisement"
 	}
 	p.Lines[s.VIP] = view.Line{Speaker: view.Layer2, State: view.Not, Why: why}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,6 +66,31 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// TestPlanNotServed: an interface that the gateway does not serve is no link, whether it is named or
+// found by its network, and it is said at the advertisement and at each VIP that no other has.
+func TestPlanNotServed(t *testing.T) {
+	t.Parallel()
+	interfaces := []Interface{
+		{Name: "eth0", Ethernet: true, MAC: frame.MAC{1}, Networks: prefixes("192.0.2.0/24")},
+		{Name: "eth2", Ethernet: true, MAC: frame.MAC{3}, Networks: prefixes("203.0.113.0/24"), NotServed: true},
+		{Name: "eth3", Ethernet: true, MAC: frame.MAC{4}, Networks: prefixes("198.51.100.0/24"), NotServed: true},
+	}
+	const left = "interface eth2 of node n is left out: the gateway there serves eth0, eth1"
+	const only = ": the gateway does not serve eth2, and no other interface is for the VIP"
+	for specs, want := range map[string]struct{ links, reasons []string }{
+		"{}": {[]string{"eth0:", "192.0.2.1"}, []string{left, "203.0.113.1" + only, "2001:db8::1: no interface"}},
+		"{interfaces: [eth2]}": {nil, []string{left, "192.0.2.1" + only, "203.0.113.1" + only,
+			"2001:db8::1" + only}},
+		"{interfaces: [eth0, eth2]}": {[]string{"eth0:", "192.0.2.1", "203.0.113.1", "2001:db8::1"}, []string{left}},
+	} {
+		links, reasons := planned(t, interfaces, specs)
+		same := slices.EqualFunc(reasons, want.reasons, strings.HasPrefix)
+		if !slices.Equal(links, want.links) || !same {
+			t.Errorf("%s: %q, want %q; %q, want %q", specs, links, want.links, reasons, want.reasons)
+		}
+	}
+}
+
 // planned returns the links of a plan with their VIPs, and what is said of others.
 func planned(t *testing.T, interfaces []Interface, specs string) (links, reasons []string) {
 	t.Helper()
@@ -75,7 +101,8 @@ func planned(t *testing.T, interfaces []Interface, specs string) (links, reasons
 			objects = append(objects, object(t, "L2Advertisement", fmt.Sprint(i), spec))
 		}
 	}
-	w := &announce.World{Node: announce.Node{Name: "n", Labels: labels.Set{"a": "b"}}, Gateway: announce.Yes}
+	w := &announce.World{Node: announce.Node{Name: "n", Labels: labels.Set{"a": "b"}}, Gateway: announce.Yes,
+		Interfaces: []string{"eth0", "eth1"}}
 	w.Set, _ = new(kinds.Reader).Read(objects)
 	for _, a := range []string{"192.0.2.1", "203.0.113.1", "2001:db8::1"} {
 		s := announce.Standing{VIP: netip.MustParseAddr(a), Grade: announce.Yes, Labels: []labels.Set{nil}}

@@ -7,17 +7,15 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"sluice.dev/sluice/control/announce"
 	"sluice.dev/sluice/control/announce/layer2/frame"
 	"sluice.dev/sluice/control/announce/layer2/hello"
+	"sluice.dev/sluice/control/announce/links"
 	"sluice.dev/sluice/control/announce/view"
 	"sluice.dev/sluice/internal/trusted"
 	"sluice.dev/sluice/internal/wake"
@@ -155,7 +153,7 @@ func (s *Speaker) Apply(w *announce.World) {
 		s.log.Error("the keys of layer 2 cannot be read, those before stay in force", "error", why)
 	}
 	s.refused = why
-	interfaces, err := Interfaces()
+	interfaces, err := interfacesOf(w.Interfaces)
 	if err != nil {
 		s.log.Error("interfaces of this node are not known: layer 2 stays as it is", "error", err)
 		return
@@ -213,28 +211,22 @@ func (s *Speaker) replace(p *Plan, interfaces []Interface) {
 	}
 }
 
-// Interfaces returns those of this node, by two requests to the kernel however many there are.
-func Interfaces() (list []Interface, err error) {
-	all, err := net.Interfaces()
+// interfacesOf returns those of this node; gateway has the names of those that the gateway serves.
+func interfacesOf(gateway []string) ([]Interface, error) {
+	all, err := links.List()
 	if err != nil {
 		return nil, err
 	}
-	addresses, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		return nil, fmt.Errorf("addresses: %w", err)
-	}
-	networks := map[int][]netip.Prefix{}
-	for i := range addresses {
-		a, ok := netip.AddrFromSlice(addresses[i].IP)
-		if bits, _ := addresses[i].Mask.Size(); ok && !a.Unmap().IsLinkLocalUnicast() {
-			at := addresses[i].LinkIndex
-			networks[at] = append(networks[at], netip.PrefixFrom(a.Unmap(), bits).Masked())
+	notServed := links.NotServed(all, gateway)
+	list := make([]Interface, 0, len(all))
+	for i := range all {
+		l := &all[i]
+		n := Interface{Name: l.Name, Index: l.Index, NotServed: notServed[l.Name]}
+		for _, p := range l.Networks {
+			n.Networks = append(n.Networks, p.Masked())
 		}
-	}
-	for _, i := range all {
-		n := Interface{Name: i.Name, Index: i.Index, Networks: networks[i.Index]}
-		if n.Ethernet = len(i.HardwareAddr) == len(n.MAC) && i.Flags&net.FlagLoopback == 0; n.Ethernet {
-			n.MAC = frame.MAC(i.HardwareAddr)
+		if n.Ethernet = len(l.Hardware) == len(n.MAC) && !l.Loopback; n.Ethernet {
+			n.MAC = frame.MAC(l.Hardware)
 		}
 		list = append(list, n)
 	}

@@ -91,6 +91,9 @@ func (d *Daemon) pulse() *pulse.State {
 	defer p.mu.Unlock()
 	s, f := d.snapshot(), d.reach.found.Load()
 	next := &pulse.State{PID: os.Getpid(), Phase: d.phase()}
+	for i := range d.fixed.Interfaces {
+		next.Interfaces = append(next.Interfaces, d.fixed.Interfaces[i].Name)
+	}
 	if next.Phase == pulse.Serving {
 		// VIPs without a route say so one by one, so that another gateway is preferred for them.
 		// All gateways may be without routes at once, and would withdraw all VIPs.

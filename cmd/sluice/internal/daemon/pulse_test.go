@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,7 +82,8 @@ func TestPulseSockets(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c := config.Default()
 			c.StateDir = shortDirectory(t)
-			d := &Daemon{config: c, log: slog.New(slog.DiscardHandler)}
+			c.Interfaces = []config.Interface{{Name: "eth7"}}
+			d := &Daemon{config: c, fixed: c, log: slog.New(slog.DiscardHandler)}
 			listen := func(name string) *net.UnixListener {
 				path := filepath.Join(c.StateDir, name)
 				must(t, os.MkdirAll(filepath.Dir(path), 0o700))
@@ -106,6 +108,8 @@ func TestPulseSockets(t *testing.T) {
 				said, err := firstLine(filepath.Join(c.StateDir, name))
 				if want := slices.Contains(tt.answer, name); want != (err == nil) {
 					t.Errorf("%s says %q, %v; want an answer: %v", name, said, err, want)
+				} else if want && !strings.Contains(said, `"interfaces":["eth7"]`) {
+					t.Errorf("%s says %q, and not which interfaces it serves", name, said)
 				}
 			}
 			cancel()
