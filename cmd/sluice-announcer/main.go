@@ -40,6 +40,7 @@ var version = "unknown"
 type flags struct {
 	config, node, gateway, stateDir string
 	kubeconfig, namespace           string
+	secrets                         []string
 	metallb                         bool
 	metallbNamespace                string
 	hold, drainDelay                time.Duration
@@ -74,6 +75,7 @@ func command() *cobra.Command {
 	p.StringVar(&f.kubeconfig, "kubeconfig", "", "file with the API server; empty: the pod's service account")
 	p.StringVar(&f.namespace, "namespace", os.Getenv("POD_NAMESPACE"),
 		"of the Secrets with passwords; by default $POD_NAMESPACE; empty: none are read")
+	p.StringSliceVar(&f.secrets, "password-secrets", nil, "names of the Secrets with passwords; others are not read")
 	p.BoolVar(&f.metallb, "metallb-objects", true, "read objects of metallb.io, too, where they are installed")
 	p.StringVar(&f.metallbNamespace, metallbflag.Name, metallbflag.Default,
 		"MetalLB's namespace: its objects are read, and no others")
@@ -102,7 +104,7 @@ func command() *cobra.Command {
 	p.DurationVar(&f.layer2.Return, "layer2-return", layer2.DefaultReturn,
 		"how long the VIPs of a gateway whose announcer ended, and that forwards on, are kept for its next announcer; "+
 			"0: not at all; the same on all")
-	p.StringVar(&f.listen, "listen", ":9472", "address of /metrics and /healthz; empty: none")
+	p.StringVar(&f.listen, "listen", "127.0.0.1:9472", "address of /metrics and /healthz; empty: none")
 	p.StringVar(&f.logFormat, "log", "json", "format of the log: json or text")
 	c.AddCommand(status())
 	return c
@@ -181,7 +183,7 @@ func (f *flags) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	source, err := cluster.New(cluster.Config{Client: client, Log: f.log, Node: f.node, Namespace: f.namespace,
+	source, err := cluster.New(cluster.Config{Client: client, Log: f.log, Node: f.node, Namespace: f.namespace, Secrets: f.secrets,
 		MetalLB: f.metallbNamespace})
 	if err != nil {
 		return err

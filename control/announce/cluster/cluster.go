@@ -39,8 +39,10 @@ type Config struct {
 	Client *rest.Config
 	Log    *slog.Logger
 	Node   string
-	// Namespace has the Secrets with passwords; empty: none are read.
+	// Namespace has the Secrets with passwords, and Secrets their names; others are not read, and no
+	// right to read them is needed. Empty: none are read.
 	Namespace string
+	Secrets   []string
 	// MetalLB is the namespace whose objects of metallb.io are read, too, where they are installed;
 	// empty: none are. MetalLB itself reads those of its own namespace alone.
 	MetalLB string
@@ -55,7 +57,8 @@ const DeletionTaint = "ToBeDeletedByClusterAutoscaler"
 // resource is what is followed.
 type resource struct {
 	schema.GroupVersionResource
-	optional bool // it may not be there
+	optional bool   // it may not be there
+	name     string // of the one object that is followed; empty: all are
 	store    cache.Store
 	synced   func() bool // nil before there is a store
 	// absent: nothing waits for its first list. The API server does not have it, or it is MetalLB's
@@ -80,8 +83,8 @@ type Source struct {
 	resources []*resource
 	services  *resource
 	nodes     *resource
-	secrets   *resource // nil if there are none
-	theirs    *resource // MetalLB's pools; nil if they are not read
+	secrets   map[string]*resource // by name
+	theirs    *resource            // MetalLB's pools; nil if they are not read
 	objects   *announce.Objects
 }
 
@@ -122,8 +125,13 @@ func New(c Config) (*Source, error) {
 	}
 	s.services = add("", "v1", "services", false)
 	s.nodes = add("", "v1", "nodes", false)
-	if c.Namespace != "" {
-		s.secrets = add("", "v1", "secrets", false)
+	s.nodes.name = c.Node
+	s.secrets = map[string]*resource{}
+	for _, name := range c.Secrets {
+		if c.Namespace != "" && s.secrets[name] == nil {
+			s.secrets[name] = add("", "v1", "secrets", false)
+			s.secrets[name].name = name
+		}
 	}
 	return s, nil
 }
@@ -226,21 +234,11 @@ func (s *Source) informer(r *resource) (cache.SharedIndexInformer, error) {
 			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) },
 			api.Watch)
 	case s.nodes:
-		only := fields.OneTermEqualSelector(metav1.ObjectNameField, s.config.Node).String()
 		api := s.client.CoreV1().Nodes()
-		return kubewatch.NewInformer(&corev1.Node{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object,
-			error) {
-			o.FieldSelector = only
-			return api.List(ctx, o)
-		}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = only
-			return api.Watch(ctx, o)
-		})
-	case s.secrets:
+		return informerOf(&corev1.Node{}, r.name, api.List, api.Watch)
+	case s.secrets[r.name]:
 		api := s.client.CoreV1().Secrets(s.config.Namespace)
-		return kubewatch.NewInformer(&corev1.Secret{},
-			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) },
-			api.Watch)
+		return informerOf(&corev1.Secret{}, r.name, api.List, api.Watch)
 	}
 	namespace := "" // ours have none
 	if r.Group == kinds.MetalLB {
@@ -249,6 +247,22 @@ func (s *Source) informer(r *resource) (cache.SharedIndexInformer, error) {
 	api := s.dynamic.Resource(r.GroupVersionResource).Namespace(namespace)
 	return kubewatch.NewInformer(&unstructured.Unstructured{},
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) }, api.Watch)
+}
+
+// informerOf follows the one object of a name. The API server authorizes such a request by that name
+// (resourceNames of a Role).
+func informerOf[L runtime.Object](
+	kind runtime.Object, name string, list func(context.Context, metav1.ListOptions) (L, error),
+	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),
+) (cache.SharedIndexInformer, error) {
+	only := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	return kubewatch.NewInformer(kind, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		o.FieldSelector = only
+		return list(ctx, o)
+	}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		o.FieldSelector = only
+		return follow(ctx, o)
+	})
 }
 
 // Objects implements announce.Source.
@@ -268,7 +282,7 @@ func (s *Source) Objects() (*announce.Objects, string) {
 
 func (s *Source) collect() *announce.Objects {
 	o := &announce.Objects{Services: map[string]labels.Set{}, UIDs: map[string]string{},
-		Node: announce.Node{Name: s.config.Node}, Password: kinds.PasswordIn(s.config.Namespace, s.secret),
+		Node: announce.Node{Name: s.config.Node}, Password: s.password,
 		Unlisted: s.theirs != nil && s.theirs.refused && !s.theirs.known()}
 	for _, r := range s.resources {
 		if !r.known() { // a part of the objects would say that others are gone
@@ -304,13 +318,24 @@ func nodeOf(n *corev1.Node) announce.Node {
 	return out
 }
 
+// password implements Objects.Password.
+func (s *Source) password(namespace, name string) (string, error) {
+	own := namespace == "" || namespace == s.config.Namespace
+	if s.config.Namespace != "" && own && s.secrets[name] == nil {
+		return "", fmt.Errorf("the announcer has no right to read the Secret %s: add the name to "+
+			"announcer.passwordSecrets of the chart (--password-secrets)", name)
+	}
+	return kinds.PasswordIn(s.config.Namespace, s.secret)(namespace, name)
+}
+
 // secret returns a Secret from the store: it waits for nobody.
 func (s *Source) secret(name string) *corev1.Secret {
-	if s.secrets == nil {
+	r := s.secrets[name]
+	if r == nil {
 		return nil
 	}
 	s.mu.Lock()
-	store := s.secrets.store
+	store := r.store
 	s.mu.Unlock()
 	item, _, _ := store.GetByKey(s.config.Namespace + "/" + name) // a store in memory has no errors
 	secret, _ := item.(*corev1.Secret)

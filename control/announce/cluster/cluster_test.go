@@ -164,7 +164,7 @@ func TestSource(t *testing.T) {
 	user, err := l.ServiceAccount(l.ctx, "sluice-system", "announcer", rights(t)...)
 	must(t, err)
 	s, err := cluster.New(cluster.Config{Client: l.RESTConfig(user), Log: slog.New(slog.DiscardHandler), Node: "n",
-		Namespace: "sluice-system", MetalLB: "metallb-system"})
+		Namespace: "sluice-system", Secrets: []string{"tor"}, MetalLB: "metallb-system"})
 	must(t, err)
 	ctx, cancel := context.WithCancel(l.ctx)
 	changed, done := make(chan struct{}, 1), make(chan struct{})

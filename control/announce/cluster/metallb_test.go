@@ -78,7 +78,7 @@ func TestMetalLB(t *testing.T) {
 	user, err := l.ServiceAccount(l.ctx, "sluice-system", "announcer", rights(t)...)
 	must(t, err)
 	s, err := cluster.New(cluster.Config{Client: l.RESTConfig(user), Log: slog.New(slog.DiscardHandler), Node: "n",
-		Namespace: "sluice-system", MetalLB: "metallb-system"})
+		Namespace: "sluice-system", Secrets: []string{"tor"}, MetalLB: "metallb-system"})
 	must(t, err)
 	ctx, cancel := context.WithCancel(l.ctx)
 	done := make(chan struct{})
@@ -149,7 +149,7 @@ func TestMetalLBIsNotListed(t *testing.T) {
 	follow := func() (s *cluster.Source, refused, waited func() bool) {
 		var log lines
 		s, err := cluster.New(cluster.Config{Client: l.RESTConfig(user), Log: slog.New(slog.NewTextHandler(&log, nil)),
-			Node: "n", Namespace: "sluice-system", MetalLB: "metallb-system"})
+			Node: "n", Namespace: "sluice-system", Secrets: []string{"tor"}, MetalLB: "metallb-system"})
 		must(t, err)
 		ctx, cancel := context.WithCancel(l.ctx)
 		done := make(chan struct{})

@@ -103,3 +103,30 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- $root := index . 0 -}}
 {{- toJson (list "/bin/sluice" "--socket" (include "sluice.statusSocket" $root) "probe" (index . 1)) -}}
 {{- end }}
+
+{{/* Go's soft limit for a program whose memory is nearly all of its heap: four fifths of the pod's. */}}
+{{- define "sluice.goMemoryLimit" -}}
+{{- $limit := dig "limits" "memory" "" . | toString -}}
+{{- if regexMatch "^[0-9]+[MG]i$" $limit -}}
+{{- $mebi := mul (regexFind "^[0-9]+" $limit | int64) (ternary 1024 1 (hasSuffix "Gi" $limit)) -}}
+{{- printf "%dMiB" (div (mul 4 $mebi) 5) -}}
+{{- end -}}
+{{- end }}
+
+{{/* The gateway's memory limit, in MiB: its tables twice, as one whose size changes is there beside the one before,
+     and 1.5 GiB for all else (docs/operations.md, Memory limits). */}}
+{{- define "sluice.gatewayMemory" -}}
+{{- $flows := dig "flows" dict .Values.config -}}
+{{- $tuning := dig "tuning" dict .Values.config -}}
+{{- $bytes := mul 94 (get $flows "ipv4" | default 1048576 | int64) -}}
+{{- $bytes = add $bytes (mul 160 (get $flows "ipv6" | default 262144 | int64)) -}}
+{{- $bytes = add $bytes (mul 103 (get $tuning "affinityClients" | default 262144 | int64)) -}}
+{{- $bytes = add $bytes (mul 64 (get $tuning "limitSources" | default 65536 | int64)) -}}
+{{- add 1536 (div (add (mul 2 $bytes) 1048575) 1048576) -}}
+{{- end }}
+
+{{- define "sluice.gatewayResources" -}}
+{{- $given := dig "limits" "memory" "" .Values.resources -}}
+{{- $limit := dict "limits" (dict "memory" (printf "%sMi" (include "sluice.gatewayMemory" .))) -}}
+{{- toYaml (ternary .Values.resources (mergeOverwrite (deepCopy .Values.resources) $limit) (ne ($given | toString) "")) -}}
+{{- end }}
