@@ -89,7 +89,7 @@ func TestTooManyRoutes(t *testing.T) {
 				fmt.Errorf("%+v %+v", v.Peers, v.Problems)
 		})
 		l.routed(vip, false, 5*time.Second)
-		l.asked(map[string]string{"bird": "show protocols all g1", "frr": "show bgp neighbors GATEWAY4"}[kind],
+		l.asked(map[string]string{"bird": "show protocols all g1", "frr": "show bgp neighbors"}[kind],
 			map[string]string{"bird": "Maximum number of prefixes reached", "frr": "Maximum Number of Prefixes"}[kind])
 		peak := peakRSS(t, pid)
 		t.Logf("%s sends %d routes: the announcer had %d MiB at most", kind, n, peak>>20)
@@ -123,8 +123,11 @@ func peakRSS(t *testing.T, pid int) int {
 // addManagement joins gateway and client by an interface that the gateway does not serve.
 func (l *lab) addManagement() {
 	l.t.Helper()
-	peer, err := os.Open("/run/netns/" + l.Clients[0].NetnsName())
-	must(l.t, err)
+	var peer *os.File
+	must(l.t, l.Clients[0].Run(func() (err error) {
+		peer, err = os.Open("/proc/thread-self/ns/net")
+		return err
+	}))
 	defer peer.Close()
 	up := func(address string) error {
 		link, err := netlink.LinkByName("mgmt0")
