@@ -89,8 +89,6 @@ func TestTooManyRoutes(t *testing.T) {
 				fmt.Errorf("%+v %+v", v.Peers, v.Problems)
 		})
 		l.routed(vip, false, 5*time.Second)
-		l.asked(map[string]string{"bird": "show protocols all g1", "frr": "show bgp neighbors"}[kind],
-			map[string]string{"bird": "Maximum number of prefixes reached", "frr": "Maximum Number of Prefixes"}[kind])
 		peak := peakRSS(t, pid)
 		t.Logf("%s sends %d routes: the announcer had %d MiB at most", kind, n, peak>>20)
 		if peak > 160<<20 {

@@ -3,11 +3,9 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -90,8 +88,8 @@ func command() *cobra.Command {
 			"of forwarding earn one; 0: not at all")
 	p.DurationVar(&f.drainDelay, "drain-delay", announce.DefaultDrainDelay,
 		"how long a node that is excluded or deleted announces its routes as leaving, before they go")
-	p.StringVar(&f.routerID, "router-id", "", "of BGP, an IPv4 address; by default the node's first, or one from its "+
-		"name")
+	p.StringVar(&f.routerID, "router-id", "", "of BGP, an IPv4 address; by default the Node's internal one, the one by "+
+		"which the first peer is reached, or one from the node's name")
 	p.StringVar(&f.layer2.KeyFile, "layer2-key", "", "file with the keys that the gateways of a link share, one a "+
 		"line, the first one signs; empty: nothing is announced at layer 2")
 	p.DurationVar(&f.layer2.Every, "layer2-hello", layer2.DefaultEvery,
@@ -198,10 +196,7 @@ func (f *flags) announce(
 	c := announce.Config{Tell: tell, Log: f.log, Version: version, Source: source, Gateway: f.gateway, Hold: f.hold,
 		State: filepath.Join(f.stateDir, "announced.json"), DrainDelay: f.drainDelay}
 	resumed := announce.Resumes(c.State)
-	id, err := f.router()
-	if err != nil {
-		return err
-	}
+	id, _ := netip.ParseAddr(f.routerID) // checked; not valid where it is empty
 	f.layer2.Log, f.layer2.Name = f.log, f.node
 	link, err := layer2.New(f.layer2)
 	if err != nil {
@@ -215,30 +210,7 @@ func (f *flags) announce(
 		}
 	}
 	go view.Serve(ctx, l, loop.View, f.log)
-	f.log.Info("announcing", "node", f.node, "router ID", id, "hold", f.hold, "resumed", resumed)
+	f.log.Info("announcing", "node", f.node, "hold", f.hold, "resumed", resumed)
 	loop.Run(ctx)
 	return nil
-}
-
-// router returns the router ID: the given one, the first IPv4 address of an interface, or one that
-// follows from the node's name, which must not be another router's (RFC 6286).
-func (f *flags) router() (netip.Addr, error) {
-	if f.routerID != "" {
-		return netip.ParseAddr(f.routerID)
-	}
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		return netip.Addr{}, fmt.Errorf("addresses of this machine, for the router ID: %w", err)
-	}
-	for _, a := range addresses {
-		if n, ok := a.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(n.IP); ok && ip.Unmap().Is4() && ip.Unmap().IsGlobalUnicast() {
-				return ip.Unmap(), nil
-			}
-		}
-	}
-	h := fnv.New32a()
-	h.Write([]byte(f.node))
-	sum := h.Sum32()
-	return netip.AddrFrom4([4]byte{cmp.Or(byte(sum>>24)&0x7f, 1), byte(sum >> 16), byte(sum >> 8), byte(sum)}), nil
 }

@@ -19,6 +19,8 @@ const ExcludeLabel = "node.kubernetes.io/exclude-from-external-load-balancers"
 type Node struct {
 	Name   string
 	Labels labels.Set
+	// Address is its internal IPv4 address; not valid: it is not known.
+	Address netip.Addr
 	// Cordoned: spec.unschedulable. Deleted: it is about to be deleted.
 	Cordoned, Deleted bool
 	// NetworkUnavailable is why the Node has the condition of that name; empty: it has not, or it

@@ -26,7 +26,8 @@ import (
 // Config configures a Speaker.
 type Config struct {
 	Log *slog.Logger
-	// RouterID of this node, an IPv4 address; peers may have one of their own.
+	// RouterID of this node, an IPv4 address; not valid: one is found (findRouterID). Peers may have
+	// one of their own.
 	RouterID netip.Addr
 	// Restarting: a process before may have announced routes, which peers with graceful restart
 	// keep.
@@ -44,6 +45,7 @@ type Speaker struct {
 	bfd      *bfd.Endpoint     // nil where server is
 	bfdPort  uint16            // 0: that of RFC 5881
 	identity identity          // of server
+	found    netip.Addr        // by findRouterID
 	variants map[string]*variant
 	next     uint32
 	paths    map[netip.Prefix]*variant
@@ -88,7 +90,7 @@ func (s *Speaker) apply(w *announce.World, now time.Time) {
 	s.plan, s.problems = plan, nil
 	s.mu.Unlock()
 	s.gateway = w.Gateway
-	if err := s.ensureServer(ctx, plan, s.routerID(w)); err != nil {
+	if err := s.ensureServer(ctx, plan, s.routerID(w, plan)); err != nil {
 		s.log.Error("BGP cannot be started", "error", err)
 		return
 	}
@@ -115,12 +117,7 @@ func (s *Speaker) ensureServer(ctx context.Context, plan *Plan, routerID netip.A
 		return s.stopServer(ctx)
 	}
 	want := identity{asn: plan.Peers[0].MyASN, routerID: routerID}
-	for _, p := range plan.Peers {
-		if p.RouterID.IsValid() && p.RouterID != want.routerID {
-			s.note(p.Ref, kinds.FieldNotDone, fmt.Sprintf("routerID: a node has one, and another BGPPeer says %v",
-				want.routerID))
-		}
-	}
+	s.noteRouterIDs(plan, want.routerID)
 	if s.server != nil && (s.identity.routerID == want.routerID || !s.turn.IsZero()) {
 		return nil
 	}
@@ -149,6 +146,7 @@ func (s *Speaker) startServer(ctx context.Context, id identity) error {
 		b.Stop()
 		return err
 	}
+	s.log.Info("BGP has started", "router ID", id.routerID)
 	s.server, s.identity = b, id
 	s.bfd = bfd.New(bfd.Config{Log: s.log, Port: s.bfdPort, Changed: s.changed.Raise,
 		Down: func(router netip.Addr, why string) { s.endFailed(b, router, why) }})

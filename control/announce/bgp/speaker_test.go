@@ -113,7 +113,7 @@ func TestLateEvents(t *testing.T) {
 func TestSetIsTriedAgain(t *testing.T) {
 	s, w := newSpeaker(t, closedPort(t), false)
 	plan, ctx := NewPlan(w), context.Background()
-	if err := s.ensureServer(ctx, plan, s.routerID(w)); err != nil {
+	if err := s.ensureServer(ctx, plan, s.routerID(w, plan)); err != nil {
 		t.Fatal(err)
 	}
 	working := s.server

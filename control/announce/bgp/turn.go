@@ -93,10 +93,14 @@ func (s *Speaker) inTurn(w *announce.World, now time.Time) *announce.World {
 	peers, waiting := slices.Clone(w.Set.Peers), map[string]string{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	up := false
+	up, node := false, &Plan{}
 	for i, p := range peers {
+		if !p.NodeLabels.Match(w.Node.Labels) {
+			continue
+		}
+		node.Peers = append(node.Peers, p)
 		session := s.sessions[p.Name]
-		if session == nil || !session.up || !p.NodeLabels.Match(w.Node.Labels) {
+		if session == nil || !session.up {
 			continue
 		}
 		up = true
@@ -105,7 +109,7 @@ func (s *Speaker) inTurn(w *announce.World, now time.Time) *announce.World {
 			peers[i] = goesOn(session.peer, p)
 		}
 	}
-	if up && s.server != nil && s.routerID(w) != s.identity.routerID {
+	if up && s.server != nil && s.routerID(w, node) != s.identity.routerID {
 		for name, session := range s.sessions {
 			if session.up {
 				waiting[name] = strings.TrimPrefix(waiting[name]+", routerID", ", ")
@@ -117,7 +121,7 @@ func (s *Speaker) inTurn(w *announce.World, now time.Time) *announce.World {
 		s.turn, s.waiting = time.Time{}, nil
 		return w
 	case s.turn.IsZero() || now.Sub(s.turn) >= turnLength/2: // or this process stood still in its turn
-		s.turn = turnOf(s.config.RouterID, now)
+		s.turn = turnOf(s.identity.routerID, now)
 		s.log.Info("sessions of BGP begin anew in this gateway's turn", "at", s.turn.UTC(), "because of", waiting)
 	}
 	if !now.Before(s.turn) {
@@ -130,14 +134,4 @@ func (s *Speaker) inTurn(w *announce.World, now time.Time) *announce.World {
 	held := *w
 	held.Set = &set
 	return &held
-}
-
-// routerID returns the one that peers of this node ask for first, or the node's.
-func (s *Speaker) routerID(w *announce.World) netip.Addr {
-	for _, p := range w.Set.Peers {
-		if p.RouterID.IsValid() && p.NodeLabels.Match(w.Node.Labels) {
-			return p.RouterID
-		}
-	}
-	return s.config.RouterID
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -306,6 +307,12 @@ func (s *Source) collect() *announce.Objects {
 func nodeOf(n *corev1.Node) announce.Node {
 	out := announce.Node{Name: n.Name, Labels: n.Labels, Cordoned: n.Spec.Unschedulable,
 		Deleted: n.DeletionTimestamp != nil}
+	for _, a := range n.Status.Addresses {
+		ip, err := netip.ParseAddr(a.Address)
+		if err == nil && a.Type == corev1.NodeInternalIP && ip.Unmap().Is4() && !out.Address.IsValid() {
+			out.Address = ip.Unmap()
+		}
+	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue {
 			out.NetworkUnavailable = "node " + n.Name + " has the condition NetworkUnavailable: " +

@@ -1,10 +1,24 @@
 package cluster
 
 import (
+	"net/netip"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 )
+
+// A Node's address is its first internal one of IPv4.
+func TestNodeAddress(t *testing.T) {
+	t.Parallel()
+	n := &corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+		{Type: corev1.NodeHostName, Address: "n"}, {Type: corev1.NodeExternalIP, Address: "192.0.2.1"},
+		{Type: corev1.NodeInternalIP, Address: "2001:db8::1"}, {Type: corev1.NodeInternalIP, Address: "10.0.0.1"},
+		{Type: corev1.NodeInternalIP, Address: "10.0.0.2"},
+	}}}
+	if got := nodeOf(n).Address; got != netip.MustParseAddr("10.0.0.1") {
+		t.Errorf("%v", got)
+	}
+}
 
 // A Node's network is unavailable by its condition of that name alone, and only while that is true.
 func TestNetworkUnavailable(t *testing.T) {

@@ -48,6 +48,7 @@ const (
 	FieldNotDone = "FieldNotDone" // Sluice does not do what a field asks for
 	NotFound     = "NotFound"     // what it names is not there
 	BFDNotUp     = "BFDNotUp"     // its session of BFD is not up
+	Shared       = "Shared"       // all nodes have what each must have of its own
 	NotServed    = "NotServed"    // it is about an interface that the gateway does not serve
 	PrefixLimit  = "PrefixLimit"  // the peer sends too many routes
 )
