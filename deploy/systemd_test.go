@@ -4,15 +4,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+
+	"sluice.dev/sluice/control/announce/view"
 )
 
-const unitFile = "systemd/sluice.service"
+// units are the unit files, and what systemd-analyze security may rate each at most, in tenths:
+// what version 252 gives. What is left are the user, sockets and capabilities that the programs need.
+var units = map[string]string{"sluice": "27", "sluice-announcer": "19"}
 
-// mostExposed is what systemd-analyze security may rate the unit at most, in tenths: 27 is what
-// version 252 gives. What is left are the user, sockets and capabilities that a gateway needs.
-const mostExposed = "27"
+func unitFile(name string) string { return "systemd/" + name + ".service" }
 
 // analyze runs systemd-analyze, without which the unit cannot be judged: it needs no systemd that
 // runs.
@@ -26,39 +29,62 @@ func analyze(t *testing.T, args ...string) (string, error) {
 	return string(out), err
 }
 
-// TestUnitIsConfined: systemd rates the unit as docs/operations.md says.
+// TestUnitIsConfined: systemd rates each unit as docs/operations.md says.
 func TestUnitIsConfined(t *testing.T) {
-	out, err := analyze(t, "security", "--offline=true", "--no-pager", "--threshold="+mostExposed, unitFile)
-	if err != nil {
-		t.Errorf("%v:\n%s", err, out)
-	}
-	const head = "Overall exposure level for sluice.service: "
-	_, after, found := strings.Cut(out, head)
-	if score, _, _ := strings.Cut(after, " "); !found || score == "" {
-		t.Errorf("no score:\n%s", out)
-	} else {
-		t.Logf("exposure %s of 10", score)
+	for name, most := range units {
+		out, err := analyze(t, "security", "--offline=true", "--no-pager", "--threshold="+most, unitFile(name))
+		if err != nil {
+			t.Errorf("%s: %v:\n%s", name, err, out)
+		}
+		_, after, found := strings.Cut(out, "Overall exposure level for "+name+".service: ")
+		if score, _, _ := strings.Cut(after, " "); !found || score == "" {
+			t.Errorf("%s: no score:\n%s", name, out)
+		} else {
+			t.Logf("%s: exposure %s of 10", name, score)
+		}
 	}
 }
 
-// TestUnitIsValid: systemd knows every setting of the unit and understands its value.
+// TestUnitIsValid: systemd knows every setting of each unit and understands its value.
 func TestUnitIsValid(t *testing.T) {
-	text, err := os.ReadFile(unitFile)
-	if err != nil {
-		t.Fatal(err)
-	}
 	self, err := os.Executable() // a program that is there
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(t.TempDir(), "sluice.service")
-	if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(text), "/usr/local/bin/sluice", self)),
-		0o644); err != nil {
+	files, err := filepath.Glob(unitFile("*"))
+	if err != nil || len(files) != len(units) {
+		t.Fatalf("units %q (%v), want %d", files, err, len(units))
+	}
+	for name := range units {
+		text, err := os.ReadFile(unitFile(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		program := regexp.MustCompile(`/usr/local/bin/` + name + `\b`)
+		path := filepath.Join(t.TempDir(), name+".service")
+		if err := os.WriteFile(path, program.ReplaceAll(text, []byte(self)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		// Of a setting or value that it does not know it warns, and goes on.
+		if out, err := analyze(t, "verify", "--man=false", "--recursive-errors=no", path); err != nil ||
+			strings.Contains(out, path) {
+			t.Errorf("%s: %v:\n%s", name, err, out)
+		}
+	}
+}
+
+// TestAnnouncerUnit: the unit starts the announcer as docs/reach.md does, with what the chart's pod
+// may do and no more memory.
+func TestAnnouncerUnit(t *testing.T) {
+	text, err := os.ReadFile(unitFile("sluice-announcer"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	// Of a setting or value that it does not know it warns, and goes on.
-	if out, err := analyze(t, "verify", "--man=false", "--recursive-errors=no", path); err != nil ||
-		strings.Contains(out, path) {
-		t.Errorf("%v:\n%s", err, out)
+	for _, line := range []string{"ExecStart=/usr/local/bin/sluice-announcer --config /etc/sluice/announce.yaml",
+		"CapabilityBoundingSet=CAP_NET_RAW", "MemoryMax=512M", "Environment=GOMEMLIMIT=409MiB",
+		"RuntimeDirectory=" + filepath.Base(filepath.Dir(view.DefaultSocket))} {
+		if !strings.Contains(string(text), "\n"+line+"\n") {
+			t.Errorf("there is no line %s", line)
+		}
 	}
 }
