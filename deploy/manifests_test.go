@@ -138,8 +138,9 @@ func TestControllerManifests(t *testing.T) {
 	}
 }
 
-// TestMemoryLimits: each program's pod has a memory limit, and Go a softer one below it. The gateway's
-// has room for its tables twice, as configured by default, and for what docs/operations.md adds up.
+// TestMemoryLimits: each program's pod has a memory limit, and Go a softer one below it. The
+// gateway's has room for its tables twice, as configured by default, and for what
+// docs/operations.md adds up.
 func TestMemoryLimits(t *testing.T) {
 	t.Parallel()
 	c := config.Default()

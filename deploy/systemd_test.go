@@ -12,7 +12,8 @@ import (
 )
 
 // units are the unit files, and what systemd-analyze security may rate each at most, in tenths:
-// what version 252 gives. What is left are the user, sockets and capabilities that the programs need.
+// what version 252 gives. What is left are the user, sockets and capabilities that the programs
+// need.
 var units = map[string]string{"sluice": "27", "sluice-announcer": "19"}
 
 func unitFile(name string) string { return "systemd/" + name + ".service" }

@@ -74,7 +74,7 @@ func TestTooManyRoutes(t *testing.T) {
 			all += " exit-address-family\n no bgp ebgp-requires-policy\nexit\n"
 		}
 		l.startRouter(all+routes, all+routes)
-		l.write(objectsOf(false, true))
+		l.write(objectsOf(false, false))
 		l.start()
 		var pid int
 		l.within(60*time.Second, "the session to end by the limit", func() (bool, error) {
@@ -97,7 +97,7 @@ func TestTooManyRoutes(t *testing.T) {
 		must(t, l.router.Stop())
 		page += map[string]string{"frr": " exit-address-family\nexit\n"}[kind]
 		l.startRouter(page+routes, page+routes)
-		l.write(replaceWords(objectsOf(false, true), "connectTime: 1s", "connectTime: 2s")) // ends the wait
+		l.write(replaceWords(objectsOf(false, false), "connectTime: 1s", "connectTime: 2s")) // ends the wait
 		l.routed(vip, true, 60*time.Second)
 	})
 }

@@ -88,8 +88,8 @@ func command() *cobra.Command {
 			"of forwarding earn one; 0: not at all")
 	p.DurationVar(&f.drainDelay, "drain-delay", announce.DefaultDrainDelay,
 		"how long a node that is excluded or deleted announces its routes as leaving, before they go")
-	p.StringVar(&f.routerID, "router-id", "", "of BGP, an IPv4 address; by default the Node's internal one, the one by "+
-		"which the first peer is reached, or one from the node's name")
+	p.StringVar(&f.routerID, "router-id", "", "of BGP, an IPv4 address; by default the Node's internal one, the one "+
+		"by which the first peer is reached, or one from the node's name")
 	p.StringVar(&f.layer2.KeyFile, "layer2-key", "", "file with the keys that the gateways of a link share, one a "+
 		"line, the first one signs; empty: nothing is announced at layer 2")
 	p.DurationVar(&f.layer2.Every, "layer2-hello", layer2.DefaultEvery,
@@ -181,8 +181,8 @@ func (f *flags) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	source, err := cluster.New(cluster.Config{Client: client, Log: f.log, Node: f.node, Namespace: f.namespace, Secrets: f.secrets,
-		MetalLB: f.metallbNamespace})
+	source, err := cluster.New(cluster.Config{Client: client, Log: f.log, Node: f.node, Namespace: f.namespace,
+		Secrets: f.secrets, MetalLB: f.metallbNamespace})
 	if err != nil {
 		return err
 	}

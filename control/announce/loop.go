@@ -342,9 +342,10 @@ func (l *Loop) save(now time.Time) {
 		}
 	}
 	hold := l.watch.Used(now)
-	if !l.said && hold == l.saved.Hold && slices.Equal(l.watch.interfaces, l.saved.Interfaces) && slices.EqualFunc(vips, l.saved.VIPs, func(a, b pulse.VIP) bool {
-		return a.Address == b.Address && slices.Equal(a.Services, b.Services)
-	}) {
+	if !l.said && hold == l.saved.Hold && slices.Equal(l.watch.interfaces, l.saved.Interfaces) &&
+		slices.EqualFunc(vips, l.saved.VIPs, func(a, b pulse.VIP) bool {
+			return a.Address == b.Address && slices.Equal(a.Services, b.Services)
+		}) {
 		return
 	}
 	if l.store(saved{VIPs: vips, Interfaces: l.watch.interfaces, Pools: l.set.Said(), Hold: hold}) {

@@ -27,11 +27,11 @@ func newArrivals(w *announce.World) (a arrivals, err error) {
 	return a, err
 }
 
-// notServedOf returns the interface at which packets to the next hop arrive, if the gateway does not
-// serve it, and "" if it does or that is not known. The next hop is an address of the interface that
-// the session leaves by (nextHops). Whoever sends to it reaches the network of that address, and so
-// the interface. That is not so of an address without a network, which packets reach by routes of
-// any interface, and of a router on this node.
+// notServedOf returns the interface at which packets to the next hop arrive, if the gateway does
+// not serve it, and "" if it does or that is not known. The next hop is an address of the interface
+// that the session leaves by (nextHops). Whoever sends to it reaches the network of that address,
+// and so the interface. That is not so of an address without a network, which packets reach by
+// routes of any interface, and of a router on this node.
 func (a *arrivals) notServedOf(p *kinds.Peer, router netip.Addr) (string, error) {
 	if len(a.notServed) == 0 {
 		return "", nil
@@ -76,7 +76,7 @@ func (s *session) notServedError() error {
 // tell.
 func (s *session) notServedProblem(w *announce.World) (p kinds.Problem, ok bool) {
 	return kinds.Problem{About: s.peer.Ref, Reason: kinds.NotServed,
-		Note: fmt.Sprintf("node %s announces nothing to this peer: the session and so the next hop is at interface %s, "+
-			"and the gateway serves %s; add it to interfaces of the gateway's configuration, or peer by another one",
+		Note: fmt.Sprintf("node %s announces nothing to this peer: the session and so the next hop is at interface "+
+			"%s, and the gateway serves %s; add it to interfaces of the gateway's configuration, or peer by another one",
 			w.Node.Name, s.notServed, strings.Join(w.Interfaces, ", "))}, s.notServed != ""
 }

@@ -14,7 +14,8 @@ func TestNotServedOf(t *testing.T) {
 	t.Parallel()
 	p := netip.MustParsePrefix
 	all := []links.Link{
-		{Name: "lo", Index: 1, Kind: "device", Loopback: true, Networks: []netip.Prefix{p("127.0.0.1/8"), p("10.9.0.9/32")}},
+		{Name: "lo", Index: 1, Kind: "device", Loopback: true,
+			Networks: []netip.Prefix{p("127.0.0.1/8"), p("10.9.0.9/32")}},
 		{Name: "eth0", Index: 2, Kind: "device", Networks: []netip.Prefix{p("10.0.0.1/24"), p("2001:db8::1/64")}},
 		{Name: "mgmt0", Index: 3, Kind: "device", Networks: []netip.Prefix{p("10.1.0.1/24"), p("2001:db8:1::1/64"),
 			p("10.1.9.9/32")}},

@@ -34,8 +34,8 @@ func (r *router) sends(n int) {
 }
 
 // TestPrefixLimit: a session whose peer sends too many routes is ended, also with graceful restart,
-// and what the peer sent is dropped. Status and a Problem name the limit while the session waits, and
-// it is tried again after the wait, not before.
+// and what the peer sent is dropped. Status and a Problem name the limit while the session waits,
+// and it is tried again after the wait, not before.
 func TestPrefixLimit(t *testing.T) {
 	for name, restart := range map[string]bool{"plain": false, "graceful restart": true} {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +78,8 @@ func TestPrefixLimit(t *testing.T) {
 	}
 }
 
-// TestPrefixLimitWaits: the wait doubles up to a bound, and starts again after a session that stayed.
+// TestPrefixLimitWaits: the wait doubles up to a bound, and starts again after a session that
+// stayed.
 func TestPrefixLimitWaits(t *testing.T) {
 	var l prefixLimit
 	now := time.Unix(1_000_000, 0)

@@ -10,10 +10,11 @@ import (
 	"sluice.dev/sluice/control/announce/kinds"
 )
 
-// routerID returns the router ID to use, which must not be another router's (RFC 6286, section 2.1):
-// a BGPPeer's, the configured one, or one found here. One that was found stays for as long as GoBGP
-// runs, since another one needs another start. One IPv4 address of the node after another will not
-// do: it may be of an interface that all nodes have alike, as those of containers, caches and VIPs.
+// routerID returns the router ID to use, which must not be another router's (RFC 6286, section
+// 2.1): a BGPPeer's, the configured one, or one found here. One that was found stays for as long as
+// GoBGP runs, since another one needs another start. One IPv4 address of the node after another
+// will not do: it may be of an interface that all nodes have alike, as those of containers, caches
+// and VIPs.
 func (s *Speaker) routerID(w *announce.World, plan *Plan) netip.Addr {
 	for _, p := range plan.Peers {
 		if p.RouterID.IsValid() {
@@ -57,11 +58,12 @@ func (s *Speaker) noteRouterIDs(plan *Plan, used netip.Addr) {
 		switch {
 		case !p.RouterID.IsValid():
 		case p.RouterID != used:
-			s.note(p.Ref, kinds.FieldNotDone, fmt.Sprintf("routerID: a node has one, and another BGPPeer says %v", used))
+			s.note(p.Ref, kinds.FieldNotDone, fmt.Sprintf("routerID: a node has one, and another BGPPeer says %v",
+				used))
 		case len(p.NodeLabels) == 0:
 			s.note(p.Ref, kinds.Shared, fmt.Sprintf("routerID: all gateways have %v, and routers may take their "+
-				"routes for those of one (RFC 6286): leave it out, or make a BGPPeer with nodeSelectors for each gateway",
-				used))
+				"routes for those of one (RFC 6286): leave it out, or make a BGPPeer with nodeSelectors for each "+
+				"gateway", used))
 		}
 	}
 }

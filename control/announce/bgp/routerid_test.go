@@ -26,13 +26,14 @@ func TestFindRouterID(t *testing.T) {
 		peers []*kinds.Peer
 		want  string
 	}{
-		"the Node's":            {"10.0.0.5", []*kinds.Peer{{Address: a("192.0.2.1")}}, "10.0.0.5"},
-		"the session's":         {"", []*kinds.Peer{{Address: a("192.0.2.1")}}, "192.0.2.9"},
-		"the peer's source":     {"", []*kinds.Peer{{Address: a("192.0.2.1"), Source: a("192.0.2.7")}}, "192.0.2.7"},
-		"of an IPv6 Node":       {"2001:db8::5", []*kinds.Peer{{Address: a("192.0.2.1")}}, "192.0.2.9"},
-		"of the second session": {"", []*kinds.Peer{{Address: a("2001:db8::1")}, {Address: a("192.0.2.1")}}, "192.0.2.9"},
-		"no IPv4":               {"", []*kinds.Peer{{Address: a("2001:db8::1")}, {Interface: "eth0"}}, "107.12.52.49"},
-		"no route":              {"", []*kinds.Peer{{Address: a("198.51.100.1")}}, "107.12.52.49"},
+		"the Node's":        {"10.0.0.5", []*kinds.Peer{{Address: a("192.0.2.1")}}, "10.0.0.5"},
+		"the session's":     {"", []*kinds.Peer{{Address: a("192.0.2.1")}}, "192.0.2.9"},
+		"the peer's source": {"", []*kinds.Peer{{Address: a("192.0.2.1"), Source: a("192.0.2.7")}}, "192.0.2.7"},
+		"of an IPv6 Node":   {"2001:db8::5", []*kinds.Peer{{Address: a("192.0.2.1")}}, "192.0.2.9"},
+		"of the second session": {"", []*kinds.Peer{{Address: a("2001:db8::1")}, {Address: a("192.0.2.1")}},
+			"192.0.2.9"},
+		"no IPv4":  {"", []*kinds.Peer{{Address: a("2001:db8::1")}, {Interface: "eth0"}}, "107.12.52.49"},
+		"no route": {"", []*kinds.Peer{{Address: a("198.51.100.1")}}, "107.12.52.49"},
 	} {
 		w := &announce.World{Node: announce.Node{Name: "n", Address: a(c.node)}}
 		got := findRouterID(w, &Plan{Peers: c.peers}, func(to netip.Addr) (netip.Addr, error) {
@@ -47,8 +48,8 @@ func TestFindRouterID(t *testing.T) {
 	}
 }
 
-// TestRouterIDStays: the ID that was found stays while GoBGP runs; a routerID that all nodes have is
-// told.
+// TestRouterIDStays: the ID that was found stays while GoBGP runs; a routerID that all nodes have
+// is told.
 func TestRouterIDStays(t *testing.T) {
 	s, w := newSpeaker(t, closedPort(t), false)
 	s.config = Config{Log: slog.New(slog.DiscardHandler)}

@@ -26,8 +26,8 @@ import (
 // Config configures a Speaker.
 type Config struct {
 	Log *slog.Logger
-	// RouterID of this node, an IPv4 address; not valid: one is found (findRouterID). Peers may have
-	// one of their own.
+	// RouterID of this node, an IPv4 address; not valid: one is found (findRouterID). Peers may
+	// have one of their own.
 	RouterID netip.Addr
 	// Restarting: a process before may have announced routes, which peers with graceful restart
 	// keep.

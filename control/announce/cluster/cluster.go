@@ -40,8 +40,8 @@ type Config struct {
 	Client *rest.Config
 	Log    *slog.Logger
 	Node   string
-	// Namespace has the Secrets with passwords, and Secrets their names; others are not read, and no
-	// right to read them is needed. Empty: none are read.
+	// Namespace has the Secrets with passwords, and Secrets their names; others are not read, and
+	// no right to read them is needed. Empty: none are read.
 	Namespace string
 	Secrets   []string
 	// MetalLB is the namespace whose objects of metallb.io are read, too, where they are installed;
@@ -250,8 +250,8 @@ func (s *Source) informer(r *resource) (cache.SharedIndexInformer, error) {
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) }, api.Watch)
 }
 
-// informerOf follows the one object of a name. The API server authorizes such a request by that name
-// (resourceNames of a Role).
+// informerOf follows the one object of a name. The API server authorizes such a request by that
+// name (resourceNames of a Role).
 func informerOf[L runtime.Object](
 	kind runtime.Object, name string, list func(context.Context, metav1.ListOptions) (L, error),
 	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),

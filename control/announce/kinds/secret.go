@@ -20,8 +20,8 @@ func checkPassword(password string) error {
 
 // PasswordIn returns a Reader's Password that reads the Secrets of one namespace, which must be of
 // type basic-auth. Secret returns one by its name; nil if there is none.
-// Line ends after a password are removed. A password that is missing or empty is an error, since the
-// session would have no TCP MD5 signature (RFC 2385).
+// Line ends after a password are removed. A password that is missing or empty is an error, since
+// the session would have no TCP MD5 signature (RFC 2385).
 func PasswordIn(namespace string, secret func(name string) *corev1.Secret) func(from, name string) (string, error) {
 	return func(from, name string) (string, error) {
 		if namespace == "" || from != "" && from != namespace {

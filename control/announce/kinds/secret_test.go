@@ -31,8 +31,10 @@ func TestPasswords(t *testing.T) {
 		{name: "line ends alone", field: ref, secret: of("\r\n\n"), want: "password in the Secret sys/s is empty"},
 		{name: "81 bytes", field: ref, secret: of(strings.Repeat("x", 81)), want: "81 bytes: must be at most 80"},
 		{name: "no name", field: ", passwordSecret: {namespace: sys}", want: "passwordSecret: name is missing"},
-		{name: "81 bytes in the peer", field: ", password: " + strings.Repeat("x", 81), want: "81 bytes: must be at most 80"},
-		{name: "unnumbered", ends: "interface: eth0", field: ref, secret: of("abc"), want: "not with an unnumbered peer"},
+		{name: "81 bytes in the peer", field: ", password: " + strings.Repeat("x", 81),
+			want: "81 bytes: must be at most 80"},
+		{name: "unnumbered", ends: "interface: eth0", field: ref, secret: of("abc"),
+			want: "not with an unnumbered peer"},
 	} {
 		if c.ends == "" {
 			c.ends = "peerASN: 2, peerAddress: 10.0.0.1"

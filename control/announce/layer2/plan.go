@@ -81,8 +81,8 @@ func (p *Plan) open(w *announce.World, a *kinds.L2Advertisement, interfaces []In
 		}
 		if n.NotServed {
 			p.Problems = append(p.Problems, kinds.Problem{About: a.Ref, Reason: kinds.NotServed,
-				Note: fmt.Sprintf("interface %s of node %s is left out: the gateway there serves %s, and would not get "+
-					"the packets; add it to interfaces of the gateway's configuration, or name others in "+
+				Note: fmt.Sprintf("interface %s of node %s is left out: the gateway there serves %s, and would not "+
+					"get the packets; add it to interfaces of the gateway's configuration, or name others in "+
 					"spec.interfaces", n.Name, w.Node.Name, strings.Join(w.Interfaces, ", "))})
 			continue
 		}

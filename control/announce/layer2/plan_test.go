@@ -66,8 +66,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanNotServed: an interface that the gateway does not serve is no link, whether it is named or
-// found by its network, and it is said at the advertisement and at each VIP that no other has.
+// TestPlanNotServed: an interface that the gateway does not serve is no link, whether it is named
+// or found by its network, and it is said at the advertisement and at each VIP that no other has.
 func TestPlanNotServed(t *testing.T) {
 	t.Parallel()
 	interfaces := []Interface{

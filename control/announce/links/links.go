@@ -112,8 +112,8 @@ func (r *relations) of(index int) *Link {
 	return &r.all[i]
 }
 
-// mayServe reports whether packets of an interface may reach the gateway. depth bounds the relations
-// that are followed.
+// mayServe reports whether packets of an interface may reach the gateway. depth bounds the
+// relations that are followed.
 func (r *relations) mayServe(l *Link, depth int) bool {
 	if slices.Contains(r.gateway, l.Name) || l.Loopback || !slices.Contains(known, l.Kind) || depth == 0 {
 		return true

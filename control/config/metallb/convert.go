@@ -153,7 +153,7 @@ func (c *conversion) secretNote(one *converted) {
 	namespace, _, _ := unstructured.NestedString(one.from.Object, "spec", "passwordSecret", "namespace")
 	namespace = cmp.Or(namespace, one.from.GetNamespace())
 	one.entry.Notes = append(one.entry.Notes, Note{"spec.passwordSecret",
-		"passwords are read in the announcer's namespace alone",
+		"passwords are read in the announcer's namespace alone, from Secrets that announcer.passwordSecrets names",
 		fmt.Sprintf(`kubectl -n %s create secret generic %s --type=kubernetes.io/basic-auth `+
 			`--from-literal=password="$(kubectl -n %s get secret %s -o go-template='{{.data.password|base64decode}}')"`,
 			c.options.Namespace, name, namespace, name)})
