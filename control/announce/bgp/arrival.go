@@ -77,6 +77,7 @@ func (s *session) notServedError() error {
 func (s *session) notServedProblem(w *announce.World) (p kinds.Problem, ok bool) {
 	return kinds.Problem{About: s.peer.Ref, Reason: kinds.NotServed,
 		Note: fmt.Sprintf("node %s announces nothing to this peer: the session and so the next hop is at interface "+
-			"%s, and the gateway serves %s; add it to interfaces of the gateway's configuration, or peer by another one",
+			"%s, and the gateway serves %s; add it to interfaces of the gateway's configuration, or peer by "+
+			"another one",
 			w.Node.Name, s.notServed, strings.Join(w.Interfaces, ", "))}, s.notServed != ""
 }
