@@ -95,7 +95,9 @@ func rights(t *testing.T) (rules []rbacv1.PolicyRule) {
 			rules = append(rules, role.Rules...)
 		}
 	}
-	return rules
+	// That of the chart with announcer.passwordSecrets [tor].
+	return append(rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"},
+		ResourceNames: []string{"tor"}, Verbs: []string{"list", "watch"}})
 }
 
 func (l *lab) eventually(what string, is func() error) {
@@ -154,6 +156,10 @@ func TestSource(t *testing.T) {
 		Name: "tor"}, Type: corev1.SecretTypeBasicAuth, StringData: map[string]string{"password": "secret"}},
 		metav1.CreateOptions{})
 	must(t, err)
+	_, err = l.client.CoreV1().Secrets("sluice-system").Create(l.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Name: "other"}, Type: corev1.SecretTypeBasicAuth, StringData: map[string]string{"password": "secret"}},
+		metav1.CreateOptions{})
+	must(t, err)
 	_, err = l.client.CoreV1().Nodes().Create(l.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n",
 		Labels: map[string]string{"rack": "a"}}}, metav1.CreateOptions{})
 	must(t, err)
@@ -190,6 +196,9 @@ func TestSource(t *testing.T) {
 	if len(problems) > 0 || len(set.Peers) != 2 || set.Peers[0].Password != "secret" || set.Peers[0].BFD == nil ||
 		len(set.Advertisements) != 2 || len(set.Pools) != 1 {
 		t.Errorf("%+v, %v", set, problems)
+	}
+	if _, err := o.Password("", "other"); err == nil || !strings.Contains(err.Error(), "announcer.passwordSecrets") {
+		t.Errorf("a Secret that is not named: %v", err)
 	}
 	if o.Node.Labels["rack"] != "a" || o.Node.Cordoned || o.Services["default/web"]["app"] != "web" ||
 		o.UIDs["default/web"] == "" {
