@@ -33,6 +33,7 @@ import (
 	"sluice.dev/sluice/control/assign"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/internal/heartbeat"
 )
 
 // Kind is the kind of Source that objects from files have.
@@ -53,6 +54,8 @@ type Config struct {
 	// Rescan is the interval of scans without a notification, for filesystems that have none; 0 is
 	// 10 s.
 	Rescan time.Duration
+	// Beats, unless nil, gets the heartbeat of Run.
+	Beats *heartbeat.Set
 }
 
 // Watcher reads a directory. It is a tracker.Feed.
@@ -108,6 +111,8 @@ func (w *Watcher) Sync(ctx context.Context) error {
 // Run watches until ctx is done. Without notifications, which it logs, it scans every Rescan.
 func (w *Watcher) Run(ctx context.Context) error {
 	defer close(w.ended)
+	beat := w.Beats.Add("reader of manifests", heartbeat.DefaultBounds)
+	defer w.Beats.Remove(beat)
 	events, errs := make(chan fsnotify.Event), make(chan error)
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -140,7 +145,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 			w.decide = true
 			timer.Reset(0)
 		case <-timer.C:
+			beat.Beat() // a directory on a disk or a server that does not answer blocks a scan
 			timer.Reset(l.look())
+			beat.Rest()
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/web"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/wake"
 )
 
@@ -28,6 +29,8 @@ type PortsConfig struct {
 	Log    *slog.Logger
 	// Retry is how often a port that cannot be had is tried again; 0 is web.DefaultRetry.
 	Retry time.Duration
+	// Beats, unless nil, gets the heartbeat of Run.
+	Beats *heartbeat.Set
 }
 
 // ReasonFailed is the reason of the Problem, and so of the Event, as kube-proxy has it
@@ -106,6 +109,8 @@ func (p *Ports) Run(ctx context.Context) {
 	}()
 	retry := time.NewTicker(p.config.Retry)
 	defer retry.Stop()
+	beat := p.config.Beats.Add("health check node ports", heartbeat.DefaultBounds)
+	defer p.config.Beats.Remove(beat)
 	for {
 		select {
 		case <-ctx.Done():
@@ -117,7 +122,9 @@ func (p *Ports) Run(ctx context.Context) {
 			}
 		}
 		began := time.Now()
+		beat.Beat()
 		p.reconcile(ctx)
+		beat.Rest()
 		// Thousands of Services that change all the time must not take a core.
 		select {
 		case <-ctx.Done():

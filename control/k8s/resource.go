@@ -23,6 +23,7 @@ import (
 
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/wake"
 )
 
@@ -65,7 +66,17 @@ func (w *Watcher) resource(
 		r.only = w.NodeName
 	}
 	r.store = newStore(r.now.Source)
-	r.store.apply, r.store.heard = w.hold.apply, r.heard
+	beat := w.Beats.Add("reader of "+name+" from the API server", heartbeat.DefaultBounds)
+	r.store.apply = func(from objects.Source, list []change) {
+		beat.Beat()
+		defer beat.Rest()
+		w.hold.apply(from, list)
+	}
+	r.store.heard = func(objects int, version uint64, listed bool) {
+		beat.Beat()
+		defer beat.Rest()
+		r.heard(objects, version, listed)
+	}
 	return r
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/internal/heartbeat"
 )
 
 // Kind is the kind of Source that objects from an API server have.
@@ -29,6 +30,8 @@ type Config struct {
 	StaleEndpointTimeout time.Duration
 	// Belongs is what Leaving goes by.
 	Belongs Belongs
+	// Beats, unless nil, gets the heartbeats of what takes the objects of each kind.
+	Beats *heartbeat.Set
 }
 
 // Watcher reads an API server.

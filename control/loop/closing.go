@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/control/steer"
+	"sluice.dev/sluice/internal/heartbeat"
 )
 
 // flowWalk is one walk over all live flows, which takes a tenth of a second for a million flows. It
@@ -41,13 +42,18 @@ func (l *Loop) closeNow(set steer.Set) {
 	}
 }
 
+// walkBounds: a walk takes 10 s for a hundred million flows on an idle machine.
+var walkBounds = heartbeat.Bounds{Unready: time.Minute, Restart: 5 * time.Minute}
+
 // startWalk starts a walk beside the loop. There is one walk at a time, so that walkDone has room
 // for it.
 func (l *Loop) startWalk(q *flowWalk) {
 	l.walking = q
 	go func() {
+		l.walkBeat.Beat()
 		used := l.Flows.InUse(&q.set)
 		q.rest = q.set.Without(&used)
+		l.walkBeat.Rest()
 		l.walkDone <- q
 	}()
 }

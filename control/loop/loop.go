@@ -13,6 +13,7 @@ import (
 	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/internal/heartbeat"
 )
 
 // Config configures a Loop.
@@ -41,6 +42,9 @@ type Config struct {
 	// Prepare, if not nil, changes the compiler's configuration by what the feeds have read, such
 	// as this Node, before the first table is compiled. It is called once, on the loop's goroutine.
 	Prepare func(*compiler.Config)
+	// Beats, if not nil, gets the heartbeats of the loop, from its first compilation on, and of the
+	// goroutines that work for it: an iteration of the loop follows after Retry at the latest.
+	Beats *heartbeat.Set
 	// Feeds must all have synced once before the first snapshot is published: an incomplete table
 	// would break flows that a predecessor left.
 	Feeds []tracker.Feed
@@ -92,7 +96,9 @@ type Loop struct {
 	noted          problemEdits
 	checked        time.Time // when the last self check was
 
-	changes  changeLog
+	changes                   changeLog
+	beat, walkBeat, tableBeat *heartbeat.Beat
+
 	passed   time.Time // end of the last pass
 	progress progress
 }
@@ -107,6 +113,9 @@ func New(cfg Config) *Loop {
 	}
 	return &Loop{
 		Config:    cfg,
+		beat:      cfg.Beats.Add("control loop", heartbeat.DefaultBounds),
+		walkBeat:  cfg.Beats.Add("search for flows of closed frontends", walkBounds),
+		tableBeat: cfg.Beats.Add("builder of large tables", heartbeat.DefaultBounds),
 		requests:  make(chan func()),
 		ready:     make(chan struct{}),
 		walkDone:  make(chan *flowWalk, 1),
@@ -137,6 +146,8 @@ func (l *Loop) Run(ctx context.Context) error {
 	if err := l.await(ctx); err != nil {
 		return err
 	}
+	defer l.beat.Rest()
+	l.beat.Beat()
 	l.prepare()
 	l.Compiler.DeferTables(true)
 	l.Compiler.BuildAtOnce(firstSlots)
@@ -145,6 +156,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	defer tick.Stop()
 	l.checked = time.Now()
 	for {
+		l.beat.Beat()
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -260,7 +272,9 @@ func (l *Loop) buildTable() {
 	if j := l.Compiler.NextTable(); j != nil {
 		l.building = j
 		go func() {
+			l.tableBeat.Beat()
 			j.Build()
+			l.tableBeat.Rest()
 			l.tableDone <- j
 		}()
 	}

@@ -64,13 +64,13 @@ func NewServer(c Config) *Server {
 	return s
 }
 
-// unhealthy returns why the process should be restarted: workers that stand still.
+// unhealthy returns why the process should be restarted: workers and loops that stand still.
 func (s *Server) unhealthy() []string {
-	workers := s.config.Source.Stats().Workers
+	v := s.config.Source.Stats()
+	workers, reasons := v.Workers, v.Stalled
 	if len(workers) == 0 {
 		return []string{"no worker runs yet"}
 	}
-	var reasons []string
 	for i := range workers {
 		switch w := &workers[i]; {
 		case w.PulseNanos < 0:

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/wake"
 )
 
@@ -34,6 +35,7 @@ type Config struct {
 
 	Logger *slog.Logger
 	Now    func() time.Time
+	Beats  *heartbeat.Set // gets the heartbeat of Run; nil: none
 }
 
 func (c *Config) setDefaults() {
@@ -66,6 +68,7 @@ type Mirror struct {
 	verifyEvery   time.Duration
 	resyncEvery   time.Duration
 	forgetAfter   time.Duration
+	beat          *heartbeat.Beat
 	open          func(*slog.Logger) (kernel, error)
 
 	kernel     kernel
@@ -117,8 +120,8 @@ func New(c Config) (*Mirror, error) {
 		table: c.Table, log: c.Logger, now: c.Now,
 		probeInterval: c.ProbeInterval, verifyEvery: c.VerifyInterval, resyncEvery: c.ResyncInterval,
 		forgetAfter: c.ForgetAfter,
-		open:        openKernel,
-		links:       slices.Clone(c.Links), host: c.HostLink,
+		open:        openKernel, beat: c.Beats.Add("mirror of routes and neighbours", heartbeat.DefaultBounds),
+		links: slices.Clone(c.Links), host: c.HostLink,
 		targets: new(bart.Table[target]), generation: firstGeneration(),
 		ids:   newHopIDs(c.Table, c.HopGrace),
 		known: make(map[neighKey]usableNeighbour), tracked: make(map[neighKey]*neighbour),
@@ -177,12 +180,14 @@ func (m *Mirror) Ready() <-chan struct{} { return m.ready }
 func (m *Mirror) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	defer m.beat.Rest()
 	m.pace.force()
 	overrun, err := m.session(ctx, tick.C)
 	if err != nil {
 		return fmt.Errorf("mirror of routes and neighbours: %w", err)
 	}
 	for ctx.Err() == nil {
+		m.beat.Beat()
 		if !overrun {
 			select {
 			case <-ctx.Done():
@@ -201,6 +206,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 // subscription cannot be opened or the first reading fails. After an overrun the next session must
 // start at once.
 func (m *Mirror) session(ctx context.Context, tick <-chan time.Time) (overrun bool, err error) {
+	m.beat.Beat()
 	k, err := m.open(m.log)
 	if err != nil {
 		return false, err
@@ -226,6 +232,7 @@ func (m *Mirror) follow(ctx context.Context, tick <-chan time.Time) (overrun boo
 	events := m.kernel.events()
 	resyncAt := m.now().Add(m.resyncEvery)
 	for {
+		m.beat.Beat()
 		if wait, ok := m.pace.arm(m.now()); ok {
 			reading.Reset(wait)
 		}

@@ -66,6 +66,7 @@ func (m *Mirror) readTopology(forced bool) error {
 		m.pace.forced = m.pace.forced || relinked
 		return err
 	}
+	m.beat.Beat()       // a dump of many routes and what follows from it are judged apart
 	m.counts.readings++ // nothing fails from here on: what changes is noticed once
 	forced = forced || relinked
 	oursChanged := !sameOwnership(devices, m.devices)

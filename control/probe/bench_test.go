@@ -30,7 +30,7 @@ func BenchmarkTCP(b *testing.B) {
 			_ = c.Close()
 		}
 	}()
-	p, err := New(nil)
+	p, err := New(nil, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

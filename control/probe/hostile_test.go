@@ -304,7 +304,7 @@ func BenchmarkCost(b *testing.B) {
 		{"http", "trickle"}, {"grpc", "grpc"},
 	} {
 		b.Run(tt.check+"/"+tt.server, func(b *testing.B) {
-			p, err := New(nil)
+			p, err := New(nil, nil)
 			if err != nil {
 				b.Fatal(err)
 			}

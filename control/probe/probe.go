@@ -11,6 +11,7 @@ import (
 
 	"sluice.dev/sluice/control/endpointhealth"
 	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -39,8 +40,9 @@ type Finished struct {
 }
 
 // New returns a Prober. refused returns why an address must not be asked, "" if it may be; it is
-// called by Start before each check. Close ends the Prober.
-func New(refused func(netip.Addr) string) (*Prober, error) {
+// called by Start before each check. beat, unless nil, is the heartbeat of the goroutine that
+// connects. Close ends the Prober.
+func New(refused func(netip.Addr) string, beat *heartbeat.Beat) (*Prober, error) {
 	p := &Prober{refused: refused, results: make(chan []Finished, 64), tls: newSessions()}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	var err error
@@ -48,7 +50,7 @@ func New(refused func(netip.Addr) string) (*Prober, error) {
 		p.cancel()
 		return nil, err
 	}
-	p.tcp.connected = p.connected
+	p.tcp.connected, p.tcp.beat = p.connected, beat
 	p.group.Go(p.tcp.run)
 	return p, nil
 }

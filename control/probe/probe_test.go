@@ -25,7 +25,7 @@ import (
 
 func newProber(t *testing.T, refused func(netip.Addr) string) *Prober {
 	t.Helper()
-	p, err := New(refused)
+	p, err := New(refused, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"sluice.dev/sluice/control/endpointhealth"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/internal/duequeue"
+	"sluice.dev/sluice/internal/heartbeat"
 )
 
 // connector connects: a socket for each attempt, and one epoll for all. A goroutine and a
@@ -26,6 +27,7 @@ type connector struct {
 	deliver func([]Finished)
 	// connected takes the socket of a check that is of another kind than CheckTCP.
 	connected func(s endpointhealth.Start, fd int, began time.Time)
+	beat      *heartbeat.Beat // of run
 	epoll     int
 
 	mu     sync.Mutex
@@ -95,6 +97,7 @@ func (c *connector) close() error {
 // run makes checks until close.
 func (c *connector) run() {
 	defer c.release()
+	defer c.beat.Rest()
 	events := make([]unix.EpollEvent, 256)
 	var fresh []endpointhealth.Start
 	for {
@@ -109,7 +112,9 @@ func (c *connector) run() {
 		for _, s := range fresh {
 			c.begin(s, now)
 		}
+		c.beat.Rest()
 		n, err := unix.EpollWait(c.epoll, events, c.timeout(now))
+		c.beat.Beat()
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return // the epoll is of this process alone: it cannot fail otherwise
 		}

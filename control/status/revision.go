@@ -4,6 +4,6 @@ package status
 // changes with every field that comes, goes, or gets another type or meaning. It is in the path of
 // every request, so that a command and a daemon of different revisions refuse each other instead of
 // reading zeros where a field has another name, and `sluice version -o json` prints it for scripts.
-const Revision = "v8"
+const Revision = "v9"
 
 const root = "/" + Revision

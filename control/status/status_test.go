@@ -455,13 +455,13 @@ func TestBadRequests(t *testing.T) {
 		code         int
 		want         string
 	}{
-		{"GET", "/v8/flows?cleint=10.0.0.1", 400, "parameter cleint: is not known"},
-		{"GET", "/v8/flows?client=ten", 400, `parameter client: \"ten\" is no address`},
-		{"GET", "/v8/flows?state=a&state=b", 400, "parameter state is given 2 times"},
-		{"DELETE", "/v8/flows", 400, "give a filter"},
-		{"DELETE", "/v8/flows?all=perhaps", 400, "parameter all"},
-		{"PUT", "/v8/drains/nobody", 400, "is no address"},
-		{"POST", "/v8/stats", 405, "Method Not Allowed"},
+		{"GET", "/v9/flows?cleint=10.0.0.1", 400, "parameter cleint: is not known"},
+		{"GET", "/v9/flows?client=ten", 400, `parameter client: \"ten\" is no address`},
+		{"GET", "/v9/flows?state=a&state=b", 400, "parameter state is given 2 times"},
+		{"DELETE", "/v9/flows", 400, "give a filter"},
+		{"DELETE", "/v9/flows?all=perhaps", 400, "parameter all"},
+		{"PUT", "/v9/drains/nobody", 400, "is no address"},
+		{"POST", "/v9/stats", 405, "Method Not Allowed"},
 		{"GET", "/v1/stats", 404, "404"},
 	} {
 		request, err := http.NewRequestWithContext(t.Context(), q.method, "http://sluice"+q.path, nil)

@@ -260,6 +260,9 @@ type StatsView struct {
 	Steering   map[string]uint64 `json:"steering"` // the kernel program's counters, by name
 	Queues     []QueueStatsView  `json:"queues"`
 	Snapshot   SnapshotView      `json:"snapshot"`
+	// Stalled are the loops other than workers that have stalled for so long that the daemon is to
+	// be restarted.
+	Stalled []string `json:"stalled,omitempty"`
 }
 
 // QueueStatsView has the kernel's counters of one AF_XDP socket (struct xdp_statistics).

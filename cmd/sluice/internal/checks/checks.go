@@ -21,6 +21,7 @@ import (
 	"sluice.dev/sluice/control/probe"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/wake"
 )
 
@@ -39,6 +40,8 @@ type Config struct {
 	Snapshot func() *services.Snapshot
 	// Blocks are the counters of the workers.
 	Blocks []*stats.Block
+	// Beats, unless nil, gets the heartbeats of Run and of the goroutine that connects.
+	Beats *heartbeat.Set
 }
 
 // Runner runs checks.
@@ -46,6 +49,7 @@ type Runner struct {
 	cfg    Config
 	prober *probe.Prober
 	wake   wake.Flag
+	beat   *heartbeat.Beat
 
 	mu       sync.Mutex // guards what follows
 	tracker  *endpointhealth.Tracker
@@ -60,7 +64,7 @@ type Runner struct {
 
 // New returns a Runner, which Run starts.
 func New(cfg Config) (*Runner, error) {
-	r := &Runner{cfg: cfg, wake: wake.NewFlag()}
+	r := &Runner{cfg: cfg, wake: wake.NewFlag(), beat: cfg.Beats.Add("health checks", heartbeat.DefaultBounds)}
 	cfg.Settings.Random, cfg.Settings.MostUnderWay = rand.Int64N, mostUnderWay()
 	r.tracker = endpointhealth.New(cfg.Settings)
 	var err error
@@ -69,7 +73,7 @@ func New(cfg Config) (*Runner, error) {
 			return "an address of this node"
 		}
 		return ""
-	})
+	}, cfg.Beats.Add("connections of health checks", heartbeat.DefaultBounds))
 	return r, err
 }
 
@@ -134,12 +138,14 @@ const settle = 20 * time.Millisecond
 // Run makes checks until ctx is done.
 func (r *Runner) Run(ctx context.Context) {
 	defer r.prober.Close()
+	defer r.beat.Rest()
 	sample := time.NewTicker(endpointhealth.SampleEvery)
 	defer sample.Stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	apply := applier{Runner: r, done: make(chan struct{}, 1)}
 	for {
+		r.beat.Beat()
 		next := r.step(&apply)
 		timer.Reset(next)
 		select {

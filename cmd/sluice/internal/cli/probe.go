@@ -22,7 +22,7 @@ func (s *session) probeCommand() *cobra.Command {
 		Use:   "probe live|ready",
 		Short: "Exit with 0 if the daemon is alive, or ready; for probes",
 		Long: "probe fails, and prints the reason, if the daemon is not\n" +
-			"  live:  it answers, and no worker stands still. One that waits for the API server is alive;\n" +
+			"  live:  it answers, and no worker or loop has stalled. One that waits for the API server is alive;\n" +
 			"  ready: it forwards packets and is not about to stop, as /readyz says.",
 		Args:      cobra.MatchAll(one, cobra.OnlyValidArgs),
 		ValidArgs: []string{"live", "ready"},
@@ -68,8 +68,8 @@ func foreign(socket string) bool {
 	return err == nil && pid == 0
 }
 
-// alive returns an error that names the workers whose last pass is too long ago. A worker without
-// one has not started yet, because there is no table.
+// alive returns an error that names the workers whose last pass is too long ago, and the loops that
+// have stalled. A worker without a pass has not started yet, because there is no table.
 func alive(v *status.StatsView) error {
 	var errs []error
 	for i := range v.Workers {
@@ -77,6 +77,9 @@ func alive(v *status.StatsView) error {
 			errs = append(errs, fmt.Errorf("worker %d stands still for %v", w.Worker,
 				time.Duration(w.PulseNanos).Round(time.Millisecond)))
 		}
+	}
+	for _, why := range v.Stalled {
+		errs = append(errs, errors.New(why))
 	}
 	return errors.Join(errs...)
 }

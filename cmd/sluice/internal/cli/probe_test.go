@@ -30,6 +30,9 @@ func TestProbe(t *testing.T) {
 			workers(g, metrics.DefaultStale.Nanoseconds()+
 				1e9)
 		}, 1, "stands still for 11s"},
+		{"a loop has stalled", "live", func(g *statustest.Gateway) {
+			g.StatsView.Stalled = []string{"control loop: stalled since 10:00:00"}
+		}, 1, "control loop: stalled since 10:00:00"},
 		{"another word", "healthy", func(*statustest.Gateway) {}, 2, "healthy"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

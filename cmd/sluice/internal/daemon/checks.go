@@ -17,7 +17,7 @@ import (
 // makeChecks makes what checks endpoints, before the control loop, which reports to it.
 func (d *Daemon) makeChecks() (err error) {
 	d.checks, err = checks.New(checks.Config{
-		Log: d.log, Settings: checkSettings(d.config), Own: d.ownAddress,
+		Log: d.log, Settings: checkSettings(d.config), Own: d.ownAddress, Beats: &d.beats,
 		Snapshot: d.services.Load, Blocks: d.workers.Blocks(), Report: func(problems []objects.Problem) {
 			var b tracker.Batch
 			b.Report(checks.Source(), problems)

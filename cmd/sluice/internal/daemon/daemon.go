@@ -56,6 +56,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/xsk"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/logs"
 )
 
@@ -121,6 +122,7 @@ type Daemon struct {
 	servers     servers
 	health      healthServers
 	checks      *checks.Runner
+	beats       heartbeat.Set
 	checked     []endpointhealth.Known // by the process before
 
 	takeOver  bool        // ask the running process for a hand-over
@@ -332,10 +334,12 @@ func (d *Daemon) makeDatapathOf(taken []*xsk.UMEM) error {
 		Settings: d.fixed, Log: d.log, Plan: plan, FrameSize: found.Frames.Size,
 		Flows: d.flows.Table, Affinity: d.pins.Table(), Services: &d.services, Hops: d.hops, Host: d.host,
 		Machine: d.machine(), Arrivals: d.steer.Arrivals, Taken: taken,
+		Beats: &d.beats,
 	}); err != nil {
 		return err
 	}
-	pc := ports.Config{Settings: d.fixed, Log: d.log, Found: found, Plan: plan, Workers: d.workers, Program: d.steer}
+	pc := ports.Config{Settings: d.fixed, Log: d.log, Found: found, Plan: plan, Workers: d.workers, Program: d.steer,
+		Beats: &d.beats}
 	if d.host != nil {
 		pc.HostLink = d.host.Name
 	}
@@ -354,6 +358,7 @@ func (d *Daemon) makeDatapathOf(taken []*xsk.UMEM) error {
 func (d *Daemon) startMirror(ctx context.Context) (err error) {
 	if d.mirror, err = neigh.New(neigh.Config{
 		Links: mirrorLinks(d.config), HostLink: mirrorHost(d.host), Table: d.hops, Logger: d.log,
+		Beats: &d.beats,
 	}); err != nil {
 		return err
 	}
@@ -395,7 +400,7 @@ func (d *Daemon) startControl(ctx context.Context) error {
 		Prepare:    d.current,
 		SaveDrains: d.saveDrains,
 		Window:     controlWindow, Observer: d.health.kubeProxy, HealthChecks: d.health.ports,
-		EndpointChecks: d.checks,
+		EndpointChecks: d.checks, Beats: &d.beats,
 	})
 	if !d.taking {
 		if d.flows.Recovery.Recovered > 0 {
@@ -420,7 +425,7 @@ func (d *Daemon) startControl(ctx context.Context) error {
 // actAlone starts what only one process may do: it changes pins and routes that outlive a process,
 // writes Events and sends checks to endpoints.
 func (d *Daemon) actAlone(ctx context.Context) {
-	d.spawn(func() { d.pins.Run(ctx) })
+	d.spawn(func() { d.pins.Run(ctx, d.beats.Add("affinity pins", heartbeat.DefaultBounds)) })
 	d.writeEvents(ctx)
 	d.spawn(func() { d.checks.Run(ctx) })
 	d.spawn(func() { d.followAddresses(ctx) })

@@ -137,6 +137,7 @@ func (d *Daemon) Stats() status.StatsView {
 	}
 	v.Queues = d.ports.QueueStats()
 	v.Snapshot = d.snapshotView()
+	v.Stalled = d.beats.Dead()
 	return v
 }
 
@@ -206,6 +207,10 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 		list = append(list, d.servers.metrics.Condition())
 	}
 	list = append(list, d.health.proxy.Conditions()...)
+	for _, why := range d.beats.Unready() {
+		list = append(list, status.Failed("loop", why+": changes may not take effect; known flows are forwarded. "+
+			"Restart the daemon, and report it"))
+	}
 	if why := logs.Stderr.Dropping(); why != "" {
 		list = append(list, status.Warning("log", why))
 	}

@@ -33,7 +33,7 @@ func (d *Daemon) makeHealth(t *tracker.Tracker, node string) {
 	}
 	h.proxy = health.NewProxy(c)
 	h.ports = health.NewPorts(health.PortsConfig{
-		Serving: h.proxy.Serving, NodeName: node, Log: d.log,
+		Serving: h.proxy.Serving, NodeName: node, Log: d.log, Beats: &d.beats,
 		Report: func(problems []objects.Problem) {
 			var b tracker.Batch
 			b.Report(health.Source(), problems)
@@ -53,6 +53,9 @@ func (d *Daemon) failures() (list []health.Failure) {
 	}
 	for _, id := range d.stalled() {
 		list = append(list, health.Failure{Reason: fmt.Sprintf("worker %d does not move", id), Restart: true})
+	}
+	for _, l := range d.beats.Late() {
+		list = append(list, health.Failure{Reason: l.String(), Restart: l.Restart})
 	}
 	if d.isOpen() {
 		for _, why := range d.unreachable() {

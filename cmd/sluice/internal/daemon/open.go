@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/cmd/sluice/internal/boottime"
+	"sluice.dev/sluice/internal/heartbeat"
 )
 
 // openPorts waits for the first snapshot, starts the workers and opens the ports.
@@ -92,7 +93,10 @@ const beatEvery = time.Second
 func (d *Daemon) heartbeat(ctx context.Context) {
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
+	own := d.beats.Add("heartbeat for the kernel program", heartbeat.DefaultBounds)
+	defer own.Rest()
 	for {
+		own.Beat()
 		select {
 		case <-ctx.Done():
 			return

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -27,6 +28,7 @@ type pulses struct {
 	last     *pulse.State
 	snapshot *services.Snapshot // that last.VIPs are of
 	found    *found             // the same
+	stalled  []string           // the same: the stalled loops
 }
 
 // servePulse answers on the socket, which is made if no process before has given its own. One that
@@ -89,7 +91,7 @@ func (d *Daemon) pulse() *pulse.State {
 	p := &d.pulses
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s, f := d.snapshot(), d.reach.found.Load()
+	s, f, stalled := d.snapshot(), d.reach.found.Load(), d.beats.Unready()
 	next := &pulse.State{PID: os.Getpid(), Phase: d.phase()}
 	for i := range d.fixed.Interfaces {
 		next.Interfaces = append(next.Interfaces, d.fixed.Interfaces[i].Name)
@@ -97,18 +99,37 @@ func (d *Daemon) pulse() *pulse.State {
 	if next.Phase == pulse.Serving {
 		// VIPs without a route say so one by one, so that another gateway is preferred for them.
 		// All gateways may be without routes at once, and would withdraw all VIPs.
-		next.Failures = slices.DeleteFunc(d.notReady(), func(why string) bool { return why == reach.NoRoute })
+		// The same holds for stalled loops: known flows are forwarded, and an object that blocks a
+		// loop blocks it on all gateways.
+		next.Failures = slices.DeleteFunc(d.notReady(), func(why string) bool {
+			return why == reach.NoRoute || slices.Contains(stalled, why)
+		})
 	}
-	if p.last != nil && p.snapshot == s && p.found.same(f) {
+	if p.last != nil && p.snapshot == s && p.found.same(f) && slices.Equal(p.stalled, stalled) {
 		next.VIPs = p.last.VIPs
 	} else {
 		next.VIPs = vipsOf(s, f)
+		impair(next.VIPs, stalled)
 	}
-	p.snapshot, p.found = s, f
+	p.snapshot, p.found, p.stalled = s, f, stalled
 	if p.last == nil || !p.last.Equal(next) {
 		p.last = next
 	}
 	return p.last
+}
+
+// impair marks every Service of the VIPs as impaired by the stalled loops, unless it has another
+// reason already.
+func impair(vips []pulse.VIP, stalled []string) {
+	if len(stalled) == 0 {
+		return
+	}
+	for i := range vips {
+		for j := range vips[i].Services {
+			s := &vips[i].Services[j]
+			s.Impaired = cmp.Or(s.Impaired, strings.Join(stalled, "; "))
+		}
+	}
 }
 
 func (d *Daemon) phase() pulse.Phase {

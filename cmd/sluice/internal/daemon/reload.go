@@ -13,6 +13,7 @@ import (
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/trusted"
 )
 
@@ -36,9 +37,12 @@ func (d *Daemon) watchConfig(ctx context.Context, hup <-chan os.Signal) {
 	} else {
 		d.log.Warn("changes of the configuration file are not noticed; SIGHUP reloads it", "error", err)
 	}
+	beat := d.beats.Add("watch of the configuration", heartbeat.DefaultBounds)
+	defer beat.Rest()
 	d.look(ctx)
 	watched := "" // maglev.seedFile
 	for {
+		beat.Beat()
 		// A directory that is not there yet is tried again after each event.
 		if f := d.configuration().Maglev.SeedFile; f != watched && f != "" && w != nil {
 			if w.Add(filepath.Dir(f)) == nil {
@@ -46,14 +50,18 @@ func (d *Daemon) watchConfig(ctx context.Context, hup <-chan os.Signal) {
 				d.look(ctx)
 			}
 		}
+		beat.Rest()
 		select {
 		case <-ctx.Done():
 			return
 		case <-hup:
+			beat.Beat()
 			d.reload(ctx)
 		case <-events:
+			beat.Beat()
 			d.look(ctx)
 		case err := <-lost: // such as too many events at once: ours may be among them
+			beat.Beat()
 			d.log.Debug("watching the configuration", "error", err)
 			d.look(ctx)
 		}
@@ -165,14 +173,19 @@ func (d *Daemon) current(cfg *compiler.Config) {
 // followAddresses recompiles when the node's addresses change, which of them packets
 // leave from, or which of them the Node object names.
 func (d *Daemon) followAddresses(ctx context.Context) {
+	beat := d.beats.Add("watch of the node's addresses", heartbeat.DefaultBounds)
+	defer beat.Rest()
 	for {
+		beat.Rest()
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.mirror.AddressesChanged():
+			beat.Beat()
 			d.applySources()
 			d.configure(ctx)
 		case <-d.objects.nodeChanged:
+			beat.Beat()
 			d.configure(ctx)
 		}
 	}

@@ -37,7 +37,7 @@ func (d *Daemon) makeObjects() error {
 		o.addresses = assign.New(assign.Config{Log: d.log, StateDir: c.StateDir})
 		o.addresses.SetPools(c.Pools())
 		o.files = files.New(files.Config{Log: d.log, Dir: c.Manifests.Directory, Tracker: o.tracker,
-			Addresses: o.addresses})
+			Addresses: o.addresses, Beats: &d.beats})
 	}
 	if !c.Kubernetes.Enabled {
 		return nil
@@ -48,7 +48,7 @@ func (d *Daemon) makeObjects() error {
 	}
 	node, _ := c.Node() // checked at start
 	o.kubernetes, err = k8s.New(k8s.Config{
-		Log: d.log, Client: client, Tracker: o.tracker, NodeName: node,
+		Log: d.log, Client: client, Tracker: o.tracker, NodeName: node, Beats: &d.beats,
 		StaleEndpointTimeout: c.Kubernetes.StaleEndpointTimeout.D(),
 		Belongs:              k8s.Belongs{NodeSelector: c.Kubernetes.NodeSelector, DaemonSet: c.Kubernetes.DaemonSet},
 	})

@@ -60,7 +60,7 @@ func (s *standby) Explain(*status.ExplainQuery) (status.ExplainView, error) {
 }
 
 // Stats implements status.Gateway.
-func (s *standby) Stats() status.StatsView { return status.StatsView{} }
+func (s *standby) Stats() status.StatsView { return status.StatsView{Stalled: s.d.beats.Dead()} }
 
 // SourcePorts implements status.Gateway.
 func (s *standby) SourcePorts() []status.SourcePortsView { return nil }

@@ -13,6 +13,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/affinity"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/wake"
 )
 
@@ -76,14 +77,16 @@ func (p *Pins) Lose(list []compiler.LostPin) {
 	p.wake.Raise()
 }
 
-// Run forgets pins until ctx is done.
-func (p *Pins) Run(ctx context.Context) {
+// Run forgets pins until ctx is done. beat, unless nil, is its heartbeat.
+func (p *Pins) Run(ctx context.Context, beat *heartbeat.Beat) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.wake:
+			beat.Beat()
 			p.forget()
+			beat.Rest()
 		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
 	"sluice.dev/sluice/fastpath/xsk/napi"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/perdevice"
 	"sluice.dev/sluice/xdpprog"
 )
@@ -36,6 +37,8 @@ type Config struct {
 	Workers  Workers
 	Program  Program
 	HostLink string // its user-space end; empty if there is none
+	// Beats, unless nil, gets the heartbeat of Watch.
+	Beats *heartbeat.Set
 }
 
 // Workers are the workers whose links a port's sockets are.
@@ -84,6 +87,7 @@ type Set struct {
 	linkNews atomic.Uint64
 	told     atomic.Bool
 	looking  chan struct{} // has an element while Watch looks, and while it is paused
+	beat     *heartbeat.Beat
 }
 
 // New makes the ports that the plan says, which are not open yet.
@@ -101,7 +105,7 @@ func New(c Config) (*Set, error) {
 	s := &Set{
 		config: c.Settings, frames: c.Found.Frames, log: c.Log,
 		workers: c.Workers, program: c.Program, original: original, refusals: refused,
-		looking: make(chan struct{}, 1),
+		looking: make(chan struct{}, 1), beat: c.Beats.Add("watch of interfaces", heartbeat.DefaultBounds),
 	}
 	for i, dev := range c.Found.Devices {
 		s.ports = append(s.ports, &port{

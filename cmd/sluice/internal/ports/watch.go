@@ -42,12 +42,14 @@ func (s *Set) Watch(ctx context.Context, looked func(), first ...func(context.Co
 	links := s.watchLinks(ctx)
 	listen, rest := links, (<-chan time.Time)(nil)
 	var pace readings
+	defer s.beat.Rest()
 	for {
+		s.beat.Beat()
 		select {
 		case <-ctx.Done():
 			return
 		case <-listen:
-			if !s.enter(ctx) {
+			if !s.begin(ctx) {
 				return
 			}
 			took := s.linksChanged()
@@ -61,7 +63,7 @@ func (s *Set) Watch(ctx context.Context, looked func(), first ...func(context.Co
 			continue
 		case <-tick.C:
 		}
-		if !s.enter(ctx) {
+		if !s.begin(ctx) {
 			return
 		}
 		now := time.Now()
@@ -72,6 +74,13 @@ func (s *Set) Watch(ctx context.Context, looked func(), first ...func(context.Co
 		s.Resume()
 		looked()
 	}
+}
+
+// begin is enter for Watch, whose heartbeat rests while a hand-over has paused the ports.
+func (s *Set) begin(ctx context.Context) bool {
+	s.beat.Rest()
+	defer s.beat.Beat()
+	return s.enter(ctx)
 }
 
 // readings is when everything about the ports is to be read again.
@@ -106,6 +115,7 @@ func (s *Set) look(ctx context.Context, all bool, first []func(context.Context))
 	}
 	sockets := 0 // since the last breath
 	for _, p := range s.ports {
+		s.beat.Beat() // opening one again may take seconds: its NIC is reset
 		if sockets += len(p.slots); all || sockets > socketsAtOnce {
 			breathe(ctx)
 			sockets = len(p.slots)

@@ -14,6 +14,7 @@ import (
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/thread"
+	"sluice.dev/sluice/internal/heartbeat"
 )
 
 const (
@@ -182,8 +183,11 @@ func (r *runners) wait() {
 // follow moves workers when packets arrive elsewhere, until ctx is done.
 func (r *runners) follow(ctx context.Context) {
 	late := false
+	beat := r.g.c.Beats.Add("placement of workers", heartbeat.DefaultBounds)
+	defer r.g.c.Beats.Remove(beat)
 	defer r.g.precedence.end(r.config.Threads, r.restAs)
 	for {
+		beat.Beat()
 		select {
 		case <-ctx.Done():
 			return

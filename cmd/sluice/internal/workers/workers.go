@@ -28,6 +28,7 @@ import (
 	"sluice.dev/sluice/fastpath/xsk"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/affinity"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
 )
@@ -58,6 +59,8 @@ type Config struct {
 	Arrivals func() ([]uint64, error)
 	// Taken are the UMEMs that another process had, by worker; nil makes new ones.
 	Taken []*xsk.UMEM
+	// Beats, unless nil, gets the heartbeat of Follow.
+	Beats *heartbeat.Set
 }
 
 // Group is the workers of a gateway.

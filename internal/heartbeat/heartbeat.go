@@ -1,0 +1,136 @@
+// Package heartbeat detects loops of a process that have stalled: a goroutine that is blocked cannot
+// report that itself. Each loop records a beat at every iteration. Probes, the status, the pulse and
+// the watchdog of systemd read the beats.
+//
+// There are two kinds of loops. One with a timer calls Beat at each iteration, and is late when the
+// timer's iterations stop. One that only waits for events calls Beat when it takes an event and Rest
+// before it waits for the next, and is late when one event takes too long.
+package heartbeat
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Bounds are the longest times from one beat of a loop to the next: the interval of its timer plus
+// the longest work of one iteration.
+type Bounds struct {
+	Unready time.Duration // then the loop counts as stalled, and the process is not ready
+	Restart time.Duration // then a restart of the process is asked for; Unready or more
+}
+
+// DefaultBounds are those of most loops. The longest work that is known is a hand-over, for which
+// the control loop of the process before waits 11.1 s at most (handover.DefaultTimes), and a compilation
+// of 10,000 Services from nothing, which takes seconds on a busy machine. A minute without a beat is
+// no work that is known, on any machine.
+var DefaultBounds = Bounds{Unready: 15 * time.Second, Restart: time.Minute}
+
+// Beat is the heartbeat of one loop. The methods of a nil Beat do nothing.
+type Beat struct {
+	name   string
+	bounds Bounds
+	epoch  time.Time
+	last   atomic.Int64 // nanoseconds since epoch, or resting
+}
+
+const resting = -1
+
+// Beat records that the loop makes progress. The loop can be late from now on.
+func (b *Beat) Beat() {
+	if b != nil {
+		b.last.Store(int64(time.Since(b.epoch)))
+	}
+}
+
+// Rest records that the loop waits for an event, for however long, or has ended. It is not late
+// before the next call of Beat.
+func (b *Beat) Rest() {
+	if b != nil {
+		b.last.Store(resting)
+	}
+}
+
+// Set has the heartbeats of a process. Its methods may be called from any goroutine. The methods of
+// a nil Set do nothing.
+type Set struct {
+	mu    sync.Mutex
+	beats []*Beat
+}
+
+// Add adds a loop, which can be late from its first beat on. The result is nil if the set is.
+func (s *Set) Add(name string, bounds Bounds) *Beat {
+	if s == nil {
+		return nil
+	}
+	b := &Beat{name: name, bounds: bounds, epoch: time.Now()}
+	b.last.Store(resting)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.beats = append(s.beats, b)
+	return b
+}
+
+// Remove removes a loop that has ended for good, so that a set of loops that come and go does not
+// grow.
+func (s *Set) Remove(b *Beat) {
+	if s == nil || b == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.beats {
+		if s.beats[i] == b {
+			s.beats = append(s.beats[:i], s.beats[i+1:]...)
+			return
+		}
+	}
+}
+
+// Late is a loop that has stalled.
+type Late struct {
+	Name    string
+	Since   time.Time // its last beat
+	Restart bool      // Bounds.Restart has passed, too
+}
+
+// String returns the same text for as long as the loop is late.
+func (l *Late) String() string {
+	return fmt.Sprintf("%s: stalled since %s", l.Name, l.Since.Format(time.TimeOnly))
+}
+
+// Late lists the loops that have stalled, in the order in which they were added.
+func (s *Set) Late() (list []Late) {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.beats {
+		last := b.last.Load()
+		if last == resting {
+			continue
+		}
+		if age := time.Since(b.epoch) - time.Duration(last); age >= b.bounds.Unready {
+			list = append(list, Late{Name: b.name, Since: b.epoch.Add(time.Duration(last)),
+				Restart: age >= b.bounds.Restart})
+		}
+	}
+	return list
+}
+
+// Unready returns why the process is not ready: the loops that have stalled.
+func (s *Set) Unready() []string { return texts(s.Late(), false) }
+
+// Dead returns why the process is to be restarted: the loops that have stalled for Bounds.Restart.
+func (s *Set) Dead() []string { return texts(s.Late(), true) }
+
+func texts(late []Late, restart bool) (list []string) {
+	for i := range late {
+		if late[i].Restart || !restart {
+			list = append(list, late[i].String())
+		}
+	}
+	return list
+}
