@@ -97,7 +97,7 @@ func TestTakeOverKeepsPulse(t *testing.T) {
 			wrong = append(wrong, fmt.Sprintf("%s: %q %+v", s.At.Format(time.StampMicro), s.Lost, s.State))
 		}
 		last = s
-	})
+	}, nil)
 	heard := func() {
 		l.within("the process that forwards is heard", func() bool {
 			mu.Lock()

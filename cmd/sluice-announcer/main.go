@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 	"sluice.dev/sluice/control/announce/kinds"
 	"sluice.dev/sluice/control/announce/layer2"
 	"sluice.dev/sluice/control/announce/view"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/kubeconfig"
 	"sluice.dev/sluice/internal/logs"
 	"sluice.dev/sluice/internal/metallbflag"
@@ -45,6 +47,7 @@ type flags struct {
 	routerID, listen, logFormat     string
 	layer2                          layer2.Config
 	log                             *slog.Logger
+	beats                           heartbeat.Set
 }
 
 func main() {
@@ -102,7 +105,7 @@ func command() *cobra.Command {
 	p.DurationVar(&f.layer2.Return, "layer2-return", layer2.DefaultReturn,
 		"how long the VIPs of a gateway whose announcer ended, and that forwards on, are kept for its next announcer; "+
 			"0: not at all; the same on all")
-	p.StringVar(&f.listen, "listen", "127.0.0.1:9472", "address of /metrics and /healthz; empty: none")
+	p.StringVar(&f.listen, "listen", "127.0.0.1:9472", "address of /metrics, /healthz and /readyz; empty: none")
 	p.StringVar(&f.logFormat, "log", "json", "format of the log: json or text")
 	c.AddCommand(status())
 	return c
@@ -111,13 +114,18 @@ func command() *cobra.Command {
 func status() *cobra.Command {
 	var socket string
 	c := &cobra.Command{Use: "status", Short: "Print to whom each VIP is announced, or why it is not",
+		Long: "status prints to whom each VIP is announced, or why it is not. It fails if the announcer does not\n" +
+			"answer, or if one of its loops has stalled; probes of the pod run it.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			v, err := view.Ask(c.Context(), socket)
 			if err != nil {
 				return err
 			}
-			return view.Print(c.OutOrStdout(), v)
+			if err := view.Print(c.OutOrStdout(), v); err != nil || len(v.Stalled) == 0 {
+				return err
+			}
+			return errors.New("the announcer has stalled: " + strings.Join(v.Stalled, "; "))
 		}}
 	c.Flags().StringVar(&socket, "socket", view.DefaultSocket, "of the announcer")
 	return c
@@ -170,7 +178,7 @@ func (f *flags) run(ctx context.Context) (err error) {
 	}
 	defer l.Close()
 	if f.config != "" {
-		source, err := file.New(f.config, f.node, f.log)
+		source, err := file.New(f.config, f.node, f.log, &f.beats)
 		if err != nil {
 			return fmt.Errorf("--config: %w", err)
 		}
@@ -194,10 +202,10 @@ func (f *flags) announce(
 	ctx context.Context, source announce.Source, tell func(kinds.Problem, bool), l net.Listener,
 ) error {
 	c := announce.Config{Tell: tell, Log: f.log, Version: version, Source: source, Gateway: f.gateway, Hold: f.hold,
-		State: filepath.Join(f.stateDir, "announced.json"), DrainDelay: f.drainDelay}
+		State: filepath.Join(f.stateDir, "announced.json"), DrainDelay: f.drainDelay, Beats: &f.beats}
 	resumed := announce.Resumes(c.State)
 	id, _ := netip.ParseAddr(f.routerID) // checked; not valid where it is empty
-	f.layer2.Log, f.layer2.Name = f.log, f.node
+	f.layer2.Log, f.layer2.Name, f.layer2.Beats = f.log, f.node, &f.beats
 	link, err := layer2.New(f.layer2)
 	if err != nil {
 		return fmt.Errorf("--layer2-key: %w", err)
@@ -205,7 +213,8 @@ func (f *flags) announce(
 	c.Speakers = []announce.Speaker{bgp.New(bgp.Config{Log: f.log, RouterID: id, Restarting: resumed}), link}
 	loop := announce.New(c)
 	if f.listen != "" {
-		if err := metricsserver.Start(ctx, f.listen, f.log, announce.Metrics{View: loop.View}, link); err != nil {
+		if err := metricsserver.Start(ctx, f.listen, f.log, &f.beats, announce.Metrics{View: loop.View},
+			link); err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
 	}

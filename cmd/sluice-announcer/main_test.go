@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -157,5 +159,36 @@ func TestFlagsThatAreRefused(t *testing.T) {
 		if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), flag+" is ") {
 			t.Errorf("%s %s: %v", flag, value, err)
 		}
+	}
+}
+
+// TestStatusOfAStalledAnnouncer: the command that probes run fails, and says why, after it has
+// printed the rest.
+func TestStatusOfAStalledAnnouncer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := view.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var current atomic.Pointer[view.View]
+	current.Store(&view.View{Node: "gateway-a", Gateway: "yes"})
+	go view.Serve(t.Context(), l, current.Load, slog.New(slog.DiscardHandler))
+	run := func() (string, error) {
+		var out strings.Builder
+		c := command()
+		c.SetOut(&out)
+		c.SetArgs([]string{"status", "--socket", path})
+		err := c.ExecuteContext(t.Context())
+		return out.String(), err
+	}
+	if out, err := run(); err != nil || strings.Contains(out, "NOT UP TO DATE") {
+		t.Errorf("%v: %s", err, out)
+	}
+	stalled := &view.View{Node: "gateway-a", Stalled: []string{"announcement loop: stalled since 10:00:00"}}
+	current.Store(stalled)
+	out, err := run()
+	if err == nil || !strings.Contains(err.Error(), stalled.Stalled[0]) || !strings.Contains(out, "gateway-a") ||
+		!strings.Contains(out, "NOT UP TO DATE: "+stalled.Stalled[0]) {
+		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"sluice.dev/sluice/control/announce/kinds"
 	"sluice.dev/sluice/control/announce/view"
 	"sluice.dev/sluice/control/pulse"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/wake"
 )
 
@@ -60,6 +61,8 @@ type Config struct {
 	// Tell, unless nil, is told what is wrong with objects, and what is announced of Services
 	// (normal), each thing once.
 	Tell func(p kinds.Problem, normal bool)
+	// Beats, unless nil, gets the heartbeats of the loop and of what reads the gateway's pulse.
+	Beats *heartbeat.Set
 }
 
 // DefaultDrainDelay gives routers the time to move traffic to others: RFC 8326, section 4, leaves
@@ -112,6 +115,11 @@ type Loop struct {
 	verdict  Verdict
 	node     Node
 
+	beat    *heartbeat.Beat
+	follows *heartbeat.Beat // of what reads the gateway's pulse
+	heard   pulse.Sight     // the last sight
+	deaf    bool            // what reads the pulse has stalled: heard may be old
+
 	mu      sync.Mutex // guards sights
 	sights  []pulse.Sight
 	seen    wake.Flag
@@ -122,7 +130,9 @@ type Loop struct {
 // New returns a Loop. It reads what the process before left.
 func New(c Config) *Loop {
 	l := &Loop{config: c, started: time.Now(), seen: wake.NewFlag(), changed: wake.NewFlag(),
-		watch: Watch{Hold: c.Hold}, set: &kinds.Set{}, told: map[kinds.Problem]bool{}}
+		watch: Watch{Hold: c.Hold}, set: &kinds.Set{}, told: map[kinds.Problem]bool{},
+		beat:    c.Beats.Add("announcement loop", heartbeat.DefaultBounds),
+		follows: c.Beats.Add("reader of the gateway's pulse", heartbeat.DefaultBounds)}
 	var err error
 	if l.saved, err = load(c.State); err != nil {
 		c.Log.Warn("what the process before announced is not known", "error", err)
@@ -137,8 +147,16 @@ func New(c Config) *Loop {
 	return l
 }
 
-// View returns what is announced now.
-func (l *Loop) View() *view.View { return l.current.Load() }
+// View returns what is announced now, and the loops of this process that have stalled.
+func (l *Loop) View() *view.View {
+	v := l.current.Load()
+	if stalled := l.config.Beats.Unready(); len(stalled) > 0 {
+		now := *v
+		now.Stalled = stalled
+		return &now
+	}
+	return v
+}
 
 // Run announces until ctx is done, and lastWord longer.
 func (l *Loop) Run(ctx context.Context) {
@@ -154,7 +172,7 @@ func (l *Loop) Run(ctx context.Context) {
 			l.sights = append(l.sights, s)
 			l.mu.Unlock()
 			l.seen.Raise()
-		})
+		}, l.follows)
 	})
 	reports := wake.NewFlag()
 	for _, s := range l.config.Speakers {
@@ -177,7 +195,9 @@ func (l *Loop) Run(ctx context.Context) {
 	var gathered <-chan time.Time // nil while no object has changed
 	var last <-chan time.Time     // nil until this process is told to end
 	var rested <-chan time.Time   // nil while nothing waits for the rest to end
+	defer l.beat.Rest()
 	for {
+		l.beat.Beat()
 		begin := time.Now()
 		if next := l.step(begin, read); !next.IsZero() {
 			alarm.Reset(time.Until(next))
@@ -246,8 +266,10 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 	l.sights = nil
 	l.mu.Unlock()
 	for _, s := range sights {
+		l.heard = s
 		l.watch.See(s, now)
 	}
+	l.listen(now)
 	if waiting := l.look(read); waiting != "" {
 		l.publish(waiting)
 		return time.Time{}
@@ -280,6 +302,22 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 	l.save(now)
 	l.publish("")
 	return next
+}
+
+// listen has the gateway count as lost while what reads its pulse has stalled: the gateway may have
+// ended, and nobody would withdraw its routes.
+func (l *Loop) listen(now time.Time) {
+	deaf := l.follows.Late()
+	if deaf == l.deaf {
+		return
+	}
+	l.deaf = deaf
+	if s := l.heard; !deaf {
+		l.watch.See(s, now)
+	} else if s.Lost == "" {
+		s.Lost, s.At = "this announcer does not hear the gateway: the reader of its pulse has stalled", now
+		l.watch.See(s, now)
+	}
 }
 
 // earliest returns the first of times that are not zero.

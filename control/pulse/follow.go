@@ -12,6 +12,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"sluice.dev/sluice/internal/heartbeat"
 )
 
 // Sight is what a reader sees of a gateway at a time.
@@ -36,11 +38,14 @@ const (
 )
 
 // Follow tells see what is seen of the gateway behind a socket, each time that it changes, until
-// ctx is done. see is called by one goroutine, and must not block for long.
-func Follow(ctx context.Context, path string, see func(Sight)) {
-	f := follower{see: see, last: Sight{Lost: "the gateway was not asked yet"}}
+// ctx is done. see is called by one goroutine, and must not block for long. beat, unless nil, is the
+// heartbeat of Follow, which beats once in dialTimeout at least.
+func Follow(ctx context.Context, path string, see func(Sight), beat *heartbeat.Beat) {
+	f := follower{see: see, last: Sight{Lost: "the gateway was not asked yet"}, beat: beat}
+	defer beat.Rest()
 	var end error // of a connection on which the gateway was heard; nil if another attempt failed since
 	for ctx.Err() == nil {
+		beat.Beat()
 		said, err := f.connected(ctx, path)
 		if ctx.Err() != nil {
 			return
@@ -82,6 +87,7 @@ func ended(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, sys
 type follower struct {
 	see  func(Sight)
 	last Sight
+	beat *heartbeat.Beat
 }
 
 // lost tells that nothing is heard. The time is that of the first word about it.
@@ -119,6 +125,7 @@ func (f *follower) connected(ctx context.Context, path string) (said bool, err e
 	lines := bufio.NewReader(conn)
 	var line []byte
 	for wait := Silence; ; {
+		f.beat.Beat()
 		if err := conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
 			return said, err
 		}

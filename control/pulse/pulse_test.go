@@ -49,7 +49,7 @@ func follow(t *testing.T, path string) <-chan Sight {
 	sights := make(chan Sight, 64)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); Follow(ctx, path, func(s Sight) { sights <- s }) }()
+	go func() { defer close(done); Follow(ctx, path, func(s Sight) { sights <- s }, nil) }()
 	t.Cleanup(func() { cancel(); <-done })
 	return sights
 }

@@ -19,7 +19,7 @@ const followVariable = "SLUICE_TEST_FOLLOW"
 // said meanwhile, and does not count it as lost.
 func TestStoppedReader(t *testing.T) {
 	if path := os.Getenv(followVariable); path != "" {
-		Follow(t.Context(), path, func(s Sight) { fmt.Printf("sight: %q\n", s.Lost) })
+		Follow(t.Context(), path, func(s Sight) { fmt.Printf("sight: %q\n", s.Lost) }, nil)
 		return
 	}
 	t.Parallel()

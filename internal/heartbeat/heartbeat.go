@@ -52,6 +52,25 @@ func (b *Beat) Rest() {
 	}
 }
 
+// Late reports whether the loop has stalled.
+func (b *Beat) Late() bool {
+	if b == nil {
+		return false
+	}
+	_, age := b.age()
+	return age >= b.bounds.Unready
+}
+
+// age returns the last beat and the time since then, which is negative while the loop rests.
+func (b *Beat) age() (last time.Time, age time.Duration) {
+	n := b.last.Load()
+	if n == resting {
+		return last, -1
+	}
+	last = b.epoch.Add(time.Duration(n))
+	return last, time.Since(last)
+}
+
 // Set has the heartbeats of a process. Its methods may be called from any goroutine. The methods of
 // a nil Set do nothing.
 type Set struct {
@@ -108,13 +127,8 @@ func (s *Set) Late() (list []Late) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, b := range s.beats {
-		last := b.last.Load()
-		if last == resting {
-			continue
-		}
-		if age := time.Since(b.epoch) - time.Duration(last); age >= b.bounds.Unready {
-			list = append(list, Late{Name: b.name, Since: b.epoch.Add(time.Duration(last)),
-				Restart: age >= b.bounds.Restart})
+		if last, age := b.age(); age >= b.bounds.Unready {
+			list = append(list, Late{Name: b.name, Since: last, Restart: age >= b.bounds.Restart})
 		}
 	}
 	return list

@@ -1,5 +1,5 @@
-// Package metricsserver answers /metrics and /healthz, for processes that serve nothing else by
-// HTTP.
+// Package metricsserver answers /metrics, /healthz and /readyz, for processes that serve nothing else
+// by HTTP.
 package metricsserver
 
 import (
@@ -9,18 +9,23 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/logs"
 )
 
 // Start answers on a TCP address until ctx is done, with the metrics of collectors, of the Go
-// runtime, of the process and of its log.
-func Start(ctx context.Context, address string, log *slog.Logger, of ...prometheus.Collector) error {
+// runtime, of the process and of its log. /readyz and /healthz are 503 while loops have stalled by
+// beats, and list these: /readyz by Bounds.Unready, /healthz by Bounds.Restart.
+func Start(
+	ctx context.Context, address string, log *slog.Logger, beats *heartbeat.Set, of ...prometheus.Collector,
+) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return err
@@ -34,7 +39,8 @@ func Start(ctx context.Context, address string, log *slog.Logger, of ...promethe
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, beats.Dead()) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, beats.Unready()) })
 	s := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
 	context.AfterFunc(ctx, func() { s.Close() })
 	go func() {
@@ -43,4 +49,13 @@ func Start(ctx context.Context, address string, log *slog.Logger, of ...promethe
 		}
 	}()
 	return nil
+}
+
+func answer(w http.ResponseWriter, stalled []string) {
+	if len(stalled) == 0 {
+		fmt.Fprintln(w, "ok")
+		return
+	}
+	w.WriteHeader(http.StatusServiceUnavailable)
+	fmt.Fprintln(w, strings.Join(stalled, "\n"))
 }

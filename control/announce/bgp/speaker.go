@@ -101,6 +101,7 @@ func (s *Speaker) apply(w *announce.World, now time.Time) {
 	// so that a restarting one tells all of them at once.
 	s.removePeers(ctx, plan)
 	s.beginAgain(ctx)
+	s.answers(ctx)
 	s.prepare(ctx, plan)
 	s.leaveOut(w)
 	if err := s.applyRoutes(ctx, plan); err != nil {
@@ -108,6 +109,14 @@ func (s *Speaker) apply(w *announce.World, now time.Time) {
 	}
 	s.addPeers(ctx, plan)
 	s.applyBFD()
+}
+
+// answers waits until GoBGP's main goroutine takes a request. Without changes nothing else is asked
+// of it: if it has stalled, so does the caller, whose heartbeat says so.
+func (s *Speaker) answers(ctx context.Context) {
+	if _, err := s.server.GetBgp(ctx, &api.GetBgpRequest{}); err != nil {
+		s.log.Warn("GoBGP does not answer", "error", err)
+	}
 }
 
 // ensureServer starts GoBGP for the first peer. Another router ID needs another start, by which all

@@ -22,6 +22,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"sluice.dev/sluice/control/announce"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/trusted"
 )
 
@@ -36,6 +37,7 @@ const lookEvery = time.Second
 type Source struct {
 	path string
 	log  *slog.Logger
+	beat *heartbeat.Beat
 
 	mu      sync.Mutex // guards the others
 	kinds   []*unstructured.Unstructured
@@ -44,9 +46,10 @@ type Source struct {
 	refused string // why the file as it is now is not used
 }
 
-// New reads a file for a node. One with mistakes is an error.
-func New(path, node string, log *slog.Logger) (*Source, error) {
-	s := &Source{path: path, log: log}
+// New reads a file for a node. One with mistakes is an error. beats, unless nil, gets the heartbeat
+// of Run.
+func New(path, node string, log *slog.Logger, beats *heartbeat.Set) (*Source, error) {
+	s := &Source{path: path, log: log, beat: beats.Add("reader of "+path, heartbeat.DefaultBounds)}
 	s.node.Name = node
 	text, err := trusted.Read(path)
 	if err != nil {
@@ -127,7 +130,9 @@ func (s *Source) Objects() (*announce.Objects, string) {
 func (s *Source) Run(ctx context.Context, changed func()) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
+	defer s.beat.Rest()
 	for {
+		s.beat.Beat()
 		select {
 		case <-ctx.Done():
 			return

@@ -63,6 +63,9 @@ func (l *link) answer(s *sockets, p frame.Packet) (at frame.MAC, yes bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
+	if now.Sub(l.stepped) >= time.Duration(l.config.Silent)*l.config.Every {
+		return at, false // no hello was sent for so long that others count this member as dead, and answer
+	}
 	if p.Claims.IsValid() && l.members.Owns(p.Claims) {
 		l.claimed(p, now)
 	}

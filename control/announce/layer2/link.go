@@ -14,6 +14,7 @@ import (
 	"sluice.dev/sluice/control/announce/layer2/frame"
 	"sluice.dev/sluice/control/announce/layer2/hello"
 	"sluice.dev/sluice/control/announce/layer2/members"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/wake"
 )
 
@@ -40,8 +41,10 @@ type link struct {
 	done        chan struct{}
 	readers     sync.WaitGroup
 	carrier     carrier // of the goroutine that runs
+	beat        *heartbeat.Beat
 
 	mu       sync.Mutex // guards what follows
+	stepped  time.Time  // when step was called last
 	keys     hello.Keys
 	wishes   []Wish
 	serves   bool // the gateway is heard, and forwards now
@@ -84,7 +87,8 @@ func newLink(name string, c *Config, given *incarnations, keys hello.Keys, poke 
 	}
 	now := time.Now()
 	l := &link{name: name, config: c, given: given, incarnation: given.begin(now), log: c.Log.With("interface", name),
-		poke: poke, keys: keys, carrier: carrier,
+		poke: poke, keys: keys, carrier: carrier, stepped: now,
+		beat: c.Beats.Add("link "+name, heartbeat.DefaultBounds),
 		wake: wake.NewFlag(), ended: make(chan struct{}), done: make(chan struct{}),
 		answers: rate.NewLimiter(answersPerSecond, answersPerSecond), disputes: map[netip.Addr]*dispute{},
 		said:  map[hello.Refusal]time.Time{},
@@ -151,9 +155,11 @@ func (l *link) keeps() bool {
 func (l *link) run() {
 	defer close(l.done)
 	defer l.carrier.close()
+	defer l.config.Beats.Remove(l.beat)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
+		l.beat.Beat()
 		timer.Reset(time.Until(l.step(time.Now())))
 		select {
 		case <-l.ended:
@@ -171,6 +177,7 @@ func (l *link) run() {
 func (l *link) step(now time.Time) time.Time {
 	l.follow(now)
 	l.mu.Lock()
+	l.stepped = now
 	l.members.Tick(now)
 	hellos := l.members.Hellos(now)
 	gained, lost := l.members.Take()
@@ -297,16 +304,20 @@ func (l *link) open(now time.Time) {
 	l.mu.Unlock()
 	l.log.Info("the link is up", "mac", s.mac)
 	l.poke()
-	l.readers.Go(func() { l.read(s, s.arp, l.takeARP) })
-	l.readers.Go(func() { l.read(s, s.ndp, l.takeNDP) })
-	l.readers.Go(func() { l.read(s, s.hellos, l.takeHello) })
+	l.readers.Go(func() { l.read(s, s.arp, "ARP", l.takeARP) })
+	l.readers.Go(func() { l.read(s, s.ndp, "NDP", l.takeNDP) })
+	l.readers.Go(func() { l.read(s, s.hellos, "hellos", l.takeHello) })
 }
 
 // read takes the frames of a socket until it is closed or fails.
-func (l *link) read(s *sockets, c *packet.Conn, take func(*sockets, []byte) []outFrame) {
+func (l *link) read(s *sockets, c *packet.Conn, what string, take func(*sockets, []byte) []outFrame) {
+	beat := l.config.Beats.Add("reader of "+what+" on "+l.name, heartbeat.DefaultBounds)
+	defer l.config.Beats.Remove(beat)
 	b := make([]byte, maxFrame)
 	for {
+		beat.Rest()
 		n, _, err := c.ReadFrom(b)
+		beat.Beat()
 		if err != nil {
 			l.mu.Lock()
 			l.broken = l.broken || l.sockets == s

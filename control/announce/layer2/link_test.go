@@ -67,3 +67,27 @@ func TestQueueOfDownLink(t *testing.T) {
 		t.Errorf("the VIP was here %d times, and %d announcements wait", gained, n)
 	}
 }
+
+// TestStalledLinkDoesNotAnswer: a link that has sent no hello for so long that other members take
+// its VIPs answers no more for them: two gateways would.
+func TestStalledLinkDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	l := linkOf(t)
+	vip := netip.MustParseAddr("192.0.2.1")
+	l.set(&Plan{Ready: true, Serves: true, Links: map[string][]Wish{"none": {{VIP: vip, Grade: announce.Yes}}}}, l.keys,
+		frame.MAC{})
+	for now := time.Now(); !l.members.Owns(vip); now = now.Add(DefaultEvery) {
+		if l.step(now); now.After(time.Now().Add(time.Minute)) {
+			t.Fatal("it does not own the VIP after a minute")
+		}
+	}
+	asks := frame.Packet{Asks: vip, FromMAC: frame.MAC{2}}
+	l.stepped = time.Now()
+	if _, yes := l.answer(&sockets{mac: frame.MAC{4}}, asks); !yes {
+		t.Error("it does not answer")
+	}
+	l.stepped = time.Now().Add(-DefaultSilent * DefaultEvery)
+	if _, yes := l.answer(&sockets{mac: frame.MAC{4}}, asks); yes {
+		t.Error("it answers although it has stalled")
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"sluice.dev/sluice/control/announce/layer2/hello"
 	"sluice.dev/sluice/control/announce/links"
 	"sluice.dev/sluice/control/announce/view"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/trusted"
 	"sluice.dev/sluice/internal/wake"
 )
@@ -54,6 +55,8 @@ type Config struct {
 	Return time.Duration
 	// Nonce is set by New.
 	Nonce func() uint64
+	// Beats, unless nil, gets the heartbeats of each link.
+	Beats *heartbeat.Set
 }
 
 // Check returns what is wrong with times.

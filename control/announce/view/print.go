@@ -37,6 +37,9 @@ func printView(w io.Writer, v *View) error {
 	default:
 		fmt.Fprintf(w, "gateway: %s\n", v.Gateway)
 	}
+	for _, why := range v.Stalled {
+		fmt.Fprintf(w, "NOT UP TO DATE: %s; restart the announcer, and report it\n", why)
+	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	if len(v.Peers) > 0 {
 		fmt.Fprintln(t, "\nPEER\tADDRESS\tASN\tSTATE\tSINCE\tBFD\tROUTES\tWHY")
