@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"sluice.dev/sluice/control/allocate"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/kubeconfig"
 	"sluice.dev/sluice/internal/logs"
 	"sluice.dev/sluice/internal/metallbflag"
@@ -29,6 +30,7 @@ type flags struct {
 	kubeconfig, listen, logFormat string
 	metallb                       bool
 	allocate.Config
+	beats heartbeat.Set
 }
 
 func main() {
@@ -61,7 +63,7 @@ func command() *cobra.Command {
 	p.BoolVar(&f.metallb, "metallb-pools", true, "read IPAddressPools of metallb.io, too, where they are installed")
 	p.StringVar(&f.MetalLB, metallbflag.Name, metallbflag.Default, "MetalLB's namespace: its IPAddressPools are read, "+
 		"and no others")
-	p.StringVar(&f.listen, "listen", ":9471", "address of /metrics and /healthz; empty: none")
+	p.StringVar(&f.listen, "listen", ":9471", "address of /metrics, /healthz and /readyz; empty: none")
 	p.StringVar(&f.logFormat, "log", "json", "format of the log: json or text")
 	return c
 }
@@ -102,9 +104,9 @@ func (f *flags) run(ctx context.Context) (err error) {
 		return fmt.Errorf("this machine's name: %w", err)
 	}
 	f.Identity = host + "_" + rand.Text() // of this process alone
-	f.Metrics = &allocate.Metrics{}
+	f.Metrics, f.Beats = &allocate.Metrics{}, &f.beats
 	if f.listen != "" {
-		if err := metricsserver.Start(ctx, f.listen, f.Log, f.Metrics); err != nil {
+		if err := metricsserver.Start(ctx, f.listen, f.Log, f.Beats, f.Metrics); err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
 	}

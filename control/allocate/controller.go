@@ -222,12 +222,17 @@ func (c *controller) newer(s *corev1.Service) *corev1.Service {
 	return nil
 }
 
-func (c *controller) work(ctx context.Context) {
+// work brings Services of the queue to what they must be, until ctx is done. name is of its heartbeat.
+func (c *controller) work(ctx context.Context, name string) {
+	beat := c.config.Beats.Add(name, writerBounds)
+	defer c.config.Beats.Remove(beat)
 	for {
+		beat.Rest()
 		key, shutdown := c.queue.Get()
 		if shutdown || ctx.Err() != nil {
 			return
 		}
+		beat.Beat()
 		if err := c.process(ctx, key); err != nil && ctx.Err() == nil {
 			c.log.Debug("a Service is tried again", "service", key, "error", err)
 			c.queue.AddRateLimited(key)

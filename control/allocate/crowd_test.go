@@ -80,7 +80,7 @@ func newTown(t *testing.T, list ...pools.Spec) *town {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	for range DefaultWorkers {
-		running.Go(func() { b.work(ctx) })
+		running.Go(func() { b.work(ctx, "writer") })
 	}
 	running.Go(func() {
 		for ctx.Err() == nil {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"sluice.dev/sluice/internal/heartbeat"
 )
 
 // ErrLeaseLost is returned by Run when another process leads, or the Lease could not be renewed.
@@ -17,6 +19,8 @@ type lease struct {
 	resourcelock.Interface
 	renewWithin time.Duration // after a renewal, less than the Lease's duration
 	now         func() time.Time
+	beat        *heartbeat.Beat // of the goroutine that asks for the Lease
+	stalled     func() []string // loops of this process that ask for a restart; nil: none do
 
 	mu       sync.Mutex // guards what follows
 	led      bool       // it was held, perhaps still is
@@ -30,6 +34,9 @@ type lease struct {
 // Get returns what the Lease says. A leader that finds somebody else in it, or nobody, has lost it:
 // who led meanwhile is not known.
 func (l *lease) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	l.beat.Beat()
+	ctx, cancel := context.WithTimeout(ctx, l.renewWithin) // client-go waits for ever where nobody leads
+	defer cancel()
 	record, raw, err := l.Interface.Get(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -47,22 +54,29 @@ func (l *lease) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []
 // Create is the first holder's, or that of one who finds that the Lease was deleted: then a holder
 // may not know it yet.
 func (l *lease) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	return l.write(record, func() error { return l.Interface.Create(ctx, record) })
+	return l.write(ctx, record, l.Interface.Create)
 }
 
 // Update renews, takes over or releases.
 func (l *lease) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	return l.write(record, func() error { return l.Interface.Update(ctx, record) })
+	return l.write(ctx, record, l.Interface.Update)
 }
 
-func (l *lease) write(record resourcelock.LeaderElectionRecord, send func() error) error {
+func (l *lease) write(
+	ctx context.Context, record resourcelock.LeaderElectionRecord,
+	send func(context.Context, resourcelock.LeaderElectionRecord) error,
+) error {
+	l.beat.Beat()
+	ctx, cancel := context.WithTimeout(ctx, l.renewWithin)
+	defer cancel()
+	stalled := len(l.dead()) > 0
 	held := record.HolderIdentity == l.Identity()
 	l.mu.Lock()
 	// The next one trusts a Lease that is given up: no write of this process may succeed after
 	// that.
 	refused := l.lost || !held && (!l.ended || l.doubtful)
-	if !held {
-		l.lost = true
+	if !held || stalled {
+		l.lost, refused = true, refused || stalled // another process leads, which works
 	}
 	l.mu.Unlock()
 	if refused {
@@ -70,7 +84,7 @@ func (l *lease) write(record resourcelock.LeaderElectionRecord, send func() erro
 	}
 	// From before the request: others count from when they see it.
 	begin := l.now()
-	if err := send(); err != nil {
+	if err := send(ctx, record); err != nil {
 		return err
 	}
 	l.mu.Lock()
@@ -78,6 +92,14 @@ func (l *lease) write(record resourcelock.LeaderElectionRecord, send func() erro
 	l.led = true
 	l.until = begin.Add(l.renewWithin)
 	return nil
+}
+
+// dead lists the loops of this process that ask for a restart: it does not lead with them.
+func (l *lease) dead() []string {
+	if l.stalled == nil {
+		return nil
+	}
+	return l.stalled()
 }
 
 // valid reports whether nobody else can lead yet. Ask right before each write.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"sluice.dev/sluice/control/pools"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/kubewatch"
 	"sluice.dev/sluice/internal/wake"
 )
@@ -47,6 +49,9 @@ type Config struct {
 	Workers int
 	// Metrics, unless nil, is told of what is done.
 	Metrics *Metrics
+	// Beats, unless nil, gets the heartbeats of the election, of the term and of its workers. A leader
+	// does not renew the Lease while one of them asks for a restart.
+	Beats *heartbeat.Set
 }
 
 // DefaultWorkers keep an API server busy that answers within milliseconds, and no more.
@@ -81,12 +86,22 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return fmt.Errorf("API server %s: %w", c.Client.Host, err)
 	}
-	l := &lease{renewWithin: c.LeaseDuration * 2 / 3, now: time.Now, Interface: &resourcelock.LeaseLock{
-		LeaseMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Lease}, Client: client.CoordinationV1(),
-		LockConfig: resourcelock.ResourceLockConfig{Identity: c.Identity},
-	}}
+	l := &lease{renewWithin: c.LeaseDuration * 2 / 3, now: time.Now, stalled: c.Beats.Dead,
+		beat: c.Beats.Add("election", electionBounds(c.LeaseDuration)), Interface: &resourcelock.LeaseLock{
+			LeaseMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Lease}, Client: client.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: c.Identity},
+		}}
 	return elect(ctx, c, l, func(ctx context.Context) error { return lead(ctx, c, client, dynamicClient, l) })
 }
+
+// electionBounds: a leader that is not heard for twice the Lease's duration leads no more. Between two
+// requests for the Lease are 4/15 of the duration at most, and a request is given up after 2/3 of it.
+func electionBounds(d time.Duration) heartbeat.Bounds {
+	return heartbeat.Bounds{Unready: 2 * d, Restart: 2*d + time.Minute}
+}
+
+// writerBounds: a worker asks the API server twice for a Service at most, with writeTimeout each.
+var writerBounds = heartbeat.Bounds{Unready: 3 * writeTimeout, Restart: 3*writeTimeout + time.Minute}
 
 // elect waits for the Lease and runs a term while it is held. The Lease is given up only after the
 // term, and so after its last write.
@@ -121,6 +136,10 @@ func elect(ctx context.Context, c Config, l *lease, term func(context.Context) e
 	elector.Run(klog.NewContext(election, logr.FromSlogHandler(c.Log.Handler())))
 	if !l.hasLed() {
 		return nil // ctx is done
+	}
+	if stalled := l.dead(); len(stalled) > 0 && len(ended) == 0 {
+		// The term may never end. Nothing of it is written any more, and the Lease was not given up.
+		return fmt.Errorf("%w, as this one has stalled: %s", ErrLeaseLost, strings.Join(stalled, "; "))
 	}
 	if err := <-ended; ctx.Err() == nil {
 		if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, errNotLeading) {
@@ -174,20 +193,25 @@ func lead(ctx context.Context, c Config, client kubernetes.Interface, other dyna
 				"took", time.Since(begin))
 		}
 	}
+	term := c.Beats.Add("term of the leader", heartbeat.DefaultBounds)
+	defer c.Beats.Remove(term)
+	term.Beat()
 	pools.SortByAge(services)
 	list, unreadable := p.read()
 	k.setPools(list, unreadable, services)
 	c.Metrics.leads(k)
 	defer c.Metrics.leads(nil)
 	k.enqueue()
-	for range c.Workers {
-		running.Go(func() { k.work(ctx) })
+	for i := range c.Workers {
+		running.Go(func() { k.work(ctx, fmt.Sprintf("writer %d of Services", i)) })
 	}
 	for {
+		term.Rest()
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-p.changed:
+			term.Beat()
 			pause(ctx, gather)
 			list, unreadable = p.read()
 			k.setPools(list, unreadable, k.all())
