@@ -56,7 +56,10 @@ for n in 1 2 3; do
 	grep '^Taken over' "$log.status" || fail "reload $n: it did not take over"
 	[ "$(shown ActiveState) $(shown NRestarts)" = 'active 0' ] || fail "reload $n: $(shown ActiveState), restarted"
 done
+# The process that took over is heard, too: its service has a watchdog, of 60 s.
 before=$(shown MainPID)
+sleep 75
+[ "$(shown MainPID) $(shown NRestarts)" = "$before 0" ] || fail 'a process that took over is ended by the watchdog'
 echo 'flows: {ipv4: 4096, ipv6: 4096}' >> /etc/sluice/gateway.yaml
 if within systemctl reload sluice; then fail 'a reload with another size of the flow table succeeds'; fi
 [ "$(shown ActiveState) $(shown MainPID)" = "active $before" ] || fail 'a reload that is refused ends the process'
@@ -65,6 +68,14 @@ within kill -9 "$before"
 until [ "$(shown NRestarts)" = 1 ]; do sleep 1; done
 forwards 'it is not ready after a kill'
 echo "killed, and started again: main process $(shown MainPID)"
+within kill -STOP "$(shown MainPID)"
+for _ in $(seq 150); do
+	[ "$(shown NRestarts)" = 1 ] || break
+	sleep 1
+done
+[ "$(shown NRestarts)" = 2 ] || fail 'a process that is stopped is not started again'
+forwards 'it is not ready after the watchdog'
+echo "stopped by SIGSTOP, ended by the watchdog, started again: main process $(shown MainPID)"
 within systemctl stop sluice
 [ "$(shown Result) $(shown ActiveState)" = 'success inactive' ] || fail "stop: $(shown Result), $(shown ActiveState)"
 if pgrep -f 'sluice run'; then fail 'a process is left after the stop'; fi

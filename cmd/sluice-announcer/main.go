@@ -32,6 +32,7 @@ import (
 	"sluice.dev/sluice/internal/metallbflag"
 	"sluice.dev/sluice/internal/metricsserver"
 	"sluice.dev/sluice/internal/nodename"
+	"sluice.dev/sluice/internal/sdnotify"
 )
 
 // version is written by the linker.
@@ -219,6 +220,7 @@ func (f *flags) announce(
 		}
 	}
 	go view.Serve(ctx, l, loop.View, f.log)
+	go sdnotify.Run(ctx, sdnotify.Config{Log: f.log, Dead: f.beats.Dead})
 	f.log.Info("announcing", "node", f.node, "hold", f.hold, "resumed", resumed)
 	loop.Run(ctx)
 	return nil

@@ -21,6 +21,7 @@ import (
 	"sluice.dev/sluice/internal/logs"
 	"sluice.dev/sluice/internal/metallbflag"
 	"sluice.dev/sluice/internal/metricsserver"
+	"sluice.dev/sluice/internal/sdnotify"
 )
 
 // version is written by the linker.
@@ -110,5 +111,6 @@ func (f *flags) run(ctx context.Context) (err error) {
 			return fmt.Errorf("--listen: %w", err)
 		}
 	}
+	go sdnotify.Run(ctx, sdnotify.Config{Log: f.Log, Dead: f.beats.Dead})
 	return allocate.Run(ctx, f.Config)
 }

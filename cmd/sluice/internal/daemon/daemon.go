@@ -58,6 +58,7 @@ import (
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/logs"
+	"sluice.dev/sluice/internal/sdnotify"
 )
 
 // readyTimeout bounds how long the start waits for the kernel's routes.
@@ -175,6 +176,7 @@ func Run(ctx context.Context, file string, takeOver bool) error {
 	// The goroutines outlive ctx: flows are served while the gateway drains.
 	d.life, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	d.workersLife, d.cancelWorkers = context.WithCancel(context.WithoutCancel(ctx))
+	d.spawn(func() { sdnotify.Run(d.life, d.notifications()) })
 	err = d.live(ctx)
 	switch {
 	case errors.Is(err, errGave):

@@ -2,12 +2,15 @@ package daemon
 
 import (
 	"fmt"
+	"os"
 	"time"
 
+	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/health"
 	"sluice.dev/sluice/control/metrics"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/internal/sdnotify"
 )
 
 // healthServers answer load balancers; the control loop notifies them.
@@ -63,6 +66,21 @@ func (d *Daemon) failures() (list []health.Failure) {
 		}
 	}
 	return list
+}
+
+// dead lists why a restart of the daemon is asked for, as `sluice probe live` does.
+func (d *Daemon) dead() []string {
+	list := d.beats.Dead()
+	for _, id := range d.stalled() {
+		list = append(list, fmt.Sprintf("worker %d does not move", id))
+	}
+	return list
+}
+
+// notifications are what systemd is told. The next process of a reload is quiet until it has taken
+// over.
+func (d *Daemon) notifications() sdnotify.Config {
+	return sdnotify.Config{Log: d.log, Ready: d.forwards, Dead: d.dead, Quiet: os.Getenv(config.WaitingVariable) != ""}
 }
 
 // notReady returns why no traffic should be sent to this gateway.

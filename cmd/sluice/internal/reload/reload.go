@@ -101,22 +101,14 @@ func (n *next) start() error {
 	n.cmd = exec.Command(n.Program, n.Args...)
 	n.cmd.Stdout, n.cmd.Stderr = os.Stdout, os.Stderr
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	// It sends nothing itself: the manager takes messages from processes that it has started.
-	n.cmd.Env = append(withoutNotify(os.Environ()), config.WaitingVariable+"="+n.WaitingSocket)
+	// By the variable it tells the manager nothing before it has taken over: until then another
+	// process is the main one.
+	n.cmd.Env = append(os.Environ(), config.WaitingVariable+"="+n.WaitingSocket)
 	if err := n.cmd.Start(); err != nil {
 		return fmt.Errorf("start the next process: %w", err)
 	}
 	go func() { n.ended <- n.cmd.Wait() }()
 	return nil
-}
-
-func withoutNotify(env []string) (rest []string) {
-	for _, e := range env {
-		if !strings.HasPrefix(e, "NOTIFY_SOCKET=") {
-			rest = append(rest, e)
-		}
-	}
-	return rest
 }
 
 // lookEvery is the interval of looking at the sockets. From the end of the running process until
