@@ -68,6 +68,7 @@ type Watcher struct {
 	files          map[string]*file // by name
 	decide         bool             // addresses are to be decided about again
 	unsettledSince time.Time        // zero while nothing is being written
+	beat           *heartbeat.Beat
 }
 
 // New returns a Watcher, which Run starts.
@@ -111,8 +112,8 @@ func (w *Watcher) Sync(ctx context.Context) error {
 // Run watches until ctx is done. Without notifications, which it logs, it scans every Rescan.
 func (w *Watcher) Run(ctx context.Context) error {
 	defer close(w.ended)
-	beat := w.Beats.Add("reader of manifests", heartbeat.DefaultBounds)
-	defer w.Beats.Remove(beat)
+	w.beat = w.Beats.Add("reader of manifests", heartbeat.DefaultBounds)
+	defer w.Beats.Remove(w.beat)
 	events, errs := make(chan fsnotify.Event), make(chan error)
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -145,9 +146,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 			w.decide = true
 			timer.Reset(0)
 		case <-timer.C:
-			beat.Beat() // a directory on a disk or a server that does not answer blocks a scan
+			w.beat.Beat() // a disk or a file server that does not answer blocks a scan
 			timer.Reset(l.look())
-			beat.Rest()
+			w.beat.Rest()
 		}
 	}
 }

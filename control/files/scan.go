@@ -48,6 +48,7 @@ func (w *Watcher) scan(now time.Time) (unsettled bool, err error) {
 		return false, err
 	}
 	for _, name := range names {
+		w.beat.Beat() // there may be 100,000 files
 		if !w.look(name, now).settled(now, w.Settle) {
 			unsettled = true
 		}
@@ -70,6 +71,7 @@ func (w *Watcher) scan(now time.Time) (unsettled bool, err error) {
 	var batch tracker.Batch
 	changed := w.decide
 	for _, name := range names {
+		w.beat.Beat()
 		if f := w.files[name]; !f.read && f.settled(now, w.Settle) {
 			if f.read = w.read(name, f, &batch); f.read {
 				changed = true
