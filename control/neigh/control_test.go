@@ -22,7 +22,8 @@ type fakeKernel struct {
 	mu    sync.Mutex
 	top   fakeTopology
 	neigh []netlink.Neigh
-	fail  error // of topology
+	fail  error         // of topology
+	hangs chan struct{} // unless nil, topology waits until it is closed
 	// failRoutes is the error of routes, after the routes.
 	failRoutes error
 	ch         chan []event
@@ -40,6 +41,10 @@ type fakeTopology struct {
 }
 
 func (k *fakeKernel) topology() (*topology, error) {
+	var hangs chan struct{}
+	if k.set(func() { hangs = k.hangs }); hangs != nil {
+		<-hangs
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.reads++

@@ -37,9 +37,13 @@ const socketsAtOnce = 16
 // after each look, and at once when the kernel tells of a change of a link, and first before it
 // reads everything, all one after another.
 func (s *Set) Watch(ctx context.Context, looked func(), first ...func(context.Context)) {
+	s.watch(ctx, s.watchLinks(ctx), looked, first...)
+}
+
+// watch is Watch with the kernel's notifications about links.
+func (s *Set) watch(ctx context.Context, links <-chan struct{}, looked func(), first ...func(context.Context)) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	links := s.watchLinks(ctx)
 	listen, rest := links, (<-chan time.Time)(nil)
 	var pace readings
 	defer s.beat.Rest()
