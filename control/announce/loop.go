@@ -33,6 +33,8 @@ type Objects struct {
 	Services map[string]labels.Set
 	UIDs     map[string]string // of Services, as Services
 	Node     Node
+	// Problems are found by the Source.
+	Problems []kinds.Problem
 	// Password returns the password in a Secret; nil where there are none.
 	Password func(namespace, name string) (string, error)
 }
@@ -400,6 +402,9 @@ func (l *Loop) publish(waiting string) {
 		v.Until = &l.verdict.Until
 	}
 	problems := slices.Clone(l.problems)
+	if l.objects != nil {
+		problems = append(problems, l.objects.Problems...)
+	}
 	if l.world != nil {
 		at := map[string]int{}
 		for i := range l.world.VIPs {

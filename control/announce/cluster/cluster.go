@@ -285,6 +285,13 @@ func (s *Source) collect() *announce.Objects {
 	o := &announce.Objects{Services: map[string]labels.Set{}, UIDs: map[string]string{},
 		Node: announce.Node{Name: s.config.Node}, Password: s.password,
 		Unlisted: s.theirs != nil && s.theirs.refused && !s.theirs.known()}
+	if s.nodes.known() && len(s.nodes.store.List()) == 0 {
+		o.Problems = append(o.Problems, kinds.Problem{
+			About: kinds.Ref{APIVersion: "v1", Kind: "Node", Name: s.config.Node}, Reason: "NotFound",
+			Note: "does not exist: it has no labels that objects could select it by; set --node-name to the name of " +
+				"this node's Node object",
+		})
+	}
 	for _, r := range s.resources {
 		if !r.known() { // a part of the objects would say that others are gone
 			continue

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
 )
 
 // A Node's address is its first internal one of IPv4.
@@ -40,4 +41,28 @@ func TestNetworkUnavailable(t *testing.T) {
 			t.Errorf("%s %s: %q, want %q", c.kind, c.status, got, c.want)
 		}
 	}
+}
+
+// TestNoSuchNode: a node name that no Node has is a problem, once Nodes are listed.
+func TestNoSuchNode(t *testing.T) {
+	t.Parallel()
+	listed := false
+	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	s := &Source{config: Config{Node: "n"}, nodes: &resource{store: store, synced: func() bool { return listed }}}
+	s.resources = []*resource{s.nodes}
+	check := func(when string, want int) {
+		t.Helper()
+		if got := s.collect().Problems; len(got) != want {
+			t.Errorf("%s: %v", when, got)
+		}
+	}
+	check("before Nodes are listed", 0)
+	listed = true
+	check("no Node", 1)
+	n := &corev1.Node{}
+	n.Name = "n"
+	if err := store.Add(n); err != nil {
+		t.Fatal(err)
+	}
+	check("it is there", 0)
 }

@@ -58,6 +58,9 @@ func printView(w io.Writer, v *View) error {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", p.Name, p.Address, asn, strings.ToLower(p.State), since,
 			cmp.Or(p.BFD, "-"), p.Routes, cmp.Or(p.Why, "-"))
 	}
+	if len(v.VIPs) == 0 && v.Waiting == "" {
+		fmt.Fprintln(t, "\nThe gateway serves no VIP.")
+	}
 	if len(v.VIPs) > 0 {
 		fmt.Fprintln(t, "\nVIP\tSERVICES\tPOOL\tSTATE\tTO\tPREFIX\tATTRIBUTES\tWHY")
 	}

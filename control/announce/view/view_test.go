@@ -58,4 +58,8 @@ func TestSocket(t *testing.T) {
 	if _, err := Ask(t.Context(), path); err == nil || !strings.Contains(err.Error(), "no announcer answers") {
 		t.Errorf("after the end: %v", err)
 	}
+	b.Reset()
+	if err := Print(&b, &View{Gateway: "yes"}); err != nil || !strings.Contains(b.String(), "The gateway serves no VIP.") {
+		t.Errorf("without a VIP: %v\n%s", err, b.String())
+	}
 }

@@ -144,6 +144,9 @@ func TestExplainUsage(t *testing.T) {
 		{"--from x --to 203.0.113.10:80", exitUsage, "is no address"},
 		{ask + "--node gw-1", exitUsage, "without a gateway"},
 		{ask + "--socket /nowhere/s", exitFailure, "not running"},
+		{ask + "--manifests testdata/explain/manifests --node gw-9", exitFailure,
+			"--node gw-9: testdata/explain/manifests has no such Node; did you mean gw-"},
+		{ask + "--manifests testdata/explain/manifests --node gw-2", exitOK, ""}, // only endpoints name it
 		{ask + "--manifests /nowhere", exitFailure, "/nowhere"},
 		{ask + "--manifests testdata/explain/manifests --config " + bad, exitFailure, "kind"},
 	} {

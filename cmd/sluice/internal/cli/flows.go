@@ -144,7 +144,7 @@ func (s *session) listFlows(ctx context.Context, filter status.FlowFilter, limit
 		if err != nil && out.n == 0 {
 			return err // and no empty list: whether there are flows is not known
 		}
-		if err := serviceFlag(filter.Service).check(ctx, client, out.n); err != nil {
+		if err := s.checkFilter(ctx, client, &filter, out.n); err != nil {
 			return err
 		}
 		return errors.Join(err, out.end())
@@ -159,7 +159,7 @@ func (s *session) countFlows(ctx context.Context, filter status.FlowFilter) erro
 		if err != nil {
 			return err
 		}
-		if err := serviceFlag(filter.Service).check(ctx, client, n); err != nil {
+		if err := s.checkFilter(ctx, client, &filter, n); err != nil {
 			return err
 		}
 		return s.print(status.Count{Count: n}, func(r *rows) { r.line(strconv.Itoa(n)) })
@@ -189,7 +189,7 @@ func (s *session) flowsDeleteCommand(filter *status.FlowFilter) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := serviceFlag(filter.Service).check(c.Context(), client, n); err != nil {
+				if err := s.checkFilter(c.Context(), client, filter, n); err != nil {
 					return err
 				}
 				return s.print(status.Count{Count: n}, func(r *rows) { r.line("deleted " + plural(n, "flow")) })

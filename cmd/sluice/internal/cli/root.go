@@ -78,9 +78,12 @@ func (s *session) root() *cobra.Command {
 		Short: "Userspace L4 load balancer for Kubernetes gateway nodes",
 		Long: "sluice takes the packets of Kubernetes Services off the NIC before the kernel sees them,\n" +
 			"and sends them on to backends. `sluice run` is the daemon, and most others ask it.",
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		PersistentPreRun:  func(*cobra.Command, []string) { s.started = true },
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
+			s.started = true
+			return s.checkUsed(c)
+		},
 		Args:              cobra.NoArgs,
 		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
 		Version:           status.ThisBuild().Version,
@@ -101,6 +104,7 @@ func (s *session) root() *cobra.Command {
 		s.statsCommand(), s.statusCommand(), s.probeCommand(), s.doctorCommand(), s.cleanupCommand(),
 		s.versionCommand(),
 	)
+	suggestNames(root)
 	return root
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,9 @@ func (s *session) servicesCommand() *cobra.Command {
 				})
 				if err := only.check(c.Context(), client, len(list)); err != nil {
 					return err
+				}
+				if len(list) == 0 {
+					s.note("The gateway serves no service.")
 				}
 				return s.print(list, func(r *rows) { serviceRows(r, list) })
 			})
@@ -82,6 +86,14 @@ func (f serviceFlag) check(ctx context.Context, client *status.Client, selected 
 	list, err := client.Services(ctx)
 	if err != nil {
 		return err
+	}
+	return f.known(list)
+}
+
+// known returns an error if the service port is none of a list.
+func (f serviceFlag) known(list []status.ServiceView) error {
+	if f == "" {
+		return nil
 	}
 	var names []string
 	for i := range list {
@@ -195,6 +207,13 @@ func (s *session) backendsCommand() *cobra.Command {
 				if err := only.check(c.Context(), client, len(list)); err != nil {
 					return err
 				}
+				switch {
+				case len(list) > 0:
+				case only == "":
+					s.note("The gateway's services have no endpoints, or it serves none: `sluice services` lists them.")
+				default:
+					s.note("Service " + string(only) + " has no endpoints.")
+				}
 				return s.print(list, func(r *rows) { backendRows(r, list) })
 			})
 		},
@@ -299,7 +318,7 @@ func (s *session) drain(c *cobra.Command, backend string, on bool) error {
 		}
 		n, err := client.Drain(c.Context(), e, on)
 		if err != nil {
-			return err
+			return cmp.Or(checkBackend(e, list), err)
 		}
 		of := servicesOf(list, e)
 		return s.print(status.Count{Count: n}, func(r *rows) {

@@ -126,6 +126,7 @@ func dropRows(r *rows, list []status.WorkerView) {
 			}
 		}
 	}
+	dropped := false
 	for _, name := range names {
 		var sum uint64
 		var cells []any
@@ -135,7 +136,11 @@ func dropRows(r *rows, list []status.WorkerView) {
 		}
 		if sum > 0 {
 			r.row(append([]any{name, sum}, cells...)...)
+			dropped = true
 		}
+	}
+	if !dropped {
+		r.line("No packet was dropped.")
 	}
 }
 

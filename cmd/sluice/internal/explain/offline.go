@@ -61,6 +61,7 @@ func Offline(
 		return v, errors.New("the configuration names no manifests.directory, and only a gateway knows what the API " +
 			"server says: name a directory with --manifests, or ask without --config")
 	}
+	named := node
 	if node != "" {
 		c.NodeName = node
 	}
@@ -80,6 +81,9 @@ func Offline(
 	unread := status.ProblemViews(slices.DeleteFunc(slices.Clone(all), readable))
 	if len(changes.Services) == 0 && len(unread) == 0 {
 		return v, errNoService(manifests)
+	}
+	if err := checkNode(named, manifests, changes); err != nil {
+		return v, err
 	}
 	x, err := New(Config{Hops: onLinkTable()})
 	if err != nil {
@@ -109,6 +113,34 @@ func errNoService(dir string) error {
 	return fmt.Errorf("there is no Service in %s: put manifests of Services and EndpointSlices there, in files that "+
 		"end in .yaml, .yml or .json. Those of a cluster: kubectl get services,endpointslices,nodes -A -o yaml > "+
 		"%s", dir, filepath.Join(dir, "cluster.yaml"))
+}
+
+// checkNode returns an error if the caller named a node, and manifests have Nodes, but neither that
+// one nor an endpoint on it: the answer would be that of a node without labels, addresses and
+// endpoints. Without Nodes any name may be right.
+func checkNode(named, dir string, ch *objects.Changes) error {
+	if named == "" || len(ch.Nodes) == 0 {
+		return nil
+	}
+	var names []string
+	for i := range ch.Nodes {
+		if ch.Nodes[i].ID.Name == named {
+			return nil
+		}
+		names = append(names, ch.Nodes[i].ID.Name)
+	}
+	for i := range ch.Slices {
+		for j := range ch.Slices[i].Now.Endpoints {
+			if ch.Slices[i].Now.Node(&ch.Slices[i].Now.Endpoints[j]) == named {
+				return nil
+			}
+		}
+	}
+	text := fmt.Sprintf("--node %s: %s has no such Node", named, dir)
+	if best := objects.Nearest(named, names); best != "" {
+		text += "; did you mean " + best + "?"
+	}
+	return errors.New(text)
 }
 
 // readable reports whether a problem leaves what was written readable: it is neither about a
