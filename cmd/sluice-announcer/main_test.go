@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/bench/pagetest"
 	"sluice.dev/sluice/control/announce/view"
 	"sluice.dev/sluice/internal/trusted"
 )
@@ -192,3 +193,7 @@ func TestStatusOfAStalledAnnouncer(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 }
+
+// TestAdvisedCommandsExist: each command line of the announcer in a page or a message is one that
+// there is.
+func TestAdvisedCommandsExist(t *testing.T) { pagetest.Commands(t, "../..", command, 2) }

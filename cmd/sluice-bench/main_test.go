@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"sluice.dev/sluice/bench/pagetest"
 	"sluice.dev/sluice/bench/stateless"
 )
 
@@ -101,3 +102,7 @@ func TestForwarderNeedsPermission(t *testing.T) {
 		t.Errorf("%v, want %v", err, stateless.ErrNotYours)
 	}
 }
+
+// TestAdvisedCommandsExist: each command line of sluice-bench in a page or a message is one that
+// there is.
+func TestAdvisedCommandsExist(t *testing.T) { pagetest.Commands(t, "../..", rootCommand, 20) }

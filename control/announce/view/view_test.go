@@ -59,7 +59,8 @@ func TestSocket(t *testing.T) {
 		t.Errorf("after the end: %v", err)
 	}
 	b.Reset()
-	if err := Print(&b, &View{Gateway: "yes"}); err != nil || !strings.Contains(b.String(), "The gateway serves no VIP.") {
+	err = Print(&b, &View{Gateway: "yes"})
+	if err != nil || !strings.Contains(b.String(), "The gateway serves no VIP.") {
 		t.Errorf("without a VIP: %v\n%s", err, b.String())
 	}
 }

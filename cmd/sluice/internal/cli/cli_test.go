@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -16,8 +17,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"sluice.dev/sluice/bench/pagetest"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/control/status/statustest"
@@ -452,4 +455,11 @@ func TestByteCount(t *testing.T) {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
 	}
+}
+
+// TestAdvisedCommandsExist: each command line of sluice in a page or a message is one that there is.
+func TestAdvisedCommandsExist(t *testing.T) {
+	pagetest.Commands(t, "../../../..", func() *cobra.Command {
+		return (&session{app: &App{Out: io.Discard, Err: io.Discard}}).root()
+	}, 100)
 }

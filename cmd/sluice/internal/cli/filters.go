@@ -94,8 +94,8 @@ func checkVIP(ctx context.Context, client *status.Client, f *status.FlowFilter, 
 		", see FRONTENDS of `sluice services`" + didYouMean(f.VIP, addresses))
 }
 
-// isNodePort reports whether e selects a node port at an address of the node. Only the gateway knows
-// at which addresses node ports are served, and so it is asked about a packet to one.
+// isNodePort reports whether e selects a node port at an address of the node. Only the gateway
+// knows at which addresses node ports are served, and so it is asked about a packet to one.
 func isNodePort(
 	ctx context.Context, client *status.Client, e status.Endpoint, v *status.ServiceView, port netip.AddrPort,
 ) (bool, error) {
