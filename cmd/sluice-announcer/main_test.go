@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -147,6 +148,14 @@ func has(t *testing.T, socket, peer string) {
 		}
 	}
 	t.Fatalf("after 15 s it does not have peer %s: %+v, %v", peer, v, err)
+}
+
+// TestMetricsAreTheNodes: without --listen the metrics are the node's own, as the gateway's are.
+func TestMetricsAreTheNodes(t *testing.T) {
+	address := command().Flags().Lookup("listen").DefValue
+	if a, err := netip.ParseAddrPort(address); err != nil || !a.Addr().IsLoopback() {
+		t.Errorf("--listen is %q by default: %v", address, err)
+	}
 }
 
 // TestFlagsThatAreRefused: each is named.
