@@ -18,9 +18,10 @@ type Judge struct {
 	// own; Servers are the backends.
 	VIPs, Sources, Servers map[netip.Addr]bool
 
-	open    map[reply]reply // by what a server's answer has: what it must leave with
+	open    map[reply]asker // by what a server's answer has: what it must leave with
 	clients map[reply]bool  // what answers leave with, of all flows that servers got a packet of
-	asked   map[reply]bool  // what answers to packets that were too big for their path may leave with
+	asked   map[reply]int   // by what answers to packets too big for their path leave with: when
+	packets int             // judged so far
 	parsers [2]*gopacket.DecodingLayerParser
 	layers  struct {
 		ip4  layers.IPv4
@@ -37,10 +38,16 @@ type reply struct {
 	src, dst netip.AddrPort
 }
 
+// asker is the client of the last packet that left with a tuple.
+type asker struct {
+	reply
+	when int
+}
+
 // NewJudge returns a judge that knows of no flow.
 func NewJudge(vips, sources, servers []netip.Addr) *Judge {
-	j := &Judge{VIPs: set(vips), Sources: set(sources), Servers: set(servers), open: map[reply]reply{},
-		clients: map[reply]bool{}, asked: map[reply]bool{}}
+	j := &Judge{VIPs: set(vips), Sources: set(sources), Servers: set(servers), open: map[reply]asker{},
+		clients: map[reply]bool{}, asked: map[reply]int{}}
 	l := &j.layers
 	for i, first := range []gopacket.LayerType{layers.LayerTypeIPv4, layers.LayerTypeIPv6} {
 		j.parsers[i] = gopacket.NewDecodingLayerParser(first, &l.ip4, &l.ip6, &l.tcp, &l.udp)
@@ -62,7 +69,8 @@ func set(list []netip.Addr) map[netip.Addr]bool {
 func (j *Judge) TooBig(in []byte) {
 	if v, err := decode(in); err == nil {
 		src, dst := v.ends()
-		j.asked[reply{v.proto, dst, src}] = true
+		j.packets++
+		j.asked[reply{v.proto, dst, src}] = j.packets
 	}
 }
 
@@ -364,7 +372,8 @@ func (j *Judge) relate(a, b *view) error {
 		}
 		if src.Port() != 0 {
 			client := reply{a.proto, to, from}
-			j.open[reply{b.proto, dst, src}], j.clients[client] = client, true
+			j.packets++
+			j.open[reply{b.proto, dst, src}], j.clients[client] = asker{client, j.packets}, true
 		}
 		return nil
 	}
@@ -374,16 +383,19 @@ func (j *Judge) relate(a, b *view) error {
 	if src.Port() == 0 {
 		return nil
 	}
-	if !j.answers(reply{a.proto, from, to}, reply{b.proto, src, dst}) {
-		return fmt.Errorf("%v to %v became %v to %v, and belongs to another", from, to, src, dst)
+	if in := (reply{a.proto, from, to}); !j.answers(in, reply{b.proto, src, dst}) {
+		return fmt.Errorf("%v to %v became %v to %v, and the last packet with that tuple was of %+v", from, to, src, dst,
+			j.open[in].reply)
 	}
 	return nil
 }
 
-// answers reports whether an answer of a server must leave as another.
+// answers reports whether an answer of a server must leave as another: to the client whose packet
+// was the last one that left with the answer's tuple, or one whose packet came later and was too
+// big for its path, as it may have the tuple now.
 func (j *Judge) answers(in, out reply) bool {
-	want, known := j.open[in]
-	return want == out || !known && j.asked[out]
+	last := j.open[in]
+	return last.reply == out || j.asked[out] > last.when
 }
 
 // another reports whether a server's answer may be of a flow that has changed its source port since
@@ -492,21 +504,20 @@ func (j *Judge) Own(out []byte, received func(yield func(frame []byte) bool)) er
 	if reset {
 		return v.answers(received)
 	}
-	quote := v.transport()[8:]
-	for in := range received {
+	quote, failure := v.transport()[8:], errors.New("it quotes what was not received")
+	for in := range received { // the same packet may have come more than once
 		a, err := decode(in)
-		if err != nil || !bytes.HasPrefix(a.ip, quote) {
-			continue
+		switch {
+		case err != nil || !bytes.HasPrefix(a.ip, quote):
+		case v.dst() != a.src() || v.src() != a.dst():
+			failure = fmt.Errorf("from %v to %v about a packet from %v to %v", v.src(), v.dst(), a.src(), a.dst())
+		case a.isError() || a.later() || a.multicast:
+			failure = errors.New("about what no error may be about (RFC 1122 section 3.2.2)")
+		default:
+			return nil
 		}
-		if v.dst() != a.src() || v.src() != a.dst() {
-			return fmt.Errorf("from %v to %v about a packet from %v to %v", v.src(), v.dst(), a.src(), a.dst())
-		}
-		if a.isError() || a.later() || a.multicast {
-			return errors.New("about what no error may be about (RFC 1122 section 3.2.2)")
-		}
-		return nil
 	}
-	return errors.New("it quotes what was not received")
+	return failure
 }
 
 // answers returns what is wrong with an RST: it must answer a segment that was received, by RFC
