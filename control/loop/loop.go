@@ -97,6 +97,7 @@ type Loop struct {
 	checked        time.Time // when the last self check was
 
 	changes                   changeLog
+	problems                  problemLog
 	beat, walkBeat, tableBeat *heartbeat.Beat
 
 	passed   time.Time // end of the last pass
@@ -122,6 +123,7 @@ func New(cfg Config) *Loop {
 		tableDone: make(chan *compiler.TableJob, 1),
 		ended:     make(chan struct{}),
 		changes:   changeLog{log: cfg.Log},
+		problems:  problemLog{log: cfg.Log},
 		pending:   newPending(),
 		progress:  progress{changed: make(chan struct{}), feeds: map[objects.Source]error{}},
 
@@ -176,6 +178,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-tick.C:
 			l.leftovers()
 			l.changes.flush(time.Now())
+			l.problems.flush(time.Now())
 			l.selfCheck(time.Now())
 			l.buildTable()
 		}
@@ -406,7 +409,7 @@ func (l *Loop) note() {
 	if edits := (problemEdits{l.Compiler.ProblemEdits(), l.Tracker.ProblemEdits()}); edits != l.noted {
 		problems := l.Tracker.Locate(l.Compiler.Problems())
 		l.noted = edits
-		l.warn(p.setProblems(problems))
+		l.problems.write(p.setProblems(problems), time.Now())
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -416,12 +419,6 @@ func (l *Loop) note() {
 	}
 	close(p.changed)
 	p.changed = make(chan struct{})
-}
-
-func (l *Loop) warn(news []objects.Problem) {
-	for _, q := range news {
-		l.Log.Warn("problem", "severity", q.Severity, "problem", q.String())
-	}
 }
 
 // request runs f on the loop's goroutine.
