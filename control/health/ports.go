@@ -15,6 +15,7 @@ import (
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/web"
 	"sluice.dev/sluice/internal/heartbeat"
+	"sluice.dev/sluice/internal/logs"
 	"sluice.dev/sluice/internal/wake"
 )
 
@@ -45,6 +46,7 @@ type Ports struct {
 	wake   wake.Flag
 	// connections are those of all ports.
 	connections *web.Limit
+	limit       logs.Limit // of lines about ports that open and close
 
 	mu   sync.Mutex // guards want
 	want wanted
@@ -69,6 +71,7 @@ const (
 	maxListeners = 16384
 	// maxConnections of all ports together.
 	maxConnections = 512
+	linesPerSecond = 10
 )
 
 // failure is a port that could not be opened: its Service and a message.
@@ -80,7 +83,7 @@ func NewPorts(c PortsConfig) *Ports {
 		c.Retry = web.DefaultRetry
 	}
 	return &Ports{config: c, wake: wake.NewFlag(), connections: web.NewLimit(maxConnections),
-		open: map[netip.AddrPort]*listener{}}
+		limit: logs.Limit{PerSecond: linesPerSecond}, open: map[netip.AddrPort]*listener{}}
 }
 
 // SetHealthChecks implements loop.HealthChecks. It does not block.

@@ -22,6 +22,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/internal/heartbeat"
+	"sluice.dev/sluice/internal/logs"
 	"sluice.dev/sluice/internal/wake"
 )
 
@@ -50,6 +51,7 @@ type Runner struct {
 	prober *probe.Prober
 	wake   wake.Flag
 	beat   *heartbeat.Beat
+	limit  logs.Limit // of lines about endpoints
 
 	mu       sync.Mutex // guards what follows
 	tracker  *endpointhealth.Tracker
@@ -64,7 +66,8 @@ type Runner struct {
 
 // New returns a Runner, which Run starts.
 func New(cfg Config) (*Runner, error) {
-	r := &Runner{cfg: cfg, wake: wake.NewFlag(), beat: cfg.Beats.Add("health checks", heartbeat.DefaultBounds)}
+	r := &Runner{cfg: cfg, wake: wake.NewFlag(), limit: logs.Limit{PerSecond: linesPerSecond},
+		beat: cfg.Beats.Add("health checks", heartbeat.DefaultBounds)}
 	cfg.Settings.Random, cfg.Settings.MostUnderWay = rand.Int64N, mostUnderWay()
 	r.tracker = endpointhealth.New(cfg.Settings)
 	var err error
@@ -284,8 +287,11 @@ func (a *applier) flush(ctx context.Context) {
 	}()
 }
 
-// mostLogged bounds the lines about one batch of changes.
-const mostLogged = 10
+// mostLogged bounds the lines about one batch of changes, and linesPerSecond those about all.
+const (
+	mostLogged     = 10
+	linesPerSecond = 10
+)
 
 func (r *Runner) log(list []compiler.EndpointHealth) {
 	down, up := 0, 0
@@ -301,11 +307,11 @@ func (r *Runner) log(list []compiler.EndpointHealth) {
 			continue
 		}
 		v, _ := r.tracker.View(h.Endpoint)
-		r.cfg.Log.Info("endpoint", "service", h.Namespace+"/"+h.Service, "endpoint",
+		r.limit.Info(r.cfg.Log, time.Now(), "endpoint", "service", h.Namespace+"/"+h.Service, "endpoint",
 			netip.AddrPortFrom(h.Addr.Netip(), h.Port), "down", h.Down, "check", v.Check, "last", v.Last)
 	}
 	if len(list) > mostLogged {
-		r.cfg.Log.Info("endpoints changed by their checks", "down", down, "up", up)
+		r.limit.Info(r.cfg.Log, time.Now(), "endpoints changed by their checks", "down", down, "up", up)
 	}
 }
 

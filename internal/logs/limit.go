@@ -1,0 +1,37 @@
+package logs
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Limit bounds lines that objects of a tenant can cause at any rate: PerSecond in each second. The
+// next line says how many were left out. It is safe for concurrent use.
+type Limit struct {
+	PerSecond int
+
+	mu      sync.Mutex
+	began   time.Time // the second
+	lines   int       // in it
+	omitted int       // not reported yet
+}
+
+// Info writes a line at level info, or counts it.
+func (l *Limit) Info(log *slog.Logger, now time.Time, message string, attributes ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.began) >= time.Second {
+		l.began, l.lines = now, 0
+	}
+	if l.lines >= l.PerSecond {
+		l.omitted++
+		return
+	}
+	l.lines++
+	if l.omitted > 0 {
+		attributes = append(attributes, "omittedBefore", l.omitted)
+		l.omitted = 0
+	}
+	log.Info(message, attributes...)
+}
