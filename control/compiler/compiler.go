@@ -111,16 +111,18 @@ type Compiler struct {
 	wrongTable            string
 	// total is the sum of all units' wants; crowded: some units are denied. short are those with an
 	// endpoint that got no number.
-	total   total
-	crowded bool
-	short   map[*unit]bool
+	total         total
+	crowded       bool
+	short         map[*unit]bool
+	deferProblems bool // DeferProblems
 	// deniedBy, if not nil, decides instead of admit: it returns unit.denied and unit.unlisted.
 	deniedBy func(unitKey) (denied string, unlisted bool)
 	// former are the numbers of the compiler that this one replaces; otherwise nil.
 	former *assignments
 
 	snapshot     *services.Snapshot
-	problems     []objects.Problem // of all units, in order; problemEdits counts how often they changed
+	problems     []objects.Problem // of all units, in order, when problemEdits was listed
+	listed       uint64
 	withProblems map[*unit]bool
 	read         uint64
 	scratch      scratch
@@ -211,7 +213,7 @@ func (c *Compiler) Compile(ch *objects.Changes) (*services.Snapshot, []objects.P
 // Configure changes the configuration.
 func (c *Compiler) Configure(cfg Config) (*services.Snapshot, []objects.Problem, *steer.Change) {
 	if reflect.DeepEqual(c.cfg, cfg) {
-		return c.snapshot, c.problems, &steer.Change{} // callers do not know whether anything has changed
+		return c.snapshot, c.Problems(), &steer.Change{} // callers do not know whether anything has changed
 	}
 	r := c.begin()
 	old := c.cfg
@@ -224,7 +226,7 @@ func (c *Compiler) Configure(cfg Config) (*services.Snapshot, []objects.Problem,
 // that of any sequence of changes that leads to the state.
 func (c *Compiler) Full(s *objects.State) (*services.Snapshot, []objects.Problem, *steer.Change) {
 	fresh := c.full(s)
-	return fresh.snapshot, fresh.problems, fresh.Steer()
+	return fresh.snapshot, fresh.Problems(), fresh.Steer()
 }
 
 func (c *Compiler) full(s *objects.State) *Compiler {
@@ -263,8 +265,17 @@ func (c *Compiler) Config() Config { return c.cfg }
 
 // Problems returns the problems of the last compile, which the caller must not modify; ProblemEdits
 // counts how often they changed.
-func (c *Compiler) Problems() []objects.Problem { return c.problems }
-func (c *Compiler) ProblemEdits() uint64        { return c.problemEdits }
+func (c *Compiler) Problems() []objects.Problem {
+	if c.listed != c.problemEdits {
+		c.problems, c.listed = c.gather(), c.problemEdits
+	}
+	return c.problems
+}
+func (c *Compiler) ProblemEdits() uint64 { return c.problemEdits }
+
+// DeferProblems: with true no compile returns problems, and Problems lists them when it is called. To
+// list thousands of them takes longer than most changes.
+func (c *Compiler) DeferProblems(on bool) { c.deferProblems = on }
 
 // Read returns the greatest Changes.Read that was compiled.
 func (c *Compiler) Read() uint64 { return c.read }

@@ -217,10 +217,12 @@ func (r *run) finish() (*services.Snapshot, []objects.Problem, *steer.Change) {
 		r.snapshot = r.builder.Build()
 	}
 	if r.reported {
-		r.problems = r.gather()
 		r.problemEdits++
 	}
-	return r.snapshot, r.problems, change
+	if r.deferProblems {
+		return r.snapshot, nil, change
+	}
+	return r.snapshot, r.Problems(), change
 }
 
 // steer lists what opened and closed in this run, each once.

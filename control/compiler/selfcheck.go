@@ -181,6 +181,7 @@ func (c *Compiler) Rebuild(s *objects.State) (*services.Snapshot, []objects.Prob
 	fresh.former.retireRest(&fresh.ids, snapshot.Generation)
 	fresh.former = nil // later ones get new numbers
 	fresh.deferring, fresh.inlineSlots, fresh.keepFrom = c.deferring, c.inlineSlots, c.keepFrom
+	fresh.deferProblems = c.deferProblems
 	fresh.inheritPins(c)
 	*c = *fresh
 	steer := c.Steer()

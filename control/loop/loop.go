@@ -94,7 +94,9 @@ type Loop struct {
 	healthNotified bool
 	checkEdits     uint64 // Compiler.CheckEdits of the last call of EndpointChecks; noEdits before
 	noted          problemEdits
-	checked        time.Time // when the last self check was
+	nextList       time.Time        // before it problems are not listed again
+	listDue        <-chan time.Time // nil unless they are to be then
+	checked        time.Time        // when the last self check was
 
 	changes                   changeLog
 	problems                  problemLog
@@ -152,6 +154,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	l.beat.Beat()
 	l.prepare()
 	l.Compiler.DeferTables(true)
+	l.Compiler.DeferProblems(true)
 	l.Compiler.BuildAtOnce(firstSlots)
 	l.update(true)
 	tick := time.NewTicker(l.Retry)
@@ -175,6 +178,9 @@ func (l *Loop) Run(ctx context.Context) error {
 		case j := <-l.tableDone:
 			l.building = nil
 			l.apply(l.Compiler.Install(j))
+		case <-l.listDue:
+			l.listDue = nil
+			l.note()
 		case <-tick.C:
 			l.leftovers()
 			l.changes.flush(time.Now())
@@ -223,7 +229,7 @@ func (l *Loop) await(ctx context.Context) error {
 // update compiles and applies the changes of the sources; full is true for the first table.
 func (l *Loop) update(full bool) {
 	l.Compiler.Release(l.Publisher.Oldest())
-	ch := l.Tracker.Changes()
+	ch := l.changesOf(full)
 	if ch.Len() > 0 || full {
 		l.passBegan(syncOf(ch, full))
 	}
@@ -237,6 +243,19 @@ func (l *Loop) update(full bool) {
 	}
 	l.changes.after(l.Compiler, ch, before, time.Now())
 	l.notify(ch)
+}
+
+// passCost bounds the changes of one pass, so that those of one namespace, however many and costly,
+// do not make another's wait for more than a few milliseconds and the costliest Service.
+const passCost = 20_000
+
+// changesOf returns the changes for a pass: all of them for the first table, which is published
+// once.
+func (l *Loop) changesOf(full bool) *objects.Changes {
+	if full {
+		return l.Tracker.Changes()
+	}
+	return l.Tracker.ChangesWithin(passCost)
 }
 
 // apply publishes a compiled snapshot to the workers, and updates the kernel program.
@@ -402,14 +421,26 @@ func (l *Loop) steered(err error) bool {
 	return err == nil
 }
 
-// note updates progress. It lists the problems only when they may have changed, because listing
-// thousands of them would dominate a small change.
+// listShare: listing thousands of problems takes a part in so many of the loop's time at most.
+const listShare = 20
+
+// note updates progress. It lists the problems only when they may have changed, and not at once
+// where that takes long, because listing thousands of them would dominate a small change.
 func (l *Loop) note() {
 	p := &l.progress
-	if edits := (problemEdits{l.Compiler.ProblemEdits(), l.Tracker.ProblemEdits()}); edits != l.noted {
-		problems := l.Tracker.Locate(l.Compiler.Problems())
+	edits := problemEdits{l.Compiler.ProblemEdits(), l.Tracker.ProblemEdits()}
+	switch now := time.Now(); {
+	case edits == l.noted:
+	case now.Before(l.nextList):
+		if l.listDue == nil {
+			l.listDue = time.After(l.nextList.Sub(now))
+		}
+	default:
 		l.noted = edits
-		l.problems.write(p.setProblems(problems), time.Now())
+		l.problems.write(p.setProblems(l.Tracker.Locate(l.Compiler.Problems())), now)
+		if took := time.Since(now); took > time.Millisecond {
+			l.nextList = now.Add(listShare * took)
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -41,6 +41,12 @@ func (t *Tracker) noteProblems(id objects.ObjectID, o *tracked, before objects.S
 // Locate returns every outstanding problem in order: the compiled ones, which name the object but
 // not where it was read, with that place, and the Tracker's own.
 func (t *Tracker) Locate(compiled []objects.Problem) []objects.Problem {
+	all := t.located(compiled)
+	slices.SortFunc(all, objects.CompareProblems) // without the lock: others write meanwhile
+	return all
+}
+
+func (t *Tracker) located(compiled []objects.Problem) []objects.Problem {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := make([]objects.Problem, 0, len(compiled)+len(t.withProblems)+len(t.reports))
@@ -58,7 +64,6 @@ func (t *Tracker) Locate(compiled []objects.Problem) []objects.Problem {
 	for _, problems := range t.reports {
 		all = append(all, problems...)
 	}
-	slices.SortFunc(all, objects.CompareProblems)
 	return all
 }
 

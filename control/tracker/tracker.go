@@ -25,12 +25,18 @@ import (
 type Tracker struct {
 	mu           sync.Mutex
 	objects      map[objects.ObjectID]*tracked
-	dirty        map[objects.ObjectID]bool
+	dirty        map[objects.ObjectID]waitingChange
 	withProblems map[objects.ObjectID]bool            // those with other than one good version
 	problemEdits uint64                               // counts changes that may change what Locate returns
 	reports      map[objects.Source][]objects.Problem // of places, not of objects
 	read         uint64                               // counts batches taken in
 	wake         wake.Flag
+
+	// For ChangesWithin: what the objects of a Service cost, and start-time fair queueing of the
+	// namespaces that wait. tags are of their next Service, virtual is that of the last one returned.
+	costs   map[serviceKey]int
+	tags    map[string]uint64
+	virtual uint64
 
 	// For those who measure, see triggers.go.
 	started  time.Time
@@ -57,7 +63,9 @@ type version struct {
 func New() *Tracker {
 	return &Tracker{
 		objects:      map[objects.ObjectID]*tracked{},
-		dirty:        map[objects.ObjectID]bool{},
+		dirty:        map[objects.ObjectID]waitingChange{},
+		costs:        map[serviceKey]int{},
+		tags:         map[string]uint64{},
 		reports:      map[objects.Source][]objects.Problem{},
 		withProblems: map[objects.ObjectID]bool{},
 		wake:         wake.NewFlag(),
@@ -142,14 +150,15 @@ func (t *Tracker) Delete(from objects.Source, id objects.ObjectID) {
 func (t *Tracker) Apply(b *Batch) {
 	t.mu.Lock()
 	t.read++
+	together := t.together(b)
 	for i := range b.ops {
-		t.apply(&b.ops[i])
+		t.apply(&b.ops[i], together)
 	}
 	t.mu.Unlock()
 	t.wake.Raise()
 }
 
-func (t *Tracker) apply(op *operation) {
+func (t *Tracker) apply(op *operation, together bool) {
 	if op.reports {
 		t.problemEdits++
 		place := op.source.Place()
@@ -167,7 +176,9 @@ func (t *Tracker) apply(op *operation) {
 		o = &tracked{}
 		t.objects[op.id] = o
 	}
-	t.note(op.id)
+	t.note(op.id, together)
+	t.addCost(o.good(), -1)
+	defer func() { t.addCost(o.good(), 1) }()
 	at, found := slices.BinarySearchFunc(o.versions, op.source, func(v version, s objects.Source) int {
 		return objects.CompareSources(v.source.Place(), s.Place())
 	})
@@ -206,25 +217,32 @@ func (o *tracked) winner() *version {
 func (t *Tracker) Changes() *objects.Changes {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.takeAll()
+}
+
+// takeAll returns all changes. mu must be held.
+func (t *Tracker) takeAll() *objects.Changes {
 	ch := &objects.Changes{Read: t.read, Queued: t.queued}
 	for id := range t.dirty {
-		o := t.objects[id]
-		var now any
-		if w := o.winner(); w != nil {
-			now = w.good
-		}
-		if !objects.Equal(o.given, now) {
-			ch.Add(id, now)
-			o.given = now
-		}
-		if len(o.versions) == 0 {
-			delete(t.objects, id)
-		}
+		t.take(ch, id)
 	}
 	ch.Sort()
-	ch.Triggers = t.takeTriggers(ch)
 	t.forgetDirty()
+	ch.Triggers = t.takeTriggers(ch)
 	return ch
+}
+
+// take adds an object to the changes if it differs from what they had before. mu must be held.
+func (t *Tracker) take(ch *objects.Changes, id objects.ObjectID) {
+	o := t.objects[id]
+	now := o.good()
+	if !objects.Equal(o.given, now) {
+		ch.Add(id, now)
+		o.given = now
+	}
+	if len(o.versions) == 0 {
+		delete(t.objects, id)
+	}
 }
 
 // Read returns the number of batches applied.

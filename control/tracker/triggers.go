@@ -25,19 +25,30 @@ func (t *Tracker) Queued() time.Time {
 }
 
 // note marks an object as possibly changed.
-func (t *Tracker) note(id objects.ObjectID) {
-	if t.dirty[id] {
+func (t *Tracker) note(id objects.ObjectID, together bool) {
+	d, waits := t.dirty[id]
+	if waits {
+		if together && !d.together {
+			d.together = true
+			t.dirty[id] = d
+		}
 		return
 	}
-	t.dirty[id] = true
+	d = waitingChange{read: t.read, at: time.Now(), together: together}
+	t.dirty[id] = d
 	if t.queued.IsZero() {
-		t.queued = time.Now()
+		t.queued = d.at
 	}
+	t.waiting.add(id)
+}
+
+// add counts an object.
+func (w *Waiting) add(id objects.ObjectID) {
 	switch id.Kind {
 	case objects.KindService:
-		t.waiting.Services++
+		w.Services++
 	case objects.KindEndpointSlice:
-		t.waiting.EndpointSlices++
+		w.EndpointSlices++
 	}
 }
 
@@ -47,10 +58,11 @@ const keptDirty = 64
 
 func (t *Tracker) forgetDirty() {
 	if len(t.dirty) > keptDirty {
-		t.dirty = map[objects.ObjectID]bool{}
+		t.dirty = map[objects.ObjectID]waitingChange{}
 	} else {
 		clear(t.dirty)
 	}
+	clear(t.tags)
 	t.queued, t.waiting = time.Time{}, Waiting{}
 }
 
@@ -78,10 +90,15 @@ func (t *Tracker) noteTrigger(before, now any) {
 	t.triggers = append(t.triggers, trigger{s.ID, s.Trigger})
 }
 
-// takeTriggers returns the triggers of slices that changed. A deleted slice has none: its
-// annotation is of its last change, not of its deletion.
+// takeTriggers returns the triggers of slices that changed, and forgets those of slices that do not
+// wait. A deleted slice has none: its annotation is of its last change, not of its deletion.
 func (t *Tracker) takeTriggers(ch *objects.Changes) (times []time.Time) {
+	var left []trigger
 	for _, w := range t.triggers {
+		if _, waits := t.dirty[w.id]; waits {
+			left = append(left, w)
+			continue
+		}
 		at, changed := slices.BinarySearchFunc(ch.Slices, w.id, func(c objects.Changed[*objects.Slice],
 			id objects.ObjectID) int {
 			return c.ID.Compare(id)
@@ -90,6 +107,6 @@ func (t *Tracker) takeTriggers(ch *objects.Changes) (times []time.Time) {
 			times = append(times, time.Unix(0, w.at))
 		}
 	}
-	t.triggers = t.triggers[:0]
+	t.triggers = append(t.triggers[:0], left...)
 	return times
 }

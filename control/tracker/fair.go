@@ -1,0 +1,218 @@
+package tracker
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"sluice.dev/sluice/control/objects"
+)
+
+// waitingChange is what is known of an object that may differ from what Changes returned.
+type waitingChange struct {
+	read     uint64 // the batch that changed it first
+	at       time.Time
+	together bool // that batch has objects of several Services: a part of them must not be returned
+}
+
+// serviceKey names a Service; the zero key is of objects that belong to none.
+type serviceKey struct{ namespace, name string }
+
+// Costs are counted in endpoints times ports, each of which takes about 0.2 us to compile. A frontend
+// takes some microseconds, and each change of a Service at least as much as leastCost entries.
+const (
+	frontendCost = 10
+	leastCost    = 100
+)
+
+// belongs returns the Service that a good version belongs to, and what it costs to compile.
+func belongs(good any) (key serviceKey, cost int) {
+	switch o := good.(type) {
+	case *objects.Service:
+		return serviceKey{o.ID.Namespace, o.ID.Name}, frontendCost * len(o.Ports) * len(o.VIPs)
+	case *objects.Slice:
+		if o.Service != "" {
+			return serviceKey{o.ID.Namespace, o.Service}, len(o.Endpoints) * len(o.Ports)
+		}
+	}
+	return serviceKey{}, 0
+}
+
+// good returns the good version in use, nil if there is none.
+func (o *tracked) good() any {
+	if w := o.winner(); w != nil {
+		return w.good
+	}
+	return nil
+}
+
+// service returns the Service of an object: that of its version in use, or of the one that Changes
+// returned, if it is deleted.
+func (o *tracked) service() serviceKey {
+	key, _ := belongs(o.good())
+	if key == (serviceKey{}) {
+		key, _ = belongs(o.given)
+	}
+	return key
+}
+
+// addCost counts what a version costs for its Service, or with a factor of -1 what it did.
+func (t *Tracker) addCost(good any, factor int) {
+	key, cost := belongs(good)
+	if cost == 0 {
+		return
+	}
+	if t.costs[key] += factor * cost; t.costs[key] == 0 {
+		delete(t.costs, key)
+	}
+}
+
+// together reports whether a batch has objects of several Services.
+func (t *Tracker) together(b *Batch) bool {
+	if len(b.ops) < 2 {
+		return false
+	}
+	var first serviceKey
+	for i := range b.ops {
+		key, _ := belongs(b.ops[i].object)
+		if o := t.objects[b.ops[i].id]; key == (serviceKey{}) && o != nil {
+			key = o.service()
+		}
+		if i == 0 {
+			first = key
+		}
+		if key != first || key == (serviceKey{}) {
+			return true
+		}
+	}
+	return false
+}
+
+// group is what changed of one Service.
+type group struct {
+	key  serviceKey
+	ids  []objects.ObjectID
+	cost int
+	read uint64 // the first of its batches
+}
+
+// ChangesWithin is Changes, but returns a part of the changes if they cost more than a limit, in
+// endpoints times ports: of the namespaces that wait, the one that had least goes first, and of its
+// Services the one that has waited longest. What changed of one Service is returned together, and
+// so are the objects of a batch. Read is then the number of the last batch of which, and of all
+// before it, nothing waits; Wake has a value as long as anything does.
+func (t *Tracker) ChangesWithin(limit int) *objects.Changes {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.dirty)*leastCost <= limit && t.dirtyCost() <= limit {
+		return t.takeAll()
+	}
+	at, namespaces := t.groups()
+	spent := 0
+	for _, g := range at {
+		spent += g.cost
+	}
+	for len(namespaces) > 0 && spent < limit {
+		next := ""
+		for name := range namespaces {
+			if _, ok := namespaces[next]; !ok || cmp.Or(cmp.Compare(t.tags[name], t.tags[next]),
+				cmp.Compare(name, next)) < 0 {
+				next = name
+			}
+		}
+		g := namespaces[next][0]
+		at, spent = append(at, g), spent+g.cost
+		t.virtual = max(t.virtual, t.tags[next])
+		t.tags[next] = t.virtual + uint64(g.cost)
+		if namespaces[next] = namespaces[next][1:]; len(namespaces[next]) == 0 {
+			delete(namespaces, next)
+		}
+	}
+	if len(namespaces) == 0 {
+		return t.takeAll()
+	}
+	for name := range t.tags { // who waits for nothing has no claim from before
+		if _, waits := namespaces[name]; !waits {
+			delete(t.tags, name)
+		}
+	}
+	return t.takeGroups(at)
+}
+
+// dirtyCost is what all changes cost that wait.
+func (t *Tracker) dirtyCost() (cost int) {
+	seen := map[serviceKey]bool{}
+	for id := range t.dirty {
+		o := t.objects[id]
+		key := o.service()
+		if !seen[key] {
+			seen[key] = true
+			cost += leastCost + t.costs[key]
+		}
+		_, before := belongs(o.given)
+		cost += before
+	}
+	return cost
+}
+
+// groups returns what waits by Service: that which is to be returned at once, and the rest by
+// namespace in order of age.
+func (t *Tracker) groups() (atOnce []*group, namespaces map[string][]*group) {
+	byService := map[serviceKey]*group{}
+	together := map[*group]bool{}
+	for id, d := range t.dirty {
+		o := t.objects[id]
+		key := o.service()
+		g := byService[key]
+		if g == nil {
+			g = &group{key: key, cost: leastCost + t.costs[key], read: d.read}
+			byService[key] = g
+		}
+		_, before := belongs(o.given)
+		g.ids, g.cost, g.read = append(g.ids, id), g.cost+before, min(g.read, d.read)
+		if d.together || key == (serviceKey{}) {
+			together[g] = true
+		}
+	}
+	namespaces = map[string][]*group{}
+	for key, g := range byService {
+		if together[g] {
+			atOnce = append(atOnce, g)
+			continue
+		}
+		namespaces[key.namespace] = append(namespaces[key.namespace], g)
+		if _, ok := t.tags[key.namespace]; !ok {
+			t.tags[key.namespace] = t.virtual
+		}
+	}
+	for _, list := range namespaces {
+		slices.SortFunc(list, func(a, b *group) int {
+			return cmp.Or(cmp.Compare(a.read, b.read), cmp.Compare(a.key.name, b.key.name))
+		})
+	}
+	return atOnce, namespaces
+}
+
+// takeGroups returns the changes of some groups.
+func (t *Tracker) takeGroups(list []*group) *objects.Changes {
+	ch := &objects.Changes{Queued: t.queued}
+	for _, g := range list {
+		for _, id := range g.ids {
+			t.take(ch, id)
+			delete(t.dirty, id)
+		}
+	}
+	ch.Sort()
+	ch.Triggers = t.takeTriggers(ch)
+	ch.Read = t.read
+	t.queued, t.waiting = time.Time{}, Waiting{}
+	for id, d := range t.dirty {
+		ch.Read = min(ch.Read, d.read-1)
+		if t.queued.IsZero() || d.at.Before(t.queued) {
+			t.queued = d.at
+		}
+		t.waiting.add(id)
+	}
+	t.wake.Raise()
+	return ch
+}

@@ -1,0 +1,119 @@
+package tracker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"sluice.dev/sluice/control/objects"
+)
+
+var fairSource = objects.Source{Kind: "test"}
+
+func fairSlice(namespace, service string, endpoints, version int) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
+	s.Namespace, s.Name = namespace, service+"-x"
+	s.Labels = map[string]string{discoveryv1.LabelServiceName: service}
+	name, port, tcp := "p", int32(1000+version), corev1.ProtocolTCP
+	s.Ports = []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &tcp}}
+	for k := range endpoints {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{fmt.Sprintf("10.1.%d.%d", k/250, 1+k%250)}})
+	}
+	return s
+}
+
+// TestOneNamespaceDelaysNoOther: while 100 slices of 900 endpoints of one namespace wait, the slice
+// of another one, the last that came, is in the first part of the changes. Parts are small, all
+// changes come in the end, and Read says which batches are in.
+func TestOneNamespaceDelaysNoOther(t *testing.T) {
+	const limit, services = 2000, 100
+	tr := New()
+	for i := range services {
+		tr.Upsert(fairSource, fairSlice("many", fmt.Sprint("s", i), 900, 0))
+	}
+	tr.Upsert(fairSource, fairSlice("few", "s", 1, 0))
+	got := 0
+	for part := 0; got < services+1; part++ {
+		ch := tr.ChangesWithin(limit)
+		if len(ch.Slices) == 0 || len(ch.Slices) > 4 {
+			t.Fatalf("part %d has %d slices", part, len(ch.Slices))
+		}
+		if part == 0 && ch.Slices[0].ID.Namespace != "few" {
+			t.Errorf("the first part has %v", ch.Slices)
+		}
+		got += len(ch.Slices)
+		if want := uint64(got - 1); got <= services && ch.Read != want { // the last batch came first
+			t.Errorf("after %d slices, Read is %d, want %d", got, ch.Read, want)
+		}
+		if waits := tr.Waiting().EndpointSlices; waits != services+1-got || tr.Queued().IsZero() != (waits == 0) {
+			t.Errorf("after %d slices, %d wait since %v", got, waits, tr.Queued())
+		}
+	}
+	if ch := tr.ChangesWithin(limit); ch.Len() != 0 || ch.Read != services+1 {
+		t.Errorf("in the end there are %d changes, and Read is %d", ch.Len(), ch.Read)
+	}
+	if len(tr.tags) != 0 {
+		t.Errorf("%d namespaces are remembered", len(tr.tags))
+	}
+}
+
+// TestBatchesStayTogether: what one batch has of two Services is in one part.
+func TestBatchesStayTogether(t *testing.T) {
+	tr := New()
+	for i := range 10 {
+		tr.Upsert(fairSource, fairSlice("x", fmt.Sprint("s", i), 900, 0))
+	}
+	var b Batch
+	b.Upsert(fairSource, fairSlice("x", "a", 900, 0))
+	b.Upsert(fairSource, fairSlice("x", "b", 900, 0))
+	tr.Apply(&b)
+	ch := tr.ChangesWithin(1000)
+	if len(ch.Slices) != 2 || ch.Slices[0].ID.Name != "a-x" || ch.Slices[1].ID.Name != "b-x" {
+		t.Errorf("the first part has %d slices, want those of the batch", len(ch.Slices))
+	}
+}
+
+// TestPartsAreTheWhole: the same random changes, taken in parts and all at once, lead to one state.
+func TestPartsAreTheWhole(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	inParts, atOnce := New(), New()
+	for version := range 2000 {
+		for range 1 + r.IntN(3) {
+			s := fairSlice(fmt.Sprint("n", r.IntN(4)), fmt.Sprint("s", r.IntN(20)), 1+r.IntN(300), version)
+			for _, tr := range []*Tracker{inParts, atOnce} {
+				if version%5 == 0 {
+					tr.Delete(fairSource, objects.MakeObjectID(objects.KindEndpointSlice, s.Namespace, s.Name))
+				} else {
+					tr.Upsert(fairSource, s)
+				}
+			}
+		}
+		inParts.ChangesWithin(500)
+	}
+	for len(inParts.dirty) > 0 {
+		inParts.ChangesWithin(500)
+	}
+	atOnce.Changes()
+	if a, b := inParts.State(), atOnce.State(); !reflect.DeepEqual(a, b) {
+		t.Errorf("%d slices in parts, %d at once, or not the same", len(a.All.Slices), len(b.All.Slices))
+	}
+	if len(inParts.objects) != len(atOnce.objects) || len(inParts.dirty) != 0 {
+		t.Errorf("%d objects, want %d; %d wait", len(inParts.objects), len(atOnce.objects), len(inParts.dirty))
+	}
+	total := 0
+	for _, o := range inParts.objects {
+		_, cost := belongs(o.good())
+		total += cost
+	}
+	for _, cost := range inParts.costs {
+		total -= cost
+	}
+	if total != 0 {
+		t.Errorf("costs differ from those of the objects by %d", total)
+	}
+}
