@@ -97,8 +97,8 @@ func (h *hostileTenant) many(largest int, sizes ...int) int {
 	return pick(h.random, sizes...)
 }
 
-// or is a good value, or in a malformed object a bad one from time to time. Most objects are good: a
-// malformed one changes nothing of what is served.
+// or is a good value, or in a malformed object a bad one from time to time. Most objects are good:
+// a malformed one changes nothing of what is served.
 func or[T any](h *hostileTenant, good T, bad ...T) T {
 	if h.malformed && h.oneIn(4) {
 		return pick(h.random, bad...)
@@ -234,8 +234,8 @@ func (h *hostileTenant) manyWeights() string {
 	return b.String()
 }
 
-// slice is slice k of a Service in a random form: the conditions of its endpoints are other ones each
-// time.
+// slice is slice k of a Service in a random form: the conditions of its endpoints are other ones
+// each time.
 func (h *hostileTenant) slice(s *corev1.Service, k int) *discoveryv1.EndpointSlice {
 	r := h.random
 	e := &discoveryv1.EndpointSlice{

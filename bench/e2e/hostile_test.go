@@ -58,9 +58,10 @@ func hostileTime() time.Duration {
 	return 40 * time.Second
 }
 
-// TestHostileTenant: 1,000 Services of one namespace, with slices and annotations at their extremes,
-// are replaced at random, 20 a second. Beside them another tenant's connections stay open, and its
-// changes reach its clients as before; what the gateway holds, logs and writes has bounds.
+// TestHostileTenant: 1,000 Services of one namespace, with slices and annotations at their
+// extremes, are replaced at random, 20 a second. Beside them another tenant's connections stay
+// open, and its changes reach its clients as before; what the gateway holds, logs and writes has
+// bounds.
 func TestHostileTenant(t *testing.T) {
 	h := newHonest(t)
 	before := h.changes(t, 5*time.Second)
@@ -220,8 +221,8 @@ func (h *honest) endpoint(host *topo.Host) *discoveryv1.EndpointSlice {
 }
 
 // changes moves the honest tenant's Service from one backend to the other again and again, and
-// measures from the write until a datagram is answered by the new one. Each datagram is the first of
-// a flow.
+// measures from the write until a datagram is answered by the new one. Each datagram is the first
+// of a flow.
 func (h *honest) changes(t *testing.T, lasts time.Duration) (l latencies) {
 	t.Helper()
 	err := h.Clients[0].Run(func() error {

@@ -273,8 +273,8 @@ func (c *Compiler) Problems() []objects.Problem {
 }
 func (c *Compiler) ProblemEdits() uint64 { return c.problemEdits }
 
-// DeferProblems: with true no compile returns problems, and Problems lists them when it is called. To
-// list thousands of them takes longer than most changes.
+// DeferProblems: with true no compile returns problems, and Problems lists them when it is called.
+// To list thousands of them takes longer than most changes.
 func (c *Compiler) DeferProblems(on bool) { c.deferProblems = on }
 
 // Read returns the greatest Changes.Read that was compiled.

@@ -42,7 +42,8 @@ func (p *Ports) listen(ctx context.Context, at netip.AddrPort, c *compiler.Healt
 	life, stop := context.WithCancel(ctx)
 	l.stop = stop
 	p.open[at] = l
-	p.limit.Info(p.config.Log, time.Now(), "health check node port open", "service", c.Namespace+"/"+c.Name, "address", at)
+	p.limit.Info(p.config.Log, time.Now(), "health check node port open", "service", c.Namespace+"/"+c.Name,
+		"address", at)
 	go func() {
 		defer close(l.done)
 		if err := web.Serve(life, socket, web.ServeConfig{Handler: l, Log: p.config.Log, Limit: p.connections,
@@ -60,7 +61,8 @@ func (p *Ports) close(at netip.AddrPort) {
 	l.stop()
 	<-l.done
 	delete(p.open, at)
-	p.limit.Info(p.config.Log, time.Now(), "health check node port closed", "service", l.namespace+"/"+l.name, "address", at)
+	p.limit.Info(p.config.Log, time.Now(), "health check node port closed", "service", l.namespace+"/"+l.name,
+		"address", at)
 }
 
 func (l *listener) of(c *compiler.HealthCheck) bool {

@@ -7,8 +7,8 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// Bounds of the lines about problems: so many in each problemInterval, half of them about objects of
-// one namespace.
+// Bounds of the lines about problems: so many in each problemInterval, half of them about objects
+// of one namespace.
 const (
 	problemInterval   = 10 * time.Second
 	maxProblemLines   = 40

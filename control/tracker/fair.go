@@ -18,8 +18,8 @@ type waitingChange struct {
 // serviceKey names a Service; the zero key is of objects that belong to none.
 type serviceKey struct{ namespace, name string }
 
-// Costs are counted in endpoints times ports, each of which takes about 0.2 us to compile. A frontend
-// takes some microseconds, and each change of a Service at least as much as leastCost entries.
+// Costs are counted in endpoints times ports, each of which takes about 0.2 us to compile. A
+// frontend takes some microseconds, and each change of a Service at least as much as leastCost.
 const (
 	frontendCost = 10
 	leastCost    = 100

@@ -33,7 +33,8 @@ type Tracker struct {
 	wake         wake.Flag
 
 	// For ChangesWithin: what the objects of a Service cost, and start-time fair queueing of the
-	// namespaces that wait. tags are of their next Service, virtual is that of the last one returned.
+	// namespaces that wait. tags are of their next Service, virtual is that of the last one
+	// returned.
 	costs   map[serviceKey]int
 	tags    map[string]uint64
 	virtual uint64
