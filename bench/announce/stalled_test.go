@@ -31,7 +31,8 @@ func hangs(t *testing.T, pid int, dir string) (release func()) {
 	release = func() {
 		if !released {
 			released = true
-			check(t, errors.Join(server.Close(), inMounts(pid, func() error { return unix.Unmount(dir, unix.MNT_DETACH) })))
+			unmount := func() error { return unix.Unmount(dir, unix.MNT_DETACH) }
+			check(t, errors.Join(server.Close(), inMounts(pid, unmount)))
 		}
 	}
 	t.Cleanup(release)
@@ -92,7 +93,8 @@ func TestStalled(t *testing.T) {
 	s.said(one, vip, view.LastResort, "reader of manifests: stalled since")
 	ready(one, false)
 	must(t, probe(one, "live")) // for a minute
-	if says, err := one.gate.Command(s.ctx, "status"); err != nil || !strings.Contains(says, "reader of manifests: stalled") {
+	says, err := one.gate.Command(s.ctx, "status")
+	if err != nil || !strings.Contains(says, "reader of manifests: stalled") {
 		t.Errorf("status: %v\n%s", err, says)
 	}
 	must(t, s.connect(vip, machine.Slower(5*time.Second)))

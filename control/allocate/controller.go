@@ -222,7 +222,8 @@ func (c *controller) newer(s *corev1.Service) *corev1.Service {
 	return nil
 }
 
-// work brings Services of the queue to what they must be, until ctx is done. name is of its heartbeat.
+// work brings Services of the queue to what they must be, until ctx is done. name is of its
+// heartbeat.
 func (c *controller) work(ctx context.Context, name string) {
 	beat := c.config.Beats.Add(name, writerBounds)
 	defer c.config.Beats.Remove(beat)

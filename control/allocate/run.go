@@ -49,8 +49,8 @@ type Config struct {
 	Workers int
 	// Metrics, unless nil, is told of what is done.
 	Metrics *Metrics
-	// Beats, unless nil, gets the heartbeats of the election, of the term and of its workers. A leader
-	// does not renew the Lease while one of them asks for a restart.
+	// Beats, unless nil, gets the heartbeats of the election, of the term and of its workers. A
+	// leader does not renew the Lease while one of them asks for a restart.
 	Beats *heartbeat.Set
 }
 
@@ -94,8 +94,9 @@ func Run(ctx context.Context, c Config) error {
 	return elect(ctx, c, l, func(ctx context.Context) error { return lead(ctx, c, client, dynamicClient, l) })
 }
 
-// electionBounds: a leader that is not heard for twice the Lease's duration leads no more. Between two
-// requests for the Lease are 4/15 of the duration at most, and a request is given up after 2/3 of it.
+// electionBounds: a leader that is not heard for twice the Lease's duration leads no more. Between
+// two requests for the Lease are 4/15 of the duration at most, and a request is given up after 2/3
+// of it.
 func electionBounds(d time.Duration) heartbeat.Bounds {
 	return heartbeat.Bounds{Unready: 2 * d, Restart: 2*d + time.Minute}
 }
@@ -138,7 +139,8 @@ func elect(ctx context.Context, c Config, l *lease, term func(context.Context) e
 		return nil // ctx is done
 	}
 	if stalled := l.dead(); len(stalled) > 0 && len(ended) == 0 {
-		// The term may never end. Nothing of it is written any more, and the Lease was not given up.
+		// The term may never end. Nothing of it is written any more, and the Lease was not given
+		// up.
 		return fmt.Errorf("%w, as this one has stalled: %s", ErrLeaseLost, strings.Join(stalled, "; "))
 	}
 	if err := <-ended; ctx.Err() == nil {

@@ -24,8 +24,8 @@ func (*electedLock) RecordEvent(string) {}
 func (*electedLock) Describe() string   { return "lease" }
 
 // TestStalledLeader: a leader whose term has stalled renews its Lease for a minute, so that short
-// delays change no leader, then lets it expire, and the process ends although its term does not. One
-// whose term only waits leads on.
+// delays change no leader, then lets it expire, and the process ends although its term does not.
+// One whose term only waits leads on.
 func TestStalledLeader(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -37,7 +37,8 @@ func TestStalledLeader(t *testing.T) {
 				lock := &electedLock{}
 				l := &lease{Interface: lock, renewWithin: 10 * time.Second, now: time.Now, stalled: beats.Dead,
 					beat: beats.Add("election", electionBounds(15*time.Second))}
-				c := Config{Log: slog.New(slog.DiscardHandler), Lease: "lease", LeaseDuration: 15 * time.Second, Beats: &beats}
+				c := Config{Log: slog.New(slog.DiscardHandler), Lease: "lease", LeaseDuration: 15 * time.Second,
+					Beats: &beats}
 				ctx, cancel := context.WithCancel(t.Context())
 				never, begin := make(chan struct{}), time.Now()
 				ended := make(chan error, 1)
@@ -68,7 +69,7 @@ func TestStalledLeader(t *testing.T) {
 						t.Errorf("it ended after %v: %v", took, err)
 					}
 					if lock.record.HolderIdentity != "me" {
-						t.Errorf("the Lease was given up to %q, though the term has not ended", lock.record.HolderIdentity)
+						t.Errorf("the Lease was given up to %q: the term has not ended", lock.record.HolderIdentity)
 					}
 				case <-time.After(10 * time.Minute):
 					if test.stalls {
@@ -83,8 +84,8 @@ func TestStalledLeader(t *testing.T) {
 	}
 }
 
-// TestStalledWriter: a worker whose write does not end, though its time is over, is reported, and one
-// that waits for Services is not.
+// TestStalledWriter: a worker whose write does not end, though its time is over, is reported, and
+// one that waits for Services is not.
 func TestStalledWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var beats heartbeat.Set
@@ -124,14 +125,15 @@ func TestStalledWriter(t *testing.T) {
 	})
 }
 
-// TestRequestsForTheLeaseEnd: a request for the Lease that is not answered ends by itself, also where
-// this process does not lead and client-go sets no time.
+// TestRequestsForTheLeaseEnd: a request for the Lease that is not answered ends by itself, also
+// where this process does not lead and client-go sets no time.
 func TestRequestsForTheLeaseEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLeaseTest(t)
 		l.Interface = waitingLock{}
 		begin := time.Now()
-		if _, _, err := l.Get(t.Context()); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != l.renewWithin {
+		_, _, err := l.Get(t.Context())
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != l.renewWithin {
 			t.Errorf("after %v: %v", time.Since(begin), err)
 		}
 	})

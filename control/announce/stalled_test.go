@@ -21,8 +21,8 @@ type blocking struct {
 
 func (b *blocking) Apply(*World) { <-b.until }
 
-// TestStalledLoop: an announcer whose speaker blocks says so from 15 s on and asks for a restart from
-// a minute on; one that is idle does not, and one that goes on does not any more.
+// TestStalledLoop: an announcer whose speaker blocks says so from 15 s on and asks for a restart
+// from a minute on; one that is idle does not, and one that goes on does not any more.
 func TestStalledLoop(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -70,7 +70,8 @@ func TestStalledPulseReader(t *testing.T) {
 		var beats heartbeat.Set
 		speaker := &noted{}
 		l := New(Config{Log: slog.New(slog.DiscardHandler), Source: pool{uid: "1", addresses: "192.0.2.0/24"},
-			Speakers: []Speaker{speaker}, State: filepath.Join(dir, "announced.json"), Hold: DefaultHold, Beats: &beats})
+			Speakers: []Speaker{speaker}, State: filepath.Join(dir, "announced.json"), Hold: DefaultHold,
+			Beats: &beats})
 		l.follows.Beat()
 		l.sights = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving}, At: time.Now()}}
 		gateway := func() Grade {

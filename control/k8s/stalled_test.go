@@ -16,8 +16,8 @@ import (
 	"sluice.dev/sluice/internal/heartbeat"
 )
 
-// TestStalledReader: what takes the objects of a kind is late when an object blocks it, and not while
-// no object comes.
+// TestStalledReader: what takes the objects of a kind is late when an object blocks it, and not
+// while no object comes.
 func TestStalledReader(t *testing.T) {
 	w, err := New(Config{Log: slog.New(slog.DiscardHandler), Client: &rest.Config{Host: "http://127.0.0.1:1"},
 		Tracker: tracker.New(), NodeName: "n"})

@@ -38,8 +38,8 @@ const (
 )
 
 // Follow tells see what is seen of the gateway behind a socket, each time that it changes, until
-// ctx is done. see is called by one goroutine, and must not block for long. beat, unless nil, is the
-// heartbeat of Follow, which beats once in dialTimeout at least.
+// ctx is done. see is called by one goroutine, and must not block for long. beat, unless nil, is
+// the heartbeat of Follow, which beats once in dialTimeout at least.
 func Follow(ctx context.Context, path string, see func(Sight), beat *heartbeat.Beat) {
 	f := follower{see: see, last: Sight{Lost: "the gateway was not asked yet"}, beat: beat}
 	defer beat.Rest()

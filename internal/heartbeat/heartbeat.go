@@ -1,10 +1,10 @@
-// Package heartbeat detects loops of a process that have stalled: a goroutine that is blocked cannot
-// report that itself. Each loop records a beat at every iteration. Probes, the status, the pulse and
-// the watchdog of systemd read the beats.
+// Package heartbeat detects loops of a process that have stalled: a goroutine that is blocked
+// cannot report that itself. Each loop records a beat at every iteration. Probes, the status, the
+// pulse and the watchdog of systemd read the beats.
 //
 // There are two kinds of loops. One with a timer calls Beat at each iteration, and is late when the
-// timer's iterations stop. One that only waits for events calls Beat when it takes an event and Rest
-// before it waits for the next, and is late when one event takes too long.
+// timer's iterations stop. One that only waits for events calls Beat when it takes an event and
+// Rest before it waits for the next, and is late when one event takes too long.
 package heartbeat
 
 import (
@@ -22,9 +22,9 @@ type Bounds struct {
 }
 
 // DefaultBounds are those of most loops. The longest work that is known is a hand-over, for which
-// the control loop of the process before waits 11.1 s at most (handover.DefaultTimes), and a compilation
-// of 10,000 Services from nothing, which takes seconds on a busy machine. A minute without a beat is
-// no work that is known, on any machine.
+// the control loop of the process before waits 11.1 s at most (handover.DefaultTimes), and a
+// compilation of 10,000 Services from nothing, which takes seconds on a busy machine. A minute
+// without a beat is no work that is known, on any machine.
 var DefaultBounds = Bounds{Unready: 15 * time.Second, Restart: time.Minute}
 
 // Beat is the heartbeat of one loop. The methods of a nil Beat do nothing.

@@ -1,5 +1,5 @@
-// Package metricsserver answers /metrics, /healthz and /readyz, for processes that serve nothing else
-// by HTTP.
+// Package metricsserver answers /metrics, /healthz and /readyz, for processes that serve nothing
+// else by HTTP.
 package metricsserver
 
 import (

@@ -29,8 +29,8 @@ type Config struct {
 	Ready func() bool
 	// Dead lists the loops that ask for a restart of the process.
 	Dead func() []string
-	// Quiet: the process is not the service's main process before it serves, and systemd refuses its
-	// messages until it knows: another one, which it takes over from, is.
+	// Quiet: the process is not the service's main process before it serves, and systemd refuses
+	// its messages until it knows: another one, which it takes over from, is.
 	Quiet bool
 }
 

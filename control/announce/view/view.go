@@ -15,7 +15,8 @@ type View struct {
 	StartedAt time.Time `json:"startedAt"`
 	// Waiting is what is waited for before anything is announced; empty: nothing is.
 	Waiting string `json:"waiting,omitempty"`
-	// Stalled are the loops of the announcer that have stalled: what is announced may be out of date.
+	// Stalled are the loops of the announcer that have stalled: what is announced may be out of
+	// date.
 	Stalled []string `json:"stalled,omitempty"`
 	// Gateway is how far this gateway's VIPs are announced: yes, leaving, last resort, no; Why says
 	// why, and Until when it ends if nothing happens before.

@@ -15,8 +15,8 @@ import (
 	"sluice.dev/sluice/internal/heartbeat"
 )
 
-// TestStalledChecks: the goroutine that makes checks is late when what it reports to blocks, and not
-// while nothing is checked; nor is the one that connects.
+// TestStalledChecks: the goroutine that makes checks is late when what it reports to blocks, and
+// not while nothing is checked; nor is the one that connects.
 func TestStalledChecks(t *testing.T) {
 	before := heartbeat.DefaultBounds
 	heartbeat.DefaultBounds = heartbeat.Bounds{Unready: 4 * endpointhealth.SampleEvery, Restart: time.Minute}
