@@ -5,6 +5,8 @@
 //	  State, when it changed                      Sight: a State, or why there is none
 //	  an empty line otherwise
 //
+// A reader that asks for it gets the VIPs that changed, and not all of them with each change.
+//
 // It is a socket of its own, and not a request on the status socket: who may read it can change
 // nothing, and its form is not that of the operator's commands.
 //

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -23,6 +24,10 @@ type Sight struct {
 	// Lost is why it may have changed since: nothing is heard of the gateway. Empty: it is heard.
 	Lost string
 	At   time.Time // since when this is so
+	// Since is a State before, unless nil, that State differs from in the VIPs of Changed alone, as
+	// far as VIPs go.
+	Since   *State
+	Changed []netip.Addr
 }
 
 const (
@@ -101,12 +106,17 @@ func (f *follower) lost(why string) {
 	}
 }
 
-func (f *follower) heard(s *State) {
-	if s == nil && f.last.Lost == "" {
+func (f *follower) heard(m *message) {
+	if m == nil && f.last.Lost == "" {
 		return // nothing new
 	}
-	if s != nil {
-		f.last.State = s
+	if m != nil {
+		next := m.State
+		if f.last.Since, f.last.Changed = nil, nil; m.Changes != nil {
+			next.VIPs = m.Changes.apply(f.last.State.VIPs)
+			f.last.Since, f.last.Changed = f.last.State, m.Changes.addresses()
+		}
+		f.last.State = &next
 	}
 	f.last.Lost, f.last.At = "", time.Now()
 	f.see(f.last)
@@ -122,6 +132,7 @@ func (f *follower) connected(ctx context.Context, path string) (said bool, err e
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	_, _ = conn.Write([]byte(askChanges)) // if it has ended, the next read says so
 	lines := bufio.NewReader(conn)
 	var line []byte
 	for wait := Silence; ; {
@@ -150,8 +161,8 @@ func (f *follower) connected(ctx context.Context, path string) (said bool, err e
 			return said, fmt.Errorf("%s: %w", path, err)
 		}
 		line = line[:0]
-		if state == nil && !said {
-			continue // the first line has a state
+		if !said && (state == nil || state.Changes != nil) {
+			continue // the first line has a state with all VIPs
 		}
 		said = true
 		f.heard(state)
@@ -159,11 +170,11 @@ func (f *follower) connected(ctx context.Context, path string) (said bool, err e
 }
 
 // decode returns nil for an empty line: nothing has changed.
-func decode(line []byte) (*State, error) {
+func decode(line []byte) (*message, error) {
 	if len(line) <= 1 {
 		return nil, nil
 	}
-	var s State
+	var s message
 	if err := json.Unmarshal(line, &s); err != nil {
 		return nil, fmt.Errorf("what the gateway says cannot be read; are both of the same version? %w", err)
 	}

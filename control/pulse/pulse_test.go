@@ -1,12 +1,15 @@
 package pulse
 
 import (
+	"bufio"
 	"context"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -195,5 +198,80 @@ func TestReaderThatDoesNotRead(t *testing.T) {
 	case <-ended:
 	case <-time.After(time.Minute): // writeTimeout is a second
 		t.Fatal("the gateway does not end")
+	}
+}
+
+// TestChanges: a reader has the VIPs that the gateway has, however they change, and is told which
+// ones; one that does not ask gets all of them with each line.
+func TestChanges(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "p")
+	r := rand.New(rand.NewPCG(1, 2))
+	state := &State{PID: 1, Phase: Serving}
+	for i := range 100 {
+		state.VIPs = append(state.VIPs, VIP{netip.AddrFrom4([4]byte{10, 0, 0, byte(2 * i)}),
+			[]Service{{Namespace: "default", Name: "web", Usable: true}}})
+	}
+	g := serve(t, path, state)
+	sights := follow(t, path)
+	seen := await(t, sights, "the first state", func(s Sight) bool { return s.State != nil })
+	plain, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	lines := bufio.NewReader(plain)
+	for round := range 20 {
+		next := &State{PID: 1, Phase: Serving, VIPs: slices.Clone(state.VIPs)}
+		for range 1 + r.IntN(5) {
+			i := r.IntN(len(next.VIPs))
+			v := VIP{next.VIPs[i].Address, []Service{{Namespace: "default", Name: "web", Usable: r.IntN(2) == 0}}}
+			switch r.IntN(3) {
+			case 0:
+				next.VIPs = slices.Delete(next.VIPs, i, i+1)
+			case 1:
+				if v.Address = v.Address.Next(); Find(next.VIPs, v.Address) == nil {
+					next.VIPs = slices.Insert(next.VIPs, i+1, v)
+				}
+			default:
+				next.VIPs[i] = v
+			}
+		}
+		var want []netip.Addr // that differ
+		for _, v := range slices.Concat(state.VIPs, next.VIPs) {
+			a, b := Find(state.VIPs, v.Address), Find(next.VIPs, v.Address)
+			if (a == nil || b == nil || !a.Equal(b)) && !slices.Contains(want, v.Address) {
+				want = append(want, v.Address)
+			}
+		}
+		if len(want) == 0 {
+			continue
+		}
+		g.state.Store(next)
+		now := await(t, sights, "the next state", func(s Sight) bool { return s.State.Equal(next) })
+		slices.SortFunc(now.Changed, netip.Addr.Compare)
+		slices.SortFunc(want, netip.Addr.Compare)
+		if now.Since != seen.State || !slices.Equal(now.Changed, want) {
+			t.Fatalf("round %d: changed since the state before (%v): %v, want %v", round, now.Since == seen.State,
+				now.Changed, want)
+		}
+		for all := false; !all; {
+			line, err := lines.ReadBytes('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := decode(line)
+			if err != nil || m != nil && m.Changes != nil {
+				t.Fatalf("a reader that did not ask: %+v, %v", m, err)
+			}
+			all = m != nil && m.State.Equal(next)
+		}
+		state, seen = next, now
+	}
+	// Most VIPs change: all of them are sent, and the reader knows no state since which some did.
+	state = &State{PID: 1, Phase: Serving, VIPs: state.VIPs[:3]}
+	g.state.Store(state)
+	if now := await(t, sights, "few VIPs", func(s Sight) bool { return s.State.Equal(state) }); now.Since != nil {
+		t.Errorf("after most VIPs changed: %d changes", len(now.Changed))
 	}
 }

@@ -2,11 +2,12 @@ package pulse
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -72,15 +73,26 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) {
 func (s *Server) write(ctx context.Context, conn net.Conn) error {
 	tick := time.NewTicker(Every)
 	defer tick.Stop()
+	var wantsChanges atomic.Bool
+	go func() { // ends with the connection
+		ask := make([]byte, len(askChanges))
+		if _, err := io.ReadFull(conn, ask); err == nil && string(ask) == askChanges {
+			wantsChanges.Store(true)
+		}
+	}()
 	var last *State
 	for end := false; ; {
 		state, text := s.source(), []byte("\n")
 		if state != last {
-			body, err := json.Marshal(state)
-			if err != nil {
+			before := last
+			if !wantsChanges.Load() {
+				before = nil
+			}
+			var err error
+			if text, err = encode(before, state); err != nil {
 				return err
 			}
-			text, last = append(body, '\n'), state
+			last = state
 		}
 		if err := conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 			return err

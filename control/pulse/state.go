@@ -40,6 +40,20 @@ type State struct {
 	VIPs []VIP `json:"vips,omitempty"`
 }
 
+// Find returns the VIP with an address of a list in order; nil if there is none.
+func Find(list []VIP, a netip.Addr) *VIP {
+	i, found := slices.BinarySearchFunc(list, a, func(v VIP, a netip.Addr) int { return v.Address.Compare(a) })
+	if !found {
+		return nil
+	}
+	return &list[i]
+}
+
+// Equal reports whether two VIPs say the same.
+func (v *VIP) Equal(o *VIP) bool {
+	return v.Address == o.Address && slices.Equal(v.Services, o.Services)
+}
+
 // VIP is an address and whose it is.
 type VIP struct {
 	Address  netip.Addr `json:"address"`
@@ -63,7 +77,5 @@ type Service struct {
 func (s *State) Equal(o *State) bool {
 	return s.PID == o.PID && s.Phase == o.Phase && slices.Equal(s.Failures, o.Failures) &&
 		slices.Equal(s.Interfaces, o.Interfaces) &&
-		slices.EqualFunc(s.VIPs, o.VIPs, func(a, b VIP) bool {
-			return a.Address == b.Address && slices.Equal(a.Services, b.Services)
-		})
+		slices.EqualFunc(s.VIPs, o.VIPs, func(a, b VIP) bool { return a.Equal(&b) })
 }

@@ -1,0 +1,97 @@
+package pulse
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+)
+
+// askChanges is what a reader writes, as a line, to be sent Changes instead of all VIPs. A gateway
+// of a build before reads nothing, and a reader of a build before writes nothing: both go on with
+// all VIPs in each line.
+const askChanges = "changes\n"
+
+// Changes are the VIPs in which a State differs from the one in the line before.
+type Changes struct {
+	VIPs []VIP        `json:"vips,omitempty"` // new ones, and those that say something else
+	Gone []netip.Addr `json:"gone,omitempty"`
+}
+
+// message is a line: a State, whose VIPs are left out where Changes has what is new.
+type message struct {
+	State
+	Changes *Changes `json:"changes,omitempty"`
+}
+
+// changesOf returns how a list of VIPs in order becomes another one.
+func changesOf(before, now []VIP) (c Changes) {
+	for i, j := 0, 0; i < len(before) || j < len(now); {
+		order := 0
+		switch {
+		case i == len(before):
+			order = 1
+		case j == len(now):
+			order = -1
+		default:
+			order = before[i].Address.Compare(now[j].Address)
+		}
+		switch {
+		case order < 0:
+			c.Gone = append(c.Gone, before[i].Address)
+			i++
+		case order > 0:
+			c.VIPs = append(c.VIPs, now[j])
+			j++
+		default:
+			if !before[i].Equal(&now[j]) {
+				c.VIPs = append(c.VIPs, now[j])
+			}
+			i, j = i+1, j+1
+		}
+	}
+	return c
+}
+
+// apply returns a list in order with the changes, and leaves the list as it is.
+func (c *Changes) apply(list []VIP) []VIP {
+	list = slices.Clone(list)
+	at := func(a netip.Addr) (int, bool) {
+		return slices.BinarySearchFunc(list, a, func(v VIP, a netip.Addr) int { return v.Address.Compare(a) })
+	}
+	for _, a := range c.Gone {
+		if i, there := at(a); there {
+			list = slices.Delete(list, i, i+1)
+		}
+	}
+	for _, v := range c.VIPs {
+		i, there := at(v.Address)
+		if there {
+			list[i] = v
+		} else {
+			list = slices.Insert(list, i, v)
+		}
+	}
+	return list
+}
+
+// addresses lists those that change.
+func (c *Changes) addresses() []netip.Addr {
+	list := slices.Clone(c.Gone)
+	for i := range c.VIPs {
+		list = append(list, c.VIPs[i].Address)
+	}
+	return list
+}
+
+// encode returns the line for a state after another one; all VIPs if before is nil, or if most of
+// them change.
+func encode(before, now *State) ([]byte, error) {
+	m := message{State: *now}
+	if before != nil {
+		if c := changesOf(before.VIPs, now.VIPs); len(c.VIPs)+len(c.Gone) <= len(now.VIPs)/2 {
+			m.VIPs, m.Changes = nil, &c
+		}
+	}
+	body, err := json.Marshal(&m)
+	return append(body, '\n'), err
+}
