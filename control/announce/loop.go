@@ -78,13 +78,14 @@ const again = time.Second
 // node ends, so does the gateway, and says so with its next pulse.
 const lastWord = 2 * pulse.Every
 
-// gather is how long objects may change before they are read: a step costs what all VIPs cost, and
-// of a Service that is created an API server tells several times.
+// gather is how long objects may change before they are read: reading costs what all objects cost,
+// and of a Service that is created an API server tells several times.
 const gather = 50 * time.Millisecond
 
-// A step costs what all VIPs cost. So between two there are restFactor times as long as the first
-// took, maxRest at most: a Service among thousands that flaps costs a tenth of a CPU. A step for
-// what concerns all VIPs, as that the gateway does not forward, does not wait (urgent).
+// A step costs what the VIPs cost that changed: all of them where a session, the node or objects
+// did. So between two there are restFactor times as long as the first took, maxRest at most:
+// whatever flaps costs a tenth of a CPU. A step for what concerns all VIPs, as that the gateway does
+// not forward, does not wait (urgent).
 const (
 	restFactor = 9
 	maxRest    = time.Second
@@ -105,15 +106,21 @@ type Loop struct {
 	leaving time.Time
 	applied bool // something was given to the speakers
 	saved   saved
+	savedAt time.Time
 	said    bool // pools may say something else than saved
+	unsaved bool // VIPs may be others than saved
 	told    map[kinds.Problem]bool
 	uids    map[string]string
 	states  map[netip.Addr]string // of VIPs, that Services were told
+	retell  bool                  // any of states may be another one
 
 	objects  *Objects   // the last that were known; nil before the first
 	set      *kinds.Set // of objects, since they were read last
 	problems []kinds.Problem
 	world    *World
+	worlds   uint64 // that were made
+	judged   *Input // that world is of
+	judgedOf *Objects
 	verdict  Verdict
 	node     Node
 
@@ -126,7 +133,13 @@ type Loop struct {
 	sights  []pulse.Sight
 	seen    wake.Flag
 	changed wake.Flag
-	current atomic.Pointer[view.View]
+	current atomic.Pointer[published]
+}
+
+// published is what a View is made of.
+type published struct {
+	view  *view.View // without VIPs
+	world *World     // nil: there are none
 }
 
 // New returns a Loop. It reads what the process before left.
@@ -134,7 +147,8 @@ func New(c Config) *Loop {
 	l := &Loop{config: c, started: time.Now(), seen: wake.NewFlag(), changed: wake.NewFlag(),
 		watch: Watch{Hold: c.Hold}, set: &kinds.Set{}, told: map[kinds.Problem]bool{},
 		beat:    c.Beats.Add("announcement loop", heartbeat.DefaultBounds),
-		follows: c.Beats.Add("reader of the gateway's pulse", heartbeat.DefaultBounds)}
+		follows: c.Beats.Add("reader of the gateway's pulse", heartbeat.DefaultBounds),
+		states:  map[netip.Addr]string{}}
 	var err error
 	if l.saved, err = load(c.State); err != nil {
 		c.Log.Warn("what the process before announced is not known", "error", err)
@@ -149,15 +163,34 @@ func New(c Config) *Loop {
 	return l
 }
 
-// View returns what is announced now, and the loops of this process that have stalled.
+// View returns what is announced now, and the loops of this process that have stalled. Any goroutine
+// may call it.
 func (l *Loop) View() *view.View {
-	v := l.current.Load()
-	if stalled := l.config.Beats.Unready(); len(stalled) > 0 {
-		now := *v
-		now.Stalled = stalled
-		return &now
+	p := l.current.Load()
+	v := *p.view
+	v.VIPs = []view.VIP{}
+	if p.world != nil {
+		for _, s := range p.world.VIPs {
+			line := view.VIP{Address: s.VIP, Services: s.Services, To: l.lines(s.VIP)}
+			if s.Pool != nil {
+				line.Pool = s.Pool.Name
+			}
+			v.VIPs = append(v.VIPs, line)
+		}
 	}
-	return v
+	if stalled := l.config.Beats.Unready(); len(stalled) > 0 {
+		v.Stalled = stalled
+	}
+	return &v
+}
+
+// lines says to whom a VIP is announced, by all speakers.
+func (l *Loop) lines(vip netip.Addr) []view.Line {
+	list := []view.Line{}
+	for _, s := range l.config.Speakers {
+		list = append(list, s.Lines(vip)...)
+	}
+	return list
 }
 
 // Run announces until ctx is done, and lastWord longer.
@@ -220,6 +253,9 @@ func (l *Loop) Run(ctx context.Context) {
 			case <-ended:
 				ended, last, waiting = nil, time.After(lastWord), true
 			case <-last:
+				if l.applied {
+					l.save(time.Now(), true)
+				}
 				for _, s := range l.config.Speakers {
 					s.Close()
 				}
@@ -235,10 +271,12 @@ func (l *Loop) Run(ctx context.Context) {
 			case <-l.seen:
 				waiting = !l.urgent() && wait()
 			case <-reports:
+				l.retell = true
 				waiting = wait()
 			case <-rested:
 				rested = nil
 			case <-tick.C:
+				l.retell = l.retell || len(l.set.Layer2) > 0 // who has a VIP follows from the time, too
 			case <-alarm.C:
 			}
 		}
@@ -281,7 +319,8 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 	// there are none, sessions begin meanwhile: GoBGP takes 2 s for that.
 	if !l.applied && !l.watch.Heard(now) {
 		if !l.resumed {
-			l.world = &World{Node: l.node, Gateway: No, Interfaces: l.watch.interfaces, Set: l.set}
+			l.worlds++
+			l.world = &World{Node: l.node, Gateway: No, Interfaces: l.watch.interfaces, Set: l.set, Number: l.worlds}
 			for _, s := range l.config.Speakers {
 				s.Apply(l.world)
 			}
@@ -290,18 +329,12 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 		l.publish(cmp.Or(l.verdict.Why, "the gateway is not heard yet"))
 		return l.verdict.Until
 	}
-	in := Input{Node: l.node, Verdict: l.verdict, Set: l.set, Services: l.objects.Services}
-	var leaves, settles time.Time
-	in.Leaves, leaves = l.leaves(now)
-	in.Impaired, settles = l.impairments.See(l.verdict.VIPs, l.node.NetworkUnavailable, now)
-	next = earliest(leaves, l.verdict.Until, settles)
-	l.world = &World{Node: l.node, Gateway: l.verdict.Grade, Serves: l.verdict.Serves(), VIPs: Judge(&in),
-		Interfaces: l.watch.interfaces, Set: l.set}
+	next = l.judge(now)
 	for _, s := range l.config.Speakers {
 		s.Apply(l.world)
 	}
 	l.applied = true
-	l.save(now)
+	l.save(now, false)
 	l.publish("")
 	return next
 }
@@ -320,6 +353,35 @@ func (l *Loop) listen(now time.Time) {
 		s.Lost, s.At = "this announcer does not hear the gateway: the reader of its pulse has stalled", now
 		l.watch.See(s, now)
 	}
+}
+
+// judge makes the World of now: from the one before, where nothing but single VIPs can have changed.
+// It returns when it changes though nothing is seen; zero: never.
+func (l *Loop) judge(now time.Time) (next time.Time) {
+	in := Input{Node: l.node, Verdict: l.verdict, Set: l.set, Services: l.objects.Services}
+	var leaves, settles time.Time
+	in.Leaves, leaves = l.leaves(now)
+	w := &World{Node: l.node, Gateway: l.verdict.Grade, Serves: l.verdict.Serves(),
+		Interfaces: l.watch.interfaces, Set: l.set}
+	changed, all := l.watch.Changes()
+	if before := l.judged; before != nil && !all && in.alike(before) {
+		if l.objects != l.judgedOf {
+			changed = append(changed, in.relabelled(before.Services)...)
+		}
+		var differ []netip.Addr
+		in.Impaired, settles, differ = l.impairments.SeeSome(l.verdict.VIPs, changed, now)
+		w.Changed, w.Since = append(changed, differ...), l.world.Number
+		w.VIPs = JudgeSome(&in, l.world.VIPs, w.Changed)
+		l.unsaved = l.unsaved || len(w.Changed) > 0
+	} else {
+		in.Impaired, settles = l.impairments.See(l.verdict.VIPs, l.node.NetworkUnavailable, now)
+		w.VIPs = Judge(&in)
+		l.unsaved, l.retell = true, true
+	}
+	l.worlds++
+	w.Number = l.worlds
+	l.world, l.judged, l.judgedOf = w, &in, l.objects
+	return earliest(leaves, l.verdict.Until, settles)
 }
 
 // earliest returns the first of times that are not zero.
@@ -345,7 +407,10 @@ func (l *Loop) look(read bool) (waiting string) {
 	}
 	if read || l.objects == nil {
 		l.reader.Password, l.reader.Unlisted = objects.Password, objects.Unlisted
-		l.set, l.problems = l.reader.Read(objects.Kinds)
+		set, problems := l.reader.Read(objects.Kinds)
+		if l.problems = problems; !reflect.DeepEqual(set, l.set) {
+			l.set = set
+		}
 		l.said = !reflect.DeepEqual(l.set.Said(), l.saved.Pools)
 	}
 	l.objects, l.uids = objects, objects.UIDs
@@ -372,24 +437,31 @@ func (l *Loop) leaves(now time.Time) (bool, time.Time) {
 	return true, end
 }
 
+// saveEvery is how often VIPs that changed are saved. A process that starts waits for what the
+// gateway says before it announces any, and must know only whether the one before announced some.
+const saveEvery = 10 * time.Second
+
 // save leaves for the next process what is announced, what pools say, and how much of the hold is
-// used.
-func (l *Loop) save(now time.Time) {
+// used. VIPs are saved at once where there were none, or are none, or if last.
+func (l *Loop) save(now time.Time, last bool) {
+	some := slices.ContainsFunc(l.world.VIPs, func(s *Standing) bool { return s.Grade != No })
+	hold := l.watch.Used(now)
+	due := l.unsaved && (last || now.Sub(l.savedAt) >= saveEvery) ||
+		!slices.Equal(l.watch.interfaces, l.saved.Interfaces)
+	if !l.said && !due && hold == l.saved.Hold && some == (len(l.saved.VIPs) > 0) {
+		return
+	}
 	var vips []pulse.VIP
-	for i := range l.world.VIPs {
-		if l.world.VIPs[i].Grade != No {
+	for i, s := range l.world.VIPs {
+		if s.Grade != No {
 			vips = append(vips, l.verdict.VIPs[i])
 		}
 	}
-	hold := l.watch.Used(now)
-	if !l.said && hold == l.saved.Hold && slices.Equal(l.watch.interfaces, l.saved.Interfaces) &&
-		slices.EqualFunc(vips, l.saved.VIPs, func(a, b pulse.VIP) bool {
-			return a.Address == b.Address && slices.Equal(a.Services, b.Services)
-		}) {
-		return
-	}
-	if l.store(saved{VIPs: vips, Interfaces: l.watch.interfaces, Pools: l.set.Said(), Hold: hold}) {
-		l.said = false
+	same := slices.Equal(l.watch.interfaces, l.saved.Interfaces) &&
+		slices.EqualFunc(vips, l.saved.VIPs, func(a, b pulse.VIP) bool { return a.Equal(&b) })
+	if !l.said && hold == l.saved.Hold && same ||
+		l.store(saved{VIPs: vips, Interfaces: l.watch.interfaces, Pools: l.set.Said(), Hold: hold}) {
+		l.said, l.unsaved, l.savedAt = false, false, now
 	}
 }
 
@@ -397,7 +469,7 @@ func (l *Loop) save(now time.Time) {
 func (l *Loop) publish(waiting string) {
 	v := &view.View{Node: l.node.Name, PID: os.Getpid(), Version: l.config.Version, StartedAt: l.started,
 		Waiting: waiting, Gateway: l.verdict.Grade.String(), Why: l.verdict.Why,
-		Peers: []view.Peer{}, VIPs: []view.VIP{}, Problems: []view.Problem{}}
+		Peers: []view.Peer{}, Problems: []view.Problem{}}
 	if !l.verdict.Until.IsZero() {
 		v.Until = &l.verdict.Until
 	}
@@ -406,25 +478,10 @@ func (l *Loop) publish(waiting string) {
 		problems = append(problems, l.objects.Problems...)
 	}
 	if l.world != nil {
-		at := map[string]int{}
-		for i := range l.world.VIPs {
-			s := &l.world.VIPs[i]
-			line := view.VIP{Address: s.VIP, Services: s.Services, To: []view.Line{}}
-			if s.Pool != nil {
-				line.Pool = s.Pool.Name
-			}
-			at[s.VIP.String()] = len(v.VIPs)
-			v.VIPs = append(v.VIPs, line)
-		}
 		for _, s := range l.config.Speakers {
 			r := s.Report()
 			v.Peers = append(v.Peers, r.Peers...)
 			problems = append(problems, r.Problems...)
-			for vip, lines := range r.VIPs {
-				if i, there := at[vip.String()]; there {
-					v.VIPs[i].To = append(v.VIPs[i].To, lines...)
-				}
-			}
 		}
 	}
 	for _, p := range problems {
@@ -433,7 +490,7 @@ func (l *Loop) publish(waiting string) {
 	l.tell(problems)
 	l.tellServices(v)
 	l.log(v)
-	l.current.Store(v)
+	l.current.Store(&published{v, l.world})
 }
 
 // tell reports each problem once, and again after it was gone.
@@ -455,49 +512,70 @@ func (l *Loop) tell(problems []kinds.Problem) {
 // whole is not announced, the log, the status and metrics say so, and not an Event of each Service.
 func (l *Loop) tellServices(v *view.View) {
 	if l.config.Tell == nil || v.Waiting != "" || v.Gateway == No.String() {
+		l.retell = true
 		return
 	}
-	states := map[netip.Addr]string{}
-	for i := range v.VIPs {
-		vip := &v.VIPs[i]
-		line := bestLine(vip.To)
-		before, known := l.states[vip.Address]
-		states[vip.Address] = line.State
-		if line.State == view.Waiting && known {
-			states[vip.Address] = before // a session that flaps is the peer's story
+	if !l.retell {
+		for _, vip := range l.world.Changed {
+			if s := l.world.Find(vip); s != nil {
+				l.tellVIP(v.Node, s)
+			} else {
+				delete(l.states, vip)
+			}
 		}
-		// Who has a VIP at layer 2 tells, and not those that do not.
-		if states[vip.Address] == before || line.State == view.Waiting || line.State == view.Standby {
-			continue
-		}
-		p := kinds.Problem{Reason: "Announced", Note: fmt.Sprintf("node %s announces %v as %s to %s", v.Node,
-			vip.Address,
-			line.What, line.To)}
-		if line.State == view.Not {
-			p = kinds.Problem{Reason: "NotAnnounced", Note: fmt.Sprintf("node %s does not announce %v: %s", v.Node,
-				vip.Address, line.Why)}
-		} else if line.State == view.LastResort {
-			p.Reason, p.Note = "LastResort", p.Note+", as the last resort: "+line.Why
-		} else if line.State == view.Leaving {
-			p.Reason, p.Note = "Leaving", p.Note+", as leaving: "+line.Why
-		}
-		for _, service := range vip.Services {
-			namespace, name, _ := strings.Cut(service, "/")
-			p.About = kinds.Ref{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name,
-				UID: l.uids[service]}
-			l.config.Tell(p, line.State != view.Not)
+		return
+	}
+	l.retell = false
+	for vip := range l.states {
+		if l.world.Find(vip) == nil {
+			delete(l.states, vip)
 		}
 	}
-	l.states = states
+	for _, s := range l.world.VIPs {
+		l.tellVIP(v.Node, s)
+	}
+}
+
+// tellVIP reports to the Services of a VIP what is announced of it, if that has changed.
+func (l *Loop) tellVIP(node string, vip *Standing) {
+	line := bestLine(l.lines(vip.VIP))
+	before, known := l.states[vip.VIP]
+	if line.State == view.Waiting && known {
+		return // a session that flaps is the peer's story
+	}
+	l.states[vip.VIP] = line.State
+	// Who has a VIP at layer 2 tells, and not those that do not.
+	if line.State == before || line.State == view.Waiting || line.State == view.Standby {
+		return
+	}
+	p := kinds.Problem{Reason: "Announced", Note: fmt.Sprintf("node %s announces %v as %s to %s", node, vip.VIP,
+		line.What, line.To)}
+	if line.State == view.Not {
+		p = kinds.Problem{Reason: "NotAnnounced", Note: fmt.Sprintf("node %s does not announce %v: %s", node, vip.VIP,
+			line.Why)}
+	} else if line.State == view.LastResort {
+		p.Reason, p.Note = "LastResort", p.Note+", as the last resort: "+line.Why
+	} else if line.State == view.Leaving {
+		p.Reason, p.Note = "Leaving", p.Note+", as leaving: "+line.Why
+	}
+	for _, service := range vip.Services {
+		namespace, name, _ := strings.Cut(service, "/")
+		p.About = kinds.Ref{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name, UID: l.uids[service]}
+		l.config.Tell(p, line.State != view.Not)
+	}
 }
 
 // log writes a line when the gateway's standing changes.
 func (l *Loop) log(v *view.View) {
-	before := l.current.Load()
-	if before == nil || before.Gateway == v.Gateway && before.Why == v.Why && before.Waiting == v.Waiting {
+	p := l.current.Load()
+	if p == nil || p.view.Gateway == v.Gateway && p.view.Why == v.Why && p.view.Waiting == v.Waiting {
 		return
 	}
-	attributes := []any{"announced", v.Gateway, "vips", len(v.VIPs)}
+	vips := 0
+	if l.world != nil {
+		vips = len(l.world.VIPs)
+	}
+	attributes := []any{"announced", v.Gateway, "vips", vips}
 	if why := strings.TrimSpace(cmp.Or(v.Waiting, v.Why)); why != "" {
 		attributes = append(attributes, "why", why)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"sluice.dev/sluice/control/announce/view"
 	"sluice.dev/sluice/control/pulse"
 )
 
@@ -69,11 +70,12 @@ func (fixed) Objects() (*Objects, string) { return &Objects{}, "" }
 // noted is a Speaker that notes what it is to announce.
 type noted struct{ worlds []*World }
 
-func (*noted) Name() string             { return "noted" }
-func (*noted) Changed() <-chan struct{} { return nil }
-func (n *noted) Apply(w *World)         { n.worlds = append(n.worlds, w) }
-func (*noted) Report() Report           { return Report{} }
-func (*noted) Close()                   {}
+func (*noted) Name() string                 { return "noted" }
+func (*noted) Changed() <-chan struct{}     { return nil }
+func (n *noted) Apply(w *World)             { n.worlds = append(n.worlds, w) }
+func (*noted) Report() Report               { return Report{} }
+func (*noted) Lines(netip.Addr) []view.Line { return nil }
+func (*noted) Close()                       {}
 
 // pool is a Source with an AddressPool.
 type pool struct {

@@ -2,6 +2,7 @@ package announce
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -60,6 +61,8 @@ type Watch struct {
 
 	sight pulse.Sight
 	vips  []pulse.VIP // served when it forwarded last
+	newer changes     // of sight.State since vips
+	moved changes     // of vips since Changes was called last
 	// interfaces that it said last that it serves; nil: not known
 	interfaces []string
 	good       bool      // it forwarded when it was heard last, or a process before said that it did
@@ -68,6 +71,27 @@ type Watch struct {
 	used     HoldUsed      // of Hold, at the time counted
 	counted  time.Time     // zero: nothing was seen yet
 	lostWith time.Duration // used.Spent at since
+}
+
+// changes are the VIPs that may differ between two times: the listed ones, or all.
+type changes struct {
+	all  bool
+	list []netip.Addr
+}
+
+func (c *changes) add(o changes) {
+	if c.all = c.all || o.all; c.all {
+		c.list = nil
+		return
+	}
+	c.list = append(c.list, o.list...)
+}
+
+// take returns them, and forgets them.
+func (c *changes) take() changes {
+	taken := *c
+	*c = changes{}
+	return taken
 }
 
 // HoldUsed is the part of Watch that outlives the announcer's process.
@@ -101,6 +125,7 @@ func (w *Watch) Used(now time.Time) HoldUsed {
 func (w *Watch) Resume(vips []pulse.VIP, now time.Time) {
 	w.count(now)
 	w.vips, w.good, w.since = vips, true, now
+	w.newer.all, w.moved.all = true, true
 	w.lostWith = min(w.used.Spent, max(w.Hold-pulse.Silence, 0))
 	w.sight = pulse.Sight{Lost: "the gateway was not asked yet", At: now}
 }
@@ -108,6 +133,9 @@ func (w *Watch) Resume(vips []pulse.VIP, now time.Time) {
 // See takes what is seen of the gateway.
 func (w *Watch) See(s pulse.Sight, now time.Time) {
 	w.count(now)
+	if s.State != w.sight.State {
+		w.newer.add(changes{all: s.Since == nil || s.Since != w.sight.State, list: s.Changed})
+	}
 	w.sight = s
 	if s.State != nil && s.State.Interfaces != nil {
 		w.interfaces = s.State.Interfaces
@@ -118,13 +146,26 @@ func (w *Watch) See(s pulse.Sight, now time.Time) {
 		return
 	case s.State.Phase == pulse.Serving:
 		w.good, w.since = len(s.State.Failures) == 0, time.Time{}
-		w.vips = s.State.VIPs
+		w.serve(s.State.VIPs)
 	case s.State.Phase == pulse.Draining:
 		w.good = false // nobody follows
-		w.vips = s.State.VIPs
+		w.serve(s.State.VIPs)
 	default:
 		w.lose(now)
 	}
+}
+
+// serve takes the VIPs of the state that was seen last.
+func (w *Watch) serve(vips []pulse.VIP) {
+	w.vips = vips
+	w.moved.add(w.newer.take())
+}
+
+// Changes returns the addresses whose VIP in a Verdict may differ from that of before the last
+// call; all: any may.
+func (w *Watch) Changes() (list []netip.Addr, all bool) {
+	c := w.moved.take()
+	return c.list, c.all
 }
 
 func (w *Watch) lose(now time.Time) {

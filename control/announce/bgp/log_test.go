@@ -78,7 +78,7 @@ func TestNeverUp(t *testing.T) {
 				missing = append(missing, p.Name+": "+p.Why)
 			}
 		}
-		for _, l := range report.VIPs[w.VIPs[0].VIP] {
+		for _, l := range s.Lines(w.VIPs[0].VIP) {
 			if l.Why != "the session is not up: "+want[l.To] && l.To != unreachable.Name { // IPv6 alone
 				missing = append(missing, "VIP to "+l.To+": "+l.Why)
 			}

@@ -17,17 +17,11 @@ import (
 func (s *Speaker) Report() announce.Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := announce.Report{VIPs: map[netip.Addr][]view.Line{}, Problems: slices.Clone(s.problems)}
-	routes := map[string]int{}
-	for i := range s.plan.Routes {
-		for name := range s.plan.Routes[i].To {
-			routes[name]++
-		}
-	}
+	r := announce.Report{Problems: slices.Clone(s.problems)}
 	for _, name := range slices.Sorted(maps.Keys(s.sessions)) {
 		session := s.sessions[name]
 		p := view.Peer{Speaker: protocol, Name: name, ASN: session.peer.PeerASN, Up: session.up,
-			State: cmp.Or(strings.TrimPrefix(session.state, "BGP_FSM_"), "none"), Routes: routes[name],
+			State: cmp.Or(strings.TrimPrefix(session.state, "BGP_FSM_"), "none"), Routes: s.table.counts[name],
 			Address: cmp.Or(session.peer.Interface, session.address.String())}
 		if !session.since.IsZero() {
 			p.Since = &session.since
@@ -46,14 +40,22 @@ func (s *Speaker) Report() announce.Report {
 			r.Problems = append(r.Problems, p)
 		}
 	}
-	for vip, lines := range s.plan.Lines {
-		lines = slices.Clone(lines)
-		for i := range lines {
-			s.withSession(&lines[i], vip)
-		}
-		r.VIPs[vip] = lines
-	}
 	return r
+}
+
+// Lines implements announce.Speaker.
+func (s *Speaker) Lines(vip netip.Addr) []view.Line {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.table.vips[vip]
+	if p == nil {
+		return nil
+	}
+	lines := slices.Clone(p.shown)
+	for i := range lines {
+		s.withSession(&lines[i], vip)
+	}
+	return lines
 }
 
 // withSession says whether the peer of a line gets it.

@@ -54,10 +54,13 @@ type Speaker struct {
 	// the fields that are new, by the peer's name.
 	turn    time.Time
 	waiting map[string]string
+	number  uint64                // of the last World
+	due     map[netip.Prefix]bool // routes that are not known to be as in table
+	key     string                // sessionsKey that the other routes are for
 
 	mu       sync.Mutex // guards what follows, which Report reads
 	sessions map[string]*session
-	plan     *Plan
+	table    *table
 	problems []kinds.Problem
 }
 
@@ -70,7 +73,8 @@ type identity struct {
 // New returns a speaker without peers.
 func New(c Config) *Speaker {
 	return &Speaker{config: c, log: c.Log, changed: wake.NewFlag(), variants: map[string]*variant{},
-		paths: map[netip.Prefix]*variant{}, sessions: map[string]*session{}, plan: &Plan{}}
+		paths: map[netip.Prefix]*variant{}, sessions: map[string]*session{}, due: map[netip.Prefix]bool{},
+		table: &table{}}
 }
 
 // Name implements announce.Speaker.
@@ -85,11 +89,8 @@ func (s *Speaker) Apply(w *announce.World) { s.apply(w, time.Now()) }
 func (s *Speaker) apply(w *announce.World, now time.Time) {
 	ctx := context.Background()
 	w = s.inTurn(w, now)
-	plan := NewPlan(w)
-	s.mu.Lock()
-	s.plan, s.problems = plan, nil
-	s.mu.Unlock()
-	s.gateway = w.Gateway
+	s.follow(w)
+	plan := &Plan{Peers: s.table.peers}
 	if err := s.ensureServer(ctx, plan, s.routerID(w, plan)); err != nil {
 		s.log.Error("BGP cannot be started", "error", err)
 		return
@@ -104,7 +105,12 @@ func (s *Speaker) apply(w *announce.World, now time.Time) {
 	s.answers(ctx)
 	s.prepare(ctx, plan)
 	s.leaveOut(w)
-	if err := s.applyRoutes(ctx, plan); err != nil {
+	if key := s.sessionsKey(); key != s.key {
+		s.key = key
+		s.allDue()
+		s.changed.Raise() // lines may say something else
+	}
+	if err := s.applyRoutes(ctx); err != nil {
 		s.log.Error("routes are not as they should be, and are tried again", "error", err)
 	}
 	s.addPeers(ctx, plan)
@@ -116,6 +122,35 @@ func (s *Speaker) apply(w *announce.World, now time.Time) {
 func (s *Speaker) answers(ctx context.Context) {
 	if _, err := s.server.GetBgp(ctx, &api.GetBgpRequest{}); err != nil {
 		s.log.Warn("GoBGP does not answer", "error", err)
+	}
+}
+
+// follow brings the table up to date, and notes the routes that are due.
+func (s *Speaker) follow(w *announce.World) {
+	some := w.Since != 0 && w.Since == s.number && w.Set == s.table.world.Set
+	next := s.table
+	if !some {
+		next = newTable(w)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.problems, s.gateway, s.number, s.table = nil, w.Gateway, w.Number, next
+	if !some {
+		s.allDue()
+		return
+	}
+	for _, prefix := range next.follow(w, w.Changed) {
+		s.due[prefix] = true
+	}
+}
+
+// allDue notes all routes as due, and those that are to go.
+func (s *Speaker) allDue() {
+	for prefix := range s.table.routes {
+		s.due[prefix] = true
+	}
+	for prefix := range s.paths {
+		s.due[prefix] = true
 	}
 }
 
@@ -187,6 +222,7 @@ func (s *Speaker) stopServer(context.Context) error {
 	s.server.Stop()
 	s.server, s.bfd = nil, nil
 	s.variants, s.paths = map[string]*variant{}, map[netip.Prefix]*variant{}
+	s.allDue()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions = map[string]*session{}
@@ -368,45 +404,33 @@ func (s *Speaker) updateTimers(ctx context.Context, session *session) {
 	session.timers = timersOf(session.peer)
 }
 
-// applyRoutes makes GoBGP's table that of the plan.
-func (s *Speaker) applyRoutes(ctx context.Context, plan *Plan) error {
+// applyRoutes makes GoBGP's table that of ours, for the routes that are due. One whose variant cannot
+// be made stays due.
+func (s *Speaker) applyRoutes(ctx context.Context) error {
 	var errs []error
-	wanted := map[netip.Prefix]bool{}
-	var add []*apiutil.Path
-	for i := range plan.Routes {
-		r := &plan.Routes[i]
-		wanted[r.Prefix] = true
-		key := s.keyOf(r)
-		v := s.variants[key]
-		if v == nil {
-			var err error
-			if v, err = s.newVariant(ctx, r, key); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-		}
-		if s.paths[r.Prefix] == v {
+	var add, gone []*apiutil.Path
+	next := map[netip.Prefix]*variant{} // of the paths in add
+	for prefix := range s.due {
+		r := s.table.routes[prefix]
+		v, err := s.variantOf(ctx, prefix, r)
+		before := s.paths[prefix]
+		if err == nil && v == before {
+			delete(s.due, prefix)
 			continue
 		}
-		path, err := pathOf(r.Prefix, v)
-		if err != nil {
+		var path *apiutil.Path
+		if err == nil {
+			path, err = pathOf(prefix, cmp.Or(v, before))
+		}
+		switch {
+		case err != nil:
 			errs = append(errs, err)
-			continue
-		}
-		add = append(add, path)
-		s.paths[r.Prefix] = v
-	}
-	var gone []*apiutil.Path
-	for prefix, v := range s.paths {
-		if wanted[prefix] {
-			continue
-		}
-		if path, err := pathOf(prefix, v); err != nil {
-			errs = append(errs, err)
-		} else {
+		case v != nil:
+			add, next[prefix] = append(add, path), v
+		default:
 			gone = append(gone, path)
+			s.setPath(prefix, nil)
 		}
-		delete(s.paths, prefix)
 	}
 	if len(gone) > 0 {
 		errs = append(errs, s.server.DeletePath(apiutil.DeletePathRequest{Paths: gone}))
@@ -417,9 +441,38 @@ func (s *Speaker) applyRoutes(ctx context.Context, plan *Plan) error {
 		for _, a := range answers {
 			errs = append(errs, a.Error)
 		}
+		for prefix, v := range next {
+			s.setPath(prefix, v)
+		}
 	}
 	errs = append(errs, s.dropVariants(ctx))
 	return errors.Join(errs...)
+}
+
+// variantOf returns the variant of a route; nil if there is no route.
+func (s *Speaker) variantOf(ctx context.Context, prefix netip.Prefix, r *route) (*variant, error) {
+	if r == nil {
+		return nil, nil
+	}
+	one := &Route{prefix, r.to}
+	key := s.keyOf(one)
+	if v := s.variants[key]; v != nil {
+		return v, nil
+	}
+	return s.newVariant(ctx, one, key)
+}
+
+// setPath notes the variant with which GoBGP has a path; nil: it has none.
+func (s *Speaker) setPath(prefix netip.Prefix, v *variant) {
+	if before := s.paths[prefix]; before != nil {
+		before.paths--
+	}
+	delete(s.due, prefix)
+	delete(s.paths, prefix)
+	if v != nil {
+		v.paths++
+		s.paths[prefix] = v
+	}
 }
 
 func pathOf(prefix netip.Prefix, v *variant) (*apiutil.Path, error) {

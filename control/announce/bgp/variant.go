@@ -20,6 +20,7 @@ type variant struct {
 	number uint32
 	key    string
 	policy *api.Policy
+	paths  int // that have it
 }
 
 func (v *variant) name() string      { return fmt.Sprintf("variant-%d", v.number) }
@@ -47,6 +48,19 @@ func (s *Speaker) keyOf(r *Route) string {
 		a := r.To[name]
 		fmt.Fprintf(&b, "%s %v %v %v %v %d %v %v %v\n", name, session.address, session.peer.MyASN, hop, a.Internal,
 			a.LocalPref, a.Leaving, a.LastResort, a.Communities)
+	}
+	return b.String()
+}
+
+// sessionsKey is another one whenever keyOf is of any route.
+func (s *Speaker) sessionsKey() string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(s.sessions)) {
+		session := s.sessions[name]
+		hop4, err4 := session.hop(true)
+		hop6, err6 := session.hop(false)
+		fmt.Fprintf(&b, "%s %v %v %v %v %v %v %v\n", name, session.address, session.peer.MyASN, hop4, err4, hop6,
+			err6, session.notServed)
 	}
 	return b.String()
 }
@@ -154,13 +168,9 @@ func (s *Speaker) assign(ctx context.Context) error {
 
 // dropVariants removes those that no path has.
 func (s *Speaker) dropVariants(ctx context.Context) error {
-	used := map[*variant]bool{}
-	for _, v := range s.paths {
-		used[v] = true
-	}
 	var old []*variant
 	for key, v := range s.variants {
-		if !used[v] {
+		if v.paths == 0 {
 			old = append(old, v)
 			delete(s.variants, key)
 		}

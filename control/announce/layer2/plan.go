@@ -54,7 +54,7 @@ func NewPlan(w *announce.World, interfaces []Interface) *Plan {
 		}
 	}
 	for i := range w.VIPs {
-		if s := &w.VIPs[i]; s.Pool != nil && len(w.Set.Layer2) > 0 {
+		if s := w.VIPs[i]; s.Pool != nil && len(w.Set.Layer2) > 0 {
 			p.vip(s, here, interfaces)
 		}
 	}

@@ -18,21 +18,37 @@ import (
 func (s *Speaker) Report() announce.Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := announce.Report{VIPs: map[netip.Addr][]view.Line{}, Problems: slices.Clone(s.plan.Problems)}
-	for vip, line := range s.plan.Lines {
-		r.VIPs[vip] = []view.Line{line}
+	r := announce.Report{Problems: slices.Clone(s.plan.Problems)}
+	for _, name := range slices.Sorted(maps.Keys(s.links)) {
+		l := s.links[name]
+		l.mu.Lock()
+		r.Peers = append(r.Peers, l.peers()...)
+		l.mu.Unlock()
+	}
+	return r
+}
+
+// Lines implements announce.Speaker.
+func (s *Speaker) Lines(vip netip.Addr) (list []view.Line) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if line, there := s.plan.Lines[vip]; there {
+		list = append(list, line)
+	}
+	if len(s.links) == 0 {
+		return list
 	}
 	now := time.Now()
 	for _, name := range slices.Sorted(maps.Keys(s.links)) {
 		l := s.links[name]
 		l.mu.Lock()
-		r.Peers = append(r.Peers, l.peers()...)
-		for _, w := range l.wishes {
-			r.VIPs[w.VIP] = append(r.VIPs[w.VIP], l.line(w, now))
+		i, there := slices.BinarySearchFunc(l.wishes, vip, func(w Wish, a netip.Addr) int { return w.VIP.Compare(a) })
+		if there {
+			list = append(list, l.line(l.wishes[i], now))
 		}
 		l.mu.Unlock()
 	}
-	return r
+	return list
 }
 
 // peers are the other gateways of the link.

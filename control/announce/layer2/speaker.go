@@ -167,8 +167,11 @@ func (s *Speaker) Apply(w *announce.World) {
 // withoutKey is a plan that announces nothing and says why.
 func withoutKey(w *announce.World) *Plan {
 	p := &Plan{Lines: map[netip.Addr]view.Line{}}
-	for i := range w.VIPs {
-		if s := &w.VIPs[i]; len(w.Set.Layer2) > 0 && s.Pool != nil {
+	if len(w.Set.Layer2) == 0 {
+		return p
+	}
+	for _, s := range w.VIPs {
+		if s.Pool != nil {
 			p.Lines[s.VIP] = view.Line{Speaker: view.Layer2, State: view.Not,
 				Why: "there is an L2Advertisement, and layer 2 is off: set --layer2-key"}
 		}

@@ -63,10 +63,10 @@ func TestWithoutKey(t *testing.T) {
 		}
 		w := &announce.World{Gateway: announce.Yes}
 		w.Set, _ = new(kinds.Reader).Read(objects)
-		w.VIPs = []announce.Standing{{VIP: vip, Pool: w.Set.PoolOf(vip), Grade: announce.Yes}}
+		w.VIPs = []*announce.Standing{{VIP: vip, Pool: w.Set.PoolOf(vip), Grade: announce.Yes}}
 		s.Apply(w)
 		r := s.Report()
-		lines := r.VIPs[vip]
+		lines := s.Lines(vip)
 		if !asked && len(lines) > 0 || asked && (len(lines) != 1 || lines[0].State != view.Not ||
 			!strings.Contains(lines[0].Why, "--layer2-key")) || len(r.Peers) > 0 {
 			t.Errorf("asked %v: %+v", asked, r)
