@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -187,7 +189,11 @@ func (s *Source) follow(ctx context.Context, r *resource, changed func()) {
 	if err == nil {
 		note := func(any) { changed() }
 		_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: note,
-			UpdateFunc: func(any, any) { changed() }, DeleteFunc: note})
+			UpdateFunc: func(before, now any) {
+				if !saysTheSame(before, now) {
+					changed()
+				}
+			}, DeleteFunc: note})
 	}
 	if err != nil {
 		s.config.Log.Error("objects of a kind cannot be read", "kind", r.GroupResource(), "error", err)
@@ -202,6 +208,20 @@ func (s *Source) follow(ctx context.Context, r *resource, changed func()) {
 		}
 	}()
 	informer.RunWithContext(ctx)
+}
+
+// saysTheSame reports whether two versions of a Service or a Node differ in what is not read alone,
+// as a status: reading all objects again costs what all of them cost.
+func saysTheSame(before, now any) bool {
+	switch now := now.(type) {
+	case *metav1.PartialObjectMetadata:
+		before, is := before.(*metav1.PartialObjectMetadata)
+		return is && before.UID == now.UID && maps.Equal(before.Labels, now.Labels)
+	case *corev1.Node:
+		before, is := before.(*corev1.Node)
+		return is && reflect.DeepEqual(nodeOf(before), nodeOf(now))
+	}
+	return false
 }
 
 // notListed returns what is done when a resource cannot be listed. Those of MetalLB are not waited

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -65,4 +66,39 @@ func TestNoSuchNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("it is there", 0)
+}
+
+// TestSaysTheSame: a new version of an object is read only if it says something else that is read.
+func TestSaysTheSame(t *testing.T) {
+	t.Parallel()
+	service := func(edit func(*metav1.ObjectMeta)) *metav1.PartialObjectMetadata {
+		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "1", Labels: map[string]string{
+			"app": "web"}}}
+		edit(&o.ObjectMeta)
+		return o
+	}
+	node := func(edit func(*corev1.Node)) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+		edit(n)
+		return n
+	}
+	none := func(*metav1.ObjectMeta) {}
+	for name, c := range map[string]struct {
+		before, now any
+		want        bool
+	}{
+		"annotation": {service(none), service(func(m *metav1.ObjectMeta) { m.Annotations = map[string]string{"a": "b"} }),
+			true},
+		"label":    {service(none), service(func(m *metav1.ObjectMeta) { m.Labels["app"] = "b" }), false},
+		"made new": {service(none), service(func(m *metav1.ObjectMeta) { m.UID = "2" }), false},
+		"heartbeat": {node(func(*corev1.Node) {}), node(func(n *corev1.Node) {
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Now()}}
+		}), true},
+		"cordoned":     {node(func(*corev1.Node) {}), node(func(n *corev1.Node) { n.Spec.Unschedulable = true }), false},
+		"another kind": {&corev1.Secret{}, &corev1.Secret{}, false},
+	} {
+		if got := saysTheSame(c.before, c.now); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
 }
