@@ -120,6 +120,9 @@ func status() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			v, err := view.Ask(c.Context(), socket)
+			if errors.Is(err, view.ErrNotRunning) {
+				return fmt.Errorf("%w Name its socket with --socket", err)
+			}
 			if err != nil {
 				return err
 			}

@@ -206,3 +206,13 @@ func TestStatusOfAStalledAnnouncer(t *testing.T) {
 // TestAdvisedCommandsExist: each command line of the announcer in a page or a message is one that
 // there is.
 func TestAdvisedCommandsExist(t *testing.T) { pagetest.Commands(t, "../..", command, 2) }
+
+// TestStatusAdvice: the flag that status names where no announcer answers is its own.
+func TestStatusAdvice(t *testing.T) {
+	c := command()
+	c.SetArgs([]string{"status", "--socket", filepath.Join(t.TempDir(), "none")})
+	err := c.ExecuteContext(t.Context())
+	if err == nil || !strings.HasSuffix(err.Error(), "is sluice-announcer running? Name its socket with --socket") {
+		t.Errorf("got %v", err)
+	}
+}

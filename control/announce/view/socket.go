@@ -60,14 +60,16 @@ func Serve(ctx context.Context, l net.Listener, current func() *View, log *slog.
 	}
 }
 
+// ErrNotRunning is wrapped by errors of Ask when no announcer answers on the socket.
+var ErrNotRunning = errors.New("is sluice-announcer running?")
+
 // Ask returns what the announcer behind a socket says.
 func Ask(ctx context.Context, path string) (*View, error) {
 	d := net.Dialer{Timeout: timeout}
 	conn, err := d.DialContext(ctx, "unix", path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fmt.Errorf("no announcer answers on %s: is sluice-announcer running? Name its socket with "+
-			"--announcer", path)
+		return nil, fmt.Errorf("no announcer answers on %s: %w", path, ErrNotRunning)
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("no permission to open %s: run as the user that the announcer runs as (root)", path)
 	case err != nil:

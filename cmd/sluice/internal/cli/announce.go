@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"sluice.dev/sluice/control/announce/view"
@@ -17,6 +20,9 @@ func (s *session) announceCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			v, err := view.Ask(c.Context(), socket)
+			if errors.Is(err, view.ErrNotRunning) {
+				return fmt.Errorf("%w Name its socket with --announcer", err)
+			}
 			if err != nil {
 				return err
 			}

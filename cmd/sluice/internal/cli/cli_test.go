@@ -352,6 +352,8 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"stats", "--socket", absent}, exitFailure,
 			"sluice: the sluice daemon is not running: nobody answers on " + absent +
 				"; start it with `sluice run --config FILE`, or name its socket with --socket\n"},
+		{[]string{"announce", "--announcer", absent}, exitFailure, "sluice: no announcer answers on " + absent +
+			": is sluice-announcer running? Name its socket with --announcer\n"},
 		{[]string{"flows", "--socket", absent}, exitFailure, "sluice: the sluice daemon is not running"},
 		{[]string{"flows", "--socket", absent, "-o", "json"}, exitFailure, "sluice: the sluice daemon is not running"},
 	} {
