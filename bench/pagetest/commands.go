@@ -18,9 +18,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Commands fails the test for each command line of a program, in a page or a message of the product,
-// with a command or flag that the program does not have. root is the directory of the tree, program
-// returns a new root command. fewest is how many command lines there are at least.
+// Commands fails the test for each command line of a program, in a page or a message of the
+// product, with a command or flag that the program does not have. root is the directory of the
+// tree, program returns a new root command. fewest is how many command lines there are at least.
 func Commands(t *testing.T, root string, program func() *cobra.Command, fewest int) {
 	t.Helper()
 	name := program().Name()
@@ -161,8 +161,8 @@ type commandLine struct {
 	quoted bool
 }
 
-// commandLines finds a program's command lines in a text: its name where a command may begin, perhaps
-// with a path before it, and words up to where the shell ends a command.
+// commandLines finds a program's command lines in a text: its name where a command may begin,
+// perhaps with a path before it, and words up to where the shell ends a command.
 func commandLines(program, text string) (list []commandLine) {
 	begin := regexp.MustCompile("(?m)(^|[`\\s(/])" + regexp.QuoteMeta(program) + "((?: +[^\\s`|;&<>#)]+)+)")
 	for _, m := range begin.FindAllStringSubmatchIndex(text, -1) {

@@ -63,7 +63,7 @@ func (in *Input) alike(o *Input) bool {
 		in.Leaves == o.Leaves && in.Set == o.Set
 }
 
-// relabelled returns the addresses of the VIPs of Services whose labels differ from those of before.
+// relabelled returns the addresses of the VIPs of Services whose labels differ from before.
 func (in *Input) relabelled(before map[string]labels.Set) (list []netip.Addr) {
 	differ := map[string]bool{}
 	for key, l := range in.Services {
@@ -90,7 +90,7 @@ func (in *Input) relabelled(before map[string]labels.Set) (list []netip.Addr) {
 
 func (n *Node) equal(o *Node) bool {
 	return n.Name == o.Name && maps.Equal(n.Labels, o.Labels) && n.Cordoned == o.Cordoned && n.Deleted == o.Deleted &&
-		n.NetworkUnavailable == o.NetworkUnavailable
+		n.NetworkUnavailable == o.NetworkUnavailable && n.Address == o.Address
 }
 
 // Standing is a VIP and how far it is to be announced.

@@ -84,8 +84,8 @@ const gather = 50 * time.Millisecond
 
 // A step costs what the VIPs cost that changed: all of them where a session, the node or objects
 // did. So between two there are restFactor times as long as the first took, maxRest at most:
-// whatever flaps costs a tenth of a CPU. A step for what concerns all VIPs, as that the gateway does
-// not forward, does not wait (urgent).
+// whatever flaps costs a tenth of a CPU. A step for what concerns all VIPs, as that the gateway
+// does not forward, does not wait (urgent).
 const (
 	restFactor = 9
 	maxRest    = time.Second
@@ -355,8 +355,8 @@ func (l *Loop) listen(now time.Time) {
 	}
 }
 
-// judge makes the World of now: from the one before, where nothing but single VIPs can have changed.
-// It returns when it changes though nothing is seen; zero: never.
+// judge makes the World of now: from the one before, where nothing but single VIPs can have
+// changed. It returns when it changes though nothing is seen; zero: never.
 func (l *Loop) judge(now time.Time) (next time.Time) {
 	in := Input{Node: l.node, Verdict: l.verdict, Set: l.set, Services: l.objects.Services}
 	var leaves, settles time.Time

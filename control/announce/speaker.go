@@ -40,8 +40,8 @@ func (w *World) Find(vip netip.Addr) *Standing {
 type Speaker interface {
 	// Name is the protocol's: bgp, layer2.
 	Name() string
-	// Apply replaces what is announced. It is called again with a World in which nothing has changed
-	// now and then, so that what could not be done is tried again.
+	// Apply replaces what is announced. Now and then it is called with a World in which nothing has
+	// changed, so that what could not be done is tried again.
 	Apply(w *World)
 	// Changed has a value when Report may say something else.
 	Changed() <-chan struct{}

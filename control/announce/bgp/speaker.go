@@ -404,8 +404,8 @@ func (s *Speaker) updateTimers(ctx context.Context, session *session) {
 	session.timers = timersOf(session.peer)
 }
 
-// applyRoutes makes GoBGP's table that of ours, for the routes that are due. One whose variant cannot
-// be made stays due.
+// applyRoutes makes GoBGP's table ours, for the routes that are due. One whose variant cannot be
+// made stays due.
 func (s *Speaker) applyRoutes(ctx context.Context) error {
 	var errs []error
 	var add, gone []*apiutil.Path

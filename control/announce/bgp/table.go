@@ -186,7 +186,9 @@ func (t *table) planVIP(s *announce.Standing) *planned {
 				continue
 			}
 			p.told = append(p.told, told{prefix, reason{peer, a, s.Grade}})
-			if !slices.ContainsFunc(p.lines, func(l plannedLine) bool { return l.To == peer.Name && l.prefix == prefix }) {
+			if !slices.ContainsFunc(p.lines, func(l plannedLine) bool {
+				return l.To == peer.Name && l.prefix == prefix
+			}) {
 				line(peer.Name, state, cmp.Or(why, s.Why), prefix)
 			}
 		}
@@ -231,7 +233,9 @@ func (t *table) attributes(r *route) map[string]Attributes {
 		if !a.Internal {
 			a.LocalPref = 0 // RFC 4271, section 5.1.5: not to external peers
 		}
-		slices.SortFunc(a.Communities, func(a, b kinds.Community) int { return strings.Compare(a.String(), b.String()) })
+		slices.SortFunc(a.Communities, func(a, b kinds.Community) int {
+			return strings.Compare(a.String(), b.String())
+		})
 		to[name] = a
 	}
 	return to

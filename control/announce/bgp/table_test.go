@@ -18,7 +18,7 @@ import (
 	"sluice.dev/sluice/control/announce/kinds"
 )
 
-// advertised has an advertisement of single addresses, one of aggregates, and one of a few Services.
+// advertised has three advertisements: of single addresses, of aggregates, and of some Services.
 const advertised = objects + `
 apiVersion: sluice.dev/v1alpha1
 kind: BGPAdvertisement
@@ -106,8 +106,8 @@ func TestTableIsPlan(t *testing.T) {
 		changed := table.follow(w, w.Changed)
 		got, want := table.plan(), NewPlan(w)
 		if !reflect.DeepEqual(got, want) {
-			t.Fatalf("step %d: the table has %d routes and %d VIPs, the plan %d and %d:\n%+v\n%+v", step, len(got.Routes),
-				len(got.Lines), len(want.Routes), len(want.Lines), got.Routes, want.Routes)
+			t.Fatalf("step %d: the table has %d routes and %d VIPs, the plan %d and %d:\n%+v\n%+v", step,
+				len(got.Routes), len(got.Lines), len(want.Routes), len(want.Lines), got.Routes, want.Routes)
 		}
 		routes := func(p *Plan) map[netip.Prefix]map[string]Attributes {
 			m := map[netip.Prefix]map[string]Attributes{}
@@ -149,8 +149,8 @@ func merged[K comparable, V any](a, b map[K]V) map[K]V {
 	return m
 }
 
-// TestAnyOrder: GoBGP has what the last World asks for, whether the speaker followed it from the one
-// before or has missed some.
+// TestAnyOrder: GoBGP has what the last World asks for, whether the speaker followed it from the
+// one before or has missed some.
 func TestAnyOrder(t *testing.T) {
 	h := newHistory(readSet(t, advertised))
 	s := New(Config{Log: slog.New(slog.DiscardHandler), RouterID: netip.MustParseAddr("10.9.9.9")})

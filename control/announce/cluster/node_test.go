@@ -72,8 +72,8 @@ func TestNoSuchNode(t *testing.T) {
 func TestSaysTheSame(t *testing.T) {
 	t.Parallel()
 	service := func(edit func(*metav1.ObjectMeta)) *metav1.PartialObjectMetadata {
-		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "1", Labels: map[string]string{
-			"app": "web"}}}
+		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "1",
+			Labels: map[string]string{"app": "web"}}}
 		edit(&o.ObjectMeta)
 		return o
 	}
@@ -87,14 +87,17 @@ func TestSaysTheSame(t *testing.T) {
 		before, now any
 		want        bool
 	}{
-		"annotation": {service(none), service(func(m *metav1.ObjectMeta) { m.Annotations = map[string]string{"a": "b"} }),
-			true},
+		"annotation": {service(none), service(func(m *metav1.ObjectMeta) {
+			m.Annotations = map[string]string{"a": "b"}
+		}), true},
 		"label":    {service(none), service(func(m *metav1.ObjectMeta) { m.Labels["app"] = "b" }), false},
 		"made new": {service(none), service(func(m *metav1.ObjectMeta) { m.UID = "2" }), false},
 		"heartbeat": {node(func(*corev1.Node) {}), node(func(n *corev1.Node) {
 			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Now()}}
 		}), true},
-		"cordoned":     {node(func(*corev1.Node) {}), node(func(n *corev1.Node) { n.Spec.Unschedulable = true }), false},
+		"cordoned":     {node(func(*corev1.Node) {}), node(func(n *corev1.Node) {
+			n.Spec.Unschedulable = true
+		}), false},
 		"another kind": {&corev1.Secret{}, &corev1.Secret{}, false},
 	} {
 		if got := saysTheSame(c.before, c.now); got != c.want {

@@ -459,7 +459,8 @@ func TestByteCount(t *testing.T) {
 	}
 }
 
-// TestAdvisedCommandsExist: each command line of sluice in a page or a message is one that there is.
+// TestAdvisedCommandsExist: each command line of sluice in a page or a message is one that there
+// is.
 func TestAdvisedCommandsExist(t *testing.T) {
 	pagetest.Commands(t, "../../../..", func() *cobra.Command {
 		return (&session{app: &App{Out: io.Discard, Err: io.Discard}}).root()
