@@ -95,7 +95,7 @@ func TestSaysTheSame(t *testing.T) {
 		"heartbeat": {node(func(*corev1.Node) {}), node(func(n *corev1.Node) {
 			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Now()}}
 		}), true},
-		"cordoned":     {node(func(*corev1.Node) {}), node(func(n *corev1.Node) {
+		"cordoned": {node(func(*corev1.Node) {}), node(func(n *corev1.Node) {
 			n.Spec.Unschedulable = true
 		}), false},
 		"another kind": {&corev1.Secret{}, &corev1.Secret{}, false},
