@@ -216,3 +216,16 @@ func TestStatusAdvice(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestListenIsDocumented: docs/reach.md has the default address of metrics, which others than this
+// node must not read.
+func TestListenIsDocumented(t *testing.T) {
+	address := command().Flag("listen").DefValue
+	text, err := os.ReadFile("../../docs/reach.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(address, "127.0.0.1:") || !strings.Contains(string(text), "Metrics, at `"+address+"`") {
+		t.Errorf("--listen is %q by default", address)
+	}
+}
