@@ -52,8 +52,8 @@ const (
 		"for endpoints on the node only, and the connection hangs (ADR 6)"
 	whyVIPPort = "what no Service has at a VIP is refused, as in mode ipvs, or as `unservedVIPPort` says; the other " +
 		"modes send it back to the router (ADR 28)"
-	whyLives = "while a connection through a VIP lives, nothing for the VIP is sent back to the router, also when its " +
-		"last Service is gone (docs/limits.md)"
+	whyLives = "while a connection through a VIP lives, nothing for the VIP is sent back to the router, also when " +
+		"its last Service is gone (docs/limits.md)"
 	whyEnded = "in mode ipvs flows end when their frontend goes; here they stay, as in the other modes, but for " +
 		"those of UDP when the Service goes (docs/kubernetes.md, any of it changes)"
 	whyForward = "mode ipvs forwards to endpoints elsewhere, which breaks the connection where they do not answer " +

@@ -384,8 +384,8 @@ func (j *Judge) relate(a, b *view) error {
 		return nil
 	}
 	if in := (reply{a.proto, from, to}); !j.answers(in, reply{b.proto, src, dst}) {
-		return fmt.Errorf("%v to %v became %v to %v, and the last packet with that tuple was of %+v", from, to, src, dst,
-			j.open[in].reply)
+		return fmt.Errorf("%v to %v became %v to %v, and the last packet with that tuple was of %+v", from, to, src,
+			dst, j.open[in].reply)
 	}
 	return nil
 }

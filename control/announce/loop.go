@@ -163,8 +163,8 @@ func New(c Config) *Loop {
 	return l
 }
 
-// View returns what is announced now, and the loops of this process that have stalled. Any goroutine
-// may call it.
+// View returns what is announced now, and the loops of this process that have stalled. Any
+// goroutine may call it.
 func (l *Loop) View() *view.View {
 	p := l.current.Load()
 	v := *p.view

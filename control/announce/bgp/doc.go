@@ -19,8 +19,8 @@
 // # Nothing is learnt
 //
 // All routes of peers are rejected, and no port is listened on: this side connects. GoBGP keeps
-// rejected routes all the same (Adj-RIB-In of RFC 4271, section 1.1), and has no setting against it,
-// so their number is limited (maxPrefixes).
+// rejected routes all the same (Adj-RIB-In of RFC 4271, section 1.1), and has no setting against
+// it, so their number is limited (maxPrefixes).
 //
 // # BFD
 //
