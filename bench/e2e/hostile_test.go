@@ -125,7 +125,6 @@ type honest struct {
 	server *k8stest.Server
 	flows  *topo.Flows
 	random *rand.Rand
-	slice  *discoveryv1.EndpointSlice
 	at     int       // the backend that its Service has
 	late   latencies // of sleeps
 }
