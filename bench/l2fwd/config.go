@@ -4,11 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"sluice.dev/sluice/control/config"
-	"sluice.dev/sluice/fastpath"
-	"sluice.dev/sluice/fastpath/xsk"
 )
 
 // MAC is an Ethernet address.
@@ -23,7 +20,7 @@ type Side struct {
 }
 
 // Config describes what to forward between, and how. The zero value of every field but
-// the names of the interfaces is what the gateway has by default.
+// the names of the interfaces stands for the gateway's default.
 type Config struct {
 	In, Out Side // may be one interface
 	Queues  int  // 0: as many as the interface with fewer queues has
@@ -31,23 +28,8 @@ type Config struct {
 	// do. Several on one CPU would get more of it from the scheduler than one, and take turns.
 	// Empty: a worker per queue, not pinned.
 	CPUs []int
-
-	Batch     int // packets per Receive, fastpath.BatchSize if 0
-	RingSize  int // of each ring; there are two frames for each of its descriptors
-	FrameSize int // in bytes
-	Mode      xsk.Mode
-	// TxBudget is how many packets one system call may send; 0: the transmit ring.
-	TxBudget int
 	// Waiting is how workers wait, as the gateway's setting of that name; WaitingShared if empty.
 	Waiting config.Waiting
-	// Spin and Sleep are fastpath.Waiting's, by default those that Waiting stands for; negative
-	// Spin never sleeps.
-	Spin, Sleep time.Duration
-	// SpinAsWorked bounds spinning, all in all, by the time that was spent on packets, too: CPU
-	// time is then at most twice that of the work, and sleeping.
-	SpinAsWorked bool
-	// Coalesce is Waiting's, too; 0 is the default, less than 0 never.
-	Coalesce time.Duration
 
 	// Ready, if set, is called once packets are forwarded, with the workers' statistics.
 	Ready func(*Stats)
@@ -57,7 +39,6 @@ func (c *Config) setDefaults() error {
 	if c.In.Interface == "" || c.Out.Interface == "" {
 		return errors.New("l2fwd: name the interfaces to forward between")
 	}
-	d := config.Default()
 	switch c.Waiting {
 	case "":
 		c.Waiting = config.WaitingShared
@@ -65,28 +46,8 @@ func (c *Config) setDefaults() error {
 	default:
 		return fmt.Errorf("l2fwd: waiting %q: it is %s or %s", c.Waiting, config.WaitingDedicated, config.WaitingShared)
 	}
-	waits := config.WaitsOf(c.Waiting)
-	if c.RingSize == 0 {
-		c.RingSize = d.Tuning.RingSize
-	}
-	if c.FrameSize == 0 {
-		c.FrameSize = 2048 // what auto chooses for veth
-	}
-	if c.Batch == 0 {
-		c.Batch = fastpath.BatchSize
-	}
-	if c.Spin == 0 {
-		c.Spin, c.SpinAsWorked = waits.Spin.D(), waits.SpinAsWorked
-	}
-	if c.Coalesce == 0 {
-		c.Coalesce = waits.Coalesce.D()
-	}
-	c.Coalesce = max(c.Coalesce, 0)
-	if c.Sleep == 0 {
-		c.Sleep = d.Tuning.Sleep.D()
-	}
-	if c.Batch < 1 || c.Queues < 0 {
-		return fmt.Errorf("l2fwd: batch of %d packets on %d queues: neither may be negative", c.Batch, c.Queues)
+	if c.Queues < 0 {
+		return fmt.Errorf("l2fwd: %d queues", c.Queues)
 	}
 	return nil
 }
@@ -103,7 +64,6 @@ type WorkerStats struct {
 	Sleeps    atomic.Uint64
 	Kicks     atomic.Uint64 // system calls that send
 	Busy      atomic.Uint64 // EBUSY: the device dropped a packet
-	Thread    atomic.Int32  // its thread's ID, for its CPU time
 }
 
 // Totals adds up the workers.

@@ -95,7 +95,7 @@ func TestRefusals(t *testing.T) {
 		"no names":        {},
 		"no such device":  {In: Side{Interface: "in0"}, Out: Side{Interface: "nowhere"}},
 		"too many queues": {In: Side{Interface: "in0"}, Out: Side{Interface: "in0"}, Queues: 3},
-		"negative":        {In: Side{Interface: "in0"}, Out: Side{Interface: "in0"}, Batch: -1},
+		"negative":        {In: Side{Interface: "in0"}, Out: Side{Interface: "in0"}, Queues: -1},
 		"no such CPU":     {In: Side{Interface: "in0"}, Out: Side{Interface: "in0"}, CPUs: []int{1023}},
 	} {
 		if err := Run(t.Context(), c); err == nil {

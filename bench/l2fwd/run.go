@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sluice.dev/sluice/bench/xdp"
+	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
@@ -102,20 +103,24 @@ func (f *forwarder) open(ctx context.Context) error {
 	return nil
 }
 
+// frameSize, in bytes, is what the gateway chooses for a veth.
+const frameSize = 2048
+
 // addWorker makes worker k of so many, which has every so many-th queue: it opens their sockets on
 // every side, on one UMEM.
 func (f *forwarder) addWorker(ctx context.Context, k, workers, queues int) error {
 	c := f.c
 	own := (queues - k + workers - 1) / workers
-	ring := uint32(c.RingSize)
-	umem, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: own * len(f.sides) * 2 * c.RingSize, FrameSize: c.FrameSize,
+	ring := config.Default().Tuning.RingSize
+	size := uint32(ring)
+	umem, err := xsk.NewUMEM(xsk.UMEMConfig{Frames: own * len(f.sides) * 2 * ring, FrameSize: frameSize,
 		HugePages: true})
 	if err != nil {
 		return err
 	}
 	w := &worker{
 		umem: umem, mem: umem.Bytes(), pool: fastpath.NewPool(umem.Frames(), umem.FrameSize()),
-		batch: make([]fastpath.Desc, c.Batch), cpu: -1,
+		batch: make([]fastpath.Desc, fastpath.BatchSize), cpu: -1,
 	}
 	f.workers = append(f.workers, w)
 	if len(c.CPUs) > 0 {
@@ -124,8 +129,8 @@ func (f *forwarder) addWorker(ctx context.Context, k, workers, queues int) error
 	for queue := k; queue < queues; queue += workers {
 		for _, s := range f.sides {
 			socket, err := xsk.Open(ctx, xsk.Config{
-				Interface: s.name, Queue: queue, UMEM: umem, Mode: c.Mode, TxBudget: c.TxBudget,
-				RxSize: ring, TxSize: ring, FillSize: ring, CompletionSize: ring,
+				Interface: s.name, Queue: queue, UMEM: umem,
+				RxSize: size, TxSize: size, FillSize: size, CompletionSize: size,
 			})
 			if err != nil {
 				return err

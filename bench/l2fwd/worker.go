@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/thread"
 	"sluice.dev/sluice/fastpath/xsk"
@@ -117,7 +118,6 @@ func (w *worker) run(ctx context.Context, c *Config, up func()) error {
 			return err
 		}
 	}
-	w.stats.Thread.Store(int32(unix.Gettid()))
 	up()
 	fds := make([]unix.PollFd, len(w.links))
 	for i, l := range w.links {
@@ -126,8 +126,9 @@ func (w *worker) run(ctx context.Context, c *Config, up func()) error {
 	done := ctx.Done()
 	now := time.Now()
 	began := now
-	pace := fastpath.NewPace(&fastpath.Waiting{Spin: max(c.Spin, 0), SpinAsWorked: c.SpinAsWorked,
-		Coalesce: c.Coalesce}, 0)
+	waits, sleep := config.WaitsOf(c.Waiting), config.Default().Tuning.Sleep.D()
+	pace := fastpath.NewPace(&fastpath.Waiting{Spin: waits.Spin.D(), SpinAsWorked: waits.SpinAsWorked,
+		Coalesce: waits.Coalesce.D()}, 0)
 	for {
 		moved := w.step()
 		if moved > 0 {
@@ -140,16 +141,13 @@ func (w *worker) run(ctx context.Context, c *Config, up func()) error {
 		}
 		before := now
 		now = time.Now()
-		if c.Spin < 0 {
-			continue
-		}
 		switch pace.After(moved, uint64(before.Sub(began)), uint64(now.Sub(began))) {
 		case fastpath.Nap:
-			thread.Nap(c.Coalesce)
+			thread.Nap(waits.Coalesce.D())
 			now = time.Now()
 		case fastpath.Sleep:
 			// An error is EINTR or a link that went: the next step finds out.
-			_, _ = unix.Poll(fds, int(c.Sleep/time.Millisecond))
+			_, _ = unix.Poll(fds, int(sleep/time.Millisecond))
 			w.stats.Sleeps.Add(1)
 			now = time.Now()
 		}

@@ -143,16 +143,6 @@ func Experiments() []Experiment {
 			Full:    []string{"rfc2544", "--loopback"},
 			Minutes: 5,
 		},
-		{
-			Name: "knobs", About: "settings of sockets, loop and devices, one changed at a time",
-			Full:    []string{"l2fwd", "knobs"},
-			Minutes: 10,
-		},
-		{
-			Name: "proportional", About: "CPU at 0, 10, 50 and 100 % load",
-			Full:    []string{"l2fwd", "proportional"},
-			Minutes: 2,
-		},
 	}
 }
 
