@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/bench/results"
-	"sluice.dev/sluice/control/goruntime"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/thread"
 	"sluice.dev/sluice/flowtable"
@@ -95,10 +94,7 @@ func RunSteps(ctx context.Context, c StepsConfig) error {
 	if c.CPU < 0 {
 		c.CPU = runtime.NumCPU() - 1
 	}
-	settings := goruntime.ForWorkers(1)
-	if err := settings.Apply(); err != nil {
-		return err
-	}
+	thread.SetProcs(1)
 	threads, err := thread.NewGroup(thread.Priority{})
 	if err != nil {
 		return err

@@ -104,11 +104,6 @@ func Experiments() []Experiment {
 			Minutes: 8,
 		},
 		{
-			Name: "gaps", About: "how long a worker stands still because of the Go runtime",
-			Full:    []string{"gaps"},
-			Minutes: 8,
-		},
-		{
 			Name: "steps", About: "a worker's longest step, whatever happens beside it",
 			Full:    []string{"steps"},
 			Minutes: 2,

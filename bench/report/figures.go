@@ -109,7 +109,7 @@ func figures(runs []*results.Run) []figure {
 }
 
 // sideBySide are the metrics that are drawn as bars; all others are in tables.
-var sideBySide = regexp.MustCompile(`cpu|rate|per_second|gaps_over_1ms`)
+var sideBySide = regexp.MustCompile(`cpu|rate|per_second`)
 
 // bests are bars: of each metric the conditions under which most systems were measured.
 func bests(points []*results.Point) (list []figure) {

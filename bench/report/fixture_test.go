@@ -80,7 +80,7 @@ func fixture() []*results.Run {
 			compare.Points = append(compare.Points, p)
 		}
 	}
-	failed := &results.Run{Name: "gaps", Command: "sluice-bench gaps", Began: time.Date(2026, 1, 2, 4, 0, 0, 0,
+	failed := &results.Run{Name: "steps", Command: "sluice-bench steps", Began: time.Date(2026, 1, 2, 4, 0, 0, 0,
 		time.UTC), Seconds: 1, Version: "v1", Machine: machine, Failed: "exit status 1: no C compiler <cc>"}
 	return []*results.Run{pipeline, compare, failed, latencyAt}
 }

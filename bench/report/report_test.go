@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "rewrite golden files")
 
 // known is a list with one experiment that the fixture has no run of.
 var known = []Experiment{
-	{Name: "pipeline"}, {Name: "compare"}, {Name: "gaps"}, {Name: "latency-at"},
+	{Name: "pipeline"}, {Name: "compare"}, {Name: "steps"}, {Name: "latency-at"},
 	{Name: "updates", About: "how long <changes> take", Full: []string{"updates"}},
 }
 

@@ -20,7 +20,7 @@ for file; do :; done # the last argument
 case $name in
 pipeline) echo '{"command": "sluice-bench pipeline", "machine": {}, "points": [{"experiment": "pipeline", "samples": [1]}]}' > "$file" ;;
 compare)  echo '{"command": "sluice-bench compare", "points": [{"samples": [1]}]}' > "$file"; echo 'a violation' >&2; exit 1 ;;
-gaps)     echo 'sluice-bench: gaps: no C compiler' >&2; exit 1 ;;
+steps)     echo 'sluice-bench: steps: no C compiler' >&2; exit 1 ;;
 esac
 `
 	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
@@ -32,13 +32,13 @@ esac
 func TestRun(t *testing.T) {
 	out := t.TempDir()
 	// What an earlier run left must not be taken for this one's.
-	if err := (&results.Run{Command: "old"}).Save(filepath.Join(out, "gaps.json")); err != nil {
+	if err := (&results.Run{Command: "old"}).Save(filepath.Join(out, "steps.json")); err != nil {
 		t.Fatal(err)
 	}
-	c := Config{Bench: laboratory(t), Set: "full", Only: []string{"pipeline", "compare", "gaps", "updates"}, Out: out,
+	c := Config{Bench: laboratory(t), Set: "full", Only: []string{"pipeline", "compare", "steps", "updates"}, Out: out,
 		Note: "short run", Stdout: io.Discard, Stderr: io.Discard}
 	err := Run(t.Context(), c)
-	if err == nil || !strings.Contains(err.Error(), "compare, gaps, updates") ||
+	if err == nil || !strings.Contains(err.Error(), "compare, steps, updates") ||
 		strings.Contains(err.Error(), "pipeline") {
 		t.Errorf("error: %v", err)
 	}
@@ -48,7 +48,7 @@ func TestRun(t *testing.T) {
 	}{
 		"pipeline": {"", 1},
 		"compare":  {"exit status 1: a violation", 1},
-		"gaps":     {"exit status 1: sluice-bench: gaps: no C compiler", 0},
+		"steps":    {"exit status 1: sluice-bench: steps: no C compiler", 0},
 		"updates":  {"it ended well, but saved no results", 0},
 	} {
 		r, err := results.Load(filepath.Join(out, name+".json"))
@@ -58,7 +58,7 @@ func TestRun(t *testing.T) {
 		if r.Name != name || r.Failed != want.failed || len(r.Points) != want.points || r.Machine.Notes != "short run" {
 			t.Errorf("%s: %+v", name, r)
 		}
-		if !strings.HasPrefix(r.Command, "sluice-bench "+map[string]string{"gaps": "gaps --json "}[name]) {
+		if !strings.HasPrefix(r.Command, "sluice-bench "+map[string]string{"steps": "steps --json "}[name]) {
 			t.Errorf("%s: command %q", name, r.Command)
 		}
 	}
@@ -74,7 +74,7 @@ func TestChoose(t *testing.T) {
 		{"quick", "quick", nil, ""},
 		{"unknown name", "full", []string{"speed"}, `"speed"`},
 		{"unknown set", "some", nil, `"some"`},
-		{"not quick", "quick", []string{"gaps"}, "none of gaps"},
+		{"not quick", "quick", []string{"steps"}, "none of steps"},
 	} {
 		list, arguments, err := choose(c.set, c.names)
 		if c.err != "" {

@@ -52,12 +52,12 @@ func (l *lab) nth(ctx context.Context, n int) error {
 	if n%share == 0 {
 		return l.probed(ctx, n/share%l.Probed)
 	}
-	return l.source.update(ctx, l.Change(n))
+	return l.source.update(ctx, l.nthOther(n))
 }
 
-// Change is the n-th change of a Service that is not probed: a slice whose endpoints all move. The
+// nthOther is the n-th change of a Service that is not probed: a slice whose endpoints all move. The
 // Services take turns in an order in which neighbours are far apart.
-func (c *Config) Change(n int) *discoveryv1.EndpointSlice {
+func (c *Config) nthOther(n int) *discoveryv1.EndpointSlice {
 	const stride = 7919 // a prime
 	others := c.Services - c.firstOther()
 	return c.otherSlice(c.firstOther()+n*stride%others, 1+n/others)
@@ -86,7 +86,7 @@ func (l *lab) concurrently(ctx context.Context, group *errgroup.Group) {
 			continue
 		}
 		group.Go(func() error {
-			return l.onSchedule(ctx, rate, func(n int) error { return l.source.update(ctx, l.Change(n*writers+w)) })
+			return l.onSchedule(ctx, rate, func(n int) error { return l.source.update(ctx, l.nthOther(n*writers+w)) })
 		})
 	}
 }

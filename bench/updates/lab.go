@@ -51,8 +51,8 @@ func (l *lab) build(ctx context.Context) (err error) {
 		v.send(time.Now()) // the first, which is not a change
 	}
 	began := time.Now()
-	node := cluster.NewNode(GatewayNode, "", gateway.Addr4(), gateway.Addr6())
-	if err := l.source.fill(ctx, append(l.Population(steady.Addr4()), node)); err != nil {
+	node := cluster.NewNode(gatewayNode, "", gateway.Addr4(), gateway.Addr6())
+	if err := l.source.fill(ctx, append(l.population(steady.Addr4()), node)); err != nil {
 		return err
 	}
 	l.say("%d Services of %d endpoints written: %.1f s", l.Services, l.Endpoints, time.Since(began).Seconds())
@@ -61,7 +61,7 @@ func (l *lab) build(ctx context.Context) (err error) {
 		return err
 	}
 	l.gate, err = launch.New(launch.Config{
-		Sluice: l.Sluice, Host: gateway, NodeName: GatewayNode, Env: l.Env,
+		Sluice: l.Sluice, Host: gateway, NodeName: gatewayNode, Env: l.Env,
 		Options: fmt.Sprintf("kubernetes: {enabled: true, kubeconfig: %q}\n", kubeconfig),
 	})
 	return err

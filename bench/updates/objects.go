@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/bench/cluster"
 )
 
-// GatewayNode is the name of the Node that the gateway runs on.
-const GatewayNode = "gateway"
+// gatewayNode is the name of the Node that the gateway runs on.
+const gatewayNode = "gateway"
 
 const (
 	namespace   = "updates"
@@ -66,9 +66,8 @@ func (c *Config) otherSlice(i, version int) *discoveryv1.EndpointSlice {
 	return cluster.NewSlice(c.otherService(i), "x", corev1.IPv4Protocol, endpoints...)
 }
 
-// Population is every object that is there at first, without the gateway's Node. Other
-// measurements change the same Services.
-func (c *Config) Population(steadyAt ...netip.Addr) (list []cluster.Object) {
+// population is every object that is there at first, without the gateway's Node.
+func (c *Config) population(steadyAt ...netip.Addr) (list []cluster.Object) {
 	for i := range c.Probed {
 		list = append(list, c.probedService(i), c.probedSlice(i, 0))
 	}

@@ -98,7 +98,7 @@ func rootCommand() *cobra.Command {
 	}
 	root.AddCommand(clusterCommand(), compareCommand(), connectionsCommand(), tailCommand(), demoCommand(),
 		demoVIPCommand(),
-		gapsCommand(), pipelineCommand(), stepsCommand(),
+		pipelineCommand(), stepsCommand(),
 		rolloutCommand(), updatesCommand(), l2fwdCommand(), statefulCommand(), benchCommand(), reportCommand(),
 		soakCommand(), statelessCommand(), rfc2544Command(), vmCommand())
 	return root

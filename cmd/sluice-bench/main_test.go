@@ -29,7 +29,7 @@ func TestResultsThatCannotBeWritten(t *testing.T) {
 		{kept, ""},
 		{"", ""},
 	} {
-		for _, name := range []string{"compare", "gaps", "pipeline", "rfc2544", "stateful", "stateless", "updates"} {
+		for _, name := range []string{"compare", "pipeline", "rfc2544", "stateful", "stateless", "updates"} {
 			root := rootCommand()
 			cmd, rest, err := root.Find([]string{name, "--json", c.path})
 			if err == nil {

@@ -7,7 +7,7 @@
 // as long as there is traffic, and each waits for a CPU that others use, too. A goroutine that is
 // not locked is put in a queue, and one more thread is woken to take it out: that one wins in most
 // cases. So a pinned goroutine yields before it is preempted (Yield), in a way that wakes no
-// thread. `sluice-bench gaps --variants sluice,unyielding,locked` compares the three.
+// thread. ADR 9 compares the three.
 //
 // It may still be preempted, by the garbage collector, and so taken out by another thread. That
 // cannot happen without a gap in which the goroutine did not run, or a Yield, so its owner calls

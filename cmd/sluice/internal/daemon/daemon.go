@@ -46,7 +46,6 @@ import (
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/endpointhealth"
-	"sluice.dev/sluice/control/goruntime"
 	"sluice.dev/sluice/control/hostlink"
 	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/control/neigh"
@@ -54,6 +53,7 @@ import (
 	"sluice.dev/sluice/control/status"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/thread"
 	"sluice.dev/sluice/fastpath/xsk"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/internal/heartbeat"
@@ -348,10 +348,7 @@ func (d *Daemon) makeDatapathOf(taken []*xsk.UMEM) error {
 	if d.ports, err = ports.New(pc); err != nil {
 		return err
 	}
-	settings := goruntime.ForWorkers(d.workers.Len())
-	if err := settings.Apply(); err != nil {
-		return err
-	}
+	thread.SetProcs(d.workers.Len())
 	d.totals = status.NewTotals(d.workers.Blocks())
 	return nil
 }
