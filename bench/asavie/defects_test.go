@@ -153,3 +153,10 @@ func TestDefectNoSharedUMEM(t *testing.T) {
 		t.Errorf("binding with XDP_SHARED_UMEM: %v", err)
 	}
 }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -30,12 +30,11 @@ type Config struct {
 
 // Link is a fastpath.Link. Its frames are its own: the library cannot share a UMEM.
 type Link struct {
-	s        *xdp.Socket
-	c        Config
-	sending  []bool // by frame: transmitted, and not known to be completed
-	frames   int
-	batch    []xdp.Desc
-	syscalls uint64
+	s       *xdp.Socket
+	c       Config
+	sending []bool // by frame: transmitted, and not known to be completed
+	frames  int
+	batch   []xdp.Desc
 }
 
 var _ fastpath.Link = (*Link)(nil)
@@ -55,9 +54,6 @@ func Open(c Config) (*Link, error) {
 
 // Close closes the socket.
 func (l *Link) Close() error { return l.s.Close() }
-
-// Syscalls counts the system calls that sent packets.
-func (l *Link) Syscalls() uint64 { return l.syscalls }
 
 // Packet is the memory of a packet.
 func (l *Link) Packet(d fastpath.Desc) []byte {
@@ -93,7 +89,6 @@ func (l *Link) Transmit(batch []fastpath.Desc) int {
 	for _, d := range batch {
 		l.batch = append(l.batch, xdp.Desc{Addr: d.Addr, Len: d.Len})
 	}
-	l.syscalls++
 	n := l.s.Transmit(l.batch)
 	for _, d := range batch[:n] {
 		l.sending[d.Addr/uint64(l.c.FrameSize)] = true
@@ -111,7 +106,6 @@ func (l *Link) Flush() {
 		return
 	}
 	for free := l.s.NumFreeTxSlots(); free < l.c.RingSize; {
-		l.syscalls++
 		l.s.Transmit(nil)
 		now := l.s.NumFreeTxSlots()
 		if now == free {
