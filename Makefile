@@ -247,12 +247,12 @@ LAB       := ./bin/sluice-bench
 bench: build ## the quick set, under 3 minutes: Go benchmarks, and experiments that need no cluster (NOTE=remark)
 	$(LAB) bench go --out $(OUT)/quick
 	$(LAB) bench run --set quick --out $(OUT)/quick --note '$(NOTE)'; failed=$$?; \
-	$(LAB) report --from $(OUT)/quick/*.json --html $(OUT)/quick/report.html && exit $$failed
+	$(LAB) report --from $(OUT)/quick/*.json >$(OUT)/quick/report.md && exit $$failed
 
 .PHONY: bench-report
-bench-report: build cluster-binaries ## every experiment, full length, then bench/out/report.html and plots (ONLY=names,of,experiments)
+bench-report: build cluster-binaries ## every experiment, full length, then bench/out/report.md (ONLY=names,of,experiments)
 	$(LAB) bench run --set full --out $(OUT) $(if $(ONLY),--only $(ONLY)) --note '$(NOTE)'; failed=$$?; \
-	$(LAB) report --from $(OUT)/*.json --html $(OUT)/report.html --plots $(OUT)/plots && exit $$failed
+	$(LAB) report --from $(OUT)/*.json >$(OUT)/report.md && exit $$failed
 
 .PHONY: bench-compare
 bench-compare: build ## the Go benchmarks of today against the baseline, by benchstat

@@ -1,14 +1,13 @@
 // Package report runs the laboratory's experiments and shows what they found.
 //
-//	Experiments ──Run──► bench/out/NAME.json ──HTML, WritePlots──► one page, SVG, PNG
+//	Experiments ──Run──► bench/out/NAME.json ──Write──► every figure, as Markdown
 //	                          │ Adopt
 //	                          ▼
 //	              bench/baselines/NAME.json ──WriteDocs──► README.md, docs/benchmarks.md, docs/plots
 //	              bench/baselines/zen3/NAME.json ──WritePage──► docs/benchmarks-zen3.md
 //
 // An experiment is a command that saves a results.Run; nothing else of it is known here. Which
-// plots there are follows from the points: what was varied becomes an x axis, a distribution
-// percentiles, systems side by side bars. A target that is missed, an experiment that failed and
+// plots there are follows from the points: what was varied becomes an x axis. A target that is missed, an experiment that failed and
 // one that nobody ran are lines of the report.
 //
 // What is held to a target is a ratio to something that ran beside it, or growth: neither belongs

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"sluice.dev/sluice/bench/progress"
 	"sluice.dev/sluice/bench/results"
 )
 
@@ -128,7 +131,7 @@ func figuresBlock(runs []*results.Run, known []Experiment, lines []headlineRow, 
 	}
 	fmt.Fprint(&b, "\n## The ratios of README\n\n")
 	writeHeadlines(&b, lines, "")
-	writeEvery(&b, runs, known)
+	writeEvery(&b, runs, known, unboundedRows)
 	writeAbsent(&b, absent(runs, known))
 	fmt.Fprintln(&b, blockEnds)
 	return b.String()
@@ -139,10 +142,22 @@ func pageBlock(runs []*results.Run, known []Experiment) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, blockBegins)
 	writeMeasured(&b, runs, known)
-	writeEvery(&b, runs, known)
+	writeEvery(&b, runs, known, unboundedRows)
 	writeAbsent(&b, absent(runs, nil))
 	fmt.Fprintln(&b, blockEnds)
 	return b.String()
+}
+
+// Write writes all that runs say as Markdown: machines, a table of the runs, every figure of each,
+// and the known experiments that failed or that no run is of.
+func Write(out io.Writer, runs []*results.Run, known []Experiment) error {
+	var b strings.Builder
+	runs = inOrder(runs, known)
+	writeMeasured(&b, runs, known)
+	writeEvery(&b, runs, known, math.MaxInt)
+	writeAbsent(&b, absent(runs, known))
+	_, err := io.WriteString(out, b.String())
+	return err
 }
 
 // writeMeasured writes the machine and a table of the runs.
@@ -164,13 +179,37 @@ func writeMeasured(b *strings.Builder, runs []*results.Run, known []Experiment) 
 }
 
 // writeEvery writes the figures of each run.
-func writeEvery(b *strings.Builder, runs []*results.Run, known []Experiment) {
+func writeEvery(b *strings.Builder, runs []*results.Run, known []Experiment, most int) {
 	all, kept := tally(runs)
 	fmt.Fprintf(b, "\n## Every experiment\n\n%d of %d bounds are held. ", kept, all)
 	fmt.Fprint(b, "A figure is the median of interleaved repetitions.\n")
 	for _, run := range runs {
-		writeRun(b, run, known)
+		writeRun(b, run, known, most)
 	}
+}
+
+// took is how long a run was.
+func took(r *results.Run) string {
+	return progress.Short(time.Duration(r.Seconds * float64(time.Second)))
+}
+
+// stolen describes how much of the processors' time the hypervisor spent elsewhere, where it was
+// measured: figures of a machine that was not there half of the time say little.
+func stolen(r *results.Run) string {
+	if r.Stolen == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f %% of processor time stolen by the hypervisor", 100*r.Stolen)
+}
+
+// machines are the runs' machines, equal ones once.
+func machines(runs []*results.Run) (list []results.Machine) {
+	for _, r := range runs {
+		if !slices.ContainsFunc(list, func(m results.Machine) bool { return len(m.Differ(r.Machine)) == 0 }) {
+			list = append(list, r.Machine)
+		}
+	}
+	return list
 }
 
 // placeOf returns the place of a run's experiment in the list, or -1.
@@ -197,13 +236,13 @@ func writeAbsent(b *strings.Builder, list []line) {
 	}
 }
 
-// unboundedRows is how many figures without a bound a document lists of a run; of a run with more,
-// the HTML page has them.
+// unboundedRows is how many figures without a bound a document of the tree lists of a run: of a run
+// with more it says how many there are. Write lists all.
 const unboundedRows = 30
 
 // writeRun writes the figures of a run under its command: those that are held to a bound,
-// latencies, then the others.
-func writeRun(b *strings.Builder, run *results.Run, known []Experiment) {
+// latencies, then the others if they are not more than most.
+func writeRun(b *strings.Builder, run *results.Run, known []Experiment, most int) {
 	held, common := mergedRows(run, true)
 	others, commonToOthers := mergedRows(run, false)
 	delays := latenciesOf(run)
@@ -234,8 +273,8 @@ func writeRun(b *strings.Builder, run *results.Run, known []Experiment) {
 		delays.write(b)
 	}
 	switch {
-	case len(others) > unboundedRows:
-		fmt.Fprintf(b, "\n%d more figures have no bound; `sluice-bench report --html` shows them.\n",
+	case len(others) > most:
+		fmt.Fprintf(b, "\n%d more figures have no bound; `sluice-bench report` prints them.\n",
 			count(run, others))
 	case len(others) > 0:
 		fmt.Fprint(b, "\nWithout a bound")

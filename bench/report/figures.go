@@ -11,31 +11,17 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// kind is how a figure is drawn.
-type kind int
-
-const (
-	sweep        kind = iota // lines against a condition that was varied
-	bars                     // one bar a system
-	distribution             // percentiles on a scale of nines
-	stack                    // bars of series on top of each other
-	way                      // times from and to, a line for each series
-)
-
-// figure is one plot, before it is drawn. Which there are follows from the points alone: an
+// figure is lines against a condition that was varied, before they are drawn. Which there are follows from the points alone: an
 // experiment that is added needs no code here.
 type figure struct {
 	Name   string // of its files
 	Title  string
-	X, Y   string // labels of the axes; of bars only Y
-	Kind   kind
-	LogY   bool
+	X, Y   string   // labels of the axes
 	Target *float64 // drawn as a line, if all points have the same
 	Series []series
-	Bars   []string // of a stack; a pair of a series is the number of a bar and a value
 }
 
-// series is one line, or one bar (Pairs has one element then).
+// series is one line.
 type series struct {
 	Name  string
 	Pairs [][2]float64
@@ -64,7 +50,7 @@ type group struct {
 
 // figures returns the figures to draw of the points, in a stable order.
 func figures(runs []*results.Run) []figure {
-	tail, points := apart(latest(runs))
+	points := latest(runs)
 	curves := make(map[string]bool) // experiments whose loads are distributions
 	for _, p := range points {
 		curves[p.Experiment] = curves[p.Experiment] || len(p.Curve) > 1
@@ -85,11 +71,6 @@ func figures(runs []*results.Run) []figure {
 			}
 		}
 	}
-	for _, g := range groups(points, func(p *results.Point) (string, bool) { return plotKey(p), len(p.Curve) > 1 }) {
-		list = append(list, distributionOf(g))
-	}
-	list = append(list, bests(points)...)
-	list = append(list, tailFigures(tail)...)
 	names, styles := make(map[string]int), make(map[string]int)
 	for i := range list {
 		for j := range list[i].Series {
@@ -103,33 +84,6 @@ func figures(runs []*results.Run) []figure {
 		names[list[i].Name]++
 		if n > 0 {
 			list[i].Name += fmt.Sprintf("-%d", n+1)
-		}
-	}
-	return list
-}
-
-// sideBySide are the metrics that are drawn as bars; all others are in tables.
-var sideBySide = regexp.MustCompile(`cpu|rate|per_second`)
-
-// bests are bars: of each metric the conditions under which most systems were measured.
-func bests(points []*results.Point) (list []figure) {
-	at := make(map[string]int)
-	for _, g := range groups(points, func(p *results.Point) (string, bool) {
-		return plotKey(p), p.Unit != "ratio" && len(p.Curve) == 0 && p.Params["load"] == "" &&
-			sideBySide.MatchString(p.Metric)
-	}) {
-		f, ok := barsOf(g)
-		if !ok {
-			continue
-		}
-		key := g.points[0].Experiment + "|" + g.points[0].Metric
-		n, known := at[key]
-		switch {
-		case !known:
-			at[key] = len(list)
-			list = append(list, f)
-		case len(f.Series) > len(list[n].Series):
-			list[n] = f
 		}
 	}
 	return list
@@ -185,13 +139,13 @@ func seriesName(p *results.Point) string {
 	return name
 }
 
-func (g group) figure(k kind, without ...string) figure {
+func (g group) figure(without ...string) figure {
 	p := g.points[0]
 	title := p.Metric
 	if !strings.HasPrefix(p.Metric, p.Experiment) {
 		title = p.Experiment + ": " + title
 	}
-	f := figure{Kind: k, Title: sentence(words(title)), Name: fileName(p.Experiment + "-" + p.Metric)}
+	f := figure{Title: sentence(words(title)), Name: fileName(p.Experiment + "-" + p.Metric)}
 	if c := conditions(p, append(without, variants...)...); c != "" {
 		f.Title += " (" + c + ")"
 	}
@@ -205,7 +159,7 @@ func (g group) figure(k kind, without ...string) figure {
 }
 
 func sweepOf(g group, param, label string) (figure, bool) {
-	f := g.figure(sweep, param)
+	f := g.figure(param)
 	f.X, f.Y = label, axis(g.points[0])
 	f.Name += "-by-" + fileName(param)
 	lines := make(map[string]int)
@@ -225,28 +179,6 @@ func sweepOf(g group, param, label string) (figure, bool) {
 		slices.SortFunc(s.Pairs, func(a, b [2]float64) int { return cmp.Compare(a[0], b[0]) })
 	}
 	return f, wide
-}
-
-func distributionOf(g group) figure {
-	f := g.figure(distribution)
-	f.Title = strings.Replace(f.Title, ", p50", "", 1)
-	f.Name = strings.TrimSuffix(f.Name, "-p50") + "-distribution"
-	f.X, f.Y, f.LogY, f.Target = "Percentile", strings.Replace(axis(g.points[0]), ", p50", "", 1), true, nil
-	for _, p := range g.points {
-		f.Series = append(f.Series, series{Name: seriesName(p), Pairs: p.Curve})
-	}
-	return f
-}
-
-// barsOf needs two systems: a single bar says nothing that a number does not.
-func barsOf(g group) (figure, bool) {
-	f := g.figure(bars)
-	f.Name += "-side-by-side"
-	f.Y = axis(g.points[0])
-	for _, p := range g.points {
-		f.Series = append(f.Series, series{Name: seriesName(p), Pairs: [][2]float64{{0, p.Median()}}})
-	}
-	return f, len(f.Series) > 1
 }
 
 func axis(p *results.Point) string {

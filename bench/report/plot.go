@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"image/color"
-	"math"
 	"regexp"
-	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/font"
@@ -14,7 +12,6 @@ import (
 	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgimg"
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
@@ -55,21 +52,6 @@ func (f *figure) svg() ([]byte, error) {
 	return screenFonts(out.Bytes()), nil
 }
 
-// png draws the figure as a PNG image of 150 dots per inch.
-func (f *figure) png() ([]byte, error) {
-	p, err := f.plot()
-	if err != nil {
-		return nil, err
-	}
-	c := vgimg.NewWith(vgimg.UseWH(plotWidth, plotHeight), vgimg.UseDPI(150))
-	drawWithLegend(p, draw.New(c))
-	var out bytes.Buffer
-	if _, err := (vgimg.PngCanvas{Canvas: c}).WriteTo(&out); err != nil {
-		return nil, fmt.Errorf("plot %s: %w", f.Name, err)
-	}
-	return out.Bytes(), nil
-}
-
 var family = regexp.MustCompile(`font-family:[^;]*;(font-variant:[^;]*;)?`)
 
 // screenFonts lets readers who lack the font that the text was measured with have one
@@ -105,60 +87,33 @@ func (f *figure) plot() (*plot.Plot, error) {
 	grid.Vertical.Color, grid.Horizontal.Color = color.Gray{0xe0}, color.Gray{0xe0}
 	p.Add(grid)
 	p.Y.Tick.Marker = amounts{}
-	var err error
-	switch f.Kind {
-	case bars:
-		err = f.addBars(p)
-	case stack:
-		err = f.addStack(p)
-	case way:
-		err = f.addWay(p)
-	default:
-		err = f.addLines(p)
-	}
+	err := f.addLines(p)
 	if err == nil && f.Target != nil {
 		err = f.addTarget(p)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("plot %s: %w", f.Name, err)
 	}
-	if f.Kind != way {
-		f.scale(p)
-	}
+	f.scale(p)
 	return p, nil
 }
 
-// scale chooses where axes begin, and which are logarithmic.
+// scale chooses where axes begin, and whether x is logarithmic.
 func (f *figure) scale(p *plot.Plot) {
-	switch f.Kind {
-	case sweep:
-		p.X.Tick.Marker = given(f.xs())
-		if p.X.Min <= 0 { // of loads, 0 is one
-			break
-		}
+	p.X.Tick.Marker = given(f.xs())
+	if p.X.Min > 0 { // of loads, 0 is one
 		p.X.Scale = plot.LogScale{}
 		p.X.Min, p.X.Max = p.X.Min/1.15, p.X.Max*1.15
-	case distribution:
-		p.X.Tick.Marker = nineTicks
 	}
-	switch {
-	case f.LogY && p.Y.Min > 0:
-		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
-		p.Y.Min, p.Y.Max = math.Pow(10, math.Floor(math.Log10(p.Y.Min))), math.Pow(10, math.Ceil(math.Log10(p.Y.Max)))
-		if p.Y.Max <= p.Y.Min {
-			p.Y.Max = p.Y.Min * 10
-		}
-	default:
-		p.Y.Min, p.Y.Max = min(0, p.Y.Min), p.Y.Max*1.08 // from 0, or lengths lie
-		if p.Y.Max <= p.Y.Min {
-			p.Y.Max = p.Y.Min + 1
-		}
+	p.Y.Min, p.Y.Max = min(0, p.Y.Min), p.Y.Max*1.08 // from 0, or lengths lie
+	if p.Y.Max <= p.Y.Min {
+		p.Y.Max = p.Y.Min + 1
 	}
 }
 
 func (f *figure) addLines(p *plot.Plot) error {
 	for _, s := range f.Series {
-		pairs := s.pairs(f)
+		pairs := s.pairs()
 		if len(pairs) == 0 {
 			continue
 		}
@@ -175,59 +130,11 @@ func (f *figure) addLines(p *plot.Plot) error {
 	return nil
 }
 
-// pairs are what is drawn: a value of 0 has no place on a scale of logarithms.
-func (s *series) pairs(f *figure) (list plotter.XYs) {
+func (s *series) pairs() (list plotter.XYs) {
 	for _, xy := range s.Pairs {
-		x, y := xy[0], xy[1]
-		if f.Kind == distribution {
-			x = nines(x)
-		}
-		if !f.LogY || y > 0 {
-			list = append(list, plotter.XY{X: x, Y: y})
-		}
+		list = append(list, plotter.XY{X: xy[0], Y: xy[1]})
 	}
 	return list
-}
-
-func (f *figure) addBars(p *plot.Plot) error {
-	var names []string
-	for i, s := range f.Series {
-		bar, err := plotter.NewBarChart(plotter.Values{s.Pairs[0][1]}, 34)
-		if err != nil {
-			return fmt.Errorf("%s: %w", s.Name, err)
-		}
-		bar.XMin, bar.Color, bar.LineStyle.Width = float64(i), s.barColour(), 0
-		label, err := plotter.NewLabels(plotter.XYLabels{
-			XYs: plotter.XYs{{X: float64(i), Y: s.Pairs[0][1]}}, Labels: []string{figureText(s.Pairs[0][1])},
-		})
-		if err != nil {
-			return fmt.Errorf("%s: %w", s.Name, err)
-		}
-		label.TextStyle[0].Font = p.Y.Tick.Label.Font
-		label.TextStyle[0].XAlign = draw.XCenter
-		label.Offset.Y = 2
-		p.Add(bar, label)
-		names = append(names, s.Name)
-	}
-	p.X.Min, p.X.Max = -0.7, float64(len(f.Series))-0.3
-	f.nameBars(p, names)
-	return nil
-}
-
-func (f *figure) nameBars(p *plot.Plot, names []string) {
-	p.NominalX(names...)
-	if len(names) > 4 { // longer than a bar is wide
-		p.X.Tick.Label.Rotation = math.Pi / 7
-		p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = draw.XRight, draw.YCenter
-	}
-}
-
-// barColour sets Sluice apart; the names are under the bars.
-func (s *series) barColour() color.Color {
-	if strings.HasPrefix(s.Name, "sluice") {
-		return palette[0]
-	}
-	return color.RGBA{0x9a, 0x9a, 0x9a, 0xff}
 }
 
 // addTarget draws what the points are held to.

@@ -8,24 +8,6 @@ import (
 	"gonum.org/v1/plot"
 )
 
-// mostNines is where a scale of nines ends: percentile 100 is drawn there.
-const mostNines = 5.0 // 99.999 %
-
-// nines is where a percentile lies on a scale that gives each further nine the same
-// room: 0 at 0, 1 at 90, 2 at 99, 3 at 99.9.
-func nines(percentile float64) float64 {
-	if percentile >= 100 {
-		return mostNines
-	}
-	return min(-math.Log10(1-percentile/100), mostNines)
-}
-
-// nineTicks are the marks of that scale.
-var nineTicks = plot.ConstantTicks{
-	{Value: 0, Label: "0"}, {Value: nines(50), Label: "50"}, {Value: 1, Label: "90"}, {Value: 2, Label: "99"},
-	{Value: 3, Label: "99.9"}, {Value: 4, Label: "99.99"}, {Value: mostNines, Label: "max"},
-}
-
 // given marks the values that were measured, and nothing between them.
 type given []float64
 

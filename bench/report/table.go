@@ -2,21 +2,11 @@ package report
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
 	"sluice.dev/sluice/bench/results"
 )
-
-// row is a point as people read it.
-type row struct {
-	Experiment, What, System, Conditions string
-	Figure, Unit, Spread                 string
-	Target, Ratio, Verdict               string // empty where there is no target
-	Run                                  int    // number of the run, from 1
-	Command                              string
-}
 
 // plainParams are conditions whose value needs no name; they come first, in this order.
 var plainParams = []string{"scenario", "family", "protocol"}
@@ -49,28 +39,6 @@ const (
 	missed = "missed"
 )
 
-func rowOf(p *results.Point) row {
-	r := row{
-		Experiment: words(p.Experiment), What: words(p.Metric), System: p.System, Conditions: conditions(p),
-		Figure: figureText(p.Median()), Unit: p.Unit, Spread: spread(p),
-	}
-	if p.Target != nil {
-		r.Target = bound(p) + figureText(*p.Target)
-		r.Verdict = verdict(p)
-		r.Ratio = ratio(p)
-	}
-	if len(p.Samples) == 0 {
-		r.Figure = "none"
-	}
-	if i := p.Interval; i != nil {
-		r.Spread += fmt.Sprintf("; %.3g %% interval %.3f to %.3f", 100*i.Confidence, i.Low, i.High)
-	}
-	if p.Remark != "" {
-		r.Spread += "; " + p.Remark
-	}
-	return r
-}
-
 func verdict(p *results.Point) string {
 	switch {
 	case p.Target == nil:
@@ -86,39 +54,6 @@ func bound(p *results.Point) string {
 		return "≤ "
 	}
 	return "≥ "
-}
-
-// ratio is the figure over its target.
-func ratio(p *results.Point) string {
-	if p.Target == nil || *p.Target == 0 || len(p.Samples) == 0 {
-		return ""
-	}
-	r := p.Median() / *p.Target
-	if verdict(p) == missed && math.Abs(r-1) < 0.005 {
-		return fmt.Sprintf("%.4f", r) // "1.00, missed" would be a riddle
-	}
-	return fmt.Sprintf("%.2f", r)
-}
-
-// spread is the range of samples and how many there are.
-func spread(p *results.Point) string {
-	if len(p.Samples) < 2 {
-		return fmt.Sprintf("n = %d", len(p.Samples))
-	}
-	return fmt.Sprintf("%s to %s, n = %d", figureText(slices.Min(p.Samples)), figureText(slices.Max(p.Samples)),
-		len(p.Samples))
-}
-
-// rows are all points of all runs.
-func rows(runs []*results.Run) (list []row) {
-	for i, run := range runs {
-		for j := range run.Points {
-			r := rowOf(&run.Points[j])
-			r.Run, r.Command = i+1, run.Command
-			list = append(list, r)
-		}
-	}
-	return list
 }
 
 // tally counts the targets.
