@@ -2,9 +2,9 @@ package thread
 
 import "runtime"
 
-// SetProcs sets GOMAXPROCS for a process with so many workers: two more, unless it is larger already.
-// A worker never gives its P back by itself, so the control loop and the collector have two of their
-// own, and a worker that comes back from a sleep finds one.
+// SetProcs sets GOMAXPROCS for a process with so many workers: two more, unless it is larger
+// already. A worker never gives its P back by itself, so the control loop and the collector have
+// two of their own, and a worker that comes back from a sleep finds one.
 //
 // Go's other settings stay as they are. 10,000 Services of 10 endpoints are a live heap of 70 to
 // 120 MB, and 100 changes a second make 4.5 MB/s of garbage: a collection each 15 to 25 s. GOGC=400
