@@ -177,9 +177,6 @@ func (a *anatomy) points(c *compare.Config) (list []results.Point) {
 		"sender_cpus": numbers.Join(a.senders.CPUs, ","), "flows": strconv.Itoa(c.Flows),
 		"services": strconv.Itoa(c.Services[0]),
 	}
-	if ways := a.groups[len(a.groups)-1].ways; len(ways) > 0 {
-		list = append(list, a.slowest(&ways[0], params)...)
-	}
 	for i := range a.groups {
 		g := &a.groups[i]
 		by, _ := g.sums()
@@ -195,39 +192,15 @@ func (a *anatomy) points(c *compare.Config) (list []results.Point) {
 	return list
 }
 
-// slowest is the way of a packet, a point for each cause with its detail: the time that it took,
-// and from when to when, in us since the packet was stamped.
-func (a *anatomy) slowest(w *Way, params map[string]string) (list []results.Point) {
-	of := maps.Clone(params)
-	of["packets"] = "slowest"
-	for _, p := range w.Parts {
-		name := label(p.Cause, p.Detail)
-		i := slices.IndexFunc(list, func(p results.Point) bool { return p.Metric == name })
-		if i < 0 {
-			i = len(list)
-			list = append(list, results.Point{
-				Experiment: "tail", System: a.system, Params: of, Metric: name, Unit: "us", Better: "lower",
-				Samples: []float64{0},
-			})
-		}
-		from, to := us(time.Duration(p.From-w.Sent)), us(time.Duration(p.To-w.Sent))
-		list[i].Samples[0] += to - from
-		list[i].Curve = append(list[i].Curve, [2]float64{from, to})
-	}
-	return list
-}
-
-// merge adds points of later trials to those under the same conditions: samples, but for the
-// slowest packet, which is that of the first.
+// merge adds the samples of later trials to the points under the same conditions.
 func merge(list, more []results.Point) []results.Point {
 	for _, p := range more {
 		i := slices.IndexFunc(list, func(have results.Point) bool { return have.Key() == p.Key() })
-		switch {
-		case i < 0:
+		if i < 0 {
 			list = append(list, p)
-		case p.Curve == nil:
-			list[i].Samples = append(list[i].Samples, p.Samples...)
+			continue
 		}
+		list[i].Samples = append(list[i].Samples, p.Samples...)
 	}
 	return list
 }
