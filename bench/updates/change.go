@@ -55,8 +55,8 @@ func (l *lab) nth(ctx context.Context, n int) error {
 	return l.source.update(ctx, l.nthOther(n))
 }
 
-// nthOther is the n-th change of a Service that is not probed: a slice whose endpoints all move. The
-// Services take turns in an order in which neighbours are far apart.
+// nthOther is the n-th change of a Service that is not probed: a slice whose endpoints all move.
+// The Services take turns in an order in which neighbours are far apart.
 func (c *Config) nthOther(n int) *discoveryv1.EndpointSlice {
 	const stride = 7919 // a prime
 	others := c.Services - c.firstOther()

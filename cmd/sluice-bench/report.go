@@ -18,10 +18,10 @@ func reportCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "report --from FILE... [FILE...]",
 		Short: "Print results saved with --json, or write them into README and docs",
-		Long: "report reads files that the other commands saved with --json and prints every figure as Markdown. With\n" +
-			"--docs it writes the figures of README.md and docs/benchmarks.md and the plots of docs/plots into a source\n" +
-			"tree instead, with --page those of another page of the tree. Both refuse files of two machines, two files\n" +
-			"of one experiment, and commits that are not in the tree's history.",
+		Long: "report reads files that the other commands saved with --json and prints every figure as\n" +
+			"Markdown. With --docs it writes the figures of README.md and docs/benchmarks.md and the plots of\n" +
+			"docs/plots into a source tree instead, with --page those of another page of the tree. Both refuse\n" +
+			"files of two machines, two files of one experiment, and commits that are not in the tree's history.",
 		Example: "  sluice-bench report --from bench/out/*.json >bench/out/report.md",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// A shell writes the second and later files of a pattern as arguments.
