@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// figure is lines against a condition that was varied, before they are drawn. Which there are follows from the points alone: an
-// experiment that is added needs no code here.
+// figure is lines against a condition that was varied, before they are drawn. Which there are
+// follows from the points alone: an experiment that is added needs no code here.
 type figure struct {
 	Name   string // of its files
 	Title  string

@@ -163,7 +163,8 @@ func TestNewestRunIsDrawn(t *testing.T) {
 	t.Error("no figure by flows")
 }
 
-// TestBuildsInTurns: a ratio to an older build is shown with what its interval says; the target is held by the interval, and of what nothing can be said there is no verdict.
+// TestBuildsInTurns: a ratio to an older build is shown with what its interval says; the target is
+// held by the interval, and of what nothing can be said there is no verdict.
 func TestBuildsInTurns(t *testing.T) {
 	point := func(metric string, samples ...float64) results.Point {
 		p := results.Point{Experiment: "pipeline", System: "sluice", Metric: metric, Unit: "ratio", Better: "lower",
