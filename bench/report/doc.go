@@ -7,8 +7,8 @@
 //	              bench/baselines/zen3/NAME.json ──WritePage──► docs/benchmarks-zen3.md
 //
 // An experiment is a command that saves a results.Run; nothing else of it is known here. Which
-// plots there are follows from the points: what was varied becomes an x axis. A target that is missed, an experiment that failed and
-// one that nobody ran are lines of the report.
+// plots there are follows from the points: what was varied becomes an x axis. A target that is
+// missed, an experiment that failed and one that nobody ran are lines of the report.
 //
 // What is held to a target is a ratio to something that ran beside it, or growth: neither belongs
 // to one processor, as nanoseconds do. The documents show one generation of runs (OneGeneration).
