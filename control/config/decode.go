@@ -169,7 +169,7 @@ func (d *decoder) mapping(path string, n *yaml.Node, v reflect.Value) {
 		field, ok := fieldByName(v, key.Value)
 		switch {
 		case !ok:
-			d.unknown(at, key, child, fieldNames(v.Type()))
+			d.fail(at, key.Line, "is no known field, %s", suggest(key.Value, fieldNames(v.Type())))
 		case seen[key.Value]:
 			d.fail(at, key.Line, "is given twice, keep one")
 		default:
