@@ -82,33 +82,6 @@ func TestFileKeepsPins(t *testing.T) {
 	}
 }
 
-// A file of the version that knew no tentative pins is converted: its pins are kept, and confirmed,
-// however often their slots were written.
-func TestFileOfTheVersionBefore(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "affinity")
-	f := mustOpen(t, path, fileConfig, bootTime)
-	f.Table.Confirm(bootTime, client(1), 7, backend(1), 1000)
-	f.Table.Confirm(bootTime, client(2), 7, backend(2), 1000)
-	who := client(1)
-	key := keyOf(&who, 7)
-	s, tag := f.Table.place(&key)
-	var e entry
-	_, at := s.read(tag, &key, &e)
-	s.slots[at].end.Or(1 << 15) // written 32,768 times
-	mapped.Slice[head](f.file.Mem, 0, 1)[0].version = untentative
-	mustClose(t, f)
-	f = mustOpen(t, path, fileConfig, bootTime)
-	defer mustClose(t, f)
-	if f.Recovery != (Recovery{Kept: 2}) {
-		t.Errorf("%+v", f.Recovery)
-	}
-	for n := 1; n <= 2; n++ {
-		if p, tentative, ok := f.Table.Get(bootTime, client(n), 7); p != backend(n) || tentative || !ok {
-			t.Errorf("client %d: %+v, tentative %v, %v", n, p, tentative, ok)
-		}
-	}
-}
-
 func TestFileOfAnotherKind(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -37,9 +37,6 @@ const (
 	headBytes   = 4096
 	headMagic   = 0x7974696e69666661 // "affinity", little endian
 	headVersion = 2
-	// untentative is the version before, in which a count had the bit of endTentative: no pin of it
-	// was tentative. The rest is the same.
-	untentative = 1
 )
 
 // Size returns how many bytes of memory a table needs in a file.
@@ -78,13 +75,6 @@ func format(mem []byte, c *Config) *Table {
 // recoverTable takes over the table that another process left in memory, wherever it was stopped.
 // It fails with ErrLayout if the memory holds another version or size.
 func recoverTable(mem []byte, c *Config, now flowtable.Time) (t *Table, r Recovery, err error) {
-	t, h := view(mem, c)
-	before := c.describe(len(mem))
-	before.secret, before.version = h.secret, untentative
-	if *h == before {
-		t.confirmAll()
-		h.version = headVersion // last: who is stopped in between begins again
-	}
 	if t, err = openView(mem, c); err != nil {
 		return nil, r, err
 	}
@@ -117,15 +107,6 @@ func openView(mem []byte, c *Config) (*Table, error) {
 // Layout says what memory a table of a configuration has, in words. Two programs can have the same
 // memory if it is equal.
 func Layout(c Config) string { return fmt.Sprintf("version %d, %d clients", headVersion, c.Clients) }
-
-// confirmAll converts the sets of version untentative.
-func (t *Table) confirmAll() {
-	for i := range t.sets {
-		for at := range t.sets[i].slots {
-			t.sets[i].slots[at].end.And(^uint64(endTentative))
-		}
-	}
-}
 
 // recoverSet keeps the pins of a set that are whole. It frees claimed slots: no reader has seen
 // what was being written there.
