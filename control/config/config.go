@@ -373,9 +373,6 @@ func (c *Configuration) PulseSocket() string {
 	return filepath.Join(c.StateDir, PulseDirectory, PulseSocketFile)
 }
 
-// PulseSocketBefore is where that socket was in builds from before it had a directory of its own.
-func (c *Configuration) PulseSocketBefore() string { return filepath.Join(c.StateDir, PulseSocketFile) }
-
 const (
 	// PulseDirectory is in stateDir and has nothing but that socket: a container of who reads the
 	// pulse has it mounted, and can reach no other socket of the gateway by it.

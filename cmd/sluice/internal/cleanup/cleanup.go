@@ -43,7 +43,6 @@ var files = []string{"flows", "flows.new", "flows" + flowtable.RestingSuffix, "p
 	"bpffs", "bpffs.new", "status.sock", config.WaitingSocketFile, config.ReloadSocketFile,
 	config.HandOverSocketFile,
 	filepath.Join(config.PulseDirectory, config.PulseSocketFile),
-	config.PulseSocketFile, // of a build from before it had a directory
 	drains.Name, drains.Name + trusted.NewSuffix, assign.File, assign.File + trusted.NewSuffix,
 	owners.Name, owners.Name + trusted.NewSuffix, seed.Name, seed.Name + trusted.NewSuffix}
 

@@ -46,7 +46,6 @@ func TestFiles(t *testing.T) {
 		{"nothing", nil, nil, false},
 		{"all of a daemon's", []string{"flows", "flows.new", "flows.resting", "pins", "modes.json",
 			"owners.json", "owners.json.new", "reload.sock", "pulse/pulse.sock"}, nil, false},
-		{"the pulse of a build before", []string{"pulse.sock"}, nil, false},
 		{"something of somebody else's", []string{"flows", "notes.txt"}, []string{"notes.txt"}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

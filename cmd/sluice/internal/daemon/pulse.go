@@ -31,34 +31,18 @@ type pulses struct {
 	stalled  []string           // the same: the stalled loops
 }
 
-// servePulse answers on the socket, which is made if no process before has given its own. One that
-// it has given at another path is of a build from before the socket had a directory of its own: it
-// is served beside the new one for as long as this process runs, as announcers of that build read
-// there. It cannot fail where one was given.
+// servePulse answers on the socket. It makes the socket unless the previous process has given its
+// own, and cannot fail then.
 func (d *Daemon) servePulse(ctx context.Context) error {
-	p, path := &d.pulses, d.config.PulseSocket()
-	serve := func(l net.Listener) {
-		d.servers.group.Go(func() { pulse.NewServer(d.pulse, d.log).Serve(ctx, l) })
-	}
-	given := p.listener
-	if given != nil {
-		serve(given)
-		if given.Addr().String() == path {
-			return nil
+	p := &d.pulses
+	if p.listener == nil {
+		l, err := listenPulse(d.config.PulseSocket())
+		if err != nil {
+			return fmt.Errorf("stateDir: pulse socket: %w", err)
 		}
-	} else if err := unixsocket.RemoveStale(d.config.PulseSocketBefore()); err != nil {
-		d.log.Warn("pulse socket of a build before", "error", err)
-	}
-	l, err := listenPulse(path)
-	switch {
-	case err == nil:
 		p.listener = l
-		serve(l)
-	case given == nil:
-		return fmt.Errorf("stateDir: pulse socket: %w", err)
-	default:
-		d.log.Warn("announcers of this version do not hear this process: they read at "+path, "error", err)
 	}
+	d.servers.group.Go(func() { pulse.NewServer(d.pulse, d.log).Serve(ctx, p.listener) })
 	return nil
 }
 

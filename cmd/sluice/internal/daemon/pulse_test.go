@@ -3,13 +3,12 @@ package daemon
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/pulse"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/internal/unixsocket"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -64,53 +62,28 @@ func TestVIPsOf(t *testing.T) {
 	}
 }
 
-// The pulse is on its own socket, whatever the process before has given. A socket at the path of a
-// build before is served as well where it was given, and removed where nobody is behind it.
-func TestPulseSockets(t *testing.T) {
+// The pulse answers on its socket, whether this process makes it or the previous one gives it.
+func TestPulseSocket(t *testing.T) {
 	t.Parallel()
-	const old, own = "pulse.sock", "pulse/pulse.sock"
-	for _, tt := range []struct {
-		name, given string
-		stale       string
-		answer      []string
-	}{
-		{"a first process", "", "", []string{own}},
-		{"after a build before that died", "", old, []string{own}},
-		{"after this version", own, "", []string{own}},
-		{"after a build before", old, "", []string{old, own}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
+	for _, given := range []bool{false, true} {
+		t.Run(fmt.Sprintf("given=%t", given), func(t *testing.T) {
 			c := config.Default()
 			c.StateDir = shortDirectory(t)
 			c.Interfaces = []config.Interface{{Name: "eth7"}}
 			d := &Daemon{config: c, fixed: c, log: slog.New(slog.DiscardHandler)}
-			listen := func(name string) *net.UnixListener {
-				path := filepath.Join(c.StateDir, name)
-				must(t, os.MkdirAll(filepath.Dir(path), 0o700))
-				l, err := unixsocket.Listen(path)
+			if given {
+				l, err := listenPulse(c.PulseSocket())
 				must(t, err)
-				return l.(*net.UnixListener)
-			}
-			if tt.stale != "" {
-				l := listen(tt.stale)
-				l.SetUnlinkOnClose(false)
-				l.Close()
-			}
-			if tt.given != "" {
-				d.pulses.listener = listen(tt.given)
+				d.pulses.listener = l
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			must(t, d.servePulse(ctx))
 			if at := d.pulses.listener.Addr().String(); at != c.PulseSocket() {
 				t.Errorf("the next process is given the socket at %s, want %s", at, c.PulseSocket())
 			}
-			for _, name := range []string{old, own} {
-				said, err := firstLine(filepath.Join(c.StateDir, name))
-				if want := slices.Contains(tt.answer, name); want != (err == nil) {
-					t.Errorf("%s says %q, %v; want an answer: %v", name, said, err, want)
-				} else if want && !strings.Contains(said, `"interfaces":["eth7"]`) {
-					t.Errorf("%s says %q, and not which interfaces it serves", name, said)
-				}
+			if line, err := firstLine(c.PulseSocket()); err != nil ||
+				!strings.Contains(line, `"interfaces":["eth7"]`) {
+				t.Errorf("the socket answers %q, %v, want which interfaces it serves", line, err)
 			}
 			cancel()
 			d.servers.group.Wait()
