@@ -20,8 +20,12 @@ type converted struct {
 	entry *Object
 	from  *unstructured.Unstructured
 	own   *unstructured.Unstructured // nil: there is none
-	of    string                     // where it is from
 	gaps  []kinds.Gap
+}
+
+// known reports whether the announcer or the controller reads objects of this kind of MetalLB.
+func known(o *unstructured.Unstructured) bool {
+	return kinds.Known(o.GetKind()) && o.GetKind() != "AddressPool" // MetalLB deprecates its own AddressPool
 }
 
 // asItIs reads MetalLB's objects as the announcer does, and returns the problems of each.
@@ -31,7 +35,7 @@ func (c *conversion) asItIs() map[string][]kinds.Problem {
 	})}
 	var list []*unstructured.Unstructured
 	for _, o := range c.theirs {
-		if kinds.Known(o.GetKind()) && !c.elsewhere(o) {
+		if known(o) && !c.elsewhere(o) {
 			list = append(list, o)
 		}
 	}
@@ -56,7 +60,7 @@ func (c *conversion) convert(asItIs map[string][]kinds.Problem) {
 		ref := kinds.RefOf(o)
 		ref.UID = ""
 		*e = Object{Object: ref.String(), AsItIs: All}
-		if !kinds.Known(o.GetKind()) {
+		if !known(o) {
 			e.AsItIs = Nothing
 			e.Notes = []Note{{Text: "not a kind that Sluice knows", Do: "see what it asks for"}}
 			continue
@@ -68,12 +72,7 @@ func (c *conversion) convert(asItIs map[string][]kinds.Problem) {
 				"give --metallb-namespace=%[1]s here, and metallb.namespace to the chart", o.GetNamespace())}}
 			continue
 		}
-		one := converted{entry: e, from: o, of: o.GetAPIVersion()}
-		if origin, there := c.origins[o]; there {
-			one.of = origin
-			e.AsItIs = Nothing
-			e.Notes = []Note{{Text: "is of " + origin + ", which is not read as it is", Do: "apply the manifest"}}
-		}
+		one := converted{entry: e, from: o}
 		spec, _, _ := unstructured.NestedMap(o.Object, "spec")
 		one.gaps = kinds.Gaps(o.GetKind(), spec)
 		for _, g := range one.gaps {
@@ -194,7 +193,7 @@ func (c *conversion) manifest() []byte {
 		if b.Len() > 0 {
 			b.WriteString("---\n")
 		}
-		fmt.Fprintf(&b, "# %s of %s\n", one.entry.Object, one.of)
+		fmt.Fprintf(&b, "# %s of %s\n", one.entry.Object, one.from.GetAPIVersion())
 		for _, g := range one.gaps {
 			fmt.Fprintf(&b, "# without %s: %s\n", g.Path, g.Why)
 		}

@@ -25,7 +25,6 @@ type conversion struct {
 	secrets       map[string]*corev1.Secret // by namespace/name
 	namespaces    map[string]map[string]string
 	own           []converted
-	origins       map[*unstructured.Unstructured]string // of those of theirs that are made of others
 	result        *Result
 }
 
@@ -82,15 +81,10 @@ func (c *conversion) add(o *unstructured.Unstructured) error {
 	}
 	group, _, _ := strings.Cut(o.GetAPIVersion(), "/")
 	switch of := o.GetAPIVersion() + " " + o.GetKind(); {
-	case of == kinds.MetalLB+"/v1beta1 AddressPool":
-		spec, _, _ := unstructured.NestedMap(o.Object, "spec")
-		c.addOldPool(o, o.GetName(), spec)
 	case group == kinds.MetalLB && !slices.Contains(statusKinds, o.GetKind()):
 		c.theirs = append(c.theirs, o)
 	case of == "v1 Service":
 		return c.addService(o)
-	case of == "v1 ConfigMap":
-		return c.addConfigMap(o)
 	case of == "v1 Secret":
 		return c.addSecret(o)
 	case of == "v1 Namespace":
