@@ -1,7 +1,6 @@
 package nat_test
 
 import (
-	"strings"
 	"testing"
 
 	"sluice.dev/sluice/nat"
@@ -44,39 +43,5 @@ func TestChoosePortsStartsAnywhere(t *testing.T) {
 		if n < draws/buckets*3/4 || n > draws/buckets*5/4 {
 			t.Errorf("bucket %d has %d starts of %d", i, n, draws)
 		}
-	}
-}
-
-func TestValidPortRange(t *testing.T) {
-	nodePorts, ephemeral := [2]uint16{30000, 32767}, [2]uint16{32768, 60999}
-	for _, c := range []struct {
-		name         string
-		first, count uint16
-		want         []string // in the message; none: valid
-	}{
-		{"above both", 61000, 4536, nil},
-		{"below both", 1024, 28976, nil},
-		{"empty", 61000, 0, []string{"empty"}},
-		{"privileged", 1023, 10, []string{"privileged", "1024"}},
-		{"past the end", 61000, 4537, []string{"65535", "65536"}},
-		{"one node port", 29000, 1001, []string{"29000-30000", "NodePort", "30000-32767"}},
-		{"one ephemeral port", 60999, 2, []string{"60999-61000", "ephemeral", "ip_local_port_range"}},
-		{"both", 32767, 2, []string{"NodePort", "ephemeral"}},
-		{"around", 1024, 64512, []string{"NodePort", "ephemeral"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			err := nat.ValidPortRange(c.first, c.count, nodePorts, ephemeral)
-			if (err == nil) != (c.want == nil) {
-				t.Fatalf("error %v", err)
-			}
-			for _, w := range c.want {
-				if !strings.Contains(err.Error(), w) {
-					t.Errorf("message %q does not say %q", err, w)
-				}
-			}
-		})
-	}
-	if err := nat.ValidPortRange(1024, 64512, [2]uint16{}, [2]uint16{}); err != nil {
-		t.Errorf("nothing to overlap with: %v", err)
 	}
 }

@@ -218,16 +218,6 @@ func WorkerOf(worker, cpu int, b *stats.Block, now uint64) WorkerView {
 	return v
 }
 
-// SlowestSeen is the oldest snapshot that a worker may still use; published if none uses any.
-func SlowestSeen(published uint64, workers []WorkerView) uint64 {
-	for i := range workers {
-		if w := &workers[i]; !w.Asleep {
-			published = min(published, w.Generation)
-		}
-	}
-	return published
-}
-
 // ProtocolName returns the name of an IP protocol as Kubernetes and conntrack write it.
 func ProtocolName(p uint8) string {
 	switch p {

@@ -175,21 +175,6 @@ func TestWorkerOf(t *testing.T) {
 	}
 }
 
-func TestSlowestSeen(t *testing.T) {
-	asleep, five, waking := WorkerView{Asleep: true}, WorkerView{Generation: 5}, WorkerView{}
-	for _, c := range []struct {
-		workers []WorkerView
-		want    uint64
-	}{
-		{nil, 9}, {[]WorkerView{asleep}, 9}, {[]WorkerView{asleep, five}, 5}, {[]WorkerView{five, waking}, 0},
-		{[]WorkerView{{Generation: 9}}, 9},
-	} {
-		if got := SlowestSeen(9, c.workers); got != c.want {
-			t.Errorf("%+v: %d, want %d", c.workers, got, c.want)
-		}
-	}
-}
-
 func TestMatchDoesNotAllocate(t *testing.T) {
 	e, err := ParseEndpoint("10.0.0.0/8")
 	if err != nil {
