@@ -2,6 +2,9 @@ package machine
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 )
@@ -27,4 +30,31 @@ func (l *Lateness) Watch(ctx context.Context) {
 func (l *Lateness) Bound(d time.Duration, wakeUps int) (bound, late time.Duration) {
 	late = time.Duration(l.worst.Load())
 	return Slower(d) + time.Duration(wakeUps)*late, late
+}
+
+// Turns are the times for which the threads of this process ran, and waited for a CPU (schedstat:
+// Documentation/scheduler/sched-stats.rst). Threads that have ended are not counted.
+type Turns struct{ Ran, Waited time.Duration }
+
+// OwnTurns reads the turns so far.
+func OwnTurns() (sum Turns) {
+	threads, _ := filepath.Glob("/proc/self/task/[0-9]*/schedstat")
+	for _, path := range threads {
+		var t Turns
+		if text, err := os.ReadFile(path); err == nil { // else the thread has ended
+			_, _ = fmt.Sscan(string(text), &t.Ran, &t.Waited)
+		}
+		sum.Ran, sum.Waited = sum.Ran+t.Ran, sum.Waited+t.Waited
+	}
+	return sum
+}
+
+// Without returns how much of d is left without the time for which threads waited for a CPU since
+// an earlier reading: other work of the machine delays each step by the same share.
+func (t Turns) Without(since Turns, d time.Duration) time.Duration {
+	ran, waited := t.Ran-since.Ran, max(0, t.Waited-since.Waited)
+	if ran <= 0 {
+		return d
+	}
+	return time.Duration(float64(d) * float64(ran) / float64(ran+waited))
 }

@@ -75,3 +75,21 @@ func TestWakeUpCost(t *testing.T) {
 		t.Errorf("a wake-up costs %v of processor time", cost)
 	}
 }
+
+// TestTurnsWithout: time counts by the share for which threads ran.
+func TestTurnsWithout(t *testing.T) {
+	before := Turns{Ran: time.Second, Waited: 3 * time.Second}
+	for now, want := range map[Turns]time.Duration{
+		{Ran: 2 * time.Second, Waited: 3 * time.Second}: time.Second,
+		{Ran: 2 * time.Second, Waited: 6 * time.Second}: time.Second / 4,
+		{Ran: 2 * time.Second, Waited: time.Second}:     time.Second, // a thread has ended
+		before: time.Second,
+	} {
+		if got := now.Without(before, time.Second); got != want {
+			t.Errorf("%+v: %v, want %v", now, got, want)
+		}
+	}
+	if now := OwnTurns(); now.Ran <= 0 {
+		t.Errorf("this process has %+v", now)
+	}
+}

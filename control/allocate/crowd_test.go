@@ -20,6 +20,7 @@ import (
 	v1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/control/pools"
 	"sluice.dev/sluice/internal/kubewatch"
 )
@@ -143,7 +144,7 @@ func resident(namespace, name string, annotations map[string]string) *corev1.Ser
 }
 
 // arrive creates a Service and returns how long it takes until it has an address, without the
-// longest time that the machine did nothing here.
+// longest time that the machine did nothing here and the share that threads waited for a CPU.
 func (b *town) arrive(s *corev1.Service) time.Duration {
 	b.Helper()
 	at := make(chan time.Time, 1)
@@ -151,11 +152,11 @@ func (b *town) arrive(s *corev1.Service) time.Duration {
 	b.written[pools.KeyOf(s)] = at
 	b.mu.Unlock()
 	b.late.Store(0)
-	begin := time.Now()
+	begin, before := time.Now(), machine.OwnTurns()
 	b.put(s)
 	select {
 	case end := <-at:
-		return end.Sub(begin) - time.Duration(b.late.Load())
+		return machine.OwnTurns().Without(before, end.Sub(begin)-time.Duration(b.late.Load()))
 	case <-time.After(30 * time.Second):
 		b.Fatalf("%s has no address after 30 s", pools.KeyOf(s))
 	}
