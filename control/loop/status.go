@@ -93,6 +93,18 @@ func (l *Loop) Wait(ctx context.Context) error {
 	}
 }
 
+// WaitListed is Wait, and returns when Status has the problems of what Wait returns for, too: where
+// a listing of them is put off (note), it is done now.
+func (l *Loop) WaitListed(ctx context.Context) error {
+	if err := l.Wait(ctx); err != nil {
+		return err
+	}
+	return l.request(ctx, func() {
+		l.nextList = time.Time{}
+		l.note()
+	})
+}
+
 func (l *Loop) isReady() bool {
 	select {
 	case <-l.ready:

@@ -120,7 +120,7 @@ func (d *Daemon) WaitApplied(ctx context.Context) error {
 			return fmt.Errorf("%w: %s", ctx.Err(), stage.not)
 		}
 	}
-	return d.loop.Wait(ctx)
+	return d.loop.WaitListed(ctx)
 }
 
 // Stats implements status.Gateway.
