@@ -18,7 +18,7 @@ import (
 // the longest work of one iteration.
 type Bounds struct {
 	Unready time.Duration // then the loop counts as stalled, and the process is not ready
-	Restart time.Duration // then a restart of the process is asked for; Unready or more
+	Restart time.Duration // then a restart of the process is asked for; Unready or more; 0: never
 }
 
 // DefaultBounds are those of most loops. The longest work that is known is a hand-over, for which
@@ -26,6 +26,11 @@ type Bounds struct {
 // compilation of 10,000 Services from nothing, which takes seconds on a busy machine. A minute
 // without a beat is no work that is known, on any machine.
 var DefaultBounds = Bounds{Unready: 15 * time.Second, Restart: time.Minute}
+
+// FileBounds are those of loops that read files. They never ask for a restart: a disk or a file
+// server that does not answer blocks the next process, too, and that one has nothing to serve, while
+// this one goes on with what it has read.
+var FileBounds = Bounds{Unready: 15 * time.Second}
 
 // Beat is the heartbeat of one loop. The methods of a nil Beat do nothing.
 type Beat struct {
@@ -128,7 +133,8 @@ func (s *Set) Late() (list []Late) {
 	defer s.mu.Unlock()
 	for _, b := range s.beats {
 		if last, age := b.age(); age >= b.bounds.Unready {
-			list = append(list, Late{Name: b.name, Since: last, Restart: age >= b.bounds.Restart})
+			restart := b.bounds.Restart > 0 && age >= b.bounds.Restart
+			list = append(list, Late{Name: b.name, Since: last, Restart: restart})
 		}
 	}
 	return list

@@ -47,6 +47,18 @@ func TestLate(t *testing.T) {
 	})
 }
 
+// TestFileBounds: a loop that reads files is late, and never asks for a restart.
+func TestFileBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s Set
+		s.Add("reader", FileBounds).Beat()
+		time.Sleep(24 * time.Hour)
+		if len(s.Unready()) != 1 || len(s.Dead()) != 0 {
+			t.Errorf("unready %q, dead %q", s.Unready(), s.Dead())
+		}
+	})
+}
+
 // TestNoSet: loops without a set beat for nobody.
 func TestNoSet(t *testing.T) {
 	var s *Set

@@ -49,7 +49,7 @@ type Source struct {
 // New reads a file for a node. One with mistakes is an error. beats, unless nil, gets the heartbeat
 // of Run.
 func New(path, node string, log *slog.Logger, beats *heartbeat.Set) (*Source, error) {
-	s := &Source{path: path, log: log, beat: beats.Add("reader of "+path, heartbeat.DefaultBounds)}
+	s := &Source{path: path, log: log, beat: beats.Add("reader of "+path, heartbeat.FileBounds)}
 	s.node.Name = node
 	text, err := trusted.Read(path)
 	if err != nil {

@@ -37,7 +37,7 @@ func (d *Daemon) watchConfig(ctx context.Context, hup <-chan os.Signal) {
 	} else {
 		d.log.Warn("changes of the configuration file are not noticed; SIGHUP reloads it", "error", err)
 	}
-	beat := d.beats.Add("watch of the configuration", heartbeat.DefaultBounds)
+	beat := d.beats.Add("watch of the configuration", heartbeat.FileBounds)
 	defer beat.Rest()
 	d.look(ctx)
 	watched := "" // maglev.seedFile
