@@ -30,11 +30,15 @@ type prefixLimit struct {
 	retry time.Time     // when the session may begin
 }
 
-// exceeded notes that the limit ended a session that had been up since a time.
-func (l *prefixLimit) exceeded(since, now time.Time) {
+// ended notes that a session ended, for whatever reason, that had been up since a time.
+func (l *prefixLimit) ended(since, now time.Time) {
 	if now.Sub(since) >= retryForget {
-		l.wait = 0
+		*l = prefixLimit{}
 	}
+}
+
+// exceeded notes that the limit ended a session, after ended.
+func (l *prefixLimit) exceeded(now time.Time) {
 	l.wait = min(max(2*l.wait, retryFirst), retryMost)
 	l.retry = now.Add(l.wait)
 }

@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"encoding/binary"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -88,9 +89,33 @@ func TestPrefixLimitWaits(t *testing.T) {
 		{retryForget - 1, 8 * time.Minute}, {0, 16 * time.Minute}, {0, 30 * time.Minute}, {0, 30 * time.Minute},
 		{retryForget, time.Minute},
 	} {
-		l.exceeded(now.Add(-c.up), now)
+		l.ended(now.Add(-c.up), now)
+		l.exceeded(now)
 		if l.wait != c.wait || !l.waits(now.Add(c.wait-1)) || l.waits(now.Add(c.wait)) {
 			t.Errorf("up for %v: it waits %v, want %v", c.up, l.wait, c.wait)
+		}
+	}
+}
+
+// TestPrefixLimitIsPast: a session that stayed up after the limit was exceeded and then ends for
+// another reason is no problem of the limit.
+func TestPrefixLimitIsPast(t *testing.T) {
+	s := New(Config{Log: slog.New(slog.DiscardHandler)})
+	peer := &kinds.Peer{Name: "a", Address: netip.MustParseAddr("127.0.0.9")}
+	session := newSession(peer)
+	s.sessions["a"] = session
+	now := time.Unix(1_000_000, 0)
+	session.begun, session.up, session.since = now, true, now
+	session.limit.exceeded(now)
+	for _, c := range []struct {
+		up   time.Duration
+		told bool
+	}{{retryForget - 1, true}, {retryForget, false}} {
+		say(s, peer.Address, wire.BGP_FSM_ESTABLISHED, now)
+		now = now.Add(c.up)
+		say(s, peer.Address, wire.BGP_FSM_IDLE, now)
+		if list := s.Report().Problems; (len(list) > 0) != c.told {
+			t.Errorf("up for %v: %+v", c.up, list)
 		}
 	}
 }

@@ -514,10 +514,13 @@ func (s *Speaker) peerChanged(m *apiutil.WatchEventMessage_PeerEvent, at time.Ti
 		}
 		up := m.Peer.State.SessionState == wire.BGP_FSM_ESTABLISHED
 		if up != session.up {
+			if !up {
+				session.limit.ended(session.since, at)
+			}
 			switch {
 			case up:
 			case endedByPrefixLimit(m):
-				session.limit.exceeded(session.since, at)
+				session.limit.exceeded(at)
 				session.again = true
 			case !session.peer.Restart && at.Sub(session.anew) >= anewEvery:
 				session.again, session.anew = true, at

@@ -120,7 +120,8 @@ func (s *Speaker) inTurn(w *announce.World, now time.Time) *announce.World {
 	case len(waiting) == 0:
 		s.turn, s.waiting = time.Time{}, nil
 		return w
-	case s.turn.IsZero() || now.Sub(s.turn) >= turnLength/2: // or this process stood still in its turn
+	// Or this process stood still in its turn, or the clock was set back.
+	case s.turn.IsZero() || now.Sub(s.turn) >= turnLength/2 || s.turn.Sub(now) > turns*turnLength:
 		s.turn = turnOf(s.identity.routerID, now)
 		s.log.Info("sessions of BGP begin anew in this gateway's turn", "at", s.turn.UTC(), "because of", waiting)
 	}

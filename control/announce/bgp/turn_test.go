@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/control/announce"
 	"sluice.dev/sluice/control/announce/kinds"
 )
 
@@ -194,5 +196,27 @@ func TestReopenInTurn(t *testing.T) {
 				t.Errorf("said afterwards: %q", why)
 			}
 		})
+	}
+}
+
+// TestTurnAfterClockStep: a clock that is set back while a session waits for the gateway's turn does
+// not make it wait for longer than a cycle.
+func TestTurnAfterClockStep(t *testing.T) {
+	s := New(Config{Log: slog.New(slog.DiscardHandler), RouterID: netip.MustParseAddr("127.0.0.1")})
+	s.identity.routerID = s.config.RouterID
+	before := &kinds.Peer{Name: "a", Password: "one"}
+	after := *before
+	after.Password = "two"
+	s.sessions["a"] = newSession(before)
+	s.sessions["a"].up = true
+	w := &announce.World{Set: &kinds.Set{Peers: []*kinds.Peer{&after}}}
+	now := time.Unix(1_700_000_000, 0)
+	for _, now := range []time.Time{now, now.Add(-24 * time.Hour)} {
+		if s.inTurn(w, now) == w {
+			t.Fatalf("at %v: it is the gateway's turn", now)
+		}
+		if wait := s.turn.Sub(now); wait > turns*turnLength {
+			t.Errorf("at %v the session begins anew after %v", now, wait)
+		}
 	}
 }
