@@ -91,6 +91,9 @@ type Speaker struct {
 	given   incarnations
 	keys    hello.Keys
 	refused string // why the key file as it is now is not used
+	// list is interfacesOf. interfaces are those that were read last.
+	list       func(gateway []string) ([]Interface, error)
+	interfaces []Interface
 
 	mu    sync.Mutex // guards what follows
 	links map[string]*link
@@ -105,7 +108,8 @@ func New(c Config) (*Speaker, error) {
 	if c.Nonce == nil {
 		c.Nonce = nonce
 	}
-	s := &Speaker{config: c, log: c.Log, changed: wake.NewFlag(), links: map[string]*link{}, plan: &Plan{}}
+	s := &Speaker{config: c, log: c.Log, changed: wake.NewFlag(), list: interfacesOf,
+		links: map[string]*link{}, plan: &Plan{}}
 	if c.KeyFile != "" {
 		if err := s.readKeys(); err != nil {
 			return nil, err
@@ -156,11 +160,16 @@ func (s *Speaker) Apply(w *announce.World) {
 		s.log.Error("the keys of layer 2 cannot be read, those before stay in force", "error", why)
 	}
 	s.refused = why
-	interfaces, err := interfacesOf(w.Interfaces)
-	if err != nil {
-		s.log.Error("interfaces of this node are not known: layer 2 stays as it is", "error", err)
+	interfaces, err := s.list(w.Interfaces)
+	if err != nil && s.interfaces == nil {
+		s.log.Error("interfaces of this node are not known, and nothing is announced at layer 2", "error", err)
 		return
 	}
+	if err != nil { // out of descriptors, for instance: VIPs must go all the same
+		s.log.Error("interfaces of this node cannot be read, those before are used", "error", err)
+		interfaces = s.interfaces
+	}
+	s.interfaces = interfaces
 	s.replace(NewPlan(w, interfaces), interfaces)
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"sluice.dev/sluice/control/announce"
@@ -71,5 +72,42 @@ func TestWithoutKey(t *testing.T) {
 			!strings.Contains(lines[0].Why, "--layer2-key")) || len(r.Peers) > 0 {
 			t.Errorf("asked %v: %+v", asked, r)
 		}
+	}
+}
+
+// TestInterfacesNotRead: a gateway that fails while the interfaces cannot be read, as when the
+// process is out of descriptors, gives its VIPs up nevertheless.
+func TestInterfacesNotRead(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(path, []byte(strings.Repeat("k", 32)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Config{Log: slog.New(slog.DiscardHandler), Name: "n", KeyFile: path, Every: DefaultEvery,
+		Silent: DefaultSilent, Settle: DefaultSettle})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.list = func([]string) ([]Interface, error) {
+		return []Interface{{Name: "none", Ethernet: true, Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}},
+			nil
+	}
+	vip := netip.MustParseAddr("192.0.2.1")
+	w := &announce.World{Gateway: announce.Yes}
+	w.Set, _ = new(kinds.Reader).Read([]*unstructured.Unstructured{
+		object(t, "AddressPool", "p", "{addresses: [192.0.2.0/24]}"), object(t, "L2Advertisement", "a", "{}"),
+	})
+	w.VIPs = []*announce.Standing{{VIP: vip, Pool: w.Set.PoolOf(vip), Grade: announce.Yes}}
+	s.Apply(w)
+	if !s.plan.Ready || len(s.plan.Links["none"]) != 1 {
+		t.Fatalf("%+v", s.plan)
+	}
+	s.list = func([]string) ([]Interface, error) { return nil, unix.EMFILE }
+	failed := &announce.World{Gateway: announce.No, Set: w.Set,
+		VIPs: []*announce.Standing{{VIP: vip, Pool: w.VIPs[0].Pool, Grade: announce.No}}}
+	s.Apply(failed)
+	if wishes := s.plan.Links["none"]; s.plan.Ready || len(wishes) != 1 || wishes[0].Grade != announce.No {
+		t.Errorf("the gateway has failed: %+v", s.plan)
 	}
 }
