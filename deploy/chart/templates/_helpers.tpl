@@ -33,6 +33,23 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
+{{/* Refuses values by which the announcer could not read the password of a BGPPeer that the cluster has: an upgrade
+     would end its session on all gateways. */}}
+{{- define "sluice.checkPasswordSecrets" -}}
+{{- $peers := list -}}
+{{- if .Capabilities.APIVersions.Has "sluice.dev/v1alpha1/BGPPeer" -}}
+{{- $peers = get (lookup "sluice.dev/v1alpha1" "BGPPeer" "" "") "items" | default list -}}
+{{- end -}}
+{{- range $peers -}}
+{{- $secret := dig "spec" "passwordSecret" dict . | default dict -}}
+{{- $name := get $secret "name" -}}
+{{- $own := eq (get $secret "namespace" | default $.Release.Namespace) $.Release.Namespace -}}
+{{- if and $name $own (not (has $name $.Values.announcer.passwordSecrets)) -}}
+{{- fail (printf "BGPPeer %s has its password in the Secret %s, which the announcer would have no right to read, and its session would end: add the name to announcer.passwordSecrets" .metadata.name $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* How long an announcer must run before the next one ends: it joins its links, and then has its VIPs. */}}
 {{- define "sluice.announcerReady" -}}
 {{- $millis := 0 -}}

@@ -170,11 +170,13 @@ func templates(c *chart.Chart, values map[string]any, kubernetes string) (map[st
 	return renderIn(nil, c, values, kubernetes)
 }
 
-// renderIn is templates with a cluster that the function lookup asks; nil for none.
+// renderIn is templates with a cluster that the function lookup asks; nil for none. kinds are those
+// of its API server beside Kubernetes' own, as group/version/kind.
 func renderIn(
-	found engine.ClientProvider, c *chart.Chart, values map[string]any, kubernetes string,
+	found engine.ClientProvider, c *chart.Chart, values map[string]any, kubernetes string, kinds ...string,
 ) (map[string]string, error) {
 	cluster := chartutil.DefaultCapabilities.Copy()
+	cluster.APIVersions = append(cluster.APIVersions, kinds...)
 	cluster.KubeVersion = chartutil.KubeVersion{Version: kubernetes}
 	all, err := chartutil.ToRenderValues(c, values, chartutil.ReleaseOptions{
 		Name: release, Namespace: namespace, Revision: 1, IsInstall: true,

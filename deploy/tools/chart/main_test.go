@@ -224,13 +224,16 @@ type cluster struct{ objects []runtime.Object }
 
 // GetClientFor implements engine.ClientProvider.
 func (c cluster) GetClientFor(_, kind string) (dynamic.NamespaceableResourceInterface, bool, error) {
-	kinds := map[string]string{"Namespace": "namespaces", "Secret": "secrets"}
+	kinds := map[string]schema.GroupVersionResource{
+		"Namespace": {Version: "v1", Resource: "namespaces"}, "Secret": {Version: "v1", Resource: "secrets"},
+		"BGPPeer": {Group: "sluice.dev", Version: "v1alpha1", Resource: "bgppeers"},
+	}
 	lists := map[schema.GroupVersionResource]string{}
 	for kind, resource := range kinds {
-		lists[schema.GroupVersionResource{Version: "v1", Resource: resource}] = kind + "List"
+		lists[resource] = kind + "List"
 	}
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists, c.objects...)
-	return client.Resource(schema.GroupVersionResource{Version: "v1", Resource: kinds[kind]}), kind == "Secret", nil
+	return client.Resource(kinds[kind]), kind == "Secret", nil
 }
 
 func object(kind, namespace, name string, data map[string]any) runtime.Object {
@@ -243,6 +246,53 @@ func object(kind, namespace, name string, data map[string]any) runtime.Object {
 		o["data"] = data
 	}
 	return &unstructured.Unstructured{Object: o}
+}
+
+// TestPasswordSecrets: the chart is refused where a BGPPeer that is there has its password in a Secret
+// that the announcer would have no right to read: its session would end on all gateways.
+func TestPasswordSecrets(t *testing.T) {
+	type values = map[string]any
+	peer := func(secret values) runtime.Object {
+		return &unstructured.Unstructured{Object: values{"apiVersion": "sluice.dev/v1alpha1", "kind": "BGPPeer",
+			"metadata": values{"name": "leaf"}, "spec": values{"passwordSecret": secret}}}
+	}
+	c, err := loader.LoadDir(chartDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const refusal = "BGPPeer leaf has its password in the Secret md5"
+	for _, tt := range []struct {
+		name    string
+		peer    runtime.Object // nil: none
+		kinds   []string
+		named   []any
+		refused bool
+	}{
+		{"none", nil, nil, nil, false},
+		{"the kind is not there", nil, []string{"v1/Secret"}, nil, false},
+		{"named", peer(values{"name": "md5"}), nil, []any{"other", "md5"}, false},
+		{"not named", peer(values{"name": "md5"}), nil, []any{"other"}, true},
+		{"not named, with its namespace", peer(values{"name": "md5", "namespace": namespace}), nil, nil, true},
+		{"of another namespace, which is not read", peer(values{"name": "md5", "namespace": "other"}), nil, nil, false},
+		{"no Secret", peer(nil), nil, nil, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			in := cluster{}
+			if tt.peer != nil {
+				in.objects = append(in.objects, tt.peer)
+			}
+			kinds := tt.kinds
+			if kinds == nil {
+				kinds = []string{"sluice.dev/v1alpha1/BGPPeer"}
+			}
+			_, err := renderIn(in, c, values{"announcer": values{"enabled": true, "passwordSecrets": tt.named}}, kubernetes,
+				kinds...)
+			if refused := err != nil && strings.Contains(err.Error(), refusal); refused != tt.refused ||
+				err != nil && !tt.refused {
+				t.Errorf("%v", err)
+			}
+		})
+	}
 }
 
 // TestSeed: the chart makes the Secret with the seed once; an upgrade keeps it. Where there is no
