@@ -74,7 +74,7 @@ func TestHostLinkDeleted(t *testing.T) {
 	l.applied()
 	served := func(vip string, n int) bool {
 		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip, webPort)}, Requests: n,
-			Concurrency: 2, Timeout: 300 * time.Millisecond})
+			Concurrency: 2, Timeout: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}

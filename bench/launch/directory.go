@@ -17,12 +17,15 @@ const directoryPrefix = "sluice-gate-"
 // makeDirectory makes one where the flow table should be: in memory that outlives the daemon.
 func makeDirectory() (string, error) { return scratch.Make(scratch.Tmpfs(), directoryPrefix) }
 
-// removeDirectory removes a gateway's directory, which a killed daemon may have left
-// with its BPF file system mounted: for its successor, of which there is none.
+// removeDirectory removes a gateway's directory. A killed daemon may have left its BPF file system
+// mounted there, for a successor, and a killed test a file system for the state.
 func removeDirectory(dir string) error {
-	err := unix.Unmount(filepath.Join(dir, bpfDir), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // not mounted, not there
-		err = nil
+	var failed error
+	for _, name := range []string{bpfDir, "state"} {
+		err := unix.Unmount(filepath.Join(dir, name), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // mounted
+			failed = errors.Join(failed, err)
+		}
 	}
-	return errors.Join(err, os.RemoveAll(dir))
+	return errors.Join(failed, os.RemoveAll(dir))
 }

@@ -266,10 +266,11 @@ func (g *Gateway) Command(ctx context.Context, args ...string) (string, error) {
 	name := "sluice " + strings.Join(args, " ")
 	ctx, cancel := context.WithTimeout(ctx, g.patience(applyTimeout))
 	defer cancel()
+	if args[0] != "cleanup" { // which has the configuration's socket
+		args = append([]string{"--socket", g.Socket()}, args...)
+	}
 	var out strings.Builder
-	p, err := g.config.Host.Start(topo.Command{
-		Path: g.config.Sluice, Args: append([]string{"--socket", g.Socket()}, args...), Stdout: &out, Stderr: &out,
-	})
+	p, err := g.config.Host.Start(topo.Command{Path: g.config.Sluice, Args: args, Stdout: &out, Stderr: &out})
 	if err != nil {
 		return "", err
 	}
