@@ -13,11 +13,11 @@ type NewFlow struct {
 	Backend     header.Addr
 	BackendPort uint16 // ignored for ICMP queries, which have one identifier
 	Source      header.Addr
-	SourcePort  uint16 // if not zero, tried first, also if it rests (resting): it was this client's
+	SourcePort  uint16 // if not zero, tried first, even while it rests (resting): this client had it before
 	Ports       Ports  // tried after SourcePort
 	Service     uint32 // below 1<<28
-	BackendRef  uint32 // the low bits are its index, see MaxBackends; 0: no backend that counts
-	// SYN is the sequence number of the TCP SYN that opens the flow, if HasSYN: see Foreign.
+	BackendRef  uint32 // the low bits are the backend's index, see MaxBackends; 0: connections are not counted
+	// SYN is the sequence number of the TCP SYN that opens the flow, if HasSYN is set: see Foreign.
 	SYN    uint32
 	HasSYN bool
 }
@@ -27,15 +27,15 @@ type Status uint8
 
 const (
 	Created Status = iota
-	// Exists: another worker made the client's flow first; the ref is that flow's.
+	// Exists: another worker made the client's flow first, and the Ref refers to that flow.
 	Exists
-	// TableFull: no room, in the table or in the chain of the client's key, and no flow there that
-	// may be shed.
+	// TableFull: the table, or the chain of the client's key, is full, and no flow in it may be
+	// shed.
 	TableFull
 	// HalfOpenLimit: too many half-open flows, all too young to be shed.
 	HalfOpenLimit
-	// PortsExhausted: of the ports tried, none is free towards this backend, and none
-	// is held by a flow that gives way; or the client's own tuple equals the reply key of a flow.
+	// PortsExhausted: none of the ports tried is free towards this backend or held by a flow that
+	// may be shed; or the client's own tuple equals the reply key of a flow.
 	PortsExhausted
 )
 
@@ -51,8 +51,8 @@ func (s Status) String() string {
 	return "invalid"
 }
 
-// Create makes a flow and finds its source port. It inserts the reply key first: if that is taken,
-// so is the port, in the scope of this source address and backend, and the next port is tried
+// Create makes a flow and finds its source port. It inserts the reply key first: if that key is
+// taken, the port is in use for this source address and backend, and Create tries the next one
 // (portSearch). The commit of the client key then creates the flow: from then on any handle that
 // finds it may act on it.
 func (h *Handle) Create(now Time, n *NewFlow) (Ref, Status) {
@@ -78,7 +78,7 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 	if slot := a.find(clientHash, &client); slot != 0 && !h.expire(a, slotIndex(slot), now) {
 		return h.existing(a, slot)
 	}
-	// The record first: a Create that gets none must not shed a flow.
+	// Get the record first: a Create that gets none must not shed a flow.
 	i := h.local[family(a.v6)].get(h.t, a)
 	if i == 0 {
 		return 0, TableFull // all of the reserve is in limbo
@@ -130,15 +130,15 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 	return a.ref(i), Created
 }
 
-// sum folds a flow's hashes into the checksum by which recovery recognises a whole record.
+// sum folds a flow's hashes into the checksum that recovery uses to recognise an intact record.
 func sum(client, reply uint64) uint32 {
 	x := client ^ (reply<<1 | reply>>63)
 	return uint32(x>>32) ^ uint32(x)
 }
 
-// abort gives up a pending flow without keys. If it never claimed a slot, no other handle
-// can have read it, and its record is free at once: a flood towards a backend
-// whose ports are used up must not fill limbo.
+// abort discards a pending flow without keys. If it never claimed a slot, no other handle can have
+// read it, and its record is free at once: a flood towards a backend whose ports are exhausted must
+// not fill limbo.
 func (h *Handle) abort(a *arena, i uint32) {
 	f := a.flow(i)
 	f.meta.Store(uint64(f.load().dead()))
@@ -161,7 +161,7 @@ func (a *arena) find(hash uint64, k *key) uint32 {
 	}
 }
 
-// existing is the result of a Create whose client key is taken.
+// existing returns the result of a Create whose client key is taken.
 func (h *Handle) existing(a *arena, slot uint32) (Ref, Status) {
 	i := slotIndex(slot)
 	if slotSideOf(slot) == ReplySide {
@@ -171,7 +171,7 @@ func (h *Handle) existing(a *arena, slot uint32) (Ref, Status) {
 	return a.ref(i), Exists
 }
 
-// activate makes a pending flow live whose client key is committed. The creator calls it, or
+// activate makes a pending flow live; its client key must be committed. The creator calls it, or
 // another Create that finds the flow before the creator has done so.
 func (a *arena) activate(i uint32) {
 	f := a.flow(i)
@@ -192,8 +192,8 @@ func (a *arena) setAddr(i uint32, side Side, k *key) {
 }
 
 // Delete ends a flow for every worker at once, on both sides. A connection that is opened again
-// should keep its source port if it keeps its backend: get the port from Outgoing before, and pass
-// it to Create as SourcePort.
+// should keep its source port if it keeps its backend: get the port from Outgoing before Delete,
+// and pass it to Create as SourcePort.
 func (h *Handle) Delete(r Ref) {
 	a, i := h.arena(r&refV6 != 0), r.index()
 	for f := a.flow(i); ; {
@@ -204,7 +204,7 @@ func (h *Handle) Delete(r Ref) {
 	}
 }
 
-// expire kills a live flow that is expired. It returns whether the flow is dead now.
+// expire kills a flow if it is live and expired. It reports whether the flow is dead now.
 func (h *Handle) expire(a *arena, i uint32, now ticks) bool {
 	f := a.flow(i)
 	for {
@@ -221,8 +221,8 @@ func (h *Handle) expire(a *arena, i uint32, now ticks) bool {
 	}
 }
 
-// kill ends a flow whose meta is still m. The swap ends it on both sides at once; only
-// the handle whose swap succeeds removes the keys from the index.
+// kill ends a flow if its meta is still m, and reports whether it did. The swap ends the flow on
+// both sides at once; only the handle whose swap succeeds removes the keys from the index.
 func (h *Handle) kill(a *arena, i uint32, m meta) bool {
 	hashes := h.hashes(a, i)
 	if !h.end(a, i, m, &hashes) {
@@ -238,7 +238,7 @@ func (h *Handle) hashes(a *arena, i uint32) [2]uint64 {
 	return [2]uint64{h.secret.hash(a.v6, &client), h.secret.hash(a.v6, &reply)}
 }
 
-// end is kill without decrementing the counters, for known hashes of the keys.
+// end is kill without the decrement of the counters; the caller passes the hashes of the keys.
 func (h *Handle) end(a *arena, i uint32, m meta, hashes *[2]uint64) bool {
 	if !a.flow(i).swap(m, m.dead()) {
 		return false
@@ -257,7 +257,7 @@ func (h *Handle) end(a *arena, i uint32, m meta, hashes *[2]uint64) bool {
 	return true
 }
 
-// to is the inverse of from.
+// to sets t to the key's tuple; it is the inverse of from.
 func (k *key) to(t *header.Tuple, v6 bool) {
 	t.SrcPort, t.DstPort = uint16(k.ports>>16), uint16(k.ports)
 	t.Proto, t.V6 = k.proto, v6

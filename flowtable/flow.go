@@ -47,9 +47,9 @@ func span(from, to ticks) time.Duration { return time.Duration(to.since(from)) *
 //	48  addr     IPv4: 2 x 8 bytes; IPv6: 2 x 32 bytes (client tuple, reply tuple)
 //
 // Writers: any handle writes meta and owner (see counted) by compare-and-swap, and bound in one
-// store (BindHops); the owner of a dead record writes next; the creator writes ports, addr, delta,
-// sum and next (metaOpening) before the flow is live, and nobody after that; created is the
-// creator's, and then that of the handle whose swap of meta changed the meaning of the word
+// store (BindHops). The owner of a dead record writes next. The creator writes ports, addr, delta,
+// sum and next (metaOpening) before the flow is live; no handle writes them after that. The creator
+// writes created; later the handle whose swap of meta changes the word's meaning writes it
 // (Observe). ports is atomic because the creator changes the reply port while it probes, and a
 // reader that loaded an old slot may read it meanwhile.
 //
@@ -59,8 +59,9 @@ type Flow struct {
 	bound atomic.Uint64
 	owner atomic.Uint64
 	delta header.Delta
-	// created is when the flow was made or its connection was established. In SynRecv of TCP it is
-	// the initial sequence number of the backend instead, if this version of the program saw it.
+	// created is the time at which the flow was made or its connection was established. In SynRecv
+	// of TCP it is the backend's initial sequence number instead, if this version of the program
+	// saw that number.
 	created ticks
 	sum     uint32 // fold of both keyed hashes, by which recovery detects a torn record
 	next    atomic.Uint32
@@ -87,33 +88,33 @@ const (
 	_ = -(unsafe.Offsetof(record6{}.addr) ^ 48)
 )
 
-// meta is one word with all that several workers change of a flow, so that a refresh and an expiry
-// can never both succeed:
+// meta is one word with all the fields of a flow that several workers change, so that a refresh and
+// an expiry can never both succeed:
 //
 //	63    56 55    48 47    40 39 38 37 36 35  32 31               0
 //	[repeat][ proto  ][ notes ][fn][ag][pd][rs][state][ last seen, ticks ]
 //
 // State zero is no flow: free, dead, or in limbo. pd is set while the flow is pending (its keys are
-// being inserted). rs: an end sent an RST, and nothing has shown since that the connection lives
-// on; last seen is the time of the RST then. ag: the client sent a SYN on the open connection which
-// has no answer yet. fn: the client of an Unconfirmed flow sent FIN. Further notes, of TCP and
-// SCTP, on which no packet that is forwarded by Match depends:
+// being inserted). rs: one end sent an RST, and no later packet has shown that the connection lives
+// on; last seen is then the time of the RST. ag: the client sent a SYN on the open connection, and
+// the SYN has no answer yet. fn: the client of an Unconfirmed flow sent FIN. TCP and SCTP have
+// further notes, which do not affect a packet that Match forwards:
 //
-//	40  who sent the RST of rs: the client (0) or the backend (1)
-//	41  the client sent a FIN, and data after it, which took it back
+//	40  the sender of the RST of rs: the client (0) or the backend (1)
+//	41  the client sent a FIN, and then data, which revokes the FIN
 //	42  the same of the backend
-//	43  the handshake was reset and has begun anew (SynRecv): later packets do not renew its age
+//	43  the handshake was reset and restarted (SynRecv): later packets do not renew its age
 //	44  and 45: see metaOpening
 //
 // In SynSeen ag means instead that the client repeated its SYN, and repeat is the age of the flow
-// when it last did. In the states of an open connection repeat records SYNs towards a backend that
-// is gone (repeatOpen).
+// at the last repetition. In the states of an open connection repeat records SYNs towards a backend
+// that is gone (repeatOpen).
 //
-// In the states of UDP fn and ag together count the questions without an answer (datagram.go). The
-// low half of notes counts datagrams meanwhile, and the high half the seconds after the first in
-// which an assured flow had some. Once questions are not counted any more, fn and ag are 0, and all
-// of notes counts these seconds (usedSeconds): not repeat, as Match finds only flows whose repeat
-// is 0.
+// In the states of UDP fn and ag together count the questions without an answer (datagram.go).
+// Meanwhile the low half of notes counts datagrams, and the high half counts the seconds after the
+// first in which an assured flow had datagrams. When questions are no longer counted, fn and ag are
+// 0, and all of notes counts these seconds (usedSeconds). repeat cannot count them, because Match
+// finds only flows whose repeat is 0.
 type meta uint64
 
 const (
@@ -141,12 +142,12 @@ const (
 	metaSeen             meta   = 1<<32 - 1
 	metaLife             uint64 = 63 // state, rs and pd: the index of lifetimes
 
-	// A change of other fields changes no account of the table (moved).
+	// A change of other fields changes no counter or list of the table (moved).
 	metaAccounted = meta(15)<<metaStateShift | metaReset | metaPending | metaFins
 
-	// metaNotes end with the state.
+	// A change of state clears metaNotes.
 	metaNotes = metaCleared | metaFin | metaResetBackend | metaFins | metaRenewed
-	// metaCleared end with a packet that refreshes the flow.
+	// A packet that refreshes the flow clears metaCleared.
 	metaCleared = metaReset | metaAgain | metaRepeat
 )
 
@@ -168,7 +169,7 @@ func (m meta) withState(s State) meta {
 	return m&^(15<<metaStateShift) | meta(s)<<metaStateShift
 }
 
-// word returns created, and swapWord changes it. They publish nothing but the word itself.
+// word loads created, and swapWord changes it. They publish only the word itself.
 func (f *Flow) word() uint32 { return atomic.LoadUint32((*uint32)(&f.created)) }
 func (f *Flow) swapWord(old, new uint32) {
 	atomic.CompareAndSwapUint32((*uint32)(&f.created), old, new)
@@ -177,8 +178,8 @@ func (f *Flow) swapWord(old, new uint32) {
 func (f *Flow) load() meta              { return meta(f.meta.Load()) }
 func (f *Flow) swap(old, new meta) bool { return f.meta.CompareAndSwap(uint64(old), uint64(new)) }
 
-// Delta returns the checksum delta of a packet that arrived on the given side: on the reply
-// side the complement, without a branch that cannot be predicted.
+// Delta returns the checksum delta of a packet that arrived on the given side. For the reply side
+// it is the complement, computed without an unpredictable branch.
 func (f *Flow) Delta(from Side) header.Delta {
 	mask := -uint16(from & 1)
 	return header.Delta{IP: f.delta.IP ^ mask, L4: f.delta.L4 ^ mask}
@@ -200,23 +201,22 @@ func (f *Flow) Owner() (service, backendRef uint32) {
 func (f *Flow) Service() uint32    { return serviceOf(f.owner.Load()) }
 func (f *Flow) BackendRef() uint32 { return uint32(f.owner.Load()) }
 
-// Bound returns the number given to the last Bind, and the hops towards the
-// backend and towards the client that were given with it. The number is zero for
-// a flow that this process has not bound: a new one, or one recovered from a dead
-// process.
+// Bound returns the binding and the hops towards the backend and towards the client that the last
+// Bind stored. The binding is zero for a flow that this process has not bound: a new flow, or one
+// recovered from a dead process.
 func (f *Flow) Bound() (binding uint32, backend, client uint16) {
 	b := f.bound.Load()
 	return uint32(b >> 32), uint16(b), uint16(b >> 16)
 }
 
-// BoundTo returns the number of Bound, and the hop of packets that arrive on the given side.
+// BoundTo returns the binding, and the hop of packets that arrive on the given side.
 func (f *Flow) BoundTo(from Side) (binding uint32, hop uint16) {
 	b := f.bound.Load()
 	return uint32(b >> 32), uint16(b >> (16 * (from & 1)))
 }
 
-// Binding and NextHops return parts of Bound. Another worker may Bind between the two calls: call
-// Bound for both parts.
+// Binding and NextHops return parts of the result of Bound. Another worker may Bind between the two
+// calls: call Bound for both parts.
 func (f *Flow) Binding() uint32 { return uint32(f.bound.Load() >> 32) }
 
 func (f *Flow) NextHops() (backend, client uint16) {
@@ -224,7 +224,7 @@ func (f *Flow) NextHops() (backend, client uint16) {
 	return backend, client
 }
 
-// BindHops stores the hops of a flow and keeps its owner. Of workers with different snapshots, the
+// BindHops stores the hops of a flow and keeps its owner. If workers have different snapshots, the
 // last store wins, as in Handle.Bind.
 func (f *Flow) BindHops(binding uint32, nhBackend, nhClient uint16) {
 	// Publishes the owner; pairs with the load in Bound: a reader that sees this process's binding

@@ -9,29 +9,29 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// MaxHandles is how many participants a table can have at once: 256 workers, and readers. A place
-// that was never registered costs 576 bytes of heap and nothing else.
+// MaxHandles is the maximum number of participants of a table at once: 256 workers, and readers. A
+// place that was never registered costs only 576 bytes of heap.
 const MaxHandles = 256 + 8
 
-// ErrHandles means that MaxHandles are registered.
+// ErrHandles means that MaxHandles handles are registered.
 var ErrHandles = fmt.Errorf("flowtable: %d handles are registered", MaxHandles)
 
 // offline is the seen word of a participant that holds no refs.
 const offline = math.MaxUint64
 
-// participant is the part of a handle that the others read; its owner alone writes it. Counters are
-// signed differences, and only their sum over all participants is meaningful: one may increment for
-// a flow, and another decrement for it.
+// participant is the part of a handle that other handles read; only its owner writes it. Counters
+// are signed differences, and only their sum over all participants is meaningful: one participant
+// may count a flow's start, and another its end.
 type participant struct {
-	// seen is the epoch at the last Enter. Stored by the owner before it loads
-	// anything of the table; loaded by a handle that wants to reuse a record.
+	// seen is the epoch at the last Enter. The owner stores it before it loads anything of the
+	// table; a handle that wants to reuse a record loads it.
 	seen atomic.Uint64
 	_    [56]byte
-	// live[family][state]; state None counts them all. published is as much of it as is in
-	// Table.published; the owner alone reads it.
+	// live[family][state]; state None counts all flows. published is the part of live that is
+	// included in Table.published; only the owner reads it.
 	live      [2][16]atomic.Int32
 	published [2][16]int32
-	// rings[family][number]: stored by the owner, when it needs one.
+	// rings[family][number]: the owner stores a ring when it first needs it.
 	rings [2][numRings]atomic.Pointer[ring]
 	_     [128 - 2*numRings*8]byte
 	tally
@@ -42,15 +42,16 @@ type tally struct {
 	created [2]atomic.Uint64
 	shed    [NumSheds]atomic.Uint64
 	refused [numRefusals]atomic.Uint64
-	// portsTaken counts source ports that a new flow took from a live one: UDP; TCP and SCTP.
+	// portsTaken counts source ports that a new flow took from a live one: [0] UDP, [1] TCP and
+	// SCTP.
 	portsTaken [restingTables]atomic.Uint64
 	_          [8 * (16 - 2 - NumSheds - numRefusals - restingTables)]byte
 }
 
 // Handle is one participant's access to the table: a worker's or a reader's. It must not be used by
 // two goroutines at once. Between Enter and the next Enter or Leave it is online: every Ref and
-// *Flow it got stays valid, because no dead record is reused until all online handles have entered
-// anew.
+// *Flow it got stays valid, because no dead record is reused until all online handles have called
+// Enter again.
 type Handle struct {
 	t      *Table
 	p      *participant
@@ -98,7 +99,7 @@ func (t *Table) Register() (*Handle, error) {
 		h.hunt.random = t.secret[0] ^ uint64(i+1)*0x9e3779b97f4a7c15 | 1
 		for f := range h.rings {
 			for k := range h.rings[f] {
-				h.rings[f][k] = h.p.rings[f][k].Load() // of the place's owner before
+				h.rings[f][k] = h.p.rings[f][k].Load() // the previous owner's
 			}
 		}
 		h.p.seen.Store(offline)
@@ -111,7 +112,7 @@ func (t *Table) Register() (*Handle, error) {
 	return nil, ErrHandles
 }
 
-// Close unregisters the handle, and gives the records it kept for itself to the others.
+// Close unregisters the handle, and returns the records it kept for itself to the shared lists.
 func (h *Handle) Close() {
 	h.Leave()
 	h.abandonAll()
@@ -151,23 +152,23 @@ func (h *Handle) Leave() {
 	h.p.seen.Store(offline)
 }
 
-// gracePass is a walk over all participants, a part of it with each Enter, that finds an epoch
-// which all that are online have seen.
+// gracePass is a walk over all participants, a part of it in each Enter, that finds an epoch which
+// all online participants have seen.
 type gracePass struct {
 	next  int32  // participant
 	start uint64 // the epoch when the pass began
 	low   uint64 // the lowest epoch seen by the participants so far
-	safe  uint64 // what the last pass found
+	safe  uint64 // the result of the last pass
 }
 
-// graceStride is how many participants an Enter reads: each is a cache line that its owner writes
-// with each of its own Enters.
+// graceStride is the number of participants that one Enter reads: each is a cache line that its
+// owner writes in each of its own Enters.
 const graceStride = 16
 
-// safe returns an epoch that all online participants have seen: batches that are stamped with it
-// or with an earlier one are free. A pass that began at epoch e finds e at most. Such a batch had
-// left the index before, so a participant that was offline when the pass came by finds none of its
-// records, whatever epoch it stores when it enters.
+// safe returns an epoch that all online participants have seen: batches that are stamped with it or
+// with an earlier one are free. A pass that began at epoch e finds at most e. Such a batch had left
+// the index before the pass, so a participant that was offline when the pass read it finds none of
+// the batch's records, regardless of the epoch that it stores when it enters.
 func (h *Handle) safe() uint64 {
 	g, n := &h.grace, h.t.watermark.Load()
 	if g.next == 0 {
@@ -202,8 +203,8 @@ func (t *Table) flow(r Ref) *Flow {
 	return &t.arenas[1].six[r&^refV6].Flow
 }
 
-// Lookup finds a packet's flow and which of its sides the packet is on. It returns 0 if there is
-// none, or if it has expired.
+// Lookup returns a packet's flow, and the side of the flow on which the packet arrived. It returns
+// 0 if there is no flow or if it has expired.
 func (h *Handle) Lookup(hash uint64, t *header.Tuple, now Time) (Ref, Side) {
 	a := h.arena(t.V6)
 	var k key
@@ -216,7 +217,7 @@ func (h *Handle) Lookup(hash uint64, t *header.Tuple, now Time) (Ref, Side) {
 			if slot == 0 {
 				continue
 			}
-			// Meta before the key: a live flow's ports are final.
+			// Load meta before the key: a live flow's ports are final.
 			i := slotIndex(slot)
 			md := a.flow(i).load()
 			if !md.live() || md.proto() != k.proto || !a.same(slot, &k) {

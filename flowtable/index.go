@@ -12,21 +12,21 @@ import (
 //	 8  tags   11 bytes: the low byte of each slot's hash; 1 byte unused
 //	20  slots  11 x (side << 31 | record number); 0 is empty
 //
-// A key's home is the bucket its hash chooses. The key sits in a slot of the home
-// or, if that is full, of one of the next three buckets: the home's chain. The
-// home's ctl has which slots of the chain hold its keys:
+// A key's hash selects its home bucket. The key is in a slot of the home or, if the home is full,
+// of one of the next three buckets; the four buckets are the home's chain. The home's ctl has a bit
+// for each slot of the chain that holds one of its keys:
 //
 //	63         44 43       33 32       22 21       11 10        0
 //	[  version   ][ home + 3 ][ home + 2 ][ home + 1 ][   home   ]
 //
-// So one load of one word tells exactly which slots a lookup must examine: one cache
-// line shows that a key is absent, unless its home has overflowed, and no
-// flag has to be cleared when it no longer has.
+// So one load of one word shows exactly which slots a lookup must examine. One cache line shows
+// that a key is absent, unless its home has overflowed, and there is no overflow flag to clear
+// later.
 //
 // Invariants:
 //
 //	I1  A slot belongs to the handle that changed it from 0 (claim), until the same
-//	    record's owner stores 0 (release). No other handle writes it, or its tag.
+//	    record's owner stores 0 (release). No other handle writes the slot or its tag.
 //	I2  The ctl bit of a slot is set only by the slot's owner, by commit, and
 //	    cleared only by the record's killer, before the release.
 //	I3  Every commit adds one to the version.
@@ -40,25 +40,24 @@ import (
 //	claim an empty slot of the chain
 //	compare-and-swap ctl from c to c + the slot's bit + one version, or again
 //
-// Why I4 holds: the swap succeeds only if ctl was c all the time since the load
-// (see below about the version). So the members examined were all members, their slots did not
-// change (I1 and I2), none had the key, and dead records stay dead. Why "taken" is true: the bit
-// was set all the time, so the slot that was read was committed. A claim that is not committed is
-// never taken for a key, so of two handles that race for one key exactly one wins. Lock-free: every
-// "again" means that another handle's commit or kill succeeded. A thread that is stopped anywhere
-// blocks no other: it leaves at most one slot occupied. There are no helpers, so no late helper can
+// Why I4 holds: the swap succeeds only if ctl was c all the time since the load (see below about
+// the version). So the members examined were all members, their slots did not change (I1 and I2),
+// none had the key, and dead records stay dead. Why "taken" is true: the bit was set all the time,
+// so the slot that was read was committed. A claim that is not committed never counts as a key, so
+// exactly one of two handles that race for one key wins. Lock-free: every "again" means that
+// another handle's commit or kill succeeded. A thread that is stopped at any point blocks no other:
+// it leaves at most one slot occupied. No thread completes another's insert, so no late write can
 // restore an old slot.
 //
-// Version: the swap could mistake a later ctl for c only if 2^20 keys were
-// committed to this one home in between. Every commit is one of a record's two keys
-// (a port that is tried in vain commits nothing), and no record is used again while
-// the handle that loaded c stays online, so at most all of the arena's records could be
-// committed: about five per home, as the hash is keyed.
+// Version: the swap could mistake a later ctl for c only if 2^20 keys were committed to this one
+// home in between. Every commit is for one of a record's two keys (a port that is taken commits
+// nothing), and no record is reused while the handle that loaded c stays online. So at most all of
+// the arena's records could be committed: about five keys per home, as the hash is keyed.
 //
-// Lookup: load ctl, compare the members. It finds each flow that was live at the load and still is:
-// its slot was written before its bit (the load of ctl pairs with the commit's swap). A slot that
-// was released and claimed again meanwhile names another record, whose key does not match, or a
-// pending flow, which is skipped.
+// Lookup: load ctl, compare the members. It finds each flow that was live at the load and still is
+// live: its slot was written before its bit (the load of ctl pairs with the commit's swap). A slot
+// that was released and claimed again meanwhile names another record, whose key does not match, or
+// a pending flow, which is skipped.
 type bucket struct {
 	ctl    atomic.Uint64
 	tagsLo atomic.Uint64 // slots 0 to 7
@@ -74,7 +73,7 @@ const (
 	slotMask     = 1<<bucketSlots - 1
 	versionOne   = 1 << memberBits
 
-	slotSide = 31 // the slot's bit for which of the record's keys it is
+	slotSide = 31 // the slot's bit for the side of the record's key
 
 	bucketBytes = 64
 	_           = -(unsafe.Sizeof(bucket{}) ^ bucketBytes)
@@ -84,7 +83,7 @@ func slotOf(index uint32, side Side) uint32 { return index | uint32(side)<<slotS
 func slotIndex(slot uint32) uint32          { return slot &^ (1 << slotSide) }
 func slotSideOf(slot uint32) Side           { return Side(slot >> slotSide) }
 
-// candidates returns a bit for each slot whose tag matches, and rarely for one more.
+// candidates returns a bit for each slot whose tag matches, and rarely a bit for another slot.
 func (b *bucket) candidates(tag uint8) uint64 {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	pattern := uint64(tag) * ones
@@ -113,7 +112,7 @@ func (b *bucket) claim(slot uint32, tag uint8) (n int, ok bool) {
 	return 0, false
 }
 
-// release frees a slot whose bit is not set.
+// release frees a slot. Its ctl bit must not be set.
 func (b *bucket) release(n int) {
 	if n < 8 {
 		b.tagsLo.And(^(uint64(0xff) << (n * 8)))
@@ -126,13 +125,13 @@ func (b *bucket) release(n int) {
 // arena is the records of one family and their index. Records are numbered from 1.
 type arena struct {
 	v6      bool
-	buckets []bucket // homes, then chainBuckets-1 that only overflow uses
+	buckets []bucket // homes, then chainBuckets-1 more for the overflow of the last homes
 	homes   uint64
 	four    []record4
 	six     []record6
 	flows   uint32 // how many may live
-	records uint32 // how many there are: flows and the reserve
-	// indexBits is the length of the greatest record number.
+	records uint32 // all records: flows and the reserve
+	// indexBits is the number of bits of the highest record number.
 	indexBits uint
 
 	freed stack         // magazines of free records
@@ -155,7 +154,7 @@ func (a *arena) ref(index uint32) Ref {
 
 func (a *arena) home(hash uint64) uint64 { return (hash >> 32) * a.homes >> 32 }
 
-// first is where the index begins.
+// first returns the address of the first bucket.
 func (a *arena) first() *byte { return (*byte)(unsafe.Pointer(&a.buckets[0])) }
 
 // at returns the bucket and slot number of a member bit.
@@ -163,8 +162,8 @@ func (a *arena) at(home uint64, bit int) (*bucket, int) {
 	return &a.buckets[home+uint64(bit/bucketSlots)], bit % bucketSlots
 }
 
-// same compares a record's key. For a live record ports are final; for a pending flow
-// the answer holds if the slot is a member (see bucket).
+// same reports whether the record's key equals k. The ports of a live flow are final; for a pending
+// flow the result is valid if the slot is a member (see bucket).
 func (a *arena) same(slot uint32, k *key) bool {
 	i, side := slotIndex(slot), slotSideOf(slot)
 	if !a.v6 {
@@ -175,7 +174,7 @@ func (a *arena) same(slot uint32, k *key) bool {
 	return r.ports[side].Load() == k.ports && r.addr[side] == k.addr
 }
 
-// keyOf reads a record's key.
+// keyOf returns a record's key on one side.
 func (a *arena) keyOf(index uint32, side Side) (k key) {
 	f := a.flow(index)
 	k.proto, k.ports = f.load().proto(), f.ports[side].Load()
@@ -187,8 +186,8 @@ func (a *arena) keyOf(index uint32, side Side) (k key) {
 	return k
 }
 
-// holder searches the members in ctl value c for a record with the key that
-// is not dead. It returns its slot, or 0.
+// holder searches the members in ctl value c for a record that has the key and is not dead. It
+// returns the record's slot value, or 0.
 func (a *arena) holder(home, c uint64, tag uint8, k *key) uint32 {
 	for b, members := home, c&memberMask; members != 0; b, members = b+1, members>>bucketSlots {
 		bk := &a.buckets[b]
@@ -215,8 +214,8 @@ const (
 	full               // no empty slot in the chain: see makeRoom
 )
 
-// insert commits a key of the caller's pending flow. If the key is taken, it returns
-// the slot of the flow that has it; an expired one is killed instead.
+// insert commits a key of the caller's pending flow. If another flow has the key, insert kills that
+// flow if it is expired, and otherwise returns its slot value.
 func (h *Handle) insert(a *arena, hash uint64, k *key, slot uint32, now ticks) (uint32, insertion) {
 	op := attempt{home: a.home(hash), tag: uint8(hash), slot: slot, claimed: -1}
 	for !op.step(h, a, k, now) {
@@ -224,12 +223,12 @@ func (h *Handle) insert(a *arena, hash uint64, k *key, slot uint32, now ticks) (
 	return op.holder, op.result
 }
 
-// attempt is an insertion under way.
+// attempt is an insertion in progress.
 type attempt struct {
 	home    uint64
 	ctl     uint64 // as last loaded
-	slot    uint32 // what to insert
-	holder  uint32 // the slot that has the key, as scan found it
+	slot    uint32 // the slot value to insert
+	holder  uint32 // the slot value of the record that has the key, from scanning
 	claimed int    // member bit of the slot that is claimed, or -1
 	tag     uint8
 	at      stage
@@ -286,8 +285,8 @@ func (op *attempt) step(h *Handle, a *arena, k *key, now ticks) (done bool) {
 	return false
 }
 
-// commit makes the key visible. It publishes the record, the slot and the tag; every load of ctl
-// pairs with it.
+// commit makes the key visible. Its swap publishes the record, the slot and the tag, and pairs with
+// every load of ctl.
 func (op *attempt) commit(ctl *atomic.Uint64) bool {
 	members := op.ctl&memberMask | 1<<op.claimed
 	version := op.ctl&^memberMask + versionOne
@@ -311,7 +310,7 @@ func (a *arena) claim(home uint64, slot uint32, tag uint8) int {
 	return -1
 }
 
-// remove takes a committed key out of the index. Only the handle that killed the record may call
+// remove removes a committed key from the index. Only the handle that killed the record may call
 // it.
 func (a *arena) remove(hash uint64, slot uint32) {
 	home := a.home(hash)

@@ -2,25 +2,25 @@ package flowtable
 
 import "sync/atomic"
 
-// Where records are when no flow has them:
+// The places of records that no flow uses:
 //
 //	fresh ──take──> local magazines <──> freed (shared stack of magazines)
 //	  live flow ──retire──> limbo ──every online handle entered──> local magazines
 //	                            └──Leave──> orphans ──Enter──> another's limbo
 //
-// Lists are linked through the dead records themselves: next links the records of
-// a list. The first record of a list that is on the shared stack of free records
-// also carries the list's facts, in a word that only live flows need otherwise:
+// Lists are linked through the dead records themselves: next links the records of a list. The first
+// record of a list on the shared stack of free records also has the list's header, in a word that
+// otherwise only live flows use:
 //
 //	bound  next list on the stack << 32 | records in the list
 //
-// That is safe for free records only. Another handle may still have a ref to a record in limbo that
-// it found live, and may Bind it: so facts about limbo are kept outside the records (limbo,
-// orphans.go).
+// That is safe for free records only. Another handle that found a record live may still have a ref
+// to it while it is in limbo, and may Bind it: so the headers of limbo's lists are kept outside the
+// records (limbo, orphans.go).
 
-// stack is a lock-free stack of lists (Treiber): tag << 32 | ref of the top
-// list's first record. The tag counts pops and pushes, so that a pop that was
-// overtaken by a pop and a push of the same list fails.
+// stack is a lock-free stack of lists (Treiber): tag << 32 | ref of the top list's first record.
+// The tag counts pops and pushes, so that a pop fails if another handle has popped and pushed the
+// same list meanwhile.
 type stack struct {
 	top atomic.Uint64
 	_   [56]byte
@@ -43,7 +43,8 @@ func (s *stack) pop(t *Table) list {
 		if uint32(top) == 0 {
 			return list{}
 		}
-		// The list may be popped and even live by now: then the swap fails.
+		// Another handle may have popped the list, and its records may even be live: then the swap
+		// fails.
 		below, n := t.stacked(Ref(top))
 		if s.top.CompareAndSwap(top, (top>>32+1)<<32|uint64(below)) {
 			return list{first: Ref(top), n: n}
@@ -51,7 +52,7 @@ func (s *stack) pop(t *Table) list {
 	}
 }
 
-// stacked reads the facts of a list on a stack.
+// stacked reads the header of a list on a stack.
 func (t *Table) stacked(first Ref) (below Ref, n uint32) {
 	facts := t.flow(first).bound.Load()
 	return Ref(facts >> 32), uint32(facts)
@@ -84,10 +85,9 @@ const (
 	freshSize    = 8
 )
 
-// magazines are the free records of one family that a handle keeps: a list it
-// works with, a full one in reserve so that a create and a delete in turn do not
-// go to the shared stack each time, and a run of fresh records (Bonwick's
-// magazines).
+// magazines are the free records of one family that a handle keeps (Bonwick's magazines): the
+// current list, a full list in reserve so that alternating creates and deletes do not go to the
+// shared stack each time, and a run of fresh records.
 type magazines struct {
 	current, full       list
 	freshNext, freshEnd uint32
@@ -130,7 +130,7 @@ func (l *list) give(t *Table, a *arena) {
 	*l = list{}
 }
 
-// flush gives everything to the others.
+// flush moves all records to the shared stack.
 func (m *magazines) flush(a *arena, t *Table) {
 	for m.freshNext != m.freshEnd {
 		m.put(t, a, a.ref(m.freshNext))
@@ -154,13 +154,13 @@ func (a *arena) takeFresh() (first, end uint32) {
 	}
 }
 
-// limbo holds dead records until no handle can have a ref to them (quiescent-state
-// based reclamation). A batch is stamped with a new epoch after its records left
-// the index; they are free when every online participant has seen that epoch,
-// because each of them has then entered after they left.
+// limbo holds dead records until no handle can have a ref to them (quiescent-state based
+// reclamation). A batch is stamped with a new epoch after its records left the index. The records
+// are free when every online participant has seen that epoch, because each participant has then
+// entered after the records left.
 type limbo struct {
-	open    list   // since the last Enter
-	retired uint32 // before it: what open was when it was closed
+	open    list   // retired since the last Enter
+	retired uint32 // number of records that the last stamp closed
 	batches [limboBatches]stamped
 	first   int
 	n       int
@@ -182,7 +182,8 @@ func (l *limbo) stamp(t *Table) {
 	}
 }
 
-// add appends a batch, or joins it to the last one, which then waits for both.
+// add appends a batch. If there is no room, it joins the batch to the last one, which then waits
+// for the later of both stamps.
 func (l *limbo) add(t *Table, b stamped) {
 	if l.n < limboBatches {
 		l.batches[(l.first+l.n)%limboBatches] = b
@@ -201,9 +202,9 @@ func (l *limbo) drop() stamped {
 	return b
 }
 
-// maxReclaim bounds the records that one Enter takes back; the bound is twice as many as the handle
-// retired since the last Enter if that is more. In a flood every packet may end a flow, and if more
-// were retired than taken back, all of the reserve would be in limbo in the end.
+// maxReclaim bounds the records that one Enter reclaims. The bound is higher, twice the number that
+// the handle retired in the last batch, if that is more. In a flood every packet may end a flow,
+// and if handles retired more than they reclaim, all of the reserve would end up in limbo.
 const maxReclaim = 256
 
 // reclaim moves records whose grace period is over to the magazines.
@@ -228,5 +229,5 @@ func (h *Handle) reclaim() {
 	}
 }
 
-// retire puts a record in limbo whose keys have left the index.
+// retire puts a record in limbo. Its keys must have left the index.
 func (h *Handle) retire(r Ref) { h.limbo.open.push(h.t, r) }

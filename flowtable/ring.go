@@ -5,32 +5,34 @@ import (
 	"sync/atomic"
 )
 
-// ring holds flows of one family that give way as one kind. A handle has one for each family and
-// each kind, and any handle may take from it. By kind, what is pushed, and in which order:
+// ring holds flows of one family and one kind of Shed. A handle has one for each family and each
+// kind, and any handle may take flows from it. The entries and their order, by kind:
 //
-//	closed, reset, unreplied, half-open  what the handle makes or changes, as it becomes of the kind
+//	closed, reset, unreplied, half-open  flows that the handle makes or changes, as they become of the kind
 //	                                     (ringOf): the oldest first
-//	settled, unconfirmed, idle           what its sweep passes while the table is nearly full
+//	settled, unconfirmed, idle           flows that its sweep passes while the table is nearly full
 //	                                     (survey.go): in the table's order. Settled flows are
-//	                                     half-open, and what became established is not between them.
+//	                                     half-open; flows that became established are not among them.
 //
-// Those of the first four kinds that a dead process left are in the table's rings (Table.leftover).
+// Flows of the first four kinds that a dead process left are in the table's own rings
+// (Table.leftover).
 //
 // A ring is a hint. It is lossy: when it is full, the newest entry replaces the oldest. And an
-// entry is no proof: its flow may have changed or ended since, and its record may be another flow's
-// by now. So an entry counts only if the record, as it is now, is live, of the ring's kind, and has
-// the entry's part of the sum (still). What is done with the flow then rests on its meta alone, as
-// for a flow that was found in any other way.
+// entry is no proof: its flow may have changed or ended since, and its record may now belong to
+// another flow. So an entry counts only if the record is live now, is of the ring's kind, and has
+// the entry's part of the sum (still). After that the flow's meta alone decides, as for a flow that
+// was found in any other way.
 //
-// Who writes what: entries, next, at and tail the owner alone; head anybody, by compare-and-swap.
+// Writers: only the owner writes entries, next, at and tail; any handle writes head, by
+// compare-and-swap.
 //
-//	head   moves past entries that are not what they were, or were taken. It never goes
+//	head   moves past entries that no longer count or were taken. It never moves
 //	       back. If the swap fails, another handle has moved it: then some entries are examined twice.
 //	tail   publishes the entries below it, once per batch (Enter); pairs with the load in bounds. So
 //	       the others see the last batch's entries late, which are the youngest.
 //
-// The owner overwrites entries without regard to head. A handle that reads one meanwhile gets a
-// newer entry in the place of an older one, and judges it as any other.
+// The owner overwrites entries without regard to head. A handle that reads an entry meanwhile gets
+// a newer entry in the place of an older one, and checks it like any other.
 type ring struct {
 	head    atomic.Uint64 // position of the oldest entry, unless it was overwritten
 	_       [56]byte
@@ -41,29 +43,29 @@ type ring struct {
 	_       [16]byte
 }
 
-// The sizes of rings, in entries of 4 bytes. Each worker's of half-open flows holds twice what the
-// cap allows (ringEntries), as a flood may come to one worker alone: the oldest flow of a ring that
-// has lost some would be one of the newest. The others hold the newest part of the table, all
-// together: what is older is found by probes. By default rings cost 1.3 MB for each worker, and at
-// most 0.8 bytes per flow of the table.
+// The sizes of rings, in entries of 4 bytes. Each worker's ring of half-open flows holds twice as
+// many flows as the cap allows (ringEntries), because a flood may come to one worker alone: if the
+// ring lost entries, its oldest flow would be one of the newest. The rings of other kinds together
+// hold the newest part of the table; probes find older flows. By default rings cost 1.3 MB for each
+// worker, and at most 0.8 bytes per flow of the table.
 const (
 	ringShare  = 32
 	minEntries = 64 // of one ring
 
-	// A kind's ring is number kind - firstRing of a handle's; those of the kinds that are noted as
-	// they are made come first.
+	// A kind's ring has the number kind - firstRing. The rings of the kinds that are noted when a
+	// flow is made or changed come first.
 	firstRing   = ShedClosed
 	madeRings   = 4 // ShedClosed to ShedHalfOpen
 	settledRing = int(NumSheds - firstRing)
 	numRings    = settledRing + 1
 )
 
-// ShareRings says how many handles will make flows: each has that part of the rings. Without it
-// each has rings of full size. It must be called before any handle makes a flow.
+// ShareRings sets how many handles will make flows: each gets an equal share of the ring memory.
+// Without this call each handle has rings of full size. It must be called before any handle makes a
+// flow.
 func (t *Table) ShareRings(workers int) { t.workers = uint32(min(max(workers, 1), MaxHandles)) }
 
-// ringOf returns the kind in whose ring a flow in this condition is noted when it gets into it, or
-// shedNever.
+// ringOf returns the kind in whose ring a flow with this meta is noted, or shedNever.
 func ringOf(m meta) Shed {
 	switch s := m.state(); {
 	case s == SynSeen || s == SynRecv:
@@ -78,13 +80,14 @@ func ringOf(m meta) Shed {
 	return shedNever
 }
 
-// note remembers a flow that has just become one of a kind that has rings. The handle must be
-// online, and the ref of its batch: then the record is that flow's, also if it has ended since.
+// note pushes a flow that has just become of the given kind to that kind's ring. The handle must be
+// online, and the ref must be from its current batch: then the record still belongs to that flow,
+// even if the flow has ended since.
 func (h *Handle) note(a *arena, i uint32, kind Shed) {
 	h.pushTo(int(kind-firstRing), a, i)
 }
 
-// pushTo pushes a flow to one of our rings.
+// pushTo pushes a flow to one of the handle's rings.
 func (h *Handle) pushTo(n int, a *arena, i uint32) {
 	r := h.rings[family(a.v6)][n]
 	if r == nil {
@@ -94,9 +97,9 @@ func (h *Handle) pushTo(n int, a *arena, i uint32) {
 	h.pushed = true
 }
 
-// MakeRings allocates and touches the memory of all rings, for a handle that will make flows: else
-// the first flow of each kind pays for it, milliseconds where the half-open cap is large. A reader
-// needs none.
+// MakeRings allocates and touches the memory of all rings of a handle that will make flows.
+// Otherwise the first flow of each kind would wait for it, for milliseconds if the half-open cap is
+// large. A reader needs no rings.
 func (h *Handle) MakeRings() {
 	for f := range h.t.arenas {
 		a := &h.t.arenas[f]
@@ -116,8 +119,8 @@ func (h *Handle) MakeRings() {
 	}
 }
 
-// makeRing gives a handle a ring that it has not had before. It stays when the handle is closed,
-// for the next owner of its place.
+// makeRing returns the handle's ring of a kind, and allocates it if the handle's place has none.
+// The ring remains when the handle is closed, for the next owner of the place.
 func (h *Handle) makeRing(a *arena, n int) *ring {
 	shared := &h.p.rings[family(a.v6)][n]
 	r := shared.Load()
@@ -134,9 +137,9 @@ func (h *Handle) makeRing(a *arena, n int) *ring {
 	return r
 }
 
-// ringEntries is how many flows of a family and a kind the rings of all workers hold: of half-open
-// ones, with the other family's, twice the cap; and if the cap is no more than a quarter of the
-// family's flows, twice the cap alone.
+// ringEntries returns how many flows of a family and a kind the rings of all workers hold. The
+// rings of half-open flows of both families together hold twice the cap; if the cap is at most a
+// quarter of the family's flows, the family's ring alone holds twice the cap.
 func (t *Table) ringEntries(a *arena, kind Shed) uint32 {
 	if kind != ShedHalfOpen {
 		return a.flows / ringShare
@@ -159,7 +162,7 @@ func (r *ring) push(entry uint32) {
 	r.next++
 }
 
-// publishRings lets the others see what was pushed since the last time.
+// publishRings publishes the entries that were pushed since the last call to other handles.
 func (h *Handle) publishRings() {
 	h.pushed = false
 	for f := range h.rings {
@@ -171,7 +174,7 @@ func (h *Handle) publishRings() {
 	}
 }
 
-// bounds returns the positions of the entries that a handle sees, and the head as it was loaded.
+// bounds returns the range of positions that a handle sees, and the head as it was loaded.
 func (r *ring) bounds(own bool) (head, from, to uint64) {
 	head, to = r.head.Load(), r.tail.Load()
 	if own {
@@ -188,12 +191,12 @@ func (r *ring) entry(position uint64) uint32 {
 	return r.entries[position%uint64(len(r.entries))].Load()
 }
 
-// still returns the record of an entry and its meta, and whether it is what the entry says: a live
-// flow in a state of the ring's kind, with the same part of the sum.
+// still returns the record of an entry and its meta. ok reports whether the record matches the
+// entry: a live flow in a state of the ring's kind, with the same part of the sum.
 //
-// The sum is loaded after a meta that is live. That meta was stored after the sum was (activate),
-// and a record that was live while this handle is online is not used again before it enters anew:
-// so nobody writes the sum meanwhile.
+// The sum is loaded after a meta that is live. That meta was stored after the sum (activate), and a
+// record that was live while this handle is online is not reused before it calls Enter again: so no
+// handle writes the sum meanwhile.
 func (a *arena) still(entry uint32, kind Shed) (i uint32, m meta, ok bool) {
 	i = entry & (1<<a.indexBits - 1)
 	if i == 0 {
@@ -206,7 +209,7 @@ func (a *arena) still(entry uint32, kind Shed) (i uint32, m meta, ok bool) {
 	return i, m, f.sum<<a.indexBits == entry&^(1<<a.indexBits-1)
 }
 
-// of reports whether a flow in this condition is of a kind, or may become so with time.
+// of reports whether a flow with this meta is of a kind, or may become so with time.
 func (m meta) of(kind Shed) bool {
 	switch kind {
 	case ShedUnconfirmed:

@@ -6,15 +6,15 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// State is a flow's state. Zero is no flow. The states of TCP are those of SCTP too, whose packets
-// have the corresponding flags (header.Packet.TCPFlags).
+// State is a flow's state. Zero is no flow. SCTP uses the states of TCP: its packets have the
+// corresponding flags (header.Packet.TCPFlags).
 type State uint8
 
 const (
 	None            State = iota
 	SynSeen               // TCP: SYN seen
 	SynRecv               // TCP: the backend answered, the client has not proven that it knows the answer
-	Unconfirmed           // SCTP: the client acknowledged, the backend has not sent since
+	Unconfirmed           // SCTP: the client acknowledged, and the backend has sent nothing since
 	Established           // TCP: handshake complete
 	FinClient             // TCP: the client closed first
 	FinBackend            // TCP: the backend closed first
@@ -22,9 +22,9 @@ const (
 	LastAckBackend        // TCP: both sent FIN, the backend first
 	TimeWaitClient        // TCP: closed, the client first
 	TimeWaitBackend       // TCP: closed, the backend first: it holds the port in TIME_WAIT
-	Closed                // TCP: the backend refused
+	Closed                // TCP: the backend rejected the connection
 	UDPNew                // UDP: no reply yet
-	UDPReplied            // UDP: the backend replied, the client has not sent since
+	UDPReplied            // UDP: the backend replied, and the client has sent nothing since
 	UDPAssured            // UDP: the client sent after a reply
 	ICMPEcho              // ICMP queries
 	NumStates             = iota
@@ -45,14 +45,13 @@ func (s State) String() string {
 	return "INVALID"
 }
 
-// HalfOpen reports whether the client has not acknowledged yet. The cap of half-open flows
-// counts these, and no Unconfirmed ones: they may be open connections that are idle, as in a
-// connection pool.
+// HalfOpen reports whether the client has not acknowledged yet. The cap of half-open flows does not
+// count Unconfirmed flows: they may be open connections that are idle, as in a connection pool.
 func (s State) HalfOpen() bool { return s == SynSeen || s == SynRecv }
 
-// Stands reports whether both ends have spoken, and the client has heard the backend: a TCP or SCTP
-// flow whose handshake is complete, also one that is over, or a UDP flow whose client spoke after a
-// reply, which its sender may have guessed.
+// Stands reports whether both ends have sent packets, and the client has received the backend's: a
+// TCP or SCTP flow whose handshake is complete, even if the connection is over, or a UDP flow whose
+// client sent after a reply. A forger may have guessed when the reply came.
 func (s State) Stands() bool {
 	return s >= Established && s <= TimeWaitBackend || s == UDPAssured
 }
@@ -96,66 +95,66 @@ func classOf(flags uint8) class {
 }
 
 // move is a transition: the next state in the low four bits, and effects. A change of state always
-// refreshes the flow; refresh is for a packet that leaves the state as it is.
+// refreshes the flow; refresh is for a packet that does not change the state.
 type move uint16
 
 const (
 	refresh move = 1 << 4  // refresh the flow
 	reset   move = 1 << 5  // put the flow on the reset timer
 	ask     move = 1 << 6  // remember the SYN
-	answer  move = 1 << 7  // begin anew, if a SYN is remembered
+	answer  move = 1 << 7  // restart the handshake, if a SYN is remembered
 	finish  move = 1 << 8  // remember the client's FIN until the backend sends
-	confirm move = 1 << 9  // the backend sends: the client's packets were genuine
-	prove   move = 1 << 10 // only if the segment proves that the connection is established
-	restore move = 1 << 11 // data of the side that sent a FIN take the FIN back (restored)
+	confirm move = 1 << 9  // the backend sent, so the client's packets were genuine
+	prove   move = 1 << 10 // applies only if the segment proves that the connection is established
+	restore move = 1 << 11 // data of the side that sent a FIN revokes the FIN (restored)
 )
 
-// moves is the state machine: moves[state][side][class]. A packet without an entry leaves the flow
-// as it is, without a refresh. Segments that change more than the time of the flow must have a good
-// checksum (Changes). In particular: SYN and SYN-ACK never refresh (a lone retransmitted SYN must
-// not hold a half-open flow).
+// moves is the state machine: moves[state][side][class]. A packet without an entry neither changes
+// nor refreshes the flow. A segment that changes more than the flow's last-seen time must have a
+// good checksum (Changes). SYN and SYN-ACK never refresh: retransmitted SYNs alone must not keep a
+// half-open flow.
 //
-// # What proves a handshake
+// # Proof of a handshake
 //
-// A sender that forges SYNs from foreign addresses can forge all that the client would send next.
-// It does not receive the backend's SYN-ACK, and so does not know its sequence number. So in
-// SynRecv a TCP flow keeps that number (Flow.created), and becomes Established by a client's
-// segment that acknowledges it, and no more than it, or by data of the backend, which has
-// established the connection then (TCP Fast Open, RFC 7413, included). Nothing else takes it out of
-// SynRecv: not a backend's bare ACK, which may be the challenge to a second SYN (RFC 9293 section
-// 3.10.7.4), nor its RST, which a forged ACK provokes too (ibid., SYN-RECEIVED). Of a connection
-// that was set up before this flow, the backend's first packet is a bare ACK: then the client must
-// acknowledge the sequence number of that.
+// A sender that forges SYNs from addresses of others can also forge all later packets of the
+// client. But it does not receive the backend's SYN-ACK, and so does not know its sequence number.
+// So in SynRecv a TCP flow keeps that number (Flow.created). It becomes Established by a client's
+// segment that acknowledges exactly the SYN-ACK, or by data of the backend, which has then
+// established the connection (also by TCP Fast Open, RFC 7413). No other segment moves it out of
+// SynRecv: neither a backend's bare ACK, which may be the challenge to a second SYN (RFC 9293
+// section 3.10.7.4), nor the backend's RST, which a forged ACK provokes too (ibid., SYN-RECEIVED).
+// If the connection was set up before this flow, the backend's first packet is a bare ACK: then the
+// client must acknowledge the sequence number of that ACK.
 //
-// A client may reset its handshake and begin anew, and so may who forges it. The first time that
-// makes the flow young again, later times do not: or it would be held, and be no candidate to give
-// way, for three packets each second.
+// A client may reset its handshake and start again; so may an attacker who forges its segments.
+// Only the first restart makes the flow young again. Otherwise three packets each second would keep
+// the flow and protect it from being shed.
 //
-// SCTP has Unconfirmed in between: the client has sent its COOKIE ECHO, which only the server can
-// verify. It answers the right one at once with COOKIE ACK (RFC 9260 section 5.1), and a forged one
-// not at all. Until then the flow has the timeout of an open association, but gives way under
-// pressure.
+// SCTP has the state Unconfirmed in between: the client has sent its COOKIE ECHO, which only the
+// server can verify. The server answers a valid COOKIE ECHO at once with COOKIE ACK (RFC 9260
+// section 5.1), and does not answer a forged one. Until then the flow has the timeout of an open
+// association, but it may be shed under pressure.
 //
-// # What may be forged on an open connection
+// # Forged segments on an open connection
 //
-// Sequence numbers of open connections are not tracked, so a FIN or an RST may be forged. An end
-// that has closed its direction sends no new data, and an end that has sent or accepted an RST
-// nothing at all. So:
+// The table does not track sequence numbers of open connections, so a FIN or an RST may be forged.
+// But an end that has closed its direction sends no new data, and an end that has sent or accepted
+// an RST sends nothing at all. So:
 //
-//   - Data of a side that sent a FIN takes that FIN back. It is remembered, as the data may have
-//     been overtaken by it, or be a retransmission: on an Established connection the other side's
-//     FIN leads to LastAck then, and where both sides have sent one the flow gives way while it is
-//     idle (bothFins), but has the timeout of the state.
-//   - An RST changes no state, but starts a shorter timer (RFC 7857 section 2.2), which no packet
-//     refreshes until one shows that the connection lives on (outlives).
+//   - Data of a side that sent a FIN revokes the FIN. The flow remembers the FIN, because the FIN
+//     may have overtaken the data, or the data may be a retransmission. On an Established
+//     connection the other side's FIN then leads to LastAck. If both sides have sent a FIN, the
+//     flow may be shed while it is idle (bothFins), but it keeps the timeout of its state.
+//   - An RST changes no state, but starts a shorter timer (RFC 7857 section 2.2). No packet
+//     refreshes that timer unless it shows that the connection lives on (outlives).
 //
-// A SYN on a connection that is open may be forged as well, or the client may have
-// lost the connection (RFC 9293 section 3.5.1). Only the backend knows, so the SYN is forwarded to
-// it, and remembered; the state does not change. A backend that has the connection sends a
-// challenge ACK (RFC 5961 section 4), which clears the remembered SYN. A backend that has not sends
-// a SYN-ACK: the handshake begins anew, on the same flow. A forged SYN-ACK is forwarded to the
-// client, whose ACK undoes it. A backend's RST is no answer: a sender that forged the SYN could
-// forge it too.
+// A SYN on an open connection may be forged as well, or the client may have lost the connection
+// (RFC 9293 section 3.5.1). Only the backend knows, so the worker forwards the SYN and remembers it
+// in the flow; the state does not change. A backend that still has the connection sends a challenge
+// ACK (RFC 5961 section 4), which clears the remembered SYN. A backend that has lost it sends a
+// SYN-ACK: the handshake restarts on the same flow. A forged SYN-ACK is forwarded to the client,
+// whose ACK undoes its effect. A backend's RST is no answer: a sender that forged the SYN could
+// forge the RST too.
 //
 // # SCTP
 //
@@ -166,12 +165,12 @@ const (
 //	COOKIE ECHO        Unconfirmed    SHUTDOWN COMPLETE  TimeWaitClient
 //	COOKIE ACK         Established    ABORT              as an RST
 //
-// with four differences. Unconfirmed is as said above. Heartbeats, 30 s apart and answered (section
-// 8.3), are ACKs that keep an idle association. There is no half-closed association: after a
-// SHUTDOWN the other end sends its remaining data and answers with SHUTDOWN ACK. After SHUTDOWN
+// with four differences. Unconfirmed is described above. Heartbeats, 30 s apart and answered
+// (section 8.3), are ACKs that keep an idle association. There is no half-closed association: after
+// a SHUTDOWN the other end sends its remaining data and answers with SHUTDOWN ACK. After SHUTDOWN
 // COMPLETE no TIME_WAIT is needed, because verification tags identify old packets, but the flow
-// gets it. And an endpoint answers an INIT on an open association with INIT ACK, whether or not it
-// is forged, and continues until a valid COOKIE ECHO (section 5.2.2): see answered.
+// gets it. And an endpoint answers an INIT on an open association with INIT ACK, even if the INIT
+// is forged, and keeps the association until a valid COOKIE ECHO (section 5.2.2): see answered.
 var moves = makeMoves()
 
 func makeMoves() (m [NumStates][2][numClasses]move) {
@@ -185,8 +184,8 @@ func makeMoves() (m [NumStates][2][numClasses]move) {
 	both := func(s State, c class, mv move) { m[s][ClientSide][c], m[s][ReplySide][c] = mv, mv }
 
 	// The handshake. A backend that answers a SYN with a bare ACK has an older connection (RFC 9293
-	// section 3.10.7.4, challenge ACK); one that answers a mid-flow packet with an ACK continues a
-	// connection that was set up before this flow.
+	// section 3.10.7.4, challenge ACK). A backend that answers a mid-flow packet with an ACK
+	// continues a connection that was set up before this flow.
 	m[SynSeen][ReplySide][classSYNACK] = move(SynRecv)
 	m[SynSeen][ReplySide][classACK] = move(SynRecv)
 	m[SynSeen][ReplySide][classFIN] = move(SynRecv)
@@ -232,9 +231,9 @@ func makeMoves() (m [NumStates][2][numClasses]move) {
 	m[LastAckBackend][ReplySide][classACK] = move(TimeWaitBackend)
 
 	// A retransmitted FIN means that the last ACK was lost (RFC 9293 section 3.10.7.8). And the ACK
-	// that was taken for the last may have acknowledged data before the FIN, with a window of data
-	// still to be sent or retransmitted. A connection that is over sends no ACKs, so each ACK
-	// refreshes the flow.
+	// that ended the connection here may have acknowledged only data before the FIN, with a window
+	// of data still to be sent or retransmitted. A connection that is over sends no ACKs, so each
+	// ACK refreshes the flow.
 	for _, s := range []State{TimeWaitClient, TimeWaitBackend} {
 		both(s, classACK, move(s)|refresh)
 		both(s, classFIN, move(s)|refresh)
@@ -257,11 +256,11 @@ func initial(proto uint8) State {
 	return UDPNew
 }
 
-// refreshTicks is how old last seen may be before a packet renews it.
+// refreshTicks is the age of last seen from which a packet renews it.
 const refreshTicks = int32(time.Second / tick)
 
-// observe returns m as changed by a packet at time now; m itself if nothing need be written. isn is
-// the backend's initial sequence number, where m is provable.
+// observe returns m as changed by a packet at time now, or m itself if nothing need be written. isn
+// is the backend's initial sequence number if m is provable.
 func (m meta) observe(from Side, s Segment, isn uint32, now ticks) meta {
 	if m.seen()-now < 1<<31 {
 		now = m.seen() // another worker's batch is later than ours: never step back
@@ -279,7 +278,7 @@ func (m meta) observe(from Side, s Segment, isn uint32, now ticks) meta {
 			return m
 		}
 	case mv&answer != 0 && m.provable() && s.Seq == isn:
-		return m // the same SYN-ACK again: with the SYN before it, it would hold the flow
+		return m // a repeated SYN-ACK: together with a repeated SYN it would keep the flow alive
 	}
 	if mv&restore != 0 && s.Data {
 		return m.restored(from).at(now)
@@ -303,7 +302,7 @@ func (m meta) take(mv move, from Side, now ticks) meta {
 	switch {
 	case mv&ask != 0:
 		if m.state() == SynRecv && !m.reset() {
-			return m // the same SYN again: with its answer it would hold the flow
+			return m // a repeated SYN: together with its answer it would keep the flow alive
 		}
 		return m | metaAgain
 	case mv&answer != 0:
@@ -319,8 +318,8 @@ func (m meta) take(mv move, from Side, now ticks) meta {
 	case next != m.state():
 		return m.withState(next).at(now)&^metaNotes | note
 	case mv&reset != 0 && !m.reset():
-		// The timer starts with the first RST, later ones do not move it. A handshake that has
-		// begun anew once has had it.
+		// The timer starts with the first RST; later ones do not restart it. A handshake that has
+		// been restarted has used its one timer.
 		if m.state() == SynRecv && m&metaRenewed != 0 {
 			now = m.seen()
 		}
@@ -333,8 +332,8 @@ func (m meta) take(mv move, from Side, now ticks) meta {
 	return m
 }
 
-// usedSeconds returns in how many seconds an assured UDP flow had packets, up to 256, or 16 while
-// its datagrams are counted.
+// usedSeconds returns the number of seconds in which an assured UDP flow had packets, up to 256, or
+// up to 16 while its datagrams are counted.
 func (m meta) usedSeconds() int32 {
 	if m&metaQuestions != 0 {
 		return 1 + int32(m&metaCountedUsed>>metaCountedUsedShift)
@@ -342,8 +341,8 @@ func (m meta) usedSeconds() int32 {
 	return 1 + int32(m&metaUsed>>metaUsedShift)
 }
 
-// refreshed returns a flow that stays in its state and has no notes, refreshed. It is for once a
-// second; of assured UDP it counts that second.
+// refreshed returns m with a new last-seen time, the same state and no notes. It is called at most
+// once a second; for assured UDP it counts that second.
 func (m meta) refreshed(now ticks) meta {
 	if m.state() == UDPAssured {
 		if m&metaUsed != metaUsed {
@@ -354,8 +353,8 @@ func (m meta) refreshed(now ticks) meta {
 	return m.at(now) &^ (metaCleared | metaResetBackend)
 }
 
-// provable reports whether a flow waits for proof that its connection is established, and has the
-// backend's initial sequence number for it.
+// provable reports whether a flow waits for proof that its connection is established, and keeps the
+// backend's initial sequence number to verify it.
 func (m meta) provable() bool { return m.state() == SynRecv && m.proto() == header.ProtoTCP }
 
 // proof returns the move of a segment that may prove a handshake: mv if it does, and a move that
@@ -378,27 +377,27 @@ func (m meta) proof(mv move, from Side, s *Segment, isn uint32, now ticks) move 
 	return move(SynRecv)
 }
 
-// resetGrace is how long after an RST packets may still arrive that were under way. A younger RST
-// makes its flow no candidate to give way: it may be forged.
+// resetGrace is how long after an RST packets in flight may still arrive. A flow with a younger RST
+// is not shed for it: the RST may be forged.
 const resetGrace = int32(time.Second / tick)
 
-// resetBy returns which side sent the RST of a flow that is reset.
+// resetBy returns the side that sent the RST of a reset flow.
 func (m meta) resetBy() Side { return Side(m >> metaFlagsShift & 1) }
 
 // outlives reports whether a segment that is neither SYN nor RST shows that an RST did not end the
-// connection. The end that sent it, if it was not forged, has no data to send. The end that
-// accepted it sends nothing, but for what was under way. The client's ACK shows nothing: without
-// data it may be forged to hold a connection that the client, which did not ask for it, has reset.
+// connection. An end that sent a genuine RST has no data to send. An end that accepted the RST
+// sends nothing more, but its packets in flight may still arrive. A client's ACK without data shows
+// nothing: it may be forged, to keep a connection that the client never opened and so has reset.
 func (m meta) outlives(from Side, s *Segment, now ticks) bool {
 	late := now.since(m.seen()) >= resetGrace
 	return s.Data && (late || from == m.resetBy()) || from == ReplySide && late
 }
 
-// finOf returns the note that a side sent a FIN and data after it.
+// finOf returns the note that a side sent a FIN and then data.
 func finOf(from Side) meta { return metaFinClient << from }
 
-// restored returns m after data of a side that has sent a FIN. The other side's FIN, if it has sent
-// one, stands until its own data.
+// restored returns m after data of a side that has sent a FIN. If the other side has sent a FIN,
+// that FIN remains valid until the other side sends data.
 func (m meta) restored(from Side) meta {
 	next, fins := Established, m&metaFins|finOf(from)
 	if m.state() >= LastAckClient {
@@ -410,8 +409,8 @@ func (m meta) restored(from Side) meta {
 // finStates are the states of a connection that one side has closed.
 var finStates = [2]State{ClientSide: FinClient, ReplySide: FinBackend}
 
-// bothFins reports whether both sides of a connection that is open have sent a FIN, and one of them
-// data after it, or both have.
+// bothFins reports whether both sides of an open connection have sent a FIN, and at least one of
+// them has sent data after its FIN.
 func (m meta) bothFins() bool {
 	switch m.state() {
 	case Established:
@@ -424,8 +423,8 @@ func (m meta) bothFins() bool {
 	return false
 }
 
-// otherFin returns the state after a FIN of a side on an Established connection whose other side
-// has sent one as well.
+// otherFin returns the state after a FIN from one side on an Established connection whose other
+// side has sent a FIN as well.
 func (s State) otherFin(from Side) State {
 	switch {
 	case s == FinClient && from == ClientSide:
@@ -436,10 +435,10 @@ func (s State) otherFin(from Side) State {
 	return s
 }
 
-// answered returns m after the backend's SYN-ACK, for a flow on which a SYN is remembered. An SCTP
-// server sends INIT ACK to a forged INIT too, and keeps no state. So an open association stays in
-// its state: otherwise one INIT would give it the timeout of a handshake, which is less than the
-// time between two heartbeats. An association that is restarted continues in that state.
+// answered returns m after the backend's SYN-ACK, for a flow that remembers a SYN. An SCTP server
+// sends INIT ACK to a forged INIT too, and keeps no state. So an open association stays in its
+// state: otherwise one INIT would give it the timeout of a handshake, which is less than the time
+// between two heartbeats. An association that is restarted continues in that state.
 func (m meta) answered(next State) meta {
 	if s := m.state(); m.proto() == header.ProtoSCTP && (s == Unconfirmed || s == Established) {
 		return m
@@ -448,7 +447,7 @@ func (m meta) answered(next State) meta {
 }
 
 // confirmed returns the state of an Unconfirmed flow after a packet of the backend: next if its
-// client has sent nothing but ACKs, and other states if it has sent FIN or SYN.
+// client has sent only ACKs, and other states if the client has sent FIN or SYN.
 func (m meta) confirmed(next State) State {
 	switch {
 	case next == Established && m&metaAgain != 0:
@@ -461,30 +460,29 @@ func (m meta) confirmed(next State) State {
 	return next
 }
 
-// Changes reports whether a segment with a good checksum would change the flow by more than the
-// time at which it was last seen. Of a segment that would, the caller verifies the checksum before
-// it calls Observe.
+// Changes reports whether a segment with a good checksum would change more of the flow than its
+// last-seen time. If so, the caller verifies the checksum before it calls Observe.
 func (h *Handle) Changes(r Ref, from Side, s Segment, now Time) bool {
 	f := h.Flow(r)
 	word, m := f.word(), f.load()
 	return m.live() && f.changedBy(m, m.observe(from, s, word, now.ticks()), from, &s, word)
 }
 
-// changedBy reports whether the step from m to n, or the number that is kept with it, is more than
-// a refresh.
+// changedBy reports whether the step from m to n, or the sequence number that is stored with it, is
+// more than a refresh.
 func (f *Flow) changedBy(m, n meta, from Side, s *Segment, word uint32) bool {
 	isn, ok := f.answeredBy(m, n, from, s)
 	return n.at(0) != m.at(0) || ok && isn != word
 }
 
-// answeredBy returns the backend's initial sequence number, if the step from m to n is by a segment
-// that has it: a SYN-ACK, or an ACK or a FIN without data, whose sequence number follows it. The
-// last one counts: a backend may send two SYN-ACKs with different numbers (SYN cookies a minute
-// apart, a stack that keeps no half-open connections), and only its next ACK shows which of them
-// the client has acknowledged. An RST shows nothing: its sequence number is the one that a forged
-// ACK has acknowledged (RFC 9293 section 3.10.7.1). A number that is known is replaced only by a
-// segment that acknowledges the flow's SYN: the source port may have been another client's, whose
-// segments can be late.
+// answeredBy returns the backend's initial sequence number, if the segment that changes m to n
+// carries it: a SYN-ACK, or an ACK or a FIN without data, whose sequence number is one higher. The
+// last such segment counts: a backend may send two SYN-ACKs with different numbers (SYN cookies a
+// minute apart, a stack that keeps no half-open connections), and only its next ACK shows which of
+// them the client has acknowledged. An RST shows nothing: its sequence number is the number that a
+// forged ACK acknowledged (RFC 9293 section 3.10.7.1). Only a segment that acknowledges the flow's
+// SYN replaces a known number: another client may have had the source port before, and packets of
+// that connection may arrive late.
 func (f *Flow) answeredBy(m, n meta, from Side, s *Segment) (isn uint32, ok bool) {
 	if from == ClientSide || !n.provable() || m.state() != SynSeen && !f.acknowledgesSYN(m, s) {
 		return 0, false
@@ -497,13 +495,13 @@ func (f *Flow) answeredBy(m, n meta, from Side, s *Segment) (isn uint32, ok bool
 	}
 }
 
-// Observe updates the flow by one of its packets, and reports whether the flow stands since
-// (State.Stands). It writes at most once a second, when the state changes, and for each of the
-// first datagrams of a UDP flow (countedDatagrams).
+// Observe updates the flow by one of its packets, and reports whether the flow stands from this
+// packet on (State.Stands). It writes at most once a second, when the state changes, and for each
+// of the first datagrams of a UDP flow (countedDatagrams).
 func (h *Handle) Observe(r Ref, from Side, s Segment, now Time) (stands bool) {
 	f := h.Flow(r)
 	for t := now.ticks(); ; {
-		// The word before meta: where another handle changes both in between, the swap of either
+		// Load the word before meta: if another handle changes both in between, the swap of each
 		// fails.
 		word := f.word()
 		m := f.load()
@@ -535,9 +533,9 @@ func (h *Handle) Idle(r Ref, now Time) time.Duration {
 	return span(h.Flow(r).load().seen(), now.ticks())
 }
 
-// Closing reports whether a client's SYN on this flow opens a new connection, which
-// is scheduled anew: the old one is over on both sides. A connection that saw an
-// RST is not: the RST may be forged, and the SYN with it.
+// Closing reports whether the connection is over on both sides. A client's SYN on such a flow opens
+// a new connection, for which a backend is selected again. A reset connection is not closing: the
+// RST may be forged, and so may the SYN.
 func (h *Handle) Closing(r Ref) bool {
 	switch h.Flow(r).State() {
 	case None, LastAckClient, LastAckBackend, TimeWaitClient, TimeWaitBackend, Closed:

@@ -10,34 +10,37 @@ import (
 
 // Config sizes a table.
 type Config struct {
-	// IPv4Flows and IPv6Flows are how many flows of each family may live. Either may be 0.
+	// IPv4Flows and IPv6Flows are the maximum numbers of live flows of each family. Either may be
+	// 0.
 	IPv4Flows, IPv6Flows uint32
-	// HalfOpen is how many flows of both families may be half-open; 0 is an eighth of all.
+	// HalfOpen is the maximum number of half-open flows of both families; 0 means an eighth of all
+	// flows.
 	HalfOpen uint32
-	// LimitSources is how many sources of limited services have room, each of 64 bytes; 0 is
-	// DefaultLimitSources.
+	// LimitSources is the maximum number of tracked sources of limited services, 64 bytes each; 0
+	// means DefaultLimitSources.
 	LimitSources uint32
 	Timeouts     Timeouts
-	// HashKey is for tests that must repeat; zero takes a random one.
+	// HashKey is for tests that must be repeatable; zero means a random key.
 	HashKey HashKey
 }
 
 const (
-	maxFlows = 1 << 29 // of each family: record numbers must stay below refV6, counters in 31 bits
+	maxFlows = 1 << 29 // of each family: record numbers must stay below refV6, and counters within 31 bits
 
-	// bucketLoad is the average number of keys in a bucket of 11 when the table
-	// is full. Keys per chain of four are then 20 on average; more than 44 are
-	// seen once in 10^6 inserts. In a full chain a source port is skipped, and for a client key a
-	// flow of the chain is ended (makeRoom).
+	// bucketLoad is the average number of keys in a bucket of 11 when the table is full. A chain of
+	// four buckets then has 20 keys on average; one in 10^6 inserts meets more than 44. If the
+	// chain is full, a reply key skips its source port, and a client key ends another flow of the
+	// chain (makeRoom).
 	bucketLoad = 5
 
-	// The reserve: what all handles may keep free for themselves, and room for limbo.
+	// The reserve has room for the free records that all handles keep for themselves, and for
+	// limbo.
 	minReserve   = MaxHandles*(2*magazineSize+freshSize) + 4096
 	reserveShare = 32
 )
 
-// reserve returns how many records there are beyond the flows that may live: dead ones wait in
-// limbo, and handles keep some free ones for themselves.
+// reserve returns how many records there are beyond the maximum number of live flows: dead records
+// wait in limbo, and handles keep some free ones for themselves.
 func reserve(flows uint32) uint32 {
 	if flows == 0 {
 		return 0
@@ -76,7 +79,7 @@ func (c *Config) layout() (l layout) {
 	return l
 }
 
-// check refuses sizes that cannot be laid out.
+// check rejects sizes that cannot be laid out.
 func (c *Config) check() error {
 	switch {
 	case c.IPv4Flows == 0 && c.IPv6Flows == 0:
@@ -98,8 +101,8 @@ func Size(c Config) (int64, error) {
 	return c.layout().size, nil
 }
 
-// Table is the shared table. The head, the records and the index are mapped; everything else dies
-// with the process, and Recover makes it anew.
+// Table is the shared table. The head, the records and the index are mapped; everything else is
+// lost with the process, and Recover rebuilds it.
 type Table struct {
 	mem        []byte // keeps heap memory alive
 	head       *head
@@ -110,8 +113,8 @@ type Table struct {
 	geometry   geometries
 	halfOpen   int32
 	udpIdle    int32  // ticks
-	unanswered int32  // how long a question of UDP waits for its answer, ticks
-	workers    uint32 // that share the rings
+	unanswered int32  // how long a UDP question waits for its answer, ticks
+	workers    uint32 // number of handles that share the rings
 
 	_        [64]byte
 	epoch    atomic.Uint64
@@ -138,7 +141,7 @@ type Table struct {
 	handles [MaxHandles]*Handle
 }
 
-// published sums up participants' live counters, as of the last Enter or Leave of each.
+// published has the sums of the participants' live counters, as of the last Enter or Leave of each.
 type published struct {
 	live [2][16]atomic.Int32
 	_    [64]byte
@@ -210,7 +213,7 @@ func view(mem []byte, c *Config) (*Table, error) {
 	return t, nil
 }
 
-// none gives a family without flows an empty index.
+// none creates the empty index of a family without flows.
 func (a *arena) none() {
 	a.homes, a.buckets = 1, make([]bucket, chainBuckets)
 	if a.v6 {
@@ -252,8 +255,8 @@ func New(mem []byte, c Config) (*Table, error) {
 	return t, nil
 }
 
-// NewHeap returns a table in ordinary memory: for tests, replay, and a gateway that need not
-// recover its flows.
+// NewHeap returns a table in ordinary memory: for tests, replay, and gateways that need not recover
+// their flows.
 func NewHeap(c Config) (*Table, error) {
 	size, err := Size(c)
 	if err != nil {

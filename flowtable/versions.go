@@ -2,15 +2,16 @@ package flowtable
 
 import "fmt"
 
-// headVersion is the number of this program's layout. It changes with each change of the head, of
-// records or of the numbers of states (TestLayoutHasAVersion): 2: bound and owner are a word each;
-// 3: states renumbered; that is the first one of a release.
+// headVersion is the version of this program's layout. Each change of the head, of records or of
+// the numbers of states increments it (TestLayoutHasAVersion). Version 2: bound and owner are a
+// word each. Version 3: states renumbered; the first release has it.
 const headVersion = 3
 
-// readerOf returns how a record's first word of a version's table is read, or nil if this program
-// does not know the version. Flows of a known version are moved into a table of this one, as those
-// of another size are. A change of the layout whose difference is in that word has its case here;
-// one of another field has to read that in mover.flow, too.
+// readerOf returns a function that converts meta, the first word of a record, from a table of the
+// given version to this program's, or nil if this program does not know the version. Flows of a
+// known version are moved into a table of this version, as flows of a table of another size are. A
+// change of meta's layout adds a case here; a change of another field must also be converted in
+// mover.flow.
 func readerOf(version uint32) func(meta) meta {
 	switch version {
 	case headVersion:
@@ -19,7 +20,7 @@ func readerOf(version uint32) func(meta) meta {
 	return nil
 }
 
-// wrongVersion says what a table has that this program cannot read.
+// wrongVersion returns the message about a table whose version this program cannot read.
 func wrongVersion(version uint32) string {
 	return fmt.Sprintf("version %d of the table, this program has %d", version, headVersion)
 }
