@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// A client repeats its SYN (or SCTP INIT) when nobody answers: 1 s after the first and
-// then at doubling intervals (RFC 6298 section 2 and 5), or with Linux'
-// net.ipv4.tcp_syn_linear_timeouts at 1, 2, 3 and 4 s. The second repetition is taken for a sign
-// that the backend is dead. Duplicates made by the network must not count as repetitions, so the
-// first must come at some age of the flow, and the second some time after the first.
+// A client repeats its SYN (or SCTP INIT) if it gets no answer: 1 s after the first and then at
+// doubling intervals (RFC 6298 section 2 and 5), or with Linux' net.ipv4.tcp_syn_linear_timeouts at
+// 1, 2, 3 and 4 s. The table takes the second repetition as a sign that the backend is dead.
+// Duplicates made by the network must not count as repetitions, so each repetition has a minimum
+// age of the flow, and there is a minimum time between the two.
 const (
 	firstRepetition  = int32(500 * time.Millisecond / tick)  // least age of the flow
 	secondRepetition = int32(1500 * time.Millisecond / tick) // least age of the flow
@@ -21,18 +21,20 @@ const (
 const abandonedTicks = ticks(120 * time.Second / tick)
 
 // Repeated must be called for each opening packet of a client (TCP SYN, SCTP INIT) on an existing
-// flow. It returns true for the second unanswered repetition and for each later one: then the flow
-// should be given to another backend. If the network duplicates a packet, it returns true for one
-// of the copies, at one worker. It does not refresh the flow.
+// flow. It returns true for the second unanswered repetition and for each later one: then the
+// client should get another backend. If the network duplicates a packet, it returns true for one of
+// the copies, at one worker. It does not refresh the flow.
 //
-// A flow in SynSeen began with the first packet. A repetition is the first if the flow is 0.5 s
-// old, and the second if the flow is 1.5 s old and the one before was 0.5 s before; others are
-// copies of one packet. From 25.5 s on copies count, too.
+// A flow in SynSeen began with the first packet. A repetition counts as the first if the flow is at
+// least 0.5 s old. It counts as the second if the flow is at least 1.5 s old and the first was at
+// least 0.5 s earlier. Other repetitions are copies of one packet; from an age of 25.5 s on copies
+// count as well.
 //
 // On an open connection the first such packet starts a new connection, or is forged while the
 // connection is in use. So a later one is a repetition only if neither end has sent anything else
-// since, and the one before was 0.5 s before. These count only if gone is true: the backend is no
-// endpoint any more. An open connection of a backend that still exists is not given to another.
+// since, and if the previous one was at least 0.5 s earlier. Repetitions on an open connection
+// count only if gone is true: the backend is no longer an endpoint. An open connection of a backend
+// that still exists is never moved to another backend.
 func (h *Handle) Repeated(r Ref, now Time, gone bool) bool {
 	f, t := h.Flow(r), now.ticks()
 	for {
@@ -51,9 +53,9 @@ func (h *Handle) Repeated(r Ref, now Time, gone bool) bool {
 	}
 }
 
-// MarkRepeated makes the next repetition on a new flow count as the second: its client has
-// already repeated its opening packet, towards another backend. With timers that double (1, 3, 7,
-// 15 s) the flow would otherwise expire before its second repetition.
+// MarkRepeated makes the next repetition on a new flow count as the second, because the client has
+// already repeated its opening packet towards another backend. With timers that double (1, 3, 7, 15
+// s) the flow would otherwise expire before its second repetition.
 func (h *Handle) MarkRepeated(r Ref) {
 	f := h.Flow(r)
 	for {
@@ -64,7 +66,7 @@ func (h *Handle) MarkRepeated(r Ref) {
 	}
 }
 
-// repeat returns m, in SynSeen, as changed by an opening packet at that age of the flow, and
+// repeat returns m, in SynSeen, as changed by an opening packet at the given age of the flow, and
 // whether the packet is the second repetition or a later one.
 func (m meta) repeat(age int32) (next meta, second bool) {
 	first, note := m&metaAgain == 0, meta(max(0, min(age, 255)))<<metaRepeatShift
@@ -77,21 +79,21 @@ func (m meta) repeat(age int32) (next meta, second bool) {
 	return m, false
 }
 
-// On an open connection, repeat holds when the last opening packet came, as 1 + ticks modulo
+// On an open connection, repeat holds the time of the last opening packet, as 1 + ticks modulo
 // openTicks, and openRepeated from the first repetition on.
 const (
 	openTicks    = 127
 	openRepeated = 1 << 7
 )
 
-// repeatOpen is repeat on an open connection. A repetition that comes within 0.4 s of a
-// multiple of 12.7 s after the one before is taken for a copy of it.
+// repeatOpen is repeat on an open connection. A repetition within 0.4 s of a multiple of 12.7 s
+// after the previous one counts as a copy of that one.
 func (m meta) repeatOpen(now ticks) (next meta, second bool) {
 	last, stamp := uint8(m>>metaRepeatShift), meta(1+now%openTicks)
 	if last == 0 {
 		return m | stamp<<metaRepeatShift, false
 	}
-	// Another worker's batch may be later than ours: then the time between is below zero.
+	// Another worker's batch may be later than this one: then the gap is negative.
 	gap := (int32(now%openTicks) - int32(last&^openRepeated-1) + openTicks) % openTicks
 	if gap < repetitionGap || gap > openTicks-repetitionGap {
 		return m, false
@@ -113,12 +115,12 @@ func (h *Handle) Awaits(r Ref) bool {
 	return m.live() && (m.state() == SynSeen || m.state().open() && m&metaAgain != 0)
 }
 
-// Abandon ends a flow that nobody answered (SynSeen, or as Repeated reports), so that its client
-// can have another backend. Its backend's answers are recognised for 2 minutes (Abandoned), and its
-// source port is the last that Create takes towards this backend. It returns false, and leaves the
-// flow as it is, if the backend has answered meanwhile or the flow has ended: the client's packet
-// then belongs to the flow that Lookup finds. An answer that another worker has looked up already,
-// in its current batch, still reaches the client.
+// Abandon ends a flow without an answer (in SynSeen, or if Repeated returned true), so that its
+// client can get another backend. Its backend's answers are recognised for 2 minutes (Abandoned),
+// and its source port is the last that Create chooses towards this backend. It returns false, and
+// does not change the flow, if the backend has answered meanwhile or the flow has ended: the
+// client's packet then belongs to the flow that Lookup finds. An answer that another worker has
+// looked up already, in its current batch, still reaches the client.
 func (h *Handle) Abandon(r Ref, now Time) bool {
 	a, i := h.arena(r&refV6 != 0), r.index()
 	k := a.keyOf(i, ReplySide)
@@ -128,8 +130,8 @@ func (h *Handle) Abandon(r Ref, now Time) bool {
 		if !m.unanswered() {
 			return false
 		}
-		// Before the key is free. If the backend answers in between, its packets
-		// find the flow, and are not checked for being late.
+		// Note the key before it is free. If the backend answers in between, its packets find the
+		// flow, and Abandoned is not called for them.
 		h.t.abandoned.note(hash, until)
 		h.t.restingOf(k.proto).begin(hash, until)
 		if h.kill(a, i, m) {
@@ -139,19 +141,19 @@ func (h *Handle) Abandon(r Ref, now Time) bool {
 }
 
 // Abandoned reports whether a packet with this hash (Hash), which belongs to no flow, is an answer
-// to an abandoned one. It is wrong about at most one packet in 5 * 10^8. An answer is not
-// recognised after a restart, or if eight other flows of the same set were abandoned since.
+// to an abandoned one. It reports a false answer for at most one packet in 5 * 10^8. It does not
+// recognise an answer after a restart, or after eight other flows of the same set were abandoned.
 func (h *Handle) Abandoned(hash uint64, now Time) bool {
 	return h.t.abandoned.has(hash, now.ticks())
 }
 
-// abandoned remembers reply keys of abandoned flows, in 256 KiB: sets of one cache line,
-// which the low bits of the key's hash choose. Each word is the upper half of the
-// hash and the tick at which it is forgotten.
+// abandoned remembers reply keys of abandoned flows, in 256 KiB: sets of one cache line, selected
+// by the low bits of the key's hash. Each word has the upper half of the hash and the tick at which
+// the entry expires.
 type abandoned [1 << 12][8]atomic.Uint64
 
-// note stores a key in its own word, or else in the word that expires first. If two workers store
-// at once, one key may be lost: then its answers are strays.
+// note stores a key in the word that already has it, or else in the word that expires first. If two
+// workers store at once, one key may be lost: then its answers count as strays.
 func (a *abandoned) note(hash uint64, until ticks) {
 	set := &a[hash%uint64(len(a))]
 	at := &set[0]

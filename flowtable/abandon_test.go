@@ -12,7 +12,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// What a client sends after its first SYN, by age of the flow, and which of it is
+// The SYNs that a client sends after its first one, by age of the flow, and which of them count as
 // the second repetition.
 func TestRepeated(t *testing.T) {
 	const no, yes = false, true
@@ -56,8 +56,8 @@ func TestRepeated(t *testing.T) {
 	}
 }
 
-// Where somebody has answered, or the flow has ended, nothing is a repetition, and what
-// was noted does not show in the next state.
+// If the backend has answered, or the flow has ended, no packet is a repetition, and the notes of
+// earlier ones do not affect the next state.
 func TestRepeatedAnswered(t *testing.T) {
 	_, h := testTable(t, 10, 0)
 	r := h.mustCreate(t, bootTime, newFlow(header.ProtoTCP, false, 1))
@@ -72,7 +72,7 @@ func TestRepeatedAnswered(t *testing.T) {
 	}
 	for n := range Time(3) {
 		if h.Repeated(r, bootTime+(4+2*n)*second, false) {
-			t.Error("a flow with an answer was to be given away")
+			t.Error("a repetition was reported on a flow with an answer")
 		}
 	}
 	if h.Abandon(r, bootTime+5*second) || h.Flow(r).State() != SynRecv {
@@ -80,12 +80,12 @@ func TestRepeatedAnswered(t *testing.T) {
 	}
 	h.Delete(r)
 	if h.Repeated(r, bootTime+9*second, false) || h.Abandon(r, bootTime+9*second) {
-		t.Error("a flow that has ended was to be given away")
+		t.Error("a repetition was reported on a flow that has ended")
 	}
 }
 
-// A client opens a connection anew, on a flow that is open and whose backend is gone or not: which
-// of its SYNs give it away, with all that is said in between.
+// A client opens a connection again, on an open flow whose backend is gone or not: which of its
+// SYNs, among the packets in between, count as the second repetition.
 func TestRepeatedOnAnOpenConnection(t *testing.T) {
 	const ms = Time(time.Millisecond)
 	type packet struct {
@@ -109,7 +109,7 @@ func TestRepeatedOnAnOpenConnection(t *testing.T) {
 			syn(7000*ms, false)}},
 		{"the connection is in use", true, true, []packet{syn(0, false), syn(1000*ms, false),
 			{1500 * ms, ClientSide, tcpACK, false}, syn(3000*ms, false), syn(7000*ms, false), syn(15000*ms, true)}},
-		{"the backend says no", true, false, []packet{syn(0, false), syn(1000*ms, false), {1100 * ms, ReplySide, tcpACK,
+		{"challenged", true, false, []packet{syn(0, false), syn(1000*ms, false), {1100 * ms, ReplySide, tcpACK,
 			false}, syn(3000*ms, false)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestRepeatedOnAnOpenConnection(t *testing.T) {
 	}
 }
 
-// However many copies arrive at however many workers: one gives the flow away.
+// For any number of copies at any number of workers, one worker reports the repetition.
 func TestRepeatedOnce(t *testing.T) {
 	flows := 20_000
 	if testing.Short() || raceEnabled {
@@ -161,7 +161,7 @@ func TestRepeatedOnce(t *testing.T) {
 		own.Repeated(refs[i], bootTime+second, false)
 	}
 	given := make([]atomic.Int32, flows)
-	var here [hammerWorkers]atomic.Int32 // how far each worker is: they go side by side
+	var here [hammerWorkers]atomic.Int32 // how far each worker is: they advance together
 	workers(t, tb, func(w int, h *Handle) {
 		for i, r := range refs {
 			here[w].Store(int32(i))
@@ -182,7 +182,7 @@ func TestRepeatedOnce(t *testing.T) {
 	})
 	for i := range given {
 		if n := given[i].Load(); n != 1 {
-			t.Errorf("flow %d was to be given away %d times", i, n)
+			t.Errorf("flow %d: the second repetition was reported %d times", i, n)
 		}
 	}
 }
@@ -218,7 +218,7 @@ func TestAbandon(t *testing.T) {
 			t.Error("a stray packet counts as an answer")
 		}
 
-		// The port is the last to be taken, and then taken.
+		// The port is the last one that Create takes.
 		moved := h.mustCreate(t, bootTime, flow(1))
 		if port := h.reply(moved).DstPort; port != 7001 {
 			t.Errorf("another flow to the backend has port %d, want 7001", port)
@@ -230,7 +230,7 @@ func TestAbandon(t *testing.T) {
 	}
 }
 
-// An answer and an abandonment at once: one of them has the flow.
+// An answer and Abandon at the same time: only one of them succeeds.
 func TestAbandonRace(t *testing.T) {
 	rounds := uint32(20_000)
 	if testing.Short() || raceEnabled {
@@ -268,7 +268,8 @@ func TestAbandonRace(t *testing.T) {
 	}
 }
 
-// The memory of answers takes the word that ends first, and knows what it should.
+// The memory of abandoned flows replaces the word that expires first, and recognises the keys it
+// has.
 func TestAbandonedMemory(t *testing.T) {
 	var a abandoned
 	const now = ticks(5000)
@@ -287,7 +288,7 @@ func TestAbandonedMemory(t *testing.T) {
 		t.Error("a ninth key should take the place of the one that ends first")
 	}
 
-	// As many random keys as the sets hold, and how often others are mistaken for them.
+	// As many random keys as the sets hold, and how often other keys are mistaken for them.
 	const notes = 8_000
 	rnd := rand.New(rand.NewPCG(testSeed(t), 0))
 	keys := make([]uint64, notes)
@@ -306,9 +307,9 @@ func TestAbandonedMemory(t *testing.T) {
 			wrong++
 		}
 	}
-	// Sets of 8 with 1.95 on average: one of 5,000 has more than 8, and one key is lost on
-	// average. Of the strays 4.5 in 10^10 are mistaken. More than 20 or 2 come in one of 10^10
-	// runs.
+	// Sets of 8 with 1.95 on average: one of 5,000 has more than 8, and one key is lost on average.
+	// 4.5 in 10^10 strays are mistaken for answers. More than 20 lost keys, or more than 2 mistaken
+	// strays, occur in one of 10^10 runs.
 	if lost > notes/400 || wrong > 2 {
 		t.Errorf("%d of %d are lost, %d of 1,000,000 strays are taken for answers", lost, notes, wrong)
 	}

@@ -7,17 +7,19 @@ import (
 	"sluice.dev/sluice/nat/prefetch"
 )
 
-// A worker prefetches what Create will write in these steps:
+// A worker prefetches the lines that Create will write in these steps:
 //
 //	Missed          the packet's own key seems to be absent
-//	FetchCreate     prefetch what the new flow will be written to
+//	FetchCreate     prefetch the lines that Create will write
 //	FetchPortOwner  prefetch the flow that has its first port, if there is one
 //
-// The bucket of the client key is in the cache since the search. That of the reply key is known
-// only when backend, source address and first port have been chosen, and its load is a cache miss.
+// The search has already brought the bucket of the client key into the cache. The bucket of the
+// reply key is known only when backend, source address and first port have been chosen, and its
+// load is a cache miss.
 
-// Missed reports whether FetchFlows found no flow that may be the packet's. Like all of a Search it
-// is a hint: a bucket that follows may have one, or another worker may have made one since.
+// Missed reports whether FetchFlows found no flow that may be the packet's. Like every result of a
+// Search it is a hint: an overflow bucket may have the flow, or another worker may have made it
+// since.
 func (s *Search) Missed() bool { return s.slot == 0 && s.Family != header.NotPlain }
 
 // Found reports whether FetchFlows found a slot.
@@ -31,7 +33,7 @@ func (h *Handle) Overflowed(s *Search) bool {
 }
 
 // TagCollision reports whether FetchFlows found a flow with other ports than the packet's: their
-// tags are the same, which happens to about one in a hundred packets without a flow. It is a hint.
+// tags are the same, which happens for about one in a hundred packets without a flow. It is a hint.
 func (h *Handle) TagCollision(s *Search) bool {
 	i, side := slotIndex(s.slot), slotSideOf(s.slot)
 	if s.Family == header.PlainIPv6 {
@@ -40,14 +42,14 @@ func (h *Handle) TagCollision(s *Search) bool {
 	return h.four[i].ports[side].Load() != s.Ports
 }
 
-// Hash is the key's, as Lookup takes it.
+// Hash returns the hash of the key, for Lookup.
 func (s *Search) Hash() uint64 { return s.hash }
 
-// fetches are addresses of lines that are prefetched together.
+// fetches has the addresses of lines that are prefetched together.
 type fetches [3]uint64
 
 // FetchCreate prefetches the lines that Create of this flow will write if the first port is free:
-// the bucket of the reply key, the word that tells whether the port rests, and the load of the
+// the bucket of the reply key, the word that shows whether the port rests, and the load of the
 // backend. It changes nothing, and returns the hash of the reply key, for FetchPortOwner.
 func (h *Handle) FetchCreate(n *NewFlow) (reply uint64) {
 	a := h.arena(n.Client.V6)
@@ -65,9 +67,9 @@ func (h *Handle) FetchCreate(n *NewFlow) (reply uint64) {
 	return reply
 }
 
-// FetchPortOwner must be called once that bucket is in the cache. If the first port seems to be
-// taken, it prefetches the flow that has it, which Create will read, and the bucket of the second
-// port.
+// FetchPortOwner must be called when the bucket of the reply key is in the cache. If the first port
+// seems to be taken, it prefetches the flow that has the port, which Create will read, and the
+// bucket of the second port.
 func (h *Handle) FetchPortOwner(n *NewFlow, reply uint64) {
 	a := h.arena(n.Client.V6)
 	slot := a.buckets[a.home(reply)].find(uint8(reply))
@@ -80,7 +82,7 @@ func (h *Handle) FetchPortOwner(n *NewFlow, reply uint64) {
 	}
 }
 
-// replyHash is the hash of the reply key with a port.
+// replyHash returns the hash of the reply key with the given source port.
 func (h *Handle) replyHash(a *arena, n *NewFlow, port uint16) uint64 {
 	var k key
 	n.reply(&k)

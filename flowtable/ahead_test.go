@@ -6,9 +6,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestFetchCreate: what is prefetched is what Create writes to. The hash that FetchCreate returns
-// is that of the reply key, and ports are predicted in the order in which they are taken: flows
-// that compete for the same ports show it.
+// TestFetchCreate: FetchCreate prefetches the lines that Create writes. It returns the hash of the
+// reply key, and Port predicts ports in the order in which Create takes them, as flows that compete
+// for the same ports show.
 func TestFetchCreate(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -42,19 +42,19 @@ func TestFetchCreate(t *testing.T) {
 				first := h.FetchCreate(&n)
 				h.FetchPortOwner(&n, first)
 				if got, ok := n.Port(i); !ok || got != port {
-					t.Fatalf("port %d is to be %d (%v), want %d", i, got, ok, port)
+					t.Fatalf("Port(%d) = %d (%v), want %d", i, got, ok, port)
 				}
 				reply := h.reply(h.mustCreate(t, bootTime, n))
 				if reply.DstPort != port {
 					t.Fatalf("flow %d got port %d, want %d", i, reply.DstPort, port)
 				}
 				if want := h.Hash(&reply); i == 0 && first != want {
-					t.Errorf("the reply key's hash is to be %x, and is %x", first, want)
+					t.Errorf("FetchCreate returned hash %x, the reply key's hash is %x", first, want)
 				}
 			}
 			n := flow(len(c.want))
 			if _, ok := n.Port(len(c.want)); ok {
-				t.Errorf("there is to be a port %d", len(c.want))
+				t.Errorf("Port(%d) returned a port, want none", len(c.want))
 			}
 			if hash := h.FetchCreate(&n); (hash == 0) != (c.want == nil) {
 				t.Errorf("hash %x", hash)
@@ -65,7 +65,7 @@ func TestFetchCreate(t *testing.T) {
 }
 
 // TestTagCollision: a search that found a flow with other ports reports a collision, on both sides
-// and in both families; one that found its own flow does not.
+// and in both families. A search that found its own flow reports none.
 func TestTagCollision(t *testing.T) {
 	_, h := testTable(t, 1000, 1000)
 	for i := range uint32(200) {
@@ -90,6 +90,6 @@ func TestTagCollision(t *testing.T) {
 		}
 	}
 	if s := (&Search{Plain: header.Plain{Family: header.NotPlain}}); s.Missed() {
-		t.Error("a search for nothing has missed something")
+		t.Error("a search with a packet that is not plain reports a miss")
 	}
 }

@@ -12,12 +12,12 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// runsVariable is how often faults are injected (package bench/faults). The simulations of this
-// file judge 10,000,000 answers each at 200.
+// runsVariable is how often faults are injected (package bench/faults). At 200 each simulation of
+// this file checks 10,000,000 answers.
 const runsVariable = "SLUICE_FAULT_RUNS"
 
-// simulatedAnswers returns how many answers each of the parts of a simulation judges, and whether
-// all parts run.
+// simulatedAnswers returns how many answers each part of a simulation checks, and whether all parts
+// run.
 func simulatedAnswers(t *testing.T, parts int) (answers int, all bool) {
 	s := os.Getenv(runsVariable)
 	switch {
@@ -35,14 +35,14 @@ func simulatedAnswers(t *testing.T, parts int) (answers int, all bool) {
 	return n * 50_000 / parts, true
 }
 
-// A udpServer is how a backend answers a question that reaches it. The delays of its answers are
-// appended to after; none for a question that it does not answer.
+// A udpServer decides how a backend answers a question that reaches it. reply appends the delays of
+// the answers to after, or nothing for a question without an answer.
 type udpServer struct {
 	name  string
 	reply func(rnd *rand.Rand, now Time, after []Time) []Time
 	lost  float64 // part of the datagrams that are lost, in each direction
-	// single: each socket asks one question. Answers of several datagrams cannot be told from
-	// answers to several questions.
+	// single: each socket asks one question. The table cannot distinguish an answer of several
+	// datagrams from answers to several questions.
 	single bool
 }
 
@@ -113,7 +113,7 @@ func (e *events) Pop() any {
 	return last
 }
 
-// udpSimulation is a thousand clients that ask one backend through a table with few ports.
+// udpSimulation has a thousand clients that ask one backend through a table with few ports.
 type udpSimulation struct {
 	t       *testing.T
 	rnd     *rand.Rand
@@ -141,7 +141,7 @@ func (s *udpSimulation) open() {
 	case s.server.single:
 	case kind == 0: // A and AAAA records, from one socket
 		heap.Push(&s.pending, event{at: s.now + 1, socket: int(n)})
-	case kind == 1: // a walk, each question some time after the one before
+	case kind == 1: // a series, each question some time after the previous one
 		for i := range s.rnd.IntN(6) {
 			heap.Push(&s.pending, event{at: s.now + Time(i+1)*Time(s.rnd.IntN(int(2*second))), socket: int(n)})
 		}
@@ -177,7 +177,7 @@ func (s *udpSimulation) ask(n int) {
 	}
 }
 
-// answer judges who gets an answer to a socket's question.
+// answer checks which client gets the answer to a socket's question.
 func (s *udpSimulation) answer(e event) {
 	if s.rnd.Float64() < s.server.lost {
 		return
@@ -199,7 +199,7 @@ func (s *udpSimulation) answer(e event) {
 	s.h.Observe(r, ReplySide, Segment{}, s.now)
 }
 
-// run asks so many questions a second from new sockets, until there were so many answers.
+// run asks rate questions a second from new sockets, until there were answers answers.
 func (s *udpSimulation) run(rate, answers int) {
 	next, swept := s.now, s.now
 	for s.answers < answers {
@@ -229,9 +229,9 @@ func (s *udpSimulation) enter(swept *Time) {
 	}
 }
 
-// TestAnswersReachWhoAsked: whatever the rate, the number of ports and how the backend answers, no
-// answer reaches another client than the one that asked. Where all holders of ports wait for their
-// answers, new questions are refused.
+// TestAnswersReachWhoAsked: for any rate, any number of ports and any behaviour of the backend, an
+// answer reaches only the client that asked. If all holders of ports wait for their answers, Create
+// fails for new questions.
 func TestAnswersReachWhoAsked(t *testing.T) {
 	rates, ranges := []int{1000, 4000, 16_000}, []uint16{2048, backendPorts}
 	answers, all := simulatedAnswers(t, len(udpServers)*len(rates)*len(ranges))

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// benchMemory returns memory as the daemon has it: mapped, on huge pages where the kernel gives
-// them, and populated, so that no page fault is measured.
+// benchMemory returns memory like the daemon's: mapped, on huge pages if the kernel provides them,
+// and populated, so that no page fault is measured.
 func benchMemory(b *testing.B, size int64) []byte {
 	mem, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {

@@ -47,7 +47,7 @@ func benchTable(b *testing.B, n uint32, v6 bool) (*Table, *Handle, []header.Tupl
 	return tb, h, tuples
 }
 
-// shuffled walks the tuples in an order that no prefetcher guesses.
+// shuffled returns the i-th index of an order that no prefetcher predicts.
 func shuffled(i, n int) int { return int(uint64(i) * 2654435761 % uint64(n)) }
 
 func BenchmarkLookup(b *testing.B) {
@@ -68,9 +68,9 @@ func BenchmarkLookup(b *testing.B) {
 	}
 }
 
-// benchLookup looks up in batches, as the worker does: hash and fetch all, then
-// look up all; with flows, it fetches the records in between. A packet's tuple is at
-// hand when it is looked up, so the tuples of a batch are copied before.
+// benchLookup looks up in batches, as the worker does: hash and fetch all, then look up all; with
+// flows, it fetches the records in between. A packet's tuple is in the cache when the packet is
+// looked up, so the tuples of a batch are copied before.
 func benchLookup(b *testing.B, h *Handle, tuples []header.Tuple, batch int, flows bool) {
 	const window = 1 << 14 // few enough that the tuples themselves stay in cache
 	var search [64]Search
@@ -112,9 +112,9 @@ func benchLookup(b *testing.B, h *Handle, tuples []header.Tuple, batch int, flow
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/64, "ns/packet")
 }
 
-// BenchmarkTwoWorkers is what the choice of a table without locks is measured by:
-// two workers look up the same flows at once, as they do when a flow's two directions
-// arrive on two queues. With a lock for each flow they write what they otherwise read.
+// BenchmarkTwoWorkers measures the advantage of a table without locks: two workers look up the same
+// flows at once, as they do when a flow's two directions arrive on two queues. With a lock for each
+// flow they would write lines that they otherwise only read.
 func BenchmarkTwoWorkers(b *testing.B) {
 	type lock struct {
 		taken atomic.Uint32
@@ -160,8 +160,8 @@ func BenchmarkTwoWorkers(b *testing.B) {
 	}
 }
 
-// BenchmarkCreate fills tables that were never touched by flows, then ends all: what one
-// flow's birth and death cost.
+// BenchmarkCreate fills tables whose memory was never used, and then ends all flows. It measures
+// the cost of making and ending one flow.
 func BenchmarkCreate(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -210,9 +210,9 @@ func BenchmarkSweep(b *testing.B) {
 	}
 }
 
-// BenchmarkSweepStep is the longest step of a worker that is late with the expiry of ten million
-// flows, of which all are expired, or none, or one in two: the processor time of Enter and Sweep
-// together, which does not count what else the machine does meanwhile.
+// BenchmarkSweepStep measures the longest step of a worker that is late with the expiry of ten
+// million flows, of which all, none or half are expired: the processor time of Enter and Sweep
+// together, without the time of other processes.
 func BenchmarkSweepStep(b *testing.B) {
 	const flows = 10_000_000
 	for _, expired := range []int{0, 50, 100} { // percent
@@ -263,8 +263,8 @@ func BenchmarkSweepStep(b *testing.B) {
 	}
 }
 
-// BenchmarkRefusedSYN is what a SYN costs at the half-open cap, where the search
-// for an old flow finds one half-open flow in thousands, and that is young.
+// BenchmarkRefusedSYN measures the cost of a SYN at the half-open cap, when the search for an old
+// flow finds one half-open flow in thousands, and that flow is young.
 func BenchmarkRefusedSYN(b *testing.B) {
 	_, h := sparseHalfOpen(b)
 	n := newFlow(header.ProtoTCP, true, 1_000_000)
@@ -297,8 +297,9 @@ func BenchmarkRecover(b *testing.B) {
 	b.ReportMetric(b.Elapsed().Seconds()/float64(b.N), "s/recover")
 }
 
-// BenchmarkHandles is a worker's batch in a flood, 16 flows made and 16 ended, by two threads, and
-// by how many participants are registered: what a batch costs must not grow with them.
+// BenchmarkHandles measures a worker's batch in a flood, 16 flows made and 16 ended, by two
+// threads, for several numbers of registered participants: the cost of a batch must not grow with
+// that number.
 func BenchmarkHandles(b *testing.B) {
 	for _, registered := range []int{2, 16, 64, 256} {
 		b.Run(fmt.Sprint(registered), func(b *testing.B) {

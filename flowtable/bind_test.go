@@ -8,8 +8,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Workers with different snapshots bind one flow at once. Whichever is last: a
-// generation never has another one's hops, and a service never another one's backend.
+// Workers with different snapshots bind one flow at once. The last store wins, but a generation
+// never has another one's hops, and a service never another one's backend.
 func TestBindAtOnce(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
 	r := h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, 1))

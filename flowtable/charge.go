@@ -6,17 +6,17 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// The flags of the owner word, besides counted. Services with limits charge their flows: the
-// counts of a flow's source and of its service.
+// The flags of the owner word, besides counted. A service with limits charges each flow to two
+// counts: the count of the flow's source, and the count of its service.
 //
-//	enrolled  the flow has stood, and its service has limits
-//	charged   it is in the count of its service
-//	sourced   it is in the count of its source, too
+//	enrolled  the flow has reached a standing state (State.Stands), and its service has limits
+//	charged   the flow is in the count of its service
+//	sourced   the flow is also in the count of its source
 //
 // The counts are exact by the protocol of counted (L1-L3): charged and sourced are set and cleared
-// in one compare-and-swap of the owner word; one is added before they are set and subtracted after
-// they are cleared; and after a swap of meta that changes whether an enrolled flow is charged, its
-// handle calls bookCharge.
+// in one compare-and-swap of the owner word; the counts are incremented before they are set and
+// decremented after they are cleared; and after a swap of meta that changes whether an enrolled
+// flow is charged, the handle calls bookCharge.
 const (
 	enrolled   = 1 << 62
 	charged    = 1 << 61
@@ -25,31 +25,34 @@ const (
 	ownerFlags = counted | charges
 )
 
-// MaxServices is how many services can have a count: numbers from it on have none.
+// MaxServices bounds the numbers of services that have a count: services with higher numbers have
+// none.
 const MaxServices = 1 << 20
 
-// serviceUse is what a service has of its limits.
+// serviceUse is how much of its limits a service uses.
 type serviceUse struct {
 	flows atomic.Int32
 	_     uint32
 	due   atomic.Uint64 // of takeToken
 }
 
-// Rates are what the service of a flow allows in new connections a second; 0 is no limit.
+// Rates are the new connections per second that a service allows: from each source, and in total; 0
+// means no limit.
 type Rates struct{ Source, Service uint32 }
 
-// Use is what is used of a limit: flows that stand, and when the allowance of new ones is whole
-// (Spent).
+// Use is how much of a limit is used: the number of standing flows (State.Stands), and the time at
+// which the allowance of new ones is full again (Spent).
 type Use struct {
 	Flows uint32
 	Due   Time
 }
 
-// charges reports whether a flow in this condition is charged, if it is enrolled.
+// charges reports whether a flow with this meta is charged if it is enrolled.
 func (m meta) charges() bool { return m.counts() && m.state().Stands() }
 
-// Charge is for a flow that has come to stand and whose service has limits: it counts from now on
-// until it ends, at its source and its service, and takes a token of each rate.
+// Charge must be called when a flow of a service with limits reaches a standing state (Observe).
+// From then on until it ends, the flow counts for its source and its service. Charge also takes a
+// token of each rate.
 func (h *Handle) Charge(r Ref, n Rates, now Time) {
 	a, i := h.arena(r&refV6 != 0), r.index()
 	f := a.flow(i)
@@ -73,13 +76,13 @@ func (h *Handle) Charge(r Ref, n Rates, now Time) {
 // Charged reports whether a flow is in the count of its service.
 func (h *Handle) Charged(r Ref) bool { return h.Flow(r).owner.Load()&charged != 0 }
 
-// SourceUse returns what a client's source has of a service's limits.
+// SourceUse returns how much of a service's limits a client's source uses.
 func (t *Table) SourceUse(client *header.Addr, v6 bool, service uint32) Use {
 	flows, due := t.sources.count(t.sources.idOf(client, v6, service))
 	return Use{flows, due}
 }
 
-// ServiceUse returns what all clients have of a service's limits.
+// ServiceUse returns how much of a service's limits all clients use.
 func (t *Table) ServiceUse(service uint32) Use {
 	u := t.serviceUse(service)
 	if u == nil {
@@ -88,7 +91,7 @@ func (t *Table) ServiceUse(service uint32) Use {
 	return Use{uint32(max(0, u.flows.Load())), Time(u.due.Load())}
 }
 
-// Table returns the table that the handle is of.
+// Table returns the handle's table.
 func (h *Handle) Table() *Table { return h.t }
 
 func serviceOf(owner uint64) uint32 { return uint32(owner &^ ownerFlags >> 32) }
@@ -106,7 +109,7 @@ func (t *Table) sourceOf(a *arena, i, service uint32) uint64 {
 	return t.sources.idOf(&client.Src, a.v6, service)
 }
 
-// bookCharge charges an enrolled flow, or ends the charge, as its meta demands (L3).
+// bookCharge charges an enrolled flow, or ends its charge, according to its meta (L3).
 func (t *Table) bookCharge(a *arena, i uint32, now Time) {
 	for f := a.flow(i); ; {
 		want := f.load().charges()

@@ -7,9 +7,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestFileCharges: charges die with the process. The next one has none, whether it takes the table
-// over or moves the flows into one of another size; a flow that it adopts counts once, and until it
-// ends.
+// TestFileCharges: charges end with the process. The next process starts with none, whether it
+// recovers the table or moves the flows to a table of another size. A flow that it adopts counts
+// once, until it ends.
 func TestFileCharges(t *testing.T) {
 	sized := func(n uint32) Config {
 		return Config{IPv4Flows: n, IPv6Flows: n, Timeouts: DefaultTimeouts()}
@@ -46,7 +46,7 @@ func TestFileCharges(t *testing.T) {
 					t.Fatalf("flow %d was not adopted", i)
 				}
 				h.Charge(r, Rates{}, bootTime)
-				h.Bind(r, 7, n.Service, n.BackendRef, 0, 0) // as the first packet does
+				h.Bind(r, 7, n.Service, n.BackendRef, 0, 0) // as the worker does for the first packet
 				h.Charge(r, Rates{}, bootTime)
 			}
 			if four.Service != six.Service {

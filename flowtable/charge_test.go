@@ -10,7 +10,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// standing makes a flow stand and charges it.
+// standing makes a flow, brings it to a standing state and charges it.
 func (h *Handle) standing(t *testing.T, n NewFlow) Ref {
 	t.Helper()
 	r := h.mustCreate(t, bootTime, n)
@@ -25,7 +25,7 @@ func (t *Table) usesOf(n *NewFlow) [2]uint32 {
 	}
 }
 
-// TestCharge: a flow that stands is charged once, until it ends, in whatever way.
+// TestCharge: a standing flow is charged once, until it ends in any way.
 func TestCharge(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -65,9 +65,9 @@ func TestCharge(t *testing.T) {
 				h.Sweep(bootTime+Time(1000*time.Hour), 1<<20)
 			}
 		}, 0},
-		{"given up", func(h *Handle, r Ref) {
+		{"shed", func(h *Handle, r Ref) {
 			a, i := h.arena(r&refV6 != 0), r.index()
-			h.giveUp(a, i, a.flow(i).load(), ShedIdle)
+			h.shedFlow(a, i, a.flow(i).load(), ShedIdle)
 		}, 0},
 		{"bound to another backend", func(h *Handle, r Ref) { h.Bind(r, 9, h.Flow(r).Service(), 77, 0, 0) }, 1},
 		{"bound to another service", func(h *Handle, r Ref) { h.Bind(r, 9, 99, 77, 0, 0) }, 0},
@@ -87,7 +87,8 @@ func TestCharge(t *testing.T) {
 	}
 }
 
-// TestChargeNeedsEnrolment: a flow that nobody has charged counts nowhere, also when it ends.
+// TestChargeNeedsEnrolment: a flow for which Charge was not called changes no count, not even when
+// it ends.
 func TestChargeNeedsEnrolment(t *testing.T) {
 	tb, h := testTable(t, 100, 0)
 	n := newFlow(header.ProtoTCP, false, 1)
@@ -122,8 +123,8 @@ func TestSourceIDs(t *testing.T) {
 	}
 }
 
-// TestAllowance: the allowance agrees with a model that keeps the number of tokens, of which there
-// is at most a second's worth.
+// TestAllowance: the allowance agrees with a model that keeps the number of tokens, at most a
+// second's worth.
 func TestAllowance(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(testSeed(t), 1))
 	for _, rate := range []uint32{1, 3, 100, 1_000_000} {
@@ -152,12 +153,12 @@ func TestAllowanceDebt(t *testing.T) {
 		takeToken(&e.due, 10, bootTime)
 	}
 	if due := Time(e.due.Load()); due != bootTime+Burst+maxDebt {
-		t.Errorf("whole after %v", time.Duration(due-bootTime))
+		t.Errorf("full after %v", time.Duration(due-bootTime))
 	}
 }
 
-// TestFullSet: in a set full of sources with flows another one is not counted; of those without
-// flows, the one whose allowance is the nearest to being whole gives way.
+// TestFullSet: if all sources of a set have flows, another source is not counted. Among sources
+// without flows, the source whose allowance is full first is evicted.
 func TestFullSet(t *testing.T) {
 	s := newSources(2) // one set
 	for id := uint64(1); id <= sourceWays; id++ {
@@ -170,7 +171,7 @@ func TestFullSet(t *testing.T) {
 	s.sub(2)
 	s.sub(3)
 	if !s.add(9, bootTime) || s.evicted.Load() != 0 {
-		t.Errorf("no room, or %d evicted where one was whole", s.evicted.Load())
+		t.Errorf("no room, or %d evicted although one was full", s.evicted.Load())
 	}
 	if !s.add(10, bootTime) || s.evicted.Load() != 1 {
 		t.Errorf("no room, or %d evicted", s.evicted.Load())
@@ -183,7 +184,7 @@ func TestFullSet(t *testing.T) {
 }
 
 // TestSourcesHammer: workers add and subtract in one small table at the same time; each source then
-// has the sum of what they added and did not subtract.
+// has the sum of the flows that they added and did not subtract.
 func TestSourcesHammer(t *testing.T) {
 	s := newSources(4) // two sets
 	seed := testSeed(t)
@@ -216,7 +217,7 @@ func TestSourcesHammer(t *testing.T) {
 }
 
 // TestChargeHammer: several workers reset, revive and charge a flow at the same time; then it is
-// charged as its meta says.
+// charged if and only if its meta requires it.
 func TestChargeHammer(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
 	n := newFlow(header.ProtoTCP, false, 1)

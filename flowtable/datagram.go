@@ -3,14 +3,14 @@ package flowtable
 import "time"
 
 // If a UDP source port goes to another client while the backend may still answer the first one, the
-// answer reaches the wrong client. So a flow holds its port as long as an answer may come:
+// answer reaches the wrong client. So a flow holds its port as long as an answer may arrive:
 //
 //	a question has no answer yet    UDPUnreplied after the last datagram
 //	as many answers as questions    quietAfterAnswer after the last datagram
 //	the datagrams are not counted   UDPUnreplied after the last datagram
 //
-// Where ports run short, a new flow takes one only from a flow that no longer waits for an answer.
-// The port of a flow that ends earlier rests (resting, maxRest).
+// When ports run short, a new flow takes a port only from a flow that no longer waits for an
+// answer. The port of a flow that ends earlier rests (resting, maxRest).
 //
 // Questions are counted because a client may ask twice before the first answer: a stub resolver
 // sends its queries for A and AAAA records from one socket (glibc's resolver without
@@ -20,7 +20,7 @@ import "time"
 // games, media) is no longer counted. Two answers to one of two questions count as the answers to
 // both.
 
-// The field of meta that counts questions without an answer (metaQuestions).
+// Values of the field of meta that counts questions without an answer (metaQuestions).
 const (
 	uncounted    meta = iota // more than two at once, or more than countedDatagrams datagrams
 	allAnswered              // no question waits
@@ -30,21 +30,21 @@ const (
 )
 
 // countedDatagrams is how many datagrams of a flow are counted. Each of them writes the flow's
-// word, and so does not take the plain path; the later ones write it once a second.
+// meta, and so does not take the plain path; later datagrams write it once a second.
 const countedDatagrams = 15
 
-// quietAfterAnswer is how long a port stays with a flow whose questions are all answered. The other
-// datagrams of an answer, and duplicates, follow the first one at once.
+// quietAfterAnswer is how long a flow keeps its port after all its questions are answered. The
+// other datagrams of an answer, and duplicates, follow the first one at once.
 const quietAfterAnswer = ticks(time.Second/tick) + 1
 
-// maxRest bounds how long a port rests whose UDP flow was ended for room in the table, by an
-// operator or with its endpoint. While a flood fills the table, resting must have room for all
-// flows that end in that time. If it were longer, no client would get a port.
+// maxRest bounds how long the port of a UDP flow rests if the flow was ended to make room in the
+// table, by an operator or with its endpoint. While a flood fills the table, resting must have room
+// for all flows that end in that time. If the bound were longer, no client would get a port.
 const maxRest = int32(10 * time.Second / tick)
 
-// datagram is the state machine of everything but TCP and SCTP. One packet and its reply prove
-// nothing: the client's address may be forged. A client that sends again has received the reply, or
-// a forger spends more than one packet on each flow.
+// datagram is the state machine of all protocols except TCP and SCTP. One packet and its reply
+// prove nothing: the client's address may be forged. A client that sends again has received the
+// reply; a forger must spend more than one packet on each flow.
 var datagram = [NumStates][2]move{
 	UDPNew:     {move(UDPNew) | refresh, move(UDPReplied)},
 	UDPReplied: {move(UDPAssured), move(UDPReplied) | refresh},
@@ -58,7 +58,7 @@ func (m meta) questions() meta { return m & metaQuestions >> metaQuestionsShift 
 // udp reports whether a flow is in a state of UDP.
 func (s State) udp() bool { return s >= UDPNew && s <= UDPAssured }
 
-// born returns the first word of a new flow.
+// born returns the first meta of a new flow.
 func born(proto uint8, now ticks) meta {
 	m := makeMeta(initial(proto), proto, now)
 	if m.state().udp() {
@@ -67,8 +67,8 @@ func born(proto uint8, now ticks) meta {
 	return m
 }
 
-// observeDatagram is observe for all but TCP and SCTP. later: a fragment that is not the first one
-// of its datagram.
+// observeDatagram is observe for all protocols except TCP and SCTP. later: the packet is a
+// fragment, and not the first one of its datagram.
 func (m meta) observeDatagram(from Side, later bool, now ticks) meta {
 	mv := datagram[m.state()][from&1]
 	if !m.state().udp() || m.questions() == uncounted {
@@ -94,14 +94,14 @@ func (m meta) observeDatagram(from Side, later bool, now ticks) meta {
 	return m&^(metaQuestions|metaDatagrams) | questions<<metaQuestionsShift | datagrams<<metaUsedShift
 }
 
-// uncount returns m without the count of its datagrams.
+// uncount returns m without the counts of datagrams and questions.
 func (m meta) uncount() meta {
 	used := m & metaCountedUsed >> metaCountedUsedShift << metaUsedShift
 	return m&^(metaQuestions|metaUsed) | used
 }
 
 // answersUntil returns the time up to which the backend of a UDP flow may still answer its client.
-// Of a flow that is not UDP it is the time at which it was last seen.
+// For other protocols it returns the flow's last-seen time.
 func (t *Table) answersUntil(m meta) ticks {
 	switch {
 	case !m.state().udp():
@@ -112,7 +112,7 @@ func (t *Table) answersUntil(m meta) ticks {
 	return m.seen() + ticks(t.unanswered)
 }
 
-// restsUntil returns the time up to which the port of a flow rests that ends now.
+// restsUntil returns the time up to which the port of a flow that ends now rests.
 func (t *Table) restsUntil(m meta, now ticks) ticks {
 	switch until := t.answersUntil(m); {
 	case m.backendInTimeWait():
@@ -124,9 +124,9 @@ func (t *Table) restsUntil(m meta, now ticks) ticks {
 	}
 }
 
-// backendInTimeWait reports whether the backend may hold a connection in TIME_WAIT. It may do so
-// too where its last ACK was not seen, and where a late copy of data took a FIN back (restored),
-// which an end in TIME_WAIT does not take.
+// backendInTimeWait reports whether the backend may hold a connection in TIME_WAIT. It may also do
+// so if its last ACK was not seen, and if a late copy of data revoked a FIN (restored): an end in
+// TIME_WAIT ignores such data.
 func (m meta) backendInTimeWait() bool {
 	return m.state() == TimeWaitBackend || m.state() == LastAckBackend || m.bothFins()
 }

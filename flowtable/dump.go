@@ -14,24 +14,24 @@ type Info struct {
 	Reset         bool // an RST was the last packet
 	Idle          time.Duration
 	Expires       time.Duration // zero: expired, not yet swept
-	Age           time.Duration // since the flow was made, or its connection established
+	Age           time.Duration // since the flow was made or its connection was established
 	Service       uint32
 	Backend       uint32
 	Binding       uint32
 	Counted       bool // in the load of its backend
-	YieldsPort    bool // its source port goes to a new flow if no other is free
+	YieldsPort    bool // a new flow may take its source port if no other is free
 }
 
-// Dump copies live flows to buf, beginning at a cursor that is 0 at first. It
-// returns the cursor to go on from, 0 at the end. An offline handle is online only during
-// the call, so a slow reader delays no reuse of records. Flows that are made or end
-// meanwhile may or may not be seen; no flow is seen twice.
+// Dump copies live flows to buf from a cursor on, which is 0 for the first call. It returns the
+// cursor for the next call, or 0 at the end, and the number of flows copied. An offline handle is
+// online only during the call, so a slow reader does not delay the reuse of records. Dump may miss
+// flows that are made or end meanwhile; it returns no flow twice.
 func (h *Handle) Dump(cursor uint64, buf []Info, now Time) (next uint64, n int) {
 	if !h.online {
 		h.Enter(now)
 		defer h.Leave()
 	}
-	// A slice is bounded also where few flows are live.
+	// Bound the slice, for the case that few flows are live.
 	const slice = 1 << 16
 	end := min(cursor+slice, h.t.positions())
 	for cursor < end && n < len(buf) {
@@ -53,7 +53,7 @@ func (h *Handle) Dump(cursor uint64, buf []Info, now Time) (next uint64, n int) 
 	return cursor, n
 }
 
-// Inspect describes one flow; false if it has ended.
+// Inspect describes one flow in out. It returns false if the flow has ended.
 func (h *Handle) Inspect(r Ref, now Time, out *Info) bool {
 	return h.info(h.arena(r&refV6 != 0), r.index(), now.ticks(), out)
 }
@@ -82,8 +82,8 @@ func (h *Handle) info(a *arena, i uint32, now ticks, out *Info) bool {
 	return true
 }
 
-// age returns how long ago the flow was made, or its connection was established. In SynRecv of TCP
-// that is when the backend answered, as nothing refreshes the flow meanwhile.
+// age returns the time since the flow was made or its connection was established. In SynRecv of TCP
+// it is the time since the backend answered, because nothing refreshes the flow meanwhile.
 func (f *Flow) age(m meta, now ticks) time.Duration {
 	since := ticks(f.word())
 	if m.provable() {
@@ -103,15 +103,16 @@ type Counts struct {
 	Created     [2]uint64
 	Shed        [NumSheds]uint64
 	Refused     [PortsExhausted + 1]uint64 // by Status; the first two stay 0
-	// PortsTaken counts source ports that a new flow took from a live one: of UDP, and of TCP and
+	// PortsTaken counts source ports that a new flow took from a live one: [0] UDP, [1] TCP and
 	// SCTP.
 	PortsTaken [restingTables]uint64
-	// Of the table of sources: allowances forgotten before they were whole, and flows that are not
-	// counted to their source, both for lack of room.
+	// SourcesEvicted counts sources whose allowance was dropped before it was full again, and
+	// SourcesMissed flows that are not counted for their source, both for lack of room in the table
+	// of sources.
 	SourcesEvicted, SourcesMissed uint64
 }
 
-// Counts sums up the counters of all participants. It is exact if none is at work, and an
+// Counts sums up the counters of all participants. It is exact if all are idle, and an
 // approximation otherwise.
 func (t *Table) Counts() (c Counts) {
 	sums := t.recovered

@@ -27,7 +27,7 @@ func text(t *header.Tuple) string {
 const boot = flowtable.Time(time.Hour)
 
 // A connection through the gateway, as a worker sees it: a flow for the first packet, the same flow
-// for the reply, and what each of them leaves with.
+// for the reply, and the tuples with which both leave.
 func Example() {
 	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1000, Timeouts: flowtable.DefaultTimeouts()})
 	if err != nil {
@@ -40,9 +40,10 @@ func Example() {
 		return
 	}
 	defer h.Close()
-	h.Enter(boot) // once per batch: what is found stays valid until the next
+	h.Enter(boot) // once per batch: refs stay valid until the next Enter
 
-	// A SYN arrives, and there is no flow. The backend was chosen, and the table finds the port.
+	// A SYN arrives, and there is no flow. The worker has selected the backend, and the table finds
+	// the port.
 	syn := tuple("198.51.100.7:40000", "203.0.113.10:80")
 	if r, _ := h.Lookup(h.Hash(&syn), &syn, boot); r != 0 {
 		fmt.Println("a flow, before there is one")
@@ -113,8 +114,7 @@ func ExampleHandle_Create() {
 	// ports_exhausted
 }
 
-// A flow that no packet comes for ends by itself: lookups do not find it from then on, and a sweep
-// gives its record back.
+// A flow without packets expires: lookups no longer find it, and a sweep frees its record.
 func ExampleHandle_Sweep() {
 	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1000, Timeouts: flowtable.DefaultTimeouts()})
 	if err != nil {

@@ -11,36 +11,36 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// ErrInUse means that another process has the table's file open. A second
-// instance must refuse to start: two processes in one table would reuse each
-// other's records, since grace periods do not reach across processes.
+// ErrInUse means that another process has the table's file open. A second instance must not start:
+// two processes in one table would reuse each other's records, because grace periods do not cover
+// other processes.
 var ErrInUse = mapped.ErrInUse
 
-// File is a table in a mapped file. On a tmpfs it outlives the process but not the
-// machine, which is right: its times are times since boot.
+// File is a table in a mapped file. On a tmpfs it outlives the process but not a reboot, as it
+// must: its times are times since boot.
 type File struct {
 	Table    *Table
 	Recovery Recovery
 	file     *mapped.File
 	resting  *mapped.File // the words of restingUDP
-	// readerOf is that of this program, or a test's.
+	// readerOf is the package's readerOf, or a test's.
 	readerOf func(version uint32) func(meta) meta
 }
 
-// Resize is what becomes of flows that do not fit in a table of the configured size.
+// Resize decides about flows that do not fit in a table of the configured size.
 type Resize uint8
 
 const (
-	ResizeFit   Resize = iota // the size that was found stays in force
-	ResizeForce               // they are lost
+	ResizeFit   Resize = iota // the table keeps the size of the file
+	ResizeForce               // the flows that do not fit are lost
 )
 
-// OpenFile opens or makes the table's file, locks it against other processes for
-// as long as it is open, and recovers the flows in it. From a table of another size, or of another
-// version that this program knows, they are moved to one of the configured size, which needs the
-// memory of both meanwhile; where that, or the size, is too small, resize decides. A file of a
-// version that it does not know, or a damaged one, is replaced by an empty table. Recovery has what
-// was done, and the reason.
+// OpenFile opens or makes the table's file, locks it against other processes while it is open, and
+// recovers the flows in it. If the table has another size, or another version that this program
+// knows, OpenFile moves the flows to a table of the configured size, which needs the memory of both
+// tables meanwhile. If the memory or the configured size is too small, resize decides. An empty
+// table replaces a file that is damaged or of an unknown version. Recovery reports the action and
+// its reason.
 func OpenFile(path string, c Config, now Time, resize Resize) (*File, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -61,11 +61,11 @@ func OpenFile(path string, c Config, now Time, resize Resize) (*File, error) {
 	return f, nil
 }
 
-// RestingSuffix is added to the path of the table's file: the file beside it has the keys that
-// rest. Who has locked the table's file may use it.
+// RestingSuffix is added to the path of the table's file to name the file of resting keys. Only a
+// process that has locked the table's file may use it.
 const RestingSuffix = ".resting"
 
-// mapResting lays the words of UDP's resting keys over their file.
+// mapResting maps the file of UDP's resting keys as their words.
 func (f *File) mapResting(path string) error {
 	file, err := trusted.OpenState(path+RestingSuffix, os.O_RDWR|os.O_CREATE)
 	if err != nil {
@@ -81,13 +81,13 @@ func (f *File) mapResting(path string) error {
 }
 
 func (f *File) open(path string, c Config, now Time, resize Resize) error {
-	// Of a process that died while it moved flows: the file that has the path is whole.
+	// A process that died while it moved flows left this file; the file at path is intact.
 	if err := os.Remove(path + ".new"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	found, version, why := f.found(c)
 	if why == "" {
-		err := f.takeOver(path, found, version, c, now, resize)
+		err := f.recoverFound(path, found, version, c, now, resize)
 		if err == nil || !errors.Is(err, ErrLayout) {
 			return err
 		}
@@ -102,8 +102,8 @@ func (f *File) open(path string, c Config, now Time, resize Resize) error {
 	return err
 }
 
-// found returns the configuration with the sizes of the table in the file and its version, or why
-// there is no table of a version that is known.
+// found returns c with the sizes of the table in the file, and the table's version. If the file has
+// no table of a known version, why is the reason.
 func (f *File) found(c Config) (found Config, version uint32, why string) {
 	size, err := f.file.Size()
 	switch {
@@ -132,9 +132,9 @@ func (f *File) found(c Config) (found Config, version uint32, why string) {
 	return found, h.version, ""
 }
 
-// takeOver recovers the table that has been found, in a table of the configured size and this
-// version if it can.
-func (f *File) takeOver(path string, found Config, version uint32, c Config, now Time, resize Resize) error {
+// recoverFound recovers the table in the file. If it can, it moves the flows to a table of the
+// configured size and of this version.
+func (f *File) recoverFound(path string, found Config, version uint32, c Config, now Time, resize Resize) error {
 	if err := f.file.Map(found.layout().size); err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (f *File) takeOver(path string, found Config, version uint32, c Config, now
 	return err
 }
 
-// moveTo makes a new file and table, moves the flows, and puts it in place of this file.
+// moveTo makes a new file and table, moves the flows, and replaces this file by the new one.
 func (f *File) moveTo(path string, found Config, version uint32, c Config, now Time, resize Resize) error {
 	old, err := openVersion(f.file.Mem, found, version)
 	if err != nil {
@@ -185,8 +185,9 @@ func (f *File) moveTo(path string, found Config, version uint32, c Config, now T
 	return errors.Join(err, file.Remove())
 }
 
-// TakeFile maps a table's file that another process has given to this one, which goes on working by
-// it until Table.Assume (see Share). The file is the File's, also after an error.
+// TakeFile maps a table's file that another process has passed to this one. The other process
+// continues to use the table until Table.Assume (see Share). The File owns file, also after an
+// error.
 func TakeFile(file *os.File, path string, c Config) (*File, error) {
 	f := &File{file: mapped.Take(file, path), readerOf: readerOf}
 	found, version, why := f.found(c)
@@ -213,7 +214,7 @@ func TakeFile(file *os.File, path string, c Config) (*File, error) {
 	return f, nil
 }
 
-// FD is the file's descriptor, for another process. It stays the File's.
+// FD returns the file's descriptor, to pass to another process. The File still owns it.
 func (f *File) FD() int { return f.file.FD() }
 
 // Close unmaps the table and lets another process open it. The Table must not be used afterwards.
@@ -223,7 +224,7 @@ func (f *File) Close() error {
 	return errors.Join(f.closeResting((*mapped.File).Close), f.file.Close())
 }
 
-// closeResting closes or removes the file of keys that rest, if there is one.
+// closeResting applies end, which closes or removes, to the file of resting keys, if there is one.
 func (f *File) closeResting(end func(*mapped.File) error) error {
 	if f.resting == nil {
 		return nil

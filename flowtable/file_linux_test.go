@@ -76,8 +76,8 @@ func TestFileOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// TestFileResized: flows move into a table of another size as they are, and none is lost where they
-// do not fit unless that is asked for.
+// TestFileResized: flows move unchanged to a table of another size. If they do not fit, flows are
+// lost only with ResizeForce.
 func TestFileResized(t *testing.T) {
 	const n = 600 // of each family
 	from := Config{IPv4Flows: 1000, IPv6Flows: 1000, Timeouts: DefaultTimeouts(), HalfOpen: 4 * n}
@@ -129,7 +129,7 @@ func TestFileResized(t *testing.T) {
 			if err := f.Close(); err != nil {
 				t.Fatal(err)
 			}
-			f = mustOpen(t, path, inForce) // what has been moved is a file as any other
+			f = mustOpen(t, path, inForce) // the new file can be opened like any other
 			checkResized(t, f, flows, before, k.want)
 			if err := f.Remove(); err != nil {
 				t.Fatal(err)
@@ -141,14 +141,15 @@ func TestFileResized(t *testing.T) {
 	}
 }
 
-// TestFileOfAKnownVersion: flows of another version are moved as they are into a table of this one,
-// whose size is that of the version before where they do not fit in the configured one.
+// TestFileOfAKnownVersion: flows of another version are moved unchanged to a table of this version.
+// If they do not fit in the configured size, the table keeps its former size.
 func TestFileOfAKnownVersion(t *testing.T) {
 	const n, other = 600, headVersion + 1 // flows of each family
 	from := Config{IPv4Flows: 1000, IPv6Flows: 1000, Timeouts: DefaultTimeouts(), HalfOpen: 4 * n}
 	larger, small := from, from
 	larger.IPv4Flows, small.IPv4Flows = 5000, n-1
-	// In the other version two states have each other's numbers, so the same function writes it.
+	// In the other version the numbers of two states are swapped, so the same function reads and
+	// writes it.
 	renumber := func(m meta) meta {
 		switch m.state() {
 		case Established:
@@ -207,7 +208,7 @@ func TestFileOfAKnownVersion(t *testing.T) {
 			if k.kept {
 				inForce = from
 			}
-			f = mustOpen(t, path, inForce) // what has been moved is a file as any other
+			f = mustOpen(t, path, inForce) // the new file can be opened like any other
 			defer f.Close()
 			checkResized(t, f, flows, before, [2]int{n, n})
 			if f.Recovery.Moved || f.Recovery.Fresh {
@@ -238,7 +239,8 @@ func halfEstablished(t *testing.T, f *File, each uint32) (flows []NewFlow, befor
 	return flows, before
 }
 
-// checkResized compares the flows of a table with what they were, and fills the table with more.
+// checkResized compares the flows of a table with their former state, and fills the table with
+// more.
 func checkResized(t *testing.T, f *File, flows []NewFlow, before []Info, want [2]int) {
 	t.Helper()
 	validate(t, f.Table)
@@ -276,7 +278,7 @@ func checkResized(t *testing.T, f *File, flows []NewFlow, before []Info, want [2
 	}
 }
 
-// TestFileOfUnknownContents: a table that cannot be read is not the same as none.
+// TestFileOfUnknownContents: Recovery distinguishes a table that cannot be read from no table.
 func TestFileOfUnknownContents(t *testing.T) {
 	for name, k := range map[string]struct {
 		content []byte
@@ -288,7 +290,7 @@ func TestFileOfUnknownContents(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "flows")
-			for _, name := range []string{path, path + ".new"} { // one of a process that died meanwhile
+			for _, name := range []string{path, path + ".new"} { // .new: its process died while it moved flows
 				if err := os.WriteFile(name, k.content, 0o600); err != nil {
 					t.Fatal(err)
 				}
@@ -303,8 +305,8 @@ func TestFileOfUnknownContents(t *testing.T) {
 	}
 }
 
-// A second process is refused, the first does not notice, and when the first is
-// killed its lock is released. The second process is this test again.
+// OpenFile fails in a second process, which does not affect the first; when the first is killed,
+// its lock is released. The second process runs this test again.
 func TestFileInUse(t *testing.T) {
 	if path := os.Getenv("SLUICE_TEST_FLOW_FILE"); path != "" {
 		if _, err := OpenFile(path, fileConfig, bootTime, ResizeFit); !errors.Is(err, ErrInUse) {
@@ -337,8 +339,8 @@ func TestFileErrors(t *testing.T) {
 	}
 }
 
-// TestFileKeepsRestingPorts: the port of a UDP flow that was ended early rests in the next process,
-// too, after a restart and after a hand-over, as long as it would have in this one.
+// TestFileKeepsRestingPorts: the port of a UDP flow that was ended early also rests in the next
+// process, after a restart and after a handover, for as long as it would have in this process.
 func TestFileKeepsRestingPorts(t *testing.T) {
 	for name, next := range map[string]func(*testing.T, *File, string, Time) *File{
 		"restart": func(t *testing.T, f *File, path string, now Time) *File {
@@ -401,7 +403,7 @@ func TestFileKeepsRestingPorts(t *testing.T) {
 	}
 }
 
-// TestRestingOfAnotherBoot: times that the clock has not reached do not rest.
+// TestRestingOfAnotherBoot: keys with times that the clock cannot have reached do not rest.
 func TestRestingOfAnotherBoot(t *testing.T) {
 	var r resting
 	r.makeRoom(1)

@@ -8,8 +8,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// scale divides the sizes of these tests under the race detector, and their rates: how long
-// a cap or a range of ports holds a flood stays the same.
+// scale divides the sizes of these tests under the race detector, and also their rates: so a cap or
+// a range of ports still absorbs a flood for the same time.
 func scale() uint32 {
 	if raceEnabled || testing.Short() {
 		return 20
@@ -17,7 +17,7 @@ func scale() uint32 {
 	return 1
 }
 
-// testKey makes a table's choices the same in each run.
+// testKey makes the table's behaviour the same in each run.
 var testKey = HashKey{1, 2, 3, 4, 5, 6}
 
 // honest is a client's connection in the middle of its handshake.
@@ -27,7 +27,7 @@ type honest struct {
 }
 
 // synFlood drives a table: one handle gets a flood of SYNs from forged addresses, which the
-// backends answer, one (it may be the same) gets clients whose handshake takes 50 ms.
+// backends answer; one handle, perhaps the same, gets clients whose handshake takes 50 ms.
 type synFlood struct {
 	t              *testing.T
 	tb             *Table
@@ -48,7 +48,7 @@ func (s *synFlood) enter() {
 	}
 }
 
-// forged sends SYNs, each of which is answered.
+// forged sends forged SYNs; the backend answers each.
 func (s *synFlood) forged(syns uint32) {
 	for range syns {
 		s.n++
@@ -73,7 +73,7 @@ func (s *synFlood) connect() {
 	s.open = append(s.open, honest{f, s.now + handshake})
 }
 
-// complete ends the handshakes that are due.
+// complete completes the handshakes that are due.
 func (s *synFlood) complete() {
 	for len(s.open) > 0 && s.open[0].due <= s.now {
 		r, _ := s.other.lookup(&s.open[0].flow.Client, s.now)
@@ -87,7 +87,7 @@ func (s *synFlood) complete() {
 	}
 }
 
-// establish makes connections that were there before.
+// establish makes connections that exist before the flood.
 func (s *synFlood) establish(flows uint32) {
 	for n := range flows {
 		if n%64 == 0 {
@@ -98,9 +98,9 @@ func (s *synFlood) establish(flows uint32) {
 	}
 }
 
-// TestHonestHandshakesInSYNFlood: as long as the half-open cap holds a flood for longer than a
-// handshake takes, no honest handshake is refused or ended, whatever is in the table, in whatever
-// order, and at whichever worker the flood is.
+// TestHonestHandshakesInSYNFlood: as long as the half-open cap absorbs a flood for longer than a
+// handshake takes, no honest handshake fails or is ended, for any contents and order of the table,
+// and for any worker that gets the flood.
 func TestHonestHandshakesInSYNFlood(t *testing.T) {
 	for _, c := range []struct {
 		established, rate uint32 // SYNs a second
@@ -109,7 +109,7 @@ func TestHonestHandshakesInSYNFlood(t *testing.T) {
 	}{
 		{200_000, 10_000, 18, 163_840},
 		{500_000, 40_000, 6, 163_840},
-		{500_000, 40_000, 2, 12_000}, // the cap holds the flood for 0.3 s
+		{500_000, 40_000, 2, 12_000}, // the cap absorbs the flood for 0.3 s
 	} {
 		for _, order := range []string{"established first", "half-open first", "mixed"} {
 			for _, handles := range []int{1, 2} {
@@ -187,7 +187,7 @@ func testSYNFlood(t *testing.T, established, rate, halfOpen uint32, seconds int,
 	validate(t, tb)
 }
 
-// spoofedUDP is two datagrams of a forged address, with the backend's reply in between.
+// spoofedUDP sends two datagrams from a forged address, with the backend's reply in between.
 func (h *Handle) spoofedUDP(now Time, f *NewFlow) Status {
 	r, s := h.Create(now, f)
 	if s == Created {
@@ -265,8 +265,8 @@ func TestUDPPortsInSpoofedFlood(t *testing.T) {
 	}
 }
 
-// TestPrefixThatHoldsMostGivesWay: of UDP flows that were used equally little, one of the prefix
-// that holds most ports gives way, even if others are older; of those that were used more, none.
+// TestPrefixThatHoldsMostGivesWay: among UDP flows with equally little use, Create ends one of the
+// prefix that holds most ports, even if others are older. It ends no flow with more use.
 func TestPrefixThatHoldsMostGivesWay(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		tb, h := testTable(t, 100*b2u(!v6), 100*b2u(v6))
@@ -281,7 +281,7 @@ func TestPrefixThatHoldsMostGivesWay(t *testing.T) {
 			held[i] = h.mustCreate(t, born, f)
 			h.assure(held[i], born)
 		}
-		h.assure(held[2], bootTime+10*second) // a second second
+		h.assure(held[2], bootTime+10*second) // used in another second
 		for i, want := range []uint16{7001, 7000, 7003, 7002} {
 			f := newFlow(header.ProtoUDP, v6, uint32(100+i))
 			f.Backend, f.Ports = addrN(v6, 11, 1), Ports{First: 7000, Count: 4, Start: uint16(i), Stride: 1}
@@ -298,13 +298,13 @@ func TestPrefixThatHoldsMostGivesWay(t *testing.T) {
 func b2u(b bool) uint32 { return uint32(b2i(b)) }
 
 // TestResetConnectionsHoldNoPorts: 100 connections a second to one backend, which ends each with an
-// RST, for ten minutes: their flows are known for four minutes, as the RST may be forged, and all
-// the same nobody is refused.
+// RST, for ten minutes: their flows are kept for four minutes, as the RST may be forged, and yet no
+// connection is refused.
 func TestResetConnectionsHoldNoPorts(t *testing.T) {
 	tb, h := testTable(t, 200_000, 0)
 	refused, connections := 0, uint32(60_000)
 	if scale() > 1 {
-		connections = 20_000 // more than there are ports, too
+		connections = 20_000 // also more than there are ports
 	}
 	for n := range connections {
 		now := bootTime + Time(n)*second/100
@@ -323,13 +323,13 @@ func TestResetConnectionsHoldNoPorts(t *testing.T) {
 		t.Errorf("%d of %d connections refused", refused, connections)
 	}
 	if tb.Counts().Shed[ShedReset] == 0 {
-		t.Error("no flow gave way by its RST")
+		t.Error("no reset flow was shed")
 	}
 	validate(t, tb)
 }
 
-// TestClientsOfCrashedBackendReconnect: a backend with 9,000 connections crashes, answers each
-// with an RST, and is back at once: all clients connect again within five seconds.
+// TestClientsOfCrashedBackendReconnect: a backend with 9,000 connections crashes, restarts at once
+// and answers each connection with an RST: all clients connect again within five seconds.
 func TestClientsOfCrashedBackendReconnect(t *testing.T) {
 	const clients = 9000
 	tb, h := testTable(t, 200_000, 0)
@@ -358,8 +358,9 @@ func TestClientsOfCrashedBackendReconnect(t *testing.T) {
 }
 
 // TestUnansweredUDPFlood: one client, or the clients of a few networks, ask questions that a
-// backend does not answer: each holds a source port for 30 s, and all together more than there are.
-// Questions of other clients, 100 a second, get a port and keep it until they are answered.
+// backend does not answer: each question holds a source port for 30 s, and together they need more
+// ports than there are. Questions of other clients, 100 a second, get a port and keep it until they
+// are answered.
 func TestUnansweredUDPFlood(t *testing.T) {
 	for _, c := range []struct{ networks, perSecond, ports uint32 }{
 		{1, 500, backendPorts}, {1, 4000, backendPorts}, {1, 16_000, backendPorts}, {4, 4000, backendPorts},
@@ -424,7 +425,7 @@ func testUnansweredUDP(t *testing.T, networks, perSecond, ports uint32, v6 bool)
 		t.Errorf("%d of %d questions of others answered", answered, all)
 	}
 	if c := tb.Counts(); c.Refused[PortsExhausted] == 0 {
-		t.Error("the flood has all ports that it wants")
+		t.Error("the flood got a port for each question")
 	}
 	validate(t, tb)
 }

@@ -7,7 +7,8 @@ import (
 )
 
 // A sender that forges addresses and does not receive the answers: SYN, any ACK or FIN, a second
-// SYN, RST. Such flows fill the table, which is in reach of the probes, and keep nobody out.
+// SYN, RST. Such flows fill a table that is small enough for probes of all records, and do not keep
+// honest clients out.
 func TestForgedHandshakesAreShed(t *testing.T) {
 	const flows = 480
 	const C, B = ClientSide, ReplySide
@@ -57,8 +58,8 @@ func TestForgedHandshakesAreShed(t *testing.T) {
 	}
 }
 
-// A connection on which neither end has sent data yet, as in a pool, has the timeout of an idle one
-// that was used, and is not counted as half-open.
+// A connection on which neither end has sent data yet, as in a connection pool, has the timeout of
+// an idle connection, and does not count as half-open.
 func TestUnconfirmedConnectionTimeout(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
 	n := newFlow(header.ProtoSCTP, false, 1)
@@ -73,8 +74,8 @@ func TestUnconfirmedConnectionTimeout(t *testing.T) {
 	}
 }
 
-// At the half-open cap half-open flows give way, and none on which the client has
-// acknowledged, however old.
+// At the half-open cap half-open flows are shed, and no flow whose client has acknowledged, even an
+// old one.
 func TestUnconfirmedAreNotUnderTheCap(t *testing.T) {
 	const halfOpen = 20
 	tb, h := testTableOf(t, Config{IPv4Flows: 1000, HalfOpen: halfOpen, Timeouts: DefaultTimeouts()})
@@ -95,8 +96,8 @@ func TestUnconfirmedAreNotUnderTheCap(t *testing.T) {
 	validate(t, tb)
 }
 
-// Under pressure, of the connections on which nobody has spoken the old ones go, and
-// none whose handshake has just been completed.
+// Under pressure old connections without data are shed, and none whose handshake has just been
+// completed.
 func TestUnconfirmedAreShedByAge(t *testing.T) {
 	const flows = 1000
 	tb, h := testTable(t, flows, 0)
@@ -121,9 +122,9 @@ func TestUnconfirmedAreShedByAge(t *testing.T) {
 		}
 	}
 	if old > flows/4+flows/20 {
-		t.Errorf("of 500 old ones %d are left after 250 were shed: not the old ones went", old)
+		t.Errorf("of 500 old connections %d are left after 250 were shed: younger ones were shed", old)
 	}
-	for n := uint32(0); ; n++ { // until only the new are left
+	for n := uint32(0); ; n++ { // until only the new ones are left
 		h.Enter(now)
 		f := newFlow(header.ProtoSCTP, false, 20_000+n)
 		r, s := h.Create(now, &f)
@@ -132,7 +133,7 @@ func TestUnconfirmedAreShedByAge(t *testing.T) {
 		}
 		ack(r, now)
 		if n > flows {
-			t.Fatal("handshakes that have just been completed give way")
+			t.Fatal("handshakes that have just been completed are shed")
 		}
 	}
 	if c := tb.Counts(); c.Live[0] != flows || c.Refused[TableFull] != 1 {
@@ -141,10 +142,10 @@ func TestUnconfirmedAreShedByAge(t *testing.T) {
 	validate(t, tb)
 }
 
-// The backend's FIN passes while a window is in flight, and a segment of it is lost: what the
-// client acknowledges is not the FIN, and the rest comes again. The flow stays as long as the two
-// speak and gives way: like one that is closed where there were only ACKs, and while it is idle
-// where there were data, as then the FIN may be forged and the connection live.
+// The backend's FIN passes while a window is in flight, and a segment of it is lost: the client
+// acknowledges data before the FIN, and the backend sends the rest again. The flow stays as long as
+// both ends send, but may be shed: if there were only ACKs, as a closed flow; if there was data,
+// only while it is idle, because then the FIN may be forged and the connection live.
 func TestTailLossInTimeWait(t *testing.T) {
 	const C, B = ClientSide, ReplySide
 	for _, c := range []struct {
@@ -153,10 +154,10 @@ func TestTailLossInTimeWait(t *testing.T) {
 		state  State
 		speaks []Side
 	}{
-		{"download, both speak", C, FinClient, []Side{B, C}},
+		{"download, both send", C, FinClient, []Side{B, C}},
 		{"download, data alone", C, FinClient, []Side{B}},
 		{"download, ACKs alone", C, TimeWaitClient, []Side{C}},
-		{"upload, both speak", B, FinBackend, []Side{B, C}},
+		{"upload, both send", B, FinBackend, []Side{B, C}},
 		{"upload, data alone", B, FinBackend, []Side{C}},
 	} {
 		tb, h := testTable(t, 10, 0)
@@ -165,7 +166,7 @@ func TestTailLossInTimeWait(t *testing.T) {
 		h.establish(r, bootTime)
 		h.Observe(r, c.first, seg(c.first, tcpFIN|tcpACK), bootTime)
 		h.Observe(r, c.first^1, seg(c.first^1, tcpFIN|tcpACK), bootTime)
-		h.Observe(r, c.first, seg(c.first, tcpACK), bootTime) // of something far before the FIN
+		h.Observe(r, c.first, seg(c.first, tcpACK), bootTime) // of data long before the FIN
 		now := bootTime
 		for range 40 {
 			now += 4 * second
@@ -187,7 +188,7 @@ func TestTailLossInTimeWait(t *testing.T) {
 		}
 		if s := h.Flow(r).State(); s != c.state || h.Closing(r) != (want == ShedClosed) ||
 			tb.shedOf(h.Flow(r).load(), now.ticks()+idle) != want {
-			t.Errorf("%s: %v, Closing %v; want %v, which gives way as %v", c.name, s, h.Closing(r), c.state, want)
+			t.Errorf("%s: %v, Closing %v; want %v, shed as %v", c.name, s, h.Closing(r), c.state, want)
 		}
 		now += Time(DefaultTimeouts().Fin) + 2*second
 		if got, _ := h.lookup(&n.Client, now); got != 0 {
@@ -197,8 +198,8 @@ func TestTailLossInTimeWait(t *testing.T) {
 	}
 }
 
-// TestForgedHandshakesEnd: a sender that sees no answers, and resets its own handshake to open it
-// again, does not hold a half-open flow by it, nor make it young again and again.
+// TestForgedHandshakesEnd: a sender that sees no answers cannot keep a half-open flow alive by
+// resetting its own handshake and opening it again, and cannot make the flow young more than once.
 func TestForgedHandshakesEnd(t *testing.T) {
 	_, h := testTable(t, 10, 0)
 	n := newFlow(header.ProtoTCP, false, 1)
@@ -217,10 +218,11 @@ func TestForgedHandshakesEnd(t *testing.T) {
 	t.Errorf("half open for %d s, seen at %d", (now-bootTime)/second, h.Flow(r).load().seen()-bootTime.ticks())
 }
 
-// A backend sends two SYN-ACKs with different numbers before the client's ACK passes. Whichever of
-// them the client acknowledges, the connection is established by then, or, if it is the first, by
-// the client's next segment behind an ACK of the backend: also if the backend sends no data. An RST
-// of the backend, whose number a forged ACK chooses, proves nothing.
+// A backend sends two SYN-ACKs with different numbers before the client's ACK passes. If the client
+// acknowledges the second, the connection is established. If it acknowledges the first, the
+// connection is established by the client's next segment after an ACK of the backend, even if the
+// backend sends no data. An RST of the backend proves nothing, because a forged ACK chooses its
+// number.
 func TestTwoSYNACKs(t *testing.T) {
 	const other = 777_777
 	synack := func(isn uint32) Segment { return Segment{Flags: tcpSYN | tcpACK, Seq: isn} }
@@ -262,8 +264,8 @@ func TestTwoSYNACKs(t *testing.T) {
 	}
 }
 
-// The source port of a flow was another client's, and segments of that connection are late. They do
-// not replace the number by which the client's ACK proves the handshake.
+// Another client had the source port of a flow before, and segments of that connection arrive late.
+// They do not replace the number by which the client's ACK proves the handshake.
 func TestLateSegmentsOfThePort(t *testing.T) {
 	const syn, old, oldAck = 0xfffffff0, 777_777, 0x40000000
 	isn := uint32(testISN)

@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// givesWay are flows of each kind but the expired ones, which the sweep ends: what happens to them
-// when they are made, all of it givesWayAge before the table is under pressure.
+// givesWay has the packets that make a flow of each kind, except expired flows, which the sweep
+// ends. The packets are sent givesWayAge before the table is under pressure.
 var givesWay = []struct {
 	kind  Shed
 	proto uint8
@@ -26,11 +26,11 @@ var givesWay = []struct {
 	{ShedIdle, header.ProtoUDP, []step{{ReplySide, 0, 0}, {ClientSide, 0, 0}}},
 }
 
-const givesWayAge = 8 * second // less than what any of them lives
+const givesWayAge = 8 * second // less than the timeout of each of these flows
 
-// fullTable has flows, of which as many as give is true for give way as one kind, and the others
-// are established. If recovered, a process has died since. What gives way and is not noted when it
-// becomes so, the sweep has passed once.
+// fullTable returns a full table: the flows for which give returns true are of the given kind, and
+// the others are established. If recovered is set, the table was recovered after that. The sweep
+// has passed the flows of kinds that are not noted when they are made.
 func fullTable(t testing.TB, memory func(size int64) []byte, flows uint32, kind Shed, give func(n uint32) bool,
 	recovered bool) (*Table, *Handle) {
 	c := Config{IPv4Flows: flows, HalfOpen: flows, Timeouts: DefaultTimeouts(), HashKey: testKey}
@@ -78,7 +78,7 @@ func fullTable(t testing.TB, memory func(size int64) []byte, flows uint32, kind 
 	return tb, h
 }
 
-// part of a table that gives way.
+// part is the part of a table that may be shed.
 type part struct {
 	name    string
 	percent float64
@@ -94,10 +94,11 @@ var parts = []part{
 	{"each hundredth", 1, func(n, _ uint32) bool { return n%100 == 0 }},
 }
 
-// TestFullTableAdmits: where one flow in a hundred gives way, 99 % of new flows find room,
-// whatever gives way and wherever it is, in a bounded number of records. 99 in 100 examine few,
-// also behind a restart. Nothing else ends. The short form has each part and each kind once, behind
-// a restart or not; under the race detector, which finds nothing in one goroutine, one kind.
+// TestFullTableAdmits: if one flow in a hundred may be shed, 99 % of new flows find room, for any
+// kind and place of these flows, and examine a bounded number of records. 99 in 100 examine few
+// records, also after a restart. No other flow ends. The short form runs each part and each kind
+// once, some after a restart. Under the race detector, which finds nothing in one goroutine, it
+// runs one kind.
 func TestFullTableAdmits(t *testing.T) {
 	for i, p := range parts {
 		flows, newcomers := uint32(100_000), uint32(200)
@@ -151,10 +152,10 @@ func TestFullTableAdmits(t *testing.T) {
 	}
 }
 
-// TestLeastUsedIdleFlowGivesWay: in a full table a UDP flow that had packets in many seconds does
-// not give way before flows of two packets, though it is idle for longer and first in the table.
+// TestLeastUsedIdleFlowGivesWay: in a full table a UDP flow that had packets in many seconds is not
+// shed before flows of two packets, although it is idle for longer and first in the table.
 func TestLeastUsedIdleFlowGivesWay(t *testing.T) {
-	const flows, twoPackets = 2000, 100 // one flow in so many
+	const flows, twoPackets = 2000, 100 // one flow in twoPackets has two packets
 	for round := range 20 {
 		tb, h := testTable(t, flows, 0)
 		h.hunt.random += uint64(round) * 0x9e3779b97f4a7c15
@@ -199,9 +200,9 @@ func TestLeastUsedIdleFlowGivesWay(t *testing.T) {
 	}
 }
 
-// TestEstablishedFirst: a table nine tenths of which are established connections gets a flood of
-// new flows of all kinds, more than it can hold, by two handles. Each connection stays, and is
-// found; the work for each new flow is bounded.
+// TestEstablishedFirst: nine tenths of the flows of a table are established connections. Two
+// handles make more new flows of all kinds than it can hold. Each connection stays and is found;
+// the work for each new flow is bounded.
 func TestEstablishedFirst(t *testing.T) {
 	flows := uint32(200_000) / scale()
 	tb, h := testTable(t, flows, 0)
@@ -235,7 +236,7 @@ func TestEstablishedFirst(t *testing.T) {
 			}
 		}
 	}
-	// Of one search: a flow may need one at the half-open cap, and one in the full table.
+	// For one search: a flow may need one at the half-open cap, and one in the full table.
 	if most > maxExamined {
 		t.Errorf("%d records examined for one flow", most)
 	}
@@ -254,8 +255,8 @@ func TestEstablishedFirst(t *testing.T) {
 	validate(t, tb)
 }
 
-// BenchmarkFullTable is what a new flow costs in a full table, by what gives way: the median, and
-// the slowest of a hundred.
+// BenchmarkFullTable measures the cost of a new flow in a full table, by the flows that may be
+// shed: the median, and the slowest of a hundred.
 func BenchmarkFullTable(b *testing.B) {
 	for _, p := range parts {
 		for _, of := range givesWay {
@@ -296,7 +297,7 @@ func benchFullTable(b *testing.B, p part, kind Shed, recovered bool) {
 	examined = 0
 	var took []time.Duration
 	for b.Loop() {
-		if len(took) < flows/1000 { // so many that the part which gives way is what it was
+		if len(took) < flows/1000 { // few enough that the part that may be shed stays about the same
 			took = append(took, create())
 		}
 	}

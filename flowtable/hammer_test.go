@@ -29,9 +29,8 @@ func workers(t *testing.T, tb *Table, f func(w int, h *Handle)) {
 	wg.Wait()
 }
 
-// All workers create the same flows at the same moment: of each, exactly one
-// makes it, and the others get the same one. Ports are so few that the reply keys
-// race too.
+// All workers create the same flows at the same moment: exactly one worker makes each flow, and the
+// others get that flow. There are so few ports that the reply keys race too.
 func TestConcurrentCreatesAgree(t *testing.T) {
 	const flows, rounds = 32, 300
 	tb, own := testTable(t, 64, 0)
@@ -104,7 +103,7 @@ func TestFullChainHammer(t *testing.T) {
 				h.Enter(bootTime)
 			}
 			if _, s := h.Create(bootTime, &flows[w][i]); s != Created {
-				t.Errorf("worker %d, flow %d: %v, and all flows of the chain are unanswered ones", w, i, s)
+				t.Errorf("worker %d, flow %d: %v, although all flows of the chain are unanswered", w, i, s)
 			}
 		}
 	})
@@ -115,12 +114,12 @@ func TestFullChainHammer(t *testing.T) {
 	}
 }
 
-// Everything at once, with a shadow: each source port in use is marked by who got
-// it, so a port given twice is seen at once. The port range is filled to 99 %.
+// All operations at once, with a shadow table: each source port in use is marked with its worker,
+// so a port given twice is detected at once. The port range is filled to 99 %.
 func TestHammer(t *testing.T) {
 	const clients, ports = 4000, 1000
-	// Many more records than flows: while the scheduler keeps one worker from
-	// running, what the others end stays in limbo.
+	// Many more records than flows: while the scheduler keeps one worker from running, the flows
+	// that the others end stay in limbo.
 	tb, own := testTable(t, 50_000, 0)
 	own.Close()
 	var shadow [ports]atomic.Int32
@@ -216,9 +215,9 @@ func TestHammer(t *testing.T) {
 	t.Logf("%d created, %d found no port at up to 99 %% fill", created.Load(), exhausted.Load())
 }
 
-// As above, but anybody ends anybody's flow, time passes, flows expire under
-// their users, the table is full, handles leave and enter, and both families and
-// all protocols take part. The end must be a whole table.
+// As above, but every worker ends flows of every other, time passes, flows expire while they are in
+// use, the table is full, handles leave and enter, and both families and all protocols take part.
+// In the end the table must be valid.
 func TestHammerUnderPressure(t *testing.T) {
 	tb, own := testTableOf(t, Config{IPv4Flows: 300, IPv6Flows: 100, HalfOpen: 50, Timeouts: DefaultTimeouts()})
 	own.Close()
@@ -260,8 +259,8 @@ func TestHammerUnderPressure(t *testing.T) {
 				}
 				side = ClientSide
 			}
-			// A ref found in this batch may be used until its end, also if the flow
-			// was ended meanwhile: also by Bind, also if the handle that ended it has left.
+			// A ref found in this batch may be used until the end of the batch, even if the flow
+			// was ended meanwhile, by Bind too, and even if the handle that ended it has left.
 			held = append(held, r)
 			h.Bind(held[rnd.IntN(len(held))], uint32(op), 1, uint32(rnd.IntN(3)), 3, 4)
 			switch rnd.IntN(20) {

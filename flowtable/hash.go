@@ -8,7 +8,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// HashKey keys the table's hash. Zero means: take a random one.
+// HashKey keys the table's hash. Zero means a random key.
 type HashKey [6]uint64
 
 func randomKey() (k HashKey) {
@@ -20,13 +20,13 @@ func randomKey() (k HashKey) {
 	return k
 }
 
-// RandomHashKey returns a key for a table beside this one, for Words.
+// RandomHashKey returns a random key, for the Words of another table.
 func RandomHashKey() HashKey { return randomKey() }
 
-// Words returns the keyed hash of three words, as hard to collide as hash6.
+// Words returns the keyed hash of three words. Collisions are as hard to find as for hash6.
 func (s *HashKey) Words(a, b, c uint64) uint64 { return s.hash6(a, b, c, 0, 0, 0) }
 
-// key is a tuple as the table compares it. IPv4 uses addr[0] alone.
+// key is a tuple in the form that the table compares. IPv4 uses only addr[0].
 type key struct {
 	addr  [4]uint64
 	ports uint32
@@ -47,8 +47,8 @@ func (k *key) from(t *header.Tuple) {
 }
 
 // hash4 and hash6 multiply the key's words, masked with secrets, to 128 bits and keep all of them
-// until the last fold. Without the secrets nobody can build a set of tuples that collide. Probes of
-// the table are bounded in any case.
+// until the last fold. Without the secrets an attacker cannot build a set of tuples that collide.
+// Probes of the table are bounded in any case.
 func (s *HashKey) hash4(addr uint64, ports uint32, proto uint8) uint64 {
 	hi, lo := bits.Mul64(addr^s[0], (uint64(ports)<<8|uint64(proto))^s[1])
 	hi, lo = bits.Mul64(lo^s[2], hi^s[3])

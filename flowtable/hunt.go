@@ -8,64 +8,63 @@ import (
 	"sluice.dev/sluice/nat/prefetch"
 )
 
-// How a flow is found that gives way. Where the table is full:
+// The search for a flow to shed. In a full table:
 //
-//	probe a group of records           expired flows, and any that no ring has
+//	probe a group of records           expired flows, and flows that no ring has
 //	kind by kind, in the order:
-//	    the oldest of it in a ring     a dead process's, then ours, then another handle's
+//	    the oldest of it in a ring     a dead process's, then the handle's own, then another handle's
 //	    or among the probed ones
-//	    or probe on, if by the counters there are enough of the kind to find one
-//	probe on for any that gives way
+//	    or continue to probe, if the counters show enough flows of the kind to find one
+//	continue to probe for any flow that may be shed
 //
-// Rings do not have all flows: not those that were lost when a ring was full, for which there was
-// no entry when a dead process's flows were taken over, or which the sweep has not passed since
-// they became idle. Records are probed at random, a group at a time, so that the cache misses of
-// a group overlap, and neither the order in the table nor who knows it makes a difference. A
-// table whose records are all in reach of the probes is searched in order instead, to the end.
+// Rings do not have all flows. They lack entries that were lost when a ring was full, flows that
+// found no room when a dead process's flows were recovered, and flows that the sweep has not passed
+// since they became idle. Records are probed at random, a group at a time: so the cache misses of a
+// group overlap, and an attacker who knows the order in the table has no advantage. If the budget
+// of probes covers all records of the table, they are searched in order instead, to the end.
 //
-// One search examines no more records than maxExamined. A Create makes two at most: at the
+// One search examines at most maxExamined records. A Create makes at most two searches: at the
 // half-open cap (shedHalfOpen), and in the full table (shed).
 const (
 	probeGroup  = 16
-	probeBudget = 768 // of 1 in 100 that give way, one is among them with 99.95 %
+	probeBudget = 768 // if 1 in 100 records may be shed, the probes find one with 99.95 %
 	ringBudget  = 256
 	maxExamined = probeBudget + ringBudget
 
-	// probeDensity: one record in so many must be of a kind for probes to search for it before the
-	// kinds that follow are considered. Then they find one with 99.7 %.
+	// probeDensity: at least one record in this many must be of a kind before probes search for the
+	// kind ahead of the kinds that follow. Then they find one with 99.7 %.
 	probeDensity = 128
-	// ringWindow bounds the entries that are examined of one ring, ringYoung those of them whose
-	// flow is still what the entry says, and too young: entries that follow are younger, but where
-	// a flow was refreshed.
+	// ringWindow bounds the entries of one ring that a search examines. ringYoung bounds the
+	// entries among them that still match their flow but are too young: the entries that follow are
+	// younger still, unless a flow was refreshed.
 	ringWindow = 64
 	ringYoung  = 4
-	// ringRun is after how many entries in a row that are not what they were the search takes
-	// longer strides, twice as long after each further eight: what is left out is not in the ring
-	// any more.
+	// ringRun is the number of consecutive stale entries after which the search takes longer
+	// strides, doubled after each further eight. The skipped entries are dropped from the ring.
 	ringRun = 16
 	// otherRings bounds the participants whose rings are searched for one Create.
 	otherRings = 8
-	// ringAhead is how far ahead of the search the records of a ring's entries are prefetched.
+	// ringAhead is how many entries ahead of the search their records are prefetched.
 	ringAhead = 4
 )
 
-// settledAge is the age from which on a half-open flow is shed without regard to older ones that
-// other handles may have: an honest client has acknowledged, or lost a packet.
+// settledAge is the age from which a half-open flow is shed even if another handle may have an
+// older one: an honest client has acknowledged by then, or a packet was lost.
 const settledAge = int32(time.Second / tick)
 
-// hunter is a handle's memory of its searches for flows to shed.
+// hunter is the state of a handle's searches for flows to shed.
 type hunter struct {
 	random uint64 // state of xorshift64, never 0
 	walk   [2]uint32
 	group  [probeGroup]uint32
 
-	// What this search may still examine.
+	// The numbers of probes and ring entries that this search may still examine.
 	probes, entries int
 
-	// donor is the participant whose rings were worth a look last, or are to be tried next.
+	// donor is the participant whose rings had a flow in the last search, or whose rings are next.
 	donor int
 
-	full, half rest
+	full, half backoff
 }
 
 // examined returns how many records the last search examined.
@@ -73,29 +72,30 @@ func (u *hunter) examined() int { return maxExamined - u.probes - u.entries }
 
 func (u *hunter) begin() { u.probes, u.entries = probeBudget, ringBudget }
 
-// rest bounds what searches in vain cost. The first is no reason to rest: where one record in a
-// hundred gives way, one search in 2,000 finds none. From the second in a row on, the handle rests,
-// each time for twice as long; at the longest, probes take a percent of its time.
-type rest struct {
-	vain  uint
-	until Time
+// backoff bounds the cost of failed searches. After the first failure the handle does not wait: if
+// one record in a hundred may be shed, one search in 2,000 finds none. From the second consecutive
+// failure on it waits, each time for twice as long. At the longest wait, probes take one percent of
+// its time.
+type backoff struct {
+	failures uint
+	until    Time
 }
 
 const (
-	firstRest   = Time(125 * time.Microsecond)
-	restDoubles = 3 // the longest is a millisecond
+	firstBackoff     = Time(125 * time.Microsecond)
+	backoffDoublings = 3 // the longest is a millisecond
 )
 
-func (r *rest) resting(now Time) bool { return r.vain > 1 && now < r.until }
+func (r *backoff) waiting(now Time) bool { return r.failures > 1 && now < r.until }
 
-func (r *rest) failed(now Time) {
-	r.vain = min(r.vain+1, restDoubles+2)
-	if r.vain > 1 {
-		r.until = now + firstRest<<(r.vain-2)
+func (r *backoff) failed(now Time) {
+	r.failures = min(r.failures+1, backoffDoublings+2)
+	if r.failures > 1 {
+		r.until = now + firstBackoff<<(r.failures-2)
 	}
 }
 
-// candidate is a flow that may be shed, and where in a ring it was found, if it was.
+// candidate is a flow that may be shed, and its ring and position if it was found in a ring.
 type candidate struct {
 	victim
 	a        *arena
@@ -107,55 +107,55 @@ var noCandidate = candidate{victim: victim{kind: shedNever}}
 
 func (c *candidate) found() bool { return c.kind != shedNever }
 
-// age is how long nothing has happened to the flow.
+// age returns the time since the flow was last seen, in ticks.
 func (c *candidate) age(now ticks) int32 { return now.since(c.meta.seen()) }
 
-// take ends a candidate's flow, unless something has happened to it since it was judged.
+// take ends a candidate's flow, unless the flow has changed since it was examined.
 func (h *Handle) take(c *candidate, kind Shed) bool {
 	if c.ring != nil {
-		// Only if the entry is the oldest; else it is dropped later.
+		// This succeeds only if the entry is the oldest; otherwise a later search drops it.
 		c.ring.head.CompareAndSwap(c.position, c.position+1)
 	}
-	return h.giveUp(c.a, c.record, c.meta, kind)
+	return h.shedFlow(c.a, c.record, c.meta, kind)
 }
 
 // shed makes room in a full arena.
 func (h *Handle) shed(a *arena, now Time) bool {
 	u, tk := &h.hunt, now.ticks()
 	u.begin()
-	resting := u.full.resting(now)
+	waiting := u.full.waiting(now)
 	v := victim{kind: shedNever}
-	for left := h.sample(a); left > 0 && !resting && v.kind != ShedExpired; left -= probeGroup {
+	for left := h.sample(a); left > 0 && !waiting && v.kind != ShedExpired; left -= probeGroup {
 		h.probe(a, tk, &v)
 	}
 	for kind := ShedExpired; kind < NumSheds; kind++ {
-		if h.shedKind(a, kind, &v, tk, resting) {
-			u.full.vain = 0
+		if h.shedKind(a, kind, &v, tk, waiting) {
+			u.full.failures = 0
 			return true
 		}
 	}
-	if resting {
+	if waiting {
 		return false
 	}
 	for v.kind == shedNever && u.probes > 0 {
 		h.probe(a, tk, &v)
 	}
-	if v.kind != shedNever && h.giveUp(a, v.record, v.meta, v.kind) {
-		u.full.vain = 0
+	if v.kind != shedNever && h.shedFlow(a, v.record, v.meta, v.kind) {
+		u.full.failures = 0
 		return true
 	}
 	u.full.failed(now)
 	return false
 }
 
-// shedKind ends the oldest flow of a kind that it finds. v is the first to give way of those that
-// were probed.
-func (h *Handle) shedKind(a *arena, kind Shed, v *victim, now ticks, resting bool) bool {
+// shedKind ends the oldest flow of a kind that it finds, and reports whether it ended one. v is the
+// first flow to shed among the probed ones.
+func (h *Handle) shedKind(a *arena, kind Shed, v *victim, now ticks, waiting bool) bool {
 	f := family(a.v6)
 	c := noCandidate
 	if kind >= firstRing && (kind == ShedReset || h.liveOf(f, kind) > 0) {
 		c = h.oldest(a, kind, now)
-		if !c.found() && kind <= ShedHalfOpen && v.kind > kind && !resting {
+		if !c.found() && kind <= ShedHalfOpen && v.kind > kind && !waiting {
 			for h.likely(f, kind) && v.kind > kind && h.hunt.probes > 0 {
 				h.probe(a, now, v)
 			}
@@ -168,7 +168,7 @@ func (h *Handle) shedKind(a *arena, kind Shed, v *victim, now ticks, resting boo
 	return c.found() && h.take(&c, c.kind)
 }
 
-// sample returns how many records are probed before all else: a group, or all if they are in reach.
+// sample returns how many records are probed first: a group, or all if the budget covers them.
 func (h *Handle) sample(a *arena) int {
 	if used := a.fresh.Load() - 1; used <= probeBudget {
 		return int(used)
@@ -181,7 +181,7 @@ func (h *Handle) likely(f int, kind Shed) bool {
 	return uint64(max(0, h.liveOf(f, kind)))*probeDensity >= uint64(h.t.arenas[f].fresh.Load())
 }
 
-// probe examines a group of records, and weighs the flows that give way.
+// probe examines a group of records, and weighs the flows that may be shed.
 func (h *Handle) probe(a *arena, now ticks, v *victim) {
 	for _, i := range h.draw(a) {
 		if m := a.flow(i).load(); m.live() {
@@ -190,11 +190,11 @@ func (h *Handle) probe(a *arena, now ticks, v *victim) {
 	}
 }
 
-// draw returns the next group of records that are in use, and prefetches them. If there are no more
-// than probeBudget, it returns them in order, around and around.
+// draw returns the next group of used records, and prefetches them. If there are at most
+// probeBudget used records, it returns them in order, cyclically.
 func (h *Handle) draw(a *arena) []uint32 {
 	u := &h.hunt
-	used := a.fresh.Load() - 1 // at least one: somebody has a record, as there are flows
+	used := a.fresh.Load() - 1 // at least one, because there are flows
 	n := min(probeGroup, used)
 	u.probes -= int(n)
 	if used <= probeBudget {
@@ -220,7 +220,7 @@ func (h *Handle) draw(a *arena) []uint32 {
 // of either family, unless all are young.
 func (h *Handle) shedHalfOpen(a *arena, now Time) bool {
 	u, tk := &h.hunt, now.ticks()
-	if u.half.resting(now) {
+	if u.half.waiting(now) {
 		return false
 	}
 	u.begin()
@@ -229,16 +229,16 @@ func (h *Handle) shedHalfOpen(a *arena, now Time) bool {
 		c = h.probeHalfOpen(tk)
 	}
 	if c.found() && h.take(&c, ShedHalfOpen) {
-		u.half.vain = 0
+		u.half.failures = 0
 		return true
 	}
 	u.half.failed(now)
 	return false
 }
 
-// oldestHalfOpen searches rings. If the oldest flow of our own is not settled, another handle may
-// have an older one: then it searches that handle's rings, too, whose was the older one the last
-// time.
+// oldestHalfOpen searches rings. If the oldest flow of the handle's own rings is younger than
+// settledAge, another handle may have an older one: then it also searches the rings of the donor,
+// which had the older flow in the last search.
 func (h *Handle) oldestHalfOpen(a *arena, now ticks) candidate {
 	best := noCandidate
 	arenas := [2]*arena{a, h.arena(!a.v6)}
@@ -272,7 +272,7 @@ func (h *Handle) oldestHalfOpen(a *arena, now ticks) candidate {
 	return best
 }
 
-// orOlder replaces a candidate by one that is older.
+// orOlder replaces a candidate by other if other is older, and reports whether it did.
 func (c *candidate) orOlder(other candidate, now ticks) bool {
 	if !other.found() || c.found() && other.age(now) <= c.age(now) {
 		return false
@@ -282,7 +282,7 @@ func (c *candidate) orOlder(other candidate, now ticks) bool {
 }
 
 // probeHalfOpen probes records for half-open flows that no ring has, in the family where they are
-// more frequent. It returns the oldest of the first group that has one that is not young.
+// more frequent. It returns the oldest flow of the first group that has one older than capGrace.
 func (h *Handle) probeHalfOpen(now ticks) candidate {
 	best := noCandidate
 	a := &h.t.arenas[0]
@@ -300,7 +300,7 @@ func (h *Handle) probeHalfOpen(now ticks) candidate {
 	return best
 }
 
-// halfOpenShare returns the part of a family's records that are half-open flows, times 2^32.
+// halfOpenShare returns the fraction of a family's records that are half-open flows, times 2^32.
 func (h *Handle) halfOpenShare(f int) uint64 {
 	return uint64(max(0, h.liveOf(f, ShedHalfOpen))) << 32 / uint64(max(1, h.t.arenas[f].fresh.Load()))
 }

@@ -263,7 +263,7 @@ func (op *attempt) step(h *Handle, a *arena, k *key, now ticks) (done bool) {
 		}
 	case confirming:
 		if ctl.Load() == op.ctl && !h.expire(a, slotIndex(op.holder), now) {
-			op.giveUp(a)
+			op.cancel(a)
 			op.result = taken
 			return true
 		}
@@ -293,7 +293,7 @@ func (op *attempt) commit(ctl *atomic.Uint64) bool {
 	return ctl.CompareAndSwap(op.ctl, version|members)
 }
 
-func (op *attempt) giveUp(a *arena) {
+func (op *attempt) cancel(a *arena) {
 	if op.claimed >= 0 {
 		b, n := a.at(op.home, op.claimed)
 		b.release(n)

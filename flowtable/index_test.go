@@ -49,16 +49,16 @@ func (r *remover) step(a *arena) bool {
 	return r.at == 3
 }
 
-// orders runs every order of the actors' steps. start sets up anew and
-// returns them; check judges the end. An order is a list of which actor steps
-// next. The first two actors are alike, so the first step is always actor 0's.
+// orders runs every order of the actors' steps. start makes a new setup and returns the actors;
+// check checks the result. An order is a list of the actors that step next. The first two actors
+// are alike, so the first step is always actor 0's.
 func orders(t *testing.T, start func() []actor, a *arena, check func() error) int {
 	most := math.MaxInt
 	if raceEnabled || testing.Short() {
-		most = 20_000 // what these tests are about does not need the detector
+		most = 20_000 // these tests do not need the detector
 	}
 	order := []int{0}
-	var ready [][]bool // for each place in order: who could go there
+	var ready [][]bool // for each place in order: the actors that could step there
 	for runs := 1; ; runs++ {
 		actors := start()
 		done := make([]bool, len(actors))
@@ -89,7 +89,7 @@ func orders(t *testing.T, start func() []actor, a *arena, check func() error) in
 	}
 }
 
-// following returns the next order: the last choice that can be raised, is.
+// following returns the next order: it raises the last choice that can be raised.
 func following(order []int, ready [][]bool) []int {
 	for last := len(order) - 1; last >= 0; last-- {
 		for n := order[last] + 1; n < len(ready[last]); n++ {
@@ -159,7 +159,7 @@ func (s *indexLab) holders(n uint16) (records []uint32, err error) {
 	for bit := range memberBits {
 		b, at := s.a.at(0, bit)
 		if b.slots[at].Load() != 0 && !seen[bit] {
-			return nil, fmt.Errorf("slot %d is occupied by nobody", bit)
+			return nil, fmt.Errorf("slot %d is occupied without a pending flow", bit)
 		}
 	}
 	return records, nil
@@ -195,7 +195,7 @@ func race(t *testing.T, before func(*indexLab), others func(*indexLab) []actor) 
 		for _, in := range []*inserter{one, two} {
 			if in.result == taken && in.holder != slotOf(3, ClientSide) && (len(have) == 0 ||
 				in.holder != slotOf(have[0], ClientSide)) {
-				return fmt.Errorf("loser was told of %d, %v have the key", in.holder, have)
+				return fmt.Errorf("the loser got holder %d, %v have the key", in.holder, have)
 			}
 		}
 		return nil
@@ -215,16 +215,16 @@ func TestEveryOrderWithTheOldFlowEnding(t *testing.T) {
 	})
 }
 
-// Another key's slot comes free meanwhile and is claimed by one of the two, so
-// that the other finds an uncommitted claim where it expects a member.
+// Another key's slot becomes free meanwhile and one of the two claims it, so that the other finds
+// an uncommitted claim where it expects a member.
 func TestEveryOrderWithASlotComingFree(t *testing.T) {
 	race(t, func(s *indexLab) { s.insertNow(3, 2, 7) }, func(s *indexLab) []actor {
 		return []actor{&remover{record: 3, slot: slotOf(3, ClientSide), tag: 7}}
 	})
 }
 
-// Only one slot is free: claims and overflow of all four buckets. Nobody may be
-// turned away while the chain has room for one.
+// Only one slot is free: claims and overflow of all four buckets. No insertion may fail while the
+// chain has an empty slot.
 func TestChainFills(t *testing.T) {
 	s := newIndexLab(t)
 	for n := range uint32(memberBits) {
@@ -258,9 +258,9 @@ func (r *remover) all(a *arena) {
 	}
 }
 
-// A delayed thread comes back after the whole of another flow's life in its
-// slot: key in, out, and its like in again with the same members. Only the
-// version tells the two apart.
+// A delayed thread continues after another flow has lived and ended in its slot: a key was
+// inserted, removed, and inserted again with the same members. Only the version distinguishes the
+// two ctl words.
 func TestDelayedCommitFails(t *testing.T) {
 	s := newIndexLab(t)
 	s.insertNow(3, 2, 9)
@@ -286,7 +286,7 @@ func TestDelayedCommitFails(t *testing.T) {
 	}
 }
 
-// The tag match against the obvious loop.
+// Compares the tag match with a simple loop.
 func TestCandidates(t *testing.T) {
 	var b bucket
 	for tags := range 256 {
@@ -324,8 +324,8 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// A claim that is not committed is not a flow: who comes across it, by a ctl from
-// before its slot was claimed, must search again and get the real one.
+// A claim that is not committed is not a flow. An insertion that finds it, with a ctl loaded before
+// the slot was claimed, must search again and find the committed flow.
 func TestUncommittedClaimIsNotTaken(t *testing.T) {
 	s := newIndexLab(t)
 	s.insertNow(3, 2, 7)

@@ -9,9 +9,9 @@ import (
 	"sluice.dev/sluice/internal/pinned"
 )
 
-// TestLayoutHasAVersion: a table that another version of the program left is refused by
-// headVersion, so that must change with the layout. The index is made anew from the records: only
-// they and the head count.
+// TestLayoutHasAVersion: headVersion makes the program reject a table of another version, so it
+// must change with the layout. The index is rebuilt from the records, so only records and head are
+// compared.
 func TestLayoutHasAVersion(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(pinned.Layout(head{}, record4{}, record6{}))

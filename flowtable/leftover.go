@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// finder collects the flows that a dead process left and that give way, so that a full table
-// admits new flows after a restart as fast as before: of each kind that is noted when a flow
-// becomes of it (ringOf), as many as the rings of all workers hold.
+// finder collects flows of a dead process that may be shed, so that a full table admits new flows
+// after a restart as fast as before. Of each kind that has rings of made or changed flows (ringOf),
+// it collects as many as the rings of all workers hold.
 type finder [madeRings][]found
 
-// found is a flow as an entry of a ring, and when it was last seen.
+// found is a flow as an entry of a ring, and its last-seen time.
 type found struct {
 	entry uint32
 	seen  ticks
 }
 
-// note remembers a flow if it is of a kind that has rings.
+// note collects a flow if it is of a kind that has rings.
 func (d *finder) note(t *Table, a *arena, i uint32, m meta) {
 	kind := ringOf(m)
 	if kind == shedNever {
@@ -27,7 +27,7 @@ func (d *finder) note(t *Table, a *arena, i uint32, m meta) {
 	}
 }
 
-// rings makes rings of what was found, oldest first.
+// rings returns rings of the collected flows, the oldest first.
 func (d *finder) rings(now ticks) (rings [madeRings]*ring) {
 	for k, l := range d {
 		if len(l) == 0 {

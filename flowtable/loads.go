@@ -2,34 +2,35 @@ package flowtable
 
 import "sync/atomic"
 
-// MaxBackends is how many backends there can be: the low bits of a BackendRef are its
-// index, as in services.BackendRef.
+// MaxBackends is the maximum number of backends: the low bits of a BackendRef are its index, as in
+// services.BackendRef.
 const MaxBackends = 1 << 20
 
-// counted is the bit of a flow's owner word that is set while the flow is in its
-// backend's load. How the loads stay exact without a lock:
+// counted is the bit of a flow's owner word that is set while the flow is in its backend's load.
+// These rules keep the loads exact without a lock:
 //
-//	L1  The handle that sets the bit adds one, the one that clears it subtracts one, and the one
-//	    that changes the backend under the bit does both. Each is one compare-and-swap of the
-//	    owner word, so each happens once.
-//	L2  The bit is set before the flow is live (Create), or by Bind or Adopt, which then book (L3).
-//	L3  After a swap of meta that changes whether the flow counts, its handle calls book: book
-//	    sets the bit as meta demands, and after a change of the bit loads meta again.
+//	L1  The handle that sets the bit adds one, the handle that clears it subtracts one, and the
+//	    handle that changes the backend under the bit does both. Each is one compare-and-swap of
+//	    the owner word, so each happens once.
+//	L2  The bit is set before the flow is live (Create), or by Bind or Adopt, which then call book (L3).
+//	L3  After a swap of meta that changes whether the flow counts, the handle calls book: book
+//	    sets the bit according to meta, and after a change of the bit loads meta again.
 //
-// L3: after the last such swap its handle loads the final meta and sets the bit to match. A handle
-// that loaded an older meta and changes the bit later loads meta again (both words are sequentially
-// consistent) and undoes its change. So while no handle is inside book, a flow is in the load of
-// its backend if and only if it counts and was made, bound or adopted by this process. One is added
-// before the bit is set and subtracted after it is cleared: a load may be too high for a moment,
-// and never too low.
+// Why L3 holds: after the last such swap the handle loads the final meta and sets the bit to match.
+// A handle that loaded an older meta and changes the bit later loads meta again (both words are
+// sequentially consistent) and undoes its change. So while no handle is inside book, a flow is in
+// the load of its backend if and only if it counts and was made, bound or adopted by this process.
+// The load is incremented before the bit is set and decremented after it is cleared: it may be too
+// high for a moment, but never too low.
 const counted = 1 << 63
 
 // Loads returns how many connections each backend has, by the index of its BackendRef: flows that
 // are live and not over (LAST_ACK, TIME_WAIT, closed). A connection that was reset does not count
-// until a later packet clears the reset, and one that both sides have closed not until both have
-// sent data since. A flow of an earlier process counts from its Bind or Adopt on. An expired flow
-// counts until it is swept. A flow towards a backend that is gone counts at its index, even if that
-// index belongs to another backend now. Only the table writes the loads.
+// until a later packet clears the reset. A connection that both sides have closed does not count
+// until both have sent data since. A flow of an earlier process counts from its Bind or Adopt on.
+// An expired flow counts until it is swept. A flow towards a removed backend counts at that
+// backend's index, even if the index belongs to another backend now. Only the table writes the
+// loads.
 func (t *Table) Loads() []atomic.Int32 { return t.loads }
 
 func (t *Table) loadOf(owner uint64) *atomic.Int32 { return &t.loads[owner&(MaxBackends-1)] }
@@ -37,14 +38,15 @@ func (t *Table) loadOf(owner uint64) *atomic.Int32 { return &t.loads[owner&(MaxB
 // over reports whether the connection has ended on both sides.
 func (s State) over() bool { return s >= LastAckClient && s <= Closed }
 
-// counts reports whether a flow in this condition counts as a connection of its backend. Where both
-// sides have sent a FIN and one has taken it back, it does not: what did that may be forged, or a
-// retransmission.
+// counts reports whether a flow with this meta counts as a connection of its backend. If both sides
+// have sent a FIN and only one has revoked it by data, the flow does not count: the data may be
+// forged, or a retransmission.
 func (m meta) counts() bool {
 	return m.live() && !m.state().over() && !m.reset() && (m.state() == Established || !m.bothFins())
 }
 
-// bookPending counts a flow that is about to be live. No other handle has its owner word yet.
+// bookPending counts a flow that is about to be live. No other handle can change its owner word
+// yet.
 func (t *Table) bookPending(f *Flow) {
 	if o := f.owner.Load(); uint32(o) != 0 {
 		t.loadOf(o).Add(1)
@@ -73,8 +75,8 @@ func (t *Table) book(f *Flow) {
 	}
 }
 
-// assign gives a flow another owner, and its count to the new backend. Its charge ends if it is
-// another service's.
+// assign gives a flow another owner, and moves its count to the new backend. Its charge ends if the
+// new owner is another service.
 func (t *Table) assign(a *arena, i, service, backendRef uint32) {
 	want := packOwner(service, backendRef)
 	for f := a.flow(i); ; {
@@ -105,10 +107,10 @@ func (t *Table) assign(a *arena, i, service, backendRef uint32) {
 	}
 }
 
-// Bind stores what depends on this process and its current snapshot: the flow's owner, whose load
-// it counts to from now on, and its hops. Workers may bind at once, with different snapshots. The
-// last store of bound wins, with number and hops of one snapshot; if that is the older one, the
-// next packet sees the old number and binds again.
+// Bind stores the values that depend on this process and its current snapshot: the flow's owner,
+// whose load includes the flow from now on, and its hops. Several workers may call Bind at once,
+// with different snapshots. The last store of bound wins; it has the binding and hops of one
+// snapshot. If that is the older snapshot, the next packet finds the old binding and binds again.
 func (h *Handle) Bind(r Ref, binding, service, backendRef uint32, nhBackend, nhClient uint16) {
 	f := h.Flow(r)
 	h.t.assign(h.arena(r&refV6 != 0), r.index(), service, backendRef)
@@ -116,9 +118,10 @@ func (h *Handle) Bind(r Ref, binding, service, backendRef uint32, nhBackend, nhC
 	f.BindHops(binding, nhBackend, nhClient)
 }
 
-// Adopt gives a flow of an earlier process its owner, whose load it counts to from now on, and
-// leaves it unbound. It is for a walk of the table while workers Bind: what a worker stored stays,
-// as its snapshot may be newer. It reports whether the flow took the owner.
+// Adopt sets the owner of a flow of an earlier process, whose load includes the flow from now on,
+// and leaves the flow unbound. It is for a walk of the table while workers call Bind. It does not
+// replace an owner that a worker stored, because the worker's snapshot may be newer. It reports
+// whether it set the owner.
 func (h *Handle) Adopt(r Ref, service, backendRef uint32) bool {
 	f := h.Flow(r)
 	if f.Binding() != 0 || !f.owner.CompareAndSwap(0, packOwner(service, backendRef)) {

@@ -12,7 +12,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// The index of a BackendRef is that of package services.
+// The index of a BackendRef is the index that package services uses.
 func TestLoadsIndex(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
 	for _, index := range []uint32{0, 1, services.MaxBackends - 1} {
@@ -34,7 +34,7 @@ func TestLoadsIndex(t *testing.T) {
 	validate(t, tb)
 }
 
-// What counts as a connection of backend 1, through the life of a flow.
+// The flows that count as connections of backend 1, through the life of a flow.
 func TestLoads(t *testing.T) {
 	established := func(h *Handle, r Ref) { h.establish(r, bootTime) }
 	closed := func(h *Handle, r Ref) { h.establish(r, bootTime); h.closedByBackend(r, bootTime) }
@@ -48,7 +48,7 @@ func TestLoads(t *testing.T) {
 		name  string
 		proto uint8
 		do    []does
-		want  [3]int32 // loads of backends 0 (nobody), 1, 2
+		want  [3]int32 // loads of backends 0 (no backend), 1, 2
 	}{
 		{"new TCP", header.ProtoTCP, nil, [3]int32{0, 1, 0}},
 		{"new UDP", header.ProtoUDP, nil, [3]int32{0, 1, 0}},
@@ -59,7 +59,7 @@ func TestLoads(t *testing.T) {
 		{"half closed", header.ProtoTCP, []does{established,
 			func(h *Handle, r Ref) { h.Observe(r, ClientSide, seg(ClientSide, tcpFIN|tcpACK), bootTime) }},
 			[3]int32{0, 1, 0}},
-		{"refused", header.ProtoTCP,
+		{"rejected by the backend", header.ProtoTCP,
 			[]does{func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, tcpRST|tcpACK), bootTime) }},
 			[3]int32{}},
 		{"reset", header.ProtoTCP, []does{established, reset}, [3]int32{}},
@@ -85,8 +85,8 @@ func TestLoads(t *testing.T) {
 		{"bound to the same", header.ProtoUDP, []does{bind(1), bind(1)}, [3]int32{0, 1, 0}},
 		{"bound to another", header.ProtoUDP, []does{bind(2)}, [3]int32{0, 0, 1}},
 		{"bound to another, deleted", header.ProtoUDP, []does{bind(2), remove}, [3]int32{}},
-		{"bound to nobody", header.ProtoUDP, []does{bind(0)}, [3]int32{}},
-		{"bound to nobody, then somebody", header.ProtoUDP, []does{bind(0), bind(2)}, [3]int32{0, 0, 1}},
+		{"bound to no backend", header.ProtoUDP, []does{bind(0)}, [3]int32{}},
+		{"bound to no backend, then to one", header.ProtoUDP, []does{bind(0), bind(2)}, [3]int32{0, 0, 1}},
 		{"bound when dead", header.ProtoUDP, []does{remove, bind(2), bind(1)}, [3]int32{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestLoads(t *testing.T) {
 			}
 			var info Info
 			if h.Inspect(r, bootTime, &info) && info.Counted != (c.want != [3]int32{}) {
-				t.Errorf("the flow says that it is counted: %v", info.Counted)
+				t.Errorf("Inspect reports that the flow is counted: %v", info.Counted)
 			}
 			validate(t, tb)
 		})
@@ -126,7 +126,7 @@ func TestLoadsOfRefused(t *testing.T) {
 	for i := range uint32(3) {
 		r := h.mustCreate(t, bootTime, flow(i))
 		h.Observe(r, ReplySide, seg(ReplySide, 0), bootTime)
-		h.Observe(r, ClientSide, seg(ClientSide, 0), bootTime) // assured: gives way to nobody
+		h.Observe(r, ClientSide, seg(ClientSide, 0), bootTime) // assured: not shed
 	}
 	n := flow(4)
 	if _, s := h.Create(bootTime, &n); s != PortsExhausted {
@@ -135,14 +135,14 @@ func TestLoadsOfRefused(t *testing.T) {
 	if got := tb.Loads()[1].Load(); got != 3 {
 		t.Errorf("with a refused flow: %d, want 3", got)
 	}
-	h.mustCreate(t, bootTime+130*second, n) // an idle one gives way
+	h.mustCreate(t, bootTime+130*second, n) // an idle flow is shed
 	if got := tb.Loads()[1].Load(); got != 3 {
-		t.Errorf("with a flow for a flow: %d, want 3", got)
+		t.Errorf("with a new flow in place of a shed one: %d, want 3", got)
 	}
 	validate(t, tb)
 }
 
-// After a restart nothing is counted, then what is bound.
+// After a restart no flow is counted until it is bound.
 func TestLoadsRecovered(t *testing.T) {
 	c := Config{IPv4Flows: 100, Timeouts: DefaultTimeouts()}
 	tb, h := testTableOf(t, c)
@@ -170,8 +170,8 @@ func TestLoadsRecovered(t *testing.T) {
 	validate(t, tb)
 }
 
-// After a restart flows are adopted where they rest. Who was bound meanwhile stays with whom it was
-// bound to, and is adopted by nobody afterwards.
+// After a restart unbound flows are adopted. A flow that was bound meanwhile keeps its owner, and
+// is not adopted afterwards.
 func TestAdopt(t *testing.T) {
 	c := Config{IPv4Flows: 100, Timeouts: DefaultTimeouts()}
 	tb, h := testTableOf(t, c)
@@ -190,7 +190,7 @@ func TestAdopt(t *testing.T) {
 			h.Bind(r, 1, 7, 2, 0, 0)
 		}
 		if i == 1 {
-			h.Bind(r, 1, 0, 0, 0, 0) // a worker saw that its frontend is gone
+			h.Bind(r, 1, 0, 0, 0, 0) // by a worker that found its frontend gone
 		}
 		if got := h.Adopt(r, 7, 1); got != (i > 1) {
 			t.Errorf("flow %d adopted: %v", i, got)
@@ -217,8 +217,8 @@ func TestAdopt(t *testing.T) {
 	validate(t, tb)
 }
 
-// A restart, and all that can happen to a flow at the moment it is bound, on several
-// workers at once: in any order, the loads are the sums of the flows that count.
+// After a restart, several workers at once do everything that can happen to a flow when it is
+// bound: in any order, the loads are the sums of the flows that count.
 func TestLoadsHammer(t *testing.T) {
 	flows := 40_000
 	if testing.Short() || raceEnabled {
@@ -250,7 +250,7 @@ func TestLoadsHammer(t *testing.T) {
 		for i := range flows {
 			here[w].Store(int32(i))
 			for o := range here {
-				for here[o].Load() < int32(i)-1 { // side by side
+				for here[o].Load() < int32(i)-1 { // together
 					runtime.Gosched()
 				}
 			}
@@ -283,7 +283,7 @@ func TestLoadsHammer(t *testing.T) {
 	t.Logf("loads %d, %d, %d, %d", loads[0].Load(), loads[1].Load(), loads[2].Load(), loads[3].Load())
 }
 
-// Two things that happen to one flow at the same moment, again and again at other distances.
+// Two operations on one flow at the same moment, repeated with varying time between them.
 func TestLoadsRaces(t *testing.T) {
 	flows := 30_000
 	if testing.Short() || raceEnabled {
@@ -296,16 +296,16 @@ func TestLoadsRaces(t *testing.T) {
 	fin := func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, tcpFIN|tcpACK), bootTime) }
 	for _, c := range []struct {
 		name    string
-		backend uint32 // of the flow before
+		backend uint32 // the flow's backend before
 		does    [2]do
 	}{
 		{"bound and deleted", 0, [2]do{bind(1), remove}},
-		{"bound anew and deleted", 1, [2]do{bind(2), remove}},
+		{"bound again and deleted", 1, [2]do{bind(2), remove}},
 		{"bound and over", 0, [2]do{bind(1), fin}},
 		{"bound twice", 0, [2]do{bind(1), bind(1)}},
 		{"bound to two", 0, [2]do{bind(1), bind(2)}},
-		{"bound anew to two", 1, [2]do{bind(2), bind(3)}},
-		{"bound to somebody and nobody", 1, [2]do{bind(2), bind(0)}},
+		{"bound again to two", 1, [2]do{bind(2), bind(3)}},
+		{"bound to a backend and to none", 1, [2]do{bind(2), bind(0)}},
 		{"adopted and deleted", 0, [2]do{adopt(1), remove}},
 		{"adopted and over", 0, [2]do{adopt(1), fin}},
 		{"adopted and bound", 0, [2]do{adopt(1), bind(2)}},
@@ -359,8 +359,7 @@ func TestLoadsRaces(t *testing.T) {
 	}
 }
 
-// All changes of one flow's count at once, as fast as they go: each is booked as often as it
-// happens.
+// All changes of one flow's count at once, as fast as possible: each is counted exactly once.
 func TestLoadsOneFlow(t *testing.T) {
 	changes := 3_000_000
 	if testing.Short() || raceEnabled {
@@ -381,7 +380,7 @@ func TestLoadsOneFlow(t *testing.T) {
 					tb.book(f)
 				case 1:
 					tb.book(f)
-				case 2: // an RST, or a packet that takes it back
+				case 2: // an RST, or a packet that clears it
 					if m := f.load(); f.swap(m, m^metaReset) {
 						tb.book(f)
 					}
@@ -393,8 +392,8 @@ func TestLoadsOneFlow(t *testing.T) {
 	validate(t, tb)
 }
 
-// An RST and a packet that takes it back at once, again and again: whichever is last, the load
-// returns the same.
+// An RST and a packet that clears it at once, repeatedly: after a packet that clears it the load
+// has its former value, in either order.
 func TestLoadsResetRace(t *testing.T) {
 	rounds := 300_000
 	if testing.Short() || raceEnabled {

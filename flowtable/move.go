@@ -2,13 +2,14 @@ package flowtable
 
 import "errors"
 
-// errNoFit means that a table is too small for the flows that are to be moved into it.
+// errNoFit means that a table is too small for the flows to move into it.
 var errNoFit = errors.New("flowtable: the flows do not fit")
 
-// moveFlows fills mem with a table of c's size that has the flows of another one, which a dead
-// process left: the memory of old is only read, records' first words by read. The table keeps old's
-// hash key, and so the flows' sums. The connections that are never shed come first. What does not
-// fit is lost if force is set; otherwise moveFlows fails with errNoFit.
+// moveFlows makes a table of c's size in mem and copies the flows of old to it, a table that a dead
+// process left. It does not change the memory of old; read converts the first word of a record. The
+// new table keeps old's hash key, and so the flows' sums. Established connections, which are never
+// shed, are copied first. If force is set, flows that do not fit are lost; otherwise moveFlows
+// fails with errNoFit.
 func moveFlows(old *Table, read func(meta) meta, mem []byte, c Config, now Time, force bool,
 ) (*Table, Recovery, error) {
 	c.HashKey = old.head.secret
@@ -31,7 +32,7 @@ func moveFlows(old *Table, read func(meta) meta, mem []byte, c Config, now Time,
 type mover struct {
 	h     *Handle // of the new table
 	old   *Table
-	read  func(meta) meta // the words of old
+	read  func(meta) meta // converts a record's first word of old
 	now   ticks
 	force bool
 	rec   *Recovery
@@ -56,7 +57,8 @@ func (m *mover) family(from, to *arena) error {
 	return nil
 }
 
-// flow moves one record whose first word is w in this version, or counts why it is not moved.
+// flow moves one record, or counts the reason why it is not moved. w is the record's first word,
+// converted to this version.
 func (m *mover) flow(from, to *arena, i uint32, w meta) error {
 	f := from.flow(i)
 	hs := m.h.secret.both(from, i)
@@ -84,7 +86,7 @@ func (m *mover) flow(from, to *arena, i uint32, w meta) error {
 	}
 	switch {
 	case result == taken:
-		m.rec.Torn++ // two have one key, as in recoverFlow
+		m.rec.Torn++ // two records have one key, as in recoverFlow
 	case m.force:
 		m.rec.Lost++
 	default:
@@ -93,8 +95,8 @@ func (m *mover) flow(from, to *arena, i uint32, w meta) error {
 	return nil
 }
 
-// copyFrom makes record at of what record i of another arena has, with w as its first word. As in
-// recoverFlow, the numbers of the dead process are not taken.
+// copyFrom copies record i of another arena to record at, with w as its first word. As in
+// recoverFlow, it does not copy the owner and binding of the dead process.
 func (a *arena) copyFrom(from *arena, at, i uint32, w meta) {
 	f, g := a.flow(at), from.flow(i)
 	if a.v6 {

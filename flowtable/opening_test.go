@@ -6,9 +6,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestForeign: which segments of a backend answer another SYN than the one that opened the flow, by
-// the state of the flow and by what the client sent. It is the same after the process died, and in
-// a table of another size.
+// TestForeign: which segments of a backend answer another SYN than the SYN that opened the flow, by
+// the state of the flow and the packets of the client. The result is the same after recovery, and
+// in a table of another size.
 func TestForeign(t *testing.T) {
 	const isn, other = 0xffffffff, 0x1234
 	const synAck, ack, rst = tcpSYN | tcpACK, tcpACK, tcpRST

@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// oracle is the table as plain maps: slow, obvious, for one thread.
+// oracle is the table made of plain maps: slow and simple, for one thread.
 type oracle struct {
 	byTuple  map[header.Tuple]*oracleFlow
 	timeouts Timeouts
@@ -42,8 +42,8 @@ func (o *oracle) timeout(f *oracleFlow) time.Duration {
 	return normal
 }
 
-// find returns the flow of a tuple that is not over. Age counts in whole ticks,
-// with the second that a refresh may be late.
+// find returns the flow of a tuple if it has not expired. Ages are in whole ticks, and include the
+// second by which a refresh may be late.
 func (o *oracle) find(t *header.Tuple, now Time) *oracleFlow {
 	f := o.byTuple[*t]
 	if f == nil {
@@ -71,9 +71,9 @@ func (o *oracle) create(n *NewFlow, ref Ref, reply header.Tuple, now Time) *orac
 	return f
 }
 
-// freePort returns which of the flow's ports the table should find, by trying them in
-// order: first those that do not rest, of which the table is asked; if there is none, the others,
-// of TCP; or else the port of the first flow in the order of shedding, which ends.
+// freePort returns the port that the table should find for the flow, by trying the ports in order.
+// First it tries ports that do not rest, according to rests; then, for TCP, resting ports; then it
+// ends the first flow in the order of shedding and takes that flow's port.
 func (o *oracle) freePort(n *NewFlow, rests func(*header.Tuple) bool, now Time) (port uint16, ok bool) {
 	var holders []*oracleFlow
 	for _, wake := range []bool{false, true} {
@@ -129,7 +129,7 @@ func (f *oracleFlow) idle(now Time) time.Duration {
 	return time.Duration(now/Time(tick)-f.seen/Time(tick)) * tick
 }
 
-// rank is the higher, the sooner the flow gives its port; at 0 it never does.
+// rank is higher for a flow that loses its port sooner; 0 means never.
 func (f *oracleFlow) rank(now Time) int {
 	if f.awaitsAnswer(now) {
 		return 0
@@ -177,7 +177,7 @@ func (f *oracleFlow) awaitsAnswer(now Time) bool {
 
 func (f *oracleFlow) used() time.Duration { return time.Duration(f.notes.usedSeconds()) }
 
-// held is how many of the holders have clients in the flow's prefix.
+// held returns how many of the holders have clients in the flow's prefix.
 func (f *oracleFlow) held(holders []*oracleFlow) (n int) {
 	prefix := func(f *oracleFlow) string {
 		if f.client.V6 {
@@ -204,8 +204,8 @@ func (f *oracleFlow) before(g *oracleFlow, holders []*oracleFlow, now Time) bool
 	return a > b || a == b && f.idle(now) > g.idle(now)
 }
 
-// observe mirrors the machine through its reference table in state_test.go's
-// terms: it uses meta.observe, which that test holds against the text.
+// observe mirrors the state machine. It uses meta.observe, which state_test.go compares with the
+// reference table.
 func (o *oracle) observe(f *oracleFlow, side Side, s Segment, now Time) {
 	m := f.meta()
 	n := m.observe(side, s, f.isn, now.ticks())
@@ -223,8 +223,8 @@ func (o *oracle) observe(f *oracleFlow, side Side, s Segment, now Time) {
 	}
 }
 
-// Random operations on few clients and few ports, so that everything meets
-// everything: the table and the maps must agree on every answer.
+// Random operations on few clients and few ports, so that all combinations occur: the table and the
+// maps must agree on every result.
 func TestOracle(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(testSeed(t), 1))
 	protos := []uint8{header.ProtoTCP, header.ProtoUDP, header.ProtoICMP}
@@ -325,7 +325,7 @@ func TestOracle(t *testing.T) {
 	h.Enter(now)
 	h.sweepAll(now)
 	if c := tb.Counts(); c.Live[0]+c.Live[1] != uint64(len(live)) {
-		t.Errorf("Counts says %v flows, the oracle has %d", c.Live, len(live))
+		t.Errorf("Counts returns %v flows, the oracle has %d", c.Live, len(live))
 	}
 	seen := 0
 	buf := make([]Info, 37)

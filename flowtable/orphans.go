@@ -6,23 +6,22 @@ import (
 	"sync/atomic"
 )
 
-// orphans is where a handle that leaves puts its limbo, so that the next handle to enter
-// waits for the grace period in its place. Each participant has one.
+// orphans holds the limbo of a handle that has left, so that the next handle to enter waits for the
+// grace period in its place. Each participant has one.
 //
-// The batches' descriptors are on the heap and not in the records: the grace period
-// is not over, so another handle may have a ref to the record, read all of it, and write meta,
-// bound and owner. Of a record in limbo only next is used, which no holder of a ref reads or
-// writes.
+// The batches' descriptors are on the heap and not in the records. The grace period is not over, so
+// another handle may have a ref to a record, read all of the record, and write meta, bound and
+// owner. Limbo uses only the next field of a record, which no holder of a ref reads or writes.
 //
-// One participant at a time may use n and batches:
+// Only one participant at a time may use n and batches:
 //
 //	busy false           the participant itself, and it sets busy before it writes
-//	busy, bit set        nobody
-//	busy, bit cleared    the one that cleared it, which resets busy after it has read
+//	busy, bit set        none
+//	busy, bit cleared    the participant that cleared the bit; it resets busy after it has read them
 //
-// The bit is the participant's in Table.orphaned. Setting it publishes the
-// batches to the one that clears it; resetting busy publishes to the participant's next load of it
-// that they have been read. Of several that clear the bit, one finds it set.
+// The bit is the participant's in Table.orphaned. Setting it publishes the batches to the
+// participant that clears it. Resetting busy pairs with the owner's next load of busy, and shows
+// that the batches have been read. If several participants clear the bit, only one finds it set.
 type orphans struct {
 	busy    atomic.Bool
 	n       int
@@ -33,9 +32,8 @@ type orphans struct {
 // orphaned has a bit for each participant whose orphans wait to be adopted.
 type orphaned [(MaxHandles + 63) / 64]atomic.Uint64
 
-// abandon gives the batches to the next handle that enters. It fails while another handle
-// is taking the last ones: then the batches stay, until the next Enter
-// or Leave.
+// abandon passes the batches to the next handle that enters. It fails while another handle takes
+// the previous ones: then the handle keeps its batches until the next Enter or Leave.
 func (h *Handle) abandon() bool {
 	l, o := &h.limbo, &h.t.orphans[h.id]
 	if l.n == 0 {
@@ -52,8 +50,8 @@ func (h *Handle) abandon() bool {
 	return true
 }
 
-// adopt takes the orphans that the handle itself left, so that it can leave again, and those of one
-// other.
+// adopt takes the orphans that the handle itself left, so that it can leave again, and the orphans
+// of one other participant.
 func (h *Handle) adopt() {
 	h.adoptFrom(h.id)
 	for w := range h.t.orphaned {
@@ -76,8 +74,8 @@ func (h *Handle) adoptFrom(id int) {
 	o.busy.Store(false) // pairs with the load in abandon
 }
 
-// abandonAll is abandon for a handle that will not enter again. It waits for the handle that is
-// taking the last batches, which has a few words to copy.
+// abandonAll is abandon for a handle that will not enter again. It waits for the handle that takes
+// the previous batches, which has only a few words to copy.
 func (h *Handle) abandonAll() {
 	for !h.abandon() {
 		runtime.Gosched()

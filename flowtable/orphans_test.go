@@ -9,9 +9,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// A holder of a ref may use it until its next Enter, also when the flow has ended
-// and who ended it has left: what it writes must not reach the lists of dead
-// records, and what it reads must be the flow that it found.
+// A holder of a ref may use it until its next Enter, even if the flow has ended and the handle that
+// ended it has left. Its writes must not reach the lists of dead records, and it must read the flow
+// that it found.
 func TestOldRefAfterLeave(t *testing.T) {
 	const flows, victim = 20, 15
 	tb, killer := testTable(t, 4096, 0)
@@ -106,8 +106,8 @@ func TestBindWhileOthersLeave(t *testing.T) {
 	validate(t, tb)
 }
 
-// Who is stopped while taking over limbo holds up nobody: the handle that would
-// leave something else meanwhile keeps it.
+// A handle that is stopped while it adopts orphans blocks no other: a handle that leaves meanwhile
+// keeps its own batches.
 func TestLeaveWhileOrphansAreTaken(t *testing.T) {
 	tb, h := testTable(t, 100, 0)
 	other, err := tb.Register()
@@ -120,7 +120,7 @@ func TestLeaveWhileOrphansAreTaken(t *testing.T) {
 		h.Leave()
 	}
 	orphan(1)
-	if got := tb.orphaned[0].And(0); got != 1 { // the other one stops after this
+	if got := tb.orphaned[0].And(0); got != 1 { // the other handle stops here
 		t.Fatalf("orphaned %b, want the first handle's", got)
 	}
 	orphan(2)
@@ -128,7 +128,7 @@ func TestLeaveWhileOrphansAreTaken(t *testing.T) {
 	if got := tb.orphaned[0].Load(); got != 0 || h.limbo.n == 0 {
 		t.Errorf("left a second time while the first is being read: orphaned %b, %d batches kept", got, h.limbo.n)
 	}
-	for _, b := range tb.orphans[0].batches[:tb.orphans[0].n] { // and continues here
+	for _, b := range tb.orphans[0].batches[:tb.orphans[0].n] { // the other handle continues here
 		other.limbo.add(tb, b)
 	}
 	tb.orphans[0].busy.Store(false)

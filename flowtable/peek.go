@@ -6,8 +6,8 @@ import (
 	"sluice.dev/sluice/nat/prefetch"
 )
 
-// oldest returns the oldest flow of a kind that a dead process left, or if it left none, that our
-// ring has, or if it has none, another's.
+// oldest returns the oldest flow of a kind from the first ring that has one: a dead process's, the
+// handle's own, and then other handles'.
 func (h *Handle) oldest(a *arena, kind Shed, now ticks) candidate {
 	least := int32(0)
 	if kind == ShedReset {
@@ -29,8 +29,9 @@ func (h *Handle) oldest(a *arena, kind Shed, now ticks) candidate {
 	return noCandidate
 }
 
-// nearRings returns the rings that are searched first for a kind, each nil if there is none: that
-// of what a dead process left, and our own, before which comes that of settled flows.
+// nearRings returns the rings that are searched first for a kind, each nil if there is none: the
+// ring of a dead process's flows, the handle's ring of settled flows, and the handle's ring of the
+// kind.
 func (h *Handle) nearRings(a *arena, kind Shed) (rings [3]*ring) {
 	f, n := family(a.v6), int(kind-firstRing)
 	if n < madeRings {
@@ -61,7 +62,7 @@ func (h *Handle) peekOther(a *arena, kind Shed, now ticks, least int32) candidat
 	return c
 }
 
-// nextDonor goes on to the next participant that is not this one, if there is another.
+// nextDonor advances to the next participant other than this one, if there is another.
 func (h *Handle) nextDonor() {
 	n := int(h.t.watermark.Load())
 	u := &h.hunt
@@ -70,8 +71,8 @@ func (h *Handle) nextDonor() {
 	}
 }
 
-// peek returns the oldest flow in a ring that is of its kind and at least so many ticks old, and
-// drops the entries before it that are not what they were.
+// peek returns the oldest flow in a ring that is of its kind and at least least ticks old, and
+// drops the stale entries before it.
 func (h *Handle) peek(r *ring, a *arena, kind Shed, now ticks, least int32) candidate {
 	own := h.rings[family(a.v6)]
 	head, from, to := r.bounds(r == own[kind-firstRing] || r == own[settledRing])
@@ -83,7 +84,7 @@ func (h *Handle) peek(r *ring, a *arena, kind Shed, now ticks, least int32) cand
 		}
 		h.hunt.entries--
 		i, m, ok := a.still(r.entry(from), kind)
-		// An idle flow that was used again is not expected to be idle soon.
+		// Drop an idle flow that was used again: it will not be idle soon.
 		if !ok || kind > ShedHalfOpen && h.t.shedOf(m, now) > kind {
 			if run++; run >= ringRun && run%8 == 0 {
 				stride *= 2
@@ -115,8 +116,8 @@ func (h *Handle) peek(r *ring, a *arena, kind Shed, now ticks, least int32) cand
 	return found
 }
 
-// leastUsed replaces an idle flow by the one of the next few in its ring that was used least. Those
-// before it leave the ring until the sweep passes them again.
+// leastUsed replaces an idle flow by the first of the next few in its ring that was used less. The
+// entries before it are dropped from the ring until the sweep notes them again.
 func (h *Handle) leastUsed(c *candidate, to uint64, now ticks) {
 	for p := c.position + 1; p < min(to, c.position+probeGroup) && h.hunt.entries > 0; p++ {
 		h.hunt.entries--

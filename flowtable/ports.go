@@ -5,10 +5,9 @@ import (
 	"sluice.dev/sluice/nat/prefetch"
 )
 
-// Ports is where source ports may come from: Count of them from First on, in the
-// order First + (Start + i*Stride) mod Count. Start and Stride must not be guessable
-// (RFC 6056), and Stride should be coprime to Count. No ports (Count 0) means that
-// SourcePort is the only choice.
+// Ports is a range of source ports, Count ports from First on, which are tried in the order First +
+// (Start + i*Stride) mod Count. Start and Stride must not be guessable (RFC 6056), and Stride
+// should be coprime to Count. No ports (Count 0) means that SourcePort is the only choice.
 type Ports struct{ First, Count, Start, Stride uint16 }
 
 // at returns the port of the i-th try, as an offset from First.
@@ -17,10 +16,11 @@ func (p *Ports) at(i int) uint16 {
 	return uint16((uint32(p.Start) + uint32(i)*stride) % uint32(p.Count))
 }
 
-// The last eighth of the ports of a range is spare for UDP: a flow gets one of them only if it
-// finds no other port and the network of its client holds few (portSearch.mayUseSpare). No port is
-// taken from a UDP flow that waits for its answer, so without spare ports one client whose
-// questions get no answer would hold all ports towards a backend. Small ranges have no spare ports.
+// The last eighth of the ports of a range is spare for UDP: a flow gets a spare port only if it
+// finds no other port and the network of its client holds few ports (portSearch.mayUseSpare). No
+// new flow takes a port from a UDP flow that waits for its answer. So without spare ports one
+// client whose questions get no answer could hold all ports towards a backend. Small ranges have no
+// spare ports.
 const (
 	sparePart     = 8
 	minSpareRange = 256
@@ -35,8 +35,8 @@ func (n *NewFlow) spare() uint16 {
 	return n.Ports.Count / sparePart
 }
 
-// Port returns the port of the i-th try, if there is one. It is no spare port: where the order of
-// Ports has one, another port has its place.
+// Port returns the port of the i-th try, if there is one. It never returns a spare port: where the
+// order of Ports has one, Port returns another port.
 func (n *NewFlow) Port(i int) (port uint16, ok bool) {
 	if n.SourcePort != 0 {
 		if i == 0 {
@@ -54,40 +54,40 @@ func (n *NewFlow) Port(i int) (port uint16, ok bool) {
 	return n.Ports.First + at, true
 }
 
-// sparePort returns the spare port of the i-th try, of spare ones.
+// sparePort returns the spare port of the i-th try; spare is the number of spare ports.
 func (n *NewFlow) sparePort(i int, spare uint16) uint16 {
 	at := (uint32(n.Ports.Start) + uint32(i)*uint32(spare/spareTries)) % uint32(spare)
 	return n.Ports.First + n.Ports.Count - spare + uint16(at)
 }
 
-// maxPortTries bounds the ports that are tried for one flow: where 50,000 of 64,512 are taken, one
-// flow in 10^7 finds none that is free. Where some of them rest and no other is free, they are
-// tried a second time: so there are at most twice as many probes, and one more for the port of a
-// flow that gives way. UDP tries no port a second time, and up to spareTries spare ports.
+// maxPortTries bounds the ports that are tried for one flow: if 50,000 of 64,512 ports are taken,
+// one flow in 10^7 finds none that is free. If no port is free but some rest, the ports are tried a
+// second time: so there are at most twice as many probes, and one more for the port of a flow that
+// is ended. UDP tries no port a second time, but up to spareTries spare ports.
 const (
 	maxPortTries = 64
-	portsAtOnce  = 8 // whose buckets are prefetched together
+	portsAtOnce  = 8 // number of ports whose buckets are prefetched together
 )
 
-// Probed returns how many ports the last Create has probed: one, where ports are not short. Each is
-// a cache miss, of which portsAtOnce overlap.
+// Probed returns how many ports the last Create probed: one unless ports are short. Each probe is a
+// cache miss; portsAtOnce of them overlap.
 func (h *Handle) Probed() int { return h.probed }
 
-// portSearch is the choice of a source port for a pending flow, by the commit of its
-// reply key. It takes, in this order:
+// portSearch chooses a source port for a pending flow by committing its reply key. It takes, in
+// this order:
 //
 //	the first port that is free and does not rest
-//	the first that is free, for TCP and SCTP
-//	the port of a flow that is ended for it, of those that hold the others
-//	for UDP, a spare port in the same way, if the client's network holds few of the others
+//	for TCP and SCTP, the first port that is free
+//	the port of a flow that it ends, one of the holders of the other ports
+//	for UDP, a spare port in the same way, if the client's network holds few of the other ports
 //
-// The last keeps a backend reachable whose ports are taken by a flood, or by thousands of
-// connections that are over: there are some ten thousand ports to a backend, so they run short long
-// before the table does. Flows are ended in the order of a full table (Shed), except young
-// handshakes and UDP flows whose backend may still answer (awaitsAnswer): these keep their ports,
-// and if all holders are such, the new flow is refused. Of idle UDP flows it is one that was used
-// least, and of these one from the source prefix that holds most of the ports tried (RFC 6888,
-// REQ-4: the ports are to be shared fairly).
+// The last two steps keep a backend reachable if a flood, or thousands of closed connections, hold
+// its ports: there are some ten thousand ports towards a backend, so they run short long before the
+// table does. Flows are ended in the order of a full table (Shed), except young handshakes and UDP
+// flows whose backend may still answer (awaitsAnswer): these keep their ports, and if all holders
+// are of these kinds, Create fails. Among idle UDP flows it ends the least used one, and among
+// equals one from the source prefix that holds most of the ports tried (RFC 6888, REQ-4: ports must
+// be shared fairly).
 type portSearch struct {
 	a     *arena
 	i     uint32 // the pending flow
@@ -95,23 +95,24 @@ type portSearch struct {
 	reply key
 	now   ticks
 
-	rested bool // a port was passed over because it rests
+	rested bool // a port was skipped because it rests
 
-	holders int // of the ports that are taken, in Handle.holders
+	holders int // number of entries in Handle.holders, the holders of taken ports
 }
 
 // holder is the flow that holds a port.
 type holder struct {
 	victim
 	port   uint16
-	held   uint16 // how many of the ports tried the prefix holds, if that was asked
-	prefix uint64 // of its client: /24 or /56
+	held   uint16 // how many of the ports tried the prefix holds; 0 if not computed yet
+	prefix uint64 // of the flow's client: /24 or /56
 }
 
-// maxHolders is how many holders are judged: all, or nearly, as two tries meet the same.
+// maxHolders bounds the holders that are compared: all, or nearly all, because the second pass
+// meets the same holders.
 const maxHolders = maxPortTries + spareTries
 
-// reply sets k to the key of the backend's packets, but for the ports.
+// reply sets k to the key of the backend's packets, without the ports.
 func (n *NewFlow) reply(k *key) {
 	k.from(&header.Tuple{Src: n.Backend, Dst: n.Source, Proto: n.Client.Proto, V6: n.Client.V6})
 }
@@ -134,22 +135,22 @@ func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now ticks) (hash u
 		hash, s = ps.try(h, true)
 	}
 	if s != Created {
-		hash, s = ps.takeOver(h)
+		hash, s = ps.takeHeld(h)
 	}
 	if spare := n.spare(); s != Created && spare != 0 && ps.mayUseSpare(h) {
 		if hash, s = ps.trySpare(h, spare); s != Created {
-			hash, s = ps.takeOver(h)
+			hash, s = ps.takeHeld(h)
 		}
 	}
 	return hash, s
 }
 
-// spareShare is the part of the ports tried that the network of a client may hold and get a spare
-// port all the same. Where a flood from eight networks holds all ports, 1 in 100 of its flows is
-// seen to hold no more, of 64 ports; of four networks none.
+// spareShare: the network of a client gets a spare port if it holds at most one in spareShare of
+// the ports tried. If a flood from eight networks holds all ports, 64 tries find at most this share
+// for 1 in 100 of its flows; for a flood from four networks, for none.
 const spareShare = 32
 
-// mayUseSpare reports whether the network of a client holds few of the ports tried.
+// mayUseSpare reports whether the client's network holds few of the ports tried.
 func (ps *portSearch) mayUseSpare(h *Handle) bool {
 	own, prefix := 0, ps.a.prefixOf(ps.i)
 	for k := range h.holders[:ps.holders] {
@@ -170,10 +171,10 @@ func (ps *portSearch) trySpare(h *Handle, spare uint16) (hash uint64, s Status) 
 	return 0, PortsExhausted
 }
 
-// try probes the ports in their order, with those that rest or without.
+// try probes the ports in their order. wake: it also takes ports that rest.
 func (ps *portSearch) try(h *Handle, wake bool) (hash uint64, s Status) {
 	for try := range maxPortTries {
-		if try != 0 && try%portsAtOnce == 0 { // ports are short: the buckets of the first are there
+		if try != 0 && try%portsAtOnce == 0 { // ports are short; the buckets of the first group are in the cache
 			h.fetchPorts(ps.a, ps.n, try)
 		}
 		port, ok := ps.n.Port(try)
@@ -188,7 +189,7 @@ func (ps *portSearch) try(h *Handle, wake bool) (hash uint64, s Status) {
 	return 0, PortsExhausted
 }
 
-// fetchPorts prefetches the buckets of some ports of a flow, from a try on.
+// fetchPorts prefetches the buckets of a flow's next portsAtOnce ports, from try first on.
 func (h *Handle) fetchPorts(a *arena, n *NewFlow, first int) {
 	var at [portsAtOnce]uint64
 	for i := range at {
@@ -215,12 +216,12 @@ func (ps *portSearch) probe(h *Handle, port uint16, wake bool) (hash uint64, s S
 	f.ports[ReplySide].Store(k.ports)
 	slot, ins := h.insert(ps.a, hash, k, slotOf(ps.i, ReplySide), ps.now)
 	if ins == taken {
-		ps.judge(h, slotIndex(slot), port)
+		ps.noteHolder(h, slotIndex(slot), port)
 	}
 	if ins != inserted {
 		return 0, PortsExhausted
 	}
-	if !wake && h.t.restingOf(k.proto).has(hash, ps.now) { // since insert ended an expired holder
+	if !wake && h.t.restingOf(k.proto).has(hash, ps.now) { // it rests since insert ended an expired holder
 		ps.a.remove(hash, slotOf(ps.i, ReplySide))
 		ps.rested = true
 		return 0, PortsExhausted
@@ -231,8 +232,8 @@ func (ps *portSearch) probe(h *Handle, port uint16, wake bool) (hash uint64, s S
 	return hash, Created
 }
 
-// judge remembers the holder of a port.
-func (ps *portSearch) judge(h *Handle, i uint32, port uint16) {
+// noteHolder adds the holder of a port to the holders.
+func (ps *portSearch) noteHolder(h *Handle, i uint32, port uint16) {
 	m := ps.a.flow(i).load()
 	if !m.live() || ps.holders == maxHolders {
 		return
@@ -247,7 +248,7 @@ func (ps *portSearch) judge(h *Handle, i uint32, port uint16) {
 	ps.holders++
 }
 
-// yieldsPort returns the kind by which a flow may be ended for its source port, or shedNever.
+// yieldsPort returns the kind as which a flow may be ended for its source port, or shedNever.
 func (t *Table) yieldsPort(m meta, now ticks) Shed {
 	if m.state().HalfOpen() && now.since(m.seen()) < halfOpenGrace || t.awaitsAnswer(m, now) {
 		return shedNever
@@ -255,8 +256,8 @@ func (t *Table) yieldsPort(m meta, now ticks) Shed {
 	return t.shedOf(m, now)
 }
 
-// prefixOf returns the prefix of a flow's client that one subscriber is likely to have: the first
-// 24 bits of IPv4, 56 of IPv6 (RFC 6177 section 2).
+// prefixOf returns the prefix of a flow's client, of a length that one subscriber is likely to
+// have: the first 24 bits of IPv4, 56 of IPv6 (RFC 6177 section 2).
 func (a *arena) prefixOf(i uint32) uint64 {
 	if a.v6 {
 		return a.six[i].addr[ClientSide][0] >> 8
@@ -264,10 +265,10 @@ func (a *arena) prefixOf(i uint32) uint64 {
 	return a.four[i].addr[ClientSide] >> 40
 }
 
-// takeOver ends the holder that is first in the order of shedding, unless something has happened to
-// it since, and takes its port, also if that rests now. If it does not get that, it goes on with
-// the next.
-func (ps *portSearch) takeOver(h *Handle) (hash uint64, s Status) {
+// takeHeld ends the holder that is first in the order of shedding, unless its flow has changed
+// since, and takes its port, even if the port rests now. If it does not get the port, it tries the
+// next holder.
+func (ps *portSearch) takeHeld(h *Handle) (hash uint64, s Status) {
 	for range ps.holders {
 		first := ps.first(h)
 		if first == nil {
@@ -275,7 +276,7 @@ func (ps *portSearch) takeOver(h *Handle) (hash uint64, s Status) {
 		}
 		v := first.victim
 		first.kind = shedNever
-		if !h.giveUp(ps.a, v.record, v.meta, v.kind) {
+		if !h.shedFlow(ps.a, v.record, v.meta, v.kind) {
 			continue
 		}
 		if hash, s = ps.probe(h, first.port, true); s == Created {
@@ -286,7 +287,7 @@ func (ps *portSearch) takeOver(h *Handle) (hash uint64, s Status) {
 	return 0, PortsExhausted
 }
 
-// first returns the holder that is the first to end, or nil.
+// first returns the holder to end first, or nil.
 func (ps *portSearch) first(h *Handle) (first *holder) {
 	for k := range h.holders[:ps.holders] {
 		if c := &h.holders[k]; c.kind != shedNever && (first == nil || ps.before(h, c, first)) {
@@ -296,7 +297,7 @@ func (ps *portSearch) first(h *Handle) (first *holder) {
 	return first
 }
 
-// before reports whether one holder ends before another.
+// before reports whether holder c must end before holder first.
 func (ps *portSearch) before(h *Handle, c, first *holder) bool {
 	if c.kind != first.kind {
 		return c.kind < first.kind
@@ -312,7 +313,7 @@ func (ps *portSearch) before(h *Handle, c, first *holder) bool {
 	return ps.now.since(c.meta.seen()) > ps.now.since(first.meta.seen())
 }
 
-// held returns how many of the ports tried the prefix of a holder has.
+// held returns how many of the ports tried are held by the holder's prefix.
 func (ps *portSearch) held(h *Handle, of *holder) uint16 {
 	if of.held == 0 {
 		for k := range h.holders[:ps.holders] {

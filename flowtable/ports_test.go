@@ -11,8 +11,8 @@ const backendPorts = 13616 // of the range that is configured by default
 // laterFragment in the flags of a step of UDP: a fragment that is not the first one.
 const laterFragment = 1 << 7
 
-// toOneBackend is a flow by one source address to one backend: what ports it may
-// have, all others want too.
+// toOneBackend returns a flow from one source address to one backend, so that all such flows
+// compete for the same ports.
 func toOneBackend(proto uint8, v6 bool, n uint32) NewFlow {
 	f := newFlow(proto, v6, n)
 	f.Backend = addrN(v6, 11, 1)
@@ -20,8 +20,8 @@ func toOneBackend(proto uint8, v6 bool, n uint32) NewFlow {
 	return f
 }
 
-// A sender that holds all ports to a backend, with flows that are over or that nobody
-// proved, keeps nobody out, though the table has room for a million.
+// A sender that holds all ports to a backend, with flows that are over or unproven, does not keep
+// other clients out, although the table has room for a million flows.
 func TestPortsGiveWay(t *testing.T) {
 	const B, C = ReplySide, ClientSide
 	synAck, closed := step{B, tcpSYN | tcpACK, 0}, []step{{B, tcpFIN | tcpACK, 0}, {C, tcpFIN | tcpACK, 0},
@@ -37,7 +37,7 @@ func TestPortsGiveWay(t *testing.T) {
 		used  Time // seconds with packets, if it is more than one
 	}{
 		{"TIME_WAIT", header.ProtoTCP, append(open[:3:3], closed...), 30 * second, ShedClosed, 0},
-		{"refused", header.ProtoTCP, []step{{B, tcpRST, 0}}, 0, ShedClosed, 0},
+		{"rejected", header.ProtoTCP, []step{{B, tcpRST, 0}}, 0, ShedClosed, 0},
 		{"UDP, answered", header.ProtoUDP, []step{ask, answer}, 6 * second / 5, ShedUnreplied, 0},
 		{"UDP, two questions, both answered", header.ProtoUDP, []step{ask, ask, answer, answer}, 6 * second / 5,
 			ShedUnreplied, 0},
@@ -76,7 +76,7 @@ func TestPortsGiveWay(t *testing.T) {
 				if held == backendPorts {
 					break
 				}
-				n.SourcePort = n.Ports.First + uint16(held) // also of the spare ones
+				n.SourcePort = n.Ports.First + uint16(held) // including the spare ports
 				r := h.mustCreate(t, bootTime, n)
 				for _, s := range c.steps {
 					observed := seg(s.side, s.flags)
@@ -125,8 +125,8 @@ func TestPortsGiveWay(t *testing.T) {
 	}
 }
 
-// Of the holders of the ports tried, the first by kind gives way, and the oldest of
-// its kind; also if it is the last one tried.
+// Create ends the holder of a tried port that is first by kind and the oldest of its kind, even if
+// its port is tried last.
 func TestPortHolderShedOrder(t *testing.T) {
 	const B, C = ReplySide, ClientSide
 	tb, h := testTable(t, 100, 0)
@@ -162,7 +162,7 @@ func TestPortHolderShedOrder(t *testing.T) {
 		r, s := h.Create(now, &n)
 		if want == 0 {
 			if s != PortsExhausted {
-				t.Errorf("nobody left to give way: %v", s)
+				t.Errorf("no flow left to shed: %v", s)
 			}
 			break
 		}
@@ -174,7 +174,7 @@ func TestPortHolderShedOrder(t *testing.T) {
 	validate(t, tb)
 }
 
-// A holder that changes after it was judged is not shed.
+// A holder that changes after it was noted is not shed.
 func TestChangedPortHolderIsNotShed(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
 	held := toOneBackend(header.ProtoUDP, false, 1)
@@ -183,12 +183,12 @@ func TestChangedPortHolderIsNotShed(t *testing.T) {
 	h.Observe(r, ReplySide, Segment{}, bootTime)
 	later := bootTime + 2*second
 	ps := portSearch{a: &tb.arenas[0], now: later.ticks()}
-	ps.judge(h, r.index(), h.reply(r).DstPort)
+	ps.noteHolder(h, r.index(), h.reply(r).DstPort)
 	if ps.holders != 1 || h.holders[0].kind != ShedUnreplied {
-		t.Fatalf("%d judged, %v", ps.holders, h.holders[0].kind)
+		t.Fatalf("%d noted, %v", ps.holders, h.holders[0].kind)
 	}
 	h.Observe(r, ClientSide, Segment{}, later)
-	if _, s := ps.takeOver(h); s != PortsExhausted {
+	if _, s := ps.takeHeld(h); s != PortsExhausted {
 		t.Errorf("%v", s)
 	}
 	if got, _ := h.lookup(&held.Client, later); got != r {
@@ -208,7 +208,7 @@ func TestCreateWithoutRecordShedsNothing(t *testing.T) {
 	for i := h.local[0].get(tb, a); i != 0; i = h.local[0].get(tb, a) {
 		hoard = append(hoard, i)
 	}
-	later := bootTime + 100*second // the ten are expired: the first hunt would find them
+	later := bootTime + 100*second // the ten are expired: the first search would find them
 	h.Enter(later)
 	n := newFlow(header.ProtoUDP, false, 100)
 	if _, s := h.Create(later, &n); s != TableFull {
@@ -223,7 +223,7 @@ func TestCreateWithoutRecordShedsNothing(t *testing.T) {
 	validate(t, tb)
 }
 
-// Refusals by admission give their record back.
+// A Create that fails in admit frees its record.
 func TestRefusedAdmissionKeepsNoRecord(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
 	for n := range uint32(10) {
@@ -238,8 +238,9 @@ func TestRefusedAdmissionKeepsNoRecord(t *testing.T) {
 	validate(t, tb)
 }
 
-// TestSparePorts: clients of one network get all ports of UDP but the spare ones, and another
-// client gets a spare one. Over TCP, and of a small range, clients of one network get all.
+// TestSparePorts: for UDP, clients of one network get all ports except the spare ones, and a client
+// of another network gets a spare one. For TCP, and in a small range, clients of one network get
+// all ports.
 func TestSparePorts(t *testing.T) {
 	for _, c := range []struct {
 		proto        uint8

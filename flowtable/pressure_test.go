@@ -8,7 +8,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// kinds counts live flows by what they may be shed as.
+// kinds counts live flows by their kind of Shed.
 func (t *Table) kinds(now Time) (n [NumSheds + 1]int) {
 	for f := range t.arenas {
 		for i := uint32(1); i <= t.arenas[f].records && t.arenas[f].flows > 0; i++ {
@@ -23,7 +23,7 @@ func (t *Table) kinds(now Time) (n [NumSheds + 1]int) {
 // A full table with flows of all kinds, mixed: new flows end the old ones in the
 // stated order, kind by kind, and stop at the established and the busy.
 func TestShedOrder(t *testing.T) {
-	const each = 40 // in all no more than are in reach of the probes
+	const each = 40 // in total no more than the budget of probes covers
 	tb, h := testTableOf(t, Config{IPv4Flows: 9 * each, HalfOpen: 9 * each, Timeouts: DefaultTimeouts()})
 	n := uint32(0)
 	testShedOrder(t, tb, h, each, 0, func(proto uint8) NewFlow {
@@ -32,15 +32,15 @@ func TestShedOrder(t *testing.T) {
 	})
 }
 
-// The same where the table has room, but not the chain of the client's key: all clients
-// have one home, and no reply key is in its chain.
+// The same for a table with room in which the chain of the client's key is full: all clients have
+// one home, and no reply key is in its chain.
 func TestFullChainShedOrder(t *testing.T) {
 	const each = memberBits / 9
 	tb, h := testTableOf(t, Config{IPv4Flows: 1000, HalfOpen: 1000, Timeouts: DefaultTimeouts()})
 	testShedOrder(t, tb, h, each, memberBits-9*each, oneHome(tb, h, 17))
 }
 
-// oneHome returns what makes flows whose client keys have the same home, and whose reply
+// oneHome returns a function that makes flows whose client keys have the same home, and whose reply
 // keys are in other chains.
 func oneHome(tb *Table, h *Handle, home uint64) func(proto uint8) NewFlow {
 	a, n := &tb.arenas[0], uint32(0)
@@ -60,8 +60,8 @@ func oneHome(tb *Table, h *Handle, home uint64) func(proto uint8) NewFlow {
 	}
 }
 
-// testShedOrder makes so many flows of each kind, and some more that do not give way:
-// as many in all as there is room for. Then it makes the new ones.
+// testShedOrder makes each flows of each kind, and more flows that are never shed, until there is
+// no room. Then it makes the new flows.
 func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func(proto uint8) NewFlow) {
 	const B, C = ReplySide, ClientSide
 	now := bootTime + 200*second
@@ -128,8 +128,8 @@ func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func
 	validate(t, tb)
 }
 
-// The half-open cap holds under a flood; the oldest go, established ones stay, and
-// a handshake that completes within the grace always succeeds.
+// The half-open cap holds under a flood; the oldest half-open flows are shed, established flows
+// stay, and a handshake that completes within the grace always succeeds.
 func TestHalfOpenCap(t *testing.T) {
 	const halfOpen = 1000
 	tb, h := testTableOf(t, Config{IPv4Flows: 10_000, IPv6Flows: 10_000, HalfOpen: halfOpen,
@@ -177,7 +177,7 @@ func TestHalfOpenCap(t *testing.T) {
 	}
 	t.Logf("%d of 20000 SYNs refused, %d of 200 honest clients in", refused, len(honest))
 
-	// All in one moment: none is old enough to go.
+	// All in one moment: none is old enough to be shed.
 	now += 60 * second
 	h.Enter(now)
 	h.sweepAll(now)
@@ -195,8 +195,8 @@ func TestHalfOpenCap(t *testing.T) {
 	validate(t, tb)
 }
 
-// sparseHalfOpen is a table at its half-open cap: in one arena all flows are
-// half-open, in the other one of many is.
+// sparseHalfOpen returns a table at its half-open cap: in one arena all flows are half-open, in the
+// other only one of many.
 func sparseHalfOpen(t testing.TB) (*Table, *Handle) {
 	const dense, sparse = 999, 5000
 	tb, h := testTableOf(t, Config{IPv4Flows: 10_000, IPv6Flows: 10_000, HalfOpen: dense + 1,
@@ -212,9 +212,9 @@ func sparseHalfOpen(t testing.TB) (*Table, *Handle) {
 	return tb, h
 }
 
-// While all half-open flows are young, the search for one to shed rests: a SYN
-// that is refused must not cost thousands of records each time. When they are no
-// longer young, it has rested.
+// While all half-open flows are young, the search for one to shed backs off: a SYN that is refused
+// must not examine thousands of records each time. By the time they are no longer young, the search
+// runs again.
 func TestRefusedSYNsLookAtFewRecords(t *testing.T) {
 	tb, h := sparseHalfOpen(t)
 	refuse := func() {
@@ -240,14 +240,14 @@ func TestRefusedSYNsLookAtFewRecords(t *testing.T) {
 	validate(t, tb)
 }
 
-// assure brings a UDP flow to where it gives way to no other.
+// assure brings a UDP flow to a state in which it is not shed.
 func (h *Handle) assure(r Ref, now Time) {
 	h.Observe(r, ReplySide, seg(ReplySide, 0), now)
 	h.Observe(r, ClientSide, seg(ClientSide, 0), now)
 }
 
-// A range of ports is used to the last one where the order meets every port, and the
-// tries are bounded.
+// A range of ports is used completely if the order contains every port, and the number of tries is
+// bounded.
 func TestPorts(t *testing.T) {
 	flow := func(n uint32) NewFlow {
 		f := newFlow(header.ProtoUDP, false, n)
@@ -274,10 +274,10 @@ func TestPorts(t *testing.T) {
 	}
 	other := flow(18)
 	other.Backend = addrN(false, 11, 2)
-	h.mustCreate(t, bootTime, other) // the ports of another backend are others
+	h.mustCreate(t, bootTime, other) // another backend has its own ports
 	source := flow(19)
 	source.Source = addrN(false, 172, 2)
-	h.mustCreate(t, bootTime, source) // and so are those of another source
+	h.mustCreate(t, bootTime, source) // and so has another source
 
 	preferred := flow(20)
 	preferred.Backend, preferred.SourcePort = addrN(false, 11, 3), 4321
@@ -306,8 +306,7 @@ func TestPorts(t *testing.T) {
 	validate(t, tb)
 }
 
-// The client's own tuple may be what some backend replies with; then no flow can
-// be made of it.
+// The client's tuple may equal the reply tuple of a flow; then no flow can be made for it.
 func TestClientTupleIsAReply(t *testing.T) {
 	tb, h := testTable(t, 100, 0)
 	r := h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, false, 1))

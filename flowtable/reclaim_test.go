@@ -8,8 +8,9 @@ import (
 )
 
 // TestReclaimKeepsUp: a worker with several links takes a batch from each between two Enters, and
-// in a flood each packet ends one flow and makes another. However many that are, their records come
-// back as fast as they go, or the reserve is used up and there is no room for anybody.
+// in a flood each packet ends one flow and makes another. For any number of such packets, records
+// must be reclaimed as fast as they are retired; otherwise the reserve is exhausted and Create
+// fails.
 func TestReclaimKeepsUp(t *testing.T) {
 	const flows, perEnter = 50_000, 3*maxReclaim + 17
 	tb, h := testTable(t, flows, 0)
@@ -21,7 +22,7 @@ func TestReclaimKeepsUp(t *testing.T) {
 			f := newFlow(header.ProtoUDP, false, n)
 			n++
 			if _, s := h.Create(now, &f); s != Created {
-				t.Fatalf("flow %d: %v, and all flows of the table are unanswered ones", n, s)
+				t.Fatalf("flow %d: %v, although all flows of the table are unanswered", n, s)
 			}
 		}
 	}

@@ -7,38 +7,38 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// ErrLayout means that memory was not made by this version of the table, or for
-// another size: its flows cannot be taken over.
+// ErrLayout means that the memory has a table of another version or size, or none: its flows cannot
+// be recovered.
 var ErrLayout = errors.New("flowtable: another layout")
 
-// Recovery counts the previous process's flows, by what was done with them.
+// Recovery counts the previous process's flows by their outcome.
 type Recovery struct {
 	Recovered int // live again, with binding 0 and no owner
-	Expired   int // not taken over
+	Expired   int // dropped
 	Torn      int // half-written, damaged, or two with one key: dropped
 	Fresh     bool
 	Why       string // why Fresh, or why Kept
 
-	// Moved: they were in a table of another size, FoundFlows (IPv4 and IPv6), or of another
+	// Moved: the flows were in a table of another size, FoundFlows (IPv4 and IPv6), or of another
 	// version, FoundVersion.
 	Moved        bool
 	FoundFlows   [2]uint32
 	FoundVersion uint32
-	// Kept: the size found stays in force, as the flows did not fit in the configured one.
+	// Kept: the table keeps the size it had, because the flows did not fit in the configured size.
 	Kept bool
-	// Lost flows did not fit, and the caller accepted that (Resize).
+	// Lost counts flows that did not fit, as the caller accepted (Resize).
 	Lost int
-	// Unread: Fresh, and a table was there whose flows cannot be read or counted.
+	// Unread: Fresh, and there was a table whose flows could not be read or counted.
 	Unread bool
-	// Missing: Fresh, and the caller knows of a predecessor whose table is not here.
+	// Missing: Fresh, and the caller knows that an earlier process had a table, which is not here.
 	Missing bool
 }
 
-// Recover takes over the table that a dead process left in mem. It uses only the records and
-// rebuilds the index from them, so it does not matter at which instruction the process died. A
-// record is taken if its state is possible, if it has not expired and was not last seen in the
-// future, and if its keys hash to the sum that its creator stored. Nobody else may use the memory.
-// It fails with ErrLayout if the memory holds another version or size, and leaves it as it was.
+// Recover recovers the table that a dead process left in mem. It uses only the records and rebuilds
+// the index from them, so the process may have died at any instruction. It keeps a record if its
+// state is possible, if it has not expired and was not last seen in the future, and if its keys
+// hash to the sum that its creator stored. No other process may use the memory. If the memory holds
+// another version or size, Recover fails with ErrLayout and changes nothing.
 func Recover(mem []byte, c Config, now Time) (*Table, Recovery, error) {
 	t, err := openView(mem, c)
 	if err != nil {
@@ -52,11 +52,11 @@ func Recover(mem []byte, c Config, now Time) (*Table, Recovery, error) {
 	return t, rec, nil
 }
 
-// openView lays a table over memory that has one of this version and size, and changes nothing. It
-// fails with ErrLayout if the memory has none.
+// openView returns the table in mem, which must have this version and c's size, and changes
+// nothing. Otherwise it fails with ErrLayout.
 func openView(mem []byte, c Config) (*Table, error) { return openVersion(mem, c, headVersion) }
 
-// openVersion is openView for a table of a version, to move its flows.
+// openVersion is openView for a table of the given version, to move its flows.
 func openVersion(mem []byte, c Config, version uint32) (*Table, error) {
 	t, err := view(mem, &c)
 	if err != nil {
@@ -98,7 +98,7 @@ func (t *Table) recoverArena(a *arena, now ticks, rec *Recovery) {
 	for i := uint32(1); i <= a.records && a.flows != 0; i++ {
 		f := a.flow(i)
 		if o := f.owner.Load(); o&ownerFlags != 0 {
-			f.owner.Store(o &^ ownerFlags) // counts begin at 0; Bind, Adopt and Charge count what lives
+			f.owner.Store(o &^ ownerFlags) // counts begin at 0; Bind, Adopt and Charge count live flows
 		}
 		if f.load().state() != None && h.recoverFlow(a, i, now, rec) {
 			last = i
@@ -126,7 +126,7 @@ func (h *Handle) recoverFlow(a *arena, i uint32, now ticks, rec *Recovery) bool 
 		rec.Recovered++
 		h.t.recovered[family(a.v6)][None]++
 		h.t.recovered[family(a.v6)][m.state()]++
-		f.owner.Store(0) // numbers of the dead process; Adopt takes only flows whose owner is 0
+		f.owner.Store(0) // the owner is a number of the dead process; Adopt accepts only flows whose owner is 0
 		f.bound.Store(0)
 		f.delta = a.deltaOf(i)
 		return true
@@ -135,7 +135,7 @@ func (h *Handle) recoverFlow(a *arena, i uint32, now ticks, rec *Recovery) bool 
 	return false
 }
 
-// whole reports whether a record was finished, and not damaged since.
+// whole reports whether a record was written completely and is not damaged.
 func (f *Flow) whole(m meta, hs *hashes, now ticks) bool {
 	if m.pending() || m.seen() > now {
 		return false
@@ -155,8 +155,8 @@ func (a *arena) deltaOf(i uint32) header.Delta {
 	return header.DeltaOf(&client, &out)
 }
 
-// reinsert puts both keys of a record in the index, or none. It passes time 0, so that no flow
-// expires meanwhile.
+// reinsert puts both keys of a record in the index, or neither. It passes time 0 to insert, so that
+// no flow expires meanwhile.
 func (h *Handle) reinsert(a *arena, i uint32, hs *hashes) insertion {
 	for _, side := range [2]Side{ReplySide, ClientSide} {
 		k := a.keyOf(i, side)

@@ -18,7 +18,7 @@ func copyOf(mem []byte) []byte {
 	return c
 }
 
-// recovered takes over a copy of a table's memory and checks that it is whole.
+// recovered recovers a copy of a table's memory and validates the result.
 func recovered(t *testing.T, mem []byte, c Config, now Time) (*Table, *Handle, Recovery) {
 	t.Helper()
 	tb, rec, err := Recover(mem, c, now)
@@ -80,7 +80,7 @@ func TestRecover(t *testing.T) {
 	if a, b := tb.Counts(), tb2.Counts(); a.States != b.States || a.Live != b.Live {
 		t.Errorf("counts %v, were %v", b.States, a.States)
 	}
-	// The recovered table is a table: it can be filled and emptied.
+	// The recovered table can be filled and emptied.
 	for n := range flows {
 		r, _ := h2.lookup(&flows[n].Client, bootTime+10*second)
 		h2.Delete(r)
@@ -102,8 +102,8 @@ func TestRecover(t *testing.T) {
 	}
 }
 
-// A record that was damaged, is from the future, or has its double is dropped and
-// counted; the others live.
+// A record that is damaged, is from the future, or duplicates another is dropped and counted; the
+// other flows live.
 func TestRecoverDamaged(t *testing.T) {
 	c := Config{IPv4Flows: 100, IPv6Flows: 100, Timeouts: DefaultTimeouts()}
 	for _, k := range []struct {
@@ -176,11 +176,11 @@ func TestRecoverRefusesOtherLayouts(t *testing.T) {
 	}
 }
 
-// The process dies at any instant: the memory is copied while workers are at it,
-// and what is found in the copy is a whole table of true flows.
+// The process dies at any instant: the memory is copied while workers change it, and the copy is
+// recovered as a valid table of flows that existed.
 func TestRecoverMidOperation(t *testing.T) {
 	if raceEnabled {
-		t.Skip("copying memory under its writers is a race by intent: it is what a crash sees")
+		t.Skip("copying memory under its writers is an intended race: it simulates a crash")
 	}
 	c := Config{IPv4Flows: 4000, IPv6Flows: 4000, Timeouts: DefaultTimeouts()}
 	tb, own := testTableOf(t, c)
@@ -199,7 +199,7 @@ func TestRecoverMidOperation(t *testing.T) {
 		defer stop.Store(true)
 		found, torn := 0, 0
 		for range crashCount {
-			time.Sleep(time.Millisecond) // lets the writers write; nothing depends on how much
+			time.Sleep(time.Millisecond) // lets the writers write; nothing depends on the duration
 			_, h, rec := recovered(t, copyOf(tb.mem), c, bootTime+second)
 			found, torn = found+rec.Recovered, torn+rec.Torn
 			for n := range uint32(800) {
@@ -232,7 +232,7 @@ func TestRecoverMidOperation(t *testing.T) {
 				if r, _ := h.lookup(&f.Client, bootTime); r != 0 {
 					h.Delete(r)
 				} else if _, s := h.Create(bootTime, &f); s == TableFull {
-					runtime.Gosched() // all is in limbo: let the others enter
+					runtime.Gosched() // all records are in limbo: let the others enter
 				}
 			}
 		}

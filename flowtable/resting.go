@@ -7,42 +7,41 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// resting holds reply keys whose flow has ended and whose source port another client must not get
-// yet, towards that backend:
+// resting holds reply keys whose flow has ended, and whose source port must not yet go to another
+// client towards the same backend:
 //
-//   - UDP: the backend may still answer the first client (answersUntil). Such a port is not taken:
-//     the answer would reach another client.
+//   - UDP: the backend may still answer the first client (answersUntil). Create never takes such a
+//     port: the answer would reach another client.
 //   - TCP and SCTP: the backend may be in TIME_WAIT (backendInTimeWait), or may still answer an
-//     abandoned handshake. It would judge another client's SYN by the old connection, and accept it
-//     only if its timestamp or sequence number is higher (RFC 6191 section 2). Such a port is taken
-//     if no other is free.
+//     abandoned handshake. It would compare another client's SYN with the old connection, and
+//     accept it only if its timestamp or sequence number is higher (RFC 6191 section 2). Create
+//     takes such a port if no other is free.
 //
-// A word holds the tick up to which the keys rest that share it. So a key that rests is always
-// found, and a port may be passed over because its key shares the word of another. Where 95 % of
-// the words rest, 96 % of new flows find a free one among maxPortTries ports. Of UDP there is a
-// word for each flow of the table at least, so that is where three times as many flows as the table
-// holds ended early in maxRest.
+// Several keys share a word, which holds the tick up to which they rest. So a key that rests is
+// always found, and a port may be skipped because its key shares the word of a resting key. If 95 %
+// of the words rest, 96 % of new flows find a free port in maxPortTries tries. UDP has at least one
+// word for each flow of the table, so 95 % are reached only if three times as many flows as the
+// table holds end early within maxRest.
 //
-// The words of UDP are in a file beside the table's (File), for the next process: a restart does
-// not make the server answer sooner. Those of TCP and SCTP are empty after a restart.
+// The words of UDP are in a file next to the table's file (File), for the next process: a restart
+// does not make the server answer sooner. The words of TCP and SCTP are empty after a restart.
 type resting struct {
 	words []atomic.Uint32
-	// latest is the latest tick in words. It saves the load of a word while no key rests, which may
-	// be a cache miss.
+	// latest is the latest tick in words. While no key rests, it saves the load of a word, which
+	// may be a cache miss.
 	latest atomic.Uint32
 }
 
 // minResting is the least number of words.
 const minResting = 1 << 18
 
-// makeRoom gives the table a word for each of so many keys.
+// makeRoom allocates words for the given number of keys.
 func (r *resting) makeRoom(keys uint32) {
 	r.words = make([]atomic.Uint32, 1<<bits.Len32(max(minResting, keys)-1))
 }
 
-// assume takes over the words of another process. It clears a word with a time that maxRest does
-// not allow: the words may be of a table of another size, or of a time before the machine was
-// started.
+// assume accepts the words of another process. It clears words whose time maxRest does not allow:
+// they may be from a table of another size, or from before the last reboot.
 func (r *resting) assume(now ticks) {
 	for i := range r.words {
 		until := ticks(r.words[i].Load())
@@ -56,19 +55,20 @@ func (r *resting) assume(now ticks) {
 	}
 }
 
-// There is a table for UDP, and one for TCP and SCTP: a flood of one must not fill the other's.
+// There is a table for UDP, and one for TCP and SCTP: a flood of one must not fill the table of the
+// other.
 const (
 	restingUDP = iota
 	restingConnections
 	restingTables
 )
 
-// restingOf returns the table of a protocol's keys.
+// restingOf returns the table for the keys of a protocol.
 func (t *Table) restingOf(proto uint8) *resting { return &t.resting[b2i(header.Stateful(proto))] }
 
 func (r *resting) at(hash uint64) *atomic.Uint32 { return &r.words[hash%uint64(len(r.words))] }
 
-// begin lets a key rest until a tick. It must be called before the key is free.
+// begin makes a key rest until a tick. It must be called before the key is free.
 func (r *resting) begin(hash uint64, until ticks) {
 	raise(r.at(hash), until)
 	raise(&r.latest, until)
@@ -81,7 +81,7 @@ func raise(w *atomic.Uint32, until ticks) {
 	}
 }
 
-// has reports whether a key rests, or one that shares its word.
+// has reports whether a key rests, or a key that shares its word.
 func (r *resting) has(hash uint64, now ticks) bool {
 	return ticks(r.latest.Load()).since(now) > 0 && ticks(r.at(hash).Load()).since(now) > 0
 }

@@ -14,9 +14,8 @@ func (h *Handle) closedByBackend(r Ref, now Time) {
 	h.Observe(r, ReplySide, seg(ReplySide, tcpACK), now)
 }
 
-// The port of a connection that its backend holds in TIME_WAIT is free at once for
-// a flow that requests it, and for others only when the backend has forgotten it
-// or when there is no other.
+// The port of a connection that its backend holds in TIME_WAIT is available at once for a flow that
+// requests it, and for others only after the backend's TIME_WAIT or when no other port is free.
 func TestPortRests(t *testing.T) {
 	const ports = 4
 	rest := Time(DefaultTimeouts().TimeWaitBackend)
@@ -51,7 +50,7 @@ func TestPortRests(t *testing.T) {
 		for n := range uint32(ports) {
 			r := h.mustCreate(t, now, flow(10+n))
 			if want := 7000 + uint16(n+1)%ports; port(r) != want {
-				t.Errorf("flow %d has port %d, want %d: what rests comes last", n, port(r), want)
+				t.Errorf("flow %d has port %d, want %d: resting ports come last", n, port(r), want)
 			}
 			others = append(others, r)
 		}
@@ -69,7 +68,7 @@ func TestPortRests(t *testing.T) {
 	}
 }
 
-// A key rests until its time, whatever other keys share its word.
+// A key rests until its time, even if other keys share its word.
 func TestRestingFindsEachKey(t *testing.T) {
 	var r resting
 	r.makeRoom(1)
@@ -92,9 +91,9 @@ func TestRestingFindsEachKey(t *testing.T) {
 	}
 }
 
-// TestPortRestsAfterLateCopies: a copy of data that comes when the backend is in TIME_WAIT takes a
-// FIN back. The client has closed and answers with an RST, after which the flow soon ends. The port
-// rests all the same, as after a last ACK that was lost.
+// TestPortRestsAfterLateCopies: a copy of data that arrives when the backend is in TIME_WAIT
+// revokes a FIN. The client has closed and answers with an RST, after which the flow soon ends. The
+// port must still rest, as after a lost last ACK.
 func TestPortRestsAfterLateCopies(t *testing.T) {
 	for name, late := range map[string][]step{
 		"data of the backend": {{ReplySide, tcpACK | tcpPSH, 0}, {ClientSide, tcpRST, 0}},
@@ -127,8 +126,8 @@ func TestPortRestsAfterLateCopies(t *testing.T) {
 	}
 }
 
-// TestPortRestsAfterExpiry: a flow that expires before its port has rested, and that no sweep has
-// ended yet, keeps its port from others as one that was swept.
+// TestPortRestsAfterExpiry: a flow that expires before the rest of its port is over keeps the port
+// from others, whether or not the sweep has ended it.
 func TestPortRestsAfterExpiry(t *testing.T) {
 	timeouts := DefaultTimeouts()
 	timeouts.UDPReplied = 5 * time.Second

@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// ages makes half-open flows, one each tenth of a second, and returns their tuples.
+// ages makes n half-open flows, one each tenth of a second, and returns their tuples.
 func ages(t *testing.T, h *Handle, first, n uint32) (clients []header.Tuple) {
 	for i := range n {
 		now := bootTime + Time(i)*second/10
@@ -21,8 +21,9 @@ func ages(t *testing.T, h *Handle, first, n uint32) (clients []header.Tuple) {
 	return clients
 }
 
-// TestOldestHalfOpenFirst: at the cap half-open flows end in the order of their age, whichever
-// handle made them, and whichever needs the room; those that are established meanwhile stay.
+// TestOldestHalfOpenFirst: at the cap half-open flows end in the order of their age, regardless of
+// the handle that made them and the handle that needs the room. Flows that become established
+// meanwhile stay.
 func TestOldestHalfOpenFirst(t *testing.T) {
 	for _, taker := range []string{"the handle that made them", "another"} {
 		const flows = 40
@@ -55,7 +56,7 @@ func TestOldestHalfOpenFirst(t *testing.T) {
 			by.mustCreate(t, now, newFlow(header.ProtoTCP, false, 2000+uint32(i)))
 			for j := range all {
 				if r, _ := by.lookup(&all[j], now); (r == 0) != (j <= i && j%3 != 0) {
-					t.Fatalf("%s: after flow %d was to end, flow %d is live: %v", taker, i, j, r != 0)
+					t.Fatalf("%s: when flow %d should have ended, flow %d is live: %v", taker, i, j, r != 0)
 				}
 			}
 		}
@@ -63,8 +64,8 @@ func TestOldestHalfOpenFirst(t *testing.T) {
 	}
 }
 
-// TestRingEntriesProveThemselves: an entry counts while its flow is of the ring's kind, and not
-// when the record is another flow's of that kind.
+// TestRingEntriesProveThemselves: an entry counts while its flow is of the ring's kind, and not if
+// the record belongs to another flow of that kind.
 func TestRingEntriesProveThemselves(t *testing.T) {
 	tb, h := testTable(t, 100, 0)
 	a := &tb.arenas[0]
@@ -80,7 +81,7 @@ func TestRingEntriesProveThemselves(t *testing.T) {
 	}
 	h.Observe(r, ReplySide, seg(ReplySide, tcpRST), bootTime)
 	if i, _, ok := a.still(h.rings[0][ShedReset-firstRing].entry(0), ShedReset); !ok || i != r.index() {
-		t.Error("the flow is not in the ring of those that were reset")
+		t.Error("the flow is not in the ring of reset flows")
 	}
 	h.Delete(r)
 	for n := uint32(2); ; n++ { // until the record is used again
@@ -97,8 +98,8 @@ func TestRingEntriesProveThemselves(t *testing.T) {
 	validate(t, tb)
 }
 
-// TestRingKeepsTheNewest: a full ring loses the oldest entries, and the search begins with what is
-// left.
+// TestRingKeepsTheNewest: a full ring loses the oldest entries, and the search begins with the
+// oldest remaining one.
 func TestRingKeepsTheNewest(t *testing.T) {
 	r := &ring{entries: make([]atomic.Uint32, 10)}
 	for n := range uint32(25) {
@@ -112,8 +113,8 @@ func TestRingKeepsTheNewest(t *testing.T) {
 	}
 }
 
-// TestRingHammer: all workers make half-open flows at the cap and take from each other's rings.
-// The cap holds, and what was established stays.
+// TestRingHammer: all workers make half-open flows at the cap and take from each other's rings. The
+// cap holds, and established flows stay.
 func TestRingHammer(t *testing.T) {
 	const halfOpen, operations = 2000, 20_000
 	tb, own := testTableOf(t, Config{IPv4Flows: 200_000, IPv6Flows: 200_000, HalfOpen: halfOpen,
@@ -135,7 +136,7 @@ func TestRingHammer(t *testing.T) {
 			f := newFlow(header.ProtoTCP, rnd.IntN(2) == 0, uint32(w*operations+op))
 			r, s := h.Create(now, &f)
 			if s == Created && rnd.IntN(50) == 0 {
-				// Nobody has seen it for as long as makes it give way.
+				// The flow was not seen for so long that it may be shed.
 				h.establish(r, now)
 				established.Add(1)
 			}
@@ -147,14 +148,15 @@ func TestRingHammer(t *testing.T) {
 			c.States[Established], established.Load())
 	}
 	if c.Shed[ShedHalfOpen] < hammerWorkers*operations/2 {
-		t.Errorf("only %d flows gave way at the cap, refused %v", c.Shed[ShedHalfOpen], c.Refused)
+		t.Errorf("only %d flows were shed at the cap, refused %v", c.Shed[ShedHalfOpen], c.Refused)
 	}
 	validate(t, tb)
 }
 
-// TestVainSearchesAreRare: in a table that is full of established flows, new ones are refused
-// without a search but for one in a millisecond; and as soon as a flow gives way, it is found.
-func TestVainSearchesAreRare(t *testing.T) {
+// TestFailedSearchesAreRare: in a table that is full of established flows, Create fails without a
+// search, except for one search in a millisecond; and as soon as a flow may be shed, Create finds
+// it.
+func TestFailedSearchesAreRare(t *testing.T) {
 	const flows = 20_000
 	_, h := testTable(t, flows, 0)
 	var refs [flows]Ref
@@ -172,7 +174,7 @@ func TestVainSearchesAreRare(t *testing.T) {
 		h.hunt.begin()
 		f := newFlow(header.ProtoTCP, false, flows+n)
 		if _, s := h.Create(now, &f); s != TableFull {
-			t.Fatalf("Create: %v, and nothing gives way", s)
+			t.Fatalf("Create: %v, although no flow may be shed", s)
 		}
 		examined += h.hunt.examined()
 	}
@@ -186,6 +188,6 @@ func TestVainSearchesAreRare(t *testing.T) {
 	f := newFlow(header.ProtoTCP, false, 3*flows)
 	h.Enter(now)
 	if _, s := h.Create(now, &f); s != Created {
-		t.Errorf("Create: %v, and 2 %% give way", s)
+		t.Errorf("Create: %v, although 2 %% of the flows may be shed", s)
 	}
 }

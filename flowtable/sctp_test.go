@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// Chunk types of RFC 9260 section 3.2 that no state depends on.
+// Chunk types of RFC 9260 section 3.2 that do not change the state.
 const (
 	chunkData, chunkSack, chunkHeartbeat, chunkHeartbeatAck, chunkError = 0, 3, 4, 5, 9
 
@@ -18,7 +18,7 @@ const (
 	abort                            = header.SCTPAbort
 )
 
-// flagsOfChunk is what the parser makes of a packet with a chunk.
+// flagsOfChunk returns the flags that the parser sets for a packet with a chunk.
 func flagsOfChunk(t testing.TB, chunk uint8) uint8 {
 	t.Helper()
 	var p header.Packet
@@ -28,7 +28,7 @@ func flagsOfChunk(t testing.TB, chunk uint8) uint8 {
 	return p.TCPFlags
 }
 
-// chunk is one packet of an association, and the state it leaves.
+// chunk is one packet of an association, and the state after it.
 type chunk struct {
 	side Side
 	kind uint8
@@ -60,10 +60,10 @@ func TestAssociations(t *testing.T) {
 		{"data still to come before SHUTDOWN ACK", then(talk, chunk{C, shutdown, FinClient},
 			chunk{B, chunkData, FinClient}, chunk{C, shutdown, FinClient},
 			chunk{B, shutdownAck, LastAckClient}, chunk{C, complete, TimeWaitClient}), true},
-		{"SHUTDOWN ACK is lost behind us", then(open, chunk{C, shutdown, FinClient},
+		{"SHUTDOWN ACK is lost after the gateway", then(open, chunk{C, shutdown, FinClient},
 			chunk{B, shutdownAck, LastAckClient}, chunk{C, shutdown, LastAckClient},
 			chunk{B, shutdownAck, LastAckClient}, chunk{C, complete, TimeWaitClient}), true},
-		{"SHUTDOWN COMPLETE is lost behind us", then(open, chunk{C, shutdown, FinClient},
+		{"SHUTDOWN COMPLETE is lost after the gateway", then(open, chunk{C, shutdown, FinClient},
 			chunk{B, shutdownAck, LastAckClient}, chunk{C, complete, TimeWaitClient},
 			chunk{B, shutdownAck, TimeWaitClient}, chunk{C, complete, TimeWaitClient}), true},
 		{"both close at once", then(talk, chunk{C, shutdown, FinClient}, chunk{B, shutdown, LastAckClient},
@@ -77,14 +77,14 @@ func TestAssociations(t *testing.T) {
 		{"stale cookie, begun again", then(open[:3], chunk{B, chunkError, Established}, chunk{C, initiate, Established},
 			chunk{B, initAck, Established},
 			chunk{C, echo, Established}, chunk{B, echoAck, Established}), false},
-		{"INIT again and again", []chunk{{C, initiate, SynSeen}, {C, initiate, SynSeen}, {B, initAck, SynRecv},
+		{"repeated INIT", []chunk{{C, initiate, SynSeen}, {C, initiate, SynSeen}, {B, initAck, SynRecv},
 			{C, initiate, SynRecv}, {B, initAck, SynRecv}, {C, echo, Unconfirmed}}, false},
 		{"COOKIE ECHO again", then(open[:3], chunk{C, echo, Unconfirmed}, chunk{B, echoAck, Established},
 			chunk{C, echo, Established}), false},
 		{"aborted, and alive", then(talk, chunk{C, abort, Established}, chunk{B, chunkHeartbeat, Established}), false},
 		{"restart", then(talk, chunk{C, initiate, Established}, chunk{B, initAck, Established},
 			chunk{C, echo, Established}, chunk{B, echoAck, Established}), false},
-		{"restart before the first word", then(open[:3], chunk{C, initiate, Unconfirmed},
+		{"restart before the backend has sent", then(open[:3], chunk{C, initiate, Unconfirmed},
 			chunk{B, initAck, Unconfirmed}, chunk{C, echo, Unconfirmed}, chunk{B, echoAck, Established}), false},
 		{"restart while closing", then(talk, chunk{B, shutdown, FinBackend}, chunk{C, initiate, FinBackend},
 			chunk{B, initAck, SynRecv},
@@ -123,7 +123,7 @@ func (h *Handle) association(t *testing.T, now Time, chunks []chunk) (Ref, NewFl
 	return r, n
 }
 
-// The lifetimes are those of the states.
+// An association has the lifetimes of its states.
 func TestAssociationLifetimes(t *testing.T) {
 	const C, B = ClientSide, ReplySide
 	open, d := openAssociation(), DefaultTimeouts()
@@ -156,8 +156,8 @@ func TestAssociationLifetimes(t *testing.T) {
 	}
 }
 
-// Heartbeats alone, of either end, hold an association for a week; so they do if somebody forges
-// an INIT before each, which the backend answers.
+// Heartbeats alone, of either end, keep an association for a week, even if an attacker forges an
+// INIT before each of them and the backend answers it.
 func TestHeartbeatsHoldAnAssociation(t *testing.T) {
 	for name, forged := range map[string]bool{"idle": false, "under forged INITs": true} {
 		for side := range Side(2) {
@@ -182,7 +182,7 @@ func TestHeartbeatsHoldAnAssociation(t *testing.T) {
 	}
 }
 
-// INITs that come again hold no flow, and are under the cap of half-open flows.
+// Repeated INITs do not keep a flow alive, and their flows count under the cap of half-open flows.
 func TestINITsAreHalfOpen(t *testing.T) {
 	tb, h := testTableOf(t, Config{IPv4Flows: 100, HalfOpen: 10, Timeouts: DefaultTimeouts()})
 	for n := range uint32(10) {
@@ -198,12 +198,12 @@ func TestINITsAreHalfOpen(t *testing.T) {
 		h.Observe(r, ClientSide, seg(ClientSide, flagsOfChunk(t, initiate)), bootTime+i*second)
 	}
 	if got, _ := h.lookup(&f.Client, bootTime+12*second); got != 0 {
-		t.Error("INITs hold a flow")
+		t.Error("INITs keep a flow alive")
 	}
 	validate(t, tb)
 }
 
-// An aborted association that is opened again has the time of an open one.
+// An aborted association that is opened again has the timeout of an open one.
 func TestAssociationReopenedAfterAbort(t *testing.T) {
 	_, h := testTable(t, 10, 0)
 	r, n := h.association(t, bootTime, append(openAssociation(), chunk{ClientSide, abort, 0}))

@@ -15,16 +15,16 @@ import (
 //	FetchFlows    match tags, prefetch the flows' lines
 //	Match         compare
 //
-// Between two steps of one group the worker takes steps of others. The results of the steps before
-// Match are only hints: the index may have changed since.
+// Between two steps of one group the worker takes steps of other groups. The results of the steps
+// before Match are only hints: the index may have changed since.
 type Search struct {
-	header.Plain // the key; if it is not plain, there is no search
+	header.Plain // the key; no flow matches a packet that is not plain
 	hash         uint64
-	slot         uint32 // of the first member of the home bucket whose tag matches, or 0
+	slot         uint32 // the first member of the home bucket whose tag matches, or 0
 }
 
-// What the assembly needs of other packages: go_asm.h, which it includes, has this package's
-// constants and the fields of its own types.
+// The types and constants of other packages that the assembly needs: it includes go_asm.h, which
+// has only the constants and types of this package.
 type (
 	//lint:ignore U1000 the assembly uses it
 	plain header.Plain
@@ -35,7 +35,7 @@ type (
 //lint:ignore U1000 the assembly uses it
 const plainIPv6 = header.PlainIPv6
 
-// The assembly multiplies by these sizes, and compares all tags of a bucket in one.
+// The assembly multiplies by these sizes, and compares all tags of a bucket in one instruction.
 const (
 	geometryShift = 5
 	rewriteShift  = 5
@@ -47,10 +47,11 @@ const (
 	_             = -(unsafe.Offsetof(header.Delta{}.L4) - unsafe.Offsetof(header.Delta{}.IP) ^ 2)
 )
 
-// geometries are those of IPv4, of IPv6, and of searches for nothing: one empty bucket.
+// geometries has a geometry for IPv4, one for IPv6, and one for packets that are not plain: one
+// empty bucket.
 type geometries [3]geometry
 
-// geometry is where an arena's lines are.
+// geometry has the addresses and sizes of an arena's parts.
 type geometry struct {
 	buckets    unsafe.Pointer // *bucket
 	records    unsafe.Pointer // *record4 or *record6
@@ -58,8 +59,8 @@ type geometry struct {
 	recordSize uint64 // bytes
 }
 
-// emptyBucket is the bucket of a search for nothing. Match reads it as a record, so it is as large
-// as an IPv6 record.
+// emptyBucket is the bucket for packets that are not plain. Match reads it as a record, so it is as
+// large as an IPv6 record.
 var emptyBucket [2]bucket
 
 // layOut must be called after the arenas have their memory.
@@ -81,14 +82,14 @@ func (t *Table) layOut() (g geometries) {
 	return g
 }
 
-// FetchBuckets takes the first step, for a group of packets.
+// FetchBuckets does the first step for a group of packets.
 func (h *Handle) FetchBuckets(group []Search) { fetchBuckets(&h.t.geometry, h.secret, group) }
 
-// FetchFlows takes the second.
+// FetchFlows does the second step.
 func (h *Handle) FetchFlows(group []Search) { fetchFlows(&h.t.geometry, group) }
 
-// find returns the slot of the first member of the home whose tag matches, or 0; rarely, one whose
-// tag does not match.
+// find returns the slot value of the first member of the home whose tag matches, or 0. Rarely, it
+// returns a member whose tag does not match.
 func (b *bucket) find(tag uint8) uint32 {
 	m := b.candidates(tag) & b.ctl.Load() & slotMask
 	if m == 0 {
@@ -97,9 +98,10 @@ func (b *bucket) find(tag uint8) uint32 {
 	return b.slots[bits.TrailingZeros64(m)].Load()
 }
 
-// steady holds, by side and by the byte of meta above last seen (state and notes), the age up to
-// which a flow is not changed by a datagram, or by a TCP segment with ACK and without SYN, FIN and
-// RST. It is negative where such a packet changes the flow, or there is no flow.
+// steady holds the maximum age, in ticks, at which a datagram, or a TCP segment with ACK and
+// without SYN, FIN and RST, only refreshes the flow. Its indexes are the side and the byte of meta
+// above last seen (state and notes). The age is negative if such a packet changes the flow, or if
+// there is no flow.
 type steady [2][256]int32
 
 func (l *lifetimes) steady() (s steady) {
@@ -120,23 +122,25 @@ func (l *lifetimes) steady() (s steady) {
 	return s
 }
 
-// Match takes the last step, for a group of packets that must be of TCP (with ACK, and without
-// SYN, FIN and RST) or of UDP. It stops at the first packet that has no flow, or that would change
-// its flow by more than Seen does. It stores the flows of the packets before that one, and their
-// rewrites without the MAC addresses, and returns how many these are. For the packet at which it
-// stopped, call More, or Lookup and Observe. flows and rewrites must be as long as the group.
+// Match does the last step for a group of packets, which must be TCP (with ACK, and without SYN,
+// FIN and RST) or UDP. It stops at the first packet that has no flow, or that would change its flow
+// by more than Seen does. It stores the flows of the packets before that one, and their rewrites
+// without the MAC addresses, and returns the number of these packets. For the packet at which it
+// stopped, call More, or Lookup and Observe. flows and rewrites must be at least as long as the
+// group.
 func (h *Handle) Match(group []Search, flows []*Flow, rewrites []header.Rewrite, now Ticks) int {
 	return match(&h.t.geometry, group, flows[:len(group)], rewrites[:len(group)], h.steady, uint32(now))
 }
 
-// Side returns which side of its flow a packet that matched is on.
+// Side returns the side of the flow on which a matched packet arrived.
 func (s *Search) Side() Side { return slotSideOf(s.slot) }
 
 // Ref returns the flow that a packet matched.
 func (h *Handle) Ref(s *Search) Ref { return h.t.arenas[s.Family].ref(slotIndex(s.slot)) }
 
 // More continues a search that did not match: another slot of the bucket may have the same tag, or
-// the key may be in a bucket that follows. It reports whether there is another flow to match. Rare.
+// the key may be in an overflow bucket. It reports whether there is another flow to match. It is
+// rarely needed.
 func (h *Handle) More(s *Search) bool {
 	if s.Family == header.NotPlain {
 		return false
@@ -161,14 +165,14 @@ func (f *Flow) Seen(now Ticks) {
 	}
 }
 
-// Ticks is a Time in the unit of the table, for Match: once per batch.
+// Ticks is a Time in the unit of the table, for Match. Compute it once per batch.
 type Ticks ticks
 
 // Ticks returns the time in ticks.
 func (t Time) Ticks() Ticks { return Ticks(t.ticks()) }
 
-// Rewrite sets l to the rewrite of a packet that arrived on a side, but for the MAC addresses: the
-// reverse of the other side's tuple. The flow must be live.
+// Rewrite sets l to the rewrite of a packet that arrived on side from, the reverse of the other
+// side's tuple, without the MAC addresses. The flow must be live.
 func (f *Flow) Rewrite(from Side, v6 bool, l *header.Rewrite) {
 	other, d := from&1^1, f.Delta(from)
 	l.Ports = bits.ReverseBytes32(bits.RotateLeft32(f.ports[other].Load(), 16))

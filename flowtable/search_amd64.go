@@ -4,8 +4,8 @@ package flowtable
 
 import "sluice.dev/sluice/nat/header"
 
-// The race detector does not see memory accesses of these: with it the twins in search_go.go are
-// used.
+// The race detector does not see the memory accesses of these functions. Race builds use the Go
+// twins in search_go.go.
 
 //go:noescape
 func fetchBuckets(geo *geometries, secret *HashKey, group []Search)

@@ -5,7 +5,8 @@
 
 // func fetchBuckets(geo *geometries, secret *HashKey, group []Search)
 //
-// hash4 and hash6, and the home in the index. A search for nothing has one home for any hash.
+// Computes hash4 or hash6, and the home in the index. A packet that is not plain has the same home
+// for any hash.
 TEXT ·fetchBuckets(SB), NOSPLIT, $0-40
 	MOVQ  geo+0(FP), DI
 	MOVQ  secret+8(FP), R8
@@ -70,8 +71,8 @@ six:
 
 // func fetchFlows(geo *geometries, group []Search)
 //
-// A tag that matches is a byte of 0xff after PCMPEQB; of those, ctl's low 11 bits say which slots
-// are members. The 16 bytes that are compared begin with the tags; the mask cuts the rest.
+// After PCMPEQB a tag that matches is a byte of 0xff; ctl's low 11 bits select the slots that are
+// members. The 16 bytes that are compared begin with the tags; the mask cuts off the rest.
 TEXT ·fetchFlows(SB), NOSPLIT, $0-32
 	MOVQ  geo+0(FP), DI
 	MOVQ  group_base+8(FP), SI
@@ -105,7 +106,7 @@ next:
 	CMOVLEQ    R11, R10
 	MOVL       R10, Search_slot(SI)
 
-	// The flow's first and last line, which are one of IPv4.
+	// The flow's first and last cache line; for IPv4 they are the same.
 	ANDL       $(1<<const_slotSide-1), R10
 	MOVQ       geometry_recordSize(DI)(DX*1), R8
 	IMULQ      R8, R10
@@ -143,7 +144,7 @@ next:
 	IMULQ geometry_recordSize(DI)(DX*1), AX
 	ADDQ  geometry_records(DI)(DX*1), AX
 
-	// Age, against what it may be.
+	// The age, compared with the maximum in steady.
 	MOVQ  Flow_meta(AX), R8
 	MOVQ  R8, R9
 	SHRQ  $const_metaStateShift, R9
@@ -177,7 +178,7 @@ found:
 	MOVQ (Search_Plain+plain_Family)(SI), R8
 	MOVQ R8, rewrite_Family(R9)
 
-	// The delta, its complement on the reply side, both halves in the order of the packet.
+	// The delta, on the reply side its complement, both halves in network byte order.
 	MOVL   Search_slot(SI), BX
 	SARL   $const_slotSide, BX
 	MOVL   Flow_delta(AX), R8

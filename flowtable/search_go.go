@@ -38,11 +38,11 @@ func matchGo(
 	for i := range group {
 		s := &group[i]
 		at, side := &geo[s.Family], s.Side()
-		// Safety: a slot names a record of its arena; a search for nothing has slot 0, and the
-		// empty bucket is as large as a record 0.
+		// Safety: a slot names a record of its arena. The slot of a packet that is not plain is 0,
+		// and the empty bucket is as large as a record.
 		first := unsafe.Add(at.records, uint64(slotIndex(s.slot))*at.recordSize)
 		f := (*Flow)(first)
-		// Meta before the key: a live flow's ports are final. Record 0 is never live.
+		// Load meta before the key: a live flow's ports are final. Record 0 is never live.
 		m := f.load()
 		if ticks(now).since(m.seen()) > steady[side][uint8(m>>metaStateShift)] ||
 			uint64(m)>>metaProtoShift != uint64(s.Proto) || f.ports[side].Load() != s.Ports {
@@ -58,15 +58,15 @@ func matchGo(
 	return len(group)
 }
 
-// bucket is the home of a search's key.
+// bucket returns the home bucket of a search's key.
 func (geo *geometries) bucket(s *Search) *bucket {
 	at := &geo[s.Family]
 	// Safety: a home is below homes, which is at most the number of buckets.
 	return (*bucket)(unsafe.Add(at.buckets, ((s.hash>>32)*at.homes>>32)*uint64(unsafe.Sizeof(bucket{}))))
 }
 
-// first returns the slot of the first member of the home whose tag matches, or 0. Unlike find it
-// never takes a tag for another.
+// first returns the slot value of the first member of the home whose tag matches, or 0. Unlike find
+// it never returns a member with another tag.
 func (b *bucket) first(tag uint8) uint32 {
 	pattern := uint64(tag) * 0x0101010101010101
 	same := zeroBytes(b.tagsLo.Load()^pattern) | zeroBytes(uint64(b.tagsHi.Load())^pattern&0xffffffff)<<8

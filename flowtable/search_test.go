@@ -29,7 +29,7 @@ func (h *Handle) matchAndRewrite(t *header.Tuple, now Time) (*Flow, Side, header
 	return flows[0], s[0].Side(), rewrites[0]
 }
 
-// plainOf is the key of a packet.
+// plainOf returns the key of a packet.
 func plainOf(t *header.Tuple) header.Plain {
 	var k key
 	k.from(t)
@@ -40,8 +40,8 @@ func plainOf(t *header.Tuple) header.Plain {
 	return p
 }
 
-// TestSearch: the steps find what Lookup finds, on the same side, with the tuple that Outgoing
-// returns, in a table that is completely full; and nothing else.
+// TestSearch: in a completely full table the steps find exactly the flows that Lookup finds, on the
+// same side, with the tuple that Outgoing returns.
 func TestSearch(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		const flows = 20_000
@@ -63,7 +63,8 @@ func TestSearch(t *testing.T) {
 				t.Fatalf("flow %d: %p on side %d, want %p", i, got, side, h.Flow(r))
 			}
 			agreeRewrite(t, got, side, &rewrite, &f.Client, &toBackend)
-			// Nobody has replied: the reply changes the flow, which Match leaves to Observe.
+			// There was no reply yet: the first reply changes the flow, which Match leaves to
+			// Observe.
 			if got, _ := h.match(&reply, bootTime); got != nil {
 				t.Fatalf("flow %d: a first reply matched", i)
 			}
@@ -75,21 +76,21 @@ func TestSearch(t *testing.T) {
 			agreeRewrite(t, got, side, &rewrite, &reply, &toClient)
 			f.Client.SrcPort ^= 0x8000
 			if got, _ := h.match(&f.Client, bootTime); got != nil {
-				t.Fatalf("flow %d found by a tuple that nobody has", i)
+				t.Fatalf("flow %d found by a tuple of no flow", i)
 			}
 		}
 	}
 }
 
-// agreeRewrite fails the test unless Match and Flow.Rewrite return the same, and that turns the
-// packet's tuple into the wanted one.
+// agreeRewrite fails the test unless Match and Flow.Rewrite return the same rewrite, and the
+// rewrite turns the packet's tuple into the wanted one.
 func agreeRewrite(t *testing.T, f *Flow, side Side, l *header.Rewrite, in, out *header.Tuple) {
 	t.Helper()
 	var twin header.Rewrite
 	if f.Rewrite(side, in.V6, &twin); *l != twin {
 		t.Fatalf("Match returned %+v, Flow.Rewrite %+v", *l, twin)
 	}
-	// A processor of our kind stores the words as they stand in headers.
+	// A little-endian processor stores these words in the byte order of headers.
 	var wire [8]byte
 	binary.LittleEndian.PutUint32(wire[0:], l.Ports)
 	binary.LittleEndian.PutUint16(wire[4:], l.IP)
@@ -107,9 +108,9 @@ func agreeRewrite(t *testing.T, f *Flow, side Side, l *header.Rewrite, in, out *
 	}
 }
 
-// TestMatchComparesAll: what FetchFlows found is a hint, and of another flow where tags are the
-// same. Match takes none whose key is not the packet's in every bit, on both sides and in both
-// families.
+// TestMatchComparesAll: the slot that FetchFlows found is a hint, and belongs to another flow if
+// tags collide. Match accepts only a flow whose key equals the packet's in every bit, on both sides
+// and in both families.
 func TestMatchComparesAll(t *testing.T) {
 	_, h := testTable(t, 64, 64)
 	for _, v6 := range []bool{false, true} {
@@ -159,9 +160,9 @@ func TestMatchComparesAll(t *testing.T) {
 	}
 }
 
-// TestMatchEqualsObserve: of every condition of a flow and every age, Match finds the flow only
-// where it is not expired, and Seen then does to it what Observe does; and it returns it wherever
-// that is no more than a refresh of a flow without notes.
+// TestMatchEqualsObserve: for every meta and age of a flow, Match finds the flow only if it is not
+// expired and Seen has the same effect as Observe. And it does find the flow whenever that effect
+// is only a refresh of a flow without notes.
 func TestMatchEqualsObserve(t *testing.T) {
 	matched, refreshed := 0, 0
 	for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
@@ -217,11 +218,11 @@ func TestMatchEqualsObserve(t *testing.T) {
 		}
 	}
 	if matched < 50 || refreshed < 20 {
-		t.Errorf("%d matched, %d of them refreshed: too few to say anything", matched, refreshed)
+		t.Errorf("%d matched, %d of them refreshed: too few for this test", matched, refreshed)
 	}
 }
 
-// TestFetchFlows: in any bucket the first member is found whose tag matches.
+// TestFetchFlows: in any bucket FetchFlows finds the first member whose tag matches.
 func TestFetchFlows(t *testing.T) {
 	r := rand.New(rand.NewPCG(testSeed(t), 0))
 	tb, h := testTable(t, 1000, 1000)
@@ -259,7 +260,7 @@ func TestFetchFlows(t *testing.T) {
 			if want := h.secret.hash(s.Family == header.PlainIPv6, &k); s.Family != header.NotPlain && s.hash != want {
 				t.Fatalf("hash %x of %+v, want %x", s.hash, s.Plain, want)
 			}
-			s.hash = s.hash&^255 | uint64(r.IntN(5)) // a tag that there is
+			s.hash = s.hash&^255 | uint64(r.IntN(5)) // a tag that exists
 		}
 		h.FetchFlows(group)
 		for _, s := range group {
@@ -281,7 +282,7 @@ func TestFetchFlows(t *testing.T) {
 	}
 }
 
-// firstByTag is first, tag by tag.
+// firstByTag is the method first with a simple loop over the tags.
 func (b *bucket) firstByTag(tag uint8) uint32 {
 	for i := range b.slots {
 		t := b.tagsLo.Load() >> (8 * i)
@@ -295,9 +296,9 @@ func (b *bucket) firstByTag(tag uint8) uint32 {
 	return 0
 }
 
-// TestRepliesMatchAfterParse: a client alone, with any packets, does not bring its flow to a state
-// in which a plain reply matches. So header.Parse judges the first reply of any tuple, and
-// header.Plain need not judge tuples again.
+// TestRepliesMatchAfterParse: a client alone, with any packets, cannot bring its flow to a state in
+// which a plain reply matches. So header.Parse checks the first reply of any tuple, and
+// header.Plain need not check tuples again.
 func TestRepliesMatchAfterParse(t *testing.T) {
 	timeouts := DefaultTimeouts()
 	l, err := timeouts.lifetimes()
@@ -324,6 +325,6 @@ func TestRepliesMatchAfterParse(t *testing.T) {
 		}
 	}
 	if len(seen) < 3 {
-		t.Errorf("%d states: too few to say anything", len(seen))
+		t.Errorf("%d states: too few for this test", len(seen))
 	}
 }

@@ -2,8 +2,8 @@ package flowtable
 
 import "time"
 
-// Shed is the kind of flow that is ended before its time. The order is the order of shedding under
-// pressure.
+// Shed is a kind of flow that may be ended before its timeout. The order of the constants is the
+// order of shedding under pressure.
 type Shed uint8
 
 const (
@@ -12,8 +12,8 @@ const (
 	ShedReset                   // TCP, open or closing, and an RST was the last packet, or both sides sent a FIN
 	ShedUnreplied               // UDP without a reply, or without a packet of the client after it
 	ShedHalfOpen                // TCP, the client has not acknowledged
-	ShedUnconfirmed             // SCTP, acknowledged, but the backend has not sent since
-	ShedIdle                    // UDP, replied, idle for longer than it is protected
+	ShedUnconfirmed             // SCTP, acknowledged, but the backend has sent nothing since
+	ShedIdle                    // UDP, replied, idle for longer than its protection
 	NumSheds        = iota
 	shedNever       = Shed(NumSheds)
 )
@@ -26,24 +26,24 @@ func (s Shed) String() string {
 }
 
 const (
-	// halfOpenGrace protects young handshakes where source ports run short: none that is younger
-	// makes room for another. An Unconfirmed flow that is younger never does: its backend is
-	// likely to speak yet.
+	// halfOpenGrace is the age below which a handshake keeps its source port when ports run short.
+	// An Unconfirmed flow that is younger is never shed: its backend is likely to send soon.
 	halfOpenGrace = int32(500 * time.Millisecond / tick)
-	// capGrace protects young handshakes at the half-open cap. It is shorter, as there the oldest
-	// of all is chosen: where the cap holds a flood for longer than a handshake takes, no handshake
-	// is ended by it, and the shorter the grace the greater the flood that the cap holds.
+	// capGrace is the age below which a handshake is not shed at the half-open cap. It is shorter
+	// than halfOpenGrace, because there the oldest flow of all is shed: if the cap holds the flood
+	// of a longer time than a handshake takes, the cap ends no honest handshake. The shorter this
+	// grace is, the greater the flood that the cap can absorb.
 	capGrace = int32(200 * time.Millisecond / tick)
 )
 
 // idleProtection is how long an assured UDP flow is protected for each second in which it had
-// packets: one of two packets for seconds, one that is used for as long as UDPIdle says.
+// packets. A flow of two packets is protected for seconds, a flow in steady use for UDPIdle.
 const idleProtection = int32(4 * time.Second / tick)
 
-// protection returns how long an assured UDP flow may be idle before it gives way.
+// protection returns how long an assured UDP flow may be idle before it may be shed, in ticks.
 func (t *Table) protection(m meta) int32 { return min(idleProtection*m.usedSeconds(), t.udpIdle) }
 
-// shedOf returns the kind of a live flow.
+// shedOf returns the kind as which a live flow may be shed now, or shedNever.
 func (t *Table) shedOf(m meta, now ticks) Shed {
 	if t.lifetimes.expired(m, now) {
 		return ShedExpired
@@ -60,8 +60,9 @@ func (t *Table) shedOf(m meta, now ticks) Shed {
 	}
 	switch m.state() {
 	case Established, FinClient, FinBackend:
-		// Idle for a second, with two FINs: more likely over than not. It is found by probes only:
-		// packets that refresh it would make it a young entry at the head of a ring.
+		// Idle for a second, with two FINs: the connection is more likely over than not. Only
+		// probes find such a flow: packets that refresh it would make it a young entry at the head
+		// of a ring.
 		if m.bothFins() && now.since(m.seen()) >= resetGrace {
 			return ShedReset
 		}
@@ -77,8 +78,7 @@ func (t *Table) shedOf(m meta, now ticks) Shed {
 	return shedNever
 }
 
-// shedStates are the states of the kinds whose flows are counted: by the counters it is known how
-// many there are.
+// shedStates has the states of each kind whose number of flows is known from the counters.
 var shedStates = [NumSheds][]State{
 	ShedClosed:      {Closed, TimeWaitClient, TimeWaitBackend},
 	ShedUnreplied:   {UDPNew, UDPReplied},
@@ -87,7 +87,7 @@ var shedStates = [NumSheds][]State{
 	ShedIdle:        {UDPAssured},
 }
 
-// count books a flow in or out.
+// count adds by to the live counters of a family and state.
 func (h *Handle) count(v6 bool, s State, by int32) {
 	h.unpublished = true
 	c := &h.p.live[family(v6)]
@@ -95,7 +95,7 @@ func (h *Handle) count(v6 bool, s State, by int32) {
 	c[None].Store(c[None].Load() + by)
 }
 
-// moved books a change of a live flow, in one of metaAccounted.
+// moved updates counters, loads, charges and rings after a change of a live flow's metaAccounted.
 func (h *Handle) moved(r Ref, before, after meta) {
 	if from, to := before.state(), after.state(); from != to {
 		h.unpublished = true
@@ -114,8 +114,8 @@ func (h *Handle) moved(r Ref, before, after meta) {
 	}
 }
 
-// live returns how many flows there are in a state (None: in all). It includes this handle's
-// changes up to now, and the others' up to the first Create in the batch.
+// live returns how many flows of a family are in a state (None: in all states). It includes this
+// handle's changes up to now, and other handles' changes up to the first Create in the batch.
 func (h *Handle) live(f int, s State) int32 { return h.others[f][s] + h.p.live[f][s].Load() }
 
 // liveOf returns how many flows are in the states of a kind.
@@ -126,8 +126,8 @@ func (h *Handle) liveOf(f int, kind Shed) (n int32) {
 	return n
 }
 
-// publish adds what has changed of this participant's live counters to the published sums: a step
-// then reads two lines for all others, however many they are.
+// publish adds the changes of this participant's live counters to the published sums: so a step
+// reads two cache lines for any number of other participants.
 func (h *Handle) publish() {
 	if !h.unpublished {
 		return
@@ -144,7 +144,7 @@ func (h *Handle) publish() {
 	}
 }
 
-// recount takes what the others have published.
+// recount loads the sums that the other participants have published.
 func (h *Handle) recount() {
 	h.othersStale = false
 	for f := range h.others {
@@ -162,8 +162,8 @@ func (p *participant) addTo(sums *[2][16]int32) {
 	}
 }
 
-// admit makes sure there is room for one more flow. The limits hold exactly for
-// one handle; several can pass them by a batch each, which the reserve covers.
+// admit makes room for one more flow if necessary. One handle observes the limits exactly; several
+// can exceed them by a batch each, which the reserve covers.
 func (h *Handle) admit(a *arena, proto uint8, now Time) Status {
 	if h.othersStale {
 		h.recount()
@@ -181,8 +181,8 @@ func (h *Handle) halfOpenFlows() int32 {
 	return h.live(0, SynSeen) + h.live(0, SynRecv) + h.live(1, SynSeen) + h.live(1, SynRecv)
 }
 
-// giveUp ends a flow that is to be shed, if its meta is still m, and counts it.
-func (h *Handle) giveUp(a *arena, i uint32, m meta, kind Shed) bool {
+// shedFlow ends a flow if its meta is still m, and counts it as shed.
+func (h *Handle) shedFlow(a *arena, i uint32, m meta, kind Shed) bool {
 	if !h.kill(a, i, m) {
 		return false
 	}
@@ -190,16 +190,16 @@ func (h *Handle) giveUp(a *arena, i uint32, m meta, kind Shed) bool {
 	return true
 }
 
-// victim is the flow that gives way first, of those that were weighed: its record, and
-// its meta as judged. If there was none, its kind is shedNever.
+// victim is the first flow to shed among the flows that were weighed: its record, and its meta as
+// weighed. If there was none, its kind is shedNever.
 type victim struct {
 	record uint32
 	meta   meta
 	kind   Shed
 }
 
-// weigh replaces the victim by a flow that gives way before it: by kind, of idle UDP by how little
-// it was used, then by age.
+// weigh replaces the victim by another flow if that must be shed first, and reports whether it did:
+// by kind, among idle UDP flows by least use, then by age.
 func (v *victim) weigh(i uint32, m meta, kind Shed, now ticks) bool {
 	if kind == shedNever || kind > v.kind {
 		return false
@@ -218,13 +218,13 @@ func (v *victim) weigh(i uint32, m meta, kind Shed, now ticks) bool {
 	return true
 }
 
-// makeRoom ends a flow for a client key whose chain has no empty slot. Chance fills a chain now and
-// then (bucketLoad), and a client key, unlike a source port, cannot be replaced by another. It ends
-// the flow of the chain that gives way first, as in a full table, however young its handshake is.
-// It returns false if none gives way, also if a slot is just being released. If it returns true the
-// caller tries again, which fails only if another handle claimed the slot, or if the flow changed
-// since it was judged. So each further round means progress of another thread. A chain cannot be
-// targeted without the hash key.
+// makeRoom ends a flow for a client key whose chain has no empty slot. A chain is full by chance
+// now and then (bucketLoad), and a client key, unlike a source port, cannot be replaced by another.
+// makeRoom ends the first flow of the chain in the order of shedding, even a young handshake. It
+// returns false if no flow of the chain may be shed, even if a slot is about to be released. If it
+// returns true, the caller tries again; that fails only if another handle claimed the slot, or if
+// the flow changed since it was weighed. So each further round means progress of another thread. An
+// attacker without the hash key cannot target a chain.
 func (h *Handle) makeRoom(a *arena, hash uint64, now ticks) bool {
 	v := victim{kind: shedNever}
 	home := a.home(hash)
@@ -243,6 +243,6 @@ func (h *Handle) makeRoom(a *arena, hash uint64, now ticks) bool {
 	if v.kind == shedNever {
 		return false
 	}
-	h.giveUp(a, v.record, v.meta, v.kind)
+	h.shedFlow(a, v.record, v.meta, v.kind)
 	return true
 }

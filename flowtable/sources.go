@@ -10,24 +10,23 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// DefaultLimitSources is how many sources of limited services there is room for, where Config does
-// not say.
+// DefaultLimitSources is the default of Config.LimitSources.
 const DefaultLimitSources = 1 << 16
 
 // sourceWays is the size of a set: two cache lines.
 const sourceWays = 4
 
-// changing is the count of an entry that is being given to another source.
+// changing is the count of an entry while it is assigned to another source.
 const changing = math.MaxUint32
 
 // source counts the flows of one source to one service. id is a keyed hash of both: it cannot be
 // guessed, and two of a million sources have the same with a chance of 1 in 10^7.
 //
-// use is version and count, 32 bits each. Who loads use, then finds its id, and then swaps use, has
-// changed the entry of that id: an entry gets another id only under a new version. An entry is
-// given away only while its count is 0, so what was added can be subtracted. Two workers that claim
-// an entry for one source at once may each take one. The count of a source is the sum over its
-// entries, so nothing need keep them from it.
+// use is a version and a count, 32 bits each. A handle that loads use, then finds the id, and then
+// swaps use has changed the entry of that id: an entry gets another id only under a new version. An
+// entry is assigned to another source only while its count is 0, so an add can always be
+// subtracted. If two workers claim an entry for the same source at once, the source may have two
+// entries. That is harmless, because the count of a source is the sum over its entries.
 type source struct {
 	id  atomic.Uint64
 	use atomic.Uint64
@@ -35,7 +34,7 @@ type source struct {
 	_   uint64
 }
 
-// sources are the entries of all sources, in sets that the id chooses. Any handle writes them.
+// sources has the entries of all sources; the id selects the set. Any handle writes them.
 type sources struct {
 	sets    [][sourceWays]source
 	secret  HashKey
@@ -50,8 +49,8 @@ func newSources(n uint32) *sources {
 	return &sources{sets: make([][sourceWays]source, (n+1)/2), secret: randomKey()}
 }
 
-// idOf returns the id of a client's source: an IPv4 address, or the /64 of an IPv6 address, as a
-// subscriber has the whole of it.
+// idOf returns the id of a client's source: an IPv4 address, or the /64 of an IPv6 address, because
+// a subscriber usually has a whole /64.
 func (s *sources) idOf(client *header.Addr, v6 bool, service uint32) uint64 {
 	word, family := uint64(binary.BigEndian.Uint32(client[12:])), uint64(0)
 	if v6 {
@@ -65,12 +64,12 @@ func (s *sources) set(id uint64) *[sourceWays]source {
 	return &s.sets[i]
 }
 
-// maxSourceTries bounds the work of a writer. Each try that fails means that another one's change
-// of the same set succeeded.
+// maxSourceTries bounds the work of a writer. A try fails only if another writer's change of the
+// same set succeeded.
 const maxSourceTries = 64
 
 // add counts one more flow of a source. It returns false if all entries of the set have flows of
-// other sources: then this one is not counted.
+// other sources: then the flow is not counted.
 func (s *sources) add(id uint64, now Time) bool {
 	set := s.set(id)
 	for range maxSourceTries {
@@ -100,7 +99,8 @@ func (s *sources) add(id uint64, now Time) bool {
 	return false
 }
 
-// find returns the first entry of a source whose count is ok, and its use, loaded before its id.
+// find returns the first entry of a source for whose count ok returns true, and its use, loaded
+// before its id.
 func (s *sources) find(set *[sourceWays]source, id uint64, ok func(count uint32) bool) (*source, uint64) {
 	for i := range set {
 		e := &set[i]
@@ -112,8 +112,8 @@ func (s *sources) find(set *[sourceWays]source, id uint64, ok func(count uint32)
 	return nil, 0
 }
 
-// leastDue returns the entry without flows whose allowance is the nearest to being whole; nil if
-// all have flows.
+// leastDue returns the entry without flows whose allowance is full first, or nil if all entries
+// have flows.
 func leastDue(set *[sourceWays]source) (e *source, use uint64) {
 	least := uint64(math.MaxUint64)
 	for i := range set {
@@ -135,7 +135,7 @@ func (s *sources) sub(id uint64) {
 	}
 }
 
-// count returns how many flows a source has, and when its allowance is whole.
+// count returns how many flows a source has, and the time at which its allowance is full.
 func (s *sources) count(id uint64) (flows uint32, due Time) {
 	set := s.set(id)
 	for i := range set {
@@ -148,24 +148,26 @@ func (s *sources) count(id uint64) (flows uint32, due Time) {
 	return flows, due
 }
 
-// take takes a token of a source that has a flow.
+// take takes a token from the allowance of a source that has a flow.
 func (s *sources) take(id uint64, rate uint32, now Time) {
 	if e, _ := s.find(s.set(id), id, func(uint32) bool { return true }); e != nil {
 		takeToken(&e.due, rate, now)
 	}
 }
 
-// Burst is how many seconds' worth of new connections may come at once.
+// Burst is the number of new connections that may come at once, as the time in which the rate
+// allows them.
 const Burst = Time(time.Second)
 
-// maxDebt is how far beyond its burst an allowance is overdrawn at most, by connections that were
-// admitted before the first of them stood.
+// maxDebt bounds how far an allowance is overdrawn beyond its burst, by connections that were
+// admitted before the first of them reached a standing state.
 const maxDebt = Time(time.Second)
 
-// An allowance of new connections is a token bucket, kept as the time at which it will be whole
-// (the generic cell rate algorithm, ITU-T I.371): a token moves it by a second divided by the rate.
+// An allowance of new connections is a token bucket, kept as the time at which it will be full (the
+// generic cell rate algorithm, ITU-T I.371): each token moves that time by a second divided by the
+// rate.
 
-// takeToken takes one, whether or not it is there.
+// takeToken takes a token, even if none is left.
 func takeToken(due *atomic.Uint64, rate uint32, now Time) {
 	step := Time(time.Second) / Time(rate)
 	for {
@@ -177,7 +179,8 @@ func takeToken(due *atomic.Uint64, rate uint32, now Time) {
 	}
 }
 
-// Spent reports whether an allowance of rate connections a second, whole at due, has no token.
+// Spent reports whether an allowance of rate connections a second, which is full at due, has no
+// token left.
 func Spent(due Time, rate uint32, now Time) bool {
 	return due+Time(time.Second)/Time(rate) > now+Burst
 }

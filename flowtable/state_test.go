@@ -9,11 +9,12 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// The whole state machine as the reference states it, of a flow without notes. Columns are classes
-// of segments; data is an ACK with payload. A cell is what one packet does: a state, "." for
-// nothing, "r" for a refresh, "R" for the reset timer, "a" for a SYN that is remembered, "A" for
-// nothing unless one is, "f" for a FIN that is; "*" if it must acknowledge the backend's initial
-// sequence number, "c" or "b" behind a state if the client's or backend's FIN is remembered.
+// The reference of the whole state machine, for a flow without notes. Columns are classes of
+// segments; data is an ACK with payload. A cell is the effect of one packet: a state, "." for no
+// effect, "r" for a refresh, "R" for the reset timer, "a" for remembering a SYN, "A" for no effect
+// unless a SYN is remembered, "f" for remembering a FIN; "*" if the packet must acknowledge the
+// backend's initial sequence number, "c" or "b" after a state if the client's or the backend's FIN
+// is remembered.
 const machine = `
                     client:                                       backend:
                     none ACK  data FIN  S+A  SYN  RST             none ACK  data FIN  S+A  SYN  RST
@@ -30,7 +31,7 @@ TimeWaitBackend     .    r    FBc  r    .    .    .               .    r    FCb 
 Closed              .    .    .    .    .    .    .               .    .    .    .    SR   .    .
 `
 
-// The cells of an association that differ: none has a sequence number.
+// The cells that differ for an association, which has no sequence numbers.
 var machineOfSCTP = strings.NewReplacer(
 	"SynRecv             .    ES*  ES*  FC*  .    .    R               .    .    ES   .    A",
 	"SynRecv             .    UN   UN   UNf  .    .    R               .    .    .    .    A",
@@ -47,14 +48,14 @@ var stateByName = map[string]State{
 	"LB": LastAckBackend, "TC": TimeWaitClient, "TB": TimeWaitBackend, "CL": Closed,
 }
 
-// columns are those of machine, of one side.
+// columns are the columns of machine for one side.
 var columns = []struct {
 	class class
 	data  bool
 }{{classNone, false}, {classACK, false}, {classACK, true}, {classFIN, false}, {classSYNACK, false}, {classSYN, false},
 	{classRST, false}}
 
-// flagsOf has every set of flags that a class may come with.
+// flagsOf returns every set of flags of a class.
 func flagsOf(c class) (sets []uint8) {
 	for f := range 256 {
 		rst, syn, fin, ack := f&tcpRST != 0, f&tcpSYN != 0, f&tcpFIN != 0, f&tcpACK != 0
@@ -164,10 +165,10 @@ func testCell(t *testing.T, name string, state State, proto uint8, side Side, s 
 		}
 	}
 	if want == "A" {
-		s.Seq++ // of another handshake
+		s.Seq++ // a segment of another handshake
 		to := m.withState(SynRecv).at(now)
 		if proto == header.ProtoSCTP && (state == Unconfirmed || state == Established) {
-			to = m.at(now) // the server answers an INIT and forgets it
+			to = m.at(now) // the server answers an INIT and keeps no state
 		}
 		if state == SynRecv {
 			to |= metaRenewed
@@ -178,8 +179,8 @@ func testCell(t *testing.T, name string, state State, proto uint8, side Side, s 
 	}
 }
 
-// Every state, with every note, and every segment, at several times: what must not happen, said
-// without the machine.
+// Checks every state, with every note, and every segment, at several times, for forbidden steps,
+// independently of the reference.
 func TestStateMachineProperties(t *testing.T) {
 	const start = ticks(1000)
 	singles := []meta{metaReset, metaReset | metaResetBackend, metaAgain, metaFin, metaFinClient, metaFinBackend,
@@ -221,7 +222,7 @@ func TestStateMachineProperties(t *testing.T) {
 	}
 }
 
-// forbidden returns why a step must not be, or nothing.
+// forbidden returns the reason why a step is forbidden, or "".
 func forbidden(m, n meta, side Side, s *Segment, now ticks) string {
 	from, to := m.state(), n.state()
 	rst, syn, fin := s.Flags&tcpRST != 0, s.Flags&tcpSYN != 0, s.Flags&tcpFIN != 0
@@ -290,7 +291,7 @@ func TestDatagramStates(t *testing.T) {
 		{"ICMP reply", header.ProtoICMP, ICMPEcho, ICMPEcho, ReplySide},
 		{"ICMPv6 reply", header.ProtoICMPv6, ICMPEcho, ICMPEcho, ReplySide},
 	} {
-		// TCP flags of other protocols are nobody's business.
+		// TCP flags have no effect for other protocols.
 		for flags := range 256 {
 			m := makeMeta(c.from, c.proto, 1000)
 			want := m.withState(c.to).at(1020)
@@ -315,14 +316,14 @@ func TestObserveNeverStepsBack(t *testing.T) {
 	}
 }
 
-// step is one packet of a conversation.
+// step is one packet of a connection.
 type step struct {
 	side  Side
 	flags uint8
 	want  State
 }
 
-// The sequences of the kernel's conntrack tests, as far as sequence numbers do not matter.
+// The packet sequences of the kernel's conntrack tests that do not depend on sequence numbers.
 func TestSegmentSequences(t *testing.T) {
 	const C, B = ClientSide, ReplySide
 	const S, A, F, R = uint8(tcpSYN), uint8(tcpACK), uint8(tcpFIN), uint8(tcpRST)
@@ -342,8 +343,8 @@ func TestSegmentSequences(t *testing.T) {
 			step{B, A, LastAckClient}, step{C, A, TimeWaitClient}), true},
 		{"half-closed, data flows on", append(open[:4:4], step{C, F | A, FinClient}, step{B, A, FinClient},
 			step{C, A, FinClient}), false},
-		{"refused", []step{{C, S, SynSeen}, {B, R | A, Closed}}, true},
-		{"SYN again and again", []step{{C, S, SynSeen}, {C, S, SynSeen}, {B, S | A, SynRecv}, {C, S, SynRecv},
+		{"rejected", []step{{C, S, SynSeen}, {B, R | A, Closed}}, true},
+		{"repeated SYN", []step{{C, S, SynSeen}, {C, S, SynSeen}, {B, S | A, SynRecv}, {C, S, SynRecv},
 			{B, S | A, SynRecv}}, false},
 		{"SYN into a live flow is challenged", append(open[:4:4], step{C, S, Established}, step{B, A, Established}),
 			false},
@@ -367,22 +368,22 @@ func TestSegmentSequences(t *testing.T) {
 			step{B, S | A, Established}), false},
 		{"handshake reset by the client, opened again", append(open[:2:2], step{C, R, SynRecv}, step{C, S, SynRecv},
 			step{B, S | A | N, SynRecv}, step{C, A, SynRecv}, step{C, A | N, Established}), false},
-		{"a blind RST is taken back", append(open[:4:4], step{C, R, Established}, step{B, A, Established}), false},
+		{"a blind RST is cleared", append(open[:4:4], step{C, R, Established}, step{B, A, Established}), false},
 		{"challenge ACK to a first SYN", []step{{C, S, SynSeen}, {B, A, SynRecv}, {C, R, SynRecv}, {C, S, SynRecv},
 			{B, S | A | N, SynRecv}, {C, A, SynRecv}, {C, A | N, Established}}, false},
-		{"set up before our time", []step{{C, A, SynSeen}, {B, A, SynRecv}, {C, X, SynRecv}, {C, A, Established},
+		{"set up before this flow", []step{{C, A, SynSeen}, {B, A, SynRecv}, {C, X, SynRecv}, {C, A, Established},
 			{B, A, Established}}, false},
-		{"set up before our time, the backend sends", []step{{C, A, SynSeen}, {B, A | P, SynRecv}, {C, X, SynRecv},
+		{"set up before this flow, the backend sends", []step{{C, A, SynSeen}, {B, A | P, SynRecv}, {C, X, SynRecv},
 			{B, A | P, Established}}, false},
 		{"FIN with the handshake's ACK", []step{{C, S, SynSeen}, {B, S | A, SynRecv}, {C, F | A, FinClient},
 			{B, A, FinClient}, {B, F | A, LastAckClient}, {C, A, TimeWaitClient}}, true},
-		{"FIN before the backend spoke", append(acked[:3:3], step{C, F | A, FinClient}, step{C, A, FinClient},
+		{"FIN before the backend sent data", append(acked[:3:3], step{C, F | A, FinClient}, step{C, A, FinClient},
 			step{B, F | A, LastAckClient}), true},
-		{"the backend closes as its first word", append(acked[:3:3], step{B, F | A, FinBackend},
+		{"the backend closes without data", append(acked[:3:3], step{B, F | A, FinBackend},
 			step{C, F | A, LastAckBackend}), true},
-		{"a blind ACK is refused", append(open[:2:2], step{C, X, SynRecv}, step{B, R, SynRecv}, step{C, X | P, SynRecv},
+		{"blind ACK, rejected", append(open[:2:2], step{C, X, SynRecv}, step{B, R, SynRecv}, step{C, X | P, SynRecv},
 			step{B, R, SynRecv}), false},
-		{"a blind ACK is refused, the client's follows", append(open[:2:2], step{C, X, SynRecv}, step{B, R, SynRecv},
+		{"a blind ACK is rejected, the client's follows", append(open[:2:2], step{C, X, SynRecv}, step{B, R, SynRecv},
 			step{C, A, Established}, step{B, A | P, Established}), false},
 		{"a blind ACK overtakes the SYN", []step{{C, S, SynSeen}, {B, R, Closed}, {B, S | A, SynRecv},
 			{C, A, Established}}, false},
@@ -392,15 +393,15 @@ func TestSegmentSequences(t *testing.T) {
 			step{C, A | P, Established}, step{C, F | A, FinClient}), false},
 		{"a blind FIN, data of the same side", append(open[:4:4], step{C, F | A, FinClient},
 			step{C, A | P, Established}, step{C, F | A, FinClient}), false},
-		{"data behind the client's FIN", append(open[:4:4], step{C, F | A, FinClient}, step{C, A | P, Established},
+		{"data after the client's FIN", append(open[:4:4], step{C, F | A, FinClient}, step{C, A | P, Established},
 			step{B, A, Established}, step{B, F | A, LastAckClient}, step{C, A, TimeWaitClient}), true},
-		{"data behind the backend's FIN", append(open[:4:4], step{B, F | A, FinBackend},
+		{"data after the backend's FIN", append(open[:4:4], step{B, F | A, FinBackend},
 			step{B, A | P, Established}, step{C, F | A, LastAckBackend}, step{B, A, TimeWaitBackend}), true},
 		{"the SYN-ACK comes again, its ACK was lost", append(acked[:3:3], step{B, S | A, Established},
 			step{C, A, Established}, step{B, A, Established}), false},
 		{"a SYN after the handshake", append(acked[:3:3], step{C, S, Established}, step{B, A, Established},
 			step{B, A, Established}), false},
-		{"a blind RST is taken back before the backend spoke", append(acked[:3:3], step{C, R, Established},
+		{"a blind RST is cleared before the backend sent data", append(acked[:3:3], step{C, R, Established},
 			step{C, A, Established}, step{B, A, Established}), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -421,8 +422,8 @@ func TestSegmentSequences(t *testing.T) {
 	}
 }
 
-// A flow is found until its timeout and not once it is a second over: lookups see
-// no expired flow however late the sweep comes.
+// A flow is found until its timeout, and not from a second after it: lookups find no expired flow,
+// even if the sweep is late.
 func TestTimeouts(t *testing.T) {
 	d, rfc := DefaultTimeouts(), RFCTimeouts()
 	open := []step{{ClientSide, tcpSYN, 0}, {ReplySide, tcpSYN | tcpACK, 0}, {ClientSide, tcpACK, 0},
@@ -465,7 +466,7 @@ func TestTimeouts(t *testing.T) {
 		}{{"default", d, c.d}, {"rfc", rfc, c.rfc}} {
 			t.Run(c.name+"/"+profile.name, func(t *testing.T) {
 				tb, h := testTableOf(t, Config{IPv4Flows: 1000, HalfOpen: 1001, Timeouts: profile.t,
-					HashKey: testKey}) // by chance another key fills a chain, and a flow finds no place
+					HashKey: testKey}) // with another key a chain may be full by chance, and a flow finds no place
 				var flows []NewFlow
 				for i := range uint32(1000) {
 					n := newFlow(c.proto, false, i)
@@ -502,8 +503,8 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// One keep-alive in 7,000 seconds holds a connection for a week; a retransmitted
-// SYN holds nothing.
+// One keep-alive in 7,000 seconds keeps a connection for a week; a retransmitted SYN keeps no flow
+// alive.
 func TestRefresh(t *testing.T) {
 	_, h := testTable(t, 10, 0)
 	n := newFlow(header.ProtoTCP, false, 1)
@@ -524,12 +525,12 @@ func TestRefresh(t *testing.T) {
 		now += second
 	}
 	if got, _ := h.lookup(&m.Client, now); got != 0 {
-		t.Error("a half-open flow was held by its SYNs")
+		t.Error("SYNs kept a half-open flow alive")
 	}
 }
 
-// A forged RST cuts an idle connection's life to four minutes, and no further, and what shows that
-// the connection lives on takes it back. A client's ACK without data does not.
+// A forged RST cuts an idle connection's life to four minutes, not further. A packet that shows
+// that the connection lives on clears the reset. A client's ACK without data does not.
 func TestBlindRST(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -565,8 +566,8 @@ func TestBlindRST(t *testing.T) {
 	}
 }
 
-// What was under way when an RST came does not take it back: the connection gives way a second
-// after it, and ends when its time is over.
+// Packets in flight when an RST arrives do not clear the reset: the connection may be shed a second
+// after the RST, and ends at its timeout.
 func TestResetConnectionGivesWay(t *testing.T) {
 	for by := range Side(2) {
 		tb, h := testTable(t, 10, 0)
@@ -592,8 +593,8 @@ func TestResetConnectionGivesWay(t *testing.T) {
 	}
 }
 
-// A FIN that the client did not send shortens a connection until the client's next data, and no
-// longer; the ACKs of a client that has closed leave it closed.
+// A FIN that the client did not send shortens the timeout of a connection only until the client's
+// next data. The ACKs of a client that has closed leave the connection closed.
 func TestBlindFIN(t *testing.T) {
 	for by := range Side(2) {
 		_, h := testTable(t, 10, 0)
@@ -617,8 +618,9 @@ func TestBlindFIN(t *testing.T) {
 	}
 }
 
-// One side has closed, and FINs that the other did not send make the connection look over. Data of
-// the other take it back, and of the first side as well if its FIN was forged, too.
+// One side has closed, and FINs that the other side did not send make the connection look over.
+// Data of the other side revokes its FIN; so does data of the first side, if its FIN was forged
+// too.
 func TestBlindFINs(t *testing.T) {
 	for by := range Side(2) {
 		for _, genuine := range []bool{true, false} { // the FIN of the first side
@@ -633,7 +635,7 @@ func TestBlindFINs(t *testing.T) {
 			for range 3 {
 				h.Observe(r, by^1, seg(by^1, tcpFIN|tcpACK), now)
 				h.Observe(r, by, seg(by, tcpFIN|tcpACK), now+second)
-				h.Observe(r, by^1, seg(by^1, tcpACK), now+2*second) // of data before the FIN
+				h.Observe(r, by^1, seg(by^1, tcpACK), now+2*second) // acknowledges data before the FIN
 				if s := h.Flow(r).State(); s < LastAckClient || s > TimeWaitBackend {
 					t.Fatalf("side %d: %v after both FINs and an ACK", by, s)
 				}
@@ -647,10 +649,10 @@ func TestBlindFINs(t *testing.T) {
 					t.Fatalf("side %d: %v after data, want %v", by, s, want)
 				}
 				if kind := tb.shedOf(h.Flow(r).load(), now.ticks()+9); kind != shedNever {
-					t.Errorf("side %d: gives way as %v, though it is in use", by, kind)
+					t.Errorf("side %d: may be shed as %v, though it is in use", by, kind)
 				}
 				if kind := tb.shedOf(h.Flow(r).load(), now.ticks()+10); kind != ShedReset {
-					t.Errorf("side %d: idle for a second, it gives way as %v, want as if reset", by, kind)
+					t.Errorf("side %d: idle for a second, it may be shed as %v, want ShedReset", by, kind)
 				}
 				now += life
 				if got, _ := h.lookup(&n.Client, now); got != r {
@@ -662,7 +664,8 @@ func TestBlindFINs(t *testing.T) {
 	}
 }
 
-// A segment whose checksum is not known to be good changes nothing but the time, in any state.
+// A segment whose checksum is not known to be good changes only the flow's last-seen time, in any
+// state.
 func TestUnverifiedSegmentsChangeNothing(t *testing.T) {
 	_, h := testTable(t, 10, 0)
 	r := h.mustCreate(t, bootTime, newFlow(header.ProtoTCP, false, 1))
@@ -685,7 +688,7 @@ func TestUnverifiedSegmentsChangeNothing(t *testing.T) {
 						s.Unverified = false
 						h.Observe(r, side, s, bootTime+5*second)
 						if did := f.load().at(0) != m.at(0) || f.word() != testISN; did != changes {
-							t.Fatalf("%v, notes %x, side %d, %+v: Changes said %v", state, notes, side, s, changes)
+							t.Fatalf("%v, notes %x, side %d, %+v: Changes returned %v", state, notes, side, s, changes)
 						} else if did {
 							changing++
 						}
@@ -695,12 +698,12 @@ func TestUnverifiedSegmentsChangeNothing(t *testing.T) {
 		}
 	}
 	if changing < 1000 {
-		t.Errorf("%d segments change something: too few to say anything", changing)
+		t.Errorf("%d segments change something: too few for this test", changing)
 	}
 }
 
-// A client that resets a connection and opens another from the same port, at the
-// last moment of what the RST left it: the new one has the time of a new one.
+// A client resets a connection and opens another from the same port, just before the timeout after
+// the RST: the new connection has a full timeout.
 func TestReopenedAfterReset(t *testing.T) {
 	const C, B = ClientSide, ReplySide
 	d := DefaultTimeouts()
@@ -732,7 +735,7 @@ func TestReopenedAfterReset(t *testing.T) {
 			now += Time(c.left)
 			say(C, tcpSYN)
 			if h.Closing(r) {
-				t.Error("the SYN is scheduled anew")
+				t.Error("a new backend would be selected for the SYN")
 			}
 			now += second
 			say(B, tcpSYN|tcpACK|tcpECE)
@@ -761,6 +764,6 @@ func TestSYNsDoNotRefreshHalfOpenFlows(t *testing.T) {
 		now += second
 	}
 	if got, _ := h.lookup(&n.Client, now); got != 0 {
-		t.Error("a half-open flow is held by SYNs")
+		t.Error("SYNs keep a half-open flow alive")
 	}
 }

@@ -1,21 +1,20 @@
 package flowtable
 
 // The sweep examines all records every few seconds. While an arena is nearly full, the sweep also
-// notes what gives way and is in no other ring, or in one between flows that do not give way any
-// more (ring.go). Then a search finds it at once, where probes would need some hundred records if
-// one in a hundred gives way.
+// notes flows that may be shed and are in no other ring, or are in a ring among many stale entries
+// (ring.go). Then a search finds such a flow at once; probes would examine some hundred records if
+// one in a hundred may be shed.
 
-// surveyShare: an arena is nearly full when all but one in so many of its flows are in use.
+// surveyShare: an arena is nearly full when at most one in surveyShare of its flows is unused.
 const surveyShare = 16
 
-// nearlyFull reports whether flows of an arena are likely to have to give way soon, by what all
-// participants have published.
+// nearlyFull reports whether an arena is nearly full, according to the published counters.
 func (t *Table) nearlyFull(a *arena) bool {
 	f := family(a.v6)
 	return t.recovered[f][None]+t.published.live[f][None].Load() >= int32(a.flows-a.flows/surveyShare)
 }
 
-// survey notes a flow that the sweep has passed.
+// survey notes a flow that the sweep has passed, if it may be shed.
 func (h *Handle) survey(a *arena, i uint32, m meta, now ticks) {
 	switch kind := h.t.shedOf(m, now); {
 	case kind == ShedHalfOpen && now.since(m.seen()) >= settledAge:

@@ -9,9 +9,9 @@ import (
 // sweepPeriod is how long one sweep over the whole table takes, at SweepQuota's pace.
 const sweepPeriod = 5 * time.Second
 
-// What one call of Sweep does at most, so that it holds up packets for no longer than 50 us, after
-// any pause and however many flows are expired: it examines SweepRecords, of which it claims
-// sweepChunk at a time, and claims no more when it has ended one of sweepPerEnd of those that it
+// Bounds on one call of Sweep, so that it delays packets by at most 50 us, after any pause and for
+// any number of expired flows. It examines at most SweepRecords records and claims sweepChunk of
+// them at a time. It claims no more once it has ended a flow for each sweepPerEnd records that it
 // may examine.
 const (
 	SweepRecords = 2048
@@ -19,9 +19,8 @@ const (
 	sweepPerEnd  = 32
 )
 
-// SweepQuota returns how many records all workers together must sweep for the
-// time since their last sweep, at most the whole table. Lookup itself ignores expired flows, so a
-// late sweep is never visible.
+// SweepQuota returns how many records all workers together must sweep for the time since their last
+// sweep, at most the whole table. Lookup ignores expired flows, so a late sweep is never visible.
 func (t *Table) SweepQuota(elapsed time.Duration) int {
 	elapsed = min(max(elapsed, 0), sweepPeriod)
 	return int((t.positions()*uint64(elapsed) + uint64(sweepPeriod) - 1) / uint64(sweepPeriod))
@@ -32,8 +31,8 @@ func (t *Table) positions() uint64 {
 	return uint64(t.arenas[0].records) + uint64(t.arenas[1].records)
 }
 
-// slice cuts positions [from, from+n) into the used records of one arena. It
-// returns the record numbers [first, end) and how many positions that is.
+// slice maps positions from [from, from+n) to the used records of one arena. It returns the record
+// numbers [first, end), and how many positions they cover.
 func (t *Table) slice(from uint64, n int) (a *arena, first, end uint32, positions int) {
 	a = &t.arenas[0]
 	if from >= uint64(a.records) {
@@ -46,13 +45,13 @@ func (t *Table) slice(from uint64, n int) (a *arena, first, end uint32, position
 	return a, first, end, positions
 }
 
-// endingsSize is how many flows of a sweep are ended together: with two buckets each, about as many
-// cache misses as a core can have in flight.
+// endingsSize is how many flows a sweep ends together: with two buckets each, about as many cache
+// misses as a core can have in flight.
 const endingsSize = 16
 
-// endings are expired flows of one arena whose two buckets have been prefetched, and which are then
-// ended together. A flow has two buckets of the index, and if it was idle for long, neither is in a
-// cache: ending flows one after the other would cost two cache misses for each.
+// endings has expired flows of one arena whose buckets have been prefetched, to end them together.
+// A flow has keys in two buckets of the index, and if it was idle for long, neither is in a cache:
+// ending flows one after the other would cost two cache misses for each.
 //
 // The copies cannot become stale: the keys of a record do not change while the handle is online,
 // and a flow whose meta has changed is not ended.
@@ -76,10 +75,10 @@ func (e *endings) add(h *Handle, a *arena, i uint32, m meta) {
 }
 
 // end ends the flows that have not changed, and returns how many. It updates the live counters at
-// once: a sweep may be of a million records, and the other handles decide by these counters whether
+// once: a sweep may cover a million records, and other handles decide by these counters whether
 // there is room for a flow.
 func (e *endings) end(h *Handle, a *arena) (ended int) {
-	var left [16]int32 // ended flows by state: most are in one
+	var left [16]int32 // ended flows by state; most are in one state
 	for n := range e.n {
 		if m := e.meta[n]; h.end(a, e.record[n], m, &e.hash[n]) {
 			left[m.state()]++
@@ -96,9 +95,9 @@ func (e *endings) end(h *Handle, a *arena) (ended int) {
 	return ended
 }
 
-// Sweep examines the next records of the whole table, max or fewer, and ends the expired
-// flows among them. What it has not examined of max is the caller's to sweep in its next step: the
-// work of one call is bounded. Workers share one cursor.
+// Sweep examines the next records of the whole table, at most max, and ends the expired flows among
+// them. The work of one call is bounded: if it examined fewer than max, the caller must sweep the
+// rest in its next step. Workers share one cursor.
 func (h *Handle) Sweep(now Time, max int) (examined, expired int) {
 	total := h.t.positions()
 	max = int(min(uint64(max), total, SweepRecords))
@@ -119,7 +118,7 @@ func (h *Handle) Sweep(now Time, max int) (examined, expired int) {
 	return examined, expired
 }
 
-// sweep ends the expired ones of records [first, end) and returns how many.
+// sweep ends the expired flows among records [first, end) and returns how many.
 func (h *Handle) sweep(a *arena, first, end uint32, now ticks) (expired int) {
 	e, nearlyFull := &h.endings, h.t.nearlyFull(a)
 	for i := first; i < end; i++ {

@@ -17,8 +17,8 @@ func (h *Handle) sweepAll(now Time) (examined, expired int) {
 	return examined, expired
 }
 
-// TestSweepIsBounded: however much one call is to sweep, it examines and ends no more than takes
-// 50 us; and calls that follow examine the rest, each record once.
+// TestSweepIsBounded: one call, with any max, examines and ends no more than takes 50 us, and the
+// following calls examine the rest, each record once.
 func TestSweepIsBounded(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -48,8 +48,8 @@ func TestSweepIsBounded(t *testing.T) {
 	}
 }
 
-// TestSweepEndsExpiredFlows: of flows that lie mixed, of both families, more than are ended
-// together, the sweep ends those that are expired and no other, and counts each once.
+// TestSweepEndsExpiredFlows: expired and live flows of both families are mixed, more than are ended
+// together. The sweep ends exactly the expired flows, and counts each once.
 func TestSweepEndsExpiredFlows(t *testing.T) {
 	const flows = 5*endingsSize + 3
 	tb, h := testTable(t, 1000, 1000)
@@ -86,8 +86,8 @@ func TestSweepEndsExpiredFlows(t *testing.T) {
 	validate(t, tb)
 }
 
-// TestSweepSkipsRefreshedFlows: a packet may come at another worker after the sweep has found its
-// flow expired and before it ends it. The first of the two decides.
+// TestSweepSkipsRefreshedFlows: another worker may get a packet after the sweep has found the
+// packet's flow expired and before the sweep ends it. The first of the two wins.
 func TestSweepSkipsRefreshedFlows(t *testing.T) {
 	tb, h := testTable(t, 1000, 0)
 	other, err := tb.Register()
@@ -106,7 +106,7 @@ func TestSweepSkipsRefreshedFlows(t *testing.T) {
 	other.Observe(refs[0], ReplySide, seg(ReplySide, 0), now)
 	other.Delete(refs[1])
 	if ended := h.endings.end(h, a); ended != 1 {
-		t.Errorf("%d flows ended, want the one that nothing happened to", ended)
+		t.Errorf("%d flows ended, want only the unchanged one", ended)
 	}
 	for i, live := range []bool{true, false, false} {
 		if h.Flow(refs[i]).load().live() != live {
@@ -116,8 +116,8 @@ func TestSweepSkipsRefreshedFlows(t *testing.T) {
 	validate(t, tb)
 }
 
-// TestSweepCountsEndedFlows: a sweep may be of a million records at once, and the others make
-// flows meanwhile. What it has ended is no reason to refuse them.
+// TestSweepCountsEndedFlows: a sweep may cover a million records at once, and other handles make
+// flows meanwhile. The flows that it has ended must not make their Creates fail.
 func TestSweepCountsEndedFlows(t *testing.T) {
 	tb, h := testTableOf(t, Config{IPv4Flows: 1000, HalfOpen: endingsSize, Timeouts: DefaultTimeouts()})
 	other, err := tb.Register()
@@ -145,9 +145,9 @@ func TestSweepCountsEndedFlows(t *testing.T) {
 	validate(t, tb)
 }
 
-// TestHammerSweep: some sweep the whole table, while others speak on the flows that are about to
-// be ended, end them, or make them anew under the same keys, a handful of ports to a backend. Now
-// and then all stop: then the table must be whole.
+// TestHammerSweep: some workers sweep the whole table, while others send packets on flows that are
+// about to be ended, end them, or make them again under the same keys, with a handful of ports to a
+// backend. Now and then all stop: then the table must be valid.
 func TestHammerSweep(t *testing.T) {
 	rounds := 60
 	if testing.Short() || raceEnabled {

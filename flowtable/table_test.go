@@ -99,13 +99,14 @@ func (h *Handle) reply(r Ref) header.Tuple {
 	return out.Reverse()
 }
 
-// lookup finds a tuple without a hash in hand.
+// lookup computes the hash of a tuple and finds its flow.
 func (h *Handle) lookup(t *header.Tuple, now Time) (Ref, Side) {
 	return h.Lookup(h.Hash(t), t, now)
 }
 
-// The backend's initial sequence number of seg, and flags by which a segment of it has data,
-// acknowledges what its sender guessed, and is of a later handshake, with another number.
+// The backend's initial sequence number in segments of seg, and flags with a special meaning for
+// seg: the segment has data, acknowledges a guessed number, or is of a later handshake with another
+// number.
 const (
 	testISN = 4_294_967_295 // its SYN-ACK is acknowledged by 0
 	tcpPSH  = header.TCPPSH
@@ -113,8 +114,8 @@ const (
 	tcpECE  = header.TCPECE
 )
 
-// seg returns a segment of a connection on which nobody has sent data: with the sequence number
-// that a backend's has, or the acknowledgment that a client's has.
+// seg returns a segment of a connection on which neither end has sent data, with the backend's
+// sequence number, or the client's acknowledgment number.
 func seg(from Side, flags uint8) Segment {
 	s := Segment{Flags: flags, Data: flags&tcpPSH != 0}
 	switch {
@@ -182,7 +183,7 @@ func TestCreateLookupDelete(t *testing.T) {
 			}
 			if f.Service() != 7 || f.BackendRef() != 1 || f.Proto() != c.proto ||
 				f.Binding() != 0 {
-				t.Errorf("flow says service %d, backend %d, protocol %d, binding %d", f.Service(),
+				t.Errorf("flow has service %d, backend %d, protocol %d, binding %d", f.Service(),
 					f.BackendRef(), f.Proto(), f.Binding())
 			}
 			h.Bind(r, 9, 8, 6, 5, 4)
@@ -226,7 +227,7 @@ func TestLookupMatchesWholeTuple(t *testing.T) {
 			if h.Hash(&other) == hash {
 				t.Errorf("v6 %v: another %s has the same hash", v6, name)
 			}
-			// With the flow's own hash, so that only the comparison can tell them apart.
+			// With the flow's own hash, so that only the comparison distinguishes them.
 			if r, _ := h.Lookup(hash, &other, bootTime); r != 0 {
 				t.Errorf("v6 %v: found by another %s", v6, name)
 			}
@@ -264,7 +265,7 @@ func TestConfigRefused(t *testing.T) {
 	}
 }
 
-// The promise of the package doc.
+// The memory per flow that the package doc states.
 func TestBytesPerFlow(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -310,8 +311,8 @@ func TestRegisterLimit(t *testing.T) {
 	}
 }
 
-// As many handles as there may be keep free records for themselves, and a small
-// table can still be filled by any one.
+// The maximum number of handles keep free records for themselves, and any one of them can still
+// fill a small table.
 func TestHandlesKeepFewRecords(t *testing.T) {
 	if MaxHandles < 256+4 {
 		t.Errorf("%d handles: 256 workers and some readers want one each", MaxHandles)
@@ -372,7 +373,7 @@ func TestClosedHandlesReturnRecords(t *testing.T) {
 		validate(t, tb)
 		h.Close()
 		validate(t, tb)
-		// Another one enters often enough to pass on what was left in limbo.
+		// Another handle enters often enough to adopt the records left in limbo.
 		other, err := tb.Register()
 		if err != nil {
 			t.Fatal(err)
@@ -432,7 +433,7 @@ func TestReuseWaitsForEveryHandle(t *testing.T) {
 	validate(t, tb)
 }
 
-// When more batches wait than limbo tells apart, they wait together for the youngest.
+// If more batches wait than limbo has places for, the last ones wait together for the youngest.
 func TestLimboOverflows(t *testing.T) {
 	tb, h := testTable(t, 3000, 0)
 	reader, err := tb.Register()
@@ -452,7 +453,7 @@ func TestLimboOverflows(t *testing.T) {
 			h.Enter(bootTime)
 		}
 	}
-	reader.Enter(bootTime) // all of those are over for it, but it takes up another
+	reader.Enter(bootTime) // these batches are free for this handle, but it gets another ref
 	if r, _ := reader.lookup(&n.Client, bootTime); r != held {
 		t.Fatal("reader does not see the flow")
 	}
@@ -495,7 +496,7 @@ func TestHashSpreads(t *testing.T) {
 			f := newFlow(header.ProtoTCP, v6, base+n)
 			load[a.home(h.Hash(&f.Client))]++
 		}
-		// Five on average: Poisson gives a bucket of more than 25 once in 10^10.
+		// Five on average: by the Poisson distribution one bucket in 10^10 has more than 25.
 		for b, n := range load {
 			if n > 25 {
 				t.Fatalf("v6 %v: %d of %d sequential tuples in bucket %d", v6, n, 5*a.homes, b)

@@ -2,27 +2,28 @@ package flowtable
 
 import "fmt"
 
-// A table goes from one process to the next while its flows live. All that counts is in the shared
-// memory: records and index are whole whenever no handle is between its Enter and Leave. So the
-// next process trusts the index, which Recover builds anew, and visits each record once, in order.
+// A table can pass from one process to the next while its flows live. The shared memory has the
+// complete state: records and index are consistent whenever no handle is between its Enter and
+// Leave. So, unlike Recover, the next process keeps the index, and visits each record only once, in
+// order.
 //
-// Free records are linked through themselves, and each process has lists of its own of them. So
-// from Assume on no other process may go on with the table: Fits checks beforehand what Assume
-// needs.
+// Free records are linked through themselves, and each process has its own lists of them. So once
+// Assume is called, no other process may use the table: call Fits beforehand to check that Assume
+// can succeed.
 
-// Layout says what memory a table of a configuration has, in words. Two programs can have the same
-// memory if it is equal.
+// Layout describes the memory of a table of a configuration. Two programs can share the memory if
+// their layouts are equal.
 func Layout(c Config) string { return layoutOf(c.IPv4Flows, c.IPv6Flows) }
 
-// Layout is that of the table as it is, which may have another size than was configured.
+// Layout describes the memory of the table, whose size may differ from the configured one.
 func (t *Table) Layout() string { return layoutOf(t.arenas[0].flows, t.arenas[1].flows) }
 
 func layoutOf(four, six uint32) string {
 	return fmt.Sprintf("version %d, %d IPv4 and %d IPv6 flows", headVersion, four, six)
 }
 
-// Used returns how many records of each family were ever used. It fails if a handle is at work,
-// between its Enter and Leave; none may enter afterwards, but where the table is not given away.
+// Used returns how many records of each family were ever used. It fails if a handle is between its
+// Enter and Leave. No handle may enter afterwards, unless the handover fails.
 func (t *Table) Used() (used [2]uint32, err error) {
 	for id := range t.participants[:t.watermark.Load()] {
 		if t.participants[id].seen.Load() != offline {
@@ -37,12 +38,12 @@ func (t *Table) Used() (used [2]uint32, err error) {
 	return used, nil
 }
 
-// Share lays a table over memory in which another process's table is at work, and changes nothing.
-// Until Assume, handles may be registered and must not be used. It fails with ErrLayout if the
-// memory holds another version or size.
+// Share returns the table in mem while another process still uses it, and changes nothing. Until
+// Assume, handles may be registered but must not be used. It fails with ErrLayout if the memory
+// holds another version or size.
 func Share(mem []byte, c Config) (*Table, error) { return openView(mem, c) }
 
-// Fits reports whether Assume can take the table over: an error says why not. It changes nothing.
+// Fits returns an error if Assume cannot take the table over. It changes nothing.
 func (t *Table) Fits(used [2]uint32) error {
 	for f := range t.arenas {
 		if a := &t.arenas[f]; used[f] > a.records || a.flows == 0 && used[f] != 0 {
@@ -52,12 +53,12 @@ func (t *Table) Fits(used [2]uint32) error {
 	return nil
 }
 
-// Assume takes the table over from the process that Share found at work. None of its handles may be
-// used any more, or be between Enter and Leave. used is what Table.Used says there. After an error
-// nothing has been changed.
+// Assume takes the table over from the process that used it at Share. That process must not use its
+// handles any more, and none of them may be between Enter and Leave. used is the result of
+// Table.Used in that process. If Assume returns an error, it has changed nothing.
 //
-// As after Recover, flows have no owner and no binding. Which backends were abandoned is forgotten,
-// and which keys of TCP and SCTP rest. It takes about 20 ns for each record (BenchmarkAssume).
+// As after Recover, flows have no owner and no binding. The notes about abandoned flows and about
+// resting keys of TCP and SCTP are lost. It takes about 20 ns for each record (BenchmarkAssume).
 func (t *Table) Assume(used [2]uint32, now Time) error {
 	if err := t.Fits(used); err != nil {
 		return err
@@ -77,7 +78,7 @@ func (t *Table) assume(a *arena, used uint32, now ticks) {
 	for i := uint32(1); i <= used; i++ {
 		f := a.flow(i)
 		m := f.load()
-		if f.owner.Load() != 0 { // numbers of the process before, see recoverFlow
+		if f.owner.Load() != 0 { // a number of the previous process, see recoverFlow
 			f.owner.Store(0)
 		}
 		if m.state() == None {

@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestAssume: a second table over the memory of the first one goes on where that stopped, with
-// records in limbo, in magazines and fresh: it has the same flows, by both keys, counts them alike,
+// TestAssume: a second table over the memory of the first continues where that stopped, with
+// records in limbo, in magazines and fresh. It has the same flows, by both keys, the same counts,
 // and can make and end others.
 func TestAssume(t *testing.T) {
 	c := Config{IPv4Flows: 3000, IPv6Flows: 1000, HalfOpen: 4000, Timeouts: DefaultTimeouts()}
@@ -38,7 +38,7 @@ func TestAssume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := next.Register() // before, as workers are made
+	g, err := next.Register() // before Assume, as the daemon makes its workers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestAssume(t *testing.T) {
 			t.Fatalf("the reply of %+v is not found", client)
 		}
 		if service, backend := g.Flow(ref).Owner(); service != 0 || backend != 0 || g.Flow(ref).Binding() != 0 {
-			t.Fatalf("%+v has numbers of the process before", client)
+			t.Fatalf("%+v has numbers of the previous process", client)
 		}
 		g.Delete(ref)
 	}
@@ -88,7 +88,7 @@ func used(t testing.TB, tb *Table) [2]uint32 {
 	return n
 }
 
-// TestUsedAtWork: a table is not given away while a handle is at work in it, whichever that is.
+// TestUsedAtWork: Used fails while any handle is between Enter and Leave.
 func TestUsedAtWork(t *testing.T) {
 	tb, h := testTableOf(t, Config{IPv4Flows: 100, Timeouts: DefaultTimeouts()})
 	other, err := tb.Register()
@@ -128,8 +128,8 @@ func TestAssumeRefuses(t *testing.T) {
 	}
 }
 
-// TestGoesOnWhereNothingIsTaken: a process that pauses, lets another one look at the table, and
-// goes on, as that was ended before it had all, has a whole table.
+// TestGoesOnWhereNothingIsTaken: a process pauses and shares the table with another process, which
+// ends before Assume; the first process continues with a valid table.
 func TestGoesOnWhereNothingIsTaken(t *testing.T) {
 	c := Config{IPv4Flows: 3000, IPv6Flows: 1000, HalfOpen: 4000, Timeouts: DefaultTimeouts()}
 	tb, h := testTableOf(t, c)
@@ -162,7 +162,7 @@ func TestGoesOnWhereNothingIsTaken(t *testing.T) {
 	}
 }
 
-// TestTakeFile: the lock goes with the file, and ends when neither process has it.
+// TestTakeFile: the lock passes with the file, and ends when neither process has the file open.
 func TestTakeFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "flows")
 	f := mustOpen(t, path, fileConfig)

@@ -6,32 +6,33 @@ import (
 	"time"
 )
 
-// Timeouts are how long a flow lives without packets, by state.
+// Timeouts has the time for which a flow lives without packets, by state.
 type Timeouts struct {
 	SynSeen     time.Duration // TCP: the client's SYN, no answer
-	SynAckSeen  time.Duration // TCP: the backend answered, the client did not
-	Established time.Duration // TCP: also while the backend has not sent since the client's ACK
+	SynAckSeen  time.Duration // TCP: the backend answered, the client has not acknowledged
+	Established time.Duration // TCP; SCTP: also while the backend has sent nothing since COOKIE ECHO
 	Fin         time.Duration // TCP: one direction closed
 	LastAck     time.Duration // TCP: both directions closed, the last ACK is missing
 
-	// TCP closed. The side that closed first is in TIME_WAIT. If that is the backend, it judges
-	// another client's SYN from the same port by the old connection, so the port must rest longer.
+	// TCP closed. The side that closed first is in TIME_WAIT. If that is the backend, it compares
+	// another client's SYN from the same port with the old connection, so the port must rest
+	// longer.
 	TimeWaitClient, TimeWaitBackend time.Duration
 
-	Reset            time.Duration // TCP: refused, or an RST outside Established
+	Reset            time.Duration // TCP: rejected, or an RST outside Established
 	ResetEstablished time.Duration // TCP: an RST while established (RFC 7857 section 2.2)
 
-	UDPUnreplied time.Duration // UDP: no reply, or nothing of the client after it
+	UDPUnreplied time.Duration // UDP: no reply, or no packet of the client after it
 	UDPReplied   time.Duration // UDP: the client sent after a reply
 	ICMP         time.Duration
 
 	// UDPIdle is not a timeout: an assured UDP flow that was idle for longer may be shed under
-	// pressure. One that was little used may be shed before: see protection.
+	// pressure. A flow with little use may be shed earlier: see protection.
 	UDPIdle time.Duration
 }
 
-// DefaultTimeouts suit a balancer in front of servers: RFC 5382's seconds for
-// established connections, less for what a flood of SYNs can make.
+// DefaultTimeouts suit a balancer in front of servers: RFC 5382's timeout for established
+// connections, shorter ones for the states that a SYN flood can create.
 func DefaultTimeouts() Timeouts {
 	return Timeouts{
 		SynSeen:          10 * time.Second,
@@ -72,7 +73,7 @@ func RFCTimeouts() Timeouts {
 	}
 }
 
-// lifetimes holds the age at which a flow is expired, by the life bits of its meta word: state,
+// lifetimes holds the maximum age of a flow, in ticks, by the life bits of its meta word: state,
 // reset, pending. A record that is not live is always expired.
 type lifetimes [64]int32
 
@@ -116,7 +117,7 @@ func (t *Timeouts) lifetimes() (l lifetimes, err error) {
 	return l, nil
 }
 
-// expired reports whether a flow in this condition is expired.
+// expired reports whether a flow with this meta is expired.
 func (l *lifetimes) expired(m meta, now ticks) bool {
 	return now.since(m.seen()) > l[m.life()]
 }

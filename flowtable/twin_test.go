@@ -11,7 +11,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// small is an index and records of both families with any contents, and what is searched in them.
+// small has an index and records of both families with arbitrary contents, and searches in them.
 type small struct {
 	buckets [2][4]bucket
 	four    [8]record4
@@ -21,10 +21,10 @@ type small struct {
 	steady  steady
 	now     uint32
 	group   []Search
-	plan    []byte // what arrange does, by search
+	plan    []byte // the choices of arrange, by search
 }
 
-// newSmall takes all contents from r, and of the searches as many from keys as there are.
+// newSmall takes all contents from r. It takes searches from keys, as many as there are.
 func newSmall(r *rand.Rand, keys []byte) *small {
 	s := new(small)
 	s.geo = geometries{
@@ -59,7 +59,8 @@ func newSmall(r *rand.Rand, keys []byte) *small {
 	return s
 }
 
-// scramble gives few values to tags, so that many are the same, and slots that name a record.
+// scramble fills a bucket with tags of few values, so that many are equal, and with slots that name
+// a record.
 func (b *bucket) scramble(r *rand.Rand) {
 	b.ctl.Store(r.Uint64())
 	var tags [12]byte
@@ -73,7 +74,8 @@ func (b *bucket) scramble(r *rand.Rand) {
 	}
 }
 
-// scramble leaves out repeat in three flows of four: one that has it never matches.
+// scramble fills a flow. Three flows of four have repeat 0, because a flow with another repeat
+// never matches.
 func (f *Flow) scramble(r *rand.Rand) {
 	m := meta(r.Uint64())
 	if r.IntN(4) != 0 {
@@ -85,7 +87,7 @@ func (f *Flow) scramble(r *rand.Rand) {
 	f.ports[1].Store(r.Uint32())
 }
 
-// fill makes up to 20 searches, with the keys first.
+// fill makes up to 20 searches, first from the keys.
 func (s *small) fill(r *rand.Rand, keys []byte) {
 	const each = 38 // bytes of a plan, a family and a key
 	n := min((len(keys)+each-1)/each+r.IntN(4), 20)
@@ -106,8 +108,8 @@ func (s *small) fill(r *rand.Rand, keys []byte) {
 	}
 }
 
-// twins runs a step by the assembly, where this build has it, and by its twin in Go, on a copy of
-// the searches. Both must leave the same.
+// twins runs a step in assembly, if this build has it, and its twin in Go on a copy of the
+// searches. Both must have the same result.
 func (s *small) twins(t *testing.T, step string, routine, twin func(group []Search)) {
 	t.Helper()
 	want := slices.Clone(s.group)
@@ -127,7 +129,7 @@ func (s *small) search(t *testing.T) (found, matched int) {
 		func(group []Search) { fetchBuckets(&s.geo, &s.secret, group) },
 		func(group []Search) { fetchBucketsGo(&s.geo, &s.secret, group) })
 	for i := range s.group {
-		if s.plan[i]&1 != 0 { // a tag that there is
+		if s.plan[i]&1 != 0 { // a tag that exists
 			s.group[i].hash = s.group[i].hash&^255 | uint64(s.plan[i]>>1&3)
 		}
 	}
@@ -142,7 +144,7 @@ func (s *small) search(t *testing.T) (found, matched int) {
 			s.arrange(k, s.plan[i])
 		}
 	}
-	for from := 0; from < len(s.group); from++ { // what did not match ends a group
+	for from := 0; from < len(s.group); from++ { // a search that does not match ends the group
 		n := s.match(t, s.group[from:])
 		matched += n
 		from += n
@@ -150,7 +152,7 @@ func (s *small) search(t *testing.T) (found, matched int) {
 	return found, matched
 }
 
-// arrange gives most searches the key of the flow that they found, but for a bit in some.
+// arrange gives most searches the key of the flow that they found, with one bit changed in some.
 func (s *small) arrange(k *Search, plan byte) {
 	if plan>>3&3 == 0 {
 		return
@@ -204,7 +206,7 @@ func TestSearchTwins(t *testing.T) {
 		searches, found, matched = searches+len(s.group), found+f, matched+m
 	}
 	if found < searches/10 || matched < searches/20 {
-		t.Errorf("of %d searches %d found a slot, %d matched: too few to say anything", searches, found, matched)
+		t.Errorf("of %d searches %d found a slot, %d matched: too few for this test", searches, found, matched)
 	}
 }
 

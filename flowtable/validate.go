@@ -6,8 +6,8 @@ import (
 	"math/bits"
 )
 
-// Validate walks the whole table and returns all that is wrong with it, up to a bound. Nobody may
-// use the table meanwhile. It checks that
+// Validate walks the whole table and returns the errors it finds, up to maxValidationErrors. No
+// handle may use the table meanwhile. It checks that
 //
 //   - every live flow has exactly its two keys in the index, each in its own chain;
 //   - every occupied slot is a member of exactly one home and names a live flow;
@@ -117,7 +117,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-// lists returns where each record is that is not live.
+// lists returns the place of each record that is not live.
 func (v *validation) lists(a *arena) (where []string) {
 	t := v.t
 	where = make([]string, a.records+1)
@@ -126,7 +126,7 @@ func (v *validation) lists(a *arena) (where []string) {
 			return
 		}
 		if i := r.index(); i == 0 || i > a.records {
-			v.errorf("%s holds record %d, which there is not", place, r)
+			v.errorf("%s holds record %d, which does not exist", place, r)
 		} else if where[i] != "" {
 			v.errorf("record %d is %s and %s", r, where[i], place)
 		} else {
@@ -180,12 +180,12 @@ func (v *validation) counters() {
 		v.t.participants[i].addTo(&sums)
 	}
 	if sums != v.live {
-		v.errorf("counters say %v, the records say %v", sums, v.live)
+		v.errorf("counters %v, but counts of the records %v", sums, v.live)
 	}
 }
 
-// load checks that a flow is counted if it should be. A flow that is not bound is of an earlier
-// process, or new.
+// load checks whether a flow is counted if and only if it must be. A flow without a binding is of
+// an earlier process, or new.
 func (v *validation) load(r Ref, f *Flow) {
 	o, m := f.owner.Load(), f.load()
 	is, counts := o&counted != 0, m.counts() && uint32(o) != 0

@@ -5,15 +5,15 @@ import (
 	"testing"
 )
 
-// What a new flow pays where its service has affinity: a client with a pin, one without, and
-// the first flow of one.
+// BenchmarkAffinity measures the cost of affinity for a new flow: of a client with a pin, of one
+// without, and of a client's first flow.
 func BenchmarkAffinity(b *testing.B) {
 	for _, n := range []int{1 << 10, 1 << 16, 1 << 20} {
 		tb := testTable(b, n)
 		for i := range n {
 			tb.Confirm(bootTime, client(i), 7, backend(i%1000), 10800)
 		}
-		// An order that no prefetcher guesses.
+		// An order that no prefetcher predicts.
 		at := func(i int) int { return int(uint64(i) * 2654435761 % uint64(n)) }
 		i := 0
 		b.Run(fmt.Sprintf("clients=%d/hit", n), func(b *testing.B) {
@@ -46,7 +46,8 @@ func BenchmarkAffinity(b *testing.B) {
 	}
 }
 
-// What it costs to forget nothing: the walk of a full table of the default size.
+// BenchmarkForget measures a Forget that matches no pin: the walk of a full table of the default
+// size.
 func BenchmarkForget(b *testing.B) {
 	const n = 1 << 18
 	tb := testTable(b, n)

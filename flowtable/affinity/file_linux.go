@@ -12,17 +12,17 @@ import (
 // ErrInUse means that another process has the table's file open.
 var ErrInUse = mapped.ErrInUse
 
-// File is a table in a mapped file. On a tmpfs it outlives the process but not the
-// machine, which is right: its times are times since boot.
+// File is a table in a mapped file. On a tmpfs it outlives the process but not a reboot, as it
+// must: its times are times since boot.
 type File struct {
 	Table    *Table
 	Recovery Recovery
 	file     *mapped.File
 }
 
-// OpenFile opens or makes the table's file, locks it against other processes for
-// as long as it is open, and takes over the pins in it. A file of another version
-// or size, or a damaged one, is replaced by an empty table; Recovery has the reason.
+// OpenFile opens or makes the table's file, locks it against other processes while it is open, and
+// recovers the pins in it. An empty table replaces a file of another version or size, or a damaged
+// one; Recovery has the reason.
 func OpenFile(path string, c Config, now flowtable.Time) (*File, error) {
 	size, err := Size(c)
 	if err != nil {
@@ -44,8 +44,8 @@ func OpenFile(path string, c Config, now flowtable.Time) (*File, error) {
 	return f, nil
 }
 
-// TakeFile maps a table's file that another process has given to this one. Both may use it: pins
-// are changed by one protocol, whoever changes them. The file is the File's, also after an error.
+// TakeFile maps a table's file that another process has passed to this one. Both may use it,
+// because both change pins by the same protocol. The File owns file, also after an error.
 func TakeFile(file *os.File, path string, c Config) (f *File, err error) {
 	f = &File{file: mapped.Take(file, path)}
 	size, err := Size(c)
@@ -67,7 +67,7 @@ func TakeFile(file *os.File, path string, c Config) (f *File, err error) {
 	return f, nil
 }
 
-// FD is the file's descriptor, for another process. It stays the File's.
+// FD returns the file's descriptor, to pass to another process. The File still owns it.
 func (f *File) FD() int { return f.file.FD() }
 
 // Close unmaps the table and lets another process open it. The Table must not be used afterwards.

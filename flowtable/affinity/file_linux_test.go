@@ -32,7 +32,7 @@ func mustClose(t *testing.T, f *File) {
 	}
 }
 
-// A process ends, in the midst of writing some pins: the next one has all others.
+// A process ends while it writes some pins: the next process has all others.
 func TestFileKeepsPins(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "affinity")
 	f := mustOpen(t, path, fileConfig, bootTime)
@@ -52,7 +52,7 @@ func TestFileKeepsPins(t *testing.T) {
 		if !ok {
 			t.Fatal("no slot to claim")
 		}
-		s.slots[at].key[0].Store(99) // and no further
+		s.slots[at].key[0].Store(99) // the write stops here
 	}
 	evicted := n - f.Table.Counts(bootTime).Live
 	mustClose(t, f)
@@ -117,7 +117,7 @@ func TestFileOfAnotherKind(t *testing.T) {
 	}
 }
 
-// Memory that somebody else wrote to: what cannot be is dropped.
+// In damaged memory, invalid pins are dropped.
 func TestRecoverDamaged(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -177,7 +177,7 @@ func TestFileErrors(t *testing.T) {
 	}
 }
 
-// TestTakeFile: another process that was given the file has the same pins, and the lock.
+// TestTakeFile: another process that received the file has the same pins, and the lock.
 func TestTakeFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "affinity")
 	f, err := OpenFile(path, fileConfig, bootTime)

@@ -22,17 +22,17 @@ func atOnce(f func(w int)) {
 	wg.Wait()
 }
 
-// All workers see the first flows of the same clients at once, then the loss of the backend: each
-// time, they agree.
+// All workers see the first flows of the same clients at once, and then the loss of the backend:
+// each time they agree.
 func TestAgreement(t *testing.T) {
 	rounds := 20_000
 	if testing.Short() {
 		rounds = 4_000
 	}
-	tb := testTable(t, 20) // few sets: other clients' pins come and go in the same
+	tb := testTable(t, 20) // few sets: other clients' pins come and go in the same sets
 	first, second := make([][workers]Pin, rounds), make([][workers]Pin, rounds)
 	var at [workers]atomic.Int32
-	together := func(w, i int) { // nobody is more than a step ahead
+	together := func(w, i int) { // no worker is more than a step ahead
 		at[w].Store(int32(i))
 		for o := range at {
 			for at[o].Load() < int32(i) {
@@ -44,7 +44,7 @@ func TestAgreement(t *testing.T) {
 		for i := range rounds {
 			together(w, 2*i)
 			who := client(i)
-			// later ones end later: nothing live of this round gives way
+			// later pins end later: no live pin of this round is evicted
 			first[i][w] = tb.Settle(bootTime, who, 7, backend(w), Pin{}, uint32(10+i))
 			together(w, 2*i+1)
 			second[i][w] = tb.Settle(bootTime, who, 7, backend(10+w), first[i][w], uint32(10+i))
@@ -64,7 +64,7 @@ func TestAgreement(t *testing.T) {
 	}
 }
 
-// proof makes a pin from which can be told whose it is, and whether all of it is of one writing.
+// proof makes a pin that shows its client and service, and whether it is torn.
 func proof(n int, svc uint64, r uint64) Pin {
 	p := Pin{Port: uint16(uint64(n)*31 + svc*7 + r)}
 	binary.BigEndian.PutUint64(p.Addr[:8], uint64(n)<<32|svc)
@@ -80,7 +80,8 @@ func proven(t *testing.T, n int, svc uint64, p Pin) bool {
 	return true
 }
 
-// Everything at once in few sets, always overfull: no pin is ever torn or another key's.
+// All operations at once in few sets, which are always overfull: no pin is ever torn or another
+// key's.
 func TestHammer(t *testing.T) {
 	operations := 400_000
 	if testing.Short() {
@@ -157,14 +158,14 @@ func TestReadersSeeOnePinDuringMoves(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(duration) // how long it is tried; nothing waits for it
+	time.Sleep(duration) // the length of the test; nothing depends on it
 	stop.Store(true)
 	wg.Wait()
 	validate(t, tb)
 }
 
-// A writer is stopped with a slot in its hand: others read and write all the same. When all slots
-// are in somebody's hand, an update is lost, and counted, and readers still read.
+// A writer is stopped after it claimed a slot: others still read and write. If stopped writers have
+// claimed all slots, an update is lost and counted, and readers still read.
 func TestStoppedWriters(t *testing.T) {
 	tb := testTable(t, 1)
 	s := &tb.sets[0]
@@ -197,6 +198,6 @@ func TestStoppedWriters(t *testing.T) {
 	}
 	tb.Confirm(bootTime, client(0), 7, backend(0), 2000)
 	if _, _, ok := tb.Get(bootTime+1999*second, client(0), 7); !ok {
-		t.Error("to prolong a pin takes no slot, and should have worked")
+		t.Error("extending a pin needs no slot, and should have worked")
 	}
 }

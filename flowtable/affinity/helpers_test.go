@@ -40,7 +40,7 @@ func testTable(t testing.TB, clients int) *Table {
 	return tb
 }
 
-// client and backend return the n-th; even ones are IPv4.
+// client and backend return the n-th address; even ones are IPv4.
 func client(n int) header.Addr { return addrN(10, n) }
 
 func backend(n int) Pin { return Pin{Addr: addrN(20, n), Port: uint16(8000 + n)} }
@@ -54,7 +54,7 @@ func addrN(net byte, n int) header.Addr {
 	return a
 }
 
-// validate checks set's invariants; nobody may use the table meanwhile.
+// validate checks the invariants of each set; no goroutine may use the table meanwhile.
 func validate(t testing.TB, tb *Table) {
 	t.Helper()
 	for i := range tb.sets {
@@ -67,7 +67,7 @@ func validate(t testing.TB, tb *Table) {
 func (t *Table) check(s *set) error {
 	c := s.ctl.Load()
 	if claimed := c >> claimShift & slotMask; claimed != 0 {
-		return fmt.Errorf("slots %010b are claimed by nobody", claimed)
+		return fmt.Errorf("slots %010b are claimed without a writer", claimed)
 	}
 	keys := map[[3]uint64]bool{}
 	for m := c & slotMask; m != 0; m &= m - 1 {

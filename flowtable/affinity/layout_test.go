@@ -8,8 +8,8 @@ import (
 	"sluice.dev/sluice/internal/pinned"
 )
 
-// TestLayoutHasAVersion: a table that another version of the program left is refused by
-// headVersion, so that must change with the layout.
+// TestLayoutHasAVersion: headVersion makes the program reject a table of another version, so it
+// must change with the layout.
 func TestLayoutHasAVersion(t *testing.T) {
 	form := pinned.Layout(head{}, set{}) + fmt.Sprintf("sets begin at %d\n", headBytes)
 	pinned.Same(t, "testdata/layout.golden", strconv.Itoa(headVersion), form)

@@ -10,15 +10,15 @@ import (
 	"sluice.dev/sluice/flowtable/mapped"
 )
 
-// ErrLayout means that memory was not made by this version of the table, or for another
-// size: its pins cannot be taken over.
+// ErrLayout means that the memory has a table of another version or size, or none: its pins cannot
+// be recovered.
 var ErrLayout = errors.New("affinity: another layout")
 
-// Recovery counts the previous process's pins, by what was done with them.
+// Recovery counts the previous process's pins by their outcome.
 type Recovery struct {
 	Kept    int
 	Ended   int // expired
-	Damaged int // in the wrong place, of a time that cannot be, or two of one key: dropped
+	Damaged int // in the wrong place, with an impossible time, or a second pin of a key: dropped
 	Fresh   bool
 	Why     string // why Fresh
 }
@@ -49,7 +49,7 @@ func Size(c Config) (int64, error) {
 	return headBytes + (sets+page-1)&^(page-1), nil
 }
 
-// view lays a table over memory of Size bytes.
+// view returns the table and the head in memory of Size bytes.
 func view(mem []byte, c *Config) (*Table, *head) {
 	t := &Table{clients: c.Clients, sets: mapped.Slice[set](mem, headBytes, c.sets())}
 	return t, &mapped.Slice[head](mem, 0, 1)[0]
@@ -72,8 +72,8 @@ func format(mem []byte, c *Config) *Table {
 	return t
 }
 
-// recoverTable takes over the table that another process left in memory, wherever it was stopped.
-// It fails with ErrLayout if the memory holds another version or size.
+// recoverTable recovers the table that another process left in memory, at whatever point it
+// stopped. It fails with ErrLayout if the memory holds another version or size.
 func recoverTable(mem []byte, c *Config, now flowtable.Time) (t *Table, r Recovery, err error) {
 	if t, err = openView(mem, c); err != nil {
 		return nil, r, err
@@ -84,8 +84,8 @@ func recoverTable(mem []byte, c *Config, now flowtable.Time) (t *Table, r Recove
 	return t, r, nil
 }
 
-// openView lays a table over memory that has one of this version and size, and changes nothing. It
-// fails with ErrLayout if the memory has none.
+// openView returns the table in mem, which must have this version and size, and changes nothing.
+// Otherwise it fails with ErrLayout.
 func openView(mem []byte, c *Config) (*Table, error) {
 	t, h := view(mem, c)
 	want := c.describe(len(mem))
@@ -104,12 +104,12 @@ func openView(mem []byte, c *Config) (*Table, error) {
 	return t, nil
 }
 
-// Layout says what memory a table of a configuration has, in words. Two programs can have the same
-// memory if it is equal.
+// Layout describes the memory of a table of a configuration. Two programs can share the memory if
+// their layouts are equal.
 func Layout(c Config) string { return fmt.Sprintf("version %d, %d clients", headVersion, c.Clients) }
 
-// recoverSet keeps the pins of a set that are whole. It frees claimed slots: no reader has seen
-// what was being written there.
+// recoverSet keeps the undamaged pins of a set. It frees claimed slots: no reader has used their
+// contents.
 func (t *Table) recoverSet(s *set, now ticks, r *Recovery) {
 	kept := uint64(0)
 	var other entry

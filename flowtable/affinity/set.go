@@ -29,14 +29,14 @@ const (
 //	S3  Every change of ctl adds one to the version.
 //	S4  At most one valid slot has a given key.
 //
-// Read: load ctl, load the valid slots, load ctl again. If it is the same (S3: no slot has
-// been claimed in between), what was read belongs together by S2.
+// Read: load ctl, load the valid slots, load ctl again. If it is the same, no slot was claimed in
+// between (S3), and so the values read are consistent (S2).
 //
-// Commit: the same read, for the key's own pin, then one compare-and-swap of ctl that turns
-// claimed into valid and the key's older pin into free. It succeeds only if ctl was the same since
-// before the read: so S4 holds, and a writer that settles on a pin sees every pin committed before.
+// Commit: the same read, for the key's own pin, then one compare-and-swap of ctl that turns claimed
+// into valid and the key's older pin into free. It succeeds only if ctl has not changed since
+// before the read: so S4 holds, and a writer that commits a pin sees every pin committed before.
 // The swap publishes the slot's words; every load of ctl pairs with it. A changed ctl could look
-// the same only if the version wrapped around during one read, by 2^44 changes.
+// the same only if 2^44 changes during one read made the version wrap around.
 type set struct {
 	ctl   atomic.Uint64
 	tags  [3]atomic.Uint64 // tagsPer to a word, lowest slot lowest
@@ -47,7 +47,7 @@ type set struct {
 type slot struct {
 	key     [3]atomic.Uint64 // client address, service
 	backend [2]atomic.Uint64 // address
-	end     atomic.Uint64    // packEnd, and how often the slot was written
+	end     atomic.Uint64    // packEnd, and the number of writes of the slot
 }
 
 const (
@@ -55,15 +55,15 @@ const (
 	_ = uint(len(set{}.tags)*tagsPer - setSlots)
 )
 
-// entry is a slot's words as they were read.
+// entry is a copy of a slot's words.
 type entry struct {
 	key     [3]uint64
 	backend [2]uint64
 	end     uint64
 }
 
-// The end of a pin, the backend's port, whether the pin is tentative, and how often its slot was
-// written:
+// The end word of a slot: the end of the pin, the backend's port, whether the pin is tentative, and
+// the number of writes of the slot:
 //
 //	63        32 31      16  15  14       0
 //	[ until, ticks ][ port ][tnt][ written ]
@@ -99,7 +99,7 @@ func (s *slot) load() (e entry) {
 	return e
 }
 
-// read finds the key's slot, or -1, and returns the ctl value for which that holds.
+// read returns the key's slot, or -1, and the ctl value for which this result holds.
 func (s *set) read(tag uint16, key *[3]uint64, e *entry) (c uint64, at int) {
 	for {
 		c = s.ctl.Load()
@@ -109,8 +109,8 @@ func (s *set) read(tag uint16, key *[3]uint64, e *entry) (c uint64, at int) {
 	}
 }
 
-// find searches the valid slots of ctl value c for the key. The result, also that there is
-// none, holds if ctl still is c afterwards.
+// find searches the valid slots of ctl value c for the key. The result, even -1, holds only if ctl
+// still is c afterwards.
 func (s *set) find(c uint64, tag uint16, key *[3]uint64, e *entry) (at int) {
 	for m := c & slotMask; m != 0; m &= m - 1 {
 		i := bits.TrailingZeros64(m)
@@ -128,9 +128,9 @@ func (s *set) tag(i int) uint16 {
 	return uint16(s.tags[i/tagsPer].Load() >> (i % tagsPer * tagBits))
 }
 
-// claim takes a slot to write a pin in: a free one, or else the one that victim returns. evicted:
-// it had a confirmed pin with some time left. at is -1 if there is none to take. ok is false if ctl
-// is not c any more.
+// claim claims a slot to write a pin in: a free slot, or else the slot that victim returns.
+// evicted: the slot had a confirmed pin with some time left. at is -1 if no slot may be taken. ok
+// is false if ctl is no longer c.
 func (s *set) claim(c uint64, own int, now ticks, yields bool) (at int, evicted, ok bool) {
 	free := ^(c | c>>claimShift) & slotMask
 	if free == 0 {
@@ -144,10 +144,10 @@ func (s *set) claim(c uint64, own int, now ticks, yields bool) (at int, evicted,
 	return at, evicted, s.ctl.CompareAndSwap(c, next+versionOne)
 }
 
-// victim returns the valid slot whose pin gives way to another key's: one that has ended, else a
-// tentative one, else, to a pin that is confirmed, a confirmed one; of several, the one that ends
-// first. own is the slot of the writer's key: the pin that is replaced is there until the new one
-// is, but where a tentative pin finds no other slot.
+// victim returns the valid slot whose pin is evicted for another key: a pin that has ended, else a
+// tentative one, else a confirmed one, unless yields is set. Among equals it returns the pin that
+// ends first. own is the slot of the writer's key. Its pin remains until the new one replaces it,
+// so own is evicted only if yields is set and there is no other slot.
 func (s *set) victim(c uint64, own int, now ticks, yields bool) (at int, evicted bool) {
 	const ended, unconfirmed, confirmed, last, none = 0, 1, 2, 3, 4
 	at = -1
@@ -175,8 +175,8 @@ func (s *set) victim(c uint64, own int, now ticks, yields bool) (at int, evicted
 	return at, best == confirmed
 }
 
-// write fills a claimed slot. It increments the count in the end word, so that a writer that has
-// read the former end and is about to change it (renew) fails.
+// write fills a claimed slot. It increments the count in the end word, so that the swap of a writer
+// that has read the former end (renew) fails.
 func (s *set) write(at int, tag uint16, e *entry) {
 	w, shift := &s.tags[at/tagsPer], at%tagsPer*tagBits
 	w.And(^(uint64(1<<tagBits-1) << shift))
@@ -191,7 +191,7 @@ func (s *set) write(at int, tag uint16, e *entry) {
 	l.end.Store(e.end | (l.end.Load()+1)&endWritten)
 }
 
-// commit makes a claimed slot the key's pin, instead of slot old (-1: there is none).
+// commit makes a claimed slot the key's pin, in place of slot old (-1: no old slot).
 func (s *set) commit(c uint64, claimed, old int) bool {
 	next := c&^(1<<(claimed+claimShift)) | 1<<claimed
 	if old >= 0 {

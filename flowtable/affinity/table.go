@@ -13,21 +13,22 @@ import (
 
 // Config sizes a table.
 type Config struct {
-	// Clients is how many pins there is room for, one for each client and service with affinity, of
-	// 102 bytes. In a full table, 1 in 150 has been evicted before its time.
+	// Clients is the number of pins that the table is sized for, one of 102 bytes for each client
+	// and service with affinity. In a full table, 1 pin in 150 is evicted early.
 	Clients int
-	// HashKey is for tests that must repeat; zero takes a random one.
+	// HashKey is for tests that must be repeatable; zero means a random key.
 	HashKey flowtable.HashKey
 }
 
-// MaxClients is the most that Config.Clients may be.
+// MaxClients is the maximum of Config.Clients.
 const MaxClients = 1 << 26
 
-// MaxSeconds is the longest that a pin may last without a new flow: the API's bound of
+// MaxSeconds is the maximum time that a pin may last without a new flow: the API's bound of
 // timeoutSeconds (k8s.io/kubernetes pkg/apis/core, MaxClientIPServiceAffinitySeconds).
 const MaxSeconds = 86400
 
-// setPins is the average number of pins in a set of 10 when there are as many as configured.
+// setPins is the average number of pins in a set of 10 slots when the table has the configured
+// number of pins.
 const setPins = 5
 
 func (c *Config) sets() int { return (c.Clients + setPins - 1) / setPins }
@@ -67,7 +68,7 @@ func addrOf(w [2]uint64) (a header.Addr) {
 	return a
 }
 
-// Table holds pins. All of it may be used by any number of goroutines at once.
+// Table holds pins. It is safe for concurrent use by any number of goroutines.
 type Table struct {
 	sets    []set
 	secret  flowtable.HashKey
@@ -79,8 +80,8 @@ type Table struct {
 	_       [48]byte
 }
 
-// NewHeap returns an empty table in ordinary memory: for tests, and for a gateway that need not
-// recover its pins.
+// NewHeap returns an empty table in ordinary memory: for tests, and for gateways that need not
+// recover their pins.
 func NewHeap(c Config) (*Table, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -104,8 +105,8 @@ func (t *Table) place(key *[3]uint64) (s *set, tag uint16) {
 	return &t.sets[i], uint16(hash)
 }
 
-// Get returns the pin of a client's flows to a service (services.Service.Identity), if it
-// has one, and whether that is tentative. It does not make the pin last longer.
+// Get returns the pin of a client's flows to a service (services.Service.Identity), if there is
+// one, and whether it is tentative. It does not extend the pin.
 func (t *Table) Get(now flowtable.Time, client header.Addr, service uint64) (pin Pin, tentative, ok bool) {
 	key := keyOf(&client, service)
 	s, tag := t.place(&key)
@@ -116,34 +117,34 @@ func (t *Table) Get(now flowtable.Time, client header.Addr, service uint64) (pin
 	return e.pin(), e.tentative(), true
 }
 
-// Confirm is for a flow that stands: it pins the client to the flow's backend, in place of its
-// former pin. The pin lasts for seconds, from 1 to MaxSeconds, and up to a tenth of a second more.
+// Confirm must be called when a flow reaches a standing state (flowtable.State.Stands). It pins the
+// client to the flow's backend, in place of its former pin. The pin lasts for seconds, from 1 to
+// MaxSeconds, and up to a tenth of a second more.
 func (t *Table) Confirm(now flowtable.Time, client header.Addr, service uint64, pin Pin, seconds uint32) {
 	o := settling{now: ticksAt(now), want: pin, tries: maxTries}
 	t.settle(&o, &client, service, seconds)
 }
 
-// ConfirmUnproven is Confirm by a flow whose sender may have guessed that there was an answer
-// (UDP): its pin takes no confirmed one's room. In a set that is full of these it is not stored.
+// ConfirmUnproven is Confirm for a flow whose sender may have guessed that there was an answer
+// (UDP): its pin evicts no confirmed pin. If the set is full of confirmed pins, it is not stored.
 func (t *Table) ConfirmUnproven(now flowtable.Time, client header.Addr, service uint64, pin Pin, seconds uint32) {
 	o := settling{now: ticksAt(now), want: pin, yields: true, tries: maxTries}
 	t.settle(&o, &client, service, seconds)
 }
 
-// Settle is for a new flow, of which it is not known whether its client is who it says. Its worker
-// has read old (the zero Pin: none) and would take want. Settle pins the client to want,
-// tentatively, and returns it; but if the client is pinned to something else than old meanwhile,
-// it returns that. So workers that see a client's first flows at once agree. If the client has
-// lost the pin meanwhile, want is taken. A tentative pin that is there lasts on; a confirmed one
-// does not, and gives way only if it is old and not want: the caller must have found that it
-// cannot be used. Where want cannot be stored, it is returned all the same: in a set that is full
-// of confirmed pins it has no room.
+// Settle must be called for a new flow, whose source may be forged. The worker has read the pin old
+// (the zero Pin: none) and selected want. Settle pins the client tentatively to want and returns
+// it. If the client now has another pin than old, it returns that pin instead: so workers that see
+// a client's first flows at once agree. If the client has lost its pin meanwhile, Settle uses want.
+// An existing tentative pin is extended. A confirmed pin is not extended, and is replaced only if
+// it is old and not want: then the caller has found that its backend cannot be used. If want cannot
+// be stored, because the set is full of confirmed pins, Settle still returns it.
 func (t *Table) Settle(now flowtable.Time, client header.Addr, service uint64, want, old Pin, seconds uint32) Pin {
 	o := settling{now: ticksAt(now), want: want, old: old, tentative: true, yields: true, tries: maxTries}
 	return t.settle(&o, &client, service, seconds)
 }
 
-// settling is one Confirm or Settle under way.
+// settling is one Confirm or Settle in progress.
 type settling struct {
 	now       ticks
 	want, old Pin
@@ -152,8 +153,8 @@ type settling struct {
 	tries     int
 }
 
-// maxTries bounds the work of a writer. Each failed try means that another's change of
-// the same set succeeded, or that ten writers at once are stopped within it.
+// maxTries bounds the work of a writer. A try fails only if another writer's change of the same set
+// succeeded, or if ten stopped writers have claimed slots of the set.
 const maxTries = 64
 
 func (t *Table) settle(o *settling, client *header.Addr, service uint64, seconds uint32) Pin {
@@ -185,7 +186,7 @@ func (t *Table) settle(o *settling, client *header.Addr, service uint64, seconds
 			case ok:
 				claimed = n
 			case n < 0 && o.yields && s.ctl.Load() == c && c>>claimShift&slotMask == 0:
-				return o.want // all are confirmed
+				return o.want // all pins are confirmed
 			}
 			if ok && evicted {
 				t.evicted.Add(1)
@@ -204,8 +205,8 @@ func (t *Table) settle(o *settling, client *header.Addr, service uint64, seconds
 	return o.want
 }
 
-// renew gives the pin of a valid slot another end (packEnd), and reports whether the slot still
-// was that pin's when it had it. What is tentative changes no confirmed pin that is alive.
+// renew changes the end of the pin in a valid slot (packEnd), and reports whether the slot still
+// held that pin at the change. A tentative end does not change a confirmed pin that is alive.
 func (s *set) renew(c uint64, at int, e *entry, now ticks, end uint64) bool {
 	kept := e.alive(now) && !e.tentative()
 	next := end | e.end&endWritten
@@ -218,7 +219,7 @@ func (s *set) renew(c uint64, at int, e *entry, now ticks, end uint64) bool {
 	if kept || next&endTentative != 0 && e.alive(now) {
 		return s.ctl.Load() == c
 	}
-	// Before, the pin might have been another's to take. Who has judged it so, and has not taken
-	// it yet, finds another ctl.
+	// Until now another writer might have evicted the pin. A writer that has selected it as a
+	// victim, but not claimed its slot yet, now finds another ctl and fails.
 	return s.ctl.CompareAndSwap(c, c+versionOne)
 }

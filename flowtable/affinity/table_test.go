@@ -8,7 +8,8 @@ import (
 	"sluice.dev/sluice/flowtable"
 )
 
-// What two workers see, one after the other. Steps of Settle name what the worker had read.
+// Steps of two workers, one after the other. A Settle step has the pin that its worker had read as
+// old.
 func TestSettle(t *testing.T) {
 	type step struct {
 		at        time.Duration
@@ -27,12 +28,12 @@ func TestSettle(t *testing.T) {
 			{0, "get", 0, 0, 1, 0}}},
 		{"the pin ends", []step{{0, "settle", 1, 0, 1, 10}, {10 * time.Second, "get", 0, 0, 1, 0},
 			{10100 * time.Millisecond, "get", 0, 0, 0, 0}}},
-		{"a new flow prolongs it", []step{{0, "settle", 1, 0, 1, 10}, {9 * time.Second, "settle", 1, 1, 1, 10},
+		{"a new flow extends it", []step{{0, "settle", 1, 0, 1, 10}, {9 * time.Second, "settle", 1, 1, 1, 10},
 			{19 * time.Second, "get", 0, 0, 1, 0}, {20 * time.Second, "get", 0, 0, 0, 0}}},
-		{"a flow that takes another's pin prolongs it", []step{{0, "settle", 1, 0, 1, 10},
+		{"a flow that takes another's pin extends it", []step{{0, "settle", 1, 0, 1, 10},
 			{9 * time.Second, "settle", 2, 0, 1, 10},
 			{19 * time.Second, "get", 0, 0, 1, 0}}},
-		{"a read does not prolong it", []step{{0, "settle", 1, 0, 1, 10}, {9 * time.Second, "get", 0, 0, 1, 0},
+		{"a read does not extend it", []step{{0, "settle", 1, 0, 1, 10}, {9 * time.Second, "get", 0, 0, 1, 0},
 			{11 * time.Second, "get", 0, 0, 0, 0}}},
 		{"a shorter timeout counts from the next flow", []step{{0, "settle", 1, 0, 1, 100},
 			{1 * time.Second, "settle", 1, 1, 1, 10},
@@ -43,13 +44,13 @@ func TestSettle(t *testing.T) {
 			{1, "settle", 3, 1, 2, 10}}},
 		{"moved after its end", []step{{0, "settle", 1, 0, 1, 10}, {11 * time.Second, "settle", 2, 1, 2, 10},
 			{12 * time.Second, "get", 0, 0, 2, 0}}},
-		{"anew after its end", []step{{0, "settle", 1, 0, 1, 10}, {11 * time.Second, "settle", 2, 0, 2, 10}}},
+		{"again after its end", []step{{0, "settle", 1, 0, 1, 10}, {11 * time.Second, "settle", 2, 0, 2, 10}}},
 		{"the same after its end", []step{{0, "settle", 1, 0, 1, 10}, {11 * time.Second, "settle", 1, 0, 1, 10},
 			{21 * time.Second, "get", 0, 0, 1, 0}}},
 		{"lost meanwhile", []step{{0, "settle", 2, 1, 2, 10}, {0, "get", 0, 0, 2, 0}}},
 		{"a flow that stands confirms it", []step{{0, "settle", 1, 0, 1, 10}, {5 * time.Second, "confirm", 1, 0, 0, 20},
 			{25 * time.Second, "get", 0, 0, 1, 0}, {26 * time.Second, "get", 0, 0, 0, 0}}},
-		{"a new flow does not prolong a confirmed one", []step{{0, "confirm", 1, 0, 0, 10},
+		{"a new flow does not extend a confirmed one", []step{{0, "confirm", 1, 0, 0, 10},
 			{9 * time.Second, "settle", 1, 1, 1, 10}, {10 * time.Second, "get", 0, 0, 1, 0},
 			{11 * time.Second, "get", 0, 0, 0, 0}}},
 		{"nor does another's", []step{{0, "confirm", 1, 0, 0, 10}, {9 * time.Second, "settle", 2, 0, 1, 10},
@@ -68,7 +69,7 @@ func TestSettle(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tb := testTable(t, 100)
-			for n := range 2 { // of both families
+			for n := range 2 { // both families
 				pin := func(b int) Pin {
 					if b == 0 {
 						return Pin{}
@@ -211,7 +212,8 @@ func compareAll(t *testing.T, tb *Table, m model, now flowtable.Time, gone Pin, 
 	}
 }
 
-// In a full set the pin that ends first gives way; one that has ended is nobody's loss.
+// A full set evicts the pin that ends first; the replacement of an ended pin does not count as an
+// eviction.
 func TestFullSet(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -242,8 +244,8 @@ func TestFullSet(t *testing.T) {
 			if got := tb.Counts(now); got.Evicted != c.evicted || got.Live != setSlots || got.Lost != 0 {
 				t.Errorf("%+v, want %d evicted", got, c.evicted)
 			}
-			// A confirmed pin that cannot be used gives its own slot, where all others are
-			// confirmed.
+			// If all other pins are confirmed, a confirmed pin that cannot be used is replaced in
+			// its own slot.
 			if p := tb.Settle(now, client(100), 7, backend(2), backend(1), 1); p != backend(2) {
 				t.Errorf("moved to %+v", p)
 			}
@@ -258,7 +260,7 @@ func TestFullSet(t *testing.T) {
 	}
 }
 
-// As many pins as configured: how many give way, as Config documents.
+// The configured number of pins: at most as many are evicted as Config documents.
 func TestCapacity(t *testing.T) {
 	const n = 50_000
 	tb := testTable(t, n)
@@ -273,12 +275,12 @@ func TestCapacity(t *testing.T) {
 	if perPin := float64(size) / n; err != nil || perPin > 103 {
 		t.Errorf("%.1f bytes for each pin, %v", perPin, err)
 	}
-	t.Logf("%d of %d pins gave way; %d bytes", c.Evicted, n, size)
+	t.Logf("%d of %d pins were evicted; %d bytes", c.Evicted, n, size)
 	validate(t, tb)
 }
 
-// renew changes nothing if the slot has another pin by now, even one with the same end, and
-// returns false if the set has changed.
+// renew changes nothing if the slot now has another pin, even one with the same end, and returns
+// false if the set has changed.
 func TestRenewOfReplacedPin(t *testing.T) {
 	tb := testTable(t, 1)
 	s := &tb.sets[0]
@@ -296,22 +298,22 @@ func TestRenewOfReplacedPin(t *testing.T) {
 	}
 	c, at = s.read(tag, &key, &e)
 	if !s.renew(c, at, &e, ticksAt(bootTime), longer(&e, 5)) {
-		t.Error("the set has not changed, and the pin is not prolonged")
+		t.Error("the set has not changed, and the pin is not extended")
 	}
 
 	_, at = s.read(tag, &key, &e)
 	tb.Forget(bootTime, func(_ uint64, p Pin) bool { return p == pin })
-	tb.Confirm(bootTime, client(2), 7, pin, 20) // prolonged twice by 5
+	tb.Confirm(bootTime, client(2), 7, pin, 20) // extended twice by 5
 	if now := s.slots[at].load(); now.key == e.key || now.until() != e.until() || now.port() != e.port() {
 		t.Fatalf("slot %d has %+v after %+v: the test is wrong", at, now, e)
 	}
 	s.renew(s.ctl.Load(), at, &e, ticksAt(bootTime), longer(&e, 1000))
 	if _, _, ok := tb.Get(bootTime+21*second, client(2), 7); ok {
-		t.Error("another client's pin was prolonged")
+		t.Error("another client's pin was extended")
 	}
 }
 
-// A writer that gives up after maxTries leaves no claimed slot.
+// A writer that stops after maxTries leaves no claimed slot.
 func TestSetGivesUpAfterMaxTries(t *testing.T) {
 	tb := testTable(t, 1)
 	who := client(1)
@@ -352,8 +354,8 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// TestUnprovenPinsYield: pins of flows whose sender may have guessed the answers, however many,
-// take no confirmed pin's room, and prolong their own.
+// TestUnprovenPinsYield: any number of pins of flows whose sender may have guessed the answers
+// evict no confirmed pin, and extend their own.
 func TestUnprovenPinsYield(t *testing.T) {
 	tb := testTable(t, 200)
 	for i := range 200 {

@@ -8,11 +8,11 @@ import (
 	"sluice.dev/sluice/flowtable"
 )
 
-// A flood of SYNs with forged sources: random ones, and those of the clients themselves. Of 200
-// pinned clients none is moved or forgotten, or kept longer than it should be.
+// A flood of SYNs with forged sources: random addresses, and the addresses of the clients. None of
+// 200 pinned clients is moved or forgotten, or stays pinned for too long.
 func TestForgedFlowsMoveNoPin(t *testing.T) {
 	const clients, forged = 200, 1_000_000
-	tb := testTable(t, clients/2) // some of its sets are full of them
+	tb := testTable(t, clients/2) // some of its sets are full of their pins
 	for n := range clients {
 		tb.Confirm(bootTime, client(n), 7, backend(n%4), 60)
 	}
@@ -45,7 +45,7 @@ func TestForgedFlowsMoveNoPin(t *testing.T) {
 			t.Fatalf("client %d is pinned to %+v (tentative %v, %v), was to %+v", n, got, tentative, ok, p)
 		}
 		if _, _, ok := tb.Get(bootTime+61*second, client(n), 7); ok {
-			t.Fatalf("client %d: forged flows made its pin last", n)
+			t.Fatalf("client %d: forged flows extended its pin", n)
 		}
 	}
 	if c := tb.Counts(bootTime + 60*second); c.Evicted != evicted || c.Lost != 0 {
@@ -54,7 +54,7 @@ func TestForgedFlowsMoveNoPin(t *testing.T) {
 	validate(t, tb)
 }
 
-// A set that is full of confirmed pins has no room for a tentative one, and gives one to a flow
+// A set that is full of confirmed pins has no room for a tentative one, but evicts one for a flow
 // that stands.
 func TestSetFullOfConfirmedPins(t *testing.T) {
 	tb := testTable(t, 1)
@@ -74,12 +74,12 @@ func TestSetFullOfConfirmedPins(t *testing.T) {
 	if _, _, ok := tb.Get(bootTime, client(0), 7); ok {
 		t.Error("the pin that ends first is still there")
 	}
-	// One that has ended is no longer confirmed, and one that is tentative gives way before it
+	// A pin that has ended no longer counts as confirmed, and a tentative pin is evicted before it
 	// ends.
 	now := bootTime + 12*second
 	tb.Settle(now, client(101), 7, backend(1), Pin{}, 1000)
 	if _, _, ok := tb.Get(now, client(101), 7); !ok {
-		t.Error("there was the slot of one that has ended")
+		t.Error("the slot of an ended pin was available")
 	}
 	tb.Settle(now, client(102), 7, backend(2), Pin{}, 1000)
 	if c := tb.Counts(now); c.Live != 9 || c.Tentative != 1 || c.Evicted != 1 {
@@ -88,7 +88,7 @@ func TestSetFullOfConfirmedPins(t *testing.T) {
 	validate(t, tb)
 }
 
-// A pin that is confirmed while others look for a slot is not taken for a tentative one.
+// A pin that is confirmed while others look for a slot is not evicted as a tentative one.
 func TestConfirmedMeanwhile(t *testing.T) {
 	tb := testTable(t, 1)
 	for n := range setSlots {
@@ -100,7 +100,7 @@ func TestConfirmedMeanwhile(t *testing.T) {
 		for i := int64(1); i <= rounds; i++ {
 			if w == 0 {
 				tb.Confirm(bootTime, client(0), 7, backend(0), 1000)
-				tb.Settle(bootTime, client(0), 7, backend(1), backend(0), 10) // it is tentative
+				tb.Settle(bootTime, client(0), 7, backend(1), backend(0), 10) // tentative
 				round.Store(i)
 				tb.Confirm(bootTime, client(0), 7, backend(1), 1000)
 				if _, tentative, ok := tb.Get(bootTime, client(0), 7); !ok || tentative {

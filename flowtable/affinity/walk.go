@@ -14,12 +14,12 @@ type Entry struct {
 	Service uint64 // services.Service.Identity
 	Pin     Pin
 	Left    time.Duration // until it ends, to a tenth of a second
-	// Tentative: no flow of the client's has stood since the pin was made.
+	// Tentative: no flow of the client has reached a standing state since the pin was made.
 	Tentative bool
 }
 
-// Each calls f for each pin that has not ended, until f returns false. Pins that are set or moved
-// meanwhile may or may not be seen. It blocks no writer.
+// Each calls f for each pin that has not ended, until f returns false. It may miss pins that are
+// set or moved meanwhile. It blocks no writer.
 func (t *Table) Each(now flowtable.Time, f func(*Entry) bool) {
 	var found [setSlots]entry
 	for i := range t.sets {
@@ -38,7 +38,7 @@ func (e *entry) entry(left int32) *Entry {
 	}
 }
 
-// snapshot copies what a set held at one moment, and returns how many pins that is.
+// snapshot copies the pins that a set held at one moment, and returns their number.
 func (s *set) snapshot(out *[setSlots]entry) (n int) {
 	for {
 		c := s.ctl.Load()
@@ -53,11 +53,11 @@ func (s *set) snapshot(out *[setSlots]entry) (n int) {
 	}
 }
 
-// Forget ends the pins that match selects, by the service (services.Service.Identity) and where
-// they point to, and returns how many. It calls match for each pin that exists during the whole
-// call, for some perhaps more than once. It is for endpoints that leave their service: when they
-// come back, they do not get their clients back. Workers with an earlier snapshot may still pin
-// clients to them: wait until none has one.
+// Forget ends the pins that match selects by service (services.Service.Identity) and backend, and
+// returns how many. It calls match for each pin that exists during the whole call, for some pins
+// perhaps more than once. Call it for endpoints that leave their service: if they come back, they
+// do not get their clients back. Workers with an earlier snapshot may still pin clients to these
+// endpoints: wait until no worker uses one.
 func (t *Table) Forget(now flowtable.Time, match func(service uint64, pin Pin) bool) (ended int) {
 	for i := range t.sets {
 		ended += t.sets[i].forget(ticksAt(now), match)
@@ -78,8 +78,8 @@ func (s *set) forget(now ticks, match func(uint64, Pin) bool) (ended int) {
 	}
 }
 
-// search returns a valid slot of ctl value c that match selects, or -1. The answer holds if ctl
-// still is c afterwards.
+// search returns a valid slot of ctl value c that match selects, or -1. The result holds only if
+// ctl still is c afterwards.
 func (s *set) search(c uint64, now ticks, match func(uint64, Pin) bool) (at int) {
 	for m := c & slotMask; m != 0; m &= m - 1 {
 		at := bits.TrailingZeros64(m)
@@ -95,13 +95,13 @@ func (s *set) search(c uint64, now ticks, match func(uint64, Pin) bool) (at int)
 // Counts are the table's counters.
 type Counts struct {
 	Capacity  int    // as configured
-	Live      int    // confirmed pins whose time is not over: the table is walked for it
-	Tentative int    // tentative ones, likewise
-	Evicted   uint64 // confirmed pins that gave way before their time, since the process began
+	Live      int    // confirmed pins that have not ended, counted by a walk of the table
+	Tentative int    // tentative pins, counted likewise
+	Evicted   uint64 // confirmed pins that were evicted early, since the process began
 	Lost      uint64 // pins that could not be stored: too many at once in one set
 }
 
-// Counts returns the counters. Each is right for some moment during the call.
+// Counts returns the counters. Each is exact for some moment during the call.
 func (t *Table) Counts(now flowtable.Time) Counts {
 	c := Counts{Capacity: t.clients, Evicted: t.evicted.Load(), Lost: t.lost.Load()}
 	for i := range t.sets {

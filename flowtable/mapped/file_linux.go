@@ -13,16 +13,16 @@ import (
 
 // File is a locked file, and the memory that it is mapped to.
 type File struct {
-	Mem  []byte // of page alignment; nil before Map or Empty; nobody may use it after Close
+	Mem  []byte // page-aligned; nil before Map or Empty; must not be used after Close
 	file *os.File
 	path string // Replace changes it
 	live bool   // another process uses the memory
 }
 
-// Open opens or makes the file that has the path, locks it against other processes
-// for as long as it is open, and maps size bytes of it. A file of another size is
-// emptied, and why is the reason; otherwise why is empty. It fails with ErrInUse if another
-// process has the file, and with a trusted.Refusal if others may write it or its directory.
+// Open opens or makes the file at path, locks it against other processes while it is open, and maps
+// size bytes of it. It empties a file of another size and returns the reason in why; otherwise why
+// is empty. It fails with ErrInUse if another process has the file open, and with a trusted.Refusal
+// if other users may write the file or its directory.
 func Open(path string, size int64) (f *File, why string, err error) {
 	if f, err = Lock(path); err != nil {
 		return nil, "", err
@@ -42,7 +42,7 @@ func Open(path string, size int64) (f *File, why string, err error) {
 	return f, why, nil
 }
 
-// resized is why a file is emptied.
+// resized returns the reason why a file is emptied.
 func resized(found, size int64) string {
 	if found == 0 {
 		return NewFile
@@ -50,8 +50,8 @@ func resized(found, size int64) string {
 	return fmt.Sprintf("the file has %d bytes, this configuration needs %d", found, size)
 }
 
-// Lock opens or makes the file that has the path and locks it, as Open does, and changes nothing of
-// what is in it. Map or Empty must follow, before Mem is used.
+// Lock opens or makes the file at path and locks it, as Open does, and does not change its
+// contents. Call Map or Empty before using Mem.
 func Lock(path string) (*File, error) {
 	file, err := openLocked(path)
 	if err != nil {
@@ -60,13 +60,12 @@ func Lock(path string) (*File, error) {
 	return &File{file: file, path: path}, nil
 }
 
-// Take returns a file that another process has locked and has given to this one, whose the lock is
-// from then on as well: it ends when neither has the file open. Map must follow. The other process
-// may be at work with the memory, so Map leaves its pages as they are, which are huge if it could
-// have such.
+// Take returns a file that another process has locked and passed to this one. Both processes then
+// hold the lock; it ends when neither has the file open. Call Map before using Mem. The other
+// process may be using the memory, so Map does not collapse its pages.
 func Take(file *os.File, path string) *File { return &File{file: file, path: path, live: true} }
 
-// FD is the file's descriptor, for another process. It stays the File's.
+// FD returns the file's descriptor, to pass to another process. The File still owns it.
 func (f *File) FD() int { return int(f.file.Fd()) }
 
 // Size returns the file's size in bytes.
@@ -78,10 +77,11 @@ func (f *File) Size() (int64, error) {
 	return found.Size(), nil
 }
 
-// ReadAt implements io.ReaderAt, for who decides by the contents what to map.
+// ReadAt implements io.ReaderAt, for a caller that reads the contents before it decides how much to
+// map.
 func (f *File) ReadAt(b []byte, offset int64) (int, error) { return f.file.ReadAt(b, offset) }
 
-// Empty gives the file its size, by way of zero, so that all of it reads as zero, and maps it.
+// Empty truncates the file to zero and then to size, so that all of it reads as zero, and maps it.
 func (f *File) Empty(size int64) error {
 	if err := errors.Join(f.file.Truncate(0), f.file.Truncate(size)); err != nil {
 		return fmt.Errorf("%s: %w", f.path, err)
@@ -89,8 +89,8 @@ func (f *File) Empty(size int64) error {
 	return f.Map(size)
 }
 
-// Replace gives the file the path of another one that this process has locked, too: until then, a
-// process that opens the path waits for or finds the other one, which has no name afterwards.
+// Replace renames the file to the path of another file, which this process has also locked. Until
+// then a process that opens that path finds the other file; afterwards the other file has no name.
 func (f *File) Replace(other *File) error {
 	if err := os.Rename(f.path, other.path); err != nil {
 		return err
@@ -99,10 +99,10 @@ func (f *File) Replace(other *File) error {
 	return nil
 }
 
-// lockTries bounds how often a file may be deleted between its opening and locking.
+// lockTries bounds how often a file may be deleted between open and lock.
 const lockTries = 10
 
-// openLocked opens the file that has the path, and locks it.
+// openLocked opens the file at path, and locks it.
 func openLocked(path string) (*os.File, error) {
 	for range lockTries {
 		f, err := trusted.OpenState(path, os.O_RDWR|os.O_CREATE)
@@ -118,12 +118,12 @@ func openLocked(path string) (*os.File, error) {
 			return nil, err
 		}
 	}
-	return nil, errors.New("is deleted again and again while it is opened: who does that?")
+	return nil, errors.New("is deleted repeatedly while it is opened: find the process that deletes it")
 }
 
 // lock locks an open file, and reports whether the path still names that file: the process that had
-// it locked may have deleted it (Remove). With a lock on a deleted file, the next process would
-// make another one, and both would run.
+// it locked may have deleted it (Remove). If this process kept a lock on a deleted file, the next
+// process would make another file, and both would run.
 func lock(f *os.File, path string) (current bool, err error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
@@ -142,8 +142,8 @@ func lock(f *os.File, path string) (current bool, err error) {
 	return err == nil && os.SameFile(ours, named), err
 }
 
-// Map maps a file of that size and makes sure that all of it is backed: a page that
-// cannot be had must be an error now, not a SIGBUS in a worker later.
+// Map maps size bytes of the file and reserves memory for all of them: a missing page must be an
+// error now, not a SIGBUS in a worker later.
 func (f *File) Map(size int64) error {
 	if err := unix.Fallocate(int(f.file.Fd()), 0, 0, size); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("%s: reserving %d bytes: %w", f.path, size, err)
@@ -159,37 +159,38 @@ func (f *File) Map(size int64) error {
 	return nil
 }
 
-// Map maps a whole file of a tmpfs, or one of memfd_create(2), and makes sure that each page is
-// there. Where the file has huge pages (Collapse) they are mapped as such. Unmap unmaps it.
+// Map maps size bytes of a file, which must be on a tmpfs or from memfd_create(2), and populates
+// each page. If the file has huge pages (Collapse), they are mapped as huge pages. Use Unmap to
+// unmap the result.
 func Map(file, size int) ([]byte, error) {
 	mem, err := mapAligned(file, size)
 	if err != nil {
 		return nil, err
 	}
-	// Before Linux 6.1 huge pages come from here, where shmem_enabled is advise.
+	// Before Linux 6.1 this is the only source of huge pages, if shmem_enabled is advise.
 	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
-	// Linux 5.14; before that, the pages come with their first use.
+	// Linux 5.14; before that, pages are allocated at their first use.
 	_ = unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
 	return mem, nil
 }
 
-// Collapse makes huge pages of a file that Map has mapped, from Linux 6.1 on, which the settings of
-// /sys/kernel/mm/transparent_hugepage mostly forbid otherwise. Best effort: with small pages the
-// memory works, with more TLB misses. Nobody else should use the memory meanwhile, and no page may
-// be pinned, as those of sockets are: it stays as it is.
+// Collapse makes huge pages of a file that Map has mapped, from Linux 6.1 on. Without it the
+// settings in /sys/kernel/mm/transparent_hugepage mostly forbid huge pages. Collapse is best
+// effort: with small pages the memory works, with more TLB misses. No other process should use the
+// memory meanwhile. The kernel does not collapse pinned pages, such as the pages of sockets.
 func Collapse(mem []byte) { _ = unix.Madvise(mem, unix.MADV_COLLAPSE) }
 
-// Unmap unmaps what Map has mapped.
+// Unmap unmaps memory that Map has mapped.
 func Unmap(mem []byte) error {
 	return unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)))
 }
 
-// hugePage is the size of a huge page on amd64, and on arm64 with pages of 4 KiB. The file must
-// begin at a multiple of it, or no entry of the page table can point to a whole one.
+// hugePage is the size of a huge page on amd64, and on arm64 with pages of 4 KiB. The mapping must
+// begin at a multiple of it, or no page table entry can refer to a whole huge page.
 const hugePage = 2 << 20
 
-// mapAligned maps a whole file at a multiple of hugePage. It takes a piece of the address
-// space that is large enough, puts the file in its middle, and gives the ends back.
+// mapAligned maps size bytes of a file at a multiple of hugePage. It reserves address space that is
+// large enough, maps the file inside it, and unmaps both ends.
 func mapAligned(fd, size int) ([]byte, error) {
 	page := os.Getpagesize()
 	size = (size + page - 1) &^ (page - 1)
@@ -200,7 +201,7 @@ func mapAligned(fd, size int) ([]byte, error) {
 		return nil, err
 	}
 	before := int(-uintptr(room) & (hugePage - 1))
-	// Safety: all of it is inside the mapping above, which only this function has; the file
+	// Safety: the whole range is inside the mapping above, which only this function uses; the file
 	// replaces its middle.
 	start := unsafe.Add(room, before)
 	if _, err := unix.MmapPtr(
@@ -217,7 +218,7 @@ func mapAligned(fd, size int) ([]byte, error) {
 	return unsafe.Slice((*byte)(start), size), err
 }
 
-// Close unmaps the memory and lets another process have the file, with what is in it.
+// Close unmaps the memory and releases the file, with its contents, for another process.
 func (f *File) Close() error {
 	var unmap error
 	if f.Mem != nil {
@@ -229,6 +230,6 @@ func (f *File) Close() error {
 
 // Remove closes the file and deletes it.
 func (f *File) Remove() error {
-	// Deleted while locked, so that no other process can have opened it in between.
+	// Delete it while it is locked, so that no other process can have opened it in between.
 	return errors.Join(os.Remove(f.path), f.Close())
 }

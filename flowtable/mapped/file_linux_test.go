@@ -55,8 +55,8 @@ func TestFileKeepsMemory(t *testing.T) {
 	}
 }
 
-// The file is deleted, and perhaps made anew, after it was opened and before it is
-// locked: the lock is on nothing then.
+// The file is deleted, and perhaps made again, after it was opened and before it is locked: then
+// the lock is on a file without a name.
 func TestLockOfDeletedFile(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -65,7 +65,7 @@ func TestLockOfDeletedFile(t *testing.T) {
 	}{
 		{"nothing happens", func(string) error { return nil }, true},
 		{"deleted", os.Remove, false},
-		{"deleted and made anew", func(path string) error {
+		{"deleted and made again", func(path string) error {
 			return errors.Join(os.Rename(path, path+".old"), os.WriteFile(path, nil, 0o600))
 		}, false},
 	} {
@@ -86,7 +86,7 @@ func TestLockOfDeletedFile(t *testing.T) {
 	}
 }
 
-// Instances that open and remove one file at once: at no time do two have it.
+// Several instances open and remove one file at once: two of them never have it at the same time.
 func TestFileOpenedAndRemoved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "table")
 	const rounds = 100
@@ -122,7 +122,7 @@ func TestFileOpenedAndRemoved(t *testing.T) {
 	t.Logf("opened %d times", opened.Load())
 }
 
-// TestOthersFile: a link, or a file that others may write, is not mapped, and what a link names
+// TestOthersFile: a link, or a file that others may write, is not mapped, and the target of a link
 // keeps its content.
 func TestOthersFile(t *testing.T) {
 	dir := t.TempDir()
@@ -138,7 +138,7 @@ func TestOthersFile(t *testing.T) {
 		t.Errorf("a link: %v", err)
 	}
 	if text, err := os.ReadFile(victim); err != nil || string(text) != "content" {
-		t.Errorf("what it names has now %d bytes, %v", len(text), err)
+		t.Errorf("the target of the link now has %d bytes, %v", len(text), err)
 	}
 	if err := errors.Join(os.Rename(victim, path), os.Chmod(path, 0o660)); err != nil {
 		t.Fatal(err)

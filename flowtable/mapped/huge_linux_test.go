@@ -14,9 +14,9 @@ import (
 
 const hugeSize = 8 << 20
 
-// TestHugePages: a file on a tmpfs is mapped by huge pages, from Linux 6.1 on, also in the process
-// that it is given to. The settings of the machine mostly forbid it (shmem_enabled: never);
-// MADV_COLLAPSE works all the same.
+// TestHugePages: a file on a tmpfs is mapped by huge pages, from Linux 6.1 on, also in another
+// process that receives the file. The settings of the machine mostly forbid huge pages
+// (shmem_enabled: never), but MADV_COLLAPSE ignores them.
 func TestHugePages(t *testing.T) {
 	f, _ := mustOpen(t, filepath.Join(sharedMemory(t), "table"), hugeSize)
 	t.Cleanup(func() { f.Remove() })
@@ -35,7 +35,7 @@ func TestHugePages(t *testing.T) {
 	}
 }
 
-// TestTakenPagesStay: who maps a file that another process works with moves none of its pages.
+// TestTakenPagesStay: mapping a file that another process uses does not move its pages.
 func TestTakenPagesStay(t *testing.T) {
 	file, err := os.Create(filepath.Join(sharedMemory(t), "table"))
 	if err != nil {
@@ -64,7 +64,7 @@ func sharedMemory(t *testing.T) string {
 	return dir
 }
 
-// taken maps a file as the process does that another one has given it to.
+// taken maps a file as a process that has received it from another one does.
 func taken(t *testing.T, fd int) *File {
 	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -82,8 +82,8 @@ func taken(t *testing.T, fd int) *File {
 	return f
 }
 
-// byHugePages returns how many kB of a mapping are mapped by huge pages, as smaps says (proc(5)),
-// after each page was touched.
+// byHugePages returns how many kB of a mapping are mapped by huge pages, according to smaps
+// (proc(5)), after it has touched each page.
 func byHugePages(t *testing.T, mem []byte) (kB int) {
 	t.Helper()
 	for i := 0; i < len(mem); i += 4096 {

@@ -1,10 +1,11 @@
-// Package mapped gives tables memory that outlives the process: a file on tmpfs, locked
-// against other processes and mapped whole.
+// Package mapped provides memory for tables that outlives the process: a file on tmpfs, locked
+// against other processes and mapped as a whole.
 //
-//	path ──open, lock──> the file that has the path ──size, reserve, map──> File.Mem
+//	path ──open, lock──> the file at path ──size, reserve, map──> File.Mem
 //
-// One process at a time has a file, from Open to Close or its death. The caller defines the
-// contents; a process that opens a file after a crash finds them as the last store left them.
+// Only one process at a time has a file open, from Open to Close or to the end of the process. The
+// caller defines the contents; a process that opens a file after a crash finds them as the last
+// store left them.
 package mapped
 
 import (
@@ -16,11 +17,11 @@ import (
 // ErrInUse means that another process has the file open.
 var ErrInUse = errors.New("file is in use by another process")
 
-// NewFile is the reason of Open for a file that was empty: nothing was lost.
+// NewFile is the reason that Open returns for a file that was empty: nothing was lost.
 const NewFile = "new file"
 
-// Slice lays n values of T over memory, from an offset in bytes. T must be free of
-// pointers. It panics if they do not fit or are not aligned: then the caller's layout is wrong.
+// Slice returns n values of T in mem, from an offset in bytes on. T must not contain pointers.
+// Slice panics if the values do not fit or are not aligned: then the caller's layout is wrong.
 func Slice[T any](mem []byte, offset int64, n int) []T {
 	var t T
 	size, align := int64(unsafe.Sizeof(t)), uintptr(unsafe.Alignof(t))
@@ -33,7 +34,7 @@ func Slice[T any](mem []byte, offset int64, n int) []T {
 	if (uintptr(unsafe.Pointer(&mem[0]))+uintptr(offset))%align != 0 {
 		panic(fmt.Sprintf("mapped: offset %d is not aligned to %d bytes: fix the caller's layout", offset, align))
 	}
-	// Safety: inside mem and aligned, as just checked; without pointers, the
-	// collector has no interest in what the memory holds.
+	// Safety: inside mem and aligned, as just checked. T has no pointers, so the garbage collector
+	// does not scan the memory.
 	return unsafe.Slice((*T)(unsafe.Pointer(&mem[offset])), n)
 }
