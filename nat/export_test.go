@@ -1,4 +1,4 @@
 package nat
 
-// TranslatePlainGo is TranslatePlain by the twin in Go.
+// TranslatePlainGo is the Go twin of TranslatePlain.
 var TranslatePlainGo = translatePlainGo

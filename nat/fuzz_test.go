@@ -21,8 +21,8 @@ func slowSum(b []byte) (s int) {
 	return s % 65535
 }
 
-// faults are the residues of a packet's checksums: zero where they are right. Of a fragment
-// only a part is here; its residue must not change either.
+// faults returns the residues of a packet's checksums: zero if a checksum is right. A fragment has
+// only a part of the covered bytes; its residue must not change either.
 func faults(frame []byte, p *header.Packet) (ip, transport int) {
 	b := frame[p.L4:p.End]
 	if !p.Tuple.V6 {
@@ -41,14 +41,14 @@ func faults(frame []byte, p *header.Packet) (ip, transport int) {
 	return 0, (slowSum(frame[p.L3+8:p.L3+40]) + slowSum(b)) % 65535
 }
 
-// sctpFault is the bits in which the CRC of an SCTP packet is not what it should be.
+// sctpFault returns the bits in which the CRC of an SCTP packet is wrong.
 func sctpFault(b []byte) int {
 	zeroed := slices.Clone(b)
 	copy(zeroed[8:], make([]byte, 4))
 	return int(binary.LittleEndian.Uint32(b[8:]) ^ crc32.Checksum(zeroed, crc32.MakeTable(crc32.Castagnoli)))
 }
 
-// mayChange marks the bytes that translation is about.
+// mayChange marks the bytes that translation may change.
 func mayChange(p *header.Packet, mark func(from, n int)) {
 	l3, l4 := int(p.L3), int(p.L4)
 	if p.Tuple.V6 {
@@ -97,7 +97,7 @@ func unchanged(t *testing.T, before, after []byte, packets ...*header.Packet) {
 	}
 }
 
-// target makes a tuple of p's family out of any bytes, with ends that Parse would accept.
+// target makes a tuple of p's family from any bytes, with addresses and ports that Parse accepts.
 func target(p *header.Packet, seed []byte) header.Tuple {
 	var b [36]byte
 	copy(b[:], seed)
@@ -141,9 +141,9 @@ func seeds() [][]byte {
 	return all
 }
 
-// FuzzTranslate: of any packet that parses, only addresses, ports, TTL and
-// checksums change; it parses as the new tuple; checksums are off by what they were off
-// before; what verified still verifies.
+// FuzzTranslate: translation of any packet that parses changes only addresses, ports, TTL and
+// checksums. The result parses as the new tuple, wrong checksums stay wrong by the same difference,
+// and right ones stay right.
 func FuzzTranslate(f *testing.F) {
 	for _, frame := range seeds() {
 		f.Add(frame, []byte("any thirty-six bytes make the target"))
@@ -180,7 +180,7 @@ func FuzzTranslate(f *testing.F) {
 		}
 		if noChecksum != (p.Tuple.Proto == header.ProtoUDP && p.Fragment != header.LaterFragment &&
 			frame[p.L4+6]|frame[p.L4+7] == 0) {
-			t.Fatal("a UDP checksum came or went")
+			t.Fatal("a UDP checksum was added or removed")
 		}
 		if transport2 != transport && !noChecksum && p.Fragment != header.LaterFragment {
 			t.Fatalf("transport checksum was off by %d, is by %d\n%x\n%x", transport, transport2, before, frame)
@@ -205,9 +205,9 @@ func isEcho(p *header.Packet) bool {
 	return false
 }
 
-// FuzzICMPInner: any bytes quoted in an error that verifies. What ParseInner takes,
-// the translator leaves with a right ICMP checksum, the new inner tuple, and nothing
-// changed but what must.
+// FuzzICMPInner quotes any bytes in an error with a right checksum. If ParseInner accepts the
+// quote, the translated error has a right ICMP checksum and the new inner tuple, and no other bytes
+// change.
 func FuzzICMPInner(f *testing.F) {
 	for _, frame := range seeds() {
 		ip := headertest.IP(frame)

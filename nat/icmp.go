@@ -7,14 +7,13 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TranslateICMPError rewrites an ICMP error about a packet that we sent: the
-// outer addresses become outerSrc and outerDst, the embedded packet gets the tuple
-// innerOut, so that the receiver finds the socket it is about. d must be the
-// delta from inner's tuple to innerOut.
+// TranslateICMPError rewrites an ICMP error about a packet that the gateway sent: the outer
+// addresses become outerSrc and outerDst, and the embedded packet gets the tuple innerOut, so that
+// the receiver finds its socket. d must be the delta from inner's tuple to innerOut.
 //
-// Embedded checksums are updated where the quote reaches that far: a router may
-// quote 8 bytes of transport, and TCP's and SCTP's checksums come after them. The ICMP checksum
-// follows from what really changed.
+// Embedded checksums are updated if the quote includes them: a router may quote only 8 bytes of
+// transport, and the checksums of TCP and SCTP come after these. The ICMP checksum is updated by
+// the words that actually changed.
 func TranslateICMPError(
 	frame []byte, outer, inner *header.Packet, outerSrc, outerDst header.Addr, innerOut *header.Tuple, d header.Delta,
 ) {
@@ -59,7 +58,8 @@ func translateQuote(frame []byte, inner *header.Packet, out *header.Tuple, d hea
 	}
 }
 
-// QuotedBytes is how long a quoted packet was when it was sent, by its own length field.
+// QuotedBytes returns the original length of a quoted IP packet in bytes, according to its own
+// length field.
 func QuotedBytes(frame []byte, inner *header.Packet) int {
 	if inner.Tuple.V6 {
 		return header.IPv6Bytes + int(binary.BigEndian.Uint16(frame[inner.L3+ipv6LengthOffset:]))
@@ -67,8 +67,9 @@ func QuotedBytes(frame []byte, inner *header.Packet) int {
 	return int(binary.BigEndian.Uint16(frame[inner.L3+ipv4LengthOffset:]))
 }
 
-// quotedTransportBytes is how long the transport part of a quoted packet was when it was
-// sent, by its own length field: the CRC of SCTP depends on it. Below zero if it lies.
+// quotedTransportBytes returns the original length of the transport part of a quoted packet in
+// bytes, according to its own length field: the CRC of SCTP depends on it. It is negative if the
+// field is wrong.
 func quotedTransportBytes(frame []byte, inner *header.Packet) int {
 	return QuotedBytes(frame, inner) - int(inner.L4-inner.L3)
 }
@@ -84,9 +85,9 @@ func sumHeaders(frame []byte, inner *header.Packet) uint16 {
 	return checksum.Add(ip, checksum.Sum(frame[inner.L4:min(inner.End, inner.L4+header.TCPBytes)]))
 }
 
-// EchoReply turns an echo request, or a fragment of one, into that of its reply, in place: the
-// addresses change places, which no sum notices, the type changes, and the TTL is ours. The
-// Ethernet header is the caller's.
+// EchoReply turns an echo request, or a fragment of a request, into its reply in place: it swaps
+// the addresses, which changes no sum, and sets the type and the TTL. The caller writes the
+// Ethernet header.
 func EchoReply(frame []byte, p *header.Packet, ttl uint8) {
 	reply := p.Tuple.Reverse()
 	request, answer := uint8(header.ICMPEchoRequest), uint8(header.ICMPEchoReply)

@@ -12,11 +12,11 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// icmpCase is an error about a packet that we sent: received, as we translated it, sent.
+// icmpCase is an error about a packet that the gateway received, translated and sent.
 type icmpCase struct {
 	name           string
-	sender, far    string // who sent received to what they took for their peer
-	near, receiver string // what we made of it
+	sender, far    string // source and destination of the received packet
+	near, receiver string // source and destination after translation
 	kind           string
 	icmpType, code uint8
 	rest           uint32
@@ -49,7 +49,7 @@ func icmpCases() []icmpCase {
 	return cases
 }
 
-// run translates the error about a quote of so many bytes; negative means all. It returns the frame
+// run translates an error that quotes quoteBytes bytes; negative means all. It returns the frame,
 // and the packet that the error must now quote.
 func (c *icmpCase) run(t *testing.T, quoteBytes int) (frame, want []byte, reason stats.DropReason) {
 	t.Helper()
@@ -78,8 +78,8 @@ func (c *icmpCase) run(t *testing.T, quoteBytes int) (frame, want []byte, reason
 	return frame, want, stats.None
 }
 
-// check compares a translated error with what its receiver must see: its own packet, from the
-// address it sent it to, and right checksums.
+// check checks that a translated error quotes its receiver's own packet, comes from the address to
+// which the receiver sent it, and has right checksums.
 func (c *icmpCase) check(t *testing.T, frame, want []byte) {
 	t.Helper()
 	p := mustParse(t, frame)
@@ -118,8 +118,8 @@ func TestTranslateICMPError(t *testing.T) {
 	}
 }
 
-// Quotes cut at every byte: from the header and 8 bytes on they are translated, below they are
-// refused.
+// Quotes cut at every byte: a quote with at least the header and 8 bytes is translated, a shorter
+// one is rejected.
 func TestTranslateICMPErrorCut(t *testing.T) {
 	for _, c := range icmpCases() {
 		least := 28
@@ -139,11 +139,11 @@ func TestTranslateICMPErrorCut(t *testing.T) {
 				continue
 			}
 			if c.kind == "tcp" && cut == least+9 {
-				// Half a checksum cannot be updated; it stays what the router quoted.
+				// Half a checksum cannot be updated; it stays as the router quoted it.
 				want = append(want[:cut-1:cut-1], frame[len(frame)-1])
 			}
 			if part := cut - least; c.kind == "sctp" && part > 0 && part < 4 {
-				// the same of one to three bytes of a CRC
+				// likewise for one to three bytes of a CRC
 				sent := headertest.IP(packet(c.kind, c.near, c.receiver).Bytes())
 				want = append(want[:least:least], sent[least:cut]...)
 			}
@@ -152,7 +152,8 @@ func TestTranslateICMPErrorCut(t *testing.T) {
 	}
 }
 
-// A wrong checksum inside stays wrong by the same difference: the quote is what the sender sent.
+// A wrong checksum inside stays wrong by the same difference: the quote equals the packet that the
+// sender sent.
 func TestTranslateICMPErrorKeepsInnerFaults(t *testing.T) {
 	for _, kind := range []string{"tcp", "sctp"} {
 		t.Run(kind, func(t *testing.T) { keepsInnerFaults(t, kind) })
@@ -164,7 +165,7 @@ func keepsInnerFaults(t *testing.T, kind string) {
 	sent := packet(kind, e.source, e.backend).Bytes()
 	received := packet(kind, e.client, e.vip).Bytes()
 	for _, f := range [][]byte{sent, received} {
-		f[len(f)-1] ^= 0x55 // payload, so that the checksum does not fit
+		f[len(f)-1] ^= 0x55 // payload, so that the checksum is wrong
 	}
 	frame := headertest.ICMPError("203.0.113.9", "10.0.0.2", 3, 4, 1300, sent, -1).Bytes()
 	outer, inner := mustParse(t, frame), header.Packet{}
@@ -181,8 +182,9 @@ func keepsInnerFaults(t *testing.T, kind string) {
 	}
 }
 
-// A quoted SCTP packet whose length field is shorter than its header has no checksum, and that of a
-// first fragment covers bytes that were not quoted: those bytes do not change.
+// A quoted SCTP packet whose length field is shorter than its header has no checksum, and the
+// checksum of a first fragment covers bytes that were not quoted: in both cases the checksum bytes
+// do not change.
 func TestTranslateICMPErrorWithoutQuotedCRC(t *testing.T) {
 	for _, quoted := range []string{"short", "first fragment"} {
 		for v6, e := range ends {
@@ -217,7 +219,7 @@ func TestTranslateICMPErrorWithoutQuotedCRC(t *testing.T) {
 	}
 }
 
-// claim makes an untagged frame say that its transport part has so many bytes.
+// claim sets the IP length of an untagged frame to a transport part of transportBytes.
 func claim(frame []byte, transportBytes byte) []byte {
 	if frame[14]>>4 == 6 {
 		frame[18], frame[19] = 0, transportBytes
@@ -228,7 +230,7 @@ func claim(frame []byte, transportBytes byte) []byte {
 	return frame
 }
 
-// RFC 4884: what follows the quote is not part of it.
+// RFC 4884: extensions that follow the quote are not part of it.
 func TestTranslateICMPErrorLeavesExtensions(t *testing.T) {
 	e := ends[false]
 	sent := packet("udp", e.source, e.backend)

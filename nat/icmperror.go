@@ -7,22 +7,22 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// ErrorKind is what an ICMP error of our own reports.
+// ErrorKind is the condition that an ICMP error of the gateway reports.
 type ErrorKind uint8
 
 const (
-	// TimeExceeded: TTL or hop limit ran out in transit.
+	// TimeExceeded: the TTL or hop limit reached zero in transit.
 	TimeExceeded ErrorKind = iota
-	// FragmentationNeeded: too big for the next link, which carries mtu bytes.
-	// ICMPv6 calls it packet too big.
+	// FragmentationNeeded: the packet is too big for the next link, whose MTU is mtu bytes. ICMPv6
+	// calls it packet too big.
 	FragmentationNeeded
-	// PortUnreachable: nobody serves this port.
+	// PortUnreachable: no service has this port.
 	PortUnreachable
-	// HostUnreachable: no route to where it should go.
+	// HostUnreachable: there is no route to the destination.
 	HostUnreachable
-	// AdminProhibited: configuration forbids it.
+	// AdminProhibited: the configuration forbids the packet.
 	AdminProhibited
-	// ProtocolUnreachable: nobody serves this protocol. ICMPv6 calls it a parameter problem, and
+	// ProtocolUnreachable: no service has this protocol. ICMPv6 calls it a parameter problem, and
 	// points to the next header field that names the protocol.
 	ProtocolUnreachable
 )
@@ -30,8 +30,8 @@ const (
 // icmpCode is a type and a code.
 type icmpCode struct{ icmpType, code uint8 }
 
-// What an ErrorKind is on the wire: RFC 792, RFC 1812 section 5.2.7.1 (code 13),
-// RFC 4443 section 3.
+// The type and code of each ErrorKind: RFC 792, RFC 1812 section 5.2.7.1 (code 13), RFC 4443
+// section 3.
 var (
 	errorCodes4 = [...]icmpCode{
 		TimeExceeded:        {header.ICMPTimeExceeded, 0},
@@ -59,13 +59,13 @@ const (
 	ipv4DF         = 0x4000
 )
 
-// BuildError writes an ICMP error about orig into dst: an untagged Ethernet
-// header whose addresses are zero, IP from src to the sender of orig, the ICMP message
-// and as much of orig as belongs in one. orig must be as its sender sent it, not
-// translated yet. mtu matters to FragmentationNeeded alone.
+// BuildError writes an ICMP error about orig into dst: an untagged Ethernet header whose addresses
+// are zero, IP from src to the sender of orig, the ICMP message, and as much of orig as the RFCs
+// allow. orig must be the packet as its sender sent it, before translation. Only
+// FragmentationNeeded uses mtu.
 //
-// ok is false where no error may be sent (see mayReport) or dst has no room for the
-// quote that a receiver needs at least.
+// n is the length of the frame in bytes. ok is false if no error may be sent (see mayReport), or if
+// dst has no room for the minimum quote that a receiver needs.
 func BuildError(dst, orig []byte, p *header.Packet, kind ErrorKind, src header.Addr, mtu uint16) (n int, ok bool) {
 	if !mayReport(p) {
 		return 0, false
@@ -98,11 +98,11 @@ func BuildError(dst, orig []byte, p *header.Packet, kind ErrorKind, src header.A
 	return n, true
 }
 
-// mayReport reports whether an error about a packet may be sent: not about an error
-// or a redirect, not about a later fragment, not about what was sent to many, not to
-// what is not one host (RFC 1122 section 3.2.2, RFC 4443 section 2.4 (e)). The
-// addresses are judged again although header.Parse refuses such packets: a caller
-// that reports a refused packet must not make us a reflector.
+// mayReport reports whether an error about a packet may be sent: not about an error or a redirect,
+// not about a later fragment, not about a multicast packet, and not to an address that is not
+// unicast (RFC 1122 section 3.2.2, RFC 4443 section 2.4 (e)). It checks the addresses again
+// although header.Parse rejects such packets: a caller that reports a rejected packet must not make
+// the gateway a reflector.
 func mayReport(p *header.Packet) bool {
 	if p.L3 == 0 || p.Multicast || p.Fragment == header.LaterFragment {
 		return false
@@ -113,14 +113,14 @@ func mayReport(p *header.Packet) bool {
 	switch p.Tuple.Proto {
 	case header.ProtoICMP:
 		return !header.IsICMPError(false, p.ICMPType)
-	case header.ProtoICMPv6: // types below 128 are errors, also those not assigned yet
+	case header.ProtoICMPv6: // types below 128 are errors, including unassigned ones
 		return p.ICMPType >= header.ICMPv6EchoRequest && p.ICMPType != header.ICMPv6Redirect
 	}
 	return true
 }
 
-// writeError4 fills headers that are zero. The datagram is atomic, so it needs no
-// identification (RFC 6864 section 4.1).
+// writeError4 fills zeroed headers. The datagram is atomic, so it needs no identification (RFC 6864
+// section 4.1).
 func writeError4(ip, message []byte, kind ErrorKind, src, dst *header.Addr, mtu uint16) {
 	h := (*[header.IPv4Bytes]byte)(ip)
 	h[0], h[1] = 0x45, errorTOS
@@ -139,8 +139,8 @@ func writeError4(ip, message []byte, kind ErrorKind, src, dst *header.Addr, mtu 
 	binary.BigEndian.PutUint16(message[icmpChecksumOffset:], ^checksum.Sum(message))
 }
 
-// writeError6 fills headers that are zero.
-// pointer is the path MTU of FragmentationNeeded, or the offset that ProtocolUnreachable points to.
+// writeError6 fills zeroed headers. pointer is the path MTU of FragmentationNeeded, or the offset
+// to which ProtocolUnreachable points.
 func writeError6(ip, message []byte, kind ErrorKind, src, dst *header.Addr, pointer uint16) {
 	h := (*[header.IPv6Bytes]byte)(ip)
 	h[0] = 0x60

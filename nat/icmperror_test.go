@@ -25,12 +25,12 @@ func build(t testing.TB, orig []byte, kind nat.ErrorKind, mtu uint16) ([]byte, b
 		t.Errorf("%d bytes of an error that may not be sent", n)
 	}
 	if !bytes.Equal(dst[n:], bytes.Repeat([]byte{0xee}, len(dst)-n)) {
-		t.Error("bytes behind the frame were written")
+		t.Error("bytes after the frame were written")
 	}
 	return dst[:n], ok
 }
 
-// What gopacket, which shares nothing with us, reads in the errors that we build.
+// gopacket, which shares no code with this package, decodes the errors that BuildError builds.
 func TestBuildError(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -57,7 +57,7 @@ func TestBuildError(t *testing.T) {
 				orig.VLAN, orig.Padding = []uint16{5}, 9
 				frame, ok := build(t, orig.Bytes(), c.kind, c.mtu)
 				if !ok {
-					t.Fatalf("%s, IPv6 %v, %d bytes: refused", c.name, v6, payload)
+					t.Fatalf("%s, IPv6 %v, %d bytes: not built", c.name, v6, payload)
 				}
 				if err := headertest.Verify(frame); err != nil {
 					t.Errorf("%s, IPv6 %v, %d bytes: %v", c.name, v6, payload, err)
@@ -89,7 +89,7 @@ func TestBuildError(t *testing.T) {
 	}
 }
 
-// decode returns the ICMP layer of a frame whose other layers are what they must be.
+// decode checks the other layers of a frame and returns its ICMP layer.
 func decode(t *testing.T, frame []byte, v6 bool) gopacket.Layer {
 	t.Helper()
 	pkt := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.Default)
@@ -114,7 +114,8 @@ func decode(t *testing.T, frame []byte, v6 bool) gopacket.Layer {
 	return pkt.Layer(layers.LayerTypeICMPv4)
 }
 
-// checkQuote: as much as belongs into an error, without tags and Ethernet padding.
+// checkQuote checks that an error quotes as much as the RFCs allow, without tags and Ethernet
+// padding.
 func checkQuote(t *testing.T, frame, orig []byte, v6 bool) {
 	t.Helper()
 	limit, headers := 576, 28
@@ -140,7 +141,7 @@ func TestBuildErrorRefuses(t *testing.T) {
 			packet("udp", e4.vip, e4.client).Bytes(), -1).Bytes(),
 		"an ICMPv6 error": headertest.ICMPError("2001:db8:9::9", "2001:db8:1::7", 3, 0, 0,
 			packet("udp", e6.vip, e6.client).Bytes(), -1).Bytes(),
-		"an ICMPv6 error of the future": headertest.ICMPError("2001:db8:9::9", "2001:db8:1::7", 100, 0, 0,
+		"an unassigned ICMPv6 error": headertest.ICMPError("2001:db8:9::9", "2001:db8:1::7", 100, 0, 0,
 			packet("udp", e6.vip, e6.client).Bytes(), -1).Bytes(),
 		"an ICMPv6 redirect": headertest.ICMPError("2001:db8:9::9", "2001:db8:1::7", 137, 0, 0,
 			packet("udp", e6.vip, e6.client).Bytes(), -1).Bytes(),
@@ -163,7 +164,8 @@ func TestBuildErrorRefuses(t *testing.T) {
 	}
 }
 
-// Addresses that no error may be sent to or quote, also if a caller did not filter them.
+// Addresses to which no error may be sent, and which no error may quote, even if a caller did not
+// filter them.
 func TestBuildErrorRefusesAddresses(t *testing.T) {
 	for v6, e := range ends {
 		bad := []string{"0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", "169.254.1.1"}
@@ -184,7 +186,7 @@ func TestBuildErrorRefusesAddresses(t *testing.T) {
 	}
 }
 
-// A buffer that is too small gets a shorter quote, and none below header and 8 bytes.
+// A small buffer gets a shorter quote, and no error if there is no room for the header and 8 bytes.
 func TestBuildErrorFitsItsBuffer(t *testing.T) {
 	for v6, e := range ends {
 		orig := packet("tcp", e.client, e.vip).Bytes()

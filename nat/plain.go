@@ -2,25 +2,26 @@ package nat
 
 import "sluice.dev/sluice/nat/header"
 
-// TranslatePlain does what DecrementTTL and Translate do to packets that are plain (header.Plain),
-// and writes the MAC addresses of their hops. rewrites must be as long as frames, all of which must
-// have passed Inspect. It also prefetches the second lines of other frames
-// (header.Memory.FetchEnds), of at most as many.
+// TranslatePlain combines DecrementTTL and Translate for plain packets (header.Plain), and writes
+// the MAC addresses of their hops. rewrites must be as long as frames. Inspect must have accepted
+// each frame. TranslatePlain also prefetches the second cache lines of the frames in ends
+// (header.Memory.FetchEnds), at most len(frames) of them.
 func TranslatePlain(m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ends []header.Frame) {
 	translatePlain(m, frames, rewrites[:len(frames)], ends)
 }
 
-// checksumBits are the bits of both checksums' offsets, 16 and 6. Without those bits that a
-// protocol number has, they are the offset of that protocol: 22-6 is TCP's and 22-16 is UDP's, as
-// the other bit of 17 is none of them. The offset takes no branch, as protocols are mixed.
+// checksumBits has the bits of both checksum offsets, 16 and 6. Without the bits that a protocol
+// number also has, it is the offset for that protocol: 22-6 for TCP and 22-16 for UDP, because the
+// other bit of 17 is not in it. So the offset is computed without a branch, which mixed protocols
+// would make unpredictable.
 const (
 	checksumBits = tcpChecksumOffset | udpChecksumOffset
 	_            = -uint(checksumBits - header.ProtoTCP&checksumBits ^ tcpChecksumOffset)
 	_            = -uint(checksumBits - header.ProtoUDP&checksumBits ^ udpChecksumOffset)
 )
 
-// What the assembly needs of another package: go_asm.h, which it includes, has this package's
-// constants and the fields of its own types.
+// The types and constants of another package that the assembly needs: it includes go_asm.h, which
+// has only the constants and types of this package.
 type (
 	//lint:ignore U1000 the assembly uses it
 	frame header.Frame

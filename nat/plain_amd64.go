@@ -4,7 +4,8 @@ package nat
 
 import "sluice.dev/sluice/nat/header"
 
-// The race detector cannot see into this; with it the twin of plain_go.go is used.
+// The race detector does not see this function's memory accesses. Race builds use the Go twin in
+// plain_go.go.
 //
 //go:noescape
 func translatePlain(m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ends []header.Frame)

@@ -7,7 +7,7 @@
 //
 //	SI, DI, CX  frame, base, frames left
 //	R15         rewrites
-//	BX, R11     ends, how many are left
+//	BX, R11     ends, number of ends left
 //	R8          the packet, and then its transport header
 TEXT ·translatePlain(SB), NOSPLIT, $0-80
 	MOVQ  m+0(FP), DI
@@ -39,7 +39,7 @@ body:
 	CMPL rewrite_Family(R15), $const_plainIPv4
 	JNE  six
 
-	// The TTL is the low byte of a word of the header: one less adds ^1 to the sum.
+	// The TTL is the low byte of a word of the header: a decrement adds ^1 to the sum.
 	DECB    22(R8)
 	MOVWLZX 24(R8), DX
 	NOTL    DX
@@ -81,11 +81,12 @@ done:
 	RET
 
 zero:
-	// A datagram had none and has none now, or must not seem to have none (RFC 768). TCP has no such rule.
+	// A datagram without a checksum stays without one; another must not appear to have none (RFC
+	// 768). TCP has no such rule.
 	CMPL rewrite_Proto(R15), $const_protoUDP
 	JNE  store
 	NEGL AX
-	SBBL DX, DX                    // all ones unless there was none
+	SBBL DX, DX                    // all ones unless there was no checksum
 	JMP  store
 
 six:

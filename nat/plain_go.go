@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// atOnce is how many lines are prefetched together, as in header's twin of Inspect.
+// atOnce is how many lines are prefetched together, as in the Go twin of header's Inspect.
 const atOnce = 4
 
 // translatePlainGo is the twin of the assembly.
@@ -53,10 +53,10 @@ func rewriteTransport(t *header.Transport, l *header.Rewrite) {
 	field := t[checksumBits-l.Proto&checksumBits:]
 	old := binary.LittleEndian.Uint16(field)
 	sum := uint32(^old) + uint32(l.L4)
-	updated := ^uint16(sum + sum>>16) // of two words: there is one carry
+	updated := ^uint16(sum + sum>>16) // the sum of two words has at most one carry
 	if (updated == 0 || old == 0) && l.Proto == header.ProtoUDP {
-		// A datagram without a checksum stays without one, and one with a checksum must not seem
-		// to have none (RFC 768). TCP has no such rule.
+		// A datagram without a checksum stays without one, and a datagram with a checksum must not
+		// appear to have none (RFC 768). TCP has no such rule.
 		if updated = 0xffff; old == 0 {
 			updated = 0
 		}

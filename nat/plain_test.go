@@ -12,8 +12,9 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestTranslatePlain: byte for byte what DecrementTTL and Translate do, for random tuples, and for
-// every kind of checksum: right, wrong, either zero, and those that come out as zero.
+// TestTranslatePlain: the result equals, byte for byte, the result of DecrementTTL and Translate,
+// for random tuples and every kind of checksum: right, wrong, either form of zero, and checksums
+// that become zero.
 func TestTranslatePlain(t *testing.T) {
 	r := random(t)
 	for n := range 200_000 {
@@ -41,7 +42,7 @@ func TestTranslatePlain(t *testing.T) {
 		case 2:
 			binary.BigEndian.PutUint16(sum, 0xffff)
 		case 3:
-			binary.BigEndian.PutUint16(sum, d.L4) // ^(^x + x) is a zero
+			binary.BigEndian.PutUint16(sum, d.L4) // ^(^x + x) is a form of zero
 		}
 		want := slices.Clone(window)
 		nat.DecrementTTL(want[:len(frame)], p)
@@ -75,8 +76,8 @@ func rewriteOf(p *header.Packet, to *header.Tuple, d header.Delta) header.Rewrit
 
 func word(b []byte) uint64 { return binary.BigEndian.Uint64(b) }
 
-// TestTranslatePlainGroup: each of a group of packets of both families and protocols, anywhere in a
-// memory, is rewritten as by DecrementTTL and Translate, and nothing else is written.
+// TestTranslatePlainGroup: a group has packets of both families and protocols, anywhere in a
+// memory. Each is rewritten as by DecrementTTL and Translate, and no other byte is written.
 func TestTranslatePlainGroup(t *testing.T) {
 	const room = 2 * header.Window6Bytes
 	r := random(t)

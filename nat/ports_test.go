@@ -6,7 +6,7 @@ import (
 	"sluice.dev/sluice/nat"
 )
 
-// The order of every choice meets every port of the range once.
+// Every order that ChoosePorts returns contains every port of the range once.
 func TestChoosePortsMeetsEveryPort(t *testing.T) {
 	r := random(t)
 	for _, count := range []uint16{1, 2, 3, 16, 257, 514, 1031, 5000, 16411, 20483, 32768, 32771, 64512, 65535} {
@@ -28,9 +28,9 @@ func TestChoosePortsMeetsEveryPort(t *testing.T) {
 	}
 }
 
-// Starts are spread evenly: a hundred buckets of a hundred thousand starts, 1,000 each, of which
-// 31.5 is a standard deviation. One of the buckets is off by a quarter, which is 7.9 of them, in
-// less than one of 10^12 runs.
+// Starts are distributed evenly: a hundred thousand starts in a hundred buckets, 1,000 in each,
+// with a standard deviation of 31.5. A bucket is off by a quarter, 7.9 standard deviations, in less
+// than one of 10^12 runs.
 func TestChoosePortsStartsAnywhere(t *testing.T) {
 	r := random(t)
 	const count, buckets, draws = 50_000, 100, 100_000

@@ -1,15 +1,14 @@
 package nat
 
-// Default rate and burst of our own ICMP errors: what Linux allows itself
+// Default rate and burst of the gateway's own ICMP errors: Linux's defaults
 // (net.ipv4.icmp_msgs_per_sec, net.ipv4.icmp_msgs_burst).
 const (
 	DefaultICMPRate  = 1000
 	DefaultICMPBurst = 50
 )
 
-// RateLimit is a token bucket, written as the one number that a token bucket is:
-// the time at which it will be full again (generic cell rate algorithm, ITU-T I.371).
-// The zero value allows nothing. It belongs to one worker.
+// RateLimit is a token bucket, stored as the time at which it will be full again (generic cell rate
+// algorithm, ITU-T I.371). The zero value allows nothing. Only one worker may use it.
 type RateLimit struct {
 	costNanos  uint64 // one token
 	depthNanos uint64 // all tokens but one
@@ -26,24 +25,24 @@ func NewRateLimit(perSecond, burst int) RateLimit {
 	return RateLimit{costNanos: cost, depthNanos: cost * uint64(burst-1)}
 }
 
-// RateLimits is a fixed number of token buckets of one rate. Whoever is limited takes the bucket of
-// a hash, which should be keyed, or somebody could choose to share another's. Those who share one
-// have the rate together. It belongs to one worker.
+// RateLimits is a fixed number of token buckets of one rate. The hash of a source selects its
+// bucket. The hash should be keyed, or an attacker could choose to share another's bucket. Sources
+// that share a bucket share its rate. Only one worker may use it.
 type RateLimits struct {
-	limit  RateLimit // its fullAt is the bucket's in use
+	limit  RateLimit // its fullAt is a copy of the selected bucket's
 	fullAt [limitBuckets]uint64
 }
 
-// limitBuckets is a power of two: 8 KiB of them, enough that hardly two of those who are limited at
-// one time share one.
+// limitBuckets is a power of two: 8 KiB of buckets, so many that two sources that are limited at
+// the same time rarely share one.
 const limitBuckets = 1024
 
-// NewRateLimits returns full buckets, each as NewRateLimit returns one.
+// NewRateLimits returns full buckets, each like the result of NewRateLimit.
 func NewRateLimits(perSecond, burst int) *RateLimits {
 	return &RateLimits{limit: NewRateLimit(perSecond, burst)}
 }
 
-// Allow is RateLimit.Allow of the bucket of a hash.
+// Allow is RateLimit.Allow for the bucket of a hash.
 func (r *RateLimits) Allow(hash, now uint64) bool {
 	bucket := &r.fullAt[hash%limitBuckets]
 	r.limit.fullAt = *bucket
@@ -52,13 +51,14 @@ func (r *RateLimits) Allow(hash, now uint64) bool {
 	return ok
 }
 
-// siteShares is how many sites that each take all they may exhaust a FairRateLimit.
+// siteShares is the number of sites that together can exhaust a FairRateLimit, if each takes its
+// maximum.
 const siteShares = 16
 
-// FairRateLimit is a token bucket that one site cannot exhaust. The upper half of its tokens is for
-// all. From the lower half a site gets at most the rate divided by siteShares. So sites that ask
-// for more share what is left of the rate, and all others get their answers. It belongs to one
-// worker.
+// FairRateLimit is a token bucket that one site cannot exhaust. Any site may take the upper half of
+// its tokens. From the lower half a site gets at most the rate divided by siteShares. So sites that
+// need more share the rest of the rate, and all other sites get their answers. Only one worker may
+// use it.
 type FairRateLimit struct {
 	all   RateLimit
 	sites *RateLimits
@@ -80,8 +80,8 @@ func (f *FairRateLimit) Allow(site, now uint64) bool {
 	return f.all.Allow(now)
 }
 
-// Allow takes a token if there is one. now is in nanoseconds; a clock that stands
-// still or runs backwards gives no tokens.
+// Allow takes a token if there is one. now is in nanoseconds; a clock that stands still or runs
+// backwards adds no tokens.
 func (r *RateLimit) Allow(now uint64) bool {
 	if r.costNanos == 0 {
 		return false

@@ -9,7 +9,7 @@ import (
 
 const second = uint64(time.Second)
 
-// 50,000 triggers a second get the rate, and in the first second the burst on top.
+// 50,000 requests a second get the rate, and in the first second also the burst.
 func TestRateLimit(t *testing.T) {
 	r := nat.NewRateLimit(nat.DefaultICMPRate, nat.DefaultICMPBurst)
 	const perSecond = 50_000
@@ -61,7 +61,8 @@ func TestRateLimitZero(t *testing.T) {
 	}
 }
 
-// Who takes more than the rate gets the rate, and whoever has another bucket is not concerned.
+// A source that needs more than the rate gets the rate, and does not affect a source with another
+// bucket.
 func TestRateLimits(t *testing.T) {
 	r := nat.NewRateLimits(20, 50)
 	now, allowed := 7*second, [2]int{}
@@ -79,9 +80,9 @@ func TestRateLimits(t *testing.T) {
 	}
 }
 
-// TestFairRateLimit: of a second, a site that asks without end gets the rate and half of the burst;
-// meanwhile others get all that they ask for, within their share. All together get no more than the
-// rate and the burst.
+// TestFairRateLimit: in one second a site with unlimited demand gets the rate and half of the
+// burst. Meanwhile other sites get all that they request within their share. All sites together get
+// at most the rate and the burst.
 func TestFairRateLimit(t *testing.T) {
 	const perSecond = 50_000
 	r := nat.NewFairRateLimit(nat.DefaultICMPRate, nat.DefaultICMPBurst)
@@ -90,7 +91,7 @@ func TestFairRateLimit(t *testing.T) {
 		if r.Allow(1, now) {
 			greedy++
 		}
-		if i%500 == 0 { // 100 a second, of two sites
+		if i%500 == 0 { // 100 a second, from two sites
 			if asked++; r.Allow(uint64(2+i/500%2), now) {
 				modest++
 			}

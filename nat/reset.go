@@ -17,9 +17,10 @@ const (
 // BuildReset writes into dst the RST that a host sends in answer to a segment of a connection that
 // it does not know (RFC 9293 section 3.10.7.1): an untagged Ethernet header whose addresses are
 // zero, IP from the segment's destination to its source, and TCP. orig must be the segment as its
-// sender sent it, not translated yet.
+// sender sent it, before translation.
 //
-// ok is false for an RST, which is never answered, for a fragment, and where dst has no room.
+// n is the length of the frame in bytes. ok is false for an RST, which must not be answered, for a
+// fragment, and if dst has no room.
 func BuildReset(dst, orig []byte, p *header.Packet, ttl uint8) (n int, ok bool) {
 	if p.Tuple.Proto != header.ProtoTCP || p.TCPFlags&header.TCPRST != 0 || p.Fragment != header.NotFragment {
 		return 0, false
@@ -45,7 +46,7 @@ func BuildReset(dst, orig []byte, p *header.Packet, ttl uint8) (n int, ok bool) 
 	return n, true
 }
 
-// writeReset fills a TCP header that is zero, in answer to the segment.
+// writeReset fills a zeroed TCP header, in answer to the segment.
 func writeReset(b, segment []byte, p *header.Packet) {
 	binary.BigEndian.PutUint16(b[srcPortOffset:], p.Tuple.DstPort)
 	binary.BigEndian.PutUint16(b[dstPortOffset:], p.Tuple.SrcPort)

@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestBuildReset: sequence and acknowledgement numbers are those of RFC 9293 section 3.10.7.1.
+// TestBuildReset: sequence and acknowledgement numbers follow RFC 9293 section 3.10.7.1.
 func TestBuildReset(t *testing.T) {
 	for _, tt := range []struct {
 		name     string

@@ -31,11 +31,11 @@ const (
 	icmpIDOffset       = 4
 )
 
-// ttlDelta is what one less TTL adds to the sum: minus 0x0100, the TTL being the
+// ttlDelta is what a decrement of the TTL adds to the sum: minus 0x0100, because the TTL is the
 // high half of its word.
 const ttlDelta = ^uint16(0x0100)
 
-// DecrementTTL takes one from the TTL or hop limit, which must not be zero.
+// DecrementTTL subtracts one from the TTL or hop limit, which must not be zero.
 func DecrementTTL(frame []byte, p *header.Packet) {
 	if p.Tuple.V6 {
 		frame[p.L3+ipv6HopOffset]--
@@ -47,9 +47,9 @@ func DecrementTTL(frame []byte, p *header.Packet) {
 }
 
 // Translate gives a packet the tuple out. d must be the delta from the packet's own tuple to out,
-// which is of the same family and protocol. Ports are rewritten where there are any: not in a
-// later fragment. An ICMP packet must be a query. The frame may be the first part of one, if
-// header.ParseLong took it, here and wherever a packet is changed.
+// which must have the same family and protocol. A later fragment has no ports to rewrite. An ICMP
+// packet must be a query. As in all functions that change a packet, frame may be only the first
+// part of the packet's frame, if header.ParseLong accepted it.
 func Translate(frame []byte, p *header.Packet, out *header.Tuple, d header.Delta) {
 	translateAddrs(frame, p, out, d)
 	if p.Fragment == header.LaterFragment {
@@ -85,8 +85,8 @@ func translateAddrs(frame []byte, p *header.Packet, out *header.Tuple, d header.
 	updateAt(h[ipv4ChecksumOffset:], d.IP)
 }
 
-// translateUDP keeps the meaning of zero: no checksum. A checksum that comes out
-// as zero is sent as its other form (RFC 768).
+// translateUDP leaves a checksum of zero, which means no checksum. If an updated checksum is zero,
+// it is sent in its other form, 0xffff (RFC 768).
 func translateUDP(h *[header.UDPBytes]byte, out *header.Tuple, d header.Delta) {
 	binary.BigEndian.PutUint16(h[srcPortOffset:], out.SrcPort)
 	binary.BigEndian.PutUint16(h[dstPortOffset:], out.DstPort)
@@ -101,15 +101,16 @@ func translateUDP(h *[header.UDPBytes]byte, out *header.Tuple, d header.Delta) {
 	binary.BigEndian.PutUint16(h[udpChecksumOffset:], sum)
 }
 
-// translateSCTP rewrites the ports of a packet of so many bytes. A CRC of zero is one like
-// any other: to leave it out is for SCTP inside of DTLS (RFC 9653).
+// translateSCTP rewrites the ports of an SCTP packet; bytes is the packet's length. A CRC of zero
+// is a normal value: only SCTP inside of DTLS may omit the CRC (RFC 9653).
 func translateSCTP(h *[header.SCTPBytes]byte, out *header.Tuple, bytes uint16) {
 	difference := rewritePorts(h[:], out)
 	field := h[sctpChecksumOffset:]
 	binary.LittleEndian.PutUint32(field, binary.LittleEndian.Uint32(field)^crc32c.Delta(difference, bytes))
 }
 
-// rewritePorts returns which bits of the ports changed, little-endian as CRC32c is.
+// rewritePorts rewrites the ports and returns the bits that changed, in little-endian order like
+// CRC32c.
 func rewritePorts(b []byte, out *header.Tuple) (difference uint32) {
 	ports := b[:4:4]
 	before := binary.LittleEndian.Uint32(ports)
@@ -124,9 +125,9 @@ func translateEcho(message []byte, id uint16, d header.Delta) {
 	updateICMP(message, d.L4)
 }
 
-// updateICMP updates the checksum of an ICMP message. ICMP is the one protocol here
-// whose checksum may cover nothing but zeros (an echo reply has type and code zero,
-// and no pseudo-header); then zero's other form is the right one.
+// updateICMP updates the checksum of an ICMP message. ICMP is the only protocol here whose checksum
+// may cover only zeros (an echo reply has type and code zero, and no pseudo-header); then the
+// correct form of zero is 0xffff.
 func updateICMP(message []byte, delta uint16) {
 	field := message[icmpChecksumOffset:]
 	updateAt(field, delta)
@@ -136,7 +137,7 @@ func updateICMP(message []byte, delta uint16) {
 }
 
 // SetFragmentID gives a fragment the identification of its datagram (package fragment), 16 bits
-// over IPv4. No checksum covers that of IPv6.
+// over IPv4. No checksum covers the identification of IPv6.
 func SetFragmentID(frame []byte, p *header.Packet, id uint32) {
 	if p.Tuple.V6 {
 		binary.BigEndian.PutUint32(frame[p.FragmentHeader+fragmentIDOffset:], id)
@@ -152,7 +153,7 @@ func setIPv4ID(frame []byte, p *header.Packet, id uint16) {
 	updateAt(h[ipv4ChecksumOffset:], checksum.Delta(old, id))
 }
 
-// updateAt updates the checksum field that b starts with.
+// updateAt updates the checksum field at the start of b.
 func updateAt(b []byte, delta uint16) {
 	binary.BigEndian.PutUint16(b, checksum.Update(binary.BigEndian.Uint16(b), delta))
 }

@@ -35,7 +35,7 @@ func tuple(src, dst string, proto uint8) header.Tuple {
 
 var kinds = []string{"tcp", "udp", "sctp", "icmp"}
 
-// packet builds one of every kind between two ends.
+// packet builds a packet of the given kind between two ends.
 func packet(kind, src, dst string) *headertest.Packet {
 	s, d := netip.MustParseAddrPort(src), netip.MustParseAddrPort(dst)
 	switch kind {
@@ -62,8 +62,8 @@ func mustParse(t testing.TB, frame []byte) *header.Packet {
 	return &p
 }
 
-// A translated packet is, byte for byte, the packet that would have been built
-// between the new ends, and the reverse delta leads back to the old ones.
+// A translated packet equals, byte for byte, a packet built between the new ends, and translation
+// with the reverse delta restores the original.
 func TestTranslateBuildsTheOtherSidesPacket(t *testing.T) {
 	for v6, e := range ends {
 		for _, kind := range kinds {
@@ -93,7 +93,7 @@ func TestTranslateBuildsTheOtherSidesPacket(t *testing.T) {
 	}
 }
 
-// randomTuple keeps family and protocol, and picks ends with many zeros and ones in them.
+// randomTuple keeps family and protocol, and chooses ends with many zero and one bits.
 func randomTuple(r *rand.Rand, t header.Tuple) header.Tuple {
 	word := func() uint16 {
 		switch v := r.Uint32(); v % 4 {
@@ -124,7 +124,7 @@ func randomTuple(r *rand.Rand, t header.Tuple) header.Tuple {
 	return t
 }
 
-// 640,000 random translations, each judged by full recomputation.
+// 640,000 random translations, each checked by full recomputation.
 func TestTranslateKeepsChecksumsValid(t *testing.T) {
 	r := random(t)
 	rounds := 80_000
@@ -147,8 +147,8 @@ func TestTranslateKeepsChecksumsValid(t *testing.T) {
 	}
 }
 
-// SCTP packets of all lengths, right and wrong: what full recomputation yields for the CRC before
-// is what it yields after, to the bit.
+// For SCTP packets of all lengths, with right and wrong CRCs, translation changes no bit of the
+// CRC's fault, as full recomputation shows.
 func TestTranslateKeepsSCTPFaults(t *testing.T) {
 	r := random(t)
 	for n := range 3000 {
@@ -173,7 +173,7 @@ func TestTranslateKeepsSCTPFaults(t *testing.T) {
 	}
 }
 
-// Ping with nothing but zeros: the one message whose sum can be zero itself.
+// An echo reply of only zeros is the one message whose sum can be zero itself.
 func TestTranslateAllZeroEchoReply(t *testing.T) {
 	p := headertest.Echo("192.0.2.1", "198.51.100.7", 7, 0, true)
 	p.Payload = make([]byte, 9)
@@ -203,7 +203,7 @@ func TestTranslateKeepsMissingUDPChecksum(t *testing.T) {
 	}
 }
 
-// A computed zero is sent as 0xffff, or it would mean that there is none.
+// A computed zero is sent as 0xffff, because zero would mean that there is no checksum.
 func TestTranslateSendsComputedZeroAsOnes(t *testing.T) {
 	for _, e := range ends {
 		frame := headertest.UDP(e.client, e.vip, "x").Bytes()
@@ -307,7 +307,7 @@ func BenchmarkTranslate(b *testing.B) {
 				out := tuple(e.source, e.backend, p.Tuple.Proto)
 				d := header.DeltaOf(&p.Tuple, &out)
 				back := p.Tuple
-				for b.Loop() { // there and back: a CRC of ports that stay costs nothing
+				for b.Loop() { // there and back: if the ports do not change, the CRC costs nothing
 					nat.Translate(frame, p, &out, d)
 					nat.Translate(frame, p, &back, d.Reverse())
 				}

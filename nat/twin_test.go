@@ -14,8 +14,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// twins is a group of packets with any bytes, in memory that ends behind the last window, and what
-// they are rewritten to.
+// twins has a group of packets with arbitrary bytes, in memory that ends with the last window, and
+// their rewrites.
 type twins struct {
 	memory   []byte
 	frames   []header.Frame
@@ -51,7 +51,7 @@ func (w *twins) set(r *rand.Rand, data []byte) {
 		if sum = sum[6:]; w.rewrites[i].Proto == header.ProtoTCP {
 			sum = sum[10:]
 		}
-		switch r.IntN(6) { // the checksum of the transport: none, zero, or about to be zero
+		switch r.IntN(6) { // the transport checksum: none, zero, or one that becomes zero
 		case 0:
 			binary.LittleEndian.PutUint16(sum, 0)
 		case 1:
@@ -76,7 +76,8 @@ func rewriteFrom(b []byte) header.Rewrite {
 	return l
 }
 
-// agree: TranslatePlain, by the assembly where this build has it, writes what its twin in Go does.
+// agree checks that TranslatePlain, in assembly if this build has it, writes the same bytes as its
+// Go twin.
 func (w *twins) agree(t *testing.T) {
 	t.Helper()
 	before := slices.Clone(w.memory)
@@ -93,7 +94,7 @@ func (w *twins) agree(t *testing.T) {
 	}
 }
 
-// TestTranslatePlainTwins: of packets with any bytes, not of plain ones alone.
+// TestTranslatePlainTwins compares the twins for packets with arbitrary bytes, not only plain ones.
 func TestTranslatePlainTwins(t *testing.T) {
 	r, w := random(t), newTwins(t)
 	for range 20_000 {

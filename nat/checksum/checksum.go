@@ -1,18 +1,16 @@
 // Package checksum is the ones-complement arithmetic of the Internet checksum.
 //
-// A checksum is the complement of the sum of all 16-bit words it covers
-// (RFC 1071). In this arithmetic the complement is the negative, so the sum over a
-// changed packet is the old sum minus the old words plus the new ones, and
-// nobody has to read the packet again (RFC 1624 equation 3):
+// A checksum is the complement of the sum of all 16-bit words it covers (RFC 1071). In this
+// arithmetic the complement is the negative. So the sum over a changed packet is the old sum minus
+// the old words plus the new ones, and the packet need not be read again (RFC 1624 equation 3):
 //
 //	HC' = ^(^HC + ^m + m')
 //	             └── delta ──┘
 //
-// Zero has two forms, 0x0000 and 0xffff. Addition yields 0x0000 only from
-// 0x0000 and 0x0000, so a checksum over at least one word that is not zero, as over every
-// header with a version or a protocol number, keeps the form that a full
-// computation would give it. What is wrong before an update is wrong after it,
-// by the same difference.
+// Zero has two forms, 0x0000 and 0xffff. Addition yields 0x0000 only from 0x0000 and 0x0000. So a
+// checksum over at least one nonzero word, as in every header with a version or a protocol number,
+// keeps the form that a full computation would give it. A wrong checksum stays wrong by the same
+// difference.
 package checksum
 
 import (
@@ -26,7 +24,7 @@ func Add(a, b uint16) uint16 {
 	return uint16(s + s>>16)
 }
 
-// Delta is what replacing the word old by the word new adds to a sum.
+// Delta returns what replacing the word old by the word new adds to a sum.
 func Delta(old, new uint16) uint16 { return Add(^old, new) }
 
 // Update returns the checksum of a packet whose sum changed by delta.

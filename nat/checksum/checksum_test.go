@@ -44,7 +44,7 @@ func TestSumAgreesWithRFC1071(t *testing.T) {
 	}
 }
 
-// fill makes bytes that carry a lot: mostly zeros and ones.
+// fill makes bytes whose sums often carry: mostly zeros and ones.
 func fill(r *rand.Rand, b []byte) {
 	for i := range b {
 		switch r.IntN(4) {
@@ -58,8 +58,8 @@ func fill(r *rand.Rand, b []byte) {
 	}
 }
 
-// Ten million edits of one word: the updated checksum is the recomputed one, and
-// a wrong one stays wrong by the same difference.
+// Ten million edits of one word: the updated checksum equals the recomputed one, and a wrong
+// checksum stays wrong by the same difference.
 func TestUpdateAgreesWithRecomputation(t *testing.T) {
 	r := random(t)
 	b := make([]byte, 40)
@@ -85,7 +85,7 @@ func TestUpdateAgreesWithRecomputation(t *testing.T) {
 			t.Fatalf("updated %#04x, recomputed %#04x of %x", right, want, b)
 		}
 		if diff := Add(^wrong, right); diff%0xffff != 0x1234 {
-			t.Fatalf("a wrong checksum came nearer: off by %#04x", diff)
+			t.Fatalf("a wrong checksum changed its difference: off by %#04x", diff)
 		}
 	}
 }

@@ -1,20 +1,20 @@
-// Package crc32c updates the checksum of SCTP: CRC32c (RFC 9260 appendix A) over the whole
-// packet, without a pseudo-header. Addresses do not enter it, ports do.
+// Package crc32c updates the checksum of SCTP: CRC32c (RFC 9260 appendix A) over the whole packet,
+// without a pseudo-header. So it covers the ports, but not the addresses.
 //
-// A CRC is the remainder of a polynomial over GF(2), where addition is exclusive or. So
-// of two packets of equal length that differ by d, the CRCs differ by the CRC of d alone,
-// for any other content of the packets and any start value:
+// A CRC is the remainder of a polynomial over GF(2), where addition is exclusive or. So if two
+// packets of equal length differ by d, their CRCs differ by the CRC of d alone, for any other
+// content of the packets and any start value:
 //
 //	         |  ports  |  tag  | CRC 0 |  chunks ...  |
 //	d        |  D      |  0 0 0 0 0 0 0 0 0 0 0 0 0 0 |      CRC' = CRC ^ D·x^(8n) mod P
 //	           4 bytes   └─ n bytes from the first D ─┘
 //
-// Nobody has to read the packet again, and a CRC that was wrong is wrong after it by the
-// same bits. The factor depends on the length alone, and is one multiplication away from
-// a table for packets of at most 2 KiB, two for longer ones.
+// The packet need not be read again, and a wrong CRC stays wrong by the same bits. The factor
+// depends only on the length. It takes one multiplication by a table entry for packets of at most 2
+// KiB, and two for longer ones.
 //
-// Numbers are as RFC 9260 sends them, least significant byte first: the bit 1<<31 is
-// x^0, and 1<<0 is x^31.
+// Numbers are in the order in which RFC 9260 sends them, least significant byte first: the bit
+// 1<<31 is x^0, and 1<<0 is x^31.
 package crc32c
 
 const (
@@ -28,15 +28,15 @@ const (
 	highWords = (1<<16 - 1) / wordBytes >> lowBits
 )
 
-// factors are powers of x: what a difference is multiplied by for each byte that follows its
-// first one. SCTP pads packets to words (RFC 9260 section 3.2), so bytes[0] is the usual one.
+// factors has the powers of x by which a difference is multiplied, according to the number of bytes
+// that follow it. SCTP pads packets to words (RFC 9260 section 3.2), so bytes[0] is the usual one.
 type factors struct {
 	low   [lowWords]uint32      // x^(32·i)
 	high  [highWords + 1]uint32 // x^(32·512·i)
 	bytes [wordBytes]uint32     // x^(8·i)
 }
 
-// powers and steps are only read after they are made.
+// powers and steps are read-only after initialisation.
 var (
 	powers = makeFactors()
 	steps  = makeSteps()
@@ -58,7 +58,7 @@ func makeFactors() (f factors) {
 	return f
 }
 
-// makeSteps returns what each byte of a word comes to when it is multiplied by x^32.
+// makeSteps returns the product of x^32 and each value of each byte of a word.
 func makeSteps() (t [wordBytes][256]uint32) {
 	for i := range t {
 		for v := range t[i] {
@@ -80,7 +80,7 @@ func zeroByte(a uint32) uint32 {
 	return a
 }
 
-// slowMultiply returns a·b mod P, term by term. It is what multiply is tested against.
+// slowMultiply returns a·b mod P, term by term. It is the oracle for multiply.
 func slowMultiply(a, b uint32) (product uint32) {
 	for range 32 {
 		product ^= b & -(a >> 31)
@@ -90,8 +90,8 @@ func slowMultiply(a, b uint32) (product uint32) {
 	return product
 }
 
-// multiply returns a·b mod P. Of the product's 63 bits the upper 32 are its terms below
-// x^32, and the lower ones are reduced a byte at a time.
+// multiply returns a·b mod P. The upper 32 of the product's 63 bits are its terms below x^32; the
+// lower ones are reduced a byte at a time.
 func multiply(a, b uint32) uint32 {
 	product := carryless(uint64(a), uint64(b)) << 1
 	low := uint32(product)
@@ -99,9 +99,9 @@ func multiply(a, b uint32) uint32 {
 		steps[0][low&255] ^ steps[1][low>>8&255] ^ steps[2][low>>16&255] ^ steps[3][low>>24]
 }
 
-// carryless multiplies two numbers of 32 bits without carries. The processor's own
-// multiplication has them, but of operands in which only every fourth bit can be set, no
-// column adds up more than eight bits, and the three empty columns above it take the carry.
+// carryless multiplies two numbers of 32 bits without carries. The processor's multiplication has
+// carries. But if only every fourth bit of the operands can be set, no column adds up more than
+// eight bits, and the three empty columns above it absorb the carry.
 func carryless(a, b uint64) uint64 {
 	const m0, m1, m2, m3 = 0x1111111111111111, 0x2222222222222222, 0x4444444444444444, 0x8888888888888888
 	a0, a1, a2, a3 := a&m0, a&m1, a&m2, a&m3
@@ -112,9 +112,9 @@ func carryless(a, b uint64) uint64 {
 		(a0*b3^a1*b2^a2*b1^a3*b0)&m3
 }
 
-// Delta returns what the CRC changes by, to be combined by exclusive or, if four bytes of
-// a message change by difference (both little-endian, combined by exclusive or). bytes is
-// the length of the message from the first of the four on, at most 65,535.
+// Delta returns the change of the CRC if four bytes of a message change by difference. Both are
+// little-endian and combined by exclusive or. bytes is the length of the message from the first of
+// the four bytes on, at most 65,535.
 func Delta(difference uint32, bytes uint16) uint32 {
 	if difference == 0 {
 		return 0

@@ -17,7 +17,7 @@ func recomputed(message []byte, difference uint32) uint32 {
 	return before ^ crc32.Checksum(message, castagnoli)
 }
 
-// Every length that an IP packet can have, with messages and differences at random.
+// Every length that an IP packet can have, with random messages and differences.
 func TestDeltaEqualsRecomputation(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -32,7 +32,7 @@ func TestDeltaEqualsRecomputation(t *testing.T) {
 	}
 	for n := 4; n <= len(message); n += step {
 		if n > 9216 {
-			n += 37 // jumbo frames byte by byte, what no frame carries in steps that meet all remainders
+			n += 37 // every length of a jumbo frame; greater lengths in steps that meet all remainders
 		}
 		m := message[:min(n, len(message))]
 		d := r.Uint32()
@@ -49,7 +49,7 @@ func TestDeltaEqualsRecomputation(t *testing.T) {
 	}
 }
 
-// What is changed back is as it was, and two changes come to their sum.
+// Reversing a change restores the CRC, and two changes add up.
 func TestDeltaIsLinear(t *testing.T) {
 	for _, n := range []uint16{4, 12, 28, 1480, 2047, 2048, 9000, 65535} {
 		for i := range 32 {
@@ -70,7 +70,7 @@ func TestMultiplyEqualsSlowMultiply(t *testing.T) {
 	for i := range 32 {
 		for j := range 32 {
 			check(1<<i, 1<<j)
-			check(^uint32(0)<<i, ^uint32(0)>>j) // columns as full as they get
+			check(^uint32(0)<<i, ^uint32(0)>>j) // columns with the most bits
 		}
 	}
 	r := rand.New(rand.NewPCG(1, 2))
@@ -98,7 +98,7 @@ func BenchmarkDelta(b *testing.B) {
 	}
 }
 
-// What Delta competes with: hash/crc32, which has instructions for it, over the old and the new
+// The alternative to Delta: hash/crc32, which uses CRC instructions, over the old and the new
 // packet.
 func BenchmarkRecomputeTwice(b *testing.B) {
 	for _, n := range sizes {
@@ -112,7 +112,7 @@ func BenchmarkRecomputeTwice(b *testing.B) {
 	}
 }
 
-// And over as many zeros, from a start that the difference sets.
+// Another alternative: hash/crc32 over as many zeros, with a start value from the difference.
 func BenchmarkZeros(b *testing.B) {
 	zeros := make([]byte, 65535)
 	for _, n := range sizes {

@@ -13,11 +13,11 @@ func (b *bucket) entry(i int) *entry {
 	return (*entry)(b[1+i*entryWords:])
 }
 
-// lock makes the version odd. It returns the version to unlock with, or not ok if
-// other writers kept the bucket busy.
+// lock makes the version odd. It returns the version to pass to unlock. ok is false if other
+// writers kept the bucket busy.
 func (b *bucket) lock() (version uint64, ok bool) {
 	for range writerTries {
-		// Pairs with the store in unlock: what the last writer wrote is seen.
+		// Pairs with the store in unlock: the last writer's stores are visible.
 		version = b[0].Load()
 		if version&versionBusy == 0 && b[0].CompareAndSwap(version, version|versionBusy) {
 			return version, true
@@ -26,11 +26,11 @@ func (b *bucket) lock() (version uint64, ok bool) {
 	return 0, false
 }
 
-// unlock publishes what was written since lock, under a new version. It pairs with
-// the loads in lock and in Table.lookup.
+// unlock publishes the stores since lock, under a new version. It pairs with the loads in lock and
+// in Table.lookup.
 func (b *bucket) unlock(version uint64) { b[0].Store(version + 2*versionBusy) }
 
-// find returns a datagram's entry, or nil if there is none or its life is over.
+// find returns a datagram's entry, or nil if there is none or it has ended.
 func (b *bucket) find(now, key uint64) *entry {
 	for i := range entriesPer {
 		e := b.entry(i)
@@ -41,9 +41,9 @@ func (b *bucket) find(now, key uint64) *entry {
 	return nil
 }
 
-// slotFor returns the entry of a datagram or, if there is none, the one to give up for it: one
-// that is empty or whose life is over; else, of the source that would have most incomplete
-// entries, the oldest; else the oldest of all.
+// slotFor returns the entry of a datagram or, if there is none, the entry to evict: an entry that
+// is empty or has ended; else the oldest entry of the source that would have most incomplete
+// entries; else the oldest of all.
 func (b *bucket) slotFor(now uint64, d *Datagram, t *Table) *entry {
 	var victim *entry
 	most, oldest := 0, uint64(0)
@@ -53,7 +53,7 @@ func (b *bucket) slotFor(now uint64, d *Datagram, t *Table) *entry {
 		if e[entryKey].Load() == d.Key && seen != 0 {
 			return e
 		}
-		n, at := entriesPer+1, seen&seenTime // as if all were its
+		n, at := entriesPer+1, seen&seenTime // ended: evicted before any other
 		if e.waits(now, t) {
 			n = b.ofSource(now, sourceOf(seen), d, t)
 		}
@@ -64,7 +64,7 @@ func (b *bucket) slotFor(now uint64, d *Datagram, t *Table) *entry {
 	return victim
 }
 
-// ofSource returns how many incomplete entries a source would have with d.
+// ofSource returns how many incomplete entries a source would have including d.
 func (b *bucket) ofSource(now uint64, source uint16, d *Datagram, t *Table) (n int) {
 	if source == d.Source {
 		n = 1
@@ -77,7 +77,7 @@ func (b *bucket) ofSource(now uint64, source uint16, d *Datagram, t *Table) (n i
 	return n
 }
 
-// over reports whether an entry is empty or its life is over.
+// over reports whether an entry is empty or has ended.
 func (e *entry) over(now uint64) bool {
 	seen := e[entrySeen].Load()
 	idle := age(now, seen)
@@ -85,10 +85,10 @@ func (e *entry) over(now uint64) bool {
 	return seen == 0 || idle >= uint64(Life) || again && idle >= uint64(duplicateAge)
 }
 
-// waits reports whether an entry's datagram may have fragments to come.
+// waits reports whether fragments of an entry's datagram may still arrive.
 func (e *entry) waits(now uint64, t *Table) bool { return !e.over(now) && !t.complete(e) }
 
-// begin makes the entry that of a new datagram. The bucket must be locked.
+// begin assigns the entry to a new datagram. The bucket must be locked.
 func (e *entry) begin(now uint64, d *Datagram, value uint64, c *coverage) {
 	e[entryKey].Store(d.Key)
 	e[entryValue].Store(value)

@@ -1,17 +1,18 @@
 package fragment
 
-// coverage says which bytes of a datagram have come, in units of 8 bytes, however many fragments
-// there are and in whatever order.
+// coverage tracks which bytes of a datagram have arrived, in units of 8 bytes, for any number and
+// order of fragments.
 //
-// Each place in a datagram has a secret mark. A fragment adds the mark of its end and takes away
-// that of its start. Where fragments meet, end and start cancel, so the sum is the mark of the
-// datagram's end less that of its start if the fragments tile the datagram. A gap, an overlap or a
-// duplicate leaves marks that nothing cancels: such a datagram is taken for complete by a chance of
-// 2^-56. That errs to the safe side, as an incomplete context lives until it expires.
+// Each offset in a datagram has a secret mark. A fragment adds the mark of its end and subtracts
+// the mark of its start. Where fragments meet, end and start cancel. So if the fragments tile the
+// datagram, the sum is the mark of the datagram's end minus the mark of its start. A gap, an
+// overlap or a duplicate leaves marks that do not cancel: such a datagram counts as complete with a
+// probability of 2^-56. A context that never becomes complete is harmless: it lives until it
+// expires.
 //
-// So that duplicates are not added, the runs of bytes that have come are remembered, as far as
-// there is room: one run where fragments come in order. Of fragments that do not touch a run the
-// fourth and further ones are added and not remembered.
+// To detect duplicates, coverage also keeps the runs of bytes that have arrived, as far as there is
+// room. If fragments arrive in order there is one run. A fourth or later run is added to the sum,
+// but not kept.
 //
 //	word 0  63                    8 7       0
 //	        [ sum of marks        | protocol ]
@@ -20,11 +21,12 @@ package fragment
 //	word 2  [ run 2: to | run 2: from | run 1: to   | run 1: from        ]
 type coverage struct {
 	sum   uint64 // and the protocol
-	first uint16 // where the first fragment ends
-	total uint16 // where the last fragment ends; 0 as long as it has not come
-	runs  [3]run // neither overlap nor touch; empty if to is 0
-	// again: the datagram was complete, and at once its first fragment came again. What follows is
-	// most likely duplicates, and some may have come before: it need not become complete.
+	first uint16 // end of the first fragment
+	total uint16 // end of the last fragment; 0 until it has arrived
+	runs  [3]run // do not overlap or touch; empty if to is 0
+	// again: the datagram was complete, and its first fragment arrived again at once. The fragments
+	// that follow are most likely duplicates, and some may have arrived before it: the datagram
+	// need not become complete.
 	again bool
 }
 
@@ -55,21 +57,21 @@ func (e *entry) setCoverage(c *coverage) {
 	e[entryCover+2].Store(word(c.runs[2])<<32 | word(c.runs[1]))
 }
 
-// cover is what has come of a datagram with its first fragment.
+// cover returns the coverage of a datagram after its first fragment.
 func (t *Table) cover(d *Datagram) coverage {
 	return coverage{
 		sum: t.mark(d.To) - t.mark(0) + uint64(d.Proto), first: d.To, runs: [3]run{{0, d.To}},
 	}
 }
 
-// complete reports whether all bytes of an entry's datagram have come.
+// complete reports whether all bytes of an entry's datagram have arrived.
 func (t *Table) complete(e *entry) bool {
 	total := uint16(e[entryCover+1].Load() >> 16)
 	return total != 0 && (e[entryCover].Load()^(t.mark(total)-t.mark(0)))>>8 == 0
 }
 
-// mark maps a place in a datagram to 56 bits, above 8 zeros. It is the finalizer of SplitMix64
-// (Steele, Lea and Flood, 2014) with a secret added.
+// mark maps an offset in a datagram to 56 bits, above 8 zero bits. It is the finalizer of
+// SplitMix64 (Steele, Lea and Flood, 2014) with a secret added.
 func (t *Table) mark(unit uint16) uint64 {
 	x := t.secret[1] + uint64(unit)
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -77,7 +79,7 @@ func (t *Table) mark(unit uint16) uint64 {
 	return (x ^ x>>31) << 8
 }
 
-// addition is what add did with a fragment.
+// addition is the result of add.
 type addition uint8
 
 const (
@@ -86,9 +88,9 @@ const (
 	overlaps
 )
 
-// add adds a later fragment. Its bytes must be all new or all known, behind the first fragment's,
-// and no fragment may reach beyond the last one (RFC 5722 section 4; inet_frag_queue_insert,
-// net/ipv4/inet_fragment.c).
+// add adds a later fragment. Its bytes must be all new or all known, and must follow the first
+// fragment's, and no fragment may extend beyond the last one (RFC 5722 section 4;
+// inet_frag_queue_insert, net/ipv4/inet_fragment.c).
 func (t *Table) add(c *coverage, d *Datagram) addition {
 	if d.From < c.first || c.total != 0 && !c.fits(d) {
 		return overlaps
@@ -110,7 +112,7 @@ func (t *Table) add(c *coverage, d *Datagram) addition {
 	return added
 }
 
-// fits reports whether a fragment can be of a datagram whose last one has come.
+// fits reports whether a fragment can belong to a datagram whose last fragment has arrived.
 func (c *coverage) fits(d *Datagram) bool {
 	if d.Last {
 		return d.To == c.total
@@ -118,7 +120,8 @@ func (c *coverage) fits(d *Datagram) bool {
 	return d.To < c.total
 }
 
-// remember joins a run with those that it touches, or takes a free place, if there is one.
+// remember joins a run with the runs that it touches, or stores it in a free place, if there is
+// one.
 func (c *coverage) remember(n run) {
 	for i, r := range c.runs {
 		if r.to != 0 && (r.to == n.from || r.from == n.to) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// parts cuts a datagram of so many units into fragments of random sizes, or of size units each.
+// parts cuts a datagram of total units into fragments of random sizes, or of size units each.
 func parts(rnd *rand.Rand, total, size int, key uint64) (list []Datagram) {
 	for at := 0; at < total; {
 		n := size
@@ -34,9 +34,9 @@ func take(table *Table, now uint64, d Datagram, port uint16) (s Status) {
 	return s
 }
 
-// TestContextEnds: a datagram is complete when its last byte has come and not before, whatever its
-// fragments' sizes and order behind the first one are, and whether some come twice. Then another
-// port can use the identification at once.
+// TestContextEnds: a datagram is complete exactly when its last byte has arrived, for any sizes and
+// any order of the fragments after the first, also if some arrive twice. Then another port can use
+// the identification at once.
 func TestContextEnds(t *testing.T) {
 	const most = 8192 // units of the largest datagram
 	for _, tt := range []struct {
@@ -87,8 +87,8 @@ func TestContextEnds(t *testing.T) {
 	}
 }
 
-// TestOverlapOfLaterFragments: a fragment that claims other bytes than come ends its datagram (RFC
-// 5722); one that lies in what has come is a duplicate.
+// TestOverlapOfLaterFragments: a fragment that overlaps known bytes only in part ends its datagram
+// (RFC 5722); a fragment inside known bytes is a duplicate.
 func TestOverlapOfLaterFragments(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -98,11 +98,11 @@ func TestOverlapOfLaterFragments(t *testing.T) {
 		{"the same again", Datagram{From: 20, To: 30}, Known},
 		{"a part of it", Datagram{From: 22, To: 25}, Known},
 		{"the last one again", Datagram{From: 40, To: 50, Last: true}, Known},
-		{"what is missing", Datagram{From: 10, To: 20}, Known},
+		{"the missing part", Datagram{From: 10, To: 20}, Known},
 		{"in the first one", Datagram{From: 1, To: 10}, Overlap},
 		{"at its end", Datagram{From: 9, To: 20}, Overlap},
 		{"partly known", Datagram{From: 25, To: 35}, Overlap},
-		{"around what is known", Datagram{From: 15, To: 35}, Overlap},
+		{"around the known part", Datagram{From: 15, To: 35}, Overlap},
 		{"beyond the end", Datagram{From: 50, To: 60}, Overlap},
 		{"another end", Datagram{From: 30, To: 39, Last: true}, Overlap},
 		{"more to come at the end", Datagram{From: 40, To: 50}, Overlap},
@@ -123,9 +123,9 @@ func TestOverlapOfLaterFragments(t *testing.T) {
 	}
 }
 
-// TestWorkersShareDatagrams: each worker has some fragments of each datagram, and all datagrams
-// have one identification. Each is complete when all workers are done with it, so that the next
-// port is never refused.
+// TestWorkersShareDatagrams: each worker gets some fragments of each datagram, and all datagrams
+// have one identification. Each datagram is complete when all workers have processed it, so the
+// next port never overlaps.
 func TestWorkersShareDatagrams(t *testing.T) {
 	table := newTable(t, 80)
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -158,8 +158,8 @@ func TestWorkersShareDatagrams(t *testing.T) {
 	}
 }
 
-// TestOneIdentificationForAll: a sender that uses one identification for all its datagrams, one
-// after the other, is served, at whatever pace.
+// TestOneIdentificationForAll: the datagrams of a sender that uses one identification for all of
+// them, one after the other, are forwarded at any rate.
 func TestOneIdentificationForAll(t *testing.T) {
 	for _, gap := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond} {
 		table := newTable(t, 80)

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// units is how long the model's datagrams are at most: they have no more than three runs.
+// units is the maximum length of the model's datagrams: they have at most three runs.
 const units = 6
 
-// model is the table with all the room in the world, which knows of each unit whether it has come.
+// model is a table with unlimited room, which has a flag for each unit that has arrived.
 type model map[uint64]*modelContext
 
 type modelContext struct {
@@ -19,7 +19,7 @@ type modelContext struct {
 	come     [units]bool
 	first    uint16
 	total    uint16
-	again    bool // complete, then its first fragment came again
+	again    bool // complete, then its first fragment arrived again
 }
 
 func (c *modelContext) complete() bool {
@@ -98,16 +98,16 @@ func (m model) later(now, key uint64, from, to uint16, last bool) (*modelContext
 }
 
 // FuzzFragments plays any sequence of first and later fragments, and of time, against the model.
-// Each step is four bytes: what, which datagram, ports or time, place. There are as many datagrams
+// Each step is four bytes: operation, datagram, ports or time, place. There are as many datagrams
 // as the table has room for, five to a bucket, so that it forgets none.
 func FuzzFragments(f *testing.F) {
 	f.Add([]byte{0, 1, 1, 0, 1, 1, 0, 0x81})                               // in order, complete
 	f.Add([]byte{1, 1, 0, 0x81, 0, 1, 1, 0, 1, 1, 0, 0x81})                // first one last
 	f.Add([]byte{0, 1, 1, 0, 0, 1, 1, 0, 1, 1, 0, 0x81, 1, 1, 0, 0x81})    // duplicates
 	f.Add([]byte{0, 1, 1, 0, 0, 1, 2, 0, 1, 1, 0, 0x81, 0, 1, 1, 0})       // overlap
-	f.Add([]byte{0, 1, 1, 0, 1, 1, 0, 0x81, 0, 1, 2, 0, 1, 1, 0, 0x81})    // complete, then used again
+	f.Add([]byte{0, 1, 1, 0, 1, 1, 0, 0x81, 0, 1, 2, 0, 1, 1, 0, 0x81})    // complete, then reused
 	f.Add([]byte{0, 1, 1, 0, 1, 1, 0, 0x81, 0, 1, 1, 0, 0, 1, 2, 0})       // a late duplicate between
-	f.Add([]byte{0, 1, 1, 0, 2, 0, 9, 0, 0, 1, 2, 0, 1, 1, 0, 1})          // incomplete, used again
+	f.Add([]byte{0, 1, 1, 0, 2, 0, 9, 0, 0, 1, 2, 0, 1, 1, 0, 1})          // incomplete, then reused
 	f.Add([]byte{0, 1, 1, 0, 1, 1, 0, 0x81, 3, 0, 5, 0, 1, 1, 0, 0x81})    // a duplicate that is too late
 	f.Add([]byte{0, 1, 1, 0, 1, 1, 0, 0x8b, 1, 1, 0, 3, 1, 1, 0, 1})       // reversed, then beyond the end
 	f.Add([]byte{0, 0, 1, 0, 0, 16, 1, 0, 0, 32, 2, 0, 0, 48, 3, 0, 0, 1}) // one bucket

@@ -7,9 +7,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// sip is SipHash-2-4 (Aumasson and Bernstein, 2012), a keyed hash whose output
-// tells nothing about the key. It takes whole words; the caller packs the last one,
-// which carries the length in its top byte.
+// sip is SipHash-2-4 (Aumasson and Bernstein, 2012), a keyed hash whose output reveals nothing
+// about the key. Its input is whole words; the caller packs the last one, which has the length in
+// its top byte.
 type sip struct{ v0, v1, v2, v3 uint64 }
 
 func newSip(key [2]uint64) sip {
@@ -47,9 +47,9 @@ func (s *sip) sum() uint64 {
 	return s.v0 ^ s.v1 ^ s.v2 ^ s.v3
 }
 
-// datagramKey hashes what makes two fragments parts of one datagram: addresses, identification and,
-// over IPv4, the protocol (RFC 791 section 3.2, RFC 8200 section 4.5). The family is in the
-// addresses: no packet has a mapped one.
+// datagramKey hashes the fields that identify a fragment's datagram: addresses, identification and,
+// over IPv4, the protocol (RFC 791 section 3.2, RFC 8200 section 4.5). The addresses determine the
+// family: no packet has a mapped IPv6 address.
 func datagramKey(secret [2]uint64, p *header.Packet) uint64 {
 	const inputBytes = 40
 	proto := p.Tuple.Proto
@@ -67,7 +67,7 @@ func datagramKey(secret [2]uint64, p *header.Packet) uint64 {
 }
 
 // sourcePrefix hashes the network that a packet comes from: 24 bits of an IPv4 address, 56 of an
-// IPv6 address, which is what a site has at least (RFC 6177).
+// IPv6 address, because a site has at least a /56 (RFC 6177).
 func sourcePrefix(secret [2]uint64, p *header.Packet) uint64 {
 	const v4Bits, v6Bits, inputBytes = 24, 56, 9
 	prefix, family := binary.BigEndian.Uint64(p.Tuple.Src[:8])>>(64-v6Bits), uint64(1)
@@ -82,7 +82,7 @@ func sourcePrefix(secret [2]uint64, p *header.Packet) uint64 {
 }
 
 // permute32 maps 32 bits to 32 bits, one to one: a Feistel network of four rounds over two halves.
-// Its inputs to the hash are none of permute's.
+// Its inputs to the hash differ from permute's.
 func permute32(secret [2]uint64, x uint32) uint32 {
 	left, right := uint16(x>>16), uint16(x)
 	for round := range uint64(4) {

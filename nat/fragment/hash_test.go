@@ -21,13 +21,13 @@ func TestPermuteIsOneToOne(t *testing.T) {
 	for x := range 1 << 16 {
 		y := permute([2]uint64{1, 2}, uint16(x))
 		if seen[y] {
-			t.Fatalf("%d comes twice", y)
+			t.Fatalf("%d occurs twice", y)
 		}
 		seen[y] = true
 	}
 }
 
-// Every part of a datagram's name, and the secret, makes another key.
+// The key depends on every part of a datagram's identity, and on the secret.
 func TestKeyDependsOnEveryPart(t *testing.T) {
 	base := header.Packet{FragmentID: 7}
 	base.Tuple.Proto = header.ProtoUDP
@@ -64,7 +64,7 @@ func TestKeyDependsOnEveryPart(t *testing.T) {
 	}
 	add("secret", datagramKey([2]uint64{1, 3}, &base))
 
-	same := base // what fragments of one datagram do not share
+	same := base // the fields in which fragments of one datagram differ
 	same.FragmentOffset, same.Tuple.SrcPort, same.TTL = 8, 99, 3
 	if keys[datagramKey(secret, &same)] != "base" {
 		t.Error("offset, ports or TTL changed the key")

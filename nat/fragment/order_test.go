@@ -14,7 +14,7 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// permutations calls f with every order of n things.
+// permutations calls f with every order of n items.
 func permutations(n int, f func(order []int)) {
 	order := make([]int, 0, n)
 	used := make([]bool, n)
@@ -85,7 +85,7 @@ func (g *gateway) send(frame []byte, p *header.Packet, id uint32) {
 	g.sent = append(g.sent, frame)
 }
 
-// reassemble puts the payloads of one datagram's fragments together, as a receiver does.
+// reassemble joins the payloads of one datagram's fragments, as a receiver does.
 func reassemble(t *testing.T, frames [][]byte) []byte {
 	t.Helper()
 	var payload [4096]byte
@@ -111,7 +111,7 @@ func reassemble(t *testing.T, frames [][]byte) []byte {
 }
 
 // A datagram in four fragments, in all 24 orders, over both families: the backend gets the datagram
-// that the client would have sent it.
+// that a client without NAT would have sent.
 func TestFragmentsInAllOrders(t *testing.T) {
 	for _, e := range []struct{ client, vip, source, backend string }{
 		{"192.0.2.1:4000", "198.51.100.7:53", "10.0.0.2:24000", "10.1.2.3:5353"},
@@ -149,7 +149,7 @@ func TestFragmentsInAllOrders(t *testing.T) {
 	}
 }
 
-// Two clients whose datagrams have the same identification leave with two.
+// Datagrams of two clients with the same identification leave with different ones.
 func TestClientsDoNotShareIdentifications(t *testing.T) {
 	table, err := fragment.New(make([]atomic.Uint64, fragment.Words(80)), [2]uint64{1, 2})
 	if err != nil {
@@ -165,7 +165,7 @@ func TestClientsDoNotShareIdentifications(t *testing.T) {
 		header.Parse(first, &p)
 		id, _ := table.Record(now, table.Datagram(first, &p), p.Tuple.SrcPort, p.Tuple.DstPort)
 		if ids[id] {
-			t.Errorf("%s leaves with %#x, as another does or as it came", ends[0], id)
+			t.Errorf("%s leaves with %#x, as another does or as it arrived", ends[0], id)
 		}
 		ids[id] = true
 	}

@@ -10,21 +10,20 @@ import (
 
 const (
 	// Life is how long an incomplete context lives after the last fragment of its datagram. A
-	// receiver may wait for 60 s (RFC 1122 section 3.3.2, RFC 8200 section 4.5): it has the data.
-	// A context is a guess about packets to come, and a fast sender uses all identifications in
-	// less time (RFC 4963 section 2): a later fragment that comes first would get an older
-	// datagram's ports. Reordering within a datagram takes milliseconds.
+	// receiver may wait for 60 s (RFC 1122 section 3.3.2, RFC 8200 section 4.5), because it has the
+	// data. A context is only a guess about future packets, and a fast sender uses all
+	// identifications in less time (RFC 4963 section 2): then a later fragment that arrives first
+	// would get an older datagram's ports. Reordering within a datagram takes milliseconds.
 	Life = 2 * time.Second
-	// reuseAge is the age of an incomplete context at which a first fragment stops being a
-	// duplicate or an overlap and starts a new datagram: the old one has lost a fragment.
-	// Overlapping fragments that far apart get two identifications of ours, so they do not meet at
-	// an IPv4 receiver.
+	// reuseAge is the age of an incomplete context from which a first fragment is no duplicate or
+	// overlap but starts a new datagram: the old one has lost a fragment. Overlapping fragments
+	// that far apart get different new identifications, so an IPv4 receiver does not combine them.
 	reuseAge = time.Second
 	// duplicateAge is how long after its completion a fragment that fits into a datagram counts as
 	// a duplicate. Duplicates follow their original within milliseconds. The first later fragment
-	// of a new datagram with the same identification looks the same, so the time must be short:
-	// at 1,000 datagrams a second from one address one in 13,000 has an identification that was
-	// complete less than 5 ms before.
+	// of a new datagram with the same identification looks the same, so the time must be short: at
+	// 1,000 datagrams a second from one address, one in 13,000 has the identification of a datagram
+	// that became complete less than 5 ms before.
 	duplicateAge = 5 * time.Millisecond
 
 	bucketWords = 32
@@ -58,7 +57,7 @@ const (
 type Status uint8
 
 const (
-	Unknown Status = iota // no first fragment yet, or too long ago, or all fragments have come
+	Unknown Status = iota // no first fragment yet, or too long ago, or all fragments have arrived
 	Known
 	Overlap // fragments disagree about their datagram's bytes or ports
 	Full    // the context could not be recorded
@@ -75,27 +74,28 @@ type Table struct {
 	recorded atomic.Uint64
 }
 
-// Datagram is what a fragment says of its datagram: its key, the sender's network, and the part
-// that the fragment carries.
+// Datagram is the information that a fragment has about its datagram: the key, the sender's
+// network, and the part that the fragment carries.
 type Datagram struct {
 	Key    uint64
-	Source uint16 // a hash of the network that it comes from, 15 bits: the sources that share the table
+	Source uint16 // a hash of the sender's network, 15 bits, for fair sharing of the table
 	V6     bool
 	Proto  uint8 // of the transport; of a later IPv6 fragment, the next header of its fragment header
-	// From and To are the fragment's place in the datagram, in units of 8 bytes (RFC 791 section
-	// 3.2). To is exclusive; that of the last fragment is rounded up.
+	// From and To are the fragment's start and end in the datagram, in units of 8 bytes (RFC 791
+	// section 3.2). To is exclusive; for the last fragment it is rounded up.
 	From, To uint16
-	Last     bool // no fragment follows behind it
+	Last     bool // it is the last fragment of the datagram
 }
 
-// First is what a datagram's first fragment said, and the datagram's new identification.
+// First has the ports and protocol of a datagram's first fragment, and the datagram's new
+// identification.
 type First struct {
 	Src, Dst uint16 // ports
 	ID       uint32 // 16 bits over IPv4
 	Proto    uint8
 }
 
-// Words is how much memory a table of at least that many contexts needs.
+// Words returns the number of words of memory that a table of at least contexts contexts needs.
 func Words(contexts int) int {
 	buckets := minBuckets
 	for buckets*entriesPer < contexts {
@@ -104,9 +104,8 @@ func Words(contexts int) int {
 	return buckets * bucketWords
 }
 
-// New returns an empty table in mem, which must be zero and as long as Words said.
-// secret must be random: it keeps others from building keys that collide, and
-// identifications from being guessed.
+// New returns an empty table in mem, which must be zero and have the length that Words returns.
+// secret must be random, so that attackers cannot build keys that collide or guess identifications.
 func New(mem []atomic.Uint64, secret [2]uint64) (*Table, error) {
 	buckets := len(mem) / bucketWords
 	if len(mem)%bucketWords != 0 || buckets < minBuckets || buckets&(buckets-1) != 0 {
@@ -115,11 +114,10 @@ func New(mem []atomic.Uint64, secret [2]uint64) (*Table, error) {
 	return &Table{mem: mem, mask: uint64(buckets - 1), secret: secret}, nil
 }
 
-// Contexts returns how many datagrams fit.
+// Contexts returns the maximum number of datagrams in the table.
 func (t *Table) Contexts() int { return len(t.mem) / bucketWords * entriesPer }
 
-// Datagram returns what a fragment says of its datagram. The frame must begin with all of its IP
-// headers.
+// Datagram returns a fragment's Datagram. The frame must contain all of the packet's IP headers.
 func (t *Table) Datagram(frame []byte, p *header.Packet) Datagram {
 	const unit = 8
 	return Datagram{
@@ -130,10 +128,9 @@ func (t *Table) Datagram(frame []byte, p *header.Packet) Datagram {
 	}
 }
 
-// Record remembers the ports that a datagram's first fragment carries and returns
-// the datagram's new identification, 16 bits over IPv4. A duplicate gets the one the original got.
-// Status is Known, Overlap or Full. now is in nanoseconds of a clock that all
-// callers share.
+// Record stores the ports of a datagram's first fragment and returns the datagram's new
+// identification, 16 bits over IPv4. A duplicate gets the identification of the original. Status is
+// Known, Overlap or Full. now is in nanoseconds of a clock that all callers share.
 func (t *Table) Record(now uint64, d Datagram, src, dst uint16) (id uint32, s Status) {
 	b := t.bucket(d.Key)
 	version, ok := b.lock()
@@ -159,18 +156,18 @@ func (t *Table) Record(now uint64, d Datagram, src, dst uint16) (id uint32, s St
 		e[entrySeen].Store(seen | seenPoisoned)
 	}
 	b.unlock(version)
-	t.recorded.Add(1) // what a Later finds from now on; pairs with the load in Recorded
+	t.recorded.Add(1) // Later finds the context from now on; pairs with the load in Recorded
 	return id, s
 }
 
-// Recorded returns a number that has changed if a Record has ended since.
+// Recorded returns a number that changes whenever a Record has ended.
 func (t *Table) Recorded() uint64 { return t.recorded.Load() }
 
-// Later returns what the first fragment of a later one's datagram said, and counts the later one's
-// bytes: the context ends when all of its datagram have come. Status is Known, Unknown, Overlap or
-// Busy. A duplicate is Known.
+// Later returns the First of a later fragment's datagram, and adds the fragment to the datagram's
+// coverage: the context ends when all bytes of the datagram have arrived. Status is Known, Unknown,
+// Overlap or Busy. A duplicate is Known.
 func (t *Table) Later(now uint64, d Datagram) (f First, s Status) {
-	if f, s = t.lookup(now, d.Key); s != Known { // mostly fragments that are held: no lock for them
+	if f, s = t.lookup(now, d.Key); s != Known { // mostly fragments that the caller holds; they need no lock
 		return f, s
 	}
 	b := t.bucket(d.Key)
@@ -211,7 +208,7 @@ func (t *Table) count(b *bucket, now uint64, d *Datagram) (f First, s Status) {
 	return e.firstFragment(), Known
 }
 
-// lookup is what Later returns, without counting.
+// lookup returns the result of Later without changing the coverage.
 func (t *Table) lookup(now, key uint64) (f First, s Status) {
 	b := t.bucket(key)
 	for range readerTries {
@@ -255,11 +252,11 @@ func (t *Table) newID(v6 bool) uint32 {
 	return uint32(t.NewID())
 }
 
-// seenAt is the time of a seen word, never zero.
+// seenAt returns the time field of a seen word; it is never zero.
 func seenAt(now uint64) uint64 { return max(now, ^seenTime+1) & seenTime }
 
-// age is how long ago the time of a seen word was, at most 66 us too long; a clock that runs
-// backwards makes nothing older.
+// age returns the time since that of a seen word, in nanoseconds, at most 66 us too long. If the
+// clock runs backwards, it returns 0.
 func age(now, seen uint64) uint64 {
 	seen &= seenTime
 	if seen >= now {

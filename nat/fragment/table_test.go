@@ -62,11 +62,11 @@ func TestContextsExpire(t *testing.T) {
 		t.Errorf("after: %v", s)
 	}
 	if _, s := table.lookup(start-5, 42); s != Known {
-		t.Errorf("on a clock that is behind: %v", s)
+		t.Errorf("on a clock that lags: %v", s)
 	}
 }
 
-// RFC 5722: a datagram with two different first fragments is dead, for all of them.
+// RFC 5722: no fragment of a datagram with two different first fragments is forwarded.
 func TestOverlapDropsTheDatagram(t *testing.T) {
 	for _, ports := range [][2]uint16{{1001, 53}, {1000, 54}} {
 		table := newTable(t, 80)
@@ -86,7 +86,7 @@ func TestOverlapDropsTheDatagram(t *testing.T) {
 	}
 }
 
-// An identification that comes round is a new datagram, with a new identification of ours.
+// A reused identification belongs to a new datagram, which gets a new identification.
 func TestReusedIdentification(t *testing.T) {
 	table := newTable(t, 80)
 	old, _ := table.Record(start, Datagram{Key: 42}, 1000, 53)
@@ -98,7 +98,7 @@ func TestReusedIdentification(t *testing.T) {
 		t.Errorf("lookup: %+v %v", f, s)
 	}
 	if _, s := table.lookup(start+uint64(reuseAge)+uint64(Life)-1<<16, 42); s != Known {
-		t.Errorf("its life began with the old one: %v", s)
+		t.Errorf("its time began with the old datagram: %v", s)
 	}
 }
 
@@ -123,8 +123,8 @@ func TestIdentificationsDoNotRepeat(t *testing.T) {
 	}
 }
 
-// A hundred thousand datagrams through a small table: memory is what it was, the youngest are
-// known.
+// A hundred thousand datagrams pass through a small table: its memory does not grow, and it knows
+// the youngest.
 func TestFullTableEvictsTheOldest(t *testing.T) {
 	table := newTable(t, 80)
 	bucket := func(n uint64) uint64 { return n << 8 } // all in bucket 0
@@ -141,8 +141,8 @@ func TestFullTableEvictsTheOldest(t *testing.T) {
 	}
 }
 
-// One network's datagrams take no other's place, however many they are; if each source has one, the
-// oldest gives way.
+// Any number of one network's datagrams evict no other network's; if each source has one, the
+// oldest is evicted.
 func TestSourcesShareBuckets(t *testing.T) {
 	table := newTable(t, 80)
 	now := start
@@ -162,11 +162,11 @@ func TestSourcesShareBuckets(t *testing.T) {
 	}
 	for n := range uint64(3) {
 		if !known(1 + n) {
-			t.Errorf("datagram %d was pushed out by another network", 1+n)
+			t.Errorf("datagram %d was evicted by another network", 1+n)
 		}
 	}
 	if !known(1099) || !known(1098) || known(1097) {
-		t.Error("of the network that has most, others than the youngest are known")
+		t.Error("older datagrams of the network that has most are known")
 	}
 	for n := range uint64(4) {
 		record(2000+n, uint16(200+n)) // forged sources
@@ -175,17 +175,17 @@ func TestSourcesShareBuckets(t *testing.T) {
 		1: false, 2: false, 3: false, 1098: false, 1099: true, 2000: true, 2001: true, 2002: true, 2003: true,
 	} {
 		if known(n) != want {
-			t.Errorf("of sources with one datagram each, is %d known? %v", n, !want)
+			t.Errorf("sources with one datagram each: datagram %d is known: %v", n, !want)
 		}
 	}
 }
 
-// Several workers record and look up datagrams that fight for one bucket. Ports follow from the
-// key, so a context put together from two would show.
+// Several workers record and look up datagrams that compete for one bucket. Ports are computed from
+// the key, so a context mixed from two would be detected.
 func TestConcurrentWorkersSeeWholeContexts(t *testing.T) {
 	table := newTable(t, 80)
 	const workers, keys = 4, 3 * entriesPer
-	rounds := 500_000 // under the race detector, which slows loads down, enough to see a torn read without the version
+	rounds := 500_000 // under the race detector, which slows loads down, enough to detect a torn read if there were no version
 	if testing.Short() {
 		rounds /= 10
 	}
@@ -234,7 +234,7 @@ func TestConcurrentRecordsAgree(t *testing.T) {
 				ready.Done()
 				ready.Wait()
 				id, s := table.Record(start, Datagram{Key: (n + 1) * 0x9e3779b97f4a7c15}, 5, 6)
-				for s == Full { // another was stopped while it wrote
+				for s == Full { // another worker was stopped while it wrote
 					runtime.Gosched()
 					id, s = table.Record(start, Datagram{Key: (n + 1) * 0x9e3779b97f4a7c15}, 5, 6)
 				}
@@ -253,8 +253,7 @@ func TestConcurrentRecordsAgree(t *testing.T) {
 	}
 }
 
-// A bucket that stays busy, as if its writer had been stopped, costs its datagrams and nothing
-// else.
+// A bucket that stays busy, as if its writer had been stopped, affects only its own datagrams.
 func TestBusyBucketIsBounded(t *testing.T) {
 	table := newTable(t, 80)
 	table.Record(start, Datagram{Key: 42}, 1, 2)
@@ -282,7 +281,7 @@ func TestTableAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkLater counts the second half of each datagram.
+// BenchmarkLater measures Later for the second half of each datagram.
 func BenchmarkLater(b *testing.B) {
 	table := newTable(b, 1<<16)
 	key := uint64(0)

@@ -2,25 +2,26 @@ package fragment
 
 import "fmt"
 
-// Layout says what of Contents must be alike in both processes, in words.
+// Layout describes the layout of Contents, which must be the same in both processes.
 func Layout() string {
 	return fmt.Sprintf("%d fragment contexts of %d words in %d words", entriesPer, entryWords, bucketWords)
 }
 
-// Contents is what a process that goes on for another one needs of the table.
+// Contents is the state of the table that a process needs to take over from another.
 type Contents struct {
 	Secret           [2]uint64 // keys and identifications depend on it
 	NextID4, NextID6 uint32
-	Buckets          []Bucket // with a datagram that may have fragments to come
+	Buckets          []Bucket // with a datagram whose fragments may still arrive
 }
 
 // Bucket is one bucket of the table.
 type Bucket struct {
-	At    int // number
+	At    int // its number in the table
 	Words [bucketWords]uint64
 }
 
-// Contents returns what is alive. Nobody may use the table meanwhile.
+// Contents returns the state of the table, with the buckets that have a live entry. No goroutine
+// may use the table meanwhile.
 func (t *Table) Contents(now uint64) Contents {
 	c := Contents{Secret: t.secret, NextID4: t.nextID4.Load(), NextID6: t.nextID6.Load()}
 	for at := range len(t.mem) / bucketWords {
@@ -41,7 +42,8 @@ func (t *Table) Contents(now uint64) Contents {
 	return c
 }
 
-// Assume gives an empty table of the same size what another one had. Nobody may use the table yet.
+// Assume copies the contents of another table of the same size to an empty table. No goroutine may
+// use the table yet. It fails if a bucket's number is out of range.
 func (t *Table) Assume(c Contents) error {
 	t.secret = c.Secret
 	t.nextID4.Store(c.NextID4)

@@ -2,7 +2,7 @@ package fragment
 
 import "testing"
 
-// TestAssume: a table that goes on for another one knows its datagrams by the same keys, and gives
+// TestAssume: a table that takes over from another knows its datagrams by the same keys, and uses
 // no identification twice.
 func TestAssume(t *testing.T) {
 	before, next := newTable(t, 1000), newTable(t, 1000)
@@ -29,9 +29,9 @@ func TestAssume(t *testing.T) {
 	}
 	c := before.Contents(start + uint64(Life))
 	if len(c.Buckets) != 0 {
-		t.Errorf("%d buckets of datagrams that are over", len(c.Buckets))
+		t.Errorf("%d buckets of ended datagrams", len(c.Buckets))
 	}
 	if err := next.Assume(Contents{Buckets: []Bucket{{At: 1 << 20}}}); err == nil {
-		t.Error("a bucket that there is not")
+		t.Error("a bucket that does not exist")
 	}
 }

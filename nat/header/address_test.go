@@ -20,13 +20,14 @@ func withAddresses(a string) (src, dst []byte) {
 	return src, patch(headertest.UDP(client6, vip6, "x").Bytes(), 38, addr.AsSlice()...)
 }
 
-// Unicast agrees with the list of prefixes on every IPv4 /24, and at the edges of the IPv6 ones.
+// Unicast agrees with the list of prefixes on every IPv4 /24, and at the edges of the IPv6
+// prefixes.
 func TestUnicast(t *testing.T) {
 	for i := range uint32(1 << 24) {
 		var b [4]byte
 		binary.BigEndian.PutUint32(b[:], i<<8|1)
 		a := header.AddrFrom4(b)
-		if i%251 != 0 && b[0] != 169 { // all of 169/8, and a scattering of the rest
+		if i%251 != 0 && b[0] != 169 { // all of 169/8, and a sample of the rest
 			continue
 		}
 		if got, want := header.Unicast(&a), !martian(b[:]); got != want {
@@ -58,7 +59,8 @@ func last(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// TestPrefix: hosts of one site have one prefix, and no two sites have, of whatever family.
+// TestPrefix: hosts of one site have the same prefix, and different sites of either family have
+// different ones.
 func TestPrefix(t *testing.T) {
 	type words struct{ hi, lo uint64 }
 	of := func(s string) (w words) {

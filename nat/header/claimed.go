@@ -2,9 +2,9 @@ package header
 
 import "encoding/binary"
 
-// Claimed returns how long a frame is by its own headers: the bytes from its first one to the end
-// of its IP packet. It is 0 for what is not IP behind at most two VLAN tags, and for what ends
-// before the header that has the length.
+// Claimed returns the length of a frame according to its own headers: the bytes from its start to
+// the end of its IP packet. It returns 0 if the frame is not IP after at most two VLAN tags, or
+// ends before the length field.
 func Claimed(frame []byte) int {
 	l3 := EthernetBytes
 	for tags := 0; len(frame) >= l3+IPv4Bytes; tags++ {

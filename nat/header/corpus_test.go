@@ -14,7 +14,7 @@ const (
 // options of six bytes: PadN.
 var padding = []byte{1, 4, 0, 0, 0, 0}
 
-// base packets: valid, and of every shape that is translated.
+// corpus returns valid packets, of every shape that is translated.
 func corpus() map[string][]byte {
 	tcp4 := func() *headertest.Packet { return headertest.TCP(client4, vip4, headertest.SYN) }
 	tcp6 := func() *headertest.Packet { return headertest.TCP(client6, vip6, headertest.SYN) }

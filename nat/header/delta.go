@@ -7,12 +7,11 @@ import (
 	"sluice.dev/sluice/nat/checksum"
 )
 
-// Delta is what turning one tuple into another adds to ones-complement checksums
-// (RFC 1624): IP to the IPv4 header checksum (addresses), L4 to the TCP, UDP,
-// and ICMPv6 checksums (addresses and ports) and, having no pseudo-header, to the ICMP
-// checksum (identifier). It depends on the tuples alone, so a flow stores it once; the way
-// back is its complement. SCTP's CRC depends on the length too (package crc32c): its L4
-// is not used.
+// Delta is what replacing one tuple by another adds to ones-complement checksums (RFC 1624): IP to
+// the IPv4 header checksum (addresses), L4 to the TCP, UDP, and ICMPv6 checksums (addresses and
+// ports), and to the ICMP checksum, which has no pseudo-header (identifier). It depends only on the
+// tuples, so a flow stores it once; the other direction uses its complement. SCTP's CRC also
+// depends on the length (package crc32c) and does not use L4.
 type Delta struct{ IP, L4 uint16 }
 
 // DeltaOf returns the delta of packets that arrive as in and leave as out.
@@ -32,8 +31,7 @@ func DeltaOf(in, out *Tuple) Delta {
 // Reverse returns the delta of packets in the other direction.
 func (d Delta) Reverse() Delta { return Delta{^d.IP, ^d.L4} }
 
-// sumAddrs adds both addresses. The prefix of mapped addresses adds 0xffff,
-// which is a zero.
+// sumAddrs adds both addresses. The prefix of mapped addresses adds 0xffff, a form of zero.
 func (t *Tuple) sumAddrs() uint16 {
 	return checksum.Add(t.Src.Sum(), t.Dst.Sum())
 }

@@ -7,8 +7,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// The enumerations compare Parse with the reference over whole fields: every value, not only the
-// ones somebody thought of.
+// The enumerations compare Parse with the reference over whole fields: for every value, not only
+// for chosen ones.
 
 func TestEnumerateIPv4Header(t *testing.T) {
 	base := append(corpus()["tcp4 ip opts"], make([]byte, 40)...)
@@ -26,7 +26,7 @@ func TestEnumerateIPv4Header(t *testing.T) {
 	}
 }
 
-// Every option type with every length, at every place that is left for it.
+// Every option type with every length, at every place where it fits.
 func TestEnumerateIPv4Options(t *testing.T) {
 	for before := range 4 {
 		frame := tcp(func(p *headertest.Packet) {
@@ -76,7 +76,7 @@ func TestEnumerateTCP(t *testing.T) {
 	}
 }
 
-// Every protocol after every protocol: two extension headers and what follows.
+// Every protocol after every protocol: two extension headers and the next header.
 func TestEnumerateIPv6Chain(t *testing.T) {
 	base := udp6(func(p *headertest.Packet) {
 		p.Extensions = []headertest.Extension{{Type: 60, Data: padding}, {Type: 60, Data: padding}}
@@ -101,7 +101,7 @@ func TestEnumerateIPv6Chain(t *testing.T) {
 	}
 }
 
-// Every IPv6 option with every length, behind pads of each length.
+// Every IPv6 option with every length, after pads of each length.
 func TestEnumerateIPv6Options(t *testing.T) {
 	for pads := range 9 {
 		data := make([]byte, 22)

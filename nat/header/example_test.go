@@ -9,13 +9,13 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// end is an address and port in the form of package netip.
+// end returns an address and port in the form of package netip.
 func end(a header.Addr, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(a).Unmap(), port)
 }
 
-// Parse reads one frame into a Packet: who sends to whom, and where each header begins. It keeps no
-// reference to the frame and allocates nothing.
+// Parse reads one frame into a Packet: source and destination, and the start of each header. It
+// keeps no reference to the frame and does not allocate.
 func ExampleParse() {
 	frame := headertest.TCP("198.51.100.7:40000", "203.0.113.10:80", header.TCPSYN).Bytes()
 
@@ -34,8 +34,8 @@ func ExampleParse() {
 	// IP at byte 14 TCP at byte 34 the packet ends at byte 54
 }
 
-// A packet that no gateway may forward is not an error but a verdict: the reason under which it is
-// counted.
+// For a packet that no gateway may forward, Parse returns not an error but the drop reason under
+// which it is counted.
 func ExampleParse_reasons() {
 	good := headertest.UDP("198.51.100.7:40000", "203.0.113.10:53", "query").Bytes()
 	truncated := good[:40]
@@ -54,8 +54,9 @@ func ExampleParse_reasons() {
 	// martian_source
 }
 
-// A packet of a flow leaves with another tuple than it came with. What that adds to its checksums
-// depends on the tuples alone, so it is computed once for a flow; the way back is the reverse.
+// A packet of a flow leaves with another tuple than it arrived with. The delta of its checksums
+// depends only on the tuples, so it is computed once for a flow; the other direction uses the
+// reverse.
 func ExampleDeltaOf() {
 	arrives := header.Tuple{
 		Src: header.AddrFrom4([4]byte{198, 51, 100, 7}), SrcPort: 40000,
@@ -69,7 +70,8 @@ func ExampleDeltaOf() {
 	}
 	there := header.DeltaOf(&arrives, &leaves)
 
-	// The reply arrives with the reverse of what left, and leaves with the reverse of what arrived.
+	// The reply arrives with the reverse of the tuple that left, and leaves with the reverse of the
+	// tuple that arrived.
 	replyArrives, replyLeaves := leaves.Reverse(), arrives.Reverse()
 	back := header.DeltaOf(&replyArrives, &replyLeaves)
 	fmt.Println(there.Reverse() == back)

@@ -2,13 +2,13 @@ package header
 
 import "sluice.dev/sluice/fastpath/stats"
 
-// minTCPFragmentOffset is the first offset a later TCP fragment can have: a first
-// fragment that holds a whole TCP header and is a multiple of 8 bytes long has at
-// least 24. One that starts earlier would overwrite the header (RFC 1858, RFC 3128).
+// minTCPFragmentOffset is the lowest offset of a later TCP fragment: a first fragment that holds a
+// whole TCP header and is a multiple of 8 bytes long has at least 24 bytes. A later fragment that
+// starts earlier would overwrite the header (RFC 1858, RFC 3128).
 const minTCPFragmentOffset = (TCPBytes + fragmentUnit - 1) / fragmentUnit * fragmentUnit
 
-// setFragment records where a packet belongs in its datagram. Neither offset nor
-// more-fragments is an IPv6 atomic fragment: whole.
+// setFragment records a packet's place in its datagram. With offset 0 and no more fragments it is
+// an IPv6 atomic fragment, which counts as whole.
 func (p *Packet) setFragment(offset uint16, more bool) {
 	p.FragmentOffset = offset * fragmentUnit
 	switch {
@@ -19,11 +19,11 @@ func (p *Packet) setFragment(offset uint16, more bool) {
 	}
 }
 
-// judgeFragment checks a fragment's geometry. reassembledBytes is what the length
-// field of the whole datagram would say if this were its last fragment. Where the next
-// header of an IPv6 fragment header is an extension header, only the first fragment
-// says what the transport is: Tuple.Proto of a later one is that next header then.
-func judgeFragment(frame []byte, p *Packet, reassembledBytes int) stats.DropReason {
+// checkFragment checks a fragment's geometry. reassembledBytes is the length field that the whole
+// datagram would have if this were its last fragment. If the next header of an IPv6 fragment header
+// is an extension header, only the first fragment names the transport protocol: then Tuple.Proto of
+// a later fragment is that next header.
+func checkFragment(frame []byte, p *Packet, reassembledBytes int) stats.DropReason {
 	n := p.FragmentBytes()
 	if n == 0 || reassembledBytes > maxPacketBytes || p.MoreFragments(frame) && n%fragmentUnit != 0 {
 		return stats.FragmentLength
@@ -44,8 +44,8 @@ func judgeFragment(frame []byte, p *Packet, reassembledBytes int) stats.DropReas
 	return stats.None
 }
 
-// MoreFragments reports whether fragments follow behind a fragment. It reads the flag again, as few
-// packets need it.
+// MoreFragments reports whether more fragments follow. It reads the flag from the frame, because
+// few packets need it.
 func (p *Packet) MoreFragments(frame []byte) bool {
 	if p.FragmentHeader != 0 {
 		return frame[p.FragmentHeader+3]&fragmentMore != 0

@@ -91,17 +91,17 @@ func TestParseFragments(t *testing.T) {
 		{"later sctp", 132, 64, 64, true, stats.SCTPFragment, 0, false},
 		{"last sctp", 132, 64, 64, false, stats.SCTPFragment, 0, false},
 		{"last of nothing, sctp", 132, 64, 0, false, stats.FragmentLength, 0, false},
-		{"behind destination options", 60, 64, 64, false, stats.Protocol, 0, true},
-		{"behind a routing header", 43, 64, 64, true, stats.Protocol, 0, true},
-		{"behind hop-by-hop options", 0, 64, 64, true, stats.Protocol, 0, false},
-		{"behind an authentication header", 51, 64, 64, true, stats.Protocol, 0, false},
+		{"after destination options", 60, 64, 64, false, stats.Protocol, 0, true},
+		{"after a routing header", 43, 64, 64, true, stats.Protocol, 0, true},
+		{"after hop-by-hop options", 0, 64, 64, true, stats.Protocol, 0, false},
+		{"after an authentication header", 51, 64, 64, true, stats.Protocol, 0, false},
 	} {
 		for _, v6 := range []bool{false, true} {
 			frame := fragmentOf(v6, c.proto, c.offset, c.n, c.more)
 			var p header.Packet
 			got := header.Parse(frame, &p)
 			if v6 && c.extension {
-				c.want, c.fragment = stats.None, header.LaterFragment // the first one says what is behind it
+				c.want, c.fragment = stats.None, header.LaterFragment // only the first fragment shows the next header
 			}
 			if got != c.want {
 				t.Errorf("%s, IPv6 %v: %v, want %v", c.name, v6, got, c.want)
@@ -121,8 +121,8 @@ func TestParseFragments(t *testing.T) {
 	}
 }
 
-// The longest datagram there is passes, one byte more does not: 65,535 bytes with the IPv4 header,
-// without the IPv6 one.
+// The longest possible datagram passes, and one byte more does not: 65,535 bytes with the IPv4
+// header, or without the IPv6 header.
 func TestParseLongestDatagram(t *testing.T) {
 	for v6, header4 := range map[bool]int{false: 20, true: 0} {
 		for n, want := range map[int]stats.DropReason{
@@ -136,7 +136,7 @@ func TestParseLongestDatagram(t *testing.T) {
 	}
 }
 
-// RFC 7112: the first fragment holds the whole chain, and the transport header behind it.
+// RFC 7112: the first fragment holds the whole chain and the transport header after it.
 func TestParseFirstFragmentWithoutItsChain(t *testing.T) {
 	for n := 8; n <= 40; n += 8 {
 		p := headertest.TCP(client6, vip6, headertest.SYN)

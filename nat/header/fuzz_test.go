@@ -10,9 +10,9 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// FuzzParse: of any bytes, Parse reads no others (the slice has no capacity
-// beyond them), writes none, returns the same twice for any Packet before, agrees
-// with the reference, and points only into the frame.
+// FuzzParse: for any bytes, Parse reads no byte outside the frame (the slice has no capacity beyond
+// it), writes none, returns the same result for any former contents of Packet, agrees with the
+// reference, and returns only offsets inside the frame.
 func FuzzParse(f *testing.F) {
 	for _, frame := range corpus() {
 		f.Add(frame, false)
@@ -21,7 +21,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, seal bool) {
 		frame := slices.Clip(slices.Clone(data))
 		if seal && len(frame) >= 34 && frame[12] == 0x08 && frame[13] == 0 {
-			headertest.SealIPv4(frame) // or the fuzzer never gets past the checksum
+			headertest.SealIPv4(frame) // otherwise the fuzzer rarely passes the checksum
 		}
 		before := slices.Clone(frame)
 		agree(t, "fuzz", frame)
@@ -40,7 +40,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// within checks the order of offsets, and that what is built on them holds.
+// within checks the order of offsets, and the values computed from them.
 func within(t *testing.T, frame []byte, p *header.Packet) {
 	if p.L3 < header.EthernetBytes || p.L4 < p.L3+header.IPv4Bytes || p.End < p.L4 || int(p.End) > len(frame) {
 		t.Fatalf("offsets %d, %d, %d in %d bytes", p.L3, p.L4, p.End, len(frame))
@@ -60,7 +60,7 @@ func within(t *testing.T, frame []byte, p *header.Packet) {
 	header.ChecksumICMP(frame, p)
 }
 
-// FuzzIPv4Options: any 40 bytes of options behind a right checksum.
+// FuzzIPv4Options: any 40 bytes of options with a right checksum.
 func FuzzIPv4Options(f *testing.F) {
 	for _, options := range [][]byte{
 		{}, {0}, {1, 1, 1, 1}, {131, 3, 4}, {137, 7, 4, 1, 2, 3, 4}, {7, 39, 4}, {68, 4, 5, 0},

@@ -18,7 +18,7 @@ const (
 	ICMPParameterProblem = 12
 )
 
-// ICMPv6 types (RFC 4443). Those below 128 are errors.
+// ICMPv6 types (RFC 4443). Types below 128 are errors.
 const (
 	ICMPv6Unreachable      = 1
 	ICMPv6PacketTooBig     = 2
@@ -33,16 +33,16 @@ const (
 // and has DF set.
 const ICMPFragmentationNeeded = 4
 
-// minInnerBytes is what an error carries of the transport header at least (RFC 792):
-// enough for the ports of TCP, UDP and SCTP, and for the identifier of a query.
+// minInnerBytes is the minimum part of the transport header that an error carries (RFC 792): enough
+// for the ports of TCP, UDP and SCTP, and for the identifier of a query.
 const minInnerBytes = 8
 
 // minExtendedBytes is the shortest quote that extensions may follow (RFC 4884
 // section 3); older senders left the length field zero.
 const minExtendedBytes = 128
 
-// IsICMPError reports whether a type of ICMP (v6 false) or ICMPv6 reports about
-// another packet: 3, 4, 5, 11, 12, or 1 to 4.
+// IsICMPError reports whether a type of ICMP (v6 false) or ICMPv6 is an error about another packet:
+// 3, 4, 5, 11, 12, or 1 to 4.
 func IsICMPError(v6 bool, icmpType uint8) bool {
 	if v6 {
 		return icmpType >= ICMPv6Unreachable && icmpType <= ICMPv6ParameterProblem
@@ -54,9 +54,9 @@ func IsICMPError(v6 bool, icmpType uint8) bool {
 	return false
 }
 
-// IsRedirectOrQuench reports whether an error is one that no router forwards (RFC 1812 sections
-// 4.3.3.2 and 5.2.7.2, RFC 6633) and no host sends to another network. Over IPv6 a redirect is no
-// error, and there is no source quench.
+// IsRedirectOrQuench reports whether an error is a redirect or a source quench, which no router
+// forwards (RFC 1812 sections 4.3.3.2 and 5.2.7.2, RFC 6633) and no host sends to another network.
+// Over IPv6 a redirect is no error, and there is no source quench.
 func IsRedirectOrQuench(v6 bool, icmpType uint8) bool {
 	return !v6 && (icmpType == ICMPRedirect || icmpType == ICMPSourceQuench)
 }
@@ -68,8 +68,8 @@ func isEcho(v6 bool, icmpType uint8) bool {
 	return icmpType == ICMPEchoRequest || icmpType == ICMPEchoReply
 }
 
-// reportsError reports whether a packet is a whole ICMP error, by its IP header, whose protocol
-// names no extension header, and the type in the first byte behind it.
+// reportsError reports whether a packet is a whole ICMP error, according to its IP header, which
+// must name ICMP directly, and the type in the first byte after it.
 func (p *Packet) reportsError(frame []byte) bool {
 	proto := uint8(ProtoICMP)
 	if p.Tuple.V6 {
@@ -79,13 +79,13 @@ func (p *Packet) reportsError(frame []byte) bool {
 	return p.Tuple.Proto == proto && p.Fragment == NotFragment && len(b) > 0 && IsICMPError(p.Tuple.V6, b[0])
 }
 
-// ChecksumICMP verifies the checksum of the ICMP or ICMPv6 message in the frame.
-// It is false for a fragment, whose checksum covers what is not here.
+// ChecksumICMP verifies the checksum of the ICMP or ICMPv6 message in the frame. It returns false
+// for a fragment, because the checksum covers the whole datagram.
 func ChecksumICMP(frame []byte, p *Packet) bool { return ChecksumLongICMP(frame, p, 0) }
 
-// ChecksumLongICMP is ChecksumICMP where the frame's first part is here and the words of the
-// message behind it add up to rest: words as the message has them, so that one byte of the first
-// may be here.
+// ChecksumLongICMP is ChecksumICMP if frame is only the first part of the packet's frame. rest is
+// the sum of the message's remaining words. Words are counted from the start of the message, so the
+// first byte of a word may be in frame and its second byte in the rest.
 func ChecksumLongICMP(frame []byte, p *Packet, rest uint16) bool {
 	if p.Fragment != NotFragment {
 		return false
@@ -111,20 +111,20 @@ func PathMTU(frame []byte, p *Packet) (mtu uint32, ok bool) {
 	return 0, false
 }
 
-// ParseInner reads the packet embedded in an ICMP or ICMPv6 error: the header
-// and at least 8 bytes of transport (RFC 792; RFC 4443 section 2.4), which is all
-// that an error may carry. inner.Tuple is the embedded packet's direction: the
-// one our peer claims somebody sent. Offsets in inner are from the start of frame.
-// inner.End is where the quoted bytes end, not where the embedded packet claims to.
+// ParseInner reads the packet embedded in an ICMP or ICMPv6 error: the header and at least 8 bytes
+// of transport (RFC 792; RFC 4443 section 2.4); an error need not carry more. inner.Tuple is the
+// direction of the embedded packet, as the sender of the error claims it. Offsets in inner are from
+// the start of frame. inner.End is the end of the quoted bytes, not the end that the embedded
+// packet's length field claims.
 //
-// Lengths and checksums inside are not compared with what is quoted. RFC 5508 REQ-3 a would have
-// the embedded IPv4 header checksum verified. But routers quote a packet after they have changed
+// Lengths and checksums inside are not compared with the quoted bytes. RFC 5508 REQ-3 a requires
+// verifying the embedded IPv4 header checksum. But routers quote a packet after they have changed
 // its TTL or DSCP, and hosts leave the checksum to their NIC, so Linux verifies none
 // (nf_nat_manip_pkt, net/netfilter/nf_nat_proto.c). The message's own checksum must be right
 // (ChecksumICMP), and its quote must be about a flow.
 //
-// An error about an error makes no sense (RFC 1122 section 3.2.2); about a later
-// fragment it may, but there are no ports in it.
+// An error about an error is invalid (RFC 1122 section 3.2.2). An error about a later fragment is
+// valid, but has no ports.
 func ParseInner(frame []byte, outer *Packet, inner *Packet) stats.DropReason {
 	*inner = Packet{}
 	if outer.Fragment != NotFragment {
@@ -147,7 +147,7 @@ func ParseInner(frame []byte, outer *Packet, inner *Packet) stats.DropReason {
 	return parseInnerTransport(frame[inner.L4:end], inner)
 }
 
-// quotedEnd is where the quoted bytes end: with the message, or before the
+// quotedEnd returns the end of the quoted bytes: the end of the message, or the start of the
 // extensions that a length field in the ICMP header announces (RFC 4884 section 3).
 func quotedEnd(frame []byte, outer *Packet) int {
 	end := outer.reach(frame)

@@ -21,7 +21,7 @@ func TestIsICMPError(t *testing.T) {
 	}
 }
 
-// Any one bit of a message that changes is noticed, and so is, over IPv6, one of an address.
+// A change of any bit of a message is detected, and, over IPv6, a change of an address.
 func TestChecksumICMP(t *testing.T) {
 	for _, name := range []string{"echo4", "echo6", "unreachable4", "unreachable6"} {
 		frame := corpus()[name]
@@ -71,7 +71,7 @@ func innerOf(
 	return inner, header.ParseInner(frame, &outer, &inner)
 }
 
-// Of every packet that Parse takes, ParseInner reads the same tuple when it is quoted.
+// For every packet that Parse accepts, ParseInner reads the same tuple if it is quoted.
 func TestParseInnerReadsWhatParseReads(t *testing.T) {
 	for name, frame := range corpus() {
 		var p header.Packet
@@ -136,7 +136,7 @@ func TestParseInnerRefuses(t *testing.T) {
 	}
 	t.Run("in a fragment", func(t *testing.T) {
 		long := headertest.ICMPError("203.0.113.9", "198.51.100.7", 3, 4, 1400, corpus()["tcp4"], -1).Bytes()
-		frame := headertest.Split(long, 40, 1)[0] // header, quoted header and 12 bytes: enough, if it were whole
+		frame := headertest.Split(long, 40, 1)[0] // header, quoted header and 12 bytes: enough if it were no fragment
 		var outer, inner header.Packet
 		if reason := header.Parse(frame, &outer); reason != stats.None {
 			t.Fatal(reason)
@@ -147,7 +147,7 @@ func TestParseInnerRefuses(t *testing.T) {
 	})
 }
 
-// What the quote claims about its length is not compared with what is quoted.
+// The quote's length field is not compared with the quoted bytes.
 func TestParseInnerEndsWithTheQuote(t *testing.T) {
 	tcp4 := headertest.IP(corpus()["tcp4 payload"])
 	for cut := 28; cut <= len(tcp4); cut++ {
@@ -158,7 +158,7 @@ func TestParseInnerEndsWithTheQuote(t *testing.T) {
 	}
 }
 
-// A length field below RFC 4884's least is not one.
+// A length field below RFC 4884's minimum is ignored.
 func TestParseInnerIgnoresShortLengthField(t *testing.T) {
 	tcp4 := headertest.IP(corpus()["tcp4"])
 	inner, reason := innerOf(t, false, tcp4, func(e *headertest.Packet) { e.ICMPRest = 3 << 16 })

@@ -2,7 +2,8 @@
 
 package header
 
-// The race detector cannot see into this; with it the twin of inspect_go.go is used.
+// The race detector does not see this function's memory accesses. Race builds use the Go twin in
+// inspect_go.go.
 //
 //go:noescape
 func inspect(m *Memory, frames []Frame, ahead int, out *Plain, stride uintptr, t *tables) (bytes uint64, v6 bool)

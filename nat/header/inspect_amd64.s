@@ -5,25 +5,25 @@
 
 // func inspect(m *Memory, frames []Frame, ahead int, out *Plain, stride uintptr, t *tables) (bytes uint64, v6 bool)
 //
-// It is judgeIP4, sum4, judgeIP6 and judgeTransport, step by step: a verdict
-// whose sign bit says no, and few branches.
+// It is checkIP4, sum4, checkIP6 and checkTransport, step by step: a verdict whose sign bit means
+// not plain, and few branches.
 //
 //	SI, DI, CX  frame, base, frames left
 //	R15, BX     out, tables
 //	R8, R9      the packet, and then its transport header; bytes of the frame
-//	R10         the first header bytes, and then how many bytes the transport has
+//	R10         the first header bytes, and then the number of transport bytes
 //	R11, R12    protocol, verdict
-//	DX          where the packet ends
+//	DX          the end of the packet
 TEXT ·inspect(SB), NOSPLIT, $0-73
 	MOVQ m+0(FP), AX
 	MOVQ Memory_base(AX), DI
 	MOVQ Memory_last(AX), AX
-	MOVQ AX, m+0(FP)       // the last address that has a window
+	MOVQ AX, m+0(FP)       // the last address with a whole window
 	MOVQ frames_base+8(FP), SI
 	MOVQ frames_len+16(FP), CX
 	MOVQ CX, AX
 	SUBQ ahead+32(FP), AX
-	MOVQ AX, ahead+32(FP)  // frames left when there is nothing more to prefetch
+	MOVQ AX, ahead+32(FP)  // number of frames left at which the prefetches end
 	MOVQ out+40(FP), R15
 	MOVQ t+56(FP), BX
 	MOVQ $0, bytes+64(FP)
@@ -50,7 +50,8 @@ body:
 	CMPW    R10, $0x0008
 	JNE     six
 
-	// The sum of the IP header's words, modulo 2^64 - 1, 2^32 - 1 and 2^16 - 1: the complement is 0 if it is right.
+	// The sum of the IP header's words, modulo 2^64 - 1, 2^32 - 1 and 2^16 - 1: the complement is 0
+	// if the checksum is right.
 	MOVQ 20(R8), R11
 	MOVQ 26(R8), AX        // addresses
 	MOVQ R10, DX
@@ -87,9 +88,9 @@ body:
 	ANDL $0xff3f, DX
 	ORL  DX, R12
 	NEGL R12
-	SBBL R12, R12          // all ones unless it was zero
+	SBBL R12, R12          // all ones unless the sum was right
 
-	// TTL, protocol, and where the packet ends.
+	// TTL, protocol, and the end of the packet.
 	SHRL    $16, R11
 	MOVBLZX R11, AX
 	SUBL    $2, AX
@@ -106,7 +107,8 @@ body:
 	ADDQ    $const_Plain4Bytes, R8
 
 transport:
-	// R9 is all ones for TCP. The length is that of the TCP header, or the one that UDP says.
+	// R9 is all ones for TCP. The length is the length of the TCP header, or the length field of
+	// UDP.
 	MOVL    R11, Plain_Proto(R15)
 	MOVWLZX 4(R8), AX
 	ROLW    $8, AX
@@ -125,7 +127,7 @@ transport:
 	ANDL    R9, AX
 	ORL     AX, R12
 	JMI     none
-	DECL    AX             // 0 if it opens or closes, all ones if it does not
+	DECL    AX             // 0 if the segment opens or closes, all ones if it does not
 	ANDL    DX, AX
 	MOVL    AX, Plain_End(R15)
 
@@ -148,7 +150,7 @@ six:
 	JNE  none
 	MOVB $1, v6+72(FP)
 
-	// Version, hop limit, protocol, and where the packet ends.
+	// Version, hop limit, protocol, and the end of the packet.
 	MOVL    R10, AX
 	XORL    $0x60dd86, AX
 	ANDL    $0xf0ffff, AX

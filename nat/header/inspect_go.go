@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// atOnce is how many headers are prefetched by one call: a call for each costs more
-// than it saves, and all at once are more misses than a core can have in flight.
+// atOnce is how many headers one call prefetches: a call for each header costs more than it saves,
+// and all headers at once are more misses than a core can have in flight.
 const atOnce = 4
 
 // inspectGo is the twin of the assembly.

@@ -19,11 +19,11 @@ const (
 	maxStride  = plainBytes + 10*8
 )
 
-// stage is all that Inspect reads and writes, each part in guarded memory.
+// stage has all memory that Inspect reads and writes, each part guarded.
 type stage struct {
 	memory []byte
 	m      header.Memory
-	frames []header.Frame // Distance of them, and as many ahead
+	frames []header.Frame // Distance frames, and as many ahead
 	out    []byte
 
 	queued int
@@ -37,7 +37,7 @@ func newStage(t testing.TB, memoryBytes int) *stage {
 	s := &stage{memory: headertest.Guarded(t, memoryBytes), out: headertest.Guarded(t, header.Distance*int(maxStride))}
 	for _, b := range [][]byte{b, s.memory} {
 		for i := range b {
-			b[i] = 0xa5 // so what lies beside a frame's length is not zero
+			b[i] = 0xa5 // so that the bytes next to a frame's length are not zero
 		}
 	}
 	s.m = header.NewMemory(s.memory)
@@ -45,7 +45,7 @@ func newStage(t testing.TB, memoryBytes int) *stage {
 	return s
 }
 
-// group returns n frames, in an array that ends behind them, or behind those that are prefetched.
+// group returns n frames, in an array that ends after them, or after the prefetched frames.
 func (s *stage) group(n, ahead int) []header.Frame {
 	all := n
 	if ahead > 0 {
@@ -54,7 +54,7 @@ func (s *stage) group(n, ahead int) []header.Frame {
 	return s.frames[len(s.frames)-all:][:n]
 }
 
-// plainOf is what Plain4 or Plain6 return for a frame in memory.
+// plainOf returns the result of Plain4 or Plain6 for a frame in memory.
 func plainOf(memory []byte, f header.Frame) (p header.Plain, v6 bool) {
 	p.Family = header.NotPlain
 	if f.Addr > uint64(len(memory)-header.Window6Bytes) {
@@ -79,13 +79,13 @@ func plainOf(memory []byte, f header.Frame) (p header.Plain, v6 bool) {
 type inspector func(m *header.Memory, frames []header.Frame, ahead int, out *header.Plain, stride uintptr) (
 	bytes uint64, v6 bool)
 
-// agree: Inspect and its twin return for a group what plainOf returns for each frame, and write
-// nothing else.
+// agree checks that Inspect and its twin return the result of plainOf for each frame of a group,
+// and write nothing else.
 func (s *stage) agree(t *testing.T, frames []header.Frame, ahead int, stride uintptr) {
 	t.Helper()
 	seen := s.seen
 	s.agreeBy(t, (*header.Memory).InspectGo, frames, ahead, stride)
-	s.seen = seen // they are the same frames
+	s.seen = seen // count the same frames once
 	s.agreeBy(t, (*header.Memory).Inspect, frames, ahead, stride)
 }
 
@@ -109,7 +109,7 @@ func (s *stage) agreeBy(t *testing.T, inspect inspector, frames []header.Frame, 
 		got := *(*header.Plain)(unsafe.Pointer(&out[at]))
 		switch s.seen[want.Family]++; got.Family {
 		case header.PlainIPv4:
-			clear(got.Addr[1:]) // nothing is said there
+			clear(got.Addr[1:]) // undefined for IPv4
 		case header.NotPlain:
 			got = header.Plain{Family: got.Family, End: got.End}
 		}
@@ -126,14 +126,14 @@ func (s *stage) agreeBy(t *testing.T, inspect inspector, frames []header.Frame, 
 		t.Fatalf("%d bytes, IPv6 %v, want %d, %v", total, v6, wantTotal, wantV6)
 	}
 	if !bytes.Equal(outBefore, out) {
-		t.Fatalf("written beside the results, which are %d bytes apart", stride)
+		t.Fatalf("written outside of the results, which are %d bytes apart", stride)
 	}
 	if !bytes.Equal(memoryBefore, s.memory) || !slices.Equal(framesBefore, all) {
 		t.Fatal("the frames changed")
 	}
 }
 
-// between is from one queued frame to the next: odd, so that they begin anywhere in a line.
+// between is the distance of queued frames: odd, so that they begin anywhere in a line.
 const between = header.Window6Bytes + 1
 
 // newQueue returns a stage for add.
@@ -141,7 +141,7 @@ func newQueue(t testing.TB) *stage {
 	return newStage(t, (header.Distance-1)*between+header.Window6Bytes)
 }
 
-// add queues a frame, and when there are Distance of them, all must agree.
+// add queues a frame. When there are Distance frames, it checks that all agree.
 func (s *stage) add(t *testing.T, frame []byte, frameBytes uint32) {
 	t.Helper()
 	f := &s.group(header.Distance, 0)[s.queued]
@@ -161,16 +161,16 @@ func (s *stage) flush(t *testing.T) {
 	}
 }
 
-// seal20 makes the checksum of the first 20 bytes of an IPv4 header right, also where the header
-// has another length: then nothing but its length is wrong.
+// seal20 sets the right checksum for the first 20 bytes of an IPv4 header, even if the header has
+// another length: then only its length is wrong.
 func seal20(frame []byte) {
 	ip := frame[header.EthernetBytes:][:header.IPv4Bytes]
 	ip[10], ip[11] = 0, 0
 	binary.BigEndian.PutUint16(ip[10:], ^checksum.Sum(ip))
 }
 
-// TestInspect puts mutated frames anywhere in a memory, some of them where there is no window
-// left, and inspects them in groups of all sizes.
+// TestInspect puts mutated frames anywhere in a memory, some so near the end that no window fits,
+// and inspects them in groups of all sizes.
 func TestInspect(t *testing.T) {
 	r := seeded(t)
 	s := newStage(t, 1<<15)
@@ -190,7 +190,7 @@ func TestInspect(t *testing.T) {
 			switch r.IntN(20) {
 			case 0:
 				f.Addr = uint64(last)
-			case 1: // all of a header is there, but not its window
+			case 1: // the whole header is inside, but not its window
 				f.Addr = uint64(last + 1 + r.IntN(20))
 			case 2:
 				f.Addr = uint64(last + 1 + r.IntN(1<<13))
@@ -199,7 +199,7 @@ func TestInspect(t *testing.T) {
 			case 4:
 				f.Addr = r.Uint64()
 			case 5:
-				f.Len = r.Uint32() // the sum of these is more than 32 bits hold
+				f.Len = r.Uint32() // the sum of these exceeds 32 bits
 			}
 			if f.Addr < uint64(len(s.memory)) {
 				copy(s.memory[f.Addr:], frame)
@@ -208,14 +208,14 @@ func TestInspect(t *testing.T) {
 		s.agree(t, frames, ahead, plainBytes+uintptr(r.IntN(11)*8))
 	}
 	if n := s.seen[0] + s.seen[1] + s.seen[2]; slices.Min(s.seen[:]) < n/8 {
-		t.Errorf("frames by family %v: too one-sided to say anything", s.seen)
+		t.Errorf("frames by family %v: too one-sided for this test", s.seen)
 	}
 }
 
-// TestInspectChecksum searches the right value of one word of an IPv4 header, the others given. Of
-// thousands of headers it tries those that a sum with a carry too few or too many would take or
-// refuse, and of some all values there are. Many words are 0 or 0xffff, so that sums carry twice
-// or not at all.
+// TestInspectChecksum searches for the right value of one word of an IPv4 header whose other words
+// are given. For thousands of headers it tries the values that a sum with one carry too few or too
+// many would accept or reject, and for some headers all values. Many words are 0 or 0xffff, so that
+// sums carry twice or not at all.
 func TestInspectChecksum(t *testing.T) {
 	r := seeded(t)
 	s := newQueue(t)
@@ -259,12 +259,12 @@ func TestInspectChecksum(t *testing.T) {
 				try(uint16(v))
 			}
 			want := 1
-			if right == 0 || right == 0xffff { // which are the same in ones' complement
+			if right == 0 || right == 0xffff { // equal in ones' complement
 				want = 2
 			}
 			s.flush(t)
 			if got := s.seen[header.PlainIPv4] - taken; got != want {
-				t.Fatalf("%d values of the word at %d were taken, want %d: %x", got, at, want, frame)
+				t.Fatalf("%d values of the word at %d were accepted, want %d: %x", got, at, want, frame)
 			}
 		} else {
 			for _, v := range []uint16{right, ^right, right + 1, right - 1, right + 2, right - 2, right +
@@ -279,13 +279,13 @@ func TestInspectChecksum(t *testing.T) {
 		}
 		s.flush(t)
 		if taken == s.seen[header.PlainIPv4] {
-			t.Fatalf("no value of the word at %d was taken: %x", at, frame)
+			t.Fatalf("no value of the word at %d was accepted: %x", at, frame)
 		}
 	}
 }
 
-// TestInspectBytes gives every byte of packets that are plain, and of what is behind them in their
-// windows, each of its values: all protocols, TTLs, flags and data offsets are among them.
+// TestInspectBytes sets every byte of plain packets, and of the rest of their windows, to each of
+// its values: these include all protocols, TTLs, flags and data offsets.
 func TestInspectBytes(t *testing.T) {
 	s := newQueue(t)
 	for _, p := range []*headertest.Packet{
@@ -299,8 +299,8 @@ func TestInspectBytes(t *testing.T) {
 		if p.Dst.Is6() {
 			transport = header.Plain6Bytes
 		}
-		// Where UDP's checksum is: only 0 in both bytes is none, and TCP's sequence number may be
-		// that.
+		// The place of UDP's checksum: only 0 in both bytes means none, and part of TCP's sequence
+		// number may be 0.
 		for _, field := range []uint16{0x1234, 0x0034, 0x1200} {
 			base := append(p.Bytes(), make([]byte, header.Window6Bytes)...)
 			length := len(base) - header.Window6Bytes
@@ -320,12 +320,12 @@ func TestInspectBytes(t *testing.T) {
 	}
 	s.flush(t)
 	if slices.Min(s.seen[:]) < 10_000 {
-		t.Errorf("frames by family %v: too one-sided to say anything", s.seen)
+		t.Errorf("frames by family %v: too one-sided for this test", s.seen)
 	}
 }
 
-// TestInspectLengths combines the lengths that a packet is said to have: its frame's, IP's and
-// UDP's, or TCP's data offset.
+// TestInspectLengths combines the lengths of a packet: the frame's, IP's and UDP's, or TCP's data
+// offset.
 func TestInspectLengths(t *testing.T) {
 	s := newQueue(t)
 	long := []int{127, 128, 255, 256, 1500, 0x7fff, 0x8000, 0xfffe, 0xffff}
@@ -334,7 +334,7 @@ func TestInspectLengths(t *testing.T) {
 		headertest.UDP(client4, vip4, "payload"), headertest.UDP(client6, vip6, "payload"),
 	} {
 		base := p.Bytes()
-		// What IP's length counts of its own header, and where it is.
+		// The part of the IP header that IP's length counts, and the place of the length field.
 		fixed, at, transport := header.IPv4Bytes, header.EthernetBytes+2, header.Plain4Bytes
 		if p.Dst.Is6() {
 			fixed, at, transport = 0, header.EthernetBytes+4, header.Plain6Bytes
@@ -371,12 +371,12 @@ func TestInspectLengths(t *testing.T) {
 	}
 	s.flush(t)
 	if slices.Min(s.seen[:]) < 5000 {
-		t.Errorf("frames by family %v: too one-sided to say anything", s.seen)
+		t.Errorf("frames by family %v: too one-sided for this test", s.seen)
 	}
 }
 
-// TestInspectAhead: a call that would prefetch frames beyond the array panics before anything is
-// read there.
+// TestInspectAhead: a call that would prefetch frames beyond the array panics before it reads
+// there.
 func TestInspectAhead(t *testing.T) {
 	s := newStage(t, 4096)
 	for n := 1; n <= header.Distance; n++ {
@@ -400,8 +400,8 @@ func TestInspectAhead(t *testing.T) {
 	}
 }
 
-// TestNewMemory: bytes that are too few for a window are refused, also where there are more behind
-// them that are not ours.
+// TestNewMemory: NewMemory panics if the bytes are too few for a window, even if the slice has more
+// capacity.
 func TestNewMemory(t *testing.T) {
 	b := make([]byte, 2*header.Window6Bytes)
 	header.NewMemory(b[:header.Window6Bytes])
@@ -432,8 +432,8 @@ func TestInspectAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzInspect: of a frame with any bytes and any length in the only window there is, Inspect and
-// its twin return what Plain4 and Plain6 do.
+// FuzzInspect: for a frame with any bytes and any length, in a memory of one window, Inspect and
+// its twin return the results of Plain4 and Plain6.
 func FuzzInspect(f *testing.F) {
 	for _, frame := range corpus() {
 		f.Add(frame, uint32(len(frame)), byte(0), true)

@@ -28,13 +28,14 @@ const (
 	optionHeader      = 2   // bytes of type and length
 )
 
-// Flags of the timestamp option (RFC 791 section 3.1): what routers write into it.
+// Flags of the timestamp option (RFC 791 section 3.1), which select what routers write into it.
 const (
 	timestampAddrs  = 1 // their addresses, and the times
-	timestampListed = 3 // the times, those whose addresses the sender has listed
+	timestampListed = 3 // the times of the routers that the sender has listed
 )
 
-// parseIPv4 reads the packet whose header starts at l3, of a frame of so many bytes.
+// parseIPv4 reads the packet whose header starts at l3. frameBytes is the length of the whole
+// frame, of which frame may be only the first part.
 func parseIPv4(frame []byte, frameBytes int, p *Packet, l3 int) stats.DropReason {
 	if len(frame) < l3+IPv4Bytes {
 		return stats.FrameTruncated
@@ -55,7 +56,7 @@ func parseIPv4(frame []byte, frameBytes int, p *Packet, l3 int) stats.DropReason
 		if sum20(h) != 0xffff {
 			return stats.IPv4Checksum
 		}
-	} else if reason := judgeOptions(frame[l3:l4]); reason != stats.None {
+	} else if reason := checkOptions(frame[l3:l4]); reason != stats.None {
 		return reason
 	}
 	src, dst := binary.BigEndian.Uint32(h[12:16]), binary.BigEndian.Uint32(h[16:20])
@@ -68,7 +69,7 @@ func parseIPv4(frame []byte, frameBytes int, p *Packet, l3 int) stats.DropReason
 		return stats.LandAttack
 	}
 	if p.Fragment != NotFragment {
-		return judgeFragment(frame, p, totalBytes+int(p.FragmentOffset))
+		return checkFragment(frame, p, totalBytes+int(p.FragmentOffset))
 	}
 	return parseTransport(frame, p)
 }
@@ -96,9 +97,9 @@ func sum20(h *[IPv4Bytes]byte) uint16 {
 	return checksum.Fold(s + carry)
 }
 
-// judgeOptions verifies the checksum of a header with options, then walks them: at
-// most 40 bytes, each step at least one.
-func judgeOptions(h []byte) stats.DropReason {
+// checkOptions verifies the checksum of a header with options, and then walks the options: at most
+// 40 bytes, at least one in each step.
+func checkOptions(h []byte) stats.DropReason {
 	if checksum.Sum(h) != 0xffff {
 		return stats.IPv4Checksum
 	}
@@ -118,28 +119,29 @@ func judgeOptions(h []byte) stats.DropReason {
 		}
 		option := options[:options[1]]
 		options = options[options[1]:]
-		sound := true
+		valid := true
 		switch option[0] {
 		case optionRecordRoute:
-			sound, recorded = !recorded && soundRecord(option), true
+			valid, recorded = !recorded && validRecord(option), true
 		case optionTimestamp:
-			sound, stamped = !stamped && soundTimestamp(option), true
+			valid, stamped = !stamped && validTimestamp(option), true
 		case optionCIPSO:
-			sound, labelled = !labelled && soundCIPSO(option), true
+			valid, labelled = !labelled && validCIPSO(option), true
 		case optionRouterAlert:
-			sound = len(option) >= 4
+			valid = len(option) >= 4
 		}
-		if !sound {
+		if !valid {
 			return stats.IPv4Header
 		}
 	}
 	return stats.None
 }
 
-// soundRecord and soundTimestamp judge the options that routers write into. They must begin behind
-// their own header, and have room for a whole entry or for none; else the datagram is discarded
-// (RFC 791 section 3.1; __ip_options_compile, net/ipv4/ip_options.c). The gateway writes nothing.
-func soundRecord(option []byte) bool {
+// validRecord and validTimestamp check the options that routers write into. The pointer must be
+// behind the option's header, and there must be room for a whole entry or for none; otherwise a
+// receiver discards the datagram (RFC 791 section 3.1; __ip_options_compile,
+// net/ipv4/ip_options.c). The gateway writes nothing.
+func validRecord(option []byte) bool {
 	if len(option) < 3 || option[2] < 4 {
 		return false
 	}
@@ -147,7 +149,7 @@ func soundRecord(option []byte) bool {
 	return room <= 0 || room >= 4
 }
 
-func soundTimestamp(option []byte) bool {
+func validTimestamp(option []byte) bool {
 	if len(option) < 4 || option[2] < 5 {
 		return false
 	}
@@ -155,15 +157,15 @@ func soundTimestamp(option []byte) bool {
 	if flag == timestampAddrs || flag == timestampListed {
 		entry = 8
 	}
-	if room <= 0 { // a router counts itself among those that found none
+	if room <= 0 { // a router without room increments the overflow count
 		return flag == timestampListed || option[3]>>4 != 15
 	}
 	return room >= entry
 }
 
-// soundCIPSO: a domain that is not 0, and tags that fill the option. Linux refuses others also
-// where it knows of no labels (cipso_v4_validate, include/net/cipso_ipv4.h).
-func soundCIPSO(option []byte) bool {
+// validCIPSO reports whether the domain is not 0 and the tags fill the option. Linux rejects other
+// options even without labels in its configuration (cipso_v4_validate, include/net/cipso_ipv4.h).
+func validCIPSO(option []byte) bool {
 	if len(option) < 8 || binary.BigEndian.Uint32(option[2:]) == 0 {
 		return false
 	}

@@ -6,8 +6,8 @@ import (
 	"sluice.dev/sluice/fastpath/stats"
 )
 
-// IPv6 extension headers that are walked (RFC 8200 section 4). Authentication (51)
-// is not: it covers the addresses, so a translated one could only be wrong.
+// IPv6 extension headers that Parse walks (RFC 8200 section 4). It does not walk an authentication
+// header (51), which covers the addresses and so would be wrong after translation.
 const (
 	nextHopByHop    = 0
 	nextRouting     = 43
@@ -25,12 +25,12 @@ const (
 	routingSegmentOffset = 3
 )
 
-// NoNextHeader is the next header of a packet whose payload is to be ignored (RFC 8200 section
+// NoNextHeader is the next header of a packet whose payload a receiver ignores (RFC 8200 section
 // 4.7).
 const NoNextHeader = 59
 
-// parseIPv6 reads the packet whose header starts at l3. A payload length of zero
-// is a jumbogram (RFC 2675) or nothing at all: neither is translated.
+// parseIPv6 reads the packet whose header starts at l3. A payload length of zero means a jumbogram
+// (RFC 2675) or an empty packet; neither is translated.
 func parseIPv6(frame []byte, frameBytes int, p *Packet, l3 int) stats.DropReason {
 	if len(frame) < l3+IPv6Bytes {
 		return stats.FrameTruncated
@@ -59,7 +59,7 @@ func parseIPv6(frame []byte, frameBytes int, p *Packet, l3 int) stats.DropReason
 		return reason
 	}
 	if p.Fragment != NotFragment {
-		return judgeFragment(frame, p, payloadBytes-fragmentHeaderBytes+int(p.FragmentOffset))
+		return checkFragment(frame, p, payloadBytes-fragmentHeaderBytes+int(p.FragmentOffset))
 	}
 	return parseTransport(frame, p)
 }
@@ -80,7 +80,7 @@ func (p *Packet) walkExtensions(frame []byte, next uint8) stats.DropReason {
 	at, end := int(p.L4), p.reach(frame)
 	for n := 0; ; n++ {
 		switch next {
-		case nextHopByHop: // RFC 8200 section 4.1: right behind the fixed header or nowhere
+		case nextHopByHop: // RFC 8200 section 4.1: only directly after the fixed header
 			if at != int(p.L3)+IPv6Bytes {
 				return stats.IPv6ExtensionHeader
 			}
@@ -116,7 +116,7 @@ func (p *Packet) walkExtensions(frame []byte, next uint8) stats.DropReason {
 		if at+bytes > end {
 			return p.shortChain()
 		}
-		if (next == nextHopByHop || next == nextDestination) && !soundOptions(frame[at+2:at+bytes]) {
+		if (next == nextHopByHop || next == nextDestination) && !validOptions(frame[at+2:at+bytes]) {
 			return stats.IPv6ExtensionHeader
 		}
 		next, at = h[0], at+bytes
@@ -124,7 +124,7 @@ func (p *Packet) walkExtensions(frame []byte, next uint8) stats.DropReason {
 }
 
 // NextHeaderField returns the offset of the field that names the transport protocol of an IPv6
-// packet, in bytes from the start of the frame. The packet's chain of headers must be sound up to
+// packet, in bytes from the start of the frame. The packet's chain of headers must be valid up to
 // L4.
 func (p *Packet) NextHeaderField(frame []byte) uint16 {
 	field, at, next := p.L3+nextHeaderOffset, p.L3+IPv6Bytes, frame[p.L3+nextHeaderOffset]
@@ -139,20 +139,21 @@ func (p *Packet) NextHeaderField(frame []byte) uint16 {
 	return field
 }
 
-// Options of a hop-by-hop or destination options header (RFC 8200 section 4.2): type, then length
-// of data but for the first, and data.
+// Options of a hop-by-hop or destination options header (RFC 8200 section 4.2): type, then, except
+// for Pad1, length of data, and data.
 const (
 	optionPad1      = 0
 	optionPadN      = 1
-	maxPadBytes     = 7 // RFC 8200 section 4.2: what alignment to 8 bytes can need
+	maxPadBytes     = 7 // RFC 8200 section 4.2: the maximum for alignment to 8 bytes
 	maxIPv6Options  = 8 // net.ipv6.max_hbh_opts_number and max_dst_opts_number of Linux
-	optionActionBit = 6 // the two bits above: what to do with an option that is not known; 0: skip it
+	optionActionBit = 6 // the two bits above select the action for an unknown option; 0: skip it
 )
 
-// soundOptions reports whether a receiver takes the options: all within their header, few, pads
-// that are short and zero (RFC 4942 section 2.1.9.5), and none of a type that has to be known
-// (ip6_parse_tlv, net/ipv6/exthdrs.c). What it discards is counted here, not at the backend.
-func soundOptions(options []byte) bool {
+// validOptions reports whether a receiver accepts the options: all are within their header, there
+// are few, pads are short and zero (RFC 4942 section 2.1.9.5), and no type requires the receiver to
+// know it (ip6_parse_tlv, net/ipv6/exthdrs.c). So packets that a backend would discard are counted
+// at the gateway.
+func validOptions(options []byte) bool {
 	pad, others := 0, 0
 	for len(options) > 0 {
 		bytes := 1
@@ -185,8 +186,8 @@ func soundOptions(options []byte) bool {
 	return true
 }
 
-// shortChain names a chain that ends before the transport header: in a first
-// fragment RFC 7112 forbids it, elsewhere it is malformed.
+// shortChain returns the drop reason of a chain that ends before the transport header: RFC 7112
+// forbids it in a first fragment; in other packets it is malformed.
 func (p *Packet) shortChain() stats.DropReason {
 	if p.Fragment == FirstFragment {
 		return stats.FragmentTiny

@@ -6,12 +6,12 @@ import (
 	"sluice.dev/sluice/fastpath/stats"
 )
 
-// Fragment is which part of a datagram a packet is.
+// Fragment is the part of a datagram that a packet is.
 type Fragment uint8
 
 const (
 	NotFragment   Fragment = iota // whole (an IPv6 atomic fragment, RFC 6946, counts as whole)
-	FirstFragment                 // offset 0, more to come: carries the ports
+	FirstFragment                 // offset 0, more fragments follow: carries the ports
 	LaterFragment                 // carries no ports
 )
 
@@ -33,7 +33,7 @@ type Packet struct {
 	FragmentHeader uint16 // IPv6: offset of the fragment header, 0 if none
 	Fragment       Fragment
 
-	TCPFlags uint8 // byte 13 of the TCP header; of SCTP, what means the same (sctp.go)
+	TCPFlags uint8 // byte 13 of the TCP header; for SCTP, the corresponding flags (sctp.go)
 	ICMPType uint8
 	ICMPCode uint8
 	TTL      uint8 // TTL or hop limit as received
@@ -63,26 +63,26 @@ const (
 	ICMPBytes       = 8
 	VLANBytes       = 4
 	maxVLANs        = 2
-	maxPacketBytes  = 65535 // RFC 791, RFC 8200: what a 16-bit length can hold
+	maxPacketBytes  = 65535 // RFC 791, RFC 8200: the maximum of a 16-bit length
 	fragmentUnit    = 8     // RFC 791, RFC 8200: unit of the fragment offset, in bytes
 	etherTypeOffset = 12
 )
 
-// Parse reads and judges one Ethernet frame. It returns stats.None and fills p,
-// or the reason to drop the packet; p then holds only what was read before the
-// fault (Tuple addresses are valid if L3 is not zero).
+// Parse reads and checks one Ethernet frame. It returns stats.None and fills p, or it returns the
+// reason to drop the packet; then p has only the fields read before the fault (Tuple addresses are
+// valid if L3 is not zero).
 //
-// What is checked: lengths against the frame; IPv4 header checksum, version,
-// IHL, total length, source route options; the IPv6 extension chain (bounded);
-// fragment geometry; TCP data offset and flag combinations; UDP length; of SCTP
-// the first chunk, and that it is no fragment; ports not zero; martian addresses, but
-// for a link-local source of an ICMP error, and land addresses. Not checked: TCP, UDP
-// and SCTP checksums (wrong in, wrong out) and ICMP checksums (see ChecksumICMP), TTL.
+// Parse checks lengths against the frame; IPv4 header checksum, version, IHL, total length and
+// options; the IPv6 extension chain (bounded); fragment geometry; TCP data offset and flag
+// combinations; UDP length; the first SCTP chunk, and that an SCTP packet is no fragment; that
+// ports are not zero; and that addresses are not martian, except for a link-local source of an ICMP
+// error, nor equal (land). It does not check TCP, UDP and SCTP checksums (a wrong one stays wrong),
+// ICMP checksums (see ChecksumICMP), and TTL.
 func Parse(frame []byte, p *Packet) stats.DropReason { return ParseLong(frame, len(frame), p) }
 
-// ParseLong is Parse for a frame of so many bytes of which only the first part is here, the others
-// being in further buffers. All headers must be in this part: what Parse says of headers that end
-// too early is said of those that leave it.
+// ParseLong is Parse for a frame of frameBytes bytes, of which frame is only the first part; the
+// rest is in further buffers. All headers must be in this part: for headers that extend beyond it,
+// ParseLong returns the reasons that Parse returns for truncated headers.
 func ParseLong(frame []byte, frameBytes int, p *Packet) stats.DropReason {
 	*p = Packet{}
 	if len(frame) < EthernetBytes {
@@ -116,15 +116,16 @@ func ParseLong(frame []byte, frameBytes int, p *Packet) stats.DropReason {
 	return stats.EtherType
 }
 
-// reach is what of a packet is in the part of its frame that is here: all of it, but for ParseLong.
+// reach returns the end of the packet's bytes in part, the first part of its frame. After Parse
+// that is the end of the packet.
 func (p *Packet) reach(part []byte) int { return min(int(p.End), len(part)) }
 
-// Transport returns what of a packet behind its IP header, and extension headers, is in a part of
-// its frame that begins with the frame: all of it where the part is the whole frame.
+// Transport returns the bytes of a packet after its IP and extension headers, as far as they are in
+// part, the first part of its frame, which may be the whole frame.
 func (p *Packet) Transport(part []byte) []byte { return part[p.L4:p.reach(part)] }
 
-// FragmentBytes is the number of bytes that a fragment contributes to its
-// datagram, counted from the same place as FragmentOffset.
+// FragmentBytes returns the number of bytes that a fragment contributes to its datagram, counted
+// from the same place as FragmentOffset.
 func (p *Packet) FragmentBytes() uint16 {
 	if p.FragmentHeader != 0 {
 		return p.End - p.FragmentHeader - fragmentHeaderBytes

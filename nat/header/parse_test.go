@@ -36,8 +36,8 @@ func TestPacketIsOneCacheLine(t *testing.T) {
 	}
 }
 
-// Every truncation is named, and none is read past its end: the slice has no
-// capacity beyond the cut.
+// Every truncated frame is dropped with a reason, and Parse does not read past its end: the slice
+// has no capacity beyond the cut.
 func TestParseTruncated(t *testing.T) {
 	for name, frame := range corpus() {
 		for cut := range frame {
@@ -49,8 +49,8 @@ func TestParseTruncated(t *testing.T) {
 	}
 }
 
-// Of a frame whose first part alone is here, headers say what they say where all of it is; and
-// where they are not all in that part, the packet is dropped. Nothing behind the part is read: it
+// For the first part of a frame, ParseLong returns the same result as for the whole frame, if all
+// headers are in that part; otherwise it drops the packet. It reads nothing after the part, which
 // has no capacity there.
 func TestParseLong(t *testing.T) {
 	for name, frame := range corpus() {
@@ -65,7 +65,7 @@ func TestParseLong(t *testing.T) {
 			switch reason := header.ParseLong(part, len(frame), &got); {
 			case reason != stats.None:
 			case got != want:
-				t.Fatalf("%s, %d of %d bytes here:\ngot  %+v\nwant %+v", name, cut, len(frame), got, want)
+				t.Fatalf("%s, %d of %d bytes:\ngot  %+v\nwant %+v", name, cut, len(frame), got, want)
 			case cut+1 < least && least != len(frame):
 				t.Errorf("%s: %d bytes are enough, and %d are not", name, cut, cut+1)
 			default:
@@ -87,13 +87,13 @@ func TestParseLong(t *testing.T) {
 		}
 		if longer := len(frame) - 1; header.ParseLong(frame, longer, &header.Packet{}) == stats.None &&
 			int(want.End) > longer {
-			t.Errorf("%s: a packet that ends behind its frame", name)
+			t.Errorf("%s: a packet that ends after its frame", name)
 		}
 	}
 }
 
-// Every length that a header can claim of a truncated or padded frame is judged as the reference
-// does.
+// For every length that a header of a truncated or padded frame can claim, Parse agrees with the
+// reference.
 func TestParseFalseLengths(t *testing.T) {
 	for name, frame := range corpus() {
 		at := len(frame) - len(headertest.IP(frame))
@@ -118,7 +118,7 @@ func TestParseFalseLengths(t *testing.T) {
 	}
 }
 
-// sealAt makes an IPv4 header's checksum right.
+// sealAt sets the right checksum of an IPv4 header.
 func sealAt(frame []byte, at int) {
 	end := min(at+int(frame[at]&15)*4, len(frame))
 	if end < at+20 {
@@ -133,15 +133,15 @@ func sealAt(frame []byte, at int) {
 	binary.BigEndian.PutUint16(frame[at+10:], ^uint16(s))
 }
 
-// agree compares Parse with the reference. Where a packet is dropped, only what
-// contract demands is compared.
+// agree compares Parse with the reference. If a packet is dropped, only the documented fields are
+// compared.
 func agree(t *testing.T, name string, frame []byte) {
 	t.Helper()
 	var got header.Packet
 	reason := header.Parse(frame, &got)
 	want, wantReason := parseReference(frame)
 	if reason != wantReason {
-		t.Fatalf("%s: %v, reference says %v\n%x", name, reason, wantReason, frame)
+		t.Fatalf("%s: %v, the reference returns %v\n%x", name, reason, wantReason, frame)
 	}
 	if reason == stats.None && got != want {
 		t.Fatalf("%s:\ngot  %+v\nwant %+v\n%x", name, got, want, frame)
@@ -191,7 +191,7 @@ func extensions(types ...uint8) []byte {
 	})
 }
 
-// options6 has a destination options header with them.
+// options6 returns a frame with a destination options header that has these options.
 func options6(options ...byte) []byte {
 	return udp6(func(p *headertest.Packet) {
 		p.Extensions = []headertest.Extension{{Type: headertest.Destination, Data: options}}
@@ -259,7 +259,7 @@ func TestParseDropReasons(t *testing.T) {
 		{"option without a length", options6(1, 3, 0, 0, 0, 5), stats.IPv6ExtensionHeader},
 		{"pad that is not zero", options6(1, 4, 0, 0, 7, 0), stats.IPv6ExtensionHeader},
 		{"pad of eight bytes", options6(1, 6, 0, 0, 0, 0, 0, 0, 5, 4, 0, 0, 0, 0), stats.IPv6ExtensionHeader},
-		{"option that must be known", options6(0x40, 4, 0, 0, 0, 0), stats.IPv6ExtensionHeader},
+		{"option with action bits", options6(0x40, 4, 0, 0, 0, 0), stats.IPv6ExtensionHeader},
 		{"nine options", options6(5, 0, 5, 0, 5, 0, 5, 0, 5, 0, 5, 0, 5, 0, 5, 0, 5, 0, 1, 0, 0, 0),
 			stats.IPv6ExtensionHeader},
 		{"hop-by-hop second", extensions(60, 0), stats.IPv6ExtensionHeader},
@@ -302,7 +302,7 @@ func TestParseDropReasons(t *testing.T) {
 			t.Errorf("dropped as %v", got)
 		}
 	})
-	t.Run("surplus behind a datagram passes", func(t *testing.T) {
+	t.Run("surplus after a datagram passes", func(t *testing.T) {
 		var p header.Packet
 		if got := header.Parse(patch(udp4, 14+20+4, 0, 9), &p); got != stats.None {
 			t.Errorf("dropped as %v", got)
@@ -311,7 +311,7 @@ func TestParseDropReasons(t *testing.T) {
 }
 
 // TestParseErrorsFromLinkLocal: a router without another address sends ICMP errors from a
-// link-local one, and nothing else comes from there.
+// link-local one; other packets from link-local addresses are dropped.
 func TestParseErrorsFromLinkLocal(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -13,9 +13,9 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// agreePlain: what Plain takes, Parse takes and describes alike, but for tuples that no flow has;
-// what it does not take and Parse does, is not plain by its definition. behind is what lies in
-// memory behind the frame.
+// agreePlain checks that Parse accepts every frame that Plain accepts, with the same result, except
+// for tuples that no flow has; and that a frame that only Parse accepts is not plain by definition.
+// behind is the value of the bytes after the frame in memory.
 func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
 	t.Helper()
 	var w4 [header.Window4Bytes]byte
@@ -36,7 +36,7 @@ func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
 		end, special = end6, special6
 	}
 	if noFlowHas[reason] {
-		// Plain returns what it would of another tuple.
+		// Plain returns the same as for another tuple.
 		repaired := otherTuple(frame, p.L3)
 		again4, again6 := w4, w6
 		copy(again4[:], repaired)
@@ -52,7 +52,7 @@ func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
 	}
 	isPlain := reason == stats.None && definedPlain(&p)
 	if isPlain != (end != 0) {
-		t.Fatalf("end %d, Parse says %v: %+v\n%x", end, reason, p, frame)
+		t.Fatalf("end %d, Parse returns %v: %+v\n%x", end, reason, p, frame)
 	}
 	if !isPlain {
 		return false
@@ -60,7 +60,7 @@ func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
 	opens := p.Tuple.Proto == header.ProtoTCP &&
 		p.TCPFlags&(header.TCPSYN|header.TCPFIN|header.TCPRST|header.TCPACK) != header.TCPACK
 	if uint32(p.End) != end || special != opens {
-		t.Fatalf("end %d, special %v, Parse says %+v\n%x", end, special, p, frame)
+		t.Fatalf("end %d, special %v, Parse returns %+v\n%x", end, special, p, frame)
 	}
 	var got header.Tuple
 	if p.Tuple.V6 {
@@ -71,17 +71,17 @@ func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
 		got = tupleOf4(addrs, ports, header.PlainProto4(&w4))
 	}
 	if got != p.Tuple {
-		t.Fatalf("key %+v, Parse says %+v\n%x", got, p.Tuple, frame)
+		t.Fatalf("key %+v, Parse returns %+v\n%x", got, p.Tuple, frame)
 	}
 	return true
 }
 
-// noFlowHas are the reasons of Parse that say something of the tuple and of nothing else.
+// noFlowHas has the drop reasons of Parse that concern only the tuple.
 var noFlowHas = map[stats.DropReason]bool{stats.MartianSource: true, stats.MartianDestination: true,
 	stats.LandAttack: true, stats.PortZero: true}
 
-// otherTuple returns the frame with addresses and ports that flows may have, as far as it holds
-// them. Its IPv4 checksum is as right or wrong as it was.
+// otherTuple returns the frame with addresses and ports that flows may have, as far as the frame
+// contains them. Its IPv4 checksum is right or wrong as before.
 func otherTuple(frame []byte, l3 uint16) []byte {
 	f := slices.Clone(frame)
 	ip, ports := f[l3:], 0
@@ -126,11 +126,12 @@ func tupleOf6(a [4]uint64, ports uint32, proto uint8) header.Tuple {
 	return t
 }
 
-// traffic returns the corpus, and beside it as much again of what most of a network's packets are.
+// traffic returns the corpus, and as many packets again of the kinds that are most frequent in a
+// network.
 func traffic() [][]byte {
 	all := corpus()
 	var frames [][]byte
-	for _, name := range slices.Sorted(maps.Keys(all)) { // in order, so that a seed says which frames these were
+	for _, name := range slices.Sorted(maps.Keys(all)) { // in order, so that a seed determines the frames
 		frames = append(frames, all[name])
 	}
 	for _, v6 := range []bool{false, true} {
@@ -146,8 +147,8 @@ func traffic() [][]byte {
 	return frames
 }
 
-// mutated returns a frame changed in up to three places, most of them in the headers, or cut, with
-// the IPv4 checksum made right again or not.
+// mutated returns a frame changed in up to three places, most of them in the headers, or cut;
+// sometimes it then sets the right IPv4 checksum.
 func mutated(r *rand.Rand, f []byte) []byte {
 	frame := slices.Clone(f)
 	for range r.IntN(4) {
@@ -165,7 +166,7 @@ func mutated(r *rand.Rand, f []byte) []byte {
 	return frame
 }
 
-// seeded returns a source whose seed is in the log.
+// seeded returns a random source and logs its seed.
 func seeded(t *testing.T) *rand.Rand {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -184,7 +185,7 @@ func TestPlain(t *testing.T) {
 		}
 	}
 	if plain < n/5 || plain > n*4/5 {
-		t.Errorf("%d of %d frames were plain: too one-sided to say anything", plain, n)
+		t.Errorf("%d of %d frames were plain: too one-sided for this test", plain, n)
 	}
 }
 

@@ -9,9 +9,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// reference is the parser written a second time, to be read and not to be fast: a cursor that
-// cannot leave the frame, prefixes and lists in place of masks. It is the
-// oracle of Parse.
+// reference is a second parser, written for clarity and not for speed: a cursor that cannot leave
+// the frame, and prefixes and lists in place of masks. It is the oracle of Parse.
 type reference struct {
 	frame []byte
 	p     header.Packet
@@ -79,13 +78,13 @@ var martians = []netip.Prefix{
 func martian(b []byte) bool {
 	a, _ := netip.AddrFromSlice(b)
 	if a.Is4In6() {
-		return true // netip keeps these out of every prefix
+		return true // netip excludes these from every prefix
 	}
 	return slices.ContainsFunc(martians, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// addresses judges both of a packet whose IP header is followed by a protocol's bytes. A router may
-// send ICMP errors from a link-local address.
+// addresses checks both addresses of a packet; then has the bytes of proto that follow its IP
+// header. A router may send ICMP errors from a link-local address.
 func addresses(src, dst, then []byte, proto uint8, whole bool) stats.DropReason {
 	a, _ := netip.AddrFromSlice(src)
 	errors := map[uint8][]uint8{1: {3, 4, 5, 11, 12}, 58: {1, 2, 3, 4}}[proto]
@@ -164,7 +163,8 @@ func options(b []byte) stats.DropReason {
 	return stats.None
 }
 
-// written reports whether an option that routers write into is one they could not.
+// written reports whether an option that routers write into is malformed, so that a router could
+// not.
 func written(o []byte) bool {
 	header, entry := 3, 4
 	switch o[0] {
@@ -277,8 +277,8 @@ func (r *reference) chain(next, at int) stats.DropReason {
 	return r.payload(end-start-8, end-int(r.p.FragmentHeader)-8)
 }
 
-// tolerable reports whether a receiver takes IPv6 options that follow so many bytes of pads, and
-// may be so many.
+// tolerable reports whether a receiver accepts IPv6 options that follow the given number of pad
+// bytes, if the given number of options is left.
 func tolerable(b []byte, pads, left int) bool {
 	switch {
 	case pads > 7 || left < 0:
@@ -297,7 +297,7 @@ func tolerable(b []byte, pads, left int) bool {
 	return b[0] < 64 && tolerable(rest, 0, left-1)
 }
 
-// payload judges what follows the IP header: fragmentBytes of a datagram that would be
+// payload checks the bytes that follow the IP header: fragmentBytes of a datagram that would be
 // reassembled bytes long if it ended here.
 func (r *reference) payload(reassembled, fragmentBytes int) stats.DropReason {
 	known := map[bool][]uint8{false: {6, 17, 132, 1}, true: {6, 17, 132, 58}}[r.p.Tuple.V6]
@@ -313,7 +313,7 @@ func (r *reference) payload(reassembled, fragmentBytes int) stats.DropReason {
 		}
 	}
 	if r.p.Fragment == header.LaterFragment && r.p.Tuple.V6 && (r.p.Tuple.Proto == 60 || r.p.Tuple.Proto == 43) {
-		return stats.None // the first one says what is behind these
+		return stats.None // only the first fragment shows the next header
 	}
 	if !slices.Contains(known, r.p.Tuple.Proto) {
 		return stats.Protocol
@@ -324,7 +324,7 @@ func (r *reference) payload(reassembled, fragmentBytes int) stats.DropReason {
 	return r.transport(r.frame[r.p.L4:r.p.End])
 }
 
-// sctp judges a packet by its first chunk.
+// sctp checks a packet by its first chunk.
 func (r *reference) sctp(b []byte) bool {
 	meaning := map[uint8]uint8{1: 0x02, 2: 0x12, 6: 0x04, 7: 0x11, 8: 0x11}
 	flags, known := meaning[b[12]]

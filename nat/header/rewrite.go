@@ -6,14 +6,14 @@ import "unsafe"
 // byte order of the headers, read as little endian, so that they are written without a swap.
 // Ones-complement sums do not depend on the byte order (RFC 1071 section 2).
 //
-// Addrs points to the addresses of the other side's tuple, which is the reverse of what the packet
-// is sent with: one word of Plain.Addr for IPv4, four for IPv6.
+// Addrs points to the addresses of the other side's tuple, the reverse of the packet's new tuple:
+// one word, as in Plain.Addr, for IPv4, four for IPv6.
 type Rewrite struct {
 	MACs   *[12]byte // destination and source
 	Addrs  *uint64
 	Ports  uint32
-	IP, L4 uint16 // Delta's
-	Family uint32 // Plain's
+	IP, L4 uint16 // as in Delta
+	Family uint32 // as in Plain
 	Proto  uint32
 }
 

@@ -10,7 +10,7 @@ import (
 // tag, checksum.
 const SCTPBytes = 12
 
-// Chunk types that change what an association is (RFC 9260 section 3.2).
+// Chunk types that change the state of an association (RFC 9260 section 3.2).
 const (
 	SCTPInit             = 1
 	SCTPInitAck          = 2
@@ -28,20 +28,20 @@ const (
 	sctpCRCOffset = 8
 	sctpError     = 9  // chunk type
 	chunkBytes    = 4  // type, flags, length
-	chunkPadBytes = 3  // at most, behind the last chunk
+	chunkPadBytes = 3  // maximum padding after the last chunk
 	initBytes     = 20 // an INIT without parameters (RFC 9260 section 3.3.2)
 )
 
-// sctpFlags returns the TCP flags that mean the same as a packet whose first chunk is of
-// a type. An association then lives in the one state machine that connections live in:
+// sctpFlags returns the TCP flags that correspond to a packet whose first chunk is of the given
+// type. So associations use the same state machine as connections:
 //
 //	INIT      SYN        SHUTDOWN           FIN, ACK    ABORT  RST
 //	INIT ACK  SYN, ACK   SHUTDOWN ACK       FIN, ACK
 //	COOKIE ECHO   ACK    SHUTDOWN COMPLETE  ACK         all others  ACK
 //	COOKIE ACK    ACK
 //
-// COOKIE ECHO is the ACK of the handshake, COOKIE ACK the server's first word after it
-// (RFC 9260 section 5.1), SHUTDOWN COMPLETE the last ACK (section 9.2).
+// COOKIE ECHO corresponds to the ACK of the handshake, COOKIE ACK to the server's first packet
+// after it (RFC 9260 section 5.1), and SHUTDOWN COMPLETE to the last ACK (section 9.2).
 func sctpFlags(chunkType uint8) uint8 {
 	switch chunkType {
 	case SCTPInit:
@@ -56,17 +56,17 @@ func sctpFlags(chunkType uint8) uint8 {
 	return TCPACK
 }
 
-// parseSCTP reads the common header and the header of the first chunk. What an INIT asks
-// for costs us a flow, so it must be as RFC 9260 demands: alone in its packet (section
-// 6.10), whole, and without a verification tag, which no other packet lacks (section 8.5.1).
+// parseSCTP reads the common header and the header of the first chunk. An INIT makes a flow, so it
+// must conform to RFC 9260: alone in its packet (section 6.10), complete, and with verification tag
+// 0, which only an INIT has (section 8.5.1).
 //
-// Chunks behind the first are not examined: each costs a step, and the ones that come
-// there (SHUTDOWN behind SACK, ABORT behind ERROR) are answered by one that comes first, or
-// leave the flow to its timeout.
+// Chunks after the first are not examined: each would cost a step. Chunks that senders put there
+// (SHUTDOWN after SACK, ABORT after ERROR) are answered by a packet with the chunk first, or the
+// flow ends at its timeout.
 //
-// A fragment is refused, after its ports are read: its CRC is the whole packet's. A first one has
-// them, as it is 8 bytes long or more: so whose it is can be told of the shortest, and no kernel
-// puts together what is ours.
+// A fragment is rejected, because its CRC covers the whole packet, but its ports are read first. A
+// first fragment always has the ports, because it is at least 8 bytes long. So the caller can
+// recognise fragments of a Service and need not leave them to the kernel.
 func parseSCTP(b []byte, p *Packet) stats.DropReason {
 	if len(b) >= sctpPortBytes {
 		p.Tuple.SrcPort = binary.BigEndian.Uint16(b[0:2])

@@ -8,7 +8,7 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// What every chunk type that RFC 9260 knows means, and some of extensions.
+// The flags for every chunk type of RFC 9260, and for some of extensions.
 func TestParseSCTPChunks(t *testing.T) {
 	const ack = header.TCPACK
 	meaning := map[uint8]uint8{
@@ -38,7 +38,7 @@ func TestParseSCTPRefuses(t *testing.T) {
 	const l4 = 14 + 20
 	init, sack := corpus()["sctp4 init"], headertest.SCTP(client4, vip4, 3).Bytes()
 	long := headertest.SCTP(client4, vip4, 1)
-	long.Payload = append(long.Payload, 0, 4, 0, 4) // a parameter, or a second chunk, as the length says
+	long.Payload = append(long.Payload, 0, 4, 0, 4) // a parameter, or a second chunk, depending on the length
 	for _, c := range []struct {
 		name  string
 		frame []byte
@@ -71,8 +71,8 @@ func TestParseSCTPRefuses(t *testing.T) {
 	}
 }
 
-// The ports of a first fragment are parsed although it is refused: the caller needs them to tell a
-// packet of ours from one of the node's.
+// The ports of a first fragment are parsed although it is rejected: the caller needs them to
+// distinguish a packet of a Service from one of the node.
 func TestParseSCTPFragmentHasPorts(t *testing.T) {
 	d := headertest.SCTP(client6, vip6, 0)
 	d.Payload = make([]byte, 200)
@@ -88,7 +88,7 @@ func TestParseSCTPFragmentHasPorts(t *testing.T) {
 	}
 }
 
-// Every value of each field that is judged, and every length against every packet size.
+// Every value of each field that is checked, and every length with every packet size.
 func TestEnumerateSCTP(t *testing.T) {
 	for _, name := range []string{"sctp4 init", "sctp4 data", "sctp6 initack", "sctp6 abort"} {
 		base := corpus()[name]

@@ -18,19 +18,19 @@ const (
 	TCPCWR
 )
 
-// validTCPFlags has a bit for every combination of FIN, SYN, RST, ACK and URG
-// that a TCP sends; PSH, ECE and CWR may come with any of them. What is left out
-// is what scanners send: none at all, SYN with FIN or RST, FIN or URG without ACK.
+// validTCPFlags has a bit for every combination of FIN, SYN, RST, ACK and URG that a TCP sends;
+// PSH, ECE and CWR may accompany any combination. It omits combinations that scanners send: none at
+// all, SYN with FIN or RST, FIN or URG without ACK.
 const (
-	judgedTCPFlags = TCPFIN | TCPSYN | TCPRST | TCPACK | TCPURG
-	validTCPFlags  = uint64(0) |
+	checkedTCPFlags = TCPFIN | TCPSYN | TCPRST | TCPACK | TCPURG
+	validTCPFlags   = uint64(0) |
 		1<<TCPSYN | 1<<(TCPSYN|TCPURG) | 1<<(TCPSYN|TCPACK) |
 		1<<TCPRST | 1<<(TCPRST|TCPACK) |
 		1<<(TCPFIN|TCPACK) | 1<<(TCPFIN|TCPACK|TCPURG) |
 		1<<TCPACK | 1<<(TCPACK|TCPURG)
 )
 
-// TransportKnown reports whether a protocol is one that is translated.
+// TransportKnown reports whether the gateway translates a protocol.
 func TransportKnown(proto uint8, v6 bool) bool {
 	switch proto {
 	case ProtoTCP, ProtoUDP, ProtoSCTP:
@@ -74,7 +74,7 @@ func parseTCP(b []byte, p *Packet) stats.DropReason {
 		return stats.TCPHeader
 	case headerBytes > len(b):
 		return p.short(stats.TCPHeader)
-	case validTCPFlags>>(p.TCPFlags&judgedTCPFlags)&1 == 0:
+	case validTCPFlags>>(p.TCPFlags&checkedTCPFlags)&1 == 0:
 		return stats.TCPFlags
 	case p.Tuple.SrcPort == 0 || p.Tuple.DstPort == 0:
 		return stats.PortZero
@@ -82,9 +82,9 @@ func parseTCP(b []byte, p *Packet) stats.DropReason {
 	return stats.None
 }
 
-// parseUDP lets a length field be smaller than the packet: what follows is the
-// surplus area of RFC 9868, which receivers ignore. There may be no checksum: over IPv6, tunnels
-// leave it out, and a receiver decides whether it takes that (RFC 6935, RFC 6936 section 5).
+// parseUDP accepts a length field that is smaller than the packet: the rest is the surplus area of
+// RFC 9868, which receivers ignore. The checksum may be missing: over IPv6 tunnels omit it, and the
+// receiver decides whether to accept that (RFC 6935, RFC 6936 section 5).
 func parseUDP(b []byte, p *Packet) stats.DropReason {
 	if len(b) < UDPBytes {
 		return p.short(stats.UDPLength)
@@ -117,8 +117,8 @@ func parseICMP(b []byte, p *Packet) stats.DropReason {
 	return stats.None
 }
 
-// short names a transport header that does not fit: in a first fragment it is the
-// fragment that is too small.
+// short returns the drop reason of a truncated transport header: FragmentTiny for a first fragment,
+// otherwise whole.
 func (p *Packet) short(whole stats.DropReason) stats.DropReason {
 	if p.Fragment == FirstFragment {
 		return stats.FragmentTiny

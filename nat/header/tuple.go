@@ -1,8 +1,7 @@
-// Package header knows where things are on the wire: Ethernet, VLAN tags, IPv4,
-// IPv6 with its extension headers, TCP, UDP, SCTP, ICMP and ICMPv6. It reads and
-// judges; package nat changes.
+// Package header reads and checks packet headers: Ethernet, VLAN tags, IPv4, IPv6 with its
+// extension headers, TCP, UDP, SCTP, ICMP and ICMPv6. Package nat changes packets.
 //
-// Nothing here allocates, and nothing reads outside the frame it is given.
+// The package does not allocate, and does not read outside of the memory that the caller provides.
 package header
 
 import "net/netip"
@@ -24,18 +23,18 @@ func (a *Addr) Is4() bool {
 	return *(*[12]byte)(a[:12]) == [12]byte{10: 0xff, 11: 0xff}
 }
 
-// As4 returns the last four bytes: the IPv4 address where Is4 holds.
+// As4 returns the last four bytes: the IPv4 address if Is4 returns true.
 func (a *Addr) As4() [4]byte { return [4]byte(a[12:16]) }
 
-// Netip converts back, IPv4 unmapped.
+// Netip converts to a netip.Addr, IPv4 unmapped.
 func (a *Addr) Netip() netip.Addr { return netip.AddrFrom16(*a).Unmap() }
 
 // String prints the address as netip does.
 func (a Addr) String() string { return a.Netip().String() }
 
-// Tuple is one direction of a conversation, as on the wire: a packet's source
-// and destination. Ports are in host byte order. For ICMP and ICMPv6
-// queries both ports hold the identifier. Src and Dst are of one family.
+// Tuple is one direction of a flow as on the wire: a packet's source and destination. Ports are in
+// host byte order. For ICMP and ICMPv6 queries both ports hold the identifier. Src and Dst are of
+// one family.
 type Tuple struct {
 	Src, Dst         Addr
 	SrcPort, DstPort uint16
@@ -48,12 +47,12 @@ func (t *Tuple) Reverse() Tuple {
 	return Tuple{Src: t.Dst, Dst: t.Src, SrcPort: t.DstPort, DstPort: t.SrcPort, Proto: t.Proto, V6: t.V6}
 }
 
-// Stateful reports whether the protocol opens and closes what its packets belong to: a TCP
-// connection or an SCTP association. Only a packet that opens one (Packet.TCPFlags: SYN)
-// makes a flow, and the flow outlives its backend's place in the service.
+// Stateful reports whether the protocol opens and closes connections: TCP connections or SCTP
+// associations. Only a packet that opens one (Packet.TCPFlags: SYN) makes a flow, and the flow
+// outlives its backend's place in the service.
 func (t *Tuple) Stateful() bool { return Stateful(t.Proto) }
 
-// Stateful is Tuple.Stateful of a protocol number.
+// Stateful is Tuple.Stateful for a protocol number.
 func Stateful(proto uint8) bool { return proto == ProtoTCP || proto == ProtoSCTP }
 
 // IANA protocol numbers.

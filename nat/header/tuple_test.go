@@ -24,10 +24,11 @@ func TestAddr(t *testing.T) {
 	}
 }
 
-// residue is a sum modulo 65,535, where both zeros are one.
+// residue returns a sum modulo 65,535, in which both forms of zero are equal.
 func residue(v int) int { return (v%65535 + 65535) % 65535 }
 
-// The delta is the difference of the sums, for every protocol over what its checksum covers.
+// The delta equals the difference of the sums, for every protocol over the bytes that its checksum
+// covers.
 func TestDeltaOf(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -73,7 +74,7 @@ func TestDeltaOf(t *testing.T) {
 		}
 		if rev := d.Reverse(); residue(int(rev.IP)) != residue(int(back.IP)) ||
 			residue(int(rev.L4)) != residue(int(back.L4)) {
-			t.Fatalf("reverse %+v, but the way back is %+v", rev, back)
+			t.Fatalf("reverse %+v, but the other direction is %+v", rev, back)
 		}
 		reversed := in.Reverse()
 		if reversed.Reverse() != in || reversed.Src != in.Dst || reversed.DstPort != in.SrcPort {

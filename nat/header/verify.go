@@ -12,24 +12,24 @@ type Checksum uint8
 const (
 	ChecksumGood Checksum = iota
 	ChecksumWrong
-	// ChecksumUnfinished: the sender left it to a device to compute, and none has done so
-	// (CHECKSUM_PARTIAL, include/linux/skbuff.h). A TCP segment has the sum of the pseudo-header in
-	// its place, an SCTP packet zero.
+	// ChecksumUnfinished: the sender left the computation to a device, and no device has done it
+	// (CHECKSUM_PARTIAL, include/linux/skbuff.h). The field has the sum of the pseudo-header in a
+	// TCP segment, and zero in an SCTP packet.
 	ChecksumUnfinished
 )
 
 const tcpChecksumOffset = 16
 
 // VerifyTCP returns the state of the checksum of a TCP segment (RFC 9293 section 3.1), which must
-// be whole. As in ChecksumLongICMP, part is the first part of its frame, and rest the sum of the
-// words that follow.
+// not be fragmented. As in ChecksumLongICMP, part is the first part of its frame, and rest is the
+// sum of the words that follow.
 func VerifyTCP(part []byte, p *Packet, rest uint16) Checksum {
 	b := p.Transport(part)
 	pseudo := checksum.Add(p.Tuple.sumAddrs(), checksum.Add(p.End-p.L4, ProtoTCP))
 	if checksum.Add(checksum.Add(checksum.Sum(b), rest), pseudo) == 0xffff {
 		return ChecksumGood
 	}
-	// Both forms of zero are the same sum.
+	// Both forms of zero are equal as sums.
 	if field := binary.BigEndian.Uint16(b[tcpChecksumOffset:]); checksum.Delta(pseudo, field) == 0xffff {
 		return ChecksumUnfinished
 	}
@@ -48,8 +48,8 @@ func VerifySCTP(header []byte, crc uint32) Checksum {
 	return ChecksumWrong
 }
 
-// SCTPCarries reports whether a chunk type is one that an open association sends: not of the
-// handshake, nor of the shutdown, nor an error.
+// SCTPCarries reports whether an open association sends this chunk type: it is not part of the
+// handshake or the shutdown, and no error.
 func SCTPCarries(chunkType uint8) bool {
 	switch chunkType {
 	case SCTPInit, SCTPInitAck, SCTPAbort, SCTPShutdown, SCTPShutdownAck, sctpError, SCTPCookieEcho, SCTPCookieAck,

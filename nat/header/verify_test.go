@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// A segment of any length, in one part or cut in two at any place: its checksum is good, and wrong
-// with any byte changed.
+// A segment of any length, in one part or cut in two at any place, verifies as good, and as wrong
+// if any byte is changed.
 func TestVerifyTCP(t *testing.T) {
 	for _, ends := range [][2]string{
 		{"192.0.2.1:40000", "198.51.100.7:80"}, {"[2001:db8::1]:40000", "[2001:db8:f::2]:80"},
@@ -69,7 +69,7 @@ func TestVerifySCTP(t *testing.T) {
 	}
 }
 
-// BenchmarkVerifyTCP is of segments in the first-level cache.
+// BenchmarkVerifyTCP measures VerifyTCP for segments in the first-level cache.
 func BenchmarkVerifyTCP(b *testing.B) {
 	for family, ends := range map[string][2]string{
 		"IPv4": {"192.0.2.1:40000", "198.51.100.7:80"}, "IPv6": {"[2001:db8::1]:40000", "[2001:db8:f::2]:80"},

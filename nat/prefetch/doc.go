@@ -1,7 +1,7 @@
-// Package prefetch asks the processor for a cache line before it is needed. A load that
-// misses holds up all that comes after it as soon as the reorder buffer is full; a prefetch
-// does not, so that many misses can be under way at once.
+// Package prefetch requests a cache line from memory before it is needed. A load that misses stalls
+// all later instructions as soon as the reorder buffer is full. A prefetch does not, so that many
+// misses can be in flight at once.
 //
-// There is a stub in assembly for amd64 and arm64. Its Go twin, which all else calls (also with the
-// build tag noasm), does nothing: what is correct with the stub is correct without.
+// There is a stub in assembly for amd64 and arm64. Other builds (also with the build tag noasm) use
+// its Go twin, which does nothing: a program that is correct with the stub is correct without it.
 package prefetch

@@ -7,8 +7,9 @@ package prefetch
 //go:noescape
 func Read(p *byte)
 
-// WriteAll prefetches n lines for writing: no other core keeps a copy. Each line is an offset from
-// base, in bytes; each offset is stride bytes behind the one before. n must not be 0.
+// WriteAll prefetches n lines for writing: no other core keeps a copy. offsets points to the first
+// of n offsets from base, in bytes; each is stride bytes after the previous one in memory. n must
+// not be 0.
 //
 //go:noescape
 func WriteAll(base *byte, offsets *uint64, stride uintptr, n int)

@@ -14,10 +14,10 @@ import (
 	"sluice.dev/sluice/nat/prefetch"
 )
 
-// twins compares the stubs with their twins in Go, which do nothing: they may be given any address,
-// write nothing, and read the offsets that they are given and nothing behind.
+// twins compares the stubs with their Go twins, which do nothing: the stubs accept any address,
+// write nothing, and read only the given offsets.
 type twins struct {
-	memory  []byte // whose lines are prefetched
+	memory  []byte // its lines are prefetched
 	offsets []byte
 }
 

@@ -24,7 +24,7 @@ func Split(frame []byte, bytes int, id uint32) [][]byte {
 	return out
 }
 
-// fragmentHeader marks a copied IP header as that of a fragment.
+// fragmentHeader makes a copied IP header a fragment's.
 func fragmentHeader(f []byte, offset int, more bool, id uint32) []byte {
 	ip := f[14:]
 	if ip[0]>>4 == 4 {
@@ -46,8 +46,7 @@ func fragmentHeader(f []byte, offset int, more bool, id uint32) []byte {
 	return append(f, binary.BigEndian.AppendUint32(h, id)...)
 }
 
-// seal sets the IP length to what the frame holds and the IPv4 header checksum to
-// what is right.
+// seal sets the right IP length for the frame, and the right IPv4 header checksum.
 func seal(f []byte) {
 	ip := f[14:]
 	if ip[0]>>4 == 6 {
@@ -58,8 +57,8 @@ func seal(f []byte) {
 	SealIPv4(f)
 }
 
-// SealIPv4 makes the IPv4 header checksum of an untagged frame right again, after
-// a test changed the header.
+// SealIPv4 sets the right IPv4 header checksum of an untagged frame after a test changed the
+// header.
 func SealIPv4(frame []byte) {
 	ip := frame[14:]
 	h := ip[:min(int(ip[0]&15)*4, len(ip))]

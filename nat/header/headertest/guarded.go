@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// Guarded returns n bytes. Who reads or writes behind them, or before them where n is a multiple
-// of the page's size, faults: of assembly neither the compiler nor the race detector would notice
-// it.
+// Guarded returns n bytes. An access after them, or before them if n is a multiple of the page
+// size, faults. Neither the compiler nor the race detector detects such accesses in assembly.
 func Guarded(t testing.TB, n int) []byte {
 	page := os.Getpagesize()
 	end := page + (n+page-1)/page*page

@@ -19,7 +19,7 @@ const (
 
 // Packet describes one frame.
 type Packet struct {
-	DstMAC, SrcMAC [6]byte  // zero: locally administered ones
+	DstMAC, SrcMAC [6]byte  // zero: locally administered defaults
 	VLAN           []uint16 // TCIs, outer first; two or more make all but the last 802.1ad
 
 	Src, Dst netip.Addr
@@ -40,8 +40,8 @@ type Packet struct {
 
 	NoChecksum bool // UDP: zero checksum
 
-	// SCTP: the first chunk, whose value is Payload. Its length field is what is
-	// right, so a test of a second chunk shortens it.
+	// SCTP: the first chunk, whose value is Payload. Its length field covers all of Payload, so a
+	// test of a second chunk shortens it.
 	Chunk uint8
 	Tag   uint32
 
@@ -49,13 +49,13 @@ type Packet struct {
 	ICMPRest           uint32 // bytes 4 to 7: identifier and sequence number, MTU, ...
 
 	Payload []byte
-	Padding int // bytes of Ethernet padding behind the IP packet
+	Padding int // bytes of Ethernet padding after the IP packet
 }
 
 // Extension is an IPv6 extension header; its next-header byte is filled in.
 type Extension struct {
 	Type uint8
-	Data []byte // behind next header and length: 6 bytes, or 6 plus a multiple of 8
+	Data []byte // after next header and length: 6 bytes, or 6 plus a multiple of 8
 }
 
 // Extension header types.
@@ -90,8 +90,8 @@ func UDP(src, dst string, payload string) *Packet {
 	return p
 }
 
-// SCTP describes a packet with one chunk of a type. INIT and INIT ACK have no optional parameters
-// (RFC 9260 section 3.3.2), the others are empty.
+// SCTP describes a packet with one chunk of the given type. INIT and INIT ACK have no optional
+// parameters (RFC 9260 section 3.3.2); other chunks are empty.
 func SCTP(src, dst string, chunk uint8) *Packet {
 	p := between(src, dst)
 	p.Proto, p.Chunk, p.Tag = 132, chunk, 0x0a0b0c0d
@@ -122,8 +122,8 @@ func Echo(src, dst string, id, seq uint16, reply bool) *Packet {
 	return p
 }
 
-// ICMPError describes an error from src to dst that quotes the IP packet of a frame,
-// at most quoteBytes of it; below zero means all.
+// ICMPError describes an error from src to dst that quotes the IP packet of a frame, at most
+// quoteBytes of the packet; a negative number means all.
 func ICMPError(src, dst string, icmpType, code uint8, rest uint32, quoted []byte, quoteBytes int) *Packet {
 	p := &Packet{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst)}
 	p.Proto, p.ICMPType, p.ICMPCode, p.ICMPRest = 1, icmpType, code, rest

@@ -29,9 +29,9 @@ func IP(frame []byte) []byte {
 	return b[:n]
 }
 
-// Verify computes all checksums of a frame anew: IPv4 header, transport where it is
-// whole, and, in an ICMP error, those of the quoted packet as far as it is quoted. It
-// returns what is wrong.
+// Verify recomputes all checksums of a frame: the IPv4 header's, the transport's if it is whole,
+// and, in an ICMP error, those of the quoted packet as far as the quote reaches. It returns an
+// error for the first wrong one.
 func Verify(frame []byte) error {
 	ip := IP(frame)
 	if ip == nil {
@@ -40,8 +40,8 @@ func Verify(frame []byte) error {
 	return verifyIP(ip, len(ip))
 }
 
-// verifyQuote verifies the quoted packet of an ICMP error. IPv4 transport checksums are
-// verified where the whole packet is quoted.
+// verifyQuote verifies the quoted packet of an ICMP error. Transport checksums are verified if the
+// whole packet is quoted.
 func verifyQuote(quote []byte) error {
 	n := 0
 	switch {
@@ -58,7 +58,8 @@ func verifyQuote(quote []byte) error {
 	return nil
 }
 
-// verifyIP verifies a packet that may be cut off; totalBytes is its own idea of its length.
+// verifyIP verifies a packet that may be cut off; totalBytes is the length according to its own
+// header.
 func verifyIP(ip []byte, totalBytes int) error {
 	var src, dst, payload []byte
 	var proto uint8
@@ -118,7 +119,7 @@ func verifyTransport(src, dst []byte, proto uint8, b []byte) error {
 		if len(b) < 8 || int(be16(b[4:])) > len(b) {
 			return errors.New("UDP header does not fit")
 		}
-		if be16(b[6:]) == 0 { // none, which tunnels over IPv6 may do as well (RFC 6935)
+		if be16(b[6:]) == 0 { // no checksum, which tunnels over IPv6 may omit as well (RFC 6935)
 			return nil
 		}
 		b = b[:be16(b[4:])]
@@ -141,7 +142,7 @@ func verifyTransport(src, dst []byte, proto uint8, b []byte) error {
 	return nil
 }
 
-// verifySCTP: RFC 9260 section 6.8, with the checksum field taken as zero.
+// verifySCTP verifies the CRC (RFC 9260 section 6.8), computed with a checksum field of zero.
 func verifySCTP(b []byte) error {
 	if len(b) < 12 {
 		return errors.New("SCTP header does not fit")
@@ -154,7 +155,7 @@ func verifySCTP(b []byte) error {
 	return nil
 }
 
-// crc32c is RFC 9260 appendix A, bit by bit.
+// crc32c computes the CRC of RFC 9260 appendix A, bit by bit.
 func crc32c(b []byte) uint32 {
 	s := ^uint32(0)
 	for _, v := range b {
@@ -172,7 +173,7 @@ func crc32c(b []byte) uint32 {
 
 func isError4(t uint8) bool { return t == 3 || t == 4 || t == 5 || t == 11 || t == 12 }
 
-// pseudo is the sum of the pseudo-header; ICMP over IPv4 has none.
+// pseudo returns the sum of the pseudo-header; ICMP over IPv4 has none.
 func pseudo(src, dst []byte, proto uint8, n int) uint16 {
 	if proto == 1 && len(src) == 4 {
 		return 0
@@ -182,7 +183,7 @@ func pseudo(src, dst []byte, proto uint8, n int) uint16 {
 	return add(0, append(b, 0, proto))
 }
 
-// add is RFC 1071's sum, as plain as it can be written.
+// add returns the sum of RFC 1071, computed as simply as possible.
 func add(sum uint16, b []byte) uint16 {
 	s := uint32(sum)
 	for i, v := range b {
