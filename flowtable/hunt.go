@@ -12,7 +12,7 @@ import (
 //
 //	probe a group of records           expired flows, and flows that no ring has
 //	kind by kind, in the order:
-//	    the oldest of it in a ring     a dead process's, then the handle's own, then another handle's
+//	    the oldest of it in a ring     a dead process's, the handle's own, then another's
 //	    or among the probed ones
 //	    or continue to probe, if the counters show enough flows of the kind to find one
 //	continue to probe for any flow that may be shed

@@ -12,7 +12,8 @@ const MaxBackends = 1 << 20
 //	L1  The handle that sets the bit adds one, the handle that clears it subtracts one, and the
 //	    handle that changes the backend under the bit does both. Each is one compare-and-swap of
 //	    the owner word, so each happens once.
-//	L2  The bit is set before the flow is live (Create), or by Bind or Adopt, which then call book (L3).
+//	L2  The bit is set before the flow is live (Create), or by Bind or Adopt, which then
+//	    call book (L3).
 //	L3  After a swap of meta that changes whether the flow counts, the handle calls book: book
 //	    sets the bit according to meta, and after a change of the bit loads meta again.
 //

@@ -5,7 +5,7 @@ package flowtable
 // flow keeps the sequence number of its SYN, to recognise an answer to another SYN:
 //
 //	44  metaOpening    Flow.next has the number, written only before the flow is live
-//	45  metaReopened   the client sent SYNs with several numbers: any answer may belong to the flow
+//	45  metaReopened   the client sent SYNs with several numbers: any answer may be valid
 //
 // Both notes stay for the life of the flow. A flow of an earlier version of the program has
 // neither.

@@ -17,7 +17,7 @@ import (
 //
 //	busy false           the participant itself, and it sets busy before it writes
 //	busy, bit set        none
-//	busy, bit cleared    the participant that cleared the bit; it resets busy after it has read them
+//	busy, bit cleared    the participant that cleared the bit; it resets busy afterwards
 //
 // The bit is the participant's in Table.orphaned. Setting it publishes the batches to the
 // participant that clears it. Resetting busy pairs with the owner's next load of busy, and shows

@@ -8,11 +8,11 @@ import (
 // ring holds flows of one family and one kind of Shed. A handle has one for each family and each
 // kind, and any handle may take flows from it. The entries and their order, by kind:
 //
-//	closed, reset, unreplied, half-open  flows that the handle makes or changes, as they become of the kind
-//	                                     (ringOf): the oldest first
-//	settled, unconfirmed, idle           flows that its sweep passes while the table is nearly full
+//	closed, reset, unreplied, half-open  flows that the handle makes or changes (ringOf):
+//	                                     the oldest first
+//	settled, unconfirmed, idle           flows that the sweep passes in a nearly full table
 //	                                     (survey.go): in the table's order. Settled flows are
-//	                                     half-open; flows that became established are not among them.
+//	                                     half-open, not flows that became established.
 //
 // Flows of the first four kinds that a dead process left are in the table's own rings
 // (Table.leftover).
@@ -27,9 +27,10 @@ import (
 // compare-and-swap.
 //
 //	head   moves past entries that no longer count or were taken. It never moves
-//	       back. If the swap fails, another handle has moved it: then some entries are examined twice.
-//	tail   publishes the entries below it, once per batch (Enter); pairs with the load in bounds. So
-//	       the others see the last batch's entries late, which are the youngest.
+//	       back. If the swap fails, another handle has moved it: then some entries are
+//	       examined twice.
+//	tail   publishes the entries below it, once per batch (Enter); pairs with the load in bounds.
+//	       So other handles see the entries of the last batch, which are the youngest, late.
 //
 // The owner overwrites entries without regard to head. A handle that reads an entry meanwhile gets
 // a newer entry in the place of an older one, and checks it like any other.

@@ -185,7 +185,9 @@ func TestSourcesShareBuckets(t *testing.T) {
 func TestConcurrentWorkersSeeWholeContexts(t *testing.T) {
 	table := newTable(t, 80)
 	const workers, keys = 4, 3 * entriesPer
-	rounds := 500_000 // under the race detector, which slows loads down, enough to detect a torn read if there were no version
+	// Under the race detector, which slows loads down, this is enough to detect a torn read if
+	// there were no version.
+	rounds := 500_000
 	if testing.Short() {
 		rounds /= 10
 	}
