@@ -34,10 +34,10 @@ func TestAttachMode(t *testing.T) {
 		want    AttachMode
 		reason  string
 	}{
-		{"auto where the driver can", nic, Auto, Native, "the driver supports it"},
+		{"auto, supported by the driver", nic, Auto, Native, "the driver supports it"},
 		{"native", nic, Native, Native, "configured"},
-		{"generic where the driver could", nic, Generic, Generic, "configured"},
-		{"auto where the driver cannot", bridge, Auto, Generic, "the driver refuses native mode"},
+		{"generic, native supported by the driver", nic, Generic, Generic, "configured"},
+		{"auto, not supported by the driver", bridge, Auto, Generic, "the driver refuses native mode"},
 	} {
 		p := attach(t, s, c.ifindex, c.name, c.ask)
 		if p.Mode() != c.want || !strings.HasPrefix(p.Reason(), c.reason) {
@@ -46,7 +46,7 @@ func TestAttachMode(t *testing.T) {
 		h, err := readHook(c.ifindex)
 		must(t, err)
 		if h.generic != (c.want == Generic) || h.program != p.id {
-			t.Errorf("%s: the hook says program %d, generic %v", c.name, h.program, h.generic)
+			t.Errorf("%s: the hook has program %d, generic %v", c.name, h.program, h.generic)
 		}
 		must(t, p.Check())
 		if !p.Linked() {
@@ -54,7 +54,7 @@ func TestAttachMode(t *testing.T) {
 		}
 		must(t, p.Close())
 		if err := p.Check(); !errors.Is(err, ErrDetached) || p.Linked() {
-			t.Errorf("%s: after Close, Check says %v, linked %v", c.name, err, p.Linked())
+			t.Errorf("%s: after Close, Check returns %v, linked %v", c.name, err, p.Linked())
 		}
 	}
 	if _, err := s.Attach(bridge, "br", Native); err == nil || !strings.Contains(err.Error(),
@@ -70,8 +70,8 @@ func TestAttachMode(t *testing.T) {
 	}
 }
 
-// TestTakeover: a successor finds maps and links, and replaces the programs in
-// place: the links stay, so the hooks are never empty.
+// TestTakeover: a successor opens maps and links, and replaces the programs in place: the links
+// stay, so the hooks are never empty.
 func TestTakeover(t *testing.T) {
 	isolate(t)
 	nic, _ := veth(t, "nic", "peer")
@@ -85,7 +85,7 @@ func TestTakeover(t *testing.T) {
 	before := attach(t, old, nic, "nic", Generic)
 	must(t, old.AttachEgress(nic, "nic"))
 	xdp, tcx := linkID(t, before.link), linkID(t, old.egress[nic].link)
-	must(t, old.Close(false)) // as a killed process's descriptors are
+	must(t, old.Close(false)) // as the kernel closes a killed process's descriptors
 
 	if h, err := readHook(nic); err != nil || h.program != before.id {
 		t.Fatalf("without a daemon the hook holds program %d, %v; want %d", h.program, err, before.id)
@@ -150,8 +150,8 @@ func TestTakeoverOfUnusablePins(t *testing.T) {
 	}
 }
 
-// TestPreferNative: a predecessor's generic attachment gives way to a native one where the driver
-// has that, and a native one is taken over as it is.
+// TestPreferNative: a native attachment replaces a predecessor's generic one if the driver supports
+// it, and a native one is kept.
 func TestPreferNative(t *testing.T) {
 	isolate(t)
 	nic, _ := veth(t, "nic", "peer")
@@ -180,7 +180,7 @@ func TestPreferNative(t *testing.T) {
 	must(t, load(t, c).Close(true))
 }
 
-// TestRecreated: an interface that comes back with the index it had gets a new link.
+// TestRecreated: an interface that is recreated with the same index gets a new link.
 func TestRecreated(t *testing.T) {
 	isolate(t)
 	nic, _ := veth(t, "nic", "peer")
@@ -204,7 +204,7 @@ func TestRecreated(t *testing.T) {
 	must(t, p.Check())
 }
 
-// TestRecreatedWhileDown: the same, while no daemon ran; the pins lead nowhere.
+// TestRecreatedWhileDown: the same while no daemon runs; the pins are of links without a device.
 func TestRecreatedWhileDown(t *testing.T) {
 	isolate(t)
 	nic, _ := veth(t, "nic", "peer")
@@ -259,15 +259,15 @@ func TestForeignProgram(t *testing.T) {
 	refused("by a link, generic")
 	must(t, theirs.Close())
 
-	// And after somebody threw ours out.
+	// The same after this gateway's program was detached.
 	p := attach(t, s, nic, "nic", Auto)
 	must(t, p.link.Detach())
 	if err := p.Check(); !errors.Is(err, ErrDetached) || p.Linked() {
-		t.Errorf("after a detach, Check says %v, linked %v", err, p.Linked())
+		t.Errorf("after a detach, Check returns %v, linked %v", err, p.Linked())
 	}
 	must(t, netlink.LinkSetXdpFd(l, foreign.FD()))
 	if err := p.Check(); !errors.Is(err, ErrForeign) {
-		t.Errorf("with a foreign program, Check says %v", err)
+		t.Errorf("with a foreign program, Check returns %v", err)
 	}
 	must(t, netlink.LinkSetXdpFd(l, -1))
 	must(t, p.Close())
@@ -276,12 +276,12 @@ func TestForeignProgram(t *testing.T) {
 	must(t, p.Check())
 	must(t, s.egress[nic].link.Detach())
 	if err := p.Check(); !errors.Is(err, ErrDetached) || p.Linked() {
-		t.Errorf("after a detach of egress, Check says %v, linked %v", err, p.Linked())
+		t.Errorf("after a detach of egress, Check returns %v, linked %v", err, p.Linked())
 	}
 }
 
-// TestOtherNamespace: a pin directory is for one gateway. The interface indexes of
-// two namespaces are alike, their devices are not.
+// TestOtherNamespace: a pin directory is for one gateway. Two namespaces have different devices
+// with the same interface indexes.
 func TestOtherNamespace(t *testing.T) {
 	isolate(t)
 	nic, _ := veth(t, "nic", "peer")
@@ -314,8 +314,8 @@ func TestOtherNamespace(t *testing.T) {
 	must(t, s.Close(true))
 }
 
-// TestEgressIsLoadedOnce: reading the egress program is most of what the verifier does at the
-// start, so interfaces share it. An interface that is removed does not take it from the others.
+// TestEgressIsLoadedOnce: the egress program takes most of the verifier's time at a start, so
+// interfaces share it. The removal of one interface does not remove it from the others.
 func TestEgressIsLoadedOnce(t *testing.T) {
 	isolate(t)
 	nic, other := veth(t, "nic", "other")
@@ -392,8 +392,8 @@ func TestCleanRemoval(t *testing.T) {
 	}
 }
 
-// TestDescriptorElsewhereDoesNotKeepLink: a descriptor of the link in another process does not keep
-// it attached.
+// TestDescriptorElsewhereDoesNotKeepLink: another process's descriptor of the link does not keep it
+// attached.
 func TestDescriptorElsewhereDoesNotKeepLink(t *testing.T) {
 	isolate(t)
 	nic, _ := veth(t, "nic", "peer")
@@ -441,7 +441,7 @@ func pins(t *testing.T, pinDir string) string {
 	return fmt.Sprint(names)
 }
 
-// passProgram is somebody else's.
+// passProgram returns another owner's program.
 func passProgram(t *testing.T) *ebpf.Program {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{

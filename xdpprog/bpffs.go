@@ -26,9 +26,9 @@ func onBPFFS(dir string) (bool, error) {
 	}
 }
 
-// EnsureBPFFS makes dir a directory on a bpffs, mounting one there if there is none. It reports
-// whether it mounted; the mount outlives the process, as pins must. It fails where the mount would
-// hide something: a directory of another file system that is not empty.
+// EnsureBPFFS makes dir a directory on a bpffs, and mounts a bpffs there if there is none. It
+// reports whether it mounted one; the mount outlives the process, as pins must. It fails if the
+// mount would hide files, because dir is on another file system and not empty.
 func EnsureBPFFS(dir string) (mountedHere bool, err error) {
 	ok, err := onBPFFS(dir)
 	if err != nil {
@@ -49,7 +49,7 @@ func EnsureBPFFS(dir string) (mountedHere bool, err error) {
 	return true, nil
 }
 
-// hidesNothing returns an error if a mount on dir would hide something.
+// hidesNothing returns an error if a mount on dir would hide files.
 func hidesNothing(dir string) error {
 	switch entries, err := os.ReadDir(dir); {
 	case err != nil:
@@ -61,8 +61,8 @@ func hidesNothing(dir string) error {
 	return nil
 }
 
-// CheckBPFFS returns why EnsureBPFFS would fail, as far as that can be told without changing
-// anything.
+// CheckBPFFS returns the error with which EnsureBPFFS would fail, as far as it can be determined
+// without changes.
 func CheckBPFFS(dir string) error {
 	ok, err := onBPFFS(dir)
 	if err != nil || ok {
@@ -77,8 +77,8 @@ func CheckBPFFS(dir string) error {
 	return nil
 }
 
-// UnmountBPFFS undoes an EnsureBPFFS that mounted. What is pinned there is unpinned. The
-// directory stays: only the caller knows whether it was there before.
+// UnmountBPFFS undoes an EnsureBPFFS that mounted. All pins there are removed. The directory stays:
+// only the caller knows whether it existed before.
 func UnmountBPFFS(dir string) error {
 	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount bpffs on %s: %w", dir, err)

@@ -11,22 +11,22 @@ import (
 
 const (
 	vip4, vip6       = "192.0.2.10", "2001:db8::10"
-	bareVIP4         = "192.0.2.11" // a VIP of which no port is served
+	bareVIP4         = "192.0.2.11" // a VIP without frontends
 	nodeVIP4         = "192.0.2.12" // an external IP that is the node's own
 	node4, node6     = "198.51.100.1", "2001:db8:1::1"
 	snat4, snat6     = "203.0.113.5", "2001:db8:2::5"
 	own4, own6       = "203.0.113.6", "2001:db8:2::6" // SNAT addresses that the node does not have
 	client4, client6 = "100.64.7.7", "2001:db8:7::7"
 	kept4, kept6     = "10.0.0.5", "fd00::5"
-	local4, local6   = "198.51.100.2", "2001:db8:1::2" // the node's, without node ports
-	plain4, plain6   = "10.0.0.9", "fd00::9"           // a backend that does not keep, or any host
+	local4, local6   = "198.51.100.2", "2001:db8:1::2" // of the node, without node ports
+	plain4, plain6   = "10.0.0.9", "fd00::9"           // a backend that is not kept, or any host
 	snatFirst        = 20000
 	snatCount        = 1000
-	keptReply        = 17000 // a port outside of the range that flows have
+	keptReply        = 17000 // a port outside of the range that live flows use
 	tcp, udp, sctp   = header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP
 	icmp4, icmp6     = header.ProtoICMP, header.ProtoICMPv6
 
-	esp, gre, ipip, ospf = 50, 47, 4, 89 // the kernel's, whole or in fragments
+	esp, gre, ipip, ospf = 50, 47, 4, 89 // for the kernel, fragmented or not
 )
 
 func addr(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
@@ -35,7 +35,7 @@ func key(a string, proto uint8, port uint16) FrontendKey {
 	return FrontendKey{Addr: addr(a), Port: port, Proto: proto}
 }
 
-// fixture is the rules that the packets of TestSteer meet.
+// fixture returns the rules for the packets of TestSteer.
 func fixture() Rules {
 	return Rules{
 		Frontends: []FrontendKey{
@@ -62,15 +62,15 @@ func fixture() Rules {
 	}
 }
 
-// The verdict of a case: which program wants the packet.
+// The verdict of a case: the programs that take the packet.
 const (
-	kernel     = 0
-	steers     = 1 // steer does
-	redirects  = 2 // egress does
-	both       = steers | redirects
-	whenAsked  = 4 // steer does if Settings.Unserved, as it does all that is for a routed address
-	neverOurs  = 8 // steer does not, with Settings.Unserved either
-	hostLinkIx = 4242
+	kernel      = 0
+	steers      = 1 // steer takes it
+	redirects   = 2 // egress takes it
+	both        = steers | redirects
+	ifUnserved  = 4 // steer takes it with Settings.Unserved, like every packet to a routed address
+	neverSteers = 8 // steer does not take it, not even with Settings.Unserved
+	hostLinkIx  = 4242
 )
 
 type verdictCase struct {
@@ -80,8 +80,7 @@ type verdictCase struct {
 }
 
 func verdictCases() []verdictCase {
-	// Errors about packets: from a router or the far end, back to whom the packet claims as its
-	// source.
+	// Errors about packets, from a router or the far end to the source address of the packet.
 	about := func(typ uint8, quote pkt) pkt {
 		p := pkt{src: plain4, dst: quote.src, proto: icmp4, icmpType: typ, quote: &quote}
 		if quote.v6() {
@@ -98,18 +97,18 @@ func verdictCases() []verdictCase {
 		{"frontend UDP v6", pkt{src: client6, dst: vip6, proto: udp, sport: 999, dport: 53}, steers},
 		{"frontend SCTP v6", pkt{src: client6, dst: vip6, proto: sctp, sport: 999, dport: 9}, steers},
 		{"frontend's port of another protocol", pkt{src: client4, dst: vip4, proto: udp, sport: 999, dport: 80},
-			whenAsked},
+			ifUnserved},
 		{"frontend's port, other address", pkt{src: client4, dst: plain4, proto: tcp, sport: 999, dport: 80}, kernel},
 		{"frontend's port as source", pkt{src: vip4, dst: client4, proto: tcp, sport: 80, dport: 999}, kernel},
 		{"frontend, port bytes swapped", pkt{src: client4, dst: vip4, proto: tcp, sport: 999, dport: 80 << 8},
-			whenAsked},
+			ifUnserved},
 		{"frontend, other protocol", pkt{src: client4, dst: vip4, proto: 47, sport: 999, dport: 80}, kernel},
 		{"frontend, IPv4 options", pkt{src: client4, dst: vip4, proto: tcp, sport: 999, dport: 80, optionBytes: 40},
 			steers},
 
-		{"VIP without frontends", pkt{src: client4, dst: bareVIP4, proto: tcp, dport: 80}, whenAsked},
-		{"VIP that is the node's, unserved", pkt{src: client4, dst: nodeVIP4, proto: tcp, dport: 22}, kernel},
-		{"VIP that is the node's, node port", pkt{src: client4, dst: nodeVIP4, proto: tcp, dport: 30080}, steers},
+		{"VIP without frontends", pkt{src: client4, dst: bareVIP4, proto: tcp, dport: 80}, ifUnserved},
+		{"VIP of the node, unserved", pkt{src: client4, dst: nodeVIP4, proto: tcp, dport: 22}, kernel},
+		{"VIP of the node, node port", pkt{src: client4, dst: nodeVIP4, proto: tcp, dport: 30080}, steers},
 
 		{"node port TCP v4", pkt{src: client4, dst: node4, proto: tcp, dport: 30080}, steers},
 		{"node port TCP v6", pkt{src: client6, dst: node6, proto: tcp, dport: 30080}, steers},
@@ -119,13 +118,13 @@ func verdictCases() []verdictCase {
 		{"node port SCTP of v6 only, v4", pkt{src: client4, dst: node4, proto: sctp, dport: 30019}, kernel},
 		{"node port of TCP, SCTP", pkt{src: client4, dst: node4, proto: sctp, dport: 30080}, kernel},
 		{"node's own SCTP", pkt{src: client4, dst: node4, proto: sctp, dport: 2905}, kernel},
-		{"VIP's unserved SCTP port", pkt{src: client4, dst: vip4, proto: sctp, dport: 80}, whenAsked},
+		{"VIP's unserved SCTP port", pkt{src: client4, dst: vip4, proto: sctp, dport: 80}, ifUnserved},
 		{"node port, highest", pkt{src: client4, dst: node4, proto: tcp, dport: 65535}, steers},
 		{"node port of v4 only, v6", pkt{src: client6, dst: node6, proto: udp, dport: 30053}, kernel},
 		{"node port of v6 only, v4", pkt{src: client4, dst: node4, proto: tcp, dport: 30090}, kernel},
 		{"node port of another protocol", pkt{src: client4, dst: node4, proto: udp, dport: 30080}, kernel},
 		{"node port's neighbour", pkt{src: client4, dst: node4, proto: tcp, dport: 30081}, kernel},
-		{"node port at a VIP", pkt{src: client4, dst: vip4, proto: tcp, dport: 30080}, whenAsked},
+		{"node port at a VIP", pkt{src: client4, dst: vip4, proto: tcp, dport: 30080}, ifUnserved},
 		{"node's SSH", pkt{src: client4, dst: node4, proto: tcp, dport: 22}, kernel},
 		{"node port 0", pkt{src: client4, dst: node4, proto: tcp}, kernel},
 
@@ -180,7 +179,7 @@ func verdictCases() []verdictCase {
 		{"to a kept source", pkt{src: client4, dst: kept4, proto: tcp, sport: 999, dport: 8080}, kernel},
 		{"kept source is the node's own: from outside a forgery", pkt{src: node4, dst: client4, proto: tcp, sport: 8080,
 			dport: 999}, redirects},
-		{"kept source that somebody made a VIP", pkt{src: bareVIP4, dst: client4, proto: tcp, sport: 8080, dport: 999},
+		{"kept source that is a VIP", pkt{src: bareVIP4, dst: client4, proto: tcp, sport: 8080, dport: 999},
 			both},
 		{"kept source to the node", pkt{src: kept4, dst: node4, proto: tcp, sport: 8080, dport: 45678}, kernel},
 		{"kept source to the node v6", pkt{src: kept6, dst: node6, proto: tcp, sport: 8080, dport: 45678}, kernel},
@@ -207,18 +206,18 @@ func verdictCases() []verdictCase {
 		{"ICMPv6 type in ICMP", pkt{src: client4, dst: vip4, proto: icmp4, icmpType: 128}, kernel},
 		{"ICMP in IPv6", pkt{src: client6, dst: vip6, proto: icmp4, icmpType: 8}, kernel},
 		{"neighbour solicitation to a VIP", pkt{src: client6, dst: vip6, proto: icmp6, icmpType: 135, ttl: 255},
-			neverOurs},
+			neverSteers},
 		{"neighbour advertisement to a VIP", pkt{src: client6, dst: vip6, proto: icmp6, icmpType: 136, ttl: 255},
-			neverOurs},
+			neverSteers},
 		{"neighbour solicitation that a router forwarded", pkt{src: client6, dst: vip6, proto: icmp6, icmpType: 135},
-			whenAsked},
-		{"timestamp request to a VIP", pkt{src: client4, dst: vip4, proto: icmp4, icmpType: 13}, whenAsked},
-		{"GRE to a VIP", pkt{src: client4, dst: vip4, proto: gre}, whenAsked},
-		{"UDP-Lite to a VIP v6", pkt{src: client6, dst: vip6, proto: 136}, whenAsked},
-		{"ESP to a source address of ours alone", pkt{src: plain4, dst: own4, proto: esp}, whenAsked},
+			ifUnserved},
+		{"timestamp request to a VIP", pkt{src: client4, dst: vip4, proto: icmp4, icmpType: 13}, ifUnserved},
+		{"GRE to a VIP", pkt{src: client4, dst: vip4, proto: gre}, ifUnserved},
+		{"UDP-Lite to a VIP v6", pkt{src: client6, dst: vip6, proto: 136}, ifUnserved},
+		{"ESP to a source address of ours alone", pkt{src: plain4, dst: own4, proto: esp}, ifUnserved},
 		{"ESP to a VIP that is the node's", pkt{src: client4, dst: nodeVIP4, proto: esp}, kernel},
 		{"echo request to a source address of ours alone", pkt{src: plain6, dst: own6, proto: icmp6, icmpType: 128},
-			whenAsked},
+			ifUnserved},
 
 		{"error about a frontend's packet", about(3, pkt{src: vip4, dst: client4, proto: tcp, sport: 80, dport: 999}),
 			steers},
@@ -271,7 +270,7 @@ func verdictCases() []verdictCase {
 		{"redirect", about(5, pkt{src: vip4, dst: client4, proto: tcp, sport: 80, dport: 999}), kernel},
 		{"source quench (RFC 6633)", about(4, pkt{src: vip4, dst: client4, proto: tcp, sport: 80, dport: 999}), kernel},
 		{"ICMPv6 informational", about(129, pkt{src: vip6, dst: client6, proto: tcp, sport: 80, dport: 999}), kernel},
-		{"error to somebody else than it quotes", pkt{src: plain4, dst: node4, proto: icmp4, icmpType: 3,
+		{"error to another address than it quotes", pkt{src: plain4, dst: node4, proto: icmp4, icmpType: 3,
 			quote: &pkt{src: vip4, dst: client4, proto: tcp, sport: 80, dport: 999}}, kernel},
 
 		{"first fragment to a VIP", pkt{src: client4, dst: vip4, proto: udp, dport: 53, fragMore: true}, steers},
@@ -294,7 +293,7 @@ func verdictCases() []verdictCase {
 		{"atomic fragment v6, frontend", pkt{src: client6, dst: vip6, proto: udp, dport: 53, ext: frag6(0)}, steers},
 		{"atomic fragment v6, reserved bits", pkt{src: client6, dst: vip6, proto: udp, dport: 53, ext: frag6(6)},
 			steers},
-		{"atomic fragment v6, unserved", pkt{src: client6, dst: vip6, proto: udp, dport: 54, ext: frag6(0)}, whenAsked},
+		{"atomic v6, unserved", pkt{src: client6, dst: vip6, proto: udp, dport: 54, ext: frag6(0)}, ifUnserved},
 		{"fragment behind options v6", pkt{src: client6, dst: vip6, proto: udp, ext: []ex{{kind: hopopts, units: 1},
 			{kind: fragment, units: 1, fragment: 8}}}, steers},
 		{"options behind a fragment header v6", pkt{src: client6, dst: vip6, proto: udp,
@@ -352,7 +351,7 @@ func verdictCases() []verdictCase {
 		}
 		cases = append(cases, c)
 	}
-	// as IPv4 protocols, the last three are nothing that is walked
+	// over IPv4 the last three are no extension headers
 	for _, proto := range []uint8{esp, gre, ipip, ospf, 0, 51, 60} {
 		for _, to := range []string{node4, vip4, snat4} {
 			cases = append(cases,

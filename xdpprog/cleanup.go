@@ -13,16 +13,17 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// Cleanup detaches every program whose link is pinned in pinDir, and removes all pins: what Load
-// and Attach made, and a process left that ended without Close. It returns what it removed. It
-// fails with ErrInUse, and changes nothing, while a process has pinDir. A missing pinDir is clean.
+// Cleanup detaches every program whose link is pinned in pinDir, and removes all pins: those that
+// Load and Attach made in a process that ended without Close. It returns a description of each
+// removed item. While another process has pinDir locked, it fails with ErrInUse and changes
+// nothing. If pinDir is missing, there is nothing to do.
 func Cleanup(pinDir string) (removed []string, err error) {
 	if _, err := os.Stat(pinDir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	lock, err := lockPins(pinDir)
 	if errors.Is(err, ErrNoBPFFS) {
-		return nil, nil // what is there is not ours, as nothing can be pinned in it
+		return nil, nil // not a pin directory: nothing can be pinned in it
 	}
 	if err != nil {
 		return nil, err
@@ -35,8 +36,8 @@ func Cleanup(pinDir string) (removed []string, err error) {
 	for _, pin := range links {
 		l, err := link.LoadPinnedLink(filepath.Join(pinDir, linkDir, pin.Name()), nil)
 		if err == nil {
-			// The link is still open when its pin goes, so that the kernel detaches the program
-			// before the close returns, and not in a worker of its own.
+			// The link is still open when its pin is removed, so that the kernel detaches the
+			// program before the close returns, and not later in a kernel worker.
 			err = dropLink(l)
 		}
 		if err != nil {
@@ -57,7 +58,7 @@ func Cleanup(pinDir string) (removed []string, err error) {
 	return removed, nil
 }
 
-// pinnedProgram describes what a pin of a link holds.
+// pinnedProgram describes the program of a pinned link.
 func pinnedProgram(pin string) string {
 	hook, index, _ := strings.Cut(pin, "_")
 	on := "interface " + index + ", which is gone"

@@ -11,21 +11,21 @@ import (
 // MaxMACs bounds Destinations.MACs.
 const MaxMACs = len(steerMacSets{}.Set[0].Word)
 
-// Destinations are what says of a frame that it is for this node: those of one interface and of the
-// devices that share its traffic.
+// Destinations has the MAC addresses and VLANs of frames for this node: those of one interface and
+// of the devices that share its traffic.
 type Destinations struct {
-	// MACs are unicast addresses; the first one is compared first. Empty: they are not known, and
-	// frames for any address and of any VLAN are taken.
+	// MACs are unicast addresses; the first one is compared first. If it is empty, the addresses
+	// are not known, and frames for any address and in any VLAN are accepted.
 	MACs []MAC
-	// VLANs are those that frames may be in. Frames without a tag, and with tags that have a
-	// priority alone, are in none.
+	// VLANs are the VLANs that frames may be in. Frames without a tag, or with only priority tags,
+	// are in no VLAN and are accepted.
 	VLANs []VLAN
 }
 
 // MAC is an Ethernet address.
 type MAC [6]byte
 
-// VLAN is one or two tags, the outer one first; the second is zero where there is one.
+// VLAN is one or two tags, the outer one first; if there is only one, the second is zero.
 type VLAN [2]Tag
 
 // Tag is the VLAN of one tag.
@@ -34,7 +34,7 @@ type Tag struct {
 	QinQ bool   // 802.1ad, not 802.1Q
 }
 
-// key is vlans of struct tuple (frame.h).
+// key returns the VLAN in the form of vlans in struct tuple (frame.h).
 func (v VLAN) key() (k uint32) {
 	for _, t := range v {
 		if t == (Tag{}) {
@@ -48,7 +48,7 @@ func (v VLAN) key() (k uint32) {
 	return k
 }
 
-// word is the address as struct mac_set (maps.h) has it.
+// word returns the address in the form of struct mac_set (maps.h).
 func (m MAC) word() uint64 {
 	var b [8]byte
 	copy(b[2:], m[:])
@@ -58,10 +58,11 @@ func (m MAC) word() uint64 {
 // ErrManyMACs is returned by Port.SetDestinations for more than MaxMACs.
 var ErrManyMACs = fmt.Errorf("more than %d MAC addresses", MaxMACs)
 
-// SetDestinations replaces what the interface takes packets for, of those that a rule matches; all
-// others pass to the kernel. Before the first call it is every frame. Each frame is judged by the
-// old addresses or by the new ones; VLANs come before the addresses change, and go after. After an
-// error the addresses are as before.
+// SetDestinations replaces the destinations of frames for this node. Of the frames that a rule
+// matches, the program takes only these; all others pass to the kernel. Before the first call it
+// takes every frame. Each frame is compared with either the old or the new addresses; new VLANs are
+// added before the addresses change, and old ones removed afterwards. After an error the addresses
+// are unchanged.
 func (p *Port) SetDestinations(d Destinations) error {
 	if err := p.setDestinations(d); err != nil {
 		return fmt.Errorf("MAC addresses and VLANs of %s: %w", p.name, err)
@@ -101,7 +102,7 @@ func (p *Port) setDestinations(d Destinations) error {
 	return errors.Join(errs...)
 }
 
-// setMACs writes the set that is not in use, and then has it used.
+// setMACs writes the inactive set, and then makes it the active one.
 func (p *Port) setMACs(macs []MAC) error {
 	m, err := p.macs.Memory()
 	if err != nil {

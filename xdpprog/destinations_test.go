@@ -12,10 +12,10 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// ownMAC is the destination of pkt.frame.
+// ownMAC is the destination address of pkt.frame.
 var ownMAC = MAC{0, 0, 0, 0, 0, 1}
 
-// setDestinations is Port.SetDestinations for a program that is on no interface.
+// setDestinations is Port.SetDestinations for a program that is not attached.
 func setDestinations(t testing.TB, c *ebpf.Collection, d Destinations) {
 	t.Helper()
 	p := &Port{name: "none", macs: c.Maps[steerMapMacs], vlans: c.Maps[steerMapVlans]}
@@ -24,7 +24,7 @@ func setDestinations(t testing.TB, c *ebpf.Collection, d Destinations) {
 	}
 }
 
-// tagged is a frame with tags in front of what it carries: TPID, TCI, and so on.
+// tagged returns a frame with tags before its payload: TPID, TCI, and so on.
 func tagged(frame []byte, tags ...uint16) []byte {
 	var b []byte
 	for _, v := range tags {
@@ -33,9 +33,9 @@ func tagged(frame []byte, tags ...uint16) []byte {
 	return slices.Insert(slices.Clone(frame), 12, b...)
 }
 
-// TestFramesOfOthers: a frame that a rule matches is taken if it is for an address of the interface
-// or of a device above it, and in no VLAN or in one that such a device has. All others are the
-// kernel's, and are counted.
+// TestFramesOfOthers: the program takes a frame that a rule matches if it is for an address of the
+// interface or of a device above it, and in no VLAN or in the VLAN of such a device. All others
+// pass to the kernel and are counted.
 func TestFramesOfOthers(t *testing.T) {
 	const q, ad = 0x8100, 0x88a8
 	mac := func(last int) MAC { return MAC{2, 0, 0, 0, 1, byte(last)} }
@@ -62,21 +62,21 @@ func TestFramesOfOthers(t *testing.T) {
 		{"zero", untagged, MAC{}, nil, false},
 		{"VRRP's virtual address", withVRRP, vrrp, nil, true},
 		{"VRRP's of another group", withVRRP, MAC{0, 0, 0x5e, 0, 1, 52}, nil, false},
-		{"last of as many as there may be", Destinations{MACs: many}, mac(MaxMACs - 2), nil, true},
-		{"none of as many as there may be", Destinations{MACs: many}, mac(MaxMACs - 1), nil, false},
+		{"last of the maximum number", Destinations{MACs: many}, mac(MaxMACs - 2), nil, true},
+		{"none of the maximum number", Destinations{MACs: many}, mac(MaxMACs - 1), nil, false},
 		{"not known yet", Destinations{}, mac(1), []uint16{q, 77}, true},
 		{"a VLAN that has a device", inVLANs, ownMAC, []uint16{q, 5}, true},
 		{"its priority", inVLANs, ownMAC, []uint16{q, 7<<13 | 5}, true},
 		{"a VLAN without a device", inVLANs, ownMAC, []uint16{q, 6}, false},
 		{"no VLAN has a device", untagged, ownMAC, []uint16{q, 5}, false},
 		{"another host's in a VLAN", inVLANs, mac(1), []uint16{q, 5}, false},
-		{"priority alone", untagged, ownMAC, []uint16{q, 3 << 13}, true},
+		{"only a priority", untagged, ownMAC, []uint16{q, 3 << 13}, true},
 		{"802.1ad", inVLANs, ownMAC, []uint16{ad, 6}, true},
 		{"802.1ad, the device's is 802.1Q", inVLANs, ownMAC, []uint16{ad, 5}, false},
 		{"two tags", inVLANs, ownMAC, []uint16{q, 7, q, 8}, true},
 		{"two tags, the outer one 802.1ad", inVLANs, ownMAC, []uint16{ad, 9, q, 10}, true},
 		{"two tags, the inner one of another's", inVLANs, ownMAC, []uint16{q, 7, q, 10}, false},
-		{"the outer tag alone", inVLANs, ownMAC, []uint16{q, 7}, false},
+		{"only the outer tag", inVLANs, ownMAC, []uint16{q, 7}, false},
 		{"the tag of a VLAN within a priority tag", inVLANs, ownMAC,
 			[]uint16{q, 0, q, 5}, true},
 	} {
@@ -106,8 +106,8 @@ func TestFramesOfOthers(t *testing.T) {
 	}
 }
 
-// TestDestinationsChange: each call replaces what was there, and one that is refused changes no
-// address.
+// TestDestinationsChange: each call replaces the former destinations, and a call that fails changes
+// no address.
 func TestDestinationsChange(t *testing.T) {
 	b := newRig(t, Settings{}, fixture())
 	b.beat(time.Second)

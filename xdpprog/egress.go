@@ -8,10 +8,9 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// AttachEgress puts the egress program first on an interface's way out. It does
-// nothing before Settings name a host link. Frames that Sluice sends by AF_XDP do
-// not come by it: __dev_direct_xmit (net/core/dev.c) passes no queueing
-// discipline and no TCX.
+// AttachEgress attaches the egress program to an interface, ahead of all other TCX egress programs.
+// The program does nothing until Settings name a host link. It does not see frames that Sluice
+// sends by AF_XDP: __dev_direct_xmit (net/core/dev.c) runs no queueing discipline and no TCX.
 func (s *Steering) AttachEgress(ifindex int, name string) error {
 	if s.egress[ifindex] != nil {
 		return fmt.Errorf("attach TCX egress to %s: %w", name, ErrAttached)
@@ -31,8 +30,9 @@ func (s *Steering) AttachEgress(ifindex int, name string) error {
 	return nil
 }
 
-// egressProgram returns a descriptor of the egress program, for the caller to close. It has no
-// maps of one interface's own, so that all have the same program, and the verifier reads it once.
+// egressProgram returns a descriptor of the egress program, for the caller to close. The program
+// has no maps of a single interface, so all interfaces share it, and the verifier checks it only
+// once.
 func (s *Steering) egressProgram() (*ebpf.Program, error) {
 	if s.egressLoaded == nil {
 		c, err := s.instance(steerProgEgress)
@@ -45,7 +45,7 @@ func (s *Steering) egressProgram() (*ebpf.Program, error) {
 	return s.egressLoaded.Clone()
 }
 
-// egressFilter is the TCX program on one interface's way out.
+// egressFilter is the TCX egress program of one interface.
 type egressFilter struct {
 	link link.Link
 	prog *ebpf.Program
@@ -72,7 +72,7 @@ func (e *egressFilter) attach(ifindex int, path string) (err error) {
 	return pin(e.link, path)
 }
 
-// check reports whether the link still has a device.
+// check returns ErrDetached if the link has no device any more.
 func (e *egressFilter) check() error {
 	info, err := e.link.Info()
 	if err != nil {

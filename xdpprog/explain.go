@@ -11,9 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// explain turns a refusal of the kernel into what is missing. The verifier's
-// rejection of a program carries the same errno as a missing capability, and may
-// be due to one: only then is it not the program's or the kernel's fault.
+// explain adds the missing capability, descriptor or kernel feature to an error of the kernel. If
+// the verifier rejects a program, the errno is the same as for a missing capability. A missing
+// capability may also be the cause, so explain blames the program or the kernel only if none is
+// missing.
 func explain(err error) error {
 	missing := missingCapabilities()
 	var rejected *ebpf.VerifierError
@@ -21,16 +22,16 @@ func explain(err error) error {
 		return fmt.Errorf("this kernel's BPF verifier rejects the program; Sluice needs Linux 6.12 or later: %w", err)
 	}
 	switch none := withoutDescriptors(); {
-	case none != nil: // package ebpf's feature tests take a program that cannot be loaded for a missing feature
+	case none != nil: // package ebpf's feature tests report a missing feature if they cannot load a program
 		return fmt.Errorf("%w (LimitNOFILE= of the unit, or fs.file-max): %w", none, err)
 	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES):
 		if missing != "" {
 			return fmt.Errorf("the process lacks %s: %w", missing, err)
 		}
-		return fmt.Errorf("refused although the capabilities are there; look for kernel lockdown, an LSM, or a user "+
+		return fmt.Errorf("refused although the capabilities are present; look for kernel lockdown, an LSM, or a user "+
 			"namespace: %w", err)
 	case errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS):
-		return fmt.Errorf("this kernel does not know it; Sluice needs Linux 6.12 or later, with CONFIG_BPF_SYSCALL "+
+		return fmt.Errorf("this kernel does not support it; Sluice needs Linux 6.12 or later, with CONFIG_BPF_SYSCALL "+
 			"and CONFIG_XDP_SOCKETS: %w", err)
 	}
 	return err
@@ -48,9 +49,9 @@ func withoutDescriptors() error {
 	return nil
 }
 
-// missingCapabilities names what loading and attaching needs and the thread has
-// not (capabilities(7)). Without CAP_PERFMON the verifier allows no arithmetic on
-// packet pointers. CAP_SYS_ADMIN stands for it and for CAP_BPF.
+// missingCapabilities returns the names of the capabilities that loading and attaching need and the
+// thread lacks (capabilities(7)). Without CAP_PERFMON the verifier allows no arithmetic on packet
+// pointers. CAP_SYS_ADMIN implies CAP_PERFMON and CAP_BPF.
 func missingCapabilities() string {
 	has, err := capabilities()
 	if err != nil {
@@ -69,7 +70,7 @@ func missingCapabilities() string {
 	return strings.Join(missing, ", ")
 }
 
-// capabilities returns which capabilities the thread has in effect.
+// capabilities returns a function that reports whether the thread has a capability in effect.
 func capabilities() (has func(c uint) bool, err error) {
 	status, err := os.ReadFile("/proc/thread-self/status")
 	if err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Reading a frame: from bytes to the tuple that the rules judge. Every read is
- * checked against the end; what is not understood is not judged.
+/* Reading a frame: from bytes to the tuple that the rules check. Every read is checked against the
+ * end; the rules do not apply to a frame that cannot be parsed.
  */
 #pragma once
 
@@ -9,32 +9,32 @@
 enum {
 	MAX_VLAN_TAGS = 2,
 	MAX_EXTENSIONS = 8, /* IPv6 extension headers walked, each at most 2 KiB */
-	MAX_OFFSET = 0x7fff, /* ones, and more than all headers together */
+	MAX_OFFSET = 0x7fff, /* all ones, and more than all headers together */
 };
 
-/* One direction of a conversation: what the rules judge a packet by. */
+/* One direction of a flow: the fields of a packet that the rules check. */
 struct tuple {
 	struct endpoint src, dst;
 	bool v6, fragment;
 	bool echo; /* an ICMP echo request */
 	__u8 hop_limit; /* IPv6 */
 	bool neighbour; /* neighbour discovery about the destination, which no router forwards */
-	bool cut;  /* not read: the readable bytes ended too early */
-	/* The VLANs it is in, the inner one in the lower half: a VLAN ID, and 1 << 12 where its tag is
-	 * of 802.1ad. 0: in none, as frames are whose tags have a priority alone (ID 0). */
+	bool cut;  /* not parsed: the readable bytes ended too early */
+	/* The frame's VLANs, the inner one in the lower half: a VLAN ID, and 1 << 12 for an 802.1ad
+	 * tag. 0: in no VLAN; so are frames with only priority tags (ID 0). */
 	__u32 vlans;
 };
 
-/* Whether what ends at p is readable. */
+/* Whether bytes up to p are readable. */
 INLINE bool within(void *p, void *end, struct tuple *t)
 {
 	t->cut = p > end;
 	return p <= end;
 }
 
-/* Adds to an offset in the frame. Not inlined and not static, so that the verifier
- * judges it apart and knows of its result but what the mask says: all ways through
- * a loop then look the same to it, and it follows one: 15,000 instructions, not 538,000. */
+/* Adds to an offset in the frame. Not inlined and not static, so that the verifier checks it
+ * separately and knows only the mask of its result: all paths through a loop then look the same to
+ * the verifier, and it follows one: 15,000 instructions, not 538,000. */
 __attribute__((noinline)) __u32 advance(__u32 at, __u32 by)
 {
 	return at + by;
@@ -51,8 +51,8 @@ INLINE bool is_extension(__u8 proto)
 	       proto == PROTO_FRAGMENT || proto == PROTO_AH;
 }
 
-/* Steps over IPv6 extension headers: from offset at, to the header that *next then
- * names or to the payload of a fragment. 0 if they do not end. */
+/* Skips IPv6 extension headers from offset at on. Returns the offset of the header that *next then
+ * names, or of the payload of a fragment, or 0 if the chain does not end. */
 INLINE __u32 skip_extensions(void *data, void *end, __u32 at, __u8 *next, struct tuple *t)
 {
 	for (int i = 0; i <= MAX_EXTENSIONS; i++) {
@@ -64,7 +64,7 @@ INLINE __u32 skip_extensions(void *data, void *end, __u32 at, __u8 *next, struct
 		if (*next == PROTO_FRAGMENT) {
 			t->fragment = e->fragment & ntohs(0xfff9); /* neither offset nor M: atomic, RFC 6946 */
 			if (t->fragment) {
-				*next = e->next; /* of the packet; its sender repeats it in all fragments, RFC 8200 section 4.5 */
+				*next = e->next; /* the packet's; its sender repeats it in all fragments, RFC 8200 section 4.5 */
 				return at;
 			}
 			at = advance(at, 8);
@@ -79,8 +79,8 @@ INLINE __u32 skip_extensions(void *data, void *end, __u32 at, __u8 *next, struct
 	return 0;
 }
 
-/* Two words at once: what is written in parts and read as a whole, as the kernel reads keys, waits until all
- * parts are in the cache. */
+/* Writes two words at once: the kernel reads keys in whole words, and a load of bytes that were
+ * written in parts waits until all parts are in the cache. */
 INLINE void put(void *to, __u32 low, __u32 high)
 {
 	__u64 both = (__u64)high << 32 | low;
@@ -106,8 +106,8 @@ INLINE void take_transport(struct endpoint *e, __be16 port, __u8 proto)
 	put(&e->port, (__u32)proto << 16 | port, 0);
 }
 
-/* Reads the addresses and the protocol of the IP packet at an offset; returns
- * that of its transport header, 0 if the packet is not understood. */
+/* Reads the addresses and the protocol of the IP packet at an offset. Returns the offset of its
+ * transport header, or 0 if the packet cannot be parsed. */
 INLINE __u32 read_ip(void *data, void *end, __u32 at, struct tuple *t)
 {
 	__u8 proto;
@@ -134,7 +134,7 @@ INLINE __u32 read_ip(void *data, void *end, __u32 at, struct tuple *t)
 	return at;
 }
 
-/* Whether the protocol, a fragment's too, is one that flows have. */
+/* Whether the protocol, also of a fragment, is one that flows can have. */
 INLINE bool is_transport(struct tuple *t)
 {
 	return has_ports(t->dst.proto) || t->dst.proto == (t->v6 ? PROTO_ICMPV6 : PROTO_ICMP);
@@ -143,7 +143,7 @@ INLINE bool is_transport(struct tuple *t)
 INLINE bool read_ports(void *data, void *end, __u32 at, struct tuple *t)
 {
 	struct ports *p = data + at;
-	if (t->fragment) /* judged by address and protocol alone: later ones have no ports */
+	if (t->fragment) /* checked by address and protocol only: later fragments have no ports */
 		return is_transport(t) || (t->v6 && is_extension(t->dst.proto));
 	if (!has_ports(t->dst.proto))
 		return 0;
@@ -154,8 +154,8 @@ INLINE bool read_ports(void *data, void *end, __u32 at, struct tuple *t)
 	return 1;
 }
 
-/* Reads what an ICMP error quotes. t becomes the reverse of the quoted tuple: the
- * direction that the error itself travels, so that the same rules judge it. */
+/* Reads the quote of an ICMP error. t becomes the reverse of the quoted tuple: the direction in
+ * which the error travels, so that the same rules apply to it. */
 INLINE bool read_quote(void *data, void *end, __u32 at, struct tuple *t)
 {
 	struct tuple quoted = {.v6 = t->v6};
@@ -164,7 +164,7 @@ INLINE bool read_quote(void *data, void *end, __u32 at, struct tuple *t)
 		t->cut = quoted.cut;
 		return 0;
 	}
-	for (int i = 0; i < 4; i++) /* an error goes to whom it quotes (RFC 792, RFC 4443 section 2.2) */
+	for (int i = 0; i < 4; i++) /* an error goes to the source of its quote (RFC 792, RFC 4443 section 2.2) */
 		if (quoted.src.addr[i] != t->dst.addr[i])
 			return 0;
 	t->src = quoted.dst;
@@ -181,19 +181,20 @@ INLINE bool read_icmp(void *data, void *end, __u32 at, struct tuple *t)
 	t->echo = icmp->type == (t->v6 ? 128 : 8);
 	if (t->echo)
 		return 1;
-	/* A neighbour that has the destination as its neighbour asks whether it is still there, or answers
-	 * (RFC 4861 sections 4.3, 4.4, 7.1): the announcer's, or a socket's of the node. */
+	/* Neighbour discovery by a neighbour of the destination, which asks whether it is still
+	 * reachable, or answers (RFC 4861 sections 4.3, 4.4, 7.1). It is for the announcer, or for a
+	 * socket of the node. */
 	t->neighbour = t->v6 && t->hop_limit == 255 && (icmp->type == 135 || icmp->type == 136);
-	/* Unreachable, too big, time exceeded, parameter problem; no redirect, which
-	 * is about the kernel's routes, and no source quench (RFC 6633). */
+	/* Unreachable, too big, time exceeded, parameter problem; not redirect, which is about the
+	 * kernel's routes, and not source quench (RFC 6633). */
 	if (t->v6 ? icmp->type < 1 || icmp->type > 4 : icmp->type != 3 && icmp->type != 11 && icmp->type != 12)
 		return 0;
 	return read_quote(data, end, at + sizeof(*icmp), t);
 }
 
-/* Reads an ordinary frame: untagged, whole, without options or extension headers, with
- * ports. Nearly all are, and this needs no loop and no call. False: t is as it was, and
- * read_frame must look. What this reads, read_frame reads alike. */
+/* Reads a plain frame: untagged, not fragmented, without options or extension headers, with ports.
+ * Nearly all frames are plain, and this needs no loop and no call. If it returns false, t is
+ * unchanged, and read_frame must be called. For a plain frame read_frame gives the same result. */
 INLINE bool read_plain(void *data, void *end, struct tuple *t)
 {
 	struct ethernet *eth = data;
@@ -223,7 +224,7 @@ INLINE bool read_plain(void *data, void *end, struct tuple *t)
 	return 1;
 }
 
-/* Reads any frame. False: nothing that a rule could be about. */
+/* Reads any frame. Returns false if no rule can match it. */
 INLINE bool read_frame(void *data, void *end, struct tuple *t)
 {
 	struct ethernet *eth = data;

@@ -8,26 +8,26 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Why Port.Check fails, and why Attach may.
+// Errors of Port.Check and Attach.
 var (
-	// ErrDeviceGone: the interface does not exist any more, or not in this network namespace.
+	// ErrDeviceGone: the interface no longer exists in this network namespace.
 	ErrDeviceGone = errors.New("the interface is gone")
-	// ErrDetached: our program was detached; Attach again.
+	// ErrDetached: this gateway's program was detached; Attach again.
 	ErrDetached = errors.New("the program is not attached any more")
 	// ErrForeign: the hook holds another process's program.
 	ErrForeign = errors.New("another XDP program is attached")
-	// ErrAttached: this Steering has attached there before; Port.Close first.
+	// ErrAttached: this Steering has already attached to the interface; call Port.Close first.
 	ErrAttached = errors.New("attached already")
 )
 
-// Lost reports whether an error of Port.Check means that the interface no longer runs our programs.
-// Every other error means that this could not be read.
+// Lost reports whether an error of Port.Check means that the interface no longer runs this
+// gateway's programs. Every other error means that the state could not be read.
 func Lost(err error) bool {
 	return errors.Is(err, ErrDeviceGone) || errors.Is(err, ErrDetached) || errors.Is(err, ErrForeign)
 }
 
-// hook is what rtnetlink reports about an interface's XDP hook: unlike a program or
-// link looked up by id it needs no capability.
+// hook is the state of an interface's XDP hook as rtnetlink reports it: unlike the lookup of a
+// program or link by id, this needs no capability.
 type hook struct {
 	program ebpf.ProgramID // zero if the hook is free
 	generic bool
@@ -51,7 +51,7 @@ func readHook(ifindex int) (hook, error) {
 	return hook{program: ebpf.ProgramID(x.ProgId), generic: x.AttachMode == xdpAttachedSKB}, nil
 }
 
-// foreign returns an error that names the program that is there and what to do about it.
+// foreign returns an ErrForeign that names the attached program and the remedies.
 func (h hook) foreign(name string) error {
 	who := ""
 	if p, err := ebpf.NewProgramFromID(h.program); err == nil {
@@ -65,8 +65,8 @@ func (h hook) foreign(name string) error {
 		ErrForeign, h.program, who, name)
 }
 
-// Replaceable returns why Attach would refuse an interface for the program that is there now: an
-// ErrForeign, if no link in pinDir holds that. It changes nothing.
+// Replaceable returns the error with which Attach would reject an interface because of the program
+// that is attached now: an ErrForeign, if no link in pinDir holds that program. It changes nothing.
 func Replaceable(pinDir string, ifindex int, name string) error {
 	h, err := readHook(ifindex)
 	if err != nil || h.program == 0 {

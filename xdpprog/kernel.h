@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What steer.bpf.c needs of the kernel's BPF interface and of the wire formats,
- * and no more: the object then depends on the compiler alone, not on which
- * kernel and libbpf headers the building host has. Numbers and offsets are the
- * kernel's stable interface (include/uapi/linux/bpf.h).
+/* Only the parts of the kernel's BPF interface and of the wire formats that steer.bpf.c needs. So
+ * the object depends only on the compiler, and not on the kernel and libbpf headers of the build
+ * host. Numbers and offsets are the kernel's stable interface (include/uapi/linux/bpf.h).
  */
 #pragma once
 
@@ -16,17 +15,17 @@ typedef _Bool bool;
 
 #define SEC(name) __attribute__((section(name), used))
 #define INLINE static inline __attribute__((always_inline))
-#define UINT(name, value) int (*name)[value] /* how a map's BTF says a number */
-#define TYPE(name, type) typeof(type) *name  /* and how it says a type */
+#define UINT(name, value) int (*name)[value] /* a number in a map's BTF */
+#define TYPE(name, type) typeof(type) *name  /* a type in a map's BTF */
 #define ntohs(x) __builtin_bswap16(x)        /* the object is little-endian */
 #define ntohl(x) __builtin_bswap32(x)
 
 enum { MAP_HASH = 1, MAP_ARRAY = 2, MAP_PERCPU_ARRAY = 6, MAP_XSK = 17 };
 enum { NO_PREALLOC = 1 };    /* BPF_F_NO_PREALLOC */
-enum { MMAPABLE = 1 << 10 }; /* BPF_F_MMAPABLE: among other things, values begin at the beginning of a page */
+enum { MMAPABLE = 1 << 10 }; /* BPF_F_MMAPABLE: among other effects, values begin at a page boundary */
 enum { XDP_DROP = 1, XDP_PASS = 2, XDP_REDIRECT = 4 };
 enum { TCX_NEXT = -1, TCX_DROP = 2 };
-#define CURRENT_NETNS ((__u64)-1) /* BPF_F_CURRENT_NETNS: that of the device */
+#define CURRENT_NETNS ((__u64)-1) /* BPF_F_CURRENT_NETNS: the device's namespace */
 
 struct xdp_md {
 	__u32 data, data_end, data_meta, ingress_ifindex, rx_queue_index;
@@ -38,7 +37,7 @@ struct __sk_buff {
 	__u32 data, data_end;
 };
 
-struct bpf_sock; /* referenced: what a lookup returns must be released */
+struct bpf_sock; /* referenced: the result of a lookup must be released */
 
 struct bpf_sock_tuple {
 	union {
@@ -108,7 +107,7 @@ struct ipv6 { /* RFC 8200 section 3 */
 	__be32 src[4], dst[4];
 };
 
-struct extension { /* RFC 8200 section 4; the third field is a fragment header's */
+struct extension { /* RFC 8200 section 4; the third field is only in a fragment header */
 	__u8 next, len;
 	__be16 fragment;
 	__be32 rest;

@@ -13,8 +13,9 @@ import (
 	"sluice.dev/sluice/internal/pinned"
 )
 
-// TestLayoutHasAVersion: maps that another version of the program left pinned are removed by
-// mapLayout, so that must change with what their bytes are. The kernel itself knows sizes only.
+// TestLayoutHasAVersion: by mapLayout the program recognises and removes maps that another version
+// left pinned, so it must change with the meaning of their bytes. The kernel itself knows only
+// sizes.
 func TestLayoutHasAVersion(t *testing.T) {
 	spec, err := loadSteer()
 	if err != nil {
@@ -22,7 +23,7 @@ func TestLayoutHasAVersion(t *testing.T) {
 	}
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
-		if ofPort(name) { // never taken over
+		if ofPort(name) { // never reused
 			continue
 		}
 		m := spec.Maps[name]
@@ -33,7 +34,7 @@ func TestLayoutHasAVersion(t *testing.T) {
 	pinned.Same(t, "testdata/layout.golden", strconv.Itoa(mapLayout), b.String())
 }
 
-// describe writes a type of C as its fields and their places.
+// describe writes the fields of a C type and their offsets.
 func describe(b *strings.Builder, path string, t btf.Type) {
 	switch t := btf.UnderlyingType(t).(type) {
 	case *btf.Struct:

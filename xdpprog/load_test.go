@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestCapabilities: what is missing is named, and no more is needed than is said.
+// TestCapabilities: the error names the missing capabilities, and no others are needed.
 func TestCapabilities(t *testing.T) {
 	const bpf, netAdmin, perfmon = unix.CAP_BPF, unix.CAP_NET_ADMIN, unix.CAP_PERFMON
 	for _, c := range []struct {
@@ -22,7 +22,7 @@ func TestCapabilities(t *testing.T) {
 		have []int
 		want string // in the error; empty: none
 	}{
-		{"all that is needed", []int{bpf, netAdmin, perfmon}, ""},
+		{"all needed ones", []int{bpf, netAdmin, perfmon}, ""},
 		{"none", nil, "lacks CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON:"},
 		{"no CAP_BPF", []int{netAdmin, perfmon}, "lacks CAP_BPF:"},
 		{"no CAP_NET_ADMIN", []int{bpf, perfmon}, "lacks CAP_NET_ADMIN:"},
@@ -36,7 +36,7 @@ func TestCapabilities(t *testing.T) {
 			s, err := Load(Config{})
 			if c.want != "" {
 				if err == nil || !strings.Contains(err.Error(), c.want) {
-					t.Errorf("Load says %v, want %q", err, c.want)
+					t.Errorf("Load returns %v, want %q", err, c.want)
 				}
 				return
 			}
@@ -45,7 +45,7 @@ func TestCapabilities(t *testing.T) {
 			must(t, s.AttachEgress(nic, "nic"))
 			_, err = s.AttachHostLink(user, "user")
 			must(t, err)
-			keepOnly(t) // once attached, no capability is needed for what the daemon does all day
+			keepOnly(t) // once attached, the daemon needs no capability in normal operation
 			must(t, s.OpenFrontend(key(vip4, tcp, 80)))
 			must(t, s.Heartbeat(1))
 			must(t, p.Check())
@@ -54,7 +54,7 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// keepOnly drops the thread's effective capabilities but these.
+// keepOnly drops all other effective capabilities of the thread.
 func keepOnly(t *testing.T, caps ...int) {
 	t.Helper()
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -67,8 +67,8 @@ func keepOnly(t *testing.T, caps ...int) {
 	must(t, unix.Capset(&head, &data[0]))
 }
 
-// TestVerifierRejection must not read like a missing capability, though the errno
-// is the same.
+// TestVerifierRejection: the error for a rejected program must not name a capability, although the
+// errno is the same.
 func TestVerifierRejection(t *testing.T) {
 	needRoot(t)
 	_, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -84,8 +84,8 @@ func TestVerifierRejection(t *testing.T) {
 	}
 }
 
-// TestVerifierBudget: the verifier gives up after a million instructions, and older
-// kernels' need more for the same program.
+// TestVerifierBudget: the verifier stops after a million instructions, and the verifiers of older
+// kernels need more for the same program.
 func TestVerifierBudget(t *testing.T) {
 	b := newRig(t, Settings{}, Rules{})
 	for _, p := range []*ebpf.Program{b.steer, b.egress} {
@@ -123,7 +123,7 @@ func TestPinDirectory(t *testing.T) {
 	if _, err := os.Stat(mount); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("CheckBPFFS made the directory: %v", err)
 	}
-	for _, want := range []bool{true, false} { // mounted the first time, found the second
+	for _, want := range []bool{true, false} { // mounted the first time, found the second time
 		here, err := EnsureBPFFS(mount)
 		if err != nil || here != want {
 			t.Errorf("EnsureBPFFS: mounted %v, %v; want %v", here, err, want)
@@ -151,10 +151,11 @@ func TestPinDirectory(t *testing.T) {
 	if ok, err := onBPFFS(mount); ok || err != nil {
 		t.Errorf("still mounted: %v, %v", ok, err)
 	}
-	must(t, os.Remove(mount)) // it stays, and is empty
+	must(t, os.Remove(mount)) // the directory stays, and is empty
 }
 
-// TestFailedLoad leaves nothing of a first start, and everything of a predecessor.
+// TestFailedLoad: a failed Load leaves nothing if it is the first start, and keeps everything of a
+// predecessor.
 func TestFailedLoad(t *testing.T) {
 	isolate(t)
 	nic, _ := veth(t, "nic", "peer")
@@ -181,7 +182,7 @@ func TestFailedLoad(t *testing.T) {
 	s = load(t, c)
 	must(t, s.Close(true))
 
-	t.Chdir(t.TempDir()) // "" is no pin directory, least of all the working directory
+	t.Chdir(t.TempDir()) // "" means no pin directory, and not the working directory
 	must(t, os.Mkdir(linkDir, 0o700))
 	fail(Config{})
 	if _, err := os.Stat(linkDir); err != nil {

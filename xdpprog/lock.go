@@ -10,16 +10,15 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// ErrInUse is returned by Load if another Steering, of this process or another,
-// has the pin directory. Nothing was changed.
-var ErrInUse = errors.New("another gateway steers by it")
+// ErrInUse is returned by Load if another Steering, of this process or another, has the pin
+// directory locked. Load has then changed nothing.
+var ErrInUse = errors.New("another gateway uses it")
 
-// lockTries bounds how often the directory may vanish while it is being locked.
+// lockTries bounds how often the directory may be removed while it is being locked.
 const lockTries = 100
 
-// lockPins makes the pin directory and takes it for this Steering alone, until the
-// file is closed: maps have one writer, and links one owner. The kernel lets go of
-// the lock of a process that was killed.
+// lockPins makes the pin directory and locks it for this Steering until the file is closed: maps
+// have one writer, and links one owner. The kernel releases the lock of a process that was killed.
 func lockPins(pinDir string) (*os.File, error) {
 	if ok, err := onBPFFS(pinDir); err != nil {
 		return nil, fmt.Errorf("pin directory %s: %w", pinDir, err)
@@ -41,8 +40,8 @@ func lockPins(pinDir string) (*os.File, error) {
 	return f, nil
 }
 
-// lockDir locks a directory, which it makes if it is missing. Who held it may have
-// removed it before letting go: a lock on what is not there any more is none.
+// lockDir locks a directory, which it makes if it is missing. The previous holder may have removed
+// the directory before it released the lock: a lock on a removed directory does not count.
 func lockDir(dir string) (*os.File, error) {
 	for range lockTries {
 		err := os.MkdirAll(dir, 0o700)
@@ -52,7 +51,7 @@ func lockDir(dir string) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		f, err := trusted.OpenStateDirectory(dir) // who may write it may replace programs and maps
+		f, err := trusted.OpenStateDirectory(dir) // whose writers could replace programs and maps
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
@@ -71,10 +70,10 @@ func lockDir(dir string) (*os.File, error) {
 		}
 		f.Close()
 	}
-	return nil, errors.New("it is removed again and again")
+	return nil, errors.New("it is removed repeatedly")
 }
 
-// isThere reports whether a path still leads to the open file.
+// isThere reports whether a path still names the open file.
 func isThere(f *os.File, path string) bool {
 	opened, err := f.Stat()
 	if err != nil {

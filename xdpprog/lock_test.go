@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// TestSecondInstance: who comes second changes nothing of the first's, and has its
-// turn when the first is gone, whether that left its pins or removed them.
+// TestSecondInstance: a second instance changes nothing while the first runs, and can start when
+// the first has ended, whether it left its pins or removed them.
 func TestSecondInstance(t *testing.T) {
 	isolate(t)
 	nic, _ := veth(t, "nic", "peer")
@@ -32,7 +32,7 @@ func TestSecondInstance(t *testing.T) {
 	}
 	refused()
 	if _, err := os.Stat(foreignLayout); err != nil {
-		t.Errorf("the second tidied up: %v", err)
+		t.Errorf("the second instance removed pins: %v", err)
 	}
 	must(t, p.Check())
 	if n, err := first.Reconcile(fixture()); err != nil || n != 0 {
@@ -49,7 +49,8 @@ func TestSecondInstance(t *testing.T) {
 	}
 }
 
-// TestOthersPins: a directory of pins that others may write, or a link to one, is not used.
+// TestOthersPins: a pin directory that other users may write, or a link to a directory, is not
+// used.
 func TestOthersPins(t *testing.T) {
 	isolate(t)
 	c := Config{PinDir: pinDir(t)}

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestLockOfARemovedDirectory: everyone removes the directory before letting go of
-// the lock, and still no two have it.
+// TestLockOfARemovedDirectory: each holder removes the directory before it releases the lock, and
+// yet two never hold the lock at once.
 func TestLockOfARemovedDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pins")
 	var holders, turns atomic.Int32
@@ -33,7 +33,7 @@ func TestLockOfARemovedDirectory(t *testing.T) {
 					t.Errorf("%d hold the lock", n)
 				}
 				holders.Add(-1)
-				if err := os.Remove(dir); err != nil { // only who has the lock may
+				if err := os.Remove(dir); err != nil { // only the holder of the lock may
 					t.Error(err)
 				}
 				f.Close()
@@ -42,6 +42,6 @@ func TestLockOfARemovedDirectory(t *testing.T) {
 	}
 	group.Wait()
 	if turns.Load() == 0 {
-		t.Error("nobody ever had the lock")
+		t.Error("the lock was never held")
 	}
 }

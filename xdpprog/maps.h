@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The maps of steer.bpf.c: what user space tells the programs and they tell it. */
+/* The maps of steer.bpf.c: rules and settings from user space, and counters for it. */
 #pragma once
 
 #include "kernel.h"
 
-/* Address (IPv4 mapped), port, protocol: the key of frontends and keep_sources. 24 bytes, as the
- * kernel compares keys by eight bytes, and what is left byte by byte. */
+/* Address (IPv4 mapped), port, protocol: the key of frontends and keep_sources. 24 bytes, because
+ * the kernel compares keys in units of eight bytes, and the remainder byte by byte. */
 struct endpoint {
 	__be32 addr[4];
 	__be16 port;
 	__u8 proto, zero[5];
 } __attribute__((aligned(8)));
 
-/* What a frontend's entry says besides that it is one: its address is one of the node's, so the node's
- * own sockets come first. Such a frontend has no shortcut. */
+/* The value of a frontend's entry. AT_NODE: its address is one of the node's, so the node's own
+ * sockets have priority. Such a frontend has no shortcut. */
 enum frontend_value { PLAIN_FRONTEND = 1, AT_NODE = 2 };
 
-/* Why an address matters: what it is to us; that a map below has an entry with
- * it; that it is one of the node's, which by itself is no reason to steer. */
+/* Properties of an address: its roles for the gateway (VIP, NODE, SNAT); a map below has an entry
+ * with it (HAS_FRONTEND, HAS_KEEP); it is one of the node's, which alone is no reason to steer
+ * (LOCAL). */
 enum addr_flags {
 	VIP = 1,
 	NODE = 2,
@@ -27,11 +28,13 @@ enum addr_flags {
 	LOCAL = 32,
 };
 
-/* What says of an IPv4 packet that it is ours: a frontend, an address that replies or node ports
- * come to, an SNAT address that the node does not have. A word of a shortcut: address, port,
- * protocol, which of these; all but the first kind have neither port nor protocol. No word is 0. */
+/* Kinds of shortcuts, each a reason to steer an IPv4 packet: a frontend, an address that receives
+ * replies, an address that accepts node ports, an SNAT address that the node does not have. A word
+ * of a shortcut has the address, port, protocol and kind; only frontends have a port and a
+ * protocol. No word is 0. */
 enum shortcut_kind { SHORT_FRONTEND = 1, SHORT_SNAT, SHORT_NODE, SHORT_OWN_SNAT };
-/* The first port that replies to such an address come to (RFC 6335 section 6: below are system ports). */
+/* The first port at which the last kind receives replies (RFC 6335 section 6: lower ones are system
+ * ports). */
 enum { OWN_SNAT_FIRST = 1024 };
 enum { SHORTCUT_WORDS = 8, SHORTCUT_BITS = 14 };
 
@@ -41,10 +44,10 @@ struct shortcut {
 };
 
 struct config {
-	__u64 pass_after_ns; /* a heartbeat older than this is no heartbeat */
+	__u64 pass_after_ns; /* a heartbeat older than this does not count */
 	__u32 host_link;     /* ifindex of the kernel-side end; 0: egress is off */
 	__u16 snat_first, snat_count;
-	__u16 unserved; /* not 0: all that goes to an address that is ours and none of the node's is ours */
+	__u16 unserved; /* not 0: steer all packets to an address that is the gateway's and not the node's */
 	__u16 kept_replies; /* not 0: map replies has ports */
 	__u16 local_first, local_count; /* ports of the node's own connections: net.ipv4.ip_local_port_range */
 };
@@ -53,24 +56,25 @@ struct counts {
 	__u64 steered, passed, missed_dropped, missed_passed, egress_redirected, foreign_passed, sent_back_dropped;
 };
 
-/* The unicast MAC addresses that frames for this node have as destination, that of the interface
- * first: the first six bytes of a frame, as the upper six of a word that is
- * read from there. None: they are not known. */
+/* The unicast destination MAC addresses of frames for this node, the interface's first. A word has
+ * an address in its upper six bytes: the first word of a frame, shifted by 16 bits. n is 0: the
+ * addresses are not known. */
 enum { MAX_MACS = 64 };
 struct mac_set {
 	__u64 n, word[MAX_MACS];
 };
 
-/* The set in use is number active & 1. The other one is written, then active: no frame meets half
- * of a change. */
+/* The active set is number active & 1. User space writes the other set, then active: so no frame is
+ * compared with a half-written set. */
 struct mac_sets {
 	__u64 active;
 	struct mac_set set[2];
 };
 
-/* Each interface has these four of its own; all other maps are shared. The sockets by
- * receive queue; how many queues, from the first on, are meant to have one; 0: all; for which MAC
- * addresses and for which VLANs (struct tuple) frames are this node's. */
+/* Each interface has its own instance of these four maps; all other maps are shared. xsks: the
+ * sockets by receive queue. queues: the number of queues, from the first on, that are to have a
+ * socket; 0: all. macs and vlans: the MAC addresses and VLANs (struct tuple) of frames for this
+ * node. */
 struct { UINT(type, MAP_XSK); UINT(max_entries, 1024); UINT(key_size, 4); UINT(value_size, 4); } xsks SEC(".maps");
 struct { UINT(type, MAP_ARRAY); UINT(max_entries, 1); TYPE(key, __u32); TYPE(value, __u32); } queues SEC(".maps");
 struct { UINT(type, MAP_ARRAY); UINT(map_flags, MMAPABLE); UINT(max_entries, 1); TYPE(key, __u32); TYPE(value, struct mac_sets); } macs SEC(".maps");
@@ -80,10 +84,11 @@ struct { UINT(type, MAP_HASH); UINT(max_entries, 1); TYPE(key, struct endpoint);
 struct { UINT(type, MAP_HASH); UINT(max_entries, 1); TYPE(key, __be32[4]); TYPE(value, enum addr_flags); } addrs SEC(".maps");
 /* Bit p%64 of word (IPv6 ? 3 : 0 + TCP 0, UDP 1, SCTP 2) * 1024 + p/64: node port p is open. */
 struct { UINT(type, MAP_ARRAY); UINT(max_entries, 6 * 1024); TYPE(key, __u32); TYPE(value, __u64); } nodeports SEC(".maps");
-/* As nodeports: the ports outside of snat_first and snat_count that replies come to, because live flows
- * have them as source ports. */
+/* Like nodeports: the ports outside of snat_first and snat_count at which replies arrive, because
+ * live flows have them as source ports. */
 struct { UINT(type, MAP_ARRAY); UINT(max_entries, 6 * 1024); TYPE(key, __u32); TYPE(value, __u64); } replies SEC(".maps");
-/* Part of what the maps above say, for one look instead of a search. What it lacks, they have. */
+/* Repeats a part of the maps above, for one array lookup instead of a hash search. Entries without
+ * a shortcut are only in those maps. */
 struct { UINT(type, MAP_ARRAY); UINT(map_flags, MMAPABLE); UINT(max_entries, 1 << SHORTCUT_BITS); TYPE(key, __u32); TYPE(value, struct shortcut); } shortcuts SEC(".maps");
 struct { UINT(type, MAP_ARRAY); UINT(max_entries, 1); TYPE(key, __u32); TYPE(value, struct config); } settings SEC(".maps");
 struct { UINT(type, MAP_ARRAY); UINT(max_entries, 1); TYPE(key, __u32); TYPE(value, __u64); } heartbeat SEC(".maps");

@@ -13,11 +13,11 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// mirror is a copy of the maps' contents: rules are changed by difference, and a node port
-// or an address is one bit of a word that holds others'. The control loop is the
-// only writer of map and mirror.
+// mirror is a copy of the maps' contents. It is needed because rules are changed by difference, and
+// because a node port is one bit of a word that also holds others. The control loop is the only
+// writer of map and mirror.
 type mirror struct {
-	frontends, sources map[FrontendKey]uint8 // with the value in the kernel's map
+	frontends, sources map[FrontendKey]uint8 // values as in the kernel's map
 	addrs              map[header.Addr]addrState
 	ports, replies     [nodePortWords]uint64
 	replyCount         int // ports in replies
@@ -31,11 +31,11 @@ func (r *mirror) portsOf(table string) *[nodePortWords]uint64 {
 	return &r.ports
 }
 
-// addrState is why an address is in the kernel's table.
+// addrState has the reasons why an address is in the kernel's table.
 type addrState struct {
 	own                AddrFlags // by OpenAddr and CloseAddr
 	frontends, sources uint32    // entries with this address
-	kernel             AddrFlags // what the map holds
+	kernel             AddrFlags // the value in the map
 }
 
 func (a addrState) flags() AddrFlags {
@@ -68,7 +68,7 @@ func (r *mirror) use(table string, a header.Addr, by int32) {
 	r.addrs[a] = st
 }
 
-// value is what the entry of a key in a table must have.
+// value returns the value that a key's entry in a table must have.
 func (r *mirror) value(table string, k FrontendKey) uint8 {
 	if table == steerMapFrontends && r.addrs[k.Addr].own&addrOfNode != 0 {
 		return atNode
@@ -81,14 +81,14 @@ func has[K comparable, V any](set map[K]V, k K) bool {
 	return ok
 }
 
-// read makes the mirror what the maps hold.
+// read sets the mirror to the contents of the maps.
 func (r *mirror) read(maps map[string]*ebpf.Map) error {
 	*r = mirror{
 		frontends: map[FrontendKey]uint8{}, sources: map[FrontendKey]uint8{},
 		addrs: map[header.Addr]addrState{},
 	}
 	err := each(maps[steerMapAddrs], func(a [4]uint32, flags uint32) {
-		r.addrs[addrOf(a)] = addrState{own: AddrFlags(flags) & addrOurs, kernel: AddrFlags(flags)}
+		r.addrs[addrOf(a)] = addrState{own: AddrFlags(flags) & addrRoles, kernel: AddrFlags(flags)}
 	})
 	for _, table := range []string{steerMapFrontends, steerMapKeepSources} {
 		err = errors.Join(err, each(maps[table], func(e steerEndpoint, value uint8) {
@@ -104,7 +104,7 @@ func (r *mirror) read(maps map[string]*ebpf.Map) error {
 		}))
 }
 
-// rules returns the rules of the mirror, without an order.
+// rules returns the rules of the mirror, in no particular order.
 func (r *mirror) rules() Rules {
 	held := Rules{
 		Frontends: slices.Collect(maps.Keys(r.frontends)), Sources: slices.Collect(maps.Keys(r.sources)),
@@ -147,7 +147,7 @@ func each[K, V any](m *ebpf.Map, f func(K, V)) error {
 	}
 }
 
-// readBatch must exceed what one hash bucket holds (ENOSPC otherwise).
+// readBatch must exceed the number of entries in one hash bucket (ENOSPC otherwise).
 const readBatch = 4096
 
 func (k FrontendKey) endpoint() steerEndpoint {

@@ -19,15 +19,15 @@ import (
 	"sluice.dev/sluice/fastpath/xsk"
 )
 
-// isolate moves the test to network and mount namespaces of its own, which end
-// with its thread: nothing is left behind even if the test is killed.
+// isolate moves the test to its own network and mount namespaces, which end with its thread:
+// nothing remains even if the test is killed.
 func isolate(t *testing.T) {
 	t.Helper()
 	needRoot(t)
 	runtime.LockOSThread() // never unlocked: the thread, and with it the namespaces, dies
 	must(t, unix.Unshare(unix.CLONE_NEWNET|unix.CLONE_NEWNS))
 	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	// No frames that the test did not send: no router solicitation, no duplicate address detection.
+	// Allow no frames except the test's: no router solicitation, no duplicate address detection.
 	sysctl(t, "ipv6/conf/default/disable_ipv6", "1")
 }
 
@@ -127,7 +127,7 @@ func packetsOn(t *testing.T, ifindex int) *packets {
 	return &packets{t, fd, ifindex}
 }
 
-// send hands a frame to the interface by way of its queueing discipline and TCX.
+// send sends a frame through the interface's queueing discipline and TCX.
 func (p *packets) send(frame []byte) {
 	p.t.Helper()
 	must(p.t, unix.Sendto(p.fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: p.ifindex, Halen: 6}))
@@ -209,7 +209,8 @@ func (k *socket) receive(n int) (lengths []int) {
 	return lengths
 }
 
-// receivesNothing is for after a packet sent later has been seen elsewhere.
+// receivesNothing checks that the socket received no packet. Call it after a packet that was sent
+// later has arrived elsewhere.
 func (k *socket) receivesNothing() {
 	k.t.Helper()
 	if n := k.Receive(make([]fastpath.Desc, 16)); n != 0 {

@@ -11,7 +11,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// pkt describes a packet. The family is that of src.
+// pkt describes a packet. src determines the family.
 type pkt struct {
 	src, dst     string
 	proto        uint8
@@ -23,7 +23,7 @@ type pkt struct {
 	fragMore    bool // IPv4
 
 	icmpType uint8 // with proto ICMP or ICMPv6
-	quote    *pkt  // what an ICMP error is about, cut after 8 bytes of transport
+	quote    *pkt  // the packet that an ICMP error quotes, cut after 8 bytes of transport
 
 	ttl   byte // or hop limit; 0: 64
 	toMAC byte // first byte of the destination MAC
@@ -131,12 +131,12 @@ func (p *pkt) frame(tags ...uint16) []byte {
 	return append(b, p.ip()...)
 }
 
-// needs is how many bytes of frame() the rules must see to judge it.
+// needs returns how many bytes of frame() the program needs for the rules.
 func (p *pkt) needs(tags int) int {
 	n := 14 + 4*tags + len(p.ip()) - len(p.transport())
 	switch {
 	case p.isFragment():
-		// Nothing behind the fragment header, or the IPv4 header, counts.
+		// The program needs nothing after the fragment header or the IPv4 header.
 		for i, e := range p.ext {
 			if e.kind == fragment {
 				for _, behind := range p.ext[i+1:] {
@@ -155,7 +155,7 @@ func (p *pkt) needs(tags int) int {
 	return n + 4
 }
 
-// addresses is how many bytes of frame() have the addresses in them.
+// addresses returns the number of bytes of frame() up to the end of the addresses.
 func (p *pkt) addresses(tags int) int {
 	if p.v6() {
 		return 14 + 4*tags + 40
@@ -163,8 +163,8 @@ func (p *pkt) addresses(tags int) int {
 	return 14 + 4*tags + 20
 }
 
-// routed reports whether the destination is an address of the fixture that is ours and none of the
-// node's, and the frame is for one host.
+// routed reports whether the destination is an address of the fixture that is the gateway's and not
+// the node's, and the frame is unicast.
 func (p *pkt) routed() bool {
 	return fixture().Addrs[addr(p.dst)].routed() && p.toMAC&1 == 0
 }

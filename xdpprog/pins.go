@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is in PinDir. Names have no dots: bpffs reserves them (kernel/bpf/inode.c).
+// The contents of PinDir. Names have no dots: bpffs reserves them (kernel/bpf/inode.c).
 //
 //	maps_<layout>/frontends, ...   the shared maps
 //	links/xdp_<ifindex>            XDP links, of NICs and of the host link
@@ -27,18 +27,18 @@ const (
 	hookTCX   = "tcx"
 )
 
-// mapLayout must change with the meaning of any shared map's bytes; a change of
-// type or size is noticed without.
+// mapLayout must change with the meaning of any shared map's bytes; a change of type or size is
+// detected without it.
 const mapLayout = 5
 
-// MapLayout says what the shared maps are like, in words. Two programs can use the same maps if it
-// is equal, and Prepare finds them to fit.
+// MapLayout describes the layout of the shared maps. Two programs can use the same maps if their
+// layouts are equal and Prepare accepts the maps.
 func MapLayout() string { return "layout " + strconv.Itoa(mapLayout) }
 
 // ErrNoBPFFS is returned by Load if PinDir is not on a mounted bpffs.
 var ErrNoBPFFS = errors.New("not on a mounted BPF file system")
 
-// openMaps takes over pinned maps that fit and makes the others.
+// openMaps opens pinned maps that fit and makes the others.
 func (s *Steering) openMaps() error {
 	dir := ""
 	if s.config.PinDir != "" {
@@ -60,7 +60,7 @@ func (s *Steering) openMaps() error {
 	return nil
 }
 
-// openMapsInUse opens the pinned maps, all of which must be there and fit.
+// openMapsInUse opens the pinned maps, all of which must exist and fit.
 func (s *Steering) openMapsInUse() error {
 	dir := filepath.Join(s.config.PinDir, mapPrefix+strconv.Itoa(mapLayout))
 	for name, spec := range s.spec.Maps {
@@ -82,7 +82,7 @@ func (s *Steering) openMapsInUse() error {
 	return nil
 }
 
-// ofPort reports whether each port has a map of that name of its own.
+// ofPort reports whether each port has its own map of that name.
 func ofPort(name string) bool {
 	return name == steerMapXsks || name == steerMapQueues || name == steerMapMacs || name == steerMapVlans
 }
@@ -117,8 +117,8 @@ func (s *Steering) openMap(spec *ebpf.MapSpec, dir string) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// makePinDirs returns the directory of the maps. Maps of another layout go: the
-// programs that still use them hold them.
+// makePinDirs makes the pin directories and returns the directory of the maps. It removes pins of
+// maps of another layout; programs that still use these maps keep them.
 func makePinDirs(pinDir string) (string, error) {
 	maps := filepath.Join(pinDir, mapPrefix+strconv.Itoa(mapLayout))
 	for _, dir := range []string{maps, filepath.Join(pinDir, linkDir)} {
@@ -141,8 +141,8 @@ func makePinDirs(pinDir string) (string, error) {
 	return maps, nil
 }
 
-// removePins removes the directories of makePinDirs, and PinDir itself unless it
-// is a mount point or holds things of others.
+// removePins removes the directories of makePinDirs, and PinDir itself unless it is a mount point
+// or has other contents.
 func removePins(pinDir string) error {
 	maps, err := filepath.Glob(filepath.Join(pinDir, mapPrefix+"*"))
 	if err != nil {
@@ -160,7 +160,7 @@ func removePins(pinDir string) error {
 	return err
 }
 
-// removeUnusedPins undoes makePinDirs if no predecessor's program is in force.
+// removeUnusedPins undoes makePinDirs if no predecessor's program is attached.
 func removeUnusedPins(pinDir string) error {
 	if pinDir == "" {
 		return nil
@@ -171,10 +171,10 @@ func removeUnusedPins(pinDir string) error {
 	return removePins(pinDir)
 }
 
-// DetachOthers detaches what a predecessor left on interfaces that this Steering
-// has not attached to: interfaces that left the configuration, or the node. Those of configured,
-// by ifindex, keep it until Attach can replace it: without a program the kernel would answer in the
-// place of services.
+// DetachOthers detaches a predecessor's programs from interfaces to which this Steering has not
+// attached: interfaces that were removed from the configuration, or from the node. Interfaces in
+// configured, by ifindex, keep the program until Attach can replace it: without a program the
+// kernel would answer in place of services.
 func (s *Steering) DetachOthers(configured ...int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,8 +184,8 @@ func (s *Steering) DetachOthers(configured ...int) error {
 	return s.detachStale(configured)
 }
 
-// Left returns the interfaces, by index, that a predecessor has left an XDP program on. Interfaces
-// with a program of this Steering, and those in configured, are not among them.
+// Left returns the indexes of interfaces on which a predecessor has left an XDP program, except
+// interfaces with a program of this Steering, and interfaces in configured.
 func (s *Steering) Left(configured ...int) (list []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,7 +227,7 @@ func (s *Steering) detachStale(configured []int) error {
 	return errors.Join(errs...)
 }
 
-// waits reports whether a configured interface is there and has no program of this Steering yet.
+// waits reports whether a configured interface exists and has no program of this Steering yet.
 func (s *Steering) waits(ifindex int, configured []int) bool {
 	if s.ports[ifindex] != nil || !slices.Contains(configured, ifindex) {
 		return false
@@ -236,7 +236,7 @@ func (s *Steering) waits(ifindex int, configured []int) bool {
 	return !errors.Is(err, ErrDeviceGone)
 }
 
-// openPinned returns the link of a pin, nil if there is none.
+// openPinned returns the link of a pin, or nil if there is no pin.
 func openPinned(path string) (link.Link, error) {
 	if path == "" {
 		return nil, nil
@@ -251,7 +251,7 @@ func openPinned(path string) (link.Link, error) {
 	return l, nil
 }
 
-// pin makes a link outlive the process. A link that cannot be pinned is detached.
+// pin pins a link, so that it outlives the process. It detaches a link that cannot be pinned.
 func pin(l link.Link, path string) error {
 	if path == "" {
 		return nil
@@ -262,7 +262,7 @@ func pin(l link.Link, path string) error {
 	return nil
 }
 
-// closeLink lets go of a link, or detaches it.
+// closeLink closes a link, or detaches it.
 func closeLink(l link.Link, detach bool) error {
 	if detach {
 		return dropLink(l)
@@ -270,10 +270,10 @@ func closeLink(l link.Link, detach bool) error {
 	return l.Close()
 }
 
-// dropLink detaches for good: another holder of the link cannot keep it attached.
+// dropLink detaches a link, even if another process also holds it, and removes its pin.
 func dropLink(l link.Link) error {
 	detach, unpin := l.Detach(), l.Unpin()
-	if errors.Is(unpin, fs.ErrNotExist) { // somebody removed the pin before us
+	if errors.Is(unpin, fs.ErrNotExist) { // it was removed before
 		unpin = nil
 	}
 	return errors.Join(detach, unpin, l.Close())

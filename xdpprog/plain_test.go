@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// TestPlainEqualsTagged: a VLAN tag changes no verdict and leads around read_plain. So
-// every frame, and many that differ from one in a few bytes, must fare alike with and without.
+// TestPlainEqualsTagged: a VLAN tag changes no verdict, and a tagged frame does not use read_plain.
+// So every frame, and many frames that differ from one in a few bytes, must get the same verdict
+// with and without a tag.
 func TestPlainEqualsTagged(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -45,13 +46,13 @@ func TestPlainEqualsTagged(t *testing.T) {
 		}
 		t.Logf("unserved %v: %d passed, %d steered", unserved, passed, steered)
 		if passed < 1000 || steered < 1000 {
-			t.Error("too few of one kind to mean something")
+			t.Error("too few of one kind for this test")
 		}
 	}
 }
 
-// mutate changes one to three bits or bytes of the headers, may give the frame another one's bytes
-// from some place on, and may cut it.
+// mutate changes one to three bits or bytes of the headers, sometimes replaces the bytes from some
+// offset on by those of another frame, and sometimes cuts the frame.
 func mutate(r *rand.Rand, frame []byte, corpus [][]byte) []byte {
 	m := slices.Clone(frame)
 	if r.IntN(4) == 0 {
@@ -72,7 +73,7 @@ func mutate(r *rand.Rand, frame []byte, corpus [][]byte) []byte {
 	return m
 }
 
-// fate is what the counters show for one packet.
+// fate returns the changes of the counters for one packet.
 func (b *rig) fate(t *testing.T, frame []byte) Counters {
 	t.Helper()
 	before, err := b.Counters()
@@ -88,8 +89,8 @@ func (b *rig) fate(t *testing.T, frame []byte) Counters {
 	}
 }
 
-// TestFrontendAmongOtherPorts: a frontend's port may also be one of replies, or an open node
-// port, and its address one that these are for, or not.
+// TestFrontendAmongOtherPorts: a frontend's port may also be a reply port or an open node port, and
+// its address may or may not accept these.
 func TestFrontendAmongOtherPorts(t *testing.T) {
 	ports := []uint16{snatFirst, 30080, 443}
 	rules := Rules{Addrs: fixture().Addrs, NodePorts: fixture().NodePorts}
@@ -112,7 +113,7 @@ func TestFrontendAmongOtherPorts(t *testing.T) {
 	for _, a := range []string{bareVIP4, local4} {
 		for _, port := range ports {
 			if got := b.wants(t, (&pkt{src: client4, dst: a, proto: tcp, dport: port}).frame()); got != kernel {
-				t.Errorf("%s port %d, no frontend: verdict %d, want the kernel's", a, port, got)
+				t.Errorf("%s port %d, no frontend: verdict %d, want pass to the kernel", a, port, got)
 			}
 		}
 	}

@@ -9,20 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AttachMode is where in the receive path the XDP program runs.
+// AttachMode is the place in the receive path where the XDP program runs.
 type AttachMode uint8
 
 const (
-	// Auto takes Native where the driver can, Generic elsewhere. A predecessor's
-	// attachment keeps its mode.
+	// Auto uses Native if the driver supports it, and Generic otherwise. A predecessor's attachment
+	// keeps its mode.
 	Auto AttachMode = iota
 	// Native: in the driver.
 	Native
 	// Generic: in the stack, after the kernel has made an skb; works on every device.
 	Generic
-	// PreferNative is Auto, but a predecessor's generic attachment gives way to a native one where
-	// the driver takes that. The two cannot be attached at once, so packets pass to the kernel in
-	// between.
+	// PreferNative is Auto, but it replaces a predecessor's generic attachment by a native one if
+	// the driver supports that. The two cannot be attached at once, so packets pass to the kernel
+	// in between.
 	PreferNative
 )
 
@@ -38,9 +38,8 @@ func (m AttachMode) flags() link.XDPAttachFlags {
 	return link.XDPDriverMode
 }
 
-// givesUp reports whether a predecessor's attachment in mode have cannot be kept where mode m is
-// wanted.
-func (m AttachMode) givesUp(have AttachMode) bool {
+// replaces reports whether mode m requires replacing a predecessor's attachment in mode have.
+func (m AttachMode) replaces(have AttachMode) bool {
 	switch m {
 	case Auto:
 		return false
@@ -66,21 +65,22 @@ type Port struct {
 	vlans   *ebpf.Map
 }
 
-// Attach puts the steering program on an interface. What a predecessor left there
-// is replaced atomically. A program of anybody else is ErrForeign.
+// Attach attaches the steering program to an interface. It replaces a predecessor's program
+// atomically. If any other program is attached, it fails with ErrForeign.
 func (s *Steering) Attach(ifindex int, name string, mode AttachMode) (*Port, error) {
 	return s.attach(steerProgSteer, ifindex, name, mode, nil)
 }
 
-// AttachHostLink puts the program that steers everything on the user-space end of
-// the host link.
+// AttachHostLink attaches the program that steers every packet to the user-space end of the host
+// link.
 func (s *Steering) AttachHostLink(ifindex int, name string) (*Port, error) {
 	return s.attach(steerProgHostLink, ifindex, name, Auto, nil)
 }
 
-// AttachOver is Attach, or for the host link AttachHostLink, for an interface that a predecessor's
-// program serves, with sockets that are this process's now: fill gives the new program its sockets
-// and all else before it takes the place of the other one. So no packet finds none.
+// AttachOver is Attach, or AttachHostLink for the host link, for an interface with a predecessor's
+// program, whose sockets this process has taken over. It calls fill to give the new program its
+// sockets and other state before the program replaces the predecessor's. So every packet finds a
+// socket.
 func (s *Steering) AttachOver(ifindex int, name string, hostLink bool, fill func(*Port) error) (*Port, error) {
 	program := steerProgSteer
 	if hostLink {
@@ -150,8 +150,8 @@ func (p *Port) attach(mode AttachMode) error {
 	return pin(p.link, p.pinPath())
 }
 
-// takeOver replaces the program of a predecessor's pinned link. It is false if
-// there is none that serves, and then the way is free for a new link.
+// takeOver replaces the program of a predecessor's pinned link. It returns false if there is no
+// usable link; then a new link can be made.
 func (p *Port) takeOver(h hook, mode AttachMode) (bool, error) {
 	l, err := openPinned(p.pinPath())
 	if l == nil || err != nil {
@@ -166,14 +166,14 @@ func (p *Port) takeOver(h hook, mode AttachMode) (bool, error) {
 		have = Generic
 	}
 	attachedTo := info.XDP().Ifindex
-	if attachedTo == 0 { // its device was deleted, or somebody detached it
+	if attachedTo == 0 { // its device was deleted, or it was detached
 		return false, dropLink(l)
 	}
 	if h.program != info.Program {
 		return false, errors.Join(fmt.Errorf("%s is the link of interface %d in another network namespace; "+
 			"every gateway needs a pin directory of its own", p.pinPath(), attachedTo), l.Close())
 	}
-	if mode.givesUp(have) {
+	if mode.replaces(have) {
 		return false, dropLink(l)
 	}
 	if err := l.Update(p.program); err != nil {
@@ -207,7 +207,8 @@ func (p *Port) attachNew(mode AttachMode) error {
 	return nil
 }
 
-// noModeHelps is for refusals that have nothing to do with the driver.
+// noModeHelps reports whether an attach error has nothing to do with the driver, so that no other
+// mode can succeed.
 func noModeHelps(err error) bool {
 	for _, e := range []error{unix.EPERM, unix.EBUSY, unix.EEXIST, unix.ENODEV, unix.EMFILE, unix.ENFILE} {
 		if errors.Is(err, e) {
@@ -226,17 +227,17 @@ func (p *Port) hook(m AttachMode) (err error) {
 	return err
 }
 
-// Mode is Native or Generic.
+// Mode returns Native or Generic.
 func (p *Port) Mode() AttachMode { return p.mode }
 
 // Reason returns why the mode was chosen.
 func (p *Port) Reason() string { return p.reason }
 
-// SetQueues records that the first n receive queues have a socket or will have one.
-// Service packets of others pass to the kernel at once: dropping them while the
-// heartbeat is young would be for as long as the daemon lives. That is the case where the
-// device has more queues than are wanted, or is given more (ethtool -L). Before
-// SetQueues, and for 0, every queue is meant to have a socket.
+// SetQueues records that the first n receive queues have a socket or will have one. Service packets
+// of other queues pass to the kernel at once; otherwise they would be dropped for as long as the
+// daemon lives, because the heartbeat stays young. There are other queues if the device has more
+// queues than the daemon uses, or is given more (ethtool -L). Before SetQueues, and if n is 0, the
+// program expects a socket for every queue.
 func (p *Port) SetQueues(n int) error {
 	if err := p.queues.Put(uint32(0), uint32(n)); err != nil {
 		return fmt.Errorf("served queues of %s: %w", p.name, err)
@@ -244,8 +245,8 @@ func (p *Port) SetQueues(n int) error {
 	return nil
 }
 
-// SetSocket gives the packets of a receive queue to an AF_XDP socket that is bound to
-// it. The kernel takes the entry away when the socket is closed.
+// SetSocket redirects the packets of a receive queue to an AF_XDP socket, which must be bound to
+// that queue. The kernel removes the entry when the socket is closed.
 func (p *Port) SetSocket(queue int, fd int) error {
 	if err := p.xsks.Put(uint32(queue), uint32(fd)); err != nil {
 		return fmt.Errorf("socket of %s queue %d: %w", p.name, queue, err)
@@ -253,10 +254,10 @@ func (p *Port) SetSocket(queue int, fd int) error {
 	return nil
 }
 
-// KeepSocket is SetSocket for a queue whose packets the socket has already, and reports whether it
-// had lost them: another tool emptied the map. Nobody can read an XSKMAP, but an update of an entry
-// that must exist fails if it does not (xsk_map_update_elem, net/xdp/xskmap.c). Another's socket in
-// the entry is replaced, and not reported.
+// KeepSocket is SetSocket for a queue whose socket is already set. It reports whether the entry was
+// missing, because another tool emptied the map. An XSKMAP cannot be read, but an update with
+// BPF_EXIST fails if the entry is missing (xsk_map_update_elem, net/xdp/xskmap.c). If the entry has
+// another socket, KeepSocket replaces it and does not report that.
 func (p *Port) KeepSocket(queue int, fd int) (lost bool, err error) {
 	err = p.xsks.Update(uint32(queue), uint32(fd), ebpf.UpdateExist)
 	if err == nil {
@@ -268,7 +269,7 @@ func (p *Port) KeepSocket(queue int, fd int) (lost bool, err error) {
 	return true, p.SetSocket(queue, fd)
 }
 
-// ClearSocket takes the packets of a queue away from its socket.
+// ClearSocket removes a queue's socket from the map.
 func (p *Port) ClearSocket(queue int) error {
 	if err := p.xsks.Delete(uint32(queue)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("socket of %s queue %d: %w", p.name, queue, err)
@@ -276,8 +277,8 @@ func (p *Port) ClearSocket(queue int) error {
 	return nil
 }
 
-// Check reports whether the interface still runs our programs: nil if it does, an error for which
-// Lost is true if it does not, any other error if that could not be read.
+// Check returns nil if the interface still runs this gateway's programs, an error for which Lost
+// returns true if it does not, and any other error if the state could not be read.
 func (p *Port) Check() error {
 	h, err := readHook(p.ifindex)
 	if err != nil {
@@ -294,10 +295,11 @@ func (p *Port) Check() error {
 	return p.checkEgress()
 }
 
-// Linked reports whether our links hold the interface with our programs. While they do, no other
-// program can be attached in the place of ours (dev_xdp_attach, net/core/dev.c). It costs a system
-// call for each link, where Check has rtnetlink list all attributes of the device. It does not
-// notice a device that was moved to another network namespace, as Check does.
+// Linked reports whether this gateway's links hold the interface with its programs. While they do,
+// no other program can replace them (dev_xdp_attach, net/core/dev.c). Linked costs one system call
+// for each link, and so is cheaper than Check, which lists all attributes of the device by
+// rtnetlink. Unlike Check, it does not detect that the device was moved to another network
+// namespace.
 func (p *Port) Linked() bool {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
@@ -312,7 +314,8 @@ func (p *Port) Linked() bool {
 	return xdp != nil && xdp.Ifindex == uint32(p.ifindex) && p.checkEgress() == nil
 }
 
-// checkEgress returns why the egress program is not attached, if there is one. p.s.mu must be held.
+// checkEgress returns an error if there is an egress program and it is not attached. p.s.mu must be
+// held.
 func (p *Port) checkEgress() error {
 	if e := p.s.egress[p.ifindex]; e != nil {
 		if err := e.check(); err != nil {
@@ -322,7 +325,7 @@ func (p *Port) checkEgress() error {
 	return nil
 }
 
-// Close detaches the interface, the egress program too.
+// Close detaches all programs from the interface, including the egress program.
 func (p *Port) Close() error {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
@@ -338,7 +341,7 @@ func (p *Port) Close() error {
 	return err
 }
 
-// release closes what this process holds, and ends the attachment if asked.
+// release closes this process's descriptors, and also detaches the program if detach is set.
 func (p *Port) release(detach bool) error {
 	return errors.Join(closeLink(p.link, detach), p.close())
 }

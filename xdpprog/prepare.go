@@ -6,9 +6,9 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// prepared is an instance that is being loaded, or was. The verifier takes longer than all else of
-// a start, and packets that find no socket are dropped meanwhile, so the programs of all interfaces
-// are loaded beside each other.
+// prepared is an instance of a program that is being loaded or has been loaded. The verifier takes
+// most of the time of a start, and packets that find no socket are dropped meanwhile, so the
+// programs of all interfaces are loaded concurrently.
 type prepared struct {
 	program string
 	done    chan struct{} // closed once the following are valid
@@ -16,8 +16,8 @@ type prepared struct {
 	err     error
 }
 
-// prepare loads an instance of the steering program, for the kernel's judgement: better now than at
-// Attach. Meanwhile it begins to load the others that Config expects.
+// prepare loads an instance of the steering program, so that an error of the kernel is found now
+// and not at Attach. Meanwhile it starts to load the other programs that Config expects.
 func (s *Steering) prepare() error {
 	first := &prepared{program: steerProgSteer, done: make(chan struct{})}
 	s.prepared = append(s.prepared, first)
@@ -42,22 +42,23 @@ func (s *Steering) prepare() error {
 	return first.err
 }
 
-// prepareAll is prepare, and returns why any program is refused, once for each. But for the egress
-// program: a start goes on without it, too, and AttachEgress says why.
+// prepareAll is prepare, and returns the error of each program that the kernel rejects, once per
+// program. It ignores the egress program: a start succeeds without it, and AttachEgress returns its
+// error.
 func (s *Steering) prepareAll() error {
 	_ = s.prepare() // the first one's error is below
 	var errs []error
-	said := map[string]bool{steerProgEgress: true}
+	reported := map[string]bool{steerProgEgress: true}
 	for _, p := range s.prepared {
-		if <-p.done; p.err != nil && !said[p.program] {
-			said[p.program] = true
+		if <-p.done; p.err != nil && !reported[p.program] {
+			reported[p.program] = true
 			errs = append(errs, p.err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// prepareBeside is Prepare, for a Steering that the caller closes.
+// prepareBeside is Prepare for a Steering that the caller closes.
 func (s *Steering) prepareBeside() error {
 	err := s.openMapsInUse()
 	if errors.Is(err, ErrMisfit) {
@@ -71,8 +72,8 @@ func (s *Steering) prepareBeside() error {
 	return s.prepareAll()
 }
 
-// tryAlone loads the programs over maps of their own, as a start does that replaces those in use,
-// and closes all.
+// tryAlone loads the programs with new maps, as a start does that replaces the maps in use, and
+// closes them all.
 func (s *Steering) tryAlone() (err error) {
 	alone := &Steering{config: s.config, spec: s.spec, maps: map[string]*ebpf.Map{}}
 	alone.config.PinDir = ""
@@ -83,8 +84,8 @@ func (s *Steering) tryAlone() (err error) {
 	return alone.prepareAll()
 }
 
-// instance returns a program with the shared maps and a port's maps of its own: one that was
-// prepared, or a new one.
+// instance returns a program with the shared maps and its own per-port maps: a prepared one, or a
+// new one.
 func (s *Steering) instance(program string) (*ebpf.Collection, error) {
 	for i, p := range s.prepared {
 		if p.program == program {

@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// TestPrepared: interfaces take the programs that were loaded beside each other, each with maps of
-// its own; one that was not expected gets a new one; and those that no interface took are closed.
+// TestPrepared: interfaces use the programs that were loaded concurrently, each with its own maps.
+// An unexpected interface gets a new program, and programs that no interface used are closed.
 func TestPrepared(t *testing.T) {
 	isolate(t)
 	a, b := veth(t, "a", "b")

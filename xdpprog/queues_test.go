@@ -14,8 +14,8 @@ type xdpContext struct {
 	_, dataEnd, _, ingress, queue, _ uint32
 }
 
-// TestQueuesWithoutSocket: while the daemon lives, service packets wait for a socket
-// on queues that are to have one, and on others they are the kernel's.
+// TestQueuesWithoutSocket: while the daemon lives and has no socket yet, service packets are
+// dropped on queues that are to have one, and pass to the kernel on others.
 func TestQueuesWithoutSocket(t *testing.T) {
 	isolate(t)
 	const queues = 4
@@ -72,9 +72,9 @@ func TestQueuesWithoutSocket(t *testing.T) {
 	}
 }
 
-// TestNodesOwnFragmentsWithoutSocket: while a restart is under way the node's own
-// fragmented traffic (large DNS answers, big pings) loses nothing. A service's
-// fragments on an address that is no node's wait with the rest.
+// TestNodesOwnFragmentsWithoutSocket: during a restart the node's own fragmented traffic (large DNS
+// answers, big pings) is not dropped. A service's fragments to an address that is not the node's
+// are dropped like other service packets.
 func TestNodesOwnFragmentsWithoutSocket(t *testing.T) {
 	b := newRig(t, Settings{SNATFirst: snatFirst, SNATCount: snatCount}, fixture())
 	b.beat(time.Second)

@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reconcile makes the kernel steer by exactly want, and returns how many rules it had to change.
-// It starts from what the maps hold, be it written by a predecessor or by an operator. It adds new
-// rules first and removes unwanted ones last, so that a rule in both is in force throughout; it
-// tries those that find no room before the unwanted ones are removed once more after that. After
-// an error some rules are not as wanted; Reconcile again.
+// Reconcile makes the kernel steer by exactly the rules want, and returns how many rules it had to
+// change. It starts from the contents of the maps, whether a predecessor or an operator wrote them.
+// It adds new rules first and removes unwanted ones last, so that a rule in both sets stays active
+// throughout. If new rules found no room, it tries them again after the removal. After an error
+// some rules are not as wanted; call Reconcile again.
 func (s *Steering) Reconcile(want Rules) (changed int, err error) {
 	if err := s.rules.read(s.maps); err != nil {
 		return 0, err
@@ -20,7 +20,7 @@ func (s *Steering) Reconcile(want Rules) (changed int, err error) {
 		changed++
 		errs = append(errs, err)
 	}
-	// First, as an address that becomes the node's is steered by these ports from then on.
+	// Open these ports first: once an address becomes the node's, only they steer its replies.
 	if err := s.reconcilePorts(steerMapReplies, want.Replies, false, do); err != nil {
 		errs = append(errs, err)
 	}
@@ -38,7 +38,8 @@ func (s *Steering) Reconcile(want Rules) (changed int, err error) {
 	if crowded {
 		s.openAll(want, do)
 	}
-	// A predecessor that died between two writes left an address unlike its entries.
+	// A predecessor that died between two writes may have left an address that does not match its
+	// entries.
 	for a, st := range s.rules.addrs {
 		if st.flags() != st.kernel {
 			do(s.syncAddr(a))
@@ -63,7 +64,7 @@ func (r *Rules) lists() [2]keyList {
 	return [2]keyList{{steerMapFrontends, r.Frontends}, {steerMapKeepSources, r.Sources}}
 }
 
-// openAll opens what is wanted and not there.
+// openAll opens the wanted rules that are missing.
 func (s *Steering) openAll(want Rules, do func(error)) {
 	for _, l := range want.lists() {
 		for _, k := range l.keys {
@@ -73,13 +74,13 @@ func (s *Steering) openAll(want Rules, do func(error)) {
 		}
 	}
 	for a, flags := range want.Addrs {
-		if own := s.rules.addrs[a].own; own|flags&addrOurs != own {
+		if own := s.rules.addrs[a].own; own|flags&addrRoles != own {
 			do(s.setAddr(a, own|flags))
 		}
 	}
 }
 
-// closeOthers closes what is there and not wanted.
+// closeOthers closes the rules that are not wanted.
 func (s *Steering) closeOthers(want Rules, do func(error)) {
 	for _, l := range want.lists() {
 		wanted := make(map[FrontendKey]struct{}, len(l.keys))
@@ -100,7 +101,7 @@ func (s *Steering) closeOthers(want Rules, do func(error)) {
 }
 
 // reconcilePorts opens the ports of a table that are wanted and, if closes is true, closes the
-// others. It writes whole words: a word changes in one piece.
+// others. It writes whole words, because a word changes atomically.
 func (s *Steering) reconcilePorts(table string, want []NodePort, closes bool, do func(error)) error {
 	var wanted [nodePortWords]uint64
 	var errs []error

@@ -10,27 +10,27 @@ import (
 )
 
 // Live flows may have source ports outside of the range of Settings: ports that were chosen when
-// the range was another one, or when the node did not have the source address. The kernel program
-// has a bit for each such port (map replies). Reconcile, OpenReply and CloseReply set and clear the
-// bits:
+// the range was different, or when the node did not have the source address. The map replies has a
+// bit for each such port. Reconcile, OpenReply and CloseReply set and clear the bits:
 //
-//	start   MoveReplies   all ports that may be in use get their bit, then the new range holds
+//	start   MoveReplies   all ports that may be in use get their bit, then the new range is set
 //	        Reconcile     bits that no flow needs are cleared
 //	later   CloseReply    when the last flow of a port has ended
 //
-// The bit is for all addresses with AddrSNAT. A packet to such a port that belongs to no flow goes
-// back to the kernel, as one to the range does.
+// A bit applies to all addresses with AddrSNAT. A packet to such a port that belongs to no flow
+// goes back to the kernel, like such a packet to the range.
 
 // OpenReply steers replies to a port outside of the range.
 func (s *Steering) OpenReply(n NodePort) error { return s.setPort(steerMapReplies, n, true) }
 
-// CloseReply ends that.
+// CloseReply undoes OpenReply.
 func (s *Steering) CloseReply(n NodePort) error { return s.setPort(steerMapReplies, n, false) }
 
-// MoveReplies makes a range the one that replies come to. Ports that only the range in force has
-// stay steered, each by its bit. If that range is not known, as the maps are new, all ports from
-// 1024 on get a bit. At no moment is a port of either range not steered. MoveReplies writes the
-// maps alone and may precede Own, once the other process does not use them any more.
+// MoveReplies changes the range of ports whose packets are replies. Ports that are only in the
+// current range stay steered, each by its bit. If the current range is not known, because the maps
+// are new, all ports from 1024 on get a bit. Ports of both ranges are steered throughout.
+// MoveReplies writes only the maps, and may be called before Own, once the other process no longer
+// uses the maps.
 func (s *Steering) MoveReplies(first, count uint16) error {
 	raw, err := s.readSettings()
 	if err != nil || raw.SnatFirst == first && raw.SnatCount == count {
@@ -57,7 +57,7 @@ func (s *Steering) MoveReplies(first, count uint16) error {
 	if err := s.putReplies(&kept); err != nil {
 		return err
 	}
-	// In two steps, as the kernel does not write the settings in one piece.
+	// In two steps, because the kernel does not write the settings atomically.
 	raw.KeptReplies = flag(s.rules.replyCount > 0)
 	if err := s.putSettings(&raw); err != nil {
 		return err
@@ -66,18 +66,19 @@ func (s *Steering) MoveReplies(first, count uint16) error {
 	return s.putSettings(&raw)
 }
 
-// OpenAddrBeforeOwn makes replies to an address ours; flags are all that it is to have. It may
-// precede Own, as MoveReplies may, and Own reads what it has written. An address that is ours
-// already becomes the node's by Reconcile alone, which opens the ports of its flows first.
+// OpenAddrBeforeOwn steers replies to an address; flags are all flags that the address will have.
+// Like MoveReplies it may be called before Own, which reads the entry. If the address has flags
+// already, it adds only AddrSNAT: Reconcile makes such an address the node's, after it has opened
+// the ports of its flows.
 func (s *Steering) OpenAddrBeforeOwn(a header.Addr, flags AddrFlags) error {
 	has, err := s.flagsOf(a)
 	if has != 0 {
 		flags &= AddrSNAT
 	}
-	if err != nil || has|flags&addrOurs == has {
+	if err != nil || has|flags&addrRoles == has {
 		return err
 	}
-	if err := s.maps[steerMapAddrs].Put(words(a), uint32(has|flags&addrOurs)); err != nil {
+	if err := s.maps[steerMapAddrs].Put(words(a), uint32(has|flags&addrRoles)); err != nil {
 		return fmt.Errorf("own address %v: %w", a, err)
 	}
 	return nil
@@ -108,7 +109,7 @@ func (s *Steering) putReplies(words *[nodePortWords]uint64) error {
 	return nil
 }
 
-// syncKeptReplies tells the program whether it has to look at the ports of replies.
+// syncKeptReplies sets the setting that makes the program look up the ports of replies.
 func (s *Steering) syncKeptReplies() error {
 	raw, err := s.readSettings()
 	if kept := flag(s.rules.replyCount > 0); err == nil && raw.KeptReplies != kept {

@@ -8,7 +8,7 @@ import (
 )
 
 // TestMoveReplies: when the range of source ports moves, replies to both ranges are steered;
-// Reconcile leaves the ports that flows have.
+// Reconcile keeps only the ports that flows use.
 func TestMoveReplies(t *testing.T) {
 	const next, nextCount = snatFirst + 500, 1000 // half of it is new
 	rules := fixture()
@@ -49,8 +49,8 @@ func TestMoveReplies(t *testing.T) {
 	want("closed", map[uint16]bool{snatFirst + 7: false, next: true})
 }
 
-// TestMoveRepliesFromUnknown: maps without settings say nothing of where replies came to: all ports
-// that a flow can have are steered until Reconcile.
+// TestMoveRepliesFromUnknown: maps without settings do not show the former range of replies: all
+// ports that a flow can have are steered until Reconcile.
 func TestMoveRepliesFromUnknown(t *testing.T) {
 	rules := fixture()
 	rules.Replies = nil

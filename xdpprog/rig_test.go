@@ -50,7 +50,7 @@ func newRig(t *testing.T, settings Settings, rules Rules) *rig {
 	return b
 }
 
-// beat sets a heartbeat of an age; negative: never.
+// beat sets a heartbeat of the given age; a negative age means no heartbeat.
 func (b *rig) beat(age time.Duration) {
 	b.t.Helper()
 	var nanos uint64
@@ -76,8 +76,8 @@ const (
 	tcxRedirect, tcxNext, tcxDrop = 7, 0xffffffff, 2
 )
 
-// verdict runs steer and egress. The test run has no socket, so under a young
-// heartbeat a packet that steer wants is dropped.
+// verdict runs steer and egress. The test run has no socket, so with a young heartbeat a packet
+// that steer takes is dropped.
 func (b *rig) verdict(t *testing.T, frame []byte) (v int) {
 	t.Helper()
 	switch got := run(t, b.steer, frame, nil); got {
@@ -90,8 +90,8 @@ func (b *rig) verdict(t *testing.T, frame []byte) (v int) {
 	return v | b.caught(t, frame)
 }
 
-// wants is verdict by the counters: a packet that steer wants is counted as missed,
-// also where it passes for being perhaps the node's.
+// wants is verdict by the counters: a packet that steer takes is counted as missed, even if it
+// passes because it may be the node's.
 func (b *rig) wants(t *testing.T, frame []byte) (v int) {
 	t.Helper()
 	before := b.missed(t)
@@ -102,10 +102,10 @@ func (b *rig) wants(t *testing.T, frame []byte) (v int) {
 	return v | b.caught(t, frame)
 }
 
-// caught is egress's part of a verdict.
+// caught returns egress's part of a verdict.
 func (b *rig) caught(t *testing.T, frame []byte) int {
 	t.Helper()
-	// The kernel's test run of egress takes no less than an IP header.
+	// The kernel's test run of egress needs at least an IP header.
 	if frame[12] == 0x08 && len(frame) < 14+20 || frame[12] == 0x86 && len(frame) < 14+40 {
 		return 0
 	}
@@ -128,7 +128,7 @@ func (b *rig) missed(t *testing.T) uint64 {
 	return c.MissedDropped + c.MissedPassed
 }
 
-// skb is what a test run may set for a packet: struct __sk_buff.
+// skb has the fields of struct __sk_buff that a test run may set.
 type skb struct{ ingress, device uint32 }
 
 func (b *rig) runEgress(t *testing.T, frame []byte, s skb) uint32 {

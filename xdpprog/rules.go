@@ -12,15 +12,15 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// FrontendKey is an address, port and protocol: what a frontend is found by, and
-// what a kept source is. Port is in host byte order.
+// FrontendKey is an address, port and protocol: the key of a frontend or of a kept source. Port is
+// in host byte order.
 type FrontendKey struct {
 	Addr  header.Addr
 	Port  uint16
 	Proto uint8
 }
 
-// AddrFlags are the ways in which an address is ours.
+// AddrFlags are the roles of an address for the gateway.
 type AddrFlags uint8
 
 const (
@@ -29,38 +29,36 @@ const (
 	AddrVIP = AddrFlags(steerAddrFlagsVIP)
 	// AddrNode: accepts node ports.
 	AddrNode = AddrFlags(steerAddrFlagsNODE)
-	// AddrSNAT: replies come to it, in the SNAT port range, or, if it is neither AddrNode nor
-	// AddrLocal, in the range from 1024 on. With Settings.Unserved all that is for such an
-	// address is steered.
+	// AddrSNAT: the address receives replies, at ports in the SNAT port range, or, if it is neither
+	// AddrNode nor AddrLocal, at all ports from 1024 on. With Settings.Unserved all packets to an
+	// address of the second kind are steered.
 	AddrSNAT = AddrFlags(steerAddrFlagsSNAT)
-	// AddrLocal: an address of this node. It steers nothing by itself; it keeps
-	// unserved ports of an address that is also a VIP, and fragments while no socket
-	// is there, with the kernel.
+	// AddrLocal: an address of this node. The flag alone steers nothing. It leaves unserved ports
+	// of an address that is also a VIP to the kernel, and also fragments while there is no socket.
 	AddrLocal = AddrFlags(steerAddrFlagsLOCAL)
 
-	// With an address the kernel program gets whether the bigger tables, where it has not
-	// searched them first, may have an entry. Kept by this package.
+	// These flags show the kernel program whether the larger tables may have an entry with the
+	// address. This package maintains them.
 	addrHasFrontend = AddrFlags(steerAddrFlagsHAS_FRONTEND)
 	addrHasKeep     = AddrFlags(steerAddrFlagsHAS_KEEP)
-	addrOurs        = AddrVIP | AddrNode | AddrSNAT | AddrLocal
+	addrRoles       = AddrVIP | AddrNode | AddrSNAT | AddrLocal
 	addrOfNode      = AddrNode | AddrLocal
 )
 
 // The values of entries (maps.h, enum frontend_value). A frontend at an address of the node gets
-// only packets that are not of a TCP or UDP socket of the node.
+// only packets that do not belong to a TCP or UDP socket of the node.
 const (
 	plainEntry uint8 = 1 + iota // PLAIN_FRONTEND
 	atNode                      // AT_NODE
 )
 
-// ownSNATFirst is the first port that replies to an SNAT address come to which the node does not
-// have.
+// ownSNATFirst is the first port of replies to an SNAT address that the node does not have.
 const ownSNATFirst = 1024
 
-// ownSNAT reports whether an address is for our replies alone.
+// ownSNAT reports whether an address only receives replies.
 func (f AddrFlags) ownSNAT() bool { return f&(AddrSNAT|AddrNode|AddrLocal) == AddrSNAT }
 
-// routed reports whether an address is ours and none of the node.
+// routed reports whether an address is the gateway's and not the node's.
 func (f AddrFlags) routed() bool { return f&(AddrVIP|AddrSNAT) != 0 && f&addrOfNode == 0 }
 
 // NodePort is a port that is open on every address with AddrNode, for one family.
@@ -70,24 +68,24 @@ type NodePort struct {
 	Port  uint16
 }
 
-// ErrProto is returned for a node port whose protocol has none.
+// ErrProto is returned for a node port of a protocol without node ports.
 var ErrProto = errors.New("node ports are for TCP, UDP and SCTP")
 
-// Rules is everything that a Steering steers by.
+// Rules are all rules of a Steering.
 type Rules struct {
 	Frontends []FrontendKey
 	NodePorts []NodePort
 	Addrs     map[header.Addr]AddrFlags
 	Sources   []FrontendKey
-	// Replies are the ports outside of the range of Settings that replies to an address with
-	// AddrSNAT come to.
+	// Replies are the ports outside of the range of Settings at which addresses with AddrSNAT
+	// receive replies.
 	Replies []NodePort
 }
 
 // nodePortProtos is the order of protocols in the bitmap.
 var nodePortProtos = [...]uint8{header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP}
 
-// bit finds a node port in the bitmap of maps.h.
+// bit returns the place of a node port in the bitmap of maps.h.
 func (n NodePort) bit() (word uint32, mask uint64, err error) {
 	table := slices.Index(nodePortProtos[:], n.Proto)
 	if table < 0 {
@@ -108,21 +106,20 @@ func nodePortAt(word uint32, bit int) NodePort {
 	}
 }
 
-// Rules returns what the kernel steers by: what Load found of a predecessor, and
-// what was changed since.
+// Rules returns the rules in the kernel: those that Load found, with all changes since.
 func (s *Steering) Rules() Rules { return s.rules.rules() }
 
 // OpenFrontend steers packets to k.
 func (s *Steering) OpenFrontend(k FrontendKey) error { return s.open(steerMapFrontends, k) }
 
-// CloseFrontend ends that.
+// CloseFrontend undoes OpenFrontend.
 func (s *Steering) CloseFrontend(k FrontendKey) error { return s.close(steerMapFrontends, k) }
 
-// KeepSource steers packets from k: the replies of a backend that sees the
-// client's own address.
+// KeepSource steers packets from k: the replies of a backend that receives the client's own
+// address.
 func (s *Steering) KeepSource(k FrontendKey) error { return s.open(steerMapKeepSources, k) }
 
-// DropSource ends that.
+// DropSource undoes KeepSource.
 func (s *Steering) DropSource(k FrontendKey) error { return s.close(steerMapKeepSources, k) }
 
 // OpenNodePort steers packets to a port of any address with AddrNode, in one family.
@@ -130,26 +127,26 @@ func (s *Steering) OpenNodePort(v6 bool, proto uint8, port uint16) error {
 	return s.setPort(steerMapNodeports, NodePort{v6, proto, port}, true)
 }
 
-// CloseNodePort ends that.
+// CloseNodePort undoes OpenNodePort.
 func (s *Steering) CloseNodePort(v6 bool, proto uint8, port uint16) error {
 	return s.setPort(steerMapNodeports, NodePort{v6, proto, port}, false)
 }
 
-// OpenAddr makes an address ours in more ways; those that it has stay.
+// OpenAddr adds flags to an address.
 func (s *Steering) OpenAddr(a header.Addr, flags AddrFlags) error {
 	return s.setAddr(a, s.rules.addrs[a].own|flags)
 }
 
-// CloseAddr makes an address ours in fewer ways; with the last one it is not ours.
+// CloseAddr removes flags from an address.
 func (s *Steering) CloseAddr(a header.Addr, flags AddrFlags) error {
 	return s.setAddr(a, s.rules.addrs[a].own&^flags)
 }
 
-// setAddr leaves an address as it was if the kernel refuses.
+// setAddr sets the flags of an address. After an error the address is unchanged.
 func (s *Steering) setAddr(a header.Addr, flags AddrFlags) error {
 	before := s.rules.addrs[a]
 	st := before
-	st.own = flags & addrOurs
+	st.own = flags & addrRoles
 	s.rules.addrs[a] = st
 	err := s.syncAddr(a)
 	if err != nil {
@@ -172,14 +169,14 @@ func (s *Steering) open(table string, k FrontendKey) error {
 	if err == nil && table == steerMapFrontends {
 		s.shortcuts.add(s.rules.frontendShortcut(k)...)
 	}
-	if errors.Is(err, unix.E2BIG) { // nothing finds the entry without its address
+	if errors.Is(err, unix.E2BIG) { // the entry is never found without its address
 		err = errors.Join(err, s.close(table, k))
 	}
 	return err
 }
 
 // syncFrontends sets the values of an address's frontends, and their shortcuts, after the address
-// became one of the node, or no longer is one.
+// became or ceased to be one of the node.
 func (s *Steering) syncFrontends(a header.Addr) error {
 	for k, value := range s.rules.frontends {
 		if k.Addr == a && value != s.rules.value(steerMapFrontends, k) {
@@ -216,7 +213,7 @@ func (s *Steering) close(table string, k FrontendKey) error {
 	return s.syncAddr(k.Addr)
 }
 
-// syncAddr sets the kernel's entry of an address to that of the mirror.
+// syncAddr sets the kernel's entry of an address according to the mirror.
 func (s *Steering) syncAddr(a header.Addr) error {
 	st := s.rules.addrs[a]
 	want := st.flags()
@@ -282,7 +279,8 @@ func (s *Steering) putPorts(table string, word uint32, v uint64) error {
 	return nil
 }
 
-// full returns the error of an update; where the map has no room, it names the size as the cause.
+// full returns the error of an update; if the map has no room, the error names the size as the
+// cause.
 func full(m *ebpf.Map, err error) error {
 	if errors.Is(err, unix.E2BIG) {
 		return fmt.Errorf("the BPF map is full at %d entries; load with a larger size: %w", m.MaxEntries(), err)

@@ -70,7 +70,7 @@ func TestRulesInPlace(t *testing.T) {
 		{"SNAT address of the node", func() error { return b.OpenAddr(addr(snat4), AddrSNAT|AddrLocal) }, reply,
 			steers},
 		{"port outside of the range", func() error { return nil }, other, kernel},
-		{"the node has the address no longer", func() error { return b.CloseAddr(addr(snat4), AddrLocal) }, other,
+		{"the node no longer has the address", func() error { return b.CloseAddr(addr(snat4), AddrLocal) }, other,
 			steers},
 		{"it has the address again", func() error { return b.OpenAddr(addr(snat4), AddrLocal) }, other, kernel},
 		{"range moved", func() error { return b.SetSettings(Settings{SNATFirst: snatFirst + 1, SNATCount: 9}) }, reply,
@@ -95,8 +95,7 @@ func TestRulesInPlace(t *testing.T) {
 	}
 }
 
-// TestTableFull: the error names the remedy, what was there stays, and there is room
-// again when something is closed.
+// TestTableFull: the error names the remedy, existing rules stay, and closing a rule makes room.
 func TestTableFull(t *testing.T) {
 	b := newRig(t, Settings{}, Rules{})
 	b.beat(time.Second)
@@ -115,7 +114,8 @@ func TestTableFull(t *testing.T) {
 	for i := range byte(63) {
 		must(t, b.OpenAddr(header.AddrFrom4([4]byte{10, 1, 1, i}), AddrNode))
 	}
-	// The source finds room, its address does not: when there is room, again is enough.
+	// There is room for the source, but not for its address: after there is room, a second call
+	// succeeds.
 	if err := b.KeepSource(key(kept4, tcp, 8080)); !errors.Is(err, unix.E2BIG) {
 		t.Errorf("no room for the address: %v", err)
 	}
@@ -126,8 +126,8 @@ func TestTableFull(t *testing.T) {
 	}
 }
 
-// TestReconcileInFullMaps: a predecessor's rules that nobody wants make room for those that
-// are wanted, and what finds no room keeps nothing else from being done.
+// TestReconcileInFullMaps: removing a predecessor's unwanted rules makes room for wanted ones, and
+// a rule without room does not prevent other changes.
 func TestReconcileInFullMaps(t *testing.T) {
 	b := newRig(t, Settings{}, Rules{})
 	rules := func(net byte, n int) Rules {
@@ -159,8 +159,8 @@ func TestReconcileInFullMaps(t *testing.T) {
 	}
 }
 
-// TestReconcile: from any rules to any others, the maps hold what is wanted, whether
-// the mirror or only the maps knew what was there.
+// TestReconcile: for any former and any wanted rules, the maps then hold the wanted rules, whether
+// the former rules were in the mirror or only in the maps.
 func TestReconcile(t *testing.T) {
 	b := newRig(t, Settings{}, Rules{})
 	seed := uint64(time.Now().UnixNano())
@@ -169,7 +169,7 @@ func TestReconcile(t *testing.T) {
 	for round := range 50 {
 		want := randomRules(r)
 		switch round % 5 {
-		case 0: // somebody's hand in the maps
+		case 0: // an operator changes the maps
 			must(t, b.maps[steerMapAddrs].Put(words(addr(plain4)), uint32(AddrVIP|addrHasKeep)))
 			must(t, b.maps[steerMapAddrs].Put(words(addr(kept6)), uint32(addrHasKeep)))
 			must(t, b.maps[steerMapFrontends].Put(key(plain6, udp, 4).endpoint(), uint8(1)))
@@ -280,7 +280,7 @@ func randomRules(r *rand.Rand) Rules {
 	return want
 }
 
-// BenchmarkReconcile is a start with 10,000 services: 30,000 frontends, 20,000 kept sources.
+// BenchmarkReconcile measures a start with 10,000 services: 30,000 frontends, 20,000 kept sources.
 func BenchmarkReconcile(b *testing.B) {
 	if unix.Geteuid() != 0 {
 		b.Fatal("needs root: BPF maps")

@@ -10,10 +10,10 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// The kernel program's shortcuts (maps.h) are an IPv4 part of what the other maps hold: never more.
-// So a word is written after the entry it stands for and removed before it; and one that finds its
-// bucket full is left out, which costs a search. There is room for 131,072, eight to a bucket; of
-// words at random the 25,000th or so is the first to find none.
+// The kernel program's shortcuts (maps.h) repeat a part of the IPv4 entries of the other maps, and
+// have no others. So a word is written after its entry and removed before it. A word whose bucket
+// is full is left out, which costs a search in the other map. There is room for 131,072 words,
+// eight in a bucket; with random words about the 25,000th is the first to find its bucket full.
 
 const (
 	shortcutBits    = 14 // SHORTCUT_BITS
@@ -21,7 +21,7 @@ const (
 	shortcutWords   = len(steerShortcut{}.Word)
 )
 
-// shortcuts is the kernel's array, mapped: a word is read and written in one piece.
+// shortcuts is the kernel's array, mapped into memory: a word is read and written atomically.
 type shortcuts struct{ memory *ebpf.Memory }
 
 func mapShortcuts(m *ebpf.Map) (s shortcuts, err error) {
@@ -36,7 +36,7 @@ func mapShortcuts(m *ebpf.Map) (s shortcuts, err error) {
 
 func (s shortcuts) get(i int) uint64 {
 	var b [8]byte
-	_, _ = s.memory.ReadAt(b[:], int64(8*i)) // fails outside of the map
+	_, _ = s.memory.ReadAt(b[:], int64(8*i)) // fails only outside of the map
 	return binary.NativeEndian.Uint64(b[:])
 }
 
@@ -46,7 +46,7 @@ func (s shortcuts) put(i int, word uint64) {
 	_, _ = s.memory.WriteAt(b[:], int64(8*i)) // as above
 }
 
-// find returns where a word is, a word of 0 a free place of another's bucket, or -1.
+// find returns the index of a word in the bucket of word of, or -1. The word 0 finds a free place.
 func (s shortcuts) find(word, of uint64) int {
 	first := shortcutBucket(of) * shortcutWords
 	for i := first; i < first+shortcutWords; i++ {
@@ -57,7 +57,7 @@ func (s shortcuts) find(word, of uint64) int {
 	return -1
 }
 
-// add writes words that are true by now, where there is room.
+// add writes words whose entries exist already, if there is room.
 func (s shortcuts) add(words ...uint64) {
 	for _, word := range words {
 		if s.find(word, word) >= 0 {
@@ -69,7 +69,7 @@ func (s shortcuts) add(words ...uint64) {
 	}
 }
 
-// remove takes out words that will not be true much longer.
+// remove removes words whose entries are about to be removed.
 func (s shortcuts) remove(words ...uint64) {
 	for _, word := range words {
 		if i := s.find(word, word); i >= 0 {
@@ -78,7 +78,7 @@ func (s shortcuts) remove(words ...uint64) {
 	}
 }
 
-// keep removes all words but these, and adds those of them that are missing.
+// keep removes all words except the wanted ones, and adds missing ones.
 func (s shortcuts) keep(wanted map[uint64]struct{}) {
 	for i := range shortcutBuckets * shortcutWords {
 		if word := s.get(i); word != 0 && !has(wanted, word) {
@@ -100,8 +100,8 @@ const (
 	shortOwnSNAT
 )
 
-// shortcutWord is what short_cut of steer.bpf.c compares with. ok is false for IPv6, which has
-// none.
+// shortcutWord returns the word with which short_cut of steer.bpf.c compares. ok is false for IPv6,
+// which has no shortcuts.
 func shortcutWord(kind shortcutKind, a header.Addr, port uint16, proto uint8) (word uint64, ok bool) {
 	if !a.Is4() {
 		return 0, false
@@ -109,13 +109,14 @@ func shortcutWord(kind shortcutKind, a header.Addr, port uint16, proto uint8) (w
 	return uint64(words(a)[3]) | uint64(bits.ReverseBytes16(port))<<32 | uint64(proto)<<48 | uint64(kind)<<56, true
 }
 
-// shortcutBucket is where the word is, if anywhere.
+// shortcutBucket returns the number of the word's bucket.
 func shortcutBucket(word uint64) int {
 	return int(word * 0x9e3779b97f4a7c15 >> (64 - shortcutBits))
 }
 
-// frontendShortcut is the word that a frontend has, as a list of at most one: none at an address of
-// the node, as only the map says of it that the node's sockets come first.
+// frontendShortcut returns the word of a frontend, as a list of at most one. There is none for a
+// frontend at an address of the node, because only the map shows that the node's sockets have
+// priority.
 func (r *mirror) frontendShortcut(k FrontendKey) []uint64 {
 	if r.value(steerMapFrontends, k) == atNode {
 		return nil
@@ -123,7 +124,7 @@ func (r *mirror) frontendShortcut(k FrontendKey) []uint64 {
 	return wordOf(k)
 }
 
-// wordOf is the word of a frontend, as a list of at most one.
+// wordOf returns the word of a frontend, as a list of at most one.
 func wordOf(k FrontendKey) (list []uint64) {
 	if word, ok := shortcutWord(shortFrontend, k.Addr, k.Port, k.Proto); ok {
 		list = append(list, word)
@@ -131,7 +132,7 @@ func wordOf(k FrontendKey) (list []uint64) {
 	return list
 }
 
-// addrShortcuts are the words of an address for each of some flags.
+// addrShortcuts returns the words of an address with the given flags.
 func addrShortcuts(a header.Addr, flags AddrFlags) (list []uint64) {
 	for _, f := range []struct {
 		is   bool
@@ -144,7 +145,7 @@ func addrShortcuts(a header.Addr, flags AddrFlags) (list []uint64) {
 	return list
 }
 
-// reconcileShortcuts sets the shortcuts to what the mirror has of the other maps.
+// reconcileShortcuts sets the shortcuts according to the mirror of the other maps.
 func (s *Steering) reconcileShortcuts() {
 	wanted := map[uint64]struct{}{}
 	want := func(words []uint64) {

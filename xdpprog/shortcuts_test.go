@@ -12,7 +12,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// heldShortcuts are the words that the kernel holds.
+// heldShortcuts returns the words in the kernel's map.
 func heldShortcuts(t *testing.T, s *Steering) (words []uint64) {
 	t.Helper()
 	must(t, each(s.maps[steerMapShortcuts], func(_ uint32, b steerShortcut) {
@@ -26,13 +26,13 @@ func heldShortcuts(t *testing.T, s *Steering) (words []uint64) {
 	return words
 }
 
-// TestShortcutsReplaceMapLookups: for IPv4 the program needs no other map but the bitmap of node
+// TestShortcutsReplaceMapLookups: for IPv4 the program needs no other map except the bitmap of node
 // ports; for IPv6 it does.
 func TestShortcutsReplaceMapLookups(t *testing.T) {
 	b := newRig(t, Settings{SNATFirst: snatFirst, SNATCount: snatCount}, fixture())
 	b.beat(time.Second)
-	must(t, b.OpenFrontend(key(vip4, tcp, 0))) // what a fragment would look like
-	for k := range b.rules.frontends {         // behind its back
+	must(t, b.OpenFrontend(key(vip4, tcp, 0))) // the key that a fragment would have
+	for k := range b.rules.frontends {         // without updating the mirror
 		must(t, b.maps[steerMapFrontends].Delete(k.endpoint()))
 	}
 	for a := range b.rules.addrs {
@@ -65,8 +65,8 @@ func TestShortcutsReplaceMapLookups(t *testing.T) {
 	}
 }
 
-// TestShortcutBucketFull: frontends beyond those that one bucket takes are found all the same, and
-// each as long as it is open.
+// TestShortcutBucketFull: frontends for which a bucket has no room are found too, and each as long
+// as it is open.
 func TestShortcutBucketFull(t *testing.T) {
 	var crowd []FrontendKey
 	for n := 0; len(crowd) < 11; n++ {
@@ -112,7 +112,7 @@ func TestShortcutBucketFull(t *testing.T) {
 	steered := 0
 	for _, k := range crowd {
 		if open[k] {
-			must(t, b.maps[steerMapFrontends].Delete(k.endpoint())) // behind its back
+			must(t, b.maps[steerMapFrontends].Delete(k.endpoint())) // without updating the mirror
 		}
 		p := pkt{src: client4, dst: k.Addr.String(), proto: tcp, dport: k.Port}
 		steered += b.verdict(t, p.frame()) & steers
@@ -120,13 +120,14 @@ func TestShortcutBucketFull(t *testing.T) {
 	if steered != len(steerShortcut{}.Word)-1 {
 		t.Errorf("%d are found by shortcuts, of which there are %d", steered, len(steerShortcut{}.Word)-1)
 	}
-	// In the place that one of the two left; nobody else moves up.
+	// It is in the place of one of the two; no other word moves.
 	if n := len(heldShortcuts(t, b.Steering)); n != len(steerShortcut{}.Word)-1 {
 		t.Errorf("%d shortcuts after 2 of %d were closed and one opened", n, len(steerShortcut{}.Word))
 	}
 }
 
-// TestShortcutsAgreeWithMaps: after any changes they are the IPv4 part of what the other maps hold.
+// TestShortcutsAgreeWithMaps: after any changes the shortcuts agree with the IPv4 entries of the
+// other maps.
 func TestShortcutsAgreeWithMaps(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -181,7 +182,7 @@ func TestShortcutsAgreeWithMaps(t *testing.T) {
 	}
 }
 
-// TestShortcutsOfAPredecessor: shortcuts without an entry are removed as the maps are taken over,
+// TestShortcutsOfAPredecessor: when the maps are taken over, shortcuts without an entry are removed
 // before a program uses them, and missing ones are added.
 func TestShortcutsOfAPredecessor(t *testing.T) {
 	isolate(t)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The node's own sockets: those of the network namespace that the device is in.
+/* The node's own sockets, in the network namespace of the device.
  */
 #pragma once
 
 #include "frame.h"
 
-/* Whether a socket of the node has this connection, or listens for it. An ICMP error is asked about
- * as what it quotes. Of SCTP nothing can be asked. */
+/* Whether a socket of the node has this connection, or listens for it. For an ICMP error, t has the
+ * quoted connection. There is no lookup for SCTP sockets. */
 INLINE bool has_socket(struct xdp_md *ctx, struct tuple *t)
 {
 	struct bpf_sock_tuple q = {};

@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSocketsOfTheNode: what a TCP or UDP socket of the node has, or listens for, is not taken by a
-// frontend at an address of the node, nor by a node port in the range of its own connections.
+// TestSocketsOfTheNode: a frontend at an address of the node, or a node port in the range of the
+// node's own connections, does not take packets for which the node has a connected or listening TCP
+// or UDP socket.
 func TestSocketsOfTheNode(t *testing.T) {
 	isolate(t)
 	sysctl(t, "ipv6/conf/lo/disable_ipv6", "0")
@@ -65,15 +66,15 @@ func TestSocketsOfTheNode(t *testing.T) {
 			{"no UDP socket", p(f.local, udp, 999, free), steers},
 			{"VIP, TCP listener at any address", p(f.vip, tcp, 999, listening), steers},
 			{"VIP, UDP listener at any address", p(f.vip, udp, 999, listening), steers},
-			{"node port among ports of connections, listener", p(f.node, tcp, 999, nodePort), kernel},
-			{"node port among ports of connections, UDP", p(f.node, udp, 999, nodePort), kernel},
+			{"node port in the range of connections, listener", p(f.node, tcp, 999, nodePort), kernel},
+			{"node port in the range of connections, UDP", p(f.node, udp, 999, nodePort), kernel},
 			{"node port of the cluster's range, listener", p(f.node, tcp, 999, 30080), steers},
 		} {
 			if got := b.verdict(t, c.p.frame()) & steers; got != c.want {
 				t.Errorf("%s %s: verdict %d, want %d", f.name, c.name, got, c.want)
 			}
 		}
-		// The address becomes the node's, and leaves it.
+		// The address becomes the node's, and then is not any more.
 		at := p(f.vip, tcp, 999, listening)
 		must(t, b.OpenAddr(addr(f.vip), AddrLocal))
 		if got := b.verdict(t, at.frame()); got != kernel {

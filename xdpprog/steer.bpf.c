@@ -1,20 +1,20 @@
 //go:build ignore
 
 // SPDX-License-Identifier: Apache-2.0
-/* Which packets user space owns. All else, and every doubt, stays the kernel's.
+/* Selects the packets for user space. All other packets, and all doubtful ones, pass to the kernel.
  *
  *   steer      XDP on a NIC: service packets go to the AF_XDP socket of their queue
- *   host_link  XDP on the user-space end of the host link: everything does
- *   egress     TCX on a NIC, way out: replies of kept-client backends that the
+ *   host_link  XDP on the user-space end of the host link: all packets go to the socket
+ *   egress     TCX egress on a NIC: replies of kept-client backends that the
  *              kernel sends (endpoints on this node, overlays) go to the host link
  *
- * The maps but xsks, queues, macs and vlans are shared by all interfaces. All change in
- * place.
+ * All interfaces share the maps, except xsks, queues, macs and vlans. User space changes all maps
+ * in place.
  */
 #include "frame.h"
 #include "socket.h"
 
-/* What egress makes readable: VLAN tags, two IP headers, ICMP, ports. */
+/* The bytes that egress makes readable: VLAN tags, two IP headers, ICMP, ports. */
 enum { HEADER_BYTES = 160 };
 
 INLINE void *first(void *map)
@@ -29,7 +29,7 @@ INLINE bool heartbeat_young(struct config *s)
 	return s && beat && *beat && ktime_get_boot_ns() - *beat < s->pass_after_ns;
 }
 
-/* Whether a receive queue is meant to have a socket. */
+/* Whether a receive queue is to have a socket. */
 INLINE bool queue_served(__u32 queue)
 {
 	__u32 *n = first(&queues);
@@ -46,15 +46,15 @@ INLINE bool port_open(void *map, struct tuple *t)
 	return bits && *bits >> port % 64 & 1;
 }
 
-/* Why an address matters to us; 0: it does not. */
+/* The flags of an address, or 0 if it has none. */
 INLINE __u32 flags_of(__be32 *addr)
 {
 	enum addr_flags *flags = map_lookup(&addrs, addr);
 	return flags ? *flags : 0;
 }
 
-/* Whether shortcuts have a word of that kind for an IPv4 packet. The multiplier is that of
- * Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4). */
+/* Whether shortcuts have a word of that kind for an IPv4 packet. The multiplier is for Fibonacci
+ * hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4). */
 INLINE bool short_cut(struct tuple *t, enum shortcut_kind kind)
 {
 	__u64 word = (__u64)kind << 56 | t->dst.addr[3];
@@ -68,8 +68,8 @@ INLINE bool short_cut(struct tuple *t, enum shortcut_kind kind)
 	return 0;
 }
 
-/* Whether an address is the gateway's and none of the node: the kernel has no use for a packet to it,
- * and would send it on by its route to the address, which mostly is the way it came. */
+/* Whether an address is the gateway's and not the node's. The kernel would forward a packet to it
+ * by its route to the address, mostly back to where the packet came from. */
 INLINE bool routed(__u32 flags)
 {
 	return flags & (VIP | SNAT) && !(flags & (NODE | LOCAL));
@@ -83,17 +83,20 @@ INLINE bool is_frontend(struct tuple *t, bool *shared)
 	return value;
 }
 
-/* To us: a frontend, a node port, a reply to an SNAT address. If not, *dst becomes the
- * flags of the destination's address. *shared: it may be for a socket of the node as well.
+/* Whether a packet is for the gateway: for a frontend, a node port, or a reply to an SNAT address.
+ * If not, *dst becomes the flags of the destination's address. *shared becomes true if the packet
+ * may also be for a socket of the node.
  *
- * A lookup in a hash map costs more than all else together, and the port says which one
- * most probably ends the search: no reply and no node port is to a frontend. While a
- * frontend opens, between its own entry and its address's, either answer is right. */
+ * A lookup in a hash map costs more than everything else together, so the port selects the lookup
+ * that most probably succeeds: replies and node ports are rarely frontends. While a frontend is
+ * being opened, between the updates of its own entry and its address's, both results are
+ * correct. */
 INLINE bool to_us(struct tuple *t, struct config *s, __u32 *dst, bool *shared)
 {
 	bool reply = (__u16)(ntohs(t->dst.port) - s->snat_first) < s->snat_count ||
 		     (s->kept_replies && port_open(&replies, t));
-	/* An SNAT address that the node does not have replies to all ports but the well-known ones. */
+	/* An SNAT address that the node does not have receives replies at all ports except system
+	 * ports. */
 	bool own_reply = ntohs(t->dst.port) >= OWN_SNAT_FIRST;
 	bool node_port = port_open(&nodeports, t);
 	bool ports = !t->echo && !t->fragment;
@@ -111,48 +114,50 @@ INLINE bool to_us(struct tuple *t, struct config *s, __u32 *dst, bool *shared)
 		return 1;
 	*dst = flags_of(t->dst.addr);
 	if (!(*dst & (NODE | LOCAL)))
-		*shared = 0; /* a listener on all addresses has none that the node does not have */
+		*shared = 0; /* a listener on all addresses does not have addresses that the node does not have */
 	if (!(*dst & ~(HAS_KEEP | LOCAL)))
 		return 0;
 	if (s->unserved && routed(*dst))
 		return 1;
 	if (t->echo)
 		return *dst & VIP;
-	if (t->fragment) /* behind an extension header may be anything: on the node's addresses, the node's */
+	if (t->fragment) /* any protocol may follow an extension header: at the node's addresses it is for the node */
 		return !(*dst & NODE) || is_transport(t);
 	if ((*dst & NODE && node_port) || (*dst & SNAT && (reply || (own_reply && !(*dst & (NODE | LOCAL))))))
 		return 1;
 	return *dst & HAS_FRONTEND && !asked && is_frontend(t, shared);
 }
 
-/* Whether a packet is for an address of the gateway that the kernel must not forward it to, whatever
- * its protocol, and also where it cannot be read to its ports. Not inlined, as advance is not. */
+/* Whether the kernel must not forward a packet, because its destination is an address of the
+ * gateway and not of the node. This applies to any protocol, also if the ports cannot be read. Not
+ * inlined, for the same reason as advance. */
 __attribute__((noinline)) int by_address(struct endpoint *dst)
 {
 	struct config *s = first(&settings);
 	return dst && s && s->unserved && routed(flags_of(dst->addr));
 }
 
-/* A fragment says too little to tell the node's own traffic from a service's. */
+/* A fragment has too few fields to distinguish the node's own traffic from a service's. */
 INLINE bool maybe_the_nodes(struct tuple *t)
 {
 	return t->fragment && flags_of(t->dst.addr) & (NODE | LOCAL);
 }
 
-/* From a backend whose service keeps the client's address. It is ours if it goes to such
- * a client. The node itself is none: what the same endpoint, the API server perhaps, sends to
- * one of its addresses is the node's own traffic, which no dead daemon may hold up. */
+/* Whether a packet comes from a backend whose service keeps the client's address. It is for the
+ * gateway if it goes to a client of the service. The node itself is not such a client: packets that
+ * the same endpoint (perhaps the API server) sends to an address of the node are the node's own
+ * traffic, which a dead daemon must not block. */
 INLINE bool kept(struct tuple *t, __u32 except)
 {
 	__u32 src = flags_of(t->src.addr);
 	return src & HAS_KEEP && !(src & except) && (t->fragment || map_lookup(&keep_sources, &t->src));
 }
 
-/* Whether a frame is this node's: in none or in one of its VLANs, and for one of its unicast MAC
- * addresses (multicast is no tuple's). A switch floods frames for others, and a device in promiscuous
- * mode delivers them; the kernel drops those (PACKET_OTHERHOST, eth_type_trans of
- * net/ethernet/eth.c), but for what it bridges. As long as the addresses are not known, every
- * frame is. */
+/* Whether a frame is for this node: in no VLAN or in one of the node's VLANs, and to one of its
+ * unicast MAC addresses (multicast frames have no tuple). A switch floods frames for other hosts,
+ * and a device in promiscuous mode delivers them; the kernel drops such frames (PACKET_OTHERHOST,
+ * eth_type_trans of net/ethernet/eth.c), except those that it bridges. While the addresses are not
+ * known, every frame counts as this node's. */
 INLINE bool for_this_node(void *data, void *end, struct tuple *t)
 {
 	struct mac_sets *d = first(&macs);
@@ -171,8 +176,8 @@ INLINE bool for_this_node(void *data, void *end, struct tuple *t)
 	return 0;
 }
 
-/* Reads a frame that is not an ordinary one. Not inlined, as advance is not: the verifier then
- * judges what follows once, and not for every way through the headers. */
+/* Reads a frame that is not plain. Not inlined, for the same reason as advance: the verifier then
+ * checks the code that follows once, and not for every path through the headers. */
 __attribute__((noinline)) int read_other(struct xdp_md *ctx, struct tuple *t)
 {
 	return t && read_frame((void *)(long)ctx->data, (void *)(long)ctx->data_end, t);
@@ -188,8 +193,8 @@ SEC("xdp.frags") int steer(struct xdp_md *ctx)
 	if (!s || !c)
 		return XDP_PASS;
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	/* Who comes in with an address of this node as source is not our backend. A VIP may
-	 * be one's: anybody may write any address as an external IP. */
+	/* A packet whose source is an address of this node does not come from a backend. But a
+	 * backend's address may be a VIP, because users can set any address as an external IP. */
 	if (read_plain(data, end, &t) || read_other(ctx, &t)) {
 		if (!to_us(&t, s, &dst, &shared) && (dst & (NODE | LOCAL) || !kept(&t, NODE | SNAT))) {
 			c->passed++;
@@ -211,9 +216,9 @@ SEC("xdp.frags") int steer(struct xdp_md *ctx)
 		c->steered++;
 		return XDP_REDIRECT;
 	}
-	/* No socket. The kernel would answer live flows with RST: it may not, while a restart
-	 * is under way. A queue that is never to have one would wait for it for ever, and
-	 * what is the node's own must not suffer. */
+	/* There is no socket. The kernel would answer live flows with RST, which it must not do during
+	 * a restart, so the packet is dropped. Exceptions are queues that never get a socket, whose
+	 * packets would always be dropped, and the node's own traffic. */
 	if (queue_served(ctx->rx_queue_index) && heartbeat_young(s) && !maybe_the_nodes(&t)) {
 		c->missed_dropped++;
 		return XDP_DROP;
@@ -227,11 +232,11 @@ SEC("xdp.frags") int host_link(struct xdp_md *ctx)
 	return redirect_map(&xsks, ctx->rx_queue_index, XDP_DROP);
 }
 
-/* Whether the kernel is about to send back what came for an address of the gateway. That happens
- * where no worker takes packets (the daemon is dead, or the queue never has a socket), and where a
- * worker returns them, as only live flows keep the address and no Service has it. kube-proxy, which
- * may serve such a packet, has given it another destination by then. What came by another device may
- * be a pod's, on its way to another gateway: while the daemon lives it goes on. */
+/* Whether the kernel is about to send back a packet for an address of the gateway. That happens if
+ * no worker receives the packets (the daemon is dead, or the queue never has a socket), or if a
+ * worker returns them, because only live flows use the address and no Service has it. If kube-proxy
+ * serves such a packet, it has already changed the destination. A packet from another device may be
+ * a pod's, on its way to another gateway: it is forwarded while the daemon lives. */
 INLINE bool sent_back(struct __sk_buff *skb, struct config *s, struct tuple *t)
 {
 	return skb->ingress_ifindex && by_address(&t->dst) &&
@@ -249,8 +254,8 @@ SEC("tcx/egress") int egress(struct __sk_buff *skb)
 		return TCX_NEXT;
 	for (bool pulled = 0;; pulled = 1) {
 		read = read_frame((void *)(long)skb->data, (void *)(long)skb->data_end, &t);
-		/* Readable is the skb's linear part. Headers beyond it are rare; making them
-		 * linear costs a copy, and only one that gets us further is worth it. */
+		/* Only the skb's linear part is readable. Headers beyond it are rare; making them linear
+		 * costs a copy, so it is done only if the parser needs more bytes. */
 		if (read || pulled || !t.cut || skb_pull_data(skb, skb->len < HEADER_BYTES ? skb->len : HEADER_BYTES))
 			break;
 	}
@@ -258,7 +263,8 @@ SEC("tcx/egress") int egress(struct __sk_buff *skb)
 		c->sent_back_dropped++;
 		return TCX_DROP;
 	}
-	/* What came in by the host link was returned by user space: catching it again would be a loop. */
+	/* User space returned the packets that arrive by the host link: redirecting them again would be
+	 * a loop. */
 	if (!read || !s->host_link || skb->ingress_ifindex == s->host_link)
 		return TCX_NEXT;
 	if (!kept(&t, 0) || flags_of(t.dst.addr) & (NODE | LOCAL) || !heartbeat_young(s))

@@ -12,10 +12,10 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestSteer shows every rule by a packet that it takes and one that it leaves,
-// under zero to two VLAN tags, and cut at every byte: what has lost the bytes a
-// rule needs is the kernel's. With Settings.Unserved all that is for a routed address is taken, as
-// soon as its addresses can be read.
+// TestSteer tests every rule with a packet that it matches and one that it does not match, under
+// zero to two VLAN tags, and cut at every byte: a packet without the bytes that a rule needs passes
+// to the kernel. With Settings.Unserved every packet to a routed address is taken if its addresses
+// can be read.
 func TestSteer(t *testing.T) {
 	for _, unserved := range []bool{false, true} {
 		b := newRig(t, Settings{SNATFirst: snatFirst, SNATCount: snatCount, HostLinkIndex: hostLinkIx,
@@ -24,24 +24,24 @@ func TestSteer(t *testing.T) {
 		for _, c := range verdictCases() {
 			want := c.want
 			if unserved && c.p.routed() {
-				want |= whenAsked
+				want |= ifUnserved
 			} else {
-				want &^= whenAsked
+				want &^= ifUnserved
 			}
 			t.Run(fmt.Sprintf("%s/unserved=%v", c.name, unserved), func(t *testing.T) {
 				for _, tags := range [][]uint16{nil, {0x8100}, {0x88a8}, {0x88a8, 0x8100}, {0x8100, 0x8100}} {
-					b.judge(t, &c.p, tags, want)
+					b.checkVerdicts(t, &c.p, tags, want)
 				}
 				if got := b.wants(t, c.p.frame(0x88a8, 0x8100, 0x8100)); got != kernel {
-					t.Errorf("three VLAN tags: verdict %d, want the kernel's", got)
+					t.Errorf("three VLAN tags: verdict %d, want pass to the kernel", got)
 				}
 			})
 		}
 	}
 }
 
-// judge checks the verdict of the whole frame and of every frame cut short.
-func (b *rig) judge(t *testing.T, p *pkt, tags []uint16, want int) {
+// checkVerdicts checks the verdict of the whole frame and of every shortened frame.
+func (b *rig) checkVerdicts(t *testing.T, p *pkt, tags []uint16, want int) {
 	t.Helper()
 	whole := p.frame(tags...)
 	for n := 14; n <= len(whole); n++ {
@@ -50,7 +50,7 @@ func (b *rig) judge(t *testing.T, p *pkt, tags []uint16, want int) {
 			w = kernel
 		}
 		read := n >= p.needs(len(tags))
-		if want&whenAsked != 0 && n >= p.addresses(len(tags)) && !(read && want&neverOurs != 0) {
+		if want&ifUnserved != 0 && n >= p.addresses(len(tags)) && !(read && want&neverSteers != 0) {
 			w |= steers
 		}
 		if got := b.wants(t, whole[:n]); got != w {
@@ -59,7 +59,7 @@ func (b *rig) judge(t *testing.T, p *pkt, tags []uint16, want int) {
 	}
 }
 
-// TestSteerMalformed: what is no IP packet is no packet of ours.
+// TestSteerMalformed: a frame without a valid IP packet passes to the kernel.
 func TestSteerMalformed(t *testing.T) {
 	b := newRig(t, Settings{}, fixture())
 	b.beat(time.Second)
@@ -83,7 +83,7 @@ func TestSteerMalformed(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			frame := c.p.frame()
 			if b.verdict(t, frame) != steers {
-				t.Fatal("not steered even before it was broken")
+				t.Fatal("not steered before it was corrupted")
 			}
 			frame[c.at] = c.to
 			if got := b.verdict(t, frame); got != kernel {
@@ -93,8 +93,8 @@ func TestSteerMalformed(t *testing.T) {
 	}
 }
 
-// TestHeartbeat: without a socket, a matching packet is dropped while the
-// heartbeat is young, and the kernel's when it is old or was never there.
+// TestHeartbeat: without a socket, a matching packet is dropped while the heartbeat is young, and
+// passes to the kernel if the heartbeat is old or was never set.
 func TestHeartbeat(t *testing.T) {
 	b := newRig(t, Settings{HostLinkIndex: hostLinkIx}, fixture())
 	steered := pkt{src: client4, dst: vip4, proto: tcp, dport: 80}
@@ -138,10 +138,10 @@ func TestHeartbeat(t *testing.T) {
 	})
 }
 
-// TestSentBack: what the kernel forwards to an address that is ours and none of the node's is
-// dropped where it would go round: on the device that it came by, on all if a worker has returned
-// it, and on all while the daemon is dead. Whatever was given another destination, or is the node's
-// own, goes on.
+// TestSentBack: egress drops packets that the kernel forwards to an address that is the gateway's
+// and not the node's, if they would loop: on the device on which they arrived, on all devices if a
+// worker has returned them, and on all devices while the daemon is dead. Packets with another
+// destination, or from the node itself, are sent.
 func TestSentBack(t *testing.T) {
 	const here = 1 // the test run's device is loopback
 	b := newRig(t, Settings{HostLinkIndex: hostLinkIx, Unserved: true}, fixture())
@@ -220,7 +220,7 @@ func TestEgressPasses(t *testing.T) {
 func TestHostLinkProgram(t *testing.T) {
 	b := newRig(t, Settings{}, Rules{})
 	if got := run(t, b.hostLink, (&pkt{src: client4, dst: plain4, proto: tcp}).frame(), nil); got != xdpDrop {
-		t.Errorf("without a socket: action %d, want drop: nothing here may reach the kernel twice", got)
+		t.Errorf("without a socket: action %d, want drop: a packet must not reach the kernel twice", got)
 	}
 }
 
@@ -250,14 +250,14 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// BenchmarkSteer is the programs alone, without a driver (ns/packet; ns/op has the system call's 15
-// ms in it), among 50,000 frontends. A socket is there, so that what matches is redirected.
-// "redirect" is what a program costs that only looks up the socket.
+// BenchmarkSteer measures the programs without a driver (ns/packet; ns/op includes the system
+// call's 15 ms), with 50,000 frontends. There is a socket, so matching packets are redirected.
+// "redirect" is the cost of a program that only looks up the socket.
 func BenchmarkSteer(b *testing.B) {
 	if unix.Geteuid() != 0 {
 		b.Fatal("needs root: BPF programs")
 	}
-	socket, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW, 0) // bound to nothing: the test run sends nothing to it
+	socket, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW, 0) // not bound: the test run sends nothing to it
 	if err != nil {
 		b.Fatal(err)
 	}

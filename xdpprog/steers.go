@@ -10,19 +10,19 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Match is the rule by which program steer takes a packet.
+// Match is the rule by which program steer redirects a packet to user space.
 type Match uint8
 
 const (
-	MatchNone     Match = iota // none: the packet is the kernel's
+	MatchNone     Match = iota // no rule: the packet passes to the kernel
 	MatchFrontend              // its destination is a frontend
 	MatchNodePort              // its destination is a node port on an address that accepts them
-	MatchReply                 // its destination is a source port of ours, as of replies
-	MatchUnserved              // its destination is an address of ours that the node does not have (Settings.Unserved)
-	MatchSource                // it comes from a backend that sees its clients' addresses
+	MatchReply                 // its destination is a source port of the gateway, as for replies
+	MatchUnserved              // its destination is only an address of the gateway (Settings.Unserved)
+	MatchSource                // its source is a backend that receives its clients' addresses
 )
 
-// String returns it as part of a sentence: the packet is steered by ...
+// String returns the rule as part of a sentence: the packet is steered by ...
 func (m Match) String() string {
 	return [...]string{
 		"no rule", "its frontend", "its node port", "the range of ports that replies come to", "its destination",
@@ -30,18 +30,18 @@ func (m Match) String() string {
 	}[m]
 }
 
-// facts is all that the rules have about one packet's ends.
+// facts has the results of all lookups for one packet's source and destination.
 type facts struct {
-	src, dst                    AddrFlags // as the kernel has them
+	src, dst                    AddrFlags // as in the kernel's map
 	frontend, nodePort, replied bool      // of the destination
-	ownReplied                  bool      // of the destination, if its address is only ours
+	ownReplied                  bool      // of the destination, if its address is the gateway's and not the node's
 	source                      bool
 	unserved                    bool // Settings.Unserved
 }
 
-// match is to_us and kept of steer.bpf.c for a whole TCP, UDP or SCTP packet, and must
-// stay their twin: a test holds both against each other. They may differ only while a
-// frontend opens, when its address's entry does not know it yet.
+// match does the same as to_us and kept of steer.bpf.c for an unfragmented TCP, UDP or SCTP packet,
+// and must stay their twin: a test compares them. They may differ only while a frontend is being
+// opened, before its address's entry has the flag.
 func (f *facts) match() Match {
 	switch {
 	case f.dst&addrHasFrontend != 0 && f.frontend:
@@ -58,8 +58,9 @@ func (f *facts) match() Match {
 	return MatchNone
 }
 
-// Steers returns by which rule the kernel program would take a whole TCP, UDP or SCTP packet,
-// by what the kernel's maps hold now. It may be called from any goroutine.
+// Steers returns the rule by which the kernel program would steer an unfragmented TCP, UDP or SCTP
+// packet, according to the current contents of the kernel's maps. It may be called from any
+// goroutine.
 func (s *Steering) Steers(t *header.Tuple) (Match, error) {
 	settings, err := s.readSettings()
 	if err != nil {
@@ -110,7 +111,7 @@ func (s *Steering) holds(table string, k FrontendKey) (bool, error) {
 	return err == nil, nil
 }
 
-// Steers is the same for rules that no kernel has.
+// Steers is Steering.Steers for rules that are not in a kernel.
 func (r *Rules) Steers(t *header.Tuple, v Settings) Match {
 	f := facts{
 		src: r.Addrs[t.Src], dst: r.Addrs[t.Dst],

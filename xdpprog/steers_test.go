@@ -9,9 +9,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestSteersEqualsTheProgram: packets between all the fixture's ends, with all ports that
-// mean something. What is said of them, by the kernel's maps and by the rules alone, is
-// what the program does.
+// TestSteersEqualsTheProgram: packets between all ends of the fixture, with all ports that have a
+// rule. The Match from the kernel's maps and the Match from the rules alone agree with the program.
 func TestSteersEqualsTheProgram(t *testing.T) {
 	ends := [2][]string{
 		{vip4, bareVIP4, nodeVIP4, node4, local4, snat4, client4, kept4, plain4},
@@ -27,7 +26,7 @@ func TestSteersEqualsTheProgram(t *testing.T) {
 		rules.Sources = append(rules.Sources, key(snat4, tcp, 8080))
 		b := newRig(t, settings, rules)
 		b.beat(time.Second)
-		said := map[Match]int{}
+		reported := map[Match]int{}
 		eachTuple(ends, sources, destinations, func(p *pkt, tuple *header.Tuple) {
 			got, err := b.Steers(tuple)
 			if err != nil {
@@ -37,13 +36,13 @@ func TestSteersEqualsTheProgram(t *testing.T) {
 				t.Fatalf("%+v: by the kernel's maps %v, by the rules %v", *p, got, r)
 			}
 			if does := b.wants(t, p.frame())&steers != 0; does != (got != MatchNone) {
-				t.Fatalf("unserved %v, %+v: said is %v, the program takes it: %v", unserved, *p, got, does)
+				t.Fatalf("unserved %v, %+v: Match %v, the program takes it: %v", unserved, *p, got, does)
 			}
-			said[got]++
+			reported[got]++
 		})
 		for m := MatchNone; m <= MatchSource; m++ {
-			if some := said[m] > 0; some != (m != MatchUnserved || unserved) {
-				t.Errorf("unserved %v: %d packets by %v", unserved, said[m], m)
+			if some := reported[m] > 0; some != (m != MatchUnserved || unserved) {
+				t.Errorf("unserved %v: %d packets by %v", unserved, reported[m], m)
 			}
 		}
 	}

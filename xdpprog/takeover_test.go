@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPrepare: a second process prepares beside one that works, changes nothing, and owns all once
-// it has the lock: rules stay, and the program is replaced when it has its own sockets.
+// TestPrepare: a second process prepares while the first runs, changes nothing, and owns everything
+// once it has the lock: rules stay, and its program replaces the first one's when it has its own
+// sockets.
 func TestPrepare(t *testing.T) {
 	isolate(t)
 	nic, _ := veth(t, "nic", "peer")
@@ -31,7 +32,7 @@ func TestPrepare(t *testing.T) {
 
 	next, err := Prepare(c)
 	must(t, err)
-	must(t, next.Close(false)) // one that is not to take over
+	must(t, next.Close(false)) // a process that does not take over
 	next, err = Prepare(c)
 	must(t, err)
 	if after := pins(t, c.PinDir); after != before {
@@ -47,7 +48,7 @@ func TestPrepare(t *testing.T) {
 	}
 	filled := false
 	replaced, err := next.AttachOver(nic, "nic", false, func(p *Port) error {
-		must(t, port.Check()) // the other program is in force until this one has all
+		must(t, port.Check()) // the other program stays attached until this one is complete
 		filled = true
 		return p.SetQueues(1)
 	})
@@ -64,12 +65,12 @@ func TestPrepare(t *testing.T) {
 	}
 	must(t, first.Close(false))
 	if _, err := Load(c); !errors.Is(err, ErrInUse) {
-		t.Errorf("the lock did not go with its descriptor: %v", err)
+		t.Errorf("the lock did not pass with its descriptor: %v", err)
 	}
 	must(t, next.Close(true))
 }
 
-// TestPrepareMisfits: maps of another size are refused, and stay.
+// TestPrepareMisfits: Prepare rejects maps of another size, and does not change them.
 func TestPrepareMisfits(t *testing.T) {
 	isolate(t)
 	c := Config{PinDir: pinDir(t)}
@@ -94,10 +95,10 @@ func TestPrepareMisfits(t *testing.T) {
 	must(t, first.Close(true))
 }
 
-// refusals says without which programs a start fails.
+// refusals has, by program, whether a start fails without it.
 var refusals = map[string]bool{steerProgSteer: true, steerProgHostLink: true, steerProgEgress: false}
 
-// prepareRefused is Prepare with a program that the verifier refuses, and returns the error.
+// prepareRefused calls Prepare with a program that the verifier rejects, and returns the error.
 func prepareRefused(t *testing.T, c Config, program string) error {
 	t.Helper()
 	s, err := newSteering(c)
@@ -108,9 +109,9 @@ func prepareRefused(t *testing.T, c Config, program string) error {
 	return err
 }
 
-// TestPrepareRefused: who prepares learns of every program that the kernel refuses, not only of the
-// first, and nothing has changed then: after the commit it would close live sockets for it. Without
-// the egress program a start goes on, and so does this.
+// TestPrepareRefused: Prepare returns the errors of all programs that the kernel rejects, not only
+// of the first, and changes nothing: after the handover such an error would close live sockets. A
+// start succeeds without the egress program, and so does Prepare.
 func TestPrepareRefused(t *testing.T) {
 	isolate(t)
 	nic, _ := veth(t, "nic", "peer")
@@ -120,7 +121,7 @@ func TestPrepareRefused(t *testing.T) {
 	next, err := Prepare(c)
 	must(t, err)
 	must(t, next.Close(false))
-	for program := range refusals { // descriptors that a process opens once are open then
+	for program := range refusals { // afterwards all descriptors that a process opens only once are open
 		_ = prepareRefused(t, c, program)
 	}
 	before, open := pins(t, c.PinDir), descriptors(t)
@@ -140,8 +141,8 @@ func TestPrepareRefused(t *testing.T) {
 	must(t, first.Close(true))
 }
 
-// TestReplaceable: of programs on an interface, a start replaces those that are pinned where it
-// looks.
+// TestReplaceable: a start replaces a program on an interface only if its link is pinned in the
+// start's pin directory.
 func TestReplaceable(t *testing.T) {
 	isolate(t)
 	nic, peer := veth(t, "nic", "peer")
@@ -173,9 +174,9 @@ func TestReplaceable(t *testing.T) {
 	must(t, s.Close(true))
 }
 
-// TestDetachOthersKeepsConfigured: an interface that is configured, and could not be attached yet,
-// keeps what a predecessor left there. One that is attached, has left the configuration or is gone
-// does not.
+// TestDetachOthersKeepsConfigured: a configured interface that could not be attached yet keeps a
+// predecessor's programs. An interface that is attached, was removed from the configuration or no
+// longer exists does not.
 func TestDetachOthersKeepsConfigured(t *testing.T) {
 	isolate(t)
 	nic, left := veth(t, "nic", "left")

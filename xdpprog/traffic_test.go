@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gateway is a Steering with real interfaces: nic is wired to peer, and the host
-// link's kernel-side end hl to its user-space end user.
+// gateway is a Steering with real interfaces: nic is connected to peer, and the host link's
+// kernel-side end hl to its user-space end user.
 type gateway struct {
 	*rig
 	nic, peer, hl, user int
@@ -41,8 +41,8 @@ func (g *gateway) counters() Counters {
 	return c
 }
 
-// TestFramesReachSocket: what matches is redirected to the socket of the queue, all else to
-// the kernel; without a socket the heartbeat decides.
+// TestFramesReachSocket: matching packets are redirected to the socket of the queue, all others
+// pass to the kernel; without a socket the heartbeat decides.
 func TestFramesReachSocket(t *testing.T) {
 	for _, mode := range []AttachMode{Native, Generic} {
 		t.Run(mode.String(), func(t *testing.T) { framesReachSocket(t, mode) })
@@ -81,15 +81,15 @@ func framesReachSocket(t *testing.T, mode AttachMode) {
 	wire.send(theirs)
 	kernelSide.receives(len(theirs))
 	if c := g.counters(); c.MissedDropped != 1 {
-		t.Errorf("counters %+v, want one dropped for want of a socket", c)
+		t.Errorf("counters %+v, want one dropped for lack of a socket", c)
 	}
 	must(t, port.SetSocket(0, k.FD()))
-	k.close() // the kernel takes the socket out of the map
+	k.close() // the kernel removes the socket from the map
 	g.beat(time.Hour)
 	wire.send(ours)
 	kernelSide.receives(len(ours))
 	if c := g.counters(); c.MissedPassed != 1 {
-		t.Errorf("counters %+v, want one passed for want of a socket and a heartbeat", c)
+		t.Errorf("counters %+v, want one passed for lack of a socket and a heartbeat", c)
 	}
 }
 
@@ -107,8 +107,8 @@ func egressGateway(t *testing.T) (*gateway, *socket) {
 	return g, k
 }
 
-// letPass attaches somebody's TCX program that ends the chain (TCX_PASS): ours must
-// come before those that are there.
+// letPass attaches another owner's TCX program that ends the chain (TCX_PASS): the egress program
+// must come before existing ones.
 func letPass(t *testing.T, ifindex int) {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -121,8 +121,8 @@ func letPass(t *testing.T, ifindex int) {
 	t.Cleanup(func() { l.Close(); p.Close() })
 }
 
-// TestEgressReachesHostLink: replies that the kernel sends for kept backends come out
-// at the user-space end of the host link; other packets leave as ever.
+// TestEgressReachesHostLink: replies that the kernel sends for kept backends arrive at the
+// user-space end of the host link; other packets leave as before.
 func TestEgressReachesHostLink(t *testing.T) {
 	g, k := egressGateway(t)
 	out, wire := packetsOn(t, g.nic), packetsOn(t, g.peer)
@@ -150,8 +150,8 @@ func TestEgressReachesHostLink(t *testing.T) {
 	}
 }
 
-// TestEgressHeadersNotLinear: of a frame longer than a page, a packet socket leaves in
-// the skb's head, the only part a TCX program can read at once, what it is told to.
+// TestEgressHeadersNotLinear: for a frame longer than a page, a packet socket puts only the
+// requested bytes in the skb's head, the only part that a TCX program can read directly.
 func TestEgressHeadersNotLinear(t *testing.T) {
 	g := newGateway(t)
 	for _, name := range []string{"nic", "peer", "hl", "user"} {
@@ -178,8 +178,8 @@ func TestEgressHeadersNotLinear(t *testing.T) {
 	}
 }
 
-// TestEgressKernelFragments: the kernel's own socket sends from a kept address; all
-// fragments take the same way.
+// TestEgressKernelFragments: a socket of the kernel sends from a kept address; all fragments take
+// the same path.
 func TestEgressKernelFragments(t *testing.T) {
 	g, k := egressGateway(t)
 	lo := up(t, "lo")
@@ -197,8 +197,8 @@ func TestEgressKernelFragments(t *testing.T) {
 	}
 }
 
-// TestEgressPassesOwnPackets: what Sluice itself sends by AF_XDP on the NIC, and what it
-// returned to the kernel by the host link, leaves the node.
+// TestEgressPassesOwnPackets: packets that Sluice itself sends by AF_XDP on the NIC, or has
+// returned to the kernel by the host link, leave the node.
 func TestEgressPassesOwnPackets(t *testing.T) {
 	g, k := egressGateway(t)
 	wire := packetsOn(t, g.peer)

@@ -1,6 +1,6 @@
-// Package xdpprog is the kernel side of Sluice: small programs that choose which
-// packets user space owns, the maps that tell them, and the loader that attaches
-// them and finds them again after a restart.
+// Package xdpprog is the kernel side of Sluice: small programs that select the packets for user
+// space, the maps with their rules, and the loader, which attaches the programs and finds them
+// again after a restart.
 //
 //	NIC in ──► steer ──┬─ a rule matches ──► xsks[queue] ──► worker
 //	                   │   │                    └─ no socket: heartbeat young: drop
@@ -10,20 +10,18 @@
 //	                   └─ no rule, any doubt ─► kernel, untouched
 //	NIC out ─► egress ─── source is kept ─────► host link ──► host_link ──► worker
 //
-// What matches is in maps shared by all interfaces and changed in place: Frontends,
-// node ports, addresses with their flags, kept sources, settings. What an
-// interface has of its own is its program instance, its sockets (an XSKMAP takes only
-// sockets of the receiving device and queue), how many queues get one, and for which MAC
-// addresses and VLANs frames are this node's.
+// The rules are in maps that all interfaces share and that are changed in place: frontends, node
+// ports, addresses with their flags, kept sources, settings. Each interface has its own program
+// instance, its own sockets (an XSKMAP accepts only sockets of the receiving device and queue),
+// number of queues with a socket, and MAC addresses and VLANs of frames for this node.
 //
-// Everything attached is a bpf_link and, where Config.PinDir is set, pinned with the
-// shared maps on a bpffs. A daemon that dies leaves a working kernel side; its
-// successor takes the maps over, reconciles them, and replaces the programs
-// atomically: an interface is never without one. Steering.Close(true) leaves nothing.
-// The pin directory is locked (flock(2)) while a Steering works by it: there is one
-// writer, and a second gateway needs a directory of its own.
+// Every attachment is a bpf_link. If Config.PinDir is set, the links and the shared maps are pinned
+// on a bpffs. A daemon that dies leaves a working kernel side; its successor opens the maps,
+// reconciles them, and replaces the programs atomically: an interface is never without one.
+// Steering.Close(true) removes everything. The pin directory is locked (flock(2)) while a Steering
+// uses it: there is one writer, and a second gateway needs its own directory.
 //
-// The order that keeps every packet in good hands: Load, SetSettings, Reconcile,
+// Call the functions in this order, so that no packet is misdirected: Load, SetSettings, Reconcile,
 // Attach, SetQueues, SetDestinations, SetSocket, Heartbeat; then DetachOthers.
 package xdpprog
 
@@ -44,24 +42,25 @@ import (
 
 // Config configures a Steering. Zero fields get the defaults below.
 type Config struct {
-	// PinDir is a directory on a bpffs, made if it is missing. Empty: nothing is
-	// pinned, and everything ends with the process.
+	// PinDir is a directory on a bpffs, made if it is missing. If it is empty, nothing is pinned,
+	// and everything ends with the process.
 	PinDir string
-	// PassAfter is the heartbeat age from which service packets that find no
-	// socket pass to the kernel instead of being dropped.
+	// PassAfter is the heartbeat age from which service packets that find no socket pass to the
+	// kernel; before it they are dropped.
 	PassAfter time.Duration
-	// Sizes of the tables. The kernel reserves about 16 bytes per entry at Load, and takes
-	// some 80 more for each that is used.
+	// Sizes of the tables. The kernel reserves about 16 bytes per entry at Load, and about 80 more
+	// for each entry that is used.
 	MaxFrontends, MaxSources, MaxAddrs uint32
-	// Interfaces and HostLink say how many programs to load beside each other at Load. More are
-	// loaded when they are attached.
+	// Interfaces and HostLink determine how many programs Load loads concurrently. Further programs
+	// are loaded when they are attached.
 	Interfaces int
 	HostLink   bool
-	// Logger gets what was attached, taken over and replaced. Nil: nothing is logged.
+	// Logger receives messages about attached, reused and replaced programs and maps. If it is nil,
+	// nothing is logged.
 	Logger *slog.Logger
 }
 
-// What zero fields of Config mean.
+// Defaults for zero fields of Config.
 const (
 	DefaultPassAfter  = 30 * time.Second
 	DefaultMaxEntries = 1 << 18
@@ -82,29 +81,28 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Steering is the kernel side of one gateway. Heartbeat, Counters and Port.Check
-// may be called from any goroutine; all else belongs to one, the control loop.
+// Steering is the kernel side of one gateway. Heartbeat, Counters and Port.Check may be called from
+// any goroutine; only the control loop may call the other methods.
 type Steering struct {
 	config    Config
 	spec      *ebpf.CollectionSpec
-	lock      *os.File             // on PinDir; nil without
-	maps      map[string]*ebpf.Map // the shared ones
+	lock      *os.File             // on PinDir; nil without PinDir
+	maps      map[string]*ebpf.Map // the shared maps
 	rules     mirror
 	shortcuts shortcuts
 
-	prepared     []*prepared   // instances that no interface has yet
-	egressLoaded *ebpf.Program // once there is an interface that has it
+	prepared     []*prepared   // instances that no interface uses yet
+	egressLoaded *ebpf.Program // nil until an interface needs it
 
 	mu     sync.Mutex            // guards ports and egress, for Check
 	ports  map[int]*Port         // by ifindex
 	egress map[int]*egressFilter // by ifindex
 }
 
-// Load makes the maps, or takes them over from a predecessor that left them in
-// PinDir. A pinned map of another shape or size is replaced by an empty one. It
-// attaches nothing. What is missing, a capability or a kernel feature, is named in
-// the error. PinDir belongs to the Steering until Close; a second Load of the same
-// one is ErrInUse.
+// Load makes the maps, or opens those that a predecessor left in PinDir. It replaces a pinned map
+// of another type or size by an empty one. It attaches nothing. Its error names a missing
+// capability or kernel feature. It locks PinDir until Close; a second Load of the same directory
+// fails with ErrInUse.
 func Load(c Config) (*Steering, error) {
 	s, err := newSteering(c)
 	if err != nil {
@@ -121,14 +119,14 @@ func Load(c Config) (*Steering, error) {
 	return s, nil
 }
 
-// ErrMisfit is returned by Prepare if the maps of the process at work are not those of this
-// program, whose own maps and programs the kernel takes: a start would replace the maps.
+// ErrMisfit is returned by Prepare if the maps of the running process do not fit this program, but
+// the kernel accepts this program's own maps and programs: then a start would replace the maps.
 var ErrMisfit = errors.New("the BPF maps are another version's")
 
-// Prepare opens the maps of another process that is at work, and loads the programs, which is most
-// of the time that a start takes. It changes nothing. It returns an error if the kernel refuses any
-// program that a start cannot do without. Own must follow before anything else but Counters and
-// Arrivals, once the other process has stopped.
+// Prepare opens the maps of another process that is running, and loads the programs, which takes
+// most of the time of a start. It changes nothing. It returns an error if the kernel rejects a
+// program that a start needs. Until the other process has stopped and Own was called, only Counters
+// and Arrivals may be called.
 func Prepare(c Config) (*Steering, error) {
 	s, err := newSteering(c)
 	if err != nil {
@@ -140,15 +138,15 @@ func Prepare(c Config) (*Steering, error) {
 	return s, nil
 }
 
-// Own makes a prepared Steering the one that works by the maps. lock is the other process's lock on
-// the pin directory (LockFD), which is the Steering's from then on.
+// Own makes a prepared Steering the owner of the maps. lock is the other process's lock on the pin
+// directory (LockFD), which the Steering owns from then on.
 func (s *Steering) Own(lock *os.File) error {
 	s.lock = lock
 	return s.takeOver()
 }
 
-// LockFD is the descriptor of the lock on the pin directory, for another process; -1 if there is
-// none. It stays the Steering's.
+// LockFD returns the descriptor of the lock on the pin directory, to pass to another process, or -1
+// if there is none. The Steering still owns it.
 func (s *Steering) LockFD() int {
 	if s.lock == nil {
 		return -1
@@ -185,7 +183,7 @@ func (s *Steering) start() (err error) {
 	return s.takeOver()
 }
 
-// takeOver continues with what the maps hold.
+// takeOver reads the contents of the maps and continues with them.
 func (s *Steering) takeOver() (err error) {
 	if err := s.rules.read(s.maps); err != nil {
 		return err
@@ -193,18 +191,18 @@ func (s *Steering) takeOver() (err error) {
 	if s.shortcuts, err = mapShortcuts(s.maps[steerMapShortcuts]); err != nil {
 		return err
 	}
-	s.reconcileShortcuts() // a predecessor of another version may not have known them
+	s.reconcileShortcuts() // a predecessor of another version may have had no shortcuts
 	return s.takeOverSettings()
 }
 
-// instanceSpec is what load needs for a program.
+// instanceSpec returns the specification of one program, for load.
 func (s *Steering) instanceSpec(program string) *ebpf.CollectionSpec {
 	spec := s.spec.Copy()
 	spec.Programs = map[string]*ebpf.ProgramSpec{program: spec.Programs[program]}
 	return spec
 }
 
-// load loads one program with the shared maps and a port's maps of its own.
+// load loads one program with the shared maps and its own per-port maps.
 func (s *Steering) load(program string, spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
 	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: s.maps})
 	if err != nil {
@@ -213,15 +211,16 @@ func (s *Steering) load(program string, spec *ebpf.CollectionSpec) (*ebpf.Collec
 	return c, nil
 }
 
-// Counters are the programs' own, of all CPUs and interfaces since the maps were made.
+// Counters are the programs' counters, summed over all CPUs and interfaces since the maps were
+// made.
 type Counters struct {
 	Steered          uint64 // to a socket
-	Passed           uint64 // no rule matched: the kernel's
+	Passed           uint64 // no rule matched: passed to the kernel
 	MissedDropped    uint64 // a rule matched, no socket, heartbeat young
 	MissedPassed     uint64 // a rule matched, no socket, heartbeat old or a queue beyond Port.SetQueues
-	EgressRedirected uint64 // sent by the kernel, caught for the host link
-	ForeignPassed    uint64 // a rule matched, and the frame is not this node's: Port.SetDestinations
-	SentBackDropped  uint64 // forwarded by the kernel to an address of ours that the node does not have
+	EgressRedirected uint64 // sent by the kernel, redirected to the host link
+	ForeignPassed    uint64 // a rule matched, but the frame is not for this node: Port.SetDestinations
+	SentBackDropped  uint64 // forwarded by the kernel to an address of the gateway that the node does not have
 }
 
 func (s *Steering) countersByCPU() (counts []steerCounts, err error) {
@@ -231,7 +230,7 @@ func (s *Steering) countersByCPU() (counts []steerCounts, err error) {
 	return counts, nil
 }
 
-// Arrivals counts, by CPU, the packets that the programs have seen on interfaces.
+// Arrivals returns, by CPU, the number of packets that the programs have received on interfaces.
 func (s *Steering) Arrivals() ([]uint64, error) {
 	perCPU, err := s.countersByCPU()
 	if err != nil {
@@ -244,7 +243,7 @@ func (s *Steering) Arrivals() ([]uint64, error) {
 	return arrived, nil
 }
 
-// Counters sums over the CPUs.
+// Counters returns the sums over the CPUs.
 func (s *Steering) Counters() (Counters, error) {
 	perCPU, err := s.countersByCPU()
 	if err != nil {
@@ -263,22 +262,22 @@ func (s *Steering) Counters() (Counters, error) {
 	return sum, nil
 }
 
-// Settings are the numbers the programs go by.
+// Settings are the numeric settings of the programs.
 type Settings struct {
 	// SNATFirst and SNATCount are the port range of replies to an address with AddrSNAT.
 	SNATFirst, SNATCount uint16
-	// HostLinkIndex is the kernel-side end of the host link; zero turns the egress
-	// programs off.
+	// HostLinkIndex is the ifindex of the kernel-side end of the host link; zero disables the
+	// egress programs.
 	HostLinkIndex int
-	// LocalFirst and LocalCount are the ports that the node's own connections have
-	// (net.ipv4.ip_local_port_range). A node port in it gets only packets that are not of a TCP or
-	// UDP socket of the node.
+	// LocalFirst and LocalCount are the range of ports of the node's own connections
+	// (net.ipv4.ip_local_port_range). A node port in this range gets only packets that do not
+	// belong to a TCP or UDP socket of the node.
 	LocalFirst, LocalCount uint16
-	// Unserved steers every packet to an AddrVIP or AddrSNAT that the node does not have, of any
-	// protocol. Where no socket takes it and the kernel forwards it, the egress program drops it
-	// (SentBackDropped).
+	// Unserved steers every packet, of any protocol, to an AddrVIP or AddrSNAT that the node does
+	// not have. If no socket receives the packet and the kernel forwards it, the egress program
+	// drops it (SentBackDropped).
 	Unserved bool
-	// PassAfter as in Config; zero means Config's.
+	// PassAfter is as in Config; zero means Config's value.
 	PassAfter time.Duration
 }
 
@@ -327,8 +326,9 @@ func (s *Steering) putSettings(raw *steerConfig) error {
 	return nil
 }
 
-// Heartbeat records that the daemon was alive at a time of CLOCK_BOOTTIME. Zero records
-// that it has ended: matching packets without a socket then pass at once.
+// Heartbeat records that the daemon was alive at bootNanos, a time of CLOCK_BOOTTIME in
+// nanoseconds. Zero records that the daemon has ended: matching packets without a socket then pass
+// at once.
 func (s *Steering) Heartbeat(bootNanos uint64) error {
 	if err := s.maps[steerMapHeartbeat].Put(uint32(0), bootNanos); err != nil {
 		return fmt.Errorf("write BPF heartbeat: %w", err)
@@ -336,8 +336,8 @@ func (s *Steering) Heartbeat(bootNanos uint64) error {
 	return nil
 }
 
-// Close ends the Steering. With detach, programs and pins are removed and the
-// node is as before; without, everything pinned stays at work for a successor.
+// Close ends the Steering. If detach is set, it removes programs and pins, and the node is as
+// before; otherwise all pinned programs and maps stay in use for a successor.
 func (s *Steering) Close(detach bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -361,13 +361,13 @@ func (s *Steering) Close(detach bool) error {
 		errs = append(errs, s.egressLoaded.Close())
 		s.egressLoaded = nil
 	}
-	if s.lock != nil { // last: all of this was still ours to remove
+	if s.lock != nil { // last, because the lock protects all of the above
 		errs = append(errs, s.lock.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// linkPin is where a link is pinned; empty if nothing is.
+// linkPin returns the path of a link's pin, or "" if nothing is pinned.
 func (s *Steering) linkPin(hook string, ifindex int) string {
 	if s.config.PinDir == "" {
 		return ""
