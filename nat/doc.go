@@ -19,5 +19,5 @@
 // datagram without a checksum (UDP over IPv4, RFC 768) gets none.
 //
 // The functions trust their Packet: it must come from header.Parse or header.ParseInner on the same
-// frame. Only the configuration checks at start allocate.
+// frame. Only NewRateLimits and NewFairRateLimit allocate.
 package nat
