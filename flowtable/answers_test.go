@@ -97,7 +97,7 @@ var udpServers = []udpServer{
 // event is a datagram that arrives at the gateway: a question of a client, or the backend's answer.
 type event struct {
 	at     Time
-	socket int    // of the client that asked
+	socket int    // of the client
 	port   uint16 // of an answer: where the backend sends it; 0: a question
 }
 

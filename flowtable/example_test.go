@@ -137,7 +137,7 @@ func ExampleHandle_Sweep() {
 	})
 	fmt.Println("live:", table.Counts().Live[0])
 
-	later := boot + flowtable.Time(10*time.Minute) // nobody answered the SYN
+	later := boot + flowtable.Time(10*time.Minute) // the SYN got no answer
 	h.Enter(later)
 	r, _ := h.Lookup(h.Hash(&syn), &syn, later)
 	fmt.Println("found:", r != 0)

@@ -55,8 +55,8 @@ func TestOldRefAfterLeave(t *testing.T) {
 	validate(t, tb)
 }
 
-// One worker binds what it looks up, as each must after a change of routes;
-// another ends flows, makes them, and leaves after each.
+// One worker binds the flows that it looks up, as each worker must after a change of routes.
+// Another ends flows, makes flows, and leaves after each.
 func TestBindWhileOthersLeave(t *testing.T) {
 	const flows = 64
 	tb, own := testTable(t, 4096, 0)

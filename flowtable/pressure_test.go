@@ -146,7 +146,7 @@ func TestHalfOpenCap(t *testing.T) {
 	for n := range uint32(20_000) {
 		if n%64 == 0 {
 			h.Enter(now)
-			now += 64 * second / 1000 // 1,000 SYN/s: five times what the cap holds in 10 s is 500/s
+			now += 64 * second / 1000 // 1,000 SYN/s: ten times the rate that fills the cap within 10 s
 		}
 		f := newFlow(header.ProtoTCP, n&1 == 1, n)
 		if _, s := h.Create(now, &f); s == HalfOpenLimit {

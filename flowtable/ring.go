@@ -37,8 +37,8 @@ import (
 type ring struct {
 	head    atomic.Uint64 // position of the oldest entry, unless it was overwritten
 	_       [56]byte
-	tail    atomic.Uint64 // position behind the newest published entry
-	next    uint64        // position behind the newest entry
+	tail    atomic.Uint64 // position after the newest published entry
+	next    uint64        // position after the newest entry
 	at      int           // next modulo the ring's length
 	entries []atomic.Uint32
 	_       [16]byte

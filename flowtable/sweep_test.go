@@ -131,7 +131,7 @@ func TestSweepCountsEndedFlows(t *testing.T) {
 		r := h.mustCreate(t, bootTime, n)
 		h.endings.add(h, a, r.index(), h.Flow(r).load())
 	}
-	h.Enter(bootTime) // which publishes what it has made
+	h.Enter(bootTime) // publishes the counters of its flows
 	other.Enter(bootTime)
 	n := newFlow(header.ProtoTCP, false, endingsSize)
 	if _, s := other.Create(bootTime, &n); s != HalfOpenLimit {

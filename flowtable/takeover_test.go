@@ -21,7 +21,7 @@ func TestAssume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other.Enter(bootTime) // keeps what is deleted in limbo
+	other.Enter(bootTime) // keeps deleted records in limbo
 	protos := []uint8{header.ProtoTCP, header.ProtoUDP, header.ProtoICMP}
 	var flows []NewFlow
 	for n := range uint32(1500) {

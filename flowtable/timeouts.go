@@ -108,7 +108,7 @@ func (t *Timeouts) lifetimes() (l lifetimes, err error) {
 			return l, fmt.Errorf("timeout %s is %v: must be between 1s and %v", e.name, e.normal, maxTimeout)
 		}
 		for _, s := range e.states {
-			// Last seen may be a second behind the last packet: see refreshTicks.
+			// Last seen may be a second earlier than the last packet: see refreshTicks.
 			m := makeMeta(s, 0, 0)
 			l[m.life()] = ticksOf(e.normal) + refreshTicks
 			l[(m | metaReset).life()] = ticksOf(e.afterRST) + refreshTicks

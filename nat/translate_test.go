@@ -210,7 +210,7 @@ func TestTranslateSendsComputedZeroAsOnes(t *testing.T) {
 		p := mustParse(t, frame)
 		sum := uint16(frame[p.L4+6])<<8 | uint16(frame[p.L4+7])
 		out := p.Tuple
-		out.SrcPort += sum // the sum grows by what it lacks, if no carry is lost
+		out.SrcPort += sum // the updated checksum is zero, if no carry is lost
 		if out.SrcPort < sum {
 			out.SrcPort++
 		}

@@ -72,7 +72,7 @@ func format(mem []byte, c *Config) *Table {
 	return t
 }
 
-// recoverTable recovers the table that another process left in memory, at whatever point it
+// recoverTable recovers the table that another process left in memory, at any point where it
 // stopped. It fails with ErrLayout if the memory holds another version or size.
 func recoverTable(mem []byte, c *Config, now flowtable.Time) (t *Table, r Recovery, err error) {
 	if t, err = openView(mem, c); err != nil {

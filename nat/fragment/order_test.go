@@ -42,7 +42,7 @@ func permutations(n int, f func(order []int)) {
 type gateway struct {
 	t     *testing.T
 	table *fragment.Table
-	out   header.Tuple // of every flow, but for the source port
+	out   header.Tuple // of every flow, except the source port
 	held  [][]byte
 	sent  [][]byte
 }

@@ -15,7 +15,7 @@ const (
 	ipv4OffsetMask    = 0x1fff // in units of 8 bytes
 )
 
-// IPv4 options (RFC 791 section 3.1): type, then length and data but for the first two.
+// IPv4 options (RFC 791 section 3.1): type, then, except for the first two, length and data.
 const (
 	optionEnd         = 0
 	optionNoOp        = 1
@@ -138,7 +138,7 @@ func checkOptions(h []byte) stats.DropReason {
 }
 
 // validRecord and validTimestamp check the options that routers write into. The pointer must be
-// behind the option's header, and there must be room for a whole entry or for none; otherwise a
+// after the option's header, and there must be room for a whole entry or for none; otherwise a
 // receiver discards the datagram (RFC 791 section 3.1; __ip_options_compile,
 // net/ipv4/ip_options.c). The gateway writes nothing.
 func validRecord(option []byte) bool {

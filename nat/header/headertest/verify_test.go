@@ -27,7 +27,7 @@ func samples() map[string]*Packet {
 	}
 }
 
-// gopacket reads what is built: same ends, and the lengths add up.
+// gopacket decodes the built packets to the same ends and consistent lengths.
 func TestBytesDecode(t *testing.T) {
 	for name, p := range samples() {
 		frame := p.Bytes()
@@ -65,13 +65,13 @@ func TestVerifyDetectsEachChangedByte(t *testing.T) {
 			f := slices.Clone(frame)
 			f[at] ^= 0x10
 			if Verify(f) == nil {
-				t.Errorf("%s: byte %d changed, nobody noticed", name, at-ip)
+				t.Errorf("%s: byte %d changed without an error", name, at-ip)
 			}
 		}
 	}
 }
 
-// The check value of CRC32c, and gopacket's word for where it is in a packet.
+// The check value of CRC32c, and its place in a packet according to gopacket.
 func TestSCTPChecksum(t *testing.T) {
 	if got := crc32c([]byte("123456789")); got != 0xe3069283 {
 		t.Errorf("check value %#08x", got)
@@ -107,7 +107,8 @@ func TestVerifyKnowsUDPWithoutChecksum(t *testing.T) {
 	}
 }
 
-// The fragments of Split are valid, of the requested size, and their payloads are the datagram's.
+// The fragments of Split are valid and of the requested size, and together have the datagram's
+// payload.
 func TestSplit(t *testing.T) {
 	for _, p := range []*Packet{
 		UDP("192.0.2.1:40000", "198.51.100.7:5000", strings.Repeat("x", 300)),
