@@ -24,14 +24,14 @@ func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple, f *prepared)
 	w.planner.Plan(&n, &req)
 	w.opens -= min(w.opens, n.Choice.Compared/comparedPerOpen)
 	if n.Verdict.Action != decide.Queued {
-		return 0, w.refused(d, p, &n)
+		return 0, w.respond(d, p, &n)
 	}
-	ref, v, _ := w.carry(p, &n, &req, old)
+	ref, v, _ := w.createAndPin(p, &n, &req, old)
 	return ref, v
 }
 
 // refused sends the ICMP error or the RST of a refusal, if it has one, and returns the verdict.
-func (w *Worker) refused(d Desc, p *header.Packet, n *decide.Plan) decide.Verdict {
+func (w *Worker) respond(d Desc, p *header.Packet, n *decide.Plan) decide.Verdict {
 	if n.Notify {
 		w.sendError(d, p, n.Error, 0)
 	}
@@ -44,7 +44,7 @@ func (w *Worker) refused(d Desc, p *header.Packet, n *decide.Plan) decide.Verdic
 // carry makes the flow of a plan and then pins its client. A client that gets no flow is not
 // pinned, or a flood that is refused would evict the pins of others. made reports whether the flow
 // is new; where another worker was faster with the same packet, that worker sets the pin.
-func (w *Worker) carry(
+func (w *Worker) createAndPin(
 	p *header.Packet, n *decide.Plan, req *decide.Request, old *header.Tuple,
 ) (ref flowtable.Ref, v decide.Verdict, made bool) {
 	ref, v, made = w.create(p, n, old)

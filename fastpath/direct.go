@@ -44,7 +44,7 @@ func wholeTCP(p *header.Packet) bool {
 // own address. If so, a flow whose SYN has no answer gets another source port, which the client's
 // next SYN uses, and a flow whose connection is over ends. Of the client's packets foreign records
 // the sequence numbers of SYNs.
-func (w *Worker) foreign(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) bool {
+func (w *Worker) fromDirectConnection(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) bool {
 	if !wholeTCP(p) {
 		return false
 	}

@@ -3,7 +3,7 @@
 //
 //	links ──Receive──► Batch ─┬─inspect─find─finish──────► egress queues ──Transmit──► links
 //	                          │   plain, of a known flow      ▲
-//	                          └─judgeAny──────────────────────┤
+//	                          └─handleAny──────────────────────┤
 //	                              all else                    ├─ held: next hop or first fragment not known yet
 //	                                                          ├─ returned: to the kernel by the host link
 //	                                                          └─ dropped: with one named reason

@@ -55,7 +55,7 @@ func (w *Worker) reflect(d Desc, p *header.Packet) decide.Verdict {
 	nat.EchoReply(w.frame(d), p, w.c.TTL)
 	w.n.echoReplies++
 	dst := p.Tuple.Src
-	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, !p.DF && !p.Tuple.V6, dst, anybodys},
+	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, !p.DF && !p.Tuple.V6, dst, unproven},
 		w.planner.View.Lookup(&dst).Hop)
 }
 
@@ -65,7 +65,7 @@ func (w *Worker) firstICMP(d Desc, p *header.Packet) decide.Verdict {
 	p.Tuple.DstPort = uint16(p.ICMPType)
 	r := w.firstFragment(d, p)
 	if p.ICMPType != echoRequest(p.Tuple.V6) || !w.echoes(p) {
-		return w.notOurs(d, p)
+		return w.withoutFlow(d, p)
 	}
 	if r != stats.None {
 		return drop(r)
@@ -79,5 +79,5 @@ func (w *Worker) laterICMP(d Desc, p *header.Packet, f fragment.First) decide.Ve
 	if f.Dst == uint16(echoRequest(p.Tuple.V6)) && w.echoes(p) {
 		return w.echoFragment(d, p)
 	}
-	return w.notOurs(d, p)
+	return w.withoutFlow(d, p)
 }

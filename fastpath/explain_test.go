@@ -326,18 +326,18 @@ func TestExplainLateAnswer(t *testing.T) {
 	l.send(0, headertest.UDP(join(client4, 1), join(vip4, 53), "x"))
 	_, p := l.out(l.workers[0].nic)
 	l.publish(func(b *services.Builder) { b.DeleteBackend(services.MakeBackendRef(2, 1)) })
-	if x := e.Explain(p.Tuple.Reverse(), false, flowtable.Time(l.now)); x.Standing != decide.BackendGone ||
+	if x := e.Explain(p.Tuple.Reverse(), false, flowtable.Time(l.now)); x.Class != decide.BackendGone ||
 		x.Verdict.Action != decide.Queued {
-		t.Errorf("UDP, at once: %v, %v", x.Verdict, x.Standing)
+		t.Errorf("UDP, at once: %v, %v", x.Verdict, x.Class)
 	}
 	l.step(3 * time.Second)
-	if x := e.Explain(p.Tuple.Reverse(), false, flowtable.Time(l.now)); !x.Known || x.Standing != decide.BackendGone ||
+	if x := e.Explain(p.Tuple.Reverse(), false, flowtable.Time(l.now)); !x.Known || x.Class != decide.BackendGone ||
 		x.Verdict.Reason != stats.BackendGone {
-		t.Errorf("UDP: %v, %v", x.Verdict, x.Standing)
+		t.Errorf("UDP: %v, %v", x.Verdict, x.Class)
 	}
 	if x := e.Explain(tuple(header.ProtoUDP, join(client4, 1), join(vip4, 53)), false,
-		flowtable.Time(l.now)); !x.Known || x.Standing != decide.Superseded {
-		t.Errorf("the client's: %v", x.Standing)
+		flowtable.Time(l.now)); !x.Known || x.Class != decide.Superseded {
+		t.Errorf("the client's: %v", x.Class)
 	}
 }
 
@@ -350,12 +350,12 @@ func TestExplainSuperseded(t *testing.T) {
 	_, snat, be := l.open(client, vip)
 	l.send(0, headertest.TCP(be, snat, headertest.RST|headertest.ACK)) // refused: over
 	l.out(g.nic)
-	if x := e.Explain(tuple(header.ProtoTCP, client, vip), false, flowtable.Time(l.now)); x.Standing != decide.Stands ||
+	if x := e.Explain(tuple(header.ProtoTCP, client, vip), false, flowtable.Time(l.now)); x.Class != decide.InFlow ||
 		x.Frontend != nil || x.Out.SrcPort == 0 {
 		t.Errorf("an ACK: %+v", x)
 	}
 	if x := e.Explain(tuple(header.ProtoTCP, client, vip), true, flowtable.Time(l.now)); !x.Known ||
-		x.Standing != decide.Superseded || x.Frontend == nil || x.Out.SrcPort != 0 {
+		x.Class != decide.Superseded || x.Frontend == nil || x.Out.SrcPort != 0 {
 		t.Errorf("a SYN: %+v", x)
 	}
 	l.send(0, headertest.UDP(client, join(vip4, 53), "x"))
@@ -368,7 +368,7 @@ func TestExplainSuperseded(t *testing.T) {
 		b.SetFrontend(&next)
 	})
 	x := e.Explain(tuple(header.ProtoUDP, client, join(vip4, 53)), false, flowtable.Time(l.now))
-	if x.Standing != decide.Superseded || x.Verdict.Reason != stats.NoEndpoints || !x.Notify ||
+	if x.Class != decide.Superseded || x.Verdict.Reason != stats.NoEndpoints || !x.Notify ||
 		x.Out != (header.Tuple{}) || x.Hop != nil {
 		t.Errorf("UDP without endpoints: %+v", x)
 	}
@@ -392,7 +392,7 @@ func TestExplainFlowOfEarlierProcess(t *testing.T) {
 	}
 	h.Leave()
 	x := l.explainer().Explain(client, false, flowtable.Time(l.now))
-	if !x.Known || x.Standing != decide.Stands || x.Backend == nil || x.Backend.Ref != services.MakeBackendRef(2, 1) ||
+	if !x.Known || x.Class != decide.InFlow || x.Backend == nil || x.Backend.Ref != services.MakeBackendRef(2, 1) ||
 		x.Flow.Binding != 0 {
 		t.Errorf("%+v", x)
 	}

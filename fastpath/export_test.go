@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// StepByOracle is Step with judgeAny for every packet.
+// StepByOracle is Step with handleAny for every packet.
 func (w *Worker) StepByOracle(now uint64) int {
 	w.begin(flowtable.Time(now))
 	moved := 0
@@ -20,7 +20,7 @@ func (w *Worker) StepByOracle(now uint64) int {
 		w.received(n)
 		for _, d := range w.b.desc[:n] {
 			w.n.rxBytes += uint64(d.Len)
-			w.judgeAny(d)
+			w.handleAny(d)
 		}
 		w.transmit()
 	}
@@ -33,7 +33,7 @@ func (w *Worker) StepByOracle(now uint64) int {
 	return moved
 }
 
-// openByOracle is openParked with judgeAny for every packet.
+// openByOracle is openParked with handleAny for every packet.
 func (w *Worker) openByOracle() (moved int) {
 	w.opening = true
 	for w.parked.count > 0 && w.opens > 0 {
@@ -44,7 +44,7 @@ func (w *Worker) openByOracle() (moved int) {
 		w.b.kernel = false
 		for _, d := range w.b.desc[:n] {
 			bytes := w.n.rxBytes
-			w.judgeAny(d)
+			w.handleAny(d)
 			w.n.rxBytes = bytes
 		}
 		w.transmit()
@@ -80,7 +80,7 @@ type PlannedFlow struct {
 }
 
 // Patient reports whether the worker may sleep.
-func (w *Worker) Patient() bool { return w.patient() }
+func (w *Worker) MayRest() bool { return w.mayRest() }
 
 // Forget empties the lookahead.
 func (w *Worker) Forget() { w.ahead.first, w.ahead.end = 0, 0 }
@@ -114,7 +114,7 @@ func (w *Worker) PlainAt(packet []byte, beforeEnd int) bool {
 	return w.b.search[0].End != 0
 }
 
-// Judged returns what judgeAny parsed last, and forgets it: the zero Packet if all packets since
+// Judged returns what handleAny parsed last, and forgets it: the zero Packet if all packets since
 // the last call took the plain path.
 func (w *Worker) Judged() header.Packet {
 	p := w.b.pkt

@@ -31,7 +31,7 @@ func (w *Worker) laterFragment(d Desc, p *header.Packet) decide.Verdict {
 		w.frags.again = true
 	case fragment.Unknown:
 	default:
-		return w.judgeLater(d, p, first, status)
+		return w.handleLater(d, p, first, status)
 	}
 	if !w.holdFragment(d, of) {
 		return drop(stats.FragmentLimit)
@@ -39,8 +39,8 @@ func (w *Worker) laterFragment(d Desc, p *header.Packet) decide.Verdict {
 	return queued
 }
 
-// judgeLater judges a later fragment whose first one is known.
-func (w *Worker) judgeLater(d Desc, p *header.Packet, f fragment.First, s fragment.Status) decide.Verdict {
+// handleLater judges a later fragment whose first one is known.
+func (w *Worker) handleLater(d Desc, p *header.Packet, f fragment.First, s fragment.Status) decide.Verdict {
 	if s == fragment.Overlap {
 		return drop(stats.FragmentOverlap)
 	}
@@ -52,11 +52,11 @@ func (w *Worker) judgeLater(d Desc, p *header.Packet, f fragment.First, s fragme
 	case header.ProtoICMP, header.ProtoICMPv6:
 		return w.laterICMP(d, p, f)
 	default:
-		return w.notOurs(d, p)
+		return w.withoutFlow(d, p)
 	}
 	w.frags.id = f.ID
 	p.Tuple.SrcPort, p.Tuple.DstPort = f.Src, f.Dst
-	return w.judgeFlow(d, p, w.flows.Hash(&p.Tuple), nil)
+	return w.handleFlow(d, p, w.flows.Hash(&p.Tuple), nil)
 }
 
 // releaseFragments drops those that have waited too long, and looks up again the first fragments
@@ -93,7 +93,7 @@ func (w *Worker) releaseKnown() (moved int) {
 		h, p := w.unhold(at), &w.b.pkt
 		w.b.link, w.b.kernel = h.link, h.link == w.c.Host
 		w.parse(h.desc, p) // cannot fail: it parsed before and has not changed
-		w.carryOut(h.desc, p, w.judgeLater(h.desc, p, f, status))
+		w.carryOut(h.desc, p, w.handleLater(h.desc, p, f, status))
 		moved++
 	}
 	return moved
@@ -112,5 +112,5 @@ func (w *Worker) sctpFragment(d Desc, p *header.Packet) decide.Verdict {
 	if ours {
 		return drop(stats.SCTPFragment)
 	}
-	return w.notOurs(d, p)
+	return w.withoutFlow(d, p)
 }

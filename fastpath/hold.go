@@ -27,9 +27,9 @@ const requestEvery = flowtable.Time(100 * time.Millisecond)
 type precedence uint8
 
 const (
-	// anybodys: whoever sends packets from invented addresses makes as many destinations: clients
+	// unproven: whoever sends packets from invented addresses makes as many destinations: clients
 	// of flows that nothing is proven of, senders of pings.
-	anybodys precedence = iota
+	unproven precedence = iota
 	// known: to a backend, or to a next hop that was resolved before.
 	known
 	// established: of a connection past its handshake.
@@ -44,7 +44,7 @@ func precedenceOf(s flowtable.State, side flowtable.Side) precedence {
 	case side == flowtable.ClientSide:
 		return known
 	}
-	return anybodys
+	return unproven
 }
 
 // displacedPerStep is how many packets that are anybody's a step holds in place of others, which
@@ -78,8 +78,8 @@ func newHopQueue(limit, perHop int, key [2]uint64) hopQueue {
 
 func (q *hopQueue) len() int { return len(q.held) }
 
-// anybodysFull reports whether the packets that are anybody's have all the room that is theirs.
-func (q *hopQueue) anybodysFull() bool { return int(q.all[anybodys]) >= cap(q.held)/2 }
+// unprovenFull reports whether the packets that are anybody's have all the room that is theirs.
+func (q *hopQueue) unprovenFull() bool { return int(q.all[unproven]) >= cap(q.held)/2 }
 
 // add appends a packet. There must be room.
 func (q *hopQueue) add(o outgoing, deadline flowtable.Time) {
@@ -114,15 +114,15 @@ func (q *hopQueue) oldest(dst *header.Addr, p precedence) int {
 	return slices.IndexFunc(q.held, func(h heldPacket) bool { return h.o.precedence == p && h.o.dst == *dst })
 }
 
-// givesWay returns the packet that makes room for one of a precedence, or -1: of the lowest
+// evictable returns the packet that makes room for one of a precedence, or -1: of the lowest
 // precedence that is below it, or anybody's, the oldest one to the prefix that most such packets
 // wait for (prefixes share 256 counters). It searches the queue only where it finds one.
-func (q *hopQueue) givesWay(to precedence) int {
+func (q *hopQueue) evictable(to precedence) int {
 	if len(q.held) == 0 {
 		return -1
 	}
 	lowest := min(to, q.all.lowest())
-	if lowest == to && (to != anybodys || q.all[anybodys] == 0) {
+	if lowest == to && (to != unproven || q.all[unproven] == 0) {
 		return -1
 	}
 	var waiting [256]uint16
@@ -164,7 +164,7 @@ func (w *Worker) mayHold(d Desc, held, limit int) bool {
 // mayDisplace allows it.
 func (w *Worker) hold(o outgoing) decide.Verdict {
 	q := &w.hops
-	if o.precedence == anybodys && q.anybodysFull() {
+	if o.precedence == unproven && q.unprovenFull() {
 		if q.mayDisplace == 0 {
 			return drop(stats.NeighbourQueueFull)
 		}
@@ -182,8 +182,8 @@ func (w *Worker) hold(o outgoing) decide.Verdict {
 		}
 		w.displace(q.oldest(&o.dst, lowest))
 	}
-	for !w.mayHold(o.desc, len(q.held), cap(q.held)) || o.precedence == anybodys && q.anybodysFull() {
-		i := q.givesWay(o.precedence)
+	for !w.mayHold(o.desc, len(q.held), cap(q.held)) || o.precedence == unproven && q.unprovenFull() {
+		i := q.evictable(o.precedence)
 		if i < 0 {
 			return drop(stats.NeighbourQueueFull)
 		}
@@ -196,7 +196,7 @@ func (w *Worker) hold(o outgoing) decide.Verdict {
 
 // request requests the hop of a packet that is held.
 func (w *Worker) request(o *outgoing) {
-	if o.precedence == anybodys {
+	if o.precedence == unproven {
 		w.c.Hops.Resolve(o.dst)
 		return
 	}

@@ -80,7 +80,7 @@ func (n *waiting) total() (sum int) {
 
 // lowest returns the lowest precedence of the packets, and highest the highest. There must be one.
 func (n *waiting) lowest() precedence {
-	for p := anybodys; ; p++ {
+	for p := unproven; ; p++ {
 		if n[p] > 0 {
 			return p
 		}

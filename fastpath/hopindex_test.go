@@ -73,7 +73,7 @@ func TestFullHopQueueIsNotSearched(t *testing.T) {
 			t.Errorf("%v waits for backend %d, want %d of flows", w, n, perHop)
 		}
 	}
-	if i := q.givesWay(known); i != -1 {
+	if i := q.evictable(known); i != -1 {
 		t.Errorf("the packet at %d gives way, want none", i)
 	}
 }

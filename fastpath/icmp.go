@@ -14,19 +14,19 @@ import (
 const frameHeadroom = 256
 
 // icmp decides about ICMP and ICMPv6: errors about our flows are translated, echo
-// requests to a VIP are answered, all else is notOurs.
+// requests to a VIP are answered, all else is withoutFlow.
 func (w *Worker) icmp(d Desc, p *header.Packet) decide.Verdict {
 	switch {
 	case p.Fragment == header.FirstFragment:
 		return w.firstICMP(d, p)
 	case header.IsRedirectOrQuench(p.Tuple.V6, p.ICMPType):
-		return w.notOurs(d, p)
+		return w.withoutFlow(d, p)
 	case header.IsICMPError(p.Tuple.V6, p.ICMPType):
 		return w.icmpError(d, p)
 	case p.ICMPType == echoRequest(p.Tuple.V6) && w.echoes(p):
 		return w.echo(d, p)
 	}
-	return w.notOurs(d, p)
+	return w.withoutFlow(d, p)
 }
 
 // checksumICMP reports whether the checksum of a message is right, also of one in several frames.
@@ -62,7 +62,7 @@ func (w *Worker) icmpError(d Desc, p *header.Packet) decide.Verdict {
 		return drop(stats.TTLExceeded) // no error about an error (RFC 1122 section 3.2.2)
 	}
 	if mtu, ok := header.PathMTU(frame, p); ok {
-		if r := w.judgePathMTU(mtu, nat.QuotedBytes(frame, &inner), &inner, side); r != stats.None {
+		if r := w.checkPathMTU(mtu, nat.QuotedBytes(frame, &inner), &inner, side); r != stats.None {
 			return drop(r)
 		}
 	}
@@ -86,13 +86,13 @@ const pathMTURate, pathMTUBurst = 20, 50
 // minIPv6MTU is below all that is announced over IPv6 (RFC 8200 section 5, RFC 8201 section 4).
 const minIPv6MTU = 1280
 
-// judgePathMTU returns why the announcement of a path MTU is not translated, if it is not. What a
+// checkPathMTU returns why the announcement of a path MTU is not translated, if it is not. What a
 // client announces lowers its backend's path MTU to our address, which all clients share: so it
 // must be one that a link on the way can have, about a packet that was too big for it, and no
 // flood. inner is the quoted packet, which was quoted bytes long. side is whose error it is; the
 // rate is about clients, and counts by the flow's, as the source of an error is any router's on the
 // way.
-func (w *Worker) judgePathMTU(mtu uint32, quoted int, inner *header.Packet, side flowtable.Side) stats.DropReason {
+func (w *Worker) checkPathMTU(mtu uint32, quoted int, inner *header.Packet, side flowtable.Side) stats.DropReason {
 	floor := uint32(w.c.PathMTUFloor)
 	if inner.Tuple.V6 {
 		floor = max(floor, minIPv6MTU)
@@ -116,8 +116,8 @@ func (w *Worker) judgePathMTU(mtu uint32, quoted int, inner *header.Packet, side
 // may be about the node's own traffic.
 func (w *Worker) icmpNoFlow(d Desc, p *header.Packet) decide.Verdict {
 	shared := w.planner.Snap.Owned(p.Tuple.Dst)&(services.AddrNode|services.AddrSNAT) != 0
-	if w.b.kernel || shared && !w.planner.Refuses(p.Tuple.Dst) {
-		return w.notOurs(d, p)
+	if w.b.kernel || shared && !w.planner.Rejects(p.Tuple.Dst) {
+		return w.withoutFlow(d, p)
 	}
 	return drop(stats.ICMPNoFlow)
 }
@@ -172,7 +172,7 @@ func (w *Worker) answer(
 	}
 	w.n.generated++
 	d, dst := Desc{Addr: start, Len: uint32(n)}, p.Tuple.Src
-	o := outgoing{d, header.EthernetBytes, uint16(n), p.Tuple.V6, false, dst, anybodys}
+	o := outgoing{d, header.EthernetBytes, uint16(n), p.Tuple.V6, false, dst, unproven}
 	if v := w.send(o, w.planner.View.Lookup(&dst).Hop); v.Action == decide.Drop {
 		w.dropped(d, v.Reason)
 	}

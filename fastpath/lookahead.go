@@ -42,16 +42,16 @@ type lookahead struct {
 	of         [groupSize]prepared
 }
 
-// judgeSlow is the slow path: it judges packet i of a batch, of the group that ends at end, which
+// handleSlow is the slow path: it judges packet i of a batch, of the group that ends at end, which
 // finishPlain did not forward.
-func (w *Worker) judgeSlow(i, end int) {
+func (w *Worker) handleSlow(i, end int) {
 	d, s := w.b.desc[i], w.b.searchOf(i)
 	if !w.missed(s) || w.b.kernel {
-		w.judgeAny(d)
+		w.handleAny(d)
 		return
 	}
 	if w.parks() {
-		w.judgeToPark(d, s)
+		w.handleOrPark(d, s)
 		return
 	}
 	ahead := &w.ahead
@@ -60,10 +60,10 @@ func (w *Worker) judgeSlow(i, end int) {
 	}
 	f := &ahead.of[i-ahead.first]
 	if !f.known {
-		w.judgeAny(d)
+		w.handleAny(d)
 		return
 	}
-	w.carryOut(d, &f.packet, w.judgeFlow(d, &f.packet, f.hash, f))
+	w.carryOut(d, &f.packet, w.handleFlow(d, &f.packet, f.hash, f))
 }
 
 // missed reports whether a packet seems to have no flow.
@@ -133,7 +133,7 @@ func (w *Worker) prepare(f *prepared) {
 func (w *Worker) admitPlanned(d Desc, f *prepared) (flowtable.Ref, decide.Verdict) {
 	w.draws.taken++
 	if n := &f.plan; n.Verdict.Action != decide.Queued {
-		return 0, w.refused(d, &f.packet, n)
+		return 0, w.respond(d, &f.packet, n)
 	}
 	ref, v, _ := w.insert(&f.flow, &f.plan)
 	return ref, v

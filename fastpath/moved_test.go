@@ -267,7 +267,7 @@ func TestUDPOfAMovedFrontend(t *testing.T) {
 					t.Errorf("went as %v, before as %v", p.Tuple, first)
 				}
 				if said.Out.Dst != p.Tuple.Dst || said.Moved != (tt.want == anew) || said.Known != (tt.want == stays) &&
-					said.Standing.String() != "superseded" {
+					said.Class.String() != "superseded" {
 					t.Errorf("explained as %+v", said)
 				}
 				fr, ok := l.handle.Load().FrontendByKey(services.FrontendKey{Addr: addr(f.vip), Port: 80,

@@ -133,15 +133,15 @@ func (w *Worker) received(n int) {
 	}
 }
 
-// judgeToPark judges a plain packet that seems to have no flow while packets are parked: it would
+// handleOrPark judges a plain packet that seems to have no flow while packets are parked: it would
 // be a waste to look ahead.
-func (w *Worker) judgeToPark(d Desc, s *flowtable.Search) {
+func (w *Worker) handleOrPark(d Desc, s *flowtable.Search) {
 	p := &w.b.pkt
 	if w.parse(d, p) != stats.None {
-		w.judgeAny(d)
+		w.handleAny(d)
 		return
 	}
-	w.carryOut(d, p, w.judgeFlow(d, p, s.Hash(), nil))
+	w.carryOut(d, p, w.handleFlow(d, p, s.Hash(), nil))
 }
 
 // park keeps a packet that would open a flow for a later step, in place of older ones where there
@@ -172,7 +172,7 @@ func (w *Worker) openParked() (moved int) {
 		}
 		w.b.kernel = false // none of the host link's opens a flow
 		bytes := w.n.rxBytes
-		w.judgeAll(n)
+		w.handleBatch(n)
 		w.n.rxBytes = bytes // they were counted when they came
 		w.transmit()
 		moved += n

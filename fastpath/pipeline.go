@@ -23,12 +23,12 @@ import (
 //
 //	inspect   judge the headers, hash, prefetch the bucket of the index
 //	find      match tags, prefetch the flow
-//	finish    compare, rewrite, queue; or judgeSlow
+//	finish    compare, rewrite, queue; or handleSlow
 //
-// prefetch.go has the order of all prefetches. finish calls the slow path (judgeSlow and judgeAny)
+// prefetch.go has the order of all prefetches. finish calls the slow path (handleSlow and handleAny)
 // for each packet that is not plain, and for each plain packet that needs a decision (a flow to be
 // made or ended, a neighbour that is not resolved, a backend that is gone). So packets leave in the
-// order in which they came. judgeAny decides about any packet, plain ones included: it is the
+// order in which they came. handleAny decides about any packet, plain ones included: it is the
 // oracle of the tests.
 
 // groupSize is the number of packets in a stage: enough to use all cache misses that the processor
@@ -52,8 +52,8 @@ func (w *Worker) count(link, n int) {
 	}
 }
 
-// judgeAll judges the n packets of the batch, and carries out the verdicts.
-func (w *Worker) judgeAll(n int) {
+// handleBatch judges the n packets of the batch, and carries out the verdicts.
+func (w *Worker) handleBatch(n int) {
 	w.b.fetch.begin()
 	w.ahead.end = 0
 	w.memory.Fetch(w.b.desc[:min(groupSize, n)])
@@ -107,7 +107,7 @@ func (w *Worker) finish(first, end int) {
 		upTo := min(first+width, end)
 		if w.c.StrictReversePath {
 			if upTo = w.onPath(first, upTo); upTo == first {
-				w.judgeSlow(first, end) // drops it, or knows better
+				w.handleSlow(first, end) // drops it, or knows better
 				first++
 				continue
 			}
@@ -125,7 +125,7 @@ func (w *Worker) finish(first, end int) {
 		if !matched && w.b.searchOf(first).End != 0 && w.flows.More(w.b.searchOf(first)) {
 			continue
 		}
-		w.judgeSlow(first, end)
+		w.handleSlow(first, end)
 		first++
 	}
 }
@@ -157,7 +157,7 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 			break
 		}
 		// Only a UDP flow ends when its backend no longer serves. The backend is checked first,
-		// because nearly all serve, and TCP and UDP are mixed. Ref 0 is left to judgeAny, because
+		// because nearly all serve, and TCP and UDP are mixed. Ref 0 is left to handleAny, because
 		// it is not counted.
 		ref := f.BackendRef()
 		if !w.planner.Snap.Serves(services.BackendRef(ref)) {
@@ -169,7 +169,7 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 		if q == nil || uint(q.n) >= uint(len(q.desc)) {
 			break
 		}
-		// The frame is rewritten below: nothing reads it before the step ends or judgeAny fills
+		// The frame is rewritten below: nothing reads it before the step ends or handleAny fills
 		// the queue.
 		q.desc[q.n] = Desc{Addr: d.Addr, Len: end}
 		q.n++

@@ -19,7 +19,7 @@ import (
 )
 
 // twins are two gateways that get the same packets at the same times. One judges plain packets in
-// the pipeline, the other asks judgeAny about every packet.
+// the pipeline, the other asks handleAny about every packet.
 type twins struct {
 	labs  [2]*lab
 	r     *rand.Rand
@@ -27,12 +27,12 @@ type twins struct {
 	learn [][]byte    // frames that went to backends: replies are made of them
 }
 
-// TestPipelineEqualsJudgeAny: the same frames leave in the same order, with the same bytes, and
+// TestPipelineEqualsHandleAny: the same frames leave in the same order, with the same bytes, and
 // every counter is the same, for all kinds of traffic and of changes meanwhile.
-func TestPipelineEqualsJudgeAny(t *testing.T) { twinsAgree(t, labConfig{}, 20_000) }
+func TestPipelineEqualsHandleAny(t *testing.T) { twinsAgree(t, labConfig{}, 20_000) }
 
-// TestPipelineEqualsJudgeAnyUnderPressure: also where flows are refused, and give way to others.
-func TestPipelineEqualsJudgeAnyUnderPressure(t *testing.T) {
+// TestPipelineEqualsHandleAnyUnderPressure: also where flows are refused, and give way to others.
+func TestPipelineEqualsHandleAnyUnderPressure(t *testing.T) {
 	drops := twinsAgree(t, labConfig{flows: 40, halfOpen: 20, snat: services.PortRange{First: 20000, Count: 12}},
 		10_000)
 	for _, r := range []stats.DropReason{stats.HalfOpenLimit, stats.SNATPortsExhausted} {

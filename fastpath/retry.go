@@ -32,7 +32,7 @@ func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowta
 			return found, queued
 		}
 	}
-	next, v, made := w.carry(p, &n, &req, &header.Tuple{})
+	next, v, made := w.createAndPin(p, &n, &req, &header.Tuple{})
 	switch {
 	case made:
 		w.flows.MarkRepeated(next)

@@ -83,7 +83,7 @@ func (w *Worker) awake() {
 
 // patient reports whether the worker may rest: who is late with expiry, or has packets parked or
 // counters of backends to publish, goes on in the next step, unless it is paused.
-func (w *Worker) patient() bool {
+func (w *Worker) mayRest() bool {
 	return w.paused || w.due == 0 && w.parked.count == 0 && !w.stats.Backends.Pending()
 }
 

@@ -159,7 +159,7 @@ func (r *Runner) loop(ctx context.Context) {
 			if w.next != nil || w.stop.Load() {
 				r.attention.Store(true)
 			}
-			moved, patient, now = moved+n, patient && w.patient(), after
+			moved, patient, now = moved+n, patient && w.mayRest(), after
 		}
 		if len(r.workers) == 0 {
 			now = clock.now()

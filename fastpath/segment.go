@@ -39,10 +39,10 @@ func readTCP(s *flowtable.Segment, b []byte, p *header.Packet) {
 	s.Data = p.End-p.L4 > uint16(h[12]>>4)*4
 }
 
-// unheard reports whether a packet of a known flow opens a connection and does not reach a
+// unreliableSYN reports whether a packet of a known flow opens a connection and does not reach a
 // backend's connection as it is, or is not known to. Then no challenge says that the connection
 // lives on (RFC 5961 section 4): so it must be no repetition, and not replace the flow.
-func (w *Worker) unheard(d Desc, p *header.Packet) bool {
+func (w *Worker) unreliableSYN(d Desc, p *header.Packet) bool {
 	return p.Tuple.Stateful() && decide.IsSYN(p.TCPFlags) &&
 		(p.Fragment != header.NotFragment || p.TTL <= 1 || !w.verify(d, p))
 }

@@ -24,10 +24,10 @@ func TestSleepsWhenCountersArePublished(t *testing.T) {
 		}
 		return n
 	}
-	if w.Patient() {
+	if w.MayRest() {
 		t.Error("the worker would sleep, and publish all counters before")
 	}
-	for last := published(); !w.Patient(); {
+	for last := published(); !w.MayRest(); {
 		l.step(time.Microsecond)
 		now := published()
 		if now-last > 64 || now == last && now < backends {

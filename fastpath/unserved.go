@@ -10,7 +10,7 @@ import (
 
 // unserved drops a packet from outside that belongs to no flow and has no port: another protocol
 // than those that are translated, or an ICMP message other than an echo request or an error. Its
-// destination is one that Planner.Refuses. A host that has the address answers an unknown protocol
+// destination is one that Planner.Rejects. A host that has the address answers an unknown protocol
 // with an error (RFC 1122 section 3.2.2.1, RFC 8200 section 4) and ignores such ICMP messages (RFC
 // 1122 section 3.2.2, RFC 4443 section 2.4 (b)).
 func (w *Worker) unserved(d Desc, p *header.Packet) decide.Verdict {

@@ -237,7 +237,7 @@ func (w *Worker) Step(now uint64) int {
 			w.refute(i, w.b.desc[:n])
 		}
 		w.received(n)
-		w.judgeAll(n) // find or make flows, rewrite, queue, park, drop with a reason
+		w.handleBatch(n) // find or make flows, rewrite, queue, park, drop with a reason
 		w.transmit()
 	}
 	if w.parked.count > 0 {

@@ -291,7 +291,7 @@ func TestWorkOf(t *testing.T) {
 	}{
 		{[]string{module + "flowtable.(*View).Sweep", module + "fastpath.(*Worker).expire", step, loop}, "expiry"},
 		{[]string{module + "flowtable.(*View).Insert", module + "fastpath.(*Worker).admit",
-			module + "fastpath.(*Worker).judgeAll", step, loop}, "new flows"},
+			module + "fastpath.(*Worker).handleBatch", step, loop}, "new flows"},
 		{[]string{"runtime.gcDrain", "runtime.gcAssistAlloc", "runtime.mallocgc", step, loop},
 			"Go: garbage collection"},
 		{[]string{step, loop}, "looks for packets"},

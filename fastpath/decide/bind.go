@@ -8,10 +8,10 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// BindingOf returns the number that flows are bound with by a snapshot and a view. It is the sum of
-// two counts that never go back, so a worker that loads either anew has another number than before.
-// Two workers can have the same number for different snapshots and views; both load the newest in
-// their next steps, which has a greater one. It is never 0, which is that of an unbound flow.
+// BindingOf returns the binding number of a snapshot and a view. It is the sum of two counts that
+// never decrease, so the number changes whenever a worker loads a newer snapshot or view. Two
+// workers can have the same number for different snapshots and views; in their next steps both load
+// the newest ones, which have a greater number. It is never 0: 0 marks an unbound flow.
 func BindingOf(s *services.Snapshot, v *nexthop.View) uint32 {
 	n := v.Generation
 	if s != nil {
@@ -25,9 +25,9 @@ func BindingOf(s *services.Snapshot, v *nexthop.View) uint32 {
 
 // Bind updates the fields of a flow that belong to this process: its next hops after a change of
 // routes, its backend after a restart, and the owner of a UDP flow whose frontend went to another
-// service port. It returns false, and leaves the flow unbound, if such a flow has no backend of
-// that port: it does not stand (datagram).
-func (s *Planner) Bind(ref flowtable.Ref) (stands bool) {
+// service port. It returns false, and leaves the flow unbound, if the new service port does not
+// have the UDP flow's backend: the flow must then be replaced (datagram).
+func (s *Planner) Bind(ref flowtable.Ref) (valid bool) {
 	f := s.Flows.Flow(ref)
 	binding, _, _ := f.Bound()
 	if binding == s.Binding {
@@ -43,7 +43,7 @@ func (s *Planner) Bind(ref flowtable.Ref) (stands bool) {
 		now.service, now.backend = s.owner(ref)
 	case toBackend.Proto == header.ProtoUDP:
 		client := toClient.Reverse()
-		if now, stands = s.datagramOwner(&client, &toBackend, now); !stands {
+		if now, valid = s.datagramOwner(&client, &toBackend, now); !valid {
 			return false
 		}
 	}
@@ -58,13 +58,14 @@ func (s *Planner) Bind(ref flowtable.Ref) (stands bool) {
 	return true
 }
 
-// owner is what Flow.Owner returns.
+// owner has the results of Flow.Owner.
 type owner struct{ service, backend uint32 }
 
-// datagramOwner returns the owner of a UDP flow by the snapshot: client is the client's tuple,
-// toBackend the one that its packets leave with. The flow keeps its owner as long as no other
-// service port has its frontend. It goes over to that port where a new flow could be the same: the
-// port gives this client this backend, and lets it see the same address. Otherwise ok is false.
+// datagramOwner returns the owner of a UDP flow by the snapshot. client is the client's tuple,
+// toBackend the tuple of its translated packets. The flow keeps its owner as long as no other
+// service port has its frontend. Otherwise that service port becomes the owner, if a new flow could
+// be the same: if its rule for this client has this backend and shows it the same source address.
+// If not, ok is false.
 func (s *Planner) datagramOwner(client, toBackend *header.Tuple, has owner) (_ owner, ok bool) {
 	f := s.Snap.Frontend(client)
 	if f == nil || uint32(f.Service.ID) == has.service {
@@ -82,8 +83,8 @@ func (s *Planner) datagramOwner(client, toBackend *header.Tuple, has owner) (_ o
 	return owner{uint32(f.Service.ID), uint32(ref)}, true
 }
 
-// mayStay reports whether session affinity lets a client's flow stay with its backend: a client
-// that is not pinned gets its pin with a new flow.
+// mayStay reports whether session affinity lets a client's flow stay with its backend. A client
+// without a pin needs a new flow, which pins it.
 func (s *Planner) mayStay(svc *services.Service, client, toBackend *header.Tuple) bool {
 	if svc.AffinitySeconds == 0 || s.Pins == nil {
 		return true
@@ -92,7 +93,7 @@ func (s *Planner) mayStay(svc *services.Service, client, toBackend *header.Tuple
 	return pin == affinity.Pin{Addr: toBackend.Dst, Port: toBackend.DstPort}
 }
 
-// owner is Adopt by the flow's tuples.
+// owner calls Adopt with the flow's tuples.
 func (s *Planner) owner(ref flowtable.Ref) (service, backend uint32) {
 	var toBackend, toClient header.Tuple
 	s.Flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
@@ -102,9 +103,9 @@ func (s *Planner) owner(ref flowtable.Ref) (service, backend uint32) {
 }
 
 // Adopt finds the service and backend, as a snapshot numbers them, of a flow that an earlier
-// process made: client is the client's tuple, toBackend the one that its packets leave with.
-// It returns zeros if they are gone: a TCP flow lives on uncounted, a UDP flow is scheduled anew.
-// It is on the path of packets, and costs no more than services.Service.Find.
+// process made: client is the client's tuple, toBackend the tuple of its translated packets. It
+// returns zeros if they no longer exist: a TCP flow then continues uncounted, and a UDP flow is
+// scheduled again. It runs on the packet path, and costs no more than services.Service.Find.
 func Adopt(s *services.Snapshot, client, toBackend *header.Tuple) (service, backend uint32) {
 	f := s.Frontend(client)
 	if f == nil {

@@ -20,12 +20,12 @@ type ExplainerConfig struct {
 	Services                 *services.Handle
 	Hops                     *nexthop.Table
 	Flows                    *flowtable.Table // nil: no flow is known
-	Affinity                 *affinity.Table  // nil: nobody is pinned
+	Affinity                 *affinity.Table  // nil: no client is pinned
 	HostSource4, HostSource6 header.Addr
 }
 
-// Explainer describes what the workers would do with a packet. It makes the same plan as they do,
-// and changes nothing: no flow, no pin, no turn. Any number of goroutines may use it.
+// Explainer describes how the workers would handle a packet. It makes the same plan as they do, and
+// changes no flow, no pin and no turn. Any number of goroutines may use it.
 type Explainer struct {
 	c  ExplainerConfig
 	mu sync.Mutex // guards flows, which only one goroutine may use at a time
@@ -33,7 +33,7 @@ type Explainer struct {
 	flows *flowtable.Handle
 }
 
-// NewExplainer takes a participant's place in the flow table, until Close.
+// NewExplainer registers a participant of the flow table. Close unregisters it.
 func NewExplainer(c ExplainerConfig) (*Explainer, error) {
 	e := &Explainer{c: c}
 	if c.Flows == nil {
@@ -46,7 +46,7 @@ func NewExplainer(c ExplainerConfig) (*Explainer, error) {
 	return e, nil
 }
 
-// Close gives the place back. The Explainer must not be used afterwards.
+// Close unregisters the participant. The Explainer must not be used afterwards.
 func (e *Explainer) Close() {
 	if e.flows != nil {
 		e.flows.Close()
@@ -68,60 +68,62 @@ type Explanation struct {
 	// Reset: the sender gets an RST (if the rate allows).
 	Reset bool
 
-	// Known: the packet has a flow, Flow, on Side. Standing is what the flow is to it; if
-	// it is superseded, all below is about the flow that would replace it.
-	Known    bool
-	Flow     flowtable.Info
-	Side     flowtable.Side
-	Standing Standing
-	// Moved: its frontend went to another service port, which does not have its backend.
+	// Known: the packet has a flow, Flow, and arrives from Side. Class is its relation to the flow.
+	// If the flow is superseded, all fields below describe the flow that would replace it.
+	Known bool
+	Flow  flowtable.Info
+	Side  flowtable.Side
+	Class Class
+	// Moved: the flow's frontend now belongs to another service port, which does not have its
+	// backend.
 	Moved bool
-	// Retry: if the packet is the second repetition of one that was not answered, it is given
-	// to another backend (services.Snapshot.RetryOther, or the flow's backend is gone).
+	// Retry: if the packet is the second repetition of an unanswered SYN, it goes to another
+	// backend (services.Snapshot.RetryOther, or the flow's backend is gone).
 	Retry bool
 
 	// Decision is about a new flow: frontend, source ranges, kind of client, rule.
 	services.Decision
-	PodRange netip.Prefix // which of Snapshot.Pods the client is in, if it is
+	PodRange netip.Prefix // the prefix of Snapshot.Pods that has the client, if one does
 
 	// Pin is the backend that the client is pinned to, if it is pinned. Tentative: no flow of the
-	// client's has stood since. PinInSet: that backend is in the set of the client's rule, and
-	// therefore chosen; Scheduler did not choose then.
+	// client has been established since. PinInSet: that backend is in the set of the client's rule,
+	// and so the pin chose it, not the Scheduler.
 	Pin       affinity.Pin
 	Tentative bool
 	PinInSet  bool
 	Scheduler services.Scheduler
 	Slot      int    // of the set's Table; -1 where connections were compared
 	Turn      uint32 // the flow's turn, for schedulers that take turns
-	Loads     []Load // what was compared, for schedulers that compare connections
+	Loads     []Load // the compared backends, for schedulers that compare connections
 
-	// SourceUse and ServiceUse are what is used of the limits of the frontend's Service at Now, if
-	// that is known (Counted).
+	// SourceUse and ServiceUse are the used parts of the limits of the frontend's Service at Now.
+	// They are valid if Counted.
 	SourceUse, ServiceUse flowtable.Use
 	Counted               bool
 	Now                   flowtable.Time
 
-	// Backend is the chosen one, or the known flow's; nil if there is none, or it is gone.
+	// Backend is the chosen backend, or the known flow's; nil if there is none, or it is gone.
 	Backend *services.Backend
-	// Out is the packet as it leaves. The source port of a new flow is drawn when it is
-	// made, and 0 here; for a kept client it is the client's own, if it is free.
+	// Out is the tuple of the translated packet. The source port of a new flow is drawn when the
+	// flow is made, and is 0 here; if the client's address is kept, it is the client's port, which
+	// the flow gets if it is free.
 	Out    header.Tuple
-	Source Source // whose address it leaves with; for new flows
-	// Route is the route to its destination, and Hop the neighbour, which may not be resolved yet
-	// (Ready); nil if it must be requested first.
+	Source Source // the kind of the source address of a new flow
+	// Route is the route to the destination of Out. Hop is the neighbour, which may not be resolved
+	// yet (Ready); it is nil if it must be requested first.
 	Route nexthop.Route
 	Hop   *nexthop.Hop
 }
 
-// Load has the values of a backend that a scheduler by connections compares.
+// Load has the values of a backend that a connection-counting scheduler compares.
 type Load struct {
 	Backend     *services.Backend
 	Connections int32
 	Weight      uint16
 }
 
-// Explain returns what a worker would do with a packet of this tuple, of TCP, UDP or SCTP. opens:
-// the packet opens a connection or association (SYN, INIT); UDP has no such packet. now is
+// Explain returns the decision of a worker about a packet of a TCP, UDP or SCTP tuple. opens: the
+// packet opens a connection or association (SYN, INIT); UDP has no such packet. now is
 // CLOCK_BOOTTIME.
 func (e *Explainer) Explain(t header.Tuple, opens bool, now flowtable.Time) Explanation {
 	s := Planner{
@@ -182,14 +184,14 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 	x.Backend, x.Moved = s.Snap.Backend(backend), !owned
 	switch {
 	case x.Tuple.Proto == header.ProtoUDP:
-		x.Standing = s.datagram(backend, owned, side)
+		x.Class = s.datagram(backend, owned, side)
 	case side == flowtable.ClientSide && x.Opens && e.flows.Closing(ref):
-		x.Standing = Superseded
+		x.Class = Superseded
 	}
-	again := x.Tuple.Stateful() && x.Opens && side == flowtable.ClientSide && x.Standing == Stands
+	again := x.Tuple.Stateful() && x.Opens && side == flowtable.ClientSide && x.Class == InFlow
 	x.Retry = again && (x.Backend == nil || s.Snap.RetryOther && x.Flow.State == flowtable.SynSeen)
 	x.Verdict = queued
-	if x.Standing == BackendGone && x.Flow.Idle >= replyGrace {
+	if x.Class == BackendGone && x.Flow.Idle >= replyGrace {
 		x.Verdict = dropped(stats.BackendGone)
 	}
 	if again {
@@ -197,7 +199,7 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 			x.Verdict = dropped(r)
 		}
 	}
-	return x.Standing != Superseded
+	return x.Class != Superseded
 }
 
 // planned copies a plan into the explanation.
@@ -229,7 +231,7 @@ func (x *Explanation) planned(s *Planner, n *Plan) {
 	}
 }
 
-// limits sets what is used of the limits of the frontend's Service.
+// limits sets the used parts of the limits of the frontend's Service.
 func (x *Explanation) limits(s *Planner) {
 	if x.Frontend == nil || s.Flows == nil {
 		return

@@ -69,15 +69,15 @@ func (x *Explanation) flowText() string {
 	}
 	s := fmt.Sprintf("%v, %v old, %s", x.Flow.State, x.Flow.Age, from)
 	switch {
-	case x.Standing == Superseded && x.Moved:
-		s += "; its frontend went to another Service, so it is scheduled anew"
-	case x.Standing == BackendGone && x.Moved:
+	case x.Class == Superseded && x.Moved:
+		s += "; its frontend went to another Service, so it is scheduled again"
+	case x.Class == BackendGone && x.Moved:
 		s += "; its frontend went to another Service"
-	case x.Standing == Superseded && x.Tuple.Proto == header.ProtoUDP:
-		s += "; its endpoint no longer serves, so it is scheduled anew"
-	case x.Standing == Superseded:
+	case x.Class == Superseded && x.Tuple.Proto == header.ProtoUDP:
+		s += "; its endpoint no longer serves, so it is scheduled again"
+	case x.Class == Superseded:
 		s += "; it is over, so a new one begins"
-	case x.Standing == BackendGone:
+	case x.Class == BackendGone:
 		s += "; the endpoint is gone"
 	case x.Retry:
 		s += "; if this is sent for the third time, it goes to another backend"
@@ -118,7 +118,7 @@ func (x *Explanation) ruleText() string {
 	n := len(x.Rule.Set.Backends)
 	switch {
 	case x.Outcome == services.Silence:
-		return "the traffic policy excludes all there are"
+		return "the traffic policy excludes all of them"
 	case n == 0:
 		return "none is usable"
 	case x.Rule.KeepClient && (x.Backend == nil || x.Source == SourceClient):
@@ -129,7 +129,7 @@ func (x *Explanation) ruleText() string {
 	return fmt.Sprintf("%d, and the client's address is replaced", n)
 }
 
-// limitsText lists the limits of the Service, and what is used of each.
+// limitsText lists the limits of the Service, and how much of each is used.
 func (x *Explanation) limitsText() string {
 	l := &x.Frontend.Service.Limits
 	var parts []string
@@ -188,7 +188,7 @@ func (x *Explanation) schedulerText() string {
 	if n := len(x.Loads); n > services.MaxCompared {
 		sampled = fmt.Sprintf(" (each new flow compares %d of %d, from a random one on)", services.MaxCompared, n)
 	}
-	const most = 16 // enough to see why, and not a screen of it
+	const most = 16 // enough to explain the choice, and shorter than a screen
 	var loads []string
 	for _, l := range x.Loads[:min(most, len(x.Loads))] {
 		loads = append(
@@ -209,11 +209,11 @@ func (x *Explanation) outText() string {
 	return fmt.Sprintf("%s -> %v", src, end(x.Out.Dst, x.Out.DstPort))
 }
 
-// sourceText describes why packets leave with an address.
+// sourceText describes the origin of a source address.
 func sourceText(s Source) string {
 	switch s {
 	case SourceHost:
-		return "of the host link, as the kernel carries it on"
+		return "of the host link, because the kernel forwards it"
 	case SourceByRoute:
 		return "of the interface that it leaves by"
 	case SourcePool:

@@ -7,8 +7,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// limited returns the limit of the service that a new flow runs into, or None. A flow that replaces
-// one whose backend does not answer (Request.Not) is no new connection.
+// limited returns the service limit that a new flow would exceed, or None. A flow that replaces a
+// flow with a silent backend (Request.Not) is not a new connection.
 func (s *Planner) limited(n *Plan, req *Request) stats.DropReason {
 	svc := n.Frontend.Service
 	if !svc.Limits.Any() || req.Not != 0 || s.Flows == nil { // without a table nothing is counted
@@ -17,9 +17,9 @@ func (s *Planner) limited(n *Plan, req *Request) stats.DropReason {
 	return s.over(svc.Limits, uint32(svc.ID), req.Tuple)
 }
 
-// LimitedAgain returns the limit that a client's SYN runs into on a flow that stands, or None. No
-// plan is made for it, but where the backend's connection is gone, by the client's RST for example,
-// it opens another one. The flow must be bound, and is counted already unless it was reset.
+// LimitedAgain returns the limit that a client's SYN on an established flow would exceed, or None.
+// The SYN needs no plan, but it opens another connection if the backend's connection has ended, for
+// example by the client's RST. The flow must be bound. It is already counted unless it was reset.
 func (s *Planner) LimitedAgain(ref flowtable.Ref, t *header.Tuple) stats.DropReason {
 	f := s.Flows.Flow(ref)
 	l := limitsOf(s.Snap, f)
@@ -32,7 +32,7 @@ func (s *Planner) LimitedAgain(ref flowtable.Ref, t *header.Tuple) stats.DropRea
 	return s.over(l, f.Service(), t)
 }
 
-// over returns the limit of a service that one more connection of a client runs into, or None.
+// over returns the limit of a service that one more connection of a client would exceed, or None.
 func (s *Planner) over(l services.Limits, id uint32, client *header.Tuple) stats.DropReason {
 	t := s.Flows.Table()
 	if l.SourceConnections|l.SourceNewConnections != 0 {
@@ -56,22 +56,22 @@ func (s *Planner) over(l services.Limits, id uint32, client *header.Tuple) stats
 	return stats.None
 }
 
-// Stood is for a flow that has come to stand: it counts to its service's limits, and its client is
-// pinned (pin). The flow must be bound.
+// Stood must be called when a flow becomes established (flowtable.State.Stands): it counts the flow
+// in its service's limits and pins its client (confirm). The flow must be bound.
 func (s *Planner) Stood(ref flowtable.Ref) {
 	s.charge(ref)
 	s.confirm(ref)
 }
 
-// charge counts a flow that stands to the limits of its service, if it has any.
+// charge counts an established flow in the limits of its service, if it has any.
 func (s *Planner) charge(ref flowtable.Ref) {
 	if l := limitsOf(s.Snap, s.Flows.Flow(ref)); l.Any() {
 		s.Flows.Charge(ref, flowtable.Rates{Source: l.SourceNewConnections, Service: l.NewConnections}, s.Now)
 	}
 }
 
-// Recharge is for a flow of an earlier process that has been given to its service, as snapshot s
-// numbers it. If it stands, it counts to the service's limits; it takes no token.
+// Recharge counts an established flow in the limits of the service that it was just bound to,
+// numbered as in snapshot s. It takes no token of the rate limits.
 func Recharge(s *services.Snapshot, h *flowtable.Handle, ref flowtable.Ref, now flowtable.Time) {
 	f := h.Flow(ref)
 	if l := limitsOf(s, f); l.Any() && f.State().Stands() {
@@ -79,7 +79,7 @@ func Recharge(s *services.Snapshot, h *flowtable.Handle, ref flowtable.Ref, now 
 	}
 }
 
-// limitsOf returns the limits of a flow's service; none if that is gone.
+// limitsOf returns the limits of a flow's service; none if the service no longer exists.
 func limitsOf(s *services.Snapshot, f *flowtable.Flow) services.Limits {
 	if svc := s.Service(services.ServiceID(f.Service())); svc != nil {
 		return svc.Limits

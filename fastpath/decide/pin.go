@@ -7,18 +7,18 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// handshakeSeconds is how long a client whose connection does not stand yet is pinned: as long as
-// a SYN waits for its answer (flowtable.DefaultTimeouts).
+// handshakeSeconds is how long a client is pinned whose connection is not established yet: as long
+// as a SYN waits for its answer (flowtable.DefaultTimeouts).
 const handshakeSeconds = 10
 
-// Settle pins the client to the planned backend, for a service with session affinity: tentatively,
-// as who sent the packet is not known yet (see Stood). Where another worker was faster with a
-// flow of this client, its choice holds, so that a client's first flows do not part: then Settle
-// changes the plan, and returns true.
+// Settle pins the client to the planned backend, for a service with session affinity. The pin is
+// tentative, because the source address may be forged until the flow is established (see Stood). If
+// another worker was faster with a flow of this client, its choice holds, so that all first flows
+// of a client get one backend: Settle then changes the plan and returns true.
 //
-// Many clients of UDP send one datagram and await one answer, from another port each time, so that
-// none of their flows ever stands. Their tentative pins last as long as confirmed ones, where no
-// confirmed one needs the room.
+// Many UDP clients send one datagram and await one answer, from another port each time, so none of
+// their flows is ever established. Their tentative pins last as long as confirmed pins, unless a
+// confirmed pin needs the room.
 func (s *Planner) Settle(n *Plan, req *Request) (moved bool) {
 	svc := n.Frontend.Service
 	if svc.AffinitySeconds == 0 || s.Pins == nil {
@@ -26,7 +26,7 @@ func (s *Planner) Settle(n *Plan, req *Request) (moved bool) {
 	}
 	want := affinity.Pin{Addr: n.Backend.Addr, Port: n.Backend.Port}
 	if n.Pin != want && n.Pin.Port != 0 && !n.Tentative && n.Rule.Set.Find(s.Snap, n.Pin.Addr, n.Pin.Port) != 0 {
-		return false // Request.Not: the confirmed pin holds until another backend has answered
+		return false // Request.Not: the confirmed pin remains until another backend has answered
 	}
 	seconds := svc.AffinitySeconds
 	if req.Tuple.Stateful() {
@@ -40,9 +40,9 @@ func (s *Planner) Settle(n *Plan, req *Request) (moved bool) {
 	return true
 }
 
-// confirm pins the client of a flow that has come to stand to the flow's backend, for as long as
-// its service says (k8s.io/kubernetes pkg/proxy/nftables/proxier.go: the time counts from the
-// client's last new flow). The flow must be bound.
+// confirm pins the client of an established flow to the flow's backend, for the affinity time of
+// its service (k8s.io/kubernetes pkg/proxy/nftables/proxier.go: the time counts from the client's
+// last new flow). The flow must be bound.
 func (s *Planner) confirm(ref flowtable.Ref) {
 	if s.Pins == nil {
 		return

@@ -13,60 +13,61 @@ import (
 )
 
 // Planner decides about packets. Each worker and each Explainer has one, and both call Plan, so an
-// explanation is what a worker would do. One goroutine at a time may use it.
+// explanation is the decision that a worker would make. One goroutine at a time may use it.
 type Planner struct {
 	// Loaded once per step.
 	Now  flowtable.Time
 	Snap *services.Snapshot
 	View *nexthop.View
-	// Binding is the number that flows are bound with in this step (BindingOf).
+	// Binding is the binding number of this step (BindingOf).
 	Binding uint32
 
 	Flows        *flowtable.Handle
 	Loads        []atomic.Int32  // connections by backend index, of the flow table
-	Pins         *affinity.Table // of session affinity; nil if there is none
+	Pins         *affinity.Table // pins of session affinity; nil if there is none
 	Host4, Host6 header.Addr     // our own addresses on the host link
 	Routes       *RouteCache     // nil: none
-	Rebound      int             // flows that Bind had to bind, since somebody set it
-	Searches     int             // how often gone may still search for an endpoint, until somebody sets it
+	Rebound      int             // flows that Bind has bound since the worker last set it to 0
+	Searches     int             // searches for an endpoint that gone may still make; the worker sets it
 }
 
-// Request is what a plan depends on: a packet that may make a flow.
+// Request describes a packet that may make a flow.
 type Request struct {
 	Tuple *header.Tuple // client to frontend
 	Opens bool          // it opens a connection; UDP always does
 	RST   bool          // it is an RST
 	TTL   uint8
-	// Not is a backend that the flow must not get if there is another; zero for none.
+	// Not is a backend that the flow does not get if there is another; zero for none.
 	Not services.BackendRef
-	// Random must not be guessable: the first for the choice of a backend, the second for
-	// that of source address and port.
+	// Random has two numbers that must not be guessable: the first selects a backend, the second a
+	// source address and port.
 	Random [2]uint64
 	DryRun bool // take no turn
-	// Speculative: the plan is made again if it is not certain (Certain). So it need not compare
-	// the connections of many backends; then it has no backend.
+	// Speculative: the caller makes the plan again if it is not Certain. So Plan does not compare
+	// the connections of many backends; it then returns a plan without a backend.
 	Speculative bool
 }
 
-// Refusal is a verdict, and whether the sender gets an ICMP error, or an RST.
-type Refusal struct {
+// Response is a verdict about a packet, and the message to its sender: an ICMP error, an RST or none.
+type Response struct {
 	Verdict Verdict
 	Notify  bool
 	Error   nat.ErrorKind // where Notify
 	Reset   bool
 }
 
-// Plan is a flow before it exists: all that is decided about it but its source port.
+// Plan describes a flow before it exists. It has every decision about the flow except the source
+// port.
 type Plan struct {
 	services.Decision
-	Refusal // Queued: the flow may be made
+	Response // a Verdict of Queued: the flow may be made
 
 	Pin        affinity.Pin    // of the client; zero if it has none
-	Tentative  bool            // the pin is
+	Tentative  bool            // the pin is tentative
 	Pinned     bool            // the pin chose the backend
 	Choice     services.Choice // by the scheduler, if there is no such pin
 	Backend    *services.Backend
-	KeepClient bool          // the client's address reaches the backend
+	KeepClient bool          // the backend sees the client's address
 	Route      nexthop.Route // to the backend
 	Source     header.Addr   // towards the backend
 	Origin     Source        // the kind of that address
@@ -79,9 +80,9 @@ type Source uint8
 const (
 	SourceNone    Source = iota // there is none of its family: no flow
 	SourceClient                // the client's own
-	SourceHost                  // ours on the host link, as the kernel carries the packet on
-	SourceByRoute               // the one that the route prefers
-	SourcePool                  // any of the configured ones
+	SourceHost                  // the gateway's on the host link: the kernel forwards the packet
+	SourceByRoute               // the route's preferred source
+	SourcePool                  // a configured one
 )
 
 // String returns the name of the kind.
@@ -89,9 +90,9 @@ func (s Source) String() string {
 	return [...]string{"none", "client", "host link", "route", "pool"}[s]
 }
 
-// Plan decides about a packet that has no flow. It checks, in this order, whether the packet is
-// for a frontend, whether it is allowed, and which backend takes it. It changes nothing but a
-// frontend's turn, and with DryRun not even that.
+// Plan decides about a packet that has no flow. It checks whether the packet is for a frontend and
+// whether it is allowed, and then chooses a backend. It changes nothing but a frontend's turn, and
+// with DryRun not even the turn.
 func (s *Planner) Plan(n *Plan, req *Request) {
 	n.Decision, n.Random = s.Snap.Decide(req.Tuple), req.Random[1]
 	switch {
@@ -104,9 +105,9 @@ func (s *Planner) Plan(n *Plan, req *Request) {
 	case n.Outcome == services.Denied:
 		n.Verdict = dropped(stats.SourceRangeDenied)
 	case req.TTL <= 1:
-		n.refuse(stats.TTLExceeded, nat.TimeExceeded)
+		n.reject(stats.TTLExceeded, nat.TimeExceeded)
 	case n.Outcome == services.Reject:
-		n.refuse(stats.NoEndpoints, nat.PortUnreachable)
+		n.reject(stats.NoEndpoints, nat.PortUnreachable)
 	case n.Outcome == services.Silence:
 		n.Verdict = dropped(stats.NoLocalEndpoints)
 	default:
@@ -120,14 +121,14 @@ func (s *Planner) Plan(n *Plan, req *Request) {
 }
 
 // refuse drops the packet and notifies its sender.
-func (n *Plan) refuse(r stats.DropReason, err nat.ErrorKind) {
-	n.Refusal = Refusal{Verdict: dropped(r), Notify: true, Error: err}
+func (n *Plan) reject(r stats.DropReason, err nat.ErrorKind) {
+	n.Response = Response{Verdict: dropped(r), Notify: true, Error: err}
 }
 
-// resets reports whether a packet in the middle of an unknown connection gets an RST
-// (docs/adr/0015). Whoever the Service drops in silence learns nothing. A ClusterIP is every
-// node's, and the connection may be known to another one. SCTP has no RST, and what has its place,
-// ABORT, must not be sent without a look at every chunk of the packet (RFC 9260 section 8.4).
+// resets reports whether a packet of an unknown connection, which is not a SYN, gets an RST
+// (docs/adr/0015). A client whose packets the Service drops silently gets none. Every node has each
+// ClusterIP, so another node may know a connection to it. SCTP has ABORT instead of RST, which must
+// not be sent without an examination of every chunk of the packet (RFC 9260 section 8.4).
 func (s *Planner) resets(n *Plan, req *Request) bool {
 	return s.Snap.ResetUnknown && req.Tuple.Proto == header.ProtoTCP && !req.RST &&
 		n.Frontend.Kind != services.ClusterIP && n.Outcome != services.Denied && n.Outcome != services.Silence
@@ -137,34 +138,35 @@ func (s *Planner) resets(n *Plan, req *Request) bool {
 // address of the node.
 func (s *Planner) unserved(n *Plan, t *header.Tuple) {
 	switch {
-	case !s.Refuses(t.Dst):
+	case !s.Rejects(t.Dst):
 		n.Verdict = toKernel
 	case s.Forged(t.Src):
 		n.Verdict = dropped(stats.SpoofedSource)
 	case s.Snap.Owned(t.Dst)&services.AddrVIP == 0: // a late answer of a backend
 		n.Verdict = dropped(stats.NoFlow)
 	case s.Snap.UnservedPort == services.UnservedReject:
-		n.refuse(stats.FrontendRejected, nat.PortUnreachable)
+		n.reject(stats.FrontendRejected, nat.PortUnreachable)
 	default:
 		n.Verdict = dropped(stats.FrontendRejected)
 	}
 }
 
-// Refuses reports whether a packet from outside to an address is dropped where it is for no
-// frontend and no flow. The kernel must not get it, as it would send it back where it came from.
-func (s *Planner) Refuses(dst header.Addr) bool {
+// Rejects reports whether packets from outside to an address are dropped if they belong to no
+// frontend and no flow. The kernel must not get them, because it would route them back to the
+// sender's side.
+func (s *Planner) Rejects(dst header.Addr) bool {
 	return s.Snap.UnservedPort != services.UnservedPass && s.Snap.Routed(dst)
 }
 
-// HostSource reports whether an address is ours on the host link.
+// HostSource reports whether an address is the gateway's own on the host link.
 func (s *Planner) HostSource(a header.Addr) bool { return a == s.Host4 || a == s.Host6 }
 
-// maxSpeculative bounds the backends that a speculative plan compares. To compare more costs more
-// than the cache miss that it saves.
+// maxSpeculative bounds the backends that a speculative plan compares. Comparing more would cost
+// more than the cache miss that it saves.
 const maxSpeculative = 16
 
-// choose finds the backend of a plan that is admitted: the one the client is pinned to, if that is
-// in the set in force and not excluded, else the scheduler's choice.
+// choose sets the backend of an admitted plan: the client's pinned backend if it is in the rule's
+// set and not excluded, else the scheduler's choice.
 func (s *Planner) choose(n *Plan, req *Request) {
 	svc := n.Frontend.Service
 	if svc.AffinitySeconds != 0 && s.Pins != nil {
@@ -181,7 +183,7 @@ func (s *Planner) choose(n *Plan, req *Request) {
 	n.Backend = s.Snap.Backend(n.Choice.Backend)
 }
 
-// follow sets the plan's backend to the pin's, if that is in the set and not excluded.
+// follow sets the plan's backend to the pinned backend, if that is in the set and not excluded.
 func (s *Planner) follow(n *Plan, pin affinity.Pin, not services.BackendRef) bool {
 	if pin.Port == 0 {
 		return false // no pin
@@ -196,8 +198,8 @@ func (s *Planner) follow(n *Plan, pin affinity.Pin, not services.BackendRef) boo
 
 // address sets the route to the backend and the source address.
 func (s *Planner) address(n *Plan, req *Request) {
-	if n.Backend == nil { // not a set of this snapshot
-		n.refuse(stats.NoEndpoints, nat.PortUnreachable)
+	if n.Backend == nil { // the set is not of this snapshot
+		n.reject(stats.NoEndpoints, nat.PortUnreachable)
 		return
 	}
 	n.Route = s.Routes.to(s.View, n.Backend)
@@ -214,9 +216,9 @@ func (s *Planner) address(n *Plan, req *Request) {
 	}
 }
 
-// source chooses our address towards a backend: the host link's own where the
-// kernel carries the packet on (its replies then come back by the host link), the
-// route's or one of the configured addresses elsewhere.
+// source chooses the gateway's source address towards a backend. If the kernel forwards the packet,
+// it is the host link's address, so that replies come back by the host link. Otherwise it is the
+// route's preferred source or a configured address.
 func (s *Planner) source(random uint64, r *nexthop.Route, v6 bool) (header.Addr, Source) {
 	pool, byRoute, host := s.Snap.SNAT4, s.Snap.SNATByRoute4, s.Host4
 	if v6 {
@@ -227,7 +229,7 @@ func (s *Planner) source(random uint64, r *nexthop.Route, v6 bool) (header.Addr,
 		return host, SourceNone
 	case r.Kind == nexthop.Kernel:
 		return host, SourceHost
-	// A source that the snapshot does not know yet would get no replies.
+	// Replies to a source that the snapshot does not have yet would not reach a worker.
 	case byRoute && s.Snap.Owned(r.Source)&services.AddrSNAT != 0:
 		return r.Source, SourceByRoute
 	case len(pool) == 0:
@@ -236,11 +238,11 @@ func (s *Planner) source(random uint64, r *nexthop.Route, v6 bool) (header.Addr,
 	return pool[random%uint64(len(pool))], SourcePool
 }
 
-// Forged reports whether a packet claims to be from this node and came from outside: it gets no
-// flow. The kernel must not get it from us either: on the host link it accepts local sources, so it
-// would accept the packet. An address that is only a VIP is a possible source: another gateway may
-// share it, and an external IP may be another node's address, which opens connections from ports
-// that are no frontend's (services.Snapshot.FromFrontend).
+// Forged reports whether a source address belongs to this node, so that a packet from outside with
+// it is forged. Such a packet gets no flow, and must not go to the kernel: on the host link the
+// kernel accepts local sources, so it would accept the packet. An address that is only a VIP is a
+// valid source: another gateway may share it, and an external IP may be the address of another
+// node, which opens connections from ports that no frontend has (services.Snapshot.FromFrontend).
 func (s *Planner) Forged(src header.Addr) bool {
 	const own = services.AddrLocal | services.AddrNode | services.AddrSNAT
 	return s.Snap.Owned(src)&own != 0 || s.HostSource(src)

@@ -6,8 +6,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// RouteCache caches one view's routes to backends. There are many flows to each backend, and a
-// lookup by prefix takes several dependent loads, over IPv6 more than all else in a plan. Views are
+// RouteCache caches one view's routes to backends. Many flows go to each backend, and a lookup by
+// prefix takes several dependent loads: over IPv6 it costs more than the rest of a plan. Views are
 // immutable, so an entry is valid for as long as its view is current. Routes to clients are not
 // cached: there are too many.
 type RouteCache struct {
@@ -20,7 +20,7 @@ type RouteCache struct {
 
 const routesCached = 1024
 
-// to returns the view's route to a backend. The nil cache looks it up.
+// to returns the view's route to a backend. A nil cache looks up each route.
 func (c *RouteCache) to(v *nexthop.View, b *services.Backend) nexthop.Route {
 	if c == nil {
 		return v.Lookup(&b.Addr)

@@ -11,14 +11,14 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestRouteCache: it returns what the view returns, also where two backends share a place, where a
-// backend's index has another address than before, and when routes have changed.
+// TestRouteCache: the cache returns the same route as the view, also if two backends share an
+// entry, if a backend's index got another address, and after routes have changed.
 func TestRouteCache(t *testing.T) {
 	view := func(hop nexthop.ID) *nexthop.View {
 		r := new(bart.Table[nexthop.Route])
 		r.Insert(netip.MustParsePrefix("10.0.1.0/24"), nexthop.Route{Hop: hop, Kind: nexthop.OnLink})
 		r.Insert(netip.MustParsePrefix("2001:db8::/32"), nexthop.Route{Kind: nexthop.Kernel})
-		return &nexthop.View{Generation: 7, Routes: r} // the number may come again
+		return &nexthop.View{Generation: 7, Routes: r} // two views may have the same number
 	}
 	backend := func(index uint32, ip string) *services.Backend {
 		return &services.Backend{Addr: header.AddrFrom(netip.MustParseAddr(ip)), Ref: services.MakeBackendRef(index, 1)}

@@ -14,9 +14,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestSettleTakesTheFirstPin: between a worker's plan and its settling, another worker
-// pins the client to another backend, which is reached in another way: all of the plan
-// that depends on the backend must follow. Where the other's choice is not in our set, ours stays.
+// TestSettleTakesTheFirstPin: between Plan and Settle of one worker, another worker pins the client
+// to another backend with another route. Settle must update every part of the plan that depends on
+// the backend. If the other worker's backend is not in the set, the plan keeps its own.
 func TestSettleTakesTheFirstPin(t *testing.T) {
 	at := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
 	near, far, stranger, client, host := at("10.0.1.11"), at("10.244.0.5"), at("10.0.1.99"), at("198.51.100.7"),
@@ -44,9 +44,9 @@ func TestSettleTakesTheFirstPin(t *testing.T) {
 		origin          Source
 		kind            nexthop.Kind
 	}{
-		{"nobody", header.Addr{}, near, SourcePool, nexthop.OnLink},
+		{"by no other worker", header.Addr{}, near, SourcePool, nexthop.OnLink},
 		{"to another", far, far, SourceHost, nexthop.Kernel},
-		{"to one that is not in our set", stranger, near, SourcePool, nexthop.OnLink},
+		{"to one outside the set", stranger, near, SourcePool, nexthop.OnLink},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			pins, err := affinity.NewHeap(affinity.Config{Clients: 10})
@@ -64,7 +64,7 @@ func TestSettleTakesTheFirstPin(t *testing.T) {
 				Proto: header.ProtoTCP}, Opens: true, TTL: 64, Not: set.Backends[1]}
 			var again Plan
 			if s.Plan(&again, &lost); again.Pinned || again.Backend == nil || again.Backend.Addr != near {
-				t.Errorf("pinned to what is gone, and moved from what is silent: %+v", again)
+				t.Errorf("pinned to a backend that is gone, and moved from a silent one: %+v", again)
 			}
 			if n.Backend == nil || n.Backend.Addr != near || n.Pinned {
 				t.Fatalf("the plan is %+v", n)

@@ -13,8 +13,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestSpeculativePlanComparesFew: a plan that is made again compares the connections of a few
-// backends, but not of many: each new flow would read them twice.
+// TestSpeculativePlanComparesFew: a speculative plan compares the connections of a few backends,
+// but not of many, because each new flow would read them twice.
 func TestSpeculativePlanComparesFew(t *testing.T) {
 	for _, c := range []struct {
 		backends    int
@@ -39,7 +39,7 @@ func TestSpeculativePlanComparesFew(t *testing.T) {
 	}
 }
 
-// leastPlanner returns a planner with one frontend, and so many backends behind it.
+// leastPlanner returns a planner with one frontend that has the given number of backends.
 func leastPlanner(backends int, by services.Scheduler) (*Planner, services.FrontendKey) {
 	at := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
 	b := services.NewBuilder(nil)
@@ -65,8 +65,8 @@ func leastPlanner(backends int, by services.Scheduler) (*Planner, services.Front
 	}, f.Key
 }
 
-// BenchmarkPlan is what the choice of a backend costs a new flow by least connections, without the
-// lookahead's plan and with it.
+// BenchmarkPlan measures the choice of a backend by least connections for a new flow, with and
+// without the lookahead's plan.
 func BenchmarkPlan(b *testing.B) {
 	for _, backends := range []int{16, 1024} {
 		for _, lookahead := range []bool{false, true} {

@@ -15,16 +15,16 @@ type Verdict struct {
 type Action uint8
 
 const (
-	// Drop: counted under Verdict.Reason, frame freed. The zero Action, so that a
-	// forgotten verdict shows as a drop without a reason, not as a leak.
+	// Drop: the packet is counted under Verdict.Reason and its frame is freed. It is the zero
+	// Action, so that a missing verdict shows as a drop without a reason, not as a leak.
 	Drop Action = iota
 	// Queued: the frame went to an egress queue or a hold queue, which own it now.
 	Queued
-	// ToKernel: the packet as it came goes to the kernel by the host link.
+	// ToKernel: the packet goes unchanged to the kernel by the host link.
 	ToKernel
 )
 
-// String returns the verdict for an operator.
+// String returns the verdict as text for an operator.
 func (v Verdict) String() string {
 	switch v.Action {
 	case Queued:
@@ -35,8 +35,8 @@ func (v Verdict) String() string {
 	return "drop (" + v.Reason.String() + ")"
 }
 
-// Unreachable is the refusal of a packet if the kernel has no route to its destination.
-var Unreachable = Refusal{Verdict: dropped(stats.NoRoute), Notify: true, Error: nat.HostUnreachable}
+// Unreachable is the response to a packet if the kernel has no route to its destination.
+var Unreachable = Response{Verdict: dropped(stats.NoRoute), Notify: true, Error: nat.HostUnreachable}
 
 var (
 	queued   = Verdict{Action: Queued}

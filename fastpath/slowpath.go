@@ -48,17 +48,17 @@ func (w *Worker) parse(d Desc, p *header.Packet) stats.DropReason {
 	return header.ParseLong(w.frame(d), w.chains.Bytes(d), p)
 }
 
-// judgeAny gives a packet of any kind its verdict, and carries it out.
-func (w *Worker) judgeAny(d Desc) {
+// handleAny gives a packet of any kind its verdict, and carries it out.
+func (w *Worker) handleAny(d Desc) {
 	p := &w.b.pkt
 	if d.Len == 0 { // inspect has not counted these
 		w.n.rxBytes += uint64(w.chains.Bytes(d))
 	}
 	var v decide.Verdict
 	if r := w.parse(d, p); r == stats.None {
-		v = w.judge(d, p)
+		v = w.handle(d, p)
 	} else {
-		v = w.judgeFault(d, p, r)
+		v = w.handleFault(d, p, r)
 	}
 	w.carryOut(d, p, v)
 }
@@ -79,10 +79,10 @@ func (w *Worker) carryOut(d Desc, p *header.Packet, v decide.Verdict) {
 
 // judge decides about a packet that parsed. p.Tuple is complete but for a later
 // fragment's ports.
-func (w *Worker) judge(d Desc, p *header.Packet) decide.Verdict {
+func (w *Worker) handle(d Desc, p *header.Packet) decide.Verdict {
 	switch {
 	case p.Multicast:
-		return w.notOurs(d, p)
+		return w.withoutFlow(d, p)
 	case p.Fragment == header.LaterFragment:
 		return w.laterFragment(d, p)
 	case isICMP(p):
@@ -93,24 +93,24 @@ func (w *Worker) judge(d Desc, p *header.Packet) decide.Verdict {
 			return drop(r)
 		}
 	}
-	return w.judgeFlow(d, p, w.flows.Hash(&p.Tuple), nil)
+	return w.handleFlow(d, p, w.flows.Hash(&p.Tuple), nil)
 }
 
-// judgeFlow finds or makes the flow of a packet and forwards it. f has the results of the
+// handleFlow finds or makes the flow of a packet and forwards it. f has the results of the
 // lookahead, or is nil.
-func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *prepared) decide.Verdict {
+func (w *Worker) handleFlow(d Desc, p *header.Packet, hash uint64, f *prepared) decide.Verdict {
 	ref, side := w.flows.Lookup(hash, &p.Tuple, w.planner.Now)
 	w.readSYN(d, p)
 	var old header.Tuple // towards the backend, of the flow that this one replaces
 	if ref != 0 {
-		if side == flowtable.ClientSide && w.unheard(d, p) {
+		if side == flowtable.ClientSide && w.unreliableSYN(d, p) {
 			return w.deliver(d, p, ref, side)
 		}
-		if w.foreign(d, p, ref, side) {
-			return w.notOurs(d, p)
+		if w.fromDirectConnection(d, p, ref, side) {
+			return w.withoutFlow(d, p)
 		}
 		switch w.classify(ref, side, p) {
-		case decide.Stands:
+		case decide.InFlow:
 			if side == flowtable.ClientSide && p.Tuple.Stateful() && decide.IsSYN(p.TCPFlags) {
 				w.planner.Bind(ref)
 				if r := w.planner.LimitedAgain(ref, &p.Tuple); r != stats.None {
@@ -167,7 +167,7 @@ func (w *Worker) judgeFlow(d Desc, p *header.Packet, hash uint64, f *prepared) d
 
 // classify returns the standing of a flow to a packet. A search for an endpoint that may have come
 // back counts as a flow that the step opens.
-func (w *Worker) classify(ref flowtable.Ref, side flowtable.Side, p *header.Packet) decide.Standing {
+func (w *Worker) classify(ref flowtable.Ref, side flowtable.Side, p *header.Packet) decide.Class {
 	left := max(0, w.opens-opensForParked)
 	w.planner.Searches = left
 	standing := w.planner.Classify(ref, side, p)
@@ -175,12 +175,12 @@ func (w *Worker) classify(ref flowtable.Ref, side flowtable.Side, p *header.Pack
 	return standing
 }
 
-// notOurs decides about a packet that was steered here and belongs to no flow: from outside it goes
-// to the kernel, unless the kernel would send it back (Planner.Refuses), and from the kernel to its
+// withoutFlow decides about a packet that was steered here and belongs to no flow: from outside it goes
+// to the kernel, unless the kernel would send it back (Planner.Rejects), and from the kernel to its
 // next hop.
-func (w *Worker) notOurs(d Desc, p *header.Packet) decide.Verdict {
+func (w *Worker) withoutFlow(d Desc, p *header.Packet) decide.Verdict {
 	switch {
-	case !w.b.kernel && w.planner.Refuses(p.Tuple.Dst):
+	case !w.b.kernel && w.planner.Rejects(p.Tuple.Dst):
 		return w.unserved(d, p)
 	case !w.b.kernel:
 		return toKernel
@@ -190,17 +190,17 @@ func (w *Worker) notOurs(d Desc, p *header.Packet) decide.Verdict {
 	return w.fromKernel(d, p)
 }
 
-// judgeFault decides about a packet that did not parse. A protocol that is not translated comes
+// handleFault decides about a packet that did not parse. A protocol that is not translated comes
 // here if it is for a routed address, in fragments to an address that the node shares, or from an
-// endpoint on the node: notOurs. All else is dropped. Packets of the kernel itself on the
+// endpoint on the node: withoutFlow. All else is dropped. Packets of the kernel itself on the
 // host link (neighbour discovery, multicast) are counted apart from malformed packets.
-func (w *Worker) judgeFault(d Desc, p *header.Packet, r stats.DropReason) decide.Verdict {
+func (w *Worker) handleFault(d Desc, p *header.Packet, r stats.DropReason) decide.Verdict {
 	if (r == stats.Protocol || r == stats.SCTPFragment) && p.Fragment == header.FirstFragment && p.Tuple.V6 {
 		w.firstFragment(d, p) // the later ones may not say what the transport is
 	}
 	switch {
 	case r == stats.Protocol:
-		return w.notOurs(d, p)
+		return w.withoutFlow(d, p)
 	case r == stats.SCTPFragment:
 		return w.sctpFragment(d, p)
 	case w.b.kernel && (p.Multicast || r == stats.EtherType):
@@ -219,7 +219,7 @@ func (w *Worker) fromKernel(d Desc, p *header.Packet) decide.Verdict {
 	if route.Kind != nexthop.OnLink {
 		return drop(stats.HostLinkOther)
 	}
-	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, !p.DF, p.Tuple.Dst, anybodys}, route.Hop)
+	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, !p.DF, p.Tuple.Dst, unproven}, route.Hop)
 }
 
 func isICMP(p *header.Packet) bool {

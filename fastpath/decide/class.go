@@ -1,0 +1,119 @@
+package decide
+
+import (
+	"time"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+)
+
+// Class is the relation of a packet to the flow that has its key.
+type Class uint8
+
+const (
+	// InFlow: the packet belongs to the flow.
+	InFlow Class = iota
+	// Superseded: a client's packet that must be scheduled again: a SYN on a connection that is
+	// over (RFC 9293 section 3.6.1), or a datagram whose backend no longer serves or whose frontend
+	// now belongs to another service port.
+	Superseded
+	// Unanswered: the second repetition of a SYN that the backend has not answered, if the flow
+	// then moves to another backend: by configuration, or because this backend is gone.
+	Unanswered
+	// BackendGone: over UDP, a packet from an endpoint that is gone or whose service port lost the
+	// frontend; over TCP and SCTP, an answer to a SYN or INIT from an endpoint that is gone.
+	BackendGone
+)
+
+// String returns the name of the class.
+func (s Class) String() string {
+	return [...]string{"in flow", "superseded", "unanswered", "backend gone"}[s]
+}
+
+// Classify returns the class of a packet of the flow. It binds the flow if the class depends on its
+// backend, and records a repeated SYN.
+func (s *Planner) Classify(ref flowtable.Ref, side flowtable.Side, p *header.Packet) Class {
+	switch {
+	case p.Tuple.Proto == header.ProtoUDP:
+		owned := s.Bind(ref)
+		return s.datagram(services.BackendRef(s.Flows.Flow(ref).BackendRef()), owned, side)
+	case p.TCPFlags&header.TCPSYN == 0:
+		return InFlow
+	case side == flowtable.ReplySide:
+		return s.handshake(ref, p.TCPFlags)
+	case !IsSYN(p.TCPFlags):
+		return InFlow
+	case s.Flows.Closing(ref):
+		return Superseded
+	}
+	gone := s.gone(ref)
+	if (gone || s.Snap.RetryOther) && s.Flows.Repeated(ref, s.Now, gone) {
+		return Unanswered
+	}
+	return InFlow
+}
+
+// handshake returns the class of an answer to a SYN. An open connection continues when its backend
+// is no longer an endpoint, but no new connection may begin there.
+func (s *Planner) handshake(ref flowtable.Ref, flags uint8) Class {
+	if flags&header.TCPACK != 0 && s.Flows.Awaits(ref) && s.gone(ref) {
+		return BackendGone
+	}
+	return InFlow
+}
+
+// gone reports whether the backend of a connection is no longer an endpoint of its service: its
+// address may belong to another pod by now. An endpoint that came back has another ref: gone
+// searches for it, and stores it in the flow. When no Searches are left, gone returns true for
+// every invalid ref. A SYN is then still forwarded to the backend (only the second repetition is
+// Unanswered), and a SYN-ACK from it is dropped, so the client sends its SYN again.
+func (s *Planner) gone(ref flowtable.Ref) bool {
+	s.Bind(ref)
+	f := s.Flows.Flow(ref)
+	switch {
+	case s.Snap.Backend(services.BackendRef(f.BackendRef())) != nil:
+		return false
+	case s.Searches == 0:
+		return true
+	}
+	s.Searches--
+	service, backend := s.owner(ref)
+	if backend == 0 {
+		return true
+	}
+	binding, toBackend, toClient := f.Bound()
+	s.Flows.Bind(ref, binding, service, backend, toBackend, toClient)
+	Recharge(s.Snap, s.Flows, ref, s.Now)
+	return false
+}
+
+// replyGrace is how long after a UDP flow's last packet an endpoint may still reply that is gone or
+// whose service port lost the frontend. So replies in flight are not lost. No pod gets the address
+// of a deleted pod that soon.
+const replyGrace = 2 * time.Second
+
+// WithinGrace reports whether a packet of class BackendGone is a UDP reply within replyGrace.
+func (s *Planner) WithinGrace(ref flowtable.Ref, p *header.Packet) bool {
+	return p.Tuple.Proto == header.ProtoUDP && s.Flows.Idle(ref, s.Now) < replyGrace
+}
+
+// datagram returns the class of a packet of a UDP flow; owned is the result of Bind. The flow ends
+// with its endpoint: the address may belong to another pod by now, which must not reply in its
+// place. It also ends when another service port gets the frontend. An endpoint that is listed but
+// no longer serves may still reply.
+func (s *Planner) datagram(backend services.BackendRef, owned bool, side flowtable.Side) Class {
+	b := s.Snap.Backend(backend)
+	switch {
+	case owned && b != nil && (side == flowtable.ReplySide || b.Flags&services.BackendServing != 0):
+		return InFlow
+	case side == flowtable.ReplySide:
+		return BackendGone
+	}
+	return Superseded
+}
+
+// IsSYN reports whether a segment with these TCP flags opens a connection.
+func IsSYN(flags uint8) bool {
+	return flags&(header.TCPSYN|header.TCPACK|header.TCPRST|header.TCPFIN) == header.TCPSYN
+}
