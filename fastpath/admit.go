@@ -10,11 +10,12 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// admit makes a flow for a packet that has none, as planned: source port and both
-// keys. It returns the flow, or 0 and the verdict.
+// admit plans and makes a flow for a packet that has none. It returns the flow, or 0 and the
+// verdict.
 //
-// old is the tuple towards the backend of the flow that this one replaces, or zero: the connection
-// keeps its source port if it keeps its backend. f has the results of the lookahead, or is nil.
+// old is the tuple towards the backend of the flow that the new flow replaces, or zero: the
+// connection keeps its source port if it keeps its backend. f has the results of the lookahead, or
+// is nil.
 func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple, f *prepared) (flowtable.Ref, decide.Verdict) {
 	if f != nil && f.planned && f.draw == w.draws.taken {
 		return w.admitPlanned(d, f)
@@ -30,7 +31,7 @@ func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple, f *prepared)
 	return ref, v
 }
 
-// refused sends the ICMP error or the RST of a refusal, if it has one, and returns the verdict.
+// respond sends the ICMP error or RST of a plan's response, if it has one, and returns the verdict.
 func (w *Worker) respond(d Desc, p *header.Packet, n *decide.Plan) decide.Verdict {
 	if n.Notify {
 		w.sendError(d, p, n.Error, 0)
@@ -41,9 +42,10 @@ func (w *Worker) respond(d Desc, p *header.Packet, n *decide.Plan) decide.Verdic
 	return n.Verdict
 }
 
-// carry makes the flow of a plan and then pins its client. A client that gets no flow is not
-// pinned, or a flood that is refused would evict the pins of others. made reports whether the flow
-// is new; where another worker was faster with the same packet, that worker sets the pin.
+// createAndPin makes the flow of a plan and then pins its client. A client that gets no flow is not
+// pinned, or a flood of rejected packets would evict the pins of other clients. made reports
+// whether the flow is new; if another worker was faster with the same packet, that worker sets the
+// pin.
 func (w *Worker) createAndPin(
 	p *header.Packet, n *decide.Plan, req *decide.Request, old *header.Tuple,
 ) (ref flowtable.Ref, v decide.Verdict, made bool) {
@@ -51,10 +53,10 @@ func (w *Worker) createAndPin(
 	if !made || !w.planner.Settle(n, req) {
 		return ref, v, made
 	}
-	// Only a copy of this packet can have used the flow.
+	// Another worker made a different pin first. Only a copy of this packet can have used the flow.
 	if !w.flows.Abandon(ref, w.planner.Now) {
 		if p.Tuple.Stateful() {
-			return ref, v, made // a copy has used it, and was answered
+			return ref, v, made // the flow has an answer, so it stays
 		}
 		w.flows.Delete(ref)
 	}
@@ -76,7 +78,7 @@ func requestOf(p *header.Packet, random [2]uint64) decide.Request {
 	}
 }
 
-// create inserts the flow of a plan (insert).
+// create makes the flow of a plan, with the old source port if possible (keepPort).
 func (w *Worker) create(
 	p *header.Packet, n *decide.Plan, old *header.Tuple,
 ) (ref flowtable.Ref, v decide.Verdict, made bool) {
@@ -86,7 +88,7 @@ func (w *Worker) create(
 	return w.insert(&f, n)
 }
 
-// newFlow sets f to the flow of a plan.
+// newFlow sets f to the parameters of a plan's flow.
 func (w *Worker) newFlow(f *flowtable.NewFlow, p *header.Packet, n *decide.Plan) {
 	b := n.Backend
 	*f = flowtable.NewFlow{
@@ -94,8 +96,8 @@ func (w *Worker) newFlow(f *flowtable.NewFlow, p *header.Packet, n *decide.Plan)
 		Service: uint32(b.Service), BackendRef: uint32(b.Ref),
 	}
 	if n.KeepClient {
-		// The client's own port if it is free. It is taken if the same client port reaches the same
-		// backend through two frontends.
+		// The client's port, if it is free. It is not if the same client port already reaches the
+		// same backend through another frontend.
 		f.SourcePort = p.Tuple.SrcPort
 		f.Ports = portChoice(n.Random, services.PortRange{First: 1024, Count: 64512})
 	} else {
@@ -103,7 +105,7 @@ func (w *Worker) newFlow(f *flowtable.NewFlow, p *header.Packet, n *decide.Plan)
 	}
 }
 
-// insert makes the flow of a plan. If another worker was faster with the same packet (a
+// insert adds a plan's flow to the table. If another worker was faster with the same packet (a
 // retransmission on another queue), it returns that worker's flow, and made is false.
 func (w *Worker) insert(f *flowtable.NewFlow, n *decide.Plan) (ref flowtable.Ref, v decide.Verdict, made bool) {
 	f.SYN, f.HasSYN = w.syn.seq, w.syn.usable()
@@ -129,10 +131,10 @@ func (w *Worker) insert(f *flowtable.NewFlow, n *decide.Plan) (ref flowtable.Ref
 	}
 }
 
-// keepPort gives a connection that was opened again the source it had: the backend
-// knows it, and may judge the new SYN by the old connection in TIME_WAIT (RFC 6191). No other flow
-// can take the port meanwhile. onlyOne: the source address is given (the client's or the host
-// link's), and not chosen from a pool.
+// keepPort gives a connection that was opened again its old source address and port, so that the
+// backend can compare the new SYN with the old connection in TIME_WAIT (RFC 6191). No other flow
+// can have taken the port. onlyOne: the source address must be the plan's (the client's or the host
+// link's), because it was not chosen from a pool.
 func (w *Worker) keepPort(n *flowtable.NewFlow, old *header.Tuple, onlyOne bool) {
 	if old.Dst != n.Backend || old.DstPort != n.BackendPort {
 		return

@@ -6,18 +6,18 @@ import (
 	"sluice.dev/sluice/nat/checksum"
 )
 
-// Chains records the frames of packets that lie in several. All frames of such a packet have one
-// owner, which holds the Desc of the first one. Its Len is 0, so no stage of the pipeline takes it
-// for a plain packet, and packets of one buffer pay nothing for chains. A table beside the frames
-// has the rest:
+// Chains is a table of the frames of packets that are in several frames. All frames of such a
+// packet have one owner, which holds the Desc of the first frame. The Desc's Len is 0, so no stage
+// of the pipeline takes it for a plain packet, and packets of one buffer cost nothing more. The
+// table has the lengths and the other frames:
 //
 //	Desc{Addr, 0}   of[frame]: addr, bytes, next ─► of[next]: addr, bytes, next ─► … 0
 //	                └ first buffer                  └ second
 //
-// A packet's headers are all in its first buffer, or it is dropped. So only the first buffer is
-// read and translated: the others only change owners with it.
+// A packet whose headers are not all in its first buffer is dropped. So only the first buffer is
+// parsed and translated; the others only change owners with it.
 //
-// Only the worker of the UMEM and its links use it.
+// Only the UMEM's worker and its links use it.
 type Chains struct {
 	of         []buffer // by frame
 	frameShift uint8
@@ -30,13 +30,13 @@ type buffer struct {
 	next  uint32 // the number of the frame that follows, plus 1; 0 in the last
 }
 
-// MaxBuffers is how many buffers a packet may have: as many as the kernel puts into one skb, in
-// any configuration (MAX_SKB_FRAGS, include/linux/skbuff.h, is 17 at least). One with more it
-// drops in copy mode, and never completes its frames.
+// MaxBuffers is the maximum number of buffers of a packet: as many as every kernel configuration
+// puts into one skb (MAX_SKB_FRAGS, include/linux/skbuff.h, is at least 17). In copy mode the
+// kernel drops a packet with more, and never completes its frames.
 const MaxBuffers = 17
 
-// NewChains returns a table for a UMEM of n frames of frameSize bytes, a power of two, none of
-// which is in a chain.
+// NewChains returns an empty table for a UMEM of n frames. frameSize is in bytes, and a power of
+// two.
 func NewChains(n, frameSize int) *Chains {
 	shift := uint8(0)
 	for 1<<shift < frameSize {
@@ -47,13 +47,13 @@ func NewChains(n, frameSize int) *Chains {
 
 func (c *Chains) at(addr uint64) *buffer { return &c.of[addr>>c.frameShift] }
 
-// Begin makes a chain of one buffer, and returns its Desc.
+// Begin starts a chain with one buffer, and returns its Desc.
 func (c *Chains) Begin(addr uint64, bytes uint32) Desc {
 	*c.at(addr) = buffer{addr: addr, bytes: bytes}
 	return Desc{Addr: addr}
 }
 
-// Extend puts a buffer behind the last one of a chain.
+// Extend appends a buffer to the chain whose last buffer is at last.
 func (c *Chains) Extend(last, addr uint64, bytes uint32) {
 	*c.at(addr) = buffer{addr: addr, bytes: bytes}
 	c.at(last).next = uint32(addr>>c.frameShift) + 1
@@ -90,7 +90,7 @@ func (c *Chains) First(d Desc) uint32 {
 	return c.at(d.Addr).bytes
 }
 
-// after returns the buffer behind b, or nil.
+// after returns the buffer that follows b, or nil.
 func (c *Chains) after(b *buffer) *buffer {
 	if b.next == 0 {
 		return nil
@@ -98,7 +98,7 @@ func (c *Chains) after(b *buffer) *buffer {
 	return &c.of[b.next-1]
 }
 
-// Next returns the address of the buffer that follows the one at an address of a chain, if there is
+// Next returns the address of the buffer that follows the buffer at addr in its chain, if there is
 // one.
 func (c *Chains) Next(addr uint64) (next uint64, more bool) {
 	if b := c.after(c.at(addr)); b != nil {
@@ -107,8 +107,8 @@ func (c *Chains) Next(addr uint64) (next uint64, more bool) {
 	return 0, false
 }
 
-// Take returns the first buffer of a chain and what is left of it, whose Addr is 0 if there is
-// nothing; the frame belongs to the chain no longer. more reports whether something is left.
+// Take removes the first buffer from a chain, and returns it and the rest of the chain. more
+// reports whether there is a rest; if not, rest is zero.
 func (c *Chains) Take(d Desc) (first, rest Desc, more bool) {
 	b := c.at(d.Addr)
 	first = Desc{Addr: d.Addr, Len: b.bytes}
@@ -132,9 +132,10 @@ func (c *Chains) Free(p *Pool, d Desc) {
 	p.Put(d.Addr)
 }
 
-// move sets where a chain begins in its first frame, and its length from there: at least one byte
-// and at most as many as it has. It cuts off the rest, which is padding, and returns the Desc of
-// the packet, which is no chain any more if one frame holds it.
+// move sets the start of a chain in its first frame, and its length in bytes from there: at least 1
+// and at most the bytes that it has. It cuts off the rest, which is padding, and frees frames that
+// are no longer needed. It returns the packet's Desc, which is no longer a chain if one frame is
+// enough.
 func (c *Chains) move(p *Pool, d Desc, start uint64, bytes uint32) Desc {
 	b := c.at(d.Addr)
 	b.bytes, b.addr = b.bytes+uint32(b.addr-start), start // in either direction: modulo 2^32
@@ -155,8 +156,8 @@ func (c *Chains) move(p *Pool, d Desc, start uint64, bytes uint32) Desc {
 	return Desc{Addr: start}
 }
 
-// sane reports whether a chain can be sent on as it is: with bytes in each of its buffers, and no
-// more of them than a device takes.
+// sane reports whether a chain can be transmitted: no buffer is empty, and there are at most
+// MaxBuffers.
 func (c *Chains) sane(d Desc) bool {
 	n := 0
 	for b := c.at(d.Addr); b != nil; b = c.after(b) {
@@ -167,8 +168,8 @@ func (c *Chains) sane(d Desc) bool {
 	return true
 }
 
-// sum adds the words of bytes [from, to) of a packet. The byte at from is the n-th byte of the
-// checksummed data: an odd n makes it the low half of a word.
+// sum returns the checksum's sum over the bytes [from, to) of a packet. The byte at from is byte n
+// of the checksummed data: if n is odd, it is the low half of a word.
 func (c *Chains) sum(mem []byte, d Desc, from, to, n int) (sum uint16) {
 	at := 0
 	for b := c.at(d.Addr); b != nil; b = c.after(b) {
@@ -178,7 +179,7 @@ func (c *Chains) sum(mem []byte, d Desc, from, to, n int) (sum uint16) {
 			continue
 		}
 		part := checksum.Sum(mem[b.addr+uint64(first) : b.addr+uint64(last)])
-		if n&1 != 0 { // its first byte is the low half of a word
+		if n&1 != 0 {
 			part = bits.ReverseBytes16(part)
 		}
 		sum = checksum.Add(sum, part)
@@ -187,7 +188,7 @@ func (c *Chains) sum(mem []byte, d Desc, from, to, n int) (sum uint16) {
 	return sum
 }
 
-// copy fills b with the bytes of a packet from offset from on. The packet must be long enough.
+// copy fills b with the bytes of a packet, starting at offset from. The packet must be long enough.
 func (c *Chains) copy(b, mem []byte, d Desc, from int) {
 	for buffer := c.at(d.Addr); buffer != nil && len(b) > 0; buffer = c.after(buffer) {
 		if from >= int(buffer.bytes) {

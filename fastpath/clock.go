@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clock reads CLOCK_BOOTTIME for half the price of a system call: the process's
-// monotonic clock (read in the vDSO) plus an offset that only a suspended machine
-// changes, taken anew every second.
+// clock reads CLOCK_BOOTTIME for half the cost of a system call: it adds an offset to the process's
+// monotonic clock, which is read in the vDSO. Only a suspend of the machine changes the offset;
+// clock measures it again every second.
 type clock struct {
 	base     time.Time
 	bootBase uint64

@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/flowtable"
 )
 
-// counts are the worker's private sums; publish copies what changed to the Block
+// counts has the worker's private sums; publish copies them to the Block
 // once per step.
 type counts struct {
 	rx, rxBytes, tx, txBytes     uint64
@@ -17,8 +17,8 @@ type counts struct {
 	kernelRx, flows, icmpLimited uint64
 	retried                      uint64 // flows
 	resets, resetsLimited        uint64
-	echoReplies                  uint64 // fragments of them count each
-	wrongChecksums               uint64 // of segments that would have changed a flow
+	echoReplies                  uint64 // each fragment counts
+	wrongChecksums               uint64 // segments that would have changed a flow
 	unfinishedChecksums          uint64
 	held                         int64
 	heldMore                     int // frames of held packets beyond one each
@@ -31,13 +31,13 @@ type counts struct {
 // Reasons must fit the dirty mask.
 var _ [64 - stats.NumDropReasons]struct{}
 
-// dropped counts a packet that ends here and frees its frames.
+// dropped counts a dropped packet and frees its frames.
 func (w *Worker) dropped(d Desc, reason stats.DropReason) {
 	w.countDrop(reason)
 	w.free(d)
 }
 
-// free gives a packet's frames to the pool.
+// free returns a packet's frames to the pool.
 func (w *Worker) free(d Desc) {
 	if d.Len == 0 {
 		w.chains.Free(w.pool, d)
@@ -46,7 +46,7 @@ func (w *Worker) free(d Desc) {
 	w.pool.Put(d.Addr)
 }
 
-// bytes returns the length of a packet.
+// bytes returns the length of a packet in bytes.
 func (w *Worker) bytes(d Desc) uint32 {
 	if d.Len == 0 {
 		return uint32(w.chains.Bytes(d))
@@ -54,8 +54,8 @@ func (w *Worker) bytes(d Desc) uint32 {
 	return d.Len
 }
 
-// countHeld notes that a packet comes into a hold queue (1) or leaves it (-1). Its chain must be
-// as it was when it came.
+// countHeld counts a packet that enters a hold queue (by 1) or leaves it (by -1). Its chain must
+// not change in between.
 func (w *Worker) countHeld(d Desc, by int) {
 	w.n.held += int64(by)
 	w.n.heldMore += by * (w.chains.Buffers(d) - 1)
@@ -66,12 +66,12 @@ func (w *Worker) countDrop(reason stats.DropReason) {
 	w.n.dirty |= 1 << reason
 }
 
-// publishEvery is the maximum age of the counters of a saturated worker. Publishing with each step
+// publishEvery is the maximum age of the counters of a saturated worker. Publishing after each step
 // would be a tenth of its work.
 const publishEvery = flowtable.Time(100 * time.Microsecond)
 
-// publish makes the step's counts visible, and the generation it used a little later: see
-// advanceGeneration.
+// publish makes the step's counts visible. The snapshot generation that the step used follows
+// later: see advanceGeneration.
 func (w *Worker) publish(moved int) {
 	s, n := w.stats, &w.n
 	s.LoopTick.Store(uint64(w.planner.Now))
@@ -117,18 +117,18 @@ func (w *Worker) publish(moved int) {
 	}
 }
 
-// A saturated worker begins to publish backends' counters when they are this old, other workers in
-// each step. Each step publishes a limited number, more if it moved nothing, and the worker does
-// not sleep before all are published (patient): a packet that comes meanwhile does not wait for a
-// hundred thousand of them, which take milliseconds.
+// A saturated worker begins to publish backends' counters when they are backendsEvery old, other
+// workers in each step. A step publishes at most backendsAtOnce of them, or backendsIdle if it
+// moved no packet: a hundred thousand take milliseconds, for which a packet would have to wait. The
+// worker does not sleep before all are published (mayRest).
 const (
 	backendsEvery  = flowtable.Time(time.Second)
 	backendsAtOnce = 16
 	backendsIdle   = 64
 )
 
-// publishBackends publishes the counters of backends, and then the generation. A full batch means
-// that more packets wait.
+// publishBackends publishes the counters of backends, and then the generation. A worker that
+// received a full batch is saturated.
 func (w *Worker) publishBackends(moved int) {
 	w.advanceGeneration()
 	if w.rounds == 0 && moved >= w.take && w.planner.Now-w.counted < backendsEvery {
@@ -150,31 +150,31 @@ func (w *Worker) publishBackends(moved int) {
 	}
 }
 
-// advanceGeneration begins to advance the published generation to that of the current snapshot. It
-// is published after what was counted by earlier snapshots: once no worker uses a backend any
-// more, the backend's counters are final. That takes the rest of the current round, and another
-// one.
+// advanceGeneration starts to advance the published generation to the current snapshot's. All
+// counts made with earlier snapshots must be published first: then a backend's counters are final
+// once no worker uses a snapshot that has it. That takes the rest of the current round, and another
+// round.
 func (w *Worker) advanceGeneration() {
 	g := &w.stats.Generation
 	if w.planner.Snap == nil || w.rounds > 0 || g.Load() == w.planner.Snap.Generation {
 		return
 	}
-	if g.Load() == 0 { // just awake: all was published before the sleep
+	if g.Load() == 0 { // just awake: all counts were published before the sleep
 		g.Store(w.planner.Snap.Generation)
 		return
 	}
 	w.entered, w.rounds = w.planner.Snap.Generation, 2
 }
 
-// publishAllBackends publishes what is left of the backends' counters: the worker may sleep for
-// long. A patient one has nothing left.
+// publishAllBackends publishes the remaining backends' counters before the worker sleeps, pauses or
+// ends. If mayRest is true, there are none.
 func (w *Worker) publishAllBackends() {
 	w.stats.Backends.Publish(stats.MaxBackends) // the rest of the current round
 	w.stats.Backends.Publish(stats.MaxBackends)
 	w.rounds = 0
 }
 
-// validate panics where a law is broken; tests and SLUICE_VALIDATE=1 run it.
+// validate panics if a law is broken; tests and SLUICE_VALIDATE=1 run it.
 func (w *Worker) validate() {
 	if total, free, links, held := w.Frames(); total != free+links+held {
 		panic(fmt.Sprintf(

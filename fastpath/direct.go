@@ -7,21 +7,21 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Where the backend sees the client's address, the client may also open a connection to the
+// If the backend sees the client's address, the client may also open a direct connection to the
 // backend's own address, from the same port. To the backend both connections have the same
-// addresses and ports, so only one of them can exist at a time, and the second must not break the
-// first. If the backend has the direct connection, it answers a SYN through the frontend with a
-// challenge ACK (RFC 5961 section 4). The client must not get that from the frontend's address: it
-// would answer with an RST, which ends the direct connection.
+// addresses and ports, so only one can exist at a time, and the second must not break the first. If
+// the direct connection exists, the backend answers a SYN through the frontend with a challenge ACK
+// (RFC 5961 section 4). The client must not get that ACK from the frontend's address: it would
+// answer with an RST, which ends the direct connection.
 
-// syn is what a flow keeps of a client's SYN.
+// syn has the fields of a client's SYN that its flow stores.
 type syn struct {
-	opens bool // the packet is one, of TCP and whole
+	opens bool // the packet is a TCP SYN and not a fragment
 	data  bool
 	seq   uint32
 }
 
-// readSYN reads a client's packet, before a flow is made for it (insert) or it is forwarded.
+// readSYN sets w.syn from a packet, before its flow is made (insert) or it is forwarded.
 func (w *Worker) readSYN(d Desc, p *header.Packet) {
 	w.syn = syn{}
 	if !wholeTCP(p) || !decide.IsSYN(p.TCPFlags) {
@@ -32,18 +32,18 @@ func (w *Worker) readSYN(d Desc, p *header.Packet) {
 	w.syn = syn{opens: true, data: s.Data, seq: s.Seq}
 }
 
-// usable reports whether the answer to the SYN is known by its number: with data, the answer may
-// acknowledge more (RFC 7413).
+// usable reports whether the acknowledgement number of an answer identifies this SYN. If the SYN
+// has data, the answer may acknowledge the data as well (RFC 7413).
 func (s *syn) usable() bool { return s.opens && !s.data }
 
 func wholeTCP(p *header.Packet) bool {
 	return p.Tuple.Proto == header.ProtoTCP && p.Fragment == header.NotFragment
 }
 
-// foreign reports whether a packet from a flow's backend belongs to a connection to the backend's
-// own address. If so, a flow whose SYN has no answer gets another source port, which the client's
-// next SYN uses, and a flow whose connection is over ends. Of the client's packets foreign records
-// the sequence numbers of SYNs.
+// fromDirectConnection reports whether a packet from a flow's backend belongs to a direct
+// connection. If so, a flow whose SYN has no answer gets another source port, which the client's
+// next SYN uses, and a flow whose connection is over ends. For a client's SYN it records the
+// sequence number and returns false.
 func (w *Worker) fromDirectConnection(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) bool {
 	if !wholeTCP(p) {
 		return false
@@ -72,14 +72,14 @@ func (w *Worker) fromDirectConnection(d Desc, p *header.Packet, ref flowtable.Re
 	return true
 }
 
-// keepsClient reports whether the flow of a backend's packet keeps its client's address.
+// keepsClient reports whether the backend of a flow sees the client's address.
 func (w *Worker) keepsClient(ref flowtable.Ref, p *header.Packet) bool {
 	var toClient header.Tuple
 	w.flows.Outgoing(ref, flowtable.ReplySide, &toClient)
 	return toClient.Dst == p.Tuple.Dst
 }
 
-// changePort gives a flow whose SYN was not answered another source port towards its backend.
+// changePort gives a flow whose SYN has no answer another source port towards its backend.
 func (w *Worker) changePort(ref flowtable.Ref) {
 	var toBackend, toClient header.Tuple
 	w.flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
@@ -95,8 +95,9 @@ func (w *Worker) changePort(ref flowtable.Ref) {
 	}, toKernel)
 }
 
-// lateAnswer reports whether a packet that has no flow answers a flow that was abandoned. One to a
-// client's own address may be that of a connection to the backend's own address.
+// lateAnswer reports whether a packet that has no flow is an answer to an abandoned flow. Only
+// packets to the gateway's own addresses count: one to a client's address may belong to a direct
+// connection.
 func (w *Worker) lateAnswer(p *header.Packet, hash uint64) bool {
 	return p.Tuple.Stateful() && !decide.IsSYN(p.TCPFlags) && w.planner.Forged(p.Tuple.Dst) &&
 		w.flows.Abandoned(hash, w.planner.Now)

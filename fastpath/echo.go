@@ -16,8 +16,8 @@ func echoRequest(v6 bool) uint8 {
 	return header.ICMPEchoRequest
 }
 
-// echoes reports whether an echo request is answered here. Fragments of one to an address of the
-// node are the kernel's, which puts them together.
+// echoes reports whether the worker answers an echo request. Fragments of one to an address of the
+// node go to the kernel, which reassembles them.
 func (w *Worker) echoes(p *header.Packet) bool {
 	if w.b.kernel {
 		return false
@@ -27,7 +27,7 @@ func (w *Worker) echoes(p *header.Packet) bool {
 		p.Fragment == header.NotFragment && w.planner.Snap.Owned(dst)&services.AddrVIP != 0
 }
 
-// echo answers an echo request that is whole.
+// echo answers an unfragmented echo request.
 func (w *Worker) echo(d Desc, p *header.Packet) decide.Verdict {
 	if w.planner.Forged(p.Tuple.Src) {
 		return drop(stats.SpoofedSource)
@@ -38,9 +38,9 @@ func (w *Worker) echo(d Desc, p *header.Packet) decide.Verdict {
 	return w.reflect(d, p)
 }
 
-// echoFragment answers a fragment of an echo request by the same fragment of the reply. A reply
-// differs from its request in addresses, TTL, type, and a checksum that follows from the type, so
-// no fragment depends on another. A wrong checksum stays wrong.
+// echoFragment answers a fragment of an echo request with the same fragment of the reply. A reply
+// differs from its request only in addresses, TTL, type, and a checksum that follows from the type,
+// so no fragment depends on another. A wrong checksum stays wrong.
 func (w *Worker) echoFragment(d Desc, p *header.Packet) decide.Verdict {
 	if w.planner.Forged(p.Tuple.Src) {
 		return drop(stats.SpoofedSource)
@@ -49,8 +49,8 @@ func (w *Worker) echoFragment(d Desc, p *header.Packet) decide.Verdict {
 }
 
 // reflect turns an echo request, or a fragment of one, into its reply and sends it back. The
-// fragments of a reply have the request's identification: no other datagram of ours to that client
-// has ICMP as protocol and is in fragments.
+// fragments of a reply keep the request's identification: the gateway sends that client no other
+// fragmented ICMP datagrams.
 func (w *Worker) reflect(d Desc, p *header.Packet) decide.Verdict {
 	nat.EchoReply(w.frame(d), p, w.c.TTL)
 	w.n.echoReplies++
@@ -59,8 +59,8 @@ func (w *Worker) reflect(d Desc, p *header.Packet) decide.Verdict {
 		w.planner.View.Lookup(&dst).Hop)
 }
 
-// firstICMP decides about the first fragment of an ICMP message. The later ones must know its type,
-// which is recorded in place of the destination port.
+// firstICMP decides about the first fragment of an ICMP message. It records the message's type,
+// which later fragments need, in place of the destination port.
 func (w *Worker) firstICMP(d Desc, p *header.Packet) decide.Verdict {
 	p.Tuple.DstPort = uint16(p.ICMPType)
 	r := w.firstFragment(d, p)
@@ -73,8 +73,7 @@ func (w *Worker) firstICMP(d Desc, p *header.Packet) decide.Verdict {
 	return w.echoFragment(d, p)
 }
 
-// laterICMP decides about a later fragment of an ICMP message, by what was recorded of the first
-// one.
+// laterICMP decides about a later fragment of an ICMP message, by the recorded type.
 func (w *Worker) laterICMP(d Desc, p *header.Packet, f fragment.First) decide.Verdict {
 	if f.Dst == uint16(echoRequest(p.Tuple.V6)) && w.echoes(p) {
 		return w.echoFragment(d, p)

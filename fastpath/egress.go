@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// outgoing is an IP packet that is ready to be sent, without its Ethernet header.
+// outgoing is an IP packet that is ready to be sent, except for its Ethernet header.
 type outgoing struct {
 	desc       Desc
 	l3, end    uint16 // IP header and end of the IP packet, bytes from desc.Addr
@@ -37,22 +37,22 @@ func (q *egressQueue) put(d Desc) bool {
 	return true
 }
 
-// send queues a packet for its next hop, holds it while the hop is not known or
-// not resolved, or returns why it is dropped.
+// send queues a packet for its next hop, holds it if the hop is not known or not resolved, or
+// returns the drop.
 func (w *Worker) send(o outgoing, id nexthop.ID) decide.Verdict {
 	return w.sendTo(o, id, w.c.Hops.Hop(id))
 }
 
-// sendTo is send with a hop that was loaded before: id may name another one by now.
+// sendTo is send with a hop that is already loaded: id may name another hop by now.
 func (w *Worker) sendTo(o outgoing, id nexthop.ID, hop *nexthop.Hop) decide.Verdict {
 	switch {
 	case id == 0 || hop == nil || (hop.Kind == nexthop.OnLink && !hop.Ready):
-		if id != 0 { // it was resolved before, or is a gateway
+		if id != 0 { // the hop was resolved before, or is a router
 			o.precedence = max(o.precedence, known)
 		}
 		return w.hold(o)
 	case hop.Kind == nexthop.Kernel:
-		return w.sendKernel(o) // which fragments, or reports, packets that are too big
+		return w.sendKernel(o) // the kernel fragments packets that are too big, or sends an error
 	case hop.Kind == nexthop.Unreachable || int(hop.Link) >= len(w.c.Egress):
 		return drop(stats.NoRoute)
 	case hop.MTU != 0 && o.end-o.l3 > hop.MTU:
@@ -74,7 +74,7 @@ func (w *Worker) sendKernel(o outgoing) decide.Verdict {
 	return queued
 }
 
-// returnToKernel gives a packet back as it came.
+// returnToKernel gives a packet to the kernel unchanged, but for VLAN tags and padding.
 func (w *Worker) returnToKernel(d Desc, p *header.Packet) {
 	end := p.End
 	if end == 0 || p.L3 == 0 {
@@ -86,9 +86,8 @@ func (w *Worker) returnToKernel(d Desc, p *header.Packet) {
 	}
 }
 
-// encapsulate writes the Ethernet header for a hop in front of the IP header, in
-// place of the one the packet came with. What VLAN tags need beyond it lies in the
-// frame's headroom. Trailing padding is cut, but for frames that are short.
+// encapsulate writes the Ethernet header for a hop in front of the IP header, in place of the
+// received one. VLAN tags extend into the frame's headroom. Trailing padding is cut off.
 func (w *Worker) encapsulate(o outgoing, hop *nexthop.Hop) Desc {
 	hop.Use()
 	tags := int(hop.VLANs)
@@ -118,13 +117,13 @@ func (w *Worker) encapsulate(o outgoing, hop *nexthop.Hop) Desc {
 // queue appends to a link's egress queue. It transmits a full queue first.
 func (w *Worker) queue(link int, d Desc) {
 	if d.Len == 0 && !w.c.Links[link].Long() {
-		// The MTU of its hop allows it: the link is about to be opened again for long packets.
+		// The hop's MTU allows it, but the link has not been reopened for long packets yet.
 		w.dropped(d, stats.PacketTooBig)
 		return
 	}
 	q := &w.out[link]
 	if !q.put(d) {
-		w.transmitOn(link) // which empties it
+		w.transmitOn(link) // empties the queue
 		q.put(d)
 	}
 	if d.Len == 0 {
@@ -141,8 +140,8 @@ func (w *Worker) transmit() {
 	}
 }
 
-// transmitOn gives one queue to its link. A full ring is drained once. Packets that it still does
-// not take are dropped, so that one slow link never stops the worker.
+// transmitOn gives one queue to its link. If the ring is full, it drains the ring once. Packets for
+// which there is still no room are dropped, so that a slow link never stops the worker.
 func (w *Worker) transmitOn(i int) {
 	q, link := &w.out[i], w.c.Links[i]
 	batch, long := q.desc[:q.n], q.long
@@ -164,7 +163,7 @@ func (w *Worker) transmitOn(i int) {
 	w.dropAll(batch[taken:], stats.TxRingFull)
 }
 
-// countSent counts packets that a link has taken. long is the length of those in several frames.
+// countSent counts packets that a link has taken. long is the total length, in bytes, of chains.
 func (w *Worker) countSent(link int, batch []Desc, long uint64) {
 	if link == w.c.Host {
 		w.n.returned += uint64(len(batch))
@@ -178,7 +177,7 @@ func (w *Worker) countSent(link int, batch []Desc, long uint64) {
 	w.n.txBytes += bytes
 }
 
-// longBytes returns the length of all packets of a batch that have several frames.
+// longBytes returns the total length, in bytes, of a batch's packets in several frames.
 func (w *Worker) longBytes(batch []Desc) (n uint64) {
 	for _, d := range batch {
 		if d.Len == 0 {

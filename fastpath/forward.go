@@ -12,7 +12,7 @@ import (
 
 // forward forwards a packet of a known flow and updates the flow.
 func (w *Worker) forward(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
-	s := w.segment(d, p, ref, side) // before it is rewritten, and may leave
+	s := w.segment(d, p, ref, side) // deliver rewrites the packet and may give its frame away
 	first := side == flowtable.ReplySide && p.Tuple.Proto == header.ProtoTCP && w.flows.Awaits(ref)
 	v := w.deliver(d, p, ref, side)
 	if first && !s.Unverified {
@@ -24,8 +24,8 @@ func (w *Worker) forward(d Desc, p *header.Packet, ref flowtable.Ref, side flowt
 	return v
 }
 
-// countFirst counts the first answer of a backend to a SYN: what it is, and not what becomes of it.
-// Where two workers get an answer at once, it may count twice.
+// countFirst counts the first answer of a backend to a SYN as refused or answered, even if the
+// answer is dropped later. If two workers receive an answer at once, both may count it.
 func (w *Worker) countFirst(ref flowtable.Ref, flags uint8) {
 	c := w.stats.Backends.At(services.BackendRef(w.flows.Flow(ref).BackendRef()).Index())
 	switch {
@@ -37,7 +37,7 @@ func (w *Worker) countFirst(ref flowtable.Ref, flags uint8) {
 	}
 }
 
-// deliver forwards a packet of a known flow with the reverse of the other side's tuple.
+// deliver forwards a packet of a known flow, translated to the reverse of the other side's tuple.
 func (w *Worker) deliver(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
 	if w.c.StrictReversePath && side == flowtable.ReplySide && w.offPath(p, ref) {
 		return drop(stats.ReversePath)
@@ -66,9 +66,8 @@ func (w *Worker) deliver(d Desc, p *header.Packet, ref flowtable.Ref, side flowt
 		precedenceOf(f.State(), side)}, id)
 }
 
-// fits reports whether a packet may take a hop: Queued if so, or the drop, with the
-// ICMP error that a router must send. A packet whose DF bit allows it is
-// fragmented later, by send.
+// fits returns Queued if a packet may take a hop. Otherwise it sends the ICMP error that a router
+// must send, and returns the drop. An IPv4 packet without DF is fragmented later, by send.
 func (w *Worker) fits(d Desc, p *header.Packet, id nexthop.ID) decide.Verdict {
 	hop := w.c.Hops.Hop(id)
 	switch {
@@ -84,13 +83,14 @@ func (w *Worker) fits(d Desc, p *header.Packet, id nexthop.ID) decide.Verdict {
 	return queued
 }
 
-// nextHop returns the flow's hop in the direction of a packet from side, looking
-// it up again while it is not known. Zero means: hold the packet. Bind must have been called.
+// nextHop returns the flow's hop for packets that came from side, and looks it up again while it is
+// not known. Zero means: hold the packet. Bind must have been called.
 func (w *Worker) nextHop(f *flowtable.Flow, side flowtable.Side, dst *header.Addr) nexthop.ID {
 	binding, toBackend, toClient := f.Bound()
 	if binding != w.planner.Binding {
-		// A reply of an endpoint that lost its frontend, or another worker has bound the flow by a
-		// later view since. The hops are not of our view, and only this packet takes ours.
+		// This is a reply of an endpoint that lost its frontend, or another worker has bound the
+		// flow to a newer view. The flow's hops are not valid in this worker's view: look up this
+		// packet's hop alone.
 		return w.planner.View.Lookup(dst).Hop
 	}
 	id := &toBackend

@@ -7,7 +7,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// firstFragment records the ports of a datagram, for all workers.
+// firstFragment records the ports of a datagram for all workers.
 func (w *Worker) firstFragment(d Desc, p *header.Packet) stats.DropReason {
 	of := w.c.Fragments.Datagram(w.frame(d), p)
 	id, status := w.c.Fragments.Record(uint64(w.planner.Now), of, p.Tuple.SrcPort, p.Tuple.DstPort)
@@ -21,8 +21,8 @@ func (w *Worker) firstFragment(d Desc, p *header.Packet) stats.DropReason {
 	return stats.None
 }
 
-// laterFragment finds the ports that the datagram's first fragment carried, or
-// holds the fragment until they are known.
+// laterFragment gets the ports that the datagram's first fragment had, or holds the fragment until
+// they are known.
 func (w *Worker) laterFragment(d Desc, p *header.Packet) decide.Verdict {
 	of := w.c.Fragments.Datagram(w.frame(d), p)
 	first, status := w.c.Fragments.Later(uint64(w.planner.Now), of)
@@ -39,12 +39,12 @@ func (w *Worker) laterFragment(d Desc, p *header.Packet) decide.Verdict {
 	return queued
 }
 
-// handleLater judges a later fragment whose first one is known.
+// handleLater decides about a later fragment whose first one is known.
 func (w *Worker) handleLater(d Desc, p *header.Packet, f fragment.First, s fragment.Status) decide.Verdict {
 	if s == fragment.Overlap {
 		return drop(stats.FragmentOverlap)
 	}
-	p.Tuple.Proto = f.Proto // over IPv6, only the first fragment says which
+	p.Tuple.Proto = f.Proto // over IPv6, only the first fragment has it
 	switch p.Tuple.Proto {
 	case header.ProtoTCP, header.ProtoUDP:
 	case header.ProtoSCTP:
@@ -59,9 +59,9 @@ func (w *Worker) handleLater(d Desc, p *header.Packet, f fragment.First, s fragm
 	return w.handleFlow(d, p, w.flows.Hash(&p.Tuple), nil)
 }
 
-// releaseFragments drops those that have waited too long, and looks up again the first fragments
-// of the others if any first fragment has come since. A worker that records one meanwhile may be
-// missed by the lookups, but not by the next comparison.
+// releaseFragments drops held fragments that have waited too long, and looks up the first fragments
+// of the others again if any worker has recorded a first fragment since. If a worker records one
+// during the lookups, they may miss it, but the next comparison of the count shows it.
 func (w *Worker) releaseFragments() (moved int) {
 	q := &w.frags
 	if q.count == 0 || w.planner.Now < q.retryAt {
@@ -99,10 +99,11 @@ func (w *Worker) releaseKnown() (moved int) {
 	return moved
 }
 
-// sctpFragment decides about a fragment of SCTP, which cannot be translated: the CRC is
-// the whole packet's. It is dropped if it is for an address that the node does not share, or is a
-// first fragment of a flow or for a frontend. Other fragments may be the node's own, and go to the
-// kernel. The node reassembles no packet of ours, as it never gets the first fragment.
+// sctpFragment decides about a fragment of SCTP, which cannot be translated because the CRC covers
+// the whole packet. It is dropped if it is for an address that the node does not share, or if it is
+// a first fragment of a known flow or for a frontend. Other fragments may belong to the node's own
+// traffic, and go to the kernel. The kernel cannot reassemble a dropped packet from them, because
+// it never gets the first fragment.
 func (w *Worker) sctpFragment(d Desc, p *header.Packet) decide.Verdict {
 	ours := !w.b.kernel && w.planner.Snap.Routed(p.Tuple.Dst)
 	if p.Fragment == header.FirstFragment {

@@ -8,35 +8,35 @@ import (
 	"sluice.dev/sluice/nat/fragment"
 )
 
-// fragmentQueue holds later fragments that came before their first one. All workers share the ports
-// of datagrams (fragment.Table), so it does not matter which of them receives the first fragment.
+// fragmentQueue holds later fragments that arrived before their first one. All workers share the
+// ports of datagrams (fragment.Table), so any of them may receive the first fragment.
 //
-// They wait for a second by default. Reordering within a datagram takes milliseconds; the full
-// reassembly time of RFC 791 would only serve senders that never send a first fragment.
+// They wait for one second by default. Reordering within a datagram takes milliseconds; the full
+// reassembly time of RFC 791 would only help senders that never send a first fragment.
 //
-// Where there is no room, one that waits gives way: of the source network that holds most, if that
-// is more than its share, the oldest; else the oldest of all. So one network's garbage takes no
-// other's place, and garbage of many networks must fill the queue before an honest fragment's
-// first one comes. A share is enough for a datagram of 64 KiB where the queue has the default
-// size.
+// If there is no room, a held fragment is evicted: the oldest of the source network that holds the
+// most, if that is more than its share, else the oldest of all. So garbage from one network does
+// not evict the fragments of others, and garbage from many networks evicts a valid fragment only if
+// it fills the queue before the first fragment arrives. With the default queue size a share is
+// enough for a datagram of 64 KiB.
 //
 //	first ─► oldest ◄─► ... ◄─► youngest ◄─ last     all, by age
-//	group ─► oldest ──────────► youngest             those of a source (fragment.Datagram.Source)
+//	group ─► oldest ──────────► youngest             of one source network (fragment.Datagram.Source)
 type fragmentQueue struct {
-	slots       []heldFragment // of a fixed number; slot 0 is none
+	slots       []heldFragment // fixed length; index 0 means none
 	first, last uint32
-	free        uint32 // the first of those that are free, linked by next
+	free        uint32 // the first free slot; free slots are linked by next
 	count       int
-	more        int // frames beyond one each
+	more        int // frames of held fragments beyond one each
 	share       uint32
 	groups      []fragmentGroup
-	heavy       []uint32 // groups with more than a share, no more than fit
+	heavy       []uint32 // groups that hold more than a share; capacity is fixed
 
 	wait    flowtable.Time
 	retryAt flowtable.Time
-	tried   uint64 // fragment.Table.Recorded when all were looked up
-	again   bool   // of one that was looked up, the table could not tell
-	id      uint32 // identification of the datagram being judged
+	tried   uint64 // fragment.Table.Recorded at the last lookup of all fragments
+	again   bool   // a lookup returned Busy, so all must be looked up again
+	id      uint32 // new identification of the current datagram
 }
 
 type heldFragment struct {
@@ -46,7 +46,7 @@ type heldFragment struct {
 	link       int
 	group      uint32
 	prev, next uint32
-	before     uint32 // in the group
+	before     uint32 // the previous and next one of the group
 	behind     uint32
 }
 
@@ -54,7 +54,7 @@ type fragmentGroup struct{ first, last, count uint32 }
 
 const (
 	fragmentGroups = 4096
-	fragmentShares = 32 // so many to a queue
+	fragmentShares = 32 // shares in a queue
 	minShare       = 8
 )
 
@@ -83,7 +83,7 @@ func (q *fragmentQueue) add(h heldFragment) {
 	g := &q.groups[h.group]
 	h.prev, h.next, h.before, h.behind = q.last, 0, g.last, 0
 	q.slots[i] = h
-	q.slots[h.prev].next, q.slots[h.before].behind = i, i // of slot 0: nobody reads it
+	q.slots[h.prev].next, q.slots[h.before].behind = i, i // index 0: never read
 	q.last, g.last = i, i
 	if q.first == 0 {
 		q.first = i
@@ -123,7 +123,7 @@ func (q *fragmentQueue) take(i uint32) heldFragment {
 	return h
 }
 
-// lighter removes a group from the heavy ones.
+// lighter removes a group from heavy.
 func (q *fragmentQueue) lighter(group uint32) {
 	for at, other := range q.heavy {
 		if other == group {
@@ -135,7 +135,7 @@ func (q *fragmentQueue) lighter(group uint32) {
 	}
 }
 
-// victim returns the slot that gives way, or 0 if the queue is empty.
+// victim returns the slot of the fragment that is evicted next, or 0 if the queue is empty.
 func (q *fragmentQueue) victim() uint32 {
 	at, most := q.first, uint32(0)
 	for _, group := range q.heavy {
@@ -146,8 +146,8 @@ func (q *fragmentQueue) victim() uint32 {
 	return at
 }
 
-// holdFragment keeps a later fragment until its first one is known, in place of others where there
-// is no room. It reports whether there was any to make.
+// holdFragment keeps a later fragment until its first one is known. It evicts others if there is no
+// room. It returns false if the frames held by other queues leave no room.
 func (w *Worker) holdFragment(d Desc, of fragment.Datagram) bool {
 	q := &w.frags
 	if w.n.heldMore-q.more+w.chains.Buffers(d) > q.limit() {
@@ -162,8 +162,8 @@ func (w *Worker) holdFragment(d Desc, of fragment.Datagram) bool {
 	return true
 }
 
-// unhold takes a fragment out of the queue. Its chain must be what it was: what sends it may cut
-// it.
+// unhold takes a fragment out of the queue. It must be called before the fragment is sent, which
+// may shorten its chain.
 func (w *Worker) unhold(i uint32) heldFragment {
 	h := w.frags.take(i)
 	w.frags.more -= w.chains.Buffers(h.desc) - 1

@@ -13,22 +13,24 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// holdFor is how long a packet waits for its next hop to be resolved: one second,
-// in which Linux sends one request (net.ipv4.neigh.default.retrans_time_ms).
+// holdFor is how long a packet waits for the resolution of its next hop: one second, the time
+// between two requests of Linux (net.ipv4.neigh.default.retrans_time_ms).
 const holdFor = flowtable.Time(time.Second)
 
-// retryEvery paces the retries for held packets.
+// retryEvery is the minimum time between two lookups for held packets.
 const retryEvery = flowtable.Time(time.Millisecond)
 
-// requestEvery paces repeated requests: one may have been lost if there were too many.
+// requestEvery is the time between repeated requests: a request is lost if there are too many.
 const requestEvery = flowtable.Time(100 * time.Millisecond)
 
-// precedence is the order in which packets that wait for next hops have room.
+// precedence orders packets that wait for next hops. Packets of a lower precedence are evicted
+// first.
 type precedence uint8
 
 const (
-	// unproven: whoever sends packets from invented addresses makes as many destinations: clients
-	// of flows that nothing is proven of, senders of pings.
+	// unproven: to an address that a sender may have invented: a client whose flow is not
+	// established, or the sender of a ping. A flood from invented addresses makes as many
+	// destinations.
 	unproven precedence = iota
 	// known: to a backend, or to a next hop that was resolved before.
 	known
@@ -36,7 +38,7 @@ const (
 	established
 )
 
-// precedenceOf is that of a flow's packet from a side.
+// precedenceOf returns the precedence of a flow's packet that came from side.
 func precedenceOf(s flowtable.State, side flowtable.Side) precedence {
 	switch {
 	case s >= flowtable.Established && s <= flowtable.TimeWaitBackend:
@@ -47,22 +49,22 @@ func precedenceOf(s flowtable.State, side flowtable.Side) precedence {
 	return unproven
 }
 
-// displacedPerStep is how many packets that are anybody's a step holds in place of others, which
-// have to be searched for: about 60 us with a full queue of 512. Those beyond are dropped: they may
-// be a flood, and packets of known flows wait meanwhile.
+// displacedPerStep is how many unproven packets a step holds in place of others. Each needs a
+// search of the queue: about 60 us in total with a full queue of 512. More are dropped: they may be
+// a flood, and the searches delay packets of known flows.
 const displacedPerStep = 16
 
-// hopQueue holds translated packets whose next hop is not known yet, oldest first. Packets that are
-// anybody's have half of it.
+// hopQueue holds translated packets whose next hop is not known yet, oldest first. Unproven packets
+// get at most half of it.
 type hopQueue struct {
 	held      []heldPacket // capacity is fixed
-	index     hopIndex     // of these
-	all       waiting      // of these
+	index     hopIndex     // counts held by destination and precedence
+	all       waiting      // counts held by precedence
 	perHop    int
 	retryAt   flowtable.Time
 	requestAt flowtable.Time
 	key       [2]uint64 // of prefixHash
-	// mayDisplace is how many packets that are anybody's this step may hold in place of others yet.
+	// mayDisplace is how many unproven packets this step may still hold in place of others.
 	mayDisplace int
 }
 
@@ -71,14 +73,14 @@ type heldPacket struct {
 	deadline flowtable.Time
 }
 
-// newHopQueue returns an empty queue. key is of hashes, and must not be guessable.
+// newHopQueue returns an empty queue. key is the key of its hashes, and must not be guessable.
 func newHopQueue(limit, perHop int, key [2]uint64) hopQueue {
 	return hopQueue{held: make([]heldPacket, 0, limit), index: newHopIndex(limit, key), perHop: perHop, key: key}
 }
 
 func (q *hopQueue) len() int { return len(q.held) }
 
-// unprovenFull reports whether the packets that are anybody's have all the room that is theirs.
+// unprovenFull reports whether unproven packets use all their room, half of the queue.
 func (q *hopQueue) unprovenFull() bool { return int(q.all[unproven]) >= cap(q.held)/2 }
 
 // add appends a packet. There must be room.
@@ -91,7 +93,7 @@ func (q *hopQueue) add(o outgoing, deadline flowtable.Time) {
 	q.all[o.precedence]++
 }
 
-// remove removes the packet at a place, and returns it.
+// remove removes the packet at index i, and returns it.
 func (q *hopQueue) remove(i int) outgoing {
 	o := q.held[i].o
 	q.held = append(q.held[:i], q.held[i+1:]...)
@@ -100,7 +102,7 @@ func (q *hopQueue) remove(i int) outgoing {
 	return o
 }
 
-// keep replaces the packets by some of them.
+// keep replaces the packets by held, a subset.
 func (q *hopQueue) keep(held []heldPacket) {
 	q.held, q.all = held, waiting{}
 	for i := range held {
@@ -109,14 +111,15 @@ func (q *hopQueue) keep(held []heldPacket) {
 	q.index.rebuild(held)
 }
 
-// oldest returns where the oldest packet to a destination with a precedence is. There must be one.
+// oldest returns the index of the oldest packet to a destination with a precedence. There must be one.
 func (q *hopQueue) oldest(dst *header.Addr, p precedence) int {
 	return slices.IndexFunc(q.held, func(h heldPacket) bool { return h.o.precedence == p && h.o.dst == *dst })
 }
 
-// evictable returns the packet that makes room for one of a precedence, or -1: of the lowest
-// precedence that is below it, or anybody's, the oldest one to the prefix that most such packets
-// wait for (prefixes share 256 counters). It searches the queue only where it finds one.
+// evictable returns the index of the packet to evict for a packet of a precedence, or -1 if there
+// is none. Candidates are the packets of the lowest precedence in the queue, if that is lower than
+// to or both are unproven. It chooses the oldest candidate to the prefix that has the most
+// candidates (prefixes share 256 counters). It searches the queue only if there are candidates.
 func (q *hopQueue) evictable(to precedence) int {
 	if len(q.held) == 0 {
 		return -1
@@ -141,8 +144,8 @@ func (q *hopQueue) evictable(to precedence) int {
 	return -1
 }
 
-// prefixHash is of an address's /24 or /64. It is keyed: senders choose destinations by inventing
-// sources, and must not find prefixes that share the counter of another one.
+// prefixHash hashes an address's /24 or /64. It is keyed: senders choose destinations by inventing
+// sources, and must not find prefixes that share a counter with another prefix.
 func (q *hopQueue) prefixHash(a *header.Addr) uint8 {
 	prefix := binary.BigEndian.Uint64(a[:8])
 	if a.Is4() {
@@ -152,16 +155,16 @@ func (q *hopQueue) prefixHash(a *header.Addr) uint8 {
 	return uint8((hi ^ lo) >> 56)
 }
 
-// mayHold reports whether a queue with a limit takes a packet. The limit is one of frames: frames
-// beyond the first of each packet, in all queues, reduce it.
+// mayHold reports whether a queue that holds held packets may take another. limit is in frames: the
+// frames beyond the first of each packet, in all queues, reduce it.
 func (w *Worker) mayHold(d Desc, held, limit int) bool {
 	return held+w.n.heldMore+w.chains.Buffers(d) <= limit
 }
 
-// hold keeps a packet until its next hop is known, and requests the hop: again if the packet
-// precedes those that wait for it. Where they are too many, one of the lowest precedence gives way.
-// It searches the queue only for a packet of a lower precedence that gives way, or where
-// mayDisplace allows it.
+// hold keeps a packet until its next hop is known. It requests the hop if the packet is the first
+// that waits for it, or has a higher precedence than all that wait. If there are too many packets,
+// it evicts one of the lowest precedence. It searches the queue only to evict a packet of a lower
+// precedence, or if mayDisplace allows it.
 func (w *Worker) hold(o outgoing) decide.Verdict {
 	q := &w.hops
 	if o.precedence == unproven && q.unprovenFull() {
@@ -203,15 +206,15 @@ func (w *Worker) request(o *outgoing) {
 	w.c.Hops.ResolveFirst(o.dst)
 }
 
-// displace drops the held packet at a place.
+// displace drops the held packet at index i.
 func (w *Worker) displace(i int) {
 	o := w.hops.remove(i)
 	w.countHeld(o.desc, -1)
 	w.dropped(o.desc, stats.NeighbourDisplaced)
 }
 
-// release looks up again the next hops of held packets and the first
-// fragments of held later ones. It returns how many packets moved.
+// release looks up the next hops of held packets and the first fragments of held fragments again.
+// It returns how many packets left the queues.
 func (w *Worker) release() int {
 	return w.releaseHops() + w.releaseFragments()
 }

@@ -8,11 +8,11 @@ import (
 )
 
 // hopIndex counts the packets of a hopQueue by destination, so that hold need not search the queue
-// for each packet: packets to a few neighbours that do not answer come as fast as any others.
+// for each packet: packets to a few neighbours that do not answer may arrive at a high rate.
 //
-// It is a hash table with linear probing. An entry stays when its counts become 0, until rebuild.
+// It is a hash table with linear probing. An entry whose counts become 0 stays until rebuild.
 type hopIndex struct {
-	entries []hopEntry // a power of two, more than twice as many as the queue holds
+	entries []hopEntry // length is a power of two, and more than twice the queue's capacity
 	used    int
 	key     [2]uint64 // must not be guessable: senders choose destinations
 }
@@ -23,14 +23,14 @@ type hopEntry struct {
 	waiting waiting
 }
 
-// waiting has the number of packets of each precedence.
+// waiting has the number of waiting packets of each precedence.
 type waiting [established + 1]uint16
 
 func newHopIndex(limit int, key [2]uint64) hopIndex {
 	return hopIndex{entries: make([]hopEntry, 2<<bits.Len(uint(limit))), key: key}
 }
 
-// of returns the entry of a destination, which may be one that is not in use yet.
+// of returns the entry of a destination, or a free entry for it.
 func (x *hopIndex) of(dst *header.Addr) *hopEntry {
 	for i := x.hash(dst); ; i++ {
 		if e := &x.entries[i%uint64(len(x.entries))]; !e.used || e.dst == *dst {
@@ -61,7 +61,7 @@ func (x *hopIndex) remove(o *outgoing) { x.of(&o.dst).waiting[o.precedence]-- }
 // crowded reports whether half of the entries are in use, so that a rebuild is due.
 func (x *hopIndex) crowded() bool { return x.used >= len(x.entries)/2 }
 
-// rebuild counts the packets of a queue anew.
+// rebuild replaces the counts by those of the packets in held.
 func (x *hopIndex) rebuild(held []heldPacket) {
 	clear(x.entries)
 	x.used = 0
@@ -78,7 +78,7 @@ func (n *waiting) total() (sum int) {
 	return sum
 }
 
-// lowest returns the lowest precedence of the packets, and highest the highest. There must be one.
+// lowest returns the lowest precedence of the waiting packets, highest the highest. There must be a packet.
 func (n *waiting) lowest() precedence {
 	for p := unproven; ; p++ {
 		if n[p] > 0 {

@@ -9,12 +9,12 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// frameHeadroom is where a packet of our own starts in its frame, as received ones do
-// (XDP_PACKET_HEADROOM, include/uapi/linux/bpf.h).
+// frameHeadroom is the offset of a generated packet in its frame, in bytes; received packets have
+// the same offset (XDP_PACKET_HEADROOM, include/uapi/linux/bpf.h).
 const frameHeadroom = 256
 
-// icmp decides about ICMP and ICMPv6: errors about our flows are translated, echo
-// requests to a VIP are answered, all else is withoutFlow.
+// icmp decides about ICMP and ICMPv6: errors about known flows are translated, echo requests to a
+// VIP are answered, all other messages go to withoutFlow.
 func (w *Worker) icmp(d Desc, p *header.Packet) decide.Verdict {
 	switch {
 	case p.Fragment == header.FirstFragment:
@@ -29,7 +29,7 @@ func (w *Worker) icmp(d Desc, p *header.Packet) decide.Verdict {
 	return w.withoutFlow(d, p)
 }
 
-// checksumICMP reports whether the checksum of a message is right, also of one in several frames.
+// checksumICMP reports whether a message's checksum is right. The message may be in several frames.
 func (w *Worker) checksumICMP(d Desc, p *header.Packet) bool {
 	if d.Len != 0 {
 		return header.ChecksumICMP(w.frame(d), p)
@@ -38,9 +38,9 @@ func (w *Worker) checksumICMP(d Desc, p *header.Packet) bool {
 	return header.ChecksumLongICMP(frame, p, w.chains.sum(w.mem, d, len(frame), int(p.End), len(frame)-int(p.L4)))
 }
 
-// icmpError translates an error about a packet of ours (RFC 5508 section 4): the
-// embedded packet is one that we sent, so its reverse is the tuple of an answer, which finds the
-// flow. The error never refreshes or ends the flow (REQ-6).
+// icmpError translates an error about a packet that the gateway forwarded (RFC 5508 section 4). The
+// reverse of the embedded packet's tuple is the tuple of an answer, which finds the flow. The error
+// never refreshes or ends the flow (REQ-6).
 func (w *Worker) icmpError(d Desc, p *header.Packet) decide.Verdict {
 	frame := w.frame(d)
 	if !w.checksumICMP(d, p) {
@@ -77,21 +77,21 @@ func (w *Worker) icmpError(d Desc, p *header.Packet) decide.Verdict {
 	return w.send(o, w.nextHop(f, side, &out.Dst))
 }
 
-// Announcements of path MTUs that a worker translates from one site of clients
-// (header.SitePrefix4) per second, and at once. A backend keeps a path MTU for ten minutes
-// (net.ipv4.route.mtu_expires), so a site needs about one for each backend in that time; at once
-// come as many as a sender has segments under way.
+// pathMTURate and pathMTUBurst limit the path MTU announcements that a worker translates from one
+// site of clients (header.SitePrefix4), per second and at once. A backend keeps a path MTU for ten
+// minutes (net.ipv4.route.mtu_expires), so a site needs about one announcement for each backend in
+// that time. A burst has one for each segment that a sender has in flight.
 const pathMTURate, pathMTUBurst = 20, 50
 
-// minIPv6MTU is below all that is announced over IPv6 (RFC 8200 section 5, RFC 8201 section 4).
+// minIPv6MTU is the lowest valid path MTU over IPv6 (RFC 8200 section 5, RFC 8201 section 4).
 const minIPv6MTU = 1280
 
-// checkPathMTU returns why the announcement of a path MTU is not translated, if it is not. What a
-// client announces lowers its backend's path MTU to our address, which all clients share: so it
-// must be one that a link on the way can have, about a packet that was too big for it, and no
-// flood. inner is the quoted packet, which was quoted bytes long. side is whose error it is; the
-// rate is about clients, and counts by the flow's, as the source of an error is any router's on the
-// way.
+// checkPathMTU returns None if the announcement of a path MTU may be translated, else the drop
+// reason. An announcement from a client's side lowers the backend's path MTU to the gateway's
+// address, which all clients share. So the MTU must be possible for a link on the way, the quoted
+// packet must be larger than it, and the rate is limited. inner is the quoted packet, whose length
+// was quoted bytes. side is the side that sent the error. The rate limit applies to the client side
+// only, and counts by the flow's client: the source of the error may be any router on the way.
 func (w *Worker) checkPathMTU(mtu uint32, quoted int, inner *header.Packet, side flowtable.Side) stats.DropReason {
 	floor := uint32(w.c.PathMTUFloor)
 	if inner.Tuple.V6 {
@@ -112,8 +112,8 @@ func (w *Worker) checkPathMTU(mtu uint32, quoted int, inner *header.Packet, side
 	return stats.None
 }
 
-// icmpNoFlow decides about an error that belongs to no flow. On an address that the node shares it
-// may be about the node's own traffic.
+// icmpNoFlow decides about an error that belongs to no flow. If it is for an address that the node
+// shares, it may be about the node's own traffic.
 func (w *Worker) icmpNoFlow(d Desc, p *header.Packet) decide.Verdict {
 	shared := w.planner.Snap.Owned(p.Tuple.Dst)&(services.AddrNode|services.AddrSNAT) != 0
 	if w.b.kernel || shared && !w.planner.Rejects(p.Tuple.Dst) {
@@ -122,10 +122,9 @@ func (w *Worker) icmpNoFlow(d Desc, p *header.Packet) decide.Verdict {
 	return drop(stats.ICMPNoFlow)
 }
 
-// sendError answers a packet with an ICMP error of our own, if one may be sent and
-// the rate allows it. It must run before the packet is rewritten, because the error quotes the
-// packet as sent. Its source is the address the packet was sent to, the only address that the
-// sender knows.
+// sendError answers a packet with a generated ICMP error, if one may be sent and the rate allows
+// it. It must run before the packet is rewritten, because the error quotes the received packet. The
+// error's source is the packet's destination, the only address that the sender knows.
 func (w *Worker) sendError(d Desc, p *header.Packet, kind nat.ErrorKind, mtu uint16) {
 	if w.b.kernel && w.planner.View.Lookup(&p.Tuple.Src).Hop == 0 {
 		return
@@ -135,9 +134,9 @@ func (w *Worker) sendError(d Desc, p *header.Packet, kind nat.ErrorKind, mtu uin
 	})
 }
 
-// limitOf returns the rate limit of a kind of ICMP error. What anybody can provoke without a flow
-// (unreachable) must not use up the rate of what connections need: path MTUs, and traceroute's
-// answers.
+// limitOf returns the rate limit of a kind of ICMP error. Any sender can cause "unreachable" errors
+// without a flow, so they must not use up the rates of path MTU errors, which connections need, and
+// of traceroute's answers.
 func (w *Worker) limitOf(kind nat.ErrorKind) *nat.FairRateLimit {
 	switch kind {
 	case nat.FragmentationNeeded:
@@ -148,9 +147,9 @@ func (w *Worker) limitOf(kind nat.ErrorKind) *nat.FairRateLimit {
 	return &w.limit
 }
 
-// answer sends a packet of our own to the source of p: IP behind an Ethernet header without tags,
-// which build writes into a frame. It reports whether there was one. Where the rate does not allow
-// it to the sender's site, or no frame is free, it is counted as limited.
+// answer sends a generated packet to the source of p. build writes it into a frame, as IP behind an
+// Ethernet header without tags. It reports whether it generated a packet. If the rate limit of the
+// sender's site is exceeded, or no frame is free, it counts the answer as limited.
 func (w *Worker) answer(
 	p *header.Packet, rate *nat.FairRateLimit, limited *uint64, build func(b []byte) (n int, ok bool),
 ) bool {

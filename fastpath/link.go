@@ -2,57 +2,57 @@ package fastpath
 
 import "sluice.dev/sluice/nat/header"
 
-// Desc is a frame that carries a packet: where its first byte is in the UMEM,
-// and how many there are. The holder of a Desc owns the frame.
+// Desc is a frame that carries a packet: the UMEM offset of the packet's first byte, and its length
+// in bytes. The holder of a Desc owns the frame.
 type Desc = header.Frame
 
-// Link moves whole batches of frames in and out of a worker. All links of one
-// worker share one UMEM, so a frame received on one is transmitted on another
-// without a copy. A Link belongs to one worker; nothing here is safe for two.
+// Link moves batches of frames in and out of a worker. All links of a worker share one UMEM, so a
+// frame received on one is transmitted on another without a copy. A Link belongs to one worker; no
+// method is safe for concurrent use.
 //
-// The frame law: a frame is owned by exactly one of the worker's pool, a link's
-// fill ring, its receive ring, the worker's batch or hold queue, a link's transmit
-// ring, its completion ring. Every method documents which way ownership moves.
+// The frame law: exactly one owner has each frame: the worker's pool, a link's fill ring, receive
+// ring, transmit ring or completion ring, or the worker's batch or hold queues. Every method
+// documents how ownership moves.
 type Link interface {
-	// Receive moves received packets to the caller, at most len(batch), in as many frames as they
-	// have (Chains).
+	// Receive moves up to len(batch) received packets, with all their frames (Chains), to the
+	// caller, and returns their number.
 	Receive(batch []Desc) int
 	// Refill moves free frames from the pool to the fill ring, as many as fit.
 	Refill(p *Pool)
-	// Transmit moves packets to the transmit ring, each with all its frames, and returns how
-	// many it took, from the front. The rest stay the caller's.
+	// Transmit moves packets from the front of batch, each with all its frames, to the transmit
+	// ring, and returns how many it took. The caller keeps the others.
 	Transmit(batch []Desc) int
 	// Long reports whether Transmit takes packets in several frames, and Receive may return some.
 	Long() bool
-	// Flush tells the kernel about what was transmitted, until all of it is taken
-	// or the device refuses. Called once per worker step, also without new frames.
+	// Flush makes the kernel send the transmitted frames, until it has taken all of them or the
+	// device accepts no more. The worker calls it once per step, also without new frames.
 	Flush()
-	// Unsent reports whether frames wait that only another Flush sends.
+	// Unsent reports whether frames wait for another Flush.
 	Unsent() bool
-	// Probe reads from the kernel whether the link can transmit, where Flush may have made no
-	// system call for long.
+	// Probe asks the kernel whether the link can transmit: Flush may have made no system call for a
+	// long time.
 	Probe()
 	// Complete moves sent frames back to the pool.
 	Complete(p *Pool)
-	// Frames counts the frames the link and the kernel own: fill, receive,
-	// transmit and completion rings and what is inside the device.
+	// Frames counts the frames that the link and the kernel own: in the fill, receive, transmit and
+	// completion rings, and in the device.
 	Frames() int
 	// Up reports whether the link can transmit now. A link that went down keeps its frames.
 	Up() bool
-	// FD is what poll waits on for received packets, or -1.
+	// FD returns the descriptor that poll(2) waits on for received packets, or -1.
 	FD() int
 }
 
-// Pool is a worker's stack of free frames: addresses of frame starts. Last in,
-// first out, so that the next frame is likely still in cache.
+// Pool is a worker's stack of free frames, by their start addresses. It is last in, first out, so
+// that the next frame is likely still in the cache.
 type Pool struct {
 	free      []uint64
 	frameSize uint64
 	total     int
 }
 
-// NewPool returns a pool that owns all frames of a UMEM of n frames of frameSize
-// bytes, a power of two.
+// NewPool returns a pool that owns all n frames of a UMEM. frameSize is in bytes, and a power of
+// two.
 func NewPool(n int, frameSize int) *Pool {
 	p := &Pool{free: make([]uint64, n), frameSize: uint64(frameSize), total: n}
 	for i := range p.free {
@@ -61,8 +61,8 @@ func NewPool(n int, frameSize int) *Pool {
 	return p
 }
 
-// NewPoolOf returns a pool that owns only these frames, by any address inside each: the others are
-// in links and queues.
+// NewPoolOf returns a pool that owns only the frames in free, which has any address inside each.
+// Links and queues have the other frames.
 func NewPoolOf(n, frameSize int, free []uint64) *Pool {
 	p := &Pool{free: make([]uint64, 0, n), frameSize: uint64(frameSize), total: n}
 	p.PutAll(free)
@@ -79,8 +79,8 @@ func (p *Pool) Get() (addr uint64, ok bool) {
 	return addr, true
 }
 
-// Put gives a frame back, by any address inside it. More frames than the UMEM
-// has is a broken frame law.
+// Put gives a frame back, by any address inside it. It panics if the pool would have more frames
+// than the UMEM, which breaks the frame law.
 func (p *Pool) Put(addr uint64) {
 	if len(p.free) == p.total {
 		panic(
@@ -99,7 +99,7 @@ func (p *Pool) Take(addrs []uint64) int {
 	return n
 }
 
-// PutAll is Put of many.
+// PutAll is Put for many frames.
 func (p *Pool) PutAll(addrs []uint64) {
 	n := len(p.free)
 	if n+len(addrs) > p.total {
@@ -120,8 +120,8 @@ func (p *Pool) Free() int { return len(p.free) }
 // Total counts all frames of the UMEM.
 func (p *Pool) Total() int { return p.total }
 
-// NoLink stands where a link is missing: a device that was deleted, until it is
-// back. It receives nothing and takes nothing.
+// NoLink takes the place of a missing link, whose device was deleted, until the device exists
+// again. It receives and transmits no packets.
 type NoLink struct{}
 
 // Receive implements Link.
@@ -133,7 +133,7 @@ func (NoLink) Refill(*Pool) {}
 // Transmit implements Link.
 func (NoLink) Transmit([]Desc) int { return 0 }
 
-// Long implements Link. All packets are dropped because there is no link, long ones too.
+// Long implements Link. It returns true, so that long packets are dropped as LinkDown like all others.
 func (NoLink) Long() bool { return true }
 
 // Flush implements Link.

@@ -10,26 +10,25 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// A packet without a flow gets one in finish, one packet after the other, because a flow may depend
-// on the flow before it. The bucket of its reply key, however, depends only on the packet, the
-// snapshot and a random number, and a load of that bucket is a cache miss. So the first packet of a
-// group that seems to have no flow starts a lookahead over all packets of its group that seem to
-// have none:
+// finish makes flows one packet after the other, because a flow may depend on the flow before it.
+// But the bucket of a new flow's reply key depends only on the packet, the snapshot and a random
+// number, and loading it is a cache miss. So the first packet of a group that seems to have no flow
+// starts a lookahead over all such packets of the group:
 //
 //	lookAhead  parse, plan, prefetch the lines that the flow will be written to
 //	admit      as without a lookahead, but the plan exists already
 //
-// The lookahead changes nothing: its plans are speculative. admit uses one only where it is
-// certain: the parse, because the frame is the worker's; the plan, where it is a function of
-// packet, snapshot, view and random number, and if the number is the one that the packet draws in
-// its turn. Otherwise admit plans as if there had been no lookahead.
+// The lookahead changes nothing: its plans are speculative. admit always uses the parsed headers,
+// because only the worker can change the frame. It uses the plan only if that is a function of
+// packet, snapshot, view and random number, and if the packet then draws the same random number.
+// Otherwise admit plans as without a lookahead.
 
 // prepared has the results of the lookahead for one packet.
 type prepared struct {
 	packet  header.Packet // parsed
 	hash    uint64
 	known   bool // packet and hash are valid
-	planned bool // the plan is certain; flow is what it makes if its verdict is Queued
+	planned bool // the plan is certain; flow is its flow if its verdict is Queued
 	draw    uint64
 	plan    decide.Plan
 	flow    flowtable.NewFlow
@@ -42,8 +41,8 @@ type lookahead struct {
 	of         [groupSize]prepared
 }
 
-// handleSlow is the slow path: it judges packet i of a batch, of the group that ends at end, which
-// finishPlain did not forward.
+// handleSlow is the slow path: it handles packet i of a batch, which finishPlain did not forward.
+// end is the end of the packet's group.
 func (w *Worker) handleSlow(i, end int) {
 	d, s := w.b.desc[i], w.b.searchOf(i)
 	if !w.missed(s) || w.b.kernel {
@@ -74,8 +73,8 @@ func (w *Worker) missed(s *flowtable.Search) bool {
 	return s.Missed()
 }
 
-// lookAhead prepares those of packets first to end of the batch that seem to have no flow, and then
-// prefetches the flows that hold the ports they would get.
+// lookAhead prepares the packets from first to end of the batch that seem to have no flow. It then
+// prefetches the flows that own the source ports which the new flows would get.
 func (w *Worker) lookAhead(first, end int) {
 	ahead, draw := &w.ahead, w.draws.taken
 	ahead.first, ahead.end = first, end
@@ -85,8 +84,8 @@ func (w *Worker) lookAhead(first, end int) {
 		if !w.missed(s) || ahead.repeats(i) || header.Parse(w.frame(d), &f.packet) != stats.None {
 			continue
 		}
-		// The packet's own flow may be behind what the search examined, where another flow has the
-		// same tag, and where the home bucket has overflowed.
+		// The search may have missed the packet's flow: if another flow has the same tag, or if the
+		// home bucket has overflowed.
 		if s.Found() || w.flows.Overflowed(s) {
 			if ref, _ := w.flows.Lookup(f.hash, &f.packet.Tuple, w.planner.Now); ref != 0 {
 				continue
@@ -103,8 +102,8 @@ func (w *Worker) lookAhead(first, end int) {
 	}
 }
 
-// repeats reports whether packet i of a lookahead belongs to the new flow of a packet before it,
-// and so draws no number.
+// repeats reports whether packet i of a lookahead belongs to the new flow of an earlier packet, and
+// so draws no random number.
 func (o *lookahead) repeats(i int) bool {
 	for j := range o.of[:i] {
 		if f := &o.of[j]; f.hash == o.of[i].hash && f.known {
@@ -115,7 +114,7 @@ func (o *lookahead) repeats(i int) bool {
 }
 
 // prepare makes a packet's speculative plan and prefetches the lines that its flow will be written
-// to. It takes no turn. If the plan depends on turns, loads or pins, it only selects lines to
+// to. It takes no turn. A plan that depends on turns, loads or pins only selects the lines to
 // prefetch, and admit plans again.
 func (w *Worker) prepare(f *prepared) {
 	n := &f.plan
@@ -129,7 +128,7 @@ func (w *Worker) prepare(f *prepared) {
 	}
 }
 
-// admitPlanned is admit with a speculative plan that is certain.
+// admitPlanned is admit for a packet whose speculative plan is certain.
 func (w *Worker) admitPlanned(d Desc, f *prepared) (flowtable.Ref, decide.Verdict) {
 	w.draws.taken++
 	if n := &f.plan; n.Verdict.Action != decide.Queued {
@@ -139,8 +138,8 @@ func (w *Worker) admitPlanned(d Desc, f *prepared) (flowtable.Ref, decide.Verdic
 	return ref, v
 }
 
-// forwardFirst is forward for a plain packet that has made its flow. If its hop is plain too, it
-// forwards the packet as finishPlain does.
+// forwardFirst is forward for a plain packet that has just made its flow. If the hop needs no VLAN
+// tags and the packet fits, it forwards the packet as finishPlain does.
 func (w *Worker) forwardFirst(d Desc, p *header.Packet, ref flowtable.Ref) decide.Verdict {
 	f, end := w.flows.Flow(ref), uint32(p.End)
 	hop := w.boundHop(f.BoundTo(flowtable.ClientSide))
@@ -158,15 +157,15 @@ func (w *Worker) forwardFirst(d Desc, p *header.Packet, ref flowtable.Ref) decid
 	return queued
 }
 
-// draws are the random numbers for new flows, two for each, by the number of the draw. peek reads
-// them before they are taken; they are taken in the same order, with and without a peek.
+// draws has the random numbers for new flows, a pair for each, numbered in the order of the draws.
+// peek reads a pair in advance; take returns the pairs in the same order, with and without peek.
 type draws struct {
 	source       *rand.ChaCha8
 	drawn, taken uint64
 	pairs        [2 * groupSize][2]uint64
 }
 
-// peek returns the numbers of a draw, which must be less than 2*groupSize ahead.
+// peek returns the pair of a draw, which must be less than 2*groupSize ahead.
 func (d *draws) peek(draw uint64) *[2]uint64 {
 	for d.drawn <= draw {
 		d.pairs[d.drawn%uint64(len(d.pairs))] = [2]uint64{d.source.Uint64(), d.source.Uint64()}
@@ -175,7 +174,7 @@ func (d *draws) peek(draw uint64) *[2]uint64 {
 	return &d.pairs[draw%uint64(len(d.pairs))]
 }
 
-// take takes the next.
+// take draws the next pair.
 func (d *draws) take() [2]uint64 {
 	d.taken++
 	return *d.peek(d.taken - 1)

@@ -1,52 +1,52 @@
 package fastpath
 
-// Rest is how a worker waits for packets.
+// Rest is the way in which a worker waits for packets.
 type Rest uint8
 
 const (
-	// GoOn: poll again at once.
+	// GoOn: do not wait; step again at once.
 	GoOn Rest = iota
-	// Nap: for Waiting.Coalesce, or LongNap, also if packets come meanwhile.
+	// Nap: wait for Waiting.Coalesce, or LongNap, even if packets arrive.
 	Nap
-	// Break: for Waiting.Break, also if packets come meanwhile.
+	// Break: wait for Waiting.Break, even if packets arrive.
 	Break
-	// Sleep: until a packet comes.
+	// Sleep: wait until a packet arrives.
 	Sleep
 )
 
-// breakEvery is how long a worker looks for packets, and works, without a break, in nanoseconds.
+// breakEvery is the time that a worker polls and works without a break, in nanoseconds.
 const breakEvery = 500_000
 
-// napPackets is the least number of packets that must be expected during a nap. For fewer, waking
-// up for each is cheaper and adds no latency.
+// napPackets is the minimum number of packets that must be expected during a nap. For fewer packets
+// it is cheaper to wake up for each, which also adds no latency.
 const napPackets = 4
 
 // Pace decides how a worker waits. Waking up for a packet costs more than forwarding it, and so
-// does a system call to send a single packet. So if packets come fast enough, the worker naps for a
-// moment and takes those that have come together, as a NIC that coalesces interrupts does (ethtool
-// -C, rx-usecs). If they come one by one, it sleeps until the next one comes, after polling a
-// little longer, because the next is often close.
+// does a system call that sends a single packet. So at a high packet rate the worker naps briefly
+// and then takes all packets that have arrived, like a NIC that coalesces interrupts (ethtool -C,
+// rx-usecs). At a low rate it polls a little longer, because the next packet is often close, and
+// then sleeps until a packet arrives.
 type Pace struct {
 	c *Waiting
 
-	lastWork uint64 // when there was a packet last
-	rested   uint64 // when the worker came back last after it had left its CPU
+	lastWork uint64 // time of the last packet
+	rested   uint64 // end of the last time that the worker left its CPU
 	credit   uint64 // nanoseconds that may be spent polling without packets, at most Spin
 
 	// The rate of packets, measured from one idle moment to the next.
 	rate    float64 // per nanosecond
 	counted uint64  // end of the last measurement
-	packets uint64  // since then
-	stale   bool    // there was a packet, or a nap, since the rate was taken
+	packets uint64  // packets since counted
+	stale   bool    // there was a packet or a nap since the last measurement
 }
 
-// NewPace returns the pace of a worker that begins now, in nanoseconds.
+// NewPace returns the pace of a worker that starts at now, in nanoseconds.
 func NewPace(c *Waiting, now uint64) *Pace {
 	return &Pace{c: c, lastWork: now, counted: now, rested: now}
 }
 
-// After accounts for a step that took from one time to another and moved so many packets, and
-// returns how to continue.
+// After accounts for a step from time from to time to, in nanoseconds, that moved moved packets. It
+// returns how the worker waits before its next step.
 func (p *Pace) After(moved int, from, to uint64) Rest {
 	if moved > 0 {
 		p.packets += uint64(moved)
@@ -60,7 +60,7 @@ func (p *Pace) After(moved int, from, to uint64) Rest {
 		p.counted, p.packets, p.stale = to, 0, false
 	}
 	if p.rate*float64(p.c.Coalesce) >= napPackets {
-		p.stale = true // a nap without packets changes the rate, too
+		p.stale = true // a nap without packets also changes the rate
 		return Nap
 	}
 	if p.c.Break > 0 && to-p.rested >= breakEvery {
@@ -78,5 +78,5 @@ func (p *Pace) After(moved int, from, to uint64) Rest {
 	return Sleep
 }
 
-// Rested notes that the worker is back since a time. It does not rest each time that After says so.
+// Rested records the end of a rest. A worker may also go on when After returns a rest.
 func (p *Pace) Rested(at uint64) { p.rested = at }

@@ -7,54 +7,56 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// A packet of a known flow costs some 50 ns, one that opens a flow some 0.6 us, and 1.4 us where
-// the flow before it must be found and ended (BenchmarkStep, BenchmarkConnection). So a step has a
-// budget of flows to open, or a flood of SYNs would be a flood of long steps, and the receive rings
-// of known flows would overflow meanwhile.
+// A packet of a known flow costs about 50 ns. A packet that opens a flow costs about 0.6 us, or 1.4
+// us if a previous flow must be found and ended (BenchmarkStep, BenchmarkConnection). So a step may
+// open a limited number of flows. Without the limit, a flood of SYNs would make steps so long that
+// receive rings overflow and packets of known flows are lost.
 //
-// A packet that would open a flow is parked once the budget is spent, and behind others that are
-// parked. Each step judges the received packets first and then, by what is left of its budget, the
-// parked ones, oldest first. So known flows never wait for new ones, and new ones wait in the order
-// in which they came. Where there is no room, the oldest is dropped: it has the least time left
-// before its sender repeats it.
+// A packet that would open a flow is parked if the budget is spent or if other packets are parked.
+// Each step handles the received packets first, and then parked packets, oldest first, until the
+// budget is spent. So known flows never wait for new flows, and new flows are opened in the order
+// of their packets. If there is no room, the oldest packet is dropped: its sender will be the first
+// to repeat it.
 const (
-	// OpensPerStep is the most flows that a step opens: about 50 us.
+	// OpensPerStep is the maximum number of flows that a step opens: about 50 us of work.
 	OpensPerStep = 32
-	// opensPerFullStep is for a step that got all the packets that fit a batch: more wait, and the
-	// worker must keep up with those of known flows. 20,000 such steps a second still open 320,000
-	// flows.
+	// opensPerFullStep is the maximum for a step that received a full batch: more packets wait, and
+	// the worker must keep up with packets of known flows. 20,000 such steps a second still open
+	// 320,000 flows.
 	opensPerFullStep = groupSize
-	// probesPerOpen is how many source ports cost as much of the budget as a flow, beyond the first
-	// freeProbes. Towards a backend whose ports are all taken, 64 are probed in vain, some 30 times
-	// the work for a flow.
+	// probesPerOpen is how many probed source ports, beyond the first freeProbes, count as one
+	// opened flow. If all ports towards a backend are taken, 64 are probed without success, which
+	// costs about 30 times as much as a flow.
 	probesPerOpen = 2
 	freeProbes    = 32
-	// comparedPerOpen is how many backends that a scheduler compares (lc, wlc, sed, nq) cost as
-	// much of the budget as a flow: 4 to 6 ns each.
+	// comparedPerOpen is how many backends compared by a scheduler (lc, wlc, sed, nq) count as one
+	// opened flow; each costs 4 to 6 ns.
 	comparedPerOpen = 128
-	// opensForParked is what received packets of known flows leave of it: repetitions that take
-	// their flows to other backends (retry), and searches for an endpoint that is gone (classify).
+	// opensForParked is the part of the budget that received packets of known flows must leave for
+	// parked packets: repeated SYNs that move their flows to other backends (retry), and searches
+	// for an endpoint that may have come back (classify).
 	opensForParked = opensPerFullStep / 2
-	// maxParked bounds the parked packets. A quarter of the UMEM's frames may be parked: the rings
-	// need the others. With one interface and the host link that is as many as the receive ring
-	// holds, 2,048 by default. A step opens at least opensForParked of them, so a packet waits for
-	// 256 steps then where ports are not short.
+	// maxParked bounds the parked packets. At most a quarter of the UMEM's frames may be parked,
+	// because the rings need the others. With one interface and the host link a quarter is the size
+	// of the receive ring, 2,048 by default. A step opens at least opensForParked flows for parked
+	// packets, so a packet waits at most 256 steps, unless source ports are scarce.
 	maxParked = 4096
 )
 
-// parkedQueue is a ring of packets that wait to open their flow. Positions count all that were ever
-// parked; 0 is none.
+// parkedQueue is a ring of packets that wait to open their flow. A position is the number of
+// packets parked before, plus 1; 0 means none.
 //
 //	head ─► oldest ... youngest ◄─ tail
 //	          └─ next ─► of the same bucket
 //
-// All that wait for one flow leave with the first of them, or those that arrive after it was opened
-// would overtake them. They are found by the chain of their bucket.
+// All packets of one flow leave the queue together, or packets that arrive after the flow was
+// opened would overtake them. The chain of a bucket links packets with equal hash bits, so those of
+// one flow are found without a search of the queue.
 type parkedQueue struct {
 	slots      []parkedPacket // a power of two
 	last       []uint64       // by hash: as many buckets as slots
 	head, tail uint64
-	count      int // of packets; slots between head and tail may be empty
+	count      int // number of packets; slots between head and tail may be empty
 }
 
 type parkedPacket struct {
@@ -100,8 +102,8 @@ func (q *parkedQueue) shift() *parkedPacket {
 	}
 }
 
-// take moves the oldest packets of so many flows to a batch, each followed by the others of its
-// flow, and returns their number.
+// take moves the oldest packets of up to flows flows to a batch, each followed by the other packets
+// of its flow. It returns the number of packets.
 func (q *parkedQueue) take(batch []Desc, flows int) (n int) {
 	for ; flows > 0 && q.count > 0 && n < len(batch); flows-- {
 		first := q.shift()
@@ -126,15 +128,15 @@ func opens(p *header.Packet) bool { return !p.Tuple.Stateful() || decide.IsSYN(p
 // parks reports whether packets that open flows are parked now.
 func (w *Worker) parks() bool { return w.opens == 0 || w.parked.count > 0 && !w.opening }
 
-// received bounds the flows of a step that took n packets from a link.
+// received lowers the budget of a step that received a full batch of n packets from a link.
 func (w *Worker) received(n int) {
 	if n == w.take {
 		w.opens = min(w.opens, opensPerFullStep)
 	}
 }
 
-// handleOrPark judges a plain packet that seems to have no flow while packets are parked: it would
-// be a waste to look ahead.
+// handleOrPark handles a plain packet that seems to have no flow while packets are parked. It does
+// not look ahead, because the packet is most likely parked.
 func (w *Worker) handleOrPark(d Desc, s *flowtable.Search) {
 	p := &w.b.pkt
 	if w.parse(d, p) != stats.None {
@@ -144,8 +146,8 @@ func (w *Worker) handleOrPark(d Desc, s *flowtable.Search) {
 	w.carryOut(d, p, w.handleFlow(d, p, s.Hash(), nil))
 }
 
-// park keeps a packet that would open a flow for a later step, in place of older ones where there
-// is no room.
+// park keeps a packet that would open a flow for a later step. If there is no room, it drops older
+// parked packets.
 func (w *Worker) park(d Desc, hash uint64) decide.Verdict {
 	q := &w.parked
 	for q.tail-q.head == uint64(len(q.slots)) || !w.mayHold(d, q.count, len(q.slots)) {
@@ -161,8 +163,8 @@ func (w *Worker) park(d Desc, hash uint64) decide.Verdict {
 	return queued
 }
 
-// openParked judges parked packets by what is left of the step's budget, and returns how many there
-// were. They pass the pipeline once more, so that new flows are looked ahead for (lookahead.go).
+// openParked handles parked packets until the step's budget is spent, and returns how many it
+// handled. They pass the pipeline again, so that the lookahead prefetches for them (lookahead.go).
 func (w *Worker) openParked() (moved int) {
 	w.opening = true
 	for w.parked.count > 0 && w.opens > 0 {
@@ -170,10 +172,10 @@ func (w *Worker) openParked() (moved int) {
 		for _, d := range w.b.desc[:n] {
 			w.countHeld(d, -1)
 		}
-		w.b.kernel = false // none of the host link's opens a flow
+		w.b.kernel = false // packets from the host link open no flow
 		bytes := w.n.rxBytes
 		w.handleBatch(n)
-		w.n.rxBytes = bytes // they were counted when they came
+		w.n.rxBytes = bytes // they were counted on arrival
 		w.transmit()
 		moved += n
 	}

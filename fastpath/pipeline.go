@@ -11,9 +11,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Most packets are plain (nat/header/plain.go) and of a flow that stays as it is. A worker takes
-// them through three stages, in groups, so that the cache misses of one group are under way while
-// others are worked on:
+// Most packets are plain (nat/header/plain.go) and do not change the state of their flow. A worker
+// takes them through three stages, in groups, so that the cache misses of one group overlap with
+// the work on others:
 //
 //	round     time ────────────────────▶
 //	  0       inspect 0
@@ -21,29 +21,29 @@ import (
 //	  2       inspect 2  finish 0  find 1
 //	  3       inspect 3  finish 1  find 2
 //
-//	inspect   judge the headers, hash, prefetch the bucket of the index
+//	inspect   check the headers, hash, prefetch the bucket of the index
 //	find      match tags, prefetch the flow
 //	finish    compare, rewrite, queue; or handleSlow
 //
-// prefetch.go has the order of all prefetches. finish calls the slow path (handleSlow and handleAny)
-// for each packet that is not plain, and for each plain packet that needs a decision (a flow to be
-// made or ended, a neighbour that is not resolved, a backend that is gone). So packets leave in the
-// order in which they came. handleAny decides about any packet, plain ones included: it is the
-// oracle of the tests.
+// prefetch.go has the order of all prefetches. finish calls the slow path (handleSlow and
+// handleAny) for each packet that is not plain, and for each plain packet that needs a decision (a
+// flow that must be made or ended, an unresolved neighbour, a backend that is gone). So packets
+// leave in the order of their arrival. handleAny can handle any packet, including plain ones: the
+// tests use it as the oracle.
 
-// groupSize is the number of packets in a stage: enough to use all cache misses that the processor
-// can have in flight, few enough that hardly a prefetch is dropped, or its line evicted before it
-// is used.
+// groupSize is the number of packets in a stage: enough to keep as many cache misses in flight as
+// the processor can, and few enough that prefetches are rarely dropped, or their lines evicted
+// before use.
 const groupSize = 16
 
-// searches is the number of searches kept: three groups are under way at once, rounded up to a
-// power of two. All of them stay in the first-level cache.
+// searches is the number of searches in memory: those needed by the three groups in flight, rounded
+// up to a power of two. All of them stay in the first-level cache.
 const searches = 4 * groupSize
 
 // Inspect prefetches the headers of at most a group.
 const _ = -uint(groupSize ^ header.Distance)
 
-// count notes that a link delivered n packets, the batch.
+// count counts a batch of n packets and records the link that delivered it.
 func (w *Worker) count(link, n int) {
 	w.b.link, w.b.kernel = link, link == w.c.Host
 	w.n.rx += uint64(n)
@@ -52,7 +52,7 @@ func (w *Worker) count(link, n int) {
 	}
 }
 
-// handleBatch judges the n packets of the batch, and carries out the verdicts.
+// handleBatch decides about the n packets of the batch, and carries out the verdicts.
 func (w *Worker) handleBatch(n int) {
 	w.b.fetch.begin()
 	w.ahead.end = 0
@@ -74,7 +74,7 @@ func (w *Worker) handleBatch(n int) {
 	}
 }
 
-// group is the part of a batch that takes a stage together.
+// group is the part of a batch that passes a stage together.
 type group struct {
 	desc   *[groupSize]Desc
 	search *[groupSize]flowtable.Search
@@ -88,7 +88,7 @@ func (b *batch) group(first int) group {
 // searchOf returns the search of packet i, which has not left finish.
 func (b *batch) searchOf(i int) *flowtable.Search { return &b.search[i%searches] }
 
-// inspect is the first stage, of the packets from first to end of a batch of n.
+// inspect is the first stage, for the packets from first to end of a batch of n.
 func (w *Worker) inspect(first, end, n int) {
 	group := w.b.group(first).search[:end-first]
 	ahead := max(min(n-groupSize, end)-first, 0)
@@ -99,15 +99,15 @@ func (w *Worker) inspect(first, end, n int) {
 	w.b.fetch.next(w.b.desc[end:min(end+groupSize, n)])
 }
 
-// finish is the last stage. finishPlain matches width packets at a time and stops at the first that
-// it cannot forward; the packets behind that one are matched again. So width shrinks when it stops
-// early (it forwards no packet to a tagged hop, for example), and grows again later.
+// finish is the last stage. finishPlain matches width packets at a time and stops at the first
+// packet that it cannot forward (for example to a tagged hop); the packets behind that one are
+// matched again. So width shrinks when finishPlain stops early, and grows again later.
 func (w *Worker) finish(first, end int) {
 	for width := groupSize; first < end; {
 		upTo := min(first+width, end)
 		if w.c.StrictReversePath {
 			if upTo = w.onPath(first, upTo); upTo == first {
-				w.handleSlow(first, end) // drops it, or knows better
+				w.handleSlow(first, end) // looks up the flow itself, and may drop the packet
 				first++
 				continue
 			}
@@ -130,12 +130,11 @@ func (w *Worker) finish(first, end int) {
 	}
 }
 
-// finishPlain forwards plain packets of a group from the first on, and stops before the first that
-// it cannot forward. It returns their number, and whether the one it stopped at has matched a flow.
-// Each step is a loop over all packets: short loops that call nothing keep their variables in
-// registers. The loop here decides, and does not read headers: frames are a power of two apart, so
-// their headers share few sets of the first-level cache, and those of a group may not stay there
-// from one loop to the next.
+// finishPlain forwards plain packets of a group, and stops before the first packet that it cannot
+// forward. It returns the number of forwarded packets, and whether the packet at which it stopped
+// has matched a flow. Each step is a loop over all packets: short loops without calls keep their
+// variables in registers. The loop below does not read headers: frames are a power of two apart, so
+// their headers share few sets of the first-level cache, which may evict them between two loops.
 func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	var flows [groupSize]*flowtable.Flow
 	var rewrites [groupSize]header.Rewrite
@@ -149,16 +148,16 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	for ; i < to && i < groupSize; i++ {
 		d, end, f, side := g.desc[i], g.search[i].End, flows[i], g.search[i].Side()
 		binding, id := f.BoundTo(side)
-		if binding != w.planner.Binding { // as in boundHop; rebind mends it
+		if binding != w.planner.Binding { // as in boundHop; rebind binds the flow
 			break
 		}
 		hop := w.c.Hops.Hop(nexthop.ID(id))
 		if hop == nil || end > hop.PlainEnd() || end == 0 {
 			break
 		}
-		// Only a UDP flow ends when its backend no longer serves. The backend is checked first,
-		// because nearly all serve, and TCP and UDP are mixed. Ref 0 is left to handleAny, because
-		// it is not counted.
+		// Only a UDP flow ends when its backend no longer serves. The backend is checked before the
+		// protocol, because nearly all backends serve, while TCP and UDP are mixed. Ref 0 is left
+		// to handleAny, because it is not counted.
 		ref := f.BackendRef()
 		if !w.planner.Snap.Serves(services.BackendRef(ref)) {
 			if ref == 0 || f.Proto() == header.ProtoUDP {
@@ -169,8 +168,8 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 		if q == nil || uint(q.n) >= uint(len(q.desc)) {
 			break
 		}
-		// The frame is rewritten below: nothing reads it before the step ends or handleAny fills
-		// the queue.
+		// The frame is rewritten below, before the link reads it: the queue is transmitted only at
+		// the end of the step, or when handleAny finds it full.
 		q.desc[q.n] = Desc{Addr: d.Addr, Len: end}
 		q.n++
 		hop.Use()
@@ -186,20 +185,21 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	return int(i - from), i < to
 }
 
-// match returns the searches of the packets from first to end, of one group, up to the first that
-// matches no flow, and writes their flows.
+// match returns the searches of the packets from first to end, which are of one group, up to the
+// first packet that matches no flow. It writes their flows to flows.
 func (w *Worker) match(first, end int, flows *[groupSize]*flowtable.Flow) []flowtable.Search {
 	var rewrites [groupSize]header.Rewrite
 	group := w.b.group(first &^ (groupSize - 1)).search[first%groupSize : (end-1)%groupSize+1]
 	return group[:w.flows.Match(group, flows[:len(group)], rewrites[:len(group)], w.ticks)]
 }
 
-// rebind binds flows of the packets from first to end by the current view, where the first one's,
-// which has matched, is bound by another: a change of one route costs two lookups for each flow,
-// and takes none off the plain path. It reports whether the first one's flow is bound by the
-// current view now; it is not if that was not why finishPlain stopped, if another worker's view
-// is newer, or if the flow's frontend went to another service port (Planner.Bind). It is no part of
-// finishPlain's loop: a call there makes every packet slower, by 3 to 8 %.
+// rebind binds the flows of the packets from first to end to the current view, if the flow of the
+// first packet, which has matched, is bound to another one. So a route change costs two lookups for
+// each flow, and no flow leaves the plain path. rebind returns whether it has bound the first
+// packet's flow to the current view. It returns false if the flow was already bound to it
+// (finishPlain stopped for another reason), if another worker's view is newer, or if the flow's
+// frontend went to another service port (Planner.Bind). rebind is not part of finishPlain's loop: a
+// call there makes every packet slower by 3 to 8 %.
 func (w *Worker) rebind(first, end int) bool {
 	s := w.b.searchOf(first)
 	if w.bound(s, w.flows.Flow(w.flows.Ref(s))) {
@@ -215,14 +215,14 @@ func (w *Worker) rebind(first, end int) bool {
 	return len(group) > 0 && w.bound(s, flows[0])
 }
 
-// bound reports whether a packet's flow knows its next hop by the current view.
+// bound reports whether a packet's flow is bound to the current view.
 func (w *Worker) bound(s *flowtable.Search, f *flowtable.Flow) bool {
 	binding, _ := f.BoundTo(s.Side())
 	return binding == w.planner.Binding
 }
 
-// boundHop returns the hop of an ID, or nil if the flow was not bound by the view. The compiler
-// inlines it.
+// boundHop returns the hop of an ID, or nil if the flow is not bound to the current view. The
+// compiler inlines it.
 func (w *Worker) boundHop(binding uint32, id uint16) *nexthop.Hop {
 	if binding != w.planner.Binding {
 		return nil

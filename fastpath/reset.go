@@ -5,9 +5,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// sendReset answers a segment of a connection that is not known with an RST, if the rate allows it.
-// It must run before the packet is rewritten. The segment's checksum is not verified: an RST that a
-// damaged one causes has a wrong sequence number, or reaches no connection.
+// sendReset answers a segment of an unknown connection with an RST, if the rate allows it. It must
+// run before the packet is rewritten. The segment's checksum is not verified: an RST caused by a
+// damaged segment has a wrong sequence number or belongs to no connection.
 func (w *Worker) sendReset(d Desc, p *header.Packet) {
 	if w.answer(p, &w.resets, &w.n.resetsLimited, func(b []byte) (int, bool) {
 		return nat.BuildReset(b, w.frame(d), p, w.c.TTL)

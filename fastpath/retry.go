@@ -7,13 +7,13 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// retry gives a connection whose backend does not answer, or is gone, to another backend, by the
-// same rules as a new one; its client's pin moves with it, if it is tentative. It returns the flow
-// that the packet belongs to: the new one, or the old one where there is no other backend, no room
-// for a new flow towards it, or where it has been answered after all; or 0 and the verdict.
+// retry moves a connection whose backend does not answer, or is gone, to another backend, by the
+// same rules as for a new flow. A tentative pin of its client moves as well. It returns the
+// packet's flow: the new one, or the old one if there is no other backend, no room for a new flow,
+// or if the old backend has answered meanwhile; or it returns 0 and the verdict.
 //
-// The new flow keeps nothing of the old one. The old backend may have the SYN and be
-// slow: its answers are recognised for a while and dropped (flowtable.Handle.Abandoned), so the
+// The new flow keeps nothing of the old one. The old backend may have received the SYN and answer
+// late: its answers are recognised for a while and dropped (flowtable.Handle.Abandoned), so the
 // client never sees two answers.
 func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowtable.Ref, decide.Verdict) {
 	w.planner.Bind(ref)
@@ -46,8 +46,8 @@ func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowta
 	return next, v
 }
 
-// restore makes a client's old flow again where a new one could not be made: its backend may be
-// slow instead of dead. If that is not possible either, it returns v.
+// restore makes a client's old flow again after a new one could not be made: the old backend may be
+// slow, not dead. If the old flow cannot be made either, it returns v.
 func (w *Worker) restore(f *flowtable.NewFlow, v decide.Verdict) (flowtable.Ref, decide.Verdict) {
 	ref, status := w.flows.Create(w.planner.Now, f)
 	switch status {

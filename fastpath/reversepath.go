@@ -6,10 +6,10 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// offPath reports whether a reply did not come from where its flow's packets to the backend go: the
-// interface and VLAN of the next hop, or the kernel (RFC 3704 section 2.2, strict reverse path
-// forwarding). A next hop that is not known says nothing about a flow that stands; but what no
-// packet can have reached has not answered.
+// offPath reports whether a reply did not arrive from the interface and VLAN of the next hop to its
+// flow's backend, or from the kernel if packets to it go there (RFC 3704 section 2.2, strict
+// reverse path forwarding). If the next hop is not known, offPath returns false for an established
+// flow, and true for others: no packet can have reached the backend, so the reply is not from it.
 func (w *Worker) offPath(p *header.Packet, ref flowtable.Ref) bool {
 	w.planner.Bind(ref)
 	var toBackend header.Tuple
@@ -23,10 +23,10 @@ func (w *Worker) offPath(p *header.Packet, ref flowtable.Ref) bool {
 	return !w.cameFrom(hop, p.VLAN[:p.VLANs])
 }
 
-// onPath returns up to which packet finishPlain may forward those of a group from first on: the
-// first that is offPath, or that has not matched a flow yet. It returns first only for one that
-// is offPath. It is no part of finishPlain's loop, which it would make slower by half a percent
-// where the reverse path is not strict.
+// onPath returns the end of the packets of a group, starting at first, that finishPlain may
+// forward: the first packet that is offPath or matches no flow. It returns first only if that
+// packet is offPath. It is not part of finishPlain's loop, which it would slow by half a percent if
+// the reverse path is not strict.
 func (w *Worker) onPath(first, end int) int {
 	var flows [groupSize]*flowtable.Flow
 	group := w.match(first, end, &flows)
@@ -43,7 +43,7 @@ func (w *Worker) onPath(first, end int) int {
 	return first + max(1, len(group))
 }
 
-// cameFrom reports whether a packet with these VLAN tags came from where those to a hop go.
+// cameFrom reports whether a packet with these VLAN tags arrived from the interface and VLANs of a hop.
 func (w *Worker) cameFrom(hop *nexthop.Hop, tags []uint16) bool {
 	if hop.Kind == nexthop.OnLink {
 		return !w.b.kernel && w.c.Interfaces[w.b.link] == int(hop.Link) && sameVLANs(tags, hop)
@@ -51,8 +51,8 @@ func (w *Worker) cameFrom(hop *nexthop.Hop, tags []uint16) bool {
 	return hop.Kind == nexthop.Kernel && w.b.kernel
 }
 
-// sameVLANs reports whether tags are those that packets to a hop get. A tag of VLAN 0 has a
-// priority alone (IEEE 802.1Q, clause 9.6).
+// sameVLANs reports whether the tags have the VLAN IDs of a hop. A tag of VLAN 0 carries only a
+// priority (IEEE 802.1Q, clause 9.6).
 func sameVLANs(tags []uint16, hop *nexthop.Hop) bool {
 	const vid = 0xfff
 	n := uint8(0)

@@ -11,48 +11,50 @@ import (
 	"sluice.dev/sluice/fastpath/thread"
 )
 
-// RunConfig is how the loop uses its core.
+// RunConfig sets how a runner uses its CPU.
 type RunConfig struct {
 	CPU int // to pin to, or -1
-	// Threads, where there is a CPU, pins the goroutine without locking it to a thread: much
-	// shorter gaps when the Go scheduler preempts it (package thread). Nil: it is locked.
+	// Threads, if CPU is set, pins the goroutine without locking it to a thread, which makes gaps
+	// much shorter when the Go scheduler preempts it (package thread). Nil: it is locked to its
+	// thread.
 	Threads *thread.Group
-	// Turn is how long the worker runs, at most, before it yields to the Go scheduler, which
-	// otherwise preempts it after 10 ms (thread.Yield). 0 is never; a worker that is locked to its
+	// Turn is the maximum time before the goroutine yields to the Go scheduler, which otherwise
+	// preempts it after 10 ms (thread.Yield). 0 means never; a goroutine that is locked to its
 	// thread never yields.
 	Turn time.Duration
 	Waiting
 }
 
-// Waiting is how workers wait for packets.
+// Waiting sets how workers wait for packets.
 type Waiting struct {
-	// Spin is how long they poll for more work before they sleep. The longer, the lower the latency
-	// of the next packet and the higher the cost of silence.
+	// Spin is how long workers poll for more packets before they sleep. A longer time lowers the
+	// latency of the next packet and raises the cost of idle time.
 	Spin time.Duration
-	// SpinAsWorked limits the time spent spinning to the time spent on packets, in total: CPU time
-	// then follows load, instead of reaching a whole core as soon as packets are closer than Spin.
+	// SpinAsWorked limits the total time spent polling to the time spent on packets: CPU time then
+	// follows the load, instead of reaching a whole core as soon as packets are less than Spin
+	// apart.
 	SpinAsWorked bool
-	// Coalesce is how long one nap is. Workers nap if so many packets come that some are expected
-	// meanwhile (Pace); 0 is never.
+	// Coalesce is the length of a nap. Workers nap if the packet rate is so high that some packets
+	// are expected during a nap (Pace); 0 means never.
 	Coalesce time.Duration
-	// LongNap is how long naps are instead, if that is more. It does not change when workers nap.
+	// LongNap replaces Coalesce as the length of naps if it is longer. Coalesce still decides when workers nap.
 	LongNap time.Duration
-	// Break is how long they leave their CPU to others, every half millisecond and when no packets
-	// are waiting; 0 is never. It is for workers that look for packets all the time and go before
-	// whatever else would run.
+	// Break is how long workers leave their CPU to other threads, every half millisecond and only
+	// when no packets are waiting; 0 means never. It is for workers that poll all the time and have
+	// a higher priority than all other threads.
 	Break time.Duration
-	// Quiet: the Go scheduler is not told of naps, breaks, and the beginning of a sleep
-	// (thread.Poll). It is for real-time threads (thread.QuietNap).
+	// Quiet: naps, breaks, and the beginning of a sleep (thread.Poll) are system calls that the Go
+	// scheduler does not know of. It is for real-time threads (thread.QuietNap).
 	Quiet bool
 	// Sleep bounds one sleep, so that flows expire on an idle gateway.
 	Sleep time.Duration
 }
 
-// busySleep bounds a sleep while packets are held for a next hop or a fragment, or wait to be sent.
+// busySleep is the maximum sleep while packets wait for a next hop, a fragment or another Flush.
 const busySleep = time.Millisecond
 
-// Run runs the worker alone, until ctx is done or Stop is called. Packets that are still held are
-// then dropped.
+// Run runs the worker on a Runner of its own, until ctx is done or Stop is called. Packets that are
+// still held are then dropped.
 func (w *Worker) Run(ctx context.Context, c RunConfig) error {
 	r, err := NewRunner(c)
 	if err != nil {
@@ -66,7 +68,7 @@ func (w *Worker) Run(ctx context.Context, c RunConfig) error {
 	return r.Run(ctx)
 }
 
-// rest prepares for a sleep: until awake, the worker uses no flow and no snapshot.
+// rest prepares for a sleep: until the call of awake, the worker uses no flow and no snapshot.
 func (w *Worker) rest() {
 	w.publishAllBackends()
 	w.flows.Leave()
@@ -74,28 +76,28 @@ func (w *Worker) rest() {
 	w.stats.Generation.Store(stats.Offline)
 }
 
-// awake ends a rest. From here on any generation may be loaded. The store must come before the load
-// in begin: a writer that has published since sees that the worker is awake.
+// awake ends a rest. From now on the worker may load any generation. The store must come before the
+// load in begin: a writer that publishes later then sees that the worker is awake.
 func (w *Worker) awake() {
 	w.stats.Polls.Add(1)
 	w.stats.Generation.Store(0)
 }
 
-// patient reports whether the worker may rest: who is late with expiry, or has packets parked or
-// counters of backends to publish, goes on in the next step, unless it is paused.
+// mayRest reports whether the worker may rest. Unless it is paused, a worker goes on stepping while
+// it is late with expiry, or has parked packets or unpublished counters of backends.
 func (w *Worker) mayRest() bool {
 	return w.paused || w.due == 0 && w.parked.count == 0 && !w.stats.Backends.Pending()
 }
 
-// probe has links find out what they are not told of, which is rare enough for the end of a sleep
-// in which nothing came.
+// probe makes each link ask the kernel for its state (Link.Probe). It runs after a sleep without
+// packets, which is often enough.
 func (w *Worker) probe() {
 	for _, l := range w.c.Links {
 		l.Probe()
 	}
 }
 
-// unsent reports whether a link has frames that the next step's Flush is to send.
+// unsent reports whether a link has frames that wait for another Flush.
 func (w *Worker) unsent() bool {
 	for _, l := range w.c.Links {
 		if l.Unsent() {
@@ -114,7 +116,7 @@ func (w *Worker) Stop() {
 	w.wake.signal()
 }
 
-// shutdown accounts for what the worker still holds.
+// shutdown drops the packets that the worker still holds, and publishes its counters.
 func (w *Worker) shutdown() {
 	for _, h := range w.hops.held {
 		w.countHeld(h.o.desc, -1)

@@ -14,30 +14,30 @@ import (
 	"sluice.dev/sluice/fastpath/thread"
 )
 
-// Runner is a goroutine that steps workers in turn, pinned to a CPU. Workers that share a CPU share
-// a Runner: two goroutines there would wait for each other's time slices.
+// Runner is a goroutine, pinned to a CPU, that steps workers in turn. Workers that share a CPU
+// share a Runner: two goroutines would wait for each other's time slices.
 //
-// A worker is handed from one Runner to another between two steps (Hand), with its sockets as they
-// are. So where packets are forwarded changes without a packet lost.
+// Hand moves a worker from one Runner to another between two steps, with its open sockets. So a
+// worker moves to another CPU without packet loss.
 type Runner struct {
 	c     RunConfig
 	wake  wakeup
-	until *Worker // Run returns once this one has ended; nil: when ctx is done
+	until *Worker // Run returns when this worker has ended; nil: when ctx is done
 
-	// attention says that there is something to do for attend.
+	// attention is true if attend has something to do.
 	attention atomic.Bool
 	mu        sync.Mutex
-	arrived   []*Worker // taken, not yet among workers
-	waiting   Waiting   // from the next pass on
-	ended     bool      // takes no more
+	arrived   []*Worker // taken, but not yet in workers
+	waiting   Waiting   // for the next pass and later ones
+	ended     bool      // takes no more workers
 	pinned    chan struct{}
 
-	// Only Run's goroutine uses what follows.
+	// Only Run's goroutine uses the fields below.
 	workers []*Worker
 	pin     *thread.Pin
 	fds     []unix.PollFd
 
-	// bound is pin, for others; nil before Run.
+	// bound is pin, for other goroutines; nil before Run.
 	bound atomic.Pointer[thread.Pin]
 }
 
@@ -50,11 +50,11 @@ func NewRunner(c RunConfig) (*Runner, error) {
 	return r, nil
 }
 
-// Close frees what NewRunner took. Run must have ended.
+// Close closes the runner's eventfd. Run must have ended.
 func (r *Runner) Close() { r.wake.close() }
 
-// Take makes the runner step a worker that no other runner steps. It reports false if it has ended.
-// Safe from any goroutine.
+// Take makes the runner step a worker, which no other runner may step. It returns false if the
+// runner has ended. Safe from any goroutine.
 func (r *Runner) Take(w *Worker) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,8 +66,8 @@ func (r *Runner) Take(w *Worker) bool {
 	return true
 }
 
-// Hand gives a worker to another runner after the step in which it is called. It must run on the
-// worker's goroutine (Worker.Do).
+// Hand moves the worker to another runner after the current step. It must run on the worker's
+// goroutine (Worker.Do).
 func (w *Worker) Hand(to *Runner) { w.next = to }
 
 // Wait changes how the runner waits. Safe from any goroutine.
@@ -80,10 +80,11 @@ func (r *Runner) Wait(w Waiting) {
 	}
 }
 
-// CPU is the one that the runner is pinned to, or -1.
+// CPU returns the CPU that the runner is pinned to, or -1.
 func (r *Runner) CPU() int { return r.c.CPU }
 
-// Thread is the thread that the runner was found on last, or 0. Safe from any goroutine.
+// Thread returns the ID of the thread that the runner was last seen on, or 0. Safe from any
+// goroutine.
 func (r *Runner) Thread() int {
 	if p := r.bound.Load(); p != nil {
 		return p.Thread()
@@ -91,10 +92,10 @@ func (r *Runner) Thread() int {
 	return 0
 }
 
-// Pinned is closed once Run has pinned the runner.
+// Pinned returns a channel that is closed when Run has pinned the runner.
 func (r *Runner) Pinned() <-chan struct{} { return r.pinned }
 
-// alert makes the loop attend.
+// alert makes the loop call attend.
 func (r *Runner) alert() {
 	r.attention.Store(true)
 	r.wake.signal()
@@ -131,12 +132,12 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 	return nil
 }
 
-// loop steps while there is traffic and sleeps while there is none. The goroutine may have changed
-// threads in any gap, and while it slept.
+// loop steps the workers while there is traffic, and sleeps while there is none. The goroutine may
+// have changed threads in any gap and during a sleep.
 func (r *Runner) loop(ctx context.Context) {
 	var clock clock
 	now := clock.now()
-	turn := now // when this one began
+	turn := now // start of the current turn (RunConfig.Turn)
 	pace := NewPace(&r.c.Waiting, now)
 	for {
 		if r.attention.Load() && !r.attend(ctx) {
@@ -144,7 +145,7 @@ func (r *Runner) loop(ctx context.Context) {
 		}
 		if r.pin != nil && r.c.Turn > 0 && now-turn >= uint64(r.c.Turn) {
 			thread.Yield()
-			r.pin.Check() // a thread that was looking for work just then takes it within less than thread.Gap
+			r.pin.Check() // a thread that is looking for work may take the goroutine in less than thread.Gap
 			now = clock.now()
 			turn = now
 		}
@@ -192,8 +193,8 @@ func (r *Runner) loop(ctx context.Context) {
 	}
 }
 
-// paused reports whether there is nothing to look for, however long the workers usually do: they
-// are paused while another process takes over, which may need this CPU.
+// paused reports whether all workers are paused. The runner then sleeps at once instead of polling:
+// another process is taking over, and may need this CPU.
 func (r *Runner) paused() bool {
 	for _, w := range r.workers {
 		if !w.paused {
@@ -203,10 +204,11 @@ func (r *Runner) paused() bool {
 	return len(r.workers) > 0
 }
 
-// attend does what others asked for: it ends workers, hands them on, takes those that have arrived,
-// and waits in another way. It reports whether the loop goes on.
+// attend carries out requests of other goroutines: it takes workers that have arrived, ends
+// workers, hands workers to other runners, and changes how the runner waits. It reports whether the
+// loop continues.
 func (r *Runner) attend(ctx context.Context) bool {
-	r.attention.Store(false) // before it looks: what comes later is seen in the next pass
+	r.attention.Store(false) // before reading the requests: the next pass sees later ones
 	r.mu.Lock()
 	r.workers = append(r.workers, r.arrived...)
 	r.arrived = nil
@@ -222,7 +224,7 @@ func (r *Runner) attend(ctx context.Context) bool {
 	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.c.Waiting = r.waiting // which the loop's Pace reads
+	r.c.Waiting = r.waiting // the loop's Pace reads it
 	switch {
 	case len(r.workers)+len(r.arrived) > 0:
 		return true
@@ -234,7 +236,7 @@ func (r *Runner) attend(ctx context.Context) bool {
 	return !r.ended
 }
 
-// end ends workers that were never stepped.
+// end ends the runner and the workers that it has taken but never stepped.
 func (r *Runner) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -254,7 +256,7 @@ func (r *Runner) nap(d time.Duration) {
 }
 
 // sleep blocks until a link has packets, another goroutine wakes the runner or a worker, or the
-// time is over.
+// time limit is reached.
 func (r *Runner) sleep() {
 	limit, idle := r.c.Sleep, true
 	r.fds = append(r.fds[:0], r.wake.poll())
@@ -284,7 +286,7 @@ func (r *Runner) sleep() {
 	}
 	timeout := int(limit / time.Millisecond)
 	if len(r.workers) == 0 {
-		timeout = -1 // what comes wakes it
+		timeout = -1 // Take wakes it
 	}
 	if ready == 0 && err == nil {
 		ready, err = unix.Poll(r.fds, timeout)

@@ -9,13 +9,14 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// A segment that changes its flow, by more than the time at which the flow was last seen, must have
-// a good checksum: who does not know the connection would otherwise change its flow with packets
-// that no end of the connection takes. Such segments are few (handshake, FIN, RST, and what follows
-// them). A segment with a bad checksum is forwarded, with a checksum that is as wrong as before.
+// A segment that changes its flow, by more than the time of the flow's last packet, must have a
+// good checksum. Otherwise an attacker could change the flow with packets that neither end of the
+// connection accepts. Such segments are few (handshake, FIN, RST, and the segments after them). A
+// segment with a bad checksum is forwarded, and its checksum stays wrong by the same amount.
 
-// segment returns what the flow table must know of a packet. It must be called before the packet is
-// rewritten. Of a fragment, the checksum covers more than is here: it changes nothing.
+// segment returns the fields of a packet that the flow table needs. It must be called before the
+// packet is rewritten. A fragment changes no flow, because its checksum covers data that is not in
+// it.
 func (w *Worker) segment(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) flowtable.Segment {
 	later := p.Fragment == header.LaterFragment
 	s := flowtable.Segment{Flags: p.TCPFlags, Unverified: p.Fragment != header.NotFragment, Later: later}
@@ -32,23 +33,23 @@ func (w *Worker) segment(d Desc, p *header.Packet, ref flowtable.Ref, side flowt
 	return s
 }
 
-// readTCP sets what a TCP header b says.
+// readTCP sets the fields of s that the TCP header b has.
 func readTCP(s *flowtable.Segment, b []byte, p *header.Packet) {
 	h := (*[header.TCPBytes]byte)(b)
 	s.Seq, s.Ack = binary.BigEndian.Uint32(h[4:8]), binary.BigEndian.Uint32(h[8:12])
 	s.Data = p.End-p.L4 > uint16(h[12]>>4)*4
 }
 
-// unreliableSYN reports whether a packet of a known flow opens a connection and does not reach a
-// backend's connection as it is, or is not known to. Then no challenge says that the connection
-// lives on (RFC 5961 section 4): so it must be no repetition, and not replace the flow.
+// unreliableSYN reports whether a packet of a known flow is a SYN that the backend may not receive
+// or may discard: a fragment, one with an expired TTL, or one without a good checksum. The backend
+// may then not answer with the challenge ACK that shows that the connection still exists (RFC 5961
+// section 4). So the SYN must not count as a repetition, and must not replace the flow.
 func (w *Worker) unreliableSYN(d Desc, p *header.Packet) bool {
 	return p.Tuple.Stateful() && decide.IsSYN(p.TCPFlags) &&
 		(p.Fragment != header.NotFragment || p.TTL <= 1 || !w.verify(d, p))
 }
 
-// verify reports whether the checksum of a TCP segment or SCTP packet is good, and counts it if
-// not.
+// verify reports whether the checksum of a TCP segment or SCTP packet is good. It counts bad ones.
 func (w *Worker) verify(d Desc, p *header.Packet) bool {
 	switch w.transportChecksum(d, p) {
 	case header.ChecksumGood:

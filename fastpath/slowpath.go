@@ -8,15 +8,15 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// batch holds the packets judged together, in one array per field, so that each pass reads only the
-// fields it needs.
+// batch has the packets of a batch, in one array per field, so that each pass reads only the fields
+// it needs.
 type batch struct {
 	desc   [BatchSize]Desc
-	search [searches]flowtable.Search // of the packets between inspect and finish, by number modulo searches
-	link   int                        // they all came from this link
+	search [searches]flowtable.Search // of the packets between inspect and finish, by index modulo searches
+	link   int                        // all packets came from this link
 	kernel bool                       // link is the host link
 	fetch  prefetches
-	pkt    header.Packet // the packet being judged
+	pkt    header.Packet // the current packet's headers
 }
 
 func drop(r stats.DropReason) decide.Verdict { return decide.Verdict{Action: decide.Drop, Reason: r} }
@@ -26,7 +26,7 @@ var (
 	toKernel = decide.Verdict{Action: decide.ToKernel}
 )
 
-// frame returns the bytes of a packet's first buffer. The capacity ends with them, so nothing can
+// frame returns the bytes of a packet's first buffer. Its capacity is its length, so no append can
 // write into the next frame.
 func (w *Worker) frame(d Desc) []byte {
 	end := d.Addr + uint64(d.Len)
@@ -36,7 +36,7 @@ func (w *Worker) frame(d Desc) []byte {
 	return w.mem[d.Addr:end:end]
 }
 
-// parse reads and judges a packet's headers.
+// parse reads and checks a packet's headers.
 func (w *Worker) parse(d Desc, p *header.Packet) stats.DropReason {
 	if d.Len != 0 {
 		return header.Parse(w.frame(d), p)
@@ -48,10 +48,10 @@ func (w *Worker) parse(d Desc, p *header.Packet) stats.DropReason {
 	return header.ParseLong(w.frame(d), w.chains.Bytes(d), p)
 }
 
-// handleAny gives a packet of any kind its verdict, and carries it out.
+// handleAny decides about a packet of any kind, and carries out the verdict.
 func (w *Worker) handleAny(d Desc) {
 	p := &w.b.pkt
-	if d.Len == 0 { // inspect has not counted these
+	if d.Len == 0 { // inspect does not count chains
 		w.n.rxBytes += uint64(w.chains.Bytes(d))
 	}
 	var v decide.Verdict
@@ -77,8 +77,8 @@ func (w *Worker) carryOut(d Desc, p *header.Packet, v decide.Verdict) {
 	}
 }
 
-// judge decides about a packet that parsed. p.Tuple is complete but for a later
-// fragment's ports.
+// handle decides about a packet that parsed. p.Tuple is complete, except for the ports of a later
+// fragment.
 func (w *Worker) handle(d Desc, p *header.Packet) decide.Verdict {
 	switch {
 	case p.Multicast:
@@ -101,7 +101,7 @@ func (w *Worker) handle(d Desc, p *header.Packet) decide.Verdict {
 func (w *Worker) handleFlow(d Desc, p *header.Packet, hash uint64, f *prepared) decide.Verdict {
 	ref, side := w.flows.Lookup(hash, &p.Tuple, w.planner.Now)
 	w.readSYN(d, p)
-	var old header.Tuple // towards the backend, of the flow that this one replaces
+	var old header.Tuple // towards the backend, of a flow that the new flow replaces
 	if ref != 0 {
 		if side == flowtable.ClientSide && w.unreliableSYN(d, p) {
 			return w.deliver(d, p, ref, side)
@@ -124,7 +124,7 @@ func (w *Worker) handleFlow(d Desc, p *header.Packet, hash uint64, f *prepared) 
 			}
 			return drop(stats.BackendGone)
 		case decide.Unanswered:
-			if w.opens <= opensForParked { // the backend gets this one, too, and another the next
+			if w.opens <= opensForParked { // this SYN also goes to the old backend, the next one to another
 				return w.forward(d, p, ref, side)
 			}
 			w.opens--
@@ -139,7 +139,7 @@ func (w *Worker) handleFlow(d Desc, p *header.Packet, hash uint64, f *prepared) 
 		}
 		w.flows.Outgoing(ref, flowtable.ClientSide, &old)
 		w.flows.Delete(ref)
-		f = nil // it was prepared without old
+		f = nil // the lookahead prepared it without old
 	} else if w.lateAnswer(p, hash) {
 		return drop(stats.LateAnswer)
 	}
@@ -165,19 +165,19 @@ func (w *Worker) handleFlow(d Desc, p *header.Packet, hash uint64, f *prepared) 
 	return w.forward(d, p, ref, flowtable.ClientSide)
 }
 
-// classify returns the standing of a flow to a packet. A search for an endpoint that may have come
+// classify returns the class of a packet of a flow. A search for an endpoint that may have come
 // back counts as a flow that the step opens.
 func (w *Worker) classify(ref flowtable.Ref, side flowtable.Side, p *header.Packet) decide.Class {
 	left := max(0, w.opens-opensForParked)
 	w.planner.Searches = left
-	standing := w.planner.Classify(ref, side, p)
+	class := w.planner.Classify(ref, side, p)
 	w.opens -= left - w.planner.Searches
-	return standing
+	return class
 }
 
-// withoutFlow decides about a packet that was steered here and belongs to no flow: from outside it goes
-// to the kernel, unless the kernel would send it back (Planner.Rejects), and from the kernel to its
-// next hop.
+// withoutFlow decides about a packet that was steered to the worker and belongs to no flow. A
+// packet from outside goes to the kernel, unless the kernel would route it back (Planner.Rejects).
+// A packet from the kernel goes to its next hop.
 func (w *Worker) withoutFlow(d Desc, p *header.Packet) decide.Verdict {
 	switch {
 	case !w.b.kernel && w.planner.Rejects(p.Tuple.Dst):
@@ -190,13 +190,14 @@ func (w *Worker) withoutFlow(d Desc, p *header.Packet) decide.Verdict {
 	return w.fromKernel(d, p)
 }
 
-// handleFault decides about a packet that did not parse. A protocol that is not translated comes
-// here if it is for a routed address, in fragments to an address that the node shares, or from an
-// endpoint on the node: withoutFlow. All else is dropped. Packets of the kernel itself on the
-// host link (neighbour discovery, multicast) are counted apart from malformed packets.
+// handleFault decides about a packet that did not parse. Packets of protocols that are not
+// translated go to withoutFlow: they are steered here if they are for a routed address, fragments
+// to an address that the node shares, or from an endpoint on the node. All other packets are
+// dropped. The kernel's own packets on the host link (neighbour discovery, multicast) are counted
+// separately from malformed packets.
 func (w *Worker) handleFault(d Desc, p *header.Packet, r stats.DropReason) decide.Verdict {
 	if (r == stats.Protocol || r == stats.SCTPFragment) && p.Fragment == header.FirstFragment && p.Tuple.V6 {
-		w.firstFragment(d, p) // the later ones may not say what the transport is
+		w.firstFragment(d, p) // later fragments may not name the transport protocol
 	}
 	switch {
 	case r == stats.Protocol:
@@ -211,9 +212,9 @@ func (w *Worker) handleFault(d Desc, p *header.Packet, r stats.DropReason) decid
 	return drop(r)
 }
 
-// fromKernel forwards a packet that the kernel put on the host link and that is no reply to a flow:
-// the egress program matches on addresses alone and may catch other packets. It leaves as the
-// kernel would have sent it.
+// fromKernel forwards a packet from the host link that belongs to no flow: the egress program
+// matches on addresses alone and may redirect other packets. The packet leaves as the kernel would
+// have sent it.
 func (w *Worker) fromKernel(d Desc, p *header.Packet) decide.Verdict {
 	route := w.planner.View.Lookup(&p.Tuple.Dst)
 	if route.Kind != nexthop.OnLink {

@@ -10,9 +10,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// split fragments an IPv4 packet that is larger than its next link and whose
-// sender allows it (RFC 791 section 3.2, RFC 1812 section 4.2.2.7). The packet
-// itself becomes the first fragment; the others are packets of our own.
+// split fragments an IPv4 packet without DF that is larger than the hop's MTU (RFC 791 section 3.2,
+// RFC 1812 section 4.2.2.7). The packet itself becomes the first fragment; the others are generated
+// packets.
 func (w *Worker) split(o outgoing, hop *nexthop.Hop) decide.Verdict {
 	ip := w.frame(o.desc)[o.l3:]
 	headerBytes := int(ip[0]&15) * 4
@@ -24,8 +24,8 @@ func (w *Worker) split(o outgoing, hop *nexthop.Hop) decide.Verdict {
 	payloadBytes := int(o.end-o.l3) - headerBytes
 	field := binary.BigEndian.Uint16(ip[6:])
 	if field&(ipv4MoreFragments|ipv4OffsetMask) == 0 {
-		// Behind one source address the identifications of all clients must differ
-		// (RFC 6864 section 5.2). A packet that came as a fragment has its new one.
+		// The packets of all clients with one source address must have different identifications
+		// (RFC 6864 section 5.2). A packet that is a fragment already has a new one.
 		binary.BigEndian.PutUint16(ip[4:], w.c.Fragments.NewID())
 	}
 	for at := chunk; at < payloadBytes; at += chunk {
@@ -41,15 +41,16 @@ func (w *Worker) split(o outgoing, hop *nexthop.Hop) decide.Verdict {
 	return queued
 }
 
-// chunk returns how much payload each fragment but the last has, in bytes: as much as the next link
-// and one frame hold. first bounds it: so many bytes of the packet are in its first buffer.
+// chunk returns the payload of each fragment but the last, in bytes: as much as the hop's MTU and a
+// frame allow. first is the number of bytes of the packet that are in its first buffer, and bounds
+// the first fragment.
 func (w *Worker) chunk(headerBytes, first int, hop *nexthop.Hop) int {
 	own := int(w.pool.frameSize) - frameHeadroom - header.EthernetBytes
 	return (min(int(hop.MTU), own, first) - headerBytes) &^ 7
 }
 
-// sendPart sends one fragment in a frame of its own: bytes of the packet's payload from at on,
-// behind the packet's header.
+// sendPart sends one fragment in a frame of its own: the packet's IP header and bytes bytes of its
+// payload, from offset at.
 func (w *Worker) sendPart(o outgoing, ip []byte, at, bytes int, field uint16, hop *nexthop.Hop) {
 	w.n.generated++
 	addr, ok := w.pool.Get()
@@ -69,9 +70,9 @@ func (w *Worker) sendPart(o outgoing, ip []byte, at, bytes int, field uint16, ho
 	w.queue(w.c.Egress[hop.Link], w.encapsulate(o, hop))
 }
 
-// keepCopiedOptions overwrites those options that only the first fragment has (RFC 791 section 3.1:
-// the copied flag) with no-operations, as Linux does (ip_options_fragment, net/ipv4/ip_options.c).
-// header.Parse has judged the options: each is within b.
+// keepCopiedOptions overwrites the options that only the first fragment may have (RFC 791 section
+// 3.1: the copied flag) with no-operations, as Linux does (ip_options_fragment,
+// net/ipv4/ip_options.c). header.Parse has checked that each option is within b.
 func keepCopiedOptions(b []byte) {
 	const end, noOp, copied = 0, 1, 0x80
 	for len(b) > 0 && b[0] != end {
@@ -91,7 +92,7 @@ func keepCopiedOptions(b []byte) {
 	}
 }
 
-// copy fills b with the bytes of a packet from offset from on.
+// copy fills b with the bytes of a packet, starting at offset from.
 func (w *Worker) copy(b []byte, d Desc, from int) {
 	if d.Len == 0 {
 		w.chains.copy(b, w.mem, d, from)

@@ -11,24 +11,24 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// A worker of another process can go on where this one stops: with the same frames, links and flow
-// table, what remains is the packets that it holds and its counts. Times are of CLOCK_BOOTTIME,
-// which all processes share.
+// A worker of another process can continue the work of this one, with the same frames, links and
+// flow table. Remains carries the rest: the held packets and the counts. Times are of
+// CLOCK_BOOTTIME, which all processes share.
 
-// Remains is what a worker has beside its UMEM, its links and the flow table.
+// Remains is the state of a worker without its UMEM, its links and the flow table.
 type Remains struct {
-	// Counts are the worker's, by name. Who takes over must know all of them, or the packet law
-	// would not hold.
+	// Counts has the worker's counts by name. The process that takes over must know all names, or
+	// the packet law would not hold.
 	Counts map[string]uint64
 	Free   int // frames in the pool
-	// Hops wait for a next hop, Parked for their turn to open a flow, Fragments for the first one
-	// of their datagram. Oldest first.
+	// Hops are packets that wait for a next hop, Parked are packets that wait to open a flow, and
+	// Fragments are fragments that wait for the first one of their datagram. All are oldest first.
 	Hops      []HeldPacket
 	Parked    []ParkedPacket
 	Fragments []HeldFragment
 }
 
-// Buffers are the frames of a packet, in their order.
+// Buffers has the frames of a packet, in order.
 type Buffers []Desc
 
 // HeldPacket is a translated packet whose next hop is not known yet.
@@ -42,23 +42,23 @@ type HeldPacket struct {
 	Deadline   flowtable.Time
 }
 
-// ParkedPacket is one that would open a flow, as it was received.
+// ParkedPacket is a packet that would open a flow, as it was received.
 type ParkedPacket struct {
 	Buffers Buffers
-	Hash    uint64 // of its tuple, by the flow table's secret
+	Hash    uint64 // of its tuple, with the flow table's secret
 }
 
 // HeldFragment is a later fragment, as it was received.
 type HeldFragment struct {
 	Buffers  Buffers
-	Of       fragment.Datagram // by the fragment table's secret
+	Of       fragment.Datagram // hashed with the fragment table's secret
 	Deadline flowtable.Time
 	Link     int // its position in Links
 }
 
-// Pause makes Step do nothing until Resume, and returns what the worker holds, which it keeps.
-// Until then the worker uses no frame, no ring, no flow and no snapshot. It must run on the
-// worker's goroutine (Do).
+// Pause makes Step do nothing until Resume, and returns the worker's state, which the worker also
+// keeps. While paused the worker uses no frame, ring, flow or snapshot. It must run on the worker's
+// goroutine (Do).
 func (w *Worker) Pause() Remains {
 	w.paused = true
 	w.publish(1)
@@ -97,7 +97,7 @@ func (w *Worker) Resume() {
 	}
 }
 
-// CountNames lists the counts that Remains has, in order.
+// CountNames returns the sorted names of the counts in Remains.
 func CountNames() (names []string) {
 	var w Worker
 	w.eachCount(func(name string, _ *uint64) { names = append(names, name) })
@@ -110,7 +110,7 @@ func CountNames() (names []string) {
 
 func dropName(r stats.DropReason) string { return "drop " + r.String() }
 
-// eachCount visits the counts that only grow, but for drops.
+// eachCount visits the counts that never decrease, except for drops.
 func (w *Worker) eachCount(f func(name string, v *uint64)) {
 	n := &w.n
 	for name, v := range map[string]*uint64{
@@ -123,7 +123,7 @@ func (w *Worker) eachCount(f func(name string, v *uint64)) {
 	}
 }
 
-// buffers returns the frames of a packet.
+// buffers returns a packet's frames.
 func (w *Worker) buffers(d Desc) (list Buffers) {
 	if d.Len != 0 {
 		return Buffers{d}
@@ -134,9 +134,9 @@ func (w *Worker) buffers(d Desc) (list Buffers) {
 	return list
 }
 
-// Assume makes the worker go on where another one has paused. ours are the frames that no link has:
-// those of the packets that it held are taken from them, the others are the pool's. The worker must
-// not run yet. After an error it must not be used.
+// Assume gives the worker the state of a paused worker. ours has the frames that no link has: the
+// held packets' frames are among them, and the others go to the pool. The worker must not run yet.
+// After an error it must not be used.
 func (w *Worker) Assume(r Remains, ours []uint64) error {
 	frames, err := w.stockOf(ours)
 	if err == nil {
@@ -185,13 +185,13 @@ func (w *Worker) Assume(r Remains, ours []uint64) error {
 	}
 	*w.pool = *NewPoolOf(w.pool.total, int(w.pool.frameSize), frames.rest())
 	if w.pool.Free() != r.Free {
-		return fmt.Errorf("worker %d: %d frames are free, the process before had %d", w.c.ID, w.pool.Free(), r.Free)
+		return fmt.Errorf("worker %d: %d frames are free, the former process had %d", w.c.ID, w.pool.Free(), r.Free)
 	}
 	w.n.moved = true
 	return nil
 }
 
-// stock is the frames that no link has.
+// stock is the set of frames that no link has.
 type stock struct {
 	chains *Chains
 	here   []bool // by frame
@@ -209,13 +209,13 @@ func (w *Worker) stockOf(frames []uint64) (s stock, err error) {
 	return s, nil
 }
 
-// take takes the frames of a packet out of the stock.
+// take removes a packet's frames from the stock.
 func (s *stock) take(b Buffers) (d Desc, err error) {
 	for i, part := range b {
 		frame := part.Addr >> s.chains.frameShift
 		if frame >= uint64(len(s.here)) || !s.here[frame] || part.Len == 0 ||
 			(part.Addr+uint64(part.Len)-1)>>s.chains.frameShift != frame {
-			return d, fmt.Errorf("a packet that is held has %d bytes at %d, which a link has or no frame", part.Len,
+			return d, fmt.Errorf("a held packet has %d bytes at %d: not in a frame, or in a frame that a link owns", part.Len,
 				part.Addr)
 		}
 		s.here[frame] = false
@@ -229,12 +229,12 @@ func (s *stock) take(b Buffers) (d Desc, err error) {
 		}
 	}
 	if len(b) == 0 {
-		return d, errors.New("a packet that is held has no bytes")
+		return d, errors.New("a held packet has no bytes")
 	}
 	return d, nil
 }
 
-// rest is what no packet has taken.
+// rest returns the frames that are still in the stock.
 func (s *stock) rest() (frames []uint64) {
 	for frame, here := range s.here {
 		if here {
@@ -244,7 +244,7 @@ func (s *stock) rest() (frames []uint64) {
 	return frames
 }
 
-// assumeCounts continues another worker's counts.
+// assumeCounts sets the counts to another worker's.
 func (w *Worker) assumeCounts(counts map[string]uint64) error {
 	known := 0
 	w.eachCount(func(name string, v *uint64) {
@@ -261,7 +261,7 @@ func (w *Worker) assumeCounts(counts map[string]uint64) error {
 		}
 	}
 	if known != len(counts) {
-		return fmt.Errorf("worker %d: %d of the counts of the process before are not known here", w.c.ID,
+		return fmt.Errorf("worker %d: %d counts of the former process are not known here", w.c.ID,
 			len(counts)-known)
 	}
 	return nil

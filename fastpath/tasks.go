@@ -11,24 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tasks are functions to run on the worker's goroutine. The worker loads
-// one atomic per step; the mutex is taken only when there is something to do.
+// tasks is a queue of functions for the worker's goroutine to run. Each step loads one atomic; the
+// worker takes the mutex only if there is a task.
 type tasks struct {
-	waiting atomic.Int32 // len(queue), for the worker to see
+	waiting atomic.Int32 // len(queue), which the worker loads without the mutex
 	mu      sync.Mutex
 	queue   []*task
-	ended   bool // the worker takes no more
+	ended   bool // the worker takes no more tasks
 }
 
 type task struct {
 	f    func(*Worker)
-	done func() // called after f returned, or when the worker ended without it
-	ran  bool   // valid from done on
+	done func() // called after f has returned, or when the worker has ended without running f
+	ran  bool   // f has run; valid when done is called
 }
 
-// Do runs f on the worker's goroutine between two steps and waits for it: how the
-// daemon changes links. It reports false if f did not and will not run, because the worker
-// ended or ctx was done first.
+// Do runs f on the worker's goroutine between two steps and waits for its end. The daemon changes
+// links with it. It returns false if f has not run and never will, because the worker ended or ctx
+// was done first.
 func (w *Worker) Do(ctx context.Context, f func(*Worker)) bool {
 	done := make(chan struct{})
 	t := &task{f: f, done: func() { close(done) }}
@@ -48,8 +48,8 @@ func (w *Worker) Do(ctx context.Context, f func(*Worker)) bool {
 	return t.ran
 }
 
-// Tell makes the worker run f on its goroutine between two steps, and does not wait for that: a
-// worker that stands still runs it when it moves again, one that has ended never. Safe from any
+// Tell makes the worker run f on its goroutine between two steps, and does not wait. A worker that
+// is stalled runs f when it steps again; a worker that has ended never does. Safe from any
 // goroutine.
 func (w *Worker) Tell(f func(*Worker)) {
 	if w.tasks.add(&task{f: f, done: func() {}}) {
@@ -57,16 +57,16 @@ func (w *Worker) Tell(f func(*Worker)) {
 	}
 }
 
-// Calls are functions that several workers run, each its own, of which one goroutine waits for all.
+// Calls is a set of functions, one for each of several workers. One goroutine waits for all of them.
 type Calls struct {
 	workers []*Worker
 	tasks   []task
-	left    atomic.Int32 // that have not ended; the last store pairs with Wait's load, and publishes all
-	last    wakeup       // signalled by the last one
+	left    atomic.Int32 // tasks that have not ended; the last Add pairs with Wait's load: it publishes all results
+	last    wakeup       // signalled by the last task
 }
 
-// Call makes each worker run f between two steps; one that no runner steps yet before its first.
-// Wait must follow.
+// Call makes each worker run f between two steps; a worker that has not been stepped yet runs it
+// before its first step. The caller must then call Wait.
 func Call(workers []*Worker, f func(i int, w *Worker)) (*Calls, error) {
 	c := &Calls{workers: workers, tasks: make([]task, len(workers))}
 	if err := c.last.open(); err != nil {
@@ -90,14 +90,14 @@ func Call(workers []*Worker, f func(i int, w *Worker)) (*Calls, error) {
 	return c, nil
 }
 
-// Wait waits until all workers have run theirs. The last one wakes the caller's thread itself, with
-// no other thread in between that finds the goroutine. After an error some may have run, and no
-// other will.
+// Wait waits until all workers have run their function. The last worker wakes the caller's thread
+// directly by the eventfd, without the Go scheduler in between. After an error, some functions may
+// have run, and no other will.
 func (c *Calls) Wait(within time.Duration) error {
 	defer c.last.close()
 	fds, deadline := []unix.PollFd{c.last.poll()}, time.Now().Add(within)
 	for over := false; c.left.Load() > 0; {
-		timeout := -1 // they are being run
+		timeout := -1 // the remaining ones are running
 		if rest := time.Until(deadline); rest > 0 {
 			timeout = int(rest/time.Millisecond) + 1
 		} else if !over {
@@ -109,7 +109,7 @@ func (c *Calls) Wait(within time.Duration) error {
 			}
 			continue
 		}
-		_, _ = unix.Poll(fds, timeout) // EINTR: once more
+		_, _ = unix.Poll(fds, timeout) // after EINTR the loop polls again
 	}
 	for i := range c.tasks {
 		if !c.tasks[i].ran {
@@ -143,8 +143,8 @@ func (q *tasks) withdraw(t *task) bool {
 	return true
 }
 
-// run runs the tasks that wait. A task that is added meanwhile is seen in the next step: add
-// increments waiting before it wakes the worker.
+// run runs the queued tasks. The next step sees a task that is added meanwhile: add stores waiting
+// before it wakes the worker.
 func (q *tasks) run(w *Worker) {
 	if q.waiting.Load() == 0 {
 		return
@@ -156,7 +156,7 @@ func (q *tasks) run(w *Worker) {
 	}
 }
 
-// end releases the callers whose tasks were never run.
+// end releases the callers of tasks that have not run.
 func (q *tasks) end() {
 	for _, t := range q.take(true) {
 		t.done()

@@ -8,11 +8,11 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// unserved drops a packet from outside that belongs to no flow and has no port: another protocol
-// than those that are translated, or an ICMP message other than an echo request or an error. Its
-// destination is one that Planner.Rejects. A host that has the address answers an unknown protocol
-// with an error (RFC 1122 section 3.2.2.1, RFC 8200 section 4) and ignores such ICMP messages (RFC
-// 1122 section 3.2.2, RFC 4443 section 2.4 (b)).
+// unserved drops a packet from outside without a flow or a port: of a protocol that is not
+// translated, or an ICMP message other than an echo request or an error. Planner.Rejects is true
+// for its destination. A host with that address would answer an unknown protocol with an error (RFC
+// 1122 section 3.2.2.1, RFC 8200 section 4) and ignore such ICMP messages (RFC 1122 section 3.2.2,
+// RFC 4443 section 2.4 (b)).
 func (w *Worker) unserved(d Desc, p *header.Packet) decide.Verdict {
 	known := header.TransportKnown(p.Tuple.Proto, p.Tuple.V6)
 	switch {

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wakeup ends a sleep from another goroutine: an eventfd.
+// wakeup is an eventfd by which one goroutine ends the sleep of another.
 type wakeup struct {
 	fd atomic.Int32 // 0 while closed
-	mu sync.Mutex   // a number that is closed may be another file's: signal and close exclude each other
+	mu sync.Mutex   // excludes signal during close: a closed descriptor's number may become another file's
 }
 
 func (e *wakeup) open() error {
@@ -30,7 +30,7 @@ func (e *wakeup) close() {
 	}
 }
 
-// poll is what poll(2) waits for.
+// poll returns the entry for poll(2).
 func (e *wakeup) poll() unix.PollFd { return unix.PollFd{Fd: e.fd.Load(), Events: unix.POLLIN} }
 
 func (e *wakeup) signal() {
@@ -38,7 +38,7 @@ func (e *wakeup) signal() {
 	defer e.mu.Unlock()
 	if fd := e.fd.Load(); fd != 0 {
 		one := [8]byte{1}
-		_, _ = unix.Write(int(fd), one[:]) // EAGAIN: it is signalled already
+		_, _ = unix.Write(int(fd), one[:]) // EAGAIN: the eventfd is already signalled
 	}
 }
 

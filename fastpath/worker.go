@@ -18,75 +18,76 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// BatchSize is the most packets judged together: large enough to make the fixed cost of a step, and
-// of filling and emptying the pipeline, small.
+// BatchSize is the maximum number of packets in a batch. It is large enough to make the fixed cost
+// of a step, and of filling and emptying the pipeline, small for each packet.
 const BatchSize = 256
 
-// Config has the parts of a Worker. It shares all but the Links with the rest of the process; the
-// Links belong to the worker.
+// Config has the parts of a Worker. The Links belong to the worker; it shares the other parts with
+// the rest of the process.
 type Config struct {
 	ID     int
 	Memory []byte // the UMEM
 	Pool   *Pool  // all frames of the UMEM that no link owns yet
-	// Chains are the packets in several frames, shared with the links; nil if there are to be none.
+	// Chains are the packets in several frames, shared with the links. New makes a table if it is nil.
 	Chains *Chains
 
-	// Links are what the worker receives from, in any order.
+	// Links are the links that the worker receives from, in any order.
 	Links []Link
 	// Egress maps an interface index (nexthop.Hop.Link) to the position in Links
 	// of the link to transmit on.
 	Egress []int
-	// Interfaces has the interface index of each of Links. Only StrictReversePath needs it; what it
-	// has for the host link is not read.
+	// Interfaces has the interface index of each of Links. Only StrictReversePath needs it; its
+	// entry for the host link is not read.
 	Interfaces []int
-	// StrictReversePath: a reply must come from the interface and VLAN by which packets to its
-	// backend leave.
+	// StrictReversePath: a reply must arrive from the interface and VLAN that packets to its
+	// backend leave by.
 	StrictReversePath bool
 	// Host is the position in Links of the host link, or -1.
 	Host int
-	// HostMAC are the kernel's end of the host link and ours.
+	// HostMAC has the MAC addresses of the host link's ends.
 	HostMAC HostMAC
 
 	Flows    *flowtable.Table // shared by Workers workers
 	Workers  int
 	Services *services.Handle
 	Hops     *nexthop.Table
-	// Affinity are the pins of clients, shared by all workers; nil if there is no session affinity.
+	// Affinity has the pins of clients, shared by all workers; nil if there is no session affinity.
 	Affinity *affinity.Table
 	// Fragments is shared by all workers.
 	Fragments *fragment.Table
 	Stats     *stats.Block
 
-	// HostSource are our own addresses on the host link, by family: the source
-	// address towards backends that the kernel reaches for us.
+	// HostSource4 and HostSource6 are the gateway's own addresses on the host link: the source
+	// address towards backends that are reached through the kernel.
 	HostSource4, HostSource6 header.Addr
 
-	// HeldPackets bounds the packets that wait for next hops, HeldPerHop those that
-	// wait for one.
+	// HeldPackets bounds the packets that wait for next hops, HeldPerHop the packets that wait for
+	// one hop.
 	HeldPackets, HeldPerHop int
-	// HeldFragments bounds the fragments that wait for their first one, for FragmentWait.
+	// HeldFragments bounds the fragments that wait, up to FragmentWait, for their first one.
 	HeldFragments int
 	FragmentWait  time.Duration
-	// ICMPRate (per second) and ICMPBurst limit this worker's own ICMP errors and RSTs, each kind
-	// by itself (Worker.limitOf). TTL is the TTL of packets that it generates.
+	// ICMPRate (per second) and ICMPBurst limit the ICMP errors and RSTs that this worker
+	// generates, separately for each kind (Worker.limitOf). TTL is the TTL of packets that it
+	// generates.
 	ICMPRate, ICMPBurst int
 	TTL                 uint8
-	// PathMTUFloor is the lowest path MTU that an ICMP error about a flow may announce, in bytes;
-	// over IPv6 1280 is, where that is higher.
+	// PathMTUFloor is the lowest path MTU, in bytes, that an ICMP error about a flow may announce.
+	// Over IPv6 it is at least 1280.
 	PathMTUFloor uint16
-	// FramesKept counts frames that a closed link could not give back yet, or is nil.
+	// FramesKept counts frames that a closed link could not give back yet; it may be nil.
 	FramesKept func() int
-	// Seed makes source ports and the hashes of sites unguessable. Zero takes one from the system.
+	// Seed makes source ports and the hashes of sites unguessable. Zero: the system's random source.
 	Seed [32]byte
-	// Validate checks both laws after every step and panics where one is broken.
+	// Validate checks both laws after every step and panics if one is broken.
 	Validate bool
 }
 
-// HostMAC are the two ends of the host link.
+// HostMAC has the MAC addresses of both ends of the host link: the kernel's and the worker's.
 type HostMAC struct{ Kernel, User [6]byte }
 
-// Worker forwards the packets of its links. Only the goroutine of its Runner touches it, except Do
-// and Stop.
+// Worker forwards the packets of its links. Only the goroutine of its Runner uses it, except for
+// Do, Tell and Stop.
 type Worker struct {
 	c      Config
 	mem    []byte
@@ -102,16 +103,16 @@ type Worker struct {
 	out    []egressQueue     // by position in Links
 	toLink [256]*egressQueue // by nexthop.Hop.Link; nil where there is none
 	pieces []piece           // by position in Links
-	// suspects counts the links with a piece.
+	// suspects counts the links that have a piece.
 	suspects int
 	hops     hopQueue
 	parked   parkedQueue
 	take     int  // packets that this step takes from each link
-	opens    int  // flows that this step may open yet
-	opening  bool // parked packets are being judged
-	syn      syn  // the packet that is judged, see readSYN
+	opens    int  // flows that this step may still open
+	opening  bool // openParked is handling parked packets
+	syn      syn  // the SYN of the current packet, see readSYN
 	frags    fragmentQueue
-	limit    nat.FairRateLimit // of ICMP errors, but for those with limits of their own
+	limit    nat.FairRateLimit // of ICMP errors that have no limit of their own
 	tooBig   nat.FairRateLimit // of nat.FragmentationNeeded
 	expired  nat.FairRateLimit // of nat.TimeExceeded
 	resets   nat.FairRateLimit
@@ -124,15 +125,15 @@ type Worker struct {
 	n         counts
 	ticks     flowtable.Ticks // now, as of begin
 	swept     flowtable.Time
-	due       int            // records of the flow table to sweep, for the time until swept
-	published flowtable.Time // the counts
-	counted   flowtable.Time // all backends' counters
+	due       int            // records of the flow table to sweep, for the time up to swept
+	published flowtable.Time // when the counts were published
+	counted   flowtable.Time // when all backends' counters were published
 	entered   uint64         // the generation to publish after the remaining rounds
 	rounds    int            // remaining rounds of publishing backends' counters
 	tasks     tasks
 	wake      wakeup
 	stop      atomic.Bool
-	next      *Runner // who is to step it after this step, or nil
+	next      *Runner // the runner that takes it over after this step, or nil
 	paused    bool    // Step does nothing
 }
 
@@ -201,7 +202,7 @@ func New(c Config) (*Worker, error) {
 }
 
 // SetLink replaces the link in a position. It must run on the worker's goroutine (Do). The caller
-// owns the old link, whose frames count as missing until it is closed into Pool.
+// owns the old link. The old link's frames count as missing until the link is closed into Pool.
 func (w *Worker) SetLink(position int, l Link) (old Link) {
 	old = w.c.Links[position]
 	w.c.Links[position] = l
@@ -209,17 +210,17 @@ func (w *Worker) SetLink(position int, l Link) (old Link) {
 	return old
 }
 
-// SetHostMAC sets the addresses of the host link's ends: it may be deleted and created again. It
-// must run on the worker's goroutine (Do).
+// SetHostMAC sets the MAC addresses of the host link's ends, which change if the link is deleted
+// and created again. It must run on the worker's goroutine (Do).
 func (w *Worker) SetHostMAC(m HostMAC) { w.host.DstMAC, w.host.SrcMAC = m.Kernel, m.User }
 
-// Pool returns the worker's free frames, for closing a link into. It must be used
-// on the worker's goroutine (Do) only.
+// Pool returns the worker's free frames; a closed link returns its frames there. It must be used on
+// the worker's goroutine (Do) only.
 func (w *Worker) Pool() *Pool { return w.pool }
 
 // Step is one pass of the loop: it forwards the packets that have arrived, and returns how many
-// moved. now is CLOCK_BOOTTIME in nanoseconds. Run calls it for ever; tests and replays call it
-// themselves.
+// moved. now is CLOCK_BOOTTIME in nanoseconds. A Runner calls it repeatedly; tests and replays call
+// it directly.
 func (w *Worker) Step(now uint64) int {
 	if w.paused {
 		return 0
@@ -237,7 +238,7 @@ func (w *Worker) Step(now uint64) int {
 			w.refute(i, w.b.desc[:n])
 		}
 		w.received(n)
-		w.handleBatch(n) // find or make flows, rewrite, queue, park, drop with a reason
+		w.handleBatch(n) // find or make flows; then rewrite, queue, park, or drop with a reason
 		w.transmit()
 	}
 	if w.parked.count > 0 {
@@ -251,7 +252,7 @@ func (w *Worker) Step(now uint64) int {
 	return moved
 }
 
-// begin opens a step: one clock value, one snapshot and one view for all of it.
+// begin starts a step: the whole step uses one clock value, one snapshot and one view.
 func (w *Worker) begin(now flowtable.Time) {
 	w.planner.Now, w.ticks, w.opens = now, now.Ticks(), OpensPerStep
 	w.hops.mayDisplace = displacedPerStep
@@ -263,12 +264,12 @@ func (w *Worker) begin(now flowtable.Time) {
 	}
 }
 
-// packetsPerBinding is how many packets a step takes while their flows must be bound by a new view
-// of the routes, or to new owners of their frontends, at some 0.6 us each: no more than hold up
-// others for 50 us.
+// packetsPerBinding is the number of packets that a step takes from a link while their flows must
+// be bound to a new view of the routes, or to new owners of their frontends. At about 0.6 us each
+// they delay other packets by less than 50 us.
 const packetsPerBinding = 64
 
-// enter decides by a view how many packets the step takes.
+// enter sets the step's view, and how many packets the step takes from each link.
 func (w *Worker) enter(view *nexthop.View) {
 	binding := decide.BindingOf(w.planner.Snap, view)
 	switch {
@@ -289,15 +290,15 @@ func (w *Worker) reclaim() {
 	}
 }
 
-// sweepEvery is the time between two calls of Sweep: shorter slices are not worth a call.
+// sweepEvery is the minimum time between two calls of Sweep: shorter slices are not worth a call.
 const sweepEvery = flowtable.Time(time.Millisecond)
 
-// sweepBusy is how many records a step sweeps at most that got all the packets that it takes: more
-// wait.
+// sweepBusy is the maximum number of records that a step sweeps if it received a full batch, which
+// means that more packets wait.
 const sweepBusy = flowtable.SweepRecords / 4
 
-// expire sweeps this worker's share of the flow table that is due by now. A step sweeps no more
-// than it may hold up packets for; the steps that follow sweep the rest.
+// expire sweeps the part of this worker's share of the flow table that is due. A step sweeps a
+// bounded part, so that packets do not wait long; the next steps sweep the rest.
 func (w *Worker) expire(moved int) {
 	if elapsed := w.planner.Now - w.swept; elapsed >= sweepEvery {
 		w.swept = w.planner.Now
@@ -313,20 +314,20 @@ func (w *Worker) expire(moved int) {
 	}
 }
 
-// sweepShare is how many records are this worker's to sweep for a time.
+// sweepShare returns how many records this worker must sweep for an elapsed time.
 func (w *Worker) sweepShare(elapsed time.Duration) int {
 	return (w.c.Flows.SweepQuota(elapsed) + w.c.Workers - 1) / w.c.Workers
 }
 
-// Close gives the worker's place in the flow table back. Run and all calls of Do
-// and Stop must have ended.
+// Close unregisters the worker from the flow table. Run and all calls of Do and Stop must have
+// ended.
 func (w *Worker) Close() {
 	w.flows.Close()
 	w.wake.close()
 }
 
-// Frames returns the UMEM's size and the frames accounted for. Only the worker's
-// goroutine, or a test that drives the steps itself, may call it.
+// Frames returns the UMEM's size in frames, and the frames that are free, in links and held. Only
+// the worker's goroutine, or a test that calls Step itself, may call it.
 func (w *Worker) Frames() (total, free, links, held int) {
 	for _, l := range w.c.Links {
 		links += l.Frames()
