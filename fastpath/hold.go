@@ -111,7 +111,8 @@ func (q *hopQueue) keep(held []heldPacket) {
 	q.index.rebuild(held)
 }
 
-// oldest returns the index of the oldest packet to a destination with a precedence. There must be one.
+// oldest returns the index of the oldest packet to a destination with a precedence. There must be
+// one.
 func (q *hopQueue) oldest(dst *header.Addr, p precedence) int {
 	return slices.IndexFunc(q.held, func(h heldPacket) bool { return h.o.precedence == p && h.o.dst == *dst })
 }

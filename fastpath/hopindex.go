@@ -78,7 +78,8 @@ func (n *waiting) total() (sum int) {
 	return sum
 }
 
-// lowest returns the lowest precedence of the waiting packets, highest the highest. There must be a packet.
+// lowest returns the lowest precedence of the waiting packets, highest the highest. There must be a
+// packet.
 func (n *waiting) lowest() precedence {
 	for p := unproven; ; p++ {
 		if n[p] > 0 {

@@ -133,7 +133,8 @@ func (NoLink) Refill(*Pool) {}
 // Transmit implements Link.
 func (NoLink) Transmit([]Desc) int { return 0 }
 
-// Long implements Link. It returns true, so that long packets are dropped as LinkDown like all others.
+// Long implements Link. It returns true, so that long packets are dropped as LinkDown like all
+// others.
 func (NoLink) Long() bool { return true }
 
 // Flush implements Link.

@@ -43,7 +43,8 @@ func (w *Worker) onPath(first, end int) int {
 	return first + max(1, len(group))
 }
 
-// cameFrom reports whether a packet with these VLAN tags arrived from the interface and VLANs of a hop.
+// cameFrom reports whether a packet with these VLAN tags arrived from the interface and VLANs of a
+// hop.
 func (w *Worker) cameFrom(hop *nexthop.Hop, tags []uint16) bool {
 	if hop.Kind == nexthop.OnLink {
 		return !w.b.kernel && w.c.Interfaces[w.b.link] == int(hop.Link) && sameVLANs(tags, hop)

@@ -37,7 +37,8 @@ type Waiting struct {
 	// Coalesce is the length of a nap. Workers nap if the packet rate is so high that some packets
 	// are expected during a nap (Pace); 0 means never.
 	Coalesce time.Duration
-	// LongNap replaces Coalesce as the length of naps if it is longer. Coalesce still decides when workers nap.
+	// LongNap replaces Coalesce as the length of naps if it is longer. Coalesce still decides when
+	// workers nap.
 	LongNap time.Duration
 	// Break is how long workers leave their CPU to other threads, every half millisecond and only
 	// when no packets are waiting; 0 means never. It is for workers that poll all the time and have

@@ -215,7 +215,7 @@ func (s *stock) take(b Buffers) (d Desc, err error) {
 		frame := part.Addr >> s.chains.frameShift
 		if frame >= uint64(len(s.here)) || !s.here[frame] || part.Len == 0 ||
 			(part.Addr+uint64(part.Len)-1)>>s.chains.frameShift != frame {
-			return d, fmt.Errorf("a held packet has %d bytes at %d: not in a frame, or in a frame that a link owns", part.Len,
+			return d, fmt.Errorf("a held packet has %d bytes at %d: in no frame, or in a link's frame", part.Len,
 				part.Addr)
 		}
 		s.here[frame] = false

@@ -57,7 +57,8 @@ func (w *Worker) Tell(f func(*Worker)) {
 	}
 }
 
-// Calls is a set of functions, one for each of several workers. One goroutine waits for all of them.
+// Calls is a set of functions, one for each of several workers. One goroutine waits for all of
+// them.
 type Calls struct {
 	workers []*Worker
 	tasks   []task

@@ -28,7 +28,8 @@ type Config struct {
 	ID     int
 	Memory []byte // the UMEM
 	Pool   *Pool  // all frames of the UMEM that no link owns yet
-	// Chains are the packets in several frames, shared with the links. New makes a table if it is nil.
+	// Chains are the packets in several frames, shared with the links. New makes a table if it is
+	// nil.
 	Chains *Chains
 
 	// Links are the links that the worker receives from, in any order.
@@ -77,7 +78,8 @@ type Config struct {
 	PathMTUFloor uint16
 	// FramesKept counts frames that a closed link could not give back yet; it may be nil.
 	FramesKept func() int
-	// Seed makes source ports and the hashes of sites unguessable. Zero: the system's random source.
+	// Seed makes source ports and the hashes of sites unguessable. Zero: the system's random
+	// source.
 	Seed [32]byte
 	// Validate checks both laws after every step and panics if one is broken.
 	Validate bool

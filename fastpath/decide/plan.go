@@ -48,7 +48,8 @@ type Request struct {
 	Speculative bool
 }
 
-// Response is a verdict about a packet, and the message to its sender: an ICMP error, an RST or none.
+// Response is a verdict about a packet, and the message to its sender: an ICMP error, an RST or
+// none.
 type Response struct {
 	Verdict Verdict
 	Notify  bool

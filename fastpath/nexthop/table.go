@@ -1,11 +1,10 @@
-// Package nexthop holds the next hops of translated packets: the contract between the control loop,
-// which mirrors the kernel's routes, and the workers.
+// Package nexthop has the routes and next hops of translated packets: the contract between the
+// control loop and the workers.
 //
-// The control loop mirrors the kernel's routes and neighbours into a Table;
-// workers look up a destination once per flow, remember the hop's ID in the flow,
-// and read the hop's MAC addresses for every packet. A neighbour that changes its
-// MAC changes one Hop and no flow. A route that changes makes a new View, and because of its new
-// generation every flow looks up its hops again.
+// The control loop mirrors the kernel's routes and neighbours into a Table. Workers look up a
+// destination once per flow, store the hop's ID in the flow, and read the hop's MAC addresses for
+// every packet. A new MAC address of a neighbour changes one Hop and no flow. A changed route makes
+// a new View with a new generation, so every flow looks up its hops again.
 package nexthop
 
 import (
@@ -18,36 +17,37 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// ID names a Hop. Zero is none. An ID keeps its meaning for as long as the View
-// generation it was learned under.
+// ID names a Hop. Zero is none. An ID names the same neighbour as long as the View's generation is
+// the same as at its lookup.
 type ID uint16
 
 // MaxHops bounds the next hops in use.
 const MaxHops = 1 << 14
 
-// Two hops are always there, above those that the control loop hands out.
+// Two hops always exist; the control loop gives out lower IDs.
 const (
-	// ViaKernel is the host link without an MTU of the route beyond it: for this node's own
-	// endpoints, and destinations that only the kernel's routing reaches.
+	// ViaKernel is the host link, without the MTU of a route beyond it. It is for this node's own
+	// endpoints, and for destinations that only the kernel's routing reaches.
 	ViaKernel ID = MaxHops - 1
-	// NoRoute is the hop of packets without a route: they are dropped.
+	// NoRoute is the hop of destinations without a route: packets to them are dropped.
 	NoRoute ID = MaxHops - 2
 )
 
-// Kind is how packets reach a hop.
+// Kind is the way in which packets reach a hop.
 type Kind uint8
 
 const (
-	// Unreachable: the kernel has no route, or one that refuses.
+	// Unreachable: the kernel has no route, or one of a type that rejects packets.
 	Unreachable Kind = iota
-	// OnLink: out of one of the gateway's own links.
+	// OnLink: by one of the gateway's own links.
 	OnLink
 	// Kernel: through the host link, for this node's own endpoints and for
 	// backends that only the kernel's routing reaches.
 	Kernel
 )
 
-// Hop is how to send to one neighbour. It is immutable but for used; a change is a new Hop.
+// Hop has the link and link-layer addresses of one neighbour. It is immutable except for used; a
+// change makes a new Hop.
 type Hop struct {
 	Kind           Kind
 	Ready          bool   // DstMAC is known. For Kernel always true.
@@ -56,11 +56,11 @@ type Hop struct {
 	MTU            uint16 // largest IP packet; 0 is no limit
 	DstMAC, SrcMAC [6]byte
 	VLAN           [2]Tag      // outer first
-	Addr           header.Addr // the neighbour, for people
+	Addr           header.Addr // the neighbour, for display
 
 	plainEnd uint32 // computed by SetHop
 	// used is 1 if a worker has sent by the hop since the last TakeUsed. It is accessed atomically.
-	// It is on the line that workers read for each packet, and written once in a while.
+	// It is on the cache line that workers read for each packet, but is rarely written.
 	used uint32
 }
 
@@ -78,18 +78,18 @@ func (h *Hop) TakeUsed() bool {
 	return atomic.LoadUint32(&h.used) != 0 && atomic.SwapUint32(&h.used, 0) != 0
 }
 
-// Tag is a VLAN tag as it stands in a frame (IEEE 802.1Q, clause 9).
+// Tag is a VLAN tag as in a frame (IEEE 802.1Q, clause 9).
 type Tag struct {
 	TPID uint16 // header.EtherTypeVLAN or header.EtherTypeQinQ, as the VLAN device has it
 	TCI  uint16
 }
 
-// PlainEnd returns the largest frame, in bytes, that can leave by this hop of a Table with only its
-// MAC addresses replaced: the neighbour must be untagged and resolved. It is 0 for all other hops.
+// PlainEnd returns the size, in bytes, of the largest frame that can leave by this hop with only
+// its MAC addresses replaced. It is 0 unless the hop is in a Table, resolved and without VLAN tags.
 func (h *Hop) PlainEnd() uint32 { return h.plainEnd }
 
-// Same reports whether two hops have the same content, whether of a table or not. It reads no field
-// that workers write.
+// Same reports whether two hops have the same content. Either may be in a table or not. It reads no
+// field that workers write.
 func (h *Hop) Same(as *Hop) bool {
 	return h.Kind == as.Kind && h.Ready == as.Ready && h.Link == as.Link && h.VLANs == as.VLANs &&
 		h.MTU == as.MTU && h.DstMAC == as.DstMAC && h.SrcMAC == as.SrcMAC && h.VLAN == as.VLAN && h.Addr == as.Addr
@@ -105,14 +105,14 @@ func (h *Hop) findPlainEnd() uint32 {
 	return header.EthernetBytes + uint32(h.MTU)
 }
 
-// MACs returns destination and source as they stand in a frame.
+// MACs returns the destination and source addresses as in a frame.
 func (h *Hop) MACs() *[12]byte {
-	return (*[12]byte)(unsafe.Pointer(&h.DstMAC)) // Safety: SrcMAC follows at once, as the line below proves
+	return (*[12]byte)(unsafe.Pointer(&h.DstMAC)) // Safety: SrcMAC follows directly, as the line below proves
 }
 
 const _ = -(unsafe.Offsetof(Hop{}.SrcMAC) ^ (unsafe.Offsetof(Hop{}.DstMAC) + 6))
 
-// Table holds the hops and the current View. One writer (control), any number of readers.
+// Table has the hops and the current View. One writer (control), any number of readers.
 type Table struct {
 	hops     [MaxHops]atomic.Pointer[Hop]
 	view     atomic.Pointer[View]
@@ -123,7 +123,7 @@ type Table struct {
 // Request makes the control loop resolve the next hop of an address.
 type Request struct{ Addr header.Addr }
 
-// requestQueue bounds the requests that wait. A request that does not fit is repeated with the next
+// requestQueue bounds the waiting requests. A request that does not fit is repeated with the next
 // packet.
 const requestQueue = 256
 
@@ -145,7 +145,7 @@ func (t *Table) Publish(v *View) { t.view.Store(v) }
 // Hop returns a hop, or nil if the ID is not in use.
 func (t *Table) Hop(id ID) *Hop { return t.hops[id&(MaxHops-1)].Load() }
 
-// SetHop writes a hop, of which it takes a copy, or nil for none. Only the control loop calls it.
+// SetHop stores a copy of a hop, or removes it if h is nil. Only the control loop calls it.
 func (t *Table) SetHop(id ID, h *Hop) {
 	if h != nil {
 		kept := *h
@@ -155,8 +155,8 @@ func (t *Table) SetHop(id ID, h *Hop) {
 	t.hops[id&(MaxHops-1)].Store(h)
 }
 
-// Resolve requests the next hop of an address. It never blocks: workers call it,
-// on the rare path of a hop that is not known yet.
+// Resolve requests the next hop of an address. It never blocks. Workers call it on the rare path of
+// an unknown hop.
 func (t *Table) Resolve(a header.Addr) {
 	select {
 	case t.requests <- Request{a}:
@@ -164,9 +164,9 @@ func (t *Table) Resolve(a header.Addr) {
 	}
 }
 
-// ResolveFirst is Resolve for a destination that no sender of a packet can invent: a backend, the
-// client of a connection that stands, one that was resolved before. Such requests have a queue of
-// their own.
+// ResolveFirst is Resolve for a destination that no sender can invent: a backend, the client of an
+// established connection, or an address that was resolved before. Such requests have a separate
+// queue.
 func (t *Table) ResolveFirst(a header.Addr) {
 	select {
 	case t.first <- Request{a}:
@@ -174,23 +174,22 @@ func (t *Table) ResolveFirst(a header.Addr) {
 	}
 }
 
-// Requests returns the channel of the requests of Resolve, for the control loop.
+// Requests returns the channel of Resolve's requests, for the control loop.
 func (t *Table) Requests() <-chan Request { return t.requests }
 
-// FirstRequests returns that of the requests of ResolveFirst.
+// FirstRequests returns the channel of ResolveFirst's requests.
 func (t *Table) FirstRequests() <-chan Request { return t.first }
 
 // Route is the result of a lookup.
 type Route struct {
-	// Hop is the next hop; NoRoute if Kind is Unreachable. A Kernel route that was
-	// inserted without a hop gets ViaKernel. Zero if the destination is on a link and
-	// its neighbour is not known yet: call Table.Resolve and look it up again later.
+	// Hop is the next hop; NoRoute if Kind is Unreachable. A Kernel route that was inserted without
+	// a hop gets ViaKernel. Zero if the destination is on a link and its neighbour is not known
+	// yet: call Table.Resolve, and look up the destination again later.
 	Hop ID
 	// Kind is Unreachable, OnLink or Kernel.
 	Kind Kind
-	// Source is the address that the kernel would send from: the one that the route
-	// prefers, or else the primary one of the interface. OnLink only; zero if the
-	// interface has none of the family.
+	// Source is the address that the kernel would send from: the route's preferred source, or else
+	// the interface's primary address. OnLink only; zero if the interface has none of the family.
 	Source header.Addr
 }
 
@@ -198,8 +197,8 @@ type Route struct {
 type View struct {
 	// Generation changes whenever a flow must look up its hops again.
 	Generation uint32
-	// Routes holds the kernel's prefixes and, as host routes, the neighbours that
-	// are known. The writer makes new versions with bart's persistent operations.
+	// Routes has the kernel's prefixes and, as host routes, the known neighbours. The writer makes
+	// new versions with bart's persistent operations.
 	Routes *bart.Table[Route]
 }
 

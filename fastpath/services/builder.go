@@ -2,17 +2,17 @@ package services
 
 import "sluice.dev/sluice/nat/header"
 
-// Builder makes the next Snapshot from the last one. It must not be used after
-// Build. Only the control loop has one.
+// Builder makes the next Snapshot from the previous one. It must not be used after Build. Only the
+// control loop has one.
 type Builder struct {
 	edit  edit
 	s     Snapshot
 	moved bool // see Snapshot.Moves
 }
 
-// NewBuilder starts from prev, or from an empty snapshot if prev is nil. It copies nothing of
-// prev's tables. A later change of a table copies its root (8 bytes for every 128 backends,
-// services, frontends or addresses) and the page or bucket that changes.
+// NewBuilder starts from prev, or from an empty snapshot if prev is nil. It copies no table of
+// prev. A later change of a table copies its root (8 bytes for every 128 backends, services,
+// frontends or addresses) and the changed page or bucket.
 func NewBuilder(prev *Snapshot) *Builder {
 	b := &Builder{}
 	if prev != nil {
@@ -22,8 +22,8 @@ func NewBuilder(prev *Snapshot) *Builder {
 	return b
 }
 
-// Settings gives access to the plain fields of the snapshot under construction
-// (SelectKey, UnservedPort and those that begin with SNAT). Slices must be replaced, not written.
+// Settings returns the snapshot under construction, for changes of its exported fields (SelectKey,
+// UnservedPort, SNAT4, ...). Slices must be replaced, not written.
 func (b *Builder) Settings() *Snapshot { return &b.s }
 
 // SetFrontend adds or replaces a frontend.
@@ -38,16 +38,16 @@ func (b *Builder) SetFrontend(f *Frontend) {
 func (b *Builder) DeleteFrontend(k FrontendKey) {
 	if f, ok := b.s.frontends.get(k); ok && k.Proto == header.ProtoUDP {
 		b.s.released.add(b.edit, k, f.Service.ID)
-		b.moved = b.moved || b.atNode(k.Addr) // a node port may have the packets now
+		b.moved = b.moved || b.atNode(k.Addr) // a node port may get the packets now
 	}
 	if b.s.frontends.delete(b.edit, k) {
 		b.countPort(k, -1)
 	}
 }
 
-// noteOwner notes whether flows through a UDP frontend may belong to another service port than the
-// one that gets it: to the one before, also where nobody had it in between, or to a node port of an
-// address.
+// noteOwner sets moved if flows through a UDP frontend may belong to another service port than f's:
+// to the frontend's previous owner, even if the frontend did not exist in between, or to a node
+// port.
 func (b *Builder) noteOwner(f *Frontend) {
 	if f.Key.Proto != header.ProtoUDP {
 		return
@@ -71,7 +71,7 @@ func (b *Builder) countPort(k FrontendKey, delta int32) {
 	}
 }
 
-// SetAddr sets the ways in which an address is ours; zero flags remove it.
+// SetAddr sets the roles of an address; zero flags remove it.
 func (b *Builder) SetAddr(a header.Addr, flags AddrFlags) {
 	if b.s.Owned(a)&AddrNode != flags&AddrNode {
 		b.moved = true // a node port gains or loses the address
@@ -89,21 +89,21 @@ func (b *Builder) SetAddr(a header.Addr, flags AddrFlags) {
 // SetBackend adds or replaces the backend with its Ref.
 func (b *Builder) SetBackend(be Backend) {
 	old := b.s.backends.own(b.edit, be.Ref.Index())
-	// If the caller replaces a backend by another without deleting the first, it has not waited for
-	// the flows of the first.
+	// If the caller replaces a backend by another one without deleting it first, flows of the first
+	// may still exist: the index must not serve for them.
 	b.setServing(be.Ref, be.Flags&BackendServing != 0 && (old.Ref == be.Ref || old.Ref == 0))
 	*old = be
 }
 
 // setServing writes a page only if the bit changes; a change of readiness alone does not change it.
-// Index 0 has no bit: ref 0, which is no backend, has that index.
+// Index 0 has no bit, because ref 0, which is no backend, has that index.
 func (b *Builder) setServing(r BackendRef, serves bool) {
 	if r.Index() != 0 && b.s.Serves(r) != serves {
 		*b.s.serving.own(b.edit, r.Index()/64) ^= 1 << (r.Index() % 64)
 	}
 }
 
-// DeleteBackend removes the backend with this ref, unless the index has a new owner.
+// DeleteBackend removes the backend with this ref, unless the index has another backend by now.
 func (b *Builder) DeleteBackend(r BackendRef) {
 	if be := b.s.backends.at(r.Index()); be != nil && be.Ref == r {
 		*b.s.backends.own(b.edit, r.Index()) = Backend{}
@@ -117,7 +117,7 @@ func (b *Builder) SetService(s *Service) { *b.s.services.own(b.edit, uint32(s.ID
 // DeleteService removes a service port.
 func (b *Builder) DeleteService(id ServiceID) { *b.s.services.own(b.edit, uint32(id)) = nil }
 
-// Build finishes the snapshot with the generation after its predecessor's.
+// Build returns the snapshot, whose generation is its predecessor's plus 1.
 func (b *Builder) Build() *Snapshot {
 	b.s.Generation = uint64(b.edit)
 	if b.moved {

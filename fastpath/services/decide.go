@@ -2,7 +2,7 @@ package services
 
 import "sluice.dev/sluice/nat/header"
 
-// Outcome is what the snapshot decides about a packet that belongs to no flow.
+// Outcome is the snapshot's decision about a packet that belongs to no flow.
 type Outcome uint8
 
 const (
@@ -10,8 +10,8 @@ const (
 	Admit Outcome = iota
 	// Unserved: its destination is no frontend.
 	Unserved
-	// Denied: its source is not in the frontend's source ranges. It is dropped in silence,
-	// whether or not there are endpoints.
+	// Denied: its source is not in the frontend's source ranges. It is dropped silently, whether or
+	// not there are endpoints.
 	Denied
 	// Reject: no endpoint anywhere can take it; ICMP port unreachable.
 	Reject
@@ -27,15 +27,15 @@ func (o Outcome) String() string {
 // Decision is an outcome and its reasons.
 type Decision struct {
 	Outcome  Outcome
-	Frontend *Frontend // nil where Unserved
+	Frontend *Frontend // nil if Unserved
 	Pod      bool      // the client is one of Snapshot.Pods
-	Rule     *Rule     // the frontend's for this kind of client; nil where Unserved or Denied
+	Rule     *Rule     // the frontend's rule for this kind of client; nil if Unserved or Denied
 }
 
-// Decide returns the decision about a new flow with this tuple, client to frontend. The order is
-// that of kube-proxy's nftables and IPVS modes (k8s.io/kubernetes
-// pkg/proxy/nftables/proxier.go): source ranges are checked before endpoints.
-// It is pure: a packet and a dry run for one get the same decision.
+// Decide returns the decision about a new flow with this tuple, client to frontend. It checks in
+// the same order as kube-proxy's nftables and IPVS modes (k8s.io/kubernetes
+// pkg/proxy/nftables/proxier.go): source ranges before endpoints. It is pure: a packet and its dry
+// run get the same decision.
 func (s *Snapshot) Decide(t *header.Tuple) Decision {
 	f := s.Frontend(t)
 	if f == nil {

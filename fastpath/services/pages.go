@@ -2,15 +2,14 @@ package services
 
 import "hash/maphash"
 
-// edit is the generation of the snapshot that a Builder makes. A page that carries it was made or
-// copied by that Builder, which may write it until Build; all others must copy first. It is a
-// number and not a pointer, because pages that are shared for long would otherwise keep all later
-// Builders alive.
+// edit is the generation of the snapshot that a Builder makes. A page with this number was made or
+// copied by that Builder, which may write it until Build; any other Builder must copy it first. It
+// is a number and not a pointer: pointers in pages that are shared for long would keep old Builders
+// alive.
 type edit uint64
 
-// pages is a persistent array: a root of fixed-size pages. A copy of the struct
-// shares everything; a writer copies the root and the pages it touches, once per
-// edit.
+// pages is a persistent array: a root of fixed-size pages. A copy of the struct shares the root and
+// all pages; a writer copies the root and the pages that it writes, once per edit.
 //
 //	root ─┬─▶ page 0: elements   0 … 127
 //	      └─▶ page 1: elements 128 … 255
@@ -45,8 +44,8 @@ func (p *pages[T]) each(f func(*T) bool) {
 	}
 }
 
-// own returns an element that edit e may write. It copies root and page if e does not own them yet,
-// and grows the array to hold the element.
+// own returns element i, which edit e may write. It copies the root and the page if e does not own
+// them yet, and grows the array if necessary.
 func (p *pages[T]) own(e edit, i uint32) *T {
 	n := int(i / pageSize)
 	if p.edit != e {
@@ -64,13 +63,13 @@ func (p *pages[T]) own(e edit, i uint32) *T {
 	return &p.root[n].v[i%pageSize]
 }
 
-// index is a persistent hash table: a persistent array of buckets of a few
-// entries. A bucket is copied when touched. The number of buckets doubles when
-// they hold more than indexLoad entries on average; it never shrinks.
+// index is a persistent hash table: a persistent array of buckets of a few entries. A bucket is
+// copied before it is written. The number of buckets doubles when they have more than indexLoad
+// entries on average; it never shrinks.
 type index[K comparable, V any] struct {
-	seed    maphash.Seed // drawn with the first entry: clients cannot know it
+	seed    maphash.Seed // drawn for the first entry, so that clients cannot know it
 	buckets pages[bucket[K, V]]
-	size    uint32 // of buckets in use, a power of two; 0 if there never was an entry
+	size    uint32 // number of buckets, a power of two; 0 if there never was an entry
 	n       int
 }
 
@@ -117,7 +116,7 @@ func (x *index[K, V]) each(f func(K, V) bool) {
 	})
 }
 
-// own returns the bucket of k, writable for e.
+// own returns the bucket of k, which edit e may write.
 func (x *index[K, V]) own(e edit, k K) *bucket[K, V] {
 	b := x.buckets.own(e, x.slot(k))
 	if b.edit != e {
@@ -126,7 +125,7 @@ func (x *index[K, V]) own(e edit, k K) *bucket[K, V] {
 	return b
 }
 
-// set reports whether there was no entry of k before.
+// set adds or replaces the entry of k. It reports whether it added one.
 func (x *index[K, V]) set(e edit, k K, v V) bool {
 	if x.n >= int(x.size)*indexLoad {
 		x.grow(e)
@@ -143,7 +142,7 @@ func (x *index[K, V]) set(e edit, k K, v V) bool {
 	return true
 }
 
-// delete reports whether there was an entry of k.
+// delete removes the entry of k. It reports whether there was one.
 func (x *index[K, V]) delete(e edit, k K) bool {
 	if _, ok := x.get(k); !ok {
 		return false
@@ -161,7 +160,7 @@ func (x *index[K, V]) delete(e edit, k K) bool {
 	return true
 }
 
-// grow doubles the table, or makes it.
+// grow doubles the number of buckets, or makes the first ones.
 func (x *index[K, V]) grow(e edit) {
 	old := *x
 	x.buckets, x.n = pages[bucket[K, V]]{}, 0

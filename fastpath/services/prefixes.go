@@ -12,7 +12,7 @@ import (
 type Prefixes struct {
 	list  []netip.Prefix
 	table bart.Lite
-	// A set of And has these instead: all but one of its CIDRs, and that one.
+	// A set made by And has these fields instead: the set that it extends, and the added CIDR.
 	common *Prefixes
 	also   netip.Prefix
 }
@@ -29,12 +29,12 @@ func NewPrefixes(list []netip.Prefix) *Prefixes {
 	return p
 }
 
-// And returns the set of NewPrefixes with one more CIDR. It shares the memory of the set, which may
-// be tens of thousands of CIDRs, and of thousands of frontends.
+// And returns a set with one more CIDR. p must be from NewPrefixes. The new set shares the memory
+// of p, which may have tens of thousands of CIDRs and be used by thousands of frontends.
 func (p *Prefixes) And(x netip.Prefix) *Prefixes { return &Prefixes{common: p, also: x.Masked()} }
 
-// Parts returns the set of NewPrefixes that a set is or was made of, and what And has added to it;
-// otherwise that is the zero Prefix.
+// Parts returns the set from NewPrefixes that a set is or extends, and the CIDR that And has added;
+// the zero Prefix if none.
 func (p *Prefixes) Parts() (common *Prefixes, also netip.Prefix) {
 	if p == nil || p.common == nil {
 		return p, also
@@ -42,7 +42,7 @@ func (p *Prefixes) Parts() (common *Prefixes, also netip.Prefix) {
 	return p.common, p.also
 }
 
-// Contains reports whether an address is in one of the CIDRs. The nil set has none.
+// Contains reports whether an address is in one of the CIDRs. A nil set is empty.
 func (p *Prefixes) Contains(a header.Addr) bool {
 	switch {
 	case p == nil:
@@ -53,7 +53,7 @@ func (p *Prefixes) Contains(a header.Addr) bool {
 	return p.table.Contains(a.Netip())
 }
 
-// List returns the CIDRs in the order given. It must not be written.
+// List returns the CIDRs in the order in which they were given. The caller must not change it.
 func (p *Prefixes) List() []netip.Prefix {
 	switch {
 	case p == nil:
@@ -64,8 +64,8 @@ func (p *Prefixes) List() []netip.Prefix {
 	return p.list
 }
 
-// Match returns the longest of the CIDRs that an address is in. Unlike Contains it walks the whole
-// list: it is for display.
+// Match returns the longest CIDR that has the address. Unlike Contains it walks the whole list: it
+// is for display.
 func (p *Prefixes) Match(a header.Addr) (longest netip.Prefix, ok bool) {
 	for _, x := range p.List() {
 		if x.Contains(a.Netip()) && (!ok || x.Bits() > longest.Bits()) {

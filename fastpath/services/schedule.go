@@ -7,39 +7,38 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Draw has the inputs for the choice of a new flow's backend, beside the frontend and its set.
+// Draw has the inputs for the choice of a new flow's backend, besides the frontend and its set.
 type Draw struct {
 	Tuple  *header.Tuple  // client to frontend
-	Random uint64         // for Random, for large sets, and where Not is set; it must not be guessable
-	Loads  []atomic.Int32 // connections by backend index; indexes beyond its end have none
-	// Not is a backend that is chosen only if there is no other; zero for none. It excludes
-	// a backend that had the flow and did not answer. With it any scheduler draws at random,
-	// as its own choice, always the same, may be another backend that does not answer.
+	Random uint64         // for the scheduler Random, for large sets, and for Not; it must not be guessable
+	Loads  []atomic.Int32 // connections by backend index; 0 for indexes beyond its end
+	// Not is a backend that is chosen only if there is no other; zero for none. It is a backend
+	// that had the flow and did not answer. With it every scheduler draws at random: its usual
+	// choice would be the same each time, and may be another backend that does not answer.
 	Not BackendRef
-	// DryRun is for a choice that no flow follows: no turn is taken.
+	// DryRun is for a choice that makes no flow: no turn is taken.
 	DryRun bool
 }
 
 // Choice is a backend and how it was found.
 type Choice struct {
-	Backend BackendRef // zero where the set is empty
-	// Slot is its place in the set's Table; -1 where the scheduler compared connections, or where
-	// nearly all slots have a backend that is excluded.
+	Backend BackendRef // zero if the set is empty
+	// Slot is the backend's position in the set's Table; -1 if the scheduler compared connections,
+	// or if nearly all slots have the excluded backend.
 	Slot int
-	// Compared is how many backends' connections were compared.
+	// Compared is the number of backends whose connections were compared.
 	Compared int
 }
 
-// Choose returns the backend of a set that gets a new flow. The set must be one of the frontend's
-// in this snapshot. It allocates nothing, and writes nothing but f.Turn.
+// Choose returns the backend for a new flow. The set must be one of the frontend's in this
+// snapshot. Choose does not allocate, and writes only f.Turn.
 //
-// For Maglev, SourceHash and DestinationHash the answer is the same in every process
-// that has the same set and SelectKey. With session affinity, Maglev hashes the client's
-// address and the service port and no longer ports and frontends: a client
-// that has no pin at a gateway gets the backend it has at the others.
+// For Maglev, SourceHash and DestinationHash the result is the same in every process that has the
+// same set and SelectKey. With session affinity, Maglev hashes only the client's address and the
+// service port: a client without a pin at one gateway gets the same backend as at the others.
 //
-// Least connections are those of this process: gateways do not share counts. The flow's
-// hash breaks ties, so that not all gateways choose the same backend.
+// Connections are counted in this process: gateways do not share counts. The flow's hash breaks
+// ties, so that not all gateways choose the same backend.
 func (s *Snapshot) Choose(f *Frontend, set *EndpointSet, d *Draw) Choice {
 	svc := f.Service
 	switch {
@@ -66,10 +65,10 @@ func (s Scheduler) ByLoad() bool {
 	return s == LeastConn || s == WeightedLeastConn || s == ShortestDelay || s == NeverQueue
 }
 
-// ByHash reports whether a scheduler's choice depends on SelectKey and the packet alone.
+// ByHash reports whether a scheduler's choice depends only on SelectKey and the packet.
 func (s Scheduler) ByHash() bool { return s == Maglev || s == SourceHash || s == DestinationHash }
 
-// hash returns the hash by which a scheduler with a table of slots selects the slot.
+// hash returns the hash that selects the slot, for schedulers with a table of slots.
 func (s *Snapshot) hash(svc *Service, d *Draw) uint64 {
 	switch svc.Scheduler {
 	case Random:
@@ -85,14 +84,14 @@ func (s *Snapshot) hash(svc *Service, d *Draw) uint64 {
 	return s.SelectHash(d.Tuple)
 }
 
-// addrHash is SelectHash of one address and a number.
+// addrHash is a hash like SelectHash, of one address and a number.
 func (s *Snapshot) addrHash(a *header.Addr, n uint64) uint64 {
 	h := fold(word(a[:8])^s.SelectKey[0], word(a[8:])^s.SelectKey[1]^0x9e3779b97f4a7c15)
 	return fold(h^n^0xa0761d6478bd642f, h^s.SelectKey[0]^0xe7037ed1a0b428db)
 }
 
-// turn returns the number of a flow among those that take turns. The atomic orders no other memory
-// accesses: it only keeps two workers from taking the same turn.
+// turn returns the turn of a new flow. The atomic orders no other memory accesses: it only prevents
+// two workers from taking the same turn.
 func (f *Frontend) turn(dryRun bool) uint32 {
 	if dryRun {
 		return f.Turn.Load()
@@ -103,7 +102,7 @@ func (f *Frontend) turn(dryRun bool) uint32 {
 // slotOf scales a hash to n slots.
 func slotOf(hash uint64, n int) int { return int((hash >> 32) * uint64(n) >> 32) }
 
-// Slots is the length of the table. A set without one has a slot for each backend.
+// Slots returns the length of the table. A set without a table has a slot for each backend.
 func (s *EndpointSet) Slots() int {
 	if len(s.Table) != 0 {
 		return len(s.Table)
@@ -124,9 +123,9 @@ func (s *EndpointSet) at(slot int) BackendRef {
 // maxDraws bounds the slots that another draws.
 const maxDraws = 64
 
-// another draws a slot that has another backend than not, by the shares of the table if there is
-// one. Where nearly all slots have not, it chooses any other backend of the set, with Slot -1: a
-// search of a table of millions of slots would hold up packets.
+// another draws a random slot whose backend is not the excluded one, so that the shares of the
+// table apply. If nearly all slots have the excluded backend, it chooses any other backend of the
+// set, with Slot -1: a search of a table of millions of slots would delay packets.
 func (s *EndpointSet) another(random uint64, not BackendRef) Choice {
 	slot, n := 0, s.Slots()
 	for range maxDraws {
@@ -143,19 +142,19 @@ func (s *EndpointSet) another(random uint64, not BackendRef) Choice {
 	return Choice{Backend: not, Slot: slot}
 }
 
-// MaxCompared bounds the backends that schedulers by connections compare for one flow.
+// MaxCompared bounds the backends whose connections are compared for one flow.
 const MaxCompared = 1024
 
-// least returns the backend with the least load by the scheduler's measure. It compares all, or
-// MaxCompared from a random one on if there are more:
+// least returns the backend with the least load by the scheduler's measure. It compares all
+// backends, or MaxCompared, starting at a random one, if there are more:
 //
 //	lc    connections
 //	wlc   connections / weight
 //	sed   (connections + 1) / weight
-//	nq    as sed, but a backend without connections precedes those with some
+//	nq    as sed, but a backend without connections is chosen first
 //
-// Quotients are compared as products: a/v < b/w where a*w < b*v. Both fit: 2^31
-// connections and weights of 2^16.
+// Quotients are compared as products: a/v < b/w if a*w < b*v. The products fit into 64 bits: there
+// are at most 2^31 connections, and weights are less than 2^16.
 func (s *EndpointSet) least(by Scheduler, hash uint64, d *Draw) BackendRef {
 	var best BackendRef
 	var bestLoad, bestWeight, bestTie uint64
@@ -181,7 +180,7 @@ func (s *EndpointSet) least(by Scheduler, hash uint64, d *Draw) BackendRef {
 	return best
 }
 
-// load returns the dividend and the divisor of a backend.
+// load returns the dividend and the divisor of a backend's load.
 func (s *EndpointSet) load(by Scheduler, i int, loads []atomic.Int32) (load, weight uint64) {
 	if n := s.Backends[i].Index(); n < uint32(len(loads)) {
 		load = uint64(max(0, loads[n].Load()))
@@ -201,26 +200,26 @@ func tie(hash uint64, r BackendRef) uint64 {
 	return fold(hash^0x8bb84b93962eacc9, uint64(r)*0x9e3779b97f4a7c15|1)
 }
 
-// Find returns the set's backend with an address and port, or zero. Its cost is that of find.
+// Find returns the set's backend with an address and port, or zero. It costs as much as find.
 func (s *EndpointSet) Find(snap *Snapshot, addr header.Addr, port uint16) BackendRef {
 	return snap.find(s.Backends, addr, port)
 }
 
-// Find returns the service port's endpoint with an address and port, or zero, also if it takes no
-// new flows. Its cost is that of find.
+// Find returns the service port's endpoint with an address and port, or zero. It also finds
+// endpoints that take no new flows. It costs as much as find.
 func (svc *Service) Find(snap *Snapshot, addr header.Addr, port uint16) BackendRef {
 	return snap.find(svc.Backends, addr, port)
 }
 
 // find returns the backend with an address and port from a list in the order of compareEndpoints,
-// or zero. It compares log2(n) + 1 of n backends: packets cause it.
+// or zero. It compares only log2(n) + 1 of n backends, because it runs on the packet path.
 func (s *Snapshot) find(list []BackendRef, addr header.Addr, port uint16) BackendRef {
 	lo, hi := 0, len(list)
 	for lo < hi {
 		mid := int(uint(lo+hi) >> 1)
 		b := s.Backend(list[mid])
 		if b == nil {
-			return 0 // not a list of this snapshot
+			return 0 // the list is not of this snapshot
 		}
 		switch c := compareEndpoints(b, &addr, port); {
 		case c == 0:
@@ -234,7 +233,7 @@ func (s *Snapshot) find(list []BackendRef, addr header.Addr, port uint16) Backen
 	return 0
 }
 
-// compareEndpoints orders a backend and an endpoint: IPv4 before IPv6, then by address and port.
+// compareEndpoints compares a backend with an endpoint: IPv4 before IPv6, then by address and port.
 func compareEndpoints(b *Backend, addr *header.Addr, port uint16) int {
 	if v4 := b.Addr.Is4(); v4 != addr.Is4() {
 		if v4 {

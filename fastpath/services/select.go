@@ -7,13 +7,13 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// SelectHash returns the hash by which Maglev tables select a new flow's slot. It depends only on
-// the client's and the frontend's address and port, on the protocol and on SelectKey: gateways that
-// share the key choose alike. It is two rounds of wyhash's folded 64x64 multiplication.
+// SelectHash returns the hash that selects a new flow's slot in a Maglev table. It depends only on
+// the client's and the frontend's address and port, the protocol and SelectKey: gateways that share
+// the key choose the same slot. It is two rounds of wyhash's folded 64x64 multiplication.
 //
-// Both factors of each product must depend on the key: a client that makes a factor zero, which it
-// can if that is an exclusive or with a constant, cancels the other one, and then the flows of all
-// its networks have one hash.
+// Both factors of each product must depend on the key. If a factor were an exclusive or with a
+// constant, a client could make it zero, which cancels the other factor: the flows of all its
+// networks would then have one hash.
 func (s *Snapshot) SelectHash(t *header.Tuple) uint64 {
 	a, b := s.SelectKey[0], s.SelectKey[1]
 	ports := uint64(t.SrcPort)<<32 | uint64(t.DstPort)<<16 | uint64(t.Proto)
@@ -27,6 +27,6 @@ func fold(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// word is a function and not a variable: the compiler would assume that the tuple escapes through a
-// variable.
+// word is a function and not a variable: with a function variable the compiler would assume that
+// the tuple escapes.
 func word(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }

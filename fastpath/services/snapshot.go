@@ -1,6 +1,6 @@
 // Package services is the contract between the control loop and the workers: the Snapshot, an
-// immutable table of services by which all packets of one batch are judged, and the Handle that
-// swaps one Snapshot for the next.
+// immutable table of services that is used for a whole batch of packets, and the Handle that swaps
+// one Snapshot for the next.
 //
 //	Frontend  (address, protocol, port) that clients send to
 //	   └─ Service   one port of a Kubernetes Service
@@ -10,10 +10,9 @@
 // Decide applies the rules to a new flow (decide.go), and Choose selects a backend of a set
 // (schedule.go).
 //
-// A Snapshot is built by a Builder from its predecessor and shares every page
-// that did not change with it, so a change costs no more than the pages it touches. After Build
-// only Frontend.Turn is ever written: a worker loads the Handle once per batch and reads without
-// locks.
+// A Builder makes a Snapshot from its predecessor. The two share every unchanged page, so a change
+// costs no more than the pages it touches. After Build only Frontend.Turn is ever written: a worker
+// loads the Handle once per batch and reads without locks.
 package services
 
 import (
@@ -22,22 +21,21 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// BackendRef names a Backend across snapshots: a 20-bit index and a 12-bit
-// generation. An index is used again, with the next generation, only after every
-// worker has left the snapshots that had the old one, and no flow counts to the load of the old one
-// any more (control's identities). So a flow that holds an old ref finds no backend instead of a
-// wrong one. Zero is no backend.
+// BackendRef names a Backend across snapshots: a 20-bit index and a 12-bit generation. An index is
+// used again, with the next generation, only after every worker has left the snapshots that had the
+// old backend, and no flow counts in the old backend's load any more (control's identities). So a
+// flow with an old ref finds no backend instead of a wrong one. Zero is no backend.
 type BackendRef uint32
 
 const (
 	backendIndexBits = 20
 	// MaxBackends bounds the backends of all services together.
 	MaxBackends = 1 << backendIndexBits
-	// BackendGenerations is how often an index can be used before its generation repeats.
+	// BackendGenerations is the number of uses of an index after which its generation repeats.
 	BackendGenerations = 1 << (32 - backendIndexBits)
 )
 
-// MakeBackendRef puts a ref together. Generation zero is never used, so no ref is zero.
+// MakeBackendRef returns the ref of an index and a generation, which is never zero: no ref is zero.
 func MakeBackendRef(index, generation uint32) BackendRef {
 	return BackendRef(generation<<backendIndexBits | index&(MaxBackends-1))
 }
@@ -56,17 +54,17 @@ type Backend struct {
 	Flags   BackendFlags
 	Ref     BackendRef
 	Service ServiceID
-	// Weight is its share of new flows relative to the others'; 1 unless configured
-	// otherwise, 0 takes none.
+	// Weight is its share of new flows relative to the other backends; 1 by default, and 0 for no
+	// new flows.
 	Weight uint16
 }
 
-// BackendFlags are an endpoint's conditions.
+// BackendFlags has an endpoint's conditions.
 type BackendFlags uint8
 
 const (
-	// BackendServing: the endpoint still answers. UDP flows of one that does not
-	// are moved; TCP flows live on in any case.
+	// BackendServing: the endpoint still answers. UDP flows of an endpoint that does not are moved;
+	// TCP flows continue in any case.
 	BackendServing BackendFlags = 1 << iota
 	// BackendReady: ready in the sense of discovery/v1.
 	BackendReady
@@ -80,7 +78,7 @@ const (
 	// node's zone.
 	BackendHintNode
 	BackendHintZone
-	// BackendDown: its health check fails. Its sets leave it out, unless too many are down.
+	// BackendDown: its health check fails. Sets leave it out, unless too many are down.
 	BackendDown
 )
 
@@ -95,28 +93,28 @@ type Service struct {
 	PortName  string
 	Proto     uint8
 	Port      uint16
-	// Backends are all endpoints of the port, also those that take no new flows: IPv4 before IPv6,
-	// each in order of address and port (Find).
+	// Backends has all endpoints of the port, including endpoints that take no new flows: IPv4
+	// before IPv6, each in order of address and port (Find).
 	Backends []BackendRef
-	// Identity is the key of affinity pins: the same for this service port in every process and on
-	// every gateway.
+	// Identity is the key of affinity pins. It is the same for this service port in every process
+	// and on every gateway.
 	Identity uint64
-	// AffinitySeconds is how long after its last new flow a client stays with its
-	// backend (sessionAffinity ClientIP); 0 is no affinity.
+	// AffinitySeconds is the time after a client's last new flow for which it keeps its backend
+	// (sessionAffinity ClientIP); 0 is no affinity.
 	AffinitySeconds uint32
 	// Scheduler chooses among a set's backends.
 	Scheduler Scheduler
-	// Limits are those of this port.
+	// Limits bound the connections to this port.
 	Limits Limits
-	// Topology is, by family (0 is IPv4), which hints the sets of policy Cluster follow.
+	// Topology selects, by family (0 is IPv4), the topology hints that sets of policy Cluster use.
 	Topology [2]Topology
-	// LocalExternal and LocalInternal: externalTrafficPolicy and internalTrafficPolicy are
-	// Local. They are for display: the frontends have the resulting sets.
+	// LocalExternal and LocalInternal: externalTrafficPolicy or internalTrafficPolicy is Local.
+	// They are for display only: the frontends have the resulting sets.
 	LocalExternal, LocalInternal bool
 }
 
-// Scheduler is how a backend is chosen for a new flow. The names are those of IPVS
-// (ipvsadm(8)), and maglev.
+// Scheduler is the method of choosing a backend for a new flow. The names are from IPVS
+// (ipvsadm(8)), except for maglev.
 type Scheduler uint8
 
 const (
@@ -133,17 +131,17 @@ const (
 	NumSchedulers
 )
 
-// Topology is which topology hints select the backends for new flows of policy Cluster
+// Topology names the topology hints that select the backends for new flows of policy Cluster
 // (k8s.io/kubernetes pkg/proxy/topology.go).
 type Topology uint8
 
 const (
 	TopologyNone Topology = iota // all ready endpoints
-	TopologyZone                 // those hinted for this node's zone (KEP-2433)
-	TopologyNode                 // those hinted for this node (KEP-3015)
+	TopologyZone                 // endpoints hinted for this node's zone (KEP-2433)
+	TopologyNode                 // endpoints hinted for this node (KEP-3015)
 )
 
-// Empty is what is done with a new flow if no backend can take it.
+// Empty is the action for a new flow that no backend can take.
 type Empty uint8
 
 const (
@@ -155,25 +153,26 @@ const (
 
 // EndpointSet is the set of backends that may take a frontend's new flows.
 //
-// Table means, by scheduler:
+// The meaning of Table depends on the scheduler:
 //
 //	maglev, sh, dh, random   slot to position in Backends; shares are by weight
 //	rr, wrr                  positions in Backends, in the order of turns
 //	lc, wlc, sed, nq         none: all Backends are compared
 //
-// Without a Table the others have one slot for each backend. A set is empty where it has
-// no Backends.
+// Without a Table, schedulers that use slots or turns have one slot for each backend. A set is
+// empty if it has no Backends.
 type EndpointSet struct {
 	Backends []BackendRef // in order of address and port; weights are not 0
 	Weights  []uint16     // by position in Backends; nil if all are 1
 	Table    []uint16
-	// Named is what the positions in Table mean while the table is that of an earlier version of
-	// the set: backends of this one, some of them more than once. Nil: positions in Backends.
+	// Named is set while Table is from an earlier version of the set: Table then has positions in
+	// Named, whose backends are of this version, some more than once. Nil: Table has positions in
+	// Backends.
 	Named []BackendRef
 	Empty Empty
 }
 
-// Pick returns the backend of a hash's slot. It returns 0 where the set is empty.
+// Pick returns the backend of a hash's slot, or 0 if the set is empty.
 func (s *EndpointSet) Pick(hash uint64) BackendRef {
 	if len(s.Backends) == 0 {
 		return 0
@@ -196,8 +195,8 @@ func (k FrontendKind) String() string {
 	return [...]string{"LoadBalancer", "ExternalIP", "NodePort", "ClusterIP"}[k]
 }
 
-// FrontendKey is the key by which a packet's frontend is looked up. A node port's key has the zero
-// address of its family (AnyIPv4 or AnyIPv6).
+// FrontendKey is the lookup key of a frontend. A node port's key has the zero address of its family
+// (AnyIPv4 or AnyIPv6).
 type FrontendKey struct {
 	Addr  header.Addr
 	Port  uint16
@@ -215,66 +214,68 @@ type Frontend struct {
 	Key     FrontendKey
 	Kind    FrontendKind
 	Service *Service
-	// Outside is for clients outside of the cluster, Pod for those in Snapshot.Pods.
+	// Outside is for clients outside of the cluster, Pod for clients in Snapshot.Pods.
 	Outside, Pod Rule
-	// Allowed are the clients that may use it (loadBalancerSourceRanges); nil is all.
+	// Allowed has the clients that may use the frontend (loadBalancerSourceRanges); nil allows all.
 	Allowed *Prefixes
-	// Turn counts the new flows that took turns (RoundRobin, WeightedRoundRobin): not nil with
-	// these. Each frontend has its own, as each virtual server of IPVS has: with a shared one,
-	// clients that use two frontends in turn would reach only a part of the backends by each. It is
-	// the only field of a Snapshot that workers write; versions of a frontend share it.
+	// Turn counts the new flows that took turns. It is not nil if the scheduler is RoundRobin or
+	// WeightedRoundRobin. Each frontend has its own, like each virtual server of IPVS: with a
+	// shared counter, clients that alternate between two frontends would reach only some of the
+	// backends by each. It is the only field of a Snapshot that workers write; all versions of a
+	// frontend share it.
 	Turn *Turn
 }
 
-// Turn is a counter on a cache line of its own, as all workers write it.
+// Turn is a counter on a separate cache line, because all workers write it.
 type Turn struct {
 	atomic.Uint32
 	_ [60]byte
 }
 
-// Rule is how new flows of one kind of client are treated.
+// Rule has the treatment of new flows from one kind of client.
 type Rule struct {
 	Set *EndpointSet
-	// KeepClient: the client's address reaches the backend, else one of ours does.
+	// KeepClient: the backend sees the client's address; otherwise it sees a gateway's address.
 	KeepClient bool
 }
 
-// AddrFlags are the ways in which an address is ours.
+// AddrFlags has the roles of an address of this gateway.
 type AddrFlags uint8
 
 const (
 	AddrVIP   AddrFlags = 1 << iota // a LoadBalancer or external IP: answers echo requests
 	AddrNode                        // an address of this node that accepts node ports
-	AddrSNAT                        // a source address of ours towards backends
-	AddrLocal                       // an address of this node, whether or not it is one of the above
+	AddrSNAT                        // a source address of the gateway towards backends
+	AddrLocal                       // an address of this node, with or without the roles above
 )
 
 // Snapshot is one immutable generation of the table. All methods are safe for
 // any number of readers and do not allocate.
 type Snapshot struct {
 	Generation uint64
-	// Moves counts the snapshots in which a UDP frontend, which flows may exist for, went to
-	// another service port. Flows bound before compare their owner with the frontend's again.
+	// Moves counts the snapshots in which a UDP frontend that may have flows went to another
+	// service port. Flows bound before such a snapshot compare their owner with the frontend's
+	// again.
 	Moves uint32
-	// SelectKey keys the selection hash. All gateways of a cluster share it, so
-	// that they choose alike.
+	// SelectKey keys the selection hash. All gateways of a cluster share it, so that they choose
+	// the same backends.
 	SelectKey [2]uint64
-	// UnservedPort is how packets to a Routed address that are for no frontend and no flow are
-	// treated, also those of other protocols than TCP, UDP and SCTP.
+	// UnservedPort is the policy for packets of any protocol to a Routed address that belong to no
+	// frontend and no flow.
 	UnservedPort UnservedPolicy
-	// ResetUnknown: a segment of a TCP connection that is not known gets an RST.
+	// ResetUnknown: segments of unknown TCP connections get an RST.
 	ResetUnknown bool
-	// Pods are the addresses of pods (cluster CIDRs); nil if that is not known.
+	// Pods has the addresses of pods (cluster CIDRs); nil if they are not known.
 	Pods *Prefixes
 	// RetryOther: a client whose backend has answered neither its SYN nor the first repetition gets
 	// another backend with the second repetition.
 	RetryOther bool
-	// Source addresses towards backends, by family; the zero Addr where there is none.
+	// Source addresses towards backends, by family.
 	SNAT4, SNAT6 []header.Addr
-	// SNATByRoute4 and SNATByRoute6: a flow leaves from the Source of its
-	// route where that is an AddrSNAT, and from any of the above only where it is not.
+	// SNATByRoute4 and SNATByRoute6: a flow's source address is the Source of its route if that is
+	// an AddrSNAT, and otherwise one of the above.
 	SNATByRoute4, SNATByRoute6 bool
-	// SNATPorts is the range for source ports of addresses that the node has, too: see SourcePorts.
+	// SNATPorts is the range for source ports of addresses that the node also has: see SourcePorts.
 	SNATPorts PortRange
 
 	frontends index[FrontendKey, *Frontend]
@@ -292,15 +293,15 @@ type PortRange struct{ First, Count uint16 }
 // Contains reports whether a port is in the range.
 func (r PortRange) Contains(port uint16) bool { return port-r.First < r.Count }
 
-// OwnPorts is the range for source ports of addresses that the node does not have: all but the
-// system ports (RFC 6335 section 6).
+// OwnPorts is the range for source ports of addresses that the node does not have: all except for
+// the system ports (RFC 6335 section 6).
 var OwnPorts = PortRange{First: 1024, Count: 65536 - 1024}
 
-// SourcePorts returns the range for source ports of an SNAT address: SNATPorts where the node has
-// the address, and uses ports of it for its own connections and listeners, else OwnPorts.
+// SourcePorts returns the range for source ports of an SNAT address: SNATPorts if the node has the
+// address, because it uses ports for its own connections and listeners; else OwnPorts.
 //
-// Such an address may be a VIP, too: a request and a reply differ in where they come from, and the
-// flow of a reply is looked up first.
+// The address may also be a VIP: a worker looks up the flow of a packet before its frontend, so
+// replies are not taken for requests.
 func (s *Snapshot) SourcePorts(a header.Addr) PortRange {
 	if s.Owned(a)&(AddrSNAT|AddrNode|AddrLocal) == AddrSNAT {
 		return OwnPorts
@@ -308,18 +309,18 @@ func (s *Snapshot) SourcePorts(a header.Addr) PortRange {
 	return s.SNATPorts
 }
 
-// UnservedPolicy is what happens to a packet to a Routed address that is for no frontend and no
+// UnservedPolicy is the action for a packet to a Routed address that belongs to no frontend and no
 // flow.
 type UnservedPolicy uint8
 
 const (
 	UnservedPass   UnservedPolicy = iota // the kernel decides
 	UnservedReject                       // dropped; ICMP port or protocol unreachable where an error may be sent
-	UnservedDrop                         // dropped in silence
+	UnservedDrop                         // dropped silently
 )
 
-// Frontend finds the frontend of a packet's destination: first the exact
-// address, then a node port if the address is one of the node's. Nil if none.
+// Frontend returns the frontend of a packet's destination: the one with its exact address, or else
+// a node port if the address is an AddrNode. It returns nil if there is none.
 func (s *Snapshot) Frontend(t *header.Tuple) *Frontend {
 	if f, ok := s.frontends.get(FrontendKey{t.Dst, t.DstPort, t.Proto}); ok {
 		return f
@@ -335,12 +336,13 @@ func (s *Snapshot) Frontend(t *header.Tuple) *Frontend {
 	return f
 }
 
-// FrontendByKey finds a frontend by its own key.
+// FrontendByKey returns the frontend with a key.
 func (s *Snapshot) FrontendByKey(k FrontendKey) (*Frontend, bool) { return s.frontends.get(k) }
 
-// AtNode reports whether a packet's destination is a frontend, node ports excepted, at an address
-// of the node. The kernel program asks for the node's sockets before it takes a packet to one, but
-// takes fragments without asking: those that belong to no flow may be a socket's.
+// AtNode reports whether a packet's destination is a frontend, other than a node port, at an
+// address of the node. The kernel program looks for a socket of the node before it redirects a
+// packet to such a frontend, but redirects fragments without that lookup: fragments that belong to
+// no flow may be for a socket.
 func (s *Snapshot) AtNode(t *header.Tuple) bool {
 	if s.Owned(t.Dst)&(AddrNode|AddrLocal) == 0 {
 		return false
@@ -349,13 +351,13 @@ func (s *Snapshot) AtNode(t *header.Tuple) bool {
 	return ok
 }
 
-// FromFrontend reports whether the source of a packet from outside to a frontend, address, port and
-// protocol, is a frontend, too. A frontend sends nothing of its own accord: only what this gateway
-// answers for it has that source. A flow from there would have two services answer each other, for
-// ever where both answer whatever they get (CVE-2024-2169). A node port counts at no address: its
-// number may be the port of any client. An external IP counts for its own namespace only: otherwise
-// its author could keep any client away from others' Services (CVE-2020-8554). Few clients have a
-// port that a frontend has, so most packets cost one load.
+// FromFrontend reports whether the source address, port and protocol of a packet from outside to a
+// frontend are also a frontend. A frontend opens no flows: only this gateway's answers for it have
+// that source. A flow from a frontend would make two services answer each other, endlessly if both
+// answer every packet (CVE-2024-2169). Node ports do not count: any client may use the number as
+// its port. An external IP counts for its own namespace only: otherwise its author could block any
+// client from the Services of others (CVE-2020-8554). Few clients use a port that a frontend has,
+// so most packets cost one load.
 func (s *Snapshot) FromFrontend(t *header.Tuple, to *Frontend) bool {
 	if uses := s.portUses.at(uint32(t.SrcPort)); uses == nil || *uses == 0 {
 		return false
@@ -364,21 +366,21 @@ func (s *Snapshot) FromFrontend(t *header.Tuple, to *Frontend) bool {
 	return ok && (f.Kind != ExternalIP || f.Service.Namespace == to.Service.Namespace)
 }
 
-// Owned returns the ways in which an address is ours; zero if it is not.
+// Owned returns the roles of an address; zero if it is not an address of this gateway.
 func (s *Snapshot) Owned(a header.Addr) AddrFlags {
 	flags, _ := s.addrs.get(a)
 	return flags
 }
 
-// Routed reports whether an address is a VIP or a source address of ours that the node does not
-// have. A packet to it comes by a route of the network to this gateway. The kernel would send it on
-// by its own route to the address, which mostly leads back to the router that sent it.
+// Routed reports whether an address is a VIP or an SNAT address that the node does not have. The
+// network routes packets for it to this gateway. The kernel would forward them by its own route to
+// the address, which mostly leads back to the router that sent them.
 func (s *Snapshot) Routed(a header.Addr) bool {
 	flags := s.Owned(a)
 	return flags&(AddrVIP|AddrSNAT) != 0 && flags&(AddrNode|AddrLocal) == 0
 }
 
-// Backend finds a backend by ref; nil if it is gone or its index has a new owner.
+// Backend returns the backend of a ref; nil if it is gone or its index has another backend.
 func (s *Snapshot) Backend(r BackendRef) *Backend {
 	b := s.backends.at(r.Index())
 	if b == nil || b.Ref != r || r == 0 {
@@ -387,19 +389,19 @@ func (s *Snapshot) Backend(r BackendRef) *Backend {
 	return b
 }
 
-// Serves returns true if the backend with this ref serves. The ref must be that of a flow that
-// counts in its backend's load: such an index is not given to another backend (see BackendRef),
-// and one bit for each index is enough. False is inconclusive: call Backend. It is false for ref
-// 0, which a flow of an earlier process has if its backend is gone.
+// Serves returns true if the backend with this ref serves. The ref must be from a flow that counts
+// in its backend's load: the index is then not given to another backend (see BackendRef), and one
+// bit for each index is enough. False is inconclusive: call Backend. It is false for ref 0, which a
+// flow of an earlier process has if its backend is gone.
 func (s *Snapshot) Serves(r BackendRef) bool {
-	root, i := s.serving.root, r.Index() // as in pages.at, of which the compiler makes six instructions more
+	root, i := s.serving.root, r.Index() // as in pages.at, for which the compiler makes six instructions more
 	if n := uint(i / (64 * pageSize)); n < uint(len(root)) {
 		return root[n].v[i/64%pageSize]>>(i%64)&1 != 0
 	}
 	return false
 }
 
-// Service finds a service port by its number; nil if it is gone.
+// Service returns the service port with a number; nil if it is gone.
 func (s *Snapshot) Service(id ServiceID) *Service {
 	p := s.services.at(uint32(id))
 	if p == nil {
@@ -413,7 +415,7 @@ func (s *Snapshot) Frontends(f func(*Frontend) bool) {
 	s.frontends.each(func(_ FrontendKey, v *Frontend) bool { return f(v) })
 }
 
-// Addrs calls f for every address that is ours until it returns false.
+// Addrs calls f for every address of this gateway until it returns false.
 func (s *Snapshot) Addrs(f func(header.Addr, AddrFlags) bool) { s.addrs.each(f) }
 
 // Backends calls f for every backend until it returns false.
@@ -425,13 +427,13 @@ func (s *Snapshot) Backends(f func(*Backend) bool) {
 // stats.Counters.Ensure.
 func (s *Snapshot) BackendIndexes() int { return s.backends.len() }
 
-// Handle holds the current Snapshot. The control loop stores, workers load once per batch and
-// publish the generation they saw in their stats block; a snapshot is out of use when every worker
-// has published a later one.
+// Handle has the current Snapshot. The control loop stores it. Workers load it once per batch and
+// publish its generation in their stats.Block; a snapshot is out of use when every worker has
+// published a later one.
 type Handle struct{ p atomic.Pointer[Snapshot] }
 
-// Load returns the current snapshot. Pairs with Store: what the control loop
-// wrote before Store is visible.
+// Load returns the current snapshot. It pairs with Store: all writes of the control loop before
+// Store are visible.
 func (h *Handle) Load() *Snapshot { return h.p.Load() }
 
 // Store publishes a snapshot.

@@ -5,15 +5,15 @@ import (
 	"sync/atomic"
 )
 
-// Counter is one backend's traffic at one worker, as anybody may read it.
+// Counter has the published counters of one backend at one worker. Any goroutine may read them.
 type Counter struct {
 	Flows          atomic.Uint64 // flows created towards it
 	ToBackend      atomic.Uint64 // packets
 	ToBackendBytes atomic.Uint64
 	ToClient       atomic.Uint64
 	ToClientBytes  atomic.Uint64
-	// Answered and Refused count the flows of TCP whose first answer was a SYN-ACK (or another
-	// segment that shows that the backend is there), an RST.
+	// Answered counts TCP flows whose first answer was a SYN-ACK (or another segment that shows
+	// that the backend is there), Refused counts TCP flows whose first answer was an RST.
 	Answered, Refused atomic.Uint64
 }
 
@@ -35,22 +35,22 @@ const (
 //	        8 bytes a packet    4 bytes a packet      16 bytes a backend
 //
 // With a hundred thousand backends the sums do not fit in a core's cache, and fetching and writing
-// back a line of them for each packet would cost as much as the lookup of its flow. A list is
-// written and read in order, and the sums that a full one is added to take 16 KiB. The ends of all
-// lists stay in the first-level cache while a log is dealt out to them, but not between two
-// packets: hence the log, which is written and read in order as well. The worker decides how old a
-// Counter may be.
+// back a line of sums for each packet would cost as much as the lookup of its flow. A list is
+// written and read in order, and a full list is added to 16 KiB of sums. The ends of all lists stay
+// in the first-level cache while a log is distributed to them, but not between two packets: hence
+// the log, which is also written and read in order. The worker decides how old a Counter may
+// become.
 type Counters struct {
 	pages [counterPages]atomic.Pointer[counterPage]
 
 	// Only the worker uses the fields below.
 	marked [counterPages / 64]uint64 // pages with notes or marks
-	noted  [counterPages]uint16      // notes in the pages' lists
+	noted  [counterPages]uint16      // number of notes in each page's list
 	round  int                       // the page where Publish continues
 	many   bool
 	logged int
 	log    [logSize]Entry
-	seen   traffic // keeps the compiler from leaving out what sumAll loads
+	seen   traffic // a use of the values that sumAll loads, so that the compiler keeps the loads
 }
 
 // Only the worker uses fields other than shared.
@@ -61,23 +61,23 @@ type counterPage struct {
 	shared [counterPageSize]Counter
 }
 
-// A full log is dealt out in some microseconds, and a full list added up in some ten. The log is
-// that short because it shares the first-level cache with the packets.
+// Distributing a full log takes a few microseconds, and adding up a full list about ten. The log is
+// short because it shares the first-level cache with the packets.
 const (
 	logSize  = 512
 	listSize = 4096
 )
 
-// Entry is a packet that was forwarded: index << 17 | way << 16 | bytes.
+// Entry is a forwarded packet: backend index << 17 | way << 16 | bytes.
 type Entry uint64
 
-// page is the number of the page, and way that of the sum in it.
+// page returns the number of the page, way the index of the sum in it.
 func (e Entry) page() uint32 { return uint32(e>>(17+counterPageBits)) & (counterPages - 1) }
 func (e Entry) way() uint32  { return uint32(e>>16) & (2*counterPageSize - 1) }
 
-// MakeEntry returns the entry of a packet of a BackendRef, which is not 0 and whose low bits are
-// the index, towards the backend (way 0) or towards a client (1), of at most MaxBytes. The
-// compiler inlines it.
+// MakeEntry returns the entry of a packet of at most MaxBytes, towards the backend (way 0) or
+// towards a client (way 1). ref is a services.BackendRef: not 0, with the index in its low bits.
+// The compiler inlines it.
 func MakeEntry(ref uint32, way uint8, bytes uint32) Entry {
 	return Entry(ref&(MaxBackends-1))<<17 | Entry(way)&1<<16 | Entry(bytes&MaxBytes)
 }
@@ -85,15 +85,15 @@ func MakeEntry(ref uint32, way uint8, bytes uint32) Entry {
 // note is an entry of a list: index in the page << 17 | way << 16 | bytes.
 type note uint32
 
-// noteBits is the mask of an entry's note.
+// noteBits is the mask of the note in an Entry.
 const noteBits = 1<<(17+counterPageBits) - 1
 
 // MaxBytes is the largest packet that can be counted.
 const MaxBytes = 1<<16 - 1
 
-// traffic counts packets sent one way since the last Publish: packets << 40 | bytes. One addition
-// counts both. It is published at once when there are so many packets that the highest bit is set;
-// there are less than 1<<39 bytes then.
+// traffic counts packets in one direction since the last Publish: packets << 40 | bytes. One
+// addition counts both. It is published as soon as the packets set the highest bit; the bytes are
+// then less than 1<<39.
 type traffic uint64
 
 const trafficBytes = 40 // bits
@@ -111,7 +111,7 @@ func (c *Counters) Ensure(n int) {
 	}
 }
 
-// At returns the counter of a backend index, or nil where Ensure was not called.
+// At returns the counter of a backend index, or nil if Ensure has not made it usable.
 func (c *Counters) At(index uint32) *Counter {
 	page := c.pages[(index>>counterPageBits)&(counterPages-1)].Load()
 	if page == nil {
@@ -120,13 +120,14 @@ func (c *Counters) At(index uint32) *Counter {
 	return &page.shared[index&(counterPageSize-1)]
 }
 
-// fewBackends is how many backends' sums stay in a core's second-level cache without a log.
+// fewBackends is the number of backends whose sums stay in a core's second-level cache without a
+// log.
 const fewBackends = 4096
 
-// Expect sets how many backends there are. Only the worker calls it.
+// Expect sets the number of backends. Only the worker calls it.
 func (c *Counters) Expect(backends int) { c.many = backends > fewBackends }
 
-// Add counts packets. Only the worker calls it. Nothing is counted where Ensure was not called.
+// Add counts packets, except for indexes without an Ensure. Only the worker calls it.
 func (c *Counters) Add(packets []Entry) {
 	if c.many {
 		for len(packets) > 0 {
@@ -151,19 +152,19 @@ func (c *Counters) Add(packets []Entry) {
 	}
 }
 
-// Count is Add of one packet, with the arguments of MakeEntry. It counts nothing for ref 0.
+// Count is Add for one packet, with the arguments of MakeEntry. It counts nothing for ref 0.
 func (c *Counters) Count(ref uint32, way uint8, bytes uint32) {
 	if ref != 0 {
 		c.Add([]Entry{MakeEntry(ref, way, bytes)})
 	}
 }
 
-// sumsPerDeal bounds the lists that are added up at once. Packets whose order repeats fill many
-// lists at the same time: a hundred of them take a millisecond.
+// sumsPerDeal bounds the lists that one deal adds up. Packets in a repeating order fill many lists
+// at the same time, and adding up a hundred takes a millisecond.
 const sumsPerDeal = 2
 
-// deal empties the log into the lists. A packet of a full list whose turn has not come is added to
-// its sum at once.
+// deal distributes the log to the lists. If a packet's list is full and deal may add up no more
+// lists, it adds the packet to its sum directly.
 func (c *Counters) deal() {
 	log, sums := c.log[:c.logged], sumsPerDeal
 	c.logged = 0
@@ -195,8 +196,8 @@ func (c *Counters) deal() {
 	}
 }
 
-// sumAll is sum of a full list. It loads the page's sums beforehand, all at once: loads in the
-// order of the notes would be one cache miss after the other.
+// sumAll is sum for a full list. It first loads all sums of the page in order, so that the cache
+// misses overlap; in the order of the notes each would wait for the one before.
 func (c *Counters) sumAll(n uint32, page *counterPage) {
 	const perLine = 8 // sums
 	for i := 0; i < len(page.own); i += perLine {
@@ -223,7 +224,7 @@ func (p *counterPage) count(way uint32, e Entry) bool {
 	return old == 0 || sum.full()
 }
 
-// mark notes that there is something to publish, or publishes it where a sum would overflow.
+// mark marks a backend's sums for Publish, or publishes them at once if one is full.
 func (p *counterPage) mark(way uint32) {
 	i := way / 2
 	p.marked[i/64] |= 1 << (i % 64)
@@ -232,10 +233,10 @@ func (p *counterPage) mark(way uint32) {
 	}
 }
 
-// notesPerSum is how many notes are added up in the time in which one backend's sums are published.
+// notesPerSum is the number of notes that take as long to add up as publishing one backend's sums.
 const notesPerSum = 256
 
-// Pending reports whether something was counted that is not published. Only the worker calls it.
+// Pending reports whether there are unpublished counts. Only the worker calls it.
 func (c *Counters) Pending() bool {
 	pages := uint64(c.logged)
 	for _, marked := range c.marked {
@@ -245,14 +246,14 @@ func (c *Counters) Pending() bool {
 }
 
 // Publish continues a round over all pages, and adds at most limit backends' sums to the Counters,
-// fewer where it has to add up lists before. It reports whether the round is complete: what was
-// counted before the round began is then published. Only the worker calls it.
+// fewer if it must add up lists first. It reports whether the round is complete: all counts from
+// before the round are then published. Only the worker calls it.
 func (c *Counters) Publish(limit int) (done bool) {
 	c.deal()
 	for ; c.round < counterPages; c.round++ {
 		word, mark := &c.marked[c.round/64], uint64(1)<<(c.round%64)
 		if *word == 0 {
-			c.round |= 63 // none of the next either
+			c.round |= 63 // skip the word's other pages
 			continue
 		}
 		if *word&mark == 0 {

@@ -3,45 +3,46 @@ package stats
 import "sync/atomic"
 
 // Block has the counters of one worker. The worker is the only writer. It keeps private sums and
-// publishes them here after a step, or every 100 microseconds if it is saturated, and backends'
-// counters once a second. A reader never sees a torn value.
+// publishes them here after each step, or every 100 microseconds if it is saturated. A saturated
+// worker publishes backends' counters once a second. A reader never sees a torn value.
 //
-// The packet law holds over it at every quiescent point:
+// The packet law holds whenever the worker has published and no step is running:
 //
 //	Rx + Generated = Tx + Returned + sum(Drops) + Held
 type Block struct {
-	_ [128]byte // no other object in the first line
+	_ [128]byte // keeps other objects out of the first cache line
 
 	Rx        atomic.Uint64 // packets taken from links
 	RxBytes   atomic.Uint64
 	Tx        atomic.Uint64 // packets given to NIC links
 	TxBytes   atomic.Uint64
-	Generated atomic.Uint64 // packets of our own: ICMP errors, RSTs, fragments
+	Generated atomic.Uint64 // packets that the worker made: ICMP errors, RSTs, fragments
 	Returned  atomic.Uint64 // packets given to the kernel by the host link, translated or not
 	Held      atomic.Int64  // packets waiting for a next hop or a first fragment, now
 	Drops     [NumDropReasons]atomic.Uint64
 
 	FlowsCreated atomic.Uint64
-	FlowsRetried atomic.Uint64 // flows given to another backend because theirs did not answer
-	EchoReplies  atomic.Uint64 // sent in answer to echo requests; of those in fragments, each fragment
-	ICMPLimited  atomic.Uint64 // errors of our own that the rate limit suppressed
-	// Resets are RSTs in answer to segments of unknown connections; ResetsLimited the rate limit
-	// suppressed.
+	FlowsRetried atomic.Uint64 // flows moved to another backend because theirs did not answer
+	EchoReplies  atomic.Uint64 // sent in answer to echo requests; each fragment counts
+	ICMPLimited  atomic.Uint64 // the worker's ICMP errors that the rate limit suppressed
+	// Resets counts RSTs in answer to segments of unknown connections; ResetsLimited counts RSTs
+	// that the rate limit suppressed.
 	Resets, ResetsLimited atomic.Uint64
-	// Segments that would have changed a flow, if their checksum were right: it is wrong, or the
-	// sender left it to a device (CHECKSUM_PARTIAL). They were forwarded.
+	// Segments that would have changed a flow with a good checksum. WrongChecksums: the checksum is
+	// wrong. UnfinishedChecksums: the sender left it to a device (CHECKSUM_PARTIAL). They were
+	// forwarded.
 	WrongChecksums, UnfinishedChecksums atomic.Uint64
 
-	KernelRx atomic.Uint64 // packets that came in by the host link
+	KernelRx atomic.Uint64 // packets received from the host link
 
-	Batches   atomic.Uint64 // loop passes that moved at least one packet
+	Batches   atomic.Uint64 // steps that moved at least one packet
 	Polls     atomic.Uint64 // times the worker slept
 	BusyNanos atomic.Uint64
 	IdleNanos atomic.Uint64
-	// Generation bounds the snapshots that the worker may still use: none older than
-	// this one. Offline while it sleeps, 0 from waking to the end of the first batch.
+	// Generation is the oldest snapshot generation that the worker may still use. It is Offline
+	// while the worker sleeps, and 0 from waking to the end of the first batch.
 	Generation atomic.Uint64
-	LoopTick   atomic.Uint64 // CLOCK_BOOTTIME nanoseconds of the last loop pass
+	LoopTick   atomic.Uint64 // CLOCK_BOOTTIME nanoseconds of the last step
 
 	// The frame law: FramesTotal = FramesFree + FramesLinks + FramesHeld at every
 	// batch boundary, when the worker writes all four.
@@ -66,14 +67,15 @@ func (b *Block) Dropped() uint64 {
 	return sum
 }
 
-// FrameLaw returns the UMEM's size and the frames accounted for, equal at every
-// batch boundary.
+// FrameLaw returns the UMEM's size in frames and the frames accounted for. They are equal after
+// every step.
 func (b *Block) FrameLaw() (total, accounted uint64) {
 	return b.FramesTotal.Load(), b.FramesFree.Load() + b.FramesLinks.Load() + b.FramesHeld.Load()
 }
 
-// PacketLaw returns what came in (received and generated) and what is accounted
-// for (transmitted, returned, dropped, held). They are equal at every quiescent point.
+// PacketLaw returns the number of packets that were received or generated, and of packets that were
+// transmitted, returned, dropped or are held. They are equal whenever the worker has published and
+// no step is running.
 func (b *Block) PacketLaw() (in, accounted uint64) {
 	in = b.Rx.Load() + b.Generated.Load()
 	accounted = b.Tx.Load() + b.Returned.Load() + b.Dropped() + uint64(b.Held.Load())

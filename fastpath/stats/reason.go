@@ -5,11 +5,11 @@
 // time with atomic loads. This package does not depend on packets, services or Prometheus.
 package stats
 
-// DropReason is why a packet was dropped. Every dropped packet has
-// exactly one. The zero value means "not dropped".
+// DropReason is the reason for dropping a packet. Every dropped packet has exactly one. The zero
+// value means "not dropped".
 type DropReason uint8
 
-// The order is that of a packet's processing: parse, judge, find a flow, admit a new one, send. The
+// The order follows a packet's processing: parse, check, find a flow, admit a new one, send. The
 // names are an interface (`sluice stats`, the label `reason` in metrics), so a released name does
 // not change.
 const (
@@ -18,16 +18,16 @@ const (
 	// Layer 2.
 	FrameTruncated // shorter than its own headers claim
 	FrameOversize  // longer than a frame of the UMEM can hold
-	FrameBuffers   // in more buffers than the kernel sends as one packet, or with an empty one
+	FrameBuffers   // in more buffers than the kernel sends as one packet, or with an empty buffer
 	EtherType      // steered, yet neither IPv4 nor IPv6
 
 	// IPv4, RFC 791 and RFC 1812 section 5.2.2.
-	IPv4Header      // version, header length, total length or an option do not fit
+	IPv4Header      // invalid version, header length, total length or option
 	IPv4Checksum    // header checksum does not verify
 	IPv4SourceRoute // LSRR or SSRR option (RFC 7126 section 4.3, 4.4)
 
 	// IPv6, RFC 8200.
-	IPv6Header          // version or payload length do not fit
+	IPv6Header          // invalid version or payload length
 	IPv6ExtensionHeader // truncated, too many, in an order RFC 8200 section 4.1 forbids, or with bad options
 	IPv6RoutingHeader   // type 0 (RFC 5095) or any with segments left
 
@@ -35,65 +35,65 @@ const (
 	MartianSource      // loopback, multicast, broadcast, zero or link-local source (of an ICMP error: not link-local)
 	MartianDestination // the same kinds of address as a destination
 	LandAttack         // source equals destination
-	SpoofedSource      // an address of ours, or a frontend, as the source of a packet from outside
-	ReversePath        // a reply that came another way than packets to its backend leave
+	SpoofedSource      // a packet from outside whose source is an address of this gateway, or a frontend
+	ReversePath        // a reply from another interface or VLAN than packets to its backend leave by
 
 	// Fragments.
 	FragmentTiny    // first fragment without its whole header chain (RFC 7112, RFC 1858)
 	FragmentOverlap // fragments that disagree about their datagram's bytes or ports (RFC 5722)
 	FragmentLength  // not a multiple of 8, or beyond 65,535 bytes
-	FragmentTimeout // the first fragment never came
-	FragmentLimit   // no room to hold it until the first one comes
+	FragmentTimeout // the first fragment did not arrive in time
+	FragmentLimit   // no room to hold it until the first one arrives
 
 	// Transport.
-	TCPHeader    // data offset does not fit
-	TCPFlags     // a combination no TCP sends
-	UDPLength    // length field does not fit
+	TCPHeader    // invalid data offset
+	TCPFlags     // a combination that no TCP sends
+	UDPLength    // invalid length field
 	SCTPHeader   // common header or first chunk, or an INIT not alone or with a tag (RFC 9260 section 8.5.1)
 	SCTPFragment // a fragment: the CRC covers the whole packet, whose length is not known
 	PortZero     // source or destination port 0
-	ICMPHeader   // truncated, or an embedded packet that makes no sense
+	ICMPHeader   // truncated, or with an invalid embedded packet
 	ICMPChecksum // an ICMP error whose checksum does not verify (RFC 5508 REQ-3)
-	ICMPNoFlow   // an ICMP error about a flow we do not have
+	ICMPNoFlow   // an ICMP error about an unknown flow
 	ICMPMTUFloor // announces a path MTU below the floor
-	ICMPMTUQuote // announces a path MTU, and the packet it quotes was not too big for that
-	ICMPMTULimit // announces a path MTU, and its client's network has announced too many
-	ICMPType     // a type that is not translated
+	ICMPMTUQuote // announces a path MTU, but the quoted packet was not larger than that
+	ICMPMTULimit // announces a path MTU, but its client's network has announced too many
+	ICMPType     // a message type that is not translated
 	Protocol     // a protocol that is not translated
 
 	// Finding and admitting a flow.
 	TTLExceeded        // TTL or hop limit would reach zero
-	NoFlow             // mid-stream TCP or SCTP without a flow
+	NoFlow             // TCP or SCTP without a flow, and not a SYN or INIT
 	LateAnswer         // from a backend whose flow was abandoned
-	BackendGone        // from an endpoint that is gone: its address may be another's by now
-	SourceRangeDenied  // its source is not in the Service's loadBalancerSourceRanges
+	BackendGone        // from an endpoint that is gone: another pod may have its address by now
+	SourceRangeDenied  // the source is not in the Service's loadBalancerSourceRanges
 	NoEndpoints        // the service has no usable endpoint; rejected by ICMP
 	NoLocalEndpoints   // external traffic policy Local and none here; dropped without an error
-	NewFlowDisplaced   // waited for its flow to be opened, and gave way to a newer one
-	FlowTableFull      // nothing left to shed
+	NewFlowDisplaced   // waited for its flow to be opened, and was evicted for a newer packet
+	FlowTableFull      // the flow table is full, and no flow can be evicted
 	HalfOpenLimit      // too many half-open flows
 	SNATPortsExhausted // no free source port towards this backend
 	FrontendRejected   // unserved port of a VIP, by configuration
 
 	// Limits of a Service.
-	LimitSourceConnections  // its source has as many connections as one may have
-	LimitSourceRate         // its source opened as many connections as one may open
+	LimitSourceConnections  // the source has as many connections as a source may have
+	LimitSourceRate         // the source opened as many connections in a second as a source may open
 	LimitServiceConnections // the Service has as many connections as it may have
-	LimitServiceRate        // as many connections to the Service were opened as may be
+	LimitServiceRate        // as many connections to the Service were opened in a second as it allows
 
 	// Sending.
 	NoRoute            // the kernel has no route to the next hop
 	NeighbourPending   // the next hop did not answer in time
 	NeighbourQueueFull // too many packets wait for next hops
-	NeighbourDisplaced // gave way to another packet that waits for a next hop
-	PacketTooBig       // larger than the next link's MTU and not to be fragmented
-	TxRingFull         // the link did not take it
+	NeighbourDisplaced // evicted for another packet that waits for a next hop
+	PacketTooBig       // larger than the next link's MTU, and must not be fragmented
+	TxRingFull         // the link's transmit ring had no room
 	LinkDown           // the link is down or gone
-	NoFrame            // no free frame for a packet of our own
-	HostLinkDown       // meant for the kernel, but the host link is not there
+	NoFrame            // no free frame for a generated packet
+	HostLinkDown       // for the kernel, but there is no host link
 
-	// HostLinkOther: the kernel put it on the host link, but it is neither a reply
-	// of ours nor routable onward (neighbour discovery, multicast).
+	// HostLinkOther: a packet from the host link that belongs to no flow and cannot be forwarded
+	// (neighbour discovery, multicast).
 	HostLinkOther
 
 	// Configuration changes.
