@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestSame: a hop that differs in any field that a caller can set is not the same.
+// TestSame: hops that differ in any field that a caller can set are not the same.
 func TestSame(t *testing.T) {
 	of := reflect.TypeFor[Hop]()
 	for i := range of.NumField() {
@@ -35,18 +35,18 @@ func TestSame(t *testing.T) {
 	other.Use()
 	other.plainEnd = 1
 	if !one.Same(&other) {
-		t.Error("a hop is another one because it was used")
+		t.Error("Same depends on used")
 	}
 }
 
 func TestTakeUsed(t *testing.T) {
 	var h Hop
 	if h.TakeUsed() {
-		t.Error("used before it was")
+		t.Error("TakeUsed is true before any use")
 	}
 	h.Use()
 	h.Use()
 	if !h.TakeUsed() || h.TakeUsed() {
-		t.Error("want true once after it was used")
+		t.Error("want TakeUsed true exactly once after a use")
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestDecide: one row for each thing that decides, and their precedence.
+// TestDecide: one row for each rule, and rows for the rules' precedence.
 func TestDecide(t *testing.T) {
 	const port, nodePort = 80, 30080
 	vip, other, bare, node := addr(1), addr(2), addr(3), addr(4)
@@ -42,11 +42,11 @@ func TestDecide(t *testing.T) {
 	}{
 		{"in the ranges", friend, vip, port, Admit, limited, &limited.Outside},
 		{"not in the ranges", outside, vip, port, Denied, limited, nil},
-		{"ranges bind pods as well", pod, vip, port, Denied, limited, nil},
-		{"ranges go before a reject", outside, other, port, Denied, dead, nil},
+		{"ranges apply to pods as well", pod, vip, port, Denied, limited, nil},
+		{"ranges are checked before endpoints", outside, other, port, Denied, dead, nil},
 		{"in the ranges, but no endpoints", friend, other, port, Reject, dead, &dead.Outside},
 		{"policy Local and none here", outside, bare, port, Silence, split, &split.Outside},
-		{"a pod is not bound by it", pod, bare, port, Admit, split, &split.Pod},
+		{"policy Local does not apply to a pod", pod, bare, port, Admit, split, &split.Pod},
 		{"explicit before node port", outside, node, nodePort, Admit, onNode, &onNode.Outside},
 		{"another port of a VIP", friend, vip, port + 1, Unserved, nil, nil},
 		{"no frontend at all", outside, addr(99), port, Unserved, nil, nil},

@@ -8,9 +8,9 @@ import (
 )
 
 // TestMoves: in random histories of frontends and addresses, Moves changes whenever a destination
-// that some service port had goes to another one, also if it had none in between, and where the
-// table is replaced by one from nothing. Where no address is the node's, it changes in no other
-// case.
+// of one service port goes to another, also if no service port had it in between, and also if the
+// table is built again from an empty one. If the node has none of the addresses, Moves changes in
+// no other case.
 func TestMoves(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -38,7 +38,7 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// history is one of snapshots of 12 destinations, and of TCP.
+// history makes a random sequence of snapshots with 12 UDP destinations, and TCP frontends.
 type history struct {
 	r     *rand.Rand
 	nodes bool                       // an address may be the node's
@@ -46,7 +46,7 @@ type history struct {
 	last  *Snapshot
 }
 
-// next returns the next snapshot, and whether it was built from nothing.
+// next returns the next snapshot, and whether it was built from an empty table.
 func (h *history) next() (_ *Snapshot, replaced bool) {
 	r, b := h.r, NewBuilder(h.last)
 	if replaced = r.IntN(30) == 0; replaced {
@@ -92,8 +92,8 @@ func (h *history) moved(next *Snapshot) (moved bool) {
 	return moved
 }
 
-// TestMovesOfManyReleasedFrontends: what was released is remembered within bounds. Beyond them any
-// new UDP frontend counts as one that moved.
+// TestMovesOfManyReleasedFrontends: a bounded number of released frontends is remembered. Beyond
+// it, every new UDP frontend counts as moved.
 func TestMovesOfManyReleasedFrontends(t *testing.T) {
 	b := NewBuilder(nil)
 	give := func(b *Builder, n int, id ServiceID) {

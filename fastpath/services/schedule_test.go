@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// choosers is a frontend and a set of n backends at addr(100+i):8080 with the given
-// weights, and the snapshot that has them.
+// choosers returns a snapshot with a frontend and a set of backends at addr(100+i):8080 with the
+// given weights.
 func choosers(by Scheduler, weights ...uint16) (*Snapshot, *Frontend, *EndpointSet) {
 	b := NewBuilder(nil)
 	b.Settings().SelectKey = [2]uint64{11, 22}
@@ -38,7 +38,7 @@ func client(n int) *header.Tuple {
 }
 
 // TestSchedulersShare: 12,000 flows of 240 clients over three backends with weights 1, 2, 3.
-// Connections stay open, so that the load is what was chosen before.
+// Connections stay open, so the load is the number of earlier choices.
 func TestSchedulersShare(t *testing.T) {
 	const flows = 12_000
 	equal, weighted := []int{4000, 4000, 4000}, []int{2000, 4000, 6000}
@@ -46,12 +46,12 @@ func TestSchedulersShare(t *testing.T) {
 		name string
 		by   Scheduler
 		want []int
-		off  int // how far from that it may be
+		off  int // tolerance
 	}{
 		{"maglev", Maglev, weighted, 250},
 		{"random", Random, weighted, 250},
 		{"source hash", SourceHash, weighted, 2000}, // 240 clients only: 7 are a standard deviation
-		{"in turn", RoundRobin, weighted, 0},        // by the table it has
+		{"in turn", RoundRobin, weighted, 0},        // follows the table, which has weights
 		{"in turn by weight", WeightedRoundRobin, weighted, 0},
 		{"least connections", LeastConn, equal, 1},
 		{"least connections by weight", WeightedLeastConn, weighted, 2},
@@ -80,7 +80,7 @@ func TestSchedulersShare(t *testing.T) {
 	}
 }
 
-// TestHashInputs: which part of the flow each hash depends on.
+// TestHashInputs: each scheduler's hash depends on exactly the listed parts of the flow.
 func TestHashInputs(t *testing.T) {
 	const backends = 50
 	weights := slices.Repeat([]uint16{1}, backends)
@@ -128,8 +128,8 @@ func TestHashInputs(t *testing.T) {
 				vary.apply(s, f.Service, &tuple, n)
 				got[s.Choose(f, set, &Draw{Tuple: &tuple}).Backend]++
 			}
-			// 500 draws of 50 leave out none but by bad luck (0.2%); 35 is far from that and from
-			// 1.
+			// 500 draws of 50 mostly reach all 50 (a probability of 0.2 % that one is left out); 35
+			// is far from 50 and from 1.
 			if (len(got) > 35) != vary.want || !vary.want && len(got) != 1 {
 				t.Errorf("%s: 500 values of the %s gave %d backends of %d, want it to matter: %v", tt.name, vary.name,
 					len(got), backends, vary.want)
@@ -138,8 +138,8 @@ func TestHashInputs(t *testing.T) {
 	}
 }
 
-// TestAnother: the excluded one is chosen only where it is alone, and the others by
-// their shares, with any scheduler: one flow chooses again and again.
+// TestAnother: with any scheduler, the excluded backend is chosen only if it is alone, and the
+// others by their shares. One flow chooses repeatedly.
 func TestAnother(t *testing.T) {
 	for by := range NumSchedulers {
 		s, f, set := choosers(by, 1, 40, 2, 2, 3)
@@ -249,8 +249,8 @@ func TestTiesSpread(t *testing.T) {
 	}
 }
 
-// TestLeastOfMany: up to 1,024 backends the one with the fewest connections is found for
-// sure. Beyond, as many are compared from a random one on: each has its turn to be among them.
+// TestLeastOfMany: of up to 1,024 backends the one with the fewest connections is always found. Of
+// more, 1,024 are compared from a random one on, and each backend is among them in some choices.
 func TestLeastOfMany(t *testing.T) {
 	for _, n := range []int{1024, 1025, 3000} {
 		s, f, set := choosers(LeastConn, slices.Repeat([]uint16{1}, n)...)
@@ -277,7 +277,7 @@ func TestLeastOfMany(t *testing.T) {
 func TestFind(t *testing.T) {
 	b := NewBuilder(nil)
 	set := &EndpointSet{}
-	for i := range 21 { // three ports of seven addresses
+	for i := range 21 { // three ports for each of seven addresses
 		be := Backend{Addr: addr(10 + i/3), Port: uint16(80 + i%3), Ref: MakeBackendRef(uint32(i), 1)}
 		b.SetBackend(be)
 		set.Backends = append(set.Backends, be.Ref)
@@ -303,7 +303,7 @@ func TestFind(t *testing.T) {
 }
 
 // TestServiceFind: a service port's list has both families, IPv4 first, also before IPv6 addresses
-// that are less as 16 bytes.
+// whose 16 bytes compare less.
 func TestServiceFind(t *testing.T) {
 	b, svc := NewBuilder(nil), &Service{ID: 1}
 	ends := []string{"10.0.0.1", "10.0.0.2", "192.0.2.1", "::2", "64:ff9b::1", "2001:db8::1"}
@@ -325,8 +325,8 @@ func TestServiceFind(t *testing.T) {
 	}
 }
 
-// TestAnotherThanNearlyAll: one backend has nearly all slots of a large table. Another is chosen
-// without a search of the table for its slots: it has none, here.
+// TestAnotherThanNearlyAll: one backend has nearly all slots of a large table. Another backend is
+// chosen without a search for its slots: here it has none.
 func TestAnotherThanNearlyAll(t *testing.T) {
 	set := &EndpointSet{Backends: []BackendRef{7, 8}, Table: make([]uint16, 1<<20)}
 	got := set.another(99, 7)

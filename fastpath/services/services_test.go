@@ -17,7 +17,7 @@ func addr(n int) header.Addr {
 	return header.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// model is a Snapshot as plain maps.
+// model has the content of a Snapshot in plain maps.
 type model struct {
 	frontends map[FrontendKey]*Frontend
 	addrs     map[header.Addr]AddrFlags
@@ -29,7 +29,7 @@ func (m *model) clone() *model {
 	return &model{maps.Clone(m.frontends), maps.Clone(m.addrs), maps.Clone(m.backends), maps.Clone(m.services)}
 }
 
-// check compares a snapshot with what it was built from.
+// check compares a snapshot with the model.
 func (m *model) check(t *testing.T, s *Snapshot) {
 	t.Helper()
 	frontends, addrs, backends := map[FrontendKey]*Frontend{}, map[header.Addr]AddrFlags{}, map[BackendRef]Backend{}
@@ -63,9 +63,8 @@ func (m *model) check(t *testing.T, s *Snapshot) {
 	}
 }
 
-// TestSnapshotsNeverChange builds a history of random changes over plain maps as
-// the oracle: each snapshot must return the same when it is made and when many more
-// have been made from it.
+// TestSnapshotsNeverChange makes random changes, with plain maps as the oracle: each snapshot must
+// have the same content when it is made and after many more have been made from it.
 func TestSnapshotsNeverChange(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -129,8 +128,8 @@ func change(r *rand.Rand, b *Builder, m *model) {
 	}
 }
 
-// TestReadersWhileBuilding lets the race detector see a builder at work on what
-// readers hold.
+// TestReadersWhileBuilding runs a builder while readers use its earlier snapshots, for the race
+// detector.
 func TestReadersWhileBuilding(t *testing.T) {
 	var h Handle
 	build := func(prev *Snapshot, n int) *Snapshot {
@@ -171,8 +170,8 @@ func TestReadersWhileBuilding(t *testing.T) {
 	wg.Wait()
 }
 
-// TestOldSnapshotsAreFreed makes many snapshots of a large table: pages that are shared must not
-// keep former snapshots alive.
+// TestOldSnapshotsAreFreed makes many snapshots of a large table: shared pages must not keep
+// earlier snapshots alive.
 func TestOldSnapshotsAreFreed(t *testing.T) {
 	b := NewBuilder(nil)
 	for n := range 20_000 {
@@ -229,7 +228,7 @@ func TestFrontendLookup(t *testing.T) {
 		{"node port, IPv6", node6, 30000, any6},
 		{"IPv6 has its own node ports", node6, 30001, nil},
 		{"an explicit address has precedence over a node port", node, 30001, onNode},
-		{"not ours", addr(9), 30000, nil},
+		{"not an address of the gateway", addr(9), 30000, nil},
 	} {
 		tuple := header.Tuple{Dst: c.dst, DstPort: c.port, Proto: header.ProtoTCP, V6: !c.dst.Is4()}
 		if got := s.Frontend(&tuple); got != c.want {
@@ -256,7 +255,7 @@ func TestBackendRef(t *testing.T) {
 	s := b.Build()
 	if s.Backend(old) != nil || s.Backend(owner) == nil || s.Backend(0) != nil ||
 		s.Backend(MakeBackendRef(MaxBackends-1, 1)) != nil {
-		t.Error("a ref finds another's backend, or an owner does not find its own")
+		t.Error("a ref finds another backend, or does not find its own")
 	}
 }
 
@@ -283,8 +282,7 @@ func TestPortRange(t *testing.T) {
 	}
 }
 
-// TestSelectHashSpreads: equal shares over slots for clients that differ in one
-// thing only.
+// TestSelectHashSpreads: clients that differ in one field only have equal shares of the slots.
 func TestSelectHashSpreads(t *testing.T) {
 	s := &Snapshot{SelectKey: [2]uint64{1, 2}}
 	set := &EndpointSet{Backends: []BackendRef{0, 1, 2, 3, 4, 5, 6, 7}, Table: []uint16{0, 1, 2, 3, 4, 5, 6, 7}}
@@ -299,16 +297,16 @@ func TestSelectHashSpreads(t *testing.T) {
 			vary(&tuple, n)
 			counts[set.Pick(s.SelectHash(&tuple))]++
 		}
-		// 1,000 each, 30 is a standard deviation.
+		// The expected count is 1,000, the standard deviation about 30.
 		if slices.Min(counts) < 850 || slices.Max(counts) > 1150 {
 			t.Errorf("%s: shares %v", name, counts)
 		}
 	}
 }
 
-// TestSelectHashIsKeyed: a client that has many IPv6 networks and does not know the key finds no
-// interface identifier with which its flows have one hash. Those tried cancel a factor if it
-// depends on a constant alone.
+// TestSelectHashIsKeyed: a client with many IPv6 networks that does not know the key finds no
+// interface identifier for which its flows have one hash. The identifiers in the test cancel a
+// factor that depends on a constant alone.
 func TestSelectHashIsKeyed(t *testing.T) {
 	s := &Snapshot{SelectKey: [2]uint64{0x0123456789abcdef, 0xfedcba9876543210}}
 	const networks = 256

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestCounters: however packets are counted and published, in the end the Counters have them all,
-// and before that never more.
+// TestCounters: for any sequence of calls, the Counters have all packets at the end, and never more
+// than were counted.
 func TestCounters(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -16,18 +16,18 @@ func TestCounters(t *testing.T) {
 	c.Ensure(backends)
 	type sums struct{ packets, bytes [2]uint64 }
 	want := make([]sums, backends)
-	c.Count(0, 0, 7) // ref 0 is no backend
+	c.Count(0, 0, 7) // ref 0 is not counted
 	c.Count(MaxBackends-1, 0, 7)
 	c.Publish(1)
 	for n := range 600_000 {
-		if n%50_000 == 0 { // now notes, now not
+		if n%50_000 == 0 { // alternate between the log and direct sums
 			c.Expect(r.IntN(2 * fewBackends))
 		}
 		index, way := uint32(r.IntN(backends)), r.IntN(2)
 		if n%3 == 0 {
 			index = 77
 		}
-		bytes := 1 + uint32(r.IntN(MaxBytes)) // so that 77 comes to more than 32 bits
+		bytes := 1 + uint32(r.IntN(MaxBytes)) // backend 77's sum of bytes needs more than 32 bits
 		want[index].packets[way]++
 		want[index].bytes[way] += uint64(bytes)
 		c.Count(1<<20|index, uint8(way), bytes)
@@ -41,7 +41,7 @@ func TestCounters(t *testing.T) {
 			t.Fatalf("backend %d: more was published than counted", index)
 		}
 	}
-	// The round that is under way, and one more for what it had passed by.
+	// The current round, and another one for the pages that it has passed already.
 	for rounds := 0; rounds < 2; {
 		if c.Publish(64) {
 			rounds++
@@ -56,12 +56,11 @@ func TestCounters(t *testing.T) {
 		}
 	}
 	if c.At(MaxBackends-1) != nil {
-		t.Error("a page that nobody ensured")
+		t.Error("a page without Ensure has a counter")
 	}
 }
 
-// TestFullSums: a sum that could not take many more packets is published at once, and loses
-// nothing.
+// TestFullSums: a sum whose highest bit is set is published at once, and no packet is lost.
 func TestFullSums(t *testing.T) {
 	for _, many := range []bool{false, true} {
 		var c Counters
@@ -88,8 +87,8 @@ func TestFullSums(t *testing.T) {
 	}
 }
 
-// TestListsFillTogether: packets whose order repeats fill the lists of all pages at the same time.
-// Not all of these are added up at once, and nothing is lost.
+// TestListsFillTogether: packets in a repeating order fill the lists of all pages at the same time.
+// The lists are not all added up at once, and no packet is lost.
 func TestListsFillTogether(t *testing.T) {
 	const pages, backends = 20, 4 // of each page
 	var c Counters
@@ -117,7 +116,7 @@ func TestListsFillTogether(t *testing.T) {
 	}
 	for calls := 0; c.Pending(); calls++ {
 		if calls > 2*pages*backends {
-			t.Fatal("something stays to be published")
+			t.Fatal("Pending is true after everything was published")
 		}
 		before := [2]uint64{published(&c, pages), notes(&c, pages)}
 		c.Publish(16)

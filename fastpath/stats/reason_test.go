@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestReasonsAreDocumented: every reason has a name of its own, and an operator
-// finds it in the documentation.
+// TestReasonsAreDocumented: every reason has a unique name, which docs/counters.md describes.
 func TestReasonsAreDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/counters.md")
 	if err != nil {
@@ -21,7 +20,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 		}
 		seen[name] = true
 		if r != None && !strings.Contains(string(doc), "`"+name+"`") {
-			t.Errorf("docs/counters.md does not say what %s means", name)
+			t.Errorf("docs/counters.md does not describe %s", name)
 		}
 	}
 }

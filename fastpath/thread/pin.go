@@ -1,24 +1,24 @@
 // Package thread keeps goroutines on CPUs.
 //
-// runtime.LockOSThread would do that by tying a goroutine to a thread. But a goroutine that runs
-// for 10 ms is preempted (runtime.sysmon, retake), and a locked thread that is preempted gives its
-// P to a second thread, sleeps, and is woken when that one finds the goroutine
-// (runtime.stoplockedm, startlockedm): two switches between threads, up to a hundred times a second
-// as long as there is traffic, and each waits for a CPU that others use, too. A goroutine that is
-// not locked is put in a queue, and one more thread is woken to take it out: that one wins in most
-// cases. So a pinned goroutine yields before it is preempted (Yield), in a way that wakes no
-// thread. ADR 9 compares the three.
+// runtime.LockOSThread would lock a goroutine to a thread. But the Go scheduler preempts a
+// goroutine that runs for 10 ms (runtime.sysmon, retake). A locked thread then gives its P to a
+// second thread, sleeps, and is woken when the second thread finds the goroutine
+// (runtime.stoplockedm, startlockedm). Under traffic these are two thread switches up to a hundred
+// times a second, and each waits for a CPU that other threads also use. A goroutine that is not
+// locked is put into a queue, and another thread is woken to take it from there, which mostly gets
+// it before the old thread does. So a pinned goroutine yields before it is preempted (Yield), in a
+// way that wakes no thread. ADR 9 compares the three.
 //
-// It may still be preempted, by the garbage collector, and so taken out by another thread. That
-// cannot happen without a gap in which the goroutine did not run, or a Yield, so its owner calls
-// Check after these, and the mask moves:
+// The garbage collector may still preempt it, and then another thread may take it. That cannot
+// happen without a gap in which the goroutine did not run, or a Yield. So the goroutine calls Check
+// after each of these, which moves the CPU mask to its current thread:
 //
 //	worker ──runs on──► thread 7   mask {1}        after a move:  thread 7   all CPUs
 //	                    others     all CPUs                       thread 9   mask {1}
 //
-// A thread inherits the mask of the one that makes it. So one that a worker's thread made is bound
-// to the worker's CPU, with no worker on it; Group.Tidy, called periodically on another goroutine,
-// finds these.
+// A thread inherits the mask of the thread that creates it. So a thread created by a worker's
+// thread is bound to the worker's CPU, but runs no worker. Group.Tidy, called periodically on
+// another goroutine, resets such threads.
 package thread
 
 import (
@@ -35,38 +35,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Gap is the least time without running, in nanoseconds, in which a goroutine may have
-// changed threads: waking one takes longer.
+// Gap is the minimum time without running, in nanoseconds, in which a goroutine may have changed
+// threads: waking a thread takes longer.
 const Gap = 5_000
 
-// Group is the pinned goroutines of a process. Its methods may be called by any goroutine.
+// Group manages the pinned goroutines of a process. Any goroutine may call its methods.
 type Group struct {
-	all      unix.CPUSet // that the process may use
+	all      unix.CPUSet // the CPUs that the process may use
 	priority atomic.Pointer[Priority]
 	usual    unix.SchedAttr
 	mu       sync.Mutex             // guards Tidy, past, and writes of pins and of priority
-	past     []int                  // nice values that pinned threads have had, or have; 0 counts as none
-	pins     atomic.Pointer[[]*Pin] // never written to again
+	past     []int                  // nice values that pinned threads have or had; 0 counts as none
+	pins     atomic.Pointer[[]*Pin] // the slice is immutable; replace stores a new one
 }
 
-// Priority is what pinned threads go before. For more than the process has, it needs CAP_SYS_NICE,
-// or a limit that allows it (RLIMIT_NICE, RLIMIT_RTPRIO).
+// Priority is the scheduling priority of pinned threads. A higher one than the process's needs
+// CAP_SYS_NICE, or a limit that allows it (RLIMIT_NICE, RLIMIT_RTPRIO).
 type Priority struct {
-	// Nice is a nice value (setpriority(2)); 0 is that of the process.
+	// Nice is a nice value (setpriority(2)); 0 keeps the process's value.
 	Nice int
-	// RealTime is the policy SCHED_RR with its lowest priority (sched(7)), in place of a nice
-	// value: a thread that can run takes the CPU at once from one that is no real-time thread, and
-	// keeps it. One that never sleeps keeps it for 950 of 1,000 ms, and then waits for 50 ms.
+	// RealTime selects the policy SCHED_RR with its lowest priority (sched(7)), in place of a nice
+	// value. A runnable real-time thread preempts other threads at once, and keeps the CPU. If it
+	// never sleeps, it keeps the CPU for 950 of 1,000 ms, and then waits for 50 ms.
 	RealTime bool
 }
 
-// NewGroup must be called before anything of the process is pinned. Pinned threads have the
-// priority, and the shortest time slice there is, for which no privilege is needed.
+// NewGroup returns a group whose pinned threads get priority p, and the shortest possible time
+// slice, which needs no privilege. It must be called before any thread of the process is pinned.
 func NewGroup(p Priority) (*Group, error) {
 	g := &Group{past: []int{p.Nice}}
 	g.priority.Store(&p)
 	g.pins.Store(new([]*Pin))
-	a, err := unix.SchedGetAttr(unix.Getpid(), 0) // the first thread has inherited nothing
+	a, err := unix.SchedGetAttr(unix.Getpid(), 0) // the first thread has inherited no worker's settings
 	if err != nil {
 		return nil, fmt.Errorf("read the scheduling of this process: %w", err)
 	}
@@ -77,12 +77,12 @@ func NewGroup(p Priority) (*Group, error) {
 	return g, nil
 }
 
-// Pin is one goroutine's. Only that goroutine calls its methods, but Thread.
+// Pin belongs to one goroutine. Only that goroutine may call its methods, except for Thread.
 type Pin struct {
 	group *Group
 	cpu   unix.CPUSet
-	// tid is the thread that has the mask cpu. The pinned goroutine stores it before it sets
-	// the mask; unbind loads it after it took a mask away.
+	// tid is the thread that has the mask cpu. The pinned goroutine stores it before it sets the
+	// mask; unbind loads it after it has reset a mask.
 	tid   atomic.Int64
 	moves uint64
 }
@@ -106,28 +106,29 @@ func (g *Group) Pin(cpu int) (*Pin, error) {
 	return p, nil
 }
 
-// Nap blocks the thread for a time. A pinned or bound thread is woken at its end, and not, as
-// others are, up to 50 us later (timer slack, prctl(2)).
+// Nap blocks the thread for a time. A pinned or bound thread is woken at the end of it; other
+// threads are woken up to 50 us later (timer slack, prctl(2)).
 func Nap(d time.Duration) {
 	ts := unix.NsecToTimespec(int64(d))
-	_ = unix.Nanosleep(&ts, nil) // a signal ends it early, which does no harm
+	_ = unix.Nanosleep(&ts, nil) // a signal may end it early, which is harmless
 }
 
 // setTimerSlack makes the kernel wake the calling thread at the requested time.
 func setTimerSlack() {
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // without it naps are longer
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // after an error naps are longer
 }
 
-// slice is the time slice that prioritized threads request: the shortest there is. A thread that
-// wakes up preempts a thread with a longer one, instead of waiting for the next tick, as long as
-// it has had less than its share (EEVDF, PREEMPT_SHORT in kernel/sched/features.h; Linux 6.12, and
-// without effect before).
+// slice is the time slice that prioritized threads request: the shortest that the kernel allows. A
+// waking thread preempts a thread with a longer slice at once, instead of at the next tick, as long
+// as it has used less than its share (EEVDF, PREEMPT_SHORT in kernel/sched/features.h; no effect
+// before Linux 6.12).
 const slice = 100 * time.Microsecond
 
-// prioritize gives a thread the priority and the time slice of pinned ones. A slice that is refused
-// is no error: ShortSlice tells.
+// prioritize gives a thread the priority and the time slice of pinned threads. It returns no error
+// if the kernel refuses the slice: ShortSlice reports that.
 //
-// Another goroutine may change the priority meanwhile: what was set last is what was stored last.
+// Another goroutine may change the priority meanwhile: prioritize repeats until the thread has the
+// priority that was stored last.
 func (g *Group) prioritize(tid int) error {
 	for {
 		p := g.priority.Load()
@@ -155,9 +156,9 @@ func (g *Group) give(tid int, p Priority) error {
 	return nil
 }
 
-// SetPriority gives pinned threads another priority. After an error they have the one of before. It
-// is an error if the process has another scheduling policy than the usual one: that was chosen on
-// purpose.
+// SetPriority changes the priority of pinned threads. After an error they have the previous
+// priority. It returns an error if the process's scheduling policy is not SCHED_OTHER: an
+// administrator then chose the policy on purpose.
 func (g *Group) SetPriority(p Priority) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -173,13 +174,13 @@ func (g *Group) SetPriority(p Priority) error {
 	}
 	err := g.reprioritize(&p)
 	if err != nil {
-		_ = g.reprioritize(before) // it was allowed
+		_ = g.reprioritize(before) // allowed: the threads had it before
 	}
 	return err
 }
 
-// reprioritize stores the priority before it loads the threads: Check stores its thread, and then
-// loads the priority. The caller holds mu.
+// reprioritize stores the priority before it loads the threads. Check does the reverse: it stores
+// its thread, and then loads the priority. The caller holds mu.
 func (g *Group) reprioritize(to *Priority) (err error) {
 	g.priority.Store(to)
 	for _, p := range g.pinned() {
@@ -190,7 +191,7 @@ func (g *Group) reprioritize(to *Priority) (err error) {
 	return err
 }
 
-// deprioritize takes back what prioritize gave.
+// deprioritize gives a thread the nice value and time slice of the process.
 func (g *Group) deprioritize(tid int) {
 	_ = g.schedule(tid, Priority{Nice: int(g.usual.Nice)}, 0) // see Check
 }
@@ -198,9 +199,8 @@ func (g *Group) deprioritize(tid int) {
 // lowestRealTime is the lowest priority of real-time threads (sched(7)).
 const lowestRealTime = 1
 
-// schedule changes a thread's priority, with its nice value as it is, and its time slice; 0 is the
-// usual one. A thread under a policy that it has not from here is left alone: it was chosen on
-// purpose.
+// schedule sets a thread's priority and time slice; a slice of 0 is the kernel's default. It leaves
+// a thread alone whose policy this package has not set: that policy was chosen on purpose.
 func (g *Group) schedule(tid int, p Priority, slice time.Duration) error {
 	a, err := unix.SchedGetAttr(tid, 0)
 	if err != nil || a.Policy != unix.SCHED_NORMAL && !g.isRealTime(a) {
@@ -209,17 +209,17 @@ func (g *Group) schedule(tid int, p Priority, slice time.Duration) error {
 	a.Policy, a.Priority, a.Nice, a.Runtime = unix.SCHED_NORMAL, 0, int32(p.Nice), uint64(slice)
 	if p.RealTime {
 		a.Policy, a.Priority, a.Runtime = unix.SCHED_RR, lowestRealTime, 0
-		a.Flags |= unix.SCHED_FLAG_RESET_ON_FORK // a thread that this one makes is not one
+		a.Flags |= unix.SCHED_FLAG_RESET_ON_FORK // threads that it creates are not real-time threads
 	}
 	return unix.SchedSetAttr(tid, a, 0)
 }
 
-// isRealTime reports whether a thread is a real-time thread as schedule makes it.
+// isRealTime reports whether schedule has made a thread a real-time thread.
 func (g *Group) isRealTime(a *unix.SchedAttr) bool {
 	return a.Policy == unix.SCHED_RR && a.Priority == lowestRealTime && g.usual.Policy == unix.SCHED_NORMAL
 }
 
-// Bind binds the calling thread, which the goroutine should be locked to.
+// Bind binds the calling thread to a CPU. The goroutine should be locked to the thread.
 func Bind(cpu int) error {
 	setTimerSlack()
 	var set unix.CPUSet
@@ -234,21 +234,22 @@ func bind(tid int, set *unix.CPUSet, cpu int) error {
 	return nil
 }
 
-// Thread is the thread that the goroutine was found on last. Safe from any goroutine.
+// Thread returns the ID of the thread that Check last found the goroutine on. Safe from any
+// goroutine.
 func (p *Pin) Thread() int { return int(p.tid.Load()) }
 
-// ShortSlice reports whether a thread has the time slice of pinned ones, which kernels before Linux
-// 6.12 do not give, or is a real-time thread, which needs none.
+// ShortSlice reports whether a thread has the time slice of pinned threads, which kernels before
+// Linux 6.12 do not support, or is a real-time thread, which needs none.
 func ShortSlice(tid int) bool {
 	a, err := unix.SchedGetAttr(tid, 0)
 	return err == nil && (a.Runtime == uint64(slice) || a.Policy == unix.SCHED_RR)
 }
 
-// Check pins the thread that the goroutine runs on now. It must be called after every gap of more
-// than Gap. It costs one system call, and some more after a move.
+// Check pins the thread that the goroutine runs on. It must be called after every gap of more than
+// Gap, and after Yield. It costs one system call, and a few more if the goroutine has moved.
 //
-// Masks are set by number, not for "this thread": if the goroutine moves between two lines
-// here, the thread it left is pinned, and the Check after that gap knows which.
+// It sets masks by thread ID, not for "the calling thread": if the goroutine moves in the middle of
+// Check, the thread that it left is pinned, and the Check after that gap knows its ID.
 func (p *Pin) Check() {
 	tid, was := unix.Gettid(), int(p.tid.Load())
 	if tid == was {
@@ -264,10 +265,10 @@ func (p *Pin) Check() {
 	setTimerSlack()
 }
 
-// Moves is how often the goroutine was found on another thread.
+// Moves returns how often Check has found the goroutine on another thread.
 func (p *Pin) Moves() uint64 { return p.moves }
 
-// Release lets the goroutine, and the thread, run anywhere.
+// Release unpins the goroutine: its thread may run on any CPU of the process.
 func (p *Pin) Release() {
 	g := p.group
 	g.replace(func(pins []*Pin) []*Pin {
@@ -287,7 +288,7 @@ func (g *Group) replace(change func([]*Pin) []*Pin) {
 }
 
 // unbind gives a thread the mask and the priority of the process, unless a pinned goroutine runs on
-// it now: two that are preempted at once may continue on each other's threads.
+// it: two goroutines that are preempted at once may continue on each other's threads.
 func (g *Group) unbind(tid int) error {
 	err := unix.SchedSetaffinity(tid, &g.all)
 	g.deprioritize(tid)
@@ -300,7 +301,7 @@ func (g *Group) unbind(tid int) error {
 	return err
 }
 
-// TidyEvery calls Tidy at a pace until ctx is done, or returns why it cannot.
+// TidyEvery calls Tidy periodically until ctx is done, or returns Tidy's error.
 func (g *Group) TidyEvery(ctx context.Context, pace time.Duration) error {
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
@@ -316,8 +317,8 @@ func (g *Group) TidyEvery(ctx context.Context, pace time.Duration) error {
 	}
 }
 
-// Tidy gives threads that are bound to a worker's CPU or have a worker's nice value or time slice,
-// and run no worker, the mask and the priority of the process, and returns how many there were.
+// Tidy gives the mask and the priority of the process to threads that run no worker but are bound
+// to a worker's CPU or have a worker's nice value or time slice. It returns how many there were.
 func (g *Group) Tidy() (unowned int, err error) {
 	tasks, err := filepath.Glob("/proc/self/task/[0-9]*")
 	if err != nil {
@@ -332,7 +333,7 @@ func (g *Group) Tidy() (unowned int, err error) {
 		}
 		var mask unix.CPUSet
 		if unix.SchedGetaffinity(tid, &mask) != nil || !g.isUnowned(tid, &mask) {
-			continue // it ended, or needs no change
+			continue // the thread has ended, or needs no change
 		}
 		if err := g.unbind(tid); err != nil && !errors.Is(err, unix.ESRCH) {
 			return unowned, fmt.Errorf("unbind thread %d: %w", tid, err)
@@ -342,8 +343,8 @@ func (g *Group) Tidy() (unowned int, err error) {
 	return unowned, nil
 }
 
-// prioritized reports whether a thread has the time slice of workers, or a priority that they have
-// or had, where that is not the usual one.
+// prioritized reports whether a thread has the time slice of pinned threads, or a priority that
+// they have or had, and that is not the process's own.
 func (g *Group) prioritized(tid int) bool {
 	a, err := unix.SchedGetAttr(tid, 0)
 	if err != nil || a.Policy != unix.SCHED_NORMAL {
@@ -354,7 +355,7 @@ func (g *Group) prioritized(tid int) bool {
 		a.Nice != 0 && a.Nice != usual.Nice && slices.Contains(g.past, int(a.Nice))
 }
 
-// isUnowned reports whether a thread has a worker's mask or priority and no worker.
+// isUnowned reports whether a thread has a worker's mask or priority but runs no worker.
 func (g *Group) isUnowned(tid int, mask *unix.CPUSet) bool {
 	bound := false
 	for _, p := range g.pinned() {

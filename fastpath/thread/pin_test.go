@@ -28,11 +28,11 @@ func priorityOf(t *testing.T, tid int) priority {
 	return priority{a.Policy, int(a.Nice), time.Duration(a.Runtime)}
 }
 
-// lower returns a nice value that anybody may have, and that is not the one of this process, which
-// may run under nice(1).
+// lower returns a nice value that needs no privilege and that this process, which may run under
+// nice(1), does not have.
 func lower(t *testing.T) int {
 	n := min(priorityOf(t, unix.Getpid()).nice+5, 19)
-	if n == 0 { // which means the usual one
+	if n == 0 { // 0 means the process's own
 		n++
 	}
 	return n
@@ -53,7 +53,7 @@ func pinHere(t *testing.T, g *Group, cpu int) *Pin {
 	return p
 }
 
-// skipIfRefused skips the test where the kernel gives this cgroup no real-time threads.
+// skipIfRefused skips the test if the kernel allows no real-time threads in this cgroup.
 func skipIfRefused(t *testing.T, p Priority, err error) {
 	t.Helper()
 	if p.RealTime && errors.Is(err, unix.EPERM) {
@@ -61,8 +61,8 @@ func skipIfRefused(t *testing.T, p Priority, err error) {
 	}
 }
 
-// TestCheckFollowsTheThread: a goroutine that is passed from thread to thread has its mask and its
-// priority with it, and leaves none behind.
+// TestCheckFollowsTheThread: the mask and the priority follow a goroutine from thread to thread,
+// and former threads lose them.
 func TestCheckFollowsTheThread(t *testing.T) {
 	g, cpu := groupOf(t, lower(t))
 	usual := priorityOf(t, unix.Getpid())
@@ -81,10 +81,10 @@ func TestCheckFollowsTheThread(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("the goroutine does not leave its thread")
 		}
-		// Somebody who sits on this thread while we wait.
+		// Another goroutine keeps this thread busy while the test waits.
 		sat := make(chan struct{})
 		go func() {
-			runtime.LockOSThread() // for its life, if it is on the thread we left
+			runtime.LockOSThread() // keeps the thread that the test has left
 			sleep := unix.NsecToTimespec(int64(20 * time.Millisecond))
 			close(sat)
 			_ = unix.Nanosleep(&sleep, nil)
@@ -108,8 +108,8 @@ func TestCheckFollowsTheThread(t *testing.T) {
 	}
 }
 
-// TestSetPriority: pinned threads get another priority, and the usual one again, and so does a
-// thread that inherited one that workers do not have any more.
+// TestSetPriority: pinned threads get another priority, and the process's own again. Tidy resets a
+// thread that inherited a former priority of workers.
 func TestSetPriority(t *testing.T) {
 	other := Priority{Nice: lower(t)}
 	t.Run("nice value", func(t *testing.T) {
@@ -132,10 +132,10 @@ func testSetPriority(t *testing.T, other Priority, granted func(priority) bool) 
 		t.Errorf("priority %+v, %v, want %+v", priorityOf(t, tid), err, other)
 	}
 	if err := g.SetPriority(Priority{}); err != nil || priorityOf(t, tid) != pinned {
-		t.Errorf("priority %+v, %v, want that of before, %+v", priorityOf(t, tid), err, pinned)
+		t.Errorf("priority %+v, %v, want the previous one, %+v", priorityOf(t, tid), err, pinned)
 	}
 	p.Release()
-	if err := g.schedule(tid, other, 0); err != nil { // as if a worker's thread had left it behind
+	if err := g.schedule(tid, other, 0); err != nil { // as if it had inherited it from a worker's thread
 		t.Fatal(err)
 	}
 	if _, err := g.Tidy(); err != nil || priorityOf(t, tid) != usual {
@@ -143,7 +143,7 @@ func testSetPriority(t *testing.T, other Priority, granted func(priority) bool) 
 	}
 }
 
-// TestRealTimeIsNotInherited: a thread that a worker's thread makes is no real-time thread.
+// TestRealTimeIsNotInherited: a thread created by a worker's thread is not a real-time thread.
 func TestRealTimeIsNotInherited(t *testing.T) {
 	g, cpu := group(t)
 	p := Priority{RealTime: true}
@@ -152,7 +152,7 @@ func TestRealTimeIsNotInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	pinHere(t, g, cpu)
-	// A process that it starts inherits as a thread does (sched_fork, kernel/sched/core.c).
+	// A child process inherits in the same way as a thread (sched_fork, kernel/sched/core.c).
 	child := exec.Command("sleep", "60")
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
@@ -163,7 +163,8 @@ func TestRealTimeIsNotInherited(t *testing.T) {
 	}
 }
 
-// TestTidy: a thread that inherited the mask, or the priority, loses it; the worker's keeps it.
+// TestTidy: a thread that inherited the mask or the priority loses it; the worker's thread keeps
+// it.
 func TestTidy(t *testing.T) {
 	t.Run("mask", func(t *testing.T) {
 		g, cpu := group(t)
@@ -182,7 +183,7 @@ func TestTidy(t *testing.T) {
 func testTidy(t *testing.T, g *Group, cpu int, inherit func(tid int) error) {
 	usual := priorityOf(t, unix.Getpid())
 	if g.all.Count() == 1 {
-		g.all.Set(cpu + 1) // the kernel takes a mask with CPUs that are not there
+		g.all.Set(cpu + 1) // the kernel accepts a mask with CPUs that do not exist
 	}
 	p := pinHere(t, g, cpu)
 	made, release := make(chan int), make(chan struct{})
@@ -191,7 +192,7 @@ func testTidy(t *testing.T, g *Group, cpu int, inherit func(tid int) error) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		tid := unix.Gettid()
-		if err := inherit(tid); err != nil { // as if our thread had made it
+		if err := inherit(tid); err != nil { // as if the worker's thread had created it
 			t.Error(err)
 		}
 		made <- tid

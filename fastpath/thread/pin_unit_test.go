@@ -15,7 +15,7 @@ func groupOf(t *testing.T, nice int) (g *Group, cpu int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { g.Tidy() }) // threads that pinned ones made
+	t.Cleanup(func() { g.Tidy() }) // resets threads created by pinned threads
 	for !g.all.IsSet(cpu) {
 		cpu++
 	}
@@ -31,14 +31,14 @@ func mask(t *testing.T, tid int) (set unix.CPUSet) {
 }
 
 // TestPinsSwapThreads: two workers that are preempted at once may each continue on the other's
-// thread. The one that checks last must not unbind the thread that it left, which is the other's
-// now.
+// thread. The last one to call Check must not unbind the thread that it left, on which the other
+// now runs.
 func TestPinsSwapThreads(t *testing.T) {
 	g, cpu := group(t)
 	if g.all.Count() == 1 {
 		g.all.Set(cpu + 1) // as in TestTidy
 	}
-	// onThread is a thread of its own that runs functions.
+	// onThread starts a locked thread, and returns a function that runs functions on it.
 	onThread := func() func(func()) {
 		do, done := make(chan func()), make(chan struct{})
 		t.Cleanup(func() { close(do) })
@@ -79,7 +79,7 @@ func TestPinsSwapThreads(t *testing.T) {
 func TestNoSuchCPU(t *testing.T) {
 	g, _ := group(t)
 	if _, err := g.Pin(len(g.all)*64 - 1); err == nil {
-		t.Error("a CPU that is not there is no error")
+		t.Error("a CPU that does not exist is no error")
 	}
 	if len(g.pinned()) != 0 {
 		t.Error("a pin that failed is kept")

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPoll: it returns at once what is ready, and waits a moment where nothing is.
+// TestPoll: Poll returns at once if a file is ready, and otherwise waits for the given time.
 func TestPoll(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -26,7 +26,7 @@ func TestPoll(t *testing.T) {
 		t.Fatal(err)
 	}
 	n, err = Poll(files, Moment)
-	for err == unix.EINTR { // the Go runtime's own
+	for err == unix.EINTR { // by a signal of the Go runtime
 		n, err = Poll(files, Moment)
 	}
 	if n != 1 || err != nil || files[0].Revents != unix.POLLIN {
@@ -34,7 +34,7 @@ func TestPoll(t *testing.T) {
 	}
 }
 
-// TestQuietNap: it takes as long as it should, unless a signal ends it.
+// TestQuietNap: a nap has the requested length, unless a signal ends it.
 func TestQuietNap(t *testing.T) {
 	const long = 3 * time.Millisecond
 	for range 10 {

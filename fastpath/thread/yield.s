@@ -1,1 +1,1 @@
-// A Go file may declare a function without a body, as Yield is, only beside a file in assembly.
+// Yield has no body. The compiler allows that only in a package that has an assembly file.

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wakes is how often threads of this process went to sleep, and so had been woken, during so many
-// calls at a pace.
+// wakes returns how often threads of this process went to sleep, and so had been woken, during
+// calls of call at a pace.
 func wakes(t *testing.T, calls int, pace time.Duration, call func()) int64 {
 	t.Helper()
 	count := func() int64 {
@@ -29,9 +29,9 @@ func wakes(t *testing.T, calls int, pace time.Duration, call func()) int64 {
 	return count() - before
 }
 
-// TestYieldWakesNoThread: a goroutine that yields wakes no thread to take it, though there are Ps
-// without work. runtime.Gosched does: 320 to 490 where Yield has 10 to 70, which are the runtime's
-// own (sysmon). Those are more on a busy machine, and are subtracted.
+// TestYieldWakesNoThread: Yield wakes no thread, even if there are idle Ps. runtime.Gosched does:
+// 320 to 490 wakes where Yield has 10 to 70, which are the runtime's own (sysmon). A busy machine
+// has more of the latter, and the test subtracts them.
 func TestYieldWakesNoThread(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	const calls, pace = 500, 200 * time.Microsecond

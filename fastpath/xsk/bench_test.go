@@ -13,8 +13,8 @@ import (
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
-// BenchmarkKick is what one system call costs when there is nothing to send, and
-// what it would cost without telling the Go scheduler.
+// BenchmarkKick measures one system call without frames to send, and the same call by RawSyscall,
+// which the Go scheduler does not know of.
 func BenchmarkKick(b *testing.B) {
 	xsktest.EnterNamespace(b)
 	w := xsktest.NewWire(b, "sl0", "sl0p")
@@ -32,8 +32,8 @@ func BenchmarkKick(b *testing.B) {
 	})
 }
 
-// BenchmarkFlush64 is a batch of 64 packets from Transmit to Complete, so the
-// kernel's own send path is in it.
+// BenchmarkFlush64 measures a batch of 64 packets from Transmit to Complete, which includes the
+// kernel's send path.
 func BenchmarkFlush64(b *testing.B) {
 	xsktest.EnterNamespace(b)
 	w := xsktest.NewWire(b, "sl0", "sl0p")
@@ -48,7 +48,7 @@ func BenchmarkFlush64(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/64, "ns/packet")
 }
 
-// BenchmarkOwners is what the owner table costs a frame that is given to a ring and comes back.
+// BenchmarkOwners measures the owner table's cost for a frame that is given to a ring and returns.
 func BenchmarkOwners(b *testing.B) {
 	o := make(owners, 8192)
 	next := uint64(0)
@@ -58,7 +58,7 @@ func BenchmarkOwners(b *testing.B) {
 		}
 		for i := range uint64(64) {
 			if !o.take((next+i*37)%8192, txOwner(1)) {
-				b.Fatal("not ours")
+				b.Fatal("the frame has another owner")
 			}
 		}
 		next += 64
@@ -66,9 +66,9 @@ func BenchmarkOwners(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/64, "ns/frame")
 }
 
-// BenchmarkRings is what a packet costs the worker in the four methods of a link, with
-// rings on the heap and no kernel: 64 packets per step, of 4096 frames. The median of the
-// steps is reported too: it does not see that the benchmark was preempted.
+// BenchmarkRings measures a packet's cost in the four methods of a link, with rings on the heap and
+// no kernel: 64 packets per step, of 4096 frames. It also reports the median of the steps, which is
+// insensitive to preemption of the benchmark.
 func BenchmarkRings(b *testing.B) {
 	const entries, frames, batch = 2048, 4096, 64
 	fill, tx := heapRing[uint64](entries, 0), heapRing[unix.XDPDesc](entries, 0)

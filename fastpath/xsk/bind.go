@@ -11,14 +11,16 @@ import (
 )
 
 var (
-	// ErrQueueTaken is returned by Open when another socket had the queue for all of
+	// ErrQueueTaken is returned by Open if another socket held the queue during all of
 	// Config.RebindFor.
 	ErrQueueTaken = errors.New("queue is taken")
-	// ErrMemlock is returned by Open when the kernel may not lock the UMEM in memory.
+	// ErrMemlock is returned by Open if a limit prevents the kernel from locking the UMEM in
+	// memory.
 	ErrMemlock = errors.New(
 		"the UMEM exceeds RLIMIT_MEMLOCK: grant CAP_IPC_LOCK, or raise the limit (systemd: LimitMEMLOCK=infinity)",
 	)
-	// ErrNoZeroCopy is returned by Open when ZeroCopy was requested and refused.
+	// ErrNoZeroCopy is returned by Open if ZeroCopy was requested and the kernel or driver refused
+	// it.
 	ErrNoZeroCopy = errors.New("no zero-copy")
 )
 
@@ -27,8 +29,8 @@ const (
 	rebindLast  = 20 * time.Millisecond
 )
 
-// bind binds the socket, and waits for a queue that is still taken, or memory that still counts: a
-// closed socket's pool is released by a kernel worker some 20 ms later.
+// bind binds the socket. It waits for a queue that is still taken, or memory that is still
+// accounted: a kernel worker releases a closed socket's pool about 20 ms later.
 func (s *Socket) bind(parent context.Context, c *Config, mtu int) error {
 	ctx, cancel := context.WithTimeout(parent, c.RebindFor)
 	defer cancel()
@@ -57,12 +59,12 @@ func (s *Socket) bind(parent context.Context, c *Config, mtu int) error {
 	}
 }
 
-// tryBind takes zero-copy if the configuration allows it and the device has it, else copy mode.
-// The UMEM is locked so that no descriptor is closed, and reused, meanwhile.
+// tryBind uses zero-copy if the configuration allows it and the device supports it, else copy mode.
+// It locks the UMEM so that no descriptor is closed, and its number reused, meanwhile.
 func (s *Socket) tryBind(c *Config, mtu int, last bool) error {
 	s.umem.mu.Lock()
 	defer s.umem.mu.Unlock()
-	reason := cmp.Or(c.CopyReason, "copy mode was asked for")
+	reason := cmp.Or(c.CopyReason, "copy mode was requested")
 	if c.Mode != Copy {
 		err := s.attempt(c, ZeroCopy)
 		if err == nil {
@@ -71,8 +73,8 @@ func (s *Socket) tryBind(c *Config, mtu int, last bool) error {
 		reason = whyNoZeroCopy(err, mtu, s.umem.frameSize)
 		switch {
 		case s.umem.passing(err) && (!last || c.Mode == ZeroCopy):
-			// A busy queue is no reason for copy mode before the last try: it may be the old
-			// socket's, and so may memory.
+			// Do not fall back to copy mode before the last try: an old socket may still hold the
+			// queue or the memory.
 			return err
 		case c.Mode == ZeroCopy && errors.Is(err, ErrMemlock):
 			return err
@@ -87,10 +89,10 @@ func (s *Socket) tryBind(c *Config, mtu int, last bool) error {
 }
 
 // attempt binds in one mode. A registration of memory has one mode (xp_assign_dev_shared,
-// net/xdp/xsk_buff_pool.c), so the socket joins a socket of the UMEM that is bound in that mode, or
-// registers the memory itself, once more if sockets of the other mode have done so. Frames are the
-// same in all registrations. The same holds for sockets that take packets in several frames
-// (XDP_UMEM_SG_FLAG, net/xdp/xsk.c).
+// net/xdp/xsk_buff_pool.c). So the socket joins a socket of the UMEM that is bound in that mode, or
+// registers the memory itself, even if sockets of the other mode have also registered it. All
+// registrations have the same frames. Sockets that accept packets in several frames likewise need
+// their own registration (XDP_UMEM_SG_FLAG, net/xdp/xsk.c).
 func (s *Socket) attempt(c *Config, mode Mode) error {
 	if mode == ZeroCopy && s.knownWithout() {
 		return unix.EOPNOTSUPP
@@ -105,7 +107,7 @@ func (s *Socket) attempt(c *Config, mode Mode) error {
 		// Shared sockets inherit mode and need-wakeup; any further flag is EINVAL.
 		err := s.bindTo(c, unix.XDP_SHARED_UMEM, peer.fd)
 		if errors.Is(err, unix.EBADF) {
-			continue // its device was deleted, and its worker has not noticed yet
+			continue // the peer's device was deleted, and its worker has not noticed yet
 		}
 		return s.noticed(mode, err)
 	}
@@ -122,14 +124,14 @@ func (s *Socket) attempt(c *Config, mode Mode) error {
 	return s.noticed(mode, s.bindTo(c, unix.XDP_USE_NEED_WAKEUP|flag, 0))
 }
 
-// noticed remembers that the driver has no zero-copy, on any queue and with any memory.
+// noticed records in without that the driver has no zero-copy, for any queue and memory.
 func (s *Socket) noticed(mode Mode, err error) error {
 	s.without = s.without || mode == ZeroCopy && errors.Is(err, unix.EOPNOTSUPP)
 	return err
 }
 
-// knownWithout reports whether this socket or a bound one on the same device has found that the
-// driver has no zero-copy. It saves a useless registration of memory, which pins every page.
+// knownWithout reports whether this socket, or a bound one on the same device, has found that the
+// driver has no zero-copy. It avoids a useless registration of memory, which pins every page.
 func (s *Socket) knownWithout() bool {
 	for _, other := range s.umem.sockets {
 		if other != nil && other.ifindex == s.ifindex && other.without && other.mode == Copy && !other.gone.Load() {
@@ -139,15 +141,15 @@ func (s *Socket) knownWithout() bool {
 	return s.without
 }
 
-// sharable reports whether another socket may share this one's registration: it is open, bound in
-// that mode, for packets in several frames or not, and on another queue, for two sockets on one
-// queue would have to share their fill and completion rings.
+// sharable reports whether another socket may share s's registration: s must be open and bound in
+// that mode, have the same value of long, and be on another queue, because two sockets on one queue
+// would have to share their fill and completion rings.
 func (s *Socket) sharable(other *Socket, mode Mode) bool {
 	return s != nil && s != other && s.mode == mode && s.long == other.long && s.fd >= 0 && !s.gone.Load() &&
 		(s.ifindex != other.ifindex || s.queue != other.queue)
 }
 
-// register registers the UMEM with this socket, if that has not been done.
+// register registers the UMEM with this socket, unless it has already done so.
 func (s *Socket) register() error {
 	if s.registered {
 		return nil
@@ -167,8 +169,8 @@ func explainRegister(err error) error {
 	return nil
 }
 
-// renew gives a socket that registered memory and could not be bound a new descriptor: with a
-// registration of its own it cannot share another one (xsk_bind, net/xdp/xsk.c).
+// renew gives the socket a new descriptor if it has registered memory and could not be bound: a
+// socket with its own registration cannot share another one (xsk_bind, net/xdp/xsk.c).
 func (s *Socket) renew(c *Config) error {
 	if !s.registered {
 		return nil
@@ -181,14 +183,14 @@ func (s *Socket) renew(c *Config) error {
 	return s.prepare(c)
 }
 
-// bindTo calls bind.
+// bindTo calls bind(2).
 func (s *Socket) bindTo(c *Config, flags uint16, sharedFD int) error {
 	return c.kernel.bind(s.fd, &unix.SockaddrXDP{
 		Flags: flags, Ifindex: uint32(s.ifindex), QueueID: uint32(s.queue), SharedUmemFD: uint32(sharedFD),
 	})
 }
 
-// bound reads from the kernel which mode it chose.
+// bound reads the mode that the kernel chose, and checks that it is want.
 func (s *Socket) bound(c *Config, want Mode, reason string) error {
 	options, err := c.kernel.options(s.fd)
 	if err != nil {
@@ -200,13 +202,13 @@ func (s *Socket) bound(c *Config, want Mode, reason string) error {
 	}
 	s.copyMode = s.mode == Copy
 	if s.mode != want {
-		return fmt.Errorf("the kernel was asked for %v and chose %v, which it never should", want, s.mode)
+		return fmt.Errorf("requested mode %v, but the kernel chose %v: a kernel bug", want, s.mode)
 	}
 	return nil
 }
 
-// kernel has the system calls that tests replace, to simulate drivers with zero-copy on a kernel
-// that has none.
+// kernel has the system calls that tests replace, to simulate drivers with zero-copy on a machine
+// without one.
 type kernel struct {
 	bind    func(fd int, to *unix.SockaddrXDP) error
 	options func(fd int) (uint32, error)
@@ -219,9 +221,9 @@ var realKernel = kernel{
 	},
 }
 
-// Room that a zero-copy packet needs beside its MTU: Ethernet header, two VLAN
-// tags, FCS (ETH_PAD_LEN, net/xdp/xsk_buff_pool.c), in usable frame bytes that the
-// kernel rounds down to 128.
+// framingBytes is the room that a zero-copy packet needs besides its MTU: Ethernet header, two VLAN
+// tags, FCS (ETH_PAD_LEN, net/xdp/xsk_buff_pool.c). The kernel rounds the usable bytes of a frame
+// down to a multiple of usableAlign.
 const (
 	framingBytes = 14 + 2*4 + 4
 	usableAlign  = 128
@@ -234,7 +236,7 @@ func whyNoZeroCopy(err error, mtu, frameSize int) string {
 		return "the driver has no AF_XDP zero-copy"
 	case errors.Is(err, unix.EINVAL) && mtu+framingBytes > usable:
 		return fmt.Sprintf(
-			"MTU %d does not fit zero-copy frames of %d bytes, the largest that does is %d", mtu, frameSize,
+			"MTU %d does not fit zero-copy frames of %d bytes, the largest MTU that fits is %d", mtu, frameSize,
 			usable-framingBytes,
 		)
 	case errors.Is(err, unix.EBUSY):

@@ -9,9 +9,9 @@ import (
 	"sluice.dev/sluice/fastpath"
 )
 
-// KeptError is returned by Close when frames stayed behind, because the device
-// may still read or write them. They come back through the next socket that is
-// opened on the same interface and queue with the same UMEM.
+// KeptError is returned by Close if it could not free all frames, because the device may still read
+// or write them. The next socket that is opened on the same interface and queue with the same UMEM
+// gets them.
 type KeptError struct {
 	Interface string
 	Queue     int
@@ -20,7 +20,7 @@ type KeptError struct {
 
 func (e *KeptError) Error() string {
 	return fmt.Sprintf(
-		"AF_XDP socket on %s queue %d: %d frames stay behind until the queue is bound again", e.Interface, e.Queue,
+		"AF_XDP socket on %s queue %d: %d frames are kept until the queue is bound again", e.Interface, e.Queue,
 		e.Frames,
 	)
 }
@@ -30,9 +30,9 @@ const (
 	drainStep = time.Millisecond
 )
 
-// Close gives the socket's frames back to the pool and unmaps its rings. The
-// worker must not use the socket again. It first waits a little for packets inside the device. Then
-// it takes back at once the frames in:
+// Close gives the socket's frames back to the pool and unmaps its rings. The worker must not use
+// the socket again. Close first waits briefly (drainFor) for packets inside the device. Then it
+// takes back at once the frames in:
 //
 //	                         copy                  zero-copy             device deleted
 //	receive, completion      yes                   yes                   yes
@@ -43,7 +43,7 @@ const (
 //	inside the device,       no: some drivers      no                    yes
 //	being sent               send from the page
 //
-// If frames stay behind the error is a *KeptError. A nil pool drops all frames.
+// If frames remain, the error is a *KeptError. With a nil pool all frames are lost.
 func (s *Socket) Close(p *fastpath.Pool) error {
 	if s.fd < 0 {
 		return fmt.Errorf("AF_XDP socket on %s queue %d: closed twice", s.name, s.queue)
@@ -53,8 +53,8 @@ func (s *Socket) Close(p *fastpath.Pool) error {
 	u := s.umem
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	// After this the kernel processes no packet of ours: it unbinds the socket and waits for every
-	// CPU to leave it before close returns. The mappings stay.
+	// After this the kernel processes no packet of the socket: before close returns, it unbinds the
+	// socket and waits for every CPU to leave it. The mappings stay.
 	err := s.closeFD()
 	back, behind := s.sort()
 	for _, addr := range back {
@@ -84,7 +84,7 @@ func (s *Socket) Close(p *fastpath.Pool) error {
 	return err
 }
 
-// drain waits, bounded, until what was transmitted is completed.
+// drain waits, at most drainFor, until all transmitted frames are completed.
 func (s *Socket) drain() {
 	deadline := time.Now().Add(drainFor)
 	for s.up && !s.gone.Load() && s.sending() && time.Now().Before(deadline) {
@@ -95,7 +95,7 @@ func (s *Socket) drain() {
 	}
 }
 
-// sending reports whether any frame is on the transmit side and not completed.
+// sending reports whether the transmit side has any frame that is not completed.
 func (s *Socket) sending() bool {
 	for _, o := range s.owners {
 		if o == s.inTx {
@@ -105,8 +105,8 @@ func (s *Socket) sending() bool {
 	return false
 }
 
-// sort divides the socket's frames, after its descriptor was closed, into those
-// that are safe to use again and those that are not.
+// sort divides the socket's frames, after its descriptor was closed, into frames that can be used
+// again at once (back) and frames that the device may still use (behind).
 func (s *Socket) sort() (back, behind []uint64) {
 	back = append(back, s.done...)
 	back = s.takePartial(back)

@@ -9,8 +9,8 @@ import (
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
-// TestKeptFrames: a frame that is still inside the device at Close must not be
-// used before the kernel has let go of the queue.
+// TestKeptFrames: a frame that is inside the device at Close must not be used before the kernel has
+// released the queue.
 func TestKeptFrames(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")

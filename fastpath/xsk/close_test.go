@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSort: what Close may take back, for a frame in each place that there is.
+// TestSort: the frames that Close may take back, with one frame in each possible place.
 func TestSort(t *testing.T) {
 	const inRx, inDeviceRx, inTxRing, inDeviceTx, inCompletion, stashed = 0, 1, 2, 3, 4, 5
 	for _, tc := range []struct {
@@ -55,7 +55,7 @@ func TestSort(t *testing.T) {
 				behind[i] >>= 11
 			}
 			if !slices.Equal(behind, tc.behind) || len(back)+len(behind) != 6 {
-				t.Errorf("%d come back, frames %v stay behind, want %v", len(back), behind, tc.behind)
+				t.Errorf("%d are free, frames %v are kept, want %v kept", len(back), behind, tc.behind)
 			}
 		})
 	}

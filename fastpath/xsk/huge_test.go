@@ -14,8 +14,8 @@ import (
 	"sluice.dev/sluice/flowtable/mapped"
 )
 
-// TestFramesInHugePages: where no huge pages are reserved frames are in transparent ones, also in
-// the process that takes them.
+// TestFramesInHugePages: if no huge pages are reserved, frames are in transparent huge pages, also
+// in the process that takes them over.
 func TestFramesInHugePages(t *testing.T) {
 	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage"); err != nil {
 		t.Skip("the kernel has no transparent huge pages (CONFIG_TRANSPARENT_HUGEPAGE)")
@@ -33,7 +33,7 @@ func TestFramesInHugePages(t *testing.T) {
 	must(t, u.Close())
 }
 
-// inHugePages fails unless all frames are mapped by huge pages, as smaps says (proc(5)).
+// inHugePages fails unless smaps (proc(5)) shows that all frames are mapped by huge pages.
 func inHugePages(t *testing.T, u *UMEM) {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/smaps")
@@ -49,8 +49,8 @@ func inHugePages(t *testing.T, u *UMEM) {
 	}
 }
 
-// BenchmarkFramePages is what the first touch of a packet costs, in frames that come in any order,
-// as they do after a while: in pages of 4 KiB and in huge ones.
+// BenchmarkFramePages measures the first access to a packet, in pages of 4 KiB and in huge pages.
+// Frames come in random order, as they do after some time of operation.
 func BenchmarkFramePages(b *testing.B) {
 	const headroom = 256
 	for _, frames := range []int{8192, 32768} {

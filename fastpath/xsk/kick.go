@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Counters are the results of a socket's system calls. The worker is their only
-// writer; an exporter gets a copy through the worker.
+// Counters counts the results of a socket's system calls. The worker is its only writer; an
+// exporter gets a copy through the worker.
 type Counters struct {
 	Kicks    uint64 // sendto calls
 	RxKicks  uint64 // recvfrom calls
-	EAGAIN   uint64 // budget of one call spent, completion ring or send buffer full, or device busy: tried again
+	EAGAIN   uint64 // budget of one call spent, completion ring or send buffer full, or device busy: retried
 	EBUSY    uint64 // copy mode: the device dropped a packet; zero-copy: busy
 	ENOBUFS  uint64
 	ENETDOWN uint64
@@ -19,11 +19,11 @@ type Counters struct {
 	EINVAL   uint64
 	EINTR    uint64
 	Other    uint64
-	// Stalls counts calls that reported success and sent nothing, as the kernel
-	// does for a queue that the device no longer has.
+	// Stalls counts calls that returned success and sent no packet, which happens for a queue that
+	// the device no longer has.
 	Stalls uint64
-	// ForeignFrames counts frames that the kernel returned without having been given
-	// them, which is a kernel bug; they are ignored.
+	// ForeignFrames counts frames that the kernel returned but did not own, which is a kernel bug.
+	// They are ignored.
 	ForeignFrames uint64
 }
 
@@ -31,12 +31,12 @@ type Counters struct {
 func (s *Socket) Counters() Counters { return s.counters }
 
 const (
-	// maxDropped bounds the calls of one Flush that cost a packet each.
+	// maxDropped bounds the calls in one Flush that each drop a packet.
 	maxDropped = 64
-	// spareKicks are the calls beyond those that a full ring needs.
+	// spareKicks is the number of calls beyond the number that a full ring needs.
 	spareKicks = 8
-	// probeEvery is after how many Flush calls without a system call the link's
-	// state is checked.
+	// probeEvery is the number of Flush calls without a system call after which the link's state is
+	// checked.
 	probeEvery = 64
 )
 
@@ -50,7 +50,7 @@ func (s *Socket) Flush() {
 	}
 	if !s.up || s.tx.untaken() == 0 {
 		s.flushQuiet()
-		s.unsent = s.copyMode && s.up && s.tx.untaken() != 0 // of a link that is up again
+		s.unsent = s.copyMode && s.up && s.tx.untaken() != 0 // the link is up again
 		return
 	}
 	s.quiet = 0
@@ -59,7 +59,7 @@ func (s *Socket) Flush() {
 	}
 	if !s.copyMode {
 		errno := s.kick()
-		s.judge(errno)
+		s.handleResult(errno)
 		s.unsent = transient(errno)
 		return
 	}
@@ -70,11 +70,11 @@ func (s *Socket) Flush() {
 			return
 		}
 		errno := s.kick()
-		s.judge(errno)
+		s.handleResult(errno)
 		progress := s.tx.untaken() != before
 		switch errno {
 		case 0, unix.EAGAIN:
-			// A full completion ring is EAGAIN; to Linux 6.12 it is success (xsk_generic_xmit).
+			// A full completion ring is EAGAIN, or success up to Linux 6.12 (xsk_generic_xmit).
 			if progress || s.stash() != 0 {
 				continue
 			}
@@ -84,7 +84,7 @@ func (s *Socket) Flush() {
 			s.unsent = errno != 0 || s.inFlight() > s.completion.mask
 			return
 		case unix.EBUSY:
-			// One packet is gone and completed, the rest of the ring was not processed.
+			// One packet was dropped and completed; the rest of the ring was not processed.
 			if dropped++; dropped == maxDropped {
 				s.unsent = true
 				return
@@ -98,8 +98,8 @@ func (s *Socket) Flush() {
 	s.unsent = s.tx.untaken() != 0
 }
 
-// flushQuiet is Flush with nothing to send. It probes a link that is down each time, and an idle
-// one rarely, to find out that it went down.
+// flushQuiet is Flush without frames to send. It probes a link that is down each time, and an idle
+// link rarely, to notice that it went down.
 //
 // If the worker polls its devices itself, it polls them here.
 func (s *Socket) flushQuiet() {
@@ -114,7 +114,7 @@ func (s *Socket) flushQuiet() {
 	s.Probe()
 }
 
-// transient reports whether the next call may succeed where one failed so.
+// transient reports whether a repeated call may succeed after this error.
 func transient(errno unix.Errno) bool {
 	switch errno {
 	case unix.EAGAIN, unix.EBUSY, unix.EINTR, unix.ENOBUFS, unix.ENOMEM:
@@ -123,46 +123,46 @@ func transient(errno unix.Errno) bool {
 	return false
 }
 
-// inFlight counts the frames that the kernel took to send, and has not completed.
+// inFlight returns the number of frames that the kernel took to send and has not completed.
 func (s *Socket) inFlight() uint32 {
 	return atomic.LoadUint32(s.tx.consumer) - atomic.LoadUint32(s.completion.producer)
 }
 
 // Unsent implements fastpath.Link. In copy mode frames stay in the transmit ring if a call finds
-// the send buffer full or the device busy, and only the next call sends them. A zero-copy driver
-// sends by itself once a call has woken it. Frames of a queue that sends none at all (Stalls) do
-// not count: no call would help.
+// the send buffer full or the device busy, and only another call sends them. A zero-copy driver
+// sends without further calls once a call has woken it. Frames of a queue that sends none at all
+// (Stalls) do not count: another call would not help.
 func (s *Socket) Unsent() bool { return s.unsent }
 
-// Probe implements fastpath.Link: after it, Up and Gone are fresh. It costs a short system call:
-// worth it when poll timed out, or when the link was reported to have changed.
+// Probe implements fastpath.Link. It updates Up and Gone by a short system call. Callers use it
+// when poll(2) timed out or a change of the link was reported.
 func (s *Socket) Probe() {
 	s.quiet = 0
 	if !s.gone.Load() {
-		s.judge(s.kick())
+		s.handleResult(s.kick())
 	}
 }
 
-// kick makes the kernel process the transmit ring. A call without the Go scheduler's knowledge
-// (RawSyscall) would save 35 of 265 ns per call (BenchmarkKick), half a nanosecond per
-// packet of a full batch; but the call itself takes some 50 us per 64 packets in
-// copy mode, for which it would keep every other goroutine from stopping the world.
+// kick makes the kernel process the transmit ring. RawSyscall, which the Go scheduler does not know
+// of, would save 35 of 265 ns per call (BenchmarkKick), half a nanosecond per packet of a full
+// batch. But in copy mode the call takes about 50 us per 64 packets, during which no other
+// goroutine could stop the world.
 func (s *Socket) kick() unix.Errno {
 	s.counters.Kicks++
 	_, _, errno := unix.Syscall6(unix.SYS_SENDTO, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
 	return errno
 }
 
-// wakeReceive makes a sleeping zero-copy driver process the fill ring, and polls the
-// device where the socket prefers that.
+// wakeReceive makes a sleeping zero-copy driver process the fill ring. With busy polling it also
+// polls the device.
 func (s *Socket) wakeReceive() {
 	s.counters.RxKicks++
 	_, _, errno := unix.Syscall6(unix.SYS_RECVFROM, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
-	s.judge(errno)
+	s.handleResult(errno)
 }
 
-// judge counts the result of a call and sets the link's state by it.
-func (s *Socket) judge(errno unix.Errno) {
+// handleResult counts the result of a call and sets the link's state accordingly.
+func (s *Socket) handleResult(errno unix.Errno) {
 	down := false
 	switch errno {
 	case 0:
@@ -189,9 +189,10 @@ func (s *Socket) judge(errno unix.Errno) {
 	s.up = !down
 }
 
-// noticeGone interprets ENXIO. In copy mode only an unbound socket gets it, and only the
-// device's deletion unbinds. A zero-copy driver also returns it while it has no XDP program; then
-// the error that a deletion leaves on the socket decides.
+// noticeGone sets gone if ENXIO means that the device was deleted. In copy mode only an unbound
+// socket gets ENXIO, and only the device's deletion unbinds a socket. A zero-copy driver also
+// returns ENXIO while it has no XDP program; a deletion then also leaves the error ENETDOWN on the
+// socket.
 func (s *Socket) noticeGone() {
 	pending, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if s.copyMode || (err == nil && unix.Errno(pending) == unix.ENETDOWN) {

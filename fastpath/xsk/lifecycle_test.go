@@ -19,17 +19,17 @@ import (
 
 var smallRings = Config{RxSize: 256, TxSize: 256, FillSize: 256, CompletionSize: 256}
 
-// TestRebind opens a queue right after it was closed: its old pool still has it.
+// TestRebind opens a queue directly after its socket was closed, while the old pool still holds it.
 func TestRebind(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")
 	r := newRig(t, 1024)
 	best, worst := time.Hour, time.Duration(0)
 	c := smallRings
-	c.TxBudget = minTxBudget // so that Close has to call more than once
+	c.TxBudget = minTxBudget // so that Close must make several calls
 	start := time.Now()
 	r.open(w, c)
-	first := time.Since(start) // of a queue that nothing has
+	first := time.Since(start) // of a free queue
 	must(t, r.links[0].Close(r.pool))
 	for range 5 {
 		start := time.Now()
@@ -40,9 +40,9 @@ func TestRebind(t *testing.T) {
 			t.Fatalf("transmit ring took %d of 200", n)
 		}
 		w.Send(t, 0, 20)
-		must(t, s.Close(r.pool)) // sends what was transmitted and not flushed
+		must(t, s.Close(r.pool)) // sends the transmitted packets that were not flushed
 		seen := map[uint64]int{}
-		// Sent, they may still be on their way through the kernel.
+		// The sent packets may still be on their way through the kernel.
 		eventually(t, "the 200 packets that Close sent", func() { w.Receive(t, seen) },
 			func() bool { return len(seen) == 200 })
 		r.law("after Close")
@@ -54,14 +54,14 @@ func TestRebind(t *testing.T) {
 		}
 	}
 	t.Logf("open after close took %v to %v", best, worst)
-	// The worst depends on what else the machine does, as the first does.
+	// The longest time depends on the load of the machine, and so does the first one.
 	if best > 250*time.Millisecond+2*first {
 		t.Errorf("opening again took at least %v, the first time %v", best, first)
 	}
 }
 
-// TestDownUp: packets wait in the transmit ring of a link that is down, it takes
-// no more, and it carries on when it is up.
+// TestDownUp: while a link is down, packets wait in its transmit ring and it takes no more; when it
+// is up again, it continues.
 func TestDownUp(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")
@@ -95,13 +95,13 @@ func TestDownUp(t *testing.T) {
 	}
 	got := 0
 	eventually(t, "10 packets after up", func() {
-		w.Send(t, 0, 1) // the kernel gives the peer its queue back when it pleases, within a second
+		w.Send(t, 0, 1) // the kernel starts the peer's queue again at any time within a second
 		n, _ := r.step(s, s)
 		got += n
 	}, func() bool { return got >= 10 })
 }
 
-// TestIdleLinkNoticesDown: nothing is sent, so only Flush's own question tells.
+// TestIdleLinkNoticesDown: without packets to send, only the probes of Flush notice a link down.
 func TestIdleLinkNoticesDown(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")
@@ -122,8 +122,8 @@ func TestIdleLinkNoticesDown(t *testing.T) {
 	}
 }
 
-// TestDeviceDeleted deletes and re-creates the devices of two sockets in every
-// order that matters to the kernel's registration of the UMEM.
+// TestDeviceDeleted deletes and re-creates the devices of two sockets, in every order that matters
+// to the kernel's registration of the UMEM.
 func TestDeviceDeleted(t *testing.T) {
 	for name, victims := range map[string][]int{
 		"the one that registered": {0}, "the one that joined": {1},
@@ -172,8 +172,8 @@ func exchange(t *testing.T, r *rig, wires []*xsktest.Wire) {
 	r.law("after an exchange")
 }
 
-// TestJoinWithoutDeletedSocket: the socket that all others joined is unbound, but its worker
-// has not found out; a new socket must not depend on it.
+// TestJoinWithoutDeletedSocket: the socket that all others joined is unbound, but its worker has
+// not noticed yet; a new socket must not depend on it.
 func TestJoinWithoutDeletedSocket(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	wires := []*xsktest.Wire{xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p")}
@@ -193,7 +193,7 @@ func TestJoinWithoutDeletedSocket(t *testing.T) {
 	}
 }
 
-// TestFrameLawAtRandom does at random what can happen to two links.
+// TestFrameLawAtRandom runs random operations on two links.
 func TestFrameLawAtRandom(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	seed := uint64(time.Now().UnixNano())
@@ -246,8 +246,7 @@ func TestFrameLawAtRandom(t *testing.T) {
 	r.held = 0
 }
 
-// TestStall: the kernel reports success, and sends nothing, for a queue that only
-// receives.
+// TestStall: for a queue that only receives, the kernel returns success but sends no packet.
 func TestStall(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "sl0", NumRxQueues: 2, NumTxQueues: 1},
@@ -271,12 +270,13 @@ func TestStall(t *testing.T) {
 		t.Errorf("%+v, %d untaken, up %v: want one stall and the five still there", got, s.tx.untaken(), s.Up())
 	}
 	if s.Unsent() {
-		t.Error("another Flush is said to send them")
+		t.Error("Unsent is true, but another Flush would not send them")
 	}
 }
 
-// TestUnsent: frames that a full send buffer leaves in the ring are said to wait for another Flush,
-// which sends them. A full socket of another kind stands for the buffer: veth frees it as it sends.
+// TestUnsent: if a full send buffer leaves frames in the ring, Unsent is true, and another Flush
+// sends them. A full socket of another kind simulates the buffer, because veth frees the real one
+// while it sends.
 func TestUnsent(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	r := newRig(t, 512)
@@ -304,8 +304,8 @@ func TestUnsent(t *testing.T) {
 	}
 }
 
-// TestOtherGoroutines: what the documentation allows any goroutine, while the
-// worker forwards; the race detector judges.
+// TestOtherGoroutines calls the methods that are safe for any goroutine while the worker forwards,
+// for the race detector.
 func TestOtherGoroutines(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	wires := []*xsktest.Wire{xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p"),
@@ -317,7 +317,7 @@ func TestOtherGoroutines(t *testing.T) {
 	s := r.open(wires[0], smallRings)
 	opened, stop := make(chan *Socket, 2), make(chan struct{})
 	var others sync.WaitGroup
-	repeat := func(f func()) { // until the end of the test, and nothing else in between that could order it
+	repeat := func(f func()) { // until the end of the test, without other synchronisation
 		others.Go(func() {
 			for {
 				select {

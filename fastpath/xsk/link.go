@@ -44,7 +44,7 @@ func (s *Socket) Refill(p *fastpath.Pool) {
 	}
 }
 
-// Transmit implements fastpath.Link. It takes nothing while the link is down.
+// Transmit implements fastpath.Link. It takes no packets while the link is down.
 func (s *Socket) Transmit(batch []fastpath.Desc) int {
 	if !s.up {
 		return 0
@@ -56,9 +56,9 @@ func (s *Socket) Transmit(batch []fastpath.Desc) int {
 		if d.Len == 0 {
 			return s.transmitLong(batch, i)
 		}
-		// The kernel would take such a descriptor and never complete it.
+		// The kernel would accept such a descriptor and never complete it.
 		if (d.Addr+uint64(d.Len)-1)>>s.frameShift != frame {
-			panic("xsk: a packet to transmit crosses its frame; find who set its length")
+			panic("xsk: a packet to transmit extends beyond its frame; find the code that set its length")
 		}
 		s.owners.give(frame, s.inTx)
 		*s.tx.at(i) = unix.XDPDesc{Addr: d.Addr, Len: d.Len}
@@ -90,8 +90,8 @@ func (s *Socket) Complete(p *fastpath.Pool) {
 	s.completion.release(n)
 }
 
-// stash makes room in the completion ring without a pool at hand. It returns how
-// many frames it took out.
+// stash makes room in the completion ring by moving frames to done. It returns how many frames it
+// took out.
 func (s *Socket) stash() uint32 {
 	n := s.completion.peek(uint32(cap(s.done) - len(s.done)))
 	for i := range n {
@@ -110,12 +110,12 @@ func (s *Socket) stash() uint32 {
 // Frames implements fastpath.Link.
 func (s *Socket) Frames() int { return s.frames }
 
-// Up implements fastpath.Link. It is as fresh as the last system call: Flush
-// makes one with every batch, and now and then without.
+// Up implements fastpath.Link. The last system call has set it: Flush makes one for every batch,
+// and occasionally without a batch.
 func (s *Socket) Up() bool { return s.up }
 
-// Gone reports whether the device was deleted. Then the socket will never carry a packet
-// again: close it, and open another when the device is back. Safe for any goroutine.
+// Gone reports whether the device was deleted. The socket then never carries a packet again: close
+// it, and open another when the device exists again. Safe for any goroutine.
 func (s *Socket) Gone() bool { return s.gone.Load() }
 
 // FD implements fastpath.Link.

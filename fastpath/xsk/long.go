@@ -6,20 +6,20 @@ import (
 	"sluice.dev/sluice/fastpath"
 )
 
-// A packet that is longer than a frame is received and sent as several descriptors in a row, all
-// but the last with XDP_PKT_CONTD (Documentation/ networking/af_xdp.rst, "Multi-Buffer Support").
-// To the worker it is one Desc, whose Len is 0, and a chain in the UMEM's table.
+// A packet that is longer than a frame is received and sent as several consecutive descriptors, all
+// except the last with XDP_PKT_CONTD (Documentation/networking/af_xdp.rst, "Multi-Buffer Support").
+// For the worker it is one Desc, whose Len is 0, and a chain in the UMEM's table.
 
-// partial is a packet whose last frame has not been taken out of the receive ring yet: a batch may
-// end between two frames. Its frames are the link's, marked as kept in owners, until the worker
-// gets it.
+// partial is a packet whose last frame is not taken out of the receive ring yet: a batch may end
+// between two frames. Its frames belong to the link, and are marked as kept in owners, until the
+// worker gets the packet.
 type partial struct {
 	head   fastpath.Desc
-	last   uint64 // where the last frame taken begins
+	last   uint64 // address of the last frame taken
 	frames int    // 0: there is none
 }
 
-// receiveLong is Receive of a socket that takes packets in several frames.
+// receiveLong is Receive for a socket that accepts packets in several frames.
 func (s *Socket) receiveLong(batch []fastpath.Desc) int {
 	n := s.rx.peek(uint32(len(batch)))
 	got := 0
@@ -60,7 +60,7 @@ func (s *Socket) extend(addr uint64, bytes uint32) {
 	p.frames++
 }
 
-// whole returns the partial packet, which has its last frame now, as the worker's.
+// whole moves the partial packet, which is now complete, to the worker.
 func (s *Socket) whole() fastpath.Desc {
 	p := &s.partial
 	for addr, more := p.head.Addr, true; more; addr, more = s.umem.chains.Next(addr) {
@@ -71,8 +71,8 @@ func (s *Socket) whole() fastpath.Desc {
 	return p.head
 }
 
-// takePartial appends the frames of the partial packet, which will never be complete, and forgets
-// it.
+// takePartial appends the frames of the partial packet, which will never be complete, to frames and
+// removes it.
 func (s *Socket) takePartial(frames []uint64) []uint64 {
 	for d, more := s.partial.head, s.partial.frames > 0; more; {
 		var first fastpath.Desc
@@ -83,8 +83,8 @@ func (s *Socket) takePartial(frames []uint64) []uint64 {
 	return frames
 }
 
-// transmitLong continues a Transmit with the packet at first, which has several frames: those
-// before it are in the ring, not submitted. All frames of a packet go into the ring, or none.
+// transmitLong continues a Transmit at the first packet that has several frames; the packets before
+// it are written to the ring, but not submitted. All frames of a packet go into the ring, or none.
 func (s *Socket) transmitLong(batch []fastpath.Desc, first uint32) int {
 	chains, slots, packets := s.umem.chains, first, int(first)
 	for _, d := range batch[first:] {
@@ -110,7 +110,7 @@ func (s *Socket) transmitLong(batch []fastpath.Desc, first uint32) int {
 func (s *Socket) put(slot uint32, d fastpath.Desc, more bool) {
 	frame := d.Addr >> s.frameShift
 	if d.Len == 0 || (d.Addr+uint64(d.Len)-1)>>s.frameShift != frame {
-		panic("xsk: a packet to transmit has an empty frame, or crosses one; find who set its length")
+		panic("xsk: a packet to transmit has an empty frame or extends beyond one; find the code that set its length")
 	}
 	s.owners.give(frame, s.inTx)
 	options := uint32(0)

@@ -11,7 +11,7 @@ import (
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
-// longSizes are the lengths around the ends of buffers, up to what an MTU of 9,000 lets pass.
+// longSizes returns lengths around multiples of the buffer size, up to the maximum of MTU 9,000.
 func longSizes() (sizes []int) {
 	const room = 2048 - packetHeadroom
 	sizes = append(sizes, 60, 9014)
@@ -21,7 +21,7 @@ func longSizes() (sizes []int) {
 	return sizes
 }
 
-// content is a frame of so many bytes that differ, of a type that no stack takes.
+// content returns a frame of n differing bytes, of an EtherType that no stack accepts.
 func content(n int, seed byte) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -43,8 +43,8 @@ func (r *rig) bytesOf(d fastpath.Desc) (b []byte) {
 	return b
 }
 
-// TestLong: packets of all sizes come in on one link and leave by another, byte for byte, though
-// batches end between two buffers.
+// TestLong: packets of all sizes are received on one link and sent by another without a changed
+// byte, even if batches end between two buffers of a packet.
 func TestLong(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	in, out := xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p")
@@ -95,7 +95,7 @@ func TestLong(t *testing.T) {
 	}
 }
 
-// longPacket writes a packet of so many bytes into frames of the pool.
+// longPacket writes a packet of size bytes into frames of the pool.
 func (r *rig) longPacket(size int) fastpath.Desc {
 	const room = 2048 - packetHeadroom
 	data, c := content(size, 1), r.umem.Chains()
@@ -118,8 +118,8 @@ func (r *rig) longPacket(size int) fastpath.Desc {
 	return head
 }
 
-// TestLongAllOrNothing: a ring that has no room for all frames of a packet takes none of it, and
-// nothing behind it.
+// TestLongAllOrNothing: a ring without room for all frames of a packet takes none of them, and no
+// later packet.
 func TestLongAllOrNothing(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")
@@ -166,7 +166,7 @@ func TestLongAllOrNothing(t *testing.T) {
 	}
 }
 
-// TestLongClosedWithin: a link that is closed when it has half a packet gives all of it back.
+// TestLongClosedWithin: a link that is closed when it has half a packet returns all its frames.
 func TestLongClosedWithin(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")
@@ -180,8 +180,8 @@ func TestLongClosedWithin(t *testing.T) {
 	must(t, s.Close(r.pool)) // the rig checks that all frames are free
 }
 
-// TestLongBesideShort: links of both kinds share a UMEM, in two registrations; each takes what its
-// MTU lets pass.
+// TestLongBesideShort: links with and without Long share a UMEM, in two registrations, and each
+// accepts packets up to its MTU.
 func TestLongBesideShort(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	long, short := xsktest.NewWire(t, "sl0", "sl0p"), xsktest.NewWire(t, "sl1", "sl1p")
@@ -206,7 +206,7 @@ func TestLongBesideShort(t *testing.T) {
 	r.law("at the end")
 }
 
-// TestLongInZeroCopy: it is refused before the kernel is asked.
+// TestLongInZeroCopy: Open rejects it before any system call.
 func TestLongInZeroCopy(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")

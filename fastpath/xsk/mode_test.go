@@ -13,9 +13,9 @@ import (
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
-// driver plays the part of the kernel's bind that chooses the mode, for drivers that the machine
-// lacks: a bind in zero-copy mode to one of its devices is carried out in copy mode and remembered.
-// All else is the real kernel's doing, so two registrations of one memory are two.
+// driver simulates the part of the kernel's bind that chooses the mode, for drivers that the
+// machine lacks: it carries out a bind in zero-copy mode to one of its devices in copy mode, and
+// records it. The real kernel does everything else, so it has two registrations of one memory.
 type driver struct {
 	zeroCopy map[int]bool // interface indexes
 	bound    map[int]bool // descriptors in zero-copy mode
@@ -55,12 +55,12 @@ func (d *driver) options(fd int) (uint32, error) {
 }
 
 // TestMixedModes: devices with and without zero-copy on one UMEM, opened in every order that
-// matters, each in the best mode that it has, and packets between all of them.
+// matters. Each gets its best mode, and packets pass between all of them.
 func TestMixedModes(t *testing.T) {
 	const has, reason = "the driver supports it", "the driver has no AF_XDP zero-copy"
 	for _, tc := range []struct {
 		name          string
-		devices       string // z has zero-copy, c has not
+		devices       string // z: a device with zero-copy, c: without
 		modes         []Mode
 		want          []Mode
 		why           []string
@@ -69,9 +69,9 @@ func TestMixedModes(t *testing.T) {
 		{"zero-copy, then copy", "zc", []Mode{Auto, Auto}, []Mode{ZeroCopy, Copy}, []string{has, reason}, 2},
 		{"copy, then zero-copy", "cz", []Mode{Auto, Auto}, []Mode{Copy, ZeroCopy}, []string{reason, has}, 2},
 		{"required beside a host link", "zzc", []Mode{ZeroCopy, ZeroCopy, Copy}, []Mode{ZeroCopy, ZeroCopy, Copy},
-			[]string{has, has, "copy mode was asked for"}, 2},
+			[]string{has, has, "copy mode was requested"}, 2},
 		{"copy on a device that has zero-copy", "zz", []Mode{Copy, Auto}, []Mode{Copy, ZeroCopy},
-			[]string{"copy mode was asked for", has}, 2},
+			[]string{"copy mode was requested", has}, 2},
 		{"all zero-copy", "zzz", []Mode{Auto, Auto, Auto}, []Mode{ZeroCopy, ZeroCopy, ZeroCopy},
 			[]string{has, has, has}, 1},
 		{"all copy", "ccc", []Mode{Auto, Auto, Auto}, []Mode{Copy, Copy, Copy}, []string{reason, reason, reason}, 1},
@@ -114,7 +114,7 @@ func registrations(r *rig) (n int) {
 	return n
 }
 
-// TestMixedModesReopened: whichever registration loses its last socket is made again.
+// TestMixedModesReopened: a registration of either mode that lost its last socket is made again.
 func TestMixedModesReopened(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	d := &driver{zeroCopy: map[int]bool{}, bound: map[int]bool{}}
@@ -140,7 +140,8 @@ func TestMixedModesReopened(t *testing.T) {
 	exchange(t, r, wires)
 }
 
-// TestKnownWithout: a device whose driver has no zero-copy is asked once, not for each queue.
+// TestKnownWithout: Open tries zero-copy once for a device whose driver does not have it, not once
+// for each queue.
 func TestKnownWithout(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	d := &driver{zeroCopy: map[int]bool{}, bound: map[int]bool{}}
@@ -158,8 +159,8 @@ func TestKnownWithout(t *testing.T) {
 	}
 }
 
-// TestMemlockTwice: where the limit holds the frames once, sockets of one mode work, and those of
-// the other are refused by name, or take the mode that there is.
+// TestMemlockTwice: if the limit allows the frames once, sockets of one mode work. Open of a socket
+// that requires the other mode returns ErrMemlock, and one in Auto gets the existing mode.
 func TestMemlockTwice(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	d := &driver{zeroCopy: map[int]bool{}, bound: map[int]bool{}}

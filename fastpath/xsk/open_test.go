@@ -62,7 +62,7 @@ func TestOpenErrors(t *testing.T) {
 		"completion small": {Config{Interface: "sl0", CompletionSize: 64},
 			"CompletionSize 64 is less than TxSize 2048"},
 	} {
-		tc.c.UMEM = u // and no subtest: it would have a thread of its own, outside the namespace
+		tc.c.UMEM = u // not in a subtest, which would run on another thread, outside the namespace
 		_, err := Open(t.Context(), tc.c)
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: error %v, want %q in it", name, err, tc.want)

@@ -8,26 +8,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options are the settings of a socket that the kernel may refuse. A refusal costs only speed, so
-// the socket is opened without the setting and reports it (Refused).
+// Options are the settings of a socket that the kernel may refuse. A refused setting costs only
+// speed, so the socket is opened without it and reports it in Refused.
 type Options struct {
-	// TxBudget is how many packets one system call may send in copy mode; 0 in zero-copy.
+	// TxBudget is the maximum number of packets that one system call sends in copy mode; 0 in
+	// zero-copy.
 	TxBudget int
-	// SendBuffer is the bytes of packets that may be in flight in copy mode.
+	// SendBuffer is the maximum total size of packets in flight in copy mode, in bytes.
 	SendBuffer int
-	// BusyPoll is 0 where the worker does not poll the device itself.
+	// BusyPoll is 0 if the worker does not poll the device itself.
 	BusyPoll       time.Duration
 	BusyPollBudget int
-	// Refused has a sentence for each option that was requested and is not set, with the reason and
-	// a remedy. Empty if all are set.
+	// Refused has a sentence for each option that was requested but is not set, with the reason and
+	// a remedy. It is empty if all are set.
 	Refused []string
 }
 
 const (
-	// minTxBudget is how many packets a call sends without the option, and its least value
-	// (TX_BATCH_SIZE, net/xdp/xsk.c).
+	// minTxBudget is the number of packets that a call sends without the option, and the option's
+	// minimum (TX_BATCH_SIZE, net/xdp/xsk.c).
 	minTxBudget = 32
-	// defaultBusyPollBudget is how many packets one poll takes after an interrupt
+	// defaultBusyPollBudget is the number of packets that one poll takes after an interrupt
 	// (NAPI_POLL_WEIGHT).
 	defaultBusyPollBudget = 64
 	maxBusyPollBudget     = 1<<16 - 1
@@ -35,25 +36,25 @@ const (
 	kernelTxBudget = "XDP_MAX_TX_SKB_BUDGET"
 )
 
-// setter sets a socket option of four bytes; tests replace it by one that refuses.
+// setter sets a socket option of four bytes; tests replace it with one that returns an error.
 type setter func(fd, level, option, value int) error
 
-// checkOptions fills in defaults and refuses values that no kernel takes.
+// checkOptions fills in defaults and rejects values that no kernel accepts.
 func (c *Config) checkOptions() error {
 	if c.TxBudget == 0 {
 		c.TxBudget = max(minTxBudget, int(c.TxSize))
 	}
 	if c.TxBudget < minTxBudget || c.TxBudget > max(minTxBudget, int(c.TxSize)) {
-		return fmt.Errorf("TxBudget %d: the kernel takes %d to TxSize (%d)", c.TxBudget, minTxBudget, c.TxSize)
+		return fmt.Errorf("TxBudget %d: the kernel accepts %d to TxSize (%d)", c.TxBudget, minTxBudget, c.TxSize)
 	}
 	if c.BusyPoll < 0 || c.BusyPoll%time.Microsecond != 0 {
-		return fmt.Errorf("BusyPoll %s: it is a number of microseconds", c.BusyPoll)
+		return fmt.Errorf("BusyPoll %s: not a whole number of microseconds", c.BusyPoll)
 	}
 	if c.BusyPollBudget == 0 {
 		c.BusyPollBudget = defaultBusyPollBudget
 	}
 	if c.BusyPollBudget < 1 || c.BusyPollBudget > maxBusyPollBudget {
-		return fmt.Errorf("BusyPollBudget %d: the kernel takes 1 to %d", c.BusyPollBudget, maxBusyPollBudget)
+		return fmt.Errorf("BusyPollBudget %d: the kernel accepts 1 to %d", c.BusyPollBudget, maxBusyPollBudget)
 	}
 	if c.set == nil {
 		c.set = unix.SetsockoptInt
@@ -71,7 +72,7 @@ func (s *Socket) tune(c *Config) {
 }
 
 // setTxBudget lets one call send more than 32 packets. The value cannot be read back (getsockopt
-// has no such option), so it reports the value of a call that succeeded.
+// has no such option), so Options has the value of a successful call.
 func (s *Socket) setTxBudget(c *Config) {
 	if !s.copyMode {
 		return // the device sends without system calls
@@ -135,11 +136,11 @@ func (s *Socket) refused(format string, args ...any) {
 	s.options.Refused = append(s.options.Refused, fmt.Sprintf(format, args...))
 }
 
-// Options returns the options in force. Safe for any goroutine.
+// Options returns the current options. Safe for any goroutine.
 //
-// A device can be polled only after a first packet, from which the socket learns its NAPI
-// (sk_mark_napi_id_once_xdp). Drivers that register a queue before its NAPI has a number, as veth
-// does in Linux 6.18, never can.
+// A device can be polled only after its first packet, which gives the socket the NAPI ID
+// (sk_mark_napi_id_once_xdp). If a driver registers a queue before its NAPI has an ID, as veth does
+// in Linux 6.18, it can never be polled.
 func (s *Socket) Options() Options {
 	s.umem.mu.Lock() // against Close
 	defer s.umem.mu.Unlock()
@@ -151,7 +152,7 @@ func (s *Socket) Options() Options {
 	if id, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_INCOMING_NAPI_ID); err == nil && id == 0 {
 		o.Refused = append(
 			o.Refused,
-			"busy polling has no effect yet: no packet has come whose queue says which NAPI it has; if this "+
+			"busy polling has no effect yet: no packet with the NAPI ID of its queue has arrived; if this "+
 				"stays with traffic, the driver (veth is one) cannot be polled by a socket: set busyPoll to 0s",
 		)
 	}

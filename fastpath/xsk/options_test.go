@@ -35,12 +35,12 @@ func TestOptionsAreSet(t *testing.T) {
 		t.Errorf("the socket says %+v", o)
 	}
 	if !strings.Contains(strings.Join(o.Refused, "\n"), "busy polling has no effect yet") {
-		t.Errorf("no packet came, and nothing says that the NAPI is unknown: %q", o.Refused)
+		t.Errorf("no packet has arrived, but Refused does not report that the NAPI is unknown: %q", o.Refused)
 	}
 }
 
-// TestBusyPollOnVeth: packets come whether the device can be polled or not, and the
-// state is reported. If a later kernel's veth can be polled, the reason must be empty.
+// TestBusyPollOnVeth: packets arrive whether or not the device can be polled, and Options reports
+// which. If a later kernel can poll veth, Refused must be empty.
 func TestBusyPollOnVeth(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")
@@ -60,7 +60,7 @@ func TestBusyPollOnVeth(t *testing.T) {
 		s.Refill(r.pool)
 	}, func() bool { return got == 10 })
 	if s.Counters().RxKicks == 0 {
-		t.Error("Flush polled the device never")
+		t.Error("Flush never polled the device")
 	}
 	id, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_INCOMING_NAPI_ID)
 	must(t, err)
@@ -70,7 +70,7 @@ func TestBusyPollOnVeth(t *testing.T) {
 	t.Logf("NAPI %d: %q", id, s.Options().Refused)
 }
 
-// TestRefusedOptions: on a kernel without an option the socket works, and reports what was refused.
+// TestRefusedOptions: on a kernel without an option the socket works, and reports it in Refused.
 func TestRefusedOptions(t *testing.T) {
 	for _, test := range []struct {
 		name   string

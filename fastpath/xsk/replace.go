@@ -7,16 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settleFor is for how long after a registration ended its memory may still count as locked: a
-// kernel worker releases it some 20 ms later, and up to half a second on a busy machine.
+// settleFor is the time after the end of a registration for which its memory may still count as
+// locked: a kernel worker releases it about 20 ms later, and up to half a second later on a busy
+// machine.
 const settleFor = time.Second
 
-// CanReplace reports whether the sockets of an interface on these UMEMs, of which there must be
-// some, can be closed and others be opened in their place, in a mode and for packets in several
-// frames or not: nil, or ErrMemlock if that takes registrations of memory that the kernel refuses.
-// It tests that by making them, all at once, for a moment.
+// CanReplace reports whether the sockets of an interface on these UMEMs can be closed and sockets
+// with the given mode and Config.Long be opened in their place. There must be such sockets. It
+// returns nil if so, and ErrMemlock if the new sockets would need registrations of memory that the
+// kernel refuses. It tests this by making all of these registrations for a moment.
 //
-// No socket of these UMEMs must be opened or closed meanwhile.
+// No socket of these UMEMs may be opened or closed meanwhile.
 func CanReplace(umems []*UMEM, ifindex int, mode Mode, long bool) (err error) {
 	for _, u := range umems {
 		if !u.takesMore(ifindex, mode, long) {
@@ -37,9 +38,9 @@ func CanReplace(umems []*UMEM, ifindex int, mode Mode, long bool) (err error) {
 	return nil
 }
 
-// takesMore reports whether such a replacement takes one more registration of the memory than there
-// are: sockets of other interfaces have none that the new sockets can join, and share the one of
-// the sockets to be closed, which is kept for them.
+// takesMore reports whether such a replacement needs an additional registration of the memory:
+// sockets of other interfaces have no registration that the new sockets can join, but share the
+// registration of the sockets to be closed, so it does not end.
 func (u *UMEM) takesMore(ifindex int, mode Mode, long bool) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -59,8 +60,8 @@ func (u *UMEM) takesMore(ifindex int, mode Mode, long bool) bool {
 	return shared
 }
 
-// passing reports whether an error of bind may be temporary: a closed socket's queue and memory are
-// released later by a kernel worker.
+// passing reports whether an error of bind may be temporary: a kernel worker releases a closed
+// socket's queue and memory later.
 func (u *UMEM) passing(err error) bool {
 	return errors.Is(err, unix.EBUSY) ||
 		errors.Is(err, ErrMemlock) && time.Since(time.Unix(0, u.ended.Load())) < settleFor

@@ -10,9 +10,9 @@ import (
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
-// TestCanReplace: where the limit holds two registrations, sockets of another kind are refused if
-// they take a third, and not if they can join others or if one registration ends with those that
-// they replace.
+// TestCanReplace: if the limit allows two registrations, CanReplace returns ErrMemlock if new
+// sockets need a third. It returns nil if they can join one, or if a registration ends with the
+// replaced sockets.
 func TestCanReplace(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	d := &driver{zeroCopy: map[int]bool{}, bound: map[int]bool{}}
@@ -46,8 +46,8 @@ func TestCanReplace(t *testing.T) {
 		refused bool
 	}{
 		{"long, beside one in copy mode", 0, Copy, true, true},
-		{"as it is", 0, Copy, false, false},
-		{"zero-copy, which there is", 0, ZeroCopy, false, false},
+		{"without a change", 0, Copy, false, false},
+		{"zero-copy, which has a registration", 0, ZeroCopy, false, false},
 		{"long, in place of the one in zero-copy", 2, Copy, true, false},
 		{"copy mode, in place of the one in zero-copy", 2, Copy, false, false},
 	} {
@@ -69,7 +69,7 @@ func TestCanReplace(t *testing.T) {
 	eventually(t, "memory for a second registration", func() {}, func() bool { return !refused(0, Copy, true) })
 }
 
-// TestCanReplaceAll: memory that suffices for one more registration does not for two.
+// TestCanReplaceAll: the limit allows one more registration, but not two.
 func TestCanReplaceAll(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	var umems []*UMEM
@@ -97,8 +97,8 @@ func TestCanReplaceAll(t *testing.T) {
 		func() bool { return CanReplace(umems[:1], ifindex, Copy, true) == nil })
 }
 
-// TestOpenWaitsForReleasedMemory: a socket that is opened after another was closed waits until the
-// kernel no longer counts the memory of that one as locked.
+// TestOpenWaitsForReleasedMemory: Open after a Close waits until the kernel no longer counts the
+// closed socket's memory as locked.
 func TestOpenWaitsForReleasedMemory(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")

@@ -13,7 +13,7 @@ import (
 // heapOffsets is a layout like the kernel's (XDP_MMAP_OFFSETS on 6.18).
 var heapOffsets = unix.XDPRingOffset{Producer: 0, Consumer: 128, Flags: 196, Desc: 320}
 
-// heapRing gives ring memory on the heap, aligned for any slot, with both indices at start.
+// heapRing returns ring memory on the heap, aligned for any slot, with both indexes at start.
 func heapRing[T any](entries, start uint32) []byte {
 	n := ringBytes[T](&heapOffsets, entries)
 	words := make([]uint64, (n+7)/8)
@@ -23,8 +23,8 @@ func heapRing[T any](entries, start uint32) []byte {
 	return mem
 }
 
-// TestRingUnderRace lets a second goroutine play the kernel, on heap memory, so
-// that the race detector checks that the index stores publish the slots both ways.
+// TestRingUnderRace simulates the kernel in a second goroutine, on heap memory: the race detector
+// checks that the index stores publish the slots in both directions.
 func TestRingUnderRace(t *testing.T) {
 	const entries, total = 64, 200_000
 	start := uint32(math.MaxUint32 - total/2) // the indices wrap half-way

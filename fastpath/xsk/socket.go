@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mode is how packets move between device and UMEM.
+// Mode is the way in which packets move between device and UMEM.
 type Mode uint8
 
 const (
-	Auto     Mode = iota // ZeroCopy where the driver takes it, else Copy
+	Auto     Mode = iota // ZeroCopy if the driver supports it, else Copy
 	Copy                 // the kernel copies each packet
 	ZeroCopy             // the device reads and writes the UMEM
 )
@@ -23,34 +23,35 @@ const (
 // String returns the mode's name.
 func (m Mode) String() string { return [...]string{"auto", "copy", "zero-copy"}[m] }
 
-// Config describes a socket to open. The zero value of every field but Interface (or IfIndex) and
-// UMEM is useful.
+// Config describes a socket to open. Every field may be zero except for UMEM and either Interface
+// or IfIndex.
 type Config struct {
 	Interface                                string // name, looked up in the calling thread's network namespace
-	IfIndex                                  int    // instead of, or to check, Interface
+	IfIndex                                  int    // replaces Interface, or must match it
 	Queue                                    int
 	UMEM                                     *UMEM
 	RxSize, TxSize, FillSize, CompletionSize uint32 // powers of two; 2048 if zero
 
-	Mode Mode // each socket's own; others on the UMEM may have another
-	// CopyReason is the reason that Socket.Mode returns where Copy was requested: the caller's.
+	Mode Mode // other sockets on the UMEM may have another mode
+	// CopyReason is the reason that Socket.Mode returns if Mode is Copy: why the caller requested
+	// it.
 	CopyReason string
-	// Long makes the socket take packets longer than a frame, in several frames (XDP_USE_SG, Linux
-	// 6.6): the kernel drops them otherwise. Mode must be Copy.
+	// Long makes the socket accept packets longer than a frame, in several frames (XDP_USE_SG,
+	// Linux 6.6); otherwise the kernel drops them. Mode must be Copy.
 	Long bool
-	// TxBudget is how many packets one system call may send in copy mode, 32 to TxSize;
-	// TxSize if zero. Kernels before 6.17 have 32, and then Flush calls more often.
+	// TxBudget is the maximum number of packets that one system call sends in copy mode, 32 to
+	// TxSize; TxSize if zero. Kernels before 6.17 send 32, so Flush makes more calls.
 	TxBudget int
 	// BusyPoll, if not zero, makes the worker poll the device by its own system calls, one or more
 	// per step, instead of waiting for interrupts (SO_PREFER_BUSY_POLL; Documentation/
-	// networking/napi.rst). It is the kernel's limit of one poll, in microseconds, though calls
-	// that do not block poll once. The device should defer its interrupts, see package napi.
+	// networking/napi.rst). It is the kernel's time limit for one poll, with microsecond
+	// resolution, though calls that do not block poll once. The device should defer its interrupts,
+	// see package napi.
 	BusyPoll time.Duration
-	// BusyPollBudget is how many packets one such poll takes at most; 64 if zero.
+	// BusyPollBudget is the maximum number of packets of such a poll; 64 if zero.
 	BusyPollBudget int
-	// RebindFor is how long Open waits for a queue that is taken: three seconds if
-	// zero. A socket closed just now holds its queue for some 20 ms more, and up to half
-	// a second on a busy machine.
+	// RebindFor is how long Open waits for a queue that is taken; three seconds if zero. A closed
+	// socket holds its queue for about 20 ms more, and for up to half a second on a busy machine.
 	RebindFor time.Duration
 
 	set    setter // unix.SetsockoptInt if nil
@@ -124,19 +125,19 @@ type Socket struct {
 	inFill, inTx uint8 // this socket's two values in owners
 	up           bool
 	copyMode     bool
-	long         bool // takes packets in several frames
+	long         bool // accepts packets in several frames
 	busyPoll     bool // the worker polls the device, see flushQuiet
-	frames       int  // given to rings and not taken back
+	frames       int  // frames given to rings and not taken back
 	quiet        int  // Flush calls since the last system call
 	unsent       bool // after the last Flush, see Unsent
-	// done holds completed frames that Flush took out of the completion ring when
-	// it blocked the transmit ring, until Complete comes for them. Never grows.
+	// done has completed frames that Flush took out of a full completion ring, which blocked the
+	// transmit ring, until the next Complete. It never grows.
 	done     []uint64
 	counters Counters
-	// partial is the packet that the receive ring has not all frames of yet.
+	// partial is the packet whose last frames are not in the receive ring yet.
 	partial partial
 
-	gone atomic.Bool // written by the worker, read by the goroutine that reopens
+	gone atomic.Bool // written by the worker, read by the goroutine that opens the socket again
 
 	name           string
 	ifindex, queue int
@@ -144,13 +145,13 @@ type Socket struct {
 	mode           Mode
 	reason         string
 	options        Options
-	registered     bool // registered the UMEM itself, so it cannot share a registration
+	registered     bool // it registered the UMEM itself, so it cannot share another registration
 	without        bool // the driver has no zero-copy
 	maps           [][]byte
 }
 
-// Open makes a socket and binds it. Its rings are empty: call Refill before
-// packets are redirected to it.
+// Open makes a socket and binds it. Its rings are empty: the worker must call Refill before packets
+// are redirected to it.
 func Open(ctx context.Context, c Config) (*Socket, error) {
 	ifi, err := c.check()
 	if err != nil {
@@ -194,7 +195,7 @@ func (s *Socket) setup(ctx context.Context, c *Config, mtu int) error {
 	return nil
 }
 
-// prepare makes the descriptor and does all that must precede bind.
+// prepare makes the descriptor and does everything that must precede bind.
 func (s *Socket) prepare(c *Config) error {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -224,7 +225,7 @@ func (s *Socket) mapRings(c *Config) error {
 	return s.layRings(c)
 }
 
-// layRings maps the four rings, which have their sizes.
+// layRings maps the four rings, whose sizes are set.
 func (s *Socket) layRings(c *Config) error {
 	var off unix.XDPMmapOffsets
 	if err := getsockopt(s.fd, unix.XDP_MMAP_OFFSETS, &off); err != nil {
@@ -265,11 +266,11 @@ func (s *Socket) mapRing(offset int64, size int) ([]byte, error) {
 	return mem, nil
 }
 
-// raiseSendBuffer lets copy mode have a whole transmit ring in flight: every packet is charged to
-// the socket's send buffer until the device has completed it, and the default buffer holds fewer
-// than 300.
+// raiseSendBuffer allows a whole transmit ring to be in flight in copy mode: every packet is
+// charged to the socket's send buffer until the device has completed it, and the default buffer has
+// room for fewer than 300.
 func (s *Socket) raiseSendBuffer(c *Config) {
-	const overhead = 1024 // a socket buffer's own bookkeeping, generously
+	const overhead = 1024 // upper bound of the kernel's overhead of a socket buffer
 	size := int(c.TxSize) * (s.umem.frameSize + overhead)
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, size) != nil {
 		// Without CAP_NET_ADMIN: as much as net.core.wmem_max allows.
@@ -305,13 +306,13 @@ func (s *Socket) closeFD() error {
 // Mode returns the mode, and the reason for it.
 func (s *Socket) Mode() (Mode, string) { return s.mode, s.reason }
 
-// Interface returns the name the device had when the socket was opened, and its index.
+// Interface returns the device's name at the time of Open, and its index.
 func (s *Socket) Interface() (name string, ifindex int) { return s.name, s.ifindex }
 
 // Queue returns the queue's index.
 func (s *Socket) Queue() int { return s.queue }
 
-// Statistics are the kernel's counters of one socket since it was opened.
+// Statistics has the kernel's counters of one socket since it was opened.
 type Statistics struct {
 	RxDropped            uint64 // no free frame, or the packet was longer than a frame
 	RxInvalidDescs       uint64

@@ -85,7 +85,7 @@ func TestForward(t *testing.T) {
 	}
 	st, err := a.Stats()
 	must(t, err)
-	st.TxRingEmptyDescs = 0 // Probe finds it empty, which is no loss
+	st.TxRingEmptyDescs = 0 // Probe finds the ring empty, which is no loss
 	if received != total || st != (Statistics{}) {
 		t.Errorf("received %d of %d; kernel counted %+v", received, total, st)
 	}
@@ -127,8 +127,8 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// TestFlushDrainsCompletions: a completion ring that nobody emptied blocks the
-// transmit ring, and Flush has no pool to empty it into.
+// TestFlushDrainsCompletions: a full completion ring blocks the transmit ring, and Flush has no
+// pool to put its frames into.
 func TestFlushDrainsCompletions(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")
@@ -186,8 +186,8 @@ func TestFillStarvation(t *testing.T) {
 	r.pool.Put(r.batch[0].Addr)
 }
 
-// TestReceiveRingFull: the frame of a packet that finds no slot stays in the kernel, and is
-// counted.
+// TestReceiveRingFull: if the receive ring has no slot for a packet, its frame stays in the kernel
+// and the packet is counted.
 func TestReceiveRingFull(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")
@@ -211,7 +211,7 @@ func TestReceiveRingFull(t *testing.T) {
 			r.pool.Put(d.Addr)
 		}
 	}, func() bool { return got == 32 })
-	r.law("with a frame inside the kernel") // and Close gets it back: newRig checks
+	r.law("with a frame inside the kernel") // newRig checks that Close gets it back
 }
 
 func TestNoAllocation(t *testing.T) {
@@ -242,7 +242,7 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// TestBrokenInvariants: what would corrupt packets in silence must stop the worker.
+// TestBrokenInvariants: invalid descriptors, which would silently corrupt packets, must panic.
 func TestBrokenInvariants(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")
@@ -252,11 +252,11 @@ func TestBrokenInvariants(t *testing.T) {
 	r.held++
 	inFillRing := s.fill.slots[0]
 	for name, d := range map[string]fastpath.Desc{
-		"empty":                {Addr: addr + 100, Len: 0},
-		"crosses its frame":    {Addr: addr + 2000, Len: 49},
-		"frame in a ring":      {Addr: inFillRing, Len: 60},
-		"beyond the UMEM":      {Addr: 256 * 2048, Len: 60},
-		"negative-like length": {Addr: addr, Len: 1<<32 - 1},
+		"empty":                    {Addr: addr + 100, Len: 0},
+		"extends beyond its frame": {Addr: addr + 2000, Len: 49},
+		"frame in a ring":          {Addr: inFillRing, Len: 60},
+		"beyond the UMEM":          {Addr: 256 * 2048, Len: 60},
+		"negative-like length":     {Addr: addr, Len: 1<<32 - 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The socket options of AF_XDP (include/uapi/linux/if_xdp.h) that x/sys/unix has
-// numbers and layouts for, but no calls.
+// Calls for the socket options of AF_XDP (include/uapi/linux/if_xdp.h). x/sys/unix has only their
+// numbers and layouts.
 
 func setsockopt[T any](fd, option int, v *T) error {
 	// Safety: the kernel reads sizeof(T) bytes of v, for the duration of the call.
@@ -31,7 +31,7 @@ func errnoErr(errno unix.Errno) error {
 	return errno
 }
 
-// registerUMEM tells the kernel which memory the socket's frames are in.
+// registerUMEM registers the memory of the socket's frames with the kernel.
 func registerUMEM(fd int, u *UMEM) error {
 	reg := unix.XDPUmemReg{
 		// Safety: the mapping is not moved, and the kernel pins it before the call returns.

@@ -14,22 +14,21 @@ import (
 	"sluice.dev/sluice/flowtable/mapped"
 )
 
-// A process can give a UMEM and its sockets to another one, which maps the same frames and the same
-// rings: the kernel knows files, not processes. It takes three steps, and packets wait in the rings
-// from the second to the third:
+// A process can give a UMEM and its sockets to another process, which maps the same files: the
+// kernel does not tie them to a process. It takes three steps, and packets wait in the rings
+// between the second and the third:
 //
-//	gives                                   takes
+//	old process                             new process
 //	Shape, and the files             ─────► Take: maps all, changes nothing
 //	the worker has stopped
-//	Custody: where each frame is     ─────► Assume: checks it, goes on
-//	Abandon, or goes on itself
+//	Custody: owner of each frame     ─────► Assume: checks it, continues
+//	Abandon, or continues itself
 //
-// Shape stays valid until a socket of the UMEM is opened or closed. Rings need no words of their
-// own in Custody: after each call of a Link's method all that a side has done is in the ring's
-// shared words.
+// Shape stays valid until a socket of the UMEM is opened or closed. Custody has no ring indexes:
+// after each call of a Link's method the ring's shared words have the worker's index.
 
-// Shape describes a UMEM and its sockets to a process that takes them. It does not change while
-// packets flow.
+// Shape describes a UMEM and its sockets to a process that takes them over. Traffic does not change
+// it.
 type Shape struct {
 	Frames, FrameSize int
 	Bytes             int // of the mapping
@@ -39,10 +38,10 @@ type Shape struct {
 
 // SocketShape describes a socket.
 type SocketShape struct {
-	Slot           int // among the UMEM's sockets, which owners of frames are named by
+	Slot           int // index among the UMEM's sockets, which names owners of frames
 	Interface      string
 	IfIndex, Queue int
-	// Sizes of the rings.
+	// Rx, Tx, Fill and Completion are the sizes of the rings, in entries.
 	Rx, Tx, Fill, Completion uint32
 	Mode                     Mode
 	Reason                   string // for the mode
@@ -51,30 +50,30 @@ type SocketShape struct {
 	Without                  bool // the driver has no zero-copy
 }
 
-// Custody says where each frame is, at a moment when no worker uses the UMEM.
+// Custody has the owner of each frame, at a moment when no worker uses the UMEM.
 type Custody struct {
 	Owners  []byte // by frame, see owners
 	Kept    []KeptFrames
 	Sockets []SocketCustody // in the order of Shape.Sockets
 }
 
-// KeptFrames are frames that a closed socket could not give back (KeptError).
+// KeptFrames has the frames that a closed socket could not give back (KeptError).
 type KeptFrames struct {
 	IfIndex, Queue int
 	Addrs          []uint64
 }
 
-// SocketCustody is what is a socket's beside its rings.
+// SocketCustody is the state of a socket besides its rings.
 type SocketCustody struct {
-	Done     []uint64        // completed, not given to the pool yet
-	Partial  []fastpath.Desc // frames of a packet whose last one has not come yet
+	Done     []uint64        // completed frames that are not in the pool yet
+	Partial  []fastpath.Desc // frames of a packet whose last frame has not arrived yet
 	Counters Counters
 	Down     bool
 	Gone     bool
 }
 
-// Shape describes the UMEM, and returns the files that Take needs: of the frames first, then of
-// each socket. They stay the UMEM's.
+// Shape describes the UMEM, and returns the descriptors that Take needs: first the frames', then
+// each socket's. The UMEM still owns the descriptors.
 func (u *UMEM) Shape() (shape Shape, files []int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -94,8 +93,8 @@ func (u *UMEM) Shape() (shape Shape, files []int) {
 	return shape, files
 }
 
-// Take maps a UMEM and its sockets, which another process uses until Assume. The files are its
-// own from then on, also after an error.
+// Take maps a UMEM and its sockets, which another process uses until Assume. Take owns the files,
+// and closes them after an error.
 func Take(shape Shape, files []int) (u *UMEM, sockets []*Socket, err error) {
 	if len(files) != 1+len(shape.Sockets) {
 		return nil, nil, errors.Join(fmt.Errorf("umem: %d files for %d sockets", len(files), len(shape.Sockets)),
@@ -132,10 +131,10 @@ func closeAll(files []int) (err error) {
 	return err
 }
 
-// take maps the rings of a socket. The descriptor is the socket's if there is no error.
+// take maps the rings of a socket. The socket owns the descriptor if there is no error.
 func (u *UMEM) take(of SocketShape, fd int) (*Socket, error) {
 	if of.Slot < 0 || of.Slot >= maxSockets || u.sockets[of.Slot] != nil {
-		return nil, fmt.Errorf("slot %d is taken, or is none", of.Slot)
+		return nil, fmt.Errorf("slot %d is taken or does not exist", of.Slot)
 	}
 	for _, n := range []uint32{of.Rx, of.Tx, of.Fill, of.Completion} {
 		if n == 0 || n&(n-1) != 0 {
@@ -163,7 +162,7 @@ func (u *UMEM) take(of SocketShape, fd int) (*Socket, error) {
 	return s, nil
 }
 
-// Custody says where each frame is. No worker may use the UMEM meanwhile.
+// Custody returns the owner of each frame. No worker may use the UMEM meanwhile.
 func (u *UMEM) Custody() Custody {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -184,10 +183,10 @@ func (u *UMEM) Custody() Custody {
 	return c
 }
 
-// Assume takes over from the process that had the UMEM: frames are where custody says, and the
-// worker may use the sockets. It returns the frames that are in no ring, by their addresses: of the
-// pool, and those that the worker held. After an error nothing has been changed, and the UMEM is
-// the other process's.
+// Assume takes over the UMEM from the process that had it. Afterwards the worker may use the
+// sockets. It returns the addresses of the frames that are in no ring: those of the pool and of
+// packets that the worker held. After an error nothing has changed, and the other process still
+// owns the UMEM.
 func (u *UMEM) Assume(c Custody) (ours []uint64, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -196,14 +195,14 @@ func (u *UMEM) Assume(c Custody) (ours []uint64, err error) {
 		return nil, fmt.Errorf("umem: custody of %d frames and %d sockets, it has %d and %d", len(c.Owners),
 			len(c.Sockets), u.frames, len(sockets))
 	}
-	var given [2*maxSockets + 1]int // frames, by what owners has
+	var given [2*maxSockets + 1]int // number of frames, by owner
 	for frame, o := range c.Owners {
 		switch {
 		case o == userSpace:
 			ours = append(ours, uint64(frame)<<u.frameShift)
 		case o == kept: // checkKept
 		case int(o) >= len(given) || u.sockets[(o-1)/2] == nil:
-			return nil, fmt.Errorf("umem: frame %d is in a ring of a socket that there is not", frame)
+			return nil, fmt.Errorf("umem: frame %d is in a ring of a socket that does not exist", frame)
 		default:
 			given[o]++
 		}
@@ -227,13 +226,13 @@ func (u *UMEM) Assume(c Custody) (ours []uint64, err error) {
 	return ours, nil
 }
 
-// checkKept compares the frames that are kept back with the lists that they must be in.
+// checkKept checks that each kept frame is in exactly one list, and that the lists have no others.
 func (u *UMEM) checkKept(c *Custody) error {
 	back := slices.Repeat([]bool{false}, u.frames)
 	note := func(addr uint64) error {
 		frame := addr >> u.frameShift
 		if frame >= uint64(u.frames) || c.Owners[frame] != kept || back[frame] {
-			return fmt.Errorf("umem: the frame at %d is in a list of frames that are kept back, and is not", addr)
+			return fmt.Errorf("umem: the frame at %d is in a list of kept frames, but not kept, or listed twice", addr)
 		}
 		back[frame] = true
 		return nil
@@ -254,25 +253,25 @@ func (u *UMEM) checkKept(c *Custody) error {
 		}
 	}
 	if n := bytes.Count(c.Owners, []byte{kept}); n != listed {
-		errs = append(errs, fmt.Errorf("umem: %d frames are kept back, %d are in a list", n, listed))
+		errs = append(errs, fmt.Errorf("umem: %d frames are kept, %d are in a list", n, listed))
 	}
 	return errors.Join(errs...)
 }
 
-// The kernel does not stop for a hand-over: it publishes the packets that it has received, and only
-// then that it has taken their frames from the fill ring (xsk_flush, net/xdp/xsk.c). In between a
-// batch of frames is in both. That takes less than a microsecond, or longer where the processor
-// does something else meanwhile.
+// The kernel does not stop during a handover. It publishes received packets before it publishes
+// that it has taken their frames from the fill ring (xsk_flush, net/xdp/xsk.c), so a batch of
+// frames is briefly in both rings: for less than a microsecond, or longer if the processor is
+// interrupted. check repeats its comparison for up to ringsSettleWithin.
 const (
-	settles     = 10 * time.Millisecond // within
-	settlePause = 20 * time.Microsecond
+	ringsSettleWithin = 10 * time.Millisecond
+	settlePause       = 20 * time.Microsecond
 )
 
-// check compares owners with the rings, which hold no more frames than were given to them.
+// check checks that the rings have no more frames than the owners table says were given to them.
 func (s *Socket) check(inFill, inTx int) error {
-	for deadline := time.Now().Add(settles); ; time.Sleep(settlePause) {
-		// A frame goes to rx and completion from the other two: who looks there first counts none
-		// twice that moves between the two looks.
+	for deadline := time.Now().Add(ringsSettleWithin); ; time.Sleep(settlePause) {
+		// The kernel moves frames from fill to rx and from tx to completion. Reading rx and
+		// completion first counts no frame twice that moves between the two reads.
 		filled := s.rx.pending()
 		filled += s.fill.pending()
 		sent := s.completion.pending()
@@ -287,7 +286,7 @@ func (s *Socket) check(inFill, inTx int) error {
 	}
 }
 
-// assume makes the socket what it was in the process before.
+// assume gives the socket the state that it had in the former process.
 func (s *Socket) assume(c *SocketCustody, given int) {
 	s.fill.resume()
 	s.tx.resume()
@@ -302,7 +301,7 @@ func (s *Socket) assume(c *SocketCustody, given int) {
 	s.frames = given + len(c.Done) + len(c.Partial)
 }
 
-// resume begins where another process has stopped.
+// resume continues at the ring's shared indexes, where another process has stopped.
 func (r *producer[T]) resume() {
 	r.local, r.seen = atomic.LoadUint32(r.producer), atomic.LoadUint32(r.consumer)
 }
@@ -311,8 +310,8 @@ func (r *consumer[T]) resume() {
 	r.local, r.seen = atomic.LoadUint32(r.consumer), atomic.LoadUint32(r.producer)
 }
 
-// Abandon closes the files and unmaps everything, and leaves frames and rings as they are: another
-// process has them. Neither worker nor sockets may be used again.
+// Abandon closes the files and unmaps everything. It does not change frames and rings, because
+// another process has them. The worker and the sockets must not be used again.
 func (u *UMEM) Abandon() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

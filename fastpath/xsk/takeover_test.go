@@ -20,10 +20,10 @@ import (
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
-// takerEnv makes the test binary the process that takes over.
+// takerEnv is set in the environment of the test binary that takes over.
 const takerEnv = "SLUICE_XSK_TAKER"
 
-// echo is a worker that sends back what it gets.
+// echo is a worker that sends received packets back.
 type echo struct {
 	sockets []*Socket
 	pool    *fastpath.Pool
@@ -31,7 +31,7 @@ type echo struct {
 	echoed  uint64
 }
 
-// step leaves what it transmits in the ring if flush is false.
+// step leaves the transmitted packets in the ring if flush is false.
 func (e *echo) step(flush bool) {
 	for _, s := range e.sockets {
 		s.Complete(e.pool)
@@ -48,7 +48,7 @@ func (e *echo) step(flush bool) {
 	}
 }
 
-// report is what the process that took over says at its end.
+// report is the output of the process that took over, written at its end.
 type report struct {
 	Echoed, Foreign uint64
 	Waited          int // packets in the receive ring, when it took over
@@ -57,7 +57,7 @@ type report struct {
 }
 
 // TestTakeOver hands a socket to another process under traffic, with packets in all of its rings:
-// none is lost, none comes twice, every frame is in one place.
+// no packet is lost or duplicated, and every frame is in one place.
 func TestTakeOver(t *testing.T) {
 	if os.Getenv(takerEnv) != "" {
 		taker(t)
@@ -69,7 +69,7 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// window bounds the packets that are under way, so that no ring is ever full.
+// window bounds the packets in flight, so that no ring is ever full.
 const window = 1000
 
 func handOver(t *testing.T) {
@@ -126,8 +126,9 @@ func handOver(t *testing.T) {
 	}
 }
 
-// TestFrameInTwoRings: the kernel has published a packet, and not yet that its frame left the fill
-// ring: that is awaited. Frames that are in rings for good without having been given are an error.
+// TestFrameInTwoRings: Assume waits if the kernel has published a packet, but not yet that its
+// frame left the fill ring. If rings permanently have more frames than were given to them, it
+// returns an error.
 func TestFrameInTwoRings(t *testing.T) {
 	const entries = 8
 	ring := func() []byte { return make([]byte, heapOffsets.Desc+entries*16) }
@@ -142,7 +143,7 @@ func TestFrameInTwoRings(t *testing.T) {
 	atomic.StoreUint32(s.rx.producer, 3)
 	var kernel sync.WaitGroup
 	kernel.Go(func() {
-		time.Sleep(settles / 10)
+		time.Sleep(ringsSettleWithin / 10)
 		atomic.StoreUint32(s.fill.consumer, 3)
 	})
 	if err := s.check(entries, 0); err != nil {
@@ -154,7 +155,7 @@ func TestFrameInTwoRings(t *testing.T) {
 	}
 }
 
-// child is the second process, as the first one sees it.
+// child is the first process's handle of the second process.
 type child struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -188,7 +189,7 @@ func startTaker(t *testing.T, shape Shape, files []int) *child {
 
 func (c *child) send(v any) error { return c.to.Encode(v) }
 
-// end makes the child stop, and returns what it says.
+// end stops the child, and returns its report.
 func (c *child) end(t *testing.T) (r report) {
 	must(t, c.in.Close())
 	must(t, c.by.Decode(&r))
@@ -196,8 +197,8 @@ func (c *child) end(t *testing.T) (r report) {
 	return r
 }
 
-// taker is the second process: it maps everything, waits for its turn, and echoes until its input
-// ends.
+// taker is the second process: it maps the UMEM and sockets, waits for the custody, and echoes
+// until its input ends.
 func taker(t *testing.T) {
 	in, out := gob.NewDecoder(os.Stdin), gob.NewEncoder(os.Stdout)
 	var shape Shape
@@ -218,7 +219,7 @@ func taker(t *testing.T) {
 	e := &echo{sockets: sockets, pool: fastpath.NewPoolOf(shape.Frames, shape.FrameSize, free)}
 	var over atomic.Bool
 	go func() {
-		_, _ = os.Stdin.Read(make([]byte, 1)) // to its end
+		_, _ = os.Stdin.Read(make([]byte, 1)) // returns at the end of the input
 		over.Store(true)
 	}()
 	for !over.Load() {
@@ -236,7 +237,7 @@ func taker(t *testing.T) {
 	os.Exit(0) // before the test writes its own output
 }
 
-// TestAssumeRefuses: custody that cannot be leaves the UMEM as it was.
+// TestAssumeRefuses: an inconsistent Custody is an error, and does not change the UMEM.
 func TestAssumeRefuses(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	w := xsktest.NewWire(t, "sl0", "sl0p")
@@ -260,15 +261,15 @@ func TestAssumeRefuses(t *testing.T) {
 	}{
 		{"another number of frames", func(c *Custody) { c.Owners = c.Owners[1:] }},
 		{"a socket too few", func(c *Custody) { c.Sockets = nil }},
-		{"a socket that is not there", func(c *Custody) { c.Owners[0] = fillOwner(7) }},
+		{"a socket that does not exist", func(c *Custody) { c.Owners[0] = fillOwner(7) }},
 		{"a frame of the fill ring is free", func(c *Custody) {
 			c.Owners[slices.Index(c.Owners, fillOwner(0))] = userSpace
 		}},
-		{"a frame that is kept back nowhere", func(c *Custody) {
+		{"a kept frame in no list", func(c *Custody) {
 			c.Owners[slices.Index(c.Owners, userSpace)] = kept
 		}},
 		{"a list with a frame that is not kept", func(c *Custody) { c.Sockets[0].Done = []uint64{0} }},
-		{"a list with a frame that is none", func(c *Custody) { c.Kept = []KeptFrames{{Addrs: []uint64{1 << 40}}} }},
+		{"a list with a frame that does not exist", func(c *Custody) { c.Kept = []KeptFrames{{Addrs: []uint64{1 << 40}}} }},
 	} {
 		custody := r.umem.Custody()
 		c.change(&custody)

@@ -27,14 +27,14 @@ func eventually(tb testing.TB, what string, step func(), done func() bool) {
 	}
 }
 
-// rig is what a worker has: a UMEM, its pool, and links.
+// rig has the UMEM, the pool and the links of a worker.
 type rig struct {
 	tb    testing.TB
 	umem  *UMEM
 	pool  *fastpath.Pool
 	links []*Socket
 	batch []fastpath.Desc
-	held  int // in a test's own hands
+	held  int // frames that the test itself holds
 }
 
 func newRig(tb testing.TB, frames int) *rig {
@@ -68,7 +68,7 @@ func (r *rig) open(w *xsktest.Wire, c Config) *Socket {
 	return r.reopen(len(r.links)-1, w, c)
 }
 
-// reopen puts a new link in the place of one that was closed.
+// reopen replaces a closed link by a new one.
 func (r *rig) reopen(i int, w *xsktest.Wire, c Config) *Socket {
 	r.tb.Helper()
 	c.Interface, c.UMEM, c.RebindFor = w.Dev, r.umem, 20*time.Second // the machine may be busy
@@ -110,8 +110,8 @@ func (r *rig) law(when string) {
 	}
 }
 
-// step moves packets from one link to another as a worker does, and returns how many.
-// What the link does not take is freed.
+// step moves packets from one link to another like a worker, and returns how many. It frees packets
+// that the second link does not take.
 func (r *rig) step(from, to *Socket) (received, sent int) {
 	for _, s := range r.links {
 		s.Complete(r.pool)
@@ -128,8 +128,8 @@ func (r *rig) step(from, to *Socket) (received, sent int) {
 	return n, sent
 }
 
-// generate takes n frames, writes packets numbered from first into them and
-// transmits them, unflushed. It returns how many were taken.
+// generate takes n frames, writes packets numbered from first on into them, and transmits them
+// without a Flush. It returns how many the link took.
 func (r *rig) generate(s *Socket, first uint64, n int) int {
 	r.tb.Helper()
 	batch := make([]fastpath.Desc, 0, n)

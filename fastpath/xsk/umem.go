@@ -15,27 +15,27 @@ import (
 
 // UMEMConfig describes the frames of one worker.
 type UMEMConfig struct {
-	// Frames is how many. To never run out of frames, a worker needs FillSize + RxSize + TxSize +
-	// CompletionSize for each of its sockets, and those that it holds itself.
+	// Frames is the number of frames. A worker never runs out of frames if there are FillSize +
+	// RxSize + TxSize + CompletionSize for each of its sockets, plus the frames that it holds
+	// itself.
 	Frames int
 	// FrameSize is 2048 or 4096 bytes. A packet may be FrameSize - 256 bytes long.
 	FrameSize int
-	// HugePages requests reserved pages of 2 MiB. Where there are none the UMEM has transparent
-	// ones if the kernel makes some (mapped.Collapse), and pages of 4 KiB otherwise.
+	// HugePages requests reserved pages of 2 MiB. If there are none, the UMEM gets transparent huge
+	// pages if the kernel makes some (mapped.Collapse), and pages of 4 KiB otherwise.
 	HugePages bool
 }
 
 const (
 	hugePageBytes = 2 << 20
-	// packetHeadroom is what the kernel leaves free before a received packet
-	// (XDP_PACKET_HEADROOM); a worker may grow the packet into it.
+	// packetHeadroom is the room, in bytes, that the kernel leaves before a received packet
+	// (XDP_PACKET_HEADROOM); a worker may extend the packet into it.
 	packetHeadroom = unix.XDP_PACKET_HEADROOM
 )
 
-// UMEM is the memory that packets live in: equal frames, mapped outside the Go
-// heap. One worker owns it, all its sockets share it. The kernel pins it when the
-// first socket is opened. It is a file without a name (memfd_create(2)), so that another process
-// can map the same frames (Shape).
+// UMEM is the memory for packets: frames of equal size, mapped outside the Go heap. One worker owns
+// it, and all its sockets share it. The kernel pins it when the first socket is opened. It is a
+// file without a name (memfd_create(2)), so that another process can map the same frames (Shape).
 type UMEM struct {
 	mem        []byte // whole mapping
 	file       int    // the memfd
@@ -47,8 +47,8 @@ type UMEM struct {
 	chains     *fastpath.Chains
 
 	kept atomic.Int64 // frames in keptFrames
-	// ended is when a registration of the memory may last have ended, in nanoseconds since 1970.
-	// Any goroutine stores it and loads it; it publishes nothing else.
+	// ended is the latest possible end of a registration of the memory, in nanoseconds since 1970.
+	// Any goroutine may store and load it; it publishes nothing else.
 	ended atomic.Int64
 
 	mu         sync.Mutex // guards the fields below; no Link method takes it
@@ -56,8 +56,8 @@ type UMEM struct {
 	keptFrames []keptFrames
 }
 
-// NewUMEM maps the frames. They are locked in memory when the first socket is
-// opened, which is also where a too small RLIMIT_MEMLOCK shows (ErrMemlock).
+// NewUMEM maps the frames. They are locked in memory when the first socket is opened: Open returns
+// ErrMemlock if RLIMIT_MEMLOCK is too small.
 func NewUMEM(c UMEMConfig) (*UMEM, error) {
 	u, err := newUMEM(c.Frames, c.FrameSize)
 	if err != nil {
@@ -96,8 +96,8 @@ func newUMEM(frames, frameSize int) (*UMEM, error) {
 	}, nil
 }
 
-// makeMemory makes a file of so many bytes and maps it. Its size is sealed: a process that has the
-// file too cannot cut off what this one has mapped.
+// makeMemory makes a file of the given size and maps it. It seals the size, so that another process
+// with the file cannot truncate the mapping.
 func (u *UMEM) makeMemory(bytes, flags int) error {
 	file, err := unix.MemfdCreate("sluice-umem", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL|flags)
 	if err != nil {
@@ -112,7 +112,7 @@ func (u *UMEM) makeMemory(bytes, flags int) error {
 	if err != nil {
 		return errors.Join(err, unix.Close(file))
 	}
-	mapped.Collapse(u.mem) // now: the first socket pins the pages
+	mapped.Collapse(u.mem) // before the first socket pins the pages
 	u.file = file
 	return nil
 }
@@ -132,15 +132,15 @@ func (u *UMEM) Chains() *fastpath.Chains { return u.chains }
 // HugePages reports whether the frames got reserved huge pages.
 func (u *UMEM) HugePages() bool { return u.huge }
 
-// Kept counts the frames that closed sockets could not give back, because the
-// device may still read or write them. They belong to no pool and no link until
-// the socket's interface and queue are opened again.
+// Kept returns the number of frames that closed sockets could not give back, because the device may
+// still read or write them. They belong to no pool and no link until the socket's interface and
+// queue are opened again.
 //
-// It takes no lock: workers call it in every step, and mu is held over system calls.
+// It takes no lock: workers call it in every step, and mu is held during system calls.
 func (u *UMEM) Kept() int { return int(u.kept.Load()) }
 
-// Close unmaps the frames. All sockets must be closed, and nobody may hold a
-// slice of Bytes.
+// Close unmaps the frames. All sockets must be closed, and slices of Bytes must not be used
+// afterwards.
 func (u *UMEM) Close() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -157,15 +157,15 @@ func (u *UMEM) Close() error {
 	return err
 }
 
-// keptFrames are the frames of a closed socket that the kernel may still touch. A
-// new pool on the same queue is the proof that it does not: the kernel refuses one
-// (EBUSY) until the old pool has stopped the device and seen its last packet freed.
+// keptFrames has the frames of a closed socket that the kernel may still use. A new pool on the
+// same queue proves that it does not: the kernel refuses one (EBUSY) until the old pool has stopped
+// the device and its last packet is freed.
 type keptFrames struct {
 	ifindex, queue int
 	frames         []uint64
 }
 
-// takeKept removes and returns the frames that were kept for a queue that is bound again.
+// takeKept removes and returns the kept frames of a queue that is bound again.
 func (u *UMEM) takeKept(ifindex, queue int) []uint64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -55,7 +55,7 @@ func TestModeOf(t *testing.T) {
 func TestRepeated(t *testing.T) {
 	for reason, want := range map[string]bool{
 		"the driver supports it; the driver supports it":  true,
-		"the driver supports it; copy mode was asked for": false,
+		"the driver supports it; copy mode was requested": false,
 		"the driver supports it":                          false,
 	} {
 		if got := repeated(reason); got != want {

@@ -2,14 +2,14 @@
 // settings. They belong to the device, not to a socket: they affect all traffic of the NIC and
 // outlive the process, so they are changed only if the configuration sets them.
 //
-//	napi_defer_hard_irqs   after how many polls without a packet interrupts are on again
-//	gro_flush_timeout      nanoseconds until the next poll while they are off
-//	threaded               poll in threads of the kernel (napi/DEV-N), not in softirqs
+//	napi_defer_hard_irqs   number of polls without a packet after which interrupts are enabled again
+//	gro_flush_timeout      nanoseconds until the next poll while interrupts are off
+//	threaded               poll in kernel threads (napi/DEV-N), not in softirqs
 //
 // (Documentation/networking/napi.rst, Documentation/ABI/testing/sysfs-class-net.) With the first
-// two a busy queue is polled by a timer, in batches, and with SO_PREFER_BUSY_POLL by the worker
-// itself. An Original file remembers the previous values, so that a process that is started after a
-// crash restores the operator's values and not its predecessor's.
+// two a timer polls a busy queue, in batches; with SO_PREFER_BUSY_POLL the worker itself does. An
+// Original file stores the previous values, so that a process that is started after a crash
+// restores the operator's values and not its predecessor's.
 package napi
 
 import (
@@ -28,7 +28,7 @@ type Settings struct {
 	Threaded      Threaded
 }
 
-// Threaded is whether a device is polled in kernel threads.
+// Threaded selects whether a device is polled in kernel threads.
 type Threaded uint8
 
 const (
@@ -63,14 +63,14 @@ func (s *Settings) wanted() (list []pair) {
 	return list
 }
 
-// Device is a device whose settings were changed; nil is one whose were not. Its methods
-// are for one goroutine, but Values and Refused do not change.
+// Device is a device with changed settings; a nil Device has none. Only one goroutine may call its
+// methods; the results of Values and Refused do not change.
 type Device struct {
 	name     string
 	ifindex  int
 	files    files
 	original map[string]string // by attribute: the values to restore
-	memory   *Original
+	memory   *Original         // stores original
 	now      map[string]string // read back
 	refused  []string
 }
@@ -98,12 +98,12 @@ func Read(name string, ifindex int) (map[string]string, error) {
 	return values, f.close()
 }
 
-// Apply changes a device of the calling thread's network namespace: one that is up and has its XDP
-// program, for some drivers have no NAPI before. Refused lists what the kernel refused, which costs
-// speed only. memory may be nil.
+// Apply changes a device of the calling thread's network namespace. The device must be up and have
+// its XDP program, because some drivers have no NAPI before. Device.Refused lists the settings that
+// the kernel refused, which costs only speed. memory may be nil.
 func Apply(name string, ifindex int, s Settings, memory *Original) (*Device, error) {
 	if len(s.wanted()) == 0 {
-		// A predecessor that died may have left settings that are not wanted any more.
+		// A predecessor that crashed may have left settings that are no longer configured.
 		values, found := memory.Get(name, ifindex)
 		if !found {
 			return &Device{name: name}, nil
@@ -138,7 +138,7 @@ func apply(f files, name string, ifindex int, s Settings, memory *Original) *Dev
 		}
 		d.original[w.name] = before
 	}
-	for attribute, value := range remembered { // set by a predecessor, not wanted by us
+	for attribute, value := range remembered { // set by a predecessor, but not by s
 		if _, found := d.original[attribute]; !found {
 			d.original[attribute] = value
 			_ = f.write(attribute, value)
@@ -146,7 +146,7 @@ func apply(f files, name string, ifindex int, s Settings, memory *Original) *Dev
 	}
 	if err := memory.Set(name, ifindex, d.original); err != nil {
 		d.refused = append(d.refused, fmt.Sprintf(
-			"what %s had before cannot be remembered, so a crash would leave our settings behind: %v", name, err,
+			"the previous settings of %s cannot be stored, so a crash would leave the new ones behind: %v", name, err,
 		))
 	}
 	for _, w := range s.wanted() {
@@ -163,8 +163,8 @@ func apply(f files, name string, ifindex int, s Settings, memory *Original) *Dev
 		got, err := f.read(w.name)
 		if err != nil || got != w.value {
 			d.refused = append(d.refused, fmt.Sprintf(
-				"%s of %s is %q and not %s although the kernel took it: the driver has a limit, or somebody else "+
-					"sets it (%v)", w.name, name, got, w.value, err,
+				"%s of %s is %q and not %s although the kernel accepted it: the driver has a limit, or another "+
+					"program sets it (%v)", w.name, name, got, w.value, err,
 			))
 		}
 		d.now[w.name] = got
@@ -172,7 +172,7 @@ func apply(f files, name string, ifindex int, s Settings, memory *Original) *Dev
 	return d
 }
 
-// refuse records why a setting is not as wanted.
+// refuse records the reason why a setting could not be applied.
 func (d *Device) refuse(w pair, err error) {
 	var why string
 	switch {
@@ -190,7 +190,7 @@ func (d *Device) refuse(w pair, err error) {
 	d.refused = append(d.refused, fmt.Sprintf("%s of %s cannot be set to %s: %s", w.name, d.name, w.value, why))
 }
 
-// Values are the settings as they were read back, by attribute.
+// Values returns the settings that were read back, by attribute.
 func (d *Device) Values() map[string]string {
 	if d == nil {
 		return nil
@@ -207,7 +207,7 @@ func (d *Device) Refused() []string {
 }
 
 // Restore restores the values from before Apply, or from before the Apply of a predecessor that
-// died. It does nothing for a device that is gone.
+// crashed. It does nothing if the device no longer exists.
 func (d *Device) Restore() error {
 	if d == nil || d.files == nil {
 		return nil
@@ -216,7 +216,7 @@ func (d *Device) Restore() error {
 	for attribute, value := range d.original {
 		err := d.files.write(attribute, value)
 		if err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.ENOENT) {
-			errs = append(errs, fmt.Errorf("put %s of %s back to %s: %w", attribute, d.name, value, err))
+			errs = append(errs, fmt.Errorf("restore %s of %s to %s: %w", attribute, d.name, value, err))
 		}
 	}
 	if len(errs) == 0 {

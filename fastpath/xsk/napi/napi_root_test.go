@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
-// TestApplyAndRestore reads back what the kernel has, in a namespace that /sys does not show.
+// TestApplyAndRestore reads the kernel's values back, in a namespace that /sys does not show.
 func TestApplyAndRestore(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	xsktest.NewWire(t, "sl0", "sl0p")
@@ -36,7 +36,7 @@ func TestApplyAndRestore(t *testing.T) {
 	}
 }
 
-// TestAfterCrash: who comes after a process that died puts back the operator's values.
+// TestAfterCrash: the successor of a crashed process restores the operator's values.
 func TestAfterCrash(t *testing.T) {
 	for name, next := range map[string]Settings{"same": all, "less": {FlushTimeout: time.Millisecond}, "nothing": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestAfterCrash(t *testing.T) {
 			d, err := Apply("sl0", index, next, open(t, memory))
 			must(t, err)
 			if got := values(t, "sl0", index); len(next.wanted()) < 3 && got[attrDefer] != "7" {
-				t.Errorf("not wanted any more, and still %v", got)
+				t.Errorf("no longer configured, and still %v", got)
 			}
 			must(t, d.Restore())
 			if got := values(t, "sl0", index); !maps.Equal(got, before) {
@@ -73,7 +73,7 @@ func TestOtherDevice(t *testing.T) {
 		t.Log(err)
 	}
 	if _, err := Apply("nowhere", 1, all, nil); err == nil {
-		t.Error("no error for a device that is not there")
+		t.Error("no error for a device that does not exist")
 	}
 }
 
@@ -84,7 +84,7 @@ func indexOf(t *testing.T, name string) int {
 	return ifi.Index
 }
 
-// values reads the three settings afresh.
+// values reads the three settings from the kernel.
 func values(t *testing.T, name string, index int) map[string]string {
 	t.Helper()
 	v, err := Read(name, index)

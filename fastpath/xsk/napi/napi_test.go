@@ -19,8 +19,8 @@ func TestZeroSettings(t *testing.T) {
 	must(t, d.Restore())
 }
 
-// TestRefused: a kernel, driver or container that does not let us is named, and the
-// rest is set.
+// TestRefused: Refused names the kernel, driver or container that prevents a setting, and the other
+// settings are made.
 func TestRefused(t *testing.T) {
 	for _, test := range []struct {
 		name      string
@@ -58,13 +58,13 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestRestoreFails: what could not be put back is not forgotten.
+// TestRestoreFails: values that could not be restored stay in the file.
 func TestRestoreFails(t *testing.T) {
 	memory := filepath.Join(t.TempDir(), "napi.json")
 	f := &fake{values: map[string]string{attrDefer: "1", attrTimeout: "2", attrThreaded: "0"}}
 	d := apply(f, "eth0", 1, all, open(t, memory))
 	f.at, f.writeErr = attrTimeout, unix.EIO
-	if err := d.Restore(); err == nil || !strings.Contains(err.Error(), "put gro_flush_timeout of eth0 back to 2") {
+	if err := d.Restore(); err == nil || !strings.Contains(err.Error(), "restore gro_flush_timeout of eth0 to 2") {
 		t.Errorf("Restore: %v", err)
 	}
 	if v, found := open(t, memory).Get("eth0", 1); !found || v[attrTimeout] != "2" {
@@ -80,8 +80,8 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
-// TestOriginalOfAnotherVersion: what its fields mean is not known, so NICs must not be put back by
-// them.
+// TestOriginalOfAnotherVersion: NICs must not be restored from a file with fields of unknown
+// meaning.
 func TestOriginalOfAnotherVersion(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "napi.json")
 	must(t, os.WriteFile(path, []byte(`{"eth0": {"boot": "b", "ifindex": 1, "settings": {"a": "1"}}}`), 0o600))
@@ -90,8 +90,8 @@ func TestOriginalOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// TestEmptyFile: a machine that crashes just after the file was made may leave it without content.
-// The devices have lost our settings with it, and the gateway must come up.
+// TestEmptyFile: a machine that crashes directly after the file was created may leave it empty. The
+// devices have lost the changed settings in the same crash, and the gateway must start.
 func TestEmptyFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "napi.json")
 	must(t, os.WriteFile(path, nil, 0o600))

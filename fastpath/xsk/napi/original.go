@@ -6,7 +6,7 @@ import (
 	"sluice.dev/sluice/internal/perdevice"
 )
 
-// Original is a file with the settings of devices from before they were changed. A nil Original
+// Original is a file with the settings that devices had before they were changed. A nil Original
 // stores nothing.
 type Original = perdevice.File[map[string]string]
 
@@ -15,7 +15,7 @@ func OpenOriginal(path string) (*Original, error) {
 	o, err := perdevice.Open[map[string]string](path)
 	if err != nil {
 		return nil, fmt.Errorf("original settings of devices, %w "+
-			"(remove the file to go on; compare the devices' settings with your own first)", err)
+			"(to continue, compare the devices' settings with your own and then remove the file)", err)
 	}
 	return o, nil
 }

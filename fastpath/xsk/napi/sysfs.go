@@ -14,8 +14,8 @@ import (
 // directory is a device's directory in a sysfs.
 type directory struct{ fd int }
 
-// openDevice opens the directory of a device by a sysfs that shows the calling thread's
-// network namespace: one that is mounted for this, nowhere in the file system, or what is on /sys.
+// openDevice opens the directory of a device in a sysfs of the calling thread's network namespace:
+// a new mount that is in no directory, or else /sys.
 func openDevice(name string, ifindex int) (files, error) {
 	path := "class/net/" + name
 	var last error

@@ -1,6 +1,5 @@
-// Package xsktest makes the environment of tests of AF_XDP sockets: a network namespace of the
-// test's own, veth pairs in it, and numbered packets, by which tests detect loss, duplicates and
-// damage.
+// Package xsktest makes the environment for tests of AF_XDP sockets: a separate network namespace,
+// veth pairs in it, and numbered packets, by which tests detect loss, duplicates and damage.
 package xsktest
 
 import (
@@ -20,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EnterNamespace moves the test to a network namespace without a name, which
-// ends with the test's thread: nothing is left behind even if the test is killed.
+// EnterNamespace moves the test to a network namespace without a name. It ends with the test's
+// thread, so nothing remains even if the test is killed.
 func EnterNamespace(tb testing.TB) {
 	tb.Helper()
 	if os.Geteuid() != 0 {
@@ -41,8 +40,8 @@ func EnterNamespace(tb testing.TB) {
 	}
 }
 
-// LimitMemlock bounds the memory that this thread may lock, in bytes, to the end of the test. The
-// thread must not outlive the test, as after EnterNamespace: its capability does not come back.
+// LimitMemlock limits the memory that this thread may lock, in bytes, until the end of the test.
+// The thread loses CAP_IPC_LOCK for good, so it must end with the test, as after EnterNamespace.
 func LimitMemlock(tb testing.TB, bytes uint64) {
 	tb.Helper()
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -56,7 +55,7 @@ func LimitMemlock(tb testing.TB, bytes uint64) {
 	tb.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &old) })
 }
 
-// Wire is a veth pair: AF_XDP is on dev, a packet socket on its peer.
+// Wire is a veth pair with AF_XDP on dev and a packet socket on its peer.
 type Wire struct {
 	Dev, Peer string
 	xsks      *ebpf.Map
@@ -65,7 +64,7 @@ type Wire struct {
 	packet    int // AF_PACKET socket on peer
 }
 
-// NewWire makes the pair and redirects everything that reaches dev to the XSKMAP.
+// NewWire makes the pair and redirects all packets that reach dev to the XSKMAP.
 func NewWire(tb testing.TB, dev, peer string) *Wire {
 	tb.Helper()
 	w := &Wire{Dev: dev, Peer: peer, packet: -1}
@@ -74,7 +73,7 @@ func NewWire(tb testing.TB, dev, peer string) *Wire {
 	return w
 }
 
-// Make creates the devices, after Delete once more, and attaches the program.
+// Make creates the devices, also again after Delete, and attaches the program.
 func (w *Wire) Make(tb testing.TB) {
 	tb.Helper()
 	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: w.Dev}, PeerName: w.Peer}
@@ -98,7 +97,8 @@ func (w *Wire) Make(tb testing.TB) {
 	must(tb, err)
 }
 
-// NewQueues makes a pair without program and packets whose dev has some queues.
+// NewQueues makes a pair without a program and packet socket, whose dev has the given number of
+// queues.
 func NewQueues(tb testing.TB, dev, peer string, queues int) {
 	tb.Helper()
 	must(tb, netlink.LinkAdd(&netlink.Veth{
@@ -106,7 +106,7 @@ func NewQueues(tb testing.TB, dev, peer string, queues int) {
 	}))
 }
 
-// redirectAll returns bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS).
+// redirectAll returns a program: bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS).
 func redirectAll(xsks *ebpf.Map) asm.Instructions {
 	const rxQueueIndex, xdpPass = 16, 2 // struct xdp_md, enum xdp_action
 	return asm.Instructions{
@@ -127,7 +127,7 @@ func (w *Wire) attach(tb testing.TB) {
 	must(tb, err)
 }
 
-// Index is dev's interface index.
+// Index returns dev's interface index.
 func (w *Wire) Index(tb testing.TB) int {
 	tb.Helper()
 	return w.index(tb, w.Dev)
@@ -162,7 +162,7 @@ func (w *Wire) SetMTU(tb testing.TB, mtu int) {
 	}
 }
 
-// Delete removes the pair; Make brings back one of the same names.
+// Delete removes the pair; Make creates it again with the same names.
 func (w *Wire) Delete(tb testing.TB) {
 	tb.Helper()
 	l, err := netlink.LinkByName(w.Dev)
@@ -188,7 +188,7 @@ func (w *Wire) Redirect(tb testing.TB, queue, fd int) {
 	must(tb, w.xsks.Put(uint32(queue), uint32(fd)))
 }
 
-// EtherType is IEEE's for local experiments: no stack answers it.
+// EtherType is the one for local experiments (IEEE 802): no stack answers it.
 const EtherType = 0x88b5
 
 func packetSocket(ifindex int) (int, error) {
@@ -205,7 +205,7 @@ func packetSocket(ifindex int) (int, error) {
 
 const PacketLen = 80
 
-// FillPacket writes packet number n: its number, and a pattern made from it.
+// FillPacket writes packet n: its number, and a pattern made from the number.
 func FillPacket(b []byte, n uint64) {
 	copy(b, []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, EtherType >> 8, EtherType & 0xff})
 	binary.BigEndian.PutUint64(b[14:], n)
@@ -228,7 +228,7 @@ func PacketNumber(b []byte) (uint64, error) {
 	return n, nil
 }
 
-// Send puts packets [from, to) on the wire from the peer; a full device is waited for.
+// Send sends packets [from, to) from the peer; it waits while the device is full.
 func (w *Wire) Send(tb testing.TB, from, to uint64) {
 	tb.Helper()
 	b := make([]byte, PacketLen)
@@ -248,20 +248,20 @@ func (w *Wire) Send(tb testing.TB, from, to uint64) {
 	}
 }
 
-// ClosePeer closes the peer's packet socket: what arrives there is discarded, and costs
+// ClosePeer closes the peer's packet socket: packets that arrive there are discarded, which costs
 // the sender less.
 func (w *Wire) ClosePeer() {
 	unix.Close(w.packet)
 	w.packet = -1
 }
 
-// Inject puts one packet on the wire from the peer. It does not allocate.
+// Inject sends one packet from the peer. It does not allocate.
 func (w *Wire) Inject(b []byte) error {
 	_, err := unix.Write(w.packet, b)
 	return err
 }
 
-// Next reads one packet that reached the peer; nil if there is none.
+// Next returns one packet that reached the peer, or nil if there is none.
 func (w *Wire) Next(tb testing.TB) []byte {
 	tb.Helper()
 	b := make([]byte, 1<<16)
@@ -273,7 +273,7 @@ func (w *Wire) Next(tb testing.TB) []byte {
 	return b[:n]
 }
 
-// Receive reads what reached the peer and notes it in seen.
+// Receive reads the packets that reached the peer and counts each in seen by its number.
 func (w *Wire) Receive(tb testing.TB, seen map[uint64]int) {
 	tb.Helper()
 	b := make([]byte, 4096)
