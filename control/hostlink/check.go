@@ -9,20 +9,20 @@ import (
 )
 
 var (
-	// ErrGone is returned by Check if the pair was deleted, and perhaps made anew.
-	ErrGone = errors.New("the host link is not the one that was made")
+	// ErrGone is returned by Check if the pair was deleted, and perhaps created again.
+	ErrGone = errors.New("the host link was deleted or replaced")
 	// ErrUnread is returned by Check if the pair could not be read.
 	ErrUnread = errors.New("the host link could not be read")
 )
 
-// Check returns an error if the pair differs from what Ensure returned. There are three kinds:
+// Check returns an error if the pair differs from the HostLink h. There are three kinds:
 //
-//	ErrUnread  nothing is known, and the pair is to be left alone
-//	ErrGone    sockets, programs, next hops and routes were of a pair that is no more:
-//	           Ensure, open the port as one of a device that came back, RouteSNAT
-//	any other  a setting was changed: Ensure is enough
+//	ErrUnread  the state is not known; do not change the pair
+//	ErrGone    sockets, programs, next hops and routes belong to a pair that no longer exists:
+//	           call Ensure, open the port again as after a deletion of its device, call RouteSNAT
+//	any other  a setting was changed: call Ensure
 //
-// It costs two netlink requests, and is meant to be called about once a second.
+// It makes two netlink requests. The caller should call it about once a second.
 func (h *HostLink) Check() error {
 	for _, end := range [...]struct {
 		name  string

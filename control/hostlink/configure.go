@@ -19,12 +19,13 @@ import (
 // setting is one sysctl of one end; the package comment explains each.
 type setting struct {
 	family, name, value string
-	// sinceKernel marks one that older kernels do not have; missing there is no error.
+	// sinceKernel is the first kernel that has the setting; empty if all have it. A missing setting
+	// is an error only if this is empty.
 	sinceKernel string
 }
 
-// Order matters twice: addr_gen_mode must be set before the end is brought up, and
-// accept_ra before forwarding, which changes what accept_ra means.
+// The order matters: addr_gen_mode must be set before the end is brought up, and accept_ra before
+// forwarding, which changes the meaning of accept_ra.
 var kernelEnd = [...]setting{
 	{"ipv6", "addr_gen_mode", "1", ""},
 	{"ipv6", "accept_ra", "0", ""},
@@ -48,7 +49,7 @@ var userEnd = [...]setting{
 	{"ipv4", "arp_ignore", "8", ""},
 }
 
-// configure configures both ends by c.
+// configure configures both ends as in c.
 func configure(c *Config, created bool) error {
 	if err := c.sysctls(c.Name, userEnd[:]); err != nil {
 		return err
@@ -85,8 +86,9 @@ func configure(c *Config, created bool) error {
 	return addresses(c)
 }
 
-// procSys is where the kernel has its sysctls, and HostProcSys where the chart mounts those of the
-// network once more: a container may only read the former, and nothing can be mounted on it.
+// procSys is the directory of the kernel's sysctls. HostProcSys is the directory where the chart
+// mounts the network's sysctls again: a container may only read procSys, and nothing can be mounted
+// on it.
 const (
 	procSys     = "/proc/sys"
 	HostProcSys = "/host/proc/sys"
@@ -124,7 +126,7 @@ func isDir(path string) bool {
 	return err == nil && s.IsDir()
 }
 
-// writeSysctl does not write a value that is set already: some writes have side effects.
+// writeSysctl writes a sysctl unless it has the value already: some writes have side effects.
 func writeSysctl(file, value string) error {
 	old, err := os.ReadFile(file)
 	if err != nil {
@@ -136,10 +138,9 @@ func writeSysctl(file, value string) error {
 	return os.WriteFile(file, []byte(value), 0o644)
 }
 
-// queues sets the real number of queues. A native XDP program on one end refuses
-// more transmit queues at the other than it has receive queues (drivers/net/veth.c,
-// veth_set_channels), so what grows, grows on the receiving side first: the order
-// is by receive queues of both ends, then transmit queues.
+// queues sets the real number of queues. With a native XDP program on one end, the other end must
+// not have more transmit queues than it has receive queues (drivers/net/veth.c, veth_set_channels).
+// So queues first sets the receive queues of both ends, then the transmit queues.
 func queues(c *Config) error {
 	for _, direction := range [...]bool{true, false} {
 		for _, name := range [...]string{c.Name, c.KernelName} {
@@ -149,8 +150,8 @@ func queues(c *Config) error {
 			}
 			n := uint32(c.Queues)
 			if n > ch.MaxRx || n > ch.MaxTx {
-				return fmt.Errorf("%s has room for %d queues, %d are needed: delete the pair, it is made anew with "+
-					"enough", name, min(ch.MaxRx, ch.MaxTx), n)
+				return fmt.Errorf("%s has room for %d queues, %d are needed: delete the pair, it is created again "+
+					"with enough", name, min(ch.MaxRx, ch.MaxTx), n)
 			}
 			want := ch
 			if direction {
@@ -169,8 +170,8 @@ func queues(c *Config) error {
 	return nil
 }
 
-// addresses makes the kernel's end have exactly the addresses of the configuration,
-// and our own address a permanent neighbour on it.
+// addresses gives the kernel's end exactly the addresses of the configuration, and makes the user
+// end's addresses permanent neighbours on it.
 func addresses(c *Config) error {
 	kern, err := netlink.LinkByName(c.KernelName)
 	if err != nil {
@@ -187,15 +188,16 @@ func addresses(c *Config) error {
 		// IFA_F_NODAD: usable at once.
 		addr := &netlink.Addr{IPNet: ipNet(p), Flags: unix.IFA_F_NODAD, Scope: unix.RT_SCOPE_UNIVERSE}
 		if p.Addr().Is6() {
-			// Deprecated: for its ICMPv6 errors about packets that came by the host link, the
-			// kernel selects a source as if they left by it (icmp6_send, net/ipv6/icmp.c).
-			// Outside of the node nobody knows this one: RFC 6724 rule 3 prefers another.
+			// Deprecated (PreferedLft 0): for ICMPv6 errors about packets from the host link, the
+			// kernel selects a source as if they left by it (icmp6_send, net/ipv6/icmp.c). This
+			// address is not known outside of the node; with it deprecated, RFC 6724 rule 3 prefers
+			// another.
 			addr.ValidLft, addr.PreferedLft = math.MaxUint32, 0
 		}
 		if err := netlink.AddrReplace(kern, addr); err != nil {
 			return fmt.Errorf("%s: add address %s: %w", c.KernelName, p, err)
 		}
-		a, err := ours(p)
+		a, err := userAddress(p)
 		if err != nil {
 			return err
 		}
@@ -204,7 +206,7 @@ func addresses(c *Config) error {
 			HardwareAddr: user.Attrs().HardwareAddr, State: netlink.NUD_PERMANENT,
 		})
 		if err != nil {
-			return fmt.Errorf("%s: add our address %s as a neighbour: %w", c.KernelName, a, err)
+			return fmt.Errorf("%s: add the address %s of the other end as a neighbour: %w", c.KernelName, a, err)
 		}
 	}
 	return nil
@@ -229,22 +231,22 @@ next:
 	return nil
 }
 
-// Protocol marks the routes that we add, as other routing daemons mark theirs
-// (ip-route(8), proto), so that what a former process left can be told apart.
+// Protocol marks the routes of the host link, as other routing daemons mark theirs (ip-route(8),
+// proto). RouteSNAT finds the routes of a former process by it.
 const Protocol = 83
 
-// RouteSNAT makes the kernel send packets to these addresses to us: sources of our own that no
-// interface of the node has. Replies that come in by a steered interface do not need it. Two others
-// do: the answers of the node's own endpoints, and of those behind an overlay, which the kernel
-// routes; and what the workers return to the kernel, because it belongs to no flow. Without these
-// routes both would leave by the default route, and perhaps come back from there until their TTL is
-// used up.
+// RouteSNAT routes packets to these addresses from the kernel to the workers: SNAT addresses that
+// no interface of the node has. Replies that arrive by a steered interface do not need these
+// routes. Two kinds of packets do: answers of endpoints on the node or behind an overlay, which the
+// kernel routes; and packets that the workers return to the kernel, because they belong to no flow.
+// Without these routes both would leave by the default route, and might loop until their TTL
+// expires.
 //
-// It must be called with the whole list whenever one of these changes: the pair
-// (after an Ensure that created it), the configured source addresses, the node's own
-// addresses. The gateway is our address on the link, so one permanent neighbour
-// serves all. Routes of a former list that are not in addrs are removed. An address
-// that is the node's own must not be in addrs: the kernel delivers what comes to it.
+// It must be called with the whole list whenever one of these changes: the pair (after an Ensure
+// that created it), the configured source addresses, or the node's own addresses. It removes routes
+// of a former list that are not in addrs. The routes' gateway is the user end's address, so one
+// permanent neighbour is enough for all. addrs must not have an address of the node: the kernel
+// delivers packets to it locally.
 func (h *HostLink) RouteSNAT(addrs []netip.Addr) error {
 	want := make(map[netip.Addr]bool, len(addrs))
 	for _, a := range addrs {

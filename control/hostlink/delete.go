@@ -2,9 +2,9 @@ package hostlink
 
 import "fmt"
 
-// Delete deletes the pair that a process left, with its routes, neighbours, programs and sysctls,
-// and reports whether it was there. It fails with ErrInUse while a process has the pair, and with
-// ErrForeign for interfaces that have its names and are not a pair of Ensure's.
+// Delete deletes the pair of a process that has ended, with its routes, neighbours, programs and
+// sysctls, and reports whether it existed. It returns ErrInUse while a process has the pair, and
+// ErrForeign if interfaces with these names are not such a pair.
 func Delete(name, kernelName string) (deleted bool, err error) {
 	l, err := takeLock(name)
 	if err != nil {

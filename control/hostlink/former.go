@@ -9,8 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// ErrOrphan is returned by Ensure if a pair of another name has an address of this one, and no
-// process has it. The kernel would route replies to that pair. Nothing was changed.
+// ErrOrphan is returned by Ensure if a pair with another name, which no process has, has an address
+// of this pair. The kernel would route replies to that pair. Ensure has changed nothing.
 var ErrOrphan = errors.New("the host link of a process that ended has the address")
 
 // noOrphan returns ErrOrphan if there is such a pair.
@@ -25,7 +25,7 @@ func noOrphan(c *Config) error {
 		}
 		kern, err := netlink.LinkByIndex(all[i].LinkIndex)
 		if err != nil || kern.Attrs().Name == c.KernelName || kern.Type() != "veth" {
-			continue // it went meanwhile, or is another's
+			continue // it was removed meanwhile, or is not a host link's
 		}
 		user, err := netlink.LinkByIndex(kern.Attrs().ParentIndex)
 		if err != nil || kern.Attrs().NetNsID != -1 {
@@ -33,16 +33,16 @@ func noOrphan(c *Config) error {
 		}
 		if l, err := takeLock(user.Attrs().Name); err == nil && l != nil {
 			l.release()
-			return fmt.Errorf("%w %s: %s and %s; flows may need it: set tuning.hostLinkName as it was, or end "+
-				"the flows and the pair with `sluice cleanup --config` and the configuration before", ErrOrphan,
+			return fmt.Errorf("%w %s: %s and %s; flows may need it: restore tuning.hostLinkName, or end "+
+				"the flows and the pair with `sluice cleanup --config` and the previous configuration", ErrOrphan,
 				prefixOf(&all[i]), user.Attrs().Name, kern.Attrs().Name)
 		}
 	}
 	return nil
 }
 
-// formerAddresses returns the addresses of our end that the pair has and c has not.
-func formerAddresses(c *Config) (list []netip.Addr, err error) {
+// formerUserAddresses returns the addresses of the user end that the pair has and c does not have.
+func formerUserAddresses(c *Config) (list []netip.Addr, err error) {
 	kern, err := netlink.LinkByName(c.KernelName)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.KernelName, err)
@@ -56,7 +56,7 @@ func formerAddresses(c *Config) (list []netip.Addr, err error) {
 		if slices.Contains(c.Addresses, p) {
 			continue
 		}
-		if a, err := ours(p); err == nil && !(a.Is6() && a.IsLinkLocalUnicast()) { // those are the kernel's
+		if a, err := userAddress(p); err == nil && !(a.Is6() && a.IsLinkLocalUnicast()) { // the kernel made that one
 			list = append(list, a)
 		}
 	}

@@ -1,60 +1,59 @@
-// Package hostlink makes the host link: a veth pair of our own, the way back into
-// the kernel.
+// Package hostlink makes the host link: a veth pair by which workers give packets to the kernel and
+// get packets from it.
 //
 //	workers ──AF_XDP──▶ sluice0 ══veth══ sluice1 ──▶ the kernel: its own endpoints,
-//	   ▲                (our end)        (its end)    overlays, everything steered
-//	   └────AF_XDP──── sluice0 ══════════ sluice1 ◀── here that is not ours
+//	   ▲                (user end)      (kernel end)  overlays, all steered packets
+//	   └────AF_XDP──── sluice0 ══════════ sluice1 ◀── that belong to no flow
 //
-// An AF_XDP socket cannot pass a frame on to the stack behind it. So what the
-// kernel should have is transmitted on our end and received by the kernel on its end,
-// like a packet from a wire. The kernel's end has an address for each family, and we
-// have one too: packets to node-local and kernel-routed endpoints can leave with it as
-// their source, and the replies come back to us. Our address exists only as a permanent
-// neighbour on the kernel's end; our end carries no address and no IPv6, so the kernel
-// does not take part on that side even while no XDP program is attached.
+// An AF_XDP socket cannot pass a frame on to the network stack. So a worker transmits packets for
+// the kernel on the user end, and the kernel receives them on its end, like packets from a wire.
+// Each end has an address of each family. Packets to node-local and kernel-routed endpoints can
+// have the user end's address as their source, and the replies then come back to the workers. The
+// user end's address exists only as a permanent neighbour on the kernel's end. The user end itself
+// has no address and no IPv6, so the kernel does not use that side even while no XDP program is
+// attached.
 //
-// # What is set, and why
+// # Settings
 //
 // On the kernel's end, under net.ipv4.conf:
 //
-//	rp_filter=2        Packets from clients enter here although the route back to them
-//	                   leads elsewhere. Strict (1) would drop them. The kernel takes the
-//	                   larger of "all" and this one (Documentation/networking/ip-sysctl.rst),
-//	                   so 0 would not win over a strict "all", but loose (2) does.
+//	rp_filter=2        Packets from clients arrive here although the route back to them
+//	                   uses another interface. Strict (1) would drop them. The kernel uses
+//	                   the larger of "all" and this one (Documentation/networking/ip-sysctl.rst),
+//	                   so 0 would not override a strict "all", but loose (2) does.
 //	accept_local=1     A source address may be one of the node's own: replies to node-local
 //	                   endpoints are translated to a node address. Without it such packets
 //	                   are martians.
-//	forwarding=1       IPv4 asks the receiving interface whether it forwards. Needed for
-//	                   endpoints behind overlays.
+//	forwarding=1       IPv4 forwards a packet only if its receiving interface has this
+//	                   setting. Needed for endpoints behind overlays.
 //	accept_redirects=0, send_redirects=0
-//	                   A packet that comes in here and leaves where it first arrived is
-//	                   no reason to tell its sender about a shorter way.
+//	                   A packet that arrives here and leaves by the interface where the
+//	                   gateway received it needs no ICMP redirect.
 //
 // Under net.ipv6.conf:
 //
 //	forwarding=1, force_forwarding=1
-//	                   IPv6 asks net.ipv6.conf.all.forwarding, which is the node's to set
-//	                   and is left alone; kernels from 6.17 on can be told per interface.
+//	                   IPv6 uses net.ipv6.conf.all.forwarding, which the node's operator
+//	                   sets; Linux 6.17 and later have a setting per interface.
 //	accept_ra=0, autoconf=0, router_solicitations=0
 //	                   There is no router at the other end.
 //	accept_dad=0, dad_transmits=0
 //	                   No other host is on the link; a tentative address would lose packets.
-//	addr_gen_mode=1    No link-local address, which nothing needs.
+//	addr_gen_mode=1    No link-local address: none is needed.
 //
-// On our end: addr_gen_mode=1 and disable_ipv6=1 (no addresses), forwarding=0 and
-// arp_ignore=8 for IPv4 (nothing is answered and nothing is sent on in a circle
-// while no socket is bound).
+// On the user end: addr_gen_mode=1 and disable_ipv6=1 (no addresses), forwarding=0 and arp_ignore=8
+// for IPv4 (while no socket is bound, the kernel answers no packet and forwards none in a loop).
 //
-// Offloads of checksums, segmentation and aggregation are off at both ends: a veth
-// would hand over packets with unfinished checksums (CHECKSUM_PARTIAL) and of up to
-// 64 KiB, which an AF_XDP socket sees as they are. VLAN offload is off for the same reason.
+// Offloads of checksums, segmentation and aggregation are off at both ends: with them a veth
+// delivers packets with unfinished checksums (CHECKSUM_PARTIAL) and of up to 64 KiB, which an
+// AF_XDP socket receives unchanged. VLAN offload is off for the same reason.
 //
-// # Whose it is
+// # Ownership
 //
-// A pair belongs to one process: two that adopted the same one would take each
-// other's sockets and programs from it. Ensure binds an abstract Unix socket named after
-// our end; it keeps a second instance out and vanishes with the process that has it. The
-// pair itself stays when the process is killed, for the next one to adopt.
+// A pair belongs to one process: two processes with the same pair would replace each other's
+// sockets and programs. Ensure binds an abstract Unix socket named after the user end, which
+// excludes a second instance and ends with its process. The pair itself stays when the process is
+// killed, and the next process adopts it.
 package hostlink
 
 import (
@@ -69,38 +68,39 @@ import (
 
 // Config describes the wanted pair, in the network namespace of the calling thread.
 type Config struct {
-	Name       string // our end
+	Name       string // the user end
 	KernelName string // the kernel's end
 	Queues     int    // receive and transmit queues of both ends: one for each worker
 	MTU        int
-	// Addresses of the kernel's end, at most one of each family, with the prefix
-	// of the link. The next address of the prefix is ours.
+	// Addresses of the kernel's end, at most one of each family, with the prefix of the link. The
+	// next address of the prefix is the user end's.
 	Addresses []netip.Prefix
-	// HostProcSys is where sysctls are written if /proc/sys is mounted read-only, as in a
-	// container: the host's /proc/sys/net is to be mounted at its net. Empty is HostProcSys.
+	// HostProcSys is the directory where sysctls are written if /proc/sys is mounted read-only, as
+	// in a container. The host's /proc/sys/net must be mounted at its subdirectory net. Empty is
+	// the constant HostProcSys.
 	HostProcSys string
 }
 
-// HostLink is the pair as it is.
+// HostLink describes the existing pair.
 type HostLink struct {
 	Name, KernelName   string
 	Index, KernelIndex int
 	MAC, KernelMAC     [6]byte
 	MTU                int
 	Queues             int
-	// Our addresses on the link; invalid where the family has none.
+	// Addr4 and Addr6 are the user end's addresses; invalid if the family has none.
 	Addr4, Addr6 netip.Addr
 	// Created: the pair did not exist before.
 	Created bool
-	// Former are the addresses of our end that an adopted pair had by another configuration and has
-	// no more. Flows may have them as their source.
+	// Former has the addresses that an adopted pair's user end had in an earlier configuration, and
+	// no longer has. Flows may have them as their source.
 	Former []netip.Addr
 
 	lock *lock // nil if an earlier HostLink of this process has it
 }
 
-// ErrForeign is returned when an interface of one of the two names exists that
-// is not one end of such a pair. Nothing was changed.
+// ErrForeign is returned if an interface has one of the two names but is not an end of such a pair.
+// Nothing was changed.
 var ErrForeign = errors.New("an interface of this name exists and is not a host link")
 
 func (c *Config) check() error {
@@ -125,7 +125,7 @@ func (c *Config) check() error {
 			errs = append(errs, fmt.Errorf("address %s: the family has one already", p))
 		}
 		families[p.Addr().Is4()] = true
-		if _, err := ours(p); err != nil {
+		if _, err := userAddress(p); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -134,21 +134,21 @@ func (c *Config) check() error {
 
 const minMTU = 1280
 
-// ours is our address on the link: the one after the kernel's.
-func ours(p netip.Prefix) (netip.Addr, error) {
+// userAddress returns the user end's address: the one after the kernel's.
+func userAddress(p netip.Prefix) (netip.Addr, error) {
 	a := p.Addr().Next()
 	if !a.IsValid() || !p.Contains(a) {
-		return netip.Addr{}, fmt.Errorf("address %s: the prefix has no next address for our end", p)
+		return netip.Addr{}, fmt.Errorf("address %s: the prefix has no next address for the other end", p)
 	}
 	return a, nil
 }
 
-// Ensure creates the pair, or adopts the one that a former process left, and configures it by c.
-// Another call repairs what has changed since; a pair that was deleted is created again, with other
-// indexes and MACs.
+// Ensure creates the pair, or adopts the pair of a former process, and configures it as in c. A
+// further call repairs changes; it creates a deleted pair again, with other indexes and MAC
+// addresses.
 //
-// The pair is this process's until Remove or the process's end; for any other, Ensure
-// is ErrInUse.
+// This process has the pair until Remove or the end of the process; in any other process Ensure
+// returns ErrInUse.
 func Ensure(c Config) (*HostLink, error) {
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("host link: %w", err)
@@ -166,8 +166,9 @@ func Ensure(c Config) (*HostLink, error) {
 	return h, nil
 }
 
-// Find returns the pair that another process of this network namespace has and gives to this one,
-// and changes nothing of it: MTU is what it has, not what c asks for. Ensure is for who owns it.
+// Find returns the pair that another process of this network namespace has and hands over to this
+// one. It changes nothing: MTU is the pair's actual MTU, not c's. Only the owner of the pair may
+// call Ensure.
 func Find(c Config) (*HostLink, error) {
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("host link: %w", err)
@@ -209,7 +210,7 @@ func ensure(c *Config) (*HostLink, error) {
 	if err != nil {
 		return nil, err
 	}
-	former, err := formerAddresses(c)
+	former, err := formerUserAddresses(c)
 	if err != nil {
 		return nil, err
 	}
@@ -235,8 +236,8 @@ func pair(c *Config) (created bool, err error) {
 	return false, err
 }
 
-// ends finds the two ends, which are both nil if neither is there. Interfaces that have the names
-// and are not the ends of one pair are ErrForeign.
+// ends finds the two ends, which are both nil if neither exists. It returns ErrForeign if
+// interfaces with these names are not the ends of one pair.
 func ends(name, kernelName string) (user, kern netlink.Link, err error) {
 	if user, err = find(name); err != nil {
 		return nil, nil, err
@@ -255,7 +256,7 @@ func ends(name, kernelName string) (user, kern netlink.Link, err error) {
 			return nil, nil, fmt.Errorf("%s is a %s: %w", end.name, end.link.Type(), ErrForeign)
 		}
 	}
-	// A peer in another namespace has an index of that namespace.
+	// The index of a peer in another namespace is of that namespace.
 	if user == nil || kern == nil || user.Attrs().NetNsID != -1 || user.Attrs().ParentIndex != kern.Attrs().Index {
 		return nil, nil, fmt.Errorf("%s and %s are not the two ends of one pair: %w", name, kernelName, ErrForeign)
 	}
@@ -283,8 +284,8 @@ func create(c *Config) error {
 	return nil
 }
 
-// Remove deletes the pair and with it its routes and neighbours. It is no error if
-// it is gone already.
+// Remove deletes the pair with its routes and neighbours. It returns no error if the pair no longer
+// exists.
 func (h *HostLink) Remove() error {
 	if err := remove(h.Name); err != nil {
 		return fmt.Errorf("host link %s: %w", h.Name, explain(err))
@@ -322,7 +323,7 @@ func read(c *Config, created bool) (*HostLink, error) {
 		}
 	}
 	for _, p := range c.Addresses {
-		a, err := ours(p)
+		a, err := userAddress(p)
 		if err != nil {
 			return nil, err
 		}

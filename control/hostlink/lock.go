@@ -14,24 +14,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrInUse is returned by Ensure if another process of this network namespace has
-// the host link. Nothing was changed.
+// ErrInUse is returned by Ensure if another process of this network namespace has the host link.
+// Nothing was changed.
 var ErrInUse = errors.New("another gateway uses it: stop that one, or give this one a host link (both names, other " +
 	"addresses), interfaces and a BPF file system of its own")
 
-// lock makes the pair this process's own. It is a name in the abstract namespace of Unix sockets,
-// which is one per network namespace, as interfaces are, and which ends with the process (unix(7)).
-// It is no *os.File, because the garbage collector closes those.
+// lock marks the pair as this process's. It is a socket bound to a name in the abstract namespace
+// of Unix sockets, which each network namespace has for itself, like interfaces. It ends with the
+// process (unix(7)). It is not an *os.File, because the garbage collector would close it.
 //
-// Any user of the node may bind such a name. One that is bound by another user than root and this
-// process's locks nothing: otherwise he could keep the gateway from starting. While he has it there
-// is no lock, which is for two gateways that have another stateDir each and the same host link.
+// Any user of the node may bind such a name. A name bound by a user other than root and this
+// process's user is ignored: otherwise that user could prevent the gateway from starting. While
+// such a user has the name there is no lock, which would exclude a second gateway with another
+// stateDir and the same host link.
 type lock struct{ fd int }
 
 func lockName(link string) string { return "@sluice-hostlink-" + link }
 
-// takeLock returns nil without an error if this process has the lock already, as Ensure
-// may be called again, or if another user has the name.
+// takeLock returns nil without an error if this process has the lock already (Ensure may be called
+// again), or if another user has the name.
 func takeLock(link string) (*lock, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -47,7 +48,7 @@ func takeLock(link string) (*lock, error) {
 	}
 	locked, err := boundByAnother(lockName(link))
 	if err != nil {
-		return nil, fmt.Errorf("lock %s: whose is it: %w", lockName(link), err)
+		return nil, fmt.Errorf("lock %s: find its owner: %w", lockName(link), err)
 	}
 	if locked {
 		return nil, fmt.Errorf("%w (`ss -xap src %s` shows its process)", ErrInUse, lockName(link))
@@ -55,8 +56,9 @@ func takeLock(link string) (*lock, error) {
 	return nil, nil
 }
 
-// LockFD is the descriptor of the lock, for another process: with it Ensure finds the lock to be
-// that process's own. It is -1 if this HostLink has none: an earlier one of this process may.
+// LockFD returns the lock's descriptor, for handing it to another process: Ensure in that process
+// then finds that it has the lock. It is -1 if this HostLink has no lock: an earlier one of this
+// process may have it.
 func (h *HostLink) LockFD() int {
 	if h.lock == nil {
 		return -1
@@ -70,8 +72,8 @@ func (l *lock) release() {
 	}
 }
 
-// boundByAnother reports whether a socket of another process, of root or this process's user, has a
-// name in this network namespace.
+// boundByAnother reports whether a socket of another process, owned by root or this process's user,
+// has a name in this network namespace.
 func boundByAnother(name string) (bool, error) {
 	inode, err := inodeOf(name)
 	if inode == "" || err != nil {
@@ -92,20 +94,20 @@ func boundByAnother(name string) (bool, error) {
 		return false, err
 	}
 	uid, err := ownerOf(uint32(number))
-	if errors.Is(err, unix.ENOENT) { // it was closed
+	if errors.Is(err, unix.ENOENT) { // the socket was closed
 		return false, nil
 	}
 	return uid == 0 || int(uid) == os.Geteuid(), err
 }
 
-// What a unix_diag_req asks, and the attribute that answers (linux/unix_diag.h).
+// Fields of unix_diag_req and unix_diag_msg (linux/unix_diag.h).
 const (
 	showUID = 0x40 // UDIAG_SHOW_UID
 	diagUID = 7    // UNIX_DIAG_UID
 	msgSize = 16   // of unix_diag_msg, before the attributes
 )
 
-// ownerOf returns the user who made a Unix socket of this network namespace.
+// ownerOf returns the user that created a Unix socket of this network namespace.
 func ownerOf(inode uint32) (uid uint32, err error) {
 	ask := make(diagRequest, 24)
 	ask[0] = unix.AF_UNIX
@@ -132,7 +134,7 @@ func ownerOf(inode uint32) (uid uint32, err error) {
 			}
 		}
 	}
-	return 0, nil // a kernel before 5.3 does not say: as if it were root's
+	return 0, nil // a kernel before 5.3 has no such attribute: assume root
 }
 
 type diagRequest []byte
@@ -140,8 +142,8 @@ type diagRequest []byte
 func (r diagRequest) Len() int          { return len(r) }
 func (r diagRequest) Serialize() []byte { return r }
 
-// inodeOf finds a socket in the table of proc(5), whose last two columns are the
-// inode and the name.
+// inodeOf returns the inode of a socket with a name, from the table in proc(5), whose last two
+// columns are the inode and the name.
 func inodeOf(name string) (string, error) {
 	f, err := os.Open("/proc/thread-self/net/unix")
 	if err != nil {

@@ -1,17 +1,16 @@
-// Package maglev builds the lookup tables of Maglev hashing (Eisenbud et al.,
-// "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016,
-// section 3.4): every backend gets an equal share of the slots, and when a
-// backend comes or goes, few slots of the others change hands.
+// Package maglev builds the lookup tables of Maglev hashing (Eisenbud et al., "Maglev: A Fast and
+// Reliable Software Network Load Balancer", NSDI 2016, section 3.4): every backend gets an equal
+// share of the slots, and when a backend is added or removed, few slots move between the others.
 //
-// Each backend has its own order of preference over all slots, drawn from its name and the seed.
-// Backends take turns; at its turn a backend takes the first free slot of its order:
+// Each backend has its own order of preference over all slots, derived from its name and the seed.
+// Backends take turns; at its turn a backend takes the first free slot in its order:
 //
 //	backend a prefers 3 0 4 1 …      turn 1: a takes 3
 //	backend b prefers 3 1 4 2 …      turn 2: b finds 3 taken, takes 1
 //	                                 turn 3: a takes 0 …
 //
-// A table is a pure function of the set of names with their weights, the seed and the size: the
-// same on every host, regardless of the order of the names.
+// A table is a pure function of the names with their weights, the seed and the size. It is the same
+// on every host, regardless of the order of the names.
 package maglev
 
 import (
@@ -27,28 +26,29 @@ import (
 // MaxNames bounds the names of one table: slots hold positions in two bytes.
 const MaxNames = 1 << 16
 
-// sizes are primes about four times apart, each just above 100 times a round
-// number of names (2, 10, 40, 160, 655, 2,621, 10,485, 41,943).
+// sizes are primes, each about four times the previous one and just above 100 times a number of
+// names (2, 10, 40, 160, 655, 2,621, 10,485, 41,943).
 var sizes = [...]int{257, 1009, 4001, 16_001, 65_537, 262_147, 1_048_583, 4_194_319}
 
-// Key is the seed as the key of Table and of the selection hash (services.Snapshot.SelectKey). The
-// key of a seed must never change: gateways of different versions have to choose the same backends.
+// Key converts a seed to the key of Table and of the selection hash (services.Snapshot.SelectKey).
+// The key of a seed must never change: gateways of different versions must choose the same
+// backends.
 func Key(seed string) [2]uint64 {
 	sum := sha256.Sum256([]byte("sluice maglev seed:" + seed))
 	return [2]uint64{binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])}
 }
 
-// Fingerprint is 8 hexadecimal digits of a hash of the seed, by which gateways can be compared. 32
-// bits are too few to find a random seed or its Key by them.
+// Fingerprint returns 8 hexadecimal digits of a hash of the seed, for comparing gateways. 32 bits
+// are too few to find a random seed or its Key.
 func Fingerprint(seed string) string {
 	sum := sha256.Sum256([]byte("sluice maglev fingerprint:" + seed))
 	return hex.EncodeToString(sum[:4])
 }
 
-// Size is the size of a table of n names: the smallest class of at least 100
-// slots a name, so that shares differ by about one percent. Classes are coarse
-// because a change of size moves nearly every slot. From 41,944 names on it stays
-// at the largest class: 64 slots a name at MaxNames.
+// Size returns the size of a table for n names: the smallest class with at least 100 slots per
+// name, so that shares differ by about one percent. Classes are coarse because a change of size
+// moves nearly every slot. From 41,944 names on it is the largest class, which has 64 slots per
+// name at MaxNames.
 func Size(n int) int {
 	for _, s := range sizes {
 		if s >= 100*n {
@@ -58,11 +58,10 @@ func Size(n int) int {
 	return sizes[len(sizes)-1]
 }
 
-// Table returns a table of size slots, each the position in names of the backend
-// that has it. Shares are in proportion to weights; nil weights are all equal, and
-// a weight of zero gets nothing. Size must be a prime not smaller than the number
-// of names, which must be distinct and at most MaxNames. The table is nil if no
-// name has weight.
+// Table returns a table of size slots. Each slot has the position, in names, of its backend. Shares
+// are proportional to weights; nil weights are all equal, and a weight of zero gets no slot. size
+// must be a prime not smaller than the number of names. Names must be distinct, and at most
+// MaxNames. The table is nil if no name has a weight above zero.
 func Table(names []string, weights []uint32, seed [2]uint64, size int) []uint16 {
 	turns := order(names, weights, seed, size)
 	if len(turns) == 0 {
@@ -83,16 +82,16 @@ func Table(names []string, weights []uint32, seed [2]uint64, size int) []uint16 
 	return table
 }
 
-// turn is a backend as it takes part in filling.
+// turn is the state of a backend during filling.
 type turn struct {
-	next, skip uint32 // slot it will try next; step of its order of preference
+	next, skip uint32 // the next slot to try; the step of its order of preference
 	weight     uint32
-	credit     uint64 // weight it has saved up for its next slot
+	credit     uint64 // weight saved for its next slot
 	position   uint16
 }
 
-// order draws every backend's preferences and puts the turns in an order that
-// does not depend on that of names.
+// order derives every backend's preferences, and returns the turns sorted by name, so that the
+// order of names has no effect.
 func order(names []string, weights []uint32, seed [2]uint64, size int) []turn {
 	turns := make([]turn, 0, len(names))
 	for i, name := range names {
@@ -105,7 +104,7 @@ func order(names []string, weights []uint32, seed [2]uint64, size int) []turn {
 		}
 		offset, skip := draw(name, seed)
 		turns = append(turns, turn{
-			// The high product maps a hash onto a range without bias worth a name.
+			// The high half of the product maps a hash to a range with negligible bias.
 			next:     uint32(scale(offset, uint64(size))),
 			skip:     uint32(scale(skip, uint64(size-1))) + 1,
 			weight:   weight,
@@ -116,7 +115,7 @@ func order(names []string, weights []uint32, seed [2]uint64, size int) []turn {
 	return turns
 }
 
-// draw hashes a name with the seed. SHA-256 costs 100 ns and is the same everywhere.
+// draw hashes a name with the seed. SHA-256 costs 100 ns, and gives the same result on every host.
 func draw(name string, seed [2]uint64) (offset, skip uint64) {
 	var buf [80]byte
 	in := binary.BigEndian.AppendUint64(buf[:0], seed[0])
@@ -130,11 +129,11 @@ func scale(hash, n uint64) uint64 {
 	return hi
 }
 
-// fill lets backends take turns until the table is full. Size is prime, so every
-// order of preference visits all slots, and each inner loop ends while one is free.
+// fill lets backends take turns until the table is full. The size is prime, so every order of
+// preference visits all slots, and each inner loop ends if a slot is free.
 func fill(table []uint16, turns []turn) {
 	size := uint32(len(table))
-	taken := make([]uint64, (size+63)/64) // a bitmap stays in cache where the table does not
+	taken := make([]uint64, (size+63)/64) // a bitmap stays in the cache, unlike a large table
 	heaviest := uint64(0)
 	for i := range turns {
 		heaviest = max(heaviest, uint64(turns[i].weight))
@@ -161,8 +160,8 @@ func fill(table []uint16, turns []turn) {
 	}
 }
 
-// yield lets other goroutines run after each 2^14 slots, about a millisecond: where no processor is
-// idle, the scheduler itself takes one away only after ten.
+// yield lets other goroutines run after each 2^14 slots, which take about a millisecond: if no
+// processor is idle, the Go scheduler preempts only after ten.
 func yield(filled uint32) {
 	if filled&(1<<14-1) == 0 {
 		runtime.Gosched()

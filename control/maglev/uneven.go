@@ -2,8 +2,8 @@ package maglev
 
 import "slices"
 
-// uneven reports whether in most turns of fill no backend would take a slot, because the heaviest
-// weight is far above the mean.
+// uneven reports whether most turns of fill would take no slot, because the heaviest weight is far
+// above the mean.
 func uneven(turns []turn) bool {
 	heaviest, sum := uint64(0), uint64(0)
 	for i := range turns {
@@ -13,9 +13,10 @@ func uneven(turns []turn) bool {
 	return heaviest*uint64(len(turns)) > 8*sum
 }
 
-// fillByRound has the result of fill, at the same cost for unequal weights: instead of visiting
-// every backend in every round, it keeps the next turns in a heap. A backend's k-th slot is due in
-// the first round in which it has a credit of k times the heaviest weight.
+// fillByRound has the same result as fill, and is as fast with unequal weights as with equal ones:
+// instead of visiting every backend in every round, it keeps the next turns in a heap. A backend
+// takes its k-th slot in the first round in which its total credit reaches k times the heaviest
+// weight.
 func fillByRound(table []uint16, turns []turn) {
 	size := uint32(len(table))
 	taken := make([]uint64, (size+63)/64)
@@ -50,8 +51,8 @@ func fillByRound(table []uint16, turns []turn) {
 	}
 }
 
-// due is the round of fill in which a turn takes its next slot, and that turn. Products stay below
-// 2^54: weights below 2^32 and slots below 2^22.
+// due has a turn, and the round of fill in which it takes its next slot. Products are less than
+// 2^54: weights are less than 2^32, and slots less than 2^22.
 type due struct {
 	round       uint64
 	turn, slots uint32
@@ -61,7 +62,7 @@ func (d due) before(o due) bool { return d.round < o.round || d.round == o.round
 
 func ceil(a, b uint64) uint64 { return (a + b - 1) / b }
 
-// sink restores a heap whose first element has become later.
+// sink restores the heap after the round of its first element was increased.
 func sink(h []due) {
 	d, at := h[0], 0
 	for {

@@ -9,17 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Address is a local address of this node, which may accept node ports and may be a source towards
+// Address is a local address of this node. It may accept node ports, and may be a source towards
 // backends.
 type Address struct {
 	Interface string
-	// position of the interface, or of the one below its VLAN tags, in the configuration; -1 if not
-	// ours
+	// Link is the position in the configuration of the interface, or of the device below its VLAN
+	// tags; -1 if it is not served.
 	Link      int
 	Prefix    netip.Prefix // the address with the length of its network
 	Global    bool         // scope global or site: not loopback, not link-local
 	Secondary bool         // IPv4: not the first of its network on the interface; IPv6: temporary (RFC 8981)
-	Usable    bool         // not tentative, duplicate or deprecated: good as a source
+	Usable    bool         // not tentative, duplicate or deprecated: usable as a source
 }
 
 func addressesOf(addrs []netlink.Addr, devices map[int]device) []Address {
@@ -47,14 +47,14 @@ func addressesOf(addrs []netlink.Addr, devices map[int]device) []Address {
 			Usable:    a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED|unix.IFA_F_DEPRECATED) == 0,
 		})
 	}
-	// The kernel's order within an interface determines the primary address, so the sort must be
-	// stable.
+	// The sort must be stable: the kernel's order within an interface determines the primary
+	// address.
 	slices.SortStableFunc(out, func(a, b Address) int { return strings.Compare(a.Interface, b.Interface) })
 	return out
 }
 
-// Addresses returns the node's addresses on all interfaces as of the last reading, by interface.
-// The caller must not modify the slice.
+// Addresses returns the node's addresses on all interfaces at the last reading, sorted by
+// interface. The caller must not modify the slice.
 func (m *Mirror) Addresses() []Address {
 	if p := m.addresses.Load(); p != nil {
 		return *p
@@ -62,8 +62,8 @@ func (m *Mirror) Addresses() []Address {
 	return nil
 }
 
-// Sources returns the source addresses of packets that leave by our links, in order: those that a
-// Route has as its Source, and the primary ones of the links. The caller must not modify the slice.
+// Sources returns the sorted source addresses of packets on served links: the Source of each Route,
+// and the primary addresses of the links. The caller must not modify the slice.
 func (m *Mirror) Sources() []netip.Addr {
 	if p := m.sources.Load(); p != nil {
 		return *p
@@ -71,8 +71,8 @@ func (m *Mirror) Sources() []netip.Addr {
 	return nil
 }
 
-// AddressesChanged receives a value after Addresses or Sources changed. Several changes without a
-// receive are one value.
+// AddressesChanged returns a channel that has a value after Addresses or Sources changed. Several
+// changes without a receive make one value.
 func (m *Mirror) AddressesChanged() <-chan struct{} { return m.addressesChanged }
 
 func (m *Mirror) setAddresses(now []Address) {

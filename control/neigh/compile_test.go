@@ -53,14 +53,14 @@ func TestVLANDevices(t *testing.T) {
 		{"the link itself", 10, 1, 0, none},
 		{"one tag", 20, 1, 1, [2]nexthop.Tag{{TPID: 0x8100, TCI: 100}}},
 		{"two tags, outer first", 21, 1, 2, [2]nexthop.Tag{{TPID: 0x8100, TCI: 100}, {TPID: 0x8100, TCI: 200}}},
-		{"three tags do not fit", 22, notOurs, 0, none},
+		{"three tags do not fit", 22, noLink, 0, none},
 		{"another link", 23, 0, 1, [2]nexthop.Tag{{TPID: 0x8100, TCI: 7}}},
-		{"on a bridge", 24, notOurs, 0, none},
+		{"on a bridge", 24, noLink, 0, none},
 		{"802.1ad", 25, 1, 1, [2]nexthop.Tag{{TPID: 0x88a8, TCI: 5}}},
 		{"802.1Q on 802.1ad", 28, 1, 2, [2]nexthop.Tag{{TPID: 0x88a8, TCI: 5}, {TPID: 0x8100, TCI: 6}}},
-		{"lower device in another namespace", 26, notOurs, 0, none},
-		{"lower device unknown", 27, notOurs, 0, none},
-		{"not ours", 12, notOurs, 0, none},
+		{"lower device in another namespace", 26, noLink, 0, none},
+		{"lower device unknown", 27, noLink, 0, none},
+		{"not ours", 12, noLink, 0, none},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := devices[tc.index]

@@ -10,34 +10,34 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// LinkConfig names one of the gateway's own links. The interface is looked up by name, again also
-// after it was deleted and created again.
+// LinkConfig names a served link. The mirror looks up the interface by name, also after it was
+// deleted and created again.
 type LinkConfig struct{ Name string }
 
-// HostLink is the veth pair of our own into the kernel (package hostlink).
+// HostLink is the gateway's veth pair into the kernel (package hostlink).
 type HostLink struct {
 	KernelIndex int     // interface index of the kernel's end
 	KernelMAC   [6]byte // destination of frames to the kernel
-	UserMAC     [6]byte // their source: our end
+	UserMAC     [6]byte // their source: the gateway's end
 	MTU         int
 }
 
-// notOurs is the link of a device that the gateway does not send on.
-const notOurs = -1
+// noLink is the link of a device that is not served.
+const noLink = -1
 
-// device has what the mirror uses of an interface.
+// device has the properties of an interface that the mirror uses.
 type device struct {
 	name  string
-	link  int // position in the configuration, or notOurs
+	link  int // position in the configuration, or noLink
 	vlans uint8
 	vlan  [2]nexthop.Tag // outer first
 	mac   [6]byte
-	mtu   uint16 // 0 is no limit that IP knows
+	mtu   uint16 // 0: above the maximum size of an IP packet
 	up    bool
 }
 
-// devicesOf returns all interfaces, and which are ours: those of the configuration and their VLAN
-// sub-devices.
+// devicesOf returns all interfaces. Interfaces of the configuration and their VLAN sub-devices have
+// a link.
 func devicesOf(links []netlink.Link, config []LinkConfig) map[int]device {
 	position := make(map[string]int, len(config))
 	for i, c := range config {
@@ -50,7 +50,7 @@ func devicesOf(links []netlink.Link, config []LinkConfig) map[int]device {
 	devices := make(map[int]device, len(links))
 	for _, l := range links {
 		a := l.Attrs()
-		d := device{name: a.Name, link: notOurs, mtu: clampMTU(a.MTU), up: a.Flags&net.FlagUp != 0}
+		d := device{name: a.Name, link: noLink, mtu: clampMTU(a.MTU), up: a.Flags&net.FlagUp != 0}
 		if len(a.HardwareAddr) == len(d.mac) {
 			d.mac = [6]byte(a.HardwareAddr)
 		}
@@ -60,8 +60,8 @@ func devicesOf(links []netlink.Link, config []LinkConfig) map[int]device {
 	return devices
 }
 
-// ownership follows VLAN devices down to one of our links, at most as many tags
-// as a hop can carry, and collects their tags.
+// ownership follows VLAN devices down to a served link and collects their tags, at most as many as
+// a hop can have.
 func ownership(
 	l netlink.Link, byIndex map[int]netlink.Link, position map[string]int,
 ) (link int, tags [2]nexthop.Tag, n uint8) {
@@ -70,11 +70,11 @@ func ownership(
 			return p, tags, n
 		}
 		vlan, ok := l.(*netlink.Vlan)
-		// A lower device in another namespace has an index of that namespace.
+		// The index of a lower device in another namespace is of that namespace.
 		if !ok || int(n) == len(tags) || vlan.NetNsID != -1 {
-			return notOurs, [2]nexthop.Tag{}, 0
+			return noLink, [2]nexthop.Tag{}, 0
 		}
-		// Hosts on a VLAN device do not accept packets with another protocol in the tag.
+		// Hosts on the VLAN do not accept tags of another protocol (802.1Q, 802.1ad).
 		tag := nexthop.Tag{TPID: header.EtherTypeVLAN, TCI: uint16(vlan.VlanId)}
 		if vlan.VlanProtocol == netlink.VLAN_PROTOCOL_8021AD {
 			tag.TPID = header.EtherTypeQinQ
@@ -82,13 +82,13 @@ func ownership(
 		tags = [2]nexthop.Tag{tag, tags[0]}
 		n++
 		if l, ok = byIndex[vlan.ParentIndex]; !ok {
-			return notOurs, [2]nexthop.Tag{}, 0
+			return noLink, [2]nexthop.Tag{}, 0
 		}
 	}
 }
 
-// clampMTU converts an MTU to the type that a hop has. The loopback device has 65,536, which limits
-// no IP packet.
+// clampMTU converts an MTU to the type of a hop's. The loopback device has 65,536, which limits no
+// IP packet.
 func clampMTU(mtu int) uint16 {
 	if mtu <= 0 || mtu > math.MaxUint16 {
 		return 0
@@ -96,7 +96,7 @@ func clampMTU(mtu int) uint16 {
 	return uint16(mtu)
 }
 
-// minMTU is the smaller limit, where zero is none.
+// minMTU returns the smaller limit, where zero means no limit.
 func minMTU(a, b uint16) uint16 {
 	if a == 0 || b != 0 && b < a {
 		return b

@@ -13,31 +13,31 @@ type neighKey struct {
 	addr header.Addr
 }
 
-// hopKey identifies a hop. Routes with different MTUs by way of one neighbour are different hops.
+// hopKey identifies a hop. Routes with different MTUs through one neighbour have different hops.
 type hopKey struct {
 	kind  nexthop.Kind
 	neigh neighKey // OnLink
 	mtu   uint16   // of the route
 }
 
-// hopIDs assigns IDs to hops and frees them. An ID that is not used any more is retired first: a
-// worker may still use a View that has it, and a flow may hold it until its binding is renewed. A
+// hopIDs assigns IDs to hops and frees them. An ID that is no longer used is retired first: a
+// worker may still use a View that has it, and a flow may have it until it is bound again. A
 // retired hop that is needed again keeps its ID.
 //
-// Invariant: an ID must not be given to another key before the generation it was
-// last used in is over and grace has passed since.
+// Invariant: an ID must not be given to another key before a newer generation than its last one is
+// published and grace has passed.
 type hopIDs struct {
 	table *nexthop.Table
 	grace time.Duration
 	byKey map[hopKey]*hopID
 	free  []nexthop.ID
-	next  nexthop.ID // IDs from here on were never used
+	next  nexthop.ID // IDs from next on were never used
 }
 
 type hopID struct {
 	id         nexthop.ID
 	retired    bool
-	generation uint32 // retired: the last generation in which it was in use
+	generation uint32 // retired: the last generation that used it
 	at         time.Time
 }
 
@@ -45,7 +45,7 @@ func newHopIDs(table *nexthop.Table, grace time.Duration) *hopIDs {
 	return &hopIDs{table: table, grace: grace, byKey: make(map[hopKey]*hopID), next: 1}
 }
 
-// acquire returns the ID of a hop, a new one if it has none; false if all are in use.
+// acquire returns the ID of a hop, and assigns one if it has none; false if all are in use.
 func (h *hopIDs) acquire(k hopKey) (nexthop.ID, bool) {
 	if e, ok := h.byKey[k]; ok {
 		e.retired = false
@@ -55,7 +55,7 @@ func (h *hopIDs) acquire(k hopKey) (nexthop.ID, bool) {
 	switch {
 	case len(h.free) > 0:
 		id, h.free = h.free[len(h.free)-1], h.free[:len(h.free)-1]
-	case h.next < nexthop.NoRoute: // the first of the IDs that are always there
+	case h.next < nexthop.NoRoute: // NoRoute is the lowest reserved ID
 		id = h.next
 		h.next++
 	default:
@@ -65,8 +65,8 @@ func (h *hopIDs) acquire(k hopKey) (nexthop.ID, bool) {
 	return id, true
 }
 
-// retireAllBut retires the hops that are not in used. generation is the last one
-// in which they were in use; the caller publishes the next.
+// retireAllBut retires the hops that are not in used. generation is the last generation that used
+// them; the caller publishes the next one.
 func (h *hopIDs) retireAllBut(used map[hopKey]struct{}, generation uint32, now time.Time) {
 	for k, e := range h.byKey {
 		if _, ok := used[k]; !ok && !e.retired {

@@ -12,31 +12,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernel is what the mirror needs from the kernel. Tests inject the answers of a kernel without
-// 802.1Q, or of one that loses events.
+// kernel has the requests to the kernel. Tests replace it, for example by a kernel without 802.1Q,
+// or one that loses events.
 type kernel interface {
 	// topology reads interfaces and addresses.
 	topology() (*topology, error)
-	// routes reads the routes of all tables, and calls f for each. f must not keep what it gets: a
-	// route takes 600 bytes, and there may be 300,000.
+	// routes reads the routes of all tables, and calls f for each. f must not keep the route, which
+	// takes 600 bytes: there may be 300,000.
 	routes(f func(*netlink.Route)) error
 	// neighbours reads all neighbours of both families.
 	neighbours() ([]netlink.Neigh, error)
 	// rules reads the policy rules of both families.
 	rules() ([]netlink.Rule, error)
-	// use makes the kernel resolve or confirm a neighbour, as a packet to it would. It does not
-	// change an entry in a fixed state, and keeps the owner's flags of all others.
+	// use makes the kernel resolve or confirm a neighbour, like a packet to it. It does not change
+	// an entry in a fixed state, and keeps the owner's flags of all other entries.
 	use(dev int, a netip.Addr) error
-	// verify makes the kernel ask a neighbour now whether it is still there, by the MAC address
-	// that it is known by, however recently that was confirmed. One that has no address is
-	// resolved.
+	// verify makes the kernel send a request to a neighbour's MAC address at once, even if the
+	// address was confirmed recently. A neighbour without a MAC address is resolved.
 	verify(dev int, a netip.Addr) error
-	// events delivers what changed. It is closed when the subscription broke.
+	// events delivers announcements. It is closed when the subscription breaks.
 	events() <-chan []event
 	close()
 }
 
-// topology is one reading of what routes depend on.
+// topology has the interfaces and addresses of one reading, which routes depend on.
 type topology struct {
 	links []netlink.Link
 	addrs []netlink.Addr
@@ -45,7 +44,7 @@ type topology struct {
 // event is one announcement of the kernel.
 type event struct {
 	kind  eventKind
-	neigh netlink.Neigh // of neighbourChanged and neighbourGone
+	neigh netlink.Neigh // for neighbourChanged and neighbourGone
 }
 
 type eventKind uint8
@@ -58,12 +57,12 @@ const (
 	eventsLost // the kernel dropped announcements (ENOBUFS)
 )
 
-// receiveBufferBytes holds the announcements of a link with a few thousand
-// neighbours and routes that goes down at once. More is a resync, not an error.
+// receiveBufferBytes is enough for the announcements when a link with a few thousand neighbours and
+// routes goes down. More cause a resync, not an error.
 const receiveBufferBytes = 4 << 20
 
-// groups are the rtnetlink multicast groups whose events trigger a reading. Nexthop objects have
-// their own group, because routes that change with them are not announced.
+// groups has the rtnetlink multicast groups of the subscription. It has the group of nexthop
+// objects, because routes that change with them are not announced.
 var groups = [...]uint{
 	unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
 	unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
@@ -72,11 +71,10 @@ var groups = [...]uint{
 	unix.RTNLGRP_NEXTHOP,
 }
 
-// rtnetlink is the kernel of the network namespace of the thread that called
-// openKernel.
+// rtnetlink implements kernel for the network namespace of the thread that called openKernel.
 type rtnetlink struct {
 	handle  *netlink.Handle
-	queries *nl.SocketHandle // for what handle has no method for
+	queries *nl.SocketHandle // for requests that handle has no method for
 	socket  *nl.NetlinkSocket
 	ch      chan []event
 	done    chan struct{}
@@ -88,7 +86,7 @@ func openKernel(log *slog.Logger) (kernel, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open rtnetlink: %w", err)
 	}
-	queries, err := nl.Subscribe(unix.NETLINK_ROUTE) // to nothing: a socket in this namespace
+	queries, err := nl.Subscribe(unix.NETLINK_ROUTE) // without groups: only a socket in this namespace
 	if err != nil {
 		handle.Close()
 		return nil, fmt.Errorf("open rtnetlink: %w", err)
@@ -99,8 +97,8 @@ func openKernel(log *slog.Logger) (kernel, error) {
 		queries.Close()
 		return nil, fmt.Errorf("subscribe to rtnetlink: %w", err)
 	}
-	// Beyond net.core.rmem_max only with CAP_NET_ADMIN; without it events are lost
-	// earlier, and recovered.
+	// More than net.core.rmem_max needs CAP_NET_ADMIN; without it events are lost earlier, which
+	// causes resyncs.
 	if err := socket.SetReceiveBufferSize(receiveBufferBytes, true); err != nil {
 		log.Debug("rtnetlink receive buffer stays at its default", "error", err)
 	}
@@ -192,7 +190,7 @@ func (k *rtnetlink) topology() (*topology, error) {
 }
 
 func (k *rtnetlink) routes(f func(*netlink.Route)) error {
-	// Only with a filter on table "unspecified" does the library return other tables than main.
+	// The library returns tables other than main only with a filter on table "unspecified".
 	all := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
 	for _, family := range [...]int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		err := k.handle.RouteListFilteredIter(family, all, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
@@ -231,7 +229,7 @@ func (k *rtnetlink) rules() ([]netlink.Rule, error) {
 }
 
 func (k *rtnetlink) use(dev int, a netip.Addr) error {
-	// The announcement of an entry may still be on its way, so read it from the kernel.
+	// The announcement of an entry may still be in flight, so read the entry from the kernel.
 	n, err := k.neighbour(dev, a)
 	if err == nil && n.State&fixed == 0 {
 		// The kernel clears flags of the entry that the message does not repeat
@@ -247,20 +245,20 @@ func (k *rtnetlink) use(dev int, a netip.Addr) error {
 	return nil
 }
 
-// verify sets the state NUD_PROBE: the kernel sends a unicast request at once, again each second,
-// and calls the entry failed after the third (net/core/neighbour.c, __neigh_update and
-// neigh_timer_handler; ucast_solicit, retrans_time_ms). Sending a packet, or NTF_USE, would leave
-// an entry alone that is NUD_REACHABLE, for up to 45 s.
+// verify sets the state NUD_PROBE: the kernel sends a unicast request at once, repeats it each
+// second, and marks the entry as failed after the third (net/core/neighbour.c, __neigh_update and
+// neigh_timer_handler; ucast_solicit, retrans_time_ms). A packet, or NTF_USE, would not verify an
+// entry that is NUD_REACHABLE, for up to 45 s.
 //
-// The message has no MAC address, so that the one of the entry stays, and no NLM_F_REPLACE or
-// NLM_F_CREATE: an entry that was removed meanwhile is not made, and the flag of a router stays.
+// The message has no MAC address, so the entry keeps its own. It has no NLM_F_REPLACE or
+// NLM_F_CREATE, so an entry that was removed meanwhile is not created, and the router flag stays.
 func (k *rtnetlink) verify(dev int, a netip.Addr) error {
 	n, err := k.neighbour(dev, a)
 	switch {
 	case err != nil:
 		return fmt.Errorf("verify neighbour %s on interface %d: %w", a, dev, err)
 	case n.State&(fixed|netlink.NUD_PROBE) != 0 || n.Flags&netlink.NTF_EXT_LEARNED != 0:
-		return nil // its owner keeps it, or it is asked already
+		return nil // another owner maintains the entry, or the kernel is probing it already
 	case n.State&valid == 0:
 		return k.use(dev, a)
 	}

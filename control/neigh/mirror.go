@@ -27,15 +27,15 @@ type Config struct {
 	HostLink *HostLink      // nil if there is none: destinations of Kind Kernel get no hop
 	Table    *nexthop.Table // the mirror is its only writer and the only reader of its requests
 
-	ProbeInterval  time.Duration // how often a neighbour is kept from being forgotten (30 s)
-	VerifyInterval time.Duration // how often one is asked that packets are sent to (5 s)
-	ResyncInterval time.Duration // how often everything is read and compared (1 min)
-	ForgetAfter    time.Duration // how long a neighbour that fails and is not requested is kept (5 min)
-	HopGrace       time.Duration // how long an unused hop ID is kept before it is reused (10 s)
+	ProbeInterval  time.Duration // interval of the messages that keep a neighbour fresh (30 s)
+	VerifyInterval time.Duration // interval of requests to a neighbour that packets are sent to (5 s)
+	ResyncInterval time.Duration // interval of readings of the whole state (1 min)
+	ForgetAfter    time.Duration // when a failed neighbour without requests is forgotten (5 min)
+	HopGrace       time.Duration // time before an unused hop ID is used again (10 s)
 
 	Logger *slog.Logger
 	Now    func() time.Time
-	Beats  *heartbeat.Set // gets the heartbeat of Run; nil: none
+	Beats  *heartbeat.Set // receives the heartbeat of Run; may be nil
 }
 
 func (c *Config) setDefaults() {
@@ -58,8 +58,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Mirror keeps a nexthop.Table equal to the kernel's decisions. All fields but those marked shared
-// belong to the goroutine of Run.
+// Mirror keeps a nexthop.Table equal to the kernel's decisions. The goroutine of Run owns all
+// fields except those marked shared.
 type Mirror struct {
 	table         *nexthop.Table
 	log           *slog.Logger
@@ -74,18 +74,18 @@ type Mirror struct {
 	kernel     kernel
 	links      []LinkConfig
 	host       *HostLink
-	devices    map[int]device               // all interfaces, by index
-	targets    *bart.Table[target]          // what the kernel's routes lead to
-	routes     *bart.Table[nexthop.Route]   // what is published: targets with hops, and host routes
-	generation uint32                       // of the published View
-	ids        *hopIDs                      //
-	known      map[neighKey]usableNeighbour // every one of the kernel on our devices
-	tracked    map[neighKey]*neighbour      // those we send to
-	waiting    waiting                      // those of tracked that have never answered
+	devices    map[int]device             // all interfaces, by index
+	targets    *bart.Table[target]        // the targets of the kernel's routes
+	routes     *bart.Table[nexthop.Route] // the published routes: targets with hops, and host routes
+	generation uint32                     // of the published View
+	ids        *hopIDs
+	known      map[neighKey]usableNeighbour // all usable neighbours of the kernel on served links
+	tracked    map[neighKey]*neighbour      // gateways, and neighbours that workers requested
+	waiting    waiting                      // tracked neighbours that have never answered
 	budget     budget                       // of requests to the kernel
-	forgotAt   time.Time                    // last forgetHosts
-	rules      []string                     // warnings: policy rules that are not honoured
-	multipath  []string                     // warnings: routes that are not spread
+	forgotAt   time.Time                    // last call of forgetHosts
+	rules      []string                     // warnings: policy rules that the mirror ignores
+	multipath  []string                     // warnings: multipath routes of which one nexthop is used
 	pace       pace                         // when the topology is read next
 	counts     struct{ readings, lost, drift uint64 }
 
@@ -107,7 +107,7 @@ type linkChange struct {
 	host  *HostLink
 }
 
-// New returns a mirror that has not read anything yet.
+// New returns a mirror that has not read the kernel's state yet.
 func New(c Config) (*Mirror, error) {
 	if c.Table == nil {
 		return nil, errors.New("neigh: Config.Table is missing")
@@ -131,7 +131,7 @@ func New(c Config) (*Mirror, error) {
 
 func checkLinks(links []LinkConfig) error {
 	if len(links) > math.MaxUint8+1 {
-		return fmt.Errorf("neigh: %d links: a hop can name %d", len(links), math.MaxUint8+1)
+		return fmt.Errorf("neigh: %d links: at most %d are possible", len(links), math.MaxUint8+1)
 	}
 	seen := make(map[string]bool, len(links))
 	for _, l := range links {
@@ -143,11 +143,10 @@ func checkLinks(links []LinkConfig) error {
 	return nil
 }
 
-// firstGeneration is the boot clock in milliseconds. Generations are stepped at
-// most once per minReadingGap, so they never catch up with it: what a later process
-// starts from, no earlier one has reached. That holds until the 32 bits wrap: 49.7
-// days after an earlier start, to within as many milliseconds as it made
-// generations, a start can meet one of them.
+// firstGeneration returns the boot clock in milliseconds. The generation is incremented at most
+// once per minReadingGap, so it never catches up with the clock: no earlier process has reached the
+// first generation of a later one. That holds until the 32 bits wrap: 49.7 days after an earlier
+// start, within as many milliseconds as it made generations, a start can repeat one of them.
 func firstGeneration() uint32 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -157,8 +156,7 @@ func firstGeneration() uint32 {
 }
 
 // SetLinks replaces the links. A link that stays should keep its position. The mirror notices by
-// itself when interfaces are created, deleted or changed. SetLinks may be called at any time, by
-// any goroutine.
+// itself that interfaces are created, deleted or changed. Safe for any goroutine, at any time.
 func (m *Mirror) SetLinks(links []LinkConfig, host *HostLink) error {
 	if err := checkLinks(links); err != nil {
 		return err
@@ -170,13 +168,12 @@ func (m *Mirror) SetLinks(links []LinkConfig, host *HostLink) error {
 	return nil
 }
 
-// Ready is closed once the first View is published.
+// Ready returns a channel that is closed when the first View is published.
 func (m *Mirror) Ready() <-chan struct{} { return m.ready }
 
-// Run mirrors the kernel's state until ctx is done. It works in the network namespace of the thread
-// it starts on, so in a namespace other than the process's own the caller must have locked the
-// goroutine to its thread. It returns an error only if the first subscription fails; it retries
-// later ones.
+// Run mirrors the kernel's state until ctx is done. It works in the network namespace of its
+// thread, so for a namespace other than the process's the caller must have locked the goroutine to
+// its thread. It returns an error only if the first subscription fails; it retries later ones.
 func (m *Mirror) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -196,15 +193,15 @@ func (m *Mirror) Run(ctx context.Context) error {
 			}
 		}
 		if overrun, err = m.session(ctx, tick.C); err != nil {
-			m.log.Warn("routes and neighbours cannot be read; the last ones stay in use", "error", err)
+			m.log.Warn("routes and neighbours cannot be read; the previous ones stay in use", "error", err)
 		}
 	}
 	return nil
 }
 
-// session serves one subscription until it breaks or ctx is done. It returns an error only if the
-// subscription cannot be opened or the first reading fails. After an overrun the next session must
-// start at once.
+// session opens a subscription and follows it until it breaks or ctx is done. It returns an error
+// only if the subscription cannot be opened or the first reading fails. After an overrun the next
+// session must start at once.
 func (m *Mirror) session(ctx context.Context, tick <-chan time.Time) (overrun bool, err error) {
 	m.beat.Beat()
 	k, err := m.open(m.log)
@@ -214,7 +211,7 @@ func (m *Mirror) session(ctx context.Context, tick <-chan time.Time) (overrun bo
 	defer k.close()
 	m.kernel = k
 	// Subscribe before reading, so that changes in between are announced. An interrupted dump is
-	// repeated like any other; tables that change so fast that announcements are lost often
+	// repeated like any other reading: tables that change fast enough to lose announcements often
 	// interrupt dumps.
 	m.pace.everything()
 	if err := m.read(); err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -223,8 +220,9 @@ func (m *Mirror) session(ctx context.Context, tick <-chan time.Time) (overrun bo
 	return m.follow(ctx, tick), nil
 }
 
-// follow reports whether the subscription ended by an overrun. From the overrun until the next
-// reading it serves workers, but takes no events.
+// follow applies events until the subscription ends, and reports whether it ended by an overrun.
+// After an overrun it still serves requests of workers until the next reading is due, but applies
+// no events.
 func (m *Mirror) follow(ctx context.Context, tick <-chan time.Time) (overrun bool) {
 	m.pace.armed = false
 	reading := time.NewTimer(time.Hour)
@@ -272,10 +270,11 @@ func (m *Mirror) follow(ctx context.Context, tick <-chan time.Time) (overrun boo
 	}
 }
 
-// apply applies events of neighbours at once and records all others. It stops and returns false
-// where the kernel dropped announcements. Later events are of no use: they are older than the next
-// reading, and until the socket is empty the kernel drops events without another report
-// (net/netlink/af_netlink.c, netlink_overrun and netlink_rcv_wake). Only a new socket ends that.
+// apply applies events of neighbours at once, and schedules a reading for other events. It stops
+// and returns false if the kernel dropped announcements. Later events are useless: they are older
+// than the next reading, and until the socket is empty the kernel drops events without another
+// report (net/netlink/af_netlink.c, netlink_overrun and netlink_rcv_wake). Only a new socket ends
+// that.
 func (m *Mirror) apply(batch []event) bool {
 	for i := range batch {
 		switch e := &batch[i]; e.kind {

@@ -459,7 +459,7 @@ func TestAddresses(t *testing.T) {
 		false, true}) {
 		t.Errorf("%+v", a)
 	}
-	if a := m.Addresses()[index("127.0.0.1/8")]; a.Global || a.Link != notOurs {
+	if a := m.Addresses()[index("127.0.0.1/8")]; a.Global || a.Link != noLink {
 		t.Errorf("%+v", a)
 	}
 	gw.address("eth0", "192.0.2.5/24")

@@ -10,24 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxMultipathWarnings bounds the prefixes that are named; the rest is counted.
+// maxMultipathWarnings bounds the prefixes that are named; the others are only counted.
 const maxMultipathWarnings = 5
 
-// spreadRoute is a route that the kernel would spread over several next hops: the target has the
-// first of them, and no source.
+// spreadRoute is a route that the kernel would spread over several next hops: target has the first
+// of them, without a source.
 type spreadRoute struct {
 	prefix netip.Prefix
 	target target
 }
 
-// multipathWarnings names the prefixes that the kernel would spread over several next hops and the
-// targets do not. What only the kernel sends it spreads itself.
+// multipathWarnings names the prefixes for which the kernel would use several next hops and the
+// mirror uses one. Routes of Kind Kernel need no warning: the kernel sends their packets.
 func multipathWarnings(routes []spreadRoute, targets map[netip.Prefix]target) []string {
 	var found []netip.Prefix
 	for _, r := range routes {
 		t := r.target
 		t.source = targets[r.prefix].source
-		if t == targets[r.prefix] { // else another route for the prefix is better
+		if t == targets[r.prefix] { // otherwise another route for the prefix is preferred
 			found = append(found, r.prefix)
 		}
 	}

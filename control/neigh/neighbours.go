@@ -12,42 +12,41 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// neighbour is one that we send to, or that a worker requested.
+// neighbour is a tracked neighbour: a gateway, or a destination that a worker requested.
 type neighbour struct {
 	key         neighKey
 	gateway     bool // a route names it
 	host        bool // a worker requested it as a destination
-	first       bool // host: by a first request
+	first       bool // host: by a request of ResolveFirst
 	hosted      bool // host: a host route leads to it
 	ready       bool // mac is known and has not failed
 	mac         [6]byte
-	hops        []hopKey      // the hops it is behind, one for each route MTU
+	hops        []hopKey      // its hops, one for each route MTU
 	requestedAt time.Time     // last request of a worker
 	usedAt      time.Time     // last call of kernel.use or kernel.verify
 	verifiedAt  time.Time     // last call of kernel.verify
-	sentAt      time.Time     // when keepFresh last found that workers had sent to it
-	silent      int           // unknown: how often the kernel was asked, and there was no answer
-	list        *list.List    // among the waiting; nil if it is not one of them
+	sentAt      time.Time     // when keepFresh last noticed packets to it
+	silent      int           // unknown: requests to the kernel without an answer
+	list        *list.List    // its list in waiting; nil if it is not waiting
 	place       *list.Element // in list
 }
 
 const (
-	// retryInterval is the interval of requests for a neighbour that does not answer; the kernel's
-	// three solicitations take as long.
+	// retryInterval is the interval of requests for a neighbour that does not answer.
 	retryInterval = time.Second
-	// maxRetryDoubles: for one that has never answered the interval doubles up to 8 s.
+	// maxRetryDoubles bounds the doublings of that interval, up to 8 s, for one that has never
+	// answered.
 	maxRetryDoubles = 3
-	// usesPerTick bounds the calls of kernel.use and of kernel.verify, together, in one second.
-	// With more neighbours in use than it allows in VerifyInterval (2560), each is verified less
-	// often.
+	// usesPerTick bounds the calls of kernel.use and kernel.verify together in one second. If more
+	// neighbours are in use than it allows in a VerifyInterval (2560), each is verified less often.
 	usesPerTick = 512
 )
 
-// valid are the states in which the kernel itself would send to the address.
+// valid has the states in which the kernel itself would send to the MAC address.
 const valid = netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_REACHABLE |
 	netlink.NUD_PROBE | netlink.NUD_STALE | netlink.NUD_DELAY
 
-// fixed are the states of an entry that its owner set, and that the kernel does not confirm.
+// fixed has the states that an entry's owner sets, and in which the kernel does not confirm it.
 const fixed = netlink.NUD_PERMANENT | netlink.NUD_NOARP
 
 // usableNeighbour is an entry of the kernel in one of the valid states.
@@ -56,8 +55,8 @@ type usableNeighbour struct {
 	fixed bool
 }
 
-// neighbourChanged applies an announcement, or one entry of a reading. It reports whether a
-// neighbour that we send to changed.
+// neighbourChanged applies an announcement, or one entry of a reading. It reports whether a tracked
+// neighbour changed.
 func (m *Mirror) neighbourChanged(kn *netlink.Neigh, gone bool) bool {
 	key, ok := m.keyOf(kn)
 	if !ok {
@@ -75,8 +74,8 @@ func (m *Mirror) neighbourChanged(kn *netlink.Neigh, gone bool) bool {
 	}
 	switch {
 	case gone:
-		// The kernel removed the entry, it did not fail: the last address stays until the kernel
-		// answers a new request.
+		// The kernel removed the entry, but it did not fail: the last MAC address stays until the
+		// kernel answers a new request.
 		m.useAgain(n)
 		return true
 	case usable:
@@ -96,10 +95,10 @@ func (m *Mirror) neighbourChanged(kn *netlink.Neigh, gone bool) bool {
 	return false
 }
 
-// keyOf returns the key of a kernel neighbour on a device of ours.
+// keyOf returns the key of a kernel neighbour; false if it is not on a served link.
 func (m *Mirror) keyOf(kn *netlink.Neigh) (neighKey, bool) {
 	d, ok := m.devices[kn.LinkIndex]
-	if !ok || d.link == notOurs || kn.Flags&netlink.NTF_PROXY != 0 {
+	if !ok || d.link == noLink || kn.Flags&netlink.NTF_PROXY != 0 {
 		return neighKey{}, false
 	}
 	a, ok := netip.AddrFromSlice(kn.IP)
@@ -116,8 +115,8 @@ func usableMAC(kn *netlink.Neigh) (mac [6]byte, ok bool) {
 	return [6]byte(kn.HardwareAddr), true
 }
 
-// readNeighbours compares all neighbours with what we know and returns how many
-// of those we send to were different.
+// readNeighbours reads and applies all neighbours, and returns how many tracked neighbours were
+// different.
 func (m *Mirror) readNeighbours() (int, error) {
 	all, err := m.kernel.neighbours()
 	if err != nil {
@@ -146,7 +145,7 @@ func (m *Mirror) readNeighbours() (int, error) {
 	return differences, nil
 }
 
-// track returns the neighbour, and keeps it fresh from now on.
+// track returns the neighbour of a key, which is tracked from now on.
 func (m *Mirror) track(key neighKey, gateway bool) *neighbour {
 	n := m.tracked[key]
 	if n == nil {
@@ -160,8 +159,8 @@ func (m *Mirror) track(key neighKey, gateway bool) *neighbour {
 	return n
 }
 
-// resolve handles the request of a worker that found no hop, or none that is ready, for a
-// destination. Beyond its budget, one that is not first and that nothing is known of is ignored.
+// resolve handles a worker's request for a destination without a hop, or whose hop is not ready. It
+// ignores requests that are not first, for unknown destinations, beyond their budget.
 func (m *Mirror) resolve(a header.Addr, first bool) {
 	t, ok := m.targets.Lookup(a.Netip())
 	if !ok || t.kind != nexthop.OnLink {
@@ -190,10 +189,10 @@ func (m *Mirror) resolve(a header.Addr, first bool) {
 // use makes the kernel resolve n, or confirm it if it is stale. It does nothing and returns false
 // if the last call was less than an interval ago.
 //
-// A fixed entry must not be used: NTF_USE takes NUD_PERMANENT off it (net/core/neighbour.c,
-// __neigh_update, since Linux 5.16), and an entry that an operator set because the neighbour
-// answers no requests would be lost when the kernel then probes it.
-func (m *Mirror) use(n *neighbour) (told bool) {
+// It must not send NTF_USE for a fixed entry, which would clear NUD_PERMANENT
+// (net/core/neighbour.c, __neigh_update, since Linux 5.16). The kernel would then probe the entry
+// and remove it, if an operator has set it because the neighbour answers no requests.
+func (m *Mirror) use(n *neighbour) (requested bool) {
 	now := m.now()
 	interval := m.probeInterval
 	entry, known := m.known[n.key]
@@ -203,7 +202,7 @@ func (m *Mirror) use(n *neighbour) (told bool) {
 	if !n.ready || !known {
 		interval = retryInterval
 	}
-	if n.unknown() { // a silent one leaves its place in the budget to others
+	if n.unknown() { // a silent one leaves more of the budget to others
 		interval <<= max(0, min(n.silent-1, maxRetryDoubles))
 	}
 	if now.Sub(n.usedAt) < interval || !m.devices[int(n.key.dev)].up {
@@ -220,17 +219,17 @@ func (m *Mirror) use(n *neighbour) (told bool) {
 	return true
 }
 
-// useAgain is use without the interval, for a neighbour that the kernel just removed or marked as
-// failed.
+// useAgain is use without the interval, for a neighbour that the kernel has just removed or marked
+// as failed.
 func (m *Mirror) useAgain(n *neighbour) {
 	n.usedAt = time.Time{}
 	m.use(n)
 }
 
-// verifyUsed verifies the neighbours that packets are sent to, those first that were verified the
-// longest ago, and returns how many. The kernel does not see these packets. It would not doubt a
-// MAC address that it confirmed less than 45 s ago, and one that changed in silence takes all
-// packets until then.
+// verifyUsed verifies the neighbours that packets are sent to, least recently verified first, and
+// returns how many. The kernel does not see these packets, and would not verify a MAC address for
+// up to 45 s after confirming it. If a neighbour changed its MAC address without an announcement,
+// all packets to it would be lost until then.
 func (m *Mirror) verifyUsed() int {
 	now := m.now()
 	var due []*neighbour
@@ -268,8 +267,9 @@ func (m *Mirror) takeUsed(n *neighbour) (used bool) {
 	return used
 }
 
-// keepFresh runs once a second. It verifies the neighbours that packets are sent to, uses those
-// whose interval is over, and forgets those that neither answer nor are requested any more.
+// keepFresh runs once a second. It verifies the neighbours that packets are sent to, calls use for
+// neighbours whose interval is over, and forgets neighbours that do not answer and are no longer
+// requested.
 func (m *Mirror) keepFresh() {
 	now, uses, expired := m.now(), m.verifyUsed(), false
 	for _, n := range m.tracked {
@@ -281,7 +281,7 @@ func (m *Mirror) keepFresh() {
 				continue
 			}
 			if idle >= m.probeInterval || n.unknown() {
-				continue // no worker sends to it now, or workers repeat their requests
+				continue // no worker sends to it, or workers repeat their requests
 			}
 		}
 		if uses < usesPerTick && m.use(n) {
@@ -293,15 +293,15 @@ func (m *Mirror) keepFresh() {
 	}
 }
 
-// forgetHosts removes all host routes when hop IDs run out. Workers request those in use again. No
-// ID is free before HopGrace has passed, so it must not run again sooner.
+// forgetHosts removes all host routes when hop IDs run out. Workers then request destinations in
+// use again. It must not run again before HopGrace has passed, because no ID is freed sooner.
 func (m *Mirror) forgetHosts() {
 	now := m.now()
 	if now.Sub(m.forgotAt) < 2*m.ids.grace {
 		return
 	}
 	m.forgotAt = now
-	m.log.Warn("next hops exhausted: all destinations on links are learned anew", "limit", nexthop.MaxHops-1)
+	m.log.Warn("next hops exhausted: all destinations on links are resolved again", "limit", nexthop.MaxHops-1)
 	for _, n := range m.tracked {
 		if !n.gateway {
 			m.forget(n)

@@ -3,20 +3,20 @@ package neigh
 import "time"
 
 const (
-	// minReadingGap makes a burst of events one reading.
+	// minReadingGap is the minimum time between readings, so that a burst of events leads to one.
 	minReadingGap = 2 * time.Millisecond
-	// maxReadingGap bounds how long a change waits because readings are slow.
+	// maxReadingGap is the maximum time that a change waits because readings are slow.
 	maxReadingGap = time.Second
 	// restPerReading keeps readings of a large table below a tenth of one core.
 	restPerReading = 9
 )
 
 // pace schedules the next reading of the topology: soon after an event, but not so often that
-// readings take more than their share of a core.
+// readings take more than a tenth of a core.
 type pace struct {
-	dirty  bool // something was announced
-	all    bool // neighbours and rules too
-	forced bool // publish even if nothing differs: the configuration changed
+	dirty  bool // a change was announced
+	all    bool // read neighbours and rules as well
+	forced bool // publish even without a difference: the configuration changed
 	armed  bool // the timer runs
 	last   time.Time
 	took   time.Duration

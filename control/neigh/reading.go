@@ -8,7 +8,7 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// read does the reading that pace scheduled. After an error the reading is still due.
+// read does the scheduled reading. After an error it is scheduled again.
 func (m *Mirror) read() error {
 	all, forced := m.pace.all, m.pace.forced
 	m.pace.dirty, m.pace.all, m.pace.forced = false, false, false
@@ -19,8 +19,7 @@ func (m *Mirror) read() error {
 		err = m.readTopology(forced)
 	}
 	if err != nil {
-		// A dump that the kernel interrupted because the tables changed under it
-		// is the usual case.
+		// The usual cause is a dump that the kernel interrupted because the tables changed.
 		m.pace.dirty, m.pace.forced = true, m.pace.forced || forced
 		m.pace.all = m.pace.all || all
 		return err
@@ -29,8 +28,8 @@ func (m *Mirror) read() error {
 	return nil
 }
 
-// readAll reads topology, rules and neighbours, and counts the neighbours that changed without an
-// event.
+// readAll reads topology, rules and neighbours, and counts the neighbours that have changed without
+// an event.
 func (m *Mirror) readAll(forced bool) error {
 	if err := m.readTopology(forced); err != nil {
 		return err
@@ -42,14 +41,14 @@ func (m *Mirror) readAll(forced bool) error {
 	if err != nil {
 		return err
 	}
-	m.pace.dirty, m.pace.all = false, false // what readTopology requested is done
-	if !forced {                            // at the start nothing could have been announced
+	m.pace.dirty, m.pace.all = false, false // readTopology may have requested the reading that is now done
+	if !forced {                            // before the first reading there were no announcements
 		m.counts.drift += uint64(n)
 	}
 	return nil
 }
 
-// readTopology reads interfaces, addresses and routes and publishes what differs.
+// readTopology reads interfaces, addresses and routes, and publishes the differences.
 func (m *Mirror) readTopology(forced bool) error {
 	began := time.Now()
 	defer func() { m.pace.done(m.now(), time.Since(began)) }()
@@ -57,24 +56,24 @@ func (m *Mirror) readTopology(forced bool) error {
 	if err != nil {
 		return err
 	}
-	relinked := m.takeLinkChange()
+	linksChanged := m.takeLinkChange()
 	devices := devicesOf(t.links, m.links)
 	addresses := addressesOf(t.addrs, devices)
 	own := sourcesOf(addresses)
 	routes := newRouteCompiler(m.targets.Size(), devices, own, m.host)
 	if err := m.kernel.routes(routes.add); err != nil {
-		m.pace.forced = m.pace.forced || relinked
+		m.pace.forced = m.pace.forced || linksChanged
 		return err
 	}
-	m.beat.Beat()       // a dump of many routes and what follows from it are judged apart
-	m.counts.readings++ // nothing fails from here on: what changes is noticed once
-	forced = forced || relinked
-	oursChanged := !sameOwnership(devices, m.devices)
+	m.beat.Beat()       // between a dump of many routes and the work on them, which both take long
+	m.counts.readings++ // no errors from here on, so each change is noticed once
+	forced = forced || linksChanged
+	servedChanged := !sameOwnership(devices, m.devices)
 	devicesChanged := !maps.Equal(devices, m.devices)
 	m.devices = devices
 	m.setAddresses(addresses)
-	if oursChanged {
-		m.dropForeign()
+	if servedChanged {
+		m.forgetUnserved()
 	}
 	next := routes.targets()
 	m.setSources(own.all(next, devices))
@@ -95,8 +94,8 @@ func (m *Mirror) readTopology(forced bool) error {
 	if devicesChanged || forced {
 		m.rewriteHops()
 	}
-	if oursChanged {
-		// Events of neighbours on an interface that was not ours were ignored.
+	if servedChanged {
+		// Events of neighbours were ignored while their interface was not served.
 		m.pace.everything()
 	}
 	return nil
@@ -112,19 +111,19 @@ func (m *Mirror) takeLinkChange() bool {
 	return true
 }
 
-// dropForeign forgets neighbours on interfaces that were deleted or are not ours any more.
-func (m *Mirror) dropForeign() {
-	ours := func(k neighKey) bool {
+// forgetUnserved forgets neighbours on interfaces that were deleted or are not ours any more.
+func (m *Mirror) forgetUnserved() {
+	served := func(k neighKey) bool {
 		d, ok := m.devices[int(k.dev)]
-		return ok && d.link != notOurs
+		return ok && d.link != noLink
 	}
 	for k := range m.known {
-		if !ours(k) {
+		if !served(k) {
 			delete(m.known, k)
 		}
 	}
 	for k, n := range m.tracked {
-		if !ours(k) {
+		if !served(k) {
 			m.forget(n)
 		}
 	}
@@ -133,7 +132,7 @@ func (m *Mirror) dropForeign() {
 func sameOwnership(a, b map[int]device) bool {
 	count := func(x, y map[int]device) (n int, same bool) {
 		for i, d := range x {
-			if d.link != notOurs {
+			if d.link != noLink {
 				if n++; y[i].link != d.link || y[i].name != d.name {
 					return n, false
 				}

@@ -11,17 +11,17 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// target is the destination of a prefix without hop IDs. It is comparable, so that a new reading of
-// the kernel's routes can be compared with the last one, and pointer-free.
+// target is the result of a prefix's route, without hop IDs. It is comparable, so that a new
+// reading of the kernel's routes can be compared with the last one, and pointer-free.
 type target struct {
 	kind   nexthop.Kind
 	dev    int32       // OnLink: index of the interface to send on
-	via    header.Addr // OnLink: the gateway; zero where the destination itself is on the link
-	source header.Addr // OnLink: our address; zero where the interface has none
+	via    header.Addr // OnLink: the gateway; zero if the destination itself is on the link
+	source header.Addr // OnLink: the source address; zero if the interface has none
 	mtu    uint16      // of the route; for Kernel also of its device; 0 is no limit
 }
 
-// neverForwarded are destinations that no route makes reachable through us.
+// neverForwarded has the destinations that the gateway never forwards to, whatever the routes.
 var neverForwarded = [...]netip.Prefix{
 	netip.MustParsePrefix("224.0.0.0/4"),
 	netip.MustParsePrefix("255.255.255.255/32"),
@@ -29,14 +29,14 @@ var neverForwarded = [...]netip.Prefix{
 	netip.MustParsePrefix("ff00::/8"),
 }
 
-// candidate is a route for a prefix with what decides among several.
+// candidate is a route for a prefix, with the values that decide between several.
 type candidate struct {
 	target
 	table  int // 0 local, 1 main, 2 default: the order of the kernel's own rules
 	metric int
 }
 
-// preferredTo reports whether the kernel would prefer c to o. Of equal routes the first one wins.
+// preferredTo reports whether the kernel prefers c to o. Of equal routes it uses the first one.
 func (c *candidate) preferredTo(o *candidate) bool {
 	if c.table != o.table {
 		return c.table < o.table
@@ -50,18 +50,18 @@ type routeCompiler struct {
 	own     sources
 	host    *HostLink
 	best    map[netip.Prefix]candidate
-	local6  []netip.Prefix // IPv6 local prefixes that are longer than one address: AnyIP
+	local6  []netip.Prefix // IPv6 local prefixes of more than one address: AnyIP
 	spread  []spreadRoute
 }
 
-// newRouteCompiler returns a compiler of about so many routes.
+// newRouteCompiler returns a compiler; routes is the expected number of routes.
 func newRouteCompiler(routes int, devices map[int]device, own sources, host *HostLink) *routeCompiler {
 	return &routeCompiler{
 		devices: devices, own: own, host: host, best: make(map[netip.Prefix]candidate, routes),
 	}
 }
 
-// add takes what targets need of a route, and keeps no part of it.
+// add adds a route. It keeps no reference to it.
 func (c *routeCompiler) add(r *netlink.Route) {
 	prefix, ok := prefixOf(r)
 	if !ok {
@@ -88,7 +88,7 @@ func (c *routeCompiler) add(r *netlink.Route) {
 	}
 }
 
-// targets returns the targets of the routes that were added.
+// targets returns the targets of the added routes.
 func (c *routeCompiler) targets() map[netip.Prefix]target {
 	targets := make(map[netip.Prefix]target, len(c.best)+len(neverForwarded))
 	for p, n := range c.best {
@@ -102,9 +102,9 @@ func (c *routeCompiler) targets() map[netip.Prefix]target {
 	return targets
 }
 
-// shadowed reports whether an earlier table has a match for all of p. The kernel searches its
-// tables in order, so a shorter match in an earlier one hides a longer match in a later one. Only
-// for IPv4 are local and main one table, as long as there are no rules of one's own
+// shadowed reports whether a prefix in an earlier table contains p. The kernel searches its tables
+// in order, so a shorter match in an earlier table hides a longer match in a later one. For IPv4,
+// but not for IPv6, local and main are one table as long as there are only the default rules
 // (net/ipv4/fib_frontend.c, fib_unmerge).
 func shadowed(p netip.Prefix, table int, best map[netip.Prefix]candidate, local6 []netip.Prefix) bool {
 	if table == 1 && p.Addr().Is6() {
@@ -137,7 +137,7 @@ func tableRank(table int) (int, bool) {
 	return 0, false
 }
 
-// prefixOf returns the destination of a route that can match a packet of ours.
+// prefixOf returns the destination of a route; false if the route matches no forwarded packet.
 func prefixOf(r *netlink.Route) (netip.Prefix, bool) {
 	if r.Dst == nil || r.Tos != 0 || r.Flags&unix.RTM_F_CLONED != 0 {
 		return netip.Prefix{}, false
@@ -157,8 +157,8 @@ func prefixOf(r *netlink.Route) (netip.Prefix, bool) {
 	return p, true
 }
 
-// targetOf returns the target of one route; false where the kernel would skip the route because all
-// of its nexthops are dead.
+// targetOf returns the target of one route; false if the kernel would skip the route because all of
+// its nexthops are dead.
 func targetOf(r *netlink.Route, devices map[int]device, host *HostLink) (target, bool) {
 	switch r.Type {
 	case unix.RTN_LOCAL, unix.RTN_ANYCAST:
@@ -176,7 +176,7 @@ func targetOf(r *netlink.Route, devices map[int]device, host *HostLink) (target,
 	switch {
 	case host != nil && nh.LinkIndex == host.KernelIndex:
 		return target{}, true
-	case !known || d.link == notOurs || nh.Encap != nil:
+	case !known || d.link == noLink || nh.Encap != nil:
 		return kernelTarget(d.mtu, r.MTU), true
 	case !d.up:
 		return target{}, false
@@ -190,9 +190,9 @@ func kernelTarget(device uint16, route int) target {
 	return target{kind: nexthop.Kernel, mtu: minMTU(device, clampMTU(route))}
 }
 
-// nexthopOf returns the first nexthop that the kernel considers alive. The flag RTNH_F_DEAD covers
-// interfaces that are down and, where the sysctl ignore_routes_with_linkdown is set, those without
-// carrier (net/ipv4/fib_semantics.c, fib_nexthop_info).
+// nexthopOf returns the first nexthop that the kernel considers alive. The kernel sets RTNH_F_DEAD
+// if the interface is down or, with the sysctl ignore_routes_with_linkdown, has no carrier
+// (net/ipv4/fib_semantics.c, fib_nexthop_info).
 func nexthopOf(r *netlink.Route) (*netlink.NexthopInfo, bool) {
 	if len(r.MultiPath) == 0 {
 		nh := &netlink.NexthopInfo{LinkIndex: r.LinkIndex, Gw: r.Gw, Via: r.Via, Encap: r.Encap, Flags: r.Flags}
@@ -206,8 +206,8 @@ func nexthopOf(r *netlink.Route) (*netlink.NexthopInfo, bool) {
 	return nil, false
 }
 
-// gatewayOf returns the gateway, of either family (RFC 5549: IPv4 by way of an
-// IPv6 neighbour), or the zero address where there is none.
+// gatewayOf returns the gateway, of either family (RFC 5549: IPv4 through an IPv6 neighbour), or
+// the zero address if there is none.
 func gatewayOf(nh *netlink.NexthopInfo) (header.Addr, bool) {
 	gw := nh.Gw
 	if via, ok := nh.Via.(*netlink.Via); ok && via != nil {

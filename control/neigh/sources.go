@@ -10,8 +10,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// sources are, by interface, the addresses that packets can leave from, in the
-// kernel's order.
+// sources has the possible source addresses of each interface, in the kernel's order.
 type sources map[string][]netip.Prefix
 
 func sourcesOf(addresses []Address) sources {
@@ -24,18 +23,18 @@ func sourcesOf(addresses []Address) sources {
 	return s
 }
 
-// pick returns the source for a route to prefix out of an interface, by way of a gateway if via is
-// not zero; the zero address if there is none.
+// pick returns the source for a route to prefix by a device, through the gateway via if that is not
+// zero; the zero address if there is none.
 //
-// preferred is the route's own source (RTA_PREFSRC). Without it the choice is MASQUERADE's. IPv4:
-// the first address whose network has the next hop in it, or else the first (net/ipv4/devinet.c,
-// inet_select_addr). IPv6: the address that has the most leading bits in common with the
-// destination (RFC 6724 section 5, rule 8; of the rules before it only those about scope and state
-// can make a difference within one interface, and sourcesOf has applied them, but for rule 6, which
-// comes to the same for unique local and global addresses).
+// preferred is the route's own source (RTA_PREFSRC). Without it pick chooses as MASQUERADE does.
+// IPv4: the first address whose network has the next hop, or else the first address
+// (net/ipv4/devinet.c, inet_select_addr). IPv6: the address with the most leading bits in common
+// with the destination (RFC 6724 section 5, rule 8). Of the earlier rules only those about scope
+// and state make a difference within one interface, and sourcesOf has applied them, except for rule
+// 6, which gives the same result for unique local and global addresses.
 //
-// A prefix is judged by its first address. Where one has destinations on both
-// sides, as the default route has, the kernel may choose differently for some.
+// pick uses the first address of the prefix as the destination. For other addresses of a short
+// prefix, such as the default route's, the kernel may choose another source.
 func (s sources) pick(device string, prefix netip.Prefix, via header.Addr, preferred net.IP) header.Addr {
 	if a, ok := netip.AddrFromSlice(preferred); ok {
 		if a = a.Unmap(); a.Is4() == prefix.Addr().Is4() && a.IsGlobalUnicast() {
@@ -58,7 +57,7 @@ func (s sources) pick(device string, prefix netip.Prefix, via header.Addr, prefe
 	return best
 }
 
-// matchBits returns how well an address of ours suits a destination; more is better.
+// matchBits returns how well an own address matches a destination; more is better.
 func matchBits(own netip.Prefix, to netip.Addr) int {
 	if !to.Is4() {
 		return min(commonBits(own.Addr().As16(), to.As16()), own.Bits())
@@ -69,7 +68,7 @@ func matchBits(own netip.Prefix, to netip.Addr) int {
 	return 0
 }
 
-// commonBits is how many leading bits are equal.
+// commonBits returns the number of equal leading bits.
 func commonBits(a, b [16]byte) (n int) {
 	for i := range a {
 		if x := a[i] ^ b[i]; x != 0 {
@@ -80,15 +79,15 @@ func commonBits(a, b [16]byte) (n int) {
 	return n
 }
 
-// all lists, in order, the sources of the routes out of our links, and the primary addresses of the
-// links, which stay while a route is removed.
+// all returns the sorted sources of the routes by served links, and the primary addresses of these
+// links, which do not depend on routes.
 func (s sources) all(targets map[netip.Prefix]target, devices map[int]device) []netip.Addr {
 	set := make(map[header.Addr]struct{})
 	for _, t := range targets {
 		set[t.source] = struct{}{}
 	}
 	for _, d := range devices {
-		if d.link != notOurs {
+		if d.link != noLink {
 			for _, anywhere := range [...]netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
 				set[s.pick(d.name, netip.PrefixFrom(anywhere, 0), header.Addr{}, nil)] = struct{}{}
 			}

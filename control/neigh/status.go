@@ -16,9 +16,9 @@ type Status struct {
 	Waiting    int      // tracked, requested, never answered
 	Hops       int      // IDs in use or retired
 	Readings   uint64   // of routes, interfaces and addresses
-	LostEvents uint64   // times the kernel lost announcements for us
-	Drift      uint64   // neighbours that a comparison found different without an announcement
-	Warnings   []string // kernel settings that the mirror does not honour
+	LostEvents uint64   // times the kernel dropped announcements to the mirror
+	Drift      uint64   // neighbours that a reading found changed without an announcement
+	Warnings   []string // kernel settings that the mirror ignores
 }
 
 // Status returns the current status; safe for any goroutine.
@@ -41,7 +41,7 @@ func (m *Mirror) report() {
 	m.status.Store(s)
 }
 
-// readRules finds policy rules that the View does not honour.
+// readRules finds policy rules that the mirror ignores, and logs new ones.
 func (m *Mirror) readRules() error {
 	rules, err := m.kernel.rules()
 	if err != nil {
@@ -59,8 +59,8 @@ func (m *Mirror) readRules() error {
 	return nil
 }
 
-// defaultRule reports whether r is one of the rules that the kernel starts with: tables local, main
-// and default, for every packet.
+// defaultRule reports whether r is one of the kernel's default rules: tables local, main and
+// default, for every packet.
 func defaultRule(r *netlink.Rule) bool {
 	for _, d := range [...]struct{ priority, table int }{
 		{0, unix.RT_TABLE_LOCAL}, {32766, unix.RT_TABLE_MAIN}, {32767, unix.RT_TABLE_DEFAULT},

@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// publish makes a View of the next generation from the targets and the tracked
+// publish publishes a View of the next generation, made from the targets and the tracked
 // neighbours, and retires the hops that it does not use.
 func (m *Mirror) publish() {
 	used := make(map[hopKey]struct{})
@@ -41,7 +41,7 @@ func (m *Mirror) publish() {
 	m.table.Publish(&nexthop.View{Generation: m.generation, Routes: routes})
 	for _, n := range m.tracked {
 		if !n.unknown() {
-			m.use(n) // gateways that are new
+			m.use(n) // new gateways
 		}
 	}
 }
@@ -69,8 +69,8 @@ func (m *Mirror) routeOf(t target, used map[hopKey]struct{}) nexthop.Route {
 		}
 		id, ok := m.hopOf(key, n)
 		if !ok {
-			// Without an ID the gateway cannot be named. There are not
-			// MaxHops gateways; there can be that many destinations.
+			// Without an ID the route cannot name its gateway. Only many destinations can exhaust
+			// the IDs: there are fewer than MaxHops gateways.
 			m.log.Error("next hops exhausted: a route is not served", "gateway", t.via)
 			return nexthop.Route{}
 		}
@@ -79,7 +79,7 @@ func (m *Mirror) routeOf(t target, used map[hopKey]struct{}) nexthop.Route {
 	return r
 }
 
-// hopOf acquires the ID of a hop behind n and writes it.
+// hopOf acquires the ID of a hop of neighbour n and writes the hop.
 func (m *Mirror) hopOf(key hopKey, n *neighbour) (nexthop.ID, bool) {
 	id, ok := m.ids.acquire(key)
 	if !ok {
@@ -90,9 +90,8 @@ func (m *Mirror) hopOf(key hopKey, n *neighbour) (nexthop.ID, bool) {
 	return id, true
 }
 
-// hostHop returns the hop of a host route to n; false if it must have none: a worker must have
-// requested n as a destination, n must have answered once, and the routes must lead to its address
-// directly on its link.
+// hostHop returns the hop of a host route to n. It returns false unless a worker has requested n as
+// a destination, n has answered once, and the routes lead to its address directly on its link.
 func (m *Mirror) hostHop(n *neighbour) (hopKey, bool) {
 	if !n.host || n.mac == ([6]byte{}) {
 		return hopKey{}, false
@@ -104,16 +103,16 @@ func (m *Mirror) hostHop(n *neighbour) (hopKey, bool) {
 	return hopKey{nexthop.OnLink, n.key, t.mtu}, true
 }
 
-// hostRoute is the route to a neighbour that hostHop allows: that to its network,
-// with the neighbour's own hop.
+// hostRoute returns the host route to a neighbour for which hostHop returned true: the route to its
+// network, with the neighbour's own hop.
 func (m *Mirror) hostRoute(n *neighbour, id nexthop.ID) nexthop.Route {
 	t, _ := m.targets.Lookup(n.key.addr.Netip())
 	return nexthop.Route{Hop: id, Kind: nexthop.OnLink, Source: t.source}
 }
 
-// admitHost inserts the host route to a neighbour, if it may have one and has none. It shares the
-// rest of the table with the View before it and keeps its generation: no worker has seen a route to
-// this destination yet.
+// admitHost adds the host route to a neighbour, if hostHop allows one and there is none yet. The
+// new View shares the rest of the table with the previous one and keeps its generation: no worker
+// has a route to this destination yet.
 func (m *Mirror) admitHost(n *neighbour) {
 	hop, ok := m.hostHop(n)
 	if !ok || n.hosted {
@@ -129,7 +128,7 @@ func (m *Mirror) admitHost(n *neighbour) {
 	m.table.Publish(&nexthop.View{Generation: m.generation, Routes: m.routes})
 }
 
-// hopChanged rewrites the hops behind a neighbour in place.
+// hopChanged rewrites a neighbour's hops in place.
 func (m *Mirror) hopChanged(n *neighbour) {
 	for _, key := range n.hops {
 		if e := m.ids.byKey[key]; e != nil {
@@ -139,7 +138,7 @@ func (m *Mirror) hopChanged(n *neighbour) {
 	m.admitHost(n)
 }
 
-// rewriteHops rewrites all hops in place: an interface changed its MAC or MTU.
+// rewriteHops rewrites all hops in place, after an interface changed its MAC or MTU.
 func (m *Mirror) rewriteHops() {
 	for _, n := range m.tracked {
 		m.hopChanged(n)
@@ -161,7 +160,7 @@ func (m *Mirror) neighbourHop(n *neighbour, mtu uint16) nexthop.Hop {
 	}
 }
 
-// kernelHop is a hop of the host link; without one it is nowhere to send to.
+// kernelHop returns a hop of the host link. Without a host link the hop has no MAC addresses.
 func (m *Mirror) kernelHop(mtu uint16) nexthop.Hop {
 	if m.host == nil {
 		return nexthop.Hop{Kind: nexthop.Kernel, Ready: true, MTU: mtu}

@@ -7,58 +7,58 @@ import (
 )
 
 const (
-	// maxPending bounds the neighbours that were requested and have never answered: senders with
-	// spoofed addresses can make packets for any destination on a link.
+	// maxPending bounds the requested neighbours that have never answered: senders with spoofed
+	// addresses can cause packets to any destination on a link.
 	maxPending = 1024
-	// maxFirst bounds those that were requested first, and have never answered.
+	// maxFirst bounds the neighbours of first requests that have never answered.
 	maxFirst = 1024
 	// unknownPerSecond bounds the requests to the kernel for destinations that have never answered
-	// and that nobody but the sender of a packet names. The kernel keeps each for 3 s
-	// (mcast_solicit times retrans_time_ms), and has room for 1024 (gc_thresh3) that are the whole
-	// node's: these take three quarters of it at most.
+	// and that only packets name. The kernel keeps each for 3 s (mcast_solicit times
+	// retrans_time_ms), and has room for 1024 entries of the whole node (gc_thresh3): these take at
+	// most three quarters of it.
 	unknownPerSecond = 256
 )
 
-// waiting holds the hosts that have never answered. Those of first requests, to backends and of
-// connections that stand, have places of their own. The others are kept by prefix: if there is no
-// place left, the one with the oldest request of the prefix that has most gives way. Workers repeat
-// requests for a destination in use, but not those for an invented one.
+// waiting has the hosts that have never answered. Hosts of first requests (backends, clients of
+// established connections) have a separate list. The others are in lists by prefix: if there are
+// too many, the host with the oldest request of the prefix that has the most hosts is dropped.
+// Workers repeat requests for a destination in use, but not for an invented one.
 //
-// Invariant: no hop and no route leads to a host in it, so it can be dropped without
-// a new View.
+// Invariant: no hop and no route leads to a waiting host, so it can be dropped without a new View.
 type waiting struct {
-	first    list.List // of *neighbour, by their last request, the oldest first
+	first    list.List // of *neighbour, least recently requested first
 	unknown  map[group]*list.List
 	unknowns int // in all groups
 }
 
-// group is the unknown hosts that share places and requests: those of a prefix on a device.
+// group names a set of unknown hosts that share places and requests: the hosts of a prefix on a
+// device.
 type group struct {
 	dev    int32
 	prefix netip.Prefix
 }
 
-// groupOf returns the group of a neighbour. Invented addresses of a link are as many as its prefix
-// has; by /24 and /64 a part of a larger one does not take all places.
+// groupOf returns the group of a neighbour, by /24 or /64. A flood of invented addresses in one
+// part of a link's larger prefix so does not take the places of the other parts.
 func groupOf(k neighKey) group {
 	a, bits := k.addr.Netip(), 64
 	if a.Is4() {
 		bits = 24
 	}
-	p, _ := a.Prefix(bits) // fails for other lengths only
+	p, _ := a.Prefix(bits) // cannot fail: the length fits the family
 	return group{k.dev, p}
 }
 
 // waits reports whether n belongs in waiting.
 func (n *neighbour) waits() bool { return n.host && !n.ready && !n.gateway && !n.hosted }
 
-// unknown reports whether nothing but packets that anybody may send leads to n.
+// unknown reports whether n is waiting and only packets that any sender may send name it.
 func (n *neighbour) unknown() bool { return !n.first && n.waits() }
 
 func (w *waiting) len() int { return w.first.Len() + w.unknowns }
 
-// requested moves n to the end of its list after a request. It returns the host that n replaces;
-// nil if it replaces none.
+// requested moves n to the end of its list after a request. It returns the host that n replaces, or
+// nil.
 func (w *waiting) requested(n *neighbour) (oldest *neighbour) {
 	w.remove(n)
 	if !n.waits() {
@@ -90,8 +90,8 @@ func (w *waiting) requested(n *neighbour) (oldest *neighbour) {
 	return oldest
 }
 
-// largest returns the group that has most. It is called for requests that the budget allows, and so
-// seldom enough to look at all.
+// largest returns the list of the group with the most hosts. It may look at all groups because it
+// is called only for requests within the budget.
 func (w *waiting) largest() (most *list.List) {
 	for _, l := range w.unknown {
 		if most == nil || l.Len() > most.Len() {
@@ -101,7 +101,7 @@ func (w *waiting) largest() (most *list.List) {
 	return most
 }
 
-// remove removes n, which has answered, is a gateway, is forgotten or requested again.
+// remove removes n from its list: it has answered, is a gateway, is forgotten or requested again.
 func (w *waiting) remove(n *neighbour) {
 	if n.place == nil {
 		return
@@ -122,15 +122,15 @@ func (m *Mirror) forget(n *neighbour) {
 	delete(m.tracked, n.key)
 }
 
-// budget is what remains of unknownPerSecond. A group may take half of what the others have left:
-// one that is flooded leaves them half, two a quarter.
+// budget is the remaining part of unknownPerSecond. A group may use half of the part that the other
+// groups have left: one flooded group leaves half for the others, two leave a quarter.
 type budget struct {
 	since time.Time
 	left  int
 	taken map[group]int
 }
 
-// allows reports whether a group may request one more.
+// allows reports whether a group may make another request.
 func (b *budget) allows(g group, now time.Time) bool {
 	if b.taken == nil || now.Sub(b.since) >= time.Second {
 		b.since, b.left, b.taken = now, unknownPerSecond, make(map[group]int)
@@ -138,7 +138,7 @@ func (b *budget) allows(g group, now time.Time) bool {
 	return b.taken[g] < b.left
 }
 
-// take is allows, and counts the request.
+// take is allows, but also counts the request.
 func (b *budget) take(g group, now time.Time) bool {
 	if !b.allows(g, now) {
 		return false

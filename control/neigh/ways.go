@@ -8,28 +8,28 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 )
 
-// Way is by which link the kernel's routes lead to an address, whether its neighbour answers or
-// not.
+// Way is the link by which the kernel's routes lead to an address, even if its neighbour does not
+// answer.
 type Way struct {
 	Kind    nexthop.Kind
 	Link    int  // OnLink: position in Config.Links
 	Default bool // by a default route, of prefix length 0
 }
 
-// Ways are the ways to all addresses. They are immutable: other routes or links are other Ways.
+// Ways has the ways to all addresses. It is immutable: a change of routes or links makes a new one.
 type Ways struct {
 	targets *bart.Table[target]
 	links   map[int32]int // of devices
 }
 
-// Ways returns the ways as they were read last; safe for any goroutine. It is nil before the first
+// Ways returns the ways of the last reading; safe for any goroutine. It is nil before the first
 // reading.
 func (m *Mirror) Ways() *Ways { return m.ways.Load() }
 
 func (m *Mirror) publishWays() {
 	w := &Ways{targets: m.targets, links: make(map[int32]int, len(m.links))}
 	for index, d := range m.devices {
-		if d.link != notOurs {
+		if d.link != noLink {
 			w.links[int32(index)] = d.link
 		}
 	}
@@ -57,11 +57,11 @@ func (w *Ways) Defaults() (links []int) {
 }
 
 func (w *Ways) wayOf(t target, isDefault bool) Way {
-	link, ours := w.links[t.dev]
+	link, served := w.links[t.dev]
 	switch {
 	case t.kind != nexthop.OnLink:
 		return Way{Kind: t.kind}
-	case !ours: // its device went since the routes were read
+	case !served: // its device was removed after the routes were read
 		return Way{}
 	}
 	return Way{Kind: nexthop.OnLink, Link: link, Default: isDefault}

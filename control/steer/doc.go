@@ -1,10 +1,10 @@
-// Package steer has the types by which the control loop tells the kernel program what to send to
-// user space: frontends, node ports, addresses of ours, and backends whose replies are steered by
-// their source.
+// Package steer has the types that describe which packets the kernel program redirects to user
+// space: packets to frontends, node ports and the gateway's addresses, and replies of backends that
+// are steered by their source.
 //
 //	compiler ──Change{Open, Close}──▶ loop ──Set──▶ kernel program (Steering)
 //	                                       ──Set──▶ live flows     (Flows)
 //
-// A Set is in a fixed order and has each thing once. It imports no other package of control. The
+// A Set is sorted and has each rule once. The package imports no other package of control. The
 // compiler, the loop and the implementations of the loop's interfaces import it.
 package steer

@@ -6,13 +6,13 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// portTables is how many tables of ports there are: of TCP, UDP and SCTP in two families.
+// portTables is the number of port tables: for TCP, UDP and SCTP in two families.
 const portTables = 6
 
 // PortSet is a set of ports of TCP, UDP and SCTP in both families. A nil PortSet is empty.
 type PortSet [portTables * 1024]uint64
 
-// place returns the word and the bit of a port; ok is false for another protocol.
+// place returns the word and the bit of a port in a PortSet; ok is false for another protocol.
 func (n NodePort) place() (word int, bit uint64, ok bool) {
 	table := 0
 	switch n.Proto {
@@ -39,7 +39,7 @@ func AllPorts() *PortSet {
 	return p
 }
 
-// Ports returns a set of these ports; nil if there are none.
+// Ports returns the set of the ports in list; nil if there are none.
 func Ports(list []NodePort) *PortSet {
 	p := new(PortSet)
 	for _, n := range list {
@@ -48,7 +48,7 @@ func Ports(list []NodePort) *PortSet {
 	return p.orNil()
 }
 
-// Add adds a port. Protocols other than TCP, UDP and SCTP have none.
+// Add adds a port. It ignores protocols other than TCP, UDP and SCTP.
 func (p *PortSet) Add(n NodePort) {
 	if word, bit, ok := n.place(); ok {
 		p[word] |= bit
@@ -61,7 +61,7 @@ func (p *PortSet) Has(n NodePort) bool {
 	return ok && p != nil && p[word]&bit != 0
 }
 
-// Len counts the ports.
+// Len returns the number of ports.
 func (p *PortSet) Len() (n int) {
 	if p == nil {
 		return 0
@@ -88,7 +88,7 @@ func (p *PortSet) List() (list []NodePort) {
 	return list
 }
 
-// Without returns the set less the ports of o; nil if none is left.
+// Without returns the ports of p that are not in o; nil if there are none.
 func (p *PortSet) Without(o *PortSet) *PortSet {
 	if p == nil || o == nil {
 		return p
@@ -100,7 +100,7 @@ func (p *PortSet) Without(o *PortSet) *PortSet {
 	return rest.orNil()
 }
 
-// In returns the ports that o has, too; nil if there are none.
+// In returns the ports that are in both sets; nil if there are none.
 func (p *PortSet) In(o *PortSet) *PortSet {
 	if p == nil || o == nil {
 		return nil

@@ -7,7 +7,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestPortSet: the set has what was added, by family and protocol, and no other protocol's ports.
+// TestPortSet: the set has the added ports, by family and protocol, and no ports of other
+// protocols.
 func TestPortSet(t *testing.T) {
 	list := []NodePort{
 		{false, header.ProtoTCP, 0}, {false, header.ProtoTCP, 65535}, {false, header.ProtoUDP, 64},

@@ -10,71 +10,71 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// NodePort is a port that this node's addresses accept in one family.
+// NodePort is a port that all node-port addresses of this node accept, in one family.
 type NodePort struct {
 	V6    bool   `json:"v6"`
 	Proto uint8  `json:"proto"`
 	Port  uint16 `json:"port"`
 }
 
-// OwnAddr is an address of ours and what it is used for. Flags open and close one by one, because
-// flows need them one by one: an address that no longer accepts node ports may still be the one
-// that replies come to.
+// OwnAddr is an address of the gateway with its roles. Each flag is opened and closed by itself: an
+// address that no longer accepts node ports may still receive the replies of flows.
 type OwnAddr struct {
 	Addr  header.Addr        `json:"addr"`
 	Flags services.AddrFlags `json:"flags"`
 }
 
-// KeepSource is a backend whose replies must be caught by their source, because
-// its service keeps the client's address.
+// KeepSource is a backend whose replies are steered by their source, because its service keeps the
+// client's address.
 type KeepSource struct {
 	Addr  header.Addr `json:"addr"`
 	Port  uint16      `json:"port"`
 	Proto uint8       `json:"proto"`
 }
 
-// Set is a set of rules by which the kernel program sends packets to user space.
+// Set is a set of rules for the packets that the kernel program redirects to user space.
 type Set struct {
-	Frontends   []services.FrontendKey // with an address of their own
+	Frontends   []services.FrontendKey // all but node ports
 	NodePorts   []NodePort
 	Addrs       []OwnAddr
 	KeepSources []KeepSource
-	// Replies are the ports outside of the configured range (snat.ports) that replies come to; nil
-	// is none. Flows that began under another range have them, and flows that began before the node
-	// had their source address. The set must not change.
+	// Replies are the ports outside of the configured range (snat.ports) that replies arrive at;
+	// nil is none. They belong to flows that began with another range, or before the node had their
+	// source address. The set must not change.
 	Replies *PortSet
 }
 
-// Empty reports whether there is nothing in the set.
+// Empty reports whether the set has no rules.
 func (s *Set) Empty() bool { return s.Len() == 0 }
 
-// Len counts what is in the set; an address counts once.
+// Len returns the number of rules; an address counts once.
 func (s *Set) Len() int {
 	return len(s.Frontends) + len(s.NodePorts) + len(s.Addrs) + len(s.KeepSources) + s.Replies.Len()
 }
 
-// Change is what the kernel program must open and close after a compile. Open has the flags that an
-// address gains, Close those that it loses; its other flags stay.
+// Change has the rules that the kernel program must add (Open) and remove (Close) after a compile.
+// An address is in Open with the flags that it gains, and in Close with the flags that it loses;
+// its other flags stay.
 type Change struct{ Open, Close Set }
 
 // Empty reports whether nothing changes.
 func (s *Change) Empty() bool { return s.Open.Empty() && s.Close.Empty() }
 
-// RefusedError is returned by Steering.Open and Replace when the kernel program cannot hold what is
-// in Set, such as because a table is full, and everything else of the request is done. After any
-// other error the caller does not know what is done.
+// RefusedError is returned by Steering.Open and Replace if the kernel program cannot hold the rules
+// in Set, for example because a table is full, and has all other rules of the request. After any
+// other error the caller does not know which rules the kernel program has.
 type RefusedError struct {
 	Set Set
 	Err error
 }
 
 func (r *RefusedError) Error() string {
-	return fmt.Sprintf("%d of what is to be steered is refused, all else is steered: %v", r.Set.Len(), r.Err)
+	return fmt.Sprintf("%d steering rules are refused, all others are in force: %v", r.Set.Len(), r.Err)
 }
 
 func (r *RefusedError) Unwrap() error { return r.Err }
 
-// Without returns the set less what is in o.
+// Without returns the rules of s that are not in o.
 func (s *Set) Without(o *Set) Set {
 	return Set{
 		Frontends:   subtract(s.Frontends, o.Frontends),
@@ -85,7 +85,7 @@ func (s *Set) Without(o *Set) Set {
 	}
 }
 
-// With returns the set and what is in o; the two have nothing in common.
+// With returns the rules of both sets, which must not overlap.
 func (s *Set) With(o *Set) Set {
 	sum := Set{
 		Frontends:   slices.Concat(s.Frontends, o.Frontends),
@@ -122,7 +122,7 @@ func subtract[T comparable](from, what []T) (rest []T) {
 	return rest
 }
 
-// subtractFlags takes flags away, and addresses that have none left.
+// subtractFlags removes flags, and then addresses without flags.
 func subtractFlags(from, what []OwnAddr) (rest []OwnAddr) {
 	out := make(map[header.Addr]services.AddrFlags, len(what))
 	for _, w := range what {
@@ -136,7 +136,7 @@ func subtractFlags(from, what []OwnAddr) (rest []OwnAddr) {
 	return rest
 }
 
-// AddFrontend adds a key, to NodePorts if it has no address of its own.
+// AddFrontend adds a key, to NodePorts if it is a node port's.
 func (s *Set) AddFrontend(k services.FrontendKey) {
 	switch k.Addr {
 	case services.AnyIPv4:
@@ -148,7 +148,7 @@ func (s *Set) AddFrontend(k services.FrontendKey) {
 	}
 }
 
-// Key is the node port as a frontend of any address.
+// Key returns the node port's frontend key.
 func (n NodePort) Key() services.FrontendKey {
 	if n.V6 {
 		return services.FrontendKey{Addr: services.AnyIPv6, Port: n.Port, Proto: n.Proto}
@@ -156,7 +156,7 @@ func (n NodePort) Key() services.FrontendKey {
 	return services.FrontendKey{Addr: services.AnyIPv4, Port: n.Port, Proto: n.Proto}
 }
 
-// Sort puts the set in its order.
+// Sort sorts the set.
 func (s *Set) Sort() {
 	slices.SortFunc(s.Frontends, CompareKeys)
 	slices.SortFunc(s.NodePorts, func(a, b NodePort) int { return CompareKeys(a.Key(), b.Key()) })

@@ -12,7 +12,7 @@ func TestUMEM(t *testing.T) {
 			t.Errorf("%+v was accepted", c)
 		}
 	}
-	u, err := NewUMEM(UMEMConfig{Frames: 100, FrameSize: 4096, HugePages: true}) // huge if the machine has reserved some
+	u, err := NewUMEM(UMEMConfig{Frames: 100, FrameSize: 4096, HugePages: true}) // huge if some are reserved
 	must(t, err)
 	if len(u.Bytes()) != 409600 || u.Frames() != 100 || u.FrameSize() != 4096 {
 		t.Errorf("%d bytes in %d frames of %d", len(u.Bytes()), u.Frames(), u.FrameSize())

@@ -269,7 +269,7 @@ func TestAssumeRefuses(t *testing.T) {
 			c.Owners[slices.Index(c.Owners, userSpace)] = kept
 		}},
 		{"a list with a frame that is not kept", func(c *Custody) { c.Sockets[0].Done = []uint64{0} }},
-		{"a list with a frame that does not exist", func(c *Custody) { c.Kept = []KeptFrames{{Addrs: []uint64{1 << 40}}} }},
+		{"a list with an invalid frame", func(c *Custody) { c.Kept = []KeptFrames{{Addrs: []uint64{1 << 40}}} }},
 	} {
 		custody := r.umem.Custody()
 		c.change(&custody)
