@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestNodeAddressAsVIPKeepsItsOwnPorts: an external IP may be an address of the node;
-// also where unserved ports of VIPs are rejected or dropped, its other ports are the node's.
+// TestNodeAddressAsVIPKeepsItsOwnPorts: an external IP may be an address of the node. Its other
+// ports belong to the node even if unserved ports of VIPs are rejected or dropped.
 func TestNodeAddressAsVIPKeepsItsOwnPorts(t *testing.T) {
 	for _, policy := range []services.UnservedPolicy{services.UnservedReject, services.UnservedDrop} {
 		l := newLab(t, labConfig{edit: func(b *services.Builder) {
@@ -25,8 +25,8 @@ func TestNodeAddressAsVIPKeepsItsOwnPorts(t *testing.T) {
 	}
 }
 
-// TestHairpin: a backend that reaches itself through its VIP must not see its own
-// address, also where the client's address is kept (RFC 4787 REQ-9).
+// TestHairpin: a backend that reaches itself through its VIP must not see its own address as the
+// source, even if the client's address is kept (RFC 4787 REQ-9).
 func TestHairpin(t *testing.T) {
 	l := newLab(t, labConfig{edit: func(b *services.Builder) {
 		serve(b, 30, "203.0.113.50", 80, header.ProtoTCP, backend4, 8080, true)
@@ -40,8 +40,8 @@ func TestHairpin(t *testing.T) {
 	}
 }
 
-// TestReopenedConnectionMovesToHostLink: the route to a backend has moved behind the kernel, and
-// a connection from the same port is opened again: it leaves from the host link's address.
+// TestReopenedConnectionMovesToHostLink: the route to a backend now leads through the kernel. A
+// connection that is opened again from the same port gets the host link's address as its source.
 func TestReopenedConnectionMovesToHostLink(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
@@ -49,7 +49,7 @@ func TestReopenedConnectionMovesToHostLink(t *testing.T) {
 	l.send(0, headertest.TCP(client, vip, headertest.SYN))
 	_, p := l.out(g.nic)
 	src, dst := ends(&p.Tuple)
-	l.send(0, headertest.TCP(dst.String(), src.String(), headertest.RST|headertest.ACK)) // refused: CLOSED
+	l.send(0, headertest.TCP(dst.String(), src.String(), headertest.RST|headertest.ACK)) // refused: closed
 	l.out(g.nic)
 	view := *l.hops.View()
 	view.Generation++

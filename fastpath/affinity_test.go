@@ -16,15 +16,15 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// The two ports of the lab's service with affinity, each a service of its own, and its
-// second frontend.
+// Two ports of the lab's service with affinity, each a separate service port, and its second
+// frontend.
 const (
 	otherVIP  = "203.0.113.62"
 	stickyIdn = 0x1234567890abcdef
 )
 
-// stickyLab serves one port by two VIPs and another by one, all with affinity for a minute
-// and in turn, so that without a pin each flow gets another backend than the one before.
+// stickyLab serves one port on two VIPs and another port on one VIP, all with affinity for a minute
+// and round robin, so that without a pin each flow gets another backend than the previous one.
 func stickyLab(t *testing.T, workers int) *lab {
 	return newLab(t, labConfig{workers: workers, flows: 1 << 16, edit: func(b *services.Builder) {
 		ips := []string{"10.0.1.21", "10.0.1.22", "10.0.1.23", "10.0.1.24"}
@@ -50,7 +50,7 @@ func (l *lab) opens(worker int, proto uint8, client, vip string) string {
 	return end.Addr().String()
 }
 
-// begins opens a flow and returns what its first packet left with.
+// begins opens a flow and returns the source and destination of its first packet to the backend.
 func (l *lab) begins(worker int, proto uint8, client, vip string) (snat, end netip.AddrPort) {
 	l.t.Helper()
 	l.send(worker, packet(proto, client, vip, headertest.SYN))
@@ -58,7 +58,7 @@ func (l *lab) begins(worker int, proto uint8, client, vip string) (snat, end net
 	return ends(&p.Tuple)
 }
 
-// stands opens a flow that comes to stand, and returns the backend's address.
+// stands opens and establishes a flow, and returns the backend's address.
 func (l *lab) stands(worker int, proto uint8, client, vip string) string {
 	l.t.Helper()
 	snat, end := l.begins(worker, proto, client, vip)
@@ -66,7 +66,7 @@ func (l *lab) stands(worker int, proto uint8, client, vip string) string {
 	return end.Addr().String()
 }
 
-// answers sends what makes a flow stand whose first packet left from snat to end.
+// answers sends the packets that establish a flow whose first packet left from snat to end.
 func (l *lab) answers(worker int, proto uint8, client, vip, snat, end string) {
 	l.t.Helper()
 	const syn, ack = headertest.SYN, headertest.ACK
@@ -92,8 +92,8 @@ func (l *lab) pin(client string, proto uint8) (backend string, tentative bool) {
 	return pin.Addr.String(), tentative
 }
 
-// TestAffinity: sessionAffinity ClientIP. One row for each thing that a pin is, or is not,
-// shared by; in turn means that another backend would have been next.
+// TestAffinity: sessionAffinity ClientIP. One row for each property that flows with one pin share
+// or do not share. With round robin another backend would have been next.
 func TestAffinity(t *testing.T) {
 	for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
 		for _, tt := range []struct {
@@ -121,7 +121,7 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
-// TestAffinitySlides: each new flow that stands counts, and packets of open ones do not.
+// TestAffinitySlides: each new established flow extends the pin, and packets of open flows do not.
 func TestAffinitySlides(t *testing.T) {
 	l := stickyLab(t, 1)
 	first := l.stands(0, header.ProtoTCP, join(client4, 40000), join(ruleVIP, 80))
@@ -142,8 +142,8 @@ func TestAffinitySlides(t *testing.T) {
 	}
 }
 
-// TestAffinityFollowsTheSet: a pin to what is not in the set in force is lost, and a backend
-// that comes back does not get its clients back.
+// TestAffinityFollowsTheSet: a pin to a backend outside the current set is lost, and a backend that
+// returns does not get its former clients.
 func TestAffinityFollowsTheSet(t *testing.T) {
 	l := stickyLab(t, 1)
 	key := services.FrontendKey{Addr: addr(ruleVIP), Port: 80, Proto: header.ProtoTCP}
@@ -191,8 +191,9 @@ func TestAffinityMovesWithARetry(t *testing.T) {
 	}
 }
 
-// TestConfirmedPinWaitsForARetry: a connection of a pinned client is given to another backend. The
-// pin moves when that has answered, as only then it is known that the client is who it says.
+// TestConfirmedPinWaitsForARetry: a connection of a pinned client moves to another backend. The pin
+// moves when that backend has answered and the client has acknowledged, which shows that the
+// client's address is not forged.
 func TestConfirmedPinWaitsForARetry(t *testing.T) {
 	l := stickyLab(t, 1)
 	l.publish(func(b *services.Builder) { b.Settings().RetryOther = true })
@@ -213,9 +214,9 @@ func TestConfirmedPinWaitsForARetry(t *testing.T) {
 	}
 }
 
-// TestAffinityOfForgedFlows: flows that never stand, of random sources and of pinned clients
-// themselves, move no client and make no pin last. 4,001 SYNs moved all of 200 clients
-// once.
+// TestAffinityOfForgedFlows: flows that are never established, from random sources and from the
+// addresses of pinned clients, move no client and extend no pin. (In an earlier version, 4,001 SYNs
+// moved all 200 clients.)
 func TestAffinityOfForgedFlows(t *testing.T) {
 	const clients, rounds = 200, 60
 	for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
@@ -231,12 +232,12 @@ func TestAffinityOfForgedFlows(t *testing.T) {
 				break
 			}
 			if pin, _ := l.pin(client(c), proto); pin == "none" {
-				delete(was, c) // their sets were full of others
+				delete(was, c) // its set was full of other clients
 			}
 		}
 		random := rand.New(rand.NewPCG(1, 2))
 		for range rounds {
-			for n := range 2 * fastpath.OpensPerStep { // as many as two steps open
+			for n := range 2 * fastpath.OpensPerStep { // the number that two steps open
 				from := fmt.Sprintf("100.%d.%d.%d", random.IntN(256), random.IntN(256), random.IntN(256))
 				if n%8 == 0 {
 					from = client(random.IntN(clients))
@@ -266,8 +267,8 @@ func TestAffinityOfForgedFlows(t *testing.T) {
 	}
 }
 
-// TestFirstConnectionsTogether: a browser opens six connections at once; none stands yet, and all
-// go to one backend. Nothing else comes of it: without an answer the client is soon forgotten.
+// TestFirstConnectionsTogether: a browser opens six connections at once. None is established yet,
+// and all go to one backend. Without an answer the tentative pin soon expires.
 func TestFirstConnectionsTogether(t *testing.T) {
 	l := stickyLab(t, 2)
 	first := l.opens(0, header.ProtoTCP, join(client4, 40000), join(ruleVIP, 80))
@@ -293,8 +294,7 @@ func TestFirstConnectionsTogether(t *testing.T) {
 	}
 }
 
-// TestAffinityWithoutTable: configured without room for clients, nobody is pinned, nobody is
-// refused.
+// TestAffinityWithoutTable: without a table of pins, no client is pinned and none is rejected.
 func TestAffinityWithoutTable(t *testing.T) {
 	l := stickyLab(t, 1)
 	l.pins = nil
@@ -308,8 +308,8 @@ func TestAffinityWithoutTable(t *testing.T) {
 	}
 }
 
-// TestAffinityAgrees: two workers see the first flows of clients at once, and choose in
-// turn; what one client's flows got is one backend, and the pin names it.
+// TestAffinityAgrees: two workers get the first flows of clients at once, with round robin. All
+// flows of one client get one backend, and the pin names it.
 func TestAffinityAgrees(t *testing.T) {
 	const clients, flows = 200, 4
 	l := stickyLab(t, 2)
@@ -343,7 +343,7 @@ func TestAffinityAgrees(t *testing.T) {
 	}
 }
 
-// TestAffinityOfRefusedFlows: who gets no flow gets no pin.
+// TestAffinityOfRefusedFlows: a client without a flow gets no pin.
 func TestAffinityOfRefusedFlows(t *testing.T) {
 	l := newLab(t, labConfig{snat: services.PortRange{First: 20000, Count: 1}, edit: func(b *services.Builder) {
 		f := both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 30, header.ProtoTCP, backend4))
@@ -357,6 +357,6 @@ func TestAffinityOfRefusedFlows(t *testing.T) {
 	l.send(0, headertest.TCP(join("198.51.100.9", 40000), join(ruleVIP, 80), headertest.SYN))
 	l.wantDrop(stats.SNATPortsExhausted, 1)
 	if !pinned(client4) || pinned("198.51.100.9") {
-		t.Errorf("pinned: who has a flow %v, who has none %v", pinned(client4), pinned("198.51.100.9"))
+		t.Errorf("pinned: the client with a flow %v, the client without %v", pinned(client4), pinned("198.51.100.9"))
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// firstAnswers sums what workers have counted of first answers.
+// firstAnswers sums the workers' counts of first answers.
 func (l *lab) firstAnswers() (answered, refused uint64) {
 	for _, g := range l.workers {
 		for i := range uint32(64) {
@@ -20,8 +20,8 @@ func (l *lab) firstAnswers() (answered, refused uint64) {
 	return answered, refused
 }
 
-// TestFirstAnswers: the first answer of a backend to a SYN is counted, once, by what it is. What is
-// no first answer, what has a bad checksum, and what is of no flow counts nothing.
+// TestFirstAnswers: the first answer of a backend to a SYN is counted once, as answered or refused.
+// Later answers, packets with a bad checksum, and packets without a flow are not counted.
 func TestFirstAnswers(t *testing.T) {
 	const synAck, rst = headertest.SYN | headertest.ACK, headertest.RST | headertest.ACK
 	for _, tt := range []struct {
@@ -49,7 +49,7 @@ func TestFirstAnswers(t *testing.T) {
 					}
 					l.step(time.Microsecond)
 				} else {
-					l.send(1, p) // the other worker: both count for the same backend
+					l.send(1, p) // at the other worker: both count for the same backend
 				}
 			}
 			l.send(0, headertest.TCP("192.0.2.77:80", src, synAck))

@@ -10,9 +10,9 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestFragmentsAtTheNode: fragments to a frontend at an address of the node open no flow, because
-// they may be those of a socket of the node, which the kernel program cannot ask for: they go to
-// the kernel. Those of a flow that a whole datagram opened are translated.
+// TestFragmentsAtTheNode: fragments to a frontend at an address of the node open no flow and go to
+// the kernel: they may be for a socket of the node, which the kernel program cannot look up.
+// Fragments of a flow that an unfragmented datagram opened are translated.
 func TestFragmentsAtTheNode(t *testing.T) {
 	for _, flags := range []services.AddrFlags{0, services.AddrLocal, services.AddrNode | services.AddrLocal} {
 		for _, known := range []bool{false, true} {

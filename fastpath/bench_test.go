@@ -12,8 +12,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// manyBackends gives the UDP service enough backends for a million flows: there are
-// only so many source ports towards each.
+// manyBackends gives the UDP service enough backends for a million flows: the source ports towards
+// each backend are limited.
 func manyBackends(b *services.Builder) {
 	const backends = 64
 	set := &services.EndpointSet{}
@@ -29,10 +29,10 @@ func manyBackends(b *services.Builder) {
 	})
 }
 
-// BenchmarkStep measures what a worker does with a packet of a known flow: parse,
-// judge, look up, translate both ends, queue; everything but a real link. Flows are
-// drawn uniformly. One operation is one packet; injecting and taking is not counted.
-// With rebind each step has a new view of the routes: each packet's flow must be bound again.
+// BenchmarkStep measures the handling of a packet of a known flow: parse, check, look up, translate
+// both ends, queue; everything but a real link. Flows are drawn uniformly. One operation is one
+// packet, without injecting it and taking it out. With rebind each step has a new view of the
+// routes, so each packet's flow must be bound again.
 func BenchmarkStep(b *testing.B) {
 	for _, rebind := range []bool{false, true} {
 		for _, flows := range []int{1_000, 100_000, 1_000_000} {
@@ -89,9 +89,9 @@ func benchStep(b *testing.B, flows int, rebind bool) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkConnection measures connections that are opened and closed: SYN, SYN-ACK, ACK, a FIN of
-// each side and the last ACK, each in a step of 64, or the SYN alone. One operation is a
-// connection; injecting and taking is not counted.
+// BenchmarkConnection measures connections that are opened and closed: SYN, SYN-ACK, ACK, a FIN
+// from each side and the last ACK, each in a step of 64, or only the SYN. One operation is a
+// connection, without injecting its packets and taking them out.
 func BenchmarkConnection(b *testing.B) {
 	b.Run("SYN", func(b *testing.B) { benchConnection(b, false) })
 	b.Run("whole", func(b *testing.B) { benchConnection(b, true) })
@@ -117,7 +117,7 @@ func benchConnection(b *testing.B, whole bool) {
 		b.StopTimer()
 		for i := range batch {
 			frame, ok := g.nic.Take(nil)
-			for tries := 0; !ok && tries < batch; tries++ { // parked, where ports are short
+			for tries := 0; !ok && tries < batch; tries++ { // parked, if ports are scarce
 				b.StartTimer()
 				g.Step(l.now)
 				b.StopTimer()

@@ -16,10 +16,10 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// longRoom is what a frame of the lab holds.
+// longRoom is the room for a packet in a frame of the lab, in bytes.
 const longRoom = frameSize - 256
 
-// mtu is how long packets to clients and to backends may be.
+// mtu sets the MTUs towards clients and backends.
 func (l *lab) mtu(clients, backends uint16) {
 	l.hops.SetHop(hopClient, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: clients, DstMAC: macClient,
 		SrcMAC: macOurs})
@@ -42,8 +42,8 @@ func text(n int) string {
 	return string(b)
 }
 
-// TestLongSizes: packets of every length around the ends of buffers, and none is changed but in
-// its headers.
+// TestLongSizes: packets of every length around the ends of buffers are forwarded, and only their
+// headers change.
 func TestLongSizes(t *testing.T) {
 	for name, c := range map[string]struct{ client, vip, backend string }{
 		"IPv4": {join(client4, 5), join(vip4, 53), join(backend4, 5353)}, "IPv6": {join(client6, 5), join(vip6, 53),
@@ -75,19 +75,19 @@ func TestLongSizes(t *testing.T) {
 	}
 }
 
-// TestLongEqualsShort: a gateway whose packets lie in several frames does what one does whose
-// frames hold them, byte for byte, for all kinds of packets.
+// TestLongEqualsShort: a gateway whose packets are in several frames sends the same bytes as one
+// whose frames are large enough, for all kinds of packets.
 func TestLongEqualsShort(t *testing.T) {
 	for _, mtu := range [][2]uint16{{9000, 9000}, {9000, 1500}, {1500, 9000}} {
 		seed := rand.Uint64()
 		t.Logf("MTU %d, seed %d", mtu, seed)
 		r := rand.New(rand.NewPCG(seed, 0))
 		edit := func(b *services.Builder) {
-			serve(b, 10, "203.0.113.15", 53, header.ProtoUDP, "10.0.9.3", 53, false) // a neighbour that nobody knows
+			serve(b, 10, "203.0.113.15", 53, header.ProtoUDP, "10.0.9.3", 53, false) // an unresolved neighbour
 			serve(b, 11, vip4, 9, header.ProtoSCTP, backend4, 9, false)
 		}
-		// The bound of held fragments counts frames, so the two would not meet it with the same
-		// packet.
+		// The limit of held fragments counts frames, so the two gateways would reach it at
+		// different packets.
 		const held = 512
 		labs := [2]*lab{
 			newLab(t, labConfig{long: true, edit: edit, heldFragments: held}),
@@ -137,7 +137,7 @@ func TestLongEqualsShort(t *testing.T) {
 	}
 }
 
-// longPacket is a packet of any kind and length, or the fragments of one.
+// longPacket returns a packet of any kind and length, or the fragments of one.
 func longPacket(r *rand.Rand, learn [][]byte) [][]byte {
 	lengths := []int{r.IntN(200), longRoom - r.IntN(100), longRoom + r.IntN(200), 2*longRoom - r.IntN(200),
 		r.IntN(8900)}
@@ -187,8 +187,8 @@ func longPacket(r *rand.Rand, learn [][]byte) [][]byte {
 	return [][]byte{b}
 }
 
-// answer is what a backend replies to a frame, if that was sent to it: a long answer, or an error
-// that quotes it.
+// answer returns a backend's reply to a frame, if it was sent to a backend: a long answer, or an
+// error that quotes the frame.
 func answer(frame []byte, payload string) []byte {
 	var p header.Packet
 	if header.Parse(frame, &p) != stats.None {
@@ -212,7 +212,7 @@ func answer(frame []byte, payload string) []byte {
 	return frame
 }
 
-// TestLongIsHeld: for a next hop and for a first fragment, with all frames.
+// TestLongIsHeld: a long packet is held, with all its frames, for a next hop or a first fragment.
 func TestLongIsHeld(t *testing.T) {
 	l, g := longLab(t, unresolved)
 	payload := text(8000)
@@ -235,7 +235,7 @@ func TestLongIsHeld(t *testing.T) {
 			t.Fatalf("sent %+v", p)
 		}
 	}
-	// And what nobody answers for is dropped, and what is held at the end.
+	// Packets whose neighbour does not answer are dropped, and so are packets held at the end.
 	g.nic.Inject(parts[1])
 	l.step(2 * time.Millisecond)
 	later := headertest.Split(headertest.UDP(join(client4, 6), join(vip4, 99), payload).Bytes(), 4000, 8)[1]
@@ -249,11 +249,11 @@ func TestLongIsHeld(t *testing.T) {
 	}
 }
 
-// TestLongFillsTheQueue: the limit of held fragments is one of frames, so later fragments of
-// several buffers whose first one never comes cannot take more of the UMEM than short ones.
+// TestLongFillsTheQueue: the limit of held fragments counts frames, so later fragments in several
+// buffers without a first fragment cannot take more of the UMEM than short ones.
 func TestLongFillsTheQueue(t *testing.T) {
 	l, g := longLab(t, nil)
-	const limit, buffers = 64, 3 // of newLab; of a fragment of 4,000 bytes
+	const limit, buffers = 64, 3 // newLab's limit; the buffers of a fragment of 4,000 bytes
 	for n := range limit {
 		whole := headertest.UDP(join(client4, 5), join(vip4, 99), text(8000)).Bytes()
 		if !g.nic.Inject(headertest.Split(whole, 4000, uint32(n))[1]) {
@@ -270,8 +270,8 @@ func TestLongFillsTheQueue(t *testing.T) {
 	l.wantDrop(stats.FragmentLimit, limit-limit/buffers)
 }
 
-// TestLongIsTooBig: the sender hears of the MTU, quoted from the first buffer, or the packet is
-// fragmented.
+// TestLongIsTooBig: the sender gets an error with the MTU, which quotes the first buffer, or the
+// packet is fragmented.
 func TestLongIsTooBig(t *testing.T) {
 	for _, mtu := range []uint16{1280, 1500, 3000} {
 		l, g := longLab(t, nil)
@@ -305,10 +305,11 @@ func TestLongIsTooBig(t *testing.T) {
 	}
 }
 
-// TestLongMalformed: what no sender of a packet means is dropped by a name, with all its frames.
+// TestLongMalformed: malformed chains are dropped with a named reason, and all their frames are
+// freed.
 func TestLongMalformed(t *testing.T) {
 	udp := headertest.UDP(join(client4, 5), join(vip4, 53), text(8000)).Bytes()
-	in := func(n int) (parts [][]byte) { // as many buffers
+	in := func(n int) (parts [][]byte) { // in n buffers
 		for i := range n {
 			parts = append(parts, udp[len(udp)*i/n:len(udp)*(i+1)/n])
 		}
@@ -362,7 +363,7 @@ func TestLongMalformed(t *testing.T) {
 	}
 }
 
-// TestLongPadding: what is behind the IP packet does not leave, and its frames are free.
+// TestLongPadding: bytes behind the IP packet are not sent, and their frames are freed.
 func TestLongPadding(t *testing.T) {
 	l, g := longLab(t, nil)
 	short := headertest.UDP(join(client4, 5), join(vip4, 53), "x").Bytes()
@@ -391,14 +392,14 @@ func TestLongPadding(t *testing.T) {
 	}
 }
 
-// TestLongFillsTheRing: a packet gets room for all its frames or for none, and what gets none is
+// TestLongFillsTheRing: a ring takes all frames of a packet or none, and a packet without room is
 // counted once.
 func TestLongFillsTheRing(t *testing.T) {
 	l, g := longLab(t, nil)
 	r := rand.New(rand.NewPCG(1, 2))
 	sent, taken, bytes := uint64(0), 0, 0
 	for range 40 {
-		for range 60 { // nobody takes what is sent: the ring fills
+		for range 60 { // sent packets stay in the ring, which fills
 			size := []int{10, 1700, 3000, 8900}[r.IntN(4)]
 			if g.nic.Inject(headertest.UDP(join(client4, 5), join(vip4, 53), text(size)).Bytes()) {
 				sent++
@@ -436,7 +437,7 @@ func TestLongFillsTheRing(t *testing.T) {
 	}
 }
 
-// TestLongToShortLink: a link that takes no packets in several frames gets none.
+// TestLongToShortLink: a link without support for packets in several frames gets none.
 func TestLongToShortLink(t *testing.T) {
 	l, g := longLab(t, nil)
 	g.nic.Inject(headertest.UDP(join(client4, 5), join(vip4, 53), text(3000)).Bytes())
@@ -449,7 +450,7 @@ func TestLongToShortLink(t *testing.T) {
 	l.wantDrop(stats.PacketTooBig, 1)
 }
 
-// TestLongAllocatesNothing: as with packets of one frame.
+// TestLongAllocatesNothing: packets in several frames are forwarded without allocations.
 func TestLongAllocatesNothing(t *testing.T) {
 	l, g := longLab(t, nil)
 	frame := headertest.UDP(join(client4, 5), join(vip4, 53), text(8000)).Bytes()
@@ -466,8 +467,8 @@ func TestLongAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzLong: a packet in several buffers is treated as it would be in one, or dropped. Each cut is
-// the length of a buffer, in bytes.
+// FuzzLong: a packet in several buffers is handled like the same packet in one, or dropped. Each
+// cut is the length of a buffer, in bytes.
 func FuzzLong(f *testing.F) {
 	f.Add([]byte{200, 200, 200}, headertest.UDP(join(client4, 5), join(vip4, 53), text(900)).Bytes())
 	f.Add([]byte{50, 0, 20}, headertest.UDP(join(client6, 5), join(vip6, 53), text(300)).Bytes())
@@ -500,8 +501,8 @@ func FuzzLong(f *testing.F) {
 		if slices.EqualFunc(sent[0], sent[1], bytes.Equal) {
 			return
 		}
-		// Headers that are not in the first buffer, and buffers that cannot be sent, are the
-		// reasons to do otherwise; the packet is dropped then.
+		// The packet may only be dropped if its headers are not all in the first buffer, or its
+		// buffers cannot be sent.
 		if n := len(long.drops()); n == 0 || len(parts[0]) >= 200 && len(parts) <= fastpath.MaxBuffers &&
 			!slices.ContainsFunc(parts, func(b []byte) bool { return len(b) == 0 }) {
 			t.Fatalf("in one buffer\n%x (%v)\nin %d\n%x (%v)", sent[0], whole.drops(), len(parts), sent[1],

@@ -15,14 +15,14 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// concurrent are two workers that get packets of the same flows at the same moment, in groups with
+// concurrent runs two workers that get packets of the same flows at the same moment, in groups with
 // a lookahead, while snapshots, routes and neighbours change.
 type concurrent struct {
 	*lab
-	out [2]map[header.Tuple]header.Tuple // by worker: what the packets of a client of stableVIP left with
+	out [2]map[header.Tuple]header.Tuple // by worker and client of stableVIP: the tuple of its translated packets
 }
 
-// stableVIP has two services whose backends stay, and have ports of their own.
+// stableVIP has two services with fixed backends and separate ports.
 const (
 	stableVIP                = "203.0.113.17"
 	toStableUDP, toStableTCP = 5300, 8090
@@ -39,8 +39,7 @@ func newConcurrent(t *testing.T) *concurrent {
 	return r
 }
 
-// work is one worker's part of a round: it takes the round's packets in an order of its own, and
-// steps.
+// work is one worker's part of a round: it takes the round's packets in a random order, and steps.
 func (r *concurrent) work(worker int, frames [][]byte, now uint64, rnd *rand.Rand) error {
 	g := r.workers[worker]
 	for _, i := range rnd.Perm(len(frames)) {
@@ -71,7 +70,7 @@ func (r *concurrent) work(worker int, frames [][]byte, now uint64, rnd *rand.Ran
 	return nil
 }
 
-// upset changes, until ctx is done, what new flows are planned by; not for stableVIP.
+// upset changes services, routes and neighbours until ctx is done, but not those of stableVIP.
 func (r *concurrent) upset(ctx context.Context, rnd *rand.Rand) {
 	for ctx.Err() == nil {
 		switch rnd.IntN(4) {
@@ -92,7 +91,7 @@ func (r *concurrent) upset(ctx context.Context, rnd *rand.Rand) {
 	}
 }
 
-// request is a packet of a client, with its port as the payload. Mostly it is for stableVIP.
+// request returns a packet of a client, with its port as the payload. Mostly it is for stableVIP.
 func (r *concurrent) request(rnd *rand.Rand, port uint16) []byte {
 	mark := string([]byte{byte(port >> 8), byte(port)})
 	switch rnd.IntN(8) {
@@ -107,8 +106,8 @@ func (r *concurrent) request(rnd *rand.Rand, port uint16) []byte {
 }
 
 // TestConcurrentWorkersAgree: two workers plan and make the same flows at once, and translate their
-// packets alike; no flow is made twice, and none gets the source of another one; every packet is
-// accounted for, and the table is valid.
+// packets in the same way. No flow is made twice, no two flows have the same source, every packet
+// is accounted for, and the table is valid.
 func TestConcurrentWorkersAgree(t *testing.T) {
 	rounds := 1500
 	if testing.Short() {
@@ -148,7 +147,7 @@ func TestConcurrentWorkersAgree(t *testing.T) {
 	r.compare(t, len(flows))
 }
 
-// compare holds against each other what the two workers did.
+// compare compares the translations of the two workers.
 func (r *concurrent) compare(t *testing.T, ports int) {
 	owner, both := map[header.Tuple]header.Tuple{}, 0
 	for w := range r.out {

@@ -17,11 +17,11 @@ import (
 )
 
 // A simulation of TCP: a thousand clients open connections to one backend through a worker with few
-// source ports. Both ends are state machines of RFC 9293 with its sequence numbers, so that the
-// oracle can tell which segments an end accepts, and of which connection they are.
+// source ports. Both ends are state machines of RFC 9293 with sequence numbers, so the oracle knows
+// which segments an end accepts, and to which connection they belong.
 
-// runsVariable is how often faults are injected (package bench/faults). The simulation judges
-// 10,000,000 segments at 200.
+// runsVariable is the number of injected faults (package bench/faults). At 200 the simulation
+// checks 10,000,000 segments.
 const runsVariable = "SLUICE_FAULT_RUNS"
 
 const (
@@ -33,11 +33,11 @@ const (
 	simData = 8
 	// timeWait is 2 MSL of Linux (TCP_TIMEWAIT_LEN).
 	timeWait = 60 * simSecond
-	// simTries is how often an end sends something before it gives up: after 31 s.
+	// simTries is how often an end sends a segment before it gives up, after 31 s.
 	simTries = 5
 )
 
-// simSegment is a segment, and the number of the connection that its sender takes part in.
+// simSegment is a segment, with the number of its sender's connection.
 type simSegment struct {
 	conn     int
 	flags    uint8
@@ -45,7 +45,7 @@ type simSegment struct {
 	seq, ack uint32
 }
 
-// end returns the sequence number behind the segment.
+// end returns the sequence number after the segment.
 func (s *simSegment) end() uint32 {
 	n := s.seq
 	if s.flags&(headertest.SYN|headertest.FIN) != 0 {
@@ -60,7 +60,7 @@ func (s *simSegment) end() uint32 {
 // simEnd is one end of a connection.
 type simEnd struct {
 	conn       int
-	client     *simClient // nil: the backend's
+	client     *simClient // nil: an end of the backend
 	port       uint16     // of the backend's ends: the gateway's
 	opening    bool       // SYN sent or received, and not acknowledged
 	closed     bool
@@ -69,20 +69,20 @@ type simEnd struct {
 	unacked    []simSegment
 	tries      int
 	fin, saw   bool // FIN sent, FIN received
-	first      bool // it sent its FIN before it saw one
+	first      bool // it sent its FIN before it received one
 	waitsUntil uint64
 }
 
-// simClient is a connection as its client opened it. Its end is live until the client has closed
-// it or given it up.
+// simClient is a connection and its client's end. The end is live until the client closes it or
+// gives up.
 type simClient struct {
 	simEnd
 	from     netip.AddrPort
 	requests int
 	leaves   simLeave
 	silent   bool // the host has gone
-	// proven is the port by which a segment of the client has come through that acknowledges the
-	// backend's SYN; 0 before.
+	// proven is the source port with which the client's acknowledgement of the backend's SYN has
+	// arrived; 0 before that.
 	proven uint16
 }
 
@@ -99,13 +99,13 @@ const (
 // simServer is how the backend behaves.
 type simServer struct {
 	name string
-	// delay is how long the backend takes for an answer.
+	// delay returns the backend's time for an answer.
 	delay func(rnd *rand.Rand, now uint64) uint64
-	// closes: it closes after the first answer.
+	// closes: the backend closes after the first answer.
 	closes bool
-	// restarts: it forgets its connections each 20 s.
+	// restarts: the backend loses its connections every 20 s.
 	restarts bool
-	// lost is the part of the segments that is lost, and late the part that comes once more, up to
+	// lost is the fraction of segments that is lost, and late the fraction that is repeated up to
 	// 30 s later.
 	lost, late float64
 	// reuse: clients use a port again as soon as they have closed it.
@@ -130,7 +130,7 @@ var simServers = []simServer{
 	{name: "lossy, closes first", lost: 0.03, late: 0.02, delay: promptly, closes: true, reuse: true},
 }
 
-// simEvent is a segment that arrives at the gateway, or something that an end does.
+// simEvent is the arrival of a segment at the gateway, or an action of an end.
 type simEvent struct {
 	at      uint64
 	to      *simEnd // whose timer or application this is; nil: a segment
@@ -163,21 +163,22 @@ type simulation struct {
 	sockets map[netip.AddrPort]*simClient
 	backend map[uint16]*simEnd // by port of the gateway
 	packet  headertest.Packet
-	began   uint64 // of the backend's process
+	began   uint64 // start of the backend's process
 
 	segments, opened, established, answered, refused int
-	// strays reached another end than that of their connection, which did not accept them.
+	// strays counts segments that reached an end of another connection and were not accepted.
 	strays int
-	// accepted were accepted by another end: data, FIN, or SYN-ACK.
+	// accepted counts segments that an end of another connection accepted: data, FIN, or SYN-ACK.
 	accepted int
-	// broken are live connections that a segment of another one, or the gateway, ended.
+	// broken counts live connections that a segment of another connection, or the gateway, ended.
 	broken int
-	// young are handshakes that another connection ended, whose ACK the gateway had not seen: where
-	// every port is taken, it gives those up after half a second (flowtable, halfOpenGrace).
+	// young counts handshakes that another connection ended and whose ACK the gateway had not
+	// received: if all ports are taken, it evicts such flows after half a second (flowtable,
+	// halfOpenGrace).
 	young int
 }
 
-// isn is RFC 6528's: a clock of 4 us, and a hash of the ends.
+// isn returns an initial sequence number as in RFC 6528: a clock of 4 us, and a hash of the ends.
 func (s *simulation) isn(of uint64) uint32 {
 	h := of * 0x9e3779b97f4a7c15
 	return uint32(h>>32) + uint32(s.now/4000)
@@ -215,7 +216,7 @@ func (s *simulation) open() {
 	s.transmit(&c.simEnd, simSegment{flags: headertest.SYN})
 }
 
-// transmit sends a segment that takes sequence space, and again until it is acknowledged.
+// transmit sends a segment that takes sequence space, and repeats it until it is acknowledged.
 func (s *simulation) transmit(e *simEnd, seg simSegment) {
 	seg.conn, seg.seq = e.conn, e.next
 	e.next = seg.end()
@@ -248,7 +249,7 @@ func (s *simulation) send1(e *simEnd, seg simSegment) {
 	s.carry(ev)
 }
 
-// carry is the network.
+// carry simulates the network, which may lose or repeat the segment.
 func (s *simulation) carry(ev simEvent) {
 	if s.rnd.Float64() < s.server.late {
 		ev.at = s.now + uint64(s.rnd.IntN(int(30*simSecond)))
@@ -261,7 +262,7 @@ func (s *simulation) carry(ev simEvent) {
 	heap.Push(&s.pending, ev)
 }
 
-// forward gives a segment to the worker, and what the worker sends to the ends.
+// forward gives a segment to the worker, and the worker's packets to the ends.
 func (s *simulation) forward(ev *simEvent) {
 	s.segments++
 	p := &s.packet
@@ -294,7 +295,7 @@ var (
 	simSource  = netip.MustParseAddr(snat4)
 )
 
-// arrive gives a frame that the worker sent to the end that it is for.
+// arrive gives a frame from the worker to its destination's end.
 func (s *simulation) arrive(frame []byte, ev *simEvent) {
 	ip := frame[14:]
 	if ip[9] != header.ProtoTCP {
@@ -305,7 +306,7 @@ func (s *simulation) arrive(frame []byte, ev *simEvent) {
 		ack: binary.BigEndian.Uint32(tcp[8:]), data: ev.segment.data}
 	to := netip.AddrPortFrom(netip.AddrFrom4([4]byte(ip[16:20])), binary.BigEndian.Uint16(tcp[2:]))
 	fromClient := ev.from.IsValid()
-	own := (to == simBackend) != fromClient // the worker's own answer, to whom it answers
+	own := (to == simBackend) != fromClient // an answer that the worker generated
 	if own {
 		seg.conn, seg.data = -1, false
 	}
@@ -318,12 +319,12 @@ func (s *simulation) arrive(frame []byte, ev *simEvent) {
 	}
 	c := s.sockets[to]
 	if c == nil {
-		s.t.Fatalf("a segment to %v, which nobody has", to)
+		s.t.Fatalf("a segment to %v, which no end has", to)
 	}
 	s.receive(&c.simEnd, seg)
 }
 
-// atBackend is the backend's host.
+// atBackend handles a segment that arrives at the backend's host.
 func (s *simulation) atBackend(seg simSegment, port uint16) {
 	if s.server.restarts && s.now-s.began > 20*simSecond {
 		s.backend, s.began = map[uint16]*simEnd{}, s.now
@@ -365,14 +366,14 @@ func (s *simulation) reset(e *simEnd, seg simSegment) {
 	}
 }
 
-// foreign reports whether a connection is another client's than an end's. An earlier connection of
-// the same addresses and ports is TCP's own affair: a SYN is answered by an ACK of the old
-// connection, whose RST ends that (RFC 9293 section 3.5.1).
+// foreign reports whether a connection is of another client than an end's. TCP itself handles an
+// earlier connection with the same addresses and ports: its end answers a SYN with an ACK, and the
+// client's RST then ends it (RFC 9293 section 3.5.1).
 func (s *simulation) foreign(conn int, e *simEnd) bool {
 	return conn >= 0 && s.conns[conn].from != s.conns[e.conn].from
 }
 
-// receive is the arrival of a segment at an end (RFC 9293 section 3.10.7, RFC 5961).
+// receive handles a segment that arrives at an end (RFC 9293 section 3.10.7, RFC 5961).
 func (s *simulation) receive(e *simEnd, seg simSegment) {
 	foreign := s.foreign(seg.conn, e)
 	const syn, ack, fin, rst = headertest.SYN, headertest.ACK, headertest.FIN, headertest.RST
@@ -418,7 +419,7 @@ func (s *simulation) receive(e *simEnd, seg simSegment) {
 	in := seg.seq - e.rcv
 	switch {
 	case seg.flags&syn != 0:
-		if e.opening && seg.flags&ack == 0 && seg.seq == e.rcv-1 { // the SYN once more
+		if e.opening && seg.flags&ack == 0 && seg.seq == e.rcv-1 { // a repeated SYN
 			if len(e.unacked) > 0 {
 				s.send1(e, e.unacked[0])
 			}
@@ -490,7 +491,7 @@ func (s *simulation) stray(foreign bool) {
 	}
 }
 
-// ends ends a connection by a RST that connection by sent; -1: the gateway.
+// ends ends a connection after an RST from connection by; -1: from the gateway.
 func (s *simulation) ends(e *simEnd, by int) {
 	c := s.conns[e.conn]
 	switch other := by < 0 || s.foreign(by, e); {
@@ -510,7 +511,7 @@ func (s *simulation) note(format string, args ...any) {
 	}
 }
 
-// acknowledge takes what is acknowledged off the list, and restarts the timer.
+// acknowledge removes acknowledged segments from the list, and restarts the timer.
 func (s *simulation) acknowledge(e *simEnd, ack uint32) {
 	if int32(ack-e.una) <= 0 || int32(ack-e.next) > 0 {
 		return
@@ -524,7 +525,7 @@ func (s *simulation) acknowledge(e *simEnd, ack uint32) {
 	}
 }
 
-// data is an application that gets a request, or an answer.
+// data is called when an application gets a request or an answer.
 func (s *simulation) data(e *simEnd) {
 	if e.client == nil {
 		heap.Push(&s.pending, simEvent{at: s.now + s.server.delay(s.rnd, s.now), to: e, request: true})
@@ -556,7 +557,7 @@ func (s *simulation) close(e *simEnd) {
 	s.transmit(e, simSegment{flags: headertest.ACK | headertest.FIN})
 }
 
-// act is a timer or an application's turn.
+// act handles a timer or an action of an application.
 func (s *simulation) act(ev *simEvent) {
 	e := ev.to
 	switch {
@@ -583,7 +584,7 @@ func (s *simulation) act(ev *simEvent) {
 	}
 }
 
-// run opens so many connections a second until there were so many segments.
+// run opens rate connections a second until there were segments segments.
 func (s *simulation) run(rate, segments int) {
 	next := s.now
 	for s.segments < segments {
@@ -603,14 +604,14 @@ func (s *simulation) run(rate, segments int) {
 	}
 }
 
-// TestConnectionsStayApart: however the backend behaves and its clients leave, no end of a TCP
-// connection accepts data, a FIN, an RST or a SYN-ACK of another client's connection, and only its
-// own ends end it. Where ports are free, no segment reaches another client at all. Where they are
-// not, a port is used again whose last connection is in TIME_WAIT at the backend: what the backend
-// then sends for that one has a sequence number that the new client refuses (RFC 9293 section
-// 3.10.7.3). Where ports are that short, a FIN or an RST of an earlier connection, which no end
-// accepts, can make a connection seem over, and it loses its port once it is idle: sequence numbers
-// of open connections are not tracked.
+// TestConnectionsStayApart: for all behaviours of the backend and its clients, no end of a TCP
+// connection accepts data, a FIN, an RST or a SYN-ACK of another client's connection, and only the
+// connection's own ends end it. While ports are free, no segment reaches another client at all. If
+// none is free, a port is used again whose last connection is in TIME_WAIT at the backend: the new
+// client then rejects the backend's segments of the old connection by their sequence numbers (RFC
+// 9293 section 3.10.7.3). If ports are that scarce, a FIN or an RST of an earlier connection, which
+// no end accepts, can make a connection seem over, and it loses its port when it is idle: the
+// gateway does not track sequence numbers of open connections.
 func TestConnectionsStayApart(t *testing.T) {
 	rates, ranges := []int{50, 500, 2000}, []int{256, 2048, 13616}
 	segments := 25_000
@@ -667,6 +668,6 @@ func simulateConnections(t *testing.T, server simServer, rate, ports, segments i
 		t.Errorf("%d segments reached another client, though ports were free", s.strays)
 	}
 	if s.established < s.opened/20 {
-		t.Error("hardly any connection came to stand")
+		t.Error("hardly any connection was established")
 	}
 }

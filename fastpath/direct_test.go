@@ -36,7 +36,7 @@ func (l *directLab) open() (src string) {
 	return from.String()
 }
 
-// direct is a segment of the connection to the backend's own address: its numbers are others.
+// direct returns a segment of the direct connection, which has other sequence numbers.
 func (l *directLab) direct(flags uint8) *headertest.Packet {
 	p := headertest.TCP(l.backend, l.client, flags)
 	p.Seq, p.Ack = 0x77000000, 0
@@ -46,7 +46,7 @@ func (l *directLab) direct(flags uint8) *headertest.Packet {
 	return p
 }
 
-// wantKernel sends a segment of the backend, and expects that it goes to the kernel as it came.
+// wantKernel sends a segment of the backend, and expects that it goes to the kernel unchanged.
 func (l *directLab) wantKernel(p *headertest.Packet) {
 	l.t.Helper()
 	l.arrives(p, l.g.host, l.backend, l.client)
@@ -75,9 +75,9 @@ func (l *directLab) shake(src string) {
 	l.wantClient(src, headertest.ACK)
 }
 
-// TestDirectConnectionIsLeftAlone: the client has a connection to the backend's own address, and
-// opens one through the frontend from the same port. What the backend sends for the direct one is
-// the kernel's, in whatever order it comes; the connection through the frontend gets another port
+// TestDirectConnectionIsLeftAlone: the client has a direct connection to the backend's own address,
+// and opens one through the frontend from the same port. The backend's segments of the direct
+// connection go to the kernel, in any order. The connection through the frontend gets another port
 // with the client's next SYN, and both work.
 func TestDirectConnectionIsLeftAlone(t *testing.T) {
 	const syn, ack, rst, fin = headertest.SYN, headertest.ACK, headertest.RST, headertest.FIN
@@ -96,7 +96,7 @@ func TestDirectConnectionIsLeftAlone(t *testing.T) {
 				l.step(time.Second)
 				src := l.open()
 				if src == l.client {
-					t.Fatal("the client's next SYN goes from its own port")
+					t.Fatal("the client's next SYN still has its own port")
 				}
 				l.wantKernel(l.direct(first))
 				l.shake(src)
@@ -111,8 +111,8 @@ func TestDirectConnectionIsLeftAlone(t *testing.T) {
 }
 
 // TestDirectConnectionAfterOneThroughTheFrontend: the backend accepts a direct connection, so it no
-// longer knows the one through the frontend, which is over or was reset: the flow ends. A SYN-ACK
-// alone, which may be forged, ends no open connection.
+// longer has the connection through the frontend, which is over or was reset: the flow ends. A
+// SYN-ACK alone, which may be forged, ends no open connection.
 func TestDirectConnectionAfterOneThroughTheFrontend(t *testing.T) {
 	const syn, ack, rst, fin = headertest.SYN, headertest.ACK, headertest.RST, headertest.FIN
 	for _, f := range families {
@@ -143,7 +143,7 @@ func TestDirectConnectionAfterOneThroughTheFrontend(t *testing.T) {
 				tt.before(l)
 				l.step(time.Second)
 				damaged := l.direct(syn | ack).Bytes()
-				l.g.nic.Inject(damage(damaged)) // shows nothing
+				l.g.nic.Inject(damage(damaged)) // must change no flow
 				l.step(time.Microsecond)
 				if _, ok := l.g.host.Take(nil); !ok {
 					t.Error("a damaged SYN-ACK of the direct connection did not go to the kernel")
@@ -165,8 +165,8 @@ func TestDirectConnectionAfterOneThroughTheFrontend(t *testing.T) {
 	}
 }
 
-// TestAnswersToTheFrontendsClient: what answers a SYN of the client reaches it from the frontend,
-// also when it comes again or late, and where the gateway cannot know what it answers.
+// TestAnswersToTheFrontendsClient: answers to a SYN of the client reach it from the frontend, also
+// repeated or late ones, and also if the gateway cannot know which SYN they answer.
 func TestAnswersToTheFrontendsClient(t *testing.T) {
 	const syn, ack, rst = headertest.SYN, headertest.ACK, headertest.RST
 	for _, f := range families {

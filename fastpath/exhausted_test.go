@@ -10,9 +10,9 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestStepProbesBoundedly: all source ports towards a backend are taken, by connections. However
-// many SYNs arrive for it, no step probes more ports than its budget allows, and those of another
-// backend are opened all the same.
+// TestStepProbesBoundedly: connections have taken all source ports towards a backend. For any
+// number of SYNs to it, no step probes more ports than its budget allows, and flows to another
+// backend are still opened.
 func TestStepProbesBoundedly(t *testing.T) {
 	const ports, freeProbes, probesPerOpen = 64, 32, 2
 	for _, arrive := range []int{fastpath.OpensPerStep, fastpath.BatchSize} {

@@ -10,7 +10,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// longExpired makes UDP flows that nobody answered, at a time.
+// longExpired makes unanswered UDP flows at time born.
 func longExpired(t *testing.T, l *lab, flows int, born flowtable.Time) {
 	t.Helper()
 	h, err := l.table.Register()
@@ -34,8 +34,8 @@ func longExpired(t *testing.T, l *lab, flows int, born flowtable.Time) {
 	}
 }
 
-// TestLateExpiryIsBounded: a worker that is late ends no more flows in a step than hold up packets
-// for a moment, and the steps that follow continue, also if no time passes.
+// TestLateExpiryIsBounded: a worker that is late with expiry ends a bounded number of flows in each
+// step, so that packets do not wait long, and the next steps continue, even if no time passes.
 func TestLateExpiryIsBounded(t *testing.T) {
 	const flows = 100_000
 	for _, c := range []struct {
@@ -45,12 +45,12 @@ func TestLateExpiryIsBounded(t *testing.T) {
 		l := newLab(t, labConfig{flows: flows})
 		l.validate = false
 		g := l.workers[0]
-		for range 1000 { // what is due in the empty table
+		for range 1000 { // sweep the part of the empty table that is due
 			g.Step(l.now)
 		}
 		longExpired(t, l, flows, flowtable.Time(l.now-uint64(time.Minute)))
 		l.now += uint64(c.late)
-		due := int(l.table.Counts().Live[0]) // one may have given way in the chain of another's key
+		due := int(l.table.Counts().Live[0]) // one may have been evicted from the chain of another key
 		ended := func() int { counts := l.table.Counts(); return int(counts.Shed[flowtable.ShedExpired]) }
 		steps := 0
 		for before := -1; ended() > before; steps++ {
@@ -68,11 +68,11 @@ func TestLateExpiryIsBounded(t *testing.T) {
 	}
 }
 
-// TestLateWorkerDoesNotSleep: a worker that wakes after a long time, with a table full of flows
-// that are expired, ends all of them before it sleeps again.
+// TestLateWorkerDoesNotSleep: a worker that wakes after a long time, with a table full of expired
+// flows, ends all of them before it sleeps again.
 func TestLateWorkerDoesNotSleep(t *testing.T) {
 	const flows = 100_000
-	// By the clock of Run, the flows are from when the machine booted, which may be a moment ago.
+	// By the clock of Run, the flows were made when the machine booted, which may be a moment ago.
 	l := newLab(t, labConfig{flows: flows, now: 1, timeouts: func(t *flowtable.Timeouts) {
 		t.UDPUnreplied = time.Second
 	}})

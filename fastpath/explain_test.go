@@ -39,7 +39,7 @@ func tuple(proto uint8, src, dst string) header.Tuple {
 		DstPort: d.Port(), Proto: proto, V6: s.Addr().Is6()}
 }
 
-// crowd fills a snapshot with what can decide about a packet: frontends of all kinds and
+// crowd fills a snapshot with all that a decision can depend on: frontends of all kinds and
 // protocols, ranges, pods, affinity and schedulers, empty sets and hops of all kinds.
 func crowd(b *services.Builder) {
 	b.Settings().Pods = ranges("10.0.1.128/25", podCIDR)
@@ -78,8 +78,8 @@ func crowd(b *services.Builder) {
 	}
 }
 
-// TestExplainAgreesWithWorker: packets of all kinds, some of known flows; each is explained, and
-// then sent. What the explanation says must happen, and the call must change nothing.
+// TestExplainAgreesWithWorker: packets of all kinds, some of known flows, are first explained and
+// then sent. The worker must do the same as explained, and the explanation must change nothing.
 func TestExplainAgreesWithWorker(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -166,8 +166,8 @@ func predicted(x *decide.Explanation) string {
 	return s
 }
 
-// happens sends a packet and returns what became of it: the link (host or not) and the ends
-// of what left, or the drop, and the error that was sent.
+// happens sends a packet and returns the result: the link (host or not) and the addresses of the
+// sent packet, or the drop, and the error that was sent.
 func (l *lab) happens(p *headertest.Packet) string {
 	l.t.Helper()
 	before := l.drops()
@@ -225,7 +225,7 @@ func TestExplain(t *testing.T) {
 	ask := func(proto uint8, src, dst string) decide.Explanation {
 		return e.Explain(tuple(proto, src, dst), true, flowtable.Time(l.now))
 	}
-	// Only for pods the explanation has the matching range.
+	// The explanation has the matching range for pods only.
 	x := ask(header.ProtoTCP, join("10.0.1.200", 1), join(ruleVIP, 100))
 	if !x.Pod || x.PodRange.String() != "10.0.1.128/25" || x.Source != decide.SourceClient || x.Out.SrcPort != 1 {
 		t.Errorf("pod: %+v", x)
@@ -238,12 +238,12 @@ func TestExplain(t *testing.T) {
 		x.Rule.Set.Backends[x.Rule.Set.Table[x.Slot]] != x.Backend.Ref || x.Generation != l.handle.Load().Generation {
 		t.Errorf("maglev: %+v", x)
 	}
-	// The list that denies it.
+	// Denied by the list of ranges.
 	if x = ask(header.ProtoTCP, join("198.51.101.8", 1), join(ruleVIP, 121)); x.Outcome != services.Denied ||
 		x.Frontend.Allowed.List()[0].String() != "198.51.100.0/24" {
 		t.Errorf("denied: %+v", x)
 	}
-	// Connections that are compared: those of real flows.
+	// The compared connections are those of real flows.
 	for n := range uint16(6) {
 		l.happens(headertest.TCP(join(client4, 10+n), join(ruleVIP, 100+uint16(services.LeastConn)), headertest.SYN))
 	}
@@ -262,7 +262,7 @@ func TestExplain(t *testing.T) {
 	if x = ask(header.ProtoTCP, join(client4, 2), join(ruleVIP, 101)); x.Turn != 1 || x.Slot != 1 {
 		t.Errorf("turn %d, slot %d, want 1, 1", x.Turn, x.Slot)
 	}
-	// A pin in the set, and one that is not.
+	// A pin to a backend in the set, and one to a backend outside of it.
 	f, _ := l.handle.Load().FrontendByKey(services.FrontendKey{Addr: addr(ruleVIP), Port: 120, Proto: header.ProtoTCP})
 	for end, in := range map[string]bool{"10.0.1.22": true, "10.0.1.99": false} {
 		pin := affinity.Pin{Addr: addr(end), Port: 8080}
@@ -310,7 +310,8 @@ func TestExplainOffline(t *testing.T) {
 	}
 }
 
-// TestExplainLateAnswer: of a backend whose flow was abandoned, and of a UDP endpoint that is gone.
+// TestExplainLateAnswer: late answers of a backend whose flow was abandoned, and of a UDP endpoint
+// that is gone.
 func TestExplainLateAnswer(t *testing.T) {
 	l := retryLab(t, true, false, backend4, second4)
 	e := l.explainer()
@@ -341,8 +342,8 @@ func TestExplainLateAnswer(t *testing.T) {
 	}
 }
 
-// TestExplainSuperseded: what is known and no longer stands is explained as the new flow
-// that it would be.
+// TestExplainSuperseded: a packet of a known but superseded flow is explained as the new flow that
+// it would make.
 func TestExplainSuperseded(t *testing.T) {
 	l := newLab(t, labConfig{})
 	e, g := l.explainer(), l.workers[0]
@@ -374,8 +375,8 @@ func TestExplainSuperseded(t *testing.T) {
 	}
 }
 
-// TestExplainFlowOfEarlierProcess: it has no backend before its next packet, and the explanation
-// determines which that will find.
+// TestExplainFlowOfEarlierProcess: such a flow has no backend until its next packet; the
+// explanation has the backend that the packet will find.
 func TestExplainFlowOfEarlierProcess(t *testing.T) {
 	l := newLab(t, labConfig{})
 	h, err := l.table.Register()
@@ -398,7 +399,7 @@ func TestExplainFlowOfEarlierProcess(t *testing.T) {
 	}
 }
 
-// TestExplanationAsText: what people read. The order is that of the decisions.
+// TestExplanationAsText: the text of an explanation, in the order of the decisions.
 func TestExplanationAsText(t *testing.T) {
 	l := newLab(t, labConfig{edit: crowd})
 	e := l.explainer()

@@ -54,7 +54,7 @@ func (w *Worker) openByOracle() (moved int) {
 	return moved
 }
 
-// Planned returns the new flows that the last lookahead was certain of, and the first ports they
+// Planned returns the flows of the last lookahead's certain plans, and the first port that each
 // should try.
 func (w *Worker) Planned() (list []PlannedFlow) {
 	for i := range w.ahead.end - w.ahead.first {
@@ -79,7 +79,7 @@ type PlannedFlow struct {
 	Ports           []uint16
 }
 
-// Patient reports whether the worker may sleep.
+// MayRest reports whether the worker may sleep.
 func (w *Worker) MayRest() bool { return w.mayRest() }
 
 // Forget empties the lookahead.
@@ -90,7 +90,7 @@ func (w *Worker) Lookup(t *header.Tuple, now uint64) (flowtable.Ref, flowtable.S
 	return w.flows.Lookup(w.flows.Hash(t), t, flowtable.Time(now))
 }
 
-// Outgoing returns the tuple that a client's packets leave with.
+// Outgoing returns the tuple of a client's translated packets.
 func (w *Worker) Outgoing(ref flowtable.Ref) (out header.Tuple) {
 	w.flows.Outgoing(ref, flowtable.ClientSide, &out)
 	return out
@@ -103,8 +103,8 @@ func (w *Worker) ClientOf(ref flowtable.Ref) string {
 	return netip.AddrPortFrom(out.Dst.Netip(), out.DstPort).String()
 }
 
-// PlainAt reports whether inspect judges a packet that begins so many bytes before the end of the
-// UMEM.
+// PlainAt reports whether inspect accepts as plain a packet that begins beforeEnd bytes before the
+// end of the UMEM.
 func (w *Worker) PlainAt(packet []byte, beforeEnd int) bool {
 	tail := w.mem[len(w.mem)-beforeEnd:]
 	defer copy(tail, slices.Clone(tail))
@@ -114,8 +114,8 @@ func (w *Worker) PlainAt(packet []byte, beforeEnd int) bool {
 	return w.b.search[0].End != 0
 }
 
-// Judged returns what handleAny parsed last, and forgets it: the zero Packet if all packets since
-// the last call took the plain path.
+// Judged returns and resets the headers that handleAny parsed last: the zero Packet if all packets
+// since the last call took the plain path.
 func (w *Worker) Judged() header.Packet {
 	p := w.b.pkt
 	w.b.pkt = header.Packet{}

@@ -15,8 +15,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// serveWidely gives the TCP frontend of vip4 enough backends for as many flows as half-open ones
-// are allowed.
+// serveWidely gives the TCP frontend of vip4 enough backends for the maximum number of half-open
+// flows.
 func serveWidely(b *services.Builder) {
 	set := &services.EndpointSet{}
 	for i := range 8 {
@@ -31,7 +31,7 @@ func serveWidely(b *services.Builder) {
 	})
 }
 
-// strangers makes SYNs of one client each.
+// strangers makes SYNs, each from another client.
 type strangers struct {
 	frame []byte
 	next  uint32
@@ -49,16 +49,16 @@ func (s *strangers) packet() []byte {
 	return s.frame
 }
 
-// load is what a worker is offered: packets of known flows among others.
+// load offers packets to a worker: packets of known flows among others.
 type load struct {
 	*lab
 	known [][]byte
-	taken int // of known
+	taken int // number of packets taken from known
 }
 
-// offer gives the worker packets at a rate per nanosecond, one in share of them of the known flows
-// and the others by other, for a time in which only the worker works. It returns how many of the
-// known flows' packets came, and how many of them found no room in the receive ring.
+// offer gives the worker packets at a rate per nanosecond for a duration of the worker's own time.
+// One in share packets is of a known flow; other makes the others. It returns how many packets of
+// known flows arrived, and how many of them found no room in the receive ring.
 func (l *load) offer(rate float64, share int, other func() []byte, d time.Duration) (came, lost int) {
 	g, elapsed, sent := l.workers[0], time.Duration(0), 0
 	for elapsed < d {
@@ -78,13 +78,13 @@ func (l *load) offer(rate float64, share int, other func() []byte, d time.Durati
 	return came, lost
 }
 
-// packet is one of the known flows', in turn.
+// packet returns a packet of the next known flow.
 func (l *load) packet() []byte {
 	l.taken++
 	return l.known[l.taken%len(l.known)]
 }
 
-// timed is a step and its time on the CPU.
+// timed runs a step and returns its time on the CPU.
 func (l *load) timed() time.Duration {
 	began := cpuTime()
 	l.workers[0].Step(l.now)
@@ -101,7 +101,7 @@ func cpuTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// knownRate is how many packets of known flows the worker forwards in a nanosecond.
+// knownRate returns how many packets of known flows the worker forwards in a nanosecond.
 func (l *load) knownRate() float64 {
 	const rounds, batch = 200, 256
 	var spent time.Duration
@@ -115,10 +115,10 @@ func (l *load) knownRate() float64 {
 	return rounds * batch / float64(spent)
 }
 
-// TestEstablishedFirst: beside a flood of SYNs at a seventh of the rate at which a worker forwards
-// packets of known flows, which is several times what it can open flows at, established
-// connections lose no more packets, but for one in a hundred, than beside packets of known flows at
-// that rate. None is evicted, and none of their packets is dropped.
+// TestEstablishedFirst offers a flood of SYNs at a seventh of the rate at which a worker forwards
+// packets of known flows, which is several times the rate at which it can open flows. Established
+// connections then lose no more packets than during an equal load of packets of known flows, within
+// one percent. No connection is evicted, and the worker drops none of their packets.
 func TestEstablishedFirst(t *testing.T) {
 	const flows, share = 500, 8
 	runtime.LockOSThread()
@@ -135,7 +135,8 @@ func TestEstablishedFirst(t *testing.T) {
 	}
 	g := l.workers[0]
 	syns := newStrangers()
-	// Other processes make either side slower, and the CPU is not always as fast.
+	// Other processes slow down either measurement, and the CPU's speed varies, so several tries
+	// are allowed.
 	const long, tries = 200 * time.Millisecond, 20
 	percent := func(lost, came int) float64 { return 100 * float64(lost) / float64(came) }
 	var rate float64
@@ -163,16 +164,17 @@ func TestEstablishedFirst(t *testing.T) {
 			t.Fatalf("established connection %d was evicted", n)
 		}
 	}
-	for name := range l.drops() { // which packets of established connections cannot have
+	for name := range l.drops() { // only reasons that packets of established connections cannot have are allowed
 		if name != stats.NewFlowDisplaced.String() && name != stats.HalfOpenLimit.String() {
 			t.Errorf("packets were dropped as %s", name)
 		}
 	}
 }
 
-// TestHonestHandshakesBesideSYNs: the half-open cap of the default table holds 40,000 SYNs a second
-// for four seconds. At that rate, in bursts of ten milliseconds, honest clients a tenth of a second
-// away complete their handshakes, 99 in 100 with one repetition at most.
+// TestHonestHandshakesBesideSYNs: the half-open limit of the default table is enough for 40,000
+// SYNs a second for four seconds. At that rate, in bursts of ten milliseconds, honest clients with
+// a round trip of a tenth of a second complete their handshakes, 99 in 100 with at most one
+// repetition.
 func TestHonestHandshakesBesideSYNs(t *testing.T) {
 	const (
 		halfOpen, perBurst, burst = 163_840, 400, 10 * time.Millisecond
@@ -184,7 +186,7 @@ func TestHonestHandshakesBesideSYNs(t *testing.T) {
 	g, syns := l.workers[0], newStrangers()
 	type handshake struct {
 		client   string
-		src, dst string // as its SYN left
+		src, dst string // of its translated SYN
 	}
 	var begun []handshake
 	first, second, failed := 0, 0, 0

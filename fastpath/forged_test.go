@@ -20,12 +20,12 @@ const (
 	tcpFIN, tcpRST = headertest.FIN, headertest.RST
 )
 
-// tcpBackend answers as TCP of Linux does in SYN-RECV (tcp_check_req, net/ipv4/tcp_minisocks.c): a
-// SYN with another sequence number with a challenge ACK, an ACK of another number with an RST, and
-// a segment with a bad checksum not at all (tcp_v4_rcv).
+// tcpBackend answers like Linux TCP in SYN-RECV (tcp_check_req, net/ipv4/tcp_minisocks.c): it
+// answers a SYN with another sequence number with a challenge ACK, and an ACK of another number
+// with an RST. It ignores a segment with a bad checksum (tcp_v4_rcv).
 type tcpBackend struct {
 	t    testing.TB
-	of   map[netip.AddrPort]*tcpPeer // by source of what it receives
+	of   map[netip.AddrPort]*tcpPeer // by source of the received packets
 	next uint32                      // initial sequence number
 }
 
@@ -95,8 +95,8 @@ func damage(frame []byte) []byte {
 	return frame
 }
 
-// exchange sends frames of a client at once, hands what arrives to the backend, and its answers to
-// the client. It returns the last that the client gets, or nil.
+// exchange sends frames of a client at once, gives the forwarded packets to the backend, and its
+// answers to the client. It returns the last packet that the client gets, or nil.
 func (l *lab) exchange(b *tcpBackend, frames ...[]byte) (back []byte) {
 	l.t.Helper()
 	g := l.workers[0]
@@ -144,7 +144,7 @@ func (l *lab) connect(b *tcpBackend, client, vip string) bool {
 	return p.TCPFlags == tcpACK
 }
 
-// pastHalfOpen counts the flows that half-open ones do not make room for.
+// pastHalfOpen counts the flows beyond the half-open states.
 func (l *lab) pastHalfOpen() (n uint64) {
 	c := l.table.Counts()
 	for s := flowtable.Unconfirmed; s < flowtable.NumStates; s++ {
@@ -155,10 +155,11 @@ func (l *lab) pastHalfOpen() (n uint64) {
 	return n
 }
 
-// A sender that sees no answers: SYN; a SYN with another sequence number, which the backend
-// challenges, and before that an ACK with a bad checksum; the RST of the client whose address that
-// is; another bad ACK, with data. None of it brings a flow past the half-open states, and where
-// 30,000 such packets have taken all of a backend's ports, honest clients get theirs at once.
+// TestBlindSenderHoldsNoPort: a sender that sees no answers sends a SYN; an ACK with a bad
+// checksum, and then a SYN with another sequence number, which the backend challenges; the real
+// owner of the address sends an RST; the sender sends another bad ACK, with data. No packet brings
+// a flow past the half-open states. If 30,000 such packets have taken all of a backend's ports,
+// honest clients still get a port at once.
 func TestBlindSenderHoldsNoPort(t *testing.T) {
 	for family, c := range map[string]struct{ vip, blind, honest string }{
 		"IPv4": {vip4, "198.18.%d.%d", "198.51.100.9"},
@@ -204,8 +205,9 @@ func TestBlindSenderHoldsNoPort(t *testing.T) {
 	}
 }
 
-// A blind ACK, which the backend answers with an RST, before and behind the SYN-ACK: the client's
-// handshake completes, and data follow both ways.
+// TestRefusedBlindACKLeavesTheHandshake: a blind ACK, which the backend answers with an RST,
+// arrives before and after the SYN-ACK. The client's handshake still completes, and data flow in
+// both directions.
 func TestRefusedBlindACKLeavesTheHandshake(t *testing.T) {
 	for name, early := range map[string]bool{"before the SYN-ACK": true, "behind the SYN-ACK": false} {
 		t.Run(name, func(t *testing.T) {
@@ -243,16 +245,17 @@ func TestRefusedBlindACKLeavesTheHandshake(t *testing.T) {
 	}
 }
 
-// segments of one connection that would change its flow, one after the other.
+// forgedStep is a segment of a connection that would change its flow.
 type forgedStep struct {
 	name  string
 	flags uint8
 	data  bool
-	state flowtable.State // by the good one
+	state flowtable.State // after the good one
 }
 
-// A segment with a bad checksum is forwarded with a bad one, and changes nothing; the same segment
-// with a good one does. So it is of a segment in several frames, and over IPv6.
+// TestBadChecksumsChangeNothing: a segment with a bad checksum is forwarded with a bad checksum,
+// and changes no flow; the same segment with a good checksum does. This also holds for segments in
+// several frames, and over IPv6.
 func TestBadChecksumsChangeNothing(t *testing.T) {
 	for _, c := range []struct {
 		name, client, vip string
@@ -302,8 +305,8 @@ func TestBadChecksumsChangeNothing(t *testing.T) {
 	}
 }
 
-// A FIN that somebody forged with a good checksum shortens a connection until the client's next
-// data: later it is idle for two hours.
+// TestForgedFINIsTakenBack: a forged FIN with a good checksum shortens a connection's timeout only
+// until the client's next data: afterwards the connection survives two idle hours.
 func TestForgedFINIsTakenBack(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g, client, vip := l.workers[0], join(client4, 40000), join(vip4, 80)
@@ -326,7 +329,7 @@ func TestForgedFINIsTakenBack(t *testing.T) {
 	}
 }
 
-// SCTP packets that change an association have a CRC, in one frame and in several.
+// TestBadCRCsChangeNothing: SCTP packets with a bad CRC, in one frame or several, change no flow.
 func TestBadCRCsChangeNothing(t *testing.T) {
 	l := newLab(t, labConfig{long: true, edit: func(b *services.Builder) {
 		both(b, 30, ruleVIP, header.ProtoSCTP, set(b, 30, 30, header.ProtoSCTP, backend4))
@@ -364,8 +367,9 @@ func TestBadCRCsChangeNothing(t *testing.T) {
 	}
 }
 
-// A stack that leaves checksums to a device sends the sum of the pseudo-header in their place, and
-// of SCTP nothing: such segments change nothing, and are counted apart.
+// TestUnfinishedChecksums: a stack that leaves checksums to a device sends the sum of the
+// pseudo-header in their place, and for SCTP no CRC. Such segments change no flow, and are counted
+// separately.
 func TestUnfinishedChecksums(t *testing.T) {
 	l := newLab(t, labConfig{edit: func(b *services.Builder) {
 		both(b, 30, ruleVIP, header.ProtoSCTP, set(b, 30, 30, header.ProtoSCTP, backend4))

@@ -13,8 +13,9 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestGarbageFragments: while first fragments of nothing and later fragments without a first one
-// come, an honest datagram that is complete within 100 ms passes whole, in order and in reverse.
+// TestGarbageFragments: during a flood of first fragments without later ones and of later fragments
+// without a first one, a valid datagram whose fragments arrive within 100 ms passes completely, in
+// order and in reverse.
 func TestGarbageFragments(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	one := func() string { return fmt.Sprintf("192.0.2.%d", 1+random.IntN(250)) }
@@ -82,9 +83,10 @@ func TestGarbageFragments(t *testing.T) {
 	}
 }
 
-// TestFragmentIdentifications: two clients chose one identification. What leaves from one address
-// of ours to one backend has two, which are none of the clients', whichever workers take the parts,
-// and so have the backend's answers. An ICMP error that quotes what we sent finds its client.
+// TestFragmentIdentifications: two clients chose the same identification. Their datagrams leave
+// from one SNAT address to one backend with two new identifications, whichever workers handle the
+// fragments, and so do the backend's answers. An ICMP error that quotes a sent fragment finds its
+// client.
 func TestFragmentIdentifications(t *testing.T) {
 	const chosen = 0x1234
 	for _, tt := range []struct {
@@ -109,7 +111,7 @@ func TestFragmentIdentifications(t *testing.T) {
 					frame, ok := g.nic.Take(nil)
 					var later header.Packet
 					if !ok || header.Parse(frame, &later) != stats.None {
-						t.Fatalf("nothing was sent, or what does not parse; drops: %v", l.drops())
+						t.Fatalf("nothing was sent, or it does not parse; drops: %v", l.drops())
 					}
 					switch {
 					case at == 0 && seen[later.FragmentID]:
@@ -136,9 +138,9 @@ func TestFragmentIdentifications(t *testing.T) {
 	}
 }
 
-// TestFragmentsWithExtensions: over IPv6, options may lie between the fragment header and the
-// transport header. Then later fragments do not say what their transport is, in whatever order they
-// come, both ways; what is not translated goes to the kernel as a whole.
+// TestFragmentsWithExtensions: over IPv6, options may be between the fragment header and the
+// transport header, so later fragments do not name their transport protocol. They are translated in
+// any order and in both directions. Datagrams that are not translated go to the kernel completely.
 func TestFragmentsWithExtensions(t *testing.T) {
 	options := headertest.Extension{Type: headertest.Destination, Data: []byte{1, 4, 0, 0, 0, 0}}
 	split := func(p *headertest.Packet, id uint32) [][]byte {

@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/nat/fragment"
 )
 
-// TestFragmentQueue: the queue against a list, in any order of adding, taking and giving up.
+// TestFragmentQueue compares the queue with a list, for random sequences of add, take and eviction.
 func TestFragmentQueue(t *testing.T) {
 	type waits struct {
 		key   uint64
@@ -27,7 +27,7 @@ func TestFragmentQueue(t *testing.T) {
 				for range at {
 					slot = q.slots[slot].next
 				}
-				if rnd.IntN(2) == 0 { // who gives way
+				if rnd.IntN(2) == 0 { // compare the next victims
 					count := map[uint32]int{}
 					most := int(q.share)
 					for _, w := range list {
@@ -40,7 +40,7 @@ func TestFragmentQueue(t *testing.T) {
 						return most == int(q.share) || w.group == list[at].group && count[w.group] == most
 					})
 					if at < 0 || at != oldest {
-						t.Fatalf("%d sources: place %d of %d gives way, not %d", sources, at, len(list), oldest)
+						t.Fatalf("%d sources: place %d of %d is evicted, not %d", sources, at, len(list), oldest)
 					}
 				}
 				if h := q.take(slot); h.of.Key != list[at].key {

@@ -18,24 +18,24 @@ type part struct {
 	frame []byte
 }
 
-// natted is datagrams of 300 clients behind one address, each of which counts identifications of 16
-// bits for itself.
+// natted makes datagrams of 300 clients behind one address, each with its own counter of 16-bit
+// identifications.
 type natted struct {
 	rnd      *rand.Rand
 	ids      [300]uint16
 	lastUse  map[uint16]int // datagram by identification
 	clients  []int          // of a datagram
 	parts    []int          // of a datagram
-	rivals   []bool         // another datagram has its identification at nearly the same time
+	rivals   []bool         // another datagram uses the same identification at nearly the same time
 	damaged  []bool         // a fragment was lost on the way
 	reversed bool
 	shuffled bool
-	repeats  int // of 100 fragments
-	lose     int // of 1,000 fragments
+	repeats  int // repeated, of 100 fragments
+	lose     int // lost, of 1,000 fragments
 }
 
-// datagram returns the fragments of datagram n, which begin at n ms. All of a datagram's payload is
-// its number.
+// datagram returns the fragments of datagram n, which start at n ms. The whole payload of a
+// datagram is its number.
 func (c *natted) datagram(n int) (list []part) {
 	const rivalry = 50 // ms
 	client := c.rnd.IntN(len(c.ids))
@@ -75,12 +75,12 @@ func (c *natted) datagram(n int) (list []part) {
 	return list
 }
 
-// backendOracle is what the backend gets: by its identification each fragment must be of the
-// datagram that the last first fragment with that identification began.
+// backendOracle checks the packets to the backend: each fragment must be of the datagram that the
+// last first fragment with the same identification began.
 type backendOracle struct {
 	owner map[uint32]uint64   // datagram by identification
 	ports map[uint16]int      // client by source port
-	come  []map[uint16]bool   // offsets of a datagram's fragments
+	come  []map[uint16]bool   // offsets of a datagram's arrived fragments
 	wrong map[uint64][]uint64 // datagrams whose fragments came with other datagrams' identifications
 }
 
@@ -107,11 +107,12 @@ func (o *backendOracle) take(t *testing.T, c *natted, frame []byte) {
 	o.come[n][p.FragmentOffset] = true
 }
 
-// TestIdentificationsUsedAgain: 1,000 datagrams a second in fragments come from 300 clients behind
-// one address, so one of 65 has the identification of another client's less than a second before.
-// All arrive whole, and no fragment goes with another datagram's ports. Where fragments are out of
-// order, lost or come twice, that holds of all but those that share their identification with
-// another one at nearly the same time, or with one that is damaged: nobody can tell them apart.
+// TestIdentificationsUsedAgain: 1,000 fragmented datagrams a second come from 300 clients behind
+// one address, so one of 65 has the same identification as another client's datagram of less than a
+// second before. All arrive completely, and no fragment leaves with another datagram's ports. If
+// fragments are reordered, lost or repeated, this holds for all datagrams except those that share
+// their identification with another datagram at nearly the same time, or with a damaged one: these
+// are indistinguishable.
 func TestIdentificationsUsedAgain(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -187,7 +188,7 @@ func (c *natted) report(t *testing.T, o *backendOracle, l *lab) {
 	}
 	t.Logf("of %d datagrams %d arrived whole, %d were damaged, %d could not be told apart, %d were lost; drops %v",
 		len(c.clients), whole, damaged, excused, lost, l.drops())
-	// Where one is damaged, another one that has its identification within a second is lost too.
+	// Another datagram with a damaged one's identification within a second is lost as well.
 	if lost > damaged*5/100 {
 		t.Errorf("%d of %d datagrams did not arrive whole", lost, len(c.clients))
 	}

@@ -28,7 +28,7 @@ const (
 	sctpVIP6     = "2001:db8:f::16"
 )
 
-// dump is a gateway that gets garbage beside real flows. It sees each frame on its way into the
+// dump is a gateway that gets garbage among real flows. It sees each frame on its way into the
 // worker and out of it.
 type dump struct {
 	*lab
@@ -37,14 +37,14 @@ type dump struct {
 	flows []*garbage.Flow
 	port  uint16 // of the next client
 
-	shadow   []byte // what each frame was received with, at its place
+	shadow   []byte // the received content of each frame, at the frame's offset
 	received [frames]received
 	now      []int // the frames received in this step
 	pieces   [][]byte
 
 	in, out, own, back uint64
 	classes            [garbage.NumClasses]struct{ in, refused, forwarded, returned uint64 }
-	class              map[string]garbage.Class // of what was injected and not received yet
+	class              map[string]garbage.Class // of injected packets that are not received yet
 }
 
 // received is a packet in a frame.
@@ -52,7 +52,7 @@ type received struct {
 	addr, end uint64
 	class     garbage.Class
 	host      bool // by the host link
-	live      bool // nothing made of it was seen
+	live      bool // the packet has not left or been dropped
 	foreign   bool // the frame had a packet of the worker's own since
 }
 
@@ -110,7 +110,7 @@ var flowKinds = []struct {
 	{header.ProtoSCTP, client6, "[" + sctpVIP6 + "]:9", false},
 }
 
-// open makes a flow of a kind that is established. Where the gateway refuses it there is none.
+// open makes an established flow of a kind, unless the gateway rejects it.
 func (d *dump) open(kind int) {
 	k := flowKinds[kind]
 	d.port = max(d.port+1, 1024)
@@ -145,7 +145,7 @@ func (d *dump) open(kind int) {
 	d.flows = append(d.flows, f)
 }
 
-// handshake is packet i of the first four of a flow.
+// handshake returns packet i of the first four packets of a flow.
 func handshake(proto uint8, i int, src, dst string) []byte {
 	switch proto {
 	case header.ProtoUDP:
@@ -159,7 +159,7 @@ func handshake(proto uint8, i int, src, dst string) []byte {
 	return p.Bytes()
 }
 
-// Receive notes what each frame has, and puts guard bytes around it.
+// Receive records the content of each frame, and puts guard bytes around it.
 func (t *tap) Receive(batch []fastpath.Desc) int {
 	n := t.Link.Receive(batch)
 	for _, b := range batch[:n] {
@@ -182,18 +182,18 @@ func (t *tap) Receive(batch []fastpath.Desc) int {
 	return n
 }
 
-// classKey is by how many bytes a packet is told from others of its batch.
+// classKey is the number of bytes that distinguish a packet from others of its batch.
 const classKey = 128
 
 func guardAt(i int) byte { return byte(i*37 + 0xa5) }
 
-// guards are the bytes before and behind a packet.
+// guards returns the bytes before and after a packet.
 func (d *dump) guards(r *received) [2][]byte {
 	frameEnd := (r.addr/garbageFrame + 1) * garbageFrame
 	return [2][]byte{d.mem[r.addr-guardBytes : r.addr], d.mem[r.end:min(r.end+guardBytes, frameEnd)]}
 }
 
-// Transmit judges what leaves.
+// Transmit checks the packets that leave.
 func (t *tap) Transmit(batch []fastpath.Desc) int {
 	n := t.Link.Transmit(batch)
 	for _, b := range batch[:n] {
@@ -206,7 +206,7 @@ func (t *tap) Transmit(batch []fastpath.Desc) int {
 	return n
 }
 
-// left judges a frame that leaves.
+// left checks a frame that leaves.
 func (d *dump) left(t *tap, addr uint64, out []byte) error {
 	d.out++
 	r := &d.received[addr/garbageFrame]
@@ -240,38 +240,37 @@ func (d *dump) left(t *tap, addr uint64, out []byte) error {
 		return d.judge.Forwarded(in, whole)
 	}
 	made := d.made(out)
-	if made == nil { // the packet was dropped, and the frame has another since
+	if made == nil { // the packet was dropped, and its frame has another packet now
 		r.live, r.foreign = false, true
 		return nil
 	}
 	return fmt.Errorf("%w; or, if it is the worker's own, %w", err, made)
 }
 
-// returned judges a packet that the kernel gets as it came: no host gets what claims to be from
-// itself, nothing that is invalid but fragments of SCTP, which may be the node's, and nothing that
-// the kernel would send back.
+// returned checks a packet that goes to the kernel unchanged. It must not have a source address of
+// the node. It must be valid, except for fragments of SCTP, which may belong to the node. And the
+// kernel must not route it back.
 func (d *dump) returned(in []byte) error {
 	var p header.Packet
 	if r := header.Parse(in, &p); r != stats.SCTPFragment {
 		if err := garbage.Refused(in); err != nil {
-			return fmt.Errorf("the kernel gets what is invalid: %w", err)
+			return fmt.Errorf("the kernel gets an invalid packet: %w", err)
 		}
 	}
 	for _, vip := range []string{vip4, vip6, keepVIP, localVIP, emptyVIP, sctpVIP4, sctpVIP6} {
 		if p.Tuple.Dst == addr(vip) {
-			return fmt.Errorf("the kernel gets what came for %s, which it does not have", vip)
+			return fmt.Errorf("the kernel gets a packet for %s, which the node does not have", vip)
 		}
 	}
 	for _, own := range []string{node4, snat4, snat6, hostSource} {
 		if p.Tuple.Src == addr(own) {
-			return fmt.Errorf("the kernel gets what claims to be from %s", own)
+			return fmt.Errorf("the kernel gets a packet with the forged source %s", own)
 		}
 	}
 	return nil
 }
 
-// made judges a frame that is none of those received: a piece of a packet that is split, or an
-// error.
+// made checks a frame that was not received: a fragment of a split packet, or an error.
 func (d *dump) made(out []byte) error {
 	if header.EtherTypeIPv4 == binary.BigEndian.Uint16(out[12:]) && binary.BigEndian.Uint16(out[20:])&0x3fff != 0 {
 		d.pieces = append(d.pieces, bytes.Clone(out))
@@ -281,8 +280,8 @@ func (d *dump) made(out []byte) error {
 	return d.judge.Own(out, d.all)
 }
 
-// join puts the first piece of a packet and the pieces that were sent before it together again, in
-// the form of the packet that came. It is nil if that is not what they are.
+// join reassembles the first fragment of a packet and the fragments that were sent before it, in
+// the form of the received packet. It returns nil if they are not fragments of that packet.
 func (d *dump) join(in, first []byte) []byte {
 	if len(d.pieces) == 0 || len(in) <= 1514 || len(first) >= len(in) {
 		return nil
@@ -317,8 +316,8 @@ func (d *dump) join(in, first []byte) []byte {
 // offset is that of a fragment of IPv4, in bytes.
 func offset(frame []byte) int { return int(binary.BigEndian.Uint16(frame[20:])&0x1fff) * 8 }
 
-// settle checks what must hold between two steps: no piece is left over, no byte beside a packet
-// was written, and every packet is accounted for.
+// settle checks the invariants between two steps: no fragment is left over, no byte outside of a
+// packet was written, and every packet is accounted for.
 func (d *dump) settle() {
 	d.t.Helper()
 	if len(d.pieces) != 0 {
@@ -332,7 +331,7 @@ func (d *dump) settle() {
 		for _, guard := range d.guards(r) {
 			for j, b := range guard {
 				if b != guardAt(j) {
-					d.t.Fatalf("a byte beside a packet was written, %d of %x\nin  %x", j, guard, d.shadow[r.addr:r.end])
+					d.t.Fatalf("byte %d outside a packet was written: %x\nin  %x", j, guard, d.shadow[r.addr:r.end])
 				}
 			}
 		}
@@ -342,7 +341,7 @@ func (d *dump) settle() {
 }
 
 // unsent reports whether a frame, whose packet was dropped, has an ICMP error that was made and
-// then dropped, as there is no route to who would get it.
+// then dropped for lack of a route to its destination.
 func (d *dump) unsent(r *received) bool {
 	frame := d.mem[r.addr : (r.addr/garbageFrame+1)*garbageFrame]
 	n := header.Claimed(frame)
@@ -350,7 +349,7 @@ func (d *dump) unsent(r *received) bool {
 		d.judge.Own(frame[:n], d.all) == nil
 }
 
-// all yields what was received and may still be under way.
+// all yields the received packets that may still be in the worker.
 func (d *dump) all(yield func([]byte) bool) {
 	for i := range d.received {
 		if r := &d.received[i]; r.end > r.addr && !yield(d.shadow[r.addr:r.end]) {
@@ -359,10 +358,11 @@ func (d *dump) all(yield func([]byte) bool) {
 	}
 }
 
-// account holds the sums of the frames seen to the worker's counters, and drops to their reasons.
+// account compares the sums of the frames with the worker's counters, and the drops with their
+// reasons.
 func (d *dump) account() {
 	d.t.Helper()
-	d.step(time.Millisecond) // which publishes
+	d.step(time.Millisecond) // publishes the counters
 	s := d.workers[0].stats
 	var drops uint64
 	for i := range s.Drops {
@@ -391,7 +391,7 @@ func (d *dump) throw(f *garbage.Frame) {
 	d.class[string(f.Bytes[:min(len(f.Bytes), classKey)])] = f.Class
 }
 
-// run has the worker judge the frames injected.
+// run lets the worker handle the injected frames.
 func (d *dump) run(pause time.Duration) {
 	d.t.Helper()
 	d.step(pause)
@@ -400,9 +400,9 @@ func (d *dump) run(pause time.Duration) {
 	d.workers[0].host.Loop()
 }
 
-// TestGarbage: 200,000 packets (SLUICE_PACKETS: as many) of all classes, most of them mutated, from
-// clients and from servers, beside flows that are open. What leaves is judged by package garbage,
-// and the sums are exact.
+// TestGarbage: 200,000 packets (or SLUICE_PACKETS) of all classes, most of them mutated, come from
+// clients and servers, among open flows. Package garbage checks the packets that leave, and the
+// sums of counters are exact.
 func TestGarbage(t *testing.T) {
 	packets := 200_000
 	if testing.Short() {
@@ -427,7 +427,7 @@ func TestGarbage(t *testing.T) {
 	source.Aim(d.flows)
 	opened := len(d.flows)
 	for n, batch := 0, 0; n < packets; batch++ {
-		if batch%2 == 0 { // flows that garbage has ended are replaced
+		if batch%2 == 0 { // replace flows that garbage has ended
 			before := len(d.flows)
 			d.open(batch / 2 % len(flowKinds))
 			if opened += len(d.flows) - before; len(d.flows) > before {
@@ -469,10 +469,10 @@ func (d *dump) report(packets, opened int) {
 	d.t.Log(b.String())
 }
 
-// FuzzGarbage: any frames, from any side, with the ends of open flows or without, in steps of
-// several. Each begins with a byte that says what flow (bits 0 to 4), what side (bit 5), whether
-// its ends are written into the frame (bit 6) and whether a step follows (bit 7), and a byte that
-// is its length in units of four bytes.
+// FuzzGarbage: any frames, from any side, with or without the addresses and ports of open flows,
+// several in a step. Each begins with a byte that selects the flow (bits 0 to 4), the side (bit 5),
+// whether the flow's addresses and ports are written into the frame (bit 6) and whether a step
+// follows (bit 7). The second byte is the frame's length in units of four bytes.
 func FuzzGarbage(f *testing.F) {
 	source := garbage.New(3)
 	flows := newDump(f).flows
@@ -506,8 +506,8 @@ func FuzzGarbage(f *testing.F) {
 	})
 }
 
-// aim writes the ends of a frame's flow where they are in a packet without tags and options, and
-// makes the header checksum right.
+// aim writes the addresses and ports of a frame's flow at their offsets in a packet without tags
+// and options, and corrects the header checksum.
 func aim(f *garbage.Frame) {
 	src, dst := f.Flow.Client, f.Flow.VIP
 	if f.FromServer {

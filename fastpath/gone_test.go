@@ -11,10 +11,10 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestNewConnectionToAGoneEndpoint: a client comes back with the port of a connection whose
-// endpoint is no endpoint any more, in any state of the connection. The pod that has the address
-// now is not taken for the service; the second repetition is scheduled like a new connection, also
-// without retryOther.
+// TestNewConnectionToAGoneEndpoint: a client uses the port of a connection again whose endpoint is
+// no longer an endpoint, in any state of the connection. Answers of a pod that has the address now
+// do not reach the client; the second repetition is scheduled like a new connection, even without
+// retryOther.
 func TestNewConnectionToAGoneEndpoint(t *testing.T) {
 	c, v := join(client4, 40000), join(ruleVIP, 80)
 	for _, tt := range []struct {
@@ -45,7 +45,7 @@ func TestNewConnectionToAGoneEndpoint(t *testing.T) {
 				if went = append(went, d); d != dst {
 					break
 				}
-				if l.state() != flowtable.SynRecv { // which has its answer
+				if l.state() != flowtable.SynRecv { // in that state the SYN has its answer
 					before := l.drops()[stats.BackendGone.String()]
 					l.send(0, headertest.TCP(dst, src, headertest.SYN|headertest.ACK))
 					l.nothing(l.workers[0].nic, l.workers[0].host)
@@ -67,8 +67,8 @@ func TestNewConnectionToAGoneEndpoint(t *testing.T) {
 	}
 }
 
-// TestForgedSYNsDoNotMoveDrainingConnection: the endpoint was removed and still serves the
-// connection. Forged SYNs from its client's address do not end it, as long as either end sends.
+// TestForgedSYNsDoNotMoveDrainingConnection: the endpoint was removed but still serves the
+// connection. Forged SYNs from the client's address do not end it while either end sends.
 func TestForgedSYNsDoNotMoveDrainingConnection(t *testing.T) {
 	l := retryLab(t, true, false, backend4, second4)
 	src, dst := l.syn(0)
@@ -85,8 +85,8 @@ func TestForgedSYNsDoNotMoveDrainingConnection(t *testing.T) {
 	}
 }
 
-// TestEndpointComesBack: under a new number, to its connections too, whether or not it takes new
-// ones.
+// TestEndpointComesBack: an endpoint that returns with a new number gets its old connections,
+// whether or not it takes new ones.
 func TestEndpointComesBack(t *testing.T) {
 	for name, takesNew := range map[string]bool{"takes new flows": true, "takes none": false} {
 		t.Run(name, func(t *testing.T) {
@@ -128,7 +128,7 @@ func (l *lab) shake(src, dst string) {
 	}
 }
 
-// leaves takes the endpoint dst from retryLab's two, and returns the other.
+// leaves removes the endpoint dst from retryLab's two, and returns the other.
 func (l *lab) leaves(dst string) (other string) {
 	gone, live := uint32(30), second4
 	if dst != join(backend4, 8080) {
@@ -142,7 +142,7 @@ func (l *lab) leaves(dst string) (other string) {
 	return join(live, 8080)
 }
 
-// state is that of the one flow.
+// state returns the state of the only flow.
 func (l *lab) state() flowtable.State {
 	for s, n := range l.table.Counts().States {
 		if n == 1 {
@@ -152,9 +152,8 @@ func (l *lab) state() flowtable.State {
 	return flowtable.None
 }
 
-// TestUDPOfAGoneEndpointAfterARestart: a flow of an earlier process, whose endpoint is gone since,
-// has no backend: ref 0. The backend with index 0 is another, and that it serves does not let the
-// flow live.
+// TestUDPOfAGoneEndpointAfterARestart: a flow of an earlier process whose endpoint is gone has no
+// backend: ref 0. Another backend has index 0 and serves, but must not keep the flow alive.
 func TestUDPOfAGoneEndpointAfterARestart(t *testing.T) {
 	l := newLab(t, labConfig{edit: func(b *services.Builder) {
 		be := backend(0, 1, second4, 8080, header.ProtoUDP)
@@ -205,8 +204,9 @@ func (l *lab) forgetOwners() {
 	}
 }
 
-// TestSYNsThatReachNobodyDoNotMoveDrainingConnection: the endpoint was removed and still serves the
-// connection, which is idle. A SYN that its kernel does not see has no challenge: it shows nothing.
+// TestSYNsThatReachNobodyDoNotMoveDrainingConnection: the endpoint was removed but still serves the
+// connection, which is idle. A SYN that does not reach the endpoint's kernel gets no challenge ACK,
+// so it must not count as unanswered.
 func TestSYNsThatReachNobodyDoNotMoveDrainingConnection(t *testing.T) {
 	for name, forge := range map[string]func(syn *headertest.Packet) []byte{
 		"bad checksum": func(syn *headertest.Packet) []byte { return damage(syn.Bytes()) },

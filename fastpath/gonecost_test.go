@@ -11,7 +11,7 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// widely returns n addresses in their order.
+// widely returns n sorted addresses.
 func widely(n int) (ips []string) {
 	for i := range n {
 		ips = append(ips, fmt.Sprintf("10.%d.%d.%d", 100+i>>16, i>>8&255, i&255))
@@ -19,8 +19,7 @@ func widely(n int) (ips []string) {
 	return ips
 }
 
-// goneLab has a Service of n endpoints, and an open connection of client4's to another endpoint,
-// which is gone.
+// goneLab has a Service of n endpoints, and an open connection of client4 to a former endpoint.
 func goneLab(t testing.TB, n int) (l *lab, syn []byte) {
 	l = newLab(t, labConfig{edit: func(b *services.Builder) {
 		both(b, 30, ruleVIP, header.ProtoTCP, set(b, 30, 30, header.ProtoTCP, backend4))
@@ -44,7 +43,7 @@ func goneLab(t testing.TB, n int) (l *lab, syn []byte) {
 	return l, p.Bytes()
 }
 
-// stepOf returns how long a step takes that receives a packet.
+// stepOf returns the time of a step that receives a packet.
 func (l *lab) stepOf(frame []byte) time.Duration {
 	g := l.workers[0]
 	g.nic.Inject(frame)
@@ -56,10 +55,10 @@ func (l *lab) stepOf(frame []byte) time.Duration {
 	return spent
 }
 
-// TestGoneEndpointOfALargeService: a client's SYN on a connection whose endpoint is gone asks
-// whether the endpoint has come back. The answer takes about as long for 65,000 endpoints as for
-// 1,000: a search of all would take 65 times as long. Each is the shortest of many steps, which
-// other work on the machine does not make longer.
+// TestGoneEndpointOfALargeService: a client's SYN on a connection whose endpoint is gone makes the
+// worker search for the endpoint. The search takes about as long for 65,000 endpoints as for 1,000,
+// while a linear search would take 65 times as long. Each figure is the minimum of many steps,
+// which other work on the machine does not affect.
 func TestGoneEndpointOfALargeService(t *testing.T) {
 	const rounds, bound = 300, 8
 	small, smallSYN := goneLab(t, 1000)
@@ -91,9 +90,9 @@ func BenchmarkGoneEndpoint(b *testing.B) {
 	}
 }
 
-// TestSearchesCountAsNewFlows: clients repeat SYNs on connections whose endpoint came back under
-// another number. A step searches for as many endpoints as it may open flows, but for the part that
-// is left to parked packets; all SYNs are forwarded.
+// TestSearchesCountAsNewFlows: clients repeat SYNs on connections whose endpoint came back with
+// another number. A step searches for as many endpoints as it may open flows, except for the part
+// reserved for parked packets. All SYNs are forwarded.
 func TestSearchesCountAsNewFlows(t *testing.T) {
 	const connections, perStep = 100, fastpath.OpensPerStep - opensForParked
 	l := newLab(t, labConfig{edit: func(b *services.Builder) {

@@ -13,8 +13,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// flood sends 10 pings in a millisecond from addresses on a link that nobody has: as many answers
-// wait for their next hops.
+// flood sends 10 pings per millisecond from unused addresses of a link: as many answers wait for
+// their next hops.
 type flood struct {
 	*lab
 	n int
@@ -32,8 +32,8 @@ func (f *flood) millisecond() {
 	f.step(time.Millisecond)
 }
 
-// TestStepDisplacesBoundedly: where the queue of packets that wait for next hops is full, a step
-// searches it for no more packets than its budget, however many arrive; the others are dropped.
+// TestStepDisplacesBoundedly: if the queue of packets that wait for next hops is full, a step
+// searches it for no more packets than its budget allows, and drops the others.
 func TestStepDisplacesBoundedly(t *testing.T) {
 	const room, budget, arrive = 32, 16, 200
 	l := newLab(t, labConfig{})
@@ -55,9 +55,9 @@ func TestStepDisplacesBoundedly(t *testing.T) {
 	}
 }
 
-// TestKnownNeighboursFirst: beside 10,000 packets a second that wait for destinations nobody has, a
-// backend's neighbour entry expires. The packet of an established flow waits for it and leaves, and
-// so does the one that opens a new flow. The control loop takes one request of each kind in a
+// TestKnownNeighboursFirst: while 10,000 packets a second wait for unused destinations, a backend's
+// neighbour entry expires. A packet of an established flow waits for the entry and then leaves, and
+// so does a packet that opens a flow. The control loop takes one request of each kind per
 // millisecond.
 func TestKnownNeighboursFirst(t *testing.T) {
 	l := newLab(t, labConfig{edit: func(b *services.Builder) {
@@ -120,8 +120,8 @@ func TestKnownNeighboursFirst(t *testing.T) {
 	}
 }
 
-// answer is a millisecond of the control loop: it takes one request of each kind, and reports
-// whether one was for an address.
+// answer simulates a millisecond of the control loop: it takes one request of each kind, and
+// reports whether one was for address a.
 func (l *lab) answer(a header.Addr) (found bool) {
 	for _, requests := range []<-chan nexthop.Request{l.hops.FirstRequests(), l.hops.Requests()} {
 		select {
@@ -133,15 +133,15 @@ func (l *lab) answer(a header.Addr) (found bool) {
 	return found
 }
 
-// TestLargestPrefixGivesWay: of packets that anybody may cause, those of a flooded prefix do not
-// take the room of others.
-func TestLargestPrefixGivesWay(t *testing.T) {
+// TestLargestPrefixIsEvicted: unproven packets of a flooded prefix do not take the room of other
+// prefixes.
+func TestLargestPrefixIsEvicted(t *testing.T) {
 	l := newLab(t, labConfig{})
 	f := &flood{lab: l}
 	view := *l.hops.View()
 	view.Routes = view.Routes.InsertPersist(prefix("10.64.0.0/10"), nexthop.Route{Kind: nexthop.OnLink})
 	l.hops.Publish(&view)
-	l.send(0, headertest.Echo("10.0.9.9", vip4, 1, 1, false)) // of 10.0.9.0/24, on a link and not known
+	l.send(0, headertest.Echo("10.0.9.9", vip4, 1, 1, false)) // of 10.0.9.0/24: on a link and unresolved
 	for range 20 {
 		f.millisecond()
 	}
@@ -153,9 +153,9 @@ func TestLargestPrefixGivesWay(t *testing.T) {
 	}
 }
 
-// TestEstablishedWaitsBesideForged: SYNs from the address of a client whose neighbour entry has
-// expired take all places of that next hop, with the backend's answers. The packet of the client's
-// connection takes one of them.
+// TestEstablishedWaitsBesideForged: the neighbour entry of a client has expired, and the backend's
+// answers to forged SYNs from the client's address take all places of that next hop. A packet of
+// the client's established connection displaces one of them.
 func TestEstablishedWaitsBesideForged(t *testing.T) {
 	l := newLab(t, labConfig{})
 	const client, hopOfClient = "10.0.9.9", nexthop.ID(3) // on a link
@@ -183,7 +183,7 @@ func TestEstablishedWaitsBesideForged(t *testing.T) {
 	data.Payload = []byte("response")
 	l.send(0, data)
 	if n := len(l.hops.FirstRequests()); n != before+1 {
-		t.Errorf("%d hops were asked for first, and %d with the established flow's", before, n)
+		t.Errorf("%d first requests before, and %d with the established flow's", before, n)
 	}
 	l.hops.SetHop(hopOfClient, &hop)
 	l.step(2 * time.Millisecond)

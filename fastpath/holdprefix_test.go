@@ -7,8 +7,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestPrefixHashIsKeyed: an attacker chooses networks that would share the counter of a victim's if
-// the hash was a multiplication by a constant that everybody knows. They do not.
+// TestPrefixHashIsKeyed: an attacker chooses networks that would share a victim's counter if the
+// hash was a multiplication by a known constant. With the keyed hash they do not.
 func TestPrefixHashIsKeyed(t *testing.T) {
 	network := func(n uint32) *header.Addr {
 		a := header.Addr{10: 0xff, 11: 0xff}
@@ -17,7 +17,7 @@ func TestPrefixHashIsKeyed(t *testing.T) {
 	}
 	byConstant := func(n uint32) uint8 { return uint8(uint64(n) * 0x9e3779b97f4a7c15 >> 56) }
 	const victim, chosen = 0xc6_33_64, 1000
-	source := newRandom([32]byte{}) // as of a worker without a seed
+	source := newRandom([32]byte{}) // like a worker without a seed
 	q := newHopQueue(1, 1, [2]uint64{source.Uint64(), source.Uint64()})
 	shared, found := 0, 0
 	for n := uint32(1); found < chosen; n++ {

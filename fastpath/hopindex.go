@@ -61,7 +61,7 @@ func (x *hopIndex) remove(o *outgoing) { x.of(&o.dst).waiting[o.precedence]-- }
 // crowded reports whether half of the entries are in use, so that a rebuild is due.
 func (x *hopIndex) crowded() bool { return x.used >= len(x.entries)/2 }
 
-// rebuild replaces the counts by those of the packets in held.
+// rebuild counts the packets in held again.
 func (x *hopIndex) rebuild(held []heldPacket) {
 	clear(x.entries)
 	x.used = 0

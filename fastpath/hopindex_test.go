@@ -7,8 +7,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestHopIndex: the counts by destination are those of the queue, whatever is added, removed and
-// kept, of few destinations and of more than there are entries.
+// TestHopIndex: the counts by destination match the queue after random calls of add, remove and
+// keep, with few destinations and with more than there are entries.
 func TestHopIndex(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for _, destinations := range []uint32{1, 7, 100, 100_000} {
@@ -54,9 +54,9 @@ func TestHopIndex(t *testing.T) {
 	}
 }
 
-// TestFullHopQueueIsNotSearched: packets of flows wait for four backends that do not answer, and
-// the queue is full. One more, to one of them or to another backend, is dropped without a search:
-// also if the queue has other packets than the index says.
+// TestFullHopQueueIsNotSearched: the queue is full of packets of flows that wait for four silent
+// backends. A further packet, to one of these or another backend, is dropped without a search of
+// the queue. The test makes the queue differ from the index to notice a search.
 func TestFullHopQueueIsNotSearched(t *testing.T) {
 	const limit, perHop = 512, 128
 	q := newHopQueue(limit, perHop, [2]uint64{1, 2})
@@ -74,6 +74,6 @@ func TestFullHopQueueIsNotSearched(t *testing.T) {
 		}
 	}
 	if i := q.evictable(known); i != -1 {
-		t.Errorf("the packet at %d gives way, want none", i)
+		t.Errorf("the packet at %d would be evicted, want none", i)
 	}
 }

@@ -31,8 +31,7 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// open makes a flow through the lab's gateway and returns the packet as the
-// backend gets it.
+// open makes a flow through the lab's gateway and returns its packet to the backend.
 func (l *lab) open(client, vip string) (frame []byte, snat, backend string) {
 	l.t.Helper()
 	l.send(0, headertest.TCP(client, vip, headertest.SYN))
@@ -41,8 +40,8 @@ func (l *lab) open(client, vip string) (frame []byte, snat, backend string) {
 	return frame, s.String(), d.String()
 }
 
-// TestErrorFromBackendSide: a router behind us says fragmentation needed about the
-// translated packet; the client must recognise its own.
+// TestErrorFromBackendSide: a router towards the backend sends "fragmentation needed" about the
+// translated packet; the client must recognise its own packet in the error.
 func TestErrorFromBackendSide(t *testing.T) {
 	tests := []struct {
 		name, client, vip, router, snat string
@@ -74,7 +73,7 @@ func TestErrorFromBackendSide(t *testing.T) {
 	}
 }
 
-// long sends a segment of so many bytes, IP header and all, and returns the frame that leaves.
+// long sends an IP packet of the given number of bytes, and returns the frame that leaves.
 func (l *lab) long(bytes int, src, dst string) []byte {
 	l.t.Helper()
 	p := headertest.TCP(src, dst, headertest.ACK)
@@ -84,7 +83,7 @@ func (l *lab) long(bytes int, src, dst string) []byte {
 	return frame
 }
 
-// quoted8 is an IP header and 8 bytes: the least an error must quote.
+// quoted8 returns the length of an IP header and 8 bytes, the minimum that an error must quote.
 func quoted8(ip string) int {
 	if a := addr(ip); a.Is4() {
 		return 28
@@ -118,7 +117,7 @@ func TestForgedErrors(t *testing.T) {
 	l.workers[0].nic.Inject(bad)
 	l.step(time.Microsecond)
 	l.wantDrop(stats.ICMPChecksum, 1)
-	// About a packet that the addressee did not send.
+	// An error about a packet that its addressee did not send.
 	l.send(0, headertest.ICMPError(client4, keepVIP, header.ICMPUnreachable, 1, 0, sent, -1))
 	if l.drops()["icmp_no_flow"] != 1 {
 		t.Fatalf("drops %v", l.drops())
@@ -126,7 +125,7 @@ func TestForgedErrors(t *testing.T) {
 	l.nothing(l.workers[0].nic, l.workers[0].host)
 }
 
-// TestPacketTooBig: DF set gets the error, and the flow's packet is not sent.
+// TestPacketTooBig: a packet with DF gets the error, and is not sent.
 func TestPacketTooBig(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
@@ -147,8 +146,7 @@ func TestPacketTooBig(t *testing.T) {
 	l.wantTuple(&inner, join(client4, 40000), join(vip4, 80))
 }
 
-// TestSplit: without DF a router fragments. The backend must be able to put the
-// datagram together again.
+// TestSplit: a packet without DF is fragmented, and the backend can reassemble it.
 func TestSplit(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
@@ -169,7 +167,7 @@ func TestSplit(t *testing.T) {
 		}
 		last := int(p.FragmentOffset)+int(p.End-p.L3)-20 == len(whole)
 		if more := frame[p.L3+6]&0x20 != 0; more == last {
-			t.Fatalf("fragment at %d says more to come: %v", p.FragmentOffset, more)
+			t.Fatalf("fragment at %d has the flag More Fragments: %v", p.FragmentOffset, more)
 		}
 		seen += copy(whole[p.FragmentOffset:], frame[p.L3+20:p.End])
 	}
@@ -182,8 +180,8 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// TestSplitOptions: the first fragment has all IP options, the others those that are to be copied
-// (RFC 791 section 3.1), and nobody is told that the packet was too big.
+// TestSplitOptions: the first fragment has all IP options, the others only the options with the
+// copied flag (RFC 791 section 3.1), and no error is sent.
 func TestSplitOptions(t *testing.T) {
 	alert, record := []byte{148, 4, 0, 0}, []byte{7, 7, 4, 0, 0, 0, 0}
 	noOps := func(n int) []byte { return bytes.Repeat([]byte{1}, n) }

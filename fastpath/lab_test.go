@@ -75,29 +75,30 @@ type gate struct {
 
 type labConfig struct {
 	workers int
-	// now is the time of the first step; 0 is an hour. Where Run is called, it must be before
-	// CLOCK_BOOTTIME, which Run goes by.
+	// now is the time of the first step; 0 is an hour. If Run is called, it must be before
+	// CLOCK_BOOTTIME, which Run uses.
 	now  uint64
 	snat services.PortRange
-	// timeouts changes those of the flow table, if not nil.
+	// timeouts changes the flow table's timeouts, if not nil.
 	timeouts func(*flowtable.Timeouts)
 	flows    uint32
-	// halfOpen is how many flows may be half-open; 0: as flowtable.Config has it.
+	// halfOpen is the maximum number of half-open flows; 0: the default of flowtable.Config.
 	halfOpen uint32
 	edit     func(*services.Builder)
-	// frameSize is 2048 if 0. long makes the links take packets in several frames.
+	// frameSize is 2048 if 0. long makes the links accept packets in several frames.
 	frameSize int
 	long      bool
 	// heldFragments bounds the fragments that wait, in frames; 0 is 64.
 	heldFragments int
 	// ring is the size of each ring of a link; 0 is 256.
 	ring int
-	// frames of each worker, and datagrams whose fragments are remembered; 0 are 1024.
+	// frames is the number of frames of each worker, fragments of datagrams in the fragment table;
+	// 0: 1024.
 	frames, fragments int
-	// reversePath is the interface of the NIC's link, if not nil: then the reverse path is strict.
-	// Hops are on interface 0.
+	// reversePath, if not nil, makes the reverse path strict, and is the interface of the NIC's
+	// link. Hops are on interface 0.
 	reversePath *int
-	// tap is put between the worker and its links, if not nil.
+	// tap wraps the worker's links, if not nil.
 	tap func(link fastpath.Link, memory []byte, host bool) fastpath.Link
 }
 
@@ -189,7 +190,7 @@ func (l *lab) addWorker(id int, c *labConfig, frags *fragment.Table) {
 	g.Step(l.now) // fills the fill rings
 }
 
-// publish makes the next snapshot.
+// publish makes and publishes the next snapshot.
 func (l *lab) publish(edits ...func(*services.Builder)) {
 	b := services.NewBuilder(l.handle.Load())
 	for _, edit := range edits {
@@ -200,8 +201,8 @@ func (l *lab) publish(edits ...func(*services.Builder)) {
 	l.handle.Store(b.Build())
 }
 
-// routes is where everything is: backends behind hopBackend, local endpoints
-// behind the kernel, the rest behind hopClient.
+// routes publishes the routes: to backends by hopBackend, to local endpoints by the kernel, to all
+// other addresses by hopClient.
 func (l *lab) routes() {
 	l.hops.SetHop(hopClient, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 1500, DstMAC: macClient,
 		SrcMAC: macOurs})
@@ -214,7 +215,7 @@ func (l *lab) routes() {
 	insert("10.0.1.0/24", nexthop.Route{Hop: hopBackend, Kind: nexthop.OnLink})
 	insert("2001:db8:1::/64", nexthop.Route{Hop: hopBackend, Kind: nexthop.OnLink})
 	insert("10.244.0.0/24", nexthop.Route{Kind: nexthop.Kernel})
-	insert("10.0.9.0/24", nexthop.Route{Kind: nexthop.OnLink}) // neighbours not known yet
+	insert("10.0.9.0/24", nexthop.Route{Kind: nexthop.OnLink}) // unresolved neighbours
 	insert("10.0.8.0/24", nexthop.Route{Kind: nexthop.Unreachable})
 	l.hops.Publish(&nexthop.View{Generation: 7, Routes: r})
 }
@@ -226,8 +227,8 @@ func backend(index uint32, service services.ServiceID, ip string, port uint16, p
 	}
 }
 
-// fillSnapshot serves one frontend of each kind. Service numbers are 1 to 9,
-// backends have their service's number as index.
+// fillSnapshot adds one frontend of each kind. Service numbers are 1 to 9; the index of a backend
+// is its service's number.
 func fillSnapshot(b *services.Builder, snat services.PortRange) {
 	s := b.Settings()
 	s.SNAT4, s.SNAT6, s.SNATPorts = []header.Addr{addr(snat4)}, []header.Addr{addr(snat6)}, snat
@@ -277,7 +278,7 @@ func unserve(b *services.Builder, id services.ServiceID, ip string, empty servic
 	})
 }
 
-// step lets time pass and every worker do one step.
+// step advances the time and runs one step of every worker.
 func (l *lab) step(d time.Duration) {
 	l.now += uint64(d)
 	for _, g := range l.workers {
@@ -296,7 +297,7 @@ func (l *lab) send(worker int, packets ...*headertest.Packet) {
 	l.step(time.Microsecond)
 }
 
-// out takes one frame that a worker sent on a link, parsed, and checks its checksums.
+// out takes one frame that a worker sent on a link, checks its checksums, and parses it.
 func (l *lab) out(link *memlink.Link) ([]byte, header.Packet) {
 	l.t.Helper()
 	frame, ok := link.Take(nil)

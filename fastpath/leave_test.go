@@ -11,11 +11,10 @@ import (
 )
 
 // TestCountersAreFinalBeforeGeneration: a worker that always has full batches publishes its
-// counters rarely. Once it has published a generation whose snapshots do not know a backend, it has
-// published all that was sent to the backend; and it publishes the generation soon, however fast
-// snapshots follow each other.
+// counters rarely. Before it publishes a generation without a backend, it must have published all
+// packets sent to that backend. It must publish the generation soon, even if snapshots change fast.
 func TestCountersAreFinalBeforeGeneration(t *testing.T) {
-	const first, backends = 20, 60 // more than are published in one step
+	const first, backends = 20, 60 // more than one step publishes
 	for _, c := range []struct{ more, logged bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
 		l := newLab(t, labConfig{edit: func(b *services.Builder) {
 			if c.logged {
@@ -62,8 +61,7 @@ func TestCountersAreFinalBeforeGeneration(t *testing.T) {
 	}
 }
 
-// serveMany adds a backend with so high an index that workers note packets in a log before they
-// count them.
+// serveMany adds a backend with an index so high that workers count packets through the log.
 func serveMany(b *services.Builder) {
 	b.SetBackend(backend(5000, 99, "10.0.1.99", 99, header.ProtoUDP))
 }

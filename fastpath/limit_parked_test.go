@@ -10,7 +10,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// afterParking is how many packets arrive at once: more than a step opens, so that most are parked.
+// afterParking is the number of packets that arrive at once: more than a step opens, so that most
+// are parked.
 const afterParking = 200
 
 // steps runs the worker until it holds no packet.
@@ -25,7 +26,8 @@ func (l *lab) steps() {
 	l.t.Fatalf("%d packets are still held", l.workers[0].stats.Held.Load())
 }
 
-// TestParkedFlowsAreChargedOnce: flows whose first packets were parked count once, when they stand.
+// TestParkedFlowsAreChargedOnce: flows whose first packets were parked count once, when they are
+// established.
 func TestParkedFlowsAreChargedOnce(t *testing.T) {
 	l := limitLab(t, services.Limits{SourceConnections: afterParking + 5, NewConnections: afterParking + 5})
 	nic, vip := l.workers[0].nic, join(ruleVIP, 80)
@@ -55,12 +57,12 @@ func TestParkedFlowsAreChargedOnce(t *testing.T) {
 		answers = append(answers, headertest.UDP(end.String(), snat.String(), "answer"))
 	}
 	if got := uses(); got != [2]uint32{} {
-		t.Errorf("source and service have %d before a flow stands", got)
+		t.Errorf("source and service have %d before a flow is established", got)
 	}
 	l.inject(answers...)
 	l.steps()
 	nic.Loop()
-	for range 2 { // the second datagram makes a flow stand, the third changes nothing
+	for range 2 { // the second datagram establishes the flow, the third changes nothing
 		for n := range afterParking {
 			l.inject(headertest.UDP(client(n), vip, "next"))
 		}
@@ -75,8 +77,8 @@ func TestParkedFlowsAreChargedOnce(t *testing.T) {
 	}
 }
 
-// TestParkedPacketsAreRefusedOnce: parked packets that a limit refuses are dropped by its name,
-// each once, and hold no frame.
+// TestParkedPacketsAreRefusedOnce: parked packets that exceed a limit are dropped once with the
+// limit's reason, and their frames are freed.
 func TestParkedPacketsAreRefusedOnce(t *testing.T) {
 	l := limitLab(t, services.Limits{SourceConnections: 1})
 	l.stands(0, header.ProtoTCP, join(client4, 40000), join(ruleVIP, 80))

@@ -25,7 +25,7 @@ func limitLab(t *testing.T, limits services.Limits) *lab {
 	}})
 }
 
-// refused sends a first packet, which must be dropped for that reason.
+// refused sends a first packet, which must be dropped for reason r.
 func (l *lab) refused(worker int, proto uint8, client string, r stats.DropReason) {
 	l.t.Helper()
 	before := l.drops()[r.String()]
@@ -36,16 +36,16 @@ func (l *lab) refused(worker int, proto uint8, client string, r stats.DropReason
 	}
 }
 
-// TestLimits: of a source, and of a service, what is allowed stands and the next is refused; others
-// are as before.
+// TestLimits: connections of a source or service up to the limit are established, the next one is
+// rejected, and other sources are not affected.
 func TestLimits(t *testing.T) {
 	for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
 		for _, tt := range []struct {
 			name   string
 			limits services.Limits
 			want   stats.DropReason
-			other  stats.DropReason // of another source's
-			later  stats.DropReason // of the first source's, a second later
+			other  stats.DropReason // of another source's connection
+			later  stats.DropReason // of the first source's connection a second later
 		}{
 			{"connections of a source", services.Limits{SourceConnections: 5},
 				stats.LimitSourceConnections, stats.None, stats.LimitSourceConnections},
@@ -81,7 +81,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestLimitGivesBack: when one connection of a source ends, one more is admitted.
+// TestLimitGivesBack: when a connection of a source ends, another one is admitted.
 func TestLimitGivesBack(t *testing.T) {
 	const syn, ack, fin, rst = headertest.SYN, headertest.ACK, headertest.FIN, headertest.RST
 	for _, how := range []string{"FIN", "RST", "delete"} {
@@ -124,8 +124,8 @@ func TestLimitGivesBack(t *testing.T) {
 	}
 }
 
-// TestForgedSYNsLockNobodyOut: a thousand SYNs, and ACKs after them, in the name of a client use up
-// nothing of what it may open.
+// TestForgedSYNsLockNobodyOut: a thousand forged SYNs and ACKs from a client's address do not use
+// up the client's limits.
 func TestForgedSYNsLockNobodyOut(t *testing.T) {
 	l := limitLab(t, services.Limits{SourceConnections: 2, SourceNewConnections: 2, Connections: 3, NewConnections: 3})
 	for n := range uint16(1000) {
@@ -139,8 +139,8 @@ func TestForgedSYNsLockNobodyOut(t *testing.T) {
 	l.refused(1, header.ProtoTCP, join(client4, 40003), stats.LimitSourceConnections)
 }
 
-// TestForgedDataUseUpNoLimit: the connections of a client have ended. Data that are forged in its
-// name make none of them count again.
+// TestForgedDataUseUpNoLimit: the connections of a client have ended. Forged data from its address
+// do not make them count again.
 func TestForgedDataUseUpNoLimit(t *testing.T) {
 	const limit = 3
 	l := limitLab(t, services.Limits{SourceConnections: limit})

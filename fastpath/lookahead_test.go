@@ -13,16 +13,16 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// choiceVIP has a port for each scheduler, and one with session affinity, from 1000 on.
+// choiceVIP has a port for each scheduler, from 1000 on, and one with session affinity.
 const (
 	choiceVIP = "203.0.113.16"
 	choices   = int(services.NumSchedulers) + 1
 )
 
-// serveByAll serves them, by three backends each.
+// serveByAll adds these frontends, with three backends each.
 func serveByAll(b *services.Builder) { serveByAllBut(b, -1) }
 
-// serveByAllBut leaves out one backend of each service, if it is one of 0 to 2.
+// serveByAllBut is serveByAll without backend gone of each service, if gone is 0 to 2.
 func serveByAllBut(b *services.Builder, gone int) {
 	b.SetAddr(addr(choiceVIP), services.AddrVIP)
 	for i := range choices {
@@ -58,12 +58,12 @@ func serveByAllBut(b *services.Builder, gone int) {
 	}
 }
 
-// TestLookahead: a new flow is made as the lookahead planned it, also among packets of known flows,
-// of flows that begin in the same group, and of none; and each new flow is planned ahead. One that
-// is not would only take longer, and no other test would notice.
+// TestLookahead: a new flow is the one that the lookahead planned, also among packets of known
+// flows, of flows that begin in the same group, and without a flow. Each new flow is planned ahead:
+// no other test would notice that one is not, because that only costs time.
 //
-// In the smaller table homes overflow, so that known flows are in buckets that a search does not
-// examine.
+// In the smaller table home buckets overflow, so that some known flows are in buckets that a search
+// does not examine.
 func TestLookahead(t *testing.T) {
 	for name, flows := range map[string]uint32{"roomy": 4096, "full": 2560} {
 		t.Run(name, func(t *testing.T) { testLookahead(t, flows) })
@@ -90,7 +90,7 @@ func testLookahead(t *testing.T, flows uint32) {
 			choice := n % choices
 			p := headertest.UDP(join(client4, uint16(1024+n)), join(choiceVIP, uint16(1000+choice)), "x")
 			if r.IntN(20) == 0 {
-				p = headertest.TCP(join(client4, uint16(1024+n)), join(vip4, 80), headertest.ACK) // of no connection
+				p = headertest.TCP(join(client4, uint16(1024+n)), join(vip4, 80), headertest.ACK) // no flow
 			} else if tuple := tupleOf(p); !seen[tuple] {
 				seen[tuple] = true
 				if certain[choice] {
@@ -118,7 +118,7 @@ func testLookahead(t *testing.T, flows uint32) {
 			ahead++
 		}
 		if planned != 0 {
-			t.Fatalf("%d new flows of a group were not planned ahead, though nothing but their packets decides",
+			t.Fatalf("%d new flows of a group were not planned ahead, though they depend on their packets alone",
 				planned)
 		}
 		l.step(time.Microsecond)

@@ -24,7 +24,8 @@ var families = []family{
 
 const serviceA, serviceB services.ServiceID = 30, 31
 
-// owns gives a frontend to a service whose only backend is ip:8080, under the service's number.
+// owns gives a frontend to a service whose only backend is ip:8080, with the service's number as
+// index.
 func owns(b *services.Builder, id services.ServiceID, kind services.FrontendKind, vip string, port uint16,
 	proto uint8, ip string) *services.Frontend {
 	s := services.Rule{Set: set(b, id, uint32(id), proto, ip)}
@@ -39,9 +40,9 @@ func owns(b *services.Builder, id services.ServiceID, kind services.FrontendKind
 	return f
 }
 
-// moveLab has service A with the frontend vip:80 over UDP, and service B with vip:81 of another
-// backend. ask returns the backend that a datagram of the client to a frontend reaches, and the
-// packet as it arrives there.
+// moveLab has service A with the UDP frontend vip:80, and service B with vip:81 and another
+// backend. ask returns the backend that a client's datagram to a frontend reaches, and the packet
+// that arrives there.
 func moveLab(t *testing.T, f family, kind services.FrontendKind, vip string) *lab {
 	return newLab(t, labConfig{workers: 2, edit: func(b *services.Builder) {
 		b.SetAddr(addr(f.node), services.AddrNode)
@@ -82,9 +83,9 @@ func (l *lab) wantOwner(frontend string, id services.ServiceID) {
 	}
 }
 
-// TestUDPFollowsItsFrontend: a frontend goes from service A to service B, whose endpoints serve
-// both before and after. The client keeps its port: its next datagram goes to B's endpoint. What
-// A's was asked before, it may answer for two seconds.
+// TestUDPFollowsItsFrontend: a frontend moves from service A to service B; the endpoints of both
+// serve all the time. The client keeps its port, and its next datagram goes to B's endpoint. A's
+// endpoint may answer earlier requests for two seconds.
 func TestUDPFollowsItsFrontend(t *testing.T) {
 	for _, f := range families {
 		exact := func(vip string, port uint16) services.FrontendKey {
@@ -103,15 +104,15 @@ func TestUDPFollowsItsFrontend(t *testing.T) {
 			name  string
 			kind  services.FrontendKind
 			vip   string  // of the frontend's key
-			to    string  // which the client sends to
+			to    string  // the client's destination
 			first edits   // before the client asks
-			steps []edits // each is published by itself
+			steps []edits // each makes a snapshot
 		}{
 			{"a load balancer's address", services.LoadBalancer, f.vip, f.vip, nil,
 				[]edits{{give(serviceB, services.LoadBalancer, f.vip, 80)}}},
 			{"removed and given in one", services.LoadBalancer, f.vip, f.vip, nil,
 				[]edits{{drop(f.vip, 80), give(serviceB, services.LoadBalancer, f.vip, 80)}}},
-			{"nobody's in between", services.LoadBalancer, f.vip, f.vip, nil,
+			{"without an owner in between", services.LoadBalancer, f.vip, f.vip, nil,
 				[]edits{{drop(f.vip, 80)}, {give(serviceB, services.LoadBalancer, f.vip, 80)}}},
 			{"an external IP", services.ExternalIP, f.vip, f.vip, nil,
 				[]edits{{drop(f.vip, 80)}, {give(serviceB, services.ExternalIP, f.vip, 80)}}},
@@ -130,7 +131,7 @@ func TestUDPFollowsItsFrontend(t *testing.T) {
 			{"the address becomes the node's", services.LoadBalancer, f.vip, f.vip, edits{
 				give(serviceB, services.NodePort, f.any, 80)},
 				[]edits{{drop(f.vip, 80)}, {func(b *services.Builder) { b.SetAddr(addr(f.vip), services.AddrNode) }}}},
-			{"the address is the node's no more", services.NodePort, f.any, f.node, edits{
+			{"the address is no longer the node's", services.NodePort, f.any, f.node, edits{
 				give(serviceA, services.NodePort, f.any, 80)}, []edits{{
 				func(b *services.Builder) { b.SetAddr(addr(f.node), services.AddrVIP) },
 				give(serviceB, services.LoadBalancer, f.node, 80)}}},
@@ -146,9 +147,9 @@ func TestUDPFollowsItsFrontend(t *testing.T) {
 					t.Fatalf("the first datagram went to %v", dst)
 				}
 				for i, edits := range tt.steps {
-					if i > 0 { // nobody has taken it yet
+					if i > 0 { // no service has the frontend yet
 						if now := l.ask(client, to); now != was {
-							t.Fatalf("a datagram before the frontend had another owner went as %v", now)
+							t.Fatalf("a datagram before the frontend had another owner left as %v", now)
 						}
 					}
 					l.publish(edits...)
@@ -180,12 +181,12 @@ func TestUDPFollowsItsFrontend(t *testing.T) {
 	}
 }
 
-// TestUDPOfAMovedFrontend: what becomes of a client's flow when its frontend goes to service B, by
-// what B would do with a new one.
+// TestUDPOfAMovedFrontend: the result for a client's flow when its frontend moves to service B,
+// which depends on B's decision about a new flow.
 func TestUDPOfAMovedFrontend(t *testing.T) {
-	const anew, stays = "scheduled anew", "stays"
+	const anew, stays = "scheduled again", "stays"
 	for _, f := range families {
-		pod := func(b *services.Builder) *services.Frontend { // the pod that A has, too
+		pod := func(b *services.Builder) *services.Frontend { // gives B the pod that A also has
 			return owns(b, serviceB, services.LoadBalancer, f.vip, 80, header.ProtoUDP, f.a)
 		}
 		for _, tt := range []struct {
@@ -196,8 +197,8 @@ func TestUDPOfAMovedFrontend(t *testing.T) {
 			from   string // the source that the backend sees
 			to     string // the backend, if it gets one
 		}{
-			{"the same pod is B's, too", func(b *services.Builder) { pod(b) }, "", stays, f.snat, f.a},
-			{"A is gone, the pod is B's", func(b *services.Builder) {
+			{"B has the same pod", func(b *services.Builder) { pod(b) }, "", stays, f.snat, f.a},
+			{"A is gone, B has the pod", func(b *services.Builder) {
 				pod(b)
 				b.DeleteBackend(services.MakeBackendRef(uint32(serviceA), 1))
 				b.DeleteService(serviceA)
@@ -216,7 +217,7 @@ func TestUDPOfAMovedFrontend(t *testing.T) {
 			{"B has affinity, the client is pinned to the pod", func(b *services.Builder) {
 				pod(b).Service.AffinitySeconds = 60
 			}, f.a, stays, f.snat, f.a},
-			{"B has pods and others apart", func(b *services.Builder) {
+			{"B has separate rules for pods and others", func(b *services.Builder) {
 				fr := pod(b)
 				fr.Outside = services.Rule{Set: set(b, serviceB, 40, header.ProtoUDP, f.b)}
 			}, "", anew, f.snat, f.b},
@@ -231,7 +232,7 @@ func TestUDPOfAMovedFrontend(t *testing.T) {
 				fr := owns(b, serviceA, services.LoadBalancer, f.vip, 80, header.ProtoUDP, f.a)
 				fr.Allowed, fr.Outside.KeepClient = ranges("192.0.2.1/32"), true
 			}, "", stays, f.snat, f.a},
-			{"nobody has it", func(b *services.Builder) {
+			{"no service has it", func(b *services.Builder) {
 				b.DeleteFrontend(services.FrontendKey{Addr: addr(f.vip), Port: 80, Proto: header.ProtoUDP})
 			}, "", stays, f.snat, f.a},
 		} {
@@ -285,8 +286,8 @@ func TestUDPOfAMovedFrontend(t *testing.T) {
 	}
 }
 
-// TestTCPStaysWithItsService: a connection lives on with the service that it was opened by, as
-// kube-proxy's does; the next one is the new owner's.
+// TestTCPStaysWithItsService: a connection continues with the service that opened it, as with
+// kube-proxy; the next connection goes to the new owner.
 func TestTCPStaysWithItsService(t *testing.T) {
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
@@ -321,8 +322,9 @@ func TestTCPStaysWithItsService(t *testing.T) {
 	}
 }
 
-// TestMovedFrontendOnThePlainPath: when a frontend moves, flows of others and those that stay with
-// their pod are bound again on the plain path: only those that must be scheduled anew leave it.
+// TestMovedFrontendOnThePlainPath: when a frontend moves, flows of other frontends and flows that
+// stay with their pod are bound again on the plain path. Only flows that must be scheduled again
+// leave it.
 func TestMovedFrontendOnThePlainPath(t *testing.T) {
 	f := families[0]
 	l := moveLab(t, f, services.LoadBalancer, f.vip)
@@ -337,7 +339,7 @@ func TestMovedFrontendOnThePlainPath(t *testing.T) {
 		}
 		l.step(time.Microsecond)
 	}
-	const counted = 3 // datagrams that take the slow path: more questions than are counted
+	const counted = 3 // datagrams on the slow path, whose lookups count
 	for _, port := range []uint16{80, 81} {
 		for range counted {
 			ask(port)

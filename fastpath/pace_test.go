@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// clockwork runs a Pace on a clock of its own: a step without packets takes 200 ns, one with
-// packets 1 us each.
+// clockwork runs a Pace on a simulated clock: a step without packets takes 200 ns, and each packet
+// takes 1 us.
 type clockwork struct {
 	p   *Pace
 	now uint64
@@ -18,8 +18,8 @@ func (k *clockwork) step(moved int) Rest {
 	return k.p.After(moved, from, k.now)
 }
 
-// TestSpin: the time for which a worker polls before it sleeps exceeds neither Spin nor what it
-// worked where it is bounded by that.
+// TestSpin: a worker polls for at most Spin before it sleeps, and with SpinAsWorked for at most the
+// time that it worked.
 func TestSpin(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -45,12 +45,12 @@ func TestSpin(t *testing.T) {
 	}
 }
 
-// TestSpinningTakesNoLongerThanWork: all polls that find no packet take no longer than the packets,
-// even if the next packet always comes before the worker would sleep.
+// TestSpinningTakesNoLongerThanWork: polls without packets take no longer in total than the
+// packets, even if the next packet always arrives before the worker would sleep.
 func TestSpinningTakesNoLongerThanWork(t *testing.T) {
 	for _, every := range []uint64{2_500, 5_000, 12_500, 19_000, 100_000} {
 		k := &clockwork{p: NewPace(&Waiting{Spin: 20 * time.Microsecond, SpinAsWorked: true}, 0)}
-		k.step(100) // from here on each next one can be found
+		k.step(100) // from now on polling can find each next packet
 		worked, polled := k.now, uint64(0)
 		for next := k.now + every; k.now < 50_000_000; {
 			from, moved := k.now, 0
@@ -73,8 +73,8 @@ func TestSpinningTakesNoLongerThanWork(t *testing.T) {
 	}
 }
 
-// TestBreak: a worker that looks for packets all the time leaves its CPU every half millisecond,
-// when no packets are waiting, if it is to take breaks.
+// TestBreak: a worker that polls all the time leaves its CPU every half millisecond, when no
+// packets are waiting, if Break is set.
 func TestBreak(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -83,7 +83,7 @@ func TestBreak(t *testing.T) {
 		want   int // breaks in 10 ms
 	}{
 		{"no packets", 30 * time.Microsecond, 0, 19}, {"packets", 30 * time.Microsecond, 1, 19},
-		{"none to take", 0, 0, 0},
+		{"without Break", 0, 0, 0},
 	} {
 		k := &clockwork{p: NewPace(&Waiting{Spin: time.Second, Break: c.length}, 0)}
 		breaks := 0
@@ -108,8 +108,8 @@ func TestBreak(t *testing.T) {
 	}
 }
 
-// TestNap: a worker naps where four packets come in a nap, sleeps where they come more slowly, and
-// sleeps again soon after they stop.
+// TestNap: a worker naps if four packets arrive during a nap, sleeps if packets arrive more slowly,
+// and sleeps again soon after they stop.
 func TestNap(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -143,7 +143,7 @@ func TestNap(t *testing.T) {
 		if other := Nap + Sleep - c.wanted; rests[c.wanted] < 20 || rests[other] > rests[c.wanted]/20 {
 			t.Errorf("%s: %d naps, %d sleeps", c.name, rests[Nap], rests[Sleep])
 		}
-		for range 20 { // nothing comes any more
+		for range 20 { // without further packets
 			if k.step(0) == Nap {
 				k.now += uint64(c.nap)
 			}

@@ -50,8 +50,8 @@ const (
 //	          └─ next ─► of the same bucket
 //
 // All packets of one flow leave the queue together, or packets that arrive after the flow was
-// opened would overtake them. The chain of a bucket links packets with equal hash bits, so those of
-// one flow are found without a search of the queue.
+// opened would overtake them. The chain of a bucket links packets with equal hash bits, so the
+// packets of one flow are found without a search of the queue.
 type parkedQueue struct {
 	slots      []parkedPacket // a power of two
 	last       []uint64       // by hash: as many buckets as slots

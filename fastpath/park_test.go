@@ -14,13 +14,13 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// What a step opens at most that got a full batch.
+// Limits of a step that received a full batch.
 const (
 	opensPerFullStep = 16
-	opensForParked   = 8 // of them, which known flows leave to parked packets
+	opensForParked   = 8 // the part that known flows leave to parked packets
 )
 
-// opener is a packet that opens a flow of its own, of TCP or UDP, over either family.
+// opener returns a packet that opens flow n, of TCP or UDP, over either family.
 func opener(n int) *headertest.Packet {
 	port := uint16(1024 + n)
 	switch n % 4 {
@@ -43,8 +43,8 @@ func (l *lab) inject(packets ...*headertest.Packet) {
 	}
 }
 
-// TestStepOpensBoundedly: no step opens more flows than its budget, however many packets arrive;
-// later steps open the others, also if no packet arrives then.
+// TestStepOpensBoundedly: no step opens more flows than its budget, for any number of packets;
+// later steps open the others, even if no further packet arrives.
 func TestStepOpensBoundedly(t *testing.T) {
 	for _, arrive := range []int{1, fastpath.OpensPerStep, fastpath.OpensPerStep + 1, 200, fastpath.BatchSize} {
 		t.Run(fmt.Sprint(arrive), func(t *testing.T) {
@@ -75,8 +75,9 @@ func TestStepOpensBoundedly(t *testing.T) {
 	}
 }
 
-// TestParkedInOrder: parked packets leave in the order in which they came, those of known flows
-// before them; and datagrams of one flow in theirs, also those that arrive after it was opened.
+// TestParkedInOrder: parked packets leave in the order of their arrival, after packets of known
+// flows. Datagrams of one flow keep their order, including those that arrive after the flow was
+// opened.
 func TestParkedInOrder(t *testing.T) {
 	l := newLab(t, labConfig{frames: 4096})
 	l.send(0, headertest.UDP(join(client4, 900), join(vip4, 53), "know"))
@@ -135,8 +136,8 @@ func TestParkedInOrder(t *testing.T) {
 	}
 }
 
-// TestOldestParkedIsShed: a flood that no worker can open flows for takes no more room than there
-// is, what gives way is the oldest, by name, and packets of known flows are all forwarded.
+// TestOldestParkedIsShed: during a flood of new flows beyond a worker's budget, the oldest parked
+// packets are dropped with a named reason, and all packets of known flows are forwarded.
 func TestOldestParkedIsShed(t *testing.T) {
 	l := newLab(t, labConfig{}) // 1,024 frames: 256 are parked
 	g := l.workers[0]
@@ -186,7 +187,7 @@ func TestOldestParkedIsShed(t *testing.T) {
 		l.step(time.Millisecond)
 		take()
 	}
-	for n := arrived - held; n < arrived; n++ { // the youngest are all there
+	for n := arrived - held; n < arrived; n++ { // all of the youngest are parked
 		number := [4]byte{}
 		binary.BigEndian.PutUint32(number[:], uint32(n))
 		if sent[string(number[:])] != 1 {
@@ -195,7 +196,8 @@ func TestOldestParkedIsShed(t *testing.T) {
 	}
 }
 
-// TestParkedAtShutdown: what is parked when a worker ends is counted. It does not rest before.
+// TestParkedAtShutdown: packets that are parked when a worker ends are counted. It does not rest
+// while packets are parked.
 func TestParkedAtShutdown(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
@@ -213,7 +215,8 @@ func TestParkedAtShutdown(t *testing.T) {
 	}
 }
 
-// TestFloodAllocatesNothing: parking, shedding and opening are on the path of packets.
+// TestFloodAllocatesNothing: parking packets, dropping the oldest and opening flows do not
+// allocate.
 func TestFloodAllocatesNothing(t *testing.T) {
 	l := newLab(t, labConfig{})
 	l.validate = false
@@ -234,12 +237,12 @@ func TestFloodAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations in a step", n)
 	}
 	if l.drops()[stats.NewFlowDisplaced.String()] == 0 {
-		t.Error("nothing was shed")
+		t.Error("no parked packet was dropped")
 	}
 }
 
-// TestComparisonsCountAsNewFlows: a scheduler that compares the connections of all backends makes a
-// new flow cost as much as several, and a step opens so many fewer. All are opened in the end.
+// TestComparisonsCountAsNewFlows: with a scheduler that compares the connections of all backends, a
+// new flow costs as much as several, so a step opens fewer. All flows are opened in the end.
 func TestComparisonsCountAsNewFlows(t *testing.T) {
 	for _, by := range []services.Scheduler{services.LeastConn, services.WeightedLeastConn, services.ShortestDelay,
 		services.NeverQueue, services.Maglev} {
@@ -273,8 +276,8 @@ func TestComparisonsCountAsNewFlows(t *testing.T) {
 }
 
 // TestSYNsOfAFullRing: as many clients connect at once as a receive ring of the default size has
-// room for, at a gateway with one interface and the host link, each with two frames for each
-// descriptor. All get their flow by their first SYN.
+// room for, at a gateway with one interface and the host link, which both have two frames for each
+// descriptor. All clients get their flow by their first SYN.
 func TestSYNsOfAFullRing(t *testing.T) {
 	const ring, links = 2048, 2
 	l := newLab(t, labConfig{flows: 2 * ring, halfOpen: 2 * ring, frames: links * 2 * ring, ring: ring})

@@ -106,8 +106,8 @@ func (g *Group) Pin(cpu int) (*Pin, error) {
 	return p, nil
 }
 
-// Nap blocks the thread for a time. A pinned or bound thread is woken at the end of it; other
-// threads are woken up to 50 us later (timer slack, prctl(2)).
+// Nap blocks the thread for a time. A pinned or bound thread is woken at its end; other threads are
+// woken up to 50 us later (timer slack, prctl(2)).
 func Nap(d time.Duration) {
 	ts := unix.NsecToTimespec(int64(d))
 	_ = unix.Nanosleep(&ts, nil) // a signal may end it early, which is harmless

@@ -13,7 +13,7 @@ const Turn = time.Millisecond
 
 // Retaken is the time in a system call, in nanoseconds, after which the Go scheduler always takes
 // the goroutine's P (runtime, retake). The goroutine then starts a new turn. After a shorter call
-// it mostly continues the turn of before.
+// it mostly continues its previous turn.
 const Retaken = 10_000_000
 
 // Yield lets the Go scheduler run the goroutines that wait for the caller's P, and then continues,

@@ -267,7 +267,7 @@ const (
 	settlePause       = 20 * time.Microsecond
 )
 
-// check checks that the rings have no more frames than the owners table says were given to them.
+// check checks that the rings have no more frames than the owners table has for them.
 func (s *Socket) check(inFill, inTx int) error {
 	for deadline := time.Now().Add(ringsSettleWithin); ; time.Sleep(settlePause) {
 		// The kernel moves frames from fill to rx and from tx to completion. Reading rx and
