@@ -339,7 +339,7 @@ func TestMovedFrontendOnThePlainPath(t *testing.T) {
 		}
 		l.step(time.Microsecond)
 	}
-	const counted = 3 // datagrams on the slow path, whose lookups count
+	const counted = 3 // unanswered datagrams that the table counts, which take the slow path
 	for _, port := range []uint16{80, 81} {
 		for range counted {
 			ask(port)

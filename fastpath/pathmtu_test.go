@@ -19,8 +19,8 @@ func tooBig(from, to string, mtu uint32, quoted []byte) *headertest.Packet {
 	return headertest.ICMPError(from, to, header.ICMPv6PacketTooBig, 0, mtu, quoted, 60)
 }
 
-// TestPathMTU: what a client announces lowers its backend's path MTU for all clients. What real
-// tunnels announce passes, and what no link on the way can have announced is dropped.
+// TestPathMTU: a client's announcement lowers the backend's path MTU for all clients. Announcements
+// of real tunnels pass, and announcements that no link on the way can have made are dropped.
 func TestPathMTU(t *testing.T) {
 	for _, family := range []struct{ name, client, vip, router, backend string }{
 		{"v4", client4, vip4, "198.51.100.1", backend4}, {"v6", client6, vip6, "2001:db8:c::1", backend6},
@@ -28,14 +28,14 @@ func TestPathMTU(t *testing.T) {
 		for _, tt := range []struct {
 			name   string
 			mtu    uint32
-			quoted int // bytes of the segment that is said to be too big
+			quoted int // bytes of the quoted segment
 			want   stats.DropReason
 		}{
 			{"tunnel of 1,400", 1400, 1500, stats.None},
 			{"tunnel of 1,280", 1280, 1500, stats.None},
 			{"just too big", 1400, 1401, stats.None},
 			{"just below the floor", 1279, 1500, stats.ICMPMTUFloor},
-			{"the least that Linux takes", 552, 1500, stats.ICMPMTUFloor},
+			{"the minimum that Linux accepts", 552, 1500, stats.ICMPMTUFloor},
 			{"none", 0, 1500, stats.ICMPMTUFloor},
 			{"a segment that fits", 1400, 1400, stats.ICMPMTUQuote},
 			{"a short segment", 1280, 60, stats.ICMPMTUQuote},
@@ -68,7 +68,8 @@ func TestPathMTU(t *testing.T) {
 	}
 }
 
-// TestPathMTUOfFragmentable: a router fragments what has DF clear, and announces nothing.
+// TestPathMTUOfFragmentable: a router fragments a packet without DF, so an announcement about one
+// is dropped.
 func TestPathMTUOfFragmentable(t *testing.T) {
 	l := newLab(t, labConfig{})
 	_, snat, be := l.open(join(client4, 40000), join(vip4, 80))
@@ -80,8 +81,9 @@ func TestPathMTUOfFragmentable(t *testing.T) {
 	l.wantDrop(stats.ICMPMTUQuote, 1)
 }
 
-// TestPathMTURate: one network's clients announce so many a second, whatever routers they name, and
-// keep nobody else from it. Errors that announce nothing are not counted.
+// TestPathMTURate: announcements from the clients of one network are limited per second, for all
+// routers together, and do not use up the limit of other networks. Errors without an MTU are not
+// counted.
 func TestPathMTURate(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
@@ -105,9 +107,9 @@ func TestPathMTURate(t *testing.T) {
 	l.out(g.nic)
 }
 
-// TestErrorsAsRoutersSendThem: routers quote a packet as they have changed it, or as they had it
-// before it was finished, quote more or less of it, and send from any address they have. The packet
-// is told by its addresses and ports, which must be those of a flow.
+// TestErrorsAsRoutersSendThem: routers quote a packet with their changes, or in a half-finished
+// state, quote more or less of it, and send from any of their addresses. The quoted packet is
+// identified by its addresses and ports, which must belong to a flow.
 func TestErrorsAsRoutersSendThem(t *testing.T) {
 	set := func(at int, v ...byte) func(ip []byte) []byte {
 		return func(ip []byte) []byte { copy(ip[at:], v); return ip }
@@ -116,7 +118,7 @@ func TestErrorsAsRoutersSendThem(t *testing.T) {
 	for _, tt := range []struct {
 		name, router string
 		change       func(ip []byte) []byte // of the quoted packet
-		rest         uint32                 // of the ICMP header, beside the MTU
+		rest         uint32                 // of the ICMP header, besides the MTU
 		want         stats.DropReason
 	}{
 		{"whole", "192.0.2.1", whole, 0, stats.None},
@@ -173,7 +175,7 @@ func TestErrorsAsRoutersSendThem(t *testing.T) {
 	}
 }
 
-// TestErrorsFromTheLink: a router of the gateway's link may have no address but its link-local one.
+// TestErrorsFromTheLink: a router on the gateway's link may have only a link-local address.
 func TestErrorsFromTheLink(t *testing.T) {
 	l := newLab(t, labConfig{})
 	_, snat, be := l.open(join(client6, 40000), join(vip6, 80))

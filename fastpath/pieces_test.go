@@ -12,8 +12,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestPieces: a packet that ends where a device's buffer would is remembered for its link, and
-// only such a one.
+// TestPieces: a packet that ends at a possible end of a device's buffer is recorded for its link;
+// other truncated packets are not.
 func TestPieces(t *testing.T) {
 	packet := headertest.UDP(join(client4, 40000), join(vip4, 53), strings.Repeat("x", 1486-28)).Bytes()
 	const room = frameSize - 256
@@ -45,8 +45,8 @@ func TestPieces(t *testing.T) {
 			if ok && g.stats.Drops[stats.FrameTruncated].Load() != 1 {
 				t.Error("the packet was not dropped as truncated")
 			}
-			// One that is as long is inconclusive, a longer one shows that it was no driver's
-			// piece.
+			// A packet of the same length is inconclusive; a longer one shows that the driver did
+			// not truncate it.
 			for _, size := range []int{1024, 1025} {
 				g.nic.Inject(headertest.UDP(join(client4, 40000), join(vip4, 53), strings.Repeat("x", size-42)).Bytes())
 				l.step(time.Microsecond)
@@ -56,17 +56,17 @@ func TestPieces(t *testing.T) {
 			}
 		})
 	}
-	t.Run("another link in its place", func(t *testing.T) {
+	t.Run("replaced link", func(t *testing.T) {
 		l := newLab(t, labConfig{})
 		g := l.workers[0]
 		g.nic.Inject(packet[:1024])
 		l.step(time.Microsecond)
 		g.SetLink(0, g.SetLink(0, fastpath.NoLink{}))
 		if _, ok := g.Piece(0); ok {
-			t.Error("a piece of the link that was there before")
+			t.Error("the piece of the previous link is still there")
 		}
 	})
-	t.Run("a true one after one that no interface should receive", func(t *testing.T) {
+	t.Run("a real piece after one longer than the MTU", func(t *testing.T) {
 		l := newLab(t, labConfig{})
 		g := l.workers[0]
 		claims := func(n int) []byte {
@@ -81,7 +81,7 @@ func TestPieces(t *testing.T) {
 				t.Errorf("after one that claims %d: %+v, want it to claim %d", step.claimed, got, step.want)
 			}
 		}
-		// It is one suspicion all the same.
+		// It is still one suspicion.
 		g.nic.Inject(packet[:1500])
 		l.step(time.Microsecond)
 		if got, ok := g.Piece(0); ok {
@@ -107,13 +107,13 @@ func TestPieces(t *testing.T) {
 			}
 		}
 		if _, ok := one.Piece(0); !ok || one.Refuted(0) != 0 {
-			t.Error("the worker of one queue refuted what only the other one may")
+			t.Error("the worker of one queue refuted a piece that only the other one may refute")
 		}
 		one.Suspect(0, fastpath.Piece{})
 		one.nic.Inject(packet[:1500])
 		l.step(time.Microsecond)
 		if _, ok := one.Piece(0); ok || one.Refuted(0) != 0 {
-			t.Error("a piece that was taken away is there, or was refuted")
+			t.Error("a removed piece is there, or was refuted")
 		}
 	})
 }

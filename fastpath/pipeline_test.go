@@ -18,20 +18,20 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// twins are two gateways that get the same packets at the same times. One judges plain packets in
-// the pipeline, the other asks handleAny about every packet.
+// twins has two gateways that get the same packets at the same times. One handles plain packets in
+// the pipeline, the other calls handleAny for every packet.
 type twins struct {
 	labs  [2]*lab
 	r     *rand.Rand
 	sent  [2][][]byte // of the last step, by gateway: NIC, then host link
-	learn [][]byte    // frames that went to backends: replies are made of them
+	learn [][]byte    // frames that went to backends, for making replies
 }
 
-// TestPipelineEqualsHandleAny: the same frames leave in the same order, with the same bytes, and
-// every counter is the same, for all kinds of traffic and of changes meanwhile.
+// TestPipelineEqualsHandleAny: the same frames leave in the same order, and every counter is the
+// same, for all kinds of traffic and of changes meanwhile.
 func TestPipelineEqualsHandleAny(t *testing.T) { twinsAgree(t, labConfig{}, 20_000) }
 
-// TestPipelineEqualsHandleAnyUnderPressure: also where flows are refused, and give way to others.
+// TestPipelineEqualsHandleAnyUnderPressure: the same if flows are rejected or evicted for others.
 func TestPipelineEqualsHandleAnyUnderPressure(t *testing.T) {
 	drops := twinsAgree(t, labConfig{flows: 40, halfOpen: 20, snat: services.PortRange{First: 20000, Count: 12}},
 		10_000)
@@ -42,15 +42,15 @@ func TestPipelineEqualsHandleAnyUnderPressure(t *testing.T) {
 	}
 }
 
-// twinsAgree compares two gateways of a kind, which must forward so many packets, and returns what
-// they dropped.
+// twinsAgree compares two gateways with a configuration, which must forward at least least packets,
+// and returns their drops.
 func twinsAgree(t *testing.T, c labConfig, least int) map[string]uint64 {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	w := &twins{r: rand.New(rand.NewPCG(seed, 0))}
 	for i := range w.labs {
 		c.edit = func(b *services.Builder) {
-			serve(b, 10, "203.0.113.15", 53, header.ProtoUDP, "10.0.9.3", 53, false) // a neighbour that nobody knows
+			serve(b, 10, "203.0.113.15", 53, header.ProtoUDP, "10.0.9.3", 53, false) // an unresolved neighbour
 			serveByAll(b)
 		}
 		w.labs[i] = newLab(t, c)
@@ -63,7 +63,7 @@ func twinsAgree(t *testing.T, c labConfig, least int) map[string]uint64 {
 	for step := range steps {
 		n := w.r.IntN(140)
 		if w.r.IntN(10) == 0 {
-			n = 256 + w.r.IntN(100) // a full batch, and then one that is not; more than the ring takes is lost to both
+			n = 256 + w.r.IntN(100) // a full batch, and then a partial one; both lose packets beyond the ring's size
 		}
 		var frames [][]byte
 		for range n {
@@ -109,8 +109,8 @@ func twinsAgree(t *testing.T, c labConfig, least int) map[string]uint64 {
 	return w.labs[0].drops()
 }
 
-// TestWindowsEndInMemory: a packet whose window would reach beyond the UMEM is not judged
-// through one.
+// TestWindowsEndInMemory: a packet whose window would reach beyond the UMEM is not inspected
+// through a window.
 func TestWindowsEndInMemory(t *testing.T) {
 	g := newLab(t, labConfig{}).workers[0]
 	for _, p := range []*headertest.Packet{
@@ -141,7 +141,7 @@ func drain(links ...*memlink.Link) (frames [][]byte) {
 	return frames
 }
 
-// flows are what the table holds, but for where.
+// flows returns the flows of the table, without their positions.
 func (l *lab) flows() (list []string) {
 	h, err := l.table.Register()
 	if err != nil {
@@ -158,7 +158,7 @@ func (l *lab) flows() (list []string) {
 	return list
 }
 
-// counters prints all that is counted.
+// counters returns all counters as text.
 func (l *lab) counters() string {
 	s := l.workers[0].stats
 	text := fmt.Sprint(s.Rx.Load(), s.RxBytes.Load(), s.Tx.Load(), s.TxBytes.Load(), s.Generated.Load(),
@@ -172,7 +172,7 @@ func (l *lab) counters() string {
 	return text
 }
 
-// frame makes a client's packet or a reply to one that was sent, sometimes damaged.
+// frame makes a client's packet, or a reply to a sent packet; some are damaged.
 func (w *twins) frame() []byte {
 	var f []byte
 	if len(w.learn) > 0 && w.r.IntN(3) == 0 {
@@ -244,7 +244,7 @@ func (w *twins) vary(p *headertest.Packet) {
 	}
 }
 
-// reply turns round a packet that went to a backend.
+// reply makes a reply to a packet that went to a backend.
 func (w *twins) reply(frame []byte) []byte {
 	var p header.Packet
 	if header.Parse(frame, &p) != 0 || p.Tuple.Proto != header.ProtoTCP && p.Tuple.Proto != header.ProtoUDP {
@@ -260,17 +260,17 @@ func (w *twins) reply(frame []byte) []byte {
 	return answer.Bytes()
 }
 
-// change returns what happens to both gateways before a step: mostly nothing.
+// change returns a random change for both gateways before a step; mostly none.
 func (w *twins) change() func(*lab) {
 	pick, up := w.r.IntN(60), w.r.IntN(2) == 0
 	generation := uint32(w.r.IntN(3) + 7)
 	switch pick {
-	case 0: // a neighbour that is lost or back
+	case 0: // a neighbour fails or comes back
 		return func(l *lab) {
 			l.hops.SetHop(hopClient, &nexthop.Hop{Kind: nexthop.OnLink, Ready: up, MTU: 1500, DstMAC: macClient,
 				SrcMAC: macOurs})
 		}
-	case 1: // a path that is narrower, or tagged
+	case 1: // a path has a smaller MTU, or tags
 		return func(l *lab) {
 			hop := nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 600, DstMAC: macBackend, SrcMAC: macOurs}
 			if up {
@@ -293,7 +293,7 @@ func (w *twins) change() func(*lab) {
 			routes.Insert(netip.MustParsePrefix("0.0.0.0/0"), nexthop.Route{Hop: hop, Kind: nexthop.OnLink})
 			l.hops.Publish(&nexthop.View{Generation: generation, Routes: routes})
 		}
-	case 5, 6: // a backend stops to serve, or is removed, or is back
+	case 5, 6: // a backend stops serving, is removed, or comes back
 		return func(l *lab) {
 			l.publish(func(b *services.Builder) {
 				be := backend(2, 1, backend4, 5353, header.ProtoUDP)
@@ -308,7 +308,7 @@ func (w *twins) change() func(*lab) {
 		}
 	case 7: // other rules for new flows
 		return func(l *lab) { l.publish(func(b *services.Builder) { b.Settings().RetryOther = up }) }
-	case 8, 9: // a backend of each set is gone, or all are there
+	case 8, 9: // one backend of each set is removed, or all are present
 		gone := int(generation-7) + 3*(pick-8)
 		return func(l *lab) { l.publish(func(b *services.Builder) { serveByAllBut(b, gone) }) }
 	case 10: // a frontend goes to another service port, with the same pod or another, or comes back

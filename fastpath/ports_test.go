@@ -10,9 +10,9 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestConnectionsToOneBackend: an SNAT address that the node does not have takes all ports but the
-// system ones, enough for 50,000 connections to one backend, none of them refused. One that the
-// node has stays in the configured range.
+// TestConnectionsToOneBackend: an SNAT address that the node does not have uses all ports except
+// the system ports, enough for 50,000 connections to one backend without a rejection. An SNAT
+// address that the node has uses only the configured range.
 func TestConnectionsToOneBackend(t *testing.T) {
 	const most = 50_000
 	for _, c := range []struct {
@@ -30,9 +30,9 @@ func TestConnectionsToOneBackend(t *testing.T) {
 				edit: func(b *services.Builder) { b.SetAddr(addr(snat4), c.flags) },
 			})
 			w, made := l.workers[0], 0
-			tries := min(most, 2*c.want) // as many again as there are ports find the last of them by chance
+			tries := min(most, 2*c.want) // the last free ports are found by chance
 			for n := range tries {
-				l.now += uint64(5 * time.Microsecond) // all in less than half a second: none is old enough to give way
+				l.now += uint64(5 * time.Microsecond) // all in less than half a second: none is old enough for eviction
 				w.nic.Inject(headertest.TCP(join(client4, uint16(1024+n)), join(vip4, 80), headertest.SYN).Bytes())
 				w.Step(l.now)
 				for frame, ok := w.nic.Take(nil); ok; frame, ok = w.nic.Take(nil) {

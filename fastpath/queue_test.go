@@ -19,7 +19,7 @@ import (
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-// unresolved serves UDP port 99 by a backend whose neighbour is not known.
+// unresolved adds UDP port 99 with a backend whose neighbour is not resolved.
 func unresolved(b *services.Builder) {
 	serve(b, 10, vip4, 99, header.ProtoUDP, "10.0.9.1", 99, false)
 }
@@ -64,7 +64,7 @@ func TestHeldUntilResolved(t *testing.T) {
 	}
 }
 
-// TestLostRequestIsRepeated: the queue of requests was full when the first was made.
+// TestLostRequestIsRepeated: a request that found the queue full is repeated.
 func TestLostRequestIsRepeated(t *testing.T) {
 	l := newLab(t, labConfig{edit: unresolved})
 	for len(l.hops.FirstRequests()) < cap(l.hops.FirstRequests()) {
@@ -78,12 +78,12 @@ func TestLostRequestIsRepeated(t *testing.T) {
 		l.step(60 * time.Millisecond)
 	}
 	if len(l.hops.FirstRequests()) == 0 {
-		t.Error("nobody asked again")
+		t.Error("the request was not repeated")
 	}
 }
 
-// TestHopFlapsWhileHeld: a hop that is lost again while held packets are released
-// must not lose them with it. Validate panics if one is.
+// TestHopFlapsWhileHeld: a hop that fails again while held packets are released must not lose them.
+// Validate panics if a packet is lost.
 func TestHopFlapsWhileHeld(t *testing.T) {
 	l := newLab(t, labConfig{edit: unresolved})
 	up := &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 1500, DstMAC: macBackend, SrcMAC: macOurs}
@@ -125,7 +125,7 @@ func TestHeldPerHop(t *testing.T) {
 		l.send(0, headertest.UDP(join(client4, 5), join(vip4, 99), "x"))
 	}
 	l.wantDrop(stats.NeighbourQueueFull, 4)
-	// Others are not in its way.
+	// Packets to other hops are not delayed.
 	l.send(0, headertest.UDP(join(client4, 5), join(vip4, 53), "x"))
 	l.out(l.workers[0].nic)
 }
@@ -141,8 +141,8 @@ func TestLinkDown(t *testing.T) {
 	l.out(l.workers[0].nic)
 }
 
-// TestFullRing: what a link does not take is dropped with its reason, and the
-// worker continues.
+// TestFullRing: packets that a link does not take are dropped with their reason, and the worker
+// continues.
 func TestFullRing(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
@@ -158,7 +158,7 @@ func TestFullRing(t *testing.T) {
 	l.out(g.nic)
 }
 
-// TestFragments: a datagram's fragments in every order, over two workers, both ways.
+// TestFragments: a datagram's fragments in every order, over two workers, in both directions.
 func TestFragments(t *testing.T) {
 	tests := []struct{ name, client, vip, snat, end string }{
 		{"v4", join(client4, 40000), join(vip4, 53), snat4, join(backend4, 5353)},
@@ -217,8 +217,8 @@ func (l *lab) wantFragments(n int, to string) {
 	}
 }
 
-// TestFragmentOfAnOldDatagram: identifications come round. A later fragment that
-// comes first must wait, not go by the ports of a datagram long gone.
+// TestFragmentOfAnOldDatagram: identifications are used again. A later fragment that arrives first
+// must wait, and not get the ports of an old datagram.
 func TestFragmentOfAnOldDatagram(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
@@ -234,8 +234,8 @@ func TestFragmentOfAnOldDatagram(t *testing.T) {
 	l.nothing(g.nic)
 }
 
-// TestFragmentsOfOtherProtocols: what we do not translate is the kernel's, or on
-// its way from the kernel, also in fragments.
+// TestFragmentsOfOtherProtocols: fragments of protocols that are not translated go to the kernel,
+// or are forwarded if they come from it.
 func TestFragmentsOfOtherProtocols(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
@@ -258,13 +258,13 @@ func TestFragmentsOfOtherProtocols(t *testing.T) {
 	ping.Payload = make([]byte, 1200)
 	inject(g.host, ping)
 	if n := g.nic.Loop(); n != 4 {
-		t.Errorf("%d of 4 fragments that the kernel sent went on; drops %v", n, l.drops())
+		t.Errorf("%d of 4 fragments from the kernel were forwarded; drops %v", n, l.drops())
 	}
 	g.host.Inject(headertest.ICMPError(local4, client4, 3, 3, 0, headertest.UDP(join(client4, 999), join(local4, 8080),
 		"x").Bytes(), 28).Bytes())
 	l.step(time.Microsecond)
 	if n := g.nic.Loop(); n != 1 {
-		t.Errorf("an ICMP error of a local endpoint did not go on; drops %v", l.drops())
+		t.Errorf("an ICMP error of a local endpoint was not forwarded; drops %v", l.drops())
 	}
 }
 
@@ -285,7 +285,7 @@ func TestFragmentsWithoutFirst(t *testing.T) {
 	}
 }
 
-// TestSecondFirstFragment: the backend that got the one must not receive the other.
+// TestSecondFirstFragment: the backend that got the first must not receive the second.
 func TestSecondFirstFragment(t *testing.T) {
 	l := newLab(t, labConfig{})
 	for _, port := range []uint16{53, 80} {
@@ -297,8 +297,8 @@ func TestSecondFirstFragment(t *testing.T) {
 	l.wantDrop(stats.FragmentOverlap, 1)
 }
 
-// TestLaws: random bytes and random packets, on both links, link flaps and route
-// changes; Validate panics in the step that breaks a law.
+// TestLaws: random bytes and random packets on both links, with link flaps and route changes;
+// Validate panics in a step that breaks a law.
 func TestLaws(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -360,7 +360,7 @@ func randomFrame(rnd *rand.Rand) []byte {
 	return frame
 }
 
-// TestStepDoesNotAllocate: the steady state of the hot path.
+// TestStepDoesNotAllocate: the hot path does not allocate in the steady state.
 func TestStepDoesNotAllocate(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
@@ -395,7 +395,8 @@ func TestStepDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestVLAN: tags come off, and go on where the next hop's device has some, each of its protocol.
+// TestVLAN: received tags are removed, and the tags of the next hop's device are added, each with
+// its protocol.
 func TestVLAN(t *testing.T) {
 	l := newLab(t, labConfig{})
 	hop := *l.hops.Hop(hopBackend)
@@ -425,9 +426,9 @@ func (l *lab) tagged(round int, hop *nexthop.Hop) {
 func TestSpoofedFromHostLinkIsNotLooped(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
-	// The kernel sends a packet of a kept source that is no reply of ours: it is forwarded.
+	// The kernel sends a packet from a kept source that belongs to no flow: it is forwarded.
 	g.host.Inject(headertest.TCP(join(backend4, 8081), join(client4, 9), headertest.ACK).Bytes())
-	// And one whose destination only the kernel reaches: it must not come back.
+	// A packet whose destination only the kernel reaches must not go back to it.
 	g.host.Inject(headertest.TCP(join(backend4, 8081), join(local4, 9), headertest.ACK).Bytes())
 	l.step(time.Microsecond)
 	frame, p := l.out(g.nic)

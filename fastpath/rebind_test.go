@@ -9,8 +9,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestRouteChangeOnThePlainPath: a change of one route gives the next packet of each flow two
-// lookups, and no slow path; those of the route that changed take the new hop.
+// TestRouteChangeOnThePlainPath: after a change of one route, the next packet of each flow costs
+// two lookups but stays on the plain path. Flows of the changed route use the new hop.
 func TestRouteChangeOnThePlainPath(t *testing.T) {
 	l := newLab(t, labConfig{})
 	w := l.workers[0]
@@ -19,7 +19,7 @@ func TestRouteChangeOnThePlainPath(t *testing.T) {
 	}
 	const flows = 20
 	for i := range uint16(flows) {
-		for range 4 { // three questions at once are more than the table counts
+		for range 4 { // the table counts three unanswered datagrams of a flow, which take the slow path
 			l.send(0, packet(1000+i))
 		}
 	}
@@ -27,7 +27,7 @@ func TestRouteChangeOnThePlainPath(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		edit func(v *nexthop.View)
-		mac  byte // the last byte of where packets go now; 0: as before
+		mac  byte // change of the last byte of the packets' MAC address; 0: none
 	}{
 		{"another network's route", func(v *nexthop.View) {
 			v.Routes = v.Routes.InsertPersist(prefix("203.0.113.0/24"), nexthop.Route{Hop: 1, Kind: nexthop.OnLink})

@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// again opens a connection on the ports of one that its client has reset, and reports whether it
-// came to stand.
+// again opens a connection on the ports of one that its client has reset, and reports whether it is
+// established.
 func (l *lab) again(client string) bool {
 	l.t.Helper()
 	vip := join(ruleVIP, 80)
@@ -34,7 +34,7 @@ func (l *lab) reset(client string) {
 }
 
 // TestLimitsOfConnectionsOpenedAgain: a client resets its connections and opens them again from the
-// same ports, which needs no new flow. The limits hold for these as for others.
+// same ports, which needs no new flow. The limits apply to these connections as well.
 func TestLimitsOfConnectionsOpenedAgain(t *testing.T) {
 	const limit, ports = 5, 15
 	for name, limits := range map[string]services.Limits{

@@ -10,9 +10,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestRepetitionsLeaveRoomForNewFlows: each step receives a full batch, of SYNs that were sent for
-// the third time, and take their flows to other backends. SYNs of new flows that are parked are
-// opened all the same.
+// TestRepetitionsLeaveRoomForNewFlows: each step receives a full batch of SYNs sent for the third
+// time, which move their flows to other backends. Parked SYNs of new flows still get their flows.
 func TestRepetitionsLeaveRoomForNewFlows(t *testing.T) {
 	const steps = 4
 	l := newLab(t, labConfig{frames: 8192, ring: 512, edit: func(b *services.Builder) {

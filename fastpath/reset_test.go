@@ -15,8 +15,8 @@ import (
 
 func resetUnknown(b *services.Builder) { b.Settings().ResetUnknown = true }
 
-// TestUnknownConnection: a segment of a connection that is not known gets the RST that a host would
-// send (RFC 9293 section 3.10.7.1), where the gateway is that host to its sender.
+// TestUnknownConnection: a segment of an unknown connection gets the RST that a host would send
+// (RFC 9293 section 3.10.7.1), if the gateway takes the place of that host.
 func TestUnknownConnection(t *testing.T) {
 	const ack = headertest.ACK
 	silent := join("203.0.113.63", 80)
@@ -74,7 +74,7 @@ func TestUnknownConnection(t *testing.T) {
 	}
 }
 
-// TestUnknownConnectionDropped: in silence, by configuration; SCTP always.
+// TestUnknownConnectionDropped: without an RST by configuration, and always for SCTP.
 func TestUnknownConnectionDropped(t *testing.T) {
 	l := newLab(t, labConfig{})
 	l.send(0, headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.ACK))
@@ -110,10 +110,10 @@ func TestResetRate(t *testing.T) {
 	l.out(g.nic)
 }
 
-// TestAnswersBesideFloods: what one kind of answer or one site uses up of the rates is not missing
-// elsewhere. Floods of SYNs to a frontend without endpoints, and of segments of unknown connections
-// from one site, provoke ICMP errors and RSTs without end. Beside them each of 40 clients, one
-// every 20 ms, gets its RST, its "too big", its "time exceeded" and its "port unreachable".
+// TestAnswersBesideFloods: one kind of answer or one site does not use up the rates of others.
+// Floods of SYNs to a frontend without endpoints, and of segments of unknown connections from one
+// site, cause ICMP errors and RSTs permanently. Meanwhile each of 40 clients, one every 20 ms, gets
+// its RST, its "too big", its "time exceeded" and its "port unreachable".
 func TestAnswersBesideFloods(t *testing.T) {
 	l := newLab(t, labConfig{edit: resetUnknown})
 	g := l.workers[0]

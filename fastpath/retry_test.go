@@ -11,8 +11,7 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// retryLab has two backends behind ruleVIP, and reports whether the second is tried where
-// the first does not answer.
+// retryLab has the given backends behind ruleVIP. on is RetryOther, keep is KeepClient.
 func retryLab(t *testing.T, on, keep bool, ips ...string) *lab {
 	return newLab(t, labConfig{workers: 2, edit: func(b *services.Builder) {
 		b.Settings().RetryOther = on
@@ -37,10 +36,10 @@ func (l *lab) retried() (n uint64) {
 	return n
 }
 
-// TestRetryOther: a client sends SYN, and again after 1 s and 3 s. The second repetition
-// goes to the other backend, from a port of its own; what the first answers later is
-// dropped by name, or is the kernel's where it is for the client's own address, and what the second
-// answers reaches the client.
+// TestRetryOther: a client sends a SYN, and repeats it after 1 s and 3 s. The second repetition
+// goes to the other backend, with a new source port. Late answers of the first backend are dropped
+// with a named reason, or go to the kernel if they are for the client's own address. Answers of the
+// second reach the client.
 func TestRetryOther(t *testing.T) {
 	for name, keep := range map[string]bool{"translated": false, "client kept": true} {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +79,7 @@ func TestRetryOther(t *testing.T) {
 	}
 }
 
-// TestNoRetry: when the connection stays where it is.
+// TestNoRetry: the cases in which the connection keeps its backend.
 func TestNoRetry(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -100,7 +99,7 @@ func TestNoRetry(t *testing.T) {
 				rules(b, 30, services.LoadBalancer, ruleVIP, 80, header.ProtoTCP, empty, empty)
 			})
 		}},
-		{"the client is not in the ranges any more", true, []string{backend4, second4}, func(l *lab, _, _ string) {
+		{"the client is no longer in the ranges", true, []string{backend4, second4}, func(l *lab, _, _ string) {
 			l.publish(func(b *services.Builder) {
 				f, _ := b.Settings().FrontendByKey(services.FrontendKey{Addr: addr(ruleVIP), Port: 80,
 					Proto: header.ProtoTCP})
@@ -132,8 +131,8 @@ func TestNoRetry(t *testing.T) {
 	}
 }
 
-// TestRetryWhenThereIsAnother: the second repetition comes too early for another backend, a
-// later one does not.
+// TestRetryWhenThereIsAnother: at the second repetition there is no other backend yet; a later
+// repetition moves to it.
 func TestRetryWhenThereIsAnother(t *testing.T) {
 	for name, hinder := range map[string]func(b *services.Builder){
 		"no other backend": func(b *services.Builder) {
@@ -162,8 +161,8 @@ func TestRetryWhenThereIsAnother(t *testing.T) {
 	}
 }
 
-// TestRetryByTheCurrentRules: the first backend is gone from the service and its index has
-// another owner; the retry is as a new flow.
+// TestRetryByTheCurrentRules: the first backend was removed from the service and its index has
+// another owner; the retry is scheduled like a new flow.
 func TestRetryByTheCurrentRules(t *testing.T) {
 	l := retryLab(t, true, false, backend4)
 	_, dst := l.syn(0)
@@ -202,8 +201,8 @@ func TestRetryBothWorkersAtOnce(t *testing.T) {
 	}
 }
 
-// TestRetryOverHostLink: the late answer of an endpoint on the node comes by the host
-// link, and is not sent on as if it were the node's own.
+// TestRetryOverHostLink: the late answer of an endpoint on the node arrives by the host link, and
+// is not forwarded like the node's own packets.
 func TestRetryOverHostLink(t *testing.T) {
 	l := retryLab(t, true, false, local4, "10.244.0.6")
 	g := l.workers[0]
@@ -226,8 +225,8 @@ func TestRetryOverHostLink(t *testing.T) {
 	l.wantDrop(stats.LateAnswer, 1)
 }
 
-// TestRetryWithoutRoom: there is another backend, and no source port towards it. The client
-// keeps the flow it has, and its slow backend's answer; a port that is free later is used.
+// TestRetryWithoutRoom: there is another backend, but no source port towards it. The client keeps
+// its flow, and gets its slow backend's answer. When a port is free, it is used.
 func TestRetryWithoutRoom(t *testing.T) {
 	l := newLab(t, labConfig{workers: 1, snat: services.PortRange{First: 20000, Count: 1},
 		edit: func(b *services.Builder) {
@@ -273,8 +272,8 @@ func TestRetryWithoutRoom(t *testing.T) {
 	l.wantTuple(&p, join(ruleVIP, 80), join(client4, 40000))
 }
 
-// TestRetryTriesAllBackends: of five backends one answers. A client that continues gets there, with
-// any scheduler: no two dead ones take turns.
+// TestRetryTriesAllBackends: one of five backends answers. With any scheduler, a client that keeps
+// repeating its SYN reaches it: retries do not alternate between two dead backends.
 func TestRetryTriesAllBackends(t *testing.T) {
 	for by := range services.NumSchedulers {
 		l := newLab(t, labConfig{workers: 1, edit: func(b *services.Builder) {
@@ -294,8 +293,8 @@ func TestRetryTriesAllBackends(t *testing.T) {
 	}
 }
 
-// TestRetryDoublingTimers: a client repeats after 1, 2, 4 and 8 s (RFC 6298 section 5.5), and
-// its first backends are dead: each repetition after the second goes to another one.
+// TestRetryDoublingTimers: a client repeats its SYN after 1, 2, 4 and 8 s (RFC 6298 section 5.5),
+// and its first backends are dead: each repetition from the second on goes to another backend.
 func TestRetryDoublingTimers(t *testing.T) {
 	l := retryLab(t, true, false, "10.0.1.21", "10.0.1.22", "10.0.1.23", "10.0.1.24")
 	_, last := l.syn(0)

@@ -12,12 +12,12 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestStrictReversePath: a packet in a backend's name answers a connection only if it comes from
-// the interface and VLAN by which packets to the backend leave. Without the setting it answers
-// from anywhere.
+// TestStrictReversePath: a packet with a backend's source address is accepted as its reply only if
+// it arrives from the interface and VLAN that packets to the backend leave by. Without the setting
+// it is accepted from any.
 func TestStrictReversePath(t *testing.T) {
 	here, elsewhere := 0, 1
-	const vlan = 20 | 3<<13 // with a priority, which makes no difference
+	const vlan = 20 | 3<<13 // with a priority, which is ignored
 	for _, c := range []struct {
 		name   string
 		nic    *int // strict, if not nil
@@ -26,7 +26,7 @@ func TestStrictReversePath(t *testing.T) {
 		host   bool // the reply comes from the host link
 		ok     bool
 	}{
-		{"the way it left", &here, false, []uint16{20}, false, true},
+		{"the same VLAN", &here, false, []uint16{20}, false, true},
 		{"with a priority", &here, false, []uint16{vlan}, false, true},
 		{"with a tag of a priority alone", &here, false, []uint16{3 << 13, 20}, false, true},
 		{"the clients' VLAN", &here, false, []uint16{10}, false, false},
@@ -39,7 +39,7 @@ func TestStrictReversePath(t *testing.T) {
 		{"behind the kernel, from outside", &here, true, nil, false, false},
 	} {
 		protos := []uint8{header.ProtoTCP, header.ProtoUDP}
-		if c.kernel { // the laboratory's backend on the node has a TCP port alone
+		if c.kernel { // the lab's backend on the node has only a TCP port
 			protos = protos[:1]
 		}
 		for _, proto := range protos {
@@ -82,8 +82,8 @@ func TestStrictReversePath(t *testing.T) {
 	}
 }
 
-// TestForgedBackendSide: packets in a backend's name, from the clients' side, make no half-open
-// flow stand, where the reverse path is strict.
+// TestForgedBackendSide: with a strict reverse path, packets from the clients' side with a
+// backend's source address establish no half-open flow.
 func TestForgedBackendSide(t *testing.T) {
 	elsewhere := 1
 	const flows = 400
@@ -105,8 +105,8 @@ func TestForgedBackendSide(t *testing.T) {
 	l.wantDrop(stats.ReversePath, 2*flows)
 }
 
-// TestForgedRepliesOnStandingFlows: where the reverse path is strict, packets in a backend's name
-// from another interface do not reach the client of a connection that stands, either.
+// TestForgedRepliesOnStandingFlows: with a strict reverse path, packets from another interface with
+// a backend's source address do not reach the client of an established connection either.
 func TestForgedRepliesOnStandingFlows(t *testing.T) {
 	for _, proto := range []uint8{header.ProtoUDP, header.ProtoTCP} {
 		here := 0
@@ -121,7 +121,7 @@ func TestForgedRepliesOnStandingFlows(t *testing.T) {
 		l.send(0, reply)
 		l.out(g.nic)
 		hop := *l.hops.Hop(hopBackend)
-		hop.Link = 3 // from now on the NIC is the clients' alone
+		hop.Link = 3 // from now on only clients are behind the NIC
 		l.hops.SetHop(hopBackend, &hop)
 		l.send(0, reply)
 		l.nothing(g.nic)
@@ -129,8 +129,8 @@ func TestForgedRepliesOnStandingFlows(t *testing.T) {
 	}
 }
 
-// TestForgedRepliesOfUnknownNeighbour: a backend whose neighbour is not resolved has got no packet
-// and so answers none: who answers in its name is a forger.
+// TestForgedRepliesOfUnknownNeighbour: a backend whose neighbour is not resolved has received no
+// packet, so a reply with its address is forged.
 func TestForgedRepliesOfUnknownNeighbour(t *testing.T) {
 	elsewhere := 1
 	const flows, ports, vip, dead = 40, 500, "203.0.113.99", "10.0.9.5"

@@ -14,7 +14,7 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// More addresses of the lab: a second VIP of its own for each test, pods of the cluster.
+// More addresses of the lab: VIPs that the tests add, and pods of the cluster.
 const (
 	ruleVIP   = "203.0.113.60"
 	clusterIP = "10.96.0.10"
@@ -35,7 +35,7 @@ func set(b *services.Builder, id services.ServiceID, first uint32, proto uint8, 
 	return s
 }
 
-// rules adds a frontend of a new service, whose rules the caller fills.
+// rules adds a frontend of a new service. The caller sets its rules.
 func rules(
 	b *services.Builder, id services.ServiceID, kind services.FrontendKind, ip string, port uint16, proto uint8,
 	outside, pod services.Rule,
@@ -53,7 +53,7 @@ func rules(
 	return f
 }
 
-// inOrder returns the backends of sets as services.Service.Backends has them.
+// inOrder returns the backends of sets in the order of services.Service.Backends.
 func inOrder(b *services.Builder, sets ...*services.EndpointSet) (refs []services.BackendRef) {
 	for _, s := range sets {
 		refs = append(refs, s.Backends...)
@@ -65,7 +65,7 @@ func inOrder(b *services.Builder, sets ...*services.EndpointSet) (refs []service
 	return slices.Compact(refs)
 }
 
-// both is the same rule for clients of both kinds.
+// both adds a frontend with the same rule for clients of both kinds.
 func both(
 	b *services.Builder, id services.ServiceID, ip string, proto uint8, to *services.EndpointSet,
 ) *services.Frontend {
@@ -80,9 +80,9 @@ func ranges(cidrs ...string) *services.Prefixes {
 	return services.NewPrefixes(list)
 }
 
-// TestVIPAsSource: an external IP may be another node's address, and a VIP another gateway's too:
-// what comes from there is a client as others are, where ranges include it. An address that this
-// node has is not.
+// TestVIPAsSource: an external IP may be another node's address, and a VIP may also be another
+// gateway's. Packets with such a source are from a client like others, if the ranges include it. An
+// address of this node is not a valid source.
 func TestVIPAsSource(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -114,8 +114,8 @@ func TestVIPAsSource(t *testing.T) {
 	}
 }
 
-// TestSourceRanges: loadBalancerSourceRanges. Who is not in them is dropped in silence,
-// with endpoints and without; open connections are not touched by a change.
+// TestSourceRanges: loadBalancerSourceRanges. Packets from other sources are dropped silently, with
+// endpoints and without; a change does not affect open connections.
 func TestSourceRanges(t *testing.T) {
 	friend, stranger := join("198.51.100.7", 40000), join("198.51.100.200", 40000)
 	var front, empty *services.Frontend
@@ -144,7 +144,7 @@ func TestSourceRanges(t *testing.T) {
 	l.wantDrop(stats.SourceRangeDenied, 2)
 }
 
-// TestKindOfClient: what a client of each kind gets of each kind of frontend.
+// TestKindOfClient: the backend and source address for each kind of client and frontend.
 func TestKindOfClient(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
@@ -160,7 +160,7 @@ func TestKindOfClient(t *testing.T) {
 			pod4, second4, false},
 		{"VIP, policy Local: kept", services.LoadBalancer, services.Rule{KeepClient: true},
 			services.Rule{KeepClient: true}, client4, backend4, true},
-		{"VIP, policy Local: pods are not bound by it", services.LoadBalancer, services.Rule{KeepClient: true},
+		{"VIP, policy Local: does not apply to pods", services.LoadBalancer, services.Rule{KeepClient: true},
 			services.Rule{KeepClient: true}, pod4, second4, true},
 		{"ClusterIP: translated", services.ClusterIP, services.Rule{}, services.Rule{KeepClient: true}, client4,
 			backend4, false},
@@ -192,7 +192,8 @@ func TestKindOfClient(t *testing.T) {
 	}
 }
 
-// TestPolicyLocal: none here. Outside there is silence, and a pod gets one elsewhere.
+// TestPolicyLocal: no endpoint is on this node. Outside clients are dropped silently, and a pod
+// gets an endpoint elsewhere.
 func TestPolicyLocal(t *testing.T) {
 	l := newLab(t, labConfig{edit: func(b *services.Builder) {
 		b.Settings().Pods = ranges(podCIDR)
@@ -209,8 +210,8 @@ func TestPolicyLocal(t *testing.T) {
 	l.wantDrop(stats.NoLocalEndpoints, 1)
 }
 
-// TestAddressOfTheNode: a frontend's address is one of the node's. The explicit address
-// has precedence over a node port of the same number; other node ports and the node's own stay.
+// TestAddressOfTheNode: a frontend has an address of the node. It has precedence over a node port
+// with the same number; other node ports and the node's own ports are not affected.
 func TestAddressOfTheNode(t *testing.T) {
 	for _, kind := range []services.FrontendKind{services.LoadBalancer, services.ExternalIP, services.ClusterIP} {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -233,8 +234,8 @@ func TestAddressOfTheNode(t *testing.T) {
 	}
 }
 
-// TestSchedulerOfService: the worker asks the service's scheduler, and counts turns and
-// connections over all flows.
+// TestSchedulerOfService: the worker uses the service's scheduler, and counts turns and connections
+// over all flows.
 func TestSchedulerOfService(t *testing.T) {
 	for name, by := range map[string]services.Scheduler{
 		"rr": services.RoundRobin, "lc": services.LeastConn, "sh": services.SourceHash, "random": services.Random,
@@ -272,7 +273,7 @@ func TestSchedulerOfService(t *testing.T) {
 	}
 }
 
-// TestNewFlowsDoNotAllocate: by no scheduler, pin, range or retry.
+// TestNewFlowsDoNotAllocate: with any scheduler, pin, range or retry.
 func TestNewFlowsDoNotAllocate(t *testing.T) {
 	l := newLab(t, labConfig{flows: 1 << 16, edit: func(b *services.Builder) {
 		crowd(b)
@@ -299,7 +300,7 @@ func TestNewFlowsDoNotAllocate(t *testing.T) {
 	source := uint16(2000)
 	if n := testing.AllocsPerRun(200, func() {
 		source++
-		// The sequence number's low word makes up for the port in the checksum.
+		// The sequence number's low word compensates the port in the checksum.
 		binary.BigEndian.PutUint16(syn[40:], headertest.ISN&0xffff+1-source-1)
 		for range 3 {
 			open(syn, source)

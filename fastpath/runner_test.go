@@ -15,7 +15,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// running are runners with the workers of a lab, worker i at first with runner i mod their number.
+// running has runners with the workers of a lab. At first worker i is at runner i modulo their
+// number.
 type running struct {
 	t       *testing.T
 	l       *lab
@@ -65,7 +66,7 @@ func (r *running) hand(worker, to int) {
 	}
 }
 
-// thread is the thread that steps a worker.
+// thread returns the thread that steps a worker.
 func (r *running) thread(worker int) (tid int) {
 	r.t.Helper()
 	if !r.l.workers[worker].Do(r.t.Context(), func(*fastpath.Worker) { tid = unix.Gettid() }) {
@@ -74,7 +75,7 @@ func (r *running) thread(worker int) (tid int) {
 	return tid
 }
 
-// drained counts the packets that a worker has sent since the last time.
+// drained returns the number of packets that a worker has sent since the last call.
 func (r *running) drained(worker int) (n int) {
 	for _, frame := range drain(r.l.workers[worker].nic) {
 		if frame != nil {
@@ -84,8 +85,8 @@ func (r *running) drained(worker int) (n int) {
 	return n
 }
 
-// TestRunnersHandWorkers: two workers that move between two runners all the time are each stepped
-// by one of them, and forward every packet once.
+// TestRunnersHandWorkers: two workers move between two runners all the time. At any time one runner
+// steps each, and they forward every packet once.
 func TestRunnersHandWorkers(t *testing.T) {
 	l := newLab(t, labConfig{workers: 2})
 	r := run(t, l, 2, fastpath.RunConfig{CPU: -1,
@@ -119,8 +120,8 @@ func TestRunnersHandWorkers(t *testing.T) {
 	}
 }
 
-// TestRunnerTakesAfterTheEnd: a runner that has ended takes no worker, which then stays where it
-// was.
+// TestRunnerTakesAfterTheEnd: a runner that has ended takes no worker; the worker stays at its
+// runner.
 func TestRunnerTakesAfterTheEnd(t *testing.T) {
 	l := newLab(t, labConfig{workers: 2})
 	over, cancel := context.WithCancel(t.Context())
@@ -147,7 +148,8 @@ func TestRunnerTakesAfterTheEnd(t *testing.T) {
 	r.end()
 }
 
-// TestRunnerWithoutItsCPU: a runner whose CPU is not there ends with an error, and is never pinned.
+// TestRunnerWithoutItsCPU: a runner whose CPU does not exist ends with an error, and is never
+// pinned.
 func TestRunnerWithoutItsCPU(t *testing.T) {
 	group, err := thread.NewGroup(thread.Priority{})
 	if err != nil {
@@ -168,8 +170,8 @@ func TestRunnerWithoutItsCPU(t *testing.T) {
 	}
 }
 
-// TestRunnersEndWhileWorkersMove: whenever the end comes while workers move, all runners end, and
-// each worker is shut down: Do is refused, and it counts as offline.
+// TestRunnersEndWhileWorkersMove: if ctx is done while workers move, all runners end, and each
+// worker is shut down: Do returns false, and the worker's generation is Offline.
 func TestRunnersEndWhileWorkersMove(t *testing.T) {
 	bound, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -203,8 +205,8 @@ func TestRunnersEndWhileWorkersMove(t *testing.T) {
 	}
 }
 
-// TestCall: every worker runs its function, between two steps; those that none steps yet before
-// their first, and for one that has ended it is an error.
+// TestCall: every worker runs its function between two steps, or before its first step if it is not
+// stepped yet. For a worker that has ended, Wait returns an error.
 func TestCall(t *testing.T) {
 	l := newLab(t, labConfig{workers: 2})
 	ran := [2]int{}
@@ -215,7 +217,7 @@ func TestCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	if late, err := fastpath.Call(workers, note); err != nil || late.Wait(time.Millisecond) == nil {
-		t.Errorf("nobody steps them: %v", err)
+		t.Errorf("without a runner: %v", err)
 	}
 	r := run(t, l, 1, fastpath.RunConfig{CPU: -1, Waiting: fastpath.Waiting{Sleep: time.Minute}})
 	if err := early.Wait(10 * time.Second); err != nil || ran != [2]int{1, 1} {
@@ -234,8 +236,8 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// TestPausedRunnerSleeps: a runner whose workers are paused leaves its CPU at once, however long it
-// looks for packets usually.
+// TestPausedRunnerSleeps: a runner whose workers are paused leaves its CPU at once, even with a
+// long Spin.
 func TestPausedRunnerSleeps(t *testing.T) {
 	l := newLab(t, labConfig{})
 	r := run(t, l, 1, fastpath.RunConfig{CPU: -1, Waiting: fastpath.Waiting{Spin: time.Hour, Sleep: time.Millisecond}})
@@ -259,10 +261,10 @@ func TestPausedRunnerSleeps(t *testing.T) {
 	r.end()
 }
 
-// counted is a link that has unsent frames for so many Flush calls, and counts calls.
+// counted is a link that has unsent frames for a number of Flush calls, and counts calls.
 type counted struct {
 	fastpath.Link
-	unsent          atomic.Int64 // Flush calls until all is sent
+	unsent          atomic.Int64 // Flush calls until all frames are sent
 	flushes, probes atomic.Int64
 }
 
@@ -279,8 +281,8 @@ func (l *counted) Probe() {
 	l.Link.Probe()
 }
 
-// TestSleep: a worker that sleeps wakes up for frames that the kernel has not taken yet, and has
-// its links probed at the end of a sleep in which nothing came.
+// TestSleep: a sleeping worker wakes up for frames that the kernel has not taken yet, and probes
+// its links after a sleep without packets.
 func TestSleep(t *testing.T) {
 	for _, c := range []struct {
 		sleep  time.Duration

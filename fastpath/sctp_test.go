@@ -22,8 +22,8 @@ func sctpLab(t *testing.T, edits ...func(*services.Builder)) *lab {
 	}})
 }
 
-// TestSCTPAssociation: it lives in the state machine of connections, from INIT to
-// SHUTDOWN COMPLETE, on whichever worker.
+// TestSCTPAssociation: an association passes the states of connections from INIT to SHUTDOWN
+// COMPLETE, at any worker.
 func TestSCTPAssociation(t *testing.T) {
 	l := sctpLab(t)
 	client, vip := join(client4, 40000), join(ruleVIP, 80)
@@ -57,7 +57,7 @@ func TestSCTPAssociation(t *testing.T) {
 			t.Fatalf("after chunk %d the flow is not %v: %v", step.chunk, step.state, l.table.Counts().States)
 		}
 	}
-	// The same association again: scheduled anew, never lost.
+	// The same association again is scheduled again, and not dropped.
 	l.send(0, headertest.SCTP(client, vip, header.SCTPInit))
 	l.out(l.workers[0].nic)
 	if l.table.Counts().States[flowtable.SynSeen] != 1 {
@@ -65,7 +65,7 @@ func TestSCTPAssociation(t *testing.T) {
 	}
 }
 
-// TestSCTPWithoutFlow: only INIT makes one.
+// TestSCTPWithoutFlow: only INIT makes a flow.
 func TestSCTPWithoutFlow(t *testing.T) {
 	for name, chunk := range map[string]uint8{
 		"DATA": 0, "INIT ACK": 2, "HEARTBEAT": 4, "ABORT": 6, "SHUTDOWN": 7, "COOKIE ECHO": 10,
@@ -79,7 +79,7 @@ func TestSCTPWithoutFlow(t *testing.T) {
 	}
 }
 
-// TestSCTPStaysWithARemovedEndpoint: as TCP, and unlike UDP.
+// TestSCTPStaysWithARemovedEndpoint: like TCP, and unlike UDP.
 func TestSCTPStaysWithARemovedEndpoint(t *testing.T) {
 	l := sctpLab(t)
 	client, vip := join(client4, 40000), join(ruleVIP, 80)
@@ -100,7 +100,7 @@ func TestSCTPStaysWithARemovedEndpoint(t *testing.T) {
 	l.wantTuple(&p, vip, client)
 }
 
-// TestSCTPRetry: a repeated INIT is a repeated SYN.
+// TestSCTPRetry: a repeated INIT is handled like a repeated SYN.
 func TestSCTPRetry(t *testing.T) {
 	l := sctpLab(t, func(b *services.Builder) { b.Settings().RetryOther = true })
 	var went []string
@@ -116,7 +116,7 @@ func TestSCTPRetry(t *testing.T) {
 	}
 }
 
-// TestSCTPFragments: none is translated, and the node's own are left alone.
+// TestSCTPFragments: no fragment is translated, and the node's own fragments go to the kernel.
 func TestSCTPFragments(t *testing.T) {
 	big := func(src, dst string) [][]byte {
 		p := headertest.SCTP(src, dst, 0)
@@ -132,7 +132,7 @@ func TestSCTPFragments(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		src, dst string
-		dropped  [3]bool // by fragment; else to the kernel
+		dropped  [3]bool // by fragment; false: to the kernel
 	}{
 		{"to a VIP", join(client4, 40000), join(ruleVIP, 80), [3]bool{true, true, true}},
 		{"to a VIP's unserved port", join(client4, 40000), join(ruleVIP, 81), [3]bool{true, true, true}},
@@ -159,8 +159,9 @@ func TestSCTPFragments(t *testing.T) {
 	}
 }
 
-// TestSCTPShortFirstFragment: however short the first fragment of an INIT for a frontend is, the
-// kernel does not get it, so it has nothing to put together; that for the node's own port it gets.
+// TestSCTPShortFirstFragment: the kernel does not get the first fragment of an INIT for a frontend,
+// however short it is, so it cannot reassemble the packet. It gets first fragments for the node's
+// own ports.
 func TestSCTPShortFirstFragment(t *testing.T) {
 	for _, bytes := range []int{8, 16, 24} {
 		for _, tt := range []struct {

@@ -9,11 +9,11 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestShutdownPublishesAllBackends: a worker that ends has nothing left that it alone knows,
-// however many backends its last packets went to.
+// TestShutdownPublishesAllBackends: a worker that ends publishes all counters of backends, even if
+// its last packets went to many backends.
 func TestShutdownPublishesAllBackends(t *testing.T) {
-	t.Run("counted at once", func(t *testing.T) { shutDown(t, nil) })
-	t.Run("noted in a log", func(t *testing.T) { shutDown(t, serveMany) })
+	t.Run("counted directly", func(t *testing.T) { shutDown(t, nil) })
+	t.Run("through the log", func(t *testing.T) { shutDown(t, serveMany) })
 }
 
 func shutDown(t *testing.T, more func(*services.Builder)) {

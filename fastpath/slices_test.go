@@ -8,8 +8,9 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestSleepsWhenCountersArePublished: counters of many backends are published by steps, a few in
-// each, and the worker does not sleep before. A packet that comes meanwhile waits for one step.
+// TestSleepsWhenCountersArePublished: each step publishes the counters of a few backends, and the
+// worker does not sleep before all are published. A packet that arrives meanwhile waits for at most
+// one step.
 func TestSleepsWhenCountersArePublished(t *testing.T) {
 	const backends = 5000
 	l := newLab(t, labConfig{})
@@ -25,7 +26,7 @@ func TestSleepsWhenCountersArePublished(t *testing.T) {
 		return n
 	}
 	if w.MayRest() {
-		t.Error("the worker would sleep, and publish all counters before")
+		t.Error("the worker would sleep, and publish all counters at once")
 	}
 	for last := published(); !w.MayRest(); {
 		l.step(time.Microsecond)
@@ -41,7 +42,7 @@ func TestSleepsWhenCountersArePublished(t *testing.T) {
 }
 
 // TestFewPacketsWhileRoutesChange: after a change of routes each flow must be bound again, which
-// takes longer than to forward its packet. So steps take fewer packets until most are bound.
+// takes longer than forwarding its packet. So steps take fewer packets until most flows are bound.
 func TestFewPacketsWhileRoutesChange(t *testing.T) {
 	const flows = fastpath.BatchSize
 	l := newLab(t, labConfig{})

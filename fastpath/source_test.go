@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestSourceOfFlow: by route, from the pool, and never one that the snapshot does
-// not call ours.
+// TestSourceOfFlow: the source of a flow is the route's or from the pool, and always an AddrSNAT of
+// the snapshot.
 func TestSourceOfFlow(t *testing.T) {
 	const (
 		far4, far6   = "10.0.2.11", "2001:db8:2::11"
@@ -47,7 +47,7 @@ func TestSourceOfFlow(t *testing.T) {
 		{"explicit pool for IPv6 alone", []func(*services.Builder){owned, explicit,
 			func(b *services.Builder) { b.Settings().SNATByRoute4 = true }}, near4, own4, pool6, pool6},
 		{"source not in the snapshot", []func(*services.Builder){explicit, byRoute}, near4, pool4, near6, pool6},
-		{"source ours, but not for this", []func(*services.Builder){explicit, byRoute, func(b *services.Builder) {
+		{"source without AddrSNAT", []func(*services.Builder){explicit, byRoute, func(b *services.Builder) {
 			b.SetAddr(addr(own4), services.AddrNode|services.AddrLocal)
 			b.SetAddr(addr(own6), services.AddrNode|services.AddrLocal)
 		}}, near4, pool4, near6, pool6},
@@ -90,7 +90,7 @@ func TestSourceOfFlow(t *testing.T) {
 	}
 }
 
-// TestNoSource: neither a route's source nor a pool.
+// TestNoSource: there is neither a route's source nor a pool.
 func TestNoSource(t *testing.T) {
 	l := newLab(t, labConfig{edit: func(b *services.Builder) {
 		b.Settings().SNAT4, b.Settings().SNATByRoute4 = nil, true

@@ -12,8 +12,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// echoAll is the network around a gateway whose backends echo what they get, and whose router sends
-// what is for a VIP back to the gateway. It plays at most so many rounds, and returns how many
+// echoAll simulates the network around a gateway: backends echo every packet, and the router sends
+// packets for a VIP back to the gateway. It runs at most rounds rounds, and returns how many
 // packets backends got.
 func (l *lab) echoAll(link *memlink.Link, rounds int) (served int) {
 	l.t.Helper()
@@ -37,9 +37,9 @@ func (l *lab) echoAll(link *memlink.Link, rounds int) (served int) {
 	return served
 }
 
-// TestServicesDoNotAnswerEachOther: one datagram that claims to come from a service which answers
-// everything, sent to another one, keeps both busy for ever (CVE-2024-2169). A frontend is no
-// source.
+// TestServicesDoNotAnswerEachOther: a datagram to one service that answers every packet, with
+// another such service as its forged source, would make the two answer each other endlessly
+// (CVE-2024-2169). So a frontend is not a valid source.
 func TestServicesDoNotAnswerEachOther(t *testing.T) {
 	for _, kind := range []services.FrontendKind{services.LoadBalancer, services.ExternalIP, services.ClusterIP} {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -61,7 +61,8 @@ func TestServicesDoNotAnswerEachOther(t *testing.T) {
 				stats.SpoofedSource {
 				t.Errorf("explained as %v", x.Verdict)
 			}
-			// Hairpin: a backend that uses a service is a client; so is a VIP from another port.
+			// Hairpin: a backend may be a client of a service, and so may a VIP with a port that is
+			// no frontend's.
 			for _, client := range []string{join(second4, 7), join("203.0.113.61", 40000)} {
 				l.send(0, headertest.UDP(client, one, "query"))
 				_, p := l.out(l.workers[0].nic)
@@ -72,7 +73,7 @@ func TestServicesDoNotAnswerEachOther(t *testing.T) {
 	}
 }
 
-// TestFrontendOpensNothing: nor does a connection come from a frontend.
+// TestFrontendOpensNothing: a frontend is not a valid source of a connection either.
 func TestFrontendOpensNothing(t *testing.T) {
 	l := newLab(t, labConfig{})
 	l.send(0, headertest.TCP(join(keepVIP, 80), join(vip4, 80), headertest.SYN),
@@ -81,8 +82,8 @@ func TestFrontendOpensNothing(t *testing.T) {
 	l.wantDrop(stats.SpoofedSource, 2)
 }
 
-// TestExternalIPKeepsNobodyAway: whoever may write a Service may write a client's address and ports
-// as external IPs. The client is kept away from Services of that namespace, and from no others
+// TestExternalIPKeepsNobodyAway: the author of a Service may list a client's address and ports as
+// external IPs. That blocks the client from Services of the author's namespace, but not from others
 // (CVE-2020-8554).
 func TestExternalIPKeepsNobodyAway(t *testing.T) {
 	client := join("198.51.100.7", 40000)
@@ -113,14 +114,14 @@ func TestExternalIPKeepsNobodyAway(t *testing.T) {
 	}
 }
 
-// TestEchoBetweenOurOwn: a request that claims to come from a VIP is answered once, as another node
-// may have that address, and one from an address of this node is not.
+// TestEchoBetweenOurOwn: an echo request from a VIP is answered once, because another node may have
+// that address; a request from an address of this node is not answered.
 func TestEchoBetweenOurOwn(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
 	l.send(0, headertest.Echo(keepVIP, vip4, 1, 1, false))
 	l.out(g.nic)
-	l.send(0, headertest.Echo(vip4, keepVIP, 1, 1, true)) // which the router sends back here
+	l.send(0, headertest.Echo(vip4, keepVIP, 1, 1, true)) // the router sends the reply back here
 	l.out(g.host)
 	l.nothing(g.nic, g.host)
 	l.send(0, headertest.Echo(node4, vip4, 1, 1, false))

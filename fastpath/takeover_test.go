@@ -36,7 +36,7 @@ func ours(g *gate, r *fastpath.Remains) (frames []uint64) {
 	return frames
 }
 
-// successor returns a worker with the same links, which has not taken over yet.
+// successor returns a worker with the same links, before Assume.
 func (l *lab) successor(g *gate) *gate {
 	next := &gate{nic: g.nic, host: g.host, stats: new(stats.Block), config: g.config}
 	next.stats.Backends.Ensure(128)
@@ -50,9 +50,9 @@ func (l *lab) successor(g *gate) *gate {
 	return next
 }
 
-// TestWorkerTakesOver: a worker goes on with the frames, the links and the held packets of another
-// one: packets that wait for a next hop leave when that is known, late fragments with their first
-// one, and the counts continue.
+// TestWorkerTakesOver: a worker takes over the frames, links and held packets of another one.
+// Packets that wait for a next hop leave when it is known, held fragments leave when their first
+// one arrives, and the counts continue.
 func TestWorkerTakesOver(t *testing.T) {
 	l := newLab(t, labConfig{edit: unresolved})
 	g := l.workers[0]
@@ -86,7 +86,7 @@ func TestWorkerTakesOver(t *testing.T) {
 	l.workers[0] = next
 	l.resolve("10.0.9.1")
 	l.step(2 * time.Millisecond) // Validate checks both laws in each step
-	for range 4 {                // three that were held, and one that waited in the ring
+	for range 4 {                // three held packets, and one from the ring
 		l.out(next.nic)
 	}
 	inject(parts[0])
@@ -107,7 +107,7 @@ func TestWorkerTakesOver(t *testing.T) {
 	}
 }
 
-// TestPauseEnds: a worker that goes on itself has lost nothing.
+// TestPauseEnds: a worker that resumes has lost no packet.
 func TestPauseEnds(t *testing.T) {
 	l := newLab(t, labConfig{edit: unresolved})
 	g := l.workers[0]
@@ -123,7 +123,7 @@ func TestPauseEnds(t *testing.T) {
 	l.out(g.nic)
 }
 
-// TestAssumeRefusesCounts: counts and frames that do not fit end the take-over.
+// TestAssumeRefusesCounts: Assume returns an error for inconsistent counts and frames.
 func TestAssumeRefusesCounts(t *testing.T) {
 	for name, change := range map[string]func(*fastpath.Remains, *[]uint64){
 		"an unknown count":   func(r *fastpath.Remains, _ *[]uint64) { r.Counts["drop of another version"] = 1 },

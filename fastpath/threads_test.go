@@ -12,7 +12,7 @@ import (
 	"sluice.dev/sluice/fastpath/thread"
 )
 
-// anyCPU is one that this process may use.
+// anyCPU returns a CPU that this process may use.
 func anyCPU(t *testing.T) (cpu int) {
 	t.Helper()
 	var all unix.CPUSet
@@ -25,8 +25,8 @@ func anyCPU(t *testing.T) (cpu int) {
 	return cpu
 }
 
-// TestRunPinned: while it runs, the worker is on its CPU, locked to a thread or not, and an
-// unlocked one gives its thread back in the end.
+// TestRunPinned: while it runs, the worker is on its CPU, locked to a thread or not. At its end no
+// thread stays bound.
 func TestRunPinned(t *testing.T) {
 	cpu := anyCPU(t)
 	group, err := thread.NewGroup(thread.Priority{})
@@ -56,7 +56,7 @@ func TestRunPinned(t *testing.T) {
 					astray++
 				}
 			}
-			// Between a gap and the Check after it, an unlocked one may be on another thread.
+			// Between a gap and the next Check, an unlocked worker may be on another thread.
 			if c.threads == nil && astray > 0 || astray > 50 {
 				t.Errorf("%d times of 100 the worker's thread could run elsewhere", astray)
 			}
@@ -74,12 +74,12 @@ func TestRunPinned(t *testing.T) {
 	}
 	if err := newLab(t, labConfig{}).workers[0].Run(t.Context(), fastpath.RunConfig{CPU: 1 << 9,
 		Threads: group}); err == nil {
-		t.Error("a CPU that is not there is no error")
+		t.Error("a CPU that does not exist is no error")
 	}
 }
 
-// TestRunYields: a worker that never sleeps leaves its P to others after each turn, not when it is
-// preempted.
+// TestRunYields: a worker that never sleeps yields its P after each turn, before the scheduler
+// preempts it.
 func TestRunYields(t *testing.T) {
 	group, err := thread.NewGroup(thread.Priority{})
 	if err != nil {
@@ -100,7 +100,7 @@ func TestRunYields(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	used := func() time.Duration { // processor time, as a busy machine must not count
+	used := func() time.Duration { // processor time, so that other load does not count
 		var u unix.Rusage
 		if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
 			t.Fatal(err)
@@ -110,11 +110,11 @@ func TestRunYields(t *testing.T) {
 	const turns = 20
 	before := used()
 	for range turns {
-		if !l.workers[0].Do(ctx, func(*fastpath.Worker) {}) { // whose end is seen after the turn
+		if !l.workers[0].Do(ctx, func(*fastpath.Worker) {}) { // this goroutine runs again after the turn
 			t.Fatal("the worker does not answer")
 		}
 	}
-	// Preempted, a turn is 10 ms (runtime/proc.go, forcePreemptNS).
+	// A turn that ends by preemption takes 10 ms (runtime/proc.go, forcePreemptNS).
 	if took := used() - before; took > turns*5*time.Millisecond {
 		t.Errorf("%d turns of the worker took %v of processor time", turns, took)
 	}

@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// TestUDPNeverOutlivesItsEndpoint: what becomes of a UDP flow's next datagram and of a
-// late answer, by what became of its endpoint.
+// TestUDPNeverOutlivesItsEndpoint: the handling of a UDP flow's next datagram and of a late answer,
+// after changes of its endpoint.
 func TestUDPNeverOutlivesItsEndpoint(t *testing.T) {
 	const id, first, second = 30, 30, 31
 	old, next := services.MakeBackendRef(first, 1), services.MakeBackendRef(second, 1)
@@ -34,9 +34,9 @@ func TestUDPNeverOutlivesItsEndpoint(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*services.Builder)
-		// where the client's next datagram goes: a backend, or what else
+		// the backend of the client's next datagram, or the other result
 		datagram string
-		answers  bool // do answers of the old endpoint still reach the client, before that?
+		answers  bool // answers of the old endpoint still reach the client before that
 	}{
 		{"nothing changed", func(*services.Builder) {}, backend4, true},
 		{"terminating, serving, others ready", func(b *services.Builder) {
@@ -55,7 +55,7 @@ func TestUDPNeverOutlivesItsEndpoint(t *testing.T) {
 			b.DeleteBackend(old)
 			frontend(b, only())
 		}, rejected, false},
-		{"none serves any more", func(b *services.Builder) {
+		{"no endpoint serves", func(b *services.Builder) {
 			flags(b, 0)
 			frontend(b, only())
 		}, rejected, true},
@@ -84,7 +84,7 @@ func TestUDPNeverOutlivesItsEndpoint(t *testing.T) {
 			src, dst := ends(&p.Tuple)
 			l.publish(tt.change)
 
-			for range 3 { // what was under way arrives, and makes the flow live no longer
+			for range 3 { // packets in flight arrive, and do not refresh the flow
 				l.step(600 * time.Millisecond)
 				l.send(0, headertest.UDP(dst.String(), src.String(), "answer"))
 				_, p = l.out(g.nic)
@@ -125,8 +125,9 @@ func TestUDPNeverOutlivesItsEndpoint(t *testing.T) {
 	}
 }
 
-// TestUDPWithoutChecksum: tunnels over IPv6 leave the checksum out (RFC 6935), as anybody may over
-// IPv4. It stays out both ways, whether a datagram opens its flow, is plain, or is in fragments.
+// TestUDPWithoutChecksum: tunnels over IPv6 may omit the checksum (RFC 6935), and any sender may
+// over IPv4. It stays omitted in both directions, for a datagram that opens its flow, a plain one,
+// and fragments.
 func TestUDPWithoutChecksum(t *testing.T) {
 	for _, tt := range []struct{ client, vip string }{
 		{join(client4, 40000), join(vip4, 53)}, {join(client6, 40000), join(vip6, 53)},

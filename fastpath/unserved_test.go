@@ -16,14 +16,14 @@ import (
 
 const ownSNAT4, ownSNAT6 = "10.0.1.3", "2001:db8:1::3" // source addresses that the node does not have
 
-// unservedCase is a packet to an address of the gateway alone, and what becomes of it.
+// unservedCase is a packet to an address that only the gateway has, and the expected result.
 type unservedCase struct {
 	name      string
 	packet    *headertest.Packet
 	reason    stats.DropReason
-	icmp      [2]uint8 // type and code of the error
-	anyErrors bool     // there is one
-	pointer   uint32   // of a parameter problem
+	icmp      [2]uint8 // type and code of the expected error
+	anyErrors bool     // an error is expected
+	pointer   uint32   // pointer of a "parameter problem"
 }
 
 func raw(src, dst string, proto uint8, extensions ...headertest.Extension) *headertest.Packet {
@@ -46,7 +46,7 @@ func unservedCases() (list []unservedCase) {
 	}
 	for name, proto := range map[string]uint8{"IPIP": 4, "6in4": 41, "GRE": 47, "ESP": 50, "AH": 51, "DCCP": 33,
 		"UDP-Lite": 136, "IGMP": 2, "ICMPv6 in IPv4": 58, "reserved": 255} {
-		if proto == 58 { // no error about what may be one
+		if proto == 58 { // no error about a packet that may be an error
 			dropped(name, stats.Protocol, raw(client4, vip4, proto))
 		} else {
 			refused(name, stats.Protocol, raw(client4, vip4, proto), header.ICMPUnreachable, 2, 0)
@@ -96,8 +96,9 @@ func unservedCases() (list []unservedCase) {
 	return list
 }
 
-// TestNothingGoesBack: no packet to an address that the gateway has and the node does not reaches
-// the kernel, which would send it back to the router. It is answered, or dropped for a reason.
+// TestNothingGoesBack: no packet to an address that the gateway has and the node does not have
+// reaches the kernel, which would send it back to the router. It is answered, or dropped with a
+// reason.
 func TestNothingGoesBack(t *testing.T) {
 	for _, policy := range []services.UnservedPolicy{services.UnservedReject, services.UnservedDrop,
 		services.UnservedPass} {
@@ -111,7 +112,7 @@ func TestNothingGoesBack(t *testing.T) {
 				g := l.workers[0]
 				l.send(0, tt.packet)
 				if policy == services.UnservedPass {
-					return // nothing but the laws, which each step checks
+					return // each step has checked the laws
 				}
 				l.wantDrop(tt.reason, 1)
 				if tt.anyErrors && policy == services.UnservedReject {
@@ -132,8 +133,8 @@ func TestNothingGoesBack(t *testing.T) {
 	}
 }
 
-// TestFragmentsOfUnserved: of a datagram that nobody serves the first fragment is refused, and no
-// other one is answered or returned.
+// TestFragmentsOfUnserved: the first fragment of an unserved datagram is answered with an error;
+// later fragments are neither answered nor sent to the kernel.
 func TestFragmentsOfUnserved(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -165,8 +166,8 @@ func TestFragmentsOfUnserved(t *testing.T) {
 
 func reject(b *services.Builder) { b.Settings().UnservedPort = services.UnservedReject }
 
-// TestRefusalsLeaveRoomForPathMTU: a flood of refused packets takes no error about a packet that is
-// too big away, and is limited itself.
+// TestRefusalsLeaveRoomForPathMTU: errors about a flood of rejected packets are limited, and do not
+// suppress errors about packets that are too big.
 func TestRefusalsLeaveRoomForPathMTU(t *testing.T) {
 	l := newLab(t, labConfig{edit: reject})
 	g := l.workers[0]
@@ -189,8 +190,8 @@ func TestRefusalsLeaveRoomForPathMTU(t *testing.T) {
 	}
 }
 
-// TestEchoInFragments: an echo request of any size, its fragments in any order and at any workers,
-// has the reply that a host would give, with every policy.
+// TestEchoInFragments: an echo request of any size, with fragments in any order and at any workers,
+// gets the same reply as from a host, with every policy.
 func TestEchoInFragments(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, tt := range []struct {
@@ -259,8 +260,8 @@ func (l *lab) reassembled(fragments int) []byte {
 	return whole[:total]
 }
 
-// TestEchoFragmentsElsewhere: fragments of an echo request that overlap, claim to come from the
-// node, or go to an address of the node, are not answered.
+// TestEchoFragmentsElsewhere: fragments of an echo request are not answered if they overlap, have a
+// source address of the node, or are for an address of the node.
 func TestEchoFragmentsElsewhere(t *testing.T) {
 	first := func(from, to string, ident uint16) []byte {
 		p := headertest.Echo(from, to, ident, 3, false)

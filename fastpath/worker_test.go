@@ -68,7 +68,7 @@ func packet(proto uint8, src, dst string, flags uint8) *headertest.Packet {
 	return headertest.TCP(src, dst, flags)
 }
 
-// TestReplyAtOtherWorker: replies land on any queue; no hand-off is needed.
+// TestReplyAtOtherWorker: a reply may arrive at any queue, and needs no hand-off.
 func TestReplyAtOtherWorker(t *testing.T) {
 	l := newLab(t, labConfig{workers: 2})
 	for port := uint16(1000); port < 1100; port++ {
@@ -112,7 +112,8 @@ func TestKeepClientTwoVIPs(t *testing.T) {
 	}
 }
 
-// TestLocalEndpoint: the kernel delivers, and answers our address on the host link.
+// TestLocalEndpoint: the kernel delivers the packet, and its answer goes to the gateway's address
+// on the host link.
 func TestLocalEndpoint(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
@@ -132,7 +133,7 @@ func TestLocalEndpoint(t *testing.T) {
 	l.wantTuple(&p, join(localVIP, 80), join(client4, 40000))
 }
 
-// TestDrops: one packet, one named reason, nothing sent but what is said.
+// TestDrops: each packet is dropped with one named reason, and only the listed error is sent.
 func TestDrops(t *testing.T) {
 	tcp := func(src, dst string, flags uint8) *headertest.Packet { return headertest.TCP(src, dst, flags) }
 	ttl := func(p *headertest.Packet, n uint8) *headertest.Packet { p.TTL = n; return p }
@@ -140,16 +141,16 @@ func TestDrops(t *testing.T) {
 		name   string
 		packet *headertest.Packet
 		reason stats.DropReason
-		error  uint8 // ICMP type that is sent; 0 for none
+		error  uint8 // type of the sent ICMP error; 0 for none
 	}{
 		{"mid-stream segment", tcp(join(client4, 1), join(vip4, 80), headertest.ACK), stats.NoFlow, 0},
 		{"reset without a flow", tcp(join(client4, 1), join(vip4, 80), headertest.RST), stats.NoFlow, 0},
 		{"SYN-ACK to a frontend", tcp(join(client4, 1), join(vip4, 80), headertest.SYN|headertest.ACK), stats.NoFlow,
 			0},
 		{"no flags", tcp(join(client4, 1), join(vip4, 80), 0), stats.TCPFlags, 0},
-		{"our source address as source", tcp(join(snat4, 1), join(vip4, 80), headertest.SYN), stats.SpoofedSource, 0},
+		{"an SNAT address as source", tcp(join(snat4, 1), join(vip4, 80), headertest.SYN), stats.SpoofedSource, 0},
 		{"the node as source", tcp(join(node4, 1), join(vip4, 80), headertest.SYN), stats.SpoofedSource, 0},
-		{"our host link address as source", tcp(join(hostSource, 1), join(vip4, 80), headertest.SYN),
+		{"the host link address as source", tcp(join(hostSource, 1), join(vip4, 80), headertest.SYN),
 			stats.SpoofedSource, 0},
 		{"land", tcp(join(vip4, 80), join(vip4, 80), headertest.SYN), stats.LandAttack, 0},
 		{"loopback source", tcp("127.0.0.1:1", join(vip4, 80), headertest.SYN), stats.MartianSource, 0},
@@ -182,7 +183,8 @@ func TestDrops(t *testing.T) {
 	}
 }
 
-// TestToKernel: what was steered here and is not ours is returned to the kernel unchanged.
+// TestToKernel: steered packets that belong to no flow or frontend are returned to the kernel
+// unchanged.
 func TestToKernel(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -227,7 +229,7 @@ func TestUnservedPortPolicy(t *testing.T) {
 	}
 }
 
-// TestReopenedConnection: a SYN on a connection that is over is never lost.
+// TestReopenedConnection: a SYN on a connection that is over is never dropped.
 func TestReopenedConnection(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
@@ -251,7 +253,7 @@ func TestReopenedConnection(t *testing.T) {
 	}
 }
 
-// TestRemovedBackend: TCP lives on, UDP moves with its next datagram.
+// TestRemovedBackend: a TCP flow continues, a UDP flow moves with its next datagram.
 func TestRemovedBackend(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
@@ -282,7 +284,8 @@ func TestRemovedBackend(t *testing.T) {
 	l.wantTuple(&p, "", join(second4, 9000))
 }
 
-// TestRoutesChange: a neighbour changes in place; a route makes flows look up their hops again.
+// TestRoutesChange: a changed neighbour changes its hop in place; a changed route makes flows look
+// up their hops again.
 func TestRoutesChange(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
@@ -307,8 +310,8 @@ func TestRoutesChange(t *testing.T) {
 	}
 }
 
-// TestReopenedConnectionKeepsItsPort: the backend may hold the old connection in
-// TIME_WAIT, and judges the new SYN by it.
+// TestReopenedConnectionKeepsItsPort: the backend may have the old connection in TIME_WAIT, and
+// compares the new SYN with it.
 func TestReopenedConnectionKeepsItsPort(t *testing.T) {
 	l := newLab(t, labConfig{})
 	g := l.workers[0]
@@ -330,8 +333,8 @@ func TestReopenedConnectionKeepsItsPort(t *testing.T) {
 	}
 }
 
-// TestForgedSourceNeverReachesTheKernel: on the host link the kernel accepts local
-// sources, so nothing from outside may claim one.
+// TestForgedSourceNeverReachesTheKernel: on the host link the kernel accepts local sources, so
+// packets from outside with a local source must not reach it.
 func TestForgedSourceNeverReachesTheKernel(t *testing.T) {
 	l := newLab(t, labConfig{})
 	l.send(0, headertest.UDP(join(node4, 5), join(snat4, 25000), "x"))
@@ -345,7 +348,7 @@ func TestForgedSourceNeverReachesTheKernel(t *testing.T) {
 	l.wantDrop(stats.SpoofedSource, 3)
 }
 
-// TestDo: a task is run however late it comes, and a worker that ended reports false.
+// TestDo: a task runs at any time, and Do of a worker that has ended returns false.
 func TestDo(t *testing.T) {
 	l := newLab(t, labConfig{})
 	w := l.workers[0].Worker
@@ -379,7 +382,7 @@ func TestDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := ran.Load() - before; did != (got == 1) {
-		t.Errorf("Do said %v, and the task ran %d times", did, got)
+		t.Errorf("Do returned %v, and the task ran %d times", did, got)
 	}
 	if w.Do(context.Background(), func(*fastpath.Worker) { t.Error("run by a worker that ended") }) {
 		t.Error("a worker that ended ran a task")
