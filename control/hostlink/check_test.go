@@ -44,7 +44,7 @@ func TestCheck(t *testing.T) {
 			"sluice0 does not exist", true},
 		{"renamed", func(t *testing.T, h *HostLink) error { return netlink.LinkSetName(link(t, h.KernelName), "x") },
 			"sluice1 does not exist", true},
-		{"made anew", remake, "sluice0 has index", true},
+		{"created again", remake, "sluice0 has index", true},
 		{"MAC changed", func(t *testing.T, h *HostLink) error {
 			return netlink.LinkSetHardwareAddr(link(t, h.KernelName), other)
 		}, "sluice1 has address 02:00:00:00:00:09", true},
@@ -65,7 +65,7 @@ func TestCheck(t *testing.T) {
 				}
 				again, err := Ensure(testConfig()) // the repair
 				if tc.name == "renamed" {
-					if !errors.Is(err, ErrForeign) { // one end is there, and whose is it?
+					if !errors.Is(err, ErrForeign) { // one end exists, and may be another program's
 						t.Errorf("Ensure: %v", err)
 					}
 					return

@@ -20,7 +20,7 @@ import (
 	"sluice.dev/sluice/control/ethtool"
 )
 
-// inNamespace runs f on a thread in a network namespace of its own.
+// inNamespace runs f on a thread in a new network namespace.
 func inNamespace(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -28,7 +28,7 @@ func inNamespace(t *testing.T, f func(t *testing.T)) {
 	}
 	done := make(chan struct{})
 	go func() {
-		defer close(done) // also where f calls FailNow
+		defer close(done) // also if f calls FailNow
 		runtime.LockOSThread()
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			t.Error(err)
@@ -52,7 +52,7 @@ func must[T any](t *testing.T) func(T, error) T {
 func TestEnsureMakesThePair(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		c := testConfig()
-		c.Queues = 5 // more than the machine has CPUs, or fewer: what the pair is made with
+		c.Queues = 5 // independent of the number of CPUs
 		h := must[*HostLink](t)(Ensure(c))
 		if !h.Created || h.Addr4 != netip.MustParseAddr("169.254.77.2") || h.Addr6 != netip.MustParseAddr("fd53::2") {
 			t.Errorf("%+v", h)
@@ -78,7 +78,7 @@ func TestEnsureMakesThePair(t *testing.T) {
 		}
 		if n := must[[]netlink.Addr](t)(netlink.AddrList(must[netlink.Link](t)(netlink.LinkByName("sluice0")),
 			netlink.FAMILY_ALL)); len(n) != 0 {
-			t.Errorf("our end has addresses: %v", n)
+			t.Errorf("the user end has addresses: %v", n)
 		}
 		for file, want := range map[string]string{
 			"ipv4/conf/sluice1/rp_filter": "2", "ipv4/conf/sluice1/accept_local": "1",
@@ -91,7 +91,7 @@ func TestEnsureMakesThePair(t *testing.T) {
 			"ipv6/conf/sluice1/dad_transmits": "0", "ipv6/conf/sluice1/addr_gen_mode": "1",
 			"ipv6/conf/sluice0/addr_gen_mode": "1", "ipv6/conf/sluice0/disable_ipv6": "1",
 			"ipv4/conf/sluice0/forwarding": "0", "ipv4/conf/sluice0/arp_ignore": "8",
-			"ipv4/ip_forward": "0", "ipv6/conf/all/forwarding": "0", // the node's, left alone
+			"ipv4/ip_forward": "0", "ipv6/conf/all/forwarding": "0", // the node's, unchanged
 		} {
 			got, err := os.ReadFile("/proc/sys/net/" + file)
 			if errors.Is(err, os.ErrNotExist) && path.Base(file) == "force_forwarding" {
@@ -117,9 +117,9 @@ func TestEnsureMakesThePair(t *testing.T) {
 	})
 }
 
-// The pair is there for packets: what the kernel sends to our address must come
-// out of our end, and what we send must reach a socket of the kernel, with a source
-// that is ours, a client's, or the node's own.
+// TestPacketsPassBothWays: packets from the kernel to the user end's address arrive at the user
+// end, and packets from the user end reach a socket of the kernel, with the user end's, a client's,
+// or the node's own address as their source.
 func TestPacketsPassBothWays(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		for _, s := range []string{"rp_filter", "arp_ignore"} { // a strict node
@@ -136,7 +136,7 @@ func TestPacketsPassBothWays(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := must[*HostLink](t)(Ensure(testConfig()))
-		// The route back to clients is elsewhere, as on a real node.
+		// The route back to clients uses another interface, as on a real node.
 		if err := netlink.RouteAdd(&netlink.Route{Dst: ipNet(netip.MustParsePrefix("203.0.113.0/24")),
 			LinkIndex: lo.Attrs().Index}); err != nil {
 			t.Fatal(err)
@@ -155,11 +155,11 @@ func TestPacketsPassBothWays(t *testing.T) {
 			}
 		}
 		for _, tc := range []struct{ name, src, dst string }{
-			{"our address", "169.254.77.2", "169.254.77.1"},
+			{"the user end's address", "169.254.77.2", "169.254.77.1"},
 			{"a client, route elsewhere", "203.0.113.9", "192.0.2.1"},
 			{"the node's own address", "192.0.2.1", "169.254.77.1"},
 			{"an SNAT address", "198.51.100.1", "192.0.2.1"},
-			{"our IPv6 address", "fd53::2", "fd53::1"},
+			{"the user end's IPv6 address", "fd53::2", "fd53::1"},
 		} {
 			dst := netip.AddrPortFrom(netip.MustParseAddr(tc.dst), 5000)
 			l := must[net.PacketConn](t)(net.ListenPacket("udp", dst.String()))
@@ -168,7 +168,7 @@ func TestPacketsPassBothWays(t *testing.T) {
 			var from net.Addr
 			var err error
 			for range 20 {
-				// An IPv6 address takes packets only after a worker of the kernel's has looked at
+				// An IPv6 address accepts packets only after the kernel's work queue has handled
 				// it, also without duplicate address detection (addrconf_dad_work,
 				// net/ipv6/addrconf.c).
 				wire.send(t, udpFrame(h, netip.MustParseAddr(tc.src), dst, []byte(tc.name)))
@@ -206,7 +206,7 @@ func TestEnsureAdopts(t *testing.T) {
 		if kern.Attrs().MTU != 1400 {
 			t.Errorf("MTU %d", kern.Attrs().MTU)
 		}
-		c.Queues = 2 // as many as it was made with
+		c.Queues = 2 // the number at its creation
 		must[*HostLink](t)(Ensure(c))
 		c.Queues = 3
 		if _, err := Ensure(c); err == nil || !strings.Contains(err.Error(), "delete the pair") {
@@ -215,7 +215,7 @@ func TestEnsureAdopts(t *testing.T) {
 	})
 }
 
-// TestFindChangesNothing: a process that is to have the pair finds it as it is, and another one's.
+// TestFindChangesNothing: Find returns the pair of another process, and changes nothing.
 func TestFindChangesNothing(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		if h, err := Find(testConfig()); err == nil || !strings.Contains(err.Error(), "does not exist") {
@@ -334,7 +334,7 @@ func TestRouteSNATReplacesTheFormerList(t *testing.T) {
 	})
 }
 
-// TestFormerAddresses: a pair that is adopted with other addresses names those of our end before.
+// TestFormerAddresses: Former of an adopted pair has the former addresses of the user end.
 func TestFormerAddresses(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		c := testConfig()
@@ -350,8 +350,8 @@ func TestFormerAddresses(t *testing.T) {
 	})
 }
 
-// TestOrphanIsRefused: a pair of another name with an address of this one keeps it from being made,
-// unless a process has it.
+// TestOrphanIsRefused: Ensure returns ErrOrphan if a pair with another name, which no process has,
+// has an address of this one.
 func TestOrphanIsRefused(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		c := testConfig()

@@ -15,20 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSecondInstance: another process of the namespace is refused while the first
-// lives, and adopts the pair when it was killed.
+// TestSecondInstance: a second process of the namespace gets ErrInUse while the first one runs, and
+// adopts the pair when the first was killed.
 func TestSecondInstance(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		first := exec.Command(os.Args[0])
 		first.Env = append(os.Environ(), holdEnv+"=1")
 		out := must[io.ReadCloser](t)(first.StdoutPipe())
-		must[io.WriteCloser](t)(first.StdinPipe()) // ends with us, and the process with it
+		must[io.WriteCloser](t)(first.StdinPipe()) // closed at the end of this process, which ends the child
 		if err := first.Start(); err != nil {
 			t.Fatal(err)
 		}
 		defer first.Process.Kill()
 		if line, err := bufio.NewReader(out).ReadString('\n'); line != held {
-			t.Fatalf("the first instance says %q, %v", line, err)
+			t.Fatalf("the first instance writes %q, %v", line, err)
 		}
 		c := testConfig()
 		c.MTU = 1400
@@ -61,8 +61,8 @@ func TestSecondInstance(t *testing.T) {
 	})
 }
 
-// TestLockOfAnotherUser: a user of the node who has the name of the lock keeps no gateway from
-// starting.
+// TestLockOfAnotherUser: a user of the node that has bound the lock's name does not prevent the
+// gateway from starting.
 func TestLockOfAnotherUser(t *testing.T) {
 	for uid, want := range map[int]error{0: ErrInUse, 12345: nil} {
 		inNamespace(t, func(t *testing.T) {
@@ -84,10 +84,10 @@ func TestLockOfAnotherUser(t *testing.T) {
 	}
 }
 
-// holdName has another process hold a socket with the name of the lock, which a user has made.
+// holdName starts a process that has a socket with the name of the lock, created by the given user.
 func holdName(t *testing.T, uid int) {
 	t.Helper()
-	if err := unix.Setfsuid(uid); err != nil { // of this thread
+	if err := unix.Setfsuid(uid); err != nil { // for this thread
 		t.Fatal(err)
 	}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

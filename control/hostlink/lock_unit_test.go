@@ -12,12 +12,12 @@ const (
 	held    = "held\n"
 )
 
-// TestMain is also the process of TestSecondInstance's first instance.
+// TestMain is also the main function of TestSecondInstance's first instance.
 func TestMain(m *testing.M) {
 	if os.Getenv(holdEnv) == "" {
 		os.Exit(m.Run())
 	}
-	for range 2 { // again in the same process is no second instance
+	for range 2 { // a second call in the same process is allowed
 		if _, err := Ensure(testConfig()); err != nil {
 			fmt.Println(err)
 			os.Exit(1)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// In a container /proc/sys is read-only. The error has the remedy; with the host's /proc/sys/net
-// mounted elsewhere the pair is made.
+// TestReadOnlySysctls: in a container /proc/sys is read-only. The error has the remedy; with the
+// host's /proc/sys/net mounted elsewhere the pair is created.
 func TestReadOnlySysctls(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		elsewhere := t.TempDir()

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wire stands in for the AF_XDP sockets on our end: a packet socket.
+// wire is a packet socket that replaces the AF_XDP sockets on the user end.
 type wire struct{ fd, index int }
 
 func openWire(t *testing.T, index int) *wire {
@@ -56,7 +56,7 @@ func (w *wire) send(t *testing.T, frame []byte) {
 	}
 }
 
-// udpFrame is a datagram from src port 9 as we would send it.
+// udpFrame returns the frame of a datagram from src port 9, as a worker would send it.
 func udpFrame(h *HostLink, src netip.Addr, dst netip.AddrPort, payload []byte) []byte {
 	f := append(append([]byte{}, h.KernelMAC[:]...), h.MAC[:]...)
 	udp := binary.BigEndian.AppendUint16(nil, 9)
@@ -77,7 +77,7 @@ func udpFrame(h *HostLink, src netip.Addr, dst netip.AddrPort, payload []byte) [
 	return append(append(append(f, 0x86, 0xdd), ip...), udp...)
 }
 
-// checksum is RFC 1071.
+// checksum returns the Internet checksum (RFC 1071).
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i < len(b); i += 2 {

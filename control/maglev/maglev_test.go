@@ -26,7 +26,7 @@ func TestSize(t *testing.T) {
 		}
 		if i > 0 {
 			if f := float64(s) / float64(sizes[i-1]); f < 3.9 || f > 4.2 {
-				t.Errorf("%d is %.2f times the class before", s, f)
+				t.Errorf("%d is %.2f times the previous class", s, f)
 			}
 		}
 	}
@@ -40,7 +40,7 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestGolden pins tables: gateways of different versions must agree.
+// TestGolden pins tables: gateways of different versions must have the same tables.
 func TestGolden(t *testing.T) {
 	got := fmt.Sprint(Table([]string{"10.0.0.1:80/TCP", "10.0.0.2:80/TCP", "[2001:db8::3]:53/UDP"}, nil, seed, 31))
 	const want = "[1 0 1 2 0 2 1 2 0 0 1 1 2 0 2 2 0 2 0 1 1 1 0 0 2 0 1 2 2 1 0]"
@@ -49,7 +49,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// slow is the paper's pseudocode, word for word (figure in section 3.4).
+// slow is the paper's pseudocode without changes (figure in section 3.4).
 func slow(names []string, size int) []uint16 {
 	sorted := slices.Sorted(slices.Values(names))
 	next := make([]uint64, len(sorted))
@@ -130,7 +130,7 @@ func shares(n int, table []uint16) []int {
 func TestSharesAndDisruption(t *testing.T) {
 	for _, c := range []struct {
 		n     int
-		moves float64 // of the slots that need not move, in percent, on one removal
+		moves float64 // percentage of the slots of other names that move when one name is removed
 	}{{10, 3.5}, {100, 2}, {600, 1}} {
 		t.Run(fmt.Sprint(c.n), func(t *testing.T) {
 			in := names(c.n)
@@ -171,7 +171,7 @@ func TestWeights(t *testing.T) {
 		}
 		if sum == 0 {
 			if table != nil {
-				t.Errorf("weights %v: a table of nobody", w)
+				t.Errorf("weights %v: a table without names", w)
 			}
 			continue
 		}
@@ -183,7 +183,7 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// TestFillByRoundIsFill: the two ways to fill agree for all weights.
+// TestFillByRoundIsFill: fillByRound and fill have the same result for all weights.
 func TestFillByRoundIsFill(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	unevens := 0
@@ -205,7 +205,7 @@ func TestFillByRoundIsFill(t *testing.T) {
 		}
 	}
 	if unevens == 0 || unevens == 500 {
-		t.Errorf("%d of 500 are uneven: the choice between the two ways is not met", unevens)
+		t.Errorf("%d of 500 are uneven: the test does not cover both functions", unevens)
 	}
 }
 
@@ -218,7 +218,7 @@ func TestSeedMatters(t *testing.T) {
 			same++
 		}
 	}
-	if same > 200 { // a tenth by chance
+	if same > 200 { // about a tenth is expected by chance
 		t.Errorf("%d of 1009 slots are the same under another seed", same)
 	}
 }
@@ -241,7 +241,7 @@ func FuzzTable(f *testing.F) {
 		}
 		for _, p := range table {
 			if weights[p] == 0 {
-				t.Fatalf("name %d has no weight and a slot", p)
+				t.Fatalf("name %d has weight zero and a slot", p)
 			}
 		}
 	})
@@ -260,7 +260,7 @@ func BenchmarkTable(b *testing.B) {
 	}
 }
 
-// BenchmarkUneven is the worst case of weights: one is heavy.
+// BenchmarkUneven measures the worst case of weights: one is much heavier than the others.
 func BenchmarkUneven(b *testing.B) {
 	for _, n := range []int{10, 100, 1000} {
 		in, weights := names(n), make([]uint32, n)

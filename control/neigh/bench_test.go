@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 )
 
-// What a reading costs where nothing changed, and where one route of many did:
-// the share of a core that pace has to bound.
+// BenchmarkReading measures a reading without changes, and one with a changed route among many: the
+// cost that pace bounds.
 func BenchmarkReading(b *testing.B) {
 	for _, n := range []int{100, 10_000, 100_000} {
 		k := &fakeKernel{top: fakeTopology{links: []netlink.Link{dummy(10, "eth0")}}}
@@ -46,7 +46,7 @@ func BenchmarkReading(b *testing.B) {
 	}
 }
 
-// What one new neighbour on a link costs, however many routes there are.
+// BenchmarkNewNeighbour measures a new neighbour on a link, with different numbers of routes.
 func BenchmarkNewNeighbour(b *testing.B) {
 	k := &fakeKernel{top: fakeTopology{links: []netlink.Link{dummy(10, "eth0")},
 		routes: []netlink.Route{route("10.0.0.0/8")}}}

@@ -28,7 +28,7 @@ func vlan(index int, name string, parent, id int, change ...func(*netlink.Vlan))
 	return v
 }
 
-// This is what a kernel with 802.1Q says; the one of the laboratory has none.
+// TestVLANDevices uses the links of a kernel with 802.1Q, which the lab's kernel does not have.
 func TestVLANDevices(t *testing.T) {
 	devices := devicesOf([]netlink.Link{
 		vlan(21, "eth0.100.200", 20, 200), // listed before the device below it
@@ -60,7 +60,7 @@ func TestVLANDevices(t *testing.T) {
 		{"802.1Q on 802.1ad", 28, 1, 2, [2]nexthop.Tag{{TPID: 0x88a8, TCI: 5}, {TPID: 0x8100, TCI: 6}}},
 		{"lower device in another namespace", 26, noLink, 0, none},
 		{"lower device unknown", 27, noLink, 0, none},
-		{"not ours", 12, noLink, 0, none},
+		{"not served", 12, noLink, 0, none},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := devices[tc.index]
@@ -130,7 +130,7 @@ func TestCompileRoutes(t *testing.T) {
 			via("192.0.2.1"))}, "10.1.1.1", onLink(10, "192.0.2.1")},
 		{"first of equals", []netlink.Route{route("10.0.0.0/8", via("192.0.2.1")), route("10.0.0.0/8")}, "10.1.1.1",
 			onLink(10, "192.0.2.1")},
-		{"dead route passed over", []netlink.Route{route("10.0.0.0/8", flags(unix.RTNH_F_DEAD)),
+		{"dead route is skipped", []netlink.Route{route("10.0.0.0/8", flags(unix.RTNH_F_DEAD)),
 			route("10.0.0.0/8", metric(9), via("192.0.2.1"))}, "10.1.1.1", onLink(10, "192.0.2.1")},
 		{"dead route, shorter prefix", []netlink.Route{route("10.1.0.0/16", flags(unix.RTNH_F_DEAD)),
 			route("10.0.0.0/8")}, "10.1.1.1", onLink(10, "")},
@@ -138,13 +138,13 @@ func TestCompileRoutes(t *testing.T) {
 		{"route with TOS", []netlink.Route{route("10.0.0.0/8", func(r *netlink.Route) { r.Tos = 4 })}, "10.1.1.1",
 			none},
 		{"other table", []netlink.Route{route("10.0.0.0/8", table(100))}, "10.1.1.1", none},
-		{"device not ours", []netlink.Route{route("10.0.0.0/8", dev(12))}, "10.1.1.1", kernel},
+		{"device not served", []netlink.Route{route("10.0.0.0/8", dev(12))}, "10.1.1.1", kernel},
 		{"device unknown", []netlink.Route{route("10.0.0.0/8", dev(99))}, "10.1.1.1", target{kind: nexthop.Kernel}},
-		{"encapsulated on our link",
+		{"encapsulated on a served link",
 			[]netlink.Route{route("10.0.0.0/8", func(r *netlink.Route) { r.Encap = &netlink.MPLSEncap{} })}, "10.1.1.1",
 			kernel},
 		{"the host link itself", []netlink.Route{route("10.0.0.0/8", dev(13))}, "10.1.1.1", none},
-		{"route MTU on a foreign device", []netlink.Route{route("10.0.0.0/8", dev(12),
+		{"route MTU on a device that is not served", []netlink.Route{route("10.0.0.0/8", dev(12),
 			func(r *netlink.Route) { r.MTU = 1450 })}, "10.1.1.1", target{kind: nexthop.Kernel, mtu: 1450}},
 		{"local", []netlink.Route{route("10.1.1.1/32", table(unix.RT_TABLE_LOCAL), kind(unix.RTN_LOCAL))}, "10.1.1.1",
 			target{kind: nexthop.Kernel}},
@@ -197,7 +197,7 @@ func compileRoutes(
 	return c.targets()
 }
 
-// longest is the slow and obvious lookup.
+// longest is the slow, obvious lookup.
 func longest(targets map[netip.Prefix]target, a netip.Addr) (t target) {
 	best := -1
 	for p, v := range targets {

@@ -17,23 +17,23 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 )
 
-// fakeKernel returns what the test sets. With synctest its time is the test's.
+// fakeKernel returns the state that the test sets. With synctest it uses the test's time.
 type fakeKernel struct {
 	mu    sync.Mutex
 	top   fakeTopology
 	neigh []netlink.Neigh
 	fail  error         // of topology
-	hangs chan struct{} // unless nil, topology waits until it is closed
-	// failRoutes is the error of routes, after the routes.
+	hangs chan struct{} // if not nil, topology waits until it is closed
+	// failRoutes is the error that routes returns after the routes.
 	failRoutes error
 	ch         chan []event
 	reads      int
 	used       map[netip.Addr]int
-	// verified is how often the kernel was told to ask a neighbour.
+	// verified counts the calls of verify.
 	verified map[netip.Addr]int
 }
 
-// fakeTopology is what topology and routes read.
+// fakeTopology has the results of topology and routes.
 type fakeTopology struct {
 	links  []netlink.Link
 	addrs  []netlink.Addr
@@ -85,7 +85,7 @@ func (k *fakeKernel) verify(_ int, a netip.Addr) error {
 func (k *fakeKernel) rules() ([]netlink.Rule, error) { return nil, nil }
 func (k *fakeKernel) close()                         {}
 
-// subscription is the fakeKernel with the channel that it had when it was opened.
+// subscription is the fakeKernel with its channel at the time of opening.
 type subscription struct {
 	*fakeKernel
 	ch <-chan []event
@@ -93,20 +93,20 @@ type subscription struct {
 
 func (s subscription) events() <-chan []event { return s.ch }
 
-// set changes what the kernel says.
+// set changes the kernel's state.
 func (k *fakeKernel) set(f func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	f()
 }
 
-// asked is how often the kernel was told that a neighbour is needed.
+// asked returns the number of calls of use for a neighbour.
 func (k *fakeKernel) asked(a netip.Addr) (n int) {
 	k.set(func() { n = k.used[a] })
 	return n
 }
 
-// read is how often the topology was read.
+// read returns how often the topology was read.
 func (k *fakeKernel) read() (n int) {
 	k.set(func() { n = k.reads })
 	return n
@@ -196,7 +196,7 @@ func TestFailedReadingIsRepeated(t *testing.T) {
 		k.ch <- []event{{kind: topologyChanged}}
 		m.settle(100 * time.Millisecond)
 		if r := m.lookup("10.0.0.1"); r.Kind != nexthop.OnLink {
-			t.Fatal("an interrupted reading was taken for the truth")
+			t.Fatal("an interrupted reading was published")
 		}
 		k.set(func() { k.fail = nil })
 		m.settle(100 * time.Millisecond)
@@ -266,7 +266,7 @@ func TestBrokenSubscriptionIsReplaced(t *testing.T) {
 	})
 }
 
-// The states a neighbour goes through, and what the worker sees.
+// TestNeighbourStates: the states of a neighbour, and the resulting hop.
 func TestNeighbourStates(t *testing.T) {
 	mac := []byte{2, 7, 7, 7, 7, 7}
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
@@ -280,7 +280,7 @@ func TestNeighbourStates(t *testing.T) {
 			name  string
 			e     event
 			ready bool
-			asked bool // the kernel is asked again at once
+			asked bool // use is called again at once
 		}{
 			{"incomplete", event{neighbourChanged, neighbourEvent("10.0.0.7", netlink.NUD_INCOMPLETE)}, false, false},
 			{"reachable", event{neighbourChanged, neighbourEvent("10.0.0.7", netlink.NUD_REACHABLE, mac...)}, true,
@@ -354,7 +354,7 @@ func TestFixedNeighboursAreNotProbed(t *testing.T) {
 				t.Errorf("state %#x: probed %d times", state, n)
 			}
 		}
-		// Once it is an entry like others it is probed like others.
+		// When it is no longer permanent, it is probed like others.
 		entry := neighbourEvent("10.0.0.7", netlink.NUD_STALE, 2, 7, 7, 7, 7, 7)
 		k.set(func() { k.neigh = []netlink.Neigh{entry} })
 		k.ch <- []event{{kind: neighbourChanged, neigh: entry}}
@@ -365,8 +365,8 @@ func TestFixedNeighboursAreNotProbed(t *testing.T) {
 	})
 }
 
-// TestFixedNeighboursUseNoProbes: the probes of a second are limited, and neighbours that need none
-// do not use up the limit.
+// TestFixedNeighboursUseNoProbes: the number of probes per second is limited, and neighbours that
+// need no probes do not use up the limit.
 func TestFixedNeighboursUseNoProbes(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		const fixedOnes = 10 * usesPerTick
@@ -422,7 +422,7 @@ func TestRandomDestinationsAreBounded(t *testing.T) {
 		m.table.Resolve(addr("10.200.0.1"))
 		synctest.Wait()
 		if r := m.lookup("10.200.0.1"); r.Hop == 0 {
-			t.Error("a neighbour that is there is shut out")
+			t.Error("an existing neighbour is not resolved")
 		}
 	})
 }
@@ -455,7 +455,7 @@ func TestIDsAreReusedOnlyAfterGenerationAndGrace(t *testing.T) {
 	again, _ := ids.acquire(b)
 	ids.reap(9, now.Add(time.Hour))
 	if again != idA || ids.byKey[b] == nil {
-		t.Error("a retired hop that is wanted again is another, or was freed")
+		t.Error("a retired hop that is used again has another ID, or was freed")
 	}
 }
 
@@ -489,7 +489,7 @@ func TestWellKnownIDsAreNeverGivenAway(t *testing.T) {
 			return
 		}
 		if seen[id] {
-			t.Fatalf("ID %d given twice", id)
+			t.Fatalf("ID %d assigned twice", id)
 		}
 		seen[id] = true
 	}
@@ -510,7 +510,7 @@ func TestExhaustionIsRecovered(t *testing.T) {
 			learn(i)
 		}
 		if m.table.View().Generation == generation {
-			t.Fatal("nothing was given up")
+			t.Fatal("no host route was removed")
 		}
 		m.settle(time.Minute)
 		learn(20000)
@@ -592,14 +592,13 @@ func TestRunReportsNetlinkErrors(t *testing.T) {
 	}
 }
 
-// asks is how often the kernel was told to ask a neighbour.
+// asks returns the number of calls of verify for a neighbour.
 func (k *fakeKernel) asks(a string) (n int) {
 	k.set(func() { n = k.verified[netip.MustParseAddr(a)] })
 	return n
 }
 
-// TestUsedNeighbourIsVerified: the kernel is told to ask a neighbour while workers send to it, and
-// not while they do not.
+// TestUsedNeighbourIsVerified: a neighbour is verified while workers send to it, and not otherwise.
 func TestUsedNeighbourIsVerified(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		hops := map[string]*nexthop.Hop{}
@@ -626,7 +625,7 @@ func TestUsedNeighbourIsVerified(t *testing.T) {
 			t.Errorf("a neighbour in use was asked %d times in a minute, want one time in 5 s", n)
 		}
 		if unused, permanent := k.asks("10.0.0.8"), k.asks("10.0.0.9"); unused+permanent != 0 {
-			t.Errorf("one that is not in use was asked %d times, a permanent one %d", unused, permanent)
+			t.Errorf("an unused neighbour was verified %d times, a permanent one %d", unused, permanent)
 		}
 		before := k.asks("10.0.0.7")
 		m.settle(time.Minute)
@@ -636,8 +635,8 @@ func TestUsedNeighbourIsVerified(t *testing.T) {
 	})
 }
 
-// TestVerificationIsBounded: with more neighbours in use than the budget has requests, each has its
-// turn.
+// TestVerificationIsBounded: with more neighbours in use than the budget allows in an interval,
+// each is still verified in turn.
 func TestVerificationIsBounded(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		const neighbours, seconds = 4000, 24
@@ -663,7 +662,7 @@ func TestVerificationIsBounded(t *testing.T) {
 			total, least = total+n, min(least, n)
 		}
 		if total > (seconds+1)*usesPerTick || least < seconds*usesPerTick/neighbours-1 {
-			t.Errorf("%d requests in %d s, %d to the one that was asked least", total, seconds, least)
+			t.Errorf("%d requests in %d s, %d to the least verified one", total, seconds, least)
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 )
 
-// pair is a gateway and a peer on one wire, and a mirror on the gateway.
+// pair returns a gateway and a peer on one wire, and a mirror on the gateway.
 func pair(t *testing.T, c Config) (gw, peer *space, m *mirror) {
 	gw, peer = newSpace(t), newSpace(t)
 	gw.veth("eth0", peer, "eth0")
@@ -70,7 +70,7 @@ func TestGatewayHasItsHopAtOnce(t *testing.T) {
 			if m.table.View().Generation == generation {
 				t.Error("a route did not make a new generation")
 			}
-			// The gateway is resolved without anybody asking.
+			// The gateway is resolved without a request.
 			id := m.lookup(tc.host).Hop
 			m.eventually("the gateway", func() bool { return m.table.Hop(id).Ready })
 			if h := m.table.Hop(id); h.DstMAC != peer.mac("eth0") || h.Addr != addr(tc.gw) {
@@ -122,7 +122,7 @@ func TestDefaultRouteFlips(t *testing.T) {
 		return r.Hop != first && m.table.Hop(r.Hop).Addr == addr("192.0.2.3")
 	})
 	if h := m.table.Hop(first); h == nil || h.Addr != addr("192.0.2.2") {
-		t.Errorf("the old ID lost its meaning at once: %+v", h)
+		t.Errorf("the old ID names another hop at once: %+v", h)
 	}
 }
 
@@ -157,15 +157,15 @@ func TestKindsOfRoutes(t *testing.T) {
 		kind nexthop.Kind
 		mtu  uint16
 	}{
-		{"192.0.2.1", nexthop.Kernel, 9000}, // our own
+		{"192.0.2.1", nexthop.Kernel, 9000}, // the gateway's own
 		{"2001:db8::1", nexthop.Kernel, 9000},
 		{"127.0.0.1", nexthop.Kernel, 9000},      // loopback: the kernel will refuse it
-		{"10.244.0.7", nexthop.Kernel, 1500},     // behind a device that is not ours
+		{"10.244.0.7", nexthop.Kernel, 1500},     // behind a device that is not served
 		{"fd00:244::7", nexthop.Kernel, 1500},    //
 		{"203.0.113.200", nexthop.Kernel, 1500},  // the longer prefix wins
 		{"203.0.113.7", nexthop.OnLink, 1400},    // via a gateway, the route's MTU
 		{"192.0.2.77", nexthop.OnLink, 0},        // on the link, not known yet
-		{"169.254.77.2", nexthop.Unreachable, 0}, // our address on the host link
+		{"169.254.77.2", nexthop.Unreachable, 0}, // the user end's address on the host link
 		{"198.51.100.1", nexthop.Unreachable, 0},
 		{"198.51.100.17", nexthop.Unreachable, 0},
 		{"198.51.100.33", nexthop.Unreachable, 0},
@@ -221,7 +221,8 @@ func TestDeviceDeletedAndMadeAgain(t *testing.T) {
 	}
 }
 
-// IPv4 routes that go with their interface are not announced.
+// TestLinkDownAndUp: the kernel does not announce IPv4 routes that are removed with their
+// interface.
 func TestLinkDownAndUp(t *testing.T) {
 	gw, _, m := pair(t, Config{})
 	_, id := m.resolved("192.0.2.2")
@@ -274,8 +275,8 @@ func TestFailedNeighbourIsNotReadyUntilItIsBack(t *testing.T) {
 		return nil
 	})
 	_, id := m.resolved("192.0.2.3")
-	// The peer stays on the wire but does not answer for the address any more, and
-	// the kernel is made to notice.
+	// The peer stays on the wire but no longer answers for the address, and the test makes the
+	// kernel notice that.
 	peer.do(func() error {
 		l, err := netlink.LinkByName("eth0")
 		if err != nil {
@@ -300,7 +301,8 @@ func TestFailedNeighbourIsNotReadyUntilItIsBack(t *testing.T) {
 	}
 }
 
-// An operator who deletes a neighbour makes it fail; it must come back by itself.
+// TestDeletedNeighbourIsResolvedAgain: a neighbour that an operator deletes fails; it must be
+// resolved again without a request.
 func TestDeletedNeighbourIsResolvedAgain(t *testing.T) {
 	gw, _, m := pair(t, Config{})
 	_, id := m.resolved("192.0.2.2")
@@ -316,13 +318,13 @@ func TestDeletedNeighbourIsResolvedAgain(t *testing.T) {
 		})
 		m.eventually("ready again", func() bool {
 			h := m.table.Hop(id)
-			return h != old && h.Ready // a new Hop: it was not ready in between
+			return h != old && h.Ready // a new Hop, because it was not ready in between
 		})
 	}
 }
 
-// TestPermanentNeighbourStaysPermanent: an operator's entry for an address that answers no request
-// is used as it is, and is as it was afterwards.
+// TestPermanentNeighbourStaysPermanent: an operator's entry for an address that answers no requests
+// is used and not changed.
 func TestPermanentNeighbourStaysPermanent(t *testing.T) {
 	gw, _, m := pair(t, Config{})
 	silent := &netlink.Neigh{IP: netip.MustParseAddr("192.0.2.9").AsSlice(), State: netlink.NUD_PERMANENT,
@@ -338,7 +340,7 @@ func TestPermanentNeighbourStaysPermanent(t *testing.T) {
 	if h, _ := m.resolved("192.0.2.9"); h.DstMAC != [6]byte{2, 0, 0, 0, 0, 9} {
 		t.Errorf("hop %+v", h)
 	}
-	m.resolved("192.0.2.2") // requests are answered in turn: the first one has been by now
+	m.resolved("192.0.2.2") // requests are handled in order, so the first one is done
 	gw.do(func() error {
 		all, err := netlink.NeighList(silent.LinkIndex, netlink.FAMILY_V4)
 		for _, n := range all {
@@ -372,8 +374,8 @@ func ofBothFamilies(gw *space, f func(k *rtnetlink, dev int, a netip.Addr) error
 	})
 }
 
-// TestUseLeavesPermanentNeighbours: the kernel interface does so itself, because a packet may want
-// an entry before its announcement has been read.
+// TestUseLeavesPermanentNeighbours: use itself must not change permanent entries, because a packet
+// may need an entry before its announcement has been read.
 func TestUseLeavesPermanentNeighbours(t *testing.T) {
 	gw, _, _ := pair(t, Config{})
 	ofBothFamilies(gw, func(k *rtnetlink, dev int, a netip.Addr) error {
@@ -398,8 +400,8 @@ func TestUseLeavesPermanentNeighbours(t *testing.T) {
 	})
 }
 
-// TestUseLeavesFlags: who learned an entry from elsewhere, or has the kernel keep it fresh, finds
-// it as it was.
+// TestUseLeavesFlags: use does not change entries that are learned externally or managed by the
+// kernel.
 func TestUseLeavesFlags(t *testing.T) {
 	gw, _, _ := pair(t, Config{})
 	mac := []byte{2, 0, 0, 0, 0, 9}
@@ -484,7 +486,7 @@ func TestLinksChange(t *testing.T) {
 	}
 	m.eventually("on link", func() bool { return m.lookup("192.0.2.2").Kind == nexthop.OnLink })
 	if r := m.lookup("192.0.2.1"); r.Kind != nexthop.Kernel || m.table.Hop(r.Hop).DstMAC != [6]byte{2} {
-		t.Errorf("our own address: %+v", r)
+		t.Errorf("the gateway's own address: %+v", r)
 	}
 	m.resolved("192.0.2.2")
 	if err := m.SetLinks([]LinkConfig{{"eth0"}, {"eth0"}}, nil); err == nil {
@@ -505,9 +507,9 @@ func TestPolicyRulesAreReported(t *testing.T) {
 	m.eventually("a warning", func() bool { return len(m.Status().Warnings) == 1 })
 }
 
-// TestSilentMACChange: the MAC address of a neighbour that packets are sent to changes, and nobody
-// says so, just after the kernel has confirmed the old one. The kernel's own forwarding takes 4 s
-// to 9 s if it doubted the address anyway, and up to 45 s more if not.
+// TestSilentMACChange: the MAC address of a neighbour in use changes without an announcement, just
+// after the kernel has confirmed the old one. The kernel's own forwarding notices it after 4 s to 9
+// s if the entry was stale, and up to 45 s later if not.
 func TestSilentMACChange(t *testing.T) {
 	_, peer, m := pair(t, Config{})
 	ids := map[string]nexthop.ID{}

@@ -10,7 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TestMultipathOfTheKernelIsReported beside a policy rule, in both families.
+// TestMultipathOfTheKernelIsReported: multipath routes of both families and a policy rule make
+// warnings.
 func TestMultipathOfTheKernelIsReported(t *testing.T) {
 	gw, _, m := pair(t, Config{})
 	gw.do(func() error {

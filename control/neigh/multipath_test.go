@@ -53,7 +53,7 @@ func TestMultipathIsReported(t *testing.T) {
 				k.ch <- []event{{kind: topologyChanged}}
 				m.settle(2 * time.Second)
 				if got := m.Status().Warnings; len(got) != 0 {
-					t.Errorf("gone and still reported: %q", got)
+					t.Errorf("removed and still reported: %q", got)
 				}
 			})
 		})

@@ -18,8 +18,8 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 )
 
-// space is an anonymous network namespace with a thread in it that runs what it
-// is sent. It is gone when the test ends, or the process does.
+// space is an anonymous network namespace with a thread in it that runs functions. It ends with the
+// test or the process.
 type space struct {
 	t    *testing.T
 	fd   int
@@ -34,7 +34,7 @@ func newSpace(t *testing.T) *space {
 	s := &space{t: t, work: make(chan func())}
 	ready := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlock: the thread ends with the namespace
+		runtime.LockOSThread() // never unlocked: the thread ends with the namespace
 		err := unix.Unshare(unix.CLONE_NEWNET)
 		if err == nil {
 			s.fd, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -141,7 +141,7 @@ func settle(spaces ...*space) {
 	}
 }
 
-// route adds, or with replace or del changes, a route: gw may be empty.
+// route adds, replaces or deletes a route by op; gw may be empty.
 func (s *space) route(op func(*netlink.Route) error, dst, gw, dev string, change ...func(*netlink.Route)) {
 	s.t.Helper()
 	s.do(func() error {
@@ -196,7 +196,7 @@ func (s *space) follow(c Config) *mirror {
 	return s.followWith(c, openKernel)
 }
 
-// followWith is follow with another way to reach the kernel.
+// followWith is follow with a function that opens the kernel.
 func (s *space) followWith(c Config, open func(*slog.Logger) (kernel, error)) *mirror {
 	s.t.Helper()
 	c.Table = nexthop.NewTable()
@@ -209,7 +209,7 @@ func (s *space) followWith(c Config, open func(*slog.Logger) (kernel, error)) *m
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlock: it stays in the namespace
+		runtime.LockOSThread() // never unlocked: the thread stays in the namespace
 		if err := unix.Setns(s.fd, unix.CLONE_NEWNET); err != nil {
 			done <- err
 			return
@@ -231,8 +231,9 @@ func (s *space) followWith(c Config, open func(*slog.Logger) (kernel, error)) *m
 	return &mirror{m, s.t, c.Table}
 }
 
-// eventually waits until ok, for a second: what reliability asks of every change. The second is a
-// thousand pauses of a millisecond, which take longer where this goroutine shares its CPU.
+// eventually waits until ok is true, for at most a second, in which the mirror must apply every
+// change. The second is a thousand pauses of a millisecond, which take longer if this goroutine
+// shares its CPU.
 func (m *mirror) eventually(what string, ok func() bool) time.Duration {
 	m.t.Helper()
 	began := time.Now()
@@ -246,7 +247,7 @@ func (m *mirror) eventually(what string, ok func() bool) time.Duration {
 	return 0
 }
 
-// resolved asks like a worker, with every packet, until the hop is ready.
+// resolved requests a destination repeatedly, like a worker, until the hop is ready.
 func (m *mirror) resolved(dst string) (*nexthop.Hop, nexthop.ID) {
 	m.t.Helper()
 	var id nexthop.ID

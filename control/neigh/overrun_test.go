@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setMACs returns a function that gives 10.0.hi.lo on dev a permanent MAC. It must
-// be called in a namespace.
+// setMACs returns a function that sets a permanent MAC for 10.0.hi.lo on dev. It must be called in
+// a namespace.
 func setMACs(dev string) (func(host int, mac byte) error, error) {
 	link, err := netlink.LinkByName(dev)
 	if err != nil {
@@ -29,9 +29,9 @@ func setMACs(dev string) (func(host int, mac byte) error, error) {
 	}, nil
 }
 
-// TestKernelDropsEventsAfterENOBUFS pins what the mirror is built on: the error
-// comes before what is queued, and what is announced until the queue is empty is
-// lost without another error (net/netlink/af_netlink.c, netlink_overrun).
+// TestKernelDropsEventsAfterENOBUFS pins the kernel's behaviour that the mirror relies on: the
+// error arrives before the queued events, and later events are lost without another error until the
+// queue is empty (net/netlink/af_netlink.c, netlink_overrun).
 func TestKernelDropsEventsAfterENOBUFS(t *testing.T) {
 	s, peer := newSpace(t), newSpace(t)
 	s.veth("eth0", peer, "eth0")
@@ -87,8 +87,8 @@ func TestKernelDropsEventsAfterENOBUFS(t *testing.T) {
 	})
 }
 
-// stagedKernel is the real kernel; the stages of a test run inside its readings of
-// neighbours, after the reading, while the mirror does not listen.
+// stagedKernel is the real kernel. The stages of a test run at the end of its readings of
+// neighbours, while the mirror receives no events.
 type stagedKernel struct {
 	kernel
 	stages <-chan func()
@@ -104,8 +104,8 @@ func (k stagedKernel) neighbours() ([]netlink.Neigh, error) {
 	return all, err
 }
 
-// TestChangeAfterAnOverrunIsSeen: the socket overruns while the mirror is busy, and
-// a neighbour changes right after the reading that makes up for it.
+// TestChangeAfterAnOverrunIsSeen: the socket overruns while the mirror is busy, and a neighbour
+// changes directly after the reading that follows.
 func TestChangeAfterAnOverrunIsSeen(t *testing.T) {
 	s, peer := newSpace(t), newSpace(t)
 	s.veth("eth0", peer, "eth0")
@@ -128,7 +128,7 @@ func TestChangeAfterAnOverrunIsSeen(t *testing.T) {
 		return stagedKernel{k, stages}, k.(*rtnetlink).socket.SetReceiveBufferSize(1<<20, true)
 	})
 	_, id := m.resolved("10.0.0.5")
-	stages <- func() { // three times what the buffer holds
+	stages <- func() { // three times the size of the buffer
 		s.do(func() error {
 			for n := range 8000 {
 				if err := set(6+n%2, byte(2+n/2%2)); err != nil {

@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 )
 
-// TestEventsFromBeforeAnOverrunAreDiscarded: an older event must not be applied
-// over the newer reading.
+// TestEventsFromBeforeAnOverrunAreDiscarded: an event from before the overrun must not be applied
+// after the newer reading.
 func TestEventsFromBeforeAnOverrunAreDiscarded(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		m.table.ResolveFirst(addr("10.0.0.9"))
@@ -29,7 +29,7 @@ func TestEventsFromBeforeAnOverrunAreDiscarded(t *testing.T) {
 		for range 2 {
 			select {
 			case old <- []event{stale}:
-			case <-time.After(50 * time.Millisecond): // nobody listens: right
+			case <-time.After(50 * time.Millisecond): // correct: the mirror no longer receives
 			}
 		}
 		if hop := m.table.Hop(m.lookup("10.0.0.9").Hop); hop == nil || hop.DstMAC[5] != 2 {
@@ -43,8 +43,8 @@ func TestEventsFromBeforeAnOverrunAreDiscarded(t *testing.T) {
 	})
 }
 
-// TestContinuousOverruns: readings stay paced, periodic work goes on, workers get answers, and no
-// generation is made.
+// TestContinuousOverruns: readings stay paced, periodic work continues, requests of workers are
+// handled, and no generation is made.
 func TestContinuousOverruns(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		m.settle(time.Second)
@@ -70,8 +70,8 @@ func TestContinuousOverruns(t *testing.T) {
 	})
 }
 
-// TestInterruptedReadingAfterAnOverrunIsRepeated at the pace of readings: tables
-// that change so fast that events are lost interrupt dumps too.
+// TestInterruptedReadingAfterAnOverrunIsRepeated: tables that change fast enough to lose events
+// also interrupt dumps, which are repeated at the pace of readings.
 func TestInterruptedReadingAfterAnOverrunIsRepeated(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		m.settle(time.Second)

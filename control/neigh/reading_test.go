@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 )
 
-// TestRoutesThatCannotBeRead: a reading whose routes fail half-way changes nothing, and the next
-// one notices what this one saw: an interface with another MAC address, a link of ours, a route.
+// TestRoutesThatCannotBeRead: a reading that fails in the middle of the routes changes nothing, and
+// the next one notices all changes: an interface with another MAC address, a new link, a route.
 func TestRoutesThatCannotBeRead(t *testing.T) {
 	k := &fakeKernel{top: fakeTopology{links: []netlink.Link{dummy(10, "eth0"), dummy(11, "eth1")},
 		routes: []netlink.Route{route("10.0.0.0/8"), route("11.0.0.0/8", dev(11))}}}
@@ -49,11 +49,11 @@ func TestRoutesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// manyRoutes is a kernel with n routes, of which it makes one after the other, as a dump does.
+// manyRoutes is a kernel with n routes, which it makes one at a time, like a dump.
 type manyRoutes struct {
 	silentKernel
 	n    int
-	held uint64 // bytes of live memory behind the last route
+	held uint64 // bytes of live memory after the last route
 }
 
 func (k *manyRoutes) routes(f func(*netlink.Route)) error {
@@ -72,9 +72,9 @@ func liveBytes() uint64 {
 	return s.HeapAlloc
 }
 
-// TestReadingKeepsNoRoutes: while the kernel's routes are read, the mirror holds what it needs of
-// each, some 100 bytes, which its map doubles at worst, and not the 600 bytes of a netlink.Route
-// with its addresses.
+// TestReadingKeepsNoRoutes: while it reads the kernel's routes, the mirror keeps only about 100
+// bytes for each, at most doubled by its map, and not the 600 bytes of a netlink.Route with its
+// addresses.
 func TestReadingKeepsNoRoutes(t *testing.T) {
 	const n, perRoute = 50_000, 350
 	k := &manyRoutes{silentKernel{&fakeKernel{top: fakeTopology{links: []netlink.Link{dummy(10, "eth0")}}}}, n, 0}

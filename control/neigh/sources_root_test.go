@@ -9,8 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TestSourceEqualsTheKernels: two links, in both families, against the kernel's
-// own answer for its own packets.
+// TestSourceEqualsTheKernels compares sources, on two links and in both families, with the kernel's
+// choice for its own packets.
 func TestSourceEqualsTheKernels(t *testing.T) {
 	gw, peer := newSpace(t), newSpace(t)
 	for _, dev := range []string{"front0", "back0"} {
@@ -39,7 +39,7 @@ func TestSourceEqualsTheKernels(t *testing.T) {
 		gw.do(func() error {
 			r, err := netlink.RouteGet(net.ParseIP(dst))
 			if err == nil && !r[0].Src.Equal(net.ParseIP(want)) {
-				t.Errorf("%s: the kernel takes %v: the test is wrong", dst, r[0].Src)
+				t.Errorf("%s: the kernel chooses %v: the test is wrong", dst, r[0].Src)
 			}
 			return err
 		})
@@ -47,7 +47,7 @@ func TestSourceEqualsTheKernels(t *testing.T) {
 			t.Errorf("%s: %v, want %s", dst, r.Source, want)
 		}
 	}
-	// The first address of a network goes, and the next takes its place.
+	// The first address of a network is removed, and the next one replaces it.
 	generation := m.table.View().Generation
 	gw.do(func() error {
 		l, err := netlink.LinkByName("front0")

@@ -26,7 +26,7 @@ func addrFlags(f int) func(*netlink.Addr) { return func(a *netlink.Addr) { a.Fla
 func scope(s int) func(*netlink.Addr)     { return func(a *netlink.Addr) { a.Scope = s } }
 func src(ip string) func(*netlink.Route)  { return func(r *netlink.Route) { r.Src = net.ParseIP(ip) } }
 
-// TestSourceOfRoute: what the kernel would send from.
+// TestSourceOfRoute: the source address that the kernel would use.
 func TestSourceOfRoute(t *testing.T) {
 	eth0 := func(prefixes ...string) (all []netlink.Addr) {
 		for _, p := range prefixes {
@@ -68,7 +68,7 @@ func TestSourceOfRoute(t *testing.T) {
 			address(10, "192.0.2.1/24")}, route("10.0.0.0/8"), "192.0.2.1"},
 		{"none on the interface", []netlink.Addr{address(11, "192.0.2.1/24")}, route("10.0.0.0/8"), ""},
 		{"none of the family", eth0("2001:db8::1/64"), route("10.0.0.0/8"), ""},
-		{"not ours", []netlink.Addr{address(12, "192.0.2.1/24")}, route("10.0.0.0/8", dev(12)), ""},
+		{"not served", []netlink.Addr{address(12, "192.0.2.1/24")}, route("10.0.0.0/8", dev(12)), ""},
 		{"blackhole", eth0("192.0.2.1/24"), route("10.0.0.0/8", kind(unix.RTN_BLACKHOLE)), ""},
 
 		{"IPv6, first of equals", eth0("2001:db8:1::2/64", "2001:db8:1::1/64"), route("2001:db8:2::/64"),
@@ -119,7 +119,7 @@ func TestSourcesOfAllLinks(t *testing.T) {
 		route("192.0.2.0/24"), route("192.0.3.0/24"), route("10.244.0.0/24", dev(12)),
 		route("10.0.0.0/8", src("10.255.0.1")),
 	}, devices, own, nil), devices)
-	// eth1 has no route now; 203.0.113.1 is nobody's source.
+	// eth1 has no route now; 203.0.113.1 is no source.
 	want := []netip.Addr{}
 	for _, a := range []string{"10.255.0.1", "192.0.2.1", "192.0.3.1", "198.51.100.1", "2001:db8::1"} {
 		want = append(want, netip.MustParseAddr(a))
@@ -129,7 +129,8 @@ func TestSourcesOfAllLinks(t *testing.T) {
 	}
 }
 
-// A new primary address makes a new generation, for host routes too, and is reported.
+// TestNewPrimaryAddress: a new primary address makes a new generation, also for host routes, and is
+// reported.
 func TestNewPrimaryAddress(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		if r := m.lookup("10.0.0.7"); r != (nexthop.Route{Kind: nexthop.OnLink}) || len(m.Sources()) != 0 {
@@ -141,7 +142,7 @@ func TestNewPrimaryAddress(t *testing.T) {
 		m.settle(time.Second)
 		for _, primary := range []string{"192.0.2.1", "192.0.2.2"} {
 			select {
-			case <-m.AddressesChanged(): // what was told before
+			case <-m.AddressesChanged(): // from earlier changes
 			default:
 			}
 			before := m.table.View().Generation
@@ -176,7 +177,8 @@ func TestNewPrimaryAddress(t *testing.T) {
 	})
 }
 
-// A preferred source on an interface that is not ours changes Sources, not Addresses.
+// TestPreferredSourceOnForeignInterface: a preferred source on an interface that is not served
+// changes Sources, not Addresses.
 func TestPreferredSourceOnForeignInterface(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		k.set(func() { k.top.addrs = []netlink.Addr{address(10, "192.0.2.1/24")} })
@@ -187,7 +189,7 @@ func TestPreferredSourceOnForeignInterface(t *testing.T) {
 		k.ch <- []event{{kind: topologyChanged}}
 		m.settle(time.Second)
 		if len(m.AddressesChanged()) == 0 || len(m.Sources()) != 2 {
-			t.Errorf("not told: %v", m.Sources())
+			t.Errorf("no notice of %v", m.Sources())
 		}
 	})
 }

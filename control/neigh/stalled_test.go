@@ -8,8 +8,8 @@ import (
 	"sluice.dev/sluice/internal/heartbeat"
 )
 
-// TestStalledMirror: a mirror whose request to the kernel does not end is late, and one that is
-// idle, or goes on, is not.
+// TestStalledMirror: a mirror whose request to the kernel blocks is reported as late; an idle
+// mirror, or one that continues, is not.
 func TestStalledMirror(t *testing.T) {
 	var beats heartbeat.Set
 	inBubble(t, Config{Beats: &beats}, func(m *mirror, k *fakeKernel) {

@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// invented is the n-th address of a flood from spoofed sources.
+// invented returns the n-th address of a flood from spoofed sources.
 func invented(n int) string {
 	return netip.AddrFrom4([4]byte{10, byte(100 + n>>16), byte(n >> 8), byte(n)}).String()
 }
@@ -22,7 +22,7 @@ func (m *mirror) flood(from, packets int) {
 	}
 }
 
-// askedOf is how many requests to the kernel were for invented destinations.
+// askedOf returns the number of requests to the kernel for invented destinations.
 func (k *fakeKernel) askedOf(from, packets int) (asked int) {
 	for n := range packets {
 		asked += k.asked(netip.MustParseAddr(invented(from + n)))
@@ -30,8 +30,8 @@ func (k *fakeKernel) askedOf(from, packets int) (asked int) {
 	return asked
 }
 
-// TestSpoofedSourcesDoNotStarveBackends: with a flood going on, a backend on the link is resolved
-// at its first request, and when it failed, it is resolved again.
+// TestSpoofedSourcesDoNotStarveBackends: during a flood, a backend on the link is resolved at its
+// first request, and is resolved again after it failed.
 func TestSpoofedSourcesDoNotStarveBackends(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		backend := netip.MustParseAddr("10.0.0.77")
@@ -66,9 +66,9 @@ func TestSpoofedSourcesDoNotStarveBackends(t *testing.T) {
 	})
 }
 
-// TestWhoGivesWay: of unknown hosts the one with the oldest request of the prefix that has most;
-// those of first requests have places of their own.
-func TestWhoGivesWay(t *testing.T) {
+// TestEvictedHost: of unknown hosts, the one with the oldest request of the largest prefix is
+// dropped; hosts of first requests have a separate list.
+func TestEvictedHost(t *testing.T) {
 	var w waiting
 	host := func(a string, first bool) *neighbour {
 		return &neighbour{key: neighKey{1, addr(a)}, host: true, first: first}
@@ -83,14 +83,14 @@ func TestWhoGivesWay(t *testing.T) {
 		}
 		flooded = append(flooded, host(a.String(), false))
 		if got := w.requested(flooded[n]); got != nil {
-			t.Fatalf("%v gave way, and there is room", got.key)
+			t.Fatalf("%v was dropped, and there is room", got.key)
 		}
 	}
-	w.requested(flooded[0]) // again: the second is the oldest now
+	w.requested(flooded[0]) // again, so that the second is the oldest
 	for n := range 20 {
 		new := netip.AddrFrom4([4]byte{10, 9, byte(n), 1})
 		if got := w.requested(host(new.String(), false)); got != flooded[1+n] {
-			t.Fatalf("%v gave way, want %v", got.key, flooded[1+n].key)
+			t.Fatalf("%v was dropped, want %v", got.key, flooded[1+n].key)
 		}
 	}
 	if other.place == nil || w.len() != maxPending {
@@ -101,11 +101,11 @@ func TestWhoGivesWay(t *testing.T) {
 	for n := range maxFirst - 1 {
 		a := netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)})
 		if got := w.requested(host(a.String(), true)); got != nil {
-			t.Fatalf("%v gave way, and there is room", got.key)
+			t.Fatalf("%v was dropped, and there is room", got.key)
 		}
 	}
 	if got := w.requested(host("10.0.0.2", true)); got != known {
-		t.Errorf("%v gave way", got.key)
+		t.Errorf("%v was dropped", got.key)
 	}
 	other.first = true // by a first request
 	if w.requested(other); w.unknowns != maxPending-1 || other.list != &w.first {
@@ -113,9 +113,9 @@ func TestWhoGivesWay(t *testing.T) {
 	}
 }
 
-// TestLookupsOfRandomDestinationsAreBounded: a flood of 10,000 destinations a second becomes
-// so few requests that the kernel's neighbour table has room, also while routes change, and one of
-// a prefix leaves others some.
+// TestLookupsOfRandomDestinationsAreBounded: a flood of 10,000 destinations a second leads to so
+// few requests that the kernel's neighbour table has room, also while routes change. A flood to one
+// prefix leaves requests for others.
 func TestLookupsOfRandomDestinationsAreBounded(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		m.settle(500 * time.Millisecond) // between two ticks
@@ -144,8 +144,8 @@ func TestLookupsOfRandomDestinationsAreBounded(t *testing.T) {
 	})
 }
 
-// TestGatewayDoesNotWait: a host that waits and becomes a gateway keeps its place among the
-// neighbours with any other requests.
+// TestGatewayDoesNotWait: a waiting host that becomes a gateway stays tracked, whatever else is
+// requested.
 func TestGatewayDoesNotWait(t *testing.T) {
 	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
 		m.table.Resolve(addr("10.0.0.77"))
@@ -160,7 +160,7 @@ func TestGatewayDoesNotWait(t *testing.T) {
 		k.ch <- []event{{neighbourChanged, neighbourEvent("10.0.0.77", netlink.NUD_REACHABLE, 2, 0, 0, 0, 0, 7)}}
 		synctest.Wait()
 		if hop := m.table.Hop(m.lookup("192.0.2.9").Hop); hop == nil || !hop.Ready {
-			t.Errorf("the gateway gave way: %+v", hop)
+			t.Errorf("the gateway was dropped: %+v", hop)
 		}
 	})
 }
