@@ -156,9 +156,9 @@ func (c *Chains) move(p *Pool, d Desc, start uint64, bytes uint32) Desc {
 	return Desc{Addr: start}
 }
 
-// sane reports whether a chain can be transmitted: no buffer is empty, and there are at most
-// MaxBuffers.
-func (c *Chains) sane(d Desc) bool {
+// transmittable reports whether a chain can be transmitted: no buffer is empty, and there are at
+// most MaxBuffers.
+func (c *Chains) transmittable(d Desc) bool {
 	n := 0
 	for b := c.at(d.Addr); b != nil; b = c.after(b) {
 		if n++; b.bytes == 0 || n > MaxBuffers {

@@ -462,7 +462,7 @@ func TestExplanationAsText(t *testing.T) {
 			"endpoints: none is usable",
 			"verdict: drop (no_endpoints); the sender gets ICMP port unreachable",
 		}},
-		{"not ours", join(client4, 1), join(ruleVIP, 99), []string{
+		{"no frontend", join(client4, 1), join(ruleVIP, 99), []string{
 			"flow: none",
 			"frontend: none has this address, port and protocol",
 			"verdict: to kernel",

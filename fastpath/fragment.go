@@ -105,12 +105,12 @@ func (w *Worker) releaseKnown() (moved int) {
 // traffic, and go to the kernel. The kernel cannot reassemble a dropped packet from them, because
 // it never gets the first fragment.
 func (w *Worker) sctpFragment(d Desc, p *header.Packet) decide.Verdict {
-	ours := !w.b.kernel && w.planner.Snap.Routed(p.Tuple.Dst)
+	dropped := !w.b.kernel && w.planner.Snap.Routed(p.Tuple.Dst)
 	if p.Fragment == header.FirstFragment {
 		ref, _ := w.flows.Lookup(w.flows.Hash(&p.Tuple), &p.Tuple, w.planner.Now)
-		ours = ours || ref != 0 || w.planner.Snap.Frontend(&p.Tuple) != nil
+		dropped = dropped || ref != 0 || w.planner.Snap.Frontend(&p.Tuple) != nil
 	}
-	if ours {
+	if dropped {
 		return drop(stats.SCTPFragment)
 	}
 	return w.withoutFlow(d, p)

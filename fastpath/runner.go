@@ -149,7 +149,7 @@ func (r *Runner) loop(ctx context.Context) {
 			now = clock.now()
 			turn = now
 		}
-		began, moved, patient := now, 0, true
+		began, moved, mayRest := now, 0, true
 		for _, w := range r.workers {
 			w.tasks.run(w)
 			n := w.Step(now)
@@ -160,7 +160,7 @@ func (r *Runner) loop(ctx context.Context) {
 			if w.next != nil || w.stop.Load() {
 				r.attention.Store(true)
 			}
-			moved, patient, now = moved+n, patient && w.mayRest(), after
+			moved, mayRest, now = moved+n, mayRest && w.mayRest(), after
 		}
 		if len(r.workers) == 0 {
 			now = clock.now()
@@ -169,7 +169,7 @@ func (r *Runner) loop(ctx context.Context) {
 		if moved == 0 && r.paused() {
 			rest = Sleep
 		}
-		if rest != GoOn && patient && !r.attention.Load() {
+		if rest != GoOn && mayRest && !r.attention.Load() {
 			switch rest {
 			case Nap:
 				r.nap(max(r.c.Coalesce, r.c.LongNap))

@@ -41,7 +41,7 @@ func (w *Worker) parse(d Desc, p *header.Packet) stats.DropReason {
 	if d.Len != 0 {
 		return header.Parse(w.frame(d), p)
 	}
-	if !w.chains.sane(d) {
+	if !w.chains.transmittable(d) {
 		*p = header.Packet{}
 		return stats.FrameBuffers
 	}

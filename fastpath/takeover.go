@@ -134,11 +134,11 @@ func (w *Worker) buffers(d Desc) (list Buffers) {
 	return list
 }
 
-// Assume gives the worker the state of a paused worker. ours has the frames that no link has: the
-// held packets' frames are among them, and the others go to the pool. The worker must not run yet.
-// After an error it must not be used.
-func (w *Worker) Assume(r Remains, ours []uint64) error {
-	frames, err := w.stockOf(ours)
+// Assume gives the worker the state of a paused worker. ownFrames has the frames that no link has:
+// the held packets' frames are among them, and the others go to the pool. The worker must not run
+// yet. After an error it must not be used.
+func (w *Worker) Assume(r Remains, ownFrames []uint64) error {
+	frames, err := w.stockOf(ownFrames)
 	if err == nil {
 		err = w.assumeCounts(r.Counts)
 	}

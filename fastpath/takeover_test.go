@@ -9,8 +9,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// ours returns the frames that no link of a paused worker has.
-func ours(g *gate, r *fastpath.Remains) (frames []uint64) {
+// ownFrames returns the frames that no link of a paused worker has.
+func ownFrames(g *gate, r *fastpath.Remains) (frames []uint64) {
 	for {
 		addr, ok := g.Pool().Get()
 		if !ok {
@@ -80,7 +80,7 @@ func TestWorkerTakesOver(t *testing.T) {
 		t.Fatal("a paused worker received")
 	}
 	next := l.successor(g)
-	if err := next.Assume(r, ours(g, &r)); err != nil {
+	if err := next.Assume(r, ownFrames(g, &r)); err != nil {
 		t.Fatal(err)
 	}
 	l.workers[0] = next
@@ -137,7 +137,7 @@ func TestAssumeRefusesCounts(t *testing.T) {
 		g := l.workers[0]
 		l.send(0, headertest.UDP(join(client4, 5), join(vip4, 99), "x"))
 		r := g.Pause()
-		list := ours(g, &r)
+		list := ownFrames(g, &r)
 		change(&r, &list)
 		if err := l.successor(g).Assume(r, list); err == nil {
 			t.Errorf("%s: assumed", name)

@@ -157,7 +157,7 @@ func New(c Config) (*Worker, error) {
 		}
 	}
 	if c.StrictReversePath && len(c.Interfaces) != len(c.Links) {
-		return nil, fmt.Errorf("fastpath: %d links, and the interfaces of %d", len(c.Links), len(c.Interfaces))
+		return nil, fmt.Errorf("fastpath: %d links, but interfaces for %d", len(c.Links), len(c.Interfaces))
 	}
 	if c.Chains == nil {
 		c.Chains = NewChains(c.Pool.Total(), int(c.Pool.frameSize))

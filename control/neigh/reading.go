@@ -111,7 +111,7 @@ func (m *Mirror) takeLinkChange() bool {
 	return true
 }
 
-// forgetUnserved forgets neighbours on interfaces that were deleted or are not ours any more.
+// forgetUnserved forgets neighbours on interfaces that were deleted or are no longer served.
 func (m *Mirror) forgetUnserved() {
 	served := func(k neighKey) bool {
 		d, ok := m.devices[int(k.dev)]

@@ -134,7 +134,7 @@ func (c *Counters) Add(packets []Entry) {
 			n := copy(c.log[c.logged:], packets)
 			packets = packets[n:]
 			if c.logged += n; c.logged == logSize {
-				c.deal()
+				c.distribute()
 			}
 		}
 		return
@@ -159,14 +159,14 @@ func (c *Counters) Count(ref uint32, way uint8, bytes uint32) {
 	}
 }
 
-// sumsPerDeal bounds the lists that one deal adds up. Packets in a repeating order fill many lists
-// at the same time, and adding up a hundred takes a millisecond.
-const sumsPerDeal = 2
+// sumsPerDistribution bounds the lists that one distribution adds up. Packets in a repeating order
+// fill many lists at the same time, and adding up a hundred takes a millisecond.
+const sumsPerDistribution = 2
 
-// deal distributes the log to the lists. If a packet's list is full and deal may add up no more
-// lists, it adds the packet to its sum directly.
-func (c *Counters) deal() {
-	log, sums := c.log[:c.logged], sumsPerDeal
+// distribute distributes the log to the lists. If a packet's list is full and distribute may add up
+// no more lists, it adds the packet to its sum directly.
+func (c *Counters) distribute() {
+	log, sums := c.log[:c.logged], sumsPerDistribution
 	c.logged = 0
 	for _, e := range log {
 		n := e.page()
@@ -249,7 +249,7 @@ func (c *Counters) Pending() bool {
 // fewer if it must add up lists first. It reports whether the round is complete: all counts from
 // before the round are then published. Only the worker calls it.
 func (c *Counters) Publish(limit int) (done bool) {
-	c.deal()
+	c.distribute()
 	for ; c.round < counterPages; c.round++ {
 		word, mark := &c.marked[c.round/64], uint64(1)<<(c.round%64)
 		if *word == 0 {

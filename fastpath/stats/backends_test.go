@@ -111,8 +111,8 @@ func TestListsFillTogether(t *testing.T) {
 			most = max(most, before-full())
 		}
 	}
-	if most > sumsPerDeal || most == 0 {
-		t.Errorf("%d lists were added up at once, want 1 to %d", most, sumsPerDeal)
+	if most > sumsPerDistribution || most == 0 {
+		t.Errorf("%d lists were added up at once, want 1 to %d", most, sumsPerDistribution)
 	}
 	for calls := 0; c.Pending(); calls++ {
 		if calls > 2*pages*backends {
