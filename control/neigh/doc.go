@@ -21,9 +21,9 @@
 //
 // When the receive buffer overflows, the kernel reports it once (ENOBUFS), ahead of the queued
 // events, and drops events without a report until the queue is empty. So the first such error ends
-// the subscription: the mirror applies no further event of it. As soon as pace allows (after 2 ms,
-// or up to a second after a reading) it opens a new subscription and reads everything. It finds any
-// other missed change within a minute.
+// the subscription: the mirror ignores its later events. As soon as pace allows (after 2 ms, or up
+// to a second after a reading) it opens a new subscription and reads everything. It finds any other
+// missed change within a minute.
 //
 // # Routes of destinations
 //
@@ -72,12 +72,12 @@
 //
 // Senders with invented addresses cause packets to as many destinations on a link. So workers have
 // two queues of requests. First requests are for backends, for clients of established connections
-// and for destinations that were resolved before. At most 1024 of these destinations that have
+// and for destinations that were resolved before. At most 1024 destinations of this kind that have
 // never answered are tracked, and each is requested again every second. Of all other destinations
 // at most 1024 are tracked. A new one replaces the destination with the oldest request of the
 // prefix (/24, /64) that has the most. The kernel gets at most 256 requests a second for them
-// (unknownPerSecond), of which one prefix may use half, a second one a quarter and so on: they take
-// at most three quarters of its neighbour table (gc_thresh3 is 1024 by default).
+// (unknownPerSecond). One prefix may use half, a second one a quarter and so on. They take at most
+// three quarters of its neighbour table (gc_thresh3 is 1024 by default).
 //
 // # Hops and generations
 //

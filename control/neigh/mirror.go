@@ -85,7 +85,7 @@ type Mirror struct {
 	budget     budget                       // of requests to the kernel
 	forgotAt   time.Time                    // last call of forgetHosts
 	rules      []string                     // warnings: policy rules that the mirror ignores
-	multipath  []string                     // warnings: multipath routes of which one nexthop is used
+	multipath  []string                     // warnings: multipath routes with one nexthop in use
 	pace       pace                         // when the topology is read next
 	counts     struct{ readings, lost, drift uint64 }
 
@@ -146,7 +146,7 @@ func checkLinks(links []LinkConfig) error {
 // firstGeneration returns the boot clock in milliseconds. The generation is incremented at most
 // once per minReadingGap, so it never catches up with the clock: no earlier process has reached the
 // first generation of a later one. That holds until the 32 bits wrap: 49.7 days after an earlier
-// start, within as many milliseconds as it made generations, a start can repeat one of them.
+// start, within as many milliseconds as it made generations, a start can repeat a generation.
 func firstGeneration() uint32 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

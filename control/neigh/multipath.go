@@ -14,7 +14,7 @@ import (
 const maxMultipathWarnings = 5
 
 // spreadRoute is a route that the kernel would spread over several next hops: target has the first
-// of them, without a source.
+// next hop, without a source.
 type spreadRoute struct {
 	prefix netip.Prefix
 	target target

@@ -21,7 +21,7 @@ type target struct {
 	mtu    uint16      // of the route; for Kernel also of its device; 0 is no limit
 }
 
-// neverForwarded has the destinations that the gateway never forwards to, whatever the routes.
+// neverForwarded has the destinations that the gateway never forwards to, with any routes.
 var neverForwarded = [...]netip.Prefix{
 	netip.MustParsePrefix("224.0.0.0/4"),
 	netip.MustParsePrefix("255.255.255.255/32"),

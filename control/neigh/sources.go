@@ -79,8 +79,8 @@ func commonBits(a, b [16]byte) (n int) {
 	return n
 }
 
-// all returns the sorted sources of the routes by served links, and the primary addresses of these
-// links, which do not depend on routes.
+// all returns the sorted sources of the routes by served links, and the links' primary addresses,
+// which do not depend on routes.
 func (s sources) all(targets map[netip.Prefix]target, devices map[int]device) []netip.Addr {
 	set := make(map[header.Addr]struct{})
 	for _, t := range targets {

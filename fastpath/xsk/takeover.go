@@ -187,7 +187,7 @@ func (u *UMEM) Custody() Custody {
 // sockets. It returns the addresses of the frames that are in no ring: those of the pool and of
 // packets that the worker held. After an error nothing has changed, and the other process still
 // owns the UMEM.
-func (u *UMEM) Assume(c Custody) (free []uint64, err error) {
+func (u *UMEM) Assume(c Custody) (addrs []uint64, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	sockets := slices.DeleteFunc(slices.Clone(u.sockets[:]), func(s *Socket) bool { return s == nil })
@@ -199,7 +199,7 @@ func (u *UMEM) Assume(c Custody) (free []uint64, err error) {
 	for frame, o := range c.Owners {
 		switch {
 		case o == userSpace:
-			free = append(free, uint64(frame)<<u.frameShift)
+			addrs = append(addrs, uint64(frame)<<u.frameShift)
 		case o == kept: // checkKept
 		case int(o) >= len(given) || u.sockets[(o-1)/2] == nil:
 			return nil, fmt.Errorf("umem: frame %d is in a ring of a socket that does not exist", frame)
@@ -223,7 +223,7 @@ func (u *UMEM) Assume(c Custody) (free []uint64, err error) {
 	for i, s := range sockets {
 		s.assume(&c.Sockets[i], given[s.inFill]+given[s.inTx])
 	}
-	return free, nil
+	return addrs, nil
 }
 
 // checkKept checks that each kept frame is in exactly one list, and that the lists have no others.
