@@ -55,9 +55,12 @@ const (
 	KindNode          = "Node"
 )
 
-// String prints Kind namespace/name.
+// String prints Kind namespace/name; nothing where no object is known.
 func (id ObjectID) String() string {
-	if id.Namespace == "" {
+	switch {
+	case id == (ObjectID{}):
+		return ""
+	case id.Namespace == "":
 		return id.Kind + " " + id.Name
 	}
 	return id.Kind + " " + id.Namespace + "/" + id.Name

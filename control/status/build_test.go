@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
@@ -188,5 +189,13 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(100, func() { f.Match(v) }); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestProblemOfNoObject: a file that cannot be parsed names no object, and its problem none.
+func TestProblemOfNoObject(t *testing.T) {
+	v := ProblemViews([]objects.Problem{{Source: objects.Source{Kind: "manifests", Path: "/m/a.yaml"}, Message: "no YAML"}})
+	if len(v) != 1 || v[0].Object != "" || v[0].Source != "/m/a.yaml" {
+		t.Errorf("%+v", v)
 	}
 }

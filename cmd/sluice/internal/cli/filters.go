@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"sluice.dev/sluice/control/config"
@@ -128,17 +129,25 @@ func matchesAny(e status.Endpoint, list []netip.AddrPort) bool {
 	return false
 }
 
-// didYouMean returns a question with the address of a list that is most like e; "" if none is.
+// didYouMean returns a question with the address of a list that is most like e; "" if none is. The
+// same address with another port is the most like, however different the port.
 func didYouMean(e status.Endpoint, list []netip.AddrPort) string {
-	var names []string
+	var names, ports []string
 	for _, a := range list {
-		if e.Port != 0 {
-			names = append(names, a.String())
-		} else {
+		if e.Port == 0 {
 			names = append(names, a.Addr().String())
+			continue
+		}
+		names = append(names, a.String())
+		if e.Prefix.Contains(a.Addr()) {
+			ports = append(ports, a.String())
 		}
 	}
-	if best := config.Nearest(e.String(), names); best != "" {
+	best := config.Nearest(e.String(), names)
+	if best == "" && len(ports) > 0 {
+		best = slices.Min(ports)
+	}
+	if best != "" {
 		return "; did you mean " + best + "?"
 	}
 	return ""
