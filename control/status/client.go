@@ -12,29 +12,49 @@ import (
 	"net/url"
 	"syscall"
 	"time"
+
+	"sluice.dev/sluice/internal/unixsocket"
 )
 
 const dialTimeout = 2 * time.Second
 
-// ErrNotRunning is wrapped by a Client's errors when no daemon answers on the socket.
-var ErrNotRunning = errors.New("the sluice daemon is not running")
+// How long a daemon may take until its answer begins. The control loop does nothing else for 11.1 s
+// at most, at a hand-over. A deletion of flows scans the whole table first.
+const (
+	readTimeout   = 15 * time.Second
+	changeTimeout = time.Minute
+)
+
+// Errors that a Client's errors wrap.
+var (
+	// ErrNotRunning: nobody listens on the socket.
+	ErrNotRunning = errors.New("the sluice daemon is not running")
+	// ErrNoAnswer: the daemon listens on the socket and has not answered in time.
+	ErrNoAnswer = errors.New("the sluice daemon does not answer")
+)
 
 // Client sends requests to a running daemon.
 type Client struct {
-	socket string
-	http   http.Client
+	socket             string
+	read, change, wait http.Client
 }
 
 // NewClient returns a client for the daemon behind a socket. It connects with each request.
 func NewClient(socket string) *Client {
+	return &Client{socket: socket, read: answersWithin(socket, readTimeout),
+		change: answersWithin(socket, changeTimeout), wait: answersWithin(socket, 0)}
+}
+
+// answersWithin returns a client of net/http whose answers must begin within a time; 0 is any.
+func answersWithin(socket string, timeout time.Duration) http.Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		d := net.Dialer{Timeout: dialTimeout}
 		return d.DialContext(ctx, "unix", socket)
 	}
 	// A connection for each request: an idle one may be to a process that has handed over since,
 	// which does not answer it if it is stopped.
-	t := &http.Transport{DialContext: dial, DisableKeepAlives: true}
-	return &Client{socket: socket, http: http.Client{Transport: t}}
+	return http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true,
+		ResponseHeaderTimeout: timeout}}
 }
 
 // Services lists the service ports.
@@ -57,7 +77,8 @@ func (c *Client) SourcePorts(ctx context.Context) ([]SourcePortsView, error) {
 	return ask[[]SourcePortsView](ctx, c, http.MethodGet, root+"/source-ports", nil)
 }
 
-// Status returns what is applied; with wait it returns once everything read so far is.
+// Status returns what is applied; with wait it returns once everything read so far is, and has no
+// timeout but that of ctx.
 func (c *Client) Status(ctx context.Context, wait bool) (StatusView, error) {
 	q := url.Values{}
 	if wait {
@@ -128,12 +149,20 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values) (io.
 	if err != nil {
 		return nil, err
 	}
-	response, err := c.http.Do(request)
+	client := &c.read
+	switch {
+	case method != http.MethodGet:
+		client = &c.change
+	case q.Has("wait"):
+		client = &c.wait
+	}
+	sent := time.Now()
+	response, err := client.Do(request)
 	if method == http.MethodGet && cut(ctx, err) { // the next process has the socket, and answers
-		response, err = c.http.Do(request)
+		response, err = client.Do(request)
 	}
 	if err != nil {
-		return nil, c.explain(err)
+		return nil, c.explain(err, time.Since(sent))
 	}
 	if response.StatusCode == http.StatusOK {
 		return response.Body, nil
@@ -152,12 +181,22 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values) (io.
 // net/http has several errors for that, and does not export all.
 func cut(ctx context.Context, err error) bool {
 	var op *net.OpError
-	return err != nil && ctx.Err() == nil && !(errors.As(err, &op) && op.Op == "dial")
+	return err != nil && ctx.Err() == nil && !late(err) && !(errors.As(err, &op) && op.Op == "dial")
+}
+
+// late reports whether an error is a timeout: of the request, of its context, or of a connection that
+// a daemon which accepts none has no room for.
+func late(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, syscall.EAGAIN)
 }
 
 // explain adds the cause of a connection error and what to do.
-func (c *Client) explain(err error) error {
+func (c *Client) explain(err error, after time.Duration) error {
 	switch {
+	case late(err):
+		return &noAnswerError{fmt.Sprintf("%v on %s within %v: %s", ErrNoAnswer, c.socket,
+			after.Round(100*time.Millisecond), unixsocket.WhySilent(c.socket)), err}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%w: nobody answers on %s; start it with `sluice run --config FILE`, or name its socket "+
 			"with --socket", ErrNotRunning, c.socket)
@@ -170,3 +209,15 @@ func (c *Client) explain(err error) error {
 	}
 	return fmt.Errorf("ask the daemon on %s: %w", c.socket, err)
 }
+
+// noAnswerError is ErrNoAnswer with what to do, and the timeout that caused it.
+type noAnswerError struct {
+	text  string
+	cause error
+}
+
+// Error says which process does not answer, and what to do.
+func (e *noAnswerError) Error() string { return e.text }
+
+// Unwrap returns ErrNoAnswer and the timeout's own error.
+func (e *noAnswerError) Unwrap() []error { return []error{ErrNoAnswer, e.cause} }

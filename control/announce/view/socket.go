@@ -9,14 +9,16 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"os"
 	"syscall"
 	"time"
 
 	"sluice.dev/sluice/internal/unixsocket"
 )
 
-// timeout bounds both ends of a question.
-const timeout = 5 * time.Second
+// timeout bounds both ends of a question. It is below the 5 s that the kubelet gives a probe in the
+// chart, so that its Event has the reason.
+const timeout = 4 * time.Second
 
 // DefaultSocket is where the announcer answers by default.
 const DefaultSocket = "/run/sluice-announcer/status.sock"
@@ -80,8 +82,12 @@ func Ask(ctx context.Context, path string) (*View, error) {
 		return nil, err
 	}
 	text, err := io.ReadAll(conn)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, fmt.Errorf("the announcer does not answer on %s within %v: %s", path, timeout,
+			unixsocket.WhySilent(path))
+	}
 	if err != nil {
-		return nil, fmt.Errorf("the announcer on %s does not answer: %w", path, err)
+		return nil, fmt.Errorf("ask the announcer on %s: %w", path, err)
 	}
 	var v View
 	if err := json.Unmarshal(text, &v); err != nil {

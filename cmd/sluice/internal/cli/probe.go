@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -13,6 +14,10 @@ import (
 	"sluice.dev/sluice/control/metrics"
 	"sluice.dev/sluice/control/status"
 )
+
+// probeTimeout is below the 5 s that the kubelet gives a probe in the chart, so that its Event has the
+// reason.
+const probeTimeout = 4 * time.Second
 
 // probeCommand is for the kubelet. It uses the status socket, because on the host's network another
 // process may have our port: it would answer in our place, or a gateway that forwards would not
@@ -31,12 +36,14 @@ func (s *session) probeCommand() *cobra.Command {
 			if s.socket, err = ownSocket(s.socket); err != nil {
 				return err
 			}
+			ctx, cancel := context.WithTimeout(c.Context(), probeTimeout)
+			defer cancel()
 			return s.ask(func(client *status.Client) error {
 				if args[0] == "live" {
-					v, err := client.Stats(c.Context())
+					v, err := client.Stats(ctx)
 					return errors.Join(err, alive(&v))
 				}
-				v, err := client.Status(c.Context(), false)
+				v, err := client.Status(ctx, false)
 				if err == nil && !v.Ready {
 					err = fmt.Errorf("not ready: %s", strings.Join(v.NotReady, "; "))
 				}

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"net"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"sluice.dev/sluice/control/metrics"
 	"sluice.dev/sluice/control/status"
@@ -46,6 +49,30 @@ func TestProbe(t *testing.T) {
 	}
 	if code, _, errs := sluice(t, "--socket", t.TempDir()+"/none", "probe", "live"); code == 0 {
 		t.Errorf("without a daemon: code %d, %q", code, errs)
+	}
+}
+
+// TestNoAnswer: a daemon that takes connections and answers nothing, as one that is stopped, is named
+// before the kubelet ends a probe, and after the wait of `status --wait`.
+func TestNoAnswer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	for _, args := range []string{"probe ready", "probe live", "status --wait --timeout 10ms"} {
+		t.Run(args, func(t *testing.T) {
+			t.Parallel()
+			began := time.Now()
+			code, out, errs := sluice(t, append(strings.Fields(args), "--socket", path)...)
+			if code != exitFailure || out != "" || !strings.Contains(errs, "the sluice daemon does not answer on "+path) {
+				t.Errorf("exit %d, %s%s", code, out, errs)
+			}
+			if took := time.Since(began); took > 4900*time.Millisecond {
+				t.Errorf("it took %v", took)
+			}
+		})
 	}
 }
 

@@ -26,10 +26,13 @@ func (e *notInForceError) Error() string {
 	return fmt.Sprintf("the configuration is not in force after %s:\n  %s", e.timeout, strings.Join(e.parts, "\n  "))
 }
 
+// lastAnswerTimeout bounds the request after the wait, for what is not in force.
+const lastAnswerTimeout = 4 * time.Second
+
 // waitInForce asks until the configuration is in force. At the timeout it returns the last status
-// with a notInForceError, or another error if not everything could be applied.
-func waitInForce(ctx context.Context, client *status.Client, timeout time.Duration) (status.StatusView, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+// with a notInForceError, or the error of a daemon that does not answer.
+func waitInForce(outer context.Context, client *status.Client, timeout time.Duration) (status.StatusView, error) {
+	ctx, cancel := context.WithTimeout(outer, timeout)
 	defer cancel()
 	var last status.StatusView
 	var parts []string
@@ -38,8 +41,8 @@ func waitInForce(ctx context.Context, client *status.Client, timeout time.Durati
 		switch {
 		case err != nil && ctx.Err() != nil && parts != nil:
 			return last, &notInForceError{timeout, parts}
-		case errors.Is(err, context.DeadlineExceeded):
-			return v, fmt.Errorf("not everything is applied after %s; `sluice status` shows what is missing", timeout)
+		case errors.Is(err, context.DeadlineExceeded): // not everything is applied, or the daemon has stalled
+			return lastAnswer(outer, client, timeout)
 		case err != nil:
 			return v, err
 		}
@@ -53,6 +56,21 @@ func waitInForce(ctx context.Context, client *status.Client, timeout time.Durati
 		case <-time.After(inForceInterval):
 		}
 	}
+}
+
+// lastAnswer asks what is not in force after a wait in which not everything was applied.
+func lastAnswer(ctx context.Context, client *status.Client, timeout time.Duration) (status.StatusView, error) {
+	ctx, cancel := context.WithTimeout(ctx, lastAnswerTimeout)
+	defer cancel()
+	v, err := client.Status(ctx, false)
+	if err != nil {
+		return v, err
+	}
+	parts := append(notInForce(&v), v.NotReady...)
+	if len(parts) == 0 {
+		parts = []string{"not everything that was read was applied in time"}
+	}
+	return v, &notInForceError{timeout, parts}
 }
 
 // notInForce lists the parts of the configuration that the gateway read and does not serve.

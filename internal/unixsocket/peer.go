@@ -1,0 +1,52 @@
+package unixsocket
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Peer returns who is at the other end of a unix socket: who connected, or who listens (SO_PEERCRED,
+// unix(7)).
+func Peer(conn net.Conn) (cred *unix.Ucred, err error) {
+	u, ok := conn.(*net.UnixConn)
+	if !ok {
+		return nil, fmt.Errorf("%T is no unix socket", conn)
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	failed := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if failed != nil {
+		err = failed
+	}
+	return cred, err
+}
+
+// WhySilent says why the process that listens on a socket may not answer, and what to do. It is for
+// a connection that was made and got no answer.
+func WhySilent(path string) string {
+	const unknown = "its process is stopped, or its loops have stalled: start it again"
+	conn, err := net.DialTimeout("unix", path, dialTimeout)
+	if err != nil {
+		return unknown
+	}
+	defer conn.Close()
+	cred, err := Peer(conn)
+	if err != nil || cred.Pid == 0 { // a process of a PID namespace that is not seen here
+		return unknown
+	}
+	// proc_pid_stat(5): the state follows the name, which may have any characters.
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cred.Pid))
+	if i := bytes.LastIndexByte(text, ')'); err == nil && i >= 0 && bytes.HasPrefix(text[i:], []byte(") T")) {
+		return fmt.Sprintf("process %d is stopped (SIGSTOP): `kill -CONT %[1]d` continues it", cred.Pid)
+	}
+	return fmt.Sprintf("process %d runs, but has stalled or gets no CPU: `kill -ABRT %[1]d` ends it and has it write "+
+		"to its log what each goroutine does; then start it again", cred.Pid)
+}
