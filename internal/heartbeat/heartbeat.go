@@ -28,8 +28,8 @@ type Bounds struct {
 var DefaultBounds = Bounds{Unready: 15 * time.Second, Restart: time.Minute}
 
 // FileBounds are those of loops that read files. They never ask for a restart: a disk or a file
-// server that does not answer blocks the next process, too, and that one has nothing to serve, while
-// this one goes on with what it has read.
+// server that does not answer blocks the next process, too, and that one has nothing to serve,
+// while this one goes on with what it has read.
 var FileBounds = Bounds{Unready: 15 * time.Second}
 
 // Beat is the heartbeat of one loop. The methods of a nil Beat do nothing.

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer returns who is at the other end of a unix socket: who connected, or who listens (SO_PEERCRED,
-// unix(7)).
+// Peer returns who is at the other end of a unix socket: who connected, or who listens
+// (SO_PEERCRED, unix(7)).
 func Peer(conn net.Conn) (cred *unix.Ucred, err error) {
 	u, ok := conn.(*net.UnixConn)
 	if !ok {

@@ -199,8 +199,8 @@ func TestReopenInTurn(t *testing.T) {
 	}
 }
 
-// TestTurnAfterClockStep: a clock that is set back while a session waits for the gateway's turn does
-// not make it wait for longer than a cycle.
+// TestTurnAfterClockStep: a clock that is set back while a session waits for the gateway's turn
+// does not make it wait for longer than a cycle.
 func TestTurnAfterClockStep(t *testing.T) {
 	s := New(Config{Log: slog.New(slog.DiscardHandler), RouterID: netip.MustParseAddr("127.0.0.1")})
 	s.identity.routerID = s.config.RouterID

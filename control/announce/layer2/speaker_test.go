@@ -90,7 +90,8 @@ func TestInterfacesNotRead(t *testing.T) {
 	}
 	defer s.Close()
 	s.list = func([]string) ([]Interface, error) {
-		return []Interface{{Name: "none", Ethernet: true, Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}},
+		networks := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+		return []Interface{{Name: "none", Ethernet: true, Networks: networks}},
 			nil
 	}
 	vip := netip.MustParseAddr("192.0.2.1")

@@ -248,8 +248,8 @@ func object(kind, namespace, name string, data map[string]any) runtime.Object {
 	return &unstructured.Unstructured{Object: o}
 }
 
-// TestPasswordSecrets: the chart is refused where a BGPPeer that is there has its password in a Secret
-// that the announcer would have no right to read: its session would end on all gateways.
+// TestPasswordSecrets: the chart is refused where a BGPPeer that is there has its password in a
+// Secret that the announcer would have no right to read: its session would end on all gateways.
 func TestPasswordSecrets(t *testing.T) {
 	type values = map[string]any
 	peer := func(secret values) runtime.Object {
@@ -285,8 +285,8 @@ func TestPasswordSecrets(t *testing.T) {
 			if kinds == nil {
 				kinds = []string{"sluice.dev/v1alpha1/BGPPeer"}
 			}
-			_, err := renderIn(in, c, values{"announcer": values{"enabled": true, "passwordSecrets": tt.named}}, kubernetes,
-				kinds...)
+			announcer := values{"enabled": true, "passwordSecrets": tt.named}
+			_, err := renderIn(in, c, values{"announcer": announcer}, kubernetes, kinds...)
 			if refused := err != nil && strings.Contains(err.Error(), refusal); refused != tt.refused ||
 				err != nil && !tt.refused {
 				t.Errorf("%v", err)

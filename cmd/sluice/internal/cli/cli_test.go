@@ -202,7 +202,8 @@ func TestWaitForApplied(t *testing.T) {
 		want     string
 	}{
 		{false, nil, "not in force after 50ms:\n  not everything that was read is applied\n"},
-		{true, []string{"the interfaces are not open yet"}, "not in force after 50ms:\n  the interfaces are not open yet\n"},
+		{true, []string{"the interfaces are not open yet"},
+			"not in force after 50ms:\n  the interfaces are not open yet\n"},
 		{true, nil, "not in force after 50ms:\n  not everything that was read was applied in time\n"},
 	} {
 		g := statustest.New()

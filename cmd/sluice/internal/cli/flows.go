@@ -113,7 +113,8 @@ func (s *session) flowsCommand() *cobra.Command {
 	f.Var(endpointFlag{&filter.Client}, "client", "only flows of this client")
 	f.Var(endpointFlag{&filter.VIP}, "vip", "only flows to this virtual address or node port")
 	f.Var(endpointFlag{&filter.Backend}, "backend", "only flows to this backend")
-	f.Var((*serviceFlag)(&filter.Service), "service", "only flows of this service: namespace/name or namespace/name:port")
+	f.Var((*serviceFlag)(&filter.Service), "service",
+		"only flows of this service: namespace/name or namespace/name:port")
 	f.Var(wordFlag{&filter.State, flowStates}, "state", "only flows in this state: "+strings.Join(flowStates, ", "))
 	f.Var(wordFlag{&filter.Protocol, flowProtocols}, "protocol", "only flows of this protocol: "+
 		strings.Join(flowProtocols, ", "))

@@ -15,8 +15,8 @@ import (
 	"sluice.dev/sluice/control/status"
 )
 
-// probeTimeout is below the 5 s that the kubelet gives a probe in the chart, so that its Event has the
-// reason.
+// probeTimeout is below the 5 s that the kubelet gives a probe in the chart, so that its Event has
+// the reason.
 const probeTimeout = 4 * time.Second
 
 // probeCommand is for the kubelet. It uses the status socket, because on the host's network another

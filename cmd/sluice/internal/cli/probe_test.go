@@ -52,8 +52,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestNoAnswer: a daemon that takes connections and answers nothing, as one that is stopped, is named
-// before the kubelet ends a probe, and after the wait of `status --wait`.
+// TestNoAnswer: a daemon that takes connections and answers nothing, as one that is stopped, is
+// named before the kubelet ends a probe, and after the wait of `status --wait`.
 func TestNoAnswer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -66,7 +66,8 @@ func TestNoAnswer(t *testing.T) {
 			t.Parallel()
 			began := time.Now()
 			code, out, errs := sluice(t, append(strings.Fields(args), "--socket", path)...)
-			if code != exitFailure || out != "" || !strings.Contains(errs, "the sluice daemon does not answer on "+path) {
+			if code != exitFailure || out != "" ||
+				!strings.Contains(errs, "the sluice daemon does not answer on "+path) {
 				t.Errorf("exit %d, %s%s", code, out, errs)
 			}
 			if took := time.Since(began); took > 4900*time.Millisecond {
