@@ -194,7 +194,7 @@ func (f *flags) run(ctx context.Context) (err error) {
 		return err
 	}
 	source, err := cluster.New(cluster.Config{Client: client, Log: f.log, Node: f.node, Namespace: f.namespace,
-		Secrets: f.secrets, MetalLB: f.metallbNamespace})
+		Secrets: f.secrets, MetalLB: f.metallbNamespace, Beats: &f.beats})
 	if err != nil {
 		return err
 	}

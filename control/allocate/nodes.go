@@ -53,13 +53,13 @@ func (c *controller) followNodes(ctx context.Context, running *sync.WaitGroup) e
 			c.keepNode(n.Name, addressesOfNode(n))
 		}
 	}
-	handled, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	handled, err := i.AddEventHandler(c.beating("Nodes", cache.ResourceEventHandlerFuncs{
 		AddFunc: keep, UpdateFunc: func(_, o any) { keep(o) }, DeleteFunc: func(o any) {
 			if _, name, err := cache.SplitMetaNamespaceKey(keyOf(o)); err == nil {
 				c.keepNode(name, nil)
 			}
 		},
-	})
+	}))
 	if err != nil {
 		return fmt.Errorf("follow Nodes: %w", err)
 	}

@@ -222,6 +222,11 @@ func lead(ctx context.Context, c Config, client kubernetes.Interface, other dyna
 	}
 }
 
+// beating gives handlers of the events of some objects the heartbeat of what reads these.
+func (c *controller) beating(objects string, h cache.ResourceEventHandlerFuncs) cache.ResourceEventHandler {
+	return kubewatch.Beating(c.config.Beats.Add("reader of "+objects, heartbeat.DefaultBounds), h)
+}
+
 // start fills the caches of Services and namespaces.
 func (c *controller) start(ctx context.Context, running *sync.WaitGroup, labelsChanged func()) error {
 	services, err := newServices(c.client)
@@ -238,21 +243,21 @@ func (c *controller) start(ctx context.Context, running *sync.WaitGroup, labelsC
 			c.queue.Add(key)
 		}
 	}
-	served, err := services.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	served, err := services.AddEventHandler(c.beating("Services", cache.ResourceEventHandlerFuncs{
 		AddFunc: enqueue, UpdateFunc: func(_, o any) { enqueue(o) }, DeleteFunc: enqueue,
-	})
+	}))
 	if err != nil {
 		return fmt.Errorf("follow Services: %w", err)
 	}
-	if _, err = namespaces.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { labelsChanged() }, UpdateFunc: func(before, after any) {
+	if _, err = namespaces.AddEventHandler(c.beating("Namespaces", cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { labelsChanged() }, DeleteFunc: func(any) {}, UpdateFunc: func(before, after any) {
 			b, _ := before.(*corev1.Namespace)
 			a, _ := after.(*corev1.Namespace)
 			if b == nil || a == nil || !maps.Equal(a.Labels, b.Labels) {
 				labelsChanged()
 			}
 		},
-	}); err != nil {
+	})); err != nil {
 		return fmt.Errorf("follow namespaces: %w", err)
 	}
 	running.Go(func() { services.RunWithContext(ctx) })
@@ -362,11 +367,12 @@ func (p *poolSource) follow(
 	if err != nil {
 		return err
 	}
-	if _, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	beat := p.config.Beats.Add("reader of "+kind.GroupResource().String(), heartbeat.DefaultBounds)
+	if _, err := i.AddEventHandler(kubewatch.Beating(beat, cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { p.changed.Raise() },
 		UpdateFunc: func(any, any) { p.changed.Raise() },
 		DeleteFunc: func(any) { p.changed.Raise() },
-	}); err != nil {
+	})); err != nil {
 		return fmt.Errorf("follow %s: %w", kind.GroupResource(), err)
 	}
 	refused := wake.NewFlag()

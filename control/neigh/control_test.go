@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath/nexthop"
+
+	"sluice.dev/sluice/internal/heartbeat"
 )
 
 // fakeKernel returns the state that the test sets. With synctest it uses the test's time.
@@ -130,7 +132,7 @@ func inBubble(t *testing.T, c Config, f func(m *mirror, k *fakeKernel)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.open = func(*slog.Logger) (kernel, error) { return subscription{k, k.events()}, nil }
+		m.open = func(*slog.Logger, *heartbeat.Beat) (kernel, error) { return subscription{k, k.events()}, nil }
 		done := make(chan error)
 		go func() { done <- m.Run(t.Context()) }()
 		t.Cleanup(func() { // after the context is done
@@ -586,7 +588,7 @@ func TestRunReportsNetlinkErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.open = func(*slog.Logger) (kernel, error) { return nil, unix.EPERM }
+	m.open = func(*slog.Logger, *heartbeat.Beat) (kernel, error) { return nil, unix.EPERM }
 	if err := m.Run(t.Context()); !errors.Is(err, unix.EPERM) {
 		t.Errorf("got %v", err)
 	}

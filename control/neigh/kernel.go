@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/internal/heartbeat"
 )
 
 // kernel has the requests to the kernel. Tests replace it, for example by a kernel without 802.1Q,
@@ -81,7 +83,9 @@ type rtnetlink struct {
 	once    sync.Once
 }
 
-func openKernel(log *slog.Logger) (kernel, error) {
+// openKernel subscribes to all that the mirror follows. beat, unless nil, is the heartbeat of what
+// reads the subscription.
+func openKernel(log *slog.Logger, beat *heartbeat.Beat) (kernel, error) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open rtnetlink: %w", err)
@@ -106,7 +110,7 @@ func openKernel(log *slog.Logger) (kernel, error) {
 		handle: handle, queries: &nl.SocketHandle{Socket: queries}, socket: socket,
 		ch: make(chan []event, 16), done: make(chan struct{}),
 	}
-	go k.receive(log)
+	go k.receive(log, beat)
 	return k, nil
 }
 
@@ -121,11 +125,14 @@ func (k *rtnetlink) close() {
 	})
 }
 
-// receive turns messages into events until the socket is closed or breaks.
-func (k *rtnetlink) receive(log *slog.Logger) {
+// receive turns messages into events until the socket is closed or breaks. beat is its heartbeat.
+func (k *rtnetlink) receive(log *slog.Logger, beat *heartbeat.Beat) {
 	defer close(k.ch)
+	defer beat.Rest()
 	for {
+		beat.Rest()
 		msgs, from, err := k.socket.Receive()
+		beat.Beat()
 		var batch []event
 		switch {
 		case errors.Is(err, unix.ENOBUFS):

@@ -69,7 +69,8 @@ type Mirror struct {
 	resyncEvery   time.Duration
 	forgetAfter   time.Duration
 	beat          *heartbeat.Beat
-	open          func(*slog.Logger) (kernel, error)
+	reads         *heartbeat.Beat // of what reads the subscription
+	open          func(*slog.Logger, *heartbeat.Beat) (kernel, error)
 
 	kernel     kernel
 	links      []LinkConfig
@@ -121,6 +122,7 @@ func New(c Config) (*Mirror, error) {
 		probeInterval: c.ProbeInterval, verifyEvery: c.VerifyInterval, resyncEvery: c.ResyncInterval,
 		forgetAfter: c.ForgetAfter,
 		open:        openKernel, beat: c.Beats.Add("mirror of routes and neighbours", heartbeat.DefaultBounds),
+		reads: c.Beats.Add("reader of routes and neighbours", heartbeat.DefaultBounds),
 		links: slices.Clone(c.Links), host: c.HostLink,
 		targets: new(bart.Table[target]), generation: firstGeneration(),
 		ids:   newHopIDs(c.Table, c.HopGrace),
@@ -204,7 +206,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 // session must start at once.
 func (m *Mirror) session(ctx context.Context, tick <-chan time.Time) (overrun bool, err error) {
 	m.beat.Beat()
-	k, err := m.open(m.log)
+	k, err := m.open(m.log, m.reads)
 	if err != nil {
 		return false, err
 	}

@@ -356,7 +356,7 @@ func TestPermanentNeighbourStaysPermanent(t *testing.T) {
 // own interface.
 func ofBothFamilies(gw *space, f func(k *rtnetlink, dev int, a netip.Addr) error) {
 	gw.do(func() error {
-		k, err := openKernel(slog.New(slog.DiscardHandler))
+		k, err := openKernel(slog.New(slog.DiscardHandler), nil)
 		if err != nil {
 			return err
 		}

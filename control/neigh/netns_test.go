@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/internal/heartbeat"
 )
 
 // space is an anonymous network namespace with a thread in it that runs functions. It ends with the
@@ -197,7 +198,7 @@ func (s *space) follow(c Config) *mirror {
 }
 
 // followWith is follow with a function that opens the kernel.
-func (s *space) followWith(c Config, open func(*slog.Logger) (kernel, error)) *mirror {
+func (s *space) followWith(c Config, open func(*slog.Logger, *heartbeat.Beat) (kernel, error)) *mirror {
 	s.t.Helper()
 	c.Table = nexthop.NewTable()
 	c.Logger = slog.New(slog.NewTextHandler(s.t.Output(), nil))

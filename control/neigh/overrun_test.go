@@ -12,6 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/internal/heartbeat"
 )
 
 // setMACs returns a function that sets a permanent MAC for 10.0.hi.lo on dev. It must be called in
@@ -120,8 +122,8 @@ func TestChangeAfterAnOverrunIsSeen(t *testing.T) {
 	})
 	settle(s, peer)
 	stages, changed := make(chan func(), 2), make(chan struct{})
-	m := s.followWith(Config{Links: []LinkConfig{{"eth0"}}}, func(log *slog.Logger) (kernel, error) {
-		k, err := openKernel(log)
+	m := s.followWith(Config{Links: []LinkConfig{{"eth0"}}}, func(log *slog.Logger, _ *heartbeat.Beat) (kernel, error) {
+		k, err := openKernel(log, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -153,4 +155,40 @@ func TestChangeAfterAnOverrunIsSeen(t *testing.T) {
 		t.Fatal("no second reading")
 	}
 	m.eventually("the MAC set after the reading", func() bool { return m.table.Hop(id).DstMAC[5] == 99 })
+}
+
+// TestReaderStalls: the reader of the subscription is late while nobody takes its events, and not
+// any more when somebody does.
+func TestReaderStalls(t *testing.T) {
+	s := newSpace(t)
+	var beats heartbeat.Set
+	s.do(func() error {
+		k, err := openKernel(slog.New(slog.DiscardHandler),
+			beats.Add("reader", heartbeat.Bounds{Unready: 100 * time.Millisecond, Restart: time.Hour}))
+		if err != nil {
+			return err
+		}
+		defer k.close()
+		for n := 0; len(beats.Late()) == 0; n++ {
+			if n == 500 {
+				t.Error("not late, and nobody takes its events")
+				break
+			}
+			r := netlink.NewRule()
+			r.Priority, r.Table, r.Family = 100+n, 100, netlink.FAMILY_V4
+			if err := netlink.RuleAdd(r); err != nil {
+				return err
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			for len(k.events()) > 0 {
+				<-k.events()
+			}
+		}
+		if late := beats.Unready(); len(late) > 0 {
+			t.Errorf("late while it waits for the kernel: %v", late)
+		}
+		return nil
+	})
 }

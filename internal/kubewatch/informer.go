@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/cache"
+
+	"sluice.dev/sluice/internal/heartbeat"
 )
 
 // NewInformer returns an informer whose first list is what the API server has now, and not what a
@@ -36,6 +38,30 @@ func NewInformer(
 	}
 	i := cache.NewSharedIndexInformer(lw, example, 0, cache.Indexers{})
 	return i, i.SetTransform(withoutManagedFields)
+}
+
+// Beating returns handlers that do the same, with a heartbeat: an informer calls them one after
+// another, and one that does not return stops all that follow.
+func Beating(b *heartbeat.Beat, h cache.ResourceEventHandlerFuncs) cache.ResourceEventHandlerFuncs {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			defer beat(b)()
+			h.AddFunc(o)
+		},
+		UpdateFunc: func(before, now any) {
+			defer beat(b)()
+			h.UpdateFunc(before, now)
+		},
+		DeleteFunc: func(o any) {
+			defer beat(b)()
+			h.DeleteFunc(o)
+		},
+	}
+}
+
+func beat(b *heartbeat.Beat) (rest func()) {
+	b.Beat()
+	return b.Rest
 }
 
 // Patience is how long a list must have failed before it is taken for one that will: an API server

@@ -34,6 +34,7 @@ import (
 
 	"sluice.dev/sluice/control/announce"
 	"sluice.dev/sluice/control/announce/kinds"
+	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/kubewatch"
 )
 
@@ -49,6 +50,7 @@ type Config struct {
 	// MetalLB is the namespace whose objects of metallb.io are read, too, where they are installed;
 	// empty: none are. MetalLB itself reads those of its own namespace alone.
 	MetalLB string
+	Beats   *heartbeat.Set // gets a heartbeat for each kind; nil: none
 }
 
 // askEvery is how often is asked for kinds that are not there.
@@ -188,12 +190,13 @@ func (s *Source) follow(ctx context.Context, r *resource, changed func()) {
 	}
 	if err == nil {
 		note := func(any) { changed() }
-		_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: note,
+		beat := s.config.Beats.Add("reader of "+r.GroupResource().String(), heartbeat.DefaultBounds)
+		_, err = informer.AddEventHandler(kubewatch.Beating(beat, cache.ResourceEventHandlerFuncs{AddFunc: note,
 			UpdateFunc: func(before, now any) {
 				if !saysTheSame(before, now) {
 					changed()
 				}
-			}, DeleteFunc: note})
+			}, DeleteFunc: note}))
 	}
 	if err != nil {
 		s.config.Log.Error("objects of a kind cannot be read", "kind", r.GroupResource(), "error", err)

@@ -45,8 +45,11 @@ func (s *Set) watchLinks(ctx context.Context) <-chan struct{} {
 	context.AfterFunc(ctx, socket.Close)
 	go func() {
 		defer s.told.Store(false)
+		defer s.linkBeat.Rest()
 		for {
+			s.linkBeat.Rest()
 			_, _, err := socket.Receive()
+			s.linkBeat.Beat()
 			if err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR) {
 				if ctx.Err() == nil {
 					s.log.Warn("changes of interfaces are noticed late from now on", "error", err)

@@ -88,6 +88,7 @@ type Set struct {
 	told     atomic.Bool
 	looking  chan struct{} // has an element while Watch looks, and while it is paused
 	beat     *heartbeat.Beat
+	linkBeat *heartbeat.Beat // of what reads notifications
 }
 
 // New makes the ports that the plan says, which are not open yet.
@@ -106,6 +107,7 @@ func New(c Config) (*Set, error) {
 		config: c.Settings, frames: c.Found.Frames, log: c.Log,
 		workers: c.Workers, program: c.Program, original: original, refusals: refused,
 		looking: make(chan struct{}, 1), beat: c.Beats.Add("watch of interfaces", heartbeat.DefaultBounds),
+		linkBeat: c.Beats.Add("reader of changes of interfaces", heartbeat.DefaultBounds),
 	}
 	for i, dev := range c.Found.Devices {
 		s.ports = append(s.ports, &port{
