@@ -56,8 +56,15 @@ var Plan = []Fault{
 		Tests: []Test{{"control/loop", []string{"TestWalkDoesNotBlockTheLoop", "TestFullKernelMapsDelayNothingElse",
 			"TestLoopChecksAndRepairs"}}},
 		Figure: "held",
-		Without: "a deadlock of the loop: there is no hook. Workers share with it the snapshot's pointer and " +
-			"counters alone (`bench/rules`)",
+	}, {
+		Name: "a goroutine of gateway, announcer or controller stands still", How: "programs built so that a test " +
+			"can stop each loop with a heartbeat, and goroutines without one (`launch.BuildWithStops`); SIGSTOP; no " +
+			"descriptor left; a full state directory; an API server that hangs or is gone",
+		Target: "all goes on, or probes, status, pulse or routes say no",
+		Tests:  []Test{{"bench/announce", []string{"TestFaultCampaign"}}},
+		Figure: "[below](#the-campaign-over-all-three-programs)",
+		Without: "goroutines of the BGP library and of client-go, whose source is not in this tree; the reader of " +
+			"`--config`, which does not run beside an API server; the standby process of a hand-over",
 	}, {
 		Name: "memory runs out", How: "tables and limits that are full; locked memory that is refused",
 		Target: "what does not fit is refused, what was there is served",

@@ -59,12 +59,17 @@ func Find(path string) (string, error) {
 	return path, nil
 }
 
-// Change replaces a text of the tree's source, which must be there once.
+// Change replaces a text of the tree's source, which must be there once. With an empty From it adds
+// a file.
 type Change struct{ File, From, To string }
 
-// BuildChanged is Build of a program that differs from the tree by some changes, which nothing of
-// the tree sees (go build -overlay): a version that does not exist yet.
+// BuildChanged builds the gateway from the tree with some changes, which the tree itself does not
+// get (go build -overlay): a version that does not exist yet.
 func BuildChanged(dir, name string, changes ...Change) (string, error) {
+	return buildChanged(dir, name, "sluice", changes)
+}
+
+func buildChanged(dir, name, command string, changes []Change) (string, error) {
 	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
 		return "", fmt.Errorf("build %s: where the tree is: %w", name, err)
@@ -77,11 +82,13 @@ func BuildChanged(dir, name string, changes ...Change) (string, error) {
 			with = filepath.Join(dir, fmt.Sprint(name, len(overlay.Replace), ".go"))
 			overlay.Replace[file] = with
 		}
-		text, err := os.ReadFile(map[bool]string{false: file, true: with}[changed])
-		if err != nil {
-			return "", fmt.Errorf("build %s: %w", name, err)
+		var text []byte
+		if c.From != "" {
+			if text, err = os.ReadFile(map[bool]string{false: file, true: with}[changed]); err != nil {
+				return "", fmt.Errorf("build %s: %w", name, err)
+			}
 		}
-		if n := strings.Count(string(text), c.From); n != 1 {
+		if n := strings.Count(string(text), c.From); n != 1 && c.From != "" {
 			return "", fmt.Errorf("build %s: %s has %q %d times, want it once", name, c.File, c.From, n)
 		}
 		if err := os.WriteFile(with, []byte(strings.Replace(string(text), c.From, c.To, 1)), 0o600); err != nil {
@@ -96,7 +103,7 @@ func BuildChanged(dir, name string, changes ...Change) (string, error) {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		return "", fmt.Errorf("build %s: %w", name, err)
 	}
-	c := exec.Command("go", "build", "-overlay", file, "-o", path, "sluice.dev/sluice/cmd/sluice")
+	c := exec.Command("go", "build", "-overlay", file, "-o", path, "sluice.dev/sluice/cmd/"+command)
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %s: %w\n%s", name, err, out)

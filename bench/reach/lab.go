@@ -23,6 +23,9 @@ type Config struct {
 	Sluice, Controller, Announcer string // paths of the programs
 	Gateways, Backends            int    // 1
 	Named                         bool   // namespaces have names for ip-netns(8)
+	ControllerListen              string // address of the controller's metrics and health; "": none
+	// Prepare, unless nil, is called before a gateway and its announcer are started.
+	Prepare func(*Gateway) error
 	// Progress gets a line for what is built or downloaded once; nil for none.
 	Progress io.Writer
 }
@@ -159,7 +162,8 @@ func (l *Lab) StartController(ctx context.Context) error {
 	}
 	defer log.Close() // the process has its own
 	l.Controller, err = l.here.Start(topo.Command{Path: l.config.Controller, Stdout: log, Stderr: log, Args: []string{
-		"--kubeconfig", kubeconfig, "--namespace", namespace, "--listen", "", "--log", "text"}})
+		"--kubeconfig", kubeconfig, "--namespace", namespace, "--listen", l.config.ControllerListen, "--log",
+		"text"}})
 	return err
 }
 
@@ -216,6 +220,11 @@ func (l *Lab) startGateway(ctx context.Context, h *topo.Host) error {
 		Node: h.Name, Dir: dir, Args: []string{"--kubeconfig", kubeconfigs["sluice-announcer"], "--namespace",
 			namespace}}}
 	l.Gateways = append(l.Gateways, g)
+	if l.config.Prepare != nil {
+		if err := l.config.Prepare(g); err != nil {
+			return err
+		}
+	}
 	return errors.Join(gate.Launch(), g.Announcer.Start())
 }
 
