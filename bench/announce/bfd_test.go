@@ -127,11 +127,11 @@ func TestTimesEdited(t *testing.T) {
 		var turn time.Time
 		l.within(5*time.Second, "the turn is said", func() (bool, error) {
 			p, _ := l.peer()
-			rest, is := strings.CutPrefix(p.Why, "it begins anew at ")
-			at, why, _ := strings.Cut(rest, " ")
+			rest, is := strings.CutPrefix(p.Why, "a new session begins at ")
+			at, why, _ := strings.Cut(rest, ", ")
 			var err error
 			turn, err = time.Parse(time.RFC3339, at)
-			return is && err == nil && why == "in this gateway's turn: bfdProfile", err
+			return is && err == nil && why == "in this gateway's turn, as these were edited: bfdProfile", err
 		})
 		if left := time.Until(turn) - time.Second; left > 0 {
 			l.stays(min(left, 2*time.Second), "before the gateway's turn")

@@ -28,7 +28,7 @@ var (
 	// ErrUnknownBackend is returned by Drain for an address and port that no endpoint has now.
 	ErrUnknownBackend = errors.New("no service has such a backend")
 	// ErrNotDrained is returned by Undrain for an address and port without a Drain.
-	ErrNotDrained = errors.New("was not drained by this address and port; undrain takes what drain was given")
+	ErrNotDrained = errors.New("is not drained; undrain takes the same address, or address and port, as drain did")
 )
 
 // Drain leaves backends out of all sets from the next compile on; their flows stay. It holds until

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"sluice.dev/sluice/internal/spelling"
 )
 
 // annotationPrefix begins the keys of the annotations that are read.
@@ -51,40 +53,8 @@ func aboutUnknown(key, kind string, known []string) string {
 	if best := Nearest(key, known); best != "" {
 		return fmt.Sprintf("is unknown, did you mean %s? It is ignored", best)
 	}
-	return "is unknown; it is ignored"
+	return fmt.Sprintf("is unknown, known for %ss are %s; it is ignored", kind, strings.Join(known, ", "))
 }
 
-// Nearest returns the known name within two edits of name, in upper or lower case, that takes the
-// fewest; "" if there is none.
-func Nearest(name string, known []string) string {
-	best, bestDistance := "", 3
-	for _, k := range known {
-		if d := distance(strings.ToLower(name), strings.ToLower(k)); d < bestDistance {
-			best, bestDistance = k, d
-		}
-	}
-	return best
-}
-
-// distance is the Levenshtein distance, for names of bounded length.
-func distance(a, b string) int {
-	if len(a) > 64 {
-		return len(a)
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		diagonal := row[0]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := diagonal
-			if a[i-1] != b[j-1] {
-				cost++
-			}
-			diagonal, row[j] = row[j], min(cost, row[j]+1, row[j-1]+1)
-		}
-	}
-	return row[len(b)]
-}
+// Nearest is spelling.Nearest.
+func Nearest(name string, known []string) string { return spelling.Nearest(name, known) }

@@ -13,18 +13,26 @@ import (
 // TestUnknownAnnotations: an annotation with the prefix that is not read is a warning that names
 // the one that may be meant; other prefixes are ignored. The rest of the object is served.
 func TestUnknownAnnotations(t *testing.T) {
+	const (
+		ofService = "is unknown, known for Services are sluice.dev/scheduler, sluice.dev/weights, " +
+			"sluice.dev/health-check, sluice.dev/limit-connections-per-source, " +
+			"sluice.dev/limit-new-connections-per-source, sluice.dev/limit-connections, " +
+			"sluice.dev/limit-new-connections; it is ignored"
+		ofSlice = "is unknown, known for EndpointSlices are sluice.dev/weights; it is ignored"
+	)
 	for _, c := range []struct{ key, ofService, ofSlice string }{
 		{"sluice.dev/schedular", "is unknown, did you mean sluice.dev/scheduler? It is ignored",
-			"is unknown; it is ignored"},
+			ofSlice},
 		{"sluice.dev/Scheduler", "is unknown, did you mean sluice.dev/scheduler? It is ignored",
-			"is unknown; it is ignored"},
+			ofSlice},
 		{"Sluice.dev/weights", "is unknown, did you mean sluice.dev/weights? It is ignored",
 			"is unknown, did you mean sluice.dev/weights? It is ignored"},
 		{"sluice.dev/healthcheck", "is unknown, did you mean sluice.dev/health-check? It is ignored",
-			"is unknown; it is ignored"},
+			ofSlice},
 		{"sluice.dev/limit-conections", "is unknown, did you mean sluice.dev/limit-connections? It is ignored",
-			"is unknown; it is ignored"},
-		{"sluice.dev/", "is unknown; it is ignored", "is unknown; it is ignored"},
+			ofSlice},
+		{"sluice.dev/", ofService, ofSlice},
+		{"sluice.dev/limits", ofService, ofSlice},
 		{"sluice.dev/scheduler", "", "is not read of an EndpointSlice; it is ignored"},
 		{"sluice.dev/limit-connections", "", "is not read of an EndpointSlice; it is ignored"},
 		{"example.org/schedular", "", ""},

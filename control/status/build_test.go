@@ -194,8 +194,8 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 
 // TestProblemOfNoObject: a file that cannot be parsed names no object, and its problem none.
 func TestProblemOfNoObject(t *testing.T) {
-	file := objects.Source{Kind: "manifests", Path: "/m/a.yaml"}
-	v := ProblemViews([]objects.Problem{{Source: file, Message: "no YAML"}})
+	v := ProblemViews([]objects.Problem{{Source: objects.Source{Kind: "manifests", Path: "/m/a.yaml"},
+		Message: "no YAML"}})
 	if len(v) != 1 || v[0].Object != "" || v[0].Source != "/m/a.yaml" {
 		t.Errorf("%+v", v)
 	}

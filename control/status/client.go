@@ -184,8 +184,8 @@ func cut(ctx context.Context, err error) bool {
 	return err != nil && ctx.Err() == nil && !late(err) && !(errors.As(err, &op) && op.Op == "dial")
 }
 
-// late reports whether an error is a timeout: of the request, of its context, or of a connection
-// that a daemon which accepts none has no room for.
+// late reports whether an error is a timeout of the request or of its context, or a full backlog of
+// a daemon that accepts no connection.
 func late(err error) bool {
 	var timeout interface{ Timeout() bool }
 	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, syscall.EAGAIN)

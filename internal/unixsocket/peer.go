@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer returns who is at the other end of a unix socket: who connected, or who listens
+// Peer returns the process at the other end of a unix socket, which connected or listens
 // (SO_PEERCRED, unix(7)).
 func Peer(conn net.Conn) (cred *unix.Ucred, err error) {
 	u, ok := conn.(*net.UnixConn)

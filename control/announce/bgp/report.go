@@ -28,9 +28,8 @@ func (s *Speaker) Report() announce.Report {
 		}
 		if !session.up {
 			p.Why = session.why
-		} else if fields := s.waiting[name]; fields != "" {
-			p.Why = fmt.Sprintf("it begins anew at %s in this gateway's turn: %s", s.turn.UTC().Format(time.RFC3339),
-				fields)
+		} else {
+			p.Why = s.pending(session)
 		}
 		if session.peer.BFD != nil {
 			p.BFD = s.reportBFD(session, &r)
@@ -41,6 +40,21 @@ func (s *Speaker) Report() announce.Report {
 		}
 	}
 	return r
+}
+
+// pending says which edited fields of a peer whose session is up are not in force, and when they will
+// be; "" if all are.
+func (s *Speaker) pending(session *session) string {
+	var parts []string
+	if fields := s.waiting[session.peer.Name]; fields != "" {
+		parts = append(parts, fmt.Sprintf("a new session begins at %s, in this gateway's turn, as these were edited: %s",
+			s.turn.UTC().Format(time.RFC3339), fields))
+	}
+	if p, opened := session.peer, session.opened; opened.hold != p.Hold || opened.keepalive != p.Keepalive {
+		parts = append(parts, fmt.Sprintf("holdTime %v and keepaliveTime %v are for the next session, %v and %v are in "+
+			"force", p.Hold, p.Keepalive, opened.hold, opened.keepalive))
+	}
+	return strings.Join(parts, "; ")
 }
 
 // Lines implements announce.Speaker.

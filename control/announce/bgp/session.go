@@ -47,13 +47,14 @@ type session struct {
 	begun  time.Time
 	timers timers // as GoBGP was given them last
 
-	up    bool
-	again bool      // it is to begin anew: the peer ended it, and GoBGP would wait before it connects
-	anew  time.Time // when it was so last
-	state string    // as GoBGP said last, for people; nothing is decided by it
-	since time.Time
-	why   string
-	limit prefixLimit
+	up     bool
+	opened timers    // of this side, when it came up
+	again  bool      // it is to begin anew: the peer ended it, and GoBGP would wait before it connects
+	anew   time.Time // when it was so last
+	state  string    // as GoBGP said last, for people; nothing is decided by it
+	since  time.Time
+	why    string
+	limit  prefixLimit
 }
 
 func newSession(p *kinds.Peer) *session { return &session{peer: p, address: p.Address} }

@@ -519,6 +519,7 @@ func (s *Speaker) peerChanged(m *apiutil.WatchEventMessage_PeerEvent, at time.Ti
 			}
 			switch {
 			case up:
+				session.opened = timersOf(session.peer)
 			case endedByPrefixLimit(m):
 				session.limit.exceeded(at)
 				session.again = true

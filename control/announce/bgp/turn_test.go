@@ -113,7 +113,7 @@ func TestLiveEdits(t *testing.T) {
 		}
 	}
 	for _, p := range s.Report().Peers {
-		if !p.Up || p.Why != "" {
+		if !p.Up || p.Why != "holdTime 30s and keepaliveTime 10s are for the next session, 1m30s and 30s are in force" {
 			t.Errorf("%+v", p)
 		}
 	}
@@ -172,8 +172,8 @@ func TestReopenInTurn(t *testing.T) {
 				t.Fatalf("begun again: %q, want %q", got, want)
 			}
 			turn := turnOf(s.config.RouterID, now)
-			if why := s.Report().Peers[0].Why; why != fmt.Sprintf("it begins anew at %s in this gateway's turn: %s",
-				turn.UTC().Format(time.RFC3339), name) {
+			if why := s.Report().Peers[0].Why; why != fmt.Sprintf("a new session begins at %s, in this gateway's turn, "+
+				"as these were edited: %s", turn.UTC().Format(time.RFC3339), name) {
 				t.Errorf("said: %q", why)
 			}
 			if got := again(turn.Add(-time.Millisecond)); !slices.Equal(got, want) {

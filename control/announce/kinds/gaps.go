@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"sluice.dev/sluice/control/pools"
+	"sluice.dev/sluice/internal/spelling"
 )
 
 // Gap is a field of an object that asks for something which Sluice does not do.
@@ -61,6 +62,9 @@ func gap(kind, name string) Gap {
 	if g, there := notDone[kind+"."+name]; there {
 		g.Path = "spec." + name
 		return g
+	}
+	if best := spelling.Nearest(name, known[kind]); best != "" {
+		return Gap{"spec." + name, "not a field that Sluice knows", "did you mean " + best + "?"}
 	}
 	return Gap{"spec." + name, "not a field that Sluice knows", "remove it"}
 }

@@ -265,8 +265,8 @@ func health(v *status.BackendView) string {
 func (s *session) drainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "drain BACKEND",
-		Short: "Keep new flows from a backend; its old ones live on",
-		Long: "drain keeps new flows from a backend (an address or address:port); flows it has live on.\n" +
+		Short: "Give a backend no new flows; its open ones go on",
+		Long: "drain gives a backend (an address or address:port) no new flows; its open ones go on.\n" +
 			"`sluice backends` shows it as drained, `sluice undrain` ends it. It outlives\n" +
 			"restarts of the daemon.",
 		Args:              one,
@@ -278,7 +278,7 @@ func (s *session) drainCommand() *cobra.Command {
 func (s *session) undrainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "undrain BACKEND",
-		Short:             "Let new flows come to a drained backend again",
+		Short:             "Give a drained backend new flows again",
 		Args:              one,
 		ValidArgsFunction: s.completeBackend,
 		RunE:              func(c *cobra.Command, args []string) error { return s.drain(c, args[0], false) },
@@ -323,10 +323,10 @@ func (s *session) drain(c *cobra.Command, backend string, on bool) error {
 		of := servicesOf(list, e)
 		return s.print(status.Count{Count: n}, func(r *rows) {
 			if on {
-				r.line(fmt.Sprintf("%s: new flows are kept from %s%s; `sluice flows --backend %s` shows the ones it "+
-					"has", e, plural(n, "backend"), of, e))
+				r.line(fmt.Sprintf("%s: no new flows go to %s%s; `sluice flows --backend %s` shows the open ones", e,
+					plural(n, "backend"), of, e))
 			} else {
-				r.line(fmt.Sprintf("%s: new flows come to %s%s again", e, plural(n, "backend"), of))
+				r.line(fmt.Sprintf("%s: new flows go to %s%s again", e, plural(n, "backend"), of))
 			}
 		})
 	})
