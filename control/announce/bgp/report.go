@@ -42,13 +42,13 @@ func (s *Speaker) Report() announce.Report {
 	return r
 }
 
-// pending says which edited fields of a peer whose session is up are not in force, and when they will
-// be; "" if all are.
+// pending says which edited fields of a peer whose session is up are not in force, and when they
+// will be; "" if all are.
 func (s *Speaker) pending(session *session) string {
 	var parts []string
 	if fields := s.waiting[session.peer.Name]; fields != "" {
-		parts = append(parts, fmt.Sprintf("a new session begins at %s, in this gateway's turn, as these were edited: %s",
-			s.turn.UTC().Format(time.RFC3339), fields))
+		parts = append(parts, fmt.Sprintf("a new session begins at %s, in this gateway's turn, as these were "+
+			"edited: %s", s.turn.UTC().Format(time.RFC3339), fields))
 	}
 	if p, opened := session.peer, session.opened; opened.hold != p.Hold || opened.keepalive != p.Keepalive {
 		parts = append(parts, fmt.Sprintf("holdTime %v and keepaliveTime %v are for the next session, %v and %v are in "+

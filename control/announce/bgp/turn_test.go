@@ -172,8 +172,8 @@ func TestReopenInTurn(t *testing.T) {
 				t.Fatalf("begun again: %q, want %q", got, want)
 			}
 			turn := turnOf(s.config.RouterID, now)
-			if why := s.Report().Peers[0].Why; why != fmt.Sprintf("a new session begins at %s, in this gateway's turn, "+
-				"as these were edited: %s", turn.UTC().Format(time.RFC3339), name) {
+			if why := s.Report().Peers[0].Why; why != fmt.Sprintf("a new session begins at %s, in this gateway's "+
+				"turn, as these were edited: %s", turn.UTC().Format(time.RFC3339), name) {
 				t.Errorf("said: %q", why)
 			}
 			if got := again(turn.Add(-time.Millisecond)); !slices.Equal(got, want) {

@@ -253,7 +253,8 @@ func (r *reading) peer(o *unstructured.Unstructured) {
 		if p.passwordRef != "" {
 			namespace := cmp.Or(s.PasswordSecret.Namespace, o.GetNamespace())
 			if r.Password == nil {
-				return nil, errors.New("passwordSecret: Secrets are read from the API server only, and not with --config: write password")
+				return nil, errors.New("passwordSecret: Secrets are read from the API server only, and not with " +
+					"--config: write password")
 			}
 			if p.Password, err = r.Password(namespace, p.passwordRef); err != nil {
 				return nil, fmt.Errorf("passwordSecret: %w", err)
