@@ -66,6 +66,7 @@ type Config struct {
 type Loop struct {
 	Config
 	requests chan func()
+	began    chan struct{}
 	ready    chan struct{}
 	ended    chan struct{}
 
@@ -120,6 +121,7 @@ func New(cfg Config) *Loop {
 		walkBeat:  cfg.Beats.Add("search for flows of closed frontends", walkBounds),
 		tableBeat: cfg.Beats.Add("builder of large tables", heartbeat.DefaultBounds),
 		requests:  make(chan func()),
+		began:     make(chan struct{}),
 		ready:     make(chan struct{}),
 		walkDone:  make(chan *flowWalk, 1),
 		tableDone: make(chan *compiler.TableJob, 1),
@@ -143,6 +145,10 @@ var ErrEnded = errors.New("the control loop has ended")
 // Ready is closed when the first complete snapshot is published and steered.
 func (l *Loop) Ready() <-chan struct{} { return l.ready }
 
+// Began is closed when all feeds have synced once, before Prepare is called. Until then requests
+// such as Configure wait, for as long as a feed cannot be read.
+func (l *Loop) Began() <-chan struct{} { return l.began }
+
 // Run runs the loop until ctx is done. It must be called once.
 func (l *Loop) Run(ctx context.Context) error {
 	defer close(l.ended)
@@ -152,6 +158,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 	defer l.beat.Rest()
 	l.beat.Beat()
+	close(l.began)
 	l.prepare()
 	l.Compiler.DeferTables(true)
 	l.Compiler.DeferProblems(true)

@@ -154,8 +154,15 @@ func (d *Daemon) reload(ctx context.Context) {
 	d.configure(ctx)
 }
 
-// configure updates the compiler's configuration by the file and the node's addresses.
+// configure updates the compiler's configuration by the file and the node's addresses. Before the
+// first table it does nothing, as that is compiled with what is known then (loop.Config.Prepare),
+// and does not wait, as the sources may be away for however long.
 func (d *Daemon) configure(ctx context.Context) {
+	select {
+	case <-d.loop.Began():
+	default:
+		return
+	}
 	if err := d.loop.Configure(ctx, d.current); err != nil && ctx.Err() == nil {
 		d.log.Error("configuration could not be compiled", "error", err)
 	}
