@@ -91,8 +91,7 @@ func TestInterfacesNotRead(t *testing.T) {
 	defer s.Close()
 	s.list = func([]string) ([]Interface, error) {
 		networks := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
-		return []Interface{{Name: "none", Ethernet: true, Networks: networks}},
-			nil
+		return []Interface{{Name: "none", Ethernet: true, Networks: networks}}, nil
 	}
 	vip := netip.MustParseAddr("192.0.2.1")
 	w := &announce.World{Gateway: announce.Yes}
