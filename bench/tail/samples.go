@@ -170,7 +170,7 @@ var ownWork = map[string]string{
 	"fastpath.(*Worker).openParked":      "new flows",
 	"fastpath.(*Worker).release":         "held packets",
 	"fastpath.(*Worker).releaseHops":     "held packets",
-	"fastpath.(*Worker).handleBatch":        "forwarding",
+	"fastpath.(*Worker).handleBatch":     "forwarding",
 	"fastpath.(*Worker).transmit":        "rings",
 	"fastpath.(*Worker).reclaim":         "rings",
 	"fastpath.(*tasks).run":              "others' requests",

@@ -51,8 +51,8 @@ func (s *Speaker) pending(session *session) string {
 			"edited: %s", s.turn.UTC().Format(time.RFC3339), fields))
 	}
 	if p, opened := session.peer, session.opened; opened.hold != p.Hold || opened.keepalive != p.Keepalive {
-		parts = append(parts, fmt.Sprintf("holdTime %v and keepaliveTime %v are for the next session, %v and %v are in "+
-			"force", p.Hold, p.Keepalive, opened.hold, opened.keepalive))
+		parts = append(parts, fmt.Sprintf("holdTime %v and keepaliveTime %v are for the next session, %v and %v are "+
+			"in force", p.Hold, p.Keepalive, opened.hold, opened.keepalive))
 	}
 	return strings.Join(parts, "; ")
 }
