@@ -127,7 +127,7 @@ func TestSettingsThatCannotKeepFlows(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(strings.Replace(was, "tuning: {", "tuning: {hostLinkName: other, ", 1))
-	if err := l.gate.Start(l.ctx); err == nil || !strings.Contains(l.gate.Log(), "tuning.hostLinkName as it was") {
+	if err := l.gate.Start(l.ctx); err == nil || !strings.Contains(l.gate.Log(), "restore tuning.hostLinkName") {
 		t.Fatalf("started, or another reason: %v\n%s", err, l.gate.Log())
 	}
 	put(was)
