@@ -294,9 +294,8 @@ func (s *Speaker) prepare(ctx context.Context, plan *Plan) {
 			s.sessions[p.Name] = session
 		}
 		session.peer = p // another selector or version of the same
-		address, up := session.address, session.up
+		address, up, why := session.address, session.up, session.limit.why(time.Now())
 		s.mu.Unlock()
-		why := session.limit.why(time.Now())
 		if p.Interface != "" && !up {
 			var err error
 			if address, err = linkLocal(p.Interface); err != nil {
@@ -372,8 +371,10 @@ func (s *Speaker) addPeers(ctx context.Context, plan *Plan) {
 		if !session.begun.IsZero() && session.timers != timersOf(p) {
 			s.updateTimers(ctx, session)
 		}
-		if !session.begun.IsZero() || !session.address.IsValid() || session.address != session.named ||
-			session.limit.waits(time.Now()) {
+		s.mu.Lock()
+		waits := session.limit.waits(time.Now())
+		s.mu.Unlock()
+		if !session.begun.IsZero() || !session.address.IsValid() || session.address != session.named || waits {
 			continue
 		}
 		s.mu.Lock()
