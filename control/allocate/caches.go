@@ -1,12 +1,9 @@
 package allocate
 
 import (
-	"context"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -23,18 +20,12 @@ var (
 
 func newServices(client kubernetes.Interface) (cache.SharedIndexInformer, error) {
 	api := client.CoreV1().Services(metav1.NamespaceAll)
-	return kubewatch.NewInformer(&corev1.Service{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object,
-		error) {
-		return api.List(ctx, o)
-	}, api.Watch)
+	return kubewatch.NewInformer(&corev1.Service{}, "", api.List, api.Watch)
 }
 
 func newNamespaces(client kubernetes.Interface) (cache.SharedIndexInformer, error) {
 	api := client.CoreV1().Namespaces()
-	return kubewatch.NewInformer(&corev1.Namespace{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object,
-		error) {
-		return api.List(ctx, o)
-	}, api.Watch)
+	return kubewatch.NewInformer(&corev1.Namespace{}, "", api.List, api.Watch)
 }
 
 // newPools follows the pools of a namespace; "" for a kind that has none.
@@ -42,6 +33,5 @@ func newPools(
 	client dynamic.Interface, resource schema.GroupVersionResource, namespace string,
 ) (cache.SharedIndexInformer, error) {
 	api := client.Resource(resource).Namespace(namespace)
-	return kubewatch.NewInformer(&unstructured.Unstructured{},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) }, api.Watch)
+	return kubewatch.NewInformer(&unstructured.Unstructured{}, "", api.List, api.Watch)
 }

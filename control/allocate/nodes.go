@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
@@ -24,10 +23,7 @@ const nodeAddress = "NodeAddress"
 
 func newNodes(client kubernetes.Interface) (cache.SharedIndexInformer, error) {
 	api := client.CoreV1().Nodes()
-	i, err := kubewatch.NewInformer(&corev1.Node{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object,
-		error) {
-		return api.List(ctx, o)
-	}, api.Watch)
+	i, err := kubewatch.NewInformer(&corev1.Node{}, "", api.List, api.Watch)
 	if err != nil {
 		return nil, err
 	}

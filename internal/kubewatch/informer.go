@@ -10,6 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
@@ -19,22 +20,32 @@ import (
 	"sluice.dev/sluice/internal/heartbeat"
 )
 
-// NewInformer returns an informer whose first list is what the API server has now, and not what a
-// cache of it had some time ago: a claim that is not seen would be given to another Service. What
-// it keeps has no managedFields.
-func NewInformer(
-	example runtime.Object,
-	list func(context.Context, metav1.ListOptions) (runtime.Object, error),
+// NewInformer returns an informer of the objects that list and follow return, or of the one with a
+// name, if that is not empty: the API server authorizes such a request by the name (resourceNames
+// of a Role). Its first list is read from the API server's storage and not from the server's cache,
+// which may be older: an address whose claim is missing there would be given to another Service.
+// The objects that it keeps have no managedFields.
+func NewInformer[L runtime.Object](
+	example runtime.Object, name string,
+	list func(context.Context, metav1.ListOptions) (L, error),
 	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),
 ) (cache.SharedIndexInformer, error) {
+	only := ""
+	if name != "" {
+		only = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			if o.ResourceVersion == "0" {
 				o.ResourceVersion = ""
 			}
+			o.FieldSelector = only
 			return list(ctx, o)
 		},
-		WatchFuncWithContext: follow,
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = only
+			return follow(ctx, o)
+		},
 	}
 	i := cache.NewSharedIndexInformer(lw, example, 0, cache.Indexers{})
 	return i, i.SetTransform(withoutManagedFields)

@@ -20,12 +20,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
@@ -254,39 +251,20 @@ func (s *Source) informer(r *resource) (cache.SharedIndexInformer, error) {
 	switch r {
 	case s.services: // their metadata alone
 		api := s.metadata.Resource(r.GroupVersionResource)
-		return kubewatch.NewInformer(&metav1.PartialObjectMetadata{},
-			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) },
-			api.Watch)
+		return kubewatch.NewInformer(&metav1.PartialObjectMetadata{}, r.name, api.List, api.Watch)
 	case s.nodes:
 		api := s.client.CoreV1().Nodes()
-		return informerOf(&corev1.Node{}, r.name, api.List, api.Watch)
+		return kubewatch.NewInformer(&corev1.Node{}, r.name, api.List, api.Watch)
 	case s.secrets[r.name]:
 		api := s.client.CoreV1().Secrets(s.config.Namespace)
-		return informerOf(&corev1.Secret{}, r.name, api.List, api.Watch)
+		return kubewatch.NewInformer(&corev1.Secret{}, r.name, api.List, api.Watch)
 	}
 	namespace := "" // ours have none
 	if r.Group == kinds.MetalLB {
 		namespace = s.config.MetalLB
 	}
 	api := s.dynamic.Resource(r.GroupVersionResource).Namespace(namespace)
-	return kubewatch.NewInformer(&unstructured.Unstructured{},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) }, api.Watch)
-}
-
-// informerOf follows the one object of a name. The API server authorizes such a request by that
-// name (resourceNames of a Role).
-func informerOf[L runtime.Object](
-	kind runtime.Object, name string, list func(context.Context, metav1.ListOptions) (L, error),
-	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),
-) (cache.SharedIndexInformer, error) {
-	only := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-	return kubewatch.NewInformer(kind, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		o.FieldSelector = only
-		return list(ctx, o)
-	}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-		o.FieldSelector = only
-		return follow(ctx, o)
-	})
+	return kubewatch.NewInformer(&unstructured.Unstructured{}, r.name, api.List, api.Watch)
 }
 
 // Objects implements announce.Source.
