@@ -1,8 +1,8 @@
 // Package bgp announces VIPs by BGP, with an embedded GoBGP.
 //
-//	World ── NewPlan (pure) ──▶ Plan: peers, routes, what each peer is told of each
-//	                              │
-//	                            Speaker ── sessions, policies, paths ──▶ GoBGP
+//	World ── table (pure) ──▶ peers, routes, the attributes of each route for each peer
+//	                            │
+//	                          Speaker ── sessions, policies, paths ──▶ GoBGP
 //
 // # What each peer is told
 //

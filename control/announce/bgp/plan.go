@@ -7,7 +7,6 @@ import (
 
 	"sluice.dev/sluice/control/announce"
 	"sluice.dev/sluice/control/announce/kinds"
-	"sluice.dev/sluice/control/announce/view"
 )
 
 // protocol is the name of this speaker.
@@ -63,17 +62,6 @@ func (a Attributes) String() string {
 	}
 	return strings.Join(parts, " ")
 }
-
-// Plan is what is announced to whom.
-type Plan struct {
-	Peers  []*kinds.Peer // of this node, in order
-	Routes []Route       // in order
-	// Lines are by VIP, as Report has them, but for the state of sessions.
-	Lines map[netip.Addr][]view.Line
-}
-
-// NewPlan derives it from a World. It is a pure function.
-func NewPlan(w *announce.World) *Plan { return newTable(w).plan() }
 
 // prefixOf is what is announced for a VIP. An aggregate must lie in the pool: it would take packets
 // of addresses that are somebody else's.

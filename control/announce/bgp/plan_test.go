@@ -16,8 +16,36 @@ import (
 	"sluice.dev/sluice/control/announce"
 	"sluice.dev/sluice/control/announce/file"
 	"sluice.dev/sluice/control/announce/kinds"
+	"sluice.dev/sluice/control/announce/view"
 	"sluice.dev/sluice/control/pulse"
 )
+
+// Plan is a table as tests compare it.
+type Plan struct {
+	Peers  []*kinds.Peer // of this node, in order
+	Routes []Route       // in order
+	// Lines are by VIP, without the state of sessions.
+	Lines map[netip.Addr][]view.Line
+}
+
+// NewPlan returns the Plan of a World.
+func NewPlan(w *announce.World) *Plan { return newTable(w).plan() }
+
+func (t *table) plan() *Plan {
+	p := &Plan{Peers: t.peers, Lines: map[netip.Addr][]view.Line{}}
+	for prefix, r := range t.routes {
+		p.Routes = append(p.Routes, Route{prefix, r.to})
+	}
+	slices.SortFunc(p.Routes, func(a, b Route) int {
+		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
+	})
+	for vip, one := range t.vips {
+		if len(one.shown) > 0 {
+			p.Lines[vip] = one.shown
+		}
+	}
+	return p
+}
 
 const objects = `
 apiVersion: sluice.dev/v1alpha1

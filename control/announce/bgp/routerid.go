@@ -15,8 +15,8 @@ import (
 // GoBGP runs, since another one needs another start. One IPv4 address of the node after another
 // will not do: it may be of an interface that all nodes have alike, as those of containers, caches
 // and VIPs.
-func (s *Speaker) routerID(w *announce.World, plan *Plan) netip.Addr {
-	for _, p := range plan.Peers {
+func (s *Speaker) routerID(w *announce.World, peers []*kinds.Peer) netip.Addr {
+	for _, p := range peers {
 		if p.RouterID.IsValid() {
 			return p.RouterID
 		}
@@ -25,19 +25,19 @@ func (s *Speaker) routerID(w *announce.World, plan *Plan) netip.Addr {
 		return s.config.RouterID
 	}
 	if !s.found.IsValid() || s.server == nil {
-		s.found = findRouterID(w, plan, sourceTo)
+		s.found = findRouterID(w, peers, sourceTo)
 	}
 	return s.found
 }
 
 // findRouterID returns the node's internal IPv4 address, the one by which packets to a peer leave,
 // or an ID that follows from the node's name. Other hosts reach the node by the first two.
-func findRouterID(w *announce.World, plan *Plan, source func(netip.Addr) (netip.Addr, error)) netip.Addr {
+func findRouterID(w *announce.World, peers []*kinds.Peer, source func(netip.Addr) (netip.Addr, error)) netip.Addr {
 	usable := func(a netip.Addr) bool { return a.Is4() && a.IsGlobalUnicast() }
 	if usable(w.Node.Address) {
 		return w.Node.Address
 	}
-	for _, p := range plan.Peers {
+	for _, p := range peers {
 		a := p.Source
 		if !a.IsValid() && p.Address.Is4() {
 			a, _ = source(p.Address)
@@ -53,8 +53,8 @@ func findRouterID(w *announce.World, plan *Plan, source func(netip.Addr) (netip.
 }
 
 // noteRouterIDs tells of BGPPeers whose routerID is not used, or which all nodes have.
-func (s *Speaker) noteRouterIDs(plan *Plan, used netip.Addr) {
-	for _, p := range plan.Peers {
+func (s *Speaker) noteRouterIDs(peers []*kinds.Peer, used netip.Addr) {
+	for _, p := range peers {
 		switch {
 		case !p.RouterID.IsValid():
 		case p.RouterID != used:

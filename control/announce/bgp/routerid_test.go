@@ -36,7 +36,7 @@ func TestFindRouterID(t *testing.T) {
 		"no route": {"", []*kinds.Peer{{Address: a("198.51.100.1")}}, "107.12.52.49"},
 	} {
 		w := &announce.World{Node: announce.Node{Name: "n", Address: a(c.node)}}
-		got := findRouterID(w, &Plan{Peers: c.peers}, func(to netip.Addr) (netip.Addr, error) {
+		got := findRouterID(w, c.peers, func(to netip.Addr) (netip.Addr, error) {
 			if to == a("192.0.2.1") {
 				return a("192.0.2.9"), nil
 			}

@@ -90,8 +90,8 @@ func (s *Speaker) apply(w *announce.World, now time.Time) {
 	ctx := context.Background()
 	w = s.inTurn(w, now)
 	s.follow(w)
-	plan := &Plan{Peers: s.table.peers}
-	if err := s.ensureServer(ctx, plan, s.routerID(w, plan)); err != nil {
+	peers := s.table.peers
+	if err := s.ensureServer(ctx, peers, s.routerID(w, peers)); err != nil {
 		s.log.Error("BGP cannot be started", "error", err)
 		return
 	}
@@ -100,10 +100,10 @@ func (s *Speaker) apply(w *announce.World, now time.Time) {
 	}
 	// Sessions that end first, so that their addresses are free; routes before sessions that begin,
 	// so that a restarting one tells all of them at once.
-	s.removePeers(ctx, plan)
+	s.removePeers(ctx, peers)
 	s.beginAgain(ctx)
 	s.answers(ctx)
-	s.prepare(ctx, plan)
+	s.prepare(ctx, peers)
 	s.leaveOut(w)
 	if key := s.sessionsKey(); key != s.key {
 		s.key = key
@@ -113,7 +113,7 @@ func (s *Speaker) apply(w *announce.World, now time.Time) {
 	if err := s.applyRoutes(ctx); err != nil {
 		s.log.Error("routes are not as they should be, and are tried again", "error", err)
 	}
-	s.addPeers(ctx, plan)
+	s.addPeers(ctx, peers)
 	s.applyBFD()
 }
 
@@ -156,12 +156,12 @@ func (s *Speaker) allDue() {
 
 // ensureServer starts GoBGP for the first peer. Another router ID needs another start, by which all
 // sessions end: it waits for this gateway's turn.
-func (s *Speaker) ensureServer(ctx context.Context, plan *Plan, routerID netip.Addr) error {
-	if len(plan.Peers) == 0 {
+func (s *Speaker) ensureServer(ctx context.Context, peers []*kinds.Peer, routerID netip.Addr) error {
+	if len(peers) == 0 {
 		return s.stopServer(ctx)
 	}
-	want := identity{asn: plan.Peers[0].MyASN, routerID: routerID}
-	s.noteRouterIDs(plan, want.routerID)
+	want := identity{asn: peers[0].MyASN, routerID: routerID}
+	s.noteRouterIDs(peers, want.routerID)
 	if s.server != nil && (s.identity.routerID == want.routerID || !s.turn.IsZero()) {
 		return nil
 	}
@@ -236,10 +236,10 @@ func (s *Speaker) note(about kinds.Ref, reason, text string) {
 }
 
 // removePeers ends sessions that are not wanted any more, or not as they are.
-func (s *Speaker) removePeers(ctx context.Context, plan *Plan) {
+func (s *Speaker) removePeers(ctx context.Context, peers []*kinds.Peer) {
 	for name, session := range maps.Clone(s.sessions) {
-		i := slices.IndexFunc(plan.Peers, func(p *kinds.Peer) bool { return p.Name == name })
-		if i >= 0 && len(s.reopens(session, plan.Peers[i])) == 0 {
+		i := slices.IndexFunc(peers, func(p *kinds.Peer) bool { return p.Name == name })
+		if i >= 0 && len(s.reopens(session, peers[i])) == 0 {
 			continue
 		}
 		s.deletePeer(ctx, session)
@@ -285,8 +285,8 @@ func (s *Speaker) deletePeer(ctx context.Context, session *session) {
 
 // prepare makes what is known of each peer: its address, and the set of neighbours that policies
 // name it by.
-func (s *Speaker) prepare(ctx context.Context, plan *Plan) {
-	for _, p := range plan.Peers {
+func (s *Speaker) prepare(ctx context.Context, peers []*kinds.Peer) {
+	for _, p := range peers {
 		s.mu.Lock()
 		session := s.sessions[p.Name]
 		if session == nil {
@@ -365,8 +365,8 @@ func (s *Speaker) nameNeighbour(ctx context.Context, name string, address netip.
 }
 
 // addPeers begins sessions, and gives GoBGP the timers of those that go on.
-func (s *Speaker) addPeers(ctx context.Context, plan *Plan) {
-	for _, p := range plan.Peers {
+func (s *Speaker) addPeers(ctx context.Context, peers []*kinds.Peer) {
+	for _, p := range peers {
 		session := s.sessions[p.Name]
 		if !session.begun.IsZero() && session.timers != timersOf(p) {
 			s.updateTimers(ctx, session)

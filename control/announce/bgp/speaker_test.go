@@ -88,13 +88,13 @@ func TestLateEvents(t *testing.T) {
 			}
 			before := time.Now()
 			change(w)
-			plan, ctx := NewPlan(w), context.Background()
-			s.removePeers(ctx, plan)
+			peers, ctx := newTable(w).peers, context.Background()
+			s.removePeers(ctx, peers)
 			s.beginAgain(ctx)
 			say(s, addresses[0], wire.BGP_FSM_IDLE, time.Now())
-			s.prepare(ctx, plan)
+			s.prepare(ctx, peers)
 			say(s, addresses[1], wire.BGP_FSM_IDLE, time.Now())
-			s.addPeers(ctx, plan)
+			s.addPeers(ctx, peers)
 			if list := has(t, s); !slices.Equal(list, addresses) {
 				t.Fatalf("GoBGP has %v, want %v", list, addresses)
 			}
@@ -112,15 +112,15 @@ func TestLateEvents(t *testing.T) {
 // set is made later.
 func TestSetIsTriedAgain(t *testing.T) {
 	s, w := newSpeaker(t, closedPort(t), false)
-	plan, ctx := NewPlan(w), context.Background()
-	if err := s.ensureServer(ctx, plan, s.routerID(w, plan)); err != nil {
+	peers, ctx := newTable(w).peers, context.Background()
+	if err := s.ensureServer(ctx, peers, s.routerID(w, peers)); err != nil {
 		t.Fatal(err)
 	}
 	working := s.server
 	s.server = server.NewBgpServer() // does not answer: it was never started, and is stopped
 	go s.server.Serve()
-	s.prepare(ctx, plan)
-	s.addPeers(ctx, plan)
+	s.prepare(ctx, peers)
+	s.addPeers(ctx, peers)
 	for _, p := range s.Report().Peers {
 		if p.Why == "" {
 			t.Errorf("it is not said why %s does not begin: %+v", p.Name, p)

@@ -12,8 +12,8 @@ import (
 	"sluice.dev/sluice/control/announce/view"
 )
 
-// table is a Plan that follows single VIPs. It costs what the VIPs cost that change, with those in
-// the same aggregate if what is told of that changes. It has no clock, no network and no lock.
+// table is what is announced to whom. It follows single VIPs: a change costs the VIPs that change,
+// and the others of an aggregate whose attributes change. It has no clock, no network and no lock.
 type table struct {
 	world  *announce.World // for what all VIPs share
 	peers  []*kinds.Peer   // of this node, in order
@@ -77,7 +77,6 @@ func (t *table) follow(w *announce.World, some []netip.Addr) (changed []netip.Pr
 	dirty, show := map[netip.Prefix]bool{}, map[netip.Addr]*planned{}
 	for _, vip := range some {
 		t.remove(vip, dirty)
-		delete(show, vip)
 		if s := w.Find(vip); s != nil {
 			show[vip] = t.add(s, dirty)
 		}
@@ -264,21 +263,4 @@ func (t *table) show(p *planned) {
 		}
 		p.shown[i] = l
 	}
-}
-
-// plan returns the Plan that the table has become.
-func (t *table) plan() *Plan {
-	p := &Plan{Peers: t.peers, Lines: map[netip.Addr][]view.Line{}}
-	for prefix, r := range t.routes {
-		p.Routes = append(p.Routes, Route{prefix, r.to})
-	}
-	slices.SortFunc(p.Routes, func(a, b Route) int {
-		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
-	})
-	for vip, one := range t.vips {
-		if len(one.shown) > 0 {
-			p.Lines[vip] = one.shown
-		}
-	}
-	return p
 }

@@ -93,12 +93,13 @@ func (s *Speaker) inTurn(w *announce.World, now time.Time) *announce.World {
 	peers, waiting := slices.Clone(w.Set.Peers), map[string]string{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	up, node := false, &Plan{}
+	up := false
+	var own []*kinds.Peer // of this node
 	for i, p := range peers {
 		if !p.NodeLabels.Match(w.Node.Labels) {
 			continue
 		}
-		node.Peers = append(node.Peers, p)
+		own = append(own, p)
 		session := s.sessions[p.Name]
 		if session == nil || !session.up {
 			continue
@@ -109,7 +110,7 @@ func (s *Speaker) inTurn(w *announce.World, now time.Time) *announce.World {
 			peers[i] = goesOn(session.peer, p)
 		}
 	}
-	if up && s.server != nil && s.routerID(w, node) != s.identity.routerID {
+	if up && s.server != nil && s.routerID(w, own) != s.identity.routerID {
 		for name, session := range s.sessions {
 			if session.up {
 				waiting[name] = strings.TrimPrefix(waiting[name]+", routerID", ", ")
