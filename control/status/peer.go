@@ -8,20 +8,13 @@ import (
 	"sluice.dev/sluice/internal/unixsocket"
 )
 
-// PeerPID returns the process that listens on a unix socket, as the kernel has it (SO_PEERCRED,
-// unix(7)); 0 for one of a PID namespace that this process does not see, such as another
-// container's. The process need not answer.
+// PeerPID is unixsocket.Listener of a status socket.
 func PeerPID(path string) (int, error) {
-	conn, err := net.DialTimeout("unix", path, dialTimeout)
+	pid, err := unixsocket.Listener(path)
 	if err != nil {
 		return 0, fmt.Errorf("status socket: %w", err)
 	}
-	defer conn.Close()
-	cred, err := unixsocket.Peer(conn)
-	if err != nil {
-		return 0, err
-	}
-	return int(cred.Pid), nil
+	return pid, nil
 }
 
 // connKey is the key of a request's connection in its context.

@@ -29,24 +29,35 @@ func Peer(conn net.Conn) (cred *unix.Ucred, err error) {
 	return cred, err
 }
 
+// Listener returns the process that listens on a unix socket, as the kernel has it; 0 for one of a
+// PID namespace that this process does not see, such as another container's. The process need not
+// answer.
+func Listener(path string) (pid int, err error) {
+	conn, err := net.DialTimeout("unix", path, dialTimeout)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	cred, err := Peer(conn)
+	if err != nil {
+		return 0, err
+	}
+	return int(cred.Pid), nil
+}
+
 // WhySilent says why the process that listens on a socket may not answer, and what to do. It is for
 // a connection that was made and got no answer.
 func WhySilent(path string) string {
 	const unknown = "its process is stopped, or its loops have stalled: start it again"
-	conn, err := net.DialTimeout("unix", path, dialTimeout)
-	if err != nil {
-		return unknown
-	}
-	defer conn.Close()
-	cred, err := Peer(conn)
-	if err != nil || cred.Pid == 0 { // a process of a PID namespace that is not seen here
+	pid, err := Listener(path)
+	if err != nil || pid == 0 {
 		return unknown
 	}
 	// proc_pid_stat(5): the state follows the name, which may have any characters.
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cred.Pid))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if i := bytes.LastIndexByte(text, ')'); err == nil && i >= 0 && bytes.HasPrefix(text[i:], []byte(") T")) {
-		return fmt.Sprintf("process %d is stopped (SIGSTOP): `kill -CONT %[1]d` continues it", cred.Pid)
+		return fmt.Sprintf("process %d is stopped (SIGSTOP): `kill -CONT %[1]d` continues it", pid)
 	}
 	return fmt.Sprintf("process %d runs, but has stalled or gets no CPU: `kill -ABRT %[1]d` ends it and has it write "+
-		"to its log what each goroutine does; then start it again", cred.Pid)
+		"to its log what each goroutine does; then start it again", pid)
 }

@@ -88,21 +88,7 @@ func readAddresses() (list []netip.Addr) {
 // daemonPID returns the daemon's pid in this command's pid namespace, which differs from that in
 // the daemon's status if it runs in a pod; 0 if it has none here.
 func daemonPID(socket string) int {
-	conn, err := net.DialTimeout("unix", socket, time.Second)
-	if err != nil {
-		return 0
-	}
-	defer conn.Close()
-	raw, err := conn.(*net.UnixConn).SyscallConn()
-	if err != nil {
-		return 0
-	}
-	pid := 0
-	err = raw.Control(func(fd uintptr) {
-		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(peer.Pid)
-		}
-	})
+	pid, err := status.PeerPID(socket)
 	if err != nil {
 		return 0
 	}

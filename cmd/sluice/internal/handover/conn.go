@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/internal/unixsocket"
 )
 
 // Messages of one byte.
@@ -40,16 +42,7 @@ type Conn struct {
 
 // NewConn uses a connection whose other end is a process of the same user.
 func NewConn(c *net.UnixConn) (*Conn, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var peer *unix.Ucred
-	if e := raw.Control(func(fd uintptr) {
-		peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); e != nil {
-		err = e
-	}
+	peer, err := unixsocket.Peer(c)
 	if err != nil {
 		return nil, fmt.Errorf("who is at the other end: %w", err)
 	}
