@@ -9,6 +9,7 @@ package heartbeat
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,12 +105,7 @@ func (s *Set) Remove(b *Beat) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range s.beats {
-		if s.beats[i] == b {
-			s.beats = append(s.beats[:i], s.beats[i+1:]...)
-			return
-		}
-	}
+	s.beats = slices.DeleteFunc(s.beats, func(one *Beat) bool { return one == b })
 }
 
 // Late is a loop that has stalled.
