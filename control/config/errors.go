@@ -7,7 +7,7 @@ import (
 	"sort"
 	"strings"
 
-	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/internal/spelling"
 )
 
 // Error is one problem with one field.
@@ -94,12 +94,8 @@ func fieldNames(t reflect.Type) []string {
 
 // suggest returns the known name that is most like an unknown one.
 func suggest(name string, known []string) string {
-	if best := Nearest(name, known); best != "" {
+	if best := spelling.Nearest(name, known); best != "" {
 		return fmt.Sprintf("did you mean %s?", best)
 	}
 	return "known here are " + strings.Join(known, ", ")
 }
-
-// Nearest returns the known name within two edits of name, in upper or lower case, that takes the
-// fewest; "" if there is none.
-func Nearest(name string, known []string) string { return objects.Nearest(name, known) }

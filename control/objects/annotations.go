@@ -50,11 +50,8 @@ func aboutUnknown(key, kind string, known []string) string {
 	if slices.Contains(serviceAnnotations, key) {
 		return fmt.Sprintf("is not read of an %s; it is ignored", kind)
 	}
-	if best := Nearest(key, known); best != "" {
+	if best := spelling.Nearest(key, known); best != "" {
 		return fmt.Sprintf("is unknown, did you mean %s? It is ignored", best)
 	}
 	return fmt.Sprintf("is unknown, known for %ss are %s; it is ignored", kind, strings.Join(known, ", "))
 }
-
-// Nearest is spelling.Nearest.
-func Nearest(name string, known []string) string { return spelling.Nearest(name, known) }

@@ -15,6 +15,15 @@ func Nearest(name string, known []string) string {
 	return best
 }
 
+// Suggest returns a question with the Nearest name, to follow a message: "; did you mean NAME?"; ""
+// if there is none.
+func Suggest(name string, known []string) string {
+	if best := Nearest(name, known); best != "" {
+		return "; did you mean " + best + "?"
+	}
+	return ""
+}
+
 // distance is the Levenshtein distance, for names of bounded length.
 func distance(a, b string) int {
 	if len(a) > 64 {

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/internal/spelling"
 )
 
 // checkFilter returns an error if no flow was selected and the filter names a service, VIP or
@@ -143,12 +143,9 @@ func didYouMean(e status.Endpoint, list []netip.AddrPort) string {
 			ports = append(ports, a.String())
 		}
 	}
-	best := config.Nearest(e.String(), names)
-	if best == "" && len(ports) > 0 {
-		best = slices.Min(ports)
+	question := spelling.Suggest(e.String(), names)
+	if question == "" && len(ports) > 0 {
+		question = "; did you mean " + slices.Min(ports) + "?"
 	}
-	if best != "" {
-		return "; did you mean " + best + "?"
-	}
-	return ""
+	return question
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sluice.dev/sluice/control/config"
 	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/internal/spelling"
 )
 
 func (s *session) servicesCommand() *cobra.Command {
@@ -107,11 +107,8 @@ func (f serviceFlag) known(list []status.ServiceView) error {
 			names = append(names, name+":"+v.PortName)
 		}
 	}
-	text := fmt.Sprintf("the gateway serves no service %s, see `sluice services`", string(f))
-	if best := config.Nearest(string(f), names); best != "" {
-		text += "; did you mean " + best + "?"
-	}
-	return errors.New(text)
+	return fmt.Errorf("the gateway serves no service %s, see `sluice services`%s", string(f),
+		spelling.Suggest(string(f), names))
 }
 
 func serviceRows(r *rows, list []status.ServiceView) {

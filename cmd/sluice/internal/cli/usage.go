@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/internal/spelling"
 )
 
 // suggestNames makes errors about unknown commands, flags and fixed arguments name the nearest one,
@@ -46,7 +46,7 @@ func flagError(c *cobra.Command, err error) error {
 }
 
 func didYouMeanName(err error, name, prefix string, known []string) error {
-	if best := config.Nearest(name, known); best != "" {
+	if best := spelling.Nearest(name, known); best != "" {
 		return fmt.Errorf("%w; did you mean %s%s?", err, prefix, best)
 	}
 	return err

@@ -26,6 +26,7 @@ import (
 	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/internal/spelling"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/xdpprog"
 )
@@ -136,11 +137,7 @@ func checkNode(named, dir string, ch *objects.Changes) error {
 			}
 		}
 	}
-	text := fmt.Sprintf("--node %s: %s has no such Node", named, dir)
-	if best := objects.Nearest(named, names); best != "" {
-		text += "; did you mean " + best + "?"
-	}
-	return errors.New(text)
+	return fmt.Errorf("--node %s: %s has no such Node%s", named, dir, spelling.Suggest(named, names))
 }
 
 // readable reports whether a problem leaves what was written readable: it is neither about a
