@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/bench/cluster/clustertest"
 	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/topo"
@@ -256,9 +256,8 @@ func (c *campaign) settles(t *testing.T) {
 // TestFaultCampaign stops one part of gateway, announcer or controller after another. Either all
 // goes on, or somebody who is asked says no: no fault is silent.
 func TestFaultCampaign(t *testing.T) {
-	if onlyFull(t); !cluster.Enabled() {
-		t.Skip("needs an API server: " + cluster.EnableVariable + "=1")
-	}
+	onlyFull(t)
+	clustertest.Need(t)
 	c := newCampaign(t)
 	c.well = true
 	var rows []*row

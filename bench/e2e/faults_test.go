@@ -395,22 +395,13 @@ func procFile(t *testing.T, pid int, name string) string {
 	return string(b)
 }
 
-// cpuTime is what the threads of a process have run for (schedstat: Documentation/scheduler/
-// sched-stats.rst). Times in stat are of ticks, and miss what is shorter.
-func cpuTime(t *testing.T, pid int) (sum time.Duration) {
+// cpuTime returns how long the threads of a process have run. Times in stat are of ticks, and miss
+// shorter ones.
+func cpuTime(t *testing.T, pid int) time.Duration {
 	t.Helper()
-	threads, err := filepath.Glob(filepath.Join("/proc", fmt.Sprint(pid), "task", "*", "schedstat"))
-	if err != nil || len(threads) == 0 {
-		t.Fatalf("no threads of process %d: %v", pid, err)
+	turns := machine.TurnsOf(pid)
+	if turns.Ran == 0 {
+		t.Fatalf("no threads of process %d", pid)
 	}
-	for _, path := range threads {
-		var ran time.Duration
-		if b, err := os.ReadFile(path); err == nil { // else it has ended
-			if _, err := fmt.Sscan(string(b), &ran); err != nil {
-				t.Fatal(err)
-			}
-		}
-		sum += ran
-	}
-	return sum
+	return turns.Ran
 }

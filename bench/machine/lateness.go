@@ -32,13 +32,17 @@ func (l *Lateness) Bound(d time.Duration, wakeUps int) (bound, late time.Duratio
 	return Slower(d) + time.Duration(wakeUps)*late, late
 }
 
-// Turns are the times for which the threads of this process ran, and waited for a CPU (schedstat:
-// Documentation/scheduler/sched-stats.rst). Threads that have ended are not counted.
+// Turns are the times for which the threads of a process ran, and waited for a CPU, to the
+// nanosecond (schedstat: Documentation/scheduler/sched-stats.rst). Threads that have ended are not
+// counted.
 type Turns struct{ Ran, Waited time.Duration }
 
-// OwnTurns reads the turns so far.
-func OwnTurns() (sum Turns) {
-	threads, _ := filepath.Glob("/proc/self/task/[0-9]*/schedstat")
+// OwnTurns reads those of this process.
+func OwnTurns() Turns { return TurnsOf(os.Getpid()) }
+
+// TurnsOf reads those of a process; zero if it has ended.
+func TurnsOf(pid int) (sum Turns) {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/schedstat", pid))
 	for _, path := range threads {
 		var t Turns
 		if text, err := os.ReadFile(path); err == nil { // else the thread has ended
