@@ -6,18 +6,17 @@ import (
 	"slices"
 )
 
-// askChanges is what a reader writes, as a line, to be sent Changes instead of all VIPs. A gateway
-// of a build before reads nothing, and a reader of a build before writes nothing: both go on with
-// all VIPs in each line.
+// askChanges is the line by which a reader asks for Changes instead of all VIPs. An older gateway
+// does not read it, and an older reader does not write it: then each line has all VIPs.
 const askChanges = "changes\n"
 
 // Changes are the VIPs in which a State differs from the one in the line before.
 type Changes struct {
-	VIPs []VIP        `json:"vips,omitempty"` // new ones, and those that say something else
+	VIPs []VIP        `json:"vips,omitempty"` // new or changed ones
 	Gone []netip.Addr `json:"gone,omitempty"`
 }
 
-// message is a line: a State, whose VIPs are left out where Changes has what is new.
+// message is a line: a State, without its VIPs if Changes is not nil.
 type message struct {
 	State
 	Changes *Changes `json:"changes,omitempty"`
@@ -55,16 +54,13 @@ func changesOf(before, now []VIP) (c Changes) {
 // apply returns a list in order with the changes, and leaves the list as it is.
 func (c *Changes) apply(list []VIP) []VIP {
 	list = slices.Clone(list)
-	at := func(a netip.Addr) (int, bool) {
-		return slices.BinarySearchFunc(list, a, func(v VIP, a netip.Addr) int { return v.Address.Compare(a) })
-	}
 	for _, a := range c.Gone {
-		if i, there := at(a); there {
+		if i, there := search(list, a); there {
 			list = slices.Delete(list, i, i+1)
 		}
 	}
 	for _, v := range c.VIPs {
-		i, there := at(v.Address)
+		i, there := search(list, v.Address)
 		if there {
 			list[i] = v
 		} else {

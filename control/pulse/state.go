@@ -42,11 +42,16 @@ type State struct {
 
 // Find returns the VIP with an address of a list in order; nil if there is none.
 func Find(list []VIP, a netip.Addr) *VIP {
-	i, found := slices.BinarySearchFunc(list, a, func(v VIP, a netip.Addr) int { return v.Address.Compare(a) })
+	i, found := search(list, a)
 	if !found {
 		return nil
 	}
 	return &list[i]
+}
+
+// search returns where the VIP with an address is in a list in order, or belongs.
+func search(list []VIP, a netip.Addr) (i int, found bool) {
+	return slices.BinarySearchFunc(list, a, func(v VIP, a netip.Addr) int { return v.Address.Compare(a) })
 }
 
 // Equal reports whether two VIPs say the same.

@@ -288,7 +288,7 @@ func (s *Source) collect() *announce.Objects {
 		Unlisted: s.theirs != nil && s.theirs.refused && !s.theirs.known()}
 	if s.nodes.known() && len(s.nodes.store.List()) == 0 {
 		o.Problems = append(o.Problems, kinds.Problem{
-			About: kinds.Ref{APIVersion: "v1", Kind: "Node", Name: s.config.Node}, Reason: "NotFound",
+			About: kinds.Ref{APIVersion: "v1", Kind: "Node", Name: s.config.Node}, Reason: kinds.NotFound,
 			Note: "does not exist: it has no labels that objects could select it by; set --node-name to the name of " +
 				"this node's Node object",
 		})
