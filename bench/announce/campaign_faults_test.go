@@ -21,7 +21,7 @@ import (
 	"sluice.dev/sluice/bench/reach"
 )
 
-// faults are those of the campaign, one after another.
+// faults are the faults of the campaign, in order.
 var faults = []fault{
 	// The processes, and what the machine gives them.
 	{what: "process (SIGSTOP)", program: ofGateway, begin: stopped(ofGateway)},
@@ -36,10 +36,10 @@ var faults = []fault{
 	{what: "gone", program: ofAPIServer, begin: gone, proof: (*campaign).serves, after: 20 * time.Second},
 
 	// The loops of the gateway, by their heartbeats.
-	{what: "control loop", program: ofGateway, loop: "control loop", listen: saidWithin},
+	{what: "control loop", program: ofGateway, loop: "control loop", listen: reportWithin},
 	{what: "builder of large tables", program: ofGateway, loop: "builder of large tables", trigger: manyEndpoints},
 	{what: "search for flows", program: ofGateway, loop: "search for flows of closed frontends", trigger: deleted,
-		listen: saidWithin},
+		listen: reportWithin},
 	{what: "mirror of routes", program: ofGateway, loop: "mirror of routes and neighbours"},
 	{what: "reader of routes", program: ofGateway, loop: "reader of routes and neighbours", trigger: newAddress},
 	{what: "watch of interfaces", program: ofGateway, loop: "watch of interfaces"},
@@ -67,7 +67,7 @@ var faults = []fault{
 	at(ofGateway, "log", "internal/logs/writer.go", "w.began = time.Now()\n\tw.mu.Unlock()"),
 
 	// The announcer.
-	{what: "announcement loop", program: ofAnnouncer, loop: "announcement loop", listen: saidWithin},
+	{what: "announcement loop", program: ofAnnouncer, loop: "announcement loop", listen: reportWithin},
 	{what: "reader of the pulse", program: ofAnnouncer, loop: "reader of the gateway's pulse"},
 	{what: "readers of objects", program: ofAnnouncer, loop: "reader of *.sluice.dev", trigger: newPool},
 	{what: "readers of Services and Nodes", program: ofAnnouncer, loop: "reader of [sn]*s"},
@@ -78,7 +78,7 @@ var faults = []fault{
 
 	// The controller.
 	{what: "term of the leader", program: ofController, loop: "term of the leader", trigger: newPool},
-	{what: "writers", program: ofController, loop: "writer * of Services", listen: saidWithin},
+	{what: "writers", program: ofController, loop: "writer * of Services", listen: reportWithin},
 	{what: "election", program: ofController, loop: "election"},
 	{what: "reader of Services", program: ofController, loop: "reader of Services"},
 	{what: "reader of Namespaces", program: ofController, loop: "reader of Namespaces", trigger: newNamespace},
@@ -86,7 +86,7 @@ var faults = []fault{
 	{what: "reader of pools", program: ofController, loop: "reader of *.sluice.dev", trigger: newPool},
 }
 
-// at is a goroutine that is stopped behind a text of a file.
+// at is a goroutine that stops after a text of a source file.
 func at(program, what, file, after string) fault {
 	return fault{what: what, program: program, stop: launch.Stop{Name: "at " + what, File: file, After: after}}
 }
@@ -258,7 +258,7 @@ func newInterface(c *campaign) error {
 	})
 }
 
-// askARP has the router ask for an address in front of the gateway that nobody has.
+// askARP sends an ARP request of the router for an address of the front network that no host has.
 func askARP(c *campaign) error {
 	a := c.host.Addr4().As4()
 	a[3] = 250

@@ -211,8 +211,8 @@ func get(
 	return err
 }
 
-// sayers are all who are asked.
-func (c *campaign) sayers() []*sayer {
+// reporters returns one of each.
+func (c *campaign) reporters() []*reporter {
 	command := func(args ...string) func(context.Context) error {
 		return func(ctx context.Context) error { _, err := c.gate.Command(ctx, args...); return err }
 	}
@@ -223,7 +223,7 @@ func (c *campaign) sayers() []*sayer {
 		var d net.Dialer
 		return func(ctx context.Context) error { return get(ctx, d.DialContext, "http://"+c.controllerAt+path) }
 	}
-	return []*sayer{
+	return []*reporter{
 		{name: "status", of: ofGateway, ask: c.status},
 		{name: "status --wait", of: ofGateway, ask: command("status", "--wait", "--timeout", "4s")},
 		{name: "probe live", of: ofGateway, ask: command("probe", "live")},
@@ -240,8 +240,8 @@ func (c *campaign) sayers() []*sayer {
 	}
 }
 
-// status is what `sluice status` says to people: not ready, or a condition that failed, or a source
-// that cannot be read.
+// status fails where `sluice status` shows a fault: the gateway is not ready, a condition failed,
+// or a source cannot be read.
 func (c *campaign) status(ctx context.Context) error {
 	v, err := c.gate.Client.Status(ctx, false)
 	if err != nil {
@@ -263,8 +263,8 @@ func (c *campaign) status(ctx context.Context) error {
 	return nil
 }
 
-// announced is what `sluice announce` says: the gateway is announced, its session is up, and the
-// Service's address that was there is announced and not as the last resort.
+// announced fails unless `sluice announce` shows that the gateway is announced, its session up, and
+// the address of the Service that was there announced, and not as the last resort.
 func (c *campaign) announced(ctx context.Context) error {
 	v, err := c.announcer.Ask(ctx)
 	switch {
@@ -300,7 +300,7 @@ func (c *campaign) routed(context.Context) error {
 	return err
 }
 
-// leads says no where another controller would lead now, or this one has ended.
+// leads fails if another controller would lead now, or this one has ended.
 func (c *campaign) leads(ctx context.Context) error {
 	select {
 	case <-c.Controller.Done():
@@ -312,7 +312,7 @@ func (c *campaign) leads(ctx context.Context) error {
 	l, err := c.Cluster.Client().CoordinationV1().Leases("sluice-system").Get(ctx, "sluice-controller",
 		metav1.GetOptions{})
 	if err != nil {
-		return nil // the API server is away, which is not the controller's word
+		return nil // the API server is away, which is no fault of the controller
 	}
 	duration := time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
 	if age := time.Since(l.Spec.RenewTime.Time); age > duration {
@@ -321,7 +321,7 @@ func (c *campaign) leads(ctx context.Context) error {
 	return nil
 }
 
-// restart starts what has ended, as kubelet and systemd do.
+// restart starts a program that has ended, as kubelet and systemd do.
 func (c *campaign) restart() error {
 	select {
 	case <-c.Controller.Done():

@@ -28,52 +28,53 @@ type fault struct {
 	loop  string
 	stop  launch.Stop
 	begin func(*campaign) (end func() error, err error)
-	// trigger makes the goroutine come to its place; nil: it comes, or the proof makes it come.
+	// trigger makes the goroutine reach the stop; nil: it does so by itself, or by the proof.
 	trigger func(*campaign) error
 	// proof succeeds where all goes on; nil: a new Service gets an address and answers.
 	proof  func(*campaign) error
 	after  time.Duration // from the fault to the proof
-	listen time.Duration // how long to ask who says no; 0: 20 s
-	within time.Duration // how long somebody has time to say no; 0: saidWithin
-	silent string        // why nobody says that it does not go on
+	listen time.Duration // how long to wait for reports at least; 0: 20 s
+	within time.Duration // bound of the time to the first report; 0: reportWithin
+	silent string        // why nothing reports the fault
 }
 
-// proofTime is how long a proof is waited for.
+// proofTime bounds the wait for a proof.
 const proofTime = 5 * time.Second
 
-// saidWithin is how long somebody has time to say no: most loops are late after 15 s, a search for
-// flows after 60 s, and a minute after that a restart is asked for.
-const saidWithin = 80 * time.Second
+// reportWithin bounds the time from a fault to its first report. Most loops count as stalled after
+// 15 s, the search for flows after 60 s, and a restart is requested a minute later.
+const reportWithin = 80 * time.Second
 
 // row is the result of a fault.
 type row struct {
-	fault  *fault
-	goesOn time.Duration // 0: it does not
-	why    error         // it does not
-	serves error         // of new connections to the Service that was there
-	said   []*sayer
+	fault     *fault
+	goesOn    time.Duration // 0: it does not
+	why       error         // it does not
+	serves    error         // of new connections to the Service that was there
+	reporters []*reporter
 }
 
-// sayer is one of those who are asked whether all is well.
-type sayer struct {
+// reporter is a place where an operator or another program sees that a program has failed: its
+// status, a probe, a route, the Lease.
+type reporter struct {
 	name string
-	of   string // the programs whose faults it is to report
+	of   string // the programs whose faults it reports
 	ask  func(context.Context) error
 
 	mu  sync.Mutex
-	no  time.Duration // from the fault to the first no; 0: never
+	no  time.Duration // from the fault to the first report; 0: none
 	why string
 }
 
-// askEvery is the rest between two questions, askTime the longest time for an answer: as the
-// kubelet's probes in the chart.
+// askEvery is the pause between two requests, askTime bounds the wait for an answer. The kubelet's
+// probes in the chart have the same.
 const (
 	askEvery = time.Second
 	askTime  = 5 * time.Second
 )
 
-// run asks until the first no, or until ctx is done.
-func (s *sayer) run(ctx context.Context, began time.Time) {
+// run asks until the first report of a fault, or until ctx is done.
+func (s *reporter) run(ctx context.Context, began time.Time) {
 	for ctx.Err() == nil {
 		if err := s.once(ctx); err != nil && ctx.Err() == nil {
 			s.mu.Lock()
@@ -88,13 +89,13 @@ func (s *sayer) run(ctx context.Context, began time.Time) {
 	}
 }
 
-func (s *sayer) once(ctx context.Context) error {
+func (s *reporter) once(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	return s.ask(ctx)
 }
 
-func (s *sayer) says() (no time.Duration, why string) {
+func (s *reporter) failure() (no time.Duration, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.no, s.why
@@ -103,7 +104,7 @@ func (s *sayer) says() (no time.Duration, why string) {
 // inject makes a fault, and returns its result.
 func (c *campaign) inject(t *testing.T, f *fault) *row {
 	t.Helper()
-	r := &row{fault: f, said: slices.DeleteFunc(c.sayers(), func(s *sayer) bool {
+	r := &row{fault: f, reporters: slices.DeleteFunc(c.reporters(), func(s *reporter) bool {
 		return f.program != ofAPIServer && !strings.Contains(s.of, f.program)
 	})}
 	ctx, cancel := context.WithCancel(c.ctx)
@@ -112,7 +113,7 @@ func (c *campaign) inject(t *testing.T, f *fault) *row {
 	end, err := c.begin(f)
 	must(t, err)
 	var asking sync.WaitGroup
-	for _, s := range r.said {
+	for _, s := range r.reporters {
 		asking.Go(func() { s.run(ctx, began) })
 	}
 	if f.trigger != nil {
@@ -135,8 +136,7 @@ func (c *campaign) inject(t *testing.T, f *fault) *row {
 			return nil
 		}))
 	}
-	// A loop that stands is to be reported whatever goes on without it.
-	if r.goesOn == 0 || r.serves != nil || f.loop != "" {
+	if r.mustBeReported() {
 		c.listen(r, began)
 	} else {
 		time.Sleep(time.Until(began.Add(askTime + askEvery)))
@@ -161,24 +161,28 @@ func (c *campaign) begin(f *fault) (end func() error, err error) {
 	return func() error { s.Go(); return nil }, nil
 }
 
-// listen waits for those who say no: for the time of the fault, and until one does.
+// listen waits for reports: for at least the fault's time, and until there is one.
 func (c *campaign) listen(r *row, began time.Time) {
-	atLeast, within := max(r.fault.listen, 20*time.Second), cmp.Or(r.fault.within, saidWithin)
+	atLeast, within := max(r.fault.listen, 20*time.Second), cmp.Or(r.fault.within, reportWithin)
 	for {
 		d := time.Since(began)
-		if d >= machine.Slower(within) || d >= atLeast && r.heard() {
+		if d >= machine.Slower(within) || d >= atLeast && r.reported() {
 			return
 		}
 		time.Sleep(askEvery / 2)
 	}
 }
 
-// heard reports whether anybody has said no.
-func (r *row) heard() bool {
-	return slices.ContainsFunc(r.said, func(s *sayer) bool { no, _ := s.says(); return no > 0 })
+// mustBeReported reports whether a fault without a report is silent: a change or new connections
+// fail, or a loop with a heartbeat has stopped, whatever works without it.
+func (r *row) mustBeReported() bool { return r.goesOn == 0 || r.serves != nil || r.fault.loop != "" }
+
+// reported reports whether there is a report of the fault.
+func (r *row) reported() bool {
+	return slices.ContainsFunc(r.reporters, func(s *reporter) bool { no, _ := s.failure(); return no > 0 })
 }
 
-// log writes who said what.
+// log writes the reports.
 func (r *row) log(t *testing.T) {
 	t.Helper()
 	if r.goesOn > 0 {
@@ -186,26 +190,26 @@ func (r *row) log(t *testing.T) {
 	} else {
 		t.Logf("does not go on: %v", r.why)
 	}
-	for _, s := range r.said {
-		if no, why := s.says(); no > 0 {
+	for _, s := range r.reporters {
+		if no, why := s.failure(); no > 0 {
 			t.Logf("%6.1f s %s: %s", no.Seconds(), s.name, why)
 		}
 	}
 }
 
-// judge fails the test if something stands and nobody says so.
+// judge fails the test if the fault is silent.
 func (r *row) judge(t *testing.T) {
 	t.Helper()
-	silent := !r.heard() && (r.goesOn == 0 || r.fault.loop != "" || r.serves != nil)
+	silent := !r.reported() && r.mustBeReported()
 	switch {
 	case silent && r.fault.silent == "":
-		t.Errorf("silent: nobody says no (new Service: %v, old Service: %v)", r.why, r.serves)
+		t.Errorf("silent: nothing reports it (new Service: %v, old Service: %v)", r.why, r.serves)
 	case !silent && r.fault.silent != "":
 		t.Errorf("not silent any more: %s", r.fault.silent)
 	}
 }
 
-// table is the rows in Markdown.
+// table returns the rows in Markdown.
 func table(rows []*row) string {
 	var b strings.Builder
 	b.WriteString("| stopped | connections | change | who says no, after seconds |\n| --- | --- | --- | --- |\n")
@@ -216,10 +220,10 @@ func table(rows []*row) string {
 		return "yes"
 	}
 	for _, r := range rows {
-		said := slices.Clone(r.said)
-		slices.SortStableFunc(said, func(a, b *sayer) int { return int(a.no - b.no) })
+		first := slices.Clone(r.reporters)
+		slices.SortStableFunc(first, func(a, b *reporter) int { return int(a.no - b.no) })
 		var list []string
-		for _, s := range said {
+		for _, s := range first {
 			if s.no > 0 {
 				list = append(list, fmt.Sprintf("%s %.0f", s.name, s.no.Seconds()))
 			}
@@ -230,8 +234,8 @@ func table(rows []*row) string {
 	return b.String()
 }
 
-// settles waits until nobody says no, and a new Service answers. That is the one that is asked for:
-// the announcer prefers another gateway for longer each time that a VIP is impaired.
+// settles waits until nothing reports a fault and a new Service answers. The reporters check that
+// new Service, because the announcer damps a VIP for longer each time that it is impaired.
 func (c *campaign) settles(t *testing.T) {
 	t.Helper()
 	var last error
@@ -240,7 +244,7 @@ func (c *campaign) settles(t *testing.T) {
 		at, err := c.serve(nil)
 		errs := []error{c.restart(), err}
 		c.base = at
-		for _, s := range c.sayers() {
+		for _, s := range c.reporters() {
 			if err := s.once(c.ctx); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", s.name, err))
 			}
@@ -253,8 +257,8 @@ func (c *campaign) settles(t *testing.T) {
 	t.Fatalf("not all is well a minute after: %v\n%s", last, c.Logs())
 }
 
-// TestFaultCampaign stops one part of gateway, announcer or controller after another. Either all
-// goes on, or somebody who is asked says no: no fault is silent.
+// TestFaultCampaign stops one part of the gateway, the announcer or the controller after another.
+// Either everything works on, or a reporter shows the fault: no fault is silent.
 func TestFaultCampaign(t *testing.T) {
 	onlyFull(t)
 	clustertest.Need(t)
