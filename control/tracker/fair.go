@@ -8,7 +8,7 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// waitingChange is what is known of an object that may differ from what Changes returned.
+// waitingChange is about an object that may differ from the version that Changes returned last.
 type waitingChange struct {
 	read     uint64 // the batch that changed it first
 	at       time.Time
@@ -56,7 +56,7 @@ func (o *tracked) service() serviceKey {
 	return key
 }
 
-// addCost counts what a version costs for its Service, or with a factor of -1 what it did.
+// addCost adds the cost of a version to its Service; factor -1 subtracts it.
 func (t *Tracker) addCost(good any, factor int) {
 	key, cost := belongs(good)
 	if cost == 0 {
@@ -88,7 +88,7 @@ func (t *Tracker) together(b *Batch) bool {
 	return false
 }
 
-// group is what changed of one Service.
+// group has the changed objects of one Service.
 type group struct {
 	key  serviceKey
 	ids  []objects.ObjectID
@@ -131,7 +131,7 @@ func (t *Tracker) ChangesWithin(limit int) *objects.Changes {
 	if len(namespaces) == 0 {
 		return t.takeAll()
 	}
-	for name := range t.tags { // who waits for nothing has no claim from before
+	for name := range t.tags { // a namespace that waits for nothing keeps no credit
 		if _, waits := namespaces[name]; !waits {
 			delete(t.tags, name)
 		}
@@ -139,7 +139,7 @@ func (t *Tracker) ChangesWithin(limit int) *objects.Changes {
 	return t.takeGroups(at)
 }
 
-// dirtyCost is what all changes cost that wait.
+// dirtyCost returns the cost of all waiting changes.
 func (t *Tracker) dirtyCost() (cost int) {
 	seen := map[serviceKey]bool{}
 	for id := range t.dirty {
@@ -155,8 +155,8 @@ func (t *Tracker) dirtyCost() (cost int) {
 	return cost
 }
 
-// groups returns what waits by Service: that which is to be returned at once, and the rest by
-// namespace in order of age.
+// groups returns the waiting changes by Service: first the groups that must be returned at once,
+// then the others by namespace, oldest first.
 func (t *Tracker) groups() (atOnce []*group, namespaces map[string][]*group) {
 	byService := map[serviceKey]*group{}
 	together := map[*group]bool{}

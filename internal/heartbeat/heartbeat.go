@@ -19,18 +19,18 @@ import (
 // the longest work of one iteration.
 type Bounds struct {
 	Unready time.Duration // then the loop counts as stalled, and the process is not ready
-	Restart time.Duration // then a restart of the process is asked for; Unready or more; 0: never
+	Restart time.Duration // then the loop asks for a restart of the process; Unready or more; 0: never
 }
 
-// DefaultBounds are those of most loops. The longest work that is known is a hand-over, for which
-// the control loop of the process before waits 11.1 s at most (handover.DefaultTimes), and a
-// compilation of 10,000 Services from nothing, which takes seconds on a busy machine. A minute
-// without a beat is no work that is known, on any machine.
+// DefaultBounds are the bounds of most loops. The longest known work is a hand-over, for which the
+// control loop of the previous process waits 11.1 s at most (handover.DefaultTimes), and the
+// compilation of a first table of 10,000 Services, which takes seconds on a busy machine. No known
+// work takes a minute on any machine.
 var DefaultBounds = Bounds{Unready: 15 * time.Second, Restart: time.Minute}
 
-// FileBounds are those of loops that read files. They never ask for a restart: a disk or a file
-// server that does not answer blocks the next process, too, and that one has nothing to serve,
-// while this one goes on with what it has read.
+// FileBounds are the bounds of loops that read files. They never ask for a restart: a disk or a
+// file server that does not answer would block the next process, too. That process would serve
+// nothing, while this one serves the objects that it has read.
 var FileBounds = Bounds{Unready: 15 * time.Second}
 
 // Beat is the heartbeat of one loop. The methods of a nil Beat do nothing.

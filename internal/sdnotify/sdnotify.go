@@ -22,20 +22,20 @@ const readyEvery = 200 * time.Millisecond
 // waits for an API server or a cable.
 const extend = "EXTEND_TIMEOUT_USEC=30000000"
 
-// Config says what is told.
+// Config configures Run.
 type Config struct {
 	Log *slog.Logger
 	// Ready reports whether the process serves. Nil: it does.
 	Ready func() bool
 	// Dead lists the loops that ask for a restart of the process.
 	Dead func() []string
-	// Quiet: the process is not the service's main process before it serves, and systemd refuses
-	// its messages until it knows: another one, which it takes over from, is.
+	// Quiet: until this process serves, another one, from which it takes over, is the main process
+	// of the service, and systemd refuses messages of this one. So it sends none before.
 	Quiet bool
 }
 
-// Run tells systemd until ctx is done: READY=1 once the process serves, and WATCHDOG=1 again and
-// again as long as no loop asks for a restart.
+// Run sends messages to systemd until ctx is done: READY=1 once the process serves, and WATCHDOG=1
+// every Every as long as no loop asks for a restart.
 func Run(ctx context.Context, c Config) {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {
@@ -98,7 +98,7 @@ func (n *notifier) step(now time.Time) {
 	n.send(text)
 }
 
-// send sends a message. The socket is opened each time: systemd may make it anew.
+// send sends a message. It opens the socket each time, as systemd may have made another one.
 func (n *notifier) send(text string) {
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.socket, Net: "unixgram"})
 	if err == nil {
@@ -107,7 +107,7 @@ func (n *notifier) send(text string) {
 		conn.Close()
 	}
 	if err != nil && !n.failed {
-		n.Log.Warn("systemd is not told that this process works", "socket", n.socket, "error", err)
+		n.Log.Warn("systemd gets no messages of this process", "socket", n.socket, "error", err)
 	}
 	n.failed = err != nil
 }

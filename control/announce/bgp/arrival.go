@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/control/announce/links"
 )
 
-// arrivals tells by which interface routers send what a session announces. The zero value knows
-// nothing.
+// arrivals finds the interface at which packets to an announced VIP arrive. The zero value finds
+// none.
 type arrivals struct {
 	links     []links.Link
 	notServed map[string]bool
@@ -29,9 +29,9 @@ func newArrivals(w *announce.World) (a arrivals, err error) {
 
 // notServedOf returns the interface at which packets to the next hop arrive, if the gateway does
 // not serve it, and "" if it does or that is not known. The next hop is an address of the interface
-// that the session leaves by (nextHops). Whoever sends to it reaches the network of that address,
-// and so the interface. That is not so of an address without a network, which packets reach by
-// routes of any interface, and of a router on this node.
+// of the session (nextHops), so packets to it arrive at that interface. An address without a
+// network is an exception, as routes of any interface may lead to it, and so is a router on this
+// node.
 func (a *arrivals) notServedOf(p *kinds.Peer, router netip.Addr) (string, error) {
 	if len(a.notServed) == 0 {
 		return "", nil
@@ -64,7 +64,7 @@ func (a *arrivals) notServedOf(p *kinds.Peer, router netip.Addr) (string, error)
 	return found, nil
 }
 
-// notServedError is why nothing is announced to a peer, or nil.
+// notServedError returns why nothing is announced to a peer, or nil.
 func (s *session) notServedError() error {
 	if s.notServed == "" {
 		return nil
@@ -72,8 +72,7 @@ func (s *session) notServedError() error {
 	return fmt.Errorf("the next hop is at interface %s, which the gateway does not serve", s.notServed)
 }
 
-// notServedProblem is what an operator is told at the BGPPeer. ok is false if there is nothing to
-// tell.
+// notServedProblem returns the Problem of the BGPPeer; ok is false if there is none.
 func (s *session) notServedProblem(w *announce.World) (p kinds.Problem, ok bool) {
 	return kinds.Problem{About: s.peer.Ref, Reason: kinds.NotServed,
 		Note: fmt.Sprintf("node %s announces nothing to this peer: the session and so the next hop is at interface "+

@@ -46,7 +46,7 @@ func (l *prefixLimit) exceeded(now time.Time) {
 // waits reports whether the session must not begin yet.
 func (l *prefixLimit) waits(now time.Time) bool { return now.Before(l.retry) }
 
-// why is why the session is not up while it waits; empty: it does not wait.
+// why returns why the session is not up while it waits, or "".
 func (l *prefixLimit) why(now time.Time) string {
 	if !l.waits(now) {
 		return ""
@@ -54,7 +54,7 @@ func (l *prefixLimit) why(now time.Time) string {
 	return tooManyPrefixes + "; the session is tried again at " + l.retry.Format(time.TimeOnly)
 }
 
-// tooManyPrefixes says what is wrong, and how it is mended.
+// tooManyPrefixes is the text about an exceeded limit, with the remedy.
 var tooManyPrefixes = fmt.Sprintf("the router sent more than %d routes of a family, and none is used here: "+
 	"have it export no routes to gateways", maxPrefixes)
 
@@ -63,7 +63,7 @@ func endedByPrefixLimit(m *apiutil.WatchEventMessage_PeerEvent) bool {
 	return m.Peer.State.AdminState == api.PeerState_ADMIN_STATE_PFX_CT
 }
 
-// limitProblem is what an operator is told at the BGPPeer. ok is false if there is nothing to tell.
+// limitProblem returns the Problem of the BGPPeer; ok is false if there is none.
 func (s *session) limitProblem() (p kinds.Problem, ok bool) {
 	return kinds.Problem{About: s.peer.Ref, Reason: kinds.PrefixLimit, Note: tooManyPrefixes},
 		s.limit.wait > 0 && !s.up

@@ -22,26 +22,26 @@ type table struct {
 	counts map[string]int // of routes, by the peer's name
 }
 
-// planned is what follows from one VIP's Standing alone.
+// planned is the part of a table that depends on one VIP's Standing alone.
 type planned struct {
 	lines []plannedLine
 	told  []told
-	shown []view.Line // lines with what follows from the routes that they are about
+	shown []view.Line // lines, with the attributes of their routes
 }
 
-// plannedLine is a line, and the prefix that it is about; not valid if it is about none.
+// plannedLine is a line and its prefix, which is not valid if the line has none.
 type plannedLine struct {
 	view.Line
 	prefix netip.Prefix
 }
 
-// told is that an advertisement has a peer told of a VIP, as part of a prefix.
+// told is one reason to announce a VIP to a peer, as part of a prefix.
 type told struct {
 	prefix netip.Prefix
 	reason
 }
 
-// reason is what attributes of a route follow from. Many VIPs of an aggregate have the same one.
+// reason determines attributes of a route. Many VIPs of an aggregate have the same one.
 type reason struct {
 	peer          *kinds.Peer
 	advertisement *kinds.Advertisement
@@ -70,8 +70,8 @@ func newTable(w *announce.World) *table {
 	return t
 }
 
-// follow takes a World that differs from the one before in the Standings of some VIPs alone. It
-// returns the prefixes of which peers are told something else.
+// follow takes a World that differs from the previous one in the Standings of some VIPs only. It
+// returns the prefixes whose attributes changed.
 func (t *table) follow(w *announce.World, some []netip.Addr) (changed []netip.Prefix) {
 	t.world = w
 	dirty, show := map[netip.Prefix]bool{}, map[netip.Addr]*planned{}
@@ -84,8 +84,8 @@ func (t *table) follow(w *announce.World, some []netip.Addr) (changed []netip.Pr
 	return t.settle(dirty, show)
 }
 
-// settle brings routes that may differ, and the lines of VIPs, up to date. It returns the prefixes
-// of which peers are told something else.
+// settle updates the dirty routes and the lines of VIPs. It returns the prefixes whose attributes
+// changed.
 func (t *table) settle(dirty map[netip.Prefix]bool, show map[netip.Addr]*planned) (changed []netip.Prefix) {
 	for prefix := range dirty {
 		r := t.routes[prefix]
@@ -146,7 +146,7 @@ func (t *table) add(s *announce.Standing, dirty map[netip.Prefix]bool) *planned 
 	return p
 }
 
-// planVIP returns what follows from one Standing.
+// planVIP plans one VIP.
 func (t *table) planVIP(s *announce.Standing) *planned {
 	p := &planned{}
 	line := func(to, state, why string, prefix netip.Prefix) {
@@ -201,10 +201,10 @@ func (t *table) planVIP(s *announce.Standing) *planned {
 	return p
 }
 
-// attributes returns what each peer is told of a route. Of several advertisements for one peer the
-// highest local preference counts, all communities do, and the route leaves, or is the last resort,
-// only if all VIPs in it do. A route that leaves has the community, and for iBGP the lowest
-// preference (RFC 8326, section 4.1).
+// attributes returns the attributes of a route for each peer. Of several advertisements for one
+// peer the highest local preference counts, and all communities do. The route leaves, or is the
+// last resort, only if all VIPs in it do. A route that leaves has the community GRACEFUL_SHUTDOWN,
+// and for iBGP the lowest preference (RFC 8326, section 4.1).
 func (t *table) attributes(r *route) map[string]Attributes {
 	to := map[string]Attributes{}
 	for one := range r.reasons {

@@ -11,9 +11,9 @@ import (
 	"sluice.dev/sluice/control/announce/kinds"
 )
 
-// An edit reaches all gateways at once. Where it needs a new session, a router that has lost the
-// one before has no route to the gateway for up to 2 s. So gateways take turns, by the clock: each
-// has one of turnLength in each cycle of turns.
+// An edit reaches all gateways at once. If it needs a new session, the router has no route to the
+// gateway for up to 2 s between the two. So gateways take turns by the clock: each has one, of
+// turnLength, in each cycle.
 const (
 	turns      = 32
 	turnLength = 4 * time.Second
@@ -32,9 +32,8 @@ func turnOf(routerID netip.Addr, now time.Time) time.Time {
 	return at
 }
 
-// opening are the fields of a BGPPeer that its session begins with. What they say of a session that
-// is there can only be changed by another one: the ends of the TCP connection, its MD5 key and its
-// TTL, and what is in OPEN but the hold time.
+// opening are the fields of a BGPPeer that take effect only with a new session: the ends of the TCP
+// connection, its MD5 key and its TTL, and the parameters of OPEN except the hold time.
 var opening = []struct {
 	field string
 	of    func(p *kinds.Peer) any
@@ -51,7 +50,7 @@ var opening = []struct {
 	{"dualStackAddressFamily", func(p *kinds.Peer) any { return p.Interface != "" || p.DualStack }},
 }
 
-// reopens returns the fields that differ, and for which a session must begin anew.
+// reopens returns the differing fields that need a new session.
 func reopens(a, b *kinds.Peer) (fields []string) {
 	for _, o := range opening {
 		if o.of(a) != o.of(b) {
@@ -61,9 +60,8 @@ func reopens(a, b *kinds.Peer) (fields []string) {
 	return fields
 }
 
-// reopens returns the fields for which a session must begin anew as that of a peer. Where BFD that
-// is up is not wanted any more it must, too: BIRD and FRR end the session of BGP when BFD says
-// AdminDown.
+// reopens returns the fields of p for which the session must be replaced. So must a session whose
+// BFD is up and was removed: BIRD and FRR end the BGP session when BFD signals AdminDown.
 func (s *Speaker) reopens(session *session, p *kinds.Peer) []string {
 	fields := reopens(session.peer, p)
 	if session.peer.BFD == nil || p.BFD != nil || p.MultiHop || s.bfd == nil {
@@ -75,7 +73,7 @@ func (s *Speaker) reopens(session *session, p *kinds.Peer) []string {
 	return fields
 }
 
-// goesOn is a peer whose session goes on: of the new one it has what needs no other session.
+// goesOn returns the peer before the edit with the edited fields that need no new session.
 func goesOn(before, after *kinds.Peer) *kinds.Peer {
 	p := *before
 	p.Ref, p.NodeLabels, p.RouterID = after.Ref, after.NodeLabels, after.RouterID
@@ -86,9 +84,8 @@ func goesOn(before, after *kinds.Peer) *kinds.Peer {
 	return &p
 }
 
-// inTurn returns the World in which peers of sessions that are up, and that would have to begin
-// anew, are as they were, until it is this gateway's turn. Sessions that are not up begin with what
-// is new at once.
+// inTurn returns w with the peers of established sessions as they were before an edit that needs a
+// new session, until it is this gateway's turn. Sessions that are not up use the edit at once.
 func (s *Speaker) inTurn(w *announce.World, now time.Time) *announce.World {
 	peers, waiting := slices.Clone(w.Set.Peers), map[string]string{}
 	s.mu.Lock()
@@ -121,7 +118,7 @@ func (s *Speaker) inTurn(w *announce.World, now time.Time) *announce.World {
 	case len(waiting) == 0:
 		s.turn, s.waiting = time.Time{}, nil
 		return w
-	// Or this process stood still in its turn, or the clock was set back.
+	// Or this process did not run during its turn, or the clock was set back.
 	case s.turn.IsZero() || now.Sub(s.turn) >= turnLength/2 || s.turn.Sub(now) > turns*turnLength:
 		s.turn = turnOf(s.identity.routerID, now)
 		s.log.Info("sessions of BGP begin anew in this gateway's turn", "at", s.turn.UTC(), "because of", waiting)
