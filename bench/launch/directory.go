@@ -21,7 +21,7 @@ func makeDirectory() (string, error) { return scratch.Make(scratch.Tmpfs(), dire
 // mounted there, for a successor, and a killed test a file system for the state.
 func removeDirectory(dir string) error {
 	var failed error
-	for _, name := range []string{bpfDir, "state"} {
+	for _, name := range []string{bpfDir, stateDir} {
 		err := unix.Unmount(filepath.Join(dir, name), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // mounted
 			failed = errors.Join(failed, err)

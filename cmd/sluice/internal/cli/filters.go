@@ -56,7 +56,7 @@ func checkBackend(e status.Endpoint, list []status.BackendView) error {
 	for i := range list {
 		addresses[i] = list[i].Address
 	}
-	if matchesAny(e, addresses) {
+	if slices.ContainsFunc(addresses, e.Match) {
 		return nil
 	}
 	return errors.New("no backend " + e.String() + ", see `sluice backends`" + didYouMean(e, addresses))
@@ -88,7 +88,7 @@ func checkVIP(ctx context.Context, client *status.Client, f *status.FlowFilter, 
 			}
 		}
 	}
-	if matchesAny(e, addresses) {
+	if slices.ContainsFunc(addresses, e.Match) {
 		return nil
 	}
 	return errors.New("no service has the virtual address or node port " + f.VIP.String() +
@@ -118,15 +118,6 @@ func isNodePort(
 	answer, err := client.Explain(ctx, &q)
 	name, _, _ := strings.Cut(answer.Service, ":")
 	return err == nil && name == v.Namespace+"/"+v.Name, err
-}
-
-func matchesAny(e status.Endpoint, list []netip.AddrPort) bool {
-	for _, a := range list {
-		if e.Match(a) {
-			return true
-		}
-	}
-	return false
 }
 
 // didYouMean returns a question with the address of a list that is most like e; "" if none is. The
