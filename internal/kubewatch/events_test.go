@@ -56,6 +56,7 @@ func TestEventsAreLimited(t *testing.T) {
 			t.Errorf("one that flaps for an hour has %d Events", n)
 		}
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if last := r.written[len(r.written)-1].Note; last != "35998" && last != "35999" {
 			t.Errorf("the last Event is %q, want one of the last two", last)
 		}
@@ -66,6 +67,7 @@ func TestEventsAreLimited(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		e.Add(of("honest", "web"), corev1.EventTypeNormal, "Assigned", "Allocate", "honest")
 		time.Sleep(3 * time.Second)
+		synctest.Wait()
 		if n := r.count.Load() - before; n > 25+34 {
 			t.Errorf("a thousand Services have %d Events within 33 s", n)
 		}
