@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
+	"errors"
 	"io"
 	"math/big"
 	"net"
@@ -18,6 +19,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -268,6 +270,17 @@ func TestManyBytesAreRefused(t *testing.T) {
 	} {
 		r := check(t, p, at[tt.server], tt.check)
 		expect(t, r, tt.ok, tt.detail)
+	}
+}
+
+// TestCutLine: the error of a read that ends within a line is the check's, and the line no fault.
+func TestCutLine(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"HTT", "HTTP/1.1 200 OK\r\nContent-Le", "HTTP/1.1 200 OK"} {
+		cut := io.MultiReader(strings.NewReader(text), iotest.ErrReader(errTooMuch))
+		if h, err := readHead(bufio.NewReader(cut)); !errors.Is(err, errTooMuch) {
+			t.Errorf("%q: %+v, %v", text, h, err)
+		}
 	}
 }
 

@@ -94,12 +94,13 @@ func readHead(r *bufio.Reader) (head, error) {
 	}
 }
 
-// readLine returns a line without its end, and of one longer than the buffer of r the begin.
+// readLine returns a line without its end, and the beginning of one longer than the buffer of r. A
+// line whose end cannot be read is an error.
 func readLine(r *bufio.Reader) (string, error) {
-	b, more, err := r.ReadLine()
-	line := string(b)
-	for more && err == nil {
-		_, more, err = r.ReadLine()
+	b, err := r.ReadSlice('\n')
+	line := strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
+	for errors.Is(err, bufio.ErrBufferFull) {
+		_, err = r.ReadSlice('\n')
 	}
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
