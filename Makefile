@@ -14,7 +14,7 @@ TEST      := $(TOGETHER) -p 1
 ALONE      = ./control/loop $(shell grep -lrE '^//go:build.*\broot\b' --include='*_test.go' . | xargs -n 1 dirname | sort -u)
 BESIDE     = $(filter-out $(ALONE),$(patsubst $(shell $(GO) list -m)/%,./%,$(shell $(GO) list ./...)))
 # Of what shares memory between goroutines: for the race detector.
-SHARING   := ./flowtable% ./nat% ./fastpath% ./control% ./cmd%
+SHARING   := ./flowtable% ./nat% ./fastpath% ./control% ./cmd% ./internal%
 
 .PHONY: help
 help: ## list the targets
