@@ -105,6 +105,11 @@ func withSessionOf(t *testing.T, c config, bfd, restart bool) *lab {
 	l.write(objectsOf(bfd, restart))
 	l.start()
 	l.routed(vip, true, 20*time.Second)
+	// The router may have the route before the announcer has processed the event of its session.
+	l.within(20*time.Second, "the announcer says that its session is up", func() (bool, error) {
+		v, err := l.ours.Ask(l.ctx)
+		return err == nil && len(v.Peers) > 0 && v.Peers[0].Up, err
+	})
 	if bfd {
 		l.bfdUp()
 		l.settle()

@@ -23,8 +23,8 @@ func (s *Speaker) Report() announce.Report {
 		p := view.Peer{Speaker: protocol, Name: name, ASN: session.peer.PeerASN, Up: session.up,
 			State: cmp.Or(strings.TrimPrefix(session.state, "BGP_FSM_"), "none"), Routes: s.table.counts[name],
 			Address: cmp.Or(session.peer.Interface, session.address.String())}
-		if !session.since.IsZero() {
-			p.Since = &session.since
+		if since := session.since; !since.IsZero() {
+			p.Since = &since
 		}
 		if !session.up {
 			p.Why = session.why
