@@ -3,7 +3,7 @@
 
 GO        ?= go
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS   := -s -w -X sluice.dev/sluice/control/status.Version=$(VERSION) -X main.version=$(VERSION)
+LDFLAGS   := -s -w -X sluice.dev/sluice/serve/status.Version=$(VERSION) -X main.version=$(VERSION)
 BUILD     := $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 FUZZTIME  ?= 60s
 OUT       := bench/out
@@ -14,7 +14,7 @@ TEST      := $(TOGETHER) -p 1
 ALONE      = ./control/loop $(shell grep -lrE '^//go:build.*\broot\b' --include='*_test.go' . | xargs -n 1 dirname | sort -u)
 BESIDE     = $(filter-out $(ALONE),$(patsubst $(shell $(GO) list -m)/%,./%,$(shell $(GO) list ./...)))
 # Of what shares memory between goroutines: for the race detector.
-SHARING   := ./flowtable% ./nat% ./fastpath% ./control% ./cmd% ./internal%
+SHARING   := ./flowtable% ./nat% ./fastpath% ./control% ./announce% ./allocate% ./config% ./serve% ./host% ./gateway% ./cmd% ./internal%
 
 .PHONY: help
 help: ## list the targets
@@ -50,21 +50,21 @@ unit: ## the tests that need no root, which is most of them: run these first
 race: ## what shares memory between goroutines, and the daemon on real traffic, under the race detector
 	$(TOGETHER) -race -short $(filter $(SHARING),$(BESIDE))
 	$(TEST) -race -short $(filter $(SHARING),$(ALONE))
-	SLUICE_RACE=1 $(TEST) -run 'TestWorkersShareFlows|TestFragments|TestReload|TestClientAddressIsKept|TestDeviceDeletedAndCreated' -count=1 ./bench/e2e
+	SLUICE_RACE=1 $(TEST) -run 'TestWorkersShareFlows|TestFragments|TestReload|TestClientAddressIsKept|TestDeviceDeletedAndCreated' -count=1 ./test/e2e
 
 .PHONY: e2e
 e2e: build ## the long end-to-end runs: 1 GiB transfers, kill -9, churn, ten minutes of loss, idle and memory figures: half an hour
-	SLUICE_E2E=full $(TEST) -v -count=1 -timeout 60m ./bench/e2e/...
+	SLUICE_E2E=full $(TEST) -v -count=1 -timeout 60m ./test/e2e/...
 
 .PHONY: announce
 announce: build cluster-binaries ## routes beside BIRD and FRR, and layer 2, all of it: each failure ten times, 1,000 Services on an API server; half an hour
-	SLUICE_CLUSTER=1 SLUICE_ANNOUNCE=full $(TEST) -v -count=1 -timeout 60m ./bench/announce
+	SLUICE_CLUSTER=1 SLUICE_ANNOUNCE=full $(TEST) -v -count=1 -timeout 60m ./test/announce
 
 RUNS      ?= 200
 
 .PHONY: faults
 faults: ## the tests of the fault plan (docs/faults.md): what comes at a random moment RUNS (200) times; an hour
-	SLUICE_FAULT_RUNS=$(RUNS) $(GO) run ./bench/faults/run
+	SLUICE_FAULT_RUNS=$(RUNS) $(GO) run ./test/faults/run
 
 SOAK      ?= 60m
 
@@ -74,19 +74,19 @@ soak: build ## real traffic for SOAK (60m) with faults, floods and changes: no c
 
 .PHONY: cluster-binaries
 cluster-binaries: ## build etcd and Kubernetes into the user's cache: minutes, once
-	$(GO) run ./bench/cluster/build
+	$(GO) run ./test/bed/cluster/build
 
 # Not part of `test`: on a machine that has not built them, the binaries take minutes
 # and download some hundred modules.
 .PHONY: cluster
 cluster: build cluster-binaries ## the tests against a real API server and kube-proxy
-	SLUICE_CLUSTER=1 $(TEST) -count=1 ./bench/cluster/... ./bench/demo/vip ./control/allocate ./control/announce/cluster ./deploy
-	SLUICE_CLUSTER=1 $(TEST) -count=1 -run 'TestTenant|TestOutage' ./bench/e2e
-	SLUICE_CLUSTER=1 $(TEST) -count=1 -v -run 'TestFirstAnswer|TestManyServices' ./bench/announce
+	SLUICE_CLUSTER=1 $(TEST) -count=1 ./test/bed/cluster/... ./bench/demo/vip ./allocate ./announce/cluster ./deploy
+	SLUICE_CLUSTER=1 $(TEST) -count=1 -run 'TestTenant|TestOutage' ./test/e2e
+	SLUICE_CLUSTER=1 $(TEST) -count=1 -v -run 'TestFirstAnswer|TestManyServices' ./test/announce
 
 .PHONY: cluster-test
 cluster-test: cluster-binaries ## the chart on a cluster of one machine, with kubelets, containerd and runc: reached, updated, removed
-	SLUICE_NODES=1 $(GO) test -tags root -count=1 -timeout 20m -v -run TestChartOnACluster ./bench/cluster/single
+	SLUICE_NODES=1 $(GO) test -tags root -count=1 -timeout 20m -v -run TestChartOnACluster ./test/bed/cluster/single
 
 # What is deployed is made by a module of its own, deploy/tools, so that Helm's library
 # and image formats are not among the gateway's dependencies.
@@ -119,7 +119,7 @@ release: ## dist/: binaries, image, chart, SBOMs and SHA256SUMS of a version, re
 	cd deploy/tools && $(GO) run ./release -check -version '$(VERSION)'
 	rm -rf dist && mkdir dist
 	for arch in amd64 arm64; do $(RELEASE_GO) GOARCH=$$arch $(GO) build $(REBUILD) -trimpath -buildvcs=false \
-		-ldflags '$(LDFLAGS) -X sluice.dev/sluice/control/status.Commit=$(REVISION)' -o bin/$$arch/ $(IMAGE_OF) || exit 1; done
+		-ldflags '$(LDFLAGS) -X sluice.dev/sluice/serve/status.Commit=$(REVISION)' -o bin/$$arch/ $(IMAGE_OF) || exit 1; done
 	cd deploy/tools && $(GO) run ./image -o ../../dist/sluice-$(VERSION)-image.tar -version $(VERSION) -revision $(REVISION) $(RELEASED)
 	cd deploy/tools && $(GO) run ./release -dir ../../dist -version $(VERSION) -revision $(REVISION) \
 		-time $$(git log -1 --format=%ct) $(RELEASED)
@@ -169,25 +169,25 @@ IN_GUEST  := SLUICE_NO_SKIP=1 SLUICE_SLOWER=$(SLOWER) SLUICE_BINARY=$(CURDIR)/bi
 .PHONY: vm-kernel-test
 vm-kernel-test: build ## SCTP, netem, 802.1Q devices and the kernel's pktgen, in a guest that has them (KERNEL=suite, KERNEL_TESTS=regexp)
 	mkdir -p $(GUEST)
-	$(GO) test -tags root -c -o $(GUEST)/e2e.test ./bench/e2e
-	$(GO) test -tags root -c -o $(GUEST)/topo.test ./bench/topo
+	$(GO) test -tags root -c -o $(GUEST)/e2e.test ./test/e2e
+	$(GO) test -tags root -c -o $(GUEST)/topo.test ./test/bed/topo
 	$(IN_GUEST) --memory 4G --module pktgen --limit 60m -- sh -ec ' \
-		cd bench/topo && ../../$(GUEST)/topo.test -test.v -test.run "Kernel|Impair"; \
+		cd test/bed/topo && ../../../$(GUEST)/topo.test -test.v -test.run "Kernel|Impair"; \
 		cd ../e2e && ../../$(GUEST)/e2e.test -test.v -test.timeout 55m -test.run "$(KERNEL_TESTS)"'
 
 .PHONY: vm-systemd-test
 vm-systemd-test: build ## the systemd unit in a guest: started, reloaded, killed, stopped; minutes
-	./bin/sluice-bench vm run --memory 3G --limit 20m -- bash bench/vm/systemd.sh
+	./bin/sluice-bench vm run --memory 3G --limit 20m -- bash test/vm/systemd.sh
 
 # kube-proxy in mode ipvs runs where the kernel has IPVS, on a subset of the cases (docs/conformance.md). A guest has no
 # network: everything it runs is built and fetched here. It has memory enough for programs in Go to collect little garbage.
 .PHONY: vm-conformance-diff
 vm-conformance-diff: build ## conformance-diff AGAINST=ipvs, in a guest whose kernel has IPVS (KERNEL=suite, CASES=regexp)
-	$(GO) run ./bench/cluster/build -tools
+	$(GO) run ./test/bed/cluster/build -tools
 	mkdir -p $(GUEST)
-	$(GO) test -tags root -c -o $(GUEST)/conformance.test ./bench/conformance
+	$(GO) test -tags root -c -o $(GUEST)/conformance.test ./test/conformance
 	GOGC=800 SLUICE_CLUSTER=1 SLUICE_AGAINST=ipvs SLUICE_CASES='$(CASES)' $(IN_GUEST) --memory 6G --module ip_vs --limit 90m -- sh -ec ' \
-		cd bench/conformance && ../../$(GUEST)/conformance.test -test.v -test.timeout 85m -test.run "TestConformance$$"'
+		cd test/conformance && ../../$(GUEST)/conformance.test -test.v -test.timeout 85m -test.run "TestConformance$$"'
 
 # The long tests, without measurements (bench-full). A part that fails does not keep the others from running.
 .PHONY: nightly
@@ -200,27 +200,27 @@ AGAINST   ?= nftables
 
 .PHONY: conformance
 conformance: cluster-binaries ## every row of docs/kubernetes.md on a real API server, with real packets (CASES=regexp); the first time it downloads modules
-	SLUICE_CLUSTER=1 SLUICE_CASES='$(CASES)' $(TEST) -count=1 -v -run 'TestConformance|TestEveryRow' ./bench/conformance
+	SLUICE_CLUSTER=1 SLUICE_CASES='$(CASES)' $(TEST) -count=1 -v -run 'TestConformance|TestEveryRow' ./test/conformance
 
 .PHONY: conformance-diff
 conformance-diff: cluster-binaries ## the same packets to kube-proxy (AGAINST=nftables, iptables, ipvs): every difference
-	SLUICE_CLUSTER=1 SLUICE_AGAINST=$(AGAINST) SLUICE_CASES='$(CASES)' $(TEST) -count=1 -run TestConformance -v ./bench/conformance
+	SLUICE_CLUSTER=1 SLUICE_AGAINST=$(AGAINST) SLUICE_CASES='$(CASES)' $(TEST) -count=1 -run TestConformance -v ./test/conformance
 
 .PHONY: conformance-doc
 conformance-doc: ## the tables of docs/conformance.md
-	$(GO) test -count=1 -run TestTables ./bench/conformance -update
+	$(GO) test -count=1 -run TestTables ./test/conformance -update
 
 .PHONY: upstream-binaries
 upstream-binaries: cluster-binaries ## build Kubernetes' e2e.test and what its cases run into the user's cache: many minutes, once
-	$(GO) run ./bench/upstream/build
+	$(GO) run ./test/upstream/build
 
 .PHONY: upstream-test
 upstream-test: build upstream-binaries ## Kubernetes' own tests of Services against a cluster with the gateway in front (CASES=regexp)
-	SLUICE_CLUSTER=1 SLUICE_CASES='$(CASES)' SLUICE_VALIDATE=1 $(GO) test -tags root -timeout 3h -count=1 -v -run 'TestUpstream|TestBalancer' ./bench/upstream
+	SLUICE_CLUSTER=1 SLUICE_CASES='$(CASES)' SLUICE_VALIDATE=1 $(GO) test -tags root -timeout 3h -count=1 -v -run 'TestUpstream|TestBalancer' ./test/upstream
 
 .PHONY: upstream-doc
 upstream-doc: ## the tables of docs/upstream.md
-	$(GO) test -count=1 -run TestTables ./bench/upstream -update
+	$(GO) test -count=1 -run TestTables ./test/upstream -update
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (60s)
@@ -277,7 +277,7 @@ figures: build ## docs/benchmarks.md, docs/benchmarks-zen3.md, README's ratios a
 
 .PHONY: generate
 generate: ## rebuild the BPF object and its Go (needs clang, llvm and libbpf-dev)
-	$(GO) generate ./xdpprog ./bench/stateless ./bench/tail ./bench/xdpnat
+	$(GO) generate ./xdpprog ./test/bed/stateless ./bench/tail ./bench/xdpnat
 
 .PHONY: generate-check
 generate-check: ## the committed BPF object is what its source compiles to
@@ -286,7 +286,7 @@ generate-check: ## the committed BPF object is what its source compiles to
 .PHONY: lint
 lint: ## formatting, columns, vet, linters, spelling
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo 'gofmt would change the files above'; exit 1; }
-	$(GO) test ./bench/rules -run Columns
+	$(GO) test ./test/rules -run Columns
 	$(GO) vet ./...
 	$(GO) vet -tags root ./...
 	cd deploy/tools && $(GO) vet ./... # a module of its own: its go.sum has to know what the gateway imports

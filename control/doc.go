@@ -16,7 +16,7 @@
 //	loop       when it is compiled, published, steered and closed
 //
 // Each imports only those above it; tracker, steer and compiler do not import each other but
-// that the compiler imports steer (bench/rules). The loop works on state, not on a
+// that the compiler imports steer (test/rules). The loop works on state, not on a
 // history of events: the same objects, configuration and drains lead to the same table in any order
 // of arrival, and a Full compile of Tracker.State equals the incremental one.
 //

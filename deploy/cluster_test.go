@@ -18,9 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 
-	"sluice.dev/sluice/bench/cluster"
-	"sluice.dev/sluice/bench/cluster/clustertest"
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/cluster"
+	"sluice.dev/sluice/test/bed/cluster/clustertest"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // A real API server takes the manifests, and the daemon, confined as its pod and known

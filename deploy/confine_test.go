@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sluice.dev/sluice/control/hostlink"
+	"sluice.dev/sluice/host/hostlink"
 )
 
 // Environment of a process that is to become the daemon, confined as a pod is.
@@ -20,7 +20,7 @@ const (
 	rootVariable         = "SLUICE_DEPLOY_ROOT"         // an empty directory: where its root directory is put together
 )
 
-// TestMain is also what the daemon is started through: bench/launch starts this program,
+// TestMain is also what the daemon is started through: test/bed/launch starts this program,
 // which gives up what a container runtime takes and then executes the daemon.
 func TestMain(m *testing.M) {
 	if path := os.Getenv(daemonVariable); path != "" {

@@ -9,7 +9,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/config"
 )
 
 // readDocs returns what operators follow to the letter: all pages but the record of measurements.
@@ -36,7 +36,7 @@ func readDocs(t *testing.T) string {
 // Every metric that they tell to watch is one that there is.
 func TestDocumentedMetricsExist(t *testing.T) {
 	t.Parallel()
-	golden, err := os.ReadFile("../control/metrics/testdata/metrics.golden")
+	golden, err := os.ReadFile("../serve/metrics/testdata/metrics.golden")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestDocumentedMetricsExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	var others string // of controller and announcer, as they are declared
-	for _, file := range []string{"../control/allocate/metrics.go", "../control/announce/metrics.go"} {
+	for _, file := range []string{"../allocate/metrics.go", "../announce/metrics.go"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -19,9 +19,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"sluice.dev/sluice/control/announce/layer2"
-	"sluice.dev/sluice/control/config"
-	"sluice.dev/sluice/control/hostlink"
+	"sluice.dev/sluice/announce/layer2"
+	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/host/hostlink"
 )
 
 const manifestsFile = "manifests/sluice.yaml"

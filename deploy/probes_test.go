@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // sluice runs a command beside the daemon, as the kubelet does for probes.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"sluice.dev/sluice/control/announce/view"
+	"sluice.dev/sluice/announce/view"
 )
 
 // units are the unit files, and what systemd-analyze security may rate each at most, in tenths:

@@ -20,7 +20,7 @@ import (
 // source ports. Both ends are state machines of RFC 9293 with sequence numbers, so the oracle knows
 // which segments an end accepts, and to which connection they belong.
 
-// runsVariable is the number of injected faults (package bench/faults). At 200 the simulation
+// runsVariable is the number of injected faults (package test/faults). At 200 the simulation
 // checks 10,000,000 segments.
 const runsVariable = "SLUICE_FAULT_RUNS"
 

@@ -4,10 +4,10 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/memlink"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/test/bed/memlink"
 )
 
 // directLab is a gateway whose one TCP frontend keeps the client's address, and a client that uses

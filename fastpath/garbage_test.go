@@ -13,12 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/garbage"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/test/bed/garbage"
 )
 
 const (

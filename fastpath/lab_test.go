@@ -8,7 +8,6 @@ import (
 
 	"github.com/gaissmai/bart"
 
-	"sluice.dev/sluice/bench/memlink"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
@@ -18,6 +17,7 @@ import (
 	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/test/bed/memlink"
 )
 
 // The lab's addresses. Clients and backends are behind one NIC (link 0); link 1 is the host link.

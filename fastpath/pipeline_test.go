@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/memlink"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/test/bed/memlink"
 )
 
 // twins has two gateways that get the same packets at the same times. One handles plain packets in

@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/memlink"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/test/bed/memlink"
 )
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }

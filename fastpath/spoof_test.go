@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"testing"
 
-	"sluice.dev/sluice/bench/memlink"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/test/bed/memlink"
 )
 
 // echoAll simulates the network around a gateway: backends echo every packet, and the router sends

@@ -12,7 +12,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// runsVariable is how often faults are injected (package bench/faults). At 200 each simulation of
+// runsVariable is how often faults are injected (package test/faults). At 200 each simulation of
 // this file checks 10,000,000 answers.
 const runsVariable = "SLUICE_FAULT_RUNS"
 

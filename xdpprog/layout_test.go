@@ -10,7 +10,7 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 
-	"sluice.dev/sluice/internal/pinned"
+	"sluice.dev/sluice/test/bed/pinned"
 )
 
 // TestLayoutHasAVersion: by mapLayout the program recognises and removes maps that another version

@@ -7,9 +7,9 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
-	"sluice.dev/sluice/bench/stateless"
-	"sluice.dev/sluice/bench/topo"
-	"sluice.dev/sluice/bench/xdp"
+	"sluice.dev/sluice/test/bed/stateless"
+	"sluice.dev/sluice/test/bed/topo"
+	"sluice.dev/sluice/test/bed/xdp"
 )
 
 // answering has the server's interface return each packet to whom it came from while use runs: the

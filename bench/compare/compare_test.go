@@ -16,12 +16,12 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/cluster"
-	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/paired"
 	"sluice.dev/sluice/bench/results"
-	"sluice.dev/sluice/bench/stateless"
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/cluster"
+	"sluice.dev/sluice/test/bed/launch"
+	"sluice.dev/sluice/test/bed/stateless"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 var sluiceBinary, benchBinary string // built once

@@ -3,7 +3,7 @@
 //
 //	client0 [eth0] ═══ [front0] gateway [back0] ═══ [eth0] backend0
 //	generator           the system under test          receiver
-//	(bench/stateless,   sluice run · l2fwd over our    (bench/stateless: an
+//	(test/bed/stateless,   sluice run · l2fwd over our    (test/bed/stateless: an
 //	 AF_XDP, a thread   rings · l2fwd over asavie/xdp  XDP program counts
 //	 per queue)         · XDP NAT · ip_forward ·       and drops)
 //	                    nftables · kube-proxy

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // kernel is Linux' own forwarding. The service's address is routed to the server, so

@@ -10,7 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/test/bed/cluster"
 )
 
 // control is the control plane that kube-proxies get their Services from. It is the

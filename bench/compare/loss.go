@@ -12,7 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"sluice.dev/sluice/control/ethtool"
+	"sluice.dev/sluice/host/nic/ethtool"
 )
 
 // losses are counters of lost packets by place, as the kernel and the system count

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/test/bed/stateless"
 )
 
 // Up to fewFlows all systems have their defaults. More do not fit: Sluice's table has a million

@@ -11,8 +11,8 @@ import (
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 
-	"sluice.dev/sluice/bench/procstat"
-	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/test/bed/procstat"
+	"sluice.dev/sluice/test/bed/stateless"
 )
 
 // Flows are client addresses times source ports: many of both, as of real clients.

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
-	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/test/bed/cluster"
 )
 
 const (

@@ -5,7 +5,7 @@ import (
 	"net"
 	"net/netip"
 
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // Addresses of the traffic. Clients are of the range that RFC 2544 (appendix C.2.2) is given

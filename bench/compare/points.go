@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/results"
-	"sluice.dev/sluice/bench/stateless"
 	"sluice.dev/sluice/internal/numbers"
+	"sluice.dev/sluice/test/bed/stateless"
 )
 
 // figures are what was measured of one system: a sample per round, missing where there is none, so

@@ -13,8 +13,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/internal/numbers"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // program is a forwarder that is a process in the gateway's namespace.

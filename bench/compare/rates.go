@@ -10,7 +10,7 @@ import (
 	"strconv"
 
 	"sluice.dev/sluice/bench/results"
-	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/test/bed/stateless"
 )
 
 // atRates reports whether figures at given rates are all that is measured.

@@ -8,14 +8,14 @@ import (
 	"slices"
 	"time"
 
-	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/paired"
-	"sluice.dev/sluice/bench/procstat"
-	"sluice.dev/sluice/bench/progress"
 	"sluice.dev/sluice/bench/results"
-	"sluice.dev/sluice/bench/scratch"
-	"sluice.dev/sluice/bench/topo"
-	"sluice.dev/sluice/internal/autogroup"
+	"sluice.dev/sluice/host/autogroup"
+	"sluice.dev/sluice/test/bed/launch"
+	"sluice.dev/sluice/test/bed/procstat"
+	"sluice.dev/sluice/test/bed/progress"
+	"sluice.dev/sluice/test/bed/scratch"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // Run compares, prints tables, and returns what it found. That a target is missed is no

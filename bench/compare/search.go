@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/test/bed/stateless"
 )
 
 // searchNoDrop finds the highest rate of which no more than LossBound is lost (RFC 2544, section

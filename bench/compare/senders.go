@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"slices"
 
-	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/config"
 )
 
 // numCPU is how many CPUs the machine has.

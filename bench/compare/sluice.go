@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"sluice.dev/sluice/bench/launch"
+	"sluice.dev/sluice/test/bed/launch"
 )
 
 // sluice is the daemon: with its defaults, unless CPUs or options are given.

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 
-	"sluice.dev/sluice/bench/launch"
-	"sluice.dev/sluice/bench/stateless"
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/launch"
+	"sluice.dev/sluice/test/bed/stateless"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // Visit is a system in its place, with a generator whose flows are established: for experiments

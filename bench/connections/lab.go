@@ -12,10 +12,10 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"sluice.dev/sluice/bench/cluster"
-	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/stateful"
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/cluster"
+	"sluice.dev/sluice/test/bed/launch"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 const (

@@ -10,10 +10,10 @@ import (
 	"slices"
 	"time"
 
-	"sluice.dev/sluice/bench/cluster"
-	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/results"
 	"sluice.dev/sluice/bench/stateful"
+	"sluice.dev/sluice/test/bed/cluster"
+	"sluice.dev/sluice/test/bed/launch"
 )
 
 //go:embed answers.yaml

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/test/bed/launch"
 )
 
 // TestThroughSluice: connections through the daemon and over the wire are completed and timed, none

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/demo/console"
-	"sluice.dev/sluice/bench/topo"
-	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/serve/status"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // counted shows the gateway's own counters and what the kernels of the others think.

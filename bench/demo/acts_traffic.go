@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/demo/console"
-	"sluice.dev/sluice/bench/topo"
-	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/serve/status"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // place starts the gateway and shows who is where.

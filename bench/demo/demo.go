@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/demo/console"
-	"sluice.dev/sluice/bench/launch"
-	"sluice.dev/sluice/bench/topo"
-	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/serve/status"
+	"sluice.dev/sluice/test/bed/launch"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // Config describes the demonstration.

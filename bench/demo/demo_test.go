@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/demo/console"
-	"sluice.dev/sluice/bench/launch"
+	"sluice.dev/sluice/test/bed/launch"
 )
 
 // buildSluice builds the gateway from the tree, so that no stale binary is judged.

@@ -11,10 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/files"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // The gateway decodes the manifests, and the services have the addresses that the demo uses.

@@ -14,8 +14,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/yaml"
 
-	"sluice.dev/sluice/bench/launch"
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/launch"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 //go:embed manifests/*.yaml

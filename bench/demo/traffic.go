@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // background is HTTP load that runs while something else happens.

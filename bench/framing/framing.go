@@ -1,6 +1,6 @@
 // Package framing writes what the laboratory's generators have in common: IP headers and transport
 // checksums. What differs between packets of one kind (addresses, tags, sequence numbers)
-// the generators write themselves; those of bench/stateless do so by templates.
+// the generators write themselves; those of test/bed/stateless do so by templates.
 package framing
 
 import (

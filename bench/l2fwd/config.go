@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/config"
 )
 
 // MAC is an Ethernet address.

@@ -2,7 +2,7 @@
 // uses (fastpath/xsk): receive a batch, write two MAC addresses, transmit, take sent frames back,
 // give empty ones. All that a gateway does beyond that must show as a difference to it, so it has
 // the gateway's shape and settings: one worker per queue, one UMEM per worker for all its sockets,
-// rings, frames, budget and sleep as control/config has them by default.
+// rings, frames, budget and sleep as config has them by default.
 //
 //	       in queue w            worker w            out queue w
 //	──▶ kernel: XDP redirect ──▶ Receive, MACs, Transmit ──▶ kernel ──▶

@@ -4,8 +4,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
-	"sluice.dev/sluice/bench/xdp"
 	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/test/bed/xdp"
 )
 
 // attach redirects IPv4 and IPv6 of an interface to sockets, by queue. Packets of

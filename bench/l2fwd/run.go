@@ -9,11 +9,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"sluice.dev/sluice/bench/xdp"
-	"sluice.dev/sluice/control/config"
-	"sluice.dev/sluice/control/ethtool"
+	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/host/nic/ethtool"
+	"sluice.dev/sluice/test/bed/xdp"
 )
 
 // Run forwards between the two sides until ctx is done, and leaves nothing behind.

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sluice.dev/sluice/control/config"
+	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/thread"
 	"sluice.dev/sluice/fastpath/xsk"

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"sluice.dev/sluice/bench/launch"
+	"sluice.dev/sluice/test/bed/launch"
 )
 
 // TestFind: what is no older build of the command is refused with what to do; what is one is found,

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/paired"
-	"sluice.dev/sluice/bench/progress"
 	"sluice.dev/sluice/bench/results"
-	"sluice.dev/sluice/bench/scratch"
+	"sluice.dev/sluice/test/bed/progress"
+	"sluice.dev/sluice/test/bed/scratch"
 )
 
 // BeforeRepeat is how many pairs Config.Before has unless told otherwise: the interval of their

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/framing"
-	"sluice.dev/sluice/bench/memlink"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/test/bed/memlink"
 )
 
 const (

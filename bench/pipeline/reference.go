@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"sluice.dev/sluice/bench/scratch"
+	"sluice.dev/sluice/test/bed/scratch"
 )
 
 //go:embed reference

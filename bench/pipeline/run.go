@@ -13,8 +13,8 @@ import (
 	"slices"
 	"strings"
 
-	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/test/bed/machine"
 )
 
 // Config is what the command's flags say.

@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sluice.dev/sluice/bench/memlink"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/memlink"
 )
 
 // stepFeed is the worker's link. A Runner calls Receive once in each step, and there the feed reads

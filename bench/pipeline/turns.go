@@ -8,8 +8,8 @@ import (
 	"math/rand/v2"
 	"runtime/debug"
 
-	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/test/bed/machine"
 )
 
 // TurnsVersion is of what RunTurns reads and writes. A build that speaks another one runs as a

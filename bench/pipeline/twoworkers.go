@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"sluice.dev/sluice/bench/machine"
+	"sluice.dev/sluice/test/bed/machine"
 )
 
 const twoTarget = 1.9

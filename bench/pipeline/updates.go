@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/test/bed/machine"
 )
 
 const (

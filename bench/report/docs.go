@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"sluice.dev/sluice/bench/progress"
 	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/test/bed/progress"
 )
 
 // The blocks between two such lines are written by `sluice-bench report --docs` and `--page`.

@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"sluice.dev/sluice/bench/progress"
 	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/test/bed/progress"
 )
 
 // hot are the benchmarks of what every packet passes: package and regular expression. What

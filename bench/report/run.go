@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"time"
 
-	"sluice.dev/sluice/bench/progress"
 	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/test/bed/progress"
 )
 
 // Config says which experiments to run, and where their results go.

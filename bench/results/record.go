@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"sluice.dev/sluice/bench/procstat"
-	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/serve/status"
+	"sluice.dev/sluice/test/bed/procstat"
 )
 
 // Begin is a Run of this command, on this machine, from now on. Link describes what packets

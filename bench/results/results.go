@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"sluice.dev/sluice/bench/procstat"
+	"sluice.dev/sluice/test/bed/procstat"
 )
 
 // Run is one command's outcome.

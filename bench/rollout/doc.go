@@ -7,7 +7,7 @@
 //	etcd, kube-apiserver ◄── slices, written as the controllers write them
 //
 // The same network, objects, clients and changes are given to each system: Sluice, and
-// kube-proxy in its modes. What happens is seen from outside (bench/observer): SYNs as they
+// kube-proxy in its modes. What happens is seen from outside (test/bed/observer): SYNs as they
 // arrive at the pods' hosts, with the kernel's time, and processor time of processes.
 //
 // # Pods

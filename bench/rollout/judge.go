@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"sluice.dev/sluice/bench/observer"
+	"sluice.dev/sluice/test/bed/observer"
 )
 
 // connection is what is the same in all SYNs of one connection to one pod.

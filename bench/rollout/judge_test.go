@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/observer"
+	"sluice.dev/sluice/test/bed/observer"
 )
 
 func TestJudge(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"sluice.dev/sluice/bench/cluster"
-	"sluice.dev/sluice/bench/observer"
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/cluster"
+	"sluice.dev/sluice/test/bed/observer"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // lab is one system's network, and what is measured in it.

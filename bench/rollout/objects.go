@@ -8,7 +8,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"sluice.dev/sluice/bench/cluster"
+	"sluice.dev/sluice/test/bed/cluster"
 )
 
 const (

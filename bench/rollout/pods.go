@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 const (

@@ -6,8 +6,8 @@ import (
 	"io"
 	"time"
 
-	"sluice.dev/sluice/bench/observer"
 	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/test/bed/observer"
 )
 
 // Result is what one system did. Durations are nanoseconds in JSON.

@@ -11,8 +11,8 @@ import (
 	"slices"
 	"time"
 
-	"sluice.dev/sluice/bench/cluster"
-	"sluice.dev/sluice/bench/launch"
+	"sluice.dev/sluice/test/bed/cluster"
+	"sluice.dev/sluice/test/bed/launch"
 )
 
 // Config selects what to measure.

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"sluice.dev/sluice/bench/cluster"
-	"sluice.dev/sluice/bench/launch"
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/cluster"
+	"sluice.dev/sluice/test/bed/launch"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // Systems are what can be measured, with what they are called here.

@@ -13,7 +13,7 @@ import (
 	"github.com/google/gopacket/layers"
 	"github.com/google/gopacket/pcapgo"
 
-	"sluice.dev/sluice/bench/memlink"
+	"sluice.dev/sluice/test/bed/memlink"
 )
 
 // recorder writes what crosses a pair's wire to a capture, with the pair's time.

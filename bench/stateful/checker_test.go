@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/framing"
-	"sluice.dev/sluice/bench/memlink"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/memlink"
 )
 
 // TestCheckerFindsWrongServer: a link that writes another server's number into some tags is

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/memlink"
+	"sluice.dev/sluice/test/bed/memlink"
 )
 
 // smallProfile is a profile of one template on small pools.

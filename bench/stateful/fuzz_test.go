@@ -6,9 +6,9 @@ import (
 
 	"encoding/binary"
 	"sluice.dev/sluice/bench/framing"
-	"sluice.dev/sluice/bench/memlink"
 	"sluice.dev/sluice/nat/checksum"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/memlink"
 )
 
 // FuzzReceive: with any packets in the middle of exchanges, no frame is lost, every

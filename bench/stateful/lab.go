@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"sluice.dev/sluice/bench/launch"
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/launch"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // Systems that a lab can have between its engines.

@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/results"
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/launch"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // TestBackToBack is the command over a wire: a table and a file.

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // wired is a network of which the wire between client and gateway is used: an engine on

@@ -1,8 +1,8 @@
 package stateful
 
 import (
-	"sluice.dev/sluice/bench/memlink"
 	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/test/bed/memlink"
 )
 
 // pair is a client and a server engine back to back on in-memory links, on one

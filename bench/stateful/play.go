@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // Lab is two ports and what is between them.

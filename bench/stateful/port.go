@@ -10,11 +10,11 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
-	"sluice.dev/sluice/bench/stateless"
-	"sluice.dev/sluice/bench/xdp"
-	"sluice.dev/sluice/control/ethtool"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/host/nic/ethtool"
+	"sluice.dev/sluice/test/bed/stateless"
+	"sluice.dev/sluice/test/bed/xdp"
 )
 
 // Port is an interface that an engine takes over while it runs.

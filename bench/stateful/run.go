@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/results"
-	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/test/bed/launch"
+	"sluice.dev/sluice/test/bed/stateless"
 )
 
 // RunConfig has the arguments of the command.

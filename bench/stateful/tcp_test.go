@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/framing"
-	"sluice.dev/sluice/bench/memlink"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/memlink"
 )
 
 // newTestPair is newPair for tests, of a profile that may be changed first.

@@ -9,7 +9,7 @@ import (
 	"github.com/elastic/go-seccomp-bpf/arch"
 	"golang.org/x/sys/unix"
 
-	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/test/bed/stateless"
 )
 
 // Cause is why a packet was not further on its way at some time.

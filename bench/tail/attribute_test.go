@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/test/bed/stateless"
 )
 
 // Who is who in the recordings of this file.
@@ -295,8 +295,8 @@ func TestWorkOf(t *testing.T) {
 		{[]string{"runtime.gcDrain", "runtime.gcAssistAlloc", "runtime.mallocgc", step, loop},
 			"Go: garbage collection"},
 		{[]string{step, loop}, "looks for packets"},
-		{[]string{"syscall.Syscall", module + "control/neigh.list", module + "control/neigh.(*Table).Watch",
-			"runtime.goexit"}, "control/neigh.list"},
+		{[]string{"syscall.Syscall", module + "host/neigh.list", module + "host/neigh.(*Table).Watch",
+			"runtime.goexit"}, "host/neigh.list"},
 		{[]string{"main.main"}, ""},
 		{nil, ""},
 	} {

@@ -12,8 +12,8 @@ import (
 
 	"sluice.dev/sluice/bench/compare"
 	"sluice.dev/sluice/bench/results"
-	"sluice.dev/sluice/bench/stateless"
 	"sluice.dev/sluice/internal/numbers"
+	"sluice.dev/sluice/test/bed/stateless"
 )
 
 // sums are the times of a group's ways, by cause.

@@ -13,8 +13,8 @@ import (
 
 	"sluice.dev/sluice/bench/compare"
 	"sluice.dev/sluice/bench/results"
-	"sluice.dev/sluice/bench/stateless"
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/stateless"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // Config selects what to look at.

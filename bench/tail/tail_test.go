@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/bench/compare"
-	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/test/bed/launch"
 )
 
 const (

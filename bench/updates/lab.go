@@ -13,11 +13,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"sluice.dev/sluice/bench/cluster"
-	"sluice.dev/sluice/bench/launch"
-	"sluice.dev/sluice/bench/observer"
-	"sluice.dev/sluice/bench/topo"
-	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/serve/status"
+	"sluice.dev/sluice/test/bed/cluster"
+	"sluice.dev/sluice/test/bed/launch"
+	"sluice.dev/sluice/test/bed/observer"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // lab is the network and what is measured in it.

@@ -5,8 +5,8 @@ import (
 	"io"
 	"time"
 
-	"sluice.dev/sluice/bench/observer"
 	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/test/bed/observer"
 )
 
 // Result is what was measured.

@@ -8,8 +8,8 @@ import (
 	"os"
 	"time"
 
-	"sluice.dev/sluice/bench/launch"
 	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/test/bed/launch"
 )
 
 // Config selects what to measure.

@@ -10,10 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"sluice.dev/sluice/bench/cluster"
-	"sluice.dev/sluice/bench/scratch"
-	"sluice.dev/sluice/bench/topo"
 	"sluice.dev/sluice/control/k8s/k8stest"
+	"sluice.dev/sluice/test/bed/cluster"
+	"sluice.dev/sluice/test/bed/scratch"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // Servers are the API servers that changes can come from.

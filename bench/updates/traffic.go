@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sluice.dev/sluice/bench/cluster"
-	"sluice.dev/sluice/bench/observer"
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/cluster"
+	"sluice.dev/sluice/test/bed/observer"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // probes send datagrams to the probed Services and see where they arrive.

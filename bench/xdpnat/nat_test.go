@@ -18,9 +18,9 @@ import (
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 
-	"sluice.dev/sluice/bench/machine"
-	"sluice.dev/sluice/bench/topo"
-	"sluice.dev/sluice/bench/xdp"
+	"sluice.dev/sluice/test/bed/machine"
+	"sluice.dev/sluice/test/bed/topo"
+	"sluice.dev/sluice/test/bed/xdp"
 )
 
 const (

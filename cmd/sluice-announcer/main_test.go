@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/pagetest"
-	"sluice.dev/sluice/control/announce/view"
+	"sluice.dev/sluice/announce/view"
 	"sluice.dev/sluice/internal/trusted"
+	"sluice.dev/sluice/test/bed/pagetest"
 )
 
 // TestSources: without --config the API server has the objects, as in the chart, and with it the

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sluice.dev/sluice/bench/cluster/nodes"
-	"sluice.dev/sluice/bench/cluster/single"
+	"sluice.dev/sluice/test/bed/cluster/nodes"
+	"sluice.dev/sluice/test/bed/cluster/single"
 )
 
 // clusterOptions are the flags of the command.

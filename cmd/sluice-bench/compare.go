@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice.dev/sluice/bench/compare"
-	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/test/bed/stateless"
 )
 
 func compareCommand() *cobra.Command {

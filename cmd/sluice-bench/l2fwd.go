@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice.dev/sluice/bench/l2fwd"
-	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/test/bed/stateless"
 )
 
 func l2fwdCommand() *cobra.Command {

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/bench/demo"
-	"sluice.dev/sluice/bench/vm"
-	"sluice.dev/sluice/bench/vm/pid1"
-	"sluice.dev/sluice/control/status"
+	"sluice.dev/sluice/serve/status"
+	"sluice.dev/sluice/test/vm"
+	"sluice.dev/sluice/test/vm/pid1"
 )
 
 func main() {

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"sluice.dev/sluice/bench/pagetest"
-	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/test/bed/pagetest"
+	"sluice.dev/sluice/test/bed/stateless"
 )
 
 // TestResultsThatCannotBeWritten: what has no place is said before anything is measured, and

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/test/bed/stateless"
 )
 
 func rfc2544Command() *cobra.Command {

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"sluice.dev/sluice/bench/soak"
+	"sluice.dev/sluice/test/soak"
 )
 
 func soakCommand() *cobra.Command {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sluice.dev/sluice/bench/stateless"
+	"sluice.dev/sluice/test/bed/stateless"
 )
 
 // statelessFlags are the flags that stateless and rfc2544 share, as text.

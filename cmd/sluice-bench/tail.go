@@ -4,8 +4,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice.dev/sluice/bench/compare"
-	"sluice.dev/sluice/bench/stateless"
 	"sluice.dev/sluice/bench/tail"
+	"sluice.dev/sluice/test/bed/stateless"
 )
 
 func tailCommand() *cobra.Command {

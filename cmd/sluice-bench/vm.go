@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sluice.dev/sluice/bench/vm"
+	"sluice.dev/sluice/test/vm"
 )
 
 func vmCommand() *cobra.Command {

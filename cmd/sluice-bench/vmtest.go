@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sluice.dev/sluice/bench/vm"
-	"sluice.dev/sluice/bench/vm/guest"
-	"sluice.dev/sluice/bench/vm/matrix"
+	"sluice.dev/sluice/test/vm"
+	"sluice.dev/sluice/test/vm/guest"
+	"sluice.dev/sluice/test/vm/matrix"
 )
 
 func vmTestCommand() *cobra.Command {

@@ -15,13 +15,13 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
-	"sluice.dev/sluice/control/allocate"
+	"sluice.dev/sluice/allocate"
+	"sluice.dev/sluice/config/metallb/metallbflag"
+	"sluice.dev/sluice/host/sdnotify"
 	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/internal/kubeconfig"
 	"sluice.dev/sluice/internal/logs"
-	"sluice.dev/sluice/internal/metallbflag"
-	"sluice.dev/sluice/internal/metricsserver"
-	"sluice.dev/sluice/internal/sdnotify"
+	"sluice.dev/sluice/serve/metricsserver"
 )
 
 // version is written by the linker.

@@ -7,12 +7,12 @@ import (
 	"context"
 	"os"
 
-	"sluice.dev/sluice/cmd/sluice/internal/cleanup"
-	"sluice.dev/sluice/cmd/sluice/internal/cli"
-	"sluice.dev/sluice/cmd/sluice/internal/daemon"
-	"sluice.dev/sluice/cmd/sluice/internal/devices"
-	"sluice.dev/sluice/cmd/sluice/internal/explain"
-	"sluice.dev/sluice/cmd/sluice/internal/reload"
+	"sluice.dev/sluice/gateway/cleanup"
+	"sluice.dev/sluice/gateway/cli"
+	"sluice.dev/sluice/gateway/daemon"
+	"sluice.dev/sluice/gateway/explain"
+	"sluice.dev/sluice/gateway/reload"
+	"sluice.dev/sluice/host/nic/devices"
 	"sluice.dev/sluice/internal/logs"
 )
 

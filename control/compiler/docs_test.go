@@ -55,8 +55,8 @@ func TestRowsHaveTests(t *testing.T) {
 	}
 	var code strings.Builder
 	for _, pattern := range []string{
-		"../../control/*/*_test.go", "../../control/*/*/*_test.go", "../../fastpath/*_test.go",
-		"../../fastpath/*/*_test.go",
+		"../*/*_test.go", "../*/*/*_test.go", "../../fastpath/*_test.go", "../../fastpath/*/*_test.go",
+		"../../serve/*/*_test.go", "../../host/*/*_test.go", "../../config/*_test.go",
 	} {
 		paths, _ := filepath.Glob(pattern)
 		for _, p := range paths {

@@ -7,9 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/machine"
 )
 
 // TestThousandsOfPorts: what one Service costs grows with its ports and those of its slices, not

@@ -30,7 +30,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"sluice.dev/sluice/control/assign"
+	"sluice.dev/sluice/allocate/assign"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/internal/heartbeat"

@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/machine"
-	"sluice.dev/sluice/control/assign"
+	"sluice.dev/sluice/allocate/assign"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/internal/trusted"
+	"sluice.dev/sluice/test/bed/machine"
 )
 
 // rig is a Watcher on a directory of its own.

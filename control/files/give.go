@@ -7,9 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"sluice.dev/sluice/control/assign"
+	"sluice.dev/sluice/allocate/assign"
+	"sluice.dev/sluice/allocate/pools"
 	"sluice.dev/sluice/control/objects"
-	"sluice.dev/sluice/control/pools"
 	"sluice.dev/sluice/control/tracker"
 )
 

@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"testing"
 
-	"sluice.dev/sluice/control/assign"
-	"sluice.dev/sluice/control/pools"
+	"sluice.dev/sluice/allocate/assign"
+	"sluice.dev/sluice/allocate/pools"
 )
 
 // TestAddresses: Services without a status get addresses of pools, in all files together; a change

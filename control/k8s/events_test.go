@@ -10,11 +10,11 @@ import (
 
 	eventsv1 "k8s.io/api/events/v1"
 
-	"sluice.dev/sluice/control/health"
 	"sluice.dev/sluice/control/k8s"
 	"sluice.dev/sluice/control/k8s/k8stest"
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/serve/health"
 )
 
 // runEvents writes Events of a loop's problems until the test ends.

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/machine"
 	"sluice.dev/sluice/control/controltest"
+	"sluice.dev/sluice/test/bed/machine"
 )
 
 // TestCostlyChange is the processor time that the loop's goroutine spends for a change of a Service

@@ -13,11 +13,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"sluice.dev/sluice/bench/machine"
-	"sluice.dev/sluice/bench/observer"
 	"sluice.dev/sluice/control/controltest"
 	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/test/bed/machine"
+	"sluice.dev/sluice/test/bed/observer"
 )
 
 // TestScale holds the processor time of changes to bounds, and prints it: time on the clock grows

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"sluice.dev/sluice/bench/pagetest"
+	"sluice.dev/sluice/test/bed/pagetest"
 )
 
 var update = flag.Bool("update", false, "rewrite the table of mistakes in docs/health.md")

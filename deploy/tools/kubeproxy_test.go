@@ -8,7 +8,7 @@ import (
 
 	proxy "k8s.io/kube-proxy/config/v1alpha1"
 
-	"sluice.dev/sluice/control/config/kubeproxy"
+	"sluice.dev/sluice/config/kubeproxy"
 )
 
 // Every field that kube-proxy's own types have, has a rule of ours: a new version of

@@ -3,7 +3,7 @@ package services
 import "sluice.dev/sluice/nat/header"
 
 // released has the UDP frontends that no service port has any more, and their last service port.
-// Flows of that service port continue (cmd/sluice/internal/flows, Reader.InUse) until another
+// Flows of that service port continue (gateway/flows, Reader.InUse) until another
 // service port gets the frontend.
 type released struct {
 	owners index[FrontendKey, ServiceID]

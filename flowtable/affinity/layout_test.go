@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"testing"
 
-	"sluice.dev/sluice/internal/pinned"
+	"sluice.dev/sluice/test/bed/pinned"
 )
 
 // TestLayoutHasAVersion: headVersion makes the program reject a table of another version, so it

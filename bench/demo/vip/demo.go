@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/demo/console"
-	"sluice.dev/sluice/bench/launch"
-	"sluice.dev/sluice/bench/machine"
-	"sluice.dev/sluice/bench/reach"
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/launch"
+	"sluice.dev/sluice/test/bed/machine"
+	"sluice.dev/sluice/test/bed/reach"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // Config describes the demonstration.

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/cluster/clustertest"
 	"sluice.dev/sluice/bench/demo/console"
-	"sluice.dev/sluice/bench/launch"
-	"sluice.dev/sluice/bench/machine"
+	"sluice.dev/sluice/test/bed/cluster/clustertest"
+	"sluice.dev/sluice/test/bed/launch"
+	"sluice.dev/sluice/test/bed/machine"
 )
 
 // programs builds what runs from the tree, so that no stale binary is judged.

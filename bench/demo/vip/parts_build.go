@@ -10,7 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"sluice.dev/sluice/bench/reach"
+	"sluice.dev/sluice/test/bed/reach"
 )
 
 func (d *demo) apiServer(ctx context.Context) error {

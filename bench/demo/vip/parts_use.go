@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sluice.dev/sluice/bench/demo/console"
-	"sluice.dev/sluice/bench/reach"
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/reach"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // traffic sends requests by the VIP, each over a new connection.

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/bench/machine"
-	"sluice.dev/sluice/bench/reach"
-	"sluice.dev/sluice/bench/topo"
+	"sluice.dev/sluice/test/bed/machine"
+	"sluice.dev/sluice/test/bed/reach"
+	"sluice.dev/sluice/test/bed/topo"
 )
 
 // TestDrawing: each line of the drawing ends at the last one that goes off it.

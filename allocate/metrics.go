@@ -1,0 +1,78 @@
+package allocate
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sluice.dev/sluice/allocate/pools"
+)
+
+// Metrics are those of this process. While another one leads, they are that it does not.
+type Metrics struct {
+	mu      sync.Mutex
+	current *controller
+}
+
+// leads says which term runs, or that none does.
+func (m *Metrics) leads(c *controller) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.current = c
+}
+
+var (
+	descLeader = prometheus.NewDesc("sluice_controller_leader",
+		"1 while this process gives addresses, else 0.", nil, nil)
+	descPool = prometheus.NewDesc("sluice_pool_addresses",
+		"Addresses of a pool that can be given; 9.2e18 stands for that many and more.", []string{"pool", "family"}, nil)
+	descUsed = prometheus.NewDesc("sluice_pool_addresses_used",
+		"Addresses of a pool that Services have; one that they share counts once.", []string{"pool", "family"}, nil)
+	descWaiting = prometheus.NewDesc("sluice_controller_services_waiting",
+		"Services that lack an address, or one of a family.", nil, nil)
+	descWrites = prometheus.NewDesc("sluice_controller_status_writes_total",
+		"Writes of a Service's status since this process leads: done, conflict (it had changed, and is looked at "+
+			"again), failed.", []string{"result"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descLeader, descPool, descUsed, descWaiting, descWrites} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(to chan<- prometheus.Metric) {
+	m.mu.Lock()
+	c := m.current
+	m.mu.Unlock()
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	if c == nil {
+		gauge(descLeader, 0)
+		return
+	}
+	gauge(descLeader, 1)
+	usage, waiting, n := c.figures()
+	for pool, u := range usage {
+		gauge(descPool, float64(u.Size4), pool, "IPv4")
+		gauge(descPool, float64(u.Size6), pool, "IPv6")
+		gauge(descUsed, float64(u.Used4), pool, "IPv4")
+		gauge(descUsed, float64(u.Used6), pool, "IPv6")
+	}
+	gauge(descWaiting, float64(waiting))
+	for result, value := range map[string]int64{"done": n.written, "conflict": n.conflicts, "failed": n.failed} {
+		to <- prometheus.MustNewConstMetric(descWrites, prometheus.CounterValue, float64(value), result)
+	}
+}
+
+func (c *controller) figures() (map[string]pools.Use, int, counts) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.alloc.Usage(), len(c.waiting), c.counts
+}

@@ -1,0 +1,147 @@
+package allocate
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sluice.dev/sluice/allocate/pools"
+)
+
+// ConditionType is of the condition that says which addresses a Service has, or why none.
+const ConditionType = "sluice.dev/Allocated"
+
+// Reasons of the condition beside those of pools.Reason.
+const (
+	assigned = "Assigned"
+	// pending: a leader has just taken over, and has not decided yet.
+	pending = "Pending"
+)
+
+// decidedBy separates what a condition says from who led when it was written. A condition that
+// differs in that alone is not written again, except by a leader that takes over (fence).
+const decidedBy = "; leader "
+
+func condition(r pools.Result, leader string) metav1.Condition {
+	c := metav1.Condition{Type: ConditionType, Status: metav1.ConditionTrue, Reason: assigned}
+	switch {
+	case r.Refusal != nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(r.Refusal.Reason), r.Refusal.Message
+	case len(r.Addresses) == 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, pending, "it has no ClusterIP yet"
+	default:
+		if c.Message = texts(r.Addresses); r.Pool != "" {
+			c.Message += " of pool " + r.Pool
+		}
+		for _, n := range r.Notes {
+			c.Message += "; " + string(n.Reason) + ": " + n.Message
+		}
+	}
+	c.Message = clip(c.Message, maxMessage) + decidedBy + leader
+	return c
+}
+
+// maxMessage keeps a message well below the API's bound of 32,768 bytes.
+const maxMessage = 1000
+
+// clip cuts a text to a number of bytes, at the end of a character.
+func clip(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit], "") + "..."
+}
+
+func texts(list []netip.Addr) string {
+	var b []string
+	for _, a := range list {
+		b = append(b, a.String())
+	}
+	return strings.Join(b, ", ")
+}
+
+// withResult returns a Service with what was decided in its status, and whether that differs from
+// what it has.
+func withResult(s *corev1.Service, r pools.Result, leader string) (*corev1.Service, bool) {
+	next := withOwnStatus(s)
+	changed := setIngress(&next.Status, r.Addresses)
+	return next, setCondition(&next.Status, condition(r, leader)) || changed
+}
+
+// withOwnStatus returns a Service whose status may be changed, and nothing else of it.
+func withOwnStatus(s *corev1.Service) *corev1.Service {
+	next := *s
+	s.Status.DeepCopyInto(&next.Status)
+	return &next
+}
+
+// withoutResult returns a Service without what this controller wrote.
+func withoutResult(s *corev1.Service) (*corev1.Service, bool) {
+	next := s.DeepCopy()
+	if meta.FindStatusCondition(next.Status.Conditions, ConditionType) == nil {
+		return next, false // it was never ours
+	}
+	meta.RemoveStatusCondition(&next.Status.Conditions, ConditionType)
+	next.Status.LoadBalancer.Ingress = nil
+	return next, true
+}
+
+// setIngress writes addresses, unless the status has exactly these, in any order and as VIPs.
+func setIngress(status *corev1.ServiceStatus, addresses []netip.Addr) (changed bool) {
+	has := status.LoadBalancer.Ingress
+	same := len(has) == len(addresses) && !slices.ContainsFunc(has, func(i corev1.LoadBalancerIngress) bool {
+		a, err := netip.ParseAddr(i.IP)
+		return err != nil || i.Hostname != "" || i.IPMode != nil && *i.IPMode != corev1.LoadBalancerIPModeVIP ||
+			!slices.Contains(addresses, a)
+	}) && !slices.ContainsFunc(addresses, func(a netip.Addr) bool { return !lists(has, a) })
+	if same {
+		return false
+	}
+	vip := corev1.LoadBalancerIPModeVIP
+	status.LoadBalancer.Ingress = nil
+	for _, a := range addresses {
+		status.LoadBalancer.Ingress = append(status.LoadBalancer.Ingress,
+			corev1.LoadBalancerIngress{IP: a.String(), IPMode: &vip})
+	}
+	return true
+}
+
+func lists(has []corev1.LoadBalancerIngress, address netip.Addr) bool {
+	return slices.ContainsFunc(has, func(i corev1.LoadBalancerIngress) bool {
+		a, err := netip.ParseAddr(i.IP)
+		return err == nil && a == address
+	})
+}
+
+func setCondition(status *corev1.ServiceStatus, c metav1.Condition) (changed bool) {
+	old := meta.FindStatusCondition(status.Conditions, ConditionType)
+	if old != nil && old.Status == c.Status && old.Reason == c.Reason && said(old.Message) == said(c.Message) {
+		return false
+	}
+	return meta.SetStatusCondition(&status.Conditions, c)
+}
+
+// said is a message without its leader.
+func said(message string) string {
+	if i := strings.LastIndex(message, decidedBy); i >= 0 {
+		return message[:i]
+	}
+	return message
+}
+
+// marked returns a Service that differs from what it is, whatever it is, and says who leads.
+func marked(s *corev1.Service, leader string) *corev1.Service {
+	next := s.DeepCopy()
+	c := metav1.Condition{Type: ConditionType, Status: metav1.ConditionUnknown, Reason: pending,
+		Message: "nothing is decided yet"}
+	if old := meta.FindStatusCondition(next.Status.Conditions, ConditionType); old != nil {
+		c = *old
+	}
+	c.Message = said(c.Message) + decidedBy + leader
+	meta.SetStatusCondition(&next.Status.Conditions, c)
+	return next
+}

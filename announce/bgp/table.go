@@ -1,0 +1,266 @@
+package bgp
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"sluice.dev/sluice/announce"
+	"sluice.dev/sluice/announce/kinds"
+	"sluice.dev/sluice/announce/view"
+)
+
+// table is what is announced to whom. It follows single VIPs: a change costs the VIPs that change,
+// and the others of an aggregate whose attributes change. It has no clock, no network and no lock.
+type table struct {
+	world  *announce.World // for what all VIPs share
+	peers  []*kinds.Peer   // of this node, in order
+	vips   map[netip.Addr]*planned
+	routes map[netip.Prefix]*route
+	counts map[string]int // of routes, by the peer's name
+}
+
+// planned is the part of a table that depends on one VIP's Standing alone.
+type planned struct {
+	lines []plannedLine
+	told  []told
+	shown []view.Line // lines, with the attributes of their routes
+}
+
+// plannedLine is a line and its prefix, which is not valid if the line has none.
+type plannedLine struct {
+	view.Line
+	prefix netip.Prefix
+}
+
+// told is one reason to announce a VIP to a peer, as part of a prefix.
+type told struct {
+	prefix netip.Prefix
+	reason
+}
+
+// reason determines attributes of a route. Many VIPs of an aggregate have the same one.
+type reason struct {
+	peer          *kinds.Peer
+	advertisement *kinds.Advertisement
+	grade         announce.Grade
+}
+
+// route is a prefix, with the VIPs in it.
+type route struct {
+	vips    map[netip.Addr]*planned
+	reasons map[reason]int // how many VIPs give each
+	to      map[string]Attributes
+}
+
+func newTable(w *announce.World) *table {
+	t := &table{world: w, vips: map[netip.Addr]*planned{}, routes: map[netip.Prefix]*route{}, counts: map[string]int{}}
+	for _, peer := range w.Set.Peers {
+		if peer.NodeLabels.Match(w.Node.Labels) {
+			t.peers = append(t.peers, peer)
+		}
+	}
+	dirty, show := map[netip.Prefix]bool{}, map[netip.Addr]*planned{}
+	for _, s := range w.VIPs {
+		show[s.VIP] = t.add(s, dirty)
+	}
+	t.settle(dirty, show)
+	return t
+}
+
+// follow takes a World that differs from the previous one in the Standings of some VIPs only. It
+// returns the prefixes whose attributes changed.
+func (t *table) follow(w *announce.World, some []netip.Addr) (changed []netip.Prefix) {
+	t.world = w
+	dirty, show := map[netip.Prefix]bool{}, map[netip.Addr]*planned{}
+	for _, vip := range some {
+		t.remove(vip, dirty)
+		if s := w.Find(vip); s != nil {
+			show[vip] = t.add(s, dirty)
+		}
+	}
+	return t.settle(dirty, show)
+}
+
+// settle updates the dirty routes and the lines of VIPs. It returns the prefixes whose attributes
+// changed.
+func (t *table) settle(dirty map[netip.Prefix]bool, show map[netip.Addr]*planned) (changed []netip.Prefix) {
+	for prefix := range dirty {
+		r := t.routes[prefix]
+		if len(r.vips) == 0 {
+			delete(t.routes, prefix)
+		}
+		to := t.attributes(r)
+		if maps.EqualFunc(to, r.to, Attributes.equal) {
+			continue
+		}
+		changed = append(changed, prefix)
+		for name := range r.to {
+			t.counts[name]--
+		}
+		for name := range to {
+			t.counts[name]++
+		}
+		r.to = to
+		maps.Copy(show, r.vips)
+	}
+	for _, p := range show {
+		t.show(p)
+	}
+	return changed
+}
+
+// remove forgets a VIP, and notes its prefixes as dirty.
+func (t *table) remove(vip netip.Addr, dirty map[netip.Prefix]bool) {
+	p := t.vips[vip]
+	if p == nil {
+		return
+	}
+	delete(t.vips, vip)
+	for _, one := range p.told {
+		r := t.routes[one.prefix]
+		delete(r.vips, vip)
+		if r.reasons[one.reason]--; r.reasons[one.reason] == 0 {
+			delete(r.reasons, one.reason)
+		}
+		dirty[one.prefix] = true
+	}
+}
+
+// add plans a VIP that is not there, and notes its prefixes as dirty.
+func (t *table) add(s *announce.Standing, dirty map[netip.Prefix]bool) *planned {
+	p := t.planVIP(s)
+	t.vips[s.VIP] = p
+	for _, one := range p.told {
+		r := t.routes[one.prefix]
+		if r == nil {
+			r = &route{vips: map[netip.Addr]*planned{}, reasons: map[reason]int{}}
+			t.routes[one.prefix] = r
+		}
+		r.vips[s.VIP] = p
+		r.reasons[one.reason]++
+		dirty[one.prefix] = true
+	}
+	return p
+}
+
+// planVIP plans one VIP.
+func (t *table) planVIP(s *announce.Standing) *planned {
+	p := &planned{}
+	line := func(to, state, why string, prefix netip.Prefix) {
+		l := plannedLine{view.Line{Speaker: protocol, To: to, State: state, Why: why}, prefix}
+		if prefix.IsValid() {
+			l.What = prefix.String()
+		}
+		p.lines = append(p.lines, l)
+	}
+	var none netip.Prefix
+	set := t.world.Set
+	if len(set.Advertisements) == 0 && len(set.Layer2) > 0 && s.Pool != nil {
+		return p // nobody asks for BGP
+	}
+	if s.Grade == announce.No {
+		line("", view.Not, s.Why, none)
+		return p
+	}
+	state := map[announce.Grade]string{announce.LastResort: view.LastResort, announce.Leaving: view.Leaving,
+		announce.Yes: view.Announced}[s.Grade]
+	some := false
+	for _, a := range set.Advertisements {
+		if !a.NodeLabels.Match(t.world.Node.Labels) || !a.ForPool(s.Pool) || !a.ForServices(s.Labels) {
+			continue
+		}
+		some = true
+		prefix, why := prefixOf(a, s)
+		here := false
+		for _, peer := range t.peers {
+			if !a.ForPeer(peer.Name) {
+				continue
+			}
+			here = true
+			if !peer.Carries(s.VIP) {
+				line(peer.Name, view.Not, "the session carries the other family alone: dualStackAddressFamily", none)
+				continue
+			}
+			p.told = append(p.told, told{prefix, reason{peer, a, s.Grade}})
+			if !slices.ContainsFunc(p.lines, func(l plannedLine) bool {
+				return l.To == peer.Name && l.prefix == prefix
+			}) {
+				line(peer.Name, state, cmp.Or(why, s.Why), prefix)
+			}
+		}
+		if !here {
+			line("", view.Not, "BGPAdvertisement "+a.Name+" has no BGPPeer that is for this node", none)
+		}
+	}
+	if !some {
+		line("", view.Not, "no BGPAdvertisement is for pool "+s.Pool.Name+", this node and these Services", none)
+	}
+	return p
+}
+
+// attributes returns the attributes of a route for each peer. Of several advertisements for one
+// peer the highest local preference counts, and all communities do. The route leaves, or is the
+// last resort, only if all VIPs in it do. A route that leaves has the community GRACEFUL_SHUTDOWN,
+// and for iBGP the lowest preference (RFC 8326, section 4.1).
+func (t *table) attributes(r *route) map[string]Attributes {
+	to := map[string]Attributes{}
+	for one := range r.reasons {
+		a, there := to[one.peer.Name]
+		if !there {
+			a = Attributes{Leaving: true, LastResort: true, Internal: one.peer.MyASN == one.peer.PeerASN}
+		}
+		a.Leaving = a.Leaving && one.grade <= announce.Leaving
+		a.LastResort = a.LastResort && one.grade <= announce.LastResort
+		a.LocalPref = max(a.LocalPref, one.advertisement.LocalPref)
+		for _, c := range one.advertisement.Communities {
+			if !slices.Contains(a.Communities, c) {
+				a.Communities = append(a.Communities, c)
+			}
+		}
+		to[one.peer.Name] = a
+	}
+	for name, a := range to {
+		if a.Leaving {
+			if !slices.Contains(a.Communities, gracefulShutdown) {
+				a.Communities = append(a.Communities, gracefulShutdown)
+			}
+			a.LocalPref = 0
+		}
+		if !a.Internal {
+			a.LocalPref = 0 // RFC 4271, section 5.1.5: not to external peers
+		}
+		slices.SortFunc(a.Communities, func(a, b kinds.Community) int {
+			return strings.Compare(a.String(), b.String())
+		})
+		to[name] = a
+	}
+	return to
+}
+
+func (a Attributes) equal(b Attributes) bool {
+	return a.LocalPref == b.LocalPref && slices.Equal(a.Communities, b.Communities) && a.Leaving == b.Leaving &&
+		a.LastResort == b.LastResort && a.Internal == b.Internal
+}
+
+// show writes the attributes of routes into a VIP's lines.
+func (t *table) show(p *planned) {
+	p.shown = make([]view.Line, len(p.lines))
+	for i := range p.lines {
+		l := p.lines[i].Line
+		if r := t.routes[p.lines[i].prefix]; r != nil {
+			a := r.to[l.To]
+			l.With = a.String()
+			// Another VIP of the aggregate may stay.
+			if l.State == view.LastResort && !a.LastResort {
+				l.State = view.Leaving
+			}
+			if l.State == view.Leaving && !a.Leaving {
+				l.State = view.Announced
+			}
+		}
+		p.shown[i] = l
+	}
+}

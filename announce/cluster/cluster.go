@@ -1,0 +1,369 @@
+// Package cluster reads the objects of an announcer from an API server: its kinds of sluice.dev
+// and, where they are installed, of metallb.io, the labels of Services, this node, and the Secrets
+// of one namespace. It writes nothing but Events.
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"sluice.dev/sluice/announce"
+	"sluice.dev/sluice/announce/kinds"
+	"sluice.dev/sluice/internal/heartbeat"
+	"sluice.dev/sluice/internal/kubewatch"
+)
+
+// Config configures a Source.
+type Config struct {
+	Client *rest.Config
+	Log    *slog.Logger
+	Node   string
+	// Namespace has the Secrets with passwords, and Secrets their names; others are not read, and
+	// no right to read them is needed. Empty: none are read.
+	Namespace string
+	Secrets   []string
+	// MetalLB is the namespace whose objects of metallb.io are read, too, where they are installed;
+	// empty: none are. MetalLB itself reads those of its own namespace alone.
+	MetalLB string
+	Beats   *heartbeat.Set // gets a heartbeat for each kind; nil: none
+}
+
+// askEvery is how often is asked for kinds that are not there.
+const askEvery = 10 * time.Second
+
+// DeletionTaint is that of the cluster autoscaler on a node that it is about to delete.
+const DeletionTaint = "ToBeDeletedByClusterAutoscaler"
+
+// resource is what is followed.
+type resource struct {
+	schema.GroupVersionResource
+	optional bool   // it may not be there
+	name     string // of the one object that is followed; empty: all are
+	store    cache.Store
+	synced   func() bool // nil before there is a store
+	// absent: nothing waits for its first list. The API server does not have it, or it is MetalLB's
+	// and cannot be listed, as where the right to do so went with MetalLB's namespace.
+	absent bool
+	// refused: it is there, and the last list of it failed.
+	refused bool
+}
+
+// known reports whether its objects are in the store, all of them.
+func (r *resource) known() bool { return r.synced != nil && r.synced() }
+
+// Source is an API server. It implements announce.Source.
+type Source struct {
+	config   Config
+	client   kubernetes.Interface
+	dynamic  dynamic.Interface
+	metadata metadata.Interface
+	events   *kubewatch.Events
+
+	mu        sync.Mutex // guards the others, and what is in them
+	resources []*resource
+	services  *resource
+	nodes     *resource
+	secrets   map[string]*resource // by name
+	theirs    *resource            // MetalLB's pools; nil if they are not read
+	objects   *announce.Objects
+}
+
+// New returns a Source. It asks nothing before Run.
+func New(c Config) (*Source, error) {
+	c.Client = rest.CopyConfig(c.Client)
+	c.Client.UserAgent = "sluice-announcer"
+	c.Client.WarningHandler = rest.NoWarnings{}
+	s := &Source{config: c}
+	var errs [3]error
+	s.client, errs[0] = kubernetes.NewForConfig(c.Client)
+	s.dynamic, errs[1] = dynamic.NewForConfig(c.Client)
+	s.metadata, errs[2] = metadata.NewForConfig(c.Client)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("API server %s: %w", c.Client.Host, err)
+	}
+	s.events = kubewatch.NewEvents(s.client, c.Log, "sluice.dev/announcer", c.Node)
+	add := func(group, version, name string, optional bool) *resource {
+		r := &resource{GroupVersionResource: schema.GroupVersionResource{Group: group, Version: version,
+			Resource: name},
+			optional: optional}
+		s.resources = append(s.resources, r)
+		return r
+	}
+	for _, name := range []string{"addresspools", "bgppeers", "bgpadvertisements", "bfdprofiles", "communities",
+		"l2advertisements"} {
+		add(kinds.Group, "v1alpha1", name, true)
+	}
+	if c.MetalLB != "" {
+		add(kinds.MetalLB, "v1beta2", "bgppeers", true)
+		for _, name := range []string{"ipaddresspools", "bgpadvertisements", "bfdprofiles", "communities",
+			"l2advertisements"} {
+			add(kinds.MetalLB, "v1beta1", name, true)
+		}
+		s.theirs = s.resources[slices.IndexFunc(s.resources, func(r *resource) bool {
+			return r.Resource == "ipaddresspools"
+		})]
+	}
+	s.services = add("", "v1", "services", false)
+	s.nodes = add("", "v1", "nodes", false)
+	s.nodes.name = c.Node
+	s.secrets = map[string]*resource{}
+	for _, name := range c.Secrets {
+		if c.Namespace != "" && s.secrets[name] == nil {
+			s.secrets[name] = add("", "v1", "secrets", false)
+			s.secrets[name].name = name
+		}
+	}
+	return s, nil
+}
+
+// Run implements announce.Source.
+func (s *Source) Run(ctx context.Context, changed func()) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { s.events.Run(ctx) })
+	for _, r := range s.resources {
+		running.Go(func() { s.follow(ctx, r, func() { s.forget(); changed() }) })
+	}
+}
+
+// forget has Objects read the stores again.
+func (s *Source) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.objects = nil
+}
+
+// follow fills the store of a resource, as soon as the API server has it.
+func (s *Source) follow(ctx context.Context, r *resource, changed func()) {
+	for said := ""; r.optional; {
+		there, err := kubewatch.Served(ctx, s.client.Discovery(), r.GroupVersionResource)
+		if there || ctx.Err() != nil {
+			break
+		}
+		if err != nil && err.Error() != said {
+			said = err.Error()
+			s.config.Log.Warn("whether there are objects of a kind is not known", "kind", r.GroupResource(), "error",
+				err)
+		}
+		s.mu.Lock()
+		first := err == nil && !r.absent
+		r.absent = r.absent || first
+		s.mu.Unlock()
+		if first {
+			s.config.Log.Info("the API server does not have a kind", "kind", r.GroupResource())
+			changed()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(askEvery):
+		}
+	}
+	informer, err := s.informer(r)
+	if err == nil {
+		err = kubewatch.OnListError(informer, s.notListed(r, changed))
+	}
+	if err == nil {
+		note := func(any) { changed() }
+		beat := s.config.Beats.Add("reader of "+r.GroupResource().String(), heartbeat.DefaultBounds)
+		_, err = informer.AddEventHandler(kubewatch.Beating(beat, cache.ResourceEventHandlerFuncs{AddFunc: note,
+			UpdateFunc: func(before, now any) {
+				if !saysTheSame(before, now) {
+					changed()
+				}
+			}, DeleteFunc: note}))
+	}
+	if err != nil {
+		s.config.Log.Error("objects of a kind cannot be read", "kind", r.GroupResource(), "error", err)
+		return
+	}
+	s.mu.Lock()
+	r.store, r.synced = informer.GetStore(), informer.HasSynced
+	s.mu.Unlock()
+	go func() {
+		if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+			changed() // also if there is none
+		}
+	}()
+	informer.RunWithContext(ctx)
+}
+
+// saysTheSame reports whether two versions of a Service or a Node differ in what is not read alone,
+// as a status: reading all objects again costs what all of them cost.
+func saysTheSame(before, now any) bool {
+	switch now := now.(type) {
+	case *metav1.PartialObjectMetadata:
+		before, is := before.(*metav1.PartialObjectMetadata)
+		return is && before.UID == now.UID && maps.Equal(before.Labels, now.Labels)
+	case *corev1.Node:
+		before, is := before.(*corev1.Node)
+		return is && reflect.DeepEqual(nodeOf(before), nodeOf(now))
+	}
+	return false
+}
+
+// notListed returns what is done when a resource cannot be listed. Those of MetalLB are not waited
+// for if that lasts: they are used as soon as they can be listed, and all others are meanwhile.
+func (s *Source) notListed(r *resource, changed func()) func(err error, lasts, other bool) {
+	return func(err error, lasts, other bool) {
+		s.mu.Lock()
+		gaveUp := !r.absent && r.Group == kinds.MetalLB && lasts
+		refused := !apierrors.IsNotFound(err) // else the kind has gone
+		turned := gaveUp || r.absent && refused != r.refused
+		r.absent, r.refused = r.absent || gaveUp, refused
+		state := "nothing is announced until they can"
+		if r.absent || r.Group == kinds.MetalLB {
+			state = "they are not used until they can"
+		}
+		s.mu.Unlock()
+		if other {
+			s.config.Log.Warn("objects of a kind cannot be listed, and "+state, "kind", r.GroupResource(), "error", err)
+		}
+		if turned {
+			changed()
+		}
+	}
+}
+
+func (s *Source) informer(r *resource) (cache.SharedIndexInformer, error) {
+	switch r {
+	case s.services: // their metadata alone
+		api := s.metadata.Resource(r.GroupVersionResource)
+		return kubewatch.NewInformer(&metav1.PartialObjectMetadata{}, r.name, api.List, api.Watch)
+	case s.nodes:
+		api := s.client.CoreV1().Nodes()
+		return kubewatch.NewInformer(&corev1.Node{}, r.name, api.List, api.Watch)
+	case s.secrets[r.name]:
+		api := s.client.CoreV1().Secrets(s.config.Namespace)
+		return kubewatch.NewInformer(&corev1.Secret{}, r.name, api.List, api.Watch)
+	}
+	namespace := "" // ours have none
+	if r.Group == kinds.MetalLB {
+		namespace = s.config.MetalLB
+	}
+	api := s.dynamic.Resource(r.GroupVersionResource).Namespace(namespace)
+	return kubewatch.NewInformer(&unstructured.Unstructured{}, r.name, api.List, api.Watch)
+}
+
+// Objects implements announce.Source.
+func (s *Source) Objects() (*announce.Objects, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.resources {
+		if !r.absent && !r.known() {
+			return nil, "objects of the API server " + s.config.Client.Host + ": " + r.GroupResource().String()
+		}
+	}
+	if s.objects == nil {
+		s.objects = s.collect()
+	}
+	return s.objects, ""
+}
+
+func (s *Source) collect() *announce.Objects {
+	o := &announce.Objects{Services: map[string]labels.Set{}, UIDs: map[string]string{},
+		Node: announce.Node{Name: s.config.Node}, Password: s.password,
+		Unlisted: s.theirs != nil && s.theirs.refused && !s.theirs.known()}
+	if s.nodes.known() && len(s.nodes.store.List()) == 0 {
+		o.Problems = append(o.Problems, kinds.Problem{
+			About: kinds.Ref{APIVersion: "v1", Kind: "Node", Name: s.config.Node}, Reason: kinds.NotFound,
+			Note: "does not exist: it has no labels that objects could select it by; set --node-name to the name of " +
+				"this node's Node object",
+		})
+	}
+	for _, r := range s.resources {
+		if !r.known() { // a part of the objects would say that others are gone
+			continue
+		}
+		for _, item := range r.store.List() {
+			switch v := item.(type) {
+			case *unstructured.Unstructured:
+				o.Kinds = append(o.Kinds, v)
+			case *metav1.PartialObjectMetadata:
+				key := v.Namespace + "/" + v.Name
+				o.Services[key], o.UIDs[key] = v.Labels, string(v.UID)
+			case *corev1.Node:
+				o.Node = nodeOf(v)
+			}
+		}
+	}
+	return o
+}
+
+func nodeOf(n *corev1.Node) announce.Node {
+	out := announce.Node{Name: n.Name, Labels: n.Labels, Cordoned: n.Spec.Unschedulable,
+		Deleted: n.DeletionTimestamp != nil}
+	for _, a := range n.Status.Addresses {
+		ip, err := netip.ParseAddr(a.Address)
+		if err == nil && a.Type == corev1.NodeInternalIP && ip.Unmap().Is4() && !out.Address.IsValid() {
+			out.Address = ip.Unmap()
+		}
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue {
+			out.NetworkUnavailable = "node " + n.Name + " has the condition NetworkUnavailable: " +
+				cmp.Or(c.Message, c.Reason, "no reason is given")
+		}
+	}
+	for _, t := range n.Spec.Taints {
+		out.Deleted = out.Deleted || t.Key == DeletionTaint
+	}
+	return out
+}
+
+// password implements Objects.Password.
+func (s *Source) password(namespace, name string) (string, error) {
+	own := namespace == "" || namespace == s.config.Namespace
+	if s.config.Namespace != "" && own && s.secrets[name] == nil {
+		return "", fmt.Errorf("the announcer has no right to read the Secret %s: add the name to "+
+			"announcer.passwordSecrets of the chart (--password-secrets)", name)
+	}
+	return kinds.PasswordIn(s.config.Namespace, s.secret)(namespace, name)
+}
+
+// secret returns a Secret from the store: it waits for nobody.
+func (s *Source) secret(name string) *corev1.Secret {
+	r := s.secrets[name]
+	if r == nil {
+		return nil
+	}
+	s.mu.Lock()
+	store := r.store
+	s.mu.Unlock()
+	item, _, _ := store.GetByKey(s.config.Namespace + "/" + name) // a store in memory has no errors
+	secret, _ := item.(*corev1.Secret)
+	return secret
+}
+
+// Tell writes an Event about an object.
+func (s *Source) Tell(p kinds.Problem, normal bool) {
+	kind := corev1.EventTypeWarning
+	if normal {
+		kind = corev1.EventTypeNormal
+	}
+	s.events.Add(corev1.ObjectReference{APIVersion: p.About.APIVersion, Kind: p.About.Kind,
+		Namespace: p.About.Namespace,
+		Name:      p.About.Name, UID: types.UID(p.About.UID)}, kind, p.Reason, "Announce", p.Note)
+}

@@ -1,0 +1,87 @@
+package kinds
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"sluice.dev/sluice/allocate/pools"
+)
+
+// Pool has the addresses that may be announced.
+type Pool struct {
+	*pools.Pool
+	Labels labels.Set
+	ref    Ref
+	spec   pools.Spec // that was read
+}
+
+// Said is what a pool said when it could be read last. The next process must know it: a pool that
+// cannot be read then keeps it, and what nobody announced is not taken for an address of it.
+type Said struct {
+	Ref    Ref        `json:"ref"`
+	Labels labels.Set `json:"labels,omitempty"`
+	Spec   pools.Spec `json:"spec"`
+}
+
+// Said returns what the pools of the set say, in their order.
+func (s *Set) Said() (list []Said) {
+	for _, p := range s.Pools {
+		list = append(list, Said{p.ref, p.Labels, p.spec})
+	}
+	return list
+}
+
+// Resume tells the reader what pools said to the process before. Call it before Read. A pool that
+// this version cannot read is left out.
+func (r *Reader) Resume(list []Said) {
+	if r.last == nil {
+		r.last = map[Ref]any{}
+	}
+	for _, s := range list {
+		if p, err := newPool(s.Ref, s.Labels, &s.Spec); err == nil {
+			r.last[s.Ref] = p
+		}
+	}
+}
+
+func newPool(ref Ref, l labels.Set, s *pools.Spec) (*Pool, error) {
+	p, err := pools.New(ref.Name, *s)
+	if err != nil {
+		return nil, err
+	}
+	return &Pool{Pool: p, Labels: l, ref: ref, spec: *s}, nil
+}
+
+func (r *reading) pool(o *unstructured.Unstructured) {
+	ref := RefOf(o)
+	r.pools[o.GetName()] = true
+	p, ok := readOne(r, o, func(s *pools.Spec) (*Pool, error) { return newPool(ref, o.GetLabels(), s) })
+	if !ok {
+		return
+	}
+	now := *p // p may be of an earlier reading, but the labels are those of now
+	now.Labels = o.GetLabels()
+	r.next[ref] = &now
+	r.set.Pools = append(r.set.Pools, &now)
+}
+
+// unlisted keeps the pools of MetalLB, which cannot be listed, unless another one has the name.
+func (r *reading) unlisted() {
+	refs := slices.Collect(maps.Keys(r.last))
+	slices.SortFunc(refs, func(a, b Ref) int { return strings.Compare(a.Name, b.Name) })
+	for _, ref := range refs {
+		p, there := r.last[ref].(*Pool)
+		if !there || !strings.HasPrefix(ref.APIVersion, MetalLB+"/") {
+			continue
+		}
+		if slices.ContainsFunc(r.set.Pools, func(q *Pool) bool { return q.Name == p.Name }) {
+			continue
+		}
+		r.pools[ref.Name], r.next[ref] = true, p
+		r.set.Pools = append(r.set.Pools, p)
+	}
+}

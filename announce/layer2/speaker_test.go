@@ -1,0 +1,113 @@
+package layer2
+
+import (
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"sluice.dev/sluice/announce"
+	"sluice.dev/sluice/announce/kinds"
+	"sluice.dev/sluice/announce/view"
+)
+
+// What New refuses, and says why.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(path, []byte("short\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	good := Config{Log: slog.New(slog.DiscardHandler), Name: "n", Every: DefaultEvery, Silent: DefaultSilent,
+		Settle: DefaultSettle}
+	if _, err := New(good); err != nil {
+		t.Error(err)
+	}
+	for want, change := range map[string]func(*Config){
+		"hellos each 1ms":   func(c *Config) { c.Every = time.Millisecond },
+		"dead after 1":      func(c *Config) { c.Silent = 1 },
+		"joining takes 10m": func(c *Config) { c.Settle = 10 * time.Millisecond },
+		"kept for -1s":      func(c *Config) { c.Return = -time.Second },
+		"kept for 1h0m0s":   func(c *Config) { c.Return = time.Hour },
+		"254 characters":    func(c *Config) { c.Name = strings.Repeat("n", 254) },
+		"no such file":      func(c *Config) { c.KeyFile = path + "0" },
+		"line 1 has 5":      func(c *Config) { c.KeyFile = path },
+	} {
+		c := good
+		change(&c)
+		if _, err := New(c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+// Without a key nothing is announced, and a VIP that an L2Advertisement is about says so.
+func TestWithoutKey(t *testing.T) {
+	t.Parallel()
+	s, err := New(Config{Log: slog.New(slog.DiscardHandler), Name: "n", Every: DefaultEvery, Silent: DefaultSilent,
+		Settle: DefaultSettle})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	objects := []*unstructured.Unstructured{object(t, "AddressPool", "p", "{addresses: [192.0.2.0/24]}")}
+	vip := netip.MustParseAddr("192.0.2.1")
+	for _, asked := range []bool{false, true} {
+		if asked {
+			objects = append(objects, object(t, "L2Advertisement", "a", "{}"))
+		}
+		w := &announce.World{Gateway: announce.Yes}
+		w.Set, _ = new(kinds.Reader).Read(objects)
+		w.VIPs = []*announce.Standing{{VIP: vip, Pool: w.Set.PoolOf(vip), Grade: announce.Yes}}
+		s.Apply(w)
+		r := s.Report()
+		lines := s.Lines(vip)
+		if !asked && len(lines) > 0 || asked && (len(lines) != 1 || lines[0].State != view.Not ||
+			!strings.Contains(lines[0].Why, "--layer2-key")) || len(r.Peers) > 0 {
+			t.Errorf("asked %v: %+v", asked, r)
+		}
+	}
+}
+
+// TestInterfacesNotRead: a gateway that fails while the interfaces cannot be read, as when the
+// process is out of descriptors, gives its VIPs up nevertheless.
+func TestInterfacesNotRead(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(path, []byte(strings.Repeat("k", 32)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Config{Log: slog.New(slog.DiscardHandler), Name: "n", KeyFile: path, Every: DefaultEvery,
+		Silent: DefaultSilent, Settle: DefaultSettle})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.list = func([]string) ([]Interface, error) {
+		networks := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+		return []Interface{{Name: "none", Ethernet: true, Networks: networks}}, nil
+	}
+	vip := netip.MustParseAddr("192.0.2.1")
+	w := &announce.World{Gateway: announce.Yes}
+	w.Set, _ = new(kinds.Reader).Read([]*unstructured.Unstructured{
+		object(t, "AddressPool", "p", "{addresses: [192.0.2.0/24]}"), object(t, "L2Advertisement", "a", "{}"),
+	})
+	w.VIPs = []*announce.Standing{{VIP: vip, Pool: w.Set.PoolOf(vip), Grade: announce.Yes}}
+	s.Apply(w)
+	if !s.plan.Ready || len(s.plan.Links["none"]) != 1 {
+		t.Fatalf("%+v", s.plan)
+	}
+	s.list = func([]string) ([]Interface, error) { return nil, unix.EMFILE }
+	failed := &announce.World{Gateway: announce.No, Set: w.Set,
+		VIPs: []*announce.Standing{{VIP: vip, Pool: w.VIPs[0].Pool, Grade: announce.No}}}
+	s.Apply(failed)
+	if wishes := s.plan.Links["none"]; s.plan.Ready || len(wishes) != 1 || wishes[0].Grade != announce.No {
+		t.Errorf("the gateway has failed: %+v", s.plan)
+	}
+}

@@ -1,0 +1,97 @@
+package announce
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sluice.dev/sluice/announce/pulse"
+	"sluice.dev/sluice/internal/heartbeat"
+)
+
+// blocking is a Speaker whose Apply blocks until its channel is closed.
+type blocking struct {
+	noted
+	until chan struct{}
+}
+
+func (b *blocking) Apply(*World) { <-b.until }
+
+// TestStalledLoop: an announcer whose speaker blocks says so from 15 s on and asks for a restart
+// from a minute on; one that is idle does not, and one that goes on does not any more.
+func TestStalledLoop(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		var beats heartbeat.Set
+		speaker := &blocking{until: make(chan struct{})}
+		close(speaker.until)
+		l := New(Config{Log: slog.New(slog.DiscardHandler), Source: fixed{}, Speakers: []Speaker{speaker},
+			State: filepath.Join(dir, "announced.json"), Gateway: filepath.Join(dir, "pulse.sock"), Beats: &beats})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); l.Run(ctx) }()
+		want := func(what string, stalled, restart bool) {
+			t.Helper()
+			got := strings.Join(l.View().Stalled, "; ")
+			if strings.HasPrefix(got, "announcement loop: stalled") != stalled || (got != "") != stalled ||
+				len(beats.Dead()) > 0 != restart {
+				t.Errorf("%s: stalled %q, restart for %q", what, got, beats.Dead())
+			}
+		}
+		time.Sleep(time.Minute)
+		want("idle", false, false)
+		synctest.Wait()
+		speaker.until = make(chan struct{})
+		time.Sleep(14 * time.Second)
+		want("blocked for 14 s", false, false)
+		time.Sleep(3 * time.Second)
+		want("blocked for 17 s", true, false)
+		time.Sleep(45 * time.Second)
+		want("blocked for 62 s", true, true)
+		close(speaker.until)
+		time.Sleep(2 * time.Second)
+		want("goes on", false, false)
+		cancel()
+		<-ended
+		time.Sleep(time.Hour)
+		want("ended", false, false)
+	})
+}
+
+// TestStalledPulseReader: routes go, after the hold, when the goroutine that reads the gateway's
+// pulse has stalled: the gateway may have ended. They come back with the reader.
+func TestStalledPulseReader(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		var beats heartbeat.Set
+		speaker := &noted{}
+		l := New(Config{Log: slog.New(slog.DiscardHandler), Source: pool{uid: "1", addresses: "192.0.2.0/24"},
+			Speakers: []Speaker{speaker}, State: filepath.Join(dir, "announced.json"), Hold: DefaultHold,
+			Beats: &beats})
+		l.follows.Beat()
+		l.sights = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving}, At: time.Now()}}
+		gateway := func() Grade {
+			l.step(time.Now(), false)
+			return speaker.worlds[len(speaker.worlds)-1].Gateway
+		}
+		if g := gateway(); g != Yes {
+			t.Fatalf("heard: %v", g)
+		}
+		time.Sleep(heartbeat.DefaultBounds.Unready)
+		if g := gateway(); g != Yes || !strings.Contains(l.verdict.Why, "pulse has stalled") {
+			t.Errorf("stalled: %v, %q; want that it is held", g, l.verdict.Why)
+		}
+		time.Sleep(DefaultHold)
+		if g := gateway(); g != No {
+			t.Errorf("stalled, after the hold: %v", g)
+		}
+		l.follows.Beat()
+		if g := gateway(); g == No {
+			t.Errorf("the reader goes on: %v, %q", g, l.verdict.Why)
+		}
+	})
+}

@@ -1,0 +1,375 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// check collects what is wrong with values that could be read.
+type check struct {
+	errs    Errors
+	refused map[string]bool // fields that the decoder already refused
+}
+
+// Validate judges a configuration that did not come from a file. Load and Parse
+// call the same rules.
+func (c *Configuration) Validate() error {
+	if errs := validate(c, nil); len(errs) > 0 {
+		for i := range errs {
+			errs[i].File = "configuration"
+		}
+		return errs
+	}
+	return nil
+}
+
+func validate(c *Configuration, refused map[string]bool) Errors {
+	k := check{refused: refused}
+	k.header(c)
+	k.interfaces(c)
+	k.workers(c)
+	k.addresses(c)
+	k.proxy(c)
+	k.flows(c)
+	k.policies(c)
+	k.tuning(c)
+	oneOf(&k, "waiting", c.Waiting, WaitingDedicated, WaitingShared)
+	k.sockets(c)
+	k.hostLink(c)
+	k.paths(c)
+	k.addressPools(c)
+	return k.errs
+}
+
+// fail notes a problem with a field, unless it or something around it was refused already.
+func (k *check) fail(path, format string, args ...any) {
+	for p := path; p != ""; {
+		if k.refused[p] {
+			return
+		}
+		i := strings.LastIndexAny(p, ".[")
+		if i < 0 {
+			break
+		}
+		p = p[:i]
+	}
+	k.errs = append(k.errs, Error{Path: path, Problem: fmt.Sprintf(format, args...)})
+}
+
+func (k *check) between(path string, v, low, high int) {
+	if v < low || v > high {
+		k.fail(path, "is %d, choose from %d to %d", v, low, high)
+	}
+}
+
+func (k *check) duration(path string, v Duration, low, high time.Duration) {
+	if v.D() < low || v.D() > high {
+		k.fail(path, "is %s, choose from %s to %s", v, Duration(low), Duration(high))
+	}
+}
+
+func oneOf[T ~string](k *check, path string, v T, known ...T) {
+	if slices.Contains(known, v) {
+		return
+	}
+	names := make([]string, len(known))
+	for i := range known {
+		names[i] = string(known[i])
+	}
+	k.fail(path, "is %q, choose one of %s", string(v), strings.Join(names, ", "))
+}
+
+func (k *check) header(c *Configuration) {
+	if c.APIVersion != APIVersion {
+		k.fail("apiVersion", "is %q, this version of sluice reads %s", c.APIVersion, APIVersion)
+	}
+	if c.Kind != Kind {
+		k.fail("kind", "is %q, this file must be of kind %s", c.Kind, Kind)
+	}
+	if len(c.NodeName) > 253 || strings.ToLower(strings.TrimSpace(c.NodeName)) != c.NodeName {
+		k.fail("nodeName", "is %q, write the name of the Node object: lower case, no spaces, at most 253 characters",
+			c.NodeName)
+	}
+}
+
+// maxInterfaces follows from nexthop.Hop.Link and what one poll of a worker should hold.
+const maxInterfaces = 16
+
+func (k *check) interfaces(c *Configuration) {
+	if len(c.Interfaces) == 0 {
+		k.fail("interfaces", "is empty, name at least one interface to forward on")
+	}
+	if len(c.Interfaces) > maxInterfaces {
+		k.fail("interfaces", "has %d entries, at most %d are supported", len(c.Interfaces), maxInterfaces)
+	}
+	seen := map[string]int{}
+	for i, f := range c.Interfaces {
+		at := fmt.Sprintf("interfaces[%d]", i)
+		if p := interfaceNameProblem(f.Name); p != "" {
+			k.fail(at+".name", "%s", p)
+		} else if first, twice := seen[f.Name]; twice {
+			k.fail(at+".name", "is %s like interfaces[%d], name each interface once", f.Name, first)
+		} else {
+			seen[f.Name] = i
+		}
+		oneOf(k, at+".mode", f.Mode, ModeAuto, ModeNative, ModeGeneric)
+		oneOf(k, at+".zeroCopy", f.ZeroCopy, ZeroCopyAuto, ZeroCopyNever, ZeroCopyRequire)
+		if f.Mode == ModeGeneric && f.ZeroCopy == ZeroCopyRequire {
+			k.fail(at+".zeroCopy", "is require, but generic mode cannot do it; set mode to native or zeroCopy to auto")
+		}
+		k.napi(at+".napi", f.NAPI)
+		if f.Queues != AllQueues {
+			k.between(at+".queues", int(f.Queues), 1, maxWorkers)
+		}
+	}
+}
+
+// interfaceNameProblem applies the kernel's rules (dev_valid_name, net/core/dev.c).
+func interfaceNameProblem(name string) string {
+	switch {
+	case name == "":
+		return "is missing, write the name of a network interface as `ip link` shows it"
+	case len(name) > 15, name == ".", name == "../control", strings.ContainsAny(name, "/: \t\n\v\f\r"):
+		return fmt.Sprintf("is %q, an interface name has at most 15 characters without slash, colon and space", name)
+	}
+	return ""
+}
+
+// maxWorkers bounds worker threads and queues.
+const maxWorkers = 256
+
+func (k *check) workers(c *Configuration) {
+	k.between("workers", c.Workers, 0, maxWorkers)
+	seen := map[int]bool{}
+	for i, cpu := range c.WorkerCPUs {
+		at := fmt.Sprintf("workerCPUs[%d]", i)
+		k.between(at, cpu, 0, 8191)
+		if seen[cpu] {
+			k.fail(at, "is CPU %d again, give each worker a CPU of its own", cpu)
+		}
+		seen[cpu] = true
+	}
+	if n := len(c.WorkerCPUs); n > 0 && c.Workers > n {
+		k.fail("workerCPUs", "has %d entries for %d workers, add CPUs or lower workers", n, c.Workers)
+	}
+}
+
+// answerable reports whether packets to an address are forwarded: workers drop all others as
+// martian.
+func answerable(a netip.Addr) bool {
+	if !a.IsValid() || a.Zone() != "" || a.Is4In6() {
+		return false
+	}
+	h := header.AddrFrom(a)
+	return header.Unicast(&h)
+}
+
+func (k *check) addresses(c *Configuration) {
+	for i, p := range c.NodeAddresses {
+		if p.Prefix != p.Prefix.Masked() {
+			k.fail(fmt.Sprintf("nodeAddresses[%d]", i), "is %s with host bits set, write %s", p, p.Prefix.Masked())
+		}
+	}
+	seen := map[netip.Addr]bool{}
+	for i, a := range c.SNAT.Addresses {
+		at := fmt.Sprintf("snat.addresses[%d]", i)
+		switch {
+		case !answerable(a):
+			k.fail(at, "is %s, write an address that backends can answer to", a)
+		case seen[a]:
+			k.fail(at, "is %s again, keep one", a)
+		}
+		seen[a] = true
+	}
+	if p := c.SNAT.Ports; p.First < 1024 {
+		k.fail("snat.ports", "is %s, stay clear of the well-known ports below 1024", p)
+	} else if p.Overlaps(c.NodePortRange) {
+		k.fail("snat.ports",
+			"is %s and overlaps nodePortRange %s: a reply could not be told from a request; choose a range outside, "+
+				"such as %s",
+			p, c.NodePortRange, Default().SNAT.Ports)
+	} else if p.Count() < minSNATPorts {
+		k.fail("snat.ports", "is %s, %d ports; give at least %d, each backend can have no more flows than that", p,
+			p.Count(), minSNATPorts)
+	}
+}
+
+// maxChecksPerSecond is what a core can do.
+const maxChecksPerSecond = 50_000
+
+func (k *check) proxy(c *Configuration) {
+	for i, p := range c.Proxy.ClusterCIDRs {
+		if p != p.Masked() {
+			k.fail(fmt.Sprintf("proxy.clusterCIDRs[%d]", i), "is %s with host bits set, write %s", p, p.Masked())
+		}
+	}
+	for i, p := range c.Proxy.ExternalIPs {
+		if p != p.Masked() {
+			k.fail(fmt.Sprintf("proxy.externalIPs[%d]", i), "is %s with host bits set, write %s", p, p.Masked())
+		}
+	}
+	oneOf(k, "proxy.scheduler", c.Proxy.Scheduler, Schedulers...)
+	k.between("proxy.namespaceShare", c.Proxy.NamespaceShare, 1, 100)
+	k.between("limits.connectionsPerSource", c.Limits.ConnectionsPerSource, 0, services.MaxLimit)
+	k.between("limits.newConnectionsPerSource", c.Limits.NewConnectionsPerSource, 0, services.MaxLimit)
+	k.between("limits.connections", c.Limits.Connections, 0, services.MaxLimit)
+	k.between("limits.newConnections", c.Limits.NewConnections, 0, services.MaxLimit)
+	if c.EndpointHealth.Check != "" {
+		if _, err := objects.ParseChecks(c.EndpointHealth.Check); err != nil {
+			k.fail("endpointHealth.check", "%v", err)
+		}
+	}
+	k.between("endpointHealth.checksPerSecond", c.EndpointHealth.ChecksPerSecond, 1, maxChecksPerSecond)
+	k.duration("kubernetes.staleEndpointTimeout", c.Kubernetes.StaleEndpointTimeout, 0, time.Hour)
+	if c.Kubernetes.Kubeconfig != "" && !filepath.IsAbs(c.Kubernetes.Kubeconfig) {
+		k.fail("kubernetes.kubeconfig", "is %q, write an absolute path, or \"\" for the pod's service account",
+			c.Kubernetes.Kubeconfig)
+	}
+	if _, err := labels.Parse(c.Kubernetes.NodeSelector); err != nil {
+		k.fail("kubernetes.nodeSelector", "%q is no label selector: %v", c.Kubernetes.NodeSelector, err)
+	}
+	if namespace, name, _ := strings.Cut(c.Kubernetes.DaemonSet, "/"); c.Kubernetes.DaemonSet != "" &&
+		(namespace == "" || name == "" || strings.Contains(name, "/")) {
+		k.fail("kubernetes.daemonSet", "is %q, write namespace/name", c.Kubernetes.DaemonSet)
+	}
+	if !c.Kubernetes.Enabled && c.Manifests.Directory == "" {
+		k.fail("kubernetes.enabled",
+			"is false and manifests.directory is empty: there is nothing to read Services from; set one of them")
+	}
+}
+
+// minSNATPorts is where a range is surely a mistake.
+const minSNATPorts = 64
+
+// maxTimeout bounds how long a flow lives without a packet.
+const maxTimeout = 30 * 24 * time.Hour
+
+func (k *check) flows(c *Configuration) {
+	const most = 1 << 28
+	k.between("flows.ipv4", c.Flows.IPv4, 0, most)
+	k.between("flows.ipv6", c.Flows.IPv6, 0, most)
+	if c.Flows.IPv4 == 0 && c.Flows.IPv6 == 0 {
+		k.fail("flows", "has room for no flow of either family, set ipv4 or ipv6")
+	}
+	oneOf(k, "flows.resize", c.Flows.Resize, ResizeFit, ResizeForce)
+	oneOf(k, "flows.profile", c.Flows.Profile, ProfileDefault, ProfileRFC)
+	for _, leaf := range leaves(c) {
+		if d, ok := leaf.value.(Duration); ok && strings.HasPrefix(leaf.path, "flows.timeouts.") {
+			k.duration(leaf.path, d, time.Second, maxTimeout)
+		}
+	}
+}
+
+func (k *check) policies(c *Configuration) {
+	oneOf(k, "unservedVIPPort", c.UnservedVIPPort, UnservedPass, UnservedReject, UnservedDrop)
+	oneOf(k, "unknownConnection", c.UnknownConnection, UnknownReset, UnknownDrop)
+	k.duration("drain.timeout", c.Drain.Timeout, 0, 24*time.Hour)
+	oneOf(k, "log.level", c.Log.Level, LogDebug, LogInfo, LogWarn, LogError)
+	oneOf(k, "log.format", c.Log.Format, LogText, LogJSON)
+	oneOf(k, "sandbox", c.Sandbox, SandboxEnforce, SandboxNone)
+}
+
+func (k *check) hostLink(c *Configuration) {
+	h := &c.HostLink
+	if !h.Enabled() {
+		return
+	}
+	ours, kernels := c.Tuning.HostLinkEnds()
+	if p := interfaceNameProblem(ours); p != "" || c.Tuning.HostLinkName == "" {
+		k.fail("tuning.hostLinkName",
+			"is %q, choose a name of 1 to 14 characters without slash, colon and space: the two ends "+
+				"of the host link are called by it, with 0 and 1 behind it", c.Tuning.HostLinkName)
+	}
+	for i, f := range c.Interfaces {
+		if f.Name == ours || f.Name == kernels {
+			k.fail("tuning.hostLinkName",
+				"is %s, and interfaces[%d] is %s: the host link is a veth pair that sluice makes itself, "+
+					"choose a name that is not in use", c.Tuning.HostLinkName, i, f.Name)
+		}
+	}
+	families := map[bool]int{}
+	for i, p := range h.Addresses {
+		at := fmt.Sprintf("hostLink.addresses[%d]", i)
+		if ours := p.Addr().Next(); !answerable(p.Addr()) || !answerable(ours) {
+			k.fail(at, "is %s, of which %s is our end: write two addresses that packets can be sent to", p, ours)
+		}
+		if p.Addr().BitLen()-p.Bits() < 1 {
+			k.fail(at, "is %s, leave room for the other end: a prefix of at most /%d", p, p.Addr().BitLen()-1)
+		}
+		if first, twice := families[p.Addr().Is4()]; twice {
+			k.fail(at, "is of the same family as hostLink.addresses[%d], give one per family", first)
+		} else {
+			families[p.Addr().Is4()] = i
+		}
+	}
+}
+
+// maxSocketPath is sun_path of struct sockaddr_un without its final zero.
+const maxSocketPath = 107
+
+func (k *check) paths(c *Configuration) {
+	for _, p := range []struct{ path, value string }{
+		{"manifests.directory", c.Manifests.Directory}, {"stateDir", c.StateDir}, {"bpfFS", c.BPFFS},
+		{"maglev.seedFile", c.Maglev.SeedFile},
+	} {
+		optional := p.path == "manifests.directory" || p.path == "maglev.seedFile"
+		if !filepath.IsAbs(p.value) && (!optional || p.value != "") {
+			k.fail(p.path, "is %q, write an absolute path", p.value)
+		}
+	}
+	if s := c.PulseSocket(); len(s) > maxSocketPath { // the longest of all sockets' paths
+		k.fail("stateDir",
+			"is so long that the path of a socket in it (%s) has %d characters, a unix socket's path has at most %d",
+			filepath.Join(PulseDirectory, PulseSocketFile), len(s), maxSocketPath)
+	}
+	k.listener(c, "metrics.address", c.Metrics.Address)
+	k.metrics(&c.Metrics)
+	k.listener(c, "health.address", c.Health.Address)
+	if a := c.Health.Address; a != "" && a == c.Metrics.Address {
+		k.fail("health.address", "is %s like metrics.address, give each a port of its own", a)
+	}
+}
+
+func (k *check) metrics(m *Metrics) {
+	for _, f := range []struct{ path, value, other string }{
+		{"metrics.tls.certFile", m.TLS.CertFile, m.TLS.KeyFile},
+		{"metrics.tls.keyFile", m.TLS.KeyFile, m.TLS.CertFile},
+		{"metrics.tokenFile", m.TokenFile, ""},
+	} {
+		switch {
+		case f.value == "" && f.other != "":
+			k.fail(f.path, "is missing: TLS needs certFile and keyFile, write both or none")
+		case f.value != "" && !filepath.IsAbs(f.value):
+			k.fail(f.path, "is %q, write an absolute path", f.value)
+		}
+	}
+}
+
+// listener judges where something of ours listens; empty is nowhere.
+func (k *check) listener(c *Configuration, path, address string) {
+	if address == "" {
+		return
+	}
+	host, port, err := net.SplitHostPort(address)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	_, aerr := netip.ParseAddr(host)
+	if err != nil || perr != nil || n == 0 || (host != "" && aerr != nil) {
+		k.fail(path, "is %q, write address:port such as \":9470\" or \"127.0.0.1:9470\", or \"\" for none", address)
+		return
+	}
+	if p := uint16(n); c.SNAT.Ports.Contains(p) {
+		k.fail(path, "has port %d inside snat.ports (%s), choose one outside", p, c.SNAT.Ports)
+	}
+}

@@ -1,0 +1,274 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/serve/status"
+)
+
+// endpointFlag is a flag that takes an address, address:port or prefix.
+type endpointFlag struct{ e *status.Endpoint }
+
+// String, Set and Type implement pflag.Value.
+func (f endpointFlag) String() string {
+	if f.e == nil {
+		return ""
+	}
+	return f.e.String()
+}
+
+// Type names the flag's values in help.
+func (f endpointFlag) Type() string { return "address" }
+
+// Set returns an error for a text that is not an address.
+func (f endpointFlag) Set(s string) (err error) {
+	*f.e, err = status.ParseEndpoint(s)
+	return err
+}
+
+// wordFlag is a flag with a fixed set of values. With any other value the result would look like a
+// table without such flows.
+type wordFlag struct {
+	v     *string
+	known []string
+}
+
+// String, Set and Type implement pflag.Value.
+func (f wordFlag) String() string {
+	if f.v == nil {
+		return ""
+	}
+	return *f.v
+}
+
+// Type names the flag's values in help.
+func (f wordFlag) Type() string { return "word" }
+
+// Set accepts a known word, in upper or lower case.
+func (f wordFlag) Set(s string) error {
+	if !slices.ContainsFunc(f.known, func(k string) bool { return strings.EqualFold(k, s) }) {
+		return fmt.Errorf("choose one of %s", strings.Join(f.known, ", "))
+	}
+	*f.v = s
+	return nil
+}
+
+// Values of filters: the protocols that are translated, and the names of the table's states.
+var (
+	flowProtocols = []string{"tcp", "udp", "sctp", "icmp", "icmpv6"}
+	flowStates    = knownStates()
+)
+
+func knownStates() (names []string) {
+	for st := flowtable.State(1); st < flowtable.NumStates; st++ {
+		if name := strings.ToLower(st.String()); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (s *session) flowsCommand() *cobra.Command {
+	var filter status.FlowFilter
+	var limit int
+	var count bool
+	c := &cobra.Command{
+		Use:     "flows",
+		Aliases: []string{"flow"},
+		Short:   "List flows, or delete them",
+		Long: "flows lists the flow table as conntrack -L and ipvsadm -Lnc do. Filters combine; an address\n" +
+			"filter is an address, address:port or prefix.",
+		Example: "  sluice flows --vip 192.0.2.10:80 --state established\n" +
+			"  sluice flows --client 198.51.100.0/24 -o json\n" +
+			"  sluice flows --service shop/web --count\n" +
+			"  sluice flows delete --backend 10.1.2.3:8080",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			switch {
+			case limit < 0:
+				return usageError{fmt.Errorf("--limit is %d, give 0 for all flows or how many", limit)}
+			case count && limit > 0:
+				return usageError{errors.New("flows takes --count or --limit, not both")}
+			case count:
+				return s.countFlows(c.Context(), filter)
+			}
+			return s.listFlows(c.Context(), filter, limit)
+		},
+	}
+	c.Flags().IntVar(&limit, "limit", 0, "list so many at most; 0 is all")
+	c.Flags().BoolVar(&count, "count", false, "print only how many there are")
+	f := c.PersistentFlags()
+	f.Var(endpointFlag{&filter.Client}, "client", "only flows of this client")
+	f.Var(endpointFlag{&filter.VIP}, "vip", "only flows to this virtual address or node port")
+	f.Var(endpointFlag{&filter.Backend}, "backend", "only flows to this backend")
+	f.Var((*serviceFlag)(&filter.Service), "service",
+		"only flows of this service: namespace/name or namespace/name:port")
+	f.Var(wordFlag{&filter.State, flowStates}, "state", "only flows in this state: "+strings.Join(flowStates, ", "))
+	f.Var(wordFlag{&filter.Protocol, flowProtocols}, "protocol", "only flows of this protocol: "+
+		strings.Join(flowProtocols, ", "))
+	for name, words := range map[string][]string{"state": flowStates, "protocol": flowProtocols} {
+		must(c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)))
+	}
+	c.AddCommand(s.flowsDeleteCommand(&filter))
+	return c
+}
+
+// errEnough ends a listing before its end.
+var errEnough = errors.New("enough flows were listed")
+
+// listFlows prints flows as they arrive; limit 0 is no limit.
+func (s *session) listFlows(ctx context.Context, filter status.FlowFilter, limit int) error {
+	return s.ask(func(client *status.Client) error {
+		out := s.flowPrinter()
+		err := client.Flows(ctx, filter, func(v *status.FlowView) error {
+			if limit > 0 && out.n == limit {
+				return errEnough
+			}
+			return out.flow(v)
+		})
+		if errors.Is(err, errEnough) {
+			err = nil
+			fmt.Fprintf(s.app.Err, "sluice: there are more flows than --limit %d\n", limit)
+		}
+		if err != nil && out.n == 0 {
+			return err // and no empty list: whether there are flows is not known
+		}
+		if err := s.checkFilter(ctx, client, &filter, out.n); err != nil {
+			return err
+		}
+		return errors.Join(err, out.end())
+	})
+}
+
+// countFlows prints how many match.
+func (s *session) countFlows(ctx context.Context, filter status.FlowFilter) error {
+	return s.ask(func(client *status.Client) error {
+		n := 0
+		err := client.Flows(ctx, filter, func(*status.FlowView) error { n++; return nil })
+		if err != nil {
+			return err
+		}
+		if err := s.checkFilter(ctx, client, &filter, n); err != nil {
+			return err
+		}
+		return s.print(status.Count{Count: n}, func(r *rows) { r.line(strconv.Itoa(n)) })
+	})
+}
+
+func (s *session) flowsDeleteCommand(filter *status.FlowFilter) *cobra.Command {
+	var all bool
+	c := &cobra.Command{
+		Use:   "delete",
+		Short: "Delete the flows that match",
+		Long: "delete ends the flows that match the filters of `sluice flows`. Without a filter it refuses, unless " +
+			"--all is given.\n" +
+			"Neither end is notified at once: a client learns it by an RST when it sends next (no_flow), unless " +
+			"unknownConnection is drop.",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			switch {
+			case filter.IsZero() && !all:
+				return usageError{errors.New("flows delete without a filter would delete every flow; give a filter, " +
+					"or --all if that is meant")}
+			case !filter.IsZero() && all:
+				return usageError{errors.New("flows delete takes a filter or --all, not both")}
+			}
+			return s.ask(func(client *status.Client) error {
+				n, err := client.DeleteFlows(c.Context(), *filter, all)
+				if err != nil {
+					return err
+				}
+				if err := s.checkFilter(c.Context(), client, filter, n); err != nil {
+					return err
+				}
+				return s.print(status.Count{Count: n}, func(r *rows) { r.line("deleted " + plural(n, "flow")) })
+			})
+		},
+	}
+	c.Flags().BoolVar(&all, "all", false, "delete every flow")
+	return c
+}
+
+// flowPrinter writes flows as they arrive, so that a million of them are never in memory at once.
+type flowPrinter struct {
+	format outputFormat
+	w      io.Writer
+	rows   *rows
+	n      int
+}
+
+func (s *session) flowPrinter() *flowPrinter {
+	return &flowPrinter{format: s.format, w: s.app.Out, rows: newRows(s.app.Out)}
+}
+
+func (p *flowPrinter) header() {
+	p.rows.row("PROTO", "STATE", "EXPIRES", "IDLE", "CLIENT", "VIP", "SNAT", "BACKEND", "SERVICE")
+}
+
+// rowsPerTable is the number of rows after which the widths of columns may change.
+const rowsPerTable = 1000
+
+func (p *flowPrinter) flow(v *status.FlowView) error {
+	p.n++
+	switch p.format {
+	case formatJSON:
+		start := ",\n  "
+		if p.n == 1 {
+			start = "[\n  "
+		}
+		b, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		_, err = io.WriteString(p.w, start+string(b))
+		return err
+	case formatYAML:
+		b, err := yaml.Marshal([]*status.FlowView{v})
+		if err != nil {
+			return err
+		}
+		_, err = p.w.Write(b)
+		return err
+	}
+	if p.n == 1 {
+		p.header()
+	}
+	p.rows.row(v.Protocol, v.State, seconds(v.ExpiresSeconds), seconds(v.IdleSeconds), v.Client, v.VIP, v.SNAT,
+		v.Backend, v.Service)
+	if p.n%rowsPerTable == 0 {
+		return p.rows.flush()
+	}
+	return nil
+}
+
+// end closes what flow opened. A list without flows is its header, or an empty list.
+func (p *flowPrinter) end() error {
+	switch {
+	case p.format == formatTable:
+		if p.n == 0 {
+			p.header()
+		}
+		return p.rows.flush()
+	case p.n == 0:
+		_, err := fmt.Fprintln(p.w, "[]")
+		return err
+	case p.format == formatJSON:
+		_, err := fmt.Fprintln(p.w, "\n]")
+		return err
+	}
+	return nil
+}
+
+func seconds(n int64) string { return (time.Duration(n) * time.Second).String() }

@@ -1,0 +1,38 @@
+package cli
+
+import (
+	"testing"
+
+	"sluice.dev/sluice/config/kubeproxy"
+	"sluice.dev/sluice/config/metallb"
+	"sluice.dev/sluice/gateway/doctor"
+	"sluice.dev/sluice/serve/status"
+	"sluice.dev/sluice/test/bed/pinned"
+)
+
+// TestOutputHasARevision: readers of the JSON output detect a change by the revision,
+// and so does a daemon that a command of another version asks. The configuration has its
+// apiVersion.
+func TestOutputHasARevision(t *testing.T) {
+	form := ""
+	for _, c := range []struct {
+		command string
+		printed any
+	}{
+		{"services", []status.ServiceView{}},
+		{"backends", []status.BackendView{}},
+		{"flows", status.FlowView{}},
+		{"flows delete, drain", status.Count{}},
+		{"explain", status.ExplainView{}},
+		{"stats", status.StatsView{}},
+		{"status", status.StatusView{}},
+		{"doctor", []doctor.Finding{}},
+		{"version", status.Build{}},
+		{"cleanup", cleanupView{}},
+		{"config from-kube-proxy", kubeproxy.Result{}},
+		{"config from-metallb", metallb.Result{}},
+	} {
+		form += pinned.Form(c.command+": ", c.printed)
+	}
+	pinned.Same(t, "testdata/form.golden", status.Revision, form)
+}

@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/gateway/doctor"
+	"sluice.dev/sluice/serve/status"
+)
+
+func (s *session) runCommand() *cobra.Command {
+	var file string
+	var takeOver, background bool
+	c := &cobra.Command{
+		Use:   "run --config FILE",
+		Short: "Forward until SIGTERM",
+		Long: "run is the daemon. It forwards by the configuration file and reloads it when it changes\n" +
+			"or on SIGHUP. SIGTERM drains and leaves the node clean; a second one ends it at once.\n" +
+			"With --take-over it asks the daemon that runs for its sockets and flows, and goes on\n" +
+			"without a packet lost; one that refuses, by a reason that is logged, is waited for.\n" +
+			"With --background, too, the daemon is started as a process of its own, and run ends when\n" +
+			"that has taken over: for a service manager's reload. One that is refused is ended.",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if file == "" {
+				return usageError{fmt.Errorf("run needs --config FILE; `sluice config defaults` prints one to start " +
+					"from")}
+			}
+			if background && !takeOver {
+				return usageError{errors.New("--background is for --take-over: a service manager starts the daemon " +
+					"without")}
+			}
+			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGTERM, syscall.SIGINT)
+			defer stop()
+			go func() {
+				<-ctx.Done()
+				stop() // from here on a signal has its default effect
+			}()
+			if background {
+				return listed(s.app.Reload(ctx, file))
+			}
+			return listed(s.app.Run(ctx, file, takeOver))
+		},
+	}
+	c.Flags().StringVar(&file, "config", "", "configuration file (required)")
+	c.Flags().BoolVar(&takeOver, "take-over", false, "take over from the daemon that runs, if there is one")
+	c.Flags().BoolVar(&background, "background", false, "with --take-over: end when the next daemon has taken over")
+	must(c.MarkFlagFilename("config", "yaml", "yml", "json"))
+	return c
+}
+
+func (s *session) configCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "config",
+		Short: "Check a configuration file, print the defaults, make one from kube-proxy's",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return usageError{fmt.Errorf("config needs one of: check FILE, defaults, from-kube-proxy FILE, " +
+				"from-metallb FILE")}
+		},
+	}
+	var host bool
+	check := &cobra.Command{
+		Use:   "check FILE",
+		Short: "Name every problem of a configuration file",
+		Args:  one,
+		RunE:  func(c *cobra.Command, args []string) error { return s.checkConfig(c.Context(), args[0], host) },
+	}
+	check.Flags().BoolVar(&host, "host", false,
+		"check also against this host: interfaces, CPUs, ports, directories; what the command doctor fails")
+	defaults := &cobra.Command{
+		Use:   "defaults",
+		Short: "Print every field with its default and what it means",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if s.format == formatJSON {
+				return s.print(config.Default(), nil)
+			}
+			_, err := s.app.Out.Write(config.DefaultsYAML())
+			return err
+		},
+	}
+	c.AddCommand(check, defaults, s.fromKubeProxyCommand(), s.fromMetalLBCommand())
+	return c
+}
+
+// checkConfig prints one line or, as JSON or YAML, the configuration with all defaults.
+func (s *session) checkConfig(ctx context.Context, file string, host bool) error {
+	load := config.LoadAnyones // a file that is written on another machine, or in a pipe
+	if host {
+		load = config.Load
+	}
+	cfg, err := load(file)
+	if err != nil {
+		return listed(err)
+	}
+	done := file + ": ok"
+	if host {
+		h, err := config.ReadHost()
+		if err != nil {
+			return err
+		}
+		if err := cfg.CheckHost(file, h); err != nil {
+			return listed(err)
+		}
+		doubts, err := s.checkInterfaces(ctx, file)
+		if err != nil {
+			return err
+		}
+		if doubts > 0 {
+			done += fmt.Sprintf("; %s about its interfaces: sluice doctor --config %s", plural(doubts, "warning"), file)
+		}
+	}
+	return s.print(cfg, func(r *rows) { r.line(done) })
+}
+
+// checkInterfaces checks the configured interfaces as doctor does. It returns an error with the
+// failures, and the number of warnings.
+func (s *session) checkInterfaces(ctx context.Context, file string) (doubts int, err error) {
+	facts, err := s.readFacts(ctx, file)
+	if err != nil {
+		return 0, err
+	}
+	var failed []string
+	for _, f := range doctor.ExamineInterfaces(facts) {
+		switch f.Level {
+		case doctor.Fail:
+			failed = append(failed, fmt.Sprintf("%s: %s: %s: %s; %s", file, f.Subject, f.Check, f.Found, f.Do))
+		case doctor.Warn:
+			doubts++
+		}
+	}
+	switch len(failed) {
+	case 0:
+		return doubts, nil
+	case 1:
+		return 0, errors.New(failed[0])
+	}
+	return 0, fmt.Errorf("%s\n%s", plural(len(failed), "problem"), strings.Join(failed, "\n"))
+}
+
+// listed prints each of several problems on a line of its own.
+func listed(err error) error {
+	var errs config.Errors
+	if errors.As(err, &errs) && len(errs) > 1 {
+		return fmt.Errorf("%d problems\n%w", len(errs), err)
+	}
+	return err
+}
+
+func (s *session) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of this command",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			build := status.ThisBuild()
+			return s.print(build, func(r *rows) { r.line(build.String()) })
+		},
+	}
+}

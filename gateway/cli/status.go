@@ -1,0 +1,216 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/internal/numbers"
+	"sluice.dev/sluice/serve/status"
+)
+
+func (s *session) statusCommand() *cobra.Command {
+	var wait bool
+	var timeout time.Duration
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Show what is applied against what was read, and every problem",
+		Long: "status shows what is applied against what was read, per source and object. With --wait it\n" +
+			"returns 0 once the configuration is in force: the file as it is now is loaded, without a change that\n" +
+			"takes a restart, every source is read without an error, no object in a manifest is refused, and\n" +
+			"everything is published, steered and seen by every worker. Otherwise it prints the status at\n" +
+			"--timeout, says what is not in force, and returns 1. Refused objects of the Kubernetes API and\n" +
+			"failed conditions are shown, but do not change the exit code.",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return s.ask(func(client *status.Client) error {
+				var v status.StatusView
+				var err error
+				if wait {
+					v, err = waitInForce(c.Context(), client, timeout)
+				} else {
+					v, err = client.Status(c.Context(), false)
+				}
+				var not *notInForceError
+				if err != nil && !errors.As(err, &not) {
+					return err
+				}
+				return errors.Join(s.print(v, func(r *rows) { statusTables(r, &v) }), err)
+			})
+		},
+	}
+	c.Flags().BoolVar(&wait, "wait", false, "wait until the configuration is in force; exit code 1 if it is not")
+	c.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long --wait waits")
+	return c
+}
+
+func statusTables(r *rows, v *status.StatusView) {
+	ready := yesNo(v.Ready)
+	if len(v.NotReady) > 0 {
+		ready += ": " + strings.Join(v.NotReady, "; ")
+	}
+	r.row("Node:", v.Node)
+	r.row("Daemon:", fmt.Sprintf("%s, pid %d, since %s", v.Version.Version, v.PID, stamp(v.StartedAt)))
+	r.row("Ready:", ready)
+	if v.Draining {
+		r.row("Draining:", "yes")
+	}
+	r.row("Applied:", yesNo(v.Applied))
+	for _, c := range v.Conditions {
+		if c.Level == "fail" {
+			r.row("Failed:", c.Name+": "+c.Detail)
+		}
+	}
+	takeOverRows(r, v.TakeOver)
+	r.row("Config:", fmt.Sprintf("%s, loaded %s", v.Config.File, stamp(v.Config.LoadedAt)))
+	if v.Config.Error != "" {
+		r.row("Refused:", "the file as it is now, and the last good one stays: "+v.Config.Error)
+	}
+	for _, change := range v.Config.NeedRestart {
+		r.row("Pending:", change)
+	}
+	n := v.Snapshot
+	r.row("Snapshot:", fmt.Sprintf("published %d, steered %d, seen by all workers %d", n.Published, n.Steered, n.Seen))
+	r.row("Serving:", fmt.Sprintf("%s, %s, %s", plural(n.Services, "service port"), plural(n.Frontends, "frontend"),
+		plural(n.Backends, "backend")))
+	if v.Frames.Bytes != 0 { // a daemon of before
+		r.row("Frames:", fmt.Sprintf("%d bytes: %s", v.Frames.Bytes, v.Frames.Reason))
+	}
+	sourceRows(r, v.Sources)
+	placeRows(r, v.Places)
+	interfaceRows(r, v.Interfaces)
+	conditionRows(r, v.Conditions)
+	problemRows(r, v.Problems)
+}
+
+func placeRows(r *rows, list []status.PlaceView) {
+	if len(list) == 0 { // a daemon of before, or one that waits
+		return
+	}
+	section(r)
+	r.row("CPU", "WORKERS", "WHY", "PACKETS-ARRIVE", "SHORT-SLICE", "WAITED", "WAITING")
+	for _, p := range list {
+		cpu := "any"
+		if p.CPU >= 0 {
+			cpu = strconv.Itoa(p.CPU)
+		}
+		r.row(cpu, numbers.Join(p.Workers, ","), p.Why, yesNo(p.Arrive), yesNo(p.ShortSlice),
+			fmt.Sprintf("%.0f%%", p.WaitedPercent), p.Waiting)
+	}
+}
+
+// stamp prints a time in the zone of the daemon.
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return t.Format(time.RFC3339)
+}
+
+func sourceRows(r *rows, list []status.SourceView) {
+	section(r)
+	r.row("SOURCE", "SYNCED", "OBJECTS", "READ", "APPLIED", "ERROR")
+	for _, s := range list {
+		r.row(s.Name, yesNo(s.Synced), s.Objects, s.Read, s.Applied, s.Error)
+	}
+}
+
+func interfaceRows(r *rows, list []status.InterfaceView) {
+	section(r)
+	r.row("INTERFACE", "UP", "DRIVER", "MTU", "MODE", "QUEUE", "WORKER", "SOCKET", "REASON")
+	for _, f := range list {
+		if len(f.Queues) == 0 {
+			r.row(f.Name, yesNo(f.Up), f.Driver, f.MTU, f.Mode, "", "", "", f.Reason)
+		}
+		for _, q := range f.Queues {
+			r.row(f.Name, yesNo(f.Up), f.Driver, f.MTU, f.Mode, q.Queue, q.Worker, q.SocketMode(),
+				reasons(f.Why(&q), f.Refused, q.Refused))
+		}
+	}
+	settingRows(r, list)
+}
+
+// settingRows prints the settings of sockets and devices, as the kernel has them.
+func settingRows(r *rows, list []status.InterfaceView) {
+	section(r)
+	r.row("INTERFACE", "QUEUE", "TX-BUDGET", "BUSY-POLL", "NAPI")
+	for _, f := range list {
+		var device []string
+		for _, name := range slices.Sorted(maps.Keys(f.Settings)) {
+			device = append(device, name+"="+f.Settings[name])
+		}
+		for _, q := range f.Queues {
+			if !q.Bound {
+				continue
+			}
+			poll := "off"
+			if q.BusyPollMicros > 0 {
+				poll = fmt.Sprintf("%dus x %d", q.BusyPollMicros, q.BusyPollBudget)
+			}
+			r.row(f.Name, q.Queue, q.TxBudget, poll, strings.Join(device, " "))
+		}
+	}
+}
+
+// reasons joins the reason of the mode and the settings that device and socket refused.
+func reasons(why string, refused ...[]string) string {
+	list := slices.Concat(refused...)
+	if why != "" {
+		list = slices.Insert(list, 0, why)
+	}
+	return strings.Join(list, "; ")
+}
+
+func conditionRows(r *rows, list []status.ConditionView) {
+	if len(list) == 0 {
+		return
+	}
+	section(r)
+	r.row("CONDITION", "LEVEL", "DETAIL")
+	for _, c := range list {
+		r.row(c.Name, c.Level, c.Detail)
+	}
+}
+
+func problemRows(r *rows, list []status.ProblemView) {
+	section(r)
+	if len(list) == 0 {
+		r.line("No problems with objects.")
+		return
+	}
+	r.row("PROBLEM-IN", "OBJECT", "FIELD", "SERVING", "MESSAGE")
+	for _, p := range list {
+		serving := "not this"
+		switch {
+		case p.Warning:
+			serving = "yes"
+		case p.Serving:
+			serving = "last good version"
+		}
+		r.row(p.Source, p.Object, p.Field, serving, p.Message)
+	}
+}
+
+// takeOverRows says how the daemon took over from the one before.
+func takeOverRows(r *rows, v *status.TakeOverView) {
+	if v == nil {
+		return
+	}
+	for _, why := range v.Refused {
+		r.row("Waited:", "the daemon before did not hand over: "+why)
+	}
+	if v.Unable != "" {
+		r.row("Waited:", "this daemon could not take over: "+v.Unable)
+	}
+	if v.At.IsZero() {
+		return
+	}
+	r.row("Taken over:", fmt.Sprintf("from %s at %s, packets waited %s, %s; anew: %s", v.From, stamp(v.At),
+		time.Duration(v.GapMicros)*time.Microsecond, plural(int(v.Flows), "flow"), strings.Join(v.NotHanded, ", ")))
+}

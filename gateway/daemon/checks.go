@@ -1,0 +1,74 @@
+package daemon
+
+import (
+	"context"
+	"net/netip"
+
+	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/control/compiler"
+	"sluice.dev/sluice/control/endpointhealth"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/tracker"
+	"sluice.dev/sluice/gateway/checks"
+	"sluice.dev/sluice/serve/metrics"
+	"sluice.dev/sluice/serve/status"
+)
+
+// makeChecks makes what checks endpoints, before the control loop, which reports to it.
+func (d *Daemon) makeChecks() (err error) {
+	d.checks, err = checks.New(checks.Config{
+		Log: d.log, Settings: checkSettings(d.config), Own: d.ownAddress, Beats: &d.beats,
+		Snapshot: d.services.Load, Blocks: d.workers.Blocks(), Report: func(problems []objects.Problem) {
+			var b tracker.Batch
+			b.Report(checks.Source(), problems)
+			d.objects.tracker.Apply(&b)
+		},
+		Apply: func(ctx context.Context, list []compiler.EndpointHealth) error { return d.loop.SetHealth(ctx, list) },
+	})
+	if err == nil {
+		d.compiler.SetHealth(d.checks.Remember(d.checked)) // the first snapshot has it
+	}
+	return err
+}
+
+func checkSettings(c *config.Configuration) endpointhealth.Config {
+	return endpointhealth.Config{
+		Passive: c.EndpointHealth.Passive, ChecksPerSecond: c.EndpointHealth.ChecksPerSecond,
+		NamespaceShare: c.Proxy.NamespaceShare,
+	}
+}
+
+// ownAddress reports whether an address is one of this node.
+func (d *Daemon) ownAddress(a netip.Addr) bool {
+	for _, own := range d.mirror.Addresses() {
+		if own.Prefix.Addr() == a {
+			return true
+		}
+	}
+	return false
+}
+
+// checkViews returns what checks say of endpoints.
+func (d *Daemon) checkViews() map[status.CheckedEndpoint]status.CheckView {
+	views := map[status.CheckedEndpoint]status.CheckView{}
+	d.checks.Views(func(e compiler.Endpoint, v endpointhealth.View) {
+		views[status.CheckedEndpoint{
+			Namespace: e.Namespace, Service: e.Service, PortName: e.PortName, Protocol: status.ProtocolName(e.Proto),
+			Address: netip.AddrPortFrom(e.Addr.Netip(), e.Port),
+		}] = status.CheckView{
+			Check: v.Check, Passive: v.Passive, Down: v.Down, Since: v.Since, Last: v.Last, At: v.At,
+			SlowStart: v.SlowStart,
+		}
+	})
+	return views
+}
+
+// checkCounts implements metrics.Extras.Checks.
+func (d *Daemon) checkCounts() metrics.Checks {
+	c := d.checks.Counts()
+	return metrics.Checks{
+		Checks: c.Checks, Failures: c.Failures, NotMade: c.NotMade, WentDown: c.WentDown, CameUp: c.CameUp,
+		Suspected: c.Suspected, Cleared: c.Cleared, Checked: c.Checked, Down: c.Down, Unchecked: c.Unchecked,
+		Waiting: c.Waiting,
+	}
+}

@@ -1,0 +1,204 @@
+package daemon
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gaissmai/bart"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/gateway/reach"
+	"sluice.dev/sluice/host/neigh"
+	"sluice.dev/sluice/nat/header"
+)
+
+// gatewayHost is a gateway with an interface to clients and one to backends, whose Services have
+// endpoints 10.0.0.1 to 10.0.0.4 and fd00::1, fd00::2.
+type gatewayHost struct {
+	ways  map[netip.Addr]neigh.Way
+	down  map[netip.Addr]bool // by checks
+	links []reach.Link
+	// silent are endpoints behind a next hop that does not answer.
+	silent map[netip.Addr]bool
+	judge  reach.Judge
+	found  impairments
+}
+
+func newGatewayHost() *gatewayHost {
+	h := &gatewayHost{ways: map[netip.Addr]neigh.Way{}, down: map[netip.Addr]bool{}, silent: map[netip.Addr]bool{},
+		links: []reach.Link{{Name: "front"}, {Name: "back"}}}
+	for _, a := range append(endpoints("10.0.0.", 4), endpoints("fd00::", 2)...) {
+		h.ways[a] = neigh.Way{Kind: nexthop.OnLink, Link: 1}
+	}
+	return h
+}
+
+func endpoints(prefix string, n int) (list []netip.Addr) {
+	for i := range n {
+		list = append(list, netip.MustParseAddr(prefix+string(rune('1'+i))))
+	}
+	return list
+}
+
+// snapshot has Service web at 192.0.2.1 and 2001:db8::1, with all endpoints of the family, and
+// Service one at 192.0.2.2, with 10.0.0.1.
+func (h *gatewayHost) snapshot() *services.Snapshot {
+	b := services.NewBuilder(nil)
+	id := services.ServiceID(0)
+	add := func(name, vip string, to []netip.Addr) {
+		id++
+		s := &services.Service{ID: id, Namespace: "default", Name: name, Proto: header.ProtoTCP, Port: 80}
+		b.SetService(s)
+		set := &services.EndpointSet{}
+		for i, a := range to {
+			x := services.Backend{Addr: header.AddrFrom(a), Port: 80, Proto: header.ProtoTCP, Service: id,
+				Ref: services.MakeBackendRef(uint32(id)*8+uint32(i), 1), Weight: 1,
+				Flags: services.BackendReady | services.BackendServing}
+			if h.down[a] {
+				x.Flags |= services.BackendDown
+			}
+			b.SetBackend(x)
+			set.Backends = append(set.Backends, x.Ref)
+		}
+		b.SetFrontend(&services.Frontend{Kind: services.LoadBalancer, Service: s, Outside: services.Rule{Set: set},
+			Key: services.FrontendKey{Addr: header.AddrFrom(netip.MustParseAddr(vip)), Port: 80,
+				Proto: header.ProtoTCP}})
+	}
+	add("web", "192.0.2.1", endpoints("10.0.0.", 4))
+	add("web", "2001:db8::1", endpoints("fd00::", 2))
+	add("one", "192.0.2.2", endpoints("10.0.0.", 1))
+	return b.Build()
+}
+
+// look returns the VIPs that are impaired, in order, with why.
+func (h *gatewayHost) look(now time.Time) (list []string) {
+	facts := &reach.Facts{Links: h.links, Defaults: []int{0}}
+	hops, routes := nexthop.NewTable(), new(bart.Table[nexthop.Route])
+	hops.SetHop(1, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true})
+	hops.SetHop(2, &nexthop.Hop{Kind: nexthop.OnLink, Addr: header.AddrFrom(netip.MustParseAddr("10.9.9.9"))})
+	for a, w := range h.ways {
+		facts.Backends = append(facts.Backends, w)
+		hop := nexthop.ID(1)
+		if h.silent[a] {
+			hop = 2
+		}
+		routes.Insert(netip.PrefixFrom(a, a.BitLen()), nexthop.Route{Kind: w.Kind, Hop: hop})
+	}
+	h.judge.Look(facts)
+	ways := maps.Clone(h.ways)
+	found := h.found.look(&routed{snapshot: h.snapshot(), to: func(a netip.Addr) neigh.Way { return ways[a] },
+		hops: hops, view: &nexthop.View{Routes: routes}, facts: facts, lost: h.judge.Lost}, now)
+	for _, key := range slices.SortedFunc(maps.Keys(found), func(a, b vipService) int { return a.vip.Compare(b.vip) }) {
+		list = append(list, key.vip.String()+" "+key.name+": "+found[key])
+	}
+	return list
+}
+
+// TestImpaired: what is known of endpoints, and which VIPs say that they are impaired.
+func TestImpaired(t *testing.T) {
+	t.Parallel()
+	lose := func(prefix string, n int) func(h *gatewayHost) {
+		return func(h *gatewayHost) {
+			for _, a := range endpoints(prefix, n) {
+				h.ways[a] = neigh.Way{}
+			}
+		}
+	}
+	const all4 = "192.0.2.1 web: port 80: "
+	for name, c := range map[string]struct {
+		change func(h *gatewayHost)
+		want   []string // beginnings
+	}{
+		"well": {func(*gatewayHost) {}, nil},
+		"one family has no route": {lose("fd00::", 2),
+			[]string{"2001:db8::1 web: port 80: 2 of 2 endpoints cannot be reached from here: the kernel has no " +
+				"route"}},
+		"one Service has no route": {lose("10.0.0.", 1),
+			[]string{"192.0.2.2 one: port 80: 1 of 1 endpoints cannot be reached from here: the kernel has no route"}},
+		"half of the endpoints": {lose("10.0.0.", 2), []string{all4 + "2 of 4", "192.0.2.2 one"}},
+		"no route to any": {func(h *gatewayHost) { lose("10.0.0.", 4)(h); lose("fd00::", 2)(h) },
+			[]string{all4 + "4 of 4", "192.0.2.2 one", "2001:db8::1 web"}},
+		"checks say so of most": {func(h *gatewayHost) {
+			for _, a := range endpoints("10.0.0.", 3) {
+				h.down[a] = true
+			}
+		}, []string{all4 + "fewer than half", "192.0.2.2 one: port 80: fewer than half"}},
+		"the next hop of one": {func(h *gatewayHost) { h.silent[endpoints("10.0.0.", 1)[0]] = true },
+			[]string{"192.0.2.2 one: port 80: 1 of 1 endpoints cannot be reached from here: the next hop " +
+				"10.9.9.9 does not answer"}},
+		"the interface is down, and its routes stay": {func(h *gatewayHost) {
+			h.links = []reach.Link{{Name: "front"}, {Name: "back",
+				Why: "is down"}}
+		}, []string{all4 + "4 of 4 endpoints cannot be reached from here: interface back is down", "192.0.2.2 one",
+			"2001:db8::1 web"}},
+		"a default route is left": {func(h *gatewayHost) {
+			for _, a := range endpoints("fd00::", 2) {
+				h.ways[a] = neigh.Way{Kind: nexthop.OnLink, Link: 0, Default: true}
+			}
+		}, []string{"2001:db8::1 web: port 80: 2 of 2 endpoints cannot be reached from here: its route has gone, and " +
+			"a default"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h, now := newGatewayHost(), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+			if got := h.look(now); len(got) > 0 {
+				t.Fatalf("at first: %q", got)
+			}
+			c.change(h)
+			if got := h.look(now.Add(impairedEvery - 1)); len(got) > 0 {
+				t.Errorf("before it is looked again: %q", got)
+			}
+			for range 2 { // and the next time
+				now = now.Add(impairedEvery)
+				got := h.look(now)
+				same := len(got) == len(c.want)
+				for i := 0; same && i < len(got); i++ {
+					same = strings.HasPrefix(got[i], c.want[i])
+				}
+				if !same {
+					t.Errorf("got  %q\nwant %q", got, c.want)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkImpaired looks at 10,000 VIPs with 10 endpoints each, all of which are reached.
+func BenchmarkImpaired(b *testing.B) {
+	builder := services.NewBuilder(nil)
+	n := uint32(0)
+	for i := range 10_000 {
+		s := &services.Service{ID: services.ServiceID(i + 1), Proto: header.ProtoTCP, Port: 80}
+		set := &services.EndpointSet{}
+		for range 10 {
+			n++
+			x := services.Backend{Addr: header.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), Port: 80,
+				Proto: header.ProtoTCP, Service: s.ID, Ref: services.MakeBackendRef(n, 1), Flags: services.BackendReady}
+			builder.SetBackend(x)
+			set.Backends = append(set.Backends, x.Ref)
+		}
+		builder.SetService(s)
+		builder.SetFrontend(&services.Frontend{Service: s, Outside: services.Rule{Set: set}, Key: services.FrontendKey{
+			Addr: header.AddrFrom4([4]byte{192, 1, byte(i >> 8), byte(i)}), Port: 80, Proto: header.ProtoTCP}})
+	}
+	way := neigh.Way{Kind: nexthop.OnLink}
+	facts := &reach.Facts{Links: []reach.Link{{Name: "back"}}, Backends: []neigh.Way{way}}
+	routes, hops := new(bart.Table[nexthop.Route]), nexthop.NewTable()
+	routes.Insert(netip.MustParsePrefix("10.0.0.0/8"), nexthop.Route{Kind: nexthop.OnLink, Hop: 1})
+	hops.SetHop(1, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true})
+	var judge reach.Judge
+	judge.Look(facts)
+	r := &routed{snapshot: builder.Build(), to: func(netip.Addr) neigh.Way { return way }, hops: hops,
+		view: &nexthop.View{Routes: routes}, facts: facts, lost: judge.Lost}
+	var p impairments
+	for b.Loop() {
+		if found := p.find(r); len(found) > 0 {
+			b.Fatal(found)
+		}
+	}
+}

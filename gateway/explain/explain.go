@@ -1,0 +1,161 @@
+// Package explain returns the verdict about a packet and the reasons, in the order in which the
+// packet passes the kernel program, the parser and a worker. The worker's decisions are made by the
+// workers' own code (decide.Explainer). Explainer answers for a running gateway, Offline from
+// manifests and a configuration. Both make their answers in view.go, with what to do about the
+// verdict in advice.go.
+package explain
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/fastpath/decide"
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
+	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/host/hostlink"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/serve/status"
+	"sluice.dev/sluice/xdpprog"
+)
+
+// Config has the parts that an Explainer shares with the workers.
+type Config struct {
+	Flows    *flowtable.Table
+	Affinity *affinity.Table
+	Hops     *nexthop.Table
+	Host     *hostlink.HostLink // nil if there is none
+}
+
+// Explainer explains packets. It is a participant of the flow table and has a handle of its own for
+// snapshots, so that an answer is about one snapshot.
+type Explainer struct {
+	mu       sync.Mutex // one call at a time
+	e        *decide.Explainer
+	services services.Handle
+	closed   bool // the table's memory may be gone
+}
+
+// New takes a place in the flow table, if there is one.
+func New(c Config) (*Explainer, error) {
+	x := new(Explainer)
+	fc := decide.ExplainerConfig{Services: &x.services, Hops: c.Hops, Flows: c.Flows, Affinity: c.Affinity}
+	if h := c.Host; h != nil && h.Addr4.IsValid() {
+		fc.HostSource4 = header.AddrFrom(h.Addr4)
+	}
+	if h := c.Host; h != nil && h.Addr6.IsValid() {
+		fc.HostSource6 = header.AddrFrom(h.Addr6)
+	}
+	var err error
+	x.e, err = decide.NewExplainer(fc)
+	return x, err
+}
+
+var errClosed = errors.New("the daemon is ending: flows can no longer be read")
+
+// ask returns what a worker would do with a packet under a snapshot.
+func (x *Explainer) ask(
+	s *services.Snapshot, t header.Tuple, opens bool, now flowtable.Time,
+) (decide.Explanation, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed {
+		return decide.Explanation{}, errClosed
+	}
+	x.services.Store(s)
+	return x.e.Explain(t, opens, now), nil
+}
+
+// Pause makes calls wait until Resume, so that the Explainer is not at work in the flow table: also
+// a lookup takes records that others have ended, to use them again.
+func (x *Explainer) Pause() { x.mu.Lock() }
+
+// Resume ends Pause.
+func (x *Explainer) Resume() { x.mu.Unlock() }
+
+// Close leaves the flow table. Later calls return an error. x may be nil.
+func (x *Explainer) Close() {
+	if x == nil {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed = true; x.e != nil {
+		x.e.Close()
+	}
+}
+
+// Gateway is the state of a gateway, besides what the Explainer shares with the workers.
+type Gateway struct {
+	Snapshot *services.Snapshot
+	Open     bool // the kernel program is on the interfaces
+	// Steers reports which rule of the kernel program sends a packet to a worker.
+	Steers func(*header.Tuple) (xdpprog.Match, error)
+	// NextHop returns where packets to an address go, in words.
+	NextHop  func(netip.Addr) string
+	Problems []status.ProblemView // of all objects
+	// UnfinishedChecksums is what the workers have counted (stats.Block).
+	UnfinishedChecksums uint64
+}
+
+// Explain explains a packet for a running gateway.
+func (x *Explainer) Explain(q *status.ExplainQuery, g *Gateway) (status.ExplainView, error) {
+	t := q.Tuple()
+	a := answer{query: q, snapshot: g.Snapshot, tuple: t, closed: !g.Open, unfinished: g.UnfinishedChecksums}
+	a.match, a.unread = g.Steers(&t)
+	var err error
+	if a.x, err = x.ask(a.snapshot, t, !q.Established, flowtable.Time(boottime.Nanos())); err != nil {
+		return status.ExplainView{}, err
+	}
+	if h := a.x.Hop; h != nil && h.Kind == nexthop.OnLink && h.Ready {
+		a.hop = g.NextHop(a.x.Out.Dst.Netip())
+	} else if a.x.Route.Kind == nexthop.OnLink {
+		near := a.x.Out.Dst.Netip() // the neighbour to resolve where no hop is known yet
+		if h != nil && a.x.Route.Hop != 0 {
+			near = h.Addr.Netip()
+		}
+		if failedNeighbour(near) {
+			a.unanswered = near
+		}
+	}
+	return a.view(g.Problems), nil
+}
+
+// failedNeighbour reports whether a neighbour on any link does not answer the kernel
+// (NUD_INCOMPLETE, NUD_FAILED of include/uapi/linux/neighbour.h). A list that cannot be read names
+// none.
+func failedNeighbour(a netip.Addr) bool {
+	family := unix.AF_INET
+	if a.Is6() {
+		family = unix.AF_INET6
+	}
+	list, err := netlink.NeighList(0, family)
+	return err == nil && slices.ContainsFunc(list, func(n netlink.Neigh) bool {
+		ip, ok := netip.AddrFromSlice(n.IP)
+		return ok && ip.Unmap() == a && n.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE) != 0
+	})
+}
+
+// answer is the input of an answer.
+type answer struct {
+	query    *status.ExplainQuery
+	snapshot *services.Snapshot
+	tuple    header.Tuple
+	x        decide.Explanation
+
+	match      xdpprog.Match // of the kernel program
+	unread     error         // why match is not known
+	closed     bool          // the kernel program is not on the interfaces yet
+	unanswered netip.Addr    // the neighbour of the next hop, if it does not answer
+	unfinished uint64        // checksums of segments that the gateway received
+	hop        string        // how the next hop is reached; "" if the explanation says all
+	// offline is not nil where no gateway was asked.
+	offline *offline
+}

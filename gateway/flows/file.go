@@ -1,0 +1,82 @@
+// Package flows has the daemon's operations on flows and affinity pins besides forwarding: it opens
+// their files and takes over what a predecessor left in them (Open, OpenPins), counts its flows for
+// their backends (Reader.Adopt), lists and ends flows, returns which rules of the kernel program
+// they still need (Reader.InUse), and forgets the pins to backends that are lost (Pins).
+package flows
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/gateway/boottime"
+)
+
+// Open takes the lock on the flow table, which makes this the only instance, and takes over the
+// flows that a predecessor left. It returns flowtable.ErrInUse while another process runs, and then
+// has changed nothing.
+func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
+	resize := flowtable.ResizeFit
+	if c.Flows.Resize == config.ResizeForce {
+		resize = flowtable.ResizeForce
+	}
+	began := time.Now()
+	file, err := flowtable.OpenFile(tablePath(c), tableConfig(c),
+		flowtable.Time(boottime.Nanos()), resize)
+	if err != nil {
+		return nil, err
+	}
+	r := &file.Recovery
+	switch {
+	case r.Fresh:
+		log.Info("flow table is new", "why", r.Why)
+	case r.Moved:
+		log.Info("flow table has another size or version, flows moved", "flows", r.Recovered, "expired", r.Expired,
+			"torn", r.Torn, "fromIPv4", r.FoundFlows[0], "fromIPv6", r.FoundFlows[1], "fromVersion", r.FoundVersion,
+			"took", time.Since(began).Round(time.Millisecond))
+	default:
+		log.Info("flow table taken over", "flows", r.Recovered, "expired", r.Expired, "torn", r.Torn)
+	}
+	if why := Losses(r); why != "" {
+		log.Warn(why)
+	}
+	return file, nil
+}
+
+// Take maps the flow table that another process works by and has given to this one
+// (flowtable.TakeFile).
+func Take(c *config.Configuration, file *os.File) (*flowtable.File, error) {
+	return flowtable.TakeFile(file, tablePath(c), tableConfig(c))
+}
+
+func tablePath(c *config.Configuration) string { return filepath.Join(c.StateDir, "flows") }
+
+// Layout says what memory the flow table of a configuration has (flowtable.Layout).
+func Layout(c *config.Configuration) string { return flowtable.Layout(tableConfig(c)) }
+
+// halfOpenPart is the part of the table that half-open flows may take: one in eight, so that a
+// flood of SYNs leaves room for answered ones.
+const halfOpenPart = 8
+
+func tableConfig(c *config.Configuration) flowtable.Config {
+	return flowtable.Config{
+		IPv4Flows: uint32(c.Flows.IPv4), IPv6Flows: uint32(c.Flows.IPv6), Timeouts: timeouts(c),
+		HalfOpen:     max(1, uint32(c.Flows.IPv4+c.Flows.IPv6)/halfOpenPart),
+		LimitSources: uint32(c.Tuning.LimitSources),
+	}
+}
+
+// timeouts returns those of the profile, but for those that are settings.
+func timeouts(c *config.Configuration) flowtable.Timeouts {
+	t := flowtable.DefaultTimeouts()
+	if c.Flows.Profile == config.ProfileRFC {
+		t = flowtable.RFCTimeouts()
+	}
+	set := &c.Flows.Timeouts
+	t.Established, t.Fin, t.TimeWaitBackend = set.Established.D(), set.FinWait.D(), c.Tuning.TimeWaitBackend.D()
+	t.UDPUnreplied, t.UDPReplied = set.UDPUnreplied.D(), set.UDPReplied.D()
+	return t
+}

@@ -1,0 +1,168 @@
+package flows
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/control/compiler"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/affinity"
+	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/internal/heartbeat"
+	"sluice.dev/sluice/internal/wake"
+)
+
+// Pins are the backends that clients were sent to (sessionAffinity ClientIP), and which of them
+// are to be forgotten. Forgetting walks the whole table, so it is not done on the control loop's
+// goroutine, and for many backends at once.
+type Pins struct {
+	file *affinity.File
+
+	mu   sync.Mutex
+	lost map[compiler.LostPin]bool
+	wake wake.Flag
+}
+
+// OpenPins takes over a predecessor's pins. The flow table's lock must be held: the file has none
+// of its own.
+func OpenPins(c *config.Configuration, log *slog.Logger) (*Pins, error) {
+	file, err := affinity.OpenFile(pinsPath(c),
+		affinity.Config{Clients: c.Tuning.AffinityClients}, flowtable.Time(boottime.Nanos()))
+	if err != nil {
+		return nil, err
+	}
+	if r := file.Recovery; r.Fresh {
+		log.Info("table of clients' pins is new", "why", r.Why)
+	} else {
+		log.Info("pins of clients taken over", "pins", r.Kept, "ended", r.Ended, "damaged", r.Damaged)
+	}
+	return newPins(file), nil
+}
+
+// TakePins takes over the pins of another process, which has given their file to this one.
+func TakePins(c *config.Configuration, file *os.File) (*Pins, error) {
+	f, err := affinity.TakeFile(file, pinsPath(c), affinity.Config{Clients: c.Tuning.AffinityClients})
+	if err != nil {
+		return nil, err
+	}
+	return newPins(f), nil
+}
+
+func newPins(f *affinity.File) *Pins {
+	return &Pins{file: f, lost: map[compiler.LostPin]bool{}, wake: wake.NewFlag()}
+}
+
+func pinsPath(c *config.Configuration) string { return filepath.Join(c.StateDir, "pins") }
+
+// PinsLayout says what memory the pins of a configuration have (affinity.Layout).
+func PinsLayout(c *config.Configuration) string {
+	return affinity.Layout(affinity.Config{Clients: c.Tuning.AffinityClients})
+}
+
+// FD is the descriptor of the pins' file, for another process.
+func (p *Pins) FD() int { return p.file.FD() }
+
+// Lose notes pins that Run is to forget. The compiler calls it; it does not block.
+func (p *Pins) Lose(list []compiler.LostPin) {
+	p.mu.Lock()
+	for _, l := range list {
+		p.lost[l] = true
+	}
+	p.mu.Unlock()
+	p.wake.Raise()
+}
+
+// Run forgets pins until ctx is done. beat, unless nil, is its heartbeat.
+func (p *Pins) Run(ctx context.Context, beat *heartbeat.Beat) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.wake:
+			beat.Beat()
+			p.forget()
+			beat.Rest()
+		}
+	}
+}
+
+func (p *Pins) forget() {
+	p.mu.Lock()
+	lost := p.lost
+	p.lost = map[compiler.LostPin]bool{}
+	p.mu.Unlock()
+	of := map[uint64]bool{} // most pins are of other services, and a number is found fast
+	for l := range lost {
+		of[l.Service] = true
+	}
+	p.file.Table.Forget(flowtable.Time(boottime.Nanos()), func(service uint64, pin affinity.Pin) bool {
+		return of[service] && (lost[compiler.LostPin{Service: service, Addr: pin.Addr, Port: pin.Port}] ||
+			lost[compiler.LostPin{Service: service}])
+	})
+}
+
+// place is where a service sends a client.
+type place struct {
+	service uint64
+	pin     affinity.Pin
+}
+
+// Prune forgets the pins that a predecessor left to backends that the table gives no new flows to:
+// nothing else reports backends that were lost between the two processes. snapshot returns the
+// table that is published, which must be complete. Workers may be at work, and another table may be
+// published at any time.
+func (p *Pins) Prune(snapshot func() *services.Snapshot) (ended int) {
+	s := snapshot()
+	chosen := places(s)
+	return p.file.Table.Forget(flowtable.Time(boottime.Nanos()), func(service uint64, pin affinity.Pin) bool {
+		at := place{service, pin}
+		if chosen[at] {
+			return false
+		}
+		// The worker that made the pin had its table before: so this one is not older.
+		if last := snapshot(); last != s {
+			s, chosen = last, places(last)
+		}
+		return !chosen[at]
+	})
+}
+
+// places lists where a table sends clients that are to stay there.
+func places(s *services.Snapshot) map[place]bool {
+	chosen := map[place]bool{}
+	s.Frontends(func(f *services.Frontend) bool {
+		if f.Service.AffinitySeconds == 0 {
+			return true
+		}
+		for _, set := range []*services.EndpointSet{f.Outside.Set, f.Pod.Set} {
+			for _, ref := range set.Backends {
+				b := s.Backend(ref)
+				chosen[place{f.Service.Identity, affinity.Pin{Addr: b.Addr, Port: b.Port}}] = true
+			}
+		}
+		return true
+	})
+	return chosen
+}
+
+// Close closes the file, and may delete it.
+func (p *Pins) Close(remove bool) error {
+	switch {
+	case p == nil:
+		return nil
+	case remove:
+		return p.file.Remove()
+	}
+	return p.file.Close()
+}
+
+// Counts returns the table's counters.
+func (p *Pins) Counts() affinity.Counts { return p.file.Table.Counts(flowtable.Time(boottime.Nanos())) }
+
+// Table returns the table of pins, which the workers share.
+func (p *Pins) Table() *affinity.Table { return p.file.Table }

@@ -1,0 +1,69 @@
+package flows
+
+import (
+	"net/netip"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/serve/status"
+)
+
+// view is a flow as people see it.
+func view(f *flowtable.Info, s *services.Snapshot) status.FlowView {
+	port := func(a header.Addr, p uint16) netip.AddrPort { return netip.AddrPortFrom(a.Netip(), p) }
+	v := status.FlowView{
+		Protocol: status.ProtocolName(f.Client.Proto), State: f.State.String(),
+		Client: port(f.Client.Src, f.Client.SrcPort), VIP: port(f.Client.Dst, f.Client.DstPort),
+		SNAT: port(f.Reply.Dst, f.Reply.DstPort), Backend: port(f.Reply.Src, f.Reply.SrcPort),
+		IdleSeconds: int64(f.Idle.Seconds()), ExpiresSeconds: int64(f.Expires.Seconds()),
+	}
+	svc := s.Service(services.ServiceID(f.Service))
+	if f.Binding == 0 { // made by an earlier process, and quiet since
+		svc = nil
+		if front := s.Frontend(&f.Client); front != nil {
+			svc = front.Service
+		}
+	}
+	if svc != nil {
+		v.Service = svc.Namespace + "/" + svc.Name
+		if svc.PortName != "" {
+			v.Service += ":" + svc.PortName
+		}
+	}
+	return v
+}
+
+// TableViews returns the table by family, and what it counts for both together: room under the
+// half-open cap is shared, and so a flow of one family may be shed for one of the other.
+func TableViews(c *flowtable.Counts) (list []status.FlowTableView, events map[string]uint64) {
+	for f, name := range []string{"ipv4", "ipv6"} {
+		list = append(list, status.FlowTableView{
+			Family: name, Capacity: c.Capacity[f], Used: c.Live[f],
+			HalfOpen: c.ByFamily[f][flowtable.SynSeen] + c.ByFamily[f][flowtable.SynRecv],
+			States:   states(c, f), Counters: map[string]uint64{"created": c.Created[f]},
+		})
+	}
+	events = map[string]uint64{}
+	for k, n := range c.Shed {
+		events["shed_"+flowtable.Shed(k).String()] = n
+	}
+	for s := flowtable.TableFull; s <= flowtable.PortsExhausted; s++ {
+		events["refused_"+s.String()] = c.Refused[s]
+	}
+	events["ports_taken_udp"], events["ports_taken_connections"] = c.PortsTaken[0], c.PortsTaken[1]
+	events["limit_sources_evicted"], events["limit_sources_missed"] = c.SourcesEvicted, c.SourcesMissed
+	return list, events
+}
+
+// states lists a family's flows by state, those that there are. States that people
+// know by one name are added up.
+func states(c *flowtable.Counts, family int) map[string]uint64 {
+	m := map[string]uint64{}
+	for s, n := range c.ByFamily[family] {
+		if n > 0 {
+			m[flowtable.State(s).String()] += n
+		}
+	}
+	return m
+}

@@ -1,0 +1,87 @@
+// Package nodeconfig makes the compiler's configuration from the gateway's configuration and the
+// node's addresses: which addresses accept node ports, which are sources of packets to backends,
+// and where health checks are answered.
+package nodeconfig
+
+import (
+	"net/netip"
+
+	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/control/compiler"
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/host/neigh"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/xdpprog"
+)
+
+// programRoom bounds the frontends, addresses and kept sources of all objects. The kernel program's
+// tables have room for an eighth more: for the node's own addresses, and for what live flows keep
+// open after its object is gone.
+const programRoom = xdpprog.DefaultMaxEntries - xdpprog.DefaultMaxEntries/8
+
+// Compiler returns the compiler's configuration for the node of that name: key is that of its seed,
+// all are its addresses, routed those that the kernel would send from, info is its Node object.
+func Compiler(
+	c *config.Configuration, node string, key [2]uint64, all []neigh.Address, routed []netip.Addr,
+	info objects.NodeInfo,
+) compiler.Config {
+	cc := compiler.Config{
+		NodeName: node, SelectKey: key, UnservedPort: unserved(c.UnservedVIPPort),
+		ResetUnknown: c.UnknownConnection == config.UnknownReset,
+		SNATPorts:    services.PortRange{First: c.SNAT.Ports.First, Count: uint16(c.SNAT.Ports.Count())},
+		MaxFrontends: programRoom, MaxAddrs: programRoom, MaxSources: programRoom,
+	}
+	proxied(&c.Proxy, &cc)
+	cc.Limits = services.Limits{
+		SourceConnections:    uint32(c.Limits.ConnectionsPerSource),
+		SourceNewConnections: uint32(c.Limits.NewConnectionsPerSource),
+		Connections:          uint32(c.Limits.Connections),
+		NewConnections:       uint32(c.Limits.NewConnections),
+	}
+	cc.Checks = c.EndpointHealth.Checks()
+	for _, a := range all {
+		if a.Global {
+			cc.LocalAddresses = append(cc.LocalAddresses, header.AddrFrom(a.Prefix.Addr()))
+		} else {
+			cc.OtherAddresses = append(cc.OtherAddresses, header.AddrFrom(a.Prefix.Addr()))
+		}
+	}
+	for _, a := range info.Addresses {
+		cc.OtherAddresses = append(cc.OtherAddresses, header.AddrFrom(a))
+	}
+	cc.DeniedHostPorts = deniedHostPorts(c)
+	cc.NodeAddresses = nodePortAddresses(c, all, info)
+	cc.SNAT4, cc.SNATByRoute4 = sourcesOf(c.SNAT.Addresses, routed, false)
+	cc.SNAT6, cc.SNATByRoute6 = sourcesOf(c.SNAT.Addresses, routed, true)
+	return cc
+}
+
+func unserved(p config.UnservedPolicy) services.UnservedPolicy {
+	return map[config.UnservedPolicy]services.UnservedPolicy{
+		config.UnservedPass: services.UnservedPass, config.UnservedReject: services.UnservedReject,
+		config.UnservedDrop: services.UnservedDrop,
+	}[p]
+}
+
+// deniedHostPorts are the configured ones, and those that this process listens on.
+func deniedHostPorts(c *config.Configuration) (list []services.PortRange) {
+	for _, p := range c.Proxy.DeniedHostPorts {
+		list = append(list, services.PortRange{First: p.First, Count: uint16(p.Count())})
+	}
+	for _, own := range c.ListensOn() {
+		list = append(list, services.PortRange{First: own, Count: 1})
+	}
+	return list
+}
+
+// proxied copies what the configuration says of how Services are served.
+func proxied(p *config.Proxy, to *compiler.Config) {
+	to.ClusterIPs, to.ClusterCIDRs = p.ClusterIPs, p.ClusterCIDRs
+	to.ExternalIPs = p.ExternalIPs
+	to.MasqueradeAll, to.StrictSourceRanges = p.MasqueradeAll, p.StrictSourceRanges
+	to.NamespaceShare = p.NamespaceShare
+	to.Scheduler, _ = services.ParseScheduler(string(p.Scheduler)) // checked at start
+	// Without it a client whose backend does not answer waits for its own timeout.
+	to.RetryOther = true
+}

@@ -1,0 +1,63 @@
+package ports
+
+import (
+	"cmp"
+	"slices"
+
+	"sluice.dev/sluice/host/nic/devices"
+)
+
+// Link is whether packets can pass a port.
+type Link struct {
+	Name string
+	Host bool   // the user-space end of the host link
+	Why  string // nothing can pass it; empty if packets can
+}
+
+// Links returns whether packets can pass, in the order of the configuration, the host link last.
+// With anew it reads each device; without, those that passed packets at the last reading only if
+// the kernel has told of a link since. One goroutine at a time may call it.
+func (s *Set) Links(anew bool) (list []Link) {
+	news := s.linkNews.Load() // before the devices are read
+	anew = anew || !s.told.Load()
+	for _, p := range s.ports {
+		list = append(list, Link{p.name, p.host, p.blocked(news, anew)})
+	}
+	return list
+}
+
+// reading says when a device was read.
+type reading struct {
+	index int    // of the device
+	news  uint64 // Set.linkNews before it was read
+}
+
+// blocked returns why nothing can pass the port; empty if packets can.
+func (p *port) blocked(news uint64, anew bool) string {
+	p.mu.Lock()
+	open, why, index := p.open, p.why, p.device.Index
+	p.mu.Unlock()
+	bound := func(sl *slot) bool { return sl.socket.Load() != nil }
+	switch {
+	case !open:
+		return "is not open: " + cmp.Or(why, "its sockets are being bound")
+	case !slices.ContainsFunc(p.slots, bound):
+		return "has no socket on any queue"
+	}
+	now := reading{index, news}
+	if !anew && p.passed == now {
+		return ""
+	}
+	why, err := devices.Blocked(index, p.name)
+	switch {
+	case err != nil && !devices.Absent(err) && p.passed.index == index:
+		return "" // as at the last reading, and read again at the next call
+	case err != nil:
+		why = "cannot be read: " + err.Error()
+	}
+	p.passed = reading{}
+	if why == "" {
+		p.passed = now
+	}
+	return why
+}

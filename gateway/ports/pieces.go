@@ -1,0 +1,142 @@
+package ports
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/host/nic/devices"
+	"sluice.dev/sluice/host/nic/frames"
+	"sluice.dev/sluice/serve/status"
+)
+
+const (
+	// confirmPieces is how long a piece must go without a longer packet on any queue of the port,
+	// which refutes it: a forged one is confirmed only where nothing longer arrives.
+	confirmPieces = 2 * time.Second
+	// retryZeroCopy is after how long zero-copy is tried again: the piece may have been forged all
+	// the same. With a driver that does cut packets, those are lost until that is confirmed anew.
+	retryZeroCopy = 10 * time.Minute
+)
+
+// suspicion is a piece that nothing has refuted yet. All zero is none. Only the watcher uses it.
+type suspicion struct {
+	since   time.Time
+	refuted uint64 // how many pieces of the port were, at that time
+}
+
+// notePieces looks for packets that a zero-copy driver delivered in pieces: package frames does not
+// know every driver. One piece is enough, if nothing refutes it.
+func (s *Set) notePieces(ctx context.Context, p *port, now time.Time) {
+	p.retryZeroCopy(now)
+	var zeroCopied []*slot
+	for _, sl := range p.slots {
+		if socket := sl.socket.Load(); socket != nil {
+			if mode, _ := socket.Mode(); mode == xsk.ZeroCopy {
+				zeroCopied = append(zeroCopied, sl)
+			}
+		}
+	}
+	s.judgePieces(ctx, p, zeroCopied, now)
+}
+
+// retryZeroCopy forgets pieces that were confirmed long ago.
+func (p *port) retryZeroCopy(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pieces != "" && now.Sub(p.piecesSince) >= retryZeroCopy {
+		p.pieces = ""
+	}
+}
+
+// judgePieces is notePieces for the slots whose sockets are in zero-copy. While there is a piece,
+// the workers of all of them look for what refutes it: the size of buffers is the device's.
+func (s *Set) judgePieces(ctx context.Context, p *port, zeroCopied []*slot, now time.Time) {
+	refuted := uint64(0) // read before the pieces: one that is refuted meanwhile must count
+	for _, sl := range zeroCopied {
+		refuted += s.workers.Refuted(sl.worker, sl.position)
+	}
+	piece, why := s.suspect(p, zeroCopied)
+	known := !p.suspected.since.IsZero()
+	switch {
+	case known && refuted != p.suspected.refuted:
+		p.suspected = suspicion{}
+		_ = s.suspectAll(ctx, zeroCopied, fastpath.Piece{}) // it fails where the workers end
+		p.setPieces("", now)
+	case why == "":
+		p.suspected = suspicion{}
+	case !known:
+		if s.suspectAll(ctx, zeroCopied, piece) == nil { // else at the next look
+			p.suspected = suspicion{now, refuted}
+		}
+	case now.Sub(p.suspected.since) >= confirmPieces:
+		p.setPieces(why, now)
+	}
+}
+
+// suspect returns a piece that one of the slots got, and what it says of the driver, which is empty
+// if there is none.
+func (s *Set) suspect(p *port, slots []*slot) (piece fastpath.Piece, why string) {
+	p.mu.Lock()
+	dev := p.device
+	p.mu.Unlock()
+	for _, sl := range slots {
+		piece, ok := s.workers.Piece(sl.worker, sl.position)
+		if !ok {
+			continue
+		}
+		if why := inPieces(dev, s.frames.Size, piece); why != "" {
+			return piece, why
+		}
+	}
+	return piece, ""
+}
+
+// suspectAll makes the workers look for packets that are longer than the piece, or for none.
+func (s *Set) suspectAll(ctx context.Context, slots []*slot, piece fastpath.Piece) error {
+	for _, sl := range slots {
+		if err := s.workers.Suspect(ctx, sl.worker, sl.position, piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setPieces notes why packets do not arrive whole, and since when that is known.
+func (p *port) setPieces(why string, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pieces == "" || why == "" {
+		p.pieces, p.piecesSince = why, now
+	}
+}
+
+// ethernetBytes is what a frame has before its IP packet, at most: a header and two VLAN tags.
+const ethernetBytes = 14 + 2*4
+
+// inPieces returns why packets do not arrive whole, given a piece of one; empty if the packet was
+// longer than any that the interface should receive: the driver is not the cause then.
+func inPieces(dev devices.Device, frameSize int, piece fastpath.Piece) string {
+	if piece.Claimed > dev.MTU+ethernetBytes {
+		return ""
+	}
+	do := "set zeroCopy to never"
+	if frameSize < frames.Large {
+		do = fmt.Sprintf("set tuning.frameSize to %d and restart, or zeroCopy to never", frames.Large)
+	}
+	return fmt.Sprintf("driver %s delivers packets in pieces in zero-copy (the first %d bytes of %d arrived, in a "+
+		"frame of %d): %s",
+		dev.Driver, piece.Got, piece.Claimed, frameSize, do)
+}
+
+// piecesCondition reports packets in pieces, and what is done about them. p.mu must be held.
+func (p *port) piecesCondition() status.ConditionView {
+	if p.config.ZeroCopy == config.ZeroCopyRequire {
+		return status.Failed("zero-copy", fmt.Sprintf("interface %s loses packets, and zeroCopy is require: %s", p.name,
+			p.pieces))
+	}
+	return status.Warning("zero-copy", fmt.Sprintf("interface %s is in copy mode: %s", p.name, p.pieces))
+}

@@ -1,0 +1,212 @@
+// Package ports manages sockets and programs on the interfaces: opening them (Bind, Attach),
+// choosing their modes, watching the devices and opening ports again where those were changed,
+// deleted or created again (Watch), and what is reported of it.
+//
+//	device as the kernel has it now ─► reopenReason, outdated ─► close, open again
+//	                                         │ what cannot be: a condition
+//
+// A port's sockets are links of the workers, set when the port opens and cleared when it
+// closes. The package knows the workers and the kernel program as interfaces only.
+package ports
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync/atomic"
+
+	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/fastpath/xsk/napi"
+	"sluice.dev/sluice/host/nic/devices"
+	"sluice.dev/sluice/host/nic/frames"
+	"sluice.dev/sluice/internal/heartbeat"
+	"sluice.dev/sluice/internal/perdevice"
+	"sluice.dev/sluice/xdpprog"
+)
+
+// Config has the parts of ports.
+type Config struct {
+	Settings *config.Configuration // as at the start
+	Log      *slog.Logger
+	Found    devices.Found
+	Plan     devices.Plan
+	Workers  Workers
+	Program  Program
+	HostLink string // its user-space end; empty if there is none
+	// Beats, unless nil, gets the heartbeat of Watch.
+	Beats *heartbeat.Set
+}
+
+// Workers are the workers whose links a port's sockets are.
+type Workers interface {
+	Len() int
+	// UMEM is the memory of a worker's packets.
+	UMEM(id int) *xsk.UMEM
+	// Do runs f where the worker's links may be changed.
+	Do(ctx context.Context, id int, f func(*fastpath.Worker)) error
+	// Piece returns the piece of a packet that arrived at a worker's link, if there was one.
+	Piece(id, position int) (fastpath.Piece, bool)
+	// Refuted counts the pieces of a worker's link that a longer packet has refuted.
+	Refuted(id, position int) uint64
+	// Suspect makes a worker look for a packet that is longer than the piece on a link; no Piece
+	// ends that.
+	Suspect(ctx context.Context, id, position int, p fastpath.Piece) error
+}
+
+// Program is the kernel program as ports need it.
+type Program interface {
+	// Attach puts the program for interfaces on a device.
+	Attach(ifindex int, name string, mode xdpprog.AttachMode) (*xdpprog.Port, error)
+	// AttachHostLink puts the program for the host link on its user-space end.
+	AttachHostLink(ifindex int, name string) (*xdpprog.Port, error)
+	// AttachOver puts the program in the place of a predecessor's that has the same sockets; fill
+	// is called with it before it gets a packet.
+	AttachOver(ifindex int, name string, hostLink bool, fill func(*xdpprog.Port) error) (*xdpprog.Port, error)
+	// AttachEgress catches replies of local endpoints on their way out of a device. It returns
+	// xdpprog.ErrAttached if it did already.
+	AttachEgress(ifindex int, name string) error
+}
+
+// Set is the ports of a gateway.
+type Set struct {
+	config   *config.Configuration
+	frames   frames.Choice
+	log      *slog.Logger
+	workers  Workers
+	program  Program
+	original *napi.Original // what devices had before `interfaces[].napi`
+	refusals *refusals      // of native mode
+	ports    []*port        // in the order of the configuration, the host link's last
+	links    linkList
+	// linkNews counts the kernel's notifications about links, and the readings without one. told is
+	// whether there are notifications.
+	linkNews atomic.Uint64
+	told     atomic.Bool
+	looking  chan struct{} // has an element while Watch looks, and while it is paused
+	beat     *heartbeat.Beat
+	linkBeat *heartbeat.Beat // of what reads notifications
+}
+
+// New makes the ports that the plan says, which are not open yet.
+func New(c Config) (*Set, error) {
+	original, err := napi.OpenOriginal(filepath.Join(c.Settings.StateDir, "napi.json"))
+	if err != nil {
+		return nil, err
+	}
+	refused, err := perdevice.Open[refusal](filepath.Join(c.Settings.StateDir, "modes.json"))
+	if refused == nil {
+		return nil, fmt.Errorf("modes of devices, %w", err)
+	} else if err != nil {
+		c.Log.Warn("devices keep the mode that they are in", "error", err)
+	}
+	s := &Set{
+		config: c.Settings, frames: c.Found.Frames, log: c.Log,
+		workers: c.Workers, program: c.Program, original: original, refusals: refused,
+		looking: make(chan struct{}, 1), beat: c.Beats.Add("watch of interfaces", heartbeat.DefaultBounds),
+		linkBeat: c.Beats.Add("reader of changes of interfaces", heartbeat.DefaultBounds),
+	}
+	for i, dev := range c.Found.Devices {
+		s.ports = append(s.ports, &port{
+			name: dev.Name, device: dev, slots: slotsAt(c.Plan.Places[i]), config: c.Settings.Interfaces[i],
+		})
+	}
+	if c.HostLink != "" {
+		s.ports = append(s.ports, &port{
+			name: c.HostLink, host: true, slots: slotsAt(c.Plan.Places[len(s.ports)]),
+			config: config.Interface{Name: c.HostLink, Mode: config.ModeNative, ZeroCopy: config.ZeroCopyNever},
+		})
+	}
+	return s, nil
+}
+
+func slotsAt(places []devices.Place) (slots []*slot) {
+	for _, at := range places {
+		slots = append(slots, &slot{worker: at.Worker, position: at.Position, queue: at.Queue})
+	}
+	return slots
+}
+
+// Bind binds all sockets before the first one gets packets, so that what is received on one
+// interface can leave by the others.
+func (s *Set) Bind(ctx context.Context) error {
+	for _, p := range s.ports {
+		if err := s.bindPort(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Attach puts the programs on the devices and the sockets into their maps: packets come from then
+// on.
+func (s *Set) Attach(ctx context.Context) error {
+	for _, p := range s.ports {
+		if err := s.attachPort(ctx, p); err != nil {
+			return err
+		}
+		s.logOpen(p)
+	}
+	return nil
+}
+
+// AttachEgress catches replies of local endpoints on the way out of every NIC.
+func (s *Set) AttachEgress() error {
+	var errs []error
+	for _, p := range s.ports {
+		if !p.host && p.isOpen() {
+			if err := s.program.AttachEgress(p.index(), p.name); !errors.Is(err, xdpprog.ErrAttached) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Set) logOpen(p *port) {
+	p.mu.Lock()
+	mode, reason := p.attach.Mode(), p.attachReason()
+	p.mu.Unlock()
+	socketMode, why := p.slots[0].socket.Load().Mode()
+	s.log.Info("interface open", "interface", p.name, "queues", len(p.slots),
+		"xdp", mode, "xdpReason", reason, "sockets", socketMode, "socketsReason", why)
+}
+
+// Devices are the interfaces as they were last seen, with the MTU that they are served with,
+// without the host link.
+func (s *Set) Devices() (list []devices.Device) {
+	for _, p := range s.ports {
+		if !p.host {
+			p.mu.Lock()
+			dev := p.device
+			dev.MTU = p.receives(s.frames.Size)
+			list = append(list, dev)
+			p.mu.Unlock()
+		}
+	}
+	return list
+}
+
+// Indexes are those of the interfaces and of the host link, as they were last seen.
+func (s *Set) Indexes() (list []int) {
+	for _, p := range s.ports {
+		list = append(list, p.index())
+	}
+	return list
+}
+
+// Close closes every port. The workers must have ended.
+func (s *Set) Close() error {
+	var errs []error
+	for _, p := range s.ports {
+		errs = append(errs, s.closePort(context.Background(), p))
+	}
+	return errors.Join(errs...)
+}
+
+// Forget removes what the next process would read of the modes of devices. The caller calls it
+// where it leaves no program to that process.
+func (s *Set) Forget() error { return s.refusals.Clear() }

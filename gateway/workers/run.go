@@ -1,0 +1,115 @@
+package workers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/thread"
+	"sluice.dev/sluice/gateway/boottime"
+)
+
+// tidyThreads bounds how long a thread without a worker may stay bound to a worker's CPU.
+const tidyThreads = time.Second
+
+// Run starts the workers, which end with ctx. fail, which must not block, is called with the error
+// of a worker that could not go on: half a data path would lose half the packets.
+//
+// Ready may have been called before: then they run at once.
+func (g *Group) Run(ctx context.Context, fail func(error)) {
+	if g.runners == nil {
+		if err := g.Ready(ctx); err != nil {
+			fail(err)
+			return
+		}
+	}
+	g.started, g.startedAt = true, boottime.Nanos()
+	for _, w := range g.workers {
+		context.AfterFunc(ctx, w.Stop)
+	}
+	g.runners.begin()
+}
+
+// Ready makes the threads that the workers will run on, until ctx is done.
+func (g *Group) Ready(ctx context.Context) error {
+	c := g.c.Settings
+	threads, err := thread.NewGroup(thread.Priority{Nice: c.Tuning.WorkerNice})
+	if err != nil {
+		return err
+	}
+	g.done.Add(1)
+	go func() {
+		defer g.done.Done()
+		if err := threads.TidyEvery(ctx, tidyThreads); err != nil {
+			g.c.Log.Warn("threads that a worker's thread made stay on its CPU", "error", err)
+		}
+	}()
+	r := &runners{g: g, life: ctx, config: fastpath.RunConfig{Threads: threads, Turn: thread.Turn}}
+	if err := r.ready(); err != nil {
+		return err
+	}
+	g.runners = r
+	return nil
+}
+
+// Follow moves workers when packets arrive elsewhere, until ctx is done. It must begin after Run
+// and end before Wait, and before Config.Arrivals has nothing to count any more.
+func (g *Group) Follow(ctx context.Context) {
+	if g.runners != nil && g.c.Arrivals != nil {
+		g.runners.follow(ctx)
+	}
+}
+
+// Wait returns when the workers have ended. From then on Do runs on the caller's goroutine.
+func (g *Group) Wait() {
+	g.done.Wait()
+	g.started = false
+}
+
+// Do runs f where the worker's links may be changed: on its goroutine, if that runs.
+func (g *Group) Do(ctx context.Context, id int, f func(*fastpath.Worker)) error {
+	w := g.workers[id].Worker
+	if !g.started {
+		f(w)
+		return nil
+	}
+	if !w.Do(ctx, f) {
+		return fmt.Errorf("worker %d is stopped", id)
+	}
+	return nil
+}
+
+// all returns the workers by their numbers.
+func (g *Group) all() (list []*fastpath.Worker) {
+	for _, w := range g.workers {
+		list = append(list, w.Worker)
+	}
+	return list
+}
+
+// RunNow is Run, and waits until every worker is at work. It returns when the last one began, by
+// CLOCK_BOOTTIME; with an error, if one does not begin in time, what time it is then.
+func (g *Group) RunNow(ctx context.Context, fail func(error), within time.Duration) (at uint64, err error) {
+	began := make([]uint64, len(g.workers))
+	c, err := fastpath.Call(g.all(), func(id int, _ *fastpath.Worker) { began[id] = boottime.Nanos() })
+	g.Run(ctx, fail)
+	if err == nil {
+		err = c.Wait(within)
+	}
+	if err != nil {
+		return boottime.Nanos(), err
+	}
+	return slices.Max(began), nil
+}
+
+// SetHostMAC sets the MAC addresses of the host link's ends in every worker.
+func (g *Group) SetHostMAC(ctx context.Context, mac fastpath.HostMAC) error {
+	for id := range g.workers {
+		if err := g.Do(ctx, id, func(w *fastpath.Worker) { w.SetHostMAC(mac) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package workers
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/nat/fragment"
+)
+
+// Custody is what the workers of another process need to go on for these.
+type Custody struct {
+	Workers   []WorkerCustody
+	Fragments fragment.Contents
+}
+
+// WorkerCustody is a worker's.
+type WorkerCustody struct {
+	UMEM              xsk.Custody
+	Remains           fastpath.Remains
+	Busy, Idle, Polls uint64 // of its counters
+}
+
+// Layout says what of Custody must be alike in both processes, in words.
+func Layout() string {
+	names := fastpath.CountNames()
+	sum := sha256.Sum256([]byte(strings.Join(names, "\n")))
+	return fmt.Sprintf("%d counts (%x), %d packets held for next hops, %s", len(names), sum[:4], heldPackets,
+		fragment.Layout())
+}
+
+// Shapes describes the UMEMs and sockets of all workers, with their files (xsk.UMEM.Shape).
+func (g *Group) Shapes() (shapes []xsk.Shape, files []int) {
+	for _, w := range g.workers {
+		shape, f := w.umem.Shape()
+		shapes, files = append(shapes, shape), append(files, f...)
+	}
+	return shapes, files
+}
+
+// Pause stops all workers, which must run, between two steps. It returns what another process
+// needs, and when the first one stopped, by CLOCK_BOOTTIME. If one cannot be stopped in time, all
+// others go on at once.
+func (g *Group) Pause(within time.Duration) (c Custody, at uint64, err error) {
+	c.Workers = make([]WorkerCustody, len(g.workers))
+	stopped := make([]uint64, len(g.workers))
+	calls, err := fastpath.Call(g.all(), func(id int, w *fastpath.Worker) {
+		stopped[id] = boottime.Nanos()
+		c.Workers[id].Remains = w.Pause()
+	})
+	if err == nil {
+		err = calls.Wait(within)
+	}
+	if err != nil {
+		g.Resume()
+		return Custody{}, 0, err
+	}
+	for id, w := range g.workers {
+		at := &c.Workers[id]
+		at.UMEM = w.umem.Custody()
+		at.Busy, at.Idle, at.Polls = w.block.BusyNanos.Load(), w.block.IdleNanos.Load(), w.block.Polls.Load()
+	}
+	c.Fragments = g.fragments.Contents(boottime.Nanos())
+	return c, slices.Min(stopped), nil
+}
+
+// Resume makes the workers go on after a Pause. It waits for none of them: one that stands still
+// must keep neither the others paused nor the caller, which has locks of the whole daemon.
+func (g *Group) Resume() {
+	for _, w := range g.workers {
+		w.Tell((*fastpath.Worker).Resume)
+	}
+}
+
+// Assume makes the workers, which must not run yet, go on where those of another process have
+// paused. After an error they must not be used.
+func (g *Group) Assume(c *Custody) error {
+	if len(c.Workers) != len(g.workers) {
+		return fmt.Errorf("the other process has %d workers, here are %d", len(c.Workers), len(g.workers))
+	}
+	if err := g.fragments.Assume(c.Fragments); err != nil {
+		return err
+	}
+	for id, w := range g.workers {
+		from := &c.Workers[id]
+		ours, err := w.umem.Assume(from.UMEM)
+		if err != nil {
+			return fmt.Errorf("worker %d: %w", id, err)
+		}
+		if err := w.Assume(from.Remains, ours); err != nil {
+			return err
+		}
+		w.block.BusyNanos.Store(from.Busy)
+		w.block.IdleNanos.Store(from.Idle)
+		w.block.Polls.Store(from.Polls)
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+package metrics
+
+import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"sluice.dev/sluice/serve/web"
+)
+
+// Config configures a Server.
+type Config struct {
+	Address  string // to listen on, such as :9470
+	Source   Source
+	Registry *prometheus.Registry
+	Log      *slog.Logger
+	// NotReady returns why no traffic should be sent to this gateway. Everybody who reaches the
+	// address may ask for it as often as he likes, so it must be cheap, and so must Source.Stats.
+	NotReady func() []string
+	// Retry is how often a taken port is tried again; 0 is web.DefaultRetry.
+	Retry time.Duration
+	// TLS and Tokens are nil for plain HTTP and for answers to everybody. Without a token
+	// /healthz and /readyz answer by their code alone.
+	TLS    *tls.Config
+	Tokens *web.Tokens
+	// Stale is how long ago a worker's last pass may be; 0 is DefaultStale.
+	Stale time.Duration
+}
+
+// DefaultStale is several times what a worker sleeps at most.
+const DefaultStale = 10 * time.Second
+
+// Server serves /metrics, /healthz and /readyz.
+type Server struct {
+	*web.Server
+	config Config
+}
+
+// NewServer returns a server that listens once Run is called.
+func NewServer(c Config) *Server {
+	if c.Stale == 0 {
+		c.Stale = DefaultStale
+	}
+	s := &Server{config: c}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", c.Tokens.Guard(promhttp.HandlerFor(c.Registry, promhttp.HandlerOpts{
+		ErrorLog:            slog.NewLogLogger(c.Log.Handler(), slog.LevelWarn),
+		ErrorHandling:       promhttp.ContinueOnError, // one bad series must not hide the others
+		MaxRequestsInFlight: 4,
+		Timeout:             10 * time.Second,
+	})))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, s.unhealthy()) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, c.NotReady()) })
+	s.Server = web.New(web.Config{
+		Name: "metrics-listener", Purpose: "metrics", Field: "metrics.address",
+		Address: c.Address, Handler: mux, Log: c.Log, Retry: c.Retry, TLS: c.TLS,
+	})
+	return s
+}
+
+// unhealthy returns why the process should be restarted: workers and loops that stand still.
+func (s *Server) unhealthy() []string {
+	v := s.config.Source.Stats()
+	workers, reasons := v.Workers, v.Stalled
+	if len(workers) == 0 {
+		return []string{"no worker runs yet"}
+	}
+	for i := range workers {
+		switch w := &workers[i]; {
+		case w.PulseNanos < 0:
+			reasons = append(reasons, fmt.Sprintf("worker %d has not started its loop", w.Worker))
+		case time.Duration(w.PulseNanos) > s.config.Stale:
+			reasons = append(reasons, fmt.Sprintf("worker %d stands still for %s", w.Worker,
+				time.Duration(w.PulseNanos).Round(time.Millisecond)))
+		}
+	}
+	return reasons
+}
+
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, reasons []string) {
+	if t := s.config.Tokens; len(reasons) > 0 && t != nil && !t.Admits(r) {
+		reasons = []string{"no; why is for those who send a token"}
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	body := "ok\n"
+	if len(reasons) > 0 {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		body = strings.Join(reasons, "\n") + "\n"
+	}
+	// A prober that went away has its answer in its own log.
+	_, _ = w.Write([]byte(body))
+}

@@ -1,0 +1,157 @@
+// Package statustest is a gateway that does not forward: fixed views for the tests
+// of everything that shows a gateway (status API, metrics, commands), so that all
+// of them are held against the same one.
+package statustest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"sluice.dev/sluice/serve/status"
+)
+
+// Gateway implements status.Gateway. Its fields may be replaced before it is used.
+type Gateway struct {
+	ServiceList []status.ServiceView
+	BackendList []status.BackendView
+	StatsView   status.StatsView
+	PortsList   []status.SourcePortsView
+	StatusView  status.StatusView
+	// Applied is closed when WaitApplied may return.
+	Applied chan struct{}
+	// Err is what the methods that can fail return.
+	Err error
+
+	mu      sync.Mutex
+	flows   []status.FlowView
+	drained map[string]bool
+	pages   int
+}
+
+// New returns the sample gateway with two workers, two services and four flows.
+func New() *Gateway {
+	g := &Gateway{
+		ServiceList: sampleServices(), BackendList: sampleBackends(),
+		StatsView: sampleStats(), StatusView: sampleStatus(), PortsList: samplePorts(),
+		Applied: make(chan struct{}), flows: sampleFlows(), drained: map[string]bool{},
+	}
+	close(g.Applied)
+	return g
+}
+
+// Start is when the sample daemon started.
+func Start() time.Time { return time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC) }
+
+// Many replaces the flows by n of one client.
+func (g *Gateway) Many(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	one := sampleFlows()[0]
+	g.flows = make([]status.FlowView, n)
+	for i := range g.flows {
+		one.Client = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 40000)
+		g.flows[i] = one
+	}
+}
+
+// Services implements status.Gateway.
+func (g *Gateway) Services() []status.ServiceView { return g.ServiceList }
+
+// Backends implements status.Gateway.
+func (g *Gateway) Backends() []status.BackendView {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	list := append([]status.BackendView(nil), g.BackendList...)
+	for i := range list {
+		if g.drained[list[i].Address.String()] {
+			list[i].State = "drained"
+		}
+	}
+	return list
+}
+
+// Flows implements status.Gateway. The cursor is a position in the list; every
+// third page is empty, as a sparse part of a table is.
+func (g *Gateway) Flows(
+	f *status.FlowFilter, cursor uint64, limit int, page []status.FlowView,
+) ([]status.FlowView, uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.pages++; g.pages%3 == 2 && cursor != 0 {
+		return page, cursor
+	}
+	for ; cursor < uint64(len(g.flows)); cursor++ {
+		if len(page) == limit {
+			return page, cursor
+		}
+		if v := &g.flows[cursor]; f.Match(v) {
+			page = append(page, *v)
+		}
+	}
+	return page, 0
+}
+
+// DeleteFlows implements status.Gateway.
+func (g *Gateway) DeleteFlows(_ context.Context, f *status.FlowFilter) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.Err != nil {
+		return 0, g.Err
+	}
+	var kept []status.FlowView
+	for i := range g.flows {
+		if !f.Match(&g.flows[i]) {
+			kept = append(kept, g.flows[i])
+		}
+	}
+	n := len(g.flows) - len(kept)
+	g.flows = kept
+	return n, nil
+}
+
+// Drain implements status.Gateway.
+func (g *Gateway) Drain(e status.Endpoint, on bool) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := 0
+	for _, b := range g.BackendList {
+		if e.Match(b.Address) {
+			g.drained[b.Address.String()] = on
+			n++
+		}
+	}
+	return n, g.Err
+}
+
+// Explain implements status.Gateway: everything is forwarded to the first backend.
+func (g *Gateway) Explain(q *status.ExplainQuery) (status.ExplainView, error) {
+	backend := g.BackendList[0].Address
+	return status.ExplainView{
+		From: q.From, To: q.To, Protocol: q.Protocol, Opens: !q.Established, AnyPort: q.AnyPort,
+		Verdict: status.VerdictForward, Service: "shop/web:http", Backend: backend, Generation: 7,
+		Steps:     []status.ExplainStep{{Name: "endpoints", Text: "2"}, {Name: "verdict", Text: "forward"}},
+		Endpoints: []status.ExplainEndpoint{{Address: backend, In: true, Why: "ready", Weight: 1}},
+	}, g.Err
+}
+
+// Stats implements status.Gateway.
+func (g *Gateway) Stats() status.StatsView { return g.StatsView }
+
+// SourcePorts implements status.Gateway.
+func (g *Gateway) SourcePorts() []status.SourcePortsView { return g.PortsList }
+
+// Status implements status.Gateway.
+func (g *Gateway) Status() status.StatusView { return g.StatusView }
+
+// WaitApplied implements status.Gateway.
+func (g *Gateway) WaitApplied(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("not applied: %w", ctx.Err())
+	case <-g.Applied:
+		return g.Err
+	}
+}

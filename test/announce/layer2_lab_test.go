@@ -1,0 +1,455 @@
+//go:build root
+
+package announce
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/packet"
+	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/announce/layer2/frame"
+	"sluice.dev/sluice/announce/view"
+	"sluice.dev/sluice/test/bed/launch"
+	"sluice.dev/sluice/test/bed/machine"
+	"sluice.dev/sluice/test/bed/topo"
+)
+
+// The VIPs of layer 2 are in the network of the segment, so that hosts ask their neighbours.
+const (
+	near4, near6 = "10.71.0.200", "fd71::200"
+	key          = "0123456789abcdef0123456789abcdef"
+)
+
+// segment is a link with gateways, a client and a backend on it.
+type segment struct {
+	*topo.Net
+	t        *testing.T
+	ctx      context.Context
+	dir      string
+	flags    []string      // of announcers
+	options  string        // of gateways
+	patience time.Duration // of each connection of stream
+	gateways []*member
+	client   *topo.Host
+}
+
+// member is a gateway with its announcer.
+type member struct {
+	*topo.Host
+	s       *segment
+	name    string
+	dir     string
+	gate    *launch.Gateway
+	process *topo.Process
+	log     *os.File
+}
+
+const nearObjects = `
+apiVersion: sluice.dev/v1alpha1
+kind: AddressPool
+metadata: {name: near}
+spec: {addresses: [10.71.0.192-10.71.0.254, "fd71::200-fd71::2ff"]}
+---
+apiVersion: sluice.dev/v1alpha1
+kind: L2Advertisement
+metadata: {name: near}
+`
+
+// newSegment starts gateways that have VIPs 10.71.0.200 and on, and fd71::200 and on.
+func newSegment(t *testing.T, gateways, vips int, flags ...string) *segment {
+	t.Helper()
+	return newSegmentOf(t, gateways, vips, "", flags...)
+}
+
+// newSegmentOf is newSegment with more of the gateways' configuration.
+func newSegmentOf(t *testing.T, gateways, vips int, options string, flags ...string) *segment {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), machine.Slower(15*time.Minute))
+	t.Cleanup(cancel)
+	go latenessOf(t).Watch(ctx)
+	n, err := topo.New(topo.Config{OneArmed: true, Clients: gateways})
+	must(t, err)
+	dir, err := os.MkdirTemp("", "sluice-layer2-")
+	must(t, err)
+	s := &segment{Net: n, t: t, ctx: ctx, dir: dir, flags: flags, options: options,
+		patience: 250 * time.Millisecond, client: n.Clients[0]}
+	t.Cleanup(s.close)
+	_, err = n.Backends[0].Serve(port)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, "key"), []byte(key+"\n"), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "objects.yaml"), []byte(nearObjects), 0o600))
+	for i, h := range append([]*topo.Host{n.Gateway}, n.Clients[1:]...) {
+		s.add(h, fmt.Sprintf("gateway-%d", i), vips)
+	}
+	return s
+}
+
+// add starts a gateway and its announcer on a host.
+func (s *segment) add(h *topo.Host, name string, vips int) {
+	s.t.Helper()
+	m := &member{Host: h, s: s, name: name, dir: filepath.Join(s.dir, name)}
+	s.gateways = append(s.gateways, m)
+	must(s.t, os.Mkdir(m.dir, 0o700))
+	must(s.t, h.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999")) // SNAT ports are free
+	var err error
+	m.gate, err = launch.New(launch.Config{Sluice: gateway, Host: h, NodeName: name,
+		Options: "flows: {ipv4: 65536, ipv6: 65536}\ntuning: {affinityClients: 4096}\n" + s.options})
+	must(s.t, err)
+	for i := range vips {
+		must(s.t, m.gate.Apply(s.service(i, false)))
+	}
+	must(s.t, m.gate.Start(s.ctx))
+	m.start()
+}
+
+// near returns the addresses of a Service.
+func near(i int) (a4, a6 netip.Addr) {
+	a4, a6 = netip.MustParseAddr(near4), netip.MustParseAddr(near6)
+	for range i {
+		a4, a6 = a4.Next(), a6.Next()
+	}
+	return a4, a6
+}
+
+func (s *segment) service(i int, local bool) launch.Service {
+	a4, a6 := near(i)
+	w := launch.Service{Name: "web" + strconv.Itoa(i), Port: port, VIPs: []string{a4.String(), a6.String()},
+		Local: local}
+	b := s.Backends[0]
+	for _, a := range []netip.Addr{b.Addr4(), b.Addr6()} {
+		w.Endpoints = append(w.Endpoints, launch.Endpoint{Addr: a, Port: port, Node: "other"})
+	}
+	return w
+}
+
+// start starts the announcer, with the capability of the chart's pod.
+func (m *member) start(flags ...string) {
+	t := m.s.t
+	t.Helper()
+	var err error
+	if m.log == nil {
+		m.log, err = os.Create(filepath.Join(m.dir, "announcer.log"))
+		must(t, err)
+	}
+	args := slices.Concat([]string{"--bounding-set", "-all,+net_raw", "--inh-caps", "-all", "--", announcer,
+		"--config", filepath.Join(m.s.dir, "objects.yaml"), "--node-name", m.name, "--state-dir", m.state(),
+		"--log", "text", "--gateway", m.gate.PulseSocket(),
+		"--layer2-key", filepath.Join(m.s.dir, "key"), "--listen", "127.0.0.1:9472", "--hold", "0s"}, m.s.flags, flags)
+	m.process, err = m.Host.Start(topo.Command{Path: "setpriv", Stdout: m.log, Stderr: m.log, Args: args})
+	must(t, err)
+}
+
+func (m *member) state() string { return filepath.Join(m.dir, "state") }
+
+func (m *member) kill() error {
+	if err := m.process.Signal(os.Kill); err != nil {
+		return err
+	}
+	<-m.process.Done()
+	return nil
+}
+
+func (m *member) mac() frame.MAC { return m.Interfaces[0].MAC }
+
+func (m *member) ask() (*view.View, error) {
+	return view.Ask(m.s.ctx, filepath.Join(m.state(), "status.sock"))
+}
+
+// line returns what a member says of a VIP.
+func (m *member) line(vip netip.Addr) (view.Line, error) {
+	v, err := m.ask()
+	if err != nil {
+		return view.Line{}, err
+	}
+	for i := range v.VIPs {
+		for _, l := range v.VIPs[i].To {
+			if v.VIPs[i].Address == vip && l.Speaker == view.Layer2 {
+				return l, nil
+			}
+		}
+	}
+	return view.Line{}, fmt.Errorf("%s does not know %v: %+v", m.name, vip, v)
+}
+
+// metric returns the sum of a counter of a member over its labels that have a text.
+func (m *member) metric(name, label string) (sum float64) {
+	t := m.s.t
+	t.Helper()
+	c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return m.Dial(ctx, network, address)
+		}}}
+	r, err := c.Get("http://127.0.0.1:9472/metrics")
+	must(t, err)
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	must(t, err)
+	found := false
+	for line := range strings.Lines(string(text)) {
+		if rest, there := strings.CutPrefix(line, "sluice_announcer_layer2_"+name+"{"); there &&
+			strings.Contains(rest, label) {
+			_, value, _ := strings.Cut(rest, "} ")
+			x, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			must(t, err)
+			sum, found = sum+x, true
+		}
+	}
+	if !found {
+		t.Fatalf("%s has no metric %s with %s", m.name, name, label)
+	}
+	return sum
+}
+
+func (s *segment) close() {
+	for _, m := range s.gateways {
+		if s.t.Failed() {
+			text, _ := os.ReadFile(filepath.Join(m.dir, "announcer.log"))
+			s.t.Logf("%s, %v:\n%s", m.name, m.mac(), text)
+			if v, err := m.ask(); err == nil {
+				var b bytes.Buffer
+				_ = view.Print(&b, v)
+				s.t.Logf("status:\n%s", b.String())
+			}
+		}
+		if m.process != nil {
+			check(s.t, m.process.Stop(5*time.Second))
+		}
+		if m.gate != nil {
+			if m.gate.Running() {
+				check(s.t, m.gate.Stop())
+			}
+			check(s.t, m.gate.Close())
+		}
+		if m.log != nil {
+			m.log.Close()
+		}
+	}
+	check(s.t, s.Net.Close())
+	check(s.t, os.RemoveAll(s.dir))
+}
+
+// within waits until a condition holds, and returns how long that took.
+func (s *segment) within(most time.Duration, what string, is func() error) time.Duration {
+	s.t.Helper()
+	begin := time.Now()
+	err := topo.Until(s.ctx, machine.Slower(most), 2*time.Millisecond, func(context.Context) error { return is() })
+	if err != nil {
+		s.t.Fatalf("%s: not within %v: %v", what, most, err)
+	}
+	return time.Since(begin)
+}
+
+// settled waits until all members agree about each VIP, and returns the owner of the first one.
+func (s *segment) settled(vip netip.Addr, alive ...*member) (owner *member) {
+	s.t.Helper()
+	if alive == nil {
+		alive = s.gateways
+	}
+	s.within(30*time.Second, fmt.Sprintf("%v to have an owner", vip), func() error {
+		owner = nil
+		for _, m := range alive {
+			l, err := m.line(vip)
+			switch {
+			case err != nil:
+				return err
+			case l.State == view.Announced && owner != nil:
+				return fmt.Errorf("%s and %s have it", owner.name, m.name)
+			case l.State == view.Announced:
+				owner = m
+			case l.State != view.Standby:
+				return fmt.Errorf("%s: %+v", m.name, l)
+			}
+			if strings.Contains(l.Why, "joins") || len(alive) > 1 && strings.Count(l.With, "gateway-") < len(alive)+1 {
+				return fmt.Errorf("%s: %+v", m.name, l)
+			}
+		}
+		if owner == nil {
+			return fmt.Errorf("nobody has it")
+		}
+		return nil
+	})
+	return owner
+}
+
+// connect opens a connection of the client to a VIP, and asks for a page.
+func (s *segment) connect(vip netip.Addr, timeout time.Duration) error {
+	c := http.Client{Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return s.client.Dial(ctx, network, address)
+		}}}
+	r, err := c.Get("http://" + netip.AddrPortFrom(vip, port).String() + "/")
+	if err != nil {
+		return err
+	}
+	return r.Body.Close()
+}
+
+// interval is how often stream opens a connection.
+const interval = 20 * time.Millisecond
+
+// stream opens a connection to a VIP each interval, for a while before and after something fails,
+// and returns the time from the first one that does not work to the first one after which all do;
+// zero: all did. Each may take less than the second after which its SYN would be sent again.
+func (s *segment) stream(vip netip.Addr, after time.Duration, fail func() error) (out time.Duration) {
+	s.t.Helper()
+	type attempt struct {
+		at  time.Time
+		err error
+	}
+	var mu sync.Mutex
+	var all []attempt
+	var running sync.WaitGroup
+	stop := make(chan struct{})
+	running.Go(func() {
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case at := <-tick.C:
+				running.Go(func() {
+					err := s.connect(vip, machine.Slower(s.patience))
+					mu.Lock()
+					defer mu.Unlock()
+					all = append(all, attempt{at, err})
+				})
+			}
+		}
+	})
+	must(s.t, topo.Pause(s.ctx, 300*time.Millisecond))
+	must(s.t, fail())
+	must(s.t, topo.Pause(s.ctx, after))
+	close(stop)
+	running.Wait()
+	slices.SortFunc(all, func(a, b attempt) int { return a.at.Compare(b.at) })
+	first := -1
+	for i, a := range all {
+		if a.err == nil {
+			continue
+		}
+		if first < 0 {
+			first = i
+		}
+		if i == len(all)-1 {
+			s.t.Fatalf("connections to %v do not work %v after: %v", vip, after, a.err)
+		}
+		out = all[i+1].at.Sub(all[first].at)
+	}
+	return out
+}
+
+// answer is one to a question of the prober.
+type answer struct {
+	at  time.Time
+	mac frame.MAC
+}
+
+// questions opens a socket of a host for the questions and answers of ARP or, without is4, of
+// neighbour discovery.
+func (s *segment) questions(h *topo.Host, is4 bool) (c *packet.Conn) {
+	s.t.Helper()
+	must(s.t, h.Run(func() error {
+		i, err := net.InterfaceByName(h.Interfaces[0].Name)
+		if err != nil {
+			return err
+		}
+		kind := frame.IPv6
+		if is4 {
+			kind = frame.ARP
+		}
+		c, err = packet.Listen(i, packet.Raw, kind, nil)
+		return err
+	}))
+	return c
+}
+
+// ask sends a host's question for the hardware address of a VIP.
+func ask(c *packet.Conn, h *topo.Host, vip netip.Addr) {
+	mac := frame.MAC(h.Interfaces[0].MAC)
+	question := frame.Solicitation(mac, h.Addr6(), vip)
+	if vip.Is4() {
+		question = frame.ARPRequest(mac, h.Addr4(), vip)
+	}
+	_, _ = c.WriteTo(question, &packet.Addr{HardwareAddr: question[:6]})
+}
+
+// eachClaim calls f for what others say of their addresses, until the socket is closed.
+func eachClaim(c *packet.Conn, h *topo.Host, is4 bool, f func(*frame.Packet)) {
+	read := frame.ReadNDP
+	if is4 {
+		read = frame.ReadARP
+	}
+	b := make([]byte, 2048)
+	for {
+		n, _, err := c.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		if p, ok := read(b[:n]); ok && p.Claims.IsValid() && p.FromMAC != frame.MAC(h.Interfaces[0].MAC) {
+			f(&p)
+		}
+	}
+}
+
+// probe asks for a VIP on a host's link each 20 ms, as a host does that does not know it, until
+// stop is called, which returns who answered when.
+func (s *segment) probe(h *topo.Host, vip netip.Addr) (stop func() []answer) {
+	s.t.Helper()
+	c := s.questions(h, vip.Is4())
+	var running sync.WaitGroup
+	ended := make(chan struct{})
+	running.Go(func() {
+		for {
+			ask(c, h, vip)
+			select {
+			case <-ended:
+				c.Close()
+				return
+			case <-time.After(interval):
+			}
+		}
+	})
+	var list []answer
+	running.Go(func() {
+		eachClaim(c, h, vip.Is4(), func(p *frame.Packet) {
+			if p.Claims == vip {
+				list = append(list, answer{time.Now(), p.FromMAC})
+			}
+		})
+	})
+	return func() []answer {
+		close(ended)
+		running.Wait()
+		return list
+	}
+}
+
+// knows returns the hardware address that the client's kernel has for a VIP.
+func (s *segment) knows(vip netip.Addr) (mac frame.MAC, err error) {
+	err = s.client.Run(func() error {
+		list, err := netlink.NeighList(0, map[bool]int{true: netlink.FAMILY_V4, false: netlink.FAMILY_V6}[vip.Is4()])
+		for _, n := range list {
+			if n.IP.Equal(vip.AsSlice()) && len(n.HardwareAddr) == len(mac) {
+				mac = frame.MAC(n.HardwareAddr)
+			}
+		}
+		return err
+	})
+	return mac, err
+}

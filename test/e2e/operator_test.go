@@ -1,0 +1,403 @@
+//go:build root
+
+package e2e
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/serve/status"
+	"sluice.dev/sluice/test/bed/topo"
+)
+
+// TestReload: what can change while the gateway runs does; a bad file changes
+// nothing; what needs a restart is reported.
+func TestReload(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
+	unserved := func() string {
+		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, 81)}, Requests: 1,
+			Timeout: 500 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for kind := range r.Errors {
+			return kind
+		}
+		return "served"
+	}
+	reload := func(more string, done func() bool) {
+		t.Helper()
+		if err := l.gate.WriteConfiguration(l.gate.Configuration() + more); err != nil {
+			t.Fatal(err)
+		}
+		deadline := time.Now().Add(5 * time.Second)
+		for !done() {
+			if time.Now().After(deadline) {
+				t.Fatalf("no effect within 5 s: %q", more)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	config := func() (problem string, restart []string) {
+		st, err := l.gate.Client.Status(l.ctx, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Config.Error, st.Config.NeedRestart
+	}
+	reload("unservedVIPPort: drop\n", func() bool { return !strings.Contains(unserved(), "refused") })
+	reload("unservedVIPPort: reject\n", func() bool { return strings.Contains(unserved(), "refused") })
+	reload("unservedVIPPort: nonsense\n", func() bool {
+		problem, _ := config()
+		return strings.Contains(problem,
+			"unservedVIPPort")
+	})
+	if got := unserved(); !strings.Contains(got, "refused") {
+		t.Errorf("after a bad file the policy is not the last good one: %s", got)
+	}
+	// Refused by its mode, which needs no other content, also by a daemon that is confined.
+	refused := func() bool { problem, _ := config(); return strings.Contains(problem, "chmod go-w") }
+	for _, mode := range []os.FileMode{0o666, 0o600} {
+		if err := os.Chmod(l.gate.ConfigFile(), mode); err != nil {
+			t.Fatal(err)
+		}
+		l.eventually(5*time.Second, "the file's mode is seen", func() bool { return refused() == (mode == 0o666) })
+	}
+	reload("tuning: {ringSize: 1024}\n", func() bool {
+		problem, restart := config()
+		return problem == "" && len(restart) == 1 && strings.Contains(restart[0], "tuning.ringSize")
+	})
+	l.wantServed("after the reloads")
+}
+
+// TestMetrics: the daemon's own endpoints, as a scraper and a kubelet see them.
+func TestMetrics(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
+	l.wantServed("before the scrape")
+	client := http.Client{Transport: &http.Transport{DialContext: l.Gateway.Dial, DisableKeepAlives: true}}
+	get := func(path string) (int, string) {
+		r, err := client.Get("http://127.0.0.1:9470" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		b, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.StatusCode, string(b)
+	}
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if code, body := get(path); code != http.StatusOK {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	_, text := get("/metrics")
+	for _, want := range []string{
+		`sluice_service_flows_created_total{`, `sluice_service_packets_total{`, `sluice_worker_received_packets_total{`,
+		`sluice_flow_table_used_flows{`, `namespace="default"`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+}
+
+// TestCommands runs the operator's commands as an operator would.
+func TestCommands(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}})
+	l.wantServed("before the commands")
+	sluice := func(args ...string) string {
+		t.Helper()
+		out, err := l.gate.Command(l.ctx, args...)
+		if err != nil {
+			t.Error(err)
+		}
+		return out
+	}
+	for _, c := range []struct{ args, want string }{
+		{"services", "203.0.113.10:80"}, {"backends", "10.72.0.100:8080"}, {"flows --protocol tcp", "default/web"},
+		{"stats", "packets"}, {"status --wait", "Applied:   yes"}, {"version", ""},
+	} {
+		if out := sluice(strings.Fields(c.args)...); !strings.Contains(out, c.want) {
+			t.Errorf("sluice %s lacks %q:\n%s", c.args, c.want, out)
+		}
+	}
+	// A drained backend gets nothing new.
+	drained := netip.AddrPortFrom(l.Backends[0].Addr4(), backendPort)
+	sluice("drain", drained.String())
+	l.applied()
+	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, webPort)}, Requests: 100,
+		Concurrency: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Shares[l.Backends[0].Name] > 0 || r.Failed() > 0 {
+		t.Errorf("after drain: shares %v, errors %v", r.Shares, r.Errors)
+	}
+	sluice("undrain", drained.String())
+	out := sluice("flows", "delete", "--vip", vip4)
+	left := sluice("flows", "--vip", vip4)
+	if strings.Contains(left, "default/web") {
+		t.Errorf("flows delete said %q and left:\n%s", out, left)
+	}
+}
+
+// TestPing: a VIP answers echo requests by itself.
+func TestPing(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
+	for _, c := range []struct {
+		vip                string
+		domain, proto, req int
+	}{{vip4, unix.AF_INET, unix.IPPROTO_ICMP, 8}, {vip6, unix.AF_INET6, unix.IPPROTO_ICMPV6, 128}} {
+		if err := ping(l.Clients[0], c.vip, c.domain, c.proto, byte(c.req), 8); err != nil {
+			t.Errorf("%s: %v", c.vip, err)
+		}
+	}
+}
+
+// ping sends one echo request of so many bytes of data from an ICMP socket of the host's kernel,
+// which sends it in fragments where it is too big, and waits for the reply, which that kernel puts
+// together and verifies.
+func ping(from *topo.Host, vip string, domain, proto int, request byte, size int) error {
+	return from.Run(func() error {
+		fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, proto)
+		if err != nil {
+			return err
+		}
+		f := os.NewFile(uintptr(fd), "icmp")
+		defer f.Close()
+		c, err := net.FilePacketConn(f)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		const id = 0x5151
+		message := append([]byte{request, 0, 0, 0, id >> 8, id & 0xff, 0, 1}, make([]byte, size)...)
+		for i := range size {
+			message[8+i] = byte(i * 7)
+		}
+		if domain == unix.AF_INET {
+			binary.BigEndian.PutUint16(message[2:], onesComplement(message))
+		}
+		if _, err := c.WriteTo(message, &net.IPAddr{IP: net.ParseIP(vip)}); err != nil {
+			return err
+		}
+		_ = c.SetReadDeadline(time.Now().Add(2 * time.Second))
+		b := make([]byte, 1<<16)
+		for {
+			n, peer, err := c.ReadFrom(b)
+			if err != nil {
+				return fmt.Errorf("no reply: %w", err)
+			}
+			if peer.String() == vip && n == len(message) && string(b[4:n]) == string(message[4:]) && b[0] != request {
+				return nil
+			}
+		}
+	})
+}
+
+// onesComplement is the Internet checksum (RFC 1071); ICMPv6's is the kernel's to fill in.
+func onesComplement(b []byte) uint16 {
+	var sum uint64
+	for i := range b {
+		sum += uint64(b[i]) << (8 * (1 - i%2))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// TestWorkerNice: packet threads have the nice value that they were given, a short time slice, and
+// traffic; all other threads are as they were.
+func TestWorkerNice(t *testing.T) {
+	const nice, workers = -7, 2
+	l := newLab(t, labConfig{Config: topo.Config{Queues: workers}, options: fmt.Sprintf("tuning: {workerNice: %d}\n",
+		nice)})
+	l.wantServed("with favoured workers")
+	usual, err := unix.SchedGetAttr(l.gate.PID(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A thread that a worker's made has its priority, until that is tidied, once a second.
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		favoured := 0
+		for tid, a := range l.threads() {
+			switch {
+			case a.Nice == nice && usual.Runtime > 0 && a.Runtime >= usual.Runtime: // before Linux 6.12 it is 0
+				t.Fatalf("thread %d has a time slice of %d ns, others %d", tid, a.Runtime, usual.Runtime)
+			case a.Nice == nice:
+				favoured++
+			case a.Nice != usual.Nice:
+				t.Fatalf("thread %d has the nice value %d", tid, a.Nice)
+			}
+		}
+		if favoured == workers {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d threads have the nice value %d, want %d", favoured, nice, workers)
+		}
+	}
+}
+
+// threads are how the daemon's threads are scheduled, by thread ID.
+func (l *lab) threads() map[int]*unix.SchedAttr {
+	l.t.Helper()
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", l.gate.PID()))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	all := make(map[int]*unix.SchedAttr)
+	for _, task := range tasks {
+		tid, err := strconv.Atoi(task.Name())
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		a, err := unix.SchedGetAttr(tid, 0)
+		if errors.Is(err, unix.ESRCH) { // it ended meanwhile
+			continue
+		}
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		all[tid] = a
+	}
+	return all
+}
+
+// TestNobodyReadsTheLog: a gateway whose standard error is a full pipe that nobody reads starts,
+// applies changes and serves. When the reader is gone it goes on, and says that lines are lost.
+// When there is one again the log has how many they were. It ends while nobody reads, too.
+func TestNobodyReadsTheLog(t *testing.T) {
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 1}, small: true, quick: true})
+	if err := l.gate.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	file := l.gate.LogFile()
+	if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { // a report of a failure reads a file that ends
+		if err := errors.Join(os.Remove(file), os.WriteFile(file, nil, 0o600)); err != nil {
+			t.Error(err)
+		}
+	}()
+	reader := fullFIFO(t, file)
+	if err := l.gate.Start(l.ctx); err != nil {
+		t.Fatalf("while nobody reads the log: %v", err)
+	}
+	generation := func() uint64 {
+		t.Helper()
+		st, err := l.gate.Client.Status(l.ctx, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Snapshot.Seen
+	}
+	change := func(hosts ...*topo.Host) {
+		t.Helper()
+		before := generation()
+		l.apply(l.web(hosts...), l.dns(hosts...))
+		l.applied()
+		if after := generation(); after <= before {
+			t.Errorf("generation %d after a change, %d before", after, before)
+		}
+		l.wantServed("while nobody reads the log")
+	}
+	change(l.Backends[0])
+	change(l.Backends...)
+
+	reader.Close() // the write under way fails
+	dropping := func() bool {
+		st, err := l.gate.Client.Status(l.ctx, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(st.Conditions, func(c status.ConditionView) bool {
+			return c.Name == "log" && strings.Contains(c.Detail, "broken pipe")
+		})
+	}
+	l.eventually(5*time.Second, "status has the lines that are lost", dropping)
+	change(l.Backends[0])
+
+	reader = openFIFO(t, file)
+	read := make(chan string, 1)
+	go func() {
+		text := make([]byte, 1<<20)
+		n := 0
+		for !strings.Contains(string(text[:n]), "not written") && n < len(text) {
+			more, err := reader.Read(text[n:])
+			if n += more; err != nil {
+				break
+			}
+		}
+		read <- string(text[:n])
+	}()
+	for _, more := range []string{"unservedVIPPort: nonsense\n", ""} { // each is a line of the log
+		if err := l.gate.WriteConfiguration(l.gate.Configuration() + more); err != nil {
+			t.Fatal(err)
+		}
+		l.eventually(5*time.Second, "the configuration is read", func() bool {
+			st, err := l.gate.Client.Status(l.ctx, false)
+			return err == nil && (st.Config.Error != "") == (more != "")
+		})
+	}
+	select {
+	case text := <-read:
+		if !strings.Contains(text, "lines were not written: ") || !strings.Contains(text, "broken pipe") {
+			t.Errorf("the log: %s", text)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the log does not say how many lines were lost")
+	}
+	reader.Close()
+	fullFIFO(t, file)
+	if err := l.gate.Stop(); err != nil {
+		t.Errorf("its end while nobody reads the log: %v", err)
+	}
+	if err := l.gate.Start(l.ctx); err != nil { // for the checks of every test
+		t.Fatal(err)
+	}
+}
+
+// openFIFO opens a FIFO for reading and writing, so that opening waits for nobody.
+func openFIFO(t *testing.T, file string) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(file, os.O_RDWR|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// fullFIFO is openFIFO, and leaves no room in the FIFO.
+func fullFIFO(t *testing.T, file string) *os.File {
+	t.Helper()
+	f := openFIFO(t, file)
+	if err := f.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := f.Write(make([]byte, 4096)); errors.Is(err, os.ErrDeadlineExceeded) {
+			return f
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
