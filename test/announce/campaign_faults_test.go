@@ -54,7 +54,7 @@ var faults = []fault{
 	{what: "watch of addresses", program: ofGateway, loop: "watch of the node's addresses", trigger: newAddress},
 	{what: "affinity pins", program: ofGateway, loop: "affinity pins", trigger: lostPin},
 	{what: "placement of workers", program: ofGateway, loop: "placement of workers"},
-	{what: "health check node ports", program: ofGateway, loop: "health check node ports"},
+	{what: "health check node ports", program: ofGateway, loop: "health check node ports", trigger: newLocal},
 	{what: "heartbeat for the kernel", program: ofGateway, loop: "heartbeat for the kernel program",
 		after: 40 * time.Second},
 
@@ -186,6 +186,14 @@ func manyEndpoints(c *campaign) error {
 		for n := range 500 {
 			slice.Endpoints = append(slice.Endpoints, cluster.NewEndpoint("far", cluster.NumberedEndpoint(n)))
 		}
+	})
+	return err
+}
+
+// newLocal creates a Service that has a health check node port.
+func newLocal(c *campaign) error {
+	_, _, err := c.order(func(s *corev1.Service, _ *discoveryv1.EndpointSlice) {
+		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	})
 	return err
 }
