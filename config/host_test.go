@@ -53,7 +53,7 @@ func TestCheckHost(t *testing.T) {
 			`/none is no directory, create it, or write "" if Services come from the API server alone`},
 		{"state that others may write", func(c *Configuration, _ *Host) {
 			c.StateDir = shared
-		}, "gw: stateDir: cannot be used: " + shared + " may be written by others than its owner (mode 1777)"},
+		}, "gw: stateDir: cannot be used: " + shared + " may be written by users other than its owner (mode 1777)"},
 		{"state to be made", func(c *Configuration, _ *Host) { c.StateDir = dir + "/new" }, ""},
 		{"API server alone", func(c *Configuration, _ *Host) {
 			c.Manifests.Directory, c.Kubernetes.Enabled = "", true

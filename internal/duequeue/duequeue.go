@@ -1,4 +1,4 @@
-// Package duequeue orders what is due by time.
+// Package duequeue is a queue of values that are due at a time.
 package duequeue
 
 import (
@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Timer is a value's place in a Queue, for the value to embed. The zero value is in no queue. A
-// value is in one queue at a time.
+// Timer holds the place of a value in a Queue. The value embeds it. The zero value is in no queue.
+// A value is in at most one queue.
 type Timer struct {
 	due   time.Time
-	place int // from 1 on; 0 is none
+	place int // position in the heap, from 1 on; 0: not queued
 }
 
-// Due is when the value is due, or was when it was taken out.
+// Due returns the time at which the value is due, or was due when it left the queue.
 func (t *Timer) Due() time.Time { return t.due }
 
 func (t *Timer) timer() *Timer { return t }
@@ -21,10 +21,11 @@ func (t *Timer) timer() *Timer { return t }
 // Queued is a pointer to a value that embeds a Timer.
 type Queued interface{ timer() *Timer }
 
-// Queue has values, the earliest first. The zero value is empty. It is not safe for concurrent use.
+// Queue holds values, the earliest first. The zero value is empty. It is not safe for concurrent
+// use.
 type Queue[Q Queued] struct{ list list[Q] }
 
-// Schedule sets when a value is due, and puts it into the queue if it is not there.
+// Schedule sets the time at which a value is due, and adds it to the queue if it is not there.
 func (q *Queue[Q]) Schedule(x Q, due time.Time) {
 	t := x.timer()
 	t.due = due
@@ -43,7 +44,7 @@ func (q *Queue[Q]) First() (first Q, ok bool) {
 	return q.list[0], true
 }
 
-// Remove takes a value out, if it is there.
+// Remove takes a value out of the queue, if it is there.
 func (q *Queue[Q]) Remove(x Q) {
 	if place := x.timer().place; place != 0 {
 		heap.Remove(&q.list, place-1)

@@ -9,7 +9,7 @@ import (
 
 type item struct{ Timer }
 
-// TestQueue compares a queue with a list that is searched, while values come, move and go.
+// TestQueue compares a queue with a linear search while values are added, rescheduled and removed.
 func TestQueue(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	items := make([]*item, 50)

@@ -18,8 +18,8 @@ import (
 // Bounds are the longest times from one beat of a loop to the next: the interval of its timer plus
 // the longest work of one iteration.
 type Bounds struct {
-	Unready time.Duration // then the loop counts as stalled, and the process is not ready
-	Restart time.Duration // then the loop asks for a restart of the process; Unready or more; 0: never
+	Unready time.Duration // from then on the loop counts as stalled, and the process is not ready
+	Restart time.Duration // from then on the loop asks for a restart of the process; at least Unready; 0: never
 }
 
 // DefaultBounds are the bounds of most loops. The longest known work is a hand-over, for which the
@@ -43,15 +43,15 @@ type Beat struct {
 
 const resting = -1
 
-// Beat records that the loop makes progress. The loop can be late from now on.
+// Beat records that the loop makes progress. From now on the loop can be late.
 func (b *Beat) Beat() {
 	if b != nil {
 		b.last.Store(int64(time.Since(b.epoch)))
 	}
 }
 
-// Rest records that the loop waits for an event, for however long, or has ended. It is not late
-// before the next call of Beat.
+// Rest records that the loop waits for an event, for any time, or has ended. The loop is not late
+// until the next call of Beat.
 func (b *Beat) Rest() {
 	if b != nil {
 		b.last.Store(resting)
@@ -77,14 +77,14 @@ func (b *Beat) age() (last time.Time, age time.Duration) {
 	return last, time.Since(last)
 }
 
-// Set has the heartbeats of a process. Its methods may be called from any goroutine. The methods of
-// a nil Set do nothing.
+// Set holds the heartbeats of a process. Its methods may be called from any goroutine. The methods
+// of a nil Set do nothing.
 type Set struct {
 	mu    sync.Mutex
 	beats []*Beat
 }
 
-// Add adds a loop, which can be late from its first beat on. The result is nil if the set is.
+// Add adds a loop, which can be late after its first beat. A nil Set returns nil.
 func (s *Set) Add(name string, bounds Bounds) *Beat {
 	if s == nil {
 		return nil
@@ -97,8 +97,7 @@ func (s *Set) Add(name string, bounds Bounds) *Beat {
 	return b
 }
 
-// Remove removes a loop that has ended for good, so that a set of loops that come and go does not
-// grow.
+// Remove removes a loop that has ended for good. A set whose loops come and go must not grow.
 func (s *Set) Remove(b *Beat) {
 	if s == nil || b == nil {
 		return
@@ -112,10 +111,10 @@ func (s *Set) Remove(b *Beat) {
 type Late struct {
 	Name    string
 	Since   time.Time // its last beat
-	Restart bool      // Bounds.Restart has passed, too
+	Restart bool      // Bounds.Restart has passed
 }
 
-// String returns the same text for as long as the loop is late.
+// String returns the same text as long as the loop is late.
 func (l *Late) String() string {
 	return fmt.Sprintf("%s: stalled since %s", l.Name, l.Since.Format(time.TimeOnly))
 }
@@ -139,7 +138,7 @@ func (s *Set) Late() (list []Late) {
 // Unready returns why the process is not ready: the loops that have stalled.
 func (s *Set) Unready() []string { return texts(s.Late(), false) }
 
-// Dead returns why the process is to be restarted: the loops that have stalled for Bounds.Restart.
+// Dead returns why the process must be restarted: the loops that have stalled for Bounds.Restart.
 func (s *Set) Dead() []string { return texts(s.Late(), true) }
 
 func texts(late []Late, restart bool) (list []string) {

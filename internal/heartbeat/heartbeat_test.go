@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestLate: a loop can be late between its first beat and its rest, by its own bounds.
+// TestLate: a loop can be late between Beat and Rest, by its own bounds.
 func TestLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s Set
@@ -47,7 +47,7 @@ func TestLate(t *testing.T) {
 	})
 }
 
-// TestFileBounds: a loop that reads files is late, and never asks for a restart.
+// TestFileBounds: a loop that reads files can be late, but never asks for a restart.
 func TestFileBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s Set
@@ -59,7 +59,7 @@ func TestFileBounds(t *testing.T) {
 	})
 }
 
-// TestNoSet: loops without a set beat for nobody.
+// TestNoSet: a nil Set and its loops do nothing.
 func TestNoSet(t *testing.T) {
 	var s *Set
 	b := s.Add("loop", DefaultBounds)

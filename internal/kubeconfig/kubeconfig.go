@@ -1,4 +1,5 @@
-// Package kubeconfig finds the API server, from a file or the pod's service account.
+// Package kubeconfig reads how to reach the API server: from a file, or from the pod's service
+// account.
 package kubeconfig
 
 import (
@@ -10,10 +11,10 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// Load reads a kubeconfig or, if file is "", the pod's service account. Errors name the setting by
-// which the operator chose the file. The kubeconfig and the files that either names are refused if
-// others could change them (package trusted): they say which API server is believed. client-go
-// reads them again later, from the same directories.
+// Load reads a kubeconfig or, if file is "", the pod's service account. Errors name setting, the
+// setting that holds the file's name. Load rejects a kubeconfig, and files that it or the service
+// account names, if others could change them (package trusted): they decide which API server the
+// process trusts. client-go reads them again later, from the same directories.
 func Load(file, setting string) (*rest.Config, error) {
 	if err := unchanged(setting, file); err != nil { // before it is read
 		return nil, err
@@ -32,7 +33,7 @@ func read(file, setting string) (*rest.Config, error) {
 	if file == "" {
 		c, err := rest.InClusterConfig()
 		if err != nil {
-			return nil, fmt.Errorf("%s is empty, so the pod's service account is used: %w; outside of a pod, name a "+
+			return nil, fmt.Errorf("%s is empty, so the pod's service account is used: %w; outside of a pod, set it to a "+
 				"kubeconfig file", setting, err)
 		}
 		return c, nil

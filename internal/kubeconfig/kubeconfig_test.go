@@ -13,8 +13,8 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// TestTrusted: a kubeconfig, and each file that it names, is refused where others could change it:
-// it says which API server is believed. Those of a Secret, which are links, are taken.
+// TestTrusted: Load rejects a kubeconfig, and each file that it names, if others could change it:
+// the files decide which API server is trusted. It accepts the files of a Secret, which are links.
 func TestTrusted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -63,7 +63,7 @@ func TestTrusted(t *testing.T) {
 		must(os.Chmod(path, 0o600))
 	}
 	if t.Failed() {
-		return // whoever reads what comes next without a look waits for ever
+		return // the next step blocks for ever in a Load that does not check the file type
 	}
 	must(os.Remove(config))
 	must(syscall.Mkfifo(config, 0o600))

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// Limit bounds lines that objects of a tenant can cause at any rate: PerSecond in each second. The
-// next line says how many were left out. It is safe for concurrent use.
+// Limit bounds log lines that tenants' objects can cause at any rate, to PerSecond in each second.
+// The next line has the number of omitted lines. It is safe for concurrent use.
 type Limit struct {
 	PerSecond int
 
 	mu      sync.Mutex
-	began   time.Time // the second
-	lines   int       // in it
+	began   time.Time // of the present second
+	lines   int       // in the present second
 	omitted int       // not reported yet
 }
 
-// Info writes a line at level info, or counts it.
+// Info writes a line at level info, or only counts it.
 func (l *Limit) Info(log *slog.Logger, now time.Time, message string, attributes ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestLimit: of 1,000 lines in 10 s, 3 in each second are written, and one later says how many were
-// not.
+// TestLimit: of 1,000 lines in 10 s, 3 are written in each second, and a later line has the number
+// of omitted ones.
 func TestLimit(t *testing.T) {
 	var out bytes.Buffer
 	log, limit := slog.New(slog.NewTextHandler(&out, nil)), &Limit{PerSecond: 3}

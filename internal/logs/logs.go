@@ -1,4 +1,4 @@
-// Package logs makes the logs of Sluice's processes.
+// Package logs makes the loggers of Sluice's processes.
 package logs
 
 import (
@@ -15,7 +15,7 @@ const (
 	JSON = "json"
 )
 
-// New returns a log on standard error, or an error if there is no such format.
+// New returns a logger on standard error, or an error if format is unknown.
 func New(format string) (*slog.Logger, error) {
 	if format != Text && format != JSON {
 		return nil, fmt.Errorf("is %q: must be %s or %s", format, JSON, Text)
@@ -23,10 +23,10 @@ func New(format string) (*slog.Logger, error) {
 	return slog.New(NewHandler(Stderr, format, slog.LevelInfo)), nil
 }
 
-// NewHandler returns the handler of a log. Attributes have text of objects, which anybody may have
-// written. The text handler quotes what is not printable. The JSON handler escapes what JSON
-// requires only, and a reader's terminal gets the rest: so that is escaped here. A Writer reports
-// dropped lines in the same format.
+// NewHandler returns a handler for a logger. Attributes contain text of objects, which anybody may
+// have written. The text handler quotes unprintable characters. The JSON handler escapes only the
+// characters that JSON requires, and the others would reach a reader's terminal: NewHandler escapes
+// them. A Writer reports dropped lines in the same format.
 func NewHandler(w io.Writer, format string, level slog.Leveler) slog.Handler {
 	if w, ok := w.(*Writer); ok {
 		w.setFormat(format)
@@ -52,8 +52,8 @@ func NewHandler(w io.Writer, format string, level slog.Leveler) slog.Handler {
 	return slog.NewJSONHandler(w, options)
 }
 
-// escaped writes what neither is printable nor escaped by the JSON handler as Go does: U+009B is
-// \u009b.
+// escaped writes as Go does the unprintable characters that the JSON handler does not escape:
+// U+009B is \u009b.
 func escaped(s string) string {
 	raw := func(r rune) bool { return r >= ' ' && !unicode.IsPrint(r) }
 	if !strings.ContainsFunc(s, raw) {

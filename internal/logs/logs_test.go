@@ -14,8 +14,8 @@ type stringer string
 
 func (s stringer) String() string { return "Service " + string(s) }
 
-// TestLogIsPrintable: text of objects in a log can neither control a terminal nor forge a line, as
-// text, error or Stringer, in both formats.
+// TestLogIsPrintable: text of objects in a log can neither control a terminal nor forge a line,
+// whether it comes as text, error or Stringer, in both formats.
 func TestLogIsPrintable(t *testing.T) {
 	const hostile = "a\x1b[2J\x07\r\nlevel=ERROR msg=forged\x00\x7f\u009b31m\u202e\u2028\xff\U000e0001z"
 	for _, format := range []string{Text, JSON} {
@@ -43,7 +43,7 @@ func TestLogIsPrintable(t *testing.T) {
 	}
 }
 
-// TestFormats: a log has one of two.
+// TestFormats: New accepts two formats.
 func TestFormats(t *testing.T) {
 	for format, good := range map[string]bool{Text: true, JSON: true, "xml": false, "": false} {
 		if log, err := New(format); (err == nil) != good || (log != nil) != good {

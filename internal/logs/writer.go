@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Bounds of a queue of lines: queueLimit in bytes, in which each line counts lineCost more than its
-// length for its memory. A line that alone is longer is taken into an empty queue.
+// Bounds of a queue of lines: queueLimit in bytes, where each line counts its length and lineCost
+// for its memory. An empty queue accepts a line that is longer.
 const (
 	queueLimit = 1 << 20
 	lineCost   = 64
@@ -27,38 +27,38 @@ const FlushTimeout = time.Second
 // Stderr is standard error of this process. It writes directly until Queue is called.
 var Stderr = NewWriter(os.Stderr)
 
-// Queue makes a daemon of the process: from here on nothing that writes to Stderr waits for its
-// reader, the standard package log writes to Stderr, and a reader that is gone does not end the
-// process: without the handler of SIGPIPE the Go runtime would (package os/signal, "SIGPIPE").
+// Queue prepares the process to run as a daemon: writes to Stderr no longer wait for its reader,
+// the standard package log writes to Stderr, and a missing reader no longer ends the process.
+// Without a handler of SIGPIPE the Go runtime would end it (package os/signal, "SIGPIPE").
 func Queue() {
-	// Unlike an ignored signal, a handled one is not inherited by programs that are started.
+	// Unlike an ignored signal, a handled one is not inherited by child processes.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	Stderr.Queue()
 	log.SetOutput(Stderr)
 }
 
-// Writer is the output of a log. Once Queue is called, Write only appends to a queue of bounded
-// size, which one goroutine writes out. In a full queue the oldest lines are dropped, so that the
-// newest, such as the reason of the process's end, stay; Writer counts the dropped lines and
-// writes how many they were before the next line. Lines are written whole and in order.
+// Writer is the output of a log. After Queue is called, Write only appends to a queue of bounded
+// size, which one goroutine writes out. A full queue drops its oldest lines, so that the newest
+// stay, such as the reason for the process's end. Writer counts the dropped lines and writes their
+// number before the next line. Lines are written whole and in order.
 type Writer struct {
 	out   io.Writer
 	limit int
 
 	mu      sync.Mutex
-	changed *sync.Cond // signalled when lines come
+	changed *sync.Cond // signalled when lines are queued
 	queued  bool
 	format  string // of the line about dropped lines
 	lines   [][]byte
-	bytes   int           // of lines, as the limit counts them
-	began   time.Time     // of the write under way; zero: there is none
+	bytes   int           // of lines, with lineCost for each
+	began   time.Time     // start of the write in progress; zero: no write
 	gap     gap           // lines that were dropped and not reported yet
-	dropped uint64        // lines since the start
-	idle    chan struct{} // closed when all lines are written; nil if nobody waits for that
+	dropped uint64        // number of lines since the start
+	idle    chan struct{} // closed when all lines are written; nil if no Flush waits
 	torn    bool          // the last line was written in part
 }
 
-// gap is a number of lines that were not written.
+// gap counts lines that were not written.
 type gap struct {
 	lines uint64
 	since time.Time
@@ -82,7 +82,7 @@ func (w *Writer) Queue() {
 	}
 }
 
-// Write implements io.Writer. Each call has to have whole lines. With a queue it never fails.
+// Write implements io.Writer. Each call must have whole lines. With a queue it never fails.
 func (w *Writer) Write(line []byte) (int, error) {
 	w.mu.Lock()
 	if !w.queued {
@@ -103,7 +103,7 @@ func (w *Writer) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// makeRoom drops the oldest lines until those left count at most so many bytes; w.mu is held.
+// makeRoom drops the oldest lines until the queue has at most left bytes; w.mu is held.
 func (w *Writer) makeRoom(left int) {
 	for w.bytes > left {
 		w.drop(w.lines[0], nil)
@@ -111,7 +111,7 @@ func (w *Writer) makeRoom(left int) {
 	}
 }
 
-// next takes the oldest line from the queue; w.mu is held.
+// next removes the oldest line from the queue; w.mu is held.
 func (w *Writer) next() []byte {
 	line := w.lines[0]
 	w.lines[0], w.lines = nil, w.lines[1:]
@@ -137,7 +137,7 @@ func (w *Writer) drop(lines []byte, err error) {
 	w.dropped += n
 }
 
-// run writes out what is queued. It is the only goroutine that waits for the reader.
+// run writes out the queue. No other goroutine waits for the reader.
 func (w *Writer) run() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -168,9 +168,9 @@ func (w *Writer) report() {
 		why = g.err.Error()
 	}
 	r := slog.NewRecord(time.Now(), slog.LevelWarn, fmt.Sprintf("%s not written: %s", lines(g.lines), why), 0)
-	_ = NewHandler(&b, w.format, slog.LevelWarn).Handle(context.Background(), r) // a Buffer takes all
+	_ = NewHandler(&b, w.format, slog.LevelWarn).Handle(context.Background(), r) // a Buffer never fails
 	if w.put(b.Bytes()) != nil {
-		return // the next one counts these lines, too
+		return // the next report includes these lines
 	}
 	if w.gap.lines -= g.lines; w.gap.lines == 0 {
 		w.gap = gap{}
@@ -179,7 +179,7 @@ func (w *Writer) report() {
 
 // put writes a line to the reader; w.mu is held, except during the write.
 func (w *Writer) put(line []byte) error {
-	if w.torn { // what follows is a line of its own
+	if w.torn { // the new line must not continue the torn one
 		line = append([]byte("\n"), line...)
 	}
 	w.began = time.Now()
@@ -200,7 +200,7 @@ func lines(n uint64) string {
 	return fmt.Sprintf("%d lines were", n)
 }
 
-// Flush waits until all lines are written, at most so long, and reports whether they are.
+// Flush waits until all lines are written, for within at most, and reports whether they are.
 func (w *Writer) Flush(within time.Duration) bool {
 	w.mu.Lock()
 	if !w.queued || len(w.lines) == 0 && w.began.IsZero() {

@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// reader is an output whose reader stands still until goOn is closed.
+// reader is an output that blocks until goOn is closed.
 type reader struct {
 	goOn chan struct{}
 	mu   sync.Mutex
 	text bytes.Buffer
 	err  error
-	cut  int // bytes of a write that fails that are written
+	cut  int // bytes that a failing write writes
 }
 
 func newReader() *reader { return &reader{goOn: make(chan struct{})} }
@@ -59,9 +59,9 @@ func within(t *testing.T, f func()) {
 	}
 }
 
-// TestNobodyReads: several goroutines log more than the queue holds while nobody reads. None waits;
-// what is dropped is counted, and reported once the log is read again; the newest lines are whole
-// and in order.
+// TestNobodyReads: several goroutines log more than the queue holds while nobody reads. None of
+// them waits; dropped lines are counted, and reported when the log is read again; the newest lines
+// are whole and in order.
 func TestNobodyReads(t *testing.T) {
 	out := newReader()
 	w := NewWriter(out)
@@ -130,8 +130,8 @@ func TestNobodyReads(t *testing.T) {
 	}
 }
 
-// TestErrorsOfWrites: lines that the output refuses are counted and reported with the error, and
-// what follows a line that was cut is a line of its own.
+// TestErrorsOfWrites: lines that the output does not accept are counted and reported with the
+// error, and the text after a torn line starts a new line.
 func TestErrorsOfWrites(t *testing.T) {
 	out := newReader()
 	close(out.goOn)

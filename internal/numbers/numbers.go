@@ -1,4 +1,4 @@
-// Package numbers prints lists of whole numbers.
+// Package numbers prints lists of integers.
 package numbers
 
 import (
@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Join prints a list, with separator between two elements.
+// Join returns the numbers of a list, separated by separator.
 func Join(list []int, separator string) string {
 	text := make([]string, len(list))
 	for i, n := range list {

@@ -1,6 +1,6 @@
-// Package perdevice is a file that remembers something about each network device, for the process
-// that comes after this one. An index is given to one device only until the machine starts again,
-// so what was stored before that, or about another index, is not found.
+// Package perdevice stores values of each network device in a file, for the next process. The
+// kernel can give an index to another device after a reboot, so values stored before the last boot,
+// or for another index, are not found.
 package perdevice
 
 import (
@@ -17,7 +17,7 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// File is such a file. A nil File remembers nothing. Any number of goroutines may use it.
+// File is such a file. A nil File stores nothing. It is safe for concurrent use.
 type File[T any] struct {
 	path string
 	boot string
@@ -32,10 +32,10 @@ type device[T any] struct {
 	Values  T      `json:"values"`
 }
 
-// Open reads the file at path, which need not exist. A file of another version, which has fields
-// that T has not, is an error, because what they mean is not known; so is one that cannot be read.
-// Open returns an empty File with that error, for a caller to whom what was stored is not
-// essential.
+// Open reads the file at path, which need not exist. It is an error if the file cannot be read, or
+// has fields that T does not have: it comes from another version, and the fields' meaning is
+// unknown. With the error, Open returns an empty File, for callers that can do without the stored
+// values.
 func Open[T any](path string) (*File[T], error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -44,7 +44,7 @@ func Open[T any](path string) (*File[T], error) {
 	f := &File[T]{path: path, boot: strings.TrimSpace(string(boot)), devices: map[string]device[T]{}}
 	text, err := trusted.ReadState(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(text) == 0 {
-		return f, nil // empty: the machine crashed before it was written
+		return f, nil // empty: the machine crashed during a write
 	}
 	if err == nil {
 		d := json.NewDecoder(bytes.NewReader(text))
@@ -58,7 +58,7 @@ func Open[T any](path string) (*File[T], error) {
 	return f, nil
 }
 
-// Get returns what is stored about a device.
+// Get returns the values stored for a device.
 func (f *File[T]) Get(name string, ifindex int) (values T, found bool) {
 	if f == nil {
 		return values, false
@@ -72,7 +72,7 @@ func (f *File[T]) Get(name string, ifindex int) (values T, found bool) {
 	return d.Values, true
 }
 
-// Set stores something about a device.
+// Set stores values for a device.
 func (f *File[T]) Set(name string, ifindex int, values T) error {
 	if f == nil {
 		return nil
@@ -83,7 +83,7 @@ func (f *File[T]) Set(name string, ifindex int, values T) error {
 	return f.save()
 }
 
-// Forget removes what is stored about a device.
+// Forget removes the values of a device.
 func (f *File[T]) Forget(name string) error {
 	if f == nil {
 		return nil
@@ -94,7 +94,7 @@ func (f *File[T]) Forget(name string) error {
 	return f.save()
 }
 
-// Clear removes what is stored about all devices.
+// Clear removes the values of all devices.
 func (f *File[T]) Clear() error {
 	if f == nil {
 		return nil
@@ -105,7 +105,7 @@ func (f *File[T]) Clear() error {
 	return f.save()
 }
 
-// save replaces the file as a whole, or removes it if nothing is stored. mu must be held.
+// save replaces the file, or removes it if no values are stored. mu must be held.
 func (f *File[T]) save() error {
 	if len(f.devices) == 0 {
 		return statefile.Remove(f.path)

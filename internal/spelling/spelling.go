@@ -1,10 +1,10 @@
-// Package spelling finds the name that a misspelt one may stand for.
+// Package spelling finds the known name that is nearest to a misspelt one.
 package spelling
 
 import "strings"
 
-// Nearest returns the known name within two edits of name, in upper or lower case, that takes the
-// fewest; "" if there is none.
+// Nearest returns the known name with the fewest edits from name, at most two, ignoring case; "" if
+// there is none.
 func Nearest(name string, known []string) string {
 	best, bestDistance := "", 3
 	for _, k := range known {
@@ -15,8 +15,8 @@ func Nearest(name string, known []string) string {
 	return best
 }
 
-// Suggest returns a question with the Nearest name, to follow a message: "; did you mean NAME?"; ""
-// if there is none.
+// Suggest returns "; did you mean NAME?" with the Nearest name, to append to a message; "" if there
+// is none.
 func Suggest(name string, known []string) string {
 	if best := Nearest(name, known); best != "" {
 		return "; did you mean " + best + "?"
@@ -24,7 +24,8 @@ func Suggest(name string, known []string) string {
 	return ""
 }
 
-// distance is the Levenshtein distance, for names of bounded length.
+// distance returns the Levenshtein distance of two names. A name of more than 64 bytes has its
+// length as distance.
 func distance(a, b string) int {
 	if len(a) > 64 {
 		return len(a)

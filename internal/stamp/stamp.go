@@ -1,4 +1,4 @@
-// Package stamp tells whether a file has changed without reading it.
+// Package stamp detects a changed file without reading it.
 package stamp
 
 import (
@@ -12,10 +12,10 @@ type Stamp struct {
 	device, inode uint64
 	size          int64
 	Modified      time.Time
-	changed       time.Time // also its owner and mode
+	changed       time.Time // time of the last change of the inode: content, owner or mode
 }
 
-// Of returns the stamp of what is at a path now, behind links.
+// Of returns the stamp of the file at a path. It follows links.
 func Of(path string) (s Stamp, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

@@ -1,5 +1,5 @@
-// Package statefile keeps what the next process has to know: JSON of one version, in a file that
-// nobody else may write (package trusted).
+// Package statefile stores state for the next process as JSON with a version, in a file that no
+// other user may write (package trusted).
 package statefile
 
 import (
@@ -13,17 +13,16 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// Version is embedded in the content of a file. It must change with the meaning of the other
-// fields.
+// Version is embedded in the content of a file. It must change when the meaning of a field changes.
 type Version struct {
 	Version int `json:"version"`
 }
 
 func (v *Version) number() int { return v.Version }
 
-// Load reads a file into content, a pointer to a structure that embeds Version. Without a file it
-// changes nothing. A file of another version, or with a field that content does not have, is an
-// error: what it means is not known.
+// Load reads a file into content, a pointer to a structure that embeds Version. If the file does
+// not exist, Load changes nothing. A file of another version, or with a field that content does not
+// have, is an error, because its meaning is unknown.
 func Load(path string, version int, content interface{ number() int }) error {
 	text, err := trusted.ReadState(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,7 +51,7 @@ func Save(path string, content any) error {
 	return trusted.WriteState(path, append(text, '\n'))
 }
 
-// Remove removes a file, if it is there.
+// Remove removes a file, if it exists.
 func Remove(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stranger is a user who is neither root nor the one that runs the test.
+// stranger is a user other than root and the user of the test.
 const stranger = 12345
 
-// TestOwner: what belongs to another user is refused, wherever it is on the way, and a device is
+// TestOwner: a file or directory of another user is rejected, anywhere on the path, and a device is
 // not opened.
 func TestOwner(t *testing.T) {
 	chown := func(t *testing.T, path string) { must(t, os.Lchown(path, stranger, stranger)) }
@@ -42,7 +42,7 @@ func TestOwner(t *testing.T) {
 		{"a device", func(t *testing.T, dir string) string {
 			must(t, unix.Mknod(filepath.Join(dir, "f"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))))
 			return filepath.Join(dir, "f")
-		}, "is a device and no regular file"},
+		}, "is a device, not a regular file"},
 	}
 	link := refusal{"another user's link in a sticky directory", func(t *testing.T, dir string) string {
 		directoryOf(t, filepath.Join(dir, "real"), 0o755)
@@ -69,9 +69,9 @@ func TestOwner(t *testing.T) {
 }
 
 // TestReadOnlyMount: kubelet makes the directory of a ConfigMap with mode 0777 and mounts it
-// read-only, which is trusted; the same directory on a mount that can be written is not.
+// read-only, which is trusted. The same directory on a writable mount is not.
 func TestReadOnlyMount(t *testing.T) {
-	runtime.LockOSThread() // and never unlocked: the thread ends with its namespace
+	runtime.LockOSThread() // never unlocked: the thread ends with its namespace
 	must(t, unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS))
 	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	dir := sandbox(t)

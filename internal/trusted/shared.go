@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 )
 
-// Directory refuses a directory of files for Open that others may write. Its links are followed.
+// Directory rejects a directory of files for Open if others may write it. It follows links.
 func Directory(path string) error {
 	to, err := resolve(path)
 	if err != nil {
@@ -14,8 +14,8 @@ func Directory(path string) error {
 	return directory(to, false)
 }
 
-// Open opens a file for reading that an operator or kubelet has written. Its links are followed:
-// the files of a ConfigMap are links to those of ..data, which is a link to a directory.
+// Open opens for reading a file that an operator or kubelet has written. It follows links: the
+// files of a ConfigMap are links to the files in ..data, which is a link to a directory.
 func Open(path string) (*os.File, error) {
 	if err := Directory(filepath.Dir(path)); err != nil {
 		return nil, err
@@ -30,10 +30,10 @@ func Open(path string) (*os.File, error) {
 	return open(to, os.O_RDONLY)
 }
 
-// maxShared bounds a file that is read as a whole: a chain of certificates, a list of tokens.
+// maxShared bounds a file that Read reads: a chain of certificates, a list of tokens.
 const maxShared = 1 << 20
 
-// Read reads a file as Open opens it.
+// Read reads a file with the checks of Open.
 func Read(path string) ([]byte, error) {
 	f, err := Open(path)
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxState bounds a file that is read as a whole. Each has some lines.
+// maxState bounds a file that ReadState reads. Such files have some lines.
 const maxState = 16 << 20
 
-// StateDirectory refuses a directory for the daemon's own files that is a link, or that others may
-// write.
+// StateDirectory rejects a directory for the daemon's own files if it is a link or others may write
+// it.
 func StateDirectory(path string) error {
 	path = filepath.Clean(path)
 	above, err := resolve(filepath.Dir(path))
@@ -28,8 +28,8 @@ func StateDirectory(path string) error {
 	return directory(path, false)
 }
 
-// OpenState opens one of the daemon's own files with these flags of os.OpenFile. With os.O_CREATE a
-// missing file is made, for its owner alone.
+// OpenState opens one of the daemon's own files with flags of os.OpenFile. With os.O_CREATE it
+// makes a missing file, which only the owner may read and write.
 func OpenState(path string, flag int) (*os.File, error) {
 	if err := StateDirectory(filepath.Dir(path)); err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func OpenState(path string, flag int) (*os.File, error) {
 	return open(path, flag)
 }
 
-// OpenStateDirectory opens a directory of the daemon's own.
+// OpenStateDirectory opens one of the daemon's own directories.
 func OpenStateDirectory(path string) (*os.File, error) {
 	if err := StateDirectory(path); err != nil {
 		return nil, err
@@ -55,16 +55,17 @@ func ReadState(path string) ([]byte, error) {
 	return readBounded(f, maxState)
 }
 
-// NewSuffix is what the name of a file has more while WriteState writes it.
+// NewSuffix is appended to the name of a file while WriteState writes it.
 const NewSuffix = ".new"
 
-// WriteState replaces one of the daemon's own files as a whole.
+// WriteState replaces the content of one of the daemon's own files atomically.
 func WriteState(path string, content []byte) (err error) {
 	if err := StateDirectory(filepath.Dir(path)); err != nil {
 		return err
 	}
 	next := path + NewSuffix
-	// A process that was killed left it. A link at its place goes, and not what it leads to.
+	// A killed process may have left it. If it is a link, Remove removes the link and not its
+	// target.
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -82,8 +83,8 @@ func WriteState(path string, content []byte) (err error) {
 	return err
 }
 
-// Socket refuses what is at the path of a socket of the daemon's own and is none, or is another
-// user's. A missing one is fs.ErrNotExist, if its directory can be trusted.
+// Socket rejects a path for a socket of the daemon if it holds a file of another type or of another
+// user. If the path does not exist and its directory is trusted, the error is fs.ErrNotExist.
 func Socket(path string) error {
 	if err := StateDirectory(filepath.Dir(path)); err != nil {
 		return err
@@ -93,7 +94,7 @@ func Socket(path string) error {
 		return err
 	}
 	if info.Mode()&fs.ModeSocket == 0 {
-		return &Refusal{path, "exists and is no socket, but " + kind(info.Mode()),
+		return &Refusal{path, "is " + kind(info.Mode()) + ", not a socket",
 			"remove it, or choose another stateDir"}
 	}
 	return owned(path, info, "remove it, or ")

@@ -1,10 +1,10 @@
-// Package trusted opens files by whose content the daemon acts. Its rights are large, so whoever
-// writes such a file, or replaces it, has them, too.
+// Package trusted opens files whose content controls the daemon. The daemon has large rights, and a
+// user who can write or replace such a file would gain them.
 //
 //	                 the daemon's own                what an operator or kubelet writes
 //	                 (OpenState, ReadState, ...)     (Open, Directory)
 //	the last link    refused                         followed
-//	what it is       a regular file                  a regular file
+//	its type         a regular file                  a regular file
 //	who may write    its owner                       its owner
 //	its directory    only its owner may write        the same, or a read-only mount
 //	above            each directory on the way, with those of links: only its owner may write, or it
@@ -12,13 +12,13 @@
 //
 // An owner is root or the daemon's user in each case. A read-only mount is trusted because kubelet
 // makes the directory of a ConfigMap with mode 0777 (const perm in pkg/volume/emptydir) and mounts
-// it read-only. In a sticky directory nobody can replace what is root's (unlink(2), EPERM), but
-// anybody can make what is missing, so it is no place for the files themselves.
+// it read-only. In a sticky directory no other user can replace root's files (unlink(2), EPERM),
+// but any user can create missing ones, so the files themselves must not be in one.
 //
-// Since nobody else can write any of the directories, nothing changes between the look at a path
-// and the opening of it but by root and the daemon's user. Opening never waits and never touches a
-// device: what is no regular file is refused before, and opened files are looked at again. POSIX
-// ACLs count: their mask is shown as the group's bits (acl(5)).
+// Other users can write none of the directories, so only root and the daemon's user can change a
+// path between the check and the opening. Opening never blocks and never touches a device: files of
+// other types are rejected before, and opened files are checked again. POSIX ACLs count: their mask
+// shows as the group's permission bits (acl(5)).
 package trusted
 
 import (
@@ -33,26 +33,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Refusal is the error for what is there but must not be used: where, why, and what to do.
+// Refusal is the error for a file or directory that exists but must not be used: its path, why, and
+// what to do.
 type Refusal struct{ Path, Why, Do string }
 
 func (r *Refusal) Error() string { return fmt.Sprintf("%s %s; %s", r.Path, r.Why, r.Do) }
 
-// othersWrite are the bits of group and others.
+// othersWrite has the write bits of group and others.
 const othersWrite = 0o022
 
-// owned refuses what belongs to somebody else than root and this process's user, or may be written
-// by others than that owner. move is what else can be done about it than to change it, or empty.
+// owned rejects a file or directory that belongs to a user other than root and this process's user,
+// or that users other than its owner may write. move is advice to print before the command that
+// changes it, or empty.
 func owned(path string, info fs.FileInfo, move string) error {
 	st := info.Sys().(*syscall.Stat_t)
 	if st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return &Refusal{path, fmt.Sprintf("belongs to user %d, who could change by it what Sluice does", st.Uid),
+		return &Refusal{path, fmt.Sprintf("belongs to user %d, who could use it to control Sluice", st.Uid),
 			move + fmt.Sprintf("chown %d %s", os.Geteuid(), path)}
 	}
-	// The mode of a link means nothing.
+	// The mode of a link has no meaning.
 	if info.Mode()&fs.ModeSymlink == 0 && info.Mode().Perm()&othersWrite != 0 {
-		return &Refusal{path, fmt.Sprintf("may be written by others than its owner (mode %04o), who could change by "+
-			"it what Sluice does", st.Mode&0o7777), move + "chmod go-w " + path}
+		return &Refusal{path, fmt.Sprintf("may be written by users other than its owner (mode %04o), who "+
+			"could use it to control Sluice", st.Mode&0o7777), move + "chmod go-w " + path}
 	}
 	return nil
 }
@@ -62,7 +64,7 @@ func regular(path string, info fs.FileInfo) error {
 	if info.Mode().IsRegular() {
 		return nil
 	}
-	return &Refusal{path, "is " + kind(info.Mode()) + " and no regular file", "replace it by one, or remove it"}
+	return &Refusal{path, "is " + kind(info.Mode()) + ", not a regular file", "replace it with a regular file, or remove it"}
 }
 
 func kind(m fs.FileMode) string {
@@ -83,7 +85,7 @@ func kind(m fs.FileMode) string {
 	return "something special"
 }
 
-// open opens a path whose directories are trusted. A missing file is made if flag says so.
+// open opens a path whose directories are trusted. With os.O_CREATE it makes a missing file.
 func open(path string, flag int) (*os.File, error) {
 	info, err := os.Lstat(path)
 	if err == nil {
@@ -118,20 +120,21 @@ func readOnly(path string) bool {
 	return unix.Statfs(path, &st) == nil && st.Flags&unix.ST_RDONLY != 0
 }
 
-// directory refuses a directory that others may write. One on the way may be sticky.
+// directory rejects a directory that others may write. One above the file's directory (onTheWay)
+// may be sticky.
 func directory(path string, onTheWay bool) error {
 	info, err := os.Lstat(path)
 	if err != nil {
 		return err
 	}
 	if !info.IsDir() {
-		return &Refusal{path, "is " + kind(info.Mode()) + " and no directory", "replace it by one, or name another"}
+		return &Refusal{path, "is " + kind(info.Mode()) + ", not a directory", "replace it with a directory, or name another one"}
 	}
 	err = owned(path, info, "use a directory that only root may write, such as one in /etc or /run, or ")
 	if err == nil || readOnly(path) {
 		return nil
 	}
-	// The owner of a sticky directory may delete all that is in it.
+	// The owner of a sticky directory may delete any file in it.
 	uid := int(info.Sys().(*syscall.Stat_t).Uid)
 	if onTheWay && info.Mode()&fs.ModeSticky != 0 && (uid == 0 || uid == os.Geteuid()) {
 		return nil
@@ -139,11 +142,11 @@ func directory(path string, onTheWay bool) error {
 	return err
 }
 
-// maxLinks is how many links a path may have: as many as the kernel follows (MAXSYMLINKS).
+// maxLinks is the number of links that a path may have: as many as the kernel follows
+// (MAXSYMLINKS).
 const maxLinks = 40
 
-// resolve follows a path to what it leads to, without links, and refuses it if others could lead it
-// elsewhere.
+// resolve returns a path without links, and rejects it if other users could change where it leads.
 func resolve(path string) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {

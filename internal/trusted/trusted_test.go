@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sandbox is a directory that can be trusted, with no umask in the way of what a case makes.
+// sandbox returns a directory that is trusted, whatever the umask.
 func sandbox(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -40,20 +40,20 @@ func directoryOf(t *testing.T, path string, mode fs.FileMode) {
 	must(t, os.Chmod(path, mode))
 }
 
-// refusal is one thing that must not be used, and what the message says.
+// refusal is a case that must be rejected, and the text of its message.
 type refusal struct {
 	name string
 	make func(t *testing.T, dir string) (path string)
 	want string
 }
 
-// both are refused whoever is meant to have written the file.
+// both has the cases that are rejected for the daemon's own files and for an operator's.
 var both = []refusal{
 	{"a FIFO", func(t *testing.T, dir string) string {
 		path := filepath.Join(dir, "f")
 		must(t, unix.Mkfifo(path, 0o600))
 		return path
-	}, "is a FIFO and no regular file"},
+	}, "is a FIFO, not a regular file"},
 	{"a socket", func(t *testing.T, dir string) string {
 		path := filepath.Join(dir, "f")
 		l, err := net.Listen("unix", path)
@@ -61,17 +61,17 @@ var both = []refusal{
 		t.Cleanup(func() { l.Close() })
 		must(t, os.Chmod(path, 0o600))
 		return path
-	}, "is a socket and no regular file"},
+	}, "is a socket, not a regular file"},
 	{"a directory", func(t *testing.T, dir string) string {
 		path := filepath.Join(dir, "f")
 		directoryOf(t, path, 0o700)
 		return path
-	}, "is a directory and no regular file"},
+	}, "is a directory, not a regular file"},
 	{"a file that all may write", func(t *testing.T, dir string) string {
 		path := filepath.Join(dir, "f")
 		file(t, path, 0o606)
 		return path
-	}, "may be written by others than its owner (mode 0606)"},
+	}, "may be written by users other than its owner (mode 0606)"},
 	{"a file that its group may write", func(t *testing.T, dir string) string {
 		path := filepath.Join(dir, "f")
 		file(t, path, 0o660)
@@ -81,7 +81,7 @@ var both = []refusal{
 		directoryOf(t, filepath.Join(dir, "d"), 0o757)
 		file(t, filepath.Join(dir, "d/f"), 0o600)
 		return filepath.Join(dir, "d/f")
-	}, "/d may be written by others than its owner (mode 0757)"},
+	}, "/d may be written by users other than its owner (mode 0757)"},
 	{"a sticky directory", func(t *testing.T, dir string) string {
 		directoryOf(t, filepath.Join(dir, "d"), 0o777|fs.ModeSticky)
 		file(t, filepath.Join(dir, "d/f"), 0o600)
@@ -102,7 +102,7 @@ var both = []refusal{
 	}, ""},
 }
 
-// refuse checks that each is refused, with a message that names the place.
+// refuse checks that use rejects each case, with a message that names the path.
 func refuse(t *testing.T, cases []refusal, use func(path string) error) {
 	t.Helper()
 	for _, c := range cases {
@@ -120,15 +120,15 @@ func refuse(t *testing.T, cases []refusal, use func(path string) error) {
 	}
 }
 
-// TestStateIsRefused: what others could have made or changed is no file of the daemon's own. No
-// case blocks: a FIFO has no other end.
+// TestStateIsRefused: a file that others could have made or changed is not accepted as the daemon's
+// own. No case blocks: a FIFO has no other end.
 func TestStateIsRefused(t *testing.T) {
 	cases := append([]refusal{
 		{"a link", func(t *testing.T, dir string) string {
 			file(t, filepath.Join(dir, "target"), 0o600)
 			must(t, os.Symlink("target", filepath.Join(dir, "f")))
 			return filepath.Join(dir, "f")
-		}, "is a symbolic link and no regular file"},
+		}, "is a symbolic link, not a regular file"},
 		{"a link to nothing", func(t *testing.T, dir string) string {
 			must(t, os.Symlink("target", filepath.Join(dir, "f")))
 			return filepath.Join(dir, "f")
@@ -138,7 +138,7 @@ func TestStateIsRefused(t *testing.T) {
 			file(t, filepath.Join(dir, "real/f"), 0o600)
 			must(t, os.Symlink("real", filepath.Join(dir, "d")))
 			return filepath.Join(dir, "d/f")
-		}, "/d is a symbolic link and no directory"},
+		}, "/d is a symbolic link, not a directory"},
 	}, both...)
 	t.Run("read", func(t *testing.T) {
 		refuse(t, cases, func(path string) error { _, err := ReadState(path); return err })
@@ -154,7 +154,8 @@ func TestStateIsRefused(t *testing.T) {
 	})
 }
 
-// TestOperatorsFileIsRefused is the same for a configuration or a manifest, whose links count too.
+// TestOperatorsFileIsRefused: the same for a configuration or a manifest; the targets of links are
+// checked, too.
 func TestOperatorsFileIsRefused(t *testing.T) {
 	open := func(path string) error {
 		f, err := Open(path)
@@ -173,17 +174,17 @@ func TestOperatorsFileIsRefused(t *testing.T) {
 	})
 }
 
-// TestSocketIsRefused: a socket is no other kind of file, and in a directory of the daemon's own.
+// TestSocketIsRefused: only a socket in one of the daemon's own directories is accepted.
 func TestSocketIsRefused(t *testing.T) {
 	refuse(t, []refusal{
 		{"a file", func(t *testing.T, dir string) string {
 			file(t, filepath.Join(dir, "s"), 0o600)
 			return filepath.Join(dir, "s")
-		}, "is no socket, but a regular file"},
+		}, "is a regular file, not a socket"},
 		{"a link", func(t *testing.T, dir string) string {
 			must(t, os.Symlink("elsewhere", filepath.Join(dir, "s")))
 			return filepath.Join(dir, "s")
-		}, "is no socket, but a symbolic link"},
+		}, "is a symbolic link, not a socket"},
 		{"a directory that all may write", func(t *testing.T, dir string) string {
 			directoryOf(t, filepath.Join(dir, "d"), 0o777)
 			return filepath.Join(dir, "d/s")
@@ -194,8 +195,8 @@ func TestSocketIsRefused(t *testing.T) {
 	}
 }
 
-// TestStateIsWritten: for its owner alone, as a whole, and not through a link at the place of the
-// new file.
+// TestStateIsWritten: WriteState replaces a file atomically, for its owner alone, and does not
+// follow a link at the temporary name.
 func TestStateIsWritten(t *testing.T) {
 	dir := sandbox(t)
 	path, victim := filepath.Join(dir, "f"), filepath.Join(dir, "victim")
@@ -222,7 +223,8 @@ func TestStateIsWritten(t *testing.T) {
 	}
 }
 
-// configMap makes what kubelet makes of a ConfigMap with one key, and returns the key's path.
+// configMap makes the files that kubelet makes for a ConfigMap with one key, and returns the key's
+// path.
 func configMap(t *testing.T, dir string) string {
 	t.Helper()
 	directoryOf(t, filepath.Join(dir, "..2026_01_01"), 0o755)
@@ -242,8 +244,8 @@ func reads(t *testing.T, path string) {
 	}
 }
 
-// TestLinksAreFollowed: to the files of a ConfigMap, by absolute and relative links, and not
-// forever.
+// TestLinksAreFollowed: absolute and relative links to the files of a ConfigMap are followed; a
+// loop of links ends with an error.
 func TestLinksAreFollowed(t *testing.T) {
 	dir := sandbox(t)
 	key := configMap(t, dir)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer returns the process at the other end of a unix socket, which connected or listens
+// Peer returns the process at the other end of a Unix socket, which connected or listens
 // (SO_PEERCRED, unix(7)).
 func Peer(conn net.Conn) (cred *unix.Ucred, err error) {
 	u, ok := conn.(*net.UnixConn)
@@ -29,9 +29,9 @@ func Peer(conn net.Conn) (cred *unix.Ucred, err error) {
 	return cred, err
 }
 
-// Listener returns the process that listens on a unix socket, as the kernel has it; 0 for one of a
-// PID namespace that this process does not see, such as another container's. The process need not
-// answer.
+// Listener returns the ID of the process that listens on a Unix socket, from the kernel; 0 for a
+// process of a PID namespace that this process cannot see, such as another container's. The process
+// need not answer.
 func Listener(path string) (pid int, err error) {
 	conn, err := net.DialTimeout("unix", path, dialTimeout)
 	if err != nil {
@@ -45,15 +45,15 @@ func Listener(path string) (pid int, err error) {
 	return int(cred.Pid), nil
 }
 
-// WhySilent says why the process that listens on a socket may not answer, and what to do. It is for
-// a connection that was made and got no answer.
+// WhySilent returns why the process that listens on a socket may not answer, and what to do. Call
+// it when a connection succeeded and got no answer.
 func WhySilent(path string) string {
 	const unknown = "its process is stopped, or its loops have stalled: start it again"
 	pid, err := Listener(path)
 	if err != nil || pid == 0 {
 		return unknown
 	}
-	// proc_pid_stat(5): the state follows the name, which may have any characters.
+	// proc_pid_stat(5): the state follows the name, which may contain any character.
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if i := bytes.LastIndexByte(text, ')'); err == nil && i >= 0 && bytes.HasPrefix(text[i:], []byte(") T")) {
 		return fmt.Sprintf("process %d is stopped (SIGSTOP): `kill -CONT %[1]d` continues it", pid)

@@ -12,10 +12,11 @@ import (
 	"time"
 )
 
-// listenAt is the environment variable by which a process of this test knows where to listen.
+// listenAt is the environment variable with the path on which the child process of this test
+// listens.
 const listenAt = "UNIXSOCKET_LISTEN_AT"
 
-// TestWhySilent: a process that is stopped is told from one that runs.
+// TestWhySilent distinguishes a stopped process from a running one.
 func TestWhySilent(t *testing.T) {
 	if path := os.Getenv(listenAt); path != "" {
 		if _, err := net.Listen("unix", path); err != nil {
@@ -30,7 +31,7 @@ func TestWhySilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		_ = c.Process.Kill() // it runs for ever, and ends in no other way
+		_ = c.Process.Kill() // it does not end by itself
 		_ = c.Wait()
 	}()
 	until(t, func() string { return WhySilent(path) }, fmt.Sprintf("process %d runs", c.Process.Pid))

@@ -1,4 +1,4 @@
-// Package unixsocket makes Unix sockets that only their own user may open.
+// Package unixsocket makes Unix sockets that only their owner may open.
 package unixsocket
 
 import (
@@ -22,15 +22,15 @@ const (
 	dialTimeout = 2 * time.Second
 )
 
-// Listen makes a socket. It replaces one on which no process answers, left by a process that was
-// killed; anything else at the path is an error, and so is a directory that others may write.
+// Listen makes a socket. It replaces a socket that a killed process left, on which no process
+// answers. Anything else at the path is an error, and so is a directory that others may write.
 func Listen(path string) (net.Listener, error) {
 	if err := RemoveStale(path); err != nil {
 		return nil, err
 	}
 	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		// The mode of a socket that is not bound yet becomes the mode of its file
-		// (unix_bind_bsd, net/unix/af_unix.c), so at no time can others open it.
+		// The mode of an unbound socket becomes the mode of its file (unix_bind_bsd,
+		// net/unix/af_unix.c), so other users can open it at no time.
 		var chmodErr error
 		err := raw.Control(func(fd uintptr) { chmodErr = syscall.Fchmod(int(fd), mode) })
 		return errors.Join(err, chmodErr)
@@ -38,7 +38,7 @@ func Listen(path string) (net.Listener, error) {
 	return lc.Listen(context.Background(), "unix", path)
 }
 
-// RemoveStale removes a socket on which no process answers. It fails with ErrInUse if one does.
+// RemoveStale removes a socket on which no process answers. If one answers, it fails with ErrInUse.
 func RemoveStale(path string) error {
 	err := trusted.Socket(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -56,7 +56,7 @@ func RemoveStale(path string) error {
 		return fmt.Errorf("cannot tell whether another process uses it: %w", err)
 	}
 	if err := os.Remove(path); err != nil {
-		return fmt.Errorf("remove the one a dead process left: %w", err)
+		return fmt.Errorf("remove the socket that an ended process left: %w", err)
 	}
 	return nil
 }

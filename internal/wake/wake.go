@@ -1,8 +1,9 @@
-// Package wake tells a goroutine that something has changed.
+// Package wake wakes a goroutine when something has changed.
 package wake
 
-// Flag is raised by any goroutine and received from by one, which looks at what there is then. So
-// raising never waits, and any number of changes before a look are one. Make it by NewFlag.
+// Flag can be raised by any goroutine; one goroutine receives from it and then reads the present
+// state. So Raise never blocks, and any number of changes before a receive count as one. Use
+// NewFlag to make one.
 type Flag chan struct{}
 
 // NewFlag returns a flag that is not raised.
@@ -12,6 +13,6 @@ func NewFlag() Flag { return make(Flag, 1) }
 func (f Flag) Raise() {
 	select {
 	case f <- struct{}{}:
-	default: // it is raised already
+	default: // already raised
 	}
 }

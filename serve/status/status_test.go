@@ -102,7 +102,7 @@ func TestListen(t *testing.T) {
 		if err := os.WriteFile(path, []byte("keep"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := status.Listen(path); err == nil || !strings.Contains(err.Error(), "is no socket") {
+		if _, err := status.Listen(path); err == nil || !strings.Contains(err.Error(), "not a socket") {
 			t.Errorf("got %v", err)
 		}
 		if b, _ := os.ReadFile(path); string(b) != "keep" {
