@@ -10,7 +10,7 @@ import (
 	"sluice.dev/sluice/fastpath"
 )
 
-// cpuTimes is what the threads of runners did with their CPUs.
+// cpuTimes holds the CPU times of the runners' threads at one moment.
 type cpuTimes struct {
 	at      time.Time
 	threads []threadTime // by runner
@@ -19,17 +19,18 @@ type cpuTimes struct {
 type threadTime struct {
 	thread int
 	ran    time.Duration
-	waited time.Duration // could run while others ran
+	waited time.Duration // it was runnable while other threads ran
 	known  bool
 }
 
-// cpuShare is what a thread did, in parts of the time.
+// cpuShare is the share of a period, from 0 to 1, in which a thread ran, or was runnable while
+// other threads ran.
 type cpuShare struct {
 	ran, waited float64
-	known       bool // not if the runner was on another thread before, or the kernel does not count it
+	known       bool // false if the runner changed its thread, or the kernel does not count
 }
 
-// since returns, by runner, what its thread did since the last call.
+// since returns, by runner, the shares of its thread since the last call.
 func (c *cpuTimes) since(runners []*fastpath.Runner) []cpuShare {
 	now := time.Now()
 	shares, threads := make([]cpuShare, len(runners)), make([]threadTime, len(runners))
@@ -46,9 +47,9 @@ func (c *cpuTimes) since(runners []*fastpath.Runner) []cpuShare {
 	return shares
 }
 
-// timeOf reads the schedstat of a thread of this process: how long it ran, how long it could run
-// while others ran, in nanoseconds, and how often it ran (Documentation/scheduler/sched-stats.rst),
-// where the kernel counts it (CONFIG_SCHED_INFO).
+// timeOf reads the schedstat of a thread of this process: the time that it ran and the time that it
+// was runnable while other threads ran, in nanoseconds, and how often it ran
+// (Documentation/scheduler/sched-stats.rst), if the kernel counts them (CONFIG_SCHED_INFO).
 func timeOf(tid int) threadTime {
 	t := threadTime{thread: tid}
 	text, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/schedstat", tid))
@@ -56,7 +57,7 @@ func timeOf(tid int) threadTime {
 		return t
 	}
 	fields := strings.Fields(string(text))
-	if len(fields) < 3 || fields[2] == "0" { // "0 0 0" is written where nothing is counted
+	if len(fields) < 3 || fields[2] == "0" { // the kernel writes "0 0 0" if it does not count
 		return t
 	}
 	ran, err := strconv.ParseInt(fields[0], 10, 64)

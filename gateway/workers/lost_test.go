@@ -16,7 +16,7 @@ import (
 	"sluice.dev/sluice/host/placement"
 )
 
-// TestCPUIsLost: where the best CPU cannot be used any more, workers move to the next one.
+// TestCPUIsLost: workers move to the next CPU when the best one becomes unusable.
 func TestCPUIsLost(t *testing.T) {
 	cpus, err := config.CPUs()
 	if err != nil {

@@ -18,32 +18,32 @@ import (
 )
 
 const (
-	// Real-time threads where packets arrive nap for crowdedNap at a time from crowdedAt of a CPU
-	// on, until they use less than roomyAt: the receive work then has the CPU for longer at a time,
-	// and a worker wakes up for more packets.
+	// Real-time threads on CPUs where packets arrive nap for crowdedNap at a time once they use
+	// crowdedAt of a CPU, until they use less than roomyAt: the kernel's receive work then has the
+	// CPU for longer, and a worker finds more packets when it wakes.
 	crowdedAt, roomyAt = 0.60, 0.40
 	crowdedNap         = 60 * time.Microsecond
 )
 
-// schedEvery is the time over which it is measured how long threads waited for others.
+// schedEvery is the period over which place measures how long threads waited for a CPU.
 const schedEvery = time.Second
 
-// place chooses where workers run at first, and says whether they may move later.
+// place chooses where workers run first, and reports whether they may move later.
 func (c *Config) place() (p placement.Placement, moves bool) {
 	s := c.Settings
 	return placement.First(&c.Machine, c.Plan.Workers, s.WorkerCPUs, s.Sockets.BusyPoll > 0)
 }
 
-// waiting returns how workers of a CPU wait, and why so. known says that it is known where packets
-// arrive.
+// waiting returns how the workers of a CPU wait for packets, and why. known: the daemon knows on
+// which CPUs packets arrive; arrive: they arrive on this one.
 func waiting(c *config.Configuration, known, arrive bool) (fastpath.Waiting, string) {
 	waits, why := c.Waits(), string(c.Waiting)
 	switch {
 	case c.Waiting == config.WaitingShared:
 	case c.Sockets.BusyPoll > 0:
-		why += ", and it polls the NIC itself"
+		why += ", and workers poll the NIC themselves"
 	case !known:
-		waits, why = config.WaitsOf(config.WaitingShared), why+", but as shared until it is known where packets arrive"
+		waits, why = config.WaitsOf(config.WaitingShared), why+", but as shared until the CPUs where packets arrive are known"
 	case arrive:
 		waits, why = config.WaitsOf(config.WaitingShared), why+", but as shared where packets arrive"
 	default:
@@ -53,31 +53,32 @@ func waiting(c *config.Configuration, known, arrive bool) (fastpath.Waiting, str
 		Sleep: c.Tuning.Sleep.D()}
 	bound := ""
 	if w.SpinAsWorked {
-		bound = ", no longer than it works on packets"
+		bound = ", but no longer than it worked on packets"
 	}
-	return w, fmt.Sprintf("looks for packets for %v%s (%s)", w.Spin, bound, why)
+	return w, fmt.Sprintf("polls for %v before it sleeps%s (%s)", w.Spin, bound, why)
 }
 
-// runners step the workers of a group, those of one CPU together. Its methods run one after
-// another: ready, begin, and then follow.
+// runners step the workers of a group; one runner steps all workers of a CPU. The order of calls is
+// ready, begin, follow; they never run concurrently.
 type runners struct {
 	g        *Group
 	life     context.Context // of the runners
 	config   fastpath.RunConfig
-	all      []*fastpath.Runner // one for each CPU that ever had workers; more without a CPU
-	first    []*fastpath.Runner // of each worker, to begin on
+	all      []*fastpath.Runner // one for each CPU that ever had workers; one for each worker without a CPU
+	first    []*fastpath.Runner // by worker: the runner it begins on
 	arrivals placement.Arrivals
 	pause    placement.Pause // since workers moved last
-	// What threads did in the last schedEvery, in percent that they waited for others, and since
-	// the last look.
+	// second has CPU times for percent, taken once in schedEvery; look has them for load, taken at
+	// every look. percent is, by runner, how much of the last schedEvery its thread waited for the
+	// CPU.
 	second, look cpuTimes
 	percent      []float64
-	// worked is, by worker, how long it had worked on packets at a time, in nanoseconds.
+	// worked is, by worker, the time spent on packets at workedAt, in nanoseconds since the start.
 	worked   []uint64
 	workedAt time.Time
-	// restsAs is the standing for which runners rest.
-	restsAs standing
-	crowded bool // where packets arrive, a worker uses most of its CPU
+	// waitsAs is the priority for which the runners' waiting is set.
+	waitsAs priority
+	crowded bool // where packets arrive, a worker uses most of its CPU (crowdedAt)
 }
 
 // ready makes a runner for each worker, by the group's first placement.
@@ -92,7 +93,7 @@ func (r *runners) ready() error {
 	return nil
 }
 
-// begin starts the workers on them.
+// begin starts the workers on their first runners.
 func (r *runners) begin() {
 	for id, w := range r.g.workers {
 		r.first[id].Take(w.Worker)
@@ -130,7 +131,8 @@ func (r *runners) on(cpu int) (*fastpath.Runner, error) {
 	return runner, nil
 }
 
-// arrive returns the CPUs where packets arrive, counted or by the interrupts of interfaces.
+// arrive returns the CPUs where packets arrive: by counters or, without them, by the interfaces'
+// interrupts.
 func (r *runners) arrive() []int {
 	if cpus := r.arrivals.CPUs(); len(cpus) > 0 {
 		return cpus
@@ -142,17 +144,17 @@ func (r *runners) waitingOn(cpu int) (fastpath.Waiting, string) {
 	arrive := r.arrive()
 	beside := slices.Contains(arrive, cpu)
 	w, why := waiting(r.g.c.Settings, len(arrive) > 0, beside)
-	w.Quiet = r.restsAs.realTime()
+	w.Quiet = r.waitsAs.realTime()
 	if w.Quiet && r.crowded && beside {
 		w.LongNap = crowdedNap
 	}
-	if r.restsAs == realTimeBreaks {
+	if r.waitsAs == realTimeBreaks {
 		w.Break = breakLength
 	}
 	return w, why
 }
 
-// wait has every runner wait as its CPU asks for, and notes what is where.
+// wait sets how each runner waits, by its CPU, and publishes the places of workers for the status.
 func (r *runners) wait() {
 	p := r.g.placed.Load()
 	var views []status.PlaceView
@@ -185,7 +187,7 @@ func (r *runners) follow(ctx context.Context) {
 	late := false
 	beat := r.g.c.Beats.Add("placement of workers", heartbeat.DefaultBounds)
 	defer r.g.c.Beats.Remove(beat)
-	defer r.g.precedence.end(r.config.Threads, r.restAs)
+	defer r.g.precedence.end(r.config.Threads, r.waitAs)
 	for {
 		beat.Beat()
 		select {
@@ -194,7 +196,7 @@ func (r *runners) follow(ctx context.Context) {
 		case now := <-time.After(r.arrivals.Next()):
 			counts, err := r.g.c.Arrivals()
 			if err != nil {
-				r.g.c.Log.Warn("where packets arrive is not known: workers stay where they are", "error", err)
+				r.g.c.Log.Warn("the CPUs where packets arrive cannot be read: workers no longer move", "error", err)
 				return
 			}
 			asked := r.ask(now)
@@ -208,38 +210,38 @@ func (r *runners) follow(ctx context.Context) {
 			}
 			w := r.whereabouts()
 			if !slices.Equal(w.workers, at) {
-				l.used, l.waited = -1, -1 // that was elsewhere
+				l.used, l.waited = -1, -1 // they were measured on other CPUs
 			}
 			if r.crowd(l.used, w.beside()) || asked {
 				r.wait()
 			}
-			r.g.precedence.follow(r.config.Threads, w, l, r.restAs)
+			r.g.precedence.follow(r.config.Threads, w, l, r.waitAs)
 		}
 	}
 }
 
-// whereabouts are those of now.
+// whereabouts returns where workers run and packets arrive now.
 func (r *runners) whereabouts() whereabouts {
 	return whereabouts{poll: r.g.c.Settings.Sockets.BusyPoll > 0, arrive: r.arrive(), workers: r.g.placed.Load().CPUs}
 }
 
-// crowd takes what part of a CPU workers used, below 0 if that is not known, and whether packets
-// arrive on the CPUs of all. It reports whether crowded has changed.
+// crowd updates crowded: used is the share of a CPU that workers used, negative if unknown; beside
+// reports that packets arrive on every worker's CPU. crowd returns whether crowded changed.
 func (r *runners) crowd(used float64, beside bool) (changed bool) {
 	was := r.crowded
 	r.crowded = beside && (used >= crowdedAt || was && (used < 0 || used >= roomyAt))
 	return r.crowded != was
 }
 
-// restAs has runners rest as a standing needs it.
-func (r *runners) restAs(s standing) {
-	if r.restsAs != s {
-		r.restsAs = s
+// waitAs sets how runners wait for workers of a priority.
+func (r *runners) waitAs(s priority) {
+	if r.waitsAs != s {
+		r.waitsAs = s
 		r.wait()
 	}
 }
 
-// load measures what workers did since the last call; the first time nothing.
+// load measures the workers' load since the last call. The first call measures nothing.
 func (r *runners) load(cpus []int) load {
 	now := time.Now()
 	since := float64(now.Sub(r.workedAt))
@@ -259,27 +261,27 @@ func (r *runners) load(cpus []int) load {
 			continue
 		}
 		busy, ran := float64(on[cpu])/since, s.ran
-		if r.restsAs.realTime() {
-			// Nobody has the CPU in a step but softirqs, which the kernel may count apart
-			// (CONFIG_IRQ_TIME_ACCOUNTING).
+		if r.waitsAs.realTime() {
+			// In a step only softirqs interrupt a real-time thread. The kernel may count their time
+			// separately (CONFIG_IRQ_TIME_ACCOUNTING).
 			ran = max(ran, busy)
-		} else if s.known && s.ran > 0 { // where there are no ticks, the kernel may count it later
-			busy = min(busy, s.ran) // in a step, too, others may have had the CPU
+		} else if s.known && s.ran > 0 { // without ticks the kernel may count it later
+			busy = min(busy, s.ran) // other threads may have run during a step
 		}
 		l.busy, l.used, l.waited = max(l.busy, busy), max(l.used, ran), max(l.waited, s.waited)
 		unknown = unknown || !s.known
 	}
 	if unknown {
 		l.waited = -1
-		if l.used < fullBeside { // of another one it may be more
+		if l.used < fullBeside { // the worker that is not counted may use more
 			l.used = -1
 		}
 	}
 	return l
 }
 
-// choose places workers anew, where they may move. A CPU that cannot be used any more, as it is
-// offline or was taken out of the cpuset, is left out until the daemon starts again.
+// choose places workers again, if they may move. It leaves out a CPU that became unusable, because
+// it is offline or left the cpuset, until the daemon starts again.
 func (r *runners) choose(ctx context.Context, at time.Time) {
 	if !r.g.moves {
 		return
@@ -302,7 +304,7 @@ func (r *runners) choose(ctx context.Context, at time.Time) {
 			log.Info("workers moved", "cpus", p.CPUs, "because", p.Why)
 			return
 		case errors.Is(err, unix.EINVAL): // sched_setaffinity(2)
-			log.Warn("no worker runs on a CPU that cannot be used", "cpu", failed, "error", err)
+			log.Warn("workers no longer use a CPU, because it cannot be used", "cpu", failed, "error", err)
 			m.Remove(failed)
 		default:
 			log.Warn("workers stay where they are", "wanted", p.CPUs, "because", p.Why, "error", err)
@@ -311,8 +313,8 @@ func (r *runners) choose(ctx context.Context, at time.Time) {
 	}
 }
 
-// move hands the workers to the runners of a placement: all of them, or where a CPU cannot be used
-// none. It returns that CPU.
+// move hands the workers to the runners of a placement. If one of its CPUs cannot be used, no
+// worker moves and move returns that CPU.
 func (r *runners) move(ctx context.Context, p *placement.Placement) (failed int, err error) {
 	to := make([]*fastpath.Runner, len(p.CPUs))
 	for id, cpu := range p.CPUs {
@@ -329,7 +331,7 @@ func (r *runners) move(ctx context.Context, p *placement.Placement) (failed int,
 	return -1, nil
 }
 
-// ask measures, once in schedEvery, how long the runners' threads waited for others, and reports
+// ask measures, once in schedEvery, how long the runners' threads waited for a CPU, and reports
 // whether it did.
 func (r *runners) ask(now time.Time) bool {
 	if now.Sub(r.second.at) < schedEvery {
@@ -342,10 +344,10 @@ func (r *runners) ask(now time.Time) bool {
 	return true
 }
 
-// Places are the CPUs with workers.
+// Places returns the CPUs with workers.
 func (g *Group) Places() []status.PlaceView {
 	if views := g.places.Load(); views != nil {
 		return *views
 	}
-	return []status.PlaceView{} // they have not begun
+	return []status.PlaceView{} // the workers have not started
 }

@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/host/placement"
 )
 
-// TestPlace: where workers are at first, and whether they may move.
+// TestPlace: where workers run first, and whether they may move.
 func TestPlace(t *testing.T) {
 	two := placement.Machine{Allowed: []int{0, 1}, Interrupts: []int{1}}
 	for _, c := range []struct {
@@ -52,14 +52,14 @@ func TestWaiting(t *testing.T) {
 		want          fastpath.Waiting
 		why           string
 	}{
-		{"", true, false, dedicated, "1ms (dedicated, and no packets arrive here)"},
-		{"", true, true, shared, "no longer than it works on packets (dedicated, but as shared where packets arrive)"},
-		{"", false, false, shared, "until it is known"},
-		{"sockets: {busyPoll: 20us}", false, true, dedicated, "polls the NIC itself"},
+		{"", true, false, dedicated, "1ms before it sleeps (dedicated, and no packets arrive here)"},
+		{"", true, true, shared, "no longer than it worked on packets (dedicated, but as shared where packets arrive)"},
+		{"", false, false, shared, "until the CPUs"},
+		{"sockets: {busyPoll: 20us}", false, true, dedicated, "poll the NIC themselves"},
 		{"waiting: shared", true, false, shared, "(shared)"},
 		{"waiting: shared", true, true, shared, "(shared)"},
 		{"tuning: {spin: 5us, coalesce: 10us, sleep: 50ms}", true, false,
-			fastpath.Waiting{Spin: 5 * us, Coalesce: 10 * us, Sleep: 50 * ms}, "5µs (dedicated"},
+			fastpath.Waiting{Spin: 5 * us, Coalesce: 10 * us, Sleep: 50 * ms}, "5µs before it sleeps (dedicated"},
 		{"waiting: shared\ntuning: {spin: 5us}", true, false,
 			fastpath.Waiting{Spin: 5 * us, SpinAsWorked: true, Coalesce: 30 * us, Sleep: 500 * ms}, "(shared)"},
 	} {
@@ -73,24 +73,24 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// TestCrowded: real-time threads nap for longer where packets arrive and they use most of a CPU.
+// TestCrowded: real-time threads nap for longer where packets arrive and workers use most of a CPU.
 func TestCrowded(t *testing.T) {
 	const us = time.Microsecond
 	g := &Group{c: Config{Settings: config.Default(), Machine: placement.Machine{Interrupts: []int{0}}}}
-	r := &runners{g: g, restsAs: realTime}
+	r := &runners{g: g, waitsAs: realTime}
 	for _, x := range []struct {
 		used    float64
-		as      standing
+		as      priority
 		changed bool
-		nap     time.Duration // where packets arrive, if it is longer than otherwise
+		nap     time.Duration // where packets arrive, if it is longer than the usual one
 		apart   bool
 	}{
 		{-1, realTime, false, 0, false}, {0.59, realTime, false, 0, false}, {0.6, realTime, true, 60 * us, false},
-		{0.41, realTime, false, 60 * us, false}, {-1, realTime, false, 60 * us, false}, {-1, asOthers, false, 0, false},
+		{0.41, realTime, false, 60 * us, false}, {-1, realTime, false, 60 * us, false}, {-1, normal, false, 0, false},
 		{0.39, realTime, true, 0, false}, {0.6, realTime, true, 60 * us, false}, {1, realTime, true, 0, true},
 		{1, realTime, false, 0, true},
 	} {
-		r.restsAs = x.as
+		r.waitsAs = x.as
 		changed := r.crowd(x.used, !x.apart)
 		beside, _ := r.waitingOn(0)
 		apart, _ := r.waitingOn(1)
@@ -100,7 +100,7 @@ func TestCrowded(t *testing.T) {
 	}
 }
 
-// TestTimeOf: the first thread ran, and waited at least for its first turn.
+// TestTimeOf: the first thread ran, and waited at least once for a CPU.
 func TestTimeOf(t *testing.T) {
 	if got := timeOf(os.Getpid()); got.waited <= 0 || !got.known {
 		t.Errorf("the first thread: %+v", got)

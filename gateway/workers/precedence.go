@@ -16,81 +16,83 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// precedence is what the process goes before on its workers' CPUs. A thread of another session
-// that the scheduler prefers, or that has had less than its share, keeps a CPU until the next tick
-// of the kernel, 4 ms with HZ=250, and packets wait.
+// precedence raises the process's scheduling priority above the other processes of the machine.
+// Without it, a thread of another session that the scheduler prefers, or that has had less than its
+// share, keeps a worker's CPU until the kernel's next tick (4 ms with HZ=250), and packets wait.
 //
-// The process goes before others only while workers have time to spare: where they have none,
-// packets wait for them and not for others, and ksoftirqd, which receives what they send over a
-// veth, needs its share. Where packets arrive on workers' CPUs, others include what receives them,
-// and what is received while the rings are full is lost work: workers go first, and sleep or nap
-// whenever they have forwarded all of it.
+// The priority is raised only while workers have time to spare. Busy workers would gain nothing,
+// because packets then wait for the workers, and ksoftirqd, which receives what the workers send
+// over a veth, needs its share. Where packets arrive on the workers' own CPUs, the kernel's receive
+// work is among the threads that a raised priority delays, and packets that it receives while the
+// rings are full are lost work. There, workers become real-time threads that sleep or nap whenever
+// they have forwarded all packets.
 type precedence struct {
-	session session // nil: by whyNot
-	whyNot  string  // the session stays as it is
-	off     bool    // tuning.precedence: none
-	usual   int     // nice value of the workers otherwise
-	shared  bool    // workers sleep between packets wherever they are
-	blind   bool    // the kernel does not count how long threads wait for others
-	refused string  // why workers are no real-time threads
-	now     standing
-	looks   int     // since now is so
-	waited  float64 // average of load.waited since then, the last looks counting most
-	again   int     // after how many looks it is seen whether somebody still wants a worker's CPU
-	full    int     // how many looks workers that had no time to spare are as others, at least
-	held    int     // of these, still to come
-	why     atomic.Pointer[string]
+	session         session // nil: see whyNot
+	whyNot          string  // why the session's nice value is not changed
+	off             bool    // tuning.precedence: none
+	usual           int     // nice value of the workers at normal priority
+	shared          bool    // workers sleep between packets wherever they are
+	noSchedstat     bool    // the kernel does not count how long threads wait for others
+	realTimeRefused string  // why workers are no real-time threads; "" if they may be
+	now             priority
+	looks           int     // number of looks since now was set
+	waited          float64 // average of load.waited since then, weighted to the last looks
+	recheckAfter    int     // at how many looks the usual priority is tried again (amongOthers)
+	holdLooks       int     // for how many looks busy workers keep normal priority, at least
+	holdLeft        int     // looks of holdLooks that are left
+	why             atomic.Pointer[string]
 }
 
-// session is what precedence needs of an autogroup.Session.
+// session is the part of autogroup.Session that precedence needs.
 type session interface {
 	Usual() int
 	SetNice(nice int) error
 	Close() error
 }
 
-// prioritizer is what it needs of a thread.Group.
+// prioritizer is the part of thread.Group that precedence needs.
 type prioritizer interface {
 	SetPriority(thread.Priority) error
 }
 
-// standing is how workers, and the process, go before others.
-type standing uint8
+// priority is how the process and its workers are scheduled.
+type priority uint8
 
 const (
-	// asOthers: the process is scheduled as others are.
-	asOthers standing = iota
-	// nice20: session and workers have the nice value -20, and leave others one part in 88 of a
-	// worker's CPU, or more where there are several (weights 88761 and 1024, sched_prio_to_weight
-	// in kernel/sched/core.c). Both values are needed. The session's goes before other sessions; by
-	// the workers' own value the other threads of the process get no more of other CPUs than they
-	// would have.
+	// normal: the process is scheduled like other processes.
+	normal priority = iota
+	// nice20: session and workers have the nice value -20, and leave other threads one part in 88
+	// of a worker's CPU, or more where there are several (weights 88761 and 1024,
+	// sched_prio_to_weight in kernel/sched/core.c). Both values are needed: the session's puts it
+	// ahead of other sessions; the workers' own value keeps the other threads of the process from
+	// getting more of other CPUs than before.
 	nice20
-	// nice10 is for where realTimeBreaks is refused: -10, which leaves others a tenth.
+	// nice10 replaces realTimeBreaks where the kernel refuses that: -10 leaves other threads a
+	// tenth.
 	nice10
-	// realTime: workers are real-time threads that sleep between packets, and so leave others
-	// enough. By nice values a thread that wakes up does not always go before one that runs: if it
-	// had more than its share before it slept, it waits for the next tick (EEVDF's lag,
-	// place_entity in kernel/sched/fair.c).
+	// realTime: workers are real-time threads that sleep between packets, and so leave enough to
+	// other threads. A nice value does not always let a thread that wakes run at once: if it had
+	// more than its share before it slept, it waits for the next tick (EEVDF's lag, place_entity in
+	// kernel/sched/fair.c).
 	realTime
-	// realTimeBreaks: workers are real-time threads that look for packets all the time but for
-	// breaks, which they take when no packets are waiting. By nice values others take their part as
-	// long as a tick at a time, and one part in 88 is so little that a sender of this machine,
-	// whose packets would arrive there, is not noticed.
+	// realTimeBreaks: workers are real-time threads that poll for packets without sleeping, but
+	// take breaks when no packets are waiting. With nice values, other threads take their share for
+	// up to a tick at a time; and one part in 88 is so little that a sender on this machine, whose
+	// packets would arrive on that CPU, goes unnoticed.
 	realTimeBreaks
 )
 
-// breakLength is how long a worker leaves its CPU to others every half millisecond. With what it
-// takes to wake up that is more than the twentieth that the kernel takes from real-time threads for
-// others if they get less (fair_server, kernel/sched/deadline.c, Linux 6.12; sched_rt_runtime_us
-// before), for 50 ms at a time.
+// breakLength is how long a worker leaves its CPU to other threads every half millisecond. With the
+// time to wake up that is more than the twentieth of the CPU that the kernel takes from real-time
+// threads, 50 ms at a time, if other threads get less (fair_server in kernel/sched/deadline.c since
+// Linux 6.12; sched_rt_runtime_us in older ones).
 const breakLength = 40 * time.Microsecond
 
-func (s standing) realTime() bool { return s == realTime || s == realTimeBreaks }
+func (s priority) realTime() bool { return s == realTime || s == realTimeBreaks }
 
-// nice is the nice value of the session, and of the workers unless they are real-time threads; 0
-// is the usual one.
-func (s standing) nice() int {
+// nice returns the nice value of the session, and of the workers unless they are real-time threads;
+// 0 is the usual one.
+func (s priority) nice() int {
 	switch s {
 	case nice20:
 		return -20
@@ -100,24 +102,24 @@ func (s standing) nice() int {
 	return 0
 }
 
-// open must be called before the process gives up the right to open files.
+// open reads what precedence needs. It must run before the process drops the right to open files.
 func (p *precedence) open(c *config.Configuration) {
 	p.usual, p.shared = c.Tuning.WorkerNice, c.Waiting == config.WaitingShared
 	if c.Tuning.Precedence == config.PrecedenceNone {
 		p.off = true
-		p.say("not before others: tuning.precedence is none")
+		p.report("normal priority: tuning.precedence is none")
 		return
 	}
 	if session, err := openSession(); err == nil {
 		p.session = session
 	} else {
-		p.whyNot = "not before others: " + err.Error()
+		p.whyNot = "normal priority: " + err.Error()
 	}
 	if file, limited := quota(); limited {
-		p.refused = "its processor time is limited (" + file + ")"
+		p.realTimeRefused = "its processor time is limited (" + file + ")"
 	}
-	p.blind = !timeOf(os.Getpid()).known
-	p.say("not before others: it is not known yet where packets arrive")
+	p.noSchedstat = !timeOf(os.Getpid()).known
+	p.report("normal priority: the CPUs where packets arrive are not known yet")
 }
 
 func openSession() (*autogroup.Session, error) {
@@ -128,49 +130,48 @@ func openSession() (*autogroup.Session, error) {
 	return autogroup.Open()
 }
 
-func (p *precedence) say(why string) {
+func (p *precedence) report(why string) {
 	if is := p.why.Load(); is == nil || *is != why {
 		p.why.Store(&why)
 	}
 }
 
-// load is how much workers had to do since the last look, each of the worker or CPU with most, in
-// parts of the time.
+// load is the workers' load since the last look, in parts of the time: each field is the maximum
+// over workers or their CPUs.
 type load struct {
 	idle   bool    // no packets arrive
 	busy   float64 // worked on packets
-	used   float64 // had the CPU; below 0 if that is not known
-	waited float64 // could run, and another thread had the CPU; below 0 if that is not known
+	used   float64 // had the CPU; negative if unknown
+	waited float64 // was runnable while another thread had the CPU; negative if unknown
 }
 
 const (
-	// fullAt and spareAt are the parts from which on workers have no time to spare, and up to which
-	// they have some again.
+	// Workers have no time to spare from fullAt on, and have some again below spareAt.
 	fullAt  = 0.85
 	spareAt = 0.70
-	// fullBeside and spareBeside are the same where packets arrive on workers' CPUs. There a
-	// worker that has forwarded what there was leaves its CPU to the receive work, so it always has
-	// time to spare, unless it works on packets that arrive elsewhere. More than the twentieth that
-	// the kernel takes from real-time threads (breakLength) must be left.
+	// fullBeside and spareBeside replace them where packets arrive on the workers' CPUs. There a
+	// worker that has forwarded all packets leaves its CPU to the receive work, so it has time to
+	// spare unless it works on packets that arrive on other CPUs. More must be left than the
+	// twentieth that the kernel takes from real-time threads (breakLength).
 	fullBeside  = 0.93
 	spareBeside = 0.85
-	// wantedAt is the part of a worker's CPU that others get while somebody wants all of it, at
-	// nice20: 1.1 %, less what looks may miss of it.
+	// wantedAt is the share of a worker's CPU that other threads get at nice20 while one of them
+	// wants all of it: 1.1 %, less a margin for the part that looks miss.
 	wantedAt = 0.008
-	// takenAt is the part that others take, where workers are scheduled as they are, from which on
+	// takenAt is the share that other threads take, with workers at normal priority, from which on
 	// packets wait for them.
 	takenAt = 0.03
-	// holdLeast is for how many looks workers without time to spare are as others, at least.
+	// holdLeast is the least number of looks for which busy workers keep normal priority.
 	holdLeast = 5
-	// looksAgain is the first, and looksMost the greatest, precedence.again: ten seconds, mostly,
-	// and three minutes.
+	// looksAgain and looksMost are the first and the greatest value of precedence.recheckAfter: about ten
+	// seconds and three minutes.
 	looksAgain, looksMost = 50, 16 * 50
 )
 
-// follow puts the process before others, or back. rest is called with the standing that workers are
-// to rest for, by breaks and quietly: before they become real-time threads, or after they have
-// ceased to be.
-func (p *precedence) follow(threads prioritizer, w whereabouts, l load, rest func(standing)) {
+// follow raises the priority of the process or takes it back. It calls rest with the priority whose
+// waiting, with breaks or quiet, workers must use: before they become real-time threads, and after
+// they have ceased to be.
+func (p *precedence) follow(threads prioritizer, w whereabouts, l load, rest func(priority)) {
 	if p.off {
 		return
 	}
@@ -178,54 +179,53 @@ func (p *precedence) follow(threads prioritizer, w whereabouts, l load, rest fun
 	why := p.decide(w, l)
 	err := p.apply(threads, was, rest)
 	if err != nil && p.now.realTime() && !errors.Is(err, errSession) {
-		p.refused = err.Error()
+		p.realTimeRefused = err.Error()
 		p.set(was)
 		why = p.decide(w, l)
 		err = p.apply(threads, was, rest)
 	}
 	switch {
-	case err == nil, errors.Is(err, unix.EAGAIN): // the session's; tried again at the next look
+	case err == nil, errors.Is(err, unix.EAGAIN): // EAGAIN is the session's; the next look tries again
 	case errors.Is(err, errSession):
 		err = fmt.Errorf("%w (it needs CAP_SYS_NICE)", err)
-		_ = p.session.Close() // it is not written to again
-		p.session, p.whyNot = nil, fmt.Sprintf("not before others: %v", err)
+		_ = p.session.Close() // nothing writes to it again
+		p.session, p.whyNot = nil, fmt.Sprintf("normal priority: %v", err)
 		fallthrough
 	default:
-		why = fmt.Sprintf("not before others: %v", err)
+		why = fmt.Sprintf("normal priority: %v", err)
 		was = p.now
-		p.set(asOthers)
-		_ = p.apply(threads, was, rest) // it was so
+		p.set(normal)
+		_ = p.apply(threads, was, rest) // this priority was applied before
 	}
-	if p.refused != "" {
-		why += "; no real-time threads: " + p.refused
+	if p.realTimeRefused != "" {
+		why += "; no real-time threads: " + p.realTimeRefused
 	}
-	p.say(why)
+	p.report(why)
 }
 
-// end puts the process back, for when nobody looks any more.
-func (p *precedence) end(threads prioritizer, rest func(standing)) {
+// end takes the priority back, when no more looks follow.
+func (p *precedence) end(threads prioritizer, rest func(priority)) {
 	if p.off {
 		return
 	}
 	was := p.now
-	p.set(asOthers)
-	const tries, pause = 3, 100 * time.Millisecond // of what the session takes later
+	p.set(normal)
+	const tries, pause = 3, 100 * time.Millisecond // for a session that accepts a value only later
 	for range tries {
 		if err := p.apply(threads, was, rest); !errors.Is(err, unix.EAGAIN) {
-			break // what fails otherwise is as it was
+			break // other errors leave it unchanged
 		}
 		time.Sleep(pause)
 	}
-	p.say("not before others: it is not looked at any more where packets arrive")
+	p.report("normal priority: the placement of workers has ended")
 }
 
-// errSession says that the session did not take a nice value.
+// errSession marks an error of setting the session's nice value.
 var errSession = errors.New("its session")
 
-// apply gives workers and session what belongs to the standing. On the way up workers have it
-// first, on the way down the session: else the process's other threads would go before others for a
-// moment.
-func (p *precedence) apply(threads prioritizer, was standing, rest func(standing)) error {
+// apply sets the priority of workers and session. Workers are raised first and lowered last:
+// otherwise the process's other threads would briefly run ahead of other processes.
+func (p *precedence) apply(threads prioritizer, was priority, rest func(priority)) error {
 	var late error
 	session := func() error {
 		if p.session == nil {
@@ -260,13 +260,13 @@ func (p *precedence) apply(threads prioritizer, was standing, rest func(standing
 	return session()
 }
 
-func (p *precedence) set(to standing) {
+func (p *precedence) set(to priority) {
 	if to != p.now {
 		p.now, p.looks, p.waited = to, 0, 0
 	}
 }
 
-// decide sets the standing, and says why.
+// decide sets the priority, and returns why.
 func (p *precedence) decide(w whereabouts, l load) (why string) {
 	to, why := p.next(w, l)
 	p.looks++
@@ -274,98 +274,98 @@ func (p *precedence) decide(w whereabouts, l load) (why string) {
 	return why
 }
 
-func (p *precedence) next(w whereabouts, l load) (to standing, why string) {
+func (p *precedence) next(w whereabouts, l load) (to priority, why string) {
 	apart, why := goesFirst(w)
 	spare, full := spareAt, fullAt
 	if !apart {
 		spare, full = spareBeside, fullBeside
 	}
-	if p.now != asOthers && p.looks >= looksAgain {
-		p.full = 0
+	if p.now != normal && p.looks >= looksAgain {
+		p.holdLooks = 0
 	}
-	p.held = max(0, p.held-1)
-	sleep := l.used >= 0 && l.used < spare && p.held == 0
+	p.holdLeft = max(0, p.holdLeft-1)
+	sleep := l.used >= 0 && l.used < spare && p.holdLeft == 0
 	if p.now == realTime {
 		switch sleep = l.used < full; {
 		case sleep:
 		case apart:
 			p.hold()
-		default: // as others they lose packets, and see at once that they have time
-			p.held = holdLeast
+		default: // at normal priority they lose packets, and have time to spare at once
+			p.holdLeft = holdLeast
 		}
 	}
-	if (p.shared && apart || w.beside()) && p.refused == "" && !l.idle && sleep {
-		return realTime, "before others, as real-time threads: workers sleep between packets"
+	if (p.shared && apart || w.beside()) && p.realTimeRefused == "" && !l.idle && sleep {
+		return realTime, "raised priority, as real-time threads: workers sleep between packets"
 	}
-	const noTime = "not before others: workers have no time to spare"
+	const noTime = "normal priority: workers have no time to spare"
 	if !apart {
-		if w.beside() && p.refused == "" && !l.idle && (l.used >= spare || p.held > 0) {
+		if w.beside() && p.realTimeRefused == "" && !l.idle && (l.used >= spare || p.holdLeft > 0) {
 			why = noTime
 		}
-		return asOthers, why
+		return normal, why
 	}
 	switch {
-	case p.now != asOthers && l.busy >= fullAt:
+	case p.now != normal && l.busy >= fullAt:
 		p.hold()
-		return asOthers, noTime
-	case p.now == asOthers && (l.busy >= spareAt || p.held > 0):
-		return asOthers, noTime
+		return normal, noTime
+	case p.now == normal && (l.busy >= spareAt || p.holdLeft > 0):
+		return normal, noTime
 	}
 	return p.amongOthers(l, why)
 }
 
-// hold keeps workers that have no time to spare as others for a while, twice as long each time:
-// beside somebody else who gets half of the CPU they would seem to have time a moment later.
+// hold keeps busy workers at normal priority for a while, twice as long each time. Beside a thread
+// that gets half of the CPU they would seem to have time a moment later.
 func (p *precedence) hold() {
-	p.full = min(max(2*p.full, holdLeast), looksMost)
-	p.held = p.full
+	p.holdLooks = min(max(2*p.holdLooks, holdLeast), looksMost)
+	p.holdLeft = p.holdLooks
 }
 
-// amongOthers is next where workers look for packets, with time to spare, and no packets arrive on
-// their CPUs.
-func (p *precedence) amongOthers(l load, apart string) (to standing, why string) {
+// amongOthers returns the next priority of workers that poll for packets and have time to spare,
+// while no packets arrive on their CPUs.
+func (p *precedence) amongOthers(l load, apart string) (to priority, why string) {
 	usually, wanted := nice20, wantedAt
 	switch {
 	case p.session == nil:
-		usually, wanted, apart = asOthers, takenAt, p.whyNot
-	case p.blind:
+		usually, wanted, apart = normal, takenAt, p.whyNot
+	case p.noSchedstat:
 		usually = nice10
 	}
 	if p.now != usually && p.now != realTimeBreaks && p.now != nice10 {
 		return usually, apart
 	}
-	const weight = 4 // of the looks before
+	const weight = 4 // of the earlier looks
 	if l.waited >= 0 {
 		p.waited += (l.waited - p.waited) / weight
 	}
 	switch {
-	case p.now != usually: // it is left for a look, to see whether somebody still wants a CPU
-		if p.looks+1 >= p.again {
+	case p.now != usually: // usually is tried for one look, to see whether another thread still wants the CPU
+		if p.looks+1 >= p.recheckAfter {
 			return usually, apart
 		}
 		to = p.now
 	case p.waited < wanted:
 		if p.looks+1 >= looksAgain {
-			p.again = 0 // nobody does
+			p.recheckAfter = 0 // no thread does
 		}
 		return usually, apart
-	case p.refused == "":
+	case p.realTimeRefused == "":
 		to = realTimeBreaks
 	case p.session != nil:
 		to = nice10
 	default:
-		return asOthers, apart
+		return normal, apart
 	}
 	if p.now == usually {
-		p.again = min(max(2*p.again, looksAgain), looksMost)
+		p.recheckAfter = min(max(2*p.recheckAfter, looksAgain), looksMost)
 	}
 	if to == nice10 {
-		return to, "before others but for a tenth of a CPU: another thread wants the CPU of a worker"
+		return to, "raised priority, nice -10: another thread wants the CPU of a worker"
 	}
-	return to, "before others, as real-time threads that take breaks: another thread wants the CPU of a worker"
+	return to, "raised priority, as real-time threads with breaks: another thread wants the CPU of a worker"
 }
 
-// whereabouts are the CPUs of workers, and those where packets arrive.
+// whereabouts has the CPUs of workers, and the CPUs where packets arrive.
 type whereabouts struct {
 	poll            bool // workers poll the NIC themselves
 	arrive, workers []int
@@ -378,23 +378,23 @@ func (w *whereabouts) beside() bool {
 	})
 }
 
-// goesFirst reports whether workers with time to spare may go before all others, and says why.
+// goesFirst reports whether workers with time to spare may have raised priority, and why.
 func goesFirst(w whereabouts) (first bool, why string) {
 	shared := func(cpu int) bool { return cpu < 0 || slices.Contains(w.arrive, cpu) }
 	switch {
 	case slices.Contains(w.workers, -1):
-		return false, "not before others: workers have no CPUs of their own"
+		return false, "normal priority: workers have no CPUs of their own"
 	case w.poll:
-		return true, "before others: workers poll the NIC themselves"
+		return true, "raised priority: workers poll the NIC themselves"
 	case len(w.arrive) == 0:
-		return false, "not before others: it is not known yet where packets arrive"
+		return false, "normal priority: the CPUs where packets arrive are not known yet"
 	case slices.ContainsFunc(w.workers, shared):
-		return false, "not before others: packets arrive on CPUs of workers, and are received there by the kernel"
+		return false, "normal priority: the kernel receives packets on CPUs of workers"
 	}
-	return true, "before others: no packets arrive on CPUs of workers"
+	return true, "raised priority: no packets arrive on CPUs of workers"
 }
 
-// condition says in `sluice status` whether the process goes before others.
+// condition returns the priority of the process, and why, for `sluice status`.
 func (p *precedence) condition() []status.ConditionView {
 	why := p.why.Load()
 	if why == nil {
@@ -403,7 +403,7 @@ func (p *precedence) condition() []status.ConditionView {
 	return []status.ConditionView{status.OK("scheduling", *why)}
 }
 
-// close leaves the session as it is: it ends with the process.
+// close leaves the session's nice value unchanged: the session ends with the process.
 func (p *precedence) close() error {
 	if p.session == nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"sluice.dev/sluice/fastpath/thread"
 )
 
-// TestGoesFirst: a process goes before others where it takes no time from receiving packets.
+// TestGoesFirst: workers have raised priority where they take no time from receiving packets.
 func TestGoesFirst(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -26,25 +26,25 @@ func TestGoesFirst(t *testing.T) {
 		{"polls itself", true, nil, []int{0, 1}, true}, {"polls itself, on any CPU", true, nil, []int{-1}, false},
 	} {
 		first, why := goesFirst(whereabouts{c.poll, c.arrive, c.workers})
-		if first != c.want || strings.HasPrefix(why, "before others") != c.want {
+		if first != c.want || strings.HasPrefix(why, "raised priority") != c.want {
 			t.Errorf("%s: %t, %q", c.name, first, why)
 		}
 	}
 }
 
-// steps are looks at a process one after another, and how it goes before others after each.
+// steps are consecutive looks at a process, and its priority after each.
 type steps []struct {
 	at   whereabouts
 	l    load
-	want standing
+	want priority
 }
 
 func (s steps) check(t *testing.T, p *precedence) {
 	t.Helper()
 	for i, c := range s {
 		why := p.decide(c.at, c.l)
-		if p.now != c.want || strings.HasPrefix(why, "before others") != (c.want != asOthers) {
-			t.Errorf("step %d: standing %d, %q; want %d", i, p.now, why, c.want)
+		if p.now != c.want || strings.HasPrefix(why, "raised priority") != (c.want != normal) {
+			t.Errorf("step %d: priority %d, %q; want %d", i, p.now, why, c.want)
 		}
 	}
 }
@@ -55,15 +55,15 @@ var (
 	half   = whereabouts{arrive: []int{0}, workers: []int{0, 1}}
 )
 
-// machine is a session, and the threads of workers, as a kernel would have them.
+// machine stands for the kernel: a session and the threads of workers.
 type machine struct {
 	nice, wrote int   // of the session
-	session     error // of the next writes
+	session     error // returned by writes of the session
 	threads     thread.Priority
-	realTime    error // what real-time threads are refused with
-	rests       standing
-	spun        bool // real-time threads did not rest as such
-	other       bool // the session went before others while workers did not
+	realTime    error // returned when threads ask for real-time priority
+	rests       priority
+	spun        bool // real-time threads waited in another way than real-time threads must
+	other       bool // the session had raised priority while workers did not
 }
 
 func (m *machine) Usual() int   { return 0 }
@@ -85,7 +85,7 @@ func (m *machine) check() {
 	m.other = m.other || m.nice < 0 && m.threads.Nice == 0 && m.session == nil
 }
 
-func (m *machine) rest(s standing) {
+func (m *machine) rest(s priority) {
 	m.rests = s
 	m.check()
 }
@@ -99,70 +99,71 @@ func (m *machine) SetPriority(p thread.Priority) error {
 	return nil
 }
 
-// look is one look at workers that look for packets all the time, while others get a part of their
-// CPU.
+// look looks once at workers that poll for packets all the time, while other threads get a share of
+// their CPU.
 func (m *machine) look(p *precedence, waited float64) {
 	p.follow(m, apart, load{used: 1, waited: waited}, m.rest)
 }
 
-// TestNoTimeToSpare: a process whose workers have no time to spare does not go first, until they
-// have a good part of it again for some looks.
+// TestNoTimeToSpare: busy workers keep normal priority until they have had time to spare for some
+// looks.
 func TestNoTimeToSpare(t *testing.T) {
 	steps{
-		{apart, load{busy: 0.8, used: 1}, asOthers}, {apart, load{busy: 0.5, used: 1}, nice20},
-		{apart, load{busy: 0.8, used: 1}, nice20}, {apart, load{busy: 0.9, used: 1}, asOthers},
-		{apart, load{busy: 0.6, used: 1}, asOthers}, {apart, load{busy: 0.6, used: 1}, asOthers},
-		{apart, load{busy: 0.6, used: 1}, asOthers}, {apart, load{busy: 0.6, used: 1}, asOthers},
-		{apart, load{busy: 0.8, used: 1}, asOthers}, {apart, load{busy: 0.6, used: 1}, nice20},
-		{beside, load{busy: 0.1, used: 0.9}, asOthers}, {apart, load{busy: 0.1, used: 1}, nice20},
+		{apart, load{busy: 0.8, used: 1}, normal}, {apart, load{busy: 0.5, used: 1}, nice20},
+		{apart, load{busy: 0.8, used: 1}, nice20}, {apart, load{busy: 0.9, used: 1}, normal},
+		{apart, load{busy: 0.6, used: 1}, normal}, {apart, load{busy: 0.6, used: 1}, normal},
+		{apart, load{busy: 0.6, used: 1}, normal}, {apart, load{busy: 0.6, used: 1}, normal},
+		{apart, load{busy: 0.8, used: 1}, normal}, {apart, load{busy: 0.6, used: 1}, nice20},
+		{beside, load{busy: 0.1, used: 0.9}, normal}, {apart, load{busy: 0.1, used: 1}, nice20},
 	}.check(t, &precedence{session: new(machine)})
 }
 
-// TestFullWherePacketsArrive: real-time threads that had no time to spare where packets arrive are
-// as others for a second, and not for longer each time.
+// TestFullWherePacketsArrive: real-time threads that become busy where packets arrive have normal
+// priority for a second each time, and not for longer the next time.
 func TestFullWherePacketsArrive(t *testing.T) {
 	p := &precedence{session: new(machine)}
 	for range 5 {
-		steps{{beside, load{used: 0.8}, realTime}, {beside, load{used: fullBeside}, asOthers}}.check(t, p)
+		steps{{beside, load{used: 0.8}, realTime}, {beside, load{used: fullBeside}, normal}}.check(t, p)
 		for range holdLeast - 1 {
-			steps{{beside, load{used: 0.4}, asOthers}}.check(t, p)
+			steps{{beside, load{used: 0.4}, normal}}.check(t, p)
 		}
 	}
 }
 
-// TestFullBesideOthers: workers that use all of a CPU where they get it, and half of it beside
-// somebody else, do not go before others every other look.
+// TestFullBesideOthers: workers that use all of a CPU when they get it, and half of it beside
+// another thread, do not change their priority every other look.
 func TestFullBesideOthers(t *testing.T) {
-	for _, p := range []*precedence{{session: new(machine)}, {whyNot: "not before", shared: true}} {
+	for _, p := range []*precedence{{session: new(machine)}, {whyNot: "no session", shared: true}} {
 		before := 0
 		for range 1000 {
 			l := load{busy: 0.5, used: 0.5}
-			if p.now != asOthers {
+			if p.now != normal {
 				l = load{busy: 1, used: 1}
 				before++
 			}
 			p.decide(apart, l)
 		}
 		if before == 0 || before > 20 {
-			t.Errorf("shared %t: before others in %d of 1000 looks", p.shared, before)
+			t.Errorf("shared %t: raised priority in %d of 1000 looks", p.shared, before)
 		}
 	}
 }
 
-// TestOthersWantTheCPU: workers that look for packets are real-time threads with breaks while
-// somebody wants their CPU, which shows in what others get of it; where that is refused they leave
-// others more. After ten seconds it is seen whether somebody still does, and the next time later.
+// TestOthersWantTheCPU: polling workers become real-time threads with breaks while another thread
+// wants their CPU, which shows in the share that it gets; if the kernel refuses that, workers leave
+// other threads a larger share. After ten seconds the usual priority is tried again, and the next
+// time later.
 func TestOthersWantTheCPU(t *testing.T) {
 	for _, c := range []struct {
 		name            string
 		p               *precedence
-		little, enough  float64 // of a CPU that others get
-		usually, wanted standing
+		little, enough  float64 // share of a CPU that other threads get
+		usually, wanted priority
 	}{
 		{"in a session", &precedence{session: new(machine)}, 0.005, 0.011, nice20, realTimeBreaks},
-		{"real time refused", &precedence{session: new(machine), refused: "refused"}, 0.005, 0.011, nice20, nice10},
-		{"without a session", &precedence{whyNot: "not before"}, 0.02, 0.05, asOthers, realTimeBreaks},
-		{"without both", &precedence{whyNot: "not before", refused: "refused"}, 0.02, 0.05, asOthers, asOthers},
+		{"real time refused", &precedence{session: new(machine), realTimeRefused: "refused"}, 0.005, 0.011, nice20, nice10},
+		{"without a session", &precedence{whyNot: "no session"}, 0.02, 0.05, normal, realTimeBreaks},
+		{"without both", &precedence{whyNot: "no session", realTimeRefused: "refused"}, 0.02, 0.05, normal, normal},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			steps{
@@ -175,8 +176,8 @@ func TestOthersWantTheCPU(t *testing.T) {
 				steps{{apart, load{used: 1, waited: c.enough}, c.wanted}}.check(t, c.p)
 				return
 			}
-			// turn is how many looks it takes until the process does otherwise.
-			turn := func(waited float64, to standing) (looks int) {
+			// turn returns after how many looks the priority changes.
+			turn := func(waited float64, to priority) (looks int) {
 				for ; c.p.now != to && looks < 1000; looks++ {
 					c.p.decide(apart, load{used: 1, waited: waited})
 				}
@@ -201,17 +202,17 @@ func TestOthersWantTheCPU(t *testing.T) {
 	}
 }
 
-// TestNotCounted: where the kernel does not count how long threads wait, nobody is seen to want a
-// CPU, so others always have a tenth.
+// TestNotCounted: where the kernel does not count how long threads wait, no thread is seen to want
+// a CPU, so other threads always get a tenth.
 func TestNotCounted(t *testing.T) {
 	steps{
 		{apart, load{used: -1, waited: -1}, nice10}, {apart, load{used: -1, waited: -1}, nice10},
-	}.check(t, &precedence{session: new(machine), blind: true})
+	}.check(t, &precedence{session: new(machine), noSchedstat: true})
 }
 
-// TestRealTime: workers that sleep are real-time threads while they sleep a good part of the time,
-// where the kernel allows it. Not while nothing arrives: they would still be some when a burst
-// begins.
+// TestRealTime: workers that sleep between packets are real-time threads while they sleep a good
+// part of the time, if the kernel allows it. They are not while no packets arrive: they would still
+// be real-time when a burst begins.
 func TestRealTime(t *testing.T) {
 	p := &precedence{session: new(machine), shared: true}
 	steps{
@@ -219,24 +220,25 @@ func TestRealTime(t *testing.T) {
 		{apart, load{used: 0.8}, realTime}, {apart, load{used: 0.9}, nice20}, {apart, load{used: 0.8}, nice20},
 		{apart, load{used: -1}, nice20}, {apart, load{used: 0.1}, nice20}, {apart, load{used: 0.1}, nice20},
 		{apart, load{used: 0.6}, realTime}, {beside, load{used: 0.9}, realTime}, {apart, load{used: 0.1}, realTime},
-		{beside, load{used: 0.94}, asOthers},
+		{beside, load{used: 0.94}, normal},
 	}.check(t, p)
 	steps{
-		{beside, load{used: 0.9}, asOthers}, {beside, load{used: -1}, asOthers}, {beside, load{used: 0.8}, realTime},
-		{whereabouts{}, load{used: 0.1}, asOthers},
+		{beside, load{used: 0.9}, normal}, {beside, load{used: -1}, normal}, {beside, load{used: 0.8}, realTime},
+		{whereabouts{}, load{used: 0.1}, normal},
 	}.check(t, &precedence{session: new(machine), shared: true})
-	// Workers of waiting: dedicated sleep where packets arrive.
+	// Workers with `waiting: dedicated` sleep where packets arrive.
 	steps{
-		{apart, load{used: 0.1}, nice20}, {beside, load{used: 0.1}, realTime}, {half, load{used: 0.1}, asOthers},
-		{beside, load{used: 0.1}, realTime}, {whereabouts{}, load{used: 0.1}, asOthers},
+		{apart, load{used: 0.1}, nice20}, {beside, load{used: 0.1}, realTime}, {half, load{used: 0.1}, normal},
+		{beside, load{used: 0.1}, realTime}, {whereabouts{}, load{used: 0.1}, normal},
 	}.check(t, &precedence{session: new(machine)})
-	// Without a session that can go first they are real-time threads or as others are.
-	steps{{apart, load{used: 0.1}, realTime}, {apart, load{used: 0.9}, asOthers}}.check(t,
-		&precedence{whyNot: "not before others", shared: true})
+	// Without a session whose nice value can change, workers are real-time threads or have normal
+	// priority.
+	steps{{apart, load{used: 0.1}, realTime}, {apart, load{used: 0.9}, normal}}.check(t,
+		&precedence{whyNot: "no session", shared: true})
 }
 
-// TestOrder: workers rest as real-time threads do before they are some, and until they are none any
-// more; and the session never goes before others without its workers.
+// TestOrder: workers wait as real-time threads must before they become such threads, until they
+// have ceased to be; and the session never has raised priority without its workers.
 func TestOrder(t *testing.T) {
 	m := new(machine)
 	p := &precedence{session: m}
@@ -258,13 +260,13 @@ func TestOrder(t *testing.T) {
 	if m.threads != (thread.Priority{}) || m.nice != 0 || m.spun || m.other {
 		t.Errorf("at the end: %+v", m)
 	}
-	if why := *p.why.Load(); !strings.HasPrefix(why, "not before others") {
-		t.Errorf("at the end it says %q", why)
+	if why := *p.why.Load(); !strings.HasPrefix(why, "normal priority") {
+		t.Errorf("at the end: %q", why)
 	}
 }
 
-// TestSessionIsWrittenLater: a session that takes no value just now is written at the next look,
-// and does not keep workers from anything.
+// TestSessionIsWrittenLater: a session that refuses a value with EAGAIN is written at the next
+// look; the workers' priority does not depend on it.
 func TestSessionIsWrittenLater(t *testing.T) {
 	m := &machine{session: unix.EAGAIN}
 	p := &precedence{session: m}
@@ -280,12 +282,13 @@ func TestSessionIsWrittenLater(t *testing.T) {
 	for range 20 {
 		m.look(p, 0.011)
 	}
-	if !m.threads.RealTime || p.refused != "" {
-		t.Errorf("with somebody who wants the CPU: %+v, refused %q", m, p.refused)
+	if !m.threads.RealTime || p.realTimeRefused != "" {
+		t.Errorf("while another thread wants the CPU: %+v, refused %q", m, p.realTimeRefused)
 	}
 }
 
-// TestRefused: what a kernel refuses is not tried again, leaves nothing behind, and is said.
+// TestRefused: a priority that the kernel refuses is not tried again, leaves nothing behind, and is
+// reported.
 func TestRefused(t *testing.T) {
 	m := &machine{realTime: unix.EPERM}
 	p := &precedence{session: m}
@@ -299,7 +302,7 @@ func TestRefused(t *testing.T) {
 	m = &machine{session: unix.EPERM}
 	p = &precedence{session: m}
 	m.look(p, 0)
-	if m.threads != (thread.Priority{}) || !strings.HasPrefix(*p.why.Load(), "not before others") {
+	if m.threads != (thread.Priority{}) || !strings.HasPrefix(*p.why.Load(), "normal priority") {
 		t.Errorf("without the session: %+v, %s", m, *p.why.Load())
 	}
 	wrote := m.wrote
@@ -308,7 +311,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestPrecedenceSaysWhyNot: a process that cannot go first, or is not to, says why.
+// TestPrecedenceSaysWhyNot: a process whose priority cannot or must not be raised reports why.
 func TestPrecedenceSaysWhyNot(t *testing.T) {
 	for _, c := range []struct {
 		precedence config.Precedence

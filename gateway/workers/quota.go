@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Where cgroups are (cgroups(7)): version 2 is mounted here itself, and of version 1 the controller
-// cpu has a directory below.
+// Paths of cgroups (cgroups(7)): version 2 is mounted at cgroupMount; in version 1 the controller
+// cpu has a directory below it.
 const (
 	cgroupFile  = "/proc/self/cgroup"
 	cgroupMount = "/sys/fs/cgroup"
@@ -15,7 +15,7 @@ const (
 
 // quota reports whether the processor time of this process is limited, and by which file: cpu.max
 // or cpu.cfs_quota_us of its cgroup or of one above (Documentation/admin-guide/cgroup-v2.rst,
-// scheduler/sched-bwc.rst). Such a limit does not bind real-time threads, and was set on purpose.
+// scheduler/sched-bwc.rst). Real-time threads would evade such a limit, which was set on purpose.
 func quota() (file string, limited bool) {
 	text, err := os.ReadFile(cgroupFile)
 	if err != nil {
@@ -24,7 +24,7 @@ func quota() (file string, limited bool) {
 	return quotaOf(cgroupMount, string(text))
 }
 
-// quotaOf is quota with /proc/self/cgroup and the directory of cgroups given.
+// quotaOf is quota with the mount of cgroups and the content of /proc/self/cgroup as arguments.
 func quotaOf(mount, text string) (file string, limited bool) {
 	for line := range strings.Lines(text) {
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -38,7 +38,7 @@ func quotaOf(mount, text string) (file string, limited bool) {
 			}
 			root, name, none = filepath.Join(mount, fields[1]), "cpu.cfs_quota_us", "-1"
 		}
-		// The path may be one of the host's, where the mount shows the container's own cgroup.
+		// The path may be the host's, while the mount shows the container's own cgroup.
 		for at := fields[2]; ; at = filepath.Dir(at) {
 			file := filepath.Join(root, at, name)
 			if value, err := os.ReadFile(file); err == nil && !strings.HasPrefix(string(value), none) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestQuota: a limit is found in the process's cgroup and in those above, of both versions.
+// TestQuota: finds a limit in the process's cgroup and in those above, of both versions.
 func TestQuota(t *testing.T) {
 	for _, c := range []struct {
 		name, cgroup string

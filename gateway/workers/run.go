@@ -11,13 +11,14 @@ import (
 	"sluice.dev/sluice/gateway/boottime"
 )
 
-// tidyThreads bounds how long a thread without a worker may stay bound to a worker's CPU.
+// tidyThreads is the interval at which threads without a worker are unbound from workers' CPUs.
 const tidyThreads = time.Second
 
-// Run starts the workers, which end with ctx. fail, which must not block, is called with the error
-// of a worker that could not go on: half a data path would lose half the packets.
+// Run starts the workers, which end with ctx. It calls fail, which must not block, with the error
+// of a worker that cannot continue: with half of its workers a gateway would lose half of the
+// packets.
 //
-// Ready may have been called before: then they run at once.
+// After Ready, the workers start at once.
 func (g *Group) Run(ctx context.Context, fail func(error)) {
 	if g.runners == nil {
 		if err := g.Ready(ctx); err != nil {
@@ -32,7 +33,7 @@ func (g *Group) Run(ctx context.Context, fail func(error)) {
 	g.runners.begin()
 }
 
-// Ready makes the threads that the workers will run on, until ctx is done.
+// Ready makes the threads that the workers will run on; they end with ctx.
 func (g *Group) Ready(ctx context.Context) error {
 	c := g.c.Settings
 	threads, err := thread.NewGroup(thread.Priority{Nice: c.Tuning.WorkerNice})
@@ -43,7 +44,7 @@ func (g *Group) Ready(ctx context.Context) error {
 	go func() {
 		defer g.done.Done()
 		if err := threads.TidyEvery(ctx, tidyThreads); err != nil {
-			g.c.Log.Warn("threads that a worker's thread made stay on its CPU", "error", err)
+			g.c.Log.Warn("threads that a worker's thread started stay bound to its CPU", "error", err)
 		}
 	}()
 	r := &runners{g: g, life: ctx, config: fastpath.RunConfig{Threads: threads, Turn: thread.Turn}}
@@ -54,8 +55,8 @@ func (g *Group) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Follow moves workers when packets arrive elsewhere, until ctx is done. It must begin after Run
-// and end before Wait, and before Config.Arrivals has nothing to count any more.
+// Follow moves workers when packets arrive on other CPUs, until ctx is done. It must begin after
+// Run, and end before Wait and before Config.Arrivals stops working.
 func (g *Group) Follow(ctx context.Context) {
 	if g.runners != nil && g.c.Arrivals != nil {
 		g.runners.follow(ctx)
@@ -68,7 +69,7 @@ func (g *Group) Wait() {
 	g.started = false
 }
 
-// Do runs f where the worker's links may be changed: on its goroutine, if that runs.
+// Do runs f where the worker's links may be changed: on the worker's goroutine, if that runs.
 func (g *Group) Do(ctx context.Context, id int, f func(*fastpath.Worker)) error {
 	w := g.workers[id].Worker
 	if !g.started {
@@ -81,7 +82,7 @@ func (g *Group) Do(ctx context.Context, id int, f func(*fastpath.Worker)) error 
 	return nil
 }
 
-// all returns the workers by their numbers.
+// all returns the workers in the order of their numbers.
 func (g *Group) all() (list []*fastpath.Worker) {
 	for _, w := range g.workers {
 		list = append(list, w.Worker)
@@ -89,8 +90,8 @@ func (g *Group) all() (list []*fastpath.Worker) {
 	return list
 }
 
-// RunNow is Run, and waits until every worker is at work. It returns when the last one began, by
-// CLOCK_BOOTTIME; with an error, if one does not begin in time, what time it is then.
+// RunNow calls Run and waits until every worker has begun. It returns when the last one began, by
+// CLOCK_BOOTTIME; if one does not begin within the time, it returns the present time and an error.
 func (g *Group) RunNow(ctx context.Context, fail func(error), within time.Duration) (at uint64, err error) {
 	began := make([]uint64, len(g.workers))
 	c, err := fastpath.Call(g.all(), func(id int, _ *fastpath.Worker) { began[id] = boottime.Nanos() })

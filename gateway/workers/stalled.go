@@ -8,7 +8,7 @@ import (
 )
 
 // stalledAfter is how long ago a worker's last pass may be before it counts as stalled. A worker
-// without work wakes once in tuning.sleep, which is a second at most.
+// without packets wakes once in tuning.sleep, which is at most a second.
 const stalledAfter = 5 * time.Second
 
 // Stalled lists the workers whose last pass is more than stalledAfter ago. They must have been
@@ -22,13 +22,13 @@ func (g *Group) Stalled(now uint64) (ids []int) {
 	return ids
 }
 
-// Conditions reports whether workers go before others, and those that are stalled.
+// Conditions returns the workers' scheduling priority, and the workers that are stalled.
 func (g *Group) Conditions(now uint64) (list []status.ConditionView) {
 	list = g.precedence.condition()
 	for _, id := range g.Stalled(now) {
 		list = append(list,
-			status.Failed("worker", fmt.Sprintf("worker %d has not moved for more than %v: its queues are not served; "+
-				"see whether CPU %d is taken by something of real-time priority, and restart the daemon", id,
+			status.Failed("worker", fmt.Sprintf("worker %d made no progress for more than %v: its queues are not served; "+
+				"check whether a real-time thread occupies CPU %d, and restart the daemon", id,
 				stalledAfter, g.placed.Load().CPUs[id])))
 	}
 	return list

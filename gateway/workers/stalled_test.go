@@ -7,7 +7,7 @@ import (
 	"sluice.dev/sluice/fastpath/stats"
 )
 
-// TestStalled: workers without a pass for long are listed, also those that never had one.
+// TestStalled: lists workers whose last pass is long ago, and workers that never had one.
 func TestStalled(t *testing.T) {
 	const second = uint64(1e9)
 	g := &Group{startedAt: 100 * second}

@@ -13,20 +13,20 @@ import (
 	"sluice.dev/sluice/nat/fragment"
 )
 
-// Custody is what the workers of another process need to go on for these.
+// Custody has the parts of the workers' state that another process needs to continue their work.
 type Custody struct {
 	Workers   []WorkerCustody
 	Fragments fragment.Contents
 }
 
-// WorkerCustody is a worker's.
+// WorkerCustody is the part of one worker.
 type WorkerCustody struct {
 	UMEM              xsk.Custody
 	Remains           fastpath.Remains
-	Busy, Idle, Polls uint64 // of its counters
+	Busy, Idle, Polls uint64 // counters
 }
 
-// Layout says what of Custody must be alike in both processes, in words.
+// Layout describes the properties of Custody that must be the same in both processes.
 func Layout() string {
 	names := fastpath.CountNames()
 	sum := sha256.Sum256([]byte(strings.Join(names, "\n")))
@@ -43,9 +43,9 @@ func (g *Group) Shapes() (shapes []xsk.Shape, files []int) {
 	return shapes, files
 }
 
-// Pause stops all workers, which must run, between two steps. It returns what another process
-// needs, and when the first one stopped, by CLOCK_BOOTTIME. If one cannot be stopped in time, all
-// others go on at once.
+// Pause stops all workers, which must run, between two steps. It returns their state, and when the
+// first one stopped, by CLOCK_BOOTTIME. If a worker does not stop in time, the others continue at
+// once.
 func (g *Group) Pause(within time.Duration) (c Custody, at uint64, err error) {
 	c.Workers = make([]WorkerCustody, len(g.workers))
 	stopped := make([]uint64, len(g.workers))
@@ -69,8 +69,8 @@ func (g *Group) Pause(within time.Duration) (c Custody, at uint64, err error) {
 	return c, slices.Min(stopped), nil
 }
 
-// Resume makes the workers go on after a Pause. It waits for none of them: one that stands still
-// must keep neither the others paused nor the caller, which has locks of the whole daemon.
+// Resume makes the workers continue after a Pause. It waits for none of them: a stalled worker must
+// not keep the others paused, or block the caller, which holds locks of the whole daemon.
 func (g *Group) Resume() {
 	for _, w := range g.workers {
 		w.Tell((*fastpath.Worker).Resume)
@@ -81,7 +81,7 @@ func (g *Group) Resume() {
 // paused. After an error they must not be used.
 func (g *Group) Assume(c *Custody) error {
 	if len(c.Workers) != len(g.workers) {
-		return fmt.Errorf("the other process has %d workers, here are %d", len(c.Workers), len(g.workers))
+		return fmt.Errorf("the other process has %d workers, this one has %d", len(c.Workers), len(g.workers))
 	}
 	if err := g.fragments.Assume(c.Fragments); err != nil {
 		return err

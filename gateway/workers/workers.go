@@ -1,7 +1,6 @@
-// Package workers makes the workers of a plan (devices.Plan), each with a UMEM and a CPU of
-// its own, runs them, and reports which of them are stalled. What they share, such as the
-// flow table, belongs to the daemon. Their links are empty until package ports sets
-// sockets there.
+// Package workers makes the workers of a plan (devices.Plan), each with its own UMEM and CPU, runs
+// them, and reports stalled ones. The daemon owns the parts that they share, such as the flow
+// table. Their links are empty until package ports sets sockets there.
 package workers
 
 import (
@@ -37,14 +36,15 @@ const (
 	heldPackets = 512
 	heldPerHop  = 128
 	// fragmentWait is how long a fragment waits for the first one of its datagram. A sender sends
-	// all of them at once, and what the network delays by more is lost to most receivers, too.
+	// all fragments at once; most receivers, too, give up a datagram whose fragments the network
+	// delays by more.
 	fragmentWait = time.Second
 	ownTTL       = 64 // of ICMP errors and echo replies, as Linux has it (net.ipv4.ip_default_ttl)
 )
 
-// Config has the parts of workers.
+// Config has the parts that workers are made of.
 type Config struct {
-	Settings  *config.Configuration // as at the start
+	Settings  *config.Configuration // at the start of the process
 	Log       *slog.Logger
 	Plan      devices.Plan
 	FrameSize int
@@ -53,13 +53,14 @@ type Config struct {
 	Services  *services.Handle
 	Hops      *nexthop.Table
 	Host      *hostlink.HostLink // nil if there is none
-	// Machine is what workers are placed by; without CPUs in it they are not pinned.
+	// Machine decides the workers' placement; workers are not pinned if it has no CPUs.
 	Machine placement.Machine
-	// Arrivals counts the packets that have arrived, by CPU. Nil: workers stay where they are.
+	// Arrivals counts the packets that have arrived, by CPU. If it is nil, workers do not move.
 	Arrivals func() ([]uint64, error)
-	// Taken are the UMEMs that another process had, by worker; nil makes new ones.
+	// Taken are the UMEMs of another process, by worker, that these workers take over; nil: make
+	// new ones.
 	Taken []*xsk.UMEM
-	// Beats, unless nil, gets the heartbeat of Follow.
+	// Beats has the heartbeat of Follow; it may be nil.
 	Beats *heartbeat.Set
 }
 
@@ -73,12 +74,12 @@ type Group struct {
 	done       sync.WaitGroup
 	placed     atomic.Pointer[placement.Placement]
 	places     atomic.Pointer[[]status.PlaceView]
-	moves      bool     // workers go where no packets arrive
+	moves      bool     // workers move to CPUs where no packets arrive
 	runners    *runners // nil until they run
 	precedence precedence
 }
 
-// worker is a fastpath.Worker and what belongs to it alone.
+// worker is a fastpath.Worker with the parts that no other worker uses.
 type worker struct {
 	*fastpath.Worker
 	umem  *xsk.UMEM
@@ -121,7 +122,7 @@ func (g *Group) add(id int) error {
 	if g.c.Taken == nil {
 		umem, err = xsk.NewUMEM(xsk.UMEMConfig{Frames: frames, FrameSize: g.c.FrameSize, HugePages: true})
 	} else if umem = g.c.Taken[id]; umem.Frames() != frames || umem.FrameSize() != g.c.FrameSize {
-		err = fmt.Errorf("worker %d: the other process has %d frames of %d bytes, here it has %d of %d", id,
+		err = fmt.Errorf("worker %d: the other process has %d frames of %d bytes, this one has %d of %d", id,
 			umem.Frames(), umem.FrameSize(), frames, g.c.FrameSize)
 	}
 	if err != nil {
@@ -183,10 +184,10 @@ func (g *Group) Close() error {
 	return errors.Join(errs...)
 }
 
-// Len is how many workers there are.
+// Len returns the number of workers.
 func (g *Group) Len() int { return len(g.workers) }
 
-// UMEM is the memory of a worker's packets.
+// UMEM returns the packet memory of a worker.
 func (g *Group) UMEM(id int) *xsk.UMEM { return g.workers[id].umem }
 
 // Piece returns the piece of a packet that arrived at a worker's link (fastpath.Worker.Piece).
@@ -200,7 +201,7 @@ func (g *Group) Suspect(ctx context.Context, id, position int, p fastpath.Piece)
 	return g.Do(ctx, id, func(w *fastpath.Worker) { w.Suspect(position, p) })
 }
 
-// Blocks are the workers' counters.
+// Blocks returns the workers' counters.
 func (g *Group) Blocks() []*stats.Block {
 	blocks := make([]*stats.Block, len(g.workers))
 	for i, w := range g.workers {

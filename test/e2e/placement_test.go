@@ -59,7 +59,7 @@ func TestSharedWorkersAreRealTime(t *testing.T) {
 	l := newPlacementLab(t, "waiting: shared\n")
 	realTime := func(want bool) func(*status.StatusView) bool {
 		return func(s *status.StatusView) bool {
-			said := strings.Contains(l.scheduling(s), "before others, as real-time threads")
+			said := strings.Contains(l.scheduling(s), "raised priority, as real-time threads")
 			return said == want && l.realTimeThreads(s.PID) > 0 == want
 		}
 	}
@@ -212,7 +212,7 @@ func (l *lab) precedence(s *status.StatusView, apart bool) bool {
 		l.t.Fatal(err)
 	}
 	session := strings.HasSuffix(string(group), " nice -20\n")
-	said, realTime := strings.HasPrefix(l.scheduling(s), "before others"), l.realTimeThreads(s.PID) > 0
+	said, realTime := strings.HasPrefix(l.scheduling(s), "raised priority"), l.realTimeThreads(s.PID) > 0
 	if apart {
 		return said && (session || realTime)
 	}

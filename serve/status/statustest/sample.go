@@ -154,10 +154,10 @@ func sampleStatus() status.StatusView {
 		Frames: status.FramesView{Bytes: 2048, Reason: "every MTU is at most 1770"},
 		Places: []status.PlaceView{
 			{CPU: 3, Workers: []int{0, 1}, Why: "apart: packets arrive on CPU 0, 2",
-				Waiting: "looks for packets for 1ms (dedicated, and no packets arrive here)", ShortSlice: true,
+				Waiting: "polls for 1ms before it sleeps (dedicated, and no packets arrive here)", ShortSlice: true,
 				WaitedPercent: 1.25},
 			{CPU: -1, Workers: []int{2}, Why: "it is not known which CPUs may be used",
-				Waiting: "looks for packets for 20µs, no longer than it works on packets (shared)", Arrive: true},
+				Waiting: "polls for 20µs before it sleeps, but no longer than it worked on packets (shared)", Arrive: true},
 		},
 		Node: "gw-1", PID: 4242, StartedAt: Start(), Ready: true, Applied: true,
 		Version: status.Build{Version: "v0.1.0", Revision: status.Revision, Commit: "0123456789abcdef", Go: "go1.26.8",
