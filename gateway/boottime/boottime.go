@@ -5,7 +5,7 @@ package boottime
 
 import "golang.org/x/sys/unix"
 
-// Nanos returns the time in nanoseconds.
+// Nanos returns CLOCK_BOOTTIME in nanoseconds.
 func Nanos() uint64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail on Linux

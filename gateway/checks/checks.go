@@ -1,6 +1,6 @@
-// Package checks runs the checks of endpoints: it gives package control/endpointhealth the time,
-// what workers have counted and the results of package control/probe, and the control loop what
-// follows from them.
+// Package checks runs the health checks of endpoints. It passes the time, the workers' counters and
+// the results of package control/probe to package control/endpointhealth, and the health of
+// endpoints from there to the control loop.
 package checks
 
 import (
@@ -30,18 +30,19 @@ import (
 type Config struct {
 	Log      *slog.Logger
 	Settings endpointhealth.Config // Random is set by New
-	// Own reports whether an address is one of this node: none is checked, or who writes an
-	// EndpointSlice could reach by checks what the node's firewall keeps from the network.
+	// Own reports whether an address belongs to this node. Such an address is not checked:
+	// otherwise users who may write EndpointSlices could reach ports that the node's firewall
+	// closes to the network.
 	Own func(netip.Addr) bool
 	// Apply changes the health of endpoints in the next snapshot.
 	Apply func(context.Context, []compiler.EndpointHealth) error
-	// Report replaces the problems that checks have with objects.
+	// Report replaces the problems that checks report about objects.
 	Report func([]objects.Problem)
 	// Snapshot returns the published snapshot, or nil.
 	Snapshot func() *services.Snapshot
 	// Blocks are the counters of the workers.
 	Blocks []*stats.Block
-	// Beats, unless nil, gets the heartbeats of Run and of the goroutine that connects.
+	// Beats has the heartbeats of Run and of the goroutine that connects; it may be nil.
 	Beats *heartbeat.Set
 }
 
@@ -53,13 +54,14 @@ type Runner struct {
 	beat   *heartbeat.Beat
 	limit  logs.Limit // of lines about endpoints
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	tracker  *endpointhealth.Tracker
-	ports    []*compiler.CheckedPort // yet to be given to the tracker, if news
+	ports    []*compiler.CheckedPort // for the tracker, if news is set
 	news     bool
-	settings *endpointhealth.Config // yet to be given to the tracker, or nil
+	settings *endpointhealth.Config // for the tracker; nil: unchanged
 
-	// Only Run's goroutine uses these: what was reported last, and the number of samples.
+	// Only Run's goroutine uses these: the denials that were reported last, and the number of
+	// samples.
 	denied, late []endpointhealth.Denial
 	samples      int
 }
@@ -80,8 +82,8 @@ func New(cfg Config) (*Runner, error) {
 	return r, err
 }
 
-// mostUnderWay returns the bound of checks under way: their descriptors are a quarter of the
-// process's at most.
+// mostUnderWay returns how many checks may be under way: their descriptors are at most a quarter of
+// the process's limit.
 func mostUnderWay() int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -90,15 +92,15 @@ func mostUnderWay() int {
 	return int(min(endpointhealth.MostUnderWay, max(limit.Cur/(4*probe.MostDescriptors), 1)))
 }
 
-// Known returns what is known of endpoints, for the next process.
+// Known returns the state of the endpoints, for the next process.
 func (r *Runner) Known() []endpointhealth.Known {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.tracker.Known()
 }
 
-// Remember continues what a process before knew, and returns what follows for the first snapshot.
-// It must be called before all else.
+// Remember continues from the state of the previous process, and returns the endpoints' health for
+// the first snapshot. It must be called before any other method.
 func (r *Runner) Remember(list []endpointhealth.Known) []compiler.EndpointHealth {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,7 +137,7 @@ func (r *Runner) Counts() endpointhealth.Counts {
 	return r.tracker.Counts()
 }
 
-// settle is how long changes are gathered: what fails at once is compiled at once.
+// settle is how long changes are gathered: endpoints that fail together are compiled together.
 const settle = 20 * time.Millisecond
 
 // Run makes checks until ctx is done.
@@ -168,8 +170,8 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// step starts the checks that are due, and returns the time until the next. It calls nobody while
-// it has the lock: those whom it calls have locks of their own.
+// step starts the checks that are due, and returns the time until the next one. It holds no lock
+// during calls of other packages, which have their own locks.
 func (r *Runner) step(a *applier) time.Duration {
 	next, changed, denied := r.plan(a)
 	if changed {
@@ -182,8 +184,8 @@ func (r *Runner) step(a *applier) time.Duration {
 	return next
 }
 
-// plan gives the tracker its news, and takes from it what is due (a.starts) and what has changed.
-// changed reports whether denied may be others than before.
+// plan passes new ports and settings to the tracker, and takes from it the checks that are due
+// (a.starts) and the changes. changed reports whether denied may have changed.
 func (r *Runner) plan(a *applier) (next time.Duration, changed bool, denied []endpointhealth.Denial) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -214,7 +216,7 @@ func (r *Runner) plan(a *applier) (next time.Duration, changed bool, denied []en
 	return next, changed, r.tracker.Denied()
 }
 
-// finish takes in results.
+// finish passes results to the tracker.
 func (r *Runner) finish(list []probe.Finished) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -224,7 +226,7 @@ func (r *Runner) finish(list []probe.Finished) {
 	}
 }
 
-// sample reads the counters of the workers.
+// sample passes the workers' counters to the tracker.
 func (r *Runner) sample() {
 	s := r.cfg.Snapshot()
 	if s == nil {
@@ -235,10 +237,10 @@ func (r *Runner) sample() {
 	r.tracker.Sample(s, r.tally, time.Now())
 }
 
-// lateSamples is the number of samples from one look for late checks to the next.
+// lateSamples is the number of samples between two searches for late checks.
 const lateSamples = 4
 
-// findLate reports the checks that are late, if they are others than before.
+// findLate reports the late checks, if they have changed.
 func (r *Runner) findLate() {
 	if r.samples++; r.samples%lateSamples != 0 {
 		return
@@ -269,11 +271,12 @@ type applier struct {
 	starts  []endpointhealth.Start
 	list    []compiler.EndpointHealth
 	due     time.Time
-	running bool // a call of Apply, after which done is sent to
+	running bool // Apply runs; done is sent when it returns
 	done    chan struct{}
 }
 
-// flush gives the changes to the control loop, which may be busy: checks go on meanwhile.
+// flush passes the changes to the control loop in a goroutine: the loop may be busy, and checks
+// continue.
 func (a *applier) flush(ctx context.Context) {
 	if a.list == nil || a.running || time.Now().Before(a.due) {
 		return
@@ -281,13 +284,13 @@ func (a *applier) flush(ctx context.Context) {
 	list := a.list
 	a.list, a.running = nil, true
 	go func() {
-		// An error is the end of the loop, and so of ctx.
+		// Apply fails only when the loop ends, and ctx ends with it.
 		_ = a.cfg.Apply(ctx, list)
 		a.done <- struct{}{}
 	}()
 }
 
-// mostLogged bounds the lines about one batch of changes, and linesPerSecond those about all.
+// mostLogged bounds the lines about one batch of changes, linesPerSecond all lines.
 const (
 	mostLogged     = 10
 	linesPerSecond = 10
@@ -300,7 +303,7 @@ func (r *Runner) log(list []compiler.EndpointHealth) {
 		switch {
 		case h.Down:
 			down++
-		case h.SlowStart <= 1: // later tenths are not news
+		case h.SlowStart <= 1: // later steps of the slow start are not logged
 			up++
 		}
 		if len(list) > mostLogged || h.SlowStart > 1 {
@@ -315,7 +318,8 @@ func (r *Runner) log(list []compiler.EndpointHealth) {
 	}
 }
 
-// report reports the Services whose endpoints are not checked, or late, for lack of room.
+// report reports the Services whose endpoints are not checked or checked late, because there are
+// too many checks.
 func (r *Runner) report() {
 	var problems []objects.Problem
 	add := func(list []endpointhealth.Denial, message string) {
@@ -329,12 +333,12 @@ func (r *Runner) report() {
 			})
 		}
 	}
-	add(r.denied, "the endpoints of port %q are not checked: with them there are more checks than "+
-		"endpointHealth.checksPerSecond, or than the namespace's share of it; check less often")
-	add(r.late, "the endpoints of port %q are checked late, and stay up or down meanwhile: the checks of the "+
-		"namespace, or all checks, take too long together; check less often, or with a shorter timeout")
+	add(r.denied, "the endpoints of port %q are not checked: with them the checks would exceed "+
+		"endpointHealth.checksPerSecond, or the namespace's share of it; use a longer interval")
+	add(r.late, "the endpoints of port %q are checked late, and their health does not change until then: the checks of "+
+		"the namespace, or all checks, take too long together; use a longer interval or a shorter timeout")
 	r.cfg.Report(problems)
 }
 
-// Source is where the problems of checks come from.
+// Source returns the source of the problems that checks report.
 func Source() objects.Source { return objects.Source{Kind: "endpoint-health"} }

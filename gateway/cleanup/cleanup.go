@@ -1,5 +1,5 @@
-// Package cleanup removes from a node what the daemon makes on it and leaves to a next process, for
-// the case that there is none: `sluice cleanup`.
+// Package cleanup implements `sluice cleanup`. It removes from a node everything that the daemon
+// made and left for a next process, when no process follows:
 //
 //	settings of NICs       put back by napi.json, while the programs are there
 //	programs, links, maps  detached and unpinned (xdpprog.Cleanup)
@@ -7,8 +7,8 @@
 //	BPF file system        unmounted, if the daemon mounted it
 //	stateDir               the daemon's files in it, and itself if nothing is left
 //
-// Each step finds nothing where it was done before. The lock on the flow table is held meanwhile:
-// no process starts.
+// A step that was done before finds nothing to do. Cleanup holds the lock on the flow table, so no
+// daemon starts meanwhile.
 package cleanup
 
 import (
@@ -35,9 +35,9 @@ import (
 )
 
 // ErrRunning is returned by Run while a process runs. Nothing was changed.
-var ErrRunning = errors.New("sluice runs")
+var ErrRunning = errors.New("sluice is running")
 
-// files are the daemon's in stateDir.
+// files are the names of the daemon's files in stateDir.
 var files = []string{"flows", "flows.new", "flows" + flowtable.RestingSuffix, "pins",
 	"modes.json", "modes.json.new", "napi.json", "napi.json.new",
 	"bpffs", "bpffs.new", "status.sock", config.WaitingSocketFile, config.ReloadSocketFile,
@@ -46,8 +46,8 @@ var files = []string{"flows", "flows.new", "flows" + flowtable.RestingSuffix, "p
 	drains.Name, drains.Name + trusted.NewSuffix, assign.File, assign.File + trusted.NewSuffix,
 	owners.Name, owners.Name + trusted.NewSuffix, seed.Name, seed.Name + trusted.NewSuffix}
 
-// Run removes all that a daemon with this configuration made, and returns what that was, also
-// before an error. After an error it may be called again.
+// Run removes everything that a daemon with this configuration made. It returns what it removed,
+// even with an error. After an error it may be called again.
 func Run(c *config.Configuration) (removed []string, err error) {
 	lock, err := takeLock(c)
 	if err != nil {
@@ -76,16 +76,16 @@ func takeLock(c *config.Configuration) (*mapped.File, error) {
 	_, before := os.Stat(filepath.Join(c.StateDir, "flows"))
 	lock, err := mapped.Lock(filepath.Join(c.StateDir, "flows"))
 	if errors.Is(err, mapped.ErrInUse) {
-		return nil, fmt.Errorf("%w with stateDir %s%s: stop it first; SIGTERM with drain.handOver: false cleans up, "+
-			"too", ErrRunning, c.StateDir, process(c.StatusSocket()))
+		return nil, fmt.Errorf("%w with stateDir %s%s: stop it first; SIGTERM with drain.handOver: false also "+
+			"cleans up", ErrRunning, c.StateDir, process(c.StatusSocket()))
 	}
-	if errors.Is(before, fs.ErrNotExist) && err == nil { // it is of this call
+	if errors.Is(before, fs.ErrNotExist) && err == nil { // this call made the file
 		err = os.Remove(filepath.Join(c.StateDir, "flows"))
 	}
 	return lock, err
 }
 
-// process names the process behind a status socket, if it can be told.
+// process describes the process behind a status socket; "" if it is unknown.
 func process(socket string) string {
 	switch pid, err := status.PeerPID(socket); {
 	case err != nil:
@@ -105,12 +105,12 @@ func restoreDevices(c *config.Configuration) (removed []string, err error) {
 	for _, i := range c.Interfaces {
 		device, err := net.InterfaceByName(i.Name)
 		if err != nil {
-			continue // it is gone, and its settings with it
+			continue // the device is gone, with its settings
 		}
 		if _, found := original.Get(i.Name, device.Index); !found {
 			continue
 		}
-		// No settings are wanted, so those from before come back.
+		// With empty Settings, Apply restores the original ones.
 		if _, err := napi.Apply(i.Name, device.Index, napi.Settings{}, original); err != nil {
 			return removed, err
 		}
@@ -124,12 +124,12 @@ func removePrograms(c *config.Configuration) ([]string, error) {
 }
 
 func removeHostLink(c *config.Configuration) ([]string, error) {
-	ours, kernels := c.Tuning.HostLinkEnds()
-	deleted, err := hostlink.Delete(ours, kernels)
+	user, kernel := c.Tuning.HostLinkEnds()
+	deleted, err := hostlink.Delete(user, kernel)
 	if !deleted {
 		return nil, err
 	}
-	return []string{"host link " + ours + " and " + kernels}, err
+	return []string{"host link " + user + " and " + kernel}, err
 }
 
 func unmount(c *config.Configuration) ([]string, error) {
@@ -153,7 +153,7 @@ func removeFiles(c *config.Configuration) (removed []string, err error) {
 			return removed, err
 		}
 	}
-	// A directory is not ours if something else is in it, or if it is mounted, as in a pod.
+	// Remove fails if the directory has other files or is a mount, as in a pod; then it stays.
 	for _, dir := range []string{filepath.Dir(c.PulseSocket()), c.StateDir} {
 		if os.Remove(dir) == nil {
 			removed = append(removed, dir)

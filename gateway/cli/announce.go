@@ -13,15 +13,14 @@ func (s *session) announceCommand() *cobra.Command {
 	socket := view.DefaultSocket
 	c := &cobra.Command{
 		Use:   "announce",
-		Short: "Show to whom each VIP is announced, or why it is not",
-		Long: "announce asks the announcer (sluice-announcer), which is a process of its own, to whom it announces " +
-			"each\n" +
-			"VIP, with which attributes, and why it does not.",
+		Short: "Show the peers and interfaces on which each VIP is announced, or why it is not",
+		Long: "announce asks the announcer (sluice-announcer), a separate process, where it announces each VIP,\n" +
+			"with which attributes, and why it does not announce a VIP.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			v, err := view.Ask(c.Context(), socket)
 			if errors.Is(err, view.ErrNotRunning) {
-				return fmt.Errorf("%w Name its socket with --announcer", err)
+				return fmt.Errorf("%w Give its socket with --announcer", err)
 			}
 			if err != nil {
 				return err

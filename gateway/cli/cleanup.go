@@ -17,12 +17,12 @@ func (s *session) cleanupCommand() *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use:   "cleanup",
-		Short: "Remove what a daemon left on this node, when none follows",
-		Long: "cleanup removes what a daemon that was killed, or that handed over, left on this node: programs,\n" +
-			"maps and their pins, the host link, settings of NICs, the flow table and other files. It ends\n" +
-			"every connection that was left for a next process. It refuses while a daemon runs. Give it the\n" +
-			"daemon's configuration with --config if that has a stateDir, bpfFS, tuning.hostLinkName or\n" +
-			"interfaces[].napi of its own. A node that is clean stays as it is.",
+		Short: "Remove everything that a stopped daemon left on this node",
+		Long: "cleanup removes what a killed daemon, or one with drain.handOver, left on this node: XDP programs,\n" +
+			"maps and their pins, the host link, settings of NICs, the flow table and other files. It closes\n" +
+			"every connection that the next daemon would have continued. It fails while a daemon runs. Pass the\n" +
+			"daemon's configuration with --config if it sets stateDir, bpfFS, tuning.hostLinkName or\n" +
+			"interfaces[].napi. On a clean node it changes nothing.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			cfg := config.Default()
@@ -37,7 +37,7 @@ func (s *session) cleanupCommand() *cobra.Command {
 			return errors.Join(s.print(v, func(r *rows) { cleanupRows(r, &v, err) }), err)
 		},
 	}
-	c.Flags().StringVar(&file, "config", "", "configuration file of the daemon (default: the defaults)")
+	c.Flags().StringVar(&file, "config", "", "configuration file of the daemon (without it: the default values)")
 	must(c.MarkFlagFilename("config", "yaml", "yml", "json"))
 	return c
 }

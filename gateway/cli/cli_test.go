@@ -142,8 +142,8 @@ func TestWaitInForce(t *testing.T) {
 		{"restart pending", func(v *status.StatusView) { v.Config.NeedRestart = []string{"tuning.ringSize"} },
 			"a restart is needed: tuning.ringSize"},
 		{"source fails", func(v *status.StatusView) { v.Sources[0].Error = "permission denied" }, "permission denied"},
-		{"source not read", func(v *status.StatusView) { v.Sources[0].Synced = false }, "is not read yet"},
-		{"not applied", func(v *status.StatusView) { v.Applied = false }, "not everything that was read is applied"},
+		{"source not read", func(v *status.StatusView) { v.Sources[0].Synced = false }, "has not been read yet"},
+		{"not applied", func(v *status.StatusView) { v.Applied = false }, "objects that were read are not applied yet"},
 		{"manifest broken", func(v *status.StatusView) {
 			v.Problems = []status.ProblemView{{Source: "/etc/sluice/manifests/a.yaml#1", Message: "no YAML"}}
 		}, "/etc/sluice/manifests/a.yaml#1: no YAML"},
@@ -201,10 +201,10 @@ func TestWaitForApplied(t *testing.T) {
 		notReady []string
 		want     string
 	}{
-		{false, nil, "not in force after 50ms:\n  not everything that was read is applied\n"},
+		{false, nil, "not in force after 50ms:\n  objects that were read are not applied yet\n"},
 		{true, []string{"the interfaces are not open yet"},
 			"not in force after 50ms:\n  the interfaces are not open yet\n"},
-		{true, nil, "not in force after 50ms:\n  not everything that was read was applied in time\n"},
+		{true, nil, "not in force after 50ms:\n  objects that were read were not applied in time\n"},
 	} {
 		g := statustest.New()
 		g.StatusView.Config.NeedRestart, g.StatusView.Problems = nil, nil
@@ -329,17 +329,17 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"flows", "delete", "--bakend", "192.0.2.10"}, exitUsage,
 			"sluice: unknown flag: --bakend; did you mean --backend?"},
 		{[]string{"announce", "--socket", absent}, exitUsage,
-			"sluice: --socket is the gateway's, and announce asks the announcer: name its socket with --announcer\n"},
+			"sluice: --socket is the gateway's socket, and announce asks the announcer: give its socket with --announcer\n"},
 		{[]string{"cleanup", "--socket", absent}, exitUsage, "sluice: cleanup has no --socket: "},
 		{[]string{"run", "--config", "x", "--socket", absent}, exitUsage, "sluice: run has no --socket: "},
 		{[]string{"run", "--config", "x", "-o", "json"}, exitUsage, "sluice: run prints no result"},
-		{[]string{"status", "--timeout", "1s"}, exitUsage, "sluice: --timeout is how long --wait waits: give --wait"},
+		{[]string{"status", "--timeout", "1s"}, exitUsage, "sluice: --timeout bounds --wait: also give --wait"},
 		{[]string{"services", "-o", "xml"}, exitUsage,
-			`sluice: invalid argument "xml" for "-o, --output" flag: choose table, json or yaml`},
+			`sluice: invalid argument "xml" for "-o, --output" flag: must be table, json or yaml`},
 		{[]string{"flows", "--client", "me"}, exitUsage,
 			`sluice: invalid argument "me" for "--client" flag: "me" is no address, address:port or prefix`},
 		{[]string{"flows", "delete"}, exitUsage,
-			"sluice: flows delete without a filter would delete every flow; give a filter, or --all"},
+			"sluice: flows delete needs a filter; give --all to delete every flow"},
 		{[]string{"flows", "delete", "--all", "--state", "established"}, exitUsage,
 			"sluice: flows delete takes a filter or --all, not both"},
 		{[]string{"drain"}, exitUsage, "sluice: drain takes one argument, not 0: sluice drain BACKEND"},
@@ -351,7 +351,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"config", "chekc"}, exitUsage, `sluice: unknown command "chekc" for "sluice config"`},
 		{[]string{"config", "check"}, exitUsage, "sluice: check takes one argument, not 0: sluice config check FILE"},
 		{[]string{"run"}, exitUsage,
-			"sluice: run needs --config FILE; `sluice config defaults` prints one to start from"},
+			"sluice: run needs --config FILE; `sluice config defaults` prints a file to start from"},
 
 		{[]string{"run", "--config", "x"}, exitFailure, "sluice: no daemon in this test\n"},
 		{[]string{"config", "check", absent}, exitFailure, "sluice: configuration: open " + absent +
@@ -364,7 +364,7 @@ func TestExitCodes(t *testing.T) {
 			"sluice: the sluice daemon is not running: nobody answers on " + absent +
 				"; start it with `sluice run --config FILE`, or name its socket with --socket\n"},
 		{[]string{"announce", "--announcer", absent}, exitFailure, "sluice: no announcer answers on " + absent +
-			": is sluice-announcer running? Name its socket with --announcer\n"},
+			": is sluice-announcer running? Give its socket with --announcer\n"},
 		{[]string{"flows", "--socket", absent}, exitFailure, "sluice: the sluice daemon is not running"},
 		{[]string{"flows", "--socket", absent, "-o", "json"}, exitFailure, "sluice: the sluice daemon is not running"},
 	} {

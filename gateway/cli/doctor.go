@@ -15,9 +15,9 @@ func (s *session) doctorCommand() *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check this host: kernel, drivers, offloads, capabilities, ports",
+		Short: "Check whether this host can be a gateway: kernel, drivers, offloads, capabilities, ports",
 		Long: "doctor checks whether this host can be a gateway, and prints a remedy for each finding.\n" +
-			"It reads only. Without a running daemon give it the configuration with --config.",
+			"It changes nothing. If no daemon runs, pass the configuration with --config.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			facts, err := s.readFacts(c.Context(), file)
@@ -29,7 +29,7 @@ func (s *session) doctorCommand() *cobra.Command {
 				return err
 			}
 			if doctor.Failed(findings) {
-				return errors.New("something above keeps the gateway from working right")
+				return errors.New("a check failed: see the lines with level fail")
 			}
 			return nil
 		},
@@ -39,7 +39,7 @@ func (s *session) doctorCommand() *cobra.Command {
 	return c
 }
 
-// readFacts reads the host, and checks by the daemon's own rules whether it would start.
+// readFacts reads the host, and whether the daemon would start with the configuration.
 func (s *session) readFacts(ctx context.Context, file string) (*doctor.Facts, error) {
 	facts, err := doctor.Read(ctx, file, s.socket)
 	if err == nil && facts.Config != nil {

@@ -22,10 +22,10 @@ func (s *session) explainCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "explain --from CLIENT --to ADDRESS:PORT[/PROTOCOL]",
 		Short: "Explain what the gateway would do with a packet, and why",
-		Long: "explain prints, step by step, what the gateway would do with a packet from outside, by the code that\n" +
-			"decides about packets. It changes nothing. With --manifests or --config it needs no gateway and answers " +
-			"as\n" +
-			"a gateway would that has just started with these; what depends on a gateway's state is marked (assumed).",
+		Long: "explain prints, step by step, what the gateway would do with a packet from outside. It runs the code\n" +
+			"that decides on packets, and changes nothing. With --manifests or --config it needs no gateway: it\n" +
+			"answers for a gateway that has just started with them, and marks steps that depend on a gateway's\n" +
+			"state as (assumed).",
 		Example: "  sluice explain --from 198.51.100.7:40000 --to 203.0.113.10:80/TCP\n" +
 			"  sluice explain --from 10.244.3.9 --to '[2001:db8::10]:53/UDP' -o json\n" +
 			"  sluice explain --from 198.51.100.7 --to 203.0.113.10:443 --manifests ./manifests --node gw-1",
@@ -65,12 +65,13 @@ func (s *session) explainCommand() *cobra.Command {
 	return c
 }
 
-// unread returns an error if the answer leaves out manifests that cannot be read.
+// unread returns an error that lists the manifests that cannot be read and that the answer leaves
+// out.
 func unread(list []status.ProblemView) error {
 	if len(list) == 0 {
 		return nil
 	}
-	text := "the answer above is without what cannot be read:"
+	text := "the answer above leaves out files that cannot be read:"
 	for i := range list[:min(mostUnread, len(list))] {
 		p := &list[i]
 		text += "\n  " + oneLine(strings.TrimPrefix(p.Source+": ", ": ")+
@@ -93,7 +94,7 @@ func (s *session) explain(
 		return s.app.Explain(ctx, configFile, manifests, node, q)
 	}
 	if node != "" {
-		return v, usageError{errors.New("--node is for explain without a gateway: give --manifests or --config, too")}
+		return v, usageError{errors.New("--node is for explain without a gateway: also give --manifests or --config")}
 	}
 	err = s.ask(func(client *status.Client) error {
 		v, err = client.Explain(ctx, q)

@@ -12,9 +12,10 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// checkFilter returns an error if no flow was selected and the filter names a service, VIP or
-// backend that the gateway does not have: an empty table would look like one without flows. Any
-// address may be a client's. Where all that is named exists, a note says that there are no flows.
+// checkFilter returns an error if no flow was selected and the filter names a Service, VIP or
+// backend that the gateway does not have: an empty table would look like one without flows. It
+// accepts any client address. If everything that the filter names exists, it prints a note that no
+// flow matches.
 func (s *session) checkFilter(ctx context.Context, client *status.Client, f *status.FlowFilter, selected int) error {
 	if selected > 0 {
 		return nil
@@ -40,7 +41,8 @@ func (s *session) checkFilter(ctx context.Context, client *status.Client, f *sta
 	return nil
 }
 
-// note prints a line for people on standard error, so that standard output has the result alone.
+// note prints a line on standard error, unless the output is JSON or YAML: standard output has only
+// the result.
 func (s *session) note(text string) {
 	if s.format == formatTable {
 		fmt.Fprintln(s.app.Err, text)
@@ -62,21 +64,21 @@ func checkBackend(e status.Endpoint, list []status.BackendView) error {
 	return errors.New("no backend " + e.String() + ", see `sluice backends`" + didYouMean(e, addresses))
 }
 
-// checkVIP returns an error if clients of no service send to the address.
+// checkVIP returns an error if the address is no VIP or node port of a Service.
 func checkVIP(ctx context.Context, client *status.Client, f *status.FlowFilter, list []status.ServiceView) error {
 	if f.VIP.IsZero() {
 		return nil
 	}
 	e := f.VIP
 	if strings.HasPrefix(strings.ToLower(f.Protocol), "icmp") {
-		e.Port = 0 // it is the identifier of an echo
+		e.Port = 0 // an ICMP flow's port is the identifier of an echo
 	}
 	var addresses []netip.AddrPort
 	for i := range list {
 		for _, frontend := range list[i].Frontends {
 			a, err := netip.ParseAddrPort(frontend.Address)
 			if err != nil {
-				continue // of a daemon of another version
+				continue // written by a daemon of another version
 			}
 			if !a.Addr().IsUnspecified() {
 				addresses = append(addresses, a)
@@ -91,12 +93,12 @@ func checkVIP(ctx context.Context, client *status.Client, f *status.FlowFilter, 
 	if slices.ContainsFunc(addresses, e.Match) {
 		return nil
 	}
-	return errors.New("no service has the virtual address or node port " + f.VIP.String() +
+	return errors.New("no Service has the virtual address or node port " + f.VIP.String() +
 		", see FRONTENDS of `sluice services`" + didYouMean(f.VIP, addresses))
 }
 
 // isNodePort reports whether e selects a node port at an address of the node. Only the gateway
-// knows at which addresses node ports are served, and so it is asked about a packet to one.
+// knows at which addresses it serves node ports, so isNodePort has it explain a packet to one.
 func isNodePort(
 	ctx context.Context, client *status.Client, e status.Endpoint, v *status.ServiceView, port netip.AddrPort,
 ) (bool, error) {
@@ -104,7 +106,7 @@ func isNodePort(
 		return false, nil
 	}
 	if !e.Prefix.IsSingleIP() {
-		return true, nil // it may have an address of the node
+		return true, nil // the prefix may contain an address of the node
 	}
 	from := "192.0.2.1" // RFC 5737 and RFC 3849: addresses for documentation
 	if e.Prefix.Addr().Is6() {
@@ -113,15 +115,15 @@ func isNodePort(
 	to := netip.AddrPortFrom(e.Prefix.Addr(), port.Port()).String() + "/" + v.Protocol
 	q, err := status.ParseExplain(from, to, false)
 	if err != nil {
-		return false, nil // it has a zone, or the protocol is none that is explained
+		return false, nil // an address with a zone, or a protocol that explain does not support
 	}
 	answer, err := client.Explain(ctx, &q)
 	name, _, _ := strings.Cut(answer.Service, ":")
 	return err == nil && name == v.Namespace+"/"+v.Name, err
 }
 
-// didYouMean returns a question with the address of a list that is most like e; "" if none is. The
-// same address with another port is the most like, however different the port.
+// didYouMean returns a question with the address in list that is nearest to e; "" if none is near.
+// The same address with another port is near, whatever the port.
 func didYouMean(e status.Endpoint, list []netip.AddrPort) string {
 	var names, ports []string
 	for _, a := range list {

@@ -38,8 +38,8 @@ func (f endpointFlag) Set(s string) (err error) {
 	return err
 }
 
-// wordFlag is a flag with a fixed set of values. With any other value the result would look like a
-// table without such flows.
+// wordFlag is a flag with a fixed set of values. It rejects other values: the result would look
+// like a table without flows.
 type wordFlag struct {
 	v     *string
 	known []string
@@ -59,7 +59,7 @@ func (f wordFlag) Type() string { return "word" }
 // Set accepts a known word, in upper or lower case.
 func (f wordFlag) Set(s string) error {
 	if !slices.ContainsFunc(f.known, func(k string) bool { return strings.EqualFold(k, s) }) {
-		return fmt.Errorf("choose one of %s", strings.Join(f.known, ", "))
+		return fmt.Errorf("must be one of %s", strings.Join(f.known, ", "))
 	}
 	*f.v = s
 	return nil
@@ -88,8 +88,8 @@ func (s *session) flowsCommand() *cobra.Command {
 		Use:     "flows",
 		Aliases: []string{"flow"},
 		Short:   "List flows, or delete them",
-		Long: "flows lists the flow table as conntrack -L and ipvsadm -Lnc do. Filters combine; an address\n" +
-			"filter is an address, address:port or prefix.",
+		Long: "flows lists the flow table, like conntrack -L and ipvsadm -Lnc. A flow must match all filters. An\n" +
+			"address filter is an address, address:port or prefix.",
 		Example: "  sluice flows --vip 192.0.2.10:80 --state established\n" +
 			"  sluice flows --client 198.51.100.0/24 -o json\n" +
 			"  sluice flows --service shop/web --count\n" +
@@ -98,7 +98,7 @@ func (s *session) flowsCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
 			case limit < 0:
-				return usageError{fmt.Errorf("--limit is %d, give 0 for all flows or how many", limit)}
+				return usageError{fmt.Errorf("--limit is %d: give the greatest number of flows to list, or 0 for all", limit)}
 			case count && limit > 0:
 				return usageError{errors.New("flows takes --count or --limit, not both")}
 			case count:
@@ -107,8 +107,8 @@ func (s *session) flowsCommand() *cobra.Command {
 			return s.listFlows(c.Context(), filter, limit)
 		},
 	}
-	c.Flags().IntVar(&limit, "limit", 0, "list so many at most; 0 is all")
-	c.Flags().BoolVar(&count, "count", false, "print only how many there are")
+	c.Flags().IntVar(&limit, "limit", 0, "list at most this number of flows; 0: all")
+	c.Flags().BoolVar(&count, "count", false, "print only the number of flows")
 	f := c.PersistentFlags()
 	f.Var(endpointFlag{&filter.Client}, "client", "only flows of this client")
 	f.Var(endpointFlag{&filter.VIP}, "vip", "only flows to this virtual address or node port")
@@ -125,10 +125,10 @@ func (s *session) flowsCommand() *cobra.Command {
 	return c
 }
 
-// errEnough ends a listing before its end.
+// errEnough stops a listing that reached its limit.
 var errEnough = errors.New("enough flows were listed")
 
-// listFlows prints flows as they arrive; limit 0 is no limit.
+// listFlows prints flows as they arrive, at most limit; 0: all.
 func (s *session) listFlows(ctx context.Context, filter status.FlowFilter, limit int) error {
 	return s.ask(func(client *status.Client) error {
 		out := s.flowPrinter()
@@ -143,7 +143,7 @@ func (s *session) listFlows(ctx context.Context, filter status.FlowFilter, limit
 			fmt.Fprintf(s.app.Err, "sluice: there are more flows than --limit %d\n", limit)
 		}
 		if err != nil && out.n == 0 {
-			return err // and no empty list: whether there are flows is not known
+			return err // without an empty list, which would mean that there are no flows
 		}
 		if err := s.checkFilter(ctx, client, &filter, out.n); err != nil {
 			return err
@@ -152,7 +152,7 @@ func (s *session) listFlows(ctx context.Context, filter status.FlowFilter, limit
 	})
 }
 
-// countFlows prints how many match.
+// countFlows prints the number of flows that match.
 func (s *session) countFlows(ctx context.Context, filter status.FlowFilter) error {
 	return s.ask(func(client *status.Client) error {
 		n := 0
@@ -171,17 +171,15 @@ func (s *session) flowsDeleteCommand(filter *status.FlowFilter) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use:   "delete",
-		Short: "Delete the flows that match",
-		Long: "delete ends the flows that match the filters of `sluice flows`. Without a filter it refuses, unless " +
-			"--all is given.\n" +
-			"Neither end is notified at once: a client learns it by an RST when it sends next (no_flow), unless " +
+		Short: "Delete the flows that match the filters",
+		Long: "delete deletes the flows that match the filters of `sluice flows`. To delete all flows, pass --all.\n" +
+			"Client and backend are not notified. When the client sends next, it gets an RST (no_flow), unless\n" +
 			"unknownConnection is drop.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
 			case filter.IsZero() && !all:
-				return usageError{errors.New("flows delete without a filter would delete every flow; give a filter, " +
-					"or --all if that is meant")}
+				return usageError{errors.New("flows delete needs a filter; give --all to delete every flow")}
 			case !filter.IsZero() && all:
 				return usageError{errors.New("flows delete takes a filter or --all, not both")}
 			}
@@ -253,7 +251,7 @@ func (p *flowPrinter) flow(v *status.FlowView) error {
 	return nil
 }
 
-// end closes what flow opened. A list without flows is its header, or an empty list.
+// end closes the list that flow began. Without flows it prints the table's header or an empty list.
 func (p *flowPrinter) end() error {
 	switch {
 	case p.format == formatTable:

@@ -16,13 +16,13 @@ func (s *session) fromKubeProxyCommand() *cobra.Command {
 	o := kubeproxy.Options{}
 	c := &cobra.Command{
 		Use:   "from-kube-proxy FILE",
-		Short: "Make a configuration from kube-proxy's",
+		Short: "Convert kube-proxy's configuration",
 		Long: "from-kube-proxy reads a KubeProxyConfiguration, or a ConfigMap with one, and prints a\n" +
-			"configuration of sluice. On standard error it lists what became of each field. It\n" +
+			"configuration for sluice. On standard error it lists how each field was converted. It\n" +
 			"changes nothing and needs no daemon; FILE - is standard input:\n\n" +
 			"  kubectl -n kube-system get configmap kube-proxy -o yaml |\n" +
 			"    sluice config from-kube-proxy - --interface eth0 > gateway.yaml\n\n" +
-			"With -o json or -o yaml it prints what became of each field, and the configuration as a text.",
+			"With -o json or -o yaml it prints how each field was converted, and the configuration as a string.",
 		Args: one,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.CPUsAssumed = !c.Flags().Changed("cpus")
@@ -31,11 +31,11 @@ func (s *session) fromKubeProxyCommand() *cobra.Command {
 	}
 	c.Flags().StringArrayVar(&o.Interfaces, "interface", nil, "interface to forward on; repeat it for more")
 	c.Flags().IntVar(&o.CPUs, "cpus", runtime.NumCPU(),
-		"CPUs of a gateway node: conntrack.maxPerCore counts by them; default those of this machine")
+		"number of CPUs of a gateway node, for conntrack.maxPerCore")
 	return c
 }
 
-// stdin is how a command line names standard input.
+// stdin is the file name that stands for standard input.
 const stdin = "-"
 
 func (s *session) fromKubeProxy(file string, o kubeproxy.Options) error {
@@ -69,8 +69,7 @@ func readInput(file string) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// printFields is for people and goes to standard error, so that standard output is
-// the file and nothing else.
+// printFields prints a report for people on standard error. Standard output has only the file.
 func (s *session) printFields(result *kubeproxy.Result, complete bool) error {
 	r := newRows(s.app.Err)
 	if len(result.Fields) > 0 {
@@ -84,7 +83,7 @@ func (s *session) printFields(result *kubeproxy.Result, complete bool) error {
 		r.row(line, f.Path, f.Value, f.Fate, f.Here)
 	}
 	r.line("")
-	r.line("Why each of them differs, or has no meaning, is in the comments of the configuration.")
+	r.line("The comments in the configuration give the reason for each field that differs or is ignored.")
 	for _, n := range result.Notes {
 		r.line("Note: " + n)
 	}
@@ -92,7 +91,7 @@ func (s *session) printFields(result *kubeproxy.Result, complete bool) error {
 		r.line("Check: " + w)
 	}
 	if !complete {
-		r.line("The configuration is not complete: kube-proxy has no list of interfaces. Name them in it, or with " +
+		r.line("The configuration is not complete: kube-proxy has no list of interfaces. Add them to it, or give " +
 			"--interface.")
 	}
 	return r.flush()

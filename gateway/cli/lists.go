@@ -2,8 +2,8 @@ package cli
 
 import "reflect"
 
-// withLists returns v, or a copy, in which nil slices and maps are empty ones, at any depth: a
-// reader of -o json gets [] and {} and never null for a list or a map. v must be the caller's own.
+// withLists returns v, or a copy, with nil slices and maps replaced by empty ones at any depth: -o
+// json prints [] and {} for an empty list or map, never null. The caller must own v.
 func withLists(v any) any {
 	if v == nil {
 		return nil
@@ -15,7 +15,7 @@ func withLists(v any) any {
 }
 
 func fillLists(v reflect.Value) {
-	if !v.CanSet() { // an unexported field, which is not printed
+	if !v.CanSet() { // unexported fields are not printed
 		return
 	}
 	switch v.Kind() {
@@ -28,7 +28,7 @@ func fillLists(v reflect.Value) {
 			fillLists(v.Field(i))
 		}
 	case reflect.Slice:
-		if v.IsNil() && v.Type().Elem().Kind() != reflect.Uint8 { // bytes are text
+		if v.IsNil() && v.Type().Elem().Kind() != reflect.Uint8 { // []byte is printed as text
 			v.Set(reflect.MakeSlice(v.Type(), 0, 0))
 		}
 		fallthrough

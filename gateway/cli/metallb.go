@@ -13,16 +13,16 @@ func (s *session) fromMetalLBCommand() *cobra.Command {
 	o := metallb.Options{}
 	c := &cobra.Command{
 		Use:   "from-metallb FILE...",
-		Short: "Show what becomes of a MetalLB installation",
-		Long: "from-metallb reads MetalLB's objects, and Services, and prints them as objects of sluice.dev.\n" +
-			"On standard error it lists for each object what announcer and controller read of it as it\n" +
-			"is, which fields are not done and what to do instead, and the address of each Service. It\n" +
+		Short: "Convert MetalLB's objects, and show which of them Sluice reads unchanged",
+		Long: "from-metallb reads MetalLB's objects, and Services, and prints them as objects of sluice.dev. On\n" +
+			"standard error it lists, for each object, which fields the announcer and the controller read\n" +
+			"unchanged, which they do not support and what to do instead, and the address of each Service. It\n" +
 			"changes nothing and needs no daemon; FILE - is standard input:\n\n" +
 			"  for kind in ipaddresspools l2advertisements bgpadvertisements bgppeers bfdprofiles communities; do\n" +
 			"    kubectl get $kind.metallb.io -A -o yaml; echo ---; done > metallb.yaml\n" +
 			"  kubectl get services,namespaces -A -o yaml |\n" +
 			"    sluice config from-metallb metallb.yaml - > sluice.yaml\n\n" +
-			"With -o json or -o yaml it prints all of that, and the objects as a text.",
+			"With -o json or -o yaml it prints both, the objects as a string.",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return nil
@@ -33,7 +33,7 @@ func (s *session) fromMetalLBCommand() *cobra.Command {
 	}
 	c.Flags().StringVar(&o.Namespace, "namespace", "sluice-system", "namespace of sluice-announcer")
 	c.Flags().StringVar(&o.MetalLB, metallbflag.Name, metallbflag.Default,
-		"MetalLB's namespace: its objects count, and no others")
+		"MetalLB's namespace; MetalLB's objects in others are ignored")
 	c.Flags().StringVar(&o.Class, "class", "sluice.dev/sluice", "loadBalancerClass of the controller")
 	return c
 }
@@ -63,8 +63,8 @@ func (s *session) fromMetalLB(files []string, o metallb.Options) error {
 	return s.printInstallation(result)
 }
 
-// printInstallation is for people and goes to standard error, so that standard output is the
-// manifest and nothing else.
+// printInstallation prints a report for people on standard error. Standard output has only the
+// manifest.
 func (s *session) printInstallation(result *metallb.Result) error {
 	r := newRows(s.app.Err)
 	r.row("OBJECT", "READ", "HERE")
@@ -89,7 +89,7 @@ func (s *session) printInstallation(result *metallb.Result) error {
 		r.line("Check: " + w + ".")
 	}
 	if skipped := result.SkippedText(); skipped != "" {
-		r.line("No configuration of MetalLB: " + skipped + ".")
+		r.line("Not part of MetalLB's configuration: " + skipped + ".")
 	}
 	return r.flush()
 }

@@ -34,7 +34,7 @@ func (f *outputFormat) Set(s string) error {
 		*f = v
 		return nil
 	}
-	return fmt.Errorf("choose table, json or yaml")
+	return fmt.Errorf("must be table, json or yaml")
 }
 
 // print writes v as JSON or YAML, or calls table.
@@ -74,23 +74,23 @@ func (r *rows) row(cells ...any) {
 	text := make([]string, len(cells))
 	for i, c := range cells {
 		if text[i] = oneLine(fmt.Sprint(c)); text[i] == "" {
-			text[i] = "-" // so that awk counts columns right
+			text[i] = "-" // awk counts columns: none may be empty
 		}
 	}
 	r.line(strings.Join(text, "\t"))
 }
 
-// oneLine makes a message of several lines one line that is printable.
+// oneLine makes one printable line of a message.
 func oneLine(s string) string { return objects.Printable(strings.ReplaceAll(s, "\n", "; ")) }
 
-// line writes a line with the tabs that it has; without a tab it does not affect the columns.
+// line writes a line as it is. A line without tabs does not affect the columns' widths.
 func (r *rows) line(text string) {
 	if _, err := fmt.Fprintln(r.w, objects.Printable(text, '\t')); err != nil && r.err == nil {
 		r.err = err
 	}
 }
 
-// flush ends a table; the next row starts one with widths of its own.
+// flush ends a table. The next row starts a table with its own widths.
 func (r *rows) flush() error {
 	if err := r.w.Flush(); err != nil && r.err == nil {
 		r.err = err
@@ -98,7 +98,7 @@ func (r *rows) flush() error {
 	return r.err
 }
 
-// byteCount prints bytes with a binary unit.
+// byteCount prints a number of bytes with a binary unit.
 func byteCount(n uint64) string {
 	const unit = 1024
 	if n < unit {

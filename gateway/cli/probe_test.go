@@ -32,7 +32,7 @@ func TestProbe(t *testing.T) {
 		{"a worker stands still", "live", func(g *statustest.Gateway) {
 			workers(g, metrics.DefaultStale.Nanoseconds()+
 				1e9)
-		}, 1, "stands still for 11s"},
+		}, 1, "has made no progress for 11s"},
 		{"a loop has stalled", "live", func(g *statustest.Gateway) {
 			g.StatsView.Stalled = []string{"control loop: stalled since 10:00:00"}
 		}, 1, "control loop: stalled since 10:00:00"},

@@ -1,6 +1,6 @@
-// Package cli is the command line of sluice: the daemon, and the commands that send requests to it.
-// The commands have no logic: they parse flags, call serve/status, config or doctor, and
-// print.
+// Package cli implements the commands of sluice: the daemon, and the commands that send requests to
+// it. Commands parse flags, call serve/status, config or doctor, and print; they have no other
+// logic.
 //
 // Exit codes: 0 success, 1 failure, 2 wrong usage.
 package cli
@@ -25,32 +25,32 @@ const (
 	exitUsage   = 2
 )
 
-// App has what the commands call.
+// App has the functions and outputs that the commands use.
 type App struct {
-	// Run is the daemon: it forwards by a configuration file until ctx ends, then
-	// drains and leaves the node clean.
+	// Run is the daemon. It forwards packets by a configuration file until ctx ends, then drains
+	// and cleans the node.
 	Run func(ctx context.Context, configFile string, takeOver bool) error
-	// Reload starts a daemon that takes over from the one that runs, and returns when it has.
+	// Reload starts a daemon that takes over from the running one, and returns when it has.
 	Reload func(ctx context.Context, configFile string) error
-	// StartError returns the error with which Run would refuse the host's interfaces; nil if it
+	// StartError returns the error with which Run would fail on the host's interfaces; nil if it
 	// would start.
 	StartError func(*config.Configuration) error
 	// Explain explains a packet without a daemon.
 	Explain ExplainOffline
-	// Cleanup removes what a process left on this node, and returns what that was, also before an
+	// Cleanup removes what a process left on this node. It returns what it removed, even with an
 	// error.
 	Cleanup  func(*config.Configuration) (removed []string, err error)
 	Out, Err io.Writer
 }
 
-// usageError is a wrong use that a command finds after flags and arguments were parsed.
+// usageError is a wrong use that a command finds after the flags and arguments were parsed.
 type usageError struct{ error }
 
 // Main executes one command line and returns the exit code.
 func (a *App) Main(ctx context.Context, args []string) int {
 	s := &session{app: a}
 	root := s.root()
-	root.SetArgs(append([]string{}, args...)) // nil would be the process's own
+	root.SetArgs(append([]string{}, args...)) // with nil, cobra reads os.Args
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
@@ -58,26 +58,26 @@ func (a *App) Main(ctx context.Context, args []string) int {
 	fmt.Fprintln(a.Err, "sluice:", objects.Printable(err.Error(), '\n'))
 	var usage usageError
 	if !s.started || errors.As(err, &usage) {
-		fmt.Fprintln(a.Err, "Run `sluice help` for the commands, `sluice COMMAND --help` for one.")
+		fmt.Fprintln(a.Err, "Run `sluice help` for a list of commands, or `sluice COMMAND --help` for one command.")
 		return exitUsage
 	}
 	return exitFailure
 }
 
-// session is one execution: the flags that every command has.
+// session is one execution of a command line, with the flags that all commands share.
 type session struct {
 	app     *App
 	socket  string
 	format  outputFormat
-	started bool // flags and arguments were in order
+	started bool // flags and arguments were parsed
 }
 
 func (s *session) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "sluice",
 		Short: "Userspace L4 load balancer for Kubernetes gateway nodes",
-		Long: "sluice takes the packets of Kubernetes Services off the NIC before the kernel sees them,\n" +
-			"and sends them on to backends. `sluice run` is the daemon, and most others ask it.",
+		Long: "sluice receives the packets of Kubernetes Services from the NIC before the kernel does, and\n" +
+			"forwards them to backends. `sluice run` is the daemon; most other commands send it requests.",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
@@ -121,9 +121,9 @@ func (s *session) ask(f func(*status.Client) error) error {
 	return f(status.NewClient(s.socket))
 }
 
-// must panics on an error that only a change of this package can cause.
+// must panics on an error that only a mistake in this package can cause.
 func must(err error) {
 	if err != nil {
-		panic("cli: a command is put together wrongly: " + err.Error())
+		panic("cli: a command is defined wrongly: " + err.Error())
 	}
 }

@@ -20,28 +20,28 @@ func (s *session) runCommand() *cobra.Command {
 	var takeOver, background bool
 	c := &cobra.Command{
 		Use:   "run --config FILE",
-		Short: "Forward until SIGTERM",
-		Long: "run is the daemon. It forwards by the configuration file and reloads it when it changes\n" +
-			"or on SIGHUP. SIGTERM drains and leaves the node clean; a second one ends it at once.\n" +
-			"With --take-over it asks the daemon that runs for its sockets and flows, and goes on\n" +
-			"without a packet lost; one that refuses, by a reason that is logged, is waited for.\n" +
-			"With --background, too, the daemon is started as a process of its own, and run ends when\n" +
-			"that has taken over: for a service manager's reload. One that is refused is ended.",
+		Short: "Run the daemon: forward packets until SIGTERM",
+		Long: "run is the daemon. It forwards packets by the configuration file, and reloads the file when it\n" +
+			"changes or on SIGHUP. SIGTERM drains and cleans the node; a second SIGTERM ends the daemon at once.\n" +
+			"With --take-over it takes sockets and flows from the running daemon and continues without losing a\n" +
+			"packet. If the running daemon refuses, run logs the reason and waits until that daemon ends.\n" +
+			"With --take-over --background the new daemon is a separate process, and run ends when it has taken\n" +
+			"over; if the running daemon refuses, the new one ends. Use it as a service manager's reload command.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if file == "" {
-				return usageError{fmt.Errorf("run needs --config FILE; `sluice config defaults` prints one to start " +
+				return usageError{fmt.Errorf("run needs --config FILE; `sluice config defaults` prints a file to start " +
 					"from")}
 			}
 			if background && !takeOver {
-				return usageError{errors.New("--background is for --take-over: a service manager starts the daemon " +
-					"without")}
+				return usageError{errors.New("--background needs --take-over: a service manager starts the daemon " +
+					"without it")}
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
 			go func() {
 				<-ctx.Done()
-				stop() // from here on a signal has its default effect
+				stop() // a second signal has its default effect
 			}()
 			if background {
 				return listed(s.app.Reload(ctx, file))
@@ -50,8 +50,8 @@ func (s *session) runCommand() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&file, "config", "", "configuration file (required)")
-	c.Flags().BoolVar(&takeOver, "take-over", false, "take over from the daemon that runs, if there is one")
-	c.Flags().BoolVar(&background, "background", false, "with --take-over: end when the next daemon has taken over")
+	c.Flags().BoolVar(&takeOver, "take-over", false, "take over from the running daemon, if there is one")
+	c.Flags().BoolVar(&background, "background", false, "with --take-over: end when the new daemon has taken over")
 	must(c.MarkFlagFilename("config", "yaml", "yml", "json"))
 	return c
 }
@@ -59,7 +59,7 @@ func (s *session) runCommand() *cobra.Command {
 func (s *session) configCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
-		Short: "Check a configuration file, print the defaults, make one from kube-proxy's",
+		Short: "Check a configuration file, print the defaults, or convert kube-proxy's or MetalLB's",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return usageError{fmt.Errorf("config needs one of: check FILE, defaults, from-kube-proxy FILE, " +
@@ -69,15 +69,15 @@ func (s *session) configCommand() *cobra.Command {
 	var host bool
 	check := &cobra.Command{
 		Use:   "check FILE",
-		Short: "Name every problem of a configuration file",
+		Short: "List all errors of a configuration file",
 		Args:  one,
 		RunE:  func(c *cobra.Command, args []string) error { return s.checkConfig(c.Context(), args[0], host) },
 	}
 	check.Flags().BoolVar(&host, "host", false,
-		"check also against this host: interfaces, CPUs, ports, directories; what the command doctor fails")
+		"also check this host: interfaces, CPUs, ports, directories, and the checks of doctor for interfaces")
 	defaults := &cobra.Command{
 		Use:   "defaults",
-		Short: "Print every field with its default and what it means",
+		Short: "Print every field with its default and its meaning",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if s.format == formatJSON {
@@ -91,9 +91,9 @@ func (s *session) configCommand() *cobra.Command {
 	return c
 }
 
-// checkConfig prints one line or, as JSON or YAML, the configuration with all defaults.
+// checkConfig prints "ok" or, as JSON or YAML, the configuration with all defaults.
 func (s *session) checkConfig(ctx context.Context, file string, host bool) error {
-	load := config.LoadAnyones // a file that is written on another machine, or in a pipe
+	load := config.LoadAnyones // any user may write it: the daemon may run on another machine, or file may be a pipe
 	if host {
 		load = config.Load
 	}
@@ -115,14 +115,14 @@ func (s *session) checkConfig(ctx context.Context, file string, host bool) error
 			return err
 		}
 		if doubts > 0 {
-			done += fmt.Sprintf("; %s about its interfaces: sluice doctor --config %s", plural(doubts, "warning"), file)
+			done += fmt.Sprintf("; %s about its interfaces, which `sluice doctor --config %s` lists", plural(doubts, "warning"), file)
 		}
 	}
 	return s.print(cfg, func(r *rows) { r.line(done) })
 }
 
-// checkInterfaces checks the configured interfaces as doctor does. It returns an error with the
-// failures, and the number of warnings.
+// checkInterfaces runs doctor's checks of the configured interfaces. It returns the failures as an
+// error, and the number of warnings.
 func (s *session) checkInterfaces(ctx context.Context, file string) (doubts int, err error) {
 	facts, err := s.readFacts(ctx, file)
 	if err != nil {

@@ -20,10 +20,10 @@ func (s *session) servicesCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "services",
 		Aliases: []string{"service", "svc"},
-		Short:   "List the service ports that are served",
-		Long: "services lists the service ports that are served. CREATED and what follows count since the daemon's " +
-			"start;\n" +
-			"`sluice flows --service NAMESPACE/NAME --count` prints the number of flows now.",
+		Short:   "List the service ports that the gateway serves",
+		Long: "services lists the service ports that the gateway serves. CREATED and the columns after it count\n" +
+			"since the daemon's start; `sluice flows --service NAMESPACE/NAME --count` prints the present number\n" +
+			"of flows.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.ask(func(client *status.Client) error {
@@ -39,7 +39,7 @@ func (s *session) servicesCommand() *cobra.Command {
 					return err
 				}
 				if len(list) == 0 {
-					s.note("The gateway serves no service.")
+					s.note("The gateway serves no Service.")
 				}
 				return s.print(list, func(r *rows) { serviceRows(r, list) })
 			})
@@ -49,7 +49,7 @@ func (s *session) servicesCommand() *cobra.Command {
 	return c
 }
 
-// serviceFlag is --service; empty selects all.
+// serviceFlag is the flag --service; the empty value selects all Services.
 type serviceFlag string
 
 func (f *serviceFlag) add(c *cobra.Command) {
@@ -71,14 +71,15 @@ func (f *serviceFlag) Set(s string) error {
 	return nil
 }
 
-// selects: without a port it selects every port of the service.
+// selects reports whether the flag selects a service port. Without a port it selects every port of
+// the Service.
 func (f serviceFlag) selects(namespace, name, port string) bool {
 	rest, ok := strings.CutPrefix(string(f), namespace+"/"+name)
 	return f == "" || ok && (rest == "" || port != "" && rest == ":"+port)
 }
 
-// check returns an error if nothing was selected and the gateway serves no such service port: an
-// empty result would look like a service without endpoints or flows.
+// check returns an error if no row was selected because the gateway does not serve the service
+// port: an empty result would look like a Service without endpoints or flows.
 func (f serviceFlag) check(ctx context.Context, client *status.Client, selected int) error {
 	if f == "" || selected > 0 {
 		return nil
@@ -90,7 +91,7 @@ func (f serviceFlag) check(ctx context.Context, client *status.Client, selected 
 	return f.known(list)
 }
 
-// known returns an error if the service port is none of a list.
+// known returns an error if no service port in the list matches.
 func (f serviceFlag) known(list []status.ServiceView) error {
 	if f == "" {
 		return nil
@@ -107,7 +108,7 @@ func (f serviceFlag) known(list []status.ServiceView) error {
 			names = append(names, name+":"+v.PortName)
 		}
 	}
-	return fmt.Errorf("the gateway serves no service %s, see `sluice services`%s", string(f),
+	return fmt.Errorf("the gateway serves no Service %s, see `sluice services`%s", string(f),
 		spelling.Suggest(string(f), names))
 }
 
@@ -129,7 +130,7 @@ func serviceRows(r *rows, list []status.ServiceView) {
 	}
 }
 
-// affinity prints how long a client stays with its backend.
+// affinity prints the time for which a client keeps its backend.
 func affinity(seconds uint32) string {
 	if seconds == 0 {
 		return "-"
@@ -137,8 +138,8 @@ func affinity(seconds uint32) string {
 	return (time.Duration(seconds) * time.Second).String()
 }
 
-// limits prints how many connections a service port has of those that it may have, and what else is
-// limited: those of one source, and new ones a second.
+// limits prints the open connections of a service port with their limit, and its other limits:
+// connections of one source, and new connections a second.
 func limits(v *status.LimitsView) string {
 	if v == nil {
 		return "-"
@@ -161,8 +162,7 @@ func limits(v *status.LimitsView) string {
 	return text
 }
 
-// newFlows returns whether a backend takes new flows, in one word; -o json has the reason if it
-// does not.
+// newFlows prints whether a backend gets new flows, in one word. -o json has the reason if not.
 func newFlows(v *status.BackendView) string {
 	switch {
 	case v.PodsOnly:
@@ -187,9 +187,8 @@ func (s *session) backendsCommand() *cobra.Command {
 		Use:     "backends",
 		Aliases: []string{"backend", "endpoints"},
 		Short:   "List the endpoints, their state and their traffic",
-		Long: "backends lists the endpoints. CONNS are the connections that are open now; CREATED are the flows " +
-			"that\n" +
-			"were made, and it and what follows count since the daemon's start.",
+		Long: "backends lists the endpoints. CONNS is the number of connections that are open now. CREATED is the\n" +
+			"number of flows that were created; it and the columns after it count since the daemon's start.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.ask(func(client *status.Client) error {
@@ -207,7 +206,7 @@ func (s *session) backendsCommand() *cobra.Command {
 				switch {
 				case len(list) > 0:
 				case only == "":
-					s.note("The gateway's services have no endpoints, or it serves none: `sluice services` lists them.")
+					s.note("No Service of the gateway has endpoints: `sluice services` lists the Services.")
 				default:
 					s.note("Service " + string(only) + " has no endpoints.")
 				}
@@ -235,7 +234,8 @@ func backendRows(r *rows, list []status.BackendView) {
 	}
 }
 
-// health prints what checks say: up or DOWN and since when, the check, and what the last one found.
+// health prints the result of health checks: up or DOWN and since when, the check, and its last
+// result.
 func health(v *status.BackendView) string {
 	h := v.Health
 	if h == nil {
@@ -262,10 +262,10 @@ func health(v *status.BackendView) string {
 func (s *session) drainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "drain BACKEND",
-		Short: "Give a backend no new flows; its open ones go on",
-		Long: "drain gives a backend (an address or address:port) no new flows; its open ones go on.\n" +
-			"`sluice backends` shows it as drained, `sluice undrain` ends it. It outlives\n" +
-			"restarts of the daemon.",
+		Short: "Give a backend no new flows; its open flows continue",
+		Long: "drain gives a backend (an address or address:port) no new flows; its open flows continue.\n" +
+			"`sluice backends` shows it as drained; `sluice undrain` ends the drain. A drain stays in\n" +
+			"force when the daemon restarts.",
 		Args:              one,
 		ValidArgsFunction: s.completeBackend,
 		RunE:              func(c *cobra.Command, args []string) error { return s.drain(c, args[0], true) },
@@ -282,7 +282,7 @@ func (s *session) undrainCommand() *cobra.Command {
 	}
 }
 
-// completeBackend offers the addresses of the backends that the daemon knows.
+// completeBackend completes the addresses of the daemon's backends.
 func (s *session) completeBackend(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -318,19 +318,23 @@ func (s *session) drain(c *cobra.Command, backend string, on bool) error {
 			return cmp.Or(checkBackend(e, list), err)
 		}
 		of := servicesOf(list, e)
+		get := "get"
+		if n == 1 {
+			get = "gets"
+		}
 		return s.print(status.Count{Count: n}, func(r *rows) {
 			if on {
-				r.line(fmt.Sprintf("%s: no new flows go to %s%s; `sluice flows --backend %s` shows the open ones", e,
-					plural(n, "backend"), of, e))
+				r.line(fmt.Sprintf("%s: %s%s %s no new flows; `sluice flows --backend %s` lists the open ones",
+					e, plural(n, "backend"), of, get, e))
 			} else {
-				r.line(fmt.Sprintf("%s: new flows go to %s%s again", e, plural(n, "backend"), of))
+				r.line(fmt.Sprintf("%s: %s%s %s new flows again", e, plural(n, "backend"), of, get))
 			}
 		})
 	})
 }
 
 // servicesOf returns the names of the Services that have an endpoint, at most a few, so that the
-// operator sees what is drained; "" if none has.
+// operator sees which are affected; "" if there are none.
 func servicesOf(list []status.BackendView, e status.Endpoint) string {
 	const most = 8
 	var names []string

@@ -55,7 +55,7 @@ func TestServiceFlagOfNoService(t *testing.T) {
 	socket := daemon(t, statustest.New())
 	for _, command := range []string{"services", "backends", "flows", "flows --count", "flows delete"} {
 		code, out, errs := sluice(t, append(strings.Fields(command), "--service", "default/wbe", "--socket", socket)...)
-		if code != exitFailure || out != "" || !strings.Contains(errs, "no service default/wbe") ||
+		if code != exitFailure || out != "" || !strings.Contains(errs, "no Service default/wbe") ||
 			!strings.Contains(errs, "did you mean default/web?") {
 			t.Errorf("%s: exit %d\n%s%s", command, code, errs, out)
 		}
@@ -85,16 +85,16 @@ func TestFilters(t *testing.T) {
 		{"--vip 192.0.2.11", "node port 192.0.2.11, see FRONTENDS of `sluice services`; did you mean 192.0.2.10?",
 			exitFailure},
 		{"--vip 192.0.2.10:81", "did you mean 192.0.2.10:80?", exitFailure},
-		{"--vip 2001:db8:9::/64", "no service has the virtual address or node port 2001:db8:9::/64", exitFailure},
+		{"--vip 2001:db8:9::/64", "no Service has the virtual address or node port 2001:db8:9::/64", exitFailure},
 		{"--vip [2001:db8::11]:80", "did you mean [2001:db8::10]:80?", exitFailure},
 		{"--vip 192.0.2.53 --state established", none, exitOK},
 		{"--vip 192.0.2.0/24 --state syn_sent", none, exitOK},
 		{"--vip 192.0.2.10:7 --protocol icmp", none, exitOK},
 		{"--vip 10.1.0.2:30080", none, exitOK},
 		{"--vip 10.1.0.2", none, exitOK},
-		{"--vip 10.1.0.3:30080", "no service has", exitFailure},
-		{"--vip 10.1.0.3", "no service has", exitFailure},
-		{"--vip 10.1.0.2:30081", "no service has", exitFailure},
+		{"--vip 10.1.0.3:30080", "no Service has", exitFailure},
+		{"--vip 10.1.0.3", "no Service has", exitFailure},
+		{"--vip 10.1.0.2:30081", "no Service has", exitFailure},
 		{"--backend 10.1.0.13", "no backend 10.1.0.13, see `sluice backends`; did you mean 10.1.0.11?", exitFailure},
 		{"--backend 10.1.0.11:808", "did you mean 10.1.0.11:8080?", exitFailure},
 		{"--backend 10.1.0.11:443", "did you mean 10.1.0.11:8080?", exitFailure},
@@ -104,8 +104,8 @@ func TestFilters(t *testing.T) {
 		{"--service dns", "write namespace/name", exitUsage},
 		{"--service kube-system/dns --vip 192.0.2.10:80", none, exitOK},
 		{"--service kube-system/dsn --vip 192.0.2.10:80", "did you mean kube-system/dns?", exitFailure},
-		{"--state syn-sent", "choose one of", exitUsage},
-		{"--protocol tpc", "choose one of", exitUsage},
+		{"--state syn-sent", "must be one of", exitUsage},
+		{"--protocol tpc", "must be one of", exitUsage},
 	} {
 		for _, command := range []string{"flows", "flows --count", "flows delete"} {
 			code, out, errs := sluice(t, append(strings.Fields(command+" "+c.filter), "--socket", socket)...)
@@ -137,7 +137,7 @@ func TestEmptyLists(t *testing.T) {
 	empty := statustest.New()
 	empty.ServiceList, empty.BackendList, empty.StatsView = nil, nil, status.StatsView{}
 	socket = daemon(t, empty)
-	for command, says := range map[string]string{"services": "serves no service", "backends": "have no endpoints",
+	for command, says := range map[string]string{"services": "serves no Service", "backends": "No Service of the gateway has endpoints",
 		"stats": "No packet was dropped."} {
 		if code, out, errs := sluice(t, command, "--socket", socket); code != exitOK ||
 			!strings.Contains(errs+out, says) {

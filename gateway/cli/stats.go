@@ -16,11 +16,11 @@ import (
 func (s *session) statsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "stats",
-		Short: "Show the counters of workers, all drops, and whether the laws hold",
-		Long: "stats shows the counters of each worker, every drop by its reason, and two laws:\n" +
+		Short: "Show the workers' counters, all drops, and whether packets and frames add up",
+		Long: "stats shows the counters of each worker, the drops by reason, and two laws:\n" +
 			"  packets: received + generated = transmitted + returned + dropped + held\n" +
 			"  frames:  the UMEM's size      = free + in links + held\n" +
-			"Both hold exactly between batches; under traffic a reading may be one batch apart.",
+			"Both hold exactly between batches; under traffic, the sides may differ by one batch.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.ask(func(client *status.Client) error {
@@ -49,9 +49,9 @@ func statsTables(r *rows, v *status.StatsView) {
 	}
 }
 
-// section separates two tables with their own widths.
+// section ends a table, so that the next one has its own widths.
 func section(r *rows) {
-	// An error of flush stays in r, and the last flush returns it.
+	// r keeps an error of flush, and the last flush returns it.
 	_ = r.flush()
 	r.line("")
 }
@@ -105,7 +105,7 @@ func yesNo(b bool) string {
 	return "no"
 }
 
-// dropRows lists the reasons that occurred, in the order of a packet's life.
+// dropRows lists the reasons with drops, in the order in which a packet meets them.
 func dropRows(r *rows, list []status.WorkerView) {
 	section(r)
 	header := []any{"DROP-REASON", "PACKETS"}
@@ -119,7 +119,7 @@ func dropRows(r *rows, list []status.WorkerView) {
 		names = append(names, d.String())
 		known[d.String()] = true
 	}
-	for i := range list { // of a daemon that is newer than this command
+	for i := range list { // reasons of a daemon that is newer than this command
 		for _, name := range slices.Sorted(maps.Keys(list[i].Drops)) {
 			if !known[name] {
 				names, known[name] = append(names, name), true

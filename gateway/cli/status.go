@@ -20,13 +20,13 @@ func (s *session) statusCommand() *cobra.Command {
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show what is applied against what was read, and every problem",
-		Long: "status shows what is applied against what was read, per source and object. With --wait it\n" +
-			"returns 0 once the configuration is in force: the file as it is now is loaded, without a change that\n" +
-			"takes a restart, every source is read without an error, no object in a manifest is refused, and\n" +
-			"everything is published, steered and seen by every worker. Otherwise it prints the status at\n" +
-			"--timeout, says what is not in force, and returns 1. Refused objects of the Kubernetes API and\n" +
-			"failed conditions are shown, but do not change the exit code.",
+		Short: "Show which configuration and objects are in force, and every problem",
+		Long: "status shows, for each source, how much of its objects is applied, and every problem. With --wait it\n" +
+			"exits with 0 when the configuration is in force: the present file is loaded, without a change that\n" +
+			"needs a restart; every source was read without error; no object in a manifest is rejected; and\n" +
+			"everything is published, steered and seen by every worker. Otherwise, at --timeout, it prints the\n" +
+			"status and the parts that are not in force, and exits with 1. Rejected objects of the Kubernetes API\n" +
+			"and failed conditions are shown, but do not change the exit code.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.ask(func(client *status.Client) error {
@@ -70,7 +70,7 @@ func statusTables(r *rows, v *status.StatusView) {
 	takeOverRows(r, v.TakeOver)
 	r.row("Config:", fmt.Sprintf("%s, loaded %s", v.Config.File, stamp(v.Config.LoadedAt)))
 	if v.Config.Error != "" {
-		r.row("Refused:", "the file as it is now, and the last good one stays: "+v.Config.Error)
+		r.row("Refused:", "the present file; the last good version stays in force: "+v.Config.Error)
 	}
 	for _, change := range v.Config.NeedRestart {
 		r.row("Pending:", change)
@@ -79,7 +79,7 @@ func statusTables(r *rows, v *status.StatusView) {
 	r.row("Snapshot:", fmt.Sprintf("published %d, steered %d, seen by all workers %d", n.Published, n.Steered, n.Seen))
 	r.row("Serving:", fmt.Sprintf("%s, %s, %s", plural(n.Services, "service port"), plural(n.Frontends, "frontend"),
 		plural(n.Backends, "backend")))
-	if v.Frames.Bytes != 0 { // a daemon of before
+	if v.Frames.Bytes != 0 { // older daemons do not send it
 		r.row("Frames:", fmt.Sprintf("%d bytes: %s", v.Frames.Bytes, v.Frames.Reason))
 	}
 	sourceRows(r, v.Sources)
@@ -90,7 +90,7 @@ func statusTables(r *rows, v *status.StatusView) {
 }
 
 func placeRows(r *rows, list []status.PlaceView) {
-	if len(list) == 0 { // a daemon of before, or one that waits
+	if len(list) == 0 { // an older daemon, or one that waits
 		return
 	}
 	section(r)
@@ -105,7 +105,7 @@ func placeRows(r *rows, list []status.PlaceView) {
 	}
 }
 
-// stamp prints a time in the zone of the daemon.
+// stamp prints a time in the daemon's time zone.
 func stamp(t time.Time) string {
 	if t.IsZero() {
 		return "never"
@@ -158,7 +158,7 @@ func settingRows(r *rows, list []status.InterfaceView) {
 	}
 }
 
-// reasons joins the reason of the mode and the settings that device and socket refused.
+// reasons joins the reason for the mode with the settings that device and socket rejected.
 func reasons(why string, refused ...[]string) string {
 	list := slices.Concat(refused...)
 	if why != "" {
@@ -197,13 +197,13 @@ func problemRows(r *rows, list []status.ProblemView) {
 	}
 }
 
-// takeOverRows says how the daemon took over from the one before.
+// takeOverRows prints how the daemon took over from the previous one.
 func takeOverRows(r *rows, v *status.TakeOverView) {
 	if v == nil {
 		return
 	}
 	for _, why := range v.Refused {
-		r.row("Waited:", "the daemon before did not hand over: "+why)
+		r.row("Waited:", "the previous daemon did not hand over: "+why)
 	}
 	if v.Unable != "" {
 		r.row("Waited:", "this daemon could not take over: "+v.Unable)
@@ -211,6 +211,6 @@ func takeOverRows(r *rows, v *status.TakeOverView) {
 	if v.At.IsZero() {
 		return
 	}
-	r.row("Taken over:", fmt.Sprintf("from %s at %s, packets waited %s, %s; anew: %s", v.From, stamp(v.At),
+	r.row("Taken over:", fmt.Sprintf("from %s at %s, packets waited %s, %s; not taken over: %s", v.From, stamp(v.At),
 		time.Duration(v.GapMicros)*time.Microsecond, plural(int(v.Flows), "flow"), strings.Join(v.NotHanded, ", ")))
 }

@@ -15,22 +15,22 @@ import (
 // inForceInterval is the time between two requests of `sluice status --wait`.
 const inForceInterval = 200 * time.Millisecond
 
-// notInForceError says which parts of the configuration are not in force at the end of the wait.
+// notInForceError has the parts of the configuration that are not in force at the end of the wait.
 type notInForceError struct {
 	timeout time.Duration
 	parts   []string
 }
 
-// Error lists the parts, one a line.
+// Error lists the parts, one on each line.
 func (e *notInForceError) Error() string {
 	return fmt.Sprintf("the configuration is not in force after %s:\n  %s", e.timeout, strings.Join(e.parts, "\n  "))
 }
 
-// lastAnswerTimeout bounds the request after the wait, for what is not in force.
+// lastAnswerTimeout bounds the request after the wait.
 const lastAnswerTimeout = 4 * time.Second
 
-// waitInForce asks until the configuration is in force. At the timeout it returns the last status
-// with a notInForceError, or the error of a daemon that does not answer.
+// waitInForce sends requests until the configuration is in force. At the timeout it returns the
+// last status with a notInForceError, or the error of a daemon that does not answer.
 func waitInForce(outer context.Context, client *status.Client, timeout time.Duration) (status.StatusView, error) {
 	ctx, cancel := context.WithTimeout(outer, timeout)
 	defer cancel()
@@ -58,7 +58,7 @@ func waitInForce(outer context.Context, client *status.Client, timeout time.Dura
 	}
 }
 
-// lastAnswer asks what is not in force after a wait in which not everything was applied.
+// lastAnswer asks which parts are not in force, after a wait in which not everything was applied.
 func lastAnswer(ctx context.Context, client *status.Client, timeout time.Duration) (status.StatusView, error) {
 	ctx, cancel := context.WithTimeout(ctx, lastAnswerTimeout)
 	defer cancel()
@@ -68,29 +68,29 @@ func lastAnswer(ctx context.Context, client *status.Client, timeout time.Duratio
 	}
 	parts := append(notInForce(&v), v.NotReady...)
 	if len(parts) == 0 {
-		parts = []string{"not everything that was read was applied in time"}
+		parts = []string{"objects that were read were not applied in time"}
 	}
 	return v, &notInForceError{timeout, parts}
 }
 
-// notInForce lists the parts of the configuration that the gateway read and does not serve.
+// notInForce lists the parts of the configuration that the gateway has read but does not serve.
 func notInForce(v *status.StatusView) (parts []string) {
 	if v.Config.Error != "" {
-		parts = append(parts, v.Config.File+" is refused, and the last good version stays: "+v.Config.Error)
+		parts = append(parts, v.Config.File+" is rejected, and the last good version stays in force: "+v.Config.Error)
 	}
 	for _, change := range v.Config.NeedRestart {
 		parts = append(parts, "a restart is needed: "+change)
 	}
 	if !v.Applied {
-		parts = append(parts, "not everything that was read is applied")
+		parts = append(parts, "objects that were read are not applied yet")
 	}
-	var directories []string // of manifests; an object of the API belongs to a tenant
+	var directories []string // of manifests; objects of the API belong to tenants
 	for _, s := range v.Sources {
 		switch {
 		case s.Error != "":
 			parts = append(parts, s.Name+": "+s.Error)
 		case !s.Synced:
-			parts = append(parts, s.Name+" is not read yet")
+			parts = append(parts, s.Name+" has not been read yet")
 		}
 		if directory, ok := strings.CutPrefix(s.Name, files.Kind+":"); ok {
 			directories = append(directories, directory)

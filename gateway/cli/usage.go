@@ -12,8 +12,8 @@ import (
 	"sluice.dev/sluice/internal/spelling"
 )
 
-// suggestNames makes errors about unknown commands, flags and fixed arguments name the nearest one,
-// for c and all commands below.
+// suggestNames adds the nearest known name to errors about unknown commands, flags and fixed
+// arguments, for c and all commands below it.
 func suggestNames(c *cobra.Command) {
 	c.SetFlagErrorFunc(flagError)
 	for _, sub := range c.Commands() {
@@ -34,7 +34,7 @@ func suggestNames(c *cobra.Command) {
 	}
 }
 
-// flagError adds the nearest flag to the error about an unknown one.
+// flagError adds the nearest flag to the error about an unknown flag.
 func flagError(c *cobra.Command, err error) error {
 	_, name, found := strings.Cut(err.Error(), "unknown flag: --")
 	if !found {
@@ -52,8 +52,8 @@ func didYouMeanName(err error, name, prefix string, known []string) error {
 	return err
 }
 
-// checkUsed returns an error for a flag that the command would ignore, where the user may expect an
-// effect. The commands that ask nobody accept --socket, so that an alias may have it.
+// checkUsed returns an error for a flag that the command would ignore although the user may expect
+// an effect. Commands that contact no daemon accept --socket, so that a shell alias may contain it.
 func (s *session) checkUsed(c *cobra.Command) error {
 	path := strings.TrimPrefix(c.CommandPath(), "sluice ")
 	given := func(flag string) bool { f := c.Flag(flag); return f != nil && f.Changed }
@@ -61,19 +61,19 @@ func (s *session) checkUsed(c *cobra.Command) error {
 		switch path {
 		case "announce":
 			if !given("announcer") {
-				return usageError{errors.New("--socket is the gateway's, and announce asks the announcer: " +
-					"name its socket with --announcer")}
+				return usageError{errors.New("--socket is the gateway's socket, and announce asks the announcer: " +
+					"give its socket with --announcer")}
 			}
 		case "run", "cleanup":
-			return usageError{fmt.Errorf("%s has no --socket: the daemon's is status.sock in the stateDir of its "+
+			return usageError{fmt.Errorf("%s has no --socket: the daemon's socket is status.sock in the stateDir of its "+
 				"configuration", path)}
 		}
 	}
 	if given("output") && s.format != formatTable && (path == "run" || path == "probe") {
-		return usageError{fmt.Errorf("%s prints no result, and has no --output", path)}
+		return usageError{fmt.Errorf("%s prints no result and has no --output", path)}
 	}
 	if path == "status" && given("timeout") && !given("wait") {
-		return usageError{errors.New("--timeout is how long --wait waits: give --wait, too")}
+		return usageError{errors.New("--timeout bounds --wait: also give --wait")}
 	}
 	return nil
 }
