@@ -28,7 +28,7 @@ func newNamespaces(client kubernetes.Interface) (cache.SharedIndexInformer, erro
 	return kubewatch.NewInformer(&corev1.Namespace{}, "", api.List, api.Watch)
 }
 
-// newPools follows the pools of a namespace; "" for a kind that has none.
+// newPools returns an informer of the pools in a namespace; "" for a cluster-scoped kind.
 func newPools(
 	client dynamic.Interface, resource schema.GroupVersionResource, namespace string,
 ) (cache.SharedIndexInformer, error) {

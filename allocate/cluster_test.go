@@ -64,7 +64,7 @@ func (l *lab) namespace(name string) {
 	}
 }
 
-// eventually waits until something is so.
+// eventually waits until a condition holds.
 func (l *lab) eventually(what string, is func() error) {
 	l.Helper()
 	within := machine.Slower(time.Minute)
@@ -138,7 +138,7 @@ func addressesOf(s *corev1.Service) (list []string) {
 	return list
 }
 
-// has waits until a Service has addresses, and the condition a reason.
+// has waits until a Service has certain addresses and its condition a certain reason.
 func (l *lab) has(name, reason string, addresses ...string) *corev1.Service {
 	l.Helper()
 	var s *corev1.Service
@@ -153,8 +153,8 @@ func (l *lab) has(name, reason string, addresses ...string) *corev1.Service {
 	return s
 }
 
-// told waits for an Event.
-func (l *lab) told(kind, name, reason, part string) {
+// waitForEvent waits for an Event.
+func (l *lab) waitForEvent(kind, name, reason, part string) {
 	l.Helper()
 	l.eventually("Event about "+name, func() error {
 		list, err := l.client.EventsV1().Events(metav1.NamespaceAll).List(l.ctx, metav1.ListOptions{})
@@ -192,7 +192,7 @@ func build(t *testing.T) (binary string) {
 	return binary
 }
 
-// controller starts a controller with no rights but the chart's.
+// controller starts a controller with the chart's rights only.
 func (l *lab) controller(binary string, args ...string) *process {
 	l.Helper()
 	return l.controllerWith(rights(l.T), binary, args...)
@@ -230,7 +230,7 @@ func (l *lab) controllerWith(rights []rbacv1.PolicyRule, binary string, args ...
 	return p
 }
 
-// stop ends a controller as Kubernetes does.
+// stop ends a controller with SIGTERM, as Kubernetes does.
 func (l *lab) stop(p *process) {
 	l.Helper()
 	if err := p.Process.Signal(os.Interrupt); err != nil {
@@ -265,7 +265,7 @@ func (l *lab) versions() map[string]string {
 	return all
 }
 
-// TestPoolsThatAreRefused: the API server itself refuses pools with mistakes, and says which.
+// TestPoolsThatAreRefused: the API server's schema rejects pools with mistakes and names the field.
 func TestPoolsThatAreRefused(t *testing.T) {
 	l := newLab(t)
 	for _, test := range []struct{ name, spec, want string }{
@@ -314,7 +314,7 @@ func TestPoolsThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestServices follows Services from nothing to an address, and back.
+// TestServices follows Services from creation to an address, and back.
 func TestServices(t *testing.T) {
 	l := newLab(t)
 	p := l.controller(build(t))
@@ -322,8 +322,8 @@ func TestServices(t *testing.T) {
 	l.has("early", "NoPool")
 	l.createPool("main", `{addresses: [192.0.2.0/30, "2001:db8::/126"]}`)
 	l.has("early", "Assigned", "192.0.2.0")
-	l.told("Service", "early", "NoPool", "create an AddressPool")
-	l.told("Service", "early", "Assigned", "192.0.2.0 of pool main")
+	l.waitForEvent("Service", "early", "NoPool", "create an AddressPool")
+	l.waitForEvent("Service", "early", "Assigned", "192.0.2.0 of pool main")
 	if s := l.get("early"); *s.Status.LoadBalancer.Ingress[0].IPMode != corev1.LoadBalancerIPModeVIP {
 		t.Errorf("status is %+v", s.Status)
 	}
@@ -355,10 +355,10 @@ func TestServices(t *testing.T) {
 		"waits":   {"PoolEmpty", "no free IPv4 address in pool main"}, "same-port": {"PortTaken", "80/TCP"},
 	} {
 		l.has(name, want.reason)
-		l.told("Service", name, want.reason, want.part)
+		l.waitForEvent("Service", name, want.reason, want.part)
 	}
 
-	// What is free goes to those that wait: by deletion, by type, by the end of a wish.
+	// Freed addresses go to waiting Services: after a deletion, a change of type, a withdrawn wish.
 	if err := l.client.CoreV1().Services("default").Delete(l.ctx, "own", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -395,8 +395,8 @@ func (l *lab) change(name string, change func(*corev1.Service)) {
 	})
 }
 
-// TestThousandAtOnce: 1,000 Services have an address each, and keep it when the controller ends and
-// another one starts, whether it was stopped or killed, and when pools change around them.
+// TestThousandAtOnce: 1,000 Services have an address each. They keep it when the controller ends or
+// is killed and another one starts, and when pools change around them.
 func TestThousandAtOnce(t *testing.T) {
 	l := newLab(t)
 	binary := build(t)
@@ -416,7 +416,7 @@ func TestThousandAtOnce(t *testing.T) {
 	t.Logf("%d Services: created within %v, all with an address %v after the first was", n,
 		created.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
 
-	l.stop(p) // hands the Lease over: nothing is written that need not be
+	l.stop(p) // releases the Lease: the next leader need not fence
 	versions := l.versions()
 	p = l.controller(binary, "--lease-duration", "3s")
 	l.create(service("second"))
@@ -471,9 +471,9 @@ func (l *lab) allAssigned(n int) map[string]string {
 	return all
 }
 
-// TestUnreadablePool: an IPv6 range whose ends are swapped, which the schema does not see, takes no
-// address away: neither from the process that knows what the pool said before, nor from the next
-// one, which does not.
+// TestUnreadablePool: the ends of an IPv6 range are swapped, which the schema cannot check. That
+// takes no address away, neither in the process that knows the pool's previous version, nor in the
+// next one, which does not.
 func TestUnreadablePool(t *testing.T) {
 	l := newLab(t)
 	binary := build(t)
@@ -499,14 +499,14 @@ func TestUnreadablePool(t *testing.T) {
 		})
 	}
 	change(`{addresses: ["2001:db8::1f-2001:db8::10"]}`)
-	l.told("AddressPool", "main", "PoolInvalid", "what it said before stays in force")
+	l.waitForEvent("AddressPool", "main", "PoolInvalid", "its previous version stays in force")
 	l.create(service("more", six))
 	l.has("more", "Assigned", "2001:db8::11")
 	l.stop(p)
 
 	p = l.controller(binary)
-	l.told("AddressPool", "main", "PoolInvalid", "Services keep those that no other pool has")
-	l.told("Service", "web", "PoolInvalid", "it stays until pool main can be read")
+	l.waitForEvent("AddressPool", "main", "PoolInvalid", "Services keep addresses that no other pool has")
+	l.waitForEvent("Service", "web", "PoolInvalid", "it stays until pool main can be read")
 	l.create(service("late", six), service("both", func(s *corev1.Service) { s.Spec.IPFamilyPolicy = &dual }))
 	l.has("late", "PoolEmpty")
 	l.has("both", "PoolEmpty")
@@ -522,8 +522,8 @@ func TestUnreadablePool(t *testing.T) {
 	l.stop(p)
 }
 
-// TestNodeInPool: of a pool that has the address of a Node nobody gets that, and an Event of the
-// pool says so.
+// TestNodeInPool: a pool contains the address of a Node. No Service gets that address, and an Event
+// of the pool reports it.
 func TestNodeInPool(t *testing.T) {
 	l := newLab(t)
 	node, err := l.client.CoreV1().Nodes().Create(l.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker"}},
@@ -542,16 +542,16 @@ func TestNodeInPool(t *testing.T) {
 	l.create(service("a"), service("asks", annotated("metallb.io/loadBalancerIPs", "203.0.113.0")))
 	l.has("a", "Assigned", "203.0.113.1")
 	l.has("asks", "AddressTaken")
-	l.told("AddressPool", "public", "NodeAddress", "203.0.113.0 is an address of Node worker")
+	l.waitForEvent("AddressPool", "public", "NodeAddress", "203.0.113.0 is an address of Node worker")
 	if err := l.client.CoreV1().Nodes().Delete(l.ctx, "worker", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	l.has("asks", "Assigned", "203.0.113.0")
 }
 
-// TestPoolsOfMetalLB: they are used as they are, also when MetalLB's kind is installed later, and
-// what is not done is said. Those of another namespace, which MetalLB does not read, are not,
-// whatever their names are.
+// TestPoolsOfMetalLB: MetalLB's pools are used, also if its kind is installed later, and an Event
+// names unsupported fields. Pools in other namespaces, which MetalLB does not read either, are not
+// used, whatever their names are.
 func TestPoolsOfMetalLB(t *testing.T) {
 	l := newLab(t)
 	p := l.controller(build(t))
@@ -577,16 +577,16 @@ func TestPoolsOfMetalLB(t *testing.T) {
 		}
 	}
 	l.has("early", "Assigned", "192.0.2.10")
-	l.told("IPAddressPool", "first", "FieldNotDone", "spec.future")
-	l.told("IPAddressPool", "broken", "PoolInvalid", "192.0.2.300/24")
+	l.waitForEvent("IPAddressPool", "first", "FieldNotDone", "spec.future")
+	l.waitForEvent("IPAddressPool", "broken", "PoolInvalid", "192.0.2.300/24")
 	l.create(service("late", annotated("metallb.io/address-pool", "another")))
 	l.has("late", "UnknownPool")
 	l.stop(p)
 }
 
-// TestPoolsOfMetalLBAreNotListed: where MetalLB's kind is served and may not be listed, as where
-// the Role went with its namespace, a leader gives addresses from the other pools, and Services
-// keep those that no pool has: they may be of one that cannot be listed.
+// TestPoolsOfMetalLBAreNotListed: MetalLB's kind is served but may not be listed, for example
+// because the Role was deleted with its namespace. A leader gives addresses from the other pools,
+// and Services keep addresses that no readable pool has.
 func TestPoolsOfMetalLBAreNotListed(t *testing.T) {
 	l := newLab(t)
 	clustertest.Kinds(l.ctx, t, l.Cluster, "testdata/ipaddresspools.yaml")

@@ -24,7 +24,7 @@ import (
 	"sluice.dev/sluice/internal/kubewatch"
 )
 
-// controller is one term of a leader.
+// controller allocates addresses for one term of a leader.
 type controller struct {
 	config Config
 	log    *slog.Logger
@@ -33,28 +33,28 @@ type controller struct {
 	events *kubewatch.Events
 
 	patience time.Duration // fencePatience, or less in tests
-	unfenced atomic.Bool   // the fence passed over a Service
+	unfenced atomic.Bool   // the fence skipped a Service
 
 	services, namespaces cache.Store
 	queue                workqueue.TypedRateLimitingInterface[string]
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	alloc pools.Allocator
-	// waiting are Services that lack an address, or one of a family.
+	// waiting are Services that have no address, or none of one family.
 	waiting map[string]bool
-	// written has what this process wrote, until the cache has that, too.
+	// written has each status that this process wrote, until the cache has it.
 	written map[string]*corev1.Service
-	// doubts has the version that writes were about of which nobody knows whether they happened.
-	doubts map[string]string
-	told   map[string]string // the last Event about a Service
-	fights map[string]*fight // of Services that this process wrote
-	nodes  map[string][]netip.Addr
-	// nodesChanged, unless nil, is called when addresses of Nodes change that pools have.
+	// doubts has, by Service, the resourceVersion that writes with unknown results were based on.
+	doubts   map[string]string
+	reported map[string]string // text of the last Event about a Service
+	fights   map[string]*fight // by Service that this process wrote
+	nodes    map[string][]netip.Addr
+	// nodesChanged, unless nil, is called when addresses of Nodes inside of pools change.
 	nodesChanged func()
 	counts       counts
 }
 
-// holder is the lease, as far as writers need it.
+// holder is the part of the lease that writers need.
 type holder interface {
 	valid() bool
 	doubt()
@@ -63,7 +63,7 @@ type holder interface {
 // counts are for metrics.
 type counts struct{ written, conflicts, failed int64 }
 
-// reportingController is who writes our Events.
+// reportingController is the reporter of the controller's Events.
 const reportingController = "sluice.dev/controller"
 
 func serviceReference(s *corev1.Service) corev1.ObjectReference {
@@ -74,7 +74,7 @@ func newController(c Config, client kubernetes.Interface, l holder, e *kubewatch
 	k := &controller{
 		config: c, log: c.Log, client: client, lease: l, events: e, patience: fencePatience, queue: newQueue(),
 		waiting: map[string]bool{}, written: map[string]*corev1.Service{}, doubts: map[string]string{},
-		told: map[string]string{}, nodes: map[string][]netip.Addr{}, fights: map[string]*fight{},
+		reported: map[string]string{}, nodes: map[string][]netip.Addr{}, fights: map[string]*fight{},
 	}
 	k.alloc.FollowWaiting()
 	return k
@@ -88,7 +88,7 @@ func newQueue() workqueue.TypedRateLimitingInterface[string] {
 			workqueue.TypedDelayingQueueConfig[string]{Queue: fair})})
 }
 
-// Pauses before a write is tried again.
+// Bounds of the pause before a failed write is retried.
 const (
 	retryFirst = 20 * time.Millisecond
 	retryLast  = 30 * time.Second
@@ -97,7 +97,7 @@ const (
 // writeTimeout bounds one request.
 const writeTimeout = 10 * time.Second
 
-// ours reports whether a Service is to have its addresses from here.
+// ours reports whether this controller allocates addresses for a Service.
 func (c *controller) ours(s *corev1.Service) bool {
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return false
@@ -120,7 +120,7 @@ func (c *controller) all() []*corev1.Service {
 	return list
 }
 
-// namespaceLabels returns nil while the namespace is not in the cache.
+// namespaceLabels returns the labels of a Service's namespace; nil if the cache does not have it.
 func (c *controller) namespaceLabels(s *corev1.Service) map[string]string {
 	if o, there, err := c.namespaces.GetByKey(s.Namespace); err == nil && there {
 		if n, ok := o.(*corev1.Namespace); ok {
@@ -133,17 +133,17 @@ func (c *controller) namespaceLabels(s *corev1.Service) map[string]string {
 	return nil
 }
 
-// selectsNamespaces reports whether labels of namespaces decide about a pool.
+// selectsNamespaces reports whether a pool depends on labels of namespaces.
 func (c *controller) selectsNamespaces() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.ContainsFunc(c.alloc.Pools(), (*pools.Pool).SelectsNamespaces)
 }
 
-// setPools takes over pools, and those that cannot be read (poolSet), and claims what the Services
-// have before anything is given.
+// setPools replaces the pools, readable and unreadable ones (poolSet), and claims the addresses
+// that Services have before any is given.
 func (c *controller) setPools(list, unreadable []*pools.Pool, services []*corev1.Service) {
-	// Nobody gets an address while this holds the lock: Services are read before.
+	// Parse the Services before locking: no address is given while the lock is held.
 	readings := make([]reading, len(services))
 	for i, s := range services {
 		if c.ours(s) {
@@ -163,12 +163,12 @@ func (c *controller) setPools(list, unreadable []*pools.Pool, services []*corev1
 			c.alloc.AdoptRequest(of.request, of.refusal, of.has)
 			c.keepListed(s)
 		} else {
-			c.occupy(s)
+			c.reserveOther(s)
 		}
 	}
 }
 
-// reading is what a Service asks for, and has.
+// reading is a parsed Service: its request and the addresses in its status.
 type reading struct {
 	request *pools.Request
 	refusal *pools.Refusal
@@ -180,36 +180,36 @@ func (c *controller) read(s *corev1.Service) reading {
 	return reading{r, refusal, pools.StatusOf(s)}
 }
 
-// keepListed keeps from all others what the status of a Service of ours lists and what it must not
-// have any more: gateways serve that until the status is written.
+// keepListed reserves addresses that the status of a Service still lists although the Service may
+// no longer have them: gateways serve them until the status is written.
 func (c *controller) keepListed(s *corev1.Service) {
 	key := pools.KeyOf(s)
 	claimed, _ := c.alloc.Claimed(key)
 	lost := slices.DeleteFunc(pools.StatusOf(s), func(a netip.Addr) bool { return slices.Contains(claimed, a) })
-	if len(lost) == 0 { // nearly always: no texts are made
+	if len(lost) == 0 { // the usual case: do not format a message
 		c.alloc.Release(listedKey(key))
 		return
 	}
-	c.alloc.Occupy(listedKey(key), "Service "+key+", whose status still lists it,", key, lost)
+	c.alloc.Reserve(listedKey(key), "Service "+key+", whose status still lists it,", key, lost)
 }
 
-// listedKey is of the claim for what a status still lists.
+// listedKey is the key of reservations by keepListed.
 func listedKey(key string) string { return "listed: " + key }
 
-// occupy keeps the addresses of a Service that is not ours from all others.
-func (c *controller) occupy(s *corev1.Service) {
+// reserveOther reserves the addresses of a Service that another controller serves.
+func (c *controller) reserveOther(s *corev1.Service) {
 	var has []netip.Addr
 	if s.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		has = pools.StatusOf(s)
 	}
 	key := pools.KeyOf(s)
-	c.alloc.Occupy(othersKey(key), fmt.Sprintf("Service %s, which another controller serves,", key), "", has)
+	c.alloc.Reserve(othersKey(key), fmt.Sprintf("Service %s, which another controller serves,", key), "", has)
 }
 
-// othersKey is of the claim for a Service that is not ours.
+// othersKey is the key of reservations by reserveOther.
 func othersKey(key string) string { return "not ours: " + key }
 
-// newer returns what this process wrote of a Service, if the cache does not have that yet.
+// newer returns the Service as this process wrote it, if the cache still has an older version.
 func (c *controller) newer(s *corev1.Service) *corev1.Service {
 	written := c.written[pools.KeyOf(s)]
 	if written == nil || written.UID != s.UID {
@@ -222,8 +222,7 @@ func (c *controller) newer(s *corev1.Service) *corev1.Service {
 	return nil
 }
 
-// work brings Services of the queue to what they must be, until ctx is done. name is of its
-// heartbeat.
+// work processes Services from the queue until ctx is done. name is the name of its heartbeat.
 func (c *controller) work(ctx context.Context, name string) {
 	beat := c.config.Beats.Add(name, writerBounds)
 	defer c.config.Beats.Remove(beat)
@@ -244,7 +243,7 @@ func (c *controller) work(ctx context.Context, name string) {
 	}
 }
 
-// process brings one Service to what it must be.
+// process allocates addresses for one Service and writes its status if it changed.
 func (c *controller) process(ctx context.Context, key string) error {
 	o, there, err := c.services.GetByKey(key)
 	if err != nil {
@@ -259,18 +258,18 @@ func (c *controller) process(ctx context.Context, key string) error {
 	if !changed {
 		return nil
 	}
-	wait, tell := c.mayWrite(s, time.Now())
+	wait, report := c.mayWrite(s, time.Now())
 	if wait > 0 {
 		c.queue.AddAfter(key, wait)
 		return nil
 	}
-	if tell {
-		c.tellOfFight(ctx, s)
+	if report {
+		c.reportFight(ctx, s)
 	}
 	return c.write(ctx, next)
 }
 
-// gone forgets a Service that was deleted.
+// gone drops the state of a deleted Service.
 func (c *controller) gone(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,21 +279,21 @@ func (c *controller) gone(key string) {
 	c.doubtsEnd(key)
 	delete(c.waiting, key)
 	delete(c.written, key)
-	delete(c.told, key)
+	delete(c.reported, key)
 	delete(c.fights, key)
 	c.wake()
 }
 
-// wake has the Services looked at again that may get what they lacked.
+// wake enqueues the Services that may now get an address that they lacked.
 func (c *controller) wake() {
 	for _, key := range c.alloc.Woken() {
 		c.queue.Add(key)
 	}
 }
 
-// decide returns what must be written.
+// decide returns the Service with the status that must be written, and whether it differs.
 func (c *controller) decide(s *corev1.Service) (next *corev1.Service, changed bool) {
-	// A Service may have thousands of ports: all that needs no claims is done without the lock.
+	// A Service may have thousands of ports: parse it without the lock.
 	labels := c.namespaceLabels(s)
 	r, refusal := pools.RequestOf(s, labels)
 	result, todo := c.allocate(s, r, refusal, labels != nil)
@@ -307,16 +306,16 @@ func (c *controller) decide(s *corev1.Service) (next *corev1.Service, changed bo
 	return s, false
 }
 
-// todo is what becomes of a status.
+// todo is the change that a status needs.
 type todo int
 
 const (
 	leave todo = iota
-	clean      // take out what was written
-	write      // what was decided
+	clean      // remove the addresses and the condition
+	write      // write the decision
 )
 
-// allocate decides what a Service has.
+// allocate decides which addresses a Service has.
 func (c *controller) allocate(
 	s *corev1.Service, r *pools.Request, refusal *pools.Refusal, known bool,
 ) (result pools.Result, what todo) {
@@ -325,16 +324,16 @@ func (c *controller) allocate(
 	defer c.mu.Unlock()
 	defer c.wake()
 	if c.newer(s) != nil {
-		return result, leave // the cache has it soon, and then it is looked at
+		return result, leave // the next event of the cache enqueues the Service again
 	}
 	delete(c.written, key)
 	if version, there := c.doubts[key]; there && version != s.ResourceVersion {
-		c.doubtsEnd(key) // a write about another version has happened, or cannot any more
+		c.doubtsEnd(key) // no pending write can succeed: they name the older version
 	}
 	if !c.ours(s) {
 		c.alloc.Forget(key)
 		c.alloc.Release(listedKey(key))
-		c.occupy(s)
+		c.reserveOther(s)
 		if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 			what = clean
 		}
@@ -344,7 +343,7 @@ func (c *controller) allocate(
 	c.alloc.Release(othersKey(key))
 	if !known && slices.ContainsFunc(c.alloc.Pools(), (*pools.Pool).SelectsNamespaces) {
 		c.alloc.Pass(key)
-		return result, leave // looked at again when the namespace is known
+		return result, leave // enqueued again when the namespace is in the cache
 	}
 	result = c.alloc.ConvergeRequest(r, refusal, pools.StatusOf(s))
 	if result.Keep {
@@ -356,18 +355,18 @@ func (c *controller) allocate(
 		c.waiting[key] = true
 	}
 	c.noteNodes(&result)
-	c.tell(s, result)
+	c.report(s, result)
 	return result, write
 }
 
-// tell writes an Event about what was decided, if that is new.
-func (c *controller) tell(s *corev1.Service, r pools.Result) {
-	key, text := pools.KeyOf(s), said(condition(r, "").Message)
-	before, known := c.told[key]
+// report adds an Event about a decision that differs from the last reported one.
+func (c *controller) report(s *corev1.Service, r pools.Result) {
+	key, text := pools.KeyOf(s), withoutLeader(condition(r, "").Message)
+	before, known := c.reported[key]
 	if before == text && known || c.fought(key, time.Now()) {
 		return
 	}
-	c.told[key] = text
+	c.reported[key] = text
 	about := serviceReference(s)
 	for _, n := range r.Notes {
 		c.events.Add(about, corev1.EventTypeWarning, string(n.Reason), "Allocate", n.Message)
@@ -380,26 +379,26 @@ func (c *controller) tell(s *corev1.Service, r pools.Result) {
 	}
 }
 
-// unknownKey is of the claim that stands while nobody knows whether a write has happened.
+// unknownKey is the key of reservations for writes whose result is unknown.
 func unknownKey(key string) string { return "unknown: " + key }
 
-var errNotLeading = errors.New("the Lease is not good any more: nothing is written")
+var errNotLeading = errors.New("the Lease is no longer valid: nothing is written")
 
-// write writes the status of a Service, if it is still the version that was decided about.
+// write writes the status of a Service unless the Service has changed since the decision.
 func (c *controller) write(ctx context.Context, s *corev1.Service) error {
 	_, err := c.update(ctx, s)
 	return err
 }
 
-// update returns the Service as written.
+// update is write, and returns the Service as written.
 func (c *controller) update(ctx context.Context, s *corev1.Service) (*corev1.Service, error) {
 	if s.ResourceVersion == "" {
 		panic("allocate: a write without resourceVersion overwrites what is there: pass an object of the API server")
 	}
-	// A request that was sent is waited for, so that its result is known.
+	// Wait for a request that was sent, even if ctx ends: its result must be known.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
-	// After this nothing but the request: what decides is that s was read before.
+	// No code but the request may follow: the fence relies on s having been read before this check.
 	if !c.lease.valid() {
 		return nil, errNotLeading
 	}
@@ -407,7 +406,7 @@ func (c *controller) update(ctx context.Context, s *corev1.Service) (*corev1.Ser
 	return after, c.account(s, after, err)
 }
 
-// account keeps what a write changed.
+// account records the result of a write.
 func (c *controller) account(s, after *corev1.Service, err error) error {
 	key := pools.KeyOf(s)
 	c.mu.Lock()
@@ -424,31 +423,31 @@ func (c *controller) account(s, after *corev1.Service, err error) error {
 		c.wake()
 		return nil
 	case apierrors.IsConflict(err):
-		c.counts.conflicts++ // earlier doubts end when the cache shows what is there now
+		c.counts.conflicts++ // doubts end when the cache shows the new version
 	case refused(err):
 		c.counts.failed++
 		c.log.Warn("a Service's status cannot be written", "service", key, "error", err)
 	default:
 		c.counts.failed++
 		c.lease.doubt()
-		// It may have happened, or may yet: its addresses are nobody else's until the Service
-		// changes.
+		// The write may have succeeded or may still succeed: reserve its addresses until the
+		// Service changes.
 		c.isDoubtful(s)
 		c.log.Warn("a Service's status was perhaps not written; it is tried again", "service", key, "error", err)
 	}
 	return fmt.Errorf("write the status of Service %s: %w", key, err)
 }
 
-// isDoubtful keeps what may have been written, beside what earlier writes about the same version
-// may have.
+// isDoubtful reserves the addresses that may have been written, in addition to the ones of earlier
+// doubtful writes of the same version.
 func (c *controller) isDoubtful(s *corev1.Service) {
 	key, has := pools.KeyOf(s), pools.StatusOf(s)
 	if c.doubts[key] == s.ResourceVersion {
-		has = append(has, c.alloc.Occupied(unknownKey(key))...)
+		has = append(has, c.alloc.Reserved(unknownKey(key))...)
 	}
 	c.doubts[key] = s.ResourceVersion
 	slices.SortFunc(has, netip.Addr.Compare)
-	c.alloc.Occupy(unknownKey(key), "Service "+key+", to whose status it was perhaps written,", key,
+	c.alloc.Reserve(unknownKey(key), "Service "+key+", to whose status it was perhaps written,", key,
 		slices.Compact(has))
 	c.wake()
 }
@@ -458,7 +457,7 @@ func (c *controller) doubtsEnd(key string) {
 	c.alloc.Release(unknownKey(key))
 }
 
-// refused reports whether an API server has said that it did not write.
+// refused reports whether the API server answered that it did not write (4xx, except a timeout).
 func refused(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

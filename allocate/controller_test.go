@@ -26,13 +26,13 @@ import (
 	"sluice.dev/sluice/internal/kubewatch"
 )
 
-// holding is a lease that is good, or not.
+// holding is a lease that is valid, or not.
 type holding struct{ good, doubtful bool }
 
 func (h *holding) valid() bool { return h.good }
 func (h *holding) doubt()      { h.doubtful = true }
 
-// bench is a controller whose API server is a map, and whose caches are filled by the test.
+// bench is a controller with a map as its API server and caches that the test fills.
 type bench struct {
 	*testing.T
 	*controller
@@ -75,7 +75,7 @@ func (b *bench) cache(s *corev1.Service) {
 	}
 }
 
-// look takes what the API server has into the cache.
+// look copies the state of the API server into the cache.
 func (b *bench) look(name string) *corev1.Service {
 	b.Helper()
 	s, err := b.client.CoreV1().Services("default").Get(b.Context(), name, metav1.GetOptions{})
@@ -142,8 +142,8 @@ func (b *bench) condition(name string) metav1.Condition {
 	return metav1.Condition{}
 }
 
-// A write of which nobody knows whether it happened keeps its address, until the Service has
-// changed; and then the Lease is not given up.
+// The addresses of a write with an unknown result stay reserved until the Service has changed.
+// Until then the Lease is not released.
 func TestWriteInDoubt(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, balancer("a", nil), balancer("b", nil))
@@ -155,7 +155,8 @@ func TestWriteInDoubt(t *testing.T) {
 	if !b.lease.doubtful {
 		t.Error("the Lease may be given up")
 	}
-	// The Service asks for what there is not: it has no claim any more, but the write may come yet.
+	// The Service asks for an address that no pool has: it loses its claim, but the write may
+	// succeed.
 	s := b.look("a").DeepCopy()
 	s.Annotations = map[string]string{"metallb.io/address-pool": "nowhere"}
 	b.cache(s)
@@ -169,7 +170,7 @@ func TestWriteInDoubt(t *testing.T) {
 	if c := b.condition("b"); c.Reason != string(pools.PoolEmpty) {
 		t.Fatalf("b: %+v", c)
 	}
-	if err := b.process(t.Context(), "default/a"); err != nil { // now a has another version
+	if err := b.process(t.Context(), "default/a"); err != nil { // a has a new version now
 		t.Fatal(err)
 	}
 	if err := b.process(t.Context(), "default/b"); err != nil {
@@ -180,7 +181,7 @@ func TestWriteInDoubt(t *testing.T) {
 	}
 }
 
-// What an API server refuses did not happen, and is no doubt.
+// A write that the API server refused did not happen and leaves no doubt.
 func TestRefusedWrites(t *testing.T) {
 	t.Parallel()
 	of := schema.GroupResource{Resource: "services"}
@@ -219,7 +220,7 @@ func TestNothingIsWrittenWithoutLease(t *testing.T) {
 	}
 }
 
-// A cache that is behind does not take back what was written, nor frees it.
+// A cache that is behind neither reverts a write nor frees its addresses.
 func TestCacheIsBehind(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, balancer("a", nil), balancer("b", nil))
@@ -228,7 +229,7 @@ func TestCacheIsBehind(t *testing.T) {
 	if err := b.process(t.Context(), "default/a"); err != nil {
 		t.Fatal(err)
 	}
-	b.written["default/a"].ResourceVersion = "11" // a fake API server counts no versions
+	b.written["default/a"].ResourceVersion = "11" // the fake API server does not count versions
 	for range 3 {
 		if err := b.process(t.Context(), "default/a"); err != nil || b.writes != 1 {
 			t.Fatalf("%d writes, %v", b.writes, err)
@@ -244,7 +245,7 @@ func TestCacheIsBehind(t *testing.T) {
 	}
 }
 
-// A Service is not decided about before the labels of its namespace are known, if they count.
+// If a pool depends on labels of namespaces, a Service waits until the labels are known.
 func TestNamespaceIsNotKnownYet(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, balancer("a", nil))
@@ -266,7 +267,7 @@ func TestNamespaceIsNotKnownYet(t *testing.T) {
 	}
 }
 
-// Addresses of Services that others serve are not given, and their status is not touched.
+// Addresses of other controllers' Services are not given, and their status is not touched.
 func TestOthersServices(t *testing.T) {
 	t.Parallel()
 	class := "example.org/lb"
@@ -290,9 +291,9 @@ func TestOthersServices(t *testing.T) {
 
 func TestReadingPools(t *testing.T) {
 	t.Parallel()
-	var told []string
-	s := poolSet{tell: func(about corev1.ObjectReference, reason, note string) {
-		told = append(told, about.Kind+" "+about.Name+" "+reason+" "+note)
+	var reports []string
+	s := poolSet{report: func(about corev1.ObjectReference, reason, note string) {
+		reports = append(reports, about.Kind+" "+about.Name+" "+reason+" "+note)
 	}}
 	object := func(version, kind, namespace, name string, spec map[string]any) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": version, "kind": kind, "spec": spec,
@@ -313,15 +314,15 @@ func TestReadingPools(t *testing.T) {
 	}
 	expect := func(what string, want ...string) {
 		t.Helper()
-		if len(told) != len(want) {
-			t.Errorf("%s: told %q", what, told)
+		if len(reports) != len(want) {
+			t.Errorf("%s: reported %q", what, reports)
 		}
 		for _, w := range want {
-			if !slices.ContainsFunc(told, func(s string) bool { return strings.HasPrefix(s, w) }) {
-				t.Errorf("%s: no %q in %q", what, w, told)
+			if !slices.ContainsFunc(reports, func(s string) bool { return strings.HasPrefix(s, w) }) {
+				t.Errorf("%s: no %q in %q", what, w, reports)
 			}
 		}
-		told = nil
+		reports = nil
 	}
 	if got := names(); !slices.Equal(got, []string{"main", "other"}) {
 		t.Errorf("pools are %v", got)
@@ -338,11 +339,11 @@ func TestReadingPools(t *testing.T) {
 	expect("a mistake", "AddressPool main PoolInvalid pool main: addresses[0]")
 	own.Object["spec"] = "x"
 	names()
-	expect("another", "AddressPool main PoolInvalid spec is missing; what it said before")
+	expect("another", "AddressPool main PoolInvalid spec is missing; its previous version")
 }
 
-// A process that starts while a pool cannot be read neither clears nor moves the Services whose
-// addresses may be of it, and says so; repaired, all is as it was.
+// A process that starts while a pool cannot be read neither clears nor moves Services whose
+// addresses may be from it, and reports that. After a repair the state is as before.
 func TestUnreadablePoolAtStart(t *testing.T) {
 	t.Parallel()
 	a, other := balancer("a", nil), balancer("other", nil)
@@ -351,9 +352,9 @@ func TestUnreadablePoolAtStart(t *testing.T) {
 	}
 	a.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "2001:db8::1a"}}
 	b := newBench(t, a, other)
-	var told []string
-	s := poolSet{tell: func(about corev1.ObjectReference, reason, note string) {
-		told = append(told, about.Name+" "+reason+" "+note)
+	var reports []string
+	s := poolSet{report: func(about corev1.ObjectReference, reason, note string) {
+		reports = append(reports, about.Name+" "+reason+" "+note)
 	}}
 	object := func(name, addresses string) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "sluice.dev/v1alpha1",
@@ -373,28 +374,28 @@ func TestUnreadablePoolAtStart(t *testing.T) {
 		!strings.HasPrefix(c.Message, "2001:db8::1a; PoolInvalid: 2001:db8::1a: no pool that can be read has it") {
 		t.Errorf("%+v", c)
 	}
-	if len(told) != 1 || !strings.HasSuffix(told[0], "Services keep those that no other pool has") {
-		t.Errorf("told %q", told)
+	if len(reports) != 1 || !strings.HasSuffix(reports[0], "Services keep addresses that no other pool has") {
+		t.Errorf("reported %q", reports)
 	}
-	if note := b.told["default/a"]; !strings.Contains(note, "it stays until pool public can be read") {
+	if note := b.reported["default/a"]; !strings.Contains(note, "it stays until pool public can be read") {
 		t.Errorf("the Event is %q", note)
 	}
 	public.Object["spec"] = map[string]any{"addresses": []any{"2001:db8::10-2001:db8::1f"}}
 	read()
 	b.has("a", "2001:db8::1a")
-	if c := b.condition("a"); said(c.Message) != "2001:db8::1a of pool public" {
+	if c := b.condition("a"); withoutLeader(c.Message) != "2001:db8::1a of pool public" {
 		t.Errorf("repaired: %+v", c)
 	}
-	public.Object["spec"] = "x" // from now on it is known what it said before
+	public.Object["spec"] = "x" // now the process knows the previous version
 	read()
-	if c := b.condition("a"); said(c.Message) != "2001:db8::1a of pool public" {
+	if c := b.condition("a"); withoutLeader(c.Message) != "2001:db8::1a of pool public" {
 		t.Errorf("and mistaken again: %+v", c)
 	}
 }
 
-// TestFreedForWhoWaits: what is freed has those looked at again that may get it. Not a hundred that
-// keep their addresses because a pool cannot be read, nor one that waits for that pool, nor those
-// that lack a family of which nothing was freed.
+// TestFreedForWhoWaits: a freed address wakes only the Services that may get it: not a hundred that
+// keep addresses of an unreadable pool, nor one that waits for that pool, nor Services that lack
+// the other family.
 func TestFreedForWhoWaits(t *testing.T) {
 	t.Parallel()
 	var all []*corev1.Service
@@ -455,7 +456,7 @@ func TestFreedForWhoWaits(t *testing.T) {
 	b.has("kept7", "198.51.100.7")
 }
 
-// A Service that waits is looked at again when the other one permits sharing.
+// A waiting Service is processed again when the other one permits sharing.
 func TestSharingIsPermittedLater(t *testing.T) {
 	t.Parallel()
 	key := func(more ...string) map[string]string {
@@ -483,7 +484,7 @@ func TestSharingIsPermittedLater(t *testing.T) {
 	}
 }
 
-// A status that lists an address twice is not what it must be.
+// A status that lists an address twice counts as different from the wanted one.
 func TestTwiceTheSame(t *testing.T) {
 	t.Parallel()
 	s := balancer("a", nil)
@@ -494,7 +495,7 @@ func TestTwiceTheSame(t *testing.T) {
 	}
 }
 
-// A Service that another controller serves gives up an address: who waits for it gets it.
+// A Service of another controller gives up an address: a waiting Service gets it.
 func TestOthersGiveUpAddresses(t *testing.T) {
 	t.Parallel()
 	class := "example.org/lb"
@@ -529,7 +530,7 @@ func TestOthersGiveUpAddresses(t *testing.T) {
 	}
 }
 
-// A doubt ends when the Service has another version.
+// A doubt ends when the Service has a new version.
 func TestDoubtEnds(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*corev1.Service){
@@ -567,7 +568,7 @@ func TestDoubtEnds(t *testing.T) {
 	}
 }
 
-// Several writes of one version in doubt: any of them may have happened.
+// Several writes of one version have unknown results: any of them may have succeeded.
 func TestSeveralDoubts(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, balancer("a", nil), balancer("b", nil))
@@ -585,7 +586,8 @@ func TestSeveralDoubts(t *testing.T) {
 	b.has("b", "")
 }
 
-// What a status lists is nobody else's, also where its Service lost it, until the status says so.
+// An address that a status lists is given to no other Service, even if its own lost it, until the
+// status is written without it.
 func TestStatusListsWhatWasLost(t *testing.T) {
 	t.Parallel()
 	denied := apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "a", nil)

@@ -26,14 +26,14 @@ import (
 )
 
 // town is a controller with its workers, and an API server that takes answerTime for a write and
-// shows it to the cache at once.
+// copies it into the cache at once.
 type town struct {
 	*testing.T
 	*controller
 	version atomic.Int64
-	late    atomic.Int64 // ns: the longest that the machine let a goroutine wait, of late
+	late    atomic.Int64 // ns: the longest recent delay of a goroutine by the machine
 	mu      sync.Mutex
-	written map[string]chan time.Time // by Service, when it has an address
+	written map[string]chan time.Time // by Service: receives when it has an address
 }
 
 const answerTime = 2 * time.Millisecond
@@ -114,7 +114,7 @@ func (b *town) set(list ...pools.Spec) {
 	b.enqueue()
 }
 
-// put has the cache show a Service.
+// put writes a Service into the cache.
 func (b *town) put(s *corev1.Service) {
 	s = s.DeepCopy()
 	s.ResourceVersion = strconv.FormatInt(b.version.Add(1), 10)
@@ -143,8 +143,8 @@ func resident(namespace, name string, annotations map[string]string) *corev1.Ser
 	return s
 }
 
-// arrive creates a Service and returns how long it takes until it has an address, without the
-// longest time that the machine did nothing here and the share that threads waited for a CPU.
+// arrive creates a Service and returns how long it takes until it has an address, minus the longest
+// time for which the machine was idle and the share that threads waited for a CPU.
 func (b *town) arrive(s *corev1.Service) time.Duration {
 	b.Helper()
 	at := make(chan time.Time, 1)
@@ -163,7 +163,7 @@ func (b *town) arrive(s *corev1.Service) time.Duration {
 	return 0
 }
 
-// quiet waits until there is nothing to do, and returns how long that took.
+// quiet waits until the queue is empty, and returns how long that took.
 func (b *town) quiet() time.Duration {
 	b.Helper()
 	begin := time.Now()
@@ -180,7 +180,7 @@ func (b *town) quiet() time.Duration {
 
 const crowded = "10.0.0.0/20"
 
-// crowds are what one namespace may do. Settle is before measuring, bother goes on meanwhile.
+// crowds are loads by one namespace, by name. bother is called during the measurement.
 var crowds = map[string]struct {
 	pools       []pools.Spec // p0 is the crowd's
 	annotations map[string]string
@@ -244,7 +244,7 @@ func TestCrowdDelaysNobody(t *testing.T) {
 				b.put(resident("crowd", fmt.Sprint("s", i), crowd.annotations))
 			}
 			var waits []time.Duration
-			for i := range 20 { // while all of these are looked at
+			for i := range 20 { // while all of these are processed
 				waits = append(waits, b.arrive(resident("honest", fmt.Sprint("early", i), nil)))
 			}
 			settled := b.quiet()
@@ -267,7 +267,7 @@ func TestCrowdDelaysNobody(t *testing.T) {
 	}
 }
 
-// TestFairQueue: each namespace has its turn.
+// TestFairQueue: namespaces take turns.
 func TestFairQueue(t *testing.T) {
 	t.Parallel()
 	q := newQueue()

@@ -5,17 +5,15 @@ import (
 	"strings"
 )
 
-// fairQueue is a queue of Services, as a workqueue.Queue. It returns one of each namespace in turn,
-// so that one namespace's Services wait for one of each other namespace at most, however many of
-// those there are.
+// fairQueue is a queue of Services (workqueue.Queue). It returns one Service of each namespace in
+// turn. So a Service waits for at most one Service of each other namespace per Service of its own.
 type fairQueue struct {
-	lanes map[string]*list.Element // by namespace; of turns
+	lanes map[string]*list.Element // by namespace; elements of turns
 	turns list.List                // of *lane, the next one first
 	len   int
 }
 
-// lane has the keys of a namespace, the first to be returned first. It is in the queue while it has
-// any.
+// lane has the queued keys of a namespace, oldest first. It is in turns while it has any.
 type lane struct {
 	namespace string
 	keys      list.List
@@ -38,7 +36,7 @@ func (q *fairQueue) Push(key string) {
 		at = q.turns.PushBack(&lane{namespace: namespace})
 		q.lanes[namespace] = at
 	}
-	if l, is := at.Value.(*lane); is { // turns has nothing else
+	if l, is := at.Value.(*lane); is { // always
 		l.keys.PushBack(key)
 		q.len++
 	}

@@ -15,9 +15,9 @@ import (
 	"sluice.dev/sluice/allocate/pools"
 )
 
-// fence writes every Service that is ours, so that no write of a leader before can succeed, and
-// returns all Services as they are then. Their addresses are untouched. One that the API server
-// does not write is passed over at last (unwritable).
+// fence writes every Service of this controller, so that no write of a previous leader can succeed,
+// and returns all Services as they are after that. It does not change their addresses. It skips a
+// Service that the API server refuses to write for too long (unwritable).
 func (c *controller) fence(ctx context.Context, services []*corev1.Service) ([]*corev1.Service, error) {
 	list := make([]*corev1.Service, len(services))
 	errs := make([]error, len(services))
@@ -45,15 +45,15 @@ func (c *controller) fence(ctx context.Context, services []*corev1.Service) ([]*
 }
 
 const (
-	// fencePause is between two tries.
+	// fencePause is the pause between two attempts.
 	fencePause = 500 * time.Millisecond
-	// fencePatience is how long the fence tries what the API server does not write.
+	// fencePatience is how long the fence retries a Service that the API server refuses to write.
 	fencePatience = 30 * time.Second
 )
 
-// unwritable reports whether an API server that works has answered that it does not write this
-// Service, which its author can bring about: it is too large, or a policy denies it. If the fence
-// waited for that, one author could keep everybody without an address.
+// unwritable reports whether a working API server refused to write this Service for a reason that
+// its author can cause: it is too large, or a policy denies it. If the fence waited for such
+// Services, one author could keep everybody without an address.
 func unwritable(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -76,13 +76,13 @@ func (c *controller) fenceOne(ctx context.Context, s *corev1.Service, patience t
 			return after, nil
 		case apierrors.IsNotFound(err):
 			return nil, nil
-		case apierrors.IsInvalid(err): // nobody can write this version
+		case apierrors.IsInvalid(err): // no leader can write this version
 			return s, nil
 		case !apierrors.IsConflict(err) && !c.lease.valid():
 			return nil, err
 		case unwritable(err) && !apierrors.IsConflict(err) && try > 1 && !time.Now().Before(patience):
 			c.unfenced.Store(true)
-			c.log.Error("a Service cannot be written and is passed over: if the leader before was stopped, a late "+
+			c.log.Error("a Service cannot be written and is skipped: if the previous leader was suspended, its late "+
 				"write may still give this Service an address, which is then replaced",
 				"service", pools.KeyOf(s), "error", err)
 			return s, nil
@@ -91,7 +91,7 @@ func (c *controller) fenceOne(ctx context.Context, s *corev1.Service, patience t
 				"error", err)
 			pause(ctx, fencePause)
 		}
-		// Somebody else wrote it. That may have been the leader before: look again.
+		// Another client wrote the Service, perhaps the previous leader: read it again.
 		current, err := c.client.CoreV1().Services(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):

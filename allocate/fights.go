@@ -13,31 +13,32 @@ import (
 	"sluice.dev/sluice/allocate/pools"
 )
 
-// Where somebody else writes the status of a Service that is ours, each write is an answer to the
-// other's, for ever and as fast as the API server takes them. So a status that was overwritten is
-// written again at once a few times only, and then after pauses that double.
+// If another client also writes the status of a Service of this controller, the two overwrite each
+// other for ever, as fast as the API server accepts. So an overwritten status is written again at
+// once only a few times, and then after pauses that double.
 
 const (
-	// patientWrites is how often a status is written at once after somebody else wrote it.
+	// patientWrites is how often a status is rewritten without a pause after another client wrote
+	// it.
 	patientWrites = 3
-	// firstPause, lastPause are between further writes.
+	// firstPause, lastPause bound the pause before further writes.
 	firstPause, lastPause = time.Second, 5 * time.Minute
-	// peace is for how long, beside the pause, a status must have stayed before a fight has ended.
+	// peace is how long, in addition to the pause, a status must stay unchanged to end a fight.
 	peace = time.Minute
 )
 
-// contested is the reason of the Event about a Service whose status somebody else writes, too.
+// contested is the reason of the Event about a Service whose status another client also writes.
 const contested = "StatusContested"
 
-// fight is what is known of the writes of a Service's status.
+// fight is the history of writes of a Service's status.
 type fight struct {
-	last  outcome   // that this process wrote
-	count int       // how often somebody else replaced it
-	at    time.Time // of the write after count was last raised
-	told  bool
+	last     outcome   // the outcome that this process wrote
+	count    int       // how often another client replaced it
+	at       time.Time // of the write after count was last raised
+	reported bool
 }
 
-// outcome is what a status says of its addresses.
+// outcome is the part of a status that this controller writes.
 type outcome struct{ ingress, condition string }
 
 func outcomeOf(s *corev1.Service) (o outcome) {
@@ -49,12 +50,12 @@ func outcomeOf(s *corev1.Service) (o outcome) {
 		o.ingress += i.IP + "|" + i.Hostname + "|" + mode + "\n"
 	}
 	if c := meta.FindStatusCondition(s.Status.Conditions, ConditionType); c != nil {
-		o.condition = string(c.Status) + c.Reason + said(c.Message)
+		o.condition = string(c.Status) + c.Reason + withoutLeader(c.Message)
 	}
 	return o
 }
 
-// pause returns how long a write waits after the one before.
+// pause returns how long a write must wait after the previous one.
 func (f *fight) pause() time.Duration {
 	if f.count < patientWrites {
 		return 0
@@ -62,29 +63,30 @@ func (f *fight) pause() time.Duration {
 	return min(firstPause<<min(f.count-patientWrites, 20), lastPause)
 }
 
-// mayWrite returns how long the next write of a status that is s has to wait, 0 if it need not, and
-// whether it is to be said that somebody else writes it. Call it before each write.
-func (c *controller) mayWrite(s *corev1.Service, now time.Time) (wait time.Duration, tell bool) {
+// mayWrite returns how long the next write of a Service's status must wait, 0 if not at all, and
+// whether to report that another client writes it. s has the current status. Call it before each
+// write.
+func (c *controller) mayWrite(s *corev1.Service, now time.Time) (wait time.Duration, report bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f := c.fights[pools.KeyOf(s)]
 	if f == nil || f.last == outcomeOf(s) {
-		return 0, false // nobody else wrote it: something else is decided
+		return 0, false // no other client wrote it: the decision changed
 	}
 	if now.Sub(f.at) > f.pause()+peace {
-		f.count, f.told = 0, false
+		f.count, f.reported = 0, false
 	}
 	if wait = f.at.Add(f.pause()).Sub(now); wait > 0 && f.count >= patientWrites {
 		return wait, false
 	}
 	f.count++
 	f.at = now
-	tell = f.count >= patientWrites && !f.told
-	f.told = f.told || tell
-	return 0, tell
+	report = f.count >= patientWrites && !f.reported
+	f.reported = f.reported || report
+	return 0, report
 }
 
-// wrote notes what was written.
+// wrote records the status that this process wrote.
 func (c *controller) wrote(s *corev1.Service) {
 	key := pools.KeyOf(s)
 	f := c.fights[key]
@@ -95,32 +97,32 @@ func (c *controller) wrote(s *corev1.Service) {
 	f.last = outcomeOf(s)
 }
 
-// fought reports whether somebody else writes a Service's status again and again.
+// fought reports whether another client writes a Service's status repeatedly.
 func (c *controller) fought(key string, now time.Time) bool {
 	f := c.fights[key]
 	return f != nil && f.count >= patientWrites && now.Sub(f.at) <= f.pause()+peace
 }
 
-// tellOfFight says who else writes a Service's status.
-func (c *controller) tellOfFight(ctx context.Context, s *corev1.Service) {
+// reportFight reports the client that also writes a Service's status, in the log and an Event.
+func (c *controller) reportFight(ctx context.Context, s *corev1.Service) {
 	who := c.rival(ctx, s)
-	note := fmt.Sprintf("%s writes this Service's addresses, too, and they change again and again: let one of "+
+	note := fmt.Sprintf("%s also writes this Service's addresses, and they change again and again: let only one of "+
 		"the two serve it (spec.loadBalancerClass, or the other's configuration). Until then it is "+
 		"written with pauses of up to %v",
 		who, lastPause)
-	c.log.Warn("somebody else writes a Service's status, too", "service", pools.KeyOf(s), "who", who)
+	c.log.Warn("another client also writes a Service's status", "service", pools.KeyOf(s), "who", who)
 	c.events.Add(serviceReference(s), corev1.EventTypeWarning, contested, "Allocate", note)
 }
 
-// rival returns the field manager that last wrote a Service's status beside this controller
+// rival returns the field manager, other than this controller, that last wrote a Service's status
 // (metadata.managedFields, which the cache does not have).
 func (c *controller) rival(ctx context.Context, s *corev1.Service) string {
-	const unknown = "somebody else"
+	const unknown = "another client"
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	now, err := c.client.CoreV1().Services(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
 	if err != nil {
-		c.log.LogAttrs(ctx, slog.LevelDebug, "who writes a Service's status is not known", slog.Any("error", err))
+		c.log.LogAttrs(ctx, slog.LevelDebug, "the writer of a Service's status is unknown", slog.Any("error", err))
 		return unknown
 	}
 	who, at := "", time.Time{}

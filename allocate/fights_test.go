@@ -15,9 +15,9 @@ import (
 	"sluice.dev/sluice/allocate/pools"
 )
 
-// TestTwoControllers: somebody else writes a Service's status, too, each time that this one has. It
-// is written some tens of times within an hour, one Event names the other, and it
-// has its address soon after the other has ended.
+// TestTwoControllers: another client also writes a Service's status, after each write of this
+// controller. The controller writes it some tens of times within an hour, one Event names the other
+// client, and the Service has its address soon after the other client has stopped.
 func TestTwoControllers(t *testing.T) {
 	t.Parallel()
 	for name, other := range map[string]func(*corev1.ServiceStatus){
@@ -59,7 +59,7 @@ func twoControllers(t *testing.T, other func(*corev1.ServiceStatus)) {
 			continue
 		}
 		b.look("a")
-		b.must("a") // it sees what it wrote
+		b.must("a") // the cache has the controller's own write
 		s := b.look("a").DeepCopy()
 		other(&s.Status)
 		version++
@@ -80,7 +80,7 @@ func twoControllers(t *testing.T, other func(*corev1.ServiceStatus)) {
 			notes = append(notes, n.Note)
 		}
 	}
-	if len(notes) != 1 || !strings.Contains(notes[0], "field manager rival writes") {
+	if len(notes) != 1 || !strings.Contains(notes[0], "field manager rival also writes") {
 		t.Errorf("the Events about it are %q", notes)
 	}
 	for end := time.Now().Add(lastPause + time.Second); time.Now().Before(end); time.Sleep(time.Second) {

@@ -14,28 +14,28 @@ import (
 // ErrLeaseLost is returned by Run when another process leads, or the Lease could not be renewed.
 var ErrLeaseLost = errors.New("the Lease was lost: another process may lead")
 
-// lease is the lock of client-go's election, and knows how long it is good.
+// lease is the lock of client-go's election. It also knows until when the Lease is valid.
 type lease struct {
 	resourcelock.Interface
-	renewWithin time.Duration // after a renewal, less than the Lease's duration
+	renewWithin time.Duration // validity after a renewal, less than the Lease's duration
 	now         func() time.Time
-	beat        *heartbeat.Beat // of the goroutine that asks for the Lease
-	stalled     func() []string // loops of this process that ask for a restart; nil: none do
+	beat        *heartbeat.Beat // of the goroutine that requests the Lease
+	stalled     func() []string // loops of this process that request a restart; nil: none do
 
-	mu       sync.Mutex // guards what follows
-	led      bool       // it was held, perhaps still is
-	lost     bool       // for good: the Lease was given up, or is or was somebody else's since
-	until    time.Time
-	released bool // the holder before gave it up, after all of its writes
-	ended    bool // nothing is written any more
-	doubtful bool // a write may happen yet
+	mu       sync.Mutex // guards the fields below
+	led      bool       // this process has held the Lease
+	lost     bool       // for good: the Lease was released, or another process has held it since
+	until    time.Time  // valid before this time
+	released bool       // the previous holder released it, after all of its writes
+	ended    bool       // this process writes nothing any more
+	doubtful bool       // a write with an unknown result may still succeed
 }
 
-// Get returns what the Lease says. A leader that finds somebody else in it, or nobody, has lost it:
-// who led meanwhile is not known.
+// Get reads the Lease. If this process has led and the Lease has another holder, or none, the Lease
+// is lost: an unknown process may have led meanwhile.
 func (l *lease) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	l.beat.Beat()
-	ctx, cancel := context.WithTimeout(ctx, l.renewWithin) // client-go waits for ever where nobody leads
+	ctx, cancel := context.WithTimeout(ctx, l.renewWithin) // while nobody leads, client-go sets no timeout
 	defer cancel()
 	record, raw, err := l.Interface.Get(ctx)
 	l.mu.Lock()
@@ -51,13 +51,13 @@ func (l *lease) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []
 	return record, raw, err
 }
 
-// Create is the first holder's, or that of one who finds that the Lease was deleted: then a holder
-// may not know it yet.
+// Create is called for the first holder, or if the Lease was deleted; then its holder may still
+// believe that it leads.
 func (l *lease) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	return l.write(ctx, record, l.Interface.Create)
 }
 
-// Update renews, takes over or releases.
+// Update renews, acquires or releases the Lease.
 func (l *lease) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	return l.write(ctx, record, l.Interface.Update)
 }
@@ -72,17 +72,18 @@ func (l *lease) write(
 	stalled := len(l.dead()) > 0
 	held := record.HolderIdentity == l.Identity()
 	l.mu.Lock()
-	// The next one trusts a Lease that is given up: no write of this process may succeed after
-	// that.
+	// The next leader does not fence after a released Lease: no later write of this process may
+	// succeed.
 	refused := l.lost || !held && (!l.ended || l.doubtful)
 	if !held || stalled {
-		l.lost, refused = true, refused || stalled // another process leads, which works
+		l.lost, refused = true, refused || stalled // so that a working process leads
 	}
 	l.mu.Unlock()
 	if refused {
 		return ErrLeaseLost
 	}
-	// From before the request: others count from when they see it.
+	// Taken before the request: other processes count from the moment at which they see the
+	// renewal.
 	begin := l.now()
 	if err := send(ctx, record); err != nil {
 		return err
@@ -94,7 +95,7 @@ func (l *lease) write(
 	return nil
 }
 
-// dead lists the loops of this process that ask for a restart: it does not lead with them.
+// dead lists the loops of this process that request a restart. With one of them it must not lead.
 func (l *lease) dead() []string {
 	if l.stalled == nil {
 		return nil
@@ -102,29 +103,29 @@ func (l *lease) dead() []string {
 	return l.stalled()
 }
 
-// valid reports whether nobody else can lead yet. Ask right before each write.
+// valid reports whether no other process can lead yet. Call it right before each write.
 func (l *lease) valid() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.led && !l.lost && !l.ended && l.now().Before(l.until)
 }
 
-// doubt says that a write whose result is not known may happen yet, of this leader or one before.
-// Then the Lease is not given up, but expires, and the next leader fences.
+// doubt records that a write with an unknown result, of this leader or a previous one, may still
+// succeed. Then the Lease is not released but expires, and the next leader fences.
 func (l *lease) doubt() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.doubtful = true
 }
 
-// trust says that no write whose result is not known can happen any more.
+// trust records that no write with an unknown result can succeed any more.
 func (l *lease) trust() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.doubtful = false
 }
 
-// end says that nothing is written any more.
+// end records that this process writes nothing any more.
 func (l *lease) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,7 +138,7 @@ func (l *lease) hasLed() bool {
 	return l.led
 }
 
-// handedOver reports whether the holder before ended all of its writes.
+// handedOver reports whether the previous holder released the Lease after its last write.
 func (l *lease) handedOver() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,7 +14,7 @@ type fakeLock struct {
 	resourcelock.Interface
 	record resourcelock.LeaderElectionRecord
 	err    error
-	during func() // while a request is on its way
+	during func() // called during a request
 }
 
 func (f *fakeLock) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
@@ -73,7 +73,7 @@ func TestLeaseIsGoodForAWhile(t *testing.T) {
 	t.Parallel()
 	l := newLeaseTest(t)
 	l.want(false, "before it is held")
-	l.lock.during = func() { l.now = l.now.Add(4 * time.Second) } // a slow answer: it counts from the request
+	l.lock.during = func() { l.now = l.now.Add(4 * time.Second) } // a slow answer: validity starts at the request
 	if err := l.hold("me"); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestLeaseIsGoodForAWhile(t *testing.T) {
 
 func TestLostLeaseStaysLost(t *testing.T) {
 	t.Parallel()
-	for _, holder := range []string{"other", ""} { // somebody leads, or led and gave it up
+	for _, holder := range []string{"other", ""} { // another process leads, or has led and released
 		l := newLeaseTest(t)
 		if err := l.hold("me"); err != nil {
 			t.Fatal(err)

@@ -8,13 +8,13 @@ import (
 	"sluice.dev/sluice/allocate/pools"
 )
 
-// Metrics are those of this process. While another one leads, they are that it does not.
+// Metrics are the controller's metrics. A process that does not lead only exports that fact.
 type Metrics struct {
 	mu      sync.Mutex
 	current *controller
 }
 
-// leads says which term runs, or that none does.
+// leads sets the controller of the running term; nil: this process does not lead.
 func (m *Metrics) leads(c *controller) {
 	if m == nil {
 		return
@@ -30,11 +30,11 @@ var (
 	descPool = prometheus.NewDesc("sluice_pool_addresses",
 		"Addresses of a pool that can be given; 9.2e18 stands for that many and more.", []string{"pool", "family"}, nil)
 	descUsed = prometheus.NewDesc("sluice_pool_addresses_used",
-		"Addresses of a pool that Services have; one that they share counts once.", []string{"pool", "family"}, nil)
+		"Addresses of a pool that Services have; a shared address counts once.", []string{"pool", "family"}, nil)
 	descWaiting = prometheus.NewDesc("sluice_controller_services_waiting",
-		"Services that lack an address, or one of a family.", nil, nil)
+		"Services that have no address, or none of one family.", nil, nil)
 	descWrites = prometheus.NewDesc("sluice_controller_status_writes_total",
-		"Writes of a Service's status since this process leads: done, conflict (it had changed, and is looked at "+
+		"Writes of a Service's status since this process leads: done, conflict (it had changed, and is processed "+
 			"again), failed.", []string{"result"}, nil)
 )
 

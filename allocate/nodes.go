@@ -17,8 +17,8 @@ import (
 	"sluice.dev/sluice/internal/wake"
 )
 
-// nodeAddress is the reason of Events about pools that have addresses of Nodes, and about Services
-// that have one.
+// nodeAddress is the reason of Events about pools that contain addresses of Nodes, and about
+// Services that have one.
 const nodeAddress = "NodeAddress"
 
 func newNodes(client kubernetes.Interface) (cache.SharedIndexInformer, error) {
@@ -27,7 +27,7 @@ func newNodes(client kubernetes.Interface) (cache.SharedIndexInformer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return i, i.SetTransform(func(o any) (any, error) { // a Node is some 20 KiB
+	return i, i.SetTransform(func(o any) (any, error) { // a whole Node takes some 20 KiB
 		if n, is := o.(*corev1.Node); is {
 			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID,
 				ResourceVersion: n.ResourceVersion}, Status: corev1.NodeStatus{Addresses: n.Status.Addresses}}, nil
@@ -36,9 +36,9 @@ func newNodes(client kubernetes.Interface) (cache.SharedIndexInformer, error) {
 	})
 }
 
-// followNodes keeps the addresses of Nodes from Services. It returns when they are known, or when
-// they cannot be listed, as without the right to: then addresses are given nevertheless, and nodes
-// are followed as soon as they can be listed.
+// followNodes reserves the addresses of Nodes. It returns when they are known, or when Nodes cannot
+// be listed, for example without the right to: then addresses are given without that check until a
+// list succeeds.
 func (c *controller) followNodes(ctx context.Context, running *sync.WaitGroup) error {
 	i, err := newNodes(c.client)
 	if err != nil {
@@ -60,12 +60,12 @@ func (c *controller) followNodes(ctx context.Context, running *sync.WaitGroup) e
 		return fmt.Errorf("follow Nodes: %w", err)
 	}
 	refused := wake.NewFlag()
-	if err := kubewatch.OnListError(i, func(err error, lasts, other bool) {
-		if lasts {
+	if err := kubewatch.OnListError(i, func(err error, persistent, changed bool) {
+		if persistent {
 			refused.Raise()
 		}
-		if other {
-			c.log.Warn("Nodes cannot be listed: until they can, a pool that has their addresses gives them",
+		if changed {
+			c.log.Warn("Nodes cannot be listed: until they can, pools that contain their addresses give them",
 				"error", err)
 		}
 	}); err != nil {
@@ -74,13 +74,13 @@ func (c *controller) followNodes(ctx context.Context, running *sync.WaitGroup) e
 	return listed(ctx, running, i, handled.HasSynced, refused, func() {})
 }
 
-// keyOf returns the key of an object that may be known only by it.
+// keyOf returns the key of an object or of a deletion whose object is unknown.
 func keyOf(o any) string {
-	key, _ := cache.DeletionHandlingMetaNamespaceKeyFunc(o) // its error is of objects that have no name
+	key, _ := cache.DeletionHandlingMetaNamespaceKeyFunc(o) // fails only for objects without a name
 	return key
 }
 
-// addressesOfNode returns those that other machines reach a Node at, in order.
+// addressesOfNode returns the internal and external addresses of a Node, in order.
 func addressesOfNode(n *corev1.Node) (list []netip.Addr) {
 	for _, a := range n.Status.Addresses {
 		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP {
@@ -94,18 +94,18 @@ func addressesOfNode(n *corev1.Node) (list []netip.Addr) {
 	return slices.Compact(list)
 }
 
-// nodeKey is of the claim for a Node.
+// nodeKey is the key of the reservation for a Node.
 func nodeKey(name string) string { return "node: " + name }
 
-// keepNode keeps the addresses of a Node from all Services that do not have them already.
+// keepNode reserves the addresses of a Node. Services that already have one keep it.
 func (c *controller) keepNode(name string, addresses []netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	before := c.alloc.Occupied(nodeKey(name))
+	before := c.alloc.Reserved(nodeKey(name))
 	if slices.Equal(before, addresses) {
 		return
 	}
-	c.alloc.Occupy(nodeKey(name), "Node "+name, "", addresses)
+	c.alloc.Reserve(nodeKey(name), "Node "+name, "", addresses)
 	c.wake()
 	pooled := func(a netip.Addr) bool {
 		return slices.ContainsFunc(c.alloc.Pools(), func(p *pools.Pool) bool { return p.Contains(a) })
@@ -122,11 +122,11 @@ func (c *controller) keepNode(name string, addresses []netip.Addr) {
 		}
 	}
 	if c.nodesChanged != nil && slices.ContainsFunc(both, pooled) {
-		c.nodesChanged() // pools are read again, and say so
+		c.nodesChanged() // pools are read again, which reports it
 	}
 }
 
-// nodesIn returns what is to be said of a pool that has addresses of Nodes; "" if it has none.
+// nodesIn returns a message about the addresses of Nodes in a pool; "" if it has none.
 func (c *controller) nodesIn(p *pools.Pool) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,18 +146,17 @@ func (c *controller) nodesIn(p *pools.Pool) string {
 	}
 	text := fmt.Sprintf("%s is an address of Node %s", at, first)
 	if more > 1 {
-		text += fmt.Sprintf(", and %d more of the pool are Nodes', too", more-1)
+		text += fmt.Sprintf(", and %d more of the pool are addresses of Nodes", more-1)
 	}
 	return text + ": no Service gets it; take the addresses of Nodes out of the pool"
 }
 
-// noteNodes adds a note where a Service has the address of a Node, which it was given before the
-// Node had it.
+// noteNodes adds a note if a Service has the address of a Node: the Service got it before the Node.
 func (c *controller) noteNodes(r *pools.Result) {
 	for _, a := range r.Addresses {
-		if by := c.alloc.OccupiedBy(a, "Node "); by != "" {
+		if by := c.alloc.ReservedBy(a, "Node "); by != "" {
 			r.Notes = append(r.Notes, &pools.Refusal{Reason: nodeAddress, Message: fmt.Sprintf(
-				"%s is an address of %s, too, and connections to one of the two fail: have the Service ask for "+
+				"%s is also an address of %s, and connections to one of the two fail: have the Service ask for "+
 					"another address", a, by)})
 		}
 	}

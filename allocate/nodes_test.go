@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/allocate/pools"
 )
 
-// TestAddressesOfNodes: no Service gets the address of a Node, not even by asking for it, until the
-// Node has it no more. One that had it before keeps it, and says so.
+// TestAddressesOfNodes: no Service gets the address of a Node, even if it asks for it, as long as
+// the Node has it. A Service that had it before the Node keeps it, with a note.
 func TestAddressesOfNodes(t *testing.T) {
 	t.Parallel()
 	had := balancer("had", nil)
@@ -33,8 +33,8 @@ func TestAddressesOfNodes(t *testing.T) {
 	b.queued("")
 
 	text := b.nodesIn(b.alloc.Pools()[0])
-	if want := "192.0.2.0 is an address of Node n1, and 1 more of the pool are Nodes', too"; !strings.HasPrefix(text,
-		want) {
+	want := "192.0.2.0 is an address of Node n1, and 1 more of the pool are addresses of Nodes"
+	if !strings.HasPrefix(text, want) {
 		t.Errorf("the pool says %q, want %q", text, want)
 	}
 
@@ -44,7 +44,7 @@ func TestAddressesOfNodes(t *testing.T) {
 	}
 	b.must("had")
 	b.has("had", "192.0.2.2")
-	if c := b.condition("had"); !strings.Contains(c.Message, "192.0.2.2 is an address of Node n3, too") {
+	if c := b.condition("had"); !strings.Contains(c.Message, "192.0.2.2 is also an address of Node n3") {
 		t.Errorf("had: %+v", c)
 	}
 

@@ -15,35 +15,35 @@ import (
 	"sluice.dev/sluice/allocate/pools"
 )
 
-// poolSet reads the objects of both kinds of pools. One that cannot be read keeps what it said
-// before, so that a mistake takes no address away. What it said before this process is not known:
-// then Services keep what they have (pools.Remains).
+// poolSet reads the objects of both kinds of pools. A pool that cannot be read any more keeps its
+// previous specification, so that a mistake takes no address away. If this process never read it,
+// its specification is unknown: then Services keep their addresses (pools.Remains).
 type poolSet struct {
-	last map[types.UID]*pools.Pool // what each said when it could be read
-	told map[types.UID]string      // what was said of each, so that it is said once
-	tell func(about corev1.ObjectReference, reason, note string)
-	// nodesIn, unless nil, returns what is to be said of addresses of Nodes that a pool has, or "".
+	last     map[types.UID]*pools.Pool // the last readable version of each
+	reported map[types.UID]string      // problems reported of each, so that each is reported once
+	report   func(about corev1.ObjectReference, reason, note string)
+	// nodesIn, unless nil, returns a message about addresses of Nodes in a pool, or "".
 	nodesIn func(p *pools.Pool) string
 }
 
 // Reasons of Events about pools.
 const (
 	poolInvalid   = string(pools.PoolInvalid)
-	poolNameTaken = "PoolNameTaken" // another one has the name, and is used
+	poolNameTaken = "PoolNameTaken" // another pool has the name and is used
 	poolsOverlap  = "PoolsOverlap"
 	fieldNotDone  = "FieldNotDone"
 )
 
-// read returns the pools of all objects, and says what is wrong with them. Own kinds come first:
-// where two have a name, the first one that can be read is used. Unreadable are those that cannot
-// be read and never were.
+// read returns the pools of all objects and reports problems. AddressPools come before MetalLB's:
+// if two have one name, the first that can be read is used. unreadable are pools that this process
+// could never read.
 func (s *poolSet) read(objects []*unstructured.Unstructured) (list, unreadable []*pools.Pool) {
 	objects = slices.Clone(objects)
 	slices.SortFunc(objects, func(a, b *unstructured.Unstructured) int {
 		return cmp.Or(-strings.Compare(a.GetAPIVersion(), b.GetAPIVersion()), // sluice.dev, metallb.io
 			strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
 	})
-	last, told := map[types.UID]*pools.Pool{}, map[types.UID]string{}
+	last, reported := map[types.UID]*pools.Pool{}, map[types.UID]string{}
 	for _, o := range objects {
 		var problems []string
 		note := func(reason, format string, args ...any) {
@@ -51,9 +51,9 @@ func (s *poolSet) read(objects []*unstructured.Unstructured) (list, unreadable [
 		}
 		p, unknown, err := readPool(o)
 		if err != nil {
-			state, remains := "what it said before stays in force", p
+			state, remains := "its previous version stays in force", p
 			if p = s.last[o.GetUID()]; p == nil {
-				state = "it gives no addresses, and while it cannot be read Services keep those that no other pool has"
+				state = "it gives no addresses, and until it can be read Services keep addresses that no other pool has"
 				unreadable = append(unreadable, remains)
 			}
 			note(poolInvalid, "%v; %s", err, state)
@@ -68,12 +68,12 @@ func (s *poolSet) read(objects []*unstructured.Unstructured) (list, unreadable [
 				note(nodeAddress, "%s", text)
 			}
 		}
-		told[o.GetUID()] = strings.Join(problems, "\x01")
-		if told[o.GetUID()] != s.told[o.GetUID()] {
-			s.say(o, problems)
+		reported[o.GetUID()] = strings.Join(problems, "\x01")
+		if reported[o.GetUID()] != s.reported[o.GetUID()] {
+			s.reportAll(o, problems)
 		}
 	}
-	s.last, s.told = last, told
+	s.last, s.reported = last, reported
 	return list, unreadable
 }
 
@@ -84,7 +84,7 @@ func (s *poolSet) nodes(p *pools.Pool) string {
 	return s.nodesIn(p)
 }
 
-// add appends a pool, if its name is free.
+// add appends a pool if no other one has its name.
 func (s *poolSet) add(list []*pools.Pool, p *pools.Pool, note func(reason, format string, args ...any)) []*pools.Pool {
 	for _, q := range list {
 		if q.Name == p.Name {
@@ -98,16 +98,16 @@ func (s *poolSet) add(list []*pools.Pool, p *pools.Pool, note func(reason, forma
 	return append(list, p)
 }
 
-func (s *poolSet) say(o *unstructured.Unstructured, problems []string) {
+func (s *poolSet) reportAll(o *unstructured.Unstructured, problems []string) {
 	for _, p := range problems {
 		reason, text, _ := strings.Cut(p, "\x00")
-		s.tell(corev1.ObjectReference{APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Namespace: o.GetNamespace(),
+		s.report(corev1.ObjectReference{APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Namespace: o.GetNamespace(),
 			Name: o.GetName(), UID: o.GetUID()}, reason, text)
 	}
 }
 
-// readPool returns a pool, and the fields of its specification that are not known here. With an
-// error the pool is what can be read of it.
+// readPool parses a pool and returns the fields of its specification that Sluice does not read.
+// With an error the pool has the readable part.
 func readPool(o *unstructured.Unstructured) (p *pools.Pool, unknown []string, err error) {
 	raw, there := o.Object["spec"].(map[string]any)
 	if !there {

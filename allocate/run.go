@@ -34,42 +34,42 @@ import (
 type Config struct {
 	Client *rest.Config
 	Log    *slog.Logger
-	// Namespace and Lease name the Lease that the leader holds. Identity must be another one in
-	// each process, also after a restart.
+	// Namespace and Lease name the Lease that the leader holds. Identity must be unique to the
+	// process, also after a restart.
 	Namespace, Lease, Identity string
-	// LeaseDuration is how long others wait for a leader that is silent.
+	// LeaseDuration is how long other processes wait for a silent leader.
 	LeaseDuration time.Duration
-	// Class of Services that are ours. Default: those without a class are, too.
+	// Class is the loadBalancerClass to serve. Default: also serve Services without a class.
 	Class   string
 	Default bool
-	// MetalLB is the namespace whose IPAddressPools of metallb.io are pools, too, if the API server
-	// has that kind; empty: none are. MetalLB itself reads those of its own namespace alone.
+	// MetalLB is the namespace whose IPAddressPools of metallb.io are also read, if the API server
+	// has that kind; empty: none. MetalLB itself reads only the ones in its own namespace.
 	MetalLB string
-	// Workers is how many Services are written at once; 0 is DefaultWorkers.
+	// Workers is how many Services are written concurrently; 0 is DefaultWorkers.
 	Workers int
-	// Metrics, unless nil, is told of what is done.
+	// Metrics, unless nil, shows the current term.
 	Metrics *Metrics
 	// Beats, unless nil, gets the heartbeats of the election, of the term and of its workers. A
-	// leader does not renew the Lease while one of them asks for a restart.
+	// leader does not renew the Lease while one of them requests a restart.
 	Beats *heartbeat.Set
 }
 
-// DefaultWorkers keep an API server busy that answers within milliseconds, and no more.
+// DefaultWorkers is enough for an API server that answers within milliseconds.
 const DefaultWorkers = 8
 
 // Intervals.
 const (
-	// askEvery is how often is asked for kinds that are not there.
+	// askEvery is the interval of queries for kinds that are not installed.
 	askEvery = 10 * time.Second
-	// gather is how long pools may change before they are read.
+	// gather is how long changes of pools are collected before the pools are read.
 	gather = 100 * time.Millisecond
 )
 
-// UserAgent is by what the API server knows this program: the manager of the fields that it writes.
+// UserAgent identifies this program to the API server; it is the manager of the fields it writes.
 const UserAgent = "sluice-controller"
 
-// Run leads when it can, until ctx is done; then it returns nil. It returns ErrLeaseLost when it
-// may not lead any more: the process must end.
+// Run leads whenever it holds the Lease, until ctx is done; then it returns nil. It returns
+// ErrLeaseLost when it must stop leading; the process must end then.
 func Run(ctx context.Context, c Config) error {
 	if c.Workers == 0 {
 		c.Workers = DefaultWorkers
@@ -94,18 +94,18 @@ func Run(ctx context.Context, c Config) error {
 	return elect(ctx, c, l, func(ctx context.Context) error { return lead(ctx, c, client, dynamicClient, l) })
 }
 
-// electionBounds: a leader that is not heard for twice the Lease's duration leads no more. Between
-// two requests for the Lease are 4/15 of the duration at most, and a request is given up after 2/3
-// of it.
+// electionBounds returns the heartbeat bounds of the election. A leader that is silent for twice
+// the Lease's duration has lost it. Between two requests for the Lease are at most 4/15 of the
+// duration, and a request times out after 2/3 of it.
 func electionBounds(d time.Duration) heartbeat.Bounds {
 	return heartbeat.Bounds{Unready: 2 * d, Restart: 2*d + time.Minute}
 }
 
-// writerBounds: a worker asks the API server twice for a Service at most, with writeTimeout each.
+// writerBounds: a worker sends at most two requests for a Service, with writeTimeout each.
 var writerBounds = heartbeat.Bounds{Unready: 3 * writeTimeout, Restart: 3*writeTimeout + time.Minute}
 
-// elect waits for the Lease and runs a term while it is held. The Lease is given up only after the
-// term, and so after its last write.
+// elect waits for the Lease and runs a term while it is held. It releases the Lease only after the
+// term has ended, and so after the last write.
 func elect(ctx context.Context, c Config, l *lease, term func(context.Context) error) error {
 	election, stopElection := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopElection()
@@ -139,8 +139,7 @@ func elect(ctx context.Context, c Config, l *lease, term func(context.Context) e
 		return nil // ctx is done
 	}
 	if stalled := l.dead(); len(stalled) > 0 && len(ended) == 0 {
-		// The term may never end. Nothing of it is written any more, and the Lease was not given
-		// up.
+		// The term may never end. It cannot write any more, and the Lease was not released.
 		return fmt.Errorf("%w, as this one has stalled: %s", ErrLeaseLost, strings.Join(stalled, "; "))
 	}
 	if err := <-ended; ctx.Err() == nil {
@@ -152,14 +151,14 @@ func elect(ctx context.Context, c Config, l *lease, term func(context.Context) e
 	return nil
 }
 
-// lead is a term: it returns when ctx is done and nothing is written any more.
+// lead runs a term: it returns when ctx is done and no more writes can follow.
 func lead(ctx context.Context, c Config, client kubernetes.Interface, other dynamic.Interface, l *lease) error {
 	c.Log.Info("this process leads", "lease", c.Namespace+"/"+c.Lease, "identity", c.Identity, "handed over",
 		l.handedOver())
 	e := kubewatch.NewEvents(client, c.Log, reportingController, c.Identity)
 	k := newController(c, client, l, e)
 	p := &poolSource{config: c, client: client, dynamic: other, changed: wake.NewFlag(),
-		set: poolSet{tell: func(about corev1.ObjectReference, reason, note string) {
+		set: poolSet{report: func(about corev1.ObjectReference, reason, note string) {
 			e.Add(about, corev1.EventTypeWarning, reason, "ReadPool", note)
 		}, nodesIn: k.nodesIn}}
 	k.nodesChanged = p.changed.Raise
@@ -191,7 +190,7 @@ func lead(ctx context.Context, c Config, client kubernetes.Interface, other dyna
 		}
 		if !k.unfenced.Load() {
 			l.trust()
-			c.Log.Info("every Service is written: no write of a leader before can succeed", "services", len(services),
+			c.Log.Info("every Service is written: no write of a previous leader can succeed", "services", len(services),
 				"took", time.Since(begin))
 		}
 	}
@@ -222,7 +221,7 @@ func lead(ctx context.Context, c Config, client kubernetes.Interface, other dyna
 	}
 }
 
-// beating gives handlers of the events of some objects the heartbeat of what reads these.
+// beating adds the heartbeat of the reader of some objects to handlers.
 func (c *controller) beating(objects string, h cache.ResourceEventHandlerFuncs) cache.ResourceEventHandler {
 	return kubewatch.Beating(c.config.Beats.Add("reader of "+objects, heartbeat.DefaultBounds), h)
 }
@@ -268,14 +267,14 @@ func (c *controller) start(ctx context.Context, running *sync.WaitGroup, labelsC
 	return nil
 }
 
-// enqueue has all Services looked at, the oldest first.
+// enqueue enqueues all Services, the oldest first.
 func (c *controller) enqueue() {
 	for _, s := range c.all() {
 		c.queue.Add(pools.KeyOf(s))
 	}
 }
 
-// poolSource has the objects of pools.
+// poolSource reads the objects of pools.
 type poolSource struct {
 	config  Config
 	client  kubernetes.Interface
@@ -284,9 +283,9 @@ type poolSource struct {
 
 	mu     sync.Mutex // guards stores and unlisted
 	stores []cache.Store
-	// unlisted: there may be pools of MetalLB, and they cannot be listed.
+	// unlisted: the API server may have pools of MetalLB, but they cannot be listed.
 	unlisted bool
-	set      poolSet // the term's goroutine only
+	set      poolSet // used only by the term's goroutine
 }
 
 func (p *poolSource) read() (list, unreadable []*pools.Pool) {
@@ -307,8 +306,8 @@ func (p *poolSource) read() (list, unreadable []*pools.Pool) {
 	return list, unreadable
 }
 
-// start returns when all pools are known, but for those of MetalLB that cannot be listed. They may
-// also be installed later.
+// start returns when all pools are known, except pools of MetalLB that cannot be listed. MetalLB's
+// kind may also be installed later.
 func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 	for first := true; ; first = false {
 		there, err := kubewatch.Served(ctx, p.client.Discovery(), addressPools)
@@ -316,7 +315,7 @@ func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 			break
 		}
 		if first || err != nil {
-			p.config.Log.Warn("the API server has no AddressPools, and no address is given until it does: install the "+
+			p.config.Log.Warn("the API server has no AddressPools; no address is given until it does: install the "+
 				"CustomResourceDefinition of the chart", "kind", addressPools.GroupResource(), "error", err)
 		}
 		if pause(ctx, askEvery); ctx.Err() != nil {
@@ -328,7 +327,7 @@ func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 	}
 	there, err := kubewatch.Served(ctx, p.client.Discovery(), ipAddressPools)
 	for ; err != nil; there, err = kubewatch.Served(ctx, p.client.Discovery(), ipAddressPools) {
-		p.config.Log.Warn("whether there are pools of MetalLB is not known, and no address is given until it is",
+		p.config.Log.Warn("cannot find out whether pools of MetalLB exist; no address is given until that succeeds",
 			"error", err)
 		if pause(ctx, askEvery); ctx.Err() != nil {
 			return ctx.Err()
@@ -341,7 +340,7 @@ func (p *poolSource) start(ctx context.Context, running *sync.WaitGroup) error {
 	return nil
 }
 
-// expect follows MetalLB's pools when the API server has them.
+// expect waits until the API server has MetalLB's pools, and follows them.
 func (p *poolSource) expect(ctx context.Context, running *sync.WaitGroup) {
 	for ctx.Err() == nil {
 		pause(ctx, askEvery)
@@ -356,10 +355,10 @@ func (p *poolSource) expect(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// follow fills a cache with the objects of a namespace; "" for a kind that has none. It returns
-// when they are known. For MetalLB's it also returns when listing them has failed for a while, as
-// without the right to list them: a leader must not wait for that. They are used as soon as they
-// can be listed.
+// follow fills a cache with the objects of a kind in a namespace; "" for a cluster-scoped kind. It
+// returns when they are known. For MetalLB's pools it also returns when lists have failed for a
+// while, for example without the right to list them: a leader must not wait for that. They are used
+// as soon as a list succeeds.
 func (p *poolSource) follow(
 	ctx context.Context, running *sync.WaitGroup, kind schema.GroupVersionResource, namespace string,
 ) error {
@@ -382,8 +381,8 @@ func (p *poolSource) follow(
 	return listed(ctx, running, i, i.HasSynced, refused, func() { p.add(kind, i.GetStore()) })
 }
 
-// listed runs an informer until ctx is done. It returns when the informer has synced, after synced
-// was called, or when listing is refused; then synced is called as soon as listing succeeds.
+// listed runs an informer until ctx is done. It returns when the informer has synced and synced was
+// called, or when lists are refused; then synced is called as soon as a list succeeds.
 func listed(
 	ctx context.Context, running *sync.WaitGroup, i cache.SharedIndexInformer, hasSynced cache.InformerSynced,
 	refused wake.Flag, synced func(),
@@ -405,7 +404,7 @@ func listed(
 	return nil
 }
 
-// add adds the pools of a kind, all of which are known now.
+// add adds the cache of a kind, which has synced.
 func (p *poolSource) add(kind schema.GroupVersionResource, store cache.Store) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -416,20 +415,20 @@ func (p *poolSource) add(kind schema.GroupVersionResource, store cache.Store) {
 	}
 }
 
-// notListed returns what is done when pools of a kind cannot be listed: if that lasts, refused is
-// raised for MetalLB's, which are not waited for.
+// notListed returns the handler of failed lists of a kind. If the failure persists and the kind is
+// MetalLB's, which start does not wait for, it raises refused.
 func (p *poolSource) notListed(
 	kind schema.GroupVersionResource, refused wake.Flag,
-) func(err error, lasts, other bool) {
+) func(err error, persistent, changed bool) {
 	state := "no address is given until they can"
 	if kind == ipAddressPools {
-		state = "until they can none is given from them, and Services keep those that no other pool has"
+		state = "until then their addresses are not given, and Services keep addresses that no other pool has"
 	}
-	return func(err error, lasts, other bool) {
-		if kind == ipAddressPools && lasts {
+	return func(err error, persistent, changed bool) {
+		if kind == ipAddressPools && persistent {
 			p.mu.Lock()
 			before := p.unlisted
-			p.unlisted = !apierrors.IsNotFound(err) // the kind has gone: there is none
+			p.unlisted = !apierrors.IsNotFound(err) // not found: the kind was removed, so no pool exists
 			changed := p.unlisted != before
 			p.mu.Unlock()
 			if changed {
@@ -437,7 +436,7 @@ func (p *poolSource) notListed(
 			}
 			refused.Raise()
 		}
-		if other {
+		if changed {
 			p.config.Log.Warn("pools cannot be listed; "+state, "kind", kind.GroupResource(), "error", err)
 		}
 	}

@@ -24,8 +24,8 @@ func (*electedLock) RecordEvent(string) {}
 func (*electedLock) Describe() string   { return "lease" }
 
 // TestStalledLeader: a leader whose term has stalled renews its Lease for a minute, so that short
-// delays change no leader, then lets it expire, and the process ends although its term does not.
-// One whose term only waits leads on.
+// delays do not change the leader. Then it lets the Lease expire, and the process ends although the
+// term does not. A leader whose term waits for work continues to lead.
 func TestStalledLeader(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -84,8 +84,8 @@ func TestStalledLeader(t *testing.T) {
 	}
 }
 
-// TestStalledWriter: a worker whose write does not end, though its time is over, is reported, and
-// one that waits for Services is not.
+// TestStalledWriter: a worker whose write exceeds its timeout is reported; one that waits for
+// Services is not.
 func TestStalledWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var beats heartbeat.Set
@@ -125,8 +125,8 @@ func TestStalledWriter(t *testing.T) {
 	})
 }
 
-// TestRequestsForTheLeaseEnd: a request for the Lease that is not answered ends by itself, also
-// where this process does not lead and client-go sets no time.
+// TestRequestsForTheLeaseEnd: a request for the Lease without an answer times out, also if this
+// process does not lead and client-go sets no timeout.
 func TestRequestsForTheLeaseEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLeaseTest(t)

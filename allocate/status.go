@@ -12,18 +12,18 @@ import (
 	"sluice.dev/sluice/allocate/pools"
 )
 
-// ConditionType is of the condition that says which addresses a Service has, or why none.
+// ConditionType is the type of the condition that shows a Service's addresses, or why it has none.
 const ConditionType = "sluice.dev/Allocated"
 
-// Reasons of the condition beside those of pools.Reason.
+// Reasons of the condition in addition to pools.Reason.
 const (
 	assigned = "Assigned"
-	// pending: a leader has just taken over, and has not decided yet.
+	// pending: a new leader has not decided yet.
 	pending = "Pending"
 )
 
-// decidedBy separates what a condition says from who led when it was written. A condition that
-// differs in that alone is not written again, except by a leader that takes over (fence).
+// decidedBy separates a condition's message from the leader that wrote it. A condition that differs
+// only in the leader is not written again, except by a new leader (fence).
 const decidedBy = "; leader "
 
 func condition(r pools.Result, leader string) metav1.Condition {
@@ -48,7 +48,7 @@ func condition(r pools.Result, leader string) metav1.Condition {
 // maxMessage keeps a message well below the API's bound of 32,768 bytes.
 const maxMessage = 1000
 
-// clip cuts a text to a number of bytes, at the end of a character.
+// clip cuts a text to a number of bytes, at a character boundary, and appends "..." if it cut.
 func clip(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -64,33 +64,32 @@ func texts(list []netip.Addr) string {
 	return strings.Join(b, ", ")
 }
 
-// withResult returns a Service with what was decided in its status, and whether that differs from
-// what it has.
+// withResult returns a Service with a decision in its status, and whether the status changed.
 func withResult(s *corev1.Service, r pools.Result, leader string) (*corev1.Service, bool) {
 	next := withOwnStatus(s)
 	changed := setIngress(&next.Status, r.Addresses)
 	return next, setCondition(&next.Status, condition(r, leader)) || changed
 }
 
-// withOwnStatus returns a Service whose status may be changed, and nothing else of it.
+// withOwnStatus returns a Service whose status may be changed; the rest is shared with s.
 func withOwnStatus(s *corev1.Service) *corev1.Service {
 	next := *s
 	s.Status.DeepCopyInto(&next.Status)
 	return &next
 }
 
-// withoutResult returns a Service without what this controller wrote.
+// withoutResult returns a Service without the addresses and the condition of this controller.
 func withoutResult(s *corev1.Service) (*corev1.Service, bool) {
 	next := s.DeepCopy()
 	if meta.FindStatusCondition(next.Status.Conditions, ConditionType) == nil {
-		return next, false // it was never ours
+		return next, false // this controller never served it
 	}
 	meta.RemoveStatusCondition(&next.Status.Conditions, ConditionType)
 	next.Status.LoadBalancer.Ingress = nil
 	return next, true
 }
 
-// setIngress writes addresses, unless the status has exactly these, in any order and as VIPs.
+// setIngress writes addresses, unless the status has exactly these, in any order and with mode VIP.
 func setIngress(status *corev1.ServiceStatus, addresses []netip.Addr) (changed bool) {
 	has := status.LoadBalancer.Ingress
 	same := len(has) == len(addresses) && !slices.ContainsFunc(has, func(i corev1.LoadBalancerIngress) bool {
@@ -119,21 +118,22 @@ func lists(has []corev1.LoadBalancerIngress, address netip.Addr) bool {
 
 func setCondition(status *corev1.ServiceStatus, c metav1.Condition) (changed bool) {
 	old := meta.FindStatusCondition(status.Conditions, ConditionType)
-	if old != nil && old.Status == c.Status && old.Reason == c.Reason && said(old.Message) == said(c.Message) {
+	if old != nil && old.Status == c.Status && old.Reason == c.Reason &&
+		withoutLeader(old.Message) == withoutLeader(c.Message) {
 		return false
 	}
 	return meta.SetStatusCondition(&status.Conditions, c)
 }
 
-// said is a message without its leader.
-func said(message string) string {
+// withoutLeader returns a condition's message without the leader.
+func withoutLeader(message string) string {
 	if i := strings.LastIndex(message, decidedBy); i >= 0 {
 		return message[:i]
 	}
 	return message
 }
 
-// marked returns a Service that differs from what it is, whatever it is, and says who leads.
+// marked returns a Service whose condition names the leader, so that it differs from s.
 func marked(s *corev1.Service, leader string) *corev1.Service {
 	next := s.DeepCopy()
 	c := metav1.Condition{Type: ConditionType, Status: metav1.ConditionUnknown, Reason: pending,
@@ -141,7 +141,7 @@ func marked(s *corev1.Service, leader string) *corev1.Service {
 	if old := meta.FindStatusCondition(next.Status.Conditions, ConditionType); old != nil {
 		c = *old
 	}
-	c.Message = said(c.Message) + decidedBy + leader
+	c.Message = withoutLeader(c.Message) + decidedBy + leader
 	meta.SetStatusCondition(&next.Status.Conditions, c)
 	return next
 }

@@ -99,11 +99,11 @@ func (o *inOrder) see(s *corev1.Service, deleted bool) {
 	}
 }
 
-// churned is what a churn has done so far.
+// churned counts the changes of a churn.
 type churned struct{ created, deleted atomic.Int64 }
 
-// churn creates and deletes Services, and changes what they ask for, until it is stopped. There are
-// more than addresses.
+// churn creates and deletes Services and changes their requests until it is stopped. It uses more
+// Services than there are addresses.
 func (l *lab) churn() (n *churned, stop func()) {
 	ctx, cancel := context.WithCancel(l.ctx)
 	n = &churned{}
@@ -155,7 +155,7 @@ func (l *lab) leader() string {
 	return *lease.Spec.HolderIdentity
 }
 
-// TestStoppedLeader stops a leader past its Lease, 20 times under churn, and has it continue while
+// TestStoppedLeader suspends a leader past its Lease, 20 times under churn, and resumes it while
 // another one leads. No address is ever given twice, and the old leader ends.
 func TestStoppedLeader(t *testing.T) {
 	l := newLab(t)
@@ -190,7 +190,7 @@ func TestStoppedLeader(t *testing.T) {
 			return nil
 		})
 		l.create(service(fmt.Sprint("after-", round), annotated("metallb.io/loadBalancerIPs", "192.0.2.1")))
-		if round%2 == 0 { // continued while the new one may still be taking over, or long after
+		if round%2 == 0 { // resume it while the new one may still be fencing, or long after
 			l.eventually("the new leader decides", func() error {
 				if len(l.get(fmt.Sprint("after-", round)).Status.Conditions) == 0 {
 					return errors.New("not yet")
@@ -222,16 +222,16 @@ func TestStoppedLeader(t *testing.T) {
 	l.stop(leading)
 }
 
-// gate is the transport of a controller in this process: it sees all requests, and can hold them as
-// if the process were stopped.
+// gate is the transport of a controller in this process. It sees all requests and can hold them, as
+// if the process were suspended.
 type gate struct {
 	http.RoundTripper
 	see func(method, path string, body []byte)
-	// hold returns a channel that a request must wait for before it is sent; nil for others. A
-	// request that is held is sent even if nobody waits for it any more, as one is that lies in a
-	// stopped process.
+	// hold returns a channel that a request must wait for before it is sent; nil: send it at once.
+	// A held request is sent even if its caller has given up, like a request that is already in a
+	// socket of a suspended process.
 	hold func(method, path string, body []byte) <-chan struct{}
-	// answered is called for those that were held.
+	// answered is called with the status code of each held request.
 	answered func(path string, code int)
 }
 
@@ -278,8 +278,8 @@ func (l *lab) inProcess(identity string, duration time.Duration, g *gate) (stop 
 	return func() error { cancel(); return <-ended }
 }
 
-// TestLateWrite: a leader has decided, and its process is stopped before the request is sent. The
-// next leader gives the address to another Service; then the request comes.
+// TestLateWrite: a leader has decided, and its process is suspended before the request is sent. The
+// next leader gives the address to another Service; then the request arrives.
 func TestLateWrite(t *testing.T) {
 	l := newLab(t)
 	l.namespace("a")
@@ -294,7 +294,7 @@ func TestLateWrite(t *testing.T) {
 	stopped, held := make(chan struct{}), make(chan struct{})
 	var isStopped atomic.Bool
 	var once sync.Once
-	var late atomic.Int64 // what the request was answered with
+	var late atomic.Int64 // status code of the answer to the request
 	first := &gate{answered: func(path string, code int) {
 		if strings.HasSuffix(path, "/status") {
 			late.Store(int64(code))
@@ -324,7 +324,8 @@ func TestLateWrite(t *testing.T) {
 		t.Fatal("the first leader has not decided")
 	}
 
-	// The pool is for others now, and the next leader gives the address to one of them.
+	// The pool now admits other Services only, and the next leader gives the address to one of
+	// them.
 	o, err := l.dynamic.Resource(poolKind).Get(l.ctx, "one", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -363,7 +364,7 @@ func TestLateWrite(t *testing.T) {
 		return nil
 	})
 	stopWatch := l.followInOrder()
-	close(stopped) // the first one continues: its request is sent, long after
+	close(stopped) // the first leader resumes and sends its request, much too late
 	l.eventually("the request is answered", func() error {
 		if late.Load() == 0 {
 			return errors.New("not yet")
@@ -383,7 +384,7 @@ func TestLateWrite(t *testing.T) {
 		t.Error(err)
 	}
 	stopWatch()
-	// Both Services were written before an address was given: no write from before could succeed.
+	// Both Services were written before an address was given: no earlier write could succeed.
 	marked := map[string]bool{}
 	for _, step := range order {
 		what, namespace, _ := strings.Cut(step, " ")
@@ -398,9 +399,9 @@ func TestLateWrite(t *testing.T) {
 	}
 }
 
-// TestAPIServerAway: an API server that does not answer for longer than a Lease ends the leader,
-// and nothing else: each Service has what it had when another process leads, and those that came
-// meanwhile get theirs.
+// TestAPIServerAway: an API server that does not answer for longer than a Lease ends the leader and
+// changes nothing else: each Service has the same address when another process leads, and new ones
+// get theirs.
 func TestAPIServerAway(t *testing.T) {
 	l := newLab(t)
 	binary := build(t)
@@ -418,7 +419,7 @@ func TestAPIServerAway(t *testing.T) {
 	}
 	frozen := time.Now()
 	l.ended(leading)
-	// The Lease's two seconds, and a request that is on its way (writeTimeout of the package).
+	// The Lease's two seconds, plus a pending request (writeTimeout of the package).
 	if took := time.Since(frozen); took > machine.Slower(15*time.Second) {
 		t.Errorf("the leader ended after %v", took)
 	}

@@ -1,17 +1,17 @@
-// Package assign gives Services of manifests their addresses, on a machine without an API server:
-// pools are in the gateway's configuration, and the allocator is the controller's (allocate/pools).
+// Package assign gives Services in manifests addresses, on a machine without an API server. The
+// pools are in the gateway's configuration; the allocator is the controller's (allocate/pools).
 //
-//	Services of the directory ─▶ Decide ─▶ status.loadBalancer of each, as if it stood in its manifest
+//	Services of the directory ─▶ Decide ─▶ status.loadBalancer of each, as if its manifest had it
 //	                             │    ▲
-//	              addresses.json ▼    │ of stateDir: what each was given
+//	              addresses.json ▼    │ in stateDir: the addresses given to each
 //
 // What must hold:
-//   - Addresses that a manifest's status has are the Service's, whatever pools say, and nobody
-//     else's.
-//   - A Service keeps what it was given while its manifest is there, its pool has the address and
-//     it asks for nothing else, also over restarts: the file has it. Another Service moves it only
-//     by listing the address in its status.
-//   - Without the file the result follows from pools and manifests alone: those that ask for an
+//   - Addresses that a manifest's status lists belong to its Service, regardless of pools, and are
+//     given to no other one.
+//   - A Service keeps its address, also over restarts (the file has it), while its manifest exists,
+//     its pool has the address and the Service asks for no other. Another Service can take it only
+//     by listing it in its status.
+//   - Without the file the result depends only on pools and manifests: Services that ask for an
 //     address come first, then each by namespace and name. Two gateways that start with the same
 //     manifests decide alike.
 package assign
@@ -31,35 +31,35 @@ import (
 	"sluice.dev/sluice/internal/wake"
 )
 
-// Class is the loadBalancerClass of Services that are ours; those without a class are, too.
+// Class is the loadBalancerClass to serve; Services without a class are served too.
 const Class = "sluice.dev/sluice"
 
 // Config configures an Assigner.
 type Config struct {
 	Log *slog.Logger
-	// StateDir has the file; empty: nothing is kept.
+	// StateDir is the directory of the file; empty: nothing is saved.
 	StateDir string
 }
 
-// Assigner decides. It is safe for concurrent use.
+// Assigner decides which addresses Services have. It is safe for concurrent use.
 type Assigner struct {
 	Config
 	changed wake.Flag
 
-	mu    sync.Mutex // guards the others
-	pools []*pools.Pool
-	kept  map[string][]netip.Addr // what each was given
-	owns  bool                    // the file is this process's to write
-	said  string                  // what was logged of the file
+	mu     sync.Mutex // guards the fields below
+	pools  []*pools.Pool
+	kept   map[string][]netip.Addr // addresses given to each Service
+	owns   bool                    // this process may write the file
+	logged string                  // last logged problem of the file
 }
 
-// New returns an Assigner without pools. It reads the file for each decision, and writes none,
-// before Own.
+// New returns an Assigner without pools. Before Own it reads the file for each decision and does
+// not write it.
 func New(c Config) *Assigner {
 	return &Assigner{Config: c, changed: wake.NewFlag(), kept: map[string][]netip.Addr{}}
 }
 
-// Own makes the file this process's: no other one writes it.
+// Own makes this process the only writer of the file.
 func (a *Assigner) Own() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,23 +79,23 @@ func (a *Assigner) SetPools(list []*pools.Pool) {
 	a.changed.Raise()
 }
 
-// Changed receives when decisions may be others than before.
+// Changed receives when Decide may return other results.
 func (a *Assigner) Changed() <-chan struct{} { return a.changed }
 
-// Given is what was decided about a Service.
+// Given is the decision about a Service.
 type Given struct {
-	Addresses []netip.Addr // none: what its manifest has stays
-	Problem   string       // why there are none, or not all; empty if nothing is wrong
+	Addresses []netip.Addr // none: the status in the manifest stays
+	Problem   string       // why it has none, or not all; empty if nothing is wrong
 }
 
-// Decide returns what Services have, by key (pools.KeyOf). Those that are not in it are none of
-// ours, or have what their manifest says.
+// Decide returns the decisions about Services by key (pools.KeyOf). It leaves out Services of other
+// classes, and Services whose manifest lists addresses.
 func (a *Assigner) Decide(services []*corev1.Service) map[string]Given {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	given := map[string]Given{}
 	if len(a.pools) == 0 {
-		return given // what was given is kept for pools that come back
+		return given // keep the addresses for pools that come back
 	}
 	if !a.owns {
 		a.load()
@@ -112,7 +112,7 @@ func (a *Assigner) Decide(services []*corev1.Service) map[string]Given {
 		case len(r.Addresses) > 0:
 			kept[key] = r.Addresses
 		case a.kept[key] != nil:
-			kept[key] = a.kept[key] // for when it can have that again
+			kept[key] = a.kept[key] // until they are free again
 		}
 	}
 	if !maps.EqualFunc(kept, a.kept, slices.Equal) {
@@ -122,16 +122,17 @@ func (a *Assigner) Decide(services []*corev1.Service) map[string]Given {
 	return given
 }
 
-// adopt claims what Services have, and returns those that are to be decided about, in that order.
+// adopt claims the addresses that Services have, and returns the Services to decide about, in
+// order.
 func (a *Assigner) adopt(alloc *pools.Allocator, services []*corev1.Service) (open []*corev1.Service) {
 	for _, s := range services {
 		key := pools.KeyOf(s)
 		switch has := pools.StatusOf(s); {
-		case len(has) > 0: // of whatever type: they are served
+		case len(has) > 0: // of any type: the gateway serves them
 			alloc.Adopt(s, nil) // so that others may share
 			claimed, _ := alloc.Claimed(key)
 			rest := slices.DeleteFunc(has, func(x netip.Addr) bool { return slices.Contains(claimed, x) })
-			alloc.Occupy("listed: "+key, "Service "+key+", whose manifest has it in its status,", "", rest)
+			alloc.Reserve("listed: "+key, "Service "+key+", whose manifest has it in its status,", "", rest)
 		case s.Spec.Type != corev1.ServiceTypeLoadBalancer:
 		case s.Spec.LoadBalancerClass == nil || *s.Spec.LoadBalancerClass == Class:
 			open = append(open, WithAddresses(s, a.kept[key]))
@@ -144,8 +145,7 @@ func (a *Assigner) adopt(alloc *pools.Allocator, services []*corev1.Service) (op
 	return open
 }
 
-// problem returns what is wrong with a decision as long as it stands. That it replaced an address
-// is logged.
+// problem returns why a Service lacks addresses. If a decision replaced an address, it logs that.
 func (a *Assigner) problem(key string, r pools.Result) (text string) {
 	if r.Refusal != nil {
 		return r.Refusal.Error()
@@ -177,7 +177,7 @@ func (a *Assigner) load() {
 	}
 	kept, err := Load(a.StateDir)
 	if err != nil {
-		a.say("addresses that Services were given are not known, and are chosen anew", err)
+		a.warn("the saved addresses of Services cannot be read; addresses are chosen again", err)
 		return
 	}
 	a.kept = kept
@@ -188,15 +188,15 @@ func (a *Assigner) save() {
 		return
 	}
 	if err := Save(a.StateDir, a.kept); err != nil {
-		a.say("addresses of Services are not kept for the next process", err)
+		a.warn("addresses of Services cannot be saved for the next process", err)
 	}
 }
 
-// say logs what is wrong with the file, once.
-func (a *Assigner) say(what string, err error) {
+// warn logs a problem with the file, once.
+func (a *Assigner) warn(what string, err error) {
 	text := fmt.Sprint(what, err)
-	if text != a.said {
-		a.said = text
+	if text != a.logged {
+		a.logged = text
 		a.Log.Warn(what, "file", filepath.Join(a.StateDir, File), "error", err)
 	}
 }

@@ -23,7 +23,7 @@ func pool(t *testing.T, name string, addresses ...string) *pools.Pool {
 	return p
 }
 
-// service is one of IPv4, with further fields.
+// service returns an IPv4 Service with further fields.
 func service(t *testing.T, name, more string) *corev1.Service {
 	t.Helper()
 	s := &corev1.Service{}
@@ -37,13 +37,13 @@ func service(t *testing.T, name, more string) *corev1.Service {
 	return s
 }
 
-// wanting is a Service with a further field in its specification.
+// wanting returns a Service with a further field in its specification.
 func wanting(t *testing.T, name, field string) *corev1.Service {
 	t.Helper()
 	return service(t, name, "spec: {type: LoadBalancer, ipFamilies: [IPv4], ports: [{port: 80}], "+field+"}")
 }
 
-func said(given map[string]Given, name string) string {
+func resultOf(given map[string]Given, name string) string {
 	g, there := given["default/"+name]
 	if !there {
 		return "nothing"
@@ -54,7 +54,7 @@ func said(given map[string]Given, name string) string {
 func check(t *testing.T, what string, given map[string]Given, want ...string) {
 	t.Helper()
 	for i := 0; i < len(want); i += 2 {
-		if got := said(given, want[i]); !strings.HasPrefix(got, want[i+1]) {
+		if got := resultOf(given, want[i]); !strings.HasPrefix(got, want[i+1]) {
 			t.Errorf("%s: %s has %s, want %s", what, want[i], got, want[i+1])
 		}
 	}
@@ -68,7 +68,8 @@ func open(t *testing.T, dir string, list ...*pools.Pool) *Assigner {
 	return a
 }
 
-// TestDecide: statuses and wishes come first, and nobody is given what they have.
+// TestDecide: addresses in a status and requested ones come first, and are given to no other
+// Service.
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	a := open(t, t.TempDir(), pool(t, "small", "192.0.2.0/30"))
@@ -88,8 +89,8 @@ func TestDecide(t *testing.T) {
 		"[]", "j", "[] AddressTaken: 192.0.2.1: Service default/c has it")
 }
 
-// TestKept: a Service keeps its address when others come and go, over restarts, and while its pool
-// is away for a time.
+// TestKept: a Service keeps its address when other Services come and go, over restarts, and while
+// its pool is missing for a time.
 func TestKept(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -100,7 +101,7 @@ func TestKept(t *testing.T) {
 	check(t, "another", a.Decide(more), "a", "[192.0.2.2]", "web-m", "[192.0.2.0]", "web-n", "[192.0.2.1]")
 	check(t, "restart", open(t, dir, pool(t, "p", "192.0.2.0/29")).Decide(more), "a", "[192.0.2.2]", "web-m",
 		"[192.0.2.0]", "web-n", "[192.0.2.1]")
-	// A process that waits reads, and writes nothing.
+	// A process that does not own the file reads it and does not write it.
 	waiting := New(Config{Log: slog.New(slog.DiscardHandler), StateDir: dir})
 	waiting.SetPools([]*pools.Pool{pool(t, "p", "192.0.2.4/30")})
 	check(t, "waiting", waiting.Decide(more), "web-m", "[192.0.2.5]")
@@ -123,8 +124,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestFileIsNotOurs: a file that cannot be read is an error that names it, and what it has does not
-// count.
+// TestFileIsNotOurs: a file that cannot be read is an error that names it, and its content is
+// ignored.
 func TestFileIsNotOurs(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{

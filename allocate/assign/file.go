@@ -7,10 +7,10 @@ import (
 	"sluice.dev/sluice/internal/statefile"
 )
 
-// File is the name, in stateDir, of the file with what Services were given.
+// File is the name, in stateDir, of the file with the addresses given to Services.
 const File = "addresses.json"
 
-// version must change with the meaning of what is in the file.
+// version must change when the meaning of the content changes.
 const version = 1
 
 type content struct {
@@ -18,7 +18,7 @@ type content struct {
 	Services map[string][]netip.Addr `json:"services"` // by namespace/name
 }
 
-// Load reads what is saved in stateDir; nothing if there is no file.
+// Load reads the saved addresses in stateDir; an empty map if there is no file.
 func Load(stateDir string) (map[string][]netip.Addr, error) {
 	var c content
 	if stateDir != "" {
@@ -32,7 +32,7 @@ func Load(stateDir string) (map[string][]netip.Addr, error) {
 	return c.Services, nil
 }
 
-// Save replaces what is saved in stateDir, in one step. With nothing to save there is no file.
+// Save replaces the file in stateDir atomically; it removes the file if kept is empty.
 func Save(stateDir string, kept map[string][]netip.Addr) error {
 	if stateDir == "" {
 		return nil

@@ -9,40 +9,40 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// claim is what one Service has.
+// claim is the set of addresses that one Service has, or that Reserve keeps from Services.
 type claim struct {
 	key       string
 	uid       types.UID
-	pool      string // "" for one of Occupy
+	pool      string // "" for reserved addresses
 	addresses []netip.Addr
 	ports     map[Port]bool // a Service may have tens of thousands
 	sharing   Sharing
-	// presumed: no pool that can be read has all addresses, and one that cannot may.
+	// presumed: no readable pool has all addresses, but a pool that cannot be read may.
 	presumed bool
-	// taken: the addresses are no allocation of ours, but nobody gets them: takenBy has them. The
-	// Service exceptKey may.
-	taken              bool
-	takenBy, exceptKey string
+	// reserved: the addresses are reserved (Reserve). holder names the holder in messages. Only the
+	// Service allowedKey may get them.
+	reserved           bool
+	holder, allowedKey string
 }
 
-// Allocator has the pools and all claims on their addresses. The zero value has no pools, which is
-// something else than none: nothing is decided before SetPools.
+// Allocator has the pools and all claims on their addresses. Before the first call of SetPools the
+// pools are unknown, and the Allocator decides nothing.
 type Allocator struct {
 	ready bool
 	pools []*Pool // by name
-	// unreadable are pools of which nobody knows what they have (Remains, Unlisted).
+	// unreadable are pools whose ranges are not known (Remains, Unlisted).
 	unreadable []*Pool
 	byName     map[string]*Pool // of pools
 	claims     map[string]*claim
 	occupancy
-	waits *waits // nil: nobody is told who may get what they lacked
+	waits *waits // nil: FollowWaiting was not called
 }
 
-// SetPools replaces the pools. Claims that no pool has any more, or whose pool is not for the
-// Service any more, are dropped when the Service is looked at (Adopt, Converge).
+// SetPools replaces the pools. It releases claims that no pool contains; a claim whose pool no
+// longer admits the Service is released when Adopt or Converge is called for that Service.
 //
-// Unreadable are pools that cannot be read, and never were, as Remains and Unlisted return
-// them.
+// unreadable are pools that could never be read since this process started, as Remains and Unlisted
+// return them.
 func (a *Allocator) SetPools(pools []*Pool, unreadable ...*Pool) {
 	a.pools, a.unreadable, a.ready = slices.Clone(pools), slices.Clone(unreadable), true
 	byName := func(p, q *Pool) int { return strings.Compare(p.Name, q.Name) }
@@ -54,7 +54,7 @@ func (a *Allocator) SetPools(pools []*Pool, unreadable ...*Pool) {
 	}
 	for _, key := range a.keys() {
 		c := a.claims[key]
-		if c.taken {
+		if c.reserved {
 			continue
 		}
 		p := a.poolWith(c.addresses, c.pool)
@@ -83,7 +83,7 @@ func (a *Allocator) Pools() []*Pool { return a.pools }
 
 func (a *Allocator) pool(name string) *Pool { return a.byName[name] }
 
-// poolWith returns a pool that has all addresses: the preferred one if it does.
+// poolWith returns a pool that has all addresses: the preferred one if possible.
 func (a *Allocator) poolWith(addresses []netip.Addr, preferred string) *Pool {
 	if p := a.pool(preferred); p != nil && p.containsAll(addresses) {
 		return p
@@ -96,9 +96,9 @@ func (a *Allocator) poolWith(addresses []netip.Addr, preferred string) *Pool {
 	return nil
 }
 
-// Claimed returns what a Service has, and from which pool.
+// Claimed returns the addresses that a Service has, and the name of their pool.
 func (a *Allocator) Claimed(key string) (addresses []netip.Addr, pool string) {
-	if c := a.claims[key]; c != nil && !c.taken {
+	if c := a.claims[key]; c != nil && !c.reserved {
 		return c.addresses, c.pool
 	}
 	return nil, ""
@@ -116,9 +116,10 @@ func (a *Allocator) Release(key string) bool {
 	return true
 }
 
+// hold stores a claim in place of the one with the same key.
 func (a *Allocator) hold(c *claim) {
 	if before := a.claims[c.key]; before != nil && before.same(c) {
-		before.uid, before.pool, before.presumed, before.takenBy = c.uid, c.pool, c.presumed, c.takenBy
+		before.uid, before.pool, before.presumed, before.holder = c.uid, c.pool, c.presumed, c.holder
 		return
 	}
 	a.Release(c.key)
@@ -130,20 +131,20 @@ func (a *Allocator) hold(c *claim) {
 	a.waits.note(c.addresses)
 }
 
-// Occupy keeps addresses from all Services but those that have them already, and from all but one
-// if its key is given, instead of those that it kept under the key before. By is who has them, for
-// messages.
-func (a *Allocator) Occupy(key, by, except string, addresses []netip.Addr) {
+// Reserve replaces the addresses reserved under key. No Service gets a reserved address, except the
+// one with the key except, if that is not empty. Services that already have one keep it. by names
+// the holder in messages.
+func (a *Allocator) Reserve(key, by, except string, addresses []netip.Addr) {
 	if len(addresses) == 0 {
 		a.Release(key)
 		return
 	}
-	a.hold(&claim{key: key, addresses: addresses, taken: true, takenBy: by, exceptKey: except})
+	a.hold(&claim{key: key, addresses: addresses, reserved: true, holder: by, allowedKey: except})
 }
 
-// Occupied returns what Occupy keeps under a key.
-func (a *Allocator) Occupied(key string) []netip.Addr {
-	if c := a.claims[key]; c != nil && c.taken {
+// Reserved returns the addresses reserved under key.
+func (a *Allocator) Reserved(key string) []netip.Addr {
+	if c := a.claims[key]; c != nil && c.reserved {
 		return c.addresses
 	}
 	return nil
@@ -153,7 +154,7 @@ func (a *Allocator) Occupied(key string) []netip.Addr {
 func (a *Allocator) Holders(address netip.Addr) (keys []string) {
 	if at := a.at[address]; at != nil {
 		for _, c := range at.claims {
-			if !c.taken {
+			if !c.reserved {
 				keys = append(keys, c.key)
 			}
 		}
@@ -161,29 +162,28 @@ func (a *Allocator) Holders(address netip.Addr) (keys []string) {
 	return keys
 }
 
-// OccupiedBy returns who keeps an address from Services, if the name begins with a prefix; "" if
-// nobody does.
-func (a *Allocator) OccupiedBy(address netip.Addr, prefix string) string {
+// ReservedBy returns the holder of a reserved address if its name begins with prefix, else "".
+func (a *Allocator) ReservedBy(address netip.Addr, prefix string) string {
 	if at := a.at[address]; at != nil {
 		for _, c := range at.claims {
-			if c.taken && strings.HasPrefix(c.takenBy, prefix) {
-				return c.takenBy
+			if c.reserved && strings.HasPrefix(c.holder, prefix) {
+				return c.holder
 			}
 		}
 	}
 	return ""
 }
 
-// free returns why an address cannot be had. One that is adopted, because the status lists it, is
-// not kept from its Service by those that Occupy names.
+// free returns why a Service cannot have an address; nil: it can. With adopt, because the Service's
+// status lists the address, a reservation does not prevent it.
 func (a *Allocator) free(r *Request, address netip.Addr, adopt bool) *Refusal {
 	at := a.at[address]
 	c, p := at.conflict(r, adopt)
 	switch {
 	case c == nil:
 		return nil
-	case c.taken:
-		return refuse(AddressTaken, "%s: %s has it", address, c.takenBy)
+	case c.reserved:
+		return refuse(AddressTaken, "%s: %s has it", address, c.holder)
 	case p != Port{}:
 		return refuse(PortTaken, "%s: Service %s has port %s of it", address, c.key, p)
 	}
@@ -191,7 +191,7 @@ func (a *Allocator) free(r *Request, address netip.Addr, adopt bool) *Refusal {
 	return refuse(reason, "%s: "+why, address, c.key)
 }
 
-// Assign gives a Service certain addresses, instead of those that it has.
+// Assign gives a Service certain addresses, in place of the ones that it has.
 func (a *Allocator) Assign(r *Request, addresses []netip.Addr) *Refusal {
 	return a.assign(r, addresses, false)
 }
@@ -219,8 +219,8 @@ func (a *Allocator) assign(r *Request, addresses []netip.Addr, adopt bool) *Refu
 	return nil
 }
 
-// poolFor returns the pool that addresses are from: the one that the Service asks for, or the one
-// that it has them from, or the first by name.
+// poolFor returns the pool that contains the addresses: the pool that the Service asks for, else
+// the pool of its claim, else the first by name.
 func (a *Allocator) poolFor(r *Request, addresses []netip.Addr) (*Pool, *Refusal) {
 	var refusal *Refusal
 	has := func(p *Pool) bool {
@@ -274,8 +274,8 @@ func (a *Allocator) unknownPool(name string) *Refusal {
 	return refuse(UnknownPool, "there is no pool %s", name)
 }
 
-// Allocate gives a Service what it asks for: its wish, or addresses that it has already, or the
-// first free ones of the first pool that is for it.
+// Allocate gives a Service the addresses that it asks for, or the ones that it already has, or the
+// first free ones of the first pool that admits it.
 func (a *Allocator) Allocate(r *Request) ([]netip.Addr, *Refusal) {
 	if a.keepsPresumed(r) {
 		return a.claims[r.Key].addresses, nil
@@ -332,8 +332,7 @@ func poolNames(tiers [][]*Pool) string {
 	return "pools " + strings.Join(names, ", ")
 }
 
-// tiers returns the pools that a Service may have addresses from, those first that are dedicated to
-// it.
+// tiers returns the pools that a Service may have addresses from, the dedicated ones first.
 func (a *Allocator) tiers(r *Request) ([][]*Pool, *Refusal) {
 	if r.Pool != "" {
 		p := a.pool(r.Pool)
@@ -364,8 +363,9 @@ func (a *Allocator) tiers(r *Request) ([][]*Pool, *Refusal) {
 	return [][]*Pool{dedicated, general}, nil
 }
 
-// best returns addresses from one of the pools, and nil if none has what is needed. A pool that has
-// both families wins where both are asked for; with policy PreferDualStack one is better than none.
+// best returns addresses from one of the pools, or nil if no pool has enough. If the Service asks
+// for two families, a pool that has both wins; with policy PreferDualStack one family is better
+// than none.
 func (a *Allocator) best(r *Request, pools []*Pool) []netip.Addr {
 	var firstChoice, secondChoice []netip.Addr
 	for _, p := range pools {
@@ -396,7 +396,7 @@ func (a *Allocator) best(r *Request, pools []*Pool) []netip.Addr {
 	return firstChoice
 }
 
-// extend adds the family that a Service lacks, from a pool that has its address, too.
+// extend adds an address of the missing family, from a pool that also has the current address.
 func (a *Allocator) extend(r *Request) ([]netip.Addr, *Refusal) {
 	current, _ := a.Claimed(r.Key)
 	v4, _ := families(current)
@@ -412,8 +412,8 @@ func (a *Allocator) extend(r *Request) ([]netip.Addr, *Refusal) {
 	return all, a.assign(r, all, true)
 }
 
-// extending returns the pools that a Service which has an address may have another one from: its
-// own, and those that have the address, too.
+// extending returns the pools that may provide a second address for a Service that has one: the
+// pool of its claim, and other pools that contain the current address.
 func (a *Allocator) extending(r *Request) []*Pool {
 	current, name := a.Claimed(r.Key)
 	list := []*Pool{a.pool(name)}
@@ -428,8 +428,8 @@ func (a *Allocator) extending(r *Request) []*Pool {
 // Use is how many addresses of a pool are claimed, and how many it has (Pool.Size).
 type Use struct{ Used4, Used6, Size4, Size6 int64 }
 
-// Usage returns the use of each pool. An address that several Services share counts once, and one
-// in several pools in that of its claim.
+// Usage returns the use of each pool. An address that several Services share counts once; an
+// address that is in several pools counts in the pool of its claim.
 func (a *Allocator) Usage() map[string]Use {
 	all := make(map[string]Use, len(a.pools))
 	for _, p := range a.pools {

@@ -7,19 +7,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Result is what becomes of a Service.
+// Result is the decision about a Service.
 type Result struct {
-	// Keep: nothing is known of pools yet, so the status must stay as it is.
+	// Keep: no pools are known yet, so the status must stay unchanged.
 	Keep bool
-	// Addresses is what the status must list. None: it must list nothing.
+	// Addresses is the list that the status must have; nil: an empty one.
 	Addresses []netip.Addr
-	// Pool has them; empty if no pool that can be read does.
+	// Pool contains the addresses; empty if no readable pool does.
 	Pool string
-	// Refusal is why there are no addresses; nil if there are, or if the Service asks for none.
+	// Refusal is why the Service has no address; nil if it has one, or needs none.
 	Refusal *Refusal
-	// Notes are what its author should know although it has addresses.
+	// Notes are warnings for the Service's author although it has addresses.
 	Notes []*Refusal
-	// Lacks: it has no address, or lacks one of a family.
+	// Lacks: the Service has no address, or has none of one family.
 	Lacks bool
 }
 
@@ -28,23 +28,23 @@ func none(why *Refusal, notes ...*Refusal) Result {
 	return Result{Refusal: why, Notes: notes, Lacks: true}
 }
 
-// Forget drops what a Service has, which was deleted or is not ours any more. It reports whether
-// it had something.
+// Forget drops the claim of a Service that was deleted or that this controller no longer serves. It
+// reports whether there was a claim.
 func (a *Allocator) Forget(key string) (had bool) {
 	had = a.Release(key)
 	a.waitFor(key, nil)
 	return had
 }
 
-// Adopt claims what the status of a Service lists, if it may have that. Call it for every Service
-// before Converge is called for the first, and after SetPools: so nobody is given an address that
-// another Service has.
+// Adopt claims the addresses that the status of a Service lists, if the Service may have them. Call
+// it for every Service after SetPools and before the first call of Converge: otherwise a Service
+// could get an address that another one has.
 func (a *Allocator) Adopt(s *corev1.Service, namespaceLabels map[string]string) {
 	r, refusal := RequestOf(s, namespaceLabels)
 	a.AdoptRequest(r, refusal, StatusOf(s))
 }
 
-// AdoptRequest is Adopt for a Service that was read, as in ConvergeRequest.
+// AdoptRequest is Adopt for a Service that RequestOf has parsed, as in ConvergeRequest.
 func (a *Allocator) AdoptRequest(r *Request, refusal *Refusal, has []netip.Addr) {
 	if !a.ready || refusal != nil {
 		return
@@ -53,20 +53,20 @@ func (a *Allocator) AdoptRequest(r *Request, refusal *Refusal, has []netip.Addr)
 	a.adopt(r, has)
 }
 
-// sameService drops a claim of another Service that had the name.
+// sameService drops the claim of a deleted Service with the same name.
 func (a *Allocator) sameService(r *Request) {
 	if c := a.claims[r.Key]; c != nil && c.uid != r.UID {
 		a.Release(r.Key)
 	}
 }
 
-// adopt returns why what a Service has cannot stay; nil if it does, or if it has nothing.
+// adopt returns why a Service cannot keep its addresses; nil if it keeps them, or has none.
 func (a *Allocator) adopt(r *Request, has []netip.Addr) *Refusal {
 	if len(has) == 0 {
 		return nil
 	}
 	v4, v6 := families(has)
-	if len(has) == 2 && v4 && v6 && r.V4 != r.V6 { // it has given up a family, and keeps the other one's
+	if len(has) == 2 && v4 && v6 && r.V4 != r.V6 { // it no longer asks for one family: keep the other address
 		has = slices.DeleteFunc(slices.Clone(has), func(a netip.Addr) bool { return a.Is4() != r.V4 })
 		v4, v6 = r.V4, r.V6
 	}
@@ -85,14 +85,14 @@ func sameAddresses(a, b []netip.Addr) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(x netip.Addr) bool { return !slices.Contains(b, x) })
 }
 
-// Converge decides what a Service of type LoadBalancer that is ours has from now on.
+// Converge decides which addresses a Service of type LoadBalancer has from now on.
 func (a *Allocator) Converge(s *corev1.Service, namespaceLabels map[string]string) (result Result) {
 	r, refusal := RequestOf(s, namespaceLabels)
 	return a.ConvergeRequest(r, refusal, StatusOf(s))
 }
 
-// ConvergeRequest is Converge for a Service that was read: r and refusal are of RequestOf, has is
-// what its status lists (StatusOf).
+// ConvergeRequest is Converge for a Service that was already parsed: r and refusal are results of
+// RequestOf, has is the result of StatusOf.
 func (a *Allocator) ConvergeRequest(r *Request, refusal *Refusal, has []netip.Addr) (result Result) {
 	if !a.ready {
 		return Result{Keep: true}
@@ -122,14 +122,14 @@ func (a *Allocator) converge(r *Request, has []netip.Addr) Result {
 	var notes []*Refusal
 	if why := a.adopt(r, has); why != nil {
 		a.Release(r.Key)
-		if why.Reason != BadWish { // that its author asks for another address is no news to the author
+		if why.Reason != BadWish { // the author knows that the Service asks for another address
 			notes = append(notes, refuse(why.Reason, "the address was replaced: %s", why.Message))
 		}
 	}
 	addresses, refusal := a.Allocate(r)
 	if refusal != nil {
 		if current, _ := a.Claimed(r.Key); current != nil {
-			// What it has is not enough, or not its own any more. The next try begins with nothing.
+			// Its addresses are too few, or it may not keep them: try again without them.
 			a.Release(r.Key)
 			addresses, refusal = a.Allocate(r)
 		}

@@ -1,28 +1,30 @@
-// Package pools decides which addresses Services of type LoadBalancer have. It is the allocator
-// without a client: it sees API types and pools, and returns what a Service's status must list.
+// Package pools decides which addresses Services of type LoadBalancer have. It has no API client:
+// it reads API types and pools, and returns the addresses that the status of a Service must list.
 //
-// A Pool has ranges of addresses and says who may have them. A Request is what one Service asks
-// for: families, ports, perhaps certain addresses or a certain pool. The Allocator holds a claim
-// for each Service that has addresses, and so knows which are taken.
+// A Pool has ranges of addresses and the conditions under which a Service may use them. A Request
+// is parsed from one Service: families, ports, optionally certain addresses or a certain pool. The
+// Allocator holds a claim for each Service that has addresses, and so knows which are in use.
 //
 //	Service ──► RequestOf ──► Request ──┐
 //	                                    ├──► Allocator ──► Result: addresses, or a Refusal
 //	AddressPool ──► New ──► Pool ───────┘
 //
 // Behaviour follows MetalLB's controller where users depend on it (annotations, order of pools,
-// sharing); testdata/metallb has its published tests as data, and names each difference.
+// sharing). testdata/metallb has MetalLB's published tests as data and names each difference.
 //
 // # What must hold
 //
 //   - An address has one claim, or several whose sharing rules permit all of them together.
-//   - What a Service's status lists stays, as long as a pool has it, is for this Service, and the
-//     Service asks for nothing else. Adopt all Services before the first is allocated for.
-//   - Also while a pool cannot be read and nobody knows what it had: then what no other pool has
-//     stays, and nothing is given from it.
-//   - A decision takes no longer the larger a pool is, or the more Services have addresses or wait
-//     (taken, waits; TestOneIsWokenForOneAddress), but for the pools and ranges that are looked at.
-//   - The same calls in the same order have the same results: where there is a choice, it is made
-//     by priority, then by name, then by address.
+//   - A Service keeps the addresses in its status as long as a pool has them, the pool admits the
+//     Service, and the Service asks for nothing else. So adopt all Services before allocating for
+//     the first.
+//   - While a pool cannot be read and its ranges are unknown, Services keep addresses that no other
+//     pool has, and no address of the unreadable pool is given to a Service.
+//   - The time of a decision does not depend on the size of a pool, nor on how many Services have
+//     addresses or wait (addressSet, waits; TestOneIsWokenForOneAddress). It grows with the number
+//     of pools and ranges that must be searched.
+//   - The same calls in the same order have the same results: choices are made by priority, then by
+//     name, then by address.
 //
 // Nothing here is safe for concurrent use.
 package pools

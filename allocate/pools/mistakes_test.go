@@ -37,8 +37,7 @@ var badPools = []string{
 	`{addresses: [192.0.2.0/24], serviceAllocation: {serviceSelectors: [{matchExpressions: [{key: a, operator: Near}]}]}}`,
 }
 
-// badWishes are what Services ask for, and do not get: annotations, and fields of their
-// specification.
+// badWishes are annotations and fields of specifications with a mistake.
 var badWishes = []string{
 	`metallb.io/loadBalancerIPs: 203.0.113.300`,
 	`metallb.io/loadBalancerIPs: "203.0.113.2,203.0.113.3"`,
@@ -56,8 +55,7 @@ var badWishes = []string{
 	`spec.ipFamilyPolicy: RequireDualStack`,
 }
 
-// TestMistakes: docs/allocate.md has what is said of mistakes in pools, and of wishes that Services
-// do not get.
+// TestMistakes: docs/allocate.md quotes the messages about mistakes in pools and requests.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -88,7 +86,7 @@ func TestMistakes(t *testing.T) {
 		"go test ./allocate/pools -run TestMistakes -update")
 }
 
-// wish is what becomes of a Service with one ClusterIP, beside those that docs/allocate.md names.
+// wish returns the result for a Service with one ClusterIP, next to the ones of docs/allocate.md.
 func wish(t *testing.T, text string) pools.Result {
 	t.Helper()
 	a := &pools.Allocator{}

@@ -6,41 +6,41 @@ import (
 	"slices"
 )
 
-// occupancy knows which addresses are claimed, and finds those that a Service can have. Neither a
-// change nor a search takes longer the more addresses a pool or claims there are, but for the
-// probes of addresses that others share.
+// occupancy knows which addresses are claimed, and finds addresses that a Service can have. The
+// time of a change or search does not depend on the number of addresses or claims, except that a
+// search probes shared addresses (maxProbes).
 type occupancy struct {
 	at map[netip.Addr]*spot
-	// taken4 and taken6 have the addresses of at. Those of avoiding are for pools that avoid buggy
-	// IPv4 addresses.
-	taken4, avoiding, taken6 *taken
-	groups                   map[string][]netip.Addr // of Services, by sharing key; in order
-	excepts                  map[string][]*claim     // of Occupy, by the Service that may have them
+	// claimed4 and claimed6 have the keys of at, by family. avoiding is claimed4 for pools that
+	// avoid buggy IPv4 addresses.
+	claimed4, avoiding, claimed6 *addressSet
+	groups                       map[string][]netip.Addr // addresses of Services by sharing key, in order
+	excepts                      map[string][]*claim     // reservations by the Service that may have them
 }
 
-// spot is an address that is claimed.
+// spot is an address with claims.
 type spot struct {
-	claims []*claim        // in the order in which they came
-	ports  map[Port]*claim // where there are several claims
+	claims []*claim        // oldest first
+	ports  map[Port]*claim // kept only if there are several claims
 }
 
-// same reports whether two claims keep the same from others.
+// same reports whether two claims exclude the same addresses and ports for other Services.
 func (c *claim) same(d *claim) bool {
-	return c.taken == d.taken && c.exceptKey == d.exceptKey && slices.Equal(c.addresses, d.addresses) &&
+	return c.reserved == d.reserved && c.allowedKey == d.allowedKey && slices.Equal(c.addresses, d.addresses) &&
 		c.sharing.equals(&d.sharing) && maps.Equal(c.ports, d.ports)
 }
 
-// given returns the first claim that is a Service's; nil if there is none.
+// given returns the first claim of a Service; nil if there is none.
 func (s *spot) given() *claim {
 	for _, c := range s.claims {
-		if !c.taken {
+		if !c.reserved {
 			return c
 		}
 	}
 	return nil
 }
 
-// withPort returns the claim that has a port; nil if there is none but the one of a key.
+// withPort returns the claim that has a port, other than the one with key; nil if there is none.
 func (s *spot) withPort(p Port, key string) *claim {
 	if s.ports != nil {
 		if c := s.ports[p]; c != nil && c.key != key {
@@ -56,8 +56,8 @@ func (s *spot) withPort(p Port, key string) *claim {
 	return nil
 }
 
-// conflict returns a claim that keeps an address from a Service, nil if none does, and the port if
-// that is the reason. Nobody claims a nil spot.
+// conflict returns a claim that prevents a Service from having an address, or nil, and the port if
+// both use the same one. A nil spot has no claims.
 func (s *spot) conflict(r *Request, adopt bool) (*claim, Port) {
 	if s == nil {
 		return nil, Port{}
@@ -65,8 +65,8 @@ func (s *spot) conflict(r *Request, adopt bool) (*claim, Port) {
 	for _, c := range s.claims {
 		switch {
 		case c.key == r.Key:
-		case c.taken && (adopt || c.exceptKey == r.Key):
-		case c.taken:
+		case c.reserved && (adopt || c.allowedKey == r.Key):
+		case c.reserved:
 			return c, Port{}
 		default:
 			if reason, _ := r.Sharing.with(&c.sharing); reason != "" {
@@ -112,10 +112,10 @@ func (s *spot) remove(c *claim) {
 func (o *occupancy) enter(c *claim) {
 	if o.at == nil {
 		o.at, o.groups, o.excepts = map[netip.Addr]*spot{}, map[string][]netip.Addr{}, map[string][]*claim{}
-		o.taken4, o.avoiding, o.taken6 = &taken{}, &taken{avoid: true}, &taken{}
+		o.claimed4, o.avoiding, o.claimed6 = &addressSet{}, &addressSet{avoid: true}, &addressSet{}
 	}
-	if c.exceptKey != "" {
-		o.excepts[c.exceptKey] = append(o.excepts[c.exceptKey], c)
+	if c.allowedKey != "" {
+		o.excepts[c.allowedKey] = append(o.excepts[c.allowedKey], c)
 	}
 	for _, address := range c.addresses {
 		at := o.at[address]
@@ -137,10 +137,10 @@ func (o *occupancy) enter(c *claim) {
 }
 
 func (o *occupancy) leave(c *claim) {
-	if c.exceptKey != "" {
-		rest := slices.DeleteFunc(o.excepts[c.exceptKey], func(other *claim) bool { return other == c })
-		if o.excepts[c.exceptKey] = rest; len(rest) == 0 {
-			delete(o.excepts, c.exceptKey)
+	if c.allowedKey != "" {
+		rest := slices.DeleteFunc(o.excepts[c.allowedKey], func(other *claim) bool { return other == c })
+		if o.excepts[c.allowedKey] = rest; len(rest) == 0 {
+			delete(o.excepts, c.allowedKey)
 		}
 	}
 	for _, address := range c.addresses {
@@ -159,8 +159,7 @@ func (o *occupancy) leave(c *claim) {
 	}
 }
 
-// shares reports whether a claim has a sharing key. All of an address have the same, but for those
-// of Occupy.
+// shares reports whether a claim has a sharing key. All Services at an address have the same key.
 func (s *spot) shares(key string) bool {
 	c := s.given()
 	return c != nil && c.sharing.Key == key
@@ -176,25 +175,25 @@ func (o *occupancy) leaveGroup(key string, address netip.Addr) {
 	}
 }
 
-// sets returns the sets that an address belongs to.
-func (o *occupancy) sets(a netip.Addr) []*taken {
+// sets returns the sets that track an address.
+func (o *occupancy) sets(a netip.Addr) []*addressSet {
 	if a.Is4() {
-		return []*taken{o.taken4, o.avoiding}
+		return []*addressSet{o.claimed4, o.avoiding}
 	}
-	return []*taken{o.taken6}
+	return []*addressSet{o.claimed6}
 }
 
-// unclaimed returns the first address from..to of a pool that nobody claims.
+// unclaimed returns the first address of a pool in from..to that has no claim.
 func (o *occupancy) unclaimed(p *Pool, from, to netip.Addr) (netip.Addr, bool) {
-	set := &taken{avoid: p.avoidBuggyIPs && from.Is4()}
+	set := &addressSet{avoid: p.avoidBuggyIPs && from.Is4()}
 	switch {
 	case o.at == nil:
 	case set.avoid:
 		set = o.avoiding
 	case from.Is4():
-		set = o.taken4
+		set = o.claimed4
 	default:
-		set = o.taken6
+		set = o.claimed6
 	}
 	return set.first(from, to)
 }

@@ -14,46 +14,46 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Spec is the specification of an AddressPool, and that of MetalLB's IPAddressPool
-// (metallb.io/v1beta1), which has the same fields.
+// Spec is the specification of an AddressPool. MetalLB's IPAddressPool (metallb.io/v1beta1) has the
+// same fields.
 type Spec struct {
 	// Addresses are prefixes, or ranges of two addresses with "-" between them.
 	Addresses []string `json:"addresses"`
-	// AutoAssign: Services that name neither pool nor address may get one from here. nil is true.
+	// AutoAssign: Services that name neither a pool nor an address may use the pool. nil is true.
 	AutoAssign *bool `json:"autoAssign,omitempty"`
 	// AvoidBuggyIPs leaves out IPv4 addresses that end with 0 or 255.
 	AvoidBuggyIPs     bool               `json:"avoidBuggyIPs,omitempty"`
 	ServiceAllocation *ServiceAllocation `json:"serviceAllocation,omitempty"`
 }
 
-// ServiceAllocation says which Services a pool is for.
+// ServiceAllocation restricts a pool to some Services.
 type ServiceAllocation struct {
-	// Priority orders the pools that are for a Service: the lowest first, and 0 after all others.
+	// Priority orders the pools that admit a Service: the lowest first, 0 last.
 	Priority           int                    `json:"priority,omitempty"`
 	Namespaces         []string               `json:"namespaces,omitempty"`
 	NamespaceSelectors []metav1.LabelSelector `json:"namespaceSelectors,omitempty"`
 	ServiceSelectors   []metav1.LabelSelector `json:"serviceSelectors,omitempty"`
 }
 
-// Pool is a Spec that was read. It must not be changed.
+// Pool is a parsed Spec. It must not be changed.
 type Pool struct {
 	Name          string
 	ranges        []netipx.IPRange // in the order of the specification
 	autoAssign    bool
 	avoidBuggyIPs bool
-	only          *only // nil: for all Services
-	// size4s, size6s are how many addresses can be had.
+	only          *only // nil: all Services may use it
+	// size4s, size6s count the addresses that the pool can give.
 	size4s, size6s int64
 	anyName        bool // Unlisted
 }
 
-// only is whom a pool is for. A Service must match one of each kind that is there.
+// only restricts a pool. A Service must match one element of each list that is not empty.
 type only struct {
 	priority     int
 	namespaces   []string
 	byNamespace  []labels.Selector
 	byService    []labels.Selector
-	anyNamespace bool // neither names nor selectors of namespaces
+	anyNamespace bool // both namespaces and byNamespace are empty
 }
 
 // New reads a specification. It reports all mistakes together.
@@ -110,14 +110,13 @@ func newOnly(s *ServiceAllocation) (*only, error) {
 	return o, errors.Join(errs...)
 }
 
-// CheckAddresses returns what is wrong with one of a specification's addresses.
+// CheckAddresses returns the error in one entry of Spec.Addresses, or nil.
 func CheckAddresses(text string) error {
 	_, err := parseRange(text)
 	return err
 }
 
-// parseRange reads a prefix or a range. Bits of a prefix beyond its length do not count, as in
-// MetalLB.
+// parseRange reads a prefix or a range. As in MetalLB, bits beyond a prefix's length are ignored.
 func parseRange(text string) (netipx.IPRange, error) {
 	first, last, isRange := strings.Cut(text, "-")
 	if !isRange {
@@ -151,7 +150,7 @@ func parseAddress(text string) (netip.Addr, error) {
 	return a, nil
 }
 
-// buggy addresses are taken for a network's own or its broadcast address by some old devices.
+// buggy reports whether some old devices take an address for a network or broadcast address.
 func buggy(a netip.Addr) bool {
 	if !a.Is4() {
 		return false
@@ -160,7 +159,7 @@ func buggy(a netip.Addr) bool {
 	return last == 0 || last == 255
 }
 
-// Contains reports whether an address can be had from the pool.
+// Contains reports whether the pool can give an address.
 func (p *Pool) Contains(a netip.Addr) bool {
 	if p.avoidBuggyIPs && buggy(a) {
 		return false
@@ -172,7 +171,7 @@ func (p *Pool) containsAll(list []netip.Addr) bool {
 	return !slices.ContainsFunc(list, func(a netip.Addr) bool { return !p.Contains(a) })
 }
 
-// Overlaps returns an address that is in both pools.
+// Overlaps returns an address that both pools contain.
 func (p *Pool) Overlaps(q *Pool) (netip.Addr, bool) {
 	for _, a := range p.ranges {
 		for _, b := range q.ranges {
@@ -187,18 +186,19 @@ func (p *Pool) Overlaps(q *Pool) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// OverlapsWith returns what is to be said of addresses that a pool and one of others both have.
+// OverlapsWith returns a message for each pool in others that has an address in common with p.
 func OverlapsWith(p *Pool, others []*Pool) (texts []string) {
 	for _, q := range others {
 		if at, overlap := p.Overlaps(q); overlap {
-			texts = append(texts, fmt.Sprintf("%s is in pool %s, too: it is given once, from either", at, q.Name))
+			texts = append(texts, fmt.Sprintf("%s is also in pool %s: each address is given once, from either",
+				at, q.Name))
 		}
 	}
 	return texts
 }
 
-// Size returns how many addresses can be had, at most math.MaxInt64 of each family. One that is in
-// several ranges counts once.
+// Size returns how many addresses the pool can give, at most math.MaxInt64 per family. An address
+// that is in several ranges counts once.
 func (p *Pool) Size() (v4, v6 int64) {
 	return p.size4s, p.size6s
 }
@@ -245,7 +245,7 @@ func number4(a netip.Addr) int64 {
 
 // endingWith counts the addresses from..to whose last byte has a value.
 func endingWith(last, from, to int64) int64 {
-	upTo := func(n int64) int64 { return (n + 256 - last) >> 8 } // those that are at most n
+	upTo := func(n int64) int64 { return (n + 256 - last) >> 8 } // of 0..n
 	return upTo(to) - upTo(from-1)
 }
 
@@ -265,7 +265,7 @@ func size6(r netipx.IPRange) int64 {
 	return int64(low) + 1
 }
 
-// admits reports whether a pool is for a Service, and why not.
+// admits reports whether a Service may use a pool, and if not, why.
 func (p *Pool) admits(r *Request) (string, bool) {
 	if p.only == nil {
 		return "", true
@@ -284,8 +284,8 @@ func anyMatches(selectors []labels.Selector, set labels.Set) bool {
 	return slices.ContainsFunc(selectors, func(s labels.Selector) bool { return s.Matches(set) })
 }
 
-// dedicated pools name namespaces or Services. They come before those that are for all. One with a
-// priority alone is for nobody who does not ask for it, as in MetalLB.
+// dedicated pools name namespaces or Services. They come before pools for all Services. A pool that
+// only has a priority is used only by Services that ask for it, as in MetalLB.
 func (p *Pool) dedicated() bool {
 	return p.only != nil && !(p.only.anyNamespace && len(p.only.byService) == 0)
 }
@@ -297,10 +297,10 @@ func (p *Pool) priority() int {
 	return p.only.priority
 }
 
-// SelectsNamespaces reports whether labels of namespaces decide about the pool.
+// SelectsNamespaces reports whether the pool depends on labels of namespaces.
 func (p *Pool) SelectsNamespaces() bool { return p.only != nil && len(p.only.byNamespace) > 0 }
 
-// Covers reports whether all addresses of a prefix are the pool's.
+// Covers reports whether the pool contains all addresses of a prefix.
 func (p *Pool) Covers(prefix netip.Prefix) bool {
 	var b netipx.IPSetBuilder
 	for _, r := range p.ranges {

@@ -102,8 +102,9 @@ func TestOverlaps(t *testing.T) {
 	}
 }
 
-// TestRandom changes Services and pools at random and looks at all claims after each change: no two
-// have an address unless they may share it. The same changes have the same results a second time.
+// TestRandom changes Services and pools at random and checks all claims after each change: two
+// Services have one address only if they may share it. The same changes give the same results
+// again.
 func TestRandom(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(40) {
@@ -189,7 +190,7 @@ func randomService(t *testing.T, random *rand.Rand, name string, before *corev1.
 	return s
 }
 
-// checkClaims compares every pair of Services by the rules for sharing, written down once more.
+// checkClaims compares every pair of Services by an independent copy of the sharing rules.
 func checkClaims(t *testing.T, a *pools.Allocator, services map[string]*corev1.Service) {
 	t.Helper()
 	names := sorted(services)
@@ -212,7 +213,7 @@ func checkClaims(t *testing.T, a *pools.Allocator, services map[string]*corev1.S
 	}
 }
 
-// A key is not told: it is all that another namespace needs to share the address.
+// A message must not contain the key: another namespace needs only the key to share the address.
 func TestKeysAreNotTold(t *testing.T) {
 	t.Parallel()
 	a := onePool(t)
@@ -237,7 +238,7 @@ func onePool(t *testing.T) *pools.Allocator {
 	return a
 }
 
-// Many ports cost no more than their number: a Service that has them must not hold up all others.
+// The time for many ports is linear, so that such a Service does not block all others.
 func TestManyPorts(t *testing.T) {
 	t.Parallel()
 	const ports = 60000

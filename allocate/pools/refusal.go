@@ -2,37 +2,38 @@ package pools
 
 import "fmt"
 
-// Reason is why a Service has no address, or not all of them, or another than before. It is the
-// reason of Events and conditions.
+// Reason is why a Service has no address, lacks one, or has another than before. Events and
+// conditions carry it.
 type Reason string
 
 // Reasons.
 const (
-	// NoPool: there is no pool that such a Service may have an address from unless it asks for it.
+	// NoPool: no pool admits the Service without being named by it.
 	NoPool Reason = "NoPool"
-	// PoolEmpty: the pools for the Service have no free address.
+	// PoolEmpty: the pools that admit the Service have no free address.
 	PoolEmpty Reason = "PoolEmpty"
 	// UnknownPool: no pool has the name that the Service asks for.
 	UnknownPool Reason = "UnknownPool"
-	// PoolInvalid: the pool that the Service asks for, or perhaps has its address from, cannot be
+	// PoolInvalid: the pool that the Service asks for, or may have its address from, cannot be
 	// read.
 	PoolInvalid Reason = "PoolInvalid"
-	// PoolNotAllowed: the pool that the Service asks for, or that has its address, is for others.
+	// PoolNotAllowed: the pool that the Service asks for, or has its address from, does not admit
+	// it.
 	PoolNotAllowed Reason = "PoolNotAllowed"
 	// AddressTaken: another Service has the address, and the two do not share.
 	AddressTaken Reason = "AddressTaken"
-	// BadSharingKey: the other Service on the address has another sharing key, or sends to other
-	// pods with externalTrafficPolicy Local, or shares in its namespace only.
+	// BadSharingKey: the other Service on the address has another sharing key, sends to other pods
+	// with externalTrafficPolicy Local, or shares only within its namespace.
 	BadSharingKey Reason = "BadSharingKey"
 	// PortTaken: another Service that shares the address has one of the ports.
 	PortTaken Reason = "PortTaken"
-	// OutsidePools: no pool has the address, or no pool has all of them.
+	// OutsidePools: no pool has the address, or no pool has all of the addresses.
 	OutsidePools Reason = "OutsidePools"
-	// BadWish: what the Service asks for cannot be read, or contradicts itself or its families.
+	// BadWish: the requested addresses cannot be parsed, or contradict each other or the families.
 	BadWish Reason = "BadWish"
-	// NotDualStack: the Service requires two families and has a ClusterIP of one.
+	// NotDualStack: the Service requires two families and has ClusterIPs of one.
 	NotDualStack Reason = "NotDualStack"
-	// WrongFamily: the status has addresses of other families than the Service.
+	// WrongFamily: the status lists addresses of families that the Service does not have.
 	WrongFamily Reason = "WrongFamily"
 )
 

@@ -11,14 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Prefixes of the annotations that are read, with their slashes.
+// Prefixes of the annotations that are read, including the slash.
 const (
 	metallb    = "metallb.io/"
 	oldMetalLB = "metallb.universe.tf/"
 	cilium     = "lbipam.cilium.io/"
 )
 
-// The annotations that are read for one thing each: the first that is there counts.
+// Annotations by their meaning. The first one that is present counts.
 var (
 	wishAnnotations = []string{metallb + "loadBalancerIPs", oldMetalLB + "loadBalancerIPs", cilium + "ips",
 		"io.cilium/lb-ipam-ips"}
@@ -27,26 +27,26 @@ var (
 		"io.cilium/lb-ipam-sharing-key"}
 )
 
-// AnnotationOfMetalLB reports whether an annotation's name is one of MetalLB's.
+// AnnotationOfMetalLB reports whether an annotation belongs to MetalLB.
 func AnnotationOfMetalLB(name string) bool {
 	return strings.HasPrefix(name, metallb) || strings.HasPrefix(name, oldMetalLB)
 }
 
-// AnnotationRead reports whether an annotation is read of Services.
+// AnnotationRead reports whether Sluice reads an annotation of Services.
 func AnnotationRead(name string) bool {
 	return slices.Contains(wishAnnotations, name) || slices.Contains(poolAnnotations, name) ||
 		slices.Contains(sharingAnnotations, name)
 }
 
-// SortByAge orders Services as they are looked at: the oldest first, and equals by key.
+// SortByAge sorts Services in the order in which they are processed: the oldest first, then by key.
 func SortByAge(list []*corev1.Service) {
 	slices.SortFunc(list, func(a, b *corev1.Service) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(KeyOf(a), KeyOf(b)))
 	})
 }
 
-// CompareWishes orders Services of manifests, which have no age: those that ask for an address come
-// first, and equals by key.
+// CompareWishes orders Services of manifests, which have no age: Services that ask for an address
+// come first, then by key.
 func CompareWishes(s, t *corev1.Service) int {
 	rank := func(s *corev1.Service) int {
 		if wish, _ := annotation(s, wishAnnotations); wish != "" || s.Spec.LoadBalancerIP != "" {
@@ -57,36 +57,36 @@ func CompareWishes(s, t *corev1.Service) int {
 	return cmp.Or(cmp.Compare(rank(s), rank(t)), strings.Compare(KeyOf(s), KeyOf(t)))
 }
 
-// Request is what a Service asks for.
+// Request is the part of a Service that the Allocator needs.
 type Request struct {
 	Key             string    // namespace/name
-	UID             types.UID // of the Service; another one is another Service
+	UID             types.UID // a Service with the same name and another UID is another Service
 	Namespace       string
 	Labels          labels.Set
 	NamespaceLabels labels.Set
-	// V4, V6 are the families of its ClusterIPs.
+	// V4, V6 are the families of the ClusterIPs.
 	V4, V6 bool
 	// V6First: the first ClusterIP is an IPv6 address.
 	V6First bool
 	Policy  corev1.IPFamilyPolicy
 	Ports   []Port
 	Sharing Sharing
-	// Pool and Addresses are wishes: "" and none if the Service has none.
+	// Pool and Addresses are the requested ones; empty if the Service requests none.
 	Pool      string
 	Addresses []netip.Addr
 
-	probes int // of maxProbes
+	probes int // shared addresses that were tried, up to maxProbes
 }
 
 func (r *Request) dual() bool { return r.V4 && r.V6 }
 
-// prefers reports whether one family does where two are asked for.
+// prefers reports whether one family is enough if two are asked for.
 func (r *Request) prefers() bool { return r.Policy == corev1.IPFamilyPolicyPreferDualStack }
 
 // KeyOf returns the key of a Service.
 func KeyOf(s *corev1.Service) string { return s.Namespace + "/" + s.Name }
 
-// RequestOf reads a Service. With a Refusal, what could be read is returned, too.
+// RequestOf parses a Service. If it returns an error, the Request has the parts that could be read.
 func RequestOf(s *corev1.Service, namespaceLabels map[string]string) (*Request, *Refusal) {
 	r := &Request{
 		Key: KeyOf(s), UID: s.UID, Namespace: s.Namespace, Labels: s.Labels, NamespaceLabels: namespaceLabels,
@@ -128,8 +128,8 @@ func clusterIPs(s *corev1.Service) (list []netip.Addr) {
 	return list
 }
 
-// familiesOf returns for each ClusterIP whether it is an IPv6 address; in a manifest, where an API
-// server has not yet given any, for each of spec.ipFamilies.
+// familiesOf returns for each ClusterIP whether it is an IPv6 address. A manifest has no ClusterIPs
+// before an API server has assigned them: then it returns the same for each of spec.ipFamilies.
 func familiesOf(s *corev1.Service) (v6 []bool) {
 	for _, a := range clusterIPs(s) {
 		v6 = append(v6, a.Is6())
@@ -166,12 +166,12 @@ func wishOf(s *corev1.Service) ([]netip.Addr, *Refusal) {
 	return list, nil
 }
 
-// checkFamilies compares the wish with the families of the Service.
+// checkFamilies compares the families of the requested addresses with those of the ClusterIPs.
 func (r *Request) checkFamilies() *Refusal {
 	v4, v6 := families(r.Addresses)
 	if v4 != r.V4 || v6 != r.V6 {
-		return refuse(BadWish, "asks for %s, and its ClusterIPs are %s: one address of each family of the ClusterIPs "+
-			"is needed", join(r.Addresses), familyNames(r.V4, r.V6))
+		return refuse(BadWish, "asks for %s, and its ClusterIPs are %s: ask for one address of each family of the "+
+			"ClusterIPs", join(r.Addresses), familyNames(r.V4, r.V6))
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ func familyNames(v4, v6 bool) string {
 	return "IPv4"
 }
 
-// annotation returns the first that is there, and its name.
+// annotation returns the first annotation of names that is present, and its name.
 func annotation(s *corev1.Service, names []string) (value, name string) {
 	for _, n := range names {
 		if v, there := s.Annotations[n]; there {

@@ -7,14 +7,13 @@ import (
 	"go4.org/netipx"
 )
 
-// maxProbes bounds for one decision how many addresses are looked at that Services with the same
-// sharing key have. A key of more addresses than that, none of which has room, is treated as one of
-// none.
+// maxProbes bounds how many addresses with the sharing key of a Service one decision tries. If a
+// key has more addresses than that and none of the tried ones has room, no shared address is found.
 const maxProbes = 256
 
-// first returns the first address of each family that a Service can have from a pool, and nil where
-// there is none. Families that it does not need are left out. Services with a sharing key of
-// lbipam.cilium.io get one that they share before one that nobody has.
+// first returns the first address of each family that a Service can have from a pool, or nil. It
+// leaves out families that the Service does not need. A Service with a sharing key of
+// lbipam.cilium.io gets a shared address rather than an unclaimed one.
 func (a *Allocator) first(r *Request, p *Pool) (v4, v6 []netip.Addr) {
 	if r.Sharing.Cilium && r.Sharing.Key != "" {
 		v4, v6 = a.firstBy(r, p, v4, v6, a.shared)
@@ -24,7 +23,7 @@ func (a *Allocator) first(r *Request, p *Pool) (v4, v6 []netip.Addr) {
 
 type search func(r *Request, p *Pool, i netipx.IPRange) (netip.Addr, bool)
 
-// firstBy fills in what is nil by a search in each range.
+// firstBy searches each range for the families that are still nil.
 func (a *Allocator) firstBy(r *Request, p *Pool, v4, v6 []netip.Addr, find search) (_, _ []netip.Addr) {
 	for _, i := range p.ranges {
 		to := &v4
@@ -41,8 +40,8 @@ func (a *Allocator) firstBy(r *Request, p *Pool, v4, v6 []netip.Addr, find searc
 	return v4, v6
 }
 
-// firstIn returns the first address of a range that a Service can have: one that nobody has, or one
-// that it may share, or one that is kept for it.
+// firstIn returns the first address of a range that a Service can have: an unclaimed one, a shared
+// one, or one reserved for it.
 func (a *Allocator) firstIn(r *Request, p *Pool, i netipx.IPRange) (netip.Addr, bool) {
 	best, there := a.unclaimed(p, i.From(), i.To())
 	consider := func(address netip.Addr) {
@@ -63,7 +62,7 @@ func (a *Allocator) firstIn(r *Request, p *Pool, i netipx.IPRange) (netip.Addr, 
 	return best, there
 }
 
-// shared returns the first address of a range that others have and that a Service can share.
+// shared returns the first claimed address of a range that a Service can share.
 func (a *Allocator) shared(r *Request, p *Pool, in netipx.IPRange) (netip.Addr, bool) {
 	if r.Sharing.Key == "" {
 		return netip.Addr{}, false
@@ -82,8 +81,8 @@ func (a *Allocator) shared(r *Request, p *Pool, in netipx.IPRange) (netip.Addr, 
 	return netip.Addr{}, false
 }
 
-// ofGroup returns the pools that have addresses of all families that a Service needs, and which it
-// can share by a key of lbipam.cilium.io: it joins its group where that is.
+// ofGroup returns the first pool with shared addresses of all families that a Service needs, if the
+// Service has a sharing key of lbipam.cilium.io: it joins the addresses of its group.
 func (a *Allocator) ofGroup(r *Request, tiers [][]*Pool) (list []*Pool) {
 	if !r.Sharing.Cilium || len(a.groups[r.Sharing.Key]) == 0 {
 		return nil

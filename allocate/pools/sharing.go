@@ -17,15 +17,15 @@ type Port struct {
 
 func (p Port) String() string { return fmt.Sprintf("%d/%s", p.Number, p.Protocol) }
 
-// Sharing is with whom a Service shares its addresses. Services with equal keys do, if no two have
-// the same port, and if they send to the same pods where externalTrafficPolicy is Local.
+// Sharing decides with which Services a Service shares its addresses: Services with equal keys and
+// no common port, which, with externalTrafficPolicy Local, send to the same pods.
 type Sharing struct {
-	Key string // "" shares with nobody
+	Key string // "": not shared
 	// Backend is the selector of a Service with policy Local, "" with Cluster.
 	Backend string
-	// Cilium: the key is of lbipam.cilium.io. Such a Service shares only with its like: in its own
-	// namespace and in those that both list, with an equal policy and, where that is Local, a
-	// selector.
+	// Cilium: the key is from lbipam.cilium.io. Such a Service shares only with Services that also
+	// have one: in its own namespace and in namespaces that both list, with an equal policy and, if
+	// that is Local, a selector.
 	Cilium     bool
 	Local      bool
 	Namespace  string
@@ -48,8 +48,8 @@ func sharingOf(s *corev1.Service) Sharing {
 	return h
 }
 
-// with returns why two Services cannot be at one address, and a text with a verb for the other's
-// name; "" if they can.
+// with returns why two Services cannot share an address, and a message with a verb for the name of
+// the other Service; "" if they can.
 func (h *Sharing) with(other *Sharing) (Reason, string) {
 	switch {
 	case h.Key == "" && other.Key == "":
@@ -58,7 +58,7 @@ func (h *Sharing) with(other *Sharing) (Reason, string) {
 		return AddressTaken, "Service %s has it, and this one has no sharing key"
 	case other.Key == "":
 		return AddressTaken, "Service %s has it, and shares it with nobody"
-	case h.Key != other.Key: // which one is not told: who knows it may share
+	case h.Key != other.Key: // the message does not contain the key: anybody who knows it may share
 		return BadSharingKey, "Service %s has it, with another sharing key"
 	case h.Cilium != other.Cilium:
 		return BadSharingKey, "Service %s has it: one of the two has a sharing key of lbipam.cilium.io, and " +

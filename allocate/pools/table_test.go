@@ -22,7 +22,7 @@ import (
 	"sluice.dev/sluice/allocate/pools"
 )
 
-// table is a file of lines that change an allocator or say what must be. A line is
+// table is a file of lines that change an allocator or state an expected result. A line is
 //
 //	pool NAME [manual] [avoid-buggy] [priority=N] [namespaces=...] [labels=...] ADDRESSES...
 //	pools                  the pools above replace those before
@@ -34,10 +34,10 @@ import (
 //	service [WORDS] -> ADDRESSES, none or keep [warn or told]
 //	service deleted -> none
 //	adopt [WORDS]          a Service whose status has addresses
-//	occupy ADDRESSES SERVICE   they are somebody else's, but for a Service
+//	reserve ADDRESSES SERVICE   only SERVICE may have them
 //	pool-of SERVICE POOL   size POOL COUNTS   used POOL COUNTS
 //	published TEST N VERBS     of MetalLB, with N cases: from here on lines of VERBS are cases
-//	left-out N REASON          cases of it that are not here
+//	left-out N REASON          cases of it that are not in the file
 //
 // with WORDS such as port=tcp/80, as the functions below read them. Names of Services are unique,
 // and of a namespace only where WORDS say so.
@@ -47,11 +47,11 @@ type table struct {
 	next   []*pools.Pool
 	valid  []netip.Addr
 	unique int
-	cases  []*published // the last one is that of the lines that follow
+	cases  []*published // the last one is for the lines that follow
 }
 
-// published is a test of MetalLB: how many cases it has, how many of them are lines here, and how
-// many are not, each with its reason.
+// published is a test of MetalLB: its number of cases, how many of them are lines here, and how
+// many are left out, each with a reason.
 type published struct {
 	test           string
 	cases, here    int
@@ -59,9 +59,8 @@ type published struct {
 	reasons, verbs []string
 }
 
-// TestMetalLB has the published tests of MetalLB's allocator and controller as data: what was done,
-// and what must come of it. Each of their cases is there, or left out for a reason, and the
-// document has the same counts.
+// TestMetalLB has the published tests of MetalLB's allocator and controller as data. Each case is
+// either a line or left out for a reason, and docs/metallb.md has the same counts.
 func TestMetalLB(t *testing.T) {
 	var all []*published
 	t.Run("tables", func(t *testing.T) { all = runTables(t, "testdata/metallb/*.txt") })
@@ -86,10 +85,10 @@ func TestMetalLB(t *testing.T) {
 	}
 }
 
-// TestTables has those of our own.
+// TestTables runs Sluice's own tables.
 func TestTables(t *testing.T) { runTables(t, "testdata/*.txt") }
 
-// runTables runs the files, and returns what they say of MetalLB's tests.
+// runTables runs the files, and returns the counts of MetalLB's tests.
 func runTables(t *testing.T, pattern string) (all []*published) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)
@@ -126,8 +125,8 @@ func readLines(t *testing.T, file string) func(yield func(int, string) bool) {
 	}
 }
 
-// TestServicesInAnyOrder runs the lines of whole Services in other orders: what becomes of one does
-// not depend on what its name had before.
+// TestServicesInAnyOrder runs the lines of whole Services in other orders: the result for a Service
+// does not depend on an earlier one with the same name.
 func TestServicesInAnyOrder(t *testing.T) {
 	t.Parallel()
 	const file, rounds = "testdata/metallb/services.txt", 100
@@ -184,8 +183,8 @@ func (b *table) run(at, line string) {
 	case "adopt":
 		s, namespaceLabels := newService(b.T, at, words)
 		b.a.Adopt(s, namespaceLabels)
-	case "occupy":
-		b.a.Occupy("other", "somebody else", "/"+words[1], addresses(b.T, at, words[0]))
+	case "reserve":
+		b.a.Reserve("other", "somebody else", "/"+words[1], addresses(b.T, at, words[0]))
 	case "pool-of":
 		if _, pool := b.a.Claimed("/" + words[0]); pool != words[1] && (pool != "" || words[1] != "none") {
 			b.Errorf("%s: %s: is in pool %q", at, line, pool)
@@ -271,7 +270,7 @@ func addresses(t *testing.T, at, text string) (list []netip.Addr) {
 	return list
 }
 
-// request runs a line of the allocator's own words.
+// request runs a line with a request to the allocator.
 func (b *table) request(at, line, verb string, words []string, want string) {
 	r := &pools.Request{Key: "/" + words[0], Policy: corev1.IPFamilyPolicySingleStack}
 	what := words[1]

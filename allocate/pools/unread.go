@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// known are the fields of a specification that are read, and those of its serviceAllocation.
+// known are the fields that are read, of a specification and of its serviceAllocation.
 var known = map[string][]string{
 	"spec":              {"addresses", "autoAssign", "avoidBuggyIPs", "serviceAllocation"},
 	"serviceAllocation": {"priority", "namespaces", "namespaceSelectors", "serviceSelectors"},
 }
 
-// Unread returns the paths of the fields of a pool's specification that are not read, in order.
+// Unread returns the paths of fields in a pool's specification that are not read, in order.
 func Unread(spec map[string]any) (list []string) {
 	for _, name := range slices.Sorted(maps.Keys(spec)) {
 		if !slices.Contains(known["spec"], name) {

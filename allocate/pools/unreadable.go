@@ -2,13 +2,12 @@ package pools
 
 import "net/netip"
 
-// A pool that is there and cannot be read, and whose specification of before is not known, may have
-// any address: whoever started after the mistake was made knows no better. What Services have from
-// it must stay. So, while there is such a pool, a Service keeps what its status lists and no other
-// pool has, and also what it has while it asks for something that this pool alone may have. Nothing
-// is given from it.
+// If a pool cannot be read and this process never read it before, its ranges are unknown: it may
+// contain any address. Services must keep addresses from it. So while there is such a pool, a
+// Service keeps an address in its status that no other pool contains, and also its present address
+// while it asks for one that only this pool may have. No address is given from the pool.
 
-// Remains returns what can be read of a specification with mistakes: the ranges that are none.
+// Remains returns the readable part of an invalid specification: its valid ranges.
 func Remains(name string, s Spec) *Pool {
 	p := &Pool{Name: name, avoidBuggyIPs: s.AvoidBuggyIPs}
 	for _, text := range s.Addresses {
@@ -19,11 +18,10 @@ func Remains(name string, s Spec) *Pool {
 	return p
 }
 
-// Unlisted stands for the pools of a namespace that cannot be listed: not even their names are
-// known.
+// Unlisted stands for all pools of a namespace that cannot be listed; their names are unknown.
 func Unlisted(namespace string) *Pool { return &Pool{Name: namespace + "/*", anyName: true} }
 
-// unreadableNamed returns a pool that cannot be read and may have a name; nil if there is none.
+// unreadableNamed returns an unreadable pool that may have a name; nil if there is none.
 func (a *Allocator) unreadableNamed(name string) *Pool {
 	var other *Pool
 	for _, p := range a.unreadable {
@@ -37,8 +35,8 @@ func (a *Allocator) unreadableNamed(name string) *Pool {
 	return other
 }
 
-// presumed returns a pool that cannot be read and may have addresses that no other pool has all of;
-// nil if there is none. Unless asked is empty, it is the one that is asked for.
+// presumed returns an unreadable pool that may contain the addresses, if no readable pool contains
+// all of them; otherwise nil. If asked is not empty, the pool must have that name.
 func (a *Allocator) presumed(asked string, addresses []netip.Addr) *Pool {
 	if a.poolWith(addresses, "") != nil {
 		return nil
@@ -56,14 +54,14 @@ func (a *Allocator) presumed(asked string, addresses []netip.Addr) *Pool {
 	return other
 }
 
-// presumes reports whether a Service has its addresses because a pool cannot be read.
+// presumes reports whether a Service has its addresses only because a pool cannot be read.
 func (a *Allocator) presumes(key string) bool {
 	c := a.claims[key]
 	return c != nil && c.presumed
 }
 
-// keepsPresumed reports whether a Service that has addresses for that reason keeps them: it asks
-// for no others, and its families and sharing still fit.
+// keepsPresumed reports whether a Service keeps such addresses: it asks for no others, and its
+// families and sharing still fit.
 func (a *Allocator) keepsPresumed(r *Request) bool {
 	if !a.presumes(r.Key) {
 		return false
@@ -76,8 +74,8 @@ func (a *Allocator) keepsPresumed(r *Request) bool {
 	return a.assign(r, has, true) == nil && a.presumes(r.Key)
 }
 
-// unmoved keeps what a Service has where what it asks for was refused because a pool cannot be
-// read. It returns nil if that is not the reason, or if it has nothing that it may keep.
+// unmoved lets a Service keep its addresses if its request was refused because a pool cannot be
+// read. It returns nil if there is another reason, or if the Service has no address it may keep.
 func (a *Allocator) unmoved(r *Request, has []netip.Addr, refusal *Refusal) *Result {
 	switch {
 	case refusal.Reason == PoolInvalid:
@@ -94,20 +92,20 @@ func (a *Allocator) unmoved(r *Request, has []netip.Addr, refusal *Refusal) *Res
 	return a.kept(r, refusal)
 }
 
-// kept is the result for a Service that keeps its claim, with a note if it does so because a pool
+// kept is the result for a Service that keeps its claim, with a note if the reason is a pool that
 // cannot be read.
 func (a *Allocator) kept(r *Request, notes ...*Refusal) *Result {
 	c := a.claims[r.Key]
 	result := &Result{Addresses: c.addresses, Pool: c.pool, Notes: notes, Lacks: r.dual() && len(c.addresses) < 2}
 	if c.presumed {
-		result.Pool = "" // who knows
+		result.Pool = "" // not known
 		result.Notes = append(result.Notes, refuse(PoolInvalid, "%s: no pool that can be read has it, and it stays "+
 			"until %s can be read", join(c.addresses), poolNames([][]*Pool{a.unreadable})))
 	}
 	return result
 }
 
-// unreadableToo is what to add to a refusal that a pool may be the reason of.
+// unreadableToo is appended to messages whose cause may be an unreadable pool.
 func (a *Allocator) unreadableToo() string {
 	if len(a.unreadable) == 0 {
 		return ""

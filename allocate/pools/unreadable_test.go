@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/allocate/pools"
 )
 
-// TestUnreadablePools: whoever starts while a pool cannot be read moves no Service whose address
-// may be of it, and gives nothing from it.
+// TestUnreadablePools: a process that starts while a pool cannot be read moves no Service whose
+// address may be from it, and gives no address from it.
 func TestUnreadablePools(t *testing.T) {
 	t.Parallel()
 	public, err := pools.New("public", pools.Spec{Addresses: []string{"192.0.2.0/29", "2001:db8::/125"}})
@@ -28,37 +28,37 @@ func TestUnreadablePools(t *testing.T) {
 		name, has, ips string // ips are the ClusterIPs
 		asks           [2]string
 		gets           string
-		said           string // "%" is what it gets
-		readable       bool   // the pool is
+		notes          string // "%" stands for the address
+		readable       bool   // the pool can be read
 	}{
 		{name: "new", ips: "fd00::1", gets: "2001:db8::"},
-		{name: "of it", has: "2001:db8:1::1a", ips: "fd00::1", gets: "2001:db8:1::1a", said: kept},
+		{name: "of it", has: "2001:db8:1::1a", ips: "fd00::1", gets: "2001:db8:1::1a", notes: kept},
 		{name: "of it, if there is none that cannot be read", has: "2001:db8:1::1a", ips: "fd00::1",
-			gets: "2001:db8::", said: "OutsidePools: the address was replaced", readable: true},
+			gets: "2001:db8::", notes: "OutsidePools: the address was replaced", readable: true},
 		{name: "of the other", has: "192.0.2.5", ips: "10.0.0.1", gets: "192.0.2.5"},
 		{name: "of both families", has: "198.51.100.1 2001:db8:1::1a", ips: "10.0.0.1 fd00::1",
-			gets: "198.51.100.1 2001:db8:1::1a", said: "PoolInvalid: 198.51.100.1, 2001:db8:1::1a: no pool that"},
+			gets: "198.51.100.1 2001:db8:1::1a", notes: "PoolInvalid: 198.51.100.1, 2001:db8:1::1a: no pool that"},
 		{name: "of one, and lacks the other", has: "2001:db8:1::1a", ips: "10.0.0.1 fd00::1", gets: "2001:db8:1::1a",
-			said: kept},
+			notes: kept},
 		{name: "of another family", has: "2001:db8:1::1a", ips: "10.0.0.1", gets: "192.0.2.0",
-			said: "WrongFamily: the address was replaced"},
+			notes: "WrongFamily: the address was replaced"},
 		{name: "asks for what it has", has: "2001:db8:1::1a", ips: "fd00::1", asks: [2]string{ips, "2001:db8:1::1a"},
-			gets: "2001:db8:1::1a", said: kept},
+			gets: "2001:db8:1::1a", notes: kept},
 		{name: "asks for the pool", has: "2001:db8:1::1a", ips: "fd00::1", asks: [2]string{pool, "swapped"},
-			gets: "2001:db8:1::1a", said: kept},
+			gets: "2001:db8:1::1a", notes: kept},
 		{name: "asks for another of it", has: "2001:db8:1::1a", ips: "fd00::1", asks: [2]string{ips, "2001:db8:1::1b"},
-			gets: "2001:db8:1::1a", said: "OutsidePools: 2001:db8:1::1b: no pool has it"},
+			gets: "2001:db8:1::1a", notes: "OutsidePools: 2001:db8:1::1b: no pool has it"},
 		{name: "asks for the pool, and has one of the other", has: "192.0.2.5", ips: "10.0.0.1",
-			asks: [2]string{pool, "swapped"}, gets: "192.0.2.5", said: "PoolInvalid: pool swapped cannot be read"},
+			asks: [2]string{pool, "swapped"}, gets: "192.0.2.5", notes: "PoolInvalid: pool swapped cannot be read"},
 		{name: "asks for one of the other", has: "2001:db8:1::1a", ips: "fd00::1", asks: [2]string{ips, "2001:db8::3"},
 			gets: "2001:db8::3"},
 		{name: "asks for the other", has: "2001:db8:1::1a", ips: "fd00::1", asks: [2]string{pool, "public"},
 			gets: "2001:db8::"},
 		{name: "asks for a pool that is not there", has: "2001:db8:1::1a", ips: "fd00::1",
-			asks: [2]string{pool, "gold"},
-			said: "UnknownPool: there is no pool gold"},
+			asks:  [2]string{pool, "gold"},
+			notes: "UnknownPool: there is no pool gold"},
 		{name: "new, and asks for it", ips: "fd00::1", asks: [2]string{pool, "swapped"},
-			said: "PoolInvalid: pool swapped cannot be read"},
+			notes: "PoolInvalid: pool swapped cannot be read"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -77,7 +77,7 @@ func TestUnreadablePools(t *testing.T) {
 			} else {
 				a.SetPools([]*pools.Pool{public}, swapped)
 			}
-			for _, adopt := range []bool{true, false} { // a leader adopts all, then looks at each
+			for _, adopt := range []bool{true, false} { // a leader adopts all, then processes each
 				if adopt {
 					a.Adopt(s, nil)
 				}
@@ -89,15 +89,15 @@ func TestUnreadablePools(t *testing.T) {
 				if strings.Join(got, " ") != test.gets {
 					t.Errorf("gets %v, want %s: %+v", got, test.gets, r)
 				}
-				said := r.Notes
+				notes := r.Notes
 				if r.Refusal != nil {
-					said = append(slices.Clone(said), r.Refusal)
+					notes = append(slices.Clone(notes), r.Refusal)
 				}
-				want := strings.ReplaceAll(test.said, "%", test.gets)
-				if want == "" && len(said) > 0 || !slices.ContainsFunc(said, func(x *pools.Refusal) bool {
+				want := strings.ReplaceAll(test.notes, "%", test.gets)
+				if want == "" && len(notes) > 0 || !slices.ContainsFunc(notes, func(x *pools.Refusal) bool {
 					return strings.HasPrefix(x.Error(), want)
 				}) && want != "" {
-					t.Errorf("said is %v, want %s", said, want)
+					t.Errorf("notes is %v, want %s", notes, want)
 				}
 			}
 		})
@@ -114,13 +114,13 @@ func TestUnlistedPools(t *testing.T) {
 	const kept = "PoolInvalid: 198.51.100.7: no pool that can be read has it, and it stays until pool " +
 		"metallb-system/* can be read"
 	const unknown = "PoolInvalid: whether there is a pool gold is not known: metallb-system/* cannot be listed"
-	for _, test := range []struct{ name, has, asks, gets, said string }{
+	for _, test := range []struct{ name, has, asks, gets, notes string }{
 		{name: "new", gets: "192.0.2.0"},
-		{name: "new, and asks for a pool", asks: "gold", said: unknown},
-		{name: "has", has: "198.51.100.7", gets: "198.51.100.7", said: kept},
-		{name: "has, and asks for a pool", has: "198.51.100.7", asks: "gold", gets: "198.51.100.7", said: kept},
+		{name: "new, and asks for a pool", asks: "gold", notes: unknown},
+		{name: "has", has: "198.51.100.7", gets: "198.51.100.7", notes: kept},
+		{name: "has, and asks for a pool", has: "198.51.100.7", asks: "gold", gets: "198.51.100.7", notes: kept},
 		{name: "has one of another, and asks for a pool", has: "192.0.2.3", asks: "gold", gets: "192.0.2.3",
-			said: unknown},
+			notes: unknown},
 		{name: "has one of another", has: "192.0.2.3", gets: "192.0.2.3"},
 	} {
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "1"},
@@ -135,24 +135,24 @@ func TestUnlistedPools(t *testing.T) {
 		a.SetPools([]*pools.Pool{public}, pools.Unlisted("metallb-system"))
 		a.Adopt(s, nil)
 		r := a.Converge(s, nil)
-		said := r.Notes
+		notes := r.Notes
 		if r.Refusal != nil {
-			said = append(said, r.Refusal)
+			notes = append(notes, r.Refusal)
 		}
 		var got, text string
 		if len(r.Addresses) > 0 {
 			got = r.Addresses[0].String()
 		}
-		if len(said) > 0 {
-			text = said[0].Error()
+		if len(notes) > 0 {
+			text = notes[0].Error()
 		}
-		if got != test.gets || !strings.HasPrefix(text, test.said) || test.said == "" && text != "" {
-			t.Errorf("%s: gets %q, want %q: %q, want %q", test.name, got, test.gets, text, test.said)
+		if got != test.gets || !strings.HasPrefix(text, test.notes) || test.notes == "" && text != "" {
+			t.Errorf("%s: gets %q, want %q: %q, want %q", test.name, got, test.gets, text, test.notes)
 		}
 	}
 }
 
-// TestUnreadablePoolIsAlone: also where there is no other pool, and until it can be read.
+// TestUnreadablePoolIsAlone: the same without any other pool, and until it can be read.
 func TestUnreadablePoolIsAlone(t *testing.T) {
 	t.Parallel()
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "1"},
@@ -172,7 +172,7 @@ func TestUnreadablePoolIsAlone(t *testing.T) {
 		!strings.HasSuffix(r.Refusal.Message, "; pool p cannot be read") {
 		t.Errorf("another one gets %+v", r)
 	}
-	empty := s.DeepCopy() // somebody empties the status
+	empty := s.DeepCopy() // another client clears the status
 	empty.Status = corev1.ServiceStatus{}
 	if r := a.Converge(empty, nil); len(r.Addresses) != 1 {
 		t.Errorf("does not come back: %+v", r)

@@ -6,44 +6,44 @@ import (
 	"slices"
 )
 
-// Services that lack something wait in queues, each by what it lacks. A change of an address wakes
-// the first of the queues that the change concerns, and no others: a Service that has been looked
-// at has the next one woken, as long as there is something left to have. So the work for a change
-// does not depend on how many wait.
+// Services that lack an address wait in queues, one for each condition. A change of an address
+// wakes the first Service of the queues that the change concerns. When that Service has been
+// processed and something is left, the next one is woken. So the work per change does not depend on
+// how many Services wait.
 
-// condition is something that a Service waits for: one of pool, address and sharing is set.
+// condition is an event that a Service waits for: one of pool, address and sharing is set.
 type condition struct {
-	pool    string // with v4, v6: an address of each that nobody has
+	pool    string // the pool has an unclaimed address of each family in v4, v6
 	v4, v6  bool
-	address netip.Addr // that it asks for
-	sharing string     // a change of an address with this sharing key
+	address netip.Addr // the requested address is free
+	sharing string     // an address with this sharing key has changed
 }
 
-// waiter is a Service that waits.
+// waiter is a waiting Service.
 type waiter struct {
 	key   string
 	in    map[condition]*list.Element
-	woken []condition // queues that it was woken by; empty once it was looked at
+	woken []condition // queues that woke it; empty after it was processed
 }
 
-// queue has the waiters for a condition, in the order in which they came. Next is the one to be
-// woken next, nil after the last; out is how many were woken and not looked at yet.
+// queue has the waiters for a condition, oldest first. next is the one to wake next, nil after the
+// last. out is how many were woken and not processed yet.
 type queue struct {
 	waiters list.List
 	next    *list.Element
 	out     int
-	again   bool // something has changed since the first was woken
+	again   bool // another change came after the first waiter was woken
 }
 
 type waits struct {
 	waiters map[string]*waiter
 	queues  map[condition]*queue
-	pools   map[condition]*queue // those of queues that are for pools
+	pools   map[condition]*queue // subset of queues: conditions with a pool
 	changed []netip.Addr
-	keys    []string // woken, and not returned yet
+	keys    []string // woken, not returned by Woken yet
 }
 
-// FollowWaiting makes Woken say who may get what they lacked.
+// FollowWaiting makes Woken return Services that may now get an address that they lacked.
 func (a *Allocator) FollowWaiting() {
 	a.waits = &waits{waiters: map[string]*waiter{}, queues: map[condition]*queue{}, pools: map[condition]*queue{}}
 }
@@ -54,8 +54,8 @@ func (w *waits) note(changed []netip.Addr) {
 	}
 }
 
-// Woken returns the Services to be looked at again (Converge, Forget, Pass), because of what has
-// happened since it was called last.
+// Woken returns the Services that must be processed again (Converge, Forget or Pass) because of
+// changes since the last call.
 func (a *Allocator) Woken() []string {
 	w := a.waits
 	changed := w.changed
@@ -69,7 +69,7 @@ func (a *Allocator) Woken() []string {
 	return keys
 }
 
-// event wakes those that a change of an address concerns.
+// event wakes waiters that a change of an address concerns.
 func (a *Allocator) event(x netip.Addr) {
 	w := a.waits
 	at := a.at[x]
@@ -78,8 +78,8 @@ func (a *Allocator) event(x netip.Addr) {
 			w.begin(w.queues[condition{sharing: c.sharing.Key}])
 		}
 		for _, c := range at.claims {
-			if c.taken && w.waiters[c.exceptKey] != nil {
-				w.keys = append(w.keys, c.exceptKey)
+			if c.reserved && w.waiters[c.allowedKey] != nil {
+				w.keys = append(w.keys, c.allowedKey)
 			}
 		}
 		return
@@ -93,7 +93,7 @@ func (a *Allocator) event(x netip.Addr) {
 	}
 }
 
-// begin wakes the next of a queue, from the first on if nobody is being looked at.
+// begin wakes the next waiter of a queue; the first one if no waiter of it is being processed.
 func (w *waits) begin(q *queue) {
 	if q == nil {
 		return
@@ -118,20 +118,20 @@ func (w *waits) wake(q *queue) {
 	of.woken = append(of.woken, of.condition)
 }
 
-// entry is what a queue's list has.
+// entry is an element of a queue's list.
 type entry struct {
 	*waiter
 	condition
 }
 
-// Pass says that a Service could not be looked at, and that others may have what it was woken for.
+// Pass skips a woken Service that could not be processed: the next waiter is woken in its place.
 func (a *Allocator) Pass(key string) {
 	if a.waits != nil && a.waits.waiters[key] != nil {
 		a.passOn(a.waits.waiters[key])
 	}
 }
 
-// waitFor notes what a Service that was looked at waits for; nothing if it does not wait.
+// waitFor records the conditions that a processed Service waits for; none: it does not wait.
 func (a *Allocator) waitFor(key string, wanted []condition) {
 	w := a.waits
 	if w == nil {
@@ -176,7 +176,7 @@ func (a *Allocator) waitFor(key string, wanted []condition) {
 	}
 }
 
-// passOn wakes the ones after a waiter that was looked at, where something is left.
+// passOn wakes the waiters behind a processed one, if something is left for them.
 func (a *Allocator) passOn(of *waiter) {
 	w := a.waits
 	woken := of.woken
@@ -196,7 +196,7 @@ func (a *Allocator) passOn(of *waiter) {
 	}
 }
 
-// drop forgets a queue that nobody is in.
+// drop deletes an empty queue.
 func (w *waits) drop(c condition) {
 	if q := w.queues[c]; q != nil && q.waiters.Len() == 0 && q.out == 0 {
 		delete(w.queues, c)
@@ -204,7 +204,7 @@ func (w *waits) drop(c condition) {
 	}
 }
 
-// left reports whether there is something to have of what a queue waits for.
+// left reports whether the thing that a queue waits for is available.
 func (a *Allocator) left(c condition) bool {
 	switch {
 	case c.sharing != "":
@@ -216,7 +216,7 @@ func (a *Allocator) left(c condition) bool {
 	return p != nil && !(c.v4 && !a.untakenOf(p, false)) && !(c.v6 && !a.untakenOf(p, true))
 }
 
-// untakenOf reports whether nobody has one of a pool's addresses of a family.
+// untakenOf reports whether a pool has an unclaimed address of a family.
 func (a *Allocator) untakenOf(p *Pool, v6 bool) bool {
 	for _, i := range p.ranges {
 		if i.From().Is6() == v6 {
@@ -228,7 +228,7 @@ func (a *Allocator) untakenOf(p *Pool, v6 bool) bool {
 	return false
 }
 
-// conditions returns what a Service waits for, by the result of Converge.
+// conditions returns the conditions that a Service waits for, given the result of Converge.
 func (a *Allocator) conditions(r *Request, result *Result) (list []condition) {
 	if !result.Lacks {
 		return nil
@@ -256,10 +256,10 @@ func (a *Allocator) conditions(r *Request, result *Result) (list []condition) {
 	return list
 }
 
-// lackedOf returns what a Service lacks of the pools that are for it.
+// lackedOf returns the conditions under which the pools that admit a Service could serve it.
 func (a *Allocator) lackedOf(r *Request) (list []condition) {
 	tiers, _ := a.tiers(r)
-	// Either family may be what it lacks, the other one can be of an address that somebody has.
+	// The Service may lack either family: the other one can come from a shared or reserved address.
 	apart := r.prefers() || r.Sharing.Key != "" || len(a.excepts[r.Key]) > 0
 	for _, p := range slices.Concat(tiers...) {
 		v4, v6 := r.V4 && p.hasFamily(false), r.V6 && p.hasFamily(true)

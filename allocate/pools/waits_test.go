@@ -20,8 +20,8 @@ func mustPool(t *testing.T, name string, s Spec) *Pool {
 	return p
 }
 
-// firstByWalk is the oracle of first for Services without a key of lbipam.cilium.io: it looks at
-// each address in turn.
+// firstByWalk is the oracle of first for Services without a key of lbipam.cilium.io: it tries each
+// address in turn.
 func (a *Allocator) firstByWalk(r *Request, p *Pool) (v4, v6 []netip.Addr) {
 	for _, i := range p.ranges {
 		to := &v4
@@ -66,8 +66,8 @@ func someService(random *rand.Rand, name string) *Request {
 	return r
 }
 
-// TestNobodyWaitsForWhatIsFree changes Services at random. Only those that Woken returns are looked
-// at again; then none that waits could have more, and addresses are those of a walk over the pool.
+// TestNobodyWaitsForWhatIsFree changes Services at random and processes only those that Woken
+// returns. After that no waiting Service could have more, and firstByWalk gives the same addresses.
 func TestNobodyWaitsForWhatIsFree(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -96,7 +96,7 @@ func TestNobodyWaitsForWhatIsFree(t *testing.T) {
 				delete(has, key)
 			case 3:
 				other := netip.AddrFrom4([4]byte{192, 0, 2, byte(random.IntN(4))})
-				a.Occupy("other", "somebody", key, []netip.Addr{other}[:random.IntN(2)])
+				a.Reserve("other", "somebody", key, []netip.Addr{other}[:random.IntN(2)])
 			default:
 				services[key] = someService(random, name)
 			}
@@ -120,7 +120,7 @@ func TestNobodyWaitsForWhatIsFree(t *testing.T) {
 		for key := range services {
 			a.Forget(key)
 		}
-		a.Occupy("other", "", "", nil)
+		a.Reserve("other", "", "", nil)
 		if n := len(a.waits.waiters) + len(a.waits.queues) + len(a.waits.pools); n != 0 {
 			t.Errorf("seed %d: %d things are left of nobody", seed, n)
 		}
@@ -141,7 +141,7 @@ func checkWaiter(t *testing.T, a *Allocator, list []*Pool, r *Request, has Resul
 		if got, refusal := a.extend(&b); refusal == nil {
 			t.Fatalf("%s: has %v alone, and could have %v", what, has.Addresses, got)
 		}
-		return // what it has is free to it
+		return // its own address is free for it
 	}
 	b.probes = 0
 	for _, p := range list {
@@ -170,8 +170,8 @@ func full(t *testing.T, prefix string, waiting int) (a *Allocator, look func(int
 	return a, look
 }
 
-// TestOneIsWokenForOneAddress: however many wait, one address that is freed has one of them looked
-// at, the one that has waited longest, in a time that depends neither on them nor on the pool.
+// TestOneIsWokenForOneAddress: a freed address wakes exactly one Service, the one that has waited
+// longest, in a time that depends neither on the number of waiting Services nor on the pool.
 func TestOneIsWokenForOneAddress(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

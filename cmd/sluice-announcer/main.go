@@ -1,5 +1,5 @@
 // Command sluice-announcer announces the VIPs that the gateway on this node serves. See package
-// announce. It is a process of its own, so that its sessions outlive the gateway's.
+// announce. It is a separate process, so that its sessions outlive the gateway's process.
 package main
 
 import (
@@ -72,39 +72,39 @@ func command() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context()) },
 	}
 	p := c.Flags()
-	p.StringVar(&f.config, "config", "", "file with the objects that say what is announced to whom; empty: the API "+
-		"server has them")
-	p.StringVar(&f.kubeconfig, "kubeconfig", "", "file with the API server; empty: the pod's service account")
+	p.StringVar(&f.config, "config", "", "file with the objects to announce by (pools, peers, advertisements); empty: "+
+		"read them from the API server")
+	p.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file; empty: the pod's service account")
 	p.StringVar(&f.namespace, "namespace", os.Getenv("POD_NAMESPACE"),
-		"of the Secrets with passwords; by default $POD_NAMESPACE; empty: none are read")
-	p.StringSliceVar(&f.secrets, "password-secrets", nil, "names of the Secrets with passwords; others are not read")
-	p.BoolVar(&f.metallb, "metallb-objects", true, "read objects of metallb.io, too, where they are installed")
+		"namespace of the Secrets with passwords; by default $POD_NAMESPACE; empty: none are read")
+	p.StringSliceVar(&f.secrets, "password-secrets", nil, "names of the Secrets with passwords; no others are read")
+	p.BoolVar(&f.metallb, "metallb-objects", true, "also read objects of metallb.io, if they are installed")
 	p.StringVar(&f.metallbNamespace, metallbflag.Name, metallbflag.Default,
-		"MetalLB's namespace: its objects are read, and no others")
+		"MetalLB's namespace: only objects in it are read")
 	p.StringVar(&f.node, "node-name", os.Getenv("SLUICE_NODE_NAME"),
 		"this node; by default $SLUICE_NODE_NAME, or the host name")
 	p.StringVar(&f.gateway, "gateway", "/run/sluice/pulse/pulse.sock",
 		"socket of the gateway: pulse/pulse.sock in its stateDir")
-	p.StringVar(&f.stateDir, "state-dir", filepath.Dir(view.DefaultSocket), "for the status socket, and for the next "+
-		"process")
+	p.StringVar(&f.stateDir, "state-dir", filepath.Dir(view.DefaultSocket), "directory of the status socket and of "+
+		"the state that the next process reads")
 	p.DurationVar(&f.hold, "hold", announce.DefaultHold,
-		"how long a gateway's process that ended is waited for, before its routes go: a budget, of which six seconds "+
-			"of forwarding earn one; 0: not at all")
+		"how long routes stay after the gateway's process has ended: a budget, of which six seconds of forwarding "+
+			"restore one; 0: routes are withdrawn at once")
 	p.DurationVar(&f.drainDelay, "drain-delay", announce.DefaultDrainDelay,
-		"how long a node that is excluded or deleted announces its routes as leaving, before they go")
-	p.StringVar(&f.routerID, "router-id", "", "of BGP, an IPv4 address; by default the Node's internal one, the one "+
-		"by which the first peer is reached, or one from the node's name")
-	p.StringVar(&f.layer2.KeyFile, "layer2-key", "", "file with the keys that the gateways of a link share, one a "+
+		"how long an excluded or deleted node announces its routes as leaving before it withdraws them")
+	p.StringVar(&f.routerID, "router-id", "", "BGP identifier, an IPv4 address; by default the Node's internal "+
+		"address, else the local address towards the first peer, else a hash of the node's name")
+	p.StringVar(&f.layer2.KeyFile, "layer2-key", "", "file with the keys that the gateways of a link share, one per "+
 		"line, the first one signs; empty: nothing is announced at layer 2")
 	p.DurationVar(&f.layer2.Every, "layer2-hello", layer2.DefaultEvery,
-		"how often gateways of a link say that they live; the same on all")
+		"interval of the hellos between gateways of a link; the same on all")
 	p.IntVar(&f.layer2.Silent, "layer2-silent", layer2.DefaultSilent,
-		"after so many hellos that did not come a gateway is dead; the same on all")
+		"how many hellos in a row must be missing before a gateway counts as dead; the same on all")
 	p.DurationVar(&f.layer2.Settle, "layer2-join", layer2.DefaultSettle,
-		"how long a gateway that begins to work takes no VIP of layer 2, and its VIPs are kept for it once it is "+
-			"heard again; the same on all")
+		"how long a gateway that starts takes no VIP of layer 2, and its VIPs are kept for it once it is heard "+
+			"again; the same on all")
 	p.DurationVar(&f.layer2.Return, "layer2-return", layer2.DefaultReturn,
-		"how long the VIPs of a gateway whose announcer ended, and that forwards on, are kept for its next announcer; "+
+		"how long the VIPs of a gateway that forwards, but whose announcer ended, are kept for its next announcer; "+
 			"0: not at all; the same on all")
 	p.StringVar(&f.listen, "listen", "127.0.0.1:9472", "address of /metrics, /healthz and /readyz; empty: none")
 	p.StringVar(&f.logFormat, "log", "json", "format of the log: json or text")
@@ -131,11 +131,11 @@ func status() *cobra.Command {
 			}
 			return errors.New("the announcer has stalled: " + strings.Join(v.Stalled, "; "))
 		}}
-	c.Flags().StringVar(&socket, "socket", view.DefaultSocket, "of the announcer")
+	c.Flags().StringVar(&socket, "socket", view.DefaultSocket, "status socket of the announcer")
 	return c
 }
 
-// check makes the log, and returns what is wrong with the other flags, too.
+// check opens the log and returns the errors in all other flags.
 func (f *flags) check() error {
 	var errs []error
 	if f.hold < 0 || f.hold > announce.MaxHold {
@@ -208,7 +208,7 @@ func (f *flags) announce(
 	c := announce.Config{Tell: tell, Log: f.log, Version: version, Source: source, Gateway: f.gateway, Hold: f.hold,
 		State: filepath.Join(f.stateDir, "announced.json"), DrainDelay: f.drainDelay, Beats: &f.beats}
 	resumed := announce.Resumes(c.State)
-	id, _ := netip.ParseAddr(f.routerID) // checked; not valid where it is empty
+	id, _ := netip.ParseAddr(f.routerID) // check has parsed it; not valid if empty
 	f.layer2.Log, f.layer2.Name, f.layer2.Beats = f.log, f.node, &f.beats
 	link, err := layer2.New(f.layer2)
 	if err != nil {

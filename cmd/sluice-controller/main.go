@@ -1,5 +1,5 @@
-// Command sluice-controller gives Services of type LoadBalancer their addresses, from AddressPools.
-// See package allocate. It is no part of a gateway, and gateways run without it.
+// Command sluice-controller gives Services of type LoadBalancer addresses from AddressPools. See
+// package allocate. Gateways do not need it to forward.
 package main
 
 import (
@@ -60,10 +60,10 @@ func command() *cobra.Command {
 	p.StringVar(&f.Lease, "lease", "sluice-controller", "name of the Lease by which one of several processes leads")
 	p.DurationVar(&f.LeaseDuration, "lease-duration", 15*time.Second, "how long others wait for a silent leader")
 	p.StringVar(&f.Class, "class", "sluice.dev/sluice", "spec.loadBalancerClass of the Services to serve")
-	p.BoolVar(&f.Default, "default-class", true, "serve Services without a loadBalancerClass, too")
-	p.BoolVar(&f.metallb, "metallb-pools", true, "read IPAddressPools of metallb.io, too, where they are installed")
-	p.StringVar(&f.MetalLB, metallbflag.Name, metallbflag.Default, "MetalLB's namespace: its IPAddressPools are read, "+
-		"and no others")
+	p.BoolVar(&f.Default, "default-class", true, "also serve Services without a loadBalancerClass")
+	p.BoolVar(&f.metallb, "metallb-pools", true, "also read IPAddressPools of metallb.io, if they are installed")
+	p.StringVar(&f.MetalLB, metallbflag.Name, metallbflag.Default, "MetalLB's namespace: only IPAddressPools in it "+
+		"are read")
 	p.StringVar(&f.listen, "listen", ":9471", "address of /metrics, /healthz and /readyz; empty: none")
 	p.StringVar(&f.logFormat, "log", "json", "format of the log: json or text")
 	return c
@@ -72,7 +72,7 @@ func command() *cobra.Command {
 // minLease leaves room for several renewals.
 const minLease = time.Second
 
-// check makes the log, and returns what is wrong with the other flags, too.
+// check opens the log and returns the errors in all other flags.
 func (f *flags) check() error {
 	var errs []error
 	if f.Namespace == "" {
@@ -104,7 +104,7 @@ func (f *flags) run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("this machine's name: %w", err)
 	}
-	f.Identity = host + "_" + rand.Text() // of this process alone
+	f.Identity = host + "_" + rand.Text() // unique to this process
 	f.Metrics, f.Beats = &allocate.Metrics{}, &f.beats
 	if f.listen != "" {
 		if err := metricsserver.Start(ctx, f.listen, f.Log, f.Beats, f.Metrics); err != nil {

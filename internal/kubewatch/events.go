@@ -32,24 +32,24 @@ const (
 	warnInterval = 10 * time.Minute
 )
 
-// Events writes Events, within the bounds of eventlimit. Nobody waits for them. Several about one
-// object with one reason that wait together are one: the last.
+// Events writes Events at the rates of package eventlimit; callers do not wait. If several Events
+// with one object and one reason are pending, only the last is written.
 type Events struct {
 	client   kubernetes.Interface
 	log      *slog.Logger
-	reporter string // who writes them: reportingController
+	reporter string // reportingController of each Event
 	instance string
 	limit    flowcontrol.RateLimiter
 	added    wake.Flag
 
-	mu      sync.Mutex // guards the others
+	mu      sync.Mutex // guards the fields below
 	series  map[subject]*series
-	authors map[string]*author // by namespace; those with a series
-	numbers int64              // of Events that were added
+	authors map[string]*author // by namespace; only namespaces with a series
+	numbers int64              // count of added Events
 	warned  time.Time
 }
 
-// subject is what Events of a series are about.
+// subject is the object and the reason that the Events of a series share.
 type subject struct {
 	corev1.ObjectReference
 	reason string
@@ -59,27 +59,27 @@ type subject struct {
 type series struct {
 	subject
 	author *author
-	event  *eventsv1.Event // to be written; nil if none is
-	number int64           // of event, in the order in which they came
-	last   time.Time       // when one was added
-	next   time.Time       // not before this
-	wait   time.Duration   // before next
+	event  *eventsv1.Event // pending; nil if none
+	number int64           // order of event among all added Events
+	last   time.Time       // when an Event was added last
+	next   time.Time       // earliest time of the next write
+	wait   time.Duration   // interval before next
 }
 
-// author is a namespace that has series. Objects without one have one together.
+// author is a namespace that has series. Cluster-scoped objects share one author.
 type author struct {
 	series int
 	wrote  time.Time
 }
 
-// NewEvents returns Events of a reporter, such as sluice.dev/controller, and one process of it.
+// NewEvents returns Events of a reporter, such as sluice.dev/controller, and of one instance of it.
 func NewEvents(client kubernetes.Interface, log *slog.Logger, reporter, instance string) *Events {
 	return &Events{client: client, log: log, reporter: reporter, instance: clip(instance, maxInstance-len("...")),
 		limit: eventlimit.New(), added: wake.NewFlag(), series: map[subject]*series{}, authors: map[string]*author{}}
 }
 
-// Add has an Event of a kind (Normal, Warning) written, or drops it where there is no room: the
-// conditions say the same. Notes that are too long are cut.
+// Add queues an Event of a kind (Normal, Warning). It drops the Event if the queue is full: the
+// object's conditions have the same information. Notes that are too long are cut.
 func (e *Events) Add(about corev1.ObjectReference, kind, reason, action, note string) {
 	now := time.Now()
 	namespace := about.Namespace
@@ -95,7 +95,7 @@ func (e *Events) Add(about corev1.ObjectReference, kind, reason, action, note st
 	defer e.mu.Unlock()
 	s := e.of(subject{about, reason}, now)
 	if s == nil {
-		e.warn(now, "Events are dropped: there is more to say than is written", "about", about.Name, "reason", reason,
+		e.warn(now, "Events are dropped: the queue is full", "about", about.Name, "reason", reason,
 			"note", note)
 		return
 	}
@@ -107,7 +107,7 @@ func (e *Events) Add(about corev1.ObjectReference, kind, reason, action, note st
 	e.added.Raise()
 }
 
-// of returns the series of a subject, and nil if there is no room.
+// of returns the series of a subject, or nil if there is no room for another series.
 func (e *Events) of(about subject, now time.Time) *series {
 	if s := e.series[about]; s != nil {
 		return s
@@ -130,8 +130,7 @@ func (e *Events) of(about subject, now time.Time) *series {
 	return s
 }
 
-// forget drops series of which nothing is to be written, and whose next Event would not have to
-// wait.
+// forget drops series that have no pending Event and whose next Event would not have to wait.
 func (e *Events) forget(now time.Time) {
 	for about, s := range e.series {
 		if s.event != nil || now.Before(s.next) {
@@ -144,7 +143,7 @@ func (e *Events) forget(now time.Time) {
 	}
 }
 
-// Waiting returns the Events that are to be written, in the order in which they came.
+// Waiting returns the pending Events, in the order in which they were added.
 func (e *Events) Waiting() (list []*eventsv1.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -161,7 +160,7 @@ func (e *Events) Waiting() (list []*eventsv1.Event) {
 	return list
 }
 
-// Run writes them until ctx is done.
+// Run writes Events until ctx is done.
 func (e *Events) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		_, at := e.due(time.Now())
@@ -179,15 +178,15 @@ func (e *Events) Run(ctx context.Context) {
 		if e.limit.Wait(ctx) != nil {
 			return
 		}
-		if s, _ := e.due(time.Now()); s != nil { // again: waiting may have taken a while
+		if s, _ := e.due(time.Now()); s != nil { // look again: limit.Wait may have taken long
 			e.write(ctx, s)
 		}
 	}
 }
 
-// due returns the series whose Event is to be written now, and else when one is; the zero time if
-// there is none. Namespaces take turns, so that none waits behind what another one's author does.
-// Of one, warnings come first, and what was said least often.
+// due returns the series whose Event must be written now; if there is none, the time at which the
+// next one is due (zero: no Event is pending). Namespaces take turns, so that none waits for the
+// Events of another one. Within a namespace warnings come first, then the least frequent subjects.
 func (e *Events) due(now time.Time) (first *series, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -239,7 +238,7 @@ func (e *Events) write(ctx context.Context, s *series) {
 	s.next, s.author.wrote = now.Add(s.wait), now
 }
 
-// unanswered reports whether an API server may take later what it did not take now.
+// unanswered reports whether the API server may accept the request later.
 func unanswered(err error) bool {
 	var status apierrors.APIStatus
 	return !errors.As(err, &status) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
@@ -254,7 +253,7 @@ func (e *Events) warn(now time.Time, text string, attributes ...any) {
 	e.log.Warn(text, append(attributes, "silent for", warnInterval)...)
 }
 
-// clip cuts a text to a number of bytes, and says so.
+// clip cuts a text to a number of bytes and appends "..." if it cut.
 func clip(s string, limit int) string {
 	if len(s) <= limit {
 		return s

@@ -1,5 +1,5 @@
-// Package kubewatch has what controllers of Sluice that use client-go's informers share: how they
-// list, how they ask for kinds that may be missing, and Events.
+// Package kubewatch has the code that controllers with client-go informers share: listing and
+// watching, queries for kinds that may not be installed, and Events.
 package kubewatch
 
 import (
@@ -20,11 +20,11 @@ import (
 	"sluice.dev/sluice/internal/heartbeat"
 )
 
-// NewInformer returns an informer of the objects that list and follow return, or of the one with a
-// name, if that is not empty: the API server authorizes such a request by the name (resourceNames
-// of a Role). Its first list is read from the API server's storage and not from the server's cache,
-// which may be older: an address whose claim is missing there would be given to another Service.
-// The objects that it keeps have no managedFields.
+// NewInformer returns an informer of the objects that list and follow return. If name is not empty,
+// it watches only the object with that name: the API server authorizes such a request by the name
+// (resourceNames of a Role). The informer reads its first list from the API server's storage, not
+// from its watch cache: the cache may be older, and an address whose claim is missing in it would
+// be given to a second Service. Stored objects have no managedFields.
 func NewInformer[L runtime.Object](
 	example runtime.Object, name string,
 	list func(context.Context, metav1.ListOptions) (L, error),
@@ -51,8 +51,8 @@ func NewInformer[L runtime.Object](
 	return i, i.SetTransform(withoutManagedFields)
 }
 
-// Beating returns handlers that do the same, with a heartbeat: an informer calls them one after
-// another, and one that does not return stops all that follow.
+// Beating returns handlers that call those of h and report a heartbeat. An informer calls its
+// handlers one after another, so one that does not return blocks all later events.
 func Beating(b *heartbeat.Beat, h cache.ResourceEventHandlerFuncs) cache.ResourceEventHandlerFuncs {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
@@ -75,18 +75,18 @@ func beat(b *heartbeat.Beat) (rest func()) {
 	return b.Rest
 }
 
-// Patience is how long a list must have failed before it is taken for one that will: an API server
-// that starts refuses all until it has read its roles.
+// Patience is how long lists must fail before the failure counts as persistent: an API server that
+// starts rejects all requests until it has read its roles.
 const Patience = 2 * time.Second
 
-// OnListError has a function called, by one goroutine, each time that the objects of an informer
-// cannot be listed, until they were once; lasts says that they could not for Patience, other that
-// the error is not the one of the time before. The informer tries again for ever, after 0.8 s at
-// first and a minute at last, and HasSynced says nothing of that. The function logs the error:
-// client-go, which would with each try, is silent until then. Call it before the informer runs.
-func OnListError(i cache.SharedIndexInformer, failed func(err error, lasts, other bool)) error {
+// OnListError calls failed, from one goroutine, whenever the first list of an informer fails.
+// persistent: lists have failed for Patience. changed: the error differs from the previous one. The
+// informer retries for ever, at first after 0.8 s, later once a minute, and HasSynced does not
+// report the failure. failed must log the error: client-go's own log of it, one line per attempt,
+// is off until the first list has succeeded. Call OnListError before the informer runs.
+func OnListError(i cache.SharedIndexInformer, failed func(err error, persistent, changed bool)) error {
 	var since time.Time
-	said := ""
+	lastError := ""
 	return i.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		if ctx.Err() != nil || i.HasSynced() {
 			cache.DefaultWatchErrorHandler(ctx, r, err)
@@ -95,13 +95,13 @@ func OnListError(i cache.SharedIndexInformer, failed func(err error, lasts, othe
 		if since.IsZero() {
 			since = time.Now()
 		}
-		other := err.Error() != said
-		said = err.Error()
-		failed(err, time.Since(since) >= Patience, other)
+		changed := err.Error() != lastError
+		lastError = err.Error()
+		failed(err, time.Since(since) >= Patience, changed)
 	})
 }
 
-// withoutManagedFields halves what an object takes.
+// withoutManagedFields halves the memory that an object takes.
 func withoutManagedFields(o any) (any, error) {
 	if m, ok := o.(metav1.Object); ok {
 		m.SetManagedFields(nil)
@@ -109,8 +109,8 @@ func withoutManagedFields(o any) (any, error) {
 	return o, nil
 }
 
-// Served reports whether the API server has a kind. The discovery client's own methods cannot be
-// interrupted, and wait for half a minute.
+// Served reports whether the API server serves a kind. It does not use the discovery client's own
+// methods: they cannot be cancelled and block for half a minute.
 func Served(ctx context.Context, client discovery.DiscoveryInterface, kind schema.GroupVersionResource) (bool, error) {
 	path := "/apis/" + kind.GroupVersion().String()
 	var list metav1.APIResourceList

@@ -5,18 +5,18 @@ import (
 	"net/netip"
 )
 
-// taken is a set of addresses of one family that finds the first address outside of it in a time
-// that depends on the length of an address alone. It is a trie with a byte of the address per
-// level. A node knows which of its children have all their addresses in the set.
+// addressSet is a set of addresses of one family. It finds the first address outside of the set in
+// a time that depends only on the length of an address. It is a trie with one byte of the address
+// per level. Each node knows which of its children are full.
 //
-// With avoid, which is for IPv4 alone, each address that ends with 0 or 255 (buggy) is in the set.
-type taken struct {
+// With avoid, for IPv4 only, each address that ends with 0 or 255 (buggy) counts as in the set.
+type addressSet struct {
 	root  node
 	avoid bool
 }
 
-// node is a level of the trie. Bits of full are children (on the last level: addresses) that are in
-// the set as a whole. A child that is not there has nothing in the set.
+// node is one level of the trie. A bit of full is set if all addresses below that child (on the
+// last level: that address) are in the set. A missing child has no address in the set.
 type node struct {
 	full     [4]uint64
 	children map[byte]*node
@@ -40,8 +40,8 @@ func (n *node) next(b int) int {
 	return 256
 }
 
-// leaf returns a node of the last level that has nothing but what avoid puts into it.
-func (t *taken) leaf() *node {
+// leaf returns a node of the last level without addresses, except the ones that avoid adds.
+func (t *addressSet) leaf() *node {
 	n := &node{}
 	if t.avoid {
 		n.set(0)
@@ -51,9 +51,9 @@ func (t *taken) leaf() *node {
 }
 
 // add puts an address into the set.
-func (t *taken) add(a netip.Addr) { t.addBelow(&t.root, a.AsSlice()) }
+func (t *addressSet) add(a netip.Addr) { t.addBelow(&t.root, a.AsSlice()) }
 
-func (t *taken) addBelow(n *node, rest []byte) {
+func (t *addressSet) addBelow(n *node, rest []byte) {
 	b := int(rest[0])
 	if len(rest) == 1 {
 		n.set(b)
@@ -77,15 +77,15 @@ func (t *taken) addBelow(n *node, rest []byte) {
 }
 
 // remove takes an address out of the set.
-func (t *taken) remove(a netip.Addr) {
+func (t *addressSet) remove(a netip.Addr) {
 	if t.avoid && buggy(a) {
 		return
 	}
 	t.removeBelow(&t.root, a.AsSlice())
 }
 
-// removeBelow reports whether a node has become as if it had never been there.
-func (t *taken) removeBelow(n *node, rest []byte) (empty bool) {
+// removeBelow reports whether a node is empty now, so that its parent can drop it.
+func (t *addressSet) removeBelow(n *node, rest []byte) (empty bool) {
 	b := int(rest[0])
 	n.clear(b)
 	if len(rest) == 1 {
@@ -98,7 +98,7 @@ func (t *taken) removeBelow(n *node, rest []byte) (empty bool) {
 }
 
 // first returns the first address from..to that is not in the set.
-func (t *taken) first(from, to netip.Addr) (netip.Addr, bool) {
+func (t *addressSet) first(from, to netip.Addr) (netip.Addr, bool) {
 	at := from.AsSlice()
 	if !t.firstBelow(&t.root, at, 0) {
 		return netip.Addr{}, false
@@ -107,9 +107,9 @@ func (t *taken) first(from, to netip.Addr) (netip.Addr, bool) {
 	return a, !to.Less(a)
 }
 
-// firstBelow sets the bytes of at from a level on to the first address that is not in the set and
-// not before at. It reports whether there is one below n.
-func (t *taken) firstBelow(n *node, at []byte, level int) bool {
+// firstBelow sets at[level:] so that at is the first address that is not in the set and not before
+// the given one. It reports whether there is one below n.
+func (t *addressSet) firstBelow(n *node, at []byte, level int) bool {
 	last := level == len(at)-1
 	if n == nil {
 		switch {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestTaken: the set finds what a walk over all addresses finds.
-func TestTaken(t *testing.T) {
+// TestAddressSet: the set finds what a walk over all addresses finds.
+func TestAddressSet(t *testing.T) {
 	t.Parallel()
 	for _, base := range []string{"192.0.0.0", "2001:db8::fffe:0"} {
 		for _, avoid := range []bool{false, true} {
@@ -16,7 +16,7 @@ func TestTaken(t *testing.T) {
 				continue
 			}
 			random := rand.New(rand.NewPCG(1, 2))
-			set, has := taken{avoid: avoid}, map[netip.Addr]bool{}
+			set, has := addressSet{avoid: avoid}, map[netip.Addr]bool{}
 			const size = 1200
 			all := make([]netip.Addr, 0, size)
 			for a := netip.MustParseAddr(base); len(all) < size; a = a.Next() {
@@ -62,12 +62,12 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// TestTakenAtTheEnds: the last address of a family has none after it.
-func TestTakenAtTheEnds(t *testing.T) {
+// TestAddressSetAtTheEnds: the last address of a family has none after it.
+func TestAddressSetAtTheEnds(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"} {
 		last := netip.MustParseAddr(text)
-		var set taken
+		var set addressSet
 		if a, there := set.first(last, last); !there || a != last {
 			t.Errorf("%v: got %v %v", last, a, there)
 		}
