@@ -271,9 +271,8 @@ bench-full: ## bench-report, then bench-baseline: all of docs/benchmarks.md; hou
 	$(MAKE) bench-baseline
 
 .PHONY: figures
-figures: build ## docs/benchmarks.md, docs/benchmarks-zen3.md, README's ratios and docs/plots from bench/baselines
-	$(LAB) report --from bench/baselines/*.json --docs .
-	$(LAB) report --from bench/baselines/zen3/*.json --page docs/benchmarks-zen3.md
+figures: build ## docs/benchmarks.md, README's ratios and docs/plots from bench/baselines
+	$(LAB) report --from bench/baselines/*.json bench/baselines/*/*.json --docs .
 
 .PHONY: generate
 generate: ## rebuild the BPF object and its Go (needs clang, llvm and libbpf-dev)

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +17,7 @@ import (
 	"sluice.dev/sluice/test/bed/progress"
 )
 
-// The blocks between two such lines are written by `sluice-bench report --docs` and `--page`.
+// The blocks between two such lines are written by `sluice-bench report --docs`.
 const (
 	blockBegins = "<!-- figures: begin; written by `make figures` from bench/baselines, not by hand -->"
 	blockEnds   = "<!-- figures: end -->"
@@ -54,13 +55,12 @@ type documents struct {
 	plots           map[string][]byte
 }
 
-// compose makes the documents of one generation of runs.
-func compose(runs []*results.Run, known []Experiment) (*documents, error) {
-	runs = inOrder(runs, known)
+// compose makes the documents of the generations. Plots are drawn of the first.
+func compose(gens []generation, known []Experiment) (*documents, error) {
 	d := &documents{plots: make(map[string][]byte)}
 	drawn := make(map[string]figure)
 	for _, w := range docPlots {
-		f := firstFigure(figures(named(runs, w.run)), w.suffix, w.unit)
+		f := firstFigure(figures(named(gens[0].runs, w.run)), w.suffix, w.unit)
 		if f == nil {
 			continue
 		}
@@ -70,12 +70,12 @@ func compose(runs []*results.Run, known []Experiment) (*documents, error) {
 		}
 		d.plots[w.file], drawn[w.file] = svg, *f
 	}
-	lines, err := headlinesOf(runs)
+	lines, err := headlinesOf(gens)
 	if err != nil {
 		return nil, err
 	}
-	d.readme = readmeBlock(runs, lines, d.plots)
-	d.figures = figuresBlock(runs, known, lines, drawn)
+	d.readme = readmeBlock(gens, lines, d.plots)
+	d.figures = figuresBlock(gens, known, lines, drawn)
 	return d, nil
 }
 
@@ -102,24 +102,23 @@ func named(runs []*results.Run, name string) (list []*results.Run) {
 }
 
 // readmeBlock is a plot and the ratios.
-func readmeBlock(runs []*results.Run, lines []headlineRow, plots map[string][]byte) string {
+func readmeBlock(gens []generation, lines []headlineRow, plots map[string][]byte) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, blockBegins)
-	writeHeadlines(&b, lines, figuresFile)
+	writeHeadlines(&b, gens, lines, figuresFile)
 	if w := docPlots[0]; plots[w.file] != nil {
 		fmt.Fprintf(&b, "\n![%s](%s/%s)\n", w.alt, plotsFolder, w.file)
 	}
-	all, kept := tally(runs)
-	fmt.Fprintf(&b, "\n%d of %d bounds are met; [docs/benchmarks.md](%s) marks the others.\n", kept, all, figuresFile)
+	fmt.Fprintf(&b, "\n[docs/benchmarks.md](%s) has every bound: %s.\n", figuresFile, tallies(gens))
 	fmt.Fprintln(&b, blockEnds)
 	return b.String()
 }
 
-// figuresBlock is what was measured, the plots, the ratios, then each run.
-func figuresBlock(runs []*results.Run, known []Experiment, lines []headlineRow, drawn map[string]figure) string {
+// figuresBlock lists the machines and experiments, then the plots, the ratios and each run.
+func figuresBlock(gens []generation, known []Experiment, lines []headlineRow, drawn map[string]figure) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, blockBegins)
-	writeMeasured(&b, runs, known)
+	writeMeasured(&b, gens, known)
 	for _, w := range docPlots {
 		f, ok := drawn[w.file]
 		if !ok {
@@ -130,63 +129,74 @@ func figuresBlock(runs []*results.Run, known []Experiment, lines []headlineRow, 
 		writeGrowth(&b, &f)
 	}
 	fmt.Fprint(&b, "\n## The ratios of README\n\n")
-	writeHeadlines(&b, lines, "")
-	writeEvery(&b, runs, known, unboundedRows)
-	writeAbsent(&b, absent(runs, known))
+	writeHeadlines(&b, gens, lines, "")
+	writeEvery(&b, gens, unboundedRows)
+	writeAbsent(&b, gens, known)
 	fmt.Fprintln(&b, blockEnds)
 	return b.String()
 }
 
-// pageBlock is what was measured, then each run: of runs that are not those of README.
-func pageBlock(runs []*results.Run, known []Experiment) string {
-	var b strings.Builder
-	fmt.Fprintln(&b, blockBegins)
-	writeMeasured(&b, runs, known)
-	writeEvery(&b, runs, known, unboundedRows)
-	writeAbsent(&b, absent(runs, nil))
-	fmt.Fprintln(&b, blockEnds)
-	return b.String()
-}
-
-// Write writes all that runs say as Markdown: machines, a table of the runs, every figure of each,
-// and the known experiments that failed or that no run is of.
+// Write writes all runs as Markdown: machines, a table of the runs, every figure of each, and the
+// known experiments that failed or were not run.
 func Write(out io.Writer, runs []*results.Run, known []Experiment) error {
 	var b strings.Builder
-	runs = inOrder(runs, known)
-	writeMeasured(&b, runs, known)
-	writeEvery(&b, runs, known, math.MaxInt)
-	writeAbsent(&b, absent(runs, known))
+	gens := []generation{{title: "figure", runs: inOrder(runs, known)}}
+	writeMeasured(&b, gens, known)
+	writeEvery(&b, gens, math.MaxInt)
+	writeAbsent(&b, gens, known)
 	_, err := io.WriteString(out, b.String())
 	return err
 }
 
-// writeMeasured writes the machine and a table of the runs.
-func writeMeasured(b *strings.Builder, runs []*results.Run, known []Experiment) {
+// writeMeasured writes the machines and a table of the experiments, with the commit, date and
+// duration of each generation's run.
+func writeMeasured(b *strings.Builder, gens []generation, known []Experiment) {
 	fmt.Fprint(b, "## What was measured\n\n")
-	if slices.ContainsFunc(runs, func(r *results.Run) bool { return strings.Contains(r.Machine.Notes, ShortRun) }) {
-		fmt.Fprint(b, "**What is noted as a short run shows that it was run, and claims no figure.**\n\n")
+	for _, g := range gens {
+		if slices.ContainsFunc(g.runs, isShort) {
+			fmt.Fprint(b, "**A run noted as short shows that the experiment works, and claims no figure.**\n\n")
+			break
+		}
 	}
-	for _, m := range machines(runs) {
-		m.Link, m.Notes = "", "" // of a run: its section has them
-		fmt.Fprintf(b, "%s.\n\n", escape(m.Line()))
+	titles := ""
+	for _, g := range gens {
+		title := ""
+		if len(gens) > 1 {
+			title = escape(g.title) + ": "
+		}
+		titles += " " + strings.TrimSuffix(cmp.Or(title, "measured: "), ": ") + " |"
+		for _, m := range machines(g.runs) {
+			m.Link, m.Notes = "", "" // of a run: its section has them
+			fmt.Fprintf(b, "%s%s.\n\n", title, escape(m.Line()))
+		}
 	}
-	fmt.Fprint(b, "| experiment | what it answers | commit | date | took |\n| --- | --- | --- | --- | --- |\n")
-	for _, r := range runs {
-		name := escape(r.Name)
-		fmt.Fprintf(b, "| [%s](#%s) | %s | %s | %s | %s |\n",
-			name, name, escape(about(r, known)), escape(r.Version), r.Began.Format(time.DateOnly), took(r))
+	fmt.Fprintf(b, "| experiment | question |%s\n| --- | --- |%s\n", titles, strings.Repeat(" --- |", len(gens)))
+	for _, columns := range experimentsOf(gens) {
+		first := columns[0].run
+		fmt.Fprintf(b, "| [%s](#%s) | %s |", escape(first.Name), escape(first.Name), escape(about(first, known)))
+		for _, g := range gens {
+			cell := "not run"
+			for _, c := range columns {
+				if c.title == g.title {
+					cell = escape(c.run.Version) + c.run.Began.Format(", "+time.DateOnly+", ") + took(c.run)
+				}
+			}
+			fmt.Fprintf(b, " %s |", cell)
+		}
+		fmt.Fprintln(b)
 	}
 }
 
-// writeEvery writes the figures of each run.
-func writeEvery(b *strings.Builder, runs []*results.Run, known []Experiment, most int) {
-	all, kept := tally(runs)
-	fmt.Fprintf(b, "\n## Every experiment\n\n%d of %d bounds are held. ", kept, all)
-	fmt.Fprint(b, "A figure is the median of interleaved repetitions.\n")
-	for _, run := range runs {
-		writeRun(b, run, known, most)
+// writeEvery writes the figures of each experiment.
+func writeEvery(b *strings.Builder, gens []generation, most int) {
+	fmt.Fprintf(b, "\n## Every experiment\n\nBounds: %s.\n", tallies(gens))
+	fmt.Fprint(b, "A figure is the median of interleaved repetitions; one in **bold** misses its bound.\n")
+	for _, columns := range experimentsOf(gens) {
+		writeExperiment(b, columns, most)
 	}
 }
+
+func isShort(r *results.Run) bool { return strings.Contains(r.Machine.Notes, ShortRun) }
 
 // took is how long a run was.
 func took(r *results.Run) string {
@@ -225,8 +235,15 @@ func about(r *results.Run, known []Experiment) string {
 	return ""
 }
 
-// writeAbsent lists what failed or was not run.
-func writeAbsent(b *strings.Builder, list []line) {
+// writeAbsent lists the experiments that failed, and those that the first generation has no run of.
+func writeAbsent(b *strings.Builder, gens []generation, known []Experiment) {
+	var list []line
+	for i, g := range gens {
+		if i > 0 {
+			known = nil // later generations need not have every experiment
+		}
+		list = append(list, absent(g.runs, known)...)
+	}
 	if list == nil {
 		return
 	}
@@ -236,60 +253,77 @@ func writeAbsent(b *strings.Builder, list []line) {
 	}
 }
 
-// unboundedRows is how many figures without a bound a document of the tree lists of a run: of a run
-// with more it says how many there are. Write lists all.
-const unboundedRows = 30
+// unboundedRows is how many rows without a bound a document of the tree lists of an experiment; of
+// more it gives the number. Write lists all.
+const unboundedRows = 12
 
-// writeRun writes the figures of a run under its command: those that are held to a bound,
-// latencies, then the others if they are not more than most.
-func writeRun(b *strings.Builder, run *results.Run, known []Experiment, most int) {
-	held, common := mergedRows(run, true)
-	others, commonToOthers := mergedRows(run, false)
-	delays := latenciesOf(run)
-	fmt.Fprintf(b, "\n### %s\n\n", escape(run.Name))
-	if a := about(run, known); a != "" {
-		fmt.Fprintf(b, "%s.\n\n", escape(sentence(a)))
-	}
-	// In a code span nothing but a backquote means anything.
-	fmt.Fprintf(b, "`%s`\n\n", strings.ReplaceAll(run.Command, "`", "'"))
-	details := []string{"commit " + escape(run.Version), run.Began.Format(time.DateOnly)}
-	for _, s := range [...]string{run.Machine.Link, common, run.Machine.Notes, stolen(run)} {
-		if s != "" {
-			details = append(details, escape(s))
+// writeExperiment writes the figures of an experiment, a column for each machine, under the
+// commands: rows with a bound, latencies, then the others if they are not more than most.
+func writeExperiment(b *strings.Builder, columns []column, most int) {
+	held, common := mergedRows(columns, true, most)
+	others, commonToOthers := mergedRows(columns, false, most)
+	fmt.Fprintf(b, "\n### %s\n\n", escape(columns[0].run.Name))
+	heads, lines := "", ""
+	for i, c := range columns {
+		if i > 0 {
+			fmt.Fprintln(b)
 		}
-	}
-	fmt.Fprintf(b, "%s.\n", sentence(strings.Join(details, "; ")))
-	if run.Failed != "" {
-		fmt.Fprintf(b, "\n**Failed:** %s\n", escape(run.Failed))
+		writeConditions(b, columns[:i], c, len(columns) > 1, common)
+		heads, lines = heads+" "+escape(c.title)+" |", lines+" --- |"
 	}
 	if len(held) > 0 {
-		fmt.Fprint(b, "\n| what | bound | figure | |\n| --- | --- | --- | --- |\n")
+		fmt.Fprintf(b, "\n| what | bound |%s\n| --- | --- |%s\n", heads, lines)
 	}
 	for _, m := range held {
-		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", escape(m.What), m.Target, escape(m.Figure), m.Verdict)
+		fmt.Fprintf(b, "| %s | %s | %s |\n", escape(m.What), m.Target, strings.Join(m.Figures, " | "))
 	}
-	if len(delays.lines) > 0 {
-		fmt.Fprintln(b)
-		delays.write(b)
+	for _, c := range columns {
+		if delays := latenciesOf(c.run); len(delays.lines) > 0 {
+			fmt.Fprintln(b)
+			delays.write(b)
+		}
 	}
 	switch {
 	case len(others) > most:
-		fmt.Fprintf(b, "\n%d more figures have no bound; `sluice-bench report` prints them.\n",
-			count(run, others))
+		fmt.Fprintf(b, "\n%d figures without a bound: `sluice-bench report` prints them.\n", count(others))
 	case len(others) > 0:
 		fmt.Fprint(b, "\nWithout a bound")
 		if commonToOthers != "" && commonToOthers != common {
 			fmt.Fprintf(b, " (%s)", escape(commonToOthers))
 		}
-		fmt.Fprint(b, ":\n\n| what | figure |\n| --- | --- |\n")
+		fmt.Fprintf(b, ":\n\n| what |%s\n| --- |%s\n", heads, lines)
 		for _, m := range others {
-			fmt.Fprintf(b, "| %s | %s |\n", escape(m.What), escape(m.Figure))
+			fmt.Fprintf(b, "| %s | %s |\n", escape(m.What), strings.Join(m.Figures, " | "))
 		}
 	}
 }
 
-// count is how many points several rows stand for.
-func count(run *results.Run, rows []merged) (n int) {
+// writeConditions writes the command of a column, unless one before it has the same, and what the
+// run's file notes of the link and the load.
+func writeConditions(b *strings.Builder, before []column, c column, titled bool, common string) {
+	if !slices.ContainsFunc(before, func(o column) bool { return o.run.Command == c.run.Command }) {
+		// In a code span nothing but a backquote means anything.
+		fmt.Fprintf(b, "`%s`\n\n", strings.ReplaceAll(c.run.Command, "`", "'"))
+	}
+	var details []string
+	if titled {
+		details = append(details, escape(c.title))
+	}
+	if len(before) == 0 {
+		details = append(details, escape(c.run.Machine.Link), escape(common))
+	}
+	details = append(details, escape(c.run.Machine.Notes), stolen(c.run))
+	details = slices.DeleteFunc(details, func(s string) bool { return s == "" })
+	if len(details) > 0 {
+		fmt.Fprintf(b, "%s.\n", sentence(strings.Join(details, "; ")))
+	}
+	if c.run.Failed != "" {
+		fmt.Fprintf(b, "\n**Failed:** %s\n", escape(c.run.Failed))
+	}
+}
+
+// count returns the number of figures in rows.
+func count(rows []merged) (n int) {
 	for _, m := range rows {
 		n += m.Points
 	}
@@ -340,14 +374,16 @@ func spliced(file, block string) ([]byte, error) {
 	return text, nil
 }
 
-// WriteDocs writes the figures of one generation of runs into README.md, docs/benchmarks.md and
-// docs/plots of the tree at root. It refuses runs that are not of one generation; inHistory reports
-// whether the tree has a commit.
-func WriteDocs(root string, runs []*results.Run, known []Experiment, inHistory func(string) bool) error {
-	if err := OneGeneration(runs, known, inHistory); err != nil {
+// WriteDocs writes the figures of each machine's runs into README.md, docs/benchmarks.md and
+// docs/plots of the tree at root. The first machine must have every ratio of README. It refuses
+// runs of one machine that are not of one generation; inHistory reports whether the tree has a
+// commit.
+func WriteDocs(root string, sets [][]*results.Run, known []Experiment, inHistory func(string) bool) error {
+	gens, err := generationsOf(sets, known, inHistory)
+	if err != nil {
 		return fmt.Errorf("figures: %w", err)
 	}
-	d, err := compose(runs, known)
+	d, err := compose(gens, known)
 	if err != nil {
 		return fmt.Errorf("figures: %w", err)
 	}
@@ -368,22 +404,6 @@ func WriteDocs(root string, runs []*results.Run, known []Experiment, inHistory f
 	}
 	for file, text := range written {
 		err = errors.Join(err, os.WriteFile(filepath.Join(root, file), text, 0o644))
-	}
-	if err != nil {
-		return fmt.Errorf("figures: %w", err)
-	}
-	return nil
-}
-
-// WritePage writes the figures of one generation of runs into a Markdown page that has a block for
-// them: of another machine than that of WriteDocs. What it refuses is the same.
-func WritePage(file string, runs []*results.Run, known []Experiment, inHistory func(string) bool) error {
-	if err := OneGeneration(runs, known, inHistory); err != nil {
-		return fmt.Errorf("figures: %w", err)
-	}
-	text, err := spliced(file, pageBlock(inOrder(runs, known), known))
-	if err == nil {
-		err = os.WriteFile(file, text, 0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("figures: %w", err)

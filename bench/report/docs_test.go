@@ -1,6 +1,7 @@
 package report
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,11 +16,8 @@ import (
 
 const root = "../.." // of the source tree
 
-const (
-	folderOfDocs = "bench/baselines"
-	folderOfPage = "bench/baselines/zen3"
-	pageOfOther  = "docs/benchmarks-zen3.md"
-)
+// folders have the committed runs, each of one machine: the columns of the documents.
+var folders = []string{"bench/baselines", "bench/baselines/zen3"}
 
 // baselines are the committed runs of one machine.
 func baselines(t *testing.T, folder string) []*results.Run {
@@ -35,8 +33,32 @@ func baselines(t *testing.T, folder string) []*results.Run {
 	return runs
 }
 
+// columnsOfDocs are the generations of the committed runs.
+func columnsOfDocs(t *testing.T) []generation {
+	t.Helper()
+	var sets [][]*results.Run
+	for _, folder := range folders {
+		sets = append(sets, baselines(t, folder))
+	}
+	gens, err := generationsOf(sets, Experiments(), func(string) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return gens
+}
+
+// one is a generation of runs in the order of the known experiments.
+func one(runs []*results.Run, known []Experiment) []generation {
+	return []generation{{title: "Test CPU", runs: inOrder(runs, known)}}
+}
+
 func TestCompose(t *testing.T) {
-	d, err := compose(fixture(), known)
+	gens := one(fixture(), known)
+	older := fixture()[1:2] // another machine, which has one experiment of them
+	older[0].Command, older[0].Points = "sluice-bench compare --repeat 9", older[0].Points[:8]
+	older[0].Points[6].Samples = []float64{1.5}
+	older[0].Points[0].Params["services"] = "2"
+	d, err := compose(append(gens, generation{title: "Older CPU", runs: older}), known)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +93,7 @@ func TestShortRunIsMarked(t *testing.T) {
 		if short {
 			runs[1].Machine.Notes = "at night; " + ShortRun
 		}
-		d, err := compose(runs, known)
+		d, err := compose(one(runs, known), known)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,14 +103,13 @@ func TestShortRunIsMarked(t *testing.T) {
 	}
 }
 
-// TestDocs: README.md, the pages of figures and docs/plots agree with the committed baselines.
+// TestDocs: README.md, docs/benchmarks.md and docs/plots agree with the committed baselines.
 func TestDocs(t *testing.T) {
-	d, err := compose(baselines(t, folderOfDocs), Experiments())
+	d, err := compose(columnsOfDocs(t), Experiments())
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := pageBlock(inOrder(baselines(t, folderOfPage), Experiments()), Experiments())
-	for file, want := range map[string]string{readmeFile: d.readme, figuresFile: d.figures, pageOfOther: page} {
+	for file, want := range map[string]string{readmeFile: d.readme, figuresFile: d.figures} {
 		text, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
 			t.Fatal(err)
@@ -96,7 +117,7 @@ func TestDocs(t *testing.T) {
 		_, rest, _ := strings.Cut(string(text), blockBegins+"\n")
 		have, _, _ := strings.Cut(rest, blockEnds+"\n")
 		if have = blockBegins + "\n" + have + blockEnds + "\n"; have != want {
-			t.Errorf("%s differs from bench/baselines; `make figures` writes it anew:\n%s", file, cmp.Diff(want, have))
+			t.Errorf("%s differs from bench/baselines; `make figures` rewrites it:\n%s", file, cmp.Diff(want, have))
 		}
 	}
 	folder, err := os.ReadDir(filepath.Join(root, plotsFolder))
@@ -111,13 +132,13 @@ func TestDocs(t *testing.T) {
 	for name, want := range d.plots {
 		have, err := os.ReadFile(filepath.Join(root, plotsFolder, name))
 		if err != nil || string(have) != string(want) {
-			t.Errorf("%s/%s differs from bench/baselines (%v); `make figures` draws it anew", plotsFolder, name, err)
+			t.Errorf("%s/%s differs from bench/baselines (%v); `make figures` redraws it", plotsFolder, name, err)
 		}
 	}
 }
 
-// TestReadmeRatios: each ratio of README is the worst median of those points of the committed JSON
-// that it is of, read here without the generator.
+// TestReadmeRatios: each ratio of README, for each processor, is the worst median of its points in
+// the committed JSON, read here without the generator.
 func TestReadmeRatios(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, readmeFile))
 	if err != nil {
@@ -140,34 +161,50 @@ func TestReadmeRatios(t *testing.T) {
 		{"the same with one Service", "pipeline", "ratio", map[string]string{
 			"scenario": "services", "to": "1", "flows": "1000000", "backends": ""}},
 	} {
-		run, err := results.Load(filepath.Join(root, "bench/baselines", c.run+".json"))
-		if err != nil {
-			t.Fatal(err)
-		}
 		_, rest, ok := strings.Cut(string(text), "| "+c.row)
 		cells := strings.Split(strings.SplitN(rest, "\n", 2)[0], " | ")
-		if !ok || len(cells) < 3 {
+		if !ok || len(cells) < 2+len(folders) {
 			t.Errorf("README has no row of a ratio to %s", c.row)
 			continue
 		}
-		shown := strings.TrimSuffix(cells[1], ", **missed**")
-		var medians []float64
-		higher := false
-		for _, p := range run.Points {
-			same := p.Metric == c.metric && p.System == "sluice"
-			for name, value := range c.params {
-				same = same && p.Params[name] == value
+		for i, folder := range folders {
+			shown := strings.TrimSuffix(cells[2+i], ", **missed**")
+			if want := worstMedian(t, folder, c.run, c.metric, c.params); shown != want {
+				t.Errorf("README says %s of %s, and %s/%s.json %s", shown, c.row, folder, c.run, want)
 			}
-			if same {
-				medians = append(medians, p.Median())
-				higher = p.Better == "higher"
-			}
-		}
-		if len(medians) == 0 || higher && shown != figureText(slices.Min(medians)) ||
-			!higher && shown != figureText(slices.Max(medians)) {
-			t.Errorf("README says %s of %s, and %s.json %v", shown, c.row, c.run, medians)
 		}
 	}
+}
+
+// worstMedian is the ratio of sluice's points with the params that is worst for it, or a dash if
+// the folder does not have the run.
+func worstMedian(t *testing.T, folder, name, metric string, params map[string]string) string {
+	t.Helper()
+	run, err := results.Load(filepath.Join(root, folder, name+".json"))
+	if errors.Is(err, os.ErrNotExist) && folder != folders[0] {
+		return notMeasured
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var medians []float64
+	higher := false
+	for _, p := range run.Points {
+		same := p.Metric == metric && p.System == "sluice"
+		for name, value := range params {
+			same = same && p.Params[name] == value
+		}
+		if same {
+			medians, higher = append(medians, p.Median()), p.Better == "higher"
+		}
+	}
+	switch {
+	case len(medians) == 0:
+		t.Fatalf("%s/%s.json has no %s", folder, name, metric)
+	case higher:
+		return figureText(slices.Min(medians))
+	}
+	return figureText(slices.Max(medians))
 }
 
 // TestBaselinesAreOneGeneration: figures that are shown together are of one machine, and of commits
@@ -179,7 +216,7 @@ func TestBaselinesAreOneGeneration(t *testing.T) {
 		string(shallow) == "true\n" {
 		inHistory = func(string) bool { return true }
 	}
-	for _, folder := range []string{folderOfDocs, folderOfPage} {
+	for _, folder := range folders {
 		if err := OneGeneration(baselines(t, folder), Experiments(), inHistory); err != nil {
 			t.Errorf("%s: %v", folder, err)
 		}
@@ -189,7 +226,7 @@ func TestBaselinesAreOneGeneration(t *testing.T) {
 // TestNoTargetDependsOnTheProcessor: a time or a packet rate belongs to the processor it was
 // measured on.
 func TestNoTargetDependsOnTheProcessor(t *testing.T) {
-	for _, r := range slices.Concat(baselines(t, folderOfDocs), baselines(t, folderOfPage)) {
+	for _, r := range slices.Concat(baselines(t, folders[0]), baselines(t, folders[1])) {
 		for _, p := range r.Points {
 			if p.Target != nil && slices.Contains([]string{"ns", "us", "ms", "M/s", "pps", "kpps", "Mpps"}, p.Unit) {
 				t.Errorf("%s: %s is held to %g %s", r.Name, p.Key(), *p.Target, p.Unit)
@@ -227,11 +264,11 @@ func TestWriteDocs(t *testing.T) {
 	}
 	list := append(slices.Clone(known), Experiment{Name: docPlots[0].run})
 	for range 2 { // the second finds what the first wrote
-		if err := WriteDocs(tree, runs, list, every); err != nil {
+		if err := WriteDocs(tree, [][]*results.Run{runs}, list, every); err != nil {
 			t.Fatal(err)
 		}
 	}
-	d, err := compose(runs, list)
+	d, err := compose(one(runs, list), list)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +283,8 @@ func TestWriteDocs(t *testing.T) {
 		t.Error("the plot is another")
 	}
 	// A plot that nothing was measured for must not stay.
-	if err := WriteDocs(tree, slices.Delete(slices.Clone(runs), 2, 3), list, every); err != nil {
+	without := slices.Delete(slices.Clone(runs), 2, 3)
+	if err := WriteDocs(tree, [][]*results.Run{without}, list, every); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(tree, services)); err == nil {
@@ -258,6 +296,7 @@ func TestWriteDocs(t *testing.T) {
 		runs []*results.Run
 		in   func(string) bool
 	}{
+		"no runs":             {before, nil, every},
 		"no block":            {"no block\n", runs, every},
 		"ends before begins":  {blockEnds + "\n" + blockBegins + "\n", runs, every},
 		"a ratio is missing":  {before, runs[:1], every},
@@ -267,62 +306,16 @@ func TestWriteDocs(t *testing.T) {
 			every},
 	} {
 		write(readmeFile, c.text)
-		if err := WriteDocs(tree, c.runs, list, c.in); err == nil {
+		sets := [][]*results.Run{c.runs}
+		if c.runs == nil {
+			sets = nil
+		}
+		if err := WriteDocs(tree, sets, list, c.in); err == nil {
 			t.Errorf("%s: written", name)
 		}
 		if read(readmeFile) != c.text {
 			t.Errorf("%s: README was changed", name)
 		}
-	}
-}
-
-// TestWritePage: a page has the figures of its runs alone, and stays as it is if they are refused.
-func TestWritePage(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "page.md")
-	write := func(text string) {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want := func(what, want string) {
-		t.Helper()
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(want, string(text)); diff != "" {
-			t.Errorf("%s: %s", what, diff)
-		}
-	}
-	every := func(string) bool { return true }
-	runs := fixture()[1:2]
-	empty := "# A\n" + blockBegins + "\nold\n" + blockEnds + "\nB\n"
-	write(empty)
-	for range 2 { // the second finds what the first wrote
-		if err := WritePage(file, runs, known, every); err != nil {
-			t.Fatal(err)
-		}
-	}
-	block := pageBlock(runs, known)
-	want("written", "# A\n"+block+"B\n")
-	if !strings.Contains(block, "### "+runs[0].Name) || strings.Contains(block, "README") ||
-		strings.Contains(block, "Not measured") {
-		t.Error(block)
-	}
-	for name, c := range map[string]struct {
-		text string
-		runs []*results.Run
-		in   func(string) bool
-	}{
-		"no block":            {"no block\n", runs, every},
-		"a commit of no tree": {empty, runs, func(string) bool { return false }},
-		"an experiment twice": {empty, append(slices.Clone(runs), runs[0]), every},
-	} {
-		write(c.text)
-		if err := WritePage(file, c.runs, known, c.in); err == nil {
-			t.Errorf("%s: written", name)
-		}
-		want(name, c.text)
 	}
 }
 
@@ -340,18 +333,18 @@ func TestHeadlineIsTheWorst(t *testing.T) {
 	free.Target = nil
 	better.Samples, worse.Samples = []float64{1}, []float64{3}
 	for name, changed := range map[string][]*results.Run{"gone": with(), "free": with(free)} {
-		if _, err := headlinesOf(changed); err == nil {
+		if _, err := headlinesOf(one(changed, known)); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
 	for _, changed := range [][]*results.Run{with(better, worse), with(worse, better), with(free, worse)} {
-		list, err := headlinesOf(changed)
-		if err != nil || !strings.HasPrefix(list[len(list)-1].figure, "3,") {
+		list, err := headlinesOf(one(changed, known))
+		if err != nil || !strings.HasPrefix(list[len(list)-1].figures[0], "3,") {
 			t.Errorf("%v, %v, want the ratio 3", list, err)
 		}
 	}
-	list, err := headlinesOf(runs)
-	if err != nil || len(list) != len(headlines) || !strings.HasSuffix(list[1].figure, ", **missed**") {
+	list, err := headlinesOf(one(runs, known))
+	if err != nil || len(list) != len(headlines) || !strings.HasSuffix(list[1].figures[0], ", **missed**") {
 		t.Errorf("%v, %v", list, err)
 	}
 }

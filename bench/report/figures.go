@@ -36,6 +36,7 @@ var varied = []struct{ param, label string }{
 	{"load", "Offered load, % of the most"},
 	{"connections/s", "Connections a second"},
 	{"workers", "Workers"},
+	{"rate", "Offered packets per second"},
 }
 
 // variants are conditions that are lines of one plot, not plots of their own: they

@@ -1,16 +1,76 @@
 package report
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"sluice.dev/sluice/bench/results"
 )
 
-// OneGeneration reports, as an error, why runs must not be shown together: an experiment that was
-// run twice or is not known any more, two machines, or a commit that the history does not have. A
+// generation is the runs of one machine in the experiments' order. Title heads its columns.
+type generation struct {
+	title string
+	runs  []*results.Run
+}
+
+// column is a generation's run of an experiment.
+type column struct {
+	title string
+	run   *results.Run
+}
+
+// processors are short names of the processors that the baselines were measured on. Other
+// processors keep the name that the kernel gives them.
+var processors = map[string]string{
+	"AMD EPYC (family 25, model 17)": "Zen 4",
+	"AMD EPYC (family 25, model 1)":  "Zen 3",
+}
+
+// generationsOf returns a generation for each set of runs, which must be of a machine of its own.
+func generationsOf(sets [][]*results.Run, known []Experiment, inHistory func(string) bool) ([]generation, error) {
+	var gens []generation
+	for _, runs := range sets {
+		if err := OneGeneration(runs, known, inHistory); err != nil {
+			return nil, err
+		}
+		g := generation{runs: inOrder(runs, known)}
+		g.title = cmp.Or(processors[runs[0].Machine.CPU], runs[0].Machine.CPU, "unknown processor")
+		if slices.ContainsFunc(gens, func(o generation) bool { return o.title == g.title }) {
+			return nil, fmt.Errorf("two sets of runs on %s: their columns would have one heading", g.title)
+		}
+		gens = append(gens, g)
+	}
+	if len(gens) == 0 {
+		return nil, errors.New("no runs")
+	}
+	return gens, nil
+}
+
+// experimentsOf returns the columns of each experiment, in the order of the generations' runs. A
+// second run of an experiment in one generation is an experiment of its own.
+func experimentsOf(gens []generation) (list [][]column) {
+	at := make(map[string]int)
+	for _, g := range gens {
+		own := make(map[string]bool)
+		for _, r := range g.runs {
+			n, known := at[r.Name]
+			if !known || own[r.Name] {
+				n, at[r.Name] = len(list), len(list)
+				list = append(list, nil)
+			}
+			own[r.Name] = true
+			list[n] = append(list[n], column{g.title, r})
+		}
+	}
+	return list
+}
+
+// OneGeneration reports, as an error, why runs must not share a column: an experiment that was run
+// twice or is not known any more, two machines, or a commit that the history does not have. A
 // reader could not tell which of two contradicting figures holds, or look at the code behind one.
 func OneGeneration(runs []*results.Run, known []Experiment, inHistory func(version string) bool) error {
 	var err error

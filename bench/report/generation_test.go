@@ -39,6 +39,21 @@ func TestMixedGenerationsAreRefused(t *testing.T) {
 	}
 }
 
+// TestGenerationsAreOfDifferentMachines: two columns have two headings.
+func TestGenerationsAreOfDifferentMachines(t *testing.T) {
+	run := func(cpu string) []*results.Run {
+		return []*results.Run{{Name: "pipeline", Machine: results.Machine{CPU: cpu}}}
+	}
+	every := func(string) bool { return true }
+	gens, err := generationsOf([][]*results.Run{run("A"), run("AMD EPYC (family 25, model 1)")}, known, every)
+	if err != nil || len(gens) != 2 || gens[0].title != "A" || gens[1].title != "Zen 3" {
+		t.Errorf("%v, %v", gens, err)
+	}
+	if _, err := generationsOf([][]*results.Run{run("A"), run("A")}, known, every); err == nil {
+		t.Error("two sets of one machine: no error")
+	}
+}
+
 func TestHistory(t *testing.T) {
 	tree := t.TempDir()
 	git := func(args ...string) string {

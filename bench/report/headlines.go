@@ -56,27 +56,38 @@ var headlines = [...]headline{
 	},
 }
 
-type headlineRow struct{ what, to, figure, bound, run string }
+// headlineRow is a ratio, with a figure for each generation.
+type headlineRow struct {
+	what, to, bound, run string
+	figures              []string
+}
 
-// headlinesOf finds the headlines among the runs. Each must be there.
-func headlinesOf(runs []*results.Run) (list []headlineRow, err error) {
+// headlinesOf finds the headlines among the runs. The first generation must have each.
+func headlinesOf(gens []generation) (list []headlineRow, err error) {
 	for _, h := range headlines {
-		var found []*results.Point
-		for _, r := range named(runs, h.Run) {
-			for i := range r.Points {
-				if h.is(&r.Points[i]) {
-					found = append(found, &r.Points[i])
+		row := headlineRow{what: h.What, to: h.To, run: h.Run}
+		for i, g := range gens {
+			var found []*results.Point
+			for _, r := range named(g.runs, h.Run) {
+				for i := range r.Points {
+					if h.is(&r.Points[i]) {
+						found = append(found, &r.Points[i])
+					}
 				}
 			}
-		}
-		p := worst(found)
-		if p == nil {
-			return nil, fmt.Errorf("%s, compared with %s: of %d figures of experiment %s none has a bound, and README "+
-				"needs one", h.What, h.To, len(found), h.Run)
-		}
-		row := headlineRow{h.What, h.To, figureText(p.Median()), bound(p) + figureText(*p.Target), h.Run}
-		if verdict(p) == missed {
-			row.figure += ", **missed**"
+			p := worst(found)
+			figure := notMeasured
+			switch {
+			case p != nil:
+				row.bound, figure = bound(p)+figureText(*p.Target), figureText(p.Median())
+				if verdict(p) == missed {
+					figure += ", **missed**"
+				}
+			case i == 0:
+				return nil, fmt.Errorf("%s, compared with %s: of %d figures of experiment %s none has a bound, and "+
+					"README needs one", h.What, h.To, len(found), h.Run)
+			}
+			row.figures = append(row.figures, figure)
 		}
 		list = append(list, row)
 	}
@@ -110,11 +121,15 @@ func (h *headline) is(p *results.Point) bool {
 }
 
 // writeHeadlines writes a table whose rows link to the experiments of file.
-func writeHeadlines(b *strings.Builder, list []headlineRow, file string) {
-	fmt.Fprint(b, "| Sluice's | compared with | ratio | bound | experiment |\n| --- | --- | --- | --- | --- |\n")
+func writeHeadlines(b *strings.Builder, gens []generation, list []headlineRow, file string) {
+	fmt.Fprint(b, "| Sluice's | compared with | bound |")
+	for _, g := range gens {
+		fmt.Fprintf(b, " %s |", escape(g.title))
+	}
+	fmt.Fprintf(b, " experiment |\n| --- | --- | --- |%s --- |\n", strings.Repeat(" --- |", len(gens)))
 	for _, l := range list {
 		fmt.Fprintf(b, "| %s | %s | %s | %s | [%s](%s#%s) |\n",
-			escape(l.what), escape(l.to), l.figure, l.bound, l.run, file, l.run)
+			escape(l.what), escape(l.to), l.bound, strings.Join(l.figures, " | "), l.run, file, l.run)
 	}
 }
 

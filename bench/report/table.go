@@ -1,7 +1,9 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -56,35 +58,51 @@ func bound(p *results.Point) string {
 	return "≥ "
 }
 
-// tally counts the targets.
-func tally(runs []*results.Run) (all, kept int) {
-	for _, run := range runs {
-		for i := range run.Points {
-			switch verdict(&run.Points[i]) {
-			case met:
-				all, kept = all+1, kept+1
-			case missed:
-				all++
+// tallies describes how many bounds each generation keeps.
+func tallies(gens []generation) string {
+	var parts []string
+	for _, g := range gens {
+		all, kept := 0, 0
+		for _, run := range g.runs {
+			for i := range run.Points {
+				switch verdict(&run.Points[i]) {
+				case met:
+					all, kept = all+1, kept+1
+				case missed:
+					all++
+				}
 			}
 		}
+		part := fmt.Sprintf("%d of %d are kept", kept, all)
+		if len(gens) > 1 {
+			part += " on " + escape(g.title)
+		}
+		parts = append(parts, part)
 	}
-	return all, kept
+	return strings.Join(parts, "; ")
 }
+
+// notMeasured is the cell of a figure that a run does not have.
+const notMeasured = "–"
 
 // merged is a row of several points that differ in one condition only, as "25 / 30 / 40".
 type merged struct {
-	What, Target, Figure, Verdict string
-	Points                        int
+	What, Target string
+	Figures      []string // one for each column
+	Points       int
 }
 
-// mergedRows are the points of a run that have a target, or those that have none, sweeps in one row
-// each. The conditions that all of them share are said once, in common. Latencies that have a table
-// of their own are left out.
-func mergedRows(run *results.Run, targets bool) (list []merged, common string) {
+// mergedRows are the points of an experiment's columns that have a target, or those without one,
+// sweeps in one row each. Common describes the conditions that all of them share. Latencies that
+// have a table of their own are left out.
+func mergedRows(columns []column, targets bool, most int) (list []merged, common string) {
 	var points []*results.Point
-	for i := range run.Points {
-		if p := &run.Points[i]; (p.Target != nil) == targets && !isLatency(p) {
-			points = append(points, p)
+	of := make(map[*results.Point]int) // columns
+	for n, c := range columns {
+		for i := range c.run.Points {
+			if p := &c.run.Points[i]; (p.Target != nil) == targets && !isLatency(p) {
+				points, of[p] = append(points, p), n
+			}
 		}
 	}
 	param := func(p *results.Point) string {
@@ -109,7 +127,8 @@ func mergedRows(run *results.Run, targets bool) (list []merged, common string) {
 	}
 	shared := sharedParams(points)
 	for _, g := range all {
-		list = append(list, mergeRow(g, param(g[0]), run.Name, shared))
+		row := rowOf{points: g, param: param(g[0]), columns: len(columns), of: of}
+		list = append(list, row.merge(columns[0].run.Name, shared, most == math.MaxInt))
 	}
 	if len(shared) > 0 {
 		same := results.Point{Params: make(map[string]string)}
@@ -173,51 +192,96 @@ func title(first *results.Point, param, run string, shared []string) string {
 	return what
 }
 
-func mergeRow(points []*results.Point, param, run string, shared []string) merged {
-	first := points[0]
-	what := title(first, param, run, shared)
-	var xs, targets, values, misses []string
-	for _, p := range points {
-		xs = append(xs, amount(p.Params[param]))
-		if p.Target != nil {
-			targets = append(targets, figureText(*p.Target))
-		}
-		value := figureText(p.Median())
-		if len(p.Samples) == 0 {
-			value = "none"
-		}
-		values = append(values, value)
-		if verdict(p) == missed {
-			misses = append(misses, amount(p.Params[param]))
-		}
+// rowOf is the points of a row: of holds the column of each.
+type rowOf struct {
+	points  []*results.Point
+	param   string // the condition that is varied; empty if none is
+	columns int
+	of      map[*results.Point]int
+}
+
+// merge makes the row. Remarks that points do not share are left out unless remarks.
+func (r *rowOf) merge(run string, shared []string, remarks bool) merged {
+	first := r.points[0]
+	m := merged{What: title(first, r.param, run, shared), Points: len(r.points)}
+	xs := r.values()
+	if len(xs) > 1 {
+		m.What += fmt.Sprintf(" at %s %s", joined(xs, amount), r.param)
 	}
-	join := func(list []string) string {
-		if same := slices.Compact(slices.Clone(list)); len(same) == 1 {
-			return same[0]
-		}
-		return strings.Join(list, " / ")
-	}
-	m := merged{Figure: join(values), Verdict: met, Points: len(points)}
 	if first.Target != nil {
-		m.Target = bound(first) + join(targets)
+		targets := make(map[string]string)
+		for _, p := range r.points {
+			targets[p.Params[r.param]] = figureText(*p.Target)
+		}
+		m.Target = bound(first) + joined(xs, func(x string) string { return targets[x] })
 	}
-	if first.Unit != "ratio" {
-		m.Figure += " " + first.Unit
+	for n := range r.columns {
+		cells := make(map[string]string)
+		for _, p := range r.points {
+			if r.of[p] == n {
+				cells[p.Params[r.param]] = cell(p)
+			}
+		}
+		figure := joined(xs, func(x string) string { return cmp.Or(cells[x], notMeasured) })
+		if first.Unit != "ratio" && len(cells) > 0 {
+			figure += " " + escape(first.Unit)
+		}
+		m.Figures = append(m.Figures, figure)
 	}
-	if len(points) > 1 {
-		what += fmt.Sprintf(" at %s %s", strings.Join(xs, " / "), param)
-	}
-	switch {
-	case len(misses) == len(points):
-		m.Verdict = "**missed**"
-	case len(misses) > 0:
-		m.Verdict = "**missed** at " + strings.Join(misses, ", ")
-	}
-	for _, p := range points {
-		if p.Remark != "" {
-			what += "; " + p.Remark
+	var said []string
+	for _, p := range r.points {
+		if !slices.Contains(said, p.Remark) {
+			said = append(said, p.Remark)
 		}
 	}
-	m.What = what
+	if len(said) == 1 || remarks {
+		for _, s := range said {
+			if s != "" {
+				m.What += "; " + s
+			}
+		}
+	}
 	return m
+}
+
+// values returns the values of the varied condition: numbers in ascending order.
+func (r *rowOf) values() (xs []string) {
+	for _, p := range r.points {
+		if x := p.Params[r.param]; !slices.Contains(xs, x) {
+			xs = append(xs, x)
+		}
+	}
+	slices.SortStableFunc(xs, func(a, b string) int {
+		x, numeric := number(a)
+		y, both := number(b)
+		if !numeric || !both {
+			return 0
+		}
+		return cmp.Compare(x, y)
+	})
+	return xs
+}
+
+// cell is a point's figure, bold if it misses its bound.
+func cell(p *results.Point) string {
+	text := figureText(p.Median())
+	if len(p.Samples) == 0 {
+		text = "none"
+	}
+	if verdict(p) == missed {
+		return "**" + text + "**"
+	}
+	return text
+}
+
+// joined lists the texts of values, or one text that all of them share.
+func joined(xs []string, text func(string) string) string {
+	var list []string
+	for _, x := range xs {
+		list = append(list, text(x))
+	}
+	if same := slices.Compact(slices.Clone(list)); len(same) == 1 {
+		return same[0]
+	}
+	return strings.Join(list, " / ")
 }
