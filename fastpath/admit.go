@@ -16,28 +16,28 @@ import (
 // old is the tuple towards the backend of the flow that the new flow replaces, or zero: the
 // connection keeps its source port if it keeps its backend. f has the results of the lookahead, or
 // is nil.
-func (w *Worker) admit(d Desc, p *header.Packet, old *header.Tuple, f *prepared) (flowtable.Ref, decide.Verdict) {
+func (w *Worker) admit(p *packet, old *header.Tuple, f *prepared) (flowtable.Ref, decide.Verdict) {
 	if f != nil && f.planned && f.draw == w.draws.taken {
-		return w.admitPlanned(d, f)
+		return w.admitPlanned(f)
 	}
 	var n decide.Plan
 	req := w.flowRequest(p)
 	w.planner.Plan(&n, &req)
 	w.opens -= min(w.opens, n.Choice.Compared/comparedPerOpen)
 	if n.Verdict.Action != decide.Queued {
-		return 0, w.respond(d, p, &n)
+		return 0, w.respond(p, &n)
 	}
 	ref, v, _ := w.createAndPin(p, &n, &req, old)
 	return ref, v
 }
 
 // respond sends the ICMP error or RST of a plan's response, if it has one, and returns the verdict.
-func (w *Worker) respond(d Desc, p *header.Packet, n *decide.Plan) decide.Verdict {
+func (w *Worker) respond(p *packet, n *decide.Plan) decide.Verdict {
 	if n.Notify {
-		w.sendError(d, p, n.Error, 0)
+		w.sendError(p, n.Error, 0)
 	}
 	if n.Reset {
-		w.sendReset(d, p)
+		w.sendReset(p)
 	}
 	return n.Verdict
 }
@@ -47,7 +47,7 @@ func (w *Worker) respond(d Desc, p *header.Packet, n *decide.Plan) decide.Verdic
 // whether the flow is new; if another worker was faster with the same packet, that worker sets the
 // pin.
 func (w *Worker) createAndPin(
-	p *header.Packet, n *decide.Plan, req *decide.Request, old *header.Tuple,
+	p *packet, n *decide.Plan, req *decide.Request, old *header.Tuple,
 ) (ref flowtable.Ref, v decide.Verdict, made bool) {
 	ref, v, made = w.create(p, n, old)
 	if !made || !w.planner.Settle(n, req) {
@@ -67,11 +67,11 @@ func (w *Worker) createAndPin(
 }
 
 // flowRequest returns the request for a packet's flow, with the next random numbers.
-func (w *Worker) flowRequest(p *header.Packet) decide.Request {
+func (w *Worker) flowRequest(p *packet) decide.Request {
 	return requestOf(p, w.draws.take())
 }
 
-func requestOf(p *header.Packet, random [2]uint64) decide.Request {
+func requestOf(p *packet, random [2]uint64) decide.Request {
 	return decide.Request{
 		Tuple: &p.Tuple, Opens: decide.IsSYN(p.TCPFlags), RST: p.TCPFlags&header.TCPRST != 0, TTL: p.TTL,
 		Random: random,
@@ -80,7 +80,7 @@ func requestOf(p *header.Packet, random [2]uint64) decide.Request {
 
 // create makes the flow of a plan, with the old source port if possible (keepPort).
 func (w *Worker) create(
-	p *header.Packet, n *decide.Plan, old *header.Tuple,
+	p *packet, n *decide.Plan, old *header.Tuple,
 ) (ref flowtable.Ref, v decide.Verdict, made bool) {
 	var f flowtable.NewFlow
 	w.newFlow(&f, p, n)
@@ -89,12 +89,13 @@ func (w *Worker) create(
 }
 
 // newFlow sets f to the parameters of a plan's flow.
-func (w *Worker) newFlow(f *flowtable.NewFlow, p *header.Packet, n *decide.Plan) {
+func (w *Worker) newFlow(f *flowtable.NewFlow, p *packet, n *decide.Plan) {
 	b := n.Backend
 	*f = flowtable.NewFlow{
 		Client: p.Tuple, Backend: b.Addr, BackendPort: b.Port, Source: n.Source,
 		Service: uint32(b.Service), BackendRef: uint32(b.Ref),
 	}
+	f.SYN, f.HasSYN = p.syn()
 	if n.KeepClient {
 		// The client's port, if it is free. It is not if the same client port already reaches the
 		// same backend through another frontend.
@@ -108,7 +109,6 @@ func (w *Worker) newFlow(f *flowtable.NewFlow, p *header.Packet, n *decide.Plan)
 // insert adds a plan's flow to the table. If another worker was faster with the same packet (a
 // retransmission on another queue), it returns that worker's flow, and made is false.
 func (w *Worker) insert(f *flowtable.NewFlow, n *decide.Plan) (ref flowtable.Ref, v decide.Verdict, made bool) {
-	f.SYN, f.HasSYN = w.syn.seq, w.syn.usable()
 	ref, status := w.flows.Create(w.planner.Now, f)
 	w.opens -= min(w.opens, max(0, w.flows.Probed()-freeProbes)/probesPerOpen)
 	switch status {

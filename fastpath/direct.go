@@ -14,56 +14,28 @@ import (
 // (RFC 5961 section 4). The client must not get that ACK from the frontend's address: it would
 // answer with an RST, which ends the direct connection.
 
-// syn has the fields of a client's SYN that its flow stores.
-type syn struct {
-	opens bool // the packet is a TCP SYN and not a fragment
-	data  bool
-	seq   uint32
-}
-
-// readSYN sets w.syn from a packet, before its flow is made (insert) or it is forwarded.
-func (w *Worker) readSYN(d Desc, p *header.Packet) {
-	w.syn = syn{}
-	if !wholeTCP(p) || !decide.IsSYN(p.TCPFlags) {
-		return
-	}
-	var s flowtable.Segment
-	readTCP(&s, p.Transport(w.frame(d)), p)
-	w.syn = syn{opens: true, data: s.Data, seq: s.Seq}
-}
-
-// usable reports whether the acknowledgement number of an answer identifies this SYN. If the SYN
-// has data, the answer may acknowledge the data as well (RFC 7413).
-func (s *syn) usable() bool { return s.opens && !s.data }
-
-func wholeTCP(p *header.Packet) bool {
-	return p.Tuple.Proto == header.ProtoTCP && p.Fragment == header.NotFragment
-}
-
 // fromDirectConnection reports whether a packet from a flow's backend belongs to a direct
 // connection. If so, a flow whose SYN has no answer gets another source port, which the client's
 // next SYN uses, and a flow whose connection is over ends. For a client's SYN it records the
 // sequence number and returns false.
-func (w *Worker) fromDirectConnection(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) bool {
-	if !wholeTCP(p) {
+func (w *Worker) fromDirectConnection(p *packet, ref flowtable.Ref, side flowtable.Side) bool {
+	if !p.isTCP() {
 		return false
 	}
 	if side == flowtable.ClientSide {
-		if w.syn.opens {
-			w.flows.Reopens(ref, w.syn.seq, w.syn.data)
+		if p.isSYN() {
+			w.flows.Reopens(ref, p.segment.Seq, p.segment.Data)
 		}
 		return false
 	}
 	if _, known := w.flows.Opening(ref); !known {
 		return false
 	}
-	s := flowtable.Segment{Flags: p.TCPFlags}
-	readTCP(&s, p.Transport(w.frame(d)), p)
-	if !w.flows.Foreign(ref, &s) || !w.keepsClient(ref, p) || w.c.StrictReversePath && w.offPath(p, ref) {
+	if !w.flows.Foreign(ref, &p.segment) || !w.keepsClient(ref, p) || w.c.StrictReversePath && w.offPath(p, ref) {
 		return false
 	}
 	switch unanswered := w.flows.Flow(ref).State() == flowtable.SynSeen; {
-	case !unanswered && !w.flows.Ended(ref), !w.verify(d, p):
+	case !unanswered && !w.flows.Ended(ref), !w.verify(p):
 	case unanswered:
 		w.changePort(ref)
 	default:
@@ -73,7 +45,7 @@ func (w *Worker) fromDirectConnection(d Desc, p *header.Packet, ref flowtable.Re
 }
 
 // keepsClient reports whether the backend of a flow sees the client's address.
-func (w *Worker) keepsClient(ref flowtable.Ref, p *header.Packet) bool {
+func (w *Worker) keepsClient(ref flowtable.Ref, p *packet) bool {
 	var toClient header.Tuple
 	w.flows.Outgoing(ref, flowtable.ReplySide, &toClient)
 	return toClient.Dst == p.Tuple.Dst
@@ -98,7 +70,7 @@ func (w *Worker) changePort(ref flowtable.Ref) {
 // lateAnswer reports whether a packet that has no flow is an answer to an abandoned flow. Only
 // packets to the gateway's own addresses count: one to a client's address may belong to a direct
 // connection.
-func (w *Worker) lateAnswer(p *header.Packet, hash uint64) bool {
+func (w *Worker) lateAnswer(p *packet) bool {
 	return p.Tuple.Stateful() && !decide.IsSYN(p.TCPFlags) && w.planner.Forged(p.Tuple.Dst) &&
-		w.flows.Abandoned(hash, w.planner.Now)
+		w.flows.Abandoned(p.hash, w.planner.Now)
 }

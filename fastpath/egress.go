@@ -75,14 +75,14 @@ func (w *Worker) sendKernel(o outgoing) decide.Verdict {
 }
 
 // returnToKernel gives a packet to the kernel unchanged, but for VLAN tags and padding.
-func (w *Worker) returnToKernel(d Desc, p *header.Packet) {
+func (w *Worker) returnToKernel(p *packet) {
 	end := p.End
 	if end == 0 || p.L3 == 0 {
-		end = uint16(w.bytes(d))
+		end = uint16(p.bytes)
 	}
-	o := outgoing{desc: d, l3: max(p.L3, header.EthernetBytes), end: end, v6: p.Tuple.V6}
+	o := outgoing{desc: p.desc, l3: max(p.L3, header.EthernetBytes), end: end, v6: p.Tuple.V6}
 	if v := w.sendKernel(o); v.Action == decide.Drop {
-		w.dropped(d, v.Reason)
+		w.dropped(p.desc, v.Reason)
 	}
 }
 

@@ -117,7 +117,7 @@ func (w *Worker) PlainAt(packet []byte, beforeEnd int) bool {
 // Judged returns and resets the headers that handleAny parsed last: the zero Packet if all packets
 // since the last call took the plain path.
 func (w *Worker) Judged() header.Packet {
-	p := w.b.pkt
-	w.b.pkt = header.Packet{}
+	p := w.b.pkt.Packet
+	w.b.pkt.Packet = header.Packet{}
 	return p
 }

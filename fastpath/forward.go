@@ -11,10 +11,10 @@ import (
 )
 
 // forward forwards a packet of a known flow and updates the flow.
-func (w *Worker) forward(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
-	s := w.segment(d, p, ref, side) // deliver rewrites the packet and may give its frame away
+func (w *Worker) forward(p *packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
+	s := w.verified(p, ref, side) // deliver rewrites the packet and may give its frame away
 	first := side == flowtable.ReplySide && p.Tuple.Proto == header.ProtoTCP && w.flows.Awaits(ref)
-	v := w.deliver(d, p, ref, side)
+	v := w.deliver(p, ref, side)
 	if first && !s.Unverified {
 		w.countFirst(ref, s.Flags)
 	}
@@ -38,12 +38,12 @@ func (w *Worker) countFirst(ref flowtable.Ref, flags uint8) {
 }
 
 // deliver forwards a packet of a known flow, translated to the reverse of the other side's tuple.
-func (w *Worker) deliver(d Desc, p *header.Packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
+func (w *Worker) deliver(p *packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
 	if w.c.StrictReversePath && side == flowtable.ReplySide && w.offPath(p, ref) {
 		return drop(stats.ReversePath)
 	}
 	if p.TTL <= 1 {
-		w.sendError(d, p, nat.TimeExceeded, 0)
+		w.sendError(p, nat.TimeExceeded, 0)
 		return drop(stats.TTLExceeded)
 	}
 	w.planner.Bind(ref)
@@ -51,33 +51,31 @@ func (w *Worker) deliver(d Desc, p *header.Packet, ref flowtable.Ref, side flowt
 	var out header.Tuple
 	w.flows.Outgoing(ref, side, &out)
 	id := w.nextHop(f, side, &out.Dst)
-	if v := w.fits(d, p, id); v.Action == decide.Drop {
+	if v := w.fits(p, id); v.Action == decide.Drop {
 		return v
 	}
-	w.stats.Backends.Count(f.BackendRef(), uint8(side), w.bytes(d))
+	w.stats.Backends.Count(f.BackendRef(), uint8(side), p.bytes)
 
-	frame := w.frame(d)
-	nat.DecrementTTL(frame, p)
-	nat.Translate(frame, p, &out, f.Delta(side))
+	nat.DecrementTTL(p.frame, &p.Packet)
+	nat.Translate(p.frame, &p.Packet, &out, f.Delta(side))
 	if p.Fragment != header.NotFragment {
-		nat.SetFragmentID(frame, p, w.frags.id)
+		nat.SetFragmentID(p.frame, &p.Packet, p.id)
 	}
-	return w.send(outgoing{d, p.L3, p.End, p.Tuple.V6, !p.DF && !p.Tuple.V6, out.Dst,
-		precedenceOf(f.State(), side)}, id)
+	return w.send(p.outgoing(&out.Dst, precedenceOf(f.State(), side)), id)
 }
 
 // fits returns Queued if a packet may take a hop. Otherwise it sends the ICMP error that a router
 // must send, and returns the drop. An IPv4 packet without DF is fragmented later, by send.
-func (w *Worker) fits(d Desc, p *header.Packet, id nexthop.ID) decide.Verdict {
+func (w *Worker) fits(p *packet, id nexthop.ID) decide.Verdict {
 	hop := w.c.Hops.Hop(id)
 	switch {
 	case id == 0 || hop == nil:
 		return queued
 	case hop.Kind == nexthop.Unreachable:
-		w.sendError(d, p, decide.Unreachable.Error, 0)
+		w.sendError(p, decide.Unreachable.Error, 0)
 		return decide.Unreachable.Verdict
 	case hop.MTU != 0 && p.End-p.L3 > hop.MTU && p.DF:
-		w.sendError(d, p, nat.FragmentationNeeded, hop.MTU)
+		w.sendError(p, nat.FragmentationNeeded, hop.MTU)
 		return drop(stats.PacketTooBig)
 	}
 	return queued

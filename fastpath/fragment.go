@@ -8,10 +8,10 @@ import (
 )
 
 // firstFragment records the ports of a datagram for all workers.
-func (w *Worker) firstFragment(d Desc, p *header.Packet) stats.DropReason {
-	of := w.c.Fragments.Datagram(w.frame(d), p)
+func (w *Worker) firstFragment(p *packet) stats.DropReason {
+	of := w.c.Fragments.Datagram(p.frame, &p.Packet)
 	id, status := w.c.Fragments.Record(uint64(w.planner.Now), of, p.Tuple.SrcPort, p.Tuple.DstPort)
-	w.frags.id = id
+	p.id = id
 	switch status {
 	case fragment.Overlap:
 		return stats.FragmentOverlap
@@ -23,24 +23,24 @@ func (w *Worker) firstFragment(d Desc, p *header.Packet) stats.DropReason {
 
 // laterFragment gets the ports that the datagram's first fragment had, or holds the fragment until
 // they are known.
-func (w *Worker) laterFragment(d Desc, p *header.Packet) decide.Verdict {
-	of := w.c.Fragments.Datagram(w.frame(d), p)
+func (w *Worker) laterFragment(p *packet) decide.Verdict {
+	of := w.c.Fragments.Datagram(p.frame, &p.Packet)
 	first, status := w.c.Fragments.Later(uint64(w.planner.Now), of)
 	switch status {
 	case fragment.Busy:
 		w.frags.again = true
 	case fragment.Unknown:
 	default:
-		return w.handleLater(d, p, first, status)
+		return w.handleLater(p, first, status)
 	}
-	if !w.holdFragment(d, of) {
+	if !w.holdFragment(p, of) {
 		return drop(stats.FragmentLimit)
 	}
 	return queued
 }
 
 // handleLater decides about a later fragment whose first one is known.
-func (w *Worker) handleLater(d Desc, p *header.Packet, f fragment.First, s fragment.Status) decide.Verdict {
+func (w *Worker) handleLater(p *packet, f fragment.First, s fragment.Status) decide.Verdict {
 	if s == fragment.Overlap {
 		return drop(stats.FragmentOverlap)
 	}
@@ -48,15 +48,16 @@ func (w *Worker) handleLater(d Desc, p *header.Packet, f fragment.First, s fragm
 	switch p.Tuple.Proto {
 	case header.ProtoTCP, header.ProtoUDP:
 	case header.ProtoSCTP:
-		return w.sctpFragment(d, p)
+		return w.sctpFragment(p)
 	case header.ProtoICMP, header.ProtoICMPv6:
-		return w.laterICMP(d, p, f)
+		return w.laterICMP(p, f)
 	default:
-		return w.withoutFlow(d, p)
+		return w.withoutFlow(p)
 	}
-	w.frags.id = f.ID
+	p.id = f.ID
 	p.Tuple.SrcPort, p.Tuple.DstPort = f.Src, f.Dst
-	return w.handleFlow(d, p, w.flows.Hash(&p.Tuple), nil)
+	p.hash = w.flows.Hash(&p.Tuple)
+	return w.handleFlow(p, nil)
 }
 
 // releaseFragments drops held fragments that have waited too long, and looks up the first fragments
@@ -91,9 +92,9 @@ func (w *Worker) releaseKnown() (moved int) {
 			continue
 		}
 		h, p := w.unhold(at), &w.b.pkt
-		w.b.link, w.b.kernel = h.link, h.link == w.c.Host
-		w.parse(h.desc, p) // cannot fail: it parsed before and has not changed
-		w.carryOut(h.desc, p, w.handleLater(h.desc, p, f, status))
+		w.parse(p, h.desc) // cannot fail: it parsed before and has not changed
+		p.origin = w.originOf(h.link)
+		w.carryOut(p, w.handleLater(p, f, status))
 		moved++
 	}
 	return moved
@@ -104,8 +105,8 @@ func (w *Worker) releaseKnown() (moved int) {
 // a first fragment of a known flow or for a frontend. Other fragments may belong to the node's own
 // traffic, and go to the kernel. The kernel cannot reassemble a dropped packet from them, because
 // it never gets the first fragment.
-func (w *Worker) sctpFragment(d Desc, p *header.Packet) decide.Verdict {
-	dropped := !w.b.kernel && w.planner.Snap.Routed(p.Tuple.Dst)
+func (w *Worker) sctpFragment(p *packet) decide.Verdict {
+	dropped := !p.kernel && w.planner.Snap.Routed(p.Tuple.Dst)
 	if p.Fragment == header.FirstFragment {
 		ref, _ := w.flows.Lookup(w.flows.Hash(&p.Tuple), &p.Tuple, w.planner.Now)
 		dropped = dropped || ref != 0 || w.planner.Snap.Frontend(&p.Tuple) != nil
@@ -113,5 +114,5 @@ func (w *Worker) sctpFragment(d Desc, p *header.Packet) decide.Verdict {
 	if dropped {
 		return drop(stats.SCTPFragment)
 	}
-	return w.withoutFlow(d, p)
+	return w.withoutFlow(p)
 }

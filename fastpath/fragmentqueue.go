@@ -36,7 +36,6 @@ type fragmentQueue struct {
 	retryAt flowtable.Time
 	tried   uint64 // fragment.Table.Recorded at the last lookup of all fragments
 	again   bool   // a lookup returned Busy, so all must be looked up again
-	id      uint32 // new identification of the current datagram
 }
 
 type heldFragment struct {
@@ -148,17 +147,17 @@ func (q *fragmentQueue) victim() uint32 {
 
 // holdFragment keeps a later fragment until its first one is known. It evicts others if there is no
 // room. It returns false if the frames held by other queues leave no room.
-func (w *Worker) holdFragment(d Desc, of fragment.Datagram) bool {
+func (w *Worker) holdFragment(p *packet, of fragment.Datagram) bool {
 	q := &w.frags
-	if w.n.heldMore-q.more+w.chains.Buffers(d) > q.limit() {
+	if w.n.heldMore-q.more+w.chains.Buffers(p.desc) > q.limit() {
 		return false
 	}
-	for !w.mayHold(d, q.count, q.limit()) {
+	for !w.mayHold(p.desc, q.count, q.limit()) {
 		w.dropped(w.unhold(q.victim()).desc, stats.FragmentLimit)
 	}
-	q.add(heldFragment{desc: d, of: of, deadline: w.planner.Now + q.wait, link: w.b.link})
-	q.more += w.chains.Buffers(d) - 1
-	w.countHeld(d, 1)
+	q.add(heldFragment{desc: p.desc, of: of, deadline: w.planner.Now + q.wait, link: p.link})
+	q.more += w.chains.Buffers(p.desc) - 1
+	w.countHeld(p.desc, 1)
 	return true
 }
 

@@ -15,54 +15,44 @@ const frameHeadroom = 256
 
 // icmp decides about ICMP and ICMPv6: errors about known flows are translated, echo requests to a
 // VIP are answered, all other messages go to withoutFlow.
-func (w *Worker) icmp(d Desc, p *header.Packet) decide.Verdict {
+func (w *Worker) icmp(p *packet) decide.Verdict {
 	switch {
 	case p.Fragment == header.FirstFragment:
-		return w.firstICMP(d, p)
+		return w.firstICMP(p)
 	case header.IsRedirectOrQuench(p.Tuple.V6, p.ICMPType):
-		return w.withoutFlow(d, p)
+		return w.withoutFlow(p)
 	case header.IsICMPError(p.Tuple.V6, p.ICMPType):
-		return w.icmpError(d, p)
+		return w.icmpError(p)
 	case p.ICMPType == echoRequest(p.Tuple.V6) && w.echoes(p):
-		return w.echo(d, p)
+		return w.echo(p)
 	}
-	return w.withoutFlow(d, p)
-}
-
-// checksumICMP reports whether a message's checksum is right. The message may be in several frames.
-func (w *Worker) checksumICMP(d Desc, p *header.Packet) bool {
-	if d.Len != 0 {
-		return header.ChecksumICMP(w.frame(d), p)
-	}
-	frame := w.frame(d)
-	return header.ChecksumLongICMP(frame, p, w.chains.sum(w.mem, d, len(frame), int(p.End), len(frame)-int(p.L4)))
+	return w.withoutFlow(p)
 }
 
 // icmpError translates an error about a packet that the gateway forwarded (RFC 5508 section 4). The
 // reverse of the embedded packet's tuple is the tuple of an answer, which finds the flow. The error
 // never refreshes or ends the flow (REQ-6).
-func (w *Worker) icmpError(d Desc, p *header.Packet) decide.Verdict {
-	frame := w.frame(d)
-	if !w.checksumICMP(d, p) {
+func (w *Worker) icmpError(p *packet) decide.Verdict {
+	if !header.ChecksumLongICMP(p.frame, &p.Packet, w.restSum(p)) {
 		return drop(stats.ICMPChecksum)
 	}
 	var inner header.Packet
-	if r := header.ParseInner(frame, p, &inner); r != stats.None {
+	if r := header.ParseInner(p.frame, &p.Packet, &inner); r != stats.None {
 		return drop(r)
 	}
 	if inner.Tuple.Src != p.Tuple.Dst || inner.Fragment == header.LaterFragment {
-		return w.icmpNoFlow(d, p)
+		return w.icmpNoFlow(p)
 	}
 	key := inner.Tuple.Reverse()
 	ref, side := w.flows.Lookup(w.flows.Hash(&key), &key, w.planner.Now)
 	if ref == 0 {
-		return w.icmpNoFlow(d, p)
+		return w.icmpNoFlow(p)
 	}
 	if p.TTL <= 1 {
 		return drop(stats.TTLExceeded) // no error about an error (RFC 1122 section 3.2.2)
 	}
-	if mtu, ok := header.PathMTU(frame, p); ok {
-		if r := w.checkPathMTU(mtu, nat.QuotedBytes(frame, &inner), &inner, side); r != stats.None {
+	if mtu, ok := header.PathMTU(p.frame, &p.Packet); ok {
+		if r := w.checkPathMTU(mtu, nat.QuotedBytes(p.frame, &inner), &inner, side); r != stats.None {
 			return drop(r)
 		}
 	}
@@ -71,9 +61,10 @@ func (w *Worker) icmpError(d Desc, p *header.Packet) decide.Verdict {
 	var out header.Tuple
 	w.flows.Outgoing(ref, side, &out)
 	innerOut := out.Reverse()
-	nat.DecrementTTL(frame, p)
-	nat.TranslateICMPError(frame, p, &inner, out.Src, out.Dst, &innerOut, f.Delta(side))
-	o := outgoing{d, p.L3, p.End, p.Tuple.V6, false, out.Dst, precedenceOf(f.State(), side)}
+	nat.DecrementTTL(p.frame, &p.Packet)
+	nat.TranslateICMPError(p.frame, &p.Packet, &inner, out.Src, out.Dst, &innerOut, f.Delta(side))
+	o := p.outgoing(&out.Dst, precedenceOf(f.State(), side))
+	o.splittable = false
 	return w.send(o, w.nextHop(f, side, &out.Dst))
 }
 
@@ -114,10 +105,10 @@ func (w *Worker) checkPathMTU(mtu uint32, quoted int, inner *header.Packet, side
 
 // icmpNoFlow decides about an error that belongs to no flow. If it is for an address that the node
 // shares, it may be about the node's own traffic.
-func (w *Worker) icmpNoFlow(d Desc, p *header.Packet) decide.Verdict {
+func (w *Worker) icmpNoFlow(p *packet) decide.Verdict {
 	shared := w.planner.Snap.Owned(p.Tuple.Dst)&(services.AddrNode|services.AddrSNAT) != 0
-	if w.b.kernel || shared && !w.planner.Rejects(p.Tuple.Dst) {
-		return w.withoutFlow(d, p)
+	if p.kernel || shared && !w.planner.Rejects(p.Tuple.Dst) {
+		return w.withoutFlow(p)
 	}
 	return drop(stats.ICMPNoFlow)
 }
@@ -125,12 +116,12 @@ func (w *Worker) icmpNoFlow(d Desc, p *header.Packet) decide.Verdict {
 // sendError answers a packet with a generated ICMP error, if one may be sent and the rate allows
 // it. It must run before the packet is rewritten, because the error quotes the received packet. The
 // error's source is the packet's destination, the only address that the sender knows.
-func (w *Worker) sendError(d Desc, p *header.Packet, kind nat.ErrorKind, mtu uint16) {
-	if w.b.kernel && w.planner.View.Lookup(&p.Tuple.Src).Hop == 0 {
+func (w *Worker) sendError(p *packet, kind nat.ErrorKind, mtu uint16) {
+	if p.kernel && w.planner.View.Lookup(&p.Tuple.Src).Hop == 0 {
 		return
 	}
 	w.answer(p, w.limitOf(kind), &w.n.icmpLimited, func(b []byte) (int, bool) {
-		return nat.BuildError(b, w.frame(d), p, kind, p.Tuple.Dst, mtu)
+		return nat.BuildError(b, p.frame, &p.Packet, kind, p.Tuple.Dst, mtu)
 	})
 }
 
@@ -151,7 +142,7 @@ func (w *Worker) limitOf(kind nat.ErrorKind) *nat.FairRateLimit {
 // Ethernet header without tags. It reports whether it generated a packet. If the rate limit of the
 // sender's site is exceeded, or no frame is free, it counts the answer as limited.
 func (w *Worker) answer(
-	p *header.Packet, rate *nat.FairRateLimit, limited *uint64, build func(b []byte) (n int, ok bool),
+	p *packet, rate *nat.FairRateLimit, limited *uint64, build func(b []byte) (n int, ok bool),
 ) bool {
 	hi, lo := p.Tuple.Src.Prefix(header.SitePrefix4, header.SitePrefix6)
 	if !rate.Allow(w.siteKey.Words(hi, lo, 0), uint64(w.planner.Now)) {

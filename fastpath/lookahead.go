@@ -25,9 +25,8 @@ import (
 
 // prepared has the results of the lookahead for one packet.
 type prepared struct {
-	packet  header.Packet // parsed
-	hash    uint64
-	known   bool // packet and hash are valid
+	packet       // only its hash is valid if known is false
+	known   bool // the packet is parsed
 	planned bool // the plan is certain; flow is its flow if its verdict is Queued
 	draw    uint64
 	plan    decide.Plan
@@ -62,7 +61,7 @@ func (w *Worker) handleSlow(i, end int) {
 		w.handleAny(d)
 		return
 	}
-	w.carryOut(d, &f.packet, w.handleFlow(d, &f.packet, f.hash, f))
+	w.carryOut(&f.packet, w.handleFlow(&f.packet, f))
 }
 
 // missed reports whether a packet seems to have no flow.
@@ -81,13 +80,13 @@ func (w *Worker) lookAhead(first, end int) {
 	for i := range end - first {
 		f, s, d := &ahead.of[i], w.b.searchOf(first+i), w.b.desc[first+i]
 		f.known, f.planned, f.hash, f.reply = false, false, s.Hash(), 0
-		if !w.missed(s) || ahead.repeats(i) || header.Parse(w.frame(d), &f.packet) != stats.None {
+		if !w.missed(s) || ahead.repeats(i) || w.parse(&f.packet, d) != stats.None {
 			continue
 		}
 		// The search may have missed the packet's flow: if another flow has the same tag, or if the
 		// home bucket has overflowed.
 		if s.Found() || w.flows.Overflowed(s) {
-			if ref, _ := w.flows.Lookup(f.hash, &f.packet.Tuple, w.planner.Now); ref != 0 {
+			if ref, _ := w.flows.Lookup(f.hash, &f.Tuple, w.planner.Now); ref != 0 {
 				continue
 			}
 		}
@@ -129,10 +128,10 @@ func (w *Worker) prepare(f *prepared) {
 }
 
 // admitPlanned is admit for a packet whose speculative plan is certain.
-func (w *Worker) admitPlanned(d Desc, f *prepared) (flowtable.Ref, decide.Verdict) {
+func (w *Worker) admitPlanned(f *prepared) (flowtable.Ref, decide.Verdict) {
 	w.draws.taken++
 	if n := &f.plan; n.Verdict.Action != decide.Queued {
-		return 0, w.respond(d, &f.packet, n)
+		return 0, w.respond(&f.packet, n)
 	}
 	ref, v, _ := w.insert(&f.flow, &f.plan)
 	return ref, v
@@ -140,19 +139,19 @@ func (w *Worker) admitPlanned(d Desc, f *prepared) (flowtable.Ref, decide.Verdic
 
 // forwardFirst is forward for a plain packet that has just made its flow. If the hop needs no VLAN
 // tags and the packet fits, it forwards the packet as finishPlain does.
-func (w *Worker) forwardFirst(d Desc, p *header.Packet, ref flowtable.Ref) decide.Verdict {
+func (w *Worker) forwardFirst(p *packet, ref flowtable.Ref) decide.Verdict {
 	f, end := w.flows.Flow(ref), uint32(p.End)
 	hop := w.boundHop(f.BoundTo(flowtable.ClientSide))
 	if hop == nil || end > hop.PlainEnd() || w.toLink[hop.Link] == nil {
-		return w.forward(d, p, ref, flowtable.ClientSide)
+		return w.forward(p, ref, flowtable.ClientSide)
 	}
 	hop.Use()
-	s := w.segment(d, p, ref, flowtable.ClientSide)
+	s := w.verified(p, ref, flowtable.ClientSide)
 	rewrites := [1]header.Rewrite{{MACs: hop.MACs()}}
 	f.Rewrite(flowtable.ClientSide, p.Tuple.V6, &rewrites[0])
-	nat.TranslatePlain(&w.memory, []Desc{d}, rewrites[:], nil)
-	w.stats.Backends.Count(f.BackendRef(), uint8(flowtable.ClientSide), d.Len)
-	w.queue(w.toLink[hop.Link].link, Desc{Addr: d.Addr, Len: end})
+	nat.TranslatePlain(&w.memory, []Desc{p.desc}, rewrites[:], nil)
+	w.stats.Backends.Count(f.BackendRef(), uint8(flowtable.ClientSide), p.bytes)
+	w.queue(w.toLink[hop.Link].link, Desc{Addr: p.desc.Addr, Len: end})
 	w.flows.Observe(ref, flowtable.ClientSide, s, w.planner.Now)
 	return queued
 }

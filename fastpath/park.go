@@ -4,7 +4,6 @@ import (
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/nat/header"
 )
 
 // A packet of a known flow costs about 50 ns. A packet that opens a flow costs about 0.6 us, or 1.4
@@ -122,9 +121,6 @@ func (q *parkedQueue) take(batch []Desc, flows int) (n int) {
 	return n
 }
 
-// opens reports whether a packet without a flow may open one.
-func opens(p *header.Packet) bool { return !p.Tuple.Stateful() || decide.IsSYN(p.TCPFlags) }
-
 // parks reports whether packets that open flows are parked now.
 func (w *Worker) parks() bool { return w.opens == 0 || w.parked.count > 0 && !w.opening }
 
@@ -139,18 +135,19 @@ func (w *Worker) received(n int) {
 // not look ahead, because the packet is most likely parked.
 func (w *Worker) handleOrPark(d Desc, s *flowtable.Search) {
 	p := &w.b.pkt
-	if w.parse(d, p) != stats.None {
+	if w.parse(p, d) != stats.None {
 		w.handleAny(d)
 		return
 	}
-	w.carryOut(d, p, w.handleFlow(d, p, s.Hash(), nil))
+	p.hash = s.Hash()
+	w.carryOut(p, w.handleFlow(p, nil))
 }
 
 // park keeps a packet that would open a flow for a later step. If there is no room, it drops older
 // parked packets.
-func (w *Worker) park(d Desc, hash uint64) decide.Verdict {
+func (w *Worker) park(p *packet) decide.Verdict {
 	q := &w.parked
-	for q.tail-q.head == uint64(len(q.slots)) || !w.mayHold(d, q.count, len(q.slots)) {
+	for q.tail-q.head == uint64(len(q.slots)) || !w.mayHold(p.desc, q.count, len(q.slots)) {
 		if q.count == 0 { // other queues hold too many frames
 			return drop(stats.NewFlowDisplaced)
 		}
@@ -158,8 +155,8 @@ func (w *Worker) park(d Desc, hash uint64) decide.Verdict {
 		w.countHeld(oldest, -1)
 		w.dropped(oldest, stats.NewFlowDisplaced)
 	}
-	q.add(d, hash)
-	w.countHeld(d, 1)
+	q.add(p.desc, p.hash)
+	w.countHeld(p.desc, 1)
 	return queued
 }
 

@@ -33,18 +33,19 @@ type piece struct {
 // notePiece stores the piece with the smallest claimed length of a link: a packet that claims more
 // than the MTU is no evidence of small buffers, and must not replace one that is. It is called for
 // packets that are dropped because they are shorter than their headers claim.
-func (w *Worker) notePiece(d Desc) {
+func (w *Worker) notePiece(p *packet) {
+	d := p.desc
 	room := w.pool.frameSize - d.Addr&(w.pool.frameSize-1)
 	// A driver that makes chains (Len 0) checks the packet's end.
 	if got := uint64(d.Len); got == 0 || got != room && got != room/pieceUnit*pieceUnit {
 		return
 	}
-	claimed := header.Claimed(w.frame(d))
+	claimed := header.Claimed(p.frame)
 	if claimed <= int(d.Len) {
 		return
 	}
-	if before, ok := w.Piece(w.b.link); !ok || claimed < before.Claimed {
-		w.Suspect(w.b.link, Piece{Got: int(d.Len), Claimed: claimed})
+	if before, ok := w.Piece(p.link); !ok || claimed < before.Claimed {
+		w.Suspect(p.link, Piece{Got: int(d.Len), Claimed: claimed})
 	}
 }
 

@@ -45,7 +45,7 @@ const _ = -uint(groupSize ^ header.Distance)
 
 // count counts a batch of n packets and records the link that delivered it.
 func (w *Worker) count(link, n int) {
-	w.b.link, w.b.kernel = link, link == w.c.Host
+	w.b.origin = w.originOf(link)
 	w.n.rx += uint64(n)
 	if w.b.kernel {
 		w.n.kernelRx += uint64(n)

@@ -15,7 +15,7 @@ import (
 // The new flow keeps nothing of the old one. The old backend may have received the SYN and answer
 // late: its answers are recognised for a while and dropped (flowtable.Handle.Abandoned), so the
 // client never sees two answers.
-func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowtable.Ref, decide.Verdict) {
+func (w *Worker) retry(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verdict) {
 	w.planner.Bind(ref)
 	var old header.Tuple
 	w.flows.Outgoing(ref, flowtable.ClientSide, &old)
@@ -28,7 +28,7 @@ func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowta
 		return ref, queued
 	}
 	if !w.flows.Abandon(ref, w.planner.Now) {
-		if found, _ := w.flows.Lookup(hash, &p.Tuple, w.planner.Now); found != 0 {
+		if found, _ := w.flows.Lookup(p.hash, &p.Tuple, w.planner.Now); found != 0 {
 			return found, queued
 		}
 	}
@@ -38,9 +38,10 @@ func (w *Worker) retry(p *header.Packet, hash uint64, ref flowtable.Ref) (flowta
 		w.flows.MarkRepeated(next)
 		w.n.retried++
 	case next == 0:
+		seq, hasSYN := p.syn()
 		return w.restore(&flowtable.NewFlow{
 			Client: p.Tuple, Backend: old.Dst, BackendPort: old.DstPort, Source: old.Src, SourcePort: old.SrcPort,
-			Service: service, BackendRef: backend, SYN: w.syn.seq, HasSYN: w.syn.usable(),
+			Service: service, BackendRef: backend, SYN: seq, HasSYN: hasSYN,
 		}, v)
 	}
 	return next, v

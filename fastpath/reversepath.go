@@ -10,7 +10,7 @@ import (
 // flow's backend, or from the kernel if packets to it go there (RFC 3704 section 2.2, strict
 // reverse path forwarding). If the next hop is not known, offPath returns false for an established
 // flow, and true for others: no packet can have reached the backend, so the reply is not from it.
-func (w *Worker) offPath(p *header.Packet, ref flowtable.Ref) bool {
+func (w *Worker) offPath(p *packet, ref flowtable.Ref) bool {
 	w.planner.Bind(ref)
 	var toBackend header.Tuple
 	w.flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
@@ -20,7 +20,7 @@ func (w *Worker) offPath(p *header.Packet, ref flowtable.Ref) bool {
 	case id == 0 || hop == nil:
 		return !w.flows.Flow(ref).State().Stands()
 	}
-	return !w.cameFrom(hop, p.VLAN[:p.VLANs])
+	return !w.cameFrom(p.origin, hop, p.VLAN[:p.VLANs])
 }
 
 // onPath returns the end of the packets of a group, starting at first, that finishPlain may
@@ -36,20 +36,20 @@ func (w *Worker) onPath(first, end int) int {
 		}
 		_, id := flows[i].BoundTo(flowtable.ClientSide)
 		hop := w.c.Hops.Hop(nexthop.ID(id))
-		if hop == nil || !w.cameFrom(hop, nil) { // plain packets have no tags
+		if hop == nil || !w.cameFrom(w.b.origin, hop, nil) { // plain packets have no tags
 			return first + i
 		}
 	}
 	return first + max(1, len(group))
 }
 
-// cameFrom reports whether a packet with these VLAN tags arrived from the interface and VLANs of a
-// hop.
-func (w *Worker) cameFrom(hop *nexthop.Hop, tags []uint16) bool {
+// cameFrom reports whether a packet of this origin, with these VLAN tags, arrived from the
+// interface and VLANs of a hop.
+func (w *Worker) cameFrom(o origin, hop *nexthop.Hop, tags []uint16) bool {
 	if hop.Kind == nexthop.OnLink {
-		return !w.b.kernel && w.c.Interfaces[w.b.link] == int(hop.Link) && sameVLANs(tags, hop)
+		return !o.kernel && w.c.Interfaces[o.link] == int(hop.Link) && sameVLANs(tags, hop)
 	}
-	return hop.Kind == nexthop.Kernel && w.b.kernel
+	return hop.Kind == nexthop.Kernel && o.kernel
 }
 
 // sameVLANs reports whether the tags have the VLAN IDs of a hop. A tag of VLAN 0 carries only a

@@ -13,15 +13,15 @@ import (
 // for its destination. A host with that address would answer an unknown protocol with an error (RFC
 // 1122 section 3.2.2.1, RFC 8200 section 4) and ignore such ICMP messages (RFC 1122 section 3.2.2,
 // RFC 4443 section 2.4 (b)).
-func (w *Worker) unserved(d Desc, p *header.Packet) decide.Verdict {
+func (w *Worker) unserved(p *packet) decide.Verdict {
 	known := header.TransportKnown(p.Tuple.Proto, p.Tuple.V6)
 	switch {
 	case w.planner.Forged(p.Tuple.Src):
 		return drop(stats.SpoofedSource)
-	case known && isICMP(p):
+	case known && p.isICMP():
 		return drop(stats.ICMPType)
 	case !known && p.Tuple.Proto != header.NoNextHeader && w.planner.Snap.UnservedPort == services.UnservedReject:
-		w.sendError(d, p, nat.ProtocolUnreachable, 0)
+		w.sendError(p, nat.ProtocolUnreachable, 0)
 	}
 	return drop(stats.Protocol)
 }

@@ -112,7 +112,6 @@ type Worker struct {
 	take     int  // packets that this step takes from each link
 	opens    int  // flows that this step may still open
 	opening  bool // openParked is handling parked packets
-	syn      syn  // the SYN of the current packet, see readSYN
 	frags    fragmentQueue
 	limit    nat.FairRateLimit // of ICMP errors that have no limit of their own
 	tooBig   nat.FairRateLimit // of nat.FragmentationNeeded
