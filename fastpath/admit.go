@@ -4,10 +4,10 @@ import (
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // admit plans and makes a flow for a packet that has none. It returns the flow, or 0 and the
@@ -123,11 +123,11 @@ func (w *Worker) insert(f *flowtable.NewFlow, n *decide.Plan) (ref flowtable.Ref
 	case flowtable.Exists:
 		return ref, queued, false
 	case flowtable.HalfOpenLimit:
-		return 0, drop(stats.HalfOpenLimit), false
+		return 0, drop(reason.HalfOpenLimit), false
 	case flowtable.PortsExhausted:
-		return 0, drop(stats.SNATPortsExhausted), false
+		return 0, drop(reason.SNATPortsExhausted), false
 	default:
-		return 0, drop(stats.FlowTableFull), false
+		return 0, drop(reason.FlowTableFull), false
 	}
 }
 

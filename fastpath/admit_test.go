@@ -5,9 +5,9 @@ import (
 
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // TestNodeAddressAsVIPKeepsItsOwnPorts: an external IP may be an address of the node. Its other
@@ -19,7 +19,7 @@ func TestNodeAddressAsVIPKeepsItsOwnPorts(t *testing.T) {
 			b.SetAddr(addr(vip4), services.AddrVIP|services.AddrLocal)
 		}})
 		l.send(0, headertest.TCP(join(client4, 1), join(vip4, 22), headertest.SYN))
-		if n := l.drops()[stats.FrontendRejected.String()]; n != 0 {
+		if n := l.drops()[reason.FrontendRejected.String()]; n != 0 {
 			t.Errorf("policy %d: a SYN to port 22 of the node's own address is rejected", policy)
 		}
 	}

@@ -10,10 +10,10 @@ import (
 
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // Two ports of the lab's service with affinity, each a separate service port, and its second
@@ -355,7 +355,7 @@ func TestAffinityOfRefusedFlows(t *testing.T) {
 	}
 	l.opens(0, header.ProtoTCP, join(client4, 40000), join(ruleVIP, 80))
 	l.send(0, headertest.TCP(join("198.51.100.9", 40000), join(ruleVIP, 80), headertest.SYN))
-	l.wantDrop(stats.SNATPortsExhausted, 1)
+	l.wantDrop(reason.SNATPortsExhausted, 1)
 	if !pinned(client4) || pinned("198.51.100.9") {
 		t.Errorf("pinned: the client with a flow %v, the client without %v", pinned(client4), pinned("198.51.100.9"))
 	}

@@ -11,9 +11,9 @@ import (
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // longRoom is the room for a packet in a frame of the lab, in bytes.
@@ -191,7 +191,7 @@ func longPacket(r *rand.Rand, learn [][]byte) [][]byte {
 // error that quotes the frame.
 func answer(frame []byte, payload string) []byte {
 	var p header.Packet
-	if header.Parse(frame, &p) != stats.None {
+	if header.Parse(frame, &p) != reason.None {
 		return frame
 	}
 	src, dst := ends(&p.Tuple)
@@ -243,7 +243,7 @@ func TestLongIsHeld(t *testing.T) {
 	l.step(time.Microsecond)
 	l.out(g.nic)
 	l.step(2 * time.Second)
-	l.wantDrop(stats.FragmentTimeout, 1)
+	l.wantDrop(reason.FragmentTimeout, 1)
 	if n := g.stats.FramesHeld.Load(); n != 0 {
 		t.Errorf("%d frames are held", n)
 	}
@@ -267,7 +267,7 @@ func TestLongFillsTheQueue(t *testing.T) {
 	if frames := g.stats.FramesHeld.Load(); frames > limit {
 		t.Errorf("held packets take %d frames, the limit is %d", frames, limit)
 	}
-	l.wantDrop(stats.FragmentLimit, limit-limit/buffers)
+	l.wantDrop(reason.FragmentLimit, limit-limit/buffers)
 }
 
 // TestLongIsTooBig: the sender gets an error with the MTU, which quotes the first buffer, or the
@@ -287,7 +287,7 @@ func TestLongIsTooBig(t *testing.T) {
 			}
 			l.nothing(g.nic)
 		}
-		l.wantDrop(stats.PacketTooBig, 2)
+		l.wantDrop(reason.PacketTooBig, 2)
 		payload := text(8000)
 		l.send(0, headertest.UDP(join(client4, 5), join(vip4, 53), payload))
 		whole := make([]byte, 8+len(payload))
@@ -325,24 +325,24 @@ func TestLongMalformed(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		parts  [][]byte
-		reason stats.DropReason // None: sent
+		reason reason.Drop // None: sent
 	}{
-		{"as many buffers as can be", in(fastpath.MaxBuffers), stats.None},
-		{"one too many", in(fastpath.MaxBuffers + 1), stats.FrameBuffers},
-		{"far too many", in(100), stats.FrameBuffers},
+		{"as many buffers as can be", in(fastpath.MaxBuffers), reason.None},
+		{"one too many", in(fastpath.MaxBuffers + 1), reason.FrameBuffers},
+		{"far too many", in(100), reason.FrameBuffers},
 		{"an empty one in the middle", [][]byte{udp[:1000], nil, udp[1000:2000], udp[2000:3500], udp[3500:]},
-			stats.FrameBuffers},
-		{"an empty one at the end", [][]byte{udp[:1700], udp[1700:], nil}, stats.FrameBuffers},
-		{"an empty first one", [][]byte{nil, udp[:1700]}, stats.FrameBuffers},
-		{"only an empty one", [][]byte{nil}, stats.FrameBuffers},
-		{"Ethernet header in two", [][]byte{udp[:13], udp[13:1000]}, stats.FrameTruncated},
-		{"IP header in two", [][]byte{udp[:33], udp[33:1000]}, stats.FrameTruncated},
+			reason.FrameBuffers},
+		{"an empty one at the end", [][]byte{udp[:1700], udp[1700:], nil}, reason.FrameBuffers},
+		{"an empty first one", [][]byte{nil, udp[:1700]}, reason.FrameBuffers},
+		{"only an empty one", [][]byte{nil}, reason.FrameBuffers},
+		{"Ethernet header in two", [][]byte{udp[:13], udp[13:1000]}, reason.FrameTruncated},
+		{"IP header in two", [][]byte{udp[:33], udp[33:1000]}, reason.FrameTruncated},
 		{"UDP header in two", [][]byte{udp[:41], udp[41:1700], udp[1700:3400], udp[3400:5100], udp[5100:6800],
-			udp[6800:]}, stats.UDPLength},
+			udp[6800:]}, reason.UDPLength},
 		{"extension header in two", [][]byte{v6.Bytes()[:100], v6.Bytes()[100:1800], v6.Bytes()[1800:]},
-			stats.IPv6ExtensionHeader},
-		{"shorter than it says", [][]byte{udp[:1700], udp[1700:3000]}, stats.FrameTruncated},
-		{"nothing", huge, stats.EtherType},
+			reason.IPv6ExtensionHeader},
+		{"shorter than it says", [][]byte{udp[:1700], udp[1700:3000]}, reason.FrameTruncated},
+		{"nothing", huge, reason.EtherType},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l, g := longLab(t, nil)
@@ -353,7 +353,7 @@ func TestLongMalformed(t *testing.T) {
 				t.Fatal("not taken")
 			}
 			l.step(time.Microsecond)
-			if c.reason == stats.None {
+			if c.reason == reason.None {
 				l.out(g.nic)
 				return
 			}
@@ -420,7 +420,7 @@ func TestLongFillsTheRing(t *testing.T) {
 			}
 		}
 	}
-	full := l.drops()[stats.TxRingFull.String()]
+	full := l.drops()[reason.TxRingFull.String()]
 	if s := g.stats; s.Rx.Load() != sent || s.Tx.Load()+full != sent || full == 0 {
 		t.Errorf("%d packets came, %d are sent, drops %v", sent, s.Tx.Load(), l.drops())
 	}
@@ -447,7 +447,7 @@ func TestLongToShortLink(t *testing.T) {
 	g.nic.Inject(headertest.UDP(join(client4, 5), join("203.0.113.99", 53), text(3000)).Bytes()) // the kernel's
 	l.step(time.Microsecond)
 	l.nothing(g.nic, g.host)
-	l.wantDrop(stats.PacketTooBig, 1)
+	l.wantDrop(reason.PacketTooBig, 1)
 }
 
 // TestLongAllocatesNothing: packets in several frames are forwarded without allocations.

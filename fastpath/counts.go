@@ -7,6 +7,7 @@ import (
 
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // counts has the worker's private sums; publish copies them to the Block
@@ -23,17 +24,17 @@ type counts struct {
 	held                         int64
 	heldMore                     int // frames of held packets beyond one each
 	batches                      uint64
-	drops                        [stats.NumDropReasons]uint64
+	drops                        [reason.Count]uint64
 	moved                        bool   // since publish
 	dirty                        uint64 // drop reasons that changed since publish, by bit
 }
 
 // Reasons must fit the dirty mask.
-var _ [64 - stats.NumDropReasons]struct{}
+var _ [64 - reason.Count]struct{}
 
 // dropped counts a dropped packet and frees its frames.
-func (w *Worker) dropped(d Desc, reason stats.DropReason) {
-	w.countDrop(reason)
+func (w *Worker) dropped(d Desc, r reason.Drop) {
+	w.countDrop(r)
 	w.free(d)
 }
 
@@ -61,9 +62,9 @@ func (w *Worker) countHeld(d Desc, by int) {
 	w.n.heldMore += by * (w.chains.Buffers(d) - 1)
 }
 
-func (w *Worker) countDrop(reason stats.DropReason) {
-	w.n.drops[reason]++
-	w.n.dirty |= 1 << reason
+func (w *Worker) countDrop(r reason.Drop) {
+	w.n.drops[r]++
+	w.n.dirty |= 1 << r
 }
 
 // publishEvery is the maximum age of the counters of a saturated worker. Publishing after each step

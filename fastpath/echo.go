@@ -3,10 +3,10 @@ package fastpath
 import (
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 func echoRequest(v6 bool) uint8 {
@@ -30,10 +30,10 @@ func (w *Worker) echoes(p *packet) bool {
 // echo answers an unfragmented echo request.
 func (w *Worker) echo(p *packet) decide.Verdict {
 	if w.planner.Forged(p.Tuple.Src) {
-		return drop(stats.SpoofedSource)
+		return drop(reason.SpoofedSource)
 	}
 	if !header.ChecksumLongICMP(p.frame, &p.Packet, w.restSum(p)) {
-		return drop(stats.ICMPChecksum)
+		return drop(reason.ICMPChecksum)
 	}
 	return w.reflect(p)
 }
@@ -43,7 +43,7 @@ func (w *Worker) echo(p *packet) decide.Verdict {
 // so no fragment depends on another. A wrong checksum stays wrong.
 func (w *Worker) echoFragment(p *packet) decide.Verdict {
 	if w.planner.Forged(p.Tuple.Src) {
-		return drop(stats.SpoofedSource)
+		return drop(reason.SpoofedSource)
 	}
 	return w.reflect(p)
 }
@@ -65,7 +65,7 @@ func (w *Worker) firstICMP(p *packet) decide.Verdict {
 	if p.ICMPType != echoRequest(p.Tuple.V6) || !w.echoes(p) {
 		return w.withoutFlow(p)
 	}
-	if r != stats.None {
+	if r != reason.None {
 		return drop(r)
 	}
 	return w.echoFragment(p)

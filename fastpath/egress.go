@@ -5,8 +5,8 @@ import (
 
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // outgoing is an IP packet that is ready to be sent, except for its Ethernet header.
@@ -54,10 +54,10 @@ func (w *Worker) sendTo(o outgoing, id nexthop.ID, hop *nexthop.Hop) decide.Verd
 	case hop.Kind == nexthop.Kernel:
 		return w.sendKernel(o) // the kernel fragments packets that are too big, or sends an error
 	case hop.Kind == nexthop.Unreachable || int(hop.Link) >= len(w.c.Egress):
-		return drop(stats.NoRoute)
+		return drop(reason.NoRoute)
 	case hop.MTU != 0 && o.end-o.l3 > hop.MTU:
 		if !o.splittable {
-			return drop(stats.PacketTooBig)
+			return drop(reason.PacketTooBig)
 		}
 		return w.split(o, hop)
 	}
@@ -68,7 +68,7 @@ func (w *Worker) sendTo(o outgoing, id nexthop.ID, hop *nexthop.Hop) decide.Verd
 // sendKernel gives a packet to the kernel by the host link.
 func (w *Worker) sendKernel(o outgoing) decide.Verdict {
 	if w.c.Host < 0 {
-		return drop(stats.HostLinkDown)
+		return drop(reason.HostLinkDown)
 	}
 	w.queue(w.c.Host, w.encapsulate(o, &w.host))
 	return queued
@@ -118,7 +118,7 @@ func (w *Worker) encapsulate(o outgoing, hop *nexthop.Hop) Desc {
 func (w *Worker) queue(link int, d Desc) {
 	if d.Len == 0 && !w.c.Links[link].Long() {
 		// The hop's MTU allows it, but the link has not been reopened for long packets yet.
-		w.dropped(d, stats.PacketTooBig)
+		w.dropped(d, reason.PacketTooBig)
 		return
 	}
 	q := &w.out[link]
@@ -147,7 +147,7 @@ func (w *Worker) transmitOn(i int) {
 	batch, long := q.desc[:q.n], q.long
 	q.n, q.long = 0, 0
 	if !link.Up() {
-		w.dropAll(batch, stats.LinkDown)
+		w.dropAll(batch, reason.LinkDown)
 		return
 	}
 	taken := link.Transmit(batch)
@@ -160,7 +160,7 @@ func (w *Worker) transmitOn(i int) {
 		long -= w.longBytes(batch[taken:])
 	}
 	w.countSent(i, batch[:taken], long)
-	w.dropAll(batch[taken:], stats.TxRingFull)
+	w.dropAll(batch[taken:], reason.TxRingFull)
 }
 
 // countSent counts packets that a link has taken. long is the total length, in bytes, of chains.
@@ -187,8 +187,8 @@ func (w *Worker) longBytes(batch []Desc) (n uint64) {
 	return n
 }
 
-func (w *Worker) dropAll(batch []Desc, reason stats.DropReason) {
+func (w *Worker) dropAll(batch []Desc, r reason.Drop) {
 	for _, d := range batch {
-		w.dropped(d, reason)
+		w.dropped(d, r)
 	}
 }

@@ -13,12 +13,12 @@ import (
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 func (l *lab) explainer() *decide.Explainer {
@@ -192,7 +192,7 @@ func (l *lab) happens(p *headertest.Packet) string {
 				break
 			}
 			var out header.Packet
-			if r := header.Parse(frame, &out); r != stats.None {
+			if r := header.Parse(frame, &out); r != reason.None {
 				l.t.Fatal(r)
 			}
 			if out.Tuple.Proto == header.ProtoICMP {
@@ -321,7 +321,7 @@ func TestExplainLateAnswer(t *testing.T) {
 		l.syn(0)
 	}
 	if x := e.Explain(tuple(header.ProtoTCP, dst, src), false, flowtable.Time(l.now)); x.Known ||
-		x.Verdict.Reason != stats.LateAnswer {
+		x.Verdict.Reason != reason.LateAnswer {
 		t.Errorf("TCP: %v, known %v", x.Verdict, x.Known)
 	}
 	l.send(0, headertest.UDP(join(client4, 1), join(vip4, 53), "x"))
@@ -333,7 +333,7 @@ func TestExplainLateAnswer(t *testing.T) {
 	}
 	l.step(3 * time.Second)
 	if x := e.Explain(p.Tuple.Reverse(), false, flowtable.Time(l.now)); !x.Known || x.Class != decide.BackendGone ||
-		x.Verdict.Reason != stats.BackendGone {
+		x.Verdict.Reason != reason.BackendGone {
 		t.Errorf("UDP: %v, %v", x.Verdict, x.Class)
 	}
 	if x := e.Explain(tuple(header.ProtoUDP, join(client4, 1), join(vip4, 53)), false,
@@ -369,7 +369,7 @@ func TestExplainSuperseded(t *testing.T) {
 		b.SetFrontend(&next)
 	})
 	x := e.Explain(tuple(header.ProtoUDP, client, join(vip4, 53)), false, flowtable.Time(l.now))
-	if x.Class != decide.Superseded || x.Verdict.Reason != stats.NoEndpoints || !x.Notify ||
+	if x.Class != decide.Superseded || x.Verdict.Reason != reason.NoEndpoints || !x.Notify ||
 		x.Out != (header.Tuple{}) || x.Hop != nil {
 		t.Errorf("UDP without endpoints: %+v", x)
 	}

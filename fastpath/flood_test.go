@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // serveWidely gives the TCP frontend of vip4 enough backends for the maximum number of half-open
@@ -165,7 +165,7 @@ func TestEstablishedFirst(t *testing.T) {
 		}
 	}
 	for name := range l.drops() { // only reasons that packets of established connections cannot have are allowed
-		if name != stats.NewFlowDisplaced.String() && name != stats.HalfOpenLimit.String() {
+		if name != reason.NewFlowDisplaced.String() && name != reason.HalfOpenLimit.String() {
 			t.Errorf("packets were dropped as %s", name)
 		}
 	}

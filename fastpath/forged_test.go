@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 const (
@@ -42,7 +42,7 @@ func newTCPBackend(t testing.TB) *tcpBackend {
 func (b *tcpBackend) receive(frame []byte) *headertest.Packet {
 	b.t.Helper()
 	var p header.Packet
-	if r := header.Parse(frame, &p); r != stats.None {
+	if r := header.Parse(frame, &p); r != reason.None {
 		b.t.Fatalf("%v: %x", r, frame)
 	}
 	if headertest.Verify(frame) != nil {

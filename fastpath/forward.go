@@ -4,10 +4,10 @@ import (
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // forward forwards a packet of a known flow and updates the flow.
@@ -40,11 +40,11 @@ func (w *Worker) countFirst(ref flowtable.Ref, flags uint8) {
 // deliver forwards a packet of a known flow, translated to the reverse of the other side's tuple.
 func (w *Worker) deliver(p *packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
 	if w.c.StrictReversePath && side == flowtable.ReplySide && w.offPath(p, ref) {
-		return drop(stats.ReversePath)
+		return drop(reason.ReversePath)
 	}
 	if p.TTL <= 1 {
 		w.sendError(p, nat.TimeExceeded, 0)
-		return drop(stats.TTLExceeded)
+		return drop(reason.TTLExceeded)
 	}
 	w.planner.Bind(ref)
 	f := w.flows.Flow(ref)
@@ -76,7 +76,7 @@ func (w *Worker) fits(p *packet, id nexthop.ID) decide.Verdict {
 		return decide.Unreachable.Verdict
 	case hop.MTU != 0 && p.End-p.L3 > hop.MTU && p.DF:
 		w.sendError(p, nat.FragmentationNeeded, hop.MTU)
-		return drop(stats.PacketTooBig)
+		return drop(reason.PacketTooBig)
 	}
 	return queued
 }

@@ -2,23 +2,23 @@ package fastpath
 
 import (
 	"sluice.dev/sluice/fastpath/decide"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // firstFragment records the ports of a datagram for all workers.
-func (w *Worker) firstFragment(p *packet) stats.DropReason {
+func (w *Worker) firstFragment(p *packet) reason.Drop {
 	of := w.c.Fragments.Datagram(p.frame, &p.Packet)
 	id, status := w.c.Fragments.Record(uint64(w.planner.Now), of, p.Tuple.SrcPort, p.Tuple.DstPort)
 	p.id = id
 	switch status {
 	case fragment.Overlap:
-		return stats.FragmentOverlap
+		return reason.FragmentOverlap
 	case fragment.Full:
-		return stats.FragmentLimit
+		return reason.FragmentLimit
 	}
-	return stats.None
+	return reason.None
 }
 
 // laterFragment gets the ports that the datagram's first fragment had, or holds the fragment until
@@ -34,7 +34,7 @@ func (w *Worker) laterFragment(p *packet) decide.Verdict {
 		return w.handleLater(p, first, status)
 	}
 	if !w.holdFragment(p, of) {
-		return drop(stats.FragmentLimit)
+		return drop(reason.FragmentLimit)
 	}
 	return queued
 }
@@ -42,7 +42,7 @@ func (w *Worker) laterFragment(p *packet) decide.Verdict {
 // handleLater decides about a later fragment whose first one is known.
 func (w *Worker) handleLater(p *packet, f fragment.First, s fragment.Status) decide.Verdict {
 	if s == fragment.Overlap {
-		return drop(stats.FragmentOverlap)
+		return drop(reason.FragmentOverlap)
 	}
 	p.Tuple.Proto = f.Proto // over IPv6, only the first fragment has it
 	switch p.Tuple.Proto {
@@ -74,7 +74,7 @@ func (w *Worker) releaseFragments() (moved int) {
 		moved = w.releaseKnown()
 	}
 	for q.first != 0 && w.planner.Now >= q.slots[q.first].deadline {
-		w.dropped(w.unhold(q.first).desc, stats.FragmentTimeout)
+		w.dropped(w.unhold(q.first).desc, reason.FragmentTimeout)
 		moved++
 	}
 	return moved
@@ -112,7 +112,7 @@ func (w *Worker) sctpFragment(p *packet) decide.Verdict {
 		dropped = dropped || ref != 0 || w.planner.Snap.Frontend(&p.Tuple) != nil
 	}
 	if dropped {
-		return drop(stats.SCTPFragment)
+		return drop(reason.SCTPFragment)
 	}
 	return w.withoutFlow(p)
 }

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // TestGarbageFragments: during a flood of first fragments without later ones and of later fragments
@@ -71,7 +71,7 @@ func TestGarbageFragments(t *testing.T) {
 				l.step(time.Millisecond)
 				for frame, ok := g.nic.Take(nil); ok; frame, ok = g.nic.Take(nil) {
 					var p header.Packet
-					if header.Parse(frame, &p) == stats.None && p.Tuple.Dst == addr(backend4) {
+					if header.Parse(frame, &p) == reason.None && p.Tuple.Dst == addr(backend4) {
 						passed++
 					}
 				}
@@ -110,7 +110,7 @@ func TestFragmentIdentifications(t *testing.T) {
 					l.step(time.Microsecond)
 					frame, ok := g.nic.Take(nil)
 					var later header.Packet
-					if !ok || header.Parse(frame, &later) != stats.None {
+					if !ok || header.Parse(frame, &later) != reason.None {
 						t.Fatalf("nothing was sent, or it does not parse; drops: %v", l.drops())
 					}
 					switch {
@@ -167,7 +167,7 @@ func TestFragmentsWithExtensions(t *testing.T) {
 				for _, g := range l.workers {
 					for frame, ok := g.nic.Take(nil); ok; frame, ok = g.nic.Take(nil) {
 						var p header.Packet
-						if r := header.Parse(frame, &p); r != stats.None {
+						if r := header.Parse(frame, &p); r != reason.None {
 							t.Fatalf("sent %x: %v", frame, r)
 						}
 						bytes += int(p.FragmentBytes())

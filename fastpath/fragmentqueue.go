@@ -3,9 +3,9 @@ package fastpath
 import (
 	"time"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/fragment"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // fragmentQueue holds later fragments that arrived before their first one. All workers share the
@@ -153,7 +153,7 @@ func (w *Worker) holdFragment(p *packet, of fragment.Datagram) bool {
 		return false
 	}
 	for !w.mayHold(p.desc, q.count, q.limit()) {
-		w.dropped(w.unhold(q.victim()).desc, stats.FragmentLimit)
+		w.dropped(w.unhold(q.victim()).desc, reason.FragmentLimit)
 	}
 	q.add(heldFragment{desc: p.desc, of: of, deadline: w.planner.Now + q.wait, link: p.link})
 	q.more += w.chains.Buffers(p.desc) - 1

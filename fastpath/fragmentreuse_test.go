@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // part is a fragment on its way from a client.
@@ -86,7 +86,7 @@ type backendOracle struct {
 
 func (o *backendOracle) take(t *testing.T, c *natted, frame []byte) {
 	var p header.Packet
-	if r := header.Parse(frame, &p); r != stats.None {
+	if r := header.Parse(frame, &p); r != reason.None {
 		t.Fatalf("sent frame %x: %v", frame, r)
 	}
 	n := binary.BigEndian.Uint64(frame[p.End-8:])

@@ -15,9 +15,9 @@ import (
 
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/test/bed/garbage"
 )
 
@@ -252,7 +252,7 @@ func (d *dump) left(t *tap, addr uint64, out []byte) error {
 // kernel must not route it back.
 func (d *dump) returned(in []byte) error {
 	var p header.Packet
-	if r := header.Parse(in, &p); r != stats.SCTPFragment {
+	if r := header.Parse(in, &p); r != reason.SCTPFragment {
 		if err := garbage.Refused(in); err != nil {
 			return fmt.Errorf("the kernel gets an invalid packet: %w", err)
 		}
@@ -369,7 +369,7 @@ func (d *dump) account() {
 		drops += s.Drops[i].Load()
 	}
 	in, out := d.in+s.Generated.Load(), d.out+drops+uint64(s.Held.Load())
-	if in != out || d.in != s.Rx.Load() || d.out != s.Tx.Load()+s.Returned.Load() || s.Drops[stats.None].Load() != 0 {
+	if in != out || d.in != s.Rx.Load() || d.out != s.Tx.Load()+s.Returned.Load() || s.Drops[reason.None].Load() != 0 {
 		d.t.Fatalf("%d received and %d made, %d left and %d dropped; the worker has %d received, %d and %d left", d.in,
 			s.Generated.Load(), d.out, drops, s.Rx.Load(), s.Tx.Load(), s.Returned.Load())
 	}

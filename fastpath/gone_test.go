@@ -5,10 +5,10 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // TestNewConnectionToAGoneEndpoint: a client uses the port of a connection again whose endpoint is
@@ -46,10 +46,10 @@ func TestNewConnectionToAGoneEndpoint(t *testing.T) {
 					break
 				}
 				if l.state() != flowtable.SynRecv { // in that state the SYN has its answer
-					before := l.drops()[stats.BackendGone.String()]
+					before := l.drops()[reason.BackendGone.String()]
 					l.send(0, headertest.TCP(dst, src, headertest.SYN|headertest.ACK))
 					l.nothing(l.workers[0].nic, l.workers[0].host)
-					if n := l.drops()[stats.BackendGone.String()]; n != before+1 {
+					if n := l.drops()[reason.BackendGone.String()]; n != before+1 {
 						t.Errorf("a stranger's SYN-ACK: drops %v", l.drops())
 					}
 				}
@@ -60,7 +60,7 @@ func TestNewConnectionToAGoneEndpoint(t *testing.T) {
 			}
 			l.send(0, headertest.TCP(dst, src, headertest.ACK)) // of the old connection
 			l.nothing(l.workers[0].nic, l.workers[0].host)
-			if l.drops()[stats.LateAnswer.String()] != 1 {
+			if l.drops()[reason.LateAnswer.String()] != 1 {
 				t.Errorf("drops %v", l.drops())
 			}
 		})
@@ -181,7 +181,7 @@ func TestUDPOfAGoneEndpointAfterARestart(t *testing.T) {
 	for n := range uint64(3) {
 		l.send(0, headertest.UDP(dst.String(), src.String(), "answer"))
 		l.nothing(g.nic, g.host)
-		l.wantDrop(stats.BackendGone, n+1)
+		l.wantDrop(reason.BackendGone, n+1)
 	}
 	l.send(0, headertest.UDP(client, vip, "question"))
 	l.nothing(g.nic, g.host)

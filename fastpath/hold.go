@@ -8,9 +8,9 @@ import (
 
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // holdFor is how long a packet waits for the resolution of its next hop: one second, the time
@@ -170,7 +170,7 @@ func (w *Worker) hold(o outgoing) decide.Verdict {
 	q := &w.hops
 	if o.precedence == unproven && q.unprovenFull() {
 		if q.mayDisplace == 0 {
-			return drop(stats.NeighbourQueueFull)
+			return drop(reason.NeighbourQueueFull)
 		}
 		q.mayDisplace--
 	}
@@ -182,14 +182,14 @@ func (w *Worker) hold(o outgoing) decide.Verdict {
 	if n >= q.perHop {
 		lowest := waiting.lowest()
 		if lowest >= o.precedence {
-			return drop(stats.NeighbourQueueFull)
+			return drop(reason.NeighbourQueueFull)
 		}
 		w.displace(q.oldest(&o.dst, lowest))
 	}
 	for !w.mayHold(o.desc, len(q.held), cap(q.held)) || o.precedence == unproven && q.unprovenFull() {
 		i := q.evictable(o.precedence)
 		if i < 0 {
-			return drop(stats.NeighbourQueueFull)
+			return drop(reason.NeighbourQueueFull)
 		}
 		w.displace(i)
 	}
@@ -211,7 +211,7 @@ func (w *Worker) request(o *outgoing) {
 func (w *Worker) displace(i int) {
 	o := w.hops.remove(i)
 	w.countHeld(o.desc, -1)
-	w.dropped(o.desc, stats.NeighbourDisplaced)
+	w.dropped(o.desc, reason.NeighbourDisplaced)
 }
 
 // release looks up the next hops of held packets and the first fragments of held fragments again.
@@ -244,7 +244,7 @@ func (w *Worker) releaseHops() (moved int) {
 				continue
 			}
 			w.countHeld(h.o.desc, -1)
-			w.dropped(h.o.desc, stats.NeighbourPending)
+			w.dropped(h.o.desc, reason.NeighbourPending)
 			moved++
 			continue
 		}

@@ -8,9 +8,9 @@ import (
 
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // flood sends 10 pings per millisecond from unused addresses of a link: as many answers wait for
@@ -115,7 +115,7 @@ func TestKnownNeighboursFirst(t *testing.T) {
 		}
 	}
 	d := l.drops()
-	if d[stats.NeighbourQueueFull.String()] != 0 || d[stats.NeighbourDisplaced.String()] == 0 {
+	if d[reason.NeighbourQueueFull.String()] != 0 || d[reason.NeighbourDisplaced.String()] == 0 {
 		t.Errorf("drops %v", d)
 	}
 }

@@ -3,10 +3,10 @@ package fastpath
 import (
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // frameHeadroom is the offset of a generated packet in its frame, in bytes; received packets have
@@ -34,10 +34,10 @@ func (w *Worker) icmp(p *packet) decide.Verdict {
 // never refreshes or ends the flow (REQ-6).
 func (w *Worker) icmpError(p *packet) decide.Verdict {
 	if !header.ChecksumLongICMP(p.frame, &p.Packet, w.restSum(p)) {
-		return drop(stats.ICMPChecksum)
+		return drop(reason.ICMPChecksum)
 	}
 	var inner header.Packet
-	if r := header.ParseInner(p.frame, &p.Packet, &inner); r != stats.None {
+	if r := header.ParseInner(p.frame, &p.Packet, &inner); r != reason.None {
 		return drop(r)
 	}
 	if inner.Tuple.Src != p.Tuple.Dst || inner.Fragment == header.LaterFragment {
@@ -49,10 +49,10 @@ func (w *Worker) icmpError(p *packet) decide.Verdict {
 		return w.icmpNoFlow(p)
 	}
 	if p.TTL <= 1 {
-		return drop(stats.TTLExceeded) // no error about an error (RFC 1122 section 3.2.2)
+		return drop(reason.TTLExceeded) // no error about an error (RFC 1122 section 3.2.2)
 	}
 	if mtu, ok := header.PathMTU(p.frame, &p.Packet); ok {
-		if r := w.checkPathMTU(mtu, nat.QuotedBytes(p.frame, &inner), &inner, side); r != stats.None {
+		if r := w.checkPathMTU(mtu, nat.QuotedBytes(p.frame, &inner), &inner, side); r != reason.None {
 			return drop(r)
 		}
 	}
@@ -83,24 +83,24 @@ const minIPv6MTU = 1280
 // packet must be larger than it, and the rate is limited. inner is the quoted packet, whose length
 // was quoted bytes. side is the side that sent the error. The rate limit applies to the client side
 // only, and counts by the flow's client: the source of the error may be any router on the way.
-func (w *Worker) checkPathMTU(mtu uint32, quoted int, inner *header.Packet, side flowtable.Side) stats.DropReason {
+func (w *Worker) checkPathMTU(mtu uint32, quoted int, inner *header.Packet, side flowtable.Side) reason.Drop {
 	floor := uint32(w.c.PathMTUFloor)
 	if inner.Tuple.V6 {
 		floor = max(floor, minIPv6MTU)
 	}
 	switch {
 	case mtu < floor:
-		return stats.ICMPMTUFloor
+		return reason.ICMPMTUFloor
 	case quoted <= int(mtu) || !inner.DF:
-		return stats.ICMPMTUQuote
+		return reason.ICMPMTUQuote
 	case side == flowtable.ReplySide:
-		return stats.None
+		return reason.None
 	}
 	hi, lo := inner.Tuple.Dst.Prefix(header.SitePrefix4, header.SitePrefix6)
 	if !w.pathMTUs.Allow(w.siteKey.Words(hi, lo, 0), uint64(w.planner.Now)) {
-		return stats.ICMPMTULimit
+		return reason.ICMPMTULimit
 	}
-	return stats.None
+	return reason.None
 }
 
 // icmpNoFlow decides about an error that belongs to no flow. If it is for an address that the node
@@ -110,7 +110,7 @@ func (w *Worker) icmpNoFlow(p *packet) decide.Verdict {
 	if p.kernel || shared && !w.planner.Rejects(p.Tuple.Dst) {
 		return w.withoutFlow(p)
 	}
-	return drop(stats.ICMPNoFlow)
+	return drop(reason.ICMPNoFlow)
 }
 
 // sendError answers a packet with a generated ICMP error, if one may be sent and the rate allows

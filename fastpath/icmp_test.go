@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/nexthop"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 func TestEcho(t *testing.T) {
@@ -58,7 +58,7 @@ func TestErrorFromBackendSide(t *testing.T) {
 			l.send(1, headertest.ICMPError(tt.router, tt.snat, tt.icmpType, tt.code, 1400, sent, quote))
 			frame, p := l.out(l.workers[1].nic)
 			var inner header.Packet
-			if r := header.ParseInner(frame, &p, &inner); r != stats.None {
+			if r := header.ParseInner(frame, &p, &inner); r != reason.None {
 				t.Fatalf("%s: quoted packet: %v", tt.name, r)
 			}
 			l.wantTuple(&inner, tt.client, tt.vip)
@@ -100,7 +100,7 @@ func TestErrorFromClientSide(t *testing.T) {
 	l.send(0, headertest.ICMPError("198.51.100.1", vip4, header.ICMPUnreachable, 4, 1300, reply, 500))
 	frame, p := l.out(g.nic)
 	var inner header.Packet
-	if r := header.ParseInner(frame, &p, &inner); r != stats.None {
+	if r := header.ParseInner(frame, &p, &inner); r != reason.None {
 		t.Fatal(r)
 	}
 	l.wantTuple(&inner, be, snat)
@@ -116,7 +116,7 @@ func TestForgedErrors(t *testing.T) {
 	bad[len(bad)-1]++ // the checksum is wrong now
 	l.workers[0].nic.Inject(bad)
 	l.step(time.Microsecond)
-	l.wantDrop(stats.ICMPChecksum, 1)
+	l.wantDrop(reason.ICMPChecksum, 1)
 	// An error about a packet that its addressee did not send.
 	l.send(0, headertest.ICMPError(client4, keepVIP, header.ICMPUnreachable, 1, 0, sent, -1))
 	if l.drops()["icmp_no_flow"] != 1 {
@@ -136,7 +136,7 @@ func TestPacketTooBig(t *testing.T) {
 	big := headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.ACK)
 	big.DF, big.Payload = true, make([]byte, 1440)
 	l.send(0, big)
-	l.wantDrop(stats.PacketTooBig, 1)
+	l.wantDrop(reason.PacketTooBig, 1)
 	frame, p := l.out(g.nic)
 	if p.ICMPType != header.ICMPUnreachable || p.ICMPCode != 4 || binary.BigEndian.Uint16(frame[p.L4+6:]) != 1400 {
 		t.Fatalf("error %x", frame)
@@ -266,7 +266,7 @@ func TestUnreachableRoute(t *testing.T) {
 	view.Routes = view.Routes.InsertPersist(prefix("10.0.1.0/24"), nexthop.Route{Kind: nexthop.Unreachable})
 	l.hops.Publish(&view)
 	l.send(0, headertest.TCP(join(client4, 1), join(vip4, 80), headertest.SYN))
-	l.wantDrop(stats.NoRoute, 1)
+	l.wantDrop(reason.NoRoute, 1)
 	_, p := l.out(l.workers[0].nic)
 	if p.ICMPType != header.ICMPUnreachable || p.ICMPCode != 1 {
 		t.Fatalf("ICMP %d/%d, want host unreachable", p.ICMPType, p.ICMPCode)

@@ -17,6 +17,7 @@ import (
 	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/test/bed/memlink"
 )
 
@@ -308,7 +309,7 @@ func (l *lab) out(link *memlink.Link) ([]byte, header.Packet) {
 		l.t.Fatalf("sent frame %x: %v", frame, err)
 	}
 	var p header.Packet
-	if r := header.Parse(frame, &p); r != stats.None {
+	if r := header.Parse(frame, &p); r != reason.None {
 		l.t.Fatalf("sent frame %x does not parse: %v", frame, r)
 	}
 	return frame, p
@@ -329,14 +330,14 @@ func (l *lab) drops() map[string]uint64 {
 	for _, g := range l.workers {
 		for r := range g.stats.Drops {
 			if n := g.stats.Drops[r].Load(); n > 0 {
-				sum[stats.DropReason(r).String()] += n
+				sum[reason.Drop(r).String()] += n
 			}
 		}
 	}
 	return sum
 }
 
-func (l *lab) wantDrop(r stats.DropReason, n uint64) {
+func (l *lab) wantDrop(r reason.Drop, n uint64) {
 	l.t.Helper()
 	d := l.drops()
 	if len(d) != 1 || d[r.String()] != n {

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // afterParking is the number of packets that arrive at once: more than a step opens, so that most
@@ -91,5 +91,5 @@ func TestParkedPacketsAreRefusedOnce(t *testing.T) {
 	}
 	l.steps()
 	l.nothing(l.workers[0].nic, l.workers[0].host)
-	l.wantDrop(stats.LimitSourceConnections, afterParking)
+	l.wantDrop(reason.LimitSourceConnections, afterParking)
 }

@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 const otherClient = "198.51.100.77"
@@ -26,7 +26,7 @@ func limitLab(t *testing.T, limits services.Limits) *lab {
 }
 
 // refused sends a first packet, which must be dropped for reason r.
-func (l *lab) refused(worker int, proto uint8, client string, r stats.DropReason) {
+func (l *lab) refused(worker int, proto uint8, client string, r reason.Drop) {
 	l.t.Helper()
 	before := l.drops()[r.String()]
 	l.send(worker, packet(proto, client, join(ruleVIP, 80), headertest.SYN))
@@ -43,34 +43,34 @@ func TestLimits(t *testing.T) {
 		for _, tt := range []struct {
 			name   string
 			limits services.Limits
-			want   stats.DropReason
-			other  stats.DropReason // of another source's connection
-			later  stats.DropReason // of the first source's connection a second later
+			want   reason.Drop
+			other  reason.Drop // of another source's connection
+			later  reason.Drop // of the first source's connection a second later
 		}{
 			{"connections of a source", services.Limits{SourceConnections: 5},
-				stats.LimitSourceConnections, stats.None, stats.LimitSourceConnections},
+				reason.LimitSourceConnections, reason.None, reason.LimitSourceConnections},
 			{"new connections of a source", services.Limits{SourceNewConnections: 5},
-				stats.LimitSourceRate, stats.None, stats.None},
+				reason.LimitSourceRate, reason.None, reason.None},
 			{"connections of a service", services.Limits{Connections: 5},
-				stats.LimitServiceConnections, stats.LimitServiceConnections, stats.LimitServiceConnections},
+				reason.LimitServiceConnections, reason.LimitServiceConnections, reason.LimitServiceConnections},
 			{"new connections of a service", services.Limits{NewConnections: 5},
-				stats.LimitServiceRate, stats.LimitServiceRate, stats.None},
-			{"none", services.Limits{}, stats.None, stats.None, stats.None},
+				reason.LimitServiceRate, reason.LimitServiceRate, reason.None},
+			{"none", services.Limits{}, reason.None, reason.None, reason.None},
 		} {
 			t.Run(fmt.Sprintf("proto %d: %s", proto, tt.name), func(t *testing.T) {
 				l := limitLab(t, tt.limits)
 				next := uint16(40000)
-				opens := func(client string, want stats.DropReason) {
+				opens := func(client string, want reason.Drop) {
 					t.Helper()
 					next++
-					if want != stats.None {
+					if want != reason.None {
 						l.refused(int(next%2), proto, join(client, next), want)
 						return
 					}
 					l.stands(int(next%2), proto, join(client, next), join(ruleVIP, 80))
 				}
 				for range 5 {
-					opens(client4, stats.None)
+					opens(client4, reason.None)
 				}
 				opens(client4, tt.want)
 				opens(otherClient, tt.other)
@@ -91,7 +91,7 @@ func TestLimitGivesBack(t *testing.T) {
 			snat, end := l.begins(0, header.ProtoTCP, first, vip)
 			l.answers(0, header.ProtoTCP, first, vip, snat.String(), end.String())
 			l.stands(0, header.ProtoTCP, join(client4, 40001), vip)
-			l.refused(1, header.ProtoTCP, join(client4, 40002), stats.LimitSourceConnections)
+			l.refused(1, header.ProtoTCP, join(client4, 40002), reason.LimitSourceConnections)
 			switch how {
 			case "FIN":
 				for _, p := range []*headertest.Packet{
@@ -119,7 +119,7 @@ func TestLimitGivesBack(t *testing.T) {
 				h.Leave()
 			}
 			l.stands(1, header.ProtoTCP, join(client4, 40003), vip)
-			l.refused(1, header.ProtoTCP, join(client4, 40004), stats.LimitSourceConnections)
+			l.refused(1, header.ProtoTCP, join(client4, 40004), reason.LimitSourceConnections)
 		})
 	}
 }
@@ -136,7 +136,7 @@ func TestForgedSYNsLockNobodyOut(t *testing.T) {
 	}
 	l.stands(0, header.ProtoTCP, join(client4, 40001), join(ruleVIP, 80))
 	l.stands(1, header.ProtoTCP, join(client4, 40002), join(ruleVIP, 80))
-	l.refused(1, header.ProtoTCP, join(client4, 40003), stats.LimitSourceConnections)
+	l.refused(1, header.ProtoTCP, join(client4, 40003), reason.LimitSourceConnections)
 }
 
 // TestForgedDataUseUpNoLimit: the connections of a client have ended. Forged data from its address

@@ -4,10 +4,10 @@ import (
 	"math/rand/v2"
 
 	"sluice.dev/sluice/fastpath/decide"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // finish makes flows one packet after the other, because a flow may depend on the flow before it.
@@ -80,7 +80,7 @@ func (w *Worker) lookAhead(first, end int) {
 	for i := range end - first {
 		f, s, d := &ahead.of[i], w.b.searchOf(first+i), w.b.desc[first+i]
 		f.known, f.planned, f.hash, f.reply = false, false, s.Hash(), 0
-		if !w.missed(s) || ahead.repeats(i) || w.parse(&f.packet, d) != stats.None {
+		if !w.missed(s) || ahead.repeats(i) || w.parse(&f.packet, d) != reason.None {
 			continue
 		}
 		// The search may have missed the packet's flow: if another flow has the same tag, or if the

@@ -5,11 +5,11 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // family has the addresses of a test that runs for both.
@@ -165,7 +165,7 @@ func TestUDPFollowsItsFrontend(t *testing.T) {
 				l.step(1100 * time.Millisecond)
 				l.send(0, answer)
 				l.nothing(g.nic, g.host)
-				l.wantDrop(stats.BackendGone, 1)
+				l.wantDrop(reason.BackendGone, 1)
 				for range 3 {
 					now := l.ask(client, to)
 					if _, dst := ends(&now); dst.String() != join(f.b, 8080) {
@@ -222,12 +222,12 @@ func TestUDPOfAMovedFrontend(t *testing.T) {
 				fr.Outside = services.Rule{Set: set(b, serviceB, 40, header.ProtoUDP, f.b)}
 			}, "", anew, f.snat, f.b},
 			{"B does not allow the client", func(b *services.Builder) { pod(b).Allowed = ranges("192.0.2.1/32") }, "",
-				stats.SourceRangeDenied.String(), "", ""},
+				reason.SourceRangeDenied.String(), "", ""},
 			{"B has no endpoint", func(b *services.Builder) { pod(b).Outside.Set = &services.EndpointSet{} }, "",
-				stats.NoEndpoints.String(), "", ""},
+				reason.NoEndpoints.String(), "", ""},
 			{"B has none here", func(b *services.Builder) {
 				pod(b).Outside.Set = &services.EndpointSet{Empty: services.EmptyDrop}
-			}, "", stats.NoLocalEndpoints.String(), "", ""},
+			}, "", reason.NoLocalEndpoints.String(), "", ""},
 			{"A gives other rules", func(b *services.Builder) {
 				fr := owns(b, serviceA, services.LoadBalancer, f.vip, 80, header.ProtoUDP, f.a)
 				fr.Allowed, fr.Outside.KeepClient = ranges("192.0.2.1/32"), true

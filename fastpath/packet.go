@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 
 	"sluice.dev/sluice/fastpath/decide"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // packet is a packet on the slow path: its frames, its bytes and its headers. Worker.parse sets it,
@@ -52,7 +52,7 @@ const (
 // parse makes p the packet in the frames of d, and reads and checks its headers. It returns None or
 // the reason to drop the packet. p then has only the headers before the fault. It does not set the
 // hash.
-func (w *Worker) parse(p *packet, d Desc) (r stats.DropReason) {
+func (w *Worker) parse(p *packet, d Desc) (r reason.Drop) {
 	p.desc, p.frame, p.bytes = d, w.frame(d), w.bytes(d)
 	p.origin = w.b.origin
 	p.segment, p.checksum, p.id = flowtable.Segment{}, unchecked, 0
@@ -62,9 +62,9 @@ func (w *Worker) parse(p *packet, d Desc) (r stats.DropReason) {
 	case w.chains.transmittable(d):
 		r = header.ParseLong(p.frame, int(p.bytes), &p.Packet)
 	default:
-		p.Packet, r = header.Packet{}, stats.FrameBuffers
+		p.Packet, r = header.Packet{}, reason.FrameBuffers
 	}
-	if r == stats.None {
+	if r == reason.None {
 		p.readSegment()
 	}
 	return r

@@ -2,8 +2,8 @@ package fastpath
 
 import (
 	"sluice.dev/sluice/fastpath/decide"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // A packet of a known flow costs about 50 ns. A packet that opens a flow costs about 0.6 us, or 1.4
@@ -135,7 +135,7 @@ func (w *Worker) received(n int) {
 // not look ahead, because the packet is most likely parked.
 func (w *Worker) handleOrPark(d Desc, s *flowtable.Search) {
 	p := &w.b.pkt
-	if w.parse(p, d) != stats.None {
+	if w.parse(p, d) != reason.None {
 		w.handleAny(d)
 		return
 	}
@@ -149,11 +149,11 @@ func (w *Worker) park(p *packet) decide.Verdict {
 	q := &w.parked
 	for q.tail-q.head == uint64(len(q.slots)) || !w.mayHold(p.desc, q.count, len(q.slots)) {
 		if q.count == 0 { // other queues hold too many frames
-			return drop(stats.NewFlowDisplaced)
+			return drop(reason.NewFlowDisplaced)
 		}
 		oldest := q.shift().desc
 		w.countHeld(oldest, -1)
-		w.dropped(oldest, stats.NewFlowDisplaced)
+		w.dropped(oldest, reason.NewFlowDisplaced)
 	}
 	q.add(p.desc, p.hash)
 	w.countHeld(p.desc, 1)

@@ -9,9 +9,9 @@ import (
 
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // Limits of a step that received a full batch.
@@ -179,7 +179,7 @@ func TestOldestParkedIsShed(t *testing.T) {
 		t.Errorf("%d flows were opened, want %d", made, known+steps*opensPerFullStep)
 	}
 	held := int(g.stats.Held.Load())
-	l.wantDrop(stats.NewFlowDisplaced, uint64(arrived-steps*opensPerFullStep-held))
+	l.wantDrop(reason.NewFlowDisplaced, uint64(arrived-steps*opensPerFullStep-held))
 	if held < parked-opensPerFullStep || held > parked {
 		t.Errorf("%d packets are parked, want up to %d", held, parked)
 	}
@@ -209,7 +209,7 @@ func TestParkedAtShutdown(t *testing.T) {
 	if err := g.Run(t.Context(), fastpath.RunConfig{CPU: -1}); err != nil {
 		t.Fatal(err)
 	}
-	l.wantDrop(stats.Shutdown, 200-fastpath.OpensPerStep)
+	l.wantDrop(reason.Shutdown, 200-fastpath.OpensPerStep)
 	if held := g.stats.Held.Load(); held != 0 {
 		t.Errorf("%d packets are held", held)
 	}
@@ -236,7 +236,7 @@ func TestFloodAllocatesNothing(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("%v allocations in a step", n)
 	}
-	if l.drops()[stats.NewFlowDisplaced.String()] == 0 {
+	if l.drops()[reason.NewFlowDisplaced.String()] == 0 {
 		t.Error("no parked packet was dropped")
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // tooBig describes the error that announces a path MTU.
@@ -29,16 +29,16 @@ func TestPathMTU(t *testing.T) {
 			name   string
 			mtu    uint32
 			quoted int // bytes of the quoted segment
-			want   stats.DropReason
+			want   reason.Drop
 		}{
-			{"tunnel of 1,400", 1400, 1500, stats.None},
-			{"tunnel of 1,280", 1280, 1500, stats.None},
-			{"just too big", 1400, 1401, stats.None},
-			{"just below the floor", 1279, 1500, stats.ICMPMTUFloor},
-			{"the minimum that Linux accepts", 552, 1500, stats.ICMPMTUFloor},
-			{"none", 0, 1500, stats.ICMPMTUFloor},
-			{"a segment that fits", 1400, 1400, stats.ICMPMTUQuote},
-			{"a short segment", 1280, 60, stats.ICMPMTUQuote},
+			{"tunnel of 1,400", 1400, 1500, reason.None},
+			{"tunnel of 1,280", 1280, 1500, reason.None},
+			{"just too big", 1400, 1401, reason.None},
+			{"just below the floor", 1279, 1500, reason.ICMPMTUFloor},
+			{"the minimum that Linux accepts", 552, 1500, reason.ICMPMTUFloor},
+			{"none", 0, 1500, reason.ICMPMTUFloor},
+			{"a segment that fits", 1400, 1400, reason.ICMPMTUQuote},
+			{"a short segment", 1280, 60, reason.ICMPMTUQuote},
 		} {
 			for _, fromBackend := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%s/backend %v", family.name, tt.name, fromBackend), func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestPathMTU(t *testing.T) {
 					} else {
 						l.send(0, tooBig(family.router, family.vip, tt.mtu, l.long(tt.quoted, be, snat)))
 					}
-					if tt.want != stats.None {
+					if tt.want != reason.None {
 						l.nothing(g.nic, g.host)
 						l.wantDrop(tt.want, 1)
 						return
@@ -78,7 +78,7 @@ func TestPathMTUOfFragmentable(t *testing.T) {
 	l.send(0, p)
 	sent, _ := l.out(l.workers[0].nic)
 	l.send(0, tooBig("198.51.100.1", vip4, 1400, sent))
-	l.wantDrop(stats.ICMPMTUQuote, 1)
+	l.wantDrop(reason.ICMPMTUQuote, 1)
 }
 
 // TestPathMTURate: announcements from the clients of one network are limited per second, for all
@@ -119,34 +119,34 @@ func TestErrorsAsRoutersSendThem(t *testing.T) {
 		name, router string
 		change       func(ip []byte) []byte // of the quoted packet
 		rest         uint32                 // of the ICMP header, besides the MTU
-		want         stats.DropReason
+		want         reason.Drop
 	}{
-		{"whole", "192.0.2.1", whole, 0, stats.None},
-		{"header and 8 bytes", "192.0.2.1", func(ip []byte) []byte { return ip[:28] }, 0, stats.None},
-		{"header and 7 bytes", "192.0.2.1", func(ip []byte) []byte { return ip[:27] }, 0, stats.ICMPHeader},
-		{"one hop further, checksum as it was", "192.0.2.1", set(8, 62), 0, stats.None},
-		{"TTL 0, checksum as it was", "192.0.2.1", set(8, 0), 0, stats.None},
-		{"checksum 0", "192.0.2.1", set(10, 0, 0), 0, stats.None},
-		{"checksum of nothing", "192.0.2.1", set(10, 0xab, 0xcd), 0, stats.None},
-		{"another DSCP", "192.0.2.1", set(1, 0xb8), 0, stats.None},
-		{"congestion was experienced", "192.0.2.1", set(1, 3), 0, stats.None},
-		{"its header length is added to its length", "192.0.2.1", set(2, 0x05, 0xf0), 0, stats.None},
-		{"length in the byte order of a host", "192.0.2.1", set(2, 0xdc, 0x05), 0, stats.None},
+		{"whole", "192.0.2.1", whole, 0, reason.None},
+		{"header and 8 bytes", "192.0.2.1", func(ip []byte) []byte { return ip[:28] }, 0, reason.None},
+		{"header and 7 bytes", "192.0.2.1", func(ip []byte) []byte { return ip[:27] }, 0, reason.ICMPHeader},
+		{"one hop further, checksum as it was", "192.0.2.1", set(8, 62), 0, reason.None},
+		{"TTL 0, checksum as it was", "192.0.2.1", set(8, 0), 0, reason.None},
+		{"checksum 0", "192.0.2.1", set(10, 0, 0), 0, reason.None},
+		{"checksum of nothing", "192.0.2.1", set(10, 0xab, 0xcd), 0, reason.None},
+		{"another DSCP", "192.0.2.1", set(1, 0xb8), 0, reason.None},
+		{"congestion was experienced", "192.0.2.1", set(1, 3), 0, reason.None},
+		{"its header length is added to its length", "192.0.2.1", set(2, 0x05, 0xf0), 0, reason.None},
+		{"length in the byte order of a host", "192.0.2.1", set(2, 0xdc, 0x05), 0, reason.None},
 		{"extensions behind 128 bytes", "192.0.2.1", func(ip []byte) []byte {
 			return append(ip[:128], 0x20, 0, 0, 0, 0, 8, 1, 1, 0, 1, 2, 3)
-		}, 32 << 16, stats.None},
-		{"of a private network", "10.9.9.9", whole, 0, stats.None},
-		{"of a carrier's network", "100.64.0.1", whole, 0, stats.None},
-		{"of a link without addresses", "169.254.7.7", whole, 0, stats.None},
-		{"of a link without addresses, checksum 0", "169.254.7.7", set(10, 0, 0), 0, stats.None},
-		{"of the documentation", "203.0.113.77", whole, 0, stats.None},
-		{"from this network", "0.0.0.1", whole, 0, stats.MartianSource},
-		{"from loopback", "127.0.0.1", whole, 0, stats.MartianSource},
-		{"from a group", "224.0.0.1", whole, 0, stats.MartianSource},
-		{"about another port", "192.0.2.1", set(22, 0x11, 0x11), 0, stats.ICMPNoFlow},
-		{"about another port, of a link without addresses", "169.254.7.7", set(22, 0x11, 0x11), 0, stats.ICMPNoFlow},
-		{"about another source", "192.0.2.1", set(12, 203, 0, 113, 200), 0, stats.ICMPNoFlow},
-		{"a packet that fits", "192.0.2.1", set(2, 0x05, 0x00), 0, stats.ICMPMTUQuote},
+		}, 32 << 16, reason.None},
+		{"of a private network", "10.9.9.9", whole, 0, reason.None},
+		{"of a carrier's network", "100.64.0.1", whole, 0, reason.None},
+		{"of a link without addresses", "169.254.7.7", whole, 0, reason.None},
+		{"of a link without addresses, checksum 0", "169.254.7.7", set(10, 0, 0), 0, reason.None},
+		{"of the documentation", "203.0.113.77", whole, 0, reason.None},
+		{"from this network", "0.0.0.1", whole, 0, reason.MartianSource},
+		{"from loopback", "127.0.0.1", whole, 0, reason.MartianSource},
+		{"from a group", "224.0.0.1", whole, 0, reason.MartianSource},
+		{"about another port", "192.0.2.1", set(22, 0x11, 0x11), 0, reason.ICMPNoFlow},
+		{"about another port, of a link without addresses", "169.254.7.7", set(22, 0x11, 0x11), 0, reason.ICMPNoFlow},
+		{"about another source", "192.0.2.1", set(12, 203, 0, 113, 200), 0, reason.ICMPNoFlow},
+		{"a packet that fits", "192.0.2.1", set(2, 0x05, 0x00), 0, reason.ICMPMTUQuote},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t, labConfig{})
@@ -156,18 +156,18 @@ func TestErrorsAsRoutersSendThem(t *testing.T) {
 			quote := headertest.IP(l.long(1500, be, snat))
 			e.Payload = tt.change(append([]byte(nil), quote[:300]...))
 			l.send(0, e)
-			if tt.want != stats.None {
+			if tt.want != reason.None {
 				l.nothing(g.nic, g.host)
 				l.wantDrop(tt.want, 1)
 				return
 			}
 			frame, ok := g.nic.Take(nil)
 			var p, inner header.Packet
-			if !ok || header.Parse(frame, &p) != stats.None || !header.ChecksumICMP(frame, &p) {
+			if !ok || header.Parse(frame, &p) != reason.None || !header.ChecksumICMP(frame, &p) {
 				t.Fatalf("not translated, or badly: %x; drops %v", frame, l.drops())
 			}
 			l.wantTuple(&p, join(snat4, 0), join(backend4, 0))
-			if r := header.ParseInner(frame, &p, &inner); r != stats.None {
+			if r := header.ParseInner(frame, &p, &inner); r != reason.None {
 				t.Fatalf("quote of what was sent: %v", r)
 			}
 			l.wantTuple(&inner, be, snat)
@@ -183,7 +183,7 @@ func TestErrorsFromTheLink(t *testing.T) {
 	frame, p := l.out(l.workers[0].nic)
 	l.wantTuple(&p, "["+snat6+"]:0", "["+backend6+"]:0")
 	var inner header.Packet
-	if r := header.ParseInner(frame, &p, &inner); r != stats.None {
+	if r := header.ParseInner(frame, &p, &inner); r != reason.None {
 		t.Fatal(r)
 	}
 	l.wantTuple(&inner, be, snat)

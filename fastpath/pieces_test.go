@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // TestPieces: a packet that ends at a possible end of a device's buffer is recorded for its link;
@@ -42,7 +42,7 @@ func TestPieces(t *testing.T) {
 			if got != tc.want || ok != (tc.want != fastpath.Piece{}) {
 				t.Errorf("%+v, %v; want %+v", got, ok, tc.want)
 			}
-			if ok && g.stats.Drops[stats.FrameTruncated].Load() != 1 {
+			if ok && g.stats.Drops[reason.FrameTruncated].Load() != 1 {
 				t.Error("the packet was not dropped as truncated")
 			}
 			// A packet of the same length is inconclusive; a longer one shows that the driver did

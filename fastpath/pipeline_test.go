@@ -11,10 +11,10 @@ import (
 
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/test/bed/memlink"
 )
 
@@ -35,7 +35,7 @@ func TestPipelineEqualsHandleAny(t *testing.T) { twinsAgree(t, labConfig{}, 20_0
 func TestPipelineEqualsHandleAnyUnderPressure(t *testing.T) {
 	drops := twinsAgree(t, labConfig{flows: 40, halfOpen: 20, snat: services.PortRange{First: 20000, Count: 12}},
 		10_000)
-	for _, r := range []stats.DropReason{stats.HalfOpenLimit, stats.SNATPortsExhausted} {
+	for _, r := range []reason.Drop{reason.HalfOpenLimit, reason.SNATPortsExhausted} {
 		if drops[r.String()] == 0 {
 			t.Errorf("no packet was dropped for %v", r)
 		}

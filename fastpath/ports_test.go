@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // TestConnectionsToOneBackend: an SNAT address that the node does not have uses all ports except
@@ -37,7 +37,7 @@ func TestConnectionsToOneBackend(t *testing.T) {
 				w.Step(l.now)
 				for frame, ok := w.nic.Take(nil); ok; frame, ok = w.nic.Take(nil) {
 					var p header.Packet
-					if r := header.Parse(frame, &p); r != stats.None {
+					if r := header.Parse(frame, &p); r != reason.None {
 						t.Fatal(r)
 					}
 					if port := p.Tuple.SrcPort; port < 1024 || c.want < most && (port < 20_000 || port >= 30_000) {

@@ -11,9 +11,9 @@ import (
 
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/test/bed/memlink"
 )
 
@@ -116,7 +116,7 @@ func TestHeldTooLong(t *testing.T) {
 	l.send(0, headertest.UDP(join(client4, 5), join(vip4, 99), "x"))
 	l.step(999 * time.Millisecond)
 	l.step(2 * time.Millisecond)
-	l.wantDrop(stats.NeighbourPending, 1)
+	l.wantDrop(reason.NeighbourPending, 1)
 }
 
 func TestHeldPerHop(t *testing.T) {
@@ -124,7 +124,7 @@ func TestHeldPerHop(t *testing.T) {
 	for range 20 {
 		l.send(0, headertest.UDP(join(client4, 5), join(vip4, 99), "x"))
 	}
-	l.wantDrop(stats.NeighbourQueueFull, 4)
+	l.wantDrop(reason.NeighbourQueueFull, 4)
 	// Packets to other hops are not delayed.
 	l.send(0, headertest.UDP(join(client4, 5), join(vip4, 53), "x"))
 	l.out(l.workers[0].nic)
@@ -135,7 +135,7 @@ func TestLinkDown(t *testing.T) {
 	l.open(join(client4, 1), join(vip4, 80))
 	l.workers[0].nic.SetUp(false)
 	l.send(0, headertest.TCP(join(client4, 1), join(vip4, 80), headertest.ACK))
-	l.wantDrop(stats.LinkDown, 1)
+	l.wantDrop(reason.LinkDown, 1)
 	l.workers[0].nic.SetUp(true)
 	l.send(0, headertest.TCP(join(client4, 1), join(vip4, 80), headertest.ACK))
 	l.out(l.workers[0].nic)
@@ -149,7 +149,7 @@ func TestFullRing(t *testing.T) {
 	for range ringSize + 44 {
 		l.send(0, headertest.UDP(join(client4, 5), join(vip4, 53), "x"))
 	}
-	l.wantDrop(stats.TxRingFull, 44)
+	l.wantDrop(reason.TxRingFull, 44)
 	if n := g.nic.Loop(); n != ringSize {
 		t.Fatalf("sent %d", n)
 	}
@@ -198,7 +198,7 @@ func (l *lab) wantFragments(n int, to string) {
 				break
 			}
 			var p header.Packet
-			if r := header.Parse(frame, &p); r != stats.None {
+			if r := header.Parse(frame, &p); r != reason.None {
 				l.t.Fatal(r)
 			}
 			ids[p.FragmentID]++
@@ -278,7 +278,7 @@ func TestFragmentsWithoutFirst(t *testing.T) {
 	}
 	l.step(time.Microsecond)
 	l.step(time.Microsecond)
-	l.wantDrop(stats.FragmentLimit, 6)
+	l.wantDrop(reason.FragmentLimit, 6)
 	l.step(1100 * time.Millisecond)
 	if d := l.drops(); d["fragment_timeout"] != 64 || g.stats.Held.Load() != 0 {
 		t.Fatalf("drops %v, held %d", d, g.stats.Held.Load())
@@ -294,7 +294,7 @@ func TestSecondFirstFragment(t *testing.T) {
 		l.workers[0].nic.Inject(parts[0])
 		l.step(time.Microsecond)
 	}
-	l.wantDrop(stats.FragmentOverlap, 1)
+	l.wantDrop(reason.FragmentOverlap, 1)
 }
 
 // TestLaws: random bytes and random packets on both links, with link flaps and route changes;
@@ -437,5 +437,5 @@ func TestSpoofedFromHostLinkIsNotLooped(t *testing.T) {
 		t.Fatalf("sent to %x with TTL %d", frame[:6], p.TTL)
 	}
 	l.nothing(g.nic, g.host)
-	l.wantDrop(stats.HostLinkOther, 1)
+	l.wantDrop(reason.HostLinkOther, 1)
 }

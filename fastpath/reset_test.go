@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 func resetUnknown(b *services.Builder) { b.Settings().ResetUnknown = true }
@@ -24,21 +24,21 @@ func TestUnknownConnection(t *testing.T) {
 		name, from, to string
 		flags          uint8
 		reset          bool
-		drop           stats.DropReason
+		drop           reason.Drop
 	}{
-		{"data to a VIP", join(client4, 40000), join(vip4, 80), ack | headertest.PSH, true, stats.NoFlow},
-		{"data to a VIP, IPv6", join(client6, 40000), join(vip6, 80), ack, true, stats.NoFlow},
-		{"data to a node port", join(client4, 40000), join(node4, 30080), ack, true, stats.NoFlow},
-		{"the end of a connection", join(client4, 40000), join(vip4, 80), ack | headertest.FIN, true, stats.NoFlow},
-		{"an answer to a forged SYN", join(client4, 40000), join(vip4, 80), ack | headertest.SYN, true, stats.NoFlow},
-		{"no endpoint left", join(client4, 40000), join(emptyVIP, 80), ack, true, stats.NoFlow},
-		{"an RST", join(client4, 40000), join(vip4, 80), headertest.RST, false, stats.NoFlow},
-		{"an RST with an ACK", join(client4, 40000), join(vip4, 80), headertest.RST | ack, false, stats.NoFlow},
-		{"endpoints elsewhere", join(client4, 40000), join(dropVIP, 80), ack, false, stats.NoFlow},
-		{"a client that may not", join(client4, 40000), silent, ack, false, stats.NoFlow},
-		{"a ClusterIP", join(client4, 40000), join(clusterIP, 80), ack, false, stats.NoFlow},
-		{"from an address of the node", join(node4, 40000), join(vip4, 80), ack, false, stats.SpoofedSource},
-		{"from a frontend", join(keepVIP, 80), join(vip4, 80), ack, false, stats.SpoofedSource},
+		{"data to a VIP", join(client4, 40000), join(vip4, 80), ack | headertest.PSH, true, reason.NoFlow},
+		{"data to a VIP, IPv6", join(client6, 40000), join(vip6, 80), ack, true, reason.NoFlow},
+		{"data to a node port", join(client4, 40000), join(node4, 30080), ack, true, reason.NoFlow},
+		{"the end of a connection", join(client4, 40000), join(vip4, 80), ack | headertest.FIN, true, reason.NoFlow},
+		{"an answer to a forged SYN", join(client4, 40000), join(vip4, 80), ack | headertest.SYN, true, reason.NoFlow},
+		{"no endpoint left", join(client4, 40000), join(emptyVIP, 80), ack, true, reason.NoFlow},
+		{"an RST", join(client4, 40000), join(vip4, 80), headertest.RST, false, reason.NoFlow},
+		{"an RST with an ACK", join(client4, 40000), join(vip4, 80), headertest.RST | ack, false, reason.NoFlow},
+		{"endpoints elsewhere", join(client4, 40000), join(dropVIP, 80), ack, false, reason.NoFlow},
+		{"a client that may not", join(client4, 40000), silent, ack, false, reason.NoFlow},
+		{"a ClusterIP", join(client4, 40000), join(clusterIP, 80), ack, false, reason.NoFlow},
+		{"from an address of the node", join(node4, 40000), join(vip4, 80), ack, false, reason.SpoofedSource},
+		{"from a frontend", join(keepVIP, 80), join(vip4, 80), ack, false, reason.SpoofedSource},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t, labConfig{edit: func(b *services.Builder) {
@@ -85,7 +85,7 @@ func TestUnknownConnectionDropped(t *testing.T) {
 	}})
 	l.send(0, headertest.SCTP(join(client4, 40000), join(ruleVIP, 80), 0))
 	l.nothing(l.workers[0].nic)
-	l.wantDrop(stats.NoFlow, 1)
+	l.wantDrop(reason.NoFlow, 1)
 }
 
 // TestResetRate: RSTs and ICMP errors do not use up each other's rate.
@@ -127,7 +127,7 @@ func TestAnswersBesideFloods(t *testing.T) {
 				return kinds
 			}
 			var p header.Packet
-			if r := header.Parse(frame, &p); r != stats.None {
+			if r := header.Parse(frame, &p); r != reason.None {
 				t.Fatal(r)
 			}
 			if p.Tuple.Dst != addr(client) {

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // retryLab has the given backends behind ruleVIP. on is RetryOther, keep is KeepClient.
@@ -67,7 +67,7 @@ func TestRetryOther(t *testing.T) {
 				}
 			} else {
 				l.nothing(l.workers[0].host)
-				l.wantDrop(stats.LateAnswer, 2)
+				l.wantDrop(reason.LateAnswer, 2)
 			}
 			l.send(0, headertest.TCP(dst2, src2, headertest.SYN|headertest.ACK))
 			_, p := l.out(l.workers[0].nic)
@@ -222,7 +222,7 @@ func TestRetryOverHostLink(t *testing.T) {
 	g.host.Inject(headertest.TCP(dst.String(), src.String(), headertest.SYN|headertest.ACK).Bytes())
 	l.step(time.Microsecond)
 	l.nothing(g.nic, g.host)
-	l.wantDrop(stats.LateAnswer, 1)
+	l.wantDrop(reason.LateAnswer, 1)
 }
 
 // TestRetryWithoutRoom: there is another backend, but no source port towards it. The client keeps

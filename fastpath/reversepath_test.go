@@ -6,10 +6,10 @@ import (
 
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // TestStrictReversePath: a packet with a backend's source address is accepted as its reply only if
@@ -75,7 +75,7 @@ func TestStrictReversePath(t *testing.T) {
 						c.ok, l.drops())
 				}
 				if !c.ok {
-					l.wantDrop(stats.ReversePath, 1)
+					l.wantDrop(reason.ReversePath, 1)
 				}
 			})
 		}
@@ -102,7 +102,7 @@ func TestForgedBackendSide(t *testing.T) {
 	if n := l.pastHalfOpen(); n != 0 || c.States[flowtable.SynSeen] != flows {
 		t.Errorf("%d flows past half-open, %v", n, c.States)
 	}
-	l.wantDrop(stats.ReversePath, 2*flows)
+	l.wantDrop(reason.ReversePath, 2*flows)
 }
 
 // TestForgedRepliesOnStandingFlows: with a strict reverse path, packets from another interface with
@@ -125,7 +125,7 @@ func TestForgedRepliesOnStandingFlows(t *testing.T) {
 		l.hops.SetHop(hopBackend, &hop)
 		l.send(0, reply)
 		l.nothing(g.nic)
-		l.wantDrop(stats.ReversePath, 1)
+		l.wantDrop(reason.ReversePath, 1)
 	}
 }
 

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // More addresses of the lab: VIPs that the tests add, and pods of the cluster.
@@ -88,14 +88,14 @@ func TestVIPAsSource(t *testing.T) {
 		name    string
 		flags   services.AddrFlags
 		allowed *services.Prefixes
-		drop    stats.DropReason
+		drop    reason.Drop
 	}{
-		{"a VIP", services.AddrVIP, nil, stats.None},
-		{"a VIP in the ranges", services.AddrVIP, ranges(otherVIP + "/32"), stats.None},
-		{"a VIP that is not in the ranges", services.AddrVIP, ranges("192.0.2.1/32"), stats.SourceRangeDenied},
-		{"a VIP on this node", services.AddrVIP | services.AddrLocal, nil, stats.SpoofedSource},
-		{"a VIP that accepts node ports", services.AddrVIP | services.AddrNode, nil, stats.SpoofedSource},
-		{"a VIP among the source addresses", services.AddrVIP | services.AddrSNAT, nil, stats.SpoofedSource},
+		{"a VIP", services.AddrVIP, nil, reason.None},
+		{"a VIP in the ranges", services.AddrVIP, ranges(otherVIP + "/32"), reason.None},
+		{"a VIP that is not in the ranges", services.AddrVIP, ranges("192.0.2.1/32"), reason.SourceRangeDenied},
+		{"a VIP on this node", services.AddrVIP | services.AddrLocal, nil, reason.SpoofedSource},
+		{"a VIP that accepts node ports", services.AddrVIP | services.AddrNode, nil, reason.SpoofedSource},
+		{"a VIP among the source addresses", services.AddrVIP | services.AddrSNAT, nil, reason.SpoofedSource},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t, labConfig{edit: func(b *services.Builder) {
@@ -103,7 +103,7 @@ func TestVIPAsSource(t *testing.T) {
 				b.SetAddr(addr(otherVIP), tt.flags)
 			}})
 			l.send(0, headertest.TCP(join(otherVIP, 40000), join(ruleVIP, 80), headertest.SYN))
-			if tt.drop != stats.None {
+			if tt.drop != reason.None {
 				l.nothing(l.workers[0].nic, l.workers[0].host)
 				l.wantDrop(tt.drop, 1)
 				return
@@ -129,7 +129,7 @@ func TestSourceRanges(t *testing.T) {
 	l.send(0, headertest.TCP(stranger, join(ruleVIP, 80), headertest.SYN),
 		headertest.TCP(stranger, join("203.0.113.61", 80), headertest.SYN))
 	l.nothing(g.nic, g.host)
-	l.wantDrop(stats.SourceRangeDenied, 2)
+	l.wantDrop(reason.SourceRangeDenied, 2)
 	l.send(0, headertest.TCP(friend, join(ruleVIP, 80), headertest.SYN))
 	_, p := l.out(g.nic)
 	l.wantTuple(&p, "", join(backend4, 8080))
@@ -141,7 +141,7 @@ func TestSourceRanges(t *testing.T) {
 	l.send(0, headertest.TCP(friend, join(ruleVIP, 80), headertest.ACK))
 	_, p = l.out(g.nic)
 	l.wantTuple(&p, "", join(backend4, 8080))
-	l.wantDrop(stats.SourceRangeDenied, 2)
+	l.wantDrop(reason.SourceRangeDenied, 2)
 }
 
 // TestKindOfClient: the backend and source address for each kind of client and frontend.
@@ -207,7 +207,7 @@ func TestPolicyLocal(t *testing.T) {
 	l.wantTuple(&p, join(pod4, 1), join(second4, 8080))
 	l.send(0, headertest.TCP(join(client4, 1), join(ruleVIP, 80), headertest.SYN))
 	l.nothing(g.nic, g.host)
-	l.wantDrop(stats.NoLocalEndpoints, 1)
+	l.wantDrop(reason.NoLocalEndpoints, 1)
 }
 
 // TestAddressOfTheNode: a frontend has an address of the node. It has precedence over a node port

@@ -9,6 +9,7 @@ import (
 
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/fastpath/thread"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // RunConfig sets how a runner uses its CPU.
@@ -121,15 +122,15 @@ func (w *Worker) Stop() {
 func (w *Worker) shutdown() {
 	for _, h := range w.hops.held {
 		w.countHeld(h.o.desc, -1)
-		w.dropped(h.o.desc, stats.Shutdown)
+		w.dropped(h.o.desc, reason.Shutdown)
 	}
 	for w.frags.first != 0 {
-		w.dropped(w.unhold(w.frags.first).desc, stats.Shutdown)
+		w.dropped(w.unhold(w.frags.first).desc, reason.Shutdown)
 	}
 	for w.parked.count > 0 {
 		d := w.parked.shift().desc
 		w.countHeld(d, -1)
-		w.dropped(d, stats.Shutdown)
+		w.dropped(d, reason.Shutdown)
 	}
 	w.hops.keep(w.hops.held[:0])
 	w.tasks.end()

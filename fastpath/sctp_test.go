@@ -5,10 +5,10 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 func sctpLab(t *testing.T, edits ...func(*services.Builder)) *lab {
@@ -74,7 +74,7 @@ func TestSCTPWithoutFlow(t *testing.T) {
 			l := sctpLab(t)
 			l.send(0, headertest.SCTP(join(client4, 40000), join(ruleVIP, 80), chunk))
 			l.nothing(l.workers[0].nic, l.workers[0].host)
-			l.wantDrop(stats.NoFlow, 1)
+			l.wantDrop(reason.NoFlow, 1)
 		})
 	}
 }
@@ -146,10 +146,10 @@ func TestSCTPFragments(t *testing.T) {
 			t.Fatalf("%d fragments", len(fragments))
 		}
 		for i, f := range fragments {
-			before := l.drops()[stats.SCTPFragment.String()]
+			before := l.drops()[reason.SCTPFragment.String()]
 			l.workers[0].nic.Inject(f)
 			l.step(time.Microsecond)
-			dropped := l.drops()[stats.SCTPFragment.String()] == before+1
+			dropped := l.drops()[reason.SCTPFragment.String()] == before+1
 			_, kernel := l.workers[0].host.Take(nil)
 			if dropped != tt.dropped[i] || kernel == dropped {
 				t.Errorf("%s, fragment %d: dropped %v, to the kernel %v", tt.name, i, dropped, kernel)
@@ -174,7 +174,7 @@ func TestSCTPShortFirstFragment(t *testing.T) {
 			l.workers[0].nic.Inject(first)
 			l.step(time.Microsecond)
 			_, kernel := l.workers[0].host.Take(nil)
-			if dropped := l.drops()[stats.SCTPFragment.String()] == 1; dropped != tt.dropped || kernel == dropped {
+			if dropped := l.drops()[reason.SCTPFragment.String()] == 1; dropped != tt.dropped || kernel == dropped {
 				t.Errorf("first %d bytes to %s: dropped %v, to the kernel %v", bytes, tt.dst, dropped, kernel)
 			}
 		}

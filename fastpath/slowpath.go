@@ -3,9 +3,9 @@ package fastpath
 import (
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // batch has the packets of a batch, in one array per field, so that each pass reads only the fields
@@ -18,7 +18,7 @@ type batch struct {
 	pkt    packet // the current packet, unless the lookahead parsed it
 }
 
-func drop(r stats.DropReason) decide.Verdict { return decide.Verdict{Action: decide.Drop, Reason: r} }
+func drop(r reason.Drop) decide.Verdict { return decide.Verdict{Action: decide.Drop, Reason: r} }
 
 var (
 	queued   = decide.Verdict{Action: decide.Queued}
@@ -39,7 +39,7 @@ func (w *Worker) frame(d Desc) []byte {
 func (w *Worker) handleAny(d Desc) {
 	p := &w.b.pkt
 	var v decide.Verdict
-	if r := w.parse(p, d); r == stats.None {
+	if r := w.parse(p, d); r == reason.None {
 		v = w.handle(p)
 	} else {
 		v = w.handleFault(p, r)
@@ -55,7 +55,7 @@ func (w *Worker) carryOut(p *packet, v decide.Verdict) {
 	case decide.Queued:
 	case decide.ToKernel:
 		if !p.kernel && w.planner.Forged(p.Tuple.Src) {
-			w.dropped(p.desc, stats.SpoofedSource)
+			w.dropped(p.desc, reason.SpoofedSource)
 			return
 		}
 		w.returnToKernel(p)
@@ -76,7 +76,7 @@ func (w *Worker) handle(p *packet) decide.Verdict {
 		return w.icmp(p)
 	}
 	if p.Fragment == header.FirstFragment {
-		if r := w.firstFragment(p); r != stats.None {
+		if r := w.firstFragment(p); r != reason.None {
 			return drop(r)
 		}
 	}
@@ -100,7 +100,7 @@ func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
 		case decide.InFlow:
 			if side == flowtable.ClientSide && p.opensConnection() {
 				w.planner.Bind(ref)
-				if r := w.planner.LimitedAgain(ref, &p.Tuple); r != stats.None {
+				if r := w.planner.LimitedAgain(ref, &p.Tuple); r != reason.None {
 					return drop(r)
 				}
 			}
@@ -109,7 +109,7 @@ func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
 			if w.planner.WithinGrace(ref, &p.Packet) {
 				return w.deliver(p, ref, side) // does not refresh the flow
 			}
-			return drop(stats.BackendGone)
+			return drop(reason.BackendGone)
 		case decide.Unanswered:
 			if w.opens <= opensForParked { // this SYN also goes to the old backend, the next one to another
 				return w.forward(p, ref, side)
@@ -128,7 +128,7 @@ func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
 		w.flows.Delete(ref)
 		f = nil // the lookahead prepared it without old
 	} else if w.lateAnswer(p) {
-		return drop(stats.LateAnswer)
+		return drop(reason.LateAnswer)
 	}
 	if p.kernel {
 		return w.fromKernel(p)
@@ -172,7 +172,7 @@ func (w *Worker) withoutFlow(p *packet) decide.Verdict {
 	case !p.kernel:
 		return toKernel
 	case p.Multicast:
-		return drop(stats.HostLinkOther)
+		return drop(reason.HostLinkOther)
 	}
 	return w.fromKernel(p)
 }
@@ -182,18 +182,18 @@ func (w *Worker) withoutFlow(p *packet) decide.Verdict {
 // to an address that the node shares, or from an endpoint on the node. All other packets are
 // dropped. The kernel's own packets on the host link (neighbour discovery, multicast) are counted
 // separately from malformed packets.
-func (w *Worker) handleFault(p *packet, r stats.DropReason) decide.Verdict {
-	if (r == stats.Protocol || r == stats.SCTPFragment) && p.Fragment == header.FirstFragment && p.Tuple.V6 {
+func (w *Worker) handleFault(p *packet, r reason.Drop) decide.Verdict {
+	if (r == reason.Protocol || r == reason.SCTPFragment) && p.Fragment == header.FirstFragment && p.Tuple.V6 {
 		w.firstFragment(p) // later fragments may not name the transport protocol
 	}
 	switch {
-	case r == stats.Protocol:
+	case r == reason.Protocol:
 		return w.withoutFlow(p)
-	case r == stats.SCTPFragment:
+	case r == reason.SCTPFragment:
 		return w.sctpFragment(p)
-	case p.kernel && (p.Multicast || r == stats.EtherType):
-		return drop(stats.HostLinkOther)
-	case r == stats.FrameTruncated:
+	case p.kernel && (p.Multicast || r == reason.EtherType):
+		return drop(reason.HostLinkOther)
+	case r == reason.FrameTruncated:
 		w.notePiece(p)
 	}
 	return drop(r)
@@ -205,7 +205,7 @@ func (w *Worker) handleFault(p *packet, r stats.DropReason) decide.Verdict {
 func (w *Worker) fromKernel(p *packet) decide.Verdict {
 	route := w.planner.View.Lookup(&p.Tuple.Dst)
 	if route.Kind != nexthop.OnLink {
-		return drop(stats.HostLinkOther)
+		return drop(reason.HostLinkOther)
 	}
 	return w.send(p.outgoing(&p.Tuple.Dst, unproven), route.Hop)
 }

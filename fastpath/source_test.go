@@ -5,9 +5,9 @@ import (
 
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // TestSourceOfFlow: the source of a flow is the route's or from the pool, and always an AddrSNAT of
@@ -97,5 +97,5 @@ func TestNoSource(t *testing.T) {
 	}})
 	l.send(0, headertest.TCP(join(client4, 1), join(vip4, 80), headertest.SYN))
 	l.nothing(l.workers[0].nic)
-	l.wantDrop(stats.NoRoute, 1)
+	l.wantDrop(reason.NoRoute, 1)
 }

@@ -5,9 +5,9 @@ import (
 
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/checksum"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // split fragments an IPv4 packet without DF that is larger than the hop's MTU (RFC 791 section 3.2,
@@ -18,7 +18,7 @@ func (w *Worker) split(o outgoing, hop *nexthop.Hop) decide.Verdict {
 	headerBytes := int(ip[0]&15) * 4
 	chunk := w.chunk(headerBytes, len(ip), hop)
 	if chunk < 8 {
-		return drop(stats.PacketTooBig)
+		return drop(reason.PacketTooBig)
 	}
 	ip = ip[:headerBytes]
 	payloadBytes := int(o.end-o.l3) - headerBytes
@@ -55,7 +55,7 @@ func (w *Worker) sendPart(o outgoing, ip []byte, at, bytes int, field uint16, ho
 	w.n.generated++
 	addr, ok := w.pool.Get()
 	if !ok {
-		w.countDrop(stats.NoFrame)
+		w.countDrop(reason.NoFrame)
 		return
 	}
 	start := addr + frameHeadroom

@@ -5,10 +5,10 @@ import (
 	"testing"
 
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/test/bed/memlink"
 )
 
@@ -23,7 +23,7 @@ func (l *lab) echoAll(link *memlink.Link, rounds int) (served int) {
 			return served
 		}
 		var p header.Packet
-		if r := header.Parse(frame, &p); r != stats.None {
+		if r := header.Parse(frame, &p); r != reason.None {
 			l.t.Fatal(r)
 		}
 		src, dst := ends(&p.Tuple)
@@ -55,10 +55,10 @@ func TestServicesDoNotAnswerEachOther(t *testing.T) {
 			if served := l.echoAll(l.workers[0].nic, 100); served != 0 {
 				t.Errorf("backends got %d packets of a forged one", served)
 			}
-			l.wantDrop(stats.SpoofedSource, 1)
+			l.wantDrop(reason.SpoofedSource, 1)
 			e := l.explainer()
 			if x := e.Explain(tuple(header.ProtoUDP, one, two), true, flowtable.Time(l.now)); x.Verdict.Reason !=
-				stats.SpoofedSource {
+				reason.SpoofedSource {
 				t.Errorf("explained as %v", x.Verdict)
 			}
 			// Hairpin: a backend may be a client of a service, and so may a VIP with a port that is
@@ -68,7 +68,7 @@ func TestServicesDoNotAnswerEachOther(t *testing.T) {
 				_, p := l.out(l.workers[0].nic)
 				l.wantTuple(&p, "", join(backend4, 8080))
 			}
-			l.wantDrop(stats.SpoofedSource, 1)
+			l.wantDrop(reason.SpoofedSource, 1)
 		})
 	}
 }
@@ -79,7 +79,7 @@ func TestFrontendOpensNothing(t *testing.T) {
 	l.send(0, headertest.TCP(join(keepVIP, 80), join(vip4, 80), headertest.SYN),
 		headertest.TCP(join(keepVIP, 80), join(vip4, 80), headertest.ACK))
 	l.nothing(l.workers[0].nic, l.workers[0].host)
-	l.wantDrop(stats.SpoofedSource, 2)
+	l.wantDrop(reason.SpoofedSource, 2)
 }
 
 // TestExternalIPKeepsNobodyAway: the author of a Service may list a client's address and ports as
@@ -87,9 +87,9 @@ func TestFrontendOpensNothing(t *testing.T) {
 // (CVE-2020-8554).
 func TestExternalIPKeepsNobodyAway(t *testing.T) {
 	client := join("198.51.100.7", 40000)
-	for kind, want := range map[services.FrontendKind][2]stats.DropReason{
-		services.ExternalIP:   {stats.None, stats.SpoofedSource},
-		services.LoadBalancer: {stats.SpoofedSource, stats.SpoofedSource}, // allocated: no client has it
+	for kind, want := range map[services.FrontendKind][2]reason.Drop{
+		services.ExternalIP:   {reason.None, reason.SpoofedSource},
+		services.LoadBalancer: {reason.SpoofedSource, reason.SpoofedSource}, // allocated: no client has it
 	} {
 		for i, namespace := range []string{"tenant", "default"} {
 			t.Run(fmt.Sprint(kind, " of ", namespace), func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestExternalIPKeepsNobodyAway(t *testing.T) {
 					b.SetFrontend(&f)
 				}})
 				l.send(0, headertest.TCP(client, join(vip4, 80), headertest.SYN))
-				if want[i] != stats.None {
+				if want[i] != reason.None {
 					l.nothing(l.workers[0].nic, l.workers[0].host)
 					l.wantDrop(want[i], 1)
 					return
@@ -126,5 +126,5 @@ func TestEchoBetweenOurOwn(t *testing.T) {
 	l.nothing(g.nic, g.host)
 	l.send(0, headertest.Echo(node4, vip4, 1, 1, false))
 	l.nothing(g.nic, g.host)
-	l.wantDrop(stats.SpoofedSource, 1)
+	l.wantDrop(reason.SpoofedSource, 1)
 }

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"slices"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // A worker of another process can continue the work of this one, with the same frames, links and
@@ -65,8 +65,8 @@ func (w *Worker) Pause() Remains {
 	w.rest()
 	r := Remains{Counts: map[string]uint64{}, Free: w.pool.Free()}
 	w.eachCount(func(name string, v *uint64) { r.Counts[name] = *v })
-	for reason, n := range w.n.drops {
-		r.Counts[dropName(stats.DropReason(reason))] = n
+	for drop, n := range w.n.drops {
+		r.Counts[dropName(reason.Drop(drop))] = n
 	}
 	for i := range w.hops.held {
 		h := &w.hops.held[i]
@@ -101,14 +101,14 @@ func (w *Worker) Resume() {
 func CountNames() (names []string) {
 	var w Worker
 	w.eachCount(func(name string, _ *uint64) { names = append(names, name) })
-	for reason := range w.n.drops {
-		names = append(names, dropName(stats.DropReason(reason)))
+	for drop := range w.n.drops {
+		names = append(names, dropName(reason.Drop(drop)))
 	}
 	slices.Sort(names)
 	return names
 }
 
-func dropName(r stats.DropReason) string { return "drop " + r.String() }
+func dropName(r reason.Drop) string { return "drop " + r.String() }
 
 // eachCount visits the counts that never decrease, except for drops.
 func (w *Worker) eachCount(f func(name string, v *uint64)) {
@@ -252,11 +252,11 @@ func (w *Worker) assumeCounts(counts map[string]uint64) error {
 			*v, known = n, known+1
 		}
 	})
-	for reason := range w.n.drops {
-		if n, ok := counts[dropName(stats.DropReason(reason))]; ok {
+	for drop := range w.n.drops {
+		if n, ok := counts[dropName(reason.Drop(drop))]; ok {
 			known++
-			if w.n.drops[reason] = n; n != 0 {
-				w.n.dirty |= 1 << reason
+			if w.n.drops[drop] = n; n != 0 {
+				w.n.dirty |= 1 << drop
 			}
 		}
 	}

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // TestUDPNeverOutlivesItsEndpoint: the handling of a UDP flow's next datagram and of a late answer,
@@ -97,9 +97,9 @@ func TestUDPNeverOutlivesItsEndpoint(t *testing.T) {
 				l.wantTuple(&p, vip, client)
 			} else {
 				l.nothing(g.nic, g.host)
-				l.wantDrop(stats.BackendGone, 1)
+				l.wantDrop(reason.BackendGone, 1)
 			}
-			before := l.drops()[stats.NoEndpoints.String()]
+			before := l.drops()[reason.NoEndpoints.String()]
 			l.send(0, headertest.UDP(client, vip, "question"))
 			live := uint64(1)
 			switch tt.datagram {
@@ -107,7 +107,7 @@ func TestUDPNeverOutlivesItsEndpoint(t *testing.T) {
 				live = 0
 				_, p = l.out(g.nic)
 				if p.ICMPType != header.ICMPUnreachable || p.ICMPCode != 3 ||
-					l.drops()[stats.NoEndpoints.String()] != before+1 {
+					l.drops()[reason.NoEndpoints.String()] != before+1 {
 					t.Errorf("got ICMP %d/%d, drops %v", p.ICMPType, p.ICMPCode, l.drops())
 				}
 			case kernel:

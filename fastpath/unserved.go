@@ -3,9 +3,9 @@ package fastpath
 import (
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // unserved drops a packet from outside without a flow or a port: of a protocol that is not
@@ -17,11 +17,11 @@ func (w *Worker) unserved(p *packet) decide.Verdict {
 	known := header.TransportKnown(p.Tuple.Proto, p.Tuple.V6)
 	switch {
 	case w.planner.Forged(p.Tuple.Src):
-		return drop(stats.SpoofedSource)
+		return drop(reason.SpoofedSource)
 	case known && p.isICMP():
-		return drop(stats.ICMPType)
+		return drop(reason.ICMPType)
 	case !known && p.Tuple.Proto != header.NoNextHeader && w.planner.Snap.UnservedPort == services.UnservedReject:
 		w.sendError(p, nat.ProtocolUnreachable, 0)
 	}
-	return drop(stats.Protocol)
+	return drop(reason.Protocol)
 }

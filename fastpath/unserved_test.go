@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 const ownSNAT4, ownSNAT6 = "10.0.1.3", "2001:db8:1::3" // source addresses that the node does not have
@@ -20,7 +20,7 @@ const ownSNAT4, ownSNAT6 = "10.0.1.3", "2001:db8:1::3" // source addresses that 
 type unservedCase struct {
 	name      string
 	packet    *headertest.Packet
-	reason    stats.DropReason
+	reason    reason.Drop
 	icmp      [2]uint8 // type and code of the expected error
 	anyErrors bool     // an error is expected
 	pointer   uint32   // pointer of a "parameter problem"
@@ -38,61 +38,61 @@ func icmpMessage(src, dst string, icmpType uint8) *headertest.Packet {
 }
 
 func unservedCases() (list []unservedCase) {
-	dropped := func(name string, r stats.DropReason, p *headertest.Packet) {
+	dropped := func(name string, r reason.Drop, p *headertest.Packet) {
 		list = append(list, unservedCase{name: name, packet: p, reason: r})
 	}
-	refused := func(name string, r stats.DropReason, p *headertest.Packet, icmpType, code uint8, pointer uint32) {
+	refused := func(name string, r reason.Drop, p *headertest.Packet, icmpType, code uint8, pointer uint32) {
 		list = append(list, unservedCase{name, p, r, [2]uint8{icmpType, code}, true, pointer})
 	}
 	for name, proto := range map[string]uint8{"IPIP": 4, "6in4": 41, "GRE": 47, "ESP": 50, "AH": 51, "DCCP": 33,
 		"UDP-Lite": 136, "IGMP": 2, "ICMPv6 in IPv4": 58, "reserved": 255} {
 		if proto == 58 { // no error about a packet that may be an error
-			dropped(name, stats.Protocol, raw(client4, vip4, proto))
+			dropped(name, reason.Protocol, raw(client4, vip4, proto))
 		} else {
-			refused(name, stats.Protocol, raw(client4, vip4, proto), header.ICMPUnreachable, 2, 0)
+			refused(name, reason.Protocol, raw(client4, vip4, proto), header.ICMPUnreachable, 2, 0)
 		}
 	}
 	for name, proto := range map[string]uint8{"IPIP v6": 4, "GRE v6": 47, "ESP v6": 50, "AH v6": 51, "DCCP v6": 33,
 		"UDP-Lite v6": 136, "mobility": 135, "HIP": 139, "experiment": 253} {
-		refused(name, stats.Protocol, raw(client6, vip6, proto), header.ICMPv6ParameterProblem, 1, 6)
+		refused(name, reason.Protocol, raw(client6, vip6, proto), header.ICMPv6ParameterProblem, 1, 6)
 	}
 	hops := headertest.Extension{Type: headertest.HopByHop, Data: make([]byte, 6)}
 	options := headertest.Extension{Type: headertest.Destination, Data: make([]byte, 14)}
 	options.Data[0], options.Data[1] = 30, 12 // an option to skip
-	refused("behind options", stats.Protocol, raw(client6, vip6, 253, hops, options),
+	refused("behind options", reason.Protocol, raw(client6, vip6, 253, hops, options),
 		header.ICMPv6ParameterProblem, 1, 48)
 	routing := headertest.Extension{Type: headertest.Routing, Data: []byte{4, 1, 0, 0, 0, 0}}
-	dropped("routing header", stats.IPv6RoutingHeader, raw(client6, vip6, 6, routing))
-	dropped("no next header", stats.Protocol, raw(client6, vip6, 59))
+	dropped("routing header", reason.IPv6RoutingHeader, raw(client6, vip6, 6, routing))
+	dropped("no next header", reason.Protocol, raw(client6, vip6, 59))
 	for name, icmpType := range map[string]uint8{"echo reply": 0, "router advertisement": 9, "router solicitation": 10,
 		"timestamp": 13, "information": 15, "address mask": 17, "redirect": 5, "source quench": 4,
 		"extended echo": 42} {
-		dropped(name, stats.ICMPType, icmpMessage(client4, vip4, icmpType))
+		dropped(name, reason.ICMPType, icmpMessage(client4, vip4, icmpType))
 	}
 	for name, icmpType := range map[string]uint8{"echo reply v6": 129, "MLD": 131, "redirect v6": 137,
 		"node information": 139, "unknown error": 100} {
-		dropped(name, stats.ICMPType, icmpMessage(client6, vip6, icmpType))
+		dropped(name, reason.ICMPType, icmpMessage(client6, vip6, icmpType))
 	}
 	sent := headertest.UDP(join(vip4, 53), join(client4, 9), "answer").Bytes()
-	dropped("error about no flow", stats.ICMPNoFlow, headertest.ICMPError(client4, vip4, 3, 3, 0, sent, -1))
+	dropped("error about no flow", reason.ICMPNoFlow, headertest.ICMPError(client4, vip4, 3, 3, 0, sent, -1))
 	sent = headertest.UDP(join(ownSNAT4, 2000), join(backend4, 9), "question").Bytes()
-	dropped("error about no flow, source address", stats.ICMPNoFlow, headertest.ICMPError(backend4, ownSNAT4, 3, 3, 0,
+	dropped("error about no flow, source address", reason.ICMPNoFlow, headertest.ICMPError(backend4, ownSNAT4, 3, 3, 0,
 		sent, -1))
-	refused("TCP", stats.FrontendRejected, headertest.TCP(join(client4, 1), join(vip4, 81), headertest.SYN),
+	refused("TCP", reason.FrontendRejected, headertest.TCP(join(client4, 1), join(vip4, 81), headertest.SYN),
 		header.ICMPUnreachable, 3, 0)
-	refused("UDP v6", stats.FrontendRejected, headertest.UDP(join(client6, 1), join(vip6, 81), "x"),
+	refused("UDP v6", reason.FrontendRejected, headertest.UDP(join(client6, 1), join(vip6, 81), "x"),
 		header.ICMPv6Unreachable, 4, 0)
-	refused("SCTP", stats.FrontendRejected, headertest.SCTP(join(client4, 1), join(vip4, 81), header.SCTPInit),
+	refused("SCTP", reason.FrontendRejected, headertest.SCTP(join(client4, 1), join(vip4, 81), header.SCTPInit),
 		header.ICMPUnreachable, 3, 0)
 	last := headertest.UDP(join(client4, 1), join(vip4, 81), "x")
 	last.TTL = 1
-	refused("TTL 1", stats.FrontendRejected, last, header.ICMPUnreachable, 3, 0)
-	dropped("late answer", stats.NoFlow, headertest.UDP(join(backend4, 53), join(ownSNAT4, 2000), "x"))
-	dropped("system port of a source address", stats.NoFlow,
+	refused("TTL 1", reason.FrontendRejected, last, header.ICMPUnreachable, 3, 0)
+	dropped("late answer", reason.NoFlow, headertest.UDP(join(backend4, 53), join(ownSNAT4, 2000), "x"))
+	dropped("system port of a source address", reason.NoFlow,
 		headertest.UDP(join(backend6, 53), join(ownSNAT6, 22), "x"))
-	refused("GRE to a source address", stats.Protocol, raw(backend4, ownSNAT4, 47), header.ICMPUnreachable, 2, 0)
-	dropped("forged port", stats.SpoofedSource, headertest.UDP(join(node4, 1), join(vip4, 81), "x"))
-	dropped("forged protocol", stats.SpoofedSource, raw(node4, vip4, 47))
+	refused("GRE to a source address", reason.Protocol, raw(backend4, ownSNAT4, 47), header.ICMPUnreachable, 2, 0)
+	dropped("forged port", reason.SpoofedSource, headertest.UDP(join(node4, 1), join(vip4, 81), "x"))
+	dropped("forged protocol", reason.SpoofedSource, raw(node4, vip4, 47))
 	return list
 }
 
@@ -139,13 +139,13 @@ func TestFragmentsOfUnserved(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		packet *headertest.Packet
-		reason stats.DropReason
+		reason reason.Drop
 		errors int
 	}{
-		{"GRE", raw(client4, vip4, 47), stats.Protocol, 1},
-		{"GRE v6", raw(client6, vip6, 47), stats.Protocol, 1},
-		{"UDP", headertest.UDP(join(client4, 1), join(vip4, 81), "datagram"), stats.FrontendRejected, 1},
-		{"timestamp", icmpMessage(client4, vip4, 13), stats.ICMPType, 0},
+		{"GRE", raw(client4, vip4, 47), reason.Protocol, 1},
+		{"GRE v6", raw(client6, vip6, 47), reason.Protocol, 1},
+		{"UDP", headertest.UDP(join(client4, 1), join(vip4, 81), "datagram"), reason.FrontendRejected, 1},
+		{"timestamp", icmpMessage(client4, vip4, 13), reason.ICMPType, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t, labConfig{edit: reject})
@@ -244,7 +244,7 @@ func (l *lab) reassembled(fragments int) []byte {
 	for _, g := range l.workers {
 		for frame, ok := g.nic.Take(nil); ok; frame, ok = g.nic.Take(nil) {
 			var p header.Packet
-			if r := header.Parse(frame, &p); r != stats.None || p.Fragment == header.NotFragment {
+			if r := header.Parse(frame, &p); r != reason.None || p.Fragment == header.NotFragment {
 				l.t.Fatalf("sent %x: %v", frame, r)
 			}
 			if fragments--; id != 0 && p.FragmentID != id {
@@ -271,13 +271,13 @@ func TestEchoFragmentsElsewhere(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		parts    [][]byte
-		reason   stats.DropReason
+		reason   reason.Drop
 		answered int
 		kernel   bool
 	}{
-		{"overlap", [][]byte{first(client4, vip4, 1), first(client4, vip4, 2)}, stats.FragmentOverlap, 1, false},
-		{"forged", [][]byte{first(node4, vip4, 1)}, stats.SpoofedSource, 0, false},
-		{"a VIP of the node", [][]byte{first(client4, localVIP, 1)}, stats.None, 0, true},
+		{"overlap", [][]byte{first(client4, vip4, 1), first(client4, vip4, 2)}, reason.FragmentOverlap, 1, false},
+		{"forged", [][]byte{first(node4, vip4, 1)}, reason.SpoofedSource, 0, false},
+		{"a VIP of the node", [][]byte{first(client4, localVIP, 1)}, reason.None, 0, true},
 	} {
 		l := newLab(t, labConfig{edit: func(b *services.Builder) {
 			reject(b)
@@ -288,7 +288,7 @@ func TestEchoFragmentsElsewhere(t *testing.T) {
 			g.nic.Inject(part)
 		}
 		l.step(time.Microsecond)
-		if tt.reason != stats.None {
+		if tt.reason != reason.None {
 			l.wantDrop(tt.reason, 1)
 		}
 		for range tt.answered {

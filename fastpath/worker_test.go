@@ -11,10 +11,10 @@ import (
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 func join(ip string, port uint16) string {
@@ -140,26 +140,26 @@ func TestDrops(t *testing.T) {
 	tests := []struct {
 		name   string
 		packet *headertest.Packet
-		reason stats.DropReason
+		reason reason.Drop
 		error  uint8 // type of the sent ICMP error; 0 for none
 	}{
-		{"mid-stream segment", tcp(join(client4, 1), join(vip4, 80), headertest.ACK), stats.NoFlow, 0},
-		{"reset without a flow", tcp(join(client4, 1), join(vip4, 80), headertest.RST), stats.NoFlow, 0},
-		{"SYN-ACK to a frontend", tcp(join(client4, 1), join(vip4, 80), headertest.SYN|headertest.ACK), stats.NoFlow,
+		{"mid-stream segment", tcp(join(client4, 1), join(vip4, 80), headertest.ACK), reason.NoFlow, 0},
+		{"reset without a flow", tcp(join(client4, 1), join(vip4, 80), headertest.RST), reason.NoFlow, 0},
+		{"SYN-ACK to a frontend", tcp(join(client4, 1), join(vip4, 80), headertest.SYN|headertest.ACK), reason.NoFlow,
 			0},
-		{"no flags", tcp(join(client4, 1), join(vip4, 80), 0), stats.TCPFlags, 0},
-		{"an SNAT address as source", tcp(join(snat4, 1), join(vip4, 80), headertest.SYN), stats.SpoofedSource, 0},
-		{"the node as source", tcp(join(node4, 1), join(vip4, 80), headertest.SYN), stats.SpoofedSource, 0},
+		{"no flags", tcp(join(client4, 1), join(vip4, 80), 0), reason.TCPFlags, 0},
+		{"an SNAT address as source", tcp(join(snat4, 1), join(vip4, 80), headertest.SYN), reason.SpoofedSource, 0},
+		{"the node as source", tcp(join(node4, 1), join(vip4, 80), headertest.SYN), reason.SpoofedSource, 0},
 		{"the host link address as source", tcp(join(hostSource, 1), join(vip4, 80), headertest.SYN),
-			stats.SpoofedSource, 0},
-		{"land", tcp(join(vip4, 80), join(vip4, 80), headertest.SYN), stats.LandAttack, 0},
-		{"loopback source", tcp("127.0.0.1:1", join(vip4, 80), headertest.SYN), stats.MartianSource, 0},
-		{"port zero", tcp(join(client4, 0), join(vip4, 80), headertest.SYN), stats.PortZero, 0},
-		{"last hop", ttl(tcp(join(client4, 1), join(vip4, 80), headertest.SYN), 1), stats.TTLExceeded,
+			reason.SpoofedSource, 0},
+		{"land", tcp(join(vip4, 80), join(vip4, 80), headertest.SYN), reason.LandAttack, 0},
+		{"loopback source", tcp("127.0.0.1:1", join(vip4, 80), headertest.SYN), reason.MartianSource, 0},
+		{"port zero", tcp(join(client4, 0), join(vip4, 80), headertest.SYN), reason.PortZero, 0},
+		{"last hop", ttl(tcp(join(client4, 1), join(vip4, 80), headertest.SYN), 1), reason.TTLExceeded,
 			header.ICMPTimeExceeded},
-		{"no endpoints", tcp(join(client4, 1), join(emptyVIP, 80), headertest.SYN), stats.NoEndpoints,
+		{"no endpoints", tcp(join(client4, 1), join(emptyVIP, 80), headertest.SYN), reason.NoEndpoints,
 			header.ICMPUnreachable},
-		{"no local endpoints", tcp(join(client4, 1), join(dropVIP, 80), headertest.SYN), stats.NoLocalEndpoints, 0},
+		{"no local endpoints", tcp(join(client4, 1), join(dropVIP, 80), headertest.SYN), reason.NoLocalEndpoints, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -221,7 +221,7 @@ func TestUnservedPortPolicy(t *testing.T) {
 	} {
 		l := newLab(t, labConfig{edit: func(b *services.Builder) { b.Settings().UnservedPort = policy }})
 		l.send(0, headertest.TCP(join(client4, 1), join(vip4, 81), headertest.SYN))
-		l.wantDrop(stats.FrontendRejected, 1)
+		l.wantDrop(reason.FrontendRejected, 1)
 		if errors {
 			l.out(l.workers[0].nic)
 		}
@@ -345,7 +345,7 @@ func TestForgedSourceNeverReachesTheKernel(t *testing.T) {
 	}
 	l.step(time.Microsecond)
 	l.nothing(l.workers[0].host)
-	l.wantDrop(stats.SpoofedSource, 3)
+	l.wantDrop(reason.SpoofedSource, 3)
 }
 
 // TestDo: a task runs at any time, and Do of a worker that has ended returns false.

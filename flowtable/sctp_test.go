@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // Chunk types of RFC 9260 section 3.2 that do not change the state.
@@ -22,7 +22,7 @@ const (
 func flagsOfChunk(t testing.TB, chunk uint8) uint8 {
 	t.Helper()
 	var p header.Packet
-	if r := header.Parse(headertest.SCTP("192.0.2.1:40000", "198.51.100.7:9", chunk).Bytes(), &p); r != stats.None {
+	if r := header.Parse(headertest.SCTP("192.0.2.1:40000", "198.51.100.7:9", chunk).Bytes(), &p); r != reason.None {
 		t.Fatalf("chunk %d: %v", chunk, r)
 	}
 	return p.TCPFlags

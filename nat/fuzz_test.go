@@ -7,10 +7,10 @@ import (
 	"slices"
 	"testing"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // slowSum is the sum of words as in RFC 1071, modulo 65,535.
@@ -156,7 +156,7 @@ func FuzzTranslate(f *testing.F) {
 			headertest.SealIPv4(frame)
 		}
 		var p header.Packet
-		if header.Parse(frame, &p) != stats.None || p.TTL == 0 {
+		if header.Parse(frame, &p) != reason.None || p.TTL == 0 {
 			return
 		}
 		icmp := p.Tuple.Proto == header.ProtoICMP || p.Tuple.Proto == header.ProtoICMPv6
@@ -189,8 +189,8 @@ func FuzzTranslate(f *testing.F) {
 			t.Fatalf("%v\n%x\n%x", err, before, frame)
 		}
 		var after header.Packet
-		if reason := header.Parse(frame, &after); reason != stats.None || after.Tuple != out || after.TTL != p.TTL-1 {
-			t.Fatalf("after: %v, %+v, want %+v", reason, after, out)
+		if drop := header.Parse(frame, &after); drop != reason.None || after.Tuple != out || after.TTL != p.TTL-1 {
+			t.Fatalf("after: %v, %+v, want %+v", drop, after, out)
 		}
 	})
 }
@@ -227,7 +227,7 @@ func FuzzICMPInner(f *testing.F) {
 		frame := slices.Clip(d.Bytes())
 		outer := mustParse(t, frame)
 		var inner header.Packet
-		if header.ParseInner(frame, outer, &inner) != stats.None {
+		if header.ParseInner(frame, outer, &inner) != reason.None {
 			return
 		}
 		if inner.L3 != outer.L4+8 || inner.L4 < inner.L3+20 || inner.End < inner.L4 || inner.End > outer.End {
@@ -247,8 +247,8 @@ func FuzzICMPInner(f *testing.F) {
 			t.Fatalf("outer addresses %+v", after.Tuple)
 		}
 		var again header.Packet
-		if reason := header.ParseInner(frame, after, &again); reason != stats.None || again.Tuple != out {
-			t.Fatalf("inner after: %v, %+v, want %+v", reason, again.Tuple, out)
+		if drop := header.ParseInner(frame, after, &again); drop != reason.None || again.Tuple != out {
+			t.Fatalf("inner after: %v, %+v, want %+v", drop, again.Tuple, out)
 		}
 	})
 }

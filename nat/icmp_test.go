@@ -6,10 +6,10 @@ import (
 	"net/netip"
 	"testing"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // icmpCase is an error about a packet that the gateway received, translated and sent.
@@ -51,7 +51,7 @@ func icmpCases() []icmpCase {
 
 // run translates an error that quotes quoteBytes bytes; negative means all. It returns the frame,
 // and the packet that the error must now quote.
-func (c *icmpCase) run(t *testing.T, quoteBytes int) (frame, want []byte, reason stats.DropReason) {
+func (c *icmpCase) run(t *testing.T, quoteBytes int) (frame, want []byte, drop reason.Drop) {
 	t.Helper()
 	received := packet(c.kind, c.sender, c.far).Bytes()
 	sent := packet(c.kind, c.near, c.receiver).Bytes()
@@ -62,8 +62,8 @@ func (c *icmpCase) run(t *testing.T, quoteBytes int) (frame, want []byte, reason
 		t.Fatal("the test's own error does not verify")
 	}
 	var inner header.Packet
-	if reason := header.ParseInner(frame, outer, &inner); reason != stats.None {
-		return frame, nil, reason
+	if drop := header.ParseInner(frame, outer, &inner); drop != reason.None {
+		return frame, nil, drop
 	}
 	if inner.Tuple != mustParse(t, sent).Tuple {
 		t.Fatalf("inner tuple %+v", inner.Tuple)
@@ -75,7 +75,7 @@ func (c *icmpCase) run(t *testing.T, quoteBytes int) (frame, want []byte, reason
 	if quoteBytes >= 0 {
 		want = want[:min(quoteBytes, len(want))]
 	}
-	return frame, want, stats.None
+	return frame, want, reason.None
 }
 
 // check checks that a translated error quotes its receiver's own packet, comes from the address to
@@ -109,9 +109,9 @@ func TestTranslateICMPError(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			frame, want, reason := c.run(t, -1)
-			if reason != stats.None {
-				t.Fatalf("dropped: %v", reason)
+			frame, want, drop := c.run(t, -1)
+			if drop != reason.None {
+				t.Fatalf("dropped: %v", drop)
 			}
 			c.check(t, frame, want)
 		})
@@ -127,15 +127,15 @@ func TestTranslateICMPErrorCut(t *testing.T) {
 			least = 48
 		}
 		for cut := range 81 {
-			frame, want, reason := c.run(t, cut)
+			frame, want, drop := c.run(t, cut)
 			if cut < least {
-				if reason != stats.ICMPHeader {
-					t.Errorf("%s, %d bytes: %v", c.name, cut, reason)
+				if drop != reason.ICMPHeader {
+					t.Errorf("%s, %d bytes: %v", c.name, cut, drop)
 				}
 				continue
 			}
-			if reason != stats.None {
-				t.Errorf("%s, %d bytes: %v", c.name, cut, reason)
+			if drop != reason.None {
+				t.Errorf("%s, %d bytes: %v", c.name, cut, drop)
 				continue
 			}
 			if c.kind == "tcp" && cut == least+9 {
@@ -169,8 +169,8 @@ func keepsInnerFaults(t *testing.T, kind string) {
 	}
 	frame := headertest.ICMPError("203.0.113.9", "10.0.0.2", 3, 4, 1300, sent, -1).Bytes()
 	outer, inner := mustParse(t, frame), header.Packet{}
-	if reason := header.ParseInner(frame, outer, &inner); reason != stats.None {
-		t.Fatal(reason)
+	if drop := header.ParseInner(frame, outer, &inner); drop != reason.None {
+		t.Fatal(drop)
 	}
 	out := mustParse(t, received).Tuple
 	nat.TranslateICMPError(frame, outer, &inner, out.Dst, out.Src, &out, header.DeltaOf(&inner.Tuple, &out))
@@ -200,8 +200,8 @@ func TestTranslateICMPErrorWithoutQuotedCRC(t *testing.T) {
 				report.Payload = sent[14:]
 				frame := report.Bytes()
 				outer, inner := mustParse(t, frame), header.Packet{}
-				if reason := header.ParseInner(frame, outer, &inner); reason != stats.None {
-					t.Fatal(reason)
+				if drop := header.ParseInner(frame, outer, &inner); drop != reason.None {
+					t.Fatal(drop)
 				}
 				tag := bytes.Clone(frame[inner.L4+4:])
 				out := tuple(e.client, e.vip, header.ProtoSCTP)
@@ -240,8 +240,8 @@ func TestTranslateICMPErrorLeavesExtensions(t *testing.T) {
 	d.Payload = append(d.Payload, extension...)
 	frame := d.Bytes()
 	outer, inner := mustParse(t, frame), header.Packet{}
-	if reason := header.ParseInner(frame, outer, &inner); reason != stats.None {
-		t.Fatal(reason)
+	if drop := header.ParseInner(frame, outer, &inner); drop != reason.None {
+		t.Fatal(drop)
 	}
 	if got := inner.End - inner.L3; got != 128 {
 		t.Errorf("the quote is %d bytes, want 128", got)
@@ -304,8 +304,8 @@ func errorToTranslate(
 	e := ends[v6]
 	frame = headertest.ICMPError(router, local, 3, 4, 1300, packet("tcp", e.source, e.backend).Bytes(), -1).Bytes()
 	outer, inner = mustParse(t, frame), new(header.Packet)
-	if reason := header.ParseInner(frame, outer, inner); reason != stats.None {
-		t.Fatal(reason)
+	if drop := header.ParseInner(frame, outer, inner); drop != reason.None {
+		t.Fatal(drop)
 	}
 	to := tuple(e.client, e.vip, header.ProtoTCP)
 	return frame, outer, inner, &to, header.DeltaOf(&inner.Tuple, &to)

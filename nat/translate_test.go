@@ -7,10 +7,10 @@ import (
 	"slices"
 	"testing"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // The four ends of a flow with full NAT.
@@ -56,8 +56,8 @@ func packet(kind, src, dst string) *headertest.Packet {
 func mustParse(t testing.TB, frame []byte) *header.Packet {
 	t.Helper()
 	var p header.Packet
-	if reason := header.Parse(frame, &p); reason != stats.None {
-		t.Fatalf("dropped: %v\n%x", reason, frame)
+	if drop := header.Parse(frame, &p); drop != reason.None {
+		t.Fatalf("dropped: %v\n%x", drop, frame)
 	}
 	return &p
 }

@@ -8,6 +8,7 @@ import (
 	"sluice.dev/sluice/bench/framing"
 	"sluice.dev/sluice/fastpath"
 	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/test/bed/memlink"
 )
 
@@ -107,7 +108,7 @@ func (g *gate) drops() string {
 	var b strings.Builder
 	for r := range g.stats.Drops {
 		if n := g.stats.Drops[r].Load(); n > 0 {
-			fmt.Fprintf(&b, "%v %d, ", stats.DropReason(r), n)
+			fmt.Fprintf(&b, "%v %d, ", reason.Drop(r), n)
 		}
 	}
 	return strings.TrimSuffix(b.String(), ", ")

@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 
 	"sluice.dev/sluice/fastpath"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // addClients appends n flows of clients that have none yet, to services in turn, TCP or UDP by a
@@ -101,7 +101,7 @@ func (g *gate) learn(wave []flow) error {
 			break
 		}
 		buf = frame
-		if r := header.Parse(frame, &p); r != stats.None {
+		if r := header.Parse(frame, &p); r != reason.None {
 			return fmt.Errorf("the worker sent a packet that it does not accept: %v", r)
 		}
 		tag := tagOf(frame, &p)

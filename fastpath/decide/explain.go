@@ -8,11 +8,11 @@ import (
 
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // ExplainerConfig has the parts of fastpath.Config that an Explainer shares with the workers.
@@ -147,7 +147,7 @@ func (e *Explainer) Explain(t header.Tuple, opens bool, now flowtable.Time) Expl
 		e.leaves(&s, &x)
 	}
 	if x.Verdict == toKernel && s.Forged(t.Src) {
-		x.Verdict = dropped(stats.SpoofedSource)
+		x.Verdict = dropped(reason.SpoofedSource)
 	}
 	return x
 }
@@ -165,7 +165,7 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 	ref, side := e.flows.Lookup(hash, &x.Tuple, s.Now)
 	if ref == 0 || !e.flows.Inspect(ref, s.Now, &x.Flow) {
 		if x.Tuple.Stateful() && !x.Opens && s.Forged(x.Tuple.Dst) && e.flows.Abandoned(hash, s.Now) {
-			x.Verdict = dropped(stats.LateAnswer)
+			x.Verdict = dropped(reason.LateAnswer)
 			return true
 		}
 		return false
@@ -192,10 +192,10 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 	x.Retry = again && (x.Backend == nil || s.Snap.RetryOther && x.Flow.State == flowtable.SynSeen)
 	x.Verdict = queued
 	if x.Class == BackendGone && x.Flow.Idle >= replyGrace {
-		x.Verdict = dropped(stats.BackendGone)
+		x.Verdict = dropped(reason.BackendGone)
 	}
 	if again {
-		if r := s.LimitedAgain(ref, &x.Tuple); r != stats.None {
+		if r := s.LimitedAgain(ref, &x.Tuple); r != reason.None {
 			x.Verdict = dropped(r)
 		}
 	}

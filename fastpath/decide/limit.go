@@ -2,17 +2,17 @@ package decide
 
 import (
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // limited returns the service limit that a new flow would exceed, or None. A flow that replaces a
 // flow with a silent backend (Request.Not) is not a new connection.
-func (s *Planner) limited(n *Plan, req *Request) stats.DropReason {
+func (s *Planner) limited(n *Plan, req *Request) reason.Drop {
 	svc := n.Frontend.Service
 	if !svc.Limits.Any() || req.Not != 0 || s.Flows == nil { // without a table nothing is counted
-		return stats.None
+		return reason.None
 	}
 	return s.over(svc.Limits, uint32(svc.ID), req.Tuple)
 }
@@ -20,11 +20,11 @@ func (s *Planner) limited(n *Plan, req *Request) stats.DropReason {
 // LimitedAgain returns the limit that a client's SYN on an established flow would exceed, or None.
 // The SYN needs no plan, but it opens another connection if the backend's connection has ended, for
 // example by the client's RST. The flow must be bound. It is already counted unless it was reset.
-func (s *Planner) LimitedAgain(ref flowtable.Ref, t *header.Tuple) stats.DropReason {
+func (s *Planner) LimitedAgain(ref flowtable.Ref, t *header.Tuple) reason.Drop {
 	f := s.Flows.Flow(ref)
 	l := limitsOf(s.Snap, f)
 	if !l.Any() || !f.State().Stands() {
-		return stats.None
+		return reason.None
 	}
 	if s.Flows.Charged(ref) {
 		l.SourceConnections, l.Connections = 0, 0
@@ -33,27 +33,27 @@ func (s *Planner) LimitedAgain(ref flowtable.Ref, t *header.Tuple) stats.DropRea
 }
 
 // over returns the limit of a service that one more connection of a client would exceed, or None.
-func (s *Planner) over(l services.Limits, id uint32, client *header.Tuple) stats.DropReason {
+func (s *Planner) over(l services.Limits, id uint32, client *header.Tuple) reason.Drop {
 	t := s.Flows.Table()
 	if l.SourceConnections|l.SourceNewConnections != 0 {
 		u := t.SourceUse(&client.Src, client.V6, id)
 		switch {
 		case l.SourceConnections != 0 && u.Flows >= l.SourceConnections:
-			return stats.LimitSourceConnections
+			return reason.LimitSourceConnections
 		case l.SourceNewConnections != 0 && flowtable.Spent(u.Due, l.SourceNewConnections, s.Now):
-			return stats.LimitSourceRate
+			return reason.LimitSourceRate
 		}
 	}
 	if l.Connections|l.NewConnections != 0 {
 		u := t.ServiceUse(id)
 		switch {
 		case l.Connections != 0 && u.Flows >= l.Connections:
-			return stats.LimitServiceConnections
+			return reason.LimitServiceConnections
 		case l.NewConnections != 0 && flowtable.Spent(u.Due, l.NewConnections, s.Now):
-			return stats.LimitServiceRate
+			return reason.LimitServiceRate
 		}
 	}
-	return stats.None
+	return reason.None
 }
 
 // Stood must be called when a flow becomes established (flowtable.State.Stands): it counts the flow

@@ -5,11 +5,11 @@ import (
 
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // Planner decides about packets. Each worker and each Explainer has one, and both call Plan, so an
@@ -100,19 +100,19 @@ func (s *Planner) Plan(n *Plan, req *Request) {
 	case n.Outcome == services.Unserved:
 		s.unserved(n, req.Tuple)
 	case s.Forged(req.Tuple.Src), s.Snap.FromFrontend(req.Tuple, n.Frontend):
-		n.Verdict = dropped(stats.SpoofedSource)
+		n.Verdict = dropped(reason.SpoofedSource)
 	case req.Tuple.Stateful() && !req.Opens:
-		n.Verdict, n.Reset = dropped(stats.NoFlow), s.resets(n, req)
+		n.Verdict, n.Reset = dropped(reason.NoFlow), s.resets(n, req)
 	case n.Outcome == services.Denied:
-		n.Verdict = dropped(stats.SourceRangeDenied)
+		n.Verdict = dropped(reason.SourceRangeDenied)
 	case req.TTL <= 1:
-		n.reject(stats.TTLExceeded, nat.TimeExceeded)
+		n.reject(reason.TTLExceeded, nat.TimeExceeded)
 	case n.Outcome == services.Reject:
-		n.reject(stats.NoEndpoints, nat.PortUnreachable)
+		n.reject(reason.NoEndpoints, nat.PortUnreachable)
 	case n.Outcome == services.Silence:
-		n.Verdict = dropped(stats.NoLocalEndpoints)
+		n.Verdict = dropped(reason.NoLocalEndpoints)
 	default:
-		if r := s.limited(n, req); r != stats.None {
+		if r := s.limited(n, req); r != reason.None {
 			n.Verdict = dropped(r)
 			return
 		}
@@ -122,7 +122,7 @@ func (s *Planner) Plan(n *Plan, req *Request) {
 }
 
 // refuse drops the packet and notifies its sender.
-func (n *Plan) reject(r stats.DropReason, err nat.ErrorKind) {
+func (n *Plan) reject(r reason.Drop, err nat.ErrorKind) {
 	n.Response = Response{Verdict: dropped(r), Notify: true, Error: err}
 }
 
@@ -142,13 +142,13 @@ func (s *Planner) unserved(n *Plan, t *header.Tuple) {
 	case !s.Rejects(t.Dst):
 		n.Verdict = toKernel
 	case s.Forged(t.Src):
-		n.Verdict = dropped(stats.SpoofedSource)
+		n.Verdict = dropped(reason.SpoofedSource)
 	case s.Snap.Owned(t.Dst)&services.AddrVIP == 0: // a late answer of a backend
-		n.Verdict = dropped(stats.NoFlow)
+		n.Verdict = dropped(reason.NoFlow)
 	case s.Snap.UnservedPort == services.UnservedReject:
-		n.reject(stats.FrontendRejected, nat.PortUnreachable)
+		n.reject(reason.FrontendRejected, nat.PortUnreachable)
 	default:
-		n.Verdict = dropped(stats.FrontendRejected)
+		n.Verdict = dropped(reason.FrontendRejected)
 	}
 }
 
@@ -200,7 +200,7 @@ func (s *Planner) follow(n *Plan, pin affinity.Pin, not services.BackendRef) boo
 // address sets the route to the backend and the source address.
 func (s *Planner) address(n *Plan, req *Request) {
 	if n.Backend == nil { // the set is not of this snapshot
-		n.reject(stats.NoEndpoints, nat.PortUnreachable)
+		n.reject(reason.NoEndpoints, nat.PortUnreachable)
 		return
 	}
 	n.Route = s.Routes.to(s.View, n.Backend)
@@ -213,7 +213,7 @@ func (s *Planner) address(n *Plan, req *Request) {
 	}
 	n.Verdict = queued
 	if n.Origin == SourceNone {
-		n.Verdict = dropped(stats.NoRoute)
+		n.Verdict = dropped(reason.NoRoute)
 	}
 }
 

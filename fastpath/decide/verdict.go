@@ -1,14 +1,14 @@
 package decide
 
 import (
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // Verdict is the decision about a packet. Every packet gets exactly one.
 type Verdict struct {
 	Action Action
-	Reason stats.DropReason // for Drop
+	Reason reason.Drop // for Drop
 }
 
 // Action is the kind of a Verdict.
@@ -36,11 +36,11 @@ func (v Verdict) String() string {
 }
 
 // Unreachable is the response to a packet if the kernel has no route to its destination.
-var Unreachable = Response{Verdict: dropped(stats.NoRoute), Notify: true, Error: nat.HostUnreachable}
+var Unreachable = Response{Verdict: dropped(reason.NoRoute), Notify: true, Error: nat.HostUnreachable}
 
 var (
 	queued   = Verdict{Action: Queued}
 	toKernel = Verdict{Action: ToKernel}
 )
 
-func dropped(r stats.DropReason) Verdict { return Verdict{Drop, r} }
+func dropped(r reason.Drop) Verdict { return Verdict{Drop, r} }

@@ -1,6 +1,16 @@
+// Package stats is the contract between the workers and the readers of their counters: one Block of
+// counters per worker.
+//
+// A worker is the only writer of its Block. Readers (metrics, the status API, tests) read at any
+// time with atomic loads. This package does not depend on services or Prometheus, and of packets it
+// knows the reasons to drop them only (nat/reason).
 package stats
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"sluice.dev/sluice/nat/reason"
+)
 
 // Block has the counters of one worker. The worker is the only writer. It keeps private sums and
 // publishes them here after each step, or every 100 microseconds if it is saturated. A saturated
@@ -19,7 +29,7 @@ type Block struct {
 	Generated atomic.Uint64 // packets that the worker made: ICMP errors, RSTs, fragments
 	Returned  atomic.Uint64 // packets given to the kernel by the host link, translated or not
 	Held      atomic.Int64  // packets waiting for a next hop or a first fragment, now
-	Drops     [NumDropReasons]atomic.Uint64
+	Drops     [reason.Count]atomic.Uint64
 
 	FlowsCreated atomic.Uint64
 	FlowsRetried atomic.Uint64 // flows moved to another backend because theirs did not answer

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -114,8 +114,8 @@ func dropRows(r *rows, list []status.WorkerView) {
 	}
 	r.row(header...)
 	known := map[string]bool{}
-	names := make([]string, 0, stats.NumDropReasons)
-	for d := stats.None + 1; d < stats.NumDropReasons; d++ {
+	names := make([]string, 0, reason.Count)
+	for d := reason.None + 1; d < reason.Count; d++ {
 		names = append(names, d.String())
 		known[d.String()] = true
 	}

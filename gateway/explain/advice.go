@@ -5,14 +5,14 @@ import (
 	"strings"
 
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/xdpprog"
 )
 
 // advice returns what to do if the verdict is not the intended one; "" where it most
 // likely is. malformed is the reason for which the parser drops the packet, if it does.
-func (a *answer) advice(v *status.ExplainView, malformed stats.DropReason) string {
+func (a *answer) advice(v *status.ExplainView, malformed reason.Drop) string {
 	switch {
 	case v.Verdict == status.VerdictForward && a.unanswered.IsValid():
 		return fmt.Sprintf("see that %v is up and on this link: ip neigh show %v", a.unanswered, a.unanswered)
@@ -23,44 +23,44 @@ func (a *answer) advice(v *status.ExplainView, malformed stats.DropReason) strin
 		return ""
 	case v.Verdict == status.VerdictPass:
 		return a.passAdvice()
-	case malformed != stats.None:
+	case malformed != reason.None:
 		return "no sender that means well does this: look at who sends it"
 	}
 	object, _, _ := strings.Cut(v.Service, ":")
 	namespace, name, _ := strings.Cut(object, "/")
 	slices := fmt.Sprintf("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s -o yaml", namespace, name)
 	switch a.x.Verdict.Reason {
-	case stats.NoFlow:
+	case reason.NoFlow:
 		return "it is in the middle of a connection that this gateway does not know: `sluice flows --client " +
 			v.From.Addr().String() +
 			"` lists those it knows; ask without --established what a new one gets"
-	case stats.LateAnswer:
+	case reason.LateAnswer:
 		return "its flow has another backend by now: nothing, unless it happens often; then see why the backend " +
 			"answers late"
-	case stats.BackendGone:
+	case reason.BackendGone:
 		return "its endpoint is gone, and the address may be another pod's by now: nothing"
-	case stats.SourceRangeDenied:
+	case reason.SourceRangeDenied:
 		return "if the client may use it, put its address into spec.loadBalancerSourceRanges of Service " + object
-	case stats.NoEndpoints:
+	case reason.NoEndpoints:
 		if len(v.Endpoints) == 0 {
 			return "no EndpointSlice gives this port an endpoint of this family; its port must have the same name " +
 				"and protocol: " + slices
 		}
 		return "make an endpoint ready; what there is: " + slices
-	case stats.NoLocalEndpoints:
+	case reason.NoLocalEndpoints:
 		return a.localAdvice(object)
-	case stats.SpoofedSource:
+	case reason.SpoofedSource:
 		if a.x.Frontend != nil && a.snapshot.FromFrontend(&a.tuple, a.x.Frontend) {
 			return fmt.Sprintf("%v is a frontend itself, and answered by this gateway: if a client has the address, "+
 				"it must use another port", v.From)
 		}
 		return fmt.Sprintf("%v is an address of this gateway, which cannot come in from outside: if another host has "+
 			"it, too, change one of them", v.From.Addr())
-	case stats.NoRoute:
+	case reason.NoRoute:
 		return a.routeAdvice(v)
-	case stats.LimitSourceConnections, stats.LimitSourceRate, stats.LimitServiceConnections, stats.LimitServiceRate:
+	case reason.LimitSourceConnections, reason.LimitSourceRate, reason.LimitServiceConnections, reason.LimitServiceRate:
 		return limitAdvice(a.x.Verdict.Reason, object)
-	case stats.FrontendRejected:
+	case reason.FrontendRejected:
 		return "unservedVIPPort of the configuration says what happens to all that no Service has at a VIP"
 	}
 	return "docs/counters.md says what " + v.Reason + " means"
@@ -85,12 +85,12 @@ func (a *answer) passAdvice() string {
 }
 
 // limitAdvice is for a new connection that a limit of its Service refuses.
-func limitAdvice(r stats.DropReason, object string) string {
+func limitAdvice(r reason.Drop, object string) string {
 	annotation, setting := "limit-connections", "connections"
-	if r == stats.LimitSourceRate || r == stats.LimitServiceRate {
+	if r == reason.LimitSourceRate || r == reason.LimitServiceRate {
 		annotation, setting = "limit-new-connections", "newConnections"
 	}
-	if r == stats.LimitSourceConnections || r == stats.LimitSourceRate {
+	if r == reason.LimitSourceConnections || r == reason.LimitSourceRate {
 		annotation, setting = annotation+"-per-source", setting+"PerSource"
 	}
 	return fmt.Sprintf("if it is to be served, raise the annotation sluice.dev/%s of Service %s, or limits.%s of the "+

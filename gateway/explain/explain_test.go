@@ -7,9 +7,9 @@ import (
 
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/xdpprog"
 )
@@ -22,7 +22,7 @@ func TestMalformedAgreesWithTheParser(t *testing.T) {
 			"240.0.0.1"},
 		{"2001:db8::7", "2001:db8:f::10", "::1", "::", "fe80::1", "ff02::1", "::192.0.2.1"},
 	}
-	refused := map[stats.DropReason]int{}
+	refused := map[reason.Drop]int{}
 	for _, list := range ends {
 		for _, src := range list {
 			for _, dst := range list {
@@ -35,7 +35,7 @@ func TestMalformedAgreesWithTheParser(t *testing.T) {
 						Src: header.AddrFrom(s), Dst: header.AddrFrom(d), SrcPort: ports[0], DstPort: ports[1],
 						Proto: header.ProtoUDP, V6: s.Is6(),
 					})
-					if got != want || (got == stats.None) != (why == "") {
+					if got != want || (got == reason.None) != (why == "") {
 						t.Errorf("%v -> %v: %v (%q), the parser says %v", from, to, got, why, want)
 					}
 					refused[got]++
@@ -43,8 +43,8 @@ func TestMalformedAgreesWithTheParser(t *testing.T) {
 			}
 		}
 	}
-	for _, r := range []stats.DropReason{
-		stats.None, stats.MartianSource, stats.MartianDestination, stats.LandAttack, stats.PortZero,
+	for _, r := range []reason.Drop{
+		reason.None, reason.MartianSource, reason.MartianDestination, reason.LandAttack, reason.PortZero,
 	} {
 		if refused[r] == 0 {
 			t.Errorf("no packet is refused by %v", r)
@@ -79,7 +79,7 @@ func TestSilentNeighbour(t *testing.T) {
 	a.x.Verdict.Action = decide.Queued
 	hop, verdict := a.step(decide.Step{Name: "next hop", Text: "x"}),
 		a.step(decide.Step{Name: stepVerdict, Text: "forward"})
-	advice := a.advice(&status.ExplainView{Verdict: status.VerdictForward}, stats.None)
+	advice := a.advice(&status.ExplainView{Verdict: status.VerdictForward}, reason.None)
 	for got, want := range map[string]string{
 		hop.Text:     "192.0.2.1, which does not answer",
 		verdict.Text: "forward if 192.0.2.1 answers, else drop (neighbour_pending)", advice: "ip neigh show 192.0.2.1",
@@ -102,7 +102,7 @@ func TestUnfinishedChecksums(t *testing.T) {
 		{header.ProtoTCP, 0, false},
 	} {
 		a := answer{tuple: header.Tuple{Proto: c.proto}, unfinished: c.n}
-		if got := a.advice(&forwarded, stats.None); strings.Contains(got, "3 segments") != c.want {
+		if got := a.advice(&forwarded, reason.None); strings.Contains(got, "3 segments") != c.want {
 			t.Errorf("protocol %d, %d unfinished: %q", c.proto, c.n, got)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/xdpprog"
 )
@@ -31,20 +31,20 @@ func (a *answer) view(problems []status.ProblemView) status.ExplainView {
 		Offline: a.offline != nil, Generation: a.x.Generation,
 	}
 	v.Steps = append(v.Steps, a.kernelStep())
-	reason, text := malformed(&a.tuple)
+	drop, text := malformed(&a.tuple)
 	switch {
 	case a.unread == nil && a.match == xdpprog.MatchNone && a.x.Frontend == nil && !a.x.Known:
 		v.Verdict = status.VerdictPass
 		v.Steps = append(v.Steps, status.ExplainStep{Name: "frontend", Text: a.whyNone()},
 			status.ExplainStep{Name: stepVerdict, Text: "to kernel"})
-	case reason != stats.None:
-		v.Verdict, v.Reason = status.VerdictDrop, reason.String()
+	case drop != reason.None:
+		v.Verdict, v.Reason = status.VerdictDrop, drop.String()
 		v.Steps = append(v.Steps, status.ExplainStep{Name: stepPacket, Text: text},
 			status.ExplainStep{Name: stepVerdict, Text: "drop (" + v.Reason + ")"})
 	default:
 		a.decided(&v)
 	}
-	v.Advice = a.advice(&v, reason)
+	v.Advice = a.advice(&v, drop)
 	v.Problems = a.about(v.Service, problems)
 	return v
 }
@@ -69,18 +69,18 @@ func (a *answer) kernelStep() status.ExplainStep {
 
 // malformed returns why the parser drops the packet as one that no sender sends; None if it does
 // not.
-func malformed(t *header.Tuple) (stats.DropReason, string) {
+func malformed(t *header.Tuple) (reason.Drop, string) {
 	switch {
 	case !header.Unicast(&t.Src):
-		return stats.MartianSource, fmt.Sprintf("nothing is forwarded that comes from %v", t.Src)
+		return reason.MartianSource, fmt.Sprintf("nothing is forwarded that comes from %v", t.Src)
 	case !header.Unicast(&t.Dst):
-		return stats.MartianDestination, fmt.Sprintf("nothing is forwarded that goes to %v", t.Dst)
+		return reason.MartianDestination, fmt.Sprintf("nothing is forwarded that goes to %v", t.Dst)
 	case t.Src == t.Dst:
-		return stats.LandAttack, "it comes from where it goes to"
+		return reason.LandAttack, "it comes from where it goes to"
 	case t.SrcPort == 0 || t.DstPort == 0:
-		return stats.PortZero, "port 0 is none"
+		return reason.PortZero, "port 0 is none"
 	}
-	return stats.None, ""
+	return reason.None, ""
 }
 
 // decided adds what a worker would do.
@@ -140,7 +140,7 @@ func (a *answer) step(s decide.Step) status.ExplainStep {
 		}
 	case stepVerdict:
 		if a.unanswered.IsValid() && a.x.Verdict.Action == decide.Queued {
-			out.Text += fmt.Sprintf(" if %v answers, else drop (%v)", a.unanswered, stats.NeighbourPending)
+			out.Text += fmt.Sprintf(" if %v answers, else drop (%v)", a.unanswered, reason.NeighbourPending)
 		}
 	}
 	if a.offline != nil {

@@ -7,11 +7,11 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // permutations calls f with every order of n items.
@@ -51,8 +51,8 @@ const now = uint64(1e12)
 
 func (g *gateway) receive(frame []byte) {
 	var p header.Packet
-	if reason := header.Parse(frame, &p); reason != stats.None {
-		g.t.Fatalf("dropped: %v", reason)
+	if drop := header.Parse(frame, &p); drop != reason.None {
+		g.t.Fatalf("dropped: %v", drop)
 	}
 	d := g.table.Datagram(frame, &p)
 	if p.Fragment == header.LaterFragment {
@@ -96,8 +96,8 @@ func reassemble(t *testing.T, frames [][]byte) []byte {
 			t.Fatal(err)
 		}
 		var p header.Packet
-		if reason := header.Parse(f, &p); reason != stats.None {
-			t.Fatalf("fragment %d as sent: %v", i, reason)
+		if drop := header.Parse(f, &p); drop != reason.None {
+			t.Fatalf("fragment %d as sent: %v", i, drop)
 		}
 		if i > 0 && p.FragmentID != id {
 			t.Fatalf("identifications %d and %d in one datagram", id, p.FragmentID)

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"net/netip"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // end returns an address and port in the form of package netip.
@@ -20,8 +20,8 @@ func ExampleParse() {
 	frame := headertest.TCP("198.51.100.7:40000", "203.0.113.10:80", header.TCPSYN).Bytes()
 
 	var p header.Packet
-	if reason := header.Parse(frame, &p); reason != stats.None {
-		fmt.Println("drop:", reason)
+	if drop := header.Parse(frame, &p); drop != reason.None {
+		fmt.Println("drop:", drop)
 		return
 	}
 	t := &p.Tuple

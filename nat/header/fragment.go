@@ -1,6 +1,6 @@
 package header
 
-import "sluice.dev/sluice/fastpath/stats"
+import "sluice.dev/sluice/nat/reason"
 
 // minTCPFragmentOffset is the lowest offset of a later TCP fragment: a first fragment that holds a
 // whole TCP header and is a multiple of 8 bytes long has at least 24 bytes. A later fragment that
@@ -23,25 +23,25 @@ func (p *Packet) setFragment(offset uint16, more bool) {
 // datagram would have if this were its last fragment. If the next header of an IPv6 fragment header
 // is an extension header, only the first fragment names the transport protocol: then Tuple.Proto of
 // a later fragment is that next header.
-func checkFragment(frame []byte, p *Packet, reassembledBytes int) stats.DropReason {
+func checkFragment(frame []byte, p *Packet, reassembledBytes int) reason.Drop {
 	n := p.FragmentBytes()
 	if n == 0 || reassembledBytes > maxPacketBytes || p.MoreFragments(frame) && n%fragmentUnit != 0 {
-		return stats.FragmentLength
+		return reason.FragmentLength
 	}
 	if p.Fragment == FirstFragment {
 		return parseTransport(frame, p)
 	}
 	if p.Tuple.Proto == ProtoTCP && p.FragmentOffset < minTCPFragmentOffset {
-		return stats.FragmentTiny
+		return reason.FragmentTiny
 	}
 	if p.Tuple.Proto == ProtoSCTP {
-		return stats.SCTPFragment
+		return reason.SCTPFragment
 	}
 	chained := p.Tuple.V6 && (p.Tuple.Proto == nextDestination || p.Tuple.Proto == nextRouting)
 	if !chained && !TransportKnown(p.Tuple.Proto, p.Tuple.V6) {
-		return stats.Protocol
+		return reason.Protocol
 	}
-	return stats.None
+	return reason.None
 }
 
 // MoreFragments reports whether more fragments follow. It reads the flag from the frame, because

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // fragmentOf builds one fragment of a TCP segment or UDP datagram: n bytes at an offset in bytes.
@@ -64,50 +64,50 @@ func TestParseFragments(t *testing.T) {
 		proto     uint8
 		offset, n int
 		more      bool
-		want      stats.DropReason
+		want      reason.Drop
 		fragment  header.Fragment
 		extension bool // over IPv6
 	}{
-		{"first", 17, 0, 64, true, stats.None, header.FirstFragment, false},
-		{"middle", 17, 64, 64, true, stats.None, header.LaterFragment, false},
-		{"last", 17, 128, 3, false, stats.None, header.LaterFragment, false},
-		{"last of one byte", 17, 128, 1, false, stats.None, header.LaterFragment, false},
-		{"smallest first udp", 17, 0, 8, true, stats.None, header.FirstFragment, false},
-		{"smallest first tcp", 6, 0, 24, true, stats.None, header.FirstFragment, false},
-		{"tcp header cut", 6, 0, 16, true, stats.FragmentTiny, 0, false},
-		{"tcp ports only", 6, 0, 8, true, stats.FragmentTiny, 0, false},
-		{"tcp at 8", 6, 8, 64, false, stats.FragmentTiny, 0, false},
-		{"tcp at 16", 6, 16, 64, false, stats.FragmentTiny, 0, false},
-		{"tcp at 24", 6, 24, 64, false, stats.None, header.LaterFragment, false},
-		{"udp at 8", 17, 8, 64, false, stats.None, header.LaterFragment, false},
-		{"first of 65", 17, 0, 65, true, stats.FragmentLength, 0, false},
-		{"middle of 7", 17, 64, 7, true, stats.FragmentLength, 0, false},
-		{"first of nothing", 17, 0, 0, true, stats.FragmentLength, 0, false},
-		{"last of nothing", 17, 64, 0, false, stats.FragmentLength, 0, false},
-		{"ping of death", 17, 65528, 64, false, stats.FragmentLength, 0, false},
-		{"unknown protocol", 136, 64, 64, false, stats.Protocol, 0, false},
-		{"first sctp", 132, 0, 64, true, stats.SCTPFragment, 0, false},
-		{"first sctp, ports only", 132, 0, 8, true, stats.SCTPFragment, 0, false},
-		{"later sctp", 132, 64, 64, true, stats.SCTPFragment, 0, false},
-		{"last sctp", 132, 64, 64, false, stats.SCTPFragment, 0, false},
-		{"last of nothing, sctp", 132, 64, 0, false, stats.FragmentLength, 0, false},
-		{"after destination options", 60, 64, 64, false, stats.Protocol, 0, true},
-		{"after a routing header", 43, 64, 64, true, stats.Protocol, 0, true},
-		{"after hop-by-hop options", 0, 64, 64, true, stats.Protocol, 0, false},
-		{"after an authentication header", 51, 64, 64, true, stats.Protocol, 0, false},
+		{"first", 17, 0, 64, true, reason.None, header.FirstFragment, false},
+		{"middle", 17, 64, 64, true, reason.None, header.LaterFragment, false},
+		{"last", 17, 128, 3, false, reason.None, header.LaterFragment, false},
+		{"last of one byte", 17, 128, 1, false, reason.None, header.LaterFragment, false},
+		{"smallest first udp", 17, 0, 8, true, reason.None, header.FirstFragment, false},
+		{"smallest first tcp", 6, 0, 24, true, reason.None, header.FirstFragment, false},
+		{"tcp header cut", 6, 0, 16, true, reason.FragmentTiny, 0, false},
+		{"tcp ports only", 6, 0, 8, true, reason.FragmentTiny, 0, false},
+		{"tcp at 8", 6, 8, 64, false, reason.FragmentTiny, 0, false},
+		{"tcp at 16", 6, 16, 64, false, reason.FragmentTiny, 0, false},
+		{"tcp at 24", 6, 24, 64, false, reason.None, header.LaterFragment, false},
+		{"udp at 8", 17, 8, 64, false, reason.None, header.LaterFragment, false},
+		{"first of 65", 17, 0, 65, true, reason.FragmentLength, 0, false},
+		{"middle of 7", 17, 64, 7, true, reason.FragmentLength, 0, false},
+		{"first of nothing", 17, 0, 0, true, reason.FragmentLength, 0, false},
+		{"last of nothing", 17, 64, 0, false, reason.FragmentLength, 0, false},
+		{"ping of death", 17, 65528, 64, false, reason.FragmentLength, 0, false},
+		{"unknown protocol", 136, 64, 64, false, reason.Protocol, 0, false},
+		{"first sctp", 132, 0, 64, true, reason.SCTPFragment, 0, false},
+		{"first sctp, ports only", 132, 0, 8, true, reason.SCTPFragment, 0, false},
+		{"later sctp", 132, 64, 64, true, reason.SCTPFragment, 0, false},
+		{"last sctp", 132, 64, 64, false, reason.SCTPFragment, 0, false},
+		{"last of nothing, sctp", 132, 64, 0, false, reason.FragmentLength, 0, false},
+		{"after destination options", 60, 64, 64, false, reason.Protocol, 0, true},
+		{"after a routing header", 43, 64, 64, true, reason.Protocol, 0, true},
+		{"after hop-by-hop options", 0, 64, 64, true, reason.Protocol, 0, false},
+		{"after an authentication header", 51, 64, 64, true, reason.Protocol, 0, false},
 	} {
 		for _, v6 := range []bool{false, true} {
 			frame := fragmentOf(v6, c.proto, c.offset, c.n, c.more)
 			var p header.Packet
 			got := header.Parse(frame, &p)
 			if v6 && c.extension {
-				c.want, c.fragment = stats.None, header.LaterFragment // only the first fragment shows the next header
+				c.want, c.fragment = reason.None, header.LaterFragment // only the first fragment shows the next header
 			}
 			if got != c.want {
 				t.Errorf("%s, IPv6 %v: %v, want %v", c.name, v6, got, c.want)
 			}
 			agree(t, c.name, frame)
-			if got != stats.None {
+			if got != reason.None {
 				continue
 			}
 			if p.Fragment != c.fragment || int(p.FragmentOffset) != c.offset || int(p.FragmentBytes()) != c.n {
@@ -125,8 +125,8 @@ func TestParseFragments(t *testing.T) {
 // header, or without the IPv6 header.
 func TestParseLongestDatagram(t *testing.T) {
 	for v6, header4 := range map[bool]int{false: 20, true: 0} {
-		for n, want := range map[int]stats.DropReason{
-			65535 - header4 - 65496: stats.None, 65536 - header4 - 65496: stats.FragmentLength,
+		for n, want := range map[int]reason.Drop{
+			65535 - header4 - 65496: reason.None, 65536 - header4 - 65496: reason.FragmentLength,
 		} {
 			var p header.Packet
 			if got := header.Parse(fragmentOf(v6, 17, 65496, n, false), &p); got != want {
@@ -147,15 +147,15 @@ func TestParseFirstFragmentWithoutItsChain(t *testing.T) {
 		}
 		frame := p.Bytes()[:62+n]
 		binary.BigEndian.PutUint16(frame[18:], uint16(8+n))
-		want := stats.FragmentTiny
+		want := reason.FragmentTiny
 		if n >= 16+header.TCPBytes {
-			want = stats.None
+			want = reason.None
 		}
 		var parsed header.Packet
 		if got := header.Parse(frame, &parsed); got != want {
 			t.Errorf("%d bytes: %v, want %v", n, got, want)
 		}
-		if want == stats.None && (parsed.Tuple.Proto != header.ProtoTCP || parsed.Tuple.DstPort == 0 ||
+		if want == reason.None && (parsed.Tuple.Proto != header.ProtoTCP || parsed.Tuple.DstPort == 0 ||
 			int(parsed.FragmentBytes()) != n) {
 			t.Errorf("%d bytes: %+v", n, parsed)
 		}

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"testing"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // FuzzParse: for any bytes, Parse reads no byte outside the frame (the slice has no capacity beyond
@@ -26,15 +26,15 @@ func FuzzParse(f *testing.F) {
 		before := slices.Clone(frame)
 		agree(t, "fuzz", frame)
 		var p header.Packet
-		reason := header.Parse(frame, &p)
+		drop := header.Parse(frame, &p)
 		again := header.Packet{Tuple: header.Tuple{SrcPort: 9, V6: true}, VLANs: 2, Fragment: header.LaterFragment}
-		if header.Parse(frame, &again) != reason || again != p {
+		if header.Parse(frame, &again) != drop || again != p {
 			t.Fatalf("not the same twice: %+v, %+v", p, again)
 		}
 		if !bytes.Equal(frame, before) {
 			t.Fatal("the frame changed")
 		}
-		if reason == stats.None {
+		if drop == reason.None {
 			within(t, frame, &p)
 		}
 	})
@@ -72,14 +72,14 @@ func FuzzIPv4Options(f *testing.F) {
 		frame := tcp(func(p *headertest.Packet) { p.Options = options[:min(len(options), 40)] })
 		agree(t, "fuzz", frame)
 		var p header.Packet
-		switch reason := header.Parse(frame, &p); reason {
-		case stats.None:
+		switch drop := header.Parse(frame, &p); drop {
+		case reason.None:
 			if err := headertest.Verify(frame); err != nil {
 				t.Fatal(err)
 			}
-		case stats.IPv4Header, stats.IPv4SourceRoute:
+		case reason.IPv4Header, reason.IPv4SourceRoute:
 		default:
-			t.Fatalf("dropped as %v", reason)
+			t.Fatalf("dropped as %v", drop)
 		}
 	})
 }

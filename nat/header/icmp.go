@@ -3,8 +3,8 @@ package header
 import (
 	"encoding/binary"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/checksum"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // ICMP types (RFC 792).
@@ -125,10 +125,10 @@ func PathMTU(frame []byte, p *Packet) (mtu uint32, ok bool) {
 //
 // An error about an error is invalid (RFC 1122 section 3.2.2). An error about a later fragment is
 // valid, but has no ports.
-func ParseInner(frame []byte, outer *Packet, inner *Packet) stats.DropReason {
+func ParseInner(frame []byte, outer *Packet, inner *Packet) reason.Drop {
 	*inner = Packet{}
 	if outer.Fragment != NotFragment {
-		return stats.ICMPHeader
+		return reason.ICMPHeader
 	}
 	l3 := int(outer.L4) + ICMPBytes
 	end := quotedEnd(frame, outer)
@@ -139,10 +139,10 @@ func ParseInner(frame []byte, outer *Packet, inner *Packet) stats.DropReason {
 		sensible = parseInnerIPv4(frame[:end], inner, l3)
 	}
 	if !sensible {
-		return stats.ICMPHeader
+		return reason.ICMPHeader
 	}
 	if inner.Fragment == LaterFragment {
-		return stats.None
+		return reason.None
 	}
 	return parseInnerTransport(frame[inner.L4:end], inner)
 }
@@ -187,31 +187,31 @@ func parseInnerIPv6(quoted []byte, inner *Packet, l3 int) bool {
 		return false
 	}
 	inner.setIPv6(h, l3, len(quoted))
-	return inner.walkExtensions(quoted, h[6]) == stats.None
+	return inner.walkExtensions(quoted, h[6]) == reason.None
 }
 
-func parseInnerTransport(b []byte, inner *Packet) stats.DropReason {
+func parseInnerTransport(b []byte, inner *Packet) reason.Drop {
 	if !TransportKnown(inner.Tuple.Proto, inner.Tuple.V6) {
-		return stats.Protocol
+		return reason.Protocol
 	}
 	if len(b) < minInnerBytes {
-		return stats.ICMPHeader
+		return reason.ICMPHeader
 	}
 	h := (*[minInnerBytes]byte)(b)
 	switch inner.Tuple.Proto {
 	case ProtoTCP, ProtoUDP, ProtoSCTP:
 		inner.Tuple.SrcPort = binary.BigEndian.Uint16(h[0:2])
 		inner.Tuple.DstPort = binary.BigEndian.Uint16(h[2:4])
-		return stats.None
+		return reason.None
 	}
 	inner.ICMPType, inner.ICMPCode = h[0], h[1]
 	if IsICMPError(inner.Tuple.V6, h[0]) {
-		return stats.ICMPHeader
+		return reason.ICMPHeader
 	}
 	if !isEcho(inner.Tuple.V6, h[0]) {
-		return stats.ICMPType
+		return reason.ICMPType
 	}
 	inner.Tuple.SrcPort = binary.BigEndian.Uint16(h[4:6])
 	inner.Tuple.DstPort = inner.Tuple.SrcPort
-	return stats.None
+	return reason.None
 }

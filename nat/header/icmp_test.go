@@ -4,9 +4,9 @@ import (
 	"slices"
 	"testing"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 func TestIsICMPError(t *testing.T) {
@@ -53,7 +53,7 @@ func TestChecksumICMP(t *testing.T) {
 // innerOf parses the packet that an error quotes.
 func innerOf(
 	t *testing.T, v6 bool, quote []byte, change func(outer *headertest.Packet),
-) (header.Packet, stats.DropReason) {
+) (header.Packet, reason.Drop) {
 	t.Helper()
 	e := headertest.ICMPError("203.0.113.9", "198.51.100.7", 3, 4, 1400, corpus()["tcp4"], -1)
 	if v6 {
@@ -65,8 +65,8 @@ func innerOf(
 	}
 	frame := slices.Clip(e.Bytes())
 	var outer, inner header.Packet
-	if reason := header.Parse(frame, &outer); reason != stats.None {
-		t.Fatal(reason)
+	if drop := header.Parse(frame, &outer); drop != reason.None {
+		t.Fatal(drop)
 	}
 	return inner, header.ParseInner(frame, &outer, &inner)
 }
@@ -76,16 +76,16 @@ func TestParseInnerReadsWhatParseReads(t *testing.T) {
 	for name, frame := range corpus() {
 		var p header.Packet
 		header.Parse(frame, &p)
-		inner, reason := innerOf(t, p.Tuple.V6, headertest.IP(frame), nil)
+		inner, drop := innerOf(t, p.Tuple.V6, headertest.IP(frame), nil)
 		if header.IsICMPError(p.Tuple.V6, p.ICMPType) && p.Tuple.SrcPort == 0 && p.Fragment == header.NotFragment {
-			if reason != stats.ICMPHeader {
-				t.Errorf("%s, an error about an error: %v", name, reason)
+			if drop != reason.ICMPHeader {
+				t.Errorf("%s, an error about an error: %v", name, drop)
 			}
 			continue
 		}
-		if reason != stats.None || inner.Tuple != p.Tuple || inner.Fragment != p.Fragment ||
+		if drop != reason.None || inner.Tuple != p.Tuple || inner.Fragment != p.Fragment ||
 			inner.L4-inner.L3 != p.L4-p.L3 {
-			t.Errorf("%s: %v\ngot  %+v\nwant %+v", name, reason, inner, p)
+			t.Errorf("%s: %v\ngot  %+v\nwant %+v", name, drop, inner, p)
 		}
 	}
 }
@@ -109,24 +109,24 @@ func TestParseInnerRefuses(t *testing.T) {
 		name  string
 		v6    bool
 		quote []byte
-		want  stats.DropReason
+		want  reason.Drop
 	}{
-		{"nothing", false, nil, stats.ICMPHeader},
-		{"nothing6", true, nil, stats.ICMPHeader},
-		{"version 6 in ICMP", false, tcp6, stats.ICMPHeader},
-		{"version 4 in ICMPv6", true, tcp4, stats.ICMPHeader},
-		{"ihl 4", false, changed(tcp4, 0, 0x44), stats.ICMPHeader},
-		{"ihl past the quote", false, changed(tcp4, 0, 0x4f), stats.ICMPHeader},
-		{"wrong header checksum", false, changed(tcp4, 10, 0x99), stats.None},
-		{"seven bytes of transport", false, tcp4[:27], stats.ICMPHeader},
-		{"seven bytes of transport6", true, tcp6[:47], stats.ICMPHeader},
-		{"endless chain", true, changed(changed(tcp6, 6, 60), 40, 60), stats.ICMPHeader},
-		{"error", false, ofType(false, 11), stats.ICMPHeader},
-		{"error6", true, ofType(true, 3), stats.ICMPHeader},
-		{"router advertisement", true, ofType(true, 134), stats.ICMPType},
-		{"timestamp", false, ofType(false, 13), stats.ICMPType},
-		{"seven bytes of sctp", false, headertest.IP(corpus()["sctp4 init"])[:27], stats.ICMPHeader},
-		{"udp-lite6", true, changed(tcp6, 6, 136), stats.Protocol},
+		{"nothing", false, nil, reason.ICMPHeader},
+		{"nothing6", true, nil, reason.ICMPHeader},
+		{"version 6 in ICMP", false, tcp6, reason.ICMPHeader},
+		{"version 4 in ICMPv6", true, tcp4, reason.ICMPHeader},
+		{"ihl 4", false, changed(tcp4, 0, 0x44), reason.ICMPHeader},
+		{"ihl past the quote", false, changed(tcp4, 0, 0x4f), reason.ICMPHeader},
+		{"wrong header checksum", false, changed(tcp4, 10, 0x99), reason.None},
+		{"seven bytes of transport", false, tcp4[:27], reason.ICMPHeader},
+		{"seven bytes of transport6", true, tcp6[:47], reason.ICMPHeader},
+		{"endless chain", true, changed(changed(tcp6, 6, 60), 40, 60), reason.ICMPHeader},
+		{"error", false, ofType(false, 11), reason.ICMPHeader},
+		{"error6", true, ofType(true, 3), reason.ICMPHeader},
+		{"router advertisement", true, ofType(true, 134), reason.ICMPType},
+		{"timestamp", false, ofType(false, 13), reason.ICMPType},
+		{"seven bytes of sctp", false, headertest.IP(corpus()["sctp4 init"])[:27], reason.ICMPHeader},
+		{"udp-lite6", true, changed(tcp6, 6, 136), reason.Protocol},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if _, got := innerOf(t, c.v6, c.quote, nil); got != c.want {
@@ -138,10 +138,10 @@ func TestParseInnerRefuses(t *testing.T) {
 		long := headertest.ICMPError("203.0.113.9", "198.51.100.7", 3, 4, 1400, corpus()["tcp4"], -1).Bytes()
 		frame := headertest.Split(long, 40, 1)[0] // header, quoted header and 12 bytes: enough if it were no fragment
 		var outer, inner header.Packet
-		if reason := header.Parse(frame, &outer); reason != stats.None {
-			t.Fatal(reason)
+		if drop := header.Parse(frame, &outer); drop != reason.None {
+			t.Fatal(drop)
 		}
-		if got := header.ParseInner(frame, &outer, &inner); got != stats.ICMPHeader {
+		if got := header.ParseInner(frame, &outer, &inner); got != reason.ICMPHeader {
 			t.Errorf("%v", got)
 		}
 	})
@@ -151,9 +151,9 @@ func TestParseInnerRefuses(t *testing.T) {
 func TestParseInnerEndsWithTheQuote(t *testing.T) {
 	tcp4 := headertest.IP(corpus()["tcp4 payload"])
 	for cut := 28; cut <= len(tcp4); cut++ {
-		inner, reason := innerOf(t, false, tcp4[:cut], nil)
-		if reason != stats.None || int(inner.End-inner.L3) != cut {
-			t.Errorf("cut to %d: %v, %d bytes", cut, reason, inner.End-inner.L3)
+		inner, drop := innerOf(t, false, tcp4[:cut], nil)
+		if drop != reason.None || int(inner.End-inner.L3) != cut {
+			t.Errorf("cut to %d: %v, %d bytes", cut, drop, inner.End-inner.L3)
 		}
 	}
 }
@@ -161,8 +161,8 @@ func TestParseInnerEndsWithTheQuote(t *testing.T) {
 // A length field below RFC 4884's minimum is ignored.
 func TestParseInnerIgnoresShortLengthField(t *testing.T) {
 	tcp4 := headertest.IP(corpus()["tcp4"])
-	inner, reason := innerOf(t, false, tcp4, func(e *headertest.Packet) { e.ICMPRest = 3 << 16 })
-	if reason != stats.None || int(inner.End-inner.L3) != len(tcp4) {
-		t.Errorf("%v, %d bytes", reason, inner.End-inner.L3)
+	inner, drop := innerOf(t, false, tcp4, func(e *headertest.Packet) { e.ICMPRest = 3 << 16 })
+	if drop != reason.None || int(inner.End-inner.L3) != len(tcp4) {
+		t.Errorf("%v, %d bytes", drop, inner.End-inner.L3)
 	}
 }

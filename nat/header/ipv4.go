@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"math/bits"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/checksum"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // The flags and offset word of the IPv4 header (RFC 791 section 3.1).
@@ -36,37 +36,37 @@ const (
 
 // parseIPv4 reads the packet whose header starts at l3. frameBytes is the length of the whole
 // frame, of which frame may be only the first part.
-func parseIPv4(frame []byte, frameBytes int, p *Packet, l3 int) stats.DropReason {
+func parseIPv4(frame []byte, frameBytes int, p *Packet, l3 int) reason.Drop {
 	if len(frame) < l3+IPv4Bytes {
-		return stats.FrameTruncated
+		return reason.FrameTruncated
 	}
 	h := (*[IPv4Bytes]byte)(frame[l3:])
 	headerBytes := int(h[0]&15) * 4
 	totalBytes := int(binary.BigEndian.Uint16(h[2:4]))
 	if h[0]>>4 != 4 || headerBytes < IPv4Bytes || totalBytes < headerBytes {
-		return stats.IPv4Header
+		return reason.IPv4Header
 	}
 	end := l3 + totalBytes
 	l4 := l3 + headerBytes
 	if end > frameBytes || l4 > len(frame) {
-		return stats.FrameTruncated
+		return reason.FrameTruncated
 	}
 	p.setIPv4(h, l3, l4, end)
 	if headerBytes == IPv4Bytes {
 		if sum20(h) != 0xffff {
-			return stats.IPv4Checksum
+			return reason.IPv4Checksum
 		}
-	} else if reason := checkOptions(frame[l3:l4]); reason != stats.None {
-		return reason
+	} else if drop := checkOptions(frame[l3:l4]); drop != reason.None {
+		return drop
 	}
 	src, dst := binary.BigEndian.Uint32(h[12:16]), binary.BigEndian.Uint32(h[16:20])
 	switch {
 	case martian4(src) && !(linkLocal4(src) && p.reportsError(frame)):
-		return stats.MartianSource
+		return reason.MartianSource
 	case martian4(dst):
-		return stats.MartianDestination
+		return reason.MartianDestination
 	case src == dst:
-		return stats.LandAttack
+		return reason.LandAttack
 	}
 	if p.Fragment != NotFragment {
 		return checkFragment(frame, p, totalBytes+int(p.FragmentOffset))
@@ -99,23 +99,23 @@ func sum20(h *[IPv4Bytes]byte) uint16 {
 
 // checkOptions verifies the checksum of a header with options, and then walks the options: at most
 // 40 bytes, at least one in each step.
-func checkOptions(h []byte) stats.DropReason {
+func checkOptions(h []byte) reason.Drop {
 	if checksum.Sum(h) != 0xffff {
-		return stats.IPv4Checksum
+		return reason.IPv4Checksum
 	}
 	var recorded, stamped, labelled bool
 	for options := h[IPv4Bytes:]; len(options) > 0; {
 		switch options[0] {
 		case optionEnd:
-			return stats.None
+			return reason.None
 		case optionNoOp:
 			options = options[1:]
 			continue
 		case optionLSRR, optionSSRR:
-			return stats.IPv4SourceRoute
+			return reason.IPv4SourceRoute
 		}
 		if len(options) < optionHeader || options[1] < optionHeader || int(options[1]) > len(options) {
-			return stats.IPv4Header
+			return reason.IPv4Header
 		}
 		option := options[:options[1]]
 		options = options[options[1]:]
@@ -131,10 +131,10 @@ func checkOptions(h []byte) stats.DropReason {
 			valid = len(option) >= 4
 		}
 		if !valid {
-			return stats.IPv4Header
+			return reason.IPv4Header
 		}
 	}
-	return stats.None
+	return reason.None
 }
 
 // validRecord and validTimestamp check the options that routers write into. The pointer must be

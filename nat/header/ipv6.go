@@ -3,7 +3,7 @@ package header
 import (
 	"encoding/binary"
 
-	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // IPv6 extension headers that Parse walks (RFC 8200 section 4). It does not walk an authentication
@@ -31,32 +31,32 @@ const NoNextHeader = 59
 
 // parseIPv6 reads the packet whose header starts at l3. A payload length of zero means a jumbogram
 // (RFC 2675) or an empty packet; neither is translated.
-func parseIPv6(frame []byte, frameBytes int, p *Packet, l3 int) stats.DropReason {
+func parseIPv6(frame []byte, frameBytes int, p *Packet, l3 int) reason.Drop {
 	if len(frame) < l3+IPv6Bytes {
-		return stats.FrameTruncated
+		return reason.FrameTruncated
 	}
 	h := (*[IPv6Bytes]byte)(frame[l3:])
 	payloadBytes := int(binary.BigEndian.Uint16(h[4:6]))
 	if h[0]>>4 != 6 || payloadBytes == 0 {
-		return stats.IPv6Header
+		return reason.IPv6Header
 	}
 	end := l3 + IPv6Bytes + payloadBytes
 	if end > frameBytes {
-		return stats.FrameTruncated
+		return reason.FrameTruncated
 	}
 	p.setIPv6(h, l3, end)
 	srcHi, srcLo := binary.BigEndian.Uint64(h[8:16]), binary.BigEndian.Uint64(h[16:24])
 	p.Tuple.Proto = h[6] // until the chain is walked
 	switch {
 	case martian6(srcHi, srcLo) && !(linkLocal6(srcHi) && p.reportsError(frame)):
-		return stats.MartianSource
+		return reason.MartianSource
 	case martian6(binary.BigEndian.Uint64(h[24:32]), binary.BigEndian.Uint64(h[32:40])):
-		return stats.MartianDestination
+		return reason.MartianDestination
 	case p.Tuple.Src == p.Tuple.Dst:
-		return stats.LandAttack
+		return reason.LandAttack
 	}
-	if reason := p.walkExtensions(frame, h[6]); reason != stats.None {
-		return reason
+	if drop := p.walkExtensions(frame, h[6]); drop != reason.None {
+		return drop
 	}
 	if p.Fragment != NotFragment {
 		return checkFragment(frame, p, payloadBytes-fragmentHeaderBytes+int(p.FragmentOffset))
@@ -76,21 +76,21 @@ func (p *Packet) setIPv6(h *[IPv6Bytes]byte, l3, end int) {
 
 // walkExtensions walks from the fixed header to the transport header, or to the
 // payload of a later fragment, and sets L4, Tuple.Proto and the fragment's fields.
-func (p *Packet) walkExtensions(frame []byte, next uint8) stats.DropReason {
+func (p *Packet) walkExtensions(frame []byte, next uint8) reason.Drop {
 	at, end := int(p.L4), p.reach(frame)
 	for n := 0; ; n++ {
 		switch next {
 		case nextHopByHop: // RFC 8200 section 4.1: only directly after the fixed header
 			if at != int(p.L3)+IPv6Bytes {
-				return stats.IPv6ExtensionHeader
+				return reason.IPv6ExtensionHeader
 			}
 		case nextRouting, nextDestination, nextFragment:
 		default:
 			p.Tuple.Proto, p.L4 = next, uint16(at)
-			return stats.None
+			return reason.None
 		}
 		if n == maxExtensionHeaders {
-			return stats.IPv6ExtensionHeader
+			return reason.IPv6ExtensionHeader
 		}
 		if at+extensionUnit > end {
 			return p.shortChain()
@@ -100,24 +100,24 @@ func (p *Packet) walkExtensions(frame []byte, next uint8) stats.DropReason {
 		switch next {
 		case nextFragment:
 			if p.FragmentHeader != 0 {
-				return stats.IPv6ExtensionHeader
+				return reason.IPv6ExtensionHeader
 			}
 			bytes = fragmentHeaderBytes
 			p.setFragmentHeader(h, at)
 			if p.Fragment == LaterFragment {
 				p.Tuple.Proto, p.L4 = h[0], uint16(at+bytes)
-				return stats.None
+				return reason.None
 			}
 		case nextRouting:
 			if h[routingTypeOffset] == routingTypeSource || h[routingSegmentOffset] != 0 {
-				return stats.IPv6RoutingHeader
+				return reason.IPv6RoutingHeader
 			}
 		}
 		if at+bytes > end {
 			return p.shortChain()
 		}
 		if (next == nextHopByHop || next == nextDestination) && !validOptions(frame[at+2:at+bytes]) {
-			return stats.IPv6ExtensionHeader
+			return reason.IPv6ExtensionHeader
 		}
 		next, at = h[0], at+bytes
 	}
@@ -188,11 +188,11 @@ func validOptions(options []byte) bool {
 
 // shortChain returns the drop reason of a chain that ends before the transport header: RFC 7112
 // forbids it in a first fragment; in other packets it is malformed.
-func (p *Packet) shortChain() stats.DropReason {
+func (p *Packet) shortChain() reason.Drop {
 	if p.Fragment == FirstFragment {
-		return stats.FragmentTiny
+		return reason.FragmentTiny
 	}
-	return stats.IPv6ExtensionHeader
+	return reason.IPv6ExtensionHeader
 }
 
 func (p *Packet) setFragmentHeader(h *[fragmentHeaderBytes]byte, at int) {

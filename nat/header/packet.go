@@ -3,7 +3,7 @@ package header
 import (
 	"encoding/binary"
 
-	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // Fragment is the part of a datagram that a packet is.
@@ -68,7 +68,7 @@ const (
 	etherTypeOffset = 12
 )
 
-// Parse reads and checks one Ethernet frame. It returns stats.None and fills p, or it returns the
+// Parse reads and checks one Ethernet frame. It returns reason.None and fills p, or it returns the
 // reason to drop the packet; then p has only the fields read before the fault (Tuple addresses are
 // valid if L3 is not zero).
 //
@@ -78,28 +78,28 @@ const (
 // ports are not zero; and that addresses are not martian, except for a link-local source of an ICMP
 // error, nor equal (land). It does not check TCP, UDP and SCTP checksums (a wrong one stays wrong),
 // ICMP checksums (see ChecksumICMP), and TTL.
-func Parse(frame []byte, p *Packet) stats.DropReason { return ParseLong(frame, len(frame), p) }
+func Parse(frame []byte, p *Packet) reason.Drop { return ParseLong(frame, len(frame), p) }
 
 // ParseLong is Parse for a frame of frameBytes bytes, of which frame is only the first part; the
 // rest is in further buffers. All headers must be in this part: for headers that extend beyond it,
 // ParseLong returns the reasons that Parse returns for truncated headers.
-func ParseLong(frame []byte, frameBytes int, p *Packet) stats.DropReason {
+func ParseLong(frame []byte, frameBytes int, p *Packet) reason.Drop {
 	*p = Packet{}
 	if len(frame) < EthernetBytes {
-		return stats.FrameTruncated
+		return reason.FrameTruncated
 	}
 	if frameBytes > maxPacketBytes {
-		return stats.FrameOversize // offsets are 16 bits
+		return reason.FrameOversize // offsets are 16 bits
 	}
 	p.Multicast = frame[0]&1 != 0
 	l3 := EthernetBytes
 	etherType := binary.BigEndian.Uint16(frame[etherTypeOffset:])
 	for etherType == EtherTypeVLAN || etherType == EtherTypeQinQ {
 		if p.VLANs == maxVLANs {
-			return stats.EtherType
+			return reason.EtherType
 		}
 		if len(frame) < l3+VLANBytes {
-			return stats.FrameTruncated
+			return reason.FrameTruncated
 		}
 		tag := (*[VLANBytes]byte)(frame[l3:])
 		p.VLAN[p.VLANs] = binary.BigEndian.Uint16(tag[0:2])
@@ -113,7 +113,7 @@ func ParseLong(frame []byte, frameBytes int, p *Packet) stats.DropReason {
 	case EtherTypeIPv6:
 		return parseIPv6(frame, frameBytes, p, l3)
 	}
-	return stats.EtherType
+	return reason.EtherType
 }
 
 // reach returns the end of the packet's bytes in part, the first part of its frame. After Parse

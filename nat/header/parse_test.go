@@ -7,10 +7,10 @@ import (
 	"slices"
 	"testing"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/checksum"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 func TestParseValidPackets(t *testing.T) {
@@ -20,8 +20,8 @@ func TestParseValidPackets(t *testing.T) {
 				t.Fatalf("the test packet itself: %v", err)
 			}
 			var p header.Packet
-			if reason := header.Parse(frame, &p); reason != stats.None {
-				t.Fatalf("dropped: %v", reason)
+			if drop := header.Parse(frame, &p); drop != reason.None {
+				t.Fatalf("dropped: %v", drop)
 			}
 			if want, _ := parseReference(frame); p != want {
 				t.Errorf("got  %+v\nwant %+v", p, want)
@@ -42,7 +42,7 @@ func TestParseTruncated(t *testing.T) {
 	for name, frame := range corpus() {
 		for cut := range frame {
 			var p header.Packet
-			if got := header.Parse(slices.Clip(slices.Clone(frame[:cut])), &p); got != stats.FrameTruncated {
+			if got := header.Parse(slices.Clip(slices.Clone(frame[:cut])), &p); got != reason.FrameTruncated {
 				t.Errorf("%s cut to %d of %d bytes: %v", name, cut, len(frame), got)
 			}
 		}
@@ -55,15 +55,15 @@ func TestParseTruncated(t *testing.T) {
 func TestParseLong(t *testing.T) {
 	for name, frame := range corpus() {
 		var want header.Packet
-		if reason := header.Parse(frame, &want); reason != stats.None {
-			t.Fatalf("%s: %v", name, reason)
+		if drop := header.Parse(frame, &want); drop != reason.None {
+			t.Fatalf("%s: %v", name, drop)
 		}
 		least := len(frame)
 		for cut := len(frame); cut >= 0; cut-- {
 			part := slices.Clip(slices.Clone(frame[:cut]))
 			var got header.Packet
-			switch reason := header.ParseLong(part, len(frame), &got); {
-			case reason != stats.None:
+			switch drop := header.ParseLong(part, len(frame), &got); {
+			case drop != reason.None:
 			case got != want:
 				t.Fatalf("%s, %d of %d bytes:\ngot  %+v\nwant %+v", name, cut, len(frame), got, want)
 			case cut+1 < least && least != len(frame):
@@ -85,7 +85,7 @@ func TestParseLong(t *testing.T) {
 		if part := frame[:min(int(want.L4)+8, int(want.End))]; header.ChecksumLongICMP(part, &want, sum) != whole {
 			t.Errorf("%s: the checksum of a message in two parts is not %v", name, whole)
 		}
-		if longer := len(frame) - 1; header.ParseLong(frame, longer, &header.Packet{}) == stats.None &&
+		if longer := len(frame) - 1; header.ParseLong(frame, longer, &header.Packet{}) == reason.None &&
 			int(want.End) > longer {
 			t.Errorf("%s: a packet that ends after its frame", name)
 		}
@@ -138,12 +138,12 @@ func sealAt(frame []byte, at int) {
 func agree(t *testing.T, name string, frame []byte) {
 	t.Helper()
 	var got header.Packet
-	reason := header.Parse(frame, &got)
+	drop := header.Parse(frame, &got)
 	want, wantReason := parseReference(frame)
-	if reason != wantReason {
-		t.Fatalf("%s: %v, the reference returns %v\n%x", name, reason, wantReason, frame)
+	if drop != wantReason {
+		t.Fatalf("%s: %v, the reference returns %v\n%x", name, drop, wantReason, frame)
 	}
-	if reason == stats.None && got != want {
+	if drop == reason.None && got != want {
 		t.Fatalf("%s:\ngot  %+v\nwant %+v\n%x", name, got, want, frame)
 	}
 	if got.L3 != 0 && (got.Tuple.Src != want.Tuple.Src || got.Tuple.Dst != want.Tuple.Dst) {
@@ -154,7 +154,7 @@ func agree(t *testing.T, name string, frame []byte) {
 type fault struct {
 	name   string
 	frame  []byte
-	reason stats.DropReason
+	reason reason.Drop
 }
 
 func tcp(change func(*headertest.Packet)) []byte {
@@ -207,86 +207,86 @@ func TestParseDropReasons(t *testing.T) {
 	broken[24] ^= 1
 	destinations := slices.Repeat([]uint8{60}, 16)
 	for _, f := range []fault{
-		{"three tags", tcp(func(p *headertest.Packet) { p.VLAN = []uint16{1, 2, 3} }), stats.EtherType},
-		{"arp", patch(tcp6, 12, 0x08, 0x06), stats.EtherType},
-		{"802.3 length", patch(tcp6, 12, 0x00, 0x40), stats.EtherType},
-		{"too long for 16 bits", make([]byte, 65536), stats.FrameOversize},
-		{"ipv6 in the ipv4 ethertype", patch(tcp4, 14, 0x65), stats.IPv4Header},
-		{"ihl 4", patch(tcp4, 14, 0x44), stats.IPv4Header},
-		{"total below header", patch(tcp4, 16, 0, 19), stats.IPv4Header},
-		{"bad header checksum", broken, stats.IPv4Checksum},
+		{"three tags", tcp(func(p *headertest.Packet) { p.VLAN = []uint16{1, 2, 3} }), reason.EtherType},
+		{"arp", patch(tcp6, 12, 0x08, 0x06), reason.EtherType},
+		{"802.3 length", patch(tcp6, 12, 0x00, 0x40), reason.EtherType},
+		{"too long for 16 bits", make([]byte, 65536), reason.FrameOversize},
+		{"ipv6 in the ipv4 ethertype", patch(tcp4, 14, 0x65), reason.IPv4Header},
+		{"ihl 4", patch(tcp4, 14, 0x44), reason.IPv4Header},
+		{"total below header", patch(tcp4, 16, 0, 19), reason.IPv4Header},
+		{"bad header checksum", broken, reason.IPv4Checksum},
 		{"loose source route", tcp(func(p *headertest.Packet) { p.Options = []byte{131, 3, 4} }),
-			stats.IPv4SourceRoute},
+			reason.IPv4SourceRoute},
 		{"strict source route", tcp(func(p *headertest.Packet) { p.Options = []byte{1, 1, 137, 7, 4, 1, 2, 3, 4} }),
-			stats.IPv4SourceRoute},
-		{"option of length 0", tcp(func(p *headertest.Packet) { p.Options = []byte{7, 0, 0, 0} }), stats.IPv4Header},
-		{"option of length 1", tcp(func(p *headertest.Packet) { p.Options = []byte{7, 1, 0, 0} }), stats.IPv4Header},
+			reason.IPv4SourceRoute},
+		{"option of length 0", tcp(func(p *headertest.Packet) { p.Options = []byte{7, 0, 0, 0} }), reason.IPv4Header},
+		{"option of length 1", tcp(func(p *headertest.Packet) { p.Options = []byte{7, 1, 0, 0} }), reason.IPv4Header},
 		{"option past the header", tcp(func(p *headertest.Packet) { p.Options = []byte{7, 5, 0, 0} }),
-			stats.IPv4Header},
+			reason.IPv4Header},
 		{"option type in the last byte", tcp(func(p *headertest.Packet) { p.Options = []byte{1, 1, 1, 7} }),
-			stats.IPv4Header},
+			reason.IPv4Header},
 		{"record route without room for an address", tcp(func(p *headertest.Packet) {
 			p.Options = []byte{7, 8, 6, 0, 0,
 				0, 0, 0}
-		}), stats.IPv4Header},
+		}), reason.IPv4Header},
 		{"record route that points at itself", tcp(func(p *headertest.Packet) {
 			p.Options = []byte{7, 7, 3, 0, 0, 0,
 				0}
-		}), stats.IPv4Header},
+		}), reason.IPv4Header},
 		{"two record routes", tcp(func(p *headertest.Packet) { p.Options = []byte{7, 3, 4, 7, 3, 4} }),
-			stats.IPv4Header},
+			reason.IPv4Header},
 		{"timestamp without room for address and time", tcp(func(p *headertest.Packet) {
 			p.Options = []byte{68, 8, 5,
 				1, 0, 0, 0, 0}
-		}), stats.IPv4Header},
+		}), reason.IPv4Header},
 		{"timestamp whose overflow count overflows", tcp(func(p *headertest.Packet) {
 			p.Options = []byte{68, 4, 5,
 				0xf0}
-		}), stats.IPv4Header},
+		}), reason.IPv4Header},
 		{"security label without a domain", tcp(func(p *headertest.Packet) {
 			p.Options = []byte{134, 8, 0, 0, 0, 0, 1,
 				2}
-		}), stats.IPv4Header},
+		}), reason.IPv4Header},
 		{"security label whose tags do not fill it", tcp(func(p *headertest.Packet) {
 			p.Options = []byte{134, 10, 0, 0,
 				0, 1, 1, 3, 0, 0}
-		}), stats.IPv4Header},
+		}), reason.IPv4Header},
 		{"router alert without a value", tcp(func(p *headertest.Packet) { p.Options = []byte{148, 2, 0, 0} }),
-			stats.IPv4Header},
-		{"ipv4 in the ipv6 ethertype", patch(tcp6, 14, 0x45), stats.IPv6Header},
-		{"jumbogram", patch(tcp6, 18, 0, 0), stats.IPv6Header},
-		{"option beyond its header", options6(5, 2, 0, 0, 5, 1), stats.IPv6ExtensionHeader},
-		{"option without a length", options6(1, 3, 0, 0, 0, 5), stats.IPv6ExtensionHeader},
-		{"pad that is not zero", options6(1, 4, 0, 0, 7, 0), stats.IPv6ExtensionHeader},
-		{"pad of eight bytes", options6(1, 6, 0, 0, 0, 0, 0, 0, 5, 4, 0, 0, 0, 0), stats.IPv6ExtensionHeader},
-		{"option with action bits", options6(0x40, 4, 0, 0, 0, 0), stats.IPv6ExtensionHeader},
+			reason.IPv4Header},
+		{"ipv4 in the ipv6 ethertype", patch(tcp6, 14, 0x45), reason.IPv6Header},
+		{"jumbogram", patch(tcp6, 18, 0, 0), reason.IPv6Header},
+		{"option beyond its header", options6(5, 2, 0, 0, 5, 1), reason.IPv6ExtensionHeader},
+		{"option without a length", options6(1, 3, 0, 0, 0, 5), reason.IPv6ExtensionHeader},
+		{"pad that is not zero", options6(1, 4, 0, 0, 7, 0), reason.IPv6ExtensionHeader},
+		{"pad of eight bytes", options6(1, 6, 0, 0, 0, 0, 0, 0, 5, 4, 0, 0, 0, 0), reason.IPv6ExtensionHeader},
+		{"option with action bits", options6(0x40, 4, 0, 0, 0, 0), reason.IPv6ExtensionHeader},
 		{"nine options", options6(5, 0, 5, 0, 5, 0, 5, 0, 5, 0, 5, 0, 5, 0, 5, 0, 5, 0, 1, 0, 0, 0),
-			stats.IPv6ExtensionHeader},
-		{"hop-by-hop second", extensions(60, 0), stats.IPv6ExtensionHeader},
+			reason.IPv6ExtensionHeader},
+		{"hop-by-hop second", extensions(60, 0), reason.IPv6ExtensionHeader},
 		{"two fragment headers", patch(extensions(44, 44), 14+40+2, 0, 0, 0, 0, 0, 0, 17, 0, 0, 0),
-			stats.IPv6ExtensionHeader},
-		{"17 extension headers", extensions(append(destinations, 60)...), stats.IPv6ExtensionHeader},
-		{"extension past the packet", patch(extensions(60), 14+40+1, 99), stats.IPv6ExtensionHeader},
-		{"routing type 0", patch(extensions(43), 14+40+2, 0), stats.IPv6RoutingHeader},
-		{"segments left", patch(extensions(43), 14+40+3, 1), stats.IPv6RoutingHeader},
-		{"authentication header", extensions(51), stats.Protocol},
-		{"land", patch(tcp4, 26, 198, 51, 100, 7), stats.LandAttack},
-		{"land6", patch(tcp6, 22, tcp6[38:54]...), stats.LandAttack},
-		{"tcp offset 4", patch(tcp4, 14+20+12, 0x40), stats.TCPHeader},
-		{"tcp offset past the end", patch(tcp4, 14+20+12, 0x60), stats.TCPHeader},
-		{"tcp cut by the ip length", patch(tcp4, 16, 0, 39), stats.TCPHeader},
-		{"udp length 7", patch(udp4, 14+20+4, 0, 7), stats.UDPLength},
-		{"udp length past the end", patch(udp4, 14+20+4, 0, 14), stats.UDPLength},
-		{"udp cut by the ip length", patch(udp4, 16, 0, 27), stats.UDPLength},
-		{"udp6 without checksum", udp6(func(p *headertest.Packet) { p.NoChecksum = true }), stats.None},
-		{"udp source port 0", patch(udp4, 14+20, 0, 0), stats.PortZero},
-		{"udp destination port 0", patch(udp4, 14+20+2, 0, 0), stats.PortZero},
-		{"tcp source port 0", patch(tcp4, 14+20, 0, 0), stats.PortZero},
-		{"tcp destination port 0", patch(tcp4, 14+20+2, 0, 0), stats.PortZero},
-		{"icmp cut by the ip length", patch(echo4, 16, 0, 27), stats.ICMPHeader},
-		{"udp-lite", tcp(func(p *headertest.Packet) { p.Proto, p.Payload = 136, make([]byte, 12) }), stats.Protocol},
-		{"icmpv6 over ipv4", patch(echo4, 14+9, 58), stats.Protocol},
-		{"icmp over ipv6", patch(corpus()["echo6"], 14+6, 1), stats.Protocol},
+			reason.IPv6ExtensionHeader},
+		{"17 extension headers", extensions(append(destinations, 60)...), reason.IPv6ExtensionHeader},
+		{"extension past the packet", patch(extensions(60), 14+40+1, 99), reason.IPv6ExtensionHeader},
+		{"routing type 0", patch(extensions(43), 14+40+2, 0), reason.IPv6RoutingHeader},
+		{"segments left", patch(extensions(43), 14+40+3, 1), reason.IPv6RoutingHeader},
+		{"authentication header", extensions(51), reason.Protocol},
+		{"land", patch(tcp4, 26, 198, 51, 100, 7), reason.LandAttack},
+		{"land6", patch(tcp6, 22, tcp6[38:54]...), reason.LandAttack},
+		{"tcp offset 4", patch(tcp4, 14+20+12, 0x40), reason.TCPHeader},
+		{"tcp offset past the end", patch(tcp4, 14+20+12, 0x60), reason.TCPHeader},
+		{"tcp cut by the ip length", patch(tcp4, 16, 0, 39), reason.TCPHeader},
+		{"udp length 7", patch(udp4, 14+20+4, 0, 7), reason.UDPLength},
+		{"udp length past the end", patch(udp4, 14+20+4, 0, 14), reason.UDPLength},
+		{"udp cut by the ip length", patch(udp4, 16, 0, 27), reason.UDPLength},
+		{"udp6 without checksum", udp6(func(p *headertest.Packet) { p.NoChecksum = true }), reason.None},
+		{"udp source port 0", patch(udp4, 14+20, 0, 0), reason.PortZero},
+		{"udp destination port 0", patch(udp4, 14+20+2, 0, 0), reason.PortZero},
+		{"tcp source port 0", patch(tcp4, 14+20, 0, 0), reason.PortZero},
+		{"tcp destination port 0", patch(tcp4, 14+20+2, 0, 0), reason.PortZero},
+		{"icmp cut by the ip length", patch(echo4, 16, 0, 27), reason.ICMPHeader},
+		{"udp-lite", tcp(func(p *headertest.Packet) { p.Proto, p.Payload = 136, make([]byte, 12) }), reason.Protocol},
+		{"icmpv6 over ipv4", patch(echo4, 14+9, 58), reason.Protocol},
+		{"icmp over ipv6", patch(corpus()["echo6"], 14+6, 1), reason.Protocol},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			var p header.Packet
@@ -298,13 +298,13 @@ func TestParseDropReasons(t *testing.T) {
 	}
 	t.Run("16 extension headers pass", func(t *testing.T) {
 		var p header.Packet
-		if got := header.Parse(extensions(destinations...), &p); got != stats.None {
+		if got := header.Parse(extensions(destinations...), &p); got != reason.None {
 			t.Errorf("dropped as %v", got)
 		}
 	})
 	t.Run("surplus after a datagram passes", func(t *testing.T) {
 		var p header.Packet
-		if got := header.Parse(patch(udp4, 14+20+4, 0, 9), &p); got != stats.None {
+		if got := header.Parse(patch(udp4, 14+20+4, 0, 9), &p); got != reason.None {
 			t.Errorf("dropped as %v", got)
 		}
 	})
@@ -316,26 +316,26 @@ func TestParseErrorsFromLinkLocal(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		p    *headertest.Packet
-		want stats.DropReason
+		want reason.Drop
 	}{
-		{"too big", headertest.ICMPError("169.254.0.1", "198.51.100.7", 3, 4, 1400, corpus()["tcp4"], -1), stats.None},
+		{"too big", headertest.ICMPError("169.254.0.1", "198.51.100.7", 3, 4, 1400, corpus()["tcp4"], -1), reason.None},
 		{"time exceeded", headertest.ICMPError("169.254.0.1", "198.51.100.7", 11, 0, 0, corpus()["tcp4"], 28),
-			stats.None},
+			reason.None},
 		{"from loopback", headertest.ICMPError("127.0.0.1", "198.51.100.7", 3, 4, 1400, corpus()["tcp4"], -1),
-			stats.MartianSource},
+			reason.MartianSource},
 		{"from 0/8", headertest.ICMPError("0.0.0.1", "198.51.100.7", 3, 4, 1400, corpus()["tcp4"], -1),
-			stats.MartianSource},
-		{"echo", headertest.Echo("169.254.0.1", "198.51.100.7", 1, 1, false), stats.MartianSource},
-		{"UDP", headertest.UDP("169.254.0.1:5", "198.51.100.7:53", "\x03"), stats.MartianSource},
+			reason.MartianSource},
+		{"echo", headertest.Echo("169.254.0.1", "198.51.100.7", 1, 1, false), reason.MartianSource},
+		{"UDP", headertest.UDP("169.254.0.1:5", "198.51.100.7:53", "\x03"), reason.MartianSource},
 		{"ICMPv6 over IPv4", &headertest.Packet{Src: netip.MustParseAddr("169.254.0.1"),
-			Dst: netip.MustParseAddr("198.51.100.7"), Proto: 58, ICMPType: 3}, stats.MartianSource},
-		{"too big6", headertest.ICMPError("fe80::1", "2001:db8:1::7", 2, 0, 1400, corpus()["tcp6"], -1), stats.None},
+			Dst: netip.MustParseAddr("198.51.100.7"), Proto: 58, ICMPType: 3}, reason.MartianSource},
+		{"too big6", headertest.ICMPError("fe80::1", "2001:db8:1::7", 2, 0, 1400, corpus()["tcp6"], -1), reason.None},
 		{"from loopback6", headertest.ICMPError("::1", "2001:db8:1::7", 2, 0, 1400, corpus()["tcp6"], -1),
-			stats.MartianSource},
+			reason.MartianSource},
 		{"from multicast6", headertest.ICMPError("ff02::1", "2001:db8:1::7", 2, 0, 1400, corpus()["tcp6"], -1),
-			stats.MartianSource},
-		{"echo6", headertest.Echo("fe80::1", "2001:db8:1::7", 1, 1, false), stats.MartianSource},
-		{"UDP6", headertest.UDP("[fe80::1]:260", "[2001:db8:1::7]:53", "\x02"), stats.MartianSource},
+			reason.MartianSource},
+		{"echo6", headertest.Echo("fe80::1", "2001:db8:1::7", 1, 1, false), reason.MartianSource},
+		{"UDP6", headertest.UDP("[fe80::1]:260", "[2001:db8:1::7]:53", "\x02"), reason.MartianSource},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			frame := tt.p.Bytes()
@@ -343,10 +343,10 @@ func TestParseErrorsFromLinkLocal(t *testing.T) {
 			if got := header.Parse(frame, &p); got != tt.want {
 				t.Errorf("%v, want %v", got, tt.want)
 			}
-			if tt.want != stats.None {
+			if tt.want != reason.None {
 				return
 			}
-			if got := header.Parse(headertest.Split(frame, 24, 1)[0], &p); got != stats.MartianSource {
+			if got := header.Parse(headertest.Split(frame, 24, 1)[0], &p); got != reason.MartianSource {
 				t.Errorf("in a fragment: %v", got)
 			}
 		})
@@ -362,10 +362,10 @@ func TestParseMartians(t *testing.T) {
 		t.Run(a, func(t *testing.T) {
 			src, dst := withAddresses(a)
 			var p header.Packet
-			if got := header.Parse(src, &p); got != stats.MartianSource {
+			if got := header.Parse(src, &p); got != reason.MartianSource {
 				t.Errorf("as source: %v", got)
 			}
-			if got := header.Parse(dst, &p); got != stats.MartianDestination {
+			if got := header.Parse(dst, &p); got != reason.MartianDestination {
 				t.Errorf("as destination: %v", got)
 			}
 		})
@@ -379,7 +379,7 @@ func TestParseMartians(t *testing.T) {
 			src, dst := withAddresses(a)
 			var p header.Packet
 			for _, f := range [][]byte{src, dst} {
-				if got := header.Parse(f, &p); got != stats.None {
+				if got := header.Parse(f, &p); got != reason.None {
 					t.Errorf("dropped as %v", got)
 				}
 			}
@@ -390,9 +390,9 @@ func TestParseMartians(t *testing.T) {
 func TestParseTCPFlags(t *testing.T) {
 	for flags := range 256 {
 		frame := tcp(func(p *headertest.Packet) { p.Flags = uint8(flags) })
-		want := stats.TCPFlags
+		want := reason.TCPFlags
 		if slices.Contains(validFlags, uint8(flags)&^(headertest.PSH|headertest.ECE|headertest.CWR)) {
-			want = stats.None
+			want = reason.None
 		}
 		var p header.Packet
 		if got := header.Parse(frame, &p); got != want || p.TCPFlags != uint8(flags) {
@@ -421,7 +421,7 @@ func BenchmarkParse(b *testing.B) {
 			frame := all[name]
 			var p header.Packet
 			for b.Loop() {
-				if header.Parse(frame, &p) != stats.None {
+				if header.Parse(frame, &p) != reason.None {
 					b.Fatal("dropped")
 				}
 			}

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"testing"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/checksum"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // agreePlain checks that Parse accepts every frame that Plain accepts, with the same result, except
@@ -26,7 +26,7 @@ func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
 		}
 	}
 	var p header.Packet
-	reason := header.Parse(slices.Clip(frame), &p)
+	drop := header.Parse(slices.Clip(frame), &p)
 	end, special := header.Plain4(&w4, uint32(len(frame)))
 	end6, special6 := header.Plain6(&w6, uint32(len(frame)))
 	if end != 0 && end6 != 0 {
@@ -35,7 +35,7 @@ func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
 	if v6 := end6 != 0; v6 {
 		end, special = end6, special6
 	}
-	if noFlowHas[reason] {
+	if noFlowHas[drop] {
 		// Plain returns the same as for another tuple.
 		repaired := otherTuple(frame, p.L3)
 		again4, again6 := w4, w6
@@ -46,13 +46,13 @@ func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
 			other, opens = other6, opens6
 		}
 		if other != end || opens != special {
-			t.Fatalf("%v: end %d, with another tuple %d\n%x\n%x", reason, end, other, frame, repaired)
+			t.Fatalf("%v: end %d, with another tuple %d\n%x\n%x", drop, end, other, frame, repaired)
 		}
 		return agreePlain(t, repaired, behind)
 	}
-	isPlain := reason == stats.None && definedPlain(&p)
+	isPlain := drop == reason.None && definedPlain(&p)
 	if isPlain != (end != 0) {
-		t.Fatalf("end %d, Parse returns %v: %+v\n%x", end, reason, p, frame)
+		t.Fatalf("end %d, Parse returns %v: %+v\n%x", end, drop, p, frame)
 	}
 	if !isPlain {
 		return false
@@ -77,8 +77,8 @@ func agreePlain(t *testing.T, frame []byte, behind byte) (plain bool) {
 }
 
 // noFlowHas has the drop reasons of Parse that concern only the tuple.
-var noFlowHas = map[stats.DropReason]bool{stats.MartianSource: true, stats.MartianDestination: true,
-	stats.LandAttack: true, stats.PortZero: true}
+var noFlowHas = map[reason.Drop]bool{reason.MartianSource: true, reason.MartianDestination: true,
+	reason.LandAttack: true, reason.PortZero: true}
 
 // otherTuple returns the frame with addresses and ports that flows may have, as far as the frame
 // contains them. Its IPv4 checksum is right or wrong as before.

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // reference is a second parser, written for clarity and not for speed: a cursor that cannot leave
@@ -27,44 +27,44 @@ func (r *reference) at(offset, n, end int) []byte {
 
 func word(b []byte) int { return int(b[0])<<8 | int(b[1]) }
 
-func parseReference(frame []byte) (header.Packet, stats.DropReason) {
+func parseReference(frame []byte) (header.Packet, reason.Drop) {
 	r := &reference{frame: frame}
-	reason := r.ethernet()
-	return r.p, reason
+	drop := r.ethernet()
+	return r.p, drop
 }
 
-func (r *reference) ethernet() stats.DropReason {
+func (r *reference) ethernet() reason.Drop {
 	all := len(r.frame)
 	if all < 14 {
-		return stats.FrameTruncated
+		return reason.FrameTruncated
 	}
 	if all > 65535 {
-		return stats.FrameOversize
+		return reason.FrameOversize
 	}
 	r.p.Multicast = r.frame[0]%2 == 1
 	typeAt := 12
 	for range 3 {
 		switch b := r.at(typeAt, 2, all); {
 		case b == nil:
-			return stats.FrameTruncated
+			return reason.FrameTruncated
 		case word(b) == 0x0800:
 			return r.ipv4(typeAt + 2)
 		case word(b) == 0x86dd:
 			return r.ipv6(typeAt + 2)
 		case word(b) != 0x8100 && word(b) != 0x88a8:
-			return stats.EtherType
+			return reason.EtherType
 		}
 		if r.p.VLANs == 2 {
-			return stats.EtherType
+			return reason.EtherType
 		}
 		if r.at(typeAt+2, 4, all) == nil {
-			return stats.FrameTruncated
+			return reason.FrameTruncated
 		}
 		r.p.VLAN[r.p.VLANs] = uint16(word(r.frame[typeAt+2:]))
 		r.p.VLANs++
 		typeAt += 4
 	}
-	return stats.EtherType
+	return reason.EtherType
 }
 
 var martians = []netip.Prefix{
@@ -85,7 +85,7 @@ func martian(b []byte) bool {
 
 // addresses checks both addresses of a packet; then has the bytes of proto that follow its IP
 // header. A router may send ICMP errors from a link-local address.
-func addresses(src, dst, then []byte, proto uint8, whole bool) stats.DropReason {
+func addresses(src, dst, then []byte, proto uint8, whole bool) reason.Drop {
 	a, _ := netip.AddrFromSlice(src)
 	errors := map[uint8][]uint8{1: {3, 4, 5, 11, 12}, 58: {1, 2, 3, 4}}[proto]
 	if a.Is4() != (proto == 1) || a.Is4In6() || !whole || len(then) == 0 {
@@ -93,13 +93,13 @@ func addresses(src, dst, then []byte, proto uint8, whole bool) stats.DropReason 
 	}
 	switch {
 	case martian(src) && !(a.IsLinkLocalUnicast() && len(errors) > 0 && slices.Contains(errors, then[0])):
-		return stats.MartianSource
+		return reason.MartianSource
 	case martian(dst):
-		return stats.MartianDestination
+		return reason.MartianDestination
 	case slices.Equal(src, dst):
-		return stats.LandAttack
+		return reason.LandAttack
 	}
-	return stats.None
+	return reason.None
 }
 
 // sumsToOnes adds words until the bytes end.
@@ -111,17 +111,17 @@ func sumsToOnes(b []byte) bool {
 	return s > 0 && s%65535 == 0
 }
 
-func (r *reference) ipv4(l3 int) stats.DropReason {
+func (r *reference) ipv4(l3 int) reason.Drop {
 	h := r.at(l3, 20, len(r.frame))
 	if h == nil {
-		return stats.FrameTruncated
+		return reason.FrameTruncated
 	}
 	ihl, total := int(h[0]%16)*4, word(h[2:])
 	if h[0]/16 != 4 || ihl < 20 || total < ihl {
-		return stats.IPv4Header
+		return reason.IPv4Header
 	}
 	if r.at(l3, total, len(r.frame)) == nil {
-		return stats.FrameTruncated
+		return reason.FrameTruncated
 	}
 	r.p.L3, r.p.L4, r.p.End = uint16(l3), uint16(l3+ihl), uint16(l3+total)
 	r.p.Tuple.Src, r.p.Tuple.Dst = header.AddrFrom4([4]byte(h[12:16])), header.AddrFrom4([4]byte(h[16:20]))
@@ -129,38 +129,38 @@ func (r *reference) ipv4(l3 int) stats.DropReason {
 	r.p.FragmentID, r.p.DF = uint32(word(h[4:])), h[6]/64%2 == 1
 	r.fragment(word(h[6:])%8192*8, h[6]/32%2 == 1)
 	if !sumsToOnes(r.frame[l3 : l3+ihl]) {
-		return stats.IPv4Checksum
+		return reason.IPv4Checksum
 	}
-	if reason := options(r.frame[l3+20 : l3+ihl]); reason != stats.None {
-		return reason
+	if drop := options(r.frame[l3+20 : l3+ihl]); drop != reason.None {
+		return drop
 	}
-	if reason := addresses(h[12:16], h[16:20], r.frame[l3+ihl:l3+total], h[9],
-		r.p.Fragment == header.NotFragment); reason != stats.None {
-		return reason
+	if drop := addresses(h[12:16], h[16:20], r.frame[l3+ihl:l3+total], h[9],
+		r.p.Fragment == header.NotFragment); drop != reason.None {
+		return drop
 	}
 	return r.payload(int(r.p.FragmentOffset)+total, total-ihl)
 }
 
-func options(b []byte) stats.DropReason {
+func options(b []byte) reason.Drop {
 	seen := map[byte]bool{}
 	for i := 0; i < len(b); {
 		switch {
 		case b[i] == 0:
-			return stats.None
+			return reason.None
 		case b[i] == 1:
 			i++
 		case b[i] == 131 || b[i] == 137:
-			return stats.IPv4SourceRoute
+			return reason.IPv4SourceRoute
 		case i+1 >= len(b) || b[i+1] < 2 || i+int(b[i+1]) > len(b):
-			return stats.IPv4Header
+			return reason.IPv4Header
 		case seen[b[i]] || written(b[i:i+int(b[i+1])]):
-			return stats.IPv4Header
+			return reason.IPv4Header
 		default:
 			seen[b[i]] = b[i] == 7 || b[i] == 68 || b[i] == 134
 			i += int(b[i+1])
 		}
 	}
-	return stats.None
+	return reason.None
 }
 
 // written reports whether an option that routers write into is malformed, so that a router could
@@ -206,38 +206,38 @@ func (r *reference) fragment(offset int, more bool) {
 	}
 }
 
-func (r *reference) ipv6(l3 int) stats.DropReason {
+func (r *reference) ipv6(l3 int) reason.Drop {
 	h := r.at(l3, 40, len(r.frame))
 	if h == nil {
-		return stats.FrameTruncated
+		return reason.FrameTruncated
 	}
 	n := word(h[4:])
 	if h[0]/16 != 6 || n == 0 {
-		return stats.IPv6Header
+		return reason.IPv6Header
 	}
 	if r.at(l3, 40+n, len(r.frame)) == nil {
-		return stats.FrameTruncated
+		return reason.FrameTruncated
 	}
 	r.p.L3, r.p.L4, r.p.End = uint16(l3), uint16(l3+40), uint16(l3+40+n)
 	r.p.Tuple.Src, r.p.Tuple.Dst = header.Addr(h[8:24]), header.Addr(h[24:40])
 	r.p.Tuple.V6, r.p.TTL, r.p.DF = true, h[7], true
-	if reason := addresses(h[8:24], h[24:40], r.frame[l3+40:l3+40+n], h[6], true); reason != stats.None {
-		return reason
+	if drop := addresses(h[8:24], h[24:40], r.frame[l3+40:l3+40+n], h[6], true); drop != reason.None {
+		return drop
 	}
 	return r.chain(int(h[6]), l3+40)
 }
 
-func (r *reference) chain(next, at int) stats.DropReason {
+func (r *reference) chain(next, at int) reason.Drop {
 	end, start := int(r.p.End), at
-	extension := func() stats.DropReason {
+	extension := func() reason.Drop {
 		if r.p.Fragment == header.FirstFragment {
-			return stats.FragmentTiny
+			return reason.FragmentTiny
 		}
-		return stats.IPv6ExtensionHeader
+		return reason.IPv6ExtensionHeader
 	}
 	for seen := 0; slices.Contains([]int{0, 43, 44, 60}, next); seen++ {
 		if seen == 16 || next == 0 && at != start {
-			return stats.IPv6ExtensionHeader
+			return reason.IPv6ExtensionHeader
 		}
 		b := r.at(at, 8, end)
 		if b == nil {
@@ -247,7 +247,7 @@ func (r *reference) chain(next, at int) stats.DropReason {
 		switch next {
 		case 44:
 			if r.p.FragmentHeader != 0 {
-				return stats.IPv6ExtensionHeader
+				return reason.IPv6ExtensionHeader
 			}
 			n = 8
 			r.p.FragmentHeader = uint16(at)
@@ -259,14 +259,14 @@ func (r *reference) chain(next, at int) stats.DropReason {
 			}
 		case 43:
 			if b[2] == 0 || b[3] != 0 {
-				return stats.IPv6RoutingHeader
+				return reason.IPv6RoutingHeader
 			}
 		}
 		if at+n > end {
 			return extension()
 		}
 		if next%60 == 0 && !tolerable(r.frame[at+2:at+n], 0, 8) {
-			return stats.IPv6ExtensionHeader
+			return reason.IPv6ExtensionHeader
 		}
 		next, at = int(b[0]), at+n
 	}
@@ -299,27 +299,27 @@ func tolerable(b []byte, pads, left int) bool {
 
 // payload checks the bytes that follow the IP header: fragmentBytes of a datagram that would be
 // reassembled bytes long if it ended here.
-func (r *reference) payload(reassembled, fragmentBytes int) stats.DropReason {
+func (r *reference) payload(reassembled, fragmentBytes int) reason.Drop {
 	known := map[bool][]uint8{false: {6, 17, 132, 1}, true: {6, 17, 132, 58}}[r.p.Tuple.V6]
 	if r.p.Fragment != header.NotFragment {
 		if fragmentBytes == 0 || reassembled > 65535 || r.more && fragmentBytes%8 != 0 {
-			return stats.FragmentLength
+			return reason.FragmentLength
 		}
 		if r.p.Fragment == header.LaterFragment && r.p.Tuple.Proto == 6 && r.p.FragmentOffset <= 16 {
-			return stats.FragmentTiny
+			return reason.FragmentTiny
 		}
 		if r.p.Tuple.Proto == 132 {
-			return stats.SCTPFragment
+			return reason.SCTPFragment
 		}
 	}
 	if r.p.Fragment == header.LaterFragment && r.p.Tuple.V6 && (r.p.Tuple.Proto == 60 || r.p.Tuple.Proto == 43) {
-		return stats.None // only the first fragment shows the next header
+		return reason.None // only the first fragment shows the next header
 	}
 	if !slices.Contains(known, r.p.Tuple.Proto) {
-		return stats.Protocol
+		return reason.Protocol
 	}
 	if r.p.Fragment == header.LaterFragment {
-		return stats.None
+		return reason.None
 	}
 	return r.transport(r.frame[r.p.L4:r.p.End])
 }
@@ -345,12 +345,12 @@ func (r *reference) sctp(b []byte) bool {
 
 var validFlags = []uint8{0x02, 0x22, 0x12, 0x04, 0x14, 0x11, 0x31, 0x10, 0x30}
 
-func (r *reference) transport(b []byte) stats.DropReason {
+func (r *reference) transport(b []byte) reason.Drop {
 	need := map[uint8]int{6: 20, 17: 8, 1: 8, 58: 8, 132: 16}[r.p.Tuple.Proto]
-	short := map[uint8]stats.DropReason{6: stats.TCPHeader, 17: stats.UDPLength, 1: stats.ICMPHeader,
-		58: stats.ICMPHeader, 132: stats.SCTPHeader}[r.p.Tuple.Proto]
+	short := map[uint8]reason.Drop{6: reason.TCPHeader, 17: reason.UDPLength, 1: reason.ICMPHeader,
+		58: reason.ICMPHeader, 132: reason.SCTPHeader}[r.p.Tuple.Proto]
 	if r.p.Fragment == header.FirstFragment {
-		short = stats.FragmentTiny
+		short = reason.FragmentTiny
 	}
 	if len(b) < need {
 		return short
@@ -362,22 +362,22 @@ func (r *reference) transport(b []byte) stats.DropReason {
 	case 6:
 		r.p.TCPFlags = b[13]
 		if b[12]/16 < 5 {
-			return stats.TCPHeader
+			return reason.TCPHeader
 		}
 		if int(b[12]/16)*4 > len(b) {
 			return short
 		}
 		if !slices.Contains(validFlags, b[13]&^0xc8) {
-			return stats.TCPFlags
+			return reason.TCPFlags
 		}
 	case 17:
 		n := word(b[4:])
 		if n < 8 || r.p.Fragment == header.NotFragment && n > len(b) {
-			return stats.UDPLength
+			return reason.UDPLength
 		}
 	case 132:
 		if !r.sctp(b) {
-			return stats.SCTPHeader
+			return reason.SCTPHeader
 		}
 	default:
 		r.p.ICMPType, r.p.ICMPCode = b[0], b[1]
@@ -385,10 +385,10 @@ func (r *reference) transport(b []byte) stats.DropReason {
 		if slices.Contains(echo, b[0]) {
 			r.p.Tuple.SrcPort, r.p.Tuple.DstPort = uint16(word(b[4:])), uint16(word(b[4:]))
 		}
-		return stats.None
+		return reason.None
 	}
 	if r.p.Tuple.SrcPort == 0 || r.p.Tuple.DstPort == 0 {
-		return stats.PortZero
+		return reason.PortZero
 	}
-	return stats.None
+	return reason.None
 }

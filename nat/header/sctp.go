@@ -3,7 +3,7 @@ package header
 import (
 	"encoding/binary"
 
-	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // SCTPBytes is the size of the common header (RFC 9260 section 3.1): ports, verification
@@ -67,16 +67,16 @@ func sctpFlags(chunkType uint8) uint8 {
 // A fragment is rejected, because its CRC covers the whole packet, but its ports are read first. A
 // first fragment always has the ports, because it is at least 8 bytes long. So the caller can
 // recognise fragments of a Service and need not leave them to the kernel.
-func parseSCTP(b []byte, p *Packet) stats.DropReason {
+func parseSCTP(b []byte, p *Packet) reason.Drop {
 	if len(b) >= sctpPortBytes {
 		p.Tuple.SrcPort = binary.BigEndian.Uint16(b[0:2])
 		p.Tuple.DstPort = binary.BigEndian.Uint16(b[2:4])
 	}
 	if p.Fragment != NotFragment {
-		return stats.SCTPFragment
+		return reason.SCTPFragment
 	}
 	if len(b) < SCTPBytes+chunkBytes {
-		return stats.SCTPHeader
+		return reason.SCTPHeader
 	}
 	h := (*[SCTPBytes + chunkBytes]byte)(b)
 	untagged := binary.BigEndian.Uint32(h[sctpTagOffset:]) == 0
@@ -85,11 +85,11 @@ func parseSCTP(b []byte, p *Packet) stats.DropReason {
 	p.TCPFlags = sctpFlags(kind)
 	switch {
 	case bytes < chunkBytes || bytes > room, untagged != (kind == SCTPInit):
-		return stats.SCTPHeader
+		return reason.SCTPHeader
 	case kind == SCTPInit && (bytes < initBytes || room-bytes > chunkPadBytes):
-		return stats.SCTPHeader
+		return reason.SCTPHeader
 	case p.Tuple.SrcPort == 0 || p.Tuple.DstPort == 0:
-		return stats.PortZero
+		return reason.PortZero
 	}
-	return stats.None
+	return reason.None
 }

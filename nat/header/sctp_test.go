@@ -3,9 +3,9 @@ package header_test
 import (
 	"testing"
 
-	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // The flags for every chunk type of RFC 9260, and for some of extensions.
@@ -23,8 +23,8 @@ func TestParseSCTPChunks(t *testing.T) {
 		for chunk, want := range meaning {
 			frame := headertest.SCTP(e[0], e[1], chunk).Bytes()
 			var p header.Packet
-			if reason := header.Parse(frame, &p); reason != stats.None || p.TCPFlags != want {
-				t.Errorf("chunk %d: %v, flags %#02x, want %#02x", chunk, reason, p.TCPFlags, want)
+			if drop := header.Parse(frame, &p); drop != reason.None || p.TCPFlags != want {
+				t.Errorf("chunk %d: %v, flags %#02x, want %#02x", chunk, drop, p.TCPFlags, want)
 			}
 			if p.Tuple.SrcPort != 40000 || p.Tuple.DstPort != 80 || p.Tuple.Proto != header.ProtoSCTP ||
 				!p.Tuple.Stateful() {
@@ -42,24 +42,24 @@ func TestParseSCTPRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		frame []byte
-		want  stats.DropReason
+		want  reason.Drop
 	}{
-		{"header cut", patch(sack, 16, 0, 20+11), stats.SCTPHeader},
-		{"no chunk", patch(sack, 16, 0, 20+12), stats.SCTPHeader},
-		{"chunk header cut", patch(sack, 16, 0, 20+15), stats.SCTPHeader},
-		{"chunk header whole", patch(sack, 16, 0, 20+16), stats.None},
-		{"chunk of 3 bytes", patch(sack, l4+14, 0, 3), stats.SCTPHeader},
-		{"chunk past the packet", patch(sack, l4+14, 0, 5), stats.SCTPHeader},
-		{"INIT with a tag", patch(init, l4+7, 1), stats.SCTPHeader},
-		{"INIT with a tag's high byte", patch(init, l4+4, 1), stats.SCTPHeader},
-		{"SACK without a tag", patch(sack, l4+4, 0, 0, 0, 0), stats.SCTPHeader},
-		{"INIT ACK without a tag", patch(init, l4+12, 2), stats.SCTPHeader},
-		{"INIT of 19 bytes", patch(init, l4+14, 0, 19), stats.SCTPHeader},
-		{"INIT with a parameter", long.Bytes(), stats.None},
-		{"INIT and another chunk", patch(long.Bytes(), l4+14, 0, 20), stats.SCTPHeader},
-		{"INIT with padding", patch(long.Bytes(), l4+14, 0, 21), stats.None},
-		{"source port 0", patch(init, l4, 0, 0), stats.PortZero},
-		{"destination port 0", patch(init, l4+2, 0, 0), stats.PortZero},
+		{"header cut", patch(sack, 16, 0, 20+11), reason.SCTPHeader},
+		{"no chunk", patch(sack, 16, 0, 20+12), reason.SCTPHeader},
+		{"chunk header cut", patch(sack, 16, 0, 20+15), reason.SCTPHeader},
+		{"chunk header whole", patch(sack, 16, 0, 20+16), reason.None},
+		{"chunk of 3 bytes", patch(sack, l4+14, 0, 3), reason.SCTPHeader},
+		{"chunk past the packet", patch(sack, l4+14, 0, 5), reason.SCTPHeader},
+		{"INIT with a tag", patch(init, l4+7, 1), reason.SCTPHeader},
+		{"INIT with a tag's high byte", patch(init, l4+4, 1), reason.SCTPHeader},
+		{"SACK without a tag", patch(sack, l4+4, 0, 0, 0, 0), reason.SCTPHeader},
+		{"INIT ACK without a tag", patch(init, l4+12, 2), reason.SCTPHeader},
+		{"INIT of 19 bytes", patch(init, l4+14, 0, 19), reason.SCTPHeader},
+		{"INIT with a parameter", long.Bytes(), reason.None},
+		{"INIT and another chunk", patch(long.Bytes(), l4+14, 0, 20), reason.SCTPHeader},
+		{"INIT with padding", patch(long.Bytes(), l4+14, 0, 21), reason.None},
+		{"source port 0", patch(init, l4, 0, 0), reason.PortZero},
+		{"destination port 0", patch(init, l4+2, 0, 0), reason.PortZero},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var p header.Packet
@@ -78,7 +78,7 @@ func TestParseSCTPFragmentHasPorts(t *testing.T) {
 	d.Payload = make([]byte, 200)
 	for i, frame := range headertest.Split(d.Bytes(), 104, 7) {
 		var p header.Packet
-		if got := header.Parse(frame, &p); got != stats.SCTPFragment {
+		if got := header.Parse(frame, &p); got != reason.SCTPFragment {
 			t.Errorf("fragment %d: %v", i, got)
 		}
 		if known := p.Tuple.SrcPort == 40000 && p.Tuple.DstPort == 80; known != (i == 0) ||

@@ -3,7 +3,7 @@ package header
 import (
 	"encoding/binary"
 
-	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // TCP flags (RFC 9293 section 3.1), byte 13 of the header.
@@ -44,7 +44,7 @@ func TransportKnown(proto uint8, v6 bool) bool {
 }
 
 // parseTransport reads the transport header of a whole packet or a first fragment.
-func parseTransport(frame []byte, p *Packet) stats.DropReason {
+func parseTransport(frame []byte, p *Packet) reason.Drop {
 	b := p.Transport(frame)
 	switch p.Tuple.Proto {
 	case ProtoTCP:
@@ -55,14 +55,14 @@ func parseTransport(frame []byte, p *Packet) stats.DropReason {
 		return parseSCTP(b, p)
 	}
 	if !TransportKnown(p.Tuple.Proto, p.Tuple.V6) {
-		return stats.Protocol
+		return reason.Protocol
 	}
 	return parseICMP(b, p)
 }
 
-func parseTCP(b []byte, p *Packet) stats.DropReason {
+func parseTCP(b []byte, p *Packet) reason.Drop {
 	if len(b) < TCPBytes {
-		return p.short(stats.TCPHeader)
+		return p.short(reason.TCPHeader)
 	}
 	h := (*[TCPBytes]byte)(b)
 	p.Tuple.SrcPort = binary.BigEndian.Uint16(h[0:2])
@@ -71,23 +71,23 @@ func parseTCP(b []byte, p *Packet) stats.DropReason {
 	headerBytes := int(h[12]>>4) * 4
 	switch {
 	case headerBytes < TCPBytes:
-		return stats.TCPHeader
+		return reason.TCPHeader
 	case headerBytes > len(b):
-		return p.short(stats.TCPHeader)
+		return p.short(reason.TCPHeader)
 	case validTCPFlags>>(p.TCPFlags&checkedTCPFlags)&1 == 0:
-		return stats.TCPFlags
+		return reason.TCPFlags
 	case p.Tuple.SrcPort == 0 || p.Tuple.DstPort == 0:
-		return stats.PortZero
+		return reason.PortZero
 	}
-	return stats.None
+	return reason.None
 }
 
 // parseUDP accepts a length field that is smaller than the packet: the rest is the surplus area of
 // RFC 9868, which receivers ignore. The checksum may be missing: over IPv6 tunnels omit it, and the
 // receiver decides whether to accept that (RFC 6935, RFC 6936 section 5).
-func parseUDP(b []byte, p *Packet) stats.DropReason {
+func parseUDP(b []byte, p *Packet) reason.Drop {
 	if len(b) < UDPBytes {
-		return p.short(stats.UDPLength)
+		return p.short(reason.UDPLength)
 	}
 	h := (*[UDPBytes]byte)(b)
 	p.Tuple.SrcPort = binary.BigEndian.Uint16(h[0:2])
@@ -95,18 +95,18 @@ func parseUDP(b []byte, p *Packet) stats.DropReason {
 	datagramBytes := int(binary.BigEndian.Uint16(h[4:6]))
 	switch {
 	case datagramBytes < UDPBytes, datagramBytes > int(p.End-p.L4) && p.Fragment == NotFragment:
-		return stats.UDPLength
+		return reason.UDPLength
 	case p.Tuple.SrcPort == 0 || p.Tuple.DstPort == 0:
-		return stats.PortZero
+		return reason.PortZero
 	}
-	return stats.None
+	return reason.None
 }
 
 // parseICMP reads both ICMP and ICMPv6: type, code, checksum, then the identifier of
 // a query.
-func parseICMP(b []byte, p *Packet) stats.DropReason {
+func parseICMP(b []byte, p *Packet) reason.Drop {
 	if len(b) < ICMPBytes {
-		return p.short(stats.ICMPHeader)
+		return p.short(reason.ICMPHeader)
 	}
 	h := (*[ICMPBytes]byte)(b)
 	p.ICMPType, p.ICMPCode = h[0], h[1]
@@ -114,14 +114,14 @@ func parseICMP(b []byte, p *Packet) stats.DropReason {
 		p.Tuple.SrcPort = binary.BigEndian.Uint16(h[4:6])
 		p.Tuple.DstPort = p.Tuple.SrcPort
 	}
-	return stats.None
+	return reason.None
 }
 
 // short returns the drop reason of a truncated transport header: FragmentTiny for a first fragment,
 // otherwise whole.
-func (p *Packet) short(whole stats.DropReason) stats.DropReason {
+func (p *Packet) short(whole reason.Drop) reason.Drop {
 	if p.Fragment == FirstFragment {
-		return stats.FragmentTiny
+		return reason.FragmentTiny
 	}
 	return whole
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -166,7 +166,7 @@ func (c *collector) worker(e emitter, w *status.WorkerView) {
 	e.gauge(c.d.umem, float64(w.FrameLaw.Total), id)
 	// Every reason, also at zero: a counter that appears with its first event hides
 	// that event from rate().
-	for r := stats.None + 1; r < stats.NumDropReasons; r++ {
+	for r := reason.None + 1; r < reason.Count; r++ {
 		e.count(c.d.dropped, float64(w.Drops[r.String()]), id, r.String())
 	}
 }

@@ -20,7 +20,7 @@ import (
 
 	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/control/tracker"
-	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/serve/status/statustest"
 	"sluice.dev/sluice/serve/web"
@@ -166,7 +166,7 @@ func TestEveryDropReason(t *testing.T) {
 	s := server(t, "127.0.0.1:0", statustest.New())
 	start(t, s)
 	_, body := get(t, s, "/metrics")
-	for d := stats.None + 1; d < stats.NumDropReasons; d++ {
+	for d := reason.None + 1; d < reason.Count; d++ {
 		for _, worker := range []string{"0", "1"} {
 			if line := fmt.Sprintf("sluice_worker_dropped_packets_total{reason=%q,worker=%q} ", d,
 				worker); !strings.Contains(body, line) {

@@ -11,6 +11,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 // ServiceViews lists a snapshot's services by namespace, name and port, with the counts of the
@@ -207,7 +208,7 @@ func WorkerOf(worker, cpu int, b *stats.Block, now uint64) WorkerView {
 	}
 	for i := range b.Drops {
 		if n := b.Drops[i].Load(); n > 0 {
-			v.Drops[stats.DropReason(i).String()] = n
+			v.Drops[reason.Drop(i).String()] = n
 		}
 	}
 	in, accounted := b.PacketLaw()

@@ -10,6 +10,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
 )
 
 func addr(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
@@ -150,7 +151,7 @@ func TestWorkerOf(t *testing.T) {
 	b := &stats.Block{}
 	b.Rx.Store(10)
 	b.Tx.Store(6)
-	b.Drops[stats.NoFlow].Store(3)
+	b.Drops[reason.NoFlow].Store(3)
 	b.Held.Store(1)
 	b.LoopTick.Store(1000)
 	b.Generation.Store(5)

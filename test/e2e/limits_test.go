@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/nat/reason"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/test/bed/machine"
 	"sluice.dev/sluice/test/bed/topo"
@@ -52,7 +52,7 @@ func (l *lab) mustOpen(h *topo.Host, vip string) net.Conn {
 }
 
 // refuses checks that a client's connection is dropped for that reason, and for no other.
-func (l *lab) refuses(h *topo.Host, vip string, why stats.DropReason) {
+func (l *lab) refuses(h *topo.Host, vip string, why reason.Drop) {
 	l.t.Helper()
 	before := l.counted(why.String())
 	if _, err := l.opens(h, vip, oneSYN); err == nil {
@@ -77,16 +77,16 @@ func TestConnectionLimit(t *testing.T) {
 		for range limit {
 			conns = append(conns, l.mustOpen(l.Clients[0], vip))
 		}
-		l.refuses(l.Clients[0], vip, stats.LimitSourceConnections)
+		l.refuses(l.Clients[0], vip, reason.LimitSourceConnections)
 		l.explainsLimit(vip)
 		if vip == vip4 {
 			l.mustOpen(l.Clients[1], vip)
 		} else { // both clients are of one /64, which is one source
-			l.refuses(l.Clients[1], vip, stats.LimitSourceConnections)
+			l.refuses(l.Clients[1], vip, reason.LimitSourceConnections)
 		}
 		conns[0].Close()
 		l.mustOpen(l.Clients[0], vip)
-		l.refuses(l.Clients[0], vip, stats.LimitSourceConnections)
+		l.refuses(l.Clients[0], vip, reason.LimitSourceConnections)
 	}
 	list, err := l.gate.Client.Services(l.ctx)
 	if err != nil {
@@ -114,7 +114,7 @@ func (l *lab) explainsLimit(vip string) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	if v.Reason != stats.LimitSourceConnections.String() ||
+	if v.Reason != reason.LimitSourceConnections.String() ||
 		!strings.Contains(v.Advice, "limit-connections-per-source") {
 		l.t.Errorf("explained as %q, advice %q", v.Reason, v.Advice)
 	}
@@ -128,7 +128,7 @@ func TestRateLimit(t *testing.T) {
 		Config: topo.Config{Queues: 2, Clients: 2}, small: true,
 		options: "limits: {newConnectionsPerSource: 2}\n",
 	})
-	refused := l.counted(stats.LimitSourceRate.String())
+	refused := l.counted(reason.LimitSourceRate.String())
 	opened, began := 0, time.Now()
 	for range 6 {
 		// A refused SYN is repeated, so each of these takes at most the time of a token or two.
@@ -140,7 +140,7 @@ func TestRateLimit(t *testing.T) {
 	if most := 2 + int(2*took.Seconds()) + 1; opened > most {
 		t.Errorf("%d connections in %v, at most %d are allowed", opened, took, most)
 	}
-	if l.counted(stats.LimitSourceRate.String()) == refused {
+	if l.counted(reason.LimitSourceRate.String()) == refused {
 		t.Error("no packet was dropped as limit_source_rate")
 	}
 	l.mustOpen(l.Clients[1], vip4)

@@ -1,19 +1,16 @@
-// Package stats is the contract between the workers and the readers of their counters: one Block of
-// counters per worker, and one name for every reason to drop a packet.
-//
-// A worker is the only writer of its Block. Readers (metrics, the status API, tests) read at any
-// time with atomic loads. This package does not depend on packets, services or Prometheus.
-package stats
+// Package reason names every reason to drop a packet. The package depends on nothing, so that the
+// parser, the worker, the counters and what shows them use one list.
+package reason
 
-// DropReason is the reason for dropping a packet. Every dropped packet has exactly one. The zero
-// value means "not dropped".
-type DropReason uint8
+// Drop is the reason for dropping a packet. Every dropped packet has exactly one. The zero value
+// means "not dropped".
+type Drop uint8
 
 // The order follows a packet's processing: parse, check, find a flow, admit a new one, send. The
 // names are an interface (`sluice stats`, the label `reason` in metrics), so a released name does
 // not change.
 const (
-	None DropReason = iota
+	None Drop = iota
 
 	// Layer 2.
 	FrameTruncated // shorter than its own headers claim
@@ -99,10 +96,10 @@ const (
 	// Configuration changes.
 	Shutdown // held or queued while the worker or the link went away
 
-	NumDropReasons
+	Count // of the reasons above, None included
 )
 
-var dropReasonNames = [NumDropReasons]string{
+var names = [Count]string{
 	None:                    "none",
 	FrameTruncated:          "frame_truncated",
 	FrameOversize:           "frame_oversize",
@@ -168,9 +165,9 @@ var dropReasonNames = [NumDropReasons]string{
 }
 
 // String returns the reason's name in metrics and tables.
-func (r DropReason) String() string {
-	if r >= NumDropReasons {
+func (r Drop) String() string {
+	if r >= Count {
 		return "unknown"
 	}
-	return dropReasonNames[r]
+	return names[r]
 }

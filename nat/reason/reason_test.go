@@ -1,4 +1,4 @@
-package stats
+package reason
 
 import (
 	"os"
@@ -13,7 +13,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := map[string]bool{}
-	for r := None; r < NumDropReasons; r++ {
+	for r := None; r < Count; r++ {
 		name := r.String()
 		if name == "" || seen[name] {
 			t.Errorf("reason %d has the name %q, which is empty or taken", r, name)
