@@ -44,7 +44,7 @@ func settingRows(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, found := strings.Cut(string(text), "| settings | what a live flow has by them | hand-over | start |\n")
+	_, table, found := strings.Cut(string(text), "| settings | effect on a live flow | hand-over | start |\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	if !found {
 		t.Fatal("docs/operations.md has no table of settings")
