@@ -33,21 +33,7 @@ func tables(cases []*Case, known []string) string {
 		run, asked := size(cases, mode)
 		fmt.Fprintf(&b, "%d of %d probes of %d cases differ from kube-proxy in %s mode.\n", n, asked, run, mode)
 	}
-	fmt.Fprint(&b, "\n## Differences from kube-proxy\n\nEmpty: as Sluice. –: not run in this mode.\n\n"+
-		"| case | probe | Sluice | nftables | iptables | ipvs | why |\n| --- | --- | --- | --- | --- | --- | --- |\n")
-	for _, d := range differences {
-		r := byKey[d.where]
-		if r == nil {
-			fmt.Fprintf(&b, "| no such probe: %s | | | | | | |\n", d.where)
-			continue
-		}
-		inIPVS := d.ipvs
-		if r.c.leftOut(ipvs) != "" {
-			inIPVS += "–"
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", r.c.Name, r, r.p.want, d.nftables, d.iptables, inIPVS,
-			d.why)
-	}
+	b.WriteString(differing(byKey))
 	b.WriteString(unasked(cases))
 	b.WriteString(omitted(cases))
 	section := ""
@@ -63,6 +49,37 @@ func tables(cases []*Case, known []string) string {
 			shown = "none: " + why
 		}
 		fmt.Fprintf(&b, "| %s | %s |\n", first, shown)
+	}
+	return b.String()
+}
+
+// differing returns the table of differences from kube-proxy, under a row for each reason.
+func differing(byKey map[string]*result) string {
+	var b strings.Builder
+	fmt.Fprint(&b, "\n## Differences from kube-proxy\n\nEmpty: as Sluice. –: not run in this mode.\n\n"+
+		"| case | probe | Sluice | nftables | iptables | ipvs |\n| --- | --- | --- | --- | --- | --- |\n")
+	of := map[string][]difference{}
+	var whys []string
+	for _, d := range differences {
+		if of[d.why] == nil {
+			whys = append(whys, d.why)
+		}
+		of[d.why] = append(of[d.why], d)
+	}
+	for _, why := range whys {
+		fmt.Fprintf(&b, "| **%s** | | | | | |\n", why)
+		for _, d := range of[why] {
+			r := byKey[d.where]
+			if r == nil {
+				fmt.Fprintf(&b, "| no such probe: %s | | | | | |\n", d.where)
+				continue
+			}
+			inIPVS := d.ipvs
+			if r.c.leftOut(ipvs) != "" {
+				inIPVS += "–"
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.c.Name, r, r.p.want, d.nftables, d.iptables, inIPVS)
+		}
 	}
 	return b.String()
 }
@@ -107,21 +124,28 @@ func omitted(cases []*Case) string {
 	return b.String()
 }
 
-// unasked is the table of probes that kube-proxy does not get: reasons, and the cases.
+// unasked returns the table of probes that kube-proxy does not get, under a row for each reason.
 func unasked(cases []*Case) string {
 	var b strings.Builder
-	fmt.Fprint(&b,
-		"\n## Probes that kube-proxy does not get\n\nProbes that depend on a setting of Sluice are left out, too.\n\n"+
-			"| case | probe | Sluice "+
-			"| why |\n| --- | --- | --- | --- |\n")
+	fmt.Fprint(&b, "\n## Probes that kube-proxy does not get\n\nProbes that depend on a setting of Sluice are left out "+
+		"too.\n\n| case | probe | Sluice |\n| --- | --- | --- |\n")
+	rows := map[string]string{}
+	var whys []string
 	for _, c := range cases {
 		for _, s := range c.steps {
 			for _, p := range s.probes {
-				if p.unasked != "" {
-					fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", c.Name, &result{c: c, s: s, p: p}, p.want, p.unasked)
+				if p.unasked == "" {
+					continue
 				}
+				if rows[p.unasked] == "" {
+					whys = append(whys, p.unasked)
+				}
+				rows[p.unasked] += fmt.Sprintf("| %s | %s | %s |\n", c.Name, &result{c: c, s: s, p: p}, p.want)
 			}
 		}
+	}
+	for _, why := range whys {
+		fmt.Fprintf(&b, "| **%s** | | |\n%s", why, rows[why])
 	}
 	return b.String()
 }

@@ -2,6 +2,8 @@ package upstream
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -22,26 +24,35 @@ func tables() string {
 	for _, a := range arrangements {
 		fmt.Fprintf(&b, "| %s | %s |\n", a.ID, a.Text)
 	}
-	b.WriteString("\n## Cases that pass\n\n| case | arrangement | what must have risen |\n| --- | --- | --- |\n")
+	passing, omitted := map[string][]string{}, map[string][]string{}
 	for _, c := range cases {
 		if c.In == nil {
+			omitted[c.Why] = append(omitted[c.Why], c.Name)
 			continue
 		}
 		counter := "flows"
 		if c.By != "" {
 			counter = "`" + c.By + "`"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", c.Name, c.In.ID, counter)
+		key := c.In.ID + " | " + counter
+		passing[key] = append(passing[key], c.Name)
 	}
-	b.WriteString("\n## Cases that do not run\n\n| case | why |\n| --- | --- |\n")
-	for _, c := range cases {
-		if c.In == nil {
-			fmt.Fprintf(&b, "| %s | %s |\n", c.Name, c.Why)
-		}
-	}
-	b.WriteString("\n## Groups of cases about something else\n\n| names begin with | why |\n| --- | --- |\n")
+	b.WriteString("\n## Cases that pass\n\n| arrangement | counter that must rise | cases |\n| --- | --- | --- |\n")
+	writeRows(&b, passing)
+	b.WriteString("\n## Cases that do not run\n\n| reason | cases |\n| --- | --- |\n")
+	writeRows(&b, omitted)
+	b.WriteString("\n## Groups of cases about something else\n\n| reason | names begin with |\n| --- | --- |\n")
+	prefixes := map[string][]string{}
 	for _, g := range groups {
-		fmt.Fprintf(&b, "| %s | %s |\n", strings.TrimSpace(g.Prefix), g.Why)
+		prefixes[g.Why] = append(prefixes[g.Why], strings.TrimSpace(g.Prefix))
 	}
+	writeRows(&b, prefixes)
 	return b.String()
+}
+
+// writeRows writes a row of each key and its names, in the order of the keys.
+func writeRows(b *strings.Builder, names map[string][]string) {
+	for _, key := range slices.Sorted(maps.Keys(names)) {
+		fmt.Fprintf(b, "| %s | %s |\n", key, strings.Join(names[key], "; "))
+	}
 }
