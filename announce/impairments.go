@@ -9,40 +9,40 @@ import (
 
 // Times of Impairments.
 const (
-	// impairedAfter is how long a VIP must be impaired before others are preferred, and how long it
-	// must be well before an impairment that was shorter is forgotten.
+	// impairedAfter is how long a VIP must be impaired before other gateways are preferred, and how
+	// long it must be well before a shorter impairment is forgotten.
 	impairedAfter = time.Second
 	// wellAfter is how long a VIP must be well before it is announced as before. It doubles with
 	// each impairment that begins within steadyAfter of the end of the last one, up to wellAtMost.
-	// So whoever can make a check fail changes a route twice in 11 s at first, and soon twice in 5
-	// minutes.
+	// So an attacker who can make a check fail changes a route twice in 11 s at first, and soon
+	// only twice in 5 minutes.
 	wellAfter   = 10 * time.Second
 	wellAtMost  = 5 * time.Minute
 	steadyAfter = 10 * time.Minute
 )
 
-// Impairments decides for which VIPs other gateways are to be preferred, from what the gateway says
-// of its reach, and damps what comes and goes. The zero value knows none.
+// Impairments decides for which VIPs other gateways should be preferred, from the reach that the
+// gateway reports, and damps flapping. The zero value has none.
 type Impairments struct {
 	vips map[netip.Addr]*impairment
-	node string // why all are impaired
+	node string // why all VIPs are impaired; empty: they are not
 }
 
-// impairment is one VIP that is impaired, or was lately.
+// impairment is the state of one VIP that is impaired, or was recently.
 type impairment struct {
-	why     string    // said last
-	said    bool      // now
-	changed time.Time // when said changed last
-	began   time.Time // of an impairment that is not in force: when it was said first
-	inForce bool
-	wait    time.Duration // how long it must be well before it is not in force any more
-	ended   time.Time     // when it was in force last
-	next    time.Time     // when inForce changes though nothing else is said; zero: never
+	why      string    // last reported reason
+	reported bool      // the gateway reports it now
+	changed  time.Time // when reported changed last
+	began    time.Time // first report of an impairment that is not in force yet
+	inForce  bool
+	wait     time.Duration // how long the VIP must be well before the impairment ends
+	ended    time.Time     // end of the last impairment in force
+	next     time.Time     // when inForce changes without a new report; zero: never
 }
 
-// See takes what the gateway says of its VIPs, and node, why all of them are impaired: empty if
-// they are not. It returns the impairments in force, by VIP, with why, and when that changes though
-// nothing else is said; zero: never.
+// See takes the VIPs as the gateway reports them, and node, the reason why all of them are impaired
+// (empty: none). It returns the reasons of the impairments in force by VIP, and when they change
+// without a new report; zero: never.
 func (p *Impairments) See(vips []pulse.VIP, node string, now time.Time) (inForce map[netip.Addr]string,
 	next time.Time,
 ) {
@@ -58,9 +58,9 @@ func (p *Impairments) See(vips []pulse.VIP, node string, now time.Time) (inForce
 	return p.result(now)
 }
 
-// SeeSome is See where nothing but the VIPs with some addresses can have changed since the last
-// call. It looks at these and at those that are impaired, or were lately, and returns also the
-// addresses for which inForce differs from that of before.
+// SeeSome is See if only the VIPs with the addresses some can have changed since the last call. It
+// looks at these VIPs and at impaired or recently impaired ones. differ has the addresses for which
+// inForce changed.
 func (p *Impairments) SeeSome(vips []pulse.VIP, some []netip.Addr, now time.Time) (inForce map[netip.Addr]string,
 	next time.Time, differ []netip.Addr,
 ) {
@@ -92,7 +92,7 @@ func (p *Impairments) SeeSome(vips []pulse.VIP, some []netip.Addr, now time.Time
 	return inForce, next, differ
 }
 
-// one takes what the gateway says of one VIP.
+// one takes the report about one VIP.
 func (p *Impairments) one(v *pulse.VIP, now time.Time) {
 	why := p.node
 	for j := range v.Services {
@@ -114,8 +114,7 @@ func (p *Impairments) one(v *pulse.VIP, now time.Time) {
 	m.see(why, now)
 }
 
-// result returns the impairments in force, and when that changes, and forgets what need not be
-// known any more.
+// result returns the impairments in force and when that changes, and drops forgotten ones.
 func (p *Impairments) result(now time.Time) (inForce map[netip.Addr]string, next time.Time) {
 	inForce = map[netip.Addr]string{}
 	for vip, m := range p.vips {
@@ -130,20 +129,20 @@ func (p *Impairments) result(now time.Time) (inForce map[netip.Addr]string, next
 	return inForce, next
 }
 
-// see takes why a VIP is impaired; empty: it is not.
+// see takes the reason why a VIP is impaired; empty: it is not.
 func (m *impairment) see(why string, now time.Time) {
 	m.next = time.Time{}
-	if said := why != ""; said != m.said {
-		if said && !m.inForce && (m.began.IsZero() || now.Sub(m.changed) >= impairedAfter) {
+	if reported := why != ""; reported != m.reported {
+		if reported && !m.inForce && (m.began.IsZero() || now.Sub(m.changed) >= impairedAfter) {
 			m.began = now
 		}
-		m.said, m.changed = said, now
+		m.reported, m.changed = reported, now
 	}
-	if m.said {
+	if m.reported {
 		m.why = why
 	}
 	switch {
-	case m.said && !m.inForce:
+	case m.reported && !m.inForce:
 		if next := m.began.Add(impairedAfter); now.Before(next) {
 			m.next = next
 			return
@@ -152,7 +151,7 @@ func (m *impairment) see(why string, now time.Time) {
 			m.wait = min(2*m.wait, wellAtMost)
 		}
 		m.inForce, m.began = true, time.Time{}
-	case !m.said && m.inForce:
+	case !m.reported && m.inForce:
 		if next := m.changed.Add(m.wait); now.Before(next) {
 			m.next = next
 			return
@@ -161,8 +160,8 @@ func (m *impairment) see(why string, now time.Time) {
 	}
 }
 
-// forgotten reports whether a VIP has been well for so long that nothing need be known of it.
+// forgotten reports whether a VIP has been well for so long that its history can be dropped.
 func (m *impairment) forgotten(now time.Time) bool {
-	return !m.said && !m.inForce && now.Sub(m.changed) >= impairedAfter &&
+	return !m.reported && !m.inForce && now.Sub(m.changed) >= impairedAfter &&
 		(m.ended.IsZero() || now.Sub(m.ended) >= steadyAfter)
 }

@@ -27,24 +27,24 @@ import (
 // Objects are what a Source has read. They must not be changed.
 type Objects struct {
 	Kinds []*unstructured.Unstructured
-	// Unlisted: there may be pools of MetalLB, and they cannot be listed.
+	// Unlisted: the API server may have pools of MetalLB, but they cannot be listed.
 	Unlisted bool
-	// Services has the labels of Services by namespace/name; nil where there are none to read.
+	// Services has the labels of Services by namespace/name; nil if the Source has no Services.
 	Services map[string]labels.Set
-	UIDs     map[string]string // of Services, as Services
+	UIDs     map[string]string // of Services, with the same keys
 	Node     Node
-	// Problems are found by the Source.
+	// Problems are problems that the Source found.
 	Problems []kinds.Problem
-	// Password returns the password in a Secret; nil where there are none.
+	// Password returns the password in a Secret; nil if the Source has no Secrets.
 	Password func(namespace, name string) (string, error)
 }
 
 // Source reads objects.
 type Source interface {
-	// Run reads until ctx is done, and calls changed after a change, from any goroutine.
+	// Run reads until ctx is done. It calls changed after each change, from any goroutine.
 	Run(ctx context.Context, changed func())
-	// Objects returns all that is known; waiting is what is not read yet, empty if all is. A Loop
-	// goes on with the last objects where there is something to wait for later.
+	// Objects returns all objects, or what the Source still waits for (empty if nothing). If a
+	// Source waits again later, the Loop continues with the last objects.
 	Objects() (o *Objects, waiting string)
 }
 
@@ -54,80 +54,80 @@ type Config struct {
 	Version  string
 	Source   Source
 	Speakers []Speaker
-	// Gateway is the path of the gateway's pulse socket, State the file for the next process.
+	// Gateway is the path of the gateway's pulse socket, State the state file for the next process.
 	Gateway, State string
-	// Hold is how long a gateway's process that ended is waited for.
+	// Hold is how long routes stay after the gateway's process has ended.
 	Hold time.Duration
-	// DrainDelay is how long routes are announced as leaving before they go.
+	// DrainDelay is how long routes are announced as leaving before they are withdrawn.
 	DrainDelay time.Duration
-	// Tell, unless nil, is told what is wrong with objects, and what is announced of Services
-	// (normal), each thing once.
-	Tell func(p kinds.Problem, normal bool)
-	// Beats, unless nil, gets the heartbeats of the loop and of what reads the gateway's pulse.
+	// Report, unless nil, is called once for each problem of an object, and for each change of a
+	// Service's announcement (normal: it is announced).
+	Report func(p kinds.Problem, normal bool)
+	// Beats, unless nil, gets the heartbeats of the loop and of the reader of the gateway's pulse.
 	Beats *heartbeat.Set
 }
 
-// DefaultDrainDelay gives routers the time to move traffic to others: RFC 8326, section 4, leaves
-// it to the operator; routers in one data centre take a second or two.
+// DefaultDrainDelay is enough for routers to move traffic to other gateways: RFC 8326, section 4,
+// leaves the time to the operator; routers in one data centre take a second or two.
 const DefaultDrainDelay = 5 * time.Second
 
-// again is how often speakers try again what could not be done.
-const again = time.Second
+// retryEvery is the interval at which speakers retry failed operations.
+const retryEvery = time.Second
 
-// lastWord is how long the gateway is heard after this process was told to end: where the whole
-// node ends, so does the gateway, and says so with its next pulse.
-const lastWord = 2 * pulse.Every
+// finalPulse is how long pulses are still read after this process got its signal to end: if the
+// whole node shuts down, the gateway also ends, and its next pulse reports that.
+const finalPulse = 2 * pulse.Every
 
-// gather is how long objects may change before they are read: reading costs what all objects cost,
-// and of a Service that is created an API server tells several times.
+// gather is how long changes of objects are collected before the objects are read: each read
+// processes all objects, and an API server sends several changes for a new Service.
 const gather = 50 * time.Millisecond
 
-// A step costs what the VIPs cost that changed: all of them where a session, the node or objects
-// did. So between two there are restFactor times as long as the first took, maxRest at most:
-// whatever flaps costs a tenth of a CPU. A step for what concerns all VIPs, as that the gateway
-// does not forward, does not wait (urgent).
+// A step takes time for each changed VIP, and for all VIPs if a session, the node or an object
+// changed. So after a step the loop rests restFactor times as long as the step took, at most
+// maxRest: flapping VIPs cost at most a tenth of a CPU. A step for a change that concerns all VIPs,
+// such as a gateway that stops forwarding, does not wait (urgent).
 const (
 	restFactor = 9
 	maxRest    = time.Second
 )
 
-// Loop brings together what is seen of the gateway, objects and speakers.
+// Loop connects the gateway's pulse, the objects and the speakers.
 type Loop struct {
 	config  Config
 	started time.Time
 	watch   Watch
-	// impairments of the VIPs that the gateway serves.
+	// impairments are the ones of VIPs that the gateway serves.
 	impairments Impairments
 	reader      kinds.Reader
-	// resumed: the process before announced something.
+	// resumed: the previous process announced VIPs.
 	resumed bool
-	// leaving is since when the node keeps traffic away; zero: it does not, or nothing was
-	// announced when it began to.
-	leaving time.Time
-	applied bool // something was given to the speakers
-	saved   saved
-	savedAt time.Time
-	said    bool // pools may say something else than saved
-	unsaved bool // VIPs may be others than saved
-	told    map[kinds.Problem]bool
-	uids    map[string]string
-	states  map[netip.Addr]string // of VIPs, that Services were told
-	retell  bool                  // any of states may be another one
+	// leaving is the time since which the node is excluded, deleted or cordoned; zero: it is not,
+	// or nothing was announced at that time.
+	leaving      time.Time
+	applied      bool // the speakers have a World with VIPs
+	saved        saved
+	savedAt      time.Time
+	poolsUnsaved bool // pools may differ from saved
+	vipsUnsaved  bool // VIPs may differ from saved
+	reported     map[kinds.Problem]bool
+	uids         map[string]string
+	states       map[netip.Addr]string // by VIP: the last state that its Services got an Event about
+	statesStale  bool                  // any VIP's state may differ from states
 
-	objects  *Objects   // the last that were known; nil before the first
-	set      *kinds.Set // of objects, since they were read last
-	problems []kinds.Problem
-	world    *World
-	worlds   uint64 // that were made
-	judged   *Input // that world is of
-	judgedOf *Objects
-	verdict  Verdict
-	node     Node
+	objects   *Objects   // the last complete ones; nil before
+	set       *kinds.Set // parsed from objects
+	problems  []kinds.Problem
+	world     *World
+	worlds    uint64 // count of Worlds
+	input     *Input // that world was decided from
+	inputFrom *Objects
+	verdict   Verdict
+	node      Node
 
-	beat    *heartbeat.Beat
-	follows *heartbeat.Beat // of what reads the gateway's pulse
-	heard   pulse.Sight     // the last sight
-	deaf    bool            // what reads the pulse has stalled: heard may be old
+	beat         *heartbeat.Beat
+	readerBeat   *heartbeat.Beat // of the reader of the gateway's pulse
+	lastSight    pulse.Sight
+	readerStalls bool // the reader of the pulse has stalled: lastSight may be old
 
 	mu      sync.Mutex // guards sights
 	sights  []pulse.Sight
@@ -136,22 +136,22 @@ type Loop struct {
 	current atomic.Pointer[published]
 }
 
-// published is what a View is made of.
+// published is the data of a View.
 type published struct {
 	view  *view.View // without VIPs
-	world *World     // nil: there are none
+	world *World     // nil: no World yet
 }
 
-// New returns a Loop. It reads what the process before left.
+// New returns a Loop. It reads the state that the previous process saved.
 func New(c Config) *Loop {
 	l := &Loop{config: c, started: time.Now(), seen: wake.NewFlag(), changed: wake.NewFlag(),
-		watch: Watch{Hold: c.Hold}, set: &kinds.Set{}, told: map[kinds.Problem]bool{},
-		beat:    c.Beats.Add("announcement loop", heartbeat.DefaultBounds),
-		follows: c.Beats.Add("reader of the gateway's pulse", heartbeat.DefaultBounds),
-		states:  map[netip.Addr]string{}}
+		watch: Watch{Hold: c.Hold}, set: &kinds.Set{}, reported: map[kinds.Problem]bool{},
+		beat:       c.Beats.Add("announcement loop", heartbeat.DefaultBounds),
+		readerBeat: c.Beats.Add("reader of the gateway's pulse", heartbeat.DefaultBounds),
+		states:     map[netip.Addr]string{}}
 	var err error
 	if l.saved, err = load(c.State); err != nil {
-		c.Log.Warn("what the process before announced is not known", "error", err)
+		c.Log.Warn("the state of the previous process cannot be read", "error", err)
 	}
 	l.watch.Restore(l.saved.Hold)
 	if l.resumed = len(l.saved.VIPs) > 0; l.resumed {
@@ -163,8 +163,8 @@ func New(c Config) *Loop {
 	return l
 }
 
-// View returns what is announced now, and the loops of this process that have stalled. Any
-// goroutine may call it.
+// View returns the current announcements and the stalled loops of this process. Any goroutine may
+// call it.
 func (l *Loop) View() *view.View {
 	p := l.current.Load()
 	v := *p.view
@@ -184,7 +184,7 @@ func (l *Loop) View() *view.View {
 	return &v
 }
 
-// lines says to whom a VIP is announced, by all speakers.
+// lines returns to whom all speakers announce a VIP, or why they do not.
 func (l *Loop) lines(vip netip.Addr) []view.Line {
 	list := []view.Line{}
 	for _, s := range l.config.Speakers {
@@ -193,7 +193,7 @@ func (l *Loop) lines(vip netip.Addr) []view.Line {
 	return list
 }
 
-// Run announces until ctx is done, and lastWord longer.
+// Run announces until ctx is done, and finalPulse longer.
 func (l *Loop) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -207,7 +207,7 @@ func (l *Loop) Run(ctx context.Context) {
 			l.sights = append(l.sights, s)
 			l.mu.Unlock()
 			l.seen.Raise()
-		}, l.follows)
+		}, l.readerBeat)
 	})
 	reports := wake.NewFlag()
 	for _, s := range l.config.Speakers {
@@ -222,14 +222,14 @@ func (l *Loop) Run(ctx context.Context) {
 			}
 		})
 	}
-	tick := time.NewTicker(again)
+	tick := time.NewTicker(retryEvery)
 	defer tick.Stop()
 	alarm := time.NewTimer(0)
 	defer alarm.Stop()
 	read := true
-	var gathered <-chan time.Time // nil while no object has changed
-	var last <-chan time.Time     // nil until this process is told to end
-	var rested <-chan time.Time   // nil while nothing waits for the rest to end
+	var gathered <-chan time.Time // nil: no object has changed
+	var last <-chan time.Time     // nil: ctx is not done
+	var rested <-chan time.Time   // nil: no step is delayed
 	defer l.beat.Rest()
 	for {
 		l.beat.Beat()
@@ -239,8 +239,8 @@ func (l *Loop) Run(ctx context.Context) {
 		}
 		end := time.Now()
 		rest := end.Add(min(restFactor*end.Sub(begin), maxRest))
-		// wait reports whether a step has to wait, and has it made later.
-		wait := func() bool {
+		// delayed reports whether the next step must be delayed, and schedules it.
+		delayed := func() bool {
 			if left := time.Until(rest); left > 0 && rested == nil {
 				rested = time.After(left)
 			}
@@ -251,7 +251,7 @@ func (l *Loop) Run(ctx context.Context) {
 			waiting = false
 			select {
 			case <-ended:
-				ended, last, waiting = nil, time.After(lastWord), true
+				ended, last, waiting = nil, time.After(finalPulse), true
 			case <-last:
 				if l.applied {
 					l.save(time.Now(), true)
@@ -267,23 +267,23 @@ func (l *Loop) Run(ctx context.Context) {
 				}
 			case <-gathered:
 				read, gathered = true, nil
-				waiting = wait()
+				waiting = delayed()
 			case <-l.seen:
-				waiting = !l.urgent() && wait()
+				waiting = !l.urgent() && delayed()
 			case <-reports:
-				l.retell = true
-				waiting = wait()
+				l.statesStale = true
+				waiting = delayed()
 			case <-rested:
 				rested = nil
 			case <-tick.C:
-				l.retell = l.retell || len(l.set.Layer2) > 0 // who has a VIP follows from the time, too
+				l.statesStale = l.statesStale || len(l.set.Layer2) > 0 // owners of VIPs also change with time
 			case <-alarm.C:
 			}
 		}
 	}
 }
 
-// urgent reports whether something was seen of the gateway that concerns all VIPs.
+// urgent reports whether a pulse that was not processed yet concerns all VIPs.
 func (l *Loop) urgent() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -298,26 +298,26 @@ func (l *Loop) urgent() bool {
 	return false
 }
 
-// step judges and has the speakers announce. It returns when it must be called again at the latest;
-// zero: when something changes.
+// step decides and applies the result to the speakers. It returns the latest time of the next call;
+// zero: none is needed before a change.
 func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 	l.mu.Lock()
 	sights := l.sights
 	l.sights = nil
 	l.mu.Unlock()
 	for _, s := range sights {
-		l.heard = s
+		l.lastSight = s
 		l.watch.See(s, now)
 	}
-	l.listen(now)
-	if waiting := l.look(read); waiting != "" {
+	l.checkReader(now)
+	if waiting := l.readObjects(read); waiting != "" {
 		l.publish(waiting)
 		return time.Time{}
 	}
 	l.node, l.verdict = l.objects.Node, l.watch.Verdict(now)
-	// Routes of a process before stay with peers that keep them, until this one has told all. Where
-	// there are none, sessions begin meanwhile: GoBGP takes 2 s for that.
-	if !l.applied && !l.watch.Heard(now) {
+	// Peers with graceful restart keep the routes of the previous process until this one has sent
+	// all of its own. If there are no such routes, sessions begin now: GoBGP takes 2 s for that.
+	if !l.applied && !l.watch.Known(now) {
 		if !l.resumed {
 			l.worlds++
 			l.world = &World{Node: l.node, Gateway: No, Interfaces: l.watch.interfaces, Set: l.set, Number: l.worlds}
@@ -326,10 +326,10 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 			}
 		}
 		l.saveHold(now)
-		l.publish(cmp.Or(l.verdict.Why, "the gateway is not heard yet"))
+		l.publish(cmp.Or(l.verdict.Why, "no pulse of the gateway has arrived yet"))
 		return l.verdict.Until
 	}
-	next = l.judge(now)
+	next = l.decide(now)
 	for _, s := range l.config.Speakers {
 		s.Apply(l.world)
 	}
@@ -339,52 +339,52 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 	return next
 }
 
-// listen has the gateway count as lost while what reads its pulse has stalled: the gateway may have
-// ended, and nobody would withdraw its routes.
-func (l *Loop) listen(now time.Time) {
-	deaf := l.follows.Late()
-	if deaf == l.deaf {
+// checkReader treats the gateway as lost while the reader of its pulse has stalled: if the gateway
+// ended meanwhile, no one would withdraw its routes.
+func (l *Loop) checkReader(now time.Time) {
+	stalls := l.readerBeat.Late()
+	if stalls == l.readerStalls {
 		return
 	}
-	l.deaf = deaf
-	if s := l.heard; !deaf {
+	l.readerStalls = stalls
+	if s := l.lastSight; !stalls {
 		l.watch.See(s, now)
 	} else if s.Lost == "" {
-		s.Lost, s.At = "this announcer does not hear the gateway: the reader of its pulse has stalled", now
+		s.Lost, s.At = "the announcer's reader of the gateway's pulse has stalled", now
 		l.watch.See(s, now)
 	}
 }
 
-// judge makes the World of now: from the one before, where nothing but single VIPs can have
-// changed. It returns when it changes though nothing is seen; zero: never.
-func (l *Loop) judge(now time.Time) (next time.Time) {
+// decide makes the next World, incrementally if only single VIPs can have changed. It returns the
+// time at which the World changes without an event; zero: never.
+func (l *Loop) decide(now time.Time) (next time.Time) {
 	in := Input{Node: l.node, Verdict: l.verdict, Set: l.set, Services: l.objects.Services}
-	var leaves, settles time.Time
+	var leaves, impairmentEnds time.Time
 	in.Leaves, leaves = l.leaves(now)
 	w := &World{Node: l.node, Gateway: l.verdict.Grade, Serves: l.verdict.Serves(),
 		Interfaces: l.watch.interfaces, Set: l.set}
 	changed, all := l.watch.Changes()
-	if before := l.judged; before != nil && !all && in.alike(before) {
-		if l.objects != l.judgedOf {
+	if before := l.input; before != nil && !all && in.sameForAll(before) {
+		if l.objects != l.inputFrom {
 			changed = append(changed, in.relabelled(before.Services)...)
 		}
 		var differ []netip.Addr
-		in.Impaired, settles, differ = l.impairments.SeeSome(l.verdict.VIPs, changed, now)
+		in.Impaired, impairmentEnds, differ = l.impairments.SeeSome(l.verdict.VIPs, changed, now)
 		w.Changed, w.Since = append(changed, differ...), l.world.Number
-		w.VIPs = JudgeSome(&in, l.world.VIPs, w.Changed)
-		l.unsaved = l.unsaved || len(w.Changed) > 0
+		w.VIPs = DecideSome(&in, l.world.VIPs, w.Changed)
+		l.vipsUnsaved = l.vipsUnsaved || len(w.Changed) > 0
 	} else {
-		in.Impaired, settles = l.impairments.See(l.verdict.VIPs, l.node.NetworkUnavailable, now)
-		w.VIPs = Judge(&in)
-		l.unsaved, l.retell = true, true
+		in.Impaired, impairmentEnds = l.impairments.See(l.verdict.VIPs, l.node.NetworkUnavailable, now)
+		w.VIPs = Decide(&in)
+		l.vipsUnsaved, l.statesStale = true, true
 	}
 	l.worlds++
 	w.Number = l.worlds
-	l.world, l.judged, l.judgedOf = w, &in, l.objects
-	return earliest(leaves, l.verdict.Until, settles)
+	l.world, l.input, l.inputFrom = w, &in, l.objects
+	return earliest(leaves, l.verdict.Until, impairmentEnds)
 }
 
-// earliest returns the first of times that are not zero.
+// earliest returns the first of the times that are not zero.
 func earliest(times ...time.Time) (first time.Time) {
 	for _, t := range times {
 		if first.IsZero() || !t.IsZero() && t.Before(first) {
@@ -394,10 +394,10 @@ func earliest(times ...time.Time) (first time.Time) {
 	return first
 }
 
-// look takes the objects, and reads them if read, and when they are known for the first time. It
-// returns what is waited for before that. While a source waits again, later, what was known stays
-// in force: the routes of a gateway that fails meanwhile must go.
-func (l *Loop) look(read bool) (waiting string) {
+// readObjects gets the Source's objects and, with read or for the first time, parses them. It
+// returns what the Source waits for, if it never had all objects. If a Source waits again later,
+// the last objects stay in force: routes of a gateway that fails meanwhile must still be withdrawn.
+func (l *Loop) readObjects(read bool) (waiting string) {
 	objects, waiting := l.config.Source.Objects()
 	if waiting != "" {
 		if l.objects == nil {
@@ -411,14 +411,14 @@ func (l *Loop) look(read bool) (waiting string) {
 		if l.problems = problems; !reflect.DeepEqual(set, l.set) {
 			l.set = set
 		}
-		l.said = !reflect.DeepEqual(l.set.Said(), l.saved.Pools)
+		l.poolsUnsaved = !reflect.DeepEqual(l.set.SavedPools(), l.saved.Pools)
 	}
 	l.objects, l.uids = objects, objects.UIDs
 	return ""
 }
 
-// leaves reports whether the node, which keeps traffic away, still announces that routes leave, and
-// until when.
+// leaves reports whether an excluded, deleted or cordoned node still announces its routes as
+// leaving, and until when.
 func (l *Loop) leaves(now time.Time) (bool, time.Time) {
 	if grade, _ := l.node.grade(); grade != No {
 		l.leaving = time.Time{}
@@ -427,7 +427,7 @@ func (l *Loop) leaves(now time.Time) (bool, time.Time) {
 	if l.leaving.IsZero() {
 		l.leaving = now
 		if !l.applied && !l.resumed {
-			l.leaving = now.Add(-l.config.DrainDelay) // nobody was told anything
+			l.leaving = now.Add(-l.config.DrainDelay) // nothing was announced
 		}
 	}
 	end := l.leaving.Add(l.config.DrainDelay)
@@ -437,18 +437,18 @@ func (l *Loop) leaves(now time.Time) (bool, time.Time) {
 	return true, end
 }
 
-// saveEvery is how often VIPs that changed are saved. A process that starts waits for what the
-// gateway says before it announces any, and must know only whether the one before announced some.
+// saveEvery is the least time between two saves of changed VIPs. A new process reads the gateway's
+// pulse before it announces a VIP; it only needs to know whether the previous one announced any.
 const saveEvery = 10 * time.Second
 
-// save leaves for the next process what is announced, what pools say, and how much of the hold is
-// used. VIPs are saved at once where there were none, or are none, or if last.
+// save saves the announced VIPs, the pools and the used part of the hold for the next process. It
+// saves VIPs at once if their number changes from or to zero, or with last.
 func (l *Loop) save(now time.Time, last bool) {
-	some := slices.ContainsFunc(l.world.VIPs, func(s *Standing) bool { return s.Grade != No })
+	some := slices.ContainsFunc(l.world.VIPs, func(s *VIPVerdict) bool { return s.Grade != No })
 	hold := l.watch.Used(now)
-	due := l.unsaved && (last || now.Sub(l.savedAt) >= saveEvery) ||
+	due := l.vipsUnsaved && (last || now.Sub(l.savedAt) >= saveEvery) ||
 		!slices.Equal(l.watch.interfaces, l.saved.Interfaces)
-	if !l.said && !due && hold == l.saved.Hold && some == (len(l.saved.VIPs) > 0) {
+	if !l.poolsUnsaved && !due && hold == l.saved.Hold && some == (len(l.saved.VIPs) > 0) {
 		return
 	}
 	var vips []pulse.VIP
@@ -459,13 +459,13 @@ func (l *Loop) save(now time.Time, last bool) {
 	}
 	same := slices.Equal(l.watch.interfaces, l.saved.Interfaces) &&
 		slices.EqualFunc(vips, l.saved.VIPs, func(a, b pulse.VIP) bool { return a.Equal(&b) })
-	if !l.said && hold == l.saved.Hold && same ||
-		l.store(saved{VIPs: vips, Interfaces: l.watch.interfaces, Pools: l.set.Said(), Hold: hold}) {
-		l.said, l.unsaved, l.savedAt = false, false, now
+	if !l.poolsUnsaved && hold == l.saved.Hold && same ||
+		l.store(saved{VIPs: vips, Interfaces: l.watch.interfaces, Pools: l.set.SavedPools(), Hold: hold}) {
+		l.poolsUnsaved, l.vipsUnsaved, l.savedAt = false, false, now
 	}
 }
 
-// publish makes the View. waiting is what is waited for before anything is announced.
+// publish publishes the View. waiting is what the loop waits for before it announces anything.
 func (l *Loop) publish(waiting string) {
 	v := &view.View{Node: l.node.Name, PID: os.Getpid(), Version: l.config.Version, StartedAt: l.started,
 		Waiting: waiting, Gateway: l.verdict.Grade.String(), Why: l.verdict.Why,
@@ -487,64 +487,64 @@ func (l *Loop) publish(waiting string) {
 	for _, p := range problems {
 		v.Problems = append(v.Problems, view.Problem{Object: p.About.String(), Reason: p.Reason, Note: p.Note})
 	}
-	l.tell(problems)
-	l.tellServices(v)
+	l.reportProblems(problems)
+	l.reportServices(v)
 	l.log(v)
 	l.current.Store(&published{v, l.world})
 }
 
-// tell reports each problem once, and again after it was gone.
-func (l *Loop) tell(problems []kinds.Problem) {
-	told := map[kinds.Problem]bool{}
+// reportProblems reports each problem once, and again if it disappears and comes back.
+func (l *Loop) reportProblems(problems []kinds.Problem) {
+	reported := map[kinds.Problem]bool{}
 	for _, p := range problems {
-		if told[p] = true; !l.told[p] {
-			l.config.Log.Warn("an object is not as it should be", "object", p.About.String(), "reason", p.Reason,
+		if reported[p] = true; !l.reported[p] {
+			l.config.Log.Warn("an object has a problem", "object", p.About.String(), "reason", p.Reason,
 				"problem", p.Note)
-			if l.config.Tell != nil {
-				l.config.Tell(p, false)
+			if l.config.Report != nil {
+				l.config.Report(p, false)
 			}
 		}
 	}
-	l.told = told
+	l.reported = reported
 }
 
-// tellServices reports for each Service when routes to its VIP come and go. While the gateway as a
-// whole is not announced, the log, the status and metrics say so, and not an Event of each Service.
-func (l *Loop) tellServices(v *view.View) {
-	if l.config.Tell == nil || v.Waiting != "" || v.Gateway == No.String() {
-		l.retell = true
+// reportServices reports to Services when announcements of their VIPs begin and end. While the
+// gateway as a whole is not announced, only the log, the status and metrics show that.
+func (l *Loop) reportServices(v *view.View) {
+	if l.config.Report == nil || v.Waiting != "" || v.Gateway == No.String() {
+		l.statesStale = true
 		return
 	}
-	if !l.retell {
+	if !l.statesStale {
 		for _, vip := range l.world.Changed {
 			if s := l.world.Find(vip); s != nil {
-				l.tellVIP(v.Node, s)
+				l.reportVIP(v.Node, s)
 			} else {
 				delete(l.states, vip)
 			}
 		}
 		return
 	}
-	l.retell = false
+	l.statesStale = false
 	for vip := range l.states {
 		if l.world.Find(vip) == nil {
 			delete(l.states, vip)
 		}
 	}
 	for _, s := range l.world.VIPs {
-		l.tellVIP(v.Node, s)
+		l.reportVIP(v.Node, s)
 	}
 }
 
-// tellVIP reports to the Services of a VIP what is announced of it, if that has changed.
-func (l *Loop) tellVIP(node string, vip *Standing) {
+// reportVIP reports the state of a VIP to its Services if it has changed.
+func (l *Loop) reportVIP(node string, vip *VIPVerdict) {
 	line := bestLine(l.lines(vip.VIP))
 	before, known := l.states[vip.VIP]
 	if line.State == view.Waiting && known {
-		return // a session that flaps is the peer's story
+		return // a session that flaps is reported by its peer
 	}
 	l.states[vip.VIP] = line.State
-	// Who has a VIP at layer 2 tells, and not those that do not.
+	// At layer 2 only the owner of the VIP reports.
 	if line.State == before || line.State == view.Waiting || line.State == view.Standby {
 		return
 	}
@@ -561,11 +561,11 @@ func (l *Loop) tellVIP(node string, vip *Standing) {
 	for _, service := range vip.Services {
 		namespace, name, _ := strings.Cut(service, "/")
 		p.About = kinds.Ref{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name, UID: l.uids[service]}
-		l.config.Tell(p, line.State != view.Not)
+		l.config.Report(p, line.State != view.Not)
 	}
 }
 
-// log writes a line when the gateway's standing changes.
+// log writes a line when the gateway's grade, the reason or the wait changes.
 func (l *Loop) log(v *view.View) {
 	p := l.current.Load()
 	if p == nil || p.view.Gateway == v.Gateway && p.view.Why == v.Why && p.view.Waiting == v.Waiting {
@@ -583,5 +583,5 @@ func (l *Loop) log(v *view.View) {
 		l.config.Log.Info("the gateway forwards", attributes...)
 		return
 	}
-	l.config.Log.Warn("the gateway's standing has changed", attributes...)
+	l.config.Log.Warn("the announcement of the gateway has changed", attributes...)
 }

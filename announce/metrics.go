@@ -6,27 +6,27 @@ import (
 	"sluice.dev/sluice/announce/view"
 )
 
-// Metrics are those of a View.
+// Metrics exports a View.
 type Metrics struct {
 	View func() *view.View
 }
 
 var (
 	descGateway = prometheus.NewDesc("sluice_announcer_gateway",
-		"1 while this gateway's VIPs are announced, 0.5 while they are as leaving, 0.25 while they are as the last "+
-			"resort, else 0.", nil, nil)
+		"1 while this gateway's VIPs are announced, 0.5 while announced as leaving, 0.25 as the last resort, "+
+			"else 0.", nil, nil)
 	descSession = prometheus.NewDesc("sluice_announcer_session_up",
 		"1 while a session is up, else 0.", []string{"speaker", "peer"}, nil)
 	descBFD = prometheus.NewDesc("sluice_announcer_bfd_up",
 		"1 while the session of BFD with a peer is up, else 0; of peers with a bfdProfile.", []string{"peer"}, nil)
 	descRoutes = prometheus.NewDesc("sluice_announcer_routes",
-		"Routes that a peer is told while its session is up.", []string{"speaker", "peer"}, nil)
+		"Routes that are announced to a peer while its session is up.", []string{"speaker", "peer"}, nil)
 	descVIPs = prometheus.NewDesc("sluice_announcer_vips",
 		"VIPs that the gateway serves, by whether each is announced: announced, leaving, last_resort (any other "+
 			"gateway is preferred), standby (another gateway of the link has it), waiting (for a session, "+
 			"or to join the link), no.", []string{"state"}, nil)
 	descProblems = prometheus.NewDesc("sluice_announcer_problems",
-		"Objects that are not as they should be.", nil, nil)
+		"Problems of objects.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -82,5 +82,5 @@ func bestLine(lines []view.Line) view.Line {
 			}
 		}
 	}
-	return view.Line{State: view.Not, Why: "no speaker is told of it"}
+	return view.Line{State: view.Not, Why: "no speaker announces it"}
 }

@@ -110,7 +110,7 @@ func TestSomeIsAll(t *testing.T) {
 	all.See(l.verdict.VIPs, "", now)
 	incremental := 0
 	for step := range steps {
-		before, impaired := l.world, l.judged.Impaired
+		before, impaired := l.world, l.input.Impaired
 		now = now.Add(time.Duration(r.IntN(int(3 * time.Second))))
 		some := randomVIPs(r, vips)
 		touched, full := slices.Collect(maps.Keys(some)), false
@@ -136,12 +136,12 @@ func TestSomeIsAll(t *testing.T) {
 		}
 		l.See(sight, now)
 		wantImpaired, _ := all.See(state.VIPs, source.objects.Node.NetworkUnavailable, now)
-		if !reflect.DeepEqual(l.judged.Impaired, wantImpaired) {
-			t.Fatalf("step %d: impaired %v, want %v", step, l.judged.Impaired, wantImpaired)
+		if !reflect.DeepEqual(l.input.Impaired, wantImpaired) {
+			t.Fatalf("step %d: impaired %v, want %v", step, l.input.Impaired, wantImpaired)
 		}
 		in := Input{Node: source.objects.Node, Verdict: l.watch.Verdict(now), Set: l.set,
 			Services: source.objects.Services, Impaired: wantImpaired}
-		if want := Judge(&in); !reflect.DeepEqual(l.world.VIPs, want) {
+		if want := Decide(&in); !reflect.DeepEqual(l.world.VIPs, want) {
 			t.Fatalf("step %d: the World is not what a full pass makes of the same: %d VIPs, want %d", step,
 				len(l.world.VIPs), len(want))
 		}

@@ -8,56 +8,58 @@ import (
 	"sluice.dev/sluice/announce/view"
 )
 
-// World is what a speaker announces by. It must not be changed.
+// World is the input of speakers. It must not be changed.
 type World struct {
 	Node Node
-	// Gateway is how far this gateway as a whole would forward what is sent to it.
+	// Gateway is how far the gateway as a whole is announced.
 	Gateway Grade
-	// Serves: it is heard, and forwards now. Gateway is Yes for a while after it is not any more.
+	// Serves: the gateway's pulse arrives and it forwards. During a hold it is false, Gateway is
+	// Yes.
 	Serves bool
-	VIPs   []*Standing // in order of their addresses
-	// Interfaces are the names of those that the gateway serves; nil: not known.
+	VIPs   []*VIPVerdict // in order of their addresses
+	// Interfaces are the names of the interfaces that the gateway serves; nil: unknown.
 	Interfaces []string
 	Set        *kinds.Set
-	// Number counts Worlds. Where Since is not 0, this one differs from that with the number Since
-	// in the Standings of Changed alone, among them those that came or went, in Serves
-	// and in Interfaces.
+	// Number counts Worlds. If Since is not 0, this World differs from the one with the number
+	// Since only in the VIPs of Changed (including ones that came or went), in Serves and in
+	// Interfaces.
 	Number, Since uint64
 	Changed       []netip.Addr
 }
 
-// Find returns the Standing of a VIP; nil if there is none.
-func (w *World) Find(vip netip.Addr) *Standing {
-	i, found := slices.BinarySearchFunc(w.VIPs, vip, compareStanding)
+// Find returns the verdict about a VIP; nil if there is none.
+func (w *World) Find(vip netip.Addr) *VIPVerdict {
+	i, found := slices.BinarySearchFunc(w.VIPs, vip, compareVIP)
 	if !found {
 		return nil
 	}
 	return w.VIPs[i]
 }
 
-// Speaker brings packets to this node by one protocol. Its methods but Lines are called by one
+// Speaker attracts packets to this node by one protocol. All methods except Lines are called by one
 // goroutine, and must not wait for the network.
 type Speaker interface {
-	// Name is the protocol's: bgp, layer2.
+	// Name is the name of the protocol: bgp, layer2.
 	Name() string
-	// Apply replaces what is announced. Now and then it is called with a World in which nothing has
-	// changed, so that what could not be done is tried again.
+	// Apply replaces the announcements. It is also called regularly with an unchanged World, so
+	// that failed operations are retried.
 	Apply(w *World)
-	// Changed has a value when Report may say something else.
+	// Changed receives when Report may return another result.
 	Changed() <-chan struct{}
-	// Report says what is announced now, and to whom.
+	// Report returns the peers, and problems that were found while announcing.
 	Report() Report
-	// Lines says to whom a VIP is announced, or why it is not, in order. Any goroutine may call it.
+	// Lines returns to whom a VIP is announced, or why it is not, in order. Any goroutine may call
+	// it.
 	Lines(vip netip.Addr) []view.Line
-	// Close ends it. Where the other side keeps routes of a process that restarts (graceful
-	// restart) they stay if the gateway forwards or is waited for (World.Gateway is Yes), and go if
-	// not; other gateways of a link are told that they have its VIPs.
+	// Close ends it. If the gateway forwards or is held (World.Gateway is Yes), peers with graceful
+	// restart keep its routes, and other gateways of a link are told that they have its VIPs.
+	// Otherwise the routes are withdrawn.
 	Close()
 }
 
-// Report is what a speaker does. Its lists are in order.
+// Report is the state of a speaker. Its lists are in order.
 type Report struct {
 	Peers []view.Peer
-	// Problems are of objects, found while they are used.
+	// Problems are problems of objects, found while they are used.
 	Problems []kinds.Problem
 }

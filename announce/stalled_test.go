@@ -72,7 +72,7 @@ func TestStalledPulseReader(t *testing.T) {
 		l := New(Config{Log: slog.New(slog.DiscardHandler), Source: pool{uid: "1", addresses: "192.0.2.0/24"},
 			Speakers: []Speaker{speaker}, State: filepath.Join(dir, "announced.json"), Hold: DefaultHold,
 			Beats: &beats})
-		l.follows.Beat()
+		l.readerBeat.Beat()
 		l.sights = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving}, At: time.Now()}}
 		gateway := func() Grade {
 			l.step(time.Now(), false)
@@ -89,7 +89,7 @@ func TestStalledPulseReader(t *testing.T) {
 		if g := gateway(); g != No {
 			t.Errorf("stalled, after the hold: %v", g)
 		}
-		l.follows.Beat()
+		l.readerBeat.Beat()
 		if g := gateway(); g == No {
 			t.Errorf("the reader goes on: %v, %q", g, l.verdict.Why)
 		}

@@ -13,31 +13,31 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// stateVersion must change with the meaning of what is in the file.
+// stateVersion must change when the meaning of the file's content changes.
 const stateVersion = 1
 
-// saved is what the next process has to know: what is announced, in case that it cannot ask the
-// gateway, and what pools said, in case that it cannot read them. The file is on a tmpfs: after a
-// start of the machine nothing is announced, and a pool that cannot be read has nothing.
+// saved is the state for the next process: the announced VIPs, for the time until it has read the
+// gateway's pulse, and the pools, for pools that it cannot read. The file is on a tmpfs: after a
+// boot nothing is announced, and a pool that cannot be read has no addresses.
 type saved struct {
 	Version int         `json:"version"`
 	VIPs    []pulse.VIP `json:"vips"`
-	// Interfaces are those of the gateway (World), and not in files of programs of before.
+	// Interfaces are the gateway's (World). Files of older versions do not have them.
 	Interfaces []string `json:"interfaces,omitempty"`
-	// Pools are not in files of programs of before, and are nothing to them.
-	Pools []kinds.Said `json:"pools,omitempty"`
-	// Hold is not in files of programs of before either: they had none of it used.
+	// Pools are missing in files of older versions, which ignore them.
+	Pools []kinds.SavedPool `json:"pools,omitempty"`
+	// Hold is missing in files of older versions: nothing is used then.
 	Hold HoldUsed `json:"hold,omitzero"`
 }
 
-// Resumes reports whether the process before announced something, by the file that it left: peers
-// may have kept routes. A file that cannot be read is none.
+// Resumes reports whether the previous process announced VIPs, so that peers may have kept routes.
+// It reads the saved file; false if that cannot be read.
 func Resumes(path string) bool {
 	s, err := load(path)
 	return err == nil && len(s.VIPs) > 0
 }
 
-// load returns the zero value if there is no file, and with an error.
+// load returns the zero value if there is no file, or with an error.
 func load(path string) (saved, error) {
 	text, err := trusted.ReadState(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -64,17 +64,17 @@ func store(path string, s saved) error {
 	return statefile.Save(path, s)
 }
 
-// saveHold leaves for the next process how much of the hold is used, and the rest as it was.
+// saveHold saves the used part of the hold, and leaves the rest of the file as it was.
 func (l *Loop) saveHold(now time.Time) {
 	if hold := l.watch.Used(now); hold != l.saved.Hold {
 		l.store(saved{VIPs: l.saved.VIPs, Interfaces: l.saved.Interfaces, Pools: l.saved.Pools, Hold: hold})
 	}
 }
 
-// store writes the file. One that cannot be written is tried again with the next step.
+// store writes the file. After an error, the next step tries again.
 func (l *Loop) store(s saved) bool {
 	if err := store(l.config.State, s); err != nil {
-		l.config.Log.Warn("what is announced is not known to the next process", "error", err)
+		l.config.Log.Warn("the state for the next process cannot be saved", "error", err)
 		return false
 	}
 	l.saved = s

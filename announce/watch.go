@@ -9,71 +9,71 @@ import (
 	"sluice.dev/sluice/announce/pulse"
 )
 
-// MaxHold is the longest time that a gateway's process can be waited for: then the kernel program
-// gives packets to the kernel (tuning.passAfter, ADR 3), and flows are not kept any more.
+// MaxHold is the longest hold: after that time the kernel program gives packets to the kernel
+// (tuning.passAfter, ADR 3), and flows are no longer kept.
 const MaxHold = 30 * time.Second
 
-// DefaultHold is how long it is waited for. A restart takes 0.7 s at most after the process is
-// started (docs/operations.md). A process that crashed is started again at once by systemd and, the
-// first time, by the kubelet; a pod of a rollout follows some seconds after the one before. A TCP
-// connection opened meanwhile sends its SYN again after 1, 3 and 7 s, and is answered by then. If
-// nobody follows, clients of this gateway's VIPs wait that long.
+// DefaultHold is how long routes stay after the gateway's process has ended. A restarted process
+// forwards within 0.7 s (docs/operations.md). systemd restarts a crashed process at once, and so
+// does the kubelet the first time; in a rollout the next pod follows some seconds later. A TCP
+// client that connects meanwhile repeats its SYN after 1, 3 and 7 s and gets an answer by then. If
+// no process follows, clients of this gateway's VIPs wait for the hold.
 const DefaultHold = 10 * time.Second
 
-// holdRefill is how long a gateway must forward to earn one second of hold again. Hand-overs once a
-// minute may each take 8 s of 60 without a withdrawal; a process that forwards less than that is
-// held for a seventh of the time at most.
+// holdRefill is how long a gateway must forward to earn one second of hold. Hand-overs once a
+// minute may each take 8 s of 60 without a withdrawal; for a process that forwards for a shorter
+// time, routes stay for at most a seventh of the time.
 const holdRefill = 6
 
-// Grade is how far something is to be announced.
+// Grade is how far a VIP, a node or a gateway is announced.
 type Grade int
 
-// The grades, in their order.
+// The grades, in ascending order.
 const (
 	No         Grade = iota // not announced
-	LastResort              // announced so that any other gateway is preferred
-	Leaving                 // announced as about to go: routers prefer others (RFC 8326)
+	LastResort              // announced, but routers prefer any other gateway
+	Leaving                 // announced as about to be withdrawn: routers prefer others (RFC 8326)
 	Yes
 )
 
 func (g Grade) String() string { return [...]string{"no", "last resort", "leaving", "yes"}[g] }
 
-// Verdict is what follows from what is seen of the gateway.
+// Verdict is the decision about the gateway as a whole.
 type Verdict struct {
 	Grade Grade
-	Why   string // not Yes, or Yes although nothing is heard of it
+	Why   string // why Grade is not Yes, or that the gateway is lost and held
 	VIPs  []pulse.VIP
-	// Until is when it changes without anything being seen; zero: never.
+	// Until is when the Verdict changes without an event; zero: never.
 	Until time.Time
 }
 
-// Serves reports whether the gateway is heard, and forwards: nothing is waited for.
+// Serves reports whether the gateway's pulse arrives and it forwards.
 func (v *Verdict) Serves() bool { return v.Grade == Yes && v.Until.IsZero() }
 
-// Watch judges the gateway. The zero value has not seen it.
+// Watch decides from the gateway's pulse whether its VIPs are announced. Its zero value has no
+// pulse yet.
 //
-// Hold is a budget: the time for which a gateway was waited for is taken from it, and is earned
-// again by forwarding (holdRefill). A process that ends again and again uses it up, and its routes
-// are then withdrawn with each end. It is announced as LastResort after that, until it has earned
+// Hold is a budget: the time for which routes stayed without a pulse is spent, and is earned again
+// by forwarding (holdRefill). A process that ends again and again spends all of it, and then its
+// routes are withdrawn with each end. After that it is announced as LastResort, until it has earned
 // half of the budget.
 type Watch struct {
 	Hold time.Duration
 
-	sight pulse.Sight
-	vips  []pulse.VIP // served when it forwarded last
-	newer changes     // of sight.State since vips
-	moved changes     // of vips since Changes was called last
-	// interfaces that it said last that it serves; nil: not known
-	interfaces []string
-	good       bool      // it forwarded when it was heard last, or a process before said that it did
-	since      time.Time // when it did not any more, or was not heard
+	sight      pulse.Sight
+	vips       []pulse.VIP // served when the gateway forwarded last
+	pending    changes     // of sight.State since vips
+	unreported changes     // of vips since the last call of Changes
+	interfaces []string    // that the gateway serves, as last reported; nil: unknown
+	forwarded  bool        // it forwarded in its last pulse, or for the previous announcer
+	lostSince  time.Time   // when it stopped forwarding or its pulse stopped; zero: it forwards
 
-	used     HoldUsed      // of Hold, at the time counted
-	counted  time.Time     // zero: nothing was seen yet
-	lostWith time.Duration // used.Spent at since
+	used        HoldUsed      // of Hold, at the time counted
+	counted     time.Time     // zero: no pulse yet
+	spentAtLoss time.Duration // used.Spent at lostSince
 }
 
-// changes are the VIPs that may differ between two times: the listed ones, or all.
+// changes are the VIPs that may have changed between two times: the listed ones, or all.
 type changes struct {
 	all  bool
 	list []netip.Addr
@@ -87,30 +87,30 @@ func (c *changes) add(o changes) {
 	c.list = append(c.list, o.list...)
 }
 
-// take returns them, and forgets them.
+// take returns the changes, and clears them.
 func (c *changes) take() changes {
 	taken := *c
 	*c = changes{}
 	return taken
 }
 
-// HoldUsed is the part of Watch that outlives the announcer's process.
+// HoldUsed is the part of a Watch that the next announcer needs.
 type HoldUsed struct {
-	// Spent is how much of the hold is used up, from 0 to Watch.Hold.
+	// Spent is the used part of the hold, from 0 to Watch.Hold.
 	Spent time.Duration `json:"spent,omitempty"`
-	// Repeats: the gateway ended, and was not back before its hold was used up, while it had not
-	// earned all of it again since the end before.
+	// Repeats: the gateway did not return within its hold, and had not earned the whole hold again
+	// since its previous end.
 	Repeats bool `json:"repeats,omitempty"`
 }
 
-// Restore takes what Used returned in the announcer's process before.
+// Restore sets the result of Used in the previous announcer.
 func (w *Watch) Restore(u HoldUsed) { w.used = u }
 
-// Used returns what the next process must know. Times are in whole seconds, rounded up, so that
-// few values differ; while the gateway is waited for, the second that has begun is spent.
+// Used returns the state for the next process. Times are whole seconds, rounded up, so that the
+// value changes rarely. While the gateway is held, the current second counts as spent.
 func (w *Watch) Used(now time.Time) HoldUsed {
 	u := w.usedAt(now)
-	if w.waits() {
+	if w.holds() {
 		u.Spent += time.Second
 	} else {
 		u.Spent += time.Second - 1
@@ -119,22 +119,22 @@ func (w *Watch) Used(now time.Time) HoldUsed {
 	return u
 }
 
-// Resume says that the announcer's process before announced VIPs: the gateway is waited for from
-// now on as if it had been lost now, and for pulse.Silence even where all of the hold is used up:
-// it may forward, and has not been asked.
+// Resume sets the VIPs that the previous announcer announced. The gateway is held as if it had been
+// lost now, and for pulse.Silence even if the hold is used up: it may forward, and none of its
+// pulses was read yet.
 func (w *Watch) Resume(vips []pulse.VIP, now time.Time) {
 	w.count(now)
-	w.vips, w.good, w.since = vips, true, now
-	w.newer.all, w.moved.all = true, true
-	w.lostWith = min(w.used.Spent, max(w.Hold-pulse.Silence, 0))
-	w.sight = pulse.Sight{Lost: "the gateway was not asked yet", At: now}
+	w.vips, w.forwarded, w.lostSince = vips, true, now
+	w.pending.all, w.unreported.all = true, true
+	w.spentAtLoss = min(w.used.Spent, max(w.Hold-pulse.Silence, 0))
+	w.sight = pulse.Sight{Lost: "no pulse of the gateway was read yet", At: now}
 }
 
-// See takes what is seen of the gateway.
+// See takes a sight of the gateway.
 func (w *Watch) See(s pulse.Sight, now time.Time) {
 	w.count(now)
 	if s.State != w.sight.State {
-		w.newer.add(changes{all: s.Since == nil || s.Since != w.sight.State, list: s.Changed})
+		w.pending.add(changes{all: s.Since == nil || s.Since != w.sight.State, list: s.Changed})
 	}
 	w.sight = s
 	if s.State != nil && s.State.Interfaces != nil {
@@ -145,50 +145,50 @@ func (w *Watch) See(s pulse.Sight, now time.Time) {
 		w.lose(now)
 		return
 	case s.State.Phase == pulse.Serving:
-		w.good, w.since = len(s.State.Failures) == 0, time.Time{}
-		w.serve(s.State.VIPs)
+		w.forwarded, w.lostSince = len(s.State.Failures) == 0, time.Time{}
+		w.setVIPs(s.State.VIPs)
 	case s.State.Phase == pulse.Draining:
-		w.good = false // nobody follows
-		w.serve(s.State.VIPs)
+		w.forwarded = false // no process follows
+		w.setVIPs(s.State.VIPs)
 	default:
 		w.lose(now)
 	}
 }
 
-// serve takes the VIPs of the state that was seen last.
-func (w *Watch) serve(vips []pulse.VIP) {
+// setVIPs takes the VIPs of the last state.
+func (w *Watch) setVIPs(vips []pulse.VIP) {
 	w.vips = vips
-	w.moved.add(w.newer.take())
+	w.unreported.add(w.pending.take())
 }
 
-// Changes returns the addresses whose VIP in a Verdict may differ from that of before the last
-// call; all: any may.
+// Changes returns the addresses whose VIPs in a Verdict may have changed since the last call; all:
+// any may have.
 func (w *Watch) Changes() (list []netip.Addr, all bool) {
-	c := w.moved.take()
+	c := w.unreported.take()
 	return c.list, c.all
 }
 
 func (w *Watch) lose(now time.Time) {
-	if w.since.IsZero() {
-		w.since, w.lostWith = now, w.used.Spent
+	if w.lostSince.IsZero() {
+		w.lostSince, w.spentAtLoss = now, w.used.Spent
 	}
 }
 
-// waits reports whether a gateway that forwarded is not heard to do so any more.
-func (w *Watch) waits() bool { return w.good && !w.since.IsZero() }
+// holds reports whether a gateway that forwarded is lost.
+func (w *Watch) holds() bool { return w.forwarded && !w.lostSince.IsZero() }
 
-// count brings used up to date.
+// count updates used.
 func (w *Watch) count(now time.Time) { w.used, w.counted = w.usedAt(now), now }
 
-// usedAt returns what is used of the hold at a time.
+// usedAt returns the used hold at a time.
 func (w *Watch) usedAt(now time.Time) HoldUsed {
 	u := w.used
 	passed := now.Sub(w.counted)
 	switch {
-	case w.counted.IsZero() || !w.good:
-	case w.waits():
+	case w.counted.IsZero() || !w.forwarded:
+	case w.holds():
 		u.Spent = min(u.Spent+passed, w.Hold)
-		u.Repeats = u.Repeats || w.lostWith > 0 && u.Spent == w.Hold
+		u.Repeats = u.Repeats || w.spentAtLoss > 0 && u.Spent == w.Hold
 	default:
 		u.Spent = max(u.Spent-passed/holdRefill, 0)
 		u.Repeats = u.Repeats && u.Spent > w.Hold/2
@@ -196,19 +196,19 @@ func (w *Watch) usedAt(now time.Time) HoldUsed {
 	return u
 }
 
-// holdEnds is until when the gateway is waited for. It must not be heard to forward.
-func (w *Watch) holdEnds() time.Time { return w.since.Add(w.Hold - min(w.lostWith, w.Hold)) }
+// holdEnds returns the end of the hold. The gateway must be lost.
+func (w *Watch) holdEnds() time.Time { return w.lostSince.Add(w.Hold - min(w.spentAtLoss, w.Hold)) }
 
-// Heard reports whether it is known what the gateway does: whoever starts must not take routes away
-// before.
-func (w *Watch) Heard(now time.Time) bool {
+// Known reports whether the gateway's state is known, or its hold has ended. Before that, a new
+// announcer must withdraw no routes.
+func (w *Watch) Known(now time.Time) bool {
 	if w.sight.State != nil && w.sight.Lost == "" && w.sight.State.Phase != pulse.Opening {
 		return true
 	}
-	return !w.since.IsZero() && !now.Before(w.holdEnds())
+	return !w.lostSince.IsZero() && !now.Before(w.holdEnds())
 }
 
-// Verdict judges the gateway at a time.
+// Verdict returns the decision about the gateway at a time.
 func (w *Watch) Verdict(now time.Time) Verdict {
 	s := w.sight
 	if s.State != nil && s.Lost == "" {
@@ -226,17 +226,17 @@ func (w *Watch) Verdict(now time.Time) Verdict {
 	switch {
 	case why != "":
 	case s.State == nil:
-		why = "nothing is known of the gateway yet"
+		why = "no pulse of the gateway has arrived yet"
 	case s.State.Phase == pulse.HandingOver:
 		why = "the gateway's process ends and hands over"
 	default:
 		why = "the gateway's process starts"
 	}
 	end := w.holdEnds()
-	if !w.good || !now.Before(end) {
-		if w.good && w.lostWith > 0 {
+	if !w.forwarded || !now.Before(end) {
+		if w.forwarded && w.spentAtLoss > 0 {
 			why += fmt.Sprintf("; %v of its hold (%v) was used up before, and is earned by forwarding",
-				w.lostWith.Round(time.Second), w.Hold)
+				w.spentAtLoss.Round(time.Second), w.Hold)
 		}
 		return Verdict{Grade: No, Why: why, VIPs: w.vips}
 	}
@@ -248,7 +248,7 @@ func (w *Watch) Verdict(now time.Time) Verdict {
 	return v
 }
 
-// serves is the verdict about a gateway that is heard to forward.
+// serves returns the verdict about a gateway whose pulse reports that it forwards.
 func (w *Watch) serves(now time.Time) Verdict {
 	u := w.usedAt(now)
 	if !u.Repeats {

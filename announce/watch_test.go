@@ -95,19 +95,19 @@ func TestResume(t *testing.T) {
 	w := Watch{Hold: 10 * time.Second}
 	w.Resume(vips, now)
 	w.See(pulse.Sight{Lost: "no socket"}, now.Add(time.Second))
-	if v := w.Verdict(now.Add(9 * time.Second)); v.Grade != Yes || len(v.VIPs) != 1 || w.Heard(now.Add(9*time.Second)) {
+	if v := w.Verdict(now.Add(9 * time.Second)); v.Grade != Yes || len(v.VIPs) != 1 || w.Known(now.Add(9*time.Second)) {
 		t.Errorf("after 9 s: %+v", v)
 	}
-	if v := w.Verdict(now.Add(10 * time.Second)); v.Grade != No || !w.Heard(now.Add(10*time.Second)) {
+	if v := w.Verdict(now.Add(10 * time.Second)); v.Grade != No || !w.Known(now.Add(10*time.Second)) {
 		t.Errorf("after 10 s: %+v", v)
 	}
 	w.See(pulse.Sight{State: &pulse.State{Phase: pulse.Opening}}, now.Add(2*time.Second))
-	if w.Heard(now.Add(3 * time.Second)) {
+	if w.Known(now.Add(3 * time.Second)) {
 		t.Error("a gateway that opens is heard")
 	}
 	w.See(pulse.Sight{State: &pulse.State{Phase: pulse.Serving}}, now.Add(4*time.Second))
 	now = now.Add(4 * time.Second)
-	if v := w.Verdict(now); !w.Heard(now) || v.Grade != Yes || len(v.VIPs) != 0 {
+	if v := w.Verdict(now); !w.Known(now) || v.Grade != Yes || len(v.VIPs) != 0 {
 		t.Errorf("a gateway that serves: %+v", v)
 	}
 }
@@ -243,7 +243,7 @@ func TestHoldIsEarnedAgain(t *testing.T) {
 	next := Watch{Hold: w.Hold}
 	next.Restore(w.Used(now))
 	next.Resume([]pulse.VIP{{}}, now)
-	if v := next.Verdict(now.Add(pulse.Silence - 1)); v.Grade != LastResort || next.Heard(now.Add(pulse.Silence-1)) {
+	if v := next.Verdict(now.Add(pulse.Silence - 1)); v.Grade != LastResort || next.Known(now.Add(pulse.Silence-1)) {
 		t.Errorf("the next announcer, before it hears the gateway: %+v", v)
 	}
 	if v := next.Verdict(now.Add(pulse.Silence)); v.Grade != No {

@@ -65,7 +65,7 @@ func (a Attributes) String() string {
 
 // prefixOf is what is announced for a VIP. An aggregate must lie in the pool: it would take packets
 // of addresses that are somebody else's.
-func prefixOf(a *kinds.Advertisement, s *announce.Standing) (prefix netip.Prefix, why string) {
+func prefixOf(a *kinds.Advertisement, s *announce.VIPVerdict) (prefix netip.Prefix, why string) {
 	if prefix = a.Prefix(s.VIP); prefix.IsSingleIP() || s.Pool.Covers(prefix) {
 		return prefix, ""
 	}

@@ -177,7 +177,7 @@ func TestPlan(t *testing.T) {
 				in.Verdict.VIPs = append(in.Verdict.VIPs, pulse.VIP{Address: netip.MustParseAddr(text),
 					Services: []pulse.Service{{Namespace: "default", Name: name, Local: local}}})
 			}
-			p := NewPlan(&announce.World{Node: c.node, VIPs: announce.Judge(&in), Set: set})
+			p := NewPlan(&announce.World{Node: c.node, VIPs: announce.Decide(&in), Set: set})
 			var got []string
 			for _, r := range p.Routes {
 				line := r.Prefix.String()
@@ -215,15 +215,15 @@ func TestAggregateOfUnreadablePool(t *testing.T) {
 		t.Fatal(problems)
 	}
 	var next kinds.Reader
-	next.Resume(before.Said())
+	next.Resume(before.SavedPools())
 	set, problems := next.Read(decode("192.0.2.0/240"))
-	if len(problems) != 1 || !strings.Contains(problems[0].Note, "what it said before stays in force") {
+	if len(problems) != 1 || !strings.Contains(problems[0].Note, "its previous version stays in force") {
 		t.Errorf("%v", problems)
 	}
 	in := announce.Input{Set: set, Verdict: announce.Verdict{Grade: announce.Yes, VIPs: []pulse.VIP{{
 		Address: netip.MustParseAddr("192.0.2.7")}}}}
 	in.Verdict.VIPs[0].Services = []pulse.Service{{Namespace: "default", Name: "web"}}
-	p := NewPlan(&announce.World{VIPs: announce.Judge(&in), Set: set})
+	p := NewPlan(&announce.World{VIPs: announce.Decide(&in), Set: set})
 	if len(p.Routes) != 1 || p.Routes[0].Prefix != netip.MustParsePrefix("192.0.2.0/24") {
 		t.Errorf("%+v", p.Routes)
 	}

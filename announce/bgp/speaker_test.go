@@ -40,7 +40,7 @@ func newSpeaker(t *testing.T, port uint16, restart bool) (*Speaker, *announce.Wo
 	pool := &kinds.Pool{}
 	w := &announce.World{Gateway: announce.Yes, Set: &kinds.Set{Advertisements: []*kinds.Advertisement{
 		{Name: "all", Length4: 32, Length6: 128},
-	}}, VIPs: []*announce.Standing{{VIP: vip, Pool: pool, Grade: announce.Yes}}}
+	}}, VIPs: []*announce.VIPVerdict{{VIP: vip, Pool: pool, Grade: announce.Yes}}}
 	for i, a := range addresses {
 		w.Set.Peers = append(w.Set.Peers, &kinds.Peer{Name: string(rune('a' + i)), MyASN: 64500, PeerASN: 64501,
 			Address: a, Source: sources[i], Port: port, Hold: 90 * time.Second, Keepalive: 30 * time.Second,

@@ -130,7 +130,7 @@ func (t *table) remove(vip netip.Addr, dirty map[netip.Prefix]bool) {
 }
 
 // add plans a VIP that is not there, and notes its prefixes as dirty.
-func (t *table) add(s *announce.Standing, dirty map[netip.Prefix]bool) *planned {
+func (t *table) add(s *announce.VIPVerdict, dirty map[netip.Prefix]bool) *planned {
 	p := t.planVIP(s)
 	t.vips[s.VIP] = p
 	for _, one := range p.told {
@@ -147,7 +147,7 @@ func (t *table) add(s *announce.Standing, dirty map[netip.Prefix]bool) *planned 
 }
 
 // planVIP plans one VIP.
-func (t *table) planVIP(s *announce.Standing) *planned {
+func (t *table) planVIP(s *announce.VIPVerdict) *planned {
 	p := &planned{}
 	line := func(to, state, why string, prefix netip.Prefix) {
 		l := plannedLine{view.Line{Speaker: protocol, To: to, State: state, Why: why}, prefix}

@@ -77,18 +77,18 @@ func (h *history) next() *announce.World {
 	for range h.IntN(4) {
 		vip := h.vip()
 		w.Changed = append(w.Changed, vip)
-		w.VIPs = slices.DeleteFunc(w.VIPs, func(s *announce.Standing) bool { return s.VIP == vip })
+		w.VIPs = slices.DeleteFunc(w.VIPs, func(s *announce.VIPVerdict) bool { return s.VIP == vip })
 		if h.IntN(4) == 0 {
 			continue
 		}
-		s := &announce.Standing{VIP: vip, Services: []string{"shop/web"}, Labels: []labels.Set{{"app": "web"}},
+		s := &announce.VIPVerdict{VIP: vip, Services: []string{"shop/web"}, Labels: []labels.Set{{"app": "web"}},
 			Pool: w.Set.PoolOf(vip), Grade: announce.Grade(h.IntN(4)), Why: "as told"}
 		if h.IntN(3) == 0 {
 			s.Labels[0]["app"] = "few"
 		}
 		w.VIPs = append(w.VIPs, s)
 	}
-	slices.SortFunc(w.VIPs, func(a, b *announce.Standing) int { return a.VIP.Compare(b.VIP) })
+	slices.SortFunc(w.VIPs, func(a, b *announce.VIPVerdict) int { return a.VIP.Compare(b.VIP) })
 	h.world = &w
 	return &w
 }

@@ -1,6 +1,6 @@
-// Package cluster reads the objects of an announcer from an API server: its kinds of sluice.dev
-// and, where they are installed, of metallb.io, the labels of Services, this node, and the Secrets
-// of one namespace. It writes nothing but Events.
+// Package cluster reads the objects of an announcer from an API server: the kinds of sluice.dev
+// and, if they are installed, of metallb.io, the labels of Services, this Node, and Secrets of one
+// namespace. It writes only Events.
 package cluster
 
 import (
@@ -40,37 +40,38 @@ type Config struct {
 	Client *rest.Config
 	Log    *slog.Logger
 	Node   string
-	// Namespace has the Secrets with passwords, and Secrets their names; others are not read, and
-	// no right to read them is needed. Empty: none are read.
+	// Namespace has the Secrets with passwords, and Secrets their names. No others are read, and no
+	// right to read others is needed. Empty: none are read.
 	Namespace string
 	Secrets   []string
-	// MetalLB is the namespace whose objects of metallb.io are read, too, where they are installed;
-	// empty: none are. MetalLB itself reads those of its own namespace alone.
+	// MetalLB is the namespace whose objects of metallb.io are also read, if they are installed;
+	// empty: none. MetalLB itself reads only the ones in its own namespace.
 	MetalLB string
-	Beats   *heartbeat.Set // gets a heartbeat for each kind; nil: none
+	Beats   *heartbeat.Set // gets one heartbeat per kind; nil: none
 }
 
-// askEvery is how often is asked for kinds that are not there.
+// askEvery is the interval of queries for kinds that are not installed.
 const askEvery = 10 * time.Second
 
-// DeletionTaint is that of the cluster autoscaler on a node that it is about to delete.
+// DeletionTaint is the cluster autoscaler's taint of a node that it is about to delete.
 const DeletionTaint = "ToBeDeletedByClusterAutoscaler"
 
-// resource is what is followed.
+// resource is a kind, or one object of it, that the Source watches.
 type resource struct {
 	schema.GroupVersionResource
-	optional bool   // it may not be there
-	name     string // of the one object that is followed; empty: all are
+	optional bool   // it may not be installed
+	name     string // of the one watched object; empty: all are watched
 	store    cache.Store
-	synced   func() bool // nil before there is a store
-	// absent: nothing waits for its first list. The API server does not have it, or it is MetalLB's
-	// and cannot be listed, as where the right to do so went with MetalLB's namespace.
+	synced   func() bool // nil: there is no store yet
+	// absent: Objects does not wait for its first list. The API server does not have the kind, or
+	// it is MetalLB's and cannot be listed, for example because the right to do so was deleted with
+	// MetalLB's namespace.
 	absent bool
-	// refused: it is there, and the last list of it failed.
+	// refused: the kind exists, and its last list failed.
 	refused bool
 }
 
-// known reports whether its objects are in the store, all of them.
+// known reports whether the store has all its objects.
 func (r *resource) known() bool { return r.synced != nil && r.synced() }
 
 // Source is an API server. It implements announce.Source.
@@ -81,7 +82,7 @@ type Source struct {
 	metadata metadata.Interface
 	events   *kubewatch.Events
 
-	mu        sync.Mutex // guards the others, and what is in them
+	mu        sync.Mutex // guards the fields below and the resources
 	resources []*resource
 	services  *resource
 	nodes     *resource
@@ -90,7 +91,7 @@ type Source struct {
 	objects   *announce.Objects
 }
 
-// New returns a Source. It asks nothing before Run.
+// New returns a Source. It sends no request before Run.
 func New(c Config) (*Source, error) {
 	c.Client = rest.CopyConfig(c.Client)
 	c.Client.UserAgent = "sluice-announcer"
@@ -148,23 +149,23 @@ func (s *Source) Run(ctx context.Context, changed func()) {
 	}
 }
 
-// forget has Objects read the stores again.
+// forget drops the collected objects, so that Objects reads the stores again.
 func (s *Source) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.objects = nil
 }
 
-// follow fills the store of a resource, as soon as the API server has it.
+// follow fills the store of a resource as soon as the API server has the kind.
 func (s *Source) follow(ctx context.Context, r *resource, changed func()) {
-	for said := ""; r.optional; {
+	for lastError := ""; r.optional; {
 		there, err := kubewatch.Served(ctx, s.client.Discovery(), r.GroupVersionResource)
 		if there || ctx.Err() != nil {
 			break
 		}
-		if err != nil && err.Error() != said {
-			said = err.Error()
-			s.config.Log.Warn("whether there are objects of a kind is not known", "kind", r.GroupResource(), "error",
+		if err != nil && err.Error() != lastError {
+			lastError = err.Error()
+			s.config.Log.Warn("cannot find out whether a kind is installed", "kind", r.GroupResource(), "error",
 				err)
 		}
 		s.mu.Lock()
@@ -190,7 +191,7 @@ func (s *Source) follow(ctx context.Context, r *resource, changed func()) {
 		beat := s.config.Beats.Add("reader of "+r.GroupResource().String(), heartbeat.DefaultBounds)
 		_, err = informer.AddEventHandler(kubewatch.Beating(beat, cache.ResourceEventHandlerFuncs{AddFunc: note,
 			UpdateFunc: func(before, now any) {
-				if !saysTheSame(before, now) {
+				if !sameContent(before, now) {
 					changed()
 				}
 			}, DeleteFunc: note}))
@@ -204,15 +205,15 @@ func (s *Source) follow(ctx context.Context, r *resource, changed func()) {
 	s.mu.Unlock()
 	go func() {
 		if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-			changed() // also if there is none
+			changed() // even if there are no objects
 		}
 	}()
 	informer.RunWithContext(ctx)
 }
 
-// saysTheSame reports whether two versions of a Service or a Node differ in what is not read alone,
-// as a status: reading all objects again costs what all of them cost.
-func saysTheSame(before, now any) bool {
+// sameContent reports whether two versions of a Service or a Node differ only in parts that are not
+// read, such as a status: each change makes the loop read all objects again.
+func sameContent(before, now any) bool {
 	switch now := now.(type) {
 	case *metav1.PartialObjectMetadata:
 		before, is := before.(*metav1.PartialObjectMetadata)
@@ -224,13 +225,13 @@ func saysTheSame(before, now any) bool {
 	return false
 }
 
-// notListed returns what is done when a resource cannot be listed. Those of MetalLB are not waited
-// for if that lasts: they are used as soon as they can be listed, and all others are meanwhile.
-func (s *Source) notListed(r *resource, changed func()) func(err error, lasts, other bool) {
-	return func(err error, lasts, other bool) {
+// notListed returns the handler of failed lists of a resource. If the failure persists and the kind
+// is MetalLB's, Objects no longer waits for it: its objects are used as soon as a list succeeds.
+func (s *Source) notListed(r *resource, changed func()) func(err error, persistent, errorChanged bool) {
+	return func(err error, persistent, errorChanged bool) {
 		s.mu.Lock()
-		gaveUp := !r.absent && r.Group == kinds.MetalLB && lasts
-		refused := !apierrors.IsNotFound(err) // else the kind has gone
+		gaveUp := !r.absent && r.Group == kinds.MetalLB && persistent
+		refused := !apierrors.IsNotFound(err) // not found: the kind was removed
 		turned := gaveUp || r.absent && refused != r.refused
 		r.absent, r.refused = r.absent || gaveUp, refused
 		state := "nothing is announced until they can"
@@ -238,8 +239,8 @@ func (s *Source) notListed(r *resource, changed func()) func(err error, lasts, o
 			state = "they are not used until they can"
 		}
 		s.mu.Unlock()
-		if other {
-			s.config.Log.Warn("objects of a kind cannot be listed, and "+state, "kind", r.GroupResource(), "error", err)
+		if errorChanged {
+			s.config.Log.Warn("objects of a kind cannot be listed; "+state, "kind", r.GroupResource(), "error", err)
 		}
 		if turned {
 			changed()
@@ -249,7 +250,7 @@ func (s *Source) notListed(r *resource, changed func()) func(err error, lasts, o
 
 func (s *Source) informer(r *resource) (cache.SharedIndexInformer, error) {
 	switch r {
-	case s.services: // their metadata alone
+	case s.services: // only their metadata
 		api := s.metadata.Resource(r.GroupVersionResource)
 		return kubewatch.NewInformer(&metav1.PartialObjectMetadata{}, r.name, api.List, api.Watch)
 	case s.nodes:
@@ -259,7 +260,7 @@ func (s *Source) informer(r *resource) (cache.SharedIndexInformer, error) {
 		api := s.client.CoreV1().Secrets(s.config.Namespace)
 		return kubewatch.NewInformer(&corev1.Secret{}, r.name, api.List, api.Watch)
 	}
-	namespace := "" // ours have none
+	namespace := "" // kinds of sluice.dev are cluster-scoped
 	if r.Group == kinds.MetalLB {
 		namespace = s.config.MetalLB
 	}
@@ -294,7 +295,7 @@ func (s *Source) collect() *announce.Objects {
 		})
 	}
 	for _, r := range s.resources {
-		if !r.known() { // a part of the objects would say that others are gone
+		if !r.known() { // with some of its objects, the others would seem deleted
 			continue
 		}
 		for _, item := range r.store.List() {
@@ -343,7 +344,7 @@ func (s *Source) password(namespace, name string) (string, error) {
 	return kinds.PasswordIn(s.config.Namespace, s.secret)(namespace, name)
 }
 
-// secret returns a Secret from the store: it waits for nobody.
+// secret returns a Secret from the store, without a request.
 func (s *Source) secret(name string) *corev1.Secret {
 	r := s.secrets[name]
 	if r == nil {
@@ -357,8 +358,8 @@ func (s *Source) secret(name string) *corev1.Secret {
 	return secret
 }
 
-// Tell writes an Event about an object.
-func (s *Source) Tell(p kinds.Problem, normal bool) {
+// Report writes an Event about an object.
+func (s *Source) Report(p kinds.Problem, normal bool) {
 	kind := corev1.EventTypeWarning
 	if normal {
 		kind = corev1.EventTypeNormal

@@ -228,7 +228,7 @@ func TestSource(t *testing.T) {
 		}
 		return nil
 	})
-	s.Tell(kinds.Problem{About: set.Peers[0].Ref, Reason: kinds.FieldNotDone, Note: "a note"}, false)
+	s.Report(kinds.Problem{About: set.Peers[0].Ref, Reason: kinds.FieldNotDone, Note: "a note"}, false)
 	l.eventually("the Event", func() error {
 		list, err := l.client.EventsV1().Events("").List(l.ctx, metav1.ListOptions{})
 		if err != nil {

@@ -113,7 +113,7 @@ func TestMetalLB(t *testing.T) {
 		t.Errorf("%d problems, want %d: %v", len(problems), len(want), problems)
 	}
 	for _, p := range problems {
-		s.Tell(p, false)
+		s.Report(p, false)
 	}
 	l.eventually("the Events", func() error {
 		list, err := l.client.EventsV1().Events("metallb-system").List(l.ctx, metav1.ListOptions{})

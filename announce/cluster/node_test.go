@@ -100,7 +100,7 @@ func TestSaysTheSame(t *testing.T) {
 		}), false},
 		"another kind": {&corev1.Secret{}, &corev1.Secret{}, false},
 	} {
-		if got := saysTheSame(c.before, c.now); got != c.want {
+		if got := sameContent(c.before, c.now); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}

@@ -1,8 +1,7 @@
-// Package file reads the objects of an announcer from one file, for a machine without Kubernetes:
-// YAML documents of the kinds AddressPool, BGPPeer, BGPAdvertisement, BFDProfile, Community and
-// L2Advertisement, as they would be applied to an API server, and one of kind Node (v1) at most:
-// its labels are those that nodeSelectors match, its label to be excluded and spec.unschedulable
-// are honoured.
+// Package file reads the objects of an announcer from one file, for a machine without Kubernetes.
+// The file has YAML documents of the kinds AddressPool, BGPPeer, BGPAdvertisement, BFDProfile,
+// Community and L2Advertisement, as for an API server, and at most one of kind Node (v1):
+// nodeSelectors match its labels, and its exclude label and spec.unschedulable take effect.
 package file
 
 import (
@@ -26,11 +25,11 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// kindsRead are those that a file may have.
+// kindsRead are the kinds that a file may contain, besides Node.
 var kindsRead = []string{"AddressPool", "BGPPeer", "BGPAdvertisement", "BFDProfile", "Community",
 	"L2Advertisement"}
 
-// lookEvery is how often the file is read again.
+// lookEvery is the interval at which the file is read.
 const lookEvery = time.Second
 
 // Source is a file. It implements announce.Source.
@@ -39,14 +38,14 @@ type Source struct {
 	log  *slog.Logger
 	beat *heartbeat.Beat
 
-	mu      sync.Mutex // guards the others
+	mu      sync.Mutex // guards the fields below
 	kinds   []*unstructured.Unstructured
 	node    announce.Node
-	text    []byte // that objects are of
-	refused string // why the file as it is now is not used
+	text    []byte // the content that kinds and node come from
+	refused string // why the current content is not used
 }
 
-// New reads a file for a node. One with mistakes is an error. beats, unless nil, gets the heartbeat
+// New reads the file for a node. Mistakes in it are an error. beats, unless nil, gets the heartbeat
 // of Run.
 func New(path, node string, log *slog.Logger, beats *heartbeat.Set) (*Source, error) {
 	s := &Source{path: path, log: log, beat: beats.Add("reader of "+path, heartbeat.FileBounds)}
@@ -63,7 +62,7 @@ func New(path, node string, log *slog.Logger, beats *heartbeat.Set) (*Source, er
 	return s, nil
 }
 
-// take puts what was read into force.
+// take puts parsed objects into force.
 func (s *Source) take(text []byte, list []*unstructured.Unstructured) {
 	s.text, s.refused, s.kinds, s.node = text, "", nil, announce.Node{Name: s.node.Name}
 	for _, o := range list {
@@ -76,7 +75,7 @@ func (s *Source) take(text []byte, list []*unstructured.Unstructured) {
 	}
 }
 
-// Decode reads the documents of a file.
+// Decode parses the documents of a file.
 func Decode(text []byte) (list []*unstructured.Unstructured, err error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	seen := map[string]bool{}
@@ -100,18 +99,18 @@ func Decode(text []byte) (list []*unstructured.Unstructured, err error) {
 		}
 		node := o.GetAPIVersion() == "v1" && o.GetKind() == "Node"
 		if !node && (o.GetAPIVersion() != "sluice.dev/v1alpha1" || !slices.Contains(kindsRead, o.GetKind())) {
-			return nil, fmt.Errorf("document %d: %s %q is not read here; those are of sluice.dev/v1alpha1: %s", n,
+			return nil, fmt.Errorf("document %d: %s %q is not supported; the kinds of sluice.dev/v1alpha1 are: %s", n,
 				o.GetAPIVersion(), o.GetKind(), strings.Join(kindsRead, ", "))
 		}
 		name := o.GetKind() + " " + o.GetName()
 		if node {
-			name = "Node" // there is one at most
+			name = "Node" // at most one
 			if o.GetName() == "" {
 				o.SetName(name)
 			}
 		}
 		if o.GetName() == "" || seen[name] {
-			return nil, fmt.Errorf("document %d: %s needs a metadata.name that no other has", n, name)
+			return nil, fmt.Errorf("document %d: %s needs a unique metadata.name", n, name)
 		}
 		seen[name] = true
 		list = append(list, o)
@@ -125,7 +124,7 @@ func (s *Source) Objects() (*announce.Objects, string) {
 	return &announce.Objects{Kinds: s.kinds, Node: s.node}, ""
 }
 
-// Run implements announce.Source: it reads the file again when it has changed. One with mistakes
+// Run implements announce.Source: it reads the file again when it has changed. A file with mistakes
 // changes nothing.
 func (s *Source) Run(ctx context.Context, changed func()) {
 	tick := time.NewTicker(lookEvery)
@@ -159,7 +158,7 @@ func (s *Source) look() (changed bool) {
 	if err != nil {
 		if s.refused != err.Error() {
 			s.refused = err.Error()
-			s.log.Error("the file is refused, what it said before stays in force", "file", s.path, "error", err)
+			s.log.Error("the file is rejected, its previous version stays in force", "file", s.path, "error", err)
 		}
 		return false
 	}

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Defaults, and MetalLB's where it has one.
+// Defaults. They are MetalLB's if it has one.
 const (
 	defaultHold    = 90 * time.Second // RFC 4271, section 10
 	defaultConnect = 10 * time.Second
@@ -52,7 +52,7 @@ func newPeer(name string, s *PeerSpec) (*Peer, error) {
 	}
 	if s.PasswordSecret.Name != "" {
 		if s.Password != "" {
-			note(errors.New("password and passwordSecret are both there: remove one"))
+			note(errors.New("password and passwordSecret are both set: remove one"))
 		}
 		p.passwordRef = s.PasswordSecret.Name
 	}
@@ -62,7 +62,7 @@ func newPeer(name string, s *PeerSpec) (*Peer, error) {
 	return p, errors.Join(errs...)
 }
 
-// ends reads both ends of the session.
+// ends parses the addresses of both ends of the session.
 func (p *Peer) ends(s *PeerSpec) error {
 	var errs []error
 	note := func(err error) {
@@ -74,9 +74,9 @@ func (p *Peer) ends(s *PeerSpec) error {
 	note(address("sourceAddress", s.SourceAddress, &p.Source))
 	switch {
 	case s.Interface == "" && s.PeerAddress == "":
-		note(errors.New("peerAddress and interface are both missing: who is the peer"))
+		note(errors.New("peerAddress and interface are both missing: set one of them"))
 	case s.Interface != "" && s.PeerAddress != "":
-		note(errors.New("peerAddress and interface are both there: an unnumbered peer has no address"))
+		note(errors.New("peerAddress and interface are both set: an unnumbered peer has no address"))
 	case s.Interface == "" && s.PeerASN == 0:
 		note(errors.New("peerASN is missing: the peer's AS number"))
 	case p.Address.IsValid() && p.Address.IsLinkLocalUnicast():
@@ -102,7 +102,7 @@ func address(field, text string, to *netip.Addr) (err error) {
 	return nil
 }
 
-// timers reads holdTime, keepaliveTime and connectTime, in whole seconds.
+// timers parses holdTime, keepaliveTime and connectTime, in whole seconds.
 func (p *Peer) timers(s *PeerSpec) error {
 	var errs []error
 	read := func(field string, from *metav1.Duration, least time.Duration, to *time.Duration) {
@@ -192,7 +192,7 @@ func newSelection(s *SelectionSpec) (to Selection, err error) {
 	return to, errors.Join(errs[:]...)
 }
 
-// maxInterface is the longest name of an interface (IFNAMSIZ of linux/if.h, with its zero).
+// maxInterface is the longest name of an interface (IFNAMSIZ of linux/if.h, minus the final zero).
 const maxInterface = 15
 
 func newL2Advertisement(ref Ref, s *L2AdvertisementSpec) (*L2Advertisement, error) {

@@ -11,18 +11,18 @@ import (
 	"sluice.dev/sluice/internal/spelling"
 )
 
-// Gap is a field of an object that asks for something which Sluice does not do.
+// Gap is a field of an object that asks for something that Sluice does not support.
 type Gap struct {
 	Path string // such as spec.vrf
 	Why  string
-	Do   string // instead
+	Do   string // what to do instead
 }
 
-// String returns all of it on one line.
+// String returns the gap on one line.
 func (g Gap) String() string { return fmt.Sprintf("%s (%s: %s)", g.Path, g.Why, g.Do) }
 
-// Gaps returns the fields of an object's specification that Sluice does not do, in order. It is the
-// one place where that is decided: Events and `sluice config from-metallb` have it from here.
+// Gaps returns the fields of an object's specification that Sluice does not support, in order.
+// Events and `sluice config from-metallb` both use it.
 func Gaps(kind string, spec map[string]any) (list []Gap) {
 	if Pools(kind) {
 		for _, path := range pools.Unread(spec) {
@@ -43,19 +43,19 @@ func Gaps(kind string, spec map[string]any) (list []Gap) {
 	return list
 }
 
-// GapsNote is what a Problem of reason FieldNotDone says of gaps.
+// GapsNote returns the note of a Problem with reason FieldNotDone.
 func GapsNote(gaps []Gap) string {
 	var texts []string
 	for _, g := range gaps {
 		texts = append(texts, g.String())
 	}
-	return "Sluice does not do what these ask for: " + strings.Join(texts, "; ")
+	return "Sluice does not support these fields: " + strings.Join(texts, "; ")
 }
 
-// Pools reports whether objects of a kind are pools.
+// Pools reports whether a kind is a kind of pools.
 func Pools(kind string) bool { return kind == "AddressPool" || kind == "IPAddressPool" }
 
-// Known reports whether objects of a kind are read.
+// Known reports whether Sluice reads objects of a kind.
 func Known(kind string) bool { return Pools(kind) || known[kind] != nil }
 
 func gap(kind, name string) Gap {
@@ -69,7 +69,7 @@ func gap(kind, name string) Gap {
 	return Gap{"spec." + name, "not a field that Sluice knows", "remove it"}
 }
 
-// notDone are fields of MetalLB 0.16 that are known and not done.
+// notDone are fields of MetalLB 0.16 that Sluice knows but does not support.
 var notDone = map[string]Gap{
 	"BGPPeer.vrf": {Why: "sessions are made in the node's main routing table",
 		Do: "reach the router by a route of that table"},
@@ -89,9 +89,8 @@ var notDone = map[string]Gap{
 		Do: "remove it"},
 }
 
-// idle are fields and the values with which nothing is asked for that is not so anyway. MetalLB's
-// API server adds them; with disableMP a session carries the family of its addresses alone, as
-// sessions do here.
+// idle are fields with values that change nothing. MetalLB's API server adds them. With disableMP a
+// session carries only the family of its addresses, which is always so here.
 var idle = map[string][]any{"disableMP": {false, true}, "echoMode": {false}, "passiveMode": {false}, "vrf": {""},
 	"dynamicASN": {""}}
 
@@ -99,7 +98,7 @@ func asksNothing(name string, value any) bool {
 	return slices.ContainsFunc(idle[name], func(v any) bool { return reflect.DeepEqual(v, value) })
 }
 
-// DropIdle removes the fields by which nothing is asked for.
+// DropIdle removes fields with values that change nothing.
 func DropIdle(spec map[string]any) {
 	maps.DeleteFunc(spec, asksNothing)
 }

@@ -80,7 +80,7 @@ func TestMistakesMoveNothing(t *testing.T) {
 	for range 2 {
 		set, problems = r.Read([]*unstructured.Unstructured{peer("{myASN: 1, peerASN: 2, peerAddress: tor}")})
 		if len(set.Peers) != 1 || set.Peers[0].Address.String() != "10.0.0.1" || len(problems) != 1 ||
-			!strings.Contains(problems[0].Note, "what it said before stays in force") {
+			!strings.Contains(problems[0].Note, "its previous version stays in force") {
 			t.Errorf("%+v, %v", set, problems)
 		}
 	}
@@ -114,7 +114,7 @@ func TestResumedPools(t *testing.T) {
 		return strings.Join(names, " "), set
 	}
 	_, set := read(&Reader{}, pool(own, "1", "public", good), theirs)
-	text, err := json.Marshal(set.Said()) // as it is in the file
+	text, err := json.Marshal(set.SavedPools()) // as it is in the file
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestResumedPools(t *testing.T) {
 		"not listed, and the name is a bad one's": {objects: []*unstructured.Unstructured{
 			pool(own, "8", "theirs", bad)}, unlisted: true, want: "1:theirs"},
 	} {
-		var said []Said
+		var said []SavedPool
 		if err := json.Unmarshal(text, &said); err != nil {
 			t.Fatal(err)
 		}
@@ -149,12 +149,12 @@ func TestResumedPools(t *testing.T) {
 				t.Errorf("%s: pools of addresses are %q, want %q", name, got, test.want)
 			}
 			r = &Reader{Unlisted: test.unlisted}
-			r.Resume(set.Said())
+			r.Resume(set.SavedPools())
 		}
 	}
 	// Selections and aggregates are decided as ever.
 	r := &Reader{}
-	r.Resume(set.Said())
+	r.Resume(set.SavedPools())
 	_, set = read(r, pool(own, "1", "public", bad), object(t, own, "BGPAdvertisement", "labelled",
 		"{ipAddressPoolSelectors: [{matchLabels: {of: public}}]}"))
 	p := set.PoolOf(netip.MustParseAddr("192.0.2.5"))

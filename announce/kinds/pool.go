@@ -11,33 +11,33 @@ import (
 	"sluice.dev/sluice/allocate/pools"
 )
 
-// Pool has the addresses that may be announced.
+// Pool is a pool whose addresses may be announced.
 type Pool struct {
 	*pools.Pool
 	Labels labels.Set
 	ref    Ref
-	spec   pools.Spec // that was read
+	spec   pools.Spec // as parsed
 }
 
-// Said is what a pool said when it could be read last. The next process must know it: a pool that
-// cannot be read then keeps it, and what nobody announced is not taken for an address of it.
-type Said struct {
+// SavedPool is the last readable version of a pool. The next process needs it: if it cannot read
+// the pool, this version stays in force, and no address outside of it is announced.
+type SavedPool struct {
 	Ref    Ref        `json:"ref"`
 	Labels labels.Set `json:"labels,omitempty"`
 	Spec   pools.Spec `json:"spec"`
 }
 
-// Said returns what the pools of the set say, in their order.
-func (s *Set) Said() (list []Said) {
+// SavedPools returns the pools of the set, in their order.
+func (s *Set) SavedPools() (list []SavedPool) {
 	for _, p := range s.Pools {
-		list = append(list, Said{p.ref, p.Labels, p.spec})
+		list = append(list, SavedPool{p.ref, p.Labels, p.spec})
 	}
 	return list
 }
 
-// Resume tells the reader what pools said to the process before. Call it before Read. A pool that
-// this version cannot read is left out.
-func (r *Reader) Resume(list []Said) {
+// Resume sets the pools that the previous process saved. Call it before Read. A pool that this
+// version cannot parse is left out.
+func (r *Reader) Resume(list []SavedPool) {
 	if r.last == nil {
 		r.last = map[Ref]any{}
 	}
@@ -63,13 +63,13 @@ func (r *reading) pool(o *unstructured.Unstructured) {
 	if !ok {
 		return
 	}
-	now := *p // p may be of an earlier reading, but the labels are those of now
+	now := *p // p may come from an earlier Read; the labels are current
 	now.Labels = o.GetLabels()
 	r.next[ref] = &now
 	r.set.Pools = append(r.set.Pools, &now)
 }
 
-// unlisted keeps the pools of MetalLB, which cannot be listed, unless another one has the name.
+// unlisted keeps MetalLB's pools while they cannot be listed, unless another pool has the name.
 func (r *reading) unlisted() {
 	refs := slices.Collect(maps.Keys(r.last))
 	slices.SortFunc(refs, func(a, b Ref) int { return strings.Compare(a.Name, b.Name) })

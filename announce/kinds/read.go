@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Groups of kinds.
+// API groups of kinds.
 const (
 	Group   = "sluice.dev"
 	MetalLB = "metallb.io"
@@ -36,36 +36,35 @@ func (r Ref) String() string {
 	return r.Kind + " " + r.Name
 }
 
-// RefOf returns an object's name.
+// RefOf returns the Ref of an object.
 func RefOf(o *unstructured.Unstructured) Ref {
 	return Ref{o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName(), string(o.GetUID())}
 }
 
 // Reasons of Problems.
 const (
-	Invalid      = "Invalid"      // it cannot be read
-	NameTaken    = "NameTaken"    // another one of its kind has the name, and is used
-	FieldNotDone = "FieldNotDone" // Sluice does not do what a field asks for
-	NotFound     = "NotFound"     // what it names is not there
-	BFDNotUp     = "BFDNotUp"     // its session of BFD is not up
-	Shared       = "Shared"       // all nodes have what each must have of its own
-	NotServed    = "NotServed"    // it is about an interface that the gateway does not serve
+	Invalid      = "Invalid"      // the object cannot be parsed
+	NameTaken    = "NameTaken"    // another object of its kind has the name, and is used
+	FieldNotDone = "FieldNotDone" // Sluice does not support a field
+	NotFound     = "NotFound"     // an object that it refers to does not exist
+	BFDNotUp     = "BFDNotUp"     // its BFD session is not up
+	Shared       = "Shared"       // all nodes have a value that must be unique to each
+	NotServed    = "NotServed"    // the gateway does not serve an interface that it names or needs
 	PrefixLimit  = "PrefixLimit"  // the peer sends too many routes
 )
 
-// Problem is what is wrong with an object, and what becomes of it.
+// Problem is a mistake in an object, and its effect.
 type Problem struct {
 	About        Ref
 	Reason, Note string
 }
 
-// Reader reads objects. It remembers what each said when it could be read last.
+// Reader parses objects. It keeps the last readable version of each.
 type Reader struct {
-	// Password returns the password in a Secret of a namespace. It may be nil: there are no
-	// Secrets.
+	// Password returns the password in a Secret of a namespace. nil: there are no Secrets.
 	Password func(namespace, name string) (string, error)
-	// Unlisted: MetalLB's pools cannot be listed, and are not among the objects. What they said
-	// before stays in force.
+	// Unlisted: MetalLB's pools cannot be listed and are missing in the objects. Their previous
+	// versions stay in force.
 	Unlisted bool
 
 	last map[Ref]any
@@ -77,13 +76,13 @@ type reading struct {
 	next     map[Ref]any
 	problems []Problem
 	set      Set
-	pools    map[string]bool // by name, also those that cannot be read
+	pools    map[string]bool // by name, including unreadable ones
 	alias    map[string]Community
 	profiles map[string]*BFD
 }
 
-// Read returns what all objects say together. Objects of sluice.dev come first: where two of a kind
-// have a name, the first one that can be used is.
+// Read returns the Set of all objects. Objects of sluice.dev come first: if two of a kind have one
+// name, the first usable one is used.
 func (r *Reader) Read(objects []*unstructured.Unstructured) (*Set, []Problem) {
 	objects = slices.Clone(objects)
 	slices.SortFunc(objects, func(a, b *unstructured.Unstructured) int {
@@ -109,11 +108,11 @@ func (r *Reader) Read(objects []*unstructured.Unstructured) (*Set, []Problem) {
 				if !yield(o) {
 					return
 				}
-				_, taken[name] = run.next[RefOf(o)] // one that cannot be used displaces none
+				_, taken[name] = run.next[RefOf(o)] // an unusable object does not occupy the name
 			}
 		}
 	}
-	// What others refer to comes first.
+	// Objects that others refer to come first.
 	for o := range of("AddressPool", "IPAddressPool") {
 		run.pool(o)
 	}
@@ -158,7 +157,7 @@ func (r *reading) note(o *unstructured.Unstructured, reason, format string, args
 	r.problems = append(r.problems, Problem{RefOf(o), reason, fmt.Sprintf(format, args...)})
 }
 
-// readOne reads an object's specification, or returns what it said before.
+// readOne parses an object's specification, or returns its previous version.
 func readOne[S, T any](r *reading, o *unstructured.Unstructured, make func(*S) (T, error)) (value T, ok bool) {
 	ref := RefOf(o)
 	raw, err := specOf(o)
@@ -174,7 +173,7 @@ func readOne[S, T any](r *reading, o *unstructured.Unstructured, make func(*S) (
 	if err != nil {
 		state := "it is not used"
 		if before, there := r.last[ref].(T); there {
-			value, ok, state = before, true, "what it said before stays in force"
+			value, ok, state = before, true, "its previous version stays in force"
 			r.next[ref] = before
 		}
 		r.note(o, Invalid, "%v; %s", err, state)
@@ -184,7 +183,7 @@ func readOne[S, T any](r *reading, o *unstructured.Unstructured, make func(*S) (
 	return value, true
 }
 
-// mayBeEmpty are kinds that need no specification.
+// mayBeEmpty are kinds whose specification may be missing.
 var mayBeEmpty = []string{"BGPAdvertisement", "L2Advertisement", "BFDProfile"}
 
 func specOf(o *unstructured.Unstructured) (map[string]any, error) {
@@ -210,7 +209,7 @@ func decode(raw map[string]any, into any) error {
 	return nil
 }
 
-// typeName is a type as JSON has it.
+// typeName returns the JSON name of a type.
 func typeName(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Bool:
@@ -278,7 +277,7 @@ func (r *reading) peer(o *unstructured.Unstructured) {
 	}
 }
 
-// checkPools tells which pools of an advertisement are not there.
+// checkPools notes pools that an advertisement names and that do not exist.
 func (r *reading) checkPools(o *unstructured.Unstructured, s *Selection) {
 	for _, name := range s.pools {
 		if !r.pools[name] {
@@ -287,7 +286,7 @@ func (r *reading) checkPools(o *unstructured.Unstructured, s *Selection) {
 	}
 }
 
-// checkPeers tells which peers of an advertisement are not there.
+// checkPeers notes peers that an advertisement names and that do not exist.
 func (r *reading) checkPeers(o *unstructured.Unstructured, a *Advertisement) {
 	for _, name := range a.peers {
 		if !slices.ContainsFunc(r.set.Peers, func(p *Peer) bool { return p.Name == name }) {

@@ -18,14 +18,14 @@ func checkPassword(password string) error {
 	return nil
 }
 
-// PasswordIn returns a Reader's Password that reads the Secrets of one namespace, which must be of
-// type basic-auth. Secret returns one by its name; nil if there is none.
-// Line ends after a password are removed. A password that is missing or empty is an error, since
-// the session would have no TCP MD5 signature (RFC 2385).
+// PasswordIn returns a Reader's Password that reads Secrets of one namespace and of type
+// basic-auth. secret returns a Secret by its name; nil if it does not exist. Line ends after a
+// password are removed. A missing or empty password is an error, because the session would have no
+// TCP MD5 signature (RFC 2385).
 func PasswordIn(namespace string, secret func(name string) *corev1.Secret) func(from, name string) (string, error) {
 	return func(from, name string) (string, error) {
 		if namespace == "" || from != "" && from != namespace {
-			return "", fmt.Errorf("passwords are read in namespace %q alone, and not in Secret %s/%s", namespace, from,
+			return "", fmt.Errorf("passwords are read only in namespace %q, and not in Secret %s/%s", namespace, from,
 				name)
 		}
 		s := secret(name)

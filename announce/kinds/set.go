@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Set is what speakers announce by. It must not be changed.
+// Set is the parsed input of speakers. It must not be changed.
 type Set struct {
 	Pools          []*Pool
 	Peers          []*Peer
@@ -21,7 +21,7 @@ type Set struct {
 	Layer2         []*L2Advertisement
 }
 
-// PoolOf returns the pool that an address is of; nil if none has it.
+// PoolOf returns the pool that contains an address; nil if none does.
 func (s *Set) PoolOf(a netip.Addr) *Pool {
 	for _, p := range s.Pools {
 		if p.Contains(a) {
@@ -31,7 +31,7 @@ func (s *Set) PoolOf(a netip.Addr) *Pool {
 	return nil
 }
 
-// Peer is a BGPPeer that was read.
+// Peer is a parsed BGPPeer.
 type Peer struct {
 	Ref         Ref
 	Name        string
@@ -44,7 +44,7 @@ type Peer struct {
 	Hold        time.Duration
 	Keepalive   time.Duration
 	Connect     time.Duration
-	RouterID    netip.Addr // not valid: that of the node
+	RouterID    netip.Addr // not valid: the node's
 	Password    string
 	BFD         *BFD // nil: none
 	Restart     bool // graceful restart (RFC 4724)
@@ -65,7 +65,7 @@ type BFD struct {
 	Multiplier        uint8
 }
 
-// Selection says which VIPs an advertisement is about, and of which nodes.
+// Selection restricts an advertisement to some VIPs and nodes.
 type Selection struct {
 	pools      []string
 	poolLabels Selectors
@@ -73,7 +73,7 @@ type Selection struct {
 	Services   Selectors
 }
 
-// ForPool reports whether it is about the addresses of a pool.
+// ForPool reports whether the advertisement applies to addresses of a pool.
 func (s *Selection) ForPool(p *Pool) bool {
 	if len(s.pools)+len(s.poolLabels) == 0 {
 		return true
@@ -81,15 +81,15 @@ func (s *Selection) ForPool(p *Pool) bool {
 	return slices.Contains(s.pools, p.Name) || len(s.poolLabels) > 0 && s.poolLabels.Match(p.Labels)
 }
 
-// ForServices reports whether it is about an address of Services with these labels, one of which it
-// must select. Labels that are not known are nil.
+// ForServices reports whether the advertisement applies to an address of Services with these
+// labels: it must select one of them. Unknown labels are nil.
 func (s *Selection) ForServices(list []labels.Set) bool {
 	return len(s.Services) == 0 || slices.ContainsFunc(list, func(l labels.Set) bool {
 		return l != nil && s.Services.Match(l)
 	})
 }
 
-// Advertisement is a BGPAdvertisement that was read.
+// Advertisement is a parsed BGPAdvertisement.
 type Advertisement struct {
 	Name        string
 	Length4     int
@@ -100,22 +100,22 @@ type Advertisement struct {
 	peers []string
 }
 
-// L2Advertisement is one that was read.
+// L2Advertisement is a parsed L2Advertisement.
 type L2Advertisement struct {
 	Ref  Ref
 	Name string
-	// Interfaces are those on which VIPs are announced; none: those with an address in a network
-	// that has the VIP.
+	// Interfaces are the interfaces to announce VIPs on; none: those with an address in a network
+	// that contains the VIP.
 	Interfaces []string
 	Selection
 }
 
-// ForPeer reports whether it is sent to a peer.
+// ForPeer reports whether the advertisement is sent to a peer.
 func (a *Advertisement) ForPeer(name string) bool {
 	return len(a.peers) == 0 || slices.Contains(a.peers, name)
 }
 
-// Prefix is what is announced for an address.
+// Prefix returns the prefix to announce for an address.
 func (a *Advertisement) Prefix(address netip.Addr) netip.Prefix {
 	bits := a.Length6
 	if address.Is4() {
@@ -124,7 +124,7 @@ func (a *Advertisement) Prefix(address netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(address, bits).Masked()
 }
 
-// Community is one of RFC 1997, two numbers of 16 bits, or of RFC 8092 (Large), three of 32.
+// Community is a community: two numbers of 16 bits (RFC 1997), or three of 32 (Large, RFC 8092).
 type Community struct {
 	Large   bool
 	Numbers [3]uint32
@@ -137,7 +137,7 @@ func (c Community) String() string {
 	return fmt.Sprintf("%d:%d", c.Numbers[0], c.Numbers[1])
 }
 
-// ParseCommunity reads "65000:1" or "large:65000:1:2".
+// ParseCommunity parses "65000:1" or "large:65000:1:2".
 func ParseCommunity(text string) (c Community, err error) {
 	bits, want := 16, 2
 	rest, large := strings.CutPrefix(text, "large:")
@@ -145,7 +145,7 @@ func ParseCommunity(text string) (c Community, err error) {
 		bits, want = 32, 3
 	}
 	parts := strings.Split(rest, ":")
-	bad := fmt.Errorf("community %q is none such as 64500:7 or large:64500:1:2, and no Community object has the name",
+	bad := fmt.Errorf("community %q has no form such as 64500:7 or large:64500:1:2, and no Community object has the name",
 		text)
 	if len(parts) != want {
 		return c, bad
@@ -163,7 +163,7 @@ func ParseCommunity(text string) (c Community, err error) {
 	return c, nil
 }
 
-// Selectors match if one of them does, or if there is none.
+// Selectors match if one of them matches, or if there are none.
 type Selectors []labels.Selector
 
 // Match reports whether labels match.

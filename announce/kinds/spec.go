@@ -10,47 +10,52 @@ type PeerSpec struct {
 	// MyASN is this side's AS number, PeerASN the router's. Equal ones are iBGP.
 	MyASN   uint32 `json:"myASN"`
 	PeerASN uint32 `json:"peerASN,omitempty"`
-	// PeerAddress is the router's; or Interface has the one router behind it (unnumbered).
+	// PeerAddress is the router's address. Without it, Interface names the link of the router
+	// (unnumbered).
 	PeerAddress string `json:"peerAddress,omitempty"`
 	Interface   string `json:"interface,omitempty"`
-	// SourceAddress is the end of the session here; empty: by the route to the router.
+	// SourceAddress is the local address of the session; empty: chosen by the route to the router.
 	SourceAddress string `json:"sourceAddress,omitempty"`
 	PeerPort      uint16 `json:"peerPort,omitempty"` // 0 is 179
-	// HoldTime and KeepaliveTime are those of RFC 4271, section 10: 90 s and a third of HoldTime.
+	// HoldTime and KeepaliveTime default to the values of RFC 4271, section 10: 90 s, and a third
+	// of HoldTime.
 	HoldTime      *metav1.Duration `json:"holdTime,omitempty"`
 	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
-	// ConnectTime is how long after a failed attempt to connect the next one is made.
+	// ConnectTime is the pause after a failed attempt to connect.
 	ConnectTime *metav1.Duration `json:"connectTime,omitempty"`
 	RouterID    string           `json:"routerID,omitempty"`
-	// NodeSelectors: one must match the node, unless there is none.
+	// NodeSelectors: one must match the node, unless the list is empty.
 	NodeSelectors []metav1.LabelSelector `json:"nodeSelectors,omitempty"`
-	// Password is that of TCP MD5 (RFC 2385); or it is in a Secret of type basic-auth.
+	// Password is the TCP MD5 key (RFC 2385). PasswordSecret names a Secret of type basic-auth
+	// instead.
 	Password              string                 `json:"password,omitempty"`
 	PasswordSecret        corev1.SecretReference `json:"passwordSecret,omitzero"`
 	BFDProfile            string                 `json:"bfdProfile,omitempty"`
 	EnableGracefulRestart bool                   `json:"enableGracefulRestart,omitempty"`
 	EBGPMultiHop          bool                   `json:"ebgpMultiHop,omitempty"`
-	// DualStackAddressFamily: the session carries both families, not that of its addresses alone.
+	// DualStackAddressFamily: the session carries both families, not only the one of its addresses.
 	DualStackAddressFamily bool `json:"dualStackAddressFamily,omitempty"`
 }
 
 // AdvertisementSpec is the specification of a BGPAdvertisement (metallb.io/v1beta1).
 type AdvertisementSpec struct {
-	// AggregationLength and AggregationLengthV6 are the lengths of the prefixes that are announced;
-	// nil is 32 and 128.
+	// AggregationLength and AggregationLengthV6 are the lengths of announced prefixes; nil is 32
+	// and 128.
 	AggregationLength   *int32 `json:"aggregationLength,omitempty"`
 	AggregationLengthV6 *int32 `json:"aggregationLengthV6,omitempty"`
-	// LocalPref is sent to peers of the same AS; 0: none, which routers take for 100.
+	// LocalPref is sent to peers of the same AS; 0: none, which routers treat as 100.
 	LocalPref uint32 `json:"localPref,omitempty"`
-	// Communities are such as 64500:7, large:64500:1:2, or the name in a Community.
+	// Communities have a form such as 64500:7 or large:64500:1:2, or are names in a Community
+	// object.
 	Communities []string `json:"communities,omitempty"`
 	SelectionSpec
 	Peers []string `json:"peers,omitempty"` // by name; none: all
 }
 
-// SelectionSpec is what the specifications of advertisements have in common.
+// SelectionSpec has the fields that both kinds of advertisements share.
 type SelectionSpec struct {
-	// IPAddressPools and IPAddressPoolSelectors: pools by name, and by their labels. Neither: all.
+	// IPAddressPools and IPAddressPoolSelectors select pools by name and by labels. Neither: all
+	// pools.
 	IPAddressPools         []string               `json:"ipAddressPools,omitempty"`
 	IPAddressPoolSelectors []metav1.LabelSelector `json:"ipAddressPoolSelectors,omitempty"`
 	NodeSelectors          []metav1.LabelSelector `json:"nodeSelectors,omitempty"`
@@ -60,7 +65,7 @@ type SelectionSpec struct {
 // L2AdvertisementSpec is the specification of an L2Advertisement (metallb.io/v1beta1).
 type L2AdvertisementSpec struct {
 	SelectionSpec
-	// Interfaces by name; none: those with an address in a network that has the VIP.
+	// Interfaces by name; none: those with an address in a network that contains the VIP.
 	Interfaces []string `json:"interfaces,omitempty"`
 }
 
@@ -77,13 +82,13 @@ type CommunitySpec struct {
 	Communities []CommunityAlias `json:"communities,omitempty"`
 }
 
-// CommunityAlias is one of them.
+// CommunityAlias is a name for a community.
 type CommunityAlias struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// known are the fields of each kind that are read. Those of pools are pools.Unread's.
+// known are the fields of each kind that Sluice reads. pools.Unread has the ones of pools.
 var known = map[string][]string{
 	"BGPPeer": {"myASN", "peerASN", "peerAddress", "interface", "sourceAddress", "peerPort", "holdTime",
 		"keepaliveTime",

@@ -95,7 +95,7 @@ func (p *Plan) open(w *announce.World, a *kinds.L2Advertisement, interfaces []In
 }
 
 // vip adds a VIP to the links of the advertisements that are about it.
-func (p *Plan) vip(s *announce.Standing, here []*kinds.L2Advertisement, interfaces []Interface) {
+func (p *Plan) vip(s *announce.VIPVerdict, here []*kinds.L2Advertisement, interfaces []Interface) {
 	selected, on := false, map[string]bool{}
 	var left []string // interfaces that are not served
 	for _, a := range here {

@@ -105,7 +105,7 @@ func planned(t *testing.T, interfaces []Interface, specs string) (links, reasons
 		Interfaces: []string{"eth0", "eth1"}}
 	w.Set, _ = new(kinds.Reader).Read(objects)
 	for _, a := range []string{"192.0.2.1", "203.0.113.1", "2001:db8::1"} {
-		s := &announce.Standing{VIP: netip.MustParseAddr(a), Grade: announce.Yes, Labels: []labels.Set{nil}}
+		s := &announce.VIPVerdict{VIP: netip.MustParseAddr(a), Grade: announce.Yes, Labels: []labels.Set{nil}}
 		if s.Pool = w.Set.PoolOf(s.VIP); a == "192.0.2.1" {
 			s.Labels = []labels.Set{{"tier": "front"}}
 		}

@@ -64,7 +64,7 @@ func TestWithoutKey(t *testing.T) {
 		}
 		w := &announce.World{Gateway: announce.Yes}
 		w.Set, _ = new(kinds.Reader).Read(objects)
-		w.VIPs = []*announce.Standing{{VIP: vip, Pool: w.Set.PoolOf(vip), Grade: announce.Yes}}
+		w.VIPs = []*announce.VIPVerdict{{VIP: vip, Pool: w.Set.PoolOf(vip), Grade: announce.Yes}}
 		s.Apply(w)
 		r := s.Report()
 		lines := s.Lines(vip)
@@ -98,14 +98,14 @@ func TestInterfacesNotRead(t *testing.T) {
 	w.Set, _ = new(kinds.Reader).Read([]*unstructured.Unstructured{
 		object(t, "AddressPool", "p", "{addresses: [192.0.2.0/24]}"), object(t, "L2Advertisement", "a", "{}"),
 	})
-	w.VIPs = []*announce.Standing{{VIP: vip, Pool: w.Set.PoolOf(vip), Grade: announce.Yes}}
+	w.VIPs = []*announce.VIPVerdict{{VIP: vip, Pool: w.Set.PoolOf(vip), Grade: announce.Yes}}
 	s.Apply(w)
 	if !s.plan.Ready || len(s.plan.Links["none"]) != 1 {
 		t.Fatalf("%+v", s.plan)
 	}
 	s.list = func([]string) ([]Interface, error) { return nil, unix.EMFILE }
 	failed := &announce.World{Gateway: announce.No, Set: w.Set,
-		VIPs: []*announce.Standing{{VIP: vip, Pool: w.VIPs[0].Pool, Grade: announce.No}}}
+		VIPs: []*announce.VIPVerdict{{VIP: vip, Pool: w.VIPs[0].Pool, Grade: announce.No}}}
 	s.Apply(failed)
 	if wishes := s.plan.Links["none"]; s.plan.Ready || len(wishes) != 1 || wishes[0].Grade != announce.No {
 		t.Errorf("the gateway has failed: %+v", s.plan)

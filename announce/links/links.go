@@ -1,12 +1,12 @@
-// Package links tells which interfaces of this node a gateway does not serve. A gateway serves the
-// interfaces of its configuration, and with them those that the kernel makes of their packets, or
-// whose packets it passes on to them:
+// Package links finds the interfaces of this node that a gateway does not serve. A gateway serves
+// the interfaces in its configuration, and related interfaces: those that the kernel derives from
+// their packets, and those whose packets the kernel passes to them:
 //
 //	eth0.100, macvlan0 ──parent──▶ eth0       served, if eth0 is
 //	bond0, br0 ◀──master── eth0, eth1         served, if a port is; a port is, if its master is
 //
-// An interface of a kind whose relations are not known here (Open vSwitch, tunnels) counts as
-// served: what is not served is not announced, and a wrong answer would take VIPs away.
+// An interface of a kind with unknown relations (Open vSwitch, tunnels) counts as served: VIPs are
+// not announced on interfaces that are not served, so a wrong answer would withdraw VIPs.
 package links
 
 import (
@@ -24,16 +24,16 @@ import (
 type Link struct {
 	Name     string
 	Index    int
-	Kind     string // IFLA_INFO_KIND of rtnetlink(7); device: it has none, as a NIC
-	Parent   int    // IFLA_LINK, the index of another interface of this namespace; 0: there is none
-	Master   int    // IFLA_MASTER, the index of the bridge or bond that it is a port of; 0: of none
+	Kind     string // IFLA_INFO_KIND of rtnetlink(7); device: none, such as a NIC
+	Parent   int    // IFLA_LINK, the index of another interface of this namespace; 0: none
+	Master   int    // IFLA_MASTER, the index of its bridge or bond; 0: none
 	Loopback bool
 	Hardware net.HardwareAddr
-	Networks []netip.Prefix // its addresses with their masks, none of them link-local
+	Networks []netip.Prefix // its addresses with their masks, except link-local ones
 }
 
-// List returns the interfaces of this namespace, by two requests to the kernel however many there
-// are.
+// List returns the interfaces of this namespace. It takes two requests to the kernel, regardless of
+// their number.
 func List() ([]Link, error) {
 	all, err := dump(netlink.LinkList)
 	if err != nil {
@@ -56,7 +56,7 @@ func List() ([]Link, error) {
 		a := l.Attrs()
 		n := Link{Name: a.Name, Index: a.Index, Kind: l.Type(), Master: a.MasterIndex,
 			Loopback: a.Flags&net.FlagLoopback != 0, Hardware: a.HardwareAddr, Networks: networks[a.Index]}
-		if a.NetNsID < 0 { // else the parent is of another namespace
+		if a.NetNsID < 0 { // otherwise the parent is in another namespace
 			n.Parent = a.ParentIndex
 		}
 		list = append(list, n)
@@ -67,7 +67,8 @@ func List() ([]Link, error) {
 // dumpTries bounds the dumps that a change of the kernel's table may interrupt.
 const dumpTries = 5
 
-// dump asks for a whole table. One that changed meanwhile may be incomplete (NLM_F_DUMP_INTR).
+// dump requests a whole table. If the table changed meanwhile, the dump may be incomplete
+// (NLM_F_DUMP_INTR), and dump tries again.
 func dump[T any](ask func() ([]T, error)) (list []T, err error) {
 	for range dumpTries {
 		if list, err = ask(); !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) {
@@ -77,14 +78,14 @@ func dump[T any](ask func() ([]T, error)) (list []T, err error) {
 	return list, err
 }
 
-// derived are kinds whose packets are those of the parent.
+// derived are kinds whose packets are packets of the parent.
 var derived = []string{"vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"}
 
-// known are kinds whose packets come by relations that NotServed follows, or by none.
+// known are kinds whose relations NotServed follows, and kinds without relations.
 var known = append([]string{"device", "veth", "dummy", "bond", "bridge", "team"}, derived...)
 
-// NotServed returns the names of interfaces of which is known that the gateway does not serve them.
-// gateway has the names of those in its configuration; none: nothing is known.
+// NotServed returns the names of interfaces that the gateway certainly does not serve. gateway has
+// the names of the interfaces in its configuration; none: unknown, so the result is empty.
 func NotServed(all []Link, gateway []string) map[string]bool {
 	out := map[string]bool{}
 	if len(gateway) == 0 {
@@ -112,8 +113,8 @@ func (r *relations) of(index int) *Link {
 	return &r.all[i]
 }
 
-// mayServe reports whether packets of an interface may reach the gateway. depth bounds the
-// relations that are followed.
+// mayServe reports whether packets of an interface may reach the gateway. depth bounds how many
+// relations are followed.
 func (r *relations) mayServe(l *Link, depth int) bool {
 	if slices.Contains(r.gateway, l.Name) || l.Loopback || !slices.Contains(known, l.Kind) || depth == 0 {
 		return true
@@ -132,7 +133,7 @@ func (r *relations) mayServe(l *Link, depth int) bool {
 	return false
 }
 
-// portServes is mayServe for a port, without its master, which asks.
+// portServes is mayServe for a port of the interface that mayServe looks at, without its master.
 func (r *relations) portServes(port *Link, depth int) bool {
 	alone := *port
 	alone.Master = 0

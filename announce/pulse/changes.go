@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// askChanges is the line by which a reader asks for Changes instead of all VIPs. An older gateway
-// does not read it, and an older reader does not write it: then each line has all VIPs.
+// askChanges is the line by which a reader asks for Changes instead of all VIPs. If the gateway or
+// the reader has an older version without it, each line has all VIPs.
 const askChanges = "changes\n"
 
-// Changes are the VIPs in which a State differs from the one in the line before.
+// Changes are the VIPs in which a State differs from the one in the previous line.
 type Changes struct {
 	VIPs []VIP        `json:"vips,omitempty"` // new or changed ones
 	Gone []netip.Addr `json:"gone,omitempty"`
@@ -22,7 +22,7 @@ type message struct {
 	Changes *Changes `json:"changes,omitempty"`
 }
 
-// changesOf returns how a list of VIPs in order becomes another one.
+// changesOf returns the changes from one sorted list of VIPs to another.
 func changesOf(before, now []VIP) (c Changes) {
 	for i, j := 0, 0; i < len(before) || j < len(now); {
 		order := 0
@@ -51,7 +51,7 @@ func changesOf(before, now []VIP) (c Changes) {
 	return c
 }
 
-// apply returns a list in order with the changes, and leaves the list as it is.
+// apply returns a sorted list with the changes. It does not modify the given list.
 func (c *Changes) apply(list []VIP) []VIP {
 	list = slices.Clone(list)
 	for _, a := range c.Gone {
@@ -70,7 +70,7 @@ func (c *Changes) apply(list []VIP) []VIP {
 	return list
 }
 
-// addresses lists those that change.
+// addresses returns the addresses of all changes.
 func (c *Changes) addresses() []netip.Addr {
 	list := slices.Clone(c.Gone)
 	for i := range c.VIPs {
@@ -79,8 +79,8 @@ func (c *Changes) addresses() []netip.Addr {
 	return list
 }
 
-// encode returns the line for a state after another one; all VIPs if before is nil, or if most of
-// them change.
+// encode returns the line for a state after another one. It has all VIPs if before is nil or most
+// of them change.
 func encode(before, now *State) ([]byte, error) {
 	m := message{State: *now}
 	if before != nil {

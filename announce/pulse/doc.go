@@ -1,22 +1,22 @@
-// Package pulse is what a gateway says of itself to who brings packets to it: a line each 100 ms
-// that it forwards, and what. The announcer (announce) reads it.
+// Package pulse is the protocol by which a gateway reports to the announcer (package announce)
+// every 100 ms whether it forwards, and which VIPs.
 //
 //	gateway ── Server ── pulse.sock ── Follow ── announcer
 //	  State, when it changed                      Sight: a State, or why there is none
 //	  an empty line otherwise
 //
-// A reader that asks for it gets the VIPs that changed, and not all of them with each change.
+// A reader can ask for the changed VIPs only, instead of all VIPs with each change.
 //
-// It is a socket of its own, and not a request on the status socket: who may read it can change
-// nothing, and its form is not that of the operator's commands.
+// The socket is separate from the status socket: its readers can change nothing, and its format
+// does not depend on the operator's commands.
 //
-// Neither side can hang the other. The gateway drops a reader that takes no bytes for a second. The
-// reader knows that the gateway has died when the kernel closes the connection, which takes no
-// time, and that it stands still when nothing came for Silence, unless it was the reader that was
-// not run. Where a connection ended it asks again before it counts the gateway as lost, and where
-// nothing came afterwards: the next process may have been given the socket (ADR 25).
+// Neither side can block the other. The gateway drops a reader that takes no bytes for a second.
+// The reader knows at once that the gateway has died, because the kernel closes the connection. If
+// no line arrives for Silence, the gateway counts as hung, unless the reader itself was not
+// scheduled. When a connection ends, the reader connects again before it counts the gateway as
+// lost: the next process may have got the socket (ADR 25).
 //
-// The announcer does not read the pinned heartbeat that the kernel program judges (ADR 3): that one
-// is written once a second, and reading it takes the right to use BPF. Both say the same of the
-// workers: a State lists those that are stalled among its failures.
+// The announcer does not read the pinned heartbeat that the kernel program checks (ADR 3): it is
+// written once a second, and reading it needs the right to use BPF. Both have the same information
+// about workers: a State lists stalled ones among its failures.
 package pulse

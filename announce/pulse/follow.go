@@ -17,46 +17,45 @@ import (
 	"sluice.dev/sluice/internal/heartbeat"
 )
 
-// Sight is what a reader sees of a gateway at a time.
+// Sight is a reader's view of a gateway at a time.
 type Sight struct {
-	// State is what the gateway said last; nil before it said anything.
+	// State is the last state that the gateway sent; nil: none yet.
 	State *State
-	// Lost is why it may have changed since: nothing is heard of the gateway. Empty: it is heard.
+	// Lost is why State may be out of date: no lines arrive. Empty: they do.
 	Lost string
-	At   time.Time // since when this is so
-	// Since is a State before, unless nil, that State differs from in the VIPs of Changed alone, as
-	// far as VIPs go.
+	At   time.Time // when State or Lost changed last
+	// Since, unless nil, is an earlier State whose VIPs differ from State's only in Changed.
 	Since   *State
 	Changed []netip.Addr
 }
 
 const (
-	// redial is how long after a failed attempt the next one is made.
+	// redial is the pause after a failed attempt to connect.
 	redial = 50 * time.Millisecond
-	// dialTimeout bounds an attempt. A Unix socket answers at once, or its queue is full.
+	// dialTimeout bounds an attempt. A Unix socket answers at once, unless its queue is full.
 	dialTimeout = time.Second
-	// lookAgain is for what came while this process itself was not run: a deadline that has passed
-	// by then hides it.
+	// lookAgain is the timeout of a second read after a deadline has passed: if this process was
+	// not scheduled for a while, the deadline hides lines that have arrived.
 	lookAgain = 10 * time.Millisecond
 	// maxLine is room for a state with 100,000 VIPs.
 	maxLine = 64 << 20
 )
 
-// Follow tells see what is seen of the gateway behind a socket, each time that it changes, until
-// ctx is done. see is called by one goroutine, and must not block for long. beat, unless nil, is
-// the heartbeat of Follow, which beats once in dialTimeout at least.
+// Follow calls see whenever its view of the gateway behind a socket changes, until ctx is done. It
+// calls see from one goroutine; see must not block for long. beat, unless nil, is the heartbeat of
+// Follow, which beats at least once in dialTimeout.
 func Follow(ctx context.Context, path string, see func(Sight), beat *heartbeat.Beat) {
-	f := follower{see: see, last: Sight{Lost: "the gateway was not asked yet"}, beat: beat}
+	f := follower{see: see, last: Sight{Lost: "no pulse of the gateway was read yet"}, beat: beat}
 	defer beat.Rest()
-	var end error // of a connection on which the gateway was heard; nil if another attempt failed since
+	var end error // end of a connection that had sent a state; nil if another attempt failed since
 	for ctx.Err() == nil {
 		beat.Beat()
-		said, err := f.connected(ctx, path)
+		received, err := f.readConnection(ctx, path)
 		if ctx.Err() != nil {
 			return
 		}
-		if said && ended(err) {
-			end = err // a next process may have taken the socket over, and answers at once
+		if received && ended(err) {
+			end = err // a next process may have taken over the socket, and then answers at once
 			continue
 		}
 		if end != nil {
@@ -71,22 +70,22 @@ func Follow(ctx context.Context, path string, see func(Sight), beat *heartbeat.B
 	}
 }
 
-// why says what an error of the connection means.
+// why returns the meaning of a connection error.
 func why(err error, path string) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "no gateway has run here: there is no socket " + path
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "the gateway's process has ended: nobody answers on " + path
+		return "the gateway's process has ended: no process answers on " + path
 	case ended(err):
 		return "the gateway's process has ended"
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Sprintf("the gateway's process has said nothing for %v: it stands still", Silence)
+		return fmt.Sprintf("the gateway's process has sent nothing for %v: it hangs", Silence)
 	}
-	return "the gateway cannot be asked: " + err.Error()
+	return "cannot connect to the gateway: " + err.Error()
 }
 
-// ended reports whether an error is the end of the process at the other end of a connection.
+// ended reports whether an error means that the process at the other end has ended.
 func ended(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) }
 
 type follower struct {
@@ -95,7 +94,7 @@ type follower struct {
 	beat *heartbeat.Beat
 }
 
-// lost tells that nothing is heard. The time is that of the first word about it.
+// lost reports that no lines arrive. Sight.At keeps the time of the first such report.
 func (f *follower) lost(why string) {
 	if f.last.Lost == "" || f.last.At.IsZero() {
 		f.last.At = time.Now()
@@ -106,7 +105,7 @@ func (f *follower) lost(why string) {
 	}
 }
 
-func (f *follower) heard(m *message) {
+func (f *follower) receive(m *message) {
 	if m == nil && f.last.Lost == "" {
 		return // nothing new
 	}
@@ -122,9 +121,9 @@ func (f *follower) heard(m *message) {
 	f.see(f.last)
 }
 
-// connected reads lines until the connection ends, or nothing comes: then there may be another
-// process by now that has the socket. said reports whether a state was read.
-func (f *follower) connected(ctx context.Context, path string) (said bool, err error) {
+// readConnection reads lines until the connection ends or no line arrives for Silence: another
+// process may have the socket by then. received reports whether a state arrived.
+func (f *follower) readConnection(ctx context.Context, path string) (received bool, err error) {
 	d := net.Dialer{Timeout: dialTimeout}
 	conn, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
@@ -132,13 +131,13 @@ func (f *follower) connected(ctx context.Context, path string) (said bool, err e
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	_, _ = conn.Write([]byte(askChanges)) // if it has ended, the next read says so
+	_, _ = conn.Write([]byte(askChanges)) // after an error, the next read fails, too
 	lines := bufio.NewReader(conn)
 	var line []byte
 	for wait := Silence; ; {
 		f.beat.Beat()
 		if err := conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
-			return said, err
+			return received, err
 		}
 		part, err := lines.ReadSlice('\n')
 		line = append(line, part...)
@@ -150,33 +149,33 @@ func (f *follower) connected(ctx context.Context, path string) (said bool, err e
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			if len(line) > maxLine {
-				return said, fmt.Errorf("%s: a line of more than %d bytes", path, maxLine)
+				return received, fmt.Errorf("%s: a line of more than %d bytes", path, maxLine)
 			}
 			continue
 		case err != nil:
-			return said, err
+			return received, err
 		}
 		state, err := decode(line)
 		if err != nil {
-			return said, fmt.Errorf("%s: %w", path, err)
+			return received, fmt.Errorf("%s: %w", path, err)
 		}
 		line = line[:0]
-		if !said && (state == nil || state.Changes != nil) {
-			continue // the first line has a state with all VIPs
+		if !received && (state == nil || state.Changes != nil) {
+			continue // the first used line must have a state with all VIPs
 		}
-		said = true
-		f.heard(state)
+		received = true
+		f.receive(state)
 	}
 }
 
-// decode returns nil for an empty line: nothing has changed.
+// decode parses a line. nil: an empty one, so nothing has changed.
 func decode(line []byte) (*message, error) {
 	if len(line) <= 1 {
 		return nil, nil
 	}
 	var s message
 	if err := json.Unmarshal(line, &s); err != nil {
-		return nil, fmt.Errorf("what the gateway says cannot be read; are both of the same version? %w", err)
+		return nil, fmt.Errorf("the gateway's line cannot be parsed; do both programs have the same version? %w", err)
 	}
 	return &s, nil
 }

@@ -121,7 +121,7 @@ func TestSilence(t *testing.T) {
 	}()
 	sights := follow(t, path)
 	heard := await(t, sights, "a state", func(s Sight) bool { return s.Lost == "" })
-	silent := await(t, sights, "silence", func(s Sight) bool { return strings.Contains(s.Lost, "stands still") })
+	silent := await(t, sights, "silence", func(s Sight) bool { return strings.Contains(s.Lost, "hangs") })
 	if d := silent.At.Sub(heard.At); d < Silence {
 		t.Errorf("silent after %v", d)
 	}

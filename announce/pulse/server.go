@@ -12,26 +12,26 @@ import (
 )
 
 const (
-	// maxReaders: one announcer, its successor, and somebody who looks.
+	// maxReaders is enough for an announcer, its successor, and a person who looks at the socket.
 	maxReaders = 8
-	// writeTimeout is how long a reader may take no bytes.
+	// writeTimeout is how long a reader may take no bytes before it is dropped.
 	writeTimeout = time.Second
 )
 
-// Server tells readers what a gateway says.
+// Server sends a gateway's states to readers.
 type Server struct {
 	source func() *State
 	log    *slog.Logger
 }
 
-// NewServer returns a server. It calls source once each Every for each reader, from several
-// goroutines. source must return the same pointer while nothing changed, and never write to what it
-// has returned.
+// NewServer returns a server. For each reader it calls source once per Every, from several
+// goroutines. source must return the same pointer while nothing has changed, and must not modify
+// returned states.
 func NewServer(source func() *State, log *slog.Logger) *Server {
 	return &Server{source: source, log: log}
 }
 
-// Serve answers on a listener, which it closes, until ctx is done and all readers have their last
+// Serve serves a listener, which it closes, until ctx is done and all readers have got the last
 // line.
 func (s *Server) Serve(ctx context.Context, l net.Listener) {
 	defer context.AfterFunc(ctx, func() { l.Close() })()
@@ -68,8 +68,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) {
 	}
 }
 
-// write writes lines to one reader. The last one comes after ctx is done, so that it says how the
-// gateway ends.
+// write writes lines to one reader. The last line comes after ctx is done, so that it has the final
+// phase of the gateway.
 func (s *Server) write(ctx context.Context, conn net.Conn) error {
 	tick := time.NewTicker(Every)
 	defer tick.Stop()

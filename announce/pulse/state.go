@@ -8,39 +8,39 @@ import (
 
 // Intervals.
 const (
-	// Every is how often a gateway writes a line.
+	// Every is the interval of a gateway's lines.
 	Every = 100 * time.Millisecond
-	// Silence is after how long without a line a gateway counts as standing still: several lines,
-	// since a machine may be busy.
+	// Silence is the time without a line after which a gateway counts as hung. It is several lines
+	// long, since a machine may be busy.
 	Silence = 500 * time.Millisecond
 )
 
-// Phase is what a gateway's process does.
+// Phase is the state of a gateway's process.
 type Phase string
 
 // The phases, in their order.
 const (
-	Opening     Phase = "opening"     // it does not forward yet; flows of the process before wait for it
-	Serving     Phase = "serving"     // it forwards, unless Failures says otherwise
-	Draining    Phase = "draining"    // it forwards what it has, and ends; nobody follows
+	Opening     Phase = "opening"     // it does not forward yet; flows of the previous process are kept
+	Serving     Phase = "serving"     // it forwards, unless there are Failures
+	Draining    Phase = "draining"    // it forwards existing flows, and ends; no process follows
 	HandingOver Phase = "handingOver" // it ends, and leaves its flows to the next process
 )
 
-// State is what a gateway says of itself.
+// State is a gateway's report about itself.
 type State struct {
 	PID   int   `json:"pid"`
 	Phase Phase `json:"phase"`
-	// Failures are why packets that are sent here would not be forwarded: a worker that stands, an
-	// interface that is down. Empty: they would.
+	// Failures are reasons why packets that arrive here would not be forwarded, such as a stalled
+	// worker or an interface that is down. Empty: they would.
 	Failures []string `json:"failures,omitempty"`
-	// Interfaces are the names of those that it serves, by its configuration. Gateways of builds
-	// before do not say it.
+	// Interfaces are the names of the interfaces that it serves, by its configuration. Older
+	// versions do not send them.
 	Interfaces []string `json:"interfaces,omitempty"`
-	// VIPs are the addresses of Services of type LoadBalancer that are served, in order.
+	// VIPs are the served addresses of Services of type LoadBalancer, in order.
 	VIPs []VIP `json:"vips,omitempty"`
 }
 
-// Find returns the VIP with an address of a list in order; nil if there is none.
+// Find returns the VIP with an address in a sorted list; nil if it is not there.
 func Find(list []VIP, a netip.Addr) *VIP {
 	i, found := search(list, a)
 	if !found {
@@ -49,36 +49,36 @@ func Find(list []VIP, a netip.Addr) *VIP {
 	return &list[i]
 }
 
-// search returns where the VIP with an address is in a list in order, or belongs.
+// search returns the index of the VIP with an address in a sorted list, or where it would be.
 func search(list []VIP, a netip.Addr) (i int, found bool) {
 	return slices.BinarySearchFunc(list, a, func(v VIP, a netip.Addr) int { return v.Address.Compare(a) })
 }
 
-// Equal reports whether two VIPs say the same.
+// Equal reports whether two VIPs are equal.
 func (v *VIP) Equal(o *VIP) bool {
 	return v.Address == o.Address && slices.Equal(v.Services, o.Services)
 }
 
-// VIP is an address and whose it is.
+// VIP is an address and its Services.
 type VIP struct {
 	Address  netip.Addr `json:"address"`
-	Services []Service  `json:"services"` // in order; several share the address
+	Services []Service  `json:"services"` // in order; several may share the address
 }
 
 // Service is one Service of a VIP.
 type Service struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Local: externalTrafficPolicy is Local. Usable: new connections to the VIP find an endpoint
-	// here, with policy Local one of this node.
+	// Local: externalTrafficPolicy is Local. Usable: new connections to the VIP find an endpoint,
+	// with policy Local one on this node.
 	Local  bool `json:"local,omitempty"`
 	Usable bool `json:"usable"`
-	// Impaired is why new connections are likely to fail here, where another gateway may serve
-	// them: endpoints that cannot be reached from here. Empty: nothing is known against it.
+	// Impaired is why new connections are likely to fail here but perhaps not at another gateway:
+	// this one cannot reach endpoints. Empty: no reason is known.
 	Impaired string `json:"impaired,omitempty"`
 }
 
-// Equal reports whether two states say the same.
+// Equal reports whether two states are equal.
 func (s *State) Equal(o *State) bool {
 	return s.PID == o.PID && s.Phase == o.Phase && slices.Equal(s.Failures, o.Failures) &&
 		slices.Equal(s.Interfaces, o.Interfaces) &&

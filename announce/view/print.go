@@ -11,7 +11,7 @@ import (
 	"unicode"
 )
 
-// Print writes a View for people. Characters of objects that a terminal would obey are replaced.
+// Print writes a View as text. It replaces characters that a terminal would interpret.
 func Print(to io.Writer, v *View) error {
 	var b strings.Builder
 	if err := printView(&b, v); err != nil {

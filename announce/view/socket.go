@@ -16,19 +16,19 @@ import (
 	"sluice.dev/sluice/internal/unixsocket"
 )
 
-// timeout bounds both ends of a question. It is below the 5 s that the kubelet gives a probe in the
-// chart, so that its Event has the reason.
+// timeout bounds both ends of a request. It is below the 5 s of the kubelet's probe in the chart,
+// so that the probe's Event has the reason.
 const timeout = 4 * time.Second
 
-// DefaultSocket is where the announcer answers by default.
+// DefaultSocket is the announcer's default socket.
 const DefaultSocket = "/run/sluice-announcer/status.sock"
 
-// Listen makes the socket. A second announcer of the node is refused: two of them would take each
-// other's sessions.
+// Listen makes the socket. It fails if another announcer of the node has it: two would compete for
+// the sessions.
 func Listen(path string) (net.Listener, error) {
 	l, err := unixsocket.Listen(path)
 	if errors.Is(err, unixsocket.ErrInUse) {
-		return nil, fmt.Errorf("another announcer answers on %s: stop it, or give this one a --state-dir of its own",
+		return nil, fmt.Errorf("another announcer answers on %s: stop it, or use another --state-dir for this one",
 			path)
 	}
 	if err != nil {
@@ -37,7 +37,7 @@ func Listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve writes a View to whoever connects, until ctx is done.
+// Serve writes a View to each connection, until ctx is done.
 func Serve(ctx context.Context, l net.Listener, current func() *View, log *slog.Logger) {
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	for {
@@ -56,7 +56,7 @@ func Serve(ctx context.Context, l net.Listener, current func() *View, log *slog.
 		go func() {
 			defer conn.Close()
 			if conn.SetWriteDeadline(time.Now().Add(timeout)) == nil {
-				_ = json.NewEncoder(conn).Encode(current()) // a reader that goes away is no news
+				_ = json.NewEncoder(conn).Encode(current()) // the reader may have gone away
 			}
 		}()
 	}
@@ -65,7 +65,7 @@ func Serve(ctx context.Context, l net.Listener, current func() *View, log *slog.
 // ErrNotRunning is wrapped by errors of Ask when no announcer answers on the socket.
 var ErrNotRunning = errors.New("is sluice-announcer running?")
 
-// Ask returns what the announcer behind a socket says.
+// Ask returns the View of the announcer behind a socket.
 func Ask(ctx context.Context, path string) (*View, error) {
 	d := net.Dialer{Timeout: timeout}
 	conn, err := d.DialContext(ctx, "unix", path)
@@ -91,7 +91,7 @@ func Ask(ctx context.Context, path string) (*View, error) {
 	}
 	var v View
 	if err := json.Unmarshal(text, &v); err != nil {
-		return nil, fmt.Errorf("the announcer's answer cannot be read; are both of the same version? %w", err)
+		return nil, fmt.Errorf("the announcer's answer cannot be parsed; do both have the same version? %w", err)
 	}
 	return &v, nil
 }

@@ -1,5 +1,5 @@
-// Package view is what the announcer says of itself on a unix socket: `sluice announce`,
-// `sluice-announcer status`, metrics and Events are made of it, so that they say the same.
+// Package view is the announcer's status, which it serves on a unix socket. `sluice announce`,
+// `sluice-announcer status`, metrics and Events all use it, so that they agree.
 package view
 
 import (
@@ -7,19 +7,18 @@ import (
 	"time"
 )
 
-// View is what is announced, to whom and why, or why not. Its lists are in order.
+// View is the state of all announcements, with reasons. Its lists are in order.
 type View struct {
 	Node      string    `json:"node"`
 	PID       int       `json:"pid"`
 	Version   string    `json:"version"`
 	StartedAt time.Time `json:"startedAt"`
-	// Waiting is what is waited for before anything is announced; empty: nothing is.
+	// Waiting is what the announcer waits for before it announces anything; empty: nothing.
 	Waiting string `json:"waiting,omitempty"`
-	// Stalled are the loops of the announcer that have stalled: what is announced may be out of
-	// date.
+	// Stalled are stalled loops of the announcer: with one, the View may be out of date.
 	Stalled []string `json:"stalled,omitempty"`
-	// Gateway is how far this gateway's VIPs are announced: yes, leaving, last resort, no; Why says
-	// why, and Until when it ends if nothing happens before.
+	// Gateway is how far this gateway's VIPs are announced: yes, leaving, last resort, no. Why is
+	// the reason, and Until the time when it changes without an event.
 	Gateway string     `json:"gateway"`
 	Why     string     `json:"why,omitempty"`
 	Until   *time.Time `json:"until,omitempty"`
@@ -39,11 +38,11 @@ type Peer struct {
 	State   string     `json:"state"`
 	Since   *time.Time `json:"since,omitempty"`
 	BFD     string     `json:"bfd,omitempty"`
-	Routes  int        `json:"routes"`        // that it is told, when the session is up
-	Why     string     `json:"why,omitempty"` // it is not up, or is to begin anew
+	Routes  int        `json:"routes"`        // announced to it, while the session is up
+	Why     string     `json:"why,omitempty"` // why it is not up, or must begin again
 }
 
-// VIP is one address of Services.
+// VIP is an address of Services and its announcements.
 type VIP struct {
 	Address  netip.Addr `json:"address"`
 	Services []string   `json:"services"` // namespace/name
@@ -54,28 +53,28 @@ type VIP struct {
 // The states of a Line.
 const (
 	Announced = "announced"
-	Leaving   = "leaving" // announced, and routers prefer others
-	// LastResort: announced so that routers prefer any other gateway, also one that leaves.
+	Leaving   = "leaving" // announced, but routers prefer others
+	// LastResort: announced, but routers prefer any other gateway, also a leaving one.
 	LastResort = "last_resort"
 	Standby    = "standby" // at layer 2: another gateway of the link has it
-	Waiting    = "waiting" // for the session, or to join the link
+	Waiting    = "waiting" // for the session, or for the end of joining the link
 	Not        = "no"
 )
 
-// Layer2 is the name of the speaker whose peers are gateways of the same link.
+// Layer2 is the name of the speaker whose peers are other gateways of the link.
 const Layer2 = "layer2"
 
-// Line is one announcement of a VIP, or why there is none.
+// Line is one announcement of a VIP, or the reason why there is none.
 type Line struct {
 	Speaker string `json:"speaker"`
 	To      string `json:"to,omitempty"`   // the peer, or the link
 	What    string `json:"what,omitempty"` // the prefix
-	With    string `json:"with,omitempty"` // communities, local preference; who has it on the link
+	With    string `json:"with,omitempty"` // communities, local preference; the owner on the link
 	State   string `json:"state"`          // announced, leaving, last_resort, standby, waiting, no
-	Why     string `json:"why,omitempty"`  // it is not as State announced says; what is odd
+	Why     string `json:"why,omitempty"`  // why State is not announced, or a remark
 }
 
-// Problem is what is wrong with an object.
+// Problem is a problem of an object.
 type Problem struct {
 	Object string `json:"object"`
 	Reason string `json:"reason"`

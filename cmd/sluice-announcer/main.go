@@ -198,14 +198,14 @@ func (f *flags) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return f.announce(ctx, source, source.Tell, l)
+	return f.announce(ctx, source, source.Report, l)
 }
 
 // announce runs until ctx is done.
 func (f *flags) announce(
-	ctx context.Context, source announce.Source, tell func(kinds.Problem, bool), l net.Listener,
+	ctx context.Context, source announce.Source, report func(kinds.Problem, bool), l net.Listener,
 ) error {
-	c := announce.Config{Tell: tell, Log: f.log, Version: version, Source: source, Gateway: f.gateway, Hold: f.hold,
+	c := announce.Config{Report: report, Log: f.log, Version: version, Source: source, Gateway: f.gateway, Hold: f.hold,
 		State: filepath.Join(f.stateDir, "announced.json"), DrainDelay: f.drainDelay, Beats: &f.beats}
 	resumed := announce.Resumes(c.State)
 	id, _ := netip.ParseAddr(f.routerID) // check has parsed it; not valid if empty

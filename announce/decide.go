@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/announce/pulse"
 )
 
-// ExcludeLabel on a node keeps load balancers' traffic away from it, with any value
+// ExcludeLabel, with any value, excludes a node from load balancer traffic
 // (k8s.io/api/core/v1, LabelNodeExcludeBalancers).
 const ExcludeLabel = "node.kubernetes.io/exclude-from-external-load-balancers"
 
@@ -21,16 +21,16 @@ const ExcludeLabel = "node.kubernetes.io/exclude-from-external-load-balancers"
 type Node struct {
 	Name   string
 	Labels labels.Set
-	// Address is its internal IPv4 address; not valid: it is not known.
+	// Address is its internal IPv4 address; not valid: unknown.
 	Address netip.Addr
-	// Cordoned: spec.unschedulable. Deleted: it is about to be deleted.
+	// Cordoned is spec.unschedulable. Deleted: the Node has a deletionTimestamp or taint.
 	Cordoned, Deleted bool
-	// NetworkUnavailable is why the Node has the condition of that name; empty: it has not, or it
-	// is not true.
+	// NetworkUnavailable is the reason of the Node's condition with that name; empty: the Node
+	// lacks the condition, or it is not true.
 	NetworkUnavailable string
 }
 
-// grade says how far the node announces at all.
+// grade returns how far the node announces at all, and why not more.
 func (n *Node) grade() (Grade, string) {
 	_, excluded := n.Labels[ExcludeLabel]
 	switch {
@@ -44,26 +44,26 @@ func (n *Node) grade() (Grade, string) {
 	return Yes, ""
 }
 
-// Input is what Judge decides by.
+// Input is the input of Decide.
 type Input struct {
 	Node    Node
 	Verdict Verdict
-	// Leaves: the node has not announced as Leaving for long enough to stop.
+	// Leaves: the node still announces its routes as leaving, before it withdraws them.
 	Leaves bool
 	Set    *kinds.Set
-	// Services has the labels of Services by namespace/name; nil where there are none to read.
+	// Services has the labels of Services by namespace/name; nil if there are no Services to read.
 	Services map[string]labels.Set
-	// Impaired are the VIPs that another gateway is to be preferred for, and why (Impairments).
+	// Impaired has the VIPs for which other gateways should be preferred, with the reasons.
 	Impaired map[netip.Addr]string
 }
 
-// alike reports whether two Inputs differ in VIPs, Services and Impaired alone.
-func (in *Input) alike(o *Input) bool {
+// sameForAll reports whether two Inputs differ at most in VIPs, Services and Impaired.
+func (in *Input) sameForAll(o *Input) bool {
 	return in.Node.equal(&o.Node) && in.Verdict.Grade == o.Verdict.Grade && in.Verdict.Why == o.Verdict.Why &&
 		in.Leaves == o.Leaves && in.Set == o.Set
 }
 
-// relabelled returns the addresses of the VIPs of Services whose labels differ from before.
+// relabelled returns the addresses of VIPs with a Service whose labels changed.
 func (in *Input) relabelled(before map[string]labels.Set) (list []netip.Addr) {
 	differ := map[string]bool{}
 	for key, l := range in.Services {
@@ -93,8 +93,8 @@ func (n *Node) equal(o *Node) bool {
 		n.NetworkUnavailable == o.NetworkUnavailable && n.Address == o.Address
 }
 
-// Standing is a VIP and how far it is to be announced.
-type Standing struct {
+// VIPVerdict is a VIP and how far it is announced.
+type VIPVerdict struct {
 	VIP      netip.Addr
 	Services []string // namespace/name
 	Labels   []labels.Set
@@ -103,27 +103,27 @@ type Standing struct {
 	Why      string
 }
 
-// Judge returns the standing of each VIP that the gateway serves, or served last, in order.
-func Judge(in *Input) []*Standing {
-	list := make([]*Standing, 0, len(in.Verdict.VIPs))
+// Decide returns the verdict about each VIP that the gateway serves, or served last, in order.
+func Decide(in *Input) []*VIPVerdict {
+	list := make([]*VIPVerdict, 0, len(in.Verdict.VIPs))
 	for i := range in.Verdict.VIPs {
-		list = append(list, in.judge(&in.Verdict.VIPs[i]))
+		list = append(list, in.decide(&in.Verdict.VIPs[i]))
 	}
 	return list
 }
 
-// JudgeSome is Judge where before is the result for an Input that differs in the VIPs with some
-// addresses alone: no other is looked at. It leaves before as it is.
-func JudgeSome(in *Input, before []*Standing, some []netip.Addr) []*Standing {
+// DecideSome is Decide for an Input that differs from the one of before only in the VIPs with the
+// addresses some. It looks at no other VIP, and does not change before.
+func DecideSome(in *Input, before []*VIPVerdict, some []netip.Addr) []*VIPVerdict {
 	list := slices.Clone(before)
 	for _, a := range some {
-		i, there := slices.BinarySearchFunc(list, a, compareStanding)
+		i, there := slices.BinarySearchFunc(list, a, compareVIP)
 		v := pulse.Find(in.Verdict.VIPs, a)
 		switch {
 		case v != nil && there:
-			list[i] = in.judge(v)
+			list[i] = in.decide(v)
 		case v != nil:
-			list = slices.Insert(list, i, in.judge(v))
+			list = slices.Insert(list, i, in.decide(v))
 		case there:
 			list = slices.Delete(list, i, i+1)
 		}
@@ -131,15 +131,15 @@ func JudgeSome(in *Input, before []*Standing, some []netip.Addr) []*Standing {
 	return list
 }
 
-func compareStanding(s *Standing, a netip.Addr) int { return s.VIP.Compare(a) }
+func compareVIP(s *VIPVerdict, a netip.Addr) int { return s.VIP.Compare(a) }
 
-// judge returns the standing of one VIP.
-func (in *Input) judge(v *pulse.VIP) *Standing {
+// decide returns the verdict about one VIP.
+func (in *Input) decide(v *pulse.VIP) *VIPVerdict {
 	node, why := in.Node.grade()
 	if node == No && in.Leaves {
 		node = Leaving
 	}
-	s := &Standing{VIP: v.Address, Pool: in.Set.PoolOf(v.Address), Grade: min(node, in.Verdict.Grade)}
+	s := &VIPVerdict{VIP: v.Address, Pool: in.Set.PoolOf(v.Address), Grade: min(node, in.Verdict.Grade)}
 	switch {
 	case node < in.Verdict.Grade:
 		s.Why = why
@@ -162,9 +162,9 @@ func (in *Input) judge(v *pulse.VIP) *Standing {
 	return s
 }
 
-// withoutEndpoint returns why no Service of a VIP can use what is sent here; "" if one can. A
-// Service of policy Cluster without endpoints refuses connections, which tells clients more than
-// silence.
+// withoutEndpoint returns why no Service of a VIP can use packets that arrive here; "" if one can.
+// A Service of policy Cluster without endpoints refuses connections, which is a better answer for
+// clients than none.
 func withoutEndpoint(v *pulse.VIP) string {
 	var names []string
 	for _, s := range v.Services {
