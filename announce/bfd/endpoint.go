@@ -19,20 +19,20 @@ import (
 // Config configures an Endpoint.
 type Config struct {
 	Log  *slog.Logger
-	Port uint16 // 0: that of RFC 5881, 3784
-	// Down is called when a session that was up has failed, by a goroutine of its own. It is not
-	// when the router took the session out of service (AdminDown), or this side did.
+	Port uint16 // 0: the port of RFC 5881, 3784
+	// Down is called, by a goroutine of its own, when a session that was up has failed. It is not
+	// called if the router or this side took the session out of service (AdminDown).
 	Down func(router netip.Addr, why string)
-	// Changed is called when States may return something else.
+	// Changed is called when the result of Status may have changed.
 	Changed func()
 }
 
-// Peer is a router that there is to be a session with.
+// Peer is a router to have a session with.
 type Peer struct {
 	Name    string
-	Address netip.Addr // with a zone if it is a link-local one
+	Address netip.Addr // with a zone if link-local
 	Source  netip.Addr // not valid: the kernel chooses
-	// Begun tells sessions with the same address apart: another one begins as a new session.
+	// Begun identifies the BGP session: if it changes, the BFD session begins again.
 	Begun time.Time
 	Parameters
 }
@@ -40,8 +40,8 @@ type Peer struct {
 // Status is the state of a session.
 type Status struct {
 	State State
-	Since time.Time // of the state up, or of not being up
-	Why   string    // it is not up
+	Since time.Time // when it came up, or when it was last up
+	Why   string    // why it is not up
 }
 
 // Endpoint has sessions with routers.
@@ -51,10 +51,10 @@ type Endpoint struct {
 	wake   wake.Flag
 	ended  chan struct{}
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	peers     map[netip.Addr]*peer
 	receivers map[bool]receiver // by Is4
-	refused   map[bool]error    // why there is no receiver
+	refused   map[bool]error    // why there is no receiver, by Is4
 	closed    bool
 }
 
@@ -62,15 +62,15 @@ type Endpoint struct {
 type peer struct {
 	Peer
 	*session
-	conn    *net.UDPConn // nil: it is opened when a packet is due
-	unsent  string       // why the last packet could not be sent
-	bad     string       // why the packet of the router that came last was discarded; empty: it was not
-	heard   time.Time    // when it came
-	closing time.Time    // the session is out of service, and is forgotten then; zero: it is not
-	notUp   time.Time    // since when it has not been up
+	conn       *net.UDPConn // nil: opened when a packet is due
+	unsent     string       // why the last packet could not be sent
+	bad        string       // why the router's last packet was discarded; empty: it was not
+	lastPacket time.Time    // when that packet came
+	closing    time.Time    // end of AdminDown, when the session is removed; zero: it is in service
+	notUp      time.Time    // since when it has not been up; zero: it is up
 }
 
-// New returns an Endpoint without sessions. It opens no socket before there is one.
+// New returns an Endpoint without sessions. It opens sockets with the first session.
 func New(c Config) *Endpoint {
 	c.Port = cmp.Or(c.Port, controlPort)
 	e := &Endpoint{config: c, to: c.Port, wake: wake.NewFlag(), ended: make(chan struct{}),
@@ -79,8 +79,8 @@ func New(c Config) *Endpoint {
 	return e
 }
 
-// Set replaces the routers that there are sessions with. Sessions whose parameters alone are others
-// go on. Those that are not wanted any more are taken out of service, and tell the router.
+// Set replaces the routers. Sessions continue if only their parameters changed. Sessions that are
+// no longer wanted go to AdminDown, which notifies the router.
 func (e *Endpoint) Set(list []Peer) {
 	now := time.Now()
 	e.mu.Lock()
@@ -120,7 +120,7 @@ func random() uint32 {
 	return binary.BigEndian.Uint32(b[:])
 }
 
-// listen opens the receiver of a family if there is none; e.mu is held.
+// listen opens the receiver of a family if there is none. The caller holds e.mu.
 func (e *Endpoint) listen(is4 bool) {
 	if e.receivers[is4] != nil || e.closed {
 		return
@@ -128,7 +128,7 @@ func (e *Endpoint) listen(is4 bool) {
 	r, err := listen(is4, e.config.Port)
 	if err != nil {
 		if before := e.refused[is4]; before == nil || before.Error() != err.Error() {
-			e.config.Log.Warn("BFD packets cannot be received, which is tried again", "error", err)
+			e.config.Log.Warn("BFD packets cannot be received; it is tried again", "error", err)
 		}
 		e.refused[is4] = err
 		return
@@ -137,13 +137,13 @@ func (e *Endpoint) listen(is4 bool) {
 	go e.read(is4, r)
 }
 
-// forget ends a session without a word; e.mu is held.
+// forget removes a session without notifying the router. The caller holds e.mu.
 func (e *Endpoint) forget(address netip.Addr) {
 	e.peers[address].hangUp()
 	delete(e.peers, address)
 }
 
-// Status returns the state of the session with a router. known: there is one.
+// Status returns the state of the session with a router; known reports whether there is one.
 func (e *Endpoint) Status(address netip.Addr) (s Status, known bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -155,7 +155,7 @@ func (e *Endpoint) Status(address netip.Addr) (s Status, known bool) {
 		return Status{State: Up, Since: p.since}, true
 	}
 	s = Status{State: p.state, Since: p.notUp}
-	heard := time.Since(p.heard) < maxDetection
+	heard := time.Since(p.lastPacket) < maxDetection
 	switch err := e.refused[address.Is4()]; {
 	case err != nil:
 		s.Why = "packets cannot be received: " + err.Error()
@@ -166,14 +166,14 @@ func (e *Endpoint) Status(address netip.Addr) (s Status, known bool) {
 	case p.remote.state == AdminDown:
 		s.Why = "the router has taken its session out of service (AdminDown)"
 	case heard:
-		s.Why = "packets of the router come, and it does not answer those of this side"
+		s.Why = "the router's packets arrive, but it does not answer packets of this side"
 	default:
-		s.Why = "no packet with TTL 255 comes from the router (RFC 5881, section 5)"
+		s.Why = "no packet with TTL 255 arrives from the router (RFC 5881, section 5)"
 	}
 	return s, true
 }
 
-// Close ends all sessions without a word.
+// Close removes all sessions without notifying the routers.
 func (e *Endpoint) Close() {
 	e.mu.Lock()
 	e.closed = true
@@ -188,7 +188,7 @@ func (e *Endpoint) Close() {
 	close(e.ended)
 }
 
-// run sends packets and lets sessions expire.
+// run sends packets and expires sessions.
 func (e *Endpoint) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -207,8 +207,8 @@ func (e *Endpoint) run() {
 	}
 }
 
-// step does what is due, and returns when it must be called again; zero: when Set was, or a packet
-// came.
+// step sends and expires what is due, and returns the time of the next call; zero: after Set or a
+// packet.
 func (e *Endpoint) step(now time.Time) (next time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -217,11 +217,11 @@ func (e *Endpoint) step(now time.Time) (next time.Time) {
 			e.forget(address)
 			continue
 		}
-		e.settle(p, p.expire(now), now)
+		e.noteState(p, p.expire(now), now)
 		if at := p.due(); !at.IsZero() && !now.Before(at) {
 			e.transmit(p, p.send(now))
 		}
-		for _, at := range []time.Time{p.wakes(), p.closing} {
+		for _, at := range []time.Time{p.nextWake(), p.closing} {
 			if !at.IsZero() && (next.IsZero() || at.Before(next)) {
 				next = at
 			}
@@ -230,9 +230,8 @@ func (e *Endpoint) step(now time.Time) (next time.Time) {
 	return next
 }
 
-// settle notes what has become of a session: it is up, or has failed, or is not up any more; e.mu
-// is held.
-func (e *Endpoint) settle(p *peer, failed string, now time.Time) {
+// noteState records whether a session is up, has failed or was closed. The caller holds e.mu.
+func (e *Endpoint) noteState(p *peer, failed string, now time.Time) {
 	up := p.notUp.IsZero()
 	if up == (p.state == Up) {
 		return
@@ -251,8 +250,8 @@ func (e *Endpoint) settle(p *peer, failed string, now time.Time) {
 	e.config.Changed()
 }
 
-// transmit sends a packet of a session. One that cannot be sent is lost, and the next one leaves by
-// a new socket.
+// transmit sends a packet of a session. If that fails the packet is lost, and the next one uses a
+// new socket.
 func (e *Endpoint) transmit(p *peer, one packet) {
 	var err error
 	if p.conn == nil {
@@ -262,7 +261,7 @@ func (e *Endpoint) transmit(p *peer, one packet) {
 		b := one.marshal()
 		_, err = p.conn.Write(b[:])
 		if errors.Is(err, unix.ECONNREFUSED) {
-			err = nil // an answer to a packet before: nobody listens
+			err = nil // the answer to an earlier packet: the router does not listen
 		}
 		if err != nil {
 			p.hangUp()
@@ -272,7 +271,7 @@ func (e *Endpoint) transmit(p *peer, one packet) {
 	unsent := ""
 	if err != nil {
 		if unsent = err.Error(); unsent != p.unsent {
-			e.config.Log.Warn("BFD packets cannot be sent, which is tried again", "peer", p.Name, "address",
+			e.config.Log.Warn("BFD packets cannot be sent; it is tried again", "peer", p.Name, "address",
 				p.Address, "error", err)
 		}
 	}
@@ -286,7 +285,7 @@ func (p *peer) hangUp() {
 	}
 }
 
-// read takes packets from a receiver until it is closed. One that fails is opened again by Set.
+// read reads packets from a receiver until it is closed or fails. Set opens a failed one again.
 func (e *Endpoint) read(is4 bool, r receiver) {
 	b := make([]byte, maxPacket)
 	var failure error
@@ -297,7 +296,7 @@ func (e *Endpoint) read(is4 bool, r receiver) {
 			break
 		}
 		if hops != ttl {
-			continue // as the filter does
+			continue // the filter drops these, too, but only after it is attached
 		}
 		one, bad := parse(b[:n])
 		e.take(from, &one, bad, time.Now())
@@ -305,13 +304,13 @@ func (e *Endpoint) read(is4 bool, r receiver) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.receivers[is4] == r {
-		e.config.Log.Warn("BFD packets are not received any more, which is mended", "error", failure)
+		e.config.Log.Warn("BFD packets cannot be received any more; the socket is opened again", "error", failure)
 		r.Close()
 		delete(e.receivers, is4)
 	}
 }
 
-// take gives a packet to the session that it is of. bad says why it must be discarded.
+// take passes a packet to the session of its source address. bad is why it must be discarded.
 func (e *Endpoint) take(from netip.Addr, one *packet, bad string, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -320,13 +319,13 @@ func (e *Endpoint) take(from netip.Addr, one *packet, bad string, now time.Time)
 		return
 	}
 	if bad == "" && !p.accepts(one) {
-		bad = "they are of another session"
+		bad = "they belong to another session"
 	}
-	if p.bad, p.heard = bad, now; bad != "" {
+	if p.bad, p.lastPacket = bad, now; bad != "" {
 		return
 	}
 	final, failed := p.packet(one, now)
-	e.settle(p, failed, now)
+	e.noteState(p, failed, now)
 	if final {
 		e.transmit(p, p.say(false, true))
 	}

@@ -127,7 +127,7 @@ func TestTTL(t *testing.T) {
 			}
 		}
 		time.Sleep(50 * ms)
-		if s, _ := e.Status(a); s.State != Down || s.Why != "no packet with TTL 255 comes from the router (RFC 5881, "+
+		if s, _ := e.Status(a); s.State != Down || s.Why != "no packet with TTL 255 arrives from the router (RFC 5881, "+
 			"section 5)" {
 			t.Errorf("%v: %+v", a, s)
 		}

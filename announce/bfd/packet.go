@@ -62,7 +62,7 @@ type packet struct {
 	receive    time.Duration
 }
 
-// parse reads a packet. A reason that is not empty says why it must be discarded (RFC 5880, section
+// parse parses a packet. A reason that is not empty is why it must be discarded (RFC 5880, section
 // 6.8.6).
 func parse(b []byte) (p packet, reason string) {
 	switch {
@@ -71,7 +71,7 @@ func parse(b []byte) (p packet, reason string) {
 	case b[0]>>5 != version:
 		return p, "they are not of version 1"
 	case b[1]&flagAuthentication != 0:
-		return p, "they are authenticated, which is not done here: turn it off at the router"
+		return p, "they are authenticated, which Sluice does not support: turn it off at the router"
 	case b[3] < packetLength || int(b[3]) > len(b):
 		return p, "their length is wrong"
 	case b[1]&flagMultipoint != 0:
@@ -93,7 +93,7 @@ func parse(b []byte) (p packet, reason string) {
 	return p, reason
 }
 
-// marshal writes a packet. Required Min Echo RX is 0: packets are not looped back.
+// marshal returns the bytes of a packet. Required Min Echo RX is 0: echo packets are not supported.
 func (p *packet) marshal() (b [packetLength]byte) {
 	b[0] = version<<5 | p.diag
 	b[1] = byte(p.state) << 6

@@ -2,55 +2,55 @@ package bfd
 
 import "time"
 
-// Parameters are those of a BFDProfile.
+// Parameters are the parameters in a BFDProfile.
 type Parameters struct {
 	Receive, Transmit time.Duration // Required Min RX, Desired Min TX
 	Multiplier        uint8         // Detect Mult
 }
 
 const (
-	// maxInterval is the longest interval that a router may ask for: that of a BFDProfile.
+	// maxInterval is the longest interval that a router may ask for, as in a BFDProfile.
 	maxInterval = time.Minute
-	// maxDetection bounds the detection time, which a packet may set to 255 times 71 minutes. Three
-	// packets may be missing in any case (detection).
+	// maxDetection bounds the detection time, which a packet could set to 255 times 71 minutes. But
+	// three packets may be missing in any case (detection).
 	maxDetection = 10 * time.Second
-	// slowInterval is the shortest between packets of a session that is not up (RFC 5880, section
+	// slowInterval is the least interval of packets while the session is not up (RFC 5880, section
 	// 6.8.3).
 	slowInterval = time.Second
-	// punctual is how late the clock may be at the end of a detection time. Where it is later this
-	// process stood still, and packets that came meanwhile are read first.
+	// punctual is how late the clock may be at the end of a detection time. If it is later, this
+	// process was not scheduled, and packets that came meanwhile must be read first.
 	punctual = 20 * time.Millisecond
 )
 
 // session is the state of one session (RFC 5880, section 6.8.1). It is not safe for concurrent use.
 type session struct {
-	configured Parameters // and what packets say
-	// receive and transmit are the intervals in force. After a change they may be those before,
+	configured Parameters // also in packets
+	// receive and transmit are the intervals in force. After a change they may be the previous ones
 	// until the router has answered a poll (RFC 5880, section 6.8.3).
 	receive, transmit time.Duration
-	my, your          uint32 // discriminators; your is 0 while the router's is not known
+	my, your          uint32 // discriminators; your is 0 while it is unknown
 	state             State
 	diag              uint8
 	since             time.Time // of state
 	remote            remote
 	polling           bool
-	expires           time.Time // end of the detection time; zero: nothing was heard since the last one
-	extended          bool      // expires is later by punctual, as the clock was late
-	next              time.Time // when a packet is due; not used while the router wants none
+	expires           time.Time // end of the detection time; zero: no packet since the last expiry
+	extended          bool      // expires was delayed by punctual, because the clock was late
+	next              time.Time // when a packet is due; unused while the router wants none
 	random            func() uint32
 }
 
-// remote is what the router's last packet said.
+// remote is the content of the router's last packet.
 type remote struct {
 	state   State
 	receive time.Duration // its Required Min RX; 0: it wants no periodic packets
 	demand  bool
 }
 
-// noRemote is what is assumed before a packet has come (RFC 5880, section 6.8.1).
+// noRemote is assumed before the first packet (RFC 5880, section 6.8.1).
 var noRemote = remote{state: Down, receive: time.Microsecond}
 
-// newSession returns a session in state Down, whose first packet is due now. random returns 32
+// newSession returns a session in state Down whose first packet is due now. random returns 32
 // random bits.
 func newSession(p Parameters, now time.Time, random func() uint32) *session {
 	s := &session{configured: p, receive: p.Receive, transmit: p.Transmit, state: Down, since: now, remote: noRemote,
@@ -61,9 +61,9 @@ func newSession(p Parameters, now time.Time, random func() uint32) *session {
 	return s
 }
 
-// configure changes the parameters of a session, which goes on. While it is up the router hears of
-// it by a poll, and longer intervals of sending and shorter ones of detection are in force after
-// its answer.
+// configure changes the parameters of a session without ending it. If it is up, the router gets
+// them by a poll; a longer transmit interval and a shorter receive interval take effect after its
+// answer.
 func (s *session) configure(p Parameters, now time.Time) {
 	if p == s.configured {
 		return
@@ -77,10 +77,9 @@ func (s *session) configure(p Parameters, now time.Time) {
 	s.polling, s.next = true, now
 }
 
-// accepts reports whether a packet is of the router that the session is with (RFC 5880, section
-// 6.8.6). A packet without Your Discriminator could be anybody's: it takes no session down that is
-// up, unless it has the router's discriminator. A router that began anew is found by the detection
-// time.
+// accepts reports whether a packet belongs to the session (RFC 5880, section 6.8.6). A packet
+// without Your Discriminator could come from any host, so it must have the router's discriminator
+// to end a session that is up. A router that restarted is found by the detection time.
 func (s *session) accepts(p *packet) bool {
 	if p.your != 0 {
 		return p.your == s.my
@@ -88,8 +87,8 @@ func (s *session) accepts(p *packet) bool {
 	return p.state <= Down && (s.state != Up || p.my == s.your)
 }
 
-// packet takes a packet of the router that was accepted. final: one with the Final bit must be
-// sent. failed, if it is not empty, says why the session, which was up, is not any more.
+// packet processes an accepted packet. final: a packet with the Final bit must be sent. failed, if
+// not empty, is why the session, which was up, is down now.
 func (s *session) packet(p *packet, now time.Time) (final bool, failed string) {
 	s.your = p.my
 	s.remote = remote{state: p.state, receive: p.receive, demand: p.demand}
@@ -117,7 +116,7 @@ func (s *session) packet(p *packet, now time.Time) (final bool, failed string) {
 	return p.poll, failed
 }
 
-// detection is the detection time (RFC 5880, section 6.8.4), bounded.
+// detection returns the detection time (RFC 5880, section 6.8.4), bounded by maxDetection.
 func (s *session) detection(p *packet) time.Duration {
 	interval := max(s.receive, p.transmit)
 	most := maxDetection
@@ -127,7 +126,7 @@ func (s *session) detection(p *packet) time.Duration {
 	return min(time.Duration(p.multiplier)*interval, most)
 }
 
-// expire takes the session down if the detection time has passed. failed is as that of packet.
+// expire ends the session if the detection time has passed. failed is as in packet.
 func (s *session) expire(now time.Time) (failed string) {
 	if s.expires.IsZero() || now.Before(s.expires) {
 		return ""
@@ -146,15 +145,15 @@ func (s *session) expire(now time.Time) (failed string) {
 	return failed
 }
 
-// to changes the state, which is told at once (RFC 5880, section 6.8.7).
+// to changes the state; a packet with it is due at once (RFC 5880, section 6.8.7).
 func (s *session) to(state State, diag uint8, now time.Time) {
 	s.state, s.diag, s.since, s.next = state, diag, now, now
 	s.receive, s.transmit = s.configured.Receive, s.configured.Transmit
-	s.polling = state == Up // the interval of sending is shorter from now on
+	s.polling = state == Up // the transmit interval gets shorter now
 }
 
-// close takes the session out of service. Its packets say so until the time returned, when the
-// router has heard of it, and takes it for no failure.
+// close takes the session out of service. It returns until when packets must be sent, so that the
+// router gets one and does not take the end for a failure.
 func (s *session) close(now time.Time) (end time.Time) {
 	s.to(AdminDown, diagAdminDown, now)
 	return now.Add(min(time.Duration(s.configured.Multiplier)*max(slowInterval, s.remote.receive), maxDetection))
@@ -184,7 +183,7 @@ func (s *session) send(now time.Time) packet {
 	return s.say(s.polling, false)
 }
 
-// say returns a packet of the session as it is.
+// say returns a packet with the session's state.
 func (s *session) say(poll, final bool) packet {
 	p := packet{diag: s.diag, state: s.state, poll: poll, final: final, multiplier: s.configured.Multiplier, my: s.my,
 		your: s.your, transmit: s.configured.Transmit, receive: s.configured.Receive}
@@ -194,8 +193,8 @@ func (s *session) say(poll, final bool) packet {
 	return p
 }
 
-// wakes returns when expire or send must be called; zero: not before a packet comes.
-func (s *session) wakes() (at time.Time) {
+// wakes returns when expire or send must be called; zero: not before a packet arrives.
+func (s *session) nextWake() (at time.Time) {
 	at = s.due()
 	if !s.expires.IsZero() && (at.IsZero() || s.expires.Before(at)) {
 		at = s.expires

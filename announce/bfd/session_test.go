@@ -56,7 +56,7 @@ func (l *link) run(d time.Duration) {
 	for end := l.now.Add(d); ; {
 		next := end
 		for _, s := range l.ends {
-			if at := s.wakes(); !at.IsZero() && at.Before(next) {
+			if at := s.nextWake(); !at.IsZero() && at.Before(next) {
 				next = at
 			}
 		}
@@ -237,8 +237,8 @@ func TestLateClock(t *testing.T) {
 	}
 	late := start.Add(time.Second)
 	s := up()
-	if s.expire(late) != "" || s.wakes().After(late.Add(punctual)) {
-		t.Errorf("expired at once, or not looked at before %v", s.wakes())
+	if s.expire(late) != "" || s.nextWake().After(late.Add(punctual)) {
+		t.Errorf("expired at once, or not looked at before %v", s.nextWake())
 	}
 	if s.expire(late.Add(10*punctual)) == "" {
 		t.Error("not expired though no packet had come")

@@ -10,7 +10,7 @@ import (
 	"sluice.dev/sluice/announce/links"
 )
 
-// arrivals finds the interface at which packets to an announced VIP arrive. The zero value finds
+// arrivals finds the interface at which packets to announced VIPs arrive. The zero value finds
 // none.
 type arrivals struct {
 	links     []links.Link
@@ -28,10 +28,9 @@ func newArrivals(w *announce.World) (a arrivals, err error) {
 }
 
 // notServedOf returns the interface at which packets to the next hop arrive, if the gateway does
-// not serve it, and "" if it does or that is not known. The next hop is an address of the interface
-// of the session (nextHops), so packets to it arrive at that interface. An address without a
-// network is an exception, as routes of any interface may lead to it, and so is a router on this
-// node.
+// not serve it; "" if it does, or if that is unknown. The next hop is an address of the session's
+// interface (nextHops), so packets to it arrive there. Two cases are unknown: an address without a
+// network, because routes of any interface may lead to it, and a router on this node.
 func (a *arrivals) notServedOf(p *kinds.Peer, router netip.Addr) (string, error) {
 	if len(a.notServed) == 0 {
 		return "", nil
@@ -72,10 +71,11 @@ func (s *session) notServedError() error {
 	return fmt.Errorf("the next hop is at interface %s, which the gateway does not serve", s.notServed)
 }
 
-// notServedProblem returns the Problem of the BGPPeer; ok is false if there is none.
+// notServedProblem returns the Problem of the BGPPeer; ok is false if the gateway serves the
+// interface.
 func (s *session) notServedProblem(w *announce.World) (p kinds.Problem, ok bool) {
 	return kinds.Problem{About: s.peer.Ref, Reason: kinds.NotServed,
-		Note: fmt.Sprintf("node %s announces nothing to this peer: the session and so the next hop is at interface "+
+		Note: fmt.Sprintf("node %s announces nothing to this peer: the session, and so the next hop, is at interface "+
 			"%s, and the gateway serves %s; add it to interfaces of the gateway's configuration, or peer by "+
 			"another one",
 			w.Node.Name, s.notServed, strings.Join(w.Interfaces, ", "))}, s.notServed != ""

@@ -14,11 +14,11 @@ import (
 	"sluice.dev/sluice/announce/kinds"
 )
 
-// bfdPatience is how long a session of BFD may take to come up before that is a problem. Two ends
-// that send a packet a second take 3 s.
+// bfdPatience is how long a BFD session may take to come up before that is a problem. Two ends that
+// send a packet a second take 3 s.
 const bfdPatience = 5 * time.Second
 
-// applyBFD makes the sessions of BFD those of the peers that GoBGP has.
+// applyBFD sets the BFD sessions: one for each of GoBGP's peers that has a bfdProfile.
 func (s *Speaker) applyBFD() {
 	var list []bfd.Peer
 	s.mu.Lock()
@@ -34,8 +34,8 @@ func (s *Speaker) applyBFD() {
 	s.bfd.Set(list)
 }
 
-// endFailed ends the session with a router that BFD has found to be away, and that GoBGP takes for
-// being up. It is called by a goroutine of the Endpoint.
+// endFailed ends the BGP session with a router that BFD has lost, if it is still up. A goroutine of
+// the Endpoint calls it.
 func (s *Speaker) endFailed(b *server.BgpServer, router netip.Addr, why string) {
 	s.mu.Lock()
 	up := false
@@ -49,12 +49,12 @@ func (s *Speaker) endFailed(b *server.BgpServer, router netip.Addr, why string) 
 	err := b.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: router.String(),
 		Communication: "BFD is down: " + why})
 	if err != nil {
-		s.log.Warn("the session of a router that BFD has lost does not end", "address", router, "error", err)
+		s.log.Warn("the BGP session of a router that BFD has lost does not end", "address", router, "error", err)
 	}
 }
 
-// reportBFD returns the state of a session of BFD, and adds a problem if it should be up; s.mu is
-// held.
+// reportBFD returns the state of a peer's BFD session, and adds a problem if it should be up. The
+// caller holds s.mu.
 func (s *Speaker) reportBFD(session *session, r *announce.Report) string {
 	if s.bfd == nil || session.begun.IsZero() {
 		return "none"

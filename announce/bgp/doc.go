@@ -4,27 +4,28 @@
 //	                            │
 //	                          Speaker ── sessions, policies, paths ──▶ GoBGP
 //
-// # What each peer is told
+// # Attributes per peer
 //
-// GoBGP has one table for all peers, and one path of a prefix in it. Peers may be told different
-// communities, local preferences and next hops, or nothing. So a path has a community of our own,
-// 0:N (reserved by RFC 1997, and never sent), where N names a variant: what each peer is told. For
-// each variant there is an export policy with a statement for each peer and family, which replaces
-// that community by what the peer is to get. What no statement is about is rejected.
+// GoBGP has one table for all peers, and one path per prefix in it. But peers may need different
+// communities, local preferences and next hops, or no route at all. So each path has an internal
+// community 0:N (reserved by RFC 1997, never sent), where N is the number of a variant. A variant
+// is a set of attributes per peer. It has an export policy with one statement per peer and family,
+// which replaces the community by the peer's attributes. Routes that match no statement are
+// rejected.
 //
-// A variant is never changed. What changes becomes a new one: its policy first, then its paths, and
-// then the old policy goes. So no path is ever sent by a policy that is half written, and a change
-// of one advertisement sends the paths that it is about, once.
+// A variant never changes. For new attributes there is a new variant: first its policy is added,
+// then its paths, and then the old policy is removed. So no path is sent by an incomplete policy,
+// and a change of one advertisement sends the affected paths once.
 //
-// # Nothing is learnt
+// # No routes are accepted
 //
-// All routes of peers are rejected, and no port is listened on: this side connects. GoBGP keeps
-// rejected routes all the same (Adj-RIB-In of RFC 4271, section 1.1), and has no setting against
-// it, so their number is limited (maxPrefixes).
+// All routes of peers are rejected, and the speaker listens on no port: it always connects. GoBGP
+// keeps rejected routes (Adj-RIB-In of RFC 4271, section 1.1), which cannot be turned off, so their
+// number is limited (maxPrefixes).
 //
 // # BFD
 //
-// GoBGP's BFD is not used: it takes packets with any TTL, and ends the session of BGP when one of
-// BFD that was never up expires. Package bfd has the sessions, which are there while GoBGP has the
-// peer.
+// GoBGP's BFD is not used: it accepts packets with any TTL, and it ends the BGP session when a BFD
+// session expires that was never up. Package bfd has the BFD sessions; each exists while GoBGP has
+// the peer.
 package bgp

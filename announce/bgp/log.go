@@ -10,21 +10,22 @@ import (
 	wire "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// listener is the handler of what GoBGP logs. It passes on warnings: what GoBGP says of each step
-// of a session is logged by the Speaker, once. And it is the only place where GoBGP says why a
-// session that was never up does not come up: its events have nothing of that, as it stays in state
-// Active meanwhile (outgoingConnManager in GoBGP's pkg/server/fsm.go). TestNeverUp holds its words.
+// listener is the handler of GoBGP's log. It passes on warnings only, because the Speaker logs each
+// step of a session itself. It also extracts the reason why a session does not come up: GoBGP gives
+// that reason only in its log. GoBGP sends no event for it, because the session stays in state
+// Active (outgoingConnManager in GoBGP's pkg/server/fsm.go). TestNeverUp fails if GoBGP changes the
+// texts.
 type listener struct {
 	slog.Handler
-	peer  netip.Addr                                      // what the logger is about; not valid: no peer
-	notUp func(peer netip.Addr, at time.Time, why string) // is told why a session does not come up
+	peer  netip.Addr                                      // the logger's peer; not valid: none
+	notUp func(peer netip.Addr, at time.Time, why string) // called with the reason why a session is not up
 }
 
 func newListener(to slog.Handler, notUp func(netip.Addr, time.Time, string)) *listener {
 	return &listener{Handler: to, notUp: notUp}
 }
 
-// Enabled implements slog.Handler: what is not passed on is listened to.
+// Enabled implements slog.Handler. It is true for all levels, because Handle reads all records.
 func (l *listener) Enabled(context.Context, slog.Level) bool { return true }
 
 // WithAttrs implements slog.Handler.
@@ -32,7 +33,7 @@ func (l *listener) WithAttrs(attributes []slog.Attr) slog.Handler {
 	with := *l
 	with.Handler = l.Handler.WithAttrs(attributes)
 	for _, a := range attributes {
-		if a.Key == "Key" { // not an address in loggers of other things than peers
+		if a.Key == "Key" { // an address only in loggers of peers
 			with.peer, _ = netip.ParseAddr(a.Value.String())
 		}
 	}
@@ -60,19 +61,19 @@ func (l *listener) Handle(ctx context.Context, r slog.Record) error {
 	return l.Handler.Handle(ctx, r)
 }
 
-// endedByRouter is all that is known where GoBGP does not read on: the router ended the connection,
-// or sent a NOTIFICATION in place of what was expected.
+// endedByRouter is the reason if the router closed the connection, or sent a NOTIFICATION in place
+// of the expected message, which GoBGP does not read.
 const endedByRouter = "the router ended the connection before the session was up: its log has the reason"
 
-// noConnection begins what is said where the router does not accept a TCP connection.
+// noConnection is the prefix of reasons why the router does not accept a TCP connection.
 const noConnection = "no TCP connection: "
 
-// whyNotUp is what a record says, in words of this side; empty: nothing.
+// whyNotUp returns the reason in a record; empty: it has none.
 func whyNotUp(r *slog.Record) string {
 	switch r.Message {
 	case "failed to connect":
 		why := attribute(r, "Error").String()
-		if strings.HasPrefix(why, "dial tcp ") { // and both ends, which the table of peers has
+		if strings.HasPrefix(why, "dial tcp ") { // and both addresses, which the table of peers has
 			_, why, _ = strings.Cut(why, ": ")
 		}
 		return noConnection + strings.TrimPrefix(why, "connect: ")
@@ -80,18 +81,18 @@ func whyNotUp(r *slog.Record) string {
 		code, subcode := number(r, "Code"), number(r, "Subcode")
 		switch code {
 		case wire.BGP_ERROR_CEASE:
-			return "" // this side ends the session, and begins another one
+			return "" // this side ends the session to begin another one
 		case wire.BGP_ERROR_FSM_ERROR:
 			return endedByRouter
 		case wire.BGP_ERROR_HOLD_TIMER_EXPIRED:
-			return "the router accepts the connection, and sends no OPEN"
+			return "the router accepts the connection, but sends no OPEN"
 		}
 		return "refused by this side: " + wire.NewNotificationErrorCode(code, subcode).String()
 	}
 	return endedByRouter
 }
 
-// notOpened is why a session ended that was not up, in GoBGP's words and ours.
+// notOpened translates GoBGP's reason for the end of a session that was not up.
 func notOpened(reason string) string {
 	if reason == "invalid-msg" || reason == "read-failed" {
 		return endedByRouter
@@ -99,11 +100,11 @@ func notOpened(reason string) string {
 	return "not opened: " + reason
 }
 
-// notUp takes why a session does not come up. It is called by goroutines of GoBGP.
+// notUp records why a session does not come up. GoBGP's goroutines call it.
 func (s *Speaker) notUp(peer netip.Addr, at time.Time, why string) {
 	s.mu.Lock()
 	for _, session := range s.sessions {
-		if !session.up && session.hears(peer, at) {
+		if !session.up && session.concerns(peer, at) {
 			s.setWhy(session, why)
 		}
 	}
@@ -111,8 +112,9 @@ func (s *Speaker) notUp(peer netip.Addr, at time.Time, why string) {
 	s.changed.Raise()
 }
 
-// setWhy says why a session that was not up did not come up; s.mu is held. A router that ended a
-// session, or was refused, closes new connections for a time: that does not hide the reason.
+// setWhy sets the reason why a session does not come up. The caller holds s.mu. A router that
+// closed a session or was rejected refuses connections for a while: that must not hide the first
+// reason.
 func (s *Speaker) setWhy(session *session, why string) {
 	known := session.why != "" && !strings.HasPrefix(session.why, noConnection)
 	if session.why == why || known && why == endedByRouter {
@@ -132,7 +134,7 @@ func attribute(r *slog.Record, key string) (v slog.Value) {
 	return v
 }
 
-// number is an attribute that is a byte of a message; 0 if it is something else.
+// number returns an attribute that is a byte of a message; 0 if it has another kind.
 func number(r *slog.Record, key string) uint8 {
 	if v := attribute(r, key); v.Kind() == slog.KindInt64 {
 		return uint8(v.Int64())

@@ -86,7 +86,7 @@ func TestNeverUp(t *testing.T) {
 		if len(report.Peers) != len(want) {
 			missing = append(missing, "not all peers")
 		}
-		if log.count("BFD packets cannot be sent, which is tried again") == 0 {
+		if log.count("BFD packets cannot be sent; it is tried again") == 0 {
 			missing = append(missing, "the log has nothing of BFD")
 		}
 		return missing
@@ -134,7 +134,7 @@ func TestWhyNotUp(t *testing.T) {
 		{func() { of.Debug("failed to connect", "Error", errors.New("other").Error()) }, "no TCP connection: other"},
 		{func() { of.Info("sent notification", "Code", 5, "Subcode", 1) }, endedByRouter},
 		{func() { of.Info("sent notification", "Code", 4, "Subcode", 0) },
-			"the router accepts the connection, and sends no OPEN"},
+			"the router accepts the connection, but sends no OPEN"},
 		{func() { of.Info("sent notification", "Code", 6, "Subcode", 4) }, ""},
 		{func() { of.Info("sent notification") }, "refused by this side: code 0(undefined) subcode 0(undefined)"},
 		{func() { l.Debug("failed to connect", "Error", "of no peer") }, ""},

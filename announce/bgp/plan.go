@@ -15,33 +15,32 @@ const protocol = "bgp"
 // gracefulShutdown is the community GRACEFUL_SHUTDOWN (RFC 8326, section 3).
 var gracefulShutdown = kinds.Community{Numbers: [3]uint32{65535, 0}}
 
-// What makes a route the last resort, beside what makes it leave: routers compare the length of the
-// AS path and then MED (RFC 4271, section 9.1.2.2) before they spread packets over equal routes. A
-// path to a peer of the same AS cannot be longer, as the peer takes its own AS in it for a loop.
-// The prepended path is longer than one by any other gateway of the same fabric: a Clos network of
-// five stages has five hops.
+// A LastResort route is a Leaving route with a longer AS path, or to a peer of the same AS with a
+// higher MED: routers compare the length of the AS path and then MED (RFC 4271, section 9.1.2.2)
+// before they balance over equal routes. To a peer of the same AS the path cannot be longer,
+// because the peer would reject its own AS in it as a loop. The prepended path is longer than a
+// path by any other gateway of the same fabric: a Clos network of five stages has five hops.
 const (
 	lastResortPrepend = 8
 	lastResortMED     = 1 // a route without MED has the lowest one, 0
 )
 
-// Route is a prefix and what of it each peer is told.
+// Route is a prefix and its attributes for each peer.
 type Route struct {
 	Prefix netip.Prefix
 	To     map[string]Attributes // by the peer's name
 }
 
-// Attributes are those of a route that peers may be told differently.
+// Attributes are the attributes of a route that may differ between peers.
 type Attributes struct {
-	LocalPref   uint32 // 0: none, or that of a route that leaves
+	LocalPref   uint32 // 0: none, or the route leaves
 	Communities []kinds.Community
-	// Leaving: routers are asked to prefer others. LastResort: and so that no configuration of
-	// theirs is needed.
+	// Leaving: routers that know GRACEFUL_SHUTDOWN prefer others. LastResort: all routers do.
 	Leaving, LastResort bool
 	Internal            bool // to a peer of the same AS: LocalPref is sent
 }
 
-// String describes them for people.
+// String returns the attributes as text.
 func (a Attributes) String() string {
 	var parts []string
 	if a.Internal && (a.LocalPref != 0 || a.Leaving) {
@@ -63,8 +62,8 @@ func (a Attributes) String() string {
 	return strings.Join(parts, " ")
 }
 
-// prefixOf is what is announced for a VIP. An aggregate must lie in the pool: it would take packets
-// of addresses that are somebody else's.
+// prefixOf returns the prefix to announce for a VIP. An aggregate must lie in the pool: otherwise
+// it would attract packets to addresses that belong to others. why is the reason if it does not.
 func prefixOf(a *kinds.Advertisement, s *announce.VIPVerdict) (prefix netip.Prefix, why string) {
 	if prefix = a.Prefix(s.VIP); prefix.IsSingleIP() || s.Pool.Covers(prefix) {
 		return prefix, ""

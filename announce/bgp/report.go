@@ -42,8 +42,8 @@ func (s *Speaker) Report() announce.Report {
 	return r
 }
 
-// pending says which edited fields of a peer whose session is up are not in force, and when they
-// will be; "" if all are.
+// pending returns which edited fields of an established session's peer are not in force, and when
+// they will be; "" if all are.
 func (s *Speaker) pending(session *session) string {
 	var parts []string
 	if fields := s.waiting[session.peer.Name]; fields != "" {
@@ -72,7 +72,7 @@ func (s *Speaker) Lines(vip netip.Addr) []view.Line {
 	return lines
 }
 
-// withSession says whether the peer of a line gets it.
+// withSession adds to a line whether its peer gets the route.
 func (s *Speaker) withSession(l *view.Line, vip netip.Addr) {
 	session := s.sessions[l.To]
 	if l.State == view.Not || session == nil {

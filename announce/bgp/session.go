@@ -13,17 +13,18 @@ import (
 	"sluice.dev/sluice/announce/kinds"
 )
 
-// restartTime is how long peers keep the routes of a process that restarts, in seconds (RFC 4724,
-// section 3): a pod of a rollout that has to fetch its image may take a minute.
+// restartTime is how long peers keep the routes of a restarting process, in seconds (RFC 4724,
+// section 3): a pod of a rollout that must pull its image may take a minute.
 const restartTime = 120
 
-// deferralTime is how long after a restart the first routes are sent, at the latest, in seconds:
-// GoBGP waits for the End-of-RIB of all peers, for the choice of routes that is not made here.
+// deferralTime is the longest delay of the first routes after a restart, in seconds. GoBGP waits
+// for the End-of-RIB of all peers before it selects routes; no routes are selected here.
 const deferralTime = 1
 
-// anewEvery is how often a session that ends is begun anew at once. One that does not stay up is
-// left to GoBGP, which connects after 7 s: 5 in state Idle, and up to 2.
-const anewEvery = 10 * time.Second
+// restartEvery is the least time between two immediate restarts of an ended session. A session that
+// does not stay up that long is left to GoBGP, which connects after 7 s: 5 in state Idle, up to 2
+// more.
+const restartEvery = 10 * time.Second
 
 // families are IPv4 and IPv6 unicast.
 var families = map[bool]*api.Family{
@@ -31,45 +32,46 @@ var families = map[bool]*api.Family{
 	false: {Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST},
 }
 
-// session is one peer as GoBGP has it. All but named is guarded by Speaker.mu. The goroutine that
-// calls Apply alone writes what comes before up, and so reads that without it.
+// session is the session with one peer. Speaker.mu guards all fields except named. Only the
+// goroutine that calls Apply writes the fields before up, and so reads them without the lock.
 type session struct {
 	peer *kinds.Peer
-	// address is the router's, with a zone for a link-local one. For an unnumbered peer it is found
-	// among the interface's neighbours.
-	address netip.Addr
-	named   netip.Addr // the address in the set of neighbours that policies name the peer by
-	// ours are the next hops for routes of the other family than the session's addresses.
-	ours      map[bool]netip.Addr // by Is4
-	notServed string              // the interface of the next hops, if the gateway does not serve it
-	// begun is when GoBGP was given the peer; zero: it does not have it. What GoBGP says arrives
-	// late: what it says of a time before is about a session that is not there any more.
+	// address is the router's, with a zone if it is link-local. For an unnumbered peer it comes
+	// from the interface's neighbour table.
+	address       netip.Addr
+	policyAddress netip.Addr // the address in the neighbour set by which policies name the peer
+	// ours are the next hops for routes of the family that the session's addresses do not have.
+	familyHops map[bool]netip.Addr // by Is4
+	notServed  string              // the interface of the next hops, if the gateway does not serve it
+	// begun is when the peer was added to GoBGP; zero: GoBGP does not have it. GoBGP's events
+	// arrive late: an event with an earlier time is about a previous session.
 	begun  time.Time
-	timers timers // as GoBGP was given them last
+	timers timers // as last set in GoBGP
 
-	up     bool
-	opened timers    // of this side, when it came up
-	again  bool      // it is to begin anew: the peer ended it, and GoBGP would wait before it connects
-	anew   time.Time // when it was so last
-	state  string    // as GoBGP said last, for people; nothing is decided by it
-	since  time.Time
-	why    string
-	limit  prefixLimit
+	up            bool
+	opened        timers    // this side's, when the session came up
+	restartNeeded bool      // it must begin again: the peer ended it, and GoBGP would wait before it connects
+	lastRestart   time.Time // when again was set last
+	state         string    // GoBGP's last state, only for display
+	since         time.Time
+	why           string // it is not up
+	limit         prefixLimit
 }
 
 func newSession(p *kinds.Peer) *session { return &session{peer: p, address: p.Address} }
 
-// timers are those of GoBGP's configuration.
+// timers are a peer's timers in GoBGP's configuration.
 type timers struct{ hold, keepalive, connect time.Duration }
 
 func timersOf(p *kinds.Peer) timers { return timers{p.Hold, p.Keepalive, p.Connect} }
 
-// hears reports whether what GoBGP said of an address at a time is about the session.
-func (s *session) hears(address netip.Addr, at time.Time) bool {
+// concerns reports whether GoBGP's event at a time about an address concerns the session.
+func (s *session) concerns(address netip.Addr, at time.Time) bool {
 	return !s.begun.IsZero() && !at.Before(s.begun) && sameNeighbour(s.address, address)
 }
 
-// configuration is the peer in GoBGP's words. restarting: routes of a process before may be there.
+// configuration returns GoBGP's configuration of the peer. restarting: the previous process may
+// have announced routes.
 func (s *session) configuration(restarting bool) *api.Peer {
 	p := s.peer
 	c := &api.Peer{
@@ -105,8 +107,8 @@ func (s *session) configuration(restarting bool) *api.Peer {
 	return c
 }
 
-// nextHops finds this node's addresses on the interface towards a peer. After an error they are not
-// known, as when the process is out of descriptors.
+// nextHops returns this node's addresses on the interface towards a peer, by Is4. An error means
+// that they are unknown, for example because the process is out of descriptors.
 func nextHops(p *kinds.Peer, address netip.Addr) (map[bool]netip.Addr, error) {
 	local := p.Source
 	if !local.IsValid() {
@@ -145,8 +147,8 @@ func nextHops(p *kinds.Peer, address netip.Addr) (map[bool]netip.Addr, error) {
 	return nil, nil
 }
 
-// sourceTo returns the address that packets to another one leave with; not valid if no route leads
-// there. Nothing is sent.
+// sourceTo returns the source address of packets to an address; not valid if there is no route. It
+// sends no packet.
 func sourceTo(a netip.Addr) (netip.Addr, error) {
 	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 179)))
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
@@ -162,8 +164,8 @@ func sourceTo(a netip.Addr) (netip.Addr, error) {
 	return netip.Addr{}, nil
 }
 
-// hop returns the next hop to tell for routes of a family; not valid: GoBGP's choice, which is the
-// end of the session here.
+// hop returns the next hop for routes of a family; not valid: GoBGP uses the local address of the
+// session.
 func (s *session) hop(is4 bool) (hop netip.Addr, err error) {
 	if err := s.notServedError(); err != nil {
 		return netip.Addr{}, err
@@ -171,9 +173,9 @@ func (s *session) hop(is4 bool) (hop netip.Addr, err error) {
 	if s.peer.Interface != "" || s.address.Is4() == is4 {
 		return netip.Addr{}, nil // unnumbered: RFC 8950
 	}
-	if h := s.ours[is4]; h.IsValid() {
+	if h := s.familyHops[is4]; h.IsValid() {
 		return h, nil
 	}
-	return netip.Addr{}, fmt.Errorf("the interface towards %v has no IPv%d address to be the next hop", s.address,
+	return netip.Addr{}, fmt.Errorf("the interface towards %v has no IPv%d address that can be the next hop", s.address,
 		map[bool]int{true: 4, false: 6}[is4])
 }

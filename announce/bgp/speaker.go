@@ -26,10 +26,10 @@ import (
 // Config configures a Speaker.
 type Config struct {
 	Log *slog.Logger
-	// RouterID of this node, an IPv4 address; not valid: one is found (findRouterID). Peers may
-	// have one of their own.
+	// RouterID is this node's, an IPv4 address; not valid: findRouterID finds one. A BGPPeer may
+	// have another.
 	RouterID netip.Addr
-	// Restarting: a process before may have announced routes, which peers with graceful restart
+	// Restarting: the previous process may have announced routes, which peers with graceful restart
 	// keep.
 	Restarting bool
 }
@@ -40,31 +40,31 @@ type Speaker struct {
 	log     *slog.Logger
 	changed wake.Flag
 
-	// The goroutine that calls Apply has these.
+	// Only the goroutine that calls Apply uses the fields up to mu.
 	server   *server.BgpServer // nil before the first peer
-	bfd      *bfd.Endpoint     // nil where server is
-	bfdPort  uint16            // 0: that of RFC 5881
+	bfd      *bfd.Endpoint     // nil: server is nil
+	bfdPort  uint16            // 0: the port of RFC 5881
 	identity identity          // of server
-	found    netip.Addr        // by findRouterID
+	foundID  netip.Addr        // result of findRouterID
 	variants map[string]*variant
 	next     uint32
 	paths    map[netip.Prefix]*variant
 	gateway  announce.Grade // of the last World
-	// turn is when sessions that are up begin anew with what is new; zero: none must. waiting are
-	// the fields that are new, by the peer's name.
+	// turn is when established sessions begin again to apply edits; zero: no edit needs that.
+	// waiting has the edited fields by the peer's name.
 	turn    time.Time
 	waiting map[string]string
 	number  uint64                // of the last World
-	due     map[netip.Prefix]bool // routes that are not known to be as in table
-	key     string                // sessionsKey that the other routes are for
+	due     map[netip.Prefix]bool // routes that may differ from table
+	key     string                // sessionsKey of the last time
 
-	mu       sync.Mutex // guards what follows, which Report reads
+	mu       sync.Mutex // guards the fields below
 	sessions map[string]*session
 	table    *table
 	problems []kinds.Problem
 }
 
-// identity is what a server has for all peers.
+// identity is the part of a server's configuration that applies to all peers.
 type identity struct {
 	asn      uint32
 	routerID netip.Addr
@@ -83,7 +83,7 @@ func (s *Speaker) Name() string { return protocol }
 // Changed implements announce.Speaker.
 func (s *Speaker) Changed() <-chan struct{} { return s.changed }
 
-// Apply implements announce.Speaker. What cannot be done is tried again with the next call.
+// Apply implements announce.Speaker. The next call retries failed operations.
 func (s *Speaker) Apply(w *announce.World) { s.apply(w, time.Now()) }
 
 func (s *Speaker) apply(w *announce.World, now time.Time) {
@@ -98,8 +98,8 @@ func (s *Speaker) apply(w *announce.World, now time.Time) {
 	if s.server == nil {
 		return
 	}
-	// Sessions that end first, so that their addresses are free; routes before sessions that begin,
-	// so that a restarting one tells all of them at once.
+	// Remove old sessions first, so that their addresses are free. Add routes before new sessions,
+	// so that a restarting session sends all of them at once.
 	s.removePeers(ctx, peers)
 	s.beginAgain(ctx)
 	s.answers(ctx)
@@ -108,24 +108,24 @@ func (s *Speaker) apply(w *announce.World, now time.Time) {
 	if key := s.sessionsKey(); key != s.key {
 		s.key = key
 		s.allDue()
-		s.changed.Raise() // lines may say something else
+		s.changed.Raise() // the result of Lines may differ
 	}
 	if err := s.applyRoutes(ctx); err != nil {
-		s.log.Error("routes are not as they should be, and are tried again", "error", err)
+		s.log.Error("routes cannot be updated; it is tried again", "error", err)
 	}
 	s.addPeers(ctx, peers)
 	s.applyBFD()
 }
 
-// answers waits until GoBGP's main goroutine takes a request. Without changes nothing else is asked
-// of it: if it has stalled, so does the caller, whose heartbeat says so.
+// answers waits until GoBGP's main goroutine processes a request. Without changes this is the only
+// request: if GoBGP has stalled, the caller also stalls, and its heartbeat shows that.
 func (s *Speaker) answers(ctx context.Context) {
 	if _, err := s.server.GetBgp(ctx, &api.GetBgpRequest{}); err != nil {
 		s.log.Warn("GoBGP does not answer", "error", err)
 	}
 }
 
-// follow brings the table up to date, and notes the routes that are due.
+// follow updates the table, and marks changed routes as due.
 func (s *Speaker) follow(w *announce.World) {
 	some := w.Since != 0 && w.Since == s.number && w.Set == s.table.world.Set
 	next := s.table
@@ -144,7 +144,7 @@ func (s *Speaker) follow(w *announce.World) {
 	}
 }
 
-// allDue notes all routes as due, and those that are to go.
+// allDue marks all routes as due, including those to remove.
 func (s *Speaker) allDue() {
 	for prefix := range s.table.routes {
 		s.due[prefix] = true
@@ -154,8 +154,8 @@ func (s *Speaker) allDue() {
 	}
 }
 
-// ensureServer starts GoBGP for the first peer. Another router ID needs another start, by which all
-// sessions end: it waits for this gateway's turn.
+// ensureServer starts GoBGP for the first peer. Another router ID needs a restart of GoBGP, which
+// ends all sessions: that waits for this gateway's turn.
 func (s *Speaker) ensureServer(ctx context.Context, peers []*kinds.Peer, routerID netip.Addr) error {
 	if len(peers) == 0 {
 		return s.stopServer(ctx)
@@ -200,7 +200,7 @@ func (s *Speaker) startServer(ctx context.Context, id identity) error {
 	return nil
 }
 
-// learnNothing has GoBGP reject the routes of peers. Our own pass the same policy.
+// learnNothing makes GoBGP reject the routes of peers. Local routes pass the same policy.
 func learnNothing(ctx context.Context, b *server.BgpServer) error {
 	own := &api.Policy{Name: "own", Statements: []*api.Statement{{Name: "own",
 		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
@@ -235,7 +235,7 @@ func (s *Speaker) note(about kinds.Ref, reason, text string) {
 	s.problems = append(s.problems, kinds.Problem{About: about, Reason: reason, Note: text})
 }
 
-// removePeers ends sessions that are not wanted any more, or not as they are.
+// removePeers ends sessions that are no longer wanted, or whose edits need a new session.
 func (s *Speaker) removePeers(ctx context.Context, peers []*kinds.Peer) {
 	for name, session := range maps.Clone(s.sessions) {
 		i := slices.IndexFunc(peers, func(p *kinds.Peer) bool { return p.Name == name })
@@ -249,18 +249,18 @@ func (s *Speaker) removePeers(ctx context.Context, peers []*kinds.Peer) {
 	}
 }
 
-// beginAgain takes sessions that ended out of GoBGP, so that they begin as new ones do. Not those
-// with graceful restart: their peers have kept the routes, and GoBGP has what that takes. One that
-// the prefix limit ended is taken out in any case: GoBGP would keep the peer's routes with graceful
-// restart, and not connect again.
+// beginAgain removes ended sessions from GoBGP, so that they begin again at once. It keeps sessions
+// with graceful restart: their peers have kept the routes, and GoBGP needs its state for that. But
+// it removes those that the prefix limit ended: with graceful restart, GoBGP would keep the peer's
+// routes and never connect again.
 func (s *Speaker) beginAgain(ctx context.Context) {
 	s.mu.Lock()
 	var ended []*session
 	for _, session := range s.sessions {
-		if session.again && !session.up {
+		if session.restartNeeded && !session.up {
 			ended = append(ended, session)
 		}
-		session.again = false
+		session.restartNeeded = false
 	}
 	s.mu.Unlock()
 	for _, session := range ended {
@@ -268,8 +268,8 @@ func (s *Speaker) beginAgain(ctx context.Context) {
 	}
 }
 
-// deletePeer takes a session out of GoBGP, if it is there, which tells the peer that it ends (RFC
-// 4486): the peer removes the routes at once. What GoBGP has yet to say of it is not heard.
+// deletePeer removes a session from GoBGP, which notifies the peer (RFC 4486): the peer withdraws
+// the routes at once. Later events about the session are ignored.
 func (s *Speaker) deletePeer(ctx context.Context, session *session) {
 	if session.begun.IsZero() {
 		return
@@ -279,12 +279,12 @@ func (s *Speaker) deletePeer(ctx context.Context, session *session) {
 	s.mu.Unlock()
 	err := s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: session.address.String()})
 	if err != nil {
-		s.log.Warn("a session does not end", "peer", session.peer.Name, "error", err)
+		s.log.Warn("a session cannot be ended", "peer", session.peer.Name, "error", err)
 	}
 }
 
-// prepare makes what is known of each peer: its address, and the set of neighbours that policies
-// name it by.
+// prepare updates the state of each peer: its address, and the neighbour set by which policies name
+// it.
 func (s *Speaker) prepare(ctx context.Context, peers []*kinds.Peer) {
 	for _, p := range peers {
 		s.mu.Lock()
@@ -293,7 +293,7 @@ func (s *Speaker) prepare(ctx context.Context, peers []*kinds.Peer) {
 			session = newSession(p)
 			s.sessions[p.Name] = session
 		}
-		session.peer = p // another selector or version of the same
+		session.peer = p // perhaps a newer version
 		address, up, why := session.address, session.up, session.limit.why(time.Now())
 		s.mu.Unlock()
 		if p.Interface != "" && !up {
@@ -305,14 +305,14 @@ func (s *Speaker) prepare(ctx context.Context, peers []*kinds.Peer) {
 				s.deletePeer(ctx, session)
 			}
 		}
-		named, ours := session.named, session.ours
+		named, ours := session.policyAddress, session.familyHops
 		if !address.IsValid() {
 			ours = nil
 		} else {
 			if hops, err := nextHops(p, address); err == nil {
 				ours = hops
 			} else {
-				s.log.Warn("next hops of a peer stay as they are", "peer", p.Name, "error", err)
+				s.log.Warn("next hops of a peer cannot be read, the previous ones are used", "peer", p.Name, "error", err)
 			}
 			if address != named {
 				if err := s.nameNeighbour(ctx, p.Name, address); err != nil {
@@ -325,7 +325,7 @@ func (s *Speaker) prepare(ctx context.Context, peers []*kinds.Peer) {
 			}
 		}
 		s.mu.Lock()
-		session.address, session.named, session.ours = address, named, ours
+		session.address, session.policyAddress, session.familyHops = address, named, ours
 		if session.begun.IsZero() {
 			session.why = why
 		}
@@ -334,7 +334,7 @@ func (s *Speaker) prepare(ctx context.Context, peers []*kinds.Peer) {
 }
 
 // leaveOut finds the sessions whose routes would lead to an interface that the gateway does not
-// serve. What cannot be read leaves it as it was.
+// serve. If the interfaces cannot be read, it keeps the previous result.
 func (s *Speaker) leaveOut(w *announce.World) {
 	arrivals, err := newArrivals(w)
 	for _, session := range s.sessions {
@@ -343,7 +343,7 @@ func (s *Speaker) leaveOut(w *announce.World) {
 			name, err = arrivals.notServedOf(session.peer, session.address)
 		}
 		if err != nil {
-			s.log.Warn("by which interface packets arrive is not known, and stays as it was", "error", err)
+			s.log.Warn("the interface at which packets arrive cannot be found, the previous one is used", "error", err)
 			return
 		}
 		s.mu.Lock()
@@ -355,8 +355,8 @@ func (s *Speaker) leaveOut(w *announce.World) {
 	}
 }
 
-// nameNeighbour makes the set of neighbours with a peer's address. GoBGP does not look at routes
-// again that it kept from a neighbour of no set: sessions begin when theirs is there.
+// nameNeighbour sets the neighbour set with a peer's address. It must exist before the session
+// begins: GoBGP does not apply policies again to routes from a neighbour that was in no set.
 func (s *Speaker) nameNeighbour(ctx context.Context, name string, address netip.Addr) error {
 	return s.server.AddDefinedSet(ctx, &api.AddDefinedSetRequest{Replace: true, DefinedSet: &api.DefinedSet{
 		DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: neighbours(name),
@@ -364,7 +364,7 @@ func (s *Speaker) nameNeighbour(ctx context.Context, name string, address netip.
 	}})
 }
 
-// addPeers begins sessions, and gives GoBGP the timers of those that go on.
+// addPeers begins sessions, and updates the timers of existing ones.
 func (s *Speaker) addPeers(ctx context.Context, peers []*kinds.Peer) {
 	for _, p := range peers {
 		session := s.sessions[p.Name]
@@ -374,11 +374,11 @@ func (s *Speaker) addPeers(ctx context.Context, peers []*kinds.Peer) {
 		s.mu.Lock()
 		waits := session.limit.waits(time.Now())
 		s.mu.Unlock()
-		if !session.begun.IsZero() || !session.address.IsValid() || session.address != session.named || waits {
+		if !session.begun.IsZero() || !session.address.IsValid() || session.address != session.policyAddress || waits {
 			continue
 		}
 		s.mu.Lock()
-		session.begun = time.Now() // GoBGP speaks of it before AddPeer returns
+		session.begun = time.Now() // GoBGP's events may come before AddPeer returns
 		s.mu.Unlock()
 		err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: session.configuration(s.config.Restarting)})
 		session.timers = timersOf(p)
@@ -386,31 +386,30 @@ func (s *Speaker) addPeers(ctx context.Context, peers []*kinds.Peer) {
 		if session.why = ""; err != nil {
 			session.begun, session.up, session.state, session.why = time.Time{}, false, "", err.Error()
 			s.log.Warn("a session cannot begin, and is tried again", "peer", p.Name, "error", err)
-		} else if session.state == "" { // GoBGP may have said more already
+		} else if session.state == "" { // no event came before AddPeer returned
 			session.state = "IDLE"
 		}
 		s.mu.Unlock()
 	}
 }
 
-// updateTimers gives GoBGP the timers of a session, which goes on: the peer hears of the hold time
-// in the next OPEN. GoBGP would begin the session anew if anything else were different.
+// updateTimers sets the timers of an existing session in GoBGP. The peer gets the hold time in the
+// next OPEN. If any other field differed, GoBGP would restart the session.
 func (s *Speaker) updateTimers(ctx context.Context, session *session) {
 	_, err := s.server.UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: session.configuration(s.config.Restarting)})
 	if err != nil {
-		s.log.Warn("timers of a session stay as they are, which is tried again", "peer", session.peer.Name, "error",
+		s.log.Warn("timers of a session cannot be updated; it is tried again", "peer", session.peer.Name, "error",
 			err)
 		return
 	}
 	session.timers = timersOf(session.peer)
 }
 
-// applyRoutes makes GoBGP's table ours, for the routes that are due. One whose variant cannot be
-// made stays due.
+// applyRoutes updates the due routes in GoBGP. A route whose variant cannot be made stays due.
 func (s *Speaker) applyRoutes(ctx context.Context) error {
 	var errs []error
 	var add, gone []*apiutil.Path
-	next := map[netip.Prefix]*variant{} // of the paths in add
+	next := map[netip.Prefix]*variant{} // variants of the paths in add
 	for prefix := range s.due {
 		r := s.table.routes[prefix]
 		v, err := s.variantOf(ctx, prefix, r)
@@ -463,7 +462,7 @@ func (s *Speaker) variantOf(ctx context.Context, prefix netip.Prefix, r *route) 
 	return s.newVariant(ctx, one, key)
 }
 
-// setPath notes the variant with which GoBGP has a path; nil: it has none.
+// setPath records the variant of a path in GoBGP; nil: GoBGP has no path.
 func (s *Speaker) setPath(prefix netip.Prefix, v *variant) {
 	if before := s.paths[prefix]; before != nil {
 		before.paths--
@@ -502,7 +501,7 @@ func pathOf(prefix netip.Prefix, v *variant) (*apiutil.Path, error) {
 	return p, nil
 }
 
-// peerChanged takes what GoBGP says of a session. It is called by a goroutine of GoBGP.
+// peerChanged processes GoBGP's event about a session. GoBGP's goroutine calls it.
 func (s *Speaker) peerChanged(m *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
 	if m.Type != apiutil.PEER_EVENT_STATE {
 		return
@@ -510,7 +509,7 @@ func (s *Speaker) peerChanged(m *apiutil.WatchEventMessage_PeerEvent, at time.Ti
 	state := m.Peer.State.SessionState.String()
 	s.mu.Lock()
 	for _, session := range s.sessions {
-		if !session.hears(m.Peer.State.NeighborAddress, at) {
+		if !session.concerns(m.Peer.State.NeighborAddress, at) {
 			continue
 		}
 		up := m.Peer.State.SessionState == wire.BGP_FSM_ESTABLISHED
@@ -523,9 +522,9 @@ func (s *Speaker) peerChanged(m *apiutil.WatchEventMessage_PeerEvent, at time.Ti
 				session.opened = timersOf(session.peer)
 			case endedByPrefixLimit(m):
 				session.limit.exceeded(at)
-				session.again = true
-			case !session.peer.Restart && at.Sub(session.anew) >= anewEvery:
-				session.again, session.anew = true, at
+				session.restartNeeded = true
+			case !session.peer.Restart && at.Sub(session.lastRestart) >= restartEvery:
+				session.restartNeeded, session.lastRestart = true, at
 			}
 			session.since = at
 			s.logSession(session, up, m, at)
@@ -538,7 +537,7 @@ func (s *Speaker) peerChanged(m *apiutil.WatchEventMessage_PeerEvent, at time.Ti
 	s.changed.Raise()
 }
 
-// sameNeighbour compares addresses of which one may lack its zone.
+// sameNeighbour compares addresses; if one lacks its zone, zones are ignored.
 func sameNeighbour(a, b netip.Addr) bool {
 	if a.Zone() == "" || b.Zone() == "" {
 		a, b = a.WithZone(""), b.WithZone("")
@@ -557,11 +556,12 @@ func (s *Speaker) logSession(session *session, up bool, m *apiutil.WatchEventMes
 		cmp.Or(session.why, "not known"))
 }
 
-// Close implements announce.Speaker. Where the gateway forwards or is waited for, sessions with
-// graceful restart are cut without a word, so that peers keep their routes for the next process;
-// others are ended. Where it drains or has failed nobody follows, and all are ended: their routes
-// go. A Cease does that to a session with graceful restart, too (RFC 4724, section 4). It would not
-// between peers that both sent the N bit (RFC 8538), which this side never does.
+// Close implements announce.Speaker. If the gateway forwards or is held, it closes sessions with
+// graceful restart without a NOTIFICATION, so that peers keep their routes for the next process,
+// and ends the others. If the gateway drains or has failed, no process follows: it ends all
+// sessions, and their routes go. A Cease has that effect also on a session with graceful restart
+// (RFC 4724, section 4). It would not between peers that both sent the N bit (RFC 8538), which this
+// side never sends.
 func (s *Speaker) Close() {
 	if s.server == nil {
 		return
@@ -576,6 +576,6 @@ func (s *Speaker) Close() {
 		}
 	}
 	if !kept {
-		s.server.Stop() // waits until peers are told, for a second each at most
+		s.server.Stop() // waits for the NOTIFICATIONs, at most a second each
 	}
 }

@@ -12,31 +12,32 @@ import (
 	"sluice.dev/sluice/announce/view"
 )
 
-// table is what is announced to whom. It follows single VIPs: a change costs the VIPs that change,
-// and the others of an aggregate whose attributes change. It has no clock, no network and no lock.
+// table has all routes with their attributes per peer. It is updated for single VIPs: the cost of a
+// change depends on the changed VIPs, and on other VIPs of an aggregate whose attributes change. It
+// has no clock, no network and no lock.
 type table struct {
-	world  *announce.World // for what all VIPs share
+	world  *announce.World // for the parts that all VIPs share
 	peers  []*kinds.Peer   // of this node, in order
 	vips   map[netip.Addr]*planned
 	routes map[netip.Prefix]*route
 	counts map[string]int // of routes, by the peer's name
 }
 
-// planned is the part of a table that depends on one VIP's Standing alone.
+// planned is the part of a table that depends only on one VIP's verdict.
 type planned struct {
-	lines []plannedLine
-	told  []told
-	shown []view.Line // lines, with the attributes of their routes
+	lines  []plannedLine
+	causes []cause
+	shown  []view.Line // lines, with the attributes of their routes
 }
 
-// plannedLine is a line and its prefix, which is not valid if the line has none.
+// plannedLine is a line and its prefix; not valid if the line has none.
 type plannedLine struct {
 	view.Line
 	prefix netip.Prefix
 }
 
-// told is one reason to announce a VIP to a peer, as part of a prefix.
-type told struct {
+// cause is one reason to announce a VIP to a peer, as part of a prefix.
+type cause struct {
 	prefix netip.Prefix
 	reason
 }
@@ -66,11 +67,11 @@ func newTable(w *announce.World) *table {
 	for _, s := range w.VIPs {
 		show[s.VIP] = t.add(s, dirty)
 	}
-	t.settle(dirty, show)
+	t.update(dirty, show)
 	return t
 }
 
-// follow takes a World that differs from the previous one in the Standings of some VIPs only. It
+// follow takes a World that differs from the previous one only in the verdicts about some VIPs. It
 // returns the prefixes whose attributes changed.
 func (t *table) follow(w *announce.World, some []netip.Addr) (changed []netip.Prefix) {
 	t.world = w
@@ -81,12 +82,12 @@ func (t *table) follow(w *announce.World, some []netip.Addr) (changed []netip.Pr
 			show[vip] = t.add(s, dirty)
 		}
 	}
-	return t.settle(dirty, show)
+	return t.update(dirty, show)
 }
 
-// settle updates the dirty routes and the lines of VIPs. It returns the prefixes whose attributes
+// update updates the dirty routes and the lines of VIPs. It returns the prefixes whose attributes
 // changed.
-func (t *table) settle(dirty map[netip.Prefix]bool, show map[netip.Addr]*planned) (changed []netip.Prefix) {
+func (t *table) update(dirty map[netip.Prefix]bool, show map[netip.Addr]*planned) (changed []netip.Prefix) {
 	for prefix := range dirty {
 		r := t.routes[prefix]
 		if len(r.vips) == 0 {
@@ -112,14 +113,14 @@ func (t *table) settle(dirty map[netip.Prefix]bool, show map[netip.Addr]*planned
 	return changed
 }
 
-// remove forgets a VIP, and notes its prefixes as dirty.
+// remove removes a VIP, and marks its prefixes as dirty.
 func (t *table) remove(vip netip.Addr, dirty map[netip.Prefix]bool) {
 	p := t.vips[vip]
 	if p == nil {
 		return
 	}
 	delete(t.vips, vip)
-	for _, one := range p.told {
+	for _, one := range p.causes {
 		r := t.routes[one.prefix]
 		delete(r.vips, vip)
 		if r.reasons[one.reason]--; r.reasons[one.reason] == 0 {
@@ -129,11 +130,11 @@ func (t *table) remove(vip netip.Addr, dirty map[netip.Prefix]bool) {
 	}
 }
 
-// add plans a VIP that is not there, and notes its prefixes as dirty.
+// add plans a VIP that is not in the table, and marks its prefixes as dirty.
 func (t *table) add(s *announce.VIPVerdict, dirty map[netip.Prefix]bool) *planned {
 	p := t.planVIP(s)
 	t.vips[s.VIP] = p
-	for _, one := range p.told {
+	for _, one := range p.causes {
 		r := t.routes[one.prefix]
 		if r == nil {
 			r = &route{vips: map[netip.Addr]*planned{}, reasons: map[reason]int{}}
@@ -159,7 +160,7 @@ func (t *table) planVIP(s *announce.VIPVerdict) *planned {
 	var none netip.Prefix
 	set := t.world.Set
 	if len(set.Advertisements) == 0 && len(set.Layer2) > 0 && s.Pool != nil {
-		return p // nobody asks for BGP
+		return p // no object asks for BGP
 	}
 	if s.Grade == announce.No {
 		line("", view.Not, s.Why, none)
@@ -184,7 +185,7 @@ func (t *table) planVIP(s *announce.VIPVerdict) *planned {
 				line(peer.Name, view.Not, "the session carries the other family alone: dualStackAddressFamily", none)
 				continue
 			}
-			p.told = append(p.told, told{prefix, reason{peer, a, s.Grade}})
+			p.causes = append(p.causes, cause{prefix, reason{peer, a, s.Grade}})
 			if !slices.ContainsFunc(p.lines, func(l plannedLine) bool {
 				return l.To == peer.Name && l.prefix == prefix
 			}) {
@@ -201,10 +202,10 @@ func (t *table) planVIP(s *announce.VIPVerdict) *planned {
 	return p
 }
 
-// attributes returns the attributes of a route for each peer. Of several advertisements for one
-// peer the highest local preference counts, and all communities do. The route leaves, or is the
-// last resort, only if all VIPs in it do. A route that leaves has the community GRACEFUL_SHUTDOWN,
-// and for iBGP the lowest preference (RFC 8326, section 4.1).
+// attributes returns the attributes of a route for each peer. If several advertisements are for one
+// peer, the highest local preference and all communities count. The route leaves, or is the last
+// resort, only if all VIPs in it do. A leaving route has the community GRACEFUL_SHUTDOWN, and for
+// iBGP the lowest preference (RFC 8326, section 4.1).
 func (t *table) attributes(r *route) map[string]Attributes {
 	to := map[string]Attributes{}
 	for one := range r.reasons {
@@ -245,7 +246,7 @@ func (a Attributes) equal(b Attributes) bool {
 		a.LastResort == b.LastResort && a.Internal == b.Internal
 }
 
-// show writes the attributes of routes into a VIP's lines.
+// show sets a VIP's shown lines: its lines with the attributes of their routes.
 func (t *table) show(p *planned) {
 	p.shown = make([]view.Line, len(p.lines))
 	for i := range p.lines {
@@ -253,7 +254,7 @@ func (t *table) show(p *planned) {
 		if r := t.routes[p.lines[i].prefix]; r != nil {
 			a := r.to[l.To]
 			l.With = a.String()
-			// Another VIP of the aggregate may stay.
+			// Another VIP of the aggregate may keep the route.
 			if l.State == view.LastResort && !a.LastResort {
 				l.State = view.Leaving
 			}

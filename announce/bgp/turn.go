@@ -12,16 +12,16 @@ import (
 )
 
 // An edit reaches all gateways at once. If it needs a new session, the router has no route to the
-// gateway for up to 2 s between the two. So gateways take turns by the clock: each has one, of
-// turnLength, in each cycle.
+// gateway for up to 2 s in between. So gateways apply it in turns: each has one turn of turnLength
+// in each cycle of the clock.
 const (
 	turns      = 32
 	turnLength = 4 * time.Second
 )
 
-// turnOf returns when the next turn of a gateway begins, within turns times turnLength. Gateways
-// whose router IDs differ in the last five bits, as consecutive addresses do, have turns that do
-// not overlap, if their clocks differ by less than 2 s.
+// turnOf returns when the next turn of a gateway begins, at most turns times turnLength from now.
+// Gateways whose router IDs differ in the last five bits, as consecutive addresses do, have turns
+// that do not overlap, if their clocks differ by less than 2 s.
 func turnOf(routerID netip.Addr, now time.Time) time.Time {
 	octets := routerID.AsSlice()
 	cycle := now.Truncate(turns * turnLength)
@@ -60,8 +60,8 @@ func reopens(a, b *kinds.Peer) (fields []string) {
 	return fields
 }
 
-// reopens returns the fields of p for which the session must be replaced. So must a session whose
-// BFD is up and was removed: BIRD and FRR end the BGP session when BFD signals AdminDown.
+// reopens returns the edited fields for which the session must be replaced. A removed BFD profile
+// is one if BFD is up: BIRD and FRR end the BGP session when BFD signals AdminDown.
 func (s *Speaker) reopens(session *session, p *kinds.Peer) []string {
 	fields := reopens(session.peer, p)
 	if session.peer.BFD == nil || p.BFD != nil || p.MultiHop || s.bfd == nil {
@@ -73,7 +73,7 @@ func (s *Speaker) reopens(session *session, p *kinds.Peer) []string {
 	return fields
 }
 
-// goesOn returns the peer before the edit with the edited fields that need no new session.
+// goesOn returns the peer before the edit, with those edits that need no new session.
 func goesOn(before, after *kinds.Peer) *kinds.Peer {
 	p := *before
 	p.Ref, p.NodeLabels, p.RouterID = after.Ref, after.NodeLabels, after.RouterID
@@ -118,10 +118,10 @@ func (s *Speaker) inTurn(w *announce.World, now time.Time) *announce.World {
 	case len(waiting) == 0:
 		s.turn, s.waiting = time.Time{}, nil
 		return w
-	// Or this process did not run during its turn, or the clock was set back.
+	// The turn has passed because this process did not run, or the clock was set back.
 	case s.turn.IsZero() || now.Sub(s.turn) >= turnLength/2 || s.turn.Sub(now) > turns*turnLength:
 		s.turn = turnOf(s.identity.routerID, now)
-		s.log.Info("sessions of BGP begin anew in this gateway's turn", "at", s.turn.UTC(), "because of", waiting)
+		s.log.Info("BGP sessions begin again in this gateway's turn", "at", s.turn.UTC(), "because of", waiting)
 	}
 	if !now.Before(s.turn) {
 		s.turn, s.waiting = time.Time{}, nil

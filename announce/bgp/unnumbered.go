@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// linkLocal returns the link-local address of the one router behind an interface. If none is known,
-// it asks for it, and the next call may find it.
+// linkLocal returns the link-local address of the only router behind an interface. If none is
+// known, it solicits neighbours, and a later call may find one.
 func linkLocal(name string) (netip.Addr, error) {
 	i, err := net.InterfaceByName(name)
 	if err != nil {
@@ -40,16 +40,15 @@ func linkLocal(name string) (netip.Addr, error) {
 		}
 		return netip.Addr{}, err
 	}
-	return netip.Addr{}, fmt.Errorf("interface %s: %d neighbours, %v: an unnumbered peer is alone on its link; name "+
-		"the "+
-		"router's address instead", name, len(found), found)
+	return netip.Addr{}, fmt.Errorf("interface %s: %d neighbours, %v: the link of an unnumbered peer must have no other "+
+		"neighbour; set the router's address instead", name, len(found), found)
 }
 
-// askNeighbours sends an echo request to all nodes of a link (RFC 4291, section 2.7.1). Who answers
-// resolves this node's address, by which the kernel learns the answerer's (RFC 4861, section
-// 7.2.3).
+// askNeighbours sends an echo request to all nodes of a link (RFC 4291, section 2.7.1). Before a
+// node answers, it resolves this node's address, and that solicitation has the node's own address,
+// which the kernel learns (RFC 4861, section 7.2.3).
 func askNeighbours(index int) error {
-	// A socket for echoes alone is for those in net.ipv4.ping_group_range, others need CAP_NET_RAW.
+	// An ICMP socket is allowed for groups in net.ipv4.ping_group_range; others need CAP_NET_RAW.
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
 	if err != nil {
 		if fd, err = unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6); err != nil {

@@ -15,27 +15,27 @@ import (
 	"sluice.dev/sluice/announce/kinds"
 )
 
-// variant is what each peer is told of the prefixes that have it.
+// variant is a set of attributes per peer that several prefixes may have.
 type variant struct {
 	number uint32
 	key    string
 	policy *api.Policy
-	paths  int // that have it
+	paths  int // how many paths have it
 }
 
 func (v *variant) name() string      { return fmt.Sprintf("variant-%d", v.number) }
 func (v *variant) community() string { return fmt.Sprintf("0:%d", v.number) }
 
-// defaultLocalPref is what routers take a missing local preference for.
+// defaultLocalPref is the value that routers assume if local preference is missing.
 const defaultLocalPref = 100
 
-// maxVariants is how many numbers there are.
+// maxVariants is the count of variant numbers.
 const maxVariants = 1<<16 - 1
 
-// keyOf names what a route is told to whom, with the next hops.
+// keyOf returns a key of a route's attributes and next hops for all peers.
 func (s *Speaker) keyOf(r *Route) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "IPv4: %v\n", r.Prefix.Addr().Is4()) // as statements are about one family
+	fmt.Fprintf(&b, "IPv4: %v\n", r.Prefix.Addr().Is4()) // a statement applies to one family
 	for _, name := range slices.Sorted(maps.Keys(r.To)) {
 		session := s.sessions[name]
 		if session == nil || !session.address.IsValid() {
@@ -52,7 +52,7 @@ func (s *Speaker) keyOf(r *Route) string {
 	return b.String()
 }
 
-// sessionsKey is another one whenever keyOf is of any route.
+// sessionsKey returns a key that changes whenever keyOf changes for any route.
 func (s *Speaker) sessionsKey() string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(s.sessions)) {
@@ -65,7 +65,7 @@ func (s *Speaker) sessionsKey() string {
 	return b.String()
 }
 
-// newVariant makes the policy of a route's variant in GoBGP, and puts it into force.
+// newVariant adds a variant for a route, with its policy in GoBGP.
 func (s *Speaker) newVariant(ctx context.Context, r *Route, key string) (*variant, error) {
 	if len(s.variants) >= maxVariants {
 		return nil, errors.New("too many different combinations of peers and attributes")
@@ -110,7 +110,7 @@ func (s *Speaker) taken(number uint32) bool {
 	return false
 }
 
-// statement says what one peer is told.
+// statement returns the policy statement for one peer.
 func statement(v *variant, peer *kinds.Peer, is4 bool, a Attributes, hop netip.Addr) *api.Statement {
 	st := &api.Statement{
 		Name: v.name() + " " + peer.Name,
@@ -138,7 +138,7 @@ func statement(v *variant, peer *kinds.Peer, is4 bool, a Attributes, hop netip.A
 	if len(large) > 0 {
 		st.Actions.LargeCommunity = &api.CommunityAction{Type: api.CommunityAction_TYPE_ADD, Communities: large}
 	}
-	if a.Internal && !a.Leaving { // the path itself has 0, which no action can set
+	if a.Internal && !a.Leaving { // the path itself has 0, which an action cannot set
 		st.Actions.LocalPref = &api.LocalPrefAction{Value: cmp.Or(a.LocalPref, defaultLocalPref)}
 	}
 	switch {
@@ -153,10 +153,10 @@ func statement(v *variant, peer *kinds.Peer, is4 bool, a Attributes, hop netip.A
 	return st
 }
 
-// neighbours is the name of the set with a peer's address.
+// neighbours returns the name of the neighbour set with a peer's address.
 func neighbours(peer string) string { return "peer " + peer }
 
-// assign puts the policies of all variants into force, and no other.
+// assign makes the policies of all variants the export policies.
 func (s *Speaker) assign(ctx context.Context) error {
 	a := &api.PolicyAssignment{Name: "global", Direction: api.PolicyDirection_POLICY_DIRECTION_EXPORT,
 		DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT}
@@ -166,7 +166,7 @@ func (s *Speaker) assign(ctx context.Context) error {
 	return s.server.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: a})
 }
 
-// dropVariants removes those that no path has.
+// dropVariants removes variants without paths.
 func (s *Speaker) dropVariants(ctx context.Context) error {
 	var old []*variant
 	for key, v := range s.variants {
@@ -187,7 +187,7 @@ func (s *Speaker) dropVariants(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// dropSet removes the set with a variant's community.
+// dropSet removes the community set of a variant.
 func (s *Speaker) dropSet(ctx context.Context, v *variant) error {
 	return s.server.DeleteDefinedSet(ctx, &api.DeleteDefinedSetRequest{All: true, DefinedSet: &api.DefinedSet{
 		DefinedType: api.DefinedType_DEFINED_TYPE_COMMUNITY, Name: v.name()}})
