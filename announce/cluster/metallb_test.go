@@ -106,7 +106,7 @@ func TestMetalLB(t *testing.T) {
 		"BFDProfile echo": "FieldNotDone spec.echoInterval (there is no echo mode: remove it); spec.echoMode (",
 		"BGPPeer leaf":    "FieldNotDone spec.dynamicASN (",
 		"BGPPeer red":     "FieldNotDone spec.vrf (sessions are made in the node's main routing table: reach",
-		"BGPPeer secret": "Invalid passwordSecret: passwords are read in namespace \"sluice-system\" alone, and not " +
+		"BGPPeer secret": "Invalid passwordSecret: passwords are read only in namespace \"sluice-system\", and not " +
 			"in Secret metallb-system/tor; it is not used",
 	}
 	if len(problems) != len(want) {

@@ -9,25 +9,25 @@ import (
 	"sluice.dev/sluice/announce/layer2/members"
 )
 
-// A VIP that others claim is announced again, but not more often than this.
+// Minimal intervals at which a VIP is announced again because another host claims it.
 const (
 	contradictOther  = 10 * time.Second // DEFEND_INTERVAL of RFC 5227, section 1.1
-	contradictMember = time.Second      // it has learnt by now that it does not have the VIP
+	contradictMember = time.Second      // long enough for the member to learn who owns the VIP
 )
 
-// Who claims VIPs, in counters.
+// Values of the metric label "by": who claims a VIP.
 const (
 	byMember = "member"
 	byOther  = "other"
 )
 
-// dispute is what somebody else says about a VIP that is here.
+// dispute records claims of another host for a VIP that this gateway owns.
 type dispute struct {
-	by    string // a member's name, or empty
-	mac   frame.MAC
-	last  time.Time
-	count uint64
-	said  time.Time // when the VIP was announced again
+	by        string // the member's name; empty: not a member
+	mac       frame.MAC
+	last      time.Time
+	count     uint64
+	announced time.Time // when the VIP was announced again
 }
 
 func (l *link) takeARP(s *sockets, b []byte) []outFrame {
@@ -54,8 +54,8 @@ func (l *link) takeNDP(s *sockets, b []byte) []outFrame {
 	return []outFrame{{s.ndp, frame.SentBy(s.mac, frame.Advertisement(at, p))}}
 }
 
-// answer reports whether a packet is to be answered, and with which hardware address: it asks for a
-// VIP that is here, or whose owner's process is away. It notes what the packet claims.
+// answer reports whether a packet must be answered, and with which hardware address: it asks for a
+// VIP that this gateway owns, or whose owner's process is away. It also records the packet's claim.
 func (l *link) answer(s *sockets, p frame.Packet) (at frame.MAC, yes bool) {
 	if p.FromMAC == s.mac {
 		return at, false
@@ -64,7 +64,7 @@ func (l *link) answer(s *sockets, p frame.Packet) (at frame.MAC, yes bool) {
 	defer l.mu.Unlock()
 	now := time.Now()
 	if now.Sub(l.stepped) >= time.Duration(l.config.Silent)*l.config.Every {
-		return at, false // no hello was sent for so long that others count this member as dead, and answer
+		return at, false // no hello was sent for so long that the others count this member as dead, and answer
 	}
 	if p.Claims.IsValid() && l.members.Owns(p.Claims) {
 		l.claimed(p, now)
@@ -87,8 +87,8 @@ func (l *link) answer(s *sockets, p frame.Packet) (at frame.MAC, yes bool) {
 	return at, true
 }
 
-// claimed notes that somebody says to have a VIP that is here. While a VIP moves, a member says so
-// that does not know it yet.
+// claimed records that another host claims a VIP of this gateway. While a VIP moves, a member that
+// does not know it yet does so.
 func (l *link) claimed(p frame.Packet, now time.Time) {
 	by, who, pace := byOther, "", contradictOther
 	if name := l.members.NameOf(p.FromMAC); name != "" {
@@ -101,37 +101,37 @@ func (l *link) claimed(p frame.Packet, now time.Time) {
 		l.disputes[p.Claims] = d
 	}
 	if by == byOther && now.Sub(d.last) > showDispute {
-		l.log.Warn("another host says that it has a VIP", "vip", p.Claims, "mac", p.FromMAC)
+		l.log.Warn("another host claims a VIP of this gateway", "vip", p.Claims, "mac", p.FromMAC)
 	}
 	d.by, d.mac, d.last = who, p.FromMAC, now
 	d.count++
-	if now.Sub(d.said) >= pace {
-		d.said = now
+	if now.Sub(d.announced) >= pace {
+		d.announced = now
 		l.queue.again(p.Claims, now)
 		l.wake.Raise()
 	}
 }
 
-// showDispute is how long after the last claim one is shown.
+// showDispute is how long after the last claim a dispute is shown.
 const showDispute = time.Minute
 
-// logEvery is how often a reason to refuse hellos is logged.
+// logEvery is the least interval of log lines about one reject reason.
 const logEvery = time.Minute
 
-// logged are the reasons that an operator should know of. Others happen whenever members come and
-// go.
-var logged = map[hello.Refusal]string{
-	hello.Forged:     "hellos are refused: who wrote them has not one of the keys",
-	hello.Version:    "hellos are refused: they are of another version",
-	members.SameName: "hellos are refused: another node has the name of this one",
+// logged are log messages for the reject reasons that need an operator. The other reasons occur
+// whenever members come and go.
+var logged = map[hello.RejectReason]string{
+	hello.Forged:     "hellos are rejected: their sender has none of the keys",
+	hello.Version:    "hellos are rejected: they have another version",
+	members.SameName: "hellos are rejected: another node has the name of this one",
 	members.Own:      "own hellos come back: another interface of this node is on the same link",
-	members.Full:     "hellos are refused: there are more gateways on the link than can be",
-	members.Replayed: "hellos are refused: all that come of a gateway are older than one that was used: somebody " +
-		"repeats recorded ones, or its announcer has to be started again",
+	members.Full:     "hellos are rejected: there are too many gateways on the link",
+	members.Replayed: "hellos are rejected: all hellos of a gateway are older than an accepted one: a host " +
+		"replays recorded ones, or the gateway's announcer must be restarted",
 }
 
-// reasons are all why hellos are refused.
-var reasons = []hello.Refusal{hello.Forged, hello.Version, members.Replayed, members.Unproven, members.Own,
+// reasons are all reject reasons, for metrics.
+var reasons = []hello.RejectReason{hello.Forged, hello.Version, members.Replayed, members.Unproven, members.Own,
 	members.SameName, members.Full}
 
 func (l *link) takeHello(s *sockets, b []byte) []outFrame {
@@ -149,11 +149,11 @@ func (l *link) takeHello(s *sockets, b []byte) []outFrame {
 	if refusal != "" {
 		l.count.refused[refusal]++
 		text, there := logged[refusal]
-		if refusal == members.Replayed { // some are when members come and go, or frames come twice
+		if refusal == members.Replayed { // some occur when members come and go, or frames are duplicated
 			there = l.members.OnlyReplays(h.Name, now)
 		}
-		if there && now.Sub(l.said[refusal]) >= logEvery {
-			l.said[refusal] = now
+		if there && now.Sub(l.loggedAt[refusal]) >= logEvery {
+			l.loggedAt[refusal] = now
 			l.log.Warn(text, "mac", from)
 		}
 		return nil
@@ -165,7 +165,7 @@ func (l *link) takeHello(s *sockets, b []byte) []outFrame {
 	return nil
 }
 
-// disputeOf returns what somebody else said about a VIP lately.
+// disputeOf returns the recent dispute about a VIP; nil if there is none.
 func (l *link) disputeOf(vip netip.Addr, now time.Time) *dispute {
 	d := l.disputes[vip]
 	if d == nil || now.Sub(d.last) > showDispute {

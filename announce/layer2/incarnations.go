@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// incarnations gives each link of a Speaker one that no link before it had, and a greater one, also
-// where the clock went back. A link that was taken out and is put back says hello from sequence 1
-// and lists its VIPs anew: others must know that by its incarnation, or they take it for a record.
+// incarnations gives each link of a Speaker a greater incarnation than all earlier links had, also
+// if the clock was set back. A link that is removed and added again starts with sequence 1 and a
+// new list of VIPs: without a new incarnation the other members would take its hellos for replays.
 type incarnations struct {
-	mu    sync.Mutex // guards what follows; nothing is locked while it is held
+	mu    sync.Mutex // guards the fields below; no other lock is taken while it is held
 	last  uint64
-	given map[uint64]time.Time // when the link ended; zero: it has not
+	given map[uint64]time.Time // when the incarnation's link ended; zero: it has not
 }
 
-// echoes is how long after a link has ended its hellos may still come by another interface.
+// echoes is how long after a link has ended its hellos may still arrive by another interface.
 const echoes = time.Minute
 
-// begin returns that of a link that begins.
+// begin returns the incarnation of a new link.
 func (i *incarnations) begin(now time.Time) uint64 {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -31,14 +31,14 @@ func (i *incarnations) begin(now time.Time) uint64 {
 	return i.last
 }
 
-// end notes that a link has ended.
+// end records that a link has ended.
 func (i *incarnations) end(incarnation uint64, now time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.given[incarnation] = now
 }
 
-// ours reports whether a link of this Speaker has an incarnation, or had it lately.
+// ours reports whether a link of this Speaker has an incarnation, or had it recently.
 func (i *incarnations) ours(incarnation uint64) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -52,7 +52,7 @@ type side struct {
 func newSide(t *testing.T, name string) *side {
 	t.Helper()
 	s, err := New(Config{Log: slog.New(slog.DiscardHandler), Name: name, Every: DefaultEvery, Silent: DefaultSilent,
-		Settle: DefaultSettle, Return: DefaultReturn})
+		JoinTime: DefaultJoinTime, Return: DefaultReturn})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,14 +60,14 @@ func newSide(t *testing.T, name string) *side {
 }
 
 // put puts the link into the plan, as replace does.
-func (s *side) put(t *testing.T, wishes []Wish) {
+func (s *side) put(t *testing.T, wishes []LinkVIP) {
 	t.Helper()
-	l, err := newLink("none", &s.speaker.config, &s.speaker.given, hello.Keys{make([]byte, 32)}, func() {})
+	l, err := newLink("none", &s.speaker.config, &s.speaker.incarnations, hello.Keys{make([]byte, 32)}, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.carrier.close)
-	l.set(&Plan{Ready: true, Serves: true, Links: map[string][]Wish{"none": wishes}}, l.keys, frame.MAC{})
+	l.set(&Plan{Ready: true, Serves: true, Links: map[string][]LinkVIP{"none": wishes}}, l.keys, frame.MAC{})
 	s.link = l
 }
 
@@ -76,7 +76,7 @@ func (s *side) takeOut() (said []*hello.Hello) {
 	for range goodbyes {
 		said = append(said, s.link.members.Goodbye(false, time.Now()))
 	}
-	s.speaker.given.end(s.link.incarnation, time.Now())
+	s.speaker.incarnations.end(s.link.incarnation, time.Now())
 	s.link = nil
 	return said
 }
@@ -107,9 +107,9 @@ func pass(sides []*side, from *side, said []*hello.Hello) {
 // joined like one that is new: others hear the gateway, and each VIP has one owner.
 func TestLinkIsPutBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var wishes []Wish
+		var wishes []LinkVIP
 		for i := range 200 {
-			wishes = append(wishes, Wish{VIP: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Grade: announce.Yes})
+			wishes = append(wishes, LinkVIP{VIP: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Grade: announce.Yes})
 		}
 		var sides []*side
 		for i := range 3 {
@@ -141,7 +141,7 @@ func TestLinkIsPutBack(t *testing.T) {
 			owners("it is out")
 			run(sides, away)
 			sides[0].put(t, wishes)
-			run(sides, 2*DefaultSettle)
+			run(sides, 2*DefaultJoinTime)
 			for vip, i := range owners(fmt.Sprintf("it was out for %v", away)) {
 				if i != before[vip] {
 					t.Errorf("it was out for %v: %v is with %d, and was with %d", away, vip, i, before[vip])
@@ -157,16 +157,16 @@ func TestOwnLinks(t *testing.T) {
 	t.Parallel()
 	one, other := newSide(t, "gateway").speaker, newSide(t, "gateway")
 	defer one.Close()
-	plan := &Plan{Links: map[string][]Wish{"none-0": {}, "none-1": {}}}
+	plan := &Plan{Links: map[string][]LinkVIP{"none-0": {}, "none-1": {}}}
 	one.replace(plan, nil)
-	hear := func(h *hello.Hello) hello.Refusal {
+	hear := func(h *hello.Hello) hello.RejectReason {
 		l := one.links["none-1"]
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return l.members.Receive(h, frame.MAC{}, time.Now())
 	}
 	first := one.links["none-0"]
-	one.replace(&Plan{Links: map[string][]Wish{"none-1": {}}}, nil)
+	one.replace(&Plan{Links: map[string][]LinkVIP{"none-1": {}}}, nil)
 	one.replace(plan, nil)
 	second := one.links["none-0"]
 	if second.incarnation <= first.incarnation {

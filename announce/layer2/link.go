@@ -19,60 +19,60 @@ import (
 )
 
 const (
-	// reopenEvery is how often is tried to open the sockets of a link that is up.
+	// reopenEvery is the interval of attempts to open the sockets of a link that is up.
 	reopenEvery = 200 * time.Millisecond
-	// answersPerSecond bounds the answers on a link: a host asks once a second, and again when what
-	// it knows is old.
+	// answersPerSecond bounds the answers on a link. A host asks once a second, and again when its
+	// cache entry is old.
 	answersPerSecond = 5000
-	// goodbyes are sent, since frames get lost.
+	// goodbyes is how often a goodbye is sent, because frames get lost.
 	goodbyes = 3
 )
 
 // link is an interface on which VIPs are announced.
 type link struct {
-	name        string
-	config      *Config
-	given       *incarnations
-	incarnation uint64
-	log         *slog.Logger
-	poke        func()    // what is reported has changed
-	wake        wake.Flag // looks for what is due at once
-	ended       chan struct{}
-	done        chan struct{}
-	readers     sync.WaitGroup
-	carrier     carrier // of the goroutine that runs
-	beat        *heartbeat.Beat
+	name         string
+	config       *Config
+	incarnations *incarnations
+	incarnation  uint64
+	log          *slog.Logger
+	notify       func()    // reports that the result of Report has changed
+	wake         wake.Flag // makes run call step at once
+	ended        chan struct{}
+	done         chan struct{}
+	readers      sync.WaitGroup
+	carrier      carrier // used by run's goroutine
+	beat         *heartbeat.Beat
 
-	mu       sync.Mutex // guards what follows
-	stepped  time.Time  // when step was called last
+	mu       sync.Mutex // guards the fields below
+	stepped  time.Time  // the last step
 	keys     hello.Keys
-	wishes   []Wish
-	serves   bool // the gateway is heard, and forwards now
-	keep     bool // the VIPs are to be kept for the next process
+	vips     []LinkVIP
+	serves   bool // the gateway's pulse arrives and it forwards
+	keep     bool // ask the others to keep the VIPs for the next process
 	members  *members.Members
 	sockets  *sockets // nil: the link is down
-	broken   bool     // sockets are to be opened again
-	why      string   // it is down
+	broken   bool     // sockets must be opened again
+	why      string   // why the link is down
 	tried    time.Time
-	version  uint64 // of members, that poke was called for
+	version  uint64 // of members at the last call of poke
 	queue    queue
 	answers  *rate.Limiter
 	disputes map[netip.Addr]*dispute
-	said     map[hello.Refusal]time.Time // when it was logged
+	loggedAt map[hello.RejectReason]time.Time // when it was last logged
 	count    counters
 }
 
-// counters are those of a link.
+// counters are a link's counters.
 type counters struct {
 	sent, received   uint64
-	refused          map[hello.Refusal]uint64
+	refused          map[hello.RejectReason]uint64
 	answers, limited [2]uint64 // by family
 	announcements    [2]uint64
 	failed           uint64            // frames that could not be sent
 	claims           map[string]uint64 // by whom
 }
 
-// family is an index for counters.
+// family returns the index of an address's family in counters.
 func family(a netip.Addr) int {
 	if a.Is4() {
 		return 0
@@ -86,30 +86,30 @@ func newLink(name string, c *Config, given *incarnations, keys hello.Keys, poke 
 		return nil, err
 	}
 	now := time.Now()
-	l := &link{name: name, config: c, given: given, incarnation: given.begin(now), log: c.Log.With("interface", name),
-		poke: poke, keys: keys, carrier: carrier, stepped: now,
+	l := &link{name: name, config: c, incarnations: given, incarnation: given.begin(now), log: c.Log.With("interface", name),
+		notify: poke, keys: keys, carrier: carrier, stepped: now,
 		beat: c.Beats.Add("link "+name, heartbeat.DefaultBounds),
 		wake: wake.NewFlag(), ended: make(chan struct{}), done: make(chan struct{}),
 		answers: rate.NewLimiter(answersPerSecond, answersPerSecond), disputes: map[netip.Addr]*dispute{},
-		said:  map[hello.Refusal]time.Time{},
-		queue: newQueue(), count: counters{refused: map[hello.Refusal]uint64{}, claims: map[string]uint64{}}}
-	l.members = members.New(members.Config{Name: c.Name, Incarnation: l.incarnation, Ours: given.ours, Every: c.Every,
-		Silent: c.Silent, Settle: c.Settle, Return: c.Return, Nonce: c.Nonce}, now)
+		loggedAt: map[hello.RejectReason]time.Time{},
+		queue:    newQueue(), count: counters{refused: map[hello.RejectReason]uint64{}, claims: map[string]uint64{}}}
+	l.members = members.New(members.Config{Name: c.Name, Incarnation: l.incarnation, IsOwn: given.ours, Every: c.Every,
+		Silent: c.Silent, JoinTime: c.JoinTime, Return: c.Return, Nonce: c.Nonce}, now)
 	return l, nil
 }
 
-// set replaces what is announced.
+// set replaces the VIPs and the keys.
 func (l *link) set(p *Plan, keys hello.Keys, mac frame.MAC) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	wishes := p.Links[l.name]
-	l.wishes, l.serves, l.keys = wishes, p.Serves, keys
+	l.vips, l.serves, l.keys = wishes, p.Serves, keys
 	if l.sockets != nil && mac != (frame.MAC{}) && l.sockets.mac != mac {
 		l.broken = true
 	}
-	list := make([]members.Standing, 0, len(wishes))
+	list := make([]members.LocalVIP, 0, len(wishes))
 	for _, w := range wishes {
-		list = append(list, members.Standing{VIP: w.VIP, Eligible: w.Grade != announce.No, Rank: rankOf(w.Grade)})
+		list = append(list, members.LocalVIP{VIP: w.VIP, Eligible: w.Grade != announce.No, Rank: rankOf(w.Grade)})
 	}
 	l.members.SetVIPs(list, p.Ready, time.Now())
 	if l.sockets != nil {
@@ -129,15 +129,15 @@ func rankOf(g announce.Grade) members.Rank {
 }
 
 func (l *link) joinGroups() {
-	err := l.sockets.groups.set(l.wishes)
+	err := l.sockets.groups.set(l.vips)
 	if err != nil && l.sockets.acceptsGroupsFail == nil {
 		l.log.Warn("neighbour solicitations may not arrive: is IPv6 off on the interface?", "error", err)
 	}
 	l.sockets.acceptsGroupsFail = err
 }
 
-// end gives the VIPs to others, and ends the link. With returns, others keep them for the next
-// process, unless this gateway does not forward on either, as far as is heard of it.
+// end gives up the VIPs and ends the link. With returns, the others keep the VIPs for the next
+// process, unless this gateway does not forward (keeps).
 func (l *link) end(returns bool) {
 	l.mu.Lock()
 	l.keep = returns && l.keeps()
@@ -146,10 +146,10 @@ func (l *link) end(returns bool) {
 	<-l.done
 }
 
-// keeps reports whether packets need this gateway's announcer only to be asked for: one that is
-// waited for, or leaves, may be gone while its VIPs are kept.
+// keeps reports whether this gateway will continue to forward without its announcer: one that is
+// held or leaves may be gone while its VIPs are kept.
 func (l *link) keeps() bool {
-	return l.serves && !slices.ContainsFunc(l.wishes, func(w Wish) bool { return w.Grade == announce.Leaving })
+	return l.serves && !slices.ContainsFunc(l.vips, func(w LinkVIP) bool { return w.Grade == announce.Leaving })
 }
 
 func (l *link) run() {
@@ -165,7 +165,7 @@ func (l *link) run() {
 		case <-l.ended:
 			l.goodbye()
 			l.shut("it ends")
-			l.given.end(l.incarnation, time.Now())
+			l.incarnations.end(l.incarnation, time.Now())
 			return
 		case <-l.wake:
 		case <-timer.C:
@@ -173,7 +173,7 @@ func (l *link) run() {
 	}
 }
 
-// step does what is due, and returns when it must be called again at the latest.
+// step does everything that is due, and returns the latest time of the next call.
 func (l *link) step(now time.Time) time.Time {
 	l.follow(now)
 	l.mu.Lock()
@@ -181,7 +181,7 @@ func (l *link) step(now time.Time) time.Time {
 	l.members.Tick(now)
 	hellos := l.members.Hellos(now)
 	gained, lost := l.members.Take()
-	if l.sockets != nil { // else nothing is taken out of the queue; and it joins when it is up
+	if l.sockets != nil { // when the link comes up it joins, and gains its VIPs again
 		for _, vip := range gained {
 			l.queue.add(vip, now)
 		}
@@ -207,12 +207,12 @@ func (l *link) step(now time.Time) time.Time {
 	l.mu.Unlock()
 	l.send(out)
 	if changed {
-		l.poke()
+		l.notify()
 	}
 	return next
 }
 
-// outFrame is a frame to be sent by a socket.
+// outFrame is a frame and the socket to send it by.
 type outFrame struct {
 	by *packet.Conn
 	b  []byte
@@ -228,7 +228,7 @@ func (l *link) send(list []outFrame) {
 	}
 }
 
-// due returns the announcements that are due, of VIPs that are still here.
+// due returns the due announcements of VIPs that this gateway still owns.
 func (l *link) due(now time.Time) (out []outFrame) {
 	for _, vip := range l.queue.take(now, l.members.Owns) {
 		l.count.announcements[family(vip)]++
@@ -243,7 +243,7 @@ func (l *link) due(now time.Time) (out []outFrame) {
 	return out
 }
 
-// follow opens and closes the sockets as the interface comes and goes.
+// follow opens and closes the sockets when the interface comes up and goes down.
 func (l *link) follow(now time.Time) {
 	index, why := l.carrier.up(l.name)
 	l.mu.Lock()
@@ -263,7 +263,7 @@ func (l *link) follow(now time.Time) {
 	}
 }
 
-// down says why the link is down.
+// down records why the link is down.
 func (l *link) down(why string) {
 	l.mu.Lock()
 	changed := l.why != why
@@ -271,7 +271,7 @@ func (l *link) down(why string) {
 	l.mu.Unlock()
 	if changed {
 		l.log.Warn("the link is down: nothing is announced on it", "why", why)
-		l.poke()
+		l.notify()
 	}
 }
 
@@ -287,8 +287,8 @@ func (l *link) shut(why string) {
 	l.down(why)
 }
 
-// open opens the sockets of the link, which has come up: who was on it while it was down is not
-// known, and so this gateway joins.
+// open opens the sockets of a link that has come up. The gateway joins it again, because it does
+// not know which members came and went meanwhile.
 func (l *link) open(now time.Time) {
 	s, err := openSockets(l.name)
 	l.mu.Lock()
@@ -303,13 +303,13 @@ func (l *link) open(now time.Time) {
 	l.members.Rejoin(now)
 	l.mu.Unlock()
 	l.log.Info("the link is up", "mac", s.mac)
-	l.poke()
+	l.notify()
 	l.readers.Go(func() { l.read(s, s.arp, "ARP", l.takeARP) })
 	l.readers.Go(func() { l.read(s, s.ndp, "NDP", l.takeNDP) })
 	l.readers.Go(func() { l.read(s, s.hellos, "hellos", l.takeHello) })
 }
 
-// read takes the frames of a socket until it is closed or fails.
+// read passes the frames of a socket to take until the socket is closed or fails.
 func (l *link) read(s *sockets, c *packet.Conn, what string, take func(*sockets, []byte) []outFrame) {
 	beat := l.config.Beats.Add("reader of "+what+" on "+l.name, heartbeat.DefaultBounds)
 	defer l.config.Beats.Remove(beat)
@@ -328,7 +328,7 @@ func (l *link) read(s *sockets, c *packet.Conn, what string, take func(*sockets,
 	}
 }
 
-// goodbye tells the others that they have the VIPs from now on, or keep them.
+// goodbye asks the other members to take over the VIPs, or to keep them.
 func (l *link) goodbye() {
 	for range goodbyes {
 		l.mu.Lock()

@@ -16,7 +16,7 @@ import (
 func linkOf(t *testing.T) *link {
 	t.Helper()
 	c := &Config{Log: slog.New(slog.DiscardHandler), Name: "n", Every: DefaultEvery, Silent: DefaultSilent,
-		Settle: DefaultSettle, Return: DefaultReturn, Nonce: nonce}
+		JoinTime: DefaultJoinTime, Return: DefaultReturn, Nonce: nonce}
 	l, err := newLink("none", c, &incarnations{}, hello.Keys{make([]byte, 32)}, func() {})
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestKeeps(t *testing.T) {
 		"not ready":       {false, false, announce.No, false},
 	} {
 		l := linkOf(t)
-		l.set(&Plan{Ready: c.ready, Serves: c.serves, Links: map[string][]Wish{"none": {{VIP: vip, Grade: c.grade}}}},
+		l.set(&Plan{Ready: c.ready, Serves: c.serves, Links: map[string][]LinkVIP{"none": {{VIP: vip, Grade: c.grade}}}},
 			l.keys, frame.MAC{})
 		if got := l.keeps(); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
@@ -61,7 +61,7 @@ func TestQueueOfDownLink(t *testing.T) {
 		if l.step(now); l.members.Owns(vip) {
 			gained++
 		}
-		l.members.SetVIPs([]members.Standing{{VIP: vip, Eligible: !l.members.Owns(vip)}}, true, now)
+		l.members.SetVIPs([]members.LocalVIP{{VIP: vip, Eligible: !l.members.Owns(vip)}}, true, now)
 	}
 	if n := len(l.queue.rounds[0]); n > 0 || gained < 100 {
 		t.Errorf("the VIP was here %d times, and %d announcements wait", gained, n)
@@ -74,7 +74,7 @@ func TestStalledLinkDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	l := linkOf(t)
 	vip := netip.MustParseAddr("192.0.2.1")
-	l.set(&Plan{Ready: true, Serves: true, Links: map[string][]Wish{"none": {{VIP: vip, Grade: announce.Yes}}}}, l.keys,
+	l.set(&Plan{Ready: true, Serves: true, Links: map[string][]LinkVIP{"none": {{VIP: vip, Grade: announce.Yes}}}}, l.keys,
 		frame.MAC{})
 	for now := time.Now(); !l.members.Owns(vip); now = now.Add(DefaultEvery) {
 		if l.step(now); now.After(time.Now().Add(time.Minute)) {

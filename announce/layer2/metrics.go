@@ -20,13 +20,13 @@ var (
 	descSent     = desc("hellos_sent_total", "Hellos sent.")
 	descReceived = desc("hellos_received_total", "Hellos of other gateways that were used.")
 	descRefused  = desc("hellos_refused_total", "Hellos that were not used, by reason: forged (by none of the keys), "+
-		"version, replayed, unproven (not proven to be of now: the first ones of who joins), own, same_name, full.",
+		"version, replayed, unproven (perhaps recorded: the first ones of a joining gateway), own, same_name, full.",
 		"reason")
-	descAnswers   = desc("answers_total", "Answers to who asked for a VIP.", "family")
-	descLimited   = desc("answers_limited_total", "Questions for a VIP that were not answered: too many.", "family")
-	descAnnounced = desc("announcements_total", "VIPs announced to everybody; each several times.", "family")
-	descClaims    = desc("conflicts_total", "Claims of others for a VIP that is here, by whom: member (while it "+
-		"moves), other (an address that two hosts have).", "by")
+	descAnswers   = desc("answers_total", "Answers to requests for a VIP.", "family")
+	descLimited   = desc("answers_limited_total", "Requests for a VIP that were not answered: too many.", "family")
+	descAnnounced = desc("announcements_total", "VIPs announced to all hosts; each several times.", "family")
+	descClaims    = desc("conflicts_total", "Claims of others for a VIP of this gateway, by whom: member (while it "+
+		"moves), other (two hosts have the address).", "by")
 	descFailed = desc("send_errors_total", "Frames that could not be sent.")
 )
 
@@ -72,7 +72,7 @@ func (l *link) collect(to chan<- prometheus.Metric) {
 			alive++
 		}
 	}
-	for _, w := range l.wishes {
+	for _, w := range l.vips {
 		if l.members.Owns(w.VIP) && l.sockets != nil {
 			owned++
 		}

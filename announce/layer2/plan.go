@@ -12,39 +12,39 @@ import (
 	"sluice.dev/sluice/announce/view"
 )
 
-// Interface is one of this node.
+// Interface is an interface of this node.
 type Interface struct {
 	Name     string
 	Index    int
 	Ethernet bool // it has an Ethernet address
 	MAC      frame.MAC
 	Networks []netip.Prefix // of its addresses
-	// NotServed: packets that come there do not reach the gateway (package links).
+	// NotServed: packets that arrive there do not reach the gateway (package links).
 	NotServed bool
 }
 
 // Wish is a VIP on a link.
-type Wish struct {
+type LinkVIP struct {
 	VIP   netip.Addr
 	Grade announce.Grade
-	Why   string // not Yes
+	Why   string // why Grade is not Yes
 }
 
-// Plan is what is announced on which link.
+// Plan has the VIPs to announce on each link.
 type Plan struct {
-	// Ready: the gateway as a whole forwards, or is waited for. Serves: it is heard, and forwards.
+	// Ready: the gateway forwards or is held. Serves: its pulse arrives and it forwards.
 	Ready, Serves bool
-	// Links has the VIPs of each link, in order. One without VIPs is there, too, where an
-	// advertisement may have some: whoever joins before the first VIP has it at once.
-	Links map[string][]Wish
-	// Lines are of VIPs that are on no link.
+	// Links has the VIPs of each link, in order. A link without VIPs is there if an advertisement
+	// may get some: a gateway that has joined before the first VIP can own it at once.
+	Links map[string][]LinkVIP
+	// Lines are the lines of VIPs that are on no link.
 	Lines    map[netip.Addr]view.Line
 	Problems []kinds.Problem
 }
 
-// NewPlan derives it from a World. It is a pure function.
+// NewPlan returns the plan for a World. It is a pure function.
 func NewPlan(w *announce.World, interfaces []Interface) *Plan {
-	p := &Plan{Ready: w.Gateway != announce.No, Serves: w.Serves, Links: map[string][]Wish{},
+	p := &Plan{Ready: w.Gateway != announce.No, Serves: w.Serves, Links: map[string][]LinkVIP{},
 		Lines: map[netip.Addr]view.Line{}}
 	var here []*kinds.L2Advertisement
 	for _, a := range w.Set.Layer2 {
@@ -61,7 +61,7 @@ func NewPlan(w *announce.World, interfaces []Interface) *Plan {
 	return p
 }
 
-// open names the links of an advertisement.
+// open adds the links of an advertisement.
 func (p *Plan) open(w *announce.World, a *kinds.L2Advertisement, interfaces []Interface) {
 	there := false
 	for i := range interfaces {
@@ -86,7 +86,7 @@ func (p *Plan) open(w *announce.World, a *kinds.L2Advertisement, interfaces []In
 					"spec.interfaces", n.Name, w.Node.Name, strings.Join(w.Interfaces, ", "))})
 			continue
 		}
-		p.Links[n.Name] = []Wish{}
+		p.Links[n.Name] = []LinkVIP{}
 	}
 	if !there && len(a.Interfaces) > 0 {
 		p.Problems = append(p.Problems, kinds.Problem{About: a.Ref, Reason: kinds.NotFound,
@@ -94,7 +94,7 @@ func (p *Plan) open(w *announce.World, a *kinds.L2Advertisement, interfaces []In
 	}
 }
 
-// vip adds a VIP to the links of the advertisements that are about it.
+// vip adds a VIP to the links of the advertisements that select it.
 func (p *Plan) vip(s *announce.VIPVerdict, here []*kinds.L2Advertisement, interfaces []Interface) {
 	selected, on := false, map[string]bool{}
 	var left []string // interfaces that are not served
@@ -113,7 +113,7 @@ func (p *Plan) vip(s *announce.VIPVerdict, here []*kinds.L2Advertisement, interf
 				}
 			default:
 				on[n.Name] = true
-				p.Links[n.Name] = append(p.Links[n.Name], Wish{s.VIP, s.Grade, s.Why})
+				p.Links[n.Name] = append(p.Links[n.Name], LinkVIP{s.VIP, s.Grade, s.Why})
 			}
 		}
 	}
@@ -130,7 +130,7 @@ func (p *Plan) vip(s *announce.VIPVerdict, here []*kinds.L2Advertisement, interf
 	p.Lines[s.VIP] = view.Line{Speaker: view.Layer2, State: view.Not, Why: why}
 }
 
-// carries reports whether an advertisement has a VIP announced on the interface.
+// carries reports whether an advertisement announces a VIP on the interface.
 func (n *Interface) carries(a *kinds.L2Advertisement, vip netip.Addr) bool {
 	if len(a.Interfaces) > 0 {
 		return slices.Contains(a.Interfaces, n.Name)

@@ -7,38 +7,38 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// rounds are how long after the one before an announcement is repeated. RFC 5227, section 2.3, asks
-// for two at 2 s, RFC 4861, section 7.2.6, for three at most at 1 s, and hosts that were busy
-// missed the first ones: they are repeated while a client waits for its second and third SYN.
+// rounds are the pauses before each repetition of an announcement. RFC 5227, section 2.3, asks for
+// two at 2 s, RFC 4861, section 7.2.6, for three at most at 1 s. Busy hosts miss the first ones, so
+// they are repeated while a client waits for the answer to its second and third SYN.
 var rounds = [...]time.Duration{0, 250 * time.Millisecond, 750 * time.Millisecond, time.Second, 2 * time.Second}
 
 const (
-	// announcedPerSecond bounds how many VIPs are announced in a second on a link: an IPv4 address
-	// takes two frames, which all hosts of the link read.
+	// announcedPerSecond bounds the announced VIPs per second on a link: an IPv4 address takes two
+	// frames, which all hosts of the link process.
 	announcedPerSecond = 1000
 	announcedAtOnce    = 200
 )
 
-// queue has the announcements that are to be made. All of a round wait equally long, so each round
-// is a queue in the order of time. A VIP waits in one round at most: what is left of it in others,
-// since it began anew, is void, and is taken out when it is first.
+// queue has the pending announcements. All entries of a round wait equally long, so each round is a
+// queue in time order. A VIP waits in one round at most (waits): entries of it in other rounds are
+// void, and are removed when they are first.
 type queue struct {
 	rounds [len(rounds)][]announcement
-	waits  map[netip.Addr]int // the round in which a VIP waits
+	waits  map[netip.Addr]int // by VIP: the round in which it waits
 	limit  *rate.Limiter
 }
 
 type announcement struct {
 	vip  netip.Addr
 	at   time.Time
-	once bool // it is of no round, and never void
+	once bool // belongs to no round, and is never void
 }
 
 func newQueue() queue {
 	return queue{waits: map[netip.Addr]int{}, limit: rate.NewLimiter(announcedPerSecond, announcedAtOnce)}
 }
 
-// add begins the announcements of a VIP, also where it was in the middle of them.
+// add starts the announcements of a VIP, or starts them again.
 func (q *queue) add(vip netip.Addr, now time.Time) {
 	if round, waits := q.waits[vip]; !waits || round > 0 {
 		q.put(0, vip, now)
@@ -50,13 +50,13 @@ func (q *queue) put(round int, vip netip.Addr, at time.Time) {
 	q.rounds[round] = append(q.rounds[round], announcement{vip: vip, at: at})
 }
 
-// again announces a VIP once.
+// again announces a VIP once more.
 func (q *queue) again(vip netip.Addr, now time.Time) {
 	last := len(q.rounds) - 1
 	q.rounds[last] = append([]announcement{{vip, now, true}}, q.rounds[last]...)
 }
 
-// skip takes out what is void and first.
+// skip removes void entries at the front of a round.
 func (q *queue) skip(round int) {
 	for len(q.rounds[round]) > 0 {
 		a := q.rounds[round][0]
@@ -67,10 +67,10 @@ func (q *queue) skip(round int) {
 	}
 }
 
-// take returns the VIPs that are due, as far as the limit allows, the first rounds first. VIPs
-// which are not owned any more are left out.
+// take returns the due VIPs within the limit, early rounds first. It drops VIPs that are no longer
+// owned.
 func (q *queue) take(now time.Time, owned func(netip.Addr) bool) (list []netip.Addr) {
-	for r := range q.rounds { // all of them: the limit may keep the last ones from being looked at
+	for r := range q.rounds { // for all rounds first: the limit may end the loop below early
 		q.skip(r)
 	}
 	for r := range q.rounds {
@@ -96,10 +96,10 @@ func (q *queue) take(now time.Time, owned func(netip.Addr) bool) (list []netip.A
 	return list
 }
 
-// pause is how long is waited where the limit was met.
+// pause is how long to wait when the limit was reached.
 const pause = 10 * time.Millisecond
 
-// next returns when something is due.
+// next returns when the next announcement is due; there is false if none is pending.
 func (q *queue) next(now time.Time) (next time.Time, there bool) {
 	for _, round := range q.rounds {
 		if len(round) == 0 {
@@ -110,7 +110,7 @@ func (q *queue) next(now time.Time) (next time.Time, there bool) {
 		}
 	}
 	if there && !next.After(now) {
-		next = now.Add(pause) // the limit
+		next = now.Add(pause) // the limit was reached
 	}
 	return next, there
 }

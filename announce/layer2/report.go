@@ -42,16 +42,16 @@ func (s *Speaker) Lines(vip netip.Addr) (list []view.Line) {
 	for _, name := range slices.Sorted(maps.Keys(s.links)) {
 		l := s.links[name]
 		l.mu.Lock()
-		i, there := slices.BinarySearchFunc(l.wishes, vip, func(w Wish, a netip.Addr) int { return w.VIP.Compare(a) })
+		i, there := slices.BinarySearchFunc(l.vips, vip, func(w LinkVIP, a netip.Addr) int { return w.VIP.Compare(a) })
 		if there {
-			list = append(list, l.line(l.wishes[i], now))
+			list = append(list, l.line(l.vips[i], now))
 		}
 		l.mu.Unlock()
 	}
 	return list
 }
 
-// peers are the other gateways of the link.
+// peers returns the other gateways of the link.
 func (l *link) peers() (list []view.Peer) {
 	for _, m := range l.members.List() {
 		p := view.Peer{Speaker: view.Layer2, Name: l.name + "/" + m.Name, Address: m.MAC.String(), Up: m.Alive,
@@ -72,8 +72,8 @@ func (l *link) peers() (list []view.Peer) {
 	return list
 }
 
-// line says who has a VIP on the link, and why.
-func (l *link) line(w Wish, now time.Time) view.Line {
+// line returns the state of a VIP on the link, its owner, and why.
+func (l *link) line(w LinkVIP, now time.Time) view.Line {
 	owner := l.members.Owner(w.VIP)
 	line := view.Line{Speaker: view.Layer2, To: l.name, With: owner.Why(), State: view.Standby}
 	if l.sockets == nil {
@@ -94,7 +94,7 @@ func (l *link) line(w Wish, now time.Time) view.Line {
 			line.State = view.LastResort
 		}
 		if d := l.disputeOf(w.VIP, now); d != nil {
-			line.Why = fmt.Sprintf("%s at %v says that it has it, too: %d times, last %v ago",
+			line.Why = fmt.Sprintf("%s at %v also claims it: %d times, last %v ago",
 				cmp.Or(d.by, "another host"), d.mac, d.count, now.Sub(d.last).Round(time.Second))
 		}
 	case w.Grade == announce.No:

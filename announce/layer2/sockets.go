@@ -15,14 +15,14 @@ import (
 	"sluice.dev/sluice/announce/layer2/hello"
 )
 
-// Offsets in an Ethernet frame with IPv6, for the filter.
+// Offsets in an Ethernet frame with IPv6, for socket filters.
 const (
 	atNextHeader = 14 + 6
 	atHopLimit   = 14 + 7
 	atICMPType   = 14 + 40
 )
 
-// sockets are those of a link that is up.
+// sockets are the sockets of a link that is up.
 type sockets struct {
 	index             int
 	mac               frame.MAC
@@ -31,8 +31,8 @@ type sockets struct {
 	acceptsGroupsFail error // neighbour solicitations may not arrive
 }
 
-// openSockets opens the sockets of an interface. Each has a filter, so that no other packets wake
-// this process: those of clients go by other ways.
+// openSockets opens the sockets of an interface. Each has a filter, so that other packets, such as
+// those of clients, do not wake this process.
 func openSockets(name string) (s *sockets, err error) {
 	i, err := net.InterfaceByName(name)
 	if err != nil {
@@ -45,7 +45,7 @@ func openSockets(name string) (s *sockets, err error) {
 		}
 	}()
 	if len(i.HardwareAddr) != len(s.mac) {
-		return nil, fmt.Errorf("it has the hardware address %v, which is none of Ethernet", i.HardwareAddr)
+		return nil, fmt.Errorf("its hardware address is %v, which is not an Ethernet address", i.HardwareAddr)
 	}
 	s.mac = frame.MAC(i.HardwareAddr)
 	for _, one := range []struct {
@@ -77,10 +77,10 @@ func openSockets(name string) (s *sockets, err error) {
 	return s, s.hellos.JoinGroup(group[:])
 }
 
-// maxFrame is room for all frames that are read here.
+// maxFrame is the size of the read buffer, in bytes.
 const maxFrame = 2048
 
-// forUs leaves out frames for other hosts, which a device in promiscuous mode delivers.
+// forUs drops frames for other hosts, which a device in promiscuous mode delivers.
 func forUs(rest ...bpf.Instruction) []bpf.Instruction {
 	return append([]bpf.Instruction{bpf.LoadExtension{Num: bpf.ExtType},
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.PACKET_OTHERHOST, SkipTrue: 1}, bpf.RetConstant{Val: 0}}, rest...)
@@ -97,10 +97,10 @@ func (s *sockets) close() {
 	s.groups.close()
 }
 
-// sendTimeout bounds how long a frame waits for room in a socket's buffer.
+// sendTimeout bounds how long a frame waits for space in a socket's buffer.
 const sendTimeout = 20 * time.Millisecond
 
-// send sends a frame that has its Ethernet header.
+// send sends a frame that includes its Ethernet header.
 func send(c *packet.Conn, b []byte) error {
 	if err := c.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
 		return err
@@ -109,16 +109,17 @@ func send(c *packet.Conn, b []byte) error {
 	return err
 }
 
-// groups are the solicited-node groups of VIPs. They are joined as hosts do, so that switches that
-// listen to MLD (RFC 4541) pass solicitations on, and the NIC takes them.
+// groups are the solicited-node groups of VIPs. The process joins them like a host, so that
+// switches with MLD snooping (RFC 4541) forward solicitations to this port, and the NIC accepts
+// them.
 type groups struct {
 	index  int
-	joined map[netip.Addr]int // by which socket
+	joined map[netip.Addr]int // the socket that joined the group
 	fds    []int
 }
 
-// set leaves and joins groups so that they are those of these VIPs.
-func (g *groups) set(wishes []Wish) error {
+// set joins and leaves groups according to the VIPs.
+func (g *groups) set(wishes []LinkVIP) error {
 	wanted := map[netip.Addr]bool{}
 	for _, w := range wishes {
 		if w.VIP.Is6() {
@@ -146,7 +147,7 @@ func (g *groups) request(group netip.Addr) *unix.IPv6Mreq {
 	return &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(g.index)}
 }
 
-// join joins a group by a socket that has room (net.core.optmem_max), or by a new one.
+// join joins a group with the last socket, or with a new one if that is full (net.core.optmem_max).
 func (g *groups) join(group netip.Addr) error {
 	if g.joined == nil {
 		g.joined = map[netip.Addr]int{}
@@ -178,8 +179,8 @@ func (g *groups) close() {
 	g.fds, g.joined = nil, nil
 }
 
-// carrier asks whether interfaces are up. It takes no lock in the kernel that a change of the
-// network's settings has for long (dev_ifsioc_locked of net/core/dev_ioctl.c).
+// carrier is a socket for queries whether interfaces are up. The ioctls do not wait for kernel
+// locks that network changes hold for long (dev_ifsioc_locked of net/core/dev_ioctl.c).
 type carrier int
 
 func newCarrier() (carrier, error) {
@@ -187,7 +188,7 @@ func newCarrier() (carrier, error) {
 	return carrier(fd), err
 }
 
-// up reports whether an interface is there, up and has a carrier, and its index.
+// up returns the index of an interface, and why it is not usable: missing, down or without carrier.
 func (c carrier) up(name string) (index int, why string) {
 	r, err := unix.NewIfreq(name)
 	if err == nil {

@@ -22,36 +22,37 @@ import (
 	"sluice.dev/sluice/internal/wake"
 )
 
-// Defaults. A member is dead after 300 ms: a client's SYN that is lost meanwhile is sent again
-// after a second. BFD beside BGP has the same figures (docs/reach.md).
+// Defaults. A member is dead after 300 ms: a client repeats a SYN that is lost meanwhile after a
+// second. BFD with BGP has the same figures (docs/reach.md).
 const (
-	DefaultEvery  = 100 * time.Millisecond
-	DefaultSilent = 3
-	DefaultSettle = 2 * time.Second
-	// DefaultReturn is enough for a process that is started again on a machine that is busy: a
-	// second, until the others have proof of it. If nobody follows, and the gateway has ended, too,
-	// without a word, its VIPs are lost that long.
+	DefaultEvery    = 100 * time.Millisecond
+	DefaultSilent   = 3
+	DefaultJoinTime = 2 * time.Second
+	// DefaultReturn is enough for a restarted process on a busy machine: it takes a second until
+	// the others have proof of it. If the gateway ends at the same time without a goodbye, its VIPs
+	// are unreachable that long.
 	DefaultReturn = 3 * time.Second
-	// MaxReturn is the longest: nobody looks meanwhile whether the gateway forwards.
+	// MaxReturn is the longest Return: nothing checks meanwhile whether the gateway forwards.
 	MaxReturn = time.Minute
 )
 
 // Config configures a Speaker.
 type Config struct {
 	Log *slog.Logger
-	// Name of this member, which no other has: that of the node.
+	// Name of this member, which must be unique: the name of the node.
 	Name string
-	// KeyFile has the keys that members share (hello.ReadKeys), and is read again when it changes.
+	// KeyFile has the keys that members share (hello.ReadKeys). It is read again when it changes.
 	// Empty: nothing is announced at layer 2.
 	KeyFile string
-	// All members must have the same Every, Silent, Settle and Return. Every is the time between
-	// hellos, and a member that is silent for Silent of them is dead.
+	// All members must have the same Every, Silent, JoinTime and Return. Every is the interval of
+	// hellos. A member is dead after Silent intervals without one.
 	Every  time.Duration
 	Silent int
-	// Settle is how long a member that joins takes no VIP, unless lists are long (members.Config).
-	Settle time.Duration
-	// Return is how long a member's VIPs are kept for its next process after one ended, and its
-	// gateway forwards on; 0: not at all.
+	// JoinTime is how long a joining member takes no VIP, or longer if lists are long
+	// (members.Config).
+	JoinTime time.Duration
+	// Return is how long a member's VIPs are kept for its next process if its process ended while
+	// its gateway continues to forward; 0: not at all.
 	Return time.Duration
 	// Nonce is set by New.
 	Nonce func() uint64
@@ -59,21 +60,21 @@ type Config struct {
 	Beats *heartbeat.Set
 }
 
-// Check returns what is wrong with times.
+// Check returns the errors in the configuration.
 func (c *Config) Check() error {
 	var errs []error
 	if c.Every < 10*time.Millisecond || c.Every > 10*time.Second {
-		errs = append(errs, fmt.Errorf("hellos each %v: must be from 10ms to 10s", c.Every))
+		errs = append(errs, fmt.Errorf("the interval of hellos is %v: must be from 10ms to 10s", c.Every))
 	}
 	if c.Silent < 2 || c.Silent > 100 {
-		errs = append(errs, fmt.Errorf("dead after %d hellos that do not come: must be from 2 to 100", c.Silent))
+		errs = append(errs, fmt.Errorf("a member is dead after %d missing hellos: must be from 2 to 100", c.Silent))
 	}
-	if least := time.Duration(c.Silent) * c.Every; c.Settle < least {
-		errs = append(errs, fmt.Errorf("joining takes %v: must be %v or more, in which members are heard", c.Settle,
+	if least := time.Duration(c.Silent) * c.Every; c.JoinTime < least {
+		errs = append(errs, fmt.Errorf("joining takes %v: must be %v or more, so that all members are heard", c.JoinTime,
 			least))
 	}
 	if c.Return < 0 || c.Return > MaxReturn {
-		errs = append(errs, fmt.Errorf("VIPs are kept for %v: must be from 0 to %v, as nobody looks meanwhile whether "+
+		errs = append(errs, fmt.Errorf("VIPs are kept for %v: must be from 0 to %v, as nothing checks meanwhile whether "+
 			"the gateway forwards", c.Return, MaxReturn))
 	}
 	if len(c.Name) > hello.MaxName {
@@ -85,17 +86,17 @@ func (c *Config) Check() error {
 
 // Speaker announces at layer 2.
 type Speaker struct {
-	config  Config
-	log     *slog.Logger
-	changed wake.Flag
-	given   incarnations
-	keys    hello.Keys
-	refused string // why the key file as it is now is not used
-	// list is interfacesOf. interfaces are those that were read last.
+	config       Config
+	log          *slog.Logger
+	changed      wake.Flag
+	incarnations incarnations
+	keys         hello.Keys
+	refused      string // why the key file cannot be used now
+	// list is interfacesOf, or a fake in tests. interfaces is its last result.
 	list       func(gateway []string) ([]Interface, error)
 	interfaces []Interface
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	links map[string]*link
 	plan  *Plan
 }
@@ -120,7 +121,7 @@ func New(c Config) (*Speaker, error) {
 
 func nonce() uint64 {
 	var b [8]byte
-	_, _ = rand.Read(b[:]) // it never fails
+	_, _ = rand.Read(b[:]) // never fails
 	return binary.BigEndian.Uint64(b[:])
 }
 
@@ -157,23 +158,23 @@ func (s *Speaker) Apply(w *announce.World) {
 		why = err.Error()
 	}
 	if why != "" && why != s.refused {
-		s.log.Error("the keys of layer 2 cannot be read, those before stay in force", "error", why)
+		s.log.Error("the keys of layer 2 cannot be read, the previous ones stay in force", "error", why)
 	}
 	s.refused = why
 	interfaces, err := s.list(w.Interfaces)
 	if err != nil && s.interfaces == nil {
-		s.log.Error("interfaces of this node are not known, and nothing is announced at layer 2", "error", err)
+		s.log.Error("interfaces of this node cannot be read, and nothing is announced at layer 2", "error", err)
 		return
 	}
-	if err != nil { // out of descriptors, for instance: VIPs must go all the same
-		s.log.Error("interfaces of this node cannot be read, those before are used", "error", err)
+	if err != nil { // out of descriptors, for example: VIPs must still be withdrawn
+		s.log.Error("interfaces of this node cannot be read, the previous ones are used", "error", err)
 		interfaces = s.interfaces
 	}
 	s.interfaces = interfaces
 	s.replace(NewPlan(w, interfaces), interfaces)
 }
 
-// withoutKey is a plan that announces nothing and says why.
+// withoutKey returns a plan without links, with the reason for each VIP.
 func withoutKey(w *announce.World) *Plan {
 	p := &Plan{Lines: map[netip.Addr]view.Line{}}
 	if len(w.Set.Layer2) == 0 {
@@ -203,8 +204,8 @@ func (s *Speaker) replace(p *Plan, interfaces []Interface) {
 		l, begins := s.links[name], false
 		if l == nil {
 			var err error
-			if l, err = newLink(name, &s.config, &s.given, s.keys, s.changed.Raise); err != nil {
-				s.log.Error("a link cannot be opened, and is tried again", "interface", name, "error", err)
+			if l, err = newLink(name, &s.config, &s.incarnations, s.keys, s.changed.Raise); err != nil {
+				s.log.Error("a link cannot be opened; it is tried again", "interface", name, "error", err)
 				continue
 			}
 			s.links[name], begins = l, true
@@ -216,7 +217,7 @@ func (s *Speaker) replace(p *Plan, interfaces []Interface) {
 			}
 		}
 		l.set(p, s.keys, mac)
-		if begins { // its first hello lists what this gateway would forward
+		if begins { // after set: its first hello must list the VIPs
 			go l.run()
 		}
 	}
@@ -226,7 +227,7 @@ func (s *Speaker) replace(p *Plan, interfaces []Interface) {
 	}
 }
 
-// interfacesOf returns those of this node; gateway has the names of those that the gateway serves.
+// interfacesOf returns the interfaces of this node; gateway has the names of the served ones.
 func interfacesOf(gateway []string) ([]Interface, error) {
 	all, err := links.List()
 	if err != nil {
@@ -248,8 +249,8 @@ func interfacesOf(gateway []string) ([]Interface, error) {
 	return list, nil
 }
 
-// Close implements announce.Speaker: others keep the VIPs for the next process of this gateway if
-// it forwards on; else all go to them, at once.
+// Close implements announce.Speaker. If the gateway continues to forward, the others keep its VIPs
+// for its next process; otherwise they take them over at once.
 func (s *Speaker) Close() {
 	s.mu.Lock()
 	links := s.links

@@ -25,14 +25,14 @@ func TestRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	good := Config{Log: slog.New(slog.DiscardHandler), Name: "n", Every: DefaultEvery, Silent: DefaultSilent,
-		Settle: DefaultSettle}
+		JoinTime: DefaultJoinTime}
 	if _, err := New(good); err != nil {
 		t.Error(err)
 	}
 	for want, change := range map[string]func(*Config){
-		"hellos each 1ms":   func(c *Config) { c.Every = time.Millisecond },
+		"hellos is 1ms":     func(c *Config) { c.Every = time.Millisecond },
 		"dead after 1":      func(c *Config) { c.Silent = 1 },
-		"joining takes 10m": func(c *Config) { c.Settle = 10 * time.Millisecond },
+		"joining takes 10m": func(c *Config) { c.JoinTime = 10 * time.Millisecond },
 		"kept for -1s":      func(c *Config) { c.Return = -time.Second },
 		"kept for 1h0m0s":   func(c *Config) { c.Return = time.Hour },
 		"254 characters":    func(c *Config) { c.Name = strings.Repeat("n", 254) },
@@ -51,7 +51,7 @@ func TestRefused(t *testing.T) {
 func TestWithoutKey(t *testing.T) {
 	t.Parallel()
 	s, err := New(Config{Log: slog.New(slog.DiscardHandler), Name: "n", Every: DefaultEvery, Silent: DefaultSilent,
-		Settle: DefaultSettle})
+		JoinTime: DefaultJoinTime})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestInterfacesNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := New(Config{Log: slog.New(slog.DiscardHandler), Name: "n", KeyFile: path, Every: DefaultEvery,
-		Silent: DefaultSilent, Settle: DefaultSettle})
+		Silent: DefaultSilent, JoinTime: DefaultJoinTime})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -100,7 +100,7 @@ func command() *cobra.Command {
 		"interval of the hellos between gateways of a link; the same on all")
 	p.IntVar(&f.layer2.Silent, "layer2-silent", layer2.DefaultSilent,
 		"how many hellos in a row must be missing before a gateway counts as dead; the same on all")
-	p.DurationVar(&f.layer2.Settle, "layer2-join", layer2.DefaultSettle,
+	p.DurationVar(&f.layer2.JoinTime, "layer2-join", layer2.DefaultJoinTime,
 		"how long a gateway that starts takes no VIP of layer 2, and its VIPs are kept for it once it is heard "+
 			"again; the same on all")
 	p.DurationVar(&f.layer2.Return, "layer2-return", layer2.DefaultReturn,

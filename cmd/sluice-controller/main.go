@@ -55,7 +55,7 @@ func command() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context()) },
 	}
 	p := c.Flags()
-	p.StringVar(&f.kubeconfig, "kubeconfig", "", "file with the API server; empty: the pod's service account")
+	p.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file; empty: the pod's service account")
 	p.StringVar(&f.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "of the Lease; by default $POD_NAMESPACE")
 	p.StringVar(&f.Lease, "lease", "sluice-controller", "name of the Lease by which one of several processes leads")
 	p.DurationVar(&f.LeaseDuration, "lease-duration", 15*time.Second, "how long others wait for a silent leader")

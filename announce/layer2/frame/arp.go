@@ -17,7 +17,7 @@ const (
 	arpReply    = 2
 )
 
-// ReadARP reads a frame. False: it is no ARP between IPv4 and Ethernet.
+// ReadARP parses a frame. ok is false if it is not ARP between IPv4 and Ethernet.
 func ReadARP(b []byte) (p Packet, ok bool) {
 	a, _, ok := Payload(b, ARP)
 	if !ok || len(a) < arpBytes || binary.BigEndian.Uint16(a) != arpEthernet ||
@@ -31,7 +31,7 @@ func ReadARP(b []byte) (p Packet, ok bool) {
 	}
 	switch binary.BigEndian.Uint16(a[6:]) {
 	case arpRequest:
-		if sender != target { // an announcement asks nobody
+		if sender != target { // otherwise it is an announcement
 			p.Asks = target
 		}
 	case arpReply:
@@ -51,18 +51,18 @@ func arp(to, from MAC, operation uint16, sender, target netip.Addr, targetMAC MA
 	return append(append(b, targetMAC[:]...), target.AsSlice()...)
 }
 
-// ARPReply answers a Packet that asks for an IPv4 address.
+// ARPReply returns the reply to a Packet that asks for an IPv4 address.
 func ARPReply(from MAC, p Packet) []byte {
 	return arp(p.FromMAC, from, arpReply, p.Asks, p.From, p.FromMAC)
 }
 
-// ARPAnnouncements tell everybody that an IPv4 address is here: in the form of a request, as RFC
-// 5227, section 3, recommends, and in that of a reply, which some hosts alone obey.
+// ARPAnnouncements return frames that announce an IPv4 address: a request, as RFC 5227, section 3,
+// recommends, and a reply, because some hosts ignore the request.
 func ARPAnnouncements(from MAC, a netip.Addr) [2][]byte {
 	return [2][]byte{arp(Broadcast, from, arpRequest, a, a, MAC{}), arp(Broadcast, from, arpReply, a, a, Broadcast)}
 }
 
-// ARPRequest asks everybody for an address.
+// ARPRequest returns a broadcast request for an address.
 func ARPRequest(from MAC, sender, target netip.Addr) []byte {
 	return arp(Broadcast, from, arpRequest, sender, target, MAC{})
 }

@@ -12,7 +12,7 @@ const (
 	ipv6Bytes     = 40
 	ndpBytes      = 24
 	icmpv6        = 58
-	hopLimit      = 255 // nobody else's router has forwarded it (RFC 4861, section 7.1)
+	hopLimit      = 255 // no router has forwarded it (RFC 4861, section 7.1)
 	solicitation  = 135
 	advertisement = 136
 
@@ -23,10 +23,10 @@ const (
 	optionTarget = 2 // the target's
 )
 
-// allNodes are all of the link (RFC 4291, section 2.7.1).
+// allNodes is the group of all nodes on a link (RFC 4291, section 2.7.1).
 var allNodes = netip.MustParseAddr("ff02::1")
 
-// ReadNDP reads a frame. False: it is no valid neighbour solicitation or advertisement.
+// ReadNDP parses a frame. ok is false if it is not a valid neighbour solicitation or advertisement.
 func ReadNDP(b []byte) (p Packet, ok bool) {
 	ip, from, ok := Payload(b, IPv6)
 	if !ok || len(ip) < ipv6Bytes+ndpBytes || ip[0]>>4 != 6 || ip[6] != icmpv6 || ip[7] != hopLimit {
@@ -60,8 +60,8 @@ func ReadNDP(b []byte) (p Packet, ok bool) {
 	return p, true
 }
 
-// checksum is that of ICMPv6 (RFC 4443, section 2.3): 0 over a message that has a right one. It is
-// over both addresses, too.
+// checksum is the ICMPv6 checksum (RFC 4443, section 2.3), which includes both IPv6 addresses. It
+// is 0 over a message with a correct checksum.
 func checksum(addresses, message []byte) uint16 {
 	sum := uint32(len(message)) + icmpv6
 	for _, part := range [...][]byte{addresses, message} {
@@ -93,8 +93,9 @@ func ndp(to, from MAC, source, destination netip.Addr, kind byte, flags uint32, 
 	return b
 }
 
-// Advertisement answers a Packet that asks for an IPv6 address. Who looks whether the address is
-// free has none to be answered at: all nodes are told (RFC 4861, section 7.2.4).
+// Advertisement returns the answer to a Packet that asks for an IPv6 address. A sender that checks
+// whether the address is free has no address itself: then the answer goes to all nodes (RFC 4861,
+// section 7.2.4).
 func Advertisement(from MAC, p Packet) []byte {
 	if p.From.IsUnspecified() {
 		return Unsolicited(from, p.Asks)
@@ -102,26 +103,26 @@ func Advertisement(from MAC, p Packet) []byte {
 	return ndp(p.FromMAC, from, p.Asks, p.From, advertisement, flagSolicited|flagOverride, p.Asks, optionTarget)
 }
 
-// Unsolicited tells all nodes that an IPv6 address is here, and that what they knew is not true any
-// more (RFC 4861, section 7.2.6).
+// Unsolicited returns an advertisement of an IPv6 address to all nodes, with the Override flag: it
+// replaces their cached entries (RFC 4861, section 7.2.6).
 func Unsolicited(from MAC, a netip.Addr) []byte {
 	return ndp(multicast(allNodes), from, a, allNodes, advertisement, flagOverride, a, optionTarget)
 }
 
-// Solicitation asks for an address those who may have it.
+// Solicitation returns a neighbour solicitation for an address.
 func Solicitation(from MAC, source, target netip.Addr) []byte {
 	group := SolicitedNode(target)
 	return ndp(multicast(group), from, source, group, solicitation, 0, target, optionSource)
 }
 
-// SolicitedNode is the group of those who have an address with these last 24 bits (RFC 4291,
-// section 2.7.1): who asks for the address sends to it.
+// SolicitedNode is the group of all hosts that have an address with these last 24 bits (RFC 4291,
+// section 2.7.1). Solicitations for the address are sent to it.
 func SolicitedNode(a netip.Addr) netip.Addr {
 	last := a.As16()
 	return netip.AddrFrom16([16]byte{0: 0xff, 1: 2, 11: 1, 12: 0xff, 13: last[13], 14: last[14], 15: last[15]})
 }
 
-// multicast is the Ethernet address of a group (RFC 2464, section 7).
+// multicast returns the Ethernet address of a group (RFC 2464, section 7).
 func multicast(group netip.Addr) MAC {
 	last := group.As16()
 	return MAC{0x33, 0x33, last[12], last[13], last[14], last[15]}

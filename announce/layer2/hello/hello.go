@@ -5,48 +5,48 @@ import (
 	"net/netip"
 )
 
-// EtherType is the first one for local experiments (IEEE 802; RFC 9542, section 3).
+// EtherType is the first EtherType for local experiments (IEEE 802; RFC 9542, section 3).
 const EtherType = 0x88b5
 
-// Group is the address that hellos are sent to: locally administered, a group.
+// Group is the destination of hellos: a locally administered group address.
 var Group = [6]byte{0x03, 'S', 'l', 'u', 'i', 'c'}
 
-// Hello is what a member says of itself.
+// Hello is a member's report about itself.
 type Hello struct {
-	// Name is the member's: that of its node.
+	// Name is the member's name: the name of its node.
 	Name string
-	// Joining: it takes no VIP yet. Goodbye: it takes none any more, and ends. Returning: it ends,
-	// and its gateway forwards on: its VIPs are to be kept for its next process.
+	// Joining: it takes no VIP yet. Goodbye: it ends and gives up its VIPs. Returning: it ends but
+	// its gateway continues to forward, so its VIPs must be kept for its next process.
 	Joining, Goodbye, Returning bool
-	// Incarnation is that of a link in its process: greater than those of all links before, also of
-	// processes before unless the clock went back between them. Sequence grows with each message of
-	// the link.
+	// Incarnation identifies a link of a process. It is greater than the ones of all earlier links,
+	// and of earlier processes unless the clock was set back between them. Sequence grows with each
+	// message of the link.
 	Incarnation, Sequence uint64
-	// Nonce is what those who hear it send back, among Heard: a message with a nonce in it was
-	// written after that was made.
+	// Nonce is a random number that receivers send back in Heard. A message whose Heard has a nonce
+	// was written after that nonce was made.
 	Nonce uint64
 	Heard []uint64
-	// Table is the version of the list of VIPs that it knows. VIPs is one Part of it, of Parts.
+	// Table is the version of its list of VIPs. VIPs is one Part of that list, out of Parts.
 	Table       uint64
 	Part, Parts uint16
 	VIPs        []Entry
 }
 
-// Entry is a VIP that a member knows, and would forward, unless it says that it would not.
+// Entry is a VIP that a member knows. It would forward the VIP unless Not is set.
 type Entry struct {
 	VIP     netip.Addr
-	Leaving bool // others are better
-	// LastResort: others are better, also those that leave. A member of a version before takes it
-	// for Not, and so chooses among the others.
+	Leaving bool // other members are preferred
+	// LastResort: other members are preferred, also leaving ones. Older versions treat it as Not,
+	// and so choose among the others.
 	LastResort bool
-	Not        bool // it would not forward it: it can only answer for who does, and returns
+	Not        bool // it would not forward the VIP; it can only answer for the owner while that returns
 }
 
 // Bounds, so that a message fits into a frame of 1,280 bytes.
 const (
 	MaxName  = 253 // of a node (RFC 1123)
 	MaxHeard = 32
-	// MaxBytes is what the VIPs of one message take at most.
+	// MaxBytes is the most bytes that the VIPs of one message take.
 	MaxBytes = 600
 )
 
@@ -62,7 +62,7 @@ const (
 	not           = 0x40
 )
 
-// Bytes returns how many bytes of a message a VIP takes.
+// Bytes returns how many bytes of a message the VIP takes.
 func (e Entry) Bytes() int { return 1 + e.VIP.BitLen()/8 }
 
 // marshal returns the message without its HMAC.
@@ -108,7 +108,7 @@ func (h *Hello) marshal() []byte {
 	return b
 }
 
-// unmarshal reads a message without its HMAC. False: it is none of this version.
+// unmarshal parses a message without its HMAC. False: it is not a valid message of this version.
 func unmarshal(b []byte) (*Hello, bool) {
 	if len(b) < headBytes || string(b[:4]) != magic || b[4]&^(flagJoining|flagGoodbye|flagReturning) != 0 ||
 		binary.BigEndian.Uint16(b[14:]) != 0 {
@@ -147,7 +147,7 @@ func unmarshal(b []byte) (*Hello, bool) {
 		}
 		e.VIP, _ = netip.AddrFromSlice(b[1 : 1+size])
 		if e.VIP.Is4In6() {
-			return nil, false // it would be another one than the IPv4 address
+			return nil, false // it would differ from the same IPv4 address
 		}
 		h.VIPs, b = append(h.VIPs, e), b[1+size:]
 	}

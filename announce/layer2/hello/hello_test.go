@@ -101,7 +101,7 @@ func TestReadKeys(t *testing.T) {
 	t.Parallel()
 	k := strings.Repeat("k", 32)
 	for text, want := range map[string]string{
-		"": "there is no key", "\n \n": "there is no key", "secret": "line 1 has 6 characters",
+		"": "the file has no key", "\n \n": "the file has no key", "secret": "line 1 has 6 characters",
 		k + "\nsecret\n": "line 2",
 	} {
 		if _, err := ReadKeys([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {

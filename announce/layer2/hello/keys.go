@@ -7,23 +7,23 @@ import (
 	"fmt"
 )
 
-// Refusal is why a message is not used; empty: it is.
-type Refusal string
+// RejectReason is why a message is not used; empty: it is used.
+type RejectReason string
 
-// Refusals of Open. Package members has more.
+// Reasons of Open. Package members has more.
 const (
-	Forged  Refusal = "forged"  // its HMAC is of none of the keys
-	Version Refusal = "version" // it is none of this version
+	Forged  RejectReason = "forged"  // none of the keys matches its HMAC
+	Version RejectReason = "version" // it is not a message of this version
 )
 
-// Keys are what members share. The first one signs, and each proves: so a new key is first added
-// behind the one in use everywhere, then put in front.
+// Keys are the keys that members share. The first one signs, and all of them verify. To replace a
+// key, first append the new one on all members, then move it to the front.
 type Keys [][]byte
 
-// minKey is the shortest key: as many bytes as 128 bits that are written in hexadecimal.
+// minKey is the length of the shortest key, in bytes: 128 bits in hexadecimal.
 const minKey = 32
 
-// ReadKeys reads a file with one key a line.
+// ReadKeys parses a file with one key per line.
 func ReadKeys(text []byte) (k Keys, err error) {
 	n := 0
 	for line := range bytes.Lines(text) {
@@ -38,25 +38,25 @@ func ReadKeys(text []byte) (k Keys, err error) {
 		k = append(k, bytes.Clone(line))
 	}
 	if len(k) == 0 {
-		return nil, fmt.Errorf("there is no key: write one of %d characters or more, such as `openssl rand -hex 32` "+
+		return nil, fmt.Errorf("the file has no key: write one of %d characters or more, such as `openssl rand -hex 32` "+
 			"writes", minKey)
 	}
 	return k, nil
 }
 
-// Equal reports whether these are the same keys in the same order.
+// Equal reports whether both have the same keys in the same order.
 func (k Keys) Equal(o Keys) bool {
 	return bytes.Equal(bytes.Join(k, []byte("\n")), bytes.Join(o, []byte("\n")))
 }
 
-// Seal returns the bytes of a message.
+// Seal returns the bytes of a signed message.
 func (k Keys) Seal(h *Hello) []byte {
 	b := h.marshal()
 	return append(b, sum(k[0], b)...)
 }
 
-// Open reads a message. Its bytes are looked at after it is known who wrote them.
-func (k Keys) Open(b []byte) (*Hello, Refusal) {
+// Open verifies and parses a message. It parses no byte before the HMAC is verified.
+func (k Keys) Open(b []byte) (*Hello, RejectReason) {
 	if len(b) < sumBytes {
 		return nil, Forged
 	}

@@ -14,49 +14,49 @@ import (
 
 // Config configures Members.
 type Config struct {
-	// Name is this member's. Incarnation is greater than that of all Members of this process
-	// before: so it tells others that sequence and list begin anew. Ours reports whether Members of
-	// this process have an incarnation, or had it lately.
+	// Name is this member's name. Incarnation must be greater than the ones of all earlier Members
+	// of this process: it tells the others that sequence and list start again. IsOwn reports
+	// whether a Members of this process has an incarnation, or had it recently.
 	Name        string
 	Incarnation uint64
-	Ours        func(incarnation uint64) bool
-	// Every is the time between hellos. A member that is silent for Silent of them is dead.
+	IsOwn       func(incarnation uint64) bool
+	// Every is the interval of hellos. A member is dead after Silent intervals without one.
 	Every  time.Duration
 	Silent int
-	// Settle is how long a member that joins takes no VIP, and longer while the list of one that
-	// is alive has not come wholly: maxJoin times that at most. All members must have the same.
-	Settle time.Duration
-	// Return is how long the VIPs of a member are kept whose process ended, and whose gateway
-	// forwards on, until its next process is heard. 0: this member asks nobody to keep its own.
+	// JoinTime is how long a joining member takes no VIP. It takes longer, at most maxJoin times
+	// that, while the list of a live member is incomplete. All members must have the same.
+	JoinTime time.Duration
+	// Return is how long the others keep the VIPs of a member whose process ended while its gateway
+	// continues to forward. 0: this member does not ask the others to keep its VIPs.
 	Return time.Duration
-	// Nonce returns a number that nobody can guess.
+	// Nonce returns an unpredictable number.
 	Nonce func() uint64
 }
 
-// Refusals of Receive, beside those of package hello.
+// Reasons of Receive, in addition to those of package hello.
 const (
-	Own      hello.Refusal = "own"       // it is ours: another interface of this node is on the link, too
-	SameName hello.Refusal = "same_name" // another node has this one's name
-	Replayed hello.Refusal = "replayed"  // it is older than one that was used
-	Unproven hello.Refusal = "unproven"  // nothing in it is of now; so is the first one of who joins
-	Full     hello.Refusal = "full"      // there are too many members
+	Own      hello.RejectReason = "own"       // from this node: it has another interface on the link
+	SameName hello.RejectReason = "same_name" // from another node with this one's name
+	Replayed hello.RejectReason = "replayed"  // older than an accepted one
+	Unproven hello.RejectReason = "unproven"  // not proven fresh, as the first hello of a new member
+	Full     hello.RejectReason = "full"      // there are too many members
 )
 
-// maxJoin bounds how long a member joins that waits for lists, in times of Settle.
+// maxJoin bounds how long a member joins while lists are incomplete, in multiples of JoinTime.
 const maxJoin = 5
 
-// maxNonces is how many of the last nonces are known. One is made whenever a member is lost, and
-// what members send back is some intervals old at most.
+// maxNonces is how many of the last nonces are valid. A new one is made whenever a member is lost,
+// and nonces in received hellos are at most a few intervals old.
 const maxNonces = 64
 
-// Standing is a VIP and whether this gateway would forward it.
-type Standing struct {
+// LocalVIP is a VIP and whether this gateway would forward it.
+type LocalVIP struct {
 	VIP      netip.Addr
 	Eligible bool
 	Rank     Rank
 }
 
-// Rank orders those that would forward a VIP: of the best rank that there is one is chosen.
+// Rank orders the candidates of a VIP: only those of the best rank are considered.
 type Rank uint8
 
 // The ranks, the best first.
@@ -67,24 +67,24 @@ const (
 	ranks
 )
 
-// Members is what one gateway knows of those of a link.
+// Members is one gateway's view of the gateways on a link.
 type Members struct {
-	config Config
-	nonces []uint64 // the newest last
-	minted int      // how many were made
-	floor  int      // the first nonce that proves something of a member that is not known, by number
-	others map[string]*member
+	config      Config
+	nonces      []uint64 // the newest last
+	nonceCount  int      // count of nonces made
+	lowestNonce int      // number of the first nonce that proves a hello of an unknown member fresh
+	others      map[string]*member
 
-	ready   bool
-	gone    bool // goodbye was said
-	keep    bool // others were asked to keep the VIPs
-	settles bool // no VIP is taken: it is not joins yet, or a list has not come
-	joins   time.Time
-	out     outgoing
-	last    time.Time // of Tick
+	ready       bool
+	saidGoodbye bool // a goodbye was sent
+	askedToKeep bool // the goodbye asked the others to keep the VIPs
+	joinPending bool // this member takes no VIP: joinEnds has not passed, or a list is incomplete
+	joinEnds    time.Time
+	out         outgoing
+	last        time.Time // of the last Tick
 
-	watched  []netip.Addr        // VIPs whose owner is asked for, in order
-	eligible map[netip.Addr]Rank // those that this gateway would forward
+	watched  []netip.Addr        // all VIPs, in order
+	eligible map[netip.Addr]Rank // VIPs that this gateway would forward
 	owners   map[netip.Addr]Owner
 	gained   []netip.Addr
 	lost     []netip.Addr
@@ -92,61 +92,62 @@ type Members struct {
 	version  uint64
 }
 
-// member is another one.
+// member is another gateway.
 type member struct {
 	name  string
 	mac   frame.MAC
 	alive bool
-	since time.Time // it is alive, or is not
-	why   string    // it is not
+	since time.Time // when alive changed last
+	why   string    // why it is not alive
 
 	incarnation, sequence uint64
-	proves                int       // the first nonce that proves a hello to be of now, by number
-	nonce                 uint64    // its own
-	told                  time.Time // when it was received last, used or not
-	heard                 time.Time // when a hello was used last
+	lowestNonce           int       // number of the first nonce that proves a hello fresh
+	nonce                 uint64    // its own, as last received
+	lastReceived          time.Time // when a hello was received last, accepted or not
+	lastAccepted          time.Time // when a hello was accepted last
 	hearsUs, joining      bool
 
-	// Since replays hellos have been refused as Replayed, without a pause of a silence, and none
-	// was used. The last one came at replayed.
-	replays, replayed time.Time
+	// replays is when the present series of Replayed hellos began: without an accepted hello, and
+	// without a pause of a silence. The last one came at replayed.
+	replaysSince, lastReplay time.Time
 
-	table // what it lists
+	table // its list of VIPs
 
-	// kept has the VIPs that it is to have again: its process ended, or its next one joins. That
-	// ends with keptUntil, if it is not heard, or joins for longer than that takes.
+	// kept are the VIPs that are kept for its next process: its process ended, or the next one
+	// joins. They are dropped at keptUntil if that process is not heard or has not joined by then.
 	kept      map[netip.Addr]listed
 	keptUntil time.Time
 }
 
-// New returns Members without others. A process joins when it starts.
+// New returns Members without other members. The new member joins.
 func New(c Config, now time.Time) *Members {
 	m := &Members{config: c, others: map[string]*member{}, owners: map[netip.Addr]Owner{}, last: now,
-		eligible: map[netip.Addr]Rank{}, settles: true, joins: now.Add(c.Settle)}
-	m.mint()
+		eligible: map[netip.Addr]Rank{}, joinPending: true, joinEnds: now.Add(c.JoinTime)}
+	m.newNonce()
 	m.out.list(nil)
 	m.out.next = now
 	return m
 }
 
-func (m *Members) mint() {
-	m.minted++
+func (m *Members) newNonce() {
+	m.nonceCount++
 	m.nonces = append(m.nonces, m.config.Nonce())
 	if len(m.nonces) > maxNonces {
 		m.nonces = m.nonces[1:]
 	}
 }
 
-// OnlyReplays reports whether a member says what is refused as Replayed, and nothing else, for
-// longer than a silence: of one that lives hellos are used meanwhile.
+// OnlyReplays reports whether all hellos of a member have been Replayed for longer than a silence.
+// A live member's hellos are accepted meanwhile.
 func (m *Members) OnlyReplays(name string, now time.Time) bool {
 	o := m.others[name]
-	return o != nil && now.Sub(o.replayed) <= m.silence() && now.Sub(o.replays) > m.silence()
+	return o != nil && now.Sub(o.lastReplay) <= m.silence() && now.Sub(o.replaysSince) > m.silence()
 }
 
-// listsOurs reports whether a member has heard us since we made a nonce, by its number.
-func (m *Members) listsOurs(h *hello.Hello, since int) bool {
-	first := m.minted - len(m.nonces)
+// listsIsOwn reports whether a hello contains one of this member's nonces, from the number since
+// on.
+func (m *Members) hasOwnNonce(h *hello.Hello, since int) bool {
+	first := m.nonceCount - len(m.nonces)
 	for i, n := range m.nonces {
 		if first+i >= since && slices.Contains(h.Heard, n) {
 			return true
@@ -155,16 +156,16 @@ func (m *Members) listsOurs(h *hello.Hello, since int) bool {
 	return false
 }
 
-func (m *Members) joining() bool { return m.gone || !m.ready || m.settles }
+func (m *Members) joining() bool { return m.saidGoodbye || !m.ready || m.joinPending }
 
-// settle begins to join.
-func (m *Members) settle(now time.Time) {
-	m.settles, m.joins = true, now.Add(m.config.Settle)
+// beginJoin makes this member join.
+func (m *Members) beginJoin(now time.Time) {
+	m.joinPending, m.joinEnds = true, now.Add(m.config.JoinTime)
 	m.out.now = true
 }
 
-// unknown returns the members that are alive and whose lists have not come wholly.
-func (m *Members) unknown() (names []string) {
+// incomplete returns the names of live members whose lists have not arrived completely.
+func (m *Members) incomplete() (names []string) {
 	for _, o := range m.others {
 		if o.alive && !o.whole {
 			names = append(names, o.name)
@@ -174,27 +175,27 @@ func (m *Members) unknown() (names []string) {
 	return names
 }
 
-// joinsAtMost is when a member that joins does not wait for lists any more.
-func (m *Members) joinsAtMost() time.Time { return m.joins.Add((maxJoin - 1) * m.config.Settle) }
+// joinsAtMost returns when a joining member stops waiting for lists.
+func (m *Members) latestJoinEnd() time.Time { return m.joinEnds.Add((maxJoin - 1) * m.config.JoinTime) }
 
-// enter ends joining when it is time to.
-func (m *Members) enter(now time.Time) {
-	if !m.settles || now.Before(m.joins) || now.Before(m.joinsAtMost()) && len(m.unknown()) > 0 {
+// finishJoin ends the join if it is time.
+func (m *Members) finishJoin(now time.Time) {
+	if !m.joinPending || now.Before(m.joinEnds) || now.Before(m.latestJoinEnd()) && len(m.incomplete()) > 0 {
 		return
 	}
-	m.settles, m.out.now = false, true
+	m.joinPending, m.out.now = false, true
 	m.version++
 	m.decide()
 }
 
-// Rejoin is called when the link has come up, and by what shows that others take us for dead.
+// Rejoin makes this member join again: the link has come up, or others have taken it for dead.
 func (m *Members) Rejoin(now time.Time) {
-	m.settle(now)
+	m.beginJoin(now)
 	m.decide()
 }
 
-// SetVIPs replaces the VIPs whose owner is asked for. ready says whether the gateway works at all.
-func (m *Members) SetVIPs(list []Standing, ready bool, now time.Time) {
+// SetVIPs replaces the VIPs of this gateway. ready: the gateway forwards or is held.
+func (m *Members) SetVIPs(list []LocalVIP, ready bool, now time.Time) {
 	var watched []netip.Addr
 	eligible := map[netip.Addr]Rank{}
 	var own []hello.Entry
@@ -211,7 +212,7 @@ func (m *Members) SetVIPs(list []Standing, ready bool, now time.Time) {
 		return
 	}
 	if ready && !m.ready {
-		m.settle(now)
+		m.beginJoin(now)
 	}
 	m.ready, m.watched, m.eligible = ready, watched, eligible
 	if !same {
@@ -221,10 +222,10 @@ func (m *Members) SetVIPs(list []Standing, ready bool, now time.Time) {
 	m.decide()
 }
 
-// Receive takes a hello, of whom has a key. It returns why it is not used.
-func (m *Members) Receive(h *hello.Hello, from frame.MAC, now time.Time) hello.Refusal {
+// Receive takes an authenticated hello. It returns why it does not use it.
+func (m *Members) Receive(h *hello.Hello, from frame.MAC, now time.Time) hello.RejectReason {
 	if h.Name == m.config.Name {
-		if m.config.Ours(h.Incarnation) {
+		if m.config.IsOwn(h.Incarnation) {
 			return Own
 		}
 		return SameName
@@ -237,26 +238,26 @@ func (m *Members) Receive(h *hello.Hello, from frame.MAC, now time.Time) hello.R
 	}
 	same := h.Incarnation == o.incarnation
 	if same && h.Sequence <= o.sequence || o.alive && h.Incarnation < o.incarnation {
-		if now.Sub(o.replayed) > m.silence() {
-			o.replays = now
+		if now.Sub(o.lastReplay) > m.silence() {
+			o.replaysSince = now
 		}
-		o.replayed = now
+		o.lastReplay = now
 		return Replayed
 	}
-	o.nonce, o.told = h.Nonce, now // so that it hears that we hear it
-	if !(o.alive && same) && !m.listsOurs(h, o.proves) {
+	o.nonce, o.lastReceived = h.Nonce, now // sent back in the next hello
+	if !(o.alive && same) && !m.hasOwnNonce(h, o.lowestNonce) {
 		return Unproven
 	}
-	m.use(o, h, from, now)
+	m.accept(o, h, from, now)
 	return ""
 }
 
-// add makes a place for a member. Those that were lost longest ago give way.
+// add adds a member. If there are too many, it replaces the one that was lost longest ago.
 func (m *Members) add(name string, now time.Time) *member {
 	if len(m.others) >= hello.MaxHeard {
 		var oldest *member
 		for _, o := range m.others {
-			if !o.alive && (oldest == nil || o.told.Before(oldest.told)) {
+			if !o.alive && (oldest == nil || o.lastReceived.Before(oldest.lastReceived)) {
 				oldest = o
 			}
 		}
@@ -264,21 +265,21 @@ func (m *Members) add(name string, now time.Time) *member {
 			return nil
 		}
 		delete(m.others, oldest.name)
-		m.floor = m.minted // what proves that one is of now is not known any more
-		m.mint()
+		m.lowestNonce = m.nonceCount // the replaced member's minimum is lost: accept only new nonces
+		m.newNonce()
 	}
-	m.others[name] = &member{name: name, since: now, why: "it has not proven yet that it is there", proves: m.floor}
+	m.others[name] = &member{name: name, since: now, why: "none of its hellos was proven fresh yet", lowestNonce: m.lowestNonce}
 	return m.others[name]
 }
 
-// use takes what a hello says, which is of now.
-func (m *Members) use(o *member, h *hello.Hello, from frame.MAC, now time.Time) {
+// use takes the content of a fresh hello.
+func (m *Members) accept(o *member, h *hello.Hello, from frame.MAC, now time.Time) {
 	before := *o
-	o.replays, o.replayed = time.Time{}, time.Time{}
+	o.replaysSince, o.lastReplay = time.Time{}, time.Time{}
 	if h.Incarnation != o.incarnation {
 		o.incarnation, o.hearsUs, o.table = h.Incarnation, false, table{}
 	}
-	o.sequence, o.heard, o.mac, o.joining = h.Sequence, now, from, h.Joining
+	o.sequence, o.lastAccepted, o.mac, o.joining = h.Sequence, now, from, h.Joining
 	switch {
 	case h.Goodbye:
 		m.lose(o, "it said goodbye", now)
@@ -287,28 +288,28 @@ func (m *Members) use(o *member, h *hello.Hello, from frame.MAC, now time.Time) 
 		if o.whole {
 			vips = o.vips
 		}
-		m.lose(o, "its process ended, and is to return", now)
+		m.lose(o, "its process ended, and will return", now)
 		o.kept, o.keptUntil = vips, now.Add(m.config.Return)
 	default:
-		m.useList(o, h, &before, now)
+		m.acceptList(o, h, &before, now)
 		return
 	}
-	m.enter(now)
+	m.finishJoin(now)
 	m.decide()
 }
 
-// useList takes a hello of who stays, and what it lists. before is the member as it was.
-func (m *Members) useList(o *member, h *hello.Hello, before *member, now time.Time) {
+// useList takes a hello of a member that stays, and its list. before is its previous state.
+func (m *Members) acceptList(o *member, h *hello.Hello, before *member, now time.Time) {
 	if !o.alive {
 		m.version++
 		o.alive, o.since, o.why = true, now, ""
 		if o.kept != nil {
-			o.keptUntil = now.Add(m.config.Settle + m.silence())
+			o.keptUntil = now.Add(m.config.JoinTime + m.silence())
 		}
 	}
 	heard := o.hearsUs
-	if o.hearsUs = m.listsOurs(h, 0); o.hearsUs && !heard {
-		m.out.again() // it does not know our list, or not as it is now
+	if o.hearsUs = m.hasOwnNonce(h, 0); o.hearsUs && !heard {
+		m.out.again() // it has no list of ours, or an old one
 		m.version++
 	}
 	changed := o.take(h)
@@ -326,15 +327,15 @@ func (m *Members) useList(o *member, h *hello.Hello, before *member, now time.Ti
 	case o.whole:
 		m.decideOf(changed)
 	}
-	m.enter(now)
+	m.finishJoin(now)
 	if o.hearsUs && o.whole && !o.joining && (!before.hearsUs || !before.whole) {
 		m.announceAgain()
 	}
 }
 
-// announceAgain tells everybody of all VIPs that are here. A member may have had each of them, too,
-// while it or we did not hear the other one: what it lists is not asked, since that is the list of
-// before, which lacks VIPs that came meanwhile, or one of now, which lacks those that went.
+// announceAgain announces all VIPs of this gateway. Another member may have owned any of them while
+// hellos did not arrive. Its list is no help: the old list lacks VIPs that it got meanwhile, and
+// the new one lacks those that it gave up.
 func (m *Members) announceAgain() {
 	pending := make(map[netip.Addr]bool, len(m.gained))
 	for _, vip := range m.gained {
@@ -347,20 +348,20 @@ func (m *Members) announceAgain() {
 	}
 }
 
-// lose marks a member as not alive. Only hellos of from now on bring it back.
+// lose marks a member as not alive. Only hellos with a nonce made from now on bring it back.
 func (m *Members) lose(o *member, why string, now time.Time) {
-	o.proves = m.minted
-	m.mint()
+	o.lowestNonce = m.nonceCount
+	m.newNonce()
 	o.alive, o.since, o.why, o.hearsUs, o.kept = false, now, why, false, nil
 	m.version++
 }
 
-// Tick looks who is dead. It must be called once each Every at least.
+// Tick finds dead members. It must be called at least once per Every.
 func (m *Members) Tick(now time.Time) {
 	if stood := now.Sub(m.last) - m.config.Every; stood > m.config.Every/2 {
 		for _, o := range m.others {
-			o.heard = o.heard.Add(stood)
-			o.told = o.told.Add(stood) // so that it hears that it is heard
+			o.lastAccepted = o.lastAccepted.Add(stood)
+			o.lastReceived = o.lastReceived.Add(stood) // so that its nonce is sent back
 		}
 	}
 	m.last = now
@@ -369,7 +370,7 @@ func (m *Members) Tick(now time.Time) {
 		if o.kept != nil && !now.Before(o.keptUntil) {
 			o.kept, ended = nil, true
 			if !o.alive {
-				o.why = fmt.Sprintf("its process ended, and did not return within %v", m.config.Return)
+				o.why = fmt.Sprintf("its process ended and did not return within %v", m.config.Return)
 			}
 		}
 		if o.alive && !now.Before(m.deadline(o)) {
@@ -382,21 +383,21 @@ func (m *Members) Tick(now time.Time) {
 		m.out.now = true
 		m.decide()
 	}
-	m.enter(now)
+	m.finishJoin(now)
 }
 
 func (m *Members) silence() time.Duration { return time.Duration(m.config.Silent) * m.config.Every }
 
-// deadline is when a member is dead. A process that returns has more time: whoever starts may stand
-// still for a moment, and another one answers for it meanwhile.
+// deadline returns when a member is dead. A returning process has more time: it may be slow for a
+// moment when it starts, and another member answers for it meanwhile.
 func (m *Members) deadline(o *member) time.Time {
 	if o.kept != nil {
 		return o.keptUntil
 	}
-	return o.heard.Add(m.silence())
+	return o.lastAccepted.Add(m.silence())
 }
 
-// Next returns when Tick or Hellos must be called at the latest.
+// Next returns the latest time of the next call of Tick or Hellos.
 func (m *Members) Next() time.Time {
 	next := m.out.next
 	earlier := func(t time.Time) {
@@ -413,10 +414,10 @@ func (m *Members) Next() time.Time {
 		}
 	}
 	switch {
-	case m.settles && m.last.Before(m.joins):
-		earlier(m.joins)
-	case m.settles:
-		earlier(m.joinsAtMost())
+	case m.joinPending && m.last.Before(m.joinEnds):
+		earlier(m.joinEnds)
+	case m.joinPending:
+		earlier(m.latestJoinEnd())
 	}
 	return next
 }
@@ -426,14 +427,14 @@ type Member struct {
 	Name           string
 	MAC            frame.MAC
 	Alive, Joining bool
-	Returning      bool // its process ended, and its VIPs are kept for the next one
+	Returning      bool // its process ended, and its VIPs are kept for the next process
 	HearsUs        bool
-	Since          time.Time // it is alive, or is not
-	Why            string    // it is not
-	VIPs           int       // that it has
+	Since          time.Time // when Alive changed last
+	Why            string    // why it is not alive
+	VIPs           int       // how many it owns
 }
 
-// List returns the others, by name.
+// List returns the other members, by name.
 func (m *Members) List() []Member {
 	has := map[string]int{}
 	for _, o := range m.owners {
@@ -443,7 +444,7 @@ func (m *Members) List() []Member {
 	for _, o := range m.others {
 		returning, why := o.kept != nil && !o.alive, o.why
 		if m.OnlyReplays(o.name, m.last) {
-			why += "; what it says now is older than that"
+			why += "; its hellos since then are older ones"
 		}
 		list = append(list, Member{o.name, o.mac, o.alive, o.joining, returning, o.hearsUs, o.since, why,
 			has[o.name]})
@@ -452,7 +453,7 @@ func (m *Members) List() []Member {
 	return list
 }
 
-// NameOf returns who has sent hellos from a hardware address; empty: nobody.
+// NameOf returns the member whose hellos come from a hardware address; empty: none.
 func (m *Members) NameOf(mac frame.MAC) string {
 	for _, o := range m.others {
 		if o.mac == mac {
@@ -462,7 +463,7 @@ func (m *Members) NameOf(mac frame.MAC) string {
 	return ""
 }
 
-// MACOf returns where the hellos of a member come from.
+// MACOf returns the hardware address of a member's hellos; zero if it is unknown.
 func (m *Members) MACOf(name string) frame.MAC {
 	if o := m.others[name]; o != nil {
 		return o.mac
@@ -470,17 +471,17 @@ func (m *Members) MACOf(name string) frame.MAC {
 	return frame.MAC{}
 }
 
-// Joining reports whether no VIP is taken.
+// Joining reports whether this member takes no VIP now.
 func (m *Members) Joining() bool { return m.joining() }
 
-// Joins returns until when no VIP is taken; zero: they are. With lists, of whom the list of VIPs
-// has not come wholly, it is the latest time.
-func (m *Members) Joins(now time.Time) (until time.Time, lists []string) {
+// Joins returns until when this member takes no VIP; zero: it does. If incomplete is not empty,
+// until is the latest time, and incomplete has the members with incomplete lists.
+func (m *Members) Joins(now time.Time) (until time.Time, incomplete []string) {
 	switch {
-	case !m.settles:
+	case !m.joinPending:
 		return time.Time{}, nil
-	case now.Before(m.joins):
-		return m.joins, nil
+	case now.Before(m.joinEnds):
+		return m.joinEnds, nil
 	}
-	return m.joinsAtMost(), m.unknown()
+	return m.latestJoinEnd(), m.incomplete()
 }

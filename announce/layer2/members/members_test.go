@@ -75,15 +75,15 @@ func (s *sim) start(st *station) {
 	st.incarnation++
 	st.dead, st.stands, st.waiting, st.seen = false, false, nil, 0
 	ours := func(incarnation uint64) bool { return incarnation == st.incarnation }
-	st.Members = New(Config{Name: st.name, Incarnation: st.incarnation, Ours: ours, Every: every, Silent: 3,
-		Settle: settle, Return: stay, Nonce: s.random.Uint64}, s.now.Add(st.late))
+	st.Members = New(Config{Name: st.name, Incarnation: st.incarnation, IsOwn: ours, Every: every, Silent: 3,
+		JoinTime: settle, Return: stay, Nonce: s.random.Uint64}, s.now.Add(st.late))
 	st.SetVIPs(s.standings(nil), true, s.now)
 }
 
 // standings are all VIPs, but for those that are not eligible.
-func (s *sim) standings(not func(netip.Addr) bool) (list []Standing) {
+func (s *sim) standings(not func(netip.Addr) bool) (list []LocalVIP) {
 	for _, v := range s.vips {
-		list = append(list, Standing{VIP: v, Eligible: not == nil || !not(v)})
+		list = append(list, LocalVIP{VIP: v, Eligible: not == nil || !not(v)})
 	}
 	return list
 }
@@ -900,7 +900,7 @@ func TestReplay(t *testing.T) {
 	s := newSim(t, 2, 10)
 	s.run(settle+time.Second, nil)
 	victim := s.stations[1]
-	refused := map[hello.Refusal]int{}
+	refused := map[hello.RejectReason]int{}
 	replay := func(when string) {
 		t.Helper()
 		for _, h := range slices.Clone(s.log) {
@@ -944,7 +944,7 @@ func TestStrangers(t *testing.T) {
 	s := newSim(t, 1, 1)
 	st := s.stations[0]
 	own := st.Hellos(s.now)
-	if own = append(own, st.say(0, s.now)); st.Receive(own[0], frame.MAC{}, s.now) != Own {
+	if own = append(own, st.nextHello(0, s.now)); st.Receive(own[0], frame.MAC{}, s.now) != Own {
 		t.Error("its own hello is used")
 	}
 	other := *own[0]

@@ -9,30 +9,31 @@ import (
 )
 
 const (
-	// maxBurst bounds the hellos in an interval: 16 have 1,920 IPv4 addresses, or 560 of IPv6.
+	// maxBurst bounds the hellos per interval: 16 have room for 1,920 IPv4 addresses, or 560 of
+	// IPv6.
 	maxBurst = 16
-	// repeats is how often a part that has changed is sent before it waits for its turn: frames get
-	// lost.
+	// repeats is how often a changed part is sent at once, because frames get lost. After that it
+	// is sent in turn.
 	repeats = 2
 )
 
-// outgoing is what we say of ourselves.
+// outgoing is the state of this member's hellos.
 type outgoing struct {
 	next     time.Time
 	sequence uint64
 	table    uint64
 	parts    []part // of the list of VIPs; one at least
-	turn     int    // the part that is next where none is due
+	turn     int    // the part to send next if none is due
 	sent     int    // hellos in this interval
-	now      bool   // one is to be sent at once
+	now      bool   // a hello must be sent at once
 }
 
-// part is one of the list. A VIP stays in the part that it is in: so a change is in few parts, and
-// parts of different versions make a list of which each VIP is as it was or as it is.
+// part is a part of the list. A VIP stays in its part, so that a change affects few parts, and
+// parts of different versions form a list in which each VIP has its old or its new state.
 type part struct {
 	entries []hello.Entry
 	bytes   int
-	due     int // so many times it is to be sent before its turn
+	due     int // how often it must be sent before its turn
 }
 
 func (p *part) set(entries []hello.Entry) {
@@ -42,12 +43,12 @@ func (p *part) set(entries []hello.Entry) {
 	}
 }
 
-// add appends to the entries. Hellos that have them keep what they have: none of it is written.
+// add appends an entry. Pending hellos share the array and are not affected.
 func (p *part) add(e hello.Entry) {
 	p.entries, p.bytes, p.due = append(p.entries, e), p.bytes+e.Bytes(), repeats
 }
 
-// list replaces the list of VIPs. Parts that have changed are to be sent.
+// list replaces the list of VIPs. Changed parts become due.
 func (o *outgoing) list(entries []hello.Entry) {
 	o.table++
 	added := make(map[netip.Addr]hello.Entry, len(entries))
@@ -89,14 +90,14 @@ func (o *outgoing) list(entries []hello.Entry) {
 	o.turn %= len(o.parts)
 }
 
-// again has the whole list sent, to somebody who does not know it.
+// again makes all parts due, for a member that does not have the list.
 func (o *outgoing) again() {
 	for i := range o.parts {
 		o.parts[i].due = repeats
 	}
 }
 
-// due returns how many parts are to be sent soon, and how many of them were not since they changed.
+// due returns how many parts are due, and how many of them were not sent since they changed.
 func (o *outgoing) due() (all, first int) {
 	for i := range o.parts {
 		switch o.parts[i].due {
@@ -111,8 +112,8 @@ func (o *outgoing) due() (all, first int) {
 	return all, first
 }
 
-// take returns the part that is to be sent next: of those that are due the one that was not sent
-// for longest; or, regularly or if there is none, the one whose turn it is.
+// take returns the index of the part to send next: the due part that was not sent for longest; or,
+// regularly or if none is due, the part whose turn it is.
 func (o *outgoing) take(regularly bool) int {
 	next := o.turn
 	for most := repeats; most > 0 && !regularly; most-- {
@@ -130,62 +131,63 @@ func (o *outgoing) take(regularly bool) int {
 	return next
 }
 
-// Hellos returns what is to be sent now: one each interval, whose part has its turn so that no part
-// waits for ever, and what is due besides, within the bound.
+// Hellos returns the hellos to send now: one per interval, with the part whose turn it is, so that
+// no part waits for ever, and the due parts within the bound.
 func (m *Members) Hellos(now time.Time) (list []*hello.Hello) {
 	o := &m.out
 	if !now.Before(o.next) {
 		o.sent = 1
 		if o.next = o.next.Add(m.config.Every); !o.next.After(now) {
-			o.next = now.Add(m.config.Every) // what was missed is not made up for
+			o.next = now.Add(m.config.Every) // missed intervals are skipped
 		}
 		others, _ := o.due()
 		if o.parts[o.turn].due > 0 {
 			others--
 		}
-		list = append(list, m.say(o.take(true), now))
-		return append(list, m.sayMore(others, now)...)
+		list = append(list, m.nextHello(o.take(true), now))
+		return append(list, m.dueHellos(others, now)...)
 	}
 	_, n := o.due()
-	if list = m.sayMore(n, now); len(list) == 0 && o.now {
+	if list = m.dueHellos(n, now); len(list) == 0 && o.now {
 		o.now = false
-		list = append(list, m.say(o.take(false), now))
+		list = append(list, m.nextHello(o.take(false), now))
 	}
 	return list
 }
 
-// sayMore returns n hellos, as far as there is room for them in this interval.
-func (m *Members) sayMore(n int, now time.Time) (list []*hello.Hello) {
+// sayMore returns up to n hellos, as many as this interval allows.
+func (m *Members) dueHellos(n int, now time.Time) (list []*hello.Hello) {
 	n = min(n, maxBurst-m.out.sent)
 	for range n {
-		list = append(list, m.say(m.out.take(false), now))
+		list = append(list, m.nextHello(m.out.take(false), now))
 	}
 	m.out.sent += max(n, 0)
 	return list
 }
 
-// Goodbye gives all VIPs to others, and returns what tells them. With keep, others keep them for
-// the next process of this gateway, which forwards on; not where this one has none yet.
+// Goodbye gives up all VIPs, and returns the hello with that. With keep, it asks the others to keep
+// them for the next process of this gateway, which continues to forward, unless this member still
+// joins.
 func (m *Members) Goodbye(keep bool, now time.Time) *hello.Hello {
-	if !m.gone {
-		m.keep = keep && m.config.Return > 0 && !m.joining()
+	if !m.saidGoodbye {
+		m.askedToKeep = keep && m.config.Return > 0 && !m.joining()
 	}
-	m.gone = true
+	m.saidGoodbye = true
 	m.decide()
-	return m.say(m.out.take(true), now)
+	return m.nextHello(m.out.take(true), now)
 }
 
 // say returns a hello with a part of the list.
-func (m *Members) say(part int, now time.Time) *hello.Hello {
+func (m *Members) nextHello(part int, now time.Time) *hello.Hello {
 	o := &m.out
 	o.now = false
 	o.sequence++
 	h := &hello.Hello{Name: m.config.Name, Incarnation: m.config.Incarnation, Sequence: o.sequence,
-		Nonce: m.nonces[len(m.nonces)-1], Joining: m.joining(), Goodbye: m.gone && !m.keep,
-		Returning: m.gone && m.keep, Table: o.table,
+		Nonce: m.nonces[len(m.nonces)-1], Joining: m.joining(), Goodbye: m.saidGoodbye && !m.askedToKeep,
+		Returning: m.saidGoodbye && m.askedToKeep, Table: o.table,
 		Part: uint16(part), Parts: uint16(len(o.parts)), VIPs: o.parts[part].entries}
 	for _, other := range m.others {
-		if now.Before(other.told.Add(m.silence())) {
+		if now.Before(other.lastReceived.Add(m.silence())) {
 			h.Heard = append(h.Heard, other.nonce)
 		}
 	}

@@ -10,24 +10,24 @@ import (
 	"sluice.dev/sluice/announce/layer2/frame"
 )
 
-// Owner is who has a VIP. The zero value is nobody.
+// Owner is the owner of a VIP. The zero value is no owner.
 type Owner struct {
 	Name string
-	// Among are those that it was chosen from, by name.
+	// Among are the candidates, by name.
 	Among []string
-	// For is who answers for it while its process is away and its gateway forwards on: one that
-	// knows the VIP, and need not forward it itself. Empty: it answers itself.
+	// For is the member that answers for the owner while that one's process is away and its gateway
+	// forwards. It knows the VIP but need not forward it. Empty: the owner answers.
 	For string
 }
 
-// Owns reports whether this gateway has a VIP.
+// Owns reports whether this gateway owns a VIP.
 func (m *Members) Owns(vip netip.Addr) bool {
 	o, there := m.owners[vip]
 	return there && o.Name == m.config.Name
 }
 
-// AnswersFor returns at which hardware address a VIP is whose owner's process is away, if this
-// gateway is the one to say so.
+// AnswersFor returns the hardware address of a VIP's owner, if the owner's process is away and this
+// gateway must answer for it.
 func (m *Members) AnswersFor(vip netip.Addr) (at frame.MAC, yes bool) {
 	o := m.owners[vip]
 	if o.For == "" || o.For != m.config.Name {
@@ -36,21 +36,21 @@ func (m *Members) AnswersFor(vip netip.Addr) (at frame.MAC, yes bool) {
 	return m.MACOf(o.Name), true
 }
 
-// Owner returns who has a VIP that SetVIPs named.
+// Owner returns the owner of a VIP of SetVIPs.
 func (m *Members) Owner(vip netip.Addr) Owner { return m.owners[vip] }
 
-// Take returns which VIPs this gateway has got or must announce again, and which it has lost, since
-// the last call.
+// Take returns the VIPs that this gateway has got or must announce again, and the ones that it has
+// lost, since the last call.
 func (m *Members) Take() (gained, lost []netip.Addr) {
 	gained, lost = m.gained, m.lost
 	m.gained, m.lost = nil, nil
 	return gained, lost
 }
 
-// Version grows with each change of what Owner and List say.
+// Version changes whenever a result of Owner or List may have changed.
 func (m *Members) Version() uint64 { return m.version }
 
-// Changes counts VIPs that went from one gateway to another one.
+// Changes counts moves of VIPs from one gateway to another.
 func (m *Members) Changes() uint64 { return m.changes }
 
 // decide chooses the owner of each VIP.
@@ -76,7 +76,7 @@ func (m *Members) decideOf(vips []netip.Addr) {
 	}
 }
 
-// put chooses the owner of a VIP, and notes what is another one.
+// put chooses the owner of a VIP, and records changes.
 func (m *Members) put(vip netip.Addr, before Owner) {
 	owner := m.choose(vip)
 	m.owners[vip] = owner
@@ -94,17 +94,17 @@ func (m *Members) put(vip netip.Addr, before Owner) {
 	}
 }
 
-// drop notes that this gateway does not have a VIP any more.
+// drop records that this gateway no longer owns a VIP.
 func (m *Members) drop(vip netip.Addr) {
 	m.lost = append(m.lost, vip)
 	m.gained = slices.DeleteFunc(m.gained, func(a netip.Addr) bool { return a == vip })
 }
 
-// choose returns the owner of a VIP. It is a function of who is alive and lists it, so all members
-// that hear the same choose the same.
+// choose returns the owner of a VIP. It depends only on the live members and their lists, so all
+// members with the same input choose the same owner.
 func (m *Members) choose(vip netip.Addr) Owner {
 	var by [ranks][]string
-	var here []string // that can answer
+	var here []string // members that can answer
 	if !m.joining() {
 		here = append(here, m.config.Name)
 		if rank, eligible := m.eligible[vip]; eligible {
@@ -133,8 +133,8 @@ func (m *Members) choose(vip netip.Addr) Owner {
 	return owner
 }
 
-// has reports whether a member may have a VIP, and its rank: one that is alive and does not join,
-// or one that returns.
+// has reports whether a member is a candidate for a VIP, and its rank: a member that is alive and
+// does not join, or one that returns.
 func (o *member) has(vip netip.Addr) (rank Rank, has bool) {
 	l, lists := o.vips[vip]
 	k, kept := o.kept[vip]
@@ -143,21 +143,21 @@ func (o *member) has(vip netip.Addr) (rank Rank, has bool) {
 		return Stays, false
 	case o.kept == nil:
 		return l.rank, lists && !l.not
-	case !o.whole: // it is away, or what its next process forwards is not known yet
+	case !o.whole: // it is away, or the list of its next process is incomplete
 		return k.rank, kept && !k.not
 	}
 	return l.rank, lists && !l.not && kept && !k.not
 }
 
-// answers reports whether a member can answer for a VIP whose owner's process is away: it knows it,
-// whether or not it would forward it.
+// answers reports whether a member can answer for a VIP whose owner's process is away: it knows the
+// VIP, even if it would not forward it.
 func (o *member) answers(vip netip.Addr) bool {
 	_, lists := o.vips[vip]
 	return o.alive && !o.joining && o.whole && o.kept == nil && lists
 }
 
 // highest returns the name with the greatest hash of name and VIP (Thaler and Ravishankar, Using
-// name-based mappings to increase hit rates, 1998). All versions must hash alike.
+// name-based mappings to increase hit rates, 1998). All versions must use the same hash.
 func highest(names []string, vip netip.Addr) (winner string) {
 	var most [sha256.Size]byte
 	address := vip.As16()
@@ -170,7 +170,7 @@ func highest(names []string, vip netip.Addr) (winner string) {
 	return winner
 }
 
-// Why says for people why an owner is the owner.
+// Why returns the reason for the choice, as text.
 func (o Owner) Why() string {
 	switch {
 	case o.For != "":

@@ -7,17 +7,17 @@ import (
 	"sluice.dev/sluice/announce/layer2/hello"
 )
 
-// table is the list of VIPs of another member, of the parts that have come. A part replaces the one
-// before it at once: a VIP is in one part for as long as it is listed (outgoing), and so what has
-// come is true of each VIP, whatever version it is of. There is no list that is never complete
-// because it changes all the time.
+// table is the list of VIPs of another member, made of the received parts. A part replaces its
+// previous version at once. A VIP stays in one part as long as it is listed (outgoing), so the
+// state of each VIP is correct even if parts have different versions, and a list that changes all
+// the time is still complete.
 type table struct {
-	whole bool // all parts have come once
+	whole bool // each part has arrived once
 	parts []arrived
 	vips  map[netip.Addr]listed
 }
 
-// arrived is a part that has come, of a version; nil: it has not.
+// arrived is a version of a part; entries is nil if it has not arrived.
 type arrived struct {
 	entries []hello.Entry
 	version uint64
@@ -26,11 +26,11 @@ type arrived struct {
 // listed is a VIP in a table.
 type listed struct {
 	rank Rank
-	not  bool // as hello.Entry says
-	part int  // that has it
+	not  bool // hello.Entry.Not
+	part int  // index of its part
 }
 
-// take puts a part into the table, and returns the VIPs that it may have changed.
+// take stores a received part, and returns the VIPs that may have changed.
 func (t *table) take(h *hello.Hello) (changed []netip.Addr) {
 	if t.vips == nil {
 		t.vips = map[netip.Addr]listed{}
@@ -68,7 +68,7 @@ func (t *table) take(h *hello.Hello) (changed []netip.Addr) {
 	return changed
 }
 
-// drop takes the VIPs of a part out, but for those that are in another one by now.
+// drop removes the VIPs of a part, except those that have moved to another part.
 func (t *table) drop(part int, changed []netip.Addr) []netip.Addr {
 	for _, e := range t.parts[part].entries {
 		if t.vips[e.VIP].part == part {
