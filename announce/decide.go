@@ -112,7 +112,7 @@ func Decide(in *Input) []*VIPVerdict {
 	return list
 }
 
-// DecideSome is Decide for an Input that differs from the one of before only in the VIPs with the
+// DecideSome is Decide for an Input that differs from the previous one only in the VIPs with the
 // addresses some. It looks at no other VIP, and does not change before.
 func DecideSome(in *Input, before []*VIPVerdict, some []netip.Addr) []*VIPVerdict {
 	list := slices.Clone(before)

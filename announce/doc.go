@@ -14,7 +14,7 @@
 //     clients;
 //   - the VIP is in the gateway's table; an object in the API server is not enough;
 //   - one of the VIP's Services has policy Cluster, or an endpoint on this node;
-//   - a pool contains the address: no other addresses are announced, whatever a status lists;
+//   - a pool contains the address: no other address is announced, even if a status lists it;
 //   - the node is neither excluded (label) nor deleted.
 //
 // If a gateway's process ends and may be restarted, its routes stay for a while (Watch): its flows

@@ -44,7 +44,7 @@ func newSource(services int) *source {
 	return s
 }
 
-// serving returns what a gateway says that serves so many VIPs.
+// serving returns the state of a gateway that serves a number of VIPs.
 func serving(vips int) *pulse.State {
 	s := &pulse.State{PID: 1, Phase: pulse.Serving}
 	for i := range vips {
@@ -73,8 +73,8 @@ func cpuTime(tb testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkFlap: one VIP of 10,000 comes or goes. Flaps come ten times a second at most, as a
-// gateway says what has changed.
+// BenchmarkFlap: one of 10,000 VIPs comes or goes. There are at most ten flaps per second, because a
+// gateway sends changes every 100 ms.
 func BenchmarkFlap(b *testing.B) {
 	const vips = 10_000
 	speaker := bgp.New(bgp.Config{Log: slog.New(slog.DiscardHandler), RouterID: netip.MustParseAddr("10.9.9.9")})

@@ -8,21 +8,21 @@ import (
 	"sluice.dev/sluice/announce/pulse"
 )
 
-// TestImpairments: what the gateway says of one VIP over time, in steps of 100 ms, and how often
-// and for how long others are preferred.
+// TestImpairments: the gateway reports one VIP as impaired or not, in steps of 100 ms. Each case has
+// how often the route changes, and for how long other gateways are preferred.
 func TestImpairments(t *testing.T) {
 	t.Parallel()
 	const step, s = 100 * time.Millisecond, time.Second
 	vip := netip.MustParseAddr("192.0.2.1")
 	for name, c := range map[string]struct {
 		during time.Duration
-		// said returns why the VIP, or the node, is impaired after a time.
-		said        func(at time.Duration) (service, node string)
+		// reported returns the reason why the VIP, or the node, is impaired after a time.
+		reported        func(at time.Duration) (service, node string)
 		changes     int // of the route
 		least, most time.Duration
-		first       time.Duration // when others are preferred first; 0: never
+		first       time.Duration // first time that others are preferred; 0: never
 	}{
-		"well":     {during: 60 * s, said: func(time.Duration) (string, string) { return "", "" }},
+		"well":     {during: 60 * s, reported: func(time.Duration) (string, string) { return "", "" }},
 		"for ever": {60 * s, func(time.Duration) (string, string) { return "no route", "" }, 1, 59 * s, 59 * s, s},
 		"the node": {60 * s, func(time.Duration) (string, string) { return "", "NetworkUnavailable" }, 1, 59 * s,
 			59 * s, s},
@@ -50,7 +50,7 @@ func TestImpairments(t *testing.T) {
 			was, changes, total, first, next := false, 0, time.Duration(0), time.Duration(0), time.Time{}
 			var last string
 			for at := time.Duration(0); at < c.during; at += step {
-				service, node := c.said(at)
+				service, node := c.reported(at)
 				v := []pulse.VIP{{Address: vip, Services: []pulse.Service{{Impaired: service}}}}
 				before := next
 				var inForce map[netip.Addr]string
@@ -66,7 +66,7 @@ func TestImpairments(t *testing.T) {
 				}
 				if is {
 					if total += step; why == "" {
-						t.Fatal("nothing is said")
+						t.Fatal("nothing is reported")
 					}
 				}
 				was, last = is, service+node

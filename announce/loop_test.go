@@ -17,7 +17,7 @@ import (
 	"sluice.dev/sluice/announce/view"
 )
 
-// busy is a Source whose objects change all the time, for a while and until they were read twice.
+// busy is a Source whose objects change all the time, until it has been read twice.
 type busy struct {
 	during time.Duration
 	asked  atomic.Int64
@@ -38,7 +38,7 @@ func (b *busy) Objects() (*Objects, string) {
 	return &Objects{}, ""
 }
 
-// TestChangesAreGathered: however often objects change, they are read some twenty times a second.
+// TestChangesAreGathered: objects that change all the time are read some twenty times a second.
 func TestChangesAreGathered(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -61,13 +61,13 @@ func TestChangesAreGathered(t *testing.T) {
 	<-ended
 }
 
-// fixed is a Source whose objects are there.
+// fixed is a Source whose objects are complete at once.
 type fixed struct{}
 
 func (fixed) Run(context.Context, func()) {}
 func (fixed) Objects() (*Objects, string) { return &Objects{}, "" }
 
-// noted is a Speaker that notes what it is to announce.
+// noted is a Speaker that records the applied Worlds.
 type noted struct{ worlds []*World }
 
 func (*noted) Name() string                 { return "noted" }
@@ -90,7 +90,7 @@ func (p pool) Objects() (*Objects, string) {
 	return &Objects{Kinds: []*unstructured.Unstructured{o}}, ""
 }
 
-// unlisted is a Source of MetalLB's pool that may be listed, or not.
+// unlisted is a Source with MetalLB's pool, which can be listed or not.
 type unlisted struct {
 	fixed
 	is bool
@@ -106,9 +106,9 @@ func (u unlisted) Objects() (*Objects, string) {
 	return o, ""
 }
 
-// TestUnreadablePool: announcers that start while a pool cannot be read withdraw none of its
-// addresses, and announce no others, whatever a status has: not those of another controller, and
-// none at all where the pool is another one or nobody knows what it said.
+// TestUnreadablePool: an announcer that starts while a pool cannot be read withdraws none of its
+// addresses and announces no others, even if a status lists them: neither addresses of another
+// controller, nor any address if it is another pool or its previous version is unknown.
 func TestUnreadablePool(t *testing.T) {
 	t.Parallel()
 	of, other := netip.MustParseAddr("2001:db8::5"), netip.MustParseAddr("203.0.113.5")
@@ -155,7 +155,7 @@ func TestUnreadablePool(t *testing.T) {
 	}
 }
 
-// TestStateOfBefore: a file of a program that left no pools there is read as it is.
+// TestStateOfBefore: a file without pools, from an older version, can be read.
 func TestStateOfBefore(t *testing.T) {
 	t.Parallel()
 	state := filepath.Join(t.TempDir(), "announced.json")
@@ -176,7 +176,7 @@ func TestStateOfBefore(t *testing.T) {
 	}
 }
 
-// later is a Source whose objects are there, or waited for.
+// later is a Source whose objects are complete or not.
 type later struct {
 	fixed
 	waiting string
@@ -189,8 +189,8 @@ func (s *later) Objects() (*Objects, string) {
 	return pool{uid: "1", addresses: "192.0.2.0/24"}.Objects()
 }
 
-// TestSourceWaitsAgain: what is seen of the gateway counts also while a source waits for something
-// that it did not have before, by the objects that were known.
+// TestSourceWaitsAgain: the gateway's pulse takes effect, with the last objects, also while a source
+// waits for objects that it did not have before.
 func TestSourceWaitsAgain(t *testing.T) {
 	t.Parallel()
 	vips := []pulse.VIP{{Address: netip.MustParseAddr("192.0.2.1"), Services: []pulse.Service{{Namespace: "default",
@@ -208,7 +208,7 @@ func TestSourceWaitsAgain(t *testing.T) {
 		t.Fatalf("before the first objects: %+v, %+v", n.worlds, l.View())
 	}
 	s.waiting = ""
-	l.step(now, false) // the gateway's pulse comes before the objects are told to have changed
+	l.step(now, false) // the pulse comes before the call of changed
 	if len(n.worlds) != 1 || len(n.worlds[0].VIPs) != 1 || n.worlds[0].VIPs[0].Grade != Yes {
 		t.Fatalf("the first objects: %+v", n.worlds)
 	}
@@ -222,8 +222,8 @@ func TestSourceWaitsAgain(t *testing.T) {
 	}
 }
 
-// TestSessionsBegin: before the gateway is heard speakers know the objects, and have no VIP; but
-// not where the process before announced some, which peers may keep until they are told all.
+// TestSessionsBegin: before the first pulse, speakers get the objects without VIPs, unless the previous
+// process announced VIPs: then peers may keep their routes until they get all new ones.
 func TestSessionsBegin(t *testing.T) {
 	t.Parallel()
 	vips := []pulse.VIP{{Address: netip.MustParseAddr("192.0.2.1")}}
@@ -257,11 +257,11 @@ func TestSessionsBegin(t *testing.T) {
 	}
 }
 
-// slow is a Speaker that takes a while to announce what it is to.
+// slow is a Speaker whose Apply takes a while.
 type slow struct {
 	noted
 	takes time.Duration
-	at    chan time.Time // when a World without a gateway that forwards was applied
+	at    chan time.Time // when a World whose gateway does not forward was applied
 	count atomic.Int64
 }
 
@@ -276,8 +276,8 @@ func (s *slow) Apply(w *World) {
 	}
 }
 
-// TestFlapsCostATenth: however often VIPs change, steps take a tenth of the time. That the gateway
-// does not forward any more waits for nothing.
+// TestFlapsCostATenth: steps take at most a tenth of the time, however often VIPs change. A gateway that
+// stops forwarding is withdrawn without a delay.
 func TestFlapsCostATenth(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -295,7 +295,7 @@ func TestFlapsCostATenth(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); l.Run(ctx) }()
-	time.Sleep(100 * time.Millisecond) // the gateway's socket is not there, and that is known
+	time.Sleep(100 * time.Millisecond) // the loop knows that the gateway's socket does not exist
 	see(0)
 	time.Sleep(time.Second)
 	begin, before := time.Now(), s.count.Load()
@@ -304,7 +304,7 @@ func TestFlapsCostATenth(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	share := float64(s.count.Load()-before) * s.takes.Seconds() / time.Since(begin).Seconds()
-	if share > 0.2 || share == 0 { // a tick a second beside the tenth
+	if share > 0.2 || share == 0 { // a tenth, and one tick per second
 		t.Errorf("steps took %.2f of the time", share)
 	}
 	select {

@@ -17,7 +17,7 @@ import (
 	"sluice.dev/sluice/announce/pulse"
 )
 
-// tenants is a Source with a pool, and with labels of Services and a Node that a test changes.
+// tenants is a Source with a pool, and with Services' labels and a Node that a test changes.
 type tenants struct {
 	pool
 	objects *Objects
@@ -56,7 +56,7 @@ func serve(vips int) *pulse.State {
 	return s
 }
 
-// replaced returns a state with other VIPs, and the sight of it.
+// replaced returns a state with some VIPs replaced, and the sight of it.
 func replaced(s *pulse.State, now time.Time, some map[netip.Addr]*pulse.VIP) (*pulse.State, pulse.Sight) {
 	next := *s
 	next.VIPs = slices.DeleteFunc(slices.Clone(s.VIPs), func(v pulse.VIP) bool { _, is := some[v.Address]; return is })
@@ -74,13 +74,13 @@ func newFlapLoop(t *testing.T, source Source, speaker Speaker) *Loop {
 		State: filepath.Join(t.TempDir(), "announced.json")})
 }
 
-// randomVIPs returns what becomes of some VIPs; nil: they go.
+// randomVIPs returns new versions of some VIPs; nil: the VIP goes.
 func randomVIPs(r *rand.Rand, n int) map[netip.Addr]*pulse.VIP {
 	some := map[netip.Addr]*pulse.VIP{}
 	for range r.IntN(4) {
 		v := vipOf(r.IntN(n))
 		if r.IntN(8) == 0 {
-			v.Address = netip.AddrFrom4([4]byte{10, 128, 0, v.Address.As4()[3]}) // of no pool
+			v.Address = netip.AddrFrom4([4]byte{10, 128, 0, v.Address.As4()[3]}) // in no pool
 		}
 		switch r.IntN(4) {
 		case 0:
@@ -96,15 +96,15 @@ func randomVIPs(r *rand.Rand, n int) map[netip.Addr]*pulse.VIP {
 	return some
 }
 
-// TestSomeIsAll: whatever changes, a step that looks at what changed alone comes to what one that
-// looks at everything would, and leaves the Standings of other VIPs as they are.
+// TestSomeIsAll: a step that looks only at changed VIPs has the same result as one that looks at all,
+// and does not copy the verdicts of other VIPs.
 func TestSomeIsAll(t *testing.T) {
 	t.Parallel()
 	const vips, steps = 60, 1500
 	r := rand.New(rand.NewPCG(3, 4))
 	source, speaker := newTenants(vips), &noted{}
 	l := newFlapLoop(t, source, speaker)
-	var all Impairments // the same history, always in full
+	var all Impairments // gets the same reports, always in full
 	now, state := time.Now(), serve(vips)
 	l.See(pulse.Sight{State: state, At: now}, now)
 	all.See(l.verdict.VIPs, "", now)
@@ -132,7 +132,7 @@ func TestSomeIsAll(t *testing.T) {
 		}
 		var sight pulse.Sight
 		if state, sight = replaced(state, now, some); r.IntN(20) == 0 {
-			sight.Since, sight.Changed, full = nil, nil, true // a reader that has connected anew
+			sight.Since, sight.Changed, full = nil, nil, true // the reader has connected again
 		}
 		l.See(sight, now)
 		wantImpaired, _ := all.See(state.VIPs, source.objects.Node.NetworkUnavailable, now)
@@ -170,8 +170,8 @@ func TestSomeIsAll(t *testing.T) {
 	}
 }
 
-// TestFlapCostsOneVIP: what a step allocates for one VIP that changes does not grow with the number
-// of VIPs.
+// TestFlapCostsOneVIP: the allocations of a step for one changed VIP do not grow with the number of
+// VIPs.
 func TestFlapCostsOneVIP(t *testing.T) {
 	cost := func(vips int) float64 {
 		l := newFlapLoop(t, newTenants(vips), &noted{})

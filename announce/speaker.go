@@ -52,7 +52,7 @@ type Speaker interface {
 	// it.
 	Lines(vip netip.Addr) []view.Line
 	// Close ends it. If the gateway forwards or is held (World.Gateway is Yes), peers with graceful
-	// restart keep its routes, and other gateways of a link are told that they have its VIPs.
+	// restart keep its routes, and other gateways of a link get its VIPs.
 	// Otherwise the routes are withdrawn.
 	Close()
 }

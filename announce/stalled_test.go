@@ -21,8 +21,8 @@ type blocking struct {
 
 func (b *blocking) Apply(*World) { <-b.until }
 
-// TestStalledLoop: an announcer whose speaker blocks says so from 15 s on and asks for a restart
-// from a minute on; one that is idle does not, and one that goes on does not any more.
+// TestStalledLoop: an announcer whose speaker blocks is reported as stalled after 15 s and requests a
+// restart after a minute. An idle one is not, and one that continues is not any more.
 func TestStalledLoop(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,8 +62,8 @@ func TestStalledLoop(t *testing.T) {
 	})
 }
 
-// TestStalledPulseReader: routes go, after the hold, when the goroutine that reads the gateway's
-// pulse has stalled: the gateway may have ended. They come back with the reader.
+// TestStalledPulseReader: routes are withdrawn after the hold if the reader of the gateway's pulse has
+// stalled, because the gateway may have ended. They come back when the reader continues.
 func TestStalledPulseReader(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/announce/pulse"
 )
 
-// TestWatch follows a gateway through its life. Each step is what is seen, when, and the verdict.
+// TestWatch follows a gateway through its phases. Each step has a sight, its time, and the verdict.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -86,8 +86,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A process that starts again holds what the one before announced, until it has heard the gateway
-// or waited for it.
+// An announcer that starts holds the VIPs of the previous one until it knows the gateway's state or
+// the hold ends.
 func TestResume(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -112,24 +112,24 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// life is how a gateway's process goes on: it forwards, then it is away, again and again.
+// life is a series of times: the gateway's process forwards, then it is away, again and again.
 type life struct {
 	hold time.Duration
-	// cycle returns how long it forwards, and how long it is then away.
+	// cycle returns how long it forwards, and how long it is away after that.
 	cycle func(i int) (serves, away time.Duration)
 	times int
-	// restarts: the announcer is started again that often while the gateway is away.
+	// restarts is how often the announcer is restarted while the gateway is away.
 	restarts time.Duration
 }
 
-// outcome is what became of the routes.
+// outcome has the effects on routes.
 type outcome struct {
-	away, held  time.Duration // the gateway did not forward; and was announced
+	away, held  time.Duration // the gateway did not forward; thereof, it was announced
 	withdrawals int
 	last        time.Duration // announced as the last resort while it forwarded
 }
 
-// live has a Watch see a life, in steps of 50 ms.
+// live runs a life in steps of 50 ms.
 func (l *life) live() (o outcome) {
 	const step = 50 * time.Millisecond
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -170,8 +170,8 @@ func (l *life) live() (o outcome) {
 	return o
 }
 
-// TestHoldIsEarned: a process that ends again and again is held for what it has earned by
-// forwarding, and others are preferred; one that ends now and then is held as ever.
+// TestHoldIsEarned: a process that ends again and again is held only as long as it has earned by
+// forwarding, and other gateways are preferred. One that rarely ends is held for the whole hold.
 func TestHoldIsEarned(t *testing.T) {
 	t.Parallel()
 	const s, ms = time.Second, time.Millisecond
@@ -183,8 +183,8 @@ func TestHoldIsEarned(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		life
-		held        time.Duration // at most, and a step each time
-		whole       bool          // all the time that it is away, up to the hold, it is held
+		held        time.Duration // at most; each time at most one step more
+		whole       bool          // it is held all the time that it is away, up to the hold
 		withdrawals bool
 		last        bool
 	}{
@@ -226,8 +226,8 @@ func TestHoldIsEarned(t *testing.T) {
 	}
 }
 
-// A gateway whose process ended again and again is an ordinary one when it has earned half of its
-// hold, and has all of it after a minute for each 10 s.
+// A gateway whose process ended again and again is announced normally when it has earned half of its
+// hold, and has earned all of it after a minute for each 10 s.
 func TestHoldIsEarnedAgain(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -239,7 +239,7 @@ func TestHoldIsEarnedAgain(t *testing.T) {
 		w.See(pulse.Sight{Lost: "ended"}, now)
 		now = now.Add(20 * time.Second)
 	}
-	// A restart of the announcer takes no route away before it has heard the gateway.
+	// A restarted announcer withdraws no route before it knows the gateway's state.
 	next := Watch{Hold: w.Hold}
 	next.Restore(w.Used(now))
 	next.Resume([]pulse.VIP{{}}, now)

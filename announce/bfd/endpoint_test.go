@@ -13,8 +13,8 @@ import (
 
 var loopbacks = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}
 
-// newEndpoint returns an Endpoint on a port of its own, which sends to itself, and a channel of the
-// sessions that failed.
+// newEndpoint returns an Endpoint on its own port that sends to itself, and a channel of failed
+// sessions.
 func newEndpoint(t *testing.T) (*Endpoint, chan string) {
 	t.Helper()
 	c, err := net.ListenPacket("udp", ":0")
@@ -51,8 +51,8 @@ func peersOf(p Parameters) (list []Peer) {
 	return list
 }
 
-// TestEndpoint: sessions over both families, by an Endpoint that is its own router, come up, stay
-// up while their parameters change, and are not called failed where they are not wanted any more.
+// TestEndpoint: sessions over both families, by an Endpoint that is its own router, come up, stay up
+// while their parameters change, and do not count as failed when they are removed.
 func TestEndpoint(t *testing.T) {
 	t.Parallel()
 	e, failed := newEndpoint(t)
@@ -79,14 +79,14 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-// TestFailure: a session whose router is silent fails once.
+// TestFailure: a session whose router falls silent fails once.
 func TestFailure(t *testing.T) {
 	t.Parallel()
 	e, failed := newEndpoint(t)
 	e.Set(peersOf(Parameters{Receive: 100 * ms, Transmit: 100 * ms, Multiplier: 3})[:1])
 	await(t, e, loopbacks[0], Up)
 	e.mu.Lock()
-	e.to++ // nobody listens there
+	e.to++ // no socket listens there
 	e.peers[loopbacks[0]].hangUp()
 	e.mu.Unlock()
 	begin := time.Now()
@@ -100,11 +100,11 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// TestTTL: a packet whose TTL or hop limit is less has come by a router, and is not taken.
+// TestTTL: a packet with another TTL or hop limit than 255 has passed a router and is dropped.
 func TestTTL(t *testing.T) {
 	t.Parallel()
 	e, _ := newEndpoint(t)
-	e.to++ // not to itself
+	e.to++ // do not send to itself
 	e.Set(peersOf(Parameters{Receive: 100 * ms, Transmit: 100 * ms, Multiplier: 3}))
 	forged := packet{state: Down, my: 7, multiplier: 3, transmit: time.Second, receive: time.Second}
 	b := forged.marshal()
@@ -141,7 +141,8 @@ func TestTTL(t *testing.T) {
 	}
 }
 
-// TestPortTaken: a port that another process has is said, and taken when it is free.
+// TestPortTaken: the status shows that another process has the port; the port is opened when it is
+// free.
 func TestPortTaken(t *testing.T) {
 	t.Parallel()
 	e, _ := newEndpoint(t)

@@ -12,16 +12,16 @@ var (
 	fast  = Parameters{Receive: 100 * ms, Transmit: 100 * ms, Multiplier: 3}
 )
 
-// counter returns numbers that differ.
+// counter returns different numbers.
 func counter(from uint32) func() uint32 { return func() uint32 { from++; return from } }
 
-// link is two sessions, and a clock that goes from event to event.
+// link has two sessions, and a clock that advances from event to event.
 type link struct {
 	t     *testing.T
 	now   time.Time
 	ends  [2]*session
-	lost  [2]bool     // packets of this end
-	sent  [2][]packet // all of them
+	lost  [2]bool     // packets of this end are lost
+	sent  [2][]packet // all packets of each end
 	at    [2][]time.Time
 	ended [2]string
 }
@@ -51,7 +51,7 @@ func (l *link) deliver(from int, p packet) {
 	}
 }
 
-// run lets time pass.
+// run advances the clock.
 func (l *link) run(d time.Duration) {
 	for end := l.now.Add(d); ; {
 		next := end
@@ -81,8 +81,8 @@ func (l *link) want(a, b State) {
 	}
 }
 
-// TestUpAndDown: two ends come up within 3 s, send in intervals of 75 to 100 ms then, and one that
-// hears nothing is down after three of 100 ms.
+// TestUpAndDown: two ends come up within 3 s, then send in intervals of 75 to 100 ms, and an end that
+// receives nothing goes down after three intervals of 100 ms.
 func TestUpAndDown(t *testing.T) {
 	t.Parallel()
 	l := newLink(t, fast, fast)
@@ -117,8 +117,8 @@ func TestUpAndDown(t *testing.T) {
 	l.want(Up, Up)
 }
 
-// TestTransitions: the state machine of RFC 5880, section 6.8.6. It ends what was up alone, and not
-// where the router says AdminDown.
+// TestTransitions: the state machine of RFC 5880, section 6.8.6. Only a session that was up fails, and
+// not if the router sends AdminDown.
 func TestTransitions(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -140,8 +140,8 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// TestForged: what hosts of the link can do in the router's name that do not know the session's
-// discriminator. Before the session is up they delay nothing for long; then they do nothing.
+// TestForged: a host on the link forges the router's address but does not know the session's
+// discriminator. Before the session is up its packets cause only short delays; then they do nothing.
 func TestForged(t *testing.T) {
 	t.Parallel()
 	for _, long := range []time.Duration{0, 100 * ms, maxInterval} {
@@ -182,8 +182,8 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// TestConfigure: parameters change while the session is up, each way, and it stays up. Intervals
-// are those of the new ones afterwards.
+// TestConfigure: parameters change while the session is up, in both directions, and it stays up. After
+// that the intervals are the new ones.
 func TestConfigure(t *testing.T) {
 	t.Parallel()
 	slow := Parameters{Receive: time.Second, Transmit: time.Second, Multiplier: 3}
@@ -208,8 +208,8 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
-// TestUnanswered: a router that does not answer polls gets packets as before a change to longer
-// intervals, so that its detection time does not end.
+// TestUnanswered: after a change to longer intervals, a router that does not answer polls gets packets
+// at the old ones, so that its detection time does not end.
 func TestUnanswered(t *testing.T) {
 	t.Parallel()
 	l := newLink(t, fast, fast)
@@ -222,8 +222,8 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
-// TestLateClock: a process that stood still for longer than the detection time reads the packets
-// that came meanwhile before the session expires.
+// TestLateClock: a process that was suspended for longer than the detection time reads the packets that
+// came meanwhile before the session expires.
 func TestLateClock(t *testing.T) {
 	t.Parallel()
 	up := func() *session {
@@ -251,7 +251,7 @@ func TestLateClock(t *testing.T) {
 	}
 }
 
-// TestClose: a session that is taken out of service fails at neither end.
+// TestClose: a session that is taken out of service does not fail at either end.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	l := newLink(t, fast, fast)
@@ -265,8 +265,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestParse: what must be discarded (RFC 5880, section 6.8.6), and a packet that comes back as it
-// was written.
+// TestParse: invalid packets are discarded (RFC 5880, section 6.8.6), and a marshalled packet is parsed
+// to the same values.
 func TestParse(t *testing.T) {
 	t.Parallel()
 	p := packet{diag: 3, state: Up, poll: true, multiplier: 3, my: 1, your: 2, transmit: 100 * ms, receive: maxInterval}

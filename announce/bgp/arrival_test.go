@@ -8,7 +8,7 @@ import (
 	"sluice.dev/sluice/announce/links"
 )
 
-// TestNotServedOf: packets arrive at the interface whose network has the next hop, where that is
+// TestNotServedOf: packets arrive at the interface whose network contains the next hop, if that is
 // known.
 func TestNotServedOf(t *testing.T) {
 	t.Parallel()
@@ -24,7 +24,7 @@ func TestNotServedOf(t *testing.T) {
 	for _, c := range []struct{ source, router, link, want string }{
 		{"10.0.0.1", "10.0.0.254", "", ""},
 		{"10.1.0.1", "10.1.0.254", "", "mgmt0"},
-		{"10.1.0.1", "198.51.100.1", "", "mgmt0"}, // several hops away
+		{"10.1.0.1", "198.51.100.1", "", "mgmt0"}, // a router several hops away
 		{"2001:db8:1::1", "2001:db8:1::fe", "", "mgmt0"},
 		{"10.9.0.9", "198.51.100.1", "", ""}, // an address without a network
 		{"10.1.9.9", "198.51.100.1", "", ""},

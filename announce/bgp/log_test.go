@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/announce/kinds"
 )
 
-// messages is a handler that keeps what it is given.
+// messages is a handler that keeps all records.
 type messages struct {
 	slog.Handler
 	mu   *sync.Mutex
@@ -31,7 +31,7 @@ func (m messages) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// count is how often a message came.
+// count returns how often a message was logged.
 func (m messages) count(message string) (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -43,8 +43,8 @@ func (m messages) count(message string) (n int) {
 	return n
 }
 
-// TestNeverUp: it is said why a session does not come up that was never up, in GoBGP's words of
-// today, and so it is of the VIPs.
+// TestNeverUp: the status shows why a session never came up, from the texts that GoBGP logs now, and
+// lines of VIPs have the same reason.
 func TestNeverUp(t *testing.T) {
 	port := closedPort(t)
 	newRouter(t, port, false)
@@ -58,11 +58,11 @@ func TestNeverUp(t *testing.T) {
 		p.Name, p.Address = name, netip.MustParseAddr(address)
 		return &p
 	}
-	refused := peer("refused", "127.0.0.4")   // nobody listens there
+	refused := peer("refused", "127.0.0.4")   // no socket listens there
 	unknown := peer("unknown", "127.0.0.3")   // the router does not know this side's address
 	stranger := peer("stranger", "127.0.0.2") // the router has another AS number
 	stranger.Source, stranger.PeerASN = sources[0], 64502
-	unreachable := peer("unreachable", "fe80::1") // of no interface: the kernel refuses it
+	unreachable := peer("unreachable", "fe80::1") // without an interface: the kernel refuses it
 	unreachable.BFD = &kinds.BFD{Receive: time.Second, Transmit: time.Second, Multiplier: 3}
 	w.Set.Peers = []*kinds.Peer{refused, unknown, stranger, unreachable}
 	want := map[string]string{
@@ -108,13 +108,13 @@ func TestNeverUp(t *testing.T) {
 	if n := log.count("BGP session does not come up"); n != len(want) {
 		t.Errorf("logged %d times, want each of %d sessions once: %q", n, len(want), *log.list)
 	}
-	rejected := *stranger // by the router, for the AS number of this side
+	rejected := *stranger // the router rejects the AS number of this side
 	rejected.MyASN, rejected.PeerASN = 64599, 64501
 	w.Set.Peers[2], want["stranger"] = &rejected, endedByRouter
 	await()
 }
 
-// TestWhyNotUp: what the router did is not named where GoBGP does not say it.
+// TestWhyNotUp: the reason does not guess what the router did if GoBGP does not log it.
 func TestWhyNotUp(t *testing.T) {
 	var peer netip.Addr
 	var why string

@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/test/bed/machine"
 )
 
-// TestNextHopsNotKnown: without descriptors the next hops are unknown. They are not missing, which
-// would withdraw a family's VIPs.
+// TestNextHopsNotKnown: without free descriptors the next hops are unknown. That must not count as
+// missing, which would withdraw the VIPs of a family.
 func TestNextHopsNotKnown(t *testing.T) {
 	peer, address := &kinds.Peer{}, netip.MustParseAddr("127.0.0.1")
 	if _, err := nextHops(peer, address); err != nil {

@@ -20,11 +20,11 @@ import (
 	"sluice.dev/sluice/announce/view"
 )
 
-// Plan is a table as tests compare it.
+// Plan is a table in a form that tests can compare.
 type Plan struct {
 	Peers  []*kinds.Peer // of this node, in order
 	Routes []Route       // in order
-	// Lines are by VIP, without the state of sessions.
+	// Lines are by VIP, without the states of sessions.
 	Lines map[netip.Addr][]view.Line
 }
 
@@ -75,7 +75,7 @@ spec: {myASN: 64500, peerASN: 64501, peerAddress: 10.0.0.3, nodeSelectors: [{mat
 ---
 `
 
-// TestPlan: each case is objects, what is seen, and routes with what each peer is told.
+// TestPlan: each case has objects, the gateway's state, and the routes with attributes per peer.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	const all = "kind: BGPAdvertisement\napiVersion: sluice.dev/v1alpha1\nmetadata: {name: all}\nspec: "
@@ -86,7 +86,7 @@ func TestPlan(t *testing.T) {
 		verdict announce.Verdict
 		want    string
 		why     string // of the first VIP's lines
-		// impaired are VIPs of which the gateway says that it does not reach their endpoints.
+		// impaired are VIPs whose endpoints the gateway cannot reach.
 		impaired string
 	}{
 		"each as it is": {objects: all + "{}", vips: "192.0.2.7 2001:db8::7",
@@ -197,8 +197,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestAggregateOfUnreadablePool: the process after the one that read a pool announces its
-// aggregate, also where nothing can be read of the pool any more.
+// TestAggregateOfUnreadablePool: a process announces the aggregate of a pool that the previous process
+// has read, even if the pool cannot be read at all now.
 func TestAggregateOfUnreadablePool(t *testing.T) {
 	t.Parallel()
 	decode := func(addresses string) []*unstructured.Unstructured {

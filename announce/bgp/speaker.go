@@ -251,7 +251,7 @@ func (s *Speaker) removePeers(ctx context.Context, peers []*kinds.Peer) {
 
 // beginAgain removes ended sessions from GoBGP, so that they begin again at once. It keeps sessions
 // with graceful restart: their peers have kept the routes, and GoBGP needs its state for that. But
-// it removes those that the prefix limit ended: with graceful restart, GoBGP would keep the peer's
+// it removes sessions that the prefix limit ended: with graceful restart, GoBGP would keep the peer's
 // routes and never connect again.
 func (s *Speaker) beginAgain(ctx context.Context) {
 	s.mu.Lock()

@@ -18,10 +18,10 @@ import (
 	"sluice.dev/sluice/announce/kinds"
 )
 
-// Tests with a server run one after the other: GoBGP has settings of its own that all servers of a
-// process share.
+// Tests with a server run one after the other, because all GoBGP servers of a process share some
+// settings.
 
-// addresses of the router, and of the speaker towards each.
+// addresses are the router's address for each session, and the speaker's towards it.
 var (
 	addresses = []netip.Addr{netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.3")}
 	sources   = []netip.Addr{netip.MustParseAddr("127.0.0.12"), netip.MustParseAddr("127.0.0.13")}
@@ -62,14 +62,14 @@ func has(t *testing.T, s *Speaker) (list []netip.Addr) {
 	return list
 }
 
-// say is an event as GoBGP sends them.
+// say returns an event in GoBGP's form.
 func say(s *Speaker, a netip.Addr, state wire.FSMState, at time.Time) {
 	s.peerChanged(&apiutil.WatchEventMessage_PeerEvent{Type: apiutil.PEER_EVENT_STATE,
 		Peer: apiutil.Peer{State: apiutil.PeerState{NeighborAddress: a, SessionState: state}}}, at)
 }
 
-// TestLateEvents: what GoBGP says of a session that was taken out arrives when the next one is to
-// begin, or has begun: the next one begins all the same, and is not shown as the one before.
+// TestLateEvents: GoBGP's events about a removed session arrive when the next session is about to
+// begin, or has begun. The next one begins, and its status is not the old one's.
 func TestLateEvents(t *testing.T) {
 	edit := func(w *announce.World) {
 		for i, p := range w.Set.Peers {
@@ -108,8 +108,8 @@ func TestLateEvents(t *testing.T) {
 	}
 }
 
-// TestSetIsTriedAgain: a session whose set of neighbours could not be made does not begin, and the
-// set is made later.
+// TestSetIsTriedAgain: a session whose neighbour set could not be made does not begin, and the set is
+// made later.
 func TestSetIsTriedAgain(t *testing.T) {
 	s, w := newSpeaker(t, closedPort(t), false)
 	peers, ctx := newTable(w).peers, context.Background()
@@ -117,7 +117,7 @@ func TestSetIsTriedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	working := s.server
-	s.server = server.NewBgpServer() // does not answer: it was never started, and is stopped
+	s.server = server.NewBgpServer() // never started, so it does not answer
 	go s.server.Serve()
 	s.prepare(ctx, peers)
 	s.addPeers(ctx, peers)
@@ -140,7 +140,7 @@ func TestSetIsTriedAgain(t *testing.T) {
 	}
 }
 
-// closedPort returns a port on which nobody listens.
+// closedPort returns a port without a listener.
 func closedPort(t *testing.T) uint16 {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -151,7 +151,7 @@ func closedPort(t *testing.T) uint16 {
 	return l.Addr().(*net.TCPAddr).AddrPort().Port()
 }
 
-// router is a GoBGP that the speaker has two sessions with.
+// router is a GoBGP with which the speaker has two sessions.
 type router struct {
 	*server.BgpServer
 	t *testing.T
@@ -190,7 +190,7 @@ func (r *router) must(err error) {
 	}
 }
 
-// paths is how many paths of the VIP the router has.
+// paths returns how many paths of the VIP the router has.
 func (r *router) paths() (n int) {
 	r.t.Helper()
 	r.must(r.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: wire.RF_IPv4_UC},
@@ -198,7 +198,7 @@ func (r *router) paths() (n int) {
 	return n
 }
 
-// until applies a World again and again, as a Loop does, until the router has n paths.
+// until applies a World repeatedly, as a Loop does, until the router has n paths.
 func (r *router) until(n int, s *Speaker, w *announce.World) {
 	r.t.Helper()
 	for end := time.Now().Add(20 * time.Second); r.paths() != n; time.Sleep(10 * time.Millisecond) {
@@ -211,7 +211,7 @@ func (r *router) until(n int, s *Speaker, w *announce.World) {
 	}
 }
 
-// TestSessionsReturn: two routers end their sessions at once, and both are back soon.
+// TestSessionsReturn: two routers end their sessions at the same time, and both are soon up again.
 func TestSessionsReturn(t *testing.T) {
 	port := closedPort(t)
 	r := newRouter(t, port, false)
@@ -224,8 +224,8 @@ func TestSessionsReturn(t *testing.T) {
 	r.until(2, s, w)
 }
 
-// TestClose: what is left of a speaker with graceful restart. Its routes stay where the gateway
-// forwards, for the next process, and go where the gateway drains: nobody follows.
+// TestClose: the routes of a closed speaker with graceful restart stay for the next process if the
+// gateway forwards, and go if the gateway drains, because no process follows.
 func TestClose(t *testing.T) {
 	for _, c := range []struct {
 		gateway announce.Grade

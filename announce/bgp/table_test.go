@@ -51,7 +51,7 @@ func readSet(t *testing.T, text string) *kinds.Set {
 	return set
 }
 
-// history makes Worlds that differ in a few VIPs each.
+// history makes a series of Worlds that differ in a few VIPs each.
 type history struct {
 	*rand.Rand
 	world *announce.World
@@ -69,7 +69,7 @@ func (h *history) vip() netip.Addr {
 	return netip.AddrFrom4([4]byte{192, 0, 2, byte(h.IntN(64))})
 }
 
-// next is a World in which a few VIPs came, went, or have another Standing.
+// next returns a World in which a few VIPs came, went, or have another verdict.
 func (h *history) next() *announce.World {
 	w := *h.world
 	w.Number, w.Since, w.Changed = w.Number+1, w.Number, nil
@@ -93,8 +93,8 @@ func (h *history) next() *announce.World {
 	return &w
 }
 
-// TestTableIsPlan: a table that follows single VIPs is the Plan of the last World, and says which
-// routes have changed. The plans of other VIPs stay as they are.
+// TestTableIsPlan: a table that follows single VIPs equals the Plan of the last World, and returns the
+// changed routes. The plans of other VIPs are not replaced.
 func TestTableIsPlan(t *testing.T) {
 	t.Parallel()
 	h := newHistory(readSet(t, advertised))
@@ -149,8 +149,8 @@ func merged[K comparable, V any](a, b map[K]V) map[K]V {
 	return m
 }
 
-// TestAnyOrder: GoBGP has what the last World asks for, whether the speaker followed it from the
-// one before or has missed some.
+// TestAnyOrder: GoBGP has the routes of the last World, whether the speaker got every World or has
+// missed some.
 func TestAnyOrder(t *testing.T) {
 	h := newHistory(readSet(t, advertised))
 	s := New(Config{Log: slog.New(slog.DiscardHandler), RouterID: netip.MustParseAddr("10.9.9.9")})

@@ -15,8 +15,8 @@ import (
 	"sluice.dev/sluice/announce/kinds"
 )
 
-// TestTurns: gateways with consecutive addresses never have their turns at once, whenever each
-// hears of an edit, and none waits for longer than a cycle.
+// TestTurns: gateways with consecutive addresses never have overlapping turns, whenever each gets the
+// edit, and none waits for longer than a cycle.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	const seed = 36
@@ -42,8 +42,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestEachField: each field of a BGPPeer needs a new session, or is taken over by the one that is
-// there. A new field that is neither would be ignored until the session ends.
+// TestEachField: each field of a BGPPeer either needs a new session, or takes effect in the existing
+// one. A new field that does neither would be ignored until the session ends.
 func TestEachField(t *testing.T) {
 	t.Parallel()
 	before := &kinds.Peer{Name: "a", MyASN: 1, PeerASN: 2}
@@ -60,7 +60,7 @@ func TestEachField(t *testing.T) {
 	named := map[string]bool{}
 	for i := range reflect.TypeFor[kinds.Peer]().NumField() {
 		field := reflect.TypeFor[kinds.Peer]().Field(i)
-		if !field.IsExported() || field.Name == "Name" { // by which peers are told apart
+		if !field.IsExported() || field.Name == "Name" { // the name identifies the peer
 			continue
 		}
 		after := *before
@@ -80,8 +80,8 @@ func TestEachField(t *testing.T) {
 	}
 }
 
-// TestLiveEdits: sessions stay while what needs no other one is edited, and GoBGP has the new
-// timers for the next one.
+// TestLiveEdits: edits that need no new session do not end it, and GoBGP has the new timers for the
+// next one.
 func TestLiveEdits(t *testing.T) {
 	port := closedPort(t)
 	r := newRouter(t, port, false)
@@ -95,7 +95,7 @@ func TestLiveEdits(t *testing.T) {
 		func(p *kinds.Peer) {
 			p.BFD = &kinds.BFD{Receive: time.Second, Transmit: 2 * time.Second, Multiplier: 5}
 		},
-		func(p *kinds.Peer) { p.BFD = nil }, // it is not up
+		func(p *kinds.Peer) { p.BFD = nil }, // BFD is not up
 	} {
 		edited := &kinds.Set{Advertisements: w.Set.Advertisements}
 		for _, p := range w.Set.Peers {
@@ -124,8 +124,8 @@ func TestLiveEdits(t *testing.T) {
 	}
 }
 
-// TestReopenInTurn: sessions that are up stay as they are until it is the gateway's turn, and it is
-// said when that is; those that are not up begin at once.
+// TestReopenInTurn: established sessions stay as they are until the gateway's turn, and the status has
+// its time. Sessions that are not up use the edit at once.
 func TestReopenInTurn(t *testing.T) {
 	now := time.Now()
 	for name, edit := range map[string]func(p *kinds.Peer){
@@ -141,7 +141,7 @@ func TestReopenInTurn(t *testing.T) {
 			s, w := newSpeaker(t, port, false)
 			r.until(2, s, w)
 			s.mu.Lock()
-			s.sessions["b"].up = false // as far as the speaker knows
+			s.sessions["b"].up = false // in the speaker's view
 			s.mu.Unlock()
 			before := map[string]time.Time{}
 			for peer, session := range s.sessions {
@@ -166,7 +166,7 @@ func TestReopenInTurn(t *testing.T) {
 			now = turnOf(s.config.RouterID, now).Add(turnLength) // the turn is over
 			want := []string{"b"}
 			if name == "routerID" {
-				want = nil // the node has one, and a's session is up
+				want = nil // a node has one router ID, and the session of a is up
 			}
 			if got := again(now); !slices.Equal(got, want) {
 				t.Fatalf("begun again: %q, want %q", got, want)
@@ -179,11 +179,11 @@ func TestReopenInTurn(t *testing.T) {
 			if got := again(turn.Add(-time.Millisecond)); !slices.Equal(got, want) {
 				t.Fatalf("begun again before the turn: %q", got)
 			}
-			if got := again(turn.Add(turnLength / 2)); !slices.Equal(got, want) { // stood still for too long
+			if got := again(turn.Add(turnLength / 2)); !slices.Equal(got, want) { // suspended for too long
 				t.Fatalf("begun again in another gateway's turn: %q", got)
 			}
 			last := turn.Add(turns*turnLength + time.Second)
-			if name == "routerID" { // servers of one process must not start beside each other
+			if name == "routerID" { // servers of one process must not start at the same time
 				if s.inTurn(w, last) != w || !s.turn.IsZero() {
 					t.Fatal("the router ID is not in force in the gateway's turn")
 				}
@@ -199,8 +199,8 @@ func TestReopenInTurn(t *testing.T) {
 	}
 }
 
-// TestTurnAfterClockStep: a clock that is set back while a session waits for the gateway's turn
-// does not make it wait for longer than a cycle.
+// TestTurnAfterClockStep: if the clock is set back while a session waits for the gateway's turn, the
+// session waits at most for a cycle.
 func TestTurnAfterClockStep(t *testing.T) {
 	s := New(Config{Log: slog.New(slog.DiscardHandler), RouterID: netip.MustParseAddr("127.0.0.1")})
 	s.identity.routerID = s.config.RouterID

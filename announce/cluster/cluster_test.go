@@ -29,7 +29,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// lab is an API server with our kinds.
+// lab is an API server with the kinds of sluice.dev.
 type lab struct {
 	*testing.T
 	*bench.Cluster
@@ -80,7 +80,7 @@ func object(resource, name, spec string) string {
 		name, spec)
 }
 
-// rights are those of the chart's roles.
+// rights are the chart's roles.
 func rights(t *testing.T) (rules []rbacv1.PolicyRule) {
 	t.Helper()
 	text, err := os.ReadFile("../../deploy/manifests/announcer.yaml")
@@ -95,7 +95,7 @@ func rights(t *testing.T) (rules []rbacv1.PolicyRule) {
 			rules = append(rules, role.Rules...)
 		}
 	}
-	// That of the chart with announcer.passwordSecrets [tor].
+	// The Role of the chart with announcer.passwordSecrets [tor].
 	return append(rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"},
 		ResourceNames: []string{"tor"}, Verbs: []string{"list", "watch"}})
 }
@@ -108,7 +108,7 @@ func (l *lab) eventually(what string, is func() error) {
 	}
 }
 
-// TestRefused: the schema refuses mistakes, and says which.
+// TestRefused: the schema rejects mistakes and names the field.
 func TestRefused(t *testing.T) {
 	l := newLab(t)
 	text, err := os.ReadFile("testdata/refused.txt")
@@ -128,7 +128,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestSource: all that is in an API server is read, with its changes, and Events are written.
+// TestSource: all objects of an API server are read, and their changes, and Events are written.
 func TestSource(t *testing.T) {
 	l := newLab(t)
 	for resource, specs := range map[string][]string{

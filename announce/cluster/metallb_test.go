@@ -26,7 +26,7 @@ import (
 	"sluice.dev/sluice/test/bed/cluster/clustertest"
 )
 
-// theirs are objects of a MetalLB installation, some of which ask for what is not done.
+// theirs are objects of a MetalLB installation; some ask for unsupported features.
 var theirs = map[string][]string{
 	"v1beta1 ipaddresspools IPAddressPool": {"public {addresses: [192.0.2.0/24, '2001:db8:1::/112']}"},
 	"v1beta2 bgppeers BGPPeer": {
@@ -54,7 +54,7 @@ func (l *lab) installMetalLB() {
 			must(l.T, yaml.Unmarshal([]byte(fmt.Sprintf("apiVersion: metallb.io/%s\nkind: %s\nmetadata: {name: %s}\n"+
 				"spec: %s\n", parts[0], parts[2], name, spec)), &o.Object))
 			kind := schema.GroupVersionResource{Group: "metallb.io", Version: parts[0], Resource: parts[1]}
-			l.eventually(one, func() error { // discovery may be ahead of what is served
+			l.eventually(one, func() error { // discovery may list a kind before it is served
 				_, err := l.dynamic.Resource(kind).Namespace("metallb-system").Create(l.ctx, o, metav1.CreateOptions{})
 				return err
 			})
@@ -64,9 +64,8 @@ func (l *lab) installMetalLB() {
 	}
 }
 
-// TestMetalLB: MetalLB's objects are read as they are, with the defaults that its schemas fill in;
-// what is not done, and why, is in an Event of the object. Those of another namespace, which
-// MetalLB does not read, are not.
+// TestMetalLB: MetalLB's objects are read, with the defaults of its schemas. An Event of an object names
+// unsupported fields and why. Objects in other namespaces, which MetalLB does not read, are not read.
 func TestMetalLB(t *testing.T) {
 	l := newLab(t)
 	for _, namespace := range []string{"sluice-system", "metallb-system", "a"} {
@@ -129,9 +128,9 @@ func TestMetalLB(t *testing.T) {
 	})
 }
 
-// TestMetalLBIsNotListed: kinds of MetalLB that are served and may not be listed, as where the Role
-// went with MetalLB's namespace, keep nobody waiting: not an announcer that starts, nor one that
-// runs when they are installed. Their objects come with the right to list them.
+// TestMetalLBIsNotListed: kinds of MetalLB are served but may not be listed, for example because the
+// Role was deleted with MetalLB's namespace. Neither an announcer that starts nor one that runs when
+// they are installed waits for them. Their objects are used when the right to list them is given.
 func TestMetalLBIsNotListed(t *testing.T) {
 	l := newLab(t)
 	for _, namespace := range []string{"sluice-system", "metallb-system", "a"} {
@@ -200,7 +199,7 @@ func TestMetalLBIsNotListed(t *testing.T) {
 	}
 }
 
-// lines is a log.
+// lines is a log in memory.
 type lines struct {
 	mu   sync.Mutex // guards text
 	text strings.Builder
@@ -218,7 +217,7 @@ func (l *lines) has(text string) bool {
 	return strings.Contains(l.text.String(), text)
 }
 
-// told reports whether there is a Warning about an object of MetalLB with a reason and a text.
+// told reports whether the log has a Warning about an object of MetalLB with a reason and a text.
 func told(list []eventsv1.Event, about, want string) bool {
 	reason, text, _ := strings.Cut(want, " ")
 	for i := range list {
@@ -231,7 +230,7 @@ func told(list []eventsv1.Event, about, want string) bool {
 	return false
 }
 
-// TestConvertedIsAccepted: the schemas of sluice.dev take what `sluice config from-metallb` makes.
+// TestConvertedIsAccepted: the schemas of sluice.dev accept the output of `sluice config from-metallb`.
 func TestConvertedIsAccepted(t *testing.T) {
 	l := newLab(t)
 	resources := map[string]string{}

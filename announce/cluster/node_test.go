@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// A Node's address is its first internal one of IPv4.
+// A Node's address is its first internal IPv4 address.
 func TestNodeAddress(t *testing.T) {
 	t.Parallel()
 	n := &corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
@@ -22,7 +22,7 @@ func TestNodeAddress(t *testing.T) {
 	}
 }
 
-// A Node's network is unavailable by its condition of that name alone, and only while that is true.
+// A Node's network is unavailable only while its condition of that name is true.
 func TestNetworkUnavailable(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -44,7 +44,7 @@ func TestNetworkUnavailable(t *testing.T) {
 	}
 }
 
-// TestNoSuchNode: a node name that no Node has is a problem, once Nodes are listed.
+// TestNoSuchNode: a node name without a Node is a problem, once Nodes are listed.
 func TestNoSuchNode(t *testing.T) {
 	t.Parallel()
 	listed := false
@@ -68,8 +68,8 @@ func TestNoSuchNode(t *testing.T) {
 	check("it is there", 0)
 }
 
-// TestSaysTheSame: a new version of an object is read only if it says something else that is read.
-func TestSaysTheSame(t *testing.T) {
+// TestSameContent: a new version of an object counts only if a part that is read has changed.
+func TestSameContent(t *testing.T) {
 	t.Parallel()
 	service := func(edit func(*metav1.ObjectMeta)) *metav1.PartialObjectMetadata {
 		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "1",

@@ -36,7 +36,7 @@ const (
 	mistakesEnd   = "<!-- end of the table -->\n"
 )
 
-// TestBad: what is said of mistakes, and docs/reach.md has it.
+// TestBad: mistakes have the expected messages, and docs/reach.md quotes them.
 func TestBad(t *testing.T) {
 	t.Parallel()
 	var page strings.Builder
@@ -68,7 +68,7 @@ func TestBad(t *testing.T) {
 		"go test ./announce/kinds -run TestBad -update")
 }
 
-// An object that cannot be read keeps what it said; one that was never read is not used.
+// The previous version of an unreadable object stays in force; without one the object is not used.
 func TestMistakesMoveNothing(t *testing.T) {
 	t.Parallel()
 	var r Reader
@@ -89,8 +89,8 @@ func TestMistakesMoveNothing(t *testing.T) {
 	}
 }
 
-// TestResumedPools: a pool that cannot be read has what it said to the process before, and nothing
-// if it said nothing to that, or is another one.
+// TestResumedPools: an unreadable pool has the addresses that the previous process read, and none if
+// that could not read it either, or if it is another pool.
 func TestResumedPools(t *testing.T) {
 	t.Parallel()
 	pool := func(api, uid, name, addresses string) *unstructured.Unstructured {
@@ -143,7 +143,7 @@ func TestResumedPools(t *testing.T) {
 		}
 		r := &Reader{Unlisted: test.unlisted}
 		r.Resume(said)
-		for range 2 { // also when it is read again, and by the process after that
+		for range 2 { // also after a second Read, and in the process after that
 			got, set := read(r, test.objects...)
 			if got != test.want {
 				t.Errorf("%s: pools of addresses are %q, want %q", name, got, test.want)
@@ -152,7 +152,7 @@ func TestResumedPools(t *testing.T) {
 			r.Resume(set.SavedPools())
 		}
 	}
-	// Selections and aggregates are decided as ever.
+	// Selections and aggregates are decided as usual.
 	r := &Reader{}
 	r.Resume(set.SavedPools())
 	_, set = read(r, pool(own, "1", "public", bad), object(t, own, "BGPAdvertisement", "labelled",
@@ -164,7 +164,7 @@ func TestResumedPools(t *testing.T) {
 	}
 }
 
-// An object that cannot be used does not displace one that has its name.
+// An unusable object does not displace another one with its name.
 func TestMistakeDisplacesNone(t *testing.T) {
 	t.Parallel()
 	set, problems := new(Reader).Read([]*unstructured.Unstructured{
@@ -178,8 +178,8 @@ func TestMistakeDisplacesNone(t *testing.T) {
 	}
 }
 
-// MetalLB's objects are read as they are, ours come first, and fields that ask for nothing are
-// fine.
+// MetalLB's objects are read, objects of sluice.dev come first, and fields whose values change nothing
+// are accepted.
 func TestMetalLB(t *testing.T) {
 	t.Parallel()
 	set, problems := new(Reader).Read([]*unstructured.Unstructured{
@@ -202,7 +202,7 @@ func TestMetalLB(t *testing.T) {
 	}
 }
 
-// TestDocumented: docs/metallb.md has each field that is not done, with its reason.
+// TestDocumented: docs/metallb.md has each unsupported field, with its reason.
 func TestDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/metallb.md")

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// A peer that asks for a password never gets a session without one, or with a part of it.
+// A peer with a password never gets a session without it, or with a part of it.
 func TestPasswords(t *testing.T) {
 	t.Parallel()
 	basic := func(data map[string][]byte) *corev1.Secret {

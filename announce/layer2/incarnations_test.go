@@ -14,8 +14,8 @@ import (
 	"sluice.dev/sluice/announce/layer2/members"
 )
 
-// Each incarnation is greater than those before it, also when the clock goes back. It is ours while
-// its link exists, and for a minute after that.
+// Each incarnation is greater than all earlier ones, also after the clock was set back. It counts as
+// own while its link exists, and for a minute after that.
 func TestIncarnations(t *testing.T) {
 	t.Parallel()
 	var i incarnations
@@ -43,7 +43,7 @@ func TestIncarnations(t *testing.T) {
 	}
 }
 
-// side is a gateway on a link that hellos pass by hand.
+// side is a gateway on a link whose hellos the test delivers.
 type side struct {
 	speaker *Speaker
 	link    *link
@@ -59,7 +59,7 @@ func newSide(t *testing.T, name string) *side {
 	return &side{speaker: s}
 }
 
-// put puts the link into the plan, as replace does.
+// put adds the link to the plan, as replace does.
 func (s *side) put(t *testing.T, wishes []LinkVIP) {
 	t.Helper()
 	l, err := newLink("none", &s.speaker.config, &s.speaker.incarnations, hello.Keys{make([]byte, 32)}, func() {})
@@ -71,7 +71,7 @@ func (s *side) put(t *testing.T, wishes []LinkVIP) {
 	s.link = l
 }
 
-// takeOut takes it out, and returns what is said then.
+// takeOut removes it, and returns its last hellos.
 func (s *side) takeOut() (said []*hello.Hello) {
 	for range goodbyes {
 		said = append(said, s.link.members.Goodbye(false, time.Now()))
@@ -81,7 +81,7 @@ func (s *side) takeOut() (said []*hello.Hello) {
 	return said
 }
 
-// run lets time pass, in which all that is said is heard by the others.
+// run advances time and delivers all hellos.
 func run(sides []*side, d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		for _, s := range sides {
@@ -103,8 +103,8 @@ func pass(sides []*side, from *side, said []*hello.Hello) {
 	}
 }
 
-// A link that leaves the plan and is back in it later, as where its addresses went for a while, is
-// joined like one that is new: others hear the gateway, and each VIP has one owner.
+// A link that leaves the plan and returns later, for example because its addresses were removed for a
+// while, is joined like a new one: the others accept its hellos, and each VIP has one owner.
 func TestLinkIsPutBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var wishes []LinkVIP
@@ -151,8 +151,8 @@ func TestLinkIsPutBack(t *testing.T) {
 	})
 }
 
-// Hellos of another link of this process are its own, also those of one that has ended; those of
-// another node with the same name are not.
+// Hellos of another link of this process are Own, also of one that has ended; hellos of another node
+// with the same name are not.
 func TestOwnLinks(t *testing.T) {
 	t.Parallel()
 	one, other := newSide(t, "gateway").speaker, newSide(t, "gateway")

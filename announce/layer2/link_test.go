@@ -12,7 +12,7 @@ import (
 	"sluice.dev/sluice/announce/layer2/members"
 )
 
-// linkOf returns a link of an interface that is not there.
+// linkOf returns a link of an interface that does not exist.
 func linkOf(t *testing.T) *link {
 	t.Helper()
 	c := &Config{Log: slog.New(slog.DiscardHandler), Name: "n", Every: DefaultEvery, Silent: DefaultSilent,
@@ -25,8 +25,8 @@ func linkOf(t *testing.T) *link {
 	return l
 }
 
-// The VIPs of an announcer that ends are only kept for its next process where its gateway is heard
-// to forward: whoever is waited for, as when the whole node ends, may be gone by now.
+// The VIPs of an announcer that ends are kept for its next process only while its gateway's pulse
+// reports that it forwards: a held gateway may be gone, as when the whole node shuts down.
 func TestKeeps(t *testing.T) {
 	t.Parallel()
 	vip := netip.MustParseAddr("192.0.2.1")
@@ -50,8 +50,7 @@ func TestKeeps(t *testing.T) {
 	}
 }
 
-// While a link is down nothing is to be announced, however long that is and however often VIPs come
-// and go.
+// While a link is down its queue stays empty, however long that is and however often VIPs come and go.
 func TestQueueOfDownLink(t *testing.T) {
 	t.Parallel()
 	l := linkOf(t)
@@ -68,8 +67,8 @@ func TestQueueOfDownLink(t *testing.T) {
 	}
 }
 
-// TestStalledLinkDoesNotAnswer: a link that has sent no hello for so long that other members take
-// its VIPs answers no more for them: two gateways would.
+// TestStalledLinkDoesNotAnswer: a link that has sent no hello for so long that other members take its
+// VIPs stops answering for them; otherwise two gateways would answer.
 func TestStalledLinkDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	l := linkOf(t)

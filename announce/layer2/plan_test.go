@@ -24,7 +24,7 @@ func prefixes(list ...string) (out []netip.Prefix) {
 	return out
 }
 
-// TestPlan: which VIPs are on which links, or why on none.
+// TestPlan: each case has the VIPs of each link, and the reasons for VIPs on no link.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	interfaces := []Interface{
@@ -66,8 +66,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanNotServed: an interface that the gateway does not serve is no link, whether it is named
-// or found by its network, and it is said at the advertisement and at each VIP that no other has.
+// TestPlanNotServed: an interface that the gateway does not serve is not a link, whether it is named or
+// found by its network. The advertisement and each VIP without another link report it.
 func TestPlanNotServed(t *testing.T) {
 	t.Parallel()
 	interfaces := []Interface{
@@ -91,7 +91,7 @@ func TestPlanNotServed(t *testing.T) {
 	}
 }
 
-// planned returns the links of a plan with their VIPs, and what is said of others.
+// planned returns the links of a plan with their VIPs, and the reasons for other VIPs.
 func planned(t *testing.T, interfaces []Interface, specs string) (links, reasons []string) {
 	t.Helper()
 	objects := []*unstructured.Unstructured{object(t, "AddressPool", "pool",

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A VIP is announced in all rounds at their times, unless it is lost; many are announced within the
-// limit, the first round of each before others' second.
+// A VIP is announced at the times of all rounds unless it is lost. Many VIPs are announced within the
+// limit, the first round of each before the second of others.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -56,8 +56,8 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// VIPs that are to be announced again faster than the limit allows wait once each, however long
-// that goes on; and each gets all of its rounds when it ends.
+// VIPs that are added again faster than the limit allows wait once each, however long that lasts, and
+// each gets all of its rounds afterwards.
 func TestQueueIsBounded(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -99,7 +99,7 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 }
 
-// A VIP that begins anew while it waits goes through the rounds once more, and not twice.
+// A VIP that is added again while it waits goes through the rounds once more, not twice.
 func TestQueueBeginsAnew(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -117,7 +117,7 @@ func TestQueueBeginsAnew(t *testing.T) {
 			said[vip]++
 		}
 	}
-	if said[a] != len(rounds) || said[b] != len(rounds) { // of a: one by again, and one was before
+	if said[a] != len(rounds) || said[b] != len(rounds) { // of a: one by again, one before
 		t.Errorf("announced: %v", said)
 	}
 }

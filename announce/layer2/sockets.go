@@ -31,8 +31,8 @@ type sockets struct {
 	acceptsGroupsFail error // neighbour solicitations may not arrive
 }
 
-// openSockets opens the sockets of an interface. Each has a filter, so that other packets, such as
-// those of clients, do not wake this process.
+// openSockets opens the sockets of an interface. Each has a filter, so that other packets, such
+// as clients' packets, do not wake this process.
 func openSockets(name string) (s *sockets, err error) {
 	i, err := net.InterfaceByName(name)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"sluice.dev/sluice/announce/view"
 )
 
-// What New refuses, and says why.
+// TestRefused: New rejects configurations with a reason.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "key")
@@ -47,7 +47,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Without a key nothing is announced, and a VIP that an L2Advertisement is about says so.
+// Without a key nothing is announced, and VIPs that an L2Advertisement selects have that reason.
 func TestWithoutKey(t *testing.T) {
 	t.Parallel()
 	s, err := New(Config{Log: slog.New(slog.DiscardHandler), Name: "n", Every: DefaultEvery, Silent: DefaultSilent,
@@ -75,8 +75,8 @@ func TestWithoutKey(t *testing.T) {
 	}
 }
 
-// TestInterfacesNotRead: a gateway that fails while the interfaces cannot be read, as when the
-// process is out of descriptors, gives its VIPs up nevertheless.
+// TestInterfacesNotRead: a gateway that fails while the interfaces cannot be read, for example because
+// the process is out of descriptors, still gives up its VIPs.
 func TestInterfacesNotRead(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "key")

@@ -1,5 +1,5 @@
 // Package links finds the interfaces of this node that a gateway does not serve. A gateway serves
-// the interfaces in its configuration, and related interfaces: those that the kernel derives from
+// the interfaces in its configuration, and related interfaces: interfaces that the kernel derives from
 // their packets, and those whose packets the kernel passes to them:
 //
 //	eth0.100, macvlan0 ──parent──▶ eth0       served, if eth0 is

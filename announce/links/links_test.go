@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestNotServed: an interface is served if the gateway has it, or one that its packets come by; and
-// counts as served if its kind is not known.
+// TestNotServed: an interface is served if the gateway has it, or an interface through which its
+// packets pass. It counts as served if its kind is unknown.
 func TestNotServed(t *testing.T) {
 	t.Parallel()
 	all := []Link{
@@ -21,7 +21,7 @@ func TestNotServed(t *testing.T) {
 		{Name: "eth2.7.8", Index: 6, Kind: "vlan", Parent: 5},
 		{Name: "eth3", Index: 7, Kind: "device"},
 		{Name: "veth0", Index: 8, Kind: "veth", Parent: 4},   // its peer has the index, in this namespace
-		{Name: "vxlan0", Index: 9, Kind: "vxlan", Parent: 4}, // not known
+		{Name: "vxlan0", Index: 9, Kind: "vxlan", Parent: 4}, // unknown kind
 		{Name: "bond0", Index: 10, Kind: "bond", Master: 11},
 		{Name: "br0", Index: 11, Kind: "bridge"},
 		{Name: "br0.5", Index: 12, Kind: "vlan", Parent: 11},
@@ -29,7 +29,7 @@ func TestNotServed(t *testing.T) {
 		{Name: "eth4", Index: 14, Kind: "device", Master: 15},
 		{Name: "ovs-system", Index: 15, Kind: "openvswitch"},
 		{Name: "br-ex", Index: 16, Kind: "openvswitch"},
-		{Name: "a", Index: 17, Kind: "vlan", Parent: 18}, // a circle, which the kernel does not make
+		{Name: "a", Index: 17, Kind: "vlan", Parent: 18}, // a cycle, which the kernel does not make
 		{Name: "b", Index: 18, Kind: "vlan", Parent: 17},
 	}
 	for gateway, want := range map[string]string{
@@ -51,7 +51,7 @@ func TestNotServed(t *testing.T) {
 	}
 }
 
-// TestList: the loopback interface is there, with its address.
+// TestList: the list has the loopback interface, with its address.
 func TestList(t *testing.T) {
 	list, err := List()
 	if err != nil {

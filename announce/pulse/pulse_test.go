@@ -57,7 +57,7 @@ func follow(t *testing.T, path string) <-chan Sight {
 	return sights
 }
 
-// await returns the first sight that is as asked for.
+// await returns the first sight that satisfies a condition.
 func await(t *testing.T, sights <-chan Sight, what string, is func(Sight) bool) Sight {
 	t.Helper()
 	end := time.After(10 * time.Second)
@@ -74,7 +74,7 @@ func await(t *testing.T, sights <-chan Sight, what string, is func(Sight) bool) 
 	}
 }
 
-// A reader sees what a gateway says, its last words, that it has ended, and the next process.
+// A reader gets the gateway's states, its last line, its end, and the next process.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p")
@@ -99,8 +99,8 @@ func TestFollow(t *testing.T) {
 	await(t, sights, "the next process", func(s Sight) bool { return s.Lost == "" && s.State.PID == 2 })
 }
 
-// A process that is stopped keeps its connection; the reader notices that nothing comes, asks
-// again, and notices that somebody answers.
+// A suspended process keeps its connection. The reader notices that no line arrives, connects again, and
+// notices when a process answers.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p")
@@ -126,14 +126,14 @@ func TestSilence(t *testing.T) {
 		t.Errorf("silent after %v", d)
 	}
 	await(t, sights, "an answer", func(s Sight) bool { return s.Lost == "" && s.State.PID == 1 })
-	// A line that is not complete is none, and the first one must have a state.
+	// An incomplete line is ignored, and the first one must have a state.
 	for _, nothing := range []string{`{"pid":2`, "\n"} {
 		text.Store(nothing)
 		for len(asked) > 0 {
 			<-asked
 		}
-		<-asked // it may have been under way with the other text
-		<-asked // all is seen of that
+		<-asked // this connection may still have got the old text
+		<-asked // by now the reader has processed the new one
 		for len(sights) > 0 {
 			<-sights
 		}
@@ -148,8 +148,8 @@ func TestSilence(t *testing.T) {
 	await(t, sights, "another process", func(s Sight) bool { return s.Lost == "" && s.State.PID == 2 })
 }
 
-// A process that has the listening socket of the one before goes on for it: the reader never counts
-// the gateway as lost, however the other one ends.
+// A process with the listening socket of the previous one continues for it: the reader never counts the
+// gateway as lost, however the previous one ends.
 func TestListenerGoesToTheNextProcess(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p")
@@ -176,12 +176,12 @@ func TestListenerGoesToTheNextProcess(t *testing.T) {
 	})
 }
 
-// A reader that reads nothing is let go, and others are served meanwhile.
+// A reader that reads nothing is dropped, and others are served meanwhile.
 func TestReaderThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p")
 	big := &State{PID: 1, Phase: Serving}
-	for i := range 20_000 { // more than a socket's buffers take
+	for i := range 20_000 { // more than a socket's buffers hold
 		big.VIPs = append(big.VIPs, VIP{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}),
 			[]Service{{Namespace: "default", Name: "service", Usable: true}}})
 	}
@@ -201,8 +201,8 @@ func TestReaderThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// TestChanges: a reader has the VIPs that the gateway has, however they change, and is told which
-// ones; one that does not ask gets all of them with each line.
+// TestChanges: a reader has the gateway's VIPs after any changes, and gets the changed ones only. A
+// reader that does not ask for that gets all of them with each line.
 func TestChanges(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p")
@@ -237,7 +237,7 @@ func TestChanges(t *testing.T) {
 				next.VIPs[i] = v
 			}
 		}
-		var want []netip.Addr // that differ
+		var want []netip.Addr // the VIPs that differ
 		for _, v := range slices.Concat(state.VIPs, next.VIPs) {
 			a, b := Find(state.VIPs, v.Address), Find(next.VIPs, v.Address)
 			if (a == nil || b == nil || !a.Equal(b)) && !slices.Contains(want, v.Address) {
@@ -268,7 +268,7 @@ func TestChanges(t *testing.T) {
 		}
 		state, seen = next, now
 	}
-	// Most VIPs change: all of them are sent, and the reader knows no state since which some did.
+	// If most VIPs change, the line has all of them, and Since is nil.
 	state = &State{PID: 1, Phase: Serving, VIPs: state.VIPs[:3]}
 	g.state.Store(state)
 	if now := await(t, sights, "few VIPs", func(s Sight) bool { return s.State.Equal(state) }); now.Since != nil {

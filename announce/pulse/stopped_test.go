@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// followVariable makes the test's program a reader of a socket.
+// followVariable makes the test binary a reader of a socket.
 const followVariable = "SLUICE_TEST_FOLLOW"
 
-// TestStoppedReader: a reader that was not run for longer than Silence finds what the gateway has
-// said meanwhile, and does not count it as lost.
+// TestStoppedReader: a reader that was suspended for longer than Silence reads the lines that came
+// meanwhile, and does not count the gateway as lost.
 func TestStoppedReader(t *testing.T) {
 	if path := os.Getenv(followVariable); path != "" {
 		Follow(t.Context(), path, func(s Sight) { fmt.Printf("sight: %q\n", s.Lost) }, nil)
@@ -48,7 +48,7 @@ func TestStoppedReader(t *testing.T) {
 	}
 	for range 5 {
 		signal(t, reader.Process, syscall.SIGSTOP)
-		time.Sleep(Silence + 3*Every) // it writes on, less than the socket has room for
+		time.Sleep(Silence + 3*Every) // the gateway continues to write; the socket's buffer has room
 		signal(t, reader.Process, syscall.SIGCONT)
 		time.Sleep(2 * Every)
 	}

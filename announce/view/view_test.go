@@ -12,8 +12,8 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// What is asked over the socket is what is said, a second process is refused, and a table has it
-// all, without characters that a terminal obeys.
+// A request over the socket returns the View, a second listener is refused, and the table shows all
+// of it, without control characters.
 func TestSocket(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -17,7 +17,7 @@ var (
 	zero4, zero6 = netip.IPv4Unspecified(), netip.IPv6Unspecified()
 )
 
-// Who answers for somebody else says where that one is, and comes from where it is itself.
+// A reply for another gateway names that one's address and has this one's as the Ethernet source.
 func TestSentBy(t *testing.T) {
 	t.Parallel()
 	by := MAC{2, 0, 0, 0, 0, 9}
@@ -33,7 +33,7 @@ func TestSentBy(t *testing.T) {
 	}
 }
 
-// What is made is what an independent decoder reads.
+// An independent decoder reads the made frames.
 func TestMadeFrames(t *testing.T) {
 	t.Parallel()
 	announcements := ARPAnnouncements(ours, vip4)
@@ -85,7 +85,7 @@ func TestMadeFrames(t *testing.T) {
 	}
 }
 
-// What asks and claims is read as such.
+// Requests and claims are parsed as such.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	announcements := ARPAnnouncements(theirs, vip4)
@@ -133,7 +133,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// Any bytes are read without a panic, and what is read is answered by a frame that can be read.
+// Any bytes are parsed without a panic, and the answer to a parsed request can be parsed.
 func FuzzRead(f *testing.F) {
 	f.Add(ARPRequest(theirs, peer4, vip4))
 	f.Add(Solicitation(theirs, peer6, vip6))

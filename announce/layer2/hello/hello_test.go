@@ -23,8 +23,8 @@ func sample() *Hello {
 			{VIP: netip.MustParseAddr("2001:db8::1"), Not: true}}}
 }
 
-// What is sealed is opened by whoever has the key, also one that does not sign any more; nothing
-// else is, whichever bit differs.
+// Any member with the key opens a sealed message, also with a key that no longer signs. Messages with
+// any changed bit are rejected.
 func TestSeal(t *testing.T) {
 	t.Parallel()
 	for _, h := range []*Hello{sample(), {Name: "n", Goodbye: true, Parts: 1},
@@ -54,7 +54,7 @@ func TestSeal(t *testing.T) {
 	}
 }
 
-// Messages that the key proves and that say nonsense are of another version.
+// Malformed messages with a valid HMAC have another version.
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(b []byte) []byte{
@@ -80,7 +80,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// The greatest message fits into a frame of IPv6's least MTU.
+// The largest message fits into a frame of IPv6's minimum MTU.
 func TestSize(t *testing.T) {
 	t.Parallel()
 	for _, a := range []string{"10.0.0.1", "2001:db8::1"} {
@@ -114,7 +114,7 @@ func TestReadKeys(t *testing.T) {
 	}
 }
 
-// Any bytes are read without a panic, and what is read is written the same.
+// Any bytes are parsed without a panic, and a parsed message is encoded to the same bytes.
 func FuzzOpen(f *testing.F) {
 	f.Add(sample().marshal())
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -33,7 +33,7 @@ type Config struct {
 	Nonce func() uint64
 }
 
-// Reasons of Receive, in addition to those of package hello.
+// Reasons of Receive, in addition to the reasons in package hello.
 const (
 	Own      hello.RejectReason = "own"       // from this node: it has another interface on the link
 	SameName hello.RejectReason = "same_name" // from another node with this one's name
@@ -56,7 +56,7 @@ type LocalVIP struct {
 	Rank     Rank
 }
 
-// Rank orders the candidates of a VIP: only those of the best rank are considered.
+// Rank orders the candidates of a VIP: only candidates of the best rank are considered.
 type Rank uint8
 
 // The ranks, the best first.

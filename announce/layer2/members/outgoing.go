@@ -155,7 +155,7 @@ func (m *Members) Hellos(now time.Time) (list []*hello.Hello) {
 	return list
 }
 
-// sayMore returns up to n hellos, as many as this interval allows.
+// dueHellos returns up to n hellos, as many as this interval allows.
 func (m *Members) dueHellos(n int, now time.Time) (list []*hello.Hello) {
 	n = min(n, maxBurst-m.out.sent)
 	for range n {
@@ -177,7 +177,7 @@ func (m *Members) Goodbye(keep bool, now time.Time) *hello.Hello {
 	return m.nextHello(m.out.take(true), now)
 }
 
-// say returns a hello with a part of the list.
+// nextHello returns a hello with a part of the list.
 func (m *Members) nextHello(part int, now time.Time) *hello.Hello {
 	o := &m.out
 	o.now = false

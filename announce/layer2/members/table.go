@@ -68,7 +68,7 @@ func (t *table) take(h *hello.Hello) (changed []netip.Addr) {
 	return changed
 }
 
-// drop removes the VIPs of a part, except those that have moved to another part.
+// drop removes the VIPs of a part, except VIPs that have moved to another part.
 func (t *table) drop(part int, changed []netip.Addr) []netip.Addr {
 	for _, e := range t.parts[part].entries {
 		if t.vips[e.VIP].part == part {
