@@ -17,7 +17,7 @@ func TestImpairments(t *testing.T) {
 	for name, c := range map[string]struct {
 		during time.Duration
 		// reported returns the reason why the VIP, or the node, is impaired after a time.
-		reported        func(at time.Duration) (service, node string)
+		reported    func(at time.Duration) (service, node string)
 		changes     int // of the route
 		least, most time.Duration
 		first       time.Duration // first time that others are preferred; 0: never

@@ -19,8 +19,8 @@ import (
 	"sluice.dev/sluice/test/bed/pagetest"
 )
 
-// TestSources: without --config the API server has the objects, as in the chart, and with it the
-// file.
+// TestSources: without --config the objects come from the API server, as in the chart, and with it
+// from the file.
 func TestSources(t *testing.T) {
 	for _, flag := range []string{"--kubeconfig", "--config"} {
 		missing := filepath.Join(t.TempDir(), "missing.yaml")
@@ -33,8 +33,8 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// TestFilesAreTrusted: neither a kubeconfig nor a file of objects that others may write is read: it
-// says which addresses routers send here.
+// TestFilesAreTrusted: a kubeconfig or a file of objects that other users can write is rejected,
+// because it decides which addresses routers send here.
 func TestFilesAreTrusted(t *testing.T) {
 	for _, flag := range []string{"--kubeconfig", "--config"} {
 		file := filepath.Join(t.TempDir(), "file")
@@ -50,7 +50,7 @@ func TestFilesAreTrusted(t *testing.T) {
 	}
 }
 
-// mainVariable makes this program the announcer.
+// mainVariable makes the test binary run the announcer.
 const mainVariable = "SLUICE_TEST_MAIN"
 
 func TestMain(m *testing.M) {
@@ -60,8 +60,8 @@ func TestMain(m *testing.M) {
 	main()
 }
 
-// TestNobodyReadsTheLog: an announcer whose standard error is a full pipe that nobody reads, or one
-// whose reader is gone, takes its objects, follows their changes, answers and ends.
+// TestNobodyReadsTheLog: an announcer whose standard error is a full pipe without a reader, or a
+// closed one, reads its objects, follows their changes, answers and ends.
 func TestNobodyReadsTheLog(t *testing.T) {
 	for name, gone := range map[string]bool{"full": false, "gone": true} {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestNobodyReadsTheLog(t *testing.T) {
 	}
 }
 
-// fill fills a pipe and leaves it as blocking as it was.
+// fill fills a pipe, and restores its blocking mode.
 func fill(pipe *os.File) error {
 	if err := pipe.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
 		return err
@@ -134,7 +134,7 @@ func peer(t *testing.T, file, name string) {
 	}
 }
 
-// has waits until the announcer has a peer, and no other.
+// has waits until the announcer has exactly one peer.
 func has(t *testing.T, socket, peer string) {
 	t.Helper()
 	var v *view.View
@@ -150,7 +150,8 @@ func has(t *testing.T, socket, peer string) {
 	t.Fatalf("after 15 s it does not have peer %s: %+v, %v", peer, v, err)
 }
 
-// TestMetricsAreTheNodes: without --listen the metrics are the node's own, as the gateway's are.
+// TestMetricsAreTheNodes: without --listen, metrics are served only on the node, as the gateway's
+// are.
 func TestMetricsAreTheNodes(t *testing.T) {
 	address := command().Flags().Lookup("listen").DefValue
 	if a, err := netip.ParseAddrPort(address); err != nil || !a.Addr().IsLoopback() {
@@ -158,7 +159,7 @@ func TestMetricsAreTheNodes(t *testing.T) {
 	}
 }
 
-// TestFlagsThatAreRefused: each is named.
+// TestFlagsThatAreRefused: the error names each invalid flag.
 func TestFlagsThatAreRefused(t *testing.T) {
 	for flag, value := range map[string]string{
 		"--hold": "1h", "--drain-delay": "-1s", "--log": "xml", "--router-id": "2001:db8::1",
@@ -172,8 +173,8 @@ func TestFlagsThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestStatusOfAStalledAnnouncer: the command that probes run fails, and says why, after it has
-// printed the rest.
+// TestStatusOfAStalledAnnouncer: the command of the probes fails with the reason, after it has
+// printed the status.
 func TestStatusOfAStalledAnnouncer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := view.Listen(path)
@@ -203,11 +204,10 @@ func TestStatusOfAStalledAnnouncer(t *testing.T) {
 	}
 }
 
-// TestAdvisedCommandsExist: each command line of the announcer in a page or a message is one that
-// there is.
+// TestAdvisedCommandsExist: each command line of the announcer in a page or a message is valid.
 func TestAdvisedCommandsExist(t *testing.T) { pagetest.Commands(t, "../..", command, 2) }
 
-// TestStatusAdvice: the flag that status names where no announcer answers is its own.
+// TestStatusAdvice: if no announcer answers, status names its own flag.
 func TestStatusAdvice(t *testing.T) {
 	c := command()
 	c.SetArgs([]string{"status", "--socket", filepath.Join(t.TempDir(), "none")})
@@ -217,8 +217,8 @@ func TestStatusAdvice(t *testing.T) {
 	}
 }
 
-// TestListenIsDocumented: docs/reach.md has the default address of metrics, which others than this
-// node must not read.
+// TestListenIsDocumented: docs/reach.md has the default address of metrics, which only this node
+// can reach.
 func TestListenIsDocumented(t *testing.T) {
 	address := command().Flag("listen").DefValue
 	text, err := os.ReadFile("../../docs/reach.md")

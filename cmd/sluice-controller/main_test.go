@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// TestKubeconfigIsTrusted: the controller does not start with a kubeconfig that others may write,
-// and so could have it write to an API server of theirs.
+// TestKubeconfigIsTrusted: the controller does not start with a kubeconfig that other users can
+// write: they could make it use their API server.
 func TestKubeconfigIsTrusted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Chmod(file, 0o666)); err != nil {
@@ -25,8 +25,9 @@ func TestKubeconfigIsTrusted(t *testing.T) {
 	}
 }
 
-// TestNamespaceOfMetalLB: an empty name is refused. Were it all namespaces, anybody's pools would
-// count; were it none, Services would lose their addresses. Who wants none says so.
+// TestNamespaceOfMetalLB: an empty name is rejected. If it meant all namespaces, pools of any user
+// would count; if it meant none, Services would lose their addresses. An explicit flag turns
+// MetalLB's pools off.
 func TestNamespaceOfMetalLB(t *testing.T) {
 	for _, test := range []struct {
 		pools  string

@@ -15,8 +15,8 @@ import (
 	"sluice.dev/sluice/announce/view"
 )
 
-// forge sends control packets of BFD from the router's address to the gateway: one in state Down,
-// with a TTL.
+// forge sends BFD control packets with the router's address to the gateway: in state Down, with a
+// TTL.
 func (l *lab) forge(ttl int) {
 	l.t.Helper()
 	must(l.t, l.Clients[0].Run(func() error {
@@ -35,7 +35,7 @@ func (l *lab) forge(ttl int) {
 	}))
 }
 
-// peer returns what the announcer says of its one peer.
+// peer returns the announcer's view of its only peer.
 func (l *lab) peer() (p view.Peer, problems []view.Problem) {
 	l.t.Helper()
 	v, err := l.ours.Ask(l.ctx)
@@ -46,8 +46,8 @@ func (l *lab) peer() (p view.Peer, problems []view.Problem) {
 	return v.Peers[0], v.Problems
 }
 
-// A router without BFD is forged: the session of BGP stays, and it is said that BFD is not up. Then
-// the router has BFD, and what is forged does not take it down.
+// Packets of a router without BFD are forged: the BGP session stays up, and the status shows that
+// BFD is not up. Then the router gets BFD, and forged packets do not end its session.
 func TestForgedBFD(t *testing.T) {
 	both(t, func(t *testing.T, kind string) {
 		l := newLab(t, config{kind: kind})
@@ -88,9 +88,9 @@ func TestForgedBFD(t *testing.T) {
 	})
 }
 
-// BFD is added while the session is up, and the times of BGP and BFD are edited, to longer and to
-// shorter ones: the route stays, and the router has the new times of BFD. Where BFD is not wanted
-// any more, routers end the session: that waits for the gateway's turn.
+// BFD is added while the session is up, and the timers of BGP and BFD are edited, to longer and to
+// shorter ones: the route stays, and the router has the new BFD timers. If BFD is removed, routers
+// end the session: that waits for the gateway's turn.
 func TestTimesEdited(t *testing.T) {
 	both(t, func(t *testing.T, kind string) {
 		l := newLab(t, config{kind: kind})
@@ -120,7 +120,7 @@ func TestTimesEdited(t *testing.T) {
 			l.asked("show bfd peers", "Status: up", "Receive interval: 300ms", "Transmission interval: 200ms",
 				"Detect-multiplier: 4")
 		} else {
-			l.asked("show bfd sessions", "Up", "0.300") // its interval of sending
+			l.asked("show bfd sessions", "Up", "0.300") // its transmit interval
 		}
 		after, problems := l.peer()
 		if after.Since == nil || !after.Since.Equal(*before.Since) || after.BFD != "up" || len(problems) > 0 {

@@ -23,7 +23,7 @@ import (
 
 // faults are the faults of the campaign, in order.
 var faults = []fault{
-	// The processes, and what the machine gives them.
+	// Processes, and resources that the machine gives them.
 	{what: "process (SIGSTOP)", program: ofGateway, begin: stopped(ofGateway)},
 	{what: "process (SIGSTOP)", program: ofAnnouncer, begin: stopped(ofAnnouncer)},
 	{what: "process (SIGSTOP)", program: ofController, begin: stopped(ofController)},
@@ -35,7 +35,7 @@ var faults = []fault{
 	{what: "hangs", program: ofAPIServer, begin: frozen, proof: (*campaign).serves, after: 45 * time.Second},
 	{what: "gone", program: ofAPIServer, begin: gone, proof: (*campaign).serves, after: 20 * time.Second},
 
-	// The loops of the gateway, by their heartbeats.
+	// Loops of the gateway, by their heartbeats.
 	{what: "control loop", program: ofGateway, loop: "control loop", listen: reportWithin},
 	{what: "builder of large tables", program: ofGateway, loop: "builder of large tables", trigger: manyEndpoints},
 	{what: "search for flows", program: ofGateway, loop: "search for flows of closed frontends", trigger: deleted,
@@ -48,7 +48,7 @@ var faults = []fault{
 	{what: "health checks", program: ofGateway, loop: "health checks"},
 	{what: "connections of checks", program: ofGateway, loop: "connections of health checks"},
 	{what: "reader of manifests", program: ofGateway, loop: "reader of manifests",
-		within: 6 * time.Minute}, // it is late after 5 minutes
+		within: 6 * time.Minute}, // it counts as late after 5 minutes
 	{what: "readers of objects", program: ofGateway, loop: "reader of * from the API server"},
 	{what: "watch of configuration", program: ofGateway, loop: "watch of the configuration", trigger: newConfiguration},
 	{what: "watch of addresses", program: ofGateway, loop: "watch of the node's addresses", trigger: newAddress},
@@ -86,15 +86,15 @@ var faults = []fault{
 	{what: "reader of pools", program: ofController, loop: "reader of *.sluice.dev", trigger: newPool},
 }
 
-// at is a goroutine that stops after a text of a source file.
+// at is a goroutine that stops after a text in a source file.
 func at(program, what, file, after string) fault {
 	return fault{what: what, program: program, stop: launch.Stop{Name: "at " + what, File: file, After: after}}
 }
 
-// with gives a fault a trigger.
+// with returns a fault with a trigger.
 func with(trigger func(*campaign) error, f fault) fault { f.trigger = trigger; return f }
 
-// pid is the process of a program.
+// pid returns the process of a program.
 func (c *campaign) pid(program string) int {
 	switch program {
 	case ofGateway:
@@ -105,7 +105,7 @@ func (c *campaign) pid(program string) int {
 	return c.Controller.PID()
 }
 
-// stopped stops a process.
+// stopped suspends a process.
 func stopped(program string) func(*campaign) (func() error, error) {
 	return func(c *campaign) (func() error, error) {
 		pid := c.pid(program)
@@ -127,7 +127,7 @@ func withoutDescriptors(program string) func(*campaign) (func() error, error) {
 	}
 }
 
-// mount puts a small file system where a program will have its state.
+// mount mounts a small file system as a program's state directory.
 func (c *campaign) mount(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -160,7 +160,7 @@ func fullState(program string) func(*campaign) (func() error, error) {
 	}
 }
 
-// frozen stops the API server: it accepts connections, and answers none.
+// frozen suspends the API server: it accepts connections, but answers none.
 func frozen(c *campaign) (func() error, error) {
 	return c.Cluster.Thaw, c.Cluster.Freeze()
 }
@@ -170,7 +170,7 @@ func gone(c *campaign) (func() error, error) {
 	return func() error { return c.Cluster.StartAPIServer(c.ctx) }, c.Cluster.StopAPIServer(0)
 }
 
-// serves succeeds where the Service that was there answers new connections.
+// serves succeeds if the first Service answers new connections.
 func (c *campaign) serves() error {
 	for range 10 {
 		if err := c.answers(c.ctx, c.base); err != nil {
@@ -207,7 +207,7 @@ func deleted(c *campaign) error {
 	return c.Cluster.Delete(c.ctx, o)
 }
 
-// lostPin takes the endpoint away to which a client is pinned.
+// lostPin removes the endpoint to which a client is pinned.
 func lostPin(c *campaign) error {
 	var endpoints *discoveryv1.EndpointSlice
 	_, err := c.serve(func(s *corev1.Service, slice *discoveryv1.EndpointSlice) {
@@ -243,7 +243,7 @@ func newPool(c *campaign) error {
 		"metadata: {name: more-%d}\nspec: {addresses: [198.19.0.%d/32]}\n", c.services, c.services%250))
 }
 
-// sessionEnds has the router begin its session anew.
+// sessionEnds makes the router restart its session.
 func sessionEnds(c *campaign) error {
 	_, err := c.Router.Ask(c.ctx, "restart g0")
 	return err
@@ -266,7 +266,7 @@ func newInterface(c *campaign) error {
 	})
 }
 
-// askARP sends an ARP request of the router for an address of the front network that no host has.
+// askARP sends an ARP request of the router for an address that no host of the front network has.
 func askARP(c *campaign) error {
 	a := c.host.Addr4().As4()
 	a[3] = 250

@@ -47,11 +47,11 @@ type campaign struct {
 	announcer *launch.Announcer
 	mounted   []string // file systems of limited size
 
-	well         bool            // was it before the last fault
-	controllerAt string          // where the controller answers
-	services     int             // that were made
-	base         netip.AddrPort  // of the Service that is there before a fault
-	usual        map[string]bool // names of conditions that warn where all is well
+	well         bool            // no fault was reported before the last fault
+	controllerAt string          // address of the controller's HTTP server
+	services     int             // count of created Services
+	base         netip.AddrPort  // address of a Service from before the fault
+	usual        map[string]bool // names of conditions that warn without a fault
 }
 
 func newCampaign(t *testing.T) *campaign {
@@ -72,7 +72,7 @@ func newCampaign(t *testing.T) *campaign {
 		must(t, err)
 	}
 	c.start(t)
-	// The first Service is checked, so that checks go on all the time.
+	// The first Service has health checks, so that these run all the time.
 	must(t, topo.Until(ctx, machine.Slower(time.Minute), time.Second, func(context.Context) error {
 		at, err := c.serve(func(s *corev1.Service, _ *discoveryv1.EndpointSlice) {
 			s.Annotations = map[string]string{"sluice.dev/health-check": "tcp interval=1s"}
@@ -89,10 +89,10 @@ func newCampaign(t *testing.T) *campaign {
 	return c
 }
 
-// announcerAt is where the announcer answers, in its own namespace.
+// announcerAt is the address of the announcer's HTTP server, in its own namespace.
 const announcerAt = "127.0.0.1:9472"
 
-// stateSize is the size of the file systems for state: some MiB more than the gateway needs.
+// stateSize is the size of the file systems for state: a few MiB more than the gateway needs.
 const stateSize = "size=96m,mode=0700"
 
 func (c *campaign) start(t *testing.T) {
@@ -126,23 +126,23 @@ func (c *campaign) start(t *testing.T) {
 	must(t, err)
 	g := c.Gateways[0]
 	c.gate, c.host, c.announcer = g.Gateway, g.Host, g.Announcer
-	// BFD is slow: on a busy machine a fast session fails without a fault.
+	// BFD is slow: on a busy machine a fast session would fail without a fault.
 	must(t, c.Cluster.Apply(ctx, fmt.Appendf(nil, "apiVersion: sluice.dev/v1alpha1\nkind: L2Advertisement\n"+
 		"metadata: {name: all}\nspec: {interfaces: [%s]}\n---\napiVersion: sluice.dev/v1alpha1\nkind: BFDProfile\n"+
 		"metadata: {name: fast}\nspec: {receiveInterval: 1000, transmitInterval: 1000, detectMultiplier: 3}\n",
 		c.host.Interfaces[0].Name)))
 }
 
-// change edits what serve orders.
+// change edits the Services and endpoints that serve requested.
 type change func(*corev1.Service, *discoveryv1.EndpointSlice)
 
-// newService orders a Service, and returns when its address answers the client.
+// newService requests a Service, and returns when its address answers the client.
 func (c *campaign) newService() error {
 	_, err := c.serve(nil)
 	return err
 }
 
-// order orders a Service.
+// order requests a Service.
 func (c *campaign) order(edit change) (*corev1.Service, *discoveryv1.EndpointSlice, error) {
 	c.services++
 	s, slice := c.Service(fmt.Sprint("more-", c.services))
@@ -158,7 +158,7 @@ func (c *campaign) order(edit change) (*corev1.Service, *discoveryv1.EndpointSli
 	return s, slice, c.Cluster.Put(ctx, slice)
 }
 
-// serve orders a Service, and returns its address when that answers the client.
+// serve requests a Service, and returns its address when that answers the client.
 func (c *campaign) serve(edit change) (at netip.AddrPort, err error) {
 	s, _, err := c.order(edit)
 	if err != nil {
@@ -183,7 +183,7 @@ func (c *campaign) eventually(is func(context.Context) error) error {
 	return topo.Until(c.ctx, machine.Slower(proofTime), 50*time.Millisecond, is)
 }
 
-// answers asks an address over a new connection.
+// answers sends a request to an address over a new connection.
 func (c *campaign) answers(ctx context.Context, at netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(ctx, machine.Slower(time.Second))
 	defer cancel()
@@ -211,7 +211,7 @@ func get(
 	return err
 }
 
-// reporters returns one of each.
+// reporters returns one of each kind.
 func (c *campaign) reporters() []*reporter {
 	command := func(args ...string) func(context.Context) error {
 		return func(ctx context.Context) error { _, err := c.gate.Command(ctx, args...); return err }
@@ -240,7 +240,7 @@ func (c *campaign) reporters() []*reporter {
 	}
 }
 
-// status fails where `sluice status` shows a fault: the gateway is not ready, a condition failed,
+// status fails if `sluice status` shows a fault: the gateway is not ready, a condition has failed,
 // or a source cannot be read.
 func (c *campaign) status(ctx context.Context) error {
 	v, err := c.gate.Client.Status(ctx, false)
@@ -263,8 +263,8 @@ func (c *campaign) status(ctx context.Context) error {
 	return nil
 }
 
-// announced fails unless `sluice announce` shows that the gateway is announced, its session up, and
-// the address of the Service that was there announced, and not as the last resort.
+// announced fails unless `sluice announce` shows that the gateway is announced, its session is up,
+// and the address of the first Service is announced, not as the last resort.
 func (c *campaign) announced(ctx context.Context) error {
 	v, err := c.announcer.Ask(ctx)
 	switch {
@@ -300,7 +300,7 @@ func (c *campaign) routed(context.Context) error {
 	return err
 }
 
-// leads fails if another controller would lead now, or this one has ended.
+// leads fails if another controller could lead now, or this one has ended.
 func (c *campaign) leads(ctx context.Context) error {
 	select {
 	case <-c.Controller.Done():
@@ -312,7 +312,7 @@ func (c *campaign) leads(ctx context.Context) error {
 	l, err := c.Cluster.Client().CoordinationV1().Leases("sluice-system").Get(ctx, "sluice-controller",
 		metav1.GetOptions{})
 	if err != nil {
-		return nil // the API server is away, which is no fault of the controller
+		return nil // the API server is away, which is not a fault of the controller
 	}
 	duration := time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
 	if age := time.Since(l.Spec.RenewTime.Time); age > duration {
@@ -321,7 +321,7 @@ func (c *campaign) leads(ctx context.Context) error {
 	return nil
 }
 
-// restart starts a program that has ended, as kubelet and systemd do.
+// restart starts a program that has ended, as the kubelet and systemd do.
 func (c *campaign) restart() error {
 	select {
 	case <-c.Controller.Done():

@@ -20,7 +20,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// fault stops a part of a program, or takes something from it.
+// fault stops a part of a program, or takes a resource from it.
 type fault struct {
 	what, program string
 	// loop is the name of the heartbeat whose loop is stopped (wildcards of path.Match). Otherwise
@@ -28,9 +28,9 @@ type fault struct {
 	loop  string
 	stop  launch.Stop
 	begin func(*campaign) (end func() error, err error)
-	// trigger makes the goroutine reach the stop; nil: it does so by itself, or by the proof.
+	// trigger makes the goroutine reach the stop; nil: it does so anyway, or by the proof.
 	trigger func(*campaign) error
-	// proof succeeds where all goes on; nil: a new Service gets an address and answers.
+	// proof succeeds if everything works; nil: a new Service must get an address and answer.
 	proof  func(*campaign) error
 	after  time.Duration // from the fault to the proof
 	listen time.Duration // how long to wait for reports at least; 0: 20 s
@@ -48,9 +48,9 @@ const reportWithin = 80 * time.Second
 // row is the result of a fault.
 type row struct {
 	fault     *fault
-	goesOn    time.Duration // 0: it does not
-	why       error         // it does not
-	serves    error         // of new connections to the Service that was there
+	goesOn    time.Duration // until everything works; 0: it does not
+	why       error         // why it does not
+	serves    error         // of new connections to the first Service
 	reporters []*reporter
 }
 
@@ -58,7 +58,7 @@ type row struct {
 // status, a probe, a route, the Lease.
 type reporter struct {
 	name string
-	of   string // the programs whose faults it reports
+	of   string // the programs whose faults it can report
 	ask  func(context.Context) error
 
 	mu  sync.Mutex
@@ -73,7 +73,7 @@ const (
 	askTime  = 5 * time.Second
 )
 
-// run asks until the first report of a fault, or until ctx is done.
+// run repeats the request until the first report of a fault, or until ctx is done.
 func (s *reporter) run(ctx context.Context, began time.Time) {
 	for ctx.Err() == nil {
 		if err := s.once(ctx); err != nil && ctx.Err() == nil {
@@ -173,8 +173,8 @@ func (c *campaign) listen(r *row, began time.Time) {
 	}
 }
 
-// mustBeReported reports whether a fault without a report is silent: a change or new connections
-// fail, or a loop with a heartbeat has stopped, whatever works without it.
+// mustBeReported reports whether a fault may not be silent: a change or new connections fail, or a
+// loop with a heartbeat has stopped, even if everything works without it.
 func (r *row) mustBeReported() bool { return r.goesOn == 0 || r.serves != nil || r.fault.loop != "" }
 
 // reported reports whether there is a report of the fault.
@@ -197,8 +197,8 @@ func (r *row) log(t *testing.T) {
 	}
 }
 
-// judge fails the test if the fault is silent.
-func (r *row) judge(t *testing.T) {
+// check fails the test if the fault is silent.
+func (r *row) check(t *testing.T) {
 	t.Helper()
 	silent := !r.reported() && r.mustBeReported()
 	switch {
@@ -234,8 +234,8 @@ func table(rows []*row) string {
 	return b.String()
 }
 
-// settles waits until nothing reports a fault and a new Service answers. The reporters check that
-// new Service, because the announcer damps a VIP for longer each time that it is impaired.
+// settles waits until no reporter shows a fault and a new Service answers. It uses a new Service
+// because the announcer damps a VIP for longer each time that it is impaired.
 func (c *campaign) settles(t *testing.T) {
 	t.Helper()
 	var last error
@@ -258,7 +258,7 @@ func (c *campaign) settles(t *testing.T) {
 }
 
 // TestFaultCampaign stops one part of the gateway, the announcer or the controller after another.
-// Either everything works on, or a reporter shows the fault: no fault is silent.
+// Either everything continues to work, or a reporter shows the fault: no fault is silent.
 func TestFaultCampaign(t *testing.T) {
 	onlyFull(t)
 	clustertest.Need(t)
@@ -275,7 +275,7 @@ func TestFaultCampaign(t *testing.T) {
 			c.settles(t)
 			r := c.inject(t, f)
 			r.log(t)
-			r.judge(t)
+			r.check(t)
 			rows = append(rows, r)
 			if t.Failed() {
 				t.Log(c.Logs())
@@ -288,7 +288,7 @@ func TestFaultCampaign(t *testing.T) {
 	c.complete(t)
 }
 
-// complete fails the test if a loop has a heartbeat, and no fault stops it.
+// complete fails the test if a loop has a heartbeat but no fault stops it.
 func (c *campaign) complete(t *testing.T) {
 	t.Helper()
 	for program, s := range c.stops {

@@ -15,8 +15,8 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// Services come and go while sessions run: the sessions stay, connections to another VIP stay, and
-// in the end the router has a route for each Service that is left, and no other.
+// Services come and go while sessions run: the sessions stay up, connections to another VIP stay
+// open, and in the end the router has exactly the routes of the remaining Services.
 func TestChurn(t *testing.T) {
 	both(t, func(t *testing.T, kind string) {
 		l := withSession(t, kind, false, false)
@@ -42,7 +42,7 @@ func TestChurn(t *testing.T) {
 			there[i] = true
 		}
 		begin := time.Now()
-		for i := range services { // each is created, and some of those before go
+		for i := range services { // each is created, and some earlier ones are deleted
 			turn(i)
 			turn(random.IntN(i + 1))
 			must(t, topo.Pause(l.ctx, 10*time.Millisecond))
@@ -81,7 +81,7 @@ func TestChurn(t *testing.T) {
 	})
 }
 
-// without returns what is in a and not in b.
+// without returns the elements of a that are not in b.
 func without(a, b []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(a), func(p netip.Prefix) bool { return slices.Contains(b, p) })
 }

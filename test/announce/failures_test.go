@@ -21,8 +21,8 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// birdSession and frrSession are routers with one eBGP session over IPv4. @BFD and @RESTART are
-// replaced.
+// birdSession and frrSession configure a router with one eBGP session over IPv4. @BFD and @RESTART
+// are replaced.
 const birdSession = birdHead + `
 debug protocols { states, events };
 protocol bfd { interface "*" { interval 100 ms; multiplier 3; }; }
@@ -52,8 +52,9 @@ func sessionOf(kind string, bfd, restart bool) (text string) {
 		w = words{"neighbor GATEWAY4 bfd 3 100 100", "!", "bgp graceful-restart", "bgp graceful-restart-disable"}
 		text = frrSession
 	}
-	// BFD that ends with the announcer does not end what a restart keeps: its packets have the C
-	// bit clear, which says that it shares the fate of the control plane (RFC 5882, section 4.3.2).
+	// The end of BFD with the announcer must not end what a graceful restart keeps: its packets
+	// have the C bit clear, which means that BFD shares the fate of the control plane (RFC 5882,
+	// section 4.3.2).
 	if bfd && restart {
 		w.bfd = map[string]string{"bird": "bfd graceful;",
 			"frr": w.bfd + "\n neighbor GATEWAY4 bfd check-control-plane-failure"}[kind]
@@ -91,7 +92,7 @@ func objectsOf(bfd, restart bool) string {
 	return replaceWords(objects, "@BFD", profile, "@RESTART", fmt.Sprint(restart))
 }
 
-// withSession is a lab whose router has the route to the VIP.
+// withSession returns a lab whose router has the route to the VIP.
 func withSession(t *testing.T, kind string, bfd, restart bool, flags ...string) *lab {
 	t.Helper()
 	return withSessionOf(t, config{kind: kind, flags: flags}, bfd, restart)
@@ -117,8 +118,8 @@ func withSessionOf(t *testing.T, c config, bfd, restart bool) *lab {
 	return l
 }
 
-// settle waits until the route has been there for a second: FRR ends the first session when BFD
-// comes up beside it.
+// settle waits until the route has existed for a second: FRR ends the first session when BFD comes
+// up during it.
 func (l *lab) settle() {
 	l.t.Helper()
 	p, since := netip.MustParsePrefix(vip), time.Now()
@@ -142,7 +143,7 @@ func (l *lab) bfdUp() {
 	l.asked("show bfd peers", "Status: up")
 }
 
-// stays looks for a while whether the route is there all the time.
+// stays checks for a while that the route exists all the time.
 func (l *lab) stays(d time.Duration, during string) {
 	l.t.Helper()
 	p := netip.MustParsePrefix(vip)
@@ -153,7 +154,7 @@ func (l *lab) stays(d time.Duration, during string) {
 	}
 }
 
-// gone returns how long after the beginning of a failure the route is gone.
+// gone returns how long after the beginning of a failure the route was withdrawn.
 func (l *lab) gone(fail func() error) time.Duration {
 	l.t.Helper()
 	begin, failed := time.Now(), make(chan error, 1)
@@ -166,14 +167,14 @@ func (l *lab) gone(fail func() error) time.Duration {
 
 var latenesses sync.Map // by the name of a test
 
-// latenessOf returns the lateness of the machine while a test's labs exist.
+// latenessOf returns the scheduling delays of the machine during a test.
 func latenessOf(t *testing.T) *machine.Lateness {
 	l, _ := latenesses.LoadOrStore(t.Name(), new(machine.Lateness))
 	return l.(*machine.Lateness)
 }
 
-// report writes the times of runs, and compares the longest with a bound. From a failure to what
-// the client sees of it several processes wake: gateway, announcer, router or peer, and the test.
+// report prints the times of runs, and compares the longest with a bound. Between a failure and its
+// effect on the client several processes wake up: gateway, announcer, router or peer, and the test.
 func report(t *testing.T, what string, most time.Duration, took []time.Duration) {
 	t.Helper()
 	const wakeUps = 10
@@ -185,9 +186,9 @@ func report(t *testing.T, what string, most time.Duration, took []time.Duration)
 	}
 }
 
-// Each failure takes the routes along at once: the packet process is killed, without hold; the
-// interface to the backends goes down; the gateway is gone without a word, while the router's own
-// link stays up, which BFD tells, and BFD alone.
+// Each failure withdraws the routes at once: the packet process is killed, without hold; the
+// interface to the backends goes down; the gateway vanishes while the router's own link stays up,
+// which only BFD detects.
 func TestRouteGoes(t *testing.T) {
 	timed(t, func(t *testing.T, kind string) {
 		var killed, down, gone []time.Duration
@@ -220,12 +221,12 @@ func (l *lab) setLink(name string, set func(netlink.Link) error) error {
 	})
 }
 
-// With hold, no route moves while the packet process is killed and started again, and no connection
-// that is open meanwhile breaks.
+// With hold, no route moves while the packet process is killed and restarted, and no open
+// connection breaks.
 func TestKilledWithHold(t *testing.T) {
 	t.Parallel()
 	beside(t, func(t *testing.T, kind string) {
-		// The longest hold: ten kills in a row use up that of the default.
+		// The longest hold: ten kills in a row use up the default one.
 		l := withSession(t, kind, false, false, "--hold", "30s")
 		flows, err := l.Clients[0].OpenTCP(l.ctx, l.open(few(200, 20), 20*time.Millisecond))
 		must(t, err)
@@ -244,8 +245,8 @@ func TestKilledWithHold(t *testing.T) {
 	})
 }
 
-// A packet process that is killed again and again is held once. Its routes go with each end then,
-// and other gateways are preferred while it forwards.
+// A packet process that is killed again and again is held once. After that its routes are withdrawn
+// with each end, and other gateways are preferred while it forwards.
 func TestKilledAgainAndAgain(t *testing.T) {
 	t.Parallel()
 	beside(t, func(t *testing.T, kind string) {
@@ -255,7 +256,7 @@ func TestKilledAgainAndAgain(t *testing.T) {
 		must(t, l.gate.Start(l.ctx))
 		l.forwards()
 		must(t, l.gate.Kill())
-		l.routed(vip, false, 8*time.Second) // what is left of the hold
+		l.routed(vip, false, 8*time.Second) // the rest of the hold
 		must(t, l.gate.Start(l.ctx))        // the last resort until it has forwarded for 18 s
 		l.routed(vip, true, 5*time.Second)
 		path := strings.TrimSpace(strings.Repeat("64500 ", 9))
@@ -281,17 +282,17 @@ func (l *lab) forwards() {
 	})
 }
 
-// held is how long is looked whether a route stays.
+// held is how long a test checks that a route stays.
 const held = 500 * time.Millisecond
 
-// open describes flows to the VIP, each of which asks again and again. What it loses is not
-// forgiven for a long time: TCP repeats.
+// open describes flows to the VIP, each of which sends requests all the time. The timeout is long,
+// because TCP retransmits lost packets.
 func (l *lab) open(n int, interval time.Duration) topo.FlowLoad {
 	return topo.FlowLoad{Targets: []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(vip4), port)}, Flows: n,
 		Interval: interval, Timeout: machine.Slower(20 * time.Second)}
 }
 
-// answered waits until each flow has been answered once more, and fails if one is broken.
+// answered waits until each flow has got another answer, and fails if one is broken.
 func (l *lab) answered(flows *topo.Flows) {
 	l.t.Helper()
 	before := flows.States()
@@ -308,7 +309,7 @@ func (l *lab) answered(flows *topo.Flows) {
 	})
 }
 
-// An announcer that is killed takes its routes along without graceful restart.
+// The routes of a killed announcer without graceful restart are withdrawn.
 func TestAnnouncerKilled(t *testing.T) {
 	onlyFull(t)
 	timed(t, func(t *testing.T, kind string) {
@@ -323,23 +324,23 @@ func TestAnnouncerKilled(t *testing.T) {
 	})
 }
 
-// With graceful restart no route moves while the announcer is killed or ended, and started again,
-// and no packet is lost.
+// With graceful restart no route moves while the announcer is killed or ended, and restarted, and
+// no packet is lost.
 func TestAnnouncerRestarts(t *testing.T) {
 	both(t, func(t *testing.T, kind string) { restarts(t, kind, false) })
 }
 
-// With BFD in the announcer, too, which ends with it.
+// The same with BFD in the announcer, which ends with it.
 func TestAnnouncerRestartsWithBFD(t *testing.T) {
 	onlyFull(t)
 	both(t, func(t *testing.T, kind string) { restarts(t, kind, true) })
 }
 
-// endOfRIB is when a restarted announcer has told all, and said so, at the latest: after its
-// deferral time of a second (package bgp).
+// endOfRIB is the latest time at which a restarted announcer has sent all routes and the
+// End-of-RIB: after its deferral time of a second (package bgp).
 const endOfRIB = 1200 * time.Millisecond
 
-// otherVIP is not announced any more after the last restart.
+// otherVIP is no longer announced after the last restart.
 const otherVIP = "198.51.100.10"
 
 func restarts(t *testing.T, kind string, bfd bool) {
@@ -370,7 +371,7 @@ func restarts(t *testing.T, kind string, bfd bool) {
 		})
 		l.stays(endOfRIB, "started")
 	}
-	// What is not announced any more goes, as soon as the next one has told all.
+	// A route that is no longer announced goes when the next announcer has sent all of its routes.
 	l.routed(otherVIP+"/32", false, 20*time.Second)
 	l.stays(held, "told all")
 	r := datagrams.Finish()
@@ -380,7 +381,7 @@ func restarts(t *testing.T, kind string, bfd bool) {
 	}
 }
 
-// What is announced is in a file for the next process, with what pools say; nothing is announced
+// The announced VIPs are saved in a file for the next process, with the pools. Nothing is announced
 // after a clean stop of the gateway.
 func TestStateFile(t *testing.T) {
 	t.Parallel()
@@ -400,8 +401,9 @@ func TestStateFile(t *testing.T) {
 	has(`"kind":"AddressPool"`, true)
 }
 
-// Where a node ends, gateway and announcer are told at once. Peers in graceful restart do not keep
-// the routes of a gateway that drains, here for a connection that is open: nobody follows.
+// When a node shuts down, gateway and announcer get their signals at the same time. Peers with
+// graceful restart do not keep the routes of a gateway that drains, even for an open connection: no
+// process follows.
 func TestNodeEnds(t *testing.T) {
 	both(t, func(t *testing.T, kind string) {
 		l := withSessionOf(t, config{kind: kind, options: "drain: {timeout: 2s}\n"}, false, true)

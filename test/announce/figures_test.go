@@ -25,8 +25,8 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// onKubernetes is a gateway with the chart's rights on a real API server, sluice-controller, and
-// BIRD between it and the client.
+// onKubernetes is a gateway with the chart's rights on a real API server, with sluice-controller,
+// and with BIRD between it and the client.
 func onKubernetes(t *testing.T) *reach.Lab {
 	t.Helper()
 	clustertest.Need(t)
@@ -46,7 +46,7 @@ func onKubernetes(t *testing.T) *reach.Lab {
 	return l
 }
 
-// create creates Services, several at a time, whose slices are there.
+// create creates Services, several at a time, with their slices.
 func create(t *testing.T, l *reach.Lab, names []string) {
 	t.Helper()
 	errs := make([]error, len(names))
@@ -57,7 +57,7 @@ func create(t *testing.T, l *reach.Lab, names []string) {
 	must(t, errors.Join(errs...))
 }
 
-// slicesOf writes what the controller of EndpointSlices would.
+// slicesOf writes the slices that the EndpointSlice controller would write.
 func slicesOf(t *testing.T, l *reach.Lab, names []string) {
 	t.Helper()
 	var objects []cluster.Object
@@ -83,8 +83,8 @@ func addressOf(s *corev1.Service) (netip.Addr, error) {
 	return netip.ParseAddr(s.Status.LoadBalancer.Ingress[0].IP)
 }
 
-// attempt bounds one connection to a VIP that may not answer yet: a SYN that is lost would be sent
-// again after a second, by which the answer would seem late.
+// attempt bounds one connection to a VIP that may not answer yet: a lost SYN would be sent again
+// after a second, and the answer would seem late.
 const attempt = 50 * time.Millisecond
 
 // TestFirstAnswer measures how long after a Service is created its address answers a client
@@ -134,7 +134,7 @@ func within(t *testing.T, ctx context.Context, what string, is func(context.Cont
 	}
 }
 
-// quantiles writes p50, p99 and the most, and returns p99.
+// quantiles prints p50, p99 and the maximum, and returns p99.
 func quantiles(t *testing.T, what string, took []time.Duration) time.Duration {
 	t.Helper()
 	slices.Sort(took)
@@ -198,15 +198,15 @@ func TestManyServices(t *testing.T) {
 	}
 }
 
-// What may be resident with 1,000 Services and small tables of flows, in bytes: a third more than
-// was measured.
+// Bounds of resident memory with 1,000 Services and small flow tables, in bytes: a third more than
+// measured.
 const (
 	mostGateway    = 150 << 20
 	mostAnnouncer  = 120 << 20
 	mostController = 50 << 20
 )
 
-// memory is what of the three processes is resident, in bytes.
+// memory returns the resident memory of the three processes, in bytes.
 type memory struct{ gateway, announcer, controller uint64 }
 
 func (m memory) String() string {

@@ -17,10 +17,10 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// TestHandOvers: one process of the gateway after the other takes over from the one that runs,
-// under numbered datagrams that find the VIP by the announced route alone. BGP and BFD at 3 x 100
-// ms stay up, and nothing is held for a process that has ended: no session ends, the route never
-// goes, no datagram is lost or comes twice.
+// TestHandOvers: processes of the gateway take over from each other, one after another, under a
+// load of numbered datagrams that reach the VIP only by the announced route. BGP and BFD at 3 x 100
+// ms stay up and no hold is used: no session ends, the route stays, no datagram is lost or
+// duplicated.
 func TestHandOvers(t *testing.T) {
 	timed(t, func(t *testing.T, kind string) {
 		h := newHandOvers(t, kind, false)
@@ -29,8 +29,8 @@ func TestHandOvers(t *testing.T) {
 	})
 }
 
-// The announcer is replaced between hand-overs, too, by graceful restart: its sessions begin anew
-// then, and only then.
+// The announcer is also replaced between hand-overs, by graceful restart: only then do its sessions
+// begin again.
 func TestHandOversAndAnnouncerRestarts(t *testing.T) {
 	onlyFull(t)
 	h := newHandOvers(t, "bird", true)
@@ -40,11 +40,11 @@ func TestHandOversAndAnnouncerRestarts(t *testing.T) {
 	h.report()
 }
 
-// handOvers is a lab with sessions, a load, and what happened to both.
+// handOvers is a lab with sessions, a load, and counts of both.
 type handOvers struct {
 	*lab
 	load     *topo.Numbered
-	sessions string // what the router has counted of them
+	sessions string // the router's counts of sessions
 	gone     *atomic.Int64
 	gaps     []time.Duration
 }
@@ -63,7 +63,7 @@ func newHandOvers(t *testing.T, kind string, restart bool) *handOvers {
 	return h
 }
 
-// run hands over some times, and looks at the sessions after each.
+// run hands over several times, and checks the sessions after each.
 func (h *handOvers) run(times int) {
 	h.t.Helper()
 	for range times {
@@ -99,7 +99,7 @@ func (h *handOvers) replaceAnnouncer() {
 	h.sessions = h.state()
 }
 
-// report ends the load and says what happened.
+// report ends the load and prints the counts.
 func (h *handOvers) report() {
 	h.t.Helper()
 	sent, lost, repeated, err := h.load.Finish()
@@ -115,8 +115,8 @@ func (h *handOvers) report() {
 	}
 }
 
-// state is what the router counts of its sessions: BIRD each change of a state in its log, FRR how
-// often they went up and down.
+// state returns the router's counts of its sessions: BIRD logs each change of state, FRR counts ups
+// and downs.
 func (h *handOvers) state() string {
 	h.t.Helper()
 	var lines []string
@@ -146,7 +146,7 @@ func (h *handOvers) state() string {
 	return strings.Join(lines, "")
 }
 
-// deletions counts from now on how often the router's kernel loses a route.
+// deletions counts how often the router's kernel loses a route from now on.
 func (l *lab) deletions(prefix string) *atomic.Int64 {
 	l.t.Helper()
 	updates, done := make(chan netlink.RouteUpdate, 64), make(chan struct{})

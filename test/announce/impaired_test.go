@@ -68,15 +68,15 @@ metadata: {name: all}
 `
 )
 
-// impairedMost is within what another gateway is preferred after the routes of one have gone: the
-// gateway looks each second, and its announcer waits for another one.
+// impairedMost bounds the time until another gateway is preferred after the routes of one have
+// gone: the gateway checks each second, and its announcer waits for another second.
 const impairedMost = 3 * time.Second
 
-// impairedPatience is long, so that a connection that is slow is none that fails: a gateway without
-// a route refuses it at once.
+// impairedPatience is long, so that a slow connection does not count as failed: a gateway without a
+// route refuses a connection at once.
 const impairedPatience = 900 * time.Millisecond
 
-// refuse has a host refuse packets to an address, or send them again.
+// refuse makes a host refuse packets to an address, or stop refusing.
 func refuse(h *topo.Host, a netip.Addr, refused bool) error {
 	return h.Run(func() error {
 		r := &netlink.Route{Dst: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())},
@@ -88,7 +88,7 @@ func refuse(h *topo.Host, a netip.Addr, refused bool) error {
 	})
 }
 
-// routed is a segment whose client has its routes to VIPs from BIRD or FRR.
+// routed is a segment whose client gets its routes to VIPs from BIRD or FRR.
 type routed struct {
 	*segment
 	router *routers.Router
@@ -121,8 +121,8 @@ func newRouted(t *testing.T, kind string, vips int) *routed {
 	return s
 }
 
-// by waits until the client's route to a VIP has some gateways as its next hops, and no other, and
-// returns how long that took.
+// by waits until the client's route to a VIP has exactly some gateways as next hops, and returns
+// how long that took.
 func (s *routed) by(vip netip.Addr, most time.Duration, gateways ...*member) time.Duration {
 	s.t.Helper()
 	var want []netip.Addr
@@ -143,8 +143,8 @@ func (s *routed) by(vip netip.Addr, most time.Duration, gateways ...*member) tim
 	})
 }
 
-// TestImpaired: of two gateways one loses its routes to the endpoints of a Service, in one family;
-// the other VIPs stay with both. Where the other one loses them, too, both have the VIP.
+// TestImpaired: one of two gateways loses its routes to the endpoints of a Service, in one family.
+// The other VIPs stay with both. If the other one also loses them, both announce the VIP.
 func TestImpaired(t *testing.T) {
 	t.Parallel()
 	beside(t, func(t *testing.T, kind string) {
@@ -180,12 +180,12 @@ func TestImpaired(t *testing.T) {
 		both(a6, b4)
 		s.said(one, a4, view.LastResort, "the kernel has no route")
 
-		// Nobody is better: both have it, and the others as before.
+		// No gateway is better: both announce it, and the other VIPs are unchanged.
 		must(t, refuse(other.Host, b.Addr4(), true))
 		both(a4, a6, b4)
 		s.said(other, a4, view.LastResort, "the kernel has no route")
 
-		// Without a route to any backend a gateway's VIPs stay, too, where nobody is better.
+		// Without a route to any backend a gateway's VIPs also stay, if no other gateway is better.
 		for _, m := range s.gateways {
 			must(t, refuse(m.Host, second, true))
 			must(t, refuse(m.Host, b.Addr6(), true))
@@ -199,7 +199,7 @@ func TestImpaired(t *testing.T) {
 	})
 }
 
-// said waits until a gateway's announcer says in which state a VIP is, and why.
+// said waits until a gateway's announcer shows a VIP with a state and a reason.
 func (s *segment) said(m *member, vip netip.Addr, state, why string) {
 	s.t.Helper()
 	s.within(5*time.Second, fmt.Sprintf("%s to say of %v: %s, %s", m.name, vip, state, why), func() error {
@@ -218,8 +218,8 @@ func (s *segment) said(m *member, vip netip.Addr, state, why string) {
 	})
 }
 
-// TestLayer2Impaired: the owner of a VIP loses its route to the endpoint, or gets no answers from
-// it, as its checks find out; the other gateway has the VIP then, unless it is no better.
+// TestLayer2Impaired: the owner of a VIP loses its route to the endpoint, or health checks get no
+// answers. Then the other gateway owns the VIP, unless it is no better.
 func TestLayer2Impaired(t *testing.T) {
 	t.Parallel()
 	whole := t

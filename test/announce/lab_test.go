@@ -40,7 +40,7 @@ var (
 
 func full() bool { return os.Getenv("SLUICE_ANNOUNCE") == "full" }
 
-// onlyFull skips a test that takes too long to be among those of every change.
+// onlyFull skips a test that takes too long to run with every change.
 func onlyFull(t *testing.T) {
 	t.Helper()
 	if !full() {
@@ -56,7 +56,7 @@ func runs() int {
 	return 1
 }
 
-// few is a number of the full runs, or less.
+// few returns a number in full runs, and fewer otherwise.
 func few(many, less int) int {
 	if full() {
 		return many
@@ -95,12 +95,12 @@ type lab struct {
 	kind   string // of the router
 	gate   *launch.Gateway
 	router *routers.Router
-	dir    string // of the announcer
+	dir    string // state directory of the announcer
 	ours   *launch.Announcer
 	closed bool
 }
 
-// config is what differs from lab to lab.
+// config has the differences between labs.
 type config struct {
 	kind    string   // bird, frr
 	flags   []string // of the announcer
@@ -121,7 +121,7 @@ func newLab(t *testing.T, c config) *lab {
 	t.Cleanup(l.close)
 	_, err = n.Backends[0].Serve(port)
 	must(t, err)
-	// The client has routes by the router alone.
+	// The client has no other routes than the router's.
 	must(t, n.Clients[0].Run(func() error {
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 			routes, err := netlink.RouteList(nil, family)
@@ -160,7 +160,7 @@ func (l *lab) apply(s launch.Service) {
 	must(l.t, l.gate.Apply(s))
 }
 
-// startRouter starts BIRD or FRR by its configuration.
+// startRouter starts BIRD or FRR with its configuration.
 func (l *lab) startRouter(bird, frr string) {
 	l.t.Helper()
 	dir := filepath.Join(l.dir, "router")
@@ -197,7 +197,7 @@ func (l *lab) start() {
 	must(l.t, l.ours.Start())
 }
 
-// forget ends a lab before its test, to have the machine for the next one.
+// forget ends a lab before its test ends, so that the machine is free for the next one.
 func (l *lab) forget() {
 	l.close()
 	l.closed = true
@@ -264,7 +264,7 @@ func (l *lab) within(most time.Duration, what string, is func() (bool, error)) t
 	return time.Since(begin)
 }
 
-// routed waits until the router's kernel has a route, or has it no more.
+// routed waits until the router's kernel has a route, or no longer has it.
 func (l *lab) routed(prefix string, want bool, most time.Duration) time.Duration {
 	l.t.Helper()
 	p := netip.MustParsePrefix(prefix)
@@ -274,7 +274,7 @@ func (l *lab) routed(prefix string, want bool, most time.Duration) time.Duration
 	})
 }
 
-// asked waits until the router's answer has all of some words.
+// asked waits until the router's answer contains all of some words.
 func (l *lab) asked(command string, words ...string) {
 	l.t.Helper()
 	var out string
@@ -329,8 +329,8 @@ func both(t *testing.T, test func(t *testing.T, kind string)) {
 	}
 }
 
-// beside runs a test that depends on the router little, beside others: with BIRD, and with each
-// router in the full runs.
+// beside runs a test that hardly depends on the router in parallel with others: with BIRD, and in
+// full runs with each router.
 func beside(t *testing.T, test func(t *testing.T, kind string)) {
 	for _, kind := range kinds() {
 		t.Run(kind, func(t *testing.T) {
@@ -340,14 +340,14 @@ func beside(t *testing.T, test func(t *testing.T, kind string)) {
 	}
 }
 
-// timed runs a test that measures, alone: with BIRD, and with each router in the full runs.
+// timed runs a test that measures times alone: with BIRD, and in full runs with each router.
 func timed(t *testing.T, test func(t *testing.T, kind string)) {
 	for _, kind := range kinds() {
 		t.Run(kind, func(t *testing.T) { test(t, kind) })
 	}
 }
 
-// kinds are the routers of tests that depend on them little.
+// kinds returns the routers for tests that hardly depend on them.
 func kinds() []string {
 	if full() {
 		return []string{"bird", "frr"}

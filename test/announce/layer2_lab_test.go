@@ -29,7 +29,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// The VIPs of layer 2 are in the network of the segment, so that hosts ask their neighbours.
+// The VIPs of layer 2 are in the segment's network, so that hosts resolve them.
 const (
 	near4, near6 = "10.71.0.200", "fd71::200"
 	key          = "0123456789abcdef0123456789abcdef"
@@ -70,7 +70,7 @@ kind: L2Advertisement
 metadata: {name: near}
 `
 
-// newSegment starts gateways that have VIPs 10.71.0.200 and on, and fd71::200 and on.
+// newSegment starts gateways with VIPs from 10.71.0.200 and fd71::200 on.
 func newSegment(t *testing.T, gateways, vips int, flags ...string) *segment {
 	t.Helper()
 	return newSegmentOf(t, gateways, vips, "", flags...)
@@ -105,7 +105,7 @@ func (s *segment) add(h *topo.Host, name string, vips int) {
 	m := &member{Host: h, s: s, name: name, dir: filepath.Join(s.dir, name)}
 	s.gateways = append(s.gateways, m)
 	must(s.t, os.Mkdir(m.dir, 0o700))
-	must(s.t, h.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999")) // SNAT ports are free
+	must(s.t, h.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999")) // SNAT ports are outside of it
 	var err error
 	m.gate, err = launch.New(launch.Config{Sluice: gateway, Host: h, NodeName: name,
 		Options: "flows: {ipv4: 65536, ipv6: 65536}\ntuning: {affinityClients: 4096}\n" + s.options})
@@ -137,7 +137,7 @@ func (s *segment) service(i int, local bool) launch.Service {
 	return w
 }
 
-// start starts the announcer, with the capability of the chart's pod.
+// start starts the announcer with the capability of the chart's pod.
 func (m *member) start(flags ...string) {
 	t := m.s.t
 	t.Helper()
@@ -170,7 +170,7 @@ func (m *member) ask() (*view.View, error) {
 	return view.Ask(m.s.ctx, filepath.Join(m.state(), "status.sock"))
 }
 
-// line returns what a member says of a VIP.
+// line returns a member's line about a VIP.
 func (m *member) line(vip netip.Addr) (view.Line, error) {
 	v, err := m.ask()
 	if err != nil {
@@ -186,7 +186,7 @@ func (m *member) line(vip netip.Addr) (view.Line, error) {
 	return view.Line{}, fmt.Errorf("%s does not know %v: %+v", m.name, vip, v)
 }
 
-// metric returns the sum of a counter of a member over its labels that have a text.
+// metric returns the sum of a member's counter over all labels that contain a text.
 func (m *member) metric(name, label string) (sum float64) {
 	t := m.s.t
 	t.Helper()
@@ -254,7 +254,8 @@ func (s *segment) within(most time.Duration, what string, is func() error) time.
 	return time.Since(begin)
 }
 
-// settled waits until all members agree about each VIP, and returns the owner of the first one.
+// settled waits until all members agree about the owner of each VIP, and returns the owner of the
+// first.
 func (s *segment) settled(vip netip.Addr, alive ...*member) (owner *member) {
 	s.t.Helper()
 	if alive == nil {
@@ -286,7 +287,7 @@ func (s *segment) settled(vip netip.Addr, alive ...*member) (owner *member) {
 	return owner
 }
 
-// connect opens a connection of the client to a VIP, and asks for a page.
+// connect opens a connection of the client to a VIP, and requests a page.
 func (s *segment) connect(vip netip.Addr, timeout time.Duration) error {
 	c := http.Client{Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -302,9 +303,9 @@ func (s *segment) connect(vip netip.Addr, timeout time.Duration) error {
 // interval is how often stream opens a connection.
 const interval = 20 * time.Millisecond
 
-// stream opens a connection to a VIP each interval, for a while before and after something fails,
-// and returns the time from the first one that does not work to the first one after which all do;
-// zero: all did. Each may take less than the second after which its SYN would be sent again.
+// stream opens a connection to a VIP every interval, for a while before and after a failure, and
+// returns the time from the first failed one to the first one after which all work; zero: all
+// worked. Each may take less than a second, after which its SYN would be sent again.
 func (s *segment) stream(vip netip.Addr, after time.Duration, fail func() error) (out time.Duration) {
 	s.t.Helper()
 	type attempt struct {
@@ -354,14 +355,14 @@ func (s *segment) stream(vip netip.Addr, after time.Duration, fail func() error)
 	return out
 }
 
-// answer is one to a question of the prober.
+// answer is an answer to a request of the prober.
 type answer struct {
 	at  time.Time
 	mac frame.MAC
 }
 
-// questions opens a socket of a host for the questions and answers of ARP or, without is4, of
-// neighbour discovery.
+// questions opens a host's socket for ARP requests and replies or, without is4, for neighbour
+// discovery.
 func (s *segment) questions(h *topo.Host, is4 bool) (c *packet.Conn) {
 	s.t.Helper()
 	must(s.t, h.Run(func() error {
@@ -379,7 +380,7 @@ func (s *segment) questions(h *topo.Host, is4 bool) (c *packet.Conn) {
 	return c
 }
 
-// ask sends a host's question for the hardware address of a VIP.
+// ask sends a host's request for the hardware address of a VIP.
 func ask(c *packet.Conn, h *topo.Host, vip netip.Addr) {
 	mac := frame.MAC(h.Interfaces[0].MAC)
 	question := frame.Solicitation(mac, h.Addr6(), vip)
@@ -389,7 +390,7 @@ func ask(c *packet.Conn, h *topo.Host, vip netip.Addr) {
 	_, _ = c.WriteTo(question, &packet.Addr{HardwareAddr: question[:6]})
 }
 
-// eachClaim calls f for what others say of their addresses, until the socket is closed.
+// eachClaim calls f for each claim of an address, until the socket is closed.
 func eachClaim(c *packet.Conn, h *topo.Host, is4 bool, f func(*frame.Packet)) {
 	read := frame.ReadNDP
 	if is4 {
@@ -407,8 +408,8 @@ func eachClaim(c *packet.Conn, h *topo.Host, is4 bool, f func(*frame.Packet)) {
 	}
 }
 
-// probe asks for a VIP on a host's link each 20 ms, as a host does that does not know it, until
-// stop is called, which returns who answered when.
+// probe requests a VIP's address on a host's link every 20 ms, like a host that does not know it,
+// until stop is called. stop returns which member answered when.
 func (s *segment) probe(h *topo.Host, vip netip.Addr) (stop func() []answer) {
 	s.t.Helper()
 	c := s.questions(h, vip.Is4())
@@ -440,7 +441,7 @@ func (s *segment) probe(h *topo.Host, vip netip.Addr) (stop func() []answer) {
 	}
 }
 
-// knows returns the hardware address that the client's kernel has for a VIP.
+// knows returns the VIP's hardware address in the client's neighbour table.
 func (s *segment) knows(vip netip.Addr) (mac frame.MAC, err error) {
 	err = s.client.Run(func() error {
 		list, err := netlink.NeighList(0, map[bool]int{true: netlink.FAMILY_V4, false: netlink.FAMILY_V6}[vip.Is4()])

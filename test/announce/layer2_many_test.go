@@ -35,14 +35,14 @@ metadata: {name: many}
 spec: {interfaces: [eth0]}
 `
 
-// many is how many VIPs there are, half of them of IPv4: by default a kernel knows 1,024 neighbours
-// of a family at most.
+// many is the number of VIPs, half of them IPv6: by default a kernel stores at most 1,024
+// neighbours per family.
 const many = 1000
 
-// withMany is a segment whose gateways have many VIPs, of which hosts think that they are there.
+// withMany returns a segment whose gateways have many VIPs that are in the hosts' neighbour tables.
 func withMany(t *testing.T) (s *segment, vips []netip.Addr) {
 	t.Helper()
-	s = newSegment(t, 3, 0, "--hold", "10s") // a gateway that says nothing for a moment moves nothing
+	s = newSegment(t, 3, 0, "--hold", "10s") // a short silence of a gateway moves no VIP
 	a4, a6 := netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("fd71::1001")
 	b := s.Backends[0]
 	var services []launch.Service
@@ -77,7 +77,7 @@ func withMany(t *testing.T) (s *segment, vips []netip.Addr) {
 	return s, vips
 }
 
-// owners waits until members agree about all VIPs, and returns whose each is.
+// owners waits until the members agree about all VIPs, and returns the owners.
 func (s *segment) owners(vips []netip.Addr, alive ...*member) (of map[netip.Addr]*member) {
 	s.t.Helper()
 	s.within(time.Minute, "all VIPs to have an owner", func() error {
@@ -100,7 +100,7 @@ func (s *segment) owners(vips []netip.Addr, alive ...*member) (of map[netip.Addr
 			}
 			up := 0
 			for _, p := range v.Peers {
-				if p.State == "alive" { // and does not join any more
+				if p.State == "alive" { // and no longer joining
 					up++
 				}
 			}
@@ -116,14 +116,14 @@ func (s *segment) owners(vips []netip.Addr, alive ...*member) (of map[netip.Addr
 	return of
 }
 
-// sighting is an answer: a VIP is at a hardware address.
+// sighting is an answer: the hardware address of a VIP.
 type sighting struct {
 	vip netip.Addr
 	mac frame.MAC
 }
 
-// sweep asks for one VIP after the other, 3,000 a second in all, until stop is called. That returns
-// when each answer came for the last time.
+// sweep requests one VIP after another, 3,000 a second in all, until stop is called. stop returns
+// the last time of each answer.
 func (s *segment) sweep(vips []netip.Addr) (stop func() map[sighting]time.Time) {
 	s.t.Helper()
 	h := s.client
@@ -166,8 +166,9 @@ func (s *segment) sweep(vips []netip.Addr) (stop func() map[sighting]time.Time) 
 	}
 }
 
-// With 1,000 VIPs on three gateways each has its share, and all answer; those of a gateway that is
-// lost answer by the others; and after a link that was cut is whole, none is answered for by two.
+// Of 1,000 VIPs on three gateways each gateway has its share, and all answer. VIPs of a lost
+// gateway are answered by the others. After a partition has ended, no VIP is answered by two
+// gateways.
 func TestLayer2Many(t *testing.T) {
 	onlyFull(t)
 	begin := time.Now()
@@ -261,7 +262,7 @@ func TestLayer2Many(t *testing.T) {
 	all("the link is whole")
 }
 
-// places returns where the client's kernel thinks that neighbours are.
+// places returns the hardware addresses in the client's neighbour table.
 func (s *segment) places() (at map[netip.Addr]frame.MAC, err error) {
 	at = map[netip.Addr]frame.MAC{}
 	err = s.client.Run(func() error {

@@ -35,8 +35,8 @@ func families(t *testing.T, test func(t *testing.T, vip netip.Addr)) {
 	t.Run("ipv6", func(t *testing.T) { test(t, a6) })
 }
 
-// VIPs answer a client by ARP and neighbour discovery alone, each is with the gateway that all say
-// it is with, and each gateway has some. A Service that is new answers without joining.
+// VIPs answer a client by ARP and neighbour discovery. Each is with the gateway that all members
+// name, and each gateway has some. A new Service answers without a join.
 func TestLayer2(t *testing.T) {
 	t.Parallel()
 	s := newSegment(t, 3, 8)
@@ -67,7 +67,8 @@ func TestLayer2(t *testing.T) {
 	t.Logf("a new Service answers after %v", time.Since(begin))
 }
 
-// Who may have a VIP: not a gateway without endpoint for policy Local; and who answers for it.
+// Which gateway may own a VIP: not one without an endpoint for policy Local. And which one answers
+// for it.
 func TestLayer2Standing(t *testing.T) {
 	t.Parallel()
 	s := newSegment(t, 2, 1)
@@ -86,7 +87,7 @@ func TestLayer2Standing(t *testing.T) {
 			return nil
 		})
 		t.Logf("policy Local without endpoint: it is with the other one %v later", took)
-		// It tells the other one before it tells those who ask.
+		// It announces the VIP to the other gateway before it announces it to clients.
 		s.within(time.Second, "who has no endpoint to say so", func() error {
 			l, err := owner.line(vip)
 			if err != nil || l.State != view.Not || !strings.Contains(l.Why, "Local") {
@@ -95,7 +96,8 @@ func TestLayer2Standing(t *testing.T) {
 			return nil
 		})
 		must(t, s.connect(vip, machine.Slower(5*time.Second)))
-		// Who would not forward it answers for the one that does while its announcer is away.
+		// A gateway that would not forward the VIP answers for the owner while its announcer is
+		// away.
 		must(t, other.process.Stop(5*time.Second))
 		stop := s.probe(s.client, vip)
 		must(t, topo.Pause(s.ctx, 300*time.Millisecond))
@@ -116,17 +118,17 @@ func TestLayer2Standing(t *testing.T) {
 	})
 }
 
-// failure is one way to lose a gateway, and how it comes back.
+// failure is a way to lose a gateway, and how it comes back.
 type failure struct {
 	name   string
 	most   time.Duration
 	fail   func(m *member) error
 	back   func(m *member) error
-	always string // the family with which it is not only in the full runs
+	always string // the family that is also tested outside of full runs
 }
 
-// failures are those after which new connections must work within a time. A gateway whose announcer
-// is killed still forwards: no connection fails but those that are being opened as the VIP moves.
+// failures have a bound of the time until new connections work. A gateway whose announcer is killed
+// still forwards: only connections that are being opened while the VIP moves may fail.
 var failures = []failure{
 	{"the announcer is told to end", 500 * time.Millisecond,
 		func(m *member) error { return m.process.Stop(5 * time.Second) },
@@ -169,8 +171,8 @@ func (m *member) setLink(set func(netlink.Link) error) error {
 	})
 }
 
-// The gateway that has a VIP is lost in each way: how long new connections to the VIP do not work.
-// When it is back and has joined, it has the VIP again, and no connection fails for that.
+// The owner of a VIP is lost in each way: measure how long new connections to the VIP fail. When it
+// is back and has joined, it owns the VIP again, and no connection fails because of that.
 func TestLayer2Failover(t *testing.T) {
 	families(t, func(t *testing.T, vip netip.Addr) {
 		s := newSegment(t, 3, 1)
@@ -204,8 +206,8 @@ func TestLayer2Failover(t *testing.T) {
 	})
 }
 
-// The link is cut in two, with a gateway on each side, and whole again: both sides have an owner
-// meanwhile, and a second after it is whole one gateway answers.
+// The link is partitioned, with a gateway on each side, and whole again: both sides have an owner
+// meanwhile, and a second after it is whole only one gateway answers.
 func TestLayer2Partition(t *testing.T) {
 	families(t, func(t *testing.T, vip netip.Addr) {
 		if !vip.Is4() {
@@ -217,7 +219,8 @@ func TestLayer2Partition(t *testing.T) {
 			owner := s.settled(vip)
 			heal, err := s.Isolate(s.gateways[1].Host)
 			must(t, err)
-			// Both must have lost the other one: who is lost by one that it hears joins first.
+			// Both must have lost the other one: a member that was lost by only one side joins
+			// first.
 			s.within(10*time.Second, "both sides to have it", func() error {
 				for _, m := range s.gateways {
 					v, err := m.ask()
@@ -258,9 +261,10 @@ func TestLayer2Partition(t *testing.T) {
 	})
 }
 
-// All addresses of a gateway's interface go and come back, as when its network is configured anew:
-// it gives its link up, and joins it in the same process. Then each VIP has one owner, the same.
-// The other gateway takes no hello for a record: it would, as long as the link was there before.
+// All addresses of a gateway's interface are removed and added again, as when its network is
+// configured again: it leaves the link and joins it in the same process. Then each VIP has the same
+// owner as before. The other gateway must not take its hellos for replays. Without a new
+// incarnation it would, for as long as the link had existed before.
 func TestLayer2LinkReturns(t *testing.T) {
 	t.Parallel()
 	s := newSegment(t, 2, 1)
@@ -294,7 +298,7 @@ func TestLayer2LinkReturns(t *testing.T) {
 	}
 }
 
-// timeline describes who answered when, for people.
+// timeline prints which member answered when.
 func timeline(list []answer, begin time.Time) string {
 	var b strings.Builder
 	for i, a := range list {
@@ -305,7 +309,7 @@ func timeline(list []answer, begin time.Time) string {
 	return b.String()
 }
 
-// wire is a packet socket of the client for hellos.
+// wire is the client's packet socket for hellos.
 func (s *segment) wire() (*packet.Conn, frame.MAC) {
 	s.t.Helper()
 	var c *packet.Conn
@@ -323,8 +327,8 @@ func (s *segment) wire() (*packet.Conn, frame.MAC) {
 	return c, s.client.Interfaces[0].MAC
 }
 
-// Hellos of who has no key, and recorded ones, move nothing: neither while those who wrote them
-// live, nor when they are gone. A key that is replaced everywhere moves nothing, either.
+// Hellos without a valid key, and replayed ones, move nothing, neither while their senders live nor
+// after they have gone. Replacing a key on all gateways also moves nothing.
 func TestLayer2Forged(t *testing.T) {
 	onlyFull(t)
 	t.Parallel()
@@ -344,14 +348,14 @@ func TestLayer2Forged(t *testing.T) {
 	var nonce [8]byte
 	_, _ = rand.Read(nonce[:])
 	wrong := hello.Keys{[]byte(strings.Repeat("f", 32))}
-	for i := range 200 { // a goodbye of the owner, and a new member with all
+	for i := range 200 { // a goodbye of the owner, and a new member with all VIPs
 		for _, h := range []hello.Hello{{Name: owner.name, Goodbye: true, Parts: 1},
 			{Name: "zzz", Parts: 1, Table: 1, VIPs: []hello.Entry{{VIP: vip}}}} {
 			h.Incarnation, h.Sequence = uint64(time.Now().UnixNano()), uint64(i)
 			h.Nonce = binary.BigEndian.Uint64(nonce[:])
 			send(frame.Wrap(hello.Group, mac, hello.EtherType, wrong.Seal(&h)))
 		}
-		must(t, topo.Pause(s.ctx, 2*time.Millisecond)) // a socket has room for some hundred
+		must(t, topo.Pause(s.ctx, 2*time.Millisecond)) // a socket holds some hundred frames
 	}
 	s.within(10*time.Second, "forged hellos to be counted", func() error {
 		if n := other.metric("hellos_refused_total", `reason="forged"`); n < 200 {
@@ -359,7 +363,7 @@ func TestLayer2Forged(t *testing.T) {
 		}
 		return nil
 	})
-	// Record for a second, the owner's goodbye among it, and repeat all of it.
+	// Record for a second, including the owner's goodbye, and replay all of it.
 	var recorded [][]byte
 	record := func(d time.Duration) {
 		t.Helper()
@@ -400,7 +404,7 @@ func TestLayer2Forged(t *testing.T) {
 	if l, err := other.line(vip); err != nil || l.State != view.Announced {
 		t.Errorf("hellos of a dead gateway have moved the VIP: %+v, %v", l, err)
 	}
-	must(t, other.kill()) // its next process has heard nobody
+	must(t, other.kill()) // its next process knows no member
 	other.start()
 	s.settled(vip, other)
 	changes = other.metric("owner_changes_total", "")
@@ -415,7 +419,7 @@ func TestLayer2Forged(t *testing.T) {
 		path := filepath.Join(s.dir, "key")
 		must(t, os.WriteFile(path+".new", []byte(keys), 0o600))
 		must(t, os.Rename(path+".new", path))
-		must(t, topo.Pause(s.ctx, 2500*time.Millisecond)) // it is read once a second
+		must(t, topo.Pause(s.ctx, 2500*time.Millisecond)) // the key file is read once a second
 		s.settled(vip)
 	}
 	if n := other.metric("owner_changes_total", ""); n != changes {
@@ -423,8 +427,8 @@ func TestLayer2Forged(t *testing.T) {
 	}
 }
 
-// Another host that has a VIP is counted and shown, and contradicted; and nobody answers for what
-// it does not have.
+// Another host that claims a VIP is counted, shown and contradicted, and no gateway answers for an
+// address that it does not own.
 func TestLayer2Conflict(t *testing.T) {
 	t.Parallel()
 	s := newSegment(t, 2, 1)
@@ -472,8 +476,8 @@ func TestLayer2Conflict(t *testing.T) {
 	}
 }
 
-// With the default of --hold a packet process that is killed and started again moves nothing, and a
-// process that stands still for a while gives way before it takes back.
+// With the default --hold a packet process that is killed and restarted moves nothing, and a
+// suspended announcer gives up its VIPs before it takes them back.
 func TestLayer2Stays(t *testing.T) {
 	onlyFull(t)
 	s := newSegment(t, 2, 1)
@@ -512,14 +516,14 @@ func TestLayer2Stays(t *testing.T) {
 	s.settled(vip)
 }
 
-// An announcer that is told to end, and started again, moves no VIP while its gateway forwards on:
-// another one answers for it with its hardware address. So no open connection breaks, and no new
-// one fails, also of a host that has to ask; nor where the gateway's next process takes over
-// meanwhile, as in a rollout of both. One that does not return loses its VIPs.
+// An announcer that is ended and restarted moves no VIP while its gateway continues to forward:
+// another gateway answers with its hardware address. So no open connection breaks and no new one
+// fails, even from a host that must resolve the VIP, and even if the gateway's next process takes
+// over meanwhile, as in a rollout of both. An announcer that does not return loses its VIPs.
 func TestLayer2Restart(t *testing.T) {
 	t.Parallel()
 	s := newSegment(t, 3, 1, "--hold", "10s")
-	s.patience = 900 * time.Millisecond // nothing may be lost, and the machine may be busy
+	s.patience = 900 * time.Millisecond // no SYN may be lost, but the machine may be busy
 	families(t, func(t *testing.T, vip netip.Addr) {
 		if !vip.Is4() {
 			onlyFull(t)
@@ -588,9 +592,9 @@ func TestLayer2Restart(t *testing.T) {
 	})
 }
 
-// Where a whole node ends, announcer and packet process are told to at once, and the latter leaves
-// its flows to a next one that does not come (drain.handOver): the others have its VIPs at once,
-// and do not keep them for an announcer that returns.
+// When a whole node shuts down, announcer and packet process get their signals at the same time,
+// and the latter leaves its flows to a next process that does not come (drain.handOver). The others
+// take its VIPs at once, and do not keep them for an announcer that returns.
 func TestLayer2NodeEnds(t *testing.T) {
 	onlyFull(t)
 	s := newSegmentOf(t, 2, 1, "drain: {timeout: 100ms, handOver: true}\n", "--hold", "10s")
@@ -616,7 +620,7 @@ func TestLayer2NodeEnds(t *testing.T) {
 	report(t, "the node ends, with drain.handOver", 500*time.Millisecond, took)
 }
 
-// forget has the client's kernel ask again where a VIP is.
+// forget removes a VIP from the client's neighbour table.
 func (s *segment) forget(vip netip.Addr) error {
 	return s.client.Run(func() error {
 		l, err := netlink.LinkByName("eth0")

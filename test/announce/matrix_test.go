@@ -13,9 +13,9 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// iBGP: the local preference arrives, a cordoned node's routes are of the lowest and have the
-// community GRACEFUL_SHUTDOWN (RFC 8326), those of the last resort have MED 1 besides, and an
-// excluded node's go after they had the community.
+// iBGP: the local preference arrives. Routes of a cordoned node have the lowest one and the
+// community GRACEFUL_SHUTDOWN (RFC 8326), routes of the last resort also have MED 1, and routes of
+// an excluded node have the community before they are withdrawn.
 func TestInternal(t *testing.T) {
 	onlyFull(t)
 	both(t, func(t *testing.T, kind string) {
@@ -76,7 +76,8 @@ spec: {localPref: 250, communities: ["64500:7"]}
 	})
 }
 
-// onlyLinkLocal replaces the link-local addresses of a host by one: an unnumbered peer has one.
+// onlyLinkLocal replaces the link-local addresses of a host by a single one, as an unnumbered peer
+// has.
 func (l *lab) onlyLinkLocal(h *topo.Host, address netip.Prefix) {
 	l.t.Helper()
 	dev := h.Interfaces[0].Name
@@ -154,8 +155,8 @@ metadata: {name: all}
 	})
 }
 
-// A session over several hops: a router that speaks no BGP is between the gateway and its peer.
-// There is none without ebgpMultiHop, as its packets have a TTL of 1.
+// A multihop session: a router without BGP is between the gateway and its peer. Without
+// ebgpMultiHop the session does not come up, because its packets have a TTL of 1.
 func TestMultiHop(t *testing.T) {
 	onlyFull(t)
 	both(t, func(t *testing.T, kind string) {
@@ -203,9 +204,9 @@ metadata: {name: all}
 	})
 }
 
-// The timers of a peer: the session has the hold time that the peer object says, and its keepalive
-// time; a gateway that is gone without a word loses its routes by that alone. A router that is not
-// there is tried again after connectTime.
+// The timers of a peer: the session has the hold time and the keepalive time of the peer object.
+// The hold time alone withdraws the routes of a gateway that vanishes. After connectTime the
+// announcer tries again to reach a router that is not there.
 func TestTimers(t *testing.T) {
 	onlyFull(t)
 	both(t, func(t *testing.T, kind string) {

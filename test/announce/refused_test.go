@@ -21,7 +21,7 @@ import (
 	"sluice.dev/sluice/test/bed/launch"
 )
 
-// pageConfig returns the configuration that docs/reach.md tells people to type, for the lab.
+// pageConfig returns the router configuration in docs/reach.md, adapted to the lab.
 func pageConfig(t *testing.T, kind string) string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/reach.md")
@@ -55,8 +55,8 @@ func manyRoutes(kind string, n int) string {
 }
 
 // A router that sends more routes than the limit does not fill the announcer: the session ends, the
-// status has the reason, and it is not tried again at once. With the configuration of docs/reach.md
-// the same router sends none, and has the route.
+// status has the reason, and it does not begin again at once. With the configuration of
+// docs/reach.md the same router sends none, and has the route.
 func TestTooManyRoutes(t *testing.T) {
 	both(t, func(t *testing.T, kind string) {
 		l := newLab(t, config{kind: kind})
@@ -70,7 +70,7 @@ func TestTooManyRoutes(t *testing.T) {
 		if all == page {
 			t.Fatalf("the configuration has no filter:\n%s", page)
 		}
-		if kind == "frr" { // it sends nothing by its defaults
+		if kind == "frr" { // by default it sends no routes
 			all += " exit-address-family\n no bgp ebgp-requires-policy\nexit\n"
 		}
 		l.startRouter(all+routes, all+routes)
@@ -102,7 +102,7 @@ func TestTooManyRoutes(t *testing.T) {
 	})
 }
 
-// peakRSS is the most resident memory that a process had, in bytes.
+// peakRSS returns the peak resident memory of a process, in bytes.
 func peakRSS(t *testing.T, pid int) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -170,8 +170,8 @@ metadata: {name: beside}
 spec: {ipAddressPools: [beside]}
 `
 
-// An interface that the gateway does not serve brings no packets: a peer there is told of no route,
-// and at layer 2 nobody answers there. Both are said.
+// No packets arrive by an interface that the gateway does not serve: a peer there gets no route,
+// and at layer 2 the gateway does not answer there. The status reports both.
 func TestInterfaceNotServed(t *testing.T) {
 	both(t, func(t *testing.T, kind string) {
 		keys := filepath.Join(t.TempDir(), "key")
@@ -205,7 +205,7 @@ protocol bgp beside { local as 64501; neighbor 10.99.0.1 as 64500; passive; ipv4
 			return said == 2 && up == 2 && notAnnounced(v, vip4, "beside") && notAnnounced(v, near, ""),
 				fmt.Errorf("%+v", v)
 		})
-		time.Sleep(time.Second) // routes that should not come, and a link's joining
+		time.Sleep(time.Second) // routes must not arrive; a link needs that long to join
 		out, err := l.router.Ask(l.ctx, map[string]string{"bird": "show route protocol beside",
 			"frr": "show bgp ipv4 unicast"}[kind])
 		must(t, err)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestPage: BIRD reads the configuration that the page tells people to type.
+// TestPage: BIRD accepts the configuration in docs/reach.md.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/reach.md")
@@ -25,7 +25,7 @@ func TestPage(t *testing.T) {
 	must(t, packages.CheckBIRD(t.Context(), file))
 }
 
-// birdHead is what each of BIRD's configurations has.
+// birdHead is the common head of BIRD's configurations.
 const birdHead = `
 router id CLIENT4;
 log stderr all;
@@ -36,8 +36,8 @@ protocol kernel { ipv6 { export where source = RTS_BGP; }; }
 `
 
 // There are two eBGP sessions: one over IPv4, with MD5, and one over IPv6, which carries routes of
-// both families. Each prefix arrives, with its communities, and the VIPs answer by these routes
-// alone.
+// both families. Each prefix arrives with its communities, and the VIPs answer by these routes
+// only.
 func TestRoutes(t *testing.T) {
 	both(t, func(t *testing.T, kind string) {
 		l := newLab(t, config{kind: kind})

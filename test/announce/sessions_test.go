@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// How long after the announcer's start the router's kernel has the route. Most of it is GoBGP's: it
-// waits for 1.5 to 2 s before it connects, which no setting shortens.
+// The time from the announcer's start until the router's kernel has the route. Most of it is
+// GoBGP's: it waits for 1.5 to 2 s before it connects, which no setting shortens.
 func TestStart(t *testing.T) {
 	onlyFull(t)
 	timed(t, func(t *testing.T, kind string) {
@@ -26,11 +26,11 @@ func TestStart(t *testing.T) {
 	})
 }
 
-// steady is longer than sessions must be apart that begin anew at once (package bgp).
+// steady is longer than the least time between two immediate restarts of a session (package bgp).
 const steady = 11 * time.Second
 
-// A session that the router ends, as when it restarts, is back as soon as one that begins: GoBGP
-// alone would wait for 5 s more.
+// A session that the router ends, for example because it restarts, is up again as fast as a new
+// one: GoBGP itself would wait for 5 s more.
 func TestSessionReturns(t *testing.T) {
 	onlyFull(t)
 	beside(t, func(t *testing.T, kind string) {

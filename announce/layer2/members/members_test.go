@@ -25,15 +25,15 @@ type station struct {
 	*Members
 	name        string
 	incarnation uint64
-	stands      bool // it neither receives nor sends
+	stands      bool // it is suspended: it neither receives nor sends
 	dead        bool
-	late        time.Duration  // after the others, of its first hello, and so of all
-	sendsFirst  bool           // before it reads what waits
+	late        time.Duration  // offset of its hellos to the others'
+	sendsFirst  bool           // when resumed, it sends before it reads waiting hellos
 	seen        uint64         // the version of its last step
-	waiting     []*hello.Hello // arrived while it stands
+	waiting     []*hello.Hello // arrived while it was suspended
 }
 
-// shares returns how many VIPs a station has by its own view.
+// shares returns how many VIPs each station owns, in one station's view.
 func (st *station) shares() (n int) {
 	for _, vip := range st.watched {
 		if st.Owns(vip) {
@@ -49,9 +49,9 @@ type sim struct {
 	now      time.Time
 	stations []*station
 	vips     []netip.Addr
-	// cut reports whether frames from one do not arrive at another.
+	// cut reports whether frames from one station do not reach another.
 	cut func(from, to string) bool
-	// log has each hello that was sent.
+	// log has all sent hellos.
 	log    []*hello.Hello
 	random *rand.Rand
 }
@@ -70,7 +70,7 @@ func newSim(t *testing.T, n, vips int) *sim {
 	return s
 }
 
-// start begins a process of a station, after the one before.
+// start starts the next process of a station.
 func (s *sim) start(st *station) {
 	st.incarnation++
 	st.dead, st.stands, st.waiting, st.seen = false, false, nil, 0
@@ -80,7 +80,7 @@ func (s *sim) start(st *station) {
 	st.SetVIPs(s.standings(nil), true, s.now)
 }
 
-// standings are all VIPs, but for those that are not eligible.
+// standings returns all VIPs; some are not eligible.
 func (s *sim) standings(not func(netip.Addr) bool) (list []LocalVIP) {
 	for _, v := range s.vips {
 		list = append(list, LocalVIP{VIP: v, Eligible: not == nil || !not(v)})
@@ -88,7 +88,7 @@ func (s *sim) standings(not func(netip.Addr) bool) (list []LocalVIP) {
 	return list
 }
 
-// run lets time pass, and calls look after each step.
+// run advances the clock, and calls look after each step.
 func (s *sim) run(d time.Duration, look func()) {
 	s.t.Helper()
 	for end := s.now.Add(d); s.now.Before(end); {
@@ -105,8 +105,8 @@ func (s *sim) run(d time.Duration, look func()) {
 	}
 }
 
-// step has a station do what is due, as a link does: Tick before what waits is read, the worse
-// order, and no sooner than it must.
+// step lets a station do what is due, as a link does: Tick before it reads waiting hellos, which is
+// the worse order, and as late as allowed.
 func (s *sim) step(st *station) {
 	_, hurries := st.out.due()
 	due := !s.now.Before(st.Next()) || st.Version() != st.seen || hurries > 0
@@ -140,7 +140,7 @@ func (s *sim) send(from *station, h *hello.Hello) {
 	}
 }
 
-// holders returns who has a VIP by its own view.
+// holders returns the stations that own a VIP in their own view.
 func (s *sim) holders(vip netip.Addr) (names []string) {
 	for _, st := range s.stations {
 		if !st.dead && st.Owns(vip) {
@@ -150,7 +150,7 @@ func (s *sim) holders(vip netip.Addr) (names []string) {
 	return names
 }
 
-// agreed checks that each VIP has one owner, and returns whose each is.
+// agreed checks that each VIP has one owner, and returns the owners.
 func (s *sim) agreed(when string) map[netip.Addr]string {
 	s.t.Helper()
 	owners := map[netip.Addr]string{}
@@ -164,7 +164,7 @@ func (s *sim) agreed(when string) map[netip.Addr]string {
 	return owners
 }
 
-// moved counts the VIPs that are somewhere else, and whose they were.
+// moved counts the VIPs with a new owner, by their old owner.
 func moved(a, b map[netip.Addr]string) map[string]int {
 	n := map[string]int{}
 	for v := range a {
@@ -175,7 +175,7 @@ func moved(a, b map[netip.Addr]string) map[string]int {
 	return n
 }
 
-// Nobody takes a VIP while it joins; then each has its share, and one owner.
+// No station takes a VIP while it joins; then each has its share, and each VIP one owner.
 func TestShares(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 4, 400)
@@ -201,7 +201,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// One alone has all VIPs.
+// A single station has all VIPs.
 func TestAlone(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 1, 3)
@@ -209,8 +209,8 @@ func TestAlone(t *testing.T) {
 	s.agreed("alone")
 }
 
-// A member that dies moves its own VIPs and no others, within the silence; when its next process
-// has joined, they come back, and no sooner.
+// When a member dies, only its own VIPs move, within the silence. They come back when its next
+// process has joined, not earlier.
 func TestDeath(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 3, 300)
@@ -259,7 +259,7 @@ func TestGoodbye(t *testing.T) {
 	}
 }
 
-// Who says goodbye and begins again is heard, and has its VIPs again.
+// A member that says goodbye and starts again is accepted, and gets its VIPs again.
 func TestGoodbyeAndBack(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 3, 30)
@@ -273,9 +273,9 @@ func TestGoodbyeAndBack(t *testing.T) {
 	}
 }
 
-// A clock that goes back between two processes of a member keeps nobody from hearing the second
-// one: what it says is proven, not dated. Its VIPs stay where it said that it returns, also where
-// it said so a moment ago.
+// A clock that is set back between two processes of a member does not keep the others from
+// accepting the second one, because hellos are proven by nonces, not by time. Its VIPs stay if it
+// was Returning, even if that was a moment ago.
 func TestClockGoesBack(t *testing.T) {
 	t.Parallel()
 	for _, returns := range []bool{false, true} {
@@ -303,8 +303,8 @@ func TestClockGoesBack(t *testing.T) {
 	}
 }
 
-// A member of which nothing comes but what was said before is told from one whose frames come
-// twice, and from one that is repeated once.
+// A member of which only replayed hellos arrive is distinguished from one whose frames are
+// duplicated, and from one with a single replay.
 func TestOnlyReplays(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 2, 10)
@@ -351,8 +351,8 @@ func TestOnlyReplays(t *testing.T) {
 	}
 }
 
-// kept checks that the VIPs of a process that ended are with nobody else, and that one of the
-// others answers for each; and that all other VIPs are where they were.
+// kept checks that no other station owns the VIPs of an ended process, that one of the others
+// answers for each, and that all other VIPs have their owners.
 func (s *sim) kept(when string, before map[netip.Addr]string, away *station) {
 	s.t.Helper()
 	for _, v := range s.vips {
@@ -380,7 +380,7 @@ func (s *sim) kept(when string, before map[netip.Addr]string, away *station) {
 	}
 }
 
-// end has a process end that is to return.
+// end ends a process with Returning.
 func (s *sim) end(st *station) {
 	for range 3 {
 		s.send(st, st.Goodbye(true, s.now))
@@ -388,7 +388,8 @@ func (s *sim) end(st *station) {
 	st.dead = true
 }
 
-// A process that ends and returns keeps its VIPs: no other one has them meanwhile, one answers.
+// A process that ends and returns keeps its VIPs: no other one owns them meanwhile, and one
+// answers.
 func TestReturn(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 4, 100)
@@ -421,8 +422,8 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-// While a process is away another one answers also for VIPs that no other gateway would forward:
-// one that knows the VIP, as not all do.
+// While a process is away, another member answers also for VIPs that no other gateway would
+// forward: a member that knows the VIP; not all do.
 func TestReturnAlone(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 4, 60)
@@ -430,7 +431,7 @@ func TestReturnAlone(t *testing.T) {
 	for _, st := range s.stations[1:3] {
 		st.SetVIPs(s.standings(func(netip.Addr) bool { return true }), true, s.now)
 	}
-	s.stations[3].SetVIPs(nil, true, s.now) // it knows none
+	s.stations[3].SetVIPs(nil, true, s.now) // it knows no VIP
 	s.run(every, nil)
 	for v, owner := range s.agreed("before") {
 		if owner != "gateway-0" {
@@ -469,13 +470,14 @@ func TestReturnAlone(t *testing.T) {
 	}
 }
 
-// Who does not return in time, is not heard any more before it has joined, or would not forward any
-// more, loses its VIPs. Who ends while it joins asks nobody to keep any: others have them then.
+// A member loses its VIPs if it does not return in time, falls silent before it has joined, or
+// would not forward them any more. A member that ends while it joins does not ask the others to
+// keep VIPs.
 func TestNoReturn(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		then func(s *sim, st *station)
-		most time.Duration // until others have the VIPs
+		most time.Duration // bound until others own the VIPs
 	}{
 		"in time": {func(*sim, *station) {}, stay + 2*step},
 		"its link": {func(s *sim, st *station) {
@@ -515,10 +517,10 @@ func TestNoReturn(t *testing.T) {
 	}
 }
 
-// A link that is cut in two has an owner on each side, and one again within a second after it is
-// whole. Whoever has a VIP then announces it again, also one that came meanwhile, that a side began
-// or ceased to forward, and wherever it is in a list of several parts; so, too, where one side is
-// known from before, and where its processes are others.
+// A partitioned link has an owner on each side, and one owner within a second after it is whole.
+// Each owner then announces its VIPs again: also VIPs that came meanwhile, that a side began or
+// ceased to forward, and in any part of a long list; also if the sides knew each other before, and
+// if the processes on one side are new.
 func TestPartition(t *testing.T) {
 	for _, others := range []bool{false, true} {
 		t.Run(fmt.Sprintf("other processes %v", others), func(t *testing.T) {
@@ -587,19 +589,19 @@ func partition(t *testing.T, others bool) {
 		}
 	}
 	for _, v := range s.vips {
-		if n := again[after[v]][v]; n < 1 || n > len(far) { // once for each that is heard again
+		if n := again[after[v]][v]; n < 1 || n > len(far) { // once per member that is heard again
 			t.Errorf("%v is announced %d times by its owner", v, n)
 		}
 		for name := range again {
-			if n := again[name][v]; others && n > 0 && name != after[v] { // it knew that it gives it up
+			if n := again[name][v]; others && n > 0 && name != after[v] { // it knew that it lost the VIP
 				t.Errorf("%v is announced %d times by %s, and %s has it", v, n, name, after[v])
 			}
 		}
 	}
 }
 
-// One that stands still and continues takes nothing from the others by mistake, and gives way:
-// meanwhile they have its VIPs. Later they come back.
+// A station that is suspended and resumed takes no VIP by mistake: the others have its VIPs
+// meanwhile, it gives them up, and gets them back later.
 func TestStandstill(t *testing.T) {
 	t.Parallel()
 	for _, d := range []time.Duration{150 * time.Millisecond, 350 * time.Millisecond, 5 * time.Second} {
@@ -638,8 +640,8 @@ func TestStandstill(t *testing.T) {
 	}
 }
 
-// One that stands still takes no VIP from those that do not, however long it stands, whenever each
-// says hello, and whether it speaks or reads first when it continues.
+// A suspended station takes no VIP from the others, however long it was suspended, whenever each
+// sends hellos, and whether it sends or reads first when it is resumed.
 func TestStandstillOfOthers(t *testing.T) {
 	t.Parallel()
 	for _, sendsFirst := range []bool{false, true} {
@@ -674,7 +676,7 @@ func TestStandstillOfOthers(t *testing.T) {
 	}
 }
 
-// A VIP is only with who would forward it, and with those that leave only if there are no others.
+// Only stations that would forward a VIP own it, and leaving ones only if there are no others.
 func TestEligible(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 3, 60)
@@ -726,7 +728,7 @@ func TestEligible(t *testing.T) {
 	}
 }
 
-// Lists of several parts arrive, also where frames are lost.
+// Lists of several parts arrive, even if frames are lost.
 func TestLongLists(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 3, 3000)
@@ -737,7 +739,7 @@ func TestLongLists(t *testing.T) {
 	s.agreed("later")
 }
 
-// many are IPv6 VIPs, whose list takes more hellos than are regularly sent while one joins.
+// many returns IPv6 VIPs whose list takes more hellos than are regularly sent during a join.
 func many(n int) (list []netip.Addr) {
 	for i := range n {
 		list = append(list, netip.AddrFrom16([16]byte{0x20, 1, 14: byte(i >> 8), 15: byte(i)}))
@@ -745,12 +747,12 @@ func many(n int) (list []netip.Addr) {
 	return list
 }
 
-// Who joins where lists are long takes its own VIPs when it has joined, and no others, and the
+// A station that joins a link with long lists takes only its own VIPs when it has joined, and the
 // others know that it has them.
 func TestLongListsAreKnown(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 3, 0)
-	s.vips = many(9000) // docs/reach.md says so
+	s.vips = many(9000) // as in docs/reach.md
 	for i, st := range s.stations {
 		st.late = time.Duration(i) * 35 * time.Millisecond
 		s.start(st)
@@ -767,7 +769,7 @@ func TestLongListsAreKnown(t *testing.T) {
 	}
 }
 
-// A list that changes all the time is known, too.
+// A list that changes all the time is complete, too.
 func TestListsChange(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 3, 0)
@@ -778,7 +780,7 @@ func TestListsChange(t *testing.T) {
 	rest := s.vips[50:]
 	n := 0
 	change := func() {
-		if n++; n%10 == 0 { // each 50 ms
+		if n++; n%10 == 0 { // every 50 ms
 			st := s.stations[n/10%3]
 			none := s.vips[s.random.IntN(50)]
 			st.SetVIPs(s.standings(func(a netip.Addr) bool { return a == none }), true, s.now)
@@ -791,13 +793,13 @@ func TestListsChange(t *testing.T) {
 	s.agreed("while some change")
 }
 
-// Who joins waits for the list of a member that lives, but not for ever.
+// A joining station waits for the list of a live member, but not for ever.
 func TestListUnknown(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 2, 10)
 	other := s.stations[1]
 	s.cut = func(from, _ string) bool { return from == other.name }
-	speak := func() { // a list of which a part never comes
+	speak := func() { // a list with one part missing
 		for _, h := range s.log {
 			if h.Name == other.name {
 				h := *h
@@ -822,7 +824,7 @@ func TestListUnknown(t *testing.T) {
 	}
 }
 
-// A change of the list is sent alone, and VIPs stay in the part that they were in.
+// Only changed parts are sent at once, and VIPs stay in their parts.
 func TestParts(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 1, 0)
@@ -861,7 +863,7 @@ func TestParts(t *testing.T) {
 	if _, of := said(); of != 1 {
 		t.Errorf("11 VIPs are said in %d parts", of)
 	}
-	// Who hears all of it has the VIPs that are left.
+	// A station that has received all parts has the remaining VIPs.
 	o := &member{name: "o"}
 	for _, h := range all {
 		o.take(h)
@@ -871,7 +873,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// A VIP that goes from one part to another one is listed all the while, whichever comes first.
+// A VIP that moves to another part is listed all the time, whichever part arrives first.
 func TestTable(t *testing.T) {
 	t.Parallel()
 	a, b := hello.Entry{VIP: netip.MustParseAddr("10.0.0.1")}, hello.Entry{VIP: netip.MustParseAddr("10.0.0.2")}
@@ -883,7 +885,7 @@ func TestTable(t *testing.T) {
 		want     int
 	}{
 		{0, 2, []hello.Entry{a}, false, 1}, {1, 2, []hello.Entry{b}, true, 2},
-		{0, 2, []hello.Entry{a, b}, true, 2}, {1, 2, nil, true, 2}, // it goes from 1 to 0
+		{0, 2, []hello.Entry{a, b}, true, 2}, {1, 2, nil, true, 2}, // it moves from 1 to 0
 		{1, 2, []hello.Entry{b}, true, 2}, {0, 2, []hello.Entry{a}, true, 2}, // and back
 		{0, 3, []hello.Entry{a}, true, 2}, {0, 1, []hello.Entry{a}, true, 1}, {0, 1, nil, true, 0},
 	} {
@@ -894,7 +896,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// What was said before is of no use to who repeats it.
+// An attacker who replays recorded hellos gains nothing.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 2, 10)
@@ -916,7 +918,7 @@ func TestReplay(t *testing.T) {
 	}
 	s.run(every, nil)
 	replay("alive")
-	s.start(s.stations[0]) // before it was lost
+	s.start(s.stations[0]) // a process from before the loss
 	s.run(settle, nil)
 	replay("of the process before")
 	s.stations[0].dead = true
@@ -927,7 +929,7 @@ func TestReplay(t *testing.T) {
 			t.Errorf("%v is not with who is left", v)
 		}
 	}
-	s.start(victim) // knows nobody
+	s.start(victim) // knows no member
 	s.run(every, nil)
 	replay("unknown")
 	s.start(s.stations[0])
@@ -938,7 +940,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// Own hellos, those of a node with the same name, and those of too many are not used.
+// Hellos of this node, of another node with the same name, and of too many members are not used.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 1, 1)
@@ -963,15 +965,15 @@ func TestStrangers(t *testing.T) {
 	if r := st.Receive(&hello.Hello{Name: "new", Parts: 1, Sequence: 1}, frame.MAC{}, s.now); r != Unproven {
 		t.Errorf("when others are dead: %q", r)
 	}
-	// What was said to who gave way is of no use to who repeats it.
+	// Recorded hellos are of no use against a member that was replaced.
 	h := &hello.Hello{Name: "forgotten", Parts: 1, Sequence: 1, Heard: before}
 	if r := st.Receive(h, frame.MAC{}, s.now); r != Unproven {
 		t.Errorf("a hello of before one was forgotten: %q", r)
 	}
 }
 
-// A member that is not heard by another one, while it hears that one, does not change all the time.
-// When it is heard again each announces what it has: both had the VIPs of the one.
+// Hellos arrive in one direction only: that causes no repeated changes. When both directions work
+// again, each member announces its VIPs, because both owned the VIPs of one of them.
 func TestOneWay(t *testing.T) {
 	t.Parallel()
 	s := newSim(t, 2, 20)
