@@ -1,61 +1,20 @@
 package compiler
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 
-	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/nat/header"
 )
 
-// total is what units use of the shared tables: all, and those of each namespace. It has no entry
-// for a namespace that uses nothing.
-type total struct {
-	all wants
-	of  map[string]wants
-}
-
-func newTotal() total { return total{of: map[string]wants{}} }
-
-func (t *total) add(namespace string, w wants, by int) {
-	t.all.add(w, by)
-	n := t.of[namespace]
-	if n.add(w, by); n == (wants{}) {
-		delete(t.of, namespace)
-	} else {
-		t.of[namespace] = n
-	}
-}
-
-// fits reports whether no table and no namespace's share of one is exceeded.
-func (t *total) fits(cfg *Config) bool {
-	if t.all.exceeds(cfg, 0) != "" {
-		return false
-	}
-	for _, n := range t.of {
-		if n.exceeds(cfg, cfg.NamespaceShare) != "" {
-			return false
-		}
-	}
-	return true
-}
-
-// refuses returns why a unit that uses w besides does not fit; "" if it does.
-func (t *total) refuses(cfg *Config, namespace string, w wants) string {
-	n := t.of[namespace]
-	n.add(w, +1)
-	if limit := n.exceeds(cfg, cfg.NamespaceShare); limit != "" && cfg.NamespaceShare > 0 {
-		return fmt.Sprintf("there is room for %s of one namespace (proxy.namespaceShare), and older Services of this "+
-			"one have it", limit)
-	}
-	all := t.all
-	all.add(w, +1)
-	if limit := all.exceeds(cfg, 0); limit != "" {
-		return fmt.Sprintf("there is room for %s of all Services together, and older Services have it", limit)
-	}
-	return ""
+// admission decides which units are served if not all have room.
+type admission struct {
+	cfg     *settings
+	units   *units
+	contest *contest
+	total   total // the sum of all units' wants
+	crowded bool  // some units are denied
 }
 
 // admit denies the youngest Services where a namespace exceeds its share of a table, or all
@@ -65,62 +24,62 @@ func (t *total) refuses(cfg *Config, namespace string, w wants) string {
 // As long as all that units claim fits, it adds up what changed. Otherwise it goes through all
 // units by age, and counts what each is charged for: a claim that an older admitted unit has, too,
 // is that unit's.
-func (r *run) admit() {
-	if r.deniedBy != nil {
+func (a *admission) admit() {
+	if a.units.deniedBy != nil {
 		return
 	}
-	for u := range r.dirty {
-		r.total.add(u.key.namespace, u.wants, -1)
-		u.wants = r.wantsOf(u)
-		r.total.add(u.key.namespace, u.wants, +1)
+	for u := range a.units.dirty {
+		a.total.add(u.key.namespace, u.wants, -1)
+		u.wants = a.cfg.wantsOf(u.service, u.slices)
+		a.total.add(u.key.namespace, u.wants, +1)
 	}
-	fits := r.total.fits(&r.cfg)
-	if fits && !r.crowded {
+	fits := a.total.fits(&a.cfg.Config)
+	if fits && !a.crowded {
 		return
 	}
-	stale := r.staleCharges(!r.crowded)
-	r.crowded = !fits
+	stale := a.staleCharges(!a.crowded)
+	a.crowded = !fits
 	taken, listed := newTotal(), map[string]int{}
-	for _, u := range slices.SortedFunc(maps.Values(r.units), compareAges) {
+	for _, u := range slices.SortedFunc(maps.Values(a.units.byKey), compareAges) {
 		denied, unlisted := "", false
 		if !fits && u.wants != (wants{}) {
-			if listed[u.key.namespace] += u.wants.frontends; r.cfg.MaxFrontends > 0 &&
-				listed[u.key.namespace] > r.cfg.MaxFrontends {
+			if listed[u.key.namespace] += u.wants.frontends; a.cfg.MaxFrontends > 0 &&
+				listed[u.key.namespace] > a.cfg.MaxFrontends {
 				unlisted = true
 				denied = fmt.Sprintf("the Services of one namespace may ask for %d frontends, and older ones of this "+
-					"namespace do", r.cfg.MaxFrontends)
+					"namespace do", a.cfg.MaxFrontends)
 			}
 		}
-		r.list(u, unlisted, stale)
+		a.list(u, unlisted, stale)
 		if stale[u] {
-			r.charge(u)
+			a.charge(u)
 		}
 		w := u.wants
 		w.frontends, w.addrs = u.won, w.addrs-u.lostAddrs
 		if !fits && denied == "" && u.wants != (wants{}) {
-			denied = taken.refuses(&r.cfg, u.key.namespace, w)
+			denied = taken.refuses(&a.cfg.Config, u.key.namespace, w)
 		}
 		if denied == "" {
 			taken.add(u.key.namespace, w, +1)
 		}
-		r.deny(u, denied, stale)
+		a.deny(u, denied, stale)
 	}
 }
 
 // staleCharges returns the units whose charges must be counted again: all, or those that claim a
 // frontend whose claims changed in this run.
-func (r *run) staleCharges(all bool) map[*unit]bool {
+func (a *admission) staleCharges(all bool) map[*unit]bool {
 	stale := map[*unit]bool{}
 	if all {
-		for _, u := range r.units {
+		for _, u := range a.units.byKey {
 			stale[u] = true
 		}
 		return stale
 	}
-	for k := range r.contested {
-		r.claims.each(k, func(num int32) { stale[r.byNum[num]] = true })
+	for k := range a.contest.changed {
+		a.contest.claims.each(k, func(num int32) { stale[a.units.byNum[num]] = true })
 	}
-	for u := range r.dirty {
+	for u := range a.units.dirty {
 		stale[u] = true
 	}
 	return stale
@@ -128,7 +87,7 @@ func (r *run) staleCharges(all bool) map[*unit]bool {
 
 // charge counts the frontends with an address that no older admitted unit claims, and the VIPs
 // where older ones have all that the unit claims. Older units must have been decided.
-func (r *run) charge(u *unit) {
+func (a *admission) charge(u *unit) {
 	u.won, u.lostAddrs = 0, 0
 	var at header.Addr
 	asks, gets := 0, 0
@@ -147,7 +106,7 @@ func (r *run) charge(u *unit) {
 			at = c.key.Addr
 		}
 		asks++
-		if _, alone := r.claims.only(c.key); alone || !r.claimedByOlder(u, c) {
+		if _, alone := a.contest.claims.only(c.key); alone || !a.claimedByOlder(u, c) {
 			gets++
 			u.won++
 		}
@@ -155,9 +114,9 @@ func (r *run) charge(u *unit) {
 	lost()
 }
 
-func (r *run) claimedByOlder(u *unit, c claim) (older bool) {
-	r.claims.each(c.key, func(num int32) {
-		o := r.byNum[num]
+func (a *admission) claimedByOlder(u *unit, c claim) (older bool) {
+	a.contest.claims.each(c.key, func(num int32) {
+		o := a.units.byNum[num]
 		older = older || o != u && o.denied == "" && compareAges(o, u) < 0
 	})
 	return older
@@ -166,54 +125,36 @@ func (r *run) claimedByOlder(u *unit, c claim) (older bool) {
 // list sets a unit's claims, or removes all of them if it is unlisted. Units are unlisted where the
 // Services of their namespace claim more frontends than the table holds: all claims would take too
 // much memory.
-func (r *run) list(u *unit, unlisted bool, stale map[*unit]bool) {
+func (a *admission) list(u *unit, unlisted bool, stale map[*unit]bool) {
 	if unlisted == u.unlisted {
 		return
 	}
-	r.younger(u, stale)
+	a.younger(u, stale)
 	u.unlisted = unlisted
-	r.setClaims(u, u.service, true)
-	r.younger(u, stale)
-	r.dirty[u], stale[u] = true, true
+	a.contest.setClaims(u, u.service, true)
+	a.younger(u, stale)
+	a.units.dirty[u], stale[u] = true, true
 }
 
 // deny denies a unit for a reason, or admits it.
-func (r *run) deny(u *unit, denied string, stale map[*unit]bool) {
+func (a *admission) deny(u *unit, denied string, stale map[*unit]bool) {
 	if denied == u.denied {
 		return
 	}
 	if (denied == "") != (u.denied == "") {
-		r.younger(u, stale)
+		a.younger(u, stale)
 	}
 	u.denied = denied
-	r.setClaims(u, u.service, true)
-	r.dirty[u] = true
+	a.contest.setClaims(u, u.service, true)
+	a.units.dirty[u] = true
 }
 
 // younger adds the units that are charged anew if u no longer, or again, comes before them.
-func (r *run) younger(u *unit, stale map[*unit]bool) {
+func (a *admission) younger(u *unit, stale map[*unit]bool) {
 	for _, c := range u.claims {
-		if _, alone := r.claims.only(c.key); alone {
+		if _, alone := a.contest.claims.only(c.key); alone {
 			continue
 		}
-		r.claims.each(c.key, func(num int32) { stale[r.byNum[num]] = true })
+		a.contest.claims.each(c.key, func(num int32) { stale[a.units.byNum[num]] = true })
 	}
-}
-
-// compareAges orders units by creation, then by name.
-func compareAges(a, b *unit) int {
-	return cmp.Or(cmp.Compare(created(a.service), created(b.service)), a.key.compare(b.key))
-}
-
-func created(s *objects.Service) int64 {
-	if s == nil {
-		return 0
-	}
-	return s.Created
-}
-
-// denials returns the problem of a Service that is denied.
-func (u *unit) denials() []objects.Problem {
-	return []objects.Problem{{Object: u.service.ID, Severity: objects.Refused, Reason: objects.ReasonNoRoom,
-		Message: "is not served: " + u.denied}}
 }

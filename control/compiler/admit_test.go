@@ -96,7 +96,7 @@ func TestNamespaceShare(t *testing.T) {
 // long as the largest ones. A namespace gets no more than its share of all slots.
 func TestSlotsOfTablesAreShared(t *testing.T) {
 	l := newLimited(t, Config{NamespaceShare: 50})
-	l.deferring = true // nothing is built here
+	l.tables.deferring = true // nothing is built here
 	const ports, endpoints = 7, 10_500
 	var b tracker.Batch
 	for i := range 3 {
@@ -140,7 +140,7 @@ func TestClaimsOfOneNamespaceAreBounded(t *testing.T) {
 	l.tracker.Upsert(limitsSource, wide("victim", 1, 10, 1000))
 	problems := l.compile()
 	claims := 0
-	for _, u := range l.units {
+	for _, u := range l.units.byKey {
 		if u.key.namespace == "a" {
 			claims += len(u.claims)
 		}

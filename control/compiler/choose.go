@@ -2,15 +2,12 @@ package compiler
 
 import "sluice.dev/sluice/fastpath/services"
 
-// hintBits are an endpoint's topology hints, as seen from this node.
-type hintBits uint8
+// The problems of a Service by checks. They have no numbers and names of endpoints, which change
+// all the time, as each change would be an Event.
+const someDown = "some endpoints fail this gateway's checks and get no new flows; `sluice backends` says which"
 
-const (
-	hintedNode hintBits = 1 << iota // it has hints for nodes
-	hintedZone                      // it has hints for zones
-	hintsNode                       // they name this node
-	hintsZone                       // they name this node's zone
-)
+const failOpen = "fewer than half of the endpoints are healthy by this gateway's checks, so all get new flows " +
+	"(fail open); `sluice backends` says what fails"
 
 // choose returns the backends that take new flows: all ready endpoints or, if there is none, all
 // that terminate but still serve (KEP-1669). Under policy Local both rules consider this node's
@@ -60,22 +57,12 @@ func healthy(
 	if down == 0 {
 		return chosen, ""
 	}
-	// Both are in order of members.
-	each := func(f func(*member)) {
-		i := 0
-		for j := range members {
-			if i < len(chosen) && members[j].ref == chosen[i] {
-				i++
-				f(&members[j])
-			}
-		}
-	}
 	up := 0
-	each(func(m *member) {
+	for _, m := range pick(members, chosen) {
 		if m.flags&services.BackendDown == 0 {
 			up++
 		}
-	})
+	}
 	switch {
 	case up == len(chosen):
 		return chosen, ""
@@ -83,11 +70,11 @@ func healthy(
 		return chosen, failOpen
 	}
 	left = make([]services.BackendRef, 0, up)
-	each(func(m *member) {
+	for _, m := range pick(members, chosen) {
 		if m.flags&services.BackendDown == 0 {
 			left = append(left, m.ref)
 		}
-	})
+	}
 	return left, someDown
 }
 
@@ -109,13 +96,4 @@ func topologyOf(members []member) (services.Topology, hintBits) {
 		return services.TopologyZone, hintsZone
 	}
 	return services.TopologyNone, 0
-}
-
-func (m *member) ready() bool {
-	return m.weight != 0 && m.flags&(services.BackendReady|services.BackendDrained) == services.BackendReady
-}
-
-func (m *member) terminatingServing() bool {
-	const want = services.BackendServing | services.BackendTerminating
-	return m.weight != 0 && m.flags&(want|services.BackendDrained) == want
 }

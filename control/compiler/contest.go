@@ -4,83 +4,87 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"slices"
 
 	"sluice.dev/sluice/control/objects"
-	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
 )
 
-// contest records that the holders of these frontends may change.
-func (r *run) contest(claims []claim) {
-	for _, c := range claims {
-		r.contested[c.key] = true
+// contest decides which unit has a frontend that several claim.
+type contest struct {
+	cfg    *settings
+	units  *units
+	addrs  *addresses
+	claims relation[services.FrontendKey]
+	// Of the running compile: changed are frontends whose claims changed, and winners has those
+	// that several units claim, once winner was asked.
+	changed map[services.FrontendKey]bool
+	winners map[services.FrontendKey]*unit
+}
+
+// change records that the holders of these frontends may change.
+func (c *contest) change(claims []claim) {
+	for _, cl := range claims {
+		c.changed[cl.key] = true
 	}
 }
 
-// settleClaims marks the affected units as dirty: those that claim a frontend whose holder changes,
+// settle marks the affected units as dirty: those that claim a frontend whose holder changes,
 // and those with endpoints at its address. It is called once in a run, after the last change of a
 // claim.
-func (r *run) settleClaims() {
+func (c *contest) settle(snapshot *services.Snapshot) {
 	addrs := map[header.Addr]bool{}
-	for k := range r.contested {
+	for k := range c.changed {
 		addrs[k.Addr] = true
-		before, now := r.holder(k), r.winner(k)
+		before, now := c.holder(snapshot, k), c.winner(k)
 		if before == now {
 			continue
 		}
 		if before != nil {
-			r.dirty[before] = true
+			c.units.dirty[before] = true
 		}
-		r.claims.each(k, func(num int32) { r.dirty[r.byNum[num]] = true })
+		c.claims.each(k, func(num int32) { c.units.dirty[c.units.byNum[num]] = true })
 	}
 	for a := range addrs {
-		r.uses.each(a, r.reread)
+		c.addrs.uses.each(a, c.units.reread)
 	}
-}
-
-// reread makes a unit dirty whose endpoints may be other ones, though its slices are the same.
-func (r *run) reread(num int32) {
-	u := r.byNum[num]
-	r.dirty[u], u.reread = true, true
 }
 
 // holder returns the unit that has a frontend in the snapshot before this run; nil if none has.
-func (r *run) holder(k services.FrontendKey) *unit {
-	if r.snapshot == nil {
+func (c *contest) holder(snapshot *services.Snapshot, k services.FrontendKey) *unit {
+	if snapshot == nil {
 		return nil
 	}
-	f, ok := r.snapshot.FrontendByKey(k)
+	f, ok := snapshot.FrontendByKey(k)
 	if !ok {
 		return nil
 	}
-	return r.units[unitKey{f.Service.Namespace, f.Service.Name}]
+	return c.units.byKey[unitKey{f.Service.Namespace, f.Service.Name}]
 }
 
 // winner returns the unit that gets a frontend; nil if no admitted one claims it. Claims by
 // ClusterIP and by the status of a load balancer, which are allocated, come before those by
 // external IP, because any author of a Service may write any address there (CVE-2020-8554). The
 // claims of one frontend are compared once in a run.
-func (r *run) winner(k services.FrontendKey) *unit {
-	if only, ok := r.claims.only(k); ok {
-		if u := r.byNum[only]; u.denied == "" {
+func (c *contest) winner(k services.FrontendKey) *unit {
+	if only, ok := c.claims.only(k); ok {
+		if u := c.units.byNum[only]; u.denied == "" {
 			return u
 		}
 		return nil
 	}
-	w, known := r.winners[k]
+	w, known := c.winners[k]
 	if !known {
-		w = r.compete(k)
-		r.winners[k] = w
+		w = c.compete(k)
+		c.winners[k] = w
 	}
 	return w
 }
 
-func (r *run) compete(k services.FrontendKey) (best *unit) {
+func (c *contest) compete(k services.FrontendKey) (best *unit) {
 	taken := false // by an external IP
-	r.claims.each(k, func(num int32) {
-		u := r.byNum[num]
+	c.claims.each(k, func(num int32) {
+		u := c.units.byNum[num]
 		if u.denied != "" {
 			return
 		}
@@ -103,22 +107,15 @@ func youngestNote(s *objects.Service) string {
 	return " (it has no metadata.creationTimestamp, so it counts as the youngest; among several such the name decides)"
 }
 
-// kindOf returns the field by which a unit claims a frontend.
-func (u *unit) kindOf(k services.FrontendKey) services.FrontendKind {
-	i, _ := slices.BinarySearchFunc(u.claims, k,
-		func(c claim, k services.FrontendKey) int { return steer.CompareKeys(c.key, k) })
-	return u.claims[i].kind
-}
-
 // notAnEndpoint returns why packets to an endpoint of a unit would come back to the gateway; "" if
 // they would not. Addresses of this node are allowed, but for the ports that the operator denies:
 // the kernel delivers to them, as to the endpoint of a host-network pod. An external IP rules out
 // endpoints of its own namespace only: otherwise its author could remove any endpoint
 // (CVE-2020-8554).
-func (r *run) notAnEndpoint(u *unit, a header.Addr, port uint16, proto uint8) string {
-	o, ours := r.own[a]
+func (c *contest) notAnEndpoint(u *unit, a header.Addr, port uint16, proto uint8) string {
+	o, ours := c.addrs.own[a]
 	switch {
-	case r.deniedHostPort(a, port):
+	case c.cfg.deniedHostPort(a, port):
 		return fmt.Sprintf("%q is a port of this node that no Service may reach (proxy.deniedHostPorts)",
 			endpointName(a, port, proto))
 	case !ours || o.flags&services.AddrLocal != 0:
@@ -129,10 +126,10 @@ func (r *run) notAnEndpoint(u *unit, a header.Addr, port uint16, proto uint8) st
 		return ""
 	}
 	k := services.FrontendKey{Addr: a, Port: port, Proto: proto}
-	w := r.winner(k)
+	w := c.winner(k)
 	if w == nil || w.kindOf(k) == services.ExternalIP && w.key.namespace != u.key.namespace {
 		return ""
 	}
-	return fmt.Sprintf("%q is where Service %s/%s is reached, not an endpoint", keyString(k), w.key.namespace,
+	return fmt.Sprintf("%q is where Service %s/%s is reached, not an endpoint", frontendName(k), w.key.namespace,
 		w.key.name)
 }

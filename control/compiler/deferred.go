@@ -1,13 +1,9 @@
 package compiler
 
 import (
-	"fmt"
 	"math/bits"
 	"slices"
 
-	"sluice.dev/sluice/control/maglev"
-	"sluice.dev/sluice/control/objects"
-	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/services"
 )
 
@@ -33,76 +29,53 @@ const maxInlineSlots = 16_001
 // may have many ports.
 const maxInlineOfUnit = 8 * maxInlineSlots
 
-// deferral is a set's table that is yet to be built.
-type deferral struct {
-	queued   *TableJob             // of the newest version; nil if the job that is built is of that
-	building *TableJob             // or nil
-	base     []services.BackendRef // what the positions in the table in force meant when it was built
+// tables builds the tables of sets.
+type tables struct {
+	cfg     *settings
+	scratch *scratch
+	store   tableStore
+	queue   []*TableJob // to build later
+
+	deferring bool
+	allowance int // slots that this Compile may still build, see BuildAtOnce
+	inlined   int // slots of the unit that is built
+	// inlineSlots is maxInlineSlots, but in tests.
+	inlineSlots int
+	// comparing: large tables are not built, as a job compares them.
+	comparing bool
+	wrong     string // a difference that Check reports
 }
-
-// TableJob is a table to build, of a set as it was at one time. Build may be called on any
-// goroutine, once; the rest is the compiler's.
-type TableJob struct {
-	unit   *unit
-	port   *port
-	family int
-	which  int
-	verify *sharedTable // not nil: the result must be this table, of a set that has not changed
-
-	// The inputs are immutable: a set that changes gets new ones. snapshot has the chosen backends.
-	kind     tableKind
-	key      [2]uint64
-	snapshot *services.Snapshot
-	chosen   []services.BackendRef
-	weights  []uint16
-
-	dropped bool // nobody wants it any more
-
-	slots []uint16
-	sum   uint64
-	wrong bool // differs from verify
-}
-
-// DeferTables makes the next compiles defer large tables, or not. Without it they are not deferred.
-func (c *Compiler) DeferTables(on bool) { c.deferring = on }
-
-// BuildAtOnce lets the next Compile build large tables of so many slots in all. So after a
-// restart a set has its table from the first packet on; but packets wait for the first snapshot,
-// and one namespace must not hold up all others.
-func (c *Compiler) BuildAtOnce(slots int) { c.allowance = slots }
 
 // defers reports whether a table of so many slots is deferred.
-func (r *run) defers(slots int) bool {
-	if slots <= r.allowance {
-		r.allowance -= slots
+func (ts *tables) defers(slots int) bool {
+	if slots <= ts.allowance {
+		ts.allowance -= slots
 		return false
 	}
-	r.inlined += slots
-	return slots > r.inlineSlots || r.inlined > maxInlineOfUnit
+	ts.inlined += slots
+	return slots > ts.inlineSlots || ts.inlined > maxInlineOfUnit
 }
 
-// NextTable returns a table that is to be built next; nil if there is none. The caller builds it
-// and gives it to Install before it asks for another.
-func (c *Compiler) NextTable() *TableJob {
-	for len(c.queue) > 0 {
-		j := c.queue[0]
-		c.queue[0] = nil
-		c.queue = c.queue[1:]
-		if j.dropped || !c.wants(j) {
+// next takes the next table to build from the queue; nil if there is none.
+func (ts *tables) next() *TableJob {
+	for len(ts.queue) > 0 {
+		j := ts.queue[0]
+		ts.queue[0] = nil
+		ts.queue = ts.queue[1:]
+		if j.dropped || !ts.wants(j) {
 			continue
 		}
 		if d := j.set().deferred; j.verify == nil {
 			d.queued, d.building = nil, j
 		}
-		j.snapshot = c.snapshot
 		return j
 	}
-	c.queue = nil
+	ts.queue = nil
 	return nil
 }
 
 // wants reports whether a job that is not built yet is still of a set in the snapshot.
-func (c *Compiler) wants(j *TableJob) bool {
+func (ts *tables) wants(j *TableJob) bool {
 	s := j.set()
 	if j.verify == nil {
 		return s.deferred != nil && s.deferred.queued == j
@@ -130,68 +103,53 @@ func (j *TableJob) names() []string {
 	return names
 }
 
-// Install puts a built table into force. It returns what Compile returns. A table that was built to
-// be compared, and differs, is reported by the next Check.
-func (c *Compiler) Install(j *TableJob) (*services.Snapshot, []objects.Problem, *steer.Change) {
-	r := c.begin()
-	if j.verify != nil {
-		if j.wrong && c.units[j.unit.key] == j.unit && c.wants(j) {
-			c.wrongTable = fmt.Sprintf("Service %s/%s: a table of %d slots differs", j.unit.key.namespace,
-				j.unit.key.name, len(j.slots))
-		}
-		return r.finish()
-	}
-	r.install(j)
-	return r.finish()
-}
-
-func (j *TableJob) set() *chosenSet { return &j.port.families[j.family].sets[j.which] }
-
-func (r *run) install(j *TableJob) {
+// install puts a built table into force. It returns false if the set is gone, or got a table that is
+// not deferred.
+func (ts *tables) install(j *TableJob) bool {
 	c := j.set()
 	d := c.deferred
-	if d == nil || d.building != j || r.units[j.unit.key] != j.unit {
-		return // the set is gone, or got a table that is not deferred
+	if d == nil || d.building != j {
+		return false
 	}
 	d.building = nil
 	before := c.table
-	c.table = r.tables.add(j.slots, j.sum)
-	r.tables.release(before)
+	c.table = ts.store.add(j.slots, j.sum)
+	ts.store.release(before)
 	now := *c.set
 	if d.queued == nil {
 		c.deferred = nil
 		now.Table, now.Named = c.table.slots, nil
 	} else {
 		d.base = j.chosen
-		r.substitute(&now, c.table, d.base)
+		ts.substitute(&now, c.table, d.base)
 	}
 	c.set = &now
 	// What is equal is one set, as it is when both are built at once.
 	f := &j.port.families[j.family]
 	if a, b := &f.sets[clusterSet], &f.sets[localSet]; a.set != nil && b.set != nil && a.deferred == nil &&
 		b.deferred == nil && a.set != b.set && b.is(a.kind, a.set) {
-		r.tables.release(b.table)
-		r.tables.share(a.table)
+		ts.store.release(b.table)
+		ts.store.share(a.table)
 		*b = *a
 	}
-	r.setFrontends(j.unit)
+	return true
 }
 
 // deferTable gives the set want, which is changed, the table in force until its own is built, and
 // queues that.
-func (r *run) deferTable(j *TableJob, want *services.EndpointSet) {
+func (ts *tables) deferTable(j *TableJob, want *services.EndpointSet) {
 	c := j.set()
 	d := c.deferred
 	next := chosenSet{set: want, kind: j.kind}
 	switch {
 	case d == nil && (c.set == nil || c.kind != j.kind || c.table == nil):
-		r.tables.release(c.table)
+		ts.store.release(c.table)
 		d = &deferral{}
 	case d == nil:
 		d = &deferral{base: c.set.Backends}
 		next.table = c.table
 	case c.kind != j.kind:
-		r.tables.release(c.table)
+		ts.store.release(c.table)
 		d.drop()
 		d = &deferral{}
 	default:
@@ -202,32 +160,20 @@ func (r *run) deferTable(j *TableJob, want *services.EndpointSet) {
 		*d.queued = *j
 	} else {
 		d.queued = j
-		r.queue = append(r.queue, j)
+		ts.queue = append(ts.queue, j)
 	}
 	next.deferred = d
 	*c = next
 	if c.table != nil {
-		r.substitute(want, c.table, d.base)
-	}
-}
-
-// drop makes the jobs of a deferral be ignored.
-func (d *deferral) drop() {
-	if d == nil {
-		return
-	}
-	for _, j := range []*TableJob{d.queued, d.building} {
-		if j != nil {
-			j.dropped = true
-		}
+		ts.substitute(want, c.table, d.base)
 	}
 }
 
 // substitute gives a set an older table, whose positions meant base. A position whose backend is
 // not in the set stands for one of the set's, which the table chooses: its shares hold. The choice
 // depends on the table alone, so that gateways that have seen the same choose alike.
-func (r *run) substitute(s *services.EndpointSet, table *sharedTable, base []services.BackendRef) {
-	in := r.scratch.chosen()
+func (ts *tables) substitute(s *services.EndpointSet, table *sharedTable, base []services.BackendRef) {
+	in := ts.scratch.chosen()
 	for _, ref := range s.Backends {
 		in[ref.Index()] = ref
 	}
@@ -270,50 +216,28 @@ func mix(x uint64) uint64 {
 }
 
 // large reports whether a set's table is one that is deferred.
-func (c *Compiler) large(kind tableKind, s *services.EndpointSet) bool {
-	return slotsOf(kind, s) > c.inlineSlots
-}
-
-// slotsOf is the size of a set's table.
-func slotsOf(kind tableKind, s *services.EndpointSet) int {
-	if len(s.Backends) == 0 || kind == noTable || kind == turnTable && s.Weights == nil {
-		return 0
-	}
-	return maglev.Size(len(s.Backends))
-}
-
-// waits reports whether a table of a unit is yet to be built.
-func (u *unit) waits() bool {
-	for _, p := range u.ports {
-		for f := range p.families {
-			for which := range p.families[f].sets {
-				if p.families[f].sets[which].deferred != nil {
-					return true
-				}
-			}
-		}
-	}
-	return false
+func (ts *tables) large(kind tableKind, s *services.EndpointSet) bool {
+	return kind.slotsOf(s) > ts.inlineSlots
 }
 
 // verifyTables queues builds of a unit's large tables, to compare them.
-func (c *Compiler) verifyTables(u *unit) {
+func (ts *tables) verifyTables(u *unit) {
 	for _, p := range u.ports {
 		for f := range p.families {
 			for which := range p.families[f].sets {
 				s := &p.families[f].sets[which]
-				if s.table == nil || s.set == nil || !c.large(s.kind, s.set) {
+				if s.table == nil || s.set == nil || !ts.large(s.kind, s.set) {
 					continue
 				}
-				j := c.job(u, p, f, which, s.kind, s.set)
+				j := ts.job(u, p, f, which, s.kind, s.set)
 				j.verify = s.table
-				c.queue = append(c.queue, j)
+				ts.queue = append(ts.queue, j)
 			}
 		}
 	}
 }
 
-func (c *Compiler) job(u *unit, p *port, family, which int, kind tableKind, s *services.EndpointSet) *TableJob {
-	return &TableJob{unit: u, port: p, family: family, which: which, kind: kind, key: c.cfg.SelectKey,
+func (ts *tables) job(u *unit, p *port, family, which int, kind tableKind, s *services.EndpointSet) *TableJob {
+	return &TableJob{unit: u, port: p, family: family, which: which, kind: kind, key: ts.cfg.SelectKey,
 		chosen: s.Backends, weights: s.Weights}
 }

@@ -6,19 +6,26 @@
 //	                              └──▶ steer.Change        what the kernel program opens and closes
 //
 // A unit is one Service and the EndpointSlices that name it: it is compiled as a whole. One compile
-// (run.go) records what changed and builds the units that this affects:
+// (run.go) records what changed and builds the units that this affects. The state of a Compiler is
+// divided among owners (state.go), and a file uses only files below it in this list:
 //
-//	claims.go, contest.go       frontends that a unit claims, and which unit has them
-//	limits.go                   what one Service may have, and all together
-//	offers.go                   the ports of a unit's slices, by name and protocol
-//	build.go, sets.go           endpoints, and those of them that take new flows (choose.go)
-//	patch.go, merge.go          what a changed slice changes in a long list of endpoints
-//	tables.go, turns.go         Maglev tables and turns, one copy of equal ones
-//	deferred.go                 large tables, which another goroutine builds
-//	shares.go, ranges.go        weights of endpoints, clients that may use a frontend
-//	identities.go, inherit.go   numbers of backends and services, given out and taken back
-//	unpin.go                    pins of session affinity that are lost
-//	selfcheck.go, facts.go      a few units compiled from nothing, and compared
+//	compiler.go, selfcheck.go, facts.go  the API; a few units compiled from nothing, and compared
+//	run.go                               one compile: its phases
+//	build.go, members.go, frontends.go   a unit's endpoints and frontends, put into the snapshot
+//	sets.go, deferred.go                 sets and their tables; another goroutine builds large ones
+//	state.go                             the owners, and the draft of the next snapshot (draft.go)
+//	admit.go                             admission: the units that are served if not all have room
+//	claims.go, contest.go                frontends that a unit claims, and which unit has them
+//	drain.go, endpointhealth.go          drains, and what checks say of endpoints
+//	healthcheck.go, problems.go, zones.go
+//	inherit.go, identities.go, unpin.go  numbers of backends and services; pins that are lost
+//	addresses.go, kept.go                addresses of the gateway, sources of replies
+//	units.go, unit.go                    the units, and what each consists of
+//	merge.go, offers.go, shares.go       endpoints, ports and weights from a unit's slices
+//	choose.go, policies.go, ranges.go    which endpoints take new flows, which clients are admitted
+//	limits.go                            what one Service may have, and all together
+//	tables.go, turns.go                  Maglev tables and turns, one copy of equal ones
+//	config.go, permitted.go, names.go, member.go, claim.go, patch.go, relation.go
 //
 // The same objects, configuration and drains lead to the same table in any order of arrival, and a
 // Full compile equals the incremental one, except for those numbers. A Compiler has no goroutine,

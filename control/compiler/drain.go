@@ -31,55 +31,64 @@ var (
 	ErrNotDrained = errors.New("is not drained; undrain takes the same address, or address and port, as drain did")
 )
 
+// drains are the drains in force.
+type drains struct {
+	units *units
+	addrs *addresses
+	set   map[Drain]bool
+	// touched are addresses whose drains changed since the last compile.
+	touched []header.Addr
+}
+
 // Drain leaves backends out of all sets from the next compile on; their flows stay. It holds until
 // Undrain, also for a backend that is deleted and created again.
-func (c *Compiler) Drain(d Drain) error {
-	if c.Count(d) == 0 {
+func (ds *drains) Drain(d Drain) error {
+	if ds.Count(d) == 0 {
 		return fmt.Errorf("drain %v: %w", d, ErrUnknownBackend)
 	}
-	c.drains[d] = true
-	c.touched = append(c.touched, d.Addr)
+	ds.set[d] = true
+	ds.touched = append(ds.touched, d.Addr)
 	return nil
 }
 
 // Undrain lets backends take new flows again from the next compile on.
-func (c *Compiler) Undrain(d Drain) error {
-	if !c.drains[d] {
+func (ds *drains) Undrain(d Drain) error {
+	if !ds.set[d] {
 		return fmt.Errorf("%v: %w", d, ErrNotDrained)
 	}
-	delete(c.drains, d)
-	c.touched = append(c.touched, d.Addr)
+	delete(ds.set, d)
+	ds.touched = append(ds.touched, d.Addr)
 	return nil
 }
 
 // Drains returns all drains in force, in order.
-func (c *Compiler) Drains() []Drain {
-	return slices.SortedFunc(maps.Keys(c.drains), func(a, b Drain) int {
+func (ds *drains) Drains() []Drain {
+	return slices.SortedFunc(maps.Keys(ds.set), func(a, b Drain) int {
 		return cmp.Or(a.Addr.Netip().Compare(b.Addr.Netip()), cmp.Compare(a.Port, b.Port))
 	})
 }
 
 // SetDrains replaces all drains from the next compile on, also by drains that no endpoint has now:
 // those of a predecessor.
-func (c *Compiler) SetDrains(list []Drain) {
-	was := c.drains
-	c.drains = make(map[Drain]bool, len(list))
+func (ds *drains) SetDrains(list []Drain) {
+	was := ds.set
+	ds.set = make(map[Drain]bool, len(list))
 	for _, d := range list {
-		if c.drains[d] = true; !was[d] {
-			c.touched = append(c.touched, d.Addr)
+		if ds.set[d] = true; !was[d] {
+			ds.touched = append(ds.touched, d.Addr)
 		}
 	}
 	for d := range was {
-		if !c.drains[d] {
-			c.touched = append(c.touched, d.Addr)
+		if !ds.set[d] {
+			ds.touched = append(ds.touched, d.Addr)
 		}
 	}
 }
 
 // Count returns the number of backends that d names.
-func (c *Compiler) Count(d Drain) (n int) {
-	c.uses.each(d.Addr, func(num int32) {
-		for _, p := range c.byNum[num].ports {
+func (ds *drains) Count(d Drain) (n int) {
+	ds.addrs.uses.each(d.Addr, func(num int32) {
+		for _, p := range ds.units.byNum[num].ports {
 			for f := range p.families {
 				for _, m := range p.families[f].members {
 					if m.addr == d.Addr && (d.Port == 0 || d.Port == m.port) {
@@ -90,4 +99,17 @@ func (c *Compiler) Count(d Drain) (n int) {
 		}
 	})
 	return n
+}
+
+// has reports whether an endpoint is drained.
+func (ds *drains) has(a header.Addr, port uint16) bool {
+	return len(ds.set) > 0 && (ds.set[Drain{a, 0}] || ds.set[Drain{a, port}])
+}
+
+// settle makes the units dirty whose endpoints are at addresses whose drains changed.
+func (ds *drains) settle() {
+	for _, a := range ds.touched {
+		ds.addrs.uses.each(a, ds.units.reread)
+	}
+	ds.touched = nil
 }

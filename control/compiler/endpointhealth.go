@@ -1,7 +1,6 @@
 package compiler
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -28,23 +27,19 @@ type EndpointHealth struct {
 	SlowStart uint8
 }
 
-// place is an endpoint's address and port.
-type place struct {
-	addr header.Addr
-	port uint16
-}
-
 type standing struct {
 	down  bool
 	share uint8 // of its weight, in tenths; 0 is all
 }
 
-// The problems of a Service by checks. They have no numbers and names of endpoints, which change
-// all the time, as each change would be an Event.
-const someDown = "some endpoints fail this gateway's checks and get no new flows; `sluice backends` says which"
-
-const failOpen = "fewer than half of the endpoints are healthy by this gateway's checks, so all get new flows " +
-	"(fail open); `sluice backends` says what fails"
+// endpointChecks are what checks say of endpoints, and the ports that have checks.
+type endpointChecks struct {
+	of map[portKey]map[place]standing
+	// changed are the units of endpoints of which checks say something else since the last compile.
+	changed map[unitKey]bool
+	ports   map[*unit][]*CheckedPort // of units that have any
+	edits   uint64                   // of ports
+}
 
 // SetHealth changes what checks say of endpoints from the next compile on; of those that the list
 // does not have, nothing changes. An endpoint is up until the list says otherwise. What it says of
@@ -54,32 +49,42 @@ const failOpen = "fewer than half of the endpoints are healthy by this gateway's
 // An endpoint that is down gets no new flows; those that it has stay. Objects come first: an
 // endpoint that they do not let take flows takes none. If fewer than half of the endpoints that
 // they let take a set's flows are up, all take them, and the Service has a Problem that says so.
-func (c *Compiler) SetHealth(list []EndpointHealth) {
+func (cs *endpointChecks) SetHealth(list []EndpointHealth) {
 	for _, h := range list {
-		port := portKey{unitKey{h.Namespace, h.Service}, h.PortName, h.Proto}
+		port := portKey{unitKey{h.Namespace, h.Service}, portID{h.PortName, h.Proto}}
 		at, now := place{h.Addr, h.Port}, standing{h.Down, h.SlowStart}
-		before := c.checked[port][at]
+		before := cs.of[port][at]
 		if now == before {
 			continue
 		}
-		c.checkedUnits[port.unit] = true
+		cs.changed[port.unit] = true
 		switch {
 		case now != standing{}:
-			if c.checked[port] == nil {
-				c.checked[port] = map[place]standing{}
+			if cs.of[port] == nil {
+				cs.of[port] = map[place]standing{}
 			}
-			c.checked[port][at] = now
-		case len(c.checked[port]) == 1:
-			delete(c.checked, port)
+			cs.of[port][at] = now
+		case len(cs.of[port]) == 1:
+			delete(cs.of, port)
 		default:
-			delete(c.checked[port], at)
+			delete(cs.of[port], at)
 		}
 	}
 }
 
+// settle makes the units dirty whose endpoints' health changed.
+func (cs *endpointChecks) settle(us *units) {
+	for k := range cs.changed {
+		if u := us.byKey[k]; u != nil {
+			us.dirty[u] = true
+		}
+	}
+	clear(cs.changed)
+}
+
 // judge notes in the members of a port what checks say of them, in order of address and port.
-func (r *run) judge(u *unit, p *port, members []member) {
-	for at, s := range r.checked[portKey{u.key, p.spec.Name, p.spec.Proto}] {
+func (cs *endpointChecks) judge(u *unit, p *port, members []member) {
+	for at, s := range cs.of[portKey{u.key, p.key()}] {
 		i, found := slices.BinarySearchFunc(members, member{addr: at.addr, port: at.port}, compareMembers)
 		if !found {
 			continue
@@ -109,49 +114,22 @@ func (p *CheckedPort) equal(o *CheckedPort) bool {
 
 // CheckedPorts returns all service ports that have a check, the oldest Service first, by which the
 // caller may bound their number. What did not change since an earlier call is the same CheckedPort.
-func (c *Compiler) CheckedPorts() []*CheckedPort {
-	units := slices.SortedFunc(maps.Keys(c.withChecks), func(a, b *unit) int {
-		return cmp.Or(cmp.Compare(created(a.service), created(b.service)), a.key.compare(b.key))
-	})
+func (cs *endpointChecks) CheckedPorts() []*CheckedPort {
+	units := slices.SortedFunc(maps.Keys(cs.ports), compareAges)
 	var list []*CheckedPort
 	for _, u := range units {
-		list = append(list, u.checks...)
+		list = append(list, cs.ports[u]...)
 	}
 	return list
 }
 
 // CheckEdits counts how often the result of CheckedPorts changed.
-func (c *Compiler) CheckEdits() uint64 { return c.checkEdits }
-
-// checkOf returns the check of a service port, if it has one: that of its Service, or that of the
-// configuration.
-func (r *run) checkOf(s *objects.Service, p *objects.ServicePort) (objects.Check, bool) {
-	if s.Checks != nil {
-		return s.Checks.Of(p)
-	}
-	return r.cfg.Checks.Of(p)
-}
-
-// addCandidates adds the members of a set, which are in order of members.
-func (f *familySet) addCandidates(chosen []services.BackendRef) {
-	var list []netip.AddrPort
-	i := 0
-	for j := range f.members {
-		if m := &f.members[j]; i < len(chosen) && m.ref == chosen[i] {
-			list = append(list, netip.AddrPortFrom(m.addr.Netip(), m.port))
-			i++
-		}
-	}
-	if f.candidates != nil {
-		list = slices.Compact(slices.SortedFunc(slices.Values(append(list, f.candidates...)),
-			netip.AddrPort.Compare))
-	}
-	f.candidates = list
-}
+func (cs *endpointChecks) CheckEdits() uint64 { return cs.edits }
 
 // setChecks records the checked ports of a built unit.
-func (r *run) setChecks(u *unit) {
+func (cs *endpointChecks) setChecks(u *unit) {
 	var now []*CheckedPort
+	before := cs.ports[u]
 	for _, p := range u.ports {
 		if !p.hasCheck {
 			continue
@@ -164,18 +142,18 @@ func (r *run) setChecks(u *unit) {
 		if len(c.Endpoints) == 0 && c.Check.Kind != objects.CheckNone {
 			continue
 		}
-		if at := slices.IndexFunc(u.checks, c.equal); at >= 0 {
-			c = u.checks[at]
+		if at := slices.IndexFunc(before, c.equal); at >= 0 {
+			c = before[at]
 		}
 		now = append(now, c)
 	}
-	if slices.Equal(now, u.checks) {
+	if slices.Equal(now, before) {
 		return
 	}
-	if u.checks = now; len(now) > 0 {
-		r.withChecks[u] = true
+	if len(now) > 0 {
+		cs.ports[u] = now
 	} else {
-		delete(r.withChecks, u)
+		delete(cs.ports, u)
 	}
-	r.checkEdits++
+	cs.edits++
 }

@@ -15,7 +15,7 @@ func (c *Compiler) CheckAll(t HandedOut) string {
 	if d := c.missing(t); d != "" {
 		return d
 	}
-	for _, u := range c.units { // alone, so that all it needs of others is taken over
+	for _, u := range c.units.byKey { // alone, so that all it needs of others is taken over
 		if d := c.compare([]*unit{u}, t, c.snapshot); d != "" {
 			return d
 		}
@@ -25,11 +25,13 @@ func (c *Compiler) CheckAll(t HandedOut) string {
 
 // TreatAllAsLarge makes the compiler defer every table, and merge all endpoints as it does those of
 // large Services.
-func (c *Compiler) TreatAllAsLarge() { c.deferring, c.inlineSlots, c.keepFrom = true, 0, 1 }
+func (c *Compiler) TreatAllAsLarge() {
+	c.tables.deferring, c.tables.inlineSlots, c.keepFrom = true, 0, 1
+}
 
 // Pending reports whether tables are to be built.
 func (c *Compiler) Pending() bool {
-	return slices.ContainsFunc(c.queue, func(j *TableJob) bool { return !j.dropped && c.wants(j) })
+	return slices.ContainsFunc(c.tables.queue, func(j *TableJob) bool { return !j.dropped && c.tables.wants(j) })
 }
 
 // FullHealthChecks are those of a state compiled from nothing.
@@ -64,7 +66,7 @@ var Corruptions = map[string]func(*Compiler){
 		copied := *f.Service
 		f.Service = &copied
 	},
-	"an address": func(c *Compiler) { delete(c.own, c.one().vips[0]) },
+	"an address": func(c *Compiler) { delete(c.addrs.own, c.one().vips[0]) },
 	"a published address": func(c *Compiler) {
 		b := services.NewBuilder(c.snapshot)
 		b.SetAddr(c.one().vips[0], services.AddrVIP|services.AddrSNAT)
@@ -72,13 +74,17 @@ var Corruptions = map[string]func(*Compiler){
 		*c.snapshot = *b.Build()
 		c.snapshot.Generation = generation
 	},
-	"a lost slice":     func(c *Compiler) { c.one().slices = nil },
-	"a lost Service":   func(c *Compiler) { c.one().service = nil },
-	"an old Service":   func(c *Compiler) { old := *c.one().service; c.one().service = &old },
-	"a kept source":    func(c *Compiler) { clear(c.keep) },
-	"a health check":   func(c *Compiler) { c.one().health.Local4++ },
+	"a lost slice":   func(c *Compiler) { c.one().slices = nil },
+	"a lost Service": func(c *Compiler) { c.one().service = nil },
+	"an old Service": func(c *Compiler) { old := *c.one().service; c.one().service = &old },
+	"a kept source":  func(c *Compiler) { clear(c.kept.count) },
+	"a health check": func(c *Compiler) {
+		h := c.healthChecks.of[c.one()]
+		h.Local4++
+		c.healthChecks.of[c.one()] = h
+	},
 	"a lost problem":   func(c *Compiler) { c.one().problems = nil },
-	"a forgotten unit": func(c *Compiler) { c.forget(c.one()) },
+	"a forgotten unit": func(c *Compiler) { c.units.forget(c.one()) },
 	"a number given twice": func(c *Compiler) {
 		m := c.one().ports[0].families[0].members
 		m[1].ref = m[0].ref
@@ -87,9 +93,9 @@ var Corruptions = map[string]func(*Compiler){
 }
 
 func (c *Compiler) one() *unit {
-	u := c.units[unitKey{"bench", "service-1"}]
+	u := c.units.byKey[unitKey{"bench", "service-1"}]
 	if u == nil {
-		panic(fmt.Sprintf("no such unit among %d", len(c.units)))
+		panic(fmt.Sprintf("no such unit among %d", len(c.units.byKey)))
 	}
 	return u
 }
@@ -97,7 +103,7 @@ func (c *Compiler) one() *unit {
 // Facts are the compiled Services of a namespace, as a worker reads them.
 func (c *Compiler) Facts(namespace string) []byte {
 	var all []byte
-	units := slices.SortedFunc(maps.Values(c.units), func(a, b *unit) int { return a.key.compare(b.key) })
+	units := slices.SortedFunc(maps.Values(c.units.byKey), func(a, b *unit) int { return a.key.compare(b.key) })
 	for _, u := range units {
 		if u.key.namespace != namespace {
 			continue
@@ -113,14 +119,14 @@ func (c *Compiler) Facts(namespace string) []byte {
 }
 
 // Queued is the number of tables that wait to be built.
-func (c *Compiler) Queued() int { return len(c.queue) }
+func (c *Compiler) Queued() int { return len(c.tables.queue) }
 
 // Contests is how many frontends other Services may win or lose by a new version of a Service. The
 // compiler is of no use afterwards.
 func (c *Compiler) Contests(s *objects.Service) int {
 	r := c.begin()
 	r.setService(s.ID, s)
-	return len(r.contested)
+	return len(r.contest.changed)
 }
 
 // FullCheckedPorts are those of a state compiled from nothing.

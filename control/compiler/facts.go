@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"sluice.dev/sluice/control/maglev"
-	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/nat/header"
@@ -28,7 +27,7 @@ type facts struct {
 // objects; "" if in nothing.
 func (f *facts) differ(u *unit, want *facts) string {
 	got, c, fresh := f, f.Compiler, want.Compiler
-	v := fresh.units[u.key]
+	v := fresh.units.byKey[u.key]
 	if v == nil {
 		return "what remains of it and its objects"
 	}
@@ -54,13 +53,13 @@ func (f *facts) differ(u *unit, want *facts) string {
 		}
 	}
 	if slices.ContainsFunc(keys,
-		func(k services.FrontendKey) bool { return c.snapshot.Owned(k.Addr) != c.own[k.Addr].all() }) {
+		func(k services.FrontendKey) bool { return c.snapshot.Owned(k.Addr) != c.addrs.own[k.Addr].all() }) {
 		return "addresses"
 	}
 	if !c.catches(v, fresh) {
 		return "sources of replies"
 	}
-	if u.health != v.health {
+	if c.healthChecks.of[u] != fresh.healthChecks.of[v] {
 		return "answers to health checks"
 	}
 	return ""
@@ -73,7 +72,7 @@ func (c *Compiler) catches(v *unit, fresh *Compiler) bool {
 		for f := range p.families {
 			for _, m := range p.families[f].members {
 				k := steer.KeepSource{Addr: m.addr, Port: m.port, Proto: p.spec.Proto}
-				if fresh.keep[k] > 0 && c.keep[k] <= 0 {
+				if fresh.kept.count[k] > 0 && c.kept.count[k] <= 0 {
 					return false
 				}
 			}
@@ -157,7 +156,7 @@ func (f *facts) addFrontends(keys []services.FrontendKey) {
 			continue // another unit's, which is compared in its turn
 		}
 		f.bit(fe.Key == k && f.snapshot.Service(fe.Service.ID) == fe.Service)
-		f.bit(f.own[k.Addr].all()&services.AddrVIP != 0)
+		f.bit(f.addrs.own[k.Addr].all()&services.AddrVIP != 0)
 		f.num(uint64(fe.Kind))
 		f.rule(&fe.Outside)
 		f.bit(fe.Pod == fe.Outside)
@@ -185,7 +184,7 @@ func (f *facts) set(s *services.EndpointSet) {
 	for _, w := range s.Weights {
 		f.num(uint64(w))
 	}
-	if f.skipTables && maglev.Size(len(s.Backends)) > f.inlineSlots {
+	if f.skipTables && maglev.Size(len(s.Backends)) > f.tables.inlineSlots {
 		return
 	}
 	f.num(uint64(len(s.Table)))
@@ -226,22 +225,4 @@ func (f *facts) addProblems() {
 	for _, p := range f.unit.problems {
 		f.text(p.String())
 	}
-}
-
-// Served reports whether a Service is served.
-func (c *Compiler) Served(namespace, name string) bool {
-	u := c.units[unitKey{namespace, name}]
-	return u != nil && u.service.Served() && u.denied == ""
-}
-
-// Slice returns the version of an EndpointSlice that is compiled; nil if there is none.
-func (c *Compiler) Slice(id objects.ObjectID) *objects.Slice {
-	u := c.units[c.owner[id]]
-	if u == nil {
-		return nil
-	}
-	if at, ok := slices.BinarySearchFunc(u.slices, id, compareSliceID); ok {
-		return u.slices[at]
-	}
-	return nil
 }

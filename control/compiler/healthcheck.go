@@ -24,36 +24,44 @@ func compareHealthChecks(a, b HealthCheck) int {
 	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
+// healthChecks are the answers of all health check node ports.
+type healthChecks struct {
+	of    map[*unit]HealthCheck // of units that have one
+	list  []HealthCheck         // in order of port
+	edits uint64                // how often list changed
+}
+
 // HealthChecks returns what the health check node ports of all Services answer, in
 // order of port. The caller may keep it.
-func (c *Compiler) HealthChecks() []HealthCheck { return slices.Clone(c.health) }
+func (hs *healthChecks) HealthChecks() []HealthCheck { return slices.Clone(hs.list) }
 
 // HealthEdits counts how often the result of HealthChecks changed.
-func (c *Compiler) HealthEdits() uint64 { return c.healthEdits }
+func (hs *healthChecks) HealthEdits() uint64 { return hs.edits }
 
-// setHealthCheck records the answer of a built unit's health check node port.
-func (r *run) setHealthCheck(u *unit) {
-	now := r.healthCheck(u)
-	if now == u.health {
+// set records the answer of a built unit's health check node port.
+func (hs *healthChecks) set(u *unit, scratch *scratch) {
+	now, before := u.healthCheck(scratch), hs.of[u]
+	if now == before {
 		return
 	}
-	r.healthEdits++
-	if u.health.Port != 0 {
-		if at, ok := slices.BinarySearchFunc(r.health, u.health, compareHealthChecks); ok {
-			r.health = slices.Delete(r.health, at, at+1)
+	hs.edits++
+	if before.Port != 0 {
+		delete(hs.of, u)
+		if at, ok := slices.BinarySearchFunc(hs.list, before, compareHealthChecks); ok {
+			hs.list = slices.Delete(hs.list, at, at+1)
 		}
 	}
 	if now.Port != 0 {
-		at, _ := slices.BinarySearchFunc(r.health, now, compareHealthChecks)
-		r.health = slices.Insert(r.health, at, now)
+		hs.of[u] = now
+		at, _ := slices.BinarySearchFunc(hs.list, now, compareHealthChecks)
+		hs.list = slices.Insert(hs.list, at, now)
 	}
-	u.health = now
 }
 
 // healthCheck counts the distinct addresses of ready endpoints on this node. It ignores drained
 // endpoints and those of weight 0: they take no new flows, so a load balancer in front of the
 // gateways should send those elsewhere.
-func (r *run) healthCheck(u *unit) (h HealthCheck) {
+func (u *unit) healthCheck(scratch *scratch) (h HealthCheck) {
 	if !u.service.Served() || u.service.HealthPort == 0 {
 		return h
 	}
@@ -62,7 +70,7 @@ func (r *run) healthCheck(u *unit) (h HealthCheck) {
 		V4: u.service.Families[objects.Family(false)], V6: u.service.Families[objects.Family(true)],
 	}
 	for f, count := range [...]*int{&h.Local4, &h.Local6} {
-		addrs := r.scratch.addrs[:0]
+		addrs := scratch.addrs[:0]
 		for _, p := range u.ports {
 			for _, m := range p.families[f].members {
 				if m.flags&services.BackendLocal != 0 && m.ready() {
@@ -72,7 +80,7 @@ func (r *run) healthCheck(u *unit) (h HealthCheck) {
 		}
 		slices.SortFunc(addrs, objects.CompareAddrs)
 		*count = len(slices.Compact(addrs))
-		r.scratch.addrs = addrs
+		scratch.addrs = addrs
 	}
 	return h
 }

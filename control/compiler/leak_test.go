@@ -38,9 +38,9 @@ func TestCompilerKeepsNothingOfDeletedObjects(t *testing.T) {
 			t.Fatalf("tables have %d users, and are used by %d sets", got, want)
 		}
 		met["shared sets"] = met["shared sets"] || sharesSet(c)
-		met["tables"] = met["tables"] || len(c.tables) > 0
-		met["keep-sources"] = met["keep-sources"] || len(c.keep) > 0
-		met["contested"] = met["contested"] || len(c.claims.pairs) > len(c.claims.head)+unused(&c.claims)
+		met["tables"] = met["tables"] || len(c.tables.store) > 0
+		met["keep-sources"] = met["keep-sources"] || len(c.kept.count) > 0
+		met["contested"] = met["contested"] || len(c.contest.claims.pairs) > len(c.contest.claims.head)+unused(&c.contest.claims)
 		met["problems"] = met["problems"] || len(problems) > 0
 		met["problems"] = met["problems"] || len(tr.Locate(nil)) > 5
 	}
@@ -66,12 +66,12 @@ func TestCompilerKeepsNothingOfDeletedObjects(t *testing.T) {
 		c.Release(s.Generation)
 	}
 	for what, n := range map[string]int{
-		"problems": len(problems), "units": len(c.units), "owners": len(c.owner),
-		"claims": len(c.claims.head), "uses": len(c.uses.head), "own addresses": len(c.own),
-		"keep-sources": len(c.keep), "tables": len(c.tables),
-		"claim pairs":  len(c.claims.pairs) - unused(&c.claims),
-		"use pairs":    len(c.uses.pairs) - unused(&c.uses),
-		"unit numbers": len(c.byNum) - len(c.free),
+		"problems": len(problems), "units": len(c.units.byKey), "owners": len(c.units.owner),
+		"claims": len(c.contest.claims.head), "uses": len(c.addrs.uses.head), "own addresses": len(c.addrs.own),
+		"keep-sources": len(c.kept.count), "tables": len(c.tables.store),
+		"claim pairs":  len(c.contest.claims.pairs) - unused(&c.contest.claims),
+		"use pairs":    len(c.addrs.uses.pairs) - unused(&c.addrs.uses),
+		"unit numbers": len(c.units.byNum) - len(c.units.free),
 		"backends":     int(c.ids.backends.next) - 1 - len(c.ids.backends.free),
 		"services":     int(c.ids.services.next) - 1 - len(c.ids.services.free),
 		"steered":      c.Steer().Open.Len(),
@@ -85,12 +85,12 @@ func TestCompilerKeepsNothingOfDeletedObjects(t *testing.T) {
 
 // tableUsers counts the users that shared tables know of, and those there are.
 func tableUsers(c *Compiler) (known, are int) {
-	for _, tables := range c.tables {
+	for _, tables := range c.tables.store {
 		for _, t := range tables {
 			known += t.users
 		}
 	}
-	for _, u := range c.units {
+	for _, u := range c.units.byKey {
 		for _, p := range u.ports {
 			for _, f := range p.families {
 				for _, s := range f.sets {
@@ -106,7 +106,7 @@ func tableUsers(c *Compiler) (known, are int) {
 
 // sharesSet reports whether a port has one set for both of its policies.
 func sharesSet(c *Compiler) bool {
-	for _, u := range c.units {
+	for _, u := range c.units.byKey {
 		for _, p := range u.ports {
 			for _, f := range p.families {
 				if f.sets[clusterSet].table != nil && f.sets[clusterSet].set == f.sets[localSet].set {

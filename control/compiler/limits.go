@@ -62,15 +62,63 @@ func (w *wants) exceeds(cfg *Config, percent int) string {
 	return ""
 }
 
+// total is what units use of the shared tables: all, and those of each namespace. It has no entry
+// for a namespace that uses nothing.
+type total struct {
+	all wants
+	of  map[string]wants
+}
+
+func newTotal() total { return total{of: map[string]wants{}} }
+
+func (t *total) add(namespace string, w wants, by int) {
+	t.all.add(w, by)
+	n := t.of[namespace]
+	if n.add(w, by); n == (wants{}) {
+		delete(t.of, namespace)
+	} else {
+		t.of[namespace] = n
+	}
+}
+
+// fits reports whether no table and no namespace's share of one is exceeded.
+func (t *total) fits(cfg *Config) bool {
+	if t.all.exceeds(cfg, 0) != "" {
+		return false
+	}
+	for _, n := range t.of {
+		if n.exceeds(cfg, cfg.NamespaceShare) != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// refuses returns why a unit that uses w besides does not fit; "" if it does.
+func (t *total) refuses(cfg *Config, namespace string, w wants) string {
+	n := t.of[namespace]
+	n.add(w, +1)
+	if limit := n.exceeds(cfg, cfg.NamespaceShare); limit != "" && cfg.NamespaceShare > 0 {
+		return fmt.Sprintf("there is room for %s of one namespace (proxy.namespaceShare), and older Services of this "+
+			"one have it", limit)
+	}
+	all := t.all
+	all.add(w, +1)
+	if limit := all.exceeds(cfg, 0); limit != "" {
+		return fmt.Sprintf("there is room for %s of all Services together, and older Services have it", limit)
+	}
+	return ""
+}
+
 // fitting returns how many of a Service's ports, from the first on, stay within the frontends of
 // one Service, and how many of those frontends have an address.
-func (r *run) fitting(s *objects.Service) (ports, frontends int) {
+func (c *settings) fitting(s *objects.Service) (ports, frontends int) {
 	if !s.Served() {
 		return 0, 0
 	}
 	vips := 0
 	for _, v := range s.VIPs {
-		if r.serves(v) {
+		if c.serves(v) {
 			vips++
 		}
 	}
@@ -90,47 +138,36 @@ func (r *run) fitting(s *objects.Service) (ports, frontends int) {
 	return ports, ports * vips
 }
 
-// tooMany reports the ports that fitting left out.
-func tooMany(s *objects.Service, ports int) (problems []objects.Problem) {
-	if !s.Served() || ports == len(s.Ports) {
-		return nil
-	}
-	return []objects.Problem{{Object: s.ID, Field: fmt.Sprintf("spec.ports[%d]", ports), Severity: objects.Refused,
-		Message: fmt.Sprintf("this port and the %d behind it are refused: with them the Service has more than %d "+
-			"frontends (addresses times ports, and node ports), the most that one can have; split it",
-			len(s.Ports)-ports-1, maxServiceFrontends)}}
-}
-
-// wantsOf returns the wants of a unit, whether it is denied or not.
-func (r *run) wantsOf(u *unit) (w wants) {
-	ports, frontends := r.fitting(u.service)
+// wantsOf returns the wants of a Service with its slices, whether it is denied or not.
+func (c *settings) wantsOf(service *objects.Service, list []*objects.Slice) (w wants) {
+	ports, frontends := c.fitting(service)
 	if ports == 0 {
 		return w
 	}
 	w.frontends = frontends
-	for _, v := range u.service.VIPs {
-		if r.serves(v) {
+	for _, v := range service.VIPs {
+		if c.serves(v) {
 			w.addrs++
 		}
 	}
 	ends := 0
-	for f := range u.service.Families {
-		if !u.service.Families[f] {
+	for f := range service.Families {
+		if !service.Families[f] {
 			continue
 		}
 		wanted := make(map[portID]*portWants, ports)
-		for _, p := range u.service.Ports[:ports] {
-			wanted[portID{p.Name, p.Proto}] = &portWants{needs: r.needs(u.service, p, f)}
+		for _, p := range service.Ports[:ports] {
+			wanted[portID{p.Name, p.Proto}] = &portWants{needs: c.needs(service, p, f)}
 		}
-		for _, s := range u.slices {
+		for _, s := range list {
 			if objects.Family(s.V6) == f {
-				backends, sources, addrs := r.wantsOfSlice(wanted, s)
+				backends, sources, addrs := c.wantsOfSlice(wanted, s)
 				w.backends += backends
 				w.sources += sources
 				ends += addrs
 			}
 		}
-		if tableOf(r.schedulerOf(u.service)) != noTable {
+		if tableOf(c.schedulerOf(service)) != noTable {
 			for _, p := range wanted {
 				w.slots += p.slots()
 			}
@@ -161,7 +198,7 @@ func (p *portWants) slots() (n int) {
 	return n
 }
 
-func (r *run) wantsOfSlice(ports map[portID]*portWants, s *objects.Slice) (backends, sources, addrs int) {
+func (c *settings) wantsOfSlice(ports map[portID]*portWants, s *objects.Slice) (backends, sources, addrs int) {
 	here := -1 // endpoints on this node, when they are counted
 	for _, sp := range s.Ports {
 		p := ports[portID{sp.Name, sp.Proto}]
@@ -176,7 +213,7 @@ func (r *run) wantsOfSlice(ports map[portID]*portWants, s *objects.Slice) (backe
 			kept = len(s.Endpoints)
 		case keepLocal:
 			if here < 0 {
-				here = r.localEndpoints(s)
+				here = c.localEndpoints(s)
 			}
 			kept = here
 		}
@@ -186,14 +223,11 @@ func (r *run) wantsOfSlice(ports map[portID]*portWants, s *objects.Slice) (backe
 	return backends, sources, addrs
 }
 
-func (r *run) localEndpoints(s *objects.Slice) (n int) {
+func (c *settings) localEndpoints(s *objects.Slice) (n int) {
 	for i := range s.Endpoints {
-		if name := s.Node(&s.Endpoints[i]); name != "" && name == r.cfg.NodeName {
+		if name := s.Node(&s.Endpoints[i]); name != "" && name == c.NodeName {
 			n++
 		}
 	}
 	return n
 }
-
-// Starved reports whether endpoints lack numbers and some are free.
-func (c *Compiler) Starved() bool { return len(c.short) > 0 && c.ids.backends.left() }

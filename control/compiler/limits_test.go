@@ -64,8 +64,8 @@ func (l *limited) compile() []objects.Problem {
 	s, problems, _ := l.Compile(l.tracker.Changes())
 	l.Release(s.Generation)
 	fresh := l.full(l.tracker.State())
-	if !slices.Equal(problems, fresh.problems) {
-		l.t.Fatalf("incremental: %v\nfrom nothing: %v", problems, fresh.problems)
+	if !slices.Equal(problems, fresh.Problems()) {
+		l.t.Fatalf("incremental: %v\nfrom nothing: %v", problems, fresh.Problems())
 	}
 	if d := l.CheckAll(l.tracker); d != "" {
 		l.t.Fatal(d)
@@ -212,7 +212,7 @@ func TestShortUnitsAreBuiltAgain(t *testing.T) {
 		t.Fatal("the freed numbers are not assigned again")
 	}
 	_, problems, _ = l.Compile(&objects.Changes{})
-	if _, n := l.served(2); n != 3 || len(problems) != 0 || len(l.short) != 0 {
+	if _, n := l.served(2); n != 3 || len(problems) != 0 || len(l.ids.short) != 0 {
 		t.Errorf("%d endpoints, want 3; %v", n, problems)
 	}
 	if d := l.CheckAll(l.tracker); d != "" {
@@ -230,7 +230,7 @@ func TestWeightsAreMatchedOncePerSlice(t *testing.T) {
 	l.tracker.Upsert(limitsSource, s)
 	l.tracker.Upsert(limitsSource, first)
 	l.compile()
-	u := l.units[unitKey{"n", "x"}]
+	u := l.units.byKey[unitKey{"n", "x"}]
 	list := func() []uint16 { return u.shares.of[u.slices[0]] }
 	before := list()
 	if !slices.Equal(before, []uint16{5, 1}) {

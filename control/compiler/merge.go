@@ -1,7 +1,6 @@
 package compiler
 
 import (
-	"cmp"
 	"slices"
 
 	"sluice.dev/sluice/control/objects"
@@ -19,38 +18,21 @@ type merged struct {
 	refused map[*objects.Slice][]objects.Problem
 }
 
-// compareListed orders a port's endpoints. Of duplicates the first one stays: one that is not
-// terminating before one that is, then by readiness, then by the remaining fields, so that the
-// order of slices does not matter.
-func compareListed(a, b member) int {
-	if a.addr != b.addr || a.port != b.port {
-		return compareMembers(a, b)
-	}
-	return cmp.Or(cmp.Compare(rank(b.flags), rank(a.flags)), cmp.Compare(b.hints, a.hints),
-		cmp.Compare(b.weight, a.weight), cmp.Compare(a.flags, b.flags))
-}
+// appender appends the endpoints of a slice at one of its ports, and returns which are refused.
+type appender func(to []member, o offer) ([]member, []objects.FieldProblem)
 
-func (m *member) same(o *member) bool { return m.addr == o.addr && m.port == o.port }
-
-// merge collects the endpoints of a port from all slices that have it, each once, in order. listed
-// is how many it went through. The result is valid until the next merge.
-func (r *run) merge(u *unit, f *familySet, offered []offer, v6 bool) (
-	members []member, listed int, problems []objects.Problem,
-) {
-	from := make([]offer, 0, len(offered))
-	for _, o := range offered {
-		if o.slice.V6 == v6 {
-			from = append(from, o)
-			listed += len(o.slice.Endpoints)
-		}
-	}
-	m := &f.merged
-	if u.reread || len(m.all) == 0 || !r.mergeChanged(u, m, from) {
-		*m = merged{all: r.scratch.members[:0]}
+// merge collects the endpoints of a port from all slices that have it, each once, in order. again:
+// they may be other ones though their slices are the same. The result is in memory of buf, and m
+// keeps its own copy if there are at least least of them.
+func (m *merged) merge(
+	from []offer, again bool, read appender, buf []member, least int,
+) (members []member, problems []objects.Problem) {
+	if again || len(m.all) == 0 || !m.change(from, read) {
+		*m = merged{all: buf[:0]}
 		for _, o := range from {
-			m.all = r.appendOffer(m.all, u, m, o)
+			m.all = m.read(m.all, o, read)
 		}
-		r.scratch.members = m.all
+		buf = m.all
 		slices.SortFunc(m.all, compareListed)
 		m.all = slices.Clone(m.all)
 	}
@@ -60,29 +42,28 @@ func (r *run) merge(u *unit, f *familySet, offered []offer, v6 bool) (
 			problems = append(problems, m.refused[o.slice]...)
 		}
 	}
-	members = r.scratch.members[:0]
+	members = buf[:0]
 	for i := range m.all {
 		if i == 0 || !m.all[i].same(&m.all[i-1]) {
 			members = append(members, m.all[i])
 		}
 	}
-	r.scratch.members = members
-	if len(m.all) < r.keepFrom {
+	if len(m.all) < least {
 		*m = merged{}
 	}
-	return members, listed, problems
+	return members, problems
 }
 
-// mergeChanged exchanges the endpoints of slices that came, went or changed since the last merge.
-// What the others' endpoints depend on must not have changed (unit.reread).
-func (r *run) mergeChanged(u *unit, m *merged, from []offer) (ok bool) {
+// change exchanges the endpoints of slices that came, went or changed since the last merge. It
+// reports whether that was possible.
+func (m *merged) change(from []offer, read appender) (ok bool) {
 	var gone, added []member
 	diff(m.from, from, func(o offer) *objects.Slice { return o.slice },
 		func(o offer) {
-			gone = r.appendOffer(gone, u, m, o)
+			gone = m.read(gone, o, read)
 			delete(m.refused, o.slice)
 		},
-		func(o offer) { added = r.appendOffer(added, u, m, o) })
+		func(o offer) { added = m.read(added, o, read) })
 	slices.SortFunc(gone, compareListed)
 	slices.SortFunc(added, compareListed)
 	all, ok := patch(m.spare, m.all, gone, added, compareListed)
@@ -92,9 +73,9 @@ func (r *run) mergeChanged(u *unit, m *merged, from []offer) (ok bool) {
 	return ok
 }
 
-// appendOffer appends a slice's endpoints, and notes in m which of them are refused.
-func (r *run) appendOffer(to []member, u *unit, m *merged, o offer) []member {
-	to, refused := r.appendMembers(to, u, o.slice, o.port)
+// read appends a slice's endpoints, and notes which of them are refused.
+func (m *merged) read(to []member, o offer, read appender) []member {
+	to, refused := read(to, o)
 	for _, f := range objects.LimitProblems(refused) {
 		if m.refused == nil {
 			m.refused = map[*objects.Slice][]objects.Problem{}

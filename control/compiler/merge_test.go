@@ -56,7 +56,7 @@ func TestEndpointsAreReadAgain(t *testing.T) {
 				l.tracker.Upsert(limitsSource, hinted(wideSlice(service, byte(n+1), 1, 100)))
 			}
 			l.compile()
-			f := &l.units[unitKey{"n", service}].ports[0].families[0]
+			f := &l.units.byKey[unitKey{"n", service}].ports[0].families[0]
 			before := slices.Clone(f.members)
 			c.change(l)
 			l.compile()

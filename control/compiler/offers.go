@@ -3,23 +3,18 @@ package compiler
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"sluice.dev/sluice/control/objects"
 )
-
-// portID is what a Service's port and a slice's have in common (discovery/v1 EndpointPort).
-type portID struct {
-	name  string
-	proto uint8
-}
 
 // offers are the ports of a unit's slices, found by what they have in common with a Service's port.
 // Each of thousands of ports of a Service would otherwise be compared with each of up to 20,000 of
 // each slice.
 type offers struct {
-	unit *unit
-	at   map[portID][]offer // by slice, in the order of unit.slices
-	have []string           // the text of all; nil before it is needed
+	slices []*objects.Slice
+	at     map[portID][]offer // by slice, in the order of slices
+	have   []string           // the text of all; nil before it is needed
 }
 
 type offer struct {
@@ -27,13 +22,10 @@ type offer struct {
 	port  objects.SlicePort
 }
 
-func (u *unit) offers() *offers {
-	o := &offers{unit: u, at: map[portID][]offer{}}
-	wanted := map[portID]bool{}
-	for _, p := range u.ports {
-		wanted[portID{p.spec.Name, p.spec.Proto}] = true
-	}
-	for _, s := range u.slices {
+// newOffers finds the wanted ports of slices.
+func newOffers(list []*objects.Slice, wanted map[portID]bool) *offers {
+	o := &offers{slices: list, at: map[portID][]offer{}}
+	for _, s := range list {
 		for _, p := range s.Ports {
 			if id := (portID{p.Name, p.Proto}); wanted[id] {
 				o.at[id] = append(o.at[id], offer{s, p})
@@ -43,15 +35,13 @@ func (u *unit) offers() *offers {
 	return o
 }
 
-func (o *offers) of(p objects.ServicePort) []offer { return o.at[portID{p.Name, p.Proto}] }
-
 // others lists the ports of the slices that have endpoints, a few of them.
 func (o *offers) others() []string {
 	if o.have != nil {
 		return o.have
 	}
 	ids := map[portID]bool{}
-	for _, s := range o.unit.slices {
+	for _, s := range o.slices {
 		if len(s.Endpoints) == 0 {
 			continue
 		}
@@ -61,7 +51,7 @@ func (o *offers) others() []string {
 	}
 	o.have = make([]string, 0, len(ids))
 	for id := range ids {
-		o.have = append(o.have, portText(id.name, id.proto))
+		o.have = append(o.have, id.String())
 	}
 	slices.Sort(o.have)
 	o.have = slices.Compact(o.have)
@@ -69,4 +59,21 @@ func (o *offers) others() []string {
 		o.have = append(o.have[:objects.MaxFieldProblems], fmt.Sprintf("%d others", more))
 	}
 	return o.have
+}
+
+// unmatched warns of port i of a Service if no slice has it. A slice's port must have the same name
+// and protocol (discovery/v1 EndpointPort); with another one the Service seems to have no
+// endpoints. Slices without endpoints or ports are ignored: the pods may not be there yet.
+func (o *offers) unmatched(s *objects.Service, i int, id portID) []objects.Problem {
+	if len(o.at[id]) > 0 {
+		return nil
+	}
+	have := o.others()
+	if len(have) == 0 {
+		return nil
+	}
+	return []objects.Problem{{Object: s.ID, Field: fmt.Sprintf("spec.ports[%d]", i), Severity: objects.Warning,
+		Message: fmt.Sprintf("no EndpointSlice has %s, they have %s: it gets no endpoints until name and protocol "+
+			"are the same in both",
+			id, strings.Join(have, ", "))}}
 }

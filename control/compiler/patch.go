@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"sluice.dev/sluice/control/objects"
-	"sluice.dev/sluice/nat/header"
 )
 
 // A Service may have 65,000 endpoints in 650 slices. A change of one slice must not cost what
@@ -64,48 +63,5 @@ func diff[T comparable](old, now []T, slice func(T) *objects.Slice, gone, added 
 			added(now[0])
 			now = now[1:]
 		}
-	}
-}
-
-// setUses records the addresses of a unit's endpoints, so that the unit is built again when one of
-// them becomes, or stops being, an address that no endpoint can have.
-func (r *run) setUses(u *unit) {
-	now := u.slices
-	if u.fits == 0 {
-		now = nil
-	}
-	var gone, added []header.Addr
-	list := func(to *[]header.Addr) func(*objects.Slice) {
-		return func(s *objects.Slice) {
-			for i := range s.Endpoints {
-				*to = append(*to, s.Endpoints[i].Addr)
-			}
-		}
-	}
-	diff(u.usedBy, now, func(s *objects.Slice) *objects.Slice { return s }, list(&gone), list(&added))
-	if len(gone) == 0 && len(added) == 0 {
-		u.usedBy = slices.Clone(now)
-		return
-	}
-	slices.SortFunc(gone, objects.CompareAddrs)
-	slices.SortFunc(added, objects.CompareAddrs)
-	before := u.uses
-	after, ok := patch(u.usesSpare, before, gone, added, objects.CompareAddrs)
-	if !ok {
-		panic("compiler: the addresses of a unit are not those of its slices")
-	}
-	for _, a := range slices.Compact(gone) {
-		if _, stays := slices.BinarySearchFunc(after, a, objects.CompareAddrs); !stays {
-			r.uses.remove(a, u.num)
-		}
-	}
-	for _, a := range slices.Compact(added) {
-		if _, was := slices.BinarySearchFunc(before, a, objects.CompareAddrs); !was {
-			r.uses.add(a, u.num)
-		}
-	}
-	u.uses, u.usesSpare, u.usedBy = after, nil, slices.Clone(now)
-	if len(before) >= r.keepFrom {
-		u.usesSpare = before
 	}
 }

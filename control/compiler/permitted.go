@@ -14,31 +14,31 @@ import (
 // whose packets are the node's own. The status is written by controllers.
 
 // permits reports whether a Service may have an address, if it is an external IP.
-func (r *run) permits(v objects.VIP) bool {
+func (c *settings) permits(v objects.VIP) bool {
 	if v.Kind != services.ExternalIP {
 		return true
 	}
-	if len(r.cfg.ExternalIPs) == 0 {
-		return !r.nodes[v.Addr]
+	if len(c.ExternalIPs) == 0 {
+		return !c.nodes[v.Addr]
 	}
-	return r.permitted(v.Addr)
+	return c.permitted(v.Addr)
 }
 
 // permitted reports whether the operator named an address.
-func (r *run) permitted(addr header.Addr) bool {
+func (c *settings) permitted(addr header.Addr) bool {
 	a := addr.Netip()
-	return slices.ContainsFunc(r.cfg.ExternalIPs, func(p netip.Prefix) bool { return p.Contains(a) })
+	return slices.ContainsFunc(c.ExternalIPs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // notPermitted returns a problem for each external IP that a Service may not have.
-func (r *run) notPermitted(s *objects.Service) (problems []objects.Problem) {
+func (c *settings) notPermitted(s *objects.Service) (problems []objects.Problem) {
 	var refused []objects.FieldProblem
 	for _, v := range s.VIPs {
-		if r.permits(v) {
+		if c.permits(v) {
 			continue
 		}
 		why := "is an address of this node: the operator must allow it (proxy.externalIPs)"
-		if len(r.cfg.ExternalIPs) > 0 {
+		if len(c.ExternalIPs) > 0 {
 			why = "is none of the addresses that the operator allows (proxy.externalIPs)"
 		}
 		refused = append(refused, objects.FieldProblem{Field: "spec.externalIPs", Severity: objects.Refused,
@@ -54,8 +54,8 @@ func (r *run) notPermitted(s *objects.Service) (problems []objects.Problem) {
 
 // unguarded reports whether a frontend could take packets of the node's own sockets: the kernel
 // program can look up sockets of TCP and UDP, and none of SCTP.
-func (r *run) unguarded(v objects.VIP, proto uint8) bool {
-	return proto == header.ProtoSCTP && r.nodes[v.Addr] && !r.permitted(v.Addr)
+func (c *settings) unguarded(v objects.VIP, proto uint8) bool {
+	return proto == header.ProtoSCTP && c.nodes[v.Addr] && !c.permitted(v.Addr)
 }
 
 func unguardedProblem(s *objects.Service, port int, v objects.VIP) objects.Problem {
@@ -68,7 +68,7 @@ func unguardedProblem(s *objects.Service, port int, v objects.VIP) objects.Probl
 // deniedHostPort reports whether an endpoint is a service of the node itself that no client may
 // reach. Packets to it would come by the host link, so the host's firewall would not see the
 // interface that they came in by.
-func (r *run) deniedHostPort(a header.Addr, port uint16) bool {
-	return r.nodes[a] && slices.ContainsFunc(r.cfg.DeniedHostPorts,
+func (c *settings) deniedHostPort(a header.Addr, port uint16) bool {
+	return c.nodes[a] && slices.ContainsFunc(c.DeniedHostPorts,
 		func(p services.PortRange) bool { return p.Contains(port) })
 }

@@ -13,7 +13,7 @@ import (
 
 // ref is the number of the endpoint 10.0.0.last of the world's one port.
 func (w *pinWorld) ref(last byte) services.BackendRef {
-	for _, m := range w.c.units[unitKey{"default", "web"}].ports[0].families[0].members {
+	for _, m := range w.c.units.byKey[unitKey{"default", "web"}].ports[0].families[0].members {
 		if m.addr == header.AddrFrom4([4]byte{10, 0, 0, last}) {
 			return m.ref
 		}

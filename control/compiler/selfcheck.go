@@ -37,10 +37,10 @@ func (c *Compiler) Check(given HandedOut, published *services.Snapshot) (checked
 		difference = c.compare(units, given, published)
 	}
 	if difference == "" {
-		difference, c.wrongTable = c.wrongTable, ""
+		difference, c.tables.wrong = c.tables.wrong, ""
 	}
 	for _, u := range units {
-		c.verifyTables(u)
+		c.tables.verifyTables(u)
 	}
 	return len(units), difference
 }
@@ -48,17 +48,17 @@ func (c *Compiler) Check(given HandedOut, published *services.Snapshot) (checked
 // sample takes the next few units in turn.
 func (c *Compiler) sample() (units []*unit) {
 	endpoints := 0
-	for range min(len(c.byNum), checkHoles) {
-		if c.nextCheck >= len(c.byNum) {
+	for range min(len(c.units.byNum), checkHoles) {
+		if c.nextCheck >= len(c.units.byNum) {
 			c.nextCheck = 0
 		}
-		u := c.byNum[c.nextCheck]
+		u := c.units.byNum[c.nextCheck]
 		if u != nil && len(units) > 0 && endpoints+len(u.uses) > checkEndpoints {
 			break
 		}
 		c.nextCheck++
 		// Which endpoint gets no number depends on the order of arrival.
-		if u == nil || c.short[u] || u.waits() {
+		if u == nil || c.ids.short[u] || u.waits() {
 			continue
 		}
 		units = append(units, u)
@@ -76,13 +76,13 @@ func (c *Compiler) missing(given HandedOut) string {
 		known := true
 		switch o := o.(type) {
 		case *objects.Service:
-			u := c.units[unitKey{o.ID.Namespace, o.ID.Name}]
+			u := c.units.byKey[unitKey{o.ID.Namespace, o.ID.Name}]
 			known = u != nil && u.service == o
 		case *objects.Slice:
-			u := c.units[unitKey{o.ID.Namespace, o.Service}]
+			u := c.units.byKey[unitKey{o.ID.Namespace, o.Service}]
 			known = o.Service == "" || u != nil && slices.Contains(u.slices, o)
 		case *objects.Node:
-			known = c.zones[o.ID.Name] == o.Zone
+			known = c.zones.byName[o.ID.Name] == o.Zone
 		}
 		if !known {
 			return fmt.Sprintf("%v is not known as it was read", objects.IDOf(o))
@@ -108,7 +108,7 @@ func (c *Compiler) compare(units []*unit, given HandedOut, published *services.S
 		return "what is published is not what was compiled last"
 	}
 	fresh := c.anew(units)
-	got, want := &facts{Compiler: c, skipTables: c.deferring}, &facts{Compiler: fresh, skipTables: c.deferring}
+	got, want := &facts{Compiler: c, skipTables: c.tables.deferring}, &facts{Compiler: fresh, skipTables: c.tables.deferring}
 	for _, u := range units {
 		if d := got.differ(u, want); d != "" {
 			return fmt.Sprintf("Service %s/%s: %s differ", u.key.namespace, u.key.name, d)
@@ -120,11 +120,12 @@ func (c *Compiler) compare(units []*unit, given HandedOut, published *services.S
 // anew compiles units with a fresh compiler. Of other units it takes what these depend on: the
 // claims of their frontends and of the addresses of their endpoints, and whether they are denied.
 func (c *Compiler) anew(units []*unit) *Compiler {
-	fresh := New(c.cfg)
-	fresh.drains, fresh.zones, fresh.zone, fresh.checked = c.drains, c.zones, c.zone, c.checked
-	fresh.comparing, fresh.inlineSlots = c.deferring, c.inlineSlots
-	fresh.deniedBy = func(k unitKey) (string, bool) {
-		if u := c.units[k]; u != nil {
+	fresh := New(c.cfg.Config)
+	fresh.drains.set, fresh.endpointChecks.of = c.drains.set, c.endpointChecks.of
+	fresh.zones.byName, fresh.zones.here = c.zones.byName, c.zones.here
+	fresh.tables.comparing, fresh.tables.inlineSlots = c.tables.deferring, c.tables.inlineSlots
+	fresh.units.deniedBy = func(k unitKey) (string, bool) {
+		if u := c.units.byKey[k]; u != nil {
 			return u.denied, u.unlisted
 		}
 		return "", false
@@ -140,13 +141,13 @@ func (c *Compiler) anew(units []*unit) *Compiler {
 	for _, u := range units {
 		claimant(u)
 		for _, cl := range u.claims {
-			c.claims.each(cl.key, func(num int32) { claimant(c.byNum[num]) })
+			c.contest.claims.each(cl.key, func(num int32) { claimant(c.units.byNum[num]) })
 		}
 		for _, s := range u.slices {
 			changes.Slices = append(changes.Slices, objects.Changed[*objects.Slice]{ID: s.ID, Now: s})
 		}
 		c.eachPlace(u, func(k services.FrontendKey) {
-			c.claims.each(k, func(num int32) { claimant(c.byNum[num]) })
+			c.contest.claims.each(k, func(num int32) { claimant(c.units.byNum[num]) })
 		})
 	}
 	fresh.Compile(changes)
@@ -158,7 +159,7 @@ func (c *Compiler) anew(units []*unit) *Compiler {
 func (c *Compiler) eachPlace(u *unit, f func(services.FrontendKey)) {
 	for _, s := range u.slices {
 		for _, e := range s.Endpoints {
-			if _, ours := c.own[e.Addr]; ours {
+			if _, ours := c.addrs.own[e.Addr]; ours {
 				for _, p := range s.Ports {
 					f(services.FrontendKey{Addr: e.Addr, Port: p.Port, Proto: p.Proto})
 				}
@@ -171,19 +172,20 @@ func (c *Compiler) eachPlace(u *unit, f func(services.FrontendKey)) {
 // numbers, and watchers are called as before. The change has all that the kernel program must have
 // open, and closes what it had besides.
 func (c *Compiler) Rebuild(s *objects.State) (*services.Snapshot, []objects.Problem, *steer.Change) {
-	fresh := New(c.cfg)
-	fresh.drains, fresh.checked, fresh.checkEdits = c.drains, c.checked, c.checkEdits+1
-	fresh.ids, fresh.former = c.ids, c.numbersInUse()
+	fresh := New(c.cfg.Config)
+	fresh.drains.set, fresh.endpointChecks.of = c.drains.set, c.endpointChecks.of
+	fresh.ids.identities, fresh.ids.former = c.ids.identities, c.units.inUse()
 	fresh.snapshot.Follow(c.snapshot) // no other goroutine has seen it
-	fresh.healthEdits, fresh.problemEdits, fresh.read = c.healthEdits+1, c.problemEdits+1, c.read
+	fresh.endpointChecks.edits, fresh.healthChecks.edits = c.endpointChecks.edits+1, c.healthChecks.edits+1
+	fresh.problems.edits, fresh.read = c.problems.edits+1, c.read
 	before := c.Steer()
 	snapshot, problems, _ := fresh.Compile(&s.All)
-	fresh.former.retireRest(&fresh.ids, snapshot.Generation)
-	fresh.former = nil // later ones get new numbers
-	fresh.deferring, fresh.inlineSlots, fresh.keepFrom = c.deferring, c.inlineSlots, c.keepFrom
-	fresh.deferProblems = c.deferProblems
-	fresh.inheritPins(c)
-	*c = *fresh
+	fresh.ids.former.retireRest(&fresh.ids.identities, snapshot.Generation)
+	fresh.ids.former = nil // later ones get new numbers
+	fresh.tables.deferring, fresh.tables.inlineSlots = c.tables.deferring, c.tables.inlineSlots
+	fresh.keepFrom, fresh.problems.later = c.keepFrom, c.problems.later
+	fresh.lostPins.inherit(&c.lostPins, &c.units, &fresh.units, fresh.snapshot.Generation)
+	c.state = fresh.state
 	steer := c.Steer()
 	steer.Close = before.Open.Without(&steer.Open)
 	return snapshot, problems, steer

@@ -18,10 +18,10 @@ type shares struct {
 }
 
 // renew drops results of former rules, and reports whether the rules changed.
-func (h *shares) renew(u *unit) bool {
+func (h *shares) renew(s *objects.Service) bool {
 	var rules objects.WeightRules
-	if u.service != nil {
-		rules = u.service.Weights
+	if s != nil {
+		rules = s.Weights
 	}
 	if slices.Equal(h.rules, rules) {
 		return false
@@ -31,12 +31,12 @@ func (h *shares) renew(u *unit) bool {
 }
 
 // sweep drops results of former slices.
-func (h *shares) sweep(u *unit) {
-	if len(h.of) <= len(u.slices) {
+func (h *shares) sweep(list []*objects.Slice) {
+	if len(h.of) <= len(list) {
 		return
 	}
-	known := make(map[*objects.Slice]bool, len(u.slices))
-	for _, s := range u.slices {
+	known := make(map[*objects.Slice]bool, len(list))
+	for _, s := range list {
 		known[s] = true
 	}
 	maps.DeleteFunc(h.of, func(s *objects.Slice, _ []uint16) bool { return !known[s] })
@@ -72,18 +72,12 @@ func (h *shares) get(s *objects.Slice) []uint16 {
 	return list
 }
 
-// weights lists those of chosen members by position; nil if all are 1. If one of them starts
+// weightsOf lists the weights of chosen members by position; nil if all are 1. If one of them starts
 // slowly, all are multiplied by ten, as far as a weight has room for it, and the one gets its
 // share.
-func (f *familySet) weights(chosen []services.BackendRef) (list []uint16) {
-	i, slow := 0, false
-	for _, m := range f.members {
-		if i == len(chosen) {
-			break
-		}
-		if m.ref != chosen[i] {
-			continue
-		}
+func weightsOf(members []member, chosen []services.BackendRef) (list []uint16) {
+	slow := false
+	for i, m := range pick(members, chosen) {
 		slow = slow || m.share != 0
 		if (m.weight != 1 || slow) && list == nil {
 			list = make([]uint16, len(chosen))
@@ -94,31 +88,22 @@ func (f *familySet) weights(chosen []services.BackendRef) (list []uint16) {
 		if list != nil {
 			list[i] = m.weight
 		}
-		i++
 	}
 	if slow {
-		f.startSlowly(chosen, list)
+		startSlowly(members, chosen, list)
 	}
 	return list
 }
 
 const shareParts = 10 // of member.share
 
-func (f *familySet) startSlowly(chosen []services.BackendRef, weights []uint16) {
+func startSlowly(members []member, chosen []services.BackendRef, weights []uint16) {
 	scale := min(shareParts, math.MaxUint16/int(slices.Max(weights)))
-	i := 0
-	for _, m := range f.members {
-		if i == len(chosen) {
-			break
-		}
-		if m.ref != chosen[i] {
-			continue
-		}
+	for i, m := range pick(members, chosen) {
 		w := int(weights[i]) * scale
 		if m.share != 0 {
 			w = max(1, w*int(m.share)/shareParts)
 		}
 		weights[i] = uint16(w)
-		i++
 	}
 }

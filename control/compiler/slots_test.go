@@ -79,7 +79,7 @@ func TestSlotsOfTwoSets(t *testing.T) {
 	}
 	l.Compile(l.tracker.Changes())
 	slots, wants := 0, 0
-	for _, u := range l.units {
+	for _, u := range l.units.byKey {
 		wants += u.wants.slots
 		for _, p := range u.ports {
 			for _, s := range p.families[0].sets {

@@ -3,6 +3,7 @@ package compiler
 import (
 	"slices"
 
+	"sluice.dev/sluice/control/maglev"
 	"sluice.dev/sluice/fastpath/services"
 )
 
@@ -23,6 +24,35 @@ func tableOf(s services.Scheduler) tableKind {
 		return turnTable
 	}
 	return noTable
+}
+
+// build returns the slots of a table over n backends; nil if a set of them needs none. It calls
+// names for those of the backends if it needs them.
+func (kind tableKind) build(names func() []string, weights []uint16, n int, key [2]uint64) []uint16 {
+	switch {
+	case n == 0:
+		return nil
+	case kind == hashTable:
+		return maglev.Table(names(), widen(weights), key, maglev.Size(n))
+	case kind == turnTable && weights != nil:
+		return turns(weights, maglev.Size(n))
+	}
+	return nil
+}
+
+func widen(weights []uint16) (wide []uint32) {
+	for _, w := range weights {
+		wide = append(wide, uint32(w))
+	}
+	return wide
+}
+
+// slotsOf returns the size of a set's table.
+func (kind tableKind) slotsOf(s *services.EndpointSet) int {
+	if len(s.Backends) == 0 || kind == noTable || kind == turnTable && s.Weights == nil {
+		return 0
+	}
+	return maglev.Size(len(s.Backends))
 }
 
 // tableStore keeps one copy of equal tables: those of all sets of one

@@ -20,7 +20,7 @@ type LostPin struct {
 // that no snapshot in use gives new flows to any more, and with the service ports that lost session
 // affinity. A backend that is chosen again before that is not reported: its clients keep it. lost
 // is called on the compiler's goroutine and must not block.
-func (c *Compiler) WatchPins(lost func([]LostPin)) { c.lostPins.notify = lost }
+func (l *lostPins) WatchPins(lost func([]LostPin)) { l.notify = lost }
 
 // lostPins are reported once every worker has left the snapshots by which it could pin clients to
 // them.
@@ -77,11 +77,11 @@ func (l *lostPins) release(oldest uint64) {
 
 // losePins records the backends that took new flows before this build and do not any more. families
 // is the state before the build.
-func (r *run) losePins(p *port, families [2]familySet) {
-	if r.lostPins.notify == nil || p.service == nil || p.service.AffinitySeconds == 0 {
+func (l *lostPins) losePins(p *port, families [2]familySet, generation uint64, scratch *scratch) {
+	if l.notify == nil || p.service == nil || p.service.AffinitySeconds == 0 {
 		return
 	}
-	now := r.scratch.chosen()
+	now := scratch.chosen()
 	for f := range families {
 		for _, s := range p.families[f].sets {
 			for _, ref := range s.backends() {
@@ -89,7 +89,7 @@ func (r *run) losePins(p *port, families [2]familySet) {
 			}
 		}
 	}
-	r.lostPins.retake(p.identity, func(pin LostPin) bool {
+	l.retake(p.identity, func(pin LostPin) bool {
 		for f := range p.families {
 			members := p.families[f].members
 			at, is := slices.BinarySearchFunc(members, member{addr: pin.Addr, port: pin.Port}, compareMembers)
@@ -105,7 +105,7 @@ func (r *run) losePins(p *port, families [2]familySet) {
 			continue
 		}
 		for _, s := range before.sets {
-			r.losePinsOf(p, before.members, s.backends(), now)
+			l.losePinsOf(p, before.members, s.backends(), now, generation)
 		}
 	}
 	for f := range families {
@@ -120,33 +120,70 @@ func (r *run) losePins(p *port, families [2]familySet) {
 }
 
 // loseAffinity records it if a port has lost session affinity since its last version.
-func (r *run) loseAffinity(p *port, seconds uint32) {
-	if r.lostPins.notify != nil && p.service != nil && p.service.AffinitySeconds != 0 && seconds == 0 {
-		r.lostPins.wait(LostPin{Service: p.identity}, r.generation)
+func (l *lostPins) loseAffinity(p *port, seconds uint32, generation uint64) {
+	if l.notify != nil && p.service != nil && p.service.AffinitySeconds != 0 && seconds == 0 {
+		l.wait(LostPin{Service: p.identity}, generation)
 	}
 }
 
 // losePinsOf records those of a set's backends that are not in now, which is by index. The set's
 // backends are in the order of members.
-func (r *run) losePinsOf(p *port, members []member, set []services.BackendRef, now []services.BackendRef) {
-	i := 0
-	for _, ref := range set {
-		for i < len(members) && members[i].ref != ref {
-			i++
-		}
-		if i == len(members) {
-			return
-		}
-		if m := &members[i]; now[ref.Index()] != ref {
-			now[ref.Index()] = ref // once, if it was in both sets
-			r.lostPins.wait(LostPin{p.identity, m.addr, m.port}, r.generation)
+func (l *lostPins) losePinsOf(p *port, before []member, set, now []services.BackendRef, generation uint64) {
+	for _, m := range pick(before, set) {
+		if now[m.ref.Index()] != m.ref {
+			now[m.ref.Index()] = m.ref // once, if it was in both sets
+			l.wait(LostPin{p.identity, m.addr, m.port}, generation)
 		}
 	}
 }
 
-func (c *chosenSet) backends() []services.BackendRef {
-	if c.set == nil {
-		return nil
+// pins returns the backends that clients may be pinned to, and the service ports with session
+// affinity.
+func (us *units) pins() (chosen map[LostPin]bool, pinning map[uint64]bool) {
+	chosen, pinning = map[LostPin]bool{}, map[uint64]bool{}
+	for _, u := range us.byKey {
+		for _, p := range u.ports {
+			if p.service == nil || p.service.AffinitySeconds == 0 {
+				continue
+			}
+			pinning[p.identity] = true
+			for f := range p.families {
+				taking := map[services.BackendRef]bool{}
+				for _, s := range p.families[f].sets {
+					for _, ref := range s.backends() {
+						taking[ref] = true
+					}
+				}
+				for _, m := range p.families[f].members {
+					if taking[m.ref] {
+						chosen[LostPin{p.identity, m.addr, m.port}] = true
+					}
+				}
+			}
+		}
 	}
-	return c.set.Backends
+	return chosen, pinning
+}
+
+// inherit takes over the lost pins of a former compiler that were not reported yet, with their
+// receiver, and adds those that differ from it.
+func (l *lostPins) inherit(from *lostPins, former, us *units, generation uint64) {
+	*l = *from
+	if l.notify == nil {
+		return
+	}
+	before, pinned := former.pins()
+	now, pinning := us.pins()
+	for service := range pinned {
+		if pinning[service] {
+			l.retake(service, func(p LostPin) bool { return now[p] })
+		} else {
+			l.wait(LostPin{Service: service}, generation)
+		}
+	}
+	for p := range before {
+		if !now[p] {
+			l.wait(p, generation)
+		}
+	}
 }

@@ -6,27 +6,35 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// setNode records a Node's new version, or nil. Only the zone of this node matters.
-func (r *run) setNode(id objects.ObjectID, now *objects.Node) {
-	if now == nil || now.Zone == "" {
-		delete(r.zones, id.Name)
-	} else {
-		r.zones[id.Name] = now.Zone
-	}
-	r.settleZone()
+// zones are the zones of Nodes.
+type zones struct {
+	cfg    *settings
+	units  *units
+	byName map[string]string
+	here   string // the zone of the node cfg.NodeName
 }
 
-// settleZone updates the zone of the node that the configuration names. If it changes, units whose
+// setNode records a Node's new version, or nil. Only the zone of this node matters.
+func (z *zones) setNode(id objects.ObjectID, now *objects.Node) {
+	if now == nil || now.Zone == "" {
+		delete(z.byName, id.Name)
+	} else {
+		z.byName[id.Name] = now.Zone
+	}
+	z.settle()
+}
+
+// settle updates the zone of the node that the configuration names. If it changes, units whose
 // endpoints have hints become dirty.
-func (r *run) settleZone() {
-	zone := r.zones[r.cfg.NodeName]
-	if zone == r.zone {
+func (z *zones) settle() {
+	zone := z.byName[z.cfg.NodeName]
+	if zone == z.here {
 		return
 	}
-	r.zone = zone
-	for _, u := range r.units {
+	z.here = zone
+	for _, u := range z.units.byKey {
 		if slices.ContainsFunc(u.slices, func(s *objects.Slice) bool { return s.Hints }) {
-			r.reread(u.num)
+			z.units.reread(u.num)
 		}
 	}
 }

@@ -1,0 +1,29 @@
+package compiler
+
+import (
+	"cmp"
+
+	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/control/steer"
+	"sluice.dev/sluice/fastpath/services"
+)
+
+// claim is a frontend that a Service is to have. If several Services claim one, the oldest has it:
+// so every gateway decides alike, and a new Service cannot take traffic from one that works.
+// Services without a creation time, which come from manifests, count as the youngest; between
+// equals the name decides.
+type claim struct {
+	key  services.FrontendKey
+	kind services.FrontendKind
+	port int // index in service.ports
+}
+
+func compareClaims(a, b claim) int {
+	return cmp.Or(steer.CompareKeys(a.key, b.key), cmp.Compare(a.kind, b.kind))
+}
+
+func (c *claim) nodePort() bool {
+	return c.key.Addr == services.AnyIPv4 || c.key.Addr == services.AnyIPv6
+}
+
+func (c *claim) family() int { return objects.Family(!c.key.Addr.Is4()) }

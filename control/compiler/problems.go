@@ -1,0 +1,65 @@
+package compiler
+
+import (
+	"slices"
+
+	"sluice.dev/sluice/control/objects"
+)
+
+// problems are the problems of all units.
+type problems struct {
+	units   map[*unit]bool    // that have any
+	changed bool              // in the running compile
+	edits   uint64            // how many compiles changed some
+	list    []objects.Problem // in order, when edits was listed
+	listed  uint64
+	later   bool // see DeferProblems
+}
+
+// Problems returns the problems of the last compile, which the caller must not modify; ProblemEdits
+// counts how often they changed.
+func (ps *problems) Problems() []objects.Problem {
+	if ps.listed == ps.edits {
+		return ps.list
+	}
+	var all []objects.Problem
+	for u := range ps.units {
+		all = append(all, u.problems...)
+	}
+	slices.SortFunc(all, objects.CompareProblems)
+	ps.list, ps.listed = all, ps.edits
+	return all
+}
+func (ps *problems) ProblemEdits() uint64 { return ps.edits }
+
+// DeferProblems: with true no compile returns problems, and Problems lists them when it is called.
+// To list thousands of them takes longer than most changes.
+func (ps *problems) DeferProblems(on bool) { ps.later = on }
+
+// set replaces the problems of a unit.
+func (ps *problems) set(u *unit, now []objects.Problem) {
+	slices.SortFunc(now, objects.CompareProblems)
+	now = slices.Compact(now) // a problem of every port is reported once
+	now = objects.LimitAlike(now)
+	if slices.Equal(now, u.problems) {
+		return
+	}
+	u.problems, ps.changed = now, true
+	if len(now) > 0 {
+		ps.units[u] = true
+	} else {
+		delete(ps.units, u)
+	}
+}
+
+// settle ends a compile, and returns what it returns.
+func (ps *problems) settle() []objects.Problem {
+	if ps.changed {
+		ps.edits++
+	}
+	ps.changed = false
+	if ps.later {
+		return nil
+	}
+	return ps.Problems()
+}

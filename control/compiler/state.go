@@ -1,0 +1,74 @@
+package compiler
+
+import (
+	"sluice.dev/sluice/control/steer"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
+)
+
+// state is what a Compiler keeps between compiles, by owner. An owner has pointers to those that it
+// needs, so a state must not be copied.
+type state struct {
+	cfg       settings
+	units     units
+	zones     zones
+	addrs     addresses
+	kept      keptSources
+	contest   contest
+	admission admission
+	ids       numbers
+	tables    tables
+
+	// Their exported methods are the Compiler's.
+	drains
+	endpointChecks
+	healthChecks
+	lostPins
+	problems
+
+	snapshot *services.Snapshot
+	read     uint64
+	scratch  scratch
+	keepFrom int // minKept, but in tests
+	// nextCheck is the unit number that sample begins at.
+	nextCheck int
+}
+
+func newState(cfg Config) *state {
+	s := &state{keepFrom: minKept}
+	s.cfg.set(cfg)
+	s.units = newUnits()
+	s.zones = zones{cfg: &s.cfg, units: &s.units, byName: map[string]string{}}
+	s.addrs = newAddresses(&s.units)
+	s.kept = keptSources{count: map[steer.KeepSource]int32{}}
+	s.contest = contest{cfg: &s.cfg, units: &s.units, addrs: &s.addrs, claims: newRelation[services.FrontendKey]()}
+	s.admission = admission{cfg: &s.cfg, units: &s.units, contest: &s.contest, total: newTotal()}
+	s.ids = numbers{identities: newIdentities(), short: map[*unit]bool{}}
+	s.tables = tables{cfg: &s.cfg, scratch: &s.scratch, store: tableStore{}, inlineSlots: maxInlineSlots}
+	s.drains = drains{units: &s.units, addrs: &s.addrs, set: map[Drain]bool{}}
+	s.endpointChecks = endpointChecks{of: map[portKey]map[place]standing{}, changed: map[unitKey]bool{},
+		ports: map[*unit][]*CheckedPort{}}
+	s.healthChecks = healthChecks{of: map[*unit]HealthCheck{}}
+	s.problems = problems{units: map[*unit]bool{}}
+	return s
+}
+
+// run is one compile: it changes the state and makes a draft of the next snapshot.
+type run struct {
+	*state
+	*draft
+}
+
+// begin makes the maps that owners have during a compile; end drops them.
+func (s *state) begin() *run {
+	s.units.dirty = map[*unit]bool{}
+	s.contest.changed = map[services.FrontendKey]bool{}
+	s.contest.winners = map[services.FrontendKey]*unit{}
+	s.addrs.before = map[header.Addr]services.AddrFlags{}
+	s.kept.delta = map[steer.KeepSource]int{}
+	return &run{s, newDraft(s.snapshot)}
+}
+
+func (s *state) end() {
+	s.units.dirty, s.contest.changed, s.contest.winners, s.addrs.before, s.kept.delta = nil, nil, nil, nil, nil
+}
