@@ -107,14 +107,6 @@ func (r *run) setServicePort(u *unit, p *port) {
 	r.changed = true
 }
 
-// schedulerOf returns the scheduler of the Service, or that of the configuration.
-func (r *run) schedulerOf(s *objects.Service) services.Scheduler {
-	if s.Scheduler != nil {
-		return *s.Scheduler
-	}
-	return r.cfg.Scheduler
-}
-
 func (r *run) removePort(p *port) {
 	before := p.families
 	for f := range p.families {

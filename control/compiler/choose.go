@@ -58,7 +58,12 @@ func healthy(
 		return chosen, ""
 	}
 	up := 0
-	for _, m := range pick(members, chosen) {
+	rest := cursor(members)
+	for _, ref := range chosen {
+		m := rest.seek(ref)
+		if m == nil {
+			break
+		}
 		if m.flags&services.BackendDown == 0 {
 			up++
 		}
@@ -70,7 +75,12 @@ func healthy(
 		return chosen, failOpen
 	}
 	left = make([]services.BackendRef, 0, up)
-	for _, m := range pick(members, chosen) {
+	rest = cursor(members)
+	for _, ref := range chosen {
+		m := rest.seek(ref)
+		if m == nil {
+			break
+		}
 		if m.flags&services.BackendDown == 0 {
 			left = append(left, m.ref)
 		}

@@ -13,8 +13,8 @@ type draft struct {
 	frontends  map[services.FrontendKey]int // +1: new, -1: gone, 0: both
 }
 
-func newDraft(before *services.Snapshot) *draft {
-	d := &draft{builder: services.NewBuilder(before), generation: 1, frontends: map[services.FrontendKey]int{}}
+func newDraft(before *services.Snapshot) draft {
+	d := draft{builder: services.NewBuilder(before), generation: 1, frontends: map[services.FrontendKey]int{}}
 	if before != nil {
 		d.generation = before.Generation + 1
 	}

@@ -2,7 +2,6 @@ package compiler
 
 import (
 	"cmp"
-	"iter"
 	"net/netip"
 	"slices"
 
@@ -72,29 +71,30 @@ func (m *member) terminatingServing() bool {
 	return m.weight != 0 && m.flags&(want|services.BackendDrained) == want
 }
 
-// pick yields the members whose refs are chosen, with their positions in chosen. Chosen is in the
-// order of members.
-func pick(members []member, chosen []services.BackendRef) iter.Seq2[int, *member] {
-	return func(yield func(int, *member) bool) {
-		i := 0
-		for j := range members {
-			if i == len(chosen) {
-				return
-			}
-			if m := &members[j]; m.ref == chosen[i] {
-				if !yield(i, m) {
-					return
-				}
-				i++
-			}
+// cursor goes through members in order.
+type cursor []member
+
+// seek returns the next member with a ref, and moves past it; nil if there is none.
+func (c *cursor) seek(ref services.BackendRef) *member {
+	for i := range *c {
+		if m := &(*c)[i]; m.ref == ref {
+			*c = (*c)[i+1:]
+			return m
 		}
 	}
+	*c = nil
+	return nil
 }
 
 // appendNames appends the names of chosen members in Maglev tables: address, port and protocol,
 // which are the same on every gateway.
 func appendNames(names []string, members []member, chosen []services.BackendRef, proto uint8) []string {
-	for _, m := range pick(members, chosen) {
+	rest := cursor(members)
+	for _, ref := range chosen {
+		m := rest.seek(ref)
+		if m == nil {
+			break
+		}
 		names = append(names, endpointName(m.addr, m.port, proto))
 	}
 	return names
@@ -104,7 +104,12 @@ func appendNames(names []string, members []member, chosen []services.BackendRef,
 // result is.
 func appendAddrs(list []netip.AddrPort, members []member, chosen []services.BackendRef) []netip.AddrPort {
 	var more []netip.AddrPort
-	for _, m := range pick(members, chosen) {
+	rest := cursor(members)
+	for _, ref := range chosen {
+		m := rest.seek(ref)
+		if m == nil {
+			break
+		}
 		more = append(more, netip.AddrPortFrom(m.addr.Netip(), m.port))
 	}
 	if list == nil {

@@ -66,7 +66,7 @@ func (r *run) finish() (*services.Snapshot, []objects.Problem, *steer.Change) {
 	}
 	r.admission.admit()
 	r.contest.settle(r.snapshot)
-	r.addrs.settle(r.draft, change)
+	r.addrs.settle(&r.draft, change)
 	r.drains.settle()
 	r.endpointChecks.settle(&r.units)
 	units := r.units.inOrder()

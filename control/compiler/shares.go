@@ -77,7 +77,12 @@ func (h *shares) get(s *objects.Slice) []uint16 {
 // share.
 func weightsOf(members []member, chosen []services.BackendRef) (list []uint16) {
 	slow := false
-	for i, m := range pick(members, chosen) {
+	rest := cursor(members)
+	for i, ref := range chosen {
+		m := rest.seek(ref)
+		if m == nil {
+			break
+		}
 		slow = slow || m.share != 0
 		if (m.weight != 1 || slow) && list == nil {
 			list = make([]uint16, len(chosen))
@@ -99,7 +104,12 @@ const shareParts = 10 // of member.share
 
 func startSlowly(members []member, chosen []services.BackendRef, weights []uint16) {
 	scale := min(shareParts, math.MaxUint16/int(slices.Max(weights)))
-	for i, m := range pick(members, chosen) {
+	rest := cursor(members)
+	for i, ref := range chosen {
+		m := rest.seek(ref)
+		if m == nil {
+			break
+		}
 		w := int(weights[i]) * scale
 		if m.share != 0 {
 			w = max(1, w*int(m.share)/shareParts)

@@ -3,7 +3,6 @@ package compiler
 import (
 	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/services"
-	"sluice.dev/sluice/nat/header"
 )
 
 // state is what a Compiler keeps between compiles, by owner. An owner has pointers to those that it
@@ -50,25 +49,32 @@ func newState(cfg Config) *state {
 		ports: map[*unit][]*CheckedPort{}}
 	s.healthChecks = healthChecks{of: map[*unit]HealthCheck{}}
 	s.problems = problems{units: map[*unit]bool{}}
+	s.end()
 	return s
 }
 
 // run is one compile: it changes the state and makes a draft of the next snapshot.
 type run struct {
 	*state
-	*draft
+	draft
 }
 
-// begin makes the maps that owners have during a compile; end drops them.
-func (s *state) begin() *run {
-	s.units.dirty = map[*unit]bool{}
-	s.contest.changed = map[services.FrontendKey]bool{}
-	s.contest.winners = map[services.FrontendKey]*unit{}
-	s.addrs.before = map[header.Addr]services.AddrFlags{}
-	s.kept.delta = map[steer.KeepSource]int{}
-	return &run{s, newDraft(s.snapshot)}
-}
+func (s *state) begin() *run { return &run{s, newDraft(s.snapshot)} }
 
+// end empties the maps of a compile.
 func (s *state) end() {
-	s.units.dirty, s.contest.changed, s.contest.winners, s.addrs.before, s.kept.delta = nil, nil, nil, nil, nil
+	s.units.dirty = emptied(s.units.dirty)
+	s.contest.changed, s.contest.winners = emptied(s.contest.changed), emptied(s.contest.winners)
+	s.addrs.before = emptied(s.addrs.before)
+	s.kept.delta = emptied(s.kept.delta)
+}
+
+// emptied returns an empty map: m itself if it is small, so that the memory for a large change is
+// not kept.
+func emptied[K comparable, V any](m map[K]V) map[K]V {
+	if m == nil || len(m) > 64 {
+		return map[K]V{}
+	}
+	clear(m)
+	return m
 }

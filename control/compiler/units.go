@@ -14,7 +14,7 @@ type units struct {
 	byNum []*unit                      // by unit.num
 	free  []int32                      // unit numbers
 	owner map[objects.ObjectID]unitKey // of a slice
-	// dirty are the units to build in the running compile; nil between compiles.
+	// dirty are the units to build in the running compile.
 	dirty map[*unit]bool
 	// deniedBy, if not nil, decides instead of admission: it returns unit.denied and unit.unlisted.
 	deniedBy func(unitKey) (denied string, unlisted bool)

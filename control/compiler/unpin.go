@@ -129,7 +129,12 @@ func (l *lostPins) loseAffinity(p *port, seconds uint32, generation uint64) {
 // losePinsOf records those of a set's backends that are not in now, which is by index. The set's
 // backends are in the order of members.
 func (l *lostPins) losePinsOf(p *port, before []member, set, now []services.BackendRef, generation uint64) {
-	for _, m := range pick(before, set) {
+	rest := cursor(before)
+	for _, ref := range set {
+		m := rest.seek(ref)
+		if m == nil {
+			break
+		}
 		if now[m.ref.Index()] != m.ref {
 			now[m.ref.Index()] = m.ref // once, if it was in both sets
 			l.wait(LostPin{p.identity, m.addr, m.port}, generation)
