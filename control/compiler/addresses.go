@@ -9,12 +9,12 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// addresses are the addresses that the gateway uses, and those of endpoints.
+// addresses are the addresses that the gateway uses itself, and the addresses of endpoints.
 type addresses struct {
 	units *units
 	own   map[header.Addr]ownership
 	uses  relation[header.Addr] // the units with endpoints at an address
-	// before has the flags before the running compile, of addresses that it changed.
+	// before has the former flags of the addresses that the running compile changed.
 	before map[header.Addr]services.AddrFlags
 }
 
@@ -22,7 +22,7 @@ func newAddresses(us *units) addresses {
 	return addresses{units: us, own: map[header.Addr]ownership{}, uses: newRelation[header.Addr]()}
 }
 
-// ownership is the use of an address by the gateway.
+// ownership records how the gateway uses an address.
 type ownership struct {
 	vips  int32              // services that have it as a VIP
 	flags services.AddrFlags // AddrNode, AddrSNAT and AddrLocal
@@ -78,9 +78,9 @@ func (as *addresses) settle(d *draft, change *steer.Change) {
 	}
 }
 
-// setUses records the addresses of a unit's endpoints, so that the unit is built again when one of
-// them becomes, or stops being, an address that no endpoint can have. keepFrom is the least number of them
-// whose memory is kept for the next call.
+// setUses records the addresses of a unit's endpoints, so that the unit is built again when the
+// gateway begins or ceases to use one of these addresses itself. keepFrom is the least number of
+// addresses whose memory is kept for the next call.
 func (as *addresses) setUses(u *unit, keepFrom int) {
 	now := u.slices
 	if u.fits == 0 {
@@ -104,7 +104,7 @@ func (as *addresses) setUses(u *unit, keepFrom int) {
 	before := u.uses
 	after, ok := patch(u.usesSpare, before, gone, added, objects.CompareAddrs)
 	if !ok {
-		panic("compiler: the addresses of a unit are not those of its slices")
+		panic("compiler: the addresses of a unit differ from its slices")
 	}
 	for _, a := range slices.Compact(gone) {
 		if _, stays := slices.BinarySearchFunc(after, a, objects.CompareAddrs); !stays {

@@ -17,13 +17,13 @@ type admission struct {
 	crowded bool  // some units are denied
 }
 
-// admit denies the youngest Services where a namespace exceeds its share of a table, or all
-// together exceed a table, so that no new Service displaces one that works, and every gateway
-// decides alike. It is called once in a run, after all changes are recorded.
+// admit denies the youngest Services if a namespace exceeds its share of a table, or all namespaces
+// together exceed a table. So a new Service displaces none that works, and every gateway decides
+// alike. It is called once in a run, after all changes are recorded.
 //
-// As long as all that units claim fits, it adds up what changed. Otherwise it goes through all
-// units by age, and counts what each is charged for: a claim that an older admitted unit has, too,
-// is that unit's.
+// While the units' upper bounds fit, it only adds up the changes. Otherwise it goes through all
+// units by age and counts the frontends and addresses of each (charge). A claim that several
+// admitted units make counts for the oldest.
 func (a *admission) admit() {
 	if a.units.deniedBy != nil {
 		return
@@ -66,8 +66,8 @@ func (a *admission) admit() {
 	}
 }
 
-// staleCharges returns the units whose charges must be counted again: all, or those that claim a
-// frontend whose claims changed in this run.
+// staleCharges returns the units to charge again: all units, or the units that claim a frontend
+// whose claims changed in this run.
 func (a *admission) staleCharges(all bool) map[*unit]bool {
 	stale := map[*unit]bool{}
 	if all {
@@ -85,8 +85,8 @@ func (a *admission) staleCharges(all bool) map[*unit]bool {
 	return stale
 }
 
-// charge counts the frontends with an address that no older admitted unit claims, and the VIPs
-// where older ones have all that the unit claims. Older units must have been decided.
+// charge counts the frontends with an address that no older admitted unit claims, and the VIPs at
+// which older units have all frontends that the unit claims. Older units must have been decided.
 func (a *admission) charge(u *unit) {
 	u.won, u.lostAddrs = 0, 0
 	var at header.Addr
@@ -122,9 +122,9 @@ func (a *admission) claimedByOlder(u *unit, c claim) (older bool) {
 	return older
 }
 
-// list sets a unit's claims, or removes all of them if it is unlisted. Units are unlisted where the
-// Services of their namespace claim more frontends than the table holds: all claims would take too
-// much memory.
+// list sets a unit's claims, or removes all its claims if it is unlisted. A unit is unlisted if the
+// Services of its namespace claim more frontends than the table holds: to keep all claims would
+// take too much memory.
 func (a *admission) list(u *unit, unlisted bool, stale map[*unit]bool) {
 	if unlisted == u.unlisted {
 		return
@@ -149,7 +149,7 @@ func (a *admission) deny(u *unit, denied string, stale map[*unit]bool) {
 	a.units.dirty[u] = true
 }
 
-// younger adds the units that are charged anew if u no longer, or again, comes before them.
+// younger adds the units that must be charged again because u comes before them, or no longer does.
 func (a *admission) younger(u *unit, stale map[*unit]bool) {
 	for _, c := range u.claims {
 		if _, alone := a.contest.claims.only(c.key); alone {

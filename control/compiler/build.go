@@ -8,8 +8,8 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// build compiles a dirty unit. Unchanged parts keep their identity: a backend keeps its ref, a set
-// of the same backends its table.
+// build compiles a dirty unit. Parts that did not change keep their identity: a backend keeps its
+// ref, and a set of the same backends keeps its table.
 func (r *run) build(u *unit) {
 	r.tables.inlined = 0
 	r.addrs.setUses(u, r.keepFrom)
@@ -51,7 +51,7 @@ func (r *run) build(u *unit) {
 	r.setChecks(u)
 }
 
-// matchPorts keeps the ports that the Service still has, by name and protocol, and removes the
+// matchPorts keeps the ports that the Service still has, by name and protocol. It removes the
 // others.
 func (r *run) matchPorts(u *unit) {
 	old := u.ports
@@ -121,9 +121,9 @@ func (r *run) removePort(p *port) {
 	r.changed = true
 }
 
-// buildFamily compiles the endpoints of one family of a service port. It subtracts the number of
-// endpoints that the slices list, also of duplicates and refused ones, from room, which is what the
-// Service may still have; negative means that there was too little.
+// buildFamily compiles the endpoints of one family of a service port. room is the number of
+// endpoints that the Service may still have. buildFamily subtracts the number of listed endpoints,
+// with duplicates and refused ones, and sets room to -1 if there are too many.
 func (r *run) buildFamily(u *unit, p *port, v6 bool, room *int, o *offers) (problems []objects.Problem) {
 	f := &p.families[objects.Family(v6)]
 	var members []member
@@ -144,7 +144,7 @@ func (r *run) buildFamily(u *unit, p *port, v6 bool, room *int, o *offers) (prob
 	} else {
 		*room -= listed
 	}
-	r.judge(u, p, members)
+	r.applyHealth(u, p, members)
 	n := r.cfg.needs(u.service, p.spec, objects.Family(v6))
 	if short := r.setMembers(p, f, members, n.keep); short > 0 {
 		r.ids.short[u] = true

@@ -2,18 +2,18 @@ package compiler
 
 import "sluice.dev/sluice/fastpath/services"
 
-// The problems of a Service by checks. They have no numbers and names of endpoints, which change
-// all the time, as each change would be an Event.
+// Problems of a Service whose endpoints fail checks. The texts have no numbers and no names of
+// endpoints: these change all the time, and each change would be an Event.
 const someDown = "some endpoints fail this gateway's checks and get no new flows; `sluice backends` says which"
 
 const failOpen = "fewer than half of the endpoints are healthy by this gateway's checks, so all get new flows " +
 	"(fail open); `sluice backends` says what fails"
 
-// choose returns the backends that take new flows: all ready endpoints or, if there is none, all
-// that terminate but still serve (KEP-1669). Under policy Local both rules consider this node's
-// endpoints only; otherwise the first one follows topology hints. Drained endpoints and those of
-// weight 0 are ignored. If no endpoint is left, new flows are rejected; but they are dropped if
-// endpoints on other nodes could have taken them, so that a retry may reach another gateway.
+// choose returns the backends that take new flows: all ready endpoints or, if none is ready, all
+// endpoints that terminate but still serve (KEP-1669). Under policy Local both rules consider this
+// node's endpoints only; otherwise the first rule follows topology hints. Drained endpoints and
+// endpoints of weight 0 are ignored. If no endpoint is left, new flows are rejected; but they are
+// dropped if endpoints on other nodes could take them, so that a retry may reach another gateway.
 func choose(
 	members []member, local bool, into []services.BackendRef,
 ) (chosen []services.BackendRef, empty services.Empty, topology services.Topology) {
@@ -47,10 +47,9 @@ func choose(
 	return into, services.EmptyReject, topology
 }
 
-// healthy removes the backends that are down from those that were chosen, in place. If fewer than
-// half would be left, it leaves all: what looks like the failure of most endpoints may be one of
-// the gateway, and the few that are left would get all flows. why is the problem that the Service
-// has because of it, or "".
+// healthy removes the backends that are down from chosen, in place. If fewer than half would be
+// left, it leaves all: the gateway's own network may have failed rather than most endpoints, and
+// the few endpoints left would get all flows. why is the Service's problem, or "".
 func healthy(
 	members []member, chosen []services.BackendRef, down int,
 ) (left []services.BackendRef, why string) {
@@ -88,9 +87,9 @@ func healthy(
 	return left, someDown
 }
 
-// topologyOf returns which hints decide (k8s.io/kubernetes pkg/proxy/topology.go), and the bits
-// that a member's hints must have: hints for nodes if every ready endpoint has some and one of them
-// names this node, else hints for zones by the same rule, else none.
+// topologyOf returns the hints that apply (k8s.io/kubernetes pkg/proxy/topology.go), and the bits
+// that a member's hints must have. Hints for nodes apply if every ready endpoint has some and at
+// least one names this node; else hints for zones by the same rule; else none.
 func topologyOf(members []member) (services.Topology, hintBits) {
 	all, any := hintedNode|hintedZone, hintBits(0)
 	for i := range members {

@@ -8,10 +8,10 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// claim is a frontend that a Service is to have. If several Services claim one, the oldest has it:
-// so every gateway decides alike, and a new Service cannot take traffic from one that works.
-// Services without a creation time, which come from manifests, count as the youngest; between
-// equals the name decides.
+// claim is a frontend that a Service asks for. If several Services claim one frontend, the oldest
+// gets it: so every gateway decides alike, and a new Service cannot take traffic from one that
+// works. Services without a creation time, which come from manifests, count as the youngest; among
+// Services of the same age the name decides.
 type claim struct {
 	key  services.FrontendKey
 	kind services.FrontendKind

@@ -9,9 +9,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// setClaims replaces a unit's claims by those of its new version. A denied unit has claims, too, so
-// that admit can tell what it would use; winner passes it over. settleClaims decides which unit has
-// a frontend once all claims are known. moved: the unit may win or lose against others though its
+// setClaims replaces a unit's claims by the claims of its new version. A denied unit has claims as
+// well, so that admit can count them; winner ignores them. settle decides which unit gets a
+// frontend once all claims are known. moved: the unit may win or lose against others though its
 // claims stay the same.
 func (c *contest) setClaims(u *unit, now *objects.Service, moved bool) {
 	for _, a := range u.vips {
@@ -49,7 +49,7 @@ func (c *contest) setClaims(u *unit, now *objects.Service, moved bool) {
 	}
 }
 
-// vipsOf returns the addresses that clients reach a Service at.
+// vipsOf returns the addresses at which clients reach a Service.
 func (c *contest) vipsOf(s *objects.Service) (addrs []header.Addr) {
 	for _, v := range s.VIPs {
 		if c.cfg.serves(v) && c.cfg.permits(v) {
@@ -59,8 +59,8 @@ func (c *contest) vipsOf(s *objects.Service) (addrs []header.Addr) {
 	return addrs
 }
 
-// claimsOf lists the frontends of the first ports of a Service, in order, and a problem for each
-// that it cannot have because it would take replies to our own source ports.
+// claimsOf lists the frontends of the first ports of a Service, in order. It returns a problem for
+// each frontend that would receive replies to this gateway's own source ports.
 func (c *contest) claimsOf(s *objects.Service, ports int) (claims []claim, refusedClaims []objects.Problem) {
 	if ports == 0 {
 		return nil, nil
@@ -99,10 +99,10 @@ func (c *contest) claimsOf(s *objects.Service, ports int) (claims []claim, refus
 	return claims, append(refusedClaims, c.cfg.notPermitted(s)...)
 }
 
-// replyPorts are those at which a frontend would take packets that are replies to source addresses
-// and ports of ours. An address that the node does not have may be a VIP, too, if it was allocated:
-// replies to flows are told from requests, and only those that come late are not. An external IP is
-// anybody's, who would get those.
+// replyPorts returns the ports at which a frontend would receive replies to this gateway's source
+// addresses and ports. If the node does not have the address, it may also be an allocated VIP: the
+// gateway distinguishes replies to its flows from requests, except for late replies. But any author
+// of a Service may choose an external IP, and would get the late replies.
 func (c *contest) replyPorts(cl claim) services.PortRange {
 	own := false // a source address of ours
 	switch cl.key.Addr {

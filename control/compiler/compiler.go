@@ -10,9 +10,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Compiler compiles objects into Snapshots. It keeps what it compiled, so that Compile rebuilds
-// only what changed. Its result depends on objects, configuration and drains only, not on the order
-// of their arrival, except for the numbers of services and backends. One goroutine uses it.
+// Compiler compiles objects into Snapshots. It keeps its results, so that Compile builds only
+// changed parts again. The result depends on objects, configuration and drains only, not on the
+// order of their arrival, except for the numbers of services and backends. One goroutine uses it.
 type Compiler struct{ *state }
 
 // New returns a Compiler that has compiled nothing.
@@ -25,7 +25,8 @@ func New(cfg Config) *Compiler {
 }
 
 // Compile applies changes. It returns the snapshot, which is the same one if nothing in it changes;
-// every outstanding Problem (without Source); and what the kernel program must open and close.
+// every outstanding Problem (without Source); and the frontends, addresses and sources that the
+// kernel program must open and close.
 func (c *Compiler) Compile(ch *objects.Changes) (*services.Snapshot, []objects.Problem, *steer.Change) {
 	r := c.begin()
 	for _, n := range ch.Nodes {
@@ -53,8 +54,8 @@ func (c *Compiler) Configure(cfg Config) (*services.Snapshot, []objects.Problem,
 	return r.finish()
 }
 
-// Full compiles a state from scratch, with the same configuration and drains. Its result equals
-// that of any sequence of changes that leads to the state.
+// Full compiles a state from scratch, with the same configuration and drains. The result equals the
+// result of any sequence of changes that leads to the state.
 func (c *Compiler) Full(s *objects.State) (*services.Snapshot, []objects.Problem, *steer.Change) {
 	fresh := c.full(s)
 	return fresh.snapshot, fresh.Problems(), fresh.Steer()
@@ -129,13 +130,13 @@ func (c *Compiler) Slice(id objects.ObjectID) *objects.Slice { return c.units.sl
 // DeferTables makes the next compiles defer large tables, or not. Without it they are not deferred.
 func (c *Compiler) DeferTables(on bool) { c.tables.deferring = on }
 
-// BuildAtOnce lets the next Compile build large tables of so many slots in all. So after a
-// restart a set has its table from the first packet on; but packets wait for the first snapshot,
-// and one namespace must not hold up all others.
+// BuildAtOnce lets the next Compile build large tables of so many slots in all. So after a restart
+// a set has its table from the first packet on. The number is bounded because packets wait for the
+// first snapshot, and one namespace must not delay all others.
 func (c *Compiler) BuildAtOnce(slots int) { c.tables.allowance = slots }
 
-// NextTable returns a table that is to be built next; nil if there is none. The caller builds it
-// and gives it to Install before it asks for another.
+// NextTable returns the next table to build; nil if there is none. The caller builds it and calls
+// Install before it calls NextTable again.
 func (c *Compiler) NextTable() *TableJob {
 	j := c.tables.next()
 	if j != nil {
@@ -144,8 +145,8 @@ func (c *Compiler) NextTable() *TableJob {
 	return j
 }
 
-// Install puts a built table into force. It returns what Compile returns. A table that was built to
-// be compared, and differs, is reported by the next Check.
+// Install puts a built table into force, and returns the results of a Compile. If the table was
+// built to verify another one and differs from it, the next Check reports that.
 func (c *Compiler) Install(j *TableJob) (*services.Snapshot, []objects.Problem, *steer.Change) {
 	r := c.begin()
 	if j.verify != nil {

@@ -13,51 +13,51 @@ import (
 type Config struct {
 	// NodeName is this node's name: the endpoints with this nodeName are local.
 	NodeName string
-	// LocalAddresses are all of this node's. NodeAddresses are those of them that
+	// LocalAddresses are all addresses of this node. NodeAddresses are the local addresses that
 	// accept node ports.
 	LocalAddresses, NodeAddresses []header.Addr
-	// ExternalIPs are what Services may have as external IPs. Empty: all but the addresses of this
-	// node, which are LocalAddresses and OtherAddresses.
+	// ExternalIPs are the addresses that Services may have as external IPs. Empty: all addresses
+	// except this node's, which are LocalAddresses and OtherAddresses.
 	ExternalIPs []netip.Prefix
-	// OtherAddresses are this node's besides: those that its Node object has, and those of a scope
-	// that is not global.
+	// OtherAddresses are further addresses of this node: the addresses in its Node object, and
+	// addresses whose scope is not global.
 	OtherAddresses []header.Addr
-	// DeniedHostPorts are the ports of this node's addresses that no endpoint has.
+	// DeniedHostPorts are ports of this node's addresses that no Service may have as an endpoint.
 	DeniedHostPorts []services.PortRange
 	// SNAT4 and SNAT6 are source addresses towards backends, SNATPorts their source ports.
 	SNAT4, SNAT6 []header.Addr
 	SNATPorts    services.PortRange
-	// SNATByRoute4 and SNATByRoute6: the route chooses among these addresses.
+	// SNATByRoute4 and SNATByRoute6: the route selects one of these addresses.
 	SNATByRoute4, SNATByRoute6 bool
 	// SelectKey is the hash key of selection and Maglev tables; all gateways have the same.
 	SelectKey [2]uint64
-	// UnservedPort is what happens to packets for a VIP's port without a service.
+	// UnservedPort selects the answer to packets for a port of a VIP without a service.
 	UnservedPort services.UnservedPolicy
 	// ResetUnknown: see services.Snapshot.
 	ResetUnknown bool
 
-	// ClusterIPs: ClusterIPs are frontends, too.
+	// ClusterIPs: ClusterIPs are frontends as well.
 	ClusterIPs bool
 	// ClusterCIDRs are the addresses of pods; empty: no client is known to be a pod.
 	ClusterCIDRs []netip.Prefix
 	// MasqueradeAll: no client of a ClusterIP keeps its address.
 	MasqueradeAll bool
-	// StrictSourceRanges: source ranges guard node ports and external IPs, too.
+	// StrictSourceRanges: source ranges apply to node ports and external IPs as well.
 	StrictSourceRanges bool
 	// Scheduler is the scheduler of Services without the annotation.
 	Scheduler services.Scheduler
-	// Limits are those of Services without an annotation for them.
+	// Limits are the limits of Services without an annotation for them.
 	Limits services.Limits
-	// Checks are those of Services without an annotation for them.
+	// Checks are the checks of Services without an annotation for them.
 	Checks objects.Checks
 	// RetryOther: see services.Snapshot.
 	RetryOther bool
 
-	// MaxFrontends, MaxAddrs and MaxSources are what the kernel program has room for: frontends
+	// MaxFrontends, MaxAddrs and MaxSources are the sizes of the kernel program's maps: frontends
 	// with an address, addresses (VIPs and kept sources), kept sources. 0 is no bound.
 	MaxFrontends, MaxAddrs, MaxSources int
-	// NamespaceShare is the part of each of these, of all backends and of the slots of all tables
-	// that the Services of one namespace may use, in percent. 0 is no bound.
+	// NamespaceShare is the percentage of each of these maps, of all backends and of the slots of
+	// all tables that the Services of one namespace may use. 0 is no bound.
 	NamespaceShare int
 }
 
@@ -86,7 +86,7 @@ func (c *settings) set(cfg Config) {
 // serves reports whether an address of a Service is a frontend here.
 func (c *settings) serves(v objects.VIP) bool { return v.Kind != services.ClusterIP || c.ClusterIPs }
 
-// schedulerOf returns the scheduler of the Service, or that of the configuration.
+// schedulerOf returns the scheduler of the Service, or the configured default.
 func (c *settings) schedulerOf(s *objects.Service) services.Scheduler {
 	if s.Scheduler != nil {
 		return *s.Scheduler
@@ -94,8 +94,8 @@ func (c *settings) schedulerOf(s *objects.Service) services.Scheduler {
 	return c.Scheduler
 }
 
-// checkOf returns the check of a service port, if it has one: that of its Service, or that of the
-// configuration.
+// checkOf returns the check of a service port, and false if it has none. The Service's checks
+// replace the configured ones.
 func (c *settings) checkOf(s *objects.Service, p *objects.ServicePort) (objects.Check, bool) {
 	if s.Checks != nil {
 		return s.Checks.Of(p)

@@ -10,28 +10,27 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// contest decides which unit has a frontend that several claim.
+// contest decides which unit has a frontend that several units claim.
 type contest struct {
 	cfg    *settings
 	units  *units
 	addrs  *addresses
 	claims relation[services.FrontendKey]
-	// Of the running compile: changed are frontends whose claims changed, and winners has those
-	// that several units claim, once winner was asked.
+	// Both maps are of the running compile. changed has the frontends whose claims changed. winners
+	// caches the results of winner for frontends that several units claim.
 	changed map[services.FrontendKey]bool
 	winners map[services.FrontendKey]*unit
 }
 
-// change records that the holders of these frontends may change.
+// change records that these frontends may change hands.
 func (c *contest) change(claims []claim) {
 	for _, cl := range claims {
 		c.changed[cl.key] = true
 	}
 }
 
-// settle marks the affected units as dirty: those that claim a frontend whose holder changes,
-// and those with endpoints at its address. It is called once in a run, after the last change of a
-// claim.
+// settle makes units dirty: the units that claim a frontend whose holder changes, and the units
+// with endpoints at its address. It is called once in a run, after the last change of a claim.
 func (c *contest) settle(snapshot *services.Snapshot) {
 	addrs := map[header.Addr]bool{}
 	for k := range c.changed {
@@ -98,8 +97,9 @@ func (c *contest) compete(k services.FrontendKey) (best *unit) {
 	return best
 }
 
-// youngestNote returns the part of a loser's message that explains its age. It depends on the loser
-// only: the winner may change its age without a new build of the loser.
+// youngestNote returns the part of a conflict message that explains the age of the Service without
+// the frontend. It depends on that Service only, because the age of the other may change without a
+// new build of this one.
 func youngestNote(s *objects.Service) string {
 	if s.Created != math.MaxInt64 {
 		return ""
@@ -107,11 +107,11 @@ func youngestNote(s *objects.Service) string {
 	return " (it has no metadata.creationTimestamp, so it counts as the youngest; among several such the name decides)"
 }
 
-// notAnEndpoint returns why packets to an endpoint of a unit would come back to the gateway; "" if
-// they would not. Addresses of this node are allowed, but for the ports that the operator denies:
-// the kernel delivers to them, as to the endpoint of a host-network pod. An external IP rules out
-// endpoints of its own namespace only: otherwise its author could remove any endpoint
-// (CVE-2020-8554).
+// notAnEndpoint returns why an address cannot be an endpoint of a unit: packets to it would come
+// back to the gateway. It returns "" if it can be one. Addresses of this node are allowed, except
+// for the ports that the operator denies: the kernel delivers packets to them, as for a
+// host-network pod. An external IP rules out endpoints in its own namespace only: otherwise the
+// author of a Service could remove any endpoint (CVE-2020-8554).
 func (c *contest) notAnEndpoint(u *unit, a header.Addr, port uint16, proto uint8) string {
 	o, ours := c.addrs.own[a]
 	switch {
@@ -130,6 +130,6 @@ func (c *contest) notAnEndpoint(u *unit, a header.Addr, port uint16, proto uint8
 	if w == nil || w.kindOf(k) == services.ExternalIP && w.key.namespace != u.key.namespace {
 		return ""
 	}
-	return fmt.Sprintf("%q is where Service %s/%s is reached, not an endpoint", frontendName(k), w.key.namespace,
+	return fmt.Sprintf("%q is a frontend of Service %s/%s, not an endpoint", frontendName(k), w.key.namespace,
 		w.key.name)
 }

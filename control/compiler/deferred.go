@@ -12,14 +12,14 @@ import (
 //
 //	Compile ──▶ queue of TableJobs ──NextTable──▶ Build (any goroutine) ──Install──▶ snapshot
 //
-// Until then the set has the table before, in which the positions of backends that it lost stand
-// for others (EndpointSet.Named): what ends gets no new flows from the very next snapshot on, and
-// what is new gets its share with its table. A set without a former table has a slot for each
-// backend, so weights do not count yet.
+// Until then the set keeps its former table, in which backends of the set take the positions of
+// backends that left it (EndpointSet.Named). So a backend that ends gets no new flows from the very
+// next snapshot on, and a new backend gets its share with the new table. A set without a former
+// table has a slot for each backend, so weights do not count yet.
 //
-// A set has at most one job in the queue, which is that of its newest version. A result is
-// installed even if the set has changed while it was built, or one that always changes would never
-// get a table; jobs of one set are built in order, so a table never gives way to an older one.
+// A set has at most one job in the queue, for its newest version. A result is installed even if the
+// set has changed since; otherwise a set that always changes would never get a table. Jobs of one
+// set are built in order, so no older table replaces a newer one.
 
 // maxInlineSlots is the largest table that is built in Compile: about a millisecond, of up to 160
 // endpoints.
@@ -56,7 +56,7 @@ func (ts *tables) defers(slots int) bool {
 	return slots > ts.inlineSlots || ts.inlined > maxInlineOfUnit
 }
 
-// next takes the next table to build from the queue; nil if there is none.
+// next removes the next table to build from the queue; nil if there is none.
 func (ts *tables) next() *TableJob {
 	for len(ts.queue) > 0 {
 		j := ts.queue[0]
@@ -74,7 +74,7 @@ func (ts *tables) next() *TableJob {
 	return nil
 }
 
-// wants reports whether a job that is not built yet is still of a set in the snapshot.
+// wants reports whether a job in the queue is still for a set in the snapshot.
 func (ts *tables) wants(j *TableJob) bool {
 	s := j.set()
 	if j.verify == nil {
@@ -103,8 +103,8 @@ func (j *TableJob) names() []string {
 	return names
 }
 
-// install puts a built table into force. It returns false if the set is gone, or got a table that is
-// not deferred.
+// install puts a built table into force. It returns false if the set is gone, or got a table that
+// is not deferred.
 func (ts *tables) install(j *TableJob) bool {
 	c := j.set()
 	d := c.deferred
@@ -124,7 +124,7 @@ func (ts *tables) install(j *TableJob) bool {
 		ts.substitute(&now, c.table, d.base)
 	}
 	c.set = &now
-	// What is equal is one set, as it is when both are built at once.
+	// Equal sets share one EndpointSet, as they do when both are built at once.
 	f := &j.port.families[j.family]
 	if a, b := &f.sets[clusterSet], &f.sets[localSet]; a.set != nil && b.set != nil && a.deferred == nil &&
 		b.deferred == nil && a.set != b.set && b.is(a.kind, a.set) {
@@ -135,8 +135,8 @@ func (ts *tables) install(j *TableJob) bool {
 	return true
 }
 
-// deferTable gives the set want, which is changed, the table in force until its own is built, and
-// queues that.
+// deferTable sets a set to want, with the table in force until its own table is built, and queues
+// the job.
 func (ts *tables) deferTable(j *TableJob, want *services.EndpointSet) {
 	c := j.set()
 	d := c.deferred
@@ -169,9 +169,10 @@ func (ts *tables) deferTable(j *TableJob, want *services.EndpointSet) {
 	}
 }
 
-// substitute gives a set an older table, whose positions meant base. A position whose backend is
-// not in the set stands for one of the set's, which the table chooses: its shares hold. The choice
-// depends on the table alone, so that gateways that have seen the same choose alike.
+// substitute gives a set an older table, whose positions meant the backends of base. A position
+// whose backend is not in the set stands for one of the set's backends, which the table itself
+// selects: so shares stay in proportion. The selection depends on the table alone, so gateways with
+// the same table select alike.
 func (ts *tables) substitute(s *services.EndpointSet, table *sharedTable, base []services.BackendRef) {
 	in := ts.scratch.chosen()
 	for _, ref := range s.Backends {
@@ -215,7 +216,7 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// large reports whether a set's table is one that is deferred.
+// large reports whether the table of a set is deferred because of its size.
 func (ts *tables) large(kind tableKind, s *services.EndpointSet) bool {
 	return kind.slotsOf(s) > ts.inlineSlots
 }

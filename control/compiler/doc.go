@@ -1,9 +1,8 @@
-// Package compiler compiles objects into Snapshots, and returns what the kernel program must open
-// and close for them.
+// Package compiler compiles objects into Snapshots, and returns the changes for the kernel program.
 //
-//	objects.Changes ──▶ Compile ──┬──▶ services.Snapshot   immutable; what did not change is shared
-//	Config, Drain ────────────────┼──▶ objects.Problem     what is not served, or not as written
-//	                              └──▶ steer.Change        what the kernel program opens and closes
+//	objects.Changes ──▶ Compile ──┬──▶ services.Snapshot   immutable; shares unchanged parts
+//	Config, Drain ────────────────┼──▶ objects.Problem     an object or field that is not served
+//	                              └──▶ steer.Change        frontends etc. to open and close in the kernel
 //
 // A unit is one Service and the EndpointSlices that name it: it is compiled as a whole. One compile
 // (run.go) records what changed and builds the units that this affects. The state of a Compiler is
@@ -16,31 +15,31 @@
 //	state.go                             the owners, and the draft of the next snapshot (draft.go)
 //	admit.go                             admission: the units that are served if not all have room
 //	claims.go, contest.go                frontends that a unit claims, and which unit has them
-//	drain.go, endpointhealth.go          drains, and what checks say of endpoints
+//	drain.go, endpointhealth.go          drains; the results of health checks of endpoints
 //	healthcheck.go, problems.go, zones.go
 //	inherit.go, identities.go, unpin.go  numbers of backends and services; pins that are lost
 //	addresses.go, kept.go                addresses of the gateway, sources of replies
-//	units.go, unit.go                    the units, and what each consists of
+//	units.go, unit.go                    the units and their parts
 //	merge.go, offers.go, shares.go       endpoints, ports and weights from a unit's slices
 //	choose.go, policies.go, ranges.go    which endpoints take new flows, which clients are admitted
-//	limits.go                            what one Service may have, and all together
+//	limits.go                            limits of one Service, of a namespace, and of all
 //	tables.go, turns.go                  Maglev tables and turns, one copy of equal ones
 //	config.go, permitted.go, names.go, member.go, claim.go, patch.go, relation.go
 //
 // The same objects, configuration and drains lead to the same table in any order of arrival, and a
-// Full compile equals the incremental one, except for those numbers. A Compiler has no goroutine,
-// clock or file. One goroutine uses it.
+// Full compile equals the incremental one, except for the numbers of backends and services. A
+// Compiler has no goroutine, clock or file. One goroutine uses it.
 //
 // Of the packages of control it imports objects, steer and maglev. It does not import the tracker,
 // which returns Changes, or the loop, which publishes and steers.
 //
-// # What is served
+// # Served objects
 //
-// The semantics are those of kube-proxy for packets from outside; docs/kubernetes.md goes through
-// them field by field. For each port of a Service these are frontends: the VIPs of
+// The semantics are kube-proxy's, for packets from outside; docs/kubernetes.md goes through them
+// field by field. For each port of a Service these are frontends: the VIPs of
 // status.loadBalancer.ingress (ipMode VIP or unset), spec.externalIPs, the node port on the node's
-// addresses, and the ClusterIPs if the configuration enables them; each in the families that the
-// Service has a ClusterIP of. If two Services claim one frontend, the older one has it until it is
+// addresses, and the ClusterIPs if the configuration enables them; each in the families of the
+// Service's ClusterIPs. If two Services claim one frontend, the older one has it until it is
 // deleted.
 //
 // In each family a service port has up to two sets of endpoints that may take new
@@ -58,11 +57,11 @@
 // service.kubernetes.io/service-proxy-name, and EndpointSlices labelled
 // service.kubernetes.io/headless.
 //
-// Where an object lacks what an API server adds, a missing namespace is "default", a missing port
-// name is the empty name, and a Service without ClusterIPs is served in spec.ipFamilies. A Service
-// with a uid, which comes from an API server, is skipped if it has no ClusterIPs.
+// If a field that an API server sets is missing, these defaults hold: namespace "default", the
+// empty name for a port, and spec.ipFamilies for a Service without ClusterIPs. But a Service with a
+// uid comes from an API server, and is skipped if it has no ClusterIPs.
 //
-// # What is not served
+// # Refused objects
 //
 // Three things can be wrong with an object. None of them affects another object:
 //
@@ -72,12 +71,12 @@
 //     sent to, an endpoint whose address is a VIP or source address of this gateway, a frontend
 //     that another Service has. That part is refused.
 //
-// Each is a Problem of severity refused. A Warning is about what is served, but not entirely as
-// written: an annotation that cannot be parsed, or an invalid source range beside valid ones.
+// Each is a Problem of severity refused. A Warning concerns an object that is served differently
+// from its text: an annotation cannot be parsed, or a source range beside valid ones is invalid.
 //
 // # Numbers
 //
-// The number of a backend or service that a new snapshot lacks is used again only after every
-// worker has left the older snapshots (Release), and the number of a backend only when no flow
-// counts under it (WatchFlows). Nothing blocks on that: the loop checks again later.
+// A number of a backend or service that is not in a new snapshot is used again only after every
+// worker has left the older snapshots (Release). The number of a backend must moreover have no
+// flows (WatchFlows). Nothing waits for that: the loop checks again later.
 package compiler

@@ -40,8 +40,9 @@ type drains struct {
 	touched []header.Addr
 }
 
-// Drain leaves backends out of all sets from the next compile on; their flows stay. It holds until
-// Undrain, also for a backend that is deleted and created again.
+// Drain removes backends from all sets from the next compile on; their flows stay. It holds until
+// Undrain, also for a backend that is deleted and created again. It returns ErrUnknownBackend if no
+// service has such a backend.
 func (ds *drains) Drain(d Drain) error {
 	if ds.Count(d) == 0 {
 		return fmt.Errorf("drain %v: %w", d, ErrUnknownBackend)
@@ -68,8 +69,8 @@ func (ds *drains) Drains() []Drain {
 	})
 }
 
-// SetDrains replaces all drains from the next compile on, also by drains that no endpoint has now:
-// those of a predecessor.
+// SetDrains replaces all drains from the next compile on. The list comes from a predecessor, so a
+// drain may name a backend that no Service has now.
 func (ds *drains) SetDrains(list []Drain) {
 	was := ds.set
 	ds.set = make(map[Drain]bool, len(list))
@@ -106,7 +107,7 @@ func (ds *drains) has(a header.Addr, port uint16) bool {
 	return len(ds.set) > 0 && (ds.set[Drain{a, 0}] || ds.set[Drain{a, port}])
 }
 
-// settle makes the units dirty whose endpoints are at addresses whose drains changed.
+// settle makes the units dirty whose endpoints are at addresses with changed drains.
 func (ds *drains) settle() {
 	for _, a := range ds.touched {
 		ds.addrs.uses.each(a, ds.units.reread)

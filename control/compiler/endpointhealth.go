@@ -18,50 +18,49 @@ type Endpoint struct {
 	Port                         uint16
 }
 
-// EndpointHealth is what the checks of this gateway say of an endpoint.
+// EndpointHealth is the result of this gateway's checks of an endpoint.
 type EndpointHealth struct {
 	Endpoint
 	Down bool
-	// SlowStart is the part of its weight that an endpoint gets which is up again, in tenths; 0 is
-	// all of it.
+	// SlowStart is the share of its weight that an endpoint gets while it starts slowly, in tenths;
+	// 0 is the whole weight.
 	SlowStart uint8
 }
 
-type standing struct {
+type healthState struct {
 	down  bool
-	share uint8 // of its weight, in tenths; 0 is all
+	share uint8 // see SlowStart
 }
 
-// endpointChecks are what checks say of endpoints, and the ports that have checks.
+// endpointChecks has the health of endpoints, and the ports that have checks.
 type endpointChecks struct {
-	of map[portKey]map[place]standing
-	// changed are the units of endpoints of which checks say something else since the last compile.
+	of map[portKey]map[place]healthState
+	// changed are the units whose endpoints' health changed since the last compile.
 	changed map[unitKey]bool
 	ports   map[*unit][]*CheckedPort // of units that have any
 	edits   uint64                   // of ports
 }
 
-// SetHealth changes what checks say of endpoints from the next compile on; of those that the list
-// does not have, nothing changes. An endpoint is up until the list says otherwise. What it says of
-// an endpoint that does not exist counts when it comes, so the caller must tell when it no longer
-// checks one: it is up then.
+// SetHealth sets the health of the listed endpoints from the next compile on. An endpoint is up
+// until a list has it as down. The health of an endpoint that does not exist yet applies once it
+// exists, so the caller must list an endpoint as up when it stops checking it.
 //
-// An endpoint that is down gets no new flows; those that it has stay. Objects come first: an
-// endpoint that they do not let take flows takes none. If fewer than half of the endpoints that
-// they let take a set's flows are up, all take them, and the Service has a Problem that says so.
+// An endpoint that is down gets no new flows; its flows stay. Objects come first: checks never give
+// flows to an endpoint that the objects exclude. If fewer than half of the eligible endpoints of a
+// set are up, all of them take its flows, and the Service has a Problem that explains it.
 func (cs *endpointChecks) SetHealth(list []EndpointHealth) {
 	for _, h := range list {
 		port := portKey{unitKey{h.Namespace, h.Service}, portID{h.PortName, h.Proto}}
-		at, now := place{h.Addr, h.Port}, standing{h.Down, h.SlowStart}
+		at, now := place{h.Addr, h.Port}, healthState{h.Down, h.SlowStart}
 		before := cs.of[port][at]
 		if now == before {
 			continue
 		}
 		cs.changed[port.unit] = true
 		switch {
-		case now != standing{}:
+		case now != healthState{}:
 			if cs.of[port] == nil {
-				cs.of[port] = map[place]standing{}
+				cs.of[port] = map[place]healthState{}
 			}
 			cs.of[port][at] = now
 		case len(cs.of[port]) == 1:
@@ -82,8 +81,8 @@ func (cs *endpointChecks) settle(us *units) {
 	clear(cs.changed)
 }
 
-// judge notes in the members of a port what checks say of them, in order of address and port.
-func (cs *endpointChecks) judge(u *unit, p *port, members []member) {
+// applyHealth sets the health of a port's members, which are in order of address and port.
+func (cs *endpointChecks) applyHealth(u *unit, p *port, members []member) {
 	for at, s := range cs.of[portKey{u.key, p.key()}] {
 		i, found := slices.BinarySearchFunc(members, member{addr: at.addr, port: at.port}, compareMembers)
 		if !found {
@@ -96,9 +95,9 @@ func (cs *endpointChecks) judge(u *unit, p *port, members []member) {
 	}
 }
 
-// CheckedPort is a service port that has a check, and the endpoints that it is about: those that
-// could get new flows here if all were up. With CheckNone it has no endpoints, and nothing of the
-// port is to be checked. It is immutable.
+// CheckedPort is a service port that has a check, with the endpoints to check: every endpoint that
+// could get new flows here if all were up. With CheckNone it has no endpoints, and the port must
+// not be checked. It is immutable.
 type CheckedPort struct {
 	Namespace, Service, PortName string
 	Proto                        uint8
@@ -112,8 +111,9 @@ func (p *CheckedPort) equal(o *CheckedPort) bool {
 		slices.Equal(p.Endpoints, o.Endpoints)
 }
 
-// CheckedPorts returns all service ports that have a check, the oldest Service first, by which the
-// caller may bound their number. What did not change since an earlier call is the same CheckedPort.
+// CheckedPorts returns all service ports that have a check, ports of the oldest Service first, so
+// that the caller may bound their number. A port that did not change since an earlier call is the
+// same *CheckedPort.
 func (cs *endpointChecks) CheckedPorts() []*CheckedPort {
 	units := slices.SortedFunc(maps.Keys(cs.ports), compareAges)
 	var list []*CheckedPort

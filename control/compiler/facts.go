@@ -12,7 +12,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// facts serializes a compiled unit as a worker reads it in the snapshot, without the numbers that
+// facts serializes a compiled unit as a worker reads it in the snapshot, without the numbers, which
 // differ between compilers.
 type facts struct {
 	*Compiler
@@ -23,13 +23,13 @@ type facts struct {
 	sums       map[any][sha256.Size]byte // see once
 }
 
-// differ returns in what a compiled unit differs from the result of a fresh compiler for the same
-// objects; "" if in nothing.
+// differ names the part in which a compiled unit differs from the result of a fresh compiler for
+// the same objects; "" if they are equal.
 func (f *facts) differ(u *unit, want *facts) string {
 	got, c, fresh := f, f.Compiler, want.Compiler
 	v := fresh.units.byKey[u.key]
 	if v == nil {
-		return "what remains of it and its objects"
+		return "objects"
 	}
 	got.unit, want.unit = u, v
 	keys := slices.Clone(u.held)
@@ -65,8 +65,8 @@ func (f *facts) differ(u *unit, want *facts) string {
 	return ""
 }
 
-// catches reports whether all kept sources of a unit are in the set. There may be more: other units
-// may need the same source.
+// catches reports whether all kept sources of a unit are in the set. The set may have more, for
+// other units.
 func (c *Compiler) catches(v *unit, fresh *Compiler) bool {
 	for _, p := range v.ports {
 		for f := range p.families {
@@ -203,8 +203,8 @@ func (f *facts) ranges(p *services.Prefixes) {
 	f.text(also.String())
 }
 
-// once adds a digest of what add adds. Many frontends share what is added for a key, which must be
-// a pointer to it.
+// once adds a digest of the bytes that add appends. Many frontends share one key, so the digest is
+// computed once per key, which must be a pointer.
 func (f *facts) once(key any, add func()) {
 	sum, known := f.sums[key]
 	if !known {

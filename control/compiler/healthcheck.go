@@ -8,8 +8,8 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// HealthCheck is what the health check node port of one Service answers
-// (spec.healthCheckNodePort; type LoadBalancer with external traffic policy Local).
+// HealthCheck is the answer of the health check node port of one Service (spec.healthCheckNodePort;
+// type LoadBalancer with external traffic policy Local).
 type HealthCheck struct {
 	Namespace, Name string
 	Port            uint16
@@ -31,8 +31,8 @@ type healthChecks struct {
 	edits uint64                // how often list changed
 }
 
-// HealthChecks returns what the health check node ports of all Services answer, in
-// order of port. The caller may keep it.
+// HealthChecks returns the answers of the health check node ports of all Services, in order of
+// port. The caller may keep it.
 func (hs *healthChecks) HealthChecks() []HealthCheck { return slices.Clone(hs.list) }
 
 // HealthEdits counts how often the result of HealthChecks changed.
@@ -59,8 +59,8 @@ func (hs *healthChecks) set(u *unit, scratch *scratch) {
 }
 
 // healthCheck counts the distinct addresses of ready endpoints on this node. It ignores drained
-// endpoints and those of weight 0: they take no new flows, so a load balancer in front of the
-// gateways should send those elsewhere.
+// endpoints and endpoints of weight 0: they take no new flows, so a load balancer in front of the
+// gateways should send its flows elsewhere.
 func (u *unit) healthCheck(scratch *scratch) (h HealthCheck) {
 	if !u.service.Served() || u.service.HealthPort == 0 {
 		return h

@@ -262,7 +262,7 @@ func endpointAddresses() (rows []hostile) {
 	add("192.0.2.20", "source address of this gateway", 1)
 	add("2001:db8::20", "source address of this gateway", 1)
 	for _, vip := range []string{"10.96.0.201", "203.0.113.200"} { // of a good Service, at its port
-		rows = append(rows, hostile{name: vip + " port 80", want: []string{"is where Service good/plain is reached"},
+		rows = append(rows, hostile{name: vip + " port 80", want: []string{"is a frontend of Service good/plain"},
 			frontends: 1, objects: []runtime.Object{tenantService(nil),
 				tenantSlice(func(s *discoveryv1.EndpointSlice) {
 					*s.Ports[0].Port, s.Endpoints = 80, s.Endpoints[:1]

@@ -15,12 +15,12 @@ type Owners interface {
 	Forget(services.ServiceID)
 }
 
-// identities assigns numbers to services and backends, and frees them only when no snapshot with
-// their old meaning is in use. The number that has been free for the longest time is used first, so
+// identities assigns numbers to services and backends, and frees a number only when no snapshot in
+// use has its old meaning. It first uses the number that has been free for the longest time, so
 // that a backend's generation repeats as late as possible.
 type identities struct {
 	owners      Owners                         // or nil
-	busy        func(services.BackendRef) bool // flows of its owner still count; nil: never
+	busy        func(services.BackendRef) bool // reports whether flows count under a ref; nil: none do
 	waiting     []services.BackendRef          // closed, but busy at the last check
 	backends    recycler[retiredBackend]
 	generations []uint16 // of each backend index's latest use
@@ -76,8 +76,8 @@ func (ids *identities) retireService(id services.ServiceID, generation uint64) {
 	ids.services.retire(id, generation)
 }
 
-// release frees the numbers that no snapshot from generation oldest on has, those of backends
-// before those of their services. The index of a busy backend waits.
+// release frees the numbers that no snapshot from generation oldest on has, first of backends and
+// then of services. The index of a busy backend waits.
 func (ids *identities) release(oldest uint64) {
 	ids.recheck()
 	ids.backends.release(oldest, func(b retiredBackend) (uint32, bool) {
@@ -149,8 +149,8 @@ func (r *recycler[T]) retire(what T, generation uint64) {
 	r.retired = append(r.retired, retired[T]{what, generation})
 }
 
-// release frees what was retired in generations up to oldest: every snapshot in use is of that
-// generation or a later one. If number returns false, its owner frees it later.
+// release frees the numbers that were retired in generations up to oldest: every snapshot in use is
+// of that generation or a later one. If number returns false, its owner frees the number later.
 func (r *recycler[T]) release(oldest uint64, number func(T) (uint32, bool)) {
 	n := 0
 	for n < len(r.retired) && r.retired[n].generation <= oldest {

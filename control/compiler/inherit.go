@@ -76,7 +76,7 @@ func (ns *numbers) backendRef(p *port, m *member) (services.BackendRef, bool) {
 	return ns.backend()
 }
 
-// retireRest retires the numbers that were not taken over, as of a generation.
+// retireRest retires the numbers that the successor did not use, as of a generation.
 func (a *assignments) retireRest(ids *identities, generation uint64) {
 	for k, ref := range a.backends {
 		ids.retireBackend(ref, k.service, generation)

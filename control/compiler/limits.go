@@ -11,9 +11,9 @@ import (
 // Limits of one Service. The author of a Service or of its EndpointSlices must not be able to use
 // up what all Services share, or to block the loop for long.
 const (
-	// maxServiceFrontends is three times the node-port range that clusters have by default
-	// (30000 to 32767), so all of it at two addresses, and a change of such a Service takes
-	// less than a tenth of a second.
+	// maxServiceFrontends is three times the default node-port range of clusters (30000 to 32767),
+	// so a Service can have the whole range at two addresses. A change of such a Service takes less
+	// than a tenth of a second.
 	maxServiceFrontends = 8192
 	// maxPortBackends is the size limit of one table (maglev.MaxNames), in each family.
 	maxPortBackends = 1 << 16
@@ -26,7 +26,7 @@ const (
 	maxSlots = 1 << 27
 )
 
-// wants is an upper bound of what a unit uses of shared tables: duplicates of one endpoint count
+// wants is an upper bound of a unit's use of shared tables: duplicates of one endpoint count
 // separately, and so do frontends and addresses that several units claim (see charge).
 type wants struct{ frontends, addrs, sources, backends, slots int }
 
@@ -38,8 +38,8 @@ func (w *wants) add(o wants, by int) {
 	w.slots += by * o.slots
 }
 
-// exceeds returns the bound that is exceeded; "" if none is. Percent is the part of each table that
-// counts; 0 is all.
+// exceeds returns the first exceeded bound, for messages; "" if there is none. Percent is the part
+// of each table that may be used; 0 is all.
 func (w *wants) exceeds(cfg *Config, percent int) string {
 	for _, l := range [...]struct {
 		what      string
@@ -62,8 +62,8 @@ func (w *wants) exceeds(cfg *Config, percent int) string {
 	return ""
 }
 
-// total is what units use of the shared tables: all, and those of each namespace. It has no entry
-// for a namespace that uses nothing.
+// total is the use of the shared tables by all units, and by each namespace. It has no entry for a
+// namespace that uses nothing.
 type total struct {
 	all wants
 	of  map[string]wants
@@ -81,7 +81,7 @@ func (t *total) add(namespace string, w wants, by int) {
 	}
 }
 
-// fits reports whether no table and no namespace's share of one is exceeded.
+// fits reports whether all units are within every table, and every namespace within its share.
 func (t *total) fits(cfg *Config) bool {
 	if t.all.exceeds(cfg, 0) != "" {
 		return false
@@ -94,7 +94,7 @@ func (t *total) fits(cfg *Config) bool {
 	return true
 }
 
-// refuses returns why a unit that uses w besides does not fit; "" if it does.
+// refuses returns why a unit that wants w in addition does not fit; "" if it does.
 func (t *total) refuses(cfg *Config, namespace string, w wants) string {
 	n := t.of[namespace]
 	n.add(w, +1)
@@ -110,8 +110,8 @@ func (t *total) refuses(cfg *Config, namespace string, w wants) string {
 	return ""
 }
 
-// fitting returns how many of a Service's ports, from the first on, stay within the frontends of
-// one Service, and how many of those frontends have an address.
+// fitting returns how many of a Service's ports, from the first on, stay within
+// maxServiceFrontends, and how many of these ports' frontends have an address.
 func (c *settings) fitting(s *objects.Service) (ports, frontends int) {
 	if !s.Served() {
 		return 0, 0
@@ -179,7 +179,7 @@ func (c *settings) wantsOf(service *objects.Service, list []*objects.Slice) (w w
 	return w
 }
 
-// portWants are the endpoints that slices list for a service port in one family.
+// portWants counts the endpoints that slices list for a service port in one family.
 type portWants struct {
 	needs
 	endpoints int

@@ -17,7 +17,8 @@ type member struct {
 	flags  services.BackendFlags
 	hints  hintBits
 	weight uint16
-	// share is the part of its weight that it gets, in tenths, while it starts slowly (SlowStart).
+	// share is the part of the weight in force while the endpoint starts slowly (SlowStart), in
+	// tenths; 0 is the whole weight.
 	share uint8
 	ref   services.BackendRef
 }
@@ -36,9 +37,9 @@ const (
 	hintsZone                       // they name this node's zone
 )
 
-// compareListed orders a port's endpoints. Of duplicates the first one stays: one that is not
-// terminating before one that is, then by readiness, then by the remaining fields, so that the
-// order of slices does not matter.
+// compareListed orders a port's endpoints. The first of several duplicates is used: an endpoint
+// that is not terminating before one that is, then by readiness, then by the remaining fields, so
+// that the order of slices does not matter.
 func compareListed(a, b member) int {
 	if a.addr != b.addr || a.port != b.port {
 		return compareMembers(a, b)

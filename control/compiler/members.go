@@ -8,8 +8,8 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// appendMembers adds a slice's endpoints at one of its ports, except those that no packet can be
-// sent to from here.
+// appendMembers adds a slice's endpoints at one of its ports, except the endpoints that this
+// gateway cannot send packets to.
 func (r *run) appendMembers(
 	all []member, u *unit, s *objects.Slice, p objects.SlicePort,
 ) (_ []member, refused []objects.FieldProblem) {
@@ -65,7 +65,7 @@ func (r *run) hints(s *objects.Slice) []hintBits {
 }
 
 // setMembers replaces the backends of a family by members, and sets their refs. It returns how many
-// members got no number.
+// members got no number because none is free.
 func (r *run) setMembers(p *port, f *familySet, members []member, keep keepMode) (short int) {
 	old := f.members
 	if f.keep == keep && slices.EqualFunc(old, members, func(a, b member) bool { b.ref = a.ref; return a == b }) {
@@ -134,9 +134,9 @@ func (r *run) setBackend(p *port, m member) {
 	r.changed = true
 }
 
-// setKeep counts a member whose clients may keep their address. Its replies carry no address of
-// ours, so the kernel program steers them by their source, whether or not the member takes new
-// flows.
+// setKeep counts a member whose clients may keep their address. Its replies do not carry an address
+// of this gateway, so the kernel program steers them by their source, whether or not the member
+// takes new flows.
 func (r *run) setKeep(p *port, m member, keeps bool, by int32) {
 	if keeps {
 		r.kept.add(steer.KeepSource{Addr: m.addr, Port: m.port, Proto: p.spec.Proto}, by)

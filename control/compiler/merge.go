@@ -6,8 +6,8 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// minKept is the least number of a port's endpoints that are kept for the next merge: fewer are
-// sorted again in a tenth of a millisecond.
+// minKept is the least number of a port's endpoints that are kept for the next merge: to sort fewer
+// again takes a tenth of a millisecond.
 const minKept = 1024
 
 // merged are a port's endpoints as the slices have them, kept for the next merge.
@@ -18,14 +18,14 @@ type merged struct {
 	refused map[*objects.Slice][]objects.Problem
 }
 
-// appender appends the endpoints of a slice at one of its ports, and returns which are refused.
+// appender appends the endpoints of a slice at one of its ports, and returns the refused ones.
 type appender func(to []member, o offer) ([]member, []objects.FieldProblem)
 
-// merge collects the endpoints of a port from all slices that have it, each once, in order. again:
-// they may be other ones though their slices are the same. The result is in memory of buf, and m
-// keeps its own copy if there are at least least of them.
+// merge collects the endpoints of a port from all slices that have it, each once, in order. With
+// again it reads all slices, because the endpoints may differ though the slices are the same. The
+// result uses the memory of buf. m keeps its own copy if there are at least minimum endpoints.
 func (m *merged) merge(
-	from []offer, again bool, read appender, buf []member, least int,
+	from []offer, again bool, read appender, buf []member, minimum int,
 ) (members []member, problems []objects.Problem) {
 	if again || len(m.all) == 0 || !m.change(from, read) {
 		*m = merged{all: buf[:0]}
@@ -48,14 +48,14 @@ func (m *merged) merge(
 			members = append(members, m.all[i])
 		}
 	}
-	if len(m.all) < least {
+	if len(m.all) < minimum {
 		*m = merged{}
 	}
 	return members, problems
 }
 
-// change exchanges the endpoints of slices that came, went or changed since the last merge. It
-// reports whether that was possible.
+// change replaces the endpoints of slices that were added, removed or changed since the last merge.
+// It returns false if it cannot; then all slices must be read.
 func (m *merged) change(from []offer, read appender) (ok bool) {
 	var gone, added []member
 	diff(m.from, from, func(o offer) *objects.Slice { return o.slice },
@@ -73,7 +73,7 @@ func (m *merged) change(from []offer, read appender) (ok bool) {
 	return ok
 }
 
-// read appends a slice's endpoints, and notes which of them are refused.
+// read appends a slice's endpoints, and records the refused ones.
 func (m *merged) read(to []member, o offer, read appender) []member {
 	to, refused := read(to, o)
 	for _, f := range objects.LimitProblems(refused) {

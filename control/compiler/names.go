@@ -17,7 +17,8 @@ func (k unitKey) compare(o unitKey) int {
 	return cmp.Or(cmp.Compare(k.namespace, o.namespace), cmp.Compare(k.name, o.name))
 }
 
-// portID is what a Service's port and a slice's have in common (discovery/v1 EndpointPort).
+// portID identifies a port of a Service and of its slices, by name and protocol (discovery/v1
+// EndpointPort).
 type portID struct {
 	name  string
 	proto uint8

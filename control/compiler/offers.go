@@ -8,9 +8,8 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// offers are the ports of a unit's slices, found by what they have in common with a Service's port.
-// Each of thousands of ports of a Service would otherwise be compared with each of up to 20,000 of
-// each slice.
+// offers are the ports of a unit's slices, by name and protocol. Without this index each of
+// thousands of ports of a Service would be compared with each of up to 20,000 ports of each slice.
 type offers struct {
 	slices []*objects.Slice
 	at     map[portID][]offer // by slice, in the order of slices
@@ -35,7 +34,8 @@ func newOffers(list []*objects.Slice, wanted map[portID]bool) *offers {
 	return o
 }
 
-// others lists the ports of the slices that have endpoints, a few of them.
+// others lists ports of the slices that have endpoints, at most objects.MaxFieldProblems, for
+// messages.
 func (o *offers) others() []string {
 	if o.have != nil {
 		return o.have

@@ -6,13 +6,13 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// A Service may have 65,000 endpoints in 650 slices. A change of one slice must not cost what
-// reading and sorting all of them does, so the endpoints of a unit are kept in order, with
-// duplicates, and the slice's former endpoints are exchanged for its new ones.
+// A Service may have 65,000 endpoints in 650 slices. A change of one slice must not cost as much as
+// reading and sorting all endpoints. So the endpoints of a unit are kept in order, with duplicates,
+// and the slice's former endpoints are replaced by its new ones.
 
-// patch writes old without the elements of gone and with those of added to result, whose memory it
-// uses: a sorted list with duplicates, as all three are. It returns false if an element of gone is
-// not in old.
+// patch returns old without the elements of gone and with the elements of added, in the memory of
+// result. All are sorted lists with duplicates. It returns false if an element of gone is not in
+// old.
 func patch[T comparable](result, old, gone, added []T, compare func(a, b T) int) ([]T, bool) {
 	if n := len(old) - min(len(gone), len(old)) + len(added); n > cap(result) {
 		result = make([]T, 0, n+n/16) // so that the next few that come need no new memory
@@ -39,8 +39,8 @@ func patch[T comparable](result, old, gone, added []T, compare func(a, b T) int)
 	return append(result, old...), true
 }
 
-// diff calls gone and added for the elements that only one of two lists has. Both are in order of
-// the slice that an element is of. An element that differs is gone and added.
+// diff calls gone and added for the elements that only one of two lists has. Both lists are in
+// order of the elements' slices. A changed element is gone and added.
 func diff[T comparable](old, now []T, slice func(T) *objects.Slice, gone, added func(T)) {
 	for len(old) > 0 || len(now) > 0 {
 		c := 0

@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Anybody who may write a Service may write any address as an external IP, also one of this node,
-// whose packets are the node's own. The status is written by controllers.
+// Any author of a Service may write any address as an external IP, including an address of this
+// node, where packets are meant for the node itself. Controllers write the status.
 
 // permits reports whether a Service may have an address, if it is an external IP.
 func (c *settings) permits(v objects.VIP) bool {
@@ -53,7 +53,7 @@ func (c *settings) notPermitted(s *objects.Service) (problems []objects.Problem)
 }
 
 // unguarded reports whether a frontend could take packets of the node's own sockets: the kernel
-// program can look up sockets of TCP and UDP, and none of SCTP.
+// program can look up TCP and UDP sockets, but no SCTP sockets.
 func (c *settings) unguarded(v objects.VIP, proto uint8) bool {
 	return proto == header.ProtoSCTP && c.nodes[v.Addr] && !c.permitted(v.Addr)
 }
@@ -65,9 +65,9 @@ func unguardedProblem(s *objects.Service, port int, v objects.VIP) objects.Probl
 			"the operator must allow it (proxy.externalIPs)", v.Addr.Netip())}
 }
 
-// deniedHostPort reports whether an endpoint is a service of the node itself that no client may
-// reach. Packets to it would come by the host link, so the host's firewall would not see the
-// interface that they came in by.
+// deniedHostPort reports whether an address and port belongs to a service of the node itself that
+// no client may reach. Packets to it would arrive on the host link, so the host's firewall would
+// not see the original interface.
 func (c *settings) deniedHostPort(a header.Addr, port uint16) bool {
 	return c.nodes[a] && slices.ContainsFunc(c.DeniedHostPorts,
 		func(p services.PortRange) bool { return p.Contains(port) })

@@ -12,12 +12,12 @@ const (
 	numSets
 )
 
-// keepMode is which members' replies carry no address of ours.
+// keepMode selects the members whose replies carry the client's address, not one of this gateway.
 type keepMode uint8
 
 const (
 	keepNone  keepMode = iota
-	keepLocal          // those of the members on this node
+	keepLocal          // members on this node
 	keepAll
 )
 
@@ -56,7 +56,7 @@ func (c *settings) policies(s *objects.Service, kind services.FrontendKind, f in
 	return outside, pod
 }
 
-// needs are the sets and the keepMode that the frontends of a service port need in one family.
+// needs are the sets and the keepMode that the frontends of a service port require in one family.
 type needs struct {
 	sets [numSets]bool
 	keep keepMode

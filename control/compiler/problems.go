@@ -32,8 +32,8 @@ func (ps *problems) Problems() []objects.Problem {
 }
 func (ps *problems) ProblemEdits() uint64 { return ps.edits }
 
-// DeferProblems: with true no compile returns problems, and Problems lists them when it is called.
-// To list thousands of them takes longer than most changes.
+// DeferProblems: with true no compile returns problems; the caller calls Problems instead. Listing
+// thousands of problems takes longer than most changes.
 func (ps *problems) DeferProblems(on bool) { ps.later = on }
 
 // set replaces the problems of a unit.
@@ -52,7 +52,7 @@ func (ps *problems) set(u *unit, now []objects.Problem) {
 	}
 }
 
-// settle ends a compile, and returns what it returns.
+// settle ends a compile, and returns its problems.
 func (ps *problems) settle() []objects.Problem {
 	if ps.changed {
 		ps.edits++

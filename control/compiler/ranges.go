@@ -28,9 +28,10 @@ func (g *guard) renew(s *objects.Service, cfg *Config) {
 }
 
 // allowed returns the clients that may use a frontend; nil is all clients. If the ranges admit the
-// node itself, they admit the load balancer's address too, because the node uses that as its source
-// if it has the address (k8s.io/kubernetes pkg/proxy/nftables/proxier.go, allowFromNode). It
-// returns before, which the frontend had, if that is the same. strict is Config.StrictSourceRanges.
+// node itself, they also admit the load balancer's address, because the node uses that as its
+// source if it has the address (k8s.io/kubernetes pkg/proxy/nftables/proxier.go, allowFromNode). It
+// returns before, the frontend's former clients, if the result is equal. strict is
+// Config.StrictSourceRanges.
 func (ranges *guard) allowed(c claim, strict bool, before *services.Prefixes) *services.Prefixes {
 	g := &ranges[c.family()]
 	if g.set == nil || c.kind == services.ClusterIP || c.kind != services.LoadBalancer && !strict {

@@ -10,10 +10,10 @@ import (
 
 // A run goes through the phases
 //
-//	note     what changed: units become dirty, claims and addresses move
+//	record   changes: units become dirty, claims and addresses move
 //	drop     frontends that dirty units lose, so that others can take them
 //	build    dirty units: backends, sets, frontends, problems
-//	finish   the snapshot, and what the kernel program must open and close
+//	finish   the snapshot, and the change for the kernel program
 
 // configure applies a new configuration. It makes every unit dirty.
 func (r *run) configure(old *Config) {
@@ -48,7 +48,7 @@ func (r *run) configure(old *Config) {
 	}
 }
 
-// setService records a Service's new version, or nil.
+// setService records a Service's new version; nil if it is deleted.
 func (r *run) setService(id objects.ObjectID, now *objects.Service) {
 	u := r.units.get(unitKey{id.Namespace, id.Name})
 	r.units.dirty[u] = true

@@ -10,12 +10,12 @@ import (
 )
 
 // The table is built incrementally, so a mistake would stay unseen until its Service changes again.
-// Therefore each Check compiles a few Services from scratch and compares. Its cost is bounded by a
-// number of endpoints, which only a single Service by itself may exceed.
+// Therefore each Check compiles a few Services from scratch and compares. A bound on the number of
+// endpoints limits its cost; only a single Service may exceed it.
 const (
 	checkEndpoints = 40 // of the units of one check together
 	checkUnits     = 8
-	checkObjects   = 64  // of those handed out, looked for in the compiler
+	checkObjects   = 64  // random objects of the tracker, looked up in the compiler
 	checkHoles     = 512 // unused unit numbers passed over in one check
 )
 
@@ -29,7 +29,7 @@ type HandedOut interface {
 
 // Check compares the next few Services with freshly compiled ones, and the published snapshot with
 // the compiler's. It returns how many Services it compared, and the first difference; "" if there
-// is none. It must run on the goroutine of Compile, so that what was handed out is what was
+// is none. It must run on the goroutine of Compile, so that the tracker's last changes are
 // compiled.
 func (c *Compiler) Check(given HandedOut, published *services.Snapshot) (checked int, difference string) {
 	units := c.sample()
@@ -69,8 +69,8 @@ func (c *Compiler) sample() (units []*unit) {
 	return units
 }
 
-// missing checks a few objects, and reports one that the compiler does not have as it was handed
-// out; "" if it has all.
+// missing looks up a few objects of the tracker, and returns an error text for the first one that
+// the compiler does not have; "" if it has all.
 func (c *Compiler) missing(given HandedOut) string {
 	for _, o := range given.Some(checkObjects) {
 		known := true
@@ -85,29 +85,29 @@ func (c *Compiler) missing(given HandedOut) string {
 			known = c.zones.byName[o.ID.Name] == o.Zone
 		}
 		if !known {
-			return fmt.Sprintf("%v is not known as it was read", objects.IDOf(o))
+			return fmt.Sprintf("%v is not compiled in the version that was read", objects.IDOf(o))
 		}
 	}
 	return ""
 }
 
-// compare compiles units from scratch and returns in what the published snapshot differs from the
-// result; "" if in nothing.
+// compare compiles units from scratch and describes the first difference between the published
+// snapshot and the result; "" if they are equal.
 func (c *Compiler) compare(units []*unit, given HandedOut, published *services.Snapshot) string {
 	for _, u := range units {
 		if u.service != nil && !given.HandedOut(u.service.ID, u.service) {
-			return fmt.Sprintf("%v is compiled as it no longer is", u.service.ID)
+			return fmt.Sprintf("%v is compiled in an old version", u.service.ID)
 		}
 		for _, s := range u.slices {
 			if !given.HandedOut(s.ID, s) {
-				return fmt.Sprintf("%v is compiled as it no longer is", s.ID)
+				return fmt.Sprintf("%v is compiled in an old version", s.ID)
 			}
 		}
 	}
 	if published == nil || published != c.snapshot {
-		return "what is published is not what was compiled last"
+		return "the published snapshot is not the last compiled one"
 	}
-	fresh := c.anew(units)
+	fresh := c.fresh(units)
 	got, want := &facts{Compiler: c, skipTables: c.tables.deferring}, &facts{Compiler: fresh, skipTables: c.tables.deferring}
 	for _, u := range units {
 		if d := got.differ(u, want); d != "" {
@@ -117,9 +117,10 @@ func (c *Compiler) compare(units []*unit, given HandedOut, published *services.S
 	return ""
 }
 
-// anew compiles units with a fresh compiler. Of other units it takes what these depend on: the
-// claims of their frontends and of the addresses of their endpoints, and whether they are denied.
-func (c *Compiler) anew(units []*unit) *Compiler {
+// fresh compiles units with a fresh compiler. It copies other units' state that these depend on:
+// the claims of their frontends and of the addresses of their endpoints, and whether they are
+// denied.
+func (c *Compiler) fresh(units []*unit) *Compiler {
 	fresh := New(c.cfg.Config)
 	fresh.drains.set, fresh.endpointChecks.of = c.drains.set, c.endpointChecks.of
 	fresh.zones.byName, fresh.zones.here = c.zones.byName, c.zones.here
@@ -154,8 +155,8 @@ func (c *Compiler) anew(units []*unit) *Compiler {
 	return fresh
 }
 
-// eachPlace calls f for the address and port of each endpoint of a unit that is at an address of
-// ours.
+// eachPlace calls f for the address and port of each endpoint of a unit whose address the gateway
+// itself uses.
 func (c *Compiler) eachPlace(u *unit, f func(services.FrontendKey)) {
 	for _, s := range u.slices {
 		for _, e := range s.Endpoints {
@@ -169,8 +170,8 @@ func (c *Compiler) eachPlace(u *unit, f func(services.FrontendKey)) {
 }
 
 // Rebuild replaces everything by a compile from scratch. Service ports and endpoints keep their
-// numbers, and watchers are called as before. The change has all that the kernel program must have
-// open, and closes what it had besides.
+// numbers, and watchers are called as before. The change opens all that the kernel program must
+// have, and closes all that it had in addition.
 func (c *Compiler) Rebuild(s *objects.State) (*services.Snapshot, []objects.Problem, *steer.Change) {
 	fresh := New(c.cfg.Config)
 	fresh.drains.set, fresh.endpointChecks.of = c.drains.set, c.endpointChecks.of

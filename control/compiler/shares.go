@@ -10,8 +10,7 @@ import (
 )
 
 // shares are the weights of a unit's endpoints, by slice. Each endpoint is compared with up to a
-// thousand rules, so the result is kept as long as slice and rules stay the same, instead of being
-// computed for every port and build.
+// thousand rules, so the result is kept while slice and rules stay the same.
 type shares struct {
 	rules objects.WeightRules
 	of    map[*objects.Slice][]uint16
@@ -72,9 +71,9 @@ func (h *shares) get(s *objects.Slice) []uint16 {
 	return list
 }
 
-// weightsOf lists the weights of chosen members by position; nil if all are 1. If one of them starts
-// slowly, all are multiplied by ten, as far as a weight has room for it, and the one gets its
-// share.
+// weightsOf lists the weights of chosen members by position; nil if all are 1. If a member starts
+// slowly, all weights are multiplied by ten, or by less if a weight would overflow, and that member
+// gets its share.
 func weightsOf(members []member, chosen []services.BackendRef) (list []uint16) {
 	slow := false
 	rest := cursor(members)

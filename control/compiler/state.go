@@ -5,8 +5,8 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// state is what a Compiler keeps between compiles, by owner. An owner has pointers to those that it
-// needs, so a state must not be copied.
+// state has the data that a Compiler keeps between compiles, by owner. An owner has pointers to
+// other owners, so a state must not be copied.
 type state struct {
 	cfg       settings
 	units     units
@@ -45,7 +45,7 @@ func newState(cfg Config) *state {
 	s.ids = numbers{identities: newIdentities(), short: map[*unit]bool{}}
 	s.tables = tables{cfg: &s.cfg, scratch: &s.scratch, store: tableStore{}, inlineSlots: maxInlineSlots}
 	s.drains = drains{units: &s.units, addrs: &s.addrs, set: map[Drain]bool{}}
-	s.endpointChecks = endpointChecks{of: map[portKey]map[place]standing{}, changed: map[unitKey]bool{},
+	s.endpointChecks = endpointChecks{of: map[portKey]map[place]healthState{}, changed: map[unitKey]bool{},
 		ports: map[*unit][]*CheckedPort{}}
 	s.healthChecks = healthChecks{of: map[*unit]HealthCheck{}}
 	s.problems = problems{units: map[*unit]bool{}}

@@ -26,8 +26,8 @@ func tableOf(s services.Scheduler) tableKind {
 	return noTable
 }
 
-// build returns the slots of a table over n backends; nil if a set of them needs none. It calls
-// names for those of the backends if it needs them.
+// build returns the slots of a table over n backends; nil if their set needs no table. It calls
+// names for the backends' names only if the table depends on them.
 func (kind tableKind) build(names func() []string, weights []uint16, n int, key [2]uint64) []uint16 {
 	switch {
 	case n == 0:
@@ -55,8 +55,8 @@ func (kind tableKind) slotsOf(s *services.EndpointSet) int {
 	return maglev.Size(len(s.Backends))
 }
 
-// tableStore keeps one copy of equal tables: those of all sets of one
-// backend, and those of services with the same endpoints.
+// tableStore keeps one copy of equal tables: of all sets of one backend, and of services with the
+// same endpoints.
 type tableStore map[uint64][]*sharedTable
 
 // sharedTable is a table and how many sets use it. The slots are immutable.

@@ -7,9 +7,9 @@ import (
 
 // turns returns the backend of each turn of a round, as positions in weights, with the turns of
 // each backend as far apart as possible: the k-th turn of weight w is at (2k-1)/2w of the round.
-// Weights are divided by their greatest common divisor. A round longer than limit is shortened to
-// about limit turns by scaling and rounding the weights, with at least one turn for each backend,
-// so it has at most limit + len(weights) turns. No weight may be 0.
+// Weights are divided by their greatest common divisor. If a round would be longer than limit,
+// weights are scaled and rounded to about limit turns, with at least one turn for each backend, so
+// it has at most limit + len(weights) turns. No weight may be 0.
 func turns(weights []uint16, limit int) []uint16 {
 	counts, sum := reduce(weights)
 	if sum > limit {

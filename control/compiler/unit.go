@@ -20,12 +20,12 @@ type unit struct {
 	service        *objects.Service // nil while there are only slices
 	slices         []*objects.Slice // by name
 	claims         []claim          // by key
-	vips           []header.Addr    // the addresses that own counts it for
+	vips           []header.Addr    // as counted in addresses.own
 	held           []services.FrontendKey
 	uses           []header.Addr    // its endpoints' addresses, in order, with duplicates
 	usesSpare      []header.Addr    // memory for the next uses, where there are many
 	usedBy         []*objects.Slice // the slices that have them
-	reread         bool             // what endpoints depend on changed, besides their slices
+	reread         bool             // endpoints may differ though the slices are the same
 	ports          []*port
 	refusedClaims  []objects.Problem // claims refused regardless of other units
 	shares         shares
@@ -54,11 +54,11 @@ type port struct {
 // familySet has a service port's endpoints of one family.
 type familySet struct {
 	members []member // in order of address and port
-	spare   []member // memory for the next members, where there are many; those of before the last build
+	spare   []member // the members before the last build, if many: memory for the next build
 	sets    [numSets]chosenSet
 	down    int // members that are down
-	// candidates are the members that a set could give new flows to, were they all up, in order;
-	// only of a port that is checked.
+	// candidates are the members that a set could give new flows to if all were up, in order; only
+	// set for a port with a check.
 	candidates []netip.AddrPort
 	topology   services.Topology // the hints that the cluster set follows
 	keep       keepMode
@@ -76,9 +76,9 @@ type chosenSet struct {
 
 // deferral is a set's table that is yet to be built.
 type deferral struct {
-	queued   *TableJob             // of the newest version; nil if the job that is built is of that
+	queued   *TableJob             // of the newest version; nil if the job in work is for that
 	building *TableJob             // or nil
-	base     []services.BackendRef // what the positions in the table in force meant when it was built
+	base     []services.BackendRef // by position in the table in force: the backends when it was built
 }
 
 // TableJob is a table to build, of a set as it was at one time. Build may be called on any
@@ -97,7 +97,7 @@ type TableJob struct {
 	chosen   []services.BackendRef
 	weights  []uint16
 
-	dropped bool // nobody wants it any more
+	dropped bool // the result is ignored
 
 	slots []uint16
 	sum   uint64
@@ -123,7 +123,7 @@ func (u *unit) kindOf(k services.FrontendKey) services.FrontendKind {
 	return u.claims[i].kind
 }
 
-// objectProblems returns what is wrong with the objects of the unit by themselves.
+// objectProblems returns the problems of the unit's objects by themselves.
 func (u *unit) objectProblems() (problems []objects.Problem) {
 	if u.service != nil {
 		for _, f := range u.service.Problems {
@@ -158,7 +158,7 @@ func (u *unit) waits() bool {
 	return false
 }
 
-// dropSets makes the next build choose every set and build every table again.
+// dropSets makes the next build choose every set again and build every table again.
 func (u *unit) dropSets() {
 	for _, p := range u.ports {
 		for f := range p.families {
@@ -185,7 +185,7 @@ func (p *port) key() portID { return portID{p.spec.Name, p.spec.Proto} }
 
 func (j *TableJob) set() *chosenSet { return &j.port.families[j.family].sets[j.which] }
 
-// drop makes the jobs of a deferral be ignored.
+// drop marks the jobs of a deferral, so that their results are ignored.
 func (d *deferral) drop() {
 	if d == nil {
 		return
@@ -209,9 +209,9 @@ func (c *chosenSet) backends() []services.BackendRef {
 	return c.set.Backends
 }
 
-// serviceIdentity is a service port's number on every gateway and in every version: the first eight
-// bytes of the SHA-256 of "namespace/name:port name/protocol", the first the most significant. So
-// nobody can choose names with the same number.
+// serviceIdentity is a service port's number, the same on every gateway and in every version: the
+// first eight bytes of the SHA-256 of "namespace/name:port name/protocol", most significant byte
+// first. So authors of Services cannot choose names that collide.
 func serviceIdentity(k unitKey, p objects.ServicePort) uint64 {
 	sum := sha256.Sum256([]byte(k.namespace + "/" + k.name + ":" + p.Name + "/" + objects.ProtocolName(p.Proto)))
 	return binary.BigEndian.Uint64(sum[:8])

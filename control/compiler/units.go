@@ -7,8 +7,7 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// units are the Services and slices that are compiled. The maps by key and by number have the same
-// units.
+// units are the Services and slices that are compiled. byKey and byNum have the same units.
 type units struct {
 	byKey map[unitKey]*unit
 	byNum []*unit                      // by unit.num
@@ -86,7 +85,7 @@ func (us *units) slice(id objects.ObjectID) *objects.Slice {
 	return nil
 }
 
-// reread makes a unit dirty whose endpoints may be other ones, though its slices are the same.
+// reread makes a unit dirty whose endpoints may differ though its slices are the same.
 func (us *units) reread(num int32) {
 	u := us.byNum[num]
 	us.dirty[u], u.reread = true, true

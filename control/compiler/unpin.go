@@ -7,8 +7,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// LostPin is a backend that no longer takes new flows of a service port: clients that were pinned
-// to it lose the pin, also if the backend returns later. Port 0 means all backends of the service
+// LostPin is a backend that no longer takes new flows of a service port. Clients that were pinned
+// to it lose the pin, even if the backend returns later. Port 0 means all backends of the service
 // port, which no longer has session affinity.
 type LostPin struct {
 	Service uint64 // services.Service.Identity
@@ -16,14 +16,13 @@ type LostPin struct {
 	Port    uint16
 }
 
-// WatchPins makes the compiler call lost with the backends of service ports with session affinity
-// that no snapshot in use gives new flows to any more, and with the service ports that lost session
-// affinity. A backend that is chosen again before that is not reported: its clients keep it. lost
-// is called on the compiler's goroutine and must not block.
+// WatchPins makes the compiler call lost with backends of service ports with session affinity once
+// no snapshot in use gives new flows to them, and with service ports that lost session affinity. A
+// backend that is chosen again before that is not reported: its clients keep it. lost is called on
+// the compiler's goroutine and must not block.
 func (l *lostPins) WatchPins(lost func([]LostPin)) { l.notify = lost }
 
-// lostPins are reported once every worker has left the snapshots by which it could pin clients to
-// them.
+// lostPins are reported once every worker has left the snapshots that could pin clients to them.
 type lostPins struct {
 	notify  func([]LostPin) // or nil
 	waiting []retired[LostPin]
@@ -45,7 +44,7 @@ func (l *lostPins) forget(service uint64) {
 	}
 }
 
-// retake removes backends from waiting that take new flows again: workers may have pinned clients
+// retake removes backends that take new flows again from waiting: workers may have pinned clients
 // to them since.
 func (l *lostPins) retake(service uint64, chosen func(LostPin) bool) {
 	if l.of[service] == 0 {
@@ -75,8 +74,8 @@ func (l *lostPins) release(oldest uint64) {
 	}
 }
 
-// losePins records the backends that took new flows before this build and do not any more. families
-// is the state before the build.
+// losePins records the backends that took new flows before this build and no longer do. families is
+// the state before the build.
 func (l *lostPins) losePins(p *port, families [2]familySet, generation uint64, scratch *scratch) {
 	if l.notify == nil || p.service == nil || p.service.AffinitySeconds == 0 {
 		return
@@ -126,8 +125,8 @@ func (l *lostPins) loseAffinity(p *port, seconds uint32, generation uint64) {
 	}
 }
 
-// losePinsOf records those of a set's backends that are not in now, which is by index. The set's
-// backends are in the order of members.
+// losePinsOf records the backends of a set that are not in now, which is by index. set is in the
+// order of members.
 func (l *lostPins) losePinsOf(p *port, before []member, set, now []services.BackendRef, generation uint64) {
 	rest := cursor(before)
 	for _, ref := range set {
@@ -170,8 +169,8 @@ func (us *units) pins() (chosen map[LostPin]bool, pinning map[uint64]bool) {
 	return chosen, pinning
 }
 
-// inherit takes over the lost pins of a former compiler that were not reported yet, with their
-// receiver, and adds those that differ from it.
+// inherit copies a former compiler's lost pins that were not reported yet, with their receiver, and
+// adds the pins that the new one no longer has.
 func (l *lostPins) inherit(from *lostPins, former, us *units, generation uint64) {
 	*l = *from
 	if l.notify == nil {

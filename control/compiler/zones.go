@@ -14,7 +14,7 @@ type zones struct {
 	here   string // the zone of the node cfg.NodeName
 }
 
-// setNode records a Node's new version, or nil. Only the zone of this node matters.
+// setNode records a Node's new version; nil if it is deleted. Only the zone of this node matters.
 func (z *zones) setNode(id objects.ObjectID, now *objects.Node) {
 	if now == nil || now.Zone == "" {
 		delete(z.byName, id.Name)
