@@ -19,9 +19,8 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// TestAble: a next process that the running one refuses is able to start only where the kernel
-// takes its programs, and where it finds the programs on its interfaces. It changes nothing to know
-// that.
+// TestAble: a successor that is refused can start only if the kernel accepts its programs and if it
+// recognises the programs on its interfaces. The check changes nothing.
 func TestAble(t *testing.T) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the test, and its namespaces with it
 	must(t, unix.Unshare(unix.CLONE_NEWNET|unix.CLONE_NEWNS))
@@ -36,9 +35,9 @@ func TestAble(t *testing.T) {
 	able := func(bpfFS string) error {
 		next := *c
 		next.BPFFS = bpfFS
-		k := &taker{d: &Daemon{config: &next, log: slog.New(slog.DiscardHandler)}}
-		defer k.undo()
-		return k.able(t.Context())
+		s := &successor{d: &Daemon{settings: &settings{inForce: &next}, log: slog.New(slog.DiscardHandler)}}
+		defer s.discard()
+		return s.able(t.Context())
 	}
 	none := func(dir string) {
 		t.Helper()
@@ -82,7 +81,7 @@ func TestAble(t *testing.T) {
 	}
 }
 
-// with does something with no capability of the thread but one, and that of reading all files.
+// with runs do with one capability of the thread, and with CAP_DAC_OVERRIDE.
 func with(t *testing.T, capability uint, do func()) {
 	t.Helper()
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

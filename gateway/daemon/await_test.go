@@ -25,27 +25,27 @@ func (absent) Sync(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// TestChangesBeforeTheFirstTable: a gateway that waits for its API server, however long, has no
-// stalled loops where the node's addresses, its Node or the configuration change meanwhile.
+// TestChangesBeforeTheFirstTable: a gateway waits for its API server for any time. Changes of the
+// node's addresses, its Node or the configuration must not stall its loops meanwhile.
 func TestChangesBeforeTheFirstTable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		log := slog.New(slog.DiscardHandler)
 		d := &Daemon{log: log, loop: loop.New(loop.Config{Log: log, Tracker: tracker.New(),
 			Compiler: compiler.New(compiler.Config{}), Feeds: []tracker.Feed{absent{}}})}
-		d.objects.nodeChanged = wake.NewFlag()
+		d.inputs.nodeChanged = wake.NewFlag()
 		var err error
 		if d.mirror, err = neigh.New(neigh.Config{Table: nexthop.NewTable(), Logger: log}); err != nil {
 			t.Fatal(err)
 		}
-		d.spawn(func() { _ = d.loop.Run(ctx) })
-		d.spawn(func() { d.followAddresses(ctx) })
-		d.objects.nodeChanged.Raise()
+		d.life.spawn(func() { _ = d.loop.Run(ctx) })
+		d.life.spawn(func() { d.followAddresses(ctx) })
+		d.inputs.nodeChanged.Raise()
 		time.Sleep(time.Hour)
 		if late := d.beats.Unready(); len(late) > 0 {
 			t.Errorf("not ready %q, and for a restart %q", late, d.beats.Dead())
 		}
 		cancel()
-		d.group.Wait()
+		d.life.group.Wait()
 	})
 }

@@ -8,25 +8,21 @@ import (
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/control/endpointhealth"
 	"sluice.dev/sluice/control/objects"
-	"sluice.dev/sluice/control/tracker"
 	"sluice.dev/sluice/gateway/checks"
 	"sluice.dev/sluice/serve/metrics"
 	"sluice.dev/sluice/serve/status"
 )
 
-// makeChecks makes what checks endpoints, before the control loop, which reports to it.
+// makeChecks makes the checks of endpoints, before the control loop, which reports to them.
 func (d *Daemon) makeChecks() (err error) {
 	d.checks, err = checks.New(checks.Config{
-		Log: d.log, Settings: checkSettings(d.config), Own: d.ownAddress, Beats: &d.beats,
-		Snapshot: d.services.Load, Blocks: d.workers.Blocks(), Report: func(problems []objects.Problem) {
-			var b tracker.Batch
-			b.Report(checks.Source(), problems)
-			d.objects.tracker.Apply(&b)
-		},
-		Apply: func(ctx context.Context, list []compiler.EndpointHealth) error { return d.loop.SetHealth(ctx, list) },
+		Log: d.log, Settings: checkSettings(d.settings.config()), Own: d.ownAddress, Beats: &d.beats,
+		Snapshot: d.services.Load, Blocks: d.workers.Blocks(),
+		Report: func(problems []objects.Problem) { report(d.inputs.tracker, checks.Source(), problems) },
+		Apply:  func(ctx context.Context, list []compiler.EndpointHealth) error { return d.loop.SetHealth(ctx, list) },
 	})
-	if err == nil {
-		d.compiler.SetHealth(d.checks.Remember(d.checked)) // the first snapshot has it
+	if err == nil { // the first snapshot needs it
+		d.compiler.SetHealth(d.checks.Remember(d.handOver.receivedChecks()))
 	}
 	return err
 }
@@ -48,7 +44,7 @@ func (d *Daemon) ownAddress(a netip.Addr) bool {
 	return false
 }
 
-// checkViews returns what checks say of endpoints.
+// checkViews returns the results of the checks, by endpoint.
 func (d *Daemon) checkViews() map[status.CheckedEndpoint]status.CheckView {
 	views := map[status.CheckedEndpoint]status.CheckView{}
 	d.checks.Views(func(e compiler.Endpoint, v endpointhealth.View) {

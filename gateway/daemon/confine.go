@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -15,34 +14,36 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-const notConfined = "sandbox is none: the daemon keeps every right that it was started with"
+const notConfined = "sandbox is none: the daemon keeps all rights that it was started with"
 
-// confine gives up what the daemon no longer needs, before it reads the first object or packet.
-func (d *Daemon) confine(context.Context) error {
-	c := d.config
+// confine gives up the rights that the daemon no longer needs, before it reads the first object or
+// packet. It returns nil if the configuration has no sandbox. mounted: the daemon has mounted
+// bpfFS.
+func confine(set *settings, mounted bool) (*sandbox.State, error) {
+	c, log := set.config(), set.log
 	if c.Sandbox == config.SandboxNone {
-		d.log.Warn(notConfined)
-		return nil
+		log.Warn(notConfined)
+		return nil, nil
 	}
-	needs := sandbox.Config{Mounts: d.bpffs.Mounted() || pollsByConfig(c)}
-	files, err := d.filesInUse()
+	needs := sandbox.Config{Mounts: mounted || setsDevices(c)}
+	files, err := filesInUse(c, set.file)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if !inContainer() {
 		needs.Files = files
 	}
-	if d.sandbox, err = sandbox.Enter(needs); err != nil {
-		return fmt.Errorf("sandbox: %w; sandbox: none starts without it", err)
+	s, err := sandbox.Enter(needs)
+	if err != nil {
+		return nil, fmt.Errorf("sandbox: %w; sandbox: none starts without it", err)
 	}
-	s := d.sandbox
-	d.log.Info("confined", "capabilities", s.Capabilities, "threads", s.Threads, "landlock", s.Landlock, "why",
+	log.Info("confined", "capabilities", s.Capabilities, "threads", s.Threads, "landlock", s.Landlock, "why",
 		s.LandlockWhy)
-	return nil
+	return s, nil
 }
 
-// pollsByConfig reports whether devices are set by a sysfs, which is mounted for that.
-func pollsByConfig(c *config.Configuration) bool {
+// setsDevices reports whether the daemon writes settings of devices. It mounts a sysfs to do so.
+func setsDevices(c *config.Configuration) bool {
 	for _, i := range c.Interfaces {
 		if i.NAPI != (config.NAPI{Threaded: config.ThreadedKeep}) {
 			return true
@@ -62,20 +63,19 @@ func inContainer() bool {
 	return os.Getenv("container") != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != ""
 }
 
-// filesInUse lists what is read and written from now on. Directories are listed, not files, as
-// editors and ConfigMaps replace files; a link leads to the directory of what it names now.
-func (d *Daemon) filesInUse() (*sandbox.Files, error) {
-	c := d.config
+// filesInUse lists what is read and written from now on. It lists directories, because editors and
+// ConfigMaps replace files. A link adds the directory of its present target.
+func filesInUse(c *config.Configuration, file string) (*sandbox.Files, error) {
 	f := sandbox.Files{
-		Read:       around(d.file),
+		Read:       around(file),
 		Write:      []string{c.StateDir, c.BPFFS},
 		WriteFiles: []string{"/proc/sys/net", hostlink.HostProcSys},
 		Remove:     []string{c.StateDir},
 	}
 	read := func(files ...string) {
-		for _, file := range files {
-			if file != "" {
-				f.Read = append(f.Read, around(file)...)
+		for _, name := range files {
+			if name != "" {
+				f.Read = append(f.Read, around(name)...)
 			}
 		}
 	}
@@ -91,14 +91,14 @@ func (d *Daemon) filesInUse() (*sandbox.Files, error) {
 		return nil, err
 	}
 	if client.ExecProvider != nil {
-		return nil, errors.New("kubernetes.kubeconfig: its user logs in by a program (exec), which the sandbox does " +
-			"not let the daemon execute: use a client certificate or a tokenFile, or set sandbox: none")
+		return nil, errors.New("kubernetes.kubeconfig: its user logs in by a program (exec), which the daemon may " +
+			"not execute in the sandbox: use a client certificate or a tokenFile, or set sandbox: none")
 	}
 	read(c.Kubernetes.Kubeconfig, client.BearerTokenFile, client.CAFile, client.CertFile, client.KeyFile)
 	return &f, nil
 }
 
-// around returns the directory of a file, and of what the file is a link to.
+// around returns the directory of a file, and the directory of its target if it is a link.
 func around(file string) []string {
 	dirs := []string{filepath.Dir(file)}
 	if target, err := filepath.EvalSymlinks(file); err == nil && filepath.Dir(target) != dirs[0] {
@@ -107,9 +107,8 @@ func around(file string) []string {
 	return dirs
 }
 
-// sandboxCondition returns the condition that describes how the daemon is confined.
-func (d *Daemon) sandboxCondition() status.ConditionView {
-	s := d.sandbox
+// sandboxCondition describes the sandbox; nil is none.
+func sandboxCondition(s *sandbox.State) status.ConditionView {
 	if s == nil {
 		return status.Warning("sandbox", notConfined)
 	}

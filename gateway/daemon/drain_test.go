@@ -35,19 +35,25 @@ func TestLastLogLine(t *testing.T) {
 	}
 }
 
-// TestKeepsWhatItForwards: a process that has taken over, and has opened nothing yet, leaves what
-// drain.handOver says, as one that is open; one that has not even that leaves a predecessor's.
-func TestKeepsWhatItForwards(t *testing.T) {
-	for _, c := range []struct{ took, open, handOver, want bool }{
+// TestKeepsState: a process that forwards keeps the state if drain.handOver is set, also if it has
+// taken over and has opened nothing yet. A process that does not forward keeps a predecessor's
+// state.
+func TestKeepsState(t *testing.T) {
+	for _, c := range []struct{ received, open, handOver, want bool }{
 		{false, false, false, true}, {true, false, false, false}, {true, false, true, true}, {true, true, false, false},
 	} {
-		d := &Daemon{config: &config.Configuration{}, flows: &flowtable.File{}, open: make(chan struct{})}
-		d.config.Drain.HandOver = c.handOver
-		d.took.Store(c.took)
+		s := &config.Configuration{}
+		s.Drain.HandOver = c.handOver
+		d := &Daemon{settings: &settings{inForce: s}, flows: flowState{file: &flowtable.File{}},
+			open: make(chan struct{})}
+		if c.received {
+			d.handOver.receive(&offer{})
+			d.handOver.enter(owning)
+		}
 		if c.open {
 			close(d.open)
 		}
-		if got := d.keeps(); got != c.want {
+		if got := d.keepsState(); got != c.want {
 			t.Errorf("%+v: keeps %v", c, got)
 		}
 	}

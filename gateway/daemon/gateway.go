@@ -8,7 +8,6 @@ import (
 	"os"
 
 	"sluice.dev/sluice/control/compiler"
-	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/gateway/boottime"
@@ -21,24 +20,16 @@ import (
 
 var _ status.Gateway = (*Daemon)(nil)
 
-// snapshot returns the published snapshot, or an empty one before the first.
-func (d *Daemon) snapshot() *services.Snapshot {
-	if s := d.services.Load(); s != nil {
-		return s
-	}
-	return &services.Snapshot{}
-}
-
 // Services implements status.Gateway.
 func (d *Daemon) Services() []status.ServiceView {
 	return status.ServiceViews(d.snapshot(), d.totals, func(id services.ServiceID) uint32 {
-		return d.flows.Table.ServiceUse(uint32(id)).Flows
+		return d.flows.file.Table.ServiceUse(uint32(id)).Flows
 	})
 }
 
 // Backends implements status.Gateway.
 func (d *Daemon) Backends() []status.BackendView {
-	return status.BackendViews(d.snapshot(), d.totals, d.flows.Table.Loads(), d.checkViews(), d.nextHopOf)
+	return status.BackendViews(d.snapshot(), d.totals, d.flows.file.Table.Loads(), d.checkViews(), d.nextHopOf)
 }
 
 // nextHopOf describes where packets to an address are sent.
@@ -55,10 +46,10 @@ func (d *Daemon) nextHopOf(a netip.Addr) string {
 		return "not resolved yet"
 	case !hop.Ready:
 		return "no answer from " + hop.Addr.String()
-	case int(hop.Link) >= len(d.fixed.Interfaces):
+	case int(hop.Link) >= len(d.settings.atStart.Interfaces):
 		return "unknown interface"
 	}
-	return fmt.Sprintf("%s %s", d.fixed.Interfaces[hop.Link].Name, mac(hop.DstMAC))
+	return fmt.Sprintf("%s %s", d.settings.atStart.Interfaces[hop.Link].Name, mac(hop.DstMAC))
 }
 
 func mac(m [6]byte) string {
@@ -69,28 +60,20 @@ func mac(m [6]byte) string {
 func (d *Daemon) Flows(
 	f *status.FlowFilter, cursor uint64, limit int, page []status.FlowView,
 ) ([]status.FlowView, uint64) {
-	return d.reader.Page(f, cursor, limit, page)
+	return d.flows.reader.Page(f, cursor, limit, page)
 }
 
 // DeleteFlows implements status.Gateway.
 func (d *Daemon) DeleteFlows(ctx context.Context, f *status.FlowFilter) (int, error) {
-	return d.reader.Delete(ctx, f)
+	return d.flows.reader.Delete(ctx, f)
 }
 
 // Explain implements status.Gateway.
 func (d *Daemon) Explain(q *status.ExplainQuery) (status.ExplainView, error) {
 	return d.explain.Explain(q, &explain.Gateway{
-		Snapshot: d.snapshot(), Open: d.isOpen(), Steers: d.steer.Steers, NextHop: d.nextHopOf,
+		Snapshot: d.snapshot(), Open: d.isOpen(), Steers: d.kernel.Steers, NextHop: d.nextHopOf,
 		Problems: status.ProblemViews(d.loop.Status().Problems), UnfinishedChecksums: d.unfinishedChecksums(),
 	})
-}
-
-// unfinishedChecksums sums what the workers have counted.
-func (d *Daemon) unfinishedChecksums() (n uint64) {
-	for _, b := range d.workers.Blocks() {
-		n += b.UnfinishedChecksums.Load()
-	}
-	return n
 }
 
 // Drain implements status.Gateway.
@@ -98,11 +81,11 @@ func (d *Daemon) Drain(e status.Endpoint, on bool) (int, error) {
 	if !e.Prefix.IsSingleIP() {
 		return 0, errors.New("drain one backend at a time: an address or address:port, not a prefix")
 	}
-	what := compiler.Drain{Addr: header.AddrFrom(e.Prefix.Addr()), Port: e.Port}
+	drain := compiler.Drain{Addr: header.AddrFrom(e.Prefix.Addr()), Port: e.Port}
 	if on {
-		return d.loop.Drain(d.life, what)
+		return d.loop.Drain(d.life.ctx, drain)
 	}
-	return d.loop.Undrain(d.life, what)
+	return d.loop.Undrain(d.life.ctx, drain)
 }
 
 // WaitApplied implements status.Gateway.
@@ -112,7 +95,7 @@ func (d *Daemon) WaitApplied(ctx context.Context) error {
 		not     string
 	}{
 		{d.open, "the interfaces are not open yet"},
-		{d.adopted, "the flows of the process before are not counted yet"},
+		{d.flows.adopted, "the recovered flows are not counted yet"},
 	} {
 		select {
 		case <-stage.reached:
@@ -126,9 +109,9 @@ func (d *Daemon) WaitApplied(ctx context.Context) error {
 // Stats implements status.Gateway.
 func (d *Daemon) Stats() status.StatsView {
 	v := status.StatsView{Workers: d.workers.Views(boottime.Nanos()), Steering: map[string]uint64{}}
-	c := d.flows.Table.Counts()
+	c := d.flows.file.Table.Counts()
 	v.Flows, v.FlowEvents = flows.TableViews(&c)
-	if k, err := d.steer.Counters(); err == nil {
+	if k, err := d.kernel.Counters(); err == nil {
 		v.Steering = map[string]uint64{
 			"steered": k.Steered, "passed": k.Passed, "missed_dropped": k.MissedDropped,
 			"missed_passed": k.MissedPassed, "egress_redirected": k.EgressRedirected,
@@ -142,7 +125,7 @@ func (d *Daemon) Stats() status.StatsView {
 }
 
 // SourcePorts implements status.Gateway.
-func (d *Daemon) SourcePorts() []status.SourcePortsView { return d.reader.SourcePorts() }
+func (d *Daemon) SourcePorts() []status.SourcePortsView { return d.flows.reader.SourcePorts() }
 
 func (d *Daemon) snapshotView() status.SnapshotView {
 	s, st := d.snapshot(), d.loop.Status()
@@ -163,17 +146,17 @@ func (d *Daemon) snapshotView() status.SnapshotView {
 
 // Status implements status.Gateway.
 func (d *Daemon) Status() status.StatusView {
-	c := d.configuration()
+	c := d.settings.config()
 	node, _ := c.Node() // checked at start
 	st := d.loop.Status()
 	v := status.StatusView{
 		Node: node, PID: os.Getpid(), StartedAt: d.startedAt, Version: status.ThisBuild(),
-		Draining: d.draining.Load(), Snapshot: d.snapshotView(),
-		Config: d.configView(), Sources: d.sourceViews(st), Problems: status.ProblemViews(st.Problems),
+		Draining: d.shutdown.draining.Load(), Snapshot: d.snapshotView(),
+		Config: d.settings.view(), Sources: d.inputs.views(st), Problems: status.ProblemViews(st.Problems),
 		Conditions: d.conditions(),
 		Frames:     status.FramesView{Bytes: d.frames.Size, Reason: d.frames.Reason}, Places: d.workers.Places(),
 	}
-	v.TakeOver = d.takenOver.Load()
+	v.TakeOver = d.handOver.requests.view.Load()
 	v.Applied = st.Applied == st.Read && st.Oldest >= st.Generation && d.isOpen()
 	v.Interfaces = d.ports.Views()
 	v.NotReady = d.notReady()
@@ -181,27 +164,7 @@ func (d *Daemon) Status() status.StatusView {
 	return v
 }
 
-func sources(st *loop.Status) (list []status.SourceView) {
-	for _, s := range st.Sources {
-		v := status.SourceView{Name: s.Source.Kind + ":" + s.Source.Path, Synced: s.Synced, Read: s.Read,
-			Objects: s.Objects, Error: s.Error, ReadAt: st.At}
-		if s.Applied {
-			v.Applied = s.Read
-		}
-		list = append(list, v)
-	}
-	return list
-}
-
-// stalled lists running workers that are stalled.
-func (d *Daemon) stalled() []int {
-	if !d.isOpen() {
-		return nil
-	}
-	return d.workers.Stalled(boottime.Nanos())
-}
-
-// conditions returns conditions that an operator should know of, and that stop nothing.
+// conditions returns the conditions that an operator should know. None of them stops the gateway.
 func (d *Daemon) conditions() (list []status.ConditionView) {
 	if d.servers.metrics != nil {
 		list = append(list, d.servers.metrics.Condition())
@@ -215,39 +178,22 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 		list = append(list, status.Warning("log", why))
 	}
 	if err := d.loop.SteeringError(); err != nil {
-		list = append(list, status.Failed("steering", "the kernel program does not steer all that it should: "+
+		list = append(list, status.Failed("steering", "the kernel program does not redirect all packets of Services: "+
 			err.Error()))
 	}
 	for _, w := range d.mirror.Status().Warnings {
 		list = append(list, status.Warning("routes", w))
 	}
-	d.mu.Lock()
-	hostErr := d.hostErr
-	d.mu.Unlock()
-	if d.stateOnDisk {
-		list = append(list, status.Warning("state-dir", onDisk))
-	}
-	list = append(list, d.sandboxCondition(), d.seedCondition())
-	if hostErr != nil {
-		list = append(list, status.Failed("host-link", "cannot be repaired, so the kernel gets nothing from us: "+
-			hostErr.Error()))
-	}
-	if why := flows.Losses(&d.flows.Recovery); why != "" {
-		list = append(list, status.Warning("flow-table", why))
-	}
-	d.mu.Lock()
-	unserved := d.unserved
-	d.mu.Unlock()
-	if unserved != "" {
-		list = append(list, status.Warning("flows", unserved))
-	}
-	list = append(list, d.linkConditions()...)
+	list = append(list, sandboxCondition(d.sandbox), d.seed.condition())
+	list = append(list, d.host.condition()...)
+	list = append(list, d.flows.conditions()...)
+	list = append(list, d.reach.conditions()...)
 	list = append(list, d.ports.Conditions()...)
 	if d.isOpen() {
 		list = append(list, d.workers.Conditions(boottime.Nanos())...)
 		if n := d.unfinishedChecksums(); n > 0 {
-			list = append(list, status.Warning("checksums", fmt.Sprintf("%d segments came with unfinished checksums "+
-				"and changed no flow: connections of their senders are not completed; `sluice doctor` names where", n)))
+			list = append(list, status.Warning("checksums", fmt.Sprintf("%d segments had unfinished checksums "+
+				"and changed no flow: connections of their senders cannot open; `sluice doctor` names the interface", n)))
 		}
 	}
 	return list

@@ -35,19 +35,19 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// TestHandOverForm: what one process gives is read by one of another version, which must know the
+// TestHandOverForm: a process of another version reads the offer and the state. It must know their
 // form by the protocol's number.
 func TestHandOverForm(t *testing.T) {
 	pinned.Same(t, "testdata/handover.golden", strconv.Itoa(handover.Protocol),
 		form("offer", reflect.TypeFor[offer]())+form("state", reflect.TypeFor[state]()))
 }
 
-// form has a line for each field, by its name, which is what gob knows it by.
+// form returns a line for each field, with its name, by which gob knows it.
 func form(path string, of reflect.Type) (lines string) {
 	switch of.Kind() {
 	case reflect.Struct:
 		if of == reflect.TypeFor[time.Time]() {
-			break // which has a form of its own (encoding.BinaryMarshaler)
+			break // it has its own form (encoding.BinaryMarshaler)
 		}
 		for i := range of.NumField() {
 			lines += form(path+"."+of.Field(i).Name, of.Field(i).Type)
@@ -59,56 +59,109 @@ func form(path string, of reflect.Type) (lines string) {
 	return path + " " + of.String() + "\n"
 }
 
-// TestNothingIsGivenAtTheEnd: a process that ends gives nothing any more, one that has given all
-// knows it, and one whose next process has asked for nothing yet does not wait for that.
-func TestNothingIsGivenAtTheEnd(t *testing.T) {
-	d := &Daemon{giving: giving{done: make(chan struct{})}}
+// TestEndWithoutOffer: a process that ends offers nothing any more, and does not wait for a
+// successor that has connected and has not asked for the offer.
+func TestEndWithoutOffer(t *testing.T) {
+	h := newHandOver(false, slog.New(slog.DiscardHandler))
+	h.enter(owning)
 	u := socketPair(t)
-	if !d.giving.begin(u) {
-		t.Error("nothing is given from the start")
+	if !h.begin(u) {
+		t.Error("it refuses the first successor")
 	}
-	d.giving.busy.Lock() // as giveOnce does
+	h.answering.Lock() // as answer does
 	go func() {
-		defer d.giving.busy.Unlock()
+		defer h.answering.Unlock()
 		var b [1]byte
-		_, _ = u.Read(b[:]) // for what never comes
+		_, _ = u.Read(b[:]) // returns when end closes the connection
 	}()
-	if d.endGiving() {
-		t.Error("nothing was given")
+	if h.end() {
+		t.Error("no successor has accepted an offer")
 	}
-	if d.giving.begin(nil) || d.giving.offer(true) {
-		t.Error("a next process would be given all while this one stops it")
-	}
-	close(d.giving.done)
-	if !d.endGiving() {
-		t.Error("all was given, and would be stopped")
+	if h.begin(nil) || h.offer() {
+		t.Error("it would offer its state while it stops")
 	}
 }
 
-// TestStalledIsNotGiven: while a worker stands still, a next process is told so, and nothing stops
-// for it.
-func TestStalledIsNotGiven(t *testing.T) {
-	d := &Daemon{fixed: config.Default(), open: make(chan struct{}), workers: neverRun(t, heapTable(t))}
+// TestEndWithOffer: a process that is asked to end while a successor has its offer waits for the
+// result. It stops only if the successor has failed, and saves no drains meanwhile.
+func TestEndWithOffer(t *testing.T) {
+	for name, accepts := range map[string]bool{"accepted": true, "failed": false} {
+		t.Run(name, func(t *testing.T) {
+			h := newHandOver(false, slog.New(slog.DiscardHandler))
+			save := func() error { return nil }
+			if h.offer() {
+				t.Error("it offers what it does not own yet")
+			}
+			h.enter(owning)
+			offered, finish := make(chan struct{}), make(chan struct{})
+			u := socketPair(t)
+			go h.answer(t.Context(), u, func() bool {
+				if !h.offer() {
+					t.Error("it offers nothing")
+				}
+				close(offered)
+				<-finish
+				if !accepts {
+					h.withdraw()
+				}
+				return accepts
+			}, nil)
+			<-offered
+			if err := h.unlessOffering(save); !errors.Is(err, errOffering) {
+				t.Errorf("drains are saved after the successor has read them: %v", err)
+			}
+			accepted := make(chan bool)
+			go func() { accepted <- h.end() }()
+			select {
+			case <-accepted:
+				t.Error("it ends before the successor has answered")
+			case <-time.After(20 * time.Millisecond):
+			}
+			if err := h.unlessOffering(save); !errors.Is(err, errOffering) {
+				t.Errorf("asked to end, it saves drains after the successor has read them: %v", err)
+			}
+			if err := u.SetDeadline(time.Time{}); err != nil {
+				t.Errorf("asked to end, it cuts off the successor: %v", err)
+			}
+			close(finish)
+			if got := <-accepted; got != accepts {
+				t.Errorf("accepted is %v", got)
+			}
+			if err := h.unlessOffering(save); (err == nil) == accepts {
+				t.Errorf("saving drains afterwards: %v", err)
+			}
+			if h.offer() {
+				t.Error("it offers its state again")
+			}
+		})
+	}
+}
+
+// TestStalledWorkerRefuses: while a worker is stalled, a successor is refused with that reason, and
+// nothing stops.
+func TestStalledWorkerRefuses(t *testing.T) {
+	d := &Daemon{open: make(chan struct{}), workers: neverRun(t, heapTable(t))}
 	close(d.open)
-	_, err := (&giver{d: d}).Facts(&handover.Hello{})
-	if err == nil || !strings.Contains(err.Error(), "worker 0 stands still") {
-		t.Errorf("got %v, want that worker 0 stands still", err)
+	_, err := (&predecessor{d: d}).Facts(&handover.Hello{})
+	if err == nil || !strings.Contains(err.Error(), "worker 0 is stalled") {
+		t.Errorf("got %v, want that worker 0 is stalled", err)
 	}
 }
 
-// TestNobodyIsInAGivenTable: once the workers have stopped, nothing of this process enters the flow
-// table until it goes on: the next process has the free records in lists of its own by then.
-func TestNobodyIsInAGivenTable(t *testing.T) {
+// TestFlowTableIsNotUsedAfterStop: once the workers have stopped, no goroutine of this process uses
+// the flow table until it continues, because the successor has the free records in its own lists.
+func TestFlowTableIsNotUsedAfterStop(t *testing.T) {
 	table := heapTable(t)
-	d := &Daemon{workers: neverRun(t, table), flows: &flowtable.File{Table: table}, hops: nexthop.NewTable()}
+	d := &Daemon{workers: neverRun(t, table), flows: flowState{file: &flowtable.File{Table: table}},
+		hops: nexthop.NewTable()}
 	d.services.Store(&services.Snapshot{})
 	ctx, cancel := context.WithCancel(context.Background())
 	d.workers.Run(ctx, func(err error) { t.Error(err) })
 	t.Cleanup(func() { cancel(); d.workers.Wait() })
 	var err error
-	d.reader, err = flows.NewReader(d.flows.Table, &d.services)
+	d.flows.reader, err = flows.NewReader(d.flows.file.Table, &d.services)
 	must(t, err)
-	d.explain, err = explain.New(explain.Config{Flows: d.flows.Table, Hops: d.hops})
+	d.explain, err = explain.New(explain.Config{Flows: d.flows.file.Table, Hops: d.hops})
 	must(t, err)
 	q, err := status.ParseExplain("198.51.100.7:40000", "203.0.113.10:80/UDP", false)
 	must(t, err)
@@ -118,14 +171,14 @@ func TestNobodyIsInAGivenTable(t *testing.T) {
 		"explain": func() error { _, err := d.explain.Explain(&q, &asked); return err },
 		"list":    func() error { d.Flows(&status.FlowFilter{}, 0, 1, nil); return nil },
 		"delete":  func() error { _, err := d.DeleteFlows(t.Context(), &status.FlowFilter{}); return err },
-		"in use":  func() error { d.reader.InUse(&steer.Set{}); return nil },
+		"in use":  func() error { d.flows.reader.InUse(&steer.Set{}); return nil },
 		"ports":   func() error { d.SourcePorts(); return nil },
-		"adopt":   func() error { d.reader.Adopt(); return nil },
+		"adopt":   func() error { d.flows.reader.Adopt(); return nil },
 	}
 	for name, use := range users {
-		g := &giver{d: d}
-		g.states = gob.NewEncoder(&g.out)
-		if _, err := g.Stop(t.Context()); err != nil {
+		p := &predecessor{d: d}
+		p.states = gob.NewEncoder(&p.stateBytes)
+		if _, err := p.Stop(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		used := make(chan error, 1)
@@ -136,7 +189,7 @@ func TestNobodyIsInAGivenTable(t *testing.T) {
 			used <- nil
 		case <-time.After(20 * time.Millisecond):
 		}
-		g.Continue()
+		p.Continue()
 		select {
 		case err := <-used:
 			must(t, err)
@@ -173,27 +226,31 @@ func neverRun(t *testing.T, table *flowtable.Table) *workers.Group {
 	return g
 }
 
-// TestAskedWhileItEnds: a process that ends tells whoever asks that it does, also after the kernel
-// had no descriptor for a connection, and then removes its socket, whoever is connected.
-func TestAskedWhileItEnds(t *testing.T) {
+// TestRefusesWhileItEnds: a process that ends refuses a successor with that reason, also after the
+// kernel had no descriptor for a connection. It then removes its socket, although a successor is
+// connected.
+func TestRefusesWhileItEnds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "handover.sock")
 	l, err := status.Listen(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Daemon{log: slog.New(slog.DiscardHandler), giving: giving{done: make(chan struct{}),
-		listener: &shortListener{Listener: l, short: 1}}}
+	d := &Daemon{log: slog.New(slog.DiscardHandler), handOver: newHandOver(false, slog.New(slog.DiscardHandler))}
+	d.handOver.socket = &shortListener{Listener: l, short: 1}
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		d.serveHandOver(ctx)
+		d.handOver.serve(ctx, path, func(u *net.UnixConn) bool {
+			p := &predecessor{d: d}
+			return d.handOver.answer(ctx, u, func() bool { return p.give(ctx, u) }, func() { p.refuse(ctx, u) })
+		})
 	}()
-	d.endGiving()
+	d.handOver.end()
 	for range 2 {
 		var refused *handover.RefusedError
 		if err := ask(t, path); !errors.As(err, &refused) || !slices.Equal(refused.Reasons, []string{"it is ending"}) {
-			t.Errorf("asked, it says: %v", err)
+			t.Errorf("the successor gets: %v", err)
 		}
 	}
 	mute, err := net.Dial("unix", path)
@@ -204,8 +261,8 @@ func TestAskedWhileItEnds(t *testing.T) {
 	began := time.Now()
 	cancel()
 	<-served
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("the end took %v", took)
+	if d := time.Since(began); d > time.Second {
+		t.Errorf("the end took %v", d)
 	}
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket is left: %v", err)
@@ -246,7 +303,7 @@ type asker struct{ handover.Taker }
 
 func (asker) Facts() ([]handover.Fact, string, error) { return nil, "", nil }
 
-// socketPair returns one end of a pair of connected sockets, on which nothing comes.
+// socketPair returns one end of a pair of connected sockets. The other end sends nothing.
 func socketPair(t *testing.T) *net.UnixConn {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -263,30 +320,30 @@ func socketPair(t *testing.T) *net.UnixConn {
 	return c.(*net.UnixConn)
 }
 
-// TestAttempts: a version that fails three times after the offer is refused for a while, others are
-// not. What failed on this side does not count.
+// TestAttempts: a version that fails three times after the offer is refused for a while, and other
+// versions are not. A failure of this process does not count.
 func TestAttempts(t *testing.T) {
 	var a attempts
 	failed, own := &handover.PeerError{Err: io.EOF}, errors.New("worker 1 does not stop")
 	now := time.Unix(1e9, 0)
 	for n := range mostAttempts {
-		if err := a.tooMany("v2", now); err != nil {
+		if err := a.check("v2", now); err != nil {
 			t.Errorf("after %d attempts: %v", n, err)
 		}
 		now = now.Add(time.Minute)
 		a.note("v2", own, now)
 		a.note("v2", failed, now)
 	}
-	if a.tooMany("v2", now.Add(restAfter)) == nil || a.tooMany("v3", now) != nil {
+	if a.check("v2", now.Add(restAfter)) == nil || a.check("v3", now) != nil {
 		t.Error("want v2 refused, and v3 not")
 	}
-	if err := a.tooMany("v2", now.Add(restAfter+1)); err != nil {
+	if err := a.check("v2", now.Add(restAfter+1)); err != nil {
 		t.Errorf("after %v: %v", restAfter, err)
 	}
-	if a.note("v3", own, now); a.tooMany("v2", now) == nil {
+	if a.note("v3", own, now); a.check("v2", now) == nil {
 		t.Error("an error of this side ends the rest of v2")
 	}
-	if a.note("v3", failed, now); a.tooMany("v2", now) != nil {
+	if a.note("v3", failed, now); a.check("v2", now) != nil {
 		t.Error("v2 is refused after an attempt of another version")
 	}
 }

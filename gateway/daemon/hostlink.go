@@ -4,15 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/gateway/ports"
+	"sluice.dev/sluice/gateway/steering"
+	"sluice.dev/sluice/gateway/workers"
 	"sluice.dev/sluice/host/hostlink"
 	"sluice.dev/sluice/host/neigh"
 	"sluice.dev/sluice/host/nic/devices"
 	"sluice.dev/sluice/host/nic/frames"
+	"sluice.dev/sluice/serve/status"
 )
 
 // minHostMTU is the least MTU of IPv6 (RFC 8200 section 5).
@@ -27,18 +33,49 @@ func hostMTU(found devices.Found) int {
 	return min(mtu, frames.LongRoom(found.Frames.Size))
 }
 
-// hostLinkOf describes the pair.
+// hostLinkOf describes the pair that a configuration needs.
 func hostLinkOf(c *config.Configuration, workers, mtu int) hostlink.Config {
-	ours, kernels := c.Tuning.HostLinkEnds()
+	user, kernel := c.Tuning.HostLinkEnds()
 	return hostlink.Config{
-		Name: ours, KernelName: kernels, Queues: workers, MTU: mtu, Addresses: c.HostLink.Addresses,
+		Name: user, KernelName: kernel, Queues: workers, MTU: mtu, Addresses: c.HostLink.Addresses,
 	}
 }
 
-// makeHostLink creates the host link. That of a process which may go on itself is found only, and
-// set up by setUpTaken.
-func (d *Daemon) makeHostLink(context.Context) error {
-	c := d.config
+// hostSide owns the host link, and sets up the kernel by it and by the configuration: the
+// parameters of the kernel programs, and the routes of source addresses.
+type hostSide struct {
+	settings *settings
+	log      *slog.Logger
+	users    hostUsers // set before any of the methods that change the kernel
+	lockFD   int       // the lock on the pair; -1 without one
+
+	routes sourceRoutes
+
+	mu   sync.Mutex // guards the fields below
+	pair *hostlink.HostLink
+	err  error // of the last repair
+}
+
+// hostUsers use the host link.
+type hostUsers struct {
+	program *steering.Program
+	mirror  *neigh.Mirror
+	workers *workers.Group
+	ports   *ports.Set
+	frames  frames.Choice
+}
+
+// sourceRoutes are the routes of source addresses to the host link.
+type sourceRoutes struct {
+	sync.Mutex              // held while the kernel is set up, so that no older state replaces a newer one
+	addrs      []netip.Addr // with a route
+	flowsOnly  bool         // only flows need some of these
+}
+
+// make creates the pair, or finds the predecessor's pair, which must not change before the
+// predecessor has handed over.
+func (h *hostSide) make(ofPredecessor bool) error {
+	c := h.settings.config()
 	if !c.HostLink.Enabled() {
 		return nil
 	}
@@ -50,147 +87,197 @@ func (d *Daemon) makeHostLink(context.Context) error {
 	if err != nil {
 		return err
 	}
-	have := hostlink.Ensure
-	if d.taking {
-		have = hostlink.Find
+	get := hostlink.Ensure
+	if ofPredecessor {
+		get = hostlink.Find
 	}
-	if d.host, err = have(hostLinkOf(c, plan.Workers, hostMTU(found))); err != nil {
+	if h.pair, err = get(hostLinkOf(c, plan.Workers, hostMTU(found))); err != nil {
 		return err
 	}
-	if lock := d.host.LockFD(); lock >= 0 {
-		d.hostLock = lock
+	if fd := h.pair.LockFD(); fd >= 0 {
+		h.lockFD = fd
 	}
 	return nil
 }
 
-// hostLink returns the pair as it is now; nil if there is none.
-func (d *Daemon) hostLink() *hostlink.HostLink {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.host
+// current returns the pair; nil if there is none.
+func (h *hostSide) current() *hostlink.HostLink {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.pair
 }
 
-// watchHostLink repairs the pair if it was deleted or changed, and widens it
-// for interfaces whose MTU was raised.
-func (d *Daemon) watchHostLink(ctx context.Context) {
-	h := d.hostLink()
-	if h == nil {
+// repairErr returns the error of the last repair.
+func (h *hostSide) repairErr() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err
+}
+
+// condition reports a repair that failed.
+func (h *hostSide) condition() (list []status.ConditionView) {
+	if err := h.repairErr(); err != nil {
+		list = append(list, status.Failed("host-link", "cannot be repaired, so the kernel receives no packet from the "+
+			"gateway: "+err.Error()))
+	}
+	return list
+}
+
+// watch repairs the pair if it was deleted or changed, and raises its MTU to the largest MTU of
+// the interfaces.
+func (h *hostSide) watch(ctx context.Context) {
+	pair := h.current()
+	if pair == nil {
 		return
 	}
-	d.mu.Lock()
-	why := d.hostErr // of the last repair
-	d.mu.Unlock()
-	if err := h.Check(); errors.Is(err, hostlink.ErrUnread) {
-		d.log.Debug("host link stays as it is", "error", err)
+	why := h.repairErr()
+	if err := pair.Check(); errors.Is(err, hostlink.ErrUnread) {
+		h.log.Debug("host link stays as it is", "error", err)
 		return
 	} else if err != nil {
 		why = err
-	} else if mtu := d.hostMTU(); mtu > h.MTU {
-		why = fmt.Errorf("MTU is %d, interfaces have %d", h.MTU, mtu)
+	} else if mtu := h.mtu(); mtu > pair.MTU {
+		why = fmt.Errorf("MTU is %d, interfaces have %d", pair.MTU, mtu)
 	}
-	if why != nil && d.setUpHostLink(ctx, h, why.Error()) {
-		d.log.Warn("host link repaired", "interface", h.Name, "why", why)
-	}
-}
-
-// setUpTaken sets up the pair that this process has taken, by its own version and configuration.
-func (d *Daemon) setUpTaken(ctx context.Context) {
-	if h := d.hostLink(); h != nil {
-		d.setUpHostLink(ctx, h, "it was set up by the process before")
+	if why != nil && h.setUp(ctx, pair, why.Error()) {
+		h.log.Warn("host link repaired", "interface", pair.Name, "why", why)
 	}
 }
 
-// hostMTU returns the MTU that interfaces need now.
-func (d *Daemon) hostMTU() int {
-	return hostMTU(devices.Found{Devices: d.ports.Devices(), Frames: d.frames})
+// setUpReceived sets up the predecessor's pair by this process's version and configuration.
+func (h *hostSide) setUpReceived(ctx context.Context) {
+	if pair := h.current(); pair != nil {
+		h.setUp(ctx, pair, "the predecessor has set it up")
+	}
 }
 
-// setUpHostLink makes the pair, or sets it up, and notes whether that succeeded. It is never
-// narrowed: packets are on their way.
-func (d *Daemon) setUpHostLink(ctx context.Context, h *hostlink.HostLink, why string) (done bool) {
-	next, err := hostlink.Ensure(hostLinkOf(d.fixed, d.workers.Len(), max(d.hostMTU(), h.MTU)))
+// mtu returns the MTU that the interfaces need now.
+func (h *hostSide) mtu() int {
+	return hostMTU(devices.Found{Devices: h.users.ports.Devices(), Frames: h.users.frames})
+}
+
+// setUp makes the pair or sets it up again, and reports whether that succeeded. It never lowers the
+// MTU, because longer packets may be on their way.
+func (h *hostSide) setUp(ctx context.Context, pair *hostlink.HostLink, why string) bool {
+	next, err := hostlink.Ensure(hostLinkOf(h.settings.atStart, h.users.workers.Len(), max(h.mtu(), pair.MTU)))
 	if err == nil {
-		err = d.useHostLink(ctx, next)
+		err = h.use(ctx, next)
 	}
-	d.mu.Lock()
-	before := d.hostErr
-	d.hostErr = err
-	d.mu.Unlock()
+	h.mu.Lock()
+	before := h.err
+	h.err = err
+	h.mu.Unlock()
 	if err != nil && ctx.Err() == nil && (before == nil || before.Error() != err.Error()) {
-		d.log.Error("host link cannot be repaired, trying again", "interface", h.Name, "why", why, "error", err)
+		h.log.Error("host link cannot be repaired, trying again", "interface", pair.Name, "why", why, "error", err)
 	}
 	return err == nil
 }
 
-// useHostLink passes the two ends to everything that uses them. The port opens its sockets again by
-// itself, when it finds that its device was created again. After an error the old pair stays in
-// d.host, so that the next check repeats the repair.
-func (d *Daemon) useHostLink(ctx context.Context, h *hostlink.HostLink) error {
-	mac := fastpath.HostMAC{Kernel: h.KernelMAC, User: h.MAC}
-	if err := d.workers.SetHostMAC(ctx, mac); err != nil {
+// use passes the two ends to all users. The port opens its sockets again when it finds that its
+// device was created again. After an error the old pair stays, so that the next check repeats the
+// repair.
+func (h *hostSide) use(ctx context.Context, pair *hostlink.HostLink) error {
+	mac := fastpath.HostMAC{Kernel: pair.KernelMAC, User: pair.MAC}
+	if err := h.users.workers.SetHostMAC(ctx, mac); err != nil {
 		return err
 	}
-	if err := d.mirror.SetLinks(mirrorLinks(d.fixed), mirrorHost(h)); err != nil {
+	if err := h.users.mirror.SetLinks(mirrorLinks(h.settings.atStart), mirrorHost(pair)); err != nil {
 		return err
 	}
-	d.hostMu.Lock()
-	defer d.hostMu.Unlock()
-	if err := d.steer.SetSettings(d.configuration(), h); err != nil {
+	h.routes.Lock()
+	defer h.routes.Unlock()
+	if err := h.users.program.SetSettings(h.settings.config(), pair); err != nil {
 		return err
 	}
-	if err := d.routeSources(h); err != nil {
+	if err := h.routeSources(pair); err != nil {
 		return err
 	}
-	d.mu.Lock()
-	d.host = h
-	d.mu.Unlock()
+	h.mu.Lock()
+	h.pair = pair
+	h.mu.Unlock()
 	return nil
 }
 
 // applySettings sets the parameters of the kernel programs.
-func (d *Daemon) applySettings() error {
-	d.hostMu.Lock()
-	defer d.hostMu.Unlock()
-	return d.steer.SetSettings(d.configuration(), d.hostLink())
+func (h *hostSide) applySettings() error {
+	h.routes.Lock()
+	defer h.routes.Unlock()
+	return h.users.program.SetSettings(h.settings.config(), h.current())
 }
 
-// applySources brings the routes of source addresses up to date.
-func (d *Daemon) applySources() {
-	d.hostMu.Lock()
-	defer d.hostMu.Unlock()
-	if h := d.hostLink(); h != nil {
-		if err := d.routeSources(h); err != nil {
-			d.log.Warn("stray replies to source addresses go where the kernel's routes lead", "error", err)
+// watchLocalPorts sets the parameters again if net.ipv4.ip_local_port_range has changed.
+func (h *hostSide) watchLocalPorts(context.Context) {
+	if !h.users.program.LocalPortsChanged() {
+		return
+	}
+	if err := h.applySettings(); err != nil {
+		h.log.Error("kernel program settings", "error", err)
+	}
+}
+
+// applySources updates the routes of source addresses.
+func (h *hostSide) applySources() {
+	h.routes.Lock()
+	defer h.routes.Unlock()
+	if pair := h.current(); pair != nil {
+		if err := h.routeSources(pair); err != nil {
+			h.log.Warn("source addresses have no route to the host link: packets to them without a flow follow "+
+				"the kernel's other routes", "error", err)
 		}
 	}
 }
 
-// routeSources makes the kernel route source addresses that no interface has to the host link. They
-// are destinations of replies that the kernel sends itself, and of packets without a flow, which
-// would otherwise leave by the default route and come back. hostMu must be held.
-func (d *Daemon) routeSources(h *hostlink.HostLink) error {
-	configured := d.configuration().SNAT.Addresses
+// watchSources removes the routes of source addresses whose last flow has ended.
+func (h *hostSide) watchSources(context.Context) {
+	h.routes.Lock()
+	flowsOnly := h.routes.flowsOnly
+	h.routes.Unlock()
+	if flowsOnly {
+		h.applySources()
+	}
+}
+
+// routeSources makes the kernel route source addresses that no interface has to the host link.
+// Replies that the kernel sends, and packets without a flow, are sent to these addresses; they
+// would otherwise leave by the default route and come back. routes must be locked.
+func (h *hostSide) routeSources(pair *hostlink.HostLink) error {
+	configured := h.settings.config().SNAT.Addresses
 	addrs := slices.Clone(configured)
-	for _, a := range d.steer.Sources() { // live flows have these
-		gateway := h.Addr4
+	for _, a := range h.users.program.Sources() { // live flows have these
+		gateway := pair.Addr4
 		if a.Is6() {
-			gateway = h.Addr6
+			gateway = pair.Addr6
 		}
 		if gateway.IsValid() && !slices.Contains(addrs, a) {
 			addrs = append(addrs, a)
 		}
 	}
-	d.keptRoutes = len(addrs) > len(configured)
-	addrs = withoutOwn(addrs, d.mirror.Addresses())
-	if err := h.RouteSNAT(addrs); err != nil {
+	h.routes.flowsOnly = len(addrs) > len(configured)
+	addrs = withoutOwn(addrs, h.users.mirror.Addresses())
+	if err := pair.RouteSNAT(addrs); err != nil {
 		return err
 	}
-	if !slices.Equal(addrs, d.routed) {
-		d.log.Info("source addresses that no interface has are routed to the host link", "addresses", addrs,
-			"interface", h.KernelName)
+	if !slices.Equal(addrs, h.routes.addrs) {
+		h.log.Info("source addresses that no interface has are routed to the host link", "addresses", addrs,
+			"interface", pair.KernelName)
 	}
-	d.routed = addrs
+	h.routes.addrs = addrs
 	return nil
+}
+
+// keepSources keeps steering replies to the ports and addresses that recovered flows have by an
+// earlier configuration. It must precede SetSettings. The control loop closes the ports and
+// addresses that no flow uses any more.
+func (h *hostSide) keepSources() error {
+	if err := h.users.program.MoveReplies(h.settings.config()); err != nil {
+		return err
+	}
+	pair := h.current()
+	if pair == nil || len(pair.Former) == 0 {
+		return nil
+	}
+	h.log.Info("addresses of the host link stay for flows that have them", "addresses", pair.Former)
+	return h.users.program.OpenSources(pair.Former)
 }
 
 // withoutOwn leaves out the node's own addresses, which need no route.

@@ -13,9 +13,9 @@ import (
 	"sluice.dev/sluice/host/neigh"
 )
 
-// impairedEvery bounds how often impairments are looked for: that costs what all endpoints of all
-// VIPs cost, and the pulse has all VIPs in it when one says something else. impairedRest times as
-// long as a look took, at least, is the next one away.
+// impairedEvery is the least interval between two searches for impairments. A search visits all
+// endpoints of all VIPs, and the pulse sends all VIPs when one has changed. The pause after a
+// search is also at least impairedRest times as long as the search.
 const (
 	impairedEvery = time.Second
 	impairedRest  = 20
@@ -27,10 +27,10 @@ type vipService struct {
 	namespace, name string
 }
 
-// routed is what impairments are found by.
+// routed is the input of a search for impairments.
 type routed struct {
 	snapshot *services.Snapshot
-	ways     *neigh.Ways // that to is of
+	ways     *neigh.Ways // to is its method To
 	to       func(netip.Addr) neigh.Way
 	hops     *nexthop.Table
 	view     *nexthop.View
@@ -38,31 +38,31 @@ type routed struct {
 	lost     func(f *reach.Facts, w neigh.Way) (why string)
 }
 
-// impairments finds the Services whose new connections are likely to fail from this gateway: of a
-// port at least half of the endpoints that take flows cannot be reached, by the routes, interfaces
-// and neighbours of this host; or fewer than half are healthy by the gateway's checks, so that all
-// take flows (fail open). Whether another gateway is better is not known here: announcers make
-// routers prefer others, which is right in both cases.
+// impairments finds the Services whose new connections are likely to fail from this gateway. A port
+// of a Service is impaired if at least half of the endpoints that take flows cannot be reached by
+// the routes, interfaces and neighbours of this host, or if fewer than half are healthy by the
+// gateway's checks, so that all take flows (fail open). The gateway does not know whether another
+// gateway is better. Announcers make routers prefer others, which is right in both cases.
 //
-// The goroutine that watches the ports uses it.
+// Only the goroutine that watches the ports may use it.
 type impairments struct {
 	last  map[vipService]string
-	due   time.Time // of the next look
-	of    routed    // that last was found by
+	due   time.Time // of the next search
+	of    routed    // the input of last
 	links []string
-	// lost are endpoints that a route led to which was no default route, and that it does not lead
-	// to any more. If a default route is left for one, it leads elsewhere.
+	// lost has the endpoints whose route has gone. Only routes count that are no default route. A
+	// default route that is left for such an endpoint leads elsewhere.
 	lost map[netip.Addr]bool
-	// ready is whether the neighbour of each next hop of an endpoint answered.
+	// ready has, for each next hop of an endpoint, whether the neighbour answered.
 	ready map[nexthop.ID]bool
 }
 
-// look returns the impairments, and the same map as before if they are the same.
+// look returns the impairments: the same map as the last time if they are equal.
 func (p *impairments) look(r *routed, now time.Time) map[vipService]string {
 	links := linksOf(r.facts)
-	fresh := p.last != nil && r.snapshot == p.of.snapshot && r.ways == p.of.ways && r.view == p.of.view &&
+	unchanged := p.last != nil && r.snapshot == p.of.snapshot && r.ways == p.of.ways && r.view == p.of.view &&
 		slices.Equal(links, p.links) && !p.readinessChanged(r.hops)
-	if fresh || now.Before(p.due) {
+	if unchanged || now.Before(p.due) {
 		return p.last
 	}
 	began := time.Now()
@@ -75,7 +75,7 @@ func (p *impairments) look(r *routed, now time.Time) map[vipService]string {
 	return p.last
 }
 
-// linksOf returns why each link passes no packets.
+// linksOf returns, for each link, the reason that it passes no packets; empty if it passes them.
 func linksOf(f *reach.Facts) (list []string) {
 	for i := range f.Links {
 		list = append(list, f.Links[i].Why)
@@ -113,7 +113,7 @@ func (p *impairments) find(r *routed) map[vipService]string {
 		}
 		key := vipService{f.Key.Addr.Netip(), f.Service.Namespace, f.Service.Name}
 		why = fmt.Sprintf("port %d: %s", f.Key.Port, why)
-		if other, there := found[key]; !there || why < other { // the same one of several each time
+		if other, there := found[key]; !there || why < other { // always the same one of several
 			found[key] = why
 		}
 		return true
@@ -121,7 +121,7 @@ func (p *impairments) find(r *routed) map[vipService]string {
 	return found
 }
 
-// ofSet returns why new connections to a set are likely to fail; empty: they are not.
+// ofSet returns why new connections to a set are likely to fail; empty if they are not.
 func (p *impairments) ofSet(r *routed, set *services.EndpointSet, before map[netip.Addr]bool) (why string) {
 	lost, down := 0, false
 	for _, ref := range set.Backends {
@@ -129,7 +129,7 @@ func (p *impairments) ofSet(r *routed, set *services.EndpointSet, before map[net
 		if b == nil {
 			continue
 		}
-		// Sets have endpoints that are down only where too many are (package compiler).
+		// Sets have endpoints that are down only if too many are down (package compiler).
 		down = down || b.Flags&services.BackendDown != 0
 		if of := p.ofBackend(r, b, before); of != "" {
 			if lost++; why == "" {
@@ -138,7 +138,7 @@ func (p *impairments) ofSet(r *routed, set *services.EndpointSet, before map[net
 		}
 	}
 	switch {
-	case lost > 0 && 2*lost >= len(set.Backends): // which is why checks fail, where they do
+	case lost > 0 && 2*lost >= len(set.Backends): // checks, if there are any, fail for this reason
 		return fmt.Sprintf("%d of %d endpoints cannot be reached from here: %s", lost, len(set.Backends), why)
 	case down:
 		return "fewer than half of the endpoints are healthy by this gateway's checks"
@@ -146,8 +146,8 @@ func (p *impairments) ofSet(r *routed, set *services.EndpointSet, before map[net
 	return ""
 }
 
-// ofBackend returns why packets to an endpoint do not arrive; empty: nothing is known against it.
-// before are those of lost at the look before.
+// ofBackend returns why packets to an endpoint do not arrive; empty if the gateway knows no reason.
+// before is lost as the previous search has left it.
 func (p *impairments) ofBackend(r *routed, b *services.Backend, before map[netip.Addr]bool) (why string) {
 	a := b.Addr.Netip()
 	way := r.to(a)
@@ -161,7 +161,7 @@ func (p *impairments) ofBackend(r *routed, b *services.Backend, before map[netip
 		return why
 	}
 	route := r.view.Lookup(&b.Addr)
-	if route.Kind != nexthop.OnLink || route.Hop == 0 { // a neighbour that was not needed yet
+	if route.Kind != nexthop.OnLink || route.Hop == 0 { // a neighbour that no packet has needed yet
 		return ""
 	}
 	hop := r.hops.Hop(route.Hop)
@@ -174,27 +174,11 @@ func (p *impairments) ofBackend(r *routed, b *services.Backend, before map[netip
 	return ""
 }
 
-// hadRoute reports whether a route that was no default route led to an address at the look before.
+// hadRoute reports whether a route that is no default route led to an address at the last search.
 func (p *impairments) hadRoute(a netip.Addr) bool {
 	if p.of.to == nil {
 		return false
 	}
 	way := p.of.to(a)
 	return way.Kind == nexthop.OnLink && !way.Default
-}
-
-// same reports whether two say the same of VIPs.
-func (f *found) same(as *found) bool {
-	if f == nil || as == nil {
-		return f == as
-	}
-	return maps.Equal(f.impaired, as.impaired)
-}
-
-// impairment returns why new connections to a Service at a VIP are likely to fail.
-func (f *found) impairment(of vipService) string {
-	if f == nil {
-		return ""
-	}
-	return f.impaired[of]
 }

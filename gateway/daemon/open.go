@@ -2,8 +2,16 @@ package daemon
 
 import (
 	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/gateway/boottime"
 	"sluice.dev/sluice/internal/heartbeat"
 )
@@ -15,76 +23,89 @@ func (d *Daemon) openPorts(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	d.prunePins()
-	d.spawn(d.adoptFlows)
+	d.flows.prunePins(d.log, &d.services)
+	d.life.spawn(func() { d.flows.adopt(d.log) })
 	if err := d.openAll(ctx); err != nil {
-		d.fail(err)
+		d.life.fail(err)
 		return
 	}
-	d.served(ctx)
+	d.serveOpen(ctx)
 }
 
-// served does what follows once packets are forwarded, until ctx is done.
-func (d *Daemon) served(ctx context.Context) {
+// openAll binds all sockets before the workers run, and runs the workers before the first packet
+// arrives.
+func (d *Daemon) openAll(ctx context.Context) error {
+	if err := d.ports.Bind(ctx); err != nil {
+		return err
+	}
+	d.workers.Run(d.life.workers, d.life.fail)
+	d.life.spawn(func() { d.workers.Follow(ctx) }) // it reads the program, and so must end before that is released
+	return d.ports.Attach(ctx)
+}
+
+// serveOpen starts the tasks of a gateway that forwards, and watches its ports until ctx is done.
+func (d *Daemon) serveOpen(ctx context.Context) {
 	if err := d.ports.AttachEgress(); err != nil {
 		d.log.Warn("replies of local endpoints that see the client's address are not caught on their way out", "error",
 			err)
 	}
 	d.noteUnserved()
-	if err := d.steer.DetachOthers(d.ports.Indexes()); err != nil {
-		d.log.Warn("what a predecessor left could not be removed", "error", err)
+	if err := d.kernel.DetachOthers(d.ports.Indexes()); err != nil {
+		d.log.Warn("programs of a predecessor could not be removed from interfaces", "error", err)
 	}
 	d.lookReach()
 	d.beat()
 	close(d.open)
 	d.log.Info("forwarding", "workers", d.workers.Len(), "took", time.Since(d.startedAt).Round(time.Millisecond))
-	d.spawn(func() { d.heartbeat(ctx) })
-	d.spawn(func() { d.serveHandOver(ctx) })
-	d.ports.Watch(ctx, d.lookReach, d.watchHostLink, d.watchLocalPorts, d.watchSources)
+	d.life.spawn(func() { d.heartbeat(ctx) })
+	d.handOver.enter(owning)
+	d.life.spawn(func() {
+		d.handOver.serve(ctx, d.settings.atStart.HandOverSocket(), func(u *net.UnixConn) bool {
+			p := &predecessor{d: d}
+			return d.handOver.answer(ctx, u, func() bool { return p.give(ctx, u) }, func() { p.refuse(ctx, u) })
+		})
+	})
+	d.ports.Watch(ctx, d.lookReach, d.host.watch, d.host.watchLocalPorts, d.host.watchSources)
 }
 
-// prunePins forgets a predecessor's pins to backends that left meanwhile. The first snapshot must
-// be published; workers may run.
-func (d *Daemon) prunePins() {
-	if n := d.pins.Prune(d.services.Load); n > 0 {
-		d.log.Info("clients lose the pins to backends that left meanwhile", "pins", n)
-	}
+// lookReach checks whether backends and clients can be reached. One goroutine at a time may call
+// it.
+func (d *Daemon) lookReach() {
+	s, w := d.snapshot(), d.mirror.Ways()
+	d.reach.look(d.log, s, w, d.hops, d.ports.Links)
 }
 
-// adoptFlows counts a predecessor's flows for their backends. It runs beside the workers: it
-// walks a table that may be large, and packets need not wait for it.
-func (d *Daemon) adoptFlows() {
-	defer close(d.adopted)
-	if d.flows.Recovery.Recovered == 0 {
+// noteUnserved counts the recovered flows that need an interface which is not configured any more.
+func (d *Daemon) noteUnserved() {
+	if !d.flows.recovered() || d.handOver.succeeded() { // both processes of a hand-over have the same interfaces
 		return
 	}
-	began := time.Now()
-	n := d.reader.Adopt()
-	d.log.Info("flows of a predecessor count for their backends", "flows", n, "took",
-		time.Since(began).Round(time.Millisecond))
-}
-
-// openAll binds all sockets before the workers run, and those before the first packet comes.
-func (d *Daemon) openAll(ctx context.Context) error {
-	if err := d.ports.Bind(ctx); err != nil {
-		return err
+	var names []string
+	for _, index := range d.kernel.Left(d.ports.Indexes()...) {
+		if link, err := netlink.LinkByIndex(index); err == nil {
+			names = append(names, link.Attrs().Name)
+		}
 	}
-	d.workers.Run(d.workersLife, d.fail)
-	d.spawn(func() { d.workers.Follow(ctx) }) // which asks the program, and so ends before that is released
-	return d.ports.Attach(ctx)
-}
-
-// forwards reports whether packets are forwarded. A process that took over forwards before its
-// ports are open: the programs of the one before send it packets.
-func (d *Daemon) forwards() bool { return d.isOpen() || d.took.Load() }
-
-func (d *Daemon) isOpen() bool {
-	select {
-	case <-d.open:
-		return true
-	default:
-		return false
+	ways := d.mirror.Ways()
+	if len(names) == 0 || ways == nil {
+		return
 	}
+	slices.Sort(names)
+	host := d.host.current()
+	n, example := d.flows.reader.Count(func(f *flowtable.Info) bool {
+		source, backend := f.Reply.Dst.Netip(), f.Reply.Src.Netip()
+		byHost := host != nil && (source == host.Addr4 || source == host.Addr6 || slices.Contains(host.Former, source))
+		return ways.To(f.Client.Src.Netip()).Kind != nexthop.OnLink ||
+			!byHost && ways.To(backend).Kind != nexthop.OnLink
+	})
+	if n == 0 {
+		return
+	}
+	why := fmt.Sprintf("%d flows of the predecessor need interfaces that are not in the configuration any more (%s), "+
+		"and end, for example %s; to keep them, configure these interfaces again and restart", n,
+		strings.Join(names, ", "), example)
+	d.log.Warn(why)
+	d.flows.unserved.Store(&why)
 }
 
 // beatEvery is the interval of the heartbeat.
@@ -112,7 +133,7 @@ func (d *Daemon) beat() {
 	if len(d.workers.Stalled(now)) > 0 {
 		return
 	}
-	if err := d.steer.Heartbeat(now); err != nil {
+	if err := d.kernel.Heartbeat(now); err != nil {
 		d.log.Warn("heartbeat", "error", err)
 	}
 }

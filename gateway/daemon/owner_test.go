@@ -14,9 +14,9 @@ import (
 	"sluice.dev/sluice/gateway/owners"
 )
 
-// TestFollow: the pods before get nothing, and may be Ready while they wait. Where they are not
-// known, one warning says so, and the process starts as without them. Without a pod nothing is
-// saved.
+// TestFollow: earlier pods are refused, and may be Ready while they wait. If the file cannot be
+// read, one warning is logged, and the process starts as if there were none. Without a pod nothing
+// is saved.
 func TestFollow(t *testing.T) {
 	for _, c := range []struct {
 		name, pod, found string
@@ -41,17 +41,17 @@ func TestFollow(t *testing.T) {
 				}
 			}
 			var log strings.Builder
-			d := &Daemon{fixed: s, log: slog.New(slog.NewTextHandler(&log, nil))}
-			d.followLast()
-			if !slices.Equal(d.giving.predecessors, c.before) || strings.Count(log.String(), "\n") != c.warnings {
-				t.Errorf("before it: %v, want %v; the log is %s", d.giving.predecessors, c.before, &log)
+			d := &Daemon{handOver: newHandOver(false, slog.New(slog.NewTextHandler(&log, nil)))}
+			d.handOver.followLast(s)
+			if !slices.Equal(d.handOver.predecessors, c.before) || strings.Count(log.String(), "\n") != c.warnings {
+				t.Errorf("before it: %v, want %v; the log is %s", d.handOver.predecessors, c.before, &log)
 			}
 			if text, err := os.ReadFile(file); err != nil || string(text) != c.saved {
 				t.Errorf("saved: %q, %v; want %q", text, err, c.saved)
 			}
 			for _, pod := range c.before {
 				var barred *handover.BarredError
-				_, err := (&giver{d: d}).Facts(&handover.Hello{Identity: pod})
+				_, err := (&predecessor{d: d}).Facts(&handover.Hello{Identity: pod})
 				if err == nil || errors.As(err, &barred) || !strings.Contains(err.Error(), "is to end") {
 					t.Errorf("%s asks: %v", pod, err)
 				}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -15,39 +16,51 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/announce/pulse"
+	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/gateway/reach"
 	"sluice.dev/sluice/internal/unixsocket"
 )
 
-// pulses makes what the gateway says to who announces its VIPs.
-type pulses struct {
+// pulseSource makes the state that the pulse sends to the process that announces the VIPs.
+type pulseSource struct {
 	listener net.Listener
 
-	mu       sync.Mutex // guards the others
-	last     *pulse.State
-	snapshot *services.Snapshot // that last.VIPs are of
-	found    *found             // the same
-	stalled  []string           // the same: the stalled loops
+	mu   sync.Mutex // guards the fields below
+	last *pulse.State
+	of   pulseInput // of last
 }
 
-// servePulse answers on the socket. It makes the socket unless the previous process has given its
-// own, and cannot fail then.
-func (d *Daemon) servePulse(ctx context.Context) error {
-	p := &d.pulses
+// pulseInput is the state of the gateway that a pulse describes.
+type pulseInput struct {
+	phase      pulse.Phase
+	interfaces []string
+	snapshot   *services.Snapshot
+	reached    *reached // nil before the first look
+	stalled    []string // loops
+	failures   []string // reasons not to send traffic to this gateway
+}
+
+// serve answers on the socket until ctx is done. It makes the socket unless the predecessor has
+// handed over its own. The error is about a socket that could not be made.
+func (p *pulseSource) serve(
+	ctx context.Context, path string, group *sync.WaitGroup, log *slog.Logger, input func() pulseInput,
+) error {
 	if p.listener == nil {
-		l, err := listenPulse(d.config.PulseSocket())
+		l, err := listenPulse(path)
 		if err != nil {
 			return fmt.Errorf("stateDir: pulse socket: %w", err)
 		}
 		p.listener = l
 	}
-	d.servers.group.Go(func() { pulse.NewServer(d.pulse, d.log).Serve(ctx, p.listener) })
+	group.Go(func() {
+		pulse.NewServer(func() *pulse.State { return p.next(input) }, log).Serve(ctx, p.listener)
+	})
 	return nil
 }
 
-// listenPulse makes the socket, and its directory if that is missing. In a cluster it may be the
-// kubelet's, for the announcer's container.
+// listenPulse makes the socket, and its directory if that is missing. In a cluster the kubelet may
+// have made the directory, for the announcer's container.
 func listenPulse(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -55,47 +68,45 @@ func listenPulse(path string) (net.Listener, error) {
 	return unixsocket.Listen(path)
 }
 
-// removePulseDirectory removes it if it is empty. In a pod it stays, unless the node is no gateway
-// any more: the announcer's pod has it mounted, and would see nothing of one that is made anew.
-func (d *Daemon) removePulseDirectory() {
-	if d.leaving != "" || !isMounted(d.config.StateDir) {
-		_ = os.Remove(filepath.Dir(d.config.PulseSocket()))
+// removePulseDirectory removes the directory of the socket if it is empty. In a pod it stays
+// unless the node is no gateway any more: the announcer's pod has mounted it, and would not see a
+// directory that is created later.
+func removePulseDirectory(c *config.Configuration, leaves bool) {
+	if leaves || !isMounted(c.StateDir) {
+		_ = os.Remove(filepath.Dir(c.PulseSocket()))
 	}
 }
 
-// isMounted reports whether a directory is of another file system than the one above it, as those
-// are that a pod has of its node.
+// isMounted reports whether a directory and its parent are on different file systems, as for a
+// directory of the node that a pod has mounted.
 func isMounted(dir string) bool {
 	var own, above unix.Stat_t
 	return unix.Stat(dir, &own) == nil && unix.Stat(filepath.Dir(dir), &above) == nil && own.Dev != above.Dev
 }
 
-// pulse returns what is so now; the same value as before if nothing has changed.
-func (d *Daemon) pulse() *pulse.State {
-	p := &d.pulses
+// next returns the present state: the value of the last call if nothing has changed.
+func (p *pulseSource) next(input func() pulseInput) *pulse.State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s, f, stalled := d.snapshot(), d.reach.found.Load(), d.beats.Unready()
-	next := &pulse.State{PID: os.Getpid(), Phase: d.phase()}
-	for i := range d.fixed.Interfaces {
-		next.Interfaces = append(next.Interfaces, d.fixed.Interfaces[i].Name)
-	}
+	in := input()
+	next := &pulse.State{PID: os.Getpid(), Phase: in.phase, Interfaces: in.interfaces}
 	if next.Phase == pulse.Serving {
-		// VIPs without a route say so one by one, so that another gateway is preferred for them.
-		// All gateways may be without routes at once, and would withdraw all VIPs.
-		// The same holds for stalled loops: known flows are forwarded, and an object that blocks a
-		// loop blocks it on all gateways.
-		next.Failures = slices.DeleteFunc(d.notReady(), func(why string) bool {
-			return why == reach.NoRoute || slices.Contains(stalled, why)
+		// A VIP without a route is impaired by itself, so that another gateway is preferred for
+		// it. All gateways may be without routes at once, and would withdraw all VIPs. The same
+		// holds for stalled loops: known flows are forwarded, and an object that blocks a loop
+		// blocks it on all gateways.
+		next.Failures = slices.DeleteFunc(in.failures, func(why string) bool {
+			return why == reach.NoRoute || slices.Contains(in.stalled, why)
 		})
 	}
-	if p.last != nil && p.snapshot == s && p.found.same(f) && slices.Equal(p.stalled, stalled) {
+	if p.last != nil && p.of.snapshot == in.snapshot && p.of.reached.same(in.reached) &&
+		slices.Equal(p.of.stalled, in.stalled) {
 		next.VIPs = p.last.VIPs
 	} else {
-		next.VIPs = vipsOf(s, f)
-		impair(next.VIPs, stalled)
+		next.VIPs = vipsOf(in.snapshot, in.reached)
+		impair(next.VIPs, in.stalled)
 	}
-	p.snapshot, p.found, p.stalled = s, f, stalled
+	p.of = in
 	if p.last == nil || !p.last.Equal(next) {
 		p.last = next
 	}
@@ -116,21 +127,9 @@ func impair(vips []pulse.VIP, stalled []string) {
 	}
 }
 
-func (d *Daemon) phase() pulse.Phase {
-	switch {
-	case d.handingOver.Load():
-		return pulse.HandingOver
-	case d.draining.Load():
-		return pulse.Draining
-	case d.forwards():
-		return pulse.Serving
-	}
-	return pulse.Opening
-}
-
-// vipsOf lists the addresses of Services of type LoadBalancer, in order. f is nil before it is
-// known what is reached.
-func vipsOf(s *services.Snapshot, f *found) (list []pulse.VIP) {
+// vipsOf lists the addresses of Services of type LoadBalancer, in order. r is nil before the first
+// look.
+func vipsOf(s *services.Snapshot, r *reached) (list []pulse.VIP) {
 	at := map[netip.Addr]int{}
 	s.Frontends(func(fr *services.Frontend) bool {
 		if fr.Kind != services.LoadBalancer {
@@ -142,13 +141,13 @@ func vipsOf(s *services.Snapshot, f *found) (list []pulse.VIP) {
 			i, at[a] = len(list), len(list)
 			list = append(list, pulse.VIP{Address: a})
 		}
-		noteService(&list[i], fr)
+		addService(&list[i], fr)
 		return true
 	})
 	for i := range list {
 		for j := range list[i].Services {
 			v := &list[i].Services[j]
-			v.Impaired = f.impairment(vipService{list[i].Address, v.Namespace, v.Name})
+			v.Impaired = r.impairment(vipService{list[i].Address, v.Namespace, v.Name})
 		}
 		slices.SortFunc(list[i].Services, func(a, b pulse.Service) int {
 			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
@@ -158,8 +157,9 @@ func vipsOf(s *services.Snapshot, f *found) (list []pulse.VIP) {
 	return list
 }
 
-// noteService adds what a frontend says of its Service: that is usable if one of its ports is.
-func noteService(v *pulse.VIP, f *services.Frontend) {
+// addService adds the Service of a frontend, or the frontend to its Service. A Service is usable if
+// one of its ports is usable.
+func addService(v *pulse.VIP, f *services.Frontend) {
 	usable := f.Outside.Set != nil && len(f.Outside.Set.Backends) > 0
 	for i := range v.Services {
 		if s := &v.Services[i]; s.Namespace == f.Service.Namespace && s.Name == f.Service.Name {

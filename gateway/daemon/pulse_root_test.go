@@ -12,8 +12,8 @@ import (
 	"sluice.dev/sluice/config"
 )
 
-// In a pod, which has stateDir mounted, the directory of the pulse stays, as the announcer's pod
-// has it mounted, unless the node is no gateway any more.
+// In a pod, where stateDir is a mount, the directory of the pulse stays unless the node is no
+// gateway any more, because the announcer's pod has mounted it.
 func TestPulseDirectoryStays(t *testing.T) {
 	c := config.Default()
 	c.StateDir = t.TempDir()
@@ -21,13 +21,11 @@ func TestPulseDirectoryStays(t *testing.T) {
 	defer func() { must(t, unix.Unmount(c.StateDir, 0)) }()
 	dir := filepath.Dir(c.PulseSocket())
 	must(t, os.Mkdir(dir, 0o700))
-	d := &Daemon{config: c}
-	d.removePulseDirectory()
+	removePulseDirectory(c, false)
 	if _, err := os.Stat(dir); err != nil {
 		t.Errorf("a pod that is followed by another one: %v", err)
 	}
-	d.leaving = "the node is no gateway any more"
-	d.removePulseDirectory()
+	removePulseDirectory(c, true)
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("after the last one: %v", err)
 	}

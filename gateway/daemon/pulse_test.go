@@ -19,8 +19,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// A VIP is listed once, with each of its Services, whose ports together decide whether it is
-// usable. Node ports and external IPs are none.
+// A VIP is listed once, with each of its Services. A Service is usable if one of its ports is. Node
+// ports and external IPs are not listed.
 func TestVIPsOf(t *testing.T) {
 	t.Parallel()
 	b := services.NewBuilder(nil)
@@ -56,13 +56,13 @@ func TestVIPsOf(t *testing.T) {
 	}
 	// A Service is impaired at one of its VIPs, and another Service of the VIP is not.
 	want[1].Services[1].Impaired = "no route"
-	impaired := &found{impaired: map[vipService]string{{want[1].Address, "default", "web"}: "no route"}}
+	impaired := &reached{impaired: map[vipService]string{{want[1].Address, "default", "web"}: "no route"}}
 	if got := vipsOf(b.Build(), impaired); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
 
-// The pulse answers on its socket, whether this process makes it or the previous one gives it.
+// The pulse answers on its socket, whether this process makes it or the predecessor hands it over.
 func TestPulseSocket(t *testing.T) {
 	t.Parallel()
 	for _, given := range []bool{false, true} {
@@ -70,15 +70,15 @@ func TestPulseSocket(t *testing.T) {
 			c := config.Default()
 			c.StateDir = shortDirectory(t)
 			c.Interfaces = []config.Interface{{Name: "eth7"}}
-			d := &Daemon{config: c, fixed: c, log: slog.New(slog.DiscardHandler)}
+			d := &Daemon{settings: &settings{inForce: c, atStart: c}, log: slog.New(slog.DiscardHandler)}
 			if given {
 				l, err := listenPulse(c.PulseSocket())
 				must(t, err)
-				d.pulses.listener = l
+				d.pulse.listener = l
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			must(t, d.servePulse(ctx))
-			if at := d.pulses.listener.Addr().String(); at != c.PulseSocket() {
+			must(t, d.pulse.serve(ctx, c.PulseSocket(), &d.servers.group, d.log, d.pulseInput))
+			if at := d.pulse.listener.Addr().String(); at != c.PulseSocket() {
 				t.Errorf("the next process is given the socket at %s, want %s", at, c.PulseSocket())
 			}
 			if line, err := firstLine(c.PulseSocket()); err != nil ||
@@ -87,8 +87,7 @@ func TestPulseSocket(t *testing.T) {
 			}
 			cancel()
 			d.servers.group.Wait()
-			d.leaving = "the node is no gateway any more"
-			d.removePulseDirectory()
+			removePulseDirectory(c, true)
 			if left, err := os.ReadDir(c.StateDir); err != nil || len(left) > 0 {
 				t.Errorf("left in stateDir: %v, %v", left, err)
 			}
@@ -96,7 +95,7 @@ func TestPulseSocket(t *testing.T) {
 	}
 }
 
-// shortDirectory is a temporary one, in whose path that of a socket has room.
+// shortDirectory returns a temporary directory whose path is short enough for a socket's.
 func shortDirectory(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sluice-pulse-")

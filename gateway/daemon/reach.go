@@ -1,11 +1,13 @@
 package daemon
 
 import (
-	"context"
+	"log/slog"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/gateway/ports"
 	"sluice.dev/sluice/gateway/reach"
@@ -13,49 +15,41 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// reachability is whether packets can reach backends and clients. The goroutine that watches the
-// ports looks; health checks read what it found.
+// reachability checks whether packets can reach backends and clients. Only the goroutine that
+// watches the ports calls look. Any goroutine may read the result.
 type reachability struct {
 	judge reach.Judge
-	// backends are those of snapshot and ways.
+	// backends are the routes to the backends of snapshot by ways.
 	backends []neigh.Way
 	snapshot *services.Snapshot
 	ways     *neigh.Ways
 
 	impaired impairments
 
-	found atomic.Pointer[found]
+	last atomic.Pointer[reached] // nil before the first look
 }
 
-type found struct {
-	why     []string
-	blocked []ports.Link
-	// impaired are the Services of VIPs that are likely to fail from here, and why. It is another
-	// map only where it says something else.
+// reached is the result of one look. It is never changed.
+type reached struct {
+	why     []string     // packets cannot reach backends or clients; empty if they can
+	blocked []ports.Link // links that pass no packets
+	// impaired has the Services of VIPs that are likely to fail from here, with the reason. It is
+	// the same map as before if it is equal.
 	impaired map[vipService]string
 }
 
-// watchLocalPorts tells the kernel program if net.ipv4.ip_local_port_range has changed.
-func (d *Daemon) watchLocalPorts(context.Context) {
-	if !d.steer.LocalPortsChanged() {
-		return
-	}
-	if err := d.applySettings(); err != nil {
-		d.log.Error("kernel program settings", "error", err)
-	}
-}
-
-// lookReach judges whether backends can be reached. One goroutine at a time may call it.
-func (d *Daemon) lookReach() {
-	r := &d.reach
-	s, w := d.snapshot(), d.mirror.Ways() // before the links, as Judge.Look requires
+// look checks the routes of a snapshot. links returns the state of the links, and is called after
+// the caller has read snapshot and ways (reach.Judge.Look).
+func (r *reachability) look(
+	log *slog.Logger, s *services.Snapshot, w *neigh.Ways, hops *nexthop.Table, links func(newWays bool) []ports.Link,
+) {
 	newWays := r.ways != w
 	if r.snapshot != s || newWays {
 		r.snapshot, r.ways, r.backends = s, w, backendWays(s, w)
 	}
 	facts := reach.Facts{Backends: r.backends, Defaults: w.Defaults()}
-	f := &found{}
-	for _, l := range d.ports.Links(newWays) {
+	now := &reached{}
+	for _, l := range links(newWays) {
 		link := reach.Link{Name: l.Name, Why: l.Why}
 		if l.Host {
 			facts.Host = &link
@@ -63,36 +57,39 @@ func (d *Daemon) lookReach() {
 			facts.Links = append(facts.Links, link)
 		}
 		if l.Why != "" {
-			f.blocked = append(f.blocked, l)
+			now.blocked = append(now.blocked, l)
 		}
 	}
-	f.why = r.judge.Look(&facts)
-	f.impaired = r.impaired.look(&routed{snapshot: s, ways: w, to: w.To, hops: d.hops, view: d.hops.View(),
+	now.why = r.judge.Look(&facts)
+	now.impaired = r.impaired.look(&routed{snapshot: s, ways: w, to: w.To, hops: hops, view: hops.View(),
 		facts: &facts, lost: r.judge.Lost}, time.Now())
-	before := r.found.Swap(f)
-	if before == nil || !slices.Equal(before.why, f.why) {
-		d.logReach(before != nil, f.why)
+	before := r.last.Swap(now)
+	switch changed := before == nil || !slices.Equal(before.why, now.why); {
+	case changed && len(now.why) > 0:
+		log.Error("packets do not get through: health checks fail", "why", now.why)
+	case changed && before != nil:
+		log.Info("packets get through again")
 	}
-	d.logImpaired(before, f)
+	logImpaired(log, before, now)
 }
 
-// logImpaired writes a line when the first VIP becomes impaired and when the last one is not any
-// more: between them tenants' endpoints come and go, and the announcer says so of each.
-func (d *Daemon) logImpaired(before, now *found) {
+// logImpaired writes a line when the first VIP becomes impaired and when the last one has
+// recovered. In between endpoints of tenants come and go, and the announcer logs each VIP.
+func logImpaired(log *slog.Logger, before, now *reached) {
 	was := before != nil && len(before.impaired) > 0
 	switch {
 	case !was && len(now.impaired) > 0:
 		for of, why := range now.impaired {
-			d.log.Warn("VIPs are impaired, and announcers prefer other gateways for them", "vips", len(now.impaired),
+			log.Warn("VIPs are impaired, and announcers prefer other gateways for them", "vips", len(now.impaired),
 				"one", of.vip, "service", of.namespace+"/"+of.name, "why", why)
 			return
 		}
 	case was && len(now.impaired) == 0:
-		d.log.Info("no VIP is impaired any more")
+		log.Info("no VIP is impaired any more")
 	}
 }
 
-// backendWays returns the ways to backends that may get new flows, each once.
+// backendWays returns the routes to backends that may get new flows, each once.
 func backendWays(s *services.Snapshot, w *neigh.Ways) (list []neigh.Way) {
 	s.Backends(func(b *services.Backend) bool {
 		if b.Flags&(services.BackendReady|services.BackendServing) == 0 {
@@ -106,32 +103,40 @@ func backendWays(s *services.Snapshot, w *neigh.Ways) (list []neigh.Way) {
 	return list
 }
 
-func (d *Daemon) logReach(again bool, why []string) {
-	switch {
-	case len(why) > 0:
-		d.log.Error("packets do not get through: health checks say so", "why", why)
-	case again:
-		d.log.Info("packets get through again")
-	}
-}
-
 // unreachable returns why packets cannot reach backends or clients.
-func (d *Daemon) unreachable() []string {
-	if f := d.reach.found.Load(); f != nil {
-		return f.why
+func (r *reachability) unreachable() []string {
+	if last := r.last.Load(); last != nil {
+		return last.why
 	}
 	return nil
 }
 
-// linkConditions reports each interface that no packet can pass, also where others of its side can.
-func (d *Daemon) linkConditions() (list []status.ConditionView) {
-	f := d.reach.found.Load()
-	if f == nil {
+// conditions reports each interface that passes no packet, also if another interface leads to the
+// same side.
+func (r *reachability) conditions() (list []status.ConditionView) {
+	last := r.last.Load()
+	if last == nil {
 		return nil
 	}
-	for _, l := range f.blocked {
+	for _, l := range last.blocked {
 		list = append(list, status.Failed("link", "nothing is received on interface "+l.Name+
-			", and what should leave by it is dropped: it "+l.Why))
+			", and packets that should leave by it are dropped: it "+l.Why))
 	}
 	return list
+}
+
+// same reports whether two results have the same impairments.
+func (r *reached) same(as *reached) bool {
+	if r == nil || as == nil {
+		return r == as
+	}
+	return maps.Equal(r.impaired, as.impaired)
+}
+
+// impairment returns why new connections to a Service at a VIP are likely to fail.
+func (r *reached) impairment(of vipService) string {
+	if r == nil {
+		return ""
+	}
+	return r.impaired[of]
 }

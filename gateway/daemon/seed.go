@@ -2,85 +2,95 @@ package daemon
 
 import (
 	"errors"
+	"sync"
 
 	"sluice.dev/sluice/gateway/seed"
 	"sluice.dev/sluice/serve/metrics"
 	"sluice.dev/sluice/serve/status"
 )
 
-// takeSeed determines the seed for a process that owns stateDir, or is about to. It draws one where
-// the configuration has none and no process before has drawn one.
-func (d *Daemon) takeSeed() error {
-	s, err := seed.Take(d.configuration(), d.file)
+// seedState owns the seed of backend selection that is in force.
+type seedState struct {
+	settings *settings
+
+	mu      sync.Mutex // guards the fields below
+	inForce seed.Seed
+	err     error // of the last read; inForce is older then
+}
+
+// current returns the seed in force.
+func (k *seedState) current() seed.Seed {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.inForce
+}
+
+// draw sets the seed of a process that owns stateDir. It draws a seed where the configuration has
+// none and no predecessor has drawn one.
+func (k *seedState) draw() error {
+	s, err := seed.Take(k.settings.config(), k.settings.file)
 	if err != nil {
 		return err
 	}
-	d.mu.Lock()
-	d.seed, d.seedErr = s, nil
-	d.mu.Unlock()
-	d.log.Info("seed of backend selection", "origin", s.Origin, "fingerprint", s.Fingerprint)
+	k.mu.Lock()
+	k.inForce, k.err = s, nil
+	k.mu.Unlock()
+	k.settings.log.Info("seed of backend selection", "origin", s.Origin, "fingerprint", s.Fingerprint)
 	return nil
 }
 
-// findSeed determines the seed for a process that waits for another one: what it compiles meanwhile
-// needs no second pass if the seed is still the same when it owns stateDir.
-func (d *Daemon) findSeed() {
-	if s, err := seed.Find(d.configuration(), d.file); err == nil {
-		d.mu.Lock()
-		d.seed = s
-		d.mu.Unlock()
+// find sets the seed of a process that waits for its predecessor. The tables that it compiles while
+// it waits are right unless the seed changes until it owns stateDir.
+func (k *seedState) find() {
+	if s, err := seed.Find(k.settings.config(), k.settings.file); err == nil {
+		k.mu.Lock()
+		k.inForce = s
+		k.mu.Unlock()
 	}
 }
 
-// lookForSeed reads the seed again, as a file may have changed, and reports whether it is another
-// one, which needs new tables. A file that is gone or cannot be read leaves the last seed in force:
-// other gateways may still have it.
-func (d *Daemon) lookForSeed() (changed bool) {
-	c, last := d.configuration(), d.currentSeed()
-	next, err := seed.Find(c, d.file)
+// refresh reads the seed again, because its file may have changed. It reports whether the seed is
+// another one, which needs new tables. If the file is gone or cannot be read, the last seed stays
+// in force, because other gateways may still have it.
+func (k *seedState) refresh() (changed bool) {
+	c, last := k.settings.config(), k.current()
+	next, err := seed.Find(c, k.settings.file)
 	switch {
 	case last.Origin == seed.File && last.Path == next.Missing:
 		err = errors.New("maglev.seedFile " + next.Missing + " does not exist any more, or is empty")
 	case errors.Is(err, seed.ErrNone):
-		next, err = seed.Take(c, d.file)
+		next, err = seed.Take(c, k.settings.file)
 	}
-	d.mu.Lock()
+	k.mu.Lock()
 	changed = err == nil && next.Key != last.Key
-	said := d.seedErr != nil && err != nil && d.seedErr.Error() == err.Error()
-	if d.seedErr = err; err == nil {
-		d.seed = next
+	logged := k.err != nil && err != nil && k.err.Error() == err.Error()
+	if k.err = err; err == nil {
+		k.inForce = next
 	}
-	d.mu.Unlock()
-	switch {
-	case err != nil && !said:
-		d.log.Error("the last seed of backend selection stays in force", "error", err)
+	k.mu.Unlock()
+	switch log := k.settings.log; {
+	case err != nil && !logged:
+		log.Error("the last seed of backend selection stays in force", "error", err)
 	case changed:
-		d.log.Info("seed of backend selection changed", "origin", next.Origin, "fingerprint", next.Fingerprint,
+		log.Info("seed of backend selection changed", "origin", next.Origin, "fingerprint", next.Fingerprint,
 			"before", last.Fingerprint)
 	}
 	return changed
 }
 
-// currentSeed returns the seed in force.
-func (d *Daemon) currentSeed() seed.Seed {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.seed
-}
-
-// seedCondition returns the condition about the seed.
-func (d *Daemon) seedCondition() status.ConditionView {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	v := d.seed.View()
-	if d.seedErr != nil {
-		return status.Warning(v.Name, v.Detail+"; it stays in force: "+d.seedErr.Error())
+// condition describes the seed for the status.
+func (k *seedState) condition() status.ConditionView {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v := k.inForce.View()
+	if k.err != nil {
+		return status.Warning(v.Name, v.Detail+"; it stays in force: "+k.err.Error())
 	}
 	return v
 }
 
-// seedInfo is the seed as metrics have it.
-func (d *Daemon) seedInfo() metrics.Seed {
-	s := d.currentSeed()
+// metric describes the seed for the metrics.
+func (k *seedState) metric() metrics.Seed {
+	s := k.current()
 	return metrics.Seed{Origin: string(s.Origin), Fingerprint: s.Fingerprint}
 }

@@ -16,7 +16,7 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// TestProcessName: process 0 is none that an operator could end.
+// TestProcessName: an operator cannot end process 0, so it is not named by its number.
 func TestProcessName(t *testing.T) {
 	for pid, want := range map[int]string{0: "a process of another container", 7: "process 7"} {
 		if got := processName(pid); got != want {
@@ -25,9 +25,9 @@ func TestProcessName(t *testing.T) {
 	}
 }
 
-// TestRetryInUse: what the process that was waited for still has, while the kernel ends it, is
-// waited for, too. The table of pins has the lock of a flow table's file. A process that did not
-// wait fails at once, and so does one with another error.
+// TestRetryInUse: while the kernel ends the predecessor, a process that has waited for it also
+// waits for its other files. The error of the pins' table is that of a flow table. A process that
+// did not wait fails at once, and so does a process with another error.
 func TestRetryInUse(t *testing.T) {
 	other := errors.New("another error")
 	for _, c := range []struct {
@@ -39,7 +39,7 @@ func TestRetryInUse(t *testing.T) {
 		{status.ErrInUse, true, 3}, {flowtable.ErrInUse, false, 1}, {other, true, 1},
 	} {
 		steps := 0
-		err := (&Daemon{waited: c.waited}).retryInUse(t.Context(), func(context.Context) error {
+		err := (&Daemon{handOver: handOver{waited: c.waited}}).retryInUse(func() error {
 			if steps++; steps < 3 {
 				return fmt.Errorf("pins: %w", c.err)
 			}
@@ -51,8 +51,8 @@ func TestRetryInUse(t *testing.T) {
 	}
 }
 
-// TestSocketOfThird: where a third process has the socket of one that waits, this one has it once
-// that has ended.
+// TestSocketOfThird: a process that waits gets the socket of waiting processes once the process
+// that has it ends.
 func TestSocketOfThird(t *testing.T) {
 	c := config.Default()
 	c.StateDir = t.TempDir()
@@ -62,7 +62,7 @@ func TestSocketOfThird(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	s := &standby{d: &Daemon{config: c, log: slog.New(slog.DiscardHandler)}, cancel: cancel}
+	s := &standby{d: &Daemon{settings: &settings{inForce: c}, log: slog.New(slog.DiscardHandler)}, cancel: cancel}
 	s.serve(ctx)
 	client := status.NewClient(c.WaitingSocket())
 	asked, end := context.WithTimeout(ctx, 10*time.Millisecond)

@@ -5,29 +5,58 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"sluice.dev/sluice/allocate/assign"
 	"sluice.dev/sluice/gateway/drains"
-	"sluice.dev/sluice/gateway/owners"
-	"sluice.dev/sluice/gateway/seed"
 	"sluice.dev/sluice/internal/unixsocket"
 )
 
-// stop undoes what start has done, in reverse: first the goroutines that repair things, then the
-// programs, so that packets go to the kernel, then the workers.
+// drain serves flows until no connection is open or the time is over. Readiness ends at once. With
+// drain.handOver it does not wait, because the next process serves the flows, if there will be one.
+func (d *Daemon) drain() error {
+	d.shutdown.leaving = d.inputs.leaving()
+	d.shutdown.leavesState.Store(d.keepsState())
+	d.shutdown.draining.Store(true)
+	c, connections := d.settings.config(), d.flows.connections
+	switch {
+	case d.shutdown.leaving != "":
+		d.log.Info("this node is no gateway any more: nothing is left for a next process", "why", d.shutdown.leaving)
+	case c.Drain.HandOver && d.forwards():
+		d.log.Info("handing over: flows, programs and host link stay for the next process", "connections",
+			connections(), "passAfter", c.Tuning.PassAfter.D())
+		return nil
+	}
+	timeout := c.Drain.Timeout.D()
+	d.log.Info("draining", "connections", connections(), "timeout", timeout)
+	deadline := time.After(timeout)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for connections() > 0 {
+		select {
+		case err := <-d.life.failed:
+			return err
+		case <-deadline:
+			d.log.Warn("drain time is over", "connections", connections())
+			return nil
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// stop undoes start, in reverse: first it ends the goroutines that repair things, then it removes
+// the programs, so that packets go to the kernel, then it stops the workers.
 func (d *Daemon) stop() error {
 	var errs []error
-	d.cancel()
-	d.group.Wait()
+	d.life.end()
 	d.servers.wait()
-	if l := d.giving.listener; l != nil { // one that was taken may not be served yet
-		_ = l.Close()
+	d.handOver.close()
+	keep := d.keepsState()
+	if d.kernel.Program != nil {
+		errs = append(errs, d.kernel.Release(!keep))
 	}
-	keep := d.keeps()
-	if d.steer != nil {
-		errs = append(errs, d.steer.Release(!keep))
-	}
-	d.cancelWorkers()
+	d.life.cancelWorkers()
 	if d.workers != nil {
 		d.workers.Wait()
 	}
@@ -41,12 +70,12 @@ func (d *Daemon) stop() error {
 		errs = append(errs, d.workers.Close())
 	}
 	d.explain.Close()
-	if d.reader != nil {
-		d.reader.Close()
+	if d.flows.reader != nil {
+		d.flows.reader.Close()
 	}
 	var open uint64
-	if d.flows != nil {
-		open = d.connections()
+	if d.flows.file != nil {
+		open = d.flows.connections()
 	}
 	err := errors.Join(append(errs, d.clear(keep)...)...)
 	if d.forwards() {
@@ -55,55 +84,38 @@ func (d *Daemon) stop() error {
 	return err
 }
 
-// clear removes from the node what outlives the process, unless it is kept for the next one.
+// clear removes from the node the state that outlives the process, or closes it for the next one.
 func (d *Daemon) clear(keep bool) (errs []error) {
 	if keep {
-		errs = append(errs, d.pins.Close(false))
-		if d.flows.Recovery.Missing && !d.forwards() {
-			return append(errs, d.flows.Remove()) // a start finds again that it is missing
-		}
-		return append(errs, d.flows.Close())
+		return d.flows.close(d.forwards())
 	}
-	if h := d.hostLink(); h != nil {
+	if h := d.host.current(); h != nil {
 		errs = append(errs, h.Remove())
 	}
-	errs = append(errs, d.bpffs.Remove())
-	if d.flows != nil {
-		// The files go before the lock: another process may wait for that.
-		errs = append(errs, d.pins.Close(true), owners.Remove(d.config.StateDir), d.flows.Remove())
-		_ = os.Remove(filepath.Join(d.config.StateDir, seed.Name)) // no flow needs the same choice again
-		if d.leaving != "" {
-			_ = os.Remove(filepath.Join(d.config.StateDir, drains.Name))
-			_ = os.Remove(filepath.Join(d.config.StateDir, assign.File))
-		}
-		_ = unixsocket.RemoveStale(d.config.WaitingSocket()) // of one that was killed while it waited
-		_ = unixsocket.RemoveStale(d.config.ReloadSocket())
-		d.removePulseDirectory()
-		_ = os.Remove(d.config.StateDir) // if it is empty now
+	errs = append(errs, d.kernel.mount.Remove())
+	if d.flows.file == nil {
+		return errs
 	}
+	c := d.settings.config()
+	errs = append(errs, d.flows.remove(c.StateDir)...)
+	if d.shutdown.leaving != "" {
+		_ = os.Remove(filepath.Join(c.StateDir, drains.Name))
+		_ = os.Remove(filepath.Join(c.StateDir, assign.File))
+	}
+	_ = unixsocket.RemoveStale(c.WaitingSocket()) // of a process that was killed while it waited
+	_ = unixsocket.RemoveStale(c.ReloadSocket())
+	removePulseDirectory(c, d.shutdown.leaving != "")
+	_ = os.Remove(c.StateDir) // if it is empty now
 	return errs
 }
 
-// keeps reports whether flows and programs are left for the next process: a gateway that forwards
-// leaves them if drain.handOver is set, regardless of the reason of its end, unless its node is no
-// gateway any more; one that failed to start leaves them if they are of a predecessor.
-func (d *Daemon) keeps() bool {
-	if d.leaving != "" {
-		return false
-	}
-	if d.forwards() {
-		return d.configuration().Drain.HandOver
-	}
-	return d.flows != nil && !d.flows.Recovery.Fresh || len(d.left) > 0
-}
-
-// logStopped writes the last line of the log of a gateway that forwarded: what is left on the node,
-// and how many connections were open. With drain.handOver none of them is broken.
+// logStopped writes the last line of the log of a gateway that forwarded: whether the node is
+// clean, and how many connections were open. If the state is kept, no connection is broken.
 func logStopped(log *slog.Logger, keep bool, open uint64, err error) {
 	switch {
 	case err != nil:
-		log.Error("stopped, and the node is not clean: start it again and end it with SIGTERM, which removes what is "+
-			"left", "error", err, "openConnections", open)
+		log.Error("stopped, and the node is not clean: start it again and end it with SIGTERM, which removes the "+
+			"rest", "error", err, "openConnections", open)
 	case keep:
 		log.Info("stopped; flows, programs and pins wait for the next process", "openConnections", open)
 	default:

@@ -9,9 +9,9 @@ import (
 	"sluice.dev/sluice/gateway/handover"
 )
 
-// TestReadyWhenRefused: a waiting process is ready only where the running one's end helps: not
-// where it cannot start itself, however often it asks, and not where its version is refused as it
-// has failed.
+// TestReadyWhenRefused: a waiting process is ready only if the end of the running one would help:
+// not if it cannot start itself, however often it asks, and not if its version has failed to take
+// over.
 func TestReadyWhenRefused(t *testing.T) {
 	differs := &handover.RefusedError{Reasons: []string{"frames: other sizes"}}
 	barred := &handover.RefusedError{Reasons: []string{"3 attempts failed"}, Barred: true}
@@ -21,7 +21,7 @@ func TestReadyWhenRefused(t *testing.T) {
 	five := func(err error) []error { return []error{err, err, err, err, err} }
 	for _, c := range []struct {
 		name   string
-		came   []error
+		errs   []error
 		able   func() error
 		ready  bool
 		unable string
@@ -34,24 +34,25 @@ func TestReadyWhenRefused(t *testing.T) {
 		{"it could, and cannot any more", append(five(differs), unable), can, false, "no interface eth5"},
 		{"its version has failed", append(five(differs), five(barred)...), can, false, ""},
 	} {
-		d := &Daemon{log: slog.New(slog.DiscardHandler)}
-		for _, err := range c.came {
-			d.noteVain(err, c.able)
+		var r requests
+		for _, err := range c.errs {
+			r.noteFailed(slog.New(slog.DiscardHandler), err, c.able)
 		}
-		v := d.takenOver.Load()
-		if d.asked.ready.Load() != c.ready || v.Unable != c.unable || v.Asked != len(c.came) {
-			t.Errorf("%s: ready %v, want %v; %+v", c.name, d.asked.ready.Load(), c.ready, v)
+		v := r.view.Load()
+		if r.ready.Load() != c.ready || v.Unable != c.unable || v.Asked != len(c.errs) {
+			t.Errorf("%s: ready %v, want %v; %+v", c.name, r.ready.Load(), c.ready, v)
 		}
 	}
 }
 
-// TestWhoIsToBlame: the log of a process that cannot take over does not say that of the running
-// one.
-func TestWhoIsToBlame(t *testing.T) {
+// TestUnableIsLoggedAsUnable: the log of a process that cannot take over does not blame the running
+// process.
+func TestUnableIsLoggedAsUnable(t *testing.T) {
 	var log strings.Builder
-	d := &Daemon{log: slog.New(slog.NewTextHandler(&log, nil))}
+	var r requests
 	for range 3 {
-		d.noteVain(&handover.UnableError{Err: errors.New("no interface eth5")}, nil)
+		r.noteFailed(slog.New(slog.NewTextHandler(&log, nil)),
+			&handover.UnableError{Err: errors.New("no interface eth5")}, nil)
 	}
 	s := log.String()
 	if strings.Count(s, "this process cannot take over") != 1 || strings.Contains(s, "does not hand over") {

@@ -1,0 +1,170 @@
+package daemon
+
+import (
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/internal/logs"
+	"sluice.dev/sluice/internal/trusted"
+	"sluice.dev/sluice/serve/status"
+)
+
+// settings own the configuration in force, which a reload replaces.
+type settings struct {
+	file    string
+	atStart *config.Configuration // for the settings that only a restart changes
+	log     *slog.Logger
+	level   *slog.LevelVar // of log
+
+	mu          sync.Mutex // guards the fields below
+	inForce     *config.Configuration
+	read        contents // the last time that the file was loaded
+	loadedAt    time.Time
+	reloadErr   error           // the last load failed with it
+	needRestart []config.Change // differences of the file that take effect after a restart
+}
+
+// loadSettings reads and validates the file, and makes the logger that it configures.
+func loadSettings(file string) (*settings, error) {
+	c, read, err := load(file)
+	if err != nil {
+		return nil, err
+	}
+	// Clients of the status socket show the path, and have other working directories.
+	if file, err = filepath.Abs(file); err != nil {
+		return nil, err
+	}
+	h, err := config.ReadHost()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.CheckHost(file, h); err != nil {
+		return nil, err
+	}
+	s := &settings{file: file, atStart: c, inForce: c, read: read, loadedAt: time.Now(), level: new(slog.LevelVar)}
+	s.setLevel(c)
+	s.log = slog.New(logs.NewHandler(logs.Stderr, string(c.Log.Format), s.level))
+	return s, nil
+}
+
+// config returns the configuration in force.
+func (s *settings) config() *config.Configuration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inForce
+}
+
+func (s *settings) setLevel(c *config.Configuration) {
+	s.level.Set(map[config.LogLevel]slog.Level{
+		config.LogDebug: slog.LevelDebug, config.LogInfo: slog.LevelInfo,
+		config.LogWarn: slog.LevelWarn, config.LogError: slog.LevelError,
+	}[c.Log.Level])
+}
+
+// changed reports whether the file exists and differs from the contents that were loaded last. An
+// editor or a kubelet that replaces the file may have removed it for a moment.
+func (s *settings) changed() bool {
+	now, _ := readFile(s.file)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !now.missing && now != s.read
+}
+
+// reload puts the settings of the file in force that need no restart, and returns them. An invalid
+// file changes nothing, and reload returns nil.
+func (s *settings) reload() *config.Configuration {
+	next, read, err := load(s.file)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.read, s.reloadErr = read, err
+	if err != nil {
+		s.log.Error("configuration is refused, the last one stays in force", "error", err)
+		return nil
+	}
+	s.needRestart = nil
+	for _, c := range s.inForce.Diff(next) {
+		if c.Restart {
+			s.needRestart = append(s.needRestart, c)
+		}
+		s.log.Info("configuration changed", "change", c.String())
+	}
+	s.inForce, s.loadedAt = s.inForce.Reload(next), time.Now()
+	s.setLevel(s.inForce)
+	return s.inForce
+}
+
+// reloadAfterWait is reload for a process that has waited for its predecessor. Nothing uses the
+// settings of a reload yet, so it logs no changes.
+func (s *settings) reloadAfterWait() {
+	next, read, err := load(s.file)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.read = read
+	if err != nil {
+		s.log.Error("configuration is refused, the one from the start of the wait stays in force", "error", err)
+		s.reloadErr = err
+		return
+	}
+	for _, c := range s.inForce.Diff(next) {
+		if c.Restart { // the sources and the lock on the flow table use the old value
+			s.needRestart = append(s.needRestart, c)
+		}
+	}
+	s.inForce, s.loadedAt = s.inForce.Reload(next), time.Now()
+	s.setLevel(s.inForce)
+}
+
+// view describes the file and its last load for the status.
+func (s *settings) view() status.ConfigView {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := status.ConfigView{File: s.file, LoadedAt: s.loadedAt}
+	if s.reloadErr != nil {
+		v.Error = s.reloadErr.Error()
+	}
+	for _, c := range s.needRestart {
+		v.NeedRestart = append(v.NeedRestart, c.String())
+	}
+	return v
+}
+
+// contents are the result of reading the configuration file.
+type contents struct {
+	text    string
+	refused string // the modes of the file that forbid to read it; a change of modes ends that
+	missing bool
+}
+
+func readFile(file string) (contents, error) {
+	text, err := config.Read(file)
+	var refusal *trusted.Refusal
+	if errors.As(err, &refusal) {
+		return contents{refused: err.Error()}, err
+	}
+	return contents{text: string(text), missing: err != nil}, err
+}
+
+// load is config.Load that also returns the contents, which settings.changed compares.
+func load(file string) (c *config.Configuration, read contents, err error) {
+	if read, err = readFile(file); err == nil {
+		c, err = config.ParseFile(file, []byte(read.text))
+	}
+	return c, read, err
+}
+
+func watchDirectory(dir string) (*fsnotify.Watcher, error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, err
+	}
+	if err := w.Add(dir); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
+}
