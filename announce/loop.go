@@ -3,7 +3,6 @@ package announce
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -95,45 +94,40 @@ const (
 type Loop struct {
 	config  Config
 	started time.Time
+	pulses  pulses
 	watch   Watch
+	inputs
+	decision
+	resumed bool // the previous process announced VIPs
+	applied bool // the speakers have a World with VIPs
+	stored  stored
+	reports reports
+	beat    *heartbeat.Beat
+	changed wake.Flag // raised by the Source
+	current atomic.Pointer[published]
+}
+
+// inputs are the Source's objects. readObjects sets them.
+type inputs struct {
+	reader   kinds.Reader
+	objects  *Objects   // the last complete ones; nil before
+	set      *kinds.Set // parsed from objects
+	problems []kinds.Problem
+}
+
+// decision is the last World and the state to make the next one from it. step and decide set it.
+type decision struct {
+	node    Node
+	verdict Verdict
 	// impairments are the ones of VIPs that the gateway serves.
 	impairments Impairments
-	reader      kinds.Reader
-	// resumed: the previous process announced VIPs.
-	resumed bool
 	// leaving is the time since which the node is excluded, deleted or cordoned; zero: it is not,
 	// or nothing was announced at that time.
-	leaving      time.Time
-	applied      bool // the speakers have a World with VIPs
-	saved        saved
-	savedAt      time.Time
-	poolsUnsaved bool // pools may differ from saved
-	vipsUnsaved  bool // VIPs may differ from saved
-	reported     map[kinds.Problem]bool
-	uids         map[string]string
-	states       map[netip.Addr]string // by VIP: the last state that its Services got an Event about
-	statesStale  bool                  // any VIP's state may differ from states
-
-	objects   *Objects   // the last complete ones; nil before
-	set       *kinds.Set // parsed from objects
-	problems  []kinds.Problem
+	leaving   time.Time
 	world     *World
 	worlds    uint64 // count of Worlds
 	input     *Input // that world was decided from
 	inputFrom *Objects
-	verdict   Verdict
-	node      Node
-
-	beat         *heartbeat.Beat
-	readerBeat   *heartbeat.Beat // of the reader of the gateway's pulse
-	lastSight    pulse.Sight
-	readerStalls bool // the reader of the pulse has stalled: lastSight may be old
-
-	mu      sync.Mutex // guards sights
-	sights  []pulse.Sight
-	seen    wake.Flag
-	changed wake.Flag
-	current atomic.Pointer[published]
 }
 
 // published is the data of a View.
@@ -144,21 +138,23 @@ type published struct {
 
 // New returns a Loop. It reads the state that the previous process saved.
 func New(c Config) *Loop {
-	l := &Loop{config: c, started: time.Now(), seen: wake.NewFlag(), changed: wake.NewFlag(),
-		watch: Watch{Hold: c.Hold}, set: &kinds.Set{}, reported: map[kinds.Problem]bool{},
-		beat:       c.Beats.Add("announcement loop", heartbeat.DefaultBounds),
-		readerBeat: c.Beats.Add("reader of the gateway's pulse", heartbeat.DefaultBounds),
-		states:     map[netip.Addr]string{}}
+	l := &Loop{config: c, started: time.Now(), changed: wake.NewFlag(), watch: Watch{Hold: c.Hold},
+		inputs: inputs{set: &kinds.Set{}}, stored: stored{path: c.State, log: c.Log},
+		pulses:  pulses{arrived: wake.NewFlag()},
+		reports: reports{log: c.Log, report: c.Report, speakers: c.Speakers},
+		beat:    c.Beats.Add("announcement loop", heartbeat.DefaultBounds)}
+	l.pulses.beat = c.Beats.Add("reader of the gateway's pulse", heartbeat.DefaultBounds)
 	var err error
-	if l.saved, err = load(c.State); err != nil {
+	if l.stored.saved, err = load(c.State); err != nil {
 		c.Log.Warn("the state of the previous process cannot be read", "error", err)
 	}
-	l.watch.Restore(l.saved.Hold)
-	if l.resumed = len(l.saved.VIPs) > 0; l.resumed {
-		l.watch.Resume(l.saved.VIPs, l.started)
-		l.watch.interfaces = l.saved.Interfaces
+	before := &l.stored.saved
+	l.watch.Restore(before.Hold)
+	if l.resumed = len(before.VIPs) > 0; l.resumed {
+		l.watch.Resume(before.VIPs, l.started)
+		l.watch.interfaces = before.Interfaces
 	}
-	l.reader.Resume(l.saved.Pools)
+	l.reader.Resume(before.Pools)
 	l.publish("the first objects")
 	return l
 }
@@ -171,7 +167,7 @@ func (l *Loop) View() *view.View {
 	v.VIPs = []view.VIP{}
 	if p.world != nil {
 		for _, s := range p.world.VIPs {
-			line := view.VIP{Address: s.VIP, Services: s.Services, To: l.lines(s.VIP)}
+			line := view.VIP{Address: s.VIP, Services: s.Services, To: linesOf(l.config.Speakers, s.VIP)}
 			if s.Pool != nil {
 				line.Pool = s.Pool.Name
 			}
@@ -184,15 +180,6 @@ func (l *Loop) View() *view.View {
 	return &v
 }
 
-// lines returns to whom all speakers announce a VIP, or why they do not.
-func (l *Loop) lines(vip netip.Addr) []view.Line {
-	list := []view.Line{}
-	for _, s := range l.config.Speakers {
-		list = append(list, s.Lines(vip)...)
-	}
-	return list
-}
-
 // Run announces until ctx is done, and finalPulse longer.
 func (l *Loop) Run(ctx context.Context) {
 	var running sync.WaitGroup
@@ -202,14 +189,9 @@ func (l *Loop) Run(ctx context.Context) {
 	defer cancel()
 	running.Go(func() { l.config.Source.Run(ctx, l.changed.Raise) })
 	running.Go(func() {
-		pulse.Follow(ctx, l.config.Gateway, func(s pulse.Sight) {
-			l.mu.Lock()
-			l.sights = append(l.sights, s)
-			l.mu.Unlock()
-			l.seen.Raise()
-		}, l.readerBeat)
+		pulse.Follow(ctx, l.config.Gateway, l.pulses.put, l.pulses.beat)
 	})
-	reports := wake.NewFlag()
+	reported := wake.NewFlag()
 	for _, s := range l.config.Speakers {
 		running.Go(func() {
 			for {
@@ -217,7 +199,7 @@ func (l *Loop) Run(ctx context.Context) {
 				case <-ctx.Done():
 					return
 				case <-s.Changed():
-					reports.Raise()
+					reported.Raise()
 				}
 			}
 		})
@@ -268,48 +250,30 @@ func (l *Loop) Run(ctx context.Context) {
 			case <-gathered:
 				read, gathered = true, nil
 				waiting = delayed()
-			case <-l.seen:
-				waiting = !l.urgent() && delayed()
-			case <-reports:
-				l.statesStale = true
+			case <-l.pulses.arrived:
+				waiting = !l.pulses.urgent(l.watch.sight) && delayed()
+			case <-reported:
+				l.reports.stale = true
 				waiting = delayed()
 			case <-rested:
 				rested = nil
 			case <-tick.C:
-				l.statesStale = l.statesStale || len(l.set.Layer2) > 0 // owners of VIPs also change with time
+				l.reports.stale = l.reports.stale || len(l.set.Layer2) > 0 // owners of VIPs also change with time
 			case <-alarm.C:
 			}
 		}
 	}
 }
 
-// urgent reports whether a pulse that was not processed yet concerns all VIPs.
-func (l *Loop) urgent() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	before := l.watch.sight
-	for _, s := range l.sights {
-		if s.Lost != before.Lost || (s.State == nil) != (before.State == nil) || s.State != nil &&
-			(s.State.Phase != before.State.Phase || !slices.Equal(s.State.Failures, before.State.Failures)) {
-			return true
-		}
-		before = s
-	}
-	return false
-}
-
 // step decides and applies the result to the speakers. It returns the latest time of the next call;
 // zero: none is needed before a change.
 func (l *Loop) step(now time.Time, read bool) (next time.Time) {
-	l.mu.Lock()
-	sights := l.sights
-	l.sights = nil
-	l.mu.Unlock()
-	for _, s := range sights {
-		l.lastSight = s
-		l.watch.See(s, now)
+	for _, sight := range l.pulses.take() {
+		l.watch.See(sight, now)
 	}
-	l.checkReader(now)
+	if sight, changed := l.pulses.checkReader(now); changed {
+		l.watch.See(sight, now)
+	}
 	if waiting := l.readObjects(read); waiting != "" {
 		l.publish(waiting)
 		return time.Time{}
@@ -325,7 +289,7 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 				s.Apply(l.world)
 			}
 		}
-		l.saveHold(now)
+		l.stored.saveHold(l.watch.Used(now))
 		l.publish(cmp.Or(l.verdict.Why, "no pulse of the gateway has arrived yet"))
 		return l.verdict.Until
 	}
@@ -337,22 +301,6 @@ func (l *Loop) step(now time.Time, read bool) (next time.Time) {
 	l.save(now, false)
 	l.publish("")
 	return next
-}
-
-// checkReader treats the gateway as lost while the reader of its pulse has stalled: if the gateway
-// ended meanwhile, no one would withdraw its routes.
-func (l *Loop) checkReader(now time.Time) {
-	stalls := l.readerBeat.Late()
-	if stalls == l.readerStalls {
-		return
-	}
-	l.readerStalls = stalls
-	if s := l.lastSight; !stalls {
-		l.watch.See(s, now)
-	} else if s.Lost == "" {
-		s.Lost, s.At = "the announcer's reader of the gateway's pulse has stalled", now
-		l.watch.See(s, now)
-	}
 }
 
 // decide makes the next World, incrementally if only single VIPs can have changed. It returns the
@@ -372,11 +320,11 @@ func (l *Loop) decide(now time.Time) (next time.Time) {
 		in.Impaired, impairmentEnds, differ = l.impairments.SeeSome(l.verdict.VIPs, changed, now)
 		w.Changed, w.Since = append(changed, differ...), l.world.Number
 		w.VIPs = DecideSome(&in, l.world.VIPs, w.Changed)
-		l.vipsUnsaved = l.vipsUnsaved || len(w.Changed) > 0
+		l.stored.vipsDiffer = l.stored.vipsDiffer || len(w.Changed) > 0
 	} else {
 		in.Impaired, impairmentEnds = l.impairments.See(l.verdict.VIPs, l.node.NetworkUnavailable, now)
 		w.VIPs = Decide(&in)
-		l.vipsUnsaved, l.statesStale = true, true
+		l.stored.vipsDiffer, l.reports.stale = true, true
 	}
 	l.worlds++
 	w.Number = l.worlds
@@ -411,9 +359,9 @@ func (l *Loop) readObjects(read bool) (waiting string) {
 		if l.problems = problems; !reflect.DeepEqual(set, l.set) {
 			l.set = set
 		}
-		l.poolsUnsaved = !reflect.DeepEqual(l.set.SavedPools(), l.saved.Pools)
+		l.stored.poolsDiffer = !reflect.DeepEqual(l.set.SavedPools(), l.stored.saved.Pools)
 	}
-	l.objects, l.uids = objects, objects.UIDs
+	l.objects = objects
 	return ""
 }
 
@@ -437,32 +385,9 @@ func (l *Loop) leaves(now time.Time) (bool, time.Time) {
 	return true, end
 }
 
-// saveEvery is the least time between two saves of changed VIPs. A new process reads the gateway's
-// pulse before it announces a VIP; it only needs to know whether the previous one announced any.
-const saveEvery = 10 * time.Second
-
-// save saves the announced VIPs, the pools and the used part of the hold for the next process. It
-// saves VIPs at once if their number changes from or to zero, or with last.
+// save saves the state for the next process, at once if last.
 func (l *Loop) save(now time.Time, last bool) {
-	some := slices.ContainsFunc(l.world.VIPs, func(s *VIPVerdict) bool { return s.Grade != No })
-	hold := l.watch.Used(now)
-	due := l.vipsUnsaved && (last || now.Sub(l.savedAt) >= saveEvery) ||
-		!slices.Equal(l.watch.interfaces, l.saved.Interfaces)
-	if !l.poolsUnsaved && !due && hold == l.saved.Hold && some == (len(l.saved.VIPs) > 0) {
-		return
-	}
-	var vips []pulse.VIP
-	for i, s := range l.world.VIPs {
-		if s.Grade != No {
-			vips = append(vips, l.verdict.VIPs[i])
-		}
-	}
-	same := slices.Equal(l.watch.interfaces, l.saved.Interfaces) &&
-		slices.EqualFunc(vips, l.saved.VIPs, func(a, b pulse.VIP) bool { return a.Equal(&b) })
-	if !l.poolsUnsaved && hold == l.saved.Hold && same ||
-		l.store(saved{VIPs: vips, Interfaces: l.watch.interfaces, Pools: l.set.SavedPools(), Hold: hold}) {
-		l.poolsUnsaved, l.vipsUnsaved, l.savedAt = false, false, now
-	}
+	l.stored.save(now, last, l.watch.Used(now), l.verdict.VIPs, l.world)
 }
 
 // publish publishes the View. waiting is what the loop waits for before it announces anything.
@@ -487,82 +412,14 @@ func (l *Loop) publish(waiting string) {
 	for _, p := range problems {
 		v.Problems = append(v.Problems, view.Problem{Object: p.About.String(), Reason: p.Reason, Note: p.Note})
 	}
-	l.reportProblems(problems)
-	l.reportServices(v)
+	l.reports.ofProblems(problems)
+	if v.Waiting == "" && v.Gateway != No.String() {
+		l.reports.ofVIPs(v.Node, l.world, l.objects.UIDs)
+	} else {
+		l.reports.stale = true
+	}
 	l.log(v)
 	l.current.Store(&published{v, l.world})
-}
-
-// reportProblems reports each problem once, and again if it disappears and comes back.
-func (l *Loop) reportProblems(problems []kinds.Problem) {
-	reported := map[kinds.Problem]bool{}
-	for _, p := range problems {
-		if reported[p] = true; !l.reported[p] {
-			l.config.Log.Warn("an object has a problem", "object", p.About.String(), "reason", p.Reason,
-				"problem", p.Note)
-			if l.config.Report != nil {
-				l.config.Report(p, false)
-			}
-		}
-	}
-	l.reported = reported
-}
-
-// reportServices reports to Services when announcements of their VIPs begin and end. While the
-// gateway as a whole is not announced, only the log, the status and metrics show that.
-func (l *Loop) reportServices(v *view.View) {
-	if l.config.Report == nil || v.Waiting != "" || v.Gateway == No.String() {
-		l.statesStale = true
-		return
-	}
-	if !l.statesStale {
-		for _, vip := range l.world.Changed {
-			if s := l.world.Find(vip); s != nil {
-				l.reportVIP(v.Node, s)
-			} else {
-				delete(l.states, vip)
-			}
-		}
-		return
-	}
-	l.statesStale = false
-	for vip := range l.states {
-		if l.world.Find(vip) == nil {
-			delete(l.states, vip)
-		}
-	}
-	for _, s := range l.world.VIPs {
-		l.reportVIP(v.Node, s)
-	}
-}
-
-// reportVIP reports the state of a VIP to its Services if it has changed.
-func (l *Loop) reportVIP(node string, vip *VIPVerdict) {
-	line := bestLine(l.lines(vip.VIP))
-	before, known := l.states[vip.VIP]
-	if line.State == view.Waiting && known {
-		return // a session that flaps is reported by its peer
-	}
-	l.states[vip.VIP] = line.State
-	// At layer 2 only the owner of the VIP reports.
-	if line.State == before || line.State == view.Waiting || line.State == view.Standby {
-		return
-	}
-	p := kinds.Problem{Reason: "Announced", Note: fmt.Sprintf("node %s announces %v as %s to %s", node, vip.VIP,
-		line.What, line.To)}
-	if line.State == view.Not {
-		p = kinds.Problem{Reason: "NotAnnounced", Note: fmt.Sprintf("node %s does not announce %v: %s", node, vip.VIP,
-			line.Why)}
-	} else if line.State == view.LastResort {
-		p.Reason, p.Note = "LastResort", p.Note+", as the last resort: "+line.Why
-	} else if line.State == view.Leaving {
-		p.Reason, p.Note = "Leaving", p.Note+", as leaving: "+line.Why
-	}
-	for _, service := range vip.Services {
-		namespace, name, _ := strings.Cut(service, "/")
-		p.About = kinds.Ref{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name, UID: l.uids[service]}
-		l.config.Report(p, line.State != view.Not)
-	}
 }
 
 // log writes a line when the gateway's grade, the reason or the wait changes.

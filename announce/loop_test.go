@@ -125,7 +125,7 @@ func TestUnreadablePool(t *testing.T) {
 		n := &noted{}
 		l := New(Config{Log: slog.New(slog.DiscardHandler), Source: source, Hold: time.Minute, Speakers: []Speaker{n},
 			State: state})
-		l.sights = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving, VIPs: vips}, At: now}}
+		l.pulses.waiting = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving, VIPs: vips}, At: now}}
 		l.step(now, true)
 		grades := map[netip.Addr]Grade{}
 		for _, s := range n.worlds[len(n.worlds)-1].VIPs {
@@ -200,7 +200,7 @@ func TestSourceWaitsAgain(t *testing.T) {
 		State: filepath.Join(t.TempDir(), "announced.json")})
 	now := time.Now()
 	see := func(failures ...string) {
-		l.sights = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving, Failures: failures, VIPs: vips}, At: now}}
+		l.pulses.waiting = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving, Failures: failures, VIPs: vips}, At: now}}
 	}
 	see()
 	l.step(now, true)
@@ -244,12 +244,12 @@ func TestSessionsBegin(t *testing.T) {
 		if v := l.View(); strings.Count(v.Waiting, "the gateway") != 1 {
 			t.Errorf("resumed %v: it does not say once that it waits for the gateway: %+v", resumed, v)
 		}
-		l.sights = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving, VIPs: vips}, At: now}}
+		l.pulses.waiting = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving, VIPs: vips}, At: now}}
 		l.step(now, false)
 		if len(n.worlds) != want+1 || len(n.worlds[want].VIPs) != 1 || l.View().Waiting != "" {
 			t.Errorf("resumed %v, heard: %+v", resumed, n.worlds)
 		}
-		l.sights = []pulse.Sight{{State: &pulse.State{Phase: pulse.HandingOver, VIPs: vips}, At: now}}
+		l.pulses.waiting = []pulse.Sight{{State: &pulse.State{Phase: pulse.HandingOver, VIPs: vips}, At: now}}
 		l.step(now, false)
 		if w := n.worlds[want+1]; !n.worlds[want].Serves || w.Serves || w.Gateway != Yes {
 			t.Errorf("resumed %v, it serves, and is waited for: %+v", resumed, n.worlds)
@@ -285,12 +285,9 @@ func TestFlapsCostATenth(t *testing.T) {
 	l := New(Config{Log: slog.New(slog.DiscardHandler), Source: pool{uid: "1", addresses: "192.0.2.0/24"},
 		Speakers: []Speaker{s}, State: filepath.Join(dir, "announced.json"), Gateway: filepath.Join(dir, "pulse.sock")})
 	see := func(i int, failures ...string) {
-		l.mu.Lock()
-		l.sights = append(l.sights, pulse.Sight{At: time.Now(), State: &pulse.State{Phase: pulse.Serving,
-			Failures: failures, VIPs: []pulse.VIP{{Address: netip.MustParseAddr("192.0.2.1"),
+		l.pulses.put(pulse.Sight{At: time.Now(), State: &pulse.State{Phase: pulse.Serving, Failures: failures,
+			VIPs: []pulse.VIP{{Address: netip.MustParseAddr("192.0.2.1"),
 				Services: []pulse.Service{{Namespace: "default", Name: "web", Local: true, Usable: i%2 == 0}}}}}})
-		l.mu.Unlock()
-		l.seen.Raise()
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,10 +17,10 @@ import (
 // blocking is a Speaker whose Apply blocks until its channel is closed.
 type blocking struct {
 	noted
-	until chan struct{}
+	until atomic.Pointer[chan struct{}]
 }
 
-func (b *blocking) Apply(*World) { <-b.until }
+func (b *blocking) Apply(*World) { <-*b.until.Load() }
 
 // TestStalledLoop: an announcer whose speaker blocks is reported as stalled after 15 s and requests a
 // restart after a minute. An idle one is not, and one that continues is not any more.
@@ -27,8 +28,10 @@ func TestStalledLoop(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		var beats heartbeat.Set
-		speaker := &blocking{until: make(chan struct{})}
-		close(speaker.until)
+		speaker := &blocking{}
+		open := make(chan struct{})
+		close(open)
+		speaker.until.Store(&open)
 		l := New(Config{Log: slog.New(slog.DiscardHandler), Source: fixed{}, Speakers: []Speaker{speaker},
 			State: filepath.Join(dir, "announced.json"), Gateway: filepath.Join(dir, "pulse.sock"), Beats: &beats})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -45,14 +48,15 @@ func TestStalledLoop(t *testing.T) {
 		time.Sleep(time.Minute)
 		want("idle", false, false)
 		synctest.Wait()
-		speaker.until = make(chan struct{})
+		blocks := make(chan struct{})
+		speaker.until.Store(&blocks)
 		time.Sleep(14 * time.Second)
 		want("blocked for 14 s", false, false)
 		time.Sleep(3 * time.Second)
 		want("blocked for 17 s", true, false)
 		time.Sleep(45 * time.Second)
 		want("blocked for 62 s", true, true)
-		close(speaker.until)
+		close(blocks)
 		time.Sleep(2 * time.Second)
 		want("goes on", false, false)
 		cancel()
@@ -72,8 +76,8 @@ func TestStalledPulseReader(t *testing.T) {
 		l := New(Config{Log: slog.New(slog.DiscardHandler), Source: pool{uid: "1", addresses: "192.0.2.0/24"},
 			Speakers: []Speaker{speaker}, State: filepath.Join(dir, "announced.json"), Hold: DefaultHold,
 			Beats: &beats})
-		l.readerBeat.Beat()
-		l.sights = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving}, At: time.Now()}}
+		l.pulses.beat.Beat()
+		l.pulses.waiting = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving}, At: time.Now()}}
 		gateway := func() Grade {
 			l.step(time.Now(), false)
 			return speaker.worlds[len(speaker.worlds)-1].Gateway
@@ -89,7 +93,7 @@ func TestStalledPulseReader(t *testing.T) {
 		if g := gateway(); g != No {
 			t.Errorf("stalled, after the hold: %v", g)
 		}
-		l.readerBeat.Beat()
+		l.pulses.beat.Beat()
 		if g := gateway(); g == No {
 			t.Errorf("the reader goes on: %v, %q", g, l.verdict.Why)
 		}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
+	"slices"
 	"time"
 
 	"sluice.dev/sluice/announce/kinds"
@@ -64,19 +66,59 @@ func store(path string, s saved) error {
 	return statefile.Save(path, s)
 }
 
-// saveHold saves the used part of the hold, and leaves the rest of the file as it was.
-func (l *Loop) saveHold(now time.Time) {
-	if hold := l.watch.Used(now); hold != l.saved.Hold {
-		l.store(saved{VIPs: l.saved.VIPs, Interfaces: l.saved.Interfaces, Pools: l.saved.Pools, Hold: hold})
+// stored is the file for the next process. Only the Loop's goroutine uses it.
+type stored struct {
+	path        string
+	log         *slog.Logger
+	saved       saved // the content
+	savedAt     time.Time
+	poolsDiffer bool // pools may differ from saved
+	vipsDiffer  bool // VIPs may differ from saved
+}
+
+// saveEvery is the least time between two saves of changed VIPs. A new process reads the gateway's
+// pulse before it announces a VIP; it only needs to know whether the previous one announced any.
+const saveEvery = 10 * time.Second
+
+// save saves the announced VIPs and the pools of a World, and the used part of the hold. vips are
+// the pulse's, in the order of w.VIPs. It saves VIPs at once if their number changes from or to zero,
+// or with last.
+func (f *stored) save(now time.Time, last bool, hold HoldUsed, vips []pulse.VIP, w *World) {
+	some := slices.ContainsFunc(w.VIPs, func(s *VIPVerdict) bool { return s.Grade != No })
+	sameInterfaces := slices.Equal(w.Interfaces, f.saved.Interfaces)
+	due := f.vipsDiffer && (last || now.Sub(f.savedAt) >= saveEvery) || !sameInterfaces
+	if !f.poolsDiffer && !due && hold == f.saved.Hold && some == (len(f.saved.VIPs) > 0) {
+		return
+	}
+	var announced []pulse.VIP
+	for i, s := range w.VIPs {
+		if s.Grade != No {
+			announced = append(announced, vips[i])
+		}
+	}
+	same := sameInterfaces &&
+		slices.EqualFunc(announced, f.saved.VIPs, func(a, b pulse.VIP) bool { return a.Equal(&b) })
+	if !f.poolsDiffer && hold == f.saved.Hold && same ||
+		f.write(saved{VIPs: announced, Interfaces: w.Interfaces, Pools: w.Set.SavedPools(), Hold: hold}) {
+		f.poolsDiffer, f.vipsDiffer, f.savedAt = false, false, now
 	}
 }
 
-// store writes the file. After an error, the next step tries again.
-func (l *Loop) store(s saved) bool {
-	if err := store(l.config.State, s); err != nil {
-		l.config.Log.Warn("the state for the next process cannot be saved", "error", err)
+// saveHold saves the used part of the hold, and leaves the rest of the file as it was.
+func (f *stored) saveHold(hold HoldUsed) {
+	if hold != f.saved.Hold {
+		next := f.saved
+		next.Hold = hold
+		f.write(next)
+	}
+}
+
+// write replaces the file. After an error, the next step tries again.
+func (f *stored) write(s saved) bool {
+	if err := store(f.path, s); err != nil {
+		f.log.Warn("the state for the next process cannot be saved", "error", err)
 		return false
 	}
-	l.saved = s
+	f.saved = s
 	return true
 }
