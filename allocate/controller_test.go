@@ -127,7 +127,7 @@ func (b *bench) queued(wanted string) (was bool) {
 
 func (b *bench) has(name, want string) {
 	b.Helper()
-	if got := texts(pools.StatusOf(b.look(name))); got != want {
+	if got := pools.Join(pools.StatusOf(b.look(name))); got != want {
 		b.Errorf("%s has %q, want %q (%+v)", name, got, want, b.condition(name))
 	}
 }

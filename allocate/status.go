@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sluice.dev/sluice/allocate/pools"
+	"sluice.dev/sluice/internal/kubewatch"
 )
 
 // ConditionType is the type of the condition that shows a Service's addresses, or why it has none.
@@ -34,35 +35,19 @@ func condition(r pools.Result, leader string) metav1.Condition {
 	case len(r.Addresses) == 0:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, pending, "it has no ClusterIP yet"
 	default:
-		if c.Message = texts(r.Addresses); r.Pool != "" {
+		if c.Message = pools.Join(r.Addresses); r.Pool != "" {
 			c.Message += " of pool " + r.Pool
 		}
 		for _, n := range r.Notes {
 			c.Message += "; " + string(n.Reason) + ": " + n.Message
 		}
 	}
-	c.Message = clip(c.Message, maxMessage) + decidedBy + leader
+	c.Message = kubewatch.Clip(c.Message, maxMessage) + decidedBy + leader
 	return c
 }
 
 // maxMessage keeps a message well below the API's bound of 32,768 bytes.
 const maxMessage = 1000
-
-// clip cuts a text to a number of bytes, at a character boundary, and appends "..." if it cut.
-func clip(s string, limit int) string {
-	if len(s) <= limit {
-		return s
-	}
-	return strings.ToValidUTF8(s[:limit], "") + "..."
-}
-
-func texts(list []netip.Addr) string {
-	var b []string
-	for _, a := range list {
-		b = append(b, a.String())
-	}
-	return strings.Join(b, ", ")
-}
 
 // withResult returns a Service with a decision in its status, and whether the status changed.
 func withResult(s *corev1.Service, r pools.Result, leader string) (*corev1.Service, bool) {

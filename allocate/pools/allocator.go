@@ -229,7 +229,7 @@ func (a *Allocator) poolFor(r *Request, addresses []netip.Addr) (*Pool, *Refusal
 		}
 		why, ok := p.admits(r)
 		if !ok && refusal == nil {
-			refusal = refuse(PoolNotAllowed, "%s: %s", join(addresses), why)
+			refusal = refuse(PoolNotAllowed, "%s: %s", Join(addresses), why)
 		}
 		return ok
 	}
@@ -243,7 +243,7 @@ func (a *Allocator) poolFor(r *Request, addresses []netip.Addr) (*Pool, *Refusal
 		case refusal != nil:
 			return nil, refusal
 		}
-		return nil, refuse(OutsidePools, "%s: not in pool %s, which the Service asks for", join(addresses), r.Pool)
+		return nil, refuse(OutsidePools, "%s: not in pool %s, which the Service asks for", Join(addresses), r.Pool)
 	}
 	if _, current := a.Claimed(r.Key); has(a.pool(current)) {
 		return a.pool(current), nil
@@ -257,9 +257,9 @@ func (a *Allocator) poolFor(r *Request, addresses []netip.Addr) (*Pool, *Refusal
 	case refusal != nil:
 		return nil, refusal
 	case len(addresses) > 1:
-		return nil, refuse(OutsidePools, "%s: no pool has all of them", join(addresses))
+		return nil, refuse(OutsidePools, "%s: no pool has all of them", Join(addresses))
 	}
-	return nil, refuse(OutsidePools, "%s: no pool has it", join(addresses))
+	return nil, refuse(OutsidePools, "%s: no pool has it", Join(addresses))
 }
 
 func (a *Allocator) unknownPool(name string) *Refusal {
@@ -286,7 +286,7 @@ func (a *Allocator) Allocate(r *Request) ([]netip.Addr, *Refusal) {
 	if current, _ := a.Claimed(r.Key); current != nil {
 		v4, v6 := families(current)
 		if v4 && !r.V4 || v6 && !r.V6 {
-			return nil, refuse(WrongFamily, "has %s, and its ClusterIPs are %s", join(current), familyNames(r.V4, r.V6))
+			return nil, refuse(WrongFamily, "has %s, and its ClusterIPs are %s", Join(current), familyNames(r.V4, r.V6))
 		}
 		if refusal := a.assign(r, current, true); refusal != nil {
 			return nil, refusal
@@ -406,7 +406,7 @@ func (a *Allocator) extend(r *Request) ([]netip.Addr, *Refusal) {
 	more := a.best(&missing, candidates)
 	if more == nil {
 		return nil, refuse(PoolEmpty, "no free %s address in %s, which has %s", familyNames(missing.V4, missing.V6),
-			poolNames([][]*Pool{candidates}), join(current))
+			poolNames([][]*Pool{candidates}), Join(current))
 	}
 	all := append(slices.Clone(current), more...)
 	return all, a.assign(r, all, true)

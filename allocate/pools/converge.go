@@ -72,9 +72,9 @@ func (a *Allocator) adopt(r *Request, has []netip.Addr) *Refusal {
 	}
 	switch {
 	case len(has) > 2 || len(has) == 2 && !(v4 && v6), v4 && !r.V4, v6 && !r.V6:
-		return refuse(WrongFamily, "the status lists %s, and the ClusterIPs are %s", join(has), familyNames(r.V4, r.V6))
+		return refuse(WrongFamily, "the status lists %s, and the ClusterIPs are %s", Join(has), familyNames(r.V4, r.V6))
 	case len(r.Addresses) > 0 && !sameAddresses(has, r.Addresses):
-		return refuse(BadWish, "the Service asks for %s instead", join(r.Addresses))
+		return refuse(BadWish, "the Service asks for %s instead", Join(r.Addresses))
 	case a.pool(r.Pool) != nil && !a.pool(r.Pool).containsAll(has) && a.presumed(r.Pool, has) == nil:
 		return refuse(BadWish, "the Service asks for pool %s instead", r.Pool)
 	}

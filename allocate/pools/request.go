@@ -171,7 +171,7 @@ func (r *Request) checkFamilies() *Refusal {
 	v4, v6 := families(r.Addresses)
 	if v4 != r.V4 || v6 != r.V6 {
 		return refuse(BadWish, "asks for %s, and its ClusterIPs are %s: ask for one address of each family of the "+
-			"ClusterIPs", join(r.Addresses), familyNames(r.V4, r.V6))
+			"ClusterIPs", Join(r.Addresses), familyNames(r.V4, r.V6))
 	}
 	return nil
 }
@@ -212,7 +212,8 @@ func words(text string) []string {
 	return slices.DeleteFunc(list, func(w string) bool { return w == "" })
 }
 
-func join(list []netip.Addr) string {
+// Join returns the addresses as text, with commas between them.
+func Join(list []netip.Addr) string {
 	texts := make([]string, len(list))
 	for i, a := range list {
 		texts[i] = a.String()

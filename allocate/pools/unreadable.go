@@ -100,7 +100,7 @@ func (a *Allocator) kept(r *Request, notes ...*Refusal) *Result {
 	if c.presumed {
 		result.Pool = "" // not known
 		result.Notes = append(result.Notes, refuse(PoolInvalid, "%s: no pool that can be read has it, and it stays "+
-			"until %s can be read", join(c.addresses), poolNames([][]*Pool{a.unreadable})))
+			"until %s can be read", Join(c.addresses), poolNames([][]*Pool{a.unreadable})))
 	}
 	return result
 }

@@ -29,11 +29,7 @@ func newPeer(name string, s *PeerSpec) (*Peer, error) {
 		Password: s.Password, Restart: s.EnableGracefulRestart, MultiHop: s.EBGPMultiHop,
 		DualStack: s.DualStackAddressFamily, Hold: defaultHold, Connect: defaultConnect}
 	var errs []error
-	note := func(err error) {
-		if err != nil {
-			errs = append(errs, err)
-		}
-	}
+	note := func(err error) { errs = append(errs, err) } // Join drops nil
 	if p.Port == 0 {
 		p.Port = bgpPort
 	}
@@ -65,11 +61,7 @@ func newPeer(name string, s *PeerSpec) (*Peer, error) {
 // ends parses the addresses of both ends of the session.
 func (p *Peer) ends(s *PeerSpec) error {
 	var errs []error
-	note := func(err error) {
-		if err != nil {
-			errs = append(errs, err)
-		}
-	}
+	note := func(err error) { errs = append(errs, err) } // Join drops nil
 	note(address("peerAddress", s.PeerAddress, &p.Address))
 	note(address("sourceAddress", s.SourceAddress, &p.Source))
 	switch {

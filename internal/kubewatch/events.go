@@ -74,7 +74,7 @@ type author struct {
 
 // NewEvents returns Events of a reporter, such as sluice.dev/controller, and of one instance of it.
 func NewEvents(client kubernetes.Interface, log *slog.Logger, reporter, instance string) *Events {
-	return &Events{client: client, log: log, reporter: reporter, instance: clip(instance, maxInstance-len("...")),
+	return &Events{client: client, log: log, reporter: reporter, instance: Clip(instance, maxInstance-len("...")),
 		limit: eventlimit.New(), added: wake.NewFlag(), series: map[subject]*series{}, authors: map[string]*author{}}
 }
 
@@ -89,7 +89,7 @@ func (e *Events) Add(about corev1.ObjectReference, kind, reason, action, note st
 	event := &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: util.GenerateEventName(about.Name, now.UnixNano())},
 		EventTime:  metav1.NewMicroTime(now), ReportingController: e.reporter, ReportingInstance: e.instance,
-		Action: action, Reason: reason, Type: kind, Regarding: about, Note: clip(note, maxNote-len("...")),
+		Action: action, Reason: reason, Type: kind, Regarding: about, Note: Clip(note, maxNote-len("...")),
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -253,8 +253,8 @@ func (e *Events) warn(now time.Time, text string, attributes ...any) {
 	e.log.Warn(text, append(attributes, "silent for", warnInterval)...)
 }
 
-// clip cuts a text to a number of bytes and appends "..." if it cut.
-func clip(s string, limit int) string {
+// Clip cuts a text to a number of bytes, at a character boundary, and appends "..." if it cut.
+func Clip(s string, limit int) string {
 	if len(s) <= limit {
 		return s
 	}
