@@ -73,8 +73,8 @@ func cpuTime(tb testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkFlap: one of 10,000 VIPs comes or goes. There are at most ten flaps per second, because a
-// gateway sends changes every 100 ms.
+// BenchmarkFlap: one of 10,000 VIPs comes or goes. There are at most ten flaps per second, because
+// a gateway sends changes every 100 ms.
 func BenchmarkFlap(b *testing.B) {
 	const vips = 10_000
 	speaker := bgp.New(bgp.Config{Log: slog.New(slog.DiscardHandler), RouterID: netip.MustParseAddr("10.9.9.9")})

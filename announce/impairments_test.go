@@ -8,8 +8,8 @@ import (
 	"sluice.dev/sluice/announce/pulse"
 )
 
-// TestImpairments: the gateway reports one VIP as impaired or not, in steps of 100 ms. Each case has
-// how often the route changes, and for how long other gateways are preferred.
+// TestImpairments: the gateway reports one VIP as impaired or not, in steps of 100 ms. Each case
+// has how often the route changes, and for how long other gateways are preferred.
 func TestImpairments(t *testing.T) {
 	t.Parallel()
 	const step, s = 100 * time.Millisecond, time.Second

@@ -189,8 +189,8 @@ func (s *later) Objects() (*Objects, string) {
 	return pool{uid: "1", addresses: "192.0.2.0/24"}.Objects()
 }
 
-// TestSourceWaitsAgain: the gateway's pulse takes effect, with the last objects, also while a source
-// waits for objects that it did not have before.
+// TestSourceWaitsAgain: the gateway's pulse takes effect, with the last objects, also while a
+// source waits for objects that it did not have before.
 func TestSourceWaitsAgain(t *testing.T) {
 	t.Parallel()
 	vips := []pulse.VIP{{Address: netip.MustParseAddr("192.0.2.1"), Services: []pulse.Service{{Namespace: "default",
@@ -200,7 +200,7 @@ func TestSourceWaitsAgain(t *testing.T) {
 		State: filepath.Join(t.TempDir(), "announced.json")})
 	now := time.Now()
 	see := func(failures ...string) {
-		l.pulses.waiting = []pulse.Sight{{State: &pulse.State{Phase: pulse.Serving, Failures: failures, VIPs: vips}, At: now}}
+		l.pulses.put(pulse.Sight{State: &pulse.State{Phase: pulse.Serving, Failures: failures, VIPs: vips}, At: now})
 	}
 	see()
 	l.step(now, true)
@@ -222,8 +222,8 @@ func TestSourceWaitsAgain(t *testing.T) {
 	}
 }
 
-// TestSessionsBegin: before the first pulse, speakers get the objects without VIPs, unless the previous
-// process announced VIPs: then peers may keep their routes until they get all new ones.
+// TestSessionsBegin: before the first pulse, speakers get the objects without VIPs, unless the
+// previous process announced VIPs: then peers may keep their routes until they get all new ones.
 func TestSessionsBegin(t *testing.T) {
 	t.Parallel()
 	vips := []pulse.VIP{{Address: netip.MustParseAddr("192.0.2.1")}}
@@ -276,8 +276,8 @@ func (s *slow) Apply(w *World) {
 	}
 }
 
-// TestFlapsCostATenth: steps take at most a tenth of the time, however often VIPs change. A gateway that
-// stops forwarding is withdrawn without a delay.
+// TestFlapsCostATenth: steps take at most a tenth of the time, however often VIPs change. A gateway
+// that stops forwarding is withdrawn without a delay.
 func TestFlapsCostATenth(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

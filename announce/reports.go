@@ -36,8 +36,8 @@ func (r *reports) ofProblems(problems []kinds.Problem) {
 }
 
 // ofVIPs reports to Services when announcements of their VIPs begin and end. uids are the UIDs of
-// Services by namespace/name. Do not call it while the gateway as a whole is not announced: the log,
-// the status and metrics show that.
+// Services by namespace/name. Do not call it while the gateway as a whole is not announced: the
+// log, the status and metrics show that.
 func (r *reports) ofVIPs(node string, w *World, uids map[string]string) {
 	if r.report == nil {
 		return

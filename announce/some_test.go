@@ -96,8 +96,8 @@ func randomVIPs(r *rand.Rand, n int) map[netip.Addr]*pulse.VIP {
 	return some
 }
 
-// TestSomeIsAll: a step that looks only at changed VIPs has the same result as one that looks at all,
-// and does not copy the verdicts of other VIPs.
+// TestSomeIsAll: a step that looks only at changed VIPs has the same result as one that looks at
+// all, and does not copy the verdicts of other VIPs.
 func TestSomeIsAll(t *testing.T) {
 	t.Parallel()
 	const vips, steps = 60, 1500

@@ -22,8 +22,8 @@ type blocking struct {
 
 func (b *blocking) Apply(*World) { <-*b.until.Load() }
 
-// TestStalledLoop: an announcer whose speaker blocks is reported as stalled after 15 s and requests a
-// restart after a minute. An idle one is not, and one that continues is not any more.
+// TestStalledLoop: an announcer whose speaker blocks is reported as stalled after 15 s and requests
+// a restart after a minute. An idle one is not, and one that continues is not any more.
 func TestStalledLoop(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -66,8 +66,8 @@ func TestStalledLoop(t *testing.T) {
 	})
 }
 
-// TestStalledPulseReader: routes are withdrawn after the hold if the reader of the gateway's pulse has
-// stalled, because the gateway may have ended. They come back when the reader continues.
+// TestStalledPulseReader: routes are withdrawn after the hold if the reader of the gateway's pulse
+// has stalled, because the gateway may have ended. They come back when the reader continues.
 func TestStalledPulseReader(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -81,8 +81,8 @@ type stored struct {
 const saveEvery = 10 * time.Second
 
 // save saves the announced VIPs and the pools of a World, and the used part of the hold. vips are
-// the pulse's, in the order of w.VIPs. It saves VIPs at once if their number changes from or to zero,
-// or with last.
+// the pulse's, in the order of w.VIPs. It saves VIPs at once if their number changes from or to
+// zero, or with last.
 func (f *stored) save(now time.Time, last bool, hold HoldUsed, vips []pulse.VIP, w *World) {
 	some := slices.ContainsFunc(w.VIPs, func(s *VIPVerdict) bool { return s.Grade != No })
 	sameInterfaces := slices.Equal(w.Interfaces, f.saved.Interfaces)

@@ -226,8 +226,8 @@ func TestHoldIsEarned(t *testing.T) {
 	}
 }
 
-// A gateway whose process ended again and again is announced normally when it has earned half of its
-// hold, and has earned all of it after a minute for each 10 s.
+// A gateway whose process ended again and again is announced normally when it has earned half of
+// its hold, and has earned all of it after a minute for each 10 s.
 func TestHoldIsEarnedAgain(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -51,8 +51,8 @@ func peersOf(p Parameters) (list []Peer) {
 	return list
 }
 
-// TestEndpoint: sessions over both families, by an Endpoint that is its own router, come up, stay up
-// while their parameters change, and do not count as failed when they are removed.
+// TestEndpoint: sessions over both families, by an Endpoint that is its own router, come up, stay
+// up while their parameters change, and do not count as failed when they are removed.
 func TestEndpoint(t *testing.T) {
 	t.Parallel()
 	e, failed := newEndpoint(t)
@@ -127,8 +127,8 @@ func TestTTL(t *testing.T) {
 			}
 		}
 		time.Sleep(50 * ms)
-		if s, _ := e.Status(a); s.State != Down || s.Why != "no packet with TTL 255 arrives from the router (RFC 5881, "+
-			"section 5)" {
+		if s, _ := e.Status(a); s.State != Down || s.Why != "no packet with TTL 255 arrives from the router "+
+			"(RFC 5881, section 5)" {
 			t.Errorf("%v: %+v", a, s)
 		}
 		if err := set(255); err != nil {

@@ -81,8 +81,8 @@ func (l *link) want(a, b State) {
 	}
 }
 
-// TestUpAndDown: two ends come up within 3 s, then send in intervals of 75 to 100 ms, and an end that
-// receives nothing goes down after three intervals of 100 ms.
+// TestUpAndDown: two ends come up within 3 s, then send in intervals of 75 to 100 ms, and an end
+// that receives nothing goes down after three intervals of 100 ms.
 func TestUpAndDown(t *testing.T) {
 	t.Parallel()
 	l := newLink(t, fast, fast)
@@ -117,8 +117,8 @@ func TestUpAndDown(t *testing.T) {
 	l.want(Up, Up)
 }
 
-// TestTransitions: the state machine of RFC 5880, section 6.8.6. Only a session that was up fails, and
-// not if the router sends AdminDown.
+// TestTransitions: the state machine of RFC 5880, section 6.8.6. Only a session that was up fails,
+// and not if the router sends AdminDown.
 func TestTransitions(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -141,7 +141,8 @@ func TestTransitions(t *testing.T) {
 }
 
 // TestForged: a host on the link forges the router's address but does not know the session's
-// discriminator. Before the session is up its packets cause only short delays; then they do nothing.
+// discriminator. Before the session is up its packets cause only short delays; then they do
+// nothing.
 func TestForged(t *testing.T) {
 	t.Parallel()
 	for _, long := range []time.Duration{0, 100 * ms, maxInterval} {
@@ -182,8 +183,8 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// TestConfigure: parameters change while the session is up, in both directions, and it stays up. After
-// that the intervals are the new ones.
+// TestConfigure: parameters change while the session is up, in both directions, and it stays up.
+// After that the intervals are the new ones.
 func TestConfigure(t *testing.T) {
 	t.Parallel()
 	slow := Parameters{Receive: time.Second, Transmit: time.Second, Multiplier: 3}
@@ -208,8 +209,8 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
-// TestUnanswered: after a change to longer intervals, a router that does not answer polls gets packets
-// at the old ones, so that its detection time does not end.
+// TestUnanswered: after a change to longer intervals, a router that does not answer polls gets
+// packets at the old ones, so that its detection time does not end.
 func TestUnanswered(t *testing.T) {
 	t.Parallel()
 	l := newLink(t, fast, fast)
@@ -222,8 +223,8 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
-// TestLateClock: a process that was suspended for longer than the detection time reads the packets that
-// came meanwhile before the session expires.
+// TestLateClock: a process that was suspended for longer than the detection time reads the packets
+// that came meanwhile before the session expires.
 func TestLateClock(t *testing.T) {
 	t.Parallel()
 	up := func() *session {
@@ -265,8 +266,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestParse: invalid packets are discarded (RFC 5880, section 6.8.6), and a marshalled packet is parsed
-// to the same values.
+// TestParse: invalid packets are discarded (RFC 5880, section 6.8.6), and a marshalled packet is
+// parsed to the same values.
 func TestParse(t *testing.T) {
 	t.Parallel()
 	p := packet{diag: 3, state: Up, poll: true, multiplier: 3, my: 1, your: 2, transmit: 100 * ms, receive: maxInterval}

@@ -13,7 +13,8 @@ import (
 	"sluice.dev/sluice/announce/kinds"
 )
 
-// forge sends a BFD control packet in state Down from a router's address to this side's, with a TTL.
+// forge sends a BFD control packet in state Down from a router's address to this side's, with a
+// TTL.
 func forge(t *testing.T, from, to netip.Addr, port uint16, ttl int, multiplier byte, transmit time.Duration) {
 	t.Helper()
 	c, err := net.ListenPacket("udp4", from.String()+":0")
@@ -36,8 +37,8 @@ func forge(t *testing.T, from, to netip.Addr, port uint16, ttl int, multiplier b
 	}
 }
 
-// TestForgedBFD: forged packets of a router that has no BFD, with any TTL, end no BGP session. Their
-// intervals are soon forgotten, and a problem reports that BFD is configured and not up.
+// TestForgedBFD: forged packets of a router that has no BFD, with any TTL, end no BGP session.
+// Their intervals are soon forgotten, and a problem reports that BFD is configured and not up.
 func TestForgedBFD(t *testing.T) {
 	port := closedPort(t)
 	r := newRouter(t, port, false)

@@ -34,9 +34,9 @@ func (r *router) sends(n int) {
 	r.must(err)
 }
 
-// TestPrefixLimit: a session whose peer sends too many routes is ended, also with graceful restart, and
-// the peer's routes are dropped. Status and a Problem name the limit while the session waits, and it
-// begins again after the wait, not before.
+// TestPrefixLimit: a session whose peer sends too many routes is ended, also with graceful restart,
+// and the peer's routes are dropped. Status and a Problem name the limit while the session waits,
+// and it begins again after the wait, not before.
 func TestPrefixLimit(t *testing.T) {
 	for name, restart := range map[string]bool{"plain": false, "graceful restart": true} {
 		t.Run(name, func(t *testing.T) {
@@ -79,8 +79,8 @@ func TestPrefixLimit(t *testing.T) {
 	}
 }
 
-// TestPrefixLimitWaits: the wait doubles up to a bound, and is short again after a session that stayed
-// up.
+// TestPrefixLimitWaits: the wait doubles up to a bound, and is short again after a session that
+// stayed up.
 func TestPrefixLimitWaits(t *testing.T) {
 	var l prefixLimit
 	now := time.Unix(1_000_000, 0)
@@ -97,8 +97,8 @@ func TestPrefixLimitWaits(t *testing.T) {
 	}
 }
 
-// TestPrefixLimitIsPast: a session exceeds the limit, stays up later, and then ends for another reason:
-// the limit is not reported as a problem.
+// TestPrefixLimitIsPast: a session exceeds the limit, stays up later, and then ends for another
+// reason: the limit is not reported as a problem.
 func TestPrefixLimitIsPast(t *testing.T) {
 	s := New(Config{Log: slog.New(slog.DiscardHandler)})
 	peer := &kinds.Peer{Name: "a", Address: netip.MustParseAddr("127.0.0.9")}

@@ -43,8 +43,8 @@ func (m messages) count(message string) (n int) {
 	return n
 }
 
-// TestNeverUp: the status shows why a session never came up, from the texts that GoBGP logs now, and
-// lines of VIPs have the same reason.
+// TestNeverUp: the status shows why a session never came up, from the texts that GoBGP logs now,
+// and lines of VIPs have the same reason.
 func TestNeverUp(t *testing.T) {
 	port := closedPort(t)
 	newRouter(t, port, false)

@@ -197,8 +197,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestAggregateOfUnreadablePool: a process announces the aggregate of a pool that the previous process
-// has read, even if the pool cannot be read at all now.
+// TestAggregateOfUnreadablePool: a process announces the aggregate of a pool that the previous
+// process has read, even if the pool cannot be read at all now.
 func TestAggregateOfUnreadablePool(t *testing.T) {
 	t.Parallel()
 	decode := func(addresses string) []*unstructured.Unstructured {

@@ -12,7 +12,8 @@ import (
 	"sluice.dev/sluice/announce/kinds"
 )
 
-// TestFindRouterID: the ID is an address by which others reach this node, not one that all nodes have.
+// TestFindRouterID: the ID is an address by which others reach this node, not one that all nodes
+// have.
 func TestFindRouterID(t *testing.T) {
 	t.Parallel()
 	a := func(s string) (out netip.Addr) {
@@ -48,7 +49,8 @@ func TestFindRouterID(t *testing.T) {
 	}
 }
 
-// TestRouterIDStays: the found ID stays while GoBGP runs. A routerID that all nodes have is a problem.
+// TestRouterIDStays: the found ID stays while GoBGP runs. A routerID that all nodes have is a
+// problem.
 func TestRouterIDStays(t *testing.T) {
 	s, w := newSpeaker(t, closedPort(t), false)
 	s.config = Config{Log: slog.New(slog.DiscardHandler)}

@@ -251,8 +251,8 @@ func (s *Speaker) removePeers(ctx context.Context, peers []*kinds.Peer) {
 
 // beginAgain removes ended sessions from GoBGP, so that they begin again at once. It keeps sessions
 // with graceful restart: their peers have kept the routes, and GoBGP needs its state for that. But
-// it removes sessions that the prefix limit ended: with graceful restart, GoBGP would keep the peer's
-// routes and never connect again.
+// it removes sessions that the prefix limit ended: with graceful restart, GoBGP would keep the
+// peer's routes and never connect again.
 func (s *Speaker) beginAgain(ctx context.Context) {
 	s.mu.Lock()
 	var ended []*session
@@ -312,7 +312,8 @@ func (s *Speaker) prepare(ctx context.Context, peers []*kinds.Peer) {
 			if hops, err := nextHops(p, address); err == nil {
 				ours = hops
 			} else {
-				s.log.Warn("next hops of a peer cannot be read, the previous ones are used", "peer", p.Name, "error", err)
+				s.log.Warn("next hops of a peer cannot be read, the previous ones are used", "peer", p.Name,
+					"error", err)
 			}
 			if address != named {
 				if err := s.nameNeighbour(ctx, p.Name, address); err != nil {

@@ -108,8 +108,8 @@ func TestLateEvents(t *testing.T) {
 	}
 }
 
-// TestSetIsTriedAgain: a session whose neighbour set could not be made does not begin, and the set is
-// made later.
+// TestSetIsTriedAgain: a session whose neighbour set could not be made does not begin, and the set
+// is made later.
 func TestSetIsTriedAgain(t *testing.T) {
 	s, w := newSpeaker(t, closedPort(t), false)
 	peers, ctx := newTable(w).peers, context.Background()

@@ -93,8 +93,8 @@ func (h *history) next() *announce.World {
 	return &w
 }
 
-// TestTableIsPlan: a table that follows single VIPs equals the Plan of the last World, and returns the
-// changed routes. The plans of other VIPs are not replaced.
+// TestTableIsPlan: a table that follows single VIPs equals the Plan of the last World, and returns
+// the changed routes. The plans of other VIPs are not replaced.
 func TestTableIsPlan(t *testing.T) {
 	t.Parallel()
 	h := newHistory(readSet(t, advertised))

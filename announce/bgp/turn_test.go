@@ -15,8 +15,8 @@ import (
 	"sluice.dev/sluice/announce/kinds"
 )
 
-// TestTurns: gateways with consecutive addresses never have overlapping turns, whenever each gets the
-// edit, and none waits for longer than a cycle.
+// TestTurns: gateways with consecutive addresses never have overlapping turns, whenever each gets
+// the edit, and none waits for longer than a cycle.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	const seed = 36
@@ -42,8 +42,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestEachField: each field of a BGPPeer either needs a new session, or takes effect in the existing
-// one. A new field that does neither would be ignored until the session ends.
+// TestEachField: each field of a BGPPeer either needs a new session, or takes effect in the
+// existing one. A new field that does neither would be ignored until the session ends.
 func TestEachField(t *testing.T) {
 	t.Parallel()
 	before := &kinds.Peer{Name: "a", MyASN: 1, PeerASN: 2}
@@ -124,8 +124,8 @@ func TestLiveEdits(t *testing.T) {
 	}
 }
 
-// TestReopenInTurn: established sessions stay as they are until the gateway's turn, and the status has
-// its time. Sessions that are not up use the edit at once.
+// TestReopenInTurn: established sessions stay as they are until the gateway's turn, and the status
+// has its time. Sessions that are not up use the edit at once.
 func TestReopenInTurn(t *testing.T) {
 	now := time.Now()
 	for name, edit := range map[string]func(p *kinds.Peer){
@@ -199,8 +199,8 @@ func TestReopenInTurn(t *testing.T) {
 	}
 }
 
-// TestTurnAfterClockStep: if the clock is set back while a session waits for the gateway's turn, the
-// session waits at most for a cycle.
+// TestTurnAfterClockStep: if the clock is set back while a session waits for the gateway's turn,
+// the session waits at most for a cycle.
 func TestTurnAfterClockStep(t *testing.T) {
 	s := New(Config{Log: slog.New(slog.DiscardHandler), RouterID: netip.MustParseAddr("127.0.0.1")})
 	s.identity.routerID = s.config.RouterID

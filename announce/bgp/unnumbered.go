@@ -40,8 +40,8 @@ func linkLocal(name string) (netip.Addr, error) {
 		}
 		return netip.Addr{}, err
 	}
-	return netip.Addr{}, fmt.Errorf("interface %s: %d neighbours, %v: the link of an unnumbered peer must have no other "+
-		"neighbour; set the router's address instead", name, len(found), found)
+	return netip.Addr{}, fmt.Errorf("interface %s: %d neighbours, %v: the link of an unnumbered peer must have no "+
+		"other neighbour; set the router's address instead", name, len(found), found)
 }
 
 // askNeighbours sends an echo request to all nodes of a link (RFC 4291, section 2.7.1). Before a

@@ -64,8 +64,9 @@ func (l *lab) installMetalLB() {
 	}
 }
 
-// TestMetalLB: MetalLB's objects are read, with the defaults of its schemas. An Event of an object names
-// unsupported fields and why. Objects in other namespaces, which MetalLB does not read, are not read.
+// TestMetalLB: MetalLB's objects are read, with the defaults of its schemas. An Event of an object
+// names unsupported fields and why. Objects in other namespaces, which MetalLB does not read, are
+// not read.
 func TestMetalLB(t *testing.T) {
 	l := newLab(t)
 	for _, namespace := range []string{"sluice-system", "metallb-system", "a"} {
@@ -128,9 +129,10 @@ func TestMetalLB(t *testing.T) {
 	})
 }
 
-// TestMetalLBIsNotListed: kinds of MetalLB are served but may not be listed, for example because the
-// Role was deleted with MetalLB's namespace. Neither an announcer that starts nor one that runs when
-// they are installed waits for them. Their objects are used when the right to list them is given.
+// TestMetalLBIsNotListed: kinds of MetalLB are served but may not be listed, for example because
+// the Role was deleted with MetalLB's namespace. Neither an announcer that starts nor one that runs
+// when they are installed waits for them. Their objects are used when the right to list them is
+// given.
 func TestMetalLBIsNotListed(t *testing.T) {
 	l := newLab(t)
 	for _, namespace := range []string{"sluice-system", "metallb-system", "a"} {
@@ -230,7 +232,8 @@ func told(list []eventsv1.Event, about, want string) bool {
 	return false
 }
 
-// TestConvertedIsAccepted: the schemas of sluice.dev accept the output of `sluice config from-metallb`.
+// TestConvertedIsAccepted: the schemas of sluice.dev accept the output of `sluice config
+// from-metallb`.
 func TestConvertedIsAccepted(t *testing.T) {
 	l := newLab(t)
 	resources := map[string]string{}

@@ -89,8 +89,8 @@ func TestMistakesMoveNothing(t *testing.T) {
 	}
 }
 
-// TestResumedPools: an unreadable pool has the addresses that the previous process read, and none if
-// that could not read it either, or if it is another pool.
+// TestResumedPools: an unreadable pool has the addresses that the previous process read, and none
+// if that could not read it either, or if it is another pool.
 func TestResumedPools(t *testing.T) {
 	t.Parallel()
 	pool := func(api, uid, name, addresses string) *unstructured.Unstructured {
@@ -178,8 +178,8 @@ func TestMistakeDisplacesNone(t *testing.T) {
 	}
 }
 
-// MetalLB's objects are read, objects of sluice.dev come first, and fields whose values change nothing
-// are accepted.
+// MetalLB's objects are read, objects of sluice.dev come first, and fields whose values change
+// nothing are accepted.
 func TestMetalLB(t *testing.T) {
 	t.Parallel()
 	set, problems := new(Reader).Read([]*unstructured.Unstructured{

@@ -145,8 +145,8 @@ func ParseCommunity(text string) (c Community, err error) {
 		bits, want = 32, 3
 	}
 	parts := strings.Split(rest, ":")
-	bad := fmt.Errorf("community %q has no form such as 64500:7 or large:64500:1:2, and no Community object has the name",
-		text)
+	bad := fmt.Errorf("community %q has no form such as 64500:7 or large:64500:1:2, and no Community object has "+
+		"the name", text)
 	if len(parts) != want {
 		return c, bad
 	}

@@ -14,8 +14,8 @@ import (
 	"sluice.dev/sluice/announce/layer2/members"
 )
 
-// Each incarnation is greater than all earlier ones, also after the clock was set back. It counts as
-// own while its link exists, and for a minute after that.
+// Each incarnation is greater than all earlier ones, also after the clock was set back. It counts
+// as own while its link exists, and for a minute after that.
 func TestIncarnations(t *testing.T) {
 	t.Parallel()
 	var i incarnations
@@ -103,8 +103,8 @@ func pass(sides []*side, from *side, said []*hello.Hello) {
 	}
 }
 
-// A link that leaves the plan and returns later, for example because its addresses were removed for a
-// while, is joined like a new one: the others accept its hellos, and each VIP has one owner.
+// A link that leaves the plan and returns later, for example because its addresses were removed for
+// a while, is joined like a new one: the others accept its hellos, and each VIP has one owner.
 func TestLinkIsPutBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var wishes []LinkVIP
@@ -151,8 +151,8 @@ func TestLinkIsPutBack(t *testing.T) {
 	})
 }
 
-// Hellos of another link of this process are Own, also of one that has ended; hellos of another node
-// with the same name are not.
+// Hellos of another link of this process are Own, also of one that has ended; hellos of another
+// node with the same name are not.
 func TestOwnLinks(t *testing.T) {
 	t.Parallel()
 	one, other := newSide(t, "gateway").speaker, newSide(t, "gateway")

@@ -86,7 +86,8 @@ func newLink(name string, c *Config, given *incarnations, keys hello.Keys, poke 
 		return nil, err
 	}
 	now := time.Now()
-	l := &link{name: name, config: c, incarnations: given, incarnation: given.begin(now), log: c.Log.With("interface", name),
+	l := &link{name: name, config: c, incarnations: given, incarnation: given.begin(now),
+		log:    c.Log.With("interface", name),
 		notify: poke, keys: keys, carrier: carrier, stepped: now,
 		beat: c.Beats.Add("link "+name, heartbeat.DefaultBounds),
 		wake: wake.NewFlag(), ended: make(chan struct{}), done: make(chan struct{}),

@@ -42,7 +42,8 @@ func TestKeeps(t *testing.T) {
 		"not ready":       {false, false, announce.No, false},
 	} {
 		l := linkOf(t)
-		l.set(&Plan{Ready: c.ready, Serves: c.serves, Links: map[string][]LinkVIP{"none": {{VIP: vip, Grade: c.grade}}}},
+		l.set(&Plan{Ready: c.ready, Serves: c.serves,
+			Links: map[string][]LinkVIP{"none": {{VIP: vip, Grade: c.grade}}}},
 			l.keys, frame.MAC{})
 		if got := l.keeps(); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
@@ -50,7 +51,8 @@ func TestKeeps(t *testing.T) {
 	}
 }
 
-// While a link is down its queue stays empty, however long that is and however often VIPs come and go.
+// While a link is down its queue stays empty, however long that is and however often VIPs come and
+// go.
 func TestQueueOfDownLink(t *testing.T) {
 	t.Parallel()
 	l := linkOf(t)
@@ -67,13 +69,14 @@ func TestQueueOfDownLink(t *testing.T) {
 	}
 }
 
-// TestStalledLinkDoesNotAnswer: a link that has sent no hello for so long that other members take its
-// VIPs stops answering for them; otherwise two gateways would answer.
+// TestStalledLinkDoesNotAnswer: a link that has sent no hello for so long that other members take
+// its VIPs stops answering for them; otherwise two gateways would answer.
 func TestStalledLinkDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	l := linkOf(t)
 	vip := netip.MustParseAddr("192.0.2.1")
-	l.set(&Plan{Ready: true, Serves: true, Links: map[string][]LinkVIP{"none": {{VIP: vip, Grade: announce.Yes}}}}, l.keys,
+	l.set(&Plan{Ready: true, Serves: true,
+		Links: map[string][]LinkVIP{"none": {{VIP: vip, Grade: announce.Yes}}}}, l.keys,
 		frame.MAC{})
 	for now := time.Now(); !l.members.Owns(vip); now = now.Add(DefaultEvery) {
 		if l.step(now); now.After(time.Now().Add(time.Minute)) {

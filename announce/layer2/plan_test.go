@@ -66,8 +66,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanNotServed: an interface that the gateway does not serve is not a link, whether it is named or
-// found by its network. The advertisement and each VIP without another link report it.
+// TestPlanNotServed: an interface that the gateway does not serve is not a link, whether it is
+// named or found by its network. The advertisement and each VIP without another link report it.
 func TestPlanNotServed(t *testing.T) {
 	t.Parallel()
 	interfaces := []Interface{

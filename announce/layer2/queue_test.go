@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A VIP is announced at the times of all rounds unless it is lost. Many VIPs are announced within the
-// limit, the first round of each before the second of others.
+// A VIP is announced at the times of all rounds unless it is lost. Many VIPs are announced within
+// the limit, the first round of each before the second of others.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -56,8 +56,8 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// VIPs that are added again faster than the limit allows wait once each, however long that lasts, and
-// each gets all of its rounds afterwards.
+// VIPs that are added again faster than the limit allows wait once each, however long that lasts,
+// and each gets all of its rounds afterwards.
 func TestQueueIsBounded(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -70,12 +70,12 @@ func (c *Config) Check() error {
 		errs = append(errs, fmt.Errorf("a member is dead after %d missing hellos: must be from 2 to 100", c.Silent))
 	}
 	if least := time.Duration(c.Silent) * c.Every; c.JoinTime < least {
-		errs = append(errs, fmt.Errorf("joining takes %v: must be %v or more, so that all members are heard", c.JoinTime,
-			least))
+		errs = append(errs, fmt.Errorf("joining takes %v: must be %v or more, so that all members are heard",
+			c.JoinTime, least))
 	}
 	if c.Return < 0 || c.Return > MaxReturn {
-		errs = append(errs, fmt.Errorf("VIPs are kept for %v: must be from 0 to %v, as nothing checks meanwhile whether "+
-			"the gateway forwards", c.Return, MaxReturn))
+		errs = append(errs, fmt.Errorf("VIPs are kept for %v: must be from 0 to %v, as nothing checks meanwhile "+
+			"whether the gateway forwards", c.Return, MaxReturn))
 	}
 	if len(c.Name) > hello.MaxName {
 		errs = append(errs, fmt.Errorf("the node's name has %d characters: must be %d at most", len(c.Name),

@@ -75,8 +75,8 @@ func TestWithoutKey(t *testing.T) {
 	}
 }
 
-// TestInterfacesNotRead: a gateway that fails while the interfaces cannot be read, for example because
-// the process is out of descriptors, still gives up its VIPs.
+// TestInterfacesNotRead: a gateway that fails while the interfaces cannot be read, for example
+// because the process is out of descriptors, still gives up its VIPs.
 func TestInterfacesNotRead(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "key")

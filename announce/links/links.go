@@ -1,6 +1,6 @@
 // Package links finds the interfaces of this node that a gateway does not serve. A gateway serves
-// the interfaces in its configuration, and related interfaces: interfaces that the kernel derives from
-// their packets, and those whose packets the kernel passes to them:
+// the interfaces in its configuration, and related interfaces: interfaces that the kernel derives
+// from their packets, and those whose packets the kernel passes to them:
 //
 //	eth0.100, macvlan0 ──parent──▶ eth0       served, if eth0 is
 //	bond0, br0 ◀──master── eth0, eth1         served, if a port is; a port is, if its master is

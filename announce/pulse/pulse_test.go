@@ -99,8 +99,8 @@ func TestFollow(t *testing.T) {
 	await(t, sights, "the next process", func(s Sight) bool { return s.Lost == "" && s.State.PID == 2 })
 }
 
-// A suspended process keeps its connection. The reader notices that no line arrives, connects again, and
-// notices when a process answers.
+// A suspended process keeps its connection. The reader notices that no line arrives, connects
+// again, and notices when a process answers.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p")
@@ -148,8 +148,8 @@ func TestSilence(t *testing.T) {
 	await(t, sights, "another process", func(s Sight) bool { return s.Lost == "" && s.State.PID == 2 })
 }
 
-// A process with the listening socket of the previous one continues for it: the reader never counts the
-// gateway as lost, however the previous one ends.
+// A process with the listening socket of the previous one continues for it: the reader never counts
+// the gateway as lost, however the previous one ends.
 func TestListenerGoesToTheNextProcess(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p")

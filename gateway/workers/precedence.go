@@ -163,8 +163,8 @@ const (
 	takenAt = 0.03
 	// holdLeast is the least number of looks for which busy workers keep normal priority.
 	holdLeast = 5
-	// looksAgain and looksMost are the first and the greatest value of precedence.recheckAfter: about ten
-	// seconds and three minutes.
+	// looksAgain and looksMost are the first and the greatest value of precedence.recheckAfter:
+	// about ten seconds and three minutes.
 	looksAgain, looksMost = 50, 16 * 50
 )
 

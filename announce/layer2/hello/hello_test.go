@@ -23,8 +23,8 @@ func sample() *Hello {
 			{VIP: netip.MustParseAddr("2001:db8::1"), Not: true}}}
 }
 
-// Any member with the key opens a sealed message, also with a key that no longer signs. Messages with
-// any changed bit are rejected.
+// Any member with the key opens a sealed message, also with a key that no longer signs. Messages
+// with any changed bit are rejected.
 func TestSeal(t *testing.T) {
 	t.Parallel()
 	for _, h := range []*Hello{sample(), {Name: "n", Goodbye: true, Parts: 1},

@@ -268,7 +268,8 @@ func (m *Members) add(name string, now time.Time) *member {
 		m.lowestNonce = m.nonceCount // the replaced member's minimum is lost: accept only new nonces
 		m.newNonce()
 	}
-	m.others[name] = &member{name: name, since: now, why: "none of its hellos was proven fresh yet", lowestNonce: m.lowestNonce}
+	m.others[name] = &member{name: name, since: now, why: "none of its hellos was proven fresh yet",
+		lowestNonce: m.lowestNonce}
 	return m.others[name]
 }
 
