@@ -152,3 +152,13 @@ func portChoice(random uint64, r services.PortRange) flowtable.Ports {
 	start, stride := nat.ChoosePorts(random, r.First, r.Count)
 	return flowtable.Ports{First: r.First, Count: r.Count, Start: start, Stride: stride}
 }
+
+// admitPlanned is admit for a packet whose speculative plan is certain.
+func (w *Worker) admitPlanned(f *prepared) (flowtable.Ref, decide.Verdict) {
+	w.draws.taken++
+	if n := &f.plan; n.Verdict.Action != decide.Queued {
+		return 0, w.respond(&f.packet, n)
+	}
+	ref, v, _ := w.insert(&f.flow, &f.plan)
+	return ref, v
+}

@@ -21,12 +21,19 @@
 // A packet that is longer than a frame is a chain of frames (Chains). The second law counts it as
 // one packet, the first counts each of its frames.
 //
-// The files, in the order of a packet's path: worker.go (the step), pipeline.go (the fast path),
-// lookahead.go (packets of a group without a flow), slowpath.go, park.go (new flows beyond a step's
-// budget), admit.go (making a flow), retry.go (another backend for an unanswered flow), forward.go
-// (a known flow), icmp.go (errors and echo), reset.go, fragment.go, hold.go (next hops that are not
-// known yet), egress.go (Ethernet header and transmission). runner.go, run.go and pace.go run the
-// steps of workers that share a CPU, and wait between them.
+// The files are in layers; a file uses only files of lower layers:
+//
+//	runner.go, takeover.go      steps of workers that share a CPU; hand-over to another process
+//	step.go                     one step: receive, handle, transmit
+//	pipeline.go, lookahead.go   the fast path; the packets of a group that have no flow
+//	slowpath.go                 all other packets: fragment.go, icmp.go, echo.go, and
+//	flow.go                     a packet's flow: admit.go makes one, retry.go chooses another backend,
+//	                            direct.go finds connections that bypass the gateway
+//	forward.go, withoutflow.go  a packet of a flow, translated; a packet without a flow; park.go
+//	answer.go                   generated packets: ICMP errors and RSTs
+//	send.go                     the next hop: split.go, hold.go, egress.go (Ethernet header, transmission)
+//	worker.go                   the Worker, which has all state; publish.go makes its counts visible
+//	packet.go, *queue.go, ...   values that do not know of the Worker
 //
 // Package decide plans new flows and classifies packets of known flows. Workers carry out its
 // decisions.

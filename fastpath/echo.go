@@ -57,20 +57,6 @@ func (w *Worker) reflect(p *packet) decide.Verdict {
 	return w.send(p.outgoing(&p.Tuple.Src, unproven), w.planner.View.Lookup(&p.Tuple.Src).Hop)
 }
 
-// firstICMP decides about the first fragment of an ICMP message. It records the message's type,
-// which later fragments need, in place of the destination port.
-func (w *Worker) firstICMP(p *packet) decide.Verdict {
-	p.Tuple.DstPort = uint16(p.ICMPType)
-	r := w.firstFragment(p)
-	if p.ICMPType != echoRequest(p.Tuple.V6) || !w.echoes(p) {
-		return w.withoutFlow(p)
-	}
-	if r != reason.None {
-		return drop(r)
-	}
-	return w.echoFragment(p)
-}
-
 // laterICMP decides about a later fragment of an ICMP message, by the recorded type.
 func (w *Worker) laterICMP(p *packet, f fragment.First) decide.Verdict {
 	if f.Dst == uint16(echoRequest(p.Tuple.V6)) && w.echoes(p) {

@@ -81,25 +81,21 @@ func (w *Worker) fits(p *packet, id nexthop.ID) decide.Verdict {
 	return queued
 }
 
-// nextHop returns the flow's hop for packets that came from side, and looks it up again while it is
-// not known. Zero means: hold the packet. Bind must have been called.
-func (w *Worker) nextHop(f *flowtable.Flow, side flowtable.Side, dst *header.Addr) nexthop.ID {
-	binding, toBackend, toClient := f.Bound()
-	if binding != w.planner.Binding {
-		// This is a reply of an endpoint that lost its frontend, or another worker has bound the
-		// flow to a newer view. The flow's hops are not valid in this worker's view: look up this
-		// packet's hop alone.
-		return w.planner.View.Lookup(dst).Hop
+// forwardFirst is forward for a plain packet that has just made its flow. If the hop needs no VLAN
+// tags and the packet fits, it forwards the packet as finishPlain does.
+func (w *Worker) forwardFirst(p *packet, ref flowtable.Ref) decide.Verdict {
+	f, end := w.flows.Flow(ref), uint32(p.End)
+	hop := w.boundHop(f.BoundTo(flowtable.ClientSide))
+	if hop == nil || end > hop.PlainEnd() || w.toLink[hop.Link] == nil {
+		return w.forward(p, ref, flowtable.ClientSide)
 	}
-	id := &toBackend
-	if side == flowtable.ReplySide {
-		id = &toClient
-	}
-	if *id != 0 {
-		return nexthop.ID(*id)
-	}
-	if *id = uint16(w.planner.View.Lookup(dst).Hop); *id != 0 {
-		f.BindHops(binding, toBackend, toClient)
-	}
-	return nexthop.ID(*id)
+	hop.Use()
+	s := w.verified(p, ref, flowtable.ClientSide)
+	rewrites := [1]header.Rewrite{{MACs: hop.MACs()}}
+	f.Rewrite(flowtable.ClientSide, p.Tuple.V6, &rewrites[0])
+	nat.TranslatePlain(&w.memory, []Desc{p.desc}, rewrites[:], nil)
+	w.stats.Backends.Count(f.BackendRef(), uint8(flowtable.ClientSide), p.bytes)
+	w.queue(w.toLink[hop.Link].link, Desc{Addr: p.desc.Addr, Len: end})
+	w.flows.Observe(ref, flowtable.ClientSide, s, w.planner.Now)
+	return queued
 }

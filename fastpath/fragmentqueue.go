@@ -5,7 +5,6 @@ import (
 
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/fragment"
-	"sluice.dev/sluice/nat/reason"
 )
 
 // fragmentQueue holds later fragments that arrived before their first one. All workers share the
@@ -143,29 +142,4 @@ func (q *fragmentQueue) victim() uint32 {
 		}
 	}
 	return at
-}
-
-// holdFragment keeps a later fragment until its first one is known. It evicts others if there is no
-// room. It returns false if the frames held by other queues leave no room.
-func (w *Worker) holdFragment(p *packet, of fragment.Datagram) bool {
-	q := &w.frags
-	if w.n.heldMore-q.more+w.chains.Buffers(p.desc) > q.limit() {
-		return false
-	}
-	for !w.mayHold(p.desc, q.count, q.limit()) {
-		w.dropped(w.unhold(q.victim()).desc, reason.FragmentLimit)
-	}
-	q.add(heldFragment{desc: p.desc, of: of, deadline: w.planner.Now + q.wait, link: p.link})
-	q.more += w.chains.Buffers(p.desc) - 1
-	w.countHeld(p.desc, 1)
-	return true
-}
-
-// unhold takes a fragment out of the queue. It must be called before the fragment is sent, which
-// may shorten its chain.
-func (w *Worker) unhold(i uint32) heldFragment {
-	h := w.frags.take(i)
-	w.frags.more -= w.chains.Buffers(h.desc) - 1
-	w.countHeld(h.desc, -1)
-	return h
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 
+	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -94,4 +95,9 @@ func (n *waiting) highest() precedence {
 			return p
 		}
 	}
+}
+
+type heldPacket struct {
+	o        outgoing
+	deadline flowtable.Time
 }

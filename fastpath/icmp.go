@@ -9,10 +9,6 @@ import (
 	"sluice.dev/sluice/nat/reason"
 )
 
-// frameHeadroom is the offset of a generated packet in its frame, in bytes; received packets have
-// the same offset (XDP_PACKET_HEADROOM, include/uapi/linux/bpf.h).
-const frameHeadroom = 256
-
 // icmp decides about ICMP and ICMPv6: errors about known flows are translated, echo requests to a
 // VIP are answered, all other messages go to withoutFlow.
 func (w *Worker) icmp(p *packet) decide.Verdict {
@@ -113,58 +109,16 @@ func (w *Worker) icmpNoFlow(p *packet) decide.Verdict {
 	return drop(reason.ICMPNoFlow)
 }
 
-// sendError answers a packet with a generated ICMP error, if one may be sent and the rate allows
-// it. It must run before the packet is rewritten, because the error quotes the received packet. The
-// error's source is the packet's destination, the only address that the sender knows.
-func (w *Worker) sendError(p *packet, kind nat.ErrorKind, mtu uint16) {
-	if p.kernel && w.planner.View.Lookup(&p.Tuple.Src).Hop == 0 {
-		return
+// firstICMP decides about the first fragment of an ICMP message. It records the message's type,
+// which later fragments need, in place of the destination port.
+func (w *Worker) firstICMP(p *packet) decide.Verdict {
+	p.Tuple.DstPort = uint16(p.ICMPType)
+	r := w.firstFragment(p)
+	if p.ICMPType != echoRequest(p.Tuple.V6) || !w.echoes(p) {
+		return w.withoutFlow(p)
 	}
-	w.answer(p, w.limitOf(kind), &w.n.icmpLimited, func(b []byte) (int, bool) {
-		return nat.BuildError(b, p.frame, &p.Packet, kind, p.Tuple.Dst, mtu)
-	})
-}
-
-// limitOf returns the rate limit of a kind of ICMP error. Any sender can cause "unreachable" errors
-// without a flow, so they must not use up the rates of path MTU errors, which connections need, and
-// of traceroute's answers.
-func (w *Worker) limitOf(kind nat.ErrorKind) *nat.FairRateLimit {
-	switch kind {
-	case nat.FragmentationNeeded:
-		return &w.tooBig
-	case nat.TimeExceeded:
-		return &w.expired
+	if r != reason.None {
+		return drop(r)
 	}
-	return &w.limit
-}
-
-// answer sends a generated packet to the source of p. build writes it into a frame, as IP behind an
-// Ethernet header without tags. It reports whether it generated a packet. If the rate limit of the
-// sender's site is exceeded, or no frame is free, it counts the answer as limited.
-func (w *Worker) answer(
-	p *packet, rate *nat.FairRateLimit, limited *uint64, build func(b []byte) (n int, ok bool),
-) bool {
-	hi, lo := p.Tuple.Src.Prefix(header.SitePrefix4, header.SitePrefix6)
-	if !rate.Allow(w.siteKey.Words(hi, lo, 0), uint64(w.planner.Now)) {
-		*limited++
-		return false
-	}
-	addr, ok := w.pool.Get()
-	if !ok {
-		*limited++
-		return false
-	}
-	start, end := addr+frameHeadroom, addr+w.pool.frameSize
-	n, ok := build(w.mem[start:end:end])
-	if !ok {
-		w.pool.Put(addr)
-		return false
-	}
-	w.n.generated++
-	d, dst := Desc{Addr: start, Len: uint32(n)}, p.Tuple.Src
-	o := outgoing{d, header.EthernetBytes, uint16(n), p.Tuple.V6, false, dst, unproven}
-	if v := w.send(o, w.planner.View.Lookup(&dst).Hop); v.Action == decide.Drop {
-		w.dropped(d, v.Reason)
-	}
-	return true
+	return w.echoFragment(p)
 }

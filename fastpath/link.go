@@ -157,3 +157,7 @@ func (NoLink) Up() bool { return false }
 
 // FD implements Link.
 func (NoLink) FD() int { return -1 }
+
+// BatchSize is the maximum number of packets in a batch. It is large enough to make the fixed cost
+// of a step, and of filling and emptying the pipeline, small for each packet.
+const BatchSize = 256

@@ -1,12 +1,8 @@
 package fastpath
 
 import (
-	"math/rand/v2"
-
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/flowtable"
-	"sluice.dev/sluice/nat"
-	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/reason"
 )
 
@@ -22,23 +18,6 @@ import (
 // because only the worker can change the frame. It uses the plan only if that is a function of
 // packet, snapshot, view and random number, and if the packet then draws the same random number.
 // Otherwise admit plans as without a lookahead.
-
-// prepared has the results of the lookahead for one packet.
-type prepared struct {
-	packet       // only its hash is valid if known is false
-	known   bool // the packet is parsed
-	planned bool // the plan is certain; flow is its flow if its verdict is Queued
-	draw    uint64
-	plan    decide.Plan
-	flow    flowtable.NewFlow
-	reply   uint64 // hash of the reply key (FetchCreate), or 0
-}
-
-// lookahead has the results for packets first to end of the batch.
-type lookahead struct {
-	first, end int
-	of         [groupSize]prepared
-}
 
 // handleSlow is the slow path: it handles packet i of a batch, which finishPlain did not forward.
 // end is the end of the packet's group.
@@ -101,17 +80,6 @@ func (w *Worker) lookAhead(first, end int) {
 	}
 }
 
-// repeats reports whether packet i of a lookahead belongs to the new flow of an earlier packet, and
-// so draws no random number.
-func (o *lookahead) repeats(i int) bool {
-	for j := range o.of[:i] {
-		if f := &o.of[j]; f.hash == o.of[i].hash && f.known {
-			return !f.planned || f.plan.Verdict.Action == decide.Queued
-		}
-	}
-	return false
-}
-
 // prepare makes a packet's speculative plan and prefetches the lines that its flow will be written
 // to. It takes no turn. A plan that depends on turns, loads or pins only selects the lines to
 // prefetch, and admit plans again.
@@ -127,54 +95,14 @@ func (w *Worker) prepare(f *prepared) {
 	}
 }
 
-// admitPlanned is admit for a packet whose speculative plan is certain.
-func (w *Worker) admitPlanned(f *prepared) (flowtable.Ref, decide.Verdict) {
-	w.draws.taken++
-	if n := &f.plan; n.Verdict.Action != decide.Queued {
-		return 0, w.respond(&f.packet, n)
+// handleOrPark handles a plain packet that seems to have no flow while packets are parked. It does
+// not look ahead, because the packet is most likely parked.
+func (w *Worker) handleOrPark(d Desc, s *flowtable.Search) {
+	p := &w.b.pkt
+	if w.parse(p, d) != reason.None {
+		w.handleAny(d)
+		return
 	}
-	ref, v, _ := w.insert(&f.flow, &f.plan)
-	return ref, v
-}
-
-// forwardFirst is forward for a plain packet that has just made its flow. If the hop needs no VLAN
-// tags and the packet fits, it forwards the packet as finishPlain does.
-func (w *Worker) forwardFirst(p *packet, ref flowtable.Ref) decide.Verdict {
-	f, end := w.flows.Flow(ref), uint32(p.End)
-	hop := w.boundHop(f.BoundTo(flowtable.ClientSide))
-	if hop == nil || end > hop.PlainEnd() || w.toLink[hop.Link] == nil {
-		return w.forward(p, ref, flowtable.ClientSide)
-	}
-	hop.Use()
-	s := w.verified(p, ref, flowtable.ClientSide)
-	rewrites := [1]header.Rewrite{{MACs: hop.MACs()}}
-	f.Rewrite(flowtable.ClientSide, p.Tuple.V6, &rewrites[0])
-	nat.TranslatePlain(&w.memory, []Desc{p.desc}, rewrites[:], nil)
-	w.stats.Backends.Count(f.BackendRef(), uint8(flowtable.ClientSide), p.bytes)
-	w.queue(w.toLink[hop.Link].link, Desc{Addr: p.desc.Addr, Len: end})
-	w.flows.Observe(ref, flowtable.ClientSide, s, w.planner.Now)
-	return queued
-}
-
-// draws has the random numbers for new flows, a pair for each, numbered in the order of the draws.
-// peek reads a pair in advance; take returns the pairs in the same order, with and without peek.
-type draws struct {
-	source       *rand.ChaCha8
-	drawn, taken uint64
-	pairs        [2 * groupSize][2]uint64
-}
-
-// peek returns the pair of a draw, which must be less than 2*groupSize ahead.
-func (d *draws) peek(draw uint64) *[2]uint64 {
-	for d.drawn <= draw {
-		d.pairs[d.drawn%uint64(len(d.pairs))] = [2]uint64{d.source.Uint64(), d.source.Uint64()}
-		d.drawn++
-	}
-	return &d.pairs[draw%uint64(len(d.pairs))]
-}
-
-// take draws the next pair.
-func (d *draws) take() [2]uint64 {
-	d.taken++
-	return *d.peek(d.taken - 1)
+	p.hash = s.Hash()
+	w.carryOut(p, w.handleFlow(p, nil))
 }

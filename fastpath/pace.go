@@ -1,5 +1,7 @@
 package fastpath
 
+import "time"
+
 // Rest is the way in which a worker waits for packets.
 type Rest uint8
 
@@ -80,3 +82,29 @@ func (p *Pace) After(moved int, from, to uint64) Rest {
 
 // Rested records the end of a rest. A worker may also go on when After returns a rest.
 func (p *Pace) Rested(at uint64) { p.rested = at }
+
+// Waiting sets how workers wait for packets.
+type Waiting struct {
+	// Spin is how long workers poll for more packets before they sleep. A longer time lowers the
+	// latency of the next packet and raises the cost of idle time.
+	Spin time.Duration
+	// SpinAsWorked limits the total time spent polling to the time spent on packets: CPU time then
+	// follows the load, instead of reaching a whole core as soon as packets are less than Spin
+	// apart.
+	SpinAsWorked bool
+	// Coalesce is the length of a nap. Workers nap if the packet rate is so high that some packets
+	// are expected during a nap (Pace); 0 means never.
+	Coalesce time.Duration
+	// LongNap replaces Coalesce as the length of naps if it is longer. Coalesce still decides when
+	// workers nap.
+	LongNap time.Duration
+	// Break is how long workers leave their CPU to other threads, every half millisecond and only
+	// when no packets are waiting; 0 means never. It is for workers that poll all the time and have
+	// a higher priority than all other threads.
+	Break time.Duration
+	// Quiet: naps, breaks, and the beginning of a sleep (thread.Poll) are system calls that the Go
+	// scheduler does not know of. It is for real-time threads (thread.QuietNap).
+	Quiet bool
+	// Sleep bounds one sleep, so that flows expire on an idle gateway.
+	Sleep time.Duration
+}

@@ -118,3 +118,10 @@ func (p *packet) opensFlow() bool { return !p.Tuple.Stateful() || decide.IsSYN(p
 func (p *packet) syn() (seq uint32, ok bool) {
 	return p.segment.Seq, p.isSYN() && !p.segment.Data
 }
+
+func drop(r reason.Drop) decide.Verdict { return decide.Verdict{Action: decide.Drop, Reason: r} }
+
+var (
+	queued   = decide.Verdict{Action: decide.Queued}
+	toKernel = decide.Verdict{Action: decide.ToKernel}
+)

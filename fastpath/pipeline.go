@@ -31,15 +31,6 @@ import (
 // leave in the order of their arrival. handleAny can handle any packet, including plain ones: the
 // tests use it as the oracle.
 
-// groupSize is the number of packets in a stage: enough to keep as many cache misses in flight as
-// the processor can, and few enough that prefetches are rarely dropped, or their lines evicted
-// before use.
-const groupSize = 16
-
-// searches is the number of searches in memory: those needed by the three groups in flight, rounded
-// up to a power of two. All of them stay in the first-level cache.
-const searches = 4 * groupSize
-
 // Inspect prefetches the headers of at most a group.
 const _ = -uint(groupSize ^ header.Distance)
 
@@ -73,20 +64,6 @@ func (w *Worker) handleBatch(n int) {
 		w.b.fetch.fetchFlows(w.flows, groupSize) // find
 	}
 }
-
-// group is the part of a batch that passes a stage together.
-type group struct {
-	desc   *[groupSize]Desc
-	search *[groupSize]flowtable.Search
-}
-
-// group returns the group that begins with packet first.
-func (b *batch) group(first int) group {
-	return group{(*[groupSize]Desc)(b.desc[first:]), (*[groupSize]flowtable.Search)(b.search[first%searches:])}
-}
-
-// searchOf returns the search of packet i, which has not left finish.
-func (b *batch) searchOf(i int) *flowtable.Search { return &b.search[i%searches] }
 
 // inspect is the first stage, for the packets from first to end of a batch of n.
 func (w *Worker) inspect(first, end, n int) {
@@ -221,11 +198,22 @@ func (w *Worker) bound(s *flowtable.Search, f *flowtable.Flow) bool {
 	return binding == w.planner.Binding
 }
 
-// boundHop returns the hop of an ID, or nil if the flow is not bound to the current view. The
-// compiler inlines it.
-func (w *Worker) boundHop(binding uint32, id uint16) *nexthop.Hop {
-	if binding != w.planner.Binding {
-		return nil
+// onPath returns the end of the packets of a group, starting at first, that finishPlain may
+// forward: the first packet that is offPath or matches no flow. It returns first only if that
+// packet is offPath. It is not part of finishPlain's loop, which it would slow by half a percent if
+// the reverse path is not strict.
+func (w *Worker) onPath(first, end int) int {
+	var flows [groupSize]*flowtable.Flow
+	group := w.match(first, end, &flows)
+	for i := range group {
+		if group[i].Side() != flowtable.ReplySide {
+			continue
+		}
+		_, id := flows[i].BoundTo(flowtable.ClientSide)
+		hop := w.c.Hops.Hop(nexthop.ID(id))
+		if hop == nil || !w.cameFrom(w.b.origin, hop, nil) { // plain packets have no tags
+			return first + i
+		}
 	}
-	return w.c.Hops.Hop(nexthop.ID(id)) // there is no hop 0
+	return first + max(1, len(group))
 }

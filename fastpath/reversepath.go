@@ -23,26 +23,6 @@ func (w *Worker) offPath(p *packet, ref flowtable.Ref) bool {
 	return !w.cameFrom(p.origin, hop, p.VLAN[:p.VLANs])
 }
 
-// onPath returns the end of the packets of a group, starting at first, that finishPlain may
-// forward: the first packet that is offPath or matches no flow. It returns first only if that
-// packet is offPath. It is not part of finishPlain's loop, which it would slow by half a percent if
-// the reverse path is not strict.
-func (w *Worker) onPath(first, end int) int {
-	var flows [groupSize]*flowtable.Flow
-	group := w.match(first, end, &flows)
-	for i := range group {
-		if group[i].Side() != flowtable.ReplySide {
-			continue
-		}
-		_, id := flows[i].BoundTo(flowtable.ClientSide)
-		hop := w.c.Hops.Hop(nexthop.ID(id))
-		if hop == nil || !w.cameFrom(w.b.origin, hop, nil) { // plain packets have no tags
-			return first + i
-		}
-	}
-	return first + max(1, len(group))
-}
-
 // cameFrom reports whether a packet of this origin, with these VLAN tags, arrived from the
 // interface and VLANs of a hop.
 func (w *Worker) cameFrom(o origin, hop *nexthop.Hop, tags []uint16) bool {

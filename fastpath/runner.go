@@ -307,3 +307,35 @@ func (r *Runner) sleep() {
 		}
 	}
 }
+
+// RunConfig sets how a runner uses its CPU.
+type RunConfig struct {
+	CPU int // to pin to, or -1
+	// Threads, if CPU is set, pins the goroutine without locking it to a thread, which makes gaps
+	// much shorter when the Go scheduler preempts it (package thread). Nil: it is locked to its
+	// thread.
+	Threads *thread.Group
+	// Turn is the maximum time before the goroutine yields to the Go scheduler, which otherwise
+	// preempts it after 10 ms (thread.Yield). 0 means never; a goroutine that is locked to its
+	// thread never yields.
+	Turn time.Duration
+	Waiting
+}
+
+// busySleep is the maximum sleep while packets wait for a next hop, a fragment or another Flush.
+const busySleep = time.Millisecond
+
+// Run runs the worker on a Runner of its own, until ctx is done or Stop is called. Packets that are
+// still held are then dropped.
+func (w *Worker) Run(ctx context.Context, c RunConfig) error {
+	r, err := NewRunner(c)
+	if err != nil {
+		return fmt.Errorf("worker %d: %w", w.c.ID, err)
+	}
+	defer r.Close()
+	cancel := context.AfterFunc(ctx, w.Stop)
+	defer cancel()
+	r.until = w
+	r.Take(w)
+	return r.Run(ctx)
+}

@@ -3,7 +3,6 @@ package fastpath
 import (
 	"errors"
 	"fmt"
-	"math"
 	"sync/atomic"
 	"time"
 
@@ -17,10 +16,6 @@ import (
 	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
 )
-
-// BatchSize is the maximum number of packets in a batch. It is large enough to make the fixed cost
-// of a step, and of filling and emptying the pipeline, small for each packet.
-const BatchSize = 256
 
 // Config has the parts of a Worker. The Links belong to the worker; it shares the other parts with
 // the rest of the process.
@@ -218,107 +213,6 @@ func (w *Worker) SetHostMAC(m HostMAC) { w.host.DstMAC, w.host.SrcMAC = m.Kernel
 // Pool returns the worker's free frames; a closed link returns its frames there. It must be used on
 // the worker's goroutine (Do) only.
 func (w *Worker) Pool() *Pool { return w.pool }
-
-// Step is one pass of the loop: it forwards the packets that have arrived, and returns how many
-// moved. now is CLOCK_BOOTTIME in nanoseconds. A Runner calls it repeatedly; tests and replays call
-// it directly.
-func (w *Worker) Step(now uint64) int {
-	if w.paused {
-		return 0
-	}
-	w.begin(flowtable.Time(now))
-	moved := 0
-	for i, link := range w.c.Links {
-		n := link.Receive(w.b.desc[:w.take])
-		if n == 0 {
-			continue
-		}
-		moved += n
-		w.count(i, n)
-		if w.suspects != 0 {
-			w.refute(i, w.b.desc[:n])
-		}
-		w.received(n)
-		w.handleBatch(n) // find or make flows; then rewrite, queue, park, or drop with a reason
-		w.transmit()
-	}
-	if w.parked.count > 0 {
-		moved += w.openParked()
-	}
-	moved += w.release()
-	w.transmit()
-	w.reclaim()
-	w.expire(moved)
-	w.publish(moved)
-	return moved
-}
-
-// begin starts a step: the whole step uses one clock value, one snapshot and one view.
-func (w *Worker) begin(now flowtable.Time) {
-	w.planner.Now, w.ticks, w.opens = now, now.Ticks(), OpensPerStep
-	w.hops.mayDisplace = displacedPerStep
-	w.flows.Enter(now)
-	w.planner.Snap = w.c.Services.Load()
-	w.enter(w.c.Hops.View())
-	if w.planner.Snap != nil {
-		w.stats.Backends.Expect(w.planner.Snap.BackendIndexes())
-	}
-}
-
-// packetsPerBinding is the number of packets that a step takes from a link while their flows must
-// be bound to a new view of the routes, or to new owners of their frontends. At about 0.6 us each
-// they delay other packets by less than 50 us.
-const packetsPerBinding = 64
-
-// enter sets the step's view, and how many packets the step takes from each link.
-func (w *Worker) enter(view *nexthop.View) {
-	binding := decide.BindingOf(w.planner.Snap, view)
-	switch {
-	case w.planner.Binding != 0 && w.planner.Binding != binding || w.planner.Rebound > groupSize:
-		w.take = packetsPerBinding
-	case w.take < BatchSize:
-		w.take *= 2
-	}
-	w.planner.View, w.planner.Binding, w.planner.Rebound = view, binding, 0
-}
-
-// reclaim takes sent frames back and gives the links empty ones.
-func (w *Worker) reclaim() {
-	for _, link := range w.c.Links {
-		link.Flush()
-		link.Complete(w.pool)
-		link.Refill(w.pool)
-	}
-}
-
-// sweepEvery is the minimum time between two calls of Sweep: shorter slices are not worth a call.
-const sweepEvery = flowtable.Time(time.Millisecond)
-
-// sweepBusy is the maximum number of records that a step sweeps if it received a full batch, which
-// means that more packets wait.
-const sweepBusy = flowtable.SweepRecords / 4
-
-// expire sweeps the part of this worker's share of the flow table that is due. A step sweeps a
-// bounded part, so that packets do not wait long; the next steps sweep the rest.
-func (w *Worker) expire(moved int) {
-	if elapsed := w.planner.Now - w.swept; elapsed >= sweepEvery {
-		w.swept = w.planner.Now
-		w.due = min(w.due+w.sweepShare(time.Duration(elapsed)), w.sweepShare(math.MaxInt64))
-	}
-	if w.due > 0 {
-		limit := w.due
-		if moved >= w.take {
-			limit = min(limit, sweepBusy)
-		}
-		examined, _ := w.flows.Sweep(w.planner.Now, limit)
-		w.due -= examined
-	}
-}
-
-// sweepShare returns how many records this worker must sweep for an elapsed time.
-func (w *Worker) sweepShare(elapsed time.Duration) int {
-	return (w.c.Flows.SweepQuota(elapsed) + w.c.Workers - 1) / w.c.Workers
-}
 
 // Close unregisters the worker from the flow table. Run and all calls of Do and Stop must have
 // ended.

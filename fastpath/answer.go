@@ -1,0 +1,74 @@
+package fastpath
+
+import (
+	"sluice.dev/sluice/fastpath/decide"
+	"sluice.dev/sluice/nat"
+	"sluice.dev/sluice/nat/header"
+)
+
+// sendError answers a packet with a generated ICMP error, if one may be sent and the rate allows
+// it. It must run before the packet is rewritten, because the error quotes the received packet. The
+// error's source is the packet's destination, the only address that the sender knows.
+func (w *Worker) sendError(p *packet, kind nat.ErrorKind, mtu uint16) {
+	if p.kernel && w.planner.View.Lookup(&p.Tuple.Src).Hop == 0 {
+		return
+	}
+	w.answer(p, w.limitOf(kind), &w.n.icmpLimited, func(b []byte) (int, bool) {
+		return nat.BuildError(b, p.frame, &p.Packet, kind, p.Tuple.Dst, mtu)
+	})
+}
+
+// limitOf returns the rate limit of a kind of ICMP error. Any sender can cause "unreachable" errors
+// without a flow, so they must not use up the rates of path MTU errors, which connections need, and
+// of traceroute's answers.
+func (w *Worker) limitOf(kind nat.ErrorKind) *nat.FairRateLimit {
+	switch kind {
+	case nat.FragmentationNeeded:
+		return &w.tooBig
+	case nat.TimeExceeded:
+		return &w.expired
+	}
+	return &w.limit
+}
+
+// sendReset answers a segment of an unknown connection with an RST, if the rate allows it. It must
+// run before the packet is rewritten. The segment's checksum is not verified: an RST caused by a
+// damaged segment has a wrong sequence number or belongs to no connection.
+func (w *Worker) sendReset(p *packet) {
+	if w.answer(p, &w.resets, &w.n.resetsLimited, func(b []byte) (int, bool) {
+		return nat.BuildReset(b, p.frame, &p.Packet, w.c.TTL)
+	}) {
+		w.n.resets++
+	}
+}
+
+// answer sends a generated packet to the source of p. build writes it into a frame, as IP behind an
+// Ethernet header without tags. It reports whether it generated a packet. If the rate limit of the
+// sender's site is exceeded, or no frame is free, it counts the answer as limited.
+func (w *Worker) answer(
+	p *packet, rate *nat.FairRateLimit, limited *uint64, build func(b []byte) (n int, ok bool),
+) bool {
+	hi, lo := p.Tuple.Src.Prefix(header.SitePrefix4, header.SitePrefix6)
+	if !rate.Allow(w.siteKey.Words(hi, lo, 0), uint64(w.planner.Now)) {
+		*limited++
+		return false
+	}
+	addr, ok := w.pool.Get()
+	if !ok {
+		*limited++
+		return false
+	}
+	start, end := addr+frameHeadroom, addr+w.pool.frameSize
+	n, ok := build(w.mem[start:end:end])
+	if !ok {
+		w.pool.Put(addr)
+		return false
+	}
+	w.n.generated++
+	d, dst := Desc{Addr: start, Len: uint32(n)}, p.Tuple.Src
+	o := outgoing{d, header.EthernetBytes, uint16(n), p.Tuple.V6, false, dst, unproven}
+	if v := w.send(o, w.planner.View.Lookup(&dst).Hop); v.Action == decide.Drop {
+		w.dropped(d, v.Reason)
+	}
+	return true
+}

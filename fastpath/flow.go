@@ -1,0 +1,86 @@
+package fastpath
+
+import (
+	"sluice.dev/sluice/fastpath/decide"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
+)
+
+// handleFlow finds or makes the flow of a packet and forwards it. p.Tuple and p.hash must be
+// complete. f has the results of the lookahead, or is nil.
+func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
+	ref, side := w.flows.Lookup(p.hash, &p.Tuple, w.planner.Now)
+	var old header.Tuple // towards the backend, of a flow that the new flow replaces
+	if ref != 0 {
+		if side == flowtable.ClientSide && w.unreliableSYN(p) {
+			return w.deliver(p, ref, side)
+		}
+		if w.fromDirectConnection(p, ref, side) {
+			return w.withoutFlow(p)
+		}
+		switch w.classify(ref, side, p) {
+		case decide.InFlow:
+			if side == flowtable.ClientSide && p.opensConnection() {
+				w.planner.Bind(ref)
+				if r := w.planner.LimitedAgain(ref, &p.Tuple); r != reason.None {
+					return drop(r)
+				}
+			}
+			return w.forward(p, ref, side)
+		case decide.BackendGone:
+			if w.planner.WithinGrace(ref, &p.Packet) {
+				return w.deliver(p, ref, side) // does not refresh the flow
+			}
+			return drop(reason.BackendGone)
+		case decide.Unanswered:
+			if w.opens <= opensForParked { // this SYN also goes to the old backend, the next one to another
+				return w.forward(p, ref, side)
+			}
+			w.opens--
+			next, v := w.retry(p, ref)
+			if next == 0 {
+				return v
+			}
+			return w.forward(p, next, side)
+		}
+		if !p.kernel && w.parks() {
+			return w.park(p)
+		}
+		w.flows.Outgoing(ref, flowtable.ClientSide, &old)
+		w.flows.Delete(ref)
+		f = nil // the lookahead prepared it without old
+	} else if w.lateAnswer(p) {
+		return drop(reason.LateAnswer)
+	}
+	if p.kernel {
+		return w.fromKernel(p)
+	}
+	if p.Fragment != header.NotFragment && w.planner.Snap.AtNode(&p.Tuple) {
+		return toKernel
+	}
+	if p.opensFlow() {
+		if w.parks() {
+			return w.park(p)
+		}
+		w.opens--
+	}
+	ref, v := w.admit(p, &old, f)
+	if ref == 0 {
+		return v
+	}
+	if f != nil {
+		return w.forwardFirst(p, ref)
+	}
+	return w.forward(p, ref, flowtable.ClientSide)
+}
+
+// classify returns the class of a packet of a flow. A search for an endpoint that may have come
+// back counts as a flow that the step opens.
+func (w *Worker) classify(ref flowtable.Ref, side flowtable.Side, p *packet) decide.Class {
+	left := max(0, w.opens-opensForParked)
+	w.planner.Searches = left
+	class := w.planner.Classify(ref, side, &p.Packet)
+	w.opens -= left - w.planner.Searches
+	return class
+}

@@ -1,0 +1,137 @@
+package fastpath
+
+import (
+	"math"
+	"time"
+
+	"sluice.dev/sluice/fastpath/decide"
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/flowtable"
+)
+
+// Step is one pass of the loop: it forwards the packets that have arrived, and returns how many
+// moved. now is CLOCK_BOOTTIME in nanoseconds. A Runner calls it repeatedly; tests and replays call
+// it directly.
+func (w *Worker) Step(now uint64) int {
+	if w.paused {
+		return 0
+	}
+	w.begin(flowtable.Time(now))
+	moved := 0
+	for i, link := range w.c.Links {
+		n := link.Receive(w.b.desc[:w.take])
+		if n == 0 {
+			continue
+		}
+		moved += n
+		w.count(i, n)
+		if w.suspects != 0 {
+			w.refute(i, w.b.desc[:n])
+		}
+		w.received(n)
+		w.handleBatch(n) // find or make flows; then rewrite, queue, park, or drop with a reason
+		w.transmit()
+	}
+	if w.parked.count > 0 {
+		moved += w.openParked()
+	}
+	moved += w.release()
+	w.transmit()
+	w.reclaim()
+	w.expire(moved)
+	w.publish(moved)
+	return moved
+}
+
+// begin starts a step: the whole step uses one clock value, one snapshot and one view.
+func (w *Worker) begin(now flowtable.Time) {
+	w.planner.Now, w.ticks, w.opens = now, now.Ticks(), OpensPerStep
+	w.hops.mayDisplace = displacedPerStep
+	w.flows.Enter(now)
+	w.planner.Snap = w.c.Services.Load()
+	w.enter(w.c.Hops.View())
+	if w.planner.Snap != nil {
+		w.stats.Backends.Expect(w.planner.Snap.BackendIndexes())
+	}
+}
+
+// packetsPerBinding is the number of packets that a step takes from a link while their flows must
+// be bound to a new view of the routes, or to new owners of their frontends. At about 0.6 us each
+// they delay other packets by less than 50 us.
+const packetsPerBinding = 64
+
+// enter sets the step's view, and how many packets the step takes from each link.
+func (w *Worker) enter(view *nexthop.View) {
+	binding := decide.BindingOf(w.planner.Snap, view)
+	switch {
+	case w.planner.Binding != 0 && w.planner.Binding != binding || w.planner.Rebound > groupSize:
+		w.take = packetsPerBinding
+	case w.take < BatchSize:
+		w.take *= 2
+	}
+	w.planner.View, w.planner.Binding, w.planner.Rebound = view, binding, 0
+}
+
+// openParked handles parked packets until the step's budget is spent, and returns how many it
+// handled. They pass the pipeline again, so that the lookahead prefetches for them (lookahead.go).
+func (w *Worker) openParked() (moved int) {
+	w.opening = true
+	for w.parked.count > 0 && w.opens > 0 {
+		n := w.parked.take(w.b.desc[:], w.opens)
+		for _, d := range w.b.desc[:n] {
+			w.countHeld(d, -1)
+		}
+		w.b.kernel = false // packets from the host link open no flow
+		bytes := w.n.rxBytes
+		w.handleBatch(n)
+		w.n.rxBytes = bytes // they were counted on arrival
+		w.transmit()
+		moved += n
+	}
+	w.opening = false
+	return moved
+}
+
+// release looks up the next hops of held packets and the first fragments of held fragments again.
+// It returns how many packets left the queues.
+func (w *Worker) release() int {
+	return w.releaseHops() + w.releaseFragments()
+}
+
+// reclaim takes sent frames back and gives the links empty ones.
+func (w *Worker) reclaim() {
+	for _, link := range w.c.Links {
+		link.Flush()
+		link.Complete(w.pool)
+		link.Refill(w.pool)
+	}
+}
+
+// sweepEvery is the minimum time between two calls of Sweep: shorter slices are not worth a call.
+const sweepEvery = flowtable.Time(time.Millisecond)
+
+// sweepBusy is the maximum number of records that a step sweeps if it received a full batch, which
+// means that more packets wait.
+const sweepBusy = flowtable.SweepRecords / 4
+
+// expire sweeps the part of this worker's share of the flow table that is due. A step sweeps a
+// bounded part, so that packets do not wait long; the next steps sweep the rest.
+func (w *Worker) expire(moved int) {
+	if elapsed := w.planner.Now - w.swept; elapsed >= sweepEvery {
+		w.swept = w.planner.Now
+		w.due = min(w.due+w.sweepShare(time.Duration(elapsed)), w.sweepShare(math.MaxInt64))
+	}
+	if w.due > 0 {
+		limit := w.due
+		if moved >= w.take {
+			limit = min(limit, sweepBusy)
+		}
+		examined, _ := w.flows.Sweep(w.planner.Now, limit)
+		w.due -= examined
+	}
+}
+
+// sweepShare returns how many records this worker must sweep for an elapsed time.
+func (w *Worker) sweepShare(elapsed time.Duration) int {
+	return (w.c.Flows.SweepQuota(elapsed) + w.c.Workers - 1) / w.c.Workers
+}
