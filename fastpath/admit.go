@@ -23,7 +23,7 @@ func (w *Worker) admit(p *packet, old *header.Tuple, f *prepared) (flowtable.Ref
 	var n decide.Plan
 	req := w.flowRequest(p)
 	w.planner.Plan(&n, &req)
-	w.opens -= min(w.opens, n.Choice.Compared/comparedPerOpen)
+	w.budget.spend(n.Choice.Compared / comparedPerOpen)
 	if n.Verdict.Action != decide.Queued {
 		return 0, w.respond(p, &n)
 	}
@@ -110,7 +110,7 @@ func (w *Worker) newFlow(f *flowtable.NewFlow, p *packet, n *decide.Plan) {
 // retransmission on another queue), it returns that worker's flow, and made is false.
 func (w *Worker) insert(f *flowtable.NewFlow, n *decide.Plan) (ref flowtable.Ref, v decide.Verdict, made bool) {
 	ref, status := w.flows.Create(w.planner.Now, f)
-	w.opens -= min(w.opens, max(0, w.flows.Probed()-freeProbes)/probesPerOpen)
+	w.budget.spend(max(0, w.flows.Probed()-freeProbes) / probesPerOpen)
 	switch status {
 	case flowtable.Created:
 		w.n.flows++

@@ -13,29 +13,16 @@ func (w *Worker) sendError(p *packet, kind nat.ErrorKind, mtu uint16) {
 	if p.kernel && w.planner.View.Lookup(&p.Tuple.Src).Hop == 0 {
 		return
 	}
-	w.answer(p, w.limitOf(kind), &w.n.icmpLimited, func(b []byte) (int, bool) {
+	w.answer(p, w.rates.of(kind), &w.n.icmpLimited, func(b []byte) (int, bool) {
 		return nat.BuildError(b, p.frame, &p.Packet, kind, p.Tuple.Dst, mtu)
 	})
-}
-
-// limitOf returns the rate limit of a kind of ICMP error. Any sender can cause "unreachable" errors
-// without a flow, so they must not use up the rates of path MTU errors, which connections need, and
-// of traceroute's answers.
-func (w *Worker) limitOf(kind nat.ErrorKind) *nat.FairRateLimit {
-	switch kind {
-	case nat.FragmentationNeeded:
-		return &w.tooBig
-	case nat.TimeExceeded:
-		return &w.expired
-	}
-	return &w.limit
 }
 
 // sendReset answers a segment of an unknown connection with an RST, if the rate allows it. It must
 // run before the packet is rewritten. The segment's checksum is not verified: an RST caused by a
 // damaged segment has a wrong sequence number or belongs to no connection.
 func (w *Worker) sendReset(p *packet) {
-	if w.answer(p, &w.resets, &w.n.resetsLimited, func(b []byte) (int, bool) {
+	if w.answer(p, &w.rates.resets, &w.n.resetsLimited, func(b []byte) (int, bool) {
 		return nat.BuildReset(b, p.frame, &p.Packet, w.c.TTL)
 	}) {
 		w.n.resets++
@@ -48,8 +35,7 @@ func (w *Worker) sendReset(p *packet) {
 func (w *Worker) answer(
 	p *packet, rate *nat.FairRateLimit, limited *uint64, build func(b []byte) (n int, ok bool),
 ) bool {
-	hi, lo := p.Tuple.Src.Prefix(header.SitePrefix4, header.SitePrefix6)
-	if !rate.Allow(w.siteKey.Words(hi, lo, 0), uint64(w.planner.Now)) {
+	if !rate.Allow(w.rates.site(&p.Tuple.Src), uint64(w.planner.Now)) {
 		*limited++
 		return false
 	}

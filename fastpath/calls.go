@@ -14,17 +14,17 @@ import (
 // was done first.
 func (w *Worker) Do(ctx context.Context, f func(*Worker)) bool {
 	done := make(chan struct{})
-	t := &task{f: f, done: func() { close(done) }}
-	if !w.tasks.add(t) {
+	t := &task{f: func() { f(w) }, done: func() { close(done) }}
+	if !w.control.tasks.add(t) {
 		return false
 	}
-	w.wake.signal()
+	w.control.wake.signal()
 	select {
 	case <-done:
 		return t.ran
 	case <-ctx.Done():
 	}
-	if w.tasks.withdraw(t) {
+	if w.control.tasks.withdraw(t) {
 		return false
 	}
 	<-done // it is being run, or the worker just ended
@@ -35,8 +35,8 @@ func (w *Worker) Do(ctx context.Context, f func(*Worker)) bool {
 // is stalled runs f when it steps again; a worker that has ended never does. Safe from any
 // goroutine.
 func (w *Worker) Tell(f func(*Worker)) {
-	if w.tasks.add(&task{f: f, done: func() {}}) {
-		w.wake.signal()
+	if w.control.tasks.add(&task{f: func() { f(w) }, done: func() {}}) {
+		w.control.wake.signal()
 	}
 }
 
@@ -59,14 +59,14 @@ func Call(workers []*Worker, f func(i int, w *Worker)) (*Calls, error) {
 	c.left.Store(int32(len(workers)))
 	for i, w := range workers {
 		t := &c.tasks[i]
-		t.f = func(w *Worker) { f(i, w) }
+		t.f = func() { f(i, w) }
 		t.done = func() {
 			if c.left.Add(-1) == 0 {
 				c.last.signal()
 			}
 		}
-		if w.tasks.add(t) {
-			w.wake.signal()
+		if w.control.tasks.add(t) {
+			w.control.wake.signal()
 		} else {
 			c.left.Add(-1)
 		}
@@ -87,7 +87,7 @@ func (c *Calls) Wait(within time.Duration) error {
 		} else if !over {
 			over = true
 			for i, w := range c.workers {
-				if w.tasks.withdraw(&c.tasks[i]) {
+				if w.control.tasks.withdraw(&c.tasks[i]) {
 					c.left.Add(-1)
 				}
 			}

@@ -43,7 +43,7 @@ func (w *Worker) queue(link int, d Desc) {
 		w.dropped(d, reason.PacketTooBig)
 		return
 	}
-	q := &w.out[link]
+	q := &w.egress.queues[link]
 	if !q.put(d) {
 		w.transmitOn(link) // empties the queue
 		q.put(d)
@@ -55,8 +55,8 @@ func (w *Worker) queue(link int, d Desc) {
 
 // transmit gives every egress queue to its link.
 func (w *Worker) transmit() {
-	for i := range w.out {
-		if w.out[i].n > 0 {
+	for i := range w.egress.queues {
+		if w.egress.queues[i].n > 0 {
 			w.transmitOn(i)
 		}
 	}
@@ -65,7 +65,7 @@ func (w *Worker) transmit() {
 // transmitOn gives one queue to its link. If the ring is full, it drains the ring once. Packets for
 // which there is still no room are dropped, so that a slow link never stops the worker.
 func (w *Worker) transmitOn(i int) {
-	q, link := &w.out[i], w.c.Links[i]
+	q, link := &w.egress.queues[i], w.c.Links[i]
 	batch, long := q.desc[:q.n], q.long
 	q.n, q.long = 0, 0
 	if !link.Up() {

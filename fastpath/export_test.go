@@ -14,10 +14,10 @@ func (w *Worker) StepByOracle(now uint64) int {
 	w.begin(flowtable.Time(now))
 	moved := 0
 	for i, link := range w.c.Links {
-		n := link.Receive(w.b.desc[:w.take])
+		n := link.Receive(w.b.desc[:w.budget.packets])
 		moved += n
 		w.count(i, n)
-		w.received(n)
+		w.budget.received(n)
 		for _, d := range w.b.desc[:n] {
 			w.n.rxBytes += uint64(d.Len)
 			w.handleAny(d)
@@ -35,9 +35,9 @@ func (w *Worker) StepByOracle(now uint64) int {
 
 // openByOracle is openParked with handleAny for every packet.
 func (w *Worker) openByOracle() (moved int) {
-	w.opening = true
-	for w.parked.count > 0 && w.opens > 0 {
-		n := w.parked.take(w.b.desc[:], w.opens)
+	w.budget.emptying = true
+	for w.parked.count > 0 && w.budget.flows > 0 {
+		n := w.parked.take(w.b.desc[:], w.budget.flows)
 		for _, d := range w.b.desc[:n] {
 			w.countHeld(d, -1)
 		}
@@ -50,7 +50,7 @@ func (w *Worker) openByOracle() (moved int) {
 		w.transmit()
 		moved += n
 	}
-	w.opening = false
+	w.budget.emptying = false
 	return moved
 }
 

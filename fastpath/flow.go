@@ -34,10 +34,10 @@ func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
 			}
 			return drop(reason.BackendGone)
 		case decide.Unanswered:
-			if w.opens <= opensForParked { // this SYN also goes to the old backend, the next one to another
+			if w.budget.flows <= opensForParked { // this SYN also goes to the old backend, the next one to another
 				return w.forward(p, ref, side)
 			}
-			w.opens--
+			w.budget.flows--
 			next, v := w.retry(p, ref)
 			if next == 0 {
 				return v
@@ -63,7 +63,7 @@ func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
 		if w.parks() {
 			return w.park(p)
 		}
-		w.opens--
+		w.budget.flows--
 	}
 	ref, v := w.admit(p, &old, f)
 	if ref == 0 {
@@ -78,9 +78,9 @@ func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
 // classify returns the class of a packet of a flow. A search for an endpoint that may have come
 // back counts as a flow that the step opens.
 func (w *Worker) classify(ref flowtable.Ref, side flowtable.Side, p *packet) decide.Class {
-	left := max(0, w.opens-opensForParked)
+	left := max(0, w.budget.flows-opensForParked)
 	w.planner.Searches = left
 	class := w.planner.Classify(ref, side, &p.Packet)
-	w.opens -= left - w.planner.Searches
+	w.budget.flows -= left - w.planner.Searches
 	return class
 }

@@ -86,7 +86,7 @@ func (w *Worker) fits(p *packet, id nexthop.ID) decide.Verdict {
 func (w *Worker) forwardFirst(p *packet, ref flowtable.Ref) decide.Verdict {
 	f, end := w.flows.Flow(ref), uint32(p.End)
 	hop := w.boundHop(f.BoundTo(flowtable.ClientSide))
-	if hop == nil || end > hop.PlainEnd() || w.toLink[hop.Link] == nil {
+	if hop == nil || end > hop.PlainEnd() || w.egress.to[hop.Link] == nil {
 		return w.forward(p, ref, flowtable.ClientSide)
 	}
 	hop.Use()
@@ -95,7 +95,7 @@ func (w *Worker) forwardFirst(p *packet, ref flowtable.Ref) decide.Verdict {
 	f.Rewrite(flowtable.ClientSide, p.Tuple.V6, &rewrites[0])
 	nat.TranslatePlain(&w.memory, []Desc{p.desc}, rewrites[:], nil)
 	w.stats.Backends.Count(f.BackendRef(), uint8(flowtable.ClientSide), p.bytes)
-	w.queue(w.toLink[hop.Link].link, Desc{Addr: p.desc.Addr, Len: end})
+	w.queue(w.egress.to[hop.Link].link, Desc{Addr: p.desc.Addr, Len: end})
 	w.flows.Observe(ref, flowtable.ClientSide, s, w.planner.Now)
 	return queued
 }

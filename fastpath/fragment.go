@@ -92,8 +92,7 @@ func (w *Worker) releaseKnown() (moved int) {
 			continue
 		}
 		h, p := w.unhold(at), &w.b.pkt
-		w.parse(p, h.desc) // cannot fail: it parsed before and has not changed
-		p.origin = w.originOf(h.link)
+		w.parse(p, h.desc, w.originOf(h.link)) // cannot fail: it parsed before and has not changed
 		w.carryOut(p, w.handleLater(p, f, status))
 		moved++
 	}

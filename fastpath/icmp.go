@@ -64,12 +64,6 @@ func (w *Worker) icmpError(p *packet) decide.Verdict {
 	return w.send(o, w.nextHop(f, side, &out.Dst))
 }
 
-// pathMTURate and pathMTUBurst limit the path MTU announcements that a worker translates from one
-// site of clients (header.SitePrefix4), per second and at once. A backend keeps a path MTU for ten
-// minutes (net.ipv4.route.mtu_expires), so a site needs about one announcement for each backend in
-// that time. A burst has one for each segment that a sender has in flight.
-const pathMTURate, pathMTUBurst = 20, 50
-
 // minIPv6MTU is the lowest valid path MTU over IPv6 (RFC 8200 section 5, RFC 8201 section 4).
 const minIPv6MTU = 1280
 
@@ -92,8 +86,7 @@ func (w *Worker) checkPathMTU(mtu uint32, quoted int, inner *header.Packet, side
 	case side == flowtable.ReplySide:
 		return reason.None
 	}
-	hi, lo := inner.Tuple.Dst.Prefix(header.SitePrefix4, header.SitePrefix6)
-	if !w.pathMTUs.Allow(w.siteKey.Words(hi, lo, 0), uint64(w.planner.Now)) {
+	if !w.rates.pathMTUs.Allow(w.rates.site(&inner.Tuple.Dst), uint64(w.planner.Now)) {
 		return reason.ICMPMTULimit
 	}
 	return reason.None

@@ -59,7 +59,7 @@ func (w *Worker) lookAhead(first, end int) {
 	for i := range end - first {
 		f, s, d := &ahead.of[i], w.b.searchOf(first+i), w.b.desc[first+i]
 		f.known, f.planned, f.hash, f.reply = false, false, s.Hash(), 0
-		if !w.missed(s) || ahead.repeats(i) || w.parse(&f.packet, d) != reason.None {
+		if !w.missed(s) || ahead.repeats(i) || w.parse(&f.packet, d, w.b.origin) != reason.None {
 			continue
 		}
 		// The search may have missed the packet's flow: if another flow has the same tag, or if the
@@ -99,7 +99,7 @@ func (w *Worker) prepare(f *prepared) {
 // not look ahead, because the packet is most likely parked.
 func (w *Worker) handleOrPark(d Desc, s *flowtable.Search) {
 	p := &w.b.pkt
-	if w.parse(p, d) != reason.None {
+	if w.parse(p, d, w.b.origin) != reason.None {
 		w.handleAny(d)
 		return
 	}

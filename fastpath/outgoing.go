@@ -58,3 +58,21 @@ func (q *egressQueue) put(d Desc) bool {
 	q.n++
 	return true
 }
+
+// egress has the egress queues of a worker.
+type egress struct {
+	queues []egressQueue     // by position in Links
+	to     [256]*egressQueue // by nexthop.Hop.Link; nil where there is none
+}
+
+// newEgress returns the queues for a number of links. byInterface is Config.Egress.
+func newEgress(links int, byInterface []int) (e egress) {
+	e.queues = make([]egressQueue, links)
+	for i := range e.queues {
+		e.queues[i].link = i
+	}
+	for i, link := range byInterface[:min(len(byInterface), len(e.to))] {
+		e.to[i] = &e.queues[link]
+	}
+	return e
+}

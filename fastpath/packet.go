@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/nat/reason"
 )
 
-// packet is a packet on the slow path: its frames, its bytes and its headers. Worker.parse sets it,
+// packet is a packet on the slow path: its frames, its bytes and its headers. umem.parse sets it,
 // and each function of the slow path takes a pointer to it.
 //
 // The packet owns its frames until one of these functions takes them: send, hold, park,
@@ -38,8 +38,6 @@ type origin struct {
 	kernel bool // link is the host link
 }
 
-func (w *Worker) originOf(link int) origin { return origin{link, link == w.c.Host} }
-
 // integrity says whether a checksum was verified, and the result.
 type integrity uint8
 
@@ -52,14 +50,14 @@ const (
 // parse makes p the packet in the frames of d, and reads and checks its headers. It returns None or
 // the reason to drop the packet. p then has only the headers before the fault. It does not set the
 // hash.
-func (w *Worker) parse(p *packet, d Desc) (r reason.Drop) {
-	p.desc, p.frame, p.bytes = d, w.frame(d), w.bytes(d)
-	p.origin = w.b.origin
+func (u *umem) parse(p *packet, d Desc, from origin) (r reason.Drop) {
+	p.desc, p.frame, p.bytes = d, u.frame(d), u.bytes(d)
+	p.origin = from
 	p.segment, p.checksum, p.id = flowtable.Segment{}, unchecked, 0
 	switch {
 	case d.Len != 0:
 		r = header.Parse(p.frame, &p.Packet)
-	case w.chains.transmittable(d):
+	case u.chains.transmittable(d):
 		r = header.ParseLong(p.frame, int(p.bytes), &p.Packet)
 	default:
 		p.Packet, r = header.Packet{}, reason.FrameBuffers

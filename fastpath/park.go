@@ -6,14 +6,7 @@ import (
 )
 
 // parks reports whether packets that open flows are parked now.
-func (w *Worker) parks() bool { return w.opens == 0 || w.parked.count > 0 && !w.opening }
-
-// received lowers the budget of a step that received a full batch of n packets from a link.
-func (w *Worker) received(n int) {
-	if n == w.take {
-		w.opens = min(w.opens, opensPerFullStep)
-	}
-}
+func (w *Worker) parks() bool { return w.budget.flows == 0 || w.parked.count > 0 && !w.budget.emptying }
 
 // park keeps a packet that would open a flow for a later step. If there is no room, it drops older
 // parked packets.

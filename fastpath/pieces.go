@@ -30,12 +30,19 @@ type piece struct {
 	refuted atomic.Uint64 // number of refuted pieces
 }
 
-// notePiece stores the piece with the smallest claimed length of a link: a packet that claims more
-// than the MTU is no evidence of small buffers, and must not replace one that is. It is called for
+// pieces has the pieces of a worker's links.
+type pieces struct {
+	of []piece // by position in Links
+	// suspects counts the links that have a piece.
+	suspects int
+}
+
+// note stores the piece with the smallest claimed length of a link: a packet that claims more than
+// the MTU is no evidence of small buffers, and must not replace one that is. It is called for
 // packets that are dropped because they are shorter than their headers claim.
-func (w *Worker) notePiece(p *packet) {
+func (q *pieces) note(p *packet, frameSize uint64) {
 	d := p.desc
-	room := w.pool.frameSize - d.Addr&(w.pool.frameSize-1)
+	room := frameSize - d.Addr&(frameSize-1)
 	// A driver that makes chains (Len 0) checks the packet's end.
 	if got := uint64(d.Len); got == 0 || got != room && got != room/pieceUnit*pieceUnit {
 		return
@@ -44,46 +51,40 @@ func (w *Worker) notePiece(p *packet) {
 	if claimed <= int(d.Len) {
 		return
 	}
-	if before, ok := w.Piece(p.link); !ok || claimed < before.Claimed {
-		w.Suspect(p.link, Piece{Got: int(d.Len), Claimed: claimed})
+	if before, ok := q.at(p.link); !ok || claimed < before.Claimed {
+		q.set(p.link, Piece{Got: int(d.Len), Claimed: claimed})
 	}
 }
 
-// Suspect sets the piece of the link in a position, which arrived on another link of the same
-// device; the zero Piece removes it. It must run on the worker's goroutine (Do).
-func (w *Worker) Suspect(position int, p Piece) {
+// set stores the piece of a link; the zero Piece removes it.
+func (q *pieces) set(link int, p Piece) {
 	seen := uint64(p.Got)<<32 | uint64(p.Claimed)
-	if w.pieces[position].seen.Swap(seen) != 0 {
-		w.suspects--
+	if q.of[link].seen.Swap(seen) != 0 {
+		q.suspects--
 	}
 	if seen != 0 {
-		w.suspects++
+		q.suspects++
 	}
 }
 
 // refute removes the piece of a link on which a longer packet has arrived. The caller checks that
 // there are suspects, so without any a batch costs only one comparison more.
-func (w *Worker) refute(link int, batch []Desc) {
-	got := uint32(w.pieces[link].seen.Load() >> 32)
+func (q *pieces) refute(link int, batch []Desc) {
+	got := uint32(q.of[link].seen.Load() >> 32)
 	if got == 0 {
 		return
 	}
 	for i := range batch {
 		if batch[i].Len > got {
-			w.pieces[link].refuted.Add(1)
-			w.Suspect(link, Piece{})
+			q.of[link].refuted.Add(1)
+			q.set(link, Piece{})
 			return
 		}
 	}
 }
 
-// Piece returns the stored piece of the link in a position; ok is false if there is none or a
-// longer packet has refuted it. Safe for any goroutine.
-func (w *Worker) Piece(position int) (p Piece, ok bool) {
-	v := w.pieces[position].seen.Load()
+// at returns the piece of a link, if there is one.
+func (q *pieces) at(link int) (p Piece, ok bool) {
+	v := q.of[link].seen.Load()
 	return Piece{Got: int(v >> 32), Claimed: int(uint32(v))}, v != 0
 }
-
-// Refuted returns how many pieces of the link in a position longer packets have refuted. Safe for
-// any goroutine.
-func (w *Worker) Refuted(position int) uint64 { return w.pieces[position].refuted.Load() }

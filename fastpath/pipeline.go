@@ -141,7 +141,7 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 				break
 			}
 		}
-		q := w.toLink[hop.Link]
+		q := w.egress.to[hop.Link]
 		if q == nil || uint(q.n) >= uint(len(q.desc)) {
 			break
 		}

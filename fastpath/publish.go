@@ -16,23 +16,6 @@ func (w *Worker) dropped(d Desc, r reason.Drop) {
 	w.free(d)
 }
 
-// free returns a packet's frames to the pool.
-func (w *Worker) free(d Desc) {
-	if d.Len == 0 {
-		w.chains.Free(w.pool, d)
-		return
-	}
-	w.pool.Put(d.Addr)
-}
-
-// bytes returns the length of a packet in bytes.
-func (w *Worker) bytes(d Desc) uint32 {
-	if d.Len == 0 {
-		return uint32(w.chains.Bytes(d))
-	}
-	return d.Len
-}
-
 // countHeld counts a packet that enters a hold queue (by 1) or leaves it (by -1). Its chain must
 // not change in between.
 func (w *Worker) countHeld(d Desc, by int) {
@@ -60,10 +43,10 @@ func (w *Worker) publish(moved int) {
 	w.publishBackends(moved)
 	n.batches += uint64(min(moved, 1))
 	n.moved = n.moved || moved != 0 || n.dirty != 0
-	if moved >= w.take && w.planner.Now-w.published < publishEvery {
+	if moved >= w.budget.packets && w.planner.Now-w.publishing.counts < publishEvery {
 		return
 	}
-	w.published = w.planner.Now
+	w.publishing.counts = w.planner.Now
 	total, free, links, held := w.Frames()
 	s.FramesTotal.Store(uint64(total))
 	s.FramesFree.Store(uint64(free))
@@ -110,7 +93,7 @@ const (
 // received a full batch is saturated.
 func (w *Worker) publishBackends(moved int) {
 	w.advanceGeneration()
-	if w.rounds == 0 && moved >= w.take && w.planner.Now-w.counted < backendsEvery {
+	if w.publishing.rounds == 0 && moved >= w.budget.packets && w.planner.Now-w.publishing.backends < backendsEvery {
 		return
 	}
 	limit := backendsAtOnce
@@ -118,12 +101,12 @@ func (w *Worker) publishBackends(moved int) {
 		limit = backendsIdle
 	}
 	for w.stats.Backends.Publish(limit) {
-		w.counted = w.planner.Now
-		if w.rounds == 0 {
+		w.publishing.backends = w.planner.Now
+		if w.publishing.rounds == 0 {
 			return
 		}
-		if w.rounds--; w.rounds == 0 {
-			w.stats.Generation.Store(w.entered)
+		if w.publishing.rounds--; w.publishing.rounds == 0 {
+			w.stats.Generation.Store(w.publishing.generation)
 			return
 		}
 	}
@@ -135,14 +118,14 @@ func (w *Worker) publishBackends(moved int) {
 // round.
 func (w *Worker) advanceGeneration() {
 	g := &w.stats.Generation
-	if w.planner.Snap == nil || w.rounds > 0 || g.Load() == w.planner.Snap.Generation {
+	if w.planner.Snap == nil || w.publishing.rounds > 0 || g.Load() == w.planner.Snap.Generation {
 		return
 	}
 	if g.Load() == 0 { // just awake: all counts were published before the sleep
 		g.Store(w.planner.Snap.Generation)
 		return
 	}
-	w.entered, w.rounds = w.planner.Snap.Generation, 2
+	w.publishing.generation, w.publishing.rounds = w.planner.Snap.Generation, 2
 }
 
 // publishAllBackends publishes the remaining backends' counters before the worker sleeps, pauses or
@@ -150,7 +133,7 @@ func (w *Worker) advanceGeneration() {
 func (w *Worker) publishAllBackends() {
 	w.stats.Backends.Publish(stats.MaxBackends) // the rest of the current round
 	w.stats.Backends.Publish(stats.MaxBackends)
-	w.rounds = 0
+	w.publishing.rounds = 0
 }
 
 // validate panics if a law is broken; tests and SLUICE_VALIDATE=1 run it.

@@ -23,7 +23,7 @@ func (w *Worker) awake() {
 // mayRest reports whether the worker may rest. Unless it is paused, a worker goes on stepping while
 // it is late with expiry, or has parked packets or unpublished counters of backends.
 func (w *Worker) mayRest() bool {
-	return w.paused || w.due == 0 && w.parked.count == 0 && !w.stats.Backends.Pending()
+	return w.control.paused || w.sweep.due == 0 && w.parked.count == 0 && !w.stats.Backends.Pending()
 }
 
 // probe makes each link ask the kernel for its state (Link.Probe). It runs after a sleep without
@@ -49,8 +49,8 @@ func (w *Worker) holds() bool { return w.hops.len()+w.frags.len() > 0 }
 
 // Stop ends the worker after the current step. Safe from any goroutine.
 func (w *Worker) Stop() {
-	w.stop.Store(true)
-	w.wake.signal()
+	w.control.stop.Store(true)
+	w.control.wake.signal()
 }
 
 // shutdown drops the packets that the worker still holds, and publishes its counters.
@@ -68,7 +68,7 @@ func (w *Worker) shutdown() {
 		w.dropped(d, reason.Shutdown)
 	}
 	w.hops.keep(w.hops.held[:0])
-	w.tasks.end()
+	w.control.tasks.end()
 	w.planner.Snap, w.planner.View = nil, nil
 	w.publishAllBackends()
 	w.publish(1)

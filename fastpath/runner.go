@@ -68,7 +68,7 @@ func (r *Runner) Take(w *Worker) bool {
 
 // Hand moves the worker to another runner after the current step. It must run on the worker's
 // goroutine (Worker.Do).
-func (w *Worker) Hand(to *Runner) { w.next = to }
+func (w *Worker) Hand(to *Runner) { w.control.next = to }
 
 // Wait changes how the runner waits. Safe from any goroutine.
 func (r *Runner) Wait(w Waiting) {
@@ -151,13 +151,13 @@ func (r *Runner) loop(ctx context.Context) {
 		}
 		began, moved, mayRest := now, 0, true
 		for _, w := range r.workers {
-			w.tasks.run(w)
+			w.control.tasks.run()
 			n := w.Step(now)
 			after := clock.now()
 			if n > 0 {
 				w.stats.BusyNanos.Store(w.stats.BusyNanos.Load() + after - now)
 			}
-			if w.next != nil || w.stop.Load() {
+			if w.control.next != nil || w.control.stop.Load() {
 				r.attention.Store(true)
 			}
 			moved, mayRest, now = moved+n, mayRest && w.mayRest(), after
@@ -197,7 +197,7 @@ func (r *Runner) loop(ctx context.Context) {
 // another process is taking over, and may need this CPU.
 func (r *Runner) paused() bool {
 	for _, w := range r.workers {
-		if !w.paused {
+		if !w.control.paused {
 			return false
 		}
 	}
@@ -214,12 +214,12 @@ func (r *Runner) attend(ctx context.Context) bool {
 	r.arrived = nil
 	r.mu.Unlock()
 	r.workers = slices.DeleteFunc(r.workers, func(w *Worker) bool {
-		if w.stop.Load() {
+		if w.control.stop.Load() {
 			w.shutdown()
 			return true
 		}
-		to := w.next
-		w.next = nil
+		to := w.control.next
+		w.control.next = nil
 		return to != nil && to != r && to.Take(w) // not while r.mu is held: to may hand one to r
 	})
 	r.mu.Lock()
@@ -229,7 +229,7 @@ func (r *Runner) attend(ctx context.Context) bool {
 	case len(r.workers)+len(r.arrived) > 0:
 		return true
 	case r.until != nil:
-		r.ended = r.until.stop.Load()
+		r.ended = r.until.control.stop.Load()
 	default:
 		r.ended = ctx.Err() != nil
 	}
@@ -261,10 +261,10 @@ func (r *Runner) sleep() {
 	limit, idle := r.c.Sleep, true
 	r.fds = append(r.fds[:0], r.wake.poll())
 	for _, w := range r.workers {
-		r.fds = append(r.fds, w.wake.poll())
+		r.fds = append(r.fds, w.control.wake.poll())
 	}
 	for _, w := range r.workers {
-		if w.paused {
+		if w.control.paused {
 			continue
 		}
 		if w.holds() || w.unsent() {
@@ -296,9 +296,9 @@ func (r *Runner) sleep() {
 	}
 	for i, w := range r.workers {
 		if r.fds[1+i].Revents != 0 {
-			w.wake.drain()
+			w.control.wake.drain()
 		}
-		if w.paused {
+		if w.control.paused {
 			continue
 		}
 		w.awake()

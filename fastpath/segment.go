@@ -58,12 +58,12 @@ func (w *Worker) transportChecksum(p *packet) header.Checksum {
 
 // restSum returns the sum, for the transport checksum, of the packet's bytes after its first
 // buffer.
-func (w *Worker) restSum(p *packet) uint16 {
+func (u *umem) restSum(p *packet) uint16 {
 	if !p.long() {
 		return 0
 	}
 	first := len(p.frame)
-	return w.chains.sum(w.mem, p.desc, first, int(p.End), first-int(p.L4))
+	return u.chains.sum(u.mem, p.desc, first, int(p.End), first-int(p.L4))
 }
 
 var (
@@ -72,7 +72,7 @@ var (
 )
 
 // crc returns the CRC32c of an SCTP packet whose CRC field is zero.
-func (w *Worker) crc(p *packet) uint32 {
+func (u *umem) crc(p *packet) uint32 {
 	const at, end = header.SCTPBytes - len(noCRC), header.SCTPBytes // of the field
 	b := p.Transport(p.frame)
 	crc := crc32.Update(crc32.Update(0, castagnoli, b[:at]), castagnoli, noCRC[:])
@@ -81,9 +81,9 @@ func (w *Worker) crc(p *packet) uint32 {
 		return crc
 	}
 	left := int(p.End-p.L4) - len(b)
-	for next, more := w.chains.Next(p.desc.Addr); more && left > 0; next, more = w.chains.Next(next) {
-		n := min(left, int(w.chains.at(next).bytes))
-		crc = crc32.Update(crc, castagnoli, w.mem[next:next+uint64(n)])
+	for next, more := u.chains.Next(p.desc.Addr); more && left > 0; next, more = u.chains.Next(next) {
+		n := min(left, int(u.chains.at(next).bytes))
+		crc = crc32.Update(crc, castagnoli, u.mem[next:next+uint64(n)])
 		left -= n
 	}
 	return crc

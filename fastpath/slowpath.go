@@ -10,7 +10,7 @@ import (
 func (w *Worker) handleAny(d Desc) {
 	p := &w.b.pkt
 	var v decide.Verdict
-	if r := w.parse(p, d); r == reason.None {
+	if r := w.parse(p, d, w.b.origin); r == reason.None {
 		v = w.handle(p)
 	} else {
 		v = w.handleFault(p, r)
@@ -58,7 +58,7 @@ func (w *Worker) handleFault(p *packet, r reason.Drop) decide.Verdict {
 	case p.kernel && (p.Multicast || r == reason.EtherType):
 		return drop(reason.HostLinkOther)
 	case r == reason.FrameTruncated:
-		w.notePiece(p)
+		w.pieces.note(p, w.pool.frameSize)
 	}
 	return drop(r)
 }

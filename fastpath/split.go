@@ -92,15 +92,6 @@ func keepCopiedOptions(b []byte) {
 	}
 }
 
-// copy fills b with the bytes of a packet, starting at offset from.
-func (w *Worker) copy(b []byte, d Desc, from int) {
-	if d.Len == 0 {
-		w.chains.copy(b, w.mem, d, from)
-		return
-	}
-	copy(b, w.frame(d)[from:])
-}
-
 // RFC 791 section 3.1: flags and fragment offset.
 const (
 	ipv4MoreFragments = 0x2000

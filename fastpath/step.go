@@ -13,22 +13,22 @@ import (
 // moved. now is CLOCK_BOOTTIME in nanoseconds. A Runner calls it repeatedly; tests and replays call
 // it directly.
 func (w *Worker) Step(now uint64) int {
-	if w.paused {
+	if w.control.paused {
 		return 0
 	}
 	w.begin(flowtable.Time(now))
 	moved := 0
 	for i, link := range w.c.Links {
-		n := link.Receive(w.b.desc[:w.take])
+		n := link.Receive(w.b.desc[:w.budget.packets])
 		if n == 0 {
 			continue
 		}
 		moved += n
 		w.count(i, n)
-		if w.suspects != 0 {
-			w.refute(i, w.b.desc[:n])
+		if w.pieces.suspects != 0 {
+			w.pieces.refute(i, w.b.desc[:n])
 		}
-		w.received(n)
+		w.budget.received(n)
 		w.handleBatch(n) // find or make flows; then rewrite, queue, park, or drop with a reason
 		w.transmit()
 	}
@@ -45,7 +45,7 @@ func (w *Worker) Step(now uint64) int {
 
 // begin starts a step: the whole step uses one clock value, one snapshot and one view.
 func (w *Worker) begin(now flowtable.Time) {
-	w.planner.Now, w.ticks, w.opens = now, now.Ticks(), OpensPerStep
+	w.planner.Now, w.ticks, w.budget.flows = now, now.Ticks(), OpensPerStep
 	w.hops.mayDisplace = displacedPerStep
 	w.flows.Enter(now)
 	w.planner.Snap = w.c.Services.Load()
@@ -65,9 +65,9 @@ func (w *Worker) enter(view *nexthop.View) {
 	binding := decide.BindingOf(w.planner.Snap, view)
 	switch {
 	case w.planner.Binding != 0 && w.planner.Binding != binding || w.planner.Rebound > groupSize:
-		w.take = packetsPerBinding
-	case w.take < BatchSize:
-		w.take *= 2
+		w.budget.packets = packetsPerBinding
+	case w.budget.packets < BatchSize:
+		w.budget.packets *= 2
 	}
 	w.planner.View, w.planner.Binding, w.planner.Rebound = view, binding, 0
 }
@@ -75,9 +75,9 @@ func (w *Worker) enter(view *nexthop.View) {
 // openParked handles parked packets until the step's budget is spent, and returns how many it
 // handled. They pass the pipeline again, so that the lookahead prefetches for them (lookahead.go).
 func (w *Worker) openParked() (moved int) {
-	w.opening = true
-	for w.parked.count > 0 && w.opens > 0 {
-		n := w.parked.take(w.b.desc[:], w.opens)
+	w.budget.emptying = true
+	for w.parked.count > 0 && w.budget.flows > 0 {
+		n := w.parked.take(w.b.desc[:], w.budget.flows)
 		for _, d := range w.b.desc[:n] {
 			w.countHeld(d, -1)
 		}
@@ -88,7 +88,7 @@ func (w *Worker) openParked() (moved int) {
 		w.transmit()
 		moved += n
 	}
-	w.opening = false
+	w.budget.emptying = false
 	return moved
 }
 
@@ -117,17 +117,17 @@ const sweepBusy = flowtable.SweepRecords / 4
 // expire sweeps the part of this worker's share of the flow table that is due. A step sweeps a
 // bounded part, so that packets do not wait long; the next steps sweep the rest.
 func (w *Worker) expire(moved int) {
-	if elapsed := w.planner.Now - w.swept; elapsed >= sweepEvery {
-		w.swept = w.planner.Now
-		w.due = min(w.due+w.sweepShare(time.Duration(elapsed)), w.sweepShare(math.MaxInt64))
+	if elapsed := w.planner.Now - w.sweep.until; elapsed >= sweepEvery {
+		w.sweep.until = w.planner.Now
+		w.sweep.due = min(w.sweep.due+w.sweepShare(time.Duration(elapsed)), w.sweepShare(math.MaxInt64))
 	}
-	if w.due > 0 {
-		limit := w.due
-		if moved >= w.take {
+	if w.sweep.due > 0 {
+		limit := w.sweep.due
+		if moved >= w.budget.packets {
 			limit = min(limit, sweepBusy)
 		}
 		examined, _ := w.flows.Sweep(w.planner.Now, limit)
-		w.due -= examined
+		w.sweep.due -= examined
 	}
 }
 

@@ -60,7 +60,7 @@ type HeldFragment struct {
 // keeps. While paused the worker uses no frame, ring, flow or snapshot. It must run on the worker's
 // goroutine (Do).
 func (w *Worker) Pause() Remains {
-	w.paused = true
+	w.control.paused = true
 	w.publish(1)
 	w.rest()
 	r := Remains{Counts: map[string]uint64{}, Free: w.pool.Free()}
@@ -91,8 +91,8 @@ func (w *Worker) Pause() Remains {
 
 // Resume ends Pause. It must run on the worker's goroutine (Do).
 func (w *Worker) Resume() {
-	if w.paused {
-		w.paused = false
+	if w.control.paused {
+		w.control.paused = false
 		w.awake()
 	}
 }

@@ -16,7 +16,7 @@ type tasks struct {
 }
 
 type task struct {
-	f    func(*Worker)
+	f    func()
 	done func() // called after f has returned, or when the worker has ended without running f
 	ran  bool   // f has run; valid when done is called
 }
@@ -47,12 +47,12 @@ func (q *tasks) withdraw(t *task) bool {
 
 // run runs the queued tasks. The next step sees a task that is added meanwhile: add stores waiting
 // before it wakes the worker.
-func (q *tasks) run(w *Worker) {
+func (q *tasks) run() {
 	if q.waiting.Load() == 0 {
 		return
 	}
 	for _, t := range q.take(false) {
-		t.f(w)
+		t.f()
 		t.ran = true
 		t.done()
 	}

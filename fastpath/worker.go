@@ -12,7 +12,6 @@ import (
 	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/affinity"
-	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
 )
@@ -64,7 +63,7 @@ type Config struct {
 	HeldFragments int
 	FragmentWait  time.Duration
 	// ICMPRate (per second) and ICMPBurst limit the ICMP errors and RSTs that this worker
-	// generates, separately for each kind (Worker.limitOf). TTL is the TTL of packets that it
+	// generates, separately for each kind (rates.of). TTL is the TTL of packets that it
 	// generates.
 	ICMPRate, ICMPBurst int
 	TTL                 uint8
@@ -86,51 +85,53 @@ type HostMAC struct{ Kernel, User [6]byte }
 // Worker forwards the packets of its links. Only the goroutine of its Runner uses it, except for
 // Do, Tell and Stop.
 type Worker struct {
-	c      Config
-	mem    []byte
-	memory header.Memory // mem
-	pool   *Pool
-	chains *Chains
-	flows  *flowtable.Handle // shared with the planner
-	stats  *stats.Block
-
+	c Config
+	umem
+	flows   *flowtable.Handle // shared with the planner
 	planner decide.Planner
+	ticks   flowtable.Ticks // now, as of begin
 
+	// Packets: the batch that is being handled, the queues in which packets wait, the queues of the
+	// links.
 	b      batch
-	out    []egressQueue     // by position in Links
-	toLink [256]*egressQueue // by nexthop.Hop.Link; nil where there is none
-	pieces []piece           // by position in Links
-	// suspects counts the links that have a piece.
-	suspects int
-	hops     hopQueue
-	parked   parkedQueue
-	take     int  // packets that this step takes from each link
-	opens    int  // flows that this step may still open
-	opening  bool // openParked is handling parked packets
-	frags    fragmentQueue
-	limit    nat.FairRateLimit // of ICMP errors that have no limit of their own
-	tooBig   nat.FairRateLimit // of nat.FragmentationNeeded
-	expired  nat.FairRateLimit // of nat.TimeExceeded
-	resets   nat.FairRateLimit
-	pathMTUs *nat.RateLimits   // by site of clients
-	siteKey  flowtable.HashKey // of hashes of sites
-	draws    draws
-	ahead    lookahead
-	host     nexthop.Hop
+	ahead  lookahead
+	hops   hopQueue
+	parked parkedQueue
+	frags  fragmentQueue
+	egress egress
+	host   nexthop.Hop
+	pieces pieces
 
-	n         counts
-	ticks     flowtable.Ticks // now, as of begin
-	swept     flowtable.Time
-	due       int            // records of the flow table to sweep, for the time up to swept
-	published flowtable.Time // when the counts were published
-	counted   flowtable.Time // when all backends' counters were published
-	entered   uint64         // the generation to publish after the remaining rounds
-	rounds    int            // remaining rounds of publishing backends' counters
-	tasks     tasks
-	wake      wakeup
-	stop      atomic.Bool
-	next      *Runner // the runner that takes it over after this step, or nil
-	paused    bool    // Step does nothing
+	// What the worker may do: the bounds of a step, and of generated packets.
+	budget budget
+	rates  rates
+	draws  draws
+
+	// Counts, and how far they are published.
+	n          counts
+	stats      *stats.Block
+	publishing struct {
+		counts     flowtable.Time // when the counts were published
+		backends   flowtable.Time // when all backends' counters were published
+		generation uint64         // to publish after the remaining rounds
+		rounds     int            // remaining rounds of publishing backends' counters
+	}
+
+	// sweep is this worker's share of the flow table's expiry.
+	sweep struct {
+		until flowtable.Time
+		due   int // records to sweep, for the time up to until
+	}
+	control control
+}
+
+// control has the requests of other goroutines.
+type control struct {
+	tasks  tasks
+	wake   wakeup
+	stop   atomic.Bool
+	next   *Runner // the runner that takes the worker over after this step, or nil
+	paused bool    // Step does nothing
 }
 
 // New checks the configuration and returns a worker that has not started.
@@ -162,35 +163,27 @@ func New(c Config) (*Worker, error) {
 	}
 	flows.MakeRings()
 	w := &Worker{
-		c: c, mem: c.Memory, memory: header.NewMemory(c.Memory), pool: c.Pool, chains: c.Chains,
+		c: c, umem: umem{mem: c.Memory, memory: header.NewMemory(c.Memory), pool: c.Pool, chains: c.Chains},
 		flows: flows, stats: c.Stats,
 		planner: decide.Planner{
 			Flows: flows, Loads: c.Flows.Loads(), Pins: c.Affinity,
 			Host4: c.HostSource4, Host6: c.HostSource6, Routes: new(decide.RouteCache),
 		},
-		draws:    draws{source: newRandom(c.Seed)},
-		limit:    nat.NewFairRateLimit(c.ICMPRate, c.ICMPBurst),
-		tooBig:   nat.NewFairRateLimit(c.ICMPRate, c.ICMPBurst),
-		expired:  nat.NewFairRateLimit(c.ICMPRate, c.ICMPBurst),
-		resets:   nat.NewFairRateLimit(c.ICMPRate, c.ICMPBurst),
-		pathMTUs: nat.NewRateLimits(pathMTURate, pathMTUBurst),
-		host:     nexthop.Hop{Kind: nexthop.Kernel, Ready: true, DstMAC: c.HostMAC.Kernel, SrcMAC: c.HostMAC.User},
+		draws: draws{source: newRandom(c.Seed)},
+		host:  nexthop.Hop{Kind: nexthop.Kernel, Ready: true, DstMAC: c.HostMAC.Kernel, SrcMAC: c.HostMAC.User},
 	}
-	for i := range w.siteKey {
-		w.siteKey[i] = w.draws.source.Uint64()
+	var sites flowtable.HashKey
+	for i := range sites {
+		sites[i] = w.draws.source.Uint64()
 	}
-	w.take = BatchSize
+	w.rates = newRates(c.ICMPRate, c.ICMPBurst, sites)
+	w.budget.packets = BatchSize
 	w.hops = newHopQueue(c.HeldPackets, c.HeldPerHop, [2]uint64{w.draws.source.Uint64(), w.draws.source.Uint64()})
 	w.frags = newFragmentQueue(c.HeldFragments, c.FragmentWait)
 	w.parked = newParkedQueue(c.Pool.Total())
-	w.out, w.pieces = make([]egressQueue, len(c.Links)), make([]piece, len(c.Links))
-	for i := range w.out {
-		w.out[i].link = i
-	}
-	for i, link := range c.Egress[:min(len(c.Egress), len(w.toLink))] {
-		w.toLink[i] = &w.out[link]
-	}
-	if err := w.wake.open(); err != nil {
+	w.egress = newEgress(len(c.Links), c.Egress)
+	w.pieces.of = make([]piece, len(c.Links))
+	if err := w.control.wake.open(); err != nil {
 		flows.Close()
 		return nil, fmt.Errorf("fastpath: worker %d: eventfd: %w", c.ID, err)
 	}
@@ -202,13 +195,25 @@ func New(c Config) (*Worker, error) {
 func (w *Worker) SetLink(position int, l Link) (old Link) {
 	old = w.c.Links[position]
 	w.c.Links[position] = l
-	w.Suspect(position, Piece{})
+	w.pieces.set(position, Piece{})
 	return old
 }
 
 // SetHostMAC sets the MAC addresses of the host link's ends, which change if the link is deleted
 // and created again. It must run on the worker's goroutine (Do).
 func (w *Worker) SetHostMAC(m HostMAC) { w.host.DstMAC, w.host.SrcMAC = m.Kernel, m.User }
+
+// Suspect sets the piece of the link in a position, which arrived on another link of the same
+// device; the zero Piece removes it. It must run on the worker's goroutine (Do).
+func (w *Worker) Suspect(position int, p Piece) { w.pieces.set(position, p) }
+
+// Piece returns the stored piece of the link in a position; ok is false if there is none or a
+// longer packet has refuted it. Safe for any goroutine.
+func (w *Worker) Piece(position int) (p Piece, ok bool) { return w.pieces.at(position) }
+
+// Refuted returns how many pieces of the link in a position longer packets have refuted. Safe for
+// any goroutine.
+func (w *Worker) Refuted(position int) uint64 { return w.pieces.of[position].refuted.Load() }
 
 // Pool returns the worker's free frames; a closed link returns its frames there. It must be used on
 // the worker's goroutine (Do) only.
@@ -218,7 +223,7 @@ func (w *Worker) Pool() *Pool { return w.pool }
 // ended.
 func (w *Worker) Close() {
 	w.flows.Close()
-	w.wake.close()
+	w.control.wake.close()
 }
 
 // Frames returns the UMEM's size in frames, and the frames that are free, in links and held. Only
@@ -232,3 +237,5 @@ func (w *Worker) Frames() (total, free, links, held int) {
 	}
 	return w.pool.Total(), w.pool.Free(), links, w.hops.len() + w.frags.len() + w.parked.len() + w.n.heldMore
 }
+
+func (w *Worker) originOf(link int) origin { return origin{link, link == w.c.Host} }
