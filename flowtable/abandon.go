@@ -3,22 +3,13 @@ package flowtable
 import (
 	"sync/atomic"
 	"time"
-)
 
-// A client repeats its SYN (or SCTP INIT) if it gets no answer: 1 s after the first and then at
-// doubling intervals (RFC 6298 section 2 and 5), or with Linux' net.ipv4.tcp_syn_linear_timeouts at
-// 1, 2, 3 and 4 s. The table takes the second repetition as a sign that the backend is dead.
-// Duplicates made by the network must not count as repetitions, so each repetition has a minimum
-// age of the flow, and there is a minimum time between the two.
-const (
-	firstRepetition  = int32(500 * time.Millisecond / tick)  // least age of the flow
-	secondRepetition = int32(1500 * time.Millisecond / tick) // least age of the flow
-	repetitionGap    = int32(500 * time.Millisecond / tick)  // least time between the two
+	"sluice.dev/sluice/flowtable/conn"
 )
 
 // abandonedTicks is how long answers to an abandoned flow are recognised: a backend on Linux
 // repeats its SYN-ACK for 63 s (net.ipv4.tcp_synack_retries 5), and may begin late.
-const abandonedTicks = ticks(120 * time.Second / tick)
+const abandonedTicks = Ticks(120 * time.Second / conn.Tick)
 
 // Repeated must be called for each opening packet of a client (TCP SYN, SCTP INIT) on an existing
 // flow. It returns true for the second unanswered repetition and for each later one: then the
@@ -36,16 +27,16 @@ const abandonedTicks = ticks(120 * time.Second / tick)
 // count only if gone is true: the backend is no longer an endpoint. An open connection of a backend
 // that still exists is never moved to another backend.
 func (h *Handle) Repeated(r Ref, now Time, gone bool) bool {
-	f, t := h.Flow(r), now.ticks()
+	f, t := h.Flow(r), now.Ticks()
 	for {
 		m := f.load()
 		n, second := m, false
 		switch {
-		case !m.live():
-		case m.state() == SynSeen:
-			n, second = m.repeat(t.since(ticks(f.word())))
-		case gone && m.state().open():
-			n, second = m.repeatOpen(t)
+		case !m.Live():
+		case m.State() == SynSeen:
+			n, second = m.Repeat(t.Since(Ticks(f.word())))
+		case gone && m.State().Open():
+			n, second = m.RepeatOpen(t)
 		}
 		if n == m || f.swap(m, n) {
 			return second
@@ -60,59 +51,15 @@ func (h *Handle) MarkRepeated(r Ref) {
 	f := h.Flow(r)
 	for {
 		m := f.load()
-		if !m.live() || m.state() != SynSeen || m&metaAgain != 0 || f.swap(m, m|metaAgain) {
+		if !m.Live() || m.State() != SynSeen || m&conn.MetaAgain != 0 || f.swap(m, m|conn.MetaAgain) {
 			return
 		}
 	}
 }
 
-// repeat returns m, in SynSeen, as changed by an opening packet at the given age of the flow, and
-// whether the packet is the second repetition or a later one.
-func (m meta) repeat(age int32) (next meta, second bool) {
-	first, note := m&metaAgain == 0, meta(max(0, min(age, 255)))<<metaRepeatShift
-	switch {
-	case first && age >= firstRepetition:
-		return m | metaAgain | note, false
-	case !first && age >= secondRepetition && age-int32(m>>metaRepeatShift) >= repetitionGap:
-		return m&^metaRepeat | note, true
-	}
-	return m, false
-}
-
-// On an open connection, repeat holds the time of the last opening packet, as 1 + ticks modulo
-// openTicks, and openRepeated from the first repetition on.
-const (
-	openTicks    = 127
-	openRepeated = 1 << 7
-)
-
-// repeatOpen is repeat on an open connection. A repetition within 0.4 s of a multiple of 12.7 s
-// after the previous one counts as a copy of that one.
-func (m meta) repeatOpen(now ticks) (next meta, second bool) {
-	last, stamp := uint8(m>>metaRepeatShift), meta(1+now%openTicks)
-	if last == 0 {
-		return m | stamp<<metaRepeatShift, false
-	}
-	// Another worker's batch may be later than this one: then the gap is negative.
-	gap := (int32(now%openTicks) - int32(last&^openRepeated-1) + openTicks) % openTicks
-	if gap < repetitionGap || gap > openTicks-repetitionGap {
-		return m, false
-	}
-	return m&^metaRepeat | (stamp|openRepeated)<<metaRepeatShift, last&openRepeated != 0
-}
-
-// open reports whether a backend has answered, and the connection is not over.
-func (s State) open() bool { return s >= SynRecv && s <= FinBackend }
-
-// unanswered reports whether a flow may be abandoned.
-func (m meta) unanswered() bool {
-	return m.live() && (m.state() == SynSeen || m.state().open() && m&(openRepeated<<metaRepeatShift) != 0)
-}
-
 // Awaits reports whether an opening packet of the client waits for its answer.
 func (h *Handle) Awaits(r Ref) bool {
-	m := h.Flow(r).load()
-	return m.live() && (m.state() == SynSeen || m.state().open() && m&metaAgain != 0)
+	return h.Flow(r).load().Awaits()
 }
 
 // Abandon ends a flow without an answer (in SynSeen, or if Repeated returned true), so that its
@@ -124,10 +71,10 @@ func (h *Handle) Awaits(r Ref) bool {
 func (h *Handle) Abandon(r Ref, now Time) bool {
 	a, i := h.arena(r&refV6 != 0), r.index()
 	k := a.keyOf(i, ReplySide)
-	hash, until := h.secret.hash(a.v6, &k), now.ticks()+abandonedTicks
+	hash, until := h.secret.hash(a.v6, &k), now.Ticks()+abandonedTicks
 	for f := a.flow(i); ; {
 		m := f.load()
-		if !m.unanswered() {
+		if !m.Unanswered() {
 			return false
 		}
 		// Note the key before it is free. If the backend answers in between, its packets find the
@@ -144,7 +91,7 @@ func (h *Handle) Abandon(r Ref, now Time) bool {
 // to an abandoned one. It reports a false answer for at most one packet in 5 * 10^8. It does not
 // recognise an answer after a restart, or after eight other flows of the same set were abandoned.
 func (h *Handle) Abandoned(hash uint64, now Time) bool {
-	return h.t.abandoned.has(hash, now.ticks())
+	return h.t.abandoned.has(hash, now.Ticks())
 }
 
 // abandoned remembers reply keys of abandoned flows, in 256 KiB: sets of one cache line, selected
@@ -154,7 +101,7 @@ type abandoned [1 << 12][8]atomic.Uint64
 
 // note stores a key in the word that already has it, or else in the word that expires first. If two
 // workers store at once, one key may be lost: then its answers count as strays.
-func (a *abandoned) note(hash uint64, until ticks) {
+func (a *abandoned) note(hash uint64, until Ticks) {
 	set := &a[hash%uint64(len(a))]
 	at := &set[0]
 	for i := range set {
@@ -163,17 +110,17 @@ func (a *abandoned) note(hash uint64, until ticks) {
 			at = &set[i]
 			break
 		}
-		if first := at.Load(); first != 0 && (w == 0 || ticks(w).since(ticks(first)) < 0) {
+		if first := at.Load(); first != 0 && (w == 0 || Ticks(w).Since(Ticks(first)) < 0) {
 			at = &set[i]
 		}
 	}
 	at.Store(hash>>32<<32 | uint64(until))
 }
 
-func (a *abandoned) has(hash uint64, now ticks) bool {
+func (a *abandoned) has(hash uint64, now Ticks) bool {
 	set := &a[hash%uint64(len(a))]
 	for i := range set {
-		if w := set[i].Load(); w>>32 == hash>>32 && w != 0 && ticks(w).since(now) >= 0 {
+		if w := set[i].Load(); w>>32 == hash>>32 && w != 0 && Ticks(w).Since(now) >= 0 {
 			return true
 		}
 	}

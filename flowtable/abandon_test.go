@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -40,15 +41,15 @@ func TestRepeated(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tb, h := testTable(t, 10, 0)
-			const start = bootTime / Time(tick) * Time(tick)
+			const start = bootTime / Time(conn.Tick) * Time(conn.Tick)
 			r := h.mustCreate(t, start, newFlow(header.ProtoTCP, false, 1))
 			for _, s := range c.syns {
-				seen := h.Flow(r).load().seen()
+				seen := h.Flow(r).load().Seen()
 				if got := h.Repeated(r, start+Time(s.at), false); got != s.want {
 					t.Errorf("SYN at %v: %v, want %v", s.at, got, s.want)
 				}
-				if m := h.Flow(r).load(); m.seen() != seen || m.state() != SynSeen {
-					t.Errorf("SYN at %v: refreshed, or %v", s.at, m.state())
+				if m := h.Flow(r).load(); m.Seen() != seen || m.State() != SynSeen {
+					t.Errorf("SYN at %v: refreshed, or %v", s.at, m.State())
 				}
 			}
 			validate(t, tb)
@@ -63,12 +64,12 @@ func TestRepeatedAnswered(t *testing.T) {
 	r := h.mustCreate(t, bootTime, newFlow(header.ProtoTCP, false, 1))
 	h.Repeated(r, bootTime+second, false)
 	h.Repeated(r, bootTime+2*second, false)
-	if m := h.Flow(r).load(); m&metaAgain == 0 || m&metaRepeat == 0 {
+	if m := h.Flow(r).load(); m&conn.MetaAgain == 0 || m&conn.MetaRepeat == 0 {
 		t.Fatalf("meta %#x has no note of a repetition", m)
 	}
-	h.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), bootTime+3*second)
-	if m := h.Flow(r).load(); m.state() != SynRecv || m&(metaNotes|0xff<<56) != 0 {
-		t.Fatalf("after the answer: %v, notes %#x", m.state(), m&metaNotes)
+	h.Observe(r, ReplySide, seg(ReplySide, header.TCPSYN|header.TCPACK), bootTime+3*second)
+	if m := h.Flow(r).load(); m.State() != SynRecv || m&(conn.MetaNotes|0xff<<56) != 0 {
+		t.Fatalf("after the answer: %v, notes %#x", m.State(), m&conn.MetaNotes)
 	}
 	for n := range Time(3) {
 		if h.Repeated(r, bootTime+(4+2*n)*second, false) {
@@ -94,7 +95,7 @@ func TestRepeatedOnAnOpenConnection(t *testing.T) {
 		flags uint8
 		want  bool // of a SYN
 	}
-	syn := func(at Time, want bool) packet { return packet{at, ClientSide, tcpSYN, want} }
+	syn := func(at Time, want bool) packet { return packet{at, ClientSide, header.TCPSYN, want} }
 	for _, c := range []struct {
 		name    string
 		gone    bool
@@ -108,16 +109,16 @@ func TestRepeatedOnAnOpenConnection(t *testing.T) {
 		{"the backend is there", false, false, []packet{syn(0, false), syn(1000*ms, false), syn(3000*ms, false),
 			syn(7000*ms, false)}},
 		{"the connection is in use", true, true, []packet{syn(0, false), syn(1000*ms, false),
-			{1500 * ms, ClientSide, tcpACK, false}, syn(3000*ms, false), syn(7000*ms, false), syn(15000*ms, true)}},
-		{"challenged", true, false, []packet{syn(0, false), syn(1000*ms, false), {1100 * ms, ReplySide, tcpACK,
+			{1500 * ms, ClientSide, header.TCPACK, false}, syn(3000*ms, false), syn(7000*ms, false), syn(15000*ms, true)}},
+		{"challenged", true, false, []packet{syn(0, false), syn(1000*ms, false), {1100 * ms, ReplySide, header.TCPACK,
 			false}, syn(3000*ms, false)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tb, h := testTable(t, 10, 0)
-			const start = bootTime / Time(tick) * Time(tick)
+			const start = bootTime / Time(conn.Tick) * Time(conn.Tick)
 			r := h.mustCreate(t, start, newFlow(header.ProtoTCP, false, 1))
 			for i, p := range []packet{
-				{0, ReplySide, tcpSYN | tcpACK, false}, {0, ClientSide, tcpACK, false}, {0, ReplySide, tcpACK, false},
+				{0, ReplySide, header.TCPSYN | header.TCPACK, false}, {0, ClientSide, header.TCPACK, false}, {0, ReplySide, header.TCPACK, false},
 			} {
 				if h.Awaits(r) != (i == 0) {
 					t.Errorf("after %d packets it waits for an answer: %v", i, h.Awaits(r))
@@ -127,14 +128,14 @@ func TestRepeatedOnAnOpenConnection(t *testing.T) {
 			answered := true
 			for _, p := range c.packets {
 				again := false
-				if p.flags == tcpSYN {
+				if p.flags == header.TCPSYN {
 					again = h.Repeated(r, start+p.at, c.gone)
 				}
 				if again != p.want {
 					t.Errorf("SYN at %v: %v, want %v", time.Duration(p.at), again, p.want)
 				}
 				h.Observe(r, p.side, seg(p.side, p.flags), start+p.at)
-				answered = p.flags != tcpSYN
+				answered = p.flags != header.TCPSYN
 				if h.Flow(r).State() != Established || h.Awaits(r) == answered {
 					t.Errorf("at %v: %v, waits for an answer: %v", time.Duration(p.at), h.Flow(r).State(), h.Awaits(r))
 				}
@@ -249,7 +250,7 @@ func TestAbandonRace(t *testing.T) {
 		var abandoned bool
 		var wg sync.WaitGroup
 		wg.Go(func() { abandoned = other.Abandon(r, bootTime) })
-		own.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), bootTime)
+		own.Observe(r, ReplySide, seg(ReplySide, header.TCPSYN|header.TCPACK), bootTime)
 		wg.Wait()
 		state := own.Flow(r).State()
 		if want := map[bool]State{true: None, false: SynRecv}[abandoned]; state != want {
@@ -272,10 +273,10 @@ func TestAbandonRace(t *testing.T) {
 // has.
 func TestAbandonedMemory(t *testing.T) {
 	var a abandoned
-	const now = ticks(5000)
+	const now = Ticks(5000)
 	key := func(n int) uint64 { return uint64(n+1)<<32 | 7 } // all of one set
 	for n := range 8 {
-		a.note(key(n), now+10+ticks(n+3)%8) // key 5 ends first
+		a.note(key(n), now+10+Ticks(n+3)%8) // key 5 ends first
 	}
 	a.note(key(3), now+100) // again: no second word
 	for n := range 8 {

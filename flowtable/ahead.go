@@ -45,9 +45,6 @@ func (h *Handle) TagCollision(s *Search) bool {
 // Hash returns the hash of the key, for Lookup.
 func (s *Search) Hash() uint64 { return s.hash }
 
-// fetches has the addresses of lines that are prefetched together.
-type fetches [3]uint64
-
 // FetchCreate prefetches the lines that Create of this flow will write if the first port is free:
 // the bucket of the reply key, the word that shows whether the port rests, and the load of the
 // backend. It changes nothing, and returns the hash of the reply key, for FetchPortOwner.

@@ -280,7 +280,7 @@ func BenchmarkObserve(b *testing.B) {
 	r := h.mustCreate(b, bootTime, newFlow(header.ProtoTCP, false, 1))
 	h.establish(r, bootTime)
 	for b.Loop() {
-		h.Observe(r, ClientSide, seg(ClientSide, tcpACK), bootTime)
+		h.Observe(r, ClientSide, seg(ClientSide, header.TCPACK), bootTime)
 	}
 }
 

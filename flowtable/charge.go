@@ -17,13 +17,6 @@ import (
 // in one compare-and-swap of the owner word; the counts are incremented before they are set and
 // decremented after they are cleared; and after a swap of meta that changes whether an enrolled
 // flow is charged, the handle calls bookCharge.
-const (
-	enrolled   = 1 << 62
-	charged    = 1 << 61
-	sourced    = 1 << 60
-	charges    = enrolled | charged | sourced
-	ownerFlags = counted | charges
-)
 
 // MaxServices bounds the numbers of services that have a count: services with higher numbers have
 // none.
@@ -46,9 +39,6 @@ type Use struct {
 	Flows uint32
 	Due   Time
 }
-
-// charges reports whether a flow with this meta is charged if it is enrolled.
-func (m meta) charges() bool { return m.counts() && m.state().Stands() }
 
 // Charge must be called when a flow of a service with limits reaches a standing state (Observe).
 // From then on until it ends, the flow counts for its source and its service. Charge also takes a
@@ -94,8 +84,6 @@ func (t *Table) ServiceUse(service uint32) Use {
 // Table returns the handle's table.
 func (h *Handle) Table() *Table { return h.t }
 
-func serviceOf(owner uint64) uint32 { return uint32(owner &^ ownerFlags >> 32) }
-
 func (t *Table) serviceUse(service uint32) *serviceUse {
 	if service >= MaxServices {
 		return nil
@@ -112,7 +100,7 @@ func (t *Table) sourceOf(a *arena, i, service uint32) uint64 {
 // bookCharge charges an enrolled flow, or ends its charge, according to its meta (L3).
 func (t *Table) bookCharge(a *arena, i uint32, now Time) {
 	for f := a.flow(i); ; {
-		want := f.load().charges()
+		want := f.load().Charges()
 		o := f.owner.Load()
 		if o&enrolled == 0 || o&charged != 0 == want {
 			return

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -35,17 +36,17 @@ func TestCharge(t *testing.T) {
 		{"stands", func(*Handle, Ref) {}, 1},
 		{"charged twice", func(h *Handle, r Ref) { h.Charge(r, Rates{}, bootTime) }, 1},
 		{"deleted", func(h *Handle, r Ref) { h.Delete(r) }, 0},
-		{"reset", func(h *Handle, r Ref) { h.Observe(r, ClientSide, seg(ClientSide, tcpRST), bootTime) }, 0},
+		{"reset", func(h *Handle, r Ref) { h.Observe(r, ClientSide, seg(ClientSide, header.TCPRST), bootTime) }, 0},
 		{"reset, and it lives on", func(h *Handle, r Ref) {
-			h.Observe(r, ClientSide, seg(ClientSide, tcpRST), bootTime)
-			s := seg(ClientSide, tcpACK)
+			h.Observe(r, ClientSide, seg(ClientSide, header.TCPRST), bootTime)
+			s := seg(ClientSide, header.TCPACK)
 			s.Data = true
 			h.Observe(r, ClientSide, s, bootTime+Time(2*time.Second))
 		}, 1},
 		{"closed", func(h *Handle, r Ref) { h.closedByBackend(r, bootTime) }, 0},
 		{"closed, and data of the client follow", func(h *Handle, r Ref) {
 			h.closedByBackend(r, bootTime)
-			s := seg(ClientSide, tcpACK)
+			s := seg(ClientSide, header.TCPACK)
 			s.Data = true
 			h.Observe(r, ClientSide, s, bootTime)
 			if h.Flow(r).State() != FinBackend {
@@ -55,7 +56,7 @@ func TestCharge(t *testing.T) {
 		{"closed, and data of both follow", func(h *Handle, r Ref) {
 			h.closedByBackend(r, bootTime)
 			for _, from := range [2]Side{ClientSide, ReplySide} {
-				s := seg(from, tcpACK)
+				s := seg(from, header.TCPACK)
 				s.Data = true
 				h.Observe(r, from, s, bootTime)
 			}
@@ -233,7 +234,7 @@ func TestChargeHammer(t *testing.T) {
 				case 0:
 					tb.bookCharge(a, r.index(), bootTime)
 				case 1:
-					if m := f.load(); f.swap(m, m^metaReset) {
+					if m := f.load(); f.swap(m, m^conn.MetaReset) {
 						tb.book(f)
 						tb.bookCharge(a, r.index(), bootTime)
 					}
@@ -246,7 +247,7 @@ func TestChargeHammer(t *testing.T) {
 	}
 	wg.Wait()
 	want := uint32(0)
-	if f.load().charges() {
+	if f.load().Charges() {
 		want = 1
 	}
 	if got := tb.usesOf(&n); got != [2]uint32{want, want} {

@@ -1,9 +1,9 @@
 package flowtable
 
 import (
-	"encoding/binary"
 	"sync/atomic"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -39,8 +39,6 @@ const (
 	PortsExhausted
 )
 
-const numRefusals = 3
-
 var statusNames = [...]string{"created", "exists", "table_full", "half_open_limit", "ports_exhausted"}
 
 // String returns the name used in metrics.
@@ -68,7 +66,7 @@ func (h *Handle) Create(now Time, n *NewFlow) (Ref, Status) {
 
 func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 	h.probed = 0
-	a, now := h.arena(n.Client.V6), at.ticks()
+	a, now := h.arena(n.Client.V6), at.Ticks()
 	if a.flows == 0 {
 		return 0, TableFull
 	}
@@ -88,12 +86,12 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 		return 0, s
 	}
 	f := a.flow(i)
-	born := born(client.proto, now)
+	born := conn.Born(client.proto, now)
 	if n.HasSYN {
 		f.next.Store(n.SYN) // the record is in no list
-		born |= metaOpening
+		born |= conn.MetaOpening
 	}
-	f.meta.Store(uint64(born | metaPending))
+	f.meta.Store(uint64(born | conn.MetaPending))
 	f.bound.Store(0)
 	f.owner.Store(packOwner(n.Service, n.BackendRef))
 	atomic.StoreUint32((*uint32)(&f.created), uint32(now)) // a reader of an old slot may load it
@@ -113,7 +111,7 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 		slot, ins = h.insert(a, clientHash, &client, slotOf(i, ClientSide), now)
 	}
 	if ins != inserted {
-		f.meta.Store(uint64(f.load().dead()))
+		f.meta.Store(uint64(f.load().Dead()))
 		h.t.book(f)
 		a.remove(replyHash, slotOf(i, ReplySide))
 		h.retire(a.ref(i))
@@ -123,7 +121,7 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 		return h.existing(a, slot)
 	}
 	a.activate(i)
-	h.count(a.v6, initial(client.proto), 1)
+	h.count(a.v6, conn.Initial(client.proto), 1)
 	if kind := ringOf(born); kind != shedNever {
 		h.note(a, i, kind)
 	}
@@ -141,7 +139,7 @@ func sum(client, reply uint64) uint32 {
 // not fill limbo.
 func (h *Handle) abort(a *arena, i uint32) {
 	f := a.flow(i)
-	f.meta.Store(uint64(f.load().dead()))
+	f.meta.Store(uint64(f.load().Dead()))
 	if h.exposed {
 		h.retire(a.ref(i))
 	} else {
@@ -177,7 +175,7 @@ func (a *arena) activate(i uint32) {
 	f := a.flow(i)
 	for {
 		m := f.load()
-		if !m.pending() || f.swap(m, m&^metaPending) {
+		if !m.Pending() || f.swap(m, m&^conn.MetaPending) {
 			return
 		}
 	}
@@ -198,21 +196,21 @@ func (h *Handle) Delete(r Ref) {
 	a, i := h.arena(r&refV6 != 0), r.index()
 	for f := a.flow(i); ; {
 		m := f.load()
-		if !m.live() || h.kill(a, i, m) {
+		if !m.Live() || h.kill(a, i, m) {
 			return
 		}
 	}
 }
 
 // expire kills a flow if it is live and expired. It reports whether the flow is dead now.
-func (h *Handle) expire(a *arena, i uint32, now ticks) bool {
+func (h *Handle) expire(a *arena, i uint32, now Ticks) bool {
 	f := a.flow(i)
 	for {
 		m := f.load()
-		if m.state() == None {
+		if m.State() == None {
 			return true
 		}
-		if m.pending() || !h.t.lifetimes.expired(m, now) {
+		if m.Pending() || !h.t.lifetimes.Expired(m, now) {
 			return false
 		}
 		if h.kill(a, i, m) {
@@ -223,12 +221,12 @@ func (h *Handle) expire(a *arena, i uint32, now ticks) bool {
 
 // kill ends a flow if its meta is still m, and reports whether it did. The swap ends the flow on
 // both sides at once; only the handle whose swap succeeds removes the keys from the index.
-func (h *Handle) kill(a *arena, i uint32, m meta) bool {
+func (h *Handle) kill(a *arena, i uint32, m conn.Meta) bool {
 	hashes := h.hashes(a, i)
 	if !h.end(a, i, m, &hashes) {
 		return false
 	}
-	h.count(a.v6, m.state(), -1)
+	h.count(a.v6, m.State(), -1)
 	return true
 }
 
@@ -239,36 +237,20 @@ func (h *Handle) hashes(a *arena, i uint32) [2]uint64 {
 }
 
 // end is kill without the decrement of the counters; the caller passes the hashes of the keys.
-func (h *Handle) end(a *arena, i uint32, m meta, hashes *[2]uint64) bool {
-	if !a.flow(i).swap(m, m.dead()) {
+func (h *Handle) end(a *arena, i uint32, m conn.Meta, hashes *[2]uint64) bool {
+	if !a.flow(i).swap(m, m.Dead()) {
 		return false
 	}
 	h.t.book(a.flow(i))
-	if m.charges() {
+	if m.Charges() {
 		h.t.bookCharge(a, i, h.now)
 	}
-	now := h.now.ticks()
-	if until := h.t.restsUntil(m, now); until.since(now) > 0 {
-		h.t.restingOf(m.proto()).begin(hashes[ReplySide], until) // before the key is free
+	now := h.now.Ticks()
+	if until := h.t.restsUntil(m, now); until.Since(now) > 0 {
+		h.t.restingOf(m.Proto()).begin(hashes[ReplySide], until) // before the key is free
 	}
 	a.remove(hashes[ClientSide], slotOf(i, ClientSide))
 	a.remove(hashes[ReplySide], slotOf(i, ReplySide))
 	h.retire(a.ref(i))
 	return true
-}
-
-// to sets t to the key's tuple; it is the inverse of from.
-func (k *key) to(t *header.Tuple, v6 bool) {
-	t.SrcPort, t.DstPort = uint16(k.ports>>16), uint16(k.ports)
-	t.Proto, t.V6 = k.proto, v6
-	if !v6 {
-		t.Src, t.Dst = header.AddrFrom4([4]byte{}), header.AddrFrom4([4]byte{})
-		binary.BigEndian.PutUint32(t.Src[12:], uint32(k.addr[0]>>32))
-		binary.BigEndian.PutUint32(t.Dst[12:], uint32(k.addr[0]))
-		return
-	}
-	binary.BigEndian.PutUint64(t.Src[:8], k.addr[0])
-	binary.BigEndian.PutUint64(t.Src[8:], k.addr[1])
-	binary.BigEndian.PutUint64(t.Dst[:8], k.addr[2])
-	binary.BigEndian.PutUint64(t.Dst[8:], k.addr[3])
 }

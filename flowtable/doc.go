@@ -19,7 +19,7 @@
 //	meta   (flow.go)    the word that makes refresh and expiry exclude each other
 //	limbo  (pool.go)    when a dead record may be used again
 //	counted (loads.go)  how many connections each backend has, exactly
-//	ring   (ring.go)    hints at which flows to shed first
+//	ring   (evict_ring.go)  hints at which flows to shed first
 //
 // A source port is allocated by making the reply key unique: Create commits the reply key first,
 // and tries the next port if another flow has that key. So a port can be in use once per source
@@ -58,7 +58,7 @@
 // more than the flow's last-seen time must have a good checksum: Changes reports whether a segment
 // would. A TCP flow keeps the backend's initial sequence number until the client has acknowledged
 // it: before that no packet of the client moves the flow out of the half-open states. The state
-// machine's doc lists which packets prove which state (moves, state.go).
+// machine's doc lists which packets prove which state (conn/moves.go).
 //
 // # Pressure
 //
@@ -69,11 +69,11 @@
 // happen to be full.
 //
 // Create finds the flow to shed by age, in rings of the flows that each handle made or changed
-// (ring), and by probes of random records if no ring has one (hunter). One Create examines a
+// (ring), and by probes of random records if no ring has one (evictor). One Create examines a
 // bounded number of records (maxExamined), wherever in the table these flows are; so does Sweep.
 //
 // For each second in which an assured UDP flow had packets, it is protected for four seconds of
 // silence (protection). Among idle UDP flows that hold a port, the least used one is shed first,
 // then one of the client prefix that holds most of the ports tried. A UDP flow whose backend may
-// still answer keeps its port (datagram.go).
+// still answer keeps its port (resting.go).
 package flowtable

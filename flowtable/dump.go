@@ -3,6 +3,7 @@ package flowtable
 import (
 	"time"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -38,7 +39,7 @@ func (h *Handle) Dump(cursor uint64, buf []Info, now Time) (next uint64, n int) 
 		a, first, stop, positions := h.t.slice(cursor, int(end-cursor))
 		i := first
 		for ; i < stop && n < len(buf); i++ {
-			if h.info(a, i, now.ticks(), &buf[n]) {
+			if h.info(a, i, now.Ticks(), &buf[n]) {
 				n++
 			}
 		}
@@ -55,22 +56,22 @@ func (h *Handle) Dump(cursor uint64, buf []Info, now Time) (next uint64, n int) 
 
 // Inspect describes one flow in out. It returns false if the flow has ended.
 func (h *Handle) Inspect(r Ref, now Time, out *Info) bool {
-	return h.info(h.arena(r&refV6 != 0), r.index(), now.ticks(), out)
+	return h.info(h.arena(r&refV6 != 0), r.index(), now.Ticks(), out)
 }
 
-func (h *Handle) info(a *arena, i uint32, now ticks, out *Info) bool {
+func (h *Handle) info(a *arena, i uint32, now Ticks, out *Info) bool {
 	f := a.flow(i)
 	m := f.load()
-	if !m.live() {
+	if !m.Live() {
 		return false
 	}
-	left := h.t.lifetimes[m.life()] - now.since(m.seen())
+	left := h.t.lifetimes[m.Life()] - now.Since(m.Seen())
 	*out = Info{
 		Ref:     a.ref(i),
-		State:   m.state(),
-		Reset:   m.reset(),
-		Idle:    max(0, span(m.seen(), now)),
-		Expires: max(0, time.Duration(left)*tick),
+		State:   m.State(),
+		Reset:   m.Reset(),
+		Idle:    max(0, conn.Span(m.Seen(), now)),
+		Expires: max(0, time.Duration(left)*conn.Tick),
 		Age:     f.age(m, now),
 		Binding: f.Binding(),
 	}
@@ -84,12 +85,12 @@ func (h *Handle) info(a *arena, i uint32, now ticks, out *Info) bool {
 
 // age returns the time since the flow was made or its connection was established. In SynRecv of TCP
 // it is the time since the backend answered, because nothing refreshes the flow meanwhile.
-func (f *Flow) age(m meta, now ticks) time.Duration {
-	since := ticks(f.word())
-	if m.provable() {
-		since = m.seen()
+func (f *Flow) age(m conn.Meta, now Ticks) time.Duration {
+	since := Ticks(f.word())
+	if m.Provable() {
+		since = m.Seen()
 	}
-	return max(0, span(since, now))
+	return max(0, conn.Span(since, now))
 }
 
 // Counts are the table's counters.

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/flowtable/mapped"
 	"sluice.dev/sluice/internal/trusted"
 )
@@ -24,7 +25,7 @@ type File struct {
 	file     *mapped.File
 	resting  *mapped.File // the words of restingUDP
 	// readerOf is the package's readerOf, or a test's.
-	readerOf func(version uint32) func(meta) meta
+	readerOf func(version uint32) func(conn.Meta) conn.Meta
 }
 
 // Resize decides about flows that do not fit in a table of the configured size.
@@ -57,7 +58,7 @@ func OpenFile(path string, c Config, now Time, resize Resize) (*File, error) {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	f.Table.resting[restingUDP].assume(now.ticks())
+	f.Table.resting[restingUDP].assume(now.Ticks())
 	return f, nil
 }
 

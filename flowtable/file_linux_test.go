@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/flowtable/mapped"
 	"sluice.dev/sluice/nat/header"
 )
@@ -150,12 +151,12 @@ func TestFileOfAKnownVersion(t *testing.T) {
 	larger.IPv4Flows, small.IPv4Flows = 5000, n-1
 	// In the other version the numbers of two states are swapped, so the same function reads and
 	// writes it.
-	renumber := func(m meta) meta {
-		switch m.state() {
+	renumber := func(m conn.Meta) conn.Meta {
+		switch m.State() {
 		case Established:
-			return m.withState(SynSeen)
+			return m.WithState(SynSeen)
 		case SynSeen:
-			return m.withState(Established)
+			return m.WithState(Established)
 		}
 		return m
 	}
@@ -164,7 +165,7 @@ func TestFileOfAKnownVersion(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		f := &File{file: file, readerOf: func(version uint32) func(meta) meta {
+		f := &File{file: file, readerOf: func(version uint32) func(conn.Meta) conn.Meta {
 			if version == other {
 				return renumber
 			}
@@ -407,7 +408,7 @@ func TestFileKeepsRestingPorts(t *testing.T) {
 func TestRestingOfAnotherBoot(t *testing.T) {
 	var r resting
 	r.makeRoom(1)
-	const now = ticks(5000)
+	const now = Ticks(5000)
 	r.words[1].Store(uint32(now) + uint32(maxRest) + 1)
 	r.words[2].Store(uint32(now) - 1)
 	r.words[3].Store(uint32(now) + uint32(maxRest))

@@ -54,7 +54,7 @@ func (s *synFlood) forged(syns uint32) {
 		s.n++
 		f := newFlow(header.ProtoTCP, false, s.n)
 		if r, status := s.flooded.Create(s.now, &f); status == Created {
-			s.flooded.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), s.now)
+			s.flooded.Observe(r, ReplySide, seg(ReplySide, header.TCPSYN|header.TCPACK), s.now)
 		}
 	}
 }
@@ -69,7 +69,7 @@ func (s *synFlood) connect() {
 		s.refused++
 		return
 	}
-	s.other.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), s.now)
+	s.other.Observe(r, ReplySide, seg(ReplySide, header.TCPSYN|header.TCPACK), s.now)
 	s.open = append(s.open, honest{f, s.now + handshake})
 }
 
@@ -80,8 +80,8 @@ func (s *synFlood) complete() {
 		if r == 0 {
 			s.lost++
 		} else {
-			s.other.Observe(r, ClientSide, seg(ClientSide, tcpACK), s.now)
-			s.other.Observe(r, ReplySide, seg(ReplySide, tcpACK), s.now)
+			s.other.Observe(r, ClientSide, seg(ClientSide, header.TCPACK), s.now)
+			s.other.Observe(r, ReplySide, seg(ReplySide, header.TCPACK), s.now)
 		}
 		s.open = s.open[1:]
 	}
@@ -316,7 +316,7 @@ func TestResetConnectionsHoldNoPorts(t *testing.T) {
 			continue
 		}
 		h.establish(r, now)
-		h.Observe(r, ReplySide, seg(ReplySide, tcpRST|tcpACK), now)
+		h.Observe(r, ReplySide, seg(ReplySide, header.TCPRST|header.TCPACK), now)
 		h.Sweep(now, tb.SweepQuota(10*time.Millisecond))
 	}
 	if refused > 0 {
@@ -339,7 +339,7 @@ func TestClientsOfCrashedBackendReconnect(t *testing.T) {
 		}
 		r := h.mustCreate(t, bootTime, toOneBackend(header.ProtoTCP, false, n))
 		h.establish(r, bootTime)
-		h.Observe(r, ReplySide, seg(ReplySide, tcpRST|tcpACK), bootTime)
+		h.Observe(r, ReplySide, seg(ReplySide, header.TCPRST|header.TCPACK), bootTime)
 	}
 	again := 0
 	for n := range uint32(clients) {

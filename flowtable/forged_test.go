@@ -3,6 +3,7 @@ package flowtable
 import (
 	"testing"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -12,8 +13,8 @@ import (
 func TestForgedHandshakesAreShed(t *testing.T) {
 	const flows = 480
 	const C, B = ClientSide, ReplySide
-	const S, A, F, R = uint8(tcpSYN), uint8(tcpACK), uint8(tcpFIN), uint8(tcpRST)
-	const X, P = uint8(tcpACK | tcpURG), uint8(tcpPSH) // a blind ACK, payload
+	const S, A, F, R = uint8(header.TCPSYN), uint8(header.TCPACK), uint8(header.TCPFIN), uint8(header.TCPRST)
+	const X, P = uint8(header.TCPACK | tcpURG), uint8(tcpPSH) // a blind ACK, payload
 	for _, c := range []struct {
 		name  string
 		proto uint8
@@ -64,8 +65,8 @@ func TestUnconfirmedConnectionTimeout(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
 	n := newFlow(header.ProtoSCTP, false, 1)
 	r := h.mustCreate(t, bootTime, n)
-	h.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), bootTime)
-	h.Observe(r, ClientSide, seg(ClientSide, tcpACK), bootTime)
+	h.Observe(r, ReplySide, seg(ReplySide, header.TCPSYN|header.TCPACK), bootTime)
+	h.Observe(r, ClientSide, seg(ClientSide, header.TCPACK), bootTime)
 	if c := tb.Counts(); c.HalfOpen != 0 || c.States[Unconfirmed] != 1 {
 		t.Errorf("%d half-open, states %v", c.HalfOpen, c.States)
 	}
@@ -81,8 +82,8 @@ func TestUnconfirmedAreNotUnderTheCap(t *testing.T) {
 	tb, h := testTableOf(t, Config{IPv4Flows: 1000, HalfOpen: halfOpen, Timeouts: DefaultTimeouts()})
 	for n := range uint32(10 * halfOpen) {
 		r := h.mustCreate(t, bootTime, newFlow(header.ProtoSCTP, false, n))
-		h.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), bootTime)
-		h.Observe(r, ClientSide, seg(ClientSide, tcpACK), bootTime)
+		h.Observe(r, ReplySide, seg(ReplySide, header.TCPSYN|header.TCPACK), bootTime)
+		h.Observe(r, ClientSide, seg(ClientSide, header.TCPACK), bootTime)
 	}
 	for n := range uint32(5 * halfOpen) {
 		now := bootTime + Time(n)*second/10
@@ -103,8 +104,8 @@ func TestUnconfirmedAreShedByAge(t *testing.T) {
 	tb, h := testTable(t, flows, 0)
 	now := bootTime + 100*second
 	ack := func(r Ref, at Time) {
-		h.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), at)
-		h.Observe(r, ClientSide, seg(ClientSide, tcpACK), at)
+		h.Observe(r, ReplySide, seg(ReplySide, header.TCPSYN|header.TCPACK), at)
+		h.Observe(r, ClientSide, seg(ClientSide, header.TCPACK), at)
 	}
 	for n := range uint32(flows) {
 		born := bootTime + Time(n%2)*99*second
@@ -164,9 +165,9 @@ func TestTailLossInTimeWait(t *testing.T) {
 		n := newFlow(header.ProtoTCP, false, 1)
 		r := h.mustCreate(t, bootTime, n)
 		h.establish(r, bootTime)
-		h.Observe(r, c.first, seg(c.first, tcpFIN|tcpACK), bootTime)
-		h.Observe(r, c.first^1, seg(c.first^1, tcpFIN|tcpACK), bootTime)
-		h.Observe(r, c.first, seg(c.first, tcpACK), bootTime) // of data long before the FIN
+		h.Observe(r, c.first, seg(c.first, header.TCPFIN|header.TCPACK), bootTime)
+		h.Observe(r, c.first^1, seg(c.first^1, header.TCPFIN|header.TCPACK), bootTime)
+		h.Observe(r, c.first, seg(c.first, header.TCPACK), bootTime) // of data long before the FIN
 		now := bootTime
 		for range 40 {
 			now += 4 * second
@@ -175,19 +176,19 @@ func TestTailLossInTimeWait(t *testing.T) {
 				t.Fatalf("%s: gone %d s after the FIN, with packets all the time", c.name, (now-bootTime)/second)
 			}
 			for _, side := range c.speaks {
-				flags := uint8(tcpACK)
+				flags := uint8(header.TCPACK)
 				if side != c.first {
 					flags |= tcpPSH
 				}
 				h.Observe(r, side, seg(side, flags), now)
 			}
 		}
-		want, idle := ShedReset, ticks(resetGrace)
+		want, idle := ShedReset, Ticks(conn.ResetGrace)
 		if c.state >= TimeWaitClient {
 			want, idle = ShedClosed, 0
 		}
 		if s := h.Flow(r).State(); s != c.state || h.Closing(r) != (want == ShedClosed) ||
-			tb.shedOf(h.Flow(r).load(), now.ticks()+idle) != want {
+			tb.shedOf(h.Flow(r).load(), now.Ticks()+idle) != want {
 			t.Errorf("%s: %v, Closing %v; want %v, shed as %v", c.name, s, h.Closing(r), c.state, want)
 		}
 		now += Time(DefaultTimeouts().Fin) + 2*second
@@ -211,11 +212,11 @@ func TestForgedHandshakesEnd(t *testing.T) {
 		if got, _ := h.lookup(&n.Client, now); got != r {
 			return
 		}
-		h.Observe(r, ClientSide, Segment{Flags: tcpRST}, now)
-		h.Observe(r, ClientSide, Segment{Flags: tcpSYN}, now)
-		h.Observe(r, ReplySide, Segment{Flags: tcpSYN | tcpACK, Seq: isn}, now)
+		h.Observe(r, ClientSide, Segment{Flags: header.TCPRST}, now)
+		h.Observe(r, ClientSide, Segment{Flags: header.TCPSYN}, now)
+		h.Observe(r, ReplySide, Segment{Flags: header.TCPSYN | header.TCPACK, Seq: isn}, now)
 	}
-	t.Errorf("half open for %d s, seen at %d", (now-bootTime)/second, h.Flow(r).load().seen()-bootTime.ticks())
+	t.Errorf("half open for %d s, seen at %d", (now-bootTime)/second, h.Flow(r).load().Seen()-bootTime.Ticks())
 }
 
 // A backend sends two SYN-ACKs with different numbers before the client's ACK passes. If the client
@@ -225,8 +226,8 @@ func TestForgedHandshakesEnd(t *testing.T) {
 // number.
 func TestTwoSYNACKs(t *testing.T) {
 	const other = 777_777
-	synack := func(isn uint32) Segment { return Segment{Flags: tcpSYN | tcpACK, Seq: isn} }
-	ack := func(isn uint32, data bool) Segment { return Segment{Flags: tcpACK, Ack: isn + 1, Data: data} }
+	synack := func(isn uint32) Segment { return Segment{Flags: header.TCPSYN | header.TCPACK, Seq: isn} }
+	ack := func(isn uint32, data bool) Segment { return Segment{Flags: header.TCPACK, Ack: isn + 1, Data: data} }
 	bare := func(flags uint8, isn uint32) Segment { return Segment{Flags: flags, Seq: isn + 1} }
 	type packet struct {
 		from Side
@@ -240,14 +241,14 @@ func TestTwoSYNACKs(t *testing.T) {
 	}{
 		{"the second is acknowledged", []packet{{C, ack(other, false)}}, true},
 		{"the first is acknowledged, an upload", []packet{{C, ack(testISN, false)}, {C, ack(testISN, true)},
-			{B, bare(tcpACK, testISN)}, {C, ack(testISN, true)}}, true},
+			{B, bare(header.TCPACK, testISN)}, {C, ack(testISN, true)}}, true},
 		{"the first is acknowledged, the backend closes", []packet{{C, ack(testISN, true)},
-			{B, bare(tcpFIN|tcpACK, testISN)}, {C, ack(testISN, true)}}, true},
-		{"a forged ACK and the RST for it", []packet{{C, ack(12345, true)}, {B, bare(tcpRST, 12345)},
+			{B, bare(header.TCPFIN|header.TCPACK, testISN)}, {C, ack(testISN, true)}}, true},
+		{"a forged ACK and the RST for it", []packet{{C, ack(12345, true)}, {B, bare(header.TCPRST, 12345)},
 			{C, ack(12345, true)}}, false},
-		{"a forged ACK and an RST with ACK", []packet{{C, ack(12345, true)}, {B, bare(tcpRST|tcpACK, 12345)},
+		{"a forged ACK and an RST with ACK", []packet{{C, ack(12345, true)}, {B, bare(header.TCPRST|header.TCPACK, 12345)},
 			{C, ack(12345, true)}}, false},
-		{"forged ACKs, challenged", []packet{{C, ack(12345, true)}, {B, bare(tcpACK, other)},
+		{"forged ACKs, challenged", []packet{{C, ack(12345, true)}, {B, bare(header.TCPACK, other)},
 			{C, ack(12345, true)}}, false},
 	} {
 		_, h := testTable(t, 10, 0)
@@ -270,24 +271,24 @@ func TestLateSegmentsOfThePort(t *testing.T) {
 	const syn, old, oldAck = 0xfffffff0, 777_777, 0x40000000
 	isn := uint32(testISN)
 	for name, late := range map[string]Segment{
-		"SYN-ACK":      {Flags: tcpSYN | tcpACK, Seq: old, Ack: oldAck},
-		"ACK":          {Flags: tcpACK, Seq: old, Ack: oldAck},
-		"FIN":          {Flags: tcpFIN | tcpACK, Seq: old, Ack: oldAck},
-		"ACK before":   {Flags: tcpACK, Seq: old, Ack: syn},
-		"FIN, no ACK":  {Flags: tcpFIN, Seq: old, Ack: syn + 1},
-		"RST with ACK": {Flags: tcpRST | tcpACK, Seq: old, Ack: syn + 1},
+		"SYN-ACK":      {Flags: header.TCPSYN | header.TCPACK, Seq: old, Ack: oldAck},
+		"ACK":          {Flags: header.TCPACK, Seq: old, Ack: oldAck},
+		"FIN":          {Flags: header.TCPFIN | header.TCPACK, Seq: old, Ack: oldAck},
+		"ACK before":   {Flags: header.TCPACK, Seq: old, Ack: syn},
+		"FIN, no ACK":  {Flags: header.TCPFIN, Seq: old, Ack: syn + 1},
+		"RST with ACK": {Flags: header.TCPRST | header.TCPACK, Seq: old, Ack: syn + 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, h := testTable(t, 10, 0)
 			n := newFlow(header.ProtoTCP, false, 1)
 			n.SYN, n.HasSYN = syn, true
 			r := h.mustCreate(t, bootTime, n)
-			h.Observe(r, ReplySide, Segment{Flags: tcpSYN | tcpACK, Seq: testISN, Ack: syn + 1}, bootTime)
-			if h.Changes(r, ReplySide, late, bootTime) && late.Flags&tcpRST == 0 {
+			h.Observe(r, ReplySide, Segment{Flags: header.TCPSYN | header.TCPACK, Seq: testISN, Ack: syn + 1}, bootTime)
+			if h.Changes(r, ReplySide, late, bootTime) && late.Flags&header.TCPRST == 0 {
 				t.Error("the late segment would change the flow")
 			}
 			h.Observe(r, ReplySide, late, bootTime)
-			h.Observe(r, ClientSide, Segment{Flags: tcpACK, Seq: syn + 9, Ack: isn + 1}, bootTime)
+			h.Observe(r, ClientSide, Segment{Flags: header.TCPACK, Seq: syn + 9, Ack: isn + 1}, bootTime)
 			if s := h.Flow(r).State(); s != Established {
 				t.Errorf("%v after the client's ACK", s)
 			}

@@ -196,7 +196,7 @@ func TestHammer(t *testing.T) {
 				}
 				h.Bind(r, uint32(op), 1, uint32(rnd.IntN(3)), 3, 4) // as after a change of routes
 				side = Side(rnd.IntN(2))
-				h.Observe(r, side, seg(side, tcpACK), bootTime)
+				h.Observe(r, side, seg(side, header.TCPACK), bootTime)
 			}
 		}
 		for len(own) > 0 {

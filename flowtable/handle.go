@@ -1,11 +1,13 @@
 package flowtable
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/bits"
 	"sync/atomic"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -37,6 +39,9 @@ type participant struct {
 	tally
 }
 
+// numRefusals is the number of Status values that refuse a flow.
+const numRefusals = 3
+
 // tally counts events: these counters never decrease.
 type tally struct {
 	created [2]atomic.Uint64
@@ -58,7 +63,7 @@ type Handle struct {
 	secret *HashKey
 	four   []record4 // the table's, to save a load
 	six    []record6
-	steady *steady
+	steady *conn.Steady
 	id     int
 	online bool
 	now    Time // of the last Enter
@@ -75,7 +80,7 @@ type Handle struct {
 
 	grace gracePass
 
-	hunt    hunter
+	evictor evictor
 	holders [maxHolders]holder // of portSearch
 	probed  int                // ports, by the last Create
 	rings   [2][numRings]*ring // those of p
@@ -96,7 +101,7 @@ func (t *Table) Register() (*Handle, error) {
 			t: t, p: &t.participants[i], secret: &t.secret, id: i,
 			four: t.arenas[0].four, six: t.arenas[1].six, steady: &t.steady,
 		}
-		h.hunt.random = t.secret[0] ^ uint64(i+1)*0x9e3779b97f4a7c15 | 1
+		h.evictor.random = t.secret[0] ^ uint64(i+1)*0x9e3779b97f4a7c15 | 1
 		for f := range h.rings {
 			for k := range h.rings[f] {
 				h.rings[f][k] = h.p.rings[f][k].Load() // the previous owner's
@@ -220,10 +225,10 @@ func (h *Handle) Lookup(hash uint64, t *header.Tuple, now Time) (Ref, Side) {
 			// Load meta before the key: a live flow's ports are final.
 			i := slotIndex(slot)
 			md := a.flow(i).load()
-			if !md.live() || md.proto() != k.proto || !a.same(slot, &k) {
+			if !md.Live() || md.Proto() != k.proto || !a.same(slot, &k) {
 				continue
 			}
-			if h.t.lifetimes.expired(md, now.ticks()) {
+			if h.t.lifetimes.Expired(md, now.Ticks()) {
 				return 0, 0
 			}
 			return a.ref(i), slotSideOf(slot)
@@ -245,3 +250,17 @@ func (h *Handle) Outgoing(r Ref, from Side, out *header.Tuple) {
 	h.arena(r&refV6 != 0).tuple(r.index(), from^1, &t)
 	*out = t.Reverse()
 }
+
+// Hash returns the keyed hash of a tuple, for Lookup.
+func (h *Handle) Hash(t *header.Tuple) uint64 {
+	if t.V6 {
+		var k key
+		k.from(t)
+		return h.secret.hash(true, &k)
+	}
+	addr := uint64(binary.BigEndian.Uint32(t.Src[12:]))<<32 | uint64(binary.BigEndian.Uint32(t.Dst[12:]))
+	return h.secret.hash4(addr, uint32(t.SrcPort)<<16|uint32(t.DstPort), t.Proto)
+}
+
+// fetches has the addresses of lines that are prefetched together.
+type fetches [3]uint64

@@ -70,13 +70,18 @@ func (s *HashKey) hash(v6 bool, k *key) uint64 {
 	return s.hash4(k.addr[0], k.ports, k.proto)
 }
 
-// Hash returns the keyed hash of a tuple, for Lookup.
-func (h *Handle) Hash(t *header.Tuple) uint64 {
-	if t.V6 {
-		var k key
-		k.from(t)
-		return h.secret.hash(true, &k)
+// to sets t to the key's tuple; it is the inverse of from.
+func (k *key) to(t *header.Tuple, v6 bool) {
+	t.SrcPort, t.DstPort = uint16(k.ports>>16), uint16(k.ports)
+	t.Proto, t.V6 = k.proto, v6
+	if !v6 {
+		t.Src, t.Dst = header.AddrFrom4([4]byte{}), header.AddrFrom4([4]byte{})
+		binary.BigEndian.PutUint32(t.Src[12:], uint32(k.addr[0]>>32))
+		binary.BigEndian.PutUint32(t.Dst[12:], uint32(k.addr[0]))
+		return
 	}
-	addr := uint64(binary.BigEndian.Uint32(t.Src[12:]))<<32 | uint64(binary.BigEndian.Uint32(t.Dst[12:]))
-	return h.secret.hash4(addr, uint32(t.SrcPort)<<16|uint32(t.DstPort), t.Proto)
+	binary.BigEndian.PutUint64(t.Src[:8], k.addr[0])
+	binary.BigEndian.PutUint64(t.Src[8:], k.addr[1])
+	binary.BigEndian.PutUint64(t.Dst[:8], k.addr[2])
+	binary.BigEndian.PutUint64(t.Dst[8:], k.addr[3])
 }

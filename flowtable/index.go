@@ -177,7 +177,7 @@ func (a *arena) same(slot uint32, k *key) bool {
 // keyOf returns a record's key on one side.
 func (a *arena) keyOf(index uint32, side Side) (k key) {
 	f := a.flow(index)
-	k.proto, k.ports = f.load().proto(), f.ports[side].Load()
+	k.proto, k.ports = f.load().Proto(), f.ports[side].Load()
 	if a.v6 {
 		k.addr = a.six[index].addr[side]
 	} else {
@@ -197,7 +197,7 @@ func (a *arena) holder(home, c uint64, tag uint8, k *key) uint32 {
 				continue
 			}
 			f := a.flow(slotIndex(slot))
-			if f.load().state() != None && f.load().proto() == k.proto && a.same(slot, k) {
+			if f.load().State() != None && f.load().Proto() == k.proto && a.same(slot, k) {
 				return slot
 			}
 		}
@@ -216,7 +216,7 @@ const (
 
 // insert commits a key of the caller's pending flow. If another flow has the key, insert kills that
 // flow if it is expired, and otherwise returns its slot value.
-func (h *Handle) insert(a *arena, hash uint64, k *key, slot uint32, now ticks) (uint32, insertion) {
+func (h *Handle) insert(a *arena, hash uint64, k *key, slot uint32, now Ticks) (uint32, insertion) {
 	op := attempt{home: a.home(hash), tag: uint8(hash), slot: slot, claimed: -1}
 	for !op.step(h, a, k, now) {
 	}
@@ -247,7 +247,7 @@ const (
 
 // step does the next step of the attempt, and reports whether it is done. Each step has one access
 // to shared memory, so that tests can run the steps of several attempts in every order.
-func (op *attempt) step(h *Handle, a *arena, k *key, now ticks) (done bool) {
+func (op *attempt) step(h *Handle, a *arena, k *key, now Ticks) (done bool) {
 	ctl := &a.buckets[op.home].ctl
 	switch op.at {
 	case searching:

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -38,7 +39,7 @@ func (r *remover) step(a *arena) bool {
 	switch r.at {
 	case 0:
 		f := a.flow(r.record)
-		f.meta.Store(uint64(f.load().dead()))
+		f.meta.Store(uint64(f.load().Dead()))
 	case 1:
 		r.bit = a.forget(0, r.tag, r.slot)
 	case 2:
@@ -126,7 +127,7 @@ func (s *indexLab) pending(record uint32, n uint16) key {
 	s.a.setAddr(record, ClientSide, &k)
 	f := s.a.flow(record)
 	f.ports[ClientSide].Store(k.ports)
-	f.meta.Store(uint64(makeMeta(UDPNew, header.ProtoUDP, 0) | metaPending))
+	f.meta.Store(uint64(conn.MakeMeta(UDPNew, header.ProtoUDP, 0) | conn.MetaPending))
 	return k
 }
 
@@ -152,7 +153,7 @@ func (s *indexLab) holders(n uint16) (records []uint32, err error) {
 		}
 		seen[bit] = true
 		i := slotIndex(slot)
-		if s.a.keyOf(i, ClientSide).ports == uint32(n) && s.a.flow(i).load().state() != None {
+		if s.a.keyOf(i, ClientSide).ports == uint32(n) && s.a.flow(i).load().State() != None {
 			records = append(records, i)
 		}
 	}
@@ -210,7 +211,7 @@ func TestEveryOrderOfTwoInsertions(t *testing.T) {
 // The key's old flow ends meanwhile: its slot is still a member for a moment.
 func TestEveryOrderWithTheOldFlowEnding(t *testing.T) {
 	race(t, func(s *indexLab) { s.insertNow(3, 1, 7) }, func(s *indexLab) []actor {
-		s.a.flow(3).meta.Store(uint64(makeMeta(UDPNew, header.ProtoUDP, 0)))
+		s.a.flow(3).meta.Store(uint64(conn.MakeMeta(UDPNew, header.ProtoUDP, 0)))
 		return []actor{&remover{record: 3, slot: slotOf(3, ClientSide), tag: 7}}
 	})
 }

@@ -23,7 +23,6 @@ const MaxBackends = 1 << 20
 // the load of its backend if and only if it counts and was made, bound or adopted by this process.
 // The load is incremented before the bit is set and decremented after it is cleared: it may be too
 // high for a moment, but never too low.
-const counted = 1 << 63
 
 // Loads returns how many connections each backend has, by the index of its BackendRef: flows that
 // are live and not over (LAST_ACK, TIME_WAIT, closed). A connection that was reset does not count
@@ -35,16 +34,6 @@ const counted = 1 << 63
 func (t *Table) Loads() []atomic.Int32 { return t.loads }
 
 func (t *Table) loadOf(owner uint64) *atomic.Int32 { return &t.loads[owner&(MaxBackends-1)] }
-
-// over reports whether the connection has ended on both sides.
-func (s State) over() bool { return s >= LastAckClient && s <= Closed }
-
-// counts reports whether a flow with this meta counts as a connection of its backend. If both sides
-// have sent a FIN and only one has revoked it by data, the flow does not count: the data may be
-// forged, or a retransmission.
-func (m meta) counts() bool {
-	return m.live() && !m.state().over() && !m.reset() && (m.state() == Established || !m.bothFins())
-}
 
 // bookPending counts a flow that is about to be live. No other handle can change its owner word
 // yet.
@@ -58,7 +47,7 @@ func (t *Table) bookPending(f *Flow) {
 // book adds a flow to its backend's load if it counts, and removes it if not (L3).
 func (t *Table) book(f *Flow) {
 	for {
-		counts := f.load().counts()
+		counts := f.load().Counts()
 		o := f.owner.Load()
 		switch {
 		case uint32(o) == 0 || o&counted != 0 == counts:

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -39,7 +40,7 @@ func TestLoads(t *testing.T) {
 	established := func(h *Handle, r Ref) { h.establish(r, bootTime) }
 	closed := func(h *Handle, r Ref) { h.establish(r, bootTime); h.closedByBackend(r, bootTime) }
 	remove := func(h *Handle, r Ref) { h.Delete(r) }
-	reset := func(h *Handle, r Ref) { h.Observe(r, ClientSide, seg(ClientSide, tcpRST), bootTime) }
+	reset := func(h *Handle, r Ref) { h.Observe(r, ClientSide, seg(ClientSide, header.TCPRST), bootTime) }
 	bind := func(ref uint32) func(h *Handle, r Ref) {
 		return func(h *Handle, r Ref) { h.Bind(r, 1, 5, ref, 0, 0) }
 	}
@@ -57,25 +58,27 @@ func TestLoads(t *testing.T) {
 		{"deleted", header.ProtoTCP, []does{established, remove}, [3]int32{}},
 		{"abandoned", header.ProtoTCP, []does{func(h *Handle, r Ref) { h.Abandon(r, bootTime) }}, [3]int32{}},
 		{"half closed", header.ProtoTCP, []does{established,
-			func(h *Handle, r Ref) { h.Observe(r, ClientSide, seg(ClientSide, tcpFIN|tcpACK), bootTime) }},
+			func(h *Handle, r Ref) {
+				h.Observe(r, ClientSide, seg(ClientSide, header.TCPFIN|header.TCPACK), bootTime)
+			}},
 			[3]int32{0, 1, 0}},
 		{"rejected by the backend", header.ProtoTCP,
-			[]does{func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, tcpRST|tcpACK), bootTime) }},
+			[]does{func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, header.TCPRST|header.TCPACK), bootTime) }},
 			[3]int32{}},
 		{"reset", header.ProtoTCP, []does{established, reset}, [3]int32{}},
 		{"reset, by both", header.ProtoTCP, []does{established, reset,
-			func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, tcpRST), bootTime) }}, [3]int32{}},
+			func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, header.TCPRST), bootTime) }}, [3]int32{}},
 		{"reset, bound to another", header.ProtoTCP, []does{established, reset, bind(2)}, [3]int32{}},
 		{"reset, deleted", header.ProtoTCP, []does{established, reset, remove}, [3]int32{}},
 		{"a forged RST: the connection continues", header.ProtoTCP, []does{established, reset,
-			func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, tcpACK), bootTime+second) }},
+			func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, header.TCPACK), bootTime+second) }},
 			[3]int32{0, 1, 0}},
 		{"a forged RST: the connection continues, and ends", header.ProtoTCP, []does{established, reset,
-			func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, tcpACK), bootTime+second) }, remove},
+			func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, header.TCPACK), bootTime+second) }, remove},
 			[3]int32{}},
 		{"both sent FIN", header.ProtoTCP, []does{established, func(h *Handle, r Ref) {
-			h.Observe(r, ClientSide, seg(ClientSide, tcpFIN|tcpACK), bootTime)
-			h.Observe(r, ReplySide, seg(ReplySide, tcpFIN|tcpACK), bootTime)
+			h.Observe(r, ClientSide, seg(ClientSide, header.TCPFIN|header.TCPACK), bootTime)
+			h.Observe(r, ReplySide, seg(ReplySide, header.TCPFIN|header.TCPACK), bootTime)
 		}}, [3]int32{}},
 		{"TIME_WAIT", header.ProtoTCP, []does{closed}, [3]int32{}},
 		{"TIME_WAIT, deleted", header.ProtoTCP, []does{closed, remove}, [3]int32{}},
@@ -234,7 +237,7 @@ func TestLoadsHammer(t *testing.T) {
 		r := own.mustCreate(t, bootTime, n)
 		if i%2 == 0 {
 			own.establish(r, bootTime)
-			own.Observe(r, ClientSide, seg(ClientSide, tcpFIN|tcpACK), bootTime) // one FIN from being over
+			own.Observe(r, ClientSide, seg(ClientSide, header.TCPFIN|header.TCPACK), bootTime) // one FIN from being over
 		}
 	}
 	now := bootTime + second
@@ -271,7 +274,7 @@ func TestLoadsHammer(t *testing.T) {
 			case 1:
 				h.Sweep(now+3600*second*Time(rnd.IntN(2)), 3)
 			case 2:
-				h.Observe(r, ReplySide, seg(ReplySide, tcpFIN|tcpACK), now)
+				h.Observe(r, ReplySide, seg(ReplySide, header.TCPFIN|header.TCPACK), now)
 			default:
 				h.Bind(r, uint32(i+1), 7, uint32(rnd.IntN(4)), 1, 1)
 			}
@@ -293,7 +296,7 @@ func TestLoadsRaces(t *testing.T) {
 	bind := func(ref uint32) do { return func(h *Handle, r Ref) { h.Bind(r, 1, 7, ref, 1, 1) } }
 	adopt := func(ref uint32) do { return func(h *Handle, r Ref) { h.Adopt(r, 7, ref) } }
 	remove := func(h *Handle, r Ref) { h.Delete(r) }
-	fin := func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, tcpFIN|tcpACK), bootTime) }
+	fin := func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, header.TCPFIN|header.TCPACK), bootTime) }
 	for _, c := range []struct {
 		name    string
 		backend uint32 // the flow's backend before
@@ -324,7 +327,7 @@ func TestLoadsRaces(t *testing.T) {
 				}
 				refs[i] = own.mustCreate(t, bootTime, n)
 				own.establish(refs[i], bootTime)
-				own.Observe(refs[i], ClientSide, seg(ClientSide, tcpFIN|tcpACK), bootTime)
+				own.Observe(refs[i], ClientSide, seg(ClientSide, header.TCPFIN|header.TCPACK), bootTime)
 			}
 			own.Leave()
 			seed := testSeed(t)
@@ -381,7 +384,7 @@ func TestLoadsOneFlow(t *testing.T) {
 				case 1:
 					tb.book(f)
 				case 2: // an RST, or a packet that clears it
-					if m := f.load(); f.swap(m, m^metaReset) {
+					if m := f.load(); f.swap(m, m^conn.MetaReset) {
 						tb.book(f)
 					}
 				}
@@ -402,7 +405,7 @@ func TestLoadsResetRace(t *testing.T) {
 	tb, h := testTable(t, 10, 0)
 	f := h.Flow(h.mustCreate(t, bootTime, newFlow(header.ProtoTCP, false, 1)))
 	toggle := func() {
-		if m := f.load(); f.swap(m, m^metaReset) {
+		if m := f.load(); f.swap(m, m^conn.MetaReset) {
 			tb.book(f)
 		}
 	}
@@ -424,7 +427,7 @@ func TestLoadsResetRace(t *testing.T) {
 		for done.Load() < n+1 {
 			runtime.Gosched()
 		}
-		if f.owner.Load()&counted != 0 != f.load().counts() {
+		if f.owner.Load()&counted != 0 != f.load().Counts() {
 			wrong++
 		}
 	}

@@ -1,6 +1,10 @@
 package flowtable
 
-import "errors"
+import (
+	"errors"
+
+	"sluice.dev/sluice/flowtable/conn"
+)
 
 // errNoFit means that a table is too small for the flows to move into it.
 var errNoFit = errors.New("flowtable: the flows do not fit")
@@ -10,7 +14,7 @@ var errNoFit = errors.New("flowtable: the flows do not fit")
 // new table keeps old's hash key, and so the flows' sums. Established connections, which are never
 // shed, are copied first. If force is set, flows that do not fit are lost; otherwise moveFlows
 // fails with errNoFit.
-func moveFlows(old *Table, read func(meta) meta, mem []byte, c Config, now Time, force bool,
+func moveFlows(old *Table, read func(conn.Meta) conn.Meta, mem []byte, c Config, now Time, force bool,
 ) (*Table, Recovery, error) {
 	c.HashKey = old.head.secret
 	t, err := New(mem, c)
@@ -19,7 +23,7 @@ func moveFlows(old *Table, read func(meta) meta, mem []byte, c Config, now Time,
 	}
 	t.head.incarnation = old.head.incarnation + 1
 	rec := Recovery{Moved: true, FoundFlows: old.head.flows, FoundVersion: old.head.version}
-	m := mover{h: &Handle{t: t, secret: &t.secret}, old: old, now: now.ticks(), force: force, rec: &rec,
+	m := mover{h: &Handle{t: t, secret: &t.secret}, old: old, now: now.Ticks(), force: force, rec: &rec,
 		read: read}
 	for f := range t.arenas {
 		if err := m.family(&old.arenas[f], &t.arenas[f]); err != nil {
@@ -32,8 +36,8 @@ func moveFlows(old *Table, read func(meta) meta, mem []byte, c Config, now Time,
 type mover struct {
 	h     *Handle // of the new table
 	old   *Table
-	read  func(meta) meta // converts a record's first word of old
-	now   ticks
+	read  func(conn.Meta) conn.Meta // converts a record's first word of old
+	now   Ticks
 	force bool
 	rec   *Recovery
 	found finder // of the family that is moved
@@ -45,7 +49,7 @@ func (m *mover) family(from, to *arena) error {
 	for _, first := range [2]bool{true, false} {
 		for i := uint32(1); i <= from.records && from.flows != 0; i++ {
 			w := m.read(from.flow(i).load())
-			if w.state() == None || (w.state() == Established) != first {
+			if w.State() == None || (w.State() == Established) != first {
 				continue
 			}
 			if err := m.flow(from, to, i, w); err != nil {
@@ -59,14 +63,14 @@ func (m *mover) family(from, to *arena) error {
 
 // flow moves one record, or counts the reason why it is not moved. w is the record's first word,
 // converted to this version.
-func (m *mover) flow(from, to *arena, i uint32, w meta) error {
+func (m *mover) flow(from, to *arena, i uint32, w conn.Meta) error {
 	f := from.flow(i)
 	hs := m.h.secret.both(from, i)
 	switch {
 	case !f.whole(w, &hs, m.now):
 		m.rec.Torn++
 		return nil
-	case m.h.t.lifetimes.expired(w, m.now):
+	case m.h.t.lifetimes.Expired(w, m.now):
 		m.rec.Expired++
 		return nil
 	}
@@ -78,7 +82,7 @@ func (m *mover) flow(from, to *arena, i uint32, w meta) error {
 			m.rec.Recovered++
 			live := &m.h.t.recovered[family(to.v6)]
 			live[None]++
-			live[w.state()]++
+			live[w.State()]++
 			m.found.note(m.h.t, to, at, w)
 			return nil
 		}
@@ -97,7 +101,7 @@ func (m *mover) flow(from, to *arena, i uint32, w meta) error {
 
 // copyFrom copies record i of another arena to record at, with w as its first word. As in
 // recoverFlow, it does not copy the owner and binding of the dead process.
-func (a *arena) copyFrom(from *arena, at, i uint32, w meta) {
+func (a *arena) copyFrom(from *arena, at, i uint32, w conn.Meta) {
 	f, g := a.flow(at), from.flow(i)
 	if a.v6 {
 		a.six[at].addr = from.six[i].addr
@@ -108,7 +112,7 @@ func (a *arena) copyFrom(from *arena, at, i uint32, w meta) {
 		f.ports[side].Store(g.ports[side].Load())
 	}
 	f.created, f.sum = g.created, g.sum
-	f.next.Store(g.next.Load()) // see metaOpening
+	f.next.Store(g.next.Load()) // see conn.MetaOpening
 	f.meta.Store(uint64(w))
 	f.delta = a.deltaOf(at)
 }

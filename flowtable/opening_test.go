@@ -3,6 +3,7 @@ package flowtable
 import (
 	"testing"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -11,7 +12,7 @@ import (
 // in a table of another size.
 func TestForeign(t *testing.T) {
 	const isn, other = 0xffffffff, 0x1234
-	const synAck, ack, rst = tcpSYN | tcpACK, tcpACK, tcpRST
+	const synAck, ack, rst = header.TCPSYN | header.TCPACK, header.TCPACK, header.TCPRST
 	segment := func(flags uint8, acknowledges uint32) Segment { return Segment{Flags: flags, Ack: acknowledges} }
 	answered := Segment{Flags: synAck, Ack: 0}
 	for _, tt := range []struct {
@@ -61,7 +62,7 @@ func TestForeign(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				moved, _, err := moveFlows(tb, func(m meta) meta { return m }, heapMemory(size), more, bootTime, false)
+				moved, _, err := moveFlows(tb, func(m conn.Meta) conn.Meta { return m }, heapMemory(size), more, bootTime, false)
 				if err != nil {
 					t.Fatal(err)
 				}

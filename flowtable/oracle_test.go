@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -19,7 +20,7 @@ type oracleFlow struct {
 	client, reply header.Tuple
 	ref           Ref
 	state         State
-	notes         meta
+	notes         conn.Meta
 	isn           uint32 // the backend's
 	seen          Time   // of the last refresh
 }
@@ -34,9 +35,9 @@ func (o *oracle) timeout(f *oracleFlow) time.Duration {
 		UDPAssured: t.UDPReplied, ICMPEcho: t.ICMP,
 	}[f.state]
 	switch {
-	case f.notes.reset() && (f.state == Established || f.state == Unconfirmed):
+	case f.notes.Reset() && (f.state == Established || f.state == Unconfirmed):
 		return min(normal, t.ResetEstablished)
-	case f.notes.reset():
+	case f.notes.Reset():
 		return min(normal, t.Reset)
 	}
 	return normal
@@ -49,7 +50,7 @@ func (o *oracle) find(t *header.Tuple, now Time) *oracleFlow {
 	if f == nil {
 		return nil
 	}
-	age := time.Duration(now/Time(tick)-f.seen/Time(tick)) * tick
+	age := time.Duration(now/Time(conn.Tick)-f.seen/Time(conn.Tick)) * conn.Tick
 	if age > o.timeout(f)+time.Second {
 		o.remove(f)
 		return nil
@@ -63,9 +64,9 @@ func (o *oracle) remove(f *oracleFlow) {
 }
 
 func (o *oracle) create(n *NewFlow, ref Ref, reply header.Tuple, now Time) *oracleFlow {
-	f := &oracleFlow{client: n.Client, reply: reply, ref: ref, state: initial(n.Client.Proto), seen: now}
+	f := &oracleFlow{client: n.Client, reply: reply, ref: ref, state: conn.Initial(n.Client.Proto), seen: now}
 	if n.Client.Proto == header.ProtoUDP {
-		f.notes = oneWaits << metaQuestionsShift
+		f.notes = conn.Born(header.ProtoUDP, 0) & conn.MetaQuestions
 	}
 	o.byTuple[f.client], o.byTuple[f.reply] = f, f
 	return f
@@ -123,10 +124,12 @@ func (o *oracle) freePort(n *NewFlow, rests func(*header.Tuple) bool, now Time) 
 	return port, true
 }
 
-func (f *oracleFlow) meta() meta { return makeMeta(f.state, f.client.Proto, f.seen.ticks()) | f.notes }
+func (f *oracleFlow) meta() conn.Meta {
+	return conn.MakeMeta(f.state, f.client.Proto, f.seen.Ticks()) | f.notes
+}
 
 func (f *oracleFlow) idle(now Time) time.Duration {
-	return time.Duration(now/Time(tick)-f.seen/Time(tick)) * tick
+	return time.Duration(now/Time(conn.Tick)-f.seen/Time(conn.Tick)) * conn.Tick
 }
 
 // rank is higher for a flow that loses its port sooner; 0 means never.
@@ -135,14 +138,14 @@ func (f *oracleFlow) rank(now Time) int {
 		return 0
 	}
 	young := f.idle(now) < time.Second/2
-	if f.notes.reset() && f.state >= Unconfirmed && f.state <= LastAckBackend {
+	if f.notes.Reset() && f.state >= Unconfirmed && f.state <= LastAckBackend {
 		return 5 * b2i(f.idle(now) >= time.Second)
 	}
 	switch f.state {
 	case Closed, TimeWaitClient, TimeWaitBackend:
 		return 6
 	case Established, FinClient, FinBackend:
-		return 5 * b2i(f.meta().bothFins() && f.idle(now) >= time.Second)
+		return 5 * b2i(f.meta().BothFins() && f.idle(now) >= time.Second)
 	case UDPNew, UDPReplied:
 		return 4
 	case SynSeen, SynRecv:
@@ -167,7 +170,7 @@ func (f *oracleFlow) awaitsAnswer(now Time) bool {
 	case UDPNew:
 		return f.idle(now) < 31*time.Second
 	case UDPReplied, UDPAssured:
-		if f.notes&metaQuestions == allAnswered<<metaQuestionsShift {
+		if f.notes&conn.MetaQuestions == conn.AllAnswered<<conn.MetaQuestionsShift {
 			return f.idle(now) < 1100*time.Millisecond
 		}
 		return f.idle(now) < 31*time.Second
@@ -175,7 +178,7 @@ func (f *oracleFlow) awaitsAnswer(now Time) bool {
 	return false
 }
 
-func (f *oracleFlow) used() time.Duration { return time.Duration(f.notes.usedSeconds()) }
+func (f *oracleFlow) used() time.Duration { return time.Duration(f.notes.UsedSeconds()) }
 
 // held returns how many of the holders have clients in the flow's prefix.
 func (f *oracleFlow) held(holders []*oracleFlow) (n int) {
@@ -208,16 +211,16 @@ func (f *oracleFlow) before(g *oracleFlow, holders []*oracleFlow, now Time) bool
 // reference table.
 func (o *oracle) observe(f *oracleFlow, side Side, s Segment, now Time) {
 	m := f.meta()
-	n := m.observe(side, s, f.isn, now.ticks())
-	if n.provable() && side == ReplySide && (f.state == SynSeen || s.class() != classRST && s.class() != classSYN &&
-		s.class() != classNone) {
-		if f.isn = s.Seq; s.class() != classSYNACK {
+	n := m.Observe(side, s, f.isn, now.Ticks())
+	ack := s.Flags&header.TCPACK != 0 || s.Flags&(header.TCPFIN|header.TCPSYN) == header.TCPFIN
+	if n.Provable() && side == ReplySide && (f.state == SynSeen || ack && s.Flags&header.TCPRST == 0) {
+		if f.isn = s.Seq; !s.SYNACK() {
 			f.isn--
 		}
 	}
 	if n != m {
-		f.state, f.notes = n.state(), n&(metaNotes|metaUsed)
-		if n.seen() != m.seen() {
+		f.state, f.notes = n.State(), n&(conn.MetaNotes|conn.MetaUsed)
+		if n.Seen() != m.Seen() {
 			f.seen = now
 		}
 	}
@@ -232,7 +235,7 @@ func TestOracle(t *testing.T) {
 	o := oracle{byTuple: map[header.Tuple]*oracleFlow{}, timeouts: DefaultTimeouts()}
 	now := bootTime
 	rests := func(t *header.Tuple) bool {
-		if tb.restingOf(t.Proto).has(h.Hash(t), now.ticks()) {
+		if tb.restingOf(t.Proto).has(h.Hash(t), now.Ticks()) {
 			return true
 		}
 		var k key
@@ -243,7 +246,7 @@ func TestOracle(t *testing.T) {
 			return false
 		}
 		m := a.flow(slotIndex(slot)).load() // an expired holder that no sweep has ended
-		return tb.lifetimes.expired(m, now.ticks()) && tb.restsUntil(m, now.ticks()).since(now.ticks()) > 0
+		return tb.lifetimes.Expired(m, now.Ticks()) && tb.restsUntil(m, now.Ticks()).Since(now.Ticks()) > 0
 	}
 	operations := 300_000
 	if testing.Short() || raceEnabled {
@@ -333,7 +336,7 @@ func TestOracle(t *testing.T) {
 		next, n := h.Dump(cursor, buf, now)
 		for _, i := range buf[:n] {
 			f := o.byTuple[i.Client]
-			if f == nil || f.ref != i.Ref || f.reply != i.Reply || f.state != i.State || f.notes.reset() != i.Reset {
+			if f == nil || f.ref != i.Ref || f.reply != i.Reply || f.state != i.State || f.notes.Reset() != i.Reset {
 				t.Fatalf("Dump shows %+v, the oracle has %+v", i, f)
 			}
 			seen++

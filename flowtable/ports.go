@@ -1,6 +1,7 @@
 package flowtable
 
 import (
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/prefetch"
 )
@@ -93,7 +94,7 @@ type portSearch struct {
 	i     uint32 // the pending flow
 	n     *NewFlow
 	reply key
-	now   ticks
+	now   Ticks
 
 	rested bool // a port was skipped because it rests
 
@@ -119,14 +120,14 @@ func (n *NewFlow) reply(k *key) {
 
 // replyPorts returns the ports of the reply key if the flow gets this source port.
 func (n *NewFlow) replyPorts(port uint16) uint32 {
-	if initial(n.Client.Proto) == ICMPEcho {
+	if conn.Initial(n.Client.Proto) == ICMPEcho {
 		return uint32(port)<<16 | uint32(port)
 	}
 	return uint32(n.BackendPort)<<16 | uint32(port)
 }
 
 // allocatePort commits the reply key of a pending flow.
-func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now ticks) (hash uint64, s Status) {
+func (h *Handle) allocatePort(a *arena, i uint32, n *NewFlow, now Ticks) (hash uint64, s Status) {
 	ps := portSearch{a: a, i: i, n: n, now: now}
 	n.reply(&ps.reply)
 	a.setAddr(i, ReplySide, &ps.reply)
@@ -235,7 +236,7 @@ func (ps *portSearch) probe(h *Handle, port uint16, wake bool) (hash uint64, s S
 // noteHolder adds the holder of a port to the holders.
 func (ps *portSearch) noteHolder(h *Handle, i uint32, port uint16) {
 	m := ps.a.flow(i).load()
-	if !m.live() || ps.holders == maxHolders {
+	if !m.Live() || ps.holders == maxHolders {
 		return
 	}
 	kind := h.t.yieldsPort(m, ps.now)
@@ -249,8 +250,8 @@ func (ps *portSearch) noteHolder(h *Handle, i uint32, port uint16) {
 }
 
 // yieldsPort returns the kind as which a flow may be ended for its source port, or shedNever.
-func (t *Table) yieldsPort(m meta, now ticks) Shed {
-	if m.state().HalfOpen() && now.since(m.seen()) < halfOpenGrace || t.awaitsAnswer(m, now) {
+func (t *Table) yieldsPort(m conn.Meta, now Ticks) Shed {
+	if m.State().HalfOpen() && now.Since(m.Seen()) < halfOpenGrace || t.awaitsAnswer(m, now) {
 		return shedNever
 	}
 	return t.shedOf(m, now)
@@ -280,7 +281,7 @@ func (ps *portSearch) takeHeld(h *Handle) (hash uint64, s Status) {
 			continue
 		}
 		if hash, s = ps.probe(h, first.port, true); s == Created {
-			h.p.portsTaken[b2i(header.Stateful(v.meta.proto()))].Add(1)
+			h.p.portsTaken[b2i(header.Stateful(v.meta.Proto()))].Add(1)
 			return hash, s
 		}
 	}
@@ -303,14 +304,14 @@ func (ps *portSearch) before(h *Handle, c, first *holder) bool {
 		return c.kind < first.kind
 	}
 	if c.kind == ShedIdle {
-		if used, least := c.meta.usedSeconds(), first.meta.usedSeconds(); used != least {
+		if used, least := c.meta.UsedSeconds(), first.meta.UsedSeconds(); used != least {
 			return used < least
 		}
 		if n, most := ps.held(h, c), ps.held(h, first); n != most {
 			return n > most
 		}
 	}
-	return ps.now.since(c.meta.seen()) > ps.now.since(first.meta.seen())
+	return ps.now.Since(c.meta.Seen()) > ps.now.Since(first.meta.Seen())
 }
 
 // held returns how many of the ports tried are held by the holder's prefix.

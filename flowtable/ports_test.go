@@ -24,9 +24,9 @@ func toOneBackend(proto uint8, v6 bool, n uint32) NewFlow {
 // other clients out, although the table has room for a million flows.
 func TestPortsGiveWay(t *testing.T) {
 	const B, C = ReplySide, ClientSide
-	synAck, closed := step{B, tcpSYN | tcpACK, 0}, []step{{B, tcpFIN | tcpACK, 0}, {C, tcpFIN | tcpACK, 0},
-		{B, tcpACK, 0}}
-	open := []step{synAck, {C, tcpACK, 0}, {B, tcpACK, 0}}
+	synAck, closed := step{B, header.TCPSYN | header.TCPACK, 0}, []step{{B, header.TCPFIN | header.TCPACK, 0}, {C, header.TCPFIN | header.TCPACK, 0},
+		{B, header.TCPACK, 0}}
+	open := []step{synAck, {C, header.TCPACK, 0}, {B, header.TCPACK, 0}}
 	ask, answer, fragment := step{C, 0, 0}, step{B, 0, 0}, step{B, laterFragment, 0}
 	for _, c := range []struct {
 		name  string
@@ -37,19 +37,19 @@ func TestPortsGiveWay(t *testing.T) {
 		used  Time // seconds with packets, if it is more than one
 	}{
 		{"TIME_WAIT", header.ProtoTCP, append(open[:3:3], closed...), 30 * second, ShedClosed, 0},
-		{"rejected", header.ProtoTCP, []step{{B, tcpRST, 0}}, 0, ShedClosed, 0},
+		{"rejected", header.ProtoTCP, []step{{B, header.TCPRST, 0}}, 0, ShedClosed, 0},
 		{"UDP, answered", header.ProtoUDP, []step{ask, answer}, 6 * second / 5, ShedUnreplied, 0},
 		{"UDP, two questions, both answered", header.ProtoUDP, []step{ask, ask, answer, answer}, 6 * second / 5,
 			ShedUnreplied, 0},
 		{"SYNs", header.ProtoTCP, nil, second, ShedHalfOpen, 0},
 		{"answered SYNs", header.ProtoTCP, []step{synAck}, 20 * second, ShedHalfOpen, 0},
-		{"blind ACKs", header.ProtoTCP, []step{synAck, {C, tcpACK | tcpURG, 0}}, 20 * second, ShedHalfOpen, 0},
+		{"blind ACKs", header.ProtoTCP, []step{synAck, {C, header.TCPACK | tcpURG, 0}}, 20 * second, ShedHalfOpen, 0},
 		{"COOKIE ECHOs", header.ProtoSCTP, open[:2], 200 * second, ShedUnconfirmed, 0},
 		{"UDP, two answered in turn, idle", header.ProtoUDP, []step{ask, answer, ask, answer}, 5 * second,
 			ShedIdle, 0},
 		{"UDP, used for 30 s, idle", header.ProtoUDP, []step{ask, answer, ask}, (30 + 121) * second, ShedIdle, 30},
 		{"UDP, used for 100 s, idle", header.ProtoUDP, []step{ask, answer, ask}, 222 * second, ShedIdle, 100},
-		{"reset", header.ProtoTCP, append(open[:3:3], step{B, tcpRST, 0}), 2 * second, ShedReset, 0},
+		{"reset", header.ProtoTCP, append(open[:3:3], step{B, header.TCPRST, 0}), 2 * second, ShedReset, 0},
 
 		{"young SYNs", header.ProtoTCP, []step{synAck}, second / 5, shedNever, 0},
 		{"young COOKIE ECHOs", header.ProtoSCTP, open[:2], second / 5, shedNever, 0},
@@ -63,7 +63,7 @@ func TestPortsGiveWay(t *testing.T) {
 		{"UDP, answered in fragments", header.ProtoUDP, []step{ask, ask, answer, fragment}, 29 * second, shedNever, 0},
 		{"UDP, used for 30 s, busy", header.ProtoUDP, []step{ask, answer, ask}, (29 + 119) * second, shedNever, 30},
 		{"UDP, used for 100 s, busy", header.ProtoUDP, []step{ask, answer, ask}, 218 * second, shedNever, 100},
-		{"just reset", header.ProtoTCP, append(open[:3:3], step{B, tcpRST, 0}), second / 2, shedNever, 0},
+		{"just reset", header.ProtoTCP, append(open[:3:3], step{B, header.TCPRST, 0}), second / 2, shedNever, 0},
 	} {
 		for _, v6 := range []bool{false, true} {
 			tb, h := testTableOf(t, Config{IPv4Flows: 200_000, IPv6Flows: 200_000, Timeouts: DefaultTimeouts()})
@@ -90,7 +90,7 @@ func TestPortsGiveWay(t *testing.T) {
 			now := bootTime + c.age
 			var one Info
 			h.Enter(now)
-			if h.info(&tb.arenas[family(v6)], 1, now.ticks(), &one); one.YieldsPort != (c.want != shedNever) {
+			if h.info(&tb.arenas[family(v6)], 1, now.Ticks(), &one); one.YieldsPort != (c.want != shedNever) {
 				t.Errorf("%s, IPv6 %v: yields its port: %v", c.name, v6, one.YieldsPort)
 			}
 			const newcomers = 300
@@ -136,19 +136,19 @@ func TestPortHolderShedOrder(t *testing.T) {
 		f.Backend, f.SourcePort, f.Ports = addrN(false, 11, 1), port, Ports{}
 		return f
 	}
-	open := []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}, {B, tcpACK, 0}}
+	open := []step{{B, header.TCPSYN | header.TCPACK, 0}, {C, header.TCPACK, 0}, {B, header.TCPACK, 0}}
 	for i, k := range []struct {
 		age   Time
 		steps []step
 	}{
-		{100, open},                 // 7000
-		{20, open[:2]},              // 7001
-		{30, open[:2]},              // 7002
-		{1, nil},                    // 7003
-		{2, open[:1]},               // 7004
-		{0, nil},                    // 7005: too young
-		{1, []step{{B, tcpRST, 0}}}, // 7006
-		{2, []step{{B, tcpRST, 0}}}, // 7007
+		{100, open},                        // 7000
+		{20, open[:2]},                     // 7001
+		{30, open[:2]},                     // 7002
+		{1, nil},                           // 7003
+		{2, open[:1]},                      // 7004
+		{0, nil},                           // 7005: too young
+		{1, []step{{B, header.TCPRST, 0}}}, // 7006
+		{2, []step{{B, header.TCPRST, 0}}}, // 7007
 	} {
 		born := now - k.age*second
 		r := h.mustCreate(t, born, flow(header.ProtoSCTP, uint32(i), 7000+uint16(i)))
@@ -182,7 +182,7 @@ func TestChangedPortHolderIsNotShed(t *testing.T) {
 	h.Observe(r, ClientSide, Segment{}, bootTime)
 	h.Observe(r, ReplySide, Segment{}, bootTime)
 	later := bootTime + 2*second
-	ps := portSearch{a: &tb.arenas[0], now: later.ticks()}
+	ps := portSearch{a: &tb.arenas[0], now: later.Ticks()}
 	ps.noteHolder(h, r.index(), h.reply(r).DstPort)
 	if ps.holders != 1 || h.holders[0].kind != ShedUnreplied {
 		t.Fatalf("%d noted, %v", ps.holders, h.holders[0].kind)

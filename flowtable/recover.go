@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -47,7 +48,7 @@ func Recover(mem []byte, c Config, now Time) (*Table, Recovery, error) {
 	t.head.incarnation++
 	var rec Recovery
 	for f := range t.arenas {
-		t.recoverArena(&t.arenas[f], now.ticks(), &rec)
+		t.recoverArena(&t.arenas[f], now.Ticks(), &rec)
 	}
 	return t, rec, nil
 }
@@ -91,7 +92,7 @@ func (s *HashKey) both(a *arena, i uint32) (hs hashes) {
 	return hs
 }
 
-func (t *Table) recoverArena(a *arena, now ticks, rec *Recovery) {
+func (t *Table) recoverArena(a *arena, now Ticks, rec *Recovery) {
 	clear(a.buckets)
 	h := &Handle{t: t, secret: &t.secret}
 	last, d := uint32(0), finder{}
@@ -100,7 +101,7 @@ func (t *Table) recoverArena(a *arena, now ticks, rec *Recovery) {
 		if o := f.owner.Load(); o&ownerFlags != 0 {
 			f.owner.Store(o &^ ownerFlags) // counts begin at 0; Bind, Adopt and Charge count live flows
 		}
-		if f.load().state() != None && h.recoverFlow(a, i, now, rec) {
+		if f.load().State() != None && h.recoverFlow(a, i, now, rec) {
 			last = i
 			d.note(t, a, i, f.load())
 		}
@@ -111,21 +112,21 @@ func (t *Table) recoverArena(a *arena, now ticks, rec *Recovery) {
 }
 
 // recoverFlow makes the flow of one record live, or drops it.
-func (h *Handle) recoverFlow(a *arena, i uint32, now ticks, rec *Recovery) bool {
+func (h *Handle) recoverFlow(a *arena, i uint32, now Ticks, rec *Recovery) bool {
 	f := a.flow(i)
 	m := f.load()
 	hs := h.secret.both(a, i)
 	switch {
 	case !f.whole(m, &hs, now):
 		rec.Torn++
-	case h.t.lifetimes.expired(m, now):
+	case h.t.lifetimes.Expired(m, now):
 		rec.Expired++
 	case h.reinsert(a, i, &hs) != inserted:
 		rec.Torn++
 	default:
 		rec.Recovered++
 		h.t.recovered[family(a.v6)][None]++
-		h.t.recovered[family(a.v6)][m.state()]++
+		h.t.recovered[family(a.v6)][m.State()]++
 		f.owner.Store(0) // the owner is a number of the dead process; Adopt accepts only flows whose owner is 0
 		f.bound.Store(0)
 		f.delta = a.deltaOf(i)
@@ -136,11 +137,11 @@ func (h *Handle) recoverFlow(a *arena, i uint32, now ticks, rec *Recovery) bool 
 }
 
 // whole reports whether a record was written completely and is not damaged.
-func (f *Flow) whole(m meta, hs *hashes, now ticks) bool {
-	if m.pending() || m.seen() > now {
+func (f *Flow) whole(m conn.Meta, hs *hashes, now Ticks) bool {
+	if m.Pending() || m.Seen() > now {
 		return false
 	}
-	if s := initial(m.proto()); (s == SynSeen) != (m.state() <= Closed) || (s == ICMPEcho) != (m.state() == ICMPEcho) {
+	if s := conn.Initial(m.Proto()); (s == SynSeen) != (m.State() <= Closed) || (s == ICMPEcho) != (m.State() == ICMPEcho) {
 		return false
 	}
 	return f.sum == sum(hs[ClientSide], hs[ReplySide])
@@ -174,7 +175,7 @@ func (h *Handle) reinsert(a *arena, i uint32, hs *hashes) insertion {
 func (t *Table) refree(a *arena, last uint32) {
 	var l list
 	for i := uint32(1); i <= last; i++ {
-		if a.flow(i).load().state() != None {
+		if a.flow(i).load().State() != None {
 			continue
 		}
 		a.flow(i).meta.Store(0)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -114,21 +115,24 @@ func TestRecoverDamaged(t *testing.T) {
 		{"IPv6 address", func(tb *Table, i uint32) { tb.arenas[1].six[i].addr[0][3] ^= 1 }},
 		{"port", func(tb *Table, i uint32) { tb.arenas[0].four[i].ports[0].Store(7) }},
 		{"protocol",
-			func(tb *Table, i uint32) { f := tb.arenas[0].flow(i); f.meta.Store(f.meta.Load() ^ 1<<metaProtoShift) }},
+			func(tb *Table, i uint32) {
+				f := tb.arenas[0].flow(i)
+				f.meta.Store(f.meta.Load() ^ 1<<conn.MetaProtoShift)
+			}},
 		{"state of another protocol", func(tb *Table, i uint32) {
 			f := tb.arenas[0].flow(i)
-			f.meta.Store(uint64(f.load().withState(Established)))
+			f.meta.Store(uint64(f.load().WithState(Established)))
 		}},
 		{"impossible state",
-			func(tb *Table, i uint32) { f := tb.arenas[0].flow(i); f.meta.Store(uint64(f.load().withState(15))) }},
+			func(tb *Table, i uint32) { f := tb.arenas[0].flow(i); f.meta.Store(uint64(f.load().WithState(15))) }},
 		{"pending", func(tb *Table,
 			i uint32) {
 			f := tb.arenas[0].flow(i)
-			f.meta.Store(uint64(f.load() | metaPending))
+			f.meta.Store(uint64(f.load() | conn.MetaPending))
 		}},
 		{"from the future", func(tb *Table, i uint32) {
 			f := tb.arenas[0].flow(i)
-			f.meta.Store(uint64(f.load().at((bootTime + 3600*second).ticks())))
+			f.meta.Store(uint64(f.load().At((bootTime + 3600*second).Ticks())))
 		}},
 		{"double", func(tb *Table, i uint32) {
 			r := tb.arenas[0].four

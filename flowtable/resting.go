@@ -3,7 +3,9 @@ package flowtable
 import (
 	"math/bits"
 	"sync/atomic"
+	"time"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -11,10 +13,11 @@ import (
 // client towards the same backend:
 //
 //   - UDP: the backend may still answer the first client (answersUntil). Create never takes such a
-//     port: the answer would reach another client.
-//   - TCP and SCTP: the backend may be in TIME_WAIT (backendInTimeWait), or may still answer an
-//     abandoned handshake. It would compare another client's SYN with the old connection, and
-//     accept it only if its timestamp or sequence number is higher (RFC 6191 section 2). Create
+//     port: the answer would reach another client. Questions and answers are counted (package
+//     conn).
+//   - TCP and SCTP: the backend may be in TIME_WAIT (conn.Meta.BackendInTimeWait), or may still
+//     answer an abandoned handshake. It would compare another client's SYN with the old connection,
+//     and accept it only if its timestamp or sequence number is higher (RFC 6191 section 2). Create
 //     takes such a port if no other is free.
 //
 // Several keys share a word, which holds the tick up to which they rest. So a key that rests is
@@ -42,10 +45,10 @@ func (r *resting) makeRoom(keys uint32) {
 
 // assume accepts the words of another process. It clears words whose time maxRest does not allow:
 // they may be from a table of another size, or from before the last reboot.
-func (r *resting) assume(now ticks) {
+func (r *resting) assume(now Ticks) {
 	for i := range r.words {
-		until := ticks(r.words[i].Load())
-		switch left := until.since(now); {
+		until := Ticks(r.words[i].Load())
+		switch left := until.Since(now); {
 		case until == 0:
 		case left < 0 || left > maxRest:
 			r.words[i].Store(0)
@@ -69,19 +72,64 @@ func (t *Table) restingOf(proto uint8) *resting { return &t.resting[b2i(header.S
 func (r *resting) at(hash uint64) *atomic.Uint32 { return &r.words[hash%uint64(len(r.words))] }
 
 // begin makes a key rest until a tick. It must be called before the key is free.
-func (r *resting) begin(hash uint64, until ticks) {
+func (r *resting) begin(hash uint64, until Ticks) {
 	raise(r.at(hash), until)
 	raise(&r.latest, until)
 }
 
 // raise stores a tick unless the word holds a later one.
-func raise(w *atomic.Uint32, until ticks) {
-	for old := w.Load(); until.since(ticks(old)) > 0 && !w.CompareAndSwap(old, uint32(until)); {
+func raise(w *atomic.Uint32, until Ticks) {
+	for old := w.Load(); until.Since(Ticks(old)) > 0 && !w.CompareAndSwap(old, uint32(until)); {
 		old = w.Load()
 	}
 }
 
 // has reports whether a key rests, or a key that shares its word.
-func (r *resting) has(hash uint64, now ticks) bool {
-	return ticks(r.latest.Load()).since(now) > 0 && ticks(r.at(hash).Load()).since(now) > 0
+func (r *resting) has(hash uint64, now Ticks) bool {
+	return Ticks(r.latest.Load()).Since(now) > 0 && Ticks(r.at(hash).Load()).Since(now) > 0
 }
+
+// A UDP flow holds its source port as long as its backend may answer:
+//
+//	a question has no answer yet    UDPUnreplied after the last datagram
+//	as many answers as questions    quietAfterAnswer after the last datagram
+//	the datagrams are not counted   UDPUnreplied after the last datagram
+//
+// When ports run short, a new flow takes a port only from a flow that no longer waits for an
+// answer. The port of a flow that ends earlier rests, for at most maxRest.
+
+// quietAfterAnswer is how long a flow keeps its port after all its questions are answered. The
+// other datagrams of an answer, and duplicates, follow the first one at once.
+const quietAfterAnswer = Ticks(time.Second/conn.Tick) + 1
+
+// maxRest bounds how long the port of a UDP flow rests if the flow was ended to make room in the
+// table, by an operator or with its endpoint. While a flood fills the table, resting must have room
+// for all flows that end in that time. If the bound were longer, no client would get a port.
+const maxRest = int32(10 * time.Second / conn.Tick)
+
+// answersUntil returns the time up to which the backend of a UDP flow may still answer its client.
+// For other protocols it returns the flow's last-seen time.
+func (t *Table) answersUntil(m conn.Meta) Ticks {
+	switch {
+	case !m.State().UDP():
+		return m.Seen()
+	case m.Questions() == conn.AllAnswered && m.State() != UDPNew:
+		return m.Seen() + quietAfterAnswer
+	}
+	return m.Seen() + Ticks(t.unanswered)
+}
+
+// restsUntil returns the time up to which the port of a flow that ends now rests.
+func (t *Table) restsUntil(m conn.Meta, now Ticks) Ticks {
+	switch until := t.answersUntil(m); {
+	case m.BackendInTimeWait():
+		return m.Seen() + Ticks(t.lifetimes[conn.MakeMeta(TimeWaitBackend, 0, 0).Life()])
+	case until.Since(now) > maxRest:
+		return now + Ticks(maxRest)
+	default:
+		return until
+	}
+}
+
+// awaitsAnswer reports whether the backend of a flow may still answer its client.
+func (t *Table) awaitsAnswer(m conn.Meta, now Ticks) bool { return t.answersUntil(m).Since(now) > 0 }

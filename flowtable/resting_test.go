@@ -9,9 +9,9 @@ import (
 
 // closedByBackend brings an open connection to TIME_WAIT at its backend.
 func (h *Handle) closedByBackend(r Ref, now Time) {
-	h.Observe(r, ReplySide, seg(ReplySide, tcpFIN|tcpACK), now)
-	h.Observe(r, ClientSide, seg(ClientSide, tcpFIN|tcpACK), now)
-	h.Observe(r, ReplySide, seg(ReplySide, tcpACK), now)
+	h.Observe(r, ReplySide, seg(ReplySide, header.TCPFIN|header.TCPACK), now)
+	h.Observe(r, ClientSide, seg(ClientSide, header.TCPFIN|header.TCPACK), now)
+	h.Observe(r, ReplySide, seg(ReplySide, header.TCPACK), now)
 }
 
 // The port of a connection that its backend holds in TIME_WAIT is available at once for a flow that
@@ -72,7 +72,7 @@ func TestPortRests(t *testing.T) {
 func TestRestingFindsEachKey(t *testing.T) {
 	var r resting
 	r.makeRoom(1)
-	const now = ticks(5000)
+	const now = Ticks(5000)
 	if r.has(7, now) {
 		t.Error("a key rests in an empty table")
 	}
@@ -81,7 +81,7 @@ func TestRestingFindsEachKey(t *testing.T) {
 	r.begin(8, now+20)
 	for _, c := range []struct {
 		key  uint64
-		at   ticks
+		at   Ticks
 		want bool
 	}{{7, now, true}, {7, now + 9, true}, {7, now + 10, false}, {8, now + 19, true},
 		{8, now + 20, false}, {9, now, false}} {
@@ -96,10 +96,10 @@ func TestRestingFindsEachKey(t *testing.T) {
 // port must still rest, as after a lost last ACK.
 func TestPortRestsAfterLateCopies(t *testing.T) {
 	for name, late := range map[string][]step{
-		"data of the backend": {{ReplySide, tcpACK | tcpPSH, 0}, {ClientSide, tcpRST, 0}},
-		"data of the client":  {{ClientSide, tcpACK | tcpPSH, 0}, {ClientSide, tcpRST, 0}},
-		"data of both": {{ReplySide, tcpACK | tcpPSH, 0}, {ClientSide, tcpACK | tcpPSH, 0},
-			{ClientSide, tcpRST, 0}},
+		"data of the backend": {{ReplySide, header.TCPACK | tcpPSH, 0}, {ClientSide, header.TCPRST, 0}},
+		"data of the client":  {{ClientSide, header.TCPACK | tcpPSH, 0}, {ClientSide, header.TCPRST, 0}},
+		"data of both": {{ReplySide, header.TCPACK | tcpPSH, 0}, {ClientSide, header.TCPACK | tcpPSH, 0},
+			{ClientSide, header.TCPRST, 0}},
 		"no last ACK": nil,
 	} {
 		tb, h := testTable(t, 100, 0)
@@ -110,10 +110,10 @@ func TestPortRestsAfterLateCopies(t *testing.T) {
 		}
 		r := h.mustCreate(t, bootTime, flow(1))
 		h.establish(r, bootTime)
-		h.Observe(r, ReplySide, seg(ReplySide, tcpFIN|tcpACK), bootTime)
-		h.Observe(r, ClientSide, seg(ClientSide, tcpFIN|tcpACK), bootTime)
+		h.Observe(r, ReplySide, seg(ReplySide, header.TCPFIN|header.TCPACK), bootTime)
+		h.Observe(r, ClientSide, seg(ClientSide, header.TCPFIN|header.TCPACK), bootTime)
 		if late != nil {
-			h.Observe(r, ReplySide, seg(ReplySide, tcpACK), bootTime)
+			h.Observe(r, ReplySide, seg(ReplySide, header.TCPACK), bootTime)
 		}
 		for _, s := range late {
 			h.Observe(r, s.side, seg(s.side, s.flags), bootTime)
@@ -136,8 +136,8 @@ func TestPortRestsAfterExpiry(t *testing.T) {
 		steps []step
 		after Time // it has expired, and its port rests
 	}{
-		"no last ACK": {header.ProtoTCP, []step{{ReplySide, tcpSYN | tcpACK, 0}, {ClientSide, tcpACK, 0},
-			{ReplySide, tcpFIN | tcpACK, 0}, {ClientSide, tcpFIN | tcpACK, 0}}, 40 * second},
+		"no last ACK": {header.ProtoTCP, []step{{ReplySide, header.TCPSYN | header.TCPACK, 0}, {ClientSide, header.TCPACK, 0},
+			{ReplySide, header.TCPFIN | header.TCPACK, 0}, {ClientSide, header.TCPFIN | header.TCPACK, 0}}, 40 * second},
 		"UDP that was asked again": {header.ProtoUDP, []step{{ClientSide, 0, 0}, {ReplySide, 0, 0},
 			{ClientSide, 0, 0}}, 8 * second},
 	} {

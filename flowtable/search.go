@@ -1,10 +1,10 @@
 package flowtable
 
 import (
-	"math"
 	"math/bits"
 	"unsafe"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -32,8 +32,14 @@ type (
 	rewrite header.Rewrite
 )
 
-//lint:ignore U1000 the assembly uses it
-const plainIPv6 = header.PlainIPv6
+const (
+	//lint:ignore U1000 the assembly uses it
+	plainIPv6 = header.PlainIPv6
+	//lint:ignore U1000 the assembly uses it
+	metaStateShift = conn.MetaStateShift
+	//lint:ignore U1000 the assembly uses it
+	metaProtoShift = conn.MetaProtoShift
+)
 
 // The assembly multiplies by these sizes, and compares all tags of a bucket in one instruction.
 const (
@@ -98,30 +104,6 @@ func (b *bucket) find(tag uint8) uint32 {
 	return b.slots[bits.TrailingZeros64(m)].Load()
 }
 
-// steady holds the maximum age, in ticks, at which a datagram, or a TCP segment with ACK and
-// without SYN, FIN and RST, only refreshes the flow. Its indexes are the side and the byte of meta
-// above last seen (state and notes). The age is negative if such a packet changes the flow, or if
-// there is no flow.
-type steady [2][256]int32
-
-func (l *lifetimes) steady() (s steady) {
-	for side := range s {
-		for i := range s[side] {
-			s[side][i] = math.MinInt32
-		}
-		for state := SynSeen; state < NumStates; state++ {
-			mv := moves[state][side][classACK]
-			if state >= UDPNew {
-				mv = datagram[state][side]
-			}
-			if mv == move(state)|refresh {
-				s[side][state] = l[makeMeta(state, 0, 0).life()]
-			}
-		}
-	}
-	return s
-}
-
 // Match does the last step for a group of packets, which must be TCP (with ACK, and without SYN,
 // FIN and RST) or UDP. It stops at the first packet that has no flow, or that would change its flow
 // by more than Seen does. It stores the flows of the packets before that one, and their rewrites
@@ -159,17 +141,11 @@ func (h *Handle) More(s *Search) bool {
 
 // Seen refreshes a flow that Match returned. It writes at most once a second.
 func (f *Flow) Seen(now Ticks) {
-	if m := f.load(); ticks(now).since(m.seen()) >= refreshTicks {
+	if m := f.load(); now.Since(m.Seen()) >= conn.RefreshTicks {
 		// If another worker was faster, it has refreshed or ended the flow.
-		f.swap(m, m.refreshed(ticks(now)))
+		f.swap(m, m.Refreshed(now))
 	}
 }
-
-// Ticks is a Time in the unit of the table, for Match. Compute it once per batch.
-type Ticks ticks
-
-// Ticks returns the time in ticks.
-func (t Time) Ticks() Ticks { return Ticks(t.ticks()) }
 
 // Rewrite sets l to the rewrite of a packet that arrived on side from, the reverse of the other
 // side's tuple, without the MAC addresses. The flow must be live.

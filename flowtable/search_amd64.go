@@ -2,7 +2,10 @@
 
 package flowtable
 
-import "sluice.dev/sluice/nat/header"
+import (
+	"sluice.dev/sluice/flowtable/conn"
+	"sluice.dev/sluice/nat/header"
+)
 
 // The race detector does not see the memory accesses of these functions. Race builds use the Go
 // twins in search_go.go.
@@ -14,4 +17,4 @@ func fetchBuckets(geo *geometries, secret *HashKey, group []Search)
 func fetchFlows(geo *geometries, group []Search)
 
 //go:noescape
-func match(geo *geometries, group []Search, flows []*Flow, rewrites []header.Rewrite, steady *steady, now uint32) int
+func match(geo *geometries, group []Search, flows []*Flow, rewrites []header.Rewrite, steady *conn.Steady, now uint32) int

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"unsafe"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/prefetch"
 )
@@ -33,7 +34,7 @@ func fetchFlowsGo(geo *geometries, group []Search) {
 }
 
 func matchGo(
-	geo *geometries, group []Search, flows []*Flow, rewrites []header.Rewrite, steady *steady, now uint32,
+	geo *geometries, group []Search, flows []*Flow, rewrites []header.Rewrite, steady *conn.Steady, now uint32,
 ) int {
 	for i := range group {
 		s := &group[i]
@@ -44,8 +45,8 @@ func matchGo(
 		f := (*Flow)(first)
 		// Load meta before the key: a live flow's ports are final. Record 0 is never live.
 		m := f.load()
-		if ticks(now).since(m.seen()) > steady[side][uint8(m>>metaStateShift)] ||
-			uint64(m)>>metaProtoShift != uint64(s.Proto) || f.ports[side].Load() != s.Ports {
+		if Ticks(now).Since(m.Seen()) > steady[side][uint8(m>>conn.MetaStateShift)] ||
+			uint64(m)>>conn.MetaProtoShift != uint64(s.Proto) || f.ports[side].Load() != s.Ports {
 			return i
 		}
 		if s.Family == header.PlainIPv4 && (*record4)(first).addr[side] != s.Addr[0] ||

@@ -2,7 +2,10 @@
 
 package flowtable
 
-import "sluice.dev/sluice/nat/header"
+import (
+	"sluice.dev/sluice/flowtable/conn"
+	"sluice.dev/sluice/nat/header"
+)
 
 func fetchBuckets(geo *geometries, secret *HashKey, group []Search) {
 	fetchBucketsGo(geo, secret, group)
@@ -10,6 +13,6 @@ func fetchBuckets(geo *geometries, secret *HashKey, group []Search) {
 
 func fetchFlows(geo *geometries, group []Search) { fetchFlowsGo(geo, group) }
 
-func match(geo *geometries, group []Search, flows []*Flow, rewrites []header.Rewrite, steady *steady, now uint32) int {
+func match(geo *geometries, group []Search, flows []*Flow, rewrites []header.Rewrite, steady *conn.Steady, now uint32) int {
 	return matchGo(geo, group, flows, rewrites, steady, now)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -49,7 +50,7 @@ func TestSearch(t *testing.T) {
 		refs := make([]Ref, flows)
 		for i := range refs {
 			refs[i] = h.mustCreate(t, bootTime, newFlow(header.ProtoUDP, v6, uint32(i)))
-			for range maxQuestions { // more than are counted
+			for range conn.CountedDatagrams { // more are not counted
 				h.Observe(refs[i], ClientSide, Segment{}, bootTime)
 			}
 		}
@@ -116,7 +117,7 @@ func TestMatchComparesAll(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		n := newFlow(header.ProtoUDP, v6, 1)
 		r := h.mustCreate(t, bootTime, n)
-		for range countedDatagrams { // assured: a datagram of either side changes nothing
+		for range conn.CountedDatagrams { // assured: a datagram of either side changes nothing
 			h.assure(r, bootTime)
 		}
 		reply := h.reply(r)
@@ -177,27 +178,27 @@ func TestMatchEqualsObserve(t *testing.T) {
 			if (state >= UDPNew) != (proto == header.ProtoUDP) || state == ICMPEcho {
 				continue
 			}
-			for _, notes := range []meta{0, metaReset, metaAgain, metaFin, metaPending, metaFinClient,
-				metaFinBackend, 3 << metaRepeatShift} {
+			for _, notes := range []conn.Meta{0, conn.MetaReset, conn.MetaAgain, conn.MetaFin, conn.MetaPending, conn.MetaFinClient,
+				conn.MetaFinBackend, 3 << conn.MetaRepeatShift} {
 				for _, age := range []int32{-20, -1, 0, 1, 9, 10, 11, 500, 2410, 3010, 74410, 74411, 1 << 30} {
 					for side := range tuples {
 						now := bootTime + 1000*24*3600*second
-						m := makeMeta(state, proto, now.ticks()-ticks(age)) | notes
+						m := conn.MakeMeta(state, proto, now.Ticks()-Ticks(age)) | notes
 						f.meta.Store(uint64(m))
-						want := m.observe(Side(side), seg(Side(side), tcpACK), testISN, now.ticks())
-						data := m.observe(Side(side), seg(Side(side), tcpACK|tcpPSH), testISN, now.ticks())
+						want := m.Observe(Side(side), seg(Side(side), header.TCPACK), testISN, now.Ticks())
+						data := m.Observe(Side(side), seg(Side(side), header.TCPACK|tcpPSH), testISN, now.Ticks())
 						got, _ := h.match(&tuples[side], now)
 						if got != nil {
 							got.Seen(now.Ticks())
 						}
 						after := f.load()
-						valid := m.live() && !tb.lifetimes.expired(m, now.ticks())
-						written := metaSeen // by a refresh
+						valid := m.Live() && !tb.lifetimes.Expired(m, now.Ticks())
+						written := conn.MetaSeen // by a refresh
 						if state == UDPAssured {
-							written |= metaUsed
+							written |= conn.MetaUsed
 						}
-						plain := valid && notes&^metaFins == 0 && (want^m)&^written == 0 && data == want &&
-							moves[state][side][classACK]&refresh|datagram[state][side]&refresh != 0
+						plain := valid && notes&^conn.MetaFins == 0 && (want^m)&^written == 0 && data == want &&
+							refreshedBy(state, proto, Side(side))
 						if (got != nil) != plain {
 							t.Fatalf("%v, notes %x, age %d, side %d: matched %v, want %v", state, notes, age, side,
 								got != nil, plain)
@@ -296,35 +297,11 @@ func (b *bucket) firstByTag(tag uint8) uint32 {
 	return 0
 }
 
-// TestRepliesMatchAfterParse: a client alone, with any packets, cannot bring its flow to a state in
-// which a plain reply matches. So header.Parse checks the first reply of any tuple, and
-// header.Plain need not check tuples again.
-func TestRepliesMatchAfterParse(t *testing.T) {
-	timeouts := DefaultTimeouts()
-	l, err := timeouts.lifetimes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	steady := l.steady()
-	seen := map[meta]bool{}
-	for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
-		for todo := []meta{makeMeta(initial(proto), proto, 1000)}; len(todo) > 0; {
-			m := todo[0]
-			if todo = todo[1:]; seen[m&^metaSeen] {
-				continue
-			}
-			seen[m&^metaSeen] = true
-			if steady[ReplySide][uint8(m>>metaStateShift)] >= 0 {
-				t.Errorf("protocol %d: %v matches replies", proto, m.state())
-			}
-			for flags := range 256 {
-				for _, now := range []ticks{1000, 1015, 1600} {
-					todo = append(todo, m.observe(ClientSide, seg(ClientSide, uint8(flags)), testISN, now))
-				}
-			}
-		}
-	}
-	if len(seen) < 3 {
-		t.Errorf("%d states: too few for this test", len(seen))
-	}
+// refreshedBy reports whether an ACK or a datagram of a side refreshes a flow without notes, and
+// has no other effect.
+func refreshedBy(state State, proto uint8, side Side) bool {
+	const before, now = Ticks(1000), Ticks(1025)
+	m := conn.MakeMeta(state, proto, before)
+	n := m.Observe(side, seg(side, header.TCPACK), testISN, now)
+	return n.Seen() == now && n.State() == state
 }

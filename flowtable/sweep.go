@@ -3,6 +3,7 @@ package flowtable
 import (
 	"time"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/prefetch"
 )
 
@@ -58,13 +59,13 @@ const endingsSize = 16
 type endings struct {
 	n      int
 	record [endingsSize]uint32
-	meta   [endingsSize]meta
+	meta   [endingsSize]conn.Meta
 	hash   [endingsSize][2]uint64 // by side
 	bucket [endingsSize][2]uint64 // offset in the index, bytes
 }
 
 // add prefetches the buckets of a flow.
-func (e *endings) add(h *Handle, a *arena, i uint32, m meta) {
+func (e *endings) add(h *Handle, a *arena, i uint32, m conn.Meta) {
 	n := e.n & (endingsSize - 1)
 	e.record[n], e.meta[n] = i, m
 	hash, at := &e.hash[n], &e.bucket[n]
@@ -81,7 +82,7 @@ func (e *endings) end(h *Handle, a *arena) (ended int) {
 	var left [16]int32 // ended flows by state; most are in one state
 	for n := range e.n {
 		if m := e.meta[n]; h.end(a, e.record[n], m, &e.hash[n]) {
-			left[m.state()]++
+			left[m.State()]++
 			ended++
 		}
 	}
@@ -107,7 +108,7 @@ func (h *Handle) Sweep(now Time, max int) (examined, expired int) {
 		examined += n
 		for n > 0 {
 			a, first, end, part := h.t.slice(from%total, n)
-			expired += h.sweep(a, first, end, now.ticks())
+			expired += h.sweep(a, first, end, now.Ticks())
 			from += uint64(part)
 			n -= part
 		}
@@ -119,14 +120,14 @@ func (h *Handle) Sweep(now Time, max int) (examined, expired int) {
 }
 
 // sweep ends the expired flows among records [first, end) and returns how many.
-func (h *Handle) sweep(a *arena, first, end uint32, now ticks) (expired int) {
+func (h *Handle) sweep(a *arena, first, end uint32, now Ticks) (expired int) {
 	e, nearlyFull := &h.endings, h.t.nearlyFull(a)
 	for i := first; i < end; i++ {
 		m := a.flow(i).load()
-		if !m.live() {
+		if !m.Live() {
 			continue
 		}
-		if !h.t.lifetimes.expired(m, now) {
+		if !h.t.lifetimes.Expired(m, now) {
 			if nearlyFull {
 				h.survey(a, i, m, now)
 			}

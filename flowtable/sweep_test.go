@@ -63,7 +63,7 @@ func TestSweepEndsExpiredFlows(t *testing.T) {
 					t.Fatalf("flow %d: %v", i, s)
 				}
 				if i%3 == 0 {
-					h.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), bootTime+Time(20*time.Second))
+					h.Observe(r, ReplySide, seg(ReplySide, header.TCPSYN|header.TCPACK), bootTime+Time(20*time.Second))
 					kept = append(kept, r)
 				}
 			}
@@ -74,7 +74,7 @@ func TestSweepEndsExpiredFlows(t *testing.T) {
 		t.Errorf("%d flows expired, want %d", expired, 4*flows-len(kept))
 	}
 	for _, r := range kept {
-		if !h.Flow(r).load().live() {
+		if !h.Flow(r).load().Live() {
 			t.Errorf("flow %d is dead, and was seen 12 s ago", r)
 		}
 	}
@@ -109,7 +109,7 @@ func TestSweepSkipsRefreshedFlows(t *testing.T) {
 		t.Errorf("%d flows ended, want only the unchanged one", ended)
 	}
 	for i, live := range []bool{true, false, false} {
-		if h.Flow(refs[i]).load().live() != live {
+		if h.Flow(refs[i]).load().Live() != live {
 			t.Errorf("flow %d: live %v, want %v", i, !live, live)
 		}
 	}
@@ -186,10 +186,10 @@ func TestHammerSweep(t *testing.T) {
 				case 1:
 					h.Abandon(r, at)
 				case 2, 3:
-					flags := []uint8{tcpSYN | tcpACK, tcpACK, tcpFIN | tcpACK}[rnd.IntN(3)]
+					flags := []uint8{header.TCPSYN | header.TCPACK, header.TCPACK, header.TCPFIN | header.TCPACK}[rnd.IntN(3)]
 					h.Observe(r, side^1, seg(side^1, flags), at)
 				case 4, 5:
-					h.Observe(r, side, seg(side, []uint8{tcpACK, tcpFIN | tcpACK, tcpRST}[rnd.IntN(3)]), at)
+					h.Observe(r, side, seg(side, []uint8{header.TCPACK, header.TCPFIN | header.TCPACK, header.TCPRST}[rnd.IntN(3)]), at)
 				}
 			}
 		})

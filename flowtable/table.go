@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"sluice.dev/sluice/flowtable/conn"
 )
 
 // Config sizes a table.
@@ -87,7 +89,7 @@ func (c *Config) check() error {
 	case c.IPv4Flows > maxFlows || c.IPv6Flows > maxFlows:
 		return fmt.Errorf("flowtable: more than %d flows of one family", maxFlows)
 	}
-	if _, err := c.Timeouts.lifetimes(); err != nil {
+	if _, err := c.Timeouts.Lifetimes(); err != nil {
 		return fmt.Errorf("flowtable: %w", err)
 	}
 	return nil
@@ -108,8 +110,8 @@ type Table struct {
 	head       *head
 	arenas     [2]arena // IPv4, IPv6
 	secret     HashKey
-	lifetimes  lifetimes
-	steady     steady
+	lifetimes  conn.Lifetimes
+	steady     conn.Steady
 	geometry   geometries
 	halfOpen   int32
 	udpIdle    int32  // ticks
@@ -178,10 +180,10 @@ func view(mem []byte, c *Config) (*Table, error) {
 	// Pages of loads that no backend uses are never touched.
 	t := &Table{mem: mem, halfOpen: int32(c.HalfOpen), loads: make([]atomic.Int32, MaxBackends)}
 	t.serviceUses, t.sources = make([]serviceUse, MaxServices), newSources(c.LimitSources)
-	t.lifetimes, _ = c.Timeouts.lifetimes() // checked
-	t.steady = t.lifetimes.steady()
-	t.udpIdle = ticksOf(c.Timeouts.UDPIdle)
-	t.unanswered = ticksOf(c.Timeouts.UDPUnreplied) + refreshTicks
+	t.lifetimes, _ = c.Timeouts.Lifetimes() // checked
+	t.steady = t.lifetimes.Steady()
+	t.udpIdle = conn.TicksOf(c.Timeouts.UDPIdle)
+	t.unanswered = conn.TicksOf(c.Timeouts.UDPUnreplied) + conn.RefreshTicks
 	t.resting[restingUDP].makeRoom(c.IPv4Flows + c.IPv6Flows)
 	t.resting[restingConnections].makeRoom(minResting)
 	t.workers = 1

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -123,7 +124,7 @@ func seg(from Side, flags uint8) Segment {
 		s.Ack = 12345
 	case from == ClientSide:
 		s.Ack = (testISN + 1) & 0xffffffff
-	case flags&tcpSYN != 0:
+	case flags&header.TCPSYN != 0:
 		s.Seq = testISN
 	default:
 		s.Seq = (testISN + 1) & 0xffffffff
@@ -136,10 +137,10 @@ func seg(from Side, flags uint8) Segment {
 
 // establish brings a TCP flow through the handshake.
 func (h *Handle) establish(r Ref, now Time) {
-	h.Observe(r, ClientSide, seg(ClientSide, tcpSYN), now)
-	h.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), now)
-	h.Observe(r, ClientSide, seg(ClientSide, tcpACK), now)
-	h.Observe(r, ReplySide, seg(ReplySide, tcpACK), now)
+	h.Observe(r, ClientSide, seg(ClientSide, header.TCPSYN), now)
+	h.Observe(r, ReplySide, seg(ReplySide, header.TCPSYN|header.TCPACK), now)
+	h.Observe(r, ClientSide, seg(ClientSide, header.TCPACK), now)
+	h.Observe(r, ReplySide, seg(ReplySide, header.TCPACK), now)
 }
 
 func TestCreateLookupDelete(t *testing.T) {
@@ -475,7 +476,7 @@ func TestAbortedPending(t *testing.T) {
 		tb, h := testTable(t, 10, 0)
 		a := &tb.arenas[0]
 		i := h.local[0].get(tb, a)
-		a.flow(i).meta.Store(uint64(makeMeta(UDPNew, header.ProtoUDP, 0) | metaPending))
+		a.flow(i).meta.Store(uint64(conn.MakeMeta(UDPNew, header.ProtoUDP, 0) | conn.MetaPending))
 		h.exposed = exposed
 		h.abort(a, i)
 		if inLimbo := h.limbo.open.n == 1; inLimbo != exposed {

@@ -64,16 +64,16 @@ func (t *Table) Assume(used [2]uint32, now Time) error {
 		return err
 	}
 	t.head.incarnation++
-	t.resting[restingUDP].assume(now.ticks())
+	t.resting[restingUDP].assume(now.Ticks())
 	for f := range t.arenas {
 		if t.arenas[f].flows != 0 {
-			t.assume(&t.arenas[f], used[f], now.ticks())
+			t.assume(&t.arenas[f], used[f], now.Ticks())
 		}
 	}
 	return nil
 }
 
-func (t *Table) assume(a *arena, used uint32, now ticks) {
+func (t *Table) assume(a *arena, used uint32, now Ticks) {
 	d, live := finder{}, &t.recovered[family(a.v6)]
 	for i := uint32(1); i <= used; i++ {
 		f := a.flow(i)
@@ -81,12 +81,12 @@ func (t *Table) assume(a *arena, used uint32, now ticks) {
 		if f.owner.Load() != 0 { // a number of the previous process, see recoverFlow
 			f.owner.Store(0)
 		}
-		if m.state() == None {
+		if m.State() == None {
 			continue
 		}
 		f.bound.Store(0)
 		live[None]++
-		live[m.state()]++
+		live[m.State()]++
 		d.note(t, a, i, m)
 	}
 	a.fresh.Store(used + 1)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -18,7 +19,7 @@ type small struct {
 	six     [8]record6
 	geo     geometries
 	secret  HashKey
-	steady  steady
+	steady  conn.Steady
 	now     uint32
 	group   []Search
 	plan    []byte // the choices of arrange, by search
@@ -77,9 +78,9 @@ func (b *bucket) scramble(r *rand.Rand) {
 // scramble fills a flow. Three flows of four have repeat 0, because a flow with another repeat
 // never matches.
 func (f *Flow) scramble(r *rand.Rand) {
-	m := meta(r.Uint64())
+	m := conn.Meta(r.Uint64())
 	if r.IntN(4) != 0 {
-		m &^= metaRepeat
+		m &^= conn.MetaRepeat
 	}
 	f.meta.Store(uint64(m))
 	f.delta = header.Delta{IP: uint16(r.Uint32()), L4: uint16(r.Uint32())}

@@ -50,11 +50,11 @@ func (v *validation) arena(a *arena) {
 		m := a.flow(i).load()
 		v.load(a.ref(i), a.flow(i))
 		switch {
-		case m.pending():
+		case m.Pending():
 			v.errorf("record %d is pending, and no handle is creating it", a.ref(i))
-		case m.live():
+		case m.Live():
 			v.live[family(a.v6)][None]++
-			v.live[family(a.v6)][m.state()]++
+			v.live[family(a.v6)][m.State()]++
 			if keys[i] != 3 {
 				v.errorf("flow %d has keys %02b in the index, want 11", a.ref(i), keys[i])
 			}
@@ -108,13 +108,6 @@ func (v *validation) index(a *arena) (keys []uint8) {
 		}
 	}
 	return keys
-}
-
-func b2i(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // lists returns the place of each record that is not live.
@@ -188,12 +181,12 @@ func (v *validation) counters() {
 // an earlier process, or new.
 func (v *validation) load(r Ref, f *Flow) {
 	o, m := f.owner.Load(), f.load()
-	is, counts := o&counted != 0, m.counts() && uint32(o) != 0
+	is, counts := o&counted != 0, m.Counts() && uint32(o) != 0
 	if is {
 		v.loads[o&(MaxBackends-1)]++
 	}
 	if is && !counts || !is && counts && f.Binding() != 0 {
-		v.errorf("flow %d, state %v, backend %d: counted %v", r, m.state(), uint32(o), is)
+		v.errorf("flow %d, state %v, backend %d: counted %v", r, m.State(), uint32(o), is)
 	}
 }
 

@@ -1,6 +1,10 @@
 package flowtable
 
-import "fmt"
+import (
+	"fmt"
+
+	"sluice.dev/sluice/flowtable/conn"
+)
 
 // headVersion is the version of this program's layout. Each change of the head, of records or of
 // the numbers of states increments it (TestLayoutHasAVersion). Version 2: bound and owner are a
@@ -12,10 +16,10 @@ const headVersion = 3
 // known version are moved into a table of this version, as flows of a table of another size are. A
 // change of meta's layout adds a case here; a change of another field must also be converted in
 // mover.flow.
-func readerOf(version uint32) func(meta) meta {
+func readerOf(version uint32) func(conn.Meta) conn.Meta {
 	switch version {
 	case headVersion:
-		return func(m meta) meta { return m }
+		return func(m conn.Meta) conn.Meta { return m }
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func (w *world) addClients(n int, rnd *rand.Rand) []flow {
 
 // open makes flows the way their ends would: a TCP handshake and the backend's first word; a
 // datagram, its answer and three others. What the worker chose is then in the flows. The first
-// datagrams of a flow are counted, and cost more (package flowtable, datagram.go); with three
+// datagrams of a flow are counted, and cost more (flowtable/conn/datagram.go); with three
 // questions without an answer the count has ended.
 func (g *gate) open(flows []flow) error {
 	for len(flows) > 0 {

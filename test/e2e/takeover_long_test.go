@@ -70,22 +70,22 @@ func laterVersion(t *testing.T) string {
 	path, err := launch.BuildChanged(t.TempDir(), "sluice-later",
 		launch.Change{File: "flowtable/versions.go", From: "const headVersion = 3\n", To: "const headVersion = 4\n"},
 		launch.Change{File: "flowtable/versions.go", From: "\tcase headVersion:\n", To: `	case 3:
-		return func(m meta) meta {
-			switch m.state() {
+		return func(m conn.Meta) conn.Meta {
+			switch m.State() {
 			case 3:
-				return m.withState(Unconfirmed)
+				return m.WithState(Unconfirmed)
 			case 4:
-				return m.withState(Established)
+				return m.WithState(Established)
 			}
 			return m
 		}
 	case headVersion:
 `},
-		launch.Change{File: "flowtable/state.go", From: "\tUnconfirmed           // SCTP",
+		launch.Change{File: "flowtable/conn/state.go", From: "\tUnconfirmed           // SCTP",
 			To: "\tEstablished           // SCTP"},
-		launch.Change{File: "flowtable/state.go", From: "\tEstablished           // TCP: handshake complete",
+		launch.Change{File: "flowtable/conn/state.go", From: "\tEstablished           // TCP: handshake complete",
 			To: "\tUnconfirmed           // TCP: handshake complete"},
-		launch.Change{File: "flowtable/state.go", From: `"UNCONFIRMED", "ESTABLISHED"`,
+		launch.Change{File: "flowtable/conn/state.go", From: `"UNCONFIRMED", "ESTABLISHED"`,
 			To: `"ESTABLISHED", "UNCONFIRMED"`})
 	if err != nil {
 		t.Fatal(err)

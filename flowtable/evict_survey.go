@@ -1,9 +1,11 @@
 package flowtable
 
+import "sluice.dev/sluice/flowtable/conn"
+
 // The sweep examines all records every few seconds. While an arena is nearly full, the sweep also
 // notes flows that may be shed and are in no other ring, or are in a ring among many stale entries
-// (ring.go). Then a search finds such a flow at once; probes would examine some hundred records if
-// one in a hundred may be shed.
+// (evict_ring.go). Then a search finds such a flow at once; probes would examine some hundred
+// records if one in a hundred may be shed.
 
 // surveyShare: an arena is nearly full when at most one in surveyShare of its flows is unused.
 const surveyShare = 16
@@ -15,9 +17,9 @@ func (t *Table) nearlyFull(a *arena) bool {
 }
 
 // survey notes a flow that the sweep has passed, if it may be shed.
-func (h *Handle) survey(a *arena, i uint32, m meta, now ticks) {
+func (h *Handle) survey(a *arena, i uint32, m conn.Meta, now Ticks) {
 	switch kind := h.t.shedOf(m, now); {
-	case kind == ShedHalfOpen && now.since(m.seen()) >= settledAge:
+	case kind == ShedHalfOpen && now.Since(m.Seen()) >= settledAge:
 		h.pushTo(settledRing, a, i)
 	case kind > ShedHalfOpen && kind != shedNever:
 		h.pushTo(int(kind-firstRing), a, i)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -50,7 +51,7 @@ func TestOldestHalfOpenFirst(t *testing.T) {
 			if i%3 == 0 {
 				continue
 			}
-			if age := now - bootTime - Time(i)*second/10; age < Time(capGrace)*Time(tick) {
+			if age := now - bootTime - Time(i)*second/10; age < Time(capGrace)*Time(conn.Tick) {
 				break
 			}
 			by.mustCreate(t, now, newFlow(header.ProtoTCP, false, 2000+uint32(i)))
@@ -79,7 +80,7 @@ func TestRingEntriesProveThemselves(t *testing.T) {
 	if _, _, ok := a.still(entry, ShedHalfOpen); ok {
 		t.Error("an established flow is taken for half-open")
 	}
-	h.Observe(r, ReplySide, seg(ReplySide, tcpRST), bootTime)
+	h.Observe(r, ReplySide, seg(ReplySide, header.TCPRST), bootTime)
 	if i, _, ok := a.still(h.rings[0][ShedReset-firstRing].entry(0), ShedReset); !ok || i != r.index() {
 		t.Error("the flow is not in the ring of reset flows")
 	}
@@ -171,18 +172,18 @@ func TestFailedSearchesAreRare(t *testing.T) {
 	for n := range uint32(100_000) { // 10 us apart: a second
 		now += Time(10 * time.Microsecond)
 		h.Enter(now)
-		h.hunt.begin()
+		h.evictor.begin()
 		f := newFlow(header.ProtoTCP, false, flows+n)
 		if _, s := h.Create(now, &f); s != TableFull {
 			t.Fatalf("Create: %v, although no flow may be shed", s)
 		}
-		examined += h.hunt.examined()
+		examined += h.evictor.examined()
 	}
 	if most := 1010 * maxExamined; examined > most {
 		t.Errorf("%d records examined in a second of refusals, want at most %d", examined, most)
 	}
 	for n := 0; n < flows; n += 50 { // 2 %, in no ring, as after a restart
-		h.Flow(refs[n]).meta.Store(uint64(h.Flow(refs[n]).load().withState(Closed)))
+		h.Flow(refs[n]).meta.Store(uint64(h.Flow(refs[n]).load().WithState(Closed)))
 	}
 	now += 2 * second / 1000
 	f := newFlow(header.ProtoTCP, false, 3*flows)

@@ -3,6 +3,8 @@ package flowtable
 import (
 	"math/bits"
 	"sync/atomic"
+
+	"sluice.dev/sluice/flowtable/conn"
 )
 
 // ring holds flows of one family and one kind of Shed. A handle has one for each family and each
@@ -11,7 +13,7 @@ import (
 //	closed, reset, unreplied, half-open  flows that the handle makes or changes (ringOf):
 //	                                     the oldest first
 //	settled, unconfirmed, idle           flows that the sweep passes in a nearly full table
-//	                                     (survey.go): in the table's order. Settled flows are
+//	                                     (evict_survey.go): in the table's order. Settled flows are
 //	                                     half-open, not flows that became established.
 //
 // Flows of the first four kinds that a dead process left are in the table's own rings
@@ -67,13 +69,13 @@ const (
 func (t *Table) ShareRings(workers int) { t.workers = uint32(min(max(workers, 1), MaxHandles)) }
 
 // ringOf returns the kind in whose ring a flow with this meta is noted, or shedNever.
-func ringOf(m meta) Shed {
-	switch s := m.state(); {
+func ringOf(m conn.Meta) Shed {
+	switch s := m.State(); {
 	case s == SynSeen || s == SynRecv:
 		return ShedHalfOpen
 	case s >= TimeWaitClient && s <= Closed:
 		return ShedClosed
-	case s >= Unconfirmed && s <= LastAckBackend && m.reset():
+	case s >= Unconfirmed && s <= LastAckBackend && m.Reset():
 		return ShedReset
 	case s == UDPNew || s == UDPReplied:
 		return ShedUnreplied
@@ -198,25 +200,25 @@ func (r *ring) entry(position uint64) uint32 {
 // The sum is loaded after a meta that is live. That meta was stored after the sum (activate), and a
 // record that was live while this handle is online is not reused before it calls Enter again: so no
 // handle writes the sum meanwhile.
-func (a *arena) still(entry uint32, kind Shed) (i uint32, m meta, ok bool) {
+func (a *arena) still(entry uint32, kind Shed) (i uint32, m conn.Meta, ok bool) {
 	i = entry & (1<<a.indexBits - 1)
 	if i == 0 {
 		return 0, 0, false
 	}
 	f := a.flow(i)
-	if m = f.load(); !m.live() || !m.of(kind) {
+	if m = f.load(); !m.Live() || !ofKind(m, kind) {
 		return i, m, false
 	}
 	return i, m, f.sum<<a.indexBits == entry&^(1<<a.indexBits-1)
 }
 
-// of reports whether a flow with this meta is of a kind, or may become so with time.
-func (m meta) of(kind Shed) bool {
+// ofKind reports whether a flow with this meta is of a kind, or may become so with time.
+func ofKind(m conn.Meta, kind Shed) bool {
 	switch kind {
 	case ShedUnconfirmed:
-		return m.state() == Unconfirmed
+		return m.State() == Unconfirmed
 	case ShedIdle:
-		return m.state() == UDPAssured
+		return m.State() == UDPAssured
 	}
 	return ringOf(m) == kind
 }

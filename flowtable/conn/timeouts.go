@@ -1,4 +1,4 @@
-package flowtable
+package conn
 
 import (
 	"fmt"
@@ -27,7 +27,7 @@ type Timeouts struct {
 	ICMP         time.Duration
 
 	// UDPIdle is not a timeout: an assured UDP flow that was idle for longer may be shed under
-	// pressure. A flow with little use may be shed earlier: see protection.
+	// pressure. A flow with little use may be shed earlier.
 	UDPIdle time.Duration
 }
 
@@ -73,14 +73,16 @@ func RFCTimeouts() Timeouts {
 	}
 }
 
-// lifetimes holds the maximum age of a flow, in ticks, by the life bits of its meta word: state,
+// Lifetimes holds the maximum age of a flow, in ticks, by the life bits of its Meta word: state,
 // reset, pending. A record that is not live is always expired.
-type lifetimes [64]int32
+type Lifetimes [64]int32
 
 // maxTimeout keeps differences of ticks far from the sign bit.
 const maxTimeout = 365 * 24 * time.Hour
 
-func (t *Timeouts) lifetimes() (l lifetimes, err error) {
+// Lifetimes returns the maximum ages, or an error if a timeout is shorter than a second or too
+// long.
+func (t *Timeouts) Lifetimes() (l Lifetimes, err error) {
 	for i := range l {
 		l[i] = math.MinInt32
 	}
@@ -108,16 +110,41 @@ func (t *Timeouts) lifetimes() (l lifetimes, err error) {
 			return l, fmt.Errorf("timeout %s is %v: must be between 1s and %v", e.name, e.normal, maxTimeout)
 		}
 		for _, s := range e.states {
-			// Last seen may be a second earlier than the last packet: see refreshTicks.
-			m := makeMeta(s, 0, 0)
-			l[m.life()] = ticksOf(e.normal) + refreshTicks
-			l[(m | metaReset).life()] = ticksOf(e.afterRST) + refreshTicks
+			// Last seen may be a second earlier than the last packet: see RefreshTicks.
+			m := MakeMeta(s, 0, 0)
+			l[m.Life()] = TicksOf(e.normal) + RefreshTicks
+			l[(m | MetaReset).Life()] = TicksOf(e.afterRST) + RefreshTicks
 		}
 	}
 	return l, nil
 }
 
-// expired reports whether a flow with this meta is expired.
-func (l *lifetimes) expired(m meta, now ticks) bool {
-	return now.since(m.seen()) > l[m.life()]
+// Expired reports whether a flow with this Meta is expired.
+func (l *Lifetimes) Expired(m Meta, now Ticks) bool {
+	return now.Since(m.Seen()) > l[m.Life()]
+}
+
+// Steady holds the maximum age, in ticks, at which a datagram, or a TCP segment with ACK and
+// without SYN, FIN and RST, only refreshes the flow. Its indexes are the side and the byte of Meta
+// above last seen (state and notes). The age is negative if such a packet changes the flow, or if
+// there is no flow.
+type Steady [2][256]int32
+
+// Steady returns the table for these lifetimes.
+func (l *Lifetimes) Steady() (s Steady) {
+	for side := range s {
+		for i := range s[side] {
+			s[side][i] = math.MinInt32
+		}
+		for state := SynSeen; state < NumStates; state++ {
+			mv := moves[state][side][classACK]
+			if state >= UDPNew {
+				mv = datagram[state][side]
+			}
+			if mv == move(state)|refresh {
+				s[side][state] = l[MakeMeta(state, 0, 0).Life()]
+			}
+		}
+	}
+	return s
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 	"unsafe"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/prefetch"
 )
 
@@ -50,10 +51,10 @@ const (
 
 // settledAge is the age from which a half-open flow is shed even if another handle may have an
 // older one: an honest client has acknowledged by then, or a packet was lost.
-const settledAge = int32(time.Second / tick)
+const settledAge = int32(time.Second / conn.Tick)
 
-// hunter is the state of a handle's searches for flows to shed.
-type hunter struct {
+// evictor is the state of a handle's searches for flows to shed.
+type evictor struct {
 	random uint64 // state of xorshift64, never 0
 	walk   [2]uint32
 	group  [probeGroup]uint32
@@ -68,9 +69,9 @@ type hunter struct {
 }
 
 // examined returns how many records the last search examined.
-func (u *hunter) examined() int { return maxExamined - u.probes - u.entries }
+func (u *evictor) examined() int { return maxExamined - u.probes - u.entries }
 
-func (u *hunter) begin() { u.probes, u.entries = probeBudget, ringBudget }
+func (u *evictor) begin() { u.probes, u.entries = probeBudget, ringBudget }
 
 // backoff bounds the cost of failed searches. After the first failure the handle does not wait: if
 // one record in a hundred may be shed, one search in 2,000 finds none. From the second consecutive
@@ -108,7 +109,7 @@ var noCandidate = candidate{victim: victim{kind: shedNever}}
 func (c *candidate) found() bool { return c.kind != shedNever }
 
 // age returns the time since the flow was last seen, in ticks.
-func (c *candidate) age(now ticks) int32 { return now.since(c.meta.seen()) }
+func (c *candidate) age(now Ticks) int32 { return now.Since(c.meta.Seen()) }
 
 // take ends a candidate's flow, unless the flow has changed since it was examined.
 func (h *Handle) take(c *candidate, kind Shed) bool {
@@ -121,7 +122,7 @@ func (h *Handle) take(c *candidate, kind Shed) bool {
 
 // shed makes room in a full arena.
 func (h *Handle) shed(a *arena, now Time) bool {
-	u, tk := &h.hunt, now.ticks()
+	u, tk := &h.evictor, now.Ticks()
 	u.begin()
 	waiting := u.full.waiting(now)
 	v := victim{kind: shedNever}
@@ -150,13 +151,13 @@ func (h *Handle) shed(a *arena, now Time) bool {
 
 // shedKind ends the oldest flow of a kind that it finds, and reports whether it ended one. v is the
 // first flow to shed among the probed ones.
-func (h *Handle) shedKind(a *arena, kind Shed, v *victim, now ticks, waiting bool) bool {
+func (h *Handle) shedKind(a *arena, kind Shed, v *victim, now Ticks, waiting bool) bool {
 	f := family(a.v6)
 	c := noCandidate
 	if kind >= firstRing && (kind == ShedReset || h.liveOf(f, kind) > 0) {
 		c = h.oldest(a, kind, now)
 		if !c.found() && kind <= ShedHalfOpen && v.kind > kind && !waiting {
-			for h.likely(f, kind) && v.kind > kind && h.hunt.probes > 0 {
+			for h.likely(f, kind) && v.kind > kind && h.evictor.probes > 0 {
 				h.probe(a, now, v)
 			}
 		}
@@ -182,9 +183,9 @@ func (h *Handle) likely(f int, kind Shed) bool {
 }
 
 // probe examines a group of records, and weighs the flows that may be shed.
-func (h *Handle) probe(a *arena, now ticks, v *victim) {
+func (h *Handle) probe(a *arena, now Ticks, v *victim) {
 	for _, i := range h.draw(a) {
-		if m := a.flow(i).load(); m.live() {
+		if m := a.flow(i).load(); m.Live() {
 			v.weigh(i, m, h.t.shedOf(m, now), now)
 		}
 	}
@@ -193,7 +194,7 @@ func (h *Handle) probe(a *arena, now ticks, v *victim) {
 // draw returns the next group of used records, and prefetches them. If there are at most
 // probeBudget used records, it returns them in order, cyclically.
 func (h *Handle) draw(a *arena) []uint32 {
-	u := &h.hunt
+	u := &h.evictor
 	used := a.fresh.Load() - 1 // at least one, because there are flows
 	n := min(probeGroup, used)
 	u.probes -= int(n)
@@ -219,7 +220,7 @@ func (h *Handle) draw(a *arena) []uint32 {
 // shedHalfOpen makes room under the half-open cap: it ends the oldest half-open flow that it finds,
 // of either family, unless all are young.
 func (h *Handle) shedHalfOpen(a *arena, now Time) bool {
-	u, tk := &h.hunt, now.ticks()
+	u, tk := &h.evictor, now.Ticks()
 	if u.half.waiting(now) {
 		return false
 	}
@@ -239,13 +240,13 @@ func (h *Handle) shedHalfOpen(a *arena, now Time) bool {
 // oldestHalfOpen searches rings. If the oldest flow of the handle's own rings is younger than
 // settledAge, another handle may have an older one: then it also searches the rings of the donor,
 // which had the older flow in the last search.
-func (h *Handle) oldestHalfOpen(a *arena, now ticks) candidate {
+func (h *Handle) oldestHalfOpen(a *arena, now Ticks) candidate {
 	best := noCandidate
 	arenas := [2]*arena{a, h.arena(!a.v6)}
 	for _, a := range arenas {
 		for _, r := range h.nearRings(a, ShedHalfOpen) {
 			if r != nil {
-				best.orOlder(h.peek(r, a, ShedHalfOpen, now, capGrace), now)
+				best.orOlder(h.oldestIn(r, a, ShedHalfOpen, now, capGrace), now)
 			}
 		}
 	}
@@ -261,7 +262,7 @@ func (h *Handle) oldestHalfOpen(a *arena, now ticks) candidate {
 		older := false
 		for _, a := range arenas {
 			if h.liveOf(family(a.v6), ShedHalfOpen) > 0 {
-				older = best.orOlder(h.peekOther(a, ShedHalfOpen, now, capGrace), now) || older
+				older = best.orOlder(h.oldestInDonor(a, ShedHalfOpen, now, capGrace), now) || older
 			}
 		}
 		if older {
@@ -273,7 +274,7 @@ func (h *Handle) oldestHalfOpen(a *arena, now ticks) candidate {
 }
 
 // orOlder replaces a candidate by other if other is older, and reports whether it did.
-func (c *candidate) orOlder(other candidate, now ticks) bool {
+func (c *candidate) orOlder(other candidate, now Ticks) bool {
 	if !other.found() || c.found() && other.age(now) <= c.age(now) {
 		return false
 	}
@@ -283,16 +284,16 @@ func (c *candidate) orOlder(other candidate, now ticks) bool {
 
 // probeHalfOpen probes records for half-open flows that no ring has, in the family where they are
 // more frequent. It returns the oldest flow of the first group that has one older than capGrace.
-func (h *Handle) probeHalfOpen(now ticks) candidate {
+func (h *Handle) probeHalfOpen(now Ticks) candidate {
 	best := noCandidate
 	a := &h.t.arenas[0]
 	if h.halfOpenShare(1) > h.halfOpenShare(0) {
 		a = &h.t.arenas[1]
 	}
-	for h.halfOpenShare(family(a.v6)) > 0 && !best.found() && h.hunt.probes > 0 {
+	for h.halfOpenShare(family(a.v6)) > 0 && !best.found() && h.evictor.probes > 0 {
 		for _, i := range h.draw(a) {
 			m := a.flow(i).load()
-			if m.live() && m.state().HalfOpen() && now.since(m.seen()) >= capGrace {
+			if m.Live() && m.State().HalfOpen() && now.Since(m.Seen()) >= capGrace {
 				best.orOlder(candidate{victim: victim{i, m, ShedHalfOpen}, a: a}, now)
 			}
 		}

@@ -12,8 +12,8 @@ import (
 func (t *Table) kinds(now Time) (n [NumSheds + 1]int) {
 	for f := range t.arenas {
 		for i := uint32(1); i <= t.arenas[f].records && t.arenas[f].flows > 0; i++ {
-			if m := t.arenas[f].flow(i).load(); m.live() {
-				n[t.shedOf(m, now.ticks())]++
+			if m := t.arenas[f].flow(i).load(); m.Live() {
+				n[t.shedOf(m, now.Ticks())]++
 			}
 		}
 	}
@@ -71,15 +71,15 @@ func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func
 		steps []step
 	}{
 		{header.ProtoUDP, bootTime, nil}, // expired
-		{header.ProtoTCP, now, []step{{B, tcpRST, 0}}},
-		{header.ProtoTCP, bootTime, []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}, {B, tcpACK, 0},
-			{B, tcpRST, 0}}},
+		{header.ProtoTCP, now, []step{{B, header.TCPRST, 0}}},
+		{header.ProtoTCP, bootTime, []step{{B, header.TCPSYN | header.TCPACK, 0}, {C, header.TCPACK, 0}, {B, header.TCPACK, 0},
+			{B, header.TCPRST, 0}}},
 		{header.ProtoUDP, now, nil},
-		{header.ProtoTCP, now, []step{{B, tcpSYN | tcpACK, 0}}},
-		{header.ProtoSCTP, bootTime, []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}}}, // unconfirmed
-		{header.ProtoUDP, bootTime, []step{{B, 0, 0}, {C, 0, 0}}},                     // idle
+		{header.ProtoTCP, now, []step{{B, header.TCPSYN | header.TCPACK, 0}}},
+		{header.ProtoSCTP, bootTime, []step{{B, header.TCPSYN | header.TCPACK, 0}, {C, header.TCPACK, 0}}}, // unconfirmed
+		{header.ProtoUDP, bootTime, []step{{B, 0, 0}, {C, 0, 0}}},                                          // idle
 		{header.ProtoUDP, now, []step{{B, 0, 0}, {C, 0, 0}}},
-		{header.ProtoTCP, bootTime, []step{{B, tcpSYN | tcpACK, 0}, {C, tcpACK, 0}, {B, tcpACK, 0}}},
+		{header.ProtoTCP, bootTime, []step{{B, header.TCPSYN | header.TCPACK, 0}, {C, header.TCPACK, 0}, {B, header.TCPACK, 0}}},
 	}
 	var order []int
 	for n := range 9 * each {
@@ -225,9 +225,9 @@ func TestRefusedSYNsLookAtFewRecords(t *testing.T) {
 		}
 	}
 	for n := range 100 {
-		h.hunt.begin()
+		h.evictor.begin()
 		refuse()
-		examined := h.hunt.examined()
+		examined := h.evictor.examined()
 		if n >= 2 && examined != 0 || examined > maxExamined {
 			t.Errorf("refusal %d of one moment examined %d records", n, examined)
 		}
@@ -379,8 +379,8 @@ func TestNoAllocations(t *testing.T) {
 		h.match(&f.Client, now)
 		r, _ := h.Create(now, &f)
 		if r, side := h.Lookup(hash, &f.Client, now); r != 0 {
-			h.Observe(r, side, seg(side, tcpSYN), now)
-			h.Observe(r, ReplySide, seg(ReplySide, tcpSYN|tcpACK), now)
+			h.Observe(r, side, seg(side, header.TCPSYN), now)
+			h.Observe(r, ReplySide, seg(ReplySide, header.TCPSYN|header.TCPACK), now)
 			h.Closing(r)
 		}
 		if n%5 == 0 && r != 0 {

@@ -1,6 +1,10 @@
 package flowtable
 
-import "time"
+import (
+	"time"
+
+	"sluice.dev/sluice/flowtable/conn"
+)
 
 // Shed is a kind of flow that may be ended before its timeout. The order of the constants is the
 // order of shedding under pressure.
@@ -28,29 +32,29 @@ func (s Shed) String() string {
 const (
 	// halfOpenGrace is the age below which a handshake keeps its source port when ports run short.
 	// An Unconfirmed flow that is younger is never shed: its backend is likely to send soon.
-	halfOpenGrace = int32(500 * time.Millisecond / tick)
+	halfOpenGrace = int32(500 * time.Millisecond / conn.Tick)
 	// capGrace is the age below which a handshake is not shed at the half-open cap. It is shorter
 	// than halfOpenGrace, because there the oldest flow of all is shed: if the cap holds the flood
 	// of a longer time than a handshake takes, the cap ends no honest handshake. The shorter this
 	// grace is, the greater the flood that the cap can absorb.
-	capGrace = int32(200 * time.Millisecond / tick)
+	capGrace = int32(200 * time.Millisecond / conn.Tick)
 )
 
 // idleProtection is how long an assured UDP flow is protected for each second in which it had
 // packets. A flow of two packets is protected for seconds, a flow in steady use for UDPIdle.
-const idleProtection = int32(4 * time.Second / tick)
+const idleProtection = int32(4 * time.Second / conn.Tick)
 
 // protection returns how long an assured UDP flow may be idle before it may be shed, in ticks.
-func (t *Table) protection(m meta) int32 { return min(idleProtection*m.usedSeconds(), t.udpIdle) }
+func (t *Table) protection(m conn.Meta) int32 { return min(idleProtection*m.UsedSeconds(), t.udpIdle) }
 
 // shedOf returns the kind as which a live flow may be shed now, or shedNever.
-func (t *Table) shedOf(m meta, now ticks) Shed {
-	if t.lifetimes.expired(m, now) {
+func (t *Table) shedOf(m conn.Meta, now Ticks) Shed {
+	if t.lifetimes.Expired(m, now) {
 		return ShedExpired
 	}
 	switch kind := ringOf(m); kind {
 	case ShedReset:
-		if now.since(m.seen()) >= resetGrace {
+		if now.Since(m.Seen()) >= conn.ResetGrace {
 			return ShedReset
 		}
 		return shedNever
@@ -58,20 +62,20 @@ func (t *Table) shedOf(m meta, now ticks) Shed {
 	default:
 		return kind
 	}
-	switch m.state() {
+	switch m.State() {
 	case Established, FinClient, FinBackend:
 		// Idle for a second, with two FINs: the connection is more likely over than not. Only
 		// probes find such a flow: packets that refresh it would make it a young entry at the head
 		// of a ring.
-		if m.bothFins() && now.since(m.seen()) >= resetGrace {
+		if m.BothFins() && now.Since(m.Seen()) >= conn.ResetGrace {
 			return ShedReset
 		}
 	case Unconfirmed:
-		if now.since(m.seen()) >= halfOpenGrace {
+		if now.Since(m.Seen()) >= halfOpenGrace {
 			return ShedUnconfirmed
 		}
 	case UDPAssured:
-		if now.since(m.seen()) > t.protection(m) {
+		if now.Since(m.Seen()) > t.protection(m) {
 			return ShedIdle
 		}
 	}
@@ -87,88 +91,13 @@ var shedStates = [NumSheds][]State{
 	ShedIdle:        {UDPAssured},
 }
 
-// count adds by to the live counters of a family and state.
-func (h *Handle) count(v6 bool, s State, by int32) {
-	h.unpublished = true
-	c := &h.p.live[family(v6)]
-	c[s].Store(c[s].Load() + by) // one writer
-	c[None].Store(c[None].Load() + by)
-}
-
-// moved updates counters, loads, charges and rings after a change of a live flow's metaAccounted.
-func (h *Handle) moved(r Ref, before, after meta) {
-	if from, to := before.state(), after.state(); from != to {
-		h.unpublished = true
-		c := &h.p.live[family(r&refV6 != 0)]
-		c[from].Store(c[from].Load() - 1)
-		c[to].Store(c[to].Load() + 1)
-	}
-	if before.counts() != after.counts() {
-		h.t.book(h.Flow(r))
-	}
-	if before.charges() != after.charges() {
-		h.t.bookCharge(h.arena(r&refV6 != 0), r.index(), h.now)
-	}
-	if kind := ringOf(after); kind != shedNever && kind != ringOf(before) {
-		h.note(h.arena(r&refV6 != 0), r.index(), kind)
-	}
-}
-
-// live returns how many flows of a family are in a state (None: in all states). It includes this
-// handle's changes up to now, and other handles' changes up to the first Create in the batch.
-func (h *Handle) live(f int, s State) int32 { return h.others[f][s] + h.p.live[f][s].Load() }
-
-// liveOf returns how many flows are in the states of a kind.
-func (h *Handle) liveOf(f int, kind Shed) (n int32) {
-	for _, s := range shedStates[kind] {
-		n += h.live(f, s)
-	}
-	return n
-}
-
-// publish adds the changes of this participant's live counters to the published sums: so a step
-// reads two cache lines for any number of other participants.
-func (h *Handle) publish() {
-	if !h.unpublished {
-		return
-	}
-	h.unpublished = false
-	for f := range h.p.live {
-		for s := range h.p.live[f] {
-			n, was := h.p.live[f][s].Load(), &h.p.published[f][s]
-			if n != *was {
-				h.t.published.live[f][s].Add(n - *was)
-				*was = n
-			}
-		}
-	}
-}
-
-// recount loads the sums that the other participants have published.
-func (h *Handle) recount() {
-	h.othersStale = false
-	for f := range h.others {
-		for s := range h.others[f] {
-			h.others[f][s] = h.t.recovered[f][s] + h.t.published.live[f][s].Load() - h.p.published[f][s]
-		}
-	}
-}
-
-func (p *participant) addTo(sums *[2][16]int32) {
-	for f := range sums {
-		for s := range sums[f] {
-			sums[f][s] += p.live[f][s].Load()
-		}
-	}
-}
-
 // admit makes room for one more flow if necessary. One handle observes the limits exactly; several
 // can exceed them by a batch each, which the reserve covers.
 func (h *Handle) admit(a *arena, proto uint8, now Time) Status {
 	if h.othersStale {
 		h.recount()
 	}
-	if initial(proto) == SynSeen && h.halfOpenFlows() >= h.t.halfOpen && !h.shedHalfOpen(a, now) {
+	if conn.Initial(proto) == SynSeen && h.halfOpenFlows() >= h.t.halfOpen && !h.shedHalfOpen(a, now) {
 		return HalfOpenLimit
 	}
 	if h.live(family(a.v6), None) < int32(a.flows) || h.shed(a, now) {
@@ -182,7 +111,7 @@ func (h *Handle) halfOpenFlows() int32 {
 }
 
 // shedFlow ends a flow if its meta is still m, and counts it as shed.
-func (h *Handle) shedFlow(a *arena, i uint32, m meta, kind Shed) bool {
+func (h *Handle) shedFlow(a *arena, i uint32, m conn.Meta, kind Shed) bool {
 	if !h.kill(a, i, m) {
 		return false
 	}
@@ -194,23 +123,23 @@ func (h *Handle) shedFlow(a *arena, i uint32, m meta, kind Shed) bool {
 // weighed. If there was none, its kind is shedNever.
 type victim struct {
 	record uint32
-	meta   meta
+	meta   conn.Meta
 	kind   Shed
 }
 
 // weigh replaces the victim by another flow if that must be shed first, and reports whether it did:
 // by kind, among idle UDP flows by least use, then by age.
-func (v *victim) weigh(i uint32, m meta, kind Shed, now ticks) bool {
+func (v *victim) weigh(i uint32, m conn.Meta, kind Shed, now Ticks) bool {
 	if kind == shedNever || kind > v.kind {
 		return false
 	}
 	if kind == v.kind {
-		used, least := m.usedSeconds(), v.meta.usedSeconds()
+		used, least := m.UsedSeconds(), v.meta.UsedSeconds()
 		if kind == ShedIdle && used != least {
 			if used > least {
 				return false
 			}
-		} else if now.since(m.seen()) <= now.since(v.meta.seen()) {
+		} else if now.Since(m.Seen()) <= now.Since(v.meta.Seen()) {
 			return false
 		}
 	}
@@ -225,7 +154,7 @@ func (v *victim) weigh(i uint32, m meta, kind Shed, now ticks) bool {
 // returns true, the caller tries again; that fails only if another handle claimed the slot, or if
 // the flow changed since it was weighed. So each further round means progress of another thread. An
 // attacker without the hash key cannot target a chain.
-func (h *Handle) makeRoom(a *arena, hash uint64, now ticks) bool {
+func (h *Handle) makeRoom(a *arena, hash uint64, now Ticks) bool {
 	v := victim{kind: shedNever}
 	home := a.home(hash)
 	for b := range chainBuckets {
@@ -235,7 +164,7 @@ func (h *Handle) makeRoom(a *arena, hash uint64, now ticks) bool {
 			if slot == 0 {
 				return true // another handle released it
 			}
-			if m := a.flow(slotIndex(slot)).load(); m.live() {
+			if m := a.flow(slotIndex(slot)).load(); m.Live() {
 				v.weigh(slotIndex(slot), m, h.t.shedOf(m, now), now)
 			}
 		}

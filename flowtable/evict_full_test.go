@@ -17,12 +17,12 @@ var givesWay = []struct {
 	proto uint8
 	steps []step
 }{
-	{ShedClosed, header.ProtoTCP, []step{{ReplySide, tcpRST, 0}}},
-	{ShedReset, header.ProtoTCP, []step{{ReplySide, tcpSYN | tcpACK, 0}, {ClientSide, tcpACK, 0},
-		{ReplySide, tcpACK, 0}, {ReplySide, tcpRST, 0}}},
+	{ShedClosed, header.ProtoTCP, []step{{ReplySide, header.TCPRST, 0}}},
+	{ShedReset, header.ProtoTCP, []step{{ReplySide, header.TCPSYN | header.TCPACK, 0}, {ClientSide, header.TCPACK, 0},
+		{ReplySide, header.TCPACK, 0}, {ReplySide, header.TCPRST, 0}}},
 	{ShedUnreplied, header.ProtoUDP, nil},
 	{ShedHalfOpen, header.ProtoTCP, nil},
-	{ShedUnconfirmed, header.ProtoSCTP, []step{{ReplySide, tcpSYN | tcpACK, 0}, {ClientSide, tcpACK, 0}}},
+	{ShedUnconfirmed, header.ProtoSCTP, []step{{ReplySide, header.TCPSYN | header.TCPACK, 0}, {ClientSide, header.TCPACK, 0}}},
 	{ShedIdle, header.ProtoUDP, []step{{ReplySide, 0, 0}, {ClientSide, 0, 0}}},
 }
 
@@ -123,14 +123,14 @@ func TestFullTableAdmits(t *testing.T) {
 					for n := range newcomers {
 						now += Time(10 * time.Microsecond)
 						h.Enter(now)
-						h.hunt.begin()
+						h.evictor.begin()
 						f := newFlow(header.ProtoTCP, false, flows+n)
 						if r, s := h.Create(now, &f); s == Created {
 							h.establish(r, now)
 						} else {
 							refused++
 						}
-						examined = append(examined, h.hunt.examined())
+						examined = append(examined, h.evictor.examined())
 					}
 					slices.Sort(examined)
 					if refused > int(newcomers/100) {
@@ -158,7 +158,7 @@ func TestLeastUsedIdleFlowGivesWay(t *testing.T) {
 	const flows, twoPackets = 2000, 100 // one flow in twoPackets has two packets
 	for round := range 20 {
 		tb, h := testTable(t, flows, 0)
-		h.hunt.random += uint64(round) * 0x9e3779b97f4a7c15
+		h.evictor.random += uint64(round) * 0x9e3779b97f4a7c15
 		talk := func(n uint32, now Time) {
 			r := h.mustCreate(t, now, newFlow(header.ProtoUDP, false, n))
 			h.Observe(r, ReplySide, seg(ReplySide, 0), now)
@@ -226,13 +226,13 @@ func TestEstablishedFirst(t *testing.T) {
 			h.Enter(now)
 		}
 		f := newFlow([]uint8{header.ProtoTCP, header.ProtoUDP}[rnd.IntN(2)], false, established+n)
-		h.hunt.begin()
+		h.evictor.begin()
 		r, s := h.Create(now, &f)
-		most = max(most, h.hunt.examined())
+		most = max(most, h.evictor.examined())
 		if s == Created {
 			made++
 			for range rnd.IntN(2) {
-				h.Observe(r, ReplySide, seg(ReplySide, []uint8{tcpSYN | tcpACK, tcpRST}[rnd.IntN(2)]), now)
+				h.Observe(r, ReplySide, seg(ReplySide, []uint8{header.TCPSYN | header.TCPACK, header.TCPRST}[rnd.IntN(2)]), now)
 			}
 		}
 	}
@@ -286,7 +286,7 @@ func benchFullTable(b *testing.B, p part, kind Shed, recovered bool) {
 		start := time.Now()
 		r, s := h.Create(now, &f)
 		took := time.Since(start)
-		if examined += h.hunt.examined(); s == Created {
+		if examined += h.evictor.examined(); s == Created {
 			h.establish(r, now)
 		}
 		return took

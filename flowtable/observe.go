@@ -1,0 +1,65 @@
+package flowtable
+
+import (
+	"time"
+
+	"sluice.dev/sluice/flowtable/conn"
+	"sluice.dev/sluice/nat/header"
+)
+
+// Changes reports whether a segment with a good checksum would change more of the flow than its
+// last-seen time. If so, the caller verifies the checksum before it calls Observe.
+func (h *Handle) Changes(r Ref, from Side, s Segment, now Time) bool {
+	f := h.Flow(r)
+	word, m := f.word(), f.load()
+	return m.Live() && m.ChangedTo(m.Observe(from, s, word, now.Ticks()), from, &s, word, f.next.Load())
+}
+
+// Observe updates the flow by one of its packets, and reports whether the flow stands from this
+// packet on (State.Stands). It writes at most once a second, when the state changes, and for each
+// of the first datagrams of a UDP flow (conn.CountedDatagrams).
+func (h *Handle) Observe(r Ref, from Side, s Segment, now Time) (stands bool) {
+	f := h.Flow(r)
+	for t := now.Ticks(); ; {
+		// Load the word before meta: if another handle changes both in between, the swap of each
+		// fails.
+		word := f.word()
+		m := f.load()
+		if !m.Live() {
+			return false
+		}
+		n := m.Observe(from, s, word, t)
+		if s.Unverified && header.Stateful(m.Proto()) && m.ChangedTo(n, from, &s, word, f.next.Load()) {
+			return false
+		}
+		if n != m && !f.swap(m, n) {
+			continue
+		}
+		if isn, ok := m.AnsweredBy(n, from, &s, f.next.Load()); ok {
+			f.swapWord(word, isn)
+		} else if m.Provable() && !n.Provable() {
+			f.swapWord(word, uint32(t))
+		}
+		if (n^m)&conn.MetaAccounted != 0 {
+			h.moved(r, m, n)
+			return n.State().Stands() && !m.State().Stands()
+		}
+		return
+	}
+}
+
+// Idle returns how long ago the flow was last seen, to a second.
+func (h *Handle) Idle(r Ref, now Time) time.Duration {
+	return conn.Span(h.Flow(r).load().Seen(), now.Ticks())
+}
+
+// Closing reports whether the connection is over on both sides. A client's SYN on such a flow opens
+// a new connection, for which a backend is selected again. A reset connection is not closing: the
+// RST may be forged, and so may the SYN.
+func (h *Handle) Closing(r Ref) bool {
+	switch h.Flow(r).State() {
+	case None, LastAckClient, LastAckBackend, TimeWaitClient, TimeWaitBackend, Closed:
+		return true
+	}
+	return false
+}
