@@ -329,7 +329,8 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"flows", "delete", "--bakend", "192.0.2.10"}, exitUsage,
 			"sluice: unknown flag: --bakend; did you mean --backend?"},
 		{[]string{"announce", "--socket", absent}, exitUsage,
-			"sluice: --socket is the gateway's socket, and announce asks the announcer: give its socket with --announcer\n"},
+			"sluice: --socket is the gateway's socket, and announce asks the announcer: " +
+				"give its socket with --announcer\n"},
 		{[]string{"cleanup", "--socket", absent}, exitUsage, "sluice: cleanup has no --socket: "},
 		{[]string{"run", "--config", "x", "--socket", absent}, exitUsage, "sluice: run has no --socket: "},
 		{[]string{"run", "--config", "x", "-o", "json"}, exitUsage, "sluice: run prints no result"},

@@ -98,7 +98,7 @@ func (s *session) flowsCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
 			case limit < 0:
-				return usageError{fmt.Errorf("--limit is %d: give the greatest number of flows to list, or 0 for all", limit)}
+				return usageError{fmt.Errorf("--limit is %d: give the greatest number of flows, or 0 for all", limit)}
 			case count && limit > 0:
 				return usageError{errors.New("flows takes --count or --limit, not both")}
 			case count:

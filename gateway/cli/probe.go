@@ -63,8 +63,8 @@ func ownSocket(socket string) (string, error) {
 	}
 	waiting := filepath.Join(filepath.Dir(socket), config.WaitingSocketFile)
 	if foreign(waiting) {
-		return "", fmt.Errorf("processes of other containers have %s and %s: the daemon of this container waits without "+
-			"a socket until one of them ends, or does not run", socket, waiting)
+		return "", fmt.Errorf("processes of other containers have %s and %s: the daemon of this container waits "+
+			"without a socket until one of them ends, or does not run", socket, waiting)
 	}
 	return waiting, nil
 }

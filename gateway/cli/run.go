@@ -30,8 +30,8 @@ func (s *session) runCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if file == "" {
-				return usageError{fmt.Errorf("run needs --config FILE; `sluice config defaults` prints a file to start " +
-					"from")}
+				return usageError{fmt.Errorf("run needs --config FILE; `sluice config defaults` prints a file to " +
+					"start from")}
 			}
 			if background && !takeOver {
 				return usageError{errors.New("--background needs --take-over: a service manager starts the daemon " +
@@ -115,7 +115,8 @@ func (s *session) checkConfig(ctx context.Context, file string, host bool) error
 			return err
 		}
 		if doubts > 0 {
-			done += fmt.Sprintf("; %s about its interfaces, which `sluice doctor --config %s` lists", plural(doubts, "warning"), file)
+			done += fmt.Sprintf("; %s about its interfaces, which `sluice doctor --config %s` lists",
+				plural(doubts, "warning"), file)
 		}
 	}
 	return s.print(cfg, func(r *rows) { r.line(done) })

@@ -137,8 +137,9 @@ func TestEmptyLists(t *testing.T) {
 	empty := statustest.New()
 	empty.ServiceList, empty.BackendList, empty.StatsView = nil, nil, status.StatsView{}
 	socket = daemon(t, empty)
-	for command, says := range map[string]string{"services": "serves no Service", "backends": "No Service of the gateway has endpoints",
-		"stats": "No packet was dropped."} {
+	for command, says := range map[string]string{"services": "serves no Service",
+		"backends": "No Service of the gateway has endpoints",
+		"stats":    "No packet was dropped."} {
 		if code, out, errs := sluice(t, command, "--socket", socket); code != exitOK ||
 			!strings.Contains(errs+out, says) {
 			t.Errorf("%s: exit %d, %q\n%s", command, code, errs, out)

@@ -65,8 +65,8 @@ func (s *session) checkUsed(c *cobra.Command) error {
 					"give its socket with --announcer")}
 			}
 		case "run", "cleanup":
-			return usageError{fmt.Errorf("%s has no --socket: the daemon's socket is status.sock in the stateDir of its "+
-				"configuration", path)}
+			return usageError{fmt.Errorf("%s has no --socket: the daemon's socket is status.sock in the stateDir "+
+				"of its configuration", path)}
 		}
 	}
 	if given("output") && s.format != formatTable && (path == "run" || path == "probe") {

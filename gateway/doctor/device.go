@@ -11,7 +11,7 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// device checks one configured interface.
+// device reports findings about one configured interface.
 func (e *examination) device(d *Interface) {
 	if d.Err != nil {
 		e.add(Fail, "interface", d.Name, d.Err.Error(),
@@ -39,7 +39,7 @@ func (e *examination) device(d *Interface) {
 		e.ok("enslaved", d.Name, "to a "+d.Master+"; its members are the right place for XDP")
 	case "bridge":
 		e.add(Warn, "enslaved", d.Name, "to a bridge",
-			"packets that the gateway takes never reach the bridge; make sure that is meant")
+			"packets that the gateway receives never reach the bridge; make sure that this is intended")
 	}
 	if d.Kind == "bond" || d.Kind == "vlan" || d.Kind == "team" {
 		e.add(Warn, "device", d.Name, "is a "+d.Kind,
@@ -61,13 +61,13 @@ func (d *Interface) native() bool {
 	return netdev.Native(d.XDPFeatures)
 }
 
-// whyGeneric is why the MTU needs generic mode; empty if it does not.
+// whyGeneric returns why the MTU needs generic mode; empty if it does not.
 func (d *Interface) whyGeneric() string {
 	return frames.WhyGeneric(d.Driver, d.XDPFeatures, d.XDPKnown, d.MTU)
 }
 
-// generic reports whether XDP will be in generic mode, by the configuration, the features that
-// the driver reports, and the MTU.
+// generic reports whether XDP will run in generic mode, by the configuration, the features that the
+// driver reports, and the MTU.
 func (d *Interface) generic(c config.Interface) bool {
 	if c.Mode == config.ModeGeneric || d.XDPKnown && !d.native() {
 		return true
@@ -75,7 +75,8 @@ func (d *Interface) generic(c config.Interface) bool {
 	return c.Mode == config.ModeAuto && (netdev.WhyNotNative(d.Driver) != "" || d.whyGeneric() != "")
 }
 
-// zeroCopySince is the first Linux whose driver has zero-copy, of those that came to it late.
+// zeroCopySince has the first Linux version in which a driver has zero-copy, for drivers that got
+// it late.
 var zeroCopySince = map[string][2]int{
 	"igb":        {6, 14}, // commit "igb: Add AF_XDP zero-copy Rx support" and its series
 	"virtio_net": {6, 13}, // "virtio_net: xsk: tx: support xmit xsk buffer" and its series
@@ -92,15 +93,15 @@ func (d *Interface) noZeroCopy(kernel string) string {
 	case d.XDPFeatures&netdev.ZeroCopy == 0:
 		return "driver " + d.Driver + " has no zero-copy"
 	case d.NoAccessPlatform:
-		// virtnet_xsk_pool_enable (drivers/net/virtio_net.c) needs a device that takes addresses of
-		// the DMA API.
+		// virtnet_xsk_pool_enable (drivers/net/virtio_net.c) needs a device that uses DMA
+		// addresses.
 		return "this virtio device is without ACCESS_PLATFORM, which zero-copy needs (QEMU: " +
 			"disable-legacy=on,iommu_platform=on)"
 	}
 	return ""
 }
 
-// interfaceOf returns a daemon's view of an interface; nil if it has none.
+// interfaceOf returns the daemon's view of an interface; nil if it has none.
 func interfaceOf(daemon *status.StatusView, name string) *status.InterfaceView {
 	if daemon == nil {
 		return nil
@@ -113,7 +114,7 @@ func interfaceOf(daemon *status.StatusView, name string) *status.InterfaceView {
 	return nil
 }
 
-// ourPrograms are the XDP programs of package xdpprog, by name.
+// ourPrograms are the names of the XDP programs of package xdpprog.
 var ourPrograms = map[string]bool{"steer": true, "host_link": true}
 
 func (e *examination) program(d *Interface) {
@@ -124,21 +125,21 @@ func (e *examination) program(d *Interface) {
 	case ourPrograms[d.Program]:
 		e.ok("xdp-program", d.Name, "sluice's own")
 	case v != nil && v.Mode != "": // reading a program's name takes a capability
-		e.ok("xdp-program", d.Name, d.Program+", and the daemon says that it is its own")
+		e.ok("xdp-program", d.Name, d.Program+", which the daemon reports as its own")
 	case d.ProgramHidden:
-		e.add(Warn, "xdp-program", d.Name, d.Program+" is attached, and this command may not read whose it is",
-			"run it as root: sluice replaces its own program, and never another's")
+		e.add(Warn, "xdp-program", d.Name, d.Program+" is attached, and this command may not read its name",
+			"run it as root: sluice replaces only its own program")
 	default:
 		e.add(Fail, "xdp-program", d.Name, d.Program+" is attached",
-			"sluice never replaces another's program: remove it (ip link set "+d.Name+
-				" xdp off) or take another interface")
+			"sluice never replaces a program of another owner: remove it (ip link set "+d.Name+
+				" xdp off) or use another interface")
 	}
 }
 
-// slow is the advice for generic mode.
+// slow is the advice about generic mode.
 const slow = "expect a fraction of the speed of a NIC whose driver has native XDP"
 
-// mode checks the mode of program and sockets.
+// mode checks the mode of the program and the sockets.
 func (e *examination) mode(d *Interface, c config.Interface) {
 	if v := interfaceOf(e.daemon, d.Name); v != nil {
 		for _, q := range v.Queues {
@@ -163,8 +164,8 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 	whole := frames.MakeWhole(d.Name, d.Driver, e.frames().Size)
 	switch {
 	case !d.XDPKnown:
-		e.add(Warn, "driver-mode", d.Name, "the kernel does not say what driver "+d.Driver+" can",
-			"start the daemon; `sluice status` shows the mode it got")
+		e.add(Warn, "driver-mode", d.Name, "the kernel does not report the XDP features of driver "+d.Driver,
+			"start the daemon; `sluice status` shows the mode")
 	case !native && c.Mode == config.ModeNative:
 		e.add(Fail, "driver-mode", d.Name, "driver "+d.Driver+" has no native XDP", "set mode to auto or generic")
 	case !zeroCopy && c.ZeroCopy == config.ZeroCopyRequire:
@@ -180,7 +181,7 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 	case c.Mode == config.ModeGeneric:
 		e.add(Warn, "driver-mode", d.Name, "generic, copy: mode is generic in the configuration", slow)
 	case !native && d.Kind == "veth":
-		// The driver reports that as long as it is so (veth_set_xdp_features of
+		// The driver reports no native XDP as long as that holds (veth_set_xdp_features in
 		// drivers/net/veth.c).
 		e.add(Warn, "driver-mode", d.Name,
 			"generic, copy: the other end of this veth has more transmit queues than this end has receive queues",
@@ -210,12 +211,12 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 	case !zeroCopy:
 		e.ok("driver-mode", d.Name, "native, copy: "+d.noZeroCopy(e.f.Kernel))
 	default:
-		e.ok("driver-mode", d.Name, "native, zero-copy: driver "+d.Driver+" says it can")
+		e.ok("driver-mode", d.Name, "native, zero-copy: driver "+d.Driver+" reports support")
 	}
 }
 
-// zeroCopied reports whether the interface is bound in zero-copy. Without a daemon that reports it,
-// the result follows from driver and configuration.
+// zeroCopied reports whether the interface is bound in zero-copy. Without a daemon that reports the
+// mode, the result follows from driver and configuration.
 func (e *examination) zeroCopied(d *Interface) bool {
 	if v := interfaceOf(e.daemon, d.Name); v != nil {
 		return slices.ContainsFunc(v.Queues, func(q status.QueueView) bool { return q.ZeroCopy })
@@ -224,7 +225,7 @@ func (e *examination) zeroCopied(d *Interface) bool {
 		!frames.Long(d.MTU, e.frames().Size) && frames.WhyNotWhole(d.Driver, d.MTU, e.frames().Size) == ""
 }
 
-// frames returns the frame size of the daemon, or the one that it would choose.
+// frames returns the daemon's frame size, or the one that it would choose.
 func (e *examination) frames() frames.Choice {
 	if e.daemon != nil && e.daemon.Frames.Bytes != 0 {
 		return frames.Choice{Size: e.daemon.Frames.Bytes, Reason: e.daemon.Frames.Reason}
@@ -253,17 +254,17 @@ func (e *examination) queues(d *Interface, c config.Interface) {
 	found := fmt.Sprintf("%d of %d used", used, d.Queues)
 	switch {
 	case used > d.Queues:
-		e.add(Fail, "queues", d.Name, fmt.Sprintf("%d configured, it has %d", used, d.Queues),
+		e.add(Fail, "queues", d.Name, fmt.Sprintf("%d configured, but it has %d", used, d.Queues),
 			fmt.Sprintf("set queues to all, or: ethtool -L %s combined %d", d.Name, used))
 	case d.RSSQueues > used:
 		e.add(Warn, "queues", d.Name,
-			fmt.Sprintf("%s, but packets are spread over %d: those of other queues go to the kernel", found,
+			fmt.Sprintf("%s, but packets are spread over %d: packets of other queues go to the kernel", found,
 				d.RSSQueues),
 			fmt.Sprintf("ethtool -X %s equal %d, then ethtool -L %s combined %d; or set queues to all", d.Name, used,
 				d.Name, used))
 	case d.RSSQueues > 0 && d.RSSQueues < used:
 		e.add(Warn, "queues", d.Name,
-			fmt.Sprintf("%s, but packets are spread over the first %d: the others, and their workers, get none", found,
+			fmt.Sprintf("%s, but packets are spread over the first %d: the other queues and workers get none", found,
 				d.RSSQueues),
 			fmt.Sprintf("ethtool -X %s equal %d", d.Name, used))
 	case used > e.f.CPUs:
@@ -294,7 +295,8 @@ func (e *examination) mtu(d *Interface) {
 			most), do)
 }
 
-// longMTU is mtu for packets in several frames. mode reports settings that are impossible then.
+// longMTU checks the MTU for packets in several frames. mode reports settings that this makes
+// impossible.
 func (e *examination) longMTU(d *Interface) {
 	c, copied := e.interfaceConfig(d.Name), frames.WhyLongIsCopy(d.MTU, e.frames().Size)
 	generic := d.whyGeneric()
@@ -317,7 +319,7 @@ func (e *examination) rpFilter(d *Interface) {
 		e.add(Warn, "rp_filter", d.Name, "cannot be read", "make sure it is 0 or 2")
 	case "1":
 		e.add(Warn, "rp_filter", d.Name, "strict",
-			"packets that come back by the host link may be dropped: sysctl net.ipv4.conf.all.rp_filter=2")
+			"packets that return over the host link may be dropped: sysctl net.ipv4.conf.all.rp_filter=2")
 	default:
 		e.ok("rp_filter", d.Name, max(all, own))
 	}

@@ -1,11 +1,11 @@
-// Package doctor examines a host, and reports what would keep a gateway from working and the
-// remedy.
+// Package doctor examines a host. It reports problems that would keep a gateway from working, each
+// with its remedy.
 //
 //	Read(host) ──▶ Facts ──▶ Examine (pure) ──▶ []Finding
 //
-// Reading never changes anything and never needs the daemon. If a daemon runs, its own view of
-// modes and queues takes precedence over a guess. A fact that cannot be read, for lack of a
-// capability or on an old kernel, is a finding, too.
+// Reading changes nothing and does not need the daemon. If a daemon runs, the modes and queues that
+// it reports take precedence over those that doctor would expect. A fact that cannot be read,
+// because a capability is missing or the kernel is old, is a finding, too.
 package doctor
 
 import (
@@ -23,7 +23,7 @@ import (
 // Level is the severity of a finding.
 type Level string
 
-// The levels: Fail keeps the gateway from working right, Warn may.
+// The levels: Fail prevents the gateway from working, Warn may do so.
 const (
 	OK   Level = "ok"
 	Warn Level = "warn"
@@ -36,59 +36,60 @@ type Finding struct {
 	Subject string `json:"subject,omitempty"` // interface, port, file
 	Level   Level  `json:"level"`
 	Found   string `json:"found"`
-	Do      string `json:"do,omitempty"` // empty where Level is OK
+	Do      string `json:"do,omitempty"` // remedy; empty if Level is OK
 }
 
 // Facts are the facts read from a host.
 type Facts struct {
-	Config *config.Configuration // nil if there is none to check against
-	// ConfigFile is the file of Config, ConfigError why Config is nil.
+	Config *config.Configuration // nil if there is none
+	// ConfigFile is the file of Config; ConfigError is why Config is nil.
 	ConfigFile  string
 	ConfigError error
 	Running     *status.StatusView // nil if no daemon answers
 	RunningErr  error
 	Workers     []status.WorkerView // of the running daemon
 
-	// ConfigErrors are the fields of Config that do not fit this host, and StartError is why the
-	// daemon would not start on its interfaces, both by the daemon's own rules.
+	// ConfigErrors are the fields of Config that do not fit this host. StartError is why the daemon
+	// would not start on its interfaces. Both come from the daemon's own checks.
 	ConfigErrors config.Errors
 	StartError   error
 
 	Kernel    string // as uname -r prints it
-	AFXDP     error  // of making an AF_XDP socket
-	CapsOf    string // whose Caps these are
+	AFXDP     error  // error of making an AF_XDP socket
+	CapsOf    string // process that has Caps
 	Caps      uint64 // effective
-	BPFFS     bool   // mounted where the configuration says
+	BPFFS     bool   // mounted at the configured path
 	Memlock   uint64 // soft limit in bytes
 	HugePages int    // reserved, of the default size
 	CPUs      int
 
 	Host config.Host
-	// Machine has what Host and Interfaces do not have of what workers are placed by.
+	// Machine has the facts for placing workers that Host and Interfaces do not have.
 	Machine    placement.Machine
-	Sysctls    map[string]string // those that could be read, such as net.ipv4.ip_forward
+	Sysctls    map[string]string // the readable ones, such as net.ipv4.ip_forward
 	Listeners  []Listener
 	Addresses  []netip.Addr             // of this network namespace
 	PortsInUse []status.SourcePortsView // of the running daemon
 	PortsError error                    // of reading PortsInUse
 	Interfaces []Interface
-	Manifests  bool  // the directory is there
-	API        error // of finding what the API server is asked with; nil where none is asked
-	StateDisk  bool  // the state directory is on a disk, or will be
-	RunDisk    bool  // so is /run
-	// ManifestsRefused and StateRefused are why the daemon does not use these directories: others
-	// may write them. nil: it does, or makes the one for state.
+	Manifests  bool  // the directory exists
+	API        error // why the API server's address and credentials cannot be read; nil if none is configured
+	StateDisk  bool  // the state directory is on a disk, or would be
+	RunDisk    bool  // /run is on a disk
+	// ManifestsRefused and StateRefused are why the daemon does not use these directories: users
+	// other than their owner may write them. nil: the daemon uses the directory, or makes the one
+	// for state.
 	ManifestsRefused, StateRefused *trusted.Refusal
 
-	// Seed is the seed of backend selection, and SeedErr why it is not known.
+	// Seed is the seed of backend selection; SeedErr is why it cannot be read.
 	Seed    seed.Seed
 	SeedErr error
 
-	OtherNetNS int // the daemon's pid, if it is in another network namespace than this command; else 0
+	OtherNetNS int // the daemon's pid if it is in another network namespace than this command; else 0
 	Socket     SocketState
 }
 
-// Listener is a socket of this network namespace that waits for packets.
+// Listener is a socket of this network namespace that receives packets or connections.
 type Listener struct {
 	Protocol string // tcp, udp
 	Addr     netip.AddrPort
@@ -103,19 +104,19 @@ const (
 	SocketAnswers  SocketState = "answers"
 	SocketStale    SocketState = "stale"
 	SocketHidden   SocketState = "hidden"   // this command may not open it
-	SocketObstacle SocketState = "obstacle" // something that is no socket, or does not answer
+	SocketObstacle SocketState = "obstacle" // a file that is no socket, or a socket on which no process answers
 )
 
-// Interface is one configured interface as the kernel has it.
+// Interface is the state of one configured interface in the kernel.
 type Interface struct {
 	Name   string
-	Err    error // it is not there, or cannot be read
+	Err    error // it does not exist or cannot be read
 	Up     bool
 	Kind   string // veth, bond, vlan, ...; device for hardware
 	Driver string
 	MTU    int
 	Queues int // that can both receive and transmit
-	// MaxQueues is how many of those the driver can have; 0 where it does not tell.
+	// MaxQueues is the greatest Queues that the driver supports; 0 if it does not report it.
 	MaxQueues int
 	// RSSQueues is how many queues the kernel spreads packets over.
 	RSSQueues int
@@ -123,31 +124,32 @@ type Interface struct {
 	// XDPFeatures is the device's netdev_xdp_act bits, if XDPKnown.
 	XDPFeatures uint64
 	XDPKnown    bool
-	Program     string // of XDP, attached now: its name, or its id where the name cannot be read
+	Program     string // the attached XDP program's name, or its ID if the name cannot be read
 	// ProgramHidden: this command may not read the program.
 	ProgramHidden bool
-	Master        string // kind of the device it is enslaved to
+	Master        string // kind of the device that it is enslaved to
 	VLANs         []string
-	// PeerFeatures is of the other end of a veth, if that is in this namespace.
+	// PeerFeatures are the Features of a veth's other end, if that is in this namespace.
 	PeerFeatures map[string]bool
-	// FlowHash is by which fields packets are spread, of the kinds that the driver tells about.
+	// FlowHash has the fields by which packets are spread, for the kinds of flows that the driver
+	// reports.
 	FlowHash map[ethtool.Flow]ethtool.HashFields
-	Rings    ethtool.Rings // zero where the driver does not tell
-	// Interrupts are those that the driver requested; none where they cannot be read.
+	Rings    ethtool.Rings // zero if the driver does not report them
+	// Interrupts are the interrupts that the driver requested; none if they cannot be read.
 	Interrupts []irq.Interrupt
 	// NoAccessPlatform: a virtio device without VIRTIO_F_ACCESS_PLATFORM (Virtual I/O Device 1.1,
 	// section 6).
 	NoAccessPlatform bool
-	Below            []Lower // devices that this one lies on, such as a VLAN's
+	Below            []Lower // devices under this one, such as a VLAN's
 }
 
-// Lower is a device under a configured one, which has the packets first.
+// Lower is a device under a configured one; it receives the packets first.
 type Lower struct {
 	Name string
 	GRO  bool
 }
 
-// Examine returns the findings, in the order in which an operator should act on them.
+// Examine returns the findings, in the order in which an operator should handle them.
 func Examine(f *Facts) []Finding {
 	e := examination{f: f, daemon: f.Running}
 	e.kernel()
@@ -164,8 +166,8 @@ func Examine(f *Facts) []Finding {
 	return e.findings
 }
 
-// ExamineInterfaces returns the findings about the configured interfaces only, as for a daemon that
-// starts with the configuration. A running daemon, which may have another one, is ignored.
+// ExamineInterfaces returns the findings about the configured interfaces only, for a daemon that
+// starts with the configuration. It ignores a running daemon, which may have another configuration.
 func ExamineInterfaces(f *Facts) []Finding {
 	e := examination{f: f}
 	e.interfaces()
@@ -195,7 +197,8 @@ func Failed(list []Finding) bool {
 // examination collects findings.
 type examination struct {
 	f *Facts
-	// daemon is the running daemon, if its frames and modes take precedence over a guess; else nil.
+	// daemon is the running daemon, if its frames and modes take precedence over the expected ones;
+	// else nil.
 	daemon   *status.StatusView
 	findings []Finding
 }

@@ -131,17 +131,17 @@ func TestFindings(t *testing.T) {
 		{"forwarding unknown", func(f *Facts) { delete(f.Sysctls, "net.ipv6.conf.all.forwarding") }, Warn, "forwarding",
 			"cannot be read", "make sure"},
 		{"ephemeral ports", func(f *Facts) { f.Host.Ephemeral.First = 1024 }, Fail, "snat-ports",
-			"gives out port 16384 of it too (1024-60999)", "ip_local_reserved_ports=16384-29999"},
+			"also assigns port 16384 of it (1024-60999)", "ip_local_reserved_ports=16384-29999"},
 		{"listener in SNAT range", func(f *Facts) {
 			f.Listeners = []Listener{listener("tcp", "0.0.0.0:20000"), listener("tcp", "127.0.0.1:20001"),
 				listener("tcp", "0.0.0.0:22")}
-		}, Warn, "snat-ports", "the node listens in it: tcp 0.0.0.0:20000", "detour"},
+		}, Warn, "snat-ports", "sockets of the node listen in the range: tcp 0.0.0.0:20000", "detour"},
 		{"source ports in use are not known", func(f *Facts) { f.PortsError = errors.New("timed out") }, Warn,
-			"source-ports", "does not say how many are in use: timed out", "ask again"},
+			"source-ports", "does not report how many are in use: timed out", "try again"},
 		{"source addresses wait for a restart", func(f *Facts) {
 			f.Running = &status.StatusView{Ready: true}
 			f.Running.Config.NeedRestart = []string{"snat.addresses: [] stays until the daemon restarts"}
-		}, Warn, "source-ports", "others in force than the file says: snat.addresses: [] stays", "restart it"},
+		}, Warn, "source-ports", "other source ports than the file: snat.addresses: [] stays", "restart the daemon"},
 		{"many listeners", func(f *Facts) {
 			for p := range 8 {
 				f.Listeners = append(f.Listeners,
@@ -170,8 +170,8 @@ func TestFindings(t *testing.T) {
 		}, Fail, "kubernetes", "no such file", "kubectl --kubeconfig /etc/kubeconfig"},
 		{"no service account", func(f *Facts) {
 			f.Config.Kubernetes.Enabled, f.API = true,
-				errors.New("this is no pod")
-		}, Fail, "kubernetes", "no pod", "kubernetes.kubeconfig"},
+				errors.New("this is not a pod")
+		}, Fail, "kubernetes", "not a pod", "kubernetes.kubeconfig"},
 		{"daemon elsewhere", func(f *Facts) { f.Running, f.OtherNetNS = &status.StatusView{Ready: true}, 7 }, Warn,
 			"network-namespace", "in another", "nsenter -t 7 -n"},
 		{"socket of root", func(f *Facts) { f.Socket = SocketHidden }, Warn, "status-socket", "may not open it",
@@ -183,18 +183,18 @@ func TestFindings(t *testing.T) {
 				Mode: "generic", Reason: "the driver refuses native mode", Queues: []status.QueueView{{Bound: true}}}}}
 		}, Warn, "driver-mode", "generic: the driver refuses native mode", "fraction"},
 		{"obstacle at the socket", func(f *Facts) { f.Socket = SocketObstacle }, Fail, "status-socket",
-			"something else", "stateDir"},
+			"another file", "stateDir"},
 
 		{"no interface", eth(func(d *Interface) { *d = Interface{Name: "eth0", Err: errors.New("no such interface")} }),
 			Fail, "interface", "no such interface", "ip link"},
 		{"down", eth(func(d *Interface) { d.Up = false }), Warn, "interface", "down, driver mlx5_core",
 			"ip link set eth0 up"},
-		{"bridged", eth(func(d *Interface) { d.Master = "bridge" }), Warn, "enslaved", "to a bridge", "meant"},
+		{"bridged", eth(func(d *Interface) { d.Master = "bridge" }), Warn, "enslaved", "to a bridge", "intended"},
 		{"bond", eth(func(d *Interface) { d.Kind = "bond" }), Warn, "device", "is a bond", "devices under it"},
 		{"foreign program", eth(func(d *Interface) { d.Program = "xdp_lb" }), Fail, "xdp-program", "xdp_lb is attached",
 			"ip link set eth0 xdp off"},
 		{"driver unknown", eth(func(d *Interface) { d.XDPKnown = false }), Warn, "driver-mode",
-			"does not say what driver mlx5_core can", "sluice status"},
+			"does not report the XDP features of driver mlx5_core", "sluice status"},
 		{"loses programs", eth(func(d *Interface) { d.Driver = "vmxnet3" }), Warn, "driver-mode",
 			"generic, copy: driver vmxnet3 runs no native XDP program any more once the link was down", "mode: native"},
 		{"loses programs, native", func(f *Facts) {
@@ -222,7 +222,7 @@ func TestFindings(t *testing.T) {
 					{Queue: 0, Bound: true, ZeroCopy: true}, {Queue: 1, Reason: "busy"}}}}}
 		}, Fail, "driver-mode", "not bound: busy", "another process"},
 		{"too many queues wanted", func(f *Facts) { f.Config.Interfaces[0].Queues = 8 }, Fail, "queues",
-			"8 configured, it has 4", "ethtool -L eth0 combined 8"},
+			"8 configured, but it has 4", "ethtool -L eth0 combined 8"},
 		{"spread too far", func(f *Facts) { f.Config.Interfaces[0].Queues = 2 }, Warn, "queues",
 			"packets are spread over 4", "ethtool -X eth0 equal 2, then ethtool -L eth0 combined 2"},
 		{"spread over too few", eth(func(d *Interface) { d.RSSQueues = 1 }), Warn, "queues",
@@ -239,12 +239,12 @@ func TestFindings(t *testing.T) {
 				ethtool.TCP6: byAddresses, ethtool.UDP6: byPorts}
 		}), Warn, "rss-hash", "TCP over IPv6: the queue is", "ethtool -N eth0 rx-flow-hash tcp6 sdfn"},
 		{"an interface of fewer queues", second(1, 8), Warn, "workers",
-			"1: each worker needs a queue of its own on every interface, and eth1 has 1 queue, where eth0 has 4",
+			"1: each worker needs its own queue on every interface, and eth1 has 1 queue, where eth0 has 4",
 			"ethtool -L eth1 combined 4"},
 		{"an interface that can have few more", second(1, 2), Warn, "workers", "eth1 has 1 queue",
 			"ethtool -L eth1 combined 2"},
 		{"an interface that can have no more", second(2, 2), Warn, "workers", "eth1 has 2 queues",
-			"driver mlx5_core has no more there"},
+			"driver mlx5_core supports no more"},
 		{"an interface of fewer queues by configuration", func(f *Facts) {
 			second(8, 8)(f)
 			f.Config.Interfaces[1].Queues, f.Interfaces[1].RSSQueues, f.CPUs = 2, 2, 8
@@ -253,13 +253,13 @@ func TestFindings(t *testing.T) {
 			"takes the link down for a moment", "drain.handOver: true"},
 		{"attaching takes the link down once", func(f *Facts) {
 			f.Interfaces[0].Driver, f.Config.Drain.HandOver = "ixgbe", true
-		}, Warn, "xdp-attach", "the next start does that", "restarts keep the program"},
+		}, Warn, "xdp-attach", "the next start takes it down", "restarts keep the program"},
 		{"rings of more than all frames", eth(func(d *Interface) {
 			d.Rings = ethtool.Rings{Rx: 4096, MaxRx: 4096,
 				Tx: 1024, MaxTx: 4096}
 		}), Warn, "rings",
-			"rx 4096 of at most 4096, tx 1024 of at most 4096 descriptors, and there are 4096 frames for them in " +
-				"zero-copy", "set tuning.ringSize to 4096, or: ethtool -G eth0 rx 1024 tx 1024"},
+			"rx 4096 of at most 4096, tx 1024 of at most 4096 descriptors; in zero-copy there are 4096 frames for " +
+				"them", "set tuning.ringSize to 4096, or: ethtool -G eth0 rx 1024 tx 1024"},
 		{"zero-copy wanted of an old kernel", func(f *Facts) {
 			f.Kernel, f.Config.Interfaces[0].ZeroCopy = "6.12.30-amd64", config.ZeroCopyRequire
 			f.Interfaces[0].Driver = "virtio_net"
@@ -271,13 +271,13 @@ func TestFindings(t *testing.T) {
 		{"CPU that is not ours", func(f *Facts) {
 			f.ConfigErrors = config.Errors{{Path: "workerCPUs[1]",
 				Problem: "this process may not run on CPU 9, choose among 0,1"}}
-		}, Fail, "configuration", "may not run on CPU 9", "refuses it"},
+		}, Fail, "configuration", "may not run on CPU 9", "sluice run fails"},
 		{"the daemon would not start",
 			func(f *Facts) { f.StartError = errors.New("workers is 8, but an interface has only 4 queues") }, Fail,
 			"start", "workers is 8", "ends with this"},
 		{"the daemon would not start, which is said already", func(f *Facts) {
 			f.Config.Interfaces[0].Queues, f.StartError = 8, errors.New("interface eth0: queues is 8, but it has 4")
-		}, Fail, "queues", "8 configured, it has 4", "ethtool -L eth0 combined 8"},
+		}, Fail, "queues", "8 configured, but it has 4", "ethtool -L eth0 combined 8"},
 		{"the daemon would not start, which a daemon that runs has said", func(f *Facts) {
 			f.StartError = errors.New("interface eth0: zeroCopy is require, but")
 			f.Running = &status.StatusView{Ready: true,
@@ -337,7 +337,7 @@ func TestFindings(t *testing.T) {
 			eth(func(d *Interface) { d.Driver, d.MTU = "igb", 9000 }), Warn, "mtu",
 			"driver igb refuses a native XDP program at an MTU of more than 3046, and it is 9000; MTU 9000 takes 3 " +
 				"frames", "ip link set eth0 mtu 3046"},
-		{"LRO", eth(func(d *Interface) { d.Features["rx-lro"] = true }), Warn, "offloads", "turns it off with XDP",
+		{"LRO", eth(func(d *Interface) { d.Features["rx-lro"] = true }), Warn, "offloads", "turn it off with XDP",
 			"ethtool -K eth0 lro off"},
 		{"LRO beside XDP", eth(func(d *Interface) { d.Features["rx-lro"], d.Program = true, "steer" }), Fail,
 			"offloads", "rx-lro is on: it merges", "ethtool -K eth0 lro off"},
@@ -345,7 +345,7 @@ func TestFindings(t *testing.T) {
 			"rx-gro-hw is on", "rx-gro-hw off"},
 		{"VLAN stripped",
 			eth(func(d *Interface) { d.Features["rx-vlan-hw-parse"] = true; d.VLANs = []string{"eth0.7"} }), Warn,
-			"offloads", "VLANs are on top (eth0.7): the NIC takes the tag off", "ethtool -K eth0 rxvlan off"},
+			"offloads", "VLANs are on top (eth0.7): the NIC removes the tag", "ethtool -K eth0 rxvlan off"},
 		{"veth, peer elsewhere", eth(func(d *Interface) { d.Kind = "veth" }), Warn, "offloads", "another namespace",
 			"tx off"},
 		{"veth, peer offloads",
@@ -412,7 +412,7 @@ func TestBoundaryValuesAreNoFindings(t *testing.T) {
 			f.Manifests, f.Config.Manifests.Directory, f.Config.Kubernetes.Enabled = false, "", true
 		},
 		"a daemon with a service account": func(f *Facts) {
-			f.Config.Kubernetes.Enabled, f.API, f.Running = true, errors.New("this is no pod"),
+			f.Config.Kubernetes.Enabled, f.API, f.Running = true, errors.New("this is not a pod"),
 				&status.StatusView{Ready: true}
 		},
 		"stale socket":          func(f *Facts) { f.Socket = SocketStale },
@@ -518,8 +518,9 @@ func TestBesideDaemon(t *testing.T) {
 		want map[string]string
 	}{
 		{"config check", found(ExamineInterfaces(f)), map[string]string{
-			"mtu": "3000 fits frames of 4096 bytes", "driver-mode": "native, zero-copy: driver mlx5_core says it can",
-			"xdp-program": "program 12, and the daemon says that it is its own"}},
+			"mtu":         "3000 fits frames of 4096 bytes",
+			"driver-mode": "native, zero-copy: driver mlx5_core reports support",
+			"xdp-program": "program 12, which the daemon reports as its own"}},
 		{"doctor", found(Examine(f)), map[string]string{
 			"mtu": "MTU 3000 takes 2 frames of 2048 bytes", "driver-mode": "generic: configured",
 			"frames": "2048 bytes: tuning.frameSize says so"}},
@@ -552,7 +553,7 @@ func TestVLANConfigured(t *testing.T) {
 		}
 		want := map[string]string{"warn driver-mode": "no native XDP", "warn device": "configure the devices under it"}
 		if gro {
-			want["fail offloads"] = "rx-gro is on at left below"
+			want["fail offloads"] = "rx-gro is on at left under it"
 		}
 		if len(got) != len(want) {
 			t.Errorf("GRO %v: %v", gro, got)
@@ -577,7 +578,7 @@ func TestReasonForCopyMode(t *testing.T) {
 		bit, plain     bool
 		want           string
 	}{
-		{"igb", "7.3.4+deb14-amd64", true, false, "native, zero-copy: driver igb says it can"},
+		{"igb", "7.3.4+deb14-amd64", true, false, "native, zero-copy: driver igb reports support"},
 		{"igb", "6.12.30-amd64", false, false, "native, copy: driver igb has no zero-copy before Linux 6.14"},
 		{"igb", "6.14.0", false, false, "native, copy: driver igb has no zero-copy"},
 		{"virtio_net", "6.12.30", true, false, "native, copy: driver virtio_net has no zero-copy before Linux 6.13"},

@@ -18,7 +18,7 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// kernel checks the kernel.
+// kernel checks the kernel's version and AF_XDP.
 func (e *examination) kernel() {
 	switch err := config.CheckKernel(e.f.Kernel); {
 	case errors.Is(err, config.ErrKernelRelease):
@@ -40,7 +40,7 @@ func (e *examination) kernel() {
 	}
 }
 
-// needed are the capabilities of the daemon and what each is for.
+// needed has the capabilities that the daemon needs, and their purpose.
 var needed = []struct {
 	bit  uint
 	name string
@@ -61,7 +61,7 @@ func (e *examination) privileges() {
 		}
 	}
 	if len(missing) == 0 {
-		e.ok("capabilities", e.f.CapsOf, "all that are needed")
+		e.ok("capabilities", e.f.CapsOf, "all needed ones")
 	} else {
 		e.add(Fail, "capabilities", e.f.CapsOf, "missing "+strings.Join(missing, ", "),
 			"run as root, or add them to the unit or the container")
@@ -73,16 +73,16 @@ func (e *examination) configuration() {
 	switch {
 	case f.ConfigError != nil:
 		e.add(Fail, "configuration", f.ConfigFile, f.ConfigError.Error(),
-			"correct the file; nothing that depends on it was checked")
+			"correct the file; checks that depend on it were skipped")
 	case f.Config == nil:
-		e.add(Warn, "configuration", "", "none given, and no daemon runs that has one",
-			"name one with --config; nothing that depends on it was checked")
+		e.add(Warn, "configuration", "", "none given, and no daemon runs",
+			"give one with --config; checks that depend on it were skipped")
 	default:
 		e.configErrors()
 	}
 	if f.Running != nil {
 		for _, c := range f.Running.Conditions {
-			counted := c.Name == "checksums" && f.Config != nil // and reported by checksums, with where
+			counted := c.Name == "checksums" && f.Config != nil // checksums reports it, with the interfaces
 			if c.Level != string(OK) && !counted {
 				e.add(Level(c.Level), c.Name, "", c.Detail, "see `sluice status`")
 			}
@@ -95,22 +95,22 @@ func (e *examination) configuration() {
 		e.add(Warn, "daemon", "", fmt.Sprintf("running as pid %d, not ready: %s", f.Running.PID,
 			strings.Join(f.Running.NotReady, "; ")), "see `sluice status`")
 	case f.Socket == SocketHidden:
-		e.ok("daemon", "", "not asked; modes below are what the drivers say they can")
+		e.ok("daemon", "", "not asked; the modes below follow from the drivers' features")
 	default:
-		e.ok("daemon", "", "not running; modes below are what the drivers say they can")
+		e.ok("daemon", "", "not running; the modes below follow from the drivers' features")
 	}
 	if pid := f.OtherNetNS; pid != 0 {
 		e.add(Warn, "network-namespace", "",
-			"the daemon is in another than this command: what follows about interfaces, ports and sysctls is not "+
-				"about its",
+			"the daemon is in another one than this command: the findings below about interfaces, ports and "+
+				"sysctls are not about the daemon's",
 			fmt.Sprintf("repeat this command there: nsenter -t %d -n sluice doctor, with the same flags", pid))
 	}
 }
 
-// checkedHere are the fields for which this package has checks with more detailed findings.
+// checkedHere are fields that this package checks itself, with more detailed findings.
 var checkedHere = []string{"interfaces[", "snat.ports", "manifests.directory"}
 
-// configErrors reports the daemon's errors about the configuration and this host. A running daemon
+// configErrors reports the daemon's errors about the configuration on this host. A running daemon
 // has passed these checks, perhaps with other rights and CPUs than this command.
 func (e *examination) configErrors() {
 	found := false
@@ -120,7 +120,7 @@ func (e *examination) configErrors() {
 		}) || m.Path == "stateDir" && e.f.StateRefused != nil
 		if !elsewhere && e.f.Running == nil {
 			found = true
-			e.add(Fail, "configuration", m.Path, m.Problem, "correct the file: sluice run refuses it on this host")
+			e.add(Fail, "configuration", m.Path, m.Problem, "correct the file: sluice run fails with it on this host")
 		}
 	}
 	if !found {
@@ -128,8 +128,8 @@ func (e *examination) configErrors() {
 	}
 }
 
-// startError reports the daemon's error about the interfaces, unless a finding has the same text or
-// is about the interface that it names.
+// startError reports why the daemon would not start on the interfaces, unless a finding has the
+// same text or is about the interface that the error names.
 func (e *examination) startError() {
 	if e.f.StartError == nil {
 		return
@@ -142,11 +142,11 @@ func (e *examination) startError() {
 			"driver-mode"}, f.Check))
 	})
 	if !said {
-		e.add(Fail, "start", "interfaces", text, "until that is done sluice run ends with this message")
+		e.add(Fail, "start", "interfaces", text, "correct this: sluice run ends with this message")
 	}
 }
 
-// kinds are the kinds of sockets in use. Each kind registers the memory once (package xsk).
+// kinds are the kinds of sockets in use. Each kind registers the packet memory once (package xsk).
 type kinds [3]bool
 
 func (k *kinds) add(zeroCopy, long bool) {
@@ -175,7 +175,7 @@ func (e *examination) memory() {
 	e.ok("frames", "", fmt.Sprintf("%d bytes: %s", chosen.Size, chosen.Reason))
 	queues, workers := 0, 0
 	var kinds kinds
-	most := 0 // of the MTUs
+	most := 0 // largest MTU
 	for i := range e.f.Interfaces {
 		used := e.queuesUsed(&e.f.Interfaces[i])
 		if queues += used; workers == 0 || used < workers {
@@ -202,7 +202,7 @@ func (e *examination) memory() {
 	case umem <= e.f.Memlock:
 		e.ok("memlock", "", found)
 	case e.has(unix.CAP_IPC_LOCK):
-		e.ok("memlock", "", found+", which CAP_IPC_LOCK is not bound by")
+		e.ok("memlock", "", found+"; CAP_IPC_LOCK is exempt from the limit")
 	default:
 		e.add(Fail, "memlock", "", found, "add CAP_IPC_LOCK, raise LimitMEMLOCK (ulimit -l), or lower tuning.ringSize")
 	}
@@ -244,13 +244,13 @@ func (e *examination) forwarding() {
 	}
 }
 
-// ports checks what shares the node's port numbers.
+// ports checks for other users of the node's port numbers.
 func (e *examination) ports() {
 	c := e.f.Config
 	if port, clash := e.f.Host.ChosenByKernel(c.SNAT.Ports); clash {
-		e.add(Fail, "snat-ports", c.SNAT.Ports.String(), fmt.Sprintf("the kernel gives out port %d of it too (%s)",
+		e.add(Fail, "snat-ports", c.SNAT.Ports.String(), fmt.Sprintf("the kernel also assigns port %d of it (%s)",
 			port, e.f.Host.Ephemeral),
-			"choose a range outside, or: sysctl net.ipv4.ip_local_reserved_ports="+c.SNAT.Ports.String())
+			"choose another range, or: sysctl net.ipv4.ip_local_reserved_ports="+c.SNAT.Ports.String())
 	} else {
 		e.ok("snat-ports", c.SNAT.Ports.String(), "outside node ports "+c.NodePortRange.String()+
 			" and the kernel's own "+e.f.Host.Ephemeral.String())
@@ -260,15 +260,15 @@ func (e *examination) ports() {
 		return !l.Addr.Addr().IsLoopback() &&
 			c.SNAT.Ports.Contains(l.Addr.Port())
 	}); in != "" {
-		e.add(Warn, "snat-ports", c.SNAT.Ports.String(), "the node listens in it: "+in,
-			"it works, by a detour through user space; choose another range if that traffic matters")
+		e.add(Warn, "snat-ports", c.SNAT.Ports.String(), "sockets of the node listen in the range: "+in,
+			"their traffic works, but takes a detour through user space; choose another range if it matters")
 	}
 	if in := e.listeners(func(l Listener) bool {
 		return !l.Addr.Addr().IsLoopback() &&
 			c.NodePortRange.Contains(l.Addr.Port())
 	}); in != "" {
-		e.add(Warn, "node-ports", c.NodePortRange.String(), "the node listens in it: "+in,
-			"a node port that a service has goes to the service; move the listener")
+		e.add(Warn, "node-ports", c.NodePortRange.String(), "sockets of the node listen in the range: "+in,
+			"packets to a Service's node port go to the Service; move the listener to another port")
 	}
 	e.metricsPort(c.Metrics.Address)
 }
@@ -280,7 +280,7 @@ func (e *examination) metricsPort(address string) {
 	}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return // config.Validate has said so
+		return // config.Validate reports this
 	}
 	at, _ := netip.ParseAddr(host) // without a host the zero Addr: every address
 	clash := e.listeners(func(l Listener) bool {
@@ -289,13 +289,13 @@ func (e *examination) metricsPort(address string) {
 	})
 	if clash != "" && e.f.Running == nil {
 		e.add(Warn, "metrics-port", address, "taken: "+clash,
-			"free it or set metrics.address; forwarding works without")
+			"free it or set metrics.address; forwarding works without metrics")
 		return
 	}
 	e.ok("metrics-port", address, "free, or the daemon's own")
 }
 
-// listeners returns the names of those that match, at most a few.
+// listeners describes the matching listeners, at most a few.
 func (e *examination) listeners(match func(Listener) bool) string {
 	const most = 5
 	var found []string
@@ -331,21 +331,21 @@ func (e *examination) places() {
 	case SocketAbsent, SocketAnswers:
 		e.ok("status-socket", c.StatusSocket(), string(e.f.Socket))
 	case SocketStale:
-		e.ok("status-socket", c.StatusSocket(), "left by a daemon that was killed; the next one replaces it")
+		e.ok("status-socket", c.StatusSocket(), "left by a killed daemon; the next daemon replaces it")
 	case SocketHidden:
 		e.add(Warn, "status-socket", c.StatusSocket(),
-			"this command may not open it, so whether a daemon runs is not known", "run it as root")
+			"this command may not open it, so it is unknown whether a daemon runs", "run it as root")
 	default:
-		e.add(Fail, "status-socket", c.StatusSocket(), "something else is there",
+		e.add(Fail, "status-socket", c.StatusSocket(), "it is another file, or a socket on which no daemon answers",
 			"remove it, or choose another stateDir")
 	}
 }
 
-// objects checks where Services come from: files, the API server, or both.
+// objects checks the sources of Services: files, the API server, or both.
 func (e *examination) objects() {
 	c := e.f.Config
 	switch {
-	case c.Manifests.Directory == "": // then there must be an API server, which config.Validate sees to
+	case c.Manifests.Directory == "": // config.Validate then requires an API server
 	case e.f.ManifestsRefused != nil:
 		e.refused("manifests", c.Manifests.Directory, e.f.ManifestsRefused)
 	case e.f.Manifests:
@@ -358,10 +358,10 @@ func (e *examination) objects() {
 	}
 	subject := cmp.Or(c.Kubernetes.Kubeconfig, "service account")
 	switch {
-	case e.f.Running != nil: // which may have another file system and environment than this command
+	case e.f.Running != nil: // the daemon may have another file system and environment than this command
 		e.ok("kubernetes", subject, "the daemon has read it; `sluice status` shows whether the API server answers")
 	case e.f.API == nil:
-		e.ok("kubernetes", subject, "there; whether the API server answers is not checked")
+		e.ok("kubernetes", subject, "found; doctor does not check whether the API server answers")
 	case c.Kubernetes.Kubeconfig == "":
 		e.add(Fail, "kubernetes", subject, e.f.API.Error(),
 			"run this in the gateway's pod, or set kubernetes.kubeconfig to a file that the daemon can read")
@@ -372,8 +372,8 @@ func (e *examination) objects() {
 	}
 }
 
-// seed checks whether a client can know the seed of backend selection, and whether other gateways
-// have the same. Warnings of a running daemon are reported with its other conditions.
+// seed checks whether clients can know the seed of backend selection, and whether other gateways
+// have the same. Warnings of a running daemon are among its conditions.
 func (e *examination) seed() {
 	f := e.f
 	if f.Running != nil {
@@ -385,7 +385,7 @@ func (e *examination) seed() {
 		return
 	}
 	if f.SeedErr != nil && !errors.Is(f.SeedErr, seed.ErrNone) {
-		e.add(Fail, seed.Condition, "", f.SeedErr.Error(), "correct the file; `sluice run` ends with this message")
+		e.add(Fail, seed.Condition, "", f.SeedErr.Error(), "correct the file: `sluice run` ends with this message")
 		return
 	}
 	v := f.Seed.View()
@@ -393,17 +393,17 @@ func (e *examination) seed() {
 		e.ok(seed.Condition, "", v.Detail)
 		return
 	}
-	e.add(Warn, seed.Condition, "", v.Detail, "write 32 random characters or more to a file, give it to all gateways, "+
-		"and name it in maglev.seedFile")
+	e.add(Warn, seed.Condition, "", v.Detail, "write 32 random characters or more to a file, copy it to all gateways, "+
+		"and set maglev.seedFile to its path")
 }
 
 func (e *examination) stateDir() {
 	dir := e.f.Config.StateDir
 	do := "set stateDir to a directory under /run"
 	if e.f.RunDisk {
-		// Without a mode the kernel makes a tmpfs with 1777, which the daemon refuses (tmpfs(5)).
-		do = fmt.Sprintf("mkdir -p %s && mount -t tmpfs -o mode=0755 tmpfs %s, before the daemon starts (/run is no "+
-			"tmpfs here either)", dir, dir)
+		// By default the kernel makes a tmpfs with mode 1777, which the daemon rejects (tmpfs(5)).
+		do = fmt.Sprintf("mkdir -p %s && mount -t tmpfs -o mode=0755 tmpfs %s, before the daemon starts (/run is not "+
+			"a tmpfs either)", dir, dir)
 	}
 	switch {
 	case e.f.StateRefused != nil:
@@ -415,10 +415,10 @@ func (e *examination) stateDir() {
 	}
 }
 
-// refused reports a directory that `sluice run` refuses, with its words.
+// refused reports a directory that `sluice run` rejects, with the same text.
 func (e *examination) refused(check, dir string, r *trusted.Refusal) {
 	found := r.Why
-	if r.Path != dir { // one above it
+	if r.Path != dir { // a directory above it
 		found = r.Path + " " + r.Why
 	}
 	e.add(Fail, check, dir, found, r.Do)

@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/internal/numbers"
 )
 
-// pinned returns the CPUs that workers are pinned to, with the worker of each: by the daemon, or by
-// its own rule.
+// pinned returns the worker of each CPU that a worker is pinned to: as the daemon reports, or as it
+// would place them.
 func (e *examination) pinned() map[int]int {
 	workerOf := map[int]int{}
 	if e.daemon != nil && len(e.f.Workers) > 0 {
@@ -31,7 +31,7 @@ func (e *examination) pinned() map[int]int {
 	return workerOf
 }
 
-// placed is where the daemon would place workers at its start.
+// placed returns where the daemon would place workers when it starts.
 func (e *examination) placed(workers int) placement.Placement {
 	m := e.f.Machine
 	m.Allowed, m.Interrupts = e.f.Host.CPUs, nil
@@ -42,11 +42,11 @@ func (e *examination) placed(workers int) placement.Placement {
 	return p
 }
 
-// mostInterrupts bounds the list of interrupts in a finding.
+// mostInterrupts bounds the number of interrupts in a finding.
 const mostInterrupts = 4
 
-// interrupts checks whether interrupts of the queues in use are delivered to a CPU that a worker is
-// pinned to. With busy polling that is right: worker and poll take turns on one CPU.
+// interrupts checks whether interrupts of used queues are delivered to a CPU that a worker is
+// pinned to. With busy polling they should be: worker and poll take turns on one CPU.
 func (e *examination) interrupts() {
 	workerOf := e.pinned()
 	var free []int // CPUs for interrupts
@@ -85,23 +85,23 @@ func (e *examination) interruptsOf(d *Interface, workerOf map[int]int, free []in
 	if n > mostInterrupts {
 		shared = append(shared, fmt.Sprintf("and %d more", n-mostInterrupts))
 	}
-	found := "interrupts of queues in use: " + strings.Join(shared, ", ")
+	found := "interrupts of used queues: " + strings.Join(shared, ", ")
 	switch {
-	case ofQueues == 0: // a virtual device, or a driver whose names do not tell
+	case ofQueues == 0: // a virtual device, or a driver whose interrupt names do not tell the queue
 	case n == 0:
-		e.ok("irq-affinity", d.Name, "no interrupt of a queue in use is on a worker's CPU")
+		e.ok("irq-affinity", d.Name, "no interrupt of a used queue is delivered to a worker's CPU")
 	case e.f.Config.Sockets.BusyPoll != 0:
-		e.ok("irq-affinity", d.Name, found+", as it should be with sockets.busyPoll")
+		e.ok("irq-affinity", d.Name, found+", as intended with sockets.busyPoll")
 	case len(free) == 0 && (len(e.f.Config.WorkerCPUs) > 0 || len(e.f.Host.CPUs) < 2):
-		e.ok("irq-affinity", d.Name, found+"; every CPU has a worker, so there is no other")
+		e.ok("irq-affinity", d.Name, found+"; every CPU has a worker, so no CPU is free")
 	case len(free) == 0:
-		e.add(Warn, "irq-affinity", d.Name, found+": every CPU takes interrupts and has a worker, which take turns",
+		e.add(Warn, "irq-affinity", d.Name, found+": every CPU has a worker and gets interrupts, which take turns",
 			"deliver the interrupts of all interfaces to CPU "+
 				numbers.Join(e.f.Host.CPUs[:len(e.f.Host.CPUs)/2], ",")+
 				" (/proc/irq/N/smp_affinity_list), and keep irqbalance from moving them (--banirq): "+
-				"workers go to the other CPUs by themselves")
+				"workers then move to the other CPUs")
 	default:
-		e.add(Warn, "irq-affinity", d.Name, found+": the kernel's receive work and the worker take turns there",
+		e.add(Warn, "irq-affinity", d.Name, found+": the kernel's receive work and the worker take turns on that CPU",
 			strings.Join(commands, "; ")+", each on a CPU of its NUMA node, and keep irqbalance from moving them "+
 				"(--banirq); or set workerCPUs")
 	}

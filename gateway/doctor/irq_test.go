@@ -40,11 +40,11 @@ func TestInterrupts(t *testing.T) {
 			on(4)(f)
 		}, Warn, "and 1 more", "/proc/irq/43/"},
 		{"busy polling", func(f *Facts) { on(4, 5, 6, 7)(f); f.Config.Sockets.BusyPoll = 20_000 }, OK,
-			"as it should be", ""},
+			"as intended", ""},
 		{"no other CPU", func(f *Facts) {
 			on(0, 1, 2, 3)(f)
 			f.Host.CPUs, f.Config.WorkerCPUs = []int{0, 1, 2, 3}, nil
-		}, Warn, "every CPU takes interrupts and has a worker", "to CPU 0,1 ("},
+		}, Warn, "every CPU has a worker and gets interrupts", "to CPU 0,1 ("},
 		{"no other CPU, and it was chosen", func(f *Facts) {
 			on(0, 1, 2, 3)(f)
 			f.Host.CPUs, f.Config.WorkerCPUs = []int{0, 1, 2, 3}, []int{0, 1, 2, 3}

@@ -9,20 +9,20 @@ import (
 	"sluice.dev/sluice/host/nic/ethtool"
 )
 
-// restarts are drivers that take the device, and so the link, down and up when the first XDP
+// restarts has the drivers that take the device, and so the link, down and up when the first XDP
 // program is attached or the last one is detached: igb_xdp_setup, ixgbe_xdp_setup, i40e_xdp_setup,
-// ice_xdp_setup_prog, aq_xdp_setup and vmxnet3_xdp_set below drivers/net. They do not do so when
-// one program replaces another.
+// ice_xdp_setup_prog, aq_xdp_setup and vmxnet3_xdp_set in drivers/net. Replacing a program does not
+// take the link down.
 var restarts = map[string]bool{"igb": true, "ixgbe": true, "i40e": true, "ice": true, "atlantic": true, "vmxnet3": true}
 
-// attaching reports whether the first attachment takes the link down.
+// attaching reports whether attaching the first program takes the link down.
 func (e *examination) attaching(d *Interface) {
 	if !restarts[d.Driver] || d.generic(e.interfaceConfig(d.Name)) {
 		return
 	}
-	found := "driver " + d.Driver + " takes the link down for a moment when an XDP program comes or goes"
+	found := "driver " + d.Driver + " takes the link down for a moment when an XDP program is attached or detached"
 	if d.Program != "" {
-		e.ok("xdp-attach", d.Name, found+"; one is attached, and is replaced without that")
+		e.ok("xdp-attach", d.Name, found+"; one is attached, and replacing it does not")
 		return
 	}
 	do := "start sluice before the node gets traffic; drain.handOver: true keeps the program, and the link, over " +
@@ -30,11 +30,11 @@ func (e *examination) attaching(d *Interface) {
 	if e.f.Config.Drain.HandOver {
 		do = "start sluice before the node gets traffic; restarts keep the program (drain.handOver)"
 	}
-	e.add(Warn, "xdp-attach", d.Name, found+": the next start does that", do)
+	e.add(Warn, "xdp-attach", d.Name, found+": the next start takes it down", do)
 }
 
-// workerCount returns how many workers there will be: one for each queue of the interface with the
-// fewest, so that each worker can send on every interface, or as many as configured. It is 0 if no
+// workerCount returns the number of workers: the configured one, or the number of queues of the
+// interface with the fewest, so that each worker can send on every interface. It is 0 if no
 // interface can be read.
 func (e *examination) workerCount() (n int, fewest string) {
 	for i := range e.f.Interfaces {
@@ -63,7 +63,7 @@ func (e *examination) workers() {
 		d := &e.f.Interfaces[i]
 		if used := e.queuesUsed(d); d.Err == nil && used > n && e.f.CPUs > n {
 			e.add(Warn, "workers", "",
-				fmt.Sprintf("%d: each worker needs a queue of its own on every interface, and %s has %s, where %s "+
+				fmt.Sprintf("%d: each worker needs its own queue on every interface, and %s has %s, where %s "+
 					"has %d", n, fewest, plural(n), d.Name, used),
 				e.moreQueues(fewest, min(used, e.f.CPUs)))
 			return
@@ -81,8 +81,8 @@ func (e *examination) moreQueues(name string, n int) string {
 		case e.interfaceConfig(name).Queues != config.AllQueues:
 			return "set queues of " + name + " to all"
 		case d.MaxQueues <= d.Queues:
-			return fmt.Sprintf("driver %s has no more there: expect what so many cores do, or take a NIC with more "+
-				"queues", d.Driver)
+			return fmt.Sprintf("driver %s supports no more: expect the throughput of that many cores, or use a NIC "+
+				"with more queues", d.Driver)
 		default:
 			n = min(n, d.MaxQueues)
 		}
@@ -109,13 +109,13 @@ func (e *examination) flowHash(d *Interface) {
 	}
 	if len(commands) > 0 && workers < 2 {
 		e.ok("rss-hash", d.Name, strings.Join(families, ", ")+
-			" by addresses alone, which is all the same to one worker")
+			" by addresses alone, which makes no difference to one worker")
 		return
 	}
 	if len(commands) > 0 {
 		e.add(Warn, "rss-hash", d.Name,
-			fmt.Sprintf("%s: the queue is chosen by addresses alone, so all that one client sends to a VIP, and all "+
-				"that one backend answers, comes to one of %d queues and one worker",
+			fmt.Sprintf("%s: the queue is chosen by addresses alone, so all packets of one client to a VIP, and all "+
+				"answers of one backend, arrive at one of %d queues and one worker",
 				strings.Join(families, ", "), d.RSSQueues), strings.Join(commands, "; "))
 		return
 	}
@@ -126,19 +126,19 @@ func (e *examination) flowHash(d *Interface) {
 	e.ok("rss-hash", d.Name, found)
 }
 
-// rings compares the device's own rings with the frames that there are for them: in zero-copy both
-// rings are filled with frames of ours.
+// rings compares the device's rings with the number of frames for them: in zero-copy, the driver
+// fills both rings with frames of the UMEM.
 func (e *examination) rings(d *Interface, c config.Interface) {
 	r := d.Rings
 	if r.Rx == 0 {
 		return
 	}
-	found := fmt.Sprintf("the NIC's own: rx %d of at most %d, tx %d of at most %d descriptors", r.Rx, r.MaxRx, r.Tx,
+	found := fmt.Sprintf("the NIC's rings: rx %d of at most %d, tx %d of at most %d descriptors", r.Rx, r.MaxRx, r.Tx,
 		r.MaxTx)
 	if have := e.f.Config.Tuning.FramesPerQueue(); !d.generic(c) && e.zeroCopied(d) && int(r.Rx+r.Tx) > have {
 		enough := 1 << bits.Len(uint(int(r.Rx+r.Tx)+have/2-1)/2) // of frames, two for each descriptor
 		e.add(Warn, "rings", d.Name,
-			fmt.Sprintf("%s, and there are %d frames for them in zero-copy (2 x tuning.ringSize), so they cannot "+
+			fmt.Sprintf("%s; in zero-copy there are %d frames for them (2 x tuning.ringSize), so they cannot "+
 				"both be full", found, have),
 			fmt.Sprintf("set tuning.ringSize to %d, or: ethtool -G %s rx %d tx %d", enough, d.Name,
 				min(int(r.Rx), have/4), min(int(r.Tx), have/4)))

@@ -27,8 +27,8 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// Read reads the facts. If file is empty it uses that of the running daemon. It returns an error
-// only for what every host must have.
+// Read reads the facts. If file is empty, it uses the running daemon's configuration. It returns an
+// error only for facts that every host must have.
 func Read(ctx context.Context, file, socket string) (*Facts, error) {
 	f := &Facts{ConfigFile: file, CPUs: 1, Sysctls: map[string]string{}}
 	f.readDaemon(ctx, socket)
@@ -64,7 +64,7 @@ func (f *Facts) readDaemon(ctx context.Context, socket string) {
 		return
 	}
 	f.Running = &view
-	if stats, err := client.Stats(ctx); err == nil { // else their CPUs follow from the configuration
+	if stats, err := client.Stats(ctx); err == nil { // otherwise their CPUs follow from the configuration
 		f.Workers = stats.Workers
 	}
 	f.PortsInUse, f.PortsError = client.SourcePorts(ctx)
@@ -75,7 +75,7 @@ func (f *Facts) readDaemon(ctx context.Context, socket string) {
 func readAddresses() (list []netip.Addr) {
 	found, err := net.InterfaceAddrs()
 	if err != nil {
-		return nil // then all are taken for the gateway's own
+		return nil // then all addresses count as the gateway's own
 	}
 	for _, a := range found {
 		if p, err := netip.ParsePrefix(a.String()); err == nil {
@@ -85,7 +85,7 @@ func readAddresses() (list []netip.Addr) {
 	return list
 }
 
-// daemonPID returns the daemon's pid in this command's pid namespace, which differs from that in
+// daemonPID returns the daemon's pid in this command's PID namespace, which differs from the pid in
 // the daemon's status if it runs in a pod; 0 if it has none here.
 func daemonPID(socket string) int {
 	pid, err := status.PeerPID(socket)
@@ -95,7 +95,8 @@ func daemonPID(socket string) int {
 	return pid
 }
 
-// otherNamespace returns pid if its network namespace is known to be another than ours.
+// otherNamespace returns pid if its network namespace is known to differ from this command's; else
+// 0.
 func otherNamespace(pid int) int {
 	ours, err1 := os.Readlink("/proc/thread-self/ns/net")
 	its, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
@@ -105,7 +106,7 @@ func otherNamespace(pid int) int {
 	return pid
 }
 
-// The service account of a pod, as client-go takes it (rest.InClusterConfig).
+// Files and variables of a pod's service account, as client-go reads them (rest.InClusterConfig).
 const (
 	accountToken = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 	apiHost      = "KUBERNETES_SERVICE_HOST"
@@ -118,7 +119,7 @@ func readAPI(kubeconfig, token string) error {
 	if kubeconfig == "" {
 		kubeconfig = token
 		if os.Getenv(apiHost) == "" || os.Getenv(apiPort) == "" {
-			return fmt.Errorf("%s and %s are not both set: this is no pod", apiHost, apiPort)
+			return fmt.Errorf("%s and %s are not both set: this is not a pod", apiHost, apiPort)
 		}
 	}
 	f, err := os.Open(kubeconfig)
@@ -156,7 +157,7 @@ func (f *Facts) readKernel() error {
 		return fmt.Errorf("read the limit of locked memory: %w", err)
 	}
 	f.Memlock = memlock.Cur
-	// Absent where the kernel has no huge pages, which is the same as none.
+	// The file is missing if the kernel has no huge pages.
 	pages, _ := os.ReadFile("/proc/sys/vm/nr_hugepages")
 	f.HugePages, _ = strconv.Atoi(strings.TrimSpace(string(pages)))
 	return nil
@@ -176,7 +177,7 @@ func readCaps(path string) (uint64, error) {
 	return 0, fmt.Errorf("read the capabilities: %s has no line CapEff", path)
 }
 
-// readConfigured reads what the configuration names.
+// readConfigured reads the facts about devices, files and ports that the configuration names.
 func (f *Facts) readConfigured(c *config.Configuration) {
 	var st unix.Statfs_t
 	f.BPFFS = unix.Statfs(c.BPFFS, &st) == nil && st.Type == unix.BPF_FS_MAGIC
@@ -203,7 +204,8 @@ func (f *Facts) readConfigured(c *config.Configuration) {
 	f.Machine = placement.Read(irq.Host, names, f.Host.CPUs)
 }
 
-// refusal is err, if it is one; other errors are about what is not there yet.
+// refusal returns err if it is a trusted.Refusal, else nil: other errors are about paths that do
+// not exist yet.
 func refusal(err error) (r *trusted.Refusal) {
 	errors.As(err, &r)
 	return r
@@ -244,8 +246,8 @@ func readSocket(path string) SocketState {
 	return SocketObstacle
 }
 
-// readListeners lists TCP sockets that listen and UDP sockets that are bound and
-// not connected. It leaves out lists that cannot be read: they are advice only.
+// readListeners lists listening TCP sockets, and UDP sockets that are bound and not connected. It
+// leaves out lists that cannot be read: they serve only for advice.
 func readListeners(procNet string) []Listener {
 	var list []Listener
 	for _, file := range []struct{ name, protocol, state string }{
@@ -272,8 +274,8 @@ func readListeners(procNet string) []Listener {
 	return slices.CompactFunc(list, func(a, b Listener) bool { return a == b })
 }
 
-// parseProcAddr reads an address as /proc/net/tcp has it: 32-bit words in the
-// host's byte order, here little-endian, in hex, a colon, the port.
+// parseProcAddr parses an address of /proc/net/tcp: 32-bit words in the host's byte order, here
+// little-endian, in hex, a colon, the port.
 func parseProcAddr(s string) (netip.AddrPort, bool) {
 	address, port, _ := strings.Cut(s, ":")
 	b, err := hex.DecodeString(address)

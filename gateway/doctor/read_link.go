@@ -16,8 +16,8 @@ import (
 	"sluice.dev/sluice/host/nic/rss"
 )
 
-// readInterface reads a device of this network namespace. Only its absence is an
-// error; what its driver does not tell stays zero.
+// readInterface reads a device of this network namespace. Only its absence is an error; values that
+// the driver does not report stay zero.
 func readInterface(name string) Interface {
 	d := Interface{Name: name}
 	link, err := netlink.LinkByName(name)
@@ -46,7 +46,7 @@ func readInterface(name string) Interface {
 
 // readDriver reads what the driver reports by ethtool.
 func (d *Interface) readDriver(link netlink.Link) {
-	// A driver that does not answer leaves the zero value, which every check can tell.
+	// If a driver does not answer, the value stays zero, which every check recognises.
 	d.Driver, _ = ethtool.Driver(d.Name)
 	d.Features, _ = ethtool.Features(d.Name)
 	d.Rings, _ = ethtool.ReadRings(d.Name)
@@ -62,8 +62,8 @@ func (d *Interface) readDriver(link netlink.Link) {
 		bits, _ := os.ReadFile(filepath.Join("/sys/class/net", d.Name, "device", "features"))
 		d.NoAccessPlatform = withoutAccessPlatform(string(bits))
 	}
-	// The kernel names the namespace of the other end (IFLA_LINK_NETNSID) only if it is another
-	// one.
+	// The kernel gives the namespace of the other end (IFLA_LINK_NETNSID) only if it differs from
+	// this one.
 	if a := link.Attrs(); link.Type() == "veth" && a.NetNsID == -1 && a.ParentIndex != 0 {
 		if peer, err := netlink.LinkByIndex(a.ParentIndex); err == nil {
 			d.PeerFeatures, _ = ethtool.Features(peer.Attrs().Name)
@@ -74,16 +74,16 @@ func (d *Interface) readDriver(link netlink.Link) {
 // accessPlatform is VIRTIO_F_ACCESS_PLATFORM (include/uapi/linux/virtio_config.h).
 const accessPlatform = 33
 
-// withoutAccessPlatform reads what the kernel shows of a virtio device's features: a 0 or 1 for
-// each bit, from bit 0 on (drivers/virtio/virtio.c, features_show). If the text is too short it
-// returns false.
+// withoutAccessPlatform parses the features of a virtio device as the kernel prints them: a 0 or 1
+// for each bit, from bit 0 on (drivers/virtio/virtio.c, features_show). It returns false if the
+// text is too short.
 func withoutAccessPlatform(bits string) bool {
 	return len(bits) > accessPlatform && bits[accessPlatform] == '0'
 }
 
-// readQueues reads the queues from the driver, as the daemon does: a driver that does not report
-// them counts as having one. The number of receive queues is in /sys in any case, if that is of
-// this network namespace: packets are spread over all of them.
+// readQueues reads the queues from the driver, like the daemon: a driver that does not report them
+// counts as having one. /sys always has the number of receive queues, over which packets are
+// spread, if it shows this network namespace.
 func (d *Interface) readQueues(index int) {
 	d.Queues, d.RSSQueues = 1, 1
 	c, err := ethtool.ReadChannels(d.Name)
@@ -98,7 +98,7 @@ func (d *Interface) readQueues(index int) {
 	}
 }
 
-// countReceiving counts the receive queues that /sys shows; 0 if it shows another namespace.
+// countReceiving returns the number of receive queues in /sys; 0 if it shows another namespace.
 func countReceiving(name string) (n int) {
 	list, err := filepath.Glob(filepath.Join("/sys/class/net", name, "queues", "rx-*"))
 	if err != nil {
@@ -107,8 +107,7 @@ func countReceiving(name string) (n int) {
 	return len(list)
 }
 
-// programName returns the attached program's name, or its number if the caller may not read the
-// name.
+// programName returns the attached program's name, or its ID if the caller may not read the name.
 func programName(id uint32) (name string, hidden bool) {
 	name = fmt.Sprintf("program %d", id)
 	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
@@ -122,7 +121,7 @@ func programName(id uint32) (name string, hidden bool) {
 	return name, false
 }
 
-// above names the VLAN devices on a device.
+// above returns the names of the VLAN devices on a device.
 func above(index int) (names []string) {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -136,8 +135,8 @@ func above(index int) (names []string) {
 	return names
 }
 
-// below lists the devices that a device gets its packets from: the one it was made on, and those
-// enslaved to it.
+// below lists the devices that pass their packets to a device: the one it was made on, and its
+// members.
 func below(link netlink.Link) (list []Lower) {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -145,8 +144,8 @@ func below(link netlink.Link) (list []Lower) {
 	}
 	a := link.Attrs()
 	for _, l := range links {
-		// The kernel names the namespace of the device below (IFLA_LINK_NETNSID) only if it is
-		// another one.
+		// The kernel gives the namespace of the device below (IFLA_LINK_NETNSID) only if it differs
+		// from this one.
 		made := link.Type() != "veth" && a.NetNsID == -1 && a.ParentIndex == l.Attrs().Index && a.ParentIndex != a.Index
 		if made || l.Attrs().MasterIndex == a.Index {
 			features, _ := ethtool.Features(l.Attrs().Name)

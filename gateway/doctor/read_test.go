@@ -215,7 +215,7 @@ func TestReadAPI(t *testing.T) {
 	}
 	t.Setenv(apiHost, "192.0.2.1")
 	t.Setenv(apiPort, "")
-	if err := readAPI("", file); err == nil || !strings.Contains(err.Error(), "no pod") {
+	if err := readAPI("", file); err == nil || !strings.Contains(err.Error(), "not a pod") {
 		t.Errorf("without the environment of a pod: %v", err)
 	}
 	t.Setenv(apiPort, "443")

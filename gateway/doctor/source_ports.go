@@ -10,24 +10,24 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// nearlyAll is the part of the source ports towards one backend from which on there are few left.
+// nearlyAll is the used share of the source ports towards one backend from which on doctor warns.
 const nearlyAll = 0.8
 
-// sourcePorts reports how many source ports there are towards one backend, and the backends that
-// use most of theirs.
+// sourcePorts reports the number of source ports towards one backend, and the backends that use
+// most of them.
 func (e *examination) sourcePorts() {
 	c := e.f.Config
 	if e.f.Running != nil {
 		for _, change := range e.f.Running.Config.NeedRestart {
 			if strings.HasPrefix(change, "snat.") {
-				e.add(Warn, "source-ports", "", "the daemon has others in force than the file says: "+change,
-					"restart it; until then it has other source ports than the file says")
+				e.add(Warn, "source-ports", "", "the daemon uses other source ports than the file: "+change,
+					"restart the daemon to use the file's")
 			}
 		}
 	}
 	if err := e.f.PortsError; err != nil {
-		e.add(Warn, "source-ports", "", "the daemon does not say how many are in use: "+err.Error(),
-			"ask again; a command and a daemon of the same version understand each other")
+		e.add(Warn, "source-ports", "", "the daemon does not report how many are in use: "+err.Error(),
+			"try again; use a command and a daemon of the same version")
 	}
 	for family, name := range [2]string{"IPv4", "IPv6"} {
 		ports, of := 0, "of the interface"
@@ -58,8 +58,8 @@ func (e *examination) sourcePorts() {
 	}
 }
 
-// backendPorts warns of the backend of a family and protocol that has few ports left, and reports
-// whether there is one.
+// backendPorts warns about the backend of a family and protocol that has few ports left, and
+// reports whether there is one.
 func (e *examination) backendPorts(family string, v *status.SourcePortsView) bool {
 	b := &v.MostUsed
 	if v.LeastAvailable.UnavailableRatio() >= nearlyAll {
@@ -71,26 +71,26 @@ func (e *examination) backendPorts(family string, v *status.SourcePortsView) boo
 	found := fmt.Sprintf("%s to %v uses %d of the %d ports of %v", v.Protocol, b.Backend, b.Used, b.Ports, b.Source)
 	do := e.morePorts(b)
 	if b.UnavailableRatio() < nearlyAll {
-		found += fmt.Sprintf("; %d of them go to new flows if no other is free", b.Used-b.Unavailable)
+		found += fmt.Sprintf("; if no other is free, new flows reuse %d of them", b.Used-b.Unavailable)
 	} else {
-		found += "; if none is free, new flows are refused"
+		found += "; if none is free, new flows are rejected"
 		if v.Protocol == "UDP" {
-			do += fmt.Sprintf(". If most questions get no answer, a shorter flows.timeouts.udpUnreplied (%v) frees "+
-				"their ports sooner, and answers that take longer are dropped", e.f.Config.Flows.Timeouts.UDPUnreplied)
+			do += fmt.Sprintf(". If most requests get no answer, a shorter flows.timeouts.udpUnreplied (%v) frees "+
+				"their ports sooner; later answers are then dropped", e.f.Config.Flows.Timeouts.UDPUnreplied)
 		}
 	}
 	e.add(Warn, "source-ports", family+" "+v.Protocol, found, do)
 	return true
 }
 
-// morePorts says how a backend gets more source ports. snat.addresses are no sources towards one
-// that the kernel forwards to: that is the host link's address.
+// morePorts returns how a backend gets more source ports. Towards a backend that the kernel
+// forwards to, the source is the host link's address and not snat.addresses.
 func (e *examination) morePorts(b *status.BackendPortsView) string {
 	hostLink := func(p netip.Prefix) bool { return p.Contains(b.Source) }
 	if slices.ContainsFunc(e.f.Config.HostLink.Addresses, hostLink) {
 		return "widen snat.ports, or add endpoints: the kernel forwards to this one, so its packets have the " +
 			"address of the host link"
 	}
-	return fmt.Sprintf("add to snat.addresses an address that is routed to this node and that no interface has: it "+
-		"takes %d ports of its own", services.OwnPorts.Count)
+	return fmt.Sprintf("add to snat.addresses an address that is routed to this node and that no interface has: such "+
+		"an address has %d ports", services.OwnPorts.Count)
 }

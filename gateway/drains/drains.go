@@ -1,7 +1,7 @@
-// Package drains keeps the operator's drains for the next process, in a file of stateDir.
+// Package drains stores the operator's drains for the next process, in a file of stateDir.
 //
-// A file of its own, and not the flow table: an operator can read it, it outlives a table of
-// another layout, and a clean stop, which deletes the table, leaves it. Like the table it is on a
+// The drains are not in the flow table: an operator can read the file, a table with another layout
+// does not lose it, and a clean stop, which deletes the table, keeps it. Like the table it is on a
 // tmpfs and ends with the machine.
 package drains
 
@@ -19,15 +19,15 @@ import (
 // Name is the file's name in stateDir.
 const Name = "drains.json"
 
-// version must change with the meaning of what is in the file.
+// version must change when the meaning of the file's fields changes.
 const version = 1
 
 type content struct {
 	statefile.Version
-	Drains []string `json:"drains"` // an address, or address:port
+	Drains []string `json:"drains"` // address or address:port
 }
 
-// Load reads what a predecessor has saved in stateDir; nothing if there is no file.
+// Load reads the drains that the previous process saved in stateDir; none if there is no file.
 func Load(stateDir string) (list []compiler.Drain, err error) {
 	path := filepath.Join(stateDir, Name)
 	var c content
@@ -37,14 +37,14 @@ func Load(stateDir string) (list []compiler.Drain, err error) {
 	for _, s := range c.Drains {
 		e, err := status.ParseEndpoint(s)
 		if err != nil || !e.Prefix.IsSingleIP() {
-			return nil, fmt.Errorf("%s: %q is no address or address:port", path, s)
+			return nil, fmt.Errorf("%s: %q is neither an address nor address:port", path, s)
 		}
 		list = append(list, compiler.Drain{Addr: header.AddrFrom(e.Prefix.Addr()), Port: e.Port})
 	}
 	return list, nil
 }
 
-// Save replaces what is saved in stateDir, in one step. Without drains there is no file.
+// Save replaces the drains saved in stateDir atomically. Without drains it removes the file.
 func Save(stateDir string, list []compiler.Drain) error {
 	path := filepath.Join(stateDir, Name)
 	if len(list) == 0 {

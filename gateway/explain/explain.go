@@ -1,8 +1,7 @@
-// Package explain returns the verdict about a packet and the reasons, in the order in which the
-// packet passes the kernel program, the parser and a worker. The worker's decisions are made by the
-// workers' own code (decide.Explainer). Explainer answers for a running gateway, Offline from
-// manifests and a configuration. Both make their answers in view.go, with what to do about the
-// verdict in advice.go.
+// Package explain returns the verdict on a packet and the reasons, in the order in which the packet
+// passes the kernel program, the parser and a worker. The workers' own code makes the worker's
+// decisions (decide.Explainer). Explainer answers for a running gateway; Offline answers from
+// manifests and a configuration. Both build their answers in view.go, with the advice of advice.go.
 package explain
 
 import (
@@ -34,16 +33,16 @@ type Config struct {
 	Host     *hostlink.HostLink // nil if there is none
 }
 
-// Explainer explains packets. It is a participant of the flow table and has a handle of its own for
-// snapshots, so that an answer is about one snapshot.
+// Explainer explains packets. It is a participant of the flow table and has its own handle for
+// snapshots, so that one snapshot decides an answer.
 type Explainer struct {
 	mu       sync.Mutex // one call at a time
 	e        *decide.Explainer
 	services services.Handle
-	closed   bool // the table's memory may be gone
+	closed   bool // the table's memory may be unmapped
 }
 
-// New takes a place in the flow table, if there is one.
+// New registers a participant in the flow table, if there is a table.
 func New(c Config) (*Explainer, error) {
 	x := new(Explainer)
 	fc := decide.ExplainerConfig{Services: &x.services, Hops: c.Hops, Flows: c.Flows, Affinity: c.Affinity}
@@ -60,7 +59,7 @@ func New(c Config) (*Explainer, error) {
 
 var errClosed = errors.New("the daemon is ending: flows can no longer be read")
 
-// ask returns what a worker would do with a packet under a snapshot.
+// ask returns the worker's decision on a packet with one snapshot.
 func (x *Explainer) ask(
 	s *services.Snapshot, t header.Tuple, opens bool, now flowtable.Time,
 ) (decide.Explanation, error) {
@@ -73,14 +72,14 @@ func (x *Explainer) ask(
 	return x.e.Explain(t, opens, now), nil
 }
 
-// Pause makes calls wait until Resume, so that the Explainer is not at work in the flow table: also
-// a lookup takes records that others have ended, to use them again.
+// Pause blocks calls until Resume, so that the Explainer does not use the flow table. Even a lookup
+// writes: it frees records that other participants have ended.
 func (x *Explainer) Pause() { x.mu.Lock() }
 
 // Resume ends Pause.
 func (x *Explainer) Resume() { x.mu.Unlock() }
 
-// Close leaves the flow table. Later calls return an error. x may be nil.
+// Close unregisters from the flow table. Later calls return an error. x may be nil.
 func (x *Explainer) Close() {
 	if x == nil {
 		return
@@ -92,16 +91,16 @@ func (x *Explainer) Close() {
 	}
 }
 
-// Gateway is the state of a gateway, besides what the Explainer shares with the workers.
+// Gateway is the part of a gateway's state that the Explainer does not share with the workers.
 type Gateway struct {
 	Snapshot *services.Snapshot
-	Open     bool // the kernel program is on the interfaces
-	// Steers reports which rule of the kernel program sends a packet to a worker.
+	Open     bool // the kernel program is attached to the interfaces
+	// Steers returns the rule by which the kernel program sends a packet to a worker.
 	Steers func(*header.Tuple) (xdpprog.Match, error)
-	// NextHop returns where packets to an address go, in words.
+	// NextHop describes where packets to an address go.
 	NextHop  func(netip.Addr) string
 	Problems []status.ProblemView // of all objects
-	// UnfinishedChecksums is what the workers have counted (stats.Block).
+	// UnfinishedChecksums is the workers' counter (stats.Block).
 	UnfinishedChecksums uint64
 }
 
@@ -117,7 +116,7 @@ func (x *Explainer) Explain(q *status.ExplainQuery, g *Gateway) (status.ExplainV
 	if h := a.x.Hop; h != nil && h.Kind == nexthop.OnLink && h.Ready {
 		a.hop = g.NextHop(a.x.Out.Dst.Netip())
 	} else if a.x.Route.Kind == nexthop.OnLink {
-		near := a.x.Out.Dst.Netip() // the neighbour to resolve where no hop is known yet
+		near := a.x.Out.Dst.Netip() // the neighbour to resolve if no hop is known yet
 		if h != nil && a.x.Route.Hop != 0 {
 			near = h.Addr.Netip()
 		}
@@ -129,8 +128,8 @@ func (x *Explainer) Explain(q *status.ExplainQuery, g *Gateway) (status.ExplainV
 }
 
 // failedNeighbour reports whether a neighbour on any link does not answer the kernel
-// (NUD_INCOMPLETE, NUD_FAILED of include/uapi/linux/neighbour.h). A list that cannot be read names
-// none.
+// (NUD_INCOMPLETE, NUD_FAILED in include/uapi/linux/neighbour.h). If the list cannot be read, it
+// reports false.
 func failedNeighbour(a netip.Addr) bool {
 	family := unix.AF_INET
 	if a.Is6() {
@@ -143,7 +142,7 @@ func failedNeighbour(a netip.Addr) bool {
 	})
 }
 
-// answer is the input of an answer.
+// answer has the facts that an answer is built from.
 type answer struct {
 	query    *status.ExplainQuery
 	snapshot *services.Snapshot
@@ -151,11 +150,11 @@ type answer struct {
 	x        decide.Explanation
 
 	match      xdpprog.Match // of the kernel program
-	unread     error         // why match is not known
-	closed     bool          // the kernel program is not on the interfaces yet
+	unread     error         // why match could not be read
+	closed     bool          // the kernel program is not attached to the interfaces yet
 	unanswered netip.Addr    // the neighbour of the next hop, if it does not answer
 	unfinished uint64        // checksums of segments that the gateway received
-	hop        string        // how the next hop is reached; "" if the explanation says all
-	// offline is not nil where no gateway was asked.
+	hop        string        // how the next hop is reached; "" if the explanation has it
+	// offline is nil if a gateway answers.
 	offline *offline
 }

@@ -111,7 +111,7 @@ func TestUnfinishedChecksums(t *testing.T) {
 // TestSocketsFirst: the step of the kernel program says where a socket of the node comes before the
 // frontend, and only there.
 func TestSocketsFirst(t *testing.T) {
-	const says = "unless a TCP or UDP socket of the node has it"
+	const says = "unless a TCP or UDP socket of the node matches"
 	vip := header.AddrFrom(netip.MustParseAddr("192.0.2.1"))
 	for _, c := range []struct {
 		name  string

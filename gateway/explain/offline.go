@@ -31,21 +31,21 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// readTimeout bounds how long reading manifests may take: some seconds for 10,000 Services.
+// readTimeout bounds the reading of manifests, which takes some seconds for 10,000 Services.
 const readTimeout = time.Minute
 
-// offline is the state of an answer without a gateway.
+// offline has the state of an answer without a gateway.
 type offline struct {
-	sources [2]bool // by family: the configuration says which address packets leave from
-	// noSeed is why the gateway's seed is not known; nil if it is.
+	sources [2]bool // by family: the configuration names the source address of packets
+	// noSeed is why the gateway's seed is unknown; nil if it is known.
 	noSeed error
 }
 
-// Offline answers from manifests and a configuration, as a gateway would that has just started with
-// them and has no flows. It uses the same compiler and the same decisions. configFile may be empty,
-// which is the default configuration; manifests, then the configuration's directory; node, then the
-// configuration's. Of the node's addresses it knows those in the Node object, if that is among the
-// manifests.
+// Offline answers from manifests and a configuration, for a gateway that has just started with them
+// and has no flows, with the same compiler and the same decisions. If configFile is empty, it uses
+// the default configuration; if manifests is empty, the configuration's directory; if node is
+// empty, the configuration's name. Of the node's addresses it knows those in the Node object, if
+// manifests have it.
 func Offline(
 	ctx context.Context, configFile, manifests, node string, q *status.ExplainQuery,
 ) (v status.ExplainView, err error) {
@@ -59,8 +59,8 @@ func Offline(
 		manifests = c.Manifests.Directory
 	}
 	if manifests == "" {
-		return v, errors.New("the configuration names no manifests.directory, and only a gateway knows what the API " +
-			"server says: name a directory with --manifests, or ask without --config")
+		return v, errors.New("the configuration has no manifests.directory, and only a gateway reads the API " +
+			"server: give a directory with --manifests, or leave out --config to ask the gateway")
 	}
 	named := node
 	if node != "" {
@@ -108,16 +108,16 @@ func Offline(
 	return v, nil
 }
 
-// errNoService returns the error for a directory without a Service: the answer for each packet
-// would be that it is the kernel's.
+// errNoService returns the error for a directory without a Service, for which every answer would be
+// that the kernel gets the packet.
 func errNoService(dir string) error {
-	return fmt.Errorf("there is no Service in %s: put manifests of Services and EndpointSlices there, in files that "+
-		"end in .yaml, .yml or .json. Those of a cluster: kubectl get services,endpointslices,nodes -A -o yaml > "+
+	return fmt.Errorf("there is no Service in %s: put manifests of Services and EndpointSlices into files there that "+
+		"end in .yaml, .yml or .json. From a cluster: kubectl get services,endpointslices,nodes -A -o yaml > "+
 		"%s", dir, filepath.Join(dir, "cluster.yaml"))
 }
 
-// checkNode returns an error if the caller named a node, and manifests have Nodes, but neither that
-// one nor an endpoint on it: the answer would be that of a node without labels, addresses and
+// checkNode returns an error if the caller gave a node, and the manifests have Nodes, but neither
+// that Node nor an endpoint on it: the answer would be for a node without labels, addresses and
 // endpoints. Without Nodes any name may be right.
 func checkNode(named, dir string, ch *objects.Changes) error {
 	if named == "" || len(ch.Nodes) == 0 {
@@ -140,8 +140,8 @@ func checkNode(named, dir string, ch *objects.Changes) error {
 	return fmt.Errorf("--node %s: %s has no such Node%s", named, dir, spelling.Suggest(named, names))
 }
 
-// readable reports whether a problem leaves what was written readable: it is neither about a
-// whole file or document, nor about an object that no API server would take.
+// readable reports whether the object of a problem could be read: the problem is neither about a
+// whole file or document, nor about an object that every API server would reject.
 func readable(p objects.Problem) bool {
 	return p.Severity == objects.Warning || p.Object != (objects.ObjectID{}) && p.Why() != objects.ReasonInvalidObject
 }
@@ -150,7 +150,7 @@ func readable(p objects.Problem) bool {
 func readOnce(ctx context.Context, c *config.Configuration, dir string, tracker *tracker.Tracker) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	log := slog.New(slog.DiscardHandler)
-	addresses := assign.New(assign.Config{Log: log, StateDir: c.StateDir}) // owns nothing, and so writes nothing
+	addresses := assign.New(assign.Config{Log: log, StateDir: c.StateDir}) // owns no addresses, and so writes no file
 	addresses.SetPools(c.Pools())
 	w := files.New(files.Config{Log: log, Dir: dir, Tracker: tracker, Anyones: true, Addresses: addresses})
 	done := make(chan error, 1)
@@ -164,12 +164,13 @@ func readOnce(ctx context.Context, c *config.Configuration, dir string, tracker 
 	return nil
 }
 
-// unknownSources stand for the addresses that routes would choose where no Node object
-// has any, by family: the dummy address of RFC 7600 section 4.8, and one of the discard
-// prefix of RFC 6666.
+// unknownSources stand for the source addresses that routes would choose, by family, if no Node
+// object has any: the dummy address of RFC 7600 section 4.8, and an address of the discard prefix
+// of RFC 6666.
 var unknownSources = [...]netip.Addr{netip.MustParseAddr("192.0.0.8"), netip.MustParseAddr("100::8")}
 
-// compilerConfig is the daemon's, with what a Node object knows of a node's addresses.
+// compilerConfig returns the daemon's configuration of the compiler, with the addresses of the Node
+// object.
 func (off *offline) compilerConfig(
 	c *config.Configuration, file, node string, info objects.NodeInfo,
 ) compiler.Config {
@@ -212,22 +213,23 @@ func onLinkTable() *nexthop.Table {
 func (off *offline) markUnknown(x *decide.Explanation, s *status.ExplainStep) {
 	switch {
 	case s.Name == "flow":
-		s.Text, s.Unknown = "as if none had it", true
+		s.Text, s.Unknown = "assuming that no flow has it", true
 	case s.Name == "affinity" && x.Frontend.Service.AffinitySeconds != 0:
-		s.Text, s.Unknown = fmt.Sprintf("%d s, as if the client was not pinned", x.Frontend.Service.AffinitySeconds),
+		s.Text, s.Unknown = fmt.Sprintf("%d s, assuming that the client is not pinned",
+			x.Frontend.Service.AffinitySeconds),
 			true
 	case s.Name == "limits":
 		s.Unknown = true
 	case s.Name == "leaves as" && x.Source != decide.SourceClient && !off.sources[family4or6(x.Tuple.V6)]:
-		s.Text, s.Unknown = fmt.Sprintf("the address that its route leaves from, a port to be drawn -> %v",
+		s.Text, s.Unknown = fmt.Sprintf("the source address of its route, a port to be chosen -> %v",
 			addrPort(x.Out.Dst, x.Out.DstPort)), true
 	case s.Name == "next hop":
-		s.Text, s.Unknown = "as if there was a way", true
+		s.Text, s.Unknown = "assuming that there is a route", true
 	case s.Name == "scheduler" && x.Scheduler.ByLoad() && !x.PinInSet:
 		s.Text, _, _ = strings.Cut(s.Text, ";")
-		s.Text += ", as if nobody had connections"
+		s.Text += ", assuming that no backend has connections"
 	case s.Name == "scheduler" && off.noSeed != nil && !x.PinInSet && x.Scheduler.ByHash():
-		s.Text, s.Unknown = s.Text+" by an unknown seed", true
+		s.Text, s.Unknown = s.Text+" with an unknown seed", true
 	case s.Name == "backend" && off.noSeed != nil && !x.PinInSet && x.Scheduler.ByHash():
 		s.Unknown = true
 	}

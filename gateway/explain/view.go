@@ -15,15 +15,15 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// The names of steps that are not those of decide.Explanation.Steps.
+// Names of steps that are not in decide.Explanation.Steps.
 const (
 	stepKernel  = "kernel program"
 	stepPacket  = "packet"
 	stepVerdict = "verdict"
 )
 
-// view puts the answer together, in the order in which the packet passes the kernel program, the
-// parser and a worker.
+// view builds the answer, in the order in which the packet passes the kernel program, the parser
+// and a worker.
 func (a *answer) view(problems []status.ProblemView) status.ExplainView {
 	q := a.query
 	v := status.ExplainView{
@@ -49,41 +49,41 @@ func (a *answer) view(problems []status.ProblemView) status.ExplainView {
 	return v
 }
 
-// kernelStep is whether a worker sees the packet at all.
+// kernelStep reports whether a worker sees the packet.
 func (a *answer) kernelStep() status.ExplainStep {
-	s := status.ExplainStep{Name: stepKernel, Text: "takes it, by " + a.match.String()}
+	s := status.ExplainStep{Name: stepKernel, Text: "sends it to a worker, by " + a.match.String()}
 	switch {
 	case a.unread != nil:
 		s.Text, s.Unknown = "cannot be read: "+a.unread.Error(), true
 	case a.match == xdpprog.MatchNone && (a.x.Frontend != nil || a.x.Known):
-		s.Text = "leaves it to the kernel: it has not been told of what follows"
+		s.Text = "leaves it to the kernel: it does not have the rules for the steps below yet"
 	case a.match == xdpprog.MatchNone:
-		s.Text = "leaves it to the kernel: no rule is about it"
+		s.Text = "leaves it to the kernel: no rule matches"
 	case a.closed:
-		s.Text = "is not on the interfaces yet; it would take the packet, by " + a.match.String()
+		s.Text = "is not attached to the interfaces yet; it would send the packet to a worker, by " + a.match.String()
 	case a.match == xdpprog.MatchFrontend && a.tuple.Proto != header.ProtoSCTP && a.snapshot.AtNode(&a.tuple):
-		s.Text += ", unless a TCP or UDP socket of the node has it: then it is the kernel's"
+		s.Text += ", unless a TCP or UDP socket of the node matches: then the kernel gets it"
 	}
 	return s
 }
 
-// malformed returns why the parser drops the packet as one that no sender sends; None if it does
+// malformed returns why the parser drops the packet because no sender may send it; None if it does
 // not.
 func malformed(t *header.Tuple) (reason.Drop, string) {
 	switch {
 	case !header.Unicast(&t.Src):
-		return reason.MartianSource, fmt.Sprintf("nothing is forwarded that comes from %v", t.Src)
+		return reason.MartianSource, fmt.Sprintf("no packet with the source %v is forwarded", t.Src)
 	case !header.Unicast(&t.Dst):
-		return reason.MartianDestination, fmt.Sprintf("nothing is forwarded that goes to %v", t.Dst)
+		return reason.MartianDestination, fmt.Sprintf("no packet with the destination %v is forwarded", t.Dst)
 	case t.Src == t.Dst:
-		return reason.LandAttack, "it comes from where it goes to"
+		return reason.LandAttack, "its source is its destination"
 	case t.SrcPort == 0 || t.DstPort == 0:
-		return reason.PortZero, "port 0 is none"
+		return reason.PortZero, "port 0 is not valid"
 	}
 	return reason.None, ""
 }
 
-// decided adds what a worker would do.
+// decided adds the worker's decision.
 func (a *answer) decided(v *status.ExplainView) {
 	x := &a.x
 	switch {
@@ -118,7 +118,7 @@ func (a *answer) decided(v *status.ExplainView) {
 	}
 }
 
-// step returns a step of the worker with what is known here.
+// step returns a step of the worker, with facts from outside the packet path.
 func (a *answer) step(s decide.Step) status.ExplainStep {
 	out := status.ExplainStep{Name: s.Name, Text: s.Text}
 	switch s.Name {
@@ -128,7 +128,7 @@ func (a *answer) step(s decide.Step) status.ExplainStep {
 		}
 	case "scheduler", "backend":
 		if out.Unknown = a.uncertain(); out.Unknown && s.Name == "backend" {
-			out.Text += ", or another that is in"
+			out.Text += ", or another that may take it"
 		}
 	case "next hop":
 		switch {
@@ -149,7 +149,7 @@ func (a *answer) step(s decide.Step) status.ExplainStep {
 	return out
 }
 
-// uncertain reports whether another of the set's backends may take the flow.
+// uncertain reports whether another backend of the set may take the flow.
 func (a *answer) uncertain() bool {
 	x := &a.x
 	if x.Rule == nil || len(x.Rule.Set.Backends) < 2 || x.PinInSet {
@@ -171,7 +171,7 @@ func serviceName(p *services.Service) string {
 	return name
 }
 
-// endpoints lists those of the packet's family, and whether and why they may take it.
+// endpoints lists the endpoints of the packet's family, whether they may take it, and why.
 func (a *answer) endpoints() (list []status.ExplainEndpoint) {
 	x := &a.x
 	svc := x.Frontend.Service
@@ -190,7 +190,7 @@ func (a *answer) endpoints() (list []status.ExplainEndpoint) {
 		if e.In = slices.Contains(x.Rule.Set.Backends, ref); e.In {
 			e.Why = included(svc.Topology[family4or6(a.tuple.V6)], b, local)
 		} else if e.Why = status.Excluded(svc, b, local); e.Why == "" {
-			e.Why = "there are more than one service port can have"
+			e.Why = "it has more endpoints than one service port can have"
 		}
 		list = append(list, e)
 	}
@@ -221,27 +221,28 @@ func included(t services.Topology, b *services.Backend, local bool) string {
 	return "ready"
 }
 
-// whyNone returns why nothing is served at the packet's destination.
+// whyNone returns why no Service has the packet's destination.
 func (a *answer) whyNone() string {
 	t := &a.tuple
 	end := fmt.Sprintf("%d/%s", t.DstPort, status.ProtocolName(t.Proto))
 	switch flags := a.snapshot.Owned(t.Dst); {
 	case flags == 0 && a.offline != nil:
-		return fmt.Sprintf("none: %v is no address of a Service that is served (which addresses the node has is not "+
+		return fmt.Sprintf("none: %v is no address of a served Service (the node's addresses are not "+
 			"known offline)", t.Dst)
 	case flags == 0:
-		return fmt.Sprintf("none: %v is no address of a Service that is served, and none of this node", t.Dst)
+		return fmt.Sprintf("none: %v is no address of a served Service, and none of this node", t.Dst)
 	case flags&services.AddrVIP != 0:
 		return fmt.Sprintf("none: %v is served, but not %s; it has %s", t.Dst, end, a.portsOf(t.Dst))
 	case flags&services.AddrSNAT != 0 && a.snapshot.SourcePorts(t.Dst).Contains(t.DstPort):
-		return "none: it goes to a source port of ours, as replies do, and no flow has it"
+		return "none: its destination is a source port of this gateway, as of a reply, and no flow has it"
 	case flags&services.AddrNode != 0:
-		return fmt.Sprintf("none: %v is this node's, and %s is no node port", t.Dst, end)
+		return fmt.Sprintf("none: %v is an address of this node, and %s is no node port", t.Dst, end)
 	}
-	return fmt.Sprintf("none: %v is this node's, and takes no node ports (nodeAddresses of the configuration)", t.Dst)
+	return fmt.Sprintf("none: %v is an address of this node without node ports (nodeAddresses of the "+
+		"configuration)", t.Dst)
 }
 
-// portsOf lists what an address serves, some of it.
+// portsOf lists some of the ports that an address serves.
 func (a *answer) portsOf(addr header.Addr) string {
 	var keys []services.FrontendKey
 	a.snapshot.Frontends(func(f *services.Frontend) bool {
@@ -267,12 +268,12 @@ func (a *answer) portsOf(addr header.Addr) string {
 	return strings.Join(names, ", ")
 }
 
-// mostProblems is enough to see what is wrong.
+// mostProblems bounds the number of problems in an answer.
 const mostProblems = 10
 
-// about returns the problems of a Service, and those that name the packet's destination. Offline,
-// if no Service has the destination, it also returns everything that is refused, because that may
-// be the reason.
+// about returns the problems of a Service, and those that name the packet's destination. If no
+// Service has the destination, an offline answer includes all rejected objects, because one may be
+// the reason.
 func (a *answer) about(service string, problems []status.ProblemView) (list []status.ProblemView) {
 	service, _, _ = strings.Cut(service, ":")
 	all := a.offline != nil && a.x.Frontend == nil && a.match != xdpprog.MatchReply
@@ -284,7 +285,7 @@ func (a *answer) about(service string, problems []status.ProblemView) (list []st
 	return list[:min(mostProblems, len(list))]
 }
 
-// names reports whether a message has an address in it, with or without a port.
+// names reports whether a message contains an address, with or without a port.
 func names(message string, addr netip.Addr) bool {
 	words := strings.FieldsFunc(message, func(r rune) bool {
 		return !strings.ContainsRune("0123456789abcdefABCDEF.:",

@@ -2,8 +2,8 @@ package flows
 
 import "sluice.dev/sluice/flowtable"
 
-// Connections counts the TCP and SCTP flows that are not closed yet. UDP has no end that could be
-// seen: its flows are not counted, and so not waited for.
+// Connections returns the number of open TCP and SCTP flows. UDP flows have no visible end, so they
+// are not counted and a drain does not wait for them.
 func Connections(c *flowtable.Counts) (n uint64) {
 	for _, open := range [...]flowtable.State{
 		flowtable.SynSeen, flowtable.SynRecv, flowtable.Unconfirmed, flowtable.Established,

@@ -1,7 +1,8 @@
-// Package flows has the daemon's operations on flows and affinity pins besides forwarding: it opens
-// their files and takes over what a predecessor left in them (Open, OpenPins), counts its flows for
-// their backends (Reader.Adopt), lists and ends flows, returns which rules of the kernel program
-// they still need (Reader.InUse), and forgets the pins to backends that are lost (Pins).
+// Package flows has the daemon's operations on flows and affinity pins other than forwarding: it
+// opens their files and takes over the content that the previous process left (Open, OpenPins),
+// counts these flows for their backends (Reader.Adopt), lists and ends flows, returns the kernel
+// program's rules that flows still need (Reader.InUse), and removes the pins to lost backends
+// (Pins).
 package flows
 
 import (
@@ -15,9 +16,9 @@ import (
 	"sluice.dev/sluice/gateway/boottime"
 )
 
-// Open takes the lock on the flow table, which makes this the only instance, and takes over the
-// flows that a predecessor left. It returns flowtable.ErrInUse while another process runs, and then
-// has changed nothing.
+// Open takes the lock on the flow table, which makes this process the only instance, and takes over
+// the flows that the previous process left. If another process runs, it returns flowtable.ErrInUse
+// and changes nothing.
 func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
 	resize := flowtable.ResizeFit
 	if c.Flows.Resize == config.ResizeForce {
@@ -46,7 +47,7 @@ func Open(c *config.Configuration, log *slog.Logger) (*flowtable.File, error) {
 	return file, nil
 }
 
-// Take maps the flow table that another process works by and has given to this one
+// Take maps the flow table that another process uses and has handed to this one
 // (flowtable.TakeFile).
 func Take(c *config.Configuration, file *os.File) (*flowtable.File, error) {
 	return flowtable.TakeFile(file, tablePath(c), tableConfig(c))
@@ -54,11 +55,11 @@ func Take(c *config.Configuration, file *os.File) (*flowtable.File, error) {
 
 func tablePath(c *config.Configuration) string { return filepath.Join(c.StateDir, "flows") }
 
-// Layout says what memory the flow table of a configuration has (flowtable.Layout).
+// Layout describes the memory layout of the flow table of a configuration (flowtable.Layout).
 func Layout(c *config.Configuration) string { return flowtable.Layout(tableConfig(c)) }
 
-// halfOpenPart is the part of the table that half-open flows may take: one in eight, so that a
-// flood of SYNs leaves room for answered ones.
+// halfOpenPart bounds the part of the table that half-open flows may use: one in eight, so that a
+// flood of SYNs leaves room for other flows.
 const halfOpenPart = 8
 
 func tableConfig(c *config.Configuration) flowtable.Config {
@@ -69,7 +70,7 @@ func tableConfig(c *config.Configuration) flowtable.Config {
 	}
 }
 
-// timeouts returns those of the profile, but for those that are settings.
+// timeouts returns the timeouts of the profile, replaced by those that are set.
 func timeouts(c *config.Configuration) flowtable.Timeouts {
 	t := flowtable.DefaultTimeouts()
 	if c.Flows.Profile == config.ProfileRFC {

@@ -9,15 +9,15 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// InUse implements loop.Flows: frontends that flows were opened by stay steered until those have
-// ended, and so do the sources of their replies. UDP flows end with their endpoint (fastpath), not
-// with the port or address that they were opened by: kube-proxy leaves their conntrack entries
-// alone, too (k8s.io/kubernetes pkg/proxy/conntrack/cleanup.go checks the endpoint only). If the
-// endpoint does not serve any more, the client's next packet goes to the kernel at once. For ICMP
-// queries only the destination of their answers counts.
+// InUse implements loop.Flows: frontends stay steered until the flows that were opened through them
+// have ended, and so do the sources of their replies. A UDP flow ends with its endpoint (fastpath),
+// not with the frontend: kube-proxy, too, keeps the conntrack entries (k8s.io/kubernetes
+// pkg/proxy/conntrack/cleanup.go checks only the endpoint). If the endpoint no longer serves, the
+// client's next packet goes to the kernel at once. For ICMP queries only the destination of the
+// answers counts.
 //
-// A frontend at an address of the node is not held open: it ends with its flows, so that what it
-// took cannot outlive it where the node's own packets go.
+// A frontend at an address of the node does not stay steered: its flows end with it, so that the
+// gateway keeps no packets that are for the node itself.
 func (r *Reader) InUse(set *steer.Set) (used steer.Set) {
 	frontends := make(map[services.FrontendKey]bool, len(set.Frontends))
 	for _, k := range set.Frontends {
@@ -50,7 +50,7 @@ func (r *Reader) InUse(set *steer.Set) (used steer.Set) {
 		}
 		dst, src := &f.Client, &f.Reply
 		markAddr(addrs, src.Dst, services.AddrSNAT)
-		if src.Dst != dst.Src { // it has a source port of ours
+		if src.Dst != dst.Src { // it has a source port of the gateway
 			replies.Add(steer.NodePort{V6: src.V6, Proto: src.Proto, Port: src.DstPort})
 		}
 		if !dst.Stateful() && !(dst.Proto == header.ProtoUDP && serves(snapshot, f)) {
@@ -62,7 +62,7 @@ func (r *Reader) InUse(set *steer.Set) (used steer.Set) {
 		markAddr(addrs, dst.Dst, services.AddrVIP|services.AddrNode)
 	})
 	if n > 0 {
-		_, _ = r.delete(context.Background(), ending) // fails if the daemon is ending
+		_, _ = r.delete(context.Background(), ending) // fails only if the daemon is ending
 	}
 	used.Frontends, used.NodePorts, used.KeepSources = marked(frontends), marked(ports), marked(sources)
 	used.Replies = set.Replies.In(&replies)
@@ -83,11 +83,11 @@ func atNode(s *services.Snapshot, k services.FrontendKey) bool {
 	return !served
 }
 
-// serves reports whether the backend of a flow serves, as the workers see it. A flow of an earlier
-// process that no packet came for since has none where its frontend is gone.
+// serves reports whether the backend of a flow still serves, as the workers see it. A flow of an
+// earlier process that has had no packet since has no backend if its frontend is gone.
 func serves(s *services.Snapshot, f *flowtable.Info) bool {
 	if s == nil {
-		return true // before the first table nothing is known to be gone
+		return true // before the first table no backend is known to be gone
 	}
 	b := s.Backend(services.BackendRef(f.Backend))
 	return f.Binding != 0 && b != nil && b.Flags&services.BackendServing != 0

@@ -7,18 +7,18 @@ import (
 	"sluice.dev/sluice/flowtable"
 )
 
-// Losses returns what the start did with a predecessor's flows that an operator should know, and
-// what to do; empty if all were taken over.
+// Losses describes the flows of the previous process that were lost at the start, and what to do;
+// "" if all were taken over.
 func Losses(r *flowtable.Recovery) string {
 	switch {
 	case r.Unread:
-		return "the flow table that was found cannot be read (" + r.Why + "): it was replaced by an empty one, and " +
-			"the connections that were in it are lost, nobody knows how many"
+		return "the flow table in stateDir cannot be read (" + r.Why + "): an empty one replaces it, and " +
+			"an unknown number of connections is lost"
 	case r.Missing:
-		return "a process before has left its programs, and there is no flow table of it in stateDir: its " +
-			"connections are lost, unless its table is in another directory: start again with that stateDir"
+		return "the programs of a previous process are attached, but its flow table is not in stateDir: its " +
+			"connections are lost. If its table is in another directory, start again with that stateDir"
 	case r.Lost > 0:
-		return fmt.Sprintf("%d flows did not fit in the smaller flow table and are lost, as flows.resize is force; "+
+		return fmt.Sprintf("%d flows did not fit in the smaller flow table and are lost (flows.resize is force); "+
 			"%d were moved", r.Lost, r.Recovered)
 	case r.Kept:
 		return fmt.Sprintf("the flow table keeps its size of %d IPv4 and %d IPv6 flows (%s): restart when fewer flows "+
@@ -28,10 +28,10 @@ func Losses(r *flowtable.Recovery) string {
 	return ""
 }
 
-// Source is where the Problem about lost flows comes from.
+// Source returns the source of the problems about lost flows.
 func Source() objects.Source { return objects.Source{Kind: "flow-table"} }
 
-// LossProblems returns what becomes an Event about the gateway's Node.
+// LossProblems returns the problem that becomes an Event about the gateway's Node.
 func LossProblems(r *flowtable.Recovery, node string) []objects.Problem {
 	if r.Lost == 0 && !r.Unread && !r.Missing {
 		return nil

@@ -17,8 +17,8 @@ import (
 	"sluice.dev/sluice/internal/wake"
 )
 
-// Pins are the backends that clients were sent to (sessionAffinity ClientIP), and which of them
-// are to be forgotten. Forgetting walks the whole table, so it is not done on the control loop's
+// Pins are the clients that must stay with a backend (sessionAffinity ClientIP), and the pins that
+// must be removed. Removing walks the whole table, so Run does it, outside of the control loop's
 // goroutine, and for many backends at once.
 type Pins struct {
 	file *affinity.File
@@ -28,8 +28,8 @@ type Pins struct {
 	wake wake.Flag
 }
 
-// OpenPins takes over a predecessor's pins. The flow table's lock must be held: the file has none
-// of its own.
+// OpenPins takes over the previous process's pins. The caller must hold the flow table's lock: the
+// pins' file has none.
 func OpenPins(c *config.Configuration, log *slog.Logger) (*Pins, error) {
 	file, err := affinity.OpenFile(pinsPath(c),
 		affinity.Config{Clients: c.Tuning.AffinityClients}, flowtable.Time(boottime.Nanos()))
@@ -44,7 +44,7 @@ func OpenPins(c *config.Configuration, log *slog.Logger) (*Pins, error) {
 	return newPins(file), nil
 }
 
-// TakePins takes over the pins of another process, which has given their file to this one.
+// TakePins takes over the pins of another process that has handed their file to this one.
 func TakePins(c *config.Configuration, file *os.File) (*Pins, error) {
 	f, err := affinity.TakeFile(file, pinsPath(c), affinity.Config{Clients: c.Tuning.AffinityClients})
 	if err != nil {
@@ -59,15 +59,15 @@ func newPins(f *affinity.File) *Pins {
 
 func pinsPath(c *config.Configuration) string { return filepath.Join(c.StateDir, "pins") }
 
-// PinsLayout says what memory the pins of a configuration have (affinity.Layout).
+// PinsLayout describes the memory layout of the pins of a configuration (affinity.Layout).
 func PinsLayout(c *config.Configuration) string {
 	return affinity.Layout(affinity.Config{Clients: c.Tuning.AffinityClients})
 }
 
-// FD is the descriptor of the pins' file, for another process.
+// FD returns the descriptor of the pins' file, to hand to another process.
 func (p *Pins) FD() int { return p.file.FD() }
 
-// Lose notes pins that Run is to forget. The compiler calls it; it does not block.
+// Lose adds pins that Run must remove. The compiler calls it; it does not block.
 func (p *Pins) Lose(list []compiler.LostPin) {
 	p.mu.Lock()
 	for _, l := range list {
@@ -77,7 +77,7 @@ func (p *Pins) Lose(list []compiler.LostPin) {
 	p.wake.Raise()
 }
 
-// Run forgets pins until ctx is done. beat, unless nil, is its heartbeat.
+// Run removes lost pins until ctx is done. beat is its heartbeat and may be nil.
 func (p *Pins) Run(ctx context.Context, beat *heartbeat.Beat) {
 	for {
 		select {
@@ -96,7 +96,7 @@ func (p *Pins) forget() {
 	lost := p.lost
 	p.lost = map[compiler.LostPin]bool{}
 	p.mu.Unlock()
-	of := map[uint64]bool{} // most pins are of other services, and a number is found fast
+	of := map[uint64]bool{} // most pins belong to other Services, and a number is found fast
 	for l := range lost {
 		of[l.Service] = true
 	}
@@ -106,15 +106,15 @@ func (p *Pins) forget() {
 	})
 }
 
-// place is where a service sends a client.
+// place is a backend to which a Service sends a client.
 type place struct {
 	service uint64
 	pin     affinity.Pin
 }
 
-// Prune forgets the pins that a predecessor left to backends that the table gives no new flows to:
-// nothing else reports backends that were lost between the two processes. snapshot returns the
-// table that is published, which must be complete. Workers may be at work, and another table may be
+// Prune removes the pins that the previous process left to backends that get no new flows from the
+// table: backends that were lost between the two processes are reported by no one else. snapshot
+// returns the published table, which must be complete. Workers may run, and another table may be
 // published at any time.
 func (p *Pins) Prune(snapshot func() *services.Snapshot) (ended int) {
 	s := snapshot()
@@ -124,7 +124,7 @@ func (p *Pins) Prune(snapshot func() *services.Snapshot) (ended int) {
 		if chosen[at] {
 			return false
 		}
-		// The worker that made the pin had its table before: so this one is not older.
+		// The worker that made the pin had its table before, so s is not older.
 		if last := snapshot(); last != s {
 			s, chosen = last, places(last)
 		}
@@ -132,7 +132,7 @@ func (p *Pins) Prune(snapshot func() *services.Snapshot) (ended int) {
 	})
 }
 
-// places lists where a table sends clients that are to stay there.
+// places returns the backends to which a table sends clients that must stay with them.
 func places(s *services.Snapshot) map[place]bool {
 	chosen := map[place]bool{}
 	s.Frontends(func(f *services.Frontend) bool {
@@ -150,7 +150,7 @@ func places(s *services.Snapshot) map[place]bool {
 	return chosen
 }
 
-// Close closes the file, and may delete it.
+// Close closes the file, and deletes it if remove is set.
 func (p *Pins) Close(remove bool) error {
 	switch {
 	case p == nil:

@@ -14,21 +14,21 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// Reader is the control side's access to the flow table: a participant of its own, online only
-// while a slice is copied.
+// Reader is the control side's access to the flow table: a participant, which is online only while
+// it copies a slice.
 type Reader struct {
 	mu     sync.Mutex // one participant, several callers
 	handle *flowtable.Handle
 	slice  [256]flowtable.Info
-	closed bool // the table's memory may be gone
-	// services has the snapshot that flows are looked up in: their Services and backends.
+	closed bool // the table's memory may be unmapped
+	// services has the snapshot in which the flows' Services and backends are looked up.
 	services *services.Handle
 	ports    portSurvey
 }
 
 var errClosed = errors.New("the daemon is ending: flows can no longer be read")
 
-// NewReader takes a place in the flow table. services has the snapshot that the workers use.
+// NewReader registers a participant in the flow table. services has the workers' snapshot.
 func NewReader(t *flowtable.Table, services *services.Handle) (*Reader, error) {
 	h, err := t.Register()
 	if err != nil {
@@ -37,7 +37,7 @@ func NewReader(t *flowtable.Table, services *services.Handle) (*Reader, error) {
 	return &Reader{handle: h, services: services}, nil
 }
 
-// Close gives the place back. Later calls return no flows.
+// Close unregisters the participant. Later calls return no flows.
 func (r *Reader) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,14 +45,14 @@ func (r *Reader) Close() {
 	r.closed = true
 }
 
-// Pause makes all calls wait until Resume, so that the reader is not at work in the table.
+// Pause blocks all calls until Resume, so that the reader does not use the table.
 func (r *Reader) Pause() { r.mu.Lock() }
 
 // Resume ends Pause.
 func (r *Reader) Resume() { r.mu.Unlock() }
 
-// each calls f for the flows of one slice from cursor on, and returns where to go
-// on; 0 is the end. f must not keep the Info.
+// each calls f for the flows of one slice from cursor on, and returns the next cursor; 0 is the
+// end. f must not keep the Info.
 func (r *Reader) each(cursor uint64, f func(*flowtable.Info)) (next uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,14 +66,14 @@ func (r *Reader) each(cursor uint64, f func(*flowtable.Info)) (next uint64) {
 	return next
 }
 
-// all calls f for every flow, with a pause for other callers after each slice.
+// all calls f for every flow. Other callers may run after each slice.
 func (r *Reader) all(f func(*flowtable.Info)) {
 	for cursor := r.each(0, f); cursor != 0; {
 		cursor = r.each(cursor, f)
 	}
 }
 
-// Count counts the flows that match, and describes the first one.
+// Count returns the number of flows that match, and describes the first one.
 func (r *Reader) Count(match func(*flowtable.Info) bool) (n int, first string) {
 	r.all(func(f *flowtable.Info) {
 		if !match(f) {
@@ -88,8 +88,9 @@ func (r *Reader) Count(match func(*flowtable.Info) bool) (n int, first string) {
 	return n, first
 }
 
-// Page appends flows that f selects to page, from cursor on, and returns where to go on; 0 is the
-// end. It ends with a slice of the table, so it may be longer than limit by less than one slice.
+// Page appends the flows that f selects to page, from cursor on, and returns the next cursor; 0 is
+// the end. It ends after a whole slice of the table, so the page may exceed limit by less than one
+// slice.
 func (r *Reader) Page(
 	f *status.FlowFilter, cursor uint64, limit int, page []status.FlowView,
 ) ([]status.FlowView, uint64) {
@@ -107,7 +108,7 @@ func (r *Reader) Page(
 	}
 }
 
-// Delete ends the flows that f selects and returns how many.
+// Delete ends the flows that f selects and returns their number.
 func (r *Reader) Delete(ctx context.Context, f *status.FlowFilter) (int, error) {
 	s := r.snapshot()
 	return r.delete(ctx, func(i *flowtable.Info) bool {
@@ -116,7 +117,7 @@ func (r *Reader) Delete(ctx context.Context, f *status.FlowFilter) (int, error) 
 	})
 }
 
-// snapshot is the published one, or an empty one before the first.
+// snapshot returns the published snapshot, or an empty one before the first.
 func (r *Reader) snapshot() *services.Snapshot {
 	if s := r.services.Load(); s != nil {
 		return s
@@ -137,8 +138,8 @@ func (r *Reader) delete(ctx context.Context, match func(*flowtable.Info) bool) (
 			return n, errClosed
 		}
 		now := flowtable.Time(boottime.Nanos())
-		// Online from the reading to the deleting: a record that was read is not
-		// given to another flow meanwhile.
+		// The participant stays online from reading to deleting, so that a record that was read is
+		// not reused for another flow meanwhile.
 		r.handle.Enter(now)
 		next, found := r.handle.Dump(cursor, r.slice[:], now)
 		refs = refs[:0]
@@ -158,9 +159,9 @@ func (r *Reader) delete(ctx context.Context, match func(*flowtable.Info) bool) (
 	return n, nil
 }
 
-// Adopt gives the flows that an earlier process left to their backends, as a worker does when a
-// packet comes: a connection that rests counts from the start. It returns how many it gave. The
-// first table must be published; workers may be at work.
+// Adopt binds the flows that an earlier process left to their backends, like a worker does when a
+// packet arrives, so that idle connections count from the start. It returns their number. The first
+// table must be published; workers may run.
 func (r *Reader) Adopt() (n int) {
 	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
 		cursor = r.adoptSlice(cursor, &n)
@@ -175,9 +176,9 @@ func (r *Reader) adoptSlice(cursor uint64, adopted *int) (next uint64) {
 		return 0
 	}
 	now := flowtable.Time(boottime.Nanos())
-	r.handle.Enter(now) // from the reading to the giving, as in delete
+	r.handle.Enter(now) // online from reading to binding, as in delete
 	defer r.handle.Leave()
-	s := r.services.Load() // for each slice: what it numbers may be given up when it is old
+	s := r.services.Load() // again for each slice: numbers of an old snapshot may be reused
 	next, found := r.handle.Dump(cursor, r.slice[:], now)
 	for i := range r.slice[:found] {
 		f := &r.slice[i]

@@ -12,30 +12,30 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// portScope is what a source port is unique within: two flows may have the same port if their
-// scopes differ. It has no Service: Services that share an endpoint share its ports.
+// portScope is the scope in which a source port is unique: flows of different scopes may have the
+// same port. It does not contain the Service: Services that share an endpoint share its ports.
 type portScope struct {
 	source, backend header.Addr
 	port            uint16 // of the backend
 	proto           uint8
 }
 
-// portUse counts the flows of one scope that have a port of its range.
+// portUse counts the flows of one scope whose source port is in the range.
 type portUse struct {
 	ports             services.PortRange
 	used, unavailable int
 }
 
-// portSurvey has the result of the last count and when the next one may be made.
+// portSurvey has the result of the last count, and the time of the next.
 type portSurvey struct {
 	mu    sync.Mutex
 	views []status.SourcePortsView
 	next  time.Time
 }
 
-// A count walks the whole table, which takes some tenths of a second for a million flows. However
-// often it is asked for, it takes at most one part in surveyShare of a CPU, unless that would make
-// the result older than maxSurveyAge.
+// A count walks the whole table, which takes some tenths of a second for a million flows. Counts
+// use at most one part in surveyShare of a CPU, however often callers ask, unless the result would
+// become older than maxSurveyAge.
 const (
 	surveyShare  = 50
 	minSurveyAge = time.Second
@@ -56,9 +56,9 @@ func (r *Reader) SourcePorts() []status.SourcePortsView {
 	return slices.Clone(s.views)
 }
 
-// portUses counts the flows of each scope. Not counted are flows that keep the client's address,
-// whose ports are the client's, flows that have a port outside the range in force, and flows that
-// are expired and not yet swept.
+// portUses counts the flows of each scope. It does not count flows that keep the client's address,
+// whose ports are the client's, flows with a port outside the configured range, and expired flows
+// that were not swept yet.
 func (r *Reader) portUses() map[portScope]*portUse {
 	snapshot, uses := r.snapshot(), map[portScope]*portUse{}
 	r.all(func(f *flowtable.Info) {
@@ -83,11 +83,11 @@ func (r *Reader) portUses() map[portScope]*portUse {
 	return uses
 }
 
-// portProtocols are those whose flows have source ports.
+// portProtocols are the protocols whose flows have source ports.
 var portProtocols = [...]uint8{header.ProtoTCP, header.ProtoUDP, header.ProtoSCTP}
 
-// sourcePortsViews finds the largest shares. It returns a view of every family and protocol, also
-// where there is no flow.
+// sourcePortsViews finds the largest shares. It returns a view of every family and protocol, even
+// without flows.
 func sourcePortsViews(uses map[portScope]*portUse) []status.SourcePortsView {
 	views := make([]status.SourcePortsView, 0, 2*len(portProtocols))
 	for _, family := range []string{"ipv4", "ipv6"} {

@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// view is a flow as people see it.
+// view returns a flow in the form of the status API.
 func view(f *flowtable.Info, s *services.Snapshot) status.FlowView {
 	port := func(a header.Addr, p uint16) netip.AddrPort { return netip.AddrPortFrom(a.Netip(), p) }
 	v := status.FlowView{
@@ -19,7 +19,7 @@ func view(f *flowtable.Info, s *services.Snapshot) status.FlowView {
 		IdleSeconds: int64(f.Idle.Seconds()), ExpiresSeconds: int64(f.Expires.Seconds()),
 	}
 	svc := s.Service(services.ServiceID(f.Service))
-	if f.Binding == 0 { // made by an earlier process, and quiet since
+	if f.Binding == 0 { // made by an earlier process, without a packet since
 		svc = nil
 		if front := s.Frontend(&f.Client); front != nil {
 			svc = front.Service
@@ -34,8 +34,8 @@ func view(f *flowtable.Info, s *services.Snapshot) status.FlowView {
 	return v
 }
 
-// TableViews returns the table by family, and what it counts for both together: room under the
-// half-open cap is shared, and so a flow of one family may be shed for one of the other.
+// TableViews returns the table by family, and the counters that both families share: they share the
+// room under the half-open cap, so a new flow of one family may evict a flow of the other.
 func TableViews(c *flowtable.Counts) (list []status.FlowTableView, events map[string]uint64) {
 	for f, name := range []string{"ipv4", "ipv6"} {
 		list = append(list, status.FlowTableView{
@@ -56,8 +56,8 @@ func TableViews(c *flowtable.Counts) (list []status.FlowTableView, events map[st
 	return list, events
 }
 
-// states lists a family's flows by state, those that there are. States that people
-// know by one name are added up.
+// states counts a family's flows by state, without states that have none. It adds up states that
+// share a name.
 func states(c *flowtable.Counts, family int) map[string]uint64 {
 	m := map[string]uint64{}
 	for s, n := range c.ByFamily[family] {

@@ -22,21 +22,22 @@ const (
 	ready   = 'r'
 	taken   = 't'
 	running = 'w'
-	carry   = 'f' // has files
+	carry   = 'f' // comes with files
 )
 
 const (
-	// maxMessage bounds a message: a byte for each frame of all workers, and packets that wait.
+	// maxMessage bounds a message, which has a byte for each frame of all workers, and waiting
+	// packets.
 	maxMessage = 256 << 20
-	// filesAtOnce is below what one message may carry (SCM_MAX_FD, include/net/scm.h, is 253).
+	// filesAtOnce is less than one message may carry (SCM_MAX_FD, include/net/scm.h, is 253).
 	filesAtOnce = 200
 	maxFiles    = 1 << 16
 )
 
-// Conn is one end of the connection of two processes.
+// Conn is one end of the connection between two processes.
 type Conn struct {
 	c *net.UnixConn
-	// PID is the process at the other end; 0 if it has no number here, as in another container.
+	// PID is the process at the other end; 0 if it has no PID here, as in another container.
 	PID int
 }
 
@@ -44,10 +45,10 @@ type Conn struct {
 func NewConn(c *net.UnixConn) (*Conn, error) {
 	peer, err := unixsocket.Peer(c)
 	if err != nil {
-		return nil, fmt.Errorf("who is at the other end: %w", err)
+		return nil, fmt.Errorf("read the credentials of the process at the other end: %w", err)
 	}
 	if int(peer.Uid) != os.Geteuid() {
-		return nil, fmt.Errorf("user %d is at the other end, this process is of user %d", peer.Uid, os.Geteuid())
+		return nil, fmt.Errorf("the process at the other end is of user %d, this one of %d", peer.Uid, os.Geteuid())
 	}
 	return &Conn{c, int(peer.Pid)}, nil
 }
@@ -55,8 +56,8 @@ func NewConn(c *net.UnixConn) (*Conn, error) {
 // Close closes the connection.
 func (c *Conn) Close() error { return c.c.Close() }
 
-// AwaitEnd waits until the other end is closed, which is what the end of its process does. It is
-// false if that takes too long.
+// AwaitEnd waits until the other end is closed, as when its process ends. It returns false if that
+// takes too long.
 func (c *Conn) AwaitEnd(within time.Duration) bool {
 	err := c.within(within)
 	if err == nil {
@@ -67,7 +68,7 @@ func (c *Conn) AwaitEnd(within time.Duration) bool {
 
 func (c *Conn) within(d time.Duration) error { return c.c.SetDeadline(time.Now().Add(d)) }
 
-// send sends a value: its length in four bytes, and its gob.
+// send sends a value: the length of its gob in four bytes, and the gob.
 func (c *Conn) send(v any, within time.Duration) error {
 	var b bytes.Buffer
 	b.Write(make([]byte, 4))
@@ -75,7 +76,7 @@ func (c *Conn) send(v any, within time.Duration) error {
 		return err
 	}
 	if b.Len()-4 > maxMessage {
-		return fmt.Errorf("a message of %d bytes", b.Len())
+		return fmt.Errorf("message of %d bytes is too long", b.Len())
 	}
 	binary.BigEndian.PutUint32(b.Bytes(), uint32(b.Len()-4))
 	if err := c.within(within); err != nil {
@@ -95,7 +96,7 @@ func (c *Conn) receive(v any, within time.Duration) error {
 	}
 	n := binary.BigEndian.Uint32(size[:])
 	if n > maxMessage {
-		return fmt.Errorf("a message of %d bytes", n)
+		return fmt.Errorf("message of %d bytes is too long", n)
 	}
 	b := make([]byte, n)
 	if _, err := io.ReadFull(c.c, b); err != nil {
@@ -126,10 +127,11 @@ func (c *Conn) receiveByte(want byte, within time.Duration) error {
 	return nil
 }
 
-// refuseMore makes the other end's next message fail. What it has sent can still be received.
+// refuseMore makes the other end's next message fail. Messages that it has sent can still be
+// received.
 func (c *Conn) refuseMore() error { return c.c.CloseRead() }
 
-// sendFiles sends descriptors, which stay the caller's.
+// sendFiles sends descriptors, which the caller keeps.
 func (c *Conn) sendFiles(files []int, within time.Duration) error {
 	if err := c.within(within); err != nil {
 		return err
@@ -144,13 +146,13 @@ func (c *Conn) sendFiles(files []int, within time.Duration) error {
 	return nil
 }
 
-// errNoFiles is returned by receiveFiles if the kernel gave this process not all that was sent.
-var errNoFiles = errors.New("a message without its files: may this process have so many open (ulimit -n)?")
+// errNoFiles is returned by receiveFiles if the kernel did not deliver all files.
+var errNoFiles = errors.New("a message lost its files: check that the limit of open files (ulimit -n) is large enough")
 
-// receiveFiles receives n descriptors. They are closed with the next program (close-on-exec).
+// receiveFiles receives n descriptors, with close-on-exec set.
 func (c *Conn) receiveFiles(n int, within time.Duration) (files []int, err error) {
 	if n < 0 || n > maxFiles {
-		return nil, fmt.Errorf("%d files", n)
+		return nil, fmt.Errorf("%d files are too many", n)
 	}
 	if err := c.within(within); err != nil {
 		return nil, err
@@ -186,7 +188,7 @@ func (c *Conn) receiveFiles(n int, within time.Duration) (files []int, err error
 		}
 	}
 	if len(files) != n {
-		return files, fmt.Errorf("%d files, want %d", len(files), n)
+		return files, fmt.Errorf("received %d files, want %d", len(files), n)
 	}
 	return files, nil
 }

@@ -1,5 +1,6 @@
-// Package handover is the protocol by which a running process gives what it has to the next one, so
-// that no packet is lost. It decides who owns it at each moment; what is given is the caller's.
+// Package handover is the protocol by which a running process hands its sockets, memory and state
+// to the next one without losing a packet. The protocol decides which process owns them at each
+// moment; the caller defines what they are.
 //
 //	next process (Take)                    running process (Give)
 //
@@ -17,15 +18,16 @@
 //	 takes what both have; workers run
 //	            ── running ──────────────►  ends
 //
-// The commit point is the sending of taken: until then all is the running process's, from then on
-// the next one's. The kernel makes that one moment for both. A running process that has waited too
-// long shuts down its side of the connection for reading; after that the other one's taken fails
-// (EPIPE, unix_stream_sendmsg in net/unix/af_unix.c), and one that was sent before is still read.
-// So each side knows, also where the other one was stopped for an hour at any message.
+// The commit point is the sending of taken: until then the running process owns everything, from
+// then on the next one. The kernel makes that the same moment for both. A running process that has
+// waited too long shuts down its side of the connection for reading; after that the next process's
+// taken fails (EPIPE, unix_stream_sendmsg in net/unix/af_unix.c), and one that was sent before can
+// still be read. So each side knows the owner, even if the other one was stopped for an hour at any
+// message.
 //
-// If either process dies before the commit point the running one goes on, or, if it is the one that
-// died, the other one ends and starts as after a crash. If the next one dies after it the running
-// one has ended: the next start is one as after a crash.
+// If the next process dies before the commit point, the running one continues; if the running one
+// dies, the next one ends, and starts as after a crash. If the next process dies after the commit
+// point, the running one has ended, and the next start is like one after a crash.
 package handover
 
 import (
@@ -37,43 +39,43 @@ import (
 	"time"
 )
 
-// Protocol is the version of the messages, and of what the caller puts into them.
+// Protocol is the version of the messages and of their content.
 const Protocol = 2
 
-// Fact is something that both processes must have alike, such as the size of frames.
+// Fact is a property that must be the same in both processes, such as the size of frames.
 type Fact struct{ What, Is string }
 
-// Hello is what the next process says first.
+// Hello is the first message, from the next process.
 type Hello struct {
 	Protocol int
 	Version  string
-	// Identity is empty, or a name that a process has in common with those that were started in
-	// its place, such as the UID of its pod.
+	// Identity is empty, or a name that a process shares with the processes started in its place,
+	// such as the UID of its pod.
 	Identity string
 	Facts    []Fact
 }
 
-// answer is what the running process says to Hello, and to ask.
+// answer is the running process's answer to Hello and to ask.
 type answer struct {
 	Version string
-	Refused []string // why it does not give; empty if it does
-	Barred  bool     // it is refused for what its version did
+	Refused []string // why it does not hand over; empty if it does
+	Barred  bool     // refused because of what a process of that version did before
 	Offer   []byte
-	Files   int // that follow
+	Files   int // number of files that follow
 }
 
 // Giver is the running process.
 type Giver interface {
-	// Facts returns the facts of this process, or an error if it cannot give now to the process
-	// that says hello: a BarredError if that is because of that one.
+	// Facts returns the facts of this process, or an error if it cannot hand over now to the
+	// process that sent h: a BarredError if that process is the reason.
 	Facts(h *Hello) ([]Fact, error)
-	// Offer makes sure that nothing but flows and packets changes until Continue, and describes
-	// what is given. The files stay the giver's.
+	// Offer ensures that only flows and packets change until Continue, and describes what is handed
+	// over. The giver keeps the files.
 	Offer(ctx context.Context) (offer []byte, files []int, err error)
-	// Stop stops the workers, and returns their state, which is not empty. The ctx has the deadline
-	// for all that packets wait for.
+	// Stop stops the workers, and returns their state, which is not empty. The deadline of ctx
+	// bounds the time that packets wait.
 	Stop(ctx context.Context) (state []byte, err error)
-	// Continue undoes Offer and Stop, whichever were called.
+	// Continue undoes Offer and Stop, if they were called.
 	Continue()
 }
 
@@ -81,66 +83,68 @@ type Giver interface {
 type Taker interface {
 	// Facts returns the facts of this process, and its identity.
 	Facts() (facts []Fact, identity string, err error)
-	// Lay does what takes long and changes nothing. A RefusedError says that the two processes
-	// differ in what both must have alike; another error is of this one.
+	// Lay does the work that takes long and changes nothing. A RefusedError reports a difference in
+	// facts that must be the same in both processes; any other error is about this process.
 	Lay(ctx context.Context) error
-	// Prepare maps what is offered. The files are the taker's from then on.
+	// Prepare maps the memory and sockets that are offered. From then on the taker owns the files.
 	Prepare(ctx context.Context, offer []byte, files []int) error
 	// Assume checks the state and makes the workers ready to run. It must change nothing that the
-	// giver can see, who may go on yet. Workers must not run before Take has returned.
+	// giver can see, because the giver may still continue. Workers must not run before Take has
+	// returned.
 	Assume(state []byte) error
 }
 
-// Times bound how long each side waits for the other.
+// Times bounds how long each side waits for the other.
 type Times struct {
 	Answer  time.Duration // for a message that takes no work
-	Lay     time.Duration // the giver: for ask, while it works as always
-	Prepare time.Duration // the giver: for ready, while its control loop stands still
-	Assume  time.Duration // the giver: from Stop until taken is here, while packets wait
-	Run     time.Duration // the giver: for running, when it has given all
+	Lay     time.Duration // the giver: for ask, during normal work
+	Prepare time.Duration // the giver: for ready, while its control loop waits
+	Assume  time.Duration // the giver: from Stop until taken arrives, while packets wait
+	Run     time.Duration // the giver: for running, after it handed over
 }
 
-// DefaultTimes are those of processes that work. Where nothing is taken, packets wait for Assume,
-// and until the giver's workers go on.
+// DefaultTimes are the times of real processes. If the hand-over fails, packets wait for Assume,
+// and until the giver's workers continue.
 var DefaultTimes = Times{Answer: 5 * time.Second, Lay: time.Minute, Prepare: 10 * time.Second, Assume: time.Second,
 	Run: 100 * time.Millisecond}
 
-// RefusedError says why the running process does not give. Nothing has been changed. The next one
-// can start once that one has ended, unless it is Barred.
+// RefusedError is why the running process does not hand over. Nothing has changed. The next process
+// can start when the running one has ended, unless it is Barred.
 type RefusedError struct {
 	Reasons []string
-	Barred  bool // for what its version did
+	Barred  bool // because of what a process of its version did before
 }
 
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the running process does not hand over: %s", e.Reasons)
 }
 
-// UnableError says what the next process itself cannot do. Nothing has been changed. It could not
-// start either if the running one had ended.
+// UnableError is why the next process itself cannot take over. Nothing has changed. It could not
+// start even if the running process had ended.
 type UnableError struct{ Err error }
 
 func (e *UnableError) Error() string { return "this process cannot take over: " + e.Err.Error() }
 
-// Unwrap returns what it cannot do.
+// Unwrap returns the cause.
 func (e *UnableError) Unwrap() error { return e.Err }
 
-// BarredError is why the running process gives nothing to one that says hello, whatever it has.
+// BarredError is why the running process hands nothing to the process that said hello, whatever its
+// facts.
 type BarredError struct{ Reason string }
 
 func (e *BarredError) Error() string { return e.Reason }
 
-// PeerError says that the next process had the offer, and died, or did not go on in time.
+// PeerError means that the next process had the offer, and died or did not continue in time.
 type PeerError struct{ Err error }
 
 func (e *PeerError) Error() string { return e.Err.Error() }
 
-// Unwrap returns what did not come.
+// Unwrap returns the cause.
 func (e *PeerError) Unwrap() error { return e.Err }
 
-// Give gives what the process has to the one at the other end. It reports whether that has it now:
-// then this process must end without touching anything. Otherwise it goes on as before, and the
-// error says why nothing was given.
+// Give hands everything over to the process at the other end. It reports whether that process owns
+// it now: then this process must end without touching anything. Otherwise this process continues,
+// and the error is why nothing was handed over.
 func Give(ctx context.Context, c *Conn, g Giver, version string, t Times) (gave bool, err error) {
 	var h Hello
 	if err := c.receive(&h, t.Answer); err != nil {
@@ -190,15 +194,15 @@ func Give(ctx context.Context, c *Conn, g Giver, version string, t Times) (gave 
 	}
 	left := time.Until(deadline)
 	if gave, err = finish(c, state, deadline, t); gave {
-		_ = c.receiveByte(running, t.Run) // see the package comment: a version before does not send it
+		_ = c.receiveByte(running, t.Run) // see the package comment; an older version does not send it
 	} else if left > t.Assume/2 { // or its time was this one's
 		err = &PeerError{err}
 	}
 	return gave, err
 }
 
-// finish sends the state and waits for taken. After the deadline it makes sure that taken cannot be
-// sent any more, and sees whether it was.
+// finish sends the state and waits for taken. After the deadline it makes sure that taken can no
+// longer be sent, and checks whether it was.
 func finish(c *Conn, state []byte, deadline time.Time, t Times) (gave bool, err error) {
 	if err = c.send(&state, time.Until(deadline)); err != nil {
 		err = fmt.Errorf("state: %w", err)
@@ -214,10 +218,10 @@ func finish(c *Conn, state []byte, deadline time.Time, t Times) (gave bool, err 
 	return false, err
 }
 
-// compare returns what keeps the two processes from having the same.
+// compare returns the differences that prevent a hand-over.
 func compare(h *Hello, ours []Fact) (reasons []string) {
 	if h.Protocol != Protocol {
-		return []string{fmt.Sprintf("hand-over: the running process has version %d of it, the next one %d", Protocol,
+		return []string{fmt.Sprintf("hand-over protocol: the running process has version %d, the next one %d", Protocol,
 			h.Protocol)}
 	}
 	theirs := slices.Clone(h.Facts)
@@ -239,10 +243,10 @@ func compare(h *Hello, ours []Fact) (reasons []string) {
 	return reasons
 }
 
-// Take takes what the process at the other end has, and returns that one's version. After a
-// RefusedError or an UnableError nothing has been changed. After another error Prepare may have
-// been called: then the other process has all or has died, and this one must end. Without an error
-// the workers must run at once, and then Running be called. It takes nothing once ctx is done.
+// Take takes over from the process at the other end, and returns its version. After a RefusedError
+// or an UnableError nothing has changed. After another error Prepare may have been called: then the
+// other process owns everything or has died, and this one must end. Without an error the caller
+// must start the workers at once, and then call Running. Once ctx is done, Take takes nothing over.
 func Take(ctx context.Context, c *Conn, k Taker, version string, t Times) (from string, err error) {
 	facts, identity, err := k.Facts()
 	if err != nil {
@@ -277,7 +281,7 @@ func Take(ctx context.Context, c *Conn, k Taker, version string, t Times) (from 
 		return from, err
 	}
 	if err := ctx.Err(); err != nil {
-		return from, err // this process is to end
+		return from, err // this process must end
 	}
 	if err := c.sendByte(ready, t.Answer); err != nil {
 		return from, fmt.Errorf("ready: %w", err)
@@ -296,12 +300,13 @@ func Take(ctx context.Context, c *Conn, k Taker, version string, t Times) (from 
 		return from, err
 	}
 	if err := c.sendByte(taken, t.Answer); err != nil {
-		return from, fmt.Errorf("the running process has gone on itself, or died: %w", err)
+		return from, fmt.Errorf("the running process has continued itself, or died: %w", err)
 	}
 	return from, nil
 }
 
-// Running lets the process at the other end of a Take end, as the workers of this one run.
+// Running tells the process at the other end of a Take that it may end, because this one's workers
+// run.
 func Running(c *Conn, t Times) error { return c.sendByte(running, t.Answer) }
 
 func question(c *Conn, h *Hello, t Times) (answer, error) {
@@ -311,7 +316,7 @@ func question(c *Conn, h *Hello, t Times) (answer, error) {
 	return answered(c, t.Answer)
 }
 
-// answered receives an answer. Up to the offer nothing has been changed, whatever happens.
+// answered receives an answer. Until the offer nothing has changed, whatever happens.
 func answered(c *Conn, within time.Duration) (a answer, err error) {
 	if err := c.receive(&a, within); err != nil {
 		return a, refusal(fmt.Errorf("no answer: %w", err))
@@ -322,8 +327,8 @@ func answered(c *Conn, within time.Duration) (a answer, err error) {
 	return a, nil
 }
 
-// whyNone receives why the running process has no state to give. This one has prepared, so it is no
-// RefusedError.
+// whyNone receives why the running process has no state to hand over. This process has prepared, so
+// the error is no RefusedError.
 func whyNone(c *Conn, t Times) error {
 	var a answer
 	if err := c.receive(&a, t.Answer); err != nil {

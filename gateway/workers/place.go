@@ -43,7 +43,7 @@ func waiting(c *config.Configuration, known, arrive bool) (fastpath.Waiting, str
 	case c.Sockets.BusyPoll > 0:
 		why += ", and workers poll the NIC themselves"
 	case !known:
-		waits, why = config.WaitsOf(config.WaitingShared), why+", but as shared until the CPUs where packets arrive are known"
+		waits, why = config.WaitsOf(config.WaitingShared), why+", but as shared until known where packets arrive"
 	case arrive:
 		waits, why = config.WaitsOf(config.WaitingShared), why+", but as shared where packets arrive"
 	default:

@@ -54,7 +54,7 @@ func TestWaiting(t *testing.T) {
 	}{
 		{"", true, false, dedicated, "1ms before it sleeps (dedicated, and no packets arrive here)"},
 		{"", true, true, shared, "no longer than it worked on packets (dedicated, but as shared where packets arrive)"},
-		{"", false, false, shared, "until the CPUs"},
+		{"", false, false, shared, "until known"},
 		{"sockets: {busyPoll: 20us}", false, true, dedicated, "poll the NIC themselves"},
 		{"waiting: shared", true, false, shared, "(shared)"},
 		{"waiting: shared", true, true, shared, "(shared)"},

@@ -161,7 +161,7 @@ func TestOthersWantTheCPU(t *testing.T) {
 		usually, wanted priority
 	}{
 		{"in a session", &precedence{session: new(machine)}, 0.005, 0.011, nice20, realTimeBreaks},
-		{"real time refused", &precedence{session: new(machine), realTimeRefused: "refused"}, 0.005, 0.011, nice20, nice10},
+		{"real time refused", &precedence{session: new(machine), realTimeRefused: "why"}, 0.005, 0.011, nice20, nice10},
 		{"without a session", &precedence{whyNot: "no session"}, 0.02, 0.05, normal, realTimeBreaks},
 		{"without both", &precedence{whyNot: "no session", realTimeRefused: "refused"}, 0.02, 0.05, normal, normal},
 	} {

@@ -27,8 +27,8 @@ func (g *Group) Conditions(now uint64) (list []status.ConditionView) {
 	list = g.precedence.condition()
 	for _, id := range g.Stalled(now) {
 		list = append(list,
-			status.Failed("worker", fmt.Sprintf("worker %d made no progress for more than %v: its queues are not served; "+
-				"check whether a real-time thread occupies CPU %d, and restart the daemon", id,
+			status.Failed("worker", fmt.Sprintf("worker %d made no progress for more than %v: its queues are not "+
+				"served; check whether a real-time thread occupies CPU %d, and restart the daemon", id,
 				stalledAfter, g.placed.Load().CPUs[id])))
 	}
 	return list

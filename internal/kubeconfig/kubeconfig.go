@@ -33,8 +33,8 @@ func read(file, setting string) (*rest.Config, error) {
 	if file == "" {
 		c, err := rest.InClusterConfig()
 		if err != nil {
-			return nil, fmt.Errorf("%s is empty, so the pod's service account is used: %w; outside of a pod, set it to a "+
-				"kubeconfig file", setting, err)
+			return nil, fmt.Errorf("%s is empty, so the pod's service account is used: %w; outside of a pod, set it "+
+				"to a kubeconfig file", setting, err)
 		}
 		return c, nil
 	}

@@ -64,7 +64,8 @@ func regular(path string, info fs.FileInfo) error {
 	if info.Mode().IsRegular() {
 		return nil
 	}
-	return &Refusal{path, "is " + kind(info.Mode()) + ", not a regular file", "replace it with a regular file, or remove it"}
+	return &Refusal{path, "is " + kind(info.Mode()) + ", not a regular file",
+		"replace it with a regular file, or remove it"}
 }
 
 func kind(m fs.FileMode) string {
@@ -128,7 +129,8 @@ func directory(path string, onTheWay bool) error {
 		return err
 	}
 	if !info.IsDir() {
-		return &Refusal{path, "is " + kind(info.Mode()) + ", not a directory", "replace it with a directory, or name another one"}
+		return &Refusal{path, "is " + kind(info.Mode()) + ", not a directory",
+			"replace it with a directory, or name another one"}
 	}
 	err = owned(path, info, "use a directory that only root may write, such as one in /etc or /run, or ")
 	if err == nil || readOnly(path) {

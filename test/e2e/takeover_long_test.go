@@ -122,7 +122,7 @@ func TestTakeOverOtherLayout(t *testing.T) {
 	flows = l.established(open, 20*time.Second, 5*time.Minute)
 	follow(2, daemonBinary, "4", "3")
 	const lost = "version 4 of the table, this program has 3"
-	l.logged("the flow table that was found cannot be read ("+lost+")", 1)
+	l.logged("the flow table in stateDir cannot be read ("+lost+")", 1)
 	flows.Stop()
 	l.wantServed("after flows that cannot be kept")
 	flows = l.established(open, 20*time.Second, 5*time.Minute)
