@@ -59,7 +59,7 @@ var badWishes = []string{
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
-	b.WriteString("\n| a pool's `spec` | what is said |\n| --- | --- |\n")
+	b.WriteString("\n| a pool's `spec` | message |\n| --- | --- |\n")
 	for _, text := range badPools {
 		var spec pools.Spec
 		if err := yaml.UnmarshalStrict([]byte(text), &spec); err != nil {
@@ -72,7 +72,7 @@ func TestMistakes(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| `%s` | %s |\n", text, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
-	b.WriteString("\n| a Service asks for | reason, and what is said |\n| --- | --- |\n")
+	b.WriteString("\n| a Service asks for | reason and message |\n| --- | --- |\n")
 	for _, text := range badWishes {
 		result := wish(t, text)
 		if result.Refusal == nil || len(result.Addresses) > 0 {

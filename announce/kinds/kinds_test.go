@@ -40,7 +40,7 @@ const (
 func TestBad(t *testing.T) {
 	t.Parallel()
 	var page strings.Builder
-	page.WriteString("\n| kind | `spec` | what is said |\n| --- | --- | --- |\n")
+	page.WriteString("\n| kind | `spec` | message |\n| --- | --- | --- |\n")
 	text, err := os.ReadFile("testdata/bad.txt")
 	if err != nil {
 		t.Fatal(err)

@@ -37,6 +37,7 @@ var varied = []struct{ param, label string }{
 	{"connections/s", "Connections a second"},
 	{"workers", "Workers"},
 	{"rate", "Offered packets per second"},
+	{"queues", "Receive queues"},
 }
 
 // variants are conditions that are lines of one plot, not plots of their own: they

@@ -14,7 +14,7 @@ var update = flag.Bool("update", false, "rewrite the table of mistakes in docs/h
 // TestCheckMistakes: docs/health.md has what is said of mistakes in the annotation.
 func TestCheckMistakes(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("\n| annotation | what is said |\n| --- | --- |\n")
+	b.WriteString("\n| annotation | message |\n| --- | --- |\n")
 	for _, text := range []string{
 		"ping",
 		"tcp http",

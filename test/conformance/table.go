@@ -127,8 +127,8 @@ func omitted(cases []*Case) string {
 // unasked returns the table of probes that kube-proxy does not get, under a row for each reason.
 func unasked(cases []*Case) string {
 	var b strings.Builder
-	fmt.Fprint(&b, "\n## Probes that kube-proxy does not get\n\nProbes that depend on a setting of Sluice are left out "+
-		"too.\n\n| case | probe | Sluice |\n| --- | --- | --- |\n")
+	fmt.Fprint(&b, "\n## Probes that kube-proxy does not get\n\nProbes that depend on a setting of Sluice are left "+
+		"out too.\n\n| case | probe | Sluice |\n| --- | --- | --- |\n")
 	rows := map[string]string{}
 	var whys []string
 	for _, c := range cases {
