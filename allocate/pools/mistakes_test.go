@@ -15,9 +15,9 @@ import (
 	"sluice.dev/sluice/test/bed/pagetest"
 )
 
-var update = flag.Bool("update", false, "rewrite the tables of mistakes in docs/allocate.md")
+var update = flag.Bool("update", false, "rewrite testdata/mistakes.md")
 
-// The lines of docs/allocate.md around its tables of mistakes.
+// The lines of testdata/mistakes.md around its tables.
 const (
 	mistakesBegin = "<!-- Tables of mistakes: go test ./allocate/pools -run TestMistakes -update -->\n"
 	mistakesEnd   = "<!-- end of the tables -->\n"
@@ -55,7 +55,7 @@ var badWishes = []string{
 	`spec.ipFamilyPolicy: RequireDualStack`,
 }
 
-// TestMistakes: docs/allocate.md quotes the messages about mistakes in pools and requests.
+// TestMistakes: testdata/mistakes.md has the messages about mistakes in pools and requests.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -82,11 +82,12 @@ func TestMistakes(t *testing.T) {
 		fmt.Fprintf(&b, "| `%s` | `%s`: %s |\n", text, result.Refusal.Reason, result.Refusal.Message)
 	}
 	b.WriteString("\n")
-	pagetest.Keep(t, "../../docs/allocate.md", mistakesBegin, mistakesEnd, b.String(), *update,
+	pagetest.Keep(t, "testdata/mistakes.md", mistakesBegin, mistakesEnd, b.String(), *update,
 		"go test ./allocate/pools -run TestMistakes -update")
 }
 
-// wish returns the result for a Service with one ClusterIP, next to the ones of docs/allocate.md.
+// wish returns the result for a Service with one ClusterIP, 10.0.0.1, and port 80. Service default/web
+// has 203.0.113.1 with port 80 and MetalLB's sharing key "one".
 func wish(t *testing.T, text string) pools.Result {
 	t.Helper()
 	a := &pools.Allocator{}

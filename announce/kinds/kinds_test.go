@@ -28,15 +28,15 @@ func object(t *testing.T, api, kind, name, spec string) *unstructured.Unstructur
 
 const own, metallb, old = "sluice.dev/v1alpha1", "metallb.io/v1beta2", "metallb.io/v1beta1"
 
-var update = flag.Bool("update", false, "rewrite the table of mistakes in docs/reach.md")
+var update = flag.Bool("update", false, "rewrite testdata/mistakes.md")
 
-// The lines of docs/reach.md around its table of mistakes.
+// The lines of testdata/mistakes.md around its table.
 const (
 	mistakesBegin = "<!-- Table of mistakes: go test ./announce/kinds -run TestBad -update -->\n"
 	mistakesEnd   = "<!-- end of the table -->\n"
 )
 
-// TestBad: mistakes have the expected messages, and docs/reach.md quotes them.
+// TestBad: testdata/mistakes.md has the message about each mistake.
 func TestBad(t *testing.T) {
 	t.Parallel()
 	var page strings.Builder
@@ -64,7 +64,7 @@ func TestBad(t *testing.T) {
 		t.Errorf("%d rows were read", n)
 	}
 	page.WriteString("\n")
-	pagetest.Keep(t, "../../docs/reach.md", mistakesBegin, mistakesEnd, page.String(), *update,
+	pagetest.Keep(t, "testdata/mistakes.md", mistakesBegin, mistakesEnd, page.String(), *update,
 		"go test ./announce/kinds -run TestBad -update")
 }
 

@@ -75,7 +75,7 @@ func compose(gens []generation, known []Experiment) (*documents, error) {
 		return nil, err
 	}
 	d.readme = readmeBlock(gens, lines, d.plots)
-	d.figures = figuresBlock(gens, known, lines, drawn)
+	d.figures = figuresBlock(gens, known, drawn)
 	return d, nil
 }
 
@@ -114,8 +114,8 @@ func readmeBlock(gens []generation, lines []headlineRow, plots map[string][]byte
 	return b.String()
 }
 
-// figuresBlock lists the machines and experiments, then the plots, the ratios and each run.
-func figuresBlock(gens []generation, known []Experiment, lines []headlineRow, drawn map[string]figure) string {
+// figuresBlock lists the machines and experiments, then the plots and each run.
+func figuresBlock(gens []generation, known []Experiment, drawn map[string]figure) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, blockBegins)
 	writeMeasured(&b, gens, known)
@@ -125,11 +125,9 @@ func figuresBlock(gens []generation, known []Experiment, lines []headlineRow, dr
 			continue
 		}
 		fmt.Fprintf(&b, "\n![%s](plots/%s)\n\n", w.alt, w.file)
-		fmt.Fprintf(&b, "%s, of experiment [%s](#%s).\n\n", w.alt, w.run, w.run)
+		fmt.Fprintf(&b, "Experiment [%s](#%s).\n\n", w.run, w.run)
 		writeGrowth(&b, &f)
 	}
-	fmt.Fprint(&b, "\n## The ratios of README\n\n")
-	writeHeadlines(&b, gens, lines, "")
 	writeEvery(&b, gens, unboundedRows)
 	writeAbsent(&b, gens, known)
 	fmt.Fprintln(&b, blockEnds)
@@ -151,7 +149,7 @@ func Write(out io.Writer, runs []*results.Run, known []Experiment) error {
 // writeMeasured writes the machines and a table of the experiments, with the commit, date and
 // duration of each generation's run.
 func writeMeasured(b *strings.Builder, gens []generation, known []Experiment) {
-	fmt.Fprint(b, "## What was measured\n\n")
+	fmt.Fprint(b, "## Machines and runs\n\n")
 	for _, g := range gens {
 		if slices.ContainsFunc(g.runs, isShort) {
 			fmt.Fprint(b, "**A run noted as short shows that the experiment works, and claims no figure.**\n\n")

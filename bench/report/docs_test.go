@@ -69,15 +69,14 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// TestFiguresBeginWithThePlot: docs/benchmarks.md begins with what was measured and a plot; ratios,
-// tables and what was not measured follow.
+// TestFiguresBeginWithThePlot: docs/benchmarks.md begins with the machines and a plot; tables follow.
 func TestFiguresBeginWithThePlot(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, figuresFile))
 	if err != nil {
 		t.Fatal(err)
 	}
 	last := -1
-	for _, part := range []string{"## What was measured", "![", "## The ratios", "## Every experiment"} {
+	for _, part := range []string{"## Machines and runs", "![", "## Every experiment"} {
 		at := strings.Index(string(text), part)
 		if at <= last {
 			t.Errorf("%q is at %d, what comes before it at %d", part, at, last)

@@ -104,7 +104,7 @@ func Experiments() []Experiment {
 			Minutes: 8,
 		},
 		{
-			Name: "steps", About: "a worker's longest step, whatever happens beside it",
+			Name: "steps", About: "a worker's longest step, under several loads",
 			Full:    []string{"steps"},
 			Minutes: 2,
 		},
@@ -127,14 +127,13 @@ func Experiments() []Experiment {
 			Minutes: 5,
 		},
 		{
-			Name: "connect", About: "what a TCP client feels, beside kube-proxy: connect, first byte, 10 KB",
+			Name: "connect", About: "latency for a TCP client, beside kube-proxy: connect, first byte, 10 KB",
 			Full:    []string{"connections"},
 			Minutes: 4,
 		},
 		{
-			Name: "generator",
-			About: "what the lab's generator and receiver reach over a bare veth: the ceiling of what is measured " +
-				"with them",
+			Name:    "generator",
+			About:   "the rate of the lab's generator and receiver over a bare veth: the ceiling of measurements with them",
 			Full:    []string{"rfc2544", "--loopback"},
 			Minutes: 5,
 		},

@@ -200,7 +200,7 @@ type rowOf struct {
 	of      map[*results.Point]int
 }
 
-// merge makes the row. Remarks that points do not share are left out unless remarks.
+// merge makes the row, with the remarks of its points if remarks.
 func (r *rowOf) merge(run string, shared []string, remarks bool) merged {
 	first := r.points[0]
 	m := merged{What: title(first, r.param, run, shared), Points: len(r.points)}
@@ -228,17 +228,14 @@ func (r *rowOf) merge(run string, shared []string, remarks bool) merged {
 		}
 		m.Figures = append(m.Figures, figure)
 	}
-	var said []string
-	for _, p := range r.points {
-		if !slices.Contains(said, p.Remark) {
-			said = append(said, p.Remark)
-		}
+	if !remarks {
+		return m
 	}
-	if len(said) == 1 || remarks {
-		for _, s := range said {
-			if s != "" {
-				m.What += "; " + s
-			}
+	var seen []string
+	for _, p := range r.points {
+		if p.Remark != "" && !slices.Contains(seen, p.Remark) {
+			seen = append(seen, p.Remark)
+			m.What += "; " + p.Remark
 		}
 	}
 	return m

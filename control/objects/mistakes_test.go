@@ -9,9 +9,9 @@ import (
 	"sluice.dev/sluice/test/bed/pagetest"
 )
 
-var update = flag.Bool("update", false, "rewrite the table of mistakes in docs/health.md")
+var update = flag.Bool("update", false, "rewrite testdata/mistakes.md")
 
-// TestCheckMistakes: docs/health.md has what is said of mistakes in the annotation.
+// TestCheckMistakes: testdata/mistakes.md has the messages about mistakes in the annotation.
 func TestCheckMistakes(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("\n| annotation | message |\n| --- | --- |\n")
@@ -38,6 +38,6 @@ func TestCheckMistakes(t *testing.T) {
 	}
 	b.WriteString("\n")
 	const how = "go test ./control/objects -run TestCheckMistakes -update"
-	pagetest.Keep(t, "../../docs/health.md", "<!-- Table of mistakes: "+how+" -->\n", "<!-- end of the table -->\n",
+	pagetest.Keep(t, "testdata/mistakes.md", "<!-- Table of mistakes: "+how+" -->\n", "<!-- end of the table -->\n",
 		b.String(), *update, how)
 }
