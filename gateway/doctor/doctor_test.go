@@ -93,7 +93,7 @@ func TestFindings(t *testing.T) {
 			f.Config.Kubernetes.Enabled, f.Config.Maglev.Seed = true, "0123456789abcdef0123456789abcdef"
 			f.Seed, f.SeedErr = seed.Find(f.Config, f.ConfigFile)
 			f.Config.Kubernetes.Enabled = false
-		}, Warn, "maglev-seed", "which others may read", "maglev.seedFile"},
+		}, Warn, "maglev-seed", "which other users may read", "maglev.seedFile"},
 		{"a seed that cannot be read", func(f *Facts) { f.SeedErr = errors.New("maglev.seedFile: no") }, Fail,
 			"maglev-seed", "maglev.seedFile: no", "correct the file"},
 		{"a seed that the daemon warns of", func(f *Facts) {

@@ -15,7 +15,7 @@ func (e *examination) offloads(d *Interface, c config.Interface) {
 		// mode the driver does (vmxnet3), or rejects the program.
 		level, found := Warn, "rx-lro is on: kernel or driver turn it off with XDP, or native mode fails"
 		if d.Program != "" {
-			level, found = Fail, "rx-lro is on: it merges packets; merged ones fit in no frame and must not be forwarded"
+			level, found = Fail, "rx-lro is on: it merges packets, which fit in no frame then and must not be forwarded"
 		}
 		e.add(level, "offloads", d.Name, found, "ethtool -K "+d.Name+" lro off")
 	}

@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// nodePortAddresses returns this node's addresses that accept node ports: those that the
-// configuration selects, or all of our own interfaces.
+// nodePortAddresses returns the node's addresses that accept node ports: the addresses that the
+// configuration selects, or all addresses of its own interfaces.
 func nodePortAddresses(c *config.Configuration, all []neigh.Address, node objects.NodeInfo) (list []header.Addr) {
 	primary := primaryAddresses(all, node)
 	selected := func(a neigh.Address) bool {
@@ -33,9 +33,9 @@ func nodePortAddresses(c *config.Configuration, all []neigh.Address, node object
 	return list
 }
 
-// primaryAddresses are the first of each family that the Node object has, as kube-proxy
-// takes them (k8s.io/kubernetes cmd/kube-proxy/app/server.go detectNodeIPs). While no
-// Node is known they are the first of each family on our own interfaces.
+// primaryAddresses returns the first address of each family in the Node object, like kube-proxy
+// (k8s.io/kubernetes cmd/kube-proxy/app/server.go detectNodeIPs). Until the Node is known, it
+// returns the first address of each family on the node's own interfaces.
 func primaryAddresses(all []neigh.Address, node objects.NodeInfo) (list []netip.Addr) {
 	var have [2]bool
 	take := func(a netip.Addr) {
@@ -57,8 +57,8 @@ func primaryAddresses(all []neigh.Address, node objects.NodeInfo) (list []netip.
 	return list
 }
 
-// sourcesOf are our addresses towards backends of a family: the configured ones, or
-// those that the kernel would send from. Then the route chooses among them.
+// sourcesOf returns the gateway's source addresses towards backends of a family: the configured
+// ones, or the addresses that the kernel would use; then the route chooses one of them (byRoute).
 func sourcesOf(configured, routed []netip.Addr, v6 bool) (list []header.Addr, byRoute bool) {
 	if list = family(configured, v6); len(list) > 0 {
 		return list, false
@@ -75,9 +75,9 @@ func family(all []netip.Addr, v6 bool) (list []header.Addr) {
 	return list
 }
 
-// HealthAddresses are where health check node ports listen: on what the configuration
-// selects, or on all addresses of a family that the node has, as kube-proxy does
-// (nodePortAddresses). Addresses that come later need nothing then.
+// HealthAddresses returns the addresses on which health check node ports listen: the addresses that
+// the configuration selects, or all addresses of a family that the node has, like kube-proxy
+// (nodePortAddresses). All addresses include later ones.
 func HealthAddresses(c *config.Configuration, nodePorts []header.Addr) (list []netip.Addr) {
 	for i := range nodePorts {
 		a := nodePorts[i].Netip()

@@ -1,6 +1,6 @@
 // Package nodeconfig makes the compiler's configuration from the gateway's configuration and the
-// node's addresses: which addresses accept node ports, which are sources of packets to backends,
-// and where health checks are answered.
+// node's addresses: the addresses that accept node ports, the source addresses of packets to
+// backends, and the addresses that answer health checks.
 package nodeconfig
 
 import (
@@ -16,12 +16,13 @@ import (
 )
 
 // programRoom bounds the frontends, addresses and kept sources of all objects. The kernel program's
-// tables have room for an eighth more: for the node's own addresses, and for what live flows keep
-// open after its object is gone.
+// tables have one eighth more room, for the node's own addresses and for entries that live flows
+// keep after their object is gone.
 const programRoom = xdpprog.DefaultMaxEntries - xdpprog.DefaultMaxEntries/8
 
-// Compiler returns the compiler's configuration for the node of that name: key is that of its seed,
-// all are its addresses, routed those that the kernel would send from, info is its Node object.
+// Compiler returns the compiler's configuration for a node: name is its name, key the key of its
+// seed, all its addresses, routed the addresses that the kernel would send from, info its Node
+// object.
 func Compiler(
 	c *config.Configuration, node string, key [2]uint64, all []neigh.Address, routed []netip.Addr,
 	info objects.NodeInfo,
@@ -64,7 +65,7 @@ func unserved(p config.UnservedPolicy) services.UnservedPolicy {
 	}[p]
 }
 
-// deniedHostPorts are the configured ones, and those that this process listens on.
+// deniedHostPorts returns the configured ports, and the ports on which this process listens.
 func deniedHostPorts(c *config.Configuration) (list []services.PortRange) {
 	for _, p := range c.Proxy.DeniedHostPorts {
 		list = append(list, services.PortRange{First: p.First, Count: uint16(p.Count())})
@@ -75,13 +76,13 @@ func deniedHostPorts(c *config.Configuration) (list []services.PortRange) {
 	return list
 }
 
-// proxied copies what the configuration says of how Services are served.
+// proxied copies the settings about how Services are served.
 func proxied(p *config.Proxy, to *compiler.Config) {
 	to.ClusterIPs, to.ClusterCIDRs = p.ClusterIPs, p.ClusterCIDRs
 	to.ExternalIPs = p.ExternalIPs
 	to.MasqueradeAll, to.StrictSourceRanges = p.MasqueradeAll, p.StrictSourceRanges
 	to.NamespaceShare = p.NamespaceShare
 	to.Scheduler, _ = services.ParseScheduler(string(p.Scheduler)) // checked at start
-	// Without it a client whose backend does not answer waits for its own timeout.
+	// Otherwise a client whose backend does not answer waits for its own timeout.
 	to.RetryOther = true
 }

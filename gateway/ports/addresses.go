@@ -12,16 +12,17 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// destinations says which frames on a device are for this node.
+// destinations are the MAC addresses and VLANs of frames that are for this node.
 type destinations struct {
 	xdpprog.Destinations
-	// unknown is why the addresses are not known; empty if they are, or if there are none.
+	// unknown is why the addresses are not known; empty if they are known, or if the device has
+	// none.
 	unknown string
 }
 
-// readDestinations reads for which unicast MAC addresses, and in which VLANs, frames on a device
-// are this node's: those of the device and of devices above it, which get their packets by it.
-// links are all interfaces of this network namespace.
+// readDestinations reads the unicast MAC addresses and VLANs of frames on a device that are for
+// this node: of the device, and of devices above it, which receive their packets through it. links
+// are all interfaces of this network namespace.
 func readDestinations(index int, links []netlink.Link) (d destinations, err error) {
 	unicast, err := unicastList(index)
 	if err != nil {
@@ -30,12 +31,12 @@ func readDestinations(index int, links []netlink.Link) (d destinations, err erro
 	return destinationsOf(index, links, unicast), nil
 }
 
-// unicastList returns the addresses of a device beside its own one (struct net_device, uc): of
-// macvlans, also of those that are in another network namespace, of VLAN devices with an address of
-// their own, and what `bridge fdb add ... self` adds.
+// unicastList returns the additional addresses of a device (struct net_device, uc): of macvlans,
+// also in other network namespaces, of VLAN devices with their own address, and addresses that
+// `bridge fdb add ... self` added.
 func unicastList(index int) (list []xdpprog.MAC, err error) {
 	request := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
-	// Only in struct ifinfomsg does the kernel take the index as a filter (valid_fdb_dump_legacy,
+	// Only with struct ifinfomsg does the kernel use the index as a filter (valid_fdb_dump_legacy,
 	// net/core/rtnetlink.c).
 	message := nl.NewIfInfomsg(unix.AF_BRIDGE)
 	message.Index = int32(index)
@@ -49,7 +50,7 @@ func unicastList(index int) (list []xdpprog.MAC, err error) {
 		if err != nil {
 			return nil, err
 		}
-		// What is not the device's own list is of the bridge that it is a port of.
+		// Entries without NTF_SELF belong to the bridge whose port the device is.
 		if n.LinkIndex == index && n.Flags&netlink.NTF_SELF != 0 && len(n.HardwareAddr) == len(xdpprog.MAC{}) {
 			list = append(list, xdpprog.MAC(n.HardwareAddr))
 		}
@@ -57,18 +58,18 @@ func unicastList(index int) (list []xdpprog.MAC, err error) {
 	return list, nil
 }
 
-// place is a device that gets packets from the one below all, without the tags of these VLANs.
+// place is a device that gets packets from the lowest device, without the tags of these VLANs.
 type place struct {
 	index int
 	vlan  xdpprog.VLAN
 }
 
-// masters are the kinds of master devices whose packets from outside have an address of the master
-// or of a device on it.
+// masters are the kinds of master devices whose packets from outside have a destination address of
+// the master or of a device on it.
 var masters = []string{"bond", "team", "bridge", "vrf"}
 
-// destinationsOf follows the devices upwards: those made on one (VLAN, macvlan, macvtap), and the
-// master that one is enslaved to.
+// destinationsOf collects the destinations of the devices above: devices made on one (VLAN,
+// macvlan, macvtap), and its master.
 func destinationsOf(index int, links []netlink.Link, unicast []xdpprog.MAC) (d destinations) {
 	at := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Index == index })
 	if at < 0 || len(links[at].Attrs().HardwareAddr) != len(xdpprog.MAC{}) {
@@ -103,13 +104,13 @@ func destinationsOf(index int, links []netlink.Link, unicast []xdpprog.MAC) (d d
 		d.addMAC(m)
 	}
 	if n := len(d.MACs); n > xdpprog.MaxMACs {
-		return destinations{unknown: fmt.Sprintf("it has %d MAC addresses, with those of the devices above it, and %d "+
-			"can be told apart from others", n, xdpprog.MaxMACs)}
+		return destinations{unknown: fmt.Sprintf("with the devices above it, it has %d MAC addresses, and the program "+
+			"can compare %d", n, xdpprog.MaxMACs)}
 	}
 	return d
 }
 
-// above reports whether a device is made on the place's, and in which VLAN its packets are.
+// above reports whether a device is made on the place's device, and the VLAN of its packets.
 func (p *place) above(l netlink.Link) (vlan xdpprog.VLAN, ok bool) {
 	a := l.Attrs()
 	// A lower device in another namespace has an index of that namespace.
@@ -122,7 +123,7 @@ func (p *place) above(l netlink.Link) (vlan xdpprog.VLAN, ok bool) {
 	case *netlink.Vlan:
 		tag := xdpprog.Tag{ID: uint16(l.VlanId), QinQ: l.VlanProtocol == netlink.VLAN_PROTOCOL_8021AD}
 		switch {
-		case tag.ID == 0: // a tag with a priority alone
+		case tag.ID == 0: // a tag that has only a priority
 			return p.vlan, true
 		case p.vlan[0] == xdpprog.Tag{}:
 			return xdpprog.VLAN{tag}, true
@@ -130,7 +131,7 @@ func (p *place) above(l netlink.Link) (vlan xdpprog.VLAN, ok bool) {
 			return xdpprog.VLAN{p.vlan[0], tag}, true
 		}
 	}
-	return vlan, false // more tags than the program reads, or no packets of the device below
+	return vlan, false // more tags than the program reads, or a device that gets no packets from the one below
 }
 
 func masterOf(a *netlink.LinkAttrs, links []netlink.Link) netlink.Link {
@@ -157,7 +158,7 @@ func (d *destinations) addMAC(m xdpprog.MAC) {
 
 // listLinks reads all interfaces of this network namespace.
 func listLinks() (links []netlink.Link, err error) {
-	for range 3 { // a list that changed meanwhile may lack some
+	for range 3 { // a list that changed during the reading may lack some
 		if links, err = netlink.LinkList(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
 		}

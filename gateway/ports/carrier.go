@@ -8,17 +8,17 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// losesProgram is another function in tests, which have no such driver.
+// losesProgram is a variable because no test machine has such a driver.
 var losesProgram = netdev.LosesProgram
 
-// carrier shows whether a device was down since the program was attached.
+// carrier has the state of a device's link when the program was attached.
 type carrier struct {
 	known, up bool
 	losses    uint32
 }
 
 // carrierOf reads the carrier of a device whose driver loses programs, and returns the zero value
-// for others.
+// for other drivers.
 func carrierOf(dev *devices.Device) (c carrier) {
 	if losesProgram(dev.Driver) {
 		var err error
@@ -28,8 +28,8 @@ func carrierOf(dev *devices.Device) (c carrier) {
 	return c
 }
 
-// lostProgram returns an error if the driver no longer runs the program, though it is attached: the
-// device was down since it was attached, or while it was. p.mu must be held.
+// lostProgram returns an error if the driver no longer runs the program although it is attached,
+// because the device was down during the attachment or since. p.mu must be held.
 func (p *port) lostProgram(dev *devices.Device) error {
 	if p.attach.Mode() != xdpprog.Native {
 		return nil

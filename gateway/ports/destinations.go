@@ -15,36 +15,36 @@ import (
 )
 
 const (
-	// keepMAC is how long frames are taken for an address that is one no more: neighbours learn the
-	// new one after the device has it (RFC 5227 section 2.3, RFC 4861 section 7.2.6).
+	// keepMAC is for how long frames to an address that the device no longer has are still
+	// accepted: neighbours learn the new address after the device has it (RFC 5227 section 2.3, RFC
+	// 4861 section 7.2.6).
 	keepMAC = time.Second
 	// relistAfter is how often interfaces are listed without a notification.
 	relistAfter = 10 * time.Second
-	// restPerReading bounds listing interfaces to a tenth of a core.
+	// restPerReading bounds the listing of interfaces to a tenth of a core.
 	restPerReading = 9
 )
 
-// linkList is the interfaces of this network namespace, as they were listed last. It is the
-// watcher's.
+// linkList has the interfaces of this network namespace, as last listed. Only the watcher uses it.
 type linkList struct {
 	links    []netlink.Link
 	listedAt time.Time
 }
 
-// watchLinks returns a channel that has something after interfaces changed. Without a subscription
-// it stays empty, and changes are found by the watcher's looks.
+// watchLinks returns a channel that receives after interfaces changed. Without a subscription it
+// stays empty, and Watch finds the changes by its periodic looks.
 func (s *Set) watchLinks(ctx context.Context) <-chan struct{} {
 	changed := wake.NewFlag()
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
-		s.log.Warn("changes of interfaces are noticed late", "error", err)
+		s.log.Warn("changes of interfaces are detected late", "error", err)
 		return changed
 	}
-	s.told.Store(true)
-	s.linkNews.Add(1) // what changed before is told no more
+	s.notified.Store(true)
+	s.linkNews.Add(1) // changes before the subscription get no notification
 	context.AfterFunc(ctx, socket.Close)
 	go func() {
-		defer s.told.Store(false)
+		defer s.notified.Store(false)
 		defer s.linkBeat.Rest()
 		for {
 			s.linkBeat.Rest()
@@ -52,7 +52,7 @@ func (s *Set) watchLinks(ctx context.Context) <-chan struct{} {
 			s.linkBeat.Beat()
 			if err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR) {
 				if ctx.Err() == nil {
-					s.log.Warn("changes of interfaces are noticed late from now on", "error", err)
+					s.log.Warn("changes of interfaces are detected late from now on", "error", err)
 				}
 				return
 			}
@@ -63,7 +63,7 @@ func (s *Set) watchLinks(ctx context.Context) <-chan struct{} {
 	return changed
 }
 
-// linksChanged follows a notification. It returns how long that took.
+// linksChanged handles a notification. It returns the time that it took.
 func (s *Set) linksChanged() (took time.Duration) {
 	began := time.Now()
 	s.links = linkList{}
@@ -71,17 +71,17 @@ func (s *Set) linksChanged() (took time.Duration) {
 	return time.Since(began)
 }
 
-// followAll gives each open port the destinations that its device has now.
+// followAll passes the present destinations of each open port's device to its program.
 func (s *Set) followAll(now time.Time) {
 	for _, p := range s.ports {
 		s.followDestinations(p, now)
 	}
 }
 
-// followDestinations gives a port's program the destinations that the device has now, and the MAC
-// addresses that it had a moment ago. What cannot be read stays as it is.
+// followDestinations passes the present destinations of a port's device to its program, and the MAC
+// addresses that the device had a moment ago. If they cannot be read, nothing changes.
 func (s *Set) followDestinations(p *port, now time.Time) {
-	if p.host { // its program takes every frame
+	if p.host { // the host link's program accepts every frame
 		return
 	}
 	p.mu.Lock()
@@ -92,14 +92,14 @@ func (s *Set) followDestinations(p *port, now time.Time) {
 	if s.links.links == nil || now.Sub(s.links.listedAt) >= relistAfter {
 		links, err := listLinks()
 		if err != nil {
-			s.log.Debug("MAC addresses stay as they are", "error", err)
+			s.log.Debug("MAC addresses are not updated", "error", err)
 			return
 		}
 		s.links = linkList{links, now}
 	}
 	read, err := readDestinations(p.device.Index, s.links.links)
 	if err != nil {
-		s.log.Debug("MAC addresses stay as they are", "interface", p.name, "error", err)
+		s.log.Debug("MAC addresses are not updated", "interface", p.name, "error", err)
 		return
 	}
 	s.take(p, read, now)
@@ -112,21 +112,21 @@ func (s *Set) take(p *port, read destinations, now time.Time) {
 		return
 	}
 	err := p.attach.SetDestinations(next.Destinations)
-	if err != nil && next.unknown == "" { // every frame is better than the wrong ones
+	if err != nil && next.unknown == "" { // accepting every frame is better than accepting the wrong ones
 		next = destinations{unknown: err.Error()}
 		err = p.attach.SetDestinations(next.Destinations)
 	}
 	if err != nil {
-		s.log.Warn("MAC addresses stay as they are", "interface", p.name, "error", err)
+		s.log.Warn("MAC addresses are not updated", "interface", p.name, "error", err)
 		return
 	}
 	if next.unknown != "" && next.unknown != p.destinations.unknown {
-		s.log.Warn("frames for any MAC address and VLAN are taken", "interface", p.name, "why", next.unknown)
+		s.log.Warn("frames for any MAC address and VLAN are accepted", "interface", p.name, "why", next.unknown)
 	}
 	p.destinations = next
 }
 
-// withKnown adds the addresses that were found gone less than keepMAC ago, as far as there is room.
+// withKnown adds the addresses that the device lost less than keepMAC ago, as far as there is room.
 func (p *port) withKnown(d destinations, now time.Time) destinations {
 	if d.unknown != "" {
 		return d
@@ -154,8 +154,8 @@ func (p *port) withKnown(d destinations, now time.Time) destinations {
 	return d
 }
 
-// sameDestinations reports whether two take the same frames. Only the order of the first address
-// matters.
+// sameDestinations reports whether a and b accept the same frames. The order matters only for the
+// first address.
 func sameDestinations(a, b *destinations) bool {
 	return a.unknown == b.unknown && len(a.MACs) == len(b.MACs) && len(a.VLANs) == len(b.VLANs) &&
 		(len(a.MACs) == 0 || a.MACs[0] == b.MACs[0]) && containsAll(a.MACs, b.MACs) && containsAll(a.VLANs, b.VLANs)

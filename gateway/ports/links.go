@@ -7,32 +7,33 @@ import (
 	"sluice.dev/sluice/host/nic/devices"
 )
 
-// Link is whether packets can pass a port.
+// Link is the state of a port: whether packets can pass it.
 type Link struct {
 	Name string
 	Host bool   // the user-space end of the host link
-	Why  string // nothing can pass it; empty if packets can
+	Why  string // why no packet can pass it; empty if packets can
 }
 
-// Links returns whether packets can pass, in the order of the configuration, the host link last.
-// With anew it reads each device; without, those that passed packets at the last reading only if
-// the kernel has told of a link since. One goroutine at a time may call it.
+// Links returns the state of the ports, in the order of the configuration, the host link last. With
+// anew it reads each device; otherwise it reads a device that passed packets at the last reading
+// only if the kernel has sent a notification about a link since. One goroutine at a time may call
+// it.
 func (s *Set) Links(anew bool) (list []Link) {
 	news := s.linkNews.Load() // before the devices are read
-	anew = anew || !s.told.Load()
+	anew = anew || !s.notified.Load()
 	for _, p := range s.ports {
 		list = append(list, Link{p.name, p.host, p.blocked(news, anew)})
 	}
 	return list
 }
 
-// reading says when a device was read.
+// reading records the reading of a device.
 type reading struct {
 	index int    // of the device
 	news  uint64 // Set.linkNews before it was read
 }
 
-// blocked returns why nothing can pass the port; empty if packets can.
+// blocked returns why no packet can pass the port; empty if packets can.
 func (p *port) blocked(news uint64, anew bool) string {
 	p.mu.Lock()
 	open, why, index := p.open, p.why, p.device.Index
@@ -51,7 +52,7 @@ func (p *port) blocked(news uint64, anew bool) string {
 	why, err := devices.Blocked(index, p.name)
 	switch {
 	case err != nil && !devices.Absent(err) && p.passed.index == index:
-		return "" // as at the last reading, and read again at the next call
+		return "" // unchanged since the last reading; the next call reads it again
 	case err != nil:
 		why = "cannot be read: " + err.Error()
 	}

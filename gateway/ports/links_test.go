@@ -43,7 +43,7 @@ func TestLinks(t *testing.T) {
 	up(true)
 	want("up again", false, "")
 
-	l.s.told.Store(true) // as if there were no news
+	l.s.notified.Store(true) // as if there were no news
 	up(false)
 	want("without news", false, "")
 	want("anew", true, "no carrier")

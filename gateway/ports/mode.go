@@ -11,15 +11,15 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// socketMode returns the mode to request, and the reason if it is copy mode.
+// socketMode returns the socket mode to request, and the reason if it is copy mode.
 func (p *port) socketMode(frameSize int) (mode xsk.Mode, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.requested(p.device, frameSize)
 }
 
-// requested is socketMode for a device as it is now: modeOf, but copy mode where the driver takes
-// no other, because a try would lock the frames once more. p.mu must be held.
+// requested is socketMode for a device in its present state: modeOf, but copy mode if the driver
+// has no other, because an attempt would lock the frames once more. p.mu must be held.
 func (p *port) requested(dev devices.Device, frameSize int) (mode xsk.Mode, why string) {
 	if mode, why = p.modeOf(dev, frameSize); mode == xsk.Auto && p.without {
 		return xsk.Copy, "the driver has no AF_XDP zero-copy"
@@ -27,8 +27,8 @@ func (p *port) requested(dev devices.Device, frameSize int) (mode xsk.Mode, why 
 	return mode, why
 }
 
-// modeOf is the mode that configuration, MTU and program require for a device as it is now. p.mu
-// must be held.
+// modeOf returns the mode that configuration, MTU and program require for a device in its present
+// state. p.mu must be held.
 func (p *port) modeOf(dev devices.Device, frameSize int) (mode xsk.Mode, why string) {
 	switch {
 	case p.host:
@@ -54,9 +54,9 @@ func (p *port) modeOf(dev devices.Device, frameSize int) (mode xsk.Mode, why str
 	return xsk.Auto, ""
 }
 
-// noGenericZeroCopy is why sockets are in copy mode where the program is in generic mode. A driver
-// may bind a socket in zero-copy without a native program and then send nothing from it:
-// igb_xsk_wakeup (drivers/net/ethernet/intel/igb/igb_xsk.c) and ixgbe_xsk_wakeup refuse to.
+// noGenericZeroCopy is why sockets are in copy mode if the program is in generic mode. A driver may
+// bind a zero-copy socket without a native program and then send nothing from it: igb_xsk_wakeup
+// (drivers/net/ethernet/intel/igb/igb_xsk.c) and ixgbe_xsk_wakeup return an error.
 const noGenericZeroCopy = "generic mode has no zero-copy"
 
 // sendsNothing reports whether a socket is in zero-copy while the program is in generic mode.
@@ -76,14 +76,14 @@ func (p *port) sendsNothing() bool {
 	return false
 }
 
-// long reports whether the port needs sockets that take packets in several frames.
+// long reports whether the port needs sockets that receive packets in several frames.
 func (p *port) long(frameSize int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return frames.Long(p.device.MTU, frameSize)
 }
 
-// attachMode returns the mode to request on the device as it is now.
+// attachMode returns the mode to request for the program on the device in its present state.
 func (p *port) attachMode(r *refusals) xdpprog.AttachMode {
 	mode := map[config.Mode]xdpprog.AttachMode{
 		config.ModeAuto: xdpprog.Auto, config.ModeNative: xdpprog.Native, config.ModeGeneric: xdpprog.Generic,
@@ -98,17 +98,17 @@ func (p *port) attachMode(r *refusals) xdpprog.AttachMode {
 	return mode
 }
 
-// needsGeneric is why the program cannot be in native mode; empty if it can.
+// needsGeneric returns why the program cannot be in native mode; empty if it can.
 func (p *port) needsGeneric() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.device.WhyGeneric()
 }
 
-// prefersNative reports whether native mode is worth giving up the generic program of a
-// predecessor: it took generic mode at a larger MTU than the device has now. Without a record of
-// that the program stays as it is, because a driver that refuses native mode for another reason
-// would lose it for a moment at each restart.
+// prefersNative reports whether to give up a predecessor's generic program and try native mode: the
+// predecessor had chosen generic mode at a larger MTU than the device has now. Without a record of
+// that the program stays: a driver that rejects native mode for another reason would be without a
+// program for a moment at each restart.
 func (p *port) prefersNative(r *refusals) bool {
 	p.mu.Lock()
 	dev := p.device
@@ -120,12 +120,12 @@ func (p *port) prefersNative(r *refusals) bool {
 	return known && netdev.Native(features)
 }
 
-// otherMode is why the program must be in another mode than it is in, for the device as it is now;
-// empty if it need not. p.mu must be held.
+// otherMode returns why the program must change its mode for the device in its present state; empty
+// if it must not. p.mu must be held.
 //
-// Native mode is worth a try where mode auto took generic mode at a larger MTU: it is the driver
-// that may have refused then, as some do for MTUs that fit a frame of ours. Each smaller MTU is
-// worth one try.
+// Mode auto tries native mode again if it chose generic mode at a larger MTU: the driver may have
+// rejected native mode because of the MTU, as some do for MTUs that would fit in a frame. It tries
+// once for each smaller MTU.
 func (p *port) otherMode(dev devices.Device) string {
 	generic := dev.WhyGeneric()
 	switch {
@@ -144,11 +144,11 @@ func (p *port) otherMode(dev devices.Device) string {
 		p.genericMTU = dev.MTU
 		return ""
 	}
-	return fmt.Sprintf("MTU is %d now, and native mode may be possible again", dev.MTU)
+	return fmt.Sprintf("the MTU is now %d, and native mode may be possible again", dev.MTU)
 }
 
-// otherSockets is why the sockets must be others than they are, for the device as it is now; empty
-// if they need not. p.mu must be held.
+// otherSockets returns why the port needs other sockets for the device in its present state; empty
+// if it does not. p.mu must be held.
 func (p *port) otherSockets(dev devices.Device, frameSize int) string {
 	wanted, why := p.modeOf(dev, frameSize)
 	long := frames.Long(dev.MTU, frameSize)
@@ -160,20 +160,20 @@ func (p *port) otherSockets(dev devices.Device, frameSize int) string {
 		mode, _ := socket.Mode()
 		switch {
 		case long && !socket.Long():
-			return fmt.Sprintf("MTU is %d now: packets come in several frames", dev.MTU)
+			return fmt.Sprintf("the MTU is now %d: packets arrive in several frames", dev.MTU)
 		case !long && socket.Long():
-			return fmt.Sprintf("MTU is %d now: every packet fits a frame", dev.MTU)
+			return fmt.Sprintf("the MTU is now %d: every packet fits in one frame", dev.MTU)
 		case mode == xsk.ZeroCopy && wanted == xsk.Copy:
 			return "copy mode is needed: " + why
 		case p.whyCopy != "" && wanted != xsk.Copy:
-			return fmt.Sprintf("what copy mode was for is over: %s", p.whyCopy)
+			return fmt.Sprintf("the reason for copy mode no longer holds: %s", p.whyCopy)
 		}
 	}
-	p.whyCopy = why // the MTU in it may be another
+	p.whyCopy = why // it may contain another MTU
 	return ""
 }
 
-// attachReason is why the program is in the mode that it is in. p.mu must be held.
+// attachReason returns why the program is in its present mode. p.mu must be held.
 func (p *port) attachReason() string {
 	generic := p.device.WhyGeneric()
 	if p.config.Mode == config.ModeAuto && generic != "" && p.attach.Mode() == xdpprog.Generic {

@@ -15,8 +15,8 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// openPort binds the port's sockets and gives them packets. If anything fails, what
-// was done is undone.
+// openPort binds the port's sockets and attaches the program. If a step fails, openPort undoes the
+// others.
 func (s *Set) openPort(ctx context.Context, p *port) error {
 	if err := s.bindPort(ctx, p); err != nil {
 		return err
@@ -24,8 +24,8 @@ func (s *Set) openPort(ctx context.Context, p *port) error {
 	return s.attachPort(ctx, p)
 }
 
-// bindPort binds a socket on every queue and gives it to its worker. No packet
-// comes to it yet.
+// bindPort binds a socket on every queue and gives it to its worker. No packet reaches the sockets
+// yet.
 func (s *Set) bindPort(ctx context.Context, p *port) error {
 	dev, err := devices.Read(p.name)
 	if err == nil {
@@ -33,7 +33,7 @@ func (s *Set) bindPort(ctx context.Context, p *port) error {
 	}
 	n := p.servable(dev)
 	if err == nil && n < s.workers.Len() {
-		err = fmt.Errorf("%s has %d queues now, and each of %d workers needs one of its own on every interface: "+
+		err = fmt.Errorf("%s now has %d queues, and each of the %d workers needs its own queue on every interface: "+
 			"`ethtool -L %s combined %d`, or restart the daemon",
 			p.name, n, s.workers.Len(), p.name, s.workers.Len())
 	}
@@ -42,7 +42,7 @@ func (s *Set) bindPort(ctx context.Context, p *port) error {
 	}
 	if dev.Index != p.index() {
 		if err := p.detach(); err != nil {
-			s.log.Warn("program of a device that was there before", "interface", p.name, "error", err)
+			s.log.Warn("the program of the former device cannot be removed", "interface", p.name, "error", err)
 		}
 	}
 	p.mu.Lock()
@@ -83,16 +83,17 @@ func (s *Set) openSlot(ctx context.Context, p *port, sl *slot) error {
 	})
 }
 
-// attachPort puts the program on the device, if it is not there, and the sockets into its map.
+// attachPort attaches the program to the device, unless it is attached, and adds the sockets to its
+// map.
 func (s *Set) attachPort(ctx context.Context, p *port) error {
 	if err := p.attachTo(s.program, s.refusals); err != nil {
 		return p.closed(errors.Join(err, s.closePort(ctx, p)))
 	}
 	if err := p.noteMode(s.refusals); err != nil {
-		s.log.Warn("the next process will not know at which MTU native mode was refused", "interface", p.name, "error",
-			err)
+		s.log.Warn("the MTU at which native mode failed is not stored for the next process", "interface", p.name,
+			"error", err)
 	}
-	if p.sendsNothing() { // native mode was expected, and refused
+	if p.sendsNothing() { // native mode was expected, but failed
 		err := error(nil)
 		if p.config.ZeroCopy == config.ZeroCopyRequire {
 			err = fmt.Errorf("interface %s: zeroCopy is require, but %s, and %s: set zeroCopy to auto",
@@ -111,7 +112,7 @@ func (s *Set) attachPort(ctx context.Context, p *port) error {
 	if err := attach.SetQueues(served); err != nil {
 		return p.closed(errors.Join(err, s.closePort(ctx, p)))
 	}
-	s.followDestinations(p, time.Now()) // before the first frame is taken
+	s.followDestinations(p, time.Now()) // before the first frame arrives
 	for _, sl := range p.slots[:served] {
 		if err := attach.SetSocket(sl.queue, sl.socket.Load().FD()); err != nil {
 			return p.closed(errors.Join(err, s.closePort(ctx, p)))
@@ -121,9 +122,9 @@ func (s *Set) attachPort(ctx context.Context, p *port) error {
 	return nil
 }
 
-// attachTo puts the program on the device. One that stayed there while sockets were replaced
-// remains: some drivers take the link down when a program goes, and until the next one is there the
-// kernel would answer in the place of services.
+// attachTo attaches the program to the device. A program that stayed while sockets were replaced
+// remains: some drivers take the link down when a program is detached, and until the next one is
+// attached the kernel would answer packets to Services.
 func (p *port) attachTo(k Program, r *refusals) error {
 	p.mu.Lock()
 	stayed := p.attach != nil
@@ -138,7 +139,7 @@ func (p *port) attachTo(k Program, r *refusals) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.attach = attach
-	p.destinations, p.known = destinations{}, nil // as a program takes frames at first
+	p.destinations, p.known = destinations{}, nil // the initial state of a program
 	if p.genericMTU = 0; attach.Mode() == xdpprog.Generic {
 		p.genericMTU = p.device.MTU
 		if known := p.refusedAt(r, p.device.Index); known != 0 {
@@ -149,7 +150,7 @@ func (p *port) attachTo(k Program, r *refusals) error {
 	return nil
 }
 
-// noteMode records at which MTU mode auto took generic mode, or that it took native mode.
+// noteMode stores the MTU at which mode auto chose generic mode, or that it has native mode.
 func (p *port) noteMode(r *refusals) error {
 	p.mu.Lock()
 	index, mtu := p.device.Index, p.genericMTU
@@ -165,7 +166,7 @@ func (p *port) noteMode(r *refusals) error {
 	return r.Set(p.name, index, refusal{mtu})
 }
 
-// put attaches the program that the port needs.
+// put attaches the program in the mode that the port needs.
 func (p *port) put(k Program, r *refusals) (*xdpprog.Port, error) {
 	ifindex := p.index()
 	if p.host {
@@ -174,7 +175,7 @@ func (p *port) put(k Program, r *refusals) (*xdpprog.Port, error) {
 	return k.Attach(ifindex, p.name, p.attachMode(r))
 }
 
-// detach takes the program off the device, if it is there.
+// detach detaches the program from the device, if it is attached.
 func (p *port) detach() error {
 	p.mu.Lock()
 	attach := p.attach
@@ -186,7 +187,7 @@ func (p *port) detach() error {
 	return attach.Close()
 }
 
-// tunePort gives the device the settings of the configuration. It forwards without them, too.
+// tunePort applies the configured settings to the device. The port forwards even if they fail.
 func (s *Set) tunePort(p *port) {
 	n := p.config.NAPI
 	threaded := map[config.Threaded]napi.Threaded{config.ThreadedOn: napi.On, config.ThreadedOff: napi.Off}[n.Threaded]
@@ -198,27 +199,26 @@ func (s *Set) tunePort(p *port) {
 		refused = append(refused, err.Error())
 	}
 	for _, why := range refused {
-		s.log.Warn("interface is not as configured", "interface", p.name, "why", why)
+		s.log.Warn("interface does not have a configured setting", "interface", p.name, "why", why)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.napi, p.refused = dev, refused
 }
 
-// closePort takes the sockets away from the workers and closes them, and takes the program off the
-// device.
+// closePort takes the sockets from the workers, closes them, and detaches the program.
 func (s *Set) closePort(ctx context.Context, p *port) error {
 	err := s.closeSockets(ctx, p)
 	return errors.Join(err, p.detach())
 }
 
-// closeSockets is closePort, but the program stays on the device.
+// closeSockets is closePort without detaching the program.
 func (s *Set) closeSockets(ctx context.Context, p *port) error {
 	p.mu.Lock()
 	device := p.napi
 	p.open, p.napi = false, nil
 	p.mu.Unlock()
-	errs := []error{device.Restore()} // while the program is there: some drivers have no NAPI without
+	errs := []error{device.Restore()} // before the program is detached: some drivers have NAPI only with it
 	for _, sl := range p.slots {
 		socket := sl.socket.Swap(nil)
 		if socket == nil {
@@ -227,12 +227,12 @@ func (s *Set) closeSockets(ctx context.Context, p *port) error {
 		var closed error
 		err := s.workers.Do(ctx, sl.worker, func(w *fastpath.Worker) {
 			w.SetLink(sl.position, fastpath.NoLink{})
-			p.mu.Lock() // queueStats, which reads the socket, holds it
+			p.mu.Lock() // queueStats reads the socket with it held
 			defer p.mu.Unlock()
 			closed = socket.Close(w.Pool())
 		})
 		if err != nil {
-			// The socket is still the worker's. Once that has ended, close takes it.
+			// The worker still has the socket. After the worker has ended, close closes it.
 			sl.socket.Store(socket)
 		}
 		if kept := new(xsk.KeptError); !errors.As(closed, &kept) {

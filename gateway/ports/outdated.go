@@ -11,18 +11,17 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// kept is why a port stays open as it is, though its device would have it otherwise: the memory
-// that it takes was refused. It was registered on trial before anything was closed, once for each
-// MTU.
+// kept is why a port stays open although its device needs other sockets: registering their memory
+// failed. The port tries that before it closes anything, once for each MTU.
 type kept struct {
-	mtu  int // 0: nothing was refused
+	mtu  int // 0: nothing failed
 	want string
 	why  error
 }
 
-// outdated returns why a port that works must be opened again for its device as reopenReason has
-// read it, and whether the program can stay attached meanwhile. It returns nil also where the
-// memory for that is refused: the port stays open as it is, and a condition reports it.
+// outdated returns why a working port must be opened again for the state of its device that
+// reopenReason has read, and whether the program can stay attached meanwhile. It returns nil if
+// registering the memory for that fails: the port stays open, and a condition reports it.
 func (s *Set) outdated(p *port) (reason error, programStays bool) {
 	p.mu.Lock()
 	dev, before := p.device, p.kept
@@ -46,11 +45,11 @@ func (s *Set) outdated(p *port) (reason error, programStays bool) {
 	p.mu.Lock()
 	p.kept = kept{dev.MTU, why, err}
 	p.mu.Unlock()
-	s.log.Warn("interface stays open as it is", "interface", p.name, "wanted", why, "refused", err)
+	s.log.Warn("interface is not opened again", "interface", p.name, "wanted", why, "refused", err)
 	return nil, false
 }
 
-// umems are those of the workers that have sockets of a port.
+// umems returns the UMEMs of the workers that have sockets of a port.
 func (s *Set) umems(p *port) (list []*xsk.UMEM) {
 	for id := range s.workers.Len() {
 		for _, sl := range p.slots {
@@ -63,8 +62,8 @@ func (s *Set) umems(p *port) (list []*xsk.UMEM) {
 	return list
 }
 
-// receives is the largest IP packet that the port receives as it is, in bytes, where that is less
-// than the MTU because sockets that take more were refused; else the MTU. p.mu must be held.
+// receives returns the largest IP packet that the port can receive, in bytes: less than the MTU if
+// sockets for larger packets failed; else the MTU. p.mu must be held.
 func (p *port) receives(frameSize int) int {
 	if p.kept.mtu == 0 {
 		return p.device.MTU
@@ -83,21 +82,21 @@ func (p *port) receives(frameSize int) int {
 	return most
 }
 
-// keptCondition reports the packets that are lost because memory was refused, and the remedy. p.mu
-// must be held.
+// keptCondition reports packets that are lost because memory could not be registered, and the
+// remedy. p.mu must be held.
 func (p *port) keptCondition(frameSize int) status.ConditionView {
 	most := p.receives(frameSize)
 	if most == p.device.MTU {
 		level := status.Warning
-		if p.pieces != "" { // which are lost
+		if p.pieces != "" { // packets that arrive in pieces are lost
 			level = status.Failed
 		}
 		return level("memlock",
-			fmt.Sprintf("interface %s stays as it is, though %s: its sockets would register the frames once more, "+
-				"and %v; then restart",
+			fmt.Sprintf("interface %s is not opened again, although %s: its sockets would register the frames once "+
+				"more, and %v; then restart",
 				p.name, p.kept.want, p.kept.why))
 	}
 	return status.Failed("mtu", fmt.Sprintf("interface %s has MTU %d, and packets longer than %d bytes are lost: "+
-		"sockets that take them would register the frames once more, and %v; then restart. Or: ip link set %s mtu %d",
+		"sockets for them would register the frames once more, and %v; then restart. Or: ip link set %s mtu %d",
 		p.name, p.device.MTU, most, p.kept.why, p.name, most))
 }

@@ -14,22 +14,25 @@ import (
 )
 
 const (
-	// confirmPieces is how long a piece must go without a longer packet on any queue of the port,
-	// which refutes it: a forged one is confirmed only where nothing longer arrives.
+	// confirmPieces is the time after which a piece is confirmed if no longer packet, which would
+	// refute it, arrives on any queue of the port. A forged piece is confirmed only if nothing
+	// longer arrives.
 	confirmPieces = 2 * time.Second
-	// retryZeroCopy is after how long zero-copy is tried again: the piece may have been forged all
-	// the same. With a driver that does cut packets, those are lost until that is confirmed anew.
+	// retryZeroCopy is the time after which zero-copy is tried again: the piece may have been
+	// forged after all. If the driver does cut packets, cut packets are lost until that is
+	// confirmed again.
 	retryZeroCopy = 10 * time.Minute
 )
 
-// suspicion is a piece that nothing has refuted yet. All zero is none. Only the watcher uses it.
+// suspicion is a piece that nothing has refuted yet. The zero value is none. Only the watcher uses
+// it.
 type suspicion struct {
 	since   time.Time
-	refuted uint64 // how many pieces of the port were, at that time
+	refuted uint64 // number of refuted pieces of the port at that time
 }
 
-// notePieces looks for packets that a zero-copy driver delivered in pieces: package frames does not
-// know every driver. One piece is enough, if nothing refutes it.
+// notePieces looks for packets that a zero-copy driver delivered in pieces, because package frames
+// does not know every driver. One piece that nothing refutes is enough.
 func (s *Set) notePieces(ctx context.Context, p *port, now time.Time) {
 	p.retryZeroCopy(now)
 	var zeroCopied []*slot
@@ -40,7 +43,7 @@ func (s *Set) notePieces(ctx context.Context, p *port, now time.Time) {
 			}
 		}
 	}
-	s.judgePieces(ctx, p, zeroCopied, now)
+	s.trackPieces(ctx, p, zeroCopied, now)
 }
 
 // retryZeroCopy forgets pieces that were confirmed long ago.
@@ -52,10 +55,11 @@ func (p *port) retryZeroCopy(now time.Time) {
 	}
 }
 
-// judgePieces is notePieces for the slots whose sockets are in zero-copy. While there is a piece,
-// the workers of all of them look for what refutes it: the size of buffers is the device's.
-func (s *Set) judgePieces(ctx context.Context, p *port, zeroCopied []*slot, now time.Time) {
-	refuted := uint64(0) // read before the pieces: one that is refuted meanwhile must count
+// trackPieces is notePieces for the slots whose sockets are in zero-copy. While there is a piece,
+// the workers of all these slots look for packets that refute it, because all queues of a device
+// have buffers of one size.
+func (s *Set) trackPieces(ctx context.Context, p *port, zeroCopied []*slot, now time.Time) {
+	refuted := uint64(0) // read before the pieces, so that a piece refuted meanwhile counts
 	for _, sl := range zeroCopied {
 		refuted += s.workers.Refuted(sl.worker, sl.position)
 	}
@@ -64,12 +68,12 @@ func (s *Set) judgePieces(ctx context.Context, p *port, zeroCopied []*slot, now 
 	switch {
 	case known && refuted != p.suspected.refuted:
 		p.suspected = suspicion{}
-		_ = s.suspectAll(ctx, zeroCopied, fastpath.Piece{}) // it fails where the workers end
+		_ = s.suspectAll(ctx, zeroCopied, fastpath.Piece{}) // fails only if the workers end
 		p.setPieces("", now)
 	case why == "":
 		p.suspected = suspicion{}
 	case !known:
-		if s.suspectAll(ctx, zeroCopied, piece) == nil { // else at the next look
+		if s.suspectAll(ctx, zeroCopied, piece) == nil { // otherwise at the next look
 			p.suspected = suspicion{now, refuted}
 		}
 	case now.Sub(p.suspected.since) >= confirmPieces:
@@ -77,8 +81,8 @@ func (s *Set) judgePieces(ctx context.Context, p *port, zeroCopied []*slot, now 
 	}
 }
 
-// suspect returns a piece that one of the slots got, and what it says of the driver, which is empty
-// if there is none.
+// suspect returns a piece that one of the slots received, and the conclusion about the driver; the
+// conclusion is empty if there is no piece.
 func (s *Set) suspect(p *port, slots []*slot) (piece fastpath.Piece, why string) {
 	p.mu.Lock()
 	dev := p.device
@@ -95,7 +99,8 @@ func (s *Set) suspect(p *port, slots []*slot) (piece fastpath.Piece, why string)
 	return piece, ""
 }
 
-// suspectAll makes the workers look for packets that are longer than the piece, or for none.
+// suspectAll makes the workers look for packets that are longer than the piece; an empty Piece ends
+// that.
 func (s *Set) suspectAll(ctx context.Context, slots []*slot, piece fastpath.Piece) error {
 	for _, sl := range slots {
 		if err := s.workers.Suspect(ctx, sl.worker, sl.position, piece); err != nil {
@@ -105,7 +110,7 @@ func (s *Set) suspectAll(ctx context.Context, slots []*slot, piece fastpath.Piec
 	return nil
 }
 
-// setPieces notes why packets do not arrive whole, and since when that is known.
+// setPieces sets why packets do not arrive whole, and since when that is known.
 func (p *port) setPieces(why string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,11 +119,12 @@ func (p *port) setPieces(why string, now time.Time) {
 	}
 }
 
-// ethernetBytes is what a frame has before its IP packet, at most: a header and two VLAN tags.
+// ethernetBytes is the greatest number of bytes before the IP packet in a frame: a header and two
+// VLAN tags.
 const ethernetBytes = 14 + 2*4
 
-// inPieces returns why packets do not arrive whole, given a piece of one; empty if the packet was
-// longer than any that the interface should receive: the driver is not the cause then.
+// inPieces returns why packets do not arrive whole, for a piece of one. It returns "" if the packet
+// was longer than any that the interface should receive: then the driver is not the cause.
 func inPieces(dev devices.Device, frameSize int, piece fastpath.Piece) string {
 	if piece.Claimed > dev.MTU+ethernetBytes {
 		return ""
@@ -132,7 +138,7 @@ func inPieces(dev devices.Device, frameSize int, piece fastpath.Piece) string {
 		dev.Driver, piece.Got, piece.Claimed, frameSize, do)
 }
 
-// piecesCondition reports packets in pieces, and what is done about them. p.mu must be held.
+// piecesCondition reports packets in pieces and the remedy. p.mu must be held.
 func (p *port) piecesCondition() status.ConditionView {
 	if p.config.ZeroCopy == config.ZeroCopyRequire {
 		return status.Failed("zero-copy", fmt.Sprintf("interface %s loses packets, and zeroCopy is require: %s", p.name,

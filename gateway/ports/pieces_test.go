@@ -75,7 +75,7 @@ func (l *piecesLab) look(t *testing.T, after time.Duration) {
 	if mode, _ := l.p.socketMode(frames.Small); mode == xsk.Copy {
 		zeroCopied = nil
 	}
-	l.s.judgePieces(t.Context(), l.p, zeroCopied, l.now)
+	l.s.trackPieces(t.Context(), l.p, zeroCopied, l.now)
 }
 
 // want compares the mode to request.

@@ -384,7 +384,7 @@ func TestGenericForTheMTU(t *testing.T) {
 	c := smallConfig()
 	l := newPinnedLab(t, c, filepath.Join(pins, "sluice"))
 	const kept, supported, taken = "gives no packets in several buffers", "the driver supports it",
-		"taken over from the process before"
+		"taken over from the previous process"
 	want := func(when, mode, reason string) {
 		t.Helper()
 		l.want(when, 1, "")

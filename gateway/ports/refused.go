@@ -2,16 +2,16 @@ package ports
 
 import "sluice.dev/sluice/internal/perdevice"
 
-// refusals is a file with the MTUs at which devices took generic mode in mode auto. The process
-// that takes a program over reads there whether native mode may be possible now: to find out, it
-// has to take the generic program off.
+// refusals is a file with the MTUs at which devices chose generic mode in mode auto. A process that
+// takes over a generic program reads there whether native mode may be possible now; to try, it
+// would have to detach the program.
 type refusals = perdevice.File[refusal]
 
 type refusal struct {
 	MTU int `json:"mtu"`
 }
 
-// refusedAt returns the MTU at which the port's device took generic mode; 0 if that is not known.
+// refusedAt returns the MTU at which the port's device chose generic mode; 0 if it is unknown.
 func (p *port) refusedAt(r *refusals, ifindex int) int {
 	known, _ := r.Get(p.name, ifindex)
 	return known.MTU

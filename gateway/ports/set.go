@@ -1,12 +1,12 @@
-// Package ports manages sockets and programs on the interfaces: opening them (Bind, Attach),
-// choosing their modes, watching the devices and opening ports again where those were changed,
-// deleted or created again (Watch), and what is reported of it.
+// Package ports manages sockets and programs on the interfaces. It opens them (Bind, Attach),
+// chooses their modes, watches the devices, opens ports again whose device was changed, deleted or
+// created again (Watch), and reports their state.
 //
-//	device as the kernel has it now ─► reopenReason, outdated ─► close, open again
-//	                                         │ what cannot be: a condition
+//	present state of the device ─► reopenReason, outdated ─► close, open again
+//	                                        │ if that fails: a condition
 //
-// A port's sockets are links of the workers, set when the port opens and cleared when it
-// closes. The package knows the workers and the kernel program as interfaces only.
+// A port's sockets are links of the workers, set when the port opens and cleared when it closes.
+// The package has only interfaces for the workers and the kernel program.
 package ports
 
 import (
@@ -28,23 +28,23 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// Config has the parts of ports.
+// Config has the parts that ports are made of.
 type Config struct {
-	Settings *config.Configuration // as at the start
+	Settings *config.Configuration // at the start of the process
 	Log      *slog.Logger
 	Found    devices.Found
 	Plan     devices.Plan
 	Workers  Workers
 	Program  Program
-	HostLink string // its user-space end; empty if there is none
-	// Beats, unless nil, gets the heartbeat of Watch.
+	HostLink string // its user-space end; empty if it is disabled
+	// Beats has the heartbeat of Watch; it may be nil.
 	Beats *heartbeat.Set
 }
 
-// Workers are the workers whose links a port's sockets are.
+// Workers are the workers whose links are a port's sockets.
 type Workers interface {
 	Len() int
-	// UMEM is the memory of a worker's packets.
+	// UMEM returns the packet memory of a worker.
 	UMEM(id int) *xsk.UMEM
 	// Do runs f where the worker's links may be changed.
 	Do(ctx context.Context, id int, f func(*fastpath.Worker)) error
@@ -52,22 +52,22 @@ type Workers interface {
 	Piece(id, position int) (fastpath.Piece, bool)
 	// Refuted counts the pieces of a worker's link that a longer packet has refuted.
 	Refuted(id, position int) uint64
-	// Suspect makes a worker look for a packet that is longer than the piece on a link; no Piece
-	// ends that.
+	// Suspect makes a worker look for a packet on a link that is longer than the piece; an empty
+	// Piece ends that.
 	Suspect(ctx context.Context, id, position int, p fastpath.Piece) error
 }
 
-// Program is the kernel program as ports need it.
+// Program is the part of the kernel program that ports need.
 type Program interface {
-	// Attach puts the program for interfaces on a device.
+	// Attach attaches the program for interfaces to a device.
 	Attach(ifindex int, name string, mode xdpprog.AttachMode) (*xdpprog.Port, error)
-	// AttachHostLink puts the program for the host link on its user-space end.
+	// AttachHostLink attaches the program for the host link to its user-space end.
 	AttachHostLink(ifindex int, name string) (*xdpprog.Port, error)
-	// AttachOver puts the program in the place of a predecessor's that has the same sockets; fill
-	// is called with it before it gets a packet.
+	// AttachOver replaces a predecessor's program, which has the same sockets; it calls fill with
+	// the new one before that gets a packet.
 	AttachOver(ifindex int, name string, hostLink bool, fill func(*xdpprog.Port) error) (*xdpprog.Port, error)
-	// AttachEgress catches replies of local endpoints on their way out of a device. It returns
-	// xdpprog.ErrAttached if it did already.
+	// AttachEgress attaches the program that redirects replies of local endpoints as they leave by
+	// a device. It returns xdpprog.ErrAttached if the program was attached already.
 	AttachEgress(ifindex int, name string) error
 }
 
@@ -78,20 +78,20 @@ type Set struct {
 	log      *slog.Logger
 	workers  Workers
 	program  Program
-	original *napi.Original // what devices had before `interfaces[].napi`
+	original *napi.Original // settings of devices before `interfaces[].napi`
 	refusals *refusals      // of native mode
 	ports    []*port        // in the order of the configuration, the host link's last
 	links    linkList
-	// linkNews counts the kernel's notifications about links, and the readings without one. told is
-	// whether there are notifications.
+	// linkNews counts the kernel's notifications about links, and periodic listings. notified
+	// reports that there are notifications.
 	linkNews atomic.Uint64
-	told     atomic.Bool
-	looking  chan struct{} // has an element while Watch looks, and while it is paused
+	notified atomic.Bool
+	looking  chan struct{} // has an element during a look of Watch, and while Watch is paused
 	beat     *heartbeat.Beat
-	linkBeat *heartbeat.Beat // of what reads notifications
+	linkBeat *heartbeat.Beat // of the goroutine that reads notifications
 }
 
-// New makes the ports that the plan says, which are not open yet.
+// New makes the ports of the plan. They are not open yet.
 func New(c Config) (*Set, error) {
 	original, err := napi.OpenOriginal(filepath.Join(c.Settings.StateDir, "napi.json"))
 	if err != nil {
@@ -101,7 +101,7 @@ func New(c Config) (*Set, error) {
 	if refused == nil {
 		return nil, fmt.Errorf("modes of devices, %w", err)
 	} else if err != nil {
-		c.Log.Warn("devices keep the mode that they are in", "error", err)
+		c.Log.Warn("devices keep their present mode", "error", err)
 	}
 	s := &Set{
 		config: c.Settings, frames: c.Found.Frames, log: c.Log,
@@ -130,8 +130,8 @@ func slotsAt(places []devices.Place) (slots []*slot) {
 	return slots
 }
 
-// Bind binds all sockets before the first one gets packets, so that what is received on one
-// interface can leave by the others.
+// Bind binds all sockets before the first one gets packets: packets that arrive on one interface
+// may leave by any other.
 func (s *Set) Bind(ctx context.Context) error {
 	for _, p := range s.ports {
 		if err := s.bindPort(ctx, p); err != nil {
@@ -141,8 +141,8 @@ func (s *Set) Bind(ctx context.Context) error {
 	return nil
 }
 
-// Attach puts the programs on the devices and the sockets into their maps: packets come from then
-// on.
+// Attach attaches the programs to the devices and adds the sockets to their maps. Packets arrive
+// from then on.
 func (s *Set) Attach(ctx context.Context) error {
 	for _, p := range s.ports {
 		if err := s.attachPort(ctx, p); err != nil {
@@ -153,7 +153,7 @@ func (s *Set) Attach(ctx context.Context) error {
 	return nil
 }
 
-// AttachEgress catches replies of local endpoints on the way out of every NIC.
+// AttachEgress attaches the egress program to every NIC.
 func (s *Set) AttachEgress() error {
 	var errs []error
 	for _, p := range s.ports {
@@ -175,8 +175,7 @@ func (s *Set) logOpen(p *port) {
 		"xdp", mode, "xdpReason", reason, "sockets", socketMode, "socketsReason", why)
 }
 
-// Devices are the interfaces as they were last seen, with the MTU that they are served with,
-// without the host link.
+// Devices returns the interfaces, without the host link, as last read, with the MTU that is served.
 func (s *Set) Devices() (list []devices.Device) {
 	for _, p := range s.ports {
 		if !p.host {
@@ -190,7 +189,7 @@ func (s *Set) Devices() (list []devices.Device) {
 	return list
 }
 
-// Indexes are those of the interfaces and of the host link, as they were last seen.
+// Indexes returns the indexes of the interfaces and of the host link, as last read.
 func (s *Set) Indexes() (list []int) {
 	for _, p := range s.ports {
 		list = append(list, p.index())
@@ -207,6 +206,6 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// Forget removes what the next process would read of the modes of devices. The caller calls it
-// where it leaves no program to that process.
+// Forget removes the stored modes of devices. The caller calls it when it leaves no program to the
+// next process.
 func (s *Set) Forget() error { return s.refusals.Clear() }

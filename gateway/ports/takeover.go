@@ -13,12 +13,12 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// Pause keeps Watch from opening and closing ports, until Resume. It waits for the look that is
-// under way. It returns an error if ctx is done before, or why the ports are not as a next process
-// could take them.
+// Pause keeps Watch from opening and closing ports until Resume. It waits for the end of a look. It
+// returns an error if ctx is done before, or if the ports are in a state that a next process cannot
+// take over.
 func (s *Set) Pause(ctx context.Context) error {
 	if !s.enter(ctx) {
-		return errors.New("the ports are being opened or looked at")
+		return errors.New("the ports are being opened or checked")
 	}
 	for _, p := range s.ports {
 		if !p.isOpen() {
@@ -32,7 +32,7 @@ func (s *Set) Pause(ctx context.Context) error {
 // Resume ends Pause.
 func (s *Set) Resume() { <-s.looking }
 
-// enter waits for whoever looks or has paused the others. It is false if ctx is done before.
+// enter waits for the end of a look or a pause. It returns false if ctx is done before.
 func (s *Set) enter(ctx context.Context) bool {
 	select {
 	case s.looking <- struct{}{}:
@@ -42,9 +42,9 @@ func (s *Set) enter(ctx context.Context) bool {
 	}
 }
 
-// Adopt gives the ports the sockets that another process had (xsk.Take), by worker, and puts them
-// into the links of workers that do not run yet. Every slot must get one, and every socket a slot:
-// otherwise the devices are not as they were there.
+// Adopt gives the ports the sockets of another process (xsk.Take), by worker, and makes them links
+// of workers that do not run yet. Every slot must get a socket and every socket a slot; otherwise
+// the devices differ from those of that process.
 func (s *Set) Adopt(ctx context.Context, sockets [][]*xsk.Socket) error {
 	type place struct{ worker, ifindex, queue int }
 	given := map[place]*xsk.Socket{}
@@ -90,15 +90,15 @@ func (s *Set) Adopt(ctx context.Context, sockets [][]*xsk.Socket) error {
 	return nil
 }
 
-// AttachOver is Attach for sockets of Adopt, which a predecessor's programs send packets to. A port
-// whose interface is gone by now is opened again by Watch.
+// AttachOver is Attach for sockets of Adopt, to which a predecessor's programs send packets. A port
+// whose interface is gone is left to Watch, which opens it again.
 func (s *Set) AttachOver(ctx context.Context) {
 	for _, p := range s.ports {
 		if err := s.attachOver(p); err != nil {
-			s.log.Warn("the program of the process before stays until this one's can be attached", "interface", p.name,
+			s.log.Warn("the previous process's program stays until this one's can be attached", "interface", p.name,
 				"error", err)
 			if err := s.attachPort(ctx, p); err != nil {
-				s.log.Error("interface is closed, and opened again when that is possible", "interface", p.name, "error",
+				s.log.Error("interface is closed until it can be opened again", "interface", p.name, "error",
 					err)
 				continue
 			}
@@ -110,7 +110,7 @@ func (s *Set) AttachOver(ctx context.Context) {
 func (s *Set) attachOver(p *port) error {
 	p.mu.Lock()
 	served := p.served
-	p.destinations, p.known = destinations{}, nil // as a program takes frames at first
+	p.destinations, p.known = destinations{}, nil // the initial state of a program
 	p.mu.Unlock()
 	fill := func(attach *xdpprog.Port) error {
 		p.mu.Lock()
@@ -142,7 +142,7 @@ func (s *Set) attachOver(p *port) error {
 	return nil
 }
 
-// Tune gives the devices the settings of the configuration, as Attach does.
+// Tune applies the configured settings to the devices, like Attach does.
 func (s *Set) Tune() {
 	for _, p := range s.ports {
 		s.tunePort(p)

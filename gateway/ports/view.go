@@ -11,7 +11,7 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// Views returns the ports as status shows them.
+// Views returns the ports for the status.
 func (s *Set) Views() (list []status.InterfaceView) {
 	for _, p := range s.ports {
 		list = append(list, p.view())
@@ -49,7 +49,7 @@ func (p *port) view() status.InterfaceView {
 	return v
 }
 
-// QueueStats returns what the kernel counts for the sockets.
+// QueueStats returns the kernel's counters of the sockets.
 func (s *Set) QueueStats() (list []status.QueueStatsView) {
 	for _, p := range s.ports {
 		list = append(list, p.queueStats()...)
@@ -76,7 +76,7 @@ func (p *port) queueStats() (list []status.QueueStatsView) {
 	return list
 }
 
-// Conditions reports what is wrong with open ports, but for what Links says.
+// Conditions reports problems of open ports, other than those that Links reports.
 func (s *Set) Conditions() (list []status.ConditionView) {
 	for _, p := range s.ports {
 		list = append(list, p.conditions(s.frames)...)
@@ -96,7 +96,7 @@ func (p *port) conditions(chosen frames.Choice) (list []status.ConditionView) {
 	}
 	if p.unread != nil {
 		list = append(list, status.Warning("interfaces",
-			fmt.Sprintf("interface %s stays open as it is: how it is now could not be read: %v", p.name, p.unread)))
+			fmt.Sprintf("interface %s is not opened again: its present state could not be read: %v", p.name, p.unread)))
 	}
 	if about, err := devices.Check(p.device, p.config, chosen); err != nil {
 		list = append(list, status.Failed(about, err.Error()))
@@ -104,24 +104,24 @@ func (p *port) conditions(chosen frames.Choice) (list []status.ConditionView) {
 	if why := p.destinations.unknown; why != "" {
 		list = append(list,
 			status.Warning("mac-addresses",
-				fmt.Sprintf("interface %s: frames for other hosts, and of VLANs that no device is in, are forwarded "+
-					"as if they were for this node, as its MAC addresses are not known: %s", p.name, why)))
+				fmt.Sprintf("interface %s: frames for other hosts, and of VLANs without a device, are forwarded "+
+					"as if they were for this node, because its MAC addresses are not known: %s", p.name, why)))
 	}
-	if p.pieces != "" && p.kept.mtu == 0 { // else that was said
+	if p.pieces != "" && p.kept.mtu == 0 { // otherwise keptCondition reports it
 		list = append(list, p.piecesCondition())
 	}
 	if p.served < len(p.slots) {
 		list = append(list,
 			status.Warning("queues",
-				fmt.Sprintf("interface %s has %d queues and had %d at the start: some workers have less to do; "+
-					"restart the daemon to plan anew", p.name, p.served, len(p.slots))))
+				fmt.Sprintf("interface %s has %d queues and had %d at the start: some workers have fewer queues; "+
+					"restart the daemon to assign the queues again", p.name, p.served, len(p.slots))))
 	}
 	if p.device.Spread <= p.served {
 		return list
 	}
-	detail := fmt.Sprintf("interface %s receives on %d queues and %d are served: what arrives on the others goes to "+
+	detail := fmt.Sprintf("interface %s receives on %d queues and %d are served: packets on the other queues go to "+
 		"the kernel. "+
-		"Let it receive on those only: ethtool -X %s equal %d, then: ethtool -L %s combined %d", p.name,
+		"To receive only on the served ones: ethtool -X %s equal %d, then: ethtool -L %s combined %d", p.name,
 		p.device.Spread, p.served, p.name, p.served, p.name, p.served)
 	if p.config.Queues != config.AllQueues {
 		return append(list, status.Warning("queues", detail))

@@ -12,35 +12,35 @@ import (
 )
 
 const (
-	// watchEvery is how often ports are looked at: what keeps packets from arriving. The sockets of
-	// a deleted device report that, too.
+	// watchEvery is the interval of the checks for reasons why packets may not arrive. The sockets
+	// of a deleted device are one.
 	watchEvery = 500 * time.Millisecond
-	// readEvery is how often all else is read again that the kernel does not tell of, as the number
-	// of queues. Every reading is system calls and netlink dumps: where they run on a worker's CPU,
-	// at watchEvery, it takes that from one packet in 500.
+	// readEvery is the interval of reading all other state that has no notifications, such as the
+	// number of queues. A reading is several system calls and netlink dumps: at watchEvery, on a
+	// worker's CPU, it would delay one packet in 500.
 	readEvery = 2 * time.Second
-	// stirFor is how long all is read at watchEvery after something has changed: more follows, and
-	// old MAC addresses are to be forgotten (keepMAC).
+	// stirFor is for how long everything is read at watchEvery after a change: more changes follow,
+	// and old MAC addresses must be removed (keepMAC).
 	stirFor = 5 * time.Second
 )
 
-// breath is the pause between two parts of a look. A thread that does system calls on a worker's
-// CPU keeps it until it sleeps: done at once, a look is a millisecond in which packets wait.
+// breath is the pause between two parts of a look. A thread that makes system calls on a worker's
+// CPU keeps the CPU until it sleeps: without pauses, packets would wait a millisecond for a look.
 const breath = 5 * time.Millisecond
 
-// socketsAtOnce is how many sockets are looked at, with a system call each, without a breath: a
-// pause costs an idle gateway more than they do.
+// socketsAtOnce is the number of sockets that are checked, with a system call each, without a
+// pause: a pause costs an idle gateway more.
 const socketsAtOnce = 16
 
-// Watch looks at the ports again and again until ctx is done. It opens those again whose device was
-// changed, or deleted and created again, and those whose program was detached. It calls looked
-// after each look, and at once when the kernel tells of a change of a link, and first before it
-// reads everything, all one after another.
+// Watch checks the ports periodically until ctx is done. It opens ports again whose device was
+// changed, or deleted and created again, or whose program was detached. It calls looked after each
+// look, and at once when the kernel notifies it of a link change; before it reads everything it
+// calls the functions of first, one after another.
 func (s *Set) Watch(ctx context.Context, looked func(), first ...func(context.Context)) {
 	s.watch(ctx, s.watchLinks(ctx), looked, first...)
 }
 
-// watch is Watch with the kernel's notifications about links.
+// watch is Watch with a channel of the kernel's notifications about links.
 func (s *Set) watch(ctx context.Context, links <-chan struct{}, looked func(), first ...func(context.Context)) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -80,20 +80,20 @@ func (s *Set) watch(ctx context.Context, links <-chan struct{}, looked func(), f
 	}
 }
 
-// begin is enter for Watch, whose heartbeat rests while a hand-over has paused the ports.
+// begin is enter for Watch. The heartbeat rests while a hand-over has paused the ports.
 func (s *Set) begin(ctx context.Context) bool {
 	s.beat.Rest()
 	defer s.beat.Beat()
 	return s.enter(ctx)
 }
 
-// readings is when everything about the ports is to be read again.
+// readings schedules the readings of everything about the ports.
 type readings struct{ last, stirred time.Time }
 
-// stir makes the readings of some time frequent.
+// stir makes the readings frequent for a while (stirFor).
 func (r *readings) stir(now time.Time) { r.stirred = now }
 
-// due reports whether everything is to be read at a look, which then is.
+// due reports whether a look must read everything, and counts that as done.
 func (r *readings) due(now time.Time) bool {
 	if now.Sub(r.stirred) >= stirFor && now.Sub(r.last) < readEvery-watchEvery/2 {
 		return false
@@ -102,12 +102,12 @@ func (r *readings) due(now time.Time) bool {
 	return true
 }
 
-// restless reports whether a port is not as it should be, or not known to be.
+// restless reports whether the state of a port is wrong or unknown.
 func (s *Set) restless() bool {
 	return slices.ContainsFunc(s.ports, func(p *port) bool { return !p.isOpen() || !p.suspected.since.IsZero() })
 }
 
-// look looks at all ports; with all it reads everything about them again.
+// look checks all ports; with all set it reads everything about them again.
 func (s *Set) look(ctx context.Context, all bool, first []func(context.Context)) {
 	if all {
 		for _, f := range first {
@@ -117,9 +117,9 @@ func (s *Set) look(ctx context.Context, all bool, first []func(context.Context))
 		s.followAll(time.Now())
 		s.linkNews.Add(1)
 	}
-	sockets := 0 // since the last breath
+	sockets := 0 // since the last pause
 	for _, p := range s.ports {
-		s.beat.Beat() // opening one again may take seconds: its NIC is reset
+		s.beat.Beat() // opening a port may take seconds: its NIC is reset
 		if sockets += len(p.slots); all || sockets > socketsAtOnce {
 			breathe(ctx)
 			sockets = len(p.slots)
@@ -128,13 +128,13 @@ func (s *Set) look(ctx context.Context, all bool, first []func(context.Context))
 			continue
 		}
 		if err := s.AttachEgress(); err != nil {
-			s.log.Warn("egress program", "error", err)
+			s.log.Warn("egress program cannot be attached", "error", err)
 		}
 	}
 }
 
-// receives reports whether a port's packets still come to its sockets; those of queues that another
-// tool has taken away do again.
+// receives reports whether a port's packets still reach its sockets. If another tool has removed
+// sockets from the map, receives adds them again.
 func (s *Set) receives(p *port) bool {
 	p.mu.Lock()
 	works := p.open && !p.gone() && p.attach.Linked()
@@ -145,7 +145,7 @@ func (s *Set) receives(p *port) bool {
 	return works
 }
 
-// breathe sleeps for a breath.
+// breathe sleeps for breath.
 func breathe(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -153,7 +153,7 @@ func breathe(ctx context.Context) {
 	}
 }
 
-// check reports whether the port had to be opened again and was.
+// check opens the port again if necessary, and reports whether it did.
 func (s *Set) check(ctx context.Context, p *port) (reopened bool) {
 	s.notePieces(ctx, p, time.Now())
 	reason, closing := p.reopenReason(), s.closePort
@@ -191,8 +191,7 @@ func (s *Set) check(ctx context.Context, p *port) (reopened bool) {
 	return true
 }
 
-// keepSockets gives the packets of served queues back to their sockets where another tool has taken
-// them away.
+// keepSockets adds the sockets of served queues to the map again if another tool has removed them.
 func (s *Set) keepSockets(p *port) {
 	p.mu.Lock()
 	attach, slots := p.attach, p.slots[:p.served]
@@ -205,16 +204,16 @@ func (s *Set) keepSockets(p *port) {
 		lost, err := attach.KeepSocket(sl.queue, socket.FD())
 		switch {
 		case err != nil:
-			s.log.Warn("a queue's packets may not reach its socket", "interface", p.name, "error", err)
+			s.log.Warn("packets of a queue may not reach its socket", "interface", p.name, "error", err)
 		case lost:
-			s.log.Warn("a queue had lost its socket: another tool has changed the map; it is there again",
+			s.log.Warn("another tool had removed a queue's socket from the map; it was added again",
 				"interface", p.name, "queue", sl.queue)
 		}
 	}
 }
 
-// reopenReason reads the device as it is now and returns why the port must be opened again; nil if
-// it need not, or if that could not be read: then p.unread is the reason, and the port stays open.
+// reopenReason reads the device and returns why the port must be opened again; nil if it need not,
+// or if the reading failed: then p.unread is the error, and the port stays open.
 func (p *port) reopenReason() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -237,7 +236,7 @@ func (p *port) reopenReason() error {
 	}
 	p.device = dev
 	if n := p.servable(dev); n != p.served {
-		return fmt.Errorf("%d queues are served, and it has %d now", p.served, dev.Queues)
+		return fmt.Errorf("%d queues are served, and it now has %d", p.served, dev.Queues)
 	}
 	if err := p.lostProgram(&dev); err != nil {
 		return err

@@ -1,18 +1,18 @@
-// Package reach judges whether packets can reach backends and clients, for health checks.
+// Package reach decides whether packets can reach backends and clients, for health checks.
 //
-// The configuration does not say what an interface is for, so its roles follow from the routes
-// while packets can pass it, and stay as they were while none can, because the kernel takes its
-// routes away:
+// The configuration does not give the purpose of an interface. Its roles follow from the routes
+// while packets can pass it, and do not change while none can, because the kernel then removes its
+// routes:
 //
 //	backend side   the routes to backends lead to it
-//	client side    a default route leads to it; if there is none: it is not of the backend side;
-//	               if there is none of these either, as with one interface: any interface
-//	host link      there is one at most, and it has to work where it is configured
+//	client side    a default route leads to it; without default routes: every interface that is not
+//	               of the backend side; if that leaves none, as with one interface: any interface
+//	host link      at most one; it must work if it is configured
 //
-// A side is lost when packets can pass none of its interfaces. One of several that is lost is a
-// condition. The trap is a default route: when the interface to the backends goes down, the kernel
-// would send to them by way of the clients' router. So a default route does not count as a way to
-// backends while an interface is lost that had a better one, or whose role was never seen.
+// A side is lost when packets can pass none of its interfaces. If only one of several is lost, a
+// condition reports it. When the interface to the backends goes down, the kernel would send their
+// packets by a default route to the clients' router. So a default route does not count as a way to
+// backends while an interface is lost that had a better route, or whose role is unknown.
 package reach
 
 import (
@@ -26,36 +26,37 @@ import (
 // Link is an interface of the configuration, or the host link.
 type Link struct {
 	Name string
-	Why  string // nothing can pass it; empty if packets can
+	Why  string // why no packet can pass it; empty if packets can
 }
 
-// Facts are what is judged.
+// Facts are the input of Look.
 type Facts struct {
 	Links    []Link      // in the order of the configuration
 	Host     *Link       // nil if there is none
-	Backends []neigh.Way // to backends that may get new flows, each way once; none if there are none
+	Backends []neigh.Way // to backends that may get new flows, each way once; empty if there are none
 	Defaults []int       // links that default routes lead to
 }
 
-// role is what a link was for when packets could pass it last.
+// role is the role of a link when packets could last pass it.
 type role struct {
-	seen    bool // packets could pass it once
+	seen    bool // packets could pass it at some time
 	client  bool // a default route led to it
 	backend bool // routes to backends led to it
-	better  bool // and one of them was no default route
+	better  bool // and one of these was no default route
 }
 
-// Judge remembers the roles. The zero Judge knows none. One goroutine may use it at a time.
+// Judge remembers the links' roles. The zero Judge knows none. It is not safe for concurrent use.
 type Judge struct{ roles []role }
 
-// NoRoute is what Look says where all interfaces pass packets and none of the routes leads to a
-// backend. It may be so at all gateways at once, as where what writes the routes has failed.
+// NoRoute is the result of Look if packets can pass all interfaces and no route leads to a backend.
+// It may affect all gateways at once, for example when the routing daemon has failed.
 const NoRoute = noBackend + noRoute
 
 const noBackend, noRoute = "no packet reaches a backend: ", "the kernel has no route to any"
 
 // Look returns why packets cannot reach backends or clients; nothing if they can. The ways must
-// have been read before the links: then no link that passes packets has lost its routes already.
+// have been read before the links: otherwise a link that passes packets could already have lost its
+// routes.
 func (j *Judge) Look(f *Facts) (why []string) {
 	j.learn(f)
 	if f.Host != nil && f.Host.Why != "" {
@@ -71,7 +72,7 @@ func (j *Judge) Look(f *Facts) (why []string) {
 	return why
 }
 
-// learn updates the roles of links that packets can pass.
+// learn updates the roles of the links that packets can pass.
 func (j *Judge) learn(f *Facts) {
 	if j.roles == nil {
 		j.roles = make([]role, len(f.Links))
@@ -94,7 +95,7 @@ func (j *Judge) learn(f *Facts) {
 	}
 }
 
-// defaultIsShaky reports whether a default route may be but what is left of the ways to backends.
+// defaultIsShaky reports whether a default route may have replaced better ways to backends.
 func (j *Judge) defaultIsShaky(f *Facts) bool {
 	for i, l := range f.Links {
 		if l.Why != "" && (j.roles[i].better || !j.roles[i].seen) {
@@ -108,8 +109,8 @@ func (j *Judge) reachesBackends(f *Facts) bool {
 	return slices.ContainsFunc(f.Backends, func(w neigh.Way) bool { return j.Lost(f, w) == "" })
 }
 
-// Lost returns why packets cannot reach a backend by a way, as of the last Look, which must have
-// been at the same facts; empty: they can.
+// Lost returns why packets cannot reach a backend by a way, after Look with the same facts; empty
+// if they can.
 func (j *Judge) Lost(f *Facts, w neigh.Way) (why string) {
 	switch w.Kind {
 	case nexthop.OnLink:
@@ -133,7 +134,7 @@ func (j *Judge) Lost(f *Facts, w neigh.Way) (why string) {
 	return "the kernel has no route"
 }
 
-// clientSide returns which links are of the client side.
+// clientSide returns a function that reports whether a link is of the client side.
 func (j *Judge) clientSide() func(i int) bool {
 	switch {
 	case slices.ContainsFunc(j.roles, func(r role) bool { return r.client }):
@@ -154,7 +155,8 @@ func passes(f *Facts, of func(int) bool) bool {
 	return false
 }
 
-// blocked lists the links of a side that nothing can pass, or says otherwise if there is none.
+// blocked lists the links of a side that no packet can pass, or returns otherwise if there are
+// none.
 func blocked(f *Facts, of func(int) bool, otherwise string) string {
 	var list []string
 	for i, l := range f.Links {

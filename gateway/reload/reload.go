@@ -1,6 +1,6 @@
-// Package reload replaces the daemon that runs by the program and the configuration that are
-// installed now, for a service manager: it starts the next process, which takes over from the
-// running one, and says when it has.
+// Package reload replaces the running daemon by the installed program and configuration, for a
+// service manager: it starts the next process, which takes over from the running one, and reports
+// when it has.
 package reload
 
 import (
@@ -21,26 +21,27 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// Config says what to start, and where it answers.
+// Config has the program to start, and the sockets of the processes.
 type Config struct {
-	Program string // the daemon's
+	Program string // path of the daemon's executable
 	Args    []string
-	// StatusSocket is that of the daemon that forwards, WaitingSocket the next one's while it waits
-	// for that, which it is told (config.WaitingVariable).
+	// StatusSocket is the socket of the forwarding daemon. WaitingSocket is the socket of the next
+	// one while it waits; it gets the path in config.WaitingVariable.
 	StatusSocket, WaitingSocket string
-	// NotifySocket is where the service manager is told which process is the main one (MAINPID,
+	// NotifySocket is the socket on which the service manager learns the main process (MAINPID,
 	// sd_notify(3)), or empty.
 	NotifySocket string
-	Within       time.Duration // until the next process has taken over, or is to be ended
-	// Decide is how long a hand-over takes at most, which may be under way then.
+	Within       time.Duration // the time for the next process to take over, before it is ended
+	// Decide is the longest time of a hand-over that is in progress when Within has passed.
 	Decide time.Duration
 }
 
-// Within is shorter than systemd's DefaultTimeoutStartSec, which bounds a reload, too: what it
-// kills is this process, and the next one would wait on. So is the sum with what a hand-over takes.
+// Within is shorter than systemd's DefaultTimeoutStartSec, which also bounds a reload: systemd
+// would kill this process, and the next one would keep waiting. Within plus the time of a hand-over
+// is shorter, too.
 const Within = 75 * time.Second
 
-// decide is how long a hand-over takes at most from the offer on, and a second.
+// decide is the longest time of a hand-over from the offer on, plus a second.
 var decide = handover.DefaultTimes.Prepare + handover.DefaultTimes.Assume + time.Second
 
 // Daemon replaces the daemon of a configuration file by this program.
@@ -60,16 +61,16 @@ func Daemon(ctx context.Context, file string) error {
 	})
 }
 
-// Run starts the next process and returns once that has what the running one had. After an error
-// that one has ended, and the running one goes on; but where the running one has ended, the next
-// one is the only one, and stays.
+// Run starts the next process and returns when that has taken over. After an error, the next
+// process has ended and the running one continues; if the running one has ended, the next one
+// stays.
 func Run(ctx context.Context, c Config) error {
 	pid, err := status.PeerPID(c.StatusSocket)
 	switch {
 	case err != nil:
 		return fmt.Errorf("there is no daemon to take over from: %w", err)
 	case pid == 0:
-		return errors.New("the daemon that runs is in another container: let a pod of its own take over")
+		return errors.New("the running daemon is in another container: let another pod of the gateway take over")
 	}
 	before, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -88,20 +89,21 @@ func Run(ctx context.Context, c Config) error {
 	return n.notify()
 }
 
-// next is the process that is to take over.
+// next is the process that will take over.
 type next struct {
 	Config
-	before int // a descriptor of the process that ran (pidfd_open(2))
+	before int // descriptor of the process that ran before (pidfd_open(2))
 	cmd    *exec.Cmd
 	ended  chan error
 }
 
-// start starts it in a session of its own, with this process's output: it stays when this one ends.
+// start starts the process in its own session, with this process's output, so that it stays when
+// this process ends.
 func (n *next) start() error {
 	n.cmd = exec.Command(n.Program, n.Args...)
 	n.cmd.Stdout, n.cmd.Stderr = os.Stdout, os.Stderr
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	// By the variable it tells the manager nothing before it has taken over: until then another
+	// With the variable it does not notify the manager before it has taken over: until then another
 	// process is the main one.
 	n.cmd.Env = append(os.Environ(), config.WaitingVariable+"="+n.WaitingSocket)
 	if err := n.cmd.Start(); err != nil {
@@ -111,27 +113,27 @@ func (n *next) start() error {
 	return nil
 }
 
-// lookEvery is the interval of looking at the sockets. From the end of the running process until
-// the manager knows the next one it has none, and waits only for this one.
+// lookEvery is the interval at which the sockets are checked. It is short because the service has
+// no main process between the end of the running process and the notification.
 const lookEvery = 10 * time.Millisecond
 
-// refusals are how often the next process must have asked in vain, some three seconds after the
-// first time, for it to be ended: what passes has passed by then.
-const refusals = 3
+// maxRefusals is the number of refused requests, over some three seconds, after which the next
+// process is ended: a temporary reason has passed by then.
+const maxRefusals = 3
 
 // await waits until the process owns the status socket.
 func (n *next) await(ctx context.Context) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	said := ""
+	why := ""
 	for {
 		if n.owns() {
 			return nil
 		}
 		if v, ok := n.waits(ctx); ok && v.TakeOver != nil && v.TakeOver.Asked > 0 {
-			said = vain(v.TakeOver)
-			if v.TakeOver.Asked >= refusals {
-				return errors.New(said)
+			why = whyRefused(v.TakeOver)
+			if v.TakeOver.Asked >= maxRefusals {
+				return errors.New(why)
 			}
 		}
 		select {
@@ -141,63 +143,64 @@ func (n *next) await(ctx context.Context) error {
 				err = errors.New("exit status 0")
 			}
 			if n.alone() {
-				return fmt.Errorf("the next process ended, and so has the one before; its log says why: %w", err)
+				return fmt.Errorf("the next process and the previous one have ended; see the next one's log: %w", err)
 			}
-			return fmt.Errorf("the next process ended, and the running one goes on; its log says why: %w", err)
+			return fmt.Errorf("the next process ended, and the running one continues; see the next one's log: %w", err)
 		case <-ctx.Done():
-			if said == "" {
-				said = n.silent()
+			if why == "" {
+				why = n.whyUnknown()
 			}
-			return fmt.Errorf("the next process has not taken over within %v: %s", n.Within, said)
+			return fmt.Errorf("the next process has not taken over within %v: %s", n.Within, why)
 		case <-tick.C:
 		}
 	}
 }
 
-// vain says why a process that has asked was given nothing.
-func vain(v *status.TakeOverView) string {
+// whyRefused returns why a process whose requests were refused did not take over.
+func whyRefused(v *status.TakeOverView) string {
 	if v.Unable != "" {
-		return "the next process cannot take over, and the running one goes on: " + v.Unable
+		return "the next process cannot take over, and the running one continues: " + v.Unable
 	}
-	return "the running process does not hand over, and goes on: " + strings.Join(v.Refused, "; ")
+	return "the running process does not hand over, and continues: " + strings.Join(v.Refused, "; ")
 }
 
-// silent says why the process may have said nothing.
-func (n *next) silent() string {
+// whyUnknown returns why the process may not have reported its state.
+func (n *next) whyUnknown() string {
 	if pid, err := status.PeerPID(n.WaitingSocket); err == nil && pid != n.pid() {
 		who := fmt.Sprintf("process %d", pid)
 		if pid == 0 {
 			who = "a process of another container"
 		}
-		return fmt.Sprintf("%s has %s, as one of a reload before that waits, and so the next one could not say why: "+
-			"end that one; why is in the log of the next one", who, n.WaitingSocket)
+		return fmt.Sprintf("%s has %s, perhaps from an earlier reload, so the next process could not report why: "+
+			"end that process; the log of the next one has the reason", who, n.WaitingSocket)
 	}
 	return "it has not compiled all objects: is the API server away?"
 }
 
 func (n *next) pid() int { return n.cmd.Process.Pid }
 
-// owns reports whether the process has the status socket, which it takes with all the rest.
+// owns reports whether the process has the status socket, which it takes with everything else.
 func (n *next) owns() bool {
 	pid, err := status.PeerPID(n.StatusSocket)
 	return err == nil && pid == n.pid()
 }
 
-// alone reports whether the process that ran has ended: then the next one has all, or starts.
+// alone reports whether the previous process has ended: then the next one has everything, or
+// starts.
 func (n *next) alone() bool {
 	p := []unix.PollFd{{Fd: int32(n.before), Events: unix.POLLIN}}
 	ready, err := unix.Poll(p, 0)
 	return err == nil && ready > 0
 }
 
-// isWaiting reports whether the process is known to wait for the running one, which it does until
-// it is given something: then it has no socket, as where the next one of a reload before has that.
+// isWaiting reports whether the process is known to wait for the running one. It waits without a
+// socket if the next process of an earlier reload has that.
 func (n *next) isWaiting() bool {
 	pid, err := status.PeerPID(n.WaitingSocket)
 	return err == nil && pid == n.pid()
 }
 
-// waits asks the process while it waits for the running one.
+// waits asks the process for its status while it waits for the running one.
 func (n *next) waits(ctx context.Context) (v status.StatusView, ok bool) {
 	if !n.isWaiting() {
 		return v, false
@@ -208,31 +211,31 @@ func (n *next) waits(ctx context.Context) (v status.StatusView, ok bool) {
 }
 
 // notify makes the process the service's main one. This process must be alive when the manager
-// reads it, and must not have ended when the manager notices the end of the process before: as
-// long as the command of ExecReload runs, that ends nothing (service_sigchld_event,
-// src/core/service.c of systemd).
+// reads the message, and must not have ended when the manager notices the end of the previous
+// process: while the command of ExecReload runs, that end does not end the service
+// (service_sigchld_event, src/core/service.c of systemd).
 func (n *next) notify() error {
 	if n.NotifySocket == "" {
 		return nil
 	}
 	conn, err := net.Dial("unixgram", n.NotifySocket)
 	if err == nil {
-		_, err = fmt.Fprintf(conn, "MAINPID=%d\nSTATUS=taken over from the process before", n.pid())
+		_, err = fmt.Fprintf(conn, "MAINPID=%d\nSTATUS=taken over from the previous process", n.pid())
 		err = errors.Join(err, conn.Close())
 	}
 	if err != nil {
-		return fmt.Errorf("process %d has taken over, and the service manager does not know: %w", n.pid(), err)
+		return fmt.Errorf("process %d has taken over, but the service manager was not notified: %w", n.pid(), err)
 	}
 	return nil
 }
 
-// endWithin is how long a process that does not take over may take to end.
+// endWithin is the time that a process that does not take over may need to end.
 const endWithin = 20 * time.Second
 
-// stays reports whether the next process is the one that forwards, or will. While it is being given
-// what the running one has, that is not decided: SIGTERM could end the one that has just got all,
-// after the running one has given it. So it waits for that. One that is known to wait for the
-// running one is far from it.
+// stays reports whether the next process is the one that forwards, or will forward. During a
+// hand-over that is undecided: SIGTERM could end the next process just after the running one has
+// handed everything over. So stays waits for the end of the hand-over, unless the process is known
+// to wait for the running one.
 func (n *next) stays() bool {
 	for deadline := time.Now().Add(n.Decide); ; time.Sleep(lookEvery) {
 		switch {
@@ -246,13 +249,13 @@ func (n *next) stays() bool {
 	}
 }
 
-// end ends the process, unless it has taken over after all, and returns why.
+// end ends the process and returns why, unless the process has taken over after all.
 func (n *next) end(why error) error {
 	if n.stays() {
 		if n.owns() {
 			return n.notify()
 		}
-		return errors.Join(fmt.Errorf("the process before has ended, and the next one, %d, stays in its place: %w",
+		return errors.Join(fmt.Errorf("the previous process has ended, and the next one, %d, replaces it: %w",
 			n.pid(), why), n.notify())
 	}
 	_ = n.cmd.Process.Signal(syscall.SIGTERM) // it may have ended

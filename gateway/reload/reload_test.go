@@ -97,7 +97,7 @@ func behave(what, dir string) int {
 	case dies:
 		return 7
 	case refused, unable:
-		serve(waitingSocket(dir), refusals)
+		serve(waitingSocket(dir), maxRefusals)
 	case hesitates:
 		serve(waitingSocket(dir), 1)
 		fallthrough
@@ -142,8 +142,8 @@ func TestRun(t *testing.T) {
 		decide    time.Duration
 	}{
 		{takes, "", time.Minute, time.Minute}, {hesitates, "", time.Minute, time.Minute},
-		{refused, "does not hand over, and goes on: frames: another size", time.Minute, time.Minute},
-		{unable, "the next process cannot take over, and the running one goes on: no interface eth5", time.Minute,
+		{refused, "does not hand over, and continues: frames: another size", time.Minute, time.Minute},
+		{unable, "the next process cannot take over, and the running one continues: no interface eth5", time.Minute,
 			time.Minute},
 		{dies, "exit status 7", time.Minute, time.Minute},
 		{waits, "has not taken over within 200ms: it has not compiled all", 200 * time.Millisecond,
@@ -184,15 +184,15 @@ func TestRun(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
 					t.Errorf("%v, want %q", err, c.err)
 				}
-				if said := heard(t, manager); said != "" {
-					t.Errorf("the manager heard %q", said)
+				if message := received(t, manager); message != "" {
+					t.Errorf("the manager received %q", message)
 				}
 				return
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			text, _, _ := strings.Cut(strings.TrimPrefix(heard(t, manager), "MAINPID="), "\n")
+			text, _, _ := strings.Cut(strings.TrimPrefix(received(t, manager), "MAINPID="), "\n")
 			pid, err := strconv.Atoi(text)
 			if owner, e := status.PeerPID(statusSocket(dir)); err != nil || e != nil || pid != owner {
 				t.Fatalf("the main process is %q, want %d: %v", text, owner, errors.Join(err, e))
@@ -242,10 +242,10 @@ func TestRunAlone(t *testing.T) {
 	err = Run(ctx, Config{Program: self, StatusSocket: statusSocket(dir), WaitingSocket: waitingSocket(dir),
 		NotifySocket: manager.LocalAddr().String(), Within: time.Minute})
 	<-ended
-	if err == nil || !strings.Contains(err.Error(), "the process before has ended, and the next one") {
+	if err == nil || !strings.Contains(err.Error(), "the previous process has ended, and the next one") {
 		t.Errorf("%v", err)
 	}
-	text, _, _ := strings.Cut(strings.TrimPrefix(heard(t, manager), "MAINPID="), "\n")
+	text, _, _ := strings.Cut(strings.TrimPrefix(received(t, manager), "MAINPID="), "\n")
 	pid, err := strconv.Atoi(text)
 	if err != nil {
 		t.Fatalf("the manager was not told: %v", err)
@@ -256,7 +256,7 @@ func TestRunAlone(t *testing.T) {
 }
 
 // heard is the message that has come, if any: it is sent before Run returns.
-func heard(t *testing.T, manager net.PacketConn) string {
+func received(t *testing.T, manager net.PacketConn) string {
 	t.Helper()
 	raw, err := manager.(syscall.Conn).SyscallConn()
 	if err != nil {

@@ -91,10 +91,10 @@ func TestFind(t *testing.T) {
 			c.Maglev.Seed, c.Maglev.SeedFile = "public", filepath.Join(dir, "seed")
 			write(t, c.Maglev.SeedFile, good, 0o400)
 		}, File, "ok", ""},
-		{"a file that others may read", func(t *testing.T, c *config.Configuration, dir string) {
+		{"a file that other users may read", func(t *testing.T, c *config.Configuration, dir string) {
 			c.Maglev.SeedFile = filepath.Join(dir, "seed")
 			write(t, c.Maglev.SeedFile, good, 0o444)
-		}, File, "warn", "others may read"},
+		}, File, "warn", "other users may read"},
 		{"a short Secret", func(t *testing.T, c *config.Configuration, dir string) {
 			c.Maglev.SeedFile = filepath.Join(dir, "seed")
 			write(t, c.Maglev.SeedFile, "guess", 0o400)
@@ -111,7 +111,7 @@ func TestFind(t *testing.T) {
 		}, Configuration, "warn", "does not exist or is empty"},
 		{"in a ConfigMap", func(_ *testing.T, c *config.Configuration, _ string) {
 			c.Maglev.Seed, c.Kubernetes.Enabled = good, true
-		}, Configuration, "warn", "others may read"},
+		}, Configuration, "warn", "other users may read"},
 		{"in a file of root's", func(_ *testing.T, c *config.Configuration, _ string) { c.Maglev.Seed = good },
 			Configuration, "ok", "from the configuration, fingerprint " + maglev.Fingerprint(good)},
 		{"one gateway alone", func(*testing.T, *config.Configuration, string) {}, Drawn, "ok", "another gateway"},

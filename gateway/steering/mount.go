@@ -13,15 +13,15 @@ import (
 // Mount records which part of a bpffs the gateway made and must remove.
 type Mount struct {
 	dir     string
-	mark    string // the file that tells a successor of a daemon that was killed, or handed over
+	mark    string // the file that records the mount for the process after a killed daemon or a hand-over
 	mounted bool
-	made    bool // its directory, too
+	made    bool // the daemon made the directory, too
 }
 
-// madeLine is in the mark where the directory was not there before.
+// madeLine is in the mark if the daemon made the directory.
 const madeLine = "directory made"
 
-// EnsureMount makes sure that there is a bpffs, and marks in stateDir what it had to do for that.
+// EnsureMount mounts a bpffs if there is none, and records in stateDir what it did.
 func EnsureMount(dir, stateDir string) (*Mount, error) {
 	m, err := FindMount(dir, stateDir)
 	if err != nil {
@@ -43,8 +43,8 @@ func EnsureMount(dir, stateDir string) (*Mount, error) {
 	return m, trusted.WriteState(m.mark, []byte(text))
 }
 
-// FindMount returns what a process marked in stateDir that it had to do for its bpffs. A mark of
-// another directory says nothing about this one, which may be the node's.
+// FindMount returns what a process recorded in stateDir about its bpffs. A record about another
+// directory is ignored: this one may be the node's.
 func FindMount(dir, stateDir string) (*Mount, error) {
 	m := &Mount{dir: dir, mark: filepath.Join(stateDir, "bpffs")}
 	text, err := trusted.ReadState(m.mark)

@@ -1,6 +1,6 @@
-// Package steering is the gateway's kernel program as the control loop and the ports use it. It
-// makes calls of xdpprog from control's sets, one at a time, and manages the bpffs that the program
-// and its maps are pinned in.
+// Package steering connects the control loop and the ports to the kernel program. It translates
+// control's sets into calls of xdpprog, one at a time, and manages the bpffs on which the program
+// and its maps are pinned.
 package steering
 
 import (
@@ -24,16 +24,16 @@ import (
 	"sluice.dev/sluice/xdpprog"
 )
 
-// Program is the kernel program. It implements loop.Steering and ports.Program. One object
-// that is refused does not keep the others from being done.
+// Program is the kernel program. It implements loop.Steering and ports.Program. An object that is
+// rejected does not affect the others.
 type Program struct {
-	mu    sync.Mutex // the control loop and the reopening of ports share the maps
+	mu    sync.Mutex // the control loop and the opening of ports share the maps
 	s     *xdpprog.Steering
-	local config.PortRange // net.ipv4.ip_local_port_range, as the kernel program has it
+	local config.PortRange // net.ipv4.ip_local_port_range that the kernel program has
 }
 
-// Prepare opens what another process works by, and loads the programs (xdpprog.Prepare). Until Own
-// all calls but Counters and Arrivals wait.
+// Prepare opens the maps that another process uses, and loads the programs (xdpprog.Prepare). Until
+// Own, all calls but Counters and Arrivals block.
 func Prepare(c *config.Configuration, log *slog.Logger) (*Program, error) {
 	s, err := xdpprog.Prepare(programConfig(c, log))
 	if err != nil {
@@ -44,8 +44,8 @@ func Prepare(c *config.Configuration, log *slog.Logger) (*Program, error) {
 	return k, nil
 }
 
-// MoveReplies makes the source ports of a configuration those that replies come to. What the ports
-// before have besides stays steered until Replace has learnt which of them live flows have
+// MoveReplies sets the source ports of a configuration as the ports to which replies come. Other
+// ports from before stay steered until Replace has learnt which of them live flows use
 // (xdpprog.Steering.MoveReplies). It precedes SetSettings.
 func (k *Program) MoveReplies(c *config.Configuration) error {
 	k.mu.Lock()
@@ -53,7 +53,7 @@ func (k *Program) MoveReplies(c *config.Configuration) error {
 	return k.s.MoveReplies(c.SNAT.Ports.First, uint16(c.SNAT.Ports.Count()))
 }
 
-// OpenSources makes replies to addresses come to user space, as long as flows need them.
+// OpenSources steers replies to the addresses to user space, as long as flows need them.
 func (k *Program) OpenSources(list []netip.Addr) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -64,7 +64,7 @@ func (k *Program) OpenSources(list []netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// Sources returns the source addresses that are steered and that the node does not have, in order.
+// Sources returns, sorted, the steered source addresses that the node does not have.
 func (k *Program) Sources() (list []netip.Addr) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -75,17 +75,17 @@ func (k *Program) Sources() (list []netip.Addr) {
 	return list
 }
 
-// Left returns the interfaces, by index, that a predecessor has left a program on, but for those
-// that are configured.
+// Left returns the indexes of interfaces on which a predecessor has left a program, except the
+// configured ones.
 func (k *Program) Left(configured ...int) []int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.s.Left(configured...)
 }
 
-// Take makes a prepared Program, which the other process uses no more, steer replies to the source
-// ports and addresses of a configuration and a snapshot, beside those of the other process: workers
-// may use them at once. It is called before Own, by the goroutine that has called Prepare.
+// Take makes a prepared Program, which the other process no longer uses, steer replies to the
+// source ports and addresses of a configuration and a snapshot, in addition to the other process's:
+// workers may use them at once. It must be called before Own, by the goroutine that called Prepare.
 func (k *Program) Take(c *config.Configuration, snapshot *services.Snapshot) error {
 	errs := []error{k.s.MoveReplies(c.SNAT.Ports.First, uint16(c.SNAT.Ports.Count()))}
 	for _, a := range slices.Concat(snapshot.SNAT4, snapshot.SNAT6) {
@@ -94,26 +94,26 @@ func (k *Program) Take(c *config.Configuration, snapshot *services.Snapshot) err
 	return errors.Join(errs...)
 }
 
-// Own ends the wait of a prepared Program: lock is the other process's, who uses it no more. After
-// an error calls wait on, and Own may be called again.
+// Own unblocks a prepared Program. lock is the lock of the other process, which no longer uses it.
+// After an error calls stay blocked, and Own may be called again.
 func (k *Program) Own(lock *os.File) error {
 	if err := k.s.Own(lock); err != nil {
 		return err
 	}
-	k.mu.Unlock() // of Prepare
+	k.mu.Unlock() // locked by Prepare
 	return nil
 }
 
-// Discard closes a prepared Program that is not to be owned.
+// Discard closes a prepared Program instead of Own.
 func (k *Program) Discard() error { return k.s.Close(false) }
 
-// Pause makes all calls that change something wait until Resume.
+// Pause blocks all calls that change something, until Resume.
 func (k *Program) Pause() { k.mu.Lock() }
 
 // Resume ends Pause.
 func (k *Program) Resume() { k.mu.Unlock() }
 
-// LockFD is the descriptor of the lock on the pins (xdpprog.Steering.LockFD).
+// LockFD returns the descriptor of the lock on the pins (xdpprog.Steering.LockFD).
 func (k *Program) LockFD() int { return k.s.LockFD() }
 
 // AttachOver implements ports.Program.
@@ -125,12 +125,12 @@ func (k *Program) AttachOver(
 	return k.s.AttachOver(ifindex, name, hostLink, fill)
 }
 
-// Load finds or makes the BPF maps; nothing is attached yet.
+// Load opens or makes the BPF maps. It attaches nothing.
 func Load(c *config.Configuration, log *slog.Logger) (*Program, error) {
 	s, err := xdpprog.Load(programConfig(c, log))
 	if errors.Is(err, xdpprog.ErrInUse) {
-		return nil, fmt.Errorf("another sluice runs with bpfFS %s: stop it, or give this one a bpfFS, a "+
-			"tuning.hostLinkName and interfaces of its own (%w)", c.BPFFS, err)
+		return nil, fmt.Errorf("another sluice runs with bpfFS %s: stop it, or give this one its own bpfFS, "+
+			"tuning.hostLinkName and interfaces (%w)", c.BPFFS, err)
 	}
 	if err != nil {
 		return nil, err
@@ -138,13 +138,14 @@ func Load(c *config.Configuration, log *slog.Logger) (*Program, error) {
 	return &Program{s: s}, nil
 }
 
-// Replaceable returns why a start with this configuration could not put the program on an
-// interface; nil if none is there, or if it is pinned where this configuration looks for it.
+// Replaceable returns why a start with this configuration could not replace the program on an
+// interface; nil if the interface has none, or if it is pinned where this configuration looks for
+// it.
 func Replaceable(c *config.Configuration, ifindex int, name string) error {
 	err := xdpprog.Replaceable(pinDir(c), ifindex, name)
 	if errors.Is(err, xdpprog.ErrForeign) {
-		return fmt.Errorf("interface %s has a program that is not pinned in %s, so that a start could not replace it; "+
-			"if it is the running process's, give this one the same bpfFS, or end that one with drain.handOver: false "+
+		return fmt.Errorf("interface %s has a program that is not pinned in %s, so a start could not replace it; "+
+			"if the running process owns it, give this one the same bpfFS, or end that one with drain.handOver: false "+
 			"(%w)", name, pinDir(c), err)
 	}
 	return err
@@ -159,8 +160,8 @@ func programConfig(c *config.Configuration, log *slog.Logger) xdpprog.Config {
 	}
 }
 
-// Open implements loop.Steering. Addresses come first: a frontend's entry is of
-// no use before its address is known.
+// Open implements loop.Steering. It adds addresses first, because a frontend's entry has no effect
+// without its address.
 func (k *Program) Open(set *steer.Set) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -189,15 +190,15 @@ func (k *Program) Open(set *steer.Set) error {
 	return o.err()
 }
 
-// openResult collects the entries that find no room in the kernel program's tables, separately from
+// openResult collects the entries that do not fit in the kernel program's tables, separately from
 // other errors.
 type openResult struct {
 	set    steer.Set
-	full   error // the first
+	full   error // the first of them
 	others []error
 }
 
-// refused reports whether an entry found no room.
+// refused reports whether an entry did not fit.
 func (o *openResult) refused(err error) bool {
 	if !errors.Is(err, unix.E2BIG) {
 		o.others = append(o.others, err)
@@ -280,7 +281,7 @@ func (k *Program) Replace(set *steer.Set) error {
 	return &steer.RefusedError{Set: set.Without(&held), Err: first(err)}
 }
 
-// onlyFull reports whether there are errors and all are of tables without room.
+// onlyFull reports whether there are errors and all of them are of full tables.
 func onlyFull(err error) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !onlyFull(e) })
@@ -288,7 +289,7 @@ func onlyFull(err error) bool {
 	return errors.Is(err, unix.E2BIG)
 }
 
-// first returns one of joined errors, of which there may be many alike.
+// first returns the first of joined errors, of which many may be alike.
 func first(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return first(joined.Unwrap()[0])
@@ -296,8 +297,8 @@ func first(err error) error {
 	return err
 }
 
-// LocalPortsChanged reports whether net.ipv4.ip_local_port_range is another than at the last
-// SetSettings. One that cannot be read has not changed.
+// LocalPortsChanged reports whether net.ipv4.ip_local_port_range differs from the value at the last
+// SetSettings. If it cannot be read, it counts as unchanged.
 func (k *Program) LocalPortsChanged() bool {
 	now, err := config.ReadEphemeral()
 	k.mu.Lock()
@@ -349,34 +350,34 @@ func (k *Program) AttachEgress(ifindex int, name string) error {
 	return k.s.AttachEgress(ifindex, name)
 }
 
-// DetachOthers detaches what a predecessor left on devices that this process does not use: those
-// that are not configured, by their indexes.
+// DetachOthers detaches a predecessor's programs from devices that this process does not use: from
+// all but the configured indexes.
 func (k *Program) DetachOthers(configured []int) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.s.DetachOthers(configured...)
 }
 
-// Counters returns what the program counts. It asks the kernel alone, and so takes no lock.
+// Counters returns the program's counters. It only asks the kernel, so it takes no lock.
 func (k *Program) Counters() (xdpprog.Counters, error) { return k.s.Counters() }
 
 // Arrivals counts the packets that have arrived, by CPU.
 func (k *Program) Arrivals() ([]uint64, error) { return k.s.Arrivals() }
 
-// Steers reports which rule sends a packet to a worker, as the kernel's maps have it now.
+// Steers returns the rule by which the kernel's maps now send a packet to a worker.
 func (k *Program) Steers(t *header.Tuple) (xdpprog.Match, error) { return k.s.Steers(t) }
 
-// Heartbeat tells the program that the workers moved at a time of CLOCK_BOOTTIME.
+// Heartbeat stores in the program a time of CLOCK_BOOTTIME at which the workers made progress.
 func (k *Program) Heartbeat(bootNanos uint64) error { return k.s.Heartbeat(bootNanos) }
 
-// Release detaches and unpins everything, or leaves it all to a successor.
+// Release detaches and unpins everything, or leaves it to a successor.
 func (k *Program) Release(detach bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.s.Close(detach)
 }
 
-// Rules returns a whole set in xdpprog's terms.
+// Rules returns a whole set in the terms of xdpprog.
 func Rules(set *steer.Set) xdpprog.Rules {
 	r := xdpprog.Rules{Addrs: make(map[header.Addr]xdpprog.AddrFlags, len(set.Addrs))}
 	for _, f := range set.Frontends {
@@ -397,7 +398,7 @@ func Rules(set *steer.Set) xdpprog.Rules {
 	return r
 }
 
-// sameFlags are the flags of an address that control and xdpprog both know.
+// sameFlags maps the flags of an address between control and xdpprog.
 var sameFlags = [...]struct {
 	services services.AddrFlags
 	kernel   xdpprog.AddrFlags

@@ -51,7 +51,7 @@ func TestTakeOverDies(t *testing.T) {
 		if err != nil {
 			t.Fatalf("run %d, %s: %v\n%s", run, killed, err, l.gate.Log())
 		}
-		end := map[int]string{first: "the running one goes on", second: "the next one goes on"}[left]
+		end := map[int]string{first: "the running one continues", second: "the next one goes on"}[left]
 		if end == "" {
 			end = "both ended, and a third one starts"
 		}

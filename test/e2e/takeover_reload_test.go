@@ -88,7 +88,7 @@ func TestTakeOverReload(t *testing.T) {
 	if err := l.gate.StopSecond(); err != nil {
 		t.Fatal(err)
 	}
-	if log := l.gate.Log(); !strings.Contains(log, "the running process does not hand over, and goes on: flow table") {
+	if log := l.gate.Log(); !strings.Contains(log, "the running process does not hand over, and continues: flow table") {
 		t.Errorf("the log does not say why:\n%s", log)
 	}
 	if err := l.gate.WriteConfiguration(l.gate.Configuration() + "metrics: {tokenFile: /none}\n"); err != nil {
@@ -98,8 +98,8 @@ func TestTakeOverReload(t *testing.T) {
 		t.Errorf("a reload of a process that cannot start: %q", said)
 	}
 	log := l.gate.Log()
-	if !strings.Contains(log, "the next process cannot take over, and the running one goes on: ") ||
-		strings.Count(log, "the running process does not hand over, and goes on: ") != 1 {
+	if !strings.Contains(log, "the next process cannot take over, and the running one continues: ") ||
+		strings.Count(log, "the running process does not hand over, and continues: ") != 1 {
 		t.Errorf("the log has the wrong reason:\n%s", log)
 	}
 	if again, err := l.gate.Client.Status(l.ctx, false); err != nil || again.PID != v.PID {
