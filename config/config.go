@@ -5,12 +5,11 @@
 //	          ▲                                       │
 //	     Default()                             Diff(next) at reload
 //
-// Three rules hold. A field that is not known is refused, so a misspelt one never
-// passes for its default. All problems are reported at once, each with its line, its field and a
-// remedy. Default returns all defaults, and `sluice config defaults` prints them; there are no
-// others.
+// Three rules hold. An unknown field is an error, so a misspelt field never silently keeps its
+// default. All problems are reported at once, each with its line, its field and a remedy. Default
+// returns all defaults, and `sluice config defaults` prints them; there are no others.
 //
-// A Configuration is a plain value. It is not changed after Load; a reload makes a new one.
+// A Configuration is a plain value. It does not change after Load; a reload makes a new one.
 package config
 
 import (
@@ -32,21 +31,21 @@ const (
 )
 
 // Configuration is the whole file. A running daemon applies changes of fields with the tag
-// `reload:"live"`; the others need a restart (see Diff). Units and defaults of every field are in
-// defaults.yaml, which a test compares with Default.
+// `reload:"live"`; changes of other fields need a restart (see Diff). defaults.yaml has the unit
+// and the default of every field; a test compares it with Default.
 type Configuration struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 
-	// NodeName is the Node object that this gateway is; empty takes the host name (see Node).
+	// NodeName is the name of this gateway's Node object; if empty, it is the host name (see Node).
 	NodeName   string      `json:"nodeName"`
 	Interfaces []Interface `json:"interfaces"`
 
-	// Workers counts the packet threads; 0 is one per queue index. WorkerCPUs pins
-	// them, in order; empty leaves the choice to the daemon.
+	// Workers is the number of packet threads; 0 is one per queue index. WorkerCPUs pins them, in
+	// order; if it is empty, the daemon chooses CPUs.
 	Workers    int   `json:"workers"`
 	WorkerCPUs []int `json:"workerCPUs"`
-	// Waiting says whether latency comes first or processor time does.
+	// Waiting chooses between low latency and little processor time.
 	Waiting Waiting `json:"waiting"`
 
 	// NodeAddresses selects the addresses that answer to node ports; empty selects
@@ -70,9 +69,9 @@ type Configuration struct {
 
 	Kubernetes Kubernetes `json:"kubernetes"`
 	Manifests  Manifests  `json:"manifests"`
-	// AddressPools give Services of type LoadBalancer in manifests their addresses.
+	// AddressPools have the addresses for Services of type LoadBalancer in manifests.
 	AddressPools []AddressPool `json:"addressPools" reload:"live"`
-	// StateDir is where the flow table, the pins and the status socket are.
+	// StateDir is the directory of the flow table, the pins and the sockets.
 	StateDir string  `json:"stateDir"`
 	BPFFS    string  `json:"bpfFS"`
 	Metrics  Metrics `json:"metrics"`
@@ -94,22 +93,23 @@ type Interface struct {
 	NAPI     NAPI     `json:"napi"`
 }
 
-// NAPI is how the kernel polls the NIC for all of its traffic (Documentation/networking/napi.rst).
-// The settings are put back when the daemon ends.
+// NAPI configures how the kernel polls the NIC for all of its traffic
+// (Documentation/networking/napi.rst). The daemon restores the former settings when it ends.
 type NAPI struct {
-	// DeferHardIRQs is after how many empty polls interrupts are on again; 0 leaves it as it is.
+	// DeferHardIRQs is the number of empty polls after which interrupts are enabled again; 0:
+	// unchanged.
 	DeferHardIRQs int `json:"deferHardIRQs"`
-	// GROFlushTimeout is the time between polls while they are off; 0 leaves it as it is.
+	// GROFlushTimeout is the time between polls while interrupts are disabled; 0: unchanged.
 	GROFlushTimeout Duration `json:"groFlushTimeout"`
 	Threaded        Threaded `json:"threaded"`
 }
 
-// Threaded is whether the kernel polls a NIC in threads of its own.
+// Threaded chooses whether the kernel polls a NIC in separate threads.
 type Threaded string
 
 // The choices for threaded polling.
 const (
-	ThreadedKeep Threaded = "keep" // as it is
+	ThreadedKeep Threaded = "keep" // unchanged
 	ThreadedOn   Threaded = "on"
 	ThreadedOff  Threaded = "off"
 )
@@ -119,79 +119,79 @@ type Mode string
 
 // The modes of attachment.
 const (
-	ModeAuto    Mode = "auto"    // native where the driver can, generic otherwise
-	ModeNative  Mode = "native"  // in the driver, or refuse to start
+	ModeAuto    Mode = "auto"    // native if the driver supports it, else generic
+	ModeNative  Mode = "native"  // in the driver; otherwise the daemon does not start
 	ModeGeneric Mode = "generic" // after the driver, on any device
 )
 
-// ZeroCopy is whether the NIC may write into the UMEM itself.
+// ZeroCopy chooses whether the NIC writes into the UMEM itself.
 type ZeroCopy string
 
 // The choices for zero-copy.
 const (
-	ZeroCopyAuto    ZeroCopy = "auto"    // where the driver takes it
+	ZeroCopyAuto    ZeroCopy = "auto"    // if the driver supports it
 	ZeroCopyNever   ZeroCopy = "never"   // always copy
-	ZeroCopyRequire ZeroCopy = "require" // or refuse to start
+	ZeroCopyRequire ZeroCopy = "require" // otherwise the daemon does not start
 )
 
 // SNAT is the source of packets to backends.
 type SNAT struct {
-	// Addresses are the source addresses. A family that has none uses the address that the kernel
-	// would: that of the outgoing interface.
+	// Addresses are the source addresses. A family without one uses the address that the kernel
+	// would use, which is one of the outgoing interface.
 	Addresses []netip.Addr `json:"addresses"`
 	// Ports is the range of source ports.
 	Ports PortRange `json:"ports"`
 }
 
-// Proxy has the settings that kube-proxy has flags and fields for, and the scheduler.
+// Proxy has the settings for which kube-proxy has flags or fields, and the scheduler.
 type Proxy struct {
-	// ClusterIPs: they are frontends for packets from outside, too.
+	// ClusterIPs: cluster IPs are frontends for packets from outside, too.
 	ClusterIPs bool `json:"clusterIPs" reload:"live"`
 	// ClusterCIDRs are the addresses of pods (clusterCIDR of kube-proxy).
 	ClusterCIDRs []netip.Prefix `json:"clusterCIDRs" reload:"live"`
-	// MasqueradeAll: pods do not keep their address towards ClusterIPs either.
+	// MasqueradeAll: the addresses of pods are translated for ClusterIPs, too.
 	MasqueradeAll bool `json:"masqueradeAll" reload:"live"`
-	// ExternalIPs are the addresses that Services may have as external IPs. Empty: all but those of
-	// this node.
+	// ExternalIPs are the addresses that Services may have as external IPs. If empty: all addresses
+	// except this node's.
 	ExternalIPs []netip.Prefix `json:"externalIPs" reload:"live"`
-	// DeniedHostPorts are ports of the node's own addresses that no endpoint of a Service may have.
+	// DeniedHostPorts are ports of the node's own addresses that endpoints of Services must not
+	// have.
 	DeniedHostPorts []PortRange `json:"deniedHostPorts" reload:"live"`
-	// StrictReversePath: a reply must come from the interface and VLAN by which packets to its
+	// StrictReversePath: a reply must arrive on the interface and VLAN by which packets to its
 	// backend leave.
 	StrictReversePath bool `json:"strictReversePath"`
-	// StrictSourceRanges: loadBalancerSourceRanges guard node ports and external IPs, too.
+	// StrictSourceRanges: loadBalancerSourceRanges apply to node ports and external IPs, too.
 	StrictSourceRanges bool `json:"strictSourceRanges" reload:"live"`
-	// Scheduler is that of Services without the annotation sluice.dev/scheduler.
+	// Scheduler is the scheduler of Services without the annotation sluice.dev/scheduler.
 	Scheduler Scheduler `json:"scheduler" reload:"live"`
 	// NamespaceShare is the part of each bounded table that one namespace may use, in percent.
 	NamespaceShare int `json:"namespaceShare" reload:"live"`
 }
 
-// Limits bound the connections to each port of a Service that has no annotation for it; 0 is no
-// limit.
+// Limits bound the connections to each port of a Service that does not have the annotation for the
+// limit; 0: no limit.
 type Limits struct {
-	// ConnectionsPerSource may be open at once, and NewConnectionsPerSource be opened in a second,
-	// of one IPv4 address or one /64 of IPv6.
+	// ConnectionsPerSource is the number of open connections, and NewConnectionsPerSource the
+	// number of new ones in a second, of one IPv4 address or one /64 of IPv6.
 	ConnectionsPerSource    int `json:"connectionsPerSource"`
 	NewConnectionsPerSource int `json:"newConnectionsPerSource"`
-	// Connections and NewConnections are of all sources together.
+	// Connections and NewConnections are the same for all sources together.
 	Connections    int `json:"connections"`
 	NewConnections int `json:"newConnections"`
 }
 
-// EndpointHealth is how this gateway finds out that an endpoint does not answer.
+// EndpointHealth configures how this gateway detects endpoints that do not answer.
 type EndpointHealth struct {
-	// Check is how endpoints are checked of Services without the annotation
-	// sluice.dev/health-check, which has the same syntax (objects.ParseChecks); "" is not at all.
+	// Check is the check of endpoints of Services without the annotation sluice.dev/health-check,
+	// in the same syntax (objects.ParseChecks); "": no check.
 	Check string `json:"check"`
-	// Passive: an endpoint without a check that no client's SYN gets an answer from is checked
-	// then.
+	// Passive: an endpoint without a check is checked once it leaves SYNs of clients unanswered.
 	Passive bool `json:"passive"`
 	// ChecksPerSecond bounds the checks of all endpoints together.
 	ChecksPerSecond int `json:"checksPerSecond"`
 }
 
-// Checks returns Check as it is compiled; nil where it is "" or invalid.
+// Checks returns Check in the compiler's form; nil if it is "" or invalid.
 func (h *EndpointHealth) Checks() objects.Checks {
 	if h.Check == "" {
 		return nil
@@ -209,29 +209,30 @@ var Schedulers = []Scheduler{"maglev", "rr", "wrr", "lc", "wlc", "sh", "dh", "se
 // Kubernetes is the API server as a source of objects.
 type Kubernetes struct {
 	Enabled bool `json:"enabled"`
-	// Kubeconfig is a file; empty is the service account of the pod.
+	// Kubeconfig is a file; empty: the service account of the pod.
 	Kubeconfig string `json:"kubeconfig"`
 	// Events: problems are written as Events of their objects.
 	Events bool `json:"events"`
-	// NodeSelector selects the Nodes that are gateways, and DaemonSet (namespace/name) runs them:
-	// with either gone, drain.handOver leaves nothing to a next process.
+	// NodeSelector selects the Nodes that are gateways; DaemonSet (namespace/name) runs them. If
+	// either no longer has this gateway, drain.handOver leaves nothing for a next process.
 	NodeSelector string `json:"nodeSelector"`
 	DaemonSet    string `json:"daemonSet"`
-	// StaleEndpointTimeout is how long endpoints of a Service are served that vanish all at once
-	// without having been seen terminating: a controller may have been restarted. 0 is not at all.
+	// StaleEndpointTimeout is for how long endpoints of a Service are still served if all of them
+	// vanish at once without having terminated: a controller may have been restarted. 0: not at
+	// all.
 	StaleEndpointTimeout Duration `json:"staleEndpointTimeout" reload:"live"`
 }
 
-// Health is where /healthz and /livez are served as kube-proxy serves them; empty
-// serves nothing. Health check node ports are not affected.
+// Health has the address of /healthz and /livez in the form of kube-proxy; empty: not served.
+// Health check node ports are independent of it.
 type Health struct {
 	Address string `json:"address"`
 }
 
-// ListensOn returns the ports that the daemon serves metrics and health checks at.
+// ListensOn returns the ports on which the daemon serves metrics and health checks.
 func (c *Configuration) ListensOn() (ports []uint16) {
 	for _, address := range [...]string{c.Metrics.Address, c.Health.Address} {
-		_, port, _ := net.SplitHostPort(address) // "" is none
+		_, port, _ := net.SplitHostPort(address) // "" has no port
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
 			ports = append(ports, uint16(n))
 		}
@@ -239,29 +240,28 @@ func (c *Configuration) ListensOn() (ports []uint16) {
 	return ports
 }
 
-// Flows sizes the flow table and its timeouts.
+// Flows has the sizes of the flow table and its timeouts.
 type Flows struct {
 	IPv4 int `json:"ipv4"`
 	IPv6 int `json:"ipv6"`
-	// Resize is what becomes of a predecessor's flows that do not fit in these.
+	// Resize decides on a predecessor's flows that do not fit in these sizes.
 	Resize Resize `json:"resize"`
 	// Profile selects the defaults of the timeouts.
 	Profile  Profile  `json:"profile"`
 	Timeouts Timeouts `json:"timeouts"`
 }
 
-// Maglev names the seed of backend selection. All gateways of a cluster must have the same, so that
-// they choose the same backends. A client that knows it can choose its backend.
+// Maglev has the seed of backend selection. All gateways of a cluster must have the same seed, so
+// that they choose the same backends. A client that knows the seed can choose its backend.
 type Maglev struct {
 	// SeedFile is a file with the seed. While it does not exist, Seed is used.
 	SeedFile string `json:"seedFile"`
-	// Seed is the seed itself. If it is empty, too, a gateway draws a seed of its own.
+	// Seed is the seed itself. If both are empty, each gateway generates its own seed.
 	Seed string `json:"seed" secret:"true"`
 }
 
-// UnservedPolicy is how packets to a VIP are treated that are for no port of a Service: other
-// ports, and other protocols. At an address that the node has, too, they are the node's with every
-// policy.
+// UnservedPolicy decides on packets to a VIP that are for no port of a Service: other ports, and
+// other protocols. At an address that the node has, too, the node gets them with every policy.
 type UnservedPolicy string
 
 // The policies for unserved ports.
@@ -271,8 +271,8 @@ const (
 	UnservedDrop   UnservedPolicy = "drop"
 )
 
-// UnknownPolicy is what a segment gets that is in the middle of a TCP connection which the gateway
-// does not know.
+// UnknownPolicy decides on a segment in the middle of a TCP connection that the gateway does not
+// know.
 type UnknownPolicy string
 
 // The policies for unknown connections.
@@ -281,49 +281,50 @@ const (
 	UnknownDrop  UnknownPolicy = "drop"
 )
 
-// Sockets is how workers use their AF_XDP sockets and their cores; docs/tuning.md has the
+// Sockets configures how workers use their AF_XDP sockets and their cores; docs/tuning.md has
 // figures.
 type Sockets struct {
-	// TxBudget is how many packets one system call may send in copy mode; 0 is tuning.ringSize.
+	// TxBudget is the number of packets that one system call may send in copy mode; 0:
+	// tuning.ringSize.
 	TxBudget int `json:"txBudget"`
-	// BusyPoll: workers poll the NIC themselves, if not 0 (SO_BUSY_POLL, SO_PREFER_BUSY_POLL).
+	// BusyPoll: if not 0, workers poll the NIC themselves (SO_BUSY_POLL, SO_PREFER_BUSY_POLL).
 	BusyPoll       Duration `json:"busyPoll"`
 	BusyPollBudget int      `json:"busyPollBudget"`
 }
 
-// HostLink is the veth pair by which packets are given to the kernel.
+// HostLink is the veth pair through which packets go to the kernel and back.
 type HostLink struct {
-	// Addresses of the kernel's end, one per family, each with a prefix that has room for the other
-	// end; without one there is no host link.
+	// Addresses are the addresses of the kernel's end, one per family, each with a prefix that also
+	// has the other end's address. Without addresses there is no host link.
 	Addresses []netip.Prefix `json:"addresses"`
 }
 
-// Enabled reports whether there is to be a host link.
+// Enabled reports whether there is a host link.
 func (h *HostLink) Enabled() bool { return len(h.Addresses) > 0 }
 
-// Manifests is the directory of Kubernetes manifests that is watched.
+// Manifests has the directory of Kubernetes manifests that the daemon watches.
 type Manifests struct {
 	Directory string `json:"directory"`
 }
 
-// Metrics is where /metrics, /healthz and /readyz are served; empty serves nothing.
+// Metrics has the address of /metrics, /healthz and /readyz; empty: not served.
 type Metrics struct {
 	Address string `json:"address"`
 	TLS     TLS    `json:"tls"`
-	// TokenFile is a file of bearer tokens, one in each line. A request for /metrics must have one
-	// of them; with an empty path none is needed.
+	// TokenFile is a file of bearer tokens, one on each line. A request for /metrics must have one
+	// of them; if TokenFile is empty, it needs none.
 	TokenFile string `json:"tokenFile"`
-	// Backends: each backend has series of its own, not each Service alone.
+	// Backends: each backend has its own series, not only each Service.
 	Backends bool `json:"backends" reload:"live"`
 }
 
-// TLS is a certificate and its key, files in PEM form; both empty is plain HTTP.
+// TLS has a certificate and its key, as files in PEM form. If both are empty: plain HTTP.
 type TLS struct {
 	CertFile string `json:"certFile"`
 	KeyFile  string `json:"keyFile"`
 }
 
-// Log shapes the daemon's log on standard error.
+// Log configures the daemon's log on standard error.
 type Log struct {
 	Level  LogLevel  `json:"level" reload:"live"`
 	Format LogFormat `json:"format"`
@@ -332,7 +333,7 @@ type Log struct {
 // LogLevel is the least severe level that is written.
 type LogLevel string
 
-// LogFormat is how a line of the log looks.
+// LogFormat is the format of a line.
 type LogFormat string
 
 // The levels and formats of the log.
@@ -346,70 +347,72 @@ const (
 	LogJSON LogFormat = "json"
 )
 
-// Drain is how the daemon stops.
+// Drain configures how the daemon stops.
 type Drain struct {
-	// Timeout: after SIGTERM flows are served until no TCP connection is open, for at
-	// most this long; readiness is off at once.
+	// Timeout: after SIGTERM the daemon serves flows until no TCP connection is open, for at most
+	// this time. It is not ready from SIGTERM on.
 	Timeout Duration `json:"timeout"`
-	// HandOver: the daemon ends at once and leaves flow table, pins, maps, programs and host link
-	// to the next process, as a crash does. For rollouts: no connection ends by them.
+	// HandOver: the daemon ends at once and leaves the flow table, pins, maps, programs and host
+	// link to the next process, like after a crash. Use it for rollouts: they end no connection.
 	HandOver bool `json:"handOver"`
 }
 
-// Sandbox is whether the daemon confines itself after its start (package sandbox).
+// Sandbox chooses whether the daemon restricts itself after its start (package sandbox).
 type Sandbox string
 
 // The choices for the sandbox.
 const (
-	SandboxEnforce Sandbox = "enforce" // or refuse to start
+	SandboxEnforce Sandbox = "enforce" // otherwise the daemon does not start
 	SandboxNone    Sandbox = "none"
 )
 
-// StatusSocket returns the path of the socket that `sluice status` and the others talk to.
+// StatusSocket returns the path of the socket to which `sluice status` and other commands connect.
 func (c *Configuration) StatusSocket() string { return filepath.Join(c.StateDir, "status.sock") }
 
-// PulseSocket returns the path of the socket on which the gateway says that it forwards, and what.
+// PulseSocket returns the path of the socket on which the gateway reports that it forwards, and
+// which VIPs.
 func (c *Configuration) PulseSocket() string {
 	return filepath.Join(c.StateDir, PulseDirectory, PulseSocketFile)
 }
 
 const (
-	// PulseDirectory is in stateDir and has nothing but that socket: a container of who reads the
-	// pulse has it mounted, and can reach no other socket of the gateway by it.
+	// PulseDirectory is in stateDir and contains only that socket: the announcer's container mounts
+	// it, and can reach no other socket of the gateway through it.
 	PulseDirectory = "pulse"
-	// PulseSocketFile is that socket's name.
+	// PulseSocketFile is the name of that socket.
 	PulseSocketFile = "pulse.sock"
 )
 
 // WaitingSocket returns the path of the status socket of a process that waits for another one.
 func (c *Configuration) WaitingSocket() string { return filepath.Join(c.StateDir, WaitingSocketFile) }
 
-// ReloadSocket returns the same of one that a reload has started.
+// ReloadSocket returns the path of the status socket of a waiting process that a reload has
+// started.
 func (c *Configuration) ReloadSocket() string { return filepath.Join(c.StateDir, ReloadSocketFile) }
 
-// HandOverSocket returns the path of the socket where the next process asks for a hand-over.
+// HandOverSocket returns the path of the socket on which the next process asks for a hand-over.
 func (c *Configuration) HandOverSocket() string { return filepath.Join(c.StateDir, HandOverSocketFile) }
 
-// HandOverSocketFile is its name, beside the others.
+// HandOverSocketFile is the name of that socket.
 const HandOverSocketFile = "handover.sock"
 
-// WaitingSocketFile is the name of a waiting process's status socket, beside the other one.
+// WaitingSocketFile is the name of a waiting process's status socket.
 const WaitingSocketFile = "waiting.sock"
 
-// ReloadSocketFile is the name of that of a process which a reload has started, as another one may
-// wait, too.
+// ReloadSocketFile is the name of the status socket of a process that a reload has started. It
+// differs from WaitingSocketFile because another process may wait, too.
 const ReloadSocketFile = "reload.sock"
 
-// WaitingVariable is an environment variable with the path of a process's status socket while it
-// waits, in place of WaitingSocket: who has started it asks there.
+// WaitingVariable is an environment variable with the path of a waiting process's status socket, in
+// place of WaitingSocket. The process that started it connects there.
 const WaitingVariable = "SLUICE_WAITING_SOCKET"
 
-// NodeNameVariable is an environment variable that names the node if the configuration does not:
-// pods of a DaemonSet share a configuration.
+// NodeNameVariable is an environment variable with the node's name, for a configuration without
+// nodeName: the pods of a DaemonSet share a configuration.
 const NodeNameVariable = "SLUICE_NODE_NAME"
 
-// Node returns the node's name: the configured one, or the environment's, or the host's
-// as the kubelet derives it (trimmed and in lower case).
+// Node returns the node's name: the configured one, the environment's, or the host's in the
+// kubelet's form (trimmed, in lower case).
 func (c *Configuration) Node() (string, error) {
 	if c.NodeName != "" {
 		return c.NodeName, nil

@@ -63,7 +63,7 @@ func TestBadFields(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"unknown field", "nodename: x", "gw.yaml:5: nodename: is no known field, did you mean nodeName?"},
 		{"unknown nested field", "snat: {portz: 1-2}", "gw.yaml:5: snat.portz: is no known field, did you mean ports?"},
-		{"field far from any", "bananas: 1", "gw.yaml:5: bananas: is no known field, known here are apiVersion, kind,"},
+		{"field far from any", "bananas: 1", "gw.yaml:5: bananas: is no known field, the known fields are apiVersion,"},
 		{"a pool's address", "addressPools: [{name: p, addresses: [192.0.2.0/24, 192.0.2.1]}]", "gw.yaml:5: " +
 			"addressPools[0].addresses[1]: \"192.0.2.1\" is no prefix such as 192.0.2.0/24, and no range such as " +
 			"192.0.2.10-192.0.2.20"},
@@ -76,15 +76,15 @@ func TestBadFields(t *testing.T) {
 		{"a pool's unknown field", "addressPools: [{name: p, addresses: [192.0.2.0/24], protocol: bgp}]",
 			"gw.yaml:5: addressPools[0].protocol: is no known field"},
 		{"pools with a name", "addressPools: [{name: p, addresses: [192.0.2.0/24]}, {name: p, addresses: " +
-			"[198.51.100.0/24]}]", "gw.yaml:5: addressPools[1].name: is p, as that of addressPools[0], rename one"},
+			"[198.51.100.0/24]}]", "gw.yaml:5: addressPools[1].name: is p, like that of addressPools[0], rename one"},
 		{"pools with an address", "addressPools: [{name: p, addresses: [192.0.2.0/24]}, {name: q, addresses: " +
-			"[192.0.2.128/25]}]", "gw.yaml:5: addressPools[1].addresses: has 192.0.2.128, as addressPools[0] has"},
+			"[192.0.2.128/25]}]", "gw.yaml:5: addressPools[1].addresses: has 192.0.2.128, like addressPools[0]"},
 		{"a pool's priority", "addressPools: [{name: p, addresses: [192.0.2.0/24], serviceAllocation: {priority: -1}}]",
 			"gw.yaml:5: addressPools[0].serviceAllocation.priority: is -1, choose 0 or more"},
 		{"a pool's priority for all", "addressPools: [{name: p, addresses: [192.0.2.0/24], serviceAllocation: " +
 			"{priority: 1}}]", "gw.yaml:5: addressPools[0].serviceAllocation.priority: is 1 without namespaces"},
 		{"pools without manifests", "kubernetes: {enabled: true}\nmanifests: {directory: ''}\naddressPools: " +
-			"[{name: p, addresses: [192.0.2.0/24]}]", "gw.yaml:7: addressPools: is for Services of manifests, and"},
+			"[{name: p, addresses: [192.0.2.0/24]}]", "gw.yaml:7: addressPools: is for Services in manifests, but"},
 		{"given twice", "workers: 1\nworkers: 2", "gw.yaml:6: workers: is given twice, keep one"},
 		{"mapping for scalar", "workers: {a: 1}", "gw.yaml:5: workers: must be a single value, not a list or mapping"},
 		{"scalar for mapping", "log: info", "gw.yaml:5: log: must be a mapping with the fields level, format"},
@@ -118,13 +118,13 @@ func TestBadFields(t *testing.T) {
 		{"source twice", "snat: {addresses: [10.0.0.1, 10.0.0.1]}",
 			"gw.yaml:5: snat.addresses[1]: is 10.0.0.1 again, keep one"},
 		{"well-known ports", "snat: {ports: 80-2000}",
-			"gw.yaml:5: snat.ports: is 80-2000, stay clear of the well-known ports below 1024"},
+			"gw.yaml:5: snat.ports: is 80-2000, choose a range above the well-known ports (below 1024)"},
 		{"ports in node ports", "snat: {ports: 29000-31000}",
 			"gw.yaml:5: snat.ports: is 29000-31000 and overlaps nodePortRange 30000-32767"},
 		{"few ports", "snat: {ports: 20000-20009}",
 			"gw.yaml:5: snat.ports: is 20000-20009, 10 ports; give at least 64"},
 		{"no flows", "flows: {ipv4: 0, ipv6: 0}",
-			"gw.yaml:5: flows: has room for no flow of either family, set ipv4 or ipv6"},
+			"gw.yaml:5: flows: has no room for flows of either family, set ipv4 or ipv6"},
 		{"profile", "flows: {profile: fast}", `gw.yaml:5: flows.profile: is "fast", choose one of default, rfc`},
 		{"policy", "unservedVIPPort: ignore",
 			`gw.yaml:5: unservedVIPPort: is "ignore", choose one of pass, reject, drop`},
@@ -138,7 +138,7 @@ func TestBadFields(t *testing.T) {
 			"gw.yaml:5: tuning.timeWaitBackend: is 0s, choose from 1s to 720h"},
 		{"heartbeat", "tuning: {passAfter: 1s}", "gw.yaml:5: tuning.passAfter: is 1s, choose from 3s to 1h"},
 		{"frame size", "tuning: {frameSize: 3000}",
-			"gw.yaml:5: tuning.frameSize: is 3000, the kernel takes frames of 2048 or 4096 bytes"},
+			"gw.yaml:5: tuning.frameSize: is 3000, the kernel accepts frames of 2048 or 4096 bytes"},
 		{"ring not a power of two", "tuning: {ringSize: 1000}",
 			"gw.yaml:5: tuning.ringSize: is 1000, choose a power of two from 64 to 32768"},
 		{"ring too small", "tuning: {ringSize: 32}",
@@ -149,32 +149,32 @@ func TestBadFields(t *testing.T) {
 			"gw.yaml:6: sockets.txBudget: is 1025, choose from 32 to tuning.ringSize (1024)"},
 		{"long poll", "sockets: {busyPoll: 2ms}", "gw.yaml:5: sockets.busyPoll: is 2ms, choose from 0s to 1ms"},
 		{"part of a microsecond", "sockets: {busyPoll: 1500ns}",
-			"gw.yaml:5: sockets.busyPoll: is 1.5µs, the kernel takes whole microseconds"},
+			"gw.yaml:5: sockets.busyPoll: is 1.5µs, the kernel needs whole microseconds"},
 		{"poll budget", "sockets: {busyPollBudget: 0}",
 			"gw.yaml:5: sockets.busyPollBudget: is 0, choose from 8 to 1024"},
 		{"long spin", "tuning: {spin: 1s}", "gw.yaml:5: tuning.spin: is 1s, choose from 0s to 10ms"},
 		{"no sleep", "tuning: {sleep: 0s}", "gw.yaml:5: tuning.sleep: is 0s, choose from 1ms to 1s"},
 		{"host link name in use", "tuning: {hostLinkName: eth}",
-			"gw.yaml:5: tuning.hostLinkName: is eth, and interfaces[0] is eth0"},
+			"gw.yaml:5: tuning.hostLinkName: is eth, but interfaces[0] is eth0"},
 		{"host link without name", "tuning: {hostLinkName: ''}",
 			`gw.yaml:5: tuning.hostLinkName: is "", choose a name of 1 to 14 characters`},
 		{"host link with a long name", "tuning: {hostLinkName: fifteenletters0}",
 			`gw.yaml:5: tuning.hostLinkName: is "fifteenletters0", choose a name`},
 		{"host link without room", "hostLink: {addresses: [10.254.1.1/32]}",
-			"gw.yaml:5: hostLink.addresses[0]: is 10.254.1.1/32, leave room for the other end: a prefix of at most " +
-				"/31"},
+			"gw.yaml:5: hostLink.addresses[0]: is 10.254.1.1/32, which has no address for the other end: write " +
+				"a prefix of at most /31"},
 		{"host link family twice", "hostLink: {addresses: [10.254.1.1/30, 10.254.2.1/30]}",
 			"gw.yaml:5: hostLink.addresses[1]: is of the same family as hostLink.addresses[0]"},
 		{"host link of a martian", "hostLink: {addresses: [169.254.1.1/30]}",
-			"gw.yaml:5: hostLink.addresses[0]: is 169.254.1.1/30, of which 169.254.1.2 is our end: write two " +
-				"addresses that packets can be sent to"},
+			"gw.yaml:5: hostLink.addresses[0]: is 169.254.1.1/30, in which 169.254.1.2 is the user-space end: write " +
+				"a prefix with two addresses that can receive packets"},
 		{"host link with a martian end", "hostLink: {addresses: [126.255.255.255/7]}",
-			"gw.yaml:5: hostLink.addresses[0]: is 126.255.255.255/7, of which 127.0.0.0 is our end"},
+			"gw.yaml:5: hostLink.addresses[0]: is 126.255.255.255/7, in which 127.0.0.0 is the user-space end"},
 		{"source address of a martian", "snat: {addresses: [0.1.2.3]}",
 			"gw.yaml:5: snat.addresses[0]: is 0.1.2.3, write an address that backends can answer to"},
 		{"relative path", "stateDir: run", `gw.yaml:5: stateDir: is "run", write an absolute path`},
 		{"long socket", "stateDir: /" + strings.Repeat("s", 90),
-			"gw.yaml:5: stateDir: is so long that the path of a socket in it (pulse/pulse.sock) has 108 characters"},
+			"gw.yaml:5: stateDir: is too long: the path of a socket in it (pulse/pulse.sock) has 108 characters"},
 		{"metrics without port", "metrics: {address: localhost}",
 			`gw.yaml:5: metrics.address: is "localhost", write address:port`},
 		{"metrics in the SNAT range", "metrics: {address: ':20000'}",
@@ -185,8 +185,8 @@ func TestBadFields(t *testing.T) {
 			`gw.yaml:5: metrics.tokenFile: is "tokens", write an absolute path`},
 		{"log level", "log: {level: loud}", `gw.yaml:5: log.level: is "loud", choose one of debug, info, warn, error`},
 		{"precedence", "tuning: {precedence: on}", `gw.yaml:5: tuning.precedence: is "on", choose auto or none`},
-		{"nice", "tuning: {workerNice: 10}", "gw.yaml:5: tuning.workerNice: is 10, choose from -20 to 0; to put the " +
-			"whole daemon behind other processes, write 0 and start it by nice(1)"},
+		{"nice", "tuning: {workerNice: 10}", "gw.yaml:5: tuning.workerNice: is 10, choose from -20 to 0; to give the " +
+			"whole daemon a lower priority, write 0 and start it with nice(1)"},
 		{"CPU twice", "workerCPUs: [1, 1]", "gw.yaml:5: workerCPUs[1]: is CPU 1 again"},
 		{"fewer CPUs than workers", "workers: 2\nworkerCPUs: [1]",
 			"gw.yaml:6: workerCPUs: has 1 entries for 2 workers"},
@@ -205,8 +205,8 @@ func TestBadFields(t *testing.T) {
 		{"interface without name", strings.Replace(minimal, "name: eth0", "mode: auto", 1),
 			"gw.yaml:4: interfaces[0].name: is missing"},
 		{"deferral without timeout", minimal + "  napi: {deferHardIRQs: 2}\n",
-			"gw.yaml:5: interfaces[0].napi.groFlushTimeout: is 0s with deferHardIRQs 2: interrupts are deferred only " +
-				"where both are set"},
+			"gw.yaml:5: interfaces[0].napi.groFlushTimeout: is 0s with deferHardIRQs 2: interrupts are deferred " +
+				"only if both are set"},
 		{"deferral", minimal + "  napi: {deferHardIRQs: -1, groFlushTimeout: 1us}\n",
 			"gw.yaml:5: interfaces[0].napi.deferHardIRQs: is -1, choose from 0 to 1000"},
 		{"long timeout", minimal + "  napi: {groFlushTimeout: 1s}\n",
@@ -220,9 +220,9 @@ func TestBadFields(t *testing.T) {
 		{"zero-copy", minimal + "  zeroCopy: 1\n",
 			`gw.yaml:5: interfaces[0].zeroCopy: must be a text, put 1 in quotes`},
 		{"generic zero-copy", minimal + "  mode: generic\n  zeroCopy: require\n",
-			"gw.yaml:6: interfaces[0].zeroCopy: is require, but generic mode cannot do it"},
+			"gw.yaml:6: interfaces[0].zeroCopy: is require, but generic mode has none"},
 		{"no queues", minimal + "  queues: 0\n",
-			`gw.yaml:5: interfaces[0].queues: "0" is no number of queues, write all or a number from 1 on`},
+			`gw.yaml:5: interfaces[0].queues: "0" is not a number of queues, write all or a number from 1 on`},
 		{"many queues", minimal + "  queues: 1000\n", "gw.yaml:5: interfaces[0].queues: is 1000, choose from 1 to 256"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -21,9 +21,9 @@ import (
 // maxFileBytes bounds a configuration file.
 const maxFileBytes = 1 << 20
 
-// Load reads a file, fills in defaults and validates. Its error is an Errors with
-// every problem, or the reason why the file cannot be read: also a trusted.Refusal, where others
-// than root and this process's user may write the file.
+// Load reads a file, fills in defaults and validates. Its error is an Errors with every problem, or
+// why the file cannot be read: for example a trusted.Refusal if users other than root and this
+// process's user may write the file.
 func Load(path string) (*Configuration, error) {
 	data, err := Read(path)
 	if err != nil {
@@ -32,7 +32,7 @@ func Load(path string) (*Configuration, error) {
 	return ParseFile(path, data)
 }
 
-// Read returns what Load parses.
+// Read returns the bytes that Load parses.
 func Read(path string) ([]byte, error) {
 	f, err := trusted.Open(path)
 	if err != nil {
@@ -41,7 +41,8 @@ func Read(path string) ([]byte, error) {
 	return readAll(f)
 }
 
-// LoadAnyones is Load for who does not act by the file: it may be anybody's, or a pipe.
+// LoadAnyones is Load for a file on which the caller does not act: any user may own it, and it may
+// be a pipe.
 func LoadAnyones(path string) (*Configuration, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -63,10 +64,10 @@ func readAll(f *os.File) ([]byte, error) {
 	return data, nil
 }
 
-// Parse is Load for bytes that come from no file.
+// Parse is Load for bytes that do not come from a file.
 func Parse(data []byte) (*Configuration, error) { return ParseFile("-", data) }
 
-// ParseFile is Load for a file's bytes; name is for messages only.
+// ParseFile is Load for the bytes of a file; name is for messages.
 func ParseFile(name string, data []byte) (*Configuration, error) {
 	d := decoder{}
 	c := d.document(data)
@@ -79,15 +80,14 @@ func ParseFile(name string, data []byte) (*Configuration, error) {
 	return c, nil
 }
 
-// decoder walks a YAML tree along the Go type and collects errors. It
-// does not use the library's own decoding, which stops at the first wrong type
-// and does not know a field's path.
+// decoder walks a YAML tree along the Go type and collects errors. The library's own decoding would
+// stop at the first wrong type and does not know a field's path.
 type decoder struct {
 	errs Errors
-	// lines is where each field is in the file.
+	// lines has the line of each field in the file.
 	lines map[string]int
-	// refused are the fields whose value is not in the result, so that validation
-	// does not judge the default in its place.
+	// refused has the fields whose value is not in the result, so that validation does not check
+	// the default in its place.
 	refused map[string]bool
 }
 
@@ -96,15 +96,15 @@ func (d *decoder) fail(path string, line int, format string, args ...any) {
 	d.errs = append(d.errs, Error{Line: line, Path: path, Problem: fmt.Sprintf(format, args...)})
 }
 
-// document returns the configuration a file holds, or nil if it holds none.
+// document returns the configuration in a file, or nil if it has none.
 func (d *decoder) document(data []byte) *Configuration {
 	d.lines, d.refused = map[string]int{}, map[string]bool{}
 	if len(data) > maxFileBytes {
-		d.fail("", 0, "is larger than %d bytes, this cannot be a gateway configuration", maxFileBytes)
+		d.fail("", 0, "is larger than %d bytes, and cannot be a gateway configuration", maxFileBytes)
 		return nil
 	}
 	if trimmed := bytes.TrimSpace(data); len(trimmed) > 0 && trimmed[0] == '{' {
-		// JSON may be indented by tabs, YAML may not; in JSON no string holds a raw tab.
+		// JSON may be indented with tabs, YAML may not. In JSON no string contains a raw tab.
 		data = bytes.ReplaceAll(data, []byte{'\t'}, []byte{' '})
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
@@ -141,7 +141,7 @@ func (d *decoder) value(path string, n *yaml.Node, v reflect.Value) {
 		return
 	}
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
-		return // as if the field were not there
+		return // as if the field were missing
 	}
 	if _, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		d.scalar(path, n, v)

@@ -25,10 +25,10 @@ func Default() *Configuration {
 		NodePortRange: PortRange{30000, 32767},
 		SNAT: SNAT{
 			Addresses: []netip.Addr{},
-			// Below the node ports and the host's ephemeral range (32768-60999), above the
-			// ports that a node's own daemons listen on (kubelet 10250, VXLAN 8472): a
-			// packet to the range that belongs to no flow of ours takes a detour through
-			// user space back to the kernel, which the node's own traffic should not.
+			// The range is below the node ports and the host's ephemeral range (32768-60999), and
+			// above the ports on which a node's daemons listen (kubelet 10250, VXLAN 8472): a
+			// packet to the range that belongs to no flow of the gateway takes a detour through
+			// user space to the kernel, which the node's own traffic should not take.
 			Ports: PortRange{16384, 29999},
 		},
 		Proxy: Proxy{
@@ -78,8 +78,8 @@ func Default() *Configuration {
 			AffinityClients: 1 << 18,
 			LimitSources:    1 << 16,
 			Fragments:       8192,
-			ICMPRate:        1000, // as the kernel's own: net.ipv4.icmp_msgs_per_sec
-			PathMTUFloor:    1200, // IPv4 inside of IPv6 over its smallest link: 1280 - 40 (RFC 8200 section 5)
+			ICMPRate:        1000, // the kernel's default: net.ipv4.icmp_msgs_per_sec
+			PathMTUFloor:    1200, // IPv4 in IPv6 over its smallest link: 1280 - 40 (RFC 8200 section 5)
 			TimeWaitBackend: timeWaitBackendOf(ProfileDefault),
 			PassAfter:       Duration(30 * time.Second),
 			HostLinkName:    "sluice",
@@ -87,7 +87,7 @@ func Default() *Configuration {
 	}
 }
 
-// setDefaults fills in the fields of a list's element that the file does not have.
+// setDefaults sets the defaults of a list's element before it is read.
 func (i *Interface) setDefaults() {
 	*i = Interface{Mode: ModeAuto, ZeroCopy: ZeroCopyAuto, NAPI: NAPI{Threaded: ThreadedKeep}}
 }

@@ -10,7 +10,7 @@ import (
 type Change struct {
 	Path     string
 	Old, New string
-	// Restart: a running daemon keeps the old value; only a restart takes the new one.
+	// Restart: a running daemon keeps the old value until it restarts.
 	Restart bool
 }
 
@@ -22,7 +22,7 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s: from %s to %s", c.Path, c.Old, c.New)
 }
 
-// leaf is one field that is judged as a whole: a scalar or a list.
+// leaf is one field that is compared as a whole: a scalar or a list.
 type leaf struct {
 	path  string
 	value any
@@ -37,7 +37,7 @@ func leaves(c *Configuration) []leaf {
 	return appendLeaves(nil, "", reflect.ValueOf(c).Elem(), leaf{})
 }
 
-// appendLeaves appends the fields of v. in has what they inherit: live and secret.
+// appendLeaves appends the fields of v. in has the properties that they inherit: live and secret.
 func appendLeaves(list []leaf, path string, v reflect.Value, in leaf) []leaf {
 	_, text := v.Addr().Interface().(encoding.TextUnmarshaler)
 	if v.Kind() != reflect.Struct || text {
@@ -68,7 +68,7 @@ func (c *Configuration) Diff(next *Configuration) []Change {
 	return changes
 }
 
-// same compares two values of one field; an empty list is an empty list, nil or not.
+// same compares two values of one field. An empty list and nil are the same.
 func same(a, b reflect.Value) bool {
 	if a.Kind() == reflect.Slice && a.Len() == 0 && b.Len() == 0 {
 		return true
@@ -77,7 +77,7 @@ func same(a, b reflect.Value) bool {
 }
 
 // Reload returns the configuration in force after a daemon that runs with c has read next: the new
-// value of every live field, the old value of all others. It does not modify c or next.
+// value of every live field, the old value of all others. It modifies neither c nor next.
 func (c *Configuration) Reload(next *Configuration) *Configuration {
 	merged := *c
 	after := leaves(next)

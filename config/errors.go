@@ -16,11 +16,11 @@ type Error struct {
 	Line int    // 0 if the field is not in the file
 	// Path of the field, such as interfaces[0].mode; empty for the file as a whole.
 	Path string
-	// Problem is what is wrong, and the remedy.
+	// Problem describes the problem and the remedy.
 	Problem string
 }
 
-// Error writes file:line: path: problem, what to do.
+// Error prints file:line: path: problem, what to do.
 func (e Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.File)
@@ -35,10 +35,10 @@ func (e Error) Error() string {
 	return b.String()
 }
 
-// Errors is every problem of a file, in the order of its lines.
+// Errors has every problem of a file, in the order of its lines.
 type Errors []Error
 
-// Error writes one problem per line.
+// Error prints one problem per line.
 func (e Errors) Error() string {
 	lines := make([]string, len(e))
 	for i := range e {
@@ -47,8 +47,8 @@ func (e Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// finish gives the errors their file and line and puts them in order. A field that
-// is not in the file gets the line of the nearest mapping around it that is.
+// finish sets the file and line of the errors and sorts them. A field that is not in the file gets
+// the line of the nearest enclosing mapping that is.
 func (d *decoder) finish(file string) Errors {
 	for i := range d.errs {
 		e := &d.errs[i]
@@ -61,7 +61,7 @@ func (d *decoder) finish(file string) Errors {
 	return d.errs
 }
 
-// textProblem rewords a library's parse error.
+// textProblem describes a library's parse error for a user.
 func textProblem(v reflect.Value, text string, err error) string {
 	switch v.Interface().(type) {
 	case netip.Prefix:
@@ -83,7 +83,7 @@ func fieldByName(v reflect.Value, name string) (reflect.Value, bool) {
 	return reflect.Value{}, false
 }
 
-// fieldNames lists a struct's fields as the file names them.
+// fieldNames returns the names of a struct's fields in the file.
 func fieldNames(t reflect.Type) []string {
 	names := make([]string, t.NumField())
 	for i := range names {
@@ -92,10 +92,10 @@ func fieldNames(t reflect.Type) []string {
 	return names
 }
 
-// suggest returns the known name that is most like an unknown one.
+// suggest returns a question with the known name that is nearest to name, or all known names.
 func suggest(name string, known []string) string {
 	if best := spelling.Nearest(name, known); best != "" {
 		return fmt.Sprintf("did you mean %s?", best)
 	}
-	return "known here are " + strings.Join(known, ", ")
+	return "the known fields are " + strings.Join(known, ", ")
 }

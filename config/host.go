@@ -15,11 +15,11 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// Host has the facts about this machine that a configuration is checked against at start.
+// Host has the facts about this machine that a configuration must fit at start.
 type Host struct {
 	Interfaces []string
-	CPUs       []int       // that this process may run on
-	LowestNice int         // that its threads may have, -20 to 0
+	CPUs       []int       // on which this process may run
+	LowestNice int         // least nice value that its threads may have, -20 to 0
 	Ephemeral  PortRange   // net.ipv4.ip_local_port_range
 	Reserved   []PortRange // net.ipv4.ip_local_reserved_ports: never chosen by the kernel
 }
@@ -38,7 +38,7 @@ func CPUs() (list []int, err error) {
 	return list, nil
 }
 
-// ReadHost reads the host in whose network namespace the process is.
+// ReadHost reads the host of the process's network namespace.
 func ReadHost() (Host, error) {
 	h := Host{}
 	links, err := net.Interfaces()
@@ -61,12 +61,12 @@ func ReadHost() (Host, error) {
 	return h, err
 }
 
-// ReadEphemeral returns the ports that the kernel gives to the node's own connections.
+// ReadEphemeral returns the range of ports that the kernel assigns to the node's own connections.
 func ReadEphemeral() (PortRange, error) {
 	return readEphemeral("/proc/sys/net/ipv4/ip_local_port_range")
 }
 
-// lowestNice returns the lowest nice value that the calling thread may take, 0 at most
+// lowestNice returns the lowest nice value that the calling thread may set, at most 0
 // (capabilities(7), setrlimit(2)).
 func lowestNice() (int, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -79,13 +79,13 @@ func lowestNice() (int, error) {
 	}
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NICE, &limit); err != nil {
-		return 0, fmt.Errorf("read how nice this process must be: %w", err)
+		return 0, fmt.Errorf("read the limit of this process's nice value: %w", err)
 	}
 	return min(20-int(min(limit.Cur, 40)), 0), nil
 }
 
-// InMemory reports whether a path, or if it is missing the nearest directory above it, is on a file
-// system without a disk. If it cannot tell, it returns true.
+// InMemory reports whether a path, or the nearest existing directory above it, is on a file system
+// without a disk. If that is unknown, it returns true.
 func InMemory(path string) bool {
 	var st unix.Statfs_t
 	for {
@@ -126,8 +126,8 @@ func readReserved(path string) (list []PortRange, err error) {
 	return list, nil
 }
 
-// CheckHost returns what in the configuration does not fit this host, as an Errors with every
-// problem; name is the file's, for messages.
+// CheckHost returns an Errors with every value that does not fit this host; name is the file's
+// name, for messages.
 func (c *Configuration) CheckHost(name string, h Host) error {
 	k := check{}
 	for i, f := range c.Interfaces {
@@ -144,17 +144,17 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 		}
 	}
 	if nice := c.Tuning.WorkerNice; nice < h.LowestNice {
-		k.fail("tuning.workerNice", "is %d, and this process may go down to %d only, give it CAP_SYS_NICE or write %d",
+		k.fail("tuning.workerNice", "is %d, but this process may set only %d, give it CAP_SYS_NICE or write %d",
 			nice, h.LowestNice, h.LowestNice)
 	}
 	if port, clash := h.ChosenByKernel(c.SNAT.Ports); clash {
-		k.fail("snat.ports", "is %s, and the kernel itself gives out port %d of it (net.ipv4.ip_local_port_range %s): "+
-			"the node's own connections would break; choose a range outside, or run `sysctl "+
+		k.fail("snat.ports", "is %s, but the kernel also assigns port %d of it (net.ipv4.ip_local_port_range %s): "+
+			"the node's own connections would break; choose another range, or run `sysctl "+
 			"net.ipv4.ip_local_reserved_ports=%s`",
 			c.SNAT.Ports, port, h.Ephemeral, c.SNAT.Ports)
 	}
 	if s, err := os.Stat(c.Manifests.Directory); c.Manifests.Directory != "" && (err != nil || !s.IsDir()) {
-		do := "create it or name another"
+		do := "create it or choose another one"
 		if c.Kubernetes.Enabled {
 			do = `create it, or write "" if Services come from the API server alone`
 		}
@@ -176,9 +176,9 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 	return k.errs
 }
 
-// CheckStateDir returns why the daemon cannot use the state directory: a trusted.Refusal where
-// others may write it. A missing directory is no error, because the daemon makes it; nor is one
-// that this process may not look into.
+// CheckStateDir returns why the daemon cannot use the state directory: a trusted.Refusal if others
+// may write it. A missing directory is no error, because the daemon makes it; nor is a directory
+// that this process may not read.
 func (c *Configuration) CheckStateDir() error {
 	err := trusted.StateDirectory(c.StateDir)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
@@ -187,7 +187,7 @@ func (c *Configuration) CheckStateDir() error {
 	return err
 }
 
-// ChosenByKernel finds a port of r that the kernel may choose for a local socket.
+// ChosenByKernel returns a port of r that the kernel may assign to a local socket.
 func (h Host) ChosenByKernel(r PortRange) (uint16, bool) {
 	for p := int(r.First); p <= int(r.Last); p++ {
 		port := uint16(p)

@@ -30,13 +30,13 @@ func TestCheckHost(t *testing.T) {
 		{"CPU not ours", func(c *Configuration, _ *Host) { c.WorkerCPUs = []int{5} },
 			"gw: workerCPUs[0]: this process may not run on CPU 5, choose among 0,1"},
 		{"worker's nice value", func(c *Configuration, _ *Host) { c.Tuning.WorkerNice = -10 },
-			"gw: tuning.workerNice: is -10, and this process may go down to 0 only, give it CAP_SYS_NICE or write 0"},
+			"gw: tuning.workerNice: is -10, but this process may set only 0, give it CAP_SYS_NICE or write 0"},
 		{"worker's nice value allowed", func(c *Configuration, h *Host) {
 			c.Tuning.WorkerNice, h.LowestNice = -10,
 				-10
 		}, ""},
 		{"ephemeral ports", func(_ *Configuration, h *Host) { h.Ephemeral.First = 20000 },
-			"gw: snat.ports: is 16384-29999, and the kernel itself gives out port 20000 of it"},
+			"gw: snat.ports: is 16384-29999, but the kernel also assigns port 20000 of it"},
 		{"reserved", func(_ *Configuration, h *Host) {
 			h.Ephemeral.First = 20000
 			h.Reserved = []PortRange{{20000, 25000}, {25001, 29999}}
@@ -44,9 +44,9 @@ func TestCheckHost(t *testing.T) {
 		{"reserved in part", func(_ *Configuration, h *Host) {
 			h.Ephemeral.First = 20000
 			h.Reserved = []PortRange{{20000, 25000}, {25002, 29999}}
-		}, "gw: snat.ports: is 16384-29999, and the kernel itself gives out port 25001 of it"},
+		}, "gw: snat.ports: is 16384-29999, but the kernel also assigns port 25001 of it"},
 		{"no manifests", func(c *Configuration, _ *Host) { c.Manifests.Directory = dir + "/none" },
-			"gw: manifests.directory: " + dir + "/none is no directory, create it or name another"},
+			"gw: manifests.directory: " + dir + "/none is no directory, create it or choose another one"},
 		{"manifests beside the API server", func(c *Configuration, _ *Host) {
 			c.Manifests.Directory, c.Kubernetes.Enabled = dir+"/none", true
 		}, "gw: manifests.directory: " + dir +

@@ -6,30 +6,30 @@ import (
 	"sluice.dev/sluice/allocate/pools"
 )
 
-// AddressPool has addresses for Services of manifests. Its fields are those of the kind AddressPool
-// (docs/allocate.md), as far as they need no API server.
+// AddressPool has addresses for Services in manifests. Its fields are those of the kind AddressPool
+// (docs/allocate.md) that need no API server.
 type AddressPool struct {
 	Name string `json:"name"`
 	// Addresses are prefixes and ranges.
 	Addresses []string `json:"addresses"`
-	// AutoAssign: Services that ask for neither pool nor address may get one from here.
+	// AutoAssign: Services that ask for neither a pool nor an address may get one of this pool.
 	AutoAssign bool `json:"autoAssign"`
 	// AvoidBuggyIPs leaves out IPv4 addresses that end with 0 or 255.
 	AvoidBuggyIPs     bool              `json:"avoidBuggyIPs"`
 	ServiceAllocation ServiceAllocation `json:"serviceAllocation"`
 }
 
-// ServiceAllocation says whom a pool is for; without namespaces it is for all.
+// ServiceAllocation selects the namespaces for which a pool is; without namespaces it is for all.
 type ServiceAllocation struct {
-	// Priority orders the pools that are for a Service: the lowest first, and 0 after all others.
+	// Priority orders the pools for a Service: the lowest first, and 0 after all others.
 	Priority   int      `json:"priority"`
 	Namespaces []string `json:"namespaces"`
 }
 
-// setDefaults fills in the fields of a list's element that the file does not have.
+// setDefaults sets the defaults of a list's element before it is read.
 func (p *AddressPool) setDefaults() { p.AutoAssign = true }
 
-// spec is the pool as the allocator reads it.
+// spec returns the pool in the allocator's form.
 func (p *AddressPool) spec() pools.Spec {
 	s := pools.Spec{Addresses: p.Addresses, AutoAssign: &p.AutoAssign, AvoidBuggyIPs: p.AvoidBuggyIPs}
 	if p.ServiceAllocation.Priority != 0 || len(p.ServiceAllocation.Namespaces) > 0 {
@@ -39,7 +39,7 @@ func (p *AddressPool) spec() pools.Spec {
 	return s
 }
 
-// Pools returns addressPools as the allocator has them. They must be valid.
+// Pools returns addressPools in the allocator's form. They must be valid.
 func (c *Configuration) Pools() (list []*pools.Pool) {
 	for i := range c.AddressPools {
 		p := &c.AddressPools[i]
@@ -52,16 +52,16 @@ func (c *Configuration) Pools() (list []*pools.Pool) {
 	return list
 }
 
-// addressPools judges pools: each by itself, and that no two have a name or an address.
+// addressPools checks the pools: each by itself, and that no two share a name or an address.
 func (k *check) addressPools(c *Configuration) {
 	var before []*pools.Pool
-	var at []int // of before
+	var at []int // indexes in list of the pools before
 	for i := range c.AddressPools {
 		p := &c.AddressPools[i]
 		path := fmt.Sprintf("addressPools[%d]", i)
 		problems := len(k.errs)
 		if p.Name == "" {
-			k.fail(path+".name", "is missing, Services ask for a pool by it")
+			k.fail(path+".name", "is missing, Services select a pool by its name")
 		}
 		if len(p.Addresses) == 0 {
 			k.fail(path+".addresses", "is empty, list prefixes such as 192.0.2.0/24 or ranges")
@@ -74,7 +74,7 @@ func (k *check) addressPools(c *Configuration) {
 		if n := p.ServiceAllocation.Priority; n < 0 {
 			k.fail(path+".serviceAllocation.priority", "is %d, choose 0 or more", n)
 		} else if n > 0 && len(p.ServiceAllocation.Namespaces) == 0 {
-			k.fail(path+".serviceAllocation.priority", "is %d without namespaces, name those that the pool is for", n)
+			k.fail(path+".serviceAllocation.priority", "is %d without namespaces, list namespaces for the pool", n)
 		}
 		if len(k.errs) > problems {
 			continue
@@ -86,16 +86,16 @@ func (k *check) addressPools(c *Configuration) {
 		}
 		for n, q := range before {
 			if q.Name == pool.Name {
-				k.fail(path+".name", "is %s, as that of addressPools[%d], rename one", pool.Name, at[n])
+				k.fail(path+".name", "is %s, like that of addressPools[%d], rename one", pool.Name, at[n])
 			}
 			if a, overlap := pool.Overlaps(q); overlap {
-				k.fail(path+".addresses", "has %s, as addressPools[%d] has, take it out of one", a, at[n])
+				k.fail(path+".addresses", "has %s, like addressPools[%d], remove it from one", a, at[n])
 			}
 		}
 		before, at = append(before, pool), append(at, i)
 	}
 	if len(c.AddressPools) > 0 && c.Manifests.Directory == "" {
-		k.fail("addressPools", "is for Services of manifests, and manifests.directory is empty; for those of an API "+
-			"server sluice-controller has pools")
+		k.fail("addressPools", "is for Services in manifests, but manifests.directory is empty; for Services of an "+
+			"API server sluice-controller has pools")
 	}
 }

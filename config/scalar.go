@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// Duration is a time.Duration that is written "30s" or "2h4m".
+// Duration is a time.Duration in the form "30s" or "2h4m".
 type Duration time.Duration
 
-// D is the duration as the standard library has it.
+// D returns the duration as a time.Duration.
 func (d Duration) D() time.Duration { return time.Duration(d) }
 
-// String prints as time.Duration does, without zero units at the end.
+// String prints like time.Duration, without zero units at the end.
 func (d Duration) String() string {
 	s := time.Duration(d).String()
 	if strings.HasSuffix(s, "m0s") {
@@ -27,10 +27,10 @@ func (d Duration) String() string {
 	return s
 }
 
-// MarshalText writes what UnmarshalText reads.
+// MarshalText prints the form that UnmarshalText parses.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText reads a number with a unit.
+// UnmarshalText parses a number with a unit.
 func (d *Duration) UnmarshalText(b []byte) error {
 	v, err := time.ParseDuration(string(b))
 	if err != nil {
@@ -40,7 +40,7 @@ func (d *Duration) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// PortRange is the ports First to Last, both included, written "first-last".
+// PortRange is the ports First to Last, both included, in the form "first-last".
 type PortRange struct{ First, Last uint16 }
 
 // Count returns the number of ports.
@@ -52,7 +52,7 @@ func (r PortRange) Contains(port uint16) bool { return r.First <= port && port <
 // Overlaps reports whether two ranges share a port.
 func (r PortRange) Overlaps(o PortRange) bool { return r.First <= o.Last && o.First <= r.Last }
 
-// String writes first-last, or one port.
+// String prints first-last, or one port.
 func (r PortRange) String() string {
 	if r.First == r.Last {
 		return strconv.Itoa(int(r.First))
@@ -60,10 +60,10 @@ func (r PortRange) String() string {
 	return fmt.Sprintf("%d-%d", r.First, r.Last)
 }
 
-// MarshalText writes what UnmarshalText reads.
+// MarshalText prints the form that UnmarshalText parses.
 func (r PortRange) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// UnmarshalText reads first-last or one port.
+// UnmarshalText parses first-last or one port.
 func (r *PortRange) UnmarshalText(b []byte) error {
 	first, last, two := strings.Cut(string(b), "-")
 	if !two {
@@ -78,13 +78,13 @@ func (r *PortRange) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Queues is how many queues of an interface are used, from queue 0 on. Zero is all.
+// Queues is the number of queues of an interface that are used, from queue 0 on. Zero: all.
 type Queues int
 
-// AllQueues is every combined queue the interface has.
+// AllQueues is every combined queue of the interface.
 const AllQueues Queues = 0
 
-// String writes all or the number.
+// String prints all or the number.
 func (q Queues) String() string {
 	if q == AllQueues {
 		return "all"
@@ -92,7 +92,7 @@ func (q Queues) String() string {
 	return strconv.Itoa(int(q))
 }
 
-// MarshalJSON writes "all" or a number.
+// MarshalJSON prints "all" or a number.
 func (q Queues) MarshalJSON() ([]byte, error) {
 	if q == AllQueues {
 		return []byte(`"all"`), nil
@@ -100,7 +100,7 @@ func (q Queues) MarshalJSON() ([]byte, error) {
 	return json.Marshal(int(q))
 }
 
-// UnmarshalText reads all or a number.
+// UnmarshalText parses all or a number.
 func (q *Queues) UnmarshalText(b []byte) error {
 	if string(b) == "all" {
 		*q = AllQueues
@@ -108,19 +108,19 @@ func (q *Queues) UnmarshalText(b []byte) error {
 	}
 	n, err := strconv.ParseUint(string(b), 10, 16)
 	if err != nil || n == 0 {
-		return fmt.Errorf("%q is no number of queues, write all or a number from 1 on", b)
+		return fmt.Errorf("%q is not a number of queues, write all or a number from 1 on", b)
 	}
 	*q = Queues(n)
 	return nil
 }
 
-// FrameSize is the bytes of a frame. Zero is auto: as the interfaces need.
+// FrameSize is the size of a frame, in bytes. Zero: auto.
 type FrameSize int
 
-// AutoFrameSize is the size that the interfaces' MTUs and drivers need.
+// AutoFrameSize stands for the size that the interfaces' MTUs and drivers need.
 const AutoFrameSize FrameSize = 0
 
-// String writes auto or the number.
+// String prints auto or the number.
 func (s FrameSize) String() string {
 	if s == AutoFrameSize {
 		return "auto"
@@ -128,7 +128,7 @@ func (s FrameSize) String() string {
 	return strconv.Itoa(int(s))
 }
 
-// MarshalJSON writes "auto" or a number.
+// MarshalJSON prints "auto" or a number.
 func (s FrameSize) MarshalJSON() ([]byte, error) {
 	if s == AutoFrameSize {
 		return []byte(`"auto"`), nil
@@ -136,7 +136,7 @@ func (s FrameSize) MarshalJSON() ([]byte, error) {
 	return json.Marshal(int(s))
 }
 
-// UnmarshalText reads auto or a number.
+// UnmarshalText parses auto or a number.
 func (s *FrameSize) UnmarshalText(b []byte) error {
 	if string(b) == "auto" {
 		*s = AutoFrameSize
@@ -144,22 +144,22 @@ func (s *FrameSize) UnmarshalText(b []byte) error {
 	}
 	n, err := strconv.ParseUint(string(b), 10, 16)
 	if err != nil || n == 0 {
-		return fmt.Errorf("%q is no size of frames, write auto, 2048 or 4096", b)
+		return fmt.Errorf("%q is not a size of frames, write auto, 2048 or 4096", b)
 	}
 	*s = FrameSize(n)
 	return nil
 }
 
-// AddressSelector selects addresses of the node: a CIDR, or those of the Node object.
+// AddressSelector selects addresses of the node: by a CIDR, or the addresses of the Node object.
 type AddressSelector struct {
 	Prefix  netip.Prefix // not valid if Primary
 	Primary bool
 }
 
-// primary is how an AddressSelector names the Node object's addresses.
+// primary is the text of an AddressSelector for the Node object's addresses.
 const primary = "primary"
 
-// String writes what UnmarshalText reads.
+// String prints the form that UnmarshalText parses.
 func (s AddressSelector) String() string {
 	if s.Primary {
 		return primary
@@ -167,10 +167,10 @@ func (s AddressSelector) String() string {
 	return s.Prefix.String()
 }
 
-// MarshalText writes what UnmarshalText reads.
+// MarshalText prints the form that UnmarshalText parses.
 func (s AddressSelector) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads a CIDR or the word primary.
+// UnmarshalText parses a CIDR or the word primary.
 func (s *AddressSelector) UnmarshalText(b []byte) error {
 	if string(b) == primary {
 		*s = AddressSelector{Primary: true}

@@ -2,8 +2,8 @@ package config
 
 import "time"
 
-// minTxBudget is how many packets a system call of AF_XDP sends by default, and the
-// least that it can be told (TX_BATCH_SIZE, net/xdp/xsk.c).
+// minTxBudget is the number of packets that a system call of AF_XDP sends by default, and the least
+// that can be set (TX_BATCH_SIZE, net/xdp/xsk.c).
 const minTxBudget = 32
 
 func (k *check) sockets(c *Configuration) {
@@ -14,7 +14,7 @@ func (k *check) sockets(c *Configuration) {
 	}
 	k.duration("sockets.busyPoll", s.BusyPoll, 0, time.Millisecond)
 	if s.BusyPoll.D()%time.Microsecond != 0 {
-		k.fail("sockets.busyPoll", "is %s, the kernel takes whole microseconds", s.BusyPoll)
+		k.fail("sockets.busyPoll", "is %s, the kernel needs whole microseconds", s.BusyPoll)
 	}
 	k.between("sockets.busyPollBudget", s.BusyPollBudget, 8, 1024)
 }
@@ -24,7 +24,7 @@ func (k *check) napi(at string, n NAPI) {
 	k.duration(at+".groFlushTimeout", n.GROFlushTimeout, 0, 10*time.Millisecond)
 	if n.DeferHardIRQs != 0 && n.GROFlushTimeout == 0 {
 		k.fail(at+".groFlushTimeout",
-			"is 0s with deferHardIRQs %d: interrupts are deferred only where both are set; write a time such as 50us",
+			"is 0s with deferHardIRQs %d: interrupts are deferred only if both are set; write a time such as 50us",
 			n.DeferHardIRQs)
 	}
 	oneOf(k, at+".threaded", n.Threaded, ThreadedKeep, ThreadedOn, ThreadedOff)

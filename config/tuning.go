@@ -2,77 +2,79 @@ package config
 
 import "time"
 
-// Tuning has settings that few installations need. defaults.yaml and docs/tuning.md have the
-// symptom that calls for each field; without the symptom its default is right.
+// Tuning has settings that few installations need. defaults.yaml and docs/tuning.md describe the
+// symptom for each field; without the symptom its default is right.
 type Tuning struct {
 	// RingSize is the size of each of the four rings of a socket, in descriptors.
 	RingSize int `json:"ringSize"`
 	// FrameSize is the size of a frame of the UMEM, in bytes.
 	FrameSize FrameSize `json:"frameSize"`
-	// WorkerNice is the nice value of packet threads, -20 to 0; 0 leaves them as the process is.
+	// WorkerNice is the nice value of packet threads, -20 to 0; 0: the nice value of the process.
 	WorkerNice int `json:"workerNice"`
-	// Precedence says whether workers may be scheduled before other threads of the machine.
+	// Precedence decides whether workers may have a higher scheduling priority than other threads
+	// of the machine.
 	Precedence Precedence `json:"precedence"`
-	// Spin is how long a worker looks for packets before it sleeps, Coalesce how long it naps where
-	// packets come fast. Their defaults depend on Waiting. Sleep is how long it sleeps at most.
+	// Spin is how long a worker polls for packets before it sleeps, Coalesce how long it naps while
+	// packets arrive fast. Their defaults depend on Waiting. Sleep bounds a sleep.
 	Spin     Duration `json:"spin"`
 	Coalesce Duration `json:"coalesce"`
 	Sleep    Duration `json:"sleep"`
-	// AffinityClients bounds the clients that are remembered for sessionAffinity ClientIP.
+	// AffinityClients bounds the clients that are stored for sessionAffinity ClientIP.
 	AffinityClients int `json:"affinityClients"`
 	// LimitSources bounds the sources whose connections are counted for limits.
 	LimitSources int `json:"limitSources"`
-	// Fragments bounds the datagrams whose fragments are remembered, of all workers together.
+	// Fragments bounds the datagrams whose fragments are tracked, of all workers together.
 	Fragments int `json:"fragments"`
-	// ICMPRate bounds the ICMP errors of the gateway's own, per second, of all workers together:
-	// "too big", "time exceeded" and all others, each by itself; and the RSTs, too.
+	// ICMPRate bounds the ICMP errors that the gateway generates, per second, of all workers
+	// together, separately for "too big", "time exceeded" and all others; and the RSTs, too.
 	ICMPRate int `json:"icmpRate"`
-	// PathMTUFloor is the lowest path MTU that is believed of an ICMP error, in bytes.
+	// PathMTUFloor is the lowest path MTU that is accepted from an ICMP error, in bytes.
 	PathMTUFloor int `json:"pathMTUFloor"`
-	// TimeWaitBackend is how long a flow keeps its source port that the backend closed first. Its
+	// TimeWaitBackend is how long a flow that the backend closed first keeps its source port. Its
 	// default depends on flows.profile.
 	TimeWaitBackend Duration `json:"timeWaitBackend"`
-	// PassAfter: without a worker service packets are dropped while the last heartbeat is younger
-	// (a restart is under way), and pass to the kernel when it is older.
+	// PassAfter decides on Service packets while no worker runs: they are dropped while the last
+	// heartbeat is younger than this (a restart is under way), and pass to the kernel when it is
+	// older.
 	PassAfter Duration `json:"passAfter" reload:"live"`
-	// HostLinkName is the name of the two ends of the host link, without the digit of each.
+	// HostLinkName is the name of the two ends of the host link, without their digit.
 	HostLinkName string `json:"hostLinkName"`
 }
 
-// Precedence says whether workers may be scheduled before other threads of the machine.
+// Precedence decides whether workers may have a higher scheduling priority than other threads.
 type Precedence string
 
 const (
-	// PrecedenceAuto: while they have time to spare.
+	// PrecedenceAuto: while workers have time to spare.
 	PrecedenceAuto Precedence = "auto"
-	// PrecedenceNone: workers are scheduled as the process is, but for Tuning.WorkerNice.
+	// PrecedenceNone: workers have the priority of the process, except for Tuning.WorkerNice.
 	PrecedenceNone Precedence = "none"
 )
 
-// HostLinkEnds returns the names of the host link's ends: that of the workers and the kernel's.
-func (t *Tuning) HostLinkEnds() (ours, kernels string) {
+// HostLinkEnds returns the names of the host link's ends: the user-space end and the kernel's end.
+func (t *Tuning) HostLinkEnds() (user, kernel string) {
 	return t.HostLinkName + "0", t.HostLinkName + "1"
 }
 
-// FramesPerQueue returns how many frames there are for each interface and queue: as many as the
-// fill ring and the transmit ring hold together, so that both can be full.
+// FramesPerQueue returns the number of frames for each interface and queue: as many as the fill
+// ring and the transmit ring hold together, so that both can be full.
 func (t *Tuning) FramesPerQueue() int { return 2 * t.RingSize }
 
-// maxHeldFragments bounds what a worker looks through when fragments have waited too long.
+// maxHeldFragments bounds the fragments that a worker searches for those that have waited too long.
 const maxHeldFragments = 4096
 
-// HeldFragments returns how many fragments of each worker may wait for their first one: one for
-// four datagrams that are remembered, and no more than half of the frames of a queue, so that
-// they do not starve the rings.
+// HeldFragments returns the number of fragments of each worker that may wait for their first one:
+// one for four tracked datagrams, and at most half of the frames of a queue, so that they do not
+// starve the rings.
 func (t *Tuning) HeldFragments() int {
 	return min(t.Fragments/4, t.FramesPerQueue()/2, maxHeldFragments)
 }
 
-// ICMPBurst returns how many ICMP errors may be sent at once: those of 50 ms, which is the ratio
+// ICMPBurst returns the number of ICMP errors that may be sent at once: those of 50 ms, the ratio
 // of the kernel's net.ipv4.icmp_msgs_burst to its icmp_msgs_per_sec.
 func (t *Tuning) ICMPBurst() int { return max(1, t.ICMPRate/20) }
 
-// The bounds of the ring size.
+// Bounds of the ring size.
 const minRingSize, maxRingSize = 64, 1 << 15
 
 func (k *check) tuning(c *Configuration) {
@@ -81,12 +83,12 @@ func (k *check) tuning(c *Configuration) {
 		k.fail("tuning.ringSize", "is %d, choose a power of two from %d to %d", n, minRingSize, maxRingSize)
 	}
 	if s := t.FrameSize; s != AutoFrameSize && s != 2048 && s != 4096 {
-		k.fail("tuning.frameSize", "is %d, the kernel takes frames of 2048 or 4096 bytes; auto chooses by interfaces",
+		k.fail("tuning.frameSize", "is %d, the kernel accepts frames of 2048 or 4096 bytes; auto chooses by interfaces",
 			s)
 	}
 	if n := t.WorkerNice; n < -20 || n > 0 {
-		k.fail("tuning.workerNice", "is %d, choose from -20 to 0; to put the whole daemon behind other processes, "+
-			"write 0 and start it by nice(1)", n)
+		k.fail("tuning.workerNice", "is %d, choose from -20 to 0; to give the whole daemon a lower priority, "+
+			"write 0 and start it with nice(1)", n)
 	}
 	if p := t.Precedence; p != PrecedenceAuto && p != PrecedenceNone {
 		k.fail("tuning.precedence", "is %q, choose auto or none", p)
@@ -95,7 +97,7 @@ func (k *check) tuning(c *Configuration) {
 	k.between("tuning.limitSources", t.LimitSources, 1024, 1<<26)
 	k.between("tuning.fragments", t.Fragments, 0, 1<<20)
 	k.between("tuning.icmpRate", t.ICMPRate, 0, 1_000_000)
-	k.between("tuning.pathMTUFloor", t.PathMTUFloor, 68, 1280) // of RFC 791 and RFC 8200
+	k.between("tuning.pathMTUFloor", t.PathMTUFloor, 68, 1280) // from RFC 791 and RFC 8200
 	k.duration("tuning.spin", t.Spin, 0, 10*time.Millisecond)
 	k.duration("tuning.coalesce", t.Coalesce, 0, time.Millisecond)
 	k.duration("tuning.sleep", t.Sleep, time.Millisecond, time.Second)

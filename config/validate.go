@@ -17,14 +17,14 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// check collects what is wrong with values that could be read.
+// check collects problems with values that could be read.
 type check struct {
 	errs    Errors
-	refused map[string]bool // fields that the decoder already refused
+	refused map[string]bool // fields that the decoder has reported
 }
 
-// Validate judges a configuration that did not come from a file. Load and Parse
-// call the same rules.
+// Validate checks a configuration that did not come from a file. Load and Parse apply the same
+// rules.
 func (c *Configuration) Validate() error {
 	if errs := validate(c, nil); len(errs) > 0 {
 		for i := range errs {
@@ -53,7 +53,8 @@ func validate(c *Configuration, refused map[string]bool) Errors {
 	return k.errs
 }
 
-// fail notes a problem with a field, unless it or something around it was refused already.
+// fail records a problem with a field, unless one with the field or an enclosing field was
+// reported.
 func (k *check) fail(path, format string, args ...any) {
 	for p := path; p != ""; {
 		if k.refused[p] {
@@ -104,7 +105,7 @@ func (k *check) header(c *Configuration) {
 	}
 }
 
-// maxInterfaces follows from nexthop.Hop.Link and what one poll of a worker should hold.
+// maxInterfaces follows from nexthop.Hop.Link and from the work of one poll of a worker.
 const maxInterfaces = 16
 
 func (k *check) interfaces(c *Configuration) {
@@ -127,7 +128,7 @@ func (k *check) interfaces(c *Configuration) {
 		oneOf(k, at+".mode", f.Mode, ModeAuto, ModeNative, ModeGeneric)
 		oneOf(k, at+".zeroCopy", f.ZeroCopy, ZeroCopyAuto, ZeroCopyNever, ZeroCopyRequire)
 		if f.Mode == ModeGeneric && f.ZeroCopy == ZeroCopyRequire {
-			k.fail(at+".zeroCopy", "is require, but generic mode cannot do it; set mode to native or zeroCopy to auto")
+			k.fail(at+".zeroCopy", "is require, but generic mode has none; set mode to native or zeroCopy to auto")
 		}
 		k.napi(at+".napi", f.NAPI)
 		if f.Queues != AllQueues {
@@ -157,7 +158,7 @@ func (k *check) workers(c *Configuration) {
 		at := fmt.Sprintf("workerCPUs[%d]", i)
 		k.between(at, cpu, 0, 8191)
 		if seen[cpu] {
-			k.fail(at, "is CPU %d again, give each worker a CPU of its own", cpu)
+			k.fail(at, "is CPU %d again, give each worker its own CPU", cpu)
 		}
 		seen[cpu] = true
 	}
@@ -166,7 +167,7 @@ func (k *check) workers(c *Configuration) {
 	}
 }
 
-// answerable reports whether packets to an address are forwarded: workers drop all others as
+// answerable reports whether packets to an address are forwarded. Workers drop all others as
 // martian.
 func answerable(a netip.Addr) bool {
 	if !a.IsValid() || a.Zone() != "" || a.Is4In6() {
@@ -194,19 +195,19 @@ func (k *check) addresses(c *Configuration) {
 		seen[a] = true
 	}
 	if p := c.SNAT.Ports; p.First < 1024 {
-		k.fail("snat.ports", "is %s, stay clear of the well-known ports below 1024", p)
+		k.fail("snat.ports", "is %s, choose a range above the well-known ports (below 1024)", p)
 	} else if p.Overlaps(c.NodePortRange) {
 		k.fail("snat.ports",
-			"is %s and overlaps nodePortRange %s: a reply could not be told from a request; choose a range outside, "+
+			"is %s and overlaps nodePortRange %s: replies and requests would look alike; choose another range, "+
 				"such as %s",
 			p, c.NodePortRange, Default().SNAT.Ports)
 	} else if p.Count() < minSNATPorts {
-		k.fail("snat.ports", "is %s, %d ports; give at least %d, each backend can have no more flows than that", p,
+		k.fail("snat.ports", "is %s, %d ports; give at least %d: a backend has at most as many flows", p,
 			p.Count(), minSNATPorts)
 	}
 }
 
-// maxChecksPerSecond is what a core can do.
+// maxChecksPerSecond is the number of checks that one core can run.
 const maxChecksPerSecond = 50_000
 
 func (k *check) proxy(c *Configuration) {
@@ -238,7 +239,7 @@ func (k *check) proxy(c *Configuration) {
 			c.Kubernetes.Kubeconfig)
 	}
 	if _, err := labels.Parse(c.Kubernetes.NodeSelector); err != nil {
-		k.fail("kubernetes.nodeSelector", "%q is no label selector: %v", c.Kubernetes.NodeSelector, err)
+		k.fail("kubernetes.nodeSelector", "%q is not a label selector: %v", c.Kubernetes.NodeSelector, err)
 	}
 	if namespace, name, _ := strings.Cut(c.Kubernetes.DaemonSet, "/"); c.Kubernetes.DaemonSet != "" &&
 		(namespace == "" || name == "" || strings.Contains(name, "/")) {
@@ -246,14 +247,14 @@ func (k *check) proxy(c *Configuration) {
 	}
 	if !c.Kubernetes.Enabled && c.Manifests.Directory == "" {
 		k.fail("kubernetes.enabled",
-			"is false and manifests.directory is empty: there is nothing to read Services from; set one of them")
+			"is false and manifests.directory is empty: Services have no source; set one of them")
 	}
 }
 
-// minSNATPorts is where a range is surely a mistake.
+// minSNATPorts is the size below which a range must be a mistake.
 const minSNATPorts = 64
 
-// maxTimeout bounds how long a flow lives without a packet.
+// maxTimeout bounds the time that a flow lives without a packet.
 const maxTimeout = 30 * 24 * time.Hour
 
 func (k *check) flows(c *Configuration) {
@@ -261,7 +262,7 @@ func (k *check) flows(c *Configuration) {
 	k.between("flows.ipv4", c.Flows.IPv4, 0, most)
 	k.between("flows.ipv6", c.Flows.IPv6, 0, most)
 	if c.Flows.IPv4 == 0 && c.Flows.IPv6 == 0 {
-		k.fail("flows", "has room for no flow of either family, set ipv4 or ipv6")
+		k.fail("flows", "has no room for flows of either family, set ipv4 or ipv6")
 	}
 	oneOf(k, "flows.resize", c.Flows.Resize, ResizeFit, ResizeForce)
 	oneOf(k, "flows.profile", c.Flows.Profile, ProfileDefault, ProfileRFC)
@@ -286,27 +287,29 @@ func (k *check) hostLink(c *Configuration) {
 	if !h.Enabled() {
 		return
 	}
-	ours, kernels := c.Tuning.HostLinkEnds()
-	if p := interfaceNameProblem(ours); p != "" || c.Tuning.HostLinkName == "" {
+	user, kernel := c.Tuning.HostLinkEnds()
+	if p := interfaceNameProblem(user); p != "" || c.Tuning.HostLinkName == "" {
 		k.fail("tuning.hostLinkName",
-			"is %q, choose a name of 1 to 14 characters without slash, colon and space: the two ends "+
-				"of the host link are called by it, with 0 and 1 behind it", c.Tuning.HostLinkName)
+			"is %q, choose a name of 1 to 14 characters without slash, colon and space: the names of the two "+
+				"ends of the host link are it with 0 and 1 appended", c.Tuning.HostLinkName)
 	}
 	for i, f := range c.Interfaces {
-		if f.Name == ours || f.Name == kernels {
+		if f.Name == user || f.Name == kernel {
 			k.fail("tuning.hostLinkName",
-				"is %s, and interfaces[%d] is %s: the host link is a veth pair that sluice makes itself, "+
+				"is %s, but interfaces[%d] is %s: the host link is a veth pair that sluice makes itself, "+
 					"choose a name that is not in use", c.Tuning.HostLinkName, i, f.Name)
 		}
 	}
 	families := map[bool]int{}
 	for i, p := range h.Addresses {
 		at := fmt.Sprintf("hostLink.addresses[%d]", i)
-		if ours := p.Addr().Next(); !answerable(p.Addr()) || !answerable(ours) {
-			k.fail(at, "is %s, of which %s is our end: write two addresses that packets can be sent to", p, ours)
+		if user := p.Addr().Next(); !answerable(p.Addr()) || !answerable(user) {
+			k.fail(at, "is %s, in which %s is the user-space end: write a prefix with two addresses that can receive "+
+				"packets", p, user)
 		}
 		if p.Addr().BitLen()-p.Bits() < 1 {
-			k.fail(at, "is %s, leave room for the other end: a prefix of at most /%d", p, p.Addr().BitLen()-1)
+			k.fail(at, "is %s, which has no address for the other end: write a prefix of at most /%d", p,
+				p.Addr().BitLen()-1)
 		}
 		if first, twice := families[p.Addr().Is4()]; twice {
 			k.fail(at, "is of the same family as hostLink.addresses[%d], give one per family", first)
@@ -316,7 +319,7 @@ func (k *check) hostLink(c *Configuration) {
 	}
 }
 
-// maxSocketPath is sun_path of struct sockaddr_un without its final zero.
+// maxSocketPath is the size of sun_path in struct sockaddr_un without its final zero.
 const maxSocketPath = 107
 
 func (k *check) paths(c *Configuration) {
@@ -329,16 +332,16 @@ func (k *check) paths(c *Configuration) {
 			k.fail(p.path, "is %q, write an absolute path", p.value)
 		}
 	}
-	if s := c.PulseSocket(); len(s) > maxSocketPath { // the longest of all sockets' paths
+	if s := c.PulseSocket(); len(s) > maxSocketPath { // the longest path of all sockets
 		k.fail("stateDir",
-			"is so long that the path of a socket in it (%s) has %d characters, a unix socket's path has at most %d",
+			"is too long: the path of a socket in it (%s) has %d characters, a Unix socket's path has at most %d",
 			filepath.Join(PulseDirectory, PulseSocketFile), len(s), maxSocketPath)
 	}
 	k.listener(c, "metrics.address", c.Metrics.Address)
 	k.metrics(&c.Metrics)
 	k.listener(c, "health.address", c.Health.Address)
 	if a := c.Health.Address; a != "" && a == c.Metrics.Address {
-		k.fail("health.address", "is %s like metrics.address, give each a port of its own", a)
+		k.fail("health.address", "is %s like metrics.address, give each its own port", a)
 	}
 }
 
@@ -357,7 +360,7 @@ func (k *check) metrics(m *Metrics) {
 	}
 }
 
-// listener judges where something of ours listens; empty is nowhere.
+// listener checks an address on which the daemon listens; empty: it does not listen.
 func (k *check) listener(c *Configuration, path, address string) {
 	if address == "" {
 		return

@@ -6,27 +6,27 @@ import "time"
 type Waiting string
 
 const (
-	// WaitingDedicated: the CPUs are the gateway's. A worker on a CPU where no packets arrive looks
-	// for packets for a long time before it sleeps; on a CPU where packets arrive, which needs its
-	// time for receiving them, it waits as with WaitingShared.
+	// WaitingDedicated: the CPUs belong to the gateway. A worker on a CPU where no packets arrive
+	// polls for a long time before it sleeps. On a CPU where packets arrive, which needs its time
+	// for receiving them, a worker waits as with WaitingShared.
 	WaitingDedicated Waiting = "dedicated"
-	// WaitingShared: others need the CPUs, too. Processor time follows load.
+	// WaitingShared: other programs need the CPUs, too. Processor time follows load.
 	WaitingShared Waiting = "shared"
 )
 
-// Waits is what a Waiting stands for.
+// Waits has the times that a Waiting stands for.
 type Waits struct {
-	// Spin is how long a worker looks for packets before it sleeps.
+	// Spin is how long a worker polls for packets before it sleeps.
 	Spin Duration
 	// SpinAsWorked: and no longer, in total, than it worked on packets.
 	SpinAsWorked bool
-	// Coalesce is how long a worker naps, instead of sleeping until the next packet, where at least
-	// four packets are expected meanwhile; 0 is never.
+	// Coalesce is how long a worker naps, instead of sleeping until the next packet, if it expects
+	// at least four packets meanwhile; 0: never.
 	Coalesce Duration
 }
 
-// WaitsOf returns what w stands for on a CPU where no packets arrive; on others it is what
-// WaitingShared stands for.
+// WaitsOf returns the times of w on a CPU where no packets arrive; on others the times of
+// WaitingShared apply.
 func WaitsOf(w Waiting) Waits {
 	if w == WaitingShared {
 		const us = Duration(time.Microsecond)
@@ -35,8 +35,8 @@ func WaitsOf(w Waiting) Waits {
 	return Waits{Spin: Duration(time.Millisecond)}
 }
 
-// Waits returns how workers wait on a CPU where no packets arrive: as Waiting says, but for what
-// Tuning has.
+// Waits returns how workers wait on a CPU where no packets arrive: the times of Waiting, replaced
+// by those set in Tuning.
 func (c *Configuration) Waits() Waits {
 	w := WaitsOf(c.Waiting)
 	w.Spin, w.Coalesce = c.Tuning.Spin, c.Tuning.Coalesce

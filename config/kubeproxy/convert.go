@@ -73,7 +73,7 @@ func (c *conversion) tell(s *setting, f Fate, here, why string) {
 	c.fields = append(c.fields, Field{Line: s.line, Path: s.path, Value: s.text, Fate: f, Here: here, Why: why})
 }
 
-// become notes that a setting became path: value here. A reason makes it differ.
+// become records that a setting becomes path: value. With a reason the field differs.
 func (c *conversion) become(s *setting, path, value, differs string) {
 	fate := Kept
 	if differs != "" {
@@ -83,7 +83,8 @@ func (c *conversion) become(s *setting, path, value, differs string) {
 	c.set(path, value, strings.TrimSuffix(s.path+": "+s.text+"; "+differs, "; "))
 }
 
-// set puts a line into the result. Of two timeouts the shorter one applies, as in kube-proxy.
+// set adds a line to the result. If two timeouts set a line, the shorter one applies, as in
+// kube-proxy.
 func (c *conversion) set(path, value, comment string) {
 	for i := range c.entries {
 		if e := &c.entries[i]; e.path == path {
@@ -99,7 +100,7 @@ func (c *conversion) set(path, value, comment string) {
 	c.entries = append(c.entries, entry{path, value, []string{comment}})
 }
 
-// settle reports the settings whose value was replaced by another's.
+// settle reports the settings whose value was replaced by another setting's.
 func (c *conversion) settle() {
 	for i := range c.fields {
 		f := &c.fields[i]
@@ -111,7 +112,7 @@ func (c *conversion) settle() {
 	}
 }
 
-// check validates the result: an error is reported for the field that the value came from.
+// check validates the result. It reports an error for the field from which the value came.
 func (c *conversion) check(name string) config.Errors {
 	whole := *c
 	if len(whole.options.Interfaces) == 0 {
@@ -148,16 +149,16 @@ func (c *conversion) refuse(s *setting, format string, args ...any) {
 func (c *conversion) modeSetting(s *setting) {
 	switch s.text {
 	case modeIPTables, modeIPVS, modeNFTables:
-		c.none(s, "packets from outside never reach the kernel's tables; docs/kube-proxy.md says where the modes "+
+		c.none(s, "packets from outside never reach the kernel's tables; docs/kube-proxy.md lists how the modes "+
 			"differ, and which of them Sluice follows")
 	case "kernelspace":
-		c.refuse(s, "is of Windows nodes; give the configuration of the Linux nodes")
+		c.refuse(s, "is for Windows nodes; use the configuration of the Linux nodes")
 	default:
 		c.refuse(s, "is %q, kube-proxy has %s, %s and %s", s.text, modeIPTables, modeIPVS, modeNFTables)
 	}
 }
 
-// The modes of detecting which clients are pods.
+// Modes of detecting the clients that are pods.
 const byClusterCIDR = "ClusterCIDR"
 
 func (c *conversion) clusterCIDR(s *setting) {
@@ -170,13 +171,13 @@ func (c *conversion) clusterCIDR(s *setting) {
 		return
 	}
 	if len(list) > 2 || len(list) == 2 && list[0].Addr().Is4() == list[1].Addr().Is4() {
-		c.refuse(s, "is %q, kube-proxy takes one CIDR or one of each family", s.text)
+		c.refuse(s, "is %q, kube-proxy accepts one CIDR or one of each family", s.text)
 		return
 	}
 	c.become(s, "proxy.clusterCIDRs", quoted(list), "")
 }
 
-// prefixes reads CIDRs; host bits do no harm to kube-proxy.
+// prefixes parses CIDRs. kube-proxy ignores their host bits.
 func (c *conversion) prefixes(s *setting, texts []string) (list []netip.Prefix, ok bool) {
 	for _, t := range texts {
 		p, err := netip.ParsePrefix(strings.TrimSpace(t))
@@ -219,8 +220,8 @@ func (c *conversion) hostnameOverride(s *setting) {
 			"which names each node itself")
 }
 
-// nodePortAddresses: a family that has no CIDR in the list is not restricted
-// (k8s.io/kubernetes pkg/proxy/util/nodeport_addresses.go).
+// nodePortAddresses converts the addresses for node ports. A family without a CIDR in the list is
+// not restricted (k8s.io/kubernetes pkg/proxy/util/nodeport_addresses.go).
 func (c *conversion) nodePortAddresses(s *setting) {
 	if slices.Equal(s.list, []string{"primary"}) {
 		c.become(s, "nodeAddresses", "[primary]", "")
@@ -241,7 +242,7 @@ func (c *conversion) nodePortAddresses(s *setting) {
 	c.become(s, "nodeAddresses", quoted(list), why)
 }
 
-// listener completes an address as kube-proxy does.
+// listener completes an address in the way of kube-proxy.
 func (c *conversion) listener(s *setting, port string) (host, withPort string, ok bool) {
 	host, given, err := net.SplitHostPort(s.text)
 	if err != nil {
@@ -262,7 +263,7 @@ func (c *conversion) healthz(s *setting) {
 	}
 }
 
-// metrics keeps the host only: on a node that has kube-proxy too, kube-proxy holds its port.
+// metrics converts only the host: on a node with both programs, kube-proxy holds its port.
 func (c *conversion) metrics(s *setting) {
 	if host, _, ok := c.listener(s, "10249"); ok {
 		_, port, _ := net.SplitHostPort(config.Default().Metrics.Address)
@@ -271,8 +272,8 @@ func (c *conversion) metrics(s *setting) {
 	}
 }
 
-// kubeadmKubeconfig is a key of kubeadm's own ConfigMap for kube-proxy, and names the
-// service account of kube-proxy's pod (k8s.io/kubernetes cmd/kubeadm/app/phases/addons/proxy).
+// kubeadmKubeconfig is the path in kubeadm's own ConfigMap for kube-proxy, with the service account
+// of kube-proxy's pod (k8s.io/kubernetes cmd/kubeadm/app/phases/addons/proxy).
 const kubeadmKubeconfig = "/var/lib/kube-proxy/kubeconfig.conf"
 
 func (c *conversion) kubeconfig(s *setting) {
@@ -283,7 +284,7 @@ func (c *conversion) kubeconfig(s *setting) {
 				"The address of the API server is then that of Service default/kubernetes, unless "+
 				"KUBERNETES_SERVICE_HOST is set (apiServer of the chart)")
 	case !filepath.IsAbs(s.text):
-		c.refuse(s, "is %q, Sluice takes an absolute path only", s.text)
+		c.refuse(s, "is %q, Sluice accepts only an absolute path", s.text)
 	default:
 		c.become(s, "kubernetes.kubeconfig", strconv.Quote(s.text), "")
 	}
@@ -297,8 +298,8 @@ func (c *conversion) logFormat(s *setting) {
 	c.become(s, "log.format", s.text, "")
 }
 
-// debugVerbosity is the verbosity from which Kubernetes' components log details
-// (Kubernetes community, sig-instrumentation/logging.md: 4 is debug level).
+// debugVerbosity is the verbosity at which Kubernetes' components log details (Kubernetes
+// community, sig-instrumentation/logging.md: 4 is debug level).
 const debugVerbosity = 4
 
 func (c *conversion) logVerbosity(s *setting) {

@@ -1,14 +1,13 @@
-// Package kubeproxy turns the configuration of kube-proxy into one of Sluice's.
+// Package kubeproxy converts a configuration of kube-proxy into one of Sluice.
 //
 //	KubeProxyConfiguration ──read──▶ settings ──rules──▶ Result
 //	(or a ConfigMap with one)        path, value, line   YAML of ours, and for each
 //	                                                     setting its conversion
 //
-// Every field that kube-proxy v1.36 knows (k8s.io/kube-proxy config/v1alpha1 types.go)
-// has a rule, and so has each former field that clusters still have. A field without a rule is an
-// error with its line: no field is ignored silently. A field with its zero value counts as not set,
-// because kube-proxy replaces it by its default, except where its type distinguishes absent from
-// zero.
+// Every field of kube-proxy v1.36 has a rule (k8s.io/kube-proxy config/v1alpha1 types.go), and so
+// has each former field that clusters still use. A field without a rule is an error with its line:
+// no field is ignored silently. A field with its zero value counts as not set, because kube-proxy
+// replaces it with its default, unless its type distinguishes a missing value from zero.
 //
 // The package reads no file and no host; the caller gives it bytes.
 package kubeproxy
@@ -18,9 +17,9 @@ type Fate string
 
 // The fates.
 const (
-	Kept      Fate = "kept"       // it means the same here
-	Differs   Fate = "differs"    // converted or not, the behaviour is not the same
-	NoMeaning Fate = "no meaning" // Sluice has nothing that it would apply to
+	Kept      Fate = "kept"       // the same meaning here
+	Differs   Fate = "differs"    // the behaviour is not the same, whether converted or not
+	NoMeaning Fate = "no meaning" // Sluice has nothing to which it applies
 )
 
 // Field is one field that was set, and its conversion.
@@ -34,31 +33,31 @@ type Field struct {
 	Why  string `json:"why,omitempty"`
 }
 
-// Options are the inputs that kube-proxy's configuration does not have.
+// Options are inputs that kube-proxy's configuration does not contain.
 type Options struct {
-	// Interfaces to forward on. Without any the result is not complete.
+	// Interfaces are the interfaces to forward on. Without any the result is not complete.
 	Interfaces []string
-	// CPUs of a gateway node, by which conntrack.maxPerCore counts; at least 1.
+	// CPUs is the number of CPUs of a gateway node, for conntrack.maxPerCore; at least 1.
 	CPUs int
 	// CPUsAssumed: CPUs was not given and is a guess.
 	CPUsAssumed bool
 }
 
-// Result is a configuration of Sluice, and how it was made.
+// Result is a configuration of Sluice, with a report of the conversion.
 type Result struct {
 	Fields []Field `json:"fields"` // in the order of the file
-	// Notes are defaults of kube-proxy that were in force and differ here.
+	// Notes are defaults of kube-proxy that were in force and that differ here.
 	Notes []string `json:"notes"`
-	// Warnings are values to check before the file is used: they are right only for some gateways.
+	// Warnings name values to check before use: they are right only for some gateways.
 	Warnings []string `json:"warnings"`
-	// YAML is the file, with all of the above as comments. It passes config.Parse if
-	// Options.Interfaces has an entry.
+	// YAML is the file, with the report as comments. It passes config.Parse if Options.Interfaces
+	// has an entry.
 	YAML []byte `json:"-"`
 }
 
-// Convert reads a KubeProxyConfiguration, a ConfigMap that holds one under config.conf
-// as kubeadm makes it (or under any one key), or one document of these among several.
-// name is for messages. Its error is a config.Errors with every problem.
+// Convert reads a KubeProxyConfiguration, a ConfigMap with one under config.conf as kubeadm makes
+// it (or under any single key), or a file of several documents with one of these. name is for
+// messages. Its error is a config.Errors with every problem.
 func Convert(name string, data []byte, o Options) (*Result, error) {
 	r := reader{file: name}
 	root := r.document(data)

@@ -9,21 +9,21 @@ import (
 	"sluice.dev/sluice/config"
 )
 
-// schedulers are the names of IPVS, and what is nearest here. All weights that
-// kube-proxy gives are 1 (k8s.io/kubernetes pkg/proxy/ipvs/proxier.go); what the kernel does with
-// each name is ipvsadm(8).
+// schedulers has the names of IPVS with the nearest scheduler of Sluice. kube-proxy gives all
+// backends weight 1 (k8s.io/kubernetes pkg/proxy/ipvs/proxier.go); ipvsadm(8) describes the
+// kernel's scheduler of each name.
 var schedulers = map[string]struct{ here, differs string }{
 	"rr": {"rr", ""}, "wrr": {"wrr", ""}, "lc": {"lc", ""}, "wlc": {"wlc", ""},
 	"sh": {"sh", ""}, "dh": {"dh", ""}, "sed": {"sed", ""}, "nq": {"nq", ""},
 	"mh":    {"maglev", ""},
-	"lblc":  {"wlc", "it is for caches, and keeps what goes to one address together; here it is least connection only"},
-	"lblcr": {"wlc", "it is for caches, and keeps what goes to one address together; here it is least connection only"},
+	"lblc":  {"wlc", "it is for caches, and keeps one address at one backend; here it is least connection only"},
+	"lblcr": {"wlc", "it is for caches, and keeps one address at one backend; here it is least connection only"},
 	"fo": {"maglev",
 		"it sends all flows to the backend of the highest weight, and kube-proxy gives all weight 1: all went to " +
 			"one; here they are spread"},
 	"ovf": {"maglev",
 		"it fills one backend to its weight before the next, and kube-proxy gives all weight 1; here they are spread"},
-	"twos": {"lc", "it compares two backends that it draws; here all are compared"},
+	"twos": {"lc", "it compares two random backends; here all are compared"},
 }
 
 func (c *conversion) scheduler(s *setting) {
@@ -42,7 +42,7 @@ const (
 	longest  = 30 * 24 * time.Hour
 )
 
-// timeout makes a rule for a time that flows live without a packet.
+// timeout makes a rule for the time that flows live without a packet.
 func timeout(name, differs string) func(*conversion, *setting) {
 	return func(c *conversion, s *setting) {
 		if s.duration == 0 {
@@ -60,7 +60,7 @@ func timeout(name, differs string) func(*conversion, *setting) {
 	}
 }
 
-// How kube-proxy uses conntrack.maxPerCore and min (k8s.io/kubernetes
+// kube-proxy's use of conntrack.maxPerCore and min (k8s.io/kubernetes
 // pkg/proxy/conntrack/sysctls.go getConntrackMax, v1alpha1/defaults.go).
 const (
 	defaultMaxPerCore = 32 * 1024
@@ -104,7 +104,7 @@ func (c *conversion) conntrackMax(s *setting) {
 	c.set("flows.ipv6", value, "like flows.ipv4")
 }
 
-// notes lists the defaults in which kube-proxy and Sluice differ.
+// notes lists the defaults that differ between kube-proxy and Sluice.
 func (c *conversion) notes() {
 	unset := func(path string) bool { return c.by[path] == nil }
 	note := func(format string, args ...any) { c.remarks = append(c.remarks, fmt.Sprintf(format, args...)) }
@@ -123,7 +123,7 @@ func (c *conversion) notes() {
 	if c.mode == modeIPVS && unset("ipvs.scheduler") {
 		c.set("proxy.scheduler", "rr", "mode ipvs takes rr if ipvs.scheduler is not set")
 	} else if c.mode != modeIPVS {
-		note("kube-proxy in mode %s draws a backend at random for each flow; here Maglev chooses (proxy.scheduler), "+
+		note("kube-proxy in mode %s chooses a random backend for each flow; here Maglev chooses (proxy.scheduler), "+
 			"as evenly, "+
 			"and alike on all gateways with the same maglev.seed.", c.mode)
 	}
@@ -140,18 +140,18 @@ func (c *conversion) notes() {
 	}
 }
 
-// warn warns of values that are right for some gateways or clients only.
+// warn lists values that are right only for some gateways or clients.
 func (c *conversion) warn() {
 	warn := func(format string, args ...any) { c.warnings = append(c.warnings, fmt.Sprintf(format, args...)) }
 	for _, e := range c.entries {
 		switch e.path {
 		case "nodeName":
-			warn("nodeName is %s, from hostnameOverride: a file that several gateways share must not have it, or "+
-				"each takes itself for that node.", e.value)
+			warn("nodeName is %s, from hostnameOverride: remove it from a file that several gateways share, or "+
+				"each acts as that node.", e.value)
 		case "flows.ipv4":
 			if c.options.CPUsAssumed {
-				warn("flows.ipv4 and flows.ipv6 are %s because this machine has %d CPUs: give --cpus, how many a "+
-					"gateway has.", e.value, c.options.CPUs)
+				warn("flows.ipv4 and flows.ipv6 are %s because this machine has %d CPUs: give a gateway's number "+
+					"with --cpus.", e.value, c.options.CPUs)
 			}
 		case "metrics.address", "health.address":
 			text, _ := strconv.Unquote(e.value)

@@ -205,7 +205,7 @@ func TestOtherFiles(t *testing.T) {
 			`x:1: apiVersion: is "kubeproxy.config.k8s.io/v1"`},
 		{"two", body + "---\n" + body, "x:4: is the second"},
 		{"no YAML", "a: [", "is neither YAML nor JSON"},
-		{"a list", "- a\n", "no mapping"},
+		{"a list", "- a\n", "not a mapping"},
 		{"a ConfigMap of something else", "kind: ConfigMap\ndata: {a: b}\n", "x:1: data: has no key config.conf"},
 		{"an unknown field in a ConfigMap",
 			"kind: ConfigMap\ndata:\n  config.conf: |\n    kind: KubeProxyConfiguration\n    apiVersion: " +

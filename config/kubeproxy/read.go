@@ -17,12 +17,12 @@ import (
 	"sluice.dev/sluice/config"
 )
 
-// The kind that is read, and the one it may be wrapped in.
+// The kind that is read, and the kind that may contain it.
 const (
 	apiVersion = "kubeproxy.config.k8s.io/v1alpha1"
 	kind       = "KubeProxyConfiguration"
 	wrapper    = "ConfigMap"
-	// wrapperKey is where kubeadm puts it (k8s.io/kubernetes cmd/kubeadm/app/constants
+	// wrapperKey is kubeadm's key for it (k8s.io/kubernetes cmd/kubeadm/app/constants
 	// KubeProxyConfigMapKey).
 	wrapperKey = "config.conf"
 )
@@ -30,12 +30,12 @@ const (
 // maxBytes bounds a file; a ConfigMap has at most 1 MiB.
 const maxBytes = 2 << 20
 
-// setting is one field of theirs that has a value.
+// setting is one field of kube-proxy with a value.
 type setting struct {
 	path string
 	line int
 	rule rule
-	// text is how the file has it; the others are it by type.
+	// text is the value in the file; the fields below have it by type.
 	text     string
 	flag     bool
 	number   int64
@@ -46,7 +46,7 @@ type setting struct {
 // reader finds the document in a file and its settings.
 type reader struct {
 	file string
-	// offset is added to a node's line, as the document may be a text within a document.
+	// offset is added to a node's line, because the document may be a string in another document.
 	offset   int
 	settings []setting
 	errs     config.Errors
@@ -57,7 +57,7 @@ func (r *reader) fail(path string, line int, format string, args ...any) {
 		Problem: fmt.Sprintf(format, args...)})
 }
 
-// noLines is the offset of a text whose lines are not lines of the file.
+// noLines is the offset of a string whose lines are not lines of the file.
 const noLines = -1
 
 // at returns the line of the file for a node's line; 0 if there is none.
@@ -71,7 +71,7 @@ func (r *reader) at(line int) int {
 // document returns the mapping of the one KubeProxyConfiguration of a file.
 func (r *reader) document(data []byte) *yaml.Node {
 	if len(data) > maxBytes {
-		r.fail("", 0, "is larger than %d bytes, this cannot be a configuration of kube-proxy", maxBytes)
+		r.fail("", 0, "is larger than %d bytes, and cannot be a configuration of kube-proxy", maxBytes)
 		return nil
 	}
 	all, ok := r.decode(data)
@@ -115,7 +115,7 @@ func orNone(list []string) string {
 // decode returns the mappings of all documents of a file.
 func (r *reader) decode(data []byte) (list []*yaml.Node, ok bool) {
 	if t := bytes.TrimSpace(data); len(t) > 0 && t[0] == '{' {
-		data = bytes.ReplaceAll(data, []byte{'\t'}, []byte{' '}) // JSON may be indented by tabs
+		data = bytes.ReplaceAll(data, []byte{'\t'}, []byte{' '}) // JSON may be indented with tabs
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	for {
@@ -129,13 +129,13 @@ func (r *reader) decode(data []byte) (list []*yaml.Node, ok bool) {
 		if n := doc.Content[0]; n.Kind == yaml.MappingNode {
 			list = append(list, n)
 		} else if n.Tag != "!!null" {
-			r.fail("", n.Line, "has a document that is no mapping")
+			r.fail("", n.Line, "has a document that is not a mapping")
 			return nil, false
 		}
 	}
 }
 
-// unwrap returns the document that a ConfigMap holds as a text.
+// unwrap returns the document that a ConfigMap has as a string.
 func (r *reader) unwrap(configMap *yaml.Node) *yaml.Node {
 	var value *yaml.Node
 	data := node.Lookup(configMap, "data")
@@ -150,7 +150,7 @@ func (r *reader) unwrap(configMap *yaml.Node) *yaml.Node {
 		r.fail("data", configMap.Line, "has no key %s with a %s", wrapperKey, kind)
 		return nil
 	}
-	r.offset = noLines // the text is on one line, or folded
+	r.offset = noLines // the string is on one line, or folded
 	if value.Style&yaml.LiteralStyle != 0 {
 		r.offset = value.Line // it begins on the line below the key
 	}
@@ -167,7 +167,7 @@ func text(n *yaml.Node, key string) string {
 	return ""
 }
 
-// walk collects the settings of a mapping, and what is wrong with them.
+// walk collects the settings of a mapping, and their problems.
 func (r *reader) walk(prefix string, n *yaml.Node, table map[string]rule) {
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -185,8 +185,8 @@ func (r *reader) walk(prefix string, n *yaml.Node, table map[string]rule) {
 			r.setting(path, key.Line, value, rule)
 		case !isSection(path, table):
 			r.fail(path, key.Line,
-				"is not a field of kube-proxy v1.36 or of earlier versions; remove it, or see whether it is "+
-					"spelt right")
+				"is not a field of kube-proxy v1.36 or of earlier versions; remove it, or check its "+
+					"spelling")
 		case value.Kind == yaml.MappingNode:
 			r.walk(path, value, table)
 		case value.Tag != "!!null":
@@ -220,7 +220,7 @@ func (r *reader) setting(path string, line int, n *yaml.Node, rule rule) {
 	}
 }
 
-// read parses a value by its type and reports whether it is not zero.
+// read parses a value by its type, and reports whether it is not zero.
 func (s *setting) read(n *yaml.Node) (set bool, problem string) {
 	if want := s.rule.holds; want == lists || want == anything {
 		return s.readMany(n)
@@ -269,7 +269,7 @@ func (s *setting) readMany(n *yaml.Node) (set bool, problem string) {
 	return len(s.list) > 0, ""
 }
 
-// flatten prints the leaves of a tree that are not zero; among features false is not.
+// flatten prints the leaves of a tree that are not zero; among features, false is not zero.
 func flatten(n *yaml.Node, features bool) (leaves []string) {
 	switch n.Kind {
 	case yaml.MappingNode:

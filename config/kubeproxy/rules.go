@@ -13,16 +13,16 @@ const (
 	flags
 	numbers
 	durations
-	lists    // of texts
-	anything // is not used
+	lists    // of strings
+	anything // not used
 )
 
 // rule is how a field is converted.
 type rule struct {
 	holds holds
-	// zeroIsSet: their type is a pointer, so that a zero that is written is meant.
+	// zeroIsSet: the type in kube-proxy is a pointer, so a written zero counts as set.
 	zeroIsSet bool
-	// of are the modes in which kube-proxy reads the field, as "iptables or ipvs"; empty is any.
+	// of has the modes in which kube-proxy reads the field, such as "iptables or ipvs"; empty: all.
 	of     string
 	become func(*conversion, *setting)
 }
@@ -34,13 +34,13 @@ const (
 	modeNFTables = "nftables"
 )
 
-// none is the conversion of a field that Sluice has nothing for.
+// none is the conversion of a field that applies to nothing in Sluice.
 func none(why string) func(*conversion, *setting) {
 	return func(c *conversion, s *setting) { c.none(s, why) }
 }
 
-// rules has every field of kube-proxy. If the meaning is not clear from k8s.io/kube-proxy
-// config/v1alpha1 types.go, the source is named.
+// rules has every field of kube-proxy. If k8s.io/kube-proxy config/v1alpha1 types.go does not
+// explain a field, a comment names the source.
 func rules() map[string]rule {
 	table := map[string]rule{
 		"mode":             {become: (*conversion).modeSetting},
@@ -58,8 +58,8 @@ func rules() map[string]rule {
 		"configSyncPeriod": {holds: durations,
 			become: none("objects are watched, and never read again without a reason")},
 		"featureGates": {holds: anything,
-			become: none("they are of kube-proxy's own code; externalIPs and every other field are served as its " +
-				"defaults do")},
+			become: none("they belong to kube-proxy's own code; externalIPs and every other field are served as with " +
+				"its defaults")},
 		"enableProfiling": {holds: flags, become: none("there are no profiling handlers")},
 		"showHiddenMetricsForVersion": {become: none("no metric is hidden; docs/metrics.md lists all, and which have " +
 			"kube-proxy's names")},
@@ -92,10 +92,10 @@ func rules() map[string]rule {
 	return table
 }
 
-// kernelRules are the sections of the three modes.
+// kernelRules has the sections of the three modes.
 func kernelRules() map[string]rule {
 	const period = "there are no periods: a change is applied as soon as it arrives, and nothing is written again " +
-		"for being old"
+		"periodically"
 	table := map[string]rule{
 		"iptables.localhostNodePorts": {holds: flags, zeroIsSet: true, of: modeIPTables,
 			become: none("node ports on 127.0.0.1 are of the node's own processes, which stay with kube-proxy; " +
@@ -131,7 +131,7 @@ func kernelRules() map[string]rule {
 	return table
 }
 
-// conntrackRules are about flows.
+// conntrackRules has the fields about flows.
 func conntrackRules() map[string]rule {
 	return map[string]rule{
 		"conntrack.maxPerCore": {holds: numbers, zeroIsSet: true, become: (*conversion).conntrackMax},
@@ -150,7 +150,7 @@ func conntrackRules() map[string]rule {
 	}
 }
 
-// otherRules are for fields that are not for Linux, and for fields of former versions.
+// otherRules has the fields that are not for Linux, and fields of former versions.
 func otherRules() map[string]rule {
 	table := map[string]rule{
 		"windowsRunAsService": {holds: flags, become: none("it is of Windows nodes")},

@@ -10,11 +10,11 @@ import (
 	"sluice.dev/sluice/config"
 )
 
-// sections is the order of the file, as `sluice config defaults` has it.
+// sections is the order of the file, which is that of `sluice config defaults`.
 var sections = []string{"nodeName", "interfaces", "nodeAddresses", "proxy", "flows", "kubernetes", "manifests",
 	"metrics", "health", "log"}
 
-// width is where comments are broken.
+// width is the column at which comments are wrapped.
 const width = 100
 
 // yaml prints the file.
@@ -23,7 +23,7 @@ func (c *conversion) yaml() []byte {
 		entry{path: "kubernetes.enabled", value: "true"},
 		entry{path: "manifests.directory", value: `""`, comments: []string{"objects come from the API server alone"}})
 	slices.SortStableFunc(entries, func(a, b entry) int {
-		// What is in a mapping of its own comes last, so that no mapping is opened twice.
+		// Lines of nested mappings come last, so that no mapping is opened twice.
 		return cmp.Or(section(a.path)-section(b.path), strings.Count(a.path, ".")-strings.Count(b.path, "."))
 	})
 
@@ -31,7 +31,7 @@ func (c *conversion) yaml() []byte {
 	comment(b, "", "Made from a configuration of kube-proxy. Fields that are not here have their default: "+
 		"sluice config defaults")
 	fmt.Fprintf(b, "apiVersion: %s\nkind: %s\n", config.APIVersion, config.Kind)
-	open := "" // the path of the mapping that lines are in
+	open := "" // path of the open mapping
 	named := false
 	for _, e := range entries {
 		if !named && section(e.path) > section("interfaces") {
@@ -49,7 +49,7 @@ func section(path string) int {
 	return slices.Index(sections, name)
 }
 
-// interfaces prints those of the options, or a template.
+// interfaces prints the interfaces of the options, or a template.
 func (c *conversion) interfaces(b *strings.Builder) {
 	b.WriteString("\n")
 	if len(c.options.Interfaces) == 0 {
@@ -63,8 +63,8 @@ func (c *conversion) interfaces(b *strings.Builder) {
 	}
 }
 
-// print writes a line, and before it the keys of the mappings it is in that are not
-// open. It returns the path of its mapping.
+// print writes a line, after the keys of its mappings that are not open. It returns the path of its
+// mapping.
 func (e entry) print(b *strings.Builder, open string) string {
 	parts := strings.Split(e.path, ".")
 	for depth := range parts[:len(parts)-1] {
@@ -110,7 +110,7 @@ func (c *conversion) rest(b *strings.Builder) {
 func comment(b *strings.Builder, indent, text string) {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || !unicode.IsPrint(r) {
-			return ' ' // YAML forbids some of them in comments, and some end a line
+			return ' ' // YAML forbids some of these characters in comments, and some end a line
 		}
 		return r
 	}, text)

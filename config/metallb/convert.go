@@ -15,7 +15,7 @@ import (
 	"sluice.dev/sluice/announce/kinds"
 )
 
-// converted is an object of MetalLB, and what it is as one of sluice.dev.
+// converted is an object of MetalLB with its object of sluice.dev.
 type converted struct {
 	entry *Object
 	from  *unstructured.Unstructured
@@ -28,7 +28,7 @@ func known(o *unstructured.Unstructured) bool {
 	return kinds.Known(o.GetKind()) && o.GetKind() != "AddressPool" // MetalLB deprecates its own AddressPool
 }
 
-// asItIs reads MetalLB's objects as the announcer does, and returns the problems of each.
+// asItIs reads MetalLB's objects like the announcer does, and returns the problems of each.
 func (c *conversion) asItIs() map[string][]kinds.Problem {
 	r := &kinds.Reader{Password: kinds.PasswordIn(c.options.Namespace, func(name string) *corev1.Secret {
 		return c.secrets[c.options.Namespace+"/"+name]
@@ -43,12 +43,12 @@ func (c *conversion) asItIs() map[string][]kinds.Problem {
 	return problemsOf(problems)
 }
 
-// elsewhere reports whether an object is in a namespace that is not MetalLB's.
+// elsewhere reports whether an object is in a namespace other than MetalLB's.
 func (c *conversion) elsewhere(o *unstructured.Unstructured) bool {
 	return o.GetNamespace() != "" && o.GetNamespace() != c.options.MetalLB
 }
 
-// convert fills in the objects of the result, and those of sluice.dev.
+// convert fills in the objects of the result, with those of sluice.dev.
 func (c *conversion) convert(asItIs map[string][]kinds.Problem) {
 	slices.SortStableFunc(c.theirs, func(a, b *unstructured.Unstructured) int {
 		return cmp.Or(cmp.Compare(order(a.GetKind()), order(b.GetKind())), cmp.Compare(a.GetKind(), b.GetKind()),
@@ -62,14 +62,15 @@ func (c *conversion) convert(asItIs map[string][]kinds.Problem) {
 		*e = Object{Object: ref.String(), AsItIs: All}
 		if !known(o) {
 			e.AsItIs = Nothing
-			e.Notes = []Note{{Text: "not a kind that Sluice knows", Do: "see what it asks for"}}
+			e.Notes = []Note{{Text: "not a kind that Sluice knows", Do: "check whether you need it"}}
 			continue
 		}
 		if c.elsewhere(o) {
 			e.AsItIs = Nothing
-			e.Notes = []Note{{Text: "is not in namespace " + c.options.MetalLB + ", whose objects alone MetalLB, " +
-				"announcer and controller read", Do: fmt.Sprintf("remove it; or, if MetalLB runs in namespace %s, "+
-				"give --metallb-namespace=%[1]s here, and metallb.namespace to the chart", o.GetNamespace())}}
+			e.Notes = []Note{{Text: "is not in namespace " + c.options.MetalLB + ", the only one whose objects " +
+				"MetalLB, announcer and controller read",
+				Do: fmt.Sprintf("remove it; or, if MetalLB runs in namespace %s, "+
+					"give --metallb-namespace=%[1]s here, and metallb.namespace to the chart", o.GetNamespace())}}
 			continue
 		}
 		one := converted{entry: e, from: o}
@@ -97,17 +98,17 @@ func (c *conversion) convert(asItIs map[string][]kinds.Problem) {
 		c.secretNote(&one)
 		c.own = append(c.own, one)
 	}
-	c.judge()
+	c.readBack()
 }
 
-// part notes that not all is read.
+// part notes that the object is only read in part.
 func (o *Object) part() {
 	if o.AsItIs == All {
 		o.AsItIs = Part
 	}
 }
 
-// order has what others refer to first.
+// order sorts objects that others refer to first.
 func order(kind string) int {
 	list := []string{"IPAddressPool", "Community", "BFDProfile", "BGPPeer", "BGPAdvertisement", "L2Advertisement"}
 	if i := slices.Index(list, kind); i >= 0 {
@@ -116,7 +117,7 @@ func order(kind string) int {
 	return len(list)
 }
 
-// ownOf returns an object of MetalLB as one of sluice.dev.
+// ownOf returns an object of MetalLB as an object of sluice.dev.
 func ownOf(o *unstructured.Unstructured, gaps []kinds.Gap) *unstructured.Unstructured {
 	kind := o.GetKind()
 	if kind == "IPAddressPool" {
@@ -143,7 +144,7 @@ func ownOf(o *unstructured.Unstructured, gaps []kinds.Gap) *unstructured.Unstruc
 	return own
 }
 
-// secretNote tells where a password must be.
+// secretNote notes where a password must be.
 func (c *conversion) secretNote(one *converted) {
 	name, _, _ := unstructured.NestedString(one.from.Object, "spec", "passwordSecret", "name")
 	if one.own == nil || name == "" || c.secrets[c.options.Namespace+"/"+name] != nil {
@@ -152,14 +153,15 @@ func (c *conversion) secretNote(one *converted) {
 	namespace, _, _ := unstructured.NestedString(one.from.Object, "spec", "passwordSecret", "namespace")
 	namespace = cmp.Or(namespace, one.from.GetNamespace())
 	one.entry.Notes = append(one.entry.Notes, Note{"spec.passwordSecret",
-		"passwords are read in the announcer's namespace alone, from Secrets that announcer.passwordSecrets names",
+		"passwords are read only in the announcer's namespace, from Secrets that announcer.passwordSecrets names",
 		fmt.Sprintf(`kubectl -n %s create secret generic %s --type=kubernetes.io/basic-auth `+
 			`--from-literal=password="$(kubectl -n %s get secret %s -o go-template='{{.data.password|base64decode}}')"`,
 			c.options.Namespace, name, namespace, name)})
 }
 
-// judge reads what was made as the announcer will, and takes out what it would not use.
-func (c *conversion) judge() {
+// readBack reads the made objects like the announcer will, and removes objects that it would not
+// use.
+func (c *conversion) readBack() {
 	r := &kinds.Reader{Password: func(string, string) (string, error) { return "", nil }}
 	list := []*unstructured.Unstructured{}
 	for _, one := range c.own {
@@ -215,7 +217,7 @@ func text(o *unstructured.Unstructured) []byte {
 	return b.Bytes()
 }
 
-// SkippedText returns what was skipped, such as "2 Deployments"; empty if nothing was.
+// SkippedText lists the skipped objects, such as "2 of kind Deployment"; empty if there are none.
 func (r *Result) SkippedText() string {
 	var list []string
 	for _, kind := range slices.Sorted(maps.Keys(r.Skipped)) {

@@ -28,7 +28,7 @@ type conversion struct {
 	result        *Result
 }
 
-// decode takes in the documents of a file.
+// decode reads the documents of a file.
 func (c *conversion) decode(in Input) error {
 	decoder := yaml.NewDecoder(bytes.NewReader(in.Data))
 	for n := 1; ; n++ {
@@ -58,7 +58,7 @@ func toObject(document *yaml.Node) (o map[string]any, err error) {
 	return o, err
 }
 
-// add takes in an object, or those of a list.
+// add adds an object, or the objects of a list.
 func (c *conversion) add(o *unstructured.Unstructured) error {
 	if o.GetAPIVersion() == "" || o.GetKind() == "" {
 		return errors.New("apiVersion and kind are missing: this is not a Kubernetes object")
@@ -124,7 +124,7 @@ func (c *conversion) addSecret(o *unstructured.Unstructured) error {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, s); err != nil {
 		return fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err)
 	}
-	for name, value := range s.StringData { // as the API server merges them
+	for name, value := range s.StringData { // the API server merges them in the same way
 		if s.Data == nil {
 			s.Data = map[string][]byte{}
 		}

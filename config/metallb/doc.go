@@ -1,6 +1,6 @@
-// Package metallb says what becomes of a MetalLB installation: which of its objects the announcer
-// and the controller read as they are, what they are as objects of sluice.dev, which fields are not
-// done, why and what to do instead, and which address each Service will have.
+// Package metallb converts a MetalLB installation: it reports which of its objects the announcer
+// and the controller read unchanged, converts them into objects of sluice.dev, names unsupported
+// fields with a reason and an alternative, and computes the address that each Service will have.
 //
 //	objects ── kinds.Reader ──▶ what is read of each, as it is
 //	   │
@@ -8,30 +8,32 @@
 //	                                            │
 //	   Services ── pools.Allocator ◀────────────┘ ──▶ addresses
 //
-// It has no rules of its own: reader, fields that are not done and allocator are those of the
-// announcer and the controller. It reads no file and asks no API server; the caller gives it bytes.
+// It has no rules of its own: the reader, the unsupported fields and the allocator are the
+// announcer's and the controller's. It reads no file and contacts no API server; the caller gives
+// it bytes.
 package metallb
 
 import "sluice.dev/sluice/announce/kinds"
 
-// How an object of metallb.io is read as it is.
+// How much of an unchanged object of metallb.io is read.
 const (
-	All     = "all"     // all that it says
-	Part    = "part"    // without the fields that Notes name
-	Nothing = "nothing" // Notes say why
+	All     = "all"     // all of it
+	Part    = "part"    // except for the fields in Notes
+	Nothing = "nothing" // Notes have the reason
 )
 
 // Object is one object of MetalLB.
 type Object struct {
 	Object string `json:"object"` // kind, namespace/name
-	// AsItIs is All, Part or Nothing: what announcer and controller read of it, while it is there.
+	// AsItIs is All, Part or Nothing: how much the announcer and the controller read of it,
+	// unchanged.
 	AsItIs string `json:"asItIs"`
 	// Becomes is the object of sluice.dev in the manifest; empty if there is none.
 	Becomes string `json:"becomes,omitempty"`
 	Notes   []Note `json:"notes,omitempty"`
 }
 
-// Note is something to know about an object.
+// Note is a remark about an object.
 type Note struct {
 	Field string `json:"field,omitempty"`
 	Text  string `json:"text"`
@@ -42,30 +44,30 @@ type Note struct {
 type Service struct {
 	Service string `json:"service"` // namespace/name
 	Has     string `json:"has"`     // addresses of its status
-	Gets    string `json:"gets"`    // addresses that the controller will leave or write there
+	Gets    string `json:"gets"`    // addresses that the controller will leave or write in the status
 	Pool    string `json:"pool,omitempty"`
 	Notes   []Note `json:"notes,omitempty"`
 }
 
-// Result is what becomes of an installation.
+// Result is a converted installation.
 type Result struct {
 	Objects  []Object  `json:"objects"`
 	Services []Service `json:"services"`
-	// Warnings are what the input lacks for a right answer.
+	// Warnings name missing input, without which the answer may be wrong.
 	Warnings []string `json:"warnings"`
-	// Skipped counts what was read and is no configuration of MetalLB, by kind.
+	// Skipped counts the objects that are not part of MetalLB's configuration, by kind.
 	Skipped map[string]int `json:"skipped,omitempty"`
 	// YAML is the manifest of objects of sluice.dev.
 	YAML []byte `json:"-"`
 }
 
-// Options are what the objects do not say.
+// Options are inputs that the objects do not contain.
 type Options struct {
-	// Namespace is that of the announcer, where passwords are read.
+	// Namespace is the announcer's namespace, in which it reads passwords.
 	Namespace string
-	// MetalLB is MetalLB's own namespace: its objects count, and those without a namespace.
+	// MetalLB is MetalLB's namespace: only objects in it, or without a namespace, are read.
 	MetalLB string
-	// Class is the controller's (controller.class of the chart).
+	// Class is the class that the controller serves (controller.class of the chart).
 	Class string
 }
 
@@ -75,11 +77,11 @@ type Input struct {
 	Data []byte
 }
 
-// statusKinds are written by MetalLB, and say nothing that was to be done.
+// statusKinds are written by MetalLB and configure nothing.
 var statusKinds = []string{"ConfigurationState", "ServiceBGPStatus", "ServiceL2Status"}
 
-// Convert reads objects as `kubectl get -o yaml` prints them, or as manifests have them. Its error
-// names the document that is none.
+// Convert reads objects in the form of `kubectl get -o yaml` or of manifests. Its error names the
+// document that is not an object.
 func Convert(inputs []Input, o Options) (*Result, error) {
 	c := &conversion{options: o, result: &Result{Objects: []Object{}, Services: []Service{}, Warnings: []string{},
 		Skipped: map[string]int{}}}
@@ -99,7 +101,7 @@ func Convert(inputs []Input, o Options) (*Result, error) {
 func problemsOf(list []kinds.Problem) map[string][]kinds.Problem {
 	by := map[string][]kinds.Problem{}
 	for _, p := range list {
-		p.About.UID = "" // a List may have it, and a file not
+		p.About.UID = "" // a List may have it, and a file may not
 		by[key(p.About)] = append(by[key(p.About)], p)
 	}
 	return by

@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/announce/kinds"
 )
 
-// services has the controller's allocator decide about all Services, by the pools that were made.
+// services runs the controller's allocator on all Services, with the converted pools.
 func (c *conversion) services() {
 	list, selecting := c.pools()
 	var allocator pools.Allocator
@@ -40,7 +40,7 @@ func (c *conversion) services() {
 			note("spec.clusterIPs", "give it as kubectl get -o yaml prints it", "its address families are not known")
 		}
 		if class := s.Spec.LoadBalancerClass; class != nil && *class != c.options.Class {
-			note("spec.loadBalancerClass", "set controller.class to it, or create the Service anew",
+			note("spec.loadBalancerClass", "set controller.class to it, or create the Service again",
 				"is %s, and the controller serves %s", *class, c.options.Class)
 		}
 		for _, name := range slices.Sorted(maps.Keys(s.Annotations)) {
@@ -54,12 +54,12 @@ func (c *conversion) services() {
 		c.result.Services = append(c.result.Services, one)
 	}
 	if len(unknown) > 0 {
-		c.result.Warnings = append(c.result.Warnings, "pools have namespaceSelectors, and the labels of these "+
-			"namespaces are not known, give their objects, too: "+strings.Join(slices.Sorted(maps.Keys(unknown)), ", "))
+		c.result.Warnings = append(c.result.Warnings, "pools have namespaceSelectors, but the labels of these "+
+			"namespaces are not known, also give their objects: "+strings.Join(slices.Sorted(maps.Keys(unknown)), ", "))
 	}
 }
 
-// pools returns the pools that were made, and whether labels of namespaces decide about one.
+// pools returns the converted pools, and whether one selects Services by labels of namespaces.
 func (c *conversion) pools() (list []*pools.Pool, selecting bool) {
 	for _, one := range c.own {
 		if one.own == nil || !kinds.Pools(one.own.GetKind()) {

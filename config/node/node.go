@@ -1,4 +1,4 @@
-// Package node looks up keys in YAML trees that keep their lines.
+// Package node looks up keys in YAML trees that keep their line numbers.
 package node
 
 import "go.yaml.in/yaml/v3"
