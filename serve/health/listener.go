@@ -18,17 +18,17 @@ import (
 type listener struct {
 	namespace, name string
 	serving         func() bool
-	// local counts local ready endpoints of the listener's family. Ports store it,
+	// local is the number of local ready endpoints of the listener's family. Ports stores it,
 	// requests load it.
 	local atomic.Int64
 
 	stop context.CancelFunc
-	done chan struct{} // closed when nothing is served any more
+	done chan struct{} // closed when the listener no longer serves
 }
 
 // listen opens a port for a Service.
 func (p *Ports) listen(ctx context.Context, at netip.AddrPort, c *compiler.HealthCheck) error {
-	network := "tcp6" // alone: a socket of ours for :: must not take what is IPv4's
+	network := "tcp6" // IPv6 only: a socket for :: must not accept IPv4
 	if at.Addr().Is4() {
 		network = "tcp4"
 	}
@@ -48,7 +48,7 @@ func (p *Ports) listen(ctx context.Context, at netip.AddrPort, c *compiler.Healt
 		defer close(l.done)
 		if err := web.Serve(life, socket, web.ServeConfig{Handler: l, Log: p.config.Log, Limit: p.connections,
 			Once: true}); err != nil {
-			p.config.Log.Warn("health check node port ended; it is opened again", "service", c.Namespace+"/"+c.Name,
+			p.config.Log.Warn("health check node port failed; opening it again", "service", c.Namespace+"/"+c.Name,
 				"address", at, "error", err)
 		}
 	}()
@@ -78,9 +78,9 @@ func (l *listener) ended() bool {
 	}
 }
 
-// ServeHTTP implements http.Handler: any method and path gets the same answer, byte by
-// byte kube-proxy's (pkg/proxy/healthcheck/service_health.go). The header with the
-// weight is what weighted load balancers read.
+// ServeHTTP implements http.Handler. Any method and path gets the same answer, which equals
+// kube-proxy's byte by byte (pkg/proxy/healthcheck/service_health.go). Weighted load balancers read
+// the weight header.
 func (l *listener) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	local, serving := l.local.Load(), l.serving()
 	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.FormatInt(local, 10))

@@ -25,26 +25,26 @@ type PortsConfig struct {
 	Serving func() bool
 	// NodeName is this node's name in messages.
 	NodeName string
-	// Report replaces what is wrong with the ports.
+	// Report replaces the problems of the ports.
 	Report func([]objects.Problem)
 	Log    *slog.Logger
-	// Retry is how often a port that cannot be had is tried again; 0 is web.DefaultRetry.
+	// Retry is the interval of attempts to open a port that is in use; 0: web.DefaultRetry.
 	Retry time.Duration
-	// Beats, unless nil, gets the heartbeat of Run.
+	// Beats has the heartbeat of Run; it may be nil.
 	Beats *heartbeat.Set
 }
 
-// ReasonFailed is the reason of the Problem, and so of the Event, as kube-proxy has it
+// ReasonFailed is the reason of the Problem and of its Event, as in kube-proxy
 // (pkg/proxy/healthcheck/service_health.go).
 const ReasonFailed objects.Reason = "FailedToStartServiceHealthcheck"
 
-// Ports are the health check node ports of all Services: one listener for each
-// Service, family and address. What is wanted is set at any time and from any
-// goroutine; Run's goroutine alone opens and closes.
+// Ports are the health check node ports of all Services: one listener for each Service, family and
+// address. Any goroutine may set at any time which ports are wanted; only Run's goroutine opens and
+// closes them.
 type Ports struct {
 	config PortsConfig
 	wake   wake.Flag
-	// connections are those of all ports.
+	// connections limits the connections of all ports together.
 	connections *web.Limit
 	limit       logs.Limit // of lines about ports that open and close
 
@@ -53,12 +53,12 @@ type Ports struct {
 
 	// Only Run's goroutine uses these.
 	open     map[netip.AddrPort]*listener
-	reported []objects.Problem // the last report; not empty: there is something to try again
-	whole    bool              // done is what is open, and nothing failed
+	reported []objects.Problem // the last report; if it is not empty, some ports must be tried again
+	whole    bool              // the open ports equal done, and none failed
 	done     wanted
 }
 
-// wanted is what should be open. The lists are never written to.
+// wanted has the ports that should be open. Its lists are never modified.
 type wanted struct {
 	checks    []compiler.HealthCheck
 	addresses []netip.Addr
@@ -66,10 +66,10 @@ type wanted struct {
 
 // Bounds on the resources that clients and objects can make the daemon use.
 const (
-	// maxListeners: each costs a descriptor and a goroutine. It is enough for 2,000
-	// Services in two families at four addresses each.
+	// maxListeners bounds the listeners, each of which costs a descriptor and a goroutine. It is
+	// enough for 2,000 Services in two families at four addresses each.
 	maxListeners = 16384
-	// maxConnections of all ports together.
+	// maxConnections bounds the connections of all ports together.
 	maxConnections = 512
 	linesPerSecond = 10
 )
@@ -137,11 +137,11 @@ func (p *Ports) Run(ctx context.Context) {
 	}
 }
 
-// restFactor is how much longer than a pass the rest after it is. A pass over 2,000
-// Services in two families takes 14 ms where ports come or go.
+// restFactor is the ratio of the rest after a pass to the pass. A pass over 2,000 Services in two
+// families takes 14 ms if ports are opened or closed.
 const restFactor = 9
 
-// reconcile opens and closes until what is open is what is wanted.
+// reconcile opens and closes ports until the open ones are the wanted ones.
 func (p *Ports) reconcile(ctx context.Context) {
 	p.mu.Lock()
 	want := p.want
@@ -151,7 +151,7 @@ func (p *Ports) reconcile(ctx context.Context) {
 		return
 	}
 	owners, failed := p.owners(&want)
-	// All closings come first: a port may have moved from one Service to another.
+	// Close first: a port may have moved from one Service to another.
 	for at, l := range p.open {
 		if c := owners[at]; c == nil || !l.of(c) || l.ended() {
 			p.close(at)
@@ -168,8 +168,8 @@ func (p *Ports) reconcile(ctx context.Context) {
 	p.report(failed)
 }
 
-// count applies a want that differs from done in counts only, as nearly all do, by one comparison
-// for each check. It returns false for any other.
+// count applies a want that differs from done only in counts, as nearly all do, with one comparison
+// for each check. It returns false for other wants.
 func (p *Ports) count(want *wanted) bool {
 	if len(want.checks) != len(p.done.checks) || !slices.Equal(want.addresses, p.done.addresses) {
 		return false
@@ -195,7 +195,7 @@ func (p *Ports) count(want *wanted) bool {
 	return true
 }
 
-// owners returns the health check of each address and port, and those that cannot be opened.
+// owners returns the health check for each address and port, and the failures.
 func (p *Ports) owners(
 	want *wanted,
 ) (owners map[netip.AddrPort]*compiler.HealthCheck, failed map[netip.AddrPort]failure) {
@@ -208,13 +208,13 @@ func (p *Ports) owners(
 			}
 			at := netip.AddrPortFrom(a, c.Port)
 			if other := owners[at]; other != nil {
-				failed[at] = p.failure(c, fmt.Errorf("the port is that of Service %s/%s", other.Namespace, other.Name))
+				failed[at] = p.failure(c, fmt.Errorf("Service %s/%s has the port", other.Namespace, other.Name))
 				continue
 			}
 			if len(owners) == maxListeners {
 				failed[at] = p.failure(c,
-					fmt.Errorf("%d addresses and ports are listened at for other Services, the most there may be: "+
-						"select fewer addresses by nodeAddresses", maxListeners))
+					fmt.Errorf("other Services use all %d listeners: "+
+						"select fewer addresses with nodeAddresses", maxListeners))
 				continue
 			}
 			owners[at] = c
@@ -232,7 +232,7 @@ func localOf(c *compiler.HealthCheck, a netip.Addr) int {
 
 func (p *Ports) failure(c *compiler.HealthCheck, err error) failure {
 	service := c.Namespace + "/" + c.Name
-	// The text is kube-proxy's, so that a search for it finds this one, too.
+	// The text equals kube-proxy's, so that a search for that one finds this one.
 	return failure{service, fmt.Sprintf("node %s failed to start healthcheck %q on port %d: %v", p.config.NodeName,
 		service, c.Port, err)}
 }
@@ -261,12 +261,12 @@ func (f failure) problem() objects.Problem {
 		Object: objects.ObjectID{Kind: objects.KindService, Namespace: namespace, Name: name},
 		Field:  "spec.healthCheckNodePort",
 		Message: f.message +
-			". Load balancers get no answer there; what they send is forwarded. Free the port: it is tried again",
+			". Load balancers get no answer on the port; their traffic is forwarded. Free the port: it is tried again",
 		Severity: objects.Warning, Reason: ReasonFailed,
 	}
 }
 
-// Source is where Problems of the ports come from.
+// Source returns the source of the Problems of the ports.
 func Source() objects.Source { return objects.Source{Kind: "health"} }
 
 func (p *Ports) anyEnded() bool {

@@ -13,41 +13,41 @@ import (
 	"sluice.dev/sluice/serve/web"
 )
 
-// Failure is something that keeps the data path from forwarding.
+// Failure is a reason why the data path does not forward.
 type Failure struct {
 	Reason string
-	// Restart: a restart of the process may mend it.
+	// Restart: a restart of the process may solve it.
 	Restart bool
 }
 
-// Config configures a Proxy. The functions are called from any goroutine, at every request, so they
+// Config configures a Proxy. Its functions are called from any goroutine, at every request, so they
 // must be cheap.
 type Config struct {
-	// Address of /healthz and /livez; empty serves neither.
+	// Address is the address of /healthz and /livez; empty: neither is served.
 	Address string
 	// Reached is loop.Loop.Reached.
 	Reached func() (read, applied uint64, at time.Time)
-	// DataPath returns what keeps the data path from forwarding.
+	// DataPath returns why the data path does not forward; empty if it does.
 	DataPath func() []Failure
 	// Node returns the Node object of this gateway, from any source; nil: there is none.
 	Node func() objects.NodeInfo
-	// NodeOptional: there need not be a Node object, as where all objects come from manifests. If
-	// there is one it is checked all the same.
+	// NodeOptional: the Node object may be missing, because all objects come from manifests. If
+	// there is one it is checked.
 	NodeOptional bool
 	// Answered, if not nil, is called with every answer.
 	Answered func(path string, code int)
 	Log      *slog.Logger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
-	// Retry is how often a taken port is tried again; 0 is web.DefaultRetry.
+	// Retry is the interval of attempts to open a port that is in use; 0: web.DefaultRetry.
 	Retry time.Duration
 }
 
-// Late is how long an update may wait to be applied: twice kube-proxy's default
-// syncPeriod of 30 s (pkg/proxy/healthcheck, cmd/kube-proxy/app/server.go).
+// Late is the longest time that an update may wait: twice kube-proxy's default syncPeriod of 30 s
+// (pkg/proxy/healthcheck, cmd/kube-proxy/app/server.go).
 const Late = time.Minute
 
-// lookEvery is the precision of the time since when an update waits.
+// lookEvery is the precision of the time since which an update waits.
 const lookEvery = time.Second
 
 // Proxy serves the gateway's health on one address.
@@ -101,11 +101,11 @@ func (p *Proxy) Run(ctx context.Context) {
 type waiting struct {
 	is     bool
 	since  time.Time
-	target uint64 // what must be applied for it to be done
+	target uint64 // revision whose application ends the wait
 }
 
-// look returns since when an update waits, and when one was applied last. While
-// updates come without end some are always waiting; each is late on its own.
+// look returns since when an update waits, and when one was last applied. While updates keep
+// arriving, some always wait; each is late on its own.
 func (p *Proxy) look() (w waiting, now, applied time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,13 +120,13 @@ func (p *Proxy) look() (w waiting, now, applied time.Time) {
 	return p.waiting, now, at
 }
 
-// Queued returns since when an update waits to be applied; the zero time if none does.
+// Queued returns since when an update waits to be applied; the zero time if none waits.
 func (p *Proxy) Queued() time.Time {
 	w, _, _ := p.look()
 	return w.since
 }
 
-// state is the input of an answer.
+// state has the facts that an answer is built from.
 type state struct {
 	now, updated time.Time
 	synced       bool // no update is late
@@ -136,14 +136,14 @@ type state struct {
 func (p *Proxy) state() (s state) {
 	var w waiting
 	w, s.now, s.updated = p.look()
-	// Before the first table it is the data path that is not ready: a restart would
-	// read the same objects again.
+	// Before the first table the data path is not ready; a restart would only read the same objects
+	// again.
 	s.synced = s.updated.IsZero() || !w.is || s.now.Sub(w.since) < Late
 	s.failures = p.config.DataPath()
 	return s
 }
 
-// Serving reports whether traffic is forwarded by an up-to-date table: serviceProxyHealthy of
+// Serving reports whether an up-to-date table forwards traffic: the serviceProxyHealthy of the
 // Services' own ports. It does not depend on the Node (KEP-3836): a node that is being drained
 // serves its pods to the end.
 func (p *Proxy) Serving() bool {
@@ -151,7 +151,7 @@ func (p *Proxy) Serving() bool {
 	return s.synced && len(s.failures) == 0
 }
 
-// eligible reports whether the node may get traffic that is not for its own pods, and why not.
+// eligible reports whether the node may get traffic for other nodes' pods, and why not.
 func (p *Proxy) eligible() (ok bool, why string) {
 	if p.config.Node == nil {
 		return true, ""
@@ -160,27 +160,28 @@ func (p *Proxy) eligible() (ok bool, why string) {
 	switch {
 	case !n.Known && p.config.NodeOptional:
 	case !n.Known:
-		return false, "the Node object of this gateway is not known: nodeName must be its name"
+		return false, "the Node object of this gateway does not exist: nodeName must be its name"
 	case n.DrainReason != "":
 		return false, n.DrainReason
 	}
 	return true, ""
 }
 
-// The paths that are answered.
+// The paths of the requests.
 const (
 	healthz = "/healthz"
 	livez   = "/livez"
 )
 
-// reply is the body, with kube-proxy's fields in kube-proxy's order; DataPath is ours.
+// reply is the body of an answer, with kube-proxy's fields in kube-proxy's order; DataPath is an
+// addition.
 type reply struct {
 	LastUpdated  time.Time         `json:"lastUpdated"`
 	CurrentTime  time.Time         `json:"currentTime"`
-	NodeEligible *bool             `json:"nodeEligible,omitempty"` // of /healthz only
-	Healthy      bool              `json:"healthy"`                // the Node aside
-	Status       map[string]family `json:"status,omitempty"`       // nothing before the first table
-	DataPath     []string          `json:"dataPath,omitempty"`     // what keeps it from forwarding
+	NodeEligible *bool             `json:"nodeEligible,omitempty"` // only in /healthz
+	Healthy      bool              `json:"healthy"`                // without regard to the Node
+	Status       map[string]family `json:"status,omitempty"`       // empty before the first table
+	DataPath     []string          `json:"dataPath,omitempty"`     // why it does not forward
 }
 
 type family struct {
@@ -207,7 +208,7 @@ func (p *Proxy) answer(w http.ResponseWriter, path string) {
 	}
 	code := http.StatusServiceUnavailable
 	if ok {
-		code, r.LastUpdated = http.StatusOK, s.now // as kube-proxy: recent means healthy
+		code, r.LastUpdated = http.StatusOK, s.now // like kube-proxy: recent means healthy
 	}
 	if p.config.Answered != nil {
 		p.config.Answered(path, code)
@@ -223,22 +224,22 @@ func writeJSON(w http.ResponseWriter, code int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	_, _ = w.Write(body) // a prober that went away has its answer in its own log
+	_, _ = w.Write(body) // a prober that closed the connection logs that itself
 }
 
-// Conditions returns what an operator should know of.
+// Conditions returns the conditions about the gateway's health.
 func (p *Proxy) Conditions() (list []status.ConditionView) {
 	if p.server != nil {
 		list = append(list, p.server.Condition())
 	}
 	if ok, why := p.eligible(); !ok {
 		list = append(list, status.ConditionView{Name: "node", Level: "warn",
-			Detail: "load balancers are told to send no new traffic to this node, what comes is forwarded: " + why})
+			Detail: "load balancers are asked to send no new traffic to this node; packets are forwarded: " + why})
 	}
 	if w, now, at := p.look(); w.is && !at.IsZero() && now.Sub(w.since) >= Late {
 		list = append(list, status.ConditionView{Name: "sync", Level: "fail", Since: w.since,
-			Detail: "an update has waited to be applied since " + w.since.Format(time.RFC3339) +
-				"; the table is an old one. `sluice status` and the log say why; restart the daemon"})
+			Detail: "an update has not been applied since " + w.since.Format(time.RFC3339) +
+				"; the table is out of date. See `sluice status` and the log, or restart the daemon"})
 	}
 	return list
 }

@@ -1,12 +1,12 @@
 // Package metrics serves metrics for Prometheus and health checks of the process: /metrics,
 // /healthz and /readyz on one configurable address.
 //
-// The collector reads the same views as the status API (package status) at the moment of a scrape.
-// Nothing is counted here, so metrics and status always agree, and a gateway that is not scraped
-// has no cost.
+// The collector reads the same views as the status API (package status) when it is scraped. It
+// counts nothing itself, so metrics and status always agree, and metrics cost nothing without
+// scrapes.
 //
-// A name, once released, does not change: sluice_<what>_<unit>, counters end in
-// _total, drop reasons are the names of package stats.
+// A released name does not change. The form is sluice_<subject>_<unit>; counters end in _total;
+// drop reasons have the names of package stats.
 package metrics
 
 import (
@@ -19,7 +19,7 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// Source is the part of status.Gateway that metrics are made of.
+// Source is the part of status.Gateway that metrics read.
 type Source interface {
 	Services() []status.ServiceView
 	Backends() []status.BackendView
@@ -28,8 +28,8 @@ type Source interface {
 	Status() status.StatusView
 }
 
-// NewRegistry returns a registry of its own: the gateway with its extras, and what
-// every Go process shows (go_*, process_*).
+// NewRegistry returns a new registry with the metrics of the gateway, its extras, and the metrics
+// of every Go process (go_*, process_*).
 func NewRegistry(s Source, x Extras) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	x.register(r)
@@ -92,7 +92,7 @@ func (e emitter) flag(d *prometheus.Desc, v bool, labels ...string) {
 	}
 }
 
-// The values of the label direction.
+// Values of the label direction.
 const (
 	toBackend = "to_backend"
 	toClient  = "to_client"
@@ -164,8 +164,8 @@ func (c *collector) worker(e emitter, w *status.WorkerView) {
 	e.gauge(c.d.frames, float64(w.FrameLaw.Links), id, "links")
 	e.gauge(c.d.frames, float64(w.FrameLaw.Held), id, "held")
 	e.gauge(c.d.umem, float64(w.FrameLaw.Total), id)
-	// Every reason, also at zero: a counter that appears with its first event hides
-	// that event from rate().
+	// Every reason is present, also at zero: rate() misses the first event of a counter that
+	// appears with it.
 	for r := reason.None + 1; r < reason.Count; r++ {
 		e.count(c.d.dropped, float64(w.Drops[r.String()]), id, r.String())
 	}
@@ -196,7 +196,7 @@ func (c *collector) sourcePorts(e emitter, list []status.SourcePortsView) {
 	}
 }
 
-// kernel writes what the XDP program and the sockets count.
+// kernel writes the counters of the XDP program and the sockets.
 func (c *collector) kernel(e emitter, st *status.StatsView) {
 	for name, n := range st.Steering {
 		e.count(c.d.steering, float64(n), name)
@@ -234,7 +234,7 @@ func (c *collector) state(e emitter, v *status.StatusView) {
 	e.gauge(c.d.configRestart, float64(len(v.Config.NeedRestart)))
 	problems := map[string]int{}
 	for _, s := range v.Sources {
-		problems[s.Name] += 0 // a source without problems is a zero, not a gap
+		problems[s.Name] += 0 // a source without problems has the value 0
 		e.flag(c.d.sourceSynced, s.Synced, s.Name)
 		e.gauge(c.d.sourceRevision, float64(s.Read), s.Name, "read")
 		e.gauge(c.d.sourceRevision, float64(s.Applied), s.Name, "applied")

@@ -2,7 +2,7 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// descs has the description of every metric, grouped as state, services, workers and flows.
+// descs has the descriptions of all metrics, grouped by state, services, workers and flows.
 type descs struct {
 	all []*prometheus.Desc
 

@@ -2,15 +2,15 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Extras are metrics that not every gateway has. What is nil is left out.
+// Extras are metrics that not every gateway has. Those of nil fields are left out.
 type Extras struct {
-	// Backends reports whether each backend has series of its own: there are seven for each, and
+	// Backends reports whether each backend has its own series: there are seven for each, and
 	// clusters may have 100,000 backends.
 	Backends  func() bool
 	KubeProxy *KubeProxy
-	// Affinity counts what is remembered for sessionAffinity ClientIP.
+	// Affinity counts the clients that are stored for sessionAffinity ClientIP.
 	Affinity func() Affinity
-	// Start counts what the start found in the flow table.
+	// Start counts the flows that the start found in the flow table.
 	Start func() Start
 	// SelfCheck counts comparisons of the incremental table with a full rebuild.
 	SelfCheck func() SelfCheck
@@ -22,32 +22,31 @@ type Extras struct {
 	LogDropped func() uint64
 }
 
-// Seed has what may be known of the seed of backend selection.
+// Seed has the public properties of the seed of backend selection.
 type Seed struct{ Origin, Fingerprint string }
 
-// Checks is what became of the checks of endpoints since the start, and which endpoints there are
-// now.
+// Checks has the results of endpoint checks since the start, and the numbers of endpoints.
 type Checks struct {
 	Checks, Failures, NotMade, WentDown, CameUp, Suspected, Cleared uint64
 	Checked, Down, Unchecked, Waiting                               int
 }
 
-// Affinity is the state of the memory of clients.
+// Affinity has the state of the table of clients.
 type Affinity struct {
-	// Pins and Tentative ones live now, Capacity is how many there is room for.
+	// Pins and Tentative are numbers of live pins, Capacity is the size of the table.
 	Pins, Tentative, Capacity int
-	// Evicted pins gave way to others before their time; Lost ones were never stored.
+	// Evicted pins were removed early to make room; Lost pins were never stored.
 	Evicted, Lost uint64
 }
 
-// Start is what became of the flows that an earlier process left.
+// Start has the numbers of flows that an earlier process left, by result.
 type Start struct {
 	Recovered, Expired, Torn, Lost int
-	// Unread: there was a table whose flows could not be read, and so not be counted.
+	// Unread: there was a table whose flows could not be read or counted.
 	Unread bool
 }
 
-// SelfCheck is how often the gateway checked itself since the start.
+// SelfCheck has the number of self-checks since the start, and of the differences found.
 type SelfCheck struct{ Runs, Differences uint64 }
 
 func (d *descs) describeExtras() {
@@ -136,7 +135,7 @@ func (s Start) collect(e emitter, d *descs) {
 	e.gauge(d.startUnread, unread)
 }
 
-// register adds what is a collector of its own.
+// register adds the extras that are collectors themselves.
 func (x *Extras) register(r *prometheus.Registry) {
 	if x.KubeProxy != nil {
 		r.MustRegister(x.KubeProxy)

@@ -12,12 +12,12 @@ import (
 	"sluice.dev/sluice/serve/status"
 )
 
-// KubeProxy has the metrics that have the same meaning as in kube-proxy, with its names, labels and
-// buckets (k8s.io/kubernetes pkg/proxy/metrics/metrics.go, v1.36), so that dashboards and alerts
-// for a cluster include its gateways.
+// KubeProxy has the metrics with the same meaning as in kube-proxy, with kube-proxy's names, labels
+// and buckets (k8s.io/kubernetes pkg/proxy/metrics/metrics.go, v1.36), so that dashboards and
+// alerts for a cluster include its gateways.
 //
-// kube-proxy syncs each family on its own. Here one pass of the control loop covers
-// both, so both values of ip_family always get the same.
+// kube-proxy syncs each family separately. Here one pass of the control loop covers both families,
+// so both values of ip_family are always equal.
 type KubeProxy struct {
 	config KubeProxyConfig
 
@@ -31,26 +31,27 @@ type KubeProxy struct {
 
 // KubeProxyConfig has functions that KubeProxy calls when it is scraped.
 type KubeProxyConfig struct {
-	// Waiting counts objects that were read and not yet taken into a pass; nil: none.
+	// Waiting counts objects that were read and are not in a pass yet; if it is nil, there are
+	// none.
 	Waiting func() tracker.Waiting
-	// Queued is since when the oldest update waits that is not applied; the zero time
-	// if none does. Nil: none ever does.
+	// Queued returns since when the oldest update waits to be applied; the zero time if none waits.
+	// If it is nil, none ever waits.
 	Queued func() time.Time
 }
 
 const kubeProxyPrefix = "kubeproxy_"
 
-var families = [...]string{"IPv4", "IPv6"} // values of ip_family, as core/v1 writes them
+var families = [...]string{"IPv4", "IPv6"} // values of ip_family, as in core/v1
 
-// programmingBuckets are kube-proxy's: 0.25, 0.5, 1 to 59 by 1, 60 to 115 by 5,
-// 120 to 300 by 30, in seconds.
+// programmingBuckets are kube-proxy's buckets: 0.25, 0.5, 1 to 59 by 1, 60 to 115 by 5, 120 to 300
+// by 30, in seconds.
 func programmingBuckets() []float64 {
 	return slices.Concat(
 		prometheus.LinearBuckets(0.25, 0.25, 2), prometheus.LinearBuckets(1, 1, 59),
 		prometheus.LinearBuckets(60, 5, 12), prometheus.LinearBuckets(120, 30, 7))
 }
 
-// NewKubeProxy returns metrics that know of nothing yet.
+// NewKubeProxy returns metrics without any event.
 func NewKubeProxy(c KubeProxyConfig) *KubeProxy {
 	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: kubeProxyPrefix + name, Help: help,
@@ -91,7 +92,7 @@ func NewKubeProxy(c KubeProxyConfig) *KubeProxy {
 		servicesPending: prometheus.NewDesc(kubeProxyPrefix+"sync_proxy_rules_service_changes_pending",
 			"Services that were read and wait for a batch.", nil, nil),
 	}
-	// What can happen is a zero before it does: rate() misses a counter's first step.
+	// All possible events start at zero: rate() misses the first step of a new counter.
 	for _, code := range []string{"200", "503"} {
 		k.healthz.WithLabelValues(code)
 		k.livez.WithLabelValues(code)
@@ -117,7 +118,7 @@ func (k *KubeProxy) Synced(s *loop.Sync) {
 		k.synced.WithLabelValues(f).Set(seconds(end))
 		k.queued.WithLabelValues(f).Set(seconds(s.Queued))
 		for _, t := range s.Triggers {
-			// Less than nothing is another clock's error; a sum must not shrink.
+			// A negative time is an error of another clock, and a sum must not shrink.
 			k.programming.WithLabelValues(f).Observe(max(0, end.Sub(t).Seconds()))
 		}
 	}
@@ -173,8 +174,8 @@ func (k *KubeProxy) Collect(ch chan<- prometheus.Metric) {
 	e.gauge(k.servicesPending, float64(w.Services))
 }
 
-// noLocal counts service ports, by family, that drop because they have a Local traffic
-// policy and there is no endpoint here, though there are some elsewhere.
+// noLocal counts service ports, by family, that drop packets because they have a Local traffic
+// policy and all their endpoints are on other nodes.
 type noLocal map[[2]string]int // by traffic_policy and ip_family
 
 func newNoLocal() noLocal {

@@ -260,7 +260,7 @@ func TestHealth(t *testing.T) {
 			"no worker runs yet\n"},
 		{"worker stands still", func(g *statustest.Gateway) { g.StatsView.Workers[1].PulseNanos = 12345678901 },
 			"/healthz", 503,
-			"worker 1 stands still for 12.346s\n"},
+			"worker 1 has made no progress for 12.346s\n"},
 		{"worker not started", func(g *statustest.Gateway) { g.StatsView.Workers[0].PulseNanos = -1 }, "/healthz", 503,
 			"worker 0 has not started its loop\n"},
 		{"unknown path", func(*statustest.Gateway) {}, "/", 404, "404 page not found\n"},

@@ -20,20 +20,20 @@ type Config struct {
 	Source   Source
 	Registry *prometheus.Registry
 	Log      *slog.Logger
-	// NotReady returns why no traffic should be sent to this gateway. Everybody who reaches the
-	// address may ask for it as often as he likes, so it must be cheap, and so must Source.Stats.
+	// NotReady returns why this gateway should get no traffic. Any client that reaches the address
+	// may cause calls at any rate, so it must be cheap, and so must Source.Stats.
 	NotReady func() []string
-	// Retry is how often a taken port is tried again; 0 is web.DefaultRetry.
+	// Retry is the interval of attempts to open a port that is in use; 0: web.DefaultRetry.
 	Retry time.Duration
-	// TLS and Tokens are nil for plain HTTP and for answers to everybody. Without a token
-	// /healthz and /readyz answer by their code alone.
+	// TLS and Tokens are nil for plain HTTP and for answers to all clients. Without a token,
+	// /healthz and /readyz answer only with a status code.
 	TLS    *tls.Config
 	Tokens *web.Tokens
-	// Stale is how long ago a worker's last pass may be; 0 is DefaultStale.
+	// Stale is the age of a worker's last pass from which on it counts as stalled; 0: DefaultStale.
 	Stale time.Duration
 }
 
-// DefaultStale is several times what a worker sleeps at most.
+// DefaultStale is several times the longest sleep of a worker.
 const DefaultStale = 10 * time.Second
 
 // Server serves /metrics, /healthz and /readyz.
@@ -64,7 +64,7 @@ func NewServer(c Config) *Server {
 	return s
 }
 
-// unhealthy returns why the process should be restarted: workers and loops that stand still.
+// unhealthy returns why the process should be restarted: stalled workers and loops.
 func (s *Server) unhealthy() []string {
 	v := s.config.Source.Stats()
 	workers, reasons := v.Workers, v.Stalled
@@ -76,7 +76,7 @@ func (s *Server) unhealthy() []string {
 		case w.PulseNanos < 0:
 			reasons = append(reasons, fmt.Sprintf("worker %d has not started its loop", w.Worker))
 		case time.Duration(w.PulseNanos) > s.config.Stale:
-			reasons = append(reasons, fmt.Sprintf("worker %d stands still for %s", w.Worker,
+			reasons = append(reasons, fmt.Sprintf("worker %d has made no progress for %s", w.Worker,
 				time.Duration(w.PulseNanos).Round(time.Millisecond)))
 		}
 	}
@@ -85,7 +85,7 @@ func (s *Server) unhealthy() []string {
 
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, reasons []string) {
 	if t := s.config.Tokens; len(reasons) > 0 && t != nil && !t.Admits(r) {
-		reasons = []string{"no; why is for those who send a token"}
+		reasons = []string{"no; requests with a token get the reason"}
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	body := "ok\n"
@@ -93,6 +93,6 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, reasons []string
 		w.WriteHeader(http.StatusServiceUnavailable)
 		body = strings.Join(reasons, "\n") + "\n"
 	}
-	// A prober that went away has its answer in its own log.
+	// A prober that closed the connection logs that itself.
 	_, _ = w.Write([]byte(body))
 }

@@ -1,5 +1,5 @@
-// Package metricsserver answers /metrics, /healthz and /readyz, for processes that serve nothing
-// else by HTTP.
+// Package metricsserver answers /metrics, /healthz and /readyz, for processes without another HTTP
+// server.
 package metricsserver
 
 import (
@@ -21,8 +21,8 @@ import (
 )
 
 // Start answers on a TCP address until ctx is done, with the metrics of collectors, of the Go
-// runtime, of the process and of its log. /readyz and /healthz are 503 while loops have stalled by
-// beats, and list these: /readyz by Bounds.Unready, /healthz by Bounds.Restart.
+// runtime, of the process and of its log. While loops have stalled by beats, /readyz and /healthz
+// answer 503 and list them: /readyz by Bounds.Unready, /healthz by Bounds.Restart.
 func Start(
 	ctx context.Context, address string, log *slog.Logger, beats *heartbeat.Set, of ...prometheus.Collector,
 ) error {
@@ -45,7 +45,7 @@ func Start(
 	context.AfterFunc(ctx, func() { s.Close() })
 	go func() {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("metrics and health are not served any more", "error", err)
+			log.Error("metrics and health are no longer served", "error", err)
 		}
 	}()
 	return nil

@@ -14,12 +14,12 @@ import (
 	"sluice.dev/sluice/nat/reason"
 )
 
-// ServiceViews lists a snapshot's services by namespace, name and port, with the counts of the
-// totals. open returns how many connections of a service port count to its limits; it may be nil.
+// ServiceViews lists a snapshot's services by namespace, name and port, with their totals. open
+// returns how many connections of a service port count towards its limits; it may be nil.
 func ServiceViews(s *services.Snapshot, l *Totals, open func(services.ServiceID) uint32) []ServiceView {
 	list := []ServiceView{}
 	at := map[services.ServiceID]int{}
-	usable := map[services.BackendRef]bool{} // once per backend, however many frontends choose it
+	usable := map[services.BackendRef]bool{} // each backend counts once, for any number of frontends
 	sets := map[*services.EndpointSet]bool{}
 	view := func(p *services.Service) *ServiceView {
 		i, ok := at[p.ID]
@@ -92,8 +92,8 @@ func limitsView(p *services.Service, open func(services.ServiceID) uint32) *Limi
 	return v
 }
 
-// maxSourceRanges bounds those that are listed: a Service may have tens of thousands, for each of
-// thousands of frontends.
+// maxSourceRanges bounds the listed source ranges: a Service may have tens of thousands, for each
+// of thousands of frontends.
 const maxSourceRanges = 100
 
 func frontendView(f *services.Frontend) FrontendView {
@@ -121,7 +121,7 @@ func frontendView(f *services.Frontend) FrontendView {
 	return v
 }
 
-// The states of a backend, as `sluice backends` prints them.
+// States of a backend, as `sluice backends` prints them.
 const (
 	stateReady       = "ready"
 	stateDrained     = "drained"     // by an operator: it gets no new flows
@@ -145,8 +145,8 @@ func backendState(f services.BackendFlags) string {
 }
 
 // BackendViews lists a snapshot's backends by service and address. loads are connections by index
-// (flowtable.Table.Loads), health is what checks say. nextHop describes where packets to an address
-// are sent; it may be nil.
+// (flowtable.Table.Loads), health has the results of checks. nextHop describes where packets to an
+// address go; it may be nil.
 func BackendViews(
 	s *services.Snapshot, l *Totals, loads []atomic.Int32, health map[CheckedEndpoint]CheckView,
 	nextHop func(netip.Addr) string,
@@ -219,7 +219,7 @@ func WorkerOf(worker, cpu int, b *stats.Block, now uint64) WorkerView {
 	return v
 }
 
-// ProtocolName returns the name of an IP protocol as Kubernetes and conntrack write it.
+// ProtocolName returns the name of an IP protocol in the form of Kubernetes and conntrack.
 func ProtocolName(p uint8) string {
 	switch p {
 	case header.ProtoTCP:
@@ -236,7 +236,7 @@ func ProtocolName(p uint8) string {
 	return strconv.Itoa(int(p))
 }
 
-// ProblemViews returns what is wrong with objects, as the control loop reports it.
+// ProblemViews returns the problems with objects that the control loop reports.
 func ProblemViews(problems []objects.Problem) (list []ProblemView) {
 	for _, p := range problems {
 		list = append(list, ProblemView{
@@ -257,7 +257,7 @@ func OK(name, detail string) ConditionView {
 	return ConditionView{Name: name, Level: "ok", Detail: detail}
 }
 
-// Warning returns a condition that an operator should know of, and that stops nothing.
+// Warning returns a condition that an operator should know and that stops nothing.
 func Warning(name, detail string) ConditionView {
 	return ConditionView{Name: name, Level: "warn", Detail: detail}
 }

@@ -18,8 +18,8 @@ import (
 
 const dialTimeout = 2 * time.Second
 
-// How long a daemon may take until its answer begins. The control loop does nothing else for 11.1 s
-// at most, at a hand-over. A deletion of flows scans the whole table first.
+// The longest time until a daemon's answer begins. During a hand-over the control loop may be busy
+// for 11.1 s. A deletion of flows first scans the whole table.
 const (
 	readTimeout   = 15 * time.Second
 	changeTimeout = time.Minute
@@ -27,9 +27,9 @@ const (
 
 // Errors that a Client's errors wrap.
 var (
-	// ErrNotRunning: nobody listens on the socket.
+	// ErrNotRunning means that no process listens on the socket.
 	ErrNotRunning = errors.New("the sluice daemon is not running")
-	// ErrNoAnswer: the daemon listens on the socket and has not answered in time.
+	// ErrNoAnswer means that the daemon listens on the socket but has not answered in time.
 	ErrNoAnswer = errors.New("the sluice daemon does not answer")
 )
 
@@ -39,20 +39,20 @@ type Client struct {
 	read, change, wait http.Client
 }
 
-// NewClient returns a client for the daemon behind a socket. It connects with each request.
+// NewClient returns a client for the daemon that listens on a socket. It connects for each request.
 func NewClient(socket string) *Client {
 	return &Client{socket: socket, read: answersWithin(socket, readTimeout),
 		change: answersWithin(socket, changeTimeout), wait: answersWithin(socket, 0)}
 }
 
-// answersWithin returns a client of net/http whose answers must begin within a time; 0 is any.
+// answersWithin returns an HTTP client whose answers must begin within timeout; 0: no timeout.
 func answersWithin(socket string, timeout time.Duration) http.Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		d := net.Dialer{Timeout: dialTimeout}
 		return d.DialContext(ctx, "unix", socket)
 	}
-	// A connection for each request: an idle one may be to a process that has handed over since,
-	// which does not answer it if it is stopped.
+	// Each request has its own connection: an idle one may lead to a process that has handed over,
+	// and that does not answer if it is stopped.
 	return http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true,
 		ResponseHeaderTimeout: timeout}}
 }
@@ -72,13 +72,13 @@ func (c *Client) Stats(ctx context.Context) (StatsView, error) {
 	return ask[StatsView](ctx, c, http.MethodGet, root+"/stats", nil)
 }
 
-// SourcePorts reads how far the source ports towards one backend are used.
+// SourcePorts reads the use of the source ports towards one backend.
 func (c *Client) SourcePorts(ctx context.Context) ([]SourcePortsView, error) {
 	return ask[[]SourcePortsView](ctx, c, http.MethodGet, root+"/source-ports", nil)
 }
 
-// Status returns what is applied; with wait it returns once everything read so far is, and has no
-// timeout but that of ctx.
+// Status returns the status. With wait it returns once everything read so far is applied, and has
+// no timeout other than that of ctx.
 func (c *Client) Status(ctx context.Context, wait bool) (StatusView, error) {
 	q := url.Values{}
 	if wait {
@@ -87,8 +87,8 @@ func (c *Client) Status(ctx context.Context, wait bool) (StatusView, error) {
 	return ask[StatusView](ctx, c, http.MethodGet, root+"/status", q)
 }
 
-// DeleteFlows ends the flows that match, and returns how many. A filter that selects everything is
-// refused unless all is set.
+// DeleteFlows ends the flows that match, and returns their number. A filter that selects everything
+// is an error unless all is set.
 func (c *Client) DeleteFlows(ctx context.Context, f FlowFilter, all bool) (int, error) {
 	q := f.query()
 	if all {
@@ -98,8 +98,8 @@ func (c *Client) DeleteFlows(ctx context.Context, f FlowFilter, all bool) (int, 
 	return n.Count, err
 }
 
-// Drain makes the backends that e selects take no new flows, or take them again, and returns how
-// many backends those are.
+// Drain stops new flows to the backends that e selects (on), or allows them again, and returns the
+// number of these backends.
 func (c *Client) Drain(ctx context.Context, e Endpoint, on bool) (int, error) {
 	method := http.MethodPut
 	if !on {
@@ -109,8 +109,8 @@ func (c *Client) Drain(ctx context.Context, e Endpoint, on bool) (int, error) {
 	return n.Count, err
 }
 
-// Flows calls each for every flow that matches, until it returns an error. A
-// listing that the daemon could not finish is an error.
+// Flows calls each for every flow that matches, until each returns an error. A listing that the
+// daemon could not finish is an error.
 func (c *Client) Flows(ctx context.Context, f FlowFilter, each func(*FlowView) error) error {
 	body, err := c.do(ctx, http.MethodGet, root+"/flows", f.query())
 	if err != nil {
@@ -177,15 +177,15 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values) (io.
 	return nil, errors.New(problem.Error)
 }
 
-// cut reports whether a connection was made and ended before the answer, as its process did:
-// net/http has several errors for that, and does not export all.
+// cut reports whether a connection was made and then ended before the answer, because its process
+// ended: net/http has several errors for that, and does not export all.
 func cut(ctx context.Context, err error) bool {
 	var op *net.OpError
 	return err != nil && ctx.Err() == nil && !late(err) && !(errors.As(err, &op) && op.Op == "dial")
 }
 
 // late reports whether an error is a timeout of the request or of its context, or a full backlog of
-// a daemon that accepts no connection.
+// a daemon that accepts no connections.
 func late(err error) bool {
 	var timeout interface{ Timeout() bool }
 	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, syscall.EAGAIN)
@@ -198,7 +198,7 @@ func (c *Client) explain(err error, after time.Duration) error {
 		return &noAnswerError{fmt.Sprintf("%v on %s within %v: %s", ErrNoAnswer, c.socket,
 			after.Round(100*time.Millisecond), unixsocket.WhySilent(c.socket)), err}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%w: nobody answers on %s; start it with `sluice run --config FILE`, or name its socket "+
+		return fmt.Errorf("%w: no process answers on %s; start it with `sluice run --config FILE`, or give its socket "+
 			"with --socket", ErrNotRunning, c.socket)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("no permission to open %s: run as the user the daemon runs as (root)", c.socket)
@@ -210,13 +210,13 @@ func (c *Client) explain(err error, after time.Duration) error {
 	return fmt.Errorf("ask the daemon on %s: %w", c.socket, err)
 }
 
-// noAnswerError is ErrNoAnswer with what to do, and the timeout that caused it.
+// noAnswerError is ErrNoAnswer with advice, and the timeout that caused it.
 type noAnswerError struct {
 	text  string
 	cause error
 }
 
-// Error says which process does not answer, and what to do.
+// Error describes the process that does not answer, and what to do.
 func (e *noAnswerError) Error() string { return e.text }
 
 // Unwrap returns ErrNoAnswer and the timeout's own error.

@@ -2,7 +2,7 @@ package status
 
 import "sluice.dev/sluice/fastpath/services"
 
-// eligible has the backends that take new flows: of all clients, or of pods only.
+// eligible has the backends that get new flows: from all clients, or only from pods.
 type eligible struct{ outside, pods map[services.BackendRef]bool }
 
 func eligibleOf(s *services.Snapshot) eligible {
@@ -22,7 +22,7 @@ func eligibleOf(s *services.Snapshot) eligible {
 	return e
 }
 
-// of reports whether a backend takes new flows, and why not; see BackendView.
+// of reports whether a backend gets new flows, and why not; see BackendView.
 func (e *eligible) of(p *services.Service, b *services.Backend) (newFlows, podsOnly bool, why string) {
 	switch {
 	case e.outside[b.Ref], e.pods[b.Ref]:
@@ -37,14 +37,14 @@ func (e *eligible) of(p *services.Service, b *services.Backend) (newFlows, podsO
 		why = "its service port is gone"
 	default:
 		if why = Excluded(p, b, p.LocalExternal || p.LocalInternal); why == "" {
-			why = "no frontend chooses among these"
+			why = "no frontend uses these endpoints"
 		}
 	}
 	return false, false, why
 }
 
 // Excluded returns why an endpoint is not in a set of its service with policy Local (local) or
-// Cluster; "" if nothing about the endpoint excludes it.
+// Cluster; "" if it is not excluded.
 func Excluded(p *services.Service, b *services.Backend, local bool) string {
 	const terminatingServing = services.BackendServing | services.BackendTerminating
 	switch {
@@ -108,7 +108,7 @@ func ruleView(r services.Rule) (v RuleView) {
 	return v
 }
 
-// policyName is a traffic policy as Kubernetes writes it.
+// policyName returns the name of a traffic policy in Kubernetes.
 func policyName(local bool) string {
 	if local {
 		return "Local"

@@ -17,14 +17,13 @@ import (
 type ExplainQuery struct {
 	From, To netip.AddrPort
 	Protocol string // TCP, UDP, SCTP
-	// Established: the packet belongs to a connection or association, and does not open one. UDP
-	// has none.
+	// Established: the packet belongs to an open connection or association. UDP has none.
 	Established bool
-	// AnyPort: the source port is not given, and From has assumedPort.
+	// AnyPort: no source port was given, and From has assumedPort.
 	AnyPort bool
 }
 
-// assumedPort is of the ephemeral range (RFC 6335 section 6 has 49152 to 65535).
+// assumedPort is in the ephemeral range (RFC 6335 section 6: 49152 to 65535).
 const assumedPort = 50000
 
 // ParseExplain parses from, an address or address:port, and to, address:port or
@@ -39,7 +38,7 @@ func ParseExplain(from, to string, established bool) (q ExplainQuery, err error)
 		return q, fmt.Errorf("%q: protocol %q is none of TCP, UDP and SCTP", to, protocol)
 	}
 	if q.To, err = netip.ParseAddrPort(end); err != nil {
-		return q, fmt.Errorf("%q is no address and port, write one such as 203.0.113.10:80/TCP or "+
+		return q, fmt.Errorf("%q is not an address and port, write one such as 203.0.113.10:80/TCP or "+
 			"[2001:db8::10]:53/UDP", to)
 	}
 	if q.From, err = netip.ParseAddrPort(from); err != nil {
@@ -60,10 +59,10 @@ func ParseExplain(from, to string, established bool) (q ExplainQuery, err error)
 		return q, fmt.Errorf("%v and %v are of two families: a packet has addresses of one", q.From.Addr(), q.To.Addr())
 	}
 	if established && q.Protocol == "UDP" {
-		return q, errors.New("UDP has no connections, every datagram may begin a flow: ask without established")
+		return q, errors.New("UDP has no connections, every datagram may begin a flow: leave out established")
 	}
 	if established && q.AnyPort {
-		return q, fmt.Errorf("a connection of %v is known by its port: name that, too", q.From.Addr())
+		return q, fmt.Errorf("a connection of %v is identified by its port: give that, too", q.From.Addr())
 	}
 	return q, nil
 }
@@ -78,7 +77,7 @@ func (q *ExplainQuery) number() uint8 {
 	return 0
 }
 
-// Tuple returns the packet's tuple as a worker reads it.
+// Tuple returns the packet's tuple in a worker's form.
 func (q *ExplainQuery) Tuple() header.Tuple {
 	return header.Tuple{
 		Src: header.AddrFrom(q.From.Addr()), Dst: header.AddrFrom(q.To.Addr()),
@@ -89,21 +88,21 @@ func (q *ExplainQuery) Tuple() header.Tuple {
 // The verdicts of an ExplainView.
 const (
 	VerdictForward = "forward" // to Backend, or back to the client of a flow
-	VerdictReject  = "reject"  // dropped, and the sender gets an ICMP error or an RST
-	VerdictDrop    = "drop"    // without
-	VerdictPass    = "pass"    // to the kernel, which treats it as without Sluice
+	VerdictReject  = "reject"  // dropped; the sender gets an ICMP error or an RST
+	VerdictDrop    = "drop"    // dropped without an answer
+	VerdictPass    = "pass"    // to the kernel, as without Sluice
 )
 
-// ExplainView is the verdict about a packet, and the steps that lead to it.
+// ExplainView is the verdict on a packet, and the steps that lead to it.
 type ExplainView struct {
 	From     netip.AddrPort `json:"from"`
 	To       netip.AddrPort `json:"to"`
 	Protocol string         `json:"protocol"`
 	// Opens: the packet opens a connection or association.
 	Opens bool `json:"opens"`
-	// AnyPort: the query had no source port, and this one is assumed.
+	// AnyPort: the query had no source port; this one is assumed.
 	AnyPort bool `json:"anyPort,omitempty"`
-	// Offline: the answer is not from a gateway; steps that depend on its state are Unknown.
+	// Offline: no gateway was asked; steps that depend on its state are Unknown.
 	Offline bool `json:"offline,omitempty"`
 
 	Verdict string `json:"verdict"`          // forward, reject, drop, pass
@@ -111,17 +110,17 @@ type ExplainView struct {
 	Advice  string `json:"advice,omitempty"` // what to do if the verdict is not the intended one
 
 	Service string `json:"service,omitempty"` // namespace/name, with :port-name if it has one
-	// Backend gets the packet. BackendUnknown: another one may, depending on the state of a gateway
-	// or on chance.
+	// Backend gets the packet. BackendUnknown: another one may get it, depending on the state of a
+	// gateway or on chance.
 	Backend        netip.AddrPort `json:"backend,omitzero"`
 	BackendUnknown bool           `json:"backendUnknown,omitempty"`
 	Generation     uint64         `json:"generation"` // of the table of services
 
 	Steps     []ExplainStep     `json:"steps"` // in the order of the decision
 	Endpoints []ExplainEndpoint `json:"endpoints,omitempty"`
-	// Problems are those of the Service, or about the address.
+	// Problems are the problems of the Service, or about the address.
 	Problems []ProblemView `json:"problems,omitempty"`
-	// Unread are, offline, manifests that cannot be read: the answer leaves them out.
+	// Unread has, offline, manifests that cannot be read: the answer leaves them out.
 	Unread []ProblemView `json:"unread,omitempty"`
 }
 
@@ -177,7 +176,7 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	s.reply(w, view)
 }
 
-// Explain returns the verdict about a packet, and why.
+// Explain returns the verdict on a packet, and why.
 func (c *Client) Explain(ctx context.Context, q *ExplainQuery) (ExplainView, error) {
 	return ask[ExplainView](ctx, c, http.MethodGet, root+"/explain", q.query())
 }

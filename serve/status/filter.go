@@ -15,7 +15,7 @@ type Endpoint struct {
 	Port   uint16       // 0 is any
 }
 
-// ParseEndpoint reads 10.0.0.1, 10.0.0.1:80, 10.0.0.0/8, 2001:db8::1 or [2001:db8::1]:80.
+// ParseEndpoint parses 10.0.0.1, 10.0.0.1:80, 10.0.0.0/8, 2001:db8::1 or [2001:db8::1]:80.
 func ParseEndpoint(s string) (Endpoint, error) {
 	if p, err := netip.ParsePrefix(s); err == nil {
 		return Endpoint{Prefix: p.Masked()}, nil
@@ -73,7 +73,8 @@ func (f *FlowFilter) Match(v *FlowView) bool {
 		(f.Service == "" || matchService(f.Service, v.Service))
 }
 
-// matchService: a filter without a port selects every port of the service.
+// matchService reports whether a filter selects a service port. Without a port it selects every
+// port of the service.
 func matchService(filter, service string) bool {
 	rest, ok := strings.CutPrefix(service, filter)
 	return ok && (rest == "" || rest[0] == ':')
@@ -137,7 +138,7 @@ func filterFrom(q url.Values) (f FlowFilter, all bool, err error) {
 		case "all":
 			all, err = strconv.ParseBool(value)
 		default:
-			err = fmt.Errorf("is not known; known are client, vip, backend, service, state, protocol, all")
+			err = fmt.Errorf("is unknown; the parameters are client, vip, backend, service, state, protocol, all")
 		}
 		if err != nil {
 			return f, false, fmt.Errorf("parameter %s: %w", name, err)

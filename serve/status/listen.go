@@ -15,7 +15,7 @@ var ErrInUse = errors.New("another sluice daemon answers on the status socket")
 func Listen(path string) (net.Listener, error) {
 	l, err := unixsocket.Listen(path)
 	if errors.Is(err, unixsocket.ErrInUse) {
-		return nil, fmt.Errorf("%w %s; stop it, or give this one a stateDir of its own", ErrInUse, path)
+		return nil, fmt.Errorf("%w %s; stop it, or give this one its own stateDir", ErrInUse, path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("status socket: %w", err)

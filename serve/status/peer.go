@@ -20,8 +20,8 @@ func PeerPID(path string) (int, error) {
 // connKey is the key of a request's connection in its context.
 type connKey struct{}
 
-// asker returns for the log who sent a request: user and process, as the kernel has them from when
-// the connection was made. Process 0 is one of a PID namespace that this process does not see.
+// asker returns, for the log, the sender of a request: user and process, which the kernel recorded
+// when the connection was made. Process 0 is in a PID namespace that this process cannot see.
 func asker(r *http.Request) []any {
 	conn, _ := r.Context().Value(connKey{}).(net.Conn)
 	cred, err := unixsocket.Peer(conn)

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// flowsPerPage bounds what a listing of flows holds in memory.
+// flowsPerPage bounds the memory of a listing of flows.
 const flowsPerPage = 512
 
-// writeTimeout is how long one page may take a reader to accept.
+// writeTimeout is the time in which a reader must accept one page.
 const writeTimeout = 30 * time.Second
 
 // Server answers on the status socket.
@@ -84,8 +84,8 @@ func (s *Server) serve(h http.Handler, w http.ResponseWriter, r *http.Request) {
 }
 
 // Shutdown closes the listener (which removes the socket), lets requests finish until ctx ends, and
-// then closes their connections, which is an error. After it returns the server does not call the
-// Gateway any more.
+// then closes their connections, which is an error. After it returns the server no longer calls the
+// Gateway.
 func (s *Server) Shutdown(ctx context.Context) error {
 	err := s.http.Shutdown(ctx)
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *Server) reply(w http.ResponseWriter, v any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if _, err := w.Write(append(body, '\n')); err != nil {
-		s.log.Debug("status reader went away", "error", err)
+		s.log.Debug("status client closed the connection", "error", err)
 	}
 }
 
@@ -118,7 +118,7 @@ func (s *Server) fail(w http.ResponseWriter, code int, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	if encodeErr := json.NewEncoder(w).Encode(errorBody{err.Error()}); encodeErr != nil {
-		s.log.Debug("status reader went away", "error", encodeErr)
+		s.log.Debug("status client closed the connection", "error", encodeErr)
 	}
 }
 
@@ -133,8 +133,8 @@ func (s *Server) status(w http.ResponseWriter, r *http.Request) {
 	s.reply(w, s.gateway.Status())
 }
 
-// flows streams one JSON object per line. A listing that breaks off ends without the final chunk,
-// which is an error for the client.
+// flows streams one JSON object per line. An incomplete listing ends without the final chunk, which
+// is an error for the client.
 func (s *Server) flows(w http.ResponseWriter, r *http.Request) {
 	filter, _, err := filterFrom(r.URL.Query())
 	if err != nil {
@@ -167,7 +167,7 @@ func (s *Server) flows(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Count is the answer to a request that changes several things.
+// Count is the answer to a request that changes several objects.
 type Count struct {
 	Count int `json:"count"`
 }

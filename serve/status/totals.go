@@ -8,9 +8,9 @@ import (
 )
 
 // Totals are the packets, bytes and flows counted for backends and services. Workers count by
-// backend index; an index has one owner after another, and a service outlives its backends. So
-// Totals keeps the counts of an index from before its present owner, and adds the counts of a
-// removed backend to those of its service, whose counters never decrease.
+// backend index; an index is reused for other backends, and a service outlives its backends. So
+// Totals stores the counts of an index before its present owner, and adds the counts of a removed
+// backend to those of its service, whose counters never decrease.
 //
 // The control loop calls Open and Close for the backends that an update changes; both cost one sum
 // over the workers.
@@ -18,8 +18,8 @@ type Totals struct {
 	blocks []*stats.Block
 
 	mu      sync.Mutex
-	opened  map[services.BackendRef]Traffic // counts of the index before this owner
-	retired map[services.ServiceID]Traffic  // of backends that are gone
+	opened  map[services.BackendRef]Traffic // counts of the index before its present owner
+	retired map[services.ServiceID]Traffic  // counts of removed backends
 }
 
 // NewTotals returns the totals of the workers' blocks.

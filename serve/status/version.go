@@ -5,16 +5,16 @@ import (
 	"runtime/debug"
 )
 
-// Version, and Commit for a release, are set by the linker:
-// -X sluice.dev/sluice/serve/status.Version=v1.2.3. Nothing else writes them. Empty means that
-// what Go recorded of the module and its repository counts. Go records that in a clone and not in a
-// linked worktree, and a release must not depend on which of them it was built in.
+// Version, and Commit for a release, are set by the linker: -X
+// sluice.dev/sluice/serve/status.Version=v1.2.3. Nothing else writes them. If they are empty, the
+// information that Go recorded of the module and its repository is used. Go records that in a clone
+// and not in a linked worktree, and a release must not depend on which one it was built in.
 var Version, Commit string
 
 // Build identifies a build.
 type Build struct {
 	Version  string `json:"version"`
-	Revision string `json:"revision"` // of what is printed as JSON
+	Revision string `json:"revision"` // version of the JSON output
 	Commit   string `json:"commit,omitempty"`
 	Modified bool   `json:"modified,omitempty"` // built from a tree with uncommitted changes
 	Time     string `json:"time,omitempty"`     // of the commit

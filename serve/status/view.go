@@ -15,22 +15,22 @@ type Traffic struct {
 	ToClientBytes  uint64 `json:"toClientBytes"`
 }
 
-// TakeOverView is how a process took over from another one, or why it did not.
+// TakeOverView describes how a process took over from another one, or why it did not.
 type TakeOverView struct {
-	From string `json:"from,omitempty"` // version of the process before
-	// At is when its workers stopped, and Gap how long packets waited then until this process's
-	// workers ran. Zero if it did not hand over.
+	From string `json:"from,omitempty"` // version of the previous process
+	// At is when the previous process's workers stopped, and Gap how long packets then waited until
+	// this process's workers ran. Zero if it did not hand over.
 	At        time.Time `json:"at,omitzero"`
 	GapMicros int64     `json:"gapMicros"`
-	Flows     uint64    `json:"flows"`   // that live
-	Packets   uint64    `json:"packets"` // that waited in its rings and queues
+	Flows     uint64    `json:"flows"`   // live ones
+	Packets   uint64    `json:"packets"` // packets that waited in its rings and queues
 	Refused   []string  `json:"refused,omitempty"`
-	Unable    string    `json:"unable,omitempty"`        // what this process itself could not do
-	Asked     int       `json:"asked,omitempty"`         // how often it has asked in vain
-	NotHanded []string  `json:"notHandedOver,omitempty"` // what begins anew
+	Unable    string    `json:"unable,omitempty"`        // why this process itself cannot take over
+	Asked     int       `json:"asked,omitempty"`         // number of refused requests
+	NotHanded []string  `json:"notHandedOver,omitempty"` // parts that begin again
 }
 
-// ServiceView is one port of a Kubernetes Service as it is served now.
+// ServiceView is one served port of a Kubernetes Service.
 type ServiceView struct {
 	Namespace string         `json:"namespace"`
 	Name      string         `json:"name"`
@@ -40,7 +40,7 @@ type ServiceView struct {
 	Frontends []FrontendView `json:"frontends"`
 	// Scheduler chooses among the backends: maglev, rr, wrr, lc, ...
 	Scheduler string `json:"scheduler"`
-	// AffinitySeconds is how long a client stays with its backend; 0 is no affinity.
+	// AffinitySeconds is the time for which a client keeps its backend; 0: no affinity.
 	AffinitySeconds uint32 `json:"affinitySeconds,omitempty"`
 	// ExternalPolicy and InternalPolicy are the traffic policies: Cluster or Local. The internal
 	// one applies to ClusterIP frontends.
@@ -49,16 +49,17 @@ type ServiceView struct {
 	// Topology4 and Topology6 are the hints that policy Cluster follows: node, zone, or none.
 	Topology4 string `json:"topologyIPv4,omitempty"`
 	Topology6 string `json:"topologyIPv6,omitempty"`
-	// Limits are those in force, if there is one.
+	// Limits are the limits in force; nil if there are none.
 	Limits *LimitsView `json:"limits,omitempty"`
-	// Backends counts the endpoints of both families that are known, Usable those that take new
+	// Backends counts the known endpoints of both families, Usable those of them that get new
 	// flows.
 	Backends int     `json:"backends"`
 	Usable   int     `json:"usable"`
 	Traffic  Traffic `json:"traffic"`
 }
 
-// LimitsView has a service port's limits; 0 is none. Open is how many connections count to them.
+// LimitsView has a service port's limits; 0: no limit. Open is the number of connections that count
+// towards them.
 type LimitsView struct {
 	SourceConnections    uint32 `json:"connectionsPerSource,omitempty"`
 	SourceNewConnections uint32 `json:"newConnectionsPerSource,omitempty"`
@@ -67,20 +68,21 @@ type LimitsView struct {
 	Open                 uint32 `json:"open"`
 }
 
-// FrontendView is one address and port that clients of a service send to.
+// FrontendView is one address and port to which clients of a service send.
 type FrontendView struct {
 	Address    string `json:"address"` // addr:port; a node port has its family's zero address
 	Kind       string `json:"kind"`    // LoadBalancer, ExternalIP, NodePort, ClusterIP
 	KeepClient bool   `json:"keepClient,omitempty"`
-	// Usable backends, and slots of the table over them; 0 where the scheduler has none.
+	// Usable is the number of usable backends, Slots the size of the scheduler's table; 0 without a
+	// table.
 	Usable int `json:"usable"`
 	Slots  int `json:"slots"`
-	// Empty is what happens to new flows without a usable backend: reject or drop.
+	// Empty is the answer to new flows without a usable backend: reject or drop.
 	Empty string `json:"empty,omitempty"`
-	// Pods is the rule for clients inside the cluster, where it differs.
+	// Pods is the rule for clients inside the cluster, if it differs.
 	Pods *RuleView `json:"pods,omitempty"`
-	// SourceRanges are the only clients that may use it, the first hundred of them, and
-	// MoreSourceRanges how many others there are; if empty, all may.
+	// SourceRanges are the clients that may use it, at most a hundred ranges, and MoreSourceRanges
+	// the number of others; if it is empty, all clients may.
 	SourceRanges     []string `json:"sourceRanges,omitempty"`
 	MoreSourceRanges int      `json:"moreSourceRanges,omitempty"`
 }
@@ -106,25 +108,24 @@ type BackendView struct {
 	Local bool   `json:"local,omitempty"`
 	// Weight is its share of new flows relative to the others'.
 	Weight uint16 `json:"weight"`
-	// Hints: its topology hints name this node ("node"), this node's zone ("zone").
+	// Hints: its topology hints name this node ("node") or this node's zone ("zone").
 	Hints []string `json:"hints,omitempty"`
-	// NewFlows: it takes new flows; only those of pods, if PodsOnly. Why is the reason why it does
-	// not, or why it does although it terminates.
+	// NewFlows: it gets new flows; only from pods, if PodsOnly. Why is the reason if it does not,
+	// or if it does although it terminates.
 	NewFlows bool   `json:"newFlows"`
 	PodsOnly bool   `json:"podsOnly,omitempty"`
 	Why      string `json:"why,omitempty"`
-	// Health is what this gateway's checks say; nil if it is not checked.
+	// Health has the result of this gateway's checks; nil if it is not checked.
 	Health  *CheckView `json:"health,omitempty"`
 	NextHop string     `json:"nextHop,omitempty"` // interface and MAC, host link, or why there is none
-	// Connections counts the flows that are not over, by which the schedulers lc, wlc, sed and nq
-	// choose.
+	// Connections counts the open flows, by which the schedulers lc, wlc, sed and nq choose.
 	Connections int32   `json:"connections"`
 	Traffic     Traffic `json:"traffic"`
 }
 
-// SourcePortsView has, of one family and protocol, the backends whose source ports are used most. A
-// backend here is an address and port, whichever Services have it as an endpoint, as seen from one
-// source address. Both are zero where no flow has a source port of the gateway's.
+// SourcePortsView has, for one family and protocol, the backends with the highest use of source
+// ports. A backend here is an address and port, for all Services that have it as an endpoint, as
+// seen from one source address. Both are zero if no flow has a source port of the gateway.
 type SourcePortsView struct {
 	Family   string `json:"family"`   // ipv4, ipv6
 	Protocol string `json:"protocol"` // TCP, UDP, SCTP
@@ -137,9 +138,10 @@ type SourcePortsView struct {
 type BackendPortsView struct {
 	Backend netip.AddrPort `json:"backend"`
 	Source  netip.Addr     `json:"source"`
-	Ports   int            `json:"ports"` // that there are
+	Ports   int            `json:"ports"` // all
 	Used    int            `json:"used"`  // by a flow
-	// Unavailable ports are used by flows that give them to no new flow, even if none is free.
+	// Unavailable ports are used by flows that never share them with a new flow, even if none is
+	// free.
 	Unavailable int `json:"unavailable"`
 }
 
@@ -151,16 +153,16 @@ func (b *BackendPortsView) UnavailableRatio() float64 {
 	return float64(b.Unavailable) / float64(max(1, b.Ports))
 }
 
-// CheckView is what the checks of this gateway say of an endpoint.
+// CheckView has the result of this gateway's checks of an endpoint.
 type CheckView struct {
-	Check   string `json:"check"`             // in short, such as "http /healthz"
-	Passive bool   `json:"passive,omitempty"` // it is checked because clients got no answer from it
+	Check   string `json:"check"`             // short form, such as "http /healthz"
+	Passive bool   `json:"passive,omitempty"` // checked because clients got no answer from it
 	Down    bool   `json:"down"`
-	// Since is since when it is down or up, Last what the last check found, at At.
+	// Since is when it went down or came up, Last the result of the last check, at At.
 	Since time.Time `json:"since,omitzero"`
 	Last  string    `json:"last,omitempty"`
 	At    time.Time `json:"at,omitzero"`
-	// SlowStart is the share of its weight in percent while it starts slowly.
+	// SlowStart is the share of its weight in percent during a slow start.
 	SlowStart int `json:"slowStart,omitempty"`
 }
 
@@ -176,10 +178,11 @@ type FlowView struct {
 	State    string         `json:"state"`
 	Client   netip.AddrPort `json:"client"`
 	VIP      netip.AddrPort `json:"vip"`
-	SNAT     netip.AddrPort `json:"snat"` // the client itself where its address is kept
+	SNAT     netip.AddrPort `json:"snat"` // the client's address if it is kept
 	Backend  netip.AddrPort `json:"backend"`
 	Service  string         `json:"service,omitempty"` // namespace/name, with :port-name if it has one
-	// IdleSeconds since the last packet, ExpiresSeconds until the flow ends without one.
+	// IdleSeconds is the time since the last packet, ExpiresSeconds the time until the flow ends
+	// without one.
 	IdleSeconds    int64 `json:"idleSeconds"`
 	ExpiresSeconds int64 `json:"expiresSeconds"`
 }
@@ -204,8 +207,9 @@ type WorkerView struct {
 	ICMPLimited   uint64 `json:"icmpLimited"`
 	Resets        uint64 `json:"resets"`
 	ResetsLimited uint64 `json:"resetsLimited"`
-	// WrongChecksums and UnfinishedChecksums count segments that were forwarded and changed no
-	// flow, because their checksum was wrong, or left to a device that did not compute it.
+	// WrongChecksums and UnfinishedChecksums count segments that were forwarded but changed no
+	// flow, because their checksum was wrong, or unfinished because a device should have computed
+	// it.
 	WrongChecksums      uint64 `json:"wrongChecksums"`
 	UnfinishedChecksums uint64 `json:"unfinishedChecksums"`
 	Batches             uint64 `json:"batches"`
@@ -215,22 +219,22 @@ type WorkerView struct {
 	// Generation is the oldest snapshot the worker may still use; 0 while Asleep or waking.
 	Generation uint64 `json:"generation"`
 	Asleep     bool   `json:"asleep"`
-	// PulseNanos is how long ago the last pass of the loop was; -1 before the first.
+	// PulseNanos is the time since the last pass of the loop; -1 before the first.
 	PulseNanos int64             `json:"pulseNanos"`
-	Drops      map[string]uint64 `json:"drops"` // by reason; reasons that did not occur are left out
+	Drops      map[string]uint64 `json:"drops"` // by reason, without reasons that did not occur
 	PacketLaw  PacketLaw         `json:"packetLaw"`
 	FrameLaw   FrameLaw          `json:"frameLaw"`
 }
 
-// PacketLaw compares the packets that came in with those accounted for. The two are equal whenever
-// the worker is between batches; during a batch they may differ by one batch.
+// PacketLaw compares the packets that arrived with the packets accounted for. The two are equal
+// between batches; during a batch they may differ by one batch.
 type PacketLaw struct {
 	In        uint64 `json:"in"`        // received + generated
 	Accounted uint64 `json:"accounted"` // transmitted + returned + dropped + held
 	Holds     bool   `json:"holds"`
 }
 
-// FrameLaw is where the frames of a worker's UMEM are.
+// FrameLaw has the places of the frames of a worker's UMEM.
 type FrameLaw struct {
 	Total uint64 `json:"total"`
 	Free  uint64 `json:"free"`
@@ -246,21 +250,21 @@ type FlowTableView struct {
 	Used     uint64            `json:"used"`
 	HalfOpen uint64            `json:"halfOpen"`
 	States   map[string]uint64 `json:"states"`
-	// Counters of the family's own, by name: created.
+	// Counters has the counters of this family alone, by name: created.
 	Counters map[string]uint64 `json:"counters,omitempty"`
 }
 
-// StatsView is everything that is counted.
+// StatsView has all counters.
 type StatsView struct {
 	Workers []WorkerView    `json:"workers"`
 	Flows   []FlowTableView `json:"flows"`
-	// FlowEvents are counted for both families together, by name: shed_*, refused_*,
+	// FlowEvents has the counters of both families together, by name: shed_*, refused_*,
 	// limit_sources_*.
 	FlowEvents map[string]uint64 `json:"flowEvents"`
 	Steering   map[string]uint64 `json:"steering"` // the kernel program's counters, by name
 	Queues     []QueueStatsView  `json:"queues"`
 	Snapshot   SnapshotView      `json:"snapshot"`
-	// Stalled are the loops other than workers that have stalled for so long that the daemon is to
+	// Stalled are the loops, other than workers, that have stalled for so long that the daemon must
 	// be restarted.
 	Stalled []string `json:"stalled,omitempty"`
 }
@@ -269,7 +273,7 @@ type StatsView struct {
 type QueueStatsView struct {
 	Interface       string `json:"interface"`
 	Queue           int    `json:"queue"`
-	RxDropped       uint64 `json:"rxDropped"`       // no frame in the fill ring, or one too large
+	RxDropped       uint64 `json:"rxDropped"`       // no frame in the fill ring, or the packet was too large
 	RxRingFull      uint64 `json:"rxRingFull"`      // the worker was too slow
 	RxFillRingEmpty uint64 `json:"rxFillRingEmpty"` // times the kernel found no frame
 	RxInvalidDescs  uint64 `json:"rxInvalidDescs"`
@@ -281,14 +285,14 @@ type QueueStatsView struct {
 type SnapshotView struct {
 	Published   uint64    `json:"published"` // generation in the handle
 	PublishedAt time.Time `json:"publishedAt,omitzero"`
-	Steered     uint64    `json:"steered"` // generation the kernel program redirects by
+	Steered     uint64    `json:"steered"` // generation in the kernel program
 	Seen        uint64    `json:"seen"`    // by the slowest worker that is awake; Published if all sleep
 	Services    int       `json:"services"`
 	Frontends   int       `json:"frontends"`
 	Backends    int       `json:"backends"`
 }
 
-// StatusView compares what is applied with what was read.
+// StatusView compares the applied objects with the objects that were read.
 type StatusView struct {
 	Node      string    `json:"node"`
 	PID       int       `json:"pid"`
@@ -305,7 +309,7 @@ type StatusView struct {
 	Places   []PlaceView  `json:"places"`
 	Config   ConfigView   `json:"config"`
 	Snapshot SnapshotView `json:"snapshot"`
-	// TakeOver is how this process took over from the one before; nil if it was not to.
+	// TakeOver describes how this process took over from the previous one; nil if it did not try.
 	TakeOver   *TakeOverView   `json:"takeOver,omitempty"`
 	Sources    []SourceView    `json:"sources"`
 	Problems   []ProblemView   `json:"problems"`
@@ -313,33 +317,33 @@ type StatusView struct {
 	Conditions []ConditionView `json:"conditions"`
 }
 
-// FramesView is the size of packet memory's frames.
+// FramesView is the size of the frames of packet memory.
 type FramesView struct {
 	Bytes  int    `json:"bytes"`
 	Reason string `json:"reason"`
 }
 
-// PlaceView is a CPU and the workers that run there in turn, on one thread.
+// PlaceView is a CPU with the workers that take turns on it, on one thread.
 type PlaceView struct {
 	CPU     int    `json:"cpu"` // -1: any
 	Workers []int  `json:"workers"`
-	Why     string `json:"why"` // they run there
-	// Waiting is how they wait for packets, and why so.
+	Why     string `json:"why"` // why they run there
+	// Waiting describes how they wait for packets, and why.
 	Waiting string `json:"waiting"`
-	// Arrive: packets arrive on this CPU, so that the kernel's receive work has a part of its time.
+	// Arrive: packets arrive on this CPU, so the kernel's receive work uses part of it.
 	Arrive bool `json:"arrive"`
-	// ShortSlice: the thread has a time slice of 100 us or is a real-time thread, and so does not
-	// wait long for others.
+	// ShortSlice: the thread has a time slice of 100 us or is a real-time thread, so it does not
+	// wait long for other threads.
 	ShortSlice bool `json:"shortSlice"`
-	// WaitedPercent is the part of the last second in which the thread could run, and others ran.
+	// WaitedPercent is the part of the last second in which the thread could run while others ran.
 	WaitedPercent float64 `json:"waitedPercent"`
 }
 
-// ConfigView is the configuration file's state.
+// ConfigView is the state of the configuration file.
 type ConfigView struct {
 	File     string    `json:"file"`
 	LoadedAt time.Time `json:"loadedAt"`
-	// Error is why the file as it is now is refused; the last valid configuration stays in force.
+	// Error is why the present file is rejected; the last valid configuration stays in force.
 	Error string `json:"error,omitempty"`
 	// NeedRestart are changes in the file that only a restart applies.
 	NeedRestart []string `json:"needRestart,omitempty"`
@@ -378,8 +382,8 @@ type InterfaceView struct {
 	Mode   string      `json:"mode"`   // native, generic
 	Reason string      `json:"reason"` // why this mode
 	Queues []QueueView `json:"queues"`
-	// Settings are those that `interfaces[].napi` changed, with the kernel's names, as read back
-	// from it; Refused are those that the kernel refused, and why.
+	// Settings are the settings that `interfaces[].napi` changed, with the kernel's names, as read
+	// back from it. Refused are settings that the kernel rejected, and why.
 	Settings map[string]string `json:"settings,omitempty"`
 	Refused  []string          `json:"refused,omitempty"`
 }
@@ -391,16 +395,16 @@ type QueueView struct {
 	Bound    bool   `json:"bound"`
 	ZeroCopy bool   `json:"zeroCopy"`
 	Reason   string `json:"reason"` // why copy, or why not bound
-	// TxBudget is how many packets one system call sends in copy mode.
+	// TxBudget is the number of packets that one system call sends in copy mode.
 	TxBudget int `json:"txBudget,omitempty"`
-	// BusyPollMicros is 0 where the worker does not poll the NIC itself.
+	// BusyPollMicros is 0 if the worker does not poll the NIC itself.
 	BusyPollMicros int `json:"busyPollMicros,omitempty"`
 	BusyPollBudget int `json:"busyPollBudget,omitempty"`
-	// Refused are the settings of `sockets` that the kernel refused, and why.
+	// Refused are settings of `sockets` that the kernel rejected, and why.
 	Refused []string `json:"refused,omitempty"`
 }
 
-// SocketMode is the socket's: zero-copy, copy, or not bound.
+// SocketMode returns the mode of the socket: zero-copy, copy, or not bound.
 func (q *QueueView) SocketMode() string {
 	switch {
 	case !q.Bound:
@@ -411,9 +415,9 @@ func (q *QueueView) SocketMode() string {
 	return "copy"
 }
 
-// Why returns the reasons for the program's mode and for the mode of a socket. The two may have the
-// same words, as where the driver has native XDP and zero-copy. The reason why a whole interface is
-// closed is given once.
+// Why returns the reasons for the program's mode and for the mode of a socket. If both have the
+// same text, as when the driver has native XDP and zero-copy, or a whole interface is closed, it
+// returns the text once.
 func (v *InterfaceView) Why(q *QueueView) string {
 	var said []string
 	say := func(mode, reason string) {
@@ -432,8 +436,8 @@ func (v *InterfaceView) Why(q *QueueView) string {
 	return strings.Join(said, "; ")
 }
 
-// ConditionView is a state that an operator should know of and that does not end the daemon, such
-// as a taken port, a detached program or a stalled worker.
+// ConditionView is a state that an operator should know and that does not end the daemon, such as a
+// taken port, a detached program or a stalled worker.
 type ConditionView struct {
 	Name   string    `json:"name"`
 	Level  string    `json:"level"` // ok, warn, fail

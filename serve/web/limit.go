@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// Limit bounds the connections of one or more servers together. If there is one too many the oldest
-// is closed, so that health checks are answered also while other clients hold idle connections
-// open. The zero Limit is not usable; see NewLimit.
+// Limit bounds the connections of one or more servers together. Above the limit the oldest
+// connection is closed, so that health checks get an answer while other clients hold idle
+// connections open. The zero Limit is not usable; see NewLimit.
 type Limit struct {
 	most int
 
@@ -23,8 +23,8 @@ func NewLimit(most int) *Limit {
 	return &Limit{most: most, at: map[net.Conn]*list.Element{}}
 }
 
-// note is a http.Server's ConnState hook. That calls it for a new connection before it
-// accepts the next, so a server never has more than the limit and those that are closing.
+// note is an http.Server's ConnState hook. The server calls it for a new connection before it
+// accepts the next, so a server never exceeds the limit, apart from connections that are closing.
 func (l *Limit) note(c net.Conn, s http.ConnState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -34,14 +34,14 @@ func (l *Limit) note(c net.Conn, s http.ConnState) {
 		if len(l.at) > l.most {
 			oldest := l.order.Front().Value.(net.Conn)
 			l.forget(oldest)
-			_ = oldest.Close() // its server's read or write fails, and ends it
+			_ = oldest.Close() // then its server's read or write fails and the server ends it
 		}
 	case http.StateClosed, http.StateHijacked:
 		l.forget(c)
 	}
 }
 
-// forget may be called twice for a connection: by the limit and by its end.
+// forget removes a connection. It may be called twice for one: by the limit and at its end.
 func (l *Limit) forget(c net.Conn) {
 	if e := l.at[c]; e != nil {
 		l.order.Remove(e)
@@ -49,7 +49,7 @@ func (l *Limit) forget(c net.Conn) {
 	}
 }
 
-// Len counts the connections.
+// Len returns the number of connections.
 func (l *Limit) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

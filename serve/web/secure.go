@@ -17,22 +17,23 @@ import (
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// maxTokenFile bounds the file of tokens, which each change of it is read into memory.
+// maxTokenFile bounds the file of tokens, which is read into memory after each change.
 const maxTokenFile = 64 << 10
 
-// watched is what was read of files, read again when one of them has changed. What cannot be read
-// leaves the last good value in force, as a certificate and its key change one after the other.
+// watched has the value read from files. The files are read again when one of them has changed. If
+// they cannot be read, the last good value stays in force: a certificate and its key change one
+// after the other.
 type watched[T any] struct {
 	files []string
 	read  func() (T, error)
 	log   *slog.Logger
 
 	mu     sync.Mutex    // guards what follows
-	stamps []stamp.Stamp // of the files when they were last read
+	stamps []stamp.Stamp // stamps of the files at the last reading
 	value  T
 }
 
-// watch fails if the files cannot be read now.
+// watch returns an error if the files cannot be read now.
 func watch[T any](log *slog.Logger, read func() (T, error), files ...string) (*watched[T], error) {
 	w := &watched[T]{files: files, read: read, log: log, stamps: stampsOf(files)}
 	var err error
@@ -50,14 +51,14 @@ func (w *watched[T]) get() T {
 	w.stamps = stamps
 	value, err := w.read()
 	if err != nil {
-		w.log.Warn("changed files cannot be used: what they were stays in force", "files", w.files, "error", err)
+		w.log.Warn("changed files cannot be used: their former content stays in force", "files", w.files, "error", err)
 		return w.value
 	}
 	w.value = value
 	return value
 }
 
-// stampsOf has the zero stamp for a file that is not there.
+// stampsOf returns the files' stamps; the zero stamp for a missing file.
 func stampsOf(files []string) (stamps []stamp.Stamp) {
 	for _, file := range files {
 		s, _ := stamp.Of(file)
@@ -67,7 +68,7 @@ func stampsOf(files []string) (stamps []stamp.Stamp) {
 }
 
 // TLS returns a configuration with a certificate and its key, PEM files that may be renewed while
-// it is in use. It fails if they cannot be used now.
+// it is in use. It returns an error if they cannot be used now.
 func TLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
 	pair, err := watch(log, func() (tls.Certificate, error) {
 		return readPair(certFile, keyFile)
@@ -99,11 +100,12 @@ func readPair(certFile, keyFile string) (pair tls.Certificate, err error) {
 	return pair, err
 }
 
-// Tokens admits requests by bearer tokens (RFC 6750 section 2.1) from a file, one in each line, so
-// that a new one can be there before the old one goes. The file may change while it is in use.
+// Tokens admits requests with one of the bearer tokens (RFC 6750 section 2.1) in a file, one on
+// each line, so that a new token can be added before an old one is removed. The file may change
+// while it is in use.
 type Tokens struct{ sums *watched[[][sha256.Size]byte] }
 
-// ReadTokens fails if the file cannot be read or has no token.
+// ReadTokens returns an error if the file cannot be read or has no token.
 func ReadTokens(file string, log *slog.Logger) (*Tokens, error) {
 	sums, err := watch(log, func() ([][sha256.Size]byte, error) { return readSums(file) }, file)
 	return &Tokens{sums}, err
@@ -128,9 +130,9 @@ func readSums(file string) (sums [][sha256.Size]byte, err error) {
 	return sums, nil
 }
 
-var errNoToken = errors.New("no token in it: write one in a line")
+var errNoToken = errors.New("it has no token: write one token per line")
 
-// Guard answers 401 without one of the tokens. A nil Tokens admits everybody.
+// Guard answers 401 to requests without one of the tokens. A nil Tokens admits all requests.
 func (t *Tokens) Guard(h http.Handler) http.Handler {
 	if t == nil {
 		return h
@@ -145,8 +147,8 @@ func (t *Tokens) Guard(h http.Handler) http.Handler {
 	})
 }
 
-// Admits reports whether a request has one of the tokens. How long it takes does not depend on how
-// much of a token is right.
+// Admits reports whether a request has one of the tokens. The time that it takes does not depend on
+// how much of a token is right.
 func (t *Tokens) Admits(r *http.Request) bool {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	sum, found := sha256.Sum256([]byte(strings.TrimSpace(token))), 0

@@ -1,4 +1,4 @@
-// Package web serves HTTP on an address that may be in use by another process. Condition reports
+// Package web serves HTTP on an address that another process may be using. Then Condition reports
 // that, and the server tries again; nothing else stops.
 package web
 
@@ -18,21 +18,21 @@ import (
 
 // Config configures a Server.
 type Config struct {
-	// Name is the name of the condition, Purpose what is missing while the server does not listen,
-	// Field the configuration field with the address.
+	// Name is the name of the condition, Purpose describes the missing service while the server
+	// does not listen, Field is the configuration field with the address.
 	Name, Purpose, Field string
 	Address              string // to listen on, such as :9470
 	Handler              http.Handler
 	Log                  *slog.Logger
-	// Retry is how often a taken port is tried again; 0 is DefaultRetry.
+	// Retry is the interval of attempts to open a port that is in use; 0: DefaultRetry.
 	Retry time.Duration
 	// Once: a connection ends with its first answer.
 	Once bool
-	// TLS, unless nil, is what connections are encrypted by.
+	// TLS encrypts connections; nil: plain HTTP.
 	TLS *tls.Config
 }
 
-// maxConnections of one Server. Scrapers and probers are few.
+// maxConnections bounds the connections of one Server. Scrapers and probers are few.
 const maxConnections = 256
 
 // DefaultRetry is long for a port and short for an operator.
@@ -58,7 +58,7 @@ func New(c Config) *Server {
 	return s
 }
 
-// Run listens and serves until ctx ends. It returns when nothing of it is left.
+// Run listens and serves until ctx ends. It returns when all its goroutines have ended.
 func (s *Server) Run(ctx context.Context) {
 	c := &s.config
 	for warned := false; ctx.Err() == nil; {
@@ -76,7 +76,7 @@ func (s *Server) Run(ctx context.Context) {
 		}
 		s.set("warn", fmt.Sprintf("no %s: %v; free the port or set %s", c.Purpose, err, c.Field), nil)
 		if !warned {
-			c.Log.Warn("address cannot be used, trying again until it can; forwarding goes on",
+			c.Log.Warn("address cannot be used, trying again; forwarding continues",
 				"field", c.Field, "address", c.Address, "error", err)
 			warned = true
 		}
@@ -92,13 +92,13 @@ func (s *Server) Run(ctx context.Context) {
 type ServeConfig struct {
 	Handler http.Handler
 	Log     *slog.Logger
-	// Limit bounds the connections of all that share it.
+	// Limit bounds the connections of all servers that share it.
 	Limit *Limit
 	// Once: a connection ends with its first answer.
 	Once bool
 }
 
-// Serve answers on one listener, which it closes, until ctx ends; then it returns nil.
+// Serve answers on one listener until ctx ends, closes it, and returns nil.
 func Serve(ctx context.Context, l net.Listener, c ServeConfig) error {
 	h := http.Server{
 		Handler:           c.Handler,
@@ -136,7 +136,7 @@ func (s *Server) Condition() status.ConditionView {
 	return s.condition
 }
 
-// Addr is where the server listens now, or nil.
+// Addr returns the address on which the server listens, or nil.
 func (s *Server) Addr() net.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package statustest is a gateway that does not forward: fixed views for the tests
-// of everything that shows a gateway (status API, metrics, commands), so that all
-// of them are held against the same one.
+// Package statustest is a gateway that does not forward. It has fixed views for the tests of
+// everything that shows a gateway (status API, metrics, commands), so that all of them use the same
+// one.
 package statustest
 
 import (
@@ -22,7 +22,7 @@ type Gateway struct {
 	StatusView  status.StatusView
 	// Applied is closed when WaitApplied may return.
 	Applied chan struct{}
-	// Err is what the methods that can fail return.
+	// Err is returned by the methods that can fail.
 	Err error
 
 	mu      sync.Mutex
@@ -73,8 +73,8 @@ func (g *Gateway) Backends() []status.BackendView {
 	return list
 }
 
-// Flows implements status.Gateway. The cursor is a position in the list; every
-// third page is empty, as a sparse part of a table is.
+// Flows implements status.Gateway. The cursor is a position in the list; every third page is empty,
+// like a sparse part of a table.
 func (g *Gateway) Flows(
 	f *status.FlowFilter, cursor uint64, limit int, page []status.FlowView,
 ) ([]status.FlowView, uint64) {
