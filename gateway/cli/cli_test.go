@@ -362,8 +362,8 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"flows", "delete", "--all", "--socket", refusing}, exitFailure,
 			"sluice: the table is being rebuilt\n"},
 		{[]string{"stats", "--socket", absent}, exitFailure,
-			"sluice: the sluice daemon is not running: nobody answers on " + absent +
-				"; start it with `sluice run --config FILE`, or name its socket with --socket\n"},
+			"sluice: the sluice daemon is not running: no process answers on " + absent +
+				"; start it with `sluice run --config FILE`, or give its socket with --socket\n"},
 		{[]string{"announce", "--announcer", absent}, exitFailure, "sluice: no announcer answers on " + absent +
 			": is sluice-announcer running? Give its socket with --announcer\n"},
 		{[]string{"flows", "--socket", absent}, exitFailure, "sluice: the sluice daemon is not running"},

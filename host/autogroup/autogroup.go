@@ -1,9 +1,9 @@
 // Package autogroup changes how much processor time the session of this process gets beside other
 // sessions.
 //
-// Where no cgroup has a CPU weight, the kernel shares each processor among sessions first, whatever
-// the nice values of their threads are, and then among the threads of a session (sched(7), "The
-// autogroup feature"; kernel/sched/autogroup.c). A session has a nice value for that:
+// In a cgroup without a CPU weight, the kernel shares each processor first among sessions, whatever
+// the nice values of their threads, and then among the threads of a session (sched(7), "The
+// autogroup feature"; kernel/sched/autogroup.c). A session has its own nice value:
 //
 //	CPU ──► session of the gateway, nice -20 ──► its workers, its other threads
 //	    ──► session of somebody,    nice 0   ──► their threads
@@ -31,7 +31,7 @@ const (
 	cgroups = "/sys/fs/cgroup"
 )
 
-// firstNice is the nice value of a session that goes before all others.
+// firstNice is the nice value of a session that runs ahead of all others.
 const firstNice = -20
 
 // Session is the session of this process. Its methods may be called by one goroutine at a time.
@@ -96,11 +96,11 @@ func (s *Session) SetNice(nice int) error {
 	return nil
 }
 
-// Close leaves the session as it is.
+// Close leaves the session's nice value unchanged.
 func (s *Session) Close() error { return s.file.Close() }
 
-// GoFirst puts the threads of this session before those of all others, until the caller calls undo.
-// A process that is killed undoes nothing: the session keeps the value.
+// GoFirst puts the threads of this session ahead of all others until the caller calls undo. If the
+// process is killed, the session keeps the value.
 func GoFirst() (undo func() error, err error) {
 	s, err := Open()
 	if err == nil {

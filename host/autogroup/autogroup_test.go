@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestGoFirst: the session goes first until undo, and then has the nice value of before.
+// TestGoFirst: the session has the first nice value until undo, and then its former one.
 func TestGoFirst(t *testing.T) {
 	if _, err := Open(); err != nil {
 		t.Skip("this kernel lacks what GoFirst needs:", err)

@@ -246,7 +246,7 @@ const Protocol = 83
 // that created it), the configured source addresses, or the node's own addresses. It removes routes
 // of a former list that are not in addrs. The routes' gateway is the user end's address, so one
 // permanent neighbour is enough for all. addrs must not have an address of the node: the kernel
-// delivers packets to it locally.
+// delivers packets to such an address locally.
 func (h *HostLink) RouteSNAT(addrs []netip.Addr) error {
 	want := make(map[netip.Addr]bool, len(addrs))
 	for _, a := range addrs {

@@ -379,7 +379,7 @@ func ofBothFamilies(gw *space, f func(k *rtnetlink, dev int, a netip.Addr) error
 func TestUseLeavesPermanentNeighbours(t *testing.T) {
 	gw, _, _ := pair(t, Config{})
 	ofBothFamilies(gw, func(k *rtnetlink, dev int, a netip.Addr) error {
-		if err := k.use(dev, a); err != nil { // nothing is known of it
+		if err := k.use(dev, a); err != nil { // no state about it yet
 			return err
 		}
 		if n, err := k.neighbour(dev, a); err != nil || n.State == netlink.NUD_NONE {

@@ -157,8 +157,8 @@ func TestChangeAfterAnOverrunIsSeen(t *testing.T) {
 	m.eventually("the MAC set after the reading", func() bool { return m.table.Hop(id).DstMAC[5] == 99 })
 }
 
-// TestReaderStalls: the reader of the subscription is late while nobody takes its events, and not
-// any more when somebody does.
+// TestReaderStalls: the reader of the subscription is late while its events are not received, and
+// no longer after that.
 func TestReaderStalls(t *testing.T) {
 	s := newSpace(t)
 	var beats heartbeat.Set

@@ -1,4 +1,4 @@
-// Package nodename says what Kubernetes calls this node where nobody has said it.
+// Package nodename returns the name of this node in Kubernetes if none is configured.
 package nodename
 
 import (

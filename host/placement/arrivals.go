@@ -10,28 +10,27 @@ const (
 	// Every is the time between two looks at where packets arrive, and EveryIdle while none do.
 	Every     = 200 * time.Millisecond
 	EveryIdle = time.Second
-	// fewest is how many packets say where packets arrive. They are waited for, at most for
-	// patience looks.
+	// fewest is the number of packets that are needed to decide where packets arrive. A look waits
+	// for them, for at most patience looks.
 	fewest   = 200
 	patience = 25
-	// share is the least share of packets, as 1/share, by which a CPU counts as one where they
-	// arrive, and stays the least by which it goes on to count: one whose share is about the least
-	// would come and go.
+	// A CPU counts as one where packets arrive once its share of packets is 1/share, and until it
+	// is less than 1/stays: with one bound, a CPU near it would change all the time.
 	share, stays = 10, 20
-	// alike is how many looks in a row must say the same: a sender that the scheduler moved for a
-	// moment moves no workers.
+	// alike is the number of equal looks in a row that are needed: a sender that the scheduler
+	// moves for a moment must move no workers.
 	alike = 3
 )
 
-// Arrivals tells from counters by CPU where packets arrive.
+// Arrivals decides by counters of each CPU where packets arrive.
 type Arrivals struct {
 	before []uint64
 	looks  int   // since before
 	idle   bool  // no packets since before
-	last   []int // what the last look said
-	times  int   // that it said so
-	cpus   []int // what enough looks said
-	// packets are those of the last of these looks, by CPU.
+	last   []int // result of the last look
+	times  int   // number of looks in a row with that result
+	cpus   []int // result of enough looks
+	// packets has the packets of the last of these looks, by CPU.
 	packets []uint64
 }
 
@@ -90,8 +89,8 @@ func (a *Arrivals) Next() time.Duration {
 // CPUs are those where packets arrive; none as long as that is not known.
 func (a *Arrivals) CPUs() []int { return a.cpus }
 
-// ByPackets are the same CPUs, in ascending order of packets when they became known. Those of CPUs
-// with workers count half: they may be answers to what a worker sent, which would follow it.
+// ByPackets returns the same CPUs, in ascending order of packets when they became known. Packets on
+// CPUs with workers count half: they may be answers to packets of a worker, which would follow it.
 func (a *Arrivals) ByPackets(workers []int) []int {
 	weight := func(cpu int) uint64 {
 		if slices.Contains(workers, cpu) {

@@ -10,9 +10,10 @@ const (
 	calm = 4
 )
 
-// Pause is the time between two moves of workers. Where packets arrive may depend on where workers
-// run: what a worker sends to a veth is received, and perhaps answered, on the worker's own CPU. So
-// workers could follow themselves for ever, and each pause is twice as long as the one before.
+// Pause is the time between two moves of workers. The CPUs where packets arrive may depend on the
+// workers' CPUs: packets that a worker sends to a veth are received, and perhaps answered, on the
+// worker's CPU. So workers could follow themselves for ever, and each pause is twice as long as the
+// one before.
 //
 // The zero value is over.
 type Pause struct {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestPauseBoundsAChase: packets of a NIC arrive on CPU 0, and those that a worker causes where it
-// runs, so there is always a better CPU. Moves become rare, and are not once that ends.
+// TestPauseBoundsAChase: packets of a NIC arrive on CPU 0, and packets that a worker causes on its
+// own CPU, so there is always a better CPU. Moves become rare, until that ends.
 func TestPauseBoundsAChase(t *testing.T) {
 	m := Machine{Allowed: []int{0, 1, 2, 3}}
 	var a Arrivals

@@ -1,15 +1,15 @@
 // Package placement chooses the CPUs that workers run on.
 //
-// Where packets arrive, the kernel's receive work (NAPI) runs, and takes turns with whatever is
-// pinned there. So workers belong on the other CPUs, and several workers on one of those rather
-// than one of them beside receive work:
+// On CPUs where packets arrive, the kernel's receive work (NAPI) runs, and takes turns with threads
+// pinned there. So workers belong on the other CPUs, and several workers on one of those are better
+// than one worker beside receive work:
 //
 //	NIC queue 0 ──► CPU 0: NAPI, program ──┐
 //	NIC queue 1 ──► CPU 0: NAPI, program ──┴──► CPU 1: workers 0 and 1, one goroutine
 //
-// Where interrupts are delivered to is read before the first packet. From then on the kernel
-// program's counters, which are kept by CPU, say where packets do arrive: interrupts that move, and
-// devices that have none.
+// Before the first packet, the interrupts' CPUs are read. From then on the kernel program's
+// counters, one for each CPU, show where packets arrive: interrupts move, and some devices have
+// none.
 package placement
 
 import (
@@ -19,7 +19,7 @@ import (
 	"sluice.dev/sluice/internal/numbers"
 )
 
-// Machine is what a choice is made by. CPUs are numbered as the kernel does.
+// Machine has the facts for a choice. CPUs have the kernel's numbers.
 type Machine struct {
 	Allowed []int // that the process may use, in ascending order
 	// Isolated are the CPUs of Allowed, and others that the process may choose, that the kernel's
@@ -34,10 +34,10 @@ type Machine struct {
 	Core map[int]int
 }
 
-// Placement says where workers run.
+// Placement has the CPUs of the workers.
 type Placement struct {
 	CPUs []int  // of each worker; -1 is any
-	Why  string // of all of them
+	Why  string // reason for all of them
 }
 
 // Fixed is the placement that a configuration has: on its CPUs, in turn.
@@ -55,8 +55,8 @@ func Polling(m *Machine, workers int) Placement {
 	return p
 }
 
-// First places workers at their start: on fixed CPUs if there are any (workerCPUs), or as it is
-// right where they poll the NIC, or apart from interrupts. It says whether they may move later.
+// First places workers at their start: on fixed CPUs if there are any (workerCPUs); for polling the
+// NIC, if they do; otherwise apart from interrupts. It reports whether they may move later.
 func First(m *Machine, workers int, fixed []int, poll bool) (p Placement, moves bool) {
 	switch {
 	case len(fixed) > 0:
@@ -67,10 +67,10 @@ func First(m *Machine, workers int, fixed []int, poll bool) (p Placement, moves 
 	return Choose(m, workers, m.Interrupts, false), m.Choice()
 }
 
-// Choose places workers apart from the CPUs where packets arrive, as far as there are others: where
-// fewer than half of the CPUs are left, as with a queue for each CPU, workers use all, first
-// those where the fewest arrive. arrive is in ascending order of packets. seen says that it was
-// counted, and not taken from interrupts.
+// Choose places workers apart from the CPUs where packets arrive, if enough other CPUs are left. If
+// fewer than half of the CPUs are left, as with a queue for each CPU, workers use all, first those
+// with the fewest packets. arrive is in ascending order of packets. seen: it was counted, and not
+// taken from interrupts.
 func Choose(m *Machine, workers int, arrive []int, seen bool) Placement {
 	how := "interrupts of the interfaces are delivered to"
 	if seen {
@@ -84,7 +84,7 @@ func Choose(m *Machine, workers int, arrive []int, seen bool) Placement {
 	case len(arrive) == 0:
 		return Placement{CPUs: spread(all, workers), Why: "spread: it is not known yet where packets arrive"}
 	case 2*len(free) < len(all) || len(free) == 0:
-		if seen && workers < len(all) { // else each has workers, whatever the order
+		if seen && workers < len(all) { // otherwise all have workers, whatever the order
 			slices.SortStableFunc(all, func(a, b int) int { return slices.Index(arrive, a) - slices.Index(arrive, b) })
 		}
 		return Placement{CPUs: spread(all, workers),
@@ -100,7 +100,7 @@ func (m *Machine) candidates(but []int) (cpus []int) {
 	if len(m.Isolated) > 0 {
 		of = m.Isolated
 	}
-	used := map[int]bool{} // cores with somebody on them
+	used := map[int]bool{} // cores with a worker
 	for _, cpu := range but {
 		used[m.core(cpu)] = true
 	}
@@ -119,7 +119,7 @@ func (m *Machine) candidates(but []int) (cpus []int) {
 			first = append(first, cpu)
 		}
 	}
-	// But before that those of the NICs' nodes, as docs/tuning.md has it ("Real NICs").
+	// But first the CPUs of the NICs' nodes, see docs/tuning.md ("Real NICs").
 	far := func(cpu int) int {
 		if m.Near == nil || slices.Contains(m.Near, cpu) {
 			return 0

@@ -66,8 +66,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestArrivals: it becomes known where packets arrive when enough looks say the same, and it stays
-// so while few come.
+// TestArrivals: the CPUs where packets arrive are known after enough equal looks, and stay known
+// while few packets arrive.
 func TestArrivals(t *testing.T) {
 	var a Arrivals
 	counts := make([]uint64, 4)

@@ -13,8 +13,8 @@ import (
 	"sluice.dev/sluice/host/nic/irq"
 )
 
-// Read reads the machine, for workers of some interfaces on the CPUs that the process may use. What
-// cannot be read is left out: it makes a choice better, and none needs it.
+// Read reads the machine, for workers of some interfaces on the CPUs that the process may use. It
+// leaves out unreadable facts: they improve a choice, but none is required.
 func Read(r irq.Roots, interfaces []string, allowed []int) Machine {
 	m := Machine{Allowed: allowed, Core: map[int]int{}}
 	cpus := filepath.Join(r.Sys, "devices/system/cpu")

@@ -13,7 +13,7 @@ import (
 type Capability struct {
 	Bit  uint
 	Name string // without CAP_
-	Why  string // what the daemon does with it
+	Why  string // the daemon's use of it
 }
 
 // Kept are the capabilities that a running gateway needs, each for what happens again and again.
@@ -36,7 +36,7 @@ func needed(c *Config) []Capability {
 	return list
 }
 
-// keepCapabilities takes all but these from all threads: those that they have not stay missing.
+// keepCapabilities removes all capabilities but these from all threads. It adds none.
 func keepCapabilities(list []Capability) error {
 	var keep uint64
 	for _, c := range list {

@@ -9,19 +9,19 @@ import (
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 )
 
-// Files is what may be opened, with everything below each directory. What does not exist is left
-// out, and stays closed when it is made later.
+// Files has the files that may be opened, with everything below each directory. Paths that do not
+// exist are left out, and stay closed if they are made later.
 type Files struct {
 	Read  []string // directories and files
 	Write []string // directories: files below them may be made and removed, too
 	// WriteFiles are directories whose files may be written, none made or removed.
 	WriteFiles []string
-	// Remove are directories that may be removed, with what is in Write, at the end.
+	// Remove has directories, with entries in Write, that may be removed at the end.
 	Remove []string
 }
 
-// system is what Go's resolver, TLS and time read, and what the daemon reads of the kernel. Not
-// all of /etc: keys and passwords of the host are there.
+// system has the files that Go's resolver, TLS and time read, and those that the daemon reads of
+// the kernel. It does not have all of /etc, where the host's keys and passwords are.
 var system = []string{
 	"/proc", "/sys", "/dev/null", "/dev/urandom",
 	"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/protocols", "/etc/localtime",

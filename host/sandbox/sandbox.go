@@ -1,5 +1,6 @@
-// Package sandbox gives up what the daemon does not need once it is set up, so that somebody who
-// takes it over by a packet or an object gets no more than what forwards packets:
+// Package sandbox drops the rights that the daemon does not need after its start, so that an
+// attacker who takes it over through a packet or an object has only the rights that forwarding
+// needs:
 //
 //	no_new_privs ─► Landlock ─► capabilities ─► seccomp      each for all threads
 //	                (files)     (the needed)    (system calls)
@@ -7,9 +8,10 @@
 // The order matters. Landlock and seccomp need no_new_privs where CAP_SYS_ADMIN is missing, and
 // the filter, which comes last, refuses the calls that made the other three.
 //
-// What it keeps is for the whole life of the process, because everything of the start happens
-// again: a device comes back and is bound again, programs are loaded, neighbours are written, files
-// are read. Threads that are made later inherit it all. There is no way back but a new process.
+// The remaining rights last for the whole life of the process, because all steps of the start
+// happen again: a device comes back and is bound again, programs are loaded, neighbours are
+// written, files are read. Threads that are made later inherit the restrictions, which only a new
+// process can leave.
 package sandbox
 
 import (
@@ -20,16 +22,16 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/psx"
 )
 
-// Config is what the daemon still needs.
+// Config has the rights that the daemon still needs.
 type Config struct {
-	// Mounts: the daemon unmounts at its end what it has mounted, or mounts a sysfs for itself.
-	// It keeps CAP_SYS_ADMIN then, and there is no Landlock, which allows no change of mounts.
+	// Mounts: the daemon will unmount file systems at its end, or mounts a sysfs for itself. Then
+	// it keeps CAP_SYS_ADMIN, and there is no Landlock, which forbids all changes of mounts.
 	Mounts bool
 	// Files is what may be opened. If nil, there is no Landlock.
 	Files *Files
 }
 
-// State is what is in force, as the kernel shows it.
+// State has the restrictions in force, as read from the kernel.
 type State struct {
 	Capabilities []string // effective, of all threads together
 	NoNewPrivs   bool
@@ -39,8 +41,8 @@ type State struct {
 	Threads      int    // that were looked at
 }
 
-// Enter gives up what c does not name, for all threads, and returns what is then in force. After an
-// error the process may have given up a part.
+// Enter drops the rights that c does not name, for all threads, and returns the restrictions in
+// force. After an error the process may have dropped a part.
 func Enter(c Config) (*State, error) {
 	if _, _, errno := psx.Syscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
 		return nil, fmt.Errorf("set no_new_privs: %w", errno)

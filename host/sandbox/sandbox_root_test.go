@@ -211,8 +211,8 @@ func child(dir string) error {
 	return errors.Join(errs...)
 }
 
-// TestConfined: what the daemon does not use is refused on threads from before and after, and what
-// it uses goes on.
+// TestConfined: calls that the daemon does not use fail on threads from before and after, and calls
+// that it uses succeed.
 func TestConfined(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

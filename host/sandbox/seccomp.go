@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// allowed are the system calls of a running gateway and of Go's runtime; see conditions for
-// those that depend on their arguments. A name that the architecture does not have is left out:
-// arm64 has only the later forms of many, and its newfstatat is fstatat in the library's table.
+// allowed has the system calls of a running gateway and of Go's runtime; conditions has the calls
+// that depend on their arguments. A name that the architecture does not have is left out: arm64 has
+// only the later forms of many, and its newfstatat is fstatat in the library's table.
 //
 // All others return EPERM: execve, ptrace, mount, modules, namespaces, keys, io_uring, ... A call
 // that ends the process instead would turn a mistake of this list into an outage.
@@ -45,22 +45,22 @@ var allowed = []string{
 	"sendmsg", "recvmsg", "sendmmsg", "recvmmsg", "shutdown", "bpf",
 }
 
-// forMounts are those of a daemon that has mounts of its own; mount itself is not among them.
+// forMounts has the calls of a daemon with its own mounts, without mount itself.
 var forMounts = []string{"umount2", "fsopen", "fsconfig", "fsmount"}
 
 // newNamespaces are the flags of clone that make namespaces (linux/sched.h).
 const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
-// socketFamilies are those of sockets of any type.
+// socketFamilies has the families of sockets that are allowed with any type.
 var socketFamilies = []uint64{unix.AF_UNIX, unix.AF_NETLINK, unix.AF_XDP}
 
-// ioctls are those of host/nic/ethtool and netlink, and what Go's library asks of descriptors.
+// ioctls has the requests of host/nic/ethtool, netlink and Go's library.
 var ioctls = []uint64{unix.SIOCETHTOOL, unix.SIOCGIFNAME, unix.SIOCGIFINDEX, unix.TCGETS, unix.TIOCINQ}
 
 // prctls name threads and memory, for debuggers, and make a worker's naps exact (package
-// fastpath/thread, which goes on without it: naps are then longer). PR_SET_NO_NEW_PRIVS takes
-// nothing away.
+// fastpath/thread, which works without it, with longer naps). PR_SET_NO_NEW_PRIVS only drops
+// rights.
 var prctls = []uint64{
 	unix.PR_SET_TIMERSLACK, unix.PR_SET_NAME, unix.PR_GET_NAME, unix.PR_SET_VMA, unix.PR_SET_NO_NEW_PRIVS,
 }
@@ -139,7 +139,7 @@ func policy(c *Config) (*seccomp.Policy, error) {
 	}, nil
 }
 
-// loadFilter sets the filter for all threads. What it refuses is in the kernel's log (audit type
+// loadFilter sets the filter for all threads. The kernel logs the calls that it rejects (audit type
 // 1326 with the number of the call).
 func loadFilter(c *Config) error {
 	p, err := policy(c)

@@ -58,7 +58,7 @@ func goRoot(t *testing.T) string {
 	return strings.TrimSpace(string(out))
 }
 
-// names are those that the filter allows, at all or for some arguments.
+// names returns the calls that the filter allows, always or for some arguments.
 func names() map[string]bool {
 	set := map[string]bool{}
 	for _, name := range allowed {
@@ -70,8 +70,8 @@ func names() map[string]bool {
 	return set
 }
 
-// What the runtime of this Go calls is allowed, on both architectures: a new Go fails here, not
-// on a node.
+// TestRuntimeCallsAreAllowed: the calls of this Go's runtime are allowed, on both architectures: a
+// new Go fails here, not on a node.
 func TestRuntimeCallsAreAllowed(t *testing.T) {
 	for goarch, info := range architectures {
 		t.Run(goarch, func(t *testing.T) {
@@ -129,8 +129,8 @@ func judge(t *testing.T, vm *bpf.VM, id arch.AuditArch, number int, args ...uint
 	return seccomp.Action(uint32(action))
 }
 
-// Whatever is on no list fails with EPERM and ends nothing: calls of newer kernels, and those of
-// the other ABIs of the machine.
+// TestRefusalIsAnError: calls on no list fail with EPERM and end nothing: calls of newer kernels,
+// and of the machine's other ABIs.
 func TestRefusalIsAnError(t *testing.T) {
 	p, err := policy(&Config{})
 	if err != nil {

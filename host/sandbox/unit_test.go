@@ -55,8 +55,8 @@ func callsOf(t *testing.T, word string) (calls []string) {
 	return calls
 }
 
-// TestUnitAllowsCalls: the systemd unit refuses no system call that the daemon's own filter allows,
-// and none of those that set that up.
+// TestUnitAllowsCalls: the systemd unit forbids no system call that the daemon's own filter allows,
+// and none that sets the filter up.
 func TestUnitAllowsCalls(t *testing.T) {
 	unit := map[string]bool{}
 	for _, word := range setting(t, "SystemCallFilter") {
@@ -76,7 +76,7 @@ func TestUnitAllowsCalls(t *testing.T) {
 	}
 }
 
-// TestUnitLeavesCapabilities: the unit has those that the daemon keeps, and no more.
+// TestUnitLeavesCapabilities: the unit grants exactly the capabilities that the daemon keeps.
 func TestUnitLeavesCapabilities(t *testing.T) {
 	var want []string
 	for _, c := range Kept {

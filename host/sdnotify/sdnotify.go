@@ -61,10 +61,10 @@ type notifier struct {
 	ready  bool
 	last   time.Time // of the last message
 	failed bool      // the last message was not sent
-	dead   bool      // said in the log
+	dead   bool      // logged already
 }
 
-// step sends what is due.
+// step sends the messages that are due.
 func (n *notifier) step(now time.Time) {
 	ready := n.Ready == nil || n.Ready()
 	if !ready && n.Quiet {

@@ -33,7 +33,7 @@ func newManager(t *testing.T, quiet bool) *manager {
 	return m
 }
 
-// want has the notifier do what is due after some seconds, and compares what it sends.
+// want runs the notifier's steps for some seconds, and compares its messages.
 func (m *manager) want(after time.Duration, text string) {
 	m.Helper()
 	m.n.step(time.Unix(1000, 0).Add(after))
@@ -74,7 +74,7 @@ func TestMessages(t *testing.T) {
 	m.want(61*time.Second, "WATCHDOG=1")
 }
 
-// TestQuiet: the next process of a reload says nothing before systemd takes it for the main one.
+// TestQuiet: the next process of a reload sends nothing before systemd counts it as the main one.
 func TestQuiet(t *testing.T) {
 	m := newManager(t, true)
 	m.want(0, "")

@@ -261,7 +261,7 @@ func (f failure) problem() objects.Problem {
 		Object: objects.ObjectID{Kind: objects.KindService, Namespace: namespace, Name: name},
 		Field:  "spec.healthCheckNodePort",
 		Message: f.message +
-			". Load balancers get no answer on the port; their traffic is forwarded. Free the port: it is tried again",
+			". Load balancers get no answer there; their traffic is forwarded. Free the port: it is tried again",
 		Severity: objects.Warning, Reason: ReasonFailed,
 	}
 }

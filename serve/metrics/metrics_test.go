@@ -303,7 +303,7 @@ func TestTokens(t *testing.T) {
 		{"wrong", "/metrics", 401, "a bearer token is needed\n"},
 		{"secret", "/metrics", 200, "sluice_build_info"},
 		{"", "/healthz", 200, "ok\n"},
-		{"", "/readyz", 503, "no; why is for those who send a token\n"},
+		{"", "/readyz", 503, "no; requests with a token get the reason\n"},
 		{"secret", "/readyz", 503, "draining\n"},
 	} {
 		if code, body := getWith(t, s, c.path, c.token); code != c.code || !strings.Contains(body, c.body) {

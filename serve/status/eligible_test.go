@@ -43,7 +43,7 @@ func TestEligible(t *testing.T) {
 		{name: "another node's", service: services.Service{Topology: [2]services.Topology{services.TopologyNode, 0}},
 			flags: ready | services.BackendHintZone, weight: 1, why: "its hints are for other nodes"},
 		{name: "the other family's topology", service: services.Service{Topology: [2]services.Topology{0,
-			services.TopologyNode}}, flags: ready, weight: 1, why: "no frontend chooses among these"},
+			services.TopologyNode}}, flags: ready, weight: 1, why: "no frontend uses these endpoints"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := services.NewBuilder(nil)

@@ -24,14 +24,14 @@ func TestParseExplain(t *testing.T) {
 		{"2001:db8::7", "[2001:db8::10]:80", false, "[2001:db8::7]:50000 [2001:db8::10]:80 TCP any port"},
 		{"[2001:db8::7]", "[2001:db8::10]:80", false, "[2001:db8::7]:50000 [2001:db8::10]:80 TCP any port"},
 		{"::ffff:198.51.100.7", "203.0.113.10:80", false, "198.51.100.7:50000 203.0.113.10:80 TCP any port"},
-		{"198.51.100.7", "203.0.113.10", false, "is no address and port"},
+		{"198.51.100.7", "203.0.113.10", false, "is not an address and port"},
 		{"198.51.100.7", "203.0.113.10:80/ICMP", false, "none of TCP, UDP and SCTP"},
 		{"198.51.100.7", "203.0.113.10:80/", false, "none of TCP, UDP and SCTP"},
 		{"web", "203.0.113.10:80", false, "is no address or address:port"},
 		{"2001:db8::7", "203.0.113.10:80", false, "of two families"},
 		{"fe80::1%eth0", "[2001:db8::10]:80", false, "has a zone"},
 		{"198.51.100.7:1", "203.0.113.10:53/UDP", true, "UDP has no connections"},
-		{"198.51.100.7", "203.0.113.10:80", true, "known by its port"},
+		{"198.51.100.7", "203.0.113.10:80", true, "identified by its port"},
 	} {
 		q, err := status.ParseExplain(c.from, c.to, c.established)
 		got := q.From.String() + " " + q.To.String() + " " + q.Protocol

@@ -434,8 +434,8 @@ func TestNotRunning(t *testing.T) {
 	for _, path := range []string{stale, filepath.Join(dir, "absent")} {
 		c := status.NewClient(path)
 		_, err := c.Stats(t.Context())
-		want := "the sluice daemon is not running: nobody answers on " + path +
-			"; start it with `sluice run --config FILE`, or name its socket with --socket"
+		want := "the sluice daemon is not running: no process answers on " + path +
+			"; start it with `sluice run --config FILE`, or give its socket with --socket"
 		if !errors.Is(err, status.ErrNotRunning) || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
@@ -455,7 +455,7 @@ func TestBadRequests(t *testing.T) {
 		code         int
 		want         string
 	}{
-		{"GET", "/v9/flows?cleint=10.0.0.1", 400, "parameter cleint: is not known"},
+		{"GET", "/v9/flows?cleint=10.0.0.1", 400, "parameter cleint: is unknown"},
 		{"GET", "/v9/flows?client=ten", 400, `parameter client: \"ten\" is no address`},
 		{"GET", "/v9/flows?state=a&state=b", 400, "parameter state is given 2 times"},
 		{"DELETE", "/v9/flows", 400, "give a filter"},

@@ -39,8 +39,8 @@ type Device struct {
 // device (EBUSY; ENODEV from an ioctl, while netif_device_present is false).
 func Absent(err error) bool { return errors.As(err, new(netlink.LinkNotFoundError)) }
 
-// Read reads an interface of this network namespace. Any error but an Absent one says nothing of
-// the interface.
+// Read reads an interface of this network namespace. Errors other than Absent have no information
+// about the interface.
 func Read(name string) (Device, error) {
 	link, err := netlink.LinkByName(name)
 	switch {
@@ -72,7 +72,7 @@ type Found struct {
 	Frames  frames.Choice
 }
 
-// Find reads the configured interfaces and refuses those that cannot work.
+// Find reads the configured interfaces and rejects interfaces that cannot work.
 func Find(c *config.Configuration) (found Found, err error) {
 	found.Devices = make([]Device, len(c.Interfaces))
 	list := make([]frames.Interface, len(c.Interfaces))
@@ -114,7 +114,7 @@ func (d *Device) readQueues() (err error) {
 	return nil
 }
 
-// unsupported reports whether an error is the answer of a driver that cannot tell.
+// unsupported reports whether an error means that the driver does not support the request.
 func unsupported(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
 }

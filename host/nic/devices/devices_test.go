@@ -46,8 +46,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestRefusedForTheMTU: what a driver or the configuration rules out is refused by name, before
-// anything is changed.
+// TestRefusedForTheMTU: an interface that driver or configuration rule out is rejected by name,
+// before anything is changed.
 func TestRefusedForTheMTU(t *testing.T) {
 	for _, tc := range []struct {
 		name        string

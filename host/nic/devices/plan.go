@@ -21,8 +21,8 @@ type Place struct{ Worker, Position, Queue int }
 // interface with q mod workers = w, so that each worker can transmit on each.
 type Plan struct {
 	Workers int
-	// Places are those of each interface's sockets, in the order of the configuration, and last
-	// those of the host link, if there is to be one: each worker has one queue of it.
+	// Places has the places of each interface's sockets, in the order of the configuration, and
+	// last the host link's, if there is one: each worker has one of its queues.
 	Places [][]Place
 }
 

@@ -32,13 +32,14 @@ const unsupported = 1 << 0
 // stringBytes is the room of a name in a string set (ETH_GSTRING_LEN).
 const stringBytes = 32
 
-// Channels are a device's queues (struct ethtool_channels): what it can have, and what it has.
+// Channels has a device's numbers of queues (struct ethtool_channels): the greatest possible and
+// the present ones.
 type Channels struct {
 	MaxRx, MaxTx, MaxOther, MaxCombined uint32
 	Rx, Tx, Other, Combined             uint32
 }
 
-// Queues counts those that receive and those that transmit, at least one each.
+// Queues returns the numbers of queues that receive and that transmit, at least one each.
 func (c Channels) Queues() (rx, tx int) {
 	return int(max(1, c.Rx+c.Combined)), int(max(1, c.Tx+c.Combined))
 }
@@ -199,7 +200,7 @@ func stringSet(dev string, set uint32) ([]string, error) {
 	return names, nil
 }
 
-// request begins with the command, as all of them do.
+// request returns a request, which begins with the command.
 func request(words ...uint32) []byte {
 	b := make([]byte, 0, 64)
 	for _, w := range words {
@@ -211,10 +212,10 @@ func request(words ...uint32) []byte {
 // errChanged: a device's queues, and with them its statistics, changed between two requests.
 var errChanged = errors.New("they changed meanwhile: try again")
 
-// spare is room for strings and statistics that came since they were counted, for a device whose
-// queues grow meanwhile: kernels before 6.19 write all they have regardless of the room
-// (net/ethtool/ioctl.c, ethtool_get_strings and ethtool_get_stats); later ones, and those with the
-// fix, return 0.
+// spare is room for strings and statistics that were added after the count, for a device that gets
+// more queues meanwhile: kernels before 6.19 write all of them without regard to the room
+// (net/ethtool/ioctl.c, ethtool_get_strings and ethtool_get_stats); later kernels, and those with
+// the fix, return 0.
 const spare = 1024
 
 func socket() (int, error) {

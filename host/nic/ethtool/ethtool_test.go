@@ -128,7 +128,7 @@ func TestUnsupportedRequests(t *testing.T) {
 	}
 }
 
-// TestLongNames: a name that is too long is not that of the device whose name it begins with.
+// TestLongNames: a name that is too long does not select the device with the truncated name.
 func TestLongNames(t *testing.T) {
 	veth(t)
 	link, err := netlink.LinkByName(here)

@@ -57,8 +57,8 @@ func (h HashFields) AddressesAlone() bool {
 	return h&(HashSource|HashDestination) != 0 && h&(HashFirstPort|HashSecondPort) == 0
 }
 
-// rxnfcBytes is room for struct ethtool_rxnfc, of which this request has the first three fields
-// only: command, flow type, and 64 bits of fields.
+// rxnfcBytes is the size of struct ethtool_rxnfc, of which this request uses only the first three
+// fields: command, flow type, and 64 bits of fields.
 const rxnfcBytes = 256
 
 // ReadFlowHash reads the fields by which packets of a kind are hashed (ETHTOOL_GRXFH); the error is

@@ -15,7 +15,7 @@ var Offloads = [...]string{
 	"tx-vlan-stag-hw-insert", "rx-vlan-stag-hw-parse",
 }
 
-// OffloadsOff turns off those that are on.
+// OffloadsOff turns off the offloads that are on.
 func OffloadsOff(dev string) error {
 	have, err := Features(dev)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rings are the sizes of a device's own rings, in descriptors (struct ethtool_ringparam): what they
-// can be, and what they are.
+// Rings has the sizes of a device's rings, in descriptors (struct ethtool_ringparam): the greatest
+// possible and the present ones.
 type Rings struct {
 	MaxRx, MaxRxMini, MaxRxJumbo, MaxTx uint32
 	Rx, RxMini, RxJumbo, Tx             uint32

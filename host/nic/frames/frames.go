@@ -1,11 +1,11 @@
-// Package frames chooses the size of UMEM frames for a set of interfaces, and says which packets
-// drivers deliver into them whole.
+// Package frames chooses the size of UMEM frames for a set of interfaces, and determines which
+// packets drivers deliver in one frame.
 //
 // A frame is 2048 or 4096 bytes (XDP_UMEM_MIN_CHUNK_SIZE to the page size, net/xdp/xdp_umem.c), of
-// which the kernel keeps 256 before the packet. In copy mode all the rest is the packet's. In
-// zero-copy the device writes into it, and hardware counts in units of its own: where a buffer is
-// smaller than a packet, the rest of that goes to the next one, and drivers that do not look for
-// the end of a packet deliver two pieces as two packets, or discard both.
+// which the kernel reserves 256 before the packet. In copy mode the packet can use the rest. In
+// zero-copy the device writes into it, and the hardware rounds buffer sizes to a unit: if a buffer
+// is smaller than a packet, the rest of the packet goes to the next buffer, and drivers that do not
+// look for the end of a packet deliver two pieces as two packets, or discard both.
 //
 //	4096-byte frame   │256│            3840 for the packet          │
 //	igb, igc, ixgbe   │256│         3072 (three KiB)        │ unused │
@@ -39,15 +39,15 @@ const (
 	framing = layer2 + 4
 )
 
-// kib are the drivers that give the hardware its buffer size in whole KiB, rounded down, and do not
-// put packets of several buffers together in zero-copy. igb and igc deliver the pieces
-// (igb_setup_srrctl of igb_main.c; igc_configure_rx_ring of igc_main.c, IGC_SRRCTL_BSIZEPKT). ixgbe
-// discards them, so that nothing shows the loss (ixgbe_clean_rx_irq_zc of ixgbe_xsk.c). There it is
-// the 82599 alone (ixgbe_configure_srrctl of ixgbe_main.c), which its driver's name does not tell.
+// kib has the drivers that give the hardware its buffer size in whole KiB, rounded down, and do not
+// join the buffers of a packet in zero-copy. igb and igc deliver the pieces (igb_setup_srrctl of
+// igb_main.c; igc_configure_rx_ring of igc_main.c, IGC_SRRCTL_BSIZEPKT). ixgbe discards them, so
+// that nothing shows the loss (ixgbe_clean_rx_irq_zc of ixgbe_xsk.c). Only the 82599 of its devices
+// does so (ixgbe_configure_srrctl of ixgbe_main.c), which the driver's name does not show.
 var kib = map[string]bool{"igb": true, "igc": true, "ixgbe": true}
 
-// unit is what a buffer's size is a multiple of: that of xsk_pool_get_rx_frame_size's users, 128
-// bytes at most for ice, i40e and those that say nothing.
+// unit is the number of which a buffer's size is a multiple: that of the users of
+// xsk_pool_get_rx_frame_size, at most 128 bytes for ice, i40e and unknown drivers.
 func unit(driver string) int {
 	if kib[driver] {
 		return 1024

@@ -129,7 +129,7 @@ func TestWhyNotWhole(t *testing.T) {
 				"set tuning.frameSize to auto or 4096"},
 		{"ixgbe", 998, Small, ""},
 		{"ixgbe", 1500, Large, ""},
-		{"igb", 9000, Small, ""}, // which is copy mode, and said elsewhere
+		{"igb", 9000, Small, ""}, // copy mode, which other cases test
 	} {
 		got := WhyNotWhole(tc.driver, tc.mtu, tc.size)
 		if (tc.want == "") != (got == "") || !strings.Contains(got, tc.want) {

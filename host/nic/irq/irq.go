@@ -14,20 +14,20 @@ import (
 type Interrupt struct {
 	Number int
 	Name   string // the driver's, such as eth0-TxRx-0; empty if it is not requested
-	Queue  int    // that the name is of; -1 if it does not tell
+	Queue  int    // queue in the name; -1 if the name has none
 	CPUs   []int
 }
 
 // Roots are the directories that are read.
 type Roots struct{ Sys, Proc string }
 
-// Host are those of this machine.
+// Host has the directories of this machine.
 var Host = Roots{"/sys", "/proc"}
 
 // Read lists the requested interrupts of an interface (msi_irqs in
 // Documentation/ABI/testing/sysfs-bus-pci; Documentation/core-api/irq/irq-affinity.rst). A virtio
-// device has them one level higher, at its PCI device. What cannot be read is left out: callers
-// give advice, or have other ways to know.
+// device has them one level higher, at its PCI device. Read leaves out unreadable ones: callers
+// give advice, or have other sources.
 func (r Roots) Read(name string) (list []Interrupt) {
 	device := filepath.Join(r.Sys, "class/net", name, "device")
 	entries, err := os.ReadDir(filepath.Join(device, "msi_irqs"))
@@ -61,8 +61,8 @@ func (r Roots) Read(name string) (list []Interrupt) {
 	return list
 }
 
-// Add adds the CPUs that interrupts of queues are delivered to to others, and returns all of them
-// in ascending order.
+// Add adds to cpus the CPUs to which interrupts of queues are delivered, and returns all of them in
+// ascending order.
 func Add(cpus []int, list []Interrupt) []int {
 	for _, i := range list {
 		if i.Queue >= 0 {
@@ -74,7 +74,7 @@ func Add(cpus []int, list []Interrupt) []int {
 }
 
 // actionOf returns the name under which an interrupt was requested: a directory beside its files
-// (register_handler_proc of kernel/irq/proc.c). It is empty if nobody requested it.
+// (register_handler_proc of kernel/irq/proc.c). It is empty if the interrupt was not requested.
 func actionOf(dir string) string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -93,7 +93,7 @@ func actionOf(dir string) string {
 // virtio2-output.0, eth0-Tx-Rx-0 (ena), eth0-rxtx-0 (vmxnet3), eth0-rx-0, nfp-eth0-rxtx-0.
 var queueName = regexp.MustCompile(`(?i)(?:tx-?rx|rx-?tx|rx|tx|comp|input|output)[-.]?(\d+)(?:@|$)`)
 
-// queueOf returns the queue that an interrupt's name is of; -1 if it does not tell.
+// queueOf returns the queue in an interrupt's name; -1 if there is none.
 func queueOf(name string) int {
 	m := queueName.FindStringSubmatch(name)
 	if m == nil {
@@ -106,8 +106,8 @@ func queueOf(name string) int {
 	return n
 }
 
-// ParseCPUs parses a list of CPUs such as 0-3,8 (lib/vsprintf.c, %*pbl). What is malformed is left
-// out.
+// ParseCPUs parses a list of CPUs such as 0-3,8 (lib/vsprintf.c, %*pbl). It leaves out malformed
+// elements.
 func ParseCPUs(list string) (cpus []int) {
 	for part := range strings.SplitSeq(list, ",") {
 		low, high, isRange := strings.Cut(part, "-")

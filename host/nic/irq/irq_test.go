@@ -31,7 +31,8 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// TestRead: those of a PCI device and of a virtio device, whose PCI device is above it.
+// TestRead: reads the interrupts of a PCI device and of a virtio device, whose PCI device is above
+// it.
 func TestRead(t *testing.T) {
 	irqs := map[string]string{
 		"proc/irq/40/effective_affinity_list": "0\n", "proc/irq/40/eth0/": "",

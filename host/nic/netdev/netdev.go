@@ -1,4 +1,4 @@
-// Package netdev asks the kernel what a device's driver can do with XDP.
+// Package netdev asks the kernel for the XDP features of a device's driver.
 package netdev
 
 import (
@@ -28,9 +28,9 @@ const (
 	netdevAttrXDPFeature = 3
 )
 
-// genlHeader is struct genlmsghdr: command, version, two reserved bytes that must
-// be zero. (nl.Genlmsg has two bytes and serializes four, so what follows it in
-// memory goes to the kernel, which refuses it when it is not zero.)
+// genlHeader is struct genlmsghdr: command, version, two reserved bytes that must be zero.
+// (nl.Genlmsg has two bytes and serializes four, so the kernel gets the bytes that follow it in
+// memory, and rejects them unless they are zero.)
 type genlHeader [nl.SizeofGenlmsg]byte
 
 // Len and Serialize implement nl.NetlinkRequestData.
@@ -41,21 +41,21 @@ func (h genlHeader) Serialize() []byte { return h[:] }
 
 var errNoAttribute = errors.New("no such attribute")
 
-// Native reports whether a driver of these features runs programs in native mode, and lets them
+// Native reports whether a driver with these features runs programs in native mode and lets them
 // redirect packets.
 func Native(features uint64) bool {
 	const needed = Basic | Redirect
 	return features&needed == needed
 }
 
-// MayZeroCopy reports whether AF_XDP zero-copy is worth requesting: the kernel refuses it where a
-// driver with known features lacks any of these three (NETDEV_XDP_ACT_ZC, net/xdp/xsk_buff_pool.c).
+// MayZeroCopy reports whether to request AF_XDP zero-copy: the kernel rejects it if a driver with
+// known features lacks any of these three (NETDEV_XDP_ACT_ZC, net/xdp/xsk_buff_pool.c).
 func MayZeroCopy(features uint64, known bool) bool {
 	return !known || Native(features) && features&ZeroCopy != 0
 }
 
-// XDPFeatures asks the kernel what a device's driver can do with XDP; known is
-// false on kernels that do not say.
+// XDPFeatures asks the kernel for the XDP features of a device's driver; known is false if the
+// kernel does not report them.
 func XDPFeatures(index int) (features uint64, known bool) {
 	family, err := netlink.GenlFamilyGet(netdevFamily)
 	if err != nil {
@@ -94,9 +94,9 @@ func attribute(b []byte, kind uint16, bytes int) ([]byte, error) {
 	return nil, errNoAttribute
 }
 
-// LosesProgram reports whether a driver runs no XDP program in native mode any more after the
-// device was down, though the kernel shows it as attached. Attaching it again ends that. vmxnet3 of
-// Linux 7.3 does so: its counter "xdp packets" stops, "ucast pkts rx" goes on.
+// LosesProgram reports whether a driver stops running its native XDP program after the device was
+// down, although the kernel shows it as attached. Attaching it again helps. vmxnet3 of Linux 7.3
+// does so: its counter "xdp packets" stops while "ucast pkts rx" increases.
 func LosesProgram(driver string) bool { return driver == "vmxnet3" }
 
 // WhyNotNative is why mode auto leaves a driver's native mode alone; empty if it does not.

@@ -42,8 +42,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestRequest: the kernel understands what it is asked. The loopback device exists
-// and has no table, and another error would mean a bad request.
+// TestRequest: the kernel understands the request. The loopback device exists and has no table;
+// another error would mean a bad request.
 func TestRequest(t *testing.T) {
 	if _, err := ask(1); !errors.Is(err, unix.EOPNOTSUPP) {
 		t.Errorf("asked about lo: %v, want %v", err, unix.EOPNOTSUPP)
