@@ -7,7 +7,7 @@ import (
 	"sort"
 	"strings"
 
-	"sluice.dev/sluice/internal/spelling"
+	"sluice.dev/sluice/internal/wording"
 )
 
 // Error is one problem with one field.
@@ -94,7 +94,7 @@ func fieldNames(t reflect.Type) []string {
 
 // suggest returns a question with the known name that is nearest to name, or all known names.
 func suggest(name string, known []string) string {
-	if best := spelling.Nearest(name, known); best != "" {
+	if best := wording.Nearest(name, known); best != "" {
 		return fmt.Sprintf("did you mean %s?", best)
 	}
 	return "the known fields are " + strings.Join(known, ", ")

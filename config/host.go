@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sluice.dev/sluice/internal/numbers"
 	"sluice.dev/sluice/internal/trusted"
+	"sluice.dev/sluice/internal/wording"
 )
 
 // Host has the facts about this machine that a configuration must fit at start.
@@ -140,7 +140,7 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 		if !slices.Contains(h.CPUs, cpu) {
 			k.fail(fmt.Sprintf("workerCPUs[%d]", i),
 				"this process may not run on CPU %d, choose among %s (cpuset, taskset)",
-				cpu, numbers.Join(h.CPUs, ","))
+				cpu, wording.Numbers(h.CPUs, ","))
 		}
 	}
 	if nice := c.Tuning.WorkerNice; nice < h.LowestNice {

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"sluice.dev/sluice/allocate/pools"
-	"sluice.dev/sluice/internal/spelling"
+	"sluice.dev/sluice/internal/wording"
 )
 
 // Gap is a field of an object that asks for something that Sluice does not support.
@@ -63,7 +63,7 @@ func gap(kind, name string) Gap {
 		g.Path = "spec." + name
 		return g
 	}
-	if best := spelling.Nearest(name, known[kind]); best != "" {
+	if best := wording.Nearest(name, known[kind]); best != "" {
 		return Gap{"spec." + name, "not a field that Sluice knows", "did you mean " + best + "?"}
 	}
 	return Gap{"spec." + name, "not a field that Sluice knows", "remove it"}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/results"
-	"sluice.dev/sluice/internal/numbers"
+	"sluice.dev/sluice/internal/wording"
 	"sluice.dev/sluice/test/bed/stateless"
 )
 
@@ -165,7 +165,7 @@ func (c *comparison) point(
 func (c *comparison) params() map[string]string {
 	params := map[string]string{
 		"services": strconv.Itoa(c.services), "flows": strconv.Itoa(c.Flows), "frame": strconv.Itoa(c.Frame),
-		"queues": strconv.Itoa(c.Queues), "sender_cpus": numbers.Join(c.CPUs, ","),
+		"queues": strconv.Itoa(c.Queues), "sender_cpus": wording.Numbers(c.CPUs, ","),
 	}
 	if c.BothWays {
 		params["ways"] = "both"

@@ -13,7 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"sluice.dev/sluice/internal/numbers"
+	"sluice.dev/sluice/internal/wording"
 	"sluice.dev/sluice/test/bed/topo"
 )
 
@@ -36,7 +36,7 @@ func (x *program) start(ctx context.Context, p *place) (err error) {
 	args := append(x.args,
 		"--in", frontDev, "--out", backDev,
 		"--next-in", p.mac(p.client).String(), "--next-out", p.mac(p.server).String(),
-		"--queues", strconv.Itoa(x.queues), "--cpus", numbers.Join(x.cpus, ","))
+		"--queues", strconv.Itoa(x.queues), "--cpus", wording.Numbers(x.cpus, ","))
 	x.process, err = p.gateway.Start(topo.Command{Path: x.path, Args: args, Stdout: &x.log, Stderr: &x.log})
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 
 	"sluice.dev/sluice/bench/compare"
 	"sluice.dev/sluice/bench/results"
-	"sluice.dev/sluice/internal/numbers"
+	"sluice.dev/sluice/internal/wording"
 	"sluice.dev/sluice/test/bed/stateless"
 )
 
@@ -174,7 +174,7 @@ func (w *Way) print(out io.Writer) {
 func (a *anatomy) points(c *compare.Config) (list []results.Point) {
 	params := map[string]string{
 		"rate": strconv.FormatFloat(a.rate, 'f', -1, 64), "queues": strconv.Itoa(a.senders.Queues),
-		"sender_cpus": numbers.Join(a.senders.CPUs, ","), "flows": strconv.Itoa(c.Flows),
+		"sender_cpus": wording.Numbers(a.senders.CPUs, ","), "flows": strconv.Itoa(c.Flows),
 		"services": strconv.Itoa(c.Services[0]),
 	}
 	for i := range a.groups {

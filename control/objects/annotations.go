@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"sluice.dev/sluice/internal/spelling"
+	"sluice.dev/sluice/internal/wording"
 )
 
 // annotationPrefix begins the keys of the annotations that are read.
@@ -50,7 +50,7 @@ func aboutUnknown(key, kind string, known []string) string {
 	if slices.Contains(serviceAnnotations, key) {
 		return fmt.Sprintf("is not read of an %s; it is ignored", kind)
 	}
-	if best := spelling.Nearest(key, known); best != "" {
+	if best := wording.Nearest(key, known); best != "" {
 		return fmt.Sprintf("is unknown, did you mean %s? It is ignored", best)
 	}
 	return fmt.Sprintf("is unknown, known for %ss are %s; it is ignored", kind, strings.Join(known, ", "))

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"sluice.dev/sluice/internal/spelling"
+	"sluice.dev/sluice/internal/wording"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -136,7 +136,7 @@ func didYouMean(e status.Endpoint, list []netip.AddrPort) string {
 			ports = append(ports, a.String())
 		}
 	}
-	question := spelling.Suggest(e.String(), names)
+	question := wording.Suggest(e.String(), names)
 	if question == "" && len(ports) > 0 {
 		question = "; did you mean " + slices.Min(ports) + "?"
 	}

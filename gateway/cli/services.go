@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sluice.dev/sluice/internal/spelling"
+	"sluice.dev/sluice/internal/wording"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -109,7 +109,7 @@ func (f serviceFlag) known(list []status.ServiceView) error {
 		}
 	}
 	return fmt.Errorf("the gateway serves no Service %s, see `sluice services`%s", string(f),
-		spelling.Suggest(string(f), names))
+		wording.Suggest(string(f), names))
 }
 
 func serviceRows(r *rows, list []status.ServiceView) {

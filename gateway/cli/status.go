@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sluice.dev/sluice/internal/numbers"
+	"sluice.dev/sluice/internal/wording"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -100,7 +100,7 @@ func placeRows(r *rows, list []status.PlaceView) {
 		if p.CPU >= 0 {
 			cpu = strconv.Itoa(p.CPU)
 		}
-		r.row(cpu, numbers.Join(p.Workers, ","), p.Why, yesNo(p.Arrive), yesNo(p.ShortSlice),
+		r.row(cpu, wording.Numbers(p.Workers, ","), p.Why, yesNo(p.Arrive), yesNo(p.ShortSlice),
 			fmt.Sprintf("%.0f%%", p.WaitedPercent), p.Waiting)
 	}
 }

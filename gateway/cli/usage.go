@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"sluice.dev/sluice/internal/spelling"
+	"sluice.dev/sluice/internal/wording"
 )
 
 // suggestNames adds the nearest known name to errors about unknown commands, flags and fixed
@@ -46,7 +46,7 @@ func flagError(c *cobra.Command, err error) error {
 }
 
 func didYouMeanName(err error, name, prefix string, known []string) error {
-	if best := spelling.Nearest(name, known); best != "" {
+	if best := wording.Nearest(name, known); best != "" {
 		return fmt.Errorf("%w; did you mean %s%s?", err, prefix, best)
 	}
 	return err

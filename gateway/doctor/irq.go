@@ -7,7 +7,7 @@ import (
 
 	"sluice.dev/sluice/host/nic/irq"
 	"sluice.dev/sluice/host/placement"
-	"sluice.dev/sluice/internal/numbers"
+	"sluice.dev/sluice/internal/wording"
 )
 
 // pinned returns the worker of each CPU that a worker is pinned to: as the daemon reports, or as it
@@ -97,7 +97,7 @@ func (e *examination) interruptsOf(d *Interface, workerOf map[int]int, free []in
 	case len(free) == 0:
 		e.add(Warn, "irq-affinity", d.Name, found+": every CPU has a worker and gets interrupts, which take turns",
 			"deliver the interrupts of all interfaces to CPU "+
-				numbers.Join(e.f.Host.CPUs[:len(e.f.Host.CPUs)/2], ",")+
+				wording.Numbers(e.f.Host.CPUs[:len(e.f.Host.CPUs)/2], ",")+
 				" (/proc/irq/N/smp_affinity_list), and keep irqbalance from moving them (--banirq): "+
 				"workers then move to the other CPUs")
 	default:

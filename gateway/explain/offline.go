@@ -25,7 +25,7 @@ import (
 	"sluice.dev/sluice/gateway/seed"
 	"sluice.dev/sluice/gateway/steering"
 	"sluice.dev/sluice/host/neigh"
-	"sluice.dev/sluice/internal/spelling"
+	"sluice.dev/sluice/internal/wording"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/xdpprog"
@@ -137,7 +137,7 @@ func checkNode(named, dir string, ch *objects.Changes) error {
 			}
 		}
 	}
-	return fmt.Errorf("--node %s: %s has no such Node%s", named, dir, spelling.Suggest(named, names))
+	return fmt.Errorf("--node %s: %s has no such Node%s", named, dir, wording.Suggest(named, names))
 }
 
 // readable reports whether the object of a problem could be read: the problem is neither about a

@@ -16,7 +16,7 @@ import (
 	"fmt"
 	"slices"
 
-	"sluice.dev/sluice/internal/numbers"
+	"sluice.dev/sluice/internal/wording"
 )
 
 // Machine has the facts for a choice. CPUs have the kernel's numbers.
@@ -76,7 +76,7 @@ func Choose(m *Machine, workers int, arrive []int, seen bool) Placement {
 	if seen {
 		how = "packets arrive on"
 	}
-	where := numbers.Join(slices.Sorted(slices.Values(arrive)), ", ")
+	where := wording.Numbers(slices.Sorted(slices.Values(arrive)), ", ")
 	all, free := m.candidates(nil), m.candidates(arrive)
 	switch {
 	case len(all) == 0:

@@ -1,5 +1,4 @@
-// Package spelling finds the known name that is nearest to a misspelt one.
-package spelling
+package wording
 
 import "strings"
 
