@@ -86,8 +86,8 @@ func TestMistakes(t *testing.T) {
 		"go test ./allocate/pools -run TestMistakes -update")
 }
 
-// wish returns the result for a Service with one ClusterIP, 10.0.0.1, and port 80. Service default/web
-// has 203.0.113.1 with port 80 and MetalLB's sharing key "one".
+// wish returns the result for a Service with one ClusterIP, 10.0.0.1, and port 80. Service
+// default/web has 203.0.113.1 with port 80 and MetalLB's sharing key "one".
 func wish(t *testing.T, text string) pools.Result {
 	t.Helper()
 	a := &pools.Allocator{}
