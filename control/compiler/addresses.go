@@ -59,8 +59,8 @@ func (as *addresses) setOwn(a header.Addr, o ownership) {
 	as.own[a] = o
 }
 
-// settle puts the addresses that changed into the snapshot.
-func (as *addresses) settle(d *draft, change *steer.Change) {
+// apply puts the addresses that changed into the snapshot.
+func (as *addresses) apply(d *draft, change *steer.Change) {
 	for a, before := range as.before {
 		now := as.own[a].all()
 		if now == before {

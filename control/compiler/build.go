@@ -38,8 +38,8 @@ func (r *run) build(u *unit) {
 					maxServiceBackends)})
 		}
 		problems = append(problems, offered.unmatched(u.service, i, p.key())...)
-		r.losePins(p, before, r.generation, &r.scratch)
-		r.loseAffinity(p, u.service.Affinity, r.generation)
+		r.lostPins.losePins(p, before, r.generation, &r.scratch)
+		r.lostPins.loseAffinity(p, u.service.Affinity, r.generation)
 		r.setServicePort(u, p)
 	}
 	u.reread = false
@@ -48,7 +48,7 @@ func (r *run) build(u *unit) {
 	problems = append(problems, u.objectProblems()...)
 	r.problems.set(u, problems)
 	r.healthChecks.set(u, &r.scratch)
-	r.setChecks(u)
+	r.endpointChecks.setChecks(u)
 }
 
 // matchPorts keeps the ports that the Service still has, by name and protocol. It removes the
@@ -115,7 +115,7 @@ func (r *run) removePort(p *port) {
 			r.tables.dropSet(&p.families[f].sets[which])
 		}
 	}
-	r.losePins(p, before, r.generation, &r.scratch)
+	r.lostPins.losePins(p, before, r.generation, &r.scratch)
 	r.builder.DeleteService(p.id)
 	r.ids.retireService(p.id, r.generation)
 	r.changed = true
@@ -144,7 +144,7 @@ func (r *run) buildFamily(u *unit, p *port, v6 bool, room *int, o *offers) (prob
 	} else {
 		*room -= listed
 	}
-	r.applyHealth(u, p, members)
+	r.endpointChecks.applyHealth(u, p, members)
 	n := r.cfg.needs(u.service, p.spec, objects.Family(v6))
 	if short := r.setMembers(p, f, members, n.keep); short > 0 {
 		r.ids.short[u] = true

@@ -19,7 +19,7 @@ func TestChoose(t *testing.T) {
 					members = append(members, member{flags: services.BackendFlags(b), ref: 2,
 						weight: uint16(weights >> 1)})
 				}
-				judgeChoice(t, members)
+				checkChoice(t, members)
 			}
 		}
 	}
@@ -35,7 +35,7 @@ func TestChooseByHints(t *testing.T) {
 				services.BackendReady, services.BackendReady | services.BackendDrained,
 				services.BackendServing | services.BackendTerminating, 0,
 			} {
-				judgeChoice(t, []member{
+				checkChoice(t, []member{
 					{flags: services.BackendReady | services.BackendLocal, ref: 1, weight: 1, hints: hintBits(a)},
 					{flags: second, ref: 2, weight: 3, hints: hintBits(b)},
 					{flags: services.BackendServing | services.BackendTerminating, ref: 3, weight: 1},
@@ -45,7 +45,7 @@ func TestChooseByHints(t *testing.T) {
 	}
 }
 
-func judgeChoice(t *testing.T, members []member) {
+func checkChoice(t *testing.T, members []member) {
 	t.Helper()
 	for _, local := range []bool{false, true} {
 		got, empty, topology := choose(members, local, nil)

@@ -10,8 +10,8 @@ import (
 )
 
 // setClaims replaces a unit's claims by the claims of its new version. A denied unit has claims as
-// well, so that admit can count them; winner ignores them. settle decides which unit gets a
-// frontend once all claims are known. moved: the unit may win or lose against others though its
+// well, so that admit can count them; winner ignores them. Which unit gets a frontend is decided
+// later, when all claims are known. moved: the unit may win or lose against others though its
 // claims stay the same.
 func (c *contest) setClaims(u *unit, now *objects.Service, moved bool) {
 	for _, a := range u.vips {

@@ -29,9 +29,9 @@ func (c *contest) change(claims []claim) {
 	}
 }
 
-// settle makes units dirty: the units that claim a frontend whose holder changes, and the units
+// markUnits makes units dirty: the units that claim a frontend whose holder changes, and the units
 // with endpoints at its address. It is called once in a run, after the last change of a claim.
-func (c *contest) settle(snapshot *services.Snapshot) {
+func (c *contest) markUnits(snapshot *services.Snapshot) {
 	addrs := map[header.Addr]bool{}
 	for k := range c.changed {
 		addrs[k.Addr] = true

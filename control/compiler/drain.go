@@ -107,8 +107,8 @@ func (ds *drains) has(a header.Addr, port uint16) bool {
 	return len(ds.set) > 0 && (ds.set[Drain{a, 0}] || ds.set[Drain{a, port}])
 }
 
-// settle makes the units dirty whose endpoints are at addresses with changed drains.
-func (ds *drains) settle() {
+// markUnits makes the units dirty whose endpoints are at addresses with changed drains.
+func (ds *drains) markUnits() {
 	for _, a := range ds.touched {
 		ds.addrs.uses.each(a, ds.units.reread)
 	}

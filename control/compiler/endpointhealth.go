@@ -71,8 +71,8 @@ func (cs *endpointChecks) SetHealth(list []EndpointHealth) {
 	}
 }
 
-// settle makes the units dirty whose endpoints' health changed.
-func (cs *endpointChecks) settle(us *units) {
+// markUnits makes the units dirty whose endpoints' health changed.
+func (cs *endpointChecks) markUnits(us *units) {
 	for k := range cs.changed {
 		if u := us.byKey[k]; u != nil {
 			us.dirty[u] = true

@@ -61,15 +61,15 @@ func FuzzManifest(f *testing.F) {
 			t.Fatal("the innocent manifest is not read")
 		}
 		ids := decode("b", string(data))
-		judge(t, tr, compiler)
+		checkCompiled(t, tr, compiler)
 		for _, id := range ids {
 			tr.Delete(objects.Source{Kind: "test", Path: "b"}, id)
 		}
-		judge(t, tr, compiler)
+		checkCompiled(t, tr, compiler)
 	})
 }
 
-func judge(t *testing.T, tracker *tracker.Tracker, compiler *compiler.Compiler) {
+func checkCompiled(t *testing.T, tracker *tracker.Tracker, compiler *compiler.Compiler) {
 	t.Helper()
 	s, problems, _ := compiler.Compile(tracker.Changes())
 	full, fullProblems, _ := compiler.Full(tracker.State())

@@ -105,9 +105,9 @@ const maxRecheck = 64
 // recheck frees waiting indexes that are no longer busy; the others go to the back.
 func (ids *identities) recheck() {
 	n := min(len(ids.waiting), maxRecheck)
-	asked := ids.waiting[:n]
+	checked := ids.waiting[:n]
 	ids.waiting = ids.waiting[n:]
-	for _, ref := range asked {
+	for _, ref := range checked {
 		if ids.busy(ref) {
 			ids.waiting = append(ids.waiting, ref)
 		} else {

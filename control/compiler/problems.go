@@ -52,8 +52,8 @@ func (ps *problems) set(u *unit, now []objects.Problem) {
 	}
 }
 
-// settle ends a compile, and returns its problems.
-func (ps *problems) settle() []objects.Problem {
+// finish ends a compile, and returns its problems.
+func (ps *problems) finish() []objects.Problem {
 	if ps.changed {
 		ps.edits++
 	}

@@ -32,18 +32,18 @@ func (g *guard) renew(s *objects.Service, cfg *Config) {
 // source if it has the address (k8s.io/kubernetes pkg/proxy/nftables/proxier.go, allowFromNode). It
 // returns before, the frontend's former clients, if the result is equal. strict is
 // Config.StrictSourceRanges.
-func (ranges *guard) allowed(c claim, strict bool, before *services.Prefixes) *services.Prefixes {
-	g := &ranges[c.family()]
-	if g.set == nil || c.kind == services.ClusterIP || c.kind != services.LoadBalancer && !strict {
+func (g *guard) allowed(c claim, strict bool, before *services.Prefixes) *services.Prefixes {
+	r := &g[c.family()]
+	if r.set == nil || c.kind == services.ClusterIP || c.kind != services.LoadBalancer && !strict {
 		return nil
 	}
-	if c.kind == services.NodePort || !g.node {
-		return g.set
+	if c.kind == services.NodePort || !r.node {
+		return r.set
 	}
 	vip := c.key.Addr.Netip()
 	and := netip.PrefixFrom(vip, vip.BitLen())
-	if common, also := before.Parts(); common == g.set && also == and {
+	if common, also := before.Parts(); common == r.set && also == and {
 		return before
 	}
-	return g.set.And(and)
+	return r.set.And(and)
 }

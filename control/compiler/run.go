@@ -37,7 +37,7 @@ func (r *run) configure(old *Config) {
 	for _, a := range cfg.LocalAddresses {
 		r.addrs.setFlags(a, r.addrs.own[a].flags|services.AddrLocal)
 	}
-	r.zones.settle()
+	r.zones.update()
 	rekeyed := old.SelectKey != cfg.SelectKey
 	for _, u := range r.units.byKey {
 		r.units.reread(u.num)
@@ -65,10 +65,10 @@ func (r *run) finish() (*services.Snapshot, []objects.Problem, *steer.Change) {
 		}
 	}
 	r.admission.admit()
-	r.contest.settle(r.snapshot)
-	r.addrs.settle(&r.draft, change)
-	r.drains.settle()
-	r.endpointChecks.settle(&r.units)
+	r.contest.markUnits(r.snapshot)
+	r.addrs.apply(&r.draft, change)
+	r.drains.markUnits()
+	r.endpointChecks.markUnits(&r.units)
 	units := r.units.inOrder()
 	for _, u := range units {
 		r.dropFrontends(u)
@@ -89,5 +89,5 @@ func (r *run) finish() (*services.Snapshot, []objects.Problem, *steer.Change) {
 		r.snapshot = r.builder.Build()
 	}
 	r.end()
-	return r.snapshot, r.problems.settle(), change
+	return r.snapshot, r.problems.finish(), change
 }

@@ -152,14 +152,14 @@ func (us *units) pins() (chosen map[LostPin]bool, pinning map[uint64]bool) {
 			}
 			pinning[p.identity] = true
 			for f := range p.families {
-				taking := map[services.BackendRef]bool{}
+				inSets := map[services.BackendRef]bool{}
 				for _, s := range p.families[f].sets {
 					for _, ref := range s.backends() {
-						taking[ref] = true
+						inSets[ref] = true
 					}
 				}
 				for _, m := range p.families[f].members {
-					if taking[m.ref] {
+					if inSets[m.ref] {
 						chosen[LostPin{p.identity, m.addr, m.port}] = true
 					}
 				}

@@ -21,12 +21,12 @@ func (z *zones) setNode(id objects.ObjectID, now *objects.Node) {
 	} else {
 		z.byName[id.Name] = now.Zone
 	}
-	z.settle()
+	z.update()
 }
 
-// settle updates the zone of the node that the configuration names. If it changes, units whose
+// update updates the zone of the node that the configuration names. If it changes, units whose
 // endpoints have hints become dirty.
-func (z *zones) settle() {
+func (z *zones) update() {
 	zone := z.byName[z.cfg.NodeName]
 	if zone == z.here {
 		return
