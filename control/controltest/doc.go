@@ -1,4 +1,4 @@
-// Package controltest is what tests of the packages of control share: small and large clusters
-// of Services, a kernel program that remembers what it was asked, and owners of backend numbers
-// that notice when one has two meanings. Only tests import it.
+// Package controltest has fixtures for tests of the packages of control: small and large clusters
+// of Services, a kernel program that records calls, and owners of backend numbers that notice when
+// one number has two meanings. Only tests import it.
 package controltest

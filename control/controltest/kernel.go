@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Kernel is a Steering that records what is open.
+// Kernel is a Steering that records the open entries.
 type Kernel struct {
 	mu        sync.Mutex // guards set against flags
 	Frontends map[services.FrontendKey]bool
@@ -22,7 +22,7 @@ type Kernel struct {
 	keep      map[steer.KeepSource]bool
 	Replies   *steer.PortSet
 	Log       []string              // calls, in order
-	Refuse    atomic.Pointer[error] // what it answers instead of doing anything
+	Refuse    atomic.Pointer[error] // if set, every call returns this error and does nothing
 }
 
 // NewKernel returns one that sends nothing to user space.
@@ -51,7 +51,7 @@ func (k *Kernel) Held() (s steer.Set) {
 	return s
 }
 
-// Replace opens what is in the set, and nothing else.
+// Replace opens the entries of the set, and closes all others.
 func (k *Kernel) Replace(s *steer.Set) error {
 	k.Log = append(k.Log, "replace")
 	if err := k.Refuse.Load(); err != nil {
@@ -62,7 +62,7 @@ func (k *Kernel) Replace(s *steer.Set) error {
 	return nil
 }
 
-// Open adds to what is open.
+// Open adds entries.
 func (k *Kernel) Open(s *steer.Set) error {
 	k.Log = append(k.Log, "open")
 	if err := k.Refuse.Load(); err != nil {
@@ -72,7 +72,7 @@ func (k *Kernel) Open(s *steer.Set) error {
 	return nil
 }
 
-// Close takes away from what is open.
+// Close removes entries.
 func (k *Kernel) Close(s *steer.Set) error {
 	k.Log = append(k.Log, "close")
 	if err := k.Refuse.Load(); err != nil {
@@ -89,7 +89,7 @@ func (k *Kernel) Flags(a header.Addr) services.AddrFlags {
 	return k.Addrs[a]
 }
 
-// Set opens or closes what is in a set, without an entry in Log.
+// Set opens or closes the entries of a set, without an entry in Log.
 func (k *Kernel) Set(s *steer.Set, open bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -124,7 +124,7 @@ func put[K comparable](m map[K]bool, k K, in bool) {
 	}
 }
 
-// Must applies a difference and fails if it opens what is open or closes what is not.
+// Must applies a difference and fails if it opens an open entry or closes one that is not open.
 func (k *Kernel) Must(t *testing.T, s *steer.Set, do func(*steer.Set) error) {
 	t.Helper()
 	before := k.len()
@@ -140,7 +140,7 @@ func (k *Kernel) Must(t *testing.T, s *steer.Set, do func(*steer.Set) error) {
 	}
 }
 
-// len counts what is open, each flag of an address for itself.
+// len counts the open entries, each flag of an address separately.
 func (k *Kernel) len() int {
 	n := len(k.Frontends) + len(k.Ports) + len(k.keep) + k.Replies.Len()
 	for _, flags := range k.Addrs {

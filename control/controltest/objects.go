@@ -13,10 +13,11 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Source is where the objects of these clusters are read.
+// Source is the Source of all objects of these clusters.
 var Source = objects.Source{Kind: "bench"}
 
-// Config is that of a gateway gw-1 with two addresses, one of them its source address.
+// Config returns the configuration of a gateway gw-1 with two addresses, one of which is its source
+// address.
 func Config() compiler.Config {
 	addr := header.AddrFrom4
 	return compiler.Config{
@@ -83,7 +84,7 @@ var Large = Cluster{10_000, 10}
 // (kube-controller-manager --max-endpoints-per-slice).
 const perSlice = 100
 
-// Tracker has read all of it.
+// Tracker returns a Tracker that has read all objects.
 func (s Cluster) Tracker() *tracker.Tracker {
 	t := tracker.New()
 	var b tracker.Batch

@@ -28,8 +28,8 @@ func CheckCost(k objects.CheckKind) time.Duration {
 	return tcpCost
 }
 
-// reserve returns the processor time that a check costs at most, by the bounds of package
-// control/probe. A check reserves it while it is under way, and gives back what it did not spend.
+// reserve returns the most processor time that a check may cost, by the bounds of package
+// control/probe. A check reserves it while it is under way, and returns the unspent part.
 func reserve(k objects.CheckKind) time.Duration {
 	switch k {
 	case objects.CheckHTTP, objects.CheckGRPC:
@@ -58,13 +58,13 @@ type lane struct {
 	blocked  bool // it has no room, in this call of admit
 	underWay int
 	left     bucket
-	// served is the processor time that the lane has had, from where the lanes that wait stood when
-	// it began to wait (start-time fair queueing): the lane that had least is served first.
+	// served is the virtual time of start-time fair queueing: the lane's processor time since it
+	// began to wait, plus Tracker.served at that time. The lane with the least is served first.
 	served time.Duration
 }
 
-// bucket holds processor time for checks. It fills with time, up to that of bucketTime. A check
-// begins while there is any, and may leave a debt of its reserve.
+// bucket holds processor time for checks. It fills with time, up to the amount of bucketTime. A
+// check begins while some is left, and may leave a debt of its reserve.
 type bucket struct {
 	left time.Duration
 	at   time.Time
@@ -120,7 +120,7 @@ func (t *Tracker) unqueue(e *endpoint) {
 }
 
 // admit starts checks of the lanes, until none has room. Checks that wait for processor time are
-// tried again at retry; those that wait for the end of others, after Done.
+// tried again at retry; checks that wait for the end of other checks are tried after Done.
 func (t *Tracker) admit(now time.Time, list []Start) []Start {
 	t.retry = time.Time{}
 	t.left.fill(t.perSecond(), now)
@@ -214,9 +214,10 @@ func (t *Tracker) sweepLanes(now time.Time) {
 // answer does not change with each check.
 const lateFor = time.Minute
 
-// Late returns the service ports whose checks begin late, as the checks of the namespace, or all
-// checks, have no room: by more than a second and a tenth of the interval, now or within the last
-// minute. Their endpoints stay up or down meanwhile. It also forgets what is not needed any more.
+// Late returns the service ports whose checks begin late because the checks of the namespace, or
+// all checks, have no room: by more than a second and a tenth of the interval, now or within the
+// last minute. Meanwhile their endpoints stay up or down. Late also removes entries that are no
+// longer needed.
 func (t *Tracker) Late(now time.Time) (list []Denial) {
 	for _, l := range t.waiting {
 		l.queue.All(func(e *endpoint) {

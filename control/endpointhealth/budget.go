@@ -6,11 +6,10 @@ import (
 	"sluice.dev/sluice/control/compiler"
 )
 
-// budget bounds the checks a second of all endpoints, and those of each namespace, so that who
-// writes Services of one namespace cannot use up what all share (ADR 18). Who comes first has room.
-// It counts in checks by TCP a day, so that no check counts as none; other kinds count as many as
-// they cost (CheckCost). What checks cost beyond that, by retries for instance, is charged when it
-// happens (admit.go).
+// budget bounds the checks per second of all endpoints and of each namespace, so that an author of
+// Services in one namespace cannot use up the shared room (ADR 18). First come, first served. The
+// unit is TCP checks per day, so that even a rare check counts; other kinds count by their cost
+// (CheckCost). Further costs, such as retries, are charged when they occur (admit.go).
 type budget struct {
 	left, share int64
 	used        map[string]int64

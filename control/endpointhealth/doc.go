@@ -10,25 +10,25 @@
 //
 // # Active checks
 //
-// An endpoint that objects have a check for is checked each interval, give or take a tenth at
-// random, so that checks of many endpoints, and of several gateways, do not come together. It is up
-// at first, as Kubernetes says that it is ready. Fall failures in a row make it down, Rise
-// successes up. While a count has begun, the next check is not an interval away but half of one, or
-// follows at once where the timeout took longer.
+// An endpoint with a check in its objects is checked each interval, plus or minus a random tenth,
+// so that checks of many endpoints, and of several gateways, do not coincide. It starts as up, as
+// it is ready in Kubernetes. Fall failures in a row make it down, Rise successes in a row make it
+// up. While such a row has begun, the next check follows after half an interval, or at once if the
+// timeout took longer.
 //
 // # Passive checks
 //
-// Workers count, for each backend, the flows of TCP that they open towards it, and what its first
-// answer is: a SYN-ACK, or an RST. Forged SYNs count as others do. A live endpoint answers them,
-// and an answer to anybody's SYN shows that it is alive. So what is suspicious is not a share of
-// SYNs that nobody answers, but that none is answered in the time in which several were sent.
+// For each backend, workers count the TCP flows that they open towards it, and its first answers: a
+// SYN-ACK, or an RST. Forged SYNs count like others. A live endpoint answers them, and an answer to
+// any SYN shows that it is alive. So a share of unanswered SYNs is not suspicious; it is suspicious
+// if several SYNs were sent in a period and none was answered.
 //
-// Suspicion is no proof. Who wants it can send SYNs that no endpoint answers: with a bad checksum,
-// a TTL that ends behind the gateway, a source that the endpoint answers to by another way. An
-// endpoint that overflows drops SYNs as well. So a suspected endpoint is checked by a connection of
-// the gateway's own, which nobody but the endpoint can answer, and only failures of that make it
-// down. An answer to any client meanwhile ends the suspicion. What SYNs of others can cause is one
-// check of an endpoint in holdOff.
+// Suspicion is no proof. An attacker can send SYNs that no endpoint answers: with a bad checksum,
+// with a TTL that ends behind the gateway, or from a source that the endpoint answers by another
+// way. An overloaded endpoint drops SYNs as well. So the gateway checks a suspected endpoint by a
+// connection of its own, which only the endpoint can answer, and only failures of that connection
+// make it down. An answer to any client meanwhile ends the suspicion. The SYNs of others can cause
+// at most one check of an endpoint in holdOff.
 //
 // An endpoint that is down by passive checks gets no flows that could show that it answers again:
 // it is checked by connections until it accepts them.

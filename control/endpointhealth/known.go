@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// Known is what a Tracker knows of an endpoint that is checked, for that of another process.
+// Known is a Tracker's state of one checked endpoint, in the form that another process reads.
 type Known struct {
 	Endpoint compiler.Endpoint
 	Kind     objects.CheckKind
@@ -25,8 +25,8 @@ type Known struct {
 	Raised time.Time
 }
 
-// LastResult is a Result for another process, which shows it. Its form is that of a protocol, and
-// so its own.
+// LastResult is a Result in the form that another process reads and shows. The form is part of a
+// protocol, so it is a type of its own.
 type LastResult struct {
 	OK      bool
 	Detail  string
@@ -34,7 +34,7 @@ type LastResult struct {
 	Skipped bool
 }
 
-// Known returns what is known of all endpoints that are checked.
+// Known returns the state of all checked endpoints.
 func (t *Tracker) Known() (list []Known) {
 	for name, e := range t.by {
 		last := LastResult{OK: e.last.OK, Detail: e.last.Detail, Took: e.last.Took, Skipped: e.last.Skipped}
@@ -44,8 +44,8 @@ func (t *Tracker) Known() (list []Known) {
 	return list
 }
 
-// Remember makes a new Tracker go on where that of a process before stopped, and returns what is so
-// of endpoints now, as Changes would. It must be the first call.
+// Remember makes a new Tracker continue from the state of a previous process. It returns the health
+// of the endpoints, as Changes would. It must be the first call.
 //
 // An endpoint is remembered until the first SetPorts, which must follow, and stays if it has a
 // check of the same kind then. One with a passive check stays until the first Sample, and then if
@@ -107,7 +107,7 @@ func (t *Tracker) bind(s *services.Snapshot) {
 	})
 }
 
-// forget ends the checks of what was remembered and is not checked any more.
+// forget ends the checks of remembered endpoints that are no longer checked.
 func (t *Tracker) forget() {
 	for _, e := range t.remembered {
 		if e.generation != t.generation && !e.gone {

@@ -12,11 +12,11 @@ import (
 
 // Parameters of passive checks.
 const (
-	// SampleEvery is the interval in which Sample is to be called.
+	// SampleEvery is the interval in which Sample must be called.
 	SampleEvery = 500 * time.Millisecond
-	// An endpoint is suspected when minSilent flows were opened since its last SYN-ACK, and all
-	// were refused, or the first of them was a sample ago: by then an answer has had SampleEvery to
-	// come.
+	// An endpoint is suspected if at least minSilent flows were opened since its last SYN-ACK, and
+	// either all were refused or the first one was opened at least one sample ago: so an answer has
+	// had SampleEvery to arrive.
 	minSilent = 4
 	// holdOff is the least time between two suspicions of an endpoint.
 	holdOff = 5 * time.Second
@@ -24,34 +24,34 @@ const (
 	maxChecking = 1024
 )
 
-// PassiveCheck is how a suspected endpoint is checked. A client's connection has failed already, so
-// it takes less failures than an active check, one after the other. An endpoint that is down is
+// PassiveCheck is the check of a suspected endpoint. A client's connection has failed already, so
+// it takes fewer failures than an active check, one after the other. An endpoint that is down is
 // checked each second.
 var PassiveCheck = objects.Check{
 	Kind: objects.CheckTCP, Interval: time.Second, Timeout: 500 * time.Millisecond, Rise: 2, Fall: 2,
 }
 
-// Tally is what all workers together have counted of a backend since the start.
+// Tally has the counts of a backend by all workers together since the start.
 type Tally struct {
 	Opened   uint64 // flows created towards it
-	Answered uint64 // of these, those whose first answer was a SYN-ACK
-	Refused  uint64 // those whose first answer was an RST
+	Answered uint64 // flows whose first answer was a SYN-ACK
+	Refused  uint64 // flows whose first answer was an RST
 }
 
 // passive is the state of passive checks, by index of backends.
 type passive struct {
 	of       []suspect
 	held     map[compiler.Endpoint]time.Time // no suspicion before
-	suspects map[*endpoint]bool              // those that are checked
-	unbound  bool                            // some of them are remembered, and have no ref
+	suspects map[*endpoint]bool              // endpoints that are checked
+	unbound  bool                            // some suspects were remembered, and have no ref
 }
 
-// suspect is what is known of a backend.
+// suspect is the state of passive checks of one backend.
 type suspect struct {
 	ref              services.BackendRef
 	opened, answered uint64
 	refused          uint64 // when it answered last
-	// silent counts flows opened since the last answer, waited the samples since the first of them.
+	// silent counts flows opened since the last answer, waited the samples since the first such flow.
 	silent, waited uint32
 }
 
@@ -59,7 +59,7 @@ func newPassive() passive {
 	return passive{held: map[compiler.Endpoint]time.Time{}, suspects: map[*endpoint]bool{}}
 }
 
-// observe takes in a tally, and reports whether the backend is suspicious.
+// observe adds a tally, and reports whether the backend is suspicious.
 func (s *suspect) observe(ref services.BackendRef, t Tally) bool {
 	if s.ref != ref || t.Opened < s.opened || t.Answered < s.answered {
 		*s = suspect{ref: ref, opened: t.Opened, answered: t.Answered, refused: t.Refused}
@@ -78,8 +78,8 @@ func (s *suspect) observe(ref services.BackendRef, t Tally) bool {
 	return s.silent >= minSilent && (s.waited > 0 || t.Refused-s.refused >= minSilent)
 }
 
-// Sample reads what workers have counted: tally returns it for the backend of that number. It must
-// be called each SampleEvery. Of backends that are gone it forgets what it knew.
+// Sample reads the counts of workers: tally returns the counts of one backend. It must be called
+// each SampleEvery. It removes the state of backends that are gone.
 func (t *Tracker) Sample(s *services.Snapshot, tally func(services.BackendRef) Tally, now time.Time) {
 	if !t.cfg.Passive {
 		return
@@ -133,7 +133,7 @@ func (t *Tracker) suspect(s *services.Snapshot, b *services.Backend, now time.Ti
 	e := t.by[name]
 	switch {
 	case e != nil && (e.passive || e.down || e.running || e.count > 0):
-		return // that check will tell
+		return // that check decides
 	case e != nil:
 		t.passed.held[name] = now.Add(holdOff)
 		t.schedule(e, now)

@@ -18,11 +18,11 @@ import (
 type Config struct {
 	// Passive: endpoints without a check are checked when they are suspected.
 	Passive bool
-	// ChecksPerSecond bounds active checks; one namespace may have NamespaceShare percent of them
-	// (0 is all).
+	// ChecksPerSecond bounds active checks; one namespace may have NamespaceShare percent of this
+	// bound (0 is all).
 	ChecksPerSecond, NamespaceShare int
-	// MostUnderWay bounds the checks under way, of all namespaces; 0 is the constant of that name.
-	// One namespace may have NamespaceShare percent of it.
+	// MostUnderWay bounds the checks under way, of all namespaces; 0 stands for the constant of the
+	// same name. One namespace may have NamespaceShare percent of this bound.
 	MostUnderWay int
 	// Random returns a number from 0 to n-1.
 	Random func(n int64) int64
@@ -45,8 +45,9 @@ type Tracker struct {
 	denied     []Denial
 	remembered []*endpoint // until the first SetPorts
 
-	// What bounds checks under way, see admit.go. waiting are the lanes with endpoints in their
-	// queue, left is the processor time for checks of all, served that of the lane served last.
+	// Bounds of checks under way, see admit.go. waiting are the lanes with endpoints in their
+	// queue, left is the processor time left for all checks, served the virtual time of the lane
+	// that was served last.
 	lanes    map[laneKey]*lane
 	waiting  []*lane
 	underWay int
@@ -56,15 +57,17 @@ type Tracker struct {
 	late     map[port]time.Time
 }
 
-// Counts are totals since the start, but for those of now.
+// Counts are totals since the start, except for Checked, Down, Unchecked and Waiting, which are
+// numbers of endpoints now.
 type Counts struct {
-	Checks, Failures uint64 // finished, and those of them that failed
-	NotMade          uint64 // that this host could not make
+	Checks, Failures uint64 // finished, and failed
+	NotMade          uint64 // could not be made by this host
 	WentDown, CameUp uint64
-	// Suspected counts suspicions of passive checks, Cleared those of them that an answer ended.
+	// Suspected counts suspicions of passive checks. Cleared counts suspicions that an answer
+	// ended.
 	Suspected, Cleared uint64
-	// Checked are the endpoints with an active check now, Down those that are down by any check,
-	// and Unchecked those that have no place in ChecksPerSecond.
+	// Checked are the endpoints with an active check now. Down are the endpoints that are down by
+	// any check. Unchecked are the endpoints that have no place in ChecksPerSecond.
 	Checked, Down, Unchecked int
 	// Waiting are the endpoints whose check is due and has no room yet.
 	Waiting int
@@ -90,8 +93,8 @@ type endpoint struct {
 	check   objects.Check
 	passive bool // it is checked because it was suspected
 	gone    bool // no longer checked; the result of a check may still come
-	// generation is that of the last SetPorts that gave it its check, ref the backend that was
-	// suspected.
+	// generation is the number of the SetPorts call that last set this check. ref is the suspected
+	// backend.
 	generation uint64
 	ref        services.BackendRef
 
@@ -110,7 +113,7 @@ type endpoint struct {
 	raised time.Time
 }
 
-// Result is what a check found.
+// Result is the result of a check.
 type Result struct {
 	OK     bool
 	Detail string // such as "connected", "refused", "no answer in 750ms", "status 503"
@@ -118,9 +121,9 @@ type Result struct {
 	// Skipped: the endpoint must not be checked, for the reason in Detail. It counts as up.
 	Skipped bool
 	// NotMade: this host could not make the check, for the reason in Detail, such as no free
-	// descriptor. It says nothing about the endpoint: up or down, it stays so.
+	// descriptor. The endpoint stays up or down.
 	NotMade bool
-	// Spent is the processor time that the check cost; 0 if it is that of CheckCost.
+	// Spent is the processor time that the check cost; 0 stands for CheckCost.
 	Spent time.Duration
 }
 
@@ -128,7 +131,7 @@ type Result struct {
 type Start struct {
 	Target netip.AddrPort
 	Check  objects.Check
-	// Namespace is that of the Service.
+	// Namespace is the namespace of the Service.
 	Namespace string
 
 	of   *endpoint
@@ -157,9 +160,10 @@ func (t *Tracker) Configure(cfg Config, now time.Time) {
 	}
 }
 
-// SetPorts replaces the endpoints with active checks, those of the oldest Service first. An
-// endpoint that stays keeps its state, and begins anew if its check is another kind. One that is no
-// longer checked is up. The first check of a new endpoint is within an interval, at random.
+// SetPorts replaces the endpoints with active checks, in the order of their Services' age, oldest
+// first. An endpoint that stays keeps its state, or starts again if its kind of check changed. An
+// endpoint that is no longer checked is up. The first check of a new endpoint is within an
+// interval, at random.
 func (t *Tracker) SetPorts(ports []*compiler.CheckedPort, now time.Time) {
 	t.ports, t.denied = ports, nil
 	t.counts.Checked, t.counts.Unchecked = 0, 0
@@ -339,8 +343,8 @@ func (t *Tracker) next(e *endpoint, now time.Time) time.Time {
 	return now
 }
 
-// together returns a time close by at which other checks are started, too. That costs less
-// than one at a time: the process sleeps and wakes up less often, and answers come together.
+// together returns a time close to at, at which other checks are started as well. That costs less
+// than one check at a time: the process sleeps and wakes up less often, and answers come together.
 func together(at time.Time) time.Time {
 	const grid = 100 * time.Millisecond
 	return at.Round(grid)
@@ -400,7 +404,7 @@ func (t *Tracker) note(e *endpoint) {
 	t.change[e.name] = compiler.EndpointHealth{Endpoint: e.name, Down: e.down, SlowStart: e.share}
 }
 
-// Changes returns what has changed since the last call, in order.
+// Changes returns the health of endpoints that changed since the last call, in order.
 func (t *Tracker) Changes() (list []compiler.EndpointHealth) {
 	for _, h := range t.change {
 		list = append(list, h)
@@ -422,7 +426,7 @@ func (t *Tracker) Counts() Counts { return t.counts }
 // Denied returns the service ports that have no place in the bound of checks.
 func (t *Tracker) Denied() []Denial { return t.denied }
 
-// View is what is known of an endpoint that is checked.
+// View is the state of a checked endpoint, for display.
 type View struct {
 	Check   string // in short, such as "http /healthz"
 	Passive bool   // it is checked because no client got an answer from it
@@ -442,7 +446,7 @@ func (t *Tracker) Views(f func(compiler.Endpoint, View)) {
 	}
 }
 
-// View returns what is known of an endpoint; false if it is not checked.
+// View returns the state of an endpoint; false if it is not checked.
 func (t *Tracker) View(name compiler.Endpoint) (v View, ok bool) {
 	e := t.by[name]
 	if e == nil {

@@ -94,7 +94,7 @@ func (out *found) put(from objects.Source, batch *tracker.Batch) map[objects.Obj
 	return now
 }
 
-// decode decodes all documents of a file. It returns an error if one of them cannot be parsed or
+// decode decodes all documents of a file. It returns an error if a document cannot be parsed or
 // does not identify its object: then it is unknown which objects were removed.
 func decode(data []byte) (*found, error) {
 	out := &found{}
@@ -150,7 +150,7 @@ func toJSON(document []byte) ([]byte, error) {
 	return raw, nil
 }
 
-// add decodes one object, or those of a List.
+// add decodes one object, or the objects of a List.
 func (out *found) add(raw []byte, document int, inList bool) error {
 	var h header
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &h); err != nil {

@@ -3,12 +3,12 @@
 //
 //	directory ──watch, settle──▶ file ──split──▶ documents ──decode──▶ tracker.Batch
 //
-// Read are v1 Service, v1 Node, discovery.k8s.io/v1 EndpointSlice and v1 List of them, in files
+// It reads v1 Service, v1 Node, discovery.k8s.io/v1 EndpointSlice and v1 List of these, in files
 // that end in .yaml, .yml or .json and do not begin with a dot. Other kinds are skipped with a
 // warning, so that a directory may hold a whole application. Unlike kubectl, it reads the status of
 // a Service: status.loadBalancer.ingress has its VIPs. The Service is served in the address
 // families of spec.clusterIPs or, without those, in spec.ipFamilies. Where there are pools, a
-// Service of type LoadBalancer whose status has no VIP gets one of them (package assign).
+// Service of type LoadBalancer whose status has no VIP gets one from a pool (package assign).
 //
 // Decoding is strict: an unknown or doubled field makes the object malformed.
 //

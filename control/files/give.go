@@ -13,8 +13,8 @@ import (
 	"sluice.dev/sluice/control/tracker"
 )
 
-// held is a Service of type LoadBalancer, or with addresses in its status, as its manifest has it,
-// and what was decided about it.
+// held is a Service of type LoadBalancer, or with addresses in its status, in its manifest's form,
+// and the addresses decided for it.
 type held struct {
 	bad      *object // the newest version, if that is malformed
 	id       objects.ObjectID
@@ -23,8 +23,8 @@ type held struct {
 	given    assign.Given
 }
 
-// give has addresses decided about, and changes what was read accordingly. Services of files that
-// were not read again, and that have other addresses now, are added to the batch.
+// give has addresses decided, and changes the objects that were read accordingly. Services of files
+// that were not read again, and that have other addresses now, are added to the batch.
 func (w *Watcher) give(batch *tracker.Batch) {
 	names := slices.Sorted(maps.Keys(w.files))
 	var all []*corev1.Service
@@ -64,7 +64,7 @@ func (w *Watcher) give(batch *tracker.Batch) {
 	}
 }
 
-// decided returns the Service as it is served, and what is wrong with its addresses.
+// decided returns the Service in the form that is served, and the problems of its addresses.
 func (h *held) decided() (*corev1.Service, []objects.FieldProblem) {
 	service := h.service
 	var problems []objects.FieldProblem
@@ -106,7 +106,7 @@ func (out *found) loadBalancers(before []held) (list []held) {
 	return list
 }
 
-// replace sets what is served of an object that was read, unless it is malformed.
+// replace sets the served form of an object that was read, unless it is malformed.
 func (out *found) replace(id objects.ObjectID, service *corev1.Service, problems []objects.FieldProblem) {
 	for i := range out.objects {
 		if o := &out.objects[i]; o.id == id {

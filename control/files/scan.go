@@ -27,7 +27,7 @@ type file struct {
 	read    bool      // like this
 	retry   bool      // a system call failed at the last reading: read again at the next scan
 	objects map[objects.ObjectID]bool
-	next    *found // what was read, until it is applied
+	next    *found // the objects read, until they are applied
 	held    []held // with Addresses: its Services of type LoadBalancer
 }
 
@@ -40,8 +40,8 @@ const (
 	patience = 20
 )
 
-// scan reads the changed files once all of them have settled, and applies them as one batch. It
-// reports whether a file has not settled.
+// scan reads the changed files once all have settled, and applies them as one batch. It reports
+// whether a file has not settled.
 func (w *Watcher) scan(now time.Time) (unsettled bool, err error) {
 	names, err := w.list()
 	if err != nil {
@@ -62,7 +62,7 @@ func (w *Watcher) scan(now time.Time) (unsettled bool, err error) {
 		return true, nil
 	}
 	if w.Addresses != nil {
-		select { // what was changed before a call of Sync counts
+		select { // changes before a call of Sync count
 		case <-w.Addresses.Changed():
 			w.decide = true
 		default:

@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Belongs says what makes the node of this process a gateway. Where that is gone, a process that is
-// ended is not followed by another one: unlike in a rolling update, it leaves nothing behind.
+// Belongs names the objects that make this process's node a gateway. If they are gone, no process
+// follows one that ends: unlike in a rolling update, it leaves nothing behind.
 type Belongs struct {
 	// NodeSelector selects the Nodes that are gateways, as a label selector; "" is not looked at.
 	NodeSelector string
@@ -27,8 +27,8 @@ type Belongs struct {
 	DaemonSet string
 }
 
-// presence watches for one object. Only one that was there can be gone: a selector that never
-// matched says nothing.
+// presence watches for one object. It counts as gone only if it was there before: a selector that
+// never matched is no evidence.
 type presence struct {
 	cache.Store
 	w      *Watcher
@@ -38,11 +38,11 @@ type presence struct {
 	labels string
 	in     string // namespace
 	name   string
-	gone   string // what it means
+	gone   string // the meaning of its absence, for messages
 	seen   atomic.Bool
 }
 
-// presences are what the Watcher looks at for Leaving.
+// presences returns the objects that the Watcher looks at for Leaving.
 func (w *Watcher) presences() (list []*presence) {
 	add := func(p *presence) {
 		p.Store, p.w = cache.NewStore(cache.MetaNamespaceKeyFunc), w

@@ -14,17 +14,17 @@
 //	endpointslices  label !service.kubernetes.io/headless
 //	nodes           field metadata.name=<node name>
 //
-// and, to tell the end of a gateway from a rolling update (belongs.go), without the Tracker:
+// and, to distinguish the end of a gateway from a rolling update (belongs.go), without the Tracker:
 //
 //	nodes           field metadata.name=<node name>, label kubernetes.nodeSelector
 //	daemonsets      field metadata.name=<name of kubernetes.daemonSet>
 //
 // What must hold:
-//   - The control loop publishes nothing before each of the three has been listed once;
-//     each of them is a tracker.Feed for that.
-//   - A list, the first or one after a watch expired (410 Gone), is one Batch: what is new or
-//     different, and deletions of what it no longer has. A list with the same objects in another
-//     order changes nothing.
+//   - The control loop publishes nothing before each of the three kinds has been listed once;
+//     each kind is a tracker.Feed for that.
+//   - A list, the first or one after a watch expired (410 Gone), is one Batch: new and changed
+//     objects, and deletions of objects that it no longer has. A list with the same objects in
+//     another order changes nothing.
 //   - An event that is not newer than the known version of its object is ignored. A list is applied
 //     regardless of its versions: an API server restored from a backup starts from older ones.
 //   - While the API server does not answer nothing changes; a Problem has the time since when.

@@ -138,7 +138,7 @@ func (e *Events) failed(err error) {
 		eventWarnInterval)
 }
 
-// unreachable reports whether an error is not about this Event: any other one would fail, too.
+// unreachable reports whether an error would also occur for any other Event.
 func unreachable(err error) bool {
 	var status apierrors.APIStatus
 	return !errors.As(err, &status) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||

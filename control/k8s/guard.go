@@ -9,10 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// guarded makes a panic of the decoding of an object an error. client-go decodes what a watch sends
-// on a goroutine of its own and lets a panic there end the process (k8s.io/apimachinery pkg/watch,
-// StreamWatcher.receive; pkg/util/runtime, ReallyCrash), where no recover of ours is. As an error
-// it ends the watch, which is started again; what was read before is still served.
+// guarded turns a panic in the decoding of an object into an error. client-go decodes a watch on a
+// goroutine of its own and lets a panic there end the process (k8s.io/apimachinery pkg/watch,
+// StreamWatcher.receive; pkg/util/runtime, ReallyCrash), where this package cannot recover. An
+// error ends the watch, which is started again; objects that were read before are still served.
 type guarded struct {
 	runtime.NegotiatedSerializer
 	log *slog.Logger

@@ -36,7 +36,7 @@ type hold struct {
 	period   time.Duration // 0: nothing is held or remembered
 	services map[holdKey]*heldService
 	owner    map[objects.ObjectID]holdKey // of slices
-	waiting  map[holdKey]*heldService     // those with a slice that waits
+	waiting  map[holdKey]*heldService     // Services with a slice that waits
 	timer    *time.Timer
 	next     time.Time // when it expires; zero if it does not run
 }
@@ -103,7 +103,7 @@ func (h *hold) setPeriod(d time.Duration) (relist bool) {
 	return relist
 }
 
-// apply takes changes, and passes those that need not wait to the Tracker, in one batch.
+// apply takes changes, and passes changes that need not wait to the Tracker, in one batch.
 func (h *hold) apply(from objects.Source, changes []change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -117,12 +117,12 @@ func (h *hold) apply(from objects.Source, changes []change) {
 	}
 	now := time.Now()
 	for n := range touched {
-		h.settle(n, now, b)
+		h.decide(n, now, b)
 	}
 	h.to(b)
 }
 
-// keep records a change for its Service. It returns true if settle decides about the change.
+// keep records a change for its Service. It returns true if decide will handle the change.
 func (h *hold) keep(from objects.Source, c *change, touched map[holdKey]bool) bool {
 	switch c.id.Kind {
 	case objects.KindService:
@@ -179,8 +179,8 @@ func (h *hold) keepSlice(from objects.Source, c *change, touched map[holdKey]boo
 	return true
 }
 
-// settle decides which slices of a Service wait, and passes on the others.
-func (h *hold) settle(n holdKey, now time.Time, b *tracker.Batch) {
+// decide determines which slices of a Service wait, and passes on the others.
+func (h *hold) decide(n holdKey, now time.Time, b *tracker.Batch) {
 	s := h.services[n]
 	e := s.compare()
 	held := !s.since.IsZero()
@@ -234,7 +234,8 @@ func (s *heldService) release(b *tracker.Batch, which func(*heldSlice) bool) {
 	}
 }
 
-// tidy forgets what is no longer needed, reports whether the Service is held, and sets the timer.
+// tidy removes state that is no longer needed, reports whether the Service is held, and sets the
+// timer.
 func (h *hold) tidy(n holdKey, s *heldService, b *tracker.Batch) {
 	var next time.Time
 	for id, slice := range s.slices {

@@ -21,8 +21,8 @@ const (
 	eventRetry         = eventlimit.Retry
 )
 
-// about identifies an Event. The text is not part of it: with numbers or times in its message a
-// Problem would be a new Event each time.
+// about identifies an Event. The text is not part of the identity: with numbers or times in its
+// message a Problem would be a new Event each time.
 type about struct {
 	object objects.ObjectID
 	field  string
@@ -39,7 +39,7 @@ type author struct {
 type series struct {
 	about
 	author  *author
-	problem objects.Problem // the first of them, as it is now
+	problem objects.Problem // the first one, in its present form
 	more    int             // others about the same
 	order   int             // in the list that was looked at last
 	out     bool            // outstanding
@@ -56,7 +56,7 @@ type series struct {
 // outstanding has the series to write Events about. It does no input or output.
 type outstanding struct {
 	series  map[about]*series
-	authors map[string]*author // by namespace; those with a series
+	authors map[string]*author // by namespace; only authors with a series
 }
 
 func newOutstanding() outstanding {
@@ -137,9 +137,9 @@ func (o *outstanding) forget(now time.Time) {
 }
 
 // due returns the Event to write next or, if none is due, nil and the time of the next one; the
-// zero time if there is none. Namespaces take turns, so that none waits behind what another one's
-// author does. Of one, Events with the shortest interval come first, so that none waits behind
-// those that are refused or change often.
+// zero time if there is none. Namespaces take turns, so that no Event waits behind another
+// namespace's. Within a namespace, Events with the shortest interval come first, so that none waits
+// behind Events that are refused or change often.
 func (o *outstanding) due(now time.Time) (first *series, at time.Time) {
 	for _, s := range o.series {
 		switch {
@@ -160,7 +160,7 @@ func (s *series) before(o *series) bool {
 		cmp.Compare(s.order, o.order)) < 0
 }
 
-// text returns the Event's note, printable, shortened to what the API accepts.
+// text returns the Event's note, printable, shortened to the length that the API accepts.
 func (s *series) text() string {
 	p := &s.problem
 	note := p.Message

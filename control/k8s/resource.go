@@ -72,10 +72,10 @@ func (w *Watcher) resource(
 		defer beat.Rest()
 		w.hold.apply(from, list)
 	}
-	r.store.heard = func(objects int, version uint64, listed bool) {
+	r.store.changed = func(objects int, version uint64, listed bool) {
 		beat.Beat()
 		defer beat.Rest()
-		r.heard(objects, version, listed)
+		r.storeChanged(objects, version, listed)
 	}
 	return r
 }
@@ -83,8 +83,8 @@ func (w *Watcher) resource(
 // restartAfter is the pause after a panic in client-go.
 const restartAfter = time.Second
 
-// run lists and watches until ctx is done. It replaces a Reflector that panicked, or that is to
-// list again.
+// run lists and watches until ctx is done. It replaces a Reflector that panicked, or that must list
+// again.
 func (r *resource) run(ctx context.Context) {
 	defer r.end()
 	for ctx.Err() == nil {
@@ -110,7 +110,7 @@ func (r *resource) run(ctx context.Context) {
 	}
 }
 
-// relist makes run list all objects again and pass all of them on.
+// relist makes run list all objects again and pass all on.
 func (r *resource) relist() { r.again.Raise() }
 
 // reflect runs client-go's Reflector until ctx is done, or until it panics, which is logged. The
@@ -169,8 +169,8 @@ func (r *resource) note(ctx context.Context, err error, watching bool) error {
 	return err
 }
 
-// heard is called by the store.
-func (r *resource) heard(objects int, version uint64, listed bool) {
+// storeChanged is called by the store.
+func (r *resource) storeChanged(objects int, version uint64, listed bool) {
 	r.update(func(s *Status) {
 		s.Objects, s.Version, s.Heard = objects, version, time.Now()
 		if listed {
@@ -209,7 +209,7 @@ func (r *resource) update(change func(*Status)) {
 	r.set(s)
 }
 
-// report reports to the Tracker what is wrong with the kind of objects as a whole, if that changed.
+// report reports to the Tracker a problem with the kind of objects as a whole, if that changed.
 func (r *resource) report(s *Status) {
 	var problems []objects.Problem
 	add := func(object objects.ObjectID, format string, args ...any) {

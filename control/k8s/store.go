@@ -16,11 +16,11 @@ import (
 // on. Only the Reflector's goroutine uses it.
 type store struct {
 	from objects.Source
-	// apply passes on changes, all of them at once.
+	// apply passes on changes, all at once.
 	apply func(objects.Source, []change)
-	// heard is called after each change, with the number of objects and newest; listed: it was a
+	// changed is called after each change, with the number of objects and newest; listed: it was a
 	// list.
-	heard func(objects int, version uint64, listed bool)
+	changed func(objects int, version uint64, listed bool)
 
 	known map[objects.ObjectID]uint64 // resource versions; 0 where it is no number
 	// newest is the version up to which all events were received: an unknown object of an older
@@ -65,7 +65,7 @@ func (s *store) set(object any) error {
 	}
 	s.known[id], s.newest = version, max(s.newest, version)
 	s.apply(s.from, []change{{id: id, object: object.(runtime.Object)}})
-	s.heard(len(s.known), s.newest, false)
+	s.changed(len(s.known), s.newest, false)
 	return nil
 }
 
@@ -105,7 +105,7 @@ func (s *store) deleteUnseen(d cache.DeletedFinalStateUnknown) error {
 func (s *store) forget(id objects.ObjectID) {
 	delete(s.known, id)
 	s.apply(s.from, []change{{id: id}})
-	s.heard(len(s.known), s.newest, false)
+	s.changed(len(s.known), s.newest, false)
 }
 
 // forgetVersions makes the next list pass on every object again.
@@ -150,7 +150,7 @@ func (s *store) Replace(list []any, version string) error {
 	if len(changes) > 0 {
 		s.apply(s.from, changes)
 	}
-	s.heard(len(s.known), s.newest, true)
+	s.changed(len(s.known), s.newest, true)
 	return nil
 }
 

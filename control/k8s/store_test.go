@@ -19,7 +19,7 @@ import (
 func newTestStore() (*store, *tracker.Tracker) {
 	t := tracker.New()
 	s := newStore(testSource)
-	s.apply, s.heard = newHold(t.Apply, 0).apply, func(int, uint64, bool) {}
+	s.apply, s.changed = newHold(t.Apply, 0).apply, func(int, uint64, bool) {}
 	return s, t
 }
 

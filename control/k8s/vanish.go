@@ -38,9 +38,9 @@ func isReady(e *discoveryv1.Endpoint) bool {
 // Tracker has as ready.
 type evidence struct {
 	now       map[string]bool // all that are there: ready or not
-	ready     int             // given as ready
-	left      int             // of these, still ready
-	explained bool            // of these, some are there and not ready
+	ready     int             // endpoints that the Tracker has as ready
+	left      int             // how many of the ready ones are still ready in the slices
+	explained bool            // a slice lists some of the ready ones as not ready
 	fresh     bool            // others are ready
 }
 
@@ -78,7 +78,7 @@ func (s *heldSlice) newest() []seen {
 	return s.given
 }
 
-// vanished reports whether a slice had ready endpoints, none of which is in any slice now.
+// vanished reports whether a slice had ready endpoints and no slice has any of these now.
 func (e *evidence) vanished(s *heldSlice) bool {
 	had := false
 	for _, p := range s.given {

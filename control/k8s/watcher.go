@@ -90,8 +90,8 @@ type Status struct {
 	Source objects.Source
 	// Synced: it has been listed once.
 	Synced bool
-	// Objects counts those that match; Heard is when one was last read, Version the newest resource
-	// version.
+	// Objects counts the objects that match; Heard is the time at which an object was last read;
+	// Version is the newest resource version.
 	Objects int
 	Heard   time.Time
 	Version uint64

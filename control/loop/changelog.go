@@ -52,13 +52,13 @@ func (n *names) String() string {
 	return text
 }
 
-// servedBefore is what was served before a pass of the objects that change in it.
+// servedBefore has the served state, before a pass, of the objects that change in it.
 type servedBefore struct {
 	services []bool           // by Changes.Services
 	slices   []*objects.Slice // by Changes.Slices
 }
 
-// before returns what is served of the objects that change; nil if no line would be written.
+// before returns the served state of the objects that change; nil if no line would be written.
 func (g *changeLog) before(c *compiler.Compiler, ch *objects.Changes) *servedBefore {
 	if len(ch.Services)+len(ch.Slices) == 0 || !g.log.Enabled(context.Background(), slog.LevelInfo) {
 		return nil
@@ -73,7 +73,7 @@ func (g *changeLog) before(c *compiler.Compiler, ch *objects.Changes) *servedBef
 	return b
 }
 
-// after records what a pass changed, and writes the line if it is time.
+// after records the changes of a pass, and writes the line if it is time.
 func (g *changeLog) after(c *compiler.Compiler, ch *objects.Changes, b *servedBefore, now time.Time) {
 	if b == nil {
 		return

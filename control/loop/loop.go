@@ -39,8 +39,9 @@ type Config struct {
 	// SaveDrains, if not nil, is called with all drains when one came or went, before the request
 	// for it is answered. It is called on the loop's goroutine.
 	SaveDrains func([]compiler.Drain) error
-	// Prepare, if not nil, changes the compiler's configuration by what the feeds have read, such
-	// as this Node, before the first table is compiled. It is called once, on the loop's goroutine.
+	// Prepare, if not nil, changes the compiler's configuration by objects that the feeds have
+	// read, such as this Node, before the first table is compiled. It is called once, on the loop's
+	// goroutine.
 	Prepare func(*compiler.Config)
 	// Beats, if not nil, gets the heartbeats of the loop, from its first compilation on, and of the
 	// goroutines that work for it: an iteration of the loop follows after Retry at the latest.
@@ -59,10 +60,10 @@ type Config struct {
 // Loop is the control loop: one goroutine that compiles changes, publishes the snapshot, and
 // updates the kernel program.
 //
-//	opening   addresses, publish, then the kernel program: what it sends is known
+//	opening   addresses, publish, then the kernel program: workers know all that it sends
 //	closing   the kernel program, then publish; with Flows: publish, so that no flow
 //	          begins, and the kernel program when the last flow has ended
-//	start     as opening, and what a predecessor left as closing
+//	start     as opening; entries that a predecessor left, as closing
 type Loop struct {
 	Config
 	requests chan func()
@@ -71,13 +72,13 @@ type Loop struct {
 	ended    chan struct{}
 
 	// Only Run's goroutine uses these.
-	pending  *pendingChanges // what the kernel program has not done yet
+	pending  *pendingChanges // outstanding changes of the kernel program
 	replaced bool            // the kernel program was given the full set once
 	// A walk visits all live flows, so the interval doubles as long as walks find nothing to close.
 	nextWalk     time.Time
 	walkInterval time.Duration
-	// What the kernel program refused is requested again at doubling intervals, and at once when
-	// something was closed.
+	// Entries that the kernel program refused are requested again at doubling intervals, and at
+	// once when something was closed.
 	retryRefusedAt  time.Time
 	refusedInterval time.Duration
 	// walking is the walk that runs, which is sent to walkDone when it ends; or nil.
@@ -135,8 +136,8 @@ func New(cfg Config) *Loop {
 	}
 }
 
-// noEdits makes the first pass call EndpointChecks, also where nothing is checked: what was before
-// may have to be forgotten.
+// noEdits makes the first pass call EndpointChecks even if there are no checks: checks of a
+// predecessor may have to end.
 const noEdits = math.MaxUint64
 
 // ErrEnded is returned by requests to a loop that has ended.
@@ -252,11 +253,11 @@ func (l *Loop) update(full bool) {
 	l.notify(ch)
 }
 
-// passCost bounds the changes of one pass, so that those of one namespace, however many and costly,
-// do not make another's wait for more than a few milliseconds and the costliest Service.
+// passCost bounds the changes of one pass. So changes of one namespace, however many and costly,
+// delay another namespace's by at most a few milliseconds and the costliest Service.
 const passCost = 20_000
 
-// changesOf returns the changes for a pass: all of them for the first table, which is published
+// changesOf returns the changes for a pass: all changes for the first table, which is published
 // once.
 func (l *Loop) changesOf(full bool) *objects.Changes {
 	if full {
@@ -309,8 +310,8 @@ func (l *Loop) buildTable() {
 	}
 }
 
-// leftovers retries what could not be done at once: frontends that live flows needed, entries that
-// the kernel program refused, numbers that were in use.
+// leftovers retries operations that had to wait: closing frontends that live flows needed, opening
+// entries that the kernel program refused, freeing numbers that were in use.
 func (l *Loop) leftovers() {
 	l.Compiler.Release(l.Publisher.Oldest())
 	if l.sharing && l.Publisher.Oldest() >= l.Publisher.Published() {
@@ -333,7 +334,7 @@ func (l *Loop) leftovers() {
 	l.completed()
 }
 
-// open makes the kernel program open what is published and not steered yet.
+// open makes the kernel program open entries that are published and not steered yet.
 func (l *Loop) open() {
 	if !l.replaced {
 		l.replace()
@@ -360,8 +361,8 @@ func (l *Loop) openSet(set *steer.Set) {
 	}
 }
 
-// setAside moves what the kernel program cannot hold to the refused entries: the rest is served
-// without it.
+// setAside moves entries that the kernel program cannot hold to the refused entries; the other
+// entries are served.
 func (l *Loop) setAside(r *steer.RefusedError) {
 	if now := time.Now(); !now.Before(l.retryRefusedAt) {
 		l.retryRefusedAt = now.Add(l.refusedInterval)
@@ -431,8 +432,8 @@ func (l *Loop) steered(err error) bool {
 // listShare: listing thousands of problems takes a part in so many of the loop's time at most.
 const listShare = 20
 
-// note updates progress. It lists the problems only when they may have changed, and not at once
-// where that takes long, because listing thousands of them would dominate a small change.
+// note updates progress. It lists the problems only if they may have changed, and later if listing
+// thousands of problems would take longer than the change itself.
 func (l *Loop) note() {
 	p := &l.progress
 	edits := problemEdits{l.Compiler.ProblemEdits(), l.Tracker.ProblemEdits()}
@@ -514,7 +515,7 @@ func (l *Loop) drain(ctx context.Context, d compiler.Drain, do func(compiler.Dra
 	return backends, errors.Join(requested, err)
 }
 
-// SetHealth tells what checks say of endpoints, see Compiler.SetHealth.
+// SetHealth passes the results of checks to the compiler, see Compiler.SetHealth.
 func (l *Loop) SetHealth(ctx context.Context, list []compiler.EndpointHealth) error {
 	return l.request(ctx, func() {
 		l.Compiler.SetHealth(list)

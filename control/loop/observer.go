@@ -24,11 +24,11 @@ type Sync struct {
 // Observer is called with every Sync, on the loop's goroutine: it must not block.
 type Observer interface{ Synced(*Sync) }
 
-// HealthChecks is called with all health check node ports, in order of port, whenever one of them
-// changes. It is called on the loop's goroutine: it must not block.
+// HealthChecks is called with all health check node ports, in order of port, whenever one changes.
+// It is called on the loop's goroutine: it must not block.
 type HealthChecks interface{ SetHealthChecks([]compiler.HealthCheck) }
 
-// EndpointChecks is called with all service ports that have a check, those of the oldest Service
-// first, whenever one of them changes. It is called on the loop's goroutine: it must not block, and
-// must not call methods of the Loop that send it a request.
+// EndpointChecks is called with all service ports that have a check, ports of the oldest Service
+// first, whenever one changes. It is called on the loop's goroutine: it must not block, and must
+// not call methods of the Loop that send it a request.
 type EndpointChecks interface{ SetCheckedPorts([]*compiler.CheckedPort) }

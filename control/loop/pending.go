@@ -9,10 +9,11 @@ import (
 // pendingChanges are the entries that the kernel program has yet to open or close. A later request
 // for an entry replaces an earlier one, so changes that cancel out disappear, and failed ones are
 // retried. No frontend, kept source, port of replies or flag of an address is in both toOpen and
-// toClose. The two are separate because what is to close may wait long for flows, while many passes
-// open entries.
+// toClose. The two are separate because closing may wait long for flows, while many passes open
+// entries.
 //
-// Entries that the kernel program refused are not in toOpen: nothing waits for them.
+// Refused entries, which the kernel program could not hold, are not in toOpen: nothing waits for
+// them.
 type pendingChanges struct{ toOpen, toClose, refused entries }
 
 type entries struct {
@@ -59,7 +60,7 @@ func (l *pendingChanges) note(s *steer.Set, want bool) {
 	to.add(s)
 }
 
-// refuse moves entries to the refused ones, and again moves all of those back to toOpen.
+// refuse moves entries to the refused ones; again moves all refused entries back to toOpen.
 func (l *pendingChanges) refuse(s *steer.Set) {
 	l.toOpen.remove(s)
 	l.refused.add(s)
@@ -71,8 +72,8 @@ func (l *pendingChanges) again() {
 	l.toOpen.add(&set)
 }
 
-// opened and closed remove what is done. Ports of replies are opened for live flows alone, so they
-// are closed with the last of these.
+// opened and closed remove finished entries. Ports of replies are opened for live flows alone, so
+// they are closed with the last flow.
 func (l *pendingChanges) opened(s *steer.Set) {
 	l.toOpen.remove(s)
 	l.toClose.add(&steer.Set{Replies: s.Replies})

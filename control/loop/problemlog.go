@@ -7,17 +7,17 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// Bounds of the lines about problems: so many in each problemInterval, half of them about objects
-// of one namespace.
+// Bounds of the lines about problems per problemInterval: in total, and half of the total for
+// objects of one namespace.
 const (
 	problemInterval   = 10 * time.Second
 	maxProblemLines   = 40
 	maxNamespaceLines = maxProblemLines / 2
 )
 
-// problemLog writes a line for each new problem. A tenant can bring about any number of them at any
-// rate, so the lines of an interval are bounded, and one more line says how many were left out. Its
-// memory is bounded: it counts lines by namespace, of one interval.
+// problemLog writes a line for each new problem. A tenant can cause any number of problems at any
+// rate, so the lines of an interval are bounded, and one more line has the number of omitted ones.
+// Its memory is bounded: it counts lines by namespace, of one interval.
 type problemLog struct {
 	log         *slog.Logger
 	began       time.Time // the interval

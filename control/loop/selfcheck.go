@@ -11,8 +11,8 @@ const checkEvery = 30 * time.Second
 
 // SelfCheck counts the comparisons of the table with a freshly compiled one.
 type SelfCheck struct {
-	// Runs counts checks, Services what they compared, Differences the checks that found a
-	// difference. After a difference the whole table is rebuilt.
+	// Runs counts checks, Services the Services that they compared, Differences the checks that
+	// found a difference. After a difference the whole table is rebuilt.
 	Runs        uint64 `json:"runs"`
 	Services    uint64 `json:"services"`
 	Differences uint64 `json:"differences"`
@@ -29,7 +29,7 @@ func (l *Loop) SelfCheck() SelfCheck {
 }
 
 // selfCheck compares a few Services every checkEvery, and rebuilds the table after a difference. It
-// runs on the loop's goroutine, so that what the Tracker handed out is what was compiled.
+// runs on the loop's goroutine, so that the Tracker's last changes are compiled.
 func (l *Loop) selfCheck(now time.Time) {
 	if !l.replaced || now.Sub(l.checked) < checkEvery {
 		return

@@ -2,10 +2,10 @@ package loop
 
 import "context"
 
-// Standby compiles what the feeds read until ctx is done, for a process that waits for another one
-// to end. It publishes and steers nothing, so Steering may be nil. A Loop with the
-// same Tracker and Compiler that runs afterwards goes on from there. It is called once, instead of
-// Run. compiled, if not nil, is called after the first compile.
+// Standby compiles the objects of the feeds until ctx is done, for a process that waits for another
+// one to end. It publishes and steers nothing, so Steering may be nil. A Loop with the same Tracker
+// and Compiler that runs afterwards continues from there. It is called once, instead of Run.
+// compiled, if not nil, is called after the first compile.
 func (l *Loop) Standby(ctx context.Context, compiled func()) {
 	defer close(l.ended)
 	if l.await(ctx) != nil {

@@ -14,23 +14,23 @@ import (
 // progress is the state of the loop that other goroutines may read.
 type progress struct {
 	mu          sync.Mutex
-	applied     uint64        // Tracker.Read of what is published and steered
+	applied     uint64        // Tracker.Read of the published and steered state
 	at          time.Time     // when it became so
 	changed     chan struct{} // closed at the next change
 	problems    []objects.Problem
 	closing     int   // entries that the kernel program has yet to close
 	steeringErr error // of the kernel program
 	check       SelfCheck
-	feeds       map[objects.Source]error // by feed, of those that were tried; nil: it has synced
+	feeds       map[objects.Source]error // by feed that was tried; nil: it has synced
 }
 
 // feed and steer record a result, and report whether it differs from the last one.
 func (p *progress) feed(s objects.Source, err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	before, asked := p.feeds[s]
+	before, tried := p.feeds[s]
 	p.feeds[s] = err
-	return !asked || fmt.Sprint(before) != fmt.Sprint(err)
+	return !tried || fmt.Sprint(before) != fmt.Sprint(err)
 }
 
 // problemEdits count how often the problems of compiling and of the sources changed.
@@ -63,8 +63,8 @@ func (p *progress) steer(err error) bool {
 	return fmt.Sprint(before) != fmt.Sprint(err)
 }
 
-// Wait returns nil when everything that the sources had before the call is published, steered and
-// seen by every worker, or an error that says why it is not.
+// Wait returns nil once everything that the sources had before the call is published, steered and
+// seen by every worker; otherwise an error with the reason.
 func (l *Loop) Wait(ctx context.Context) error {
 	for _, f := range l.Feeds {
 		if err := f.Sync(ctx); err != nil {
@@ -93,8 +93,8 @@ func (l *Loop) Wait(ctx context.Context) error {
 	}
 }
 
-// WaitListed is Wait, and returns when Status has the problems of what Wait returns for, too: where
-// a listing of them is put off (note), it is done now.
+// WaitListed is Wait, and also makes Status list the problems of that state: if note has put off
+// listing them, WaitListed lists them now.
 func (l *Loop) WaitListed(ctx context.Context) error {
 	if err := l.Wait(ctx); err != nil {
 		return err
@@ -127,20 +127,21 @@ func (l *Loop) seen(ctx context.Context, generation uint64) error {
 	return nil
 }
 
-// Status compares what is applied with what was read.
+// Status compares the applied state with the objects read.
 type Status struct {
-	// Read is the number of batches read from the sources, Applied how many of them are published
-	// and steered.
+	// Read is the number of batches read from the sources; Applied is the number of batches that
+	// are published and steered.
 	Read    uint64    `json:"read"`
 	Applied uint64    `json:"applied"`
 	At      time.Time `json:"at,omitzero"` // when Applied became so
-	// Generation is the published snapshot's, Oldest that of the oldest in use.
+	// Generation is the published snapshot's; Oldest is the generation of the oldest snapshot in
+	// use.
 	Generation uint64 `json:"generation"`
 	Oldest     uint64 `json:"oldest"`
 	// SteeringError is why the kernel program does not steer by all that is published; empty if it
 	// does.
 	SteeringError string `json:"refusal,omitempty"`
-	// Closing counts what the kernel program keeps open for live flows.
+	// Closing counts entries that the kernel program keeps open for live flows.
 	Closing  int                    `json:"closing"`
 	Sources  []SourceStatus         `json:"sources"`
 	Objects  []tracker.ObjectStatus `json:"objects"`
@@ -184,8 +185,8 @@ func (l *Loop) Status() *Status {
 
 // source sums up one feed: the objects read at its place or below.
 func (p *progress) source(of objects.Source, objects []tracker.ObjectStatus) SourceStatus {
-	err, asked := p.feeds[of]
-	s := SourceStatus{Source: of, Synced: asked && err == nil}
+	err, tried := p.feeds[of]
+	s := SourceStatus{Source: of, Synced: tried && err == nil}
 	if err != nil {
 		s.Error = err.Error()
 	}
@@ -199,9 +200,9 @@ func (p *progress) source(of objects.Source, objects []tracker.ObjectStatus) Sou
 	return s
 }
 
-// Reached returns the number of batches that the Tracker has read, how many of them are published
-// and steered, and since when; the zero time before the first snapshot. It is cheap and may be
-// called from any goroutine.
+// Reached returns the number of batches that the Tracker has read, the number of batches that are
+// published and steered, and since when; the zero time before the first snapshot. It is cheap and
+// may be called from any goroutine.
 func (l *Loop) Reached() (read, applied uint64, at time.Time) {
 	read = l.Tracker.Read()
 	l.progress.mu.Lock()

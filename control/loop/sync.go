@@ -7,7 +7,7 @@ import (
 	"sluice.dev/sluice/control/tracker"
 )
 
-// passBegan adds a pass over changes or over a configuration to those that are outstanding.
+// passBegan adds a pass, over changes or over a configuration, to the outstanding passes.
 func (l *Loop) passBegan(s *Sync) {
 	if l.Observer == nil {
 		return
@@ -37,8 +37,8 @@ func (l *Loop) completed() {
 	l.Observer.Synced(s)
 }
 
-// notify passes on what is not part of a snapshot: health check node ports and the Node of this
-// gateway.
+// notify passes on results that are not part of a snapshot: health check node ports and the Node of
+// this gateway.
 func (l *Loop) notify(ch *objects.Changes) {
 	if edits := l.Compiler.HealthEdits(); l.HealthChecks != nil && (!l.healthNotified || l.healthEdits != edits) {
 		l.healthNotified, l.healthEdits = true, edits

@@ -64,8 +64,7 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// unicast returns why no packet can be sent to an address, in whichever field it is; nil if one
-// can.
+// unicast returns why no packet can be sent to an address of any field; nil if one can.
 func unicast(a netip.Addr) error {
 	switch {
 	case a.IsUnspecified():

@@ -45,7 +45,7 @@ func unknownAnnotations(annotations map[string]string, kind string, known []stri
 	return problems
 }
 
-// aboutUnknown says why an annotation is ignored, and which may be meant.
+// aboutUnknown returns why an annotation is ignored, and which known one may be meant.
 func aboutUnknown(key, kind string, known []string) string {
 	if slices.Contains(serviceAnnotations, key) {
 		return fmt.Sprintf("is not read of an %s; it is ignored", kind)

@@ -14,8 +14,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// annotationCheck is the annotation of a Service that says how its endpoints are checked, see
-// ParseChecks.
+// annotationCheck is the annotation of a Service with the checks of its endpoints, see ParseChecks.
 const annotationCheck = "sluice.dev/health-check"
 
 // CheckKind is how an endpoint is checked.
@@ -46,15 +45,16 @@ func (k CheckKind) Proto() uint8 {
 	return header.ProtoTCP
 }
 
-// Check says how endpoints are checked. It is comparable.
+// Check has the parameters of an endpoint's check. It is comparable.
 type Check struct {
 	Kind CheckKind
-	// Interval is the time from the begin of a check to that of the next, Timeout that for an
+	// Interval is the time between the starts of two checks. Timeout is the time allowed for an
 	// answer.
 	Interval, Timeout time.Duration
 	// An endpoint is down after Fall failures in a row, and up again after Rise successes.
 	Rise, Fall uint8
-	// SlowStart is the time in which the weight of an endpoint that is up again grows to all of it.
+	// SlowStart is the time in which the weight of an endpoint that is up again grows to its full
+	// value.
 	SlowStart time.Duration
 
 	Method, Path, Host   string // of HTTP
@@ -94,8 +94,8 @@ type PortCheck struct {
 // Checks are tried in order.
 type Checks []PortCheck
 
-// Of returns the check of a service port, and whether there is one: CheckNone is one, too, and
-// means that the port is not to be checked in any way.
+// Of returns the check of a service port, and false if there is none. CheckNone is a check, which
+// means that the port must not be checked in any way.
 func (cs Checks) Of(p *ServicePort) (_ Check, ok bool) {
 	for i := range cs {
 		c := &cs[i]
@@ -107,8 +107,8 @@ func (cs Checks) Of(p *ServicePort) (_ Check, ok bool) {
 }
 
 // ParseChecks reads checks, separated by semicolons: a kind, and fields FIELD=VALUE, separated by
-// spaces, such as "http path=/healthz interval=2s; port=dns dns name=example.org". The names of
-// fields are those of HAProxy and keepalived where they mean the same: docs/health.md lists them.
+// spaces, such as "http path=/healthz interval=2s; port=dns dns name=example.org". Fields have the
+// names of HAProxy and keepalived if they have the same meaning: docs/health.md lists them.
 func ParseChecks(text string) (Checks, error) {
 	if len(text) > maxCheckText {
 		return nil, fmt.Errorf("has %d bytes, more than %d", len(text), maxCheckText)
@@ -359,7 +359,7 @@ func queryType(text string) (uint16, error) {
 	return uint16(t), nil
 }
 
-// String returns the check in short: its kind and what it asks for.
+// String returns the check in short: its kind and its request.
 func (c *Check) String() string {
 	switch c.Kind {
 	case CheckHTTP, CheckHTTPS:

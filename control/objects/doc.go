@@ -5,7 +5,7 @@
 //	    │ TrimService, TrimSlice, TrimNode
 //	    ▼
 //	Service, Slice, Node     immutable: fields that are compiled, checked one by one
-//	FieldProblem ──▶ Problem what is wrong, with its field, object and Source
+//	FieldProblem ──▶ Problem a mistake, with its field, object and Source
 //	Changes, State           versions of objects, as they go from the tracker to the compiler
 //
 // Each rule for a field is in the file named after it: service.go (ports, families, addresses),

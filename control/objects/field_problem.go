@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// FieldProblem is a Problem of which neither the object nor its Source is known yet.
+// FieldProblem is a Problem whose object and Source are not known yet.
 type FieldProblem struct {
 	Field, Message string
 	Severity       Severity
@@ -25,8 +25,8 @@ func warn(field, format string, args ...any) FieldProblem {
 // MaxFieldProblems bounds the problems reported for one version of an object.
 const MaxFieldProblems = 20
 
-// Bounds of what a message repeats of an object, in bytes. A field can have a megabyte; the longest
-// name has 253 (RFC 1123 subdomain).
+// Bounds of the parts of an object that a message repeats, in bytes. A field can have a megabyte;
+// the longest name has 253 bytes (RFC 1123 subdomain).
 const (
 	maxQuoted = 80
 	maxName   = 253
@@ -61,7 +61,7 @@ func clipped(args []any) []any {
 	return args
 }
 
-// LimitProblems drops what is beyond MaxFieldProblems, and adds a problem with their number.
+// LimitProblems drops the problems beyond MaxFieldProblems, and adds a problem with their number.
 func LimitProblems(problems []FieldProblem) []FieldProblem {
 	if over := len(problems) - MaxFieldProblems; over > 0 {
 		problems = append(problems[:MaxFieldProblems:MaxFieldProblems],

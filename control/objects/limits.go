@@ -7,8 +7,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// Limits are the limits that a Service sets by annotation. For the others it has those of the
-// configuration (Over).
+// Limits are the limits that a Service sets by annotation. The configuration has the others (Over).
 type Limits struct {
 	limits services.Limits
 	set    [len(limitAnnotations)]bool

@@ -117,9 +117,10 @@ func CompareProblems(a, b Problem) int {
 		cmp.Compare(a.Field, b.Field), cmp.Compare(a.Message, b.Message), cmp.Compare(a.Severity, b.Severity))
 }
 
-// Printable replaces what is not printable, or no UTF-8, so that text of an object or file can
-// neither forge further lines nor control a terminal (unicode.IsPrint: control characters of C0 and
-// C1, separators of lines, and marks that change the direction of text are not). Kept runes stay.
+// Printable replaces runes that are not printable, and bytes that are not UTF-8, so that text of an
+// object or file can neither forge further lines nor control a terminal (unicode.IsPrint: control
+// characters of C0 and C1, separators of lines, and marks that change the direction of text are not
+// printable). Kept runes stay.
 func Printable(s string, kept ...rune) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) || slices.Contains(kept, r) {

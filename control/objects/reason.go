@@ -15,7 +15,7 @@ const (
 	ReasonNoRoom Reason = "NoRoom"
 	// ReasonInvalidObject: no API server would have taken this version of the object.
 	ReasonInvalidObject Reason = "InvalidObject"
-	// ReasonDuplicate: the object is read at another place, too, and that one is used.
+	// ReasonDuplicate: the object is also read at another place, and that one is used.
 	ReasonDuplicate Reason = "DuplicateObject"
 	// ReasonEndpointsHeld: endpoints that vanished are served for a time.
 	ReasonEndpointsHeld Reason = "EndpointsHeld"

@@ -27,7 +27,7 @@ type Service struct {
 	skip          string // why kube-proxy ignores it; "" if it does not
 	// HealthPort is spec.healthCheckNodePort where it is effective, else 0.
 	HealthPort uint16
-	refused    bool // it has neither ClusterIPs nor IP families, so nothing of it is served
+	refused    bool // it has neither ClusterIPs nor IP families, so no part is served
 	Ports      []ServicePort
 	VIPs       []VIP // in order of address, ClusterIPs among them
 	// Ranges are spec.loadBalancerSourceRanges by family; an empty list admits every client.
@@ -162,8 +162,8 @@ func (s *Service) readPorts(ports []corev1.ServicePort) (malformed []FieldProble
 	return malformed
 }
 
-// readFamilies decides which families are served: those of the ClusterIPs, or those of
-// spec.ipFamilies where there are no ClusterIPs, as in a manifest.
+// readFamilies reads the families that are served: the families of the ClusterIPs or, without
+// ClusterIPs, as in a manifest, spec.ipFamilies.
 func (s *Service) readFamilies(spec *corev1.ServiceSpec) (malformed []FieldProblem) {
 	ips, field := clusterIPs(spec), "spec.clusterIPs[%d]"
 	if len(spec.ClusterIPs) == 0 {
@@ -196,8 +196,8 @@ func (s *Service) readFamilies(spec *corev1.ServiceSpec) (malformed []FieldProbl
 	return nil
 }
 
-// readAddresses keeps the load balancer addresses, external IPs and ClusterIPs of the families that
-// are served. An address in several of these fields has the kind of the first.
+// readAddresses keeps the load balancer addresses, external IPs and ClusterIPs of the served
+// families. An address in several fields has the kind of the first one.
 func (s *Service) readAddresses(in *corev1.Service) {
 	kinds := map[header.Addr]services.FrontendKind{}
 	add := func(field, text string, kind services.FrontendKind) {

@@ -16,7 +16,7 @@ import (
 )
 
 // Slice has the fields of a discovery.k8s.io/v1 EndpointSlice that are compiled. It is immutable.
-// Its endpoints have no pointers, because there are many of them.
+// Its endpoints have no pointers, because there are many endpoints.
 type Slice struct {
 	ID        ObjectID
 	Service   string // name; "" if the slice belongs to none that is served

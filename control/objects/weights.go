@@ -10,8 +10,8 @@ import (
 
 // annotationWeights is the annotation of a Service or an EndpointSlice with the weights of
 // endpoints: MATCH=WEIGHT, comma separated, where MATCH is an address, a CIDR, node:NAME or
-// zone:NAME. The first entry that matches an endpoint decides, those of the slice before those of
-// the Service. The default is 1. An endpoint of weight 0 gets no new flows.
+// zone:NAME. The first entry that matches an endpoint counts; entries of the slice come before
+// entries of the Service. The default is 1. An endpoint of weight 0 gets no new flows.
 const annotationWeights = "sluice.dev/weights"
 
 // maxWeightRules bounds the rules that each endpoint is compared with.

@@ -26,12 +26,12 @@ const (
 // errTooMuch is the error of a connection that brought more than a check reads.
 var errTooMuch = errors.New("more bytes, or smaller pieces, than a check reads")
 
-// bounded is the connection of a check. It ends reading at maxBytes and maxReads, and counts what
-// it read.
+// bounded is the connection of a check. It ends reading at maxBytes and maxReads, and counts bytes
+// and reads.
 type bounded struct {
 	net.Conn
-	// bytes and reads are what was read, most is the bound of bytes. They are atomic: a goroutine
-	// of net/http reads a connection of HTTP/2, and may end after the answer.
+	// bytes and reads count the input; most is the bound of bytes. They are atomic: a goroutine of
+	// net/http reads an HTTP/2 connection, and may end after the answer.
 	bytes, reads, most atomic.Int64
 }
 

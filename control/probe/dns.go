@@ -13,8 +13,8 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// askDNS sends a query, and wants an answer to it without an error. What has another ID or another
-// question answers another query, if any (RFC 5452, section 9.1).
+// askDNS sends a query, and waits for an answer to it without an error. A message with another ID
+// or another question is no answer to this query, and is ignored (RFC 5452, section 9.1).
 func askDNS(
 	ctx context.Context, to netip.AddrPort, c *objects.Check, began time.Time,
 ) (detail string, reads int, err error) {

@@ -3,14 +3,14 @@
 //	Start ──▶ tcp.go ──▶ tls.go, http.go, grpc.go    a goroutine each, once connected
 //	      └─▶ udp.go, dns.go                         a goroutine each
 //
-// tcp.go connects by non-blocking sockets and one epoll, for tens of thousands of endpoints. What
-// an endpoint can make a check read has the bounds of conn.go: the endpoint, and who writes the
-// Service, may be hostile.
+// tcp.go connects by non-blocking sockets and one epoll, for tens of thousands of endpoints.
+// conn.go bounds the bytes that an endpoint can make a check read, because the endpoint and the
+// author of the Service may be hostile.
 //
-// The kernel sends the packets, from the address and by the route that it chooses, so by the
-// interface and the neighbour that packets of clients to this endpoint take. What differs: they are
-// not rewritten by a worker, their source port is of the host's ephemeral range, and a client whose
-// address is kept is another source than the gateway.
+// The kernel sends the packets, from the address and by the route that it chooses, so on the same
+// interface and to the same neighbour as clients' packets to this endpoint. There are three
+// differences: no worker rewrites them, their source port is of the host's ephemeral range, and if
+// clients keep their addresses, the source is the gateway's own instead.
 //
 // # Loss
 //

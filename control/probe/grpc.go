@@ -62,10 +62,10 @@ func askGRPC(ctx context.Context, conn net.Conn, to netip.AddrPort, c *objects.C
 	if err != nil {
 		return "", err
 	}
-	return judgeGRPC(a, answer)
+	return checkGRPC(a, answer)
 }
 
-func judgeGRPC(a *http.Response, body []byte) (string, error) {
+func checkGRPC(a *http.Response, body []byte) (string, error) {
 	if a.StatusCode != http.StatusOK {
 		return "", fmt.Errorf("status %d", a.StatusCode)
 	}

@@ -17,8 +17,8 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// askHTTP makes a request over a connection and judges its status code. Redirects are not followed:
-// the endpoint is asked and nobody else.
+// askHTTP makes a request over a connection and checks the status code. It does not follow
+// redirects: it asks the endpoint only.
 func askHTTP(c net.Conn, scheme string, to netip.AddrPort, check *objects.Check) (string, error) {
 	q, err := http.NewRequest(check.Method, scheme+"://"+to.String()+check.Path, nil)
 	if err != nil {
@@ -53,7 +53,7 @@ func askHTTP(c net.Conn, scheme string, to netip.AddrPort, check *objects.Check)
 	return fmt.Sprintf("status %d", h.status), nil
 }
 
-// head is what a check wants of the head of an answer.
+// head is the part of an answer's head that a check uses.
 type head struct {
 	status  int
 	length  int64 // of the body; -1 is up to the end of the connection

@@ -15,7 +15,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// attempts are those of one check.
+// attempts is the number of attempts of one check.
 const attempts = 4
 
 // MostDescriptors is how many descriptors a check has at most.
@@ -55,8 +55,8 @@ func New(refused func(netip.Addr) string, beat *heartbeat.Beat) (*Prober, error)
 	return p, nil
 }
 
-// Results returns the channel of results, those that came together at a time. It must be read, or
-// checks stop.
+// Results returns the channel of results, each element with the results that came at one time. It
+// must be read, or checks stop.
 func (p *Prober) Results() <-chan []Finished { return p.results }
 
 // Start begins a check. It does not block.
@@ -168,5 +168,5 @@ func (p *Prober) Close() error {
 	return err
 }
 
-// errNoAnswer is that of an attempt that ended without an answer.
+// errNoAnswer is the error of an attempt that ended without an answer.
 var errNoAnswer = errors.New("no answer")

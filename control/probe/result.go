@@ -12,7 +12,8 @@ import (
 	"sluice.dev/sluice/control/endpointhealth"
 )
 
-// resultOf judges a check of any kind: detail is what the endpoint answered where err is nil.
+// resultOf returns the result of a check of any kind. detail is the endpoint's answer if err is
+// nil.
 func resultOf(detail string, err error, took, timeout time.Duration) endpointhealth.Result {
 	switch {
 	case err == nil:
@@ -26,16 +27,16 @@ func resultOf(detail string, err error, took, timeout time.Duration) endpointhea
 // errLocal: this process has no socket for a check.
 var errLocal = errors.New("no socket")
 
-// localErrors are those that only this host makes: it is out of descriptors, memory, buffers or
-// source ports, or one of its rules forbids to send (EPERM by a filter of netfilter or of a control
-// group). ICMP errors, which tell of the path and of the endpoint, become none of them
-// (icmp_err_convert, net/ipv4/icmp.c; tab_unreach, net/ipv6/icmp.c). EACCES is not in the list: a
-// router that prohibits becomes that.
+// localErrors are errors of this host alone: it is out of descriptors, memory, buffers or source
+// ports, or one of its rules forbids sending (EPERM by a netfilter rule or a control group's
+// filter). ICMP errors, which concern the path or the endpoint, never map to one of these
+// (icmp_err_convert, net/ipv4/icmp.c; tab_unreach, net/ipv6/icmp.c). EACCES is not in the list: the
+// ICMP error of a router that prohibits the packet maps to it.
 var localErrors = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS,
 	syscall.EADDRNOTAVAIL, syscall.EAGAIN, syscall.EPERM}
 
-// local reports whether an error says that this host could not make a check. It says nothing about
-// the endpoint.
+// local reports whether an error means that this host could not make a check. Such an error has no
+// bearing on the endpoint.
 func local(err error) bool {
 	var call *os.SyscallError
 	if errors.Is(err, errLocal) || errors.As(err, &call) && call.Syscall == "socket" {
@@ -44,15 +45,14 @@ func local(err error) bool {
 	return slices.ContainsFunc(localErrors, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
-// silent reports whether an error says that nothing was answered. What else may be wrong is an
-// answer.
+// silent reports whether an error means that nothing was answered. Any other error is an answer.
 func silent(err error) bool {
 	var timeout interface{ Timeout() bool }
 	return errors.Is(err, errNoAnswer) || errors.Is(err, context.Canceled) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// explain says in short why a check failed.
+// explain returns in short why a check failed.
 func explain(err error, timeout time.Duration) string {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):

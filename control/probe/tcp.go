@@ -77,8 +77,8 @@ func (c *connector) start(s endpointhealth.Start) {
 	}
 }
 
-// signal makes run look at what has changed. The caller has mu: after run's end the number of wake
-// may be another file's. The count of an eventfd does not overflow by it.
+// signal makes run look at changes. The caller holds mu: after run has ended, the number of wake
+// may be another file's. An eventfd's count cannot overflow by these calls.
 func (c *connector) signal() {
 	if c.wake >= 0 {
 		_, _ = unix.Write(c.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
@@ -217,12 +217,12 @@ func (c *connector) connect(to netip.AddrPort) (fd int, err error) {
 		_ = unix.Close(fd)
 		return -1, err
 	}
-	return fd, nil // epoll says at once that it is connected
+	return fd, nil // epoll reports at once that it is connected
 }
 
-// ready takes in that an attempt is answered: whichever answer, the check is over. An error is an
-// RST, or an ICMP error: the kernel takes both only with the sequence number of the SYN, so they
-// are from somebody on the path.
+// ready handles an answered attempt: whatever the answer, the check is over. An error is an RST or
+// an ICMP error: the kernel accepts both only with the sequence number of the SYN, so a host on the
+// path sent them.
 func (c *connector) ready(k *connecting, e unix.EpollEvent, now time.Time) {
 	var err error
 	if e.Events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {

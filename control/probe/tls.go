@@ -48,9 +48,9 @@ func (s sessionKey) Put(_ string, session *tls.ClientSessionState) {
 	s.cache.Put(s.key, session)
 }
 
-// Processor time of a handshake beyond endpointhealth.CheckCost, which is that of a resumed session
-// (go test -bench Cost ./control/probe): with a key and an exchange that have fast code in Go, and
-// with others, such as P-521.
+// Processor time of a handshake beyond endpointhealth.CheckCost, which is for a resumed session (go
+// test -bench Cost ./control/probe): with a key and an exchange that have fast code in Go, and with
+// others, such as P-521.
 const (
 	handshakeCost     = time.Millisecond
 	slowHandshakeCost = 4500 * time.Microsecond

@@ -9,8 +9,8 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
-// maxDatagrams is how many datagrams that are no answer are read, so that whoever sends many costs
-// little; maxAnswer is the bytes of one that are read.
+// maxDatagrams bounds the datagrams that are read and are no answer, so that a sender of many costs
+// little. maxAnswer bounds the bytes of a datagram that are read.
 const maxDatagrams, maxAnswer = 32, 4096
 
 // exchange sends a datagram, up to as many times as sends, an every apart, and returns what answers

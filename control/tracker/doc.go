@@ -1,11 +1,11 @@
-// Package tracker collects the objects that sources read, and returns what changed since the last
+// Package tracker collects the objects that sources read, and returns the changes since the last
 // call.
 //
 //	k8s, files ──Batch──▶ Tracker ──objects.Changes──▶ the control loop
 //
-// tracker.go has the Tracker; problems.go lists what is wrong with objects before they are
-// compiled, and where each was read; triggers.go measures how long changes wait. A Feed is a source
-// from the point of view of the control loop.
+// tracker.go has the Tracker; problems.go lists the problems of objects before they are compiled,
+// and where each was read; triggers.go measures how long changes wait. A Feed is a source from the
+// point of view of the control loop.
 //
 // Of the packages of control it imports objects only. Sources and the control loop import it; the
 // compiler does not, because it takes Changes as an argument.

@@ -12,20 +12,20 @@ import (
 type waitingChange struct {
 	read     uint64 // the batch that changed it first
 	at       time.Time
-	together bool // that batch has objects of several Services: a part of them must not be returned
+	together bool // that batch has objects of several Services, which must be returned together
 }
 
 // serviceKey names a Service; the zero key is of objects that belong to none.
 type serviceKey struct{ namespace, name string }
 
 // Costs are counted in endpoints times ports, each of which takes about 0.2 us to compile. A
-// frontend takes some microseconds, and each change of a Service at least as much as leastCost.
+// frontend takes some microseconds. Each change of a Service counts as at least leastCost.
 const (
 	frontendCost = 10
 	leastCost    = 100
 )
 
-// belongs returns the Service that a good version belongs to, and what it costs to compile.
+// belongs returns the Service that a good version belongs to, and its cost of compiling.
 func belongs(good any) (key serviceKey, cost int) {
 	switch o := good.(type) {
 	case *objects.Service:
@@ -46,8 +46,8 @@ func (o *tracked) good() any {
 	return nil
 }
 
-// service returns the Service of an object: that of its version in use, or of the one that Changes
-// returned, if it is deleted.
+// service returns the Service that an object belongs to, by its version in use or, if it is
+// deleted, by the version that Changes last returned.
 func (o *tracked) service() serviceKey {
 	key, _ := belongs(o.good())
 	if key == (serviceKey{}) {
@@ -97,10 +97,10 @@ type group struct {
 }
 
 // ChangesWithin is Changes, but returns a part of the changes if they cost more than a limit, in
-// endpoints times ports: of the namespaces that wait, the one that had least goes first, and of its
-// Services the one that has waited longest. What changed of one Service is returned together, and
-// so are the objects of a batch. Read is then the number of the last batch of which, and of all
-// before it, nothing waits; Wake has a value as long as anything does.
+// endpoints times ports. Of the namespaces that wait, it serves first the one that was served
+// least, and of its Services the one that has waited longest. The changes of one Service are
+// returned together, and so are the objects of a batch. Read is then the number of the last batch
+// up to which nothing waits. Wake has a value as long as anything waits.
 func (t *Tracker) ChangesWithin(limit int) *objects.Changes {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -67,7 +67,7 @@ func (t *Tracker) located(compiled []objects.Problem) []objects.Problem {
 	return all
 }
 
-// problems lists what is wrong with an object before it is compiled.
+// problems lists the problems of an object before it is compiled.
 func (o *tracked) problems(id objects.ObjectID) (problems []objects.Problem) {
 	w := o.winner()
 	for i := range o.versions {

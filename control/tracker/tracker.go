@@ -26,27 +26,27 @@ type Tracker struct {
 	mu           sync.Mutex
 	objects      map[objects.ObjectID]*tracked
 	dirty        map[objects.ObjectID]waitingChange
-	withProblems map[objects.ObjectID]bool            // those with other than one good version
+	withProblems map[objects.ObjectID]bool            // objects without exactly one good version
 	problemEdits uint64                               // counts changes that may change what Locate returns
 	reports      map[objects.Source][]objects.Problem // of places, not of objects
 	read         uint64                               // counts batches taken in
 	wake         wake.Flag
 
-	// For ChangesWithin: what the objects of a Service cost, and start-time fair queueing of the
-	// namespaces that wait. tags are of their next Service, virtual is that of the last one
-	// returned.
+	// For ChangesWithin: the costs of a Service's objects, and start-time fair queueing of the
+	// namespaces that wait. tags are the start tags of their next Services, virtual is the tag of
+	// the last Service returned.
 	costs   map[serviceKey]int
 	tags    map[string]uint64
 	virtual uint64
 
-	// For those who measure, see triggers.go.
+	// For measurements, see triggers.go.
 	started  time.Time
 	queued   time.Time // when the oldest of dirty was read
 	waiting  Waiting
 	triggers []trigger
 }
 
-// tracked is what the Tracker has of one object.
+// tracked is the Tracker's state of one object.
 type tracked struct {
 	versions []version // sorted by source; empty only if the object is deleted and Changes has yet to return that
 	given    any       // what Changes returned last; nil if nothing
@@ -77,8 +77,8 @@ func New() *Tracker {
 // Wake returns a channel that receives a value when there may be changes.
 func (t *Tracker) Wake() <-chan struct{} { return t.wake }
 
-// Batch is a group of changes that must take effect together, such as those of one file. The zero
-// Batch is empty.
+// Batch is a group of changes that must take effect together, such as all changes of one file. The
+// zero Batch is empty.
 type Batch struct{ ops []operation }
 
 type operation struct {
@@ -213,8 +213,8 @@ func (o *tracked) winner() *version {
 	return nil
 }
 
-// Changes returns the objects that differ from what it returned before. Its Read is the number of
-// batches applied so far.
+// Changes returns the objects that differ from their versions at the last call. Read is the number
+// of batches applied so far.
 func (t *Tracker) Changes() *objects.Changes {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -233,7 +233,8 @@ func (t *Tracker) takeAll() *objects.Changes {
 	return ch
 }
 
-// take adds an object to the changes if it differs from what they had before. mu must be held.
+// take adds an object to the changes if it differs from the version that was returned last. mu must
+// be held.
 func (t *Tracker) take(ch *objects.Changes, id objects.ObjectID) {
 	o := t.objects[id]
 	now := o.good()
@@ -267,7 +268,7 @@ func (t *Tracker) State() *objects.State {
 	return s
 }
 
-// Node returns the NodeInfo of a Node, which may be newer than what is compiled. It may be called
+// Node returns the NodeInfo of a Node, which may be newer than the compiled one. It may be called
 // from any goroutine.
 func (t *Tracker) Node(name string) objects.NodeInfo {
 	t.mu.Lock()

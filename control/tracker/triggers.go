@@ -90,8 +90,8 @@ func (t *Tracker) noteTrigger(before, now any) {
 	t.triggers = append(t.triggers, trigger{s.ID, s.Trigger})
 }
 
-// takeTriggers returns the triggers of slices that changed, and forgets those of slices that do not
-// wait. A deleted slice has none: its annotation is of its last change, not of its deletion.
+// takeTriggers returns the triggers of slices that changed, and removes the triggers of slices that
+// do not wait. A deleted slice has none: its annotation is of its last change, not of its deletion.
 func (t *Tracker) takeTriggers(ch *objects.Changes) (times []time.Time) {
 	var left []trigger
 	for _, w := range t.triggers {

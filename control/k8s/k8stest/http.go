@@ -26,7 +26,7 @@ func typesUID(kind string, m *metav1.ObjectMeta) types.UID {
 	return types.UID("uid-" + kind + "-" + m.Namespace + "-" + m.Name)
 }
 
-// selector is what a list or watch is restricted to.
+// selector is the restriction of a list or watch.
 type selector struct {
 	labels labels.Selector
 	fields fields.Selector
@@ -123,8 +123,8 @@ func (s *Server) listOrWatch(w http.ResponseWriter, r *http.Request, k *kind, ve
 	s.watch(w, r, k, &sel)
 }
 
-// list answers all objects at once, or limit of them. A page after the first is refused
-// if anything changed since: it would belong to another list.
+// list answers all objects at once, or limit objects. A page after the first is refused if anything
+// changed since: it would belong to another list.
 func (s *Server) list(w http.ResponseWriter, r *http.Request, k *kind, sel *selector) {
 	limit, _ := strconv.Atoi(r.URL.Query().Get("limit")) // absent: no limit
 	var at uint64
@@ -181,7 +181,7 @@ func (s *Server) listed(k *kind) {
 	s.lists[k.resource]++
 }
 
-// matching lists what a selector selects, by key.
+// matching lists the objects that a selector selects, by key.
 func (k *kind) matching(sel *selector) (list []*object) {
 	for _, key := range slices.Sorted(maps.Keys(k.objects)) {
 		if o := k.objects[key]; sel.match(o) {
@@ -202,7 +202,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, k *kind, sel *sel
 	}
 	from, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64) // absent: 0
 	s.mu.Lock()
-	epoch, version, floor := k.epoch, s.version, k.floor
+	epoch, version, oldest := k.epoch, s.version, k.oldest
 	var objects []*object
 	if initial {
 		objects, from = k.matching(sel), version
@@ -213,8 +213,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, k *kind, sel *sel
 	at, _ := slices.BinarySearchFunc(k.log, from+1,
 		func(e event, v uint64) int { return int(int64(e.version) - int64(v)) })
 	s.mu.Unlock()
-	if from < floor {
-		fail(w, http.StatusGone, "Expired", fmt.Sprintf("too old resource version: %d (%d)", from, floor))
+	if from < oldest {
+		fail(w, http.StatusGone, "Expired", fmt.Sprintf("too old resource version: %d (%d)", from, oldest))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -269,8 +269,7 @@ func (s *Server) follow(r *http.Request, k *kind, sel *selector, out *stream, at
 	}
 }
 
-// send tells of an event as the selector sees it: an object that matches no longer is
-// deleted.
+// send sends an event as the selector sees it: if the object no longer matches, it is a deletion.
 func (e *event) send(sel *selector, out *stream) {
 	if e.forced {
 		out.send(e.typ, e.now.json)
@@ -309,7 +308,7 @@ func (s *Server) event(w http.ResponseWriter, r *http.Request, verb string) {
 			return
 		}
 	}
-	if verb == "create" && !s.taken(w, &e) {
+	if verb == "create" && !s.accepts(w, &e) {
 		return
 	}
 	s.mu.Lock()
@@ -324,8 +323,9 @@ func (s *Server) event(w http.ResponseWriter, r *http.Request, verb string) {
 	_ = json.NewEncoder(w).Encode(&e) // the client may be gone
 }
 
-// taken refuses what a real server does, by the name, and what the test wants refused.
-func (s *Server) taken(w http.ResponseWriter, e *eventsv1.Event) bool {
+// accepts refuses Events that a real server refuses by their names, and Events that the test wants
+// refused.
+func (s *Server) accepts(w http.ResponseWriter, e *eventsv1.Event) bool {
 	if errs := validation.IsDNS1123Subdomain(e.Name); len(errs) > 0 {
 		fail(w, http.StatusUnprocessableEntity, "Invalid", fmt.Sprintf("metadata.name: %q: %v", e.Name, errs))
 		return false

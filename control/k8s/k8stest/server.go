@@ -5,7 +5,7 @@
 //	s := k8stest.Start(tb)
 //	s.Set(service, slice)          // created or updated, with a new resource version
 //	s.Delete(service)
-//	s.Expire()                     // watches end with 410, and everybody lists anew
+//	s.Expire()                     // watches end with 410, and all clients list again
 //	s.Stop(); s.Start()            // it is away, and back at the same address
 //	s.Send("ADDED", slice)         // an event that no real server would send
 //
@@ -60,7 +60,7 @@ type Server struct {
 	lists    map[string]int
 }
 
-// Request is what was asked, as an authorizer sees it.
+// Request is a request as an authorizer sees it.
 type Request struct{ Verb, Group, Resource string }
 
 // kind is one resource: its objects, and what happened to them.
@@ -68,7 +68,7 @@ type kind struct {
 	resource, apiVersion, name string
 	objects                    map[string]*object
 	log                        []event
-	floor                      uint64        // watches from before it are too old
+	oldest                     uint64        // watches from before it are too old
 	epoch                      int           // counts Expire
 	grown                      chan struct{} // closed when log grew
 }
@@ -81,7 +81,7 @@ type object struct {
 	fields fields.Set
 }
 
-// event is one change. before is what the object was, nil if it is new.
+// event is one change. before is the former object, nil if it is new.
 type event struct {
 	version     uint64
 	typ         string
@@ -191,7 +191,7 @@ func (s *Server) Forget(objects ...runtime.Object) {
 	}
 }
 
-// Send tells every watch of an event, as it is, with the version the object says.
+// Send sends an event to every watch, unchanged, with the object's own version.
 func (s *Server) Send(typ string, o runtime.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,13 +200,13 @@ func (s *Server) Send(typ string, o runtime.Object) {
 	k.append(event{version: s.version, typ: typ, now: now, forced: true})
 }
 
-// Expire makes every watch, present or resumed, too old.
+// Expire makes every watch too old, including watches that are resumed later.
 func (s *Server) Expire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.version++
 	for _, k := range s.kinds {
-		k.log, k.floor = nil, s.version
+		k.log, k.oldest = nil, s.version
 		k.epoch++
 		k.wake()
 	}
@@ -219,14 +219,14 @@ func (s *Server) Lists(resource string) int {
 	return s.lists[resource]
 }
 
-// Requests returns what was asked so far, each thing once.
+// Requests returns the requests so far, each one once.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Request(nil), s.requests...)
 }
 
-// Events returns the Events that were written, and how many patches of them there were.
+// Events returns the Events that were written, and the number of patches.
 func (s *Server) Events() ([]*eventsv1.Event, int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,7 +243,7 @@ func (k *kind) wake() {
 	k.grown = make(chan struct{})
 }
 
-// encode finds an object's kind and makes what is sent of it.
+// encode finds an object's kind and encodes it.
 func (s *Server) encode(o runtime.Object, version uint64) (*kind, *object) {
 	var k *kind
 	set := fields.Set{}
