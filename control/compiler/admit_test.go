@@ -12,7 +12,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// greedy is a Service of namespace a, of which others that are equal claim the same external IPs.
+// greedy returns Service n of namespace a. All claim the same external IPs.
 func greedy(n, ips, ports int) *corev1.Service {
 	s := wide(fmt.Sprintf("greedy-%d", n), 0, ports, int64(n+1))
 	s.Namespace, s.Spec.ClusterIP = "a", fmt.Sprintf("10.97.%d.%d", n>>8, n&255)
@@ -29,8 +29,8 @@ func (l *limited) all() map[string]int {
 	return n
 }
 
-// TestLostClaimsTakeNoRoom: equal Services of one namespace, whose claims all lose but the
-// oldest's, leave room for a younger one of another namespace. The figures are those of a gateway.
+// TestLostClaimsTakeNoRoom: equal Services of one namespace, of which only the oldest wins its
+// claims, leave room for a younger Service of another namespace. The sizes are a gateway's.
 func TestLostClaimsTakeNoRoom(t *testing.T) {
 	const room = 229_376
 	l := newLimited(t, Config{MaxFrontends: room, MaxAddrs: room, MaxSources: room})
@@ -47,8 +47,8 @@ func TestLostClaimsTakeNoRoom(t *testing.T) {
 	}
 }
 
-// TestRoomFollowsContests: in a full table a Service is charged for what it gets alone, also after
-// those that it lost to are gone or denied.
+// TestRoomFollowsContests: in a full table a Service is charged only for claims that it wins, also
+// after the Services that won against it are gone or denied.
 func TestRoomFollowsContests(t *testing.T) {
 	l := newLimited(t, Config{MaxFrontends: 20, MaxAddrs: 100, MaxSources: 100})
 	for i := range 4 { // a frontend of its own each, and 3 that all claim
@@ -71,8 +71,8 @@ func TestRoomFollowsContests(t *testing.T) {
 	}
 }
 
-// TestNamespaceShare: a namespace gets no more than its share of each table, what is beyond is
-// refused for that object alone, and other namespaces have the rest.
+// TestNamespaceShare: a namespace gets at most its share of each table. Objects beyond the share
+// are refused one by one, and other namespaces have the rest.
 func TestNamespaceShare(t *testing.T) {
 	l := newLimited(t, Config{MaxFrontends: 20, MaxAddrs: 100, MaxSources: 100, NamespaceShare: 50})
 	for i := range 3 {
@@ -130,8 +130,8 @@ func TestSlotsOfTablesAreShared(t *testing.T) {
 	}
 }
 
-// TestClaimsOfOneNamespaceAreBounded: a namespace whose Services ask for more than a whole table
-// has no claims for the youngest of them, however many lose, because claims take memory.
+// TestClaimsOfOneNamespaceAreBounded: if a namespace's Services ask for more than a whole table,
+// the youngest have no claims, because claims take memory.
 func TestClaimsOfOneNamespaceAreBounded(t *testing.T) {
 	l := newLimited(t, Config{MaxFrontends: 20, MaxAddrs: 100, MaxSources: 100, NamespaceShare: 50})
 	for i := range 10 {

@@ -74,7 +74,7 @@ func TestRemovedAddressFlagsAreClosed(t *testing.T) {
 }
 
 // TestConfigureTheSame: a configuration equal to the last one makes no new table. The node's
-// addresses are told again and again, and each table costs a pass over all Services.
+// addresses are reported again and again, and each new table costs a pass over all Services.
 func TestConfigureTheSame(t *testing.T) {
 	compiler := compiler.New(controltest.Config())
 	before, _, _ := compiler.Compile(&objects.Changes{})

@@ -141,8 +141,8 @@ func TestEndedEndpointsAreReplacedAtOnce(t *testing.T) {
 	}
 }
 
-// TestTablesOvertaken: whatever happens while a table is built, in the end the table in force is
-// that of the newest version.
+// TestTablesOvertaken: whatever happens while a table is built, the table of the newest version is
+// in force in the end.
 func TestTablesOvertaken(t *testing.T) {
 	for name, meanwhile := range map[string]func(*costly){
 		"nothing":        func(*costly) {},

@@ -29,8 +29,8 @@ import (
 // maxProblemsText bounds what the Problems of one object may fill of logs, Events and the status.
 const maxProblemsText = 32 << 10
 
-// hostile is objects of one tenant, which are read beside goods. What is wrong with them must be
-// said of them, in these words, and nothing where there are none.
+// hostile is a tenant's objects, which are read beside goods. The problems of these objects must
+// have the wanted words, and an object without wanted words must have no problem.
 type hostile struct {
 	name    string
 	objects []runtime.Object
@@ -179,8 +179,8 @@ func (h *hostileTenant) checkTable(row *hostile) {
 	}
 }
 
-// TestHostileObjects reads objects as a tenant may write them beside good ones, whose part of the
-// table stays what it is alone, byte for byte.
+// TestHostileObjects reads a tenant's objects beside good ones. The good objects' part of the table
+// stays the same, byte for byte, as without them.
 func TestHostileObjects(t *testing.T) {
 	for group, rows := range map[string][]hostile{
 		"endpoint address": endpointAddresses(), "frontend address": frontendAddresses(),

@@ -46,7 +46,7 @@ func wideSlice(of string, net byte, ports, n int) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// limited is a compiler beside what is read.
+// limited is a compiler with the tracker whose changes it compiles.
 type limited struct {
 	*Compiler
 	t       *testing.T
@@ -58,7 +58,7 @@ func newLimited(t *testing.T, cfg Config) *limited {
 	return &limited{New(cfg), t, tracker.New()}
 }
 
-// compile compares with a table from nothing, and what the self check sees.
+// compile compiles changes, and compares with a table from scratch and by the self check.
 func (l *limited) compile() []objects.Problem {
 	l.t.Helper()
 	s, problems, _ := l.Compile(l.tracker.Changes())
@@ -109,7 +109,7 @@ func TestFrontendsOfOneServiceAreBounded(t *testing.T) {
 }
 
 // TestOlderServicesGetTheRoom: if Services exceed the kernel program's room, the youngest get
-// nothing, and get all of it when another one is deleted.
+// nothing; they are served when an older one is deleted.
 func TestOlderServicesGetTheRoom(t *testing.T) {
 	pods := Config{NodeName: "gw"}
 	pods.ClusterCIDRs = append(pods.ClusterCIDRs, netip.MustParsePrefix("10.244.0.0/16"))

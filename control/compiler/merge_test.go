@@ -13,8 +13,8 @@ import (
 )
 
 // TestEndpointsAreReadAgain: the endpoints of a large Service are kept for the next merge. They are
-// read again from all slices when something else that they depend on changes, and after that only
-// those of slices that change.
+// read again from all slices when another input of theirs changes, and after that only from slices
+// that change.
 func TestEndpointsAreReadAgain(t *testing.T) {
 	const service, taken = "x", "10.1.0.5" // the address of an endpoint
 	configure := func(change func(*Config)) func(*limited) {

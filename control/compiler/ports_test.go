@@ -12,8 +12,8 @@ import (
 	"sluice.dev/sluice/test/bed/machine"
 )
 
-// TestThousandsOfPorts: what one Service costs grows with its ports and those of its slices, not
-// with their product, and not with endpoints times ports where these are refused or the same.
+// TestThousandsOfPorts: the cost of a Service grows with its ports plus the ports of its slices,
+// not with their product, and not with endpoints times ports if these are refused or equal.
 func TestThousandsOfPorts(t *testing.T) {
 	const bound = 10 * time.Second // by the product the first takes minutes
 	for _, tt := range []struct {

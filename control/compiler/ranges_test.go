@@ -80,8 +80,8 @@ func TestFrontendsShareRanges(t *testing.T) {
 	check()
 }
 
-// TestSelfCheckOfManyFrontends: what frontends share, endpoints and their table, is looked at once
-// for all of them. 8,192 frontends with tables of 16,001 slots took 10 s of the loop.
+// TestSelfCheckOfManyFrontends: the self check reads shared endpoints and their table once for all
+// frontends. 8,192 frontends with tables of 16,001 slots took 10 s of the loop.
 func TestSelfCheckOfManyFrontends(t *testing.T) {
 	h := newHostileTenant(t)
 	vips := make([]string, 60)

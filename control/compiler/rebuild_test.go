@@ -21,15 +21,15 @@ func (w *pinWorld) ref(last byte) services.BackendRef {
 	return 0
 }
 
-// TestRebuildKeepsIndexes: after the table was rebuilt watchers are still called, for what
-// was waiting, of what the repair itself changes, and of what comes later; and nobody gets a number
-// that the repair gave back.
+// TestRebuildKeepsIndexes: after a rebuild watchers are still called: for numbers that waited, for
+// changes by the repair itself, and for later ones. No number that the repair freed is in use
+// twice.
 func TestRebuildKeepsIndexes(t *testing.T) {
 	w := newPinWorld("ClientIP")
-	var told []byte
+	var reported []byte
 	w.c.WatchPins(func(l []LostPin) {
 		for _, p := range l {
-			told = append(told, p.Addr[15])
+			reported = append(reported, p.Addr[15])
 		}
 	})
 	busy := 0
@@ -38,7 +38,7 @@ func TestRebuildKeepsIndexes(t *testing.T) {
 	w.c.Release(w.compile())
 	before, gone := w.ref(1), w.ref(3)
 	w.endpoints("10.0.0.1", "10.0.0.2", "10.0.0.3")
-	w.compile() // 4 waits to be told of
+	w.compile() // 4 is still to be reported
 	w.endpoints("10.0.0.1", "10.0.0.2")
 	w.t.Upsert(objects.Source{Kind: "test"}, w.slice)
 	w.t.Changes() // 3 went, and the compiler missed it
@@ -56,8 +56,8 @@ func TestRebuildKeepsIndexes(t *testing.T) {
 		return w.t.Changes()
 	}())
 	w.c.Release(s.Generation)
-	if slices.Sort(told); !slices.Equal(told, []byte{2, 4}) { // 3 is back, so clients keep it
-		t.Errorf("told of %v, want 2 and 4", told)
+	if slices.Sort(reported); !slices.Equal(reported, []byte{2, 4}) { // 3 is back, so clients keep it
+		t.Errorf("reported %v, want 2 and 4", reported)
 	}
 	if busy == 0 {
 		t.Error("flows are not checked any more")
@@ -67,8 +67,8 @@ func TestRebuildKeepsIndexes(t *testing.T) {
 // TestRebuildLosesPins: backends that the repair itself takes from new flows are reported.
 func TestRebuildLosesPins(t *testing.T) {
 	w := newPinWorld("ClientIP")
-	told := 0
-	w.c.WatchPins(func(l []LostPin) { told += len(l) })
+	reported := 0
+	w.c.WatchPins(func(l []LostPin) { reported += len(l) })
 	w.endpoints("10.0.0.1", "10.0.0.2")
 	w.c.Release(w.compile())
 	w.endpoints("10.0.0.1")
@@ -76,16 +76,16 @@ func TestRebuildLosesPins(t *testing.T) {
 	w.t.Changes()
 	s, _, _ := w.c.Rebuild(w.t.State())
 	w.c.Release(s.Generation)
-	if told != 1 {
-		t.Errorf("told of %d lost pins, want 1", told)
+	if reported != 1 {
+		t.Errorf("reported %d lost pins, want 1", reported)
 	}
 	w.service.Spec.SessionAffinity = corev1.ServiceAffinityNone
 	w.t.Upsert(objects.Source{Kind: "test"}, w.service)
 	w.t.Changes()
 	s, _, _ = w.c.Rebuild(w.t.State())
 	w.c.Release(s.Generation)
-	if told < 2 {
-		t.Error("not told that the Service has no affinity any more")
+	if reported < 2 {
+		t.Error("no report that the Service has no affinity any more")
 	}
 }
 
@@ -93,11 +93,11 @@ func TestRebuildLosesPins(t *testing.T) {
 // is not reported as lost.
 func TestRebuildKeepsPinsOfReadmittedEndpoint(t *testing.T) {
 	w := newPinWorld("ClientIP")
-	w.c.WatchPins(func(l []LostPin) { t.Errorf("told of %v", l) })
+	w.c.WatchPins(func(l []LostPin) { t.Errorf("reported %v", l) })
 	w.endpoints("10.0.0.1", "10.0.0.2")
 	w.c.Release(w.compile())
 	w.endpoints("10.0.0.1")
-	w.compile() // 2 waits to be told of
+	w.compile() // 2 is still to be reported
 	w.endpoints("10.0.0.1", "10.0.0.2")
 	w.t.Upsert(objects.Source{Kind: "test"}, w.slice)
 	w.t.Changes()

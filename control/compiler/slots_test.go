@@ -9,8 +9,8 @@ import (
 	"sluice.dev/sluice/control/maglev"
 )
 
-// TestManyTablesOfOneService: a Service of many ports, each table of which is small, has no more of
-// them built in one Compile than one that is large would have.
+// TestManyTablesOfOneService: a Service with many ports, each with a small table, has at most as
+// many slots built in one Compile as a Service with one large table.
 func TestManyTablesOfOneService(t *testing.T) {
 	const ports, endpoints = 100, 160
 	l := newLimited(t, Config{NamespaceShare: 50})
@@ -56,8 +56,8 @@ func TestFirstSnapshotIsNotHeldUp(t *testing.T) {
 	}
 }
 
-// TestSlotsOfTwoSets: an upper bound of the slots is one also where each port has a set of all
-// endpoints, for pods, and one of those on this node.
+// TestSlotsOfTwoSets: the upper bound of the slots also holds if each port has two sets: all
+// endpoints, for pods, and this node's endpoints.
 func TestSlotsOfTwoSets(t *testing.T) {
 	const ports, endpoints = 12, 10_500
 	l := newLimited(t, Config{NamespaceShare: 100, NodeName: "gw-1",

@@ -34,8 +34,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnsAreFair: in a whole round everybody has his share, in any part of it his
-// share give or take one turn, and a shortened round is off by rounding alone.
+// TestTurnsAreFair: in a whole round every backend has its share; in any part of a round it has its
+// share plus or minus one turn; a shortened round differs by rounding alone.
 func TestTurnsAreFair(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 300 {

@@ -14,8 +14,8 @@ import (
 )
 
 // TestLostPins: clients lose their pins to an endpoint that leaves every set of its service port,
-// once every worker has left the snapshots that chose it, and not before. Services
-// without affinity say nothing.
+// once every worker has left the snapshots that chose it, and not before. Pins of Services without
+// affinity are not reported.
 func TestLostPins(t *testing.T) {
 	for _, c := range []struct {
 		name, affinity string

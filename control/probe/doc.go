@@ -19,5 +19,5 @@
 // datagrams) at each quarter of its timeout while none is answered, and the first answer counts.
 // With 10 % lost each way a check then fails once in 770 times, and three in a row once in 450
 // million. A refusal is an answer. A check of another kind goes on with the first connection, where
-// the kernel repeats what is lost after some 200 ms.
+// the kernel retransmits after some 200 ms.
 package probe

@@ -220,7 +220,7 @@ func (c *connector) connect(to netip.AddrPort) (fd int, err error) {
 	return fd, nil // epoll reports at once that it is connected
 }
 
-// ready handles an answered attempt: whatever the answer, the check is over. An error is an RST or
+// ready handles an answered attempt: any answer ends the check. An error is an RST or
 // an ICMP error: the kernel accepts both only with the sequence number of the SYN, so a host on the
 // path sent them.
 func (c *connector) ready(k *connecting, e unix.EpollEvent, now time.Time) {
