@@ -40,7 +40,8 @@ func TestCompilerKeepsNothingOfDeletedObjects(t *testing.T) {
 		met["shared sets"] = met["shared sets"] || sharesSet(c)
 		met["tables"] = met["tables"] || len(c.tables.store) > 0
 		met["keep-sources"] = met["keep-sources"] || len(c.kept.count) > 0
-		met["contested"] = met["contested"] || len(c.contest.claims.pairs) > len(c.contest.claims.head)+unused(&c.contest.claims)
+		met["contested"] = met["contested"] || len(c.contest.claims.pairs) >
+			len(c.contest.claims.head)+unused(&c.contest.claims)
 		met["problems"] = met["problems"] || len(problems) > 0
 		met["problems"] = met["problems"] || len(tr.Locate(nil)) > 5
 	}

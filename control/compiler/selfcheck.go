@@ -108,7 +108,8 @@ func (c *Compiler) compare(units []*unit, given HandedOut, published *services.S
 		return "the published snapshot is not the last compiled one"
 	}
 	fresh := c.fresh(units)
-	got, want := &facts{Compiler: c, skipTables: c.tables.deferring}, &facts{Compiler: fresh, skipTables: c.tables.deferring}
+	got := &facts{Compiler: c, skipTables: c.tables.deferring}
+	want := &facts{Compiler: fresh, skipTables: c.tables.deferring}
 	for _, u := range units {
 		if d := got.differ(u, want); d != "" {
 			return fmt.Sprintf("Service %s/%s: %s differ", u.key.namespace, u.key.name, d)

@@ -41,7 +41,8 @@ func (ts *tables) setSets(u *unit, p *port, f *familySet, n needs) (problems []o
 				problems = append(problems, problem)
 			}
 		}
-		ts.setSet(u, p, f, which, &services.EndpointSet{Backends: chosen, Weights: weightsOf(f.members, chosen), Empty: empty})
+		ts.setSet(u, p, f, which,
+			&services.EndpointSet{Backends: chosen, Weights: weightsOf(f.members, chosen), Empty: empty})
 	}
 	return problems
 }

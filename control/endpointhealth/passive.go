@@ -51,7 +51,7 @@ type suspect struct {
 	ref              services.BackendRef
 	opened, answered uint64
 	refused          uint64 // when it answered last
-	// silent counts flows opened since the last answer, waited the samples since the first such flow.
+	// silent counts flows opened since the last answer, waited the samples since the first one.
 	silent, waited uint32
 }
 
