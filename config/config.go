@@ -187,8 +187,6 @@ type EndpointHealth struct {
 	Check string `json:"check"`
 	// Passive: an endpoint without a check is checked once it leaves SYNs of clients unanswered.
 	Passive bool `json:"passive"`
-	// ChecksPerSecond bounds the checks of all endpoints together.
-	ChecksPerSecond int `json:"checksPerSecond"`
 }
 
 // Checks returns Check in the compiler's form; nil if it is "" or invalid.
@@ -254,10 +252,9 @@ type Flows struct {
 // Maglev has the seed of backend selection. All gateways of a cluster must have the same seed, so
 // that they choose the same backends. A client that knows the seed can choose its backend.
 type Maglev struct {
-	// SeedFile is a file with the seed. While it does not exist, Seed is used.
+	// SeedFile is a file with the seed. Without it, or while it does not exist, a gateway draws a
+	// seed of its own.
 	SeedFile string `json:"seedFile"`
-	// Seed is the seed itself. If both are empty, each gateway generates its own seed.
-	Seed string `json:"seed" secret:"true"`
 }
 
 // UnservedPolicy decides on packets to a VIP that are for no port of a Service: other ports, and
@@ -284,9 +281,6 @@ const (
 // Sockets configures how workers use their AF_XDP sockets and their cores; docs/tuning.md has
 // figures.
 type Sockets struct {
-	// TxBudget is the number of packets that one system call may send in copy mode; 0:
-	// tuning.ringSize.
-	TxBudget int `json:"txBudget"`
 	// BusyPoll: if not 0, workers poll the NIC themselves (SO_BUSY_POLL, SO_PREFER_BUSY_POLL).
 	BusyPoll       Duration `json:"busyPoll"`
 	BusyPollBudget int      `json:"busyPollBudget"`

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -126,10 +125,6 @@ func (d *decoder) document(data []byte) *Configuration {
 		c.Flows.Timeouts = TimeoutsOf(ProfileRFC)
 		c.Tuning.TimeWaitBackend = timeWaitBackendOf(ProfileRFC)
 	}
-	if w := node.Lookup(root, "waiting"); w != nil && w.Value == string(WaitingShared) {
-		waits := WaitsOf(WaitingShared)
-		c.Tuning.Spin, c.Tuning.Coalesce = waits.Spin, waits.Coalesce
-	}
 	d.value("", root, reflect.ValueOf(c).Elem())
 	return c
 }
@@ -214,11 +209,7 @@ func (d *decoder) scalar(path string, n *yaml.Node, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
 		if n.Tag != "!!str" {
-			value := n.Value
-			if secret(path) {
-				value = "it"
-			}
-			d.fail(path, n.Line, "must be a text, put %s in quotes", value)
+			d.fail(path, n.Line, "must be a text, put %s in quotes", n.Value)
 			return
 		}
 		v.SetString(n.Value)
@@ -239,11 +230,6 @@ func (d *decoder) scalar(path string, n *yaml.Node, v reflect.Value) {
 	default:
 		panic("config: a field has type " + v.Type().String() + "; teach decoder.scalar to read it")
 	}
-}
-
-// secret reports whether messages must not contain the value of the field with this path.
-func secret(path string) bool {
-	return slices.ContainsFunc(leaves(Default()), func(l leaf) bool { return l.path == path && l.secret })
 }
 
 // join appends a field's name to a path.

@@ -39,7 +39,7 @@ func Default() *Configuration {
 			},
 			Scheduler: Schedulers[0], NamespaceShare: 50,
 		},
-		EndpointHealth: EndpointHealth{Passive: true, ChecksPerSecond: 4000},
+		EndpointHealth: EndpointHealth{Passive: true},
 		Flows: Flows{
 			IPv4:     1 << 20,
 			IPv6:     1 << 18,
@@ -72,9 +72,6 @@ func Default() *Configuration {
 			Precedence:      PrecedenceAuto,
 			RingSize:        2048,
 			FrameSize:       AutoFrameSize,
-			Spin:            WaitsOf(WaitingDedicated).Spin,
-			Coalesce:        WaitsOf(WaitingDedicated).Coalesce,
-			Sleep:           Duration(500 * time.Millisecond),
 			AffinityClients: 1 << 18,
 			LimitSources:    1 << 16,
 			Fragments:       8192,

@@ -28,8 +28,6 @@ type leaf struct {
 	value any
 	live  bool
 	field reflect.Value
-	// secret: messages must not contain the value.
-	secret bool
 }
 
 // leaves lists all fields in the order of the file.
@@ -37,7 +35,7 @@ func leaves(c *Configuration) []leaf {
 	return appendLeaves(nil, "", reflect.ValueOf(c).Elem(), leaf{})
 }
 
-// appendLeaves appends the fields of v. in has the properties that they inherit: live and secret.
+// appendLeaves appends the fields of v. in has the property that they inherit: live.
 func appendLeaves(list []leaf, path string, v reflect.Value, in leaf) []leaf {
 	_, text := v.Addr().Interface().(encoding.TextUnmarshaler)
 	if v.Kind() != reflect.Struct || text {
@@ -47,7 +45,7 @@ func appendLeaves(list []leaf, path string, v reflect.Value, in leaf) []leaf {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		list = appendLeaves(list, join(path, f.Tag.Get("json")), v.Field(i), leaf{
-			live: in.live || f.Tag.Get("reload") == "live", secret: in.secret || f.Tag.Get("secret") == "true",
+			live: in.live || f.Tag.Get("reload") == "live",
 		})
 	}
 	return list
@@ -91,9 +89,6 @@ func (c *Configuration) Reload(next *Configuration) *Configuration {
 
 // text prints the leaf's value on one line for a message.
 func (l *leaf) text() string {
-	if l.secret && !l.field.IsZero() {
-		return "a secret"
-	}
 	return text(l.value)
 }
 

@@ -19,7 +19,6 @@ import (
 type Host struct {
 	Interfaces []string
 	CPUs       []int       // on which this process may run
-	LowestNice int         // least nice value that its threads may have, -20 to 0
 	Ephemeral  PortRange   // net.ipv4.ip_local_port_range
 	Reserved   []PortRange // net.ipv4.ip_local_reserved_ports: never chosen by the kernel
 }
@@ -51,9 +50,6 @@ func ReadHost() (Host, error) {
 	if h.CPUs, err = CPUs(); err != nil {
 		return h, err
 	}
-	if h.LowestNice, err = lowestNice(); err != nil {
-		return h, err
-	}
 	if h.Ephemeral, err = ReadEphemeral(); err != nil {
 		return h, err
 	}
@@ -64,24 +60,6 @@ func ReadHost() (Host, error) {
 // ReadEphemeral returns the range of ports that the kernel assigns to the node's own connections.
 func ReadEphemeral() (PortRange, error) {
 	return readEphemeral("/proc/sys/net/ipv4/ip_local_port_range")
-}
-
-// lowestNice returns the lowest nice value that the calling thread may set, at most 0
-// (capabilities(7), setrlimit(2)).
-func lowestNice() (int, error) {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData
-	if err := unix.Capget(&header, &sets[0]); err != nil {
-		return 0, fmt.Errorf("read the capabilities of this process: %w", err)
-	}
-	if sets[0].Effective>>unix.CAP_SYS_NICE&1 != 0 {
-		return -20, nil
-	}
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NICE, &limit); err != nil {
-		return 0, fmt.Errorf("read the limit of this process's nice value: %w", err)
-	}
-	return min(20-int(min(limit.Cur, 40)), 0), nil
 }
 
 // InMemory reports whether a path, or the nearest existing directory above it, is on a file system
@@ -142,10 +120,6 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 				"this process may not run on CPU %d, choose among %s (cpuset, taskset)",
 				cpu, wording.Numbers(h.CPUs, ","))
 		}
-	}
-	if nice := c.Tuning.WorkerNice; nice < h.LowestNice {
-		k.fail("tuning.workerNice", "is %d, but this process may set only %d, give it CAP_SYS_NICE or write %d",
-			nice, h.LowestNice, h.LowestNice)
 	}
 	if port, clash := h.ChosenByKernel(c.SNAT.Ports); clash {
 		k.fail("snat.ports", "is %s, but the kernel also assigns port %d of it (net.ipv4.ip_local_port_range %s): "+

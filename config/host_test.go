@@ -29,12 +29,6 @@ func TestCheckHost(t *testing.T) {
 			"gw: interfaces[0].name: no interface eth7 in this network namespace, choose one of lo, eth0"},
 		{"CPU not ours", func(c *Configuration, _ *Host) { c.WorkerCPUs = []int{5} },
 			"gw: workerCPUs[0]: this process may not run on CPU 5, choose among 0,1"},
-		{"worker's nice value", func(c *Configuration, _ *Host) { c.Tuning.WorkerNice = -10 },
-			"gw: tuning.workerNice: is -10, but this process may set only 0, give it CAP_SYS_NICE or write 0"},
-		{"worker's nice value allowed", func(c *Configuration, h *Host) {
-			c.Tuning.WorkerNice, h.LowestNice = -10,
-				-10
-		}, ""},
 		{"ephemeral ports", func(_ *Configuration, h *Host) { h.Ephemeral.First = 20000 },
 			"gw: snat.ports: is 16384-29999, but the kernel also assigns port 20000 of it"},
 		{"reserved", func(_ *Configuration, h *Host) {

@@ -2,16 +2,8 @@ package config
 
 import "time"
 
-// minTxBudget is the number of packets that a system call of AF_XDP sends by default, and the least
-// that can be set (TX_BATCH_SIZE, net/xdp/xsk.c).
-const minTxBudget = 32
-
 func (k *check) sockets(c *Configuration) {
 	s := c.Sockets
-	if s.TxBudget != 0 && (s.TxBudget < minTxBudget || s.TxBudget > c.Tuning.RingSize) {
-		k.fail("sockets.txBudget", "is %d, choose from %d to tuning.ringSize (%d), or 0 for tuning.ringSize",
-			s.TxBudget, minTxBudget, c.Tuning.RingSize)
-	}
 	k.duration("sockets.busyPoll", s.BusyPoll, 0, time.Millisecond)
 	if s.BusyPoll.D()%time.Microsecond != 0 {
 		k.fail("sockets.busyPoll", "is %s, the kernel needs whole microseconds", s.BusyPoll)

@@ -9,16 +9,9 @@ type Tuning struct {
 	RingSize int `json:"ringSize"`
 	// FrameSize is the size of a frame of the UMEM, in bytes.
 	FrameSize FrameSize `json:"frameSize"`
-	// WorkerNice is the nice value of packet threads, -20 to 0; 0: the nice value of the process.
-	WorkerNice int `json:"workerNice"`
 	// Precedence decides whether workers may have a higher scheduling priority than other threads
 	// of the machine.
 	Precedence Precedence `json:"precedence"`
-	// Spin is how long a worker polls for packets before it sleeps, Coalesce how long it naps while
-	// packets arrive fast. Their defaults depend on Waiting. Sleep bounds a sleep.
-	Spin     Duration `json:"spin"`
-	Coalesce Duration `json:"coalesce"`
-	Sleep    Duration `json:"sleep"`
 	// AffinityClients bounds the clients that are stored for sessionAffinity ClientIP.
 	AffinityClients int `json:"affinityClients"`
 	// LimitSources bounds the sources whose connections are counted for limits.
@@ -47,7 +40,7 @@ type Precedence string
 const (
 	// PrecedenceAuto: while workers have time to spare.
 	PrecedenceAuto Precedence = "auto"
-	// PrecedenceNone: workers have the priority of the process, except for Tuning.WorkerNice.
+	// PrecedenceNone: workers have the priority of the process.
 	PrecedenceNone Precedence = "none"
 )
 
@@ -86,10 +79,6 @@ func (k *check) tuning(c *Configuration) {
 		k.fail("tuning.frameSize", "is %d, the kernel accepts frames of 2048 or 4096 bytes; auto chooses by interfaces",
 			s)
 	}
-	if n := t.WorkerNice; n < -20 || n > 0 {
-		k.fail("tuning.workerNice", "is %d, choose from -20 to 0; to give the whole daemon a lower priority, "+
-			"write 0 and start it with nice(1)", n)
-	}
 	if p := t.Precedence; p != PrecedenceAuto && p != PrecedenceNone {
 		k.fail("tuning.precedence", "is %q, choose auto or none", p)
 	}
@@ -98,9 +87,6 @@ func (k *check) tuning(c *Configuration) {
 	k.between("tuning.fragments", t.Fragments, 0, 1<<20)
 	k.between("tuning.icmpRate", t.ICMPRate, 0, 1_000_000)
 	k.between("tuning.pathMTUFloor", t.PathMTUFloor, 68, 1280) // from RFC 791 and RFC 8200
-	k.duration("tuning.spin", t.Spin, 0, 10*time.Millisecond)
-	k.duration("tuning.coalesce", t.Coalesce, 0, time.Millisecond)
-	k.duration("tuning.sleep", t.Sleep, time.Millisecond, time.Second)
 	k.duration("tuning.timeWaitBackend", t.TimeWaitBackend, time.Second, maxTimeout)
 	k.duration("tuning.passAfter", t.PassAfter, 3*time.Second, time.Hour)
 }

@@ -207,9 +207,6 @@ func (k *check) addresses(c *Configuration) {
 	}
 }
 
-// maxChecksPerSecond is the number of checks that one core can run.
-const maxChecksPerSecond = 50_000
-
 func (k *check) proxy(c *Configuration) {
 	for i, p := range c.Proxy.ClusterCIDRs {
 		if p != p.Masked() {
@@ -232,7 +229,6 @@ func (k *check) proxy(c *Configuration) {
 			k.fail("endpointHealth.check", "%v", err)
 		}
 	}
-	k.between("endpointHealth.checksPerSecond", c.EndpointHealth.ChecksPerSecond, 1, maxChecksPerSecond)
 	k.duration("kubernetes.staleEndpointTimeout", c.Kubernetes.StaleEndpointTimeout, 0, time.Hour)
 	if c.Kubernetes.Kubeconfig != "" && !filepath.IsAbs(c.Kubernetes.Kubeconfig) {
 		k.fail("kubernetes.kubeconfig", "is %q, write an absolute path, or \"\" for the pod's service account",

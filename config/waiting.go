@@ -25,6 +25,10 @@ type Waits struct {
 	Coalesce Duration
 }
 
+// MaxSleep bounds one sleep of a worker. Flows expire between sleeps. Two wake-ups a second cost no
+// measurable processor time.
+const MaxSleep = 500 * time.Millisecond
+
 // WaitsOf returns the times of w on a CPU where no packets arrive; on others the times of
 // WaitingShared apply.
 func WaitsOf(w Waiting) Waits {
@@ -33,12 +37,4 @@ func WaitsOf(w Waiting) Waits {
 		return Waits{Spin: 20 * us, SpinAsWorked: true, Coalesce: 30 * us}
 	}
 	return Waits{Spin: Duration(time.Millisecond)}
-}
-
-// Waits returns how workers wait on a CPU where no packets arrive: the times of Waiting, replaced
-// by those set in Tuning.
-func (c *Configuration) Waits() Waits {
-	w := WaitsOf(c.Waiting)
-	w.Spin, w.Coalesce = c.Tuning.Spin, c.Tuning.Coalesce
-	return w
 }

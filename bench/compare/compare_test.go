@@ -99,7 +99,7 @@ func TestSystemsForward(t *testing.T) {
 				c = testConfig()
 				c.Before = sluiceBinary
 			case withOptions:
-				c.Options = "tuning: {coalesce: 0s}"
+				c.Options = "waiting: shared"
 			}
 			s := openStage(t, c)
 			var net *topo.Net

@@ -219,7 +219,7 @@ func TestSendersDecideWhereRPSGoes(t *testing.T) {
 // TestSluiceIsTheDefaults: the system sluice has the daemon's defaults. Placed by hand or with
 // options it has another name.
 func TestSluiceIsTheDefaults(t *testing.T) {
-	c := Config{Options: "tuning: {coalesce: 0s}", Systems: []string{ours}}
+	c := Config{Options: "waiting: shared", Systems: []string{ours}}
 	if err := c.checkOptions(); err != nil || !slices.Equal(c.Systems, []string{ours, withOptions}) {
 		t.Errorf("%v, %v", c.Systems, err)
 	}

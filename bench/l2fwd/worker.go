@@ -126,7 +126,7 @@ func (w *worker) run(ctx context.Context, c *Config, up func()) error {
 	done := ctx.Done()
 	now := time.Now()
 	began := now
-	waits, sleep := config.WaitsOf(c.Waiting), config.Default().Tuning.Sleep.D()
+	waits, sleep := config.WaitsOf(c.Waiting), config.MaxSleep
 	pace := fastpath.NewPace(&fastpath.Waiting{Spin: waits.Spin.D(), SpinAsWorked: waits.SpinAsWorked,
 		Coalesce: waits.Coalesce.D()}, 0)
 	for {

@@ -125,7 +125,7 @@ func (c *conversion) notes() {
 	} else if c.mode != modeIPVS {
 		note("kube-proxy in mode %s chooses a random backend for each flow; here Maglev chooses (proxy.scheduler), "+
 			"as evenly, "+
-			"and alike on all gateways with the same maglev.seed.", c.mode)
+			"and alike on all gateways with the same maglev.seedFile.", c.mode)
 	}
 	if unset("conntrack.tcpEstablishedTimeout") && unset("ipvs.tcpTimeout") {
 		note("An idle TCP connection lives %s (flows.timeouts.established); kube-proxy sets conntrack to 24h.",

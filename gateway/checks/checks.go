@@ -334,7 +334,7 @@ func (r *Runner) report() {
 		}
 	}
 	add(r.denied, "the endpoints of port %q are not checked: with them the checks would exceed "+
-		"endpointHealth.checksPerSecond, or the namespace's share of it; use a longer interval")
+		"the gateway's rate of checks, or the namespace's share of it; use a longer interval")
 	add(r.late, "the endpoints of port %q are checked late, and their health does not change until then: the checks "+
 		"of the namespace, or all checks, take too long together; use a longer interval or a shorter timeout")
 	r.cfg.Report(problems)

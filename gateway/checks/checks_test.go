@@ -117,7 +117,7 @@ func TestRunner(t *testing.T) {
 	})
 	g.SetCheckedPorts([]*compiler.CheckedPort{port("web", at), port("b", at), port("c", at)})
 	g.await(t, "what has no room is reported", func() bool { return len(g.problems) == 1 })
-	if p := g.problems[0]; p.Object.Name != "c" || !strings.Contains(p.Message, "endpointHealth.checksPerSecond") {
+	if p := g.problems[0]; p.Object.Name != "c" || !strings.Contains(p.Message, "the gateway's rate of checks") {
 		t.Errorf("the problem is %v", p)
 	}
 	g.Configure(endpointhealth.Config{ChecksPerSecond: 100})

@@ -27,9 +27,14 @@ func (d *Daemon) makeChecks() (err error) {
 	return err
 }
 
+// checksPerSecond bounds the checks of all endpoints together, in units of a TCP check
+// (endpointhealth.Config): a fifth of a CPU. Which endpoints exceed it is reported at their
+// Services, and a longer interval of their checks is the remedy.
+const checksPerSecond = 4000
+
 func checkSettings(c *config.Configuration) endpointhealth.Config {
 	return endpointhealth.Config{
-		Passive: c.EndpointHealth.Passive, ChecksPerSecond: c.EndpointHealth.ChecksPerSecond,
+		Passive: c.EndpointHealth.Passive, ChecksPerSecond: checksPerSecond,
 		NamespaceShare: c.Proxy.NamespaceShare,
 	}
 }

@@ -209,7 +209,7 @@ func heapTable(t *testing.T) *flowtable.Table {
 // neverRun returns a worker that was never run.
 func neverRun(t *testing.T, table *flowtable.Table) *workers.Group {
 	s := config.Default()
-	s.Tuning.RingSize, s.Tuning.Sleep = 64, config.Duration(10*time.Millisecond)
+	s.Tuning.RingSize = 64
 	snapshot := new(services.Handle)
 	snapshot.Store(&services.Snapshot{})
 	g, err := workers.New(workers.Config{Settings: s, Log: slog.New(slog.DiscardHandler), FrameSize: 2048,

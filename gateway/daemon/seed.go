@@ -28,7 +28,7 @@ func (k *seedState) current() seed.Seed {
 // draw sets the seed of a process that owns stateDir. It draws a seed where the configuration has
 // none and no predecessor has drawn one.
 func (k *seedState) draw() error {
-	s, err := seed.Take(k.settings.config(), k.settings.file)
+	s, err := seed.Take(k.settings.config())
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (k *seedState) draw() error {
 // find sets the seed of a process that waits for its predecessor. The tables that it compiles while
 // it waits are right unless the seed changes until it owns stateDir.
 func (k *seedState) find() {
-	if s, err := seed.Find(k.settings.config(), k.settings.file); err == nil {
+	if s, err := seed.Find(k.settings.config()); err == nil {
 		k.mu.Lock()
 		k.inForce = s
 		k.mu.Unlock()
@@ -54,12 +54,12 @@ func (k *seedState) find() {
 // in force, because other gateways may still have it.
 func (k *seedState) refresh() (changed bool) {
 	c, last := k.settings.config(), k.current()
-	next, err := seed.Find(c, k.settings.file)
+	next, err := seed.Find(c)
 	switch {
 	case last.Origin == seed.File && last.Path == next.Missing:
 		err = errors.New("maglev.seedFile " + next.Missing + " does not exist any more, or is empty")
 	case errors.Is(err, seed.ErrNone):
-		next, err = seed.Take(c, k.settings.file)
+		next, err = seed.Take(c)
 	}
 	k.mu.Lock()
 	changed = err == nil && next.Key != last.Key

@@ -86,14 +86,9 @@ func TestFindings(t *testing.T) {
 	}{
 		{"a seed of another gateway's", func(f *Facts) {
 			f.Config.Kubernetes.Enabled = true
-			f.Seed, f.SeedErr = seed.Find(f.Config, f.ConfigFile)
+			f.Seed, f.SeedErr = seed.Find(f.Config)
 			f.Config.Kubernetes.Enabled = false
 		}, Warn, "maglev-seed", "another gateway chooses other backends", "maglev.seedFile"},
-		{"a seed in a ConfigMap", func(f *Facts) {
-			f.Config.Kubernetes.Enabled, f.Config.Maglev.Seed = true, "0123456789abcdef0123456789abcdef"
-			f.Seed, f.SeedErr = seed.Find(f.Config, f.ConfigFile)
-			f.Config.Kubernetes.Enabled = false
-		}, Warn, "maglev-seed", "which other users may read", "maglev.seedFile"},
 		{"a seed that cannot be read", func(f *Facts) { f.SeedErr = errors.New("maglev.seedFile: no") }, Fail,
 			"maglev-seed", "maglev.seedFile: no", "correct the file"},
 		{"a seed that the daemon warns of", func(f *Facts) {

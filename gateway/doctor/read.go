@@ -189,7 +189,7 @@ func (f *Facts) readConfigured(c *config.Configuration) {
 		f.API = readAPI(c.Kubernetes.Kubeconfig, accountToken)
 	}
 	f.StateRefused = refusal(c.CheckStateDir())
-	f.Seed, f.SeedErr = seed.Find(c, f.ConfigFile)
+	f.Seed, f.SeedErr = seed.Find(c)
 	f.StateDisk, f.RunDisk = !config.InMemory(c.StateDir), !config.InMemory("/run")
 	f.Socket = readSocket(c.StatusSocket())
 	for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding", "net.ipv4.conf.all.rp_filter"} {

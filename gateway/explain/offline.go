@@ -192,7 +192,7 @@ func (off *offline) compilerConfig(
 	}
 	s, err := seed.Seed{}, seed.ErrNone
 	if file != "" {
-		s, err = seed.Find(c, file)
+		s, err = seed.Find(c)
 	}
 	off.noSeed = err
 	return nodeconfig.Compiler(c, node, s.Key, addresses, routed, info)

@@ -70,7 +70,7 @@ func (s *Set) openSlot(ctx context.Context, p *port, sl *slot) error {
 		Interface: p.name, Queue: sl.queue, UMEM: s.workers.UMEM(sl.worker), Mode: mode, CopyReason: why,
 		Long:   p.long(s.frames.Size),
 		RxSize: ring, TxSize: ring, FillSize: ring, CompletionSize: ring,
-		TxBudget: c.Sockets.TxBudget, BusyPoll: c.Sockets.BusyPoll.D(), BusyPollBudget: c.Sockets.BusyPollBudget,
+		BusyPoll: c.Sockets.BusyPoll.D(), BusyPollBudget: c.Sockets.BusyPollBudget,
 		RebindFor: 3 * time.Second,
 	})
 	if err != nil {

@@ -27,7 +27,7 @@ func TestTuning(t *testing.T) {
 	must(t, err)
 	c := smallConfig()
 	c.StateDir = t.TempDir()
-	c.Sockets.TxBudget, c.Sockets.BusyPoll = 48, config.Duration(30*time.Microsecond)
+	c.Sockets.BusyPoll = config.Duration(30 * time.Microsecond)
 	c.Interfaces[0].NAPI = config.NAPI{DeferHardIRQs: 2, GROFlushTimeout: config.Duration(50 * time.Microsecond),
 		Threaded: config.ThreadedOn}
 	l := newPortLab(t, c)
@@ -39,7 +39,7 @@ func TestTuning(t *testing.T) {
 		if !maps.Equal(now, want) || !maps.Equal(v.Settings, want) || len(v.Refused) != 0 {
 			t.Errorf("the device has %v, the status says %v, refused %q; want %v", now, v.Settings, v.Refused, want)
 		}
-		if q := v.Queues[0]; q.TxBudget != 48 && len(q.Refused) < 2 || q.BusyPollMicros != 30 ||
+		if q := v.Queues[0]; q.TxBudget != c.Tuning.RingSize && len(q.Refused) < 2 || q.BusyPollMicros != 30 ||
 			q.BusyPollBudget != 64 {
 			t.Errorf("the status says %+v", q)
 		}

@@ -17,8 +17,8 @@ import (
 
 const good = "0123456789abcdef0123456789abcdef"
 
-// gateway returns a configuration whose stateDir is empty, and its file.
-func gateway(t *testing.T, change func(c *config.Configuration, dir string)) (*config.Configuration, string) {
+// gateway returns a configuration whose stateDir is empty.
+func gateway(t *testing.T, change func(c *config.Configuration, dir string)) *config.Configuration {
 	t.Helper()
 	dir := t.TempDir()
 	c := config.Default()
@@ -26,9 +26,7 @@ func gateway(t *testing.T, change func(c *config.Configuration, dir string)) (*c
 	if change != nil {
 		change(c, dir)
 	}
-	file := filepath.Join(dir, "gateway.yaml")
-	write(t, file, "", 0o600)
-	return c, file
+	return c
 }
 
 func write(t *testing.T, path, text string, mode os.FileMode) {
@@ -59,8 +57,8 @@ func TestDefaultIsSecret(t *testing.T) {
 			ports = append(ports, port)
 		}
 	}
-	c, file := gateway(t, nil)
-	s, err := Take(c, file)
+	c := gateway(t, nil)
+	s, err := Take(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,10 +85,6 @@ func TestFind(t *testing.T) {
 			c.Maglev.SeedFile = filepath.Join(dir, "seed")
 			write(t, c.Maglev.SeedFile, good+"\n", 0o400)
 		}, File, "ok", "seed, fingerprint " + maglev.Fingerprint(good)},
-		{"a Secret beside a seed", func(t *testing.T, c *config.Configuration, dir string) {
-			c.Maglev.Seed, c.Maglev.SeedFile = "public", filepath.Join(dir, "seed")
-			write(t, c.Maglev.SeedFile, good, 0o400)
-		}, File, "ok", ""},
 		{"a file that other users may read", func(t *testing.T, c *config.Configuration, dir string) {
 			c.Maglev.SeedFile = filepath.Join(dir, "seed")
 			write(t, c.Maglev.SeedFile, good, 0o444)
@@ -106,22 +100,14 @@ func TestFind(t *testing.T) {
 		{"no Secret yet", func(_ *testing.T, c *config.Configuration, dir string) {
 			c.Maglev.SeedFile = filepath.Join(dir, "seed")
 		}, Drawn, "warn", "does not exist or is empty"},
-		{"no Secret yet, a seed", func(_ *testing.T, c *config.Configuration, dir string) {
-			c.Maglev.Seed, c.Maglev.SeedFile = good, filepath.Join(dir, "seed")
-		}, Configuration, "warn", "does not exist or is empty"},
-		{"in a ConfigMap", func(_ *testing.T, c *config.Configuration, _ string) {
-			c.Maglev.Seed, c.Kubernetes.Enabled = good, true
-		}, Configuration, "warn", "other users may read"},
-		{"in a file of root's", func(_ *testing.T, c *config.Configuration, _ string) { c.Maglev.Seed = good },
-			Configuration, "ok", "from the configuration, fingerprint " + maglev.Fingerprint(good)},
 		{"one gateway alone", func(*testing.T, *config.Configuration, string) {}, Drawn, "ok", "another gateway"},
 		{"a gateway of a cluster", func(_ *testing.T, c *config.Configuration, _ string) {
 			c.Kubernetes.Enabled = true
 		}, Drawn, "warn", "a Secret that all gateways mount"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c, file := gateway(t, func(c *config.Configuration, dir string) { tt.change(t, c, dir) })
-			s, err := Take(c, file)
+			c := gateway(t, func(c *config.Configuration, dir string) { tt.change(t, c, dir) })
+			s, err := Take(c)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -129,7 +115,7 @@ func TestFind(t *testing.T) {
 			if s.Origin != tt.origin || v.Level != tt.level || !strings.Contains(v.Detail, tt.want) {
 				t.Errorf("%s, %s: %s\nwant %s, %s: ...%s...", s.Origin, v.Level, v.Detail, tt.origin, tt.level, tt.want)
 			}
-			for _, secret := range []string{good, "guess", "public"} {
+			for _, secret := range []string{good, "guess"} {
 				if strings.Contains(v.Detail, secret) {
 					t.Errorf("the seed is in the condition: %s", v.Detail)
 				}
@@ -141,40 +127,40 @@ func TestFind(t *testing.T) {
 // TestDrawnStays: the next process has the seed of the one before, another gateway has another, and
 // nobody else may read it.
 func TestDrawnStays(t *testing.T) {
-	c, file := gateway(t, nil)
-	if _, err := Find(c, file); !errors.Is(err, ErrNone) {
+	c := gateway(t, nil)
+	if _, err := Find(c); !errors.Is(err, ErrNone) {
 		t.Fatalf("before one was drawn: %v", err)
 	}
-	first, err := Take(c, file)
+	first, err := Take(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if next, err := Take(c, file); err != nil || next != first {
+	if next, err := Take(c); err != nil || next != first {
 		t.Errorf("the next process has %+v, %v, want %+v", next, err, first)
 	}
 	if info, err := os.Stat(filepath.Join(c.StateDir, Name)); err != nil || info.Mode() != 0o600 {
 		t.Errorf("%v, %v, want mode 0600", info.Mode(), err)
 	}
-	c, file = gateway(t, nil)
-	if other, err := Take(c, file); err != nil || other.Key == first.Key || other.Fingerprint == first.Fingerprint {
+	c = gateway(t, nil)
+	if other, err := Take(c); err != nil || other.Key == first.Key || other.Fingerprint == first.Fingerprint {
 		t.Errorf("two gateways have drawn one seed: %+v, %v", other, err)
 	}
 }
 
 // TestRefused: a file that others may write is not used, nor one whose content is not known.
 func TestRefused(t *testing.T) {
-	c, file := gateway(t, func(c *config.Configuration, dir string) { c.Maglev.SeedFile = filepath.Join(dir, "seed") })
+	c := gateway(t, func(c *config.Configuration, dir string) { c.Maglev.SeedFile = filepath.Join(dir, "seed") })
 	write(t, c.Maglev.SeedFile, good, 0o600)
 	if err := os.Chmod(c.Maglev.SeedFile, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Take(c, file); err == nil || !strings.Contains(err.Error(), "maglev.seedFile") {
+	if _, err := Take(c); err == nil || !strings.Contains(err.Error(), "maglev.seedFile") {
 		t.Errorf("a file that others may write: %v", err)
 	}
-	c, file = gateway(t, func(_ *config.Configuration, dir string) {
+	c = gateway(t, func(_ *config.Configuration, dir string) {
 		write(t, filepath.Join(dir, Name), `{"version":2,"seed":"x"}`, 0o600)
 	})
-	if _, err := Take(c, file); err == nil || !strings.Contains(err.Error(), "version 2") {
+	if _, err := Take(c); err == nil || !strings.Contains(err.Error(), "version 2") {
 		t.Errorf("a file of another version: %v", err)
 	}
 }

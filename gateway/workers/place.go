@@ -37,7 +37,7 @@ func (c *Config) place() (p placement.Placement, moves bool) {
 // waiting returns how the workers of a CPU wait for packets, and why. known: the daemon knows on
 // which CPUs packets arrive; arrive: they arrive on this one.
 func waiting(c *config.Configuration, known, arrive bool) (fastpath.Waiting, string) {
-	waits, why := c.Waits(), string(c.Waiting)
+	waits, why := config.WaitsOf(c.Waiting), string(c.Waiting)
 	switch {
 	case c.Waiting == config.WaitingShared:
 	case c.Sockets.BusyPoll > 0:
@@ -50,7 +50,7 @@ func waiting(c *config.Configuration, known, arrive bool) (fastpath.Waiting, str
 		why += ", and no packets arrive here"
 	}
 	w := fastpath.Waiting{Spin: waits.Spin.D(), SpinAsWorked: waits.SpinAsWorked, Coalesce: waits.Coalesce.D(),
-		Sleep: c.Tuning.Sleep.D()}
+		Sleep: config.MaxSleep}
 	bound := ""
 	if w.SpinAsWorked {
 		bound = ", but no longer than it worked on packets"

@@ -58,10 +58,6 @@ func TestWaiting(t *testing.T) {
 		{"sockets: {busyPoll: 20us}", false, true, dedicated, "poll the NIC themselves"},
 		{"waiting: shared", true, false, shared, "(shared)"},
 		{"waiting: shared", true, true, shared, "(shared)"},
-		{"tuning: {spin: 5us, coalesce: 10us, sleep: 50ms}", true, false,
-			fastpath.Waiting{Spin: 5 * us, Coalesce: 10 * us, Sleep: 50 * ms}, "5µs before it sleeps (dedicated"},
-		{"waiting: shared\ntuning: {spin: 5us}", true, false,
-			fastpath.Waiting{Spin: 5 * us, SpinAsWorked: true, Coalesce: 30 * us, Sleep: 500 * ms}, "(shared)"},
 	} {
 		s, err := config.ParseFile("gw.yaml", []byte(file+c.text+"\n"))
 		if err != nil {

@@ -30,7 +30,6 @@ type precedence struct {
 	session         session // nil: see whyNot
 	whyNot          string  // why the session's nice value is not changed
 	off             bool    // tuning.precedence: none
-	usual           int     // nice value of the workers at normal priority
 	shared          bool    // workers sleep between packets wherever they are
 	noSchedstat     bool    // the kernel does not count how long threads wait for others
 	realTimeRefused string  // why workers are no real-time threads; "" if they may be
@@ -104,7 +103,7 @@ func (s priority) nice() int {
 
 // open reads what precedence needs. It must run before the process drops the right to open files.
 func (p *precedence) open(c *config.Configuration) {
-	p.usual, p.shared = c.Tuning.WorkerNice, c.Waiting == config.WaitingShared
+	p.shared = c.Waiting == config.WaitingShared
 	if c.Tuning.Precedence == config.PrecedenceNone {
 		p.off = true
 		p.report("normal priority: tuning.precedence is none")
@@ -246,7 +245,7 @@ func (p *precedence) apply(threads prioritizer, was priority, rest func(priority
 	if p.now.realTime() {
 		rest(p.now)
 	}
-	err := threads.SetPriority(thread.Priority{Nice: min(p.now.nice(), p.usual), RealTime: p.now.realTime()})
+	err := threads.SetPriority(thread.Priority{Nice: p.now.nice(), RealTime: p.now.realTime()})
 	switch {
 	case err != nil:
 		rest(was)

@@ -35,8 +35,7 @@ func (g *Group) Run(ctx context.Context, fail func(error)) {
 
 // Ready makes the threads that the workers will run on; they end with ctx.
 func (g *Group) Ready(ctx context.Context) error {
-	c := g.c.Settings
-	threads, err := thread.NewGroup(thread.Priority{Nice: c.Tuning.WorkerNice})
+	threads, err := thread.NewGroup(thread.Priority{})
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // stalledAfter is how long ago a worker's last pass may be before it counts as stalled. A worker
-// without packets wakes once in tuning.sleep, which is at most a second.
+// without packets wakes once in config.MaxSleep.
 const stalledAfter = 5 * time.Second
 
 // Stalled lists the workers whose last pass is more than stalledAfter ago. They must have been

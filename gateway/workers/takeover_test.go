@@ -68,7 +68,7 @@ func polls(t *testing.T, g *Group, id int) {
 // running returns workers without links that run, until the test ends.
 func running(t *testing.T, workers int) *Group {
 	s := config.Default()
-	s.Tuning.RingSize, s.Tuning.Sleep = 64, config.Duration(10*time.Millisecond)
+	s.Tuning.RingSize = 64
 	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024,
 		Timeouts: flowtable.DefaultTimeouts()})
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -220,64 +219,6 @@ func onesComplement(b []byte) uint16 {
 		sum = sum>>16 + sum&0xffff
 	}
 	return ^uint16(sum)
-}
-
-// TestWorkerNice: packet threads have the nice value that they were given, a short time slice, and
-// traffic; all other threads are as they were.
-func TestWorkerNice(t *testing.T) {
-	const nice, workers = -7, 2
-	l := newLab(t, labConfig{Config: topo.Config{Queues: workers}, options: fmt.Sprintf("tuning: {workerNice: %d}\n",
-		nice)})
-	l.wantServed("with favoured workers")
-	usual, err := unix.SchedGetAttr(l.gate.PID(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// A thread that a worker's made has its priority, until that is tidied, once a second.
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		favoured := 0
-		for tid, a := range l.threads() {
-			switch {
-			case a.Nice == nice && usual.Runtime > 0 && a.Runtime >= usual.Runtime: // before Linux 6.12 it is 0
-				t.Fatalf("thread %d has a time slice of %d ns, others %d", tid, a.Runtime, usual.Runtime)
-			case a.Nice == nice:
-				favoured++
-			case a.Nice != usual.Nice:
-				t.Fatalf("thread %d has the nice value %d", tid, a.Nice)
-			}
-		}
-		if favoured == workers {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d threads have the nice value %d, want %d", favoured, nice, workers)
-		}
-	}
-}
-
-// threads are how the daemon's threads are scheduled, by thread ID.
-func (l *lab) threads() map[int]*unix.SchedAttr {
-	l.t.Helper()
-	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", l.gate.PID()))
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	all := make(map[int]*unix.SchedAttr)
-	for _, task := range tasks {
-		tid, err := strconv.Atoi(task.Name())
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		a, err := unix.SchedGetAttr(tid, 0)
-		if errors.Is(err, unix.ESRCH) { // it ended meanwhile
-			continue
-		}
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		all[tid] = a
-	}
-	return all
 }
 
 // TestNobodyReadsTheLog: a gateway whose standard error is a full pipe that nobody reads starts,

@@ -70,7 +70,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 
 {{/* The Secret with the seed of backend selection; empty where the configuration has another. */}}
 {{- define "sluice.seedSecret" -}}
-{{- if not (or (dig "maglev" "seed" "" .Values.config) (dig "maglev" "seedFile" "" .Values.config)) -}}
+{{- if not (dig "maglev" "seedFile" "" .Values.config) -}}
 {{- .Values.seedSecret | default (printf "%s-maglev" (include "sluice.name" .)) -}}
 {{- end -}}
 {{- end }}

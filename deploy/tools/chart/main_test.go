@@ -318,8 +318,6 @@ func TestSeed(t *testing.T) {
 		{"another release's Secret", []runtime.Object{system, object("Secret", "other", "sluice-maglev",
 			values{"seed": "b2xk"})}, nil, "new", "sluice-maglev"},
 		{"a Secret of one's own", []runtime.Object{system}, values{"seedSecret": "mine"}, "", "mine"},
-		{"a seed in the configuration", []runtime.Object{system}, values{"config": values{
-			"maglev": values{"seed": "known"}}}, "", ""},
 		{"a file of one's own", []runtime.Object{system}, values{"config": values{
 			"maglev": values{"seedFile": "/seed"}}}, "", ""},
 	} {
