@@ -16,13 +16,12 @@ import (
 
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/tracker"
-	"sluice.dev/sluice/internal/stamp"
 	"sluice.dev/sluice/internal/trusted"
 )
 
 // file is the state of one file.
 type file struct {
-	stamp   stamp.Stamp
+	stamp   trusted.Stamp
 	since   time.Time // when it was first seen like this
 	read    bool      // like this
 	retry   bool      // a system call failed at the last reading: read again at the next scan
@@ -141,7 +140,7 @@ func (w *Watcher) look(name string, now time.Time) *file {
 		f = &file{since: now}
 		w.files[name] = f
 	}
-	s, err := stamp.Of(filepath.Join(w.Dir, name)) // zero after an error
+	s, err := trusted.StampOf(filepath.Join(w.Dir, name)) // zero after an error
 	if errors.Is(err, fs.ErrNotExist) || s != f.stamp {
 		f.stamp, f.since, f.read = s, now, false
 	} else if f.retry {
@@ -161,7 +160,7 @@ func (f *file) settled(now time.Time, settle time.Duration) bool {
 func (w *Watcher) read(name string, f *file, batch *tracker.Batch) bool {
 	path := filepath.Join(w.Dir, name)
 	data, err := w.readBounded(path)
-	if s, serr := stamp.Of(path); errors.Is(serr, fs.ErrNotExist) || s != f.stamp {
+	if s, serr := trusted.StampOf(path); errors.Is(serr, fs.ErrNotExist) || s != f.stamp {
 		return false
 	}
 	if f.retry = errors.As(err, new(syscall.Errno)); err != nil {

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 
-	"sluice.dev/sluice/internal/stamp"
 	"sluice.dev/sluice/internal/trusted"
 )
 
@@ -28,8 +27,8 @@ type watched[T any] struct {
 	read  func() (T, error)
 	log   *slog.Logger
 
-	mu     sync.Mutex    // guards what follows
-	stamps []stamp.Stamp // stamps of the files at the last reading
+	mu     sync.Mutex      // guards what follows
+	stamps []trusted.Stamp // stamps of the files at the last reading
 	value  T
 }
 
@@ -59,9 +58,9 @@ func (w *watched[T]) get() T {
 }
 
 // stampsOf returns the files' stamps; the zero stamp for a missing file.
-func stampsOf(files []string) (stamps []stamp.Stamp) {
+func stampsOf(files []string) (stamps []trusted.Stamp) {
 	for _, file := range files {
-		s, _ := stamp.Of(file)
+		s, _ := trusted.StampOf(file)
 		stamps = append(stamps, s)
 	}
 	return stamps

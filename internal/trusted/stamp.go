@@ -1,5 +1,4 @@
-// Package stamp detects a changed file without reading it.
-package stamp
+package trusted
 
 import (
 	"time"
@@ -7,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stamp identifies a version of a file. Stamps are compared by ==.
+// Stamp identifies a version of a file, to detect a change without reading it. Stamps are compared by ==.
 type Stamp struct {
 	device, inode uint64
 	size          int64
@@ -15,8 +14,8 @@ type Stamp struct {
 	changed       time.Time // time of the last change of the inode: content, owner or mode
 }
 
-// Of returns the stamp of the file at a path. It follows links.
-func Of(path string) (s Stamp, err error) {
+// StampOf returns the stamp of the file at a path. It follows links.
+func StampOf(path string) (s Stamp, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return s, err
