@@ -19,7 +19,6 @@ import (
 	"k8s.io/client-go/tools/record/util"
 	"k8s.io/client-go/util/flowcontrol"
 
-	"sluice.dev/sluice/internal/eventlimit"
 	"sluice.dev/sluice/internal/wake"
 )
 
@@ -32,7 +31,7 @@ const (
 	warnInterval = 10 * time.Minute
 )
 
-// Events writes Events at the rates of package eventlimit; callers do not wait. If several Events
+// Events writes Events at the rates of NewEventLimit; callers do not wait. If several Events
 // with one object and one reason are pending, only the last is written.
 type Events struct {
 	client   kubernetes.Interface
@@ -75,7 +74,7 @@ type author struct {
 // NewEvents returns Events of a reporter, such as sluice.dev/controller, and of one instance of it.
 func NewEvents(client kubernetes.Interface, log *slog.Logger, reporter, instance string) *Events {
 	return &Events{client: client, log: log, reporter: reporter, instance: Clip(instance, maxInstance-len("...")),
-		limit: eventlimit.New(), added: wake.NewFlag(), series: map[subject]*series{}, authors: map[string]*author{}}
+		limit: NewEventLimit(), added: wake.NewFlag(), series: map[subject]*series{}, authors: map[string]*author{}}
 }
 
 // Add queues an Event of a kind (Normal, Warning). It drops the Event if the queue is full: the
@@ -99,7 +98,7 @@ func (e *Events) Add(about corev1.ObjectReference, kind, reason, action, note st
 			"note", note)
 		return
 	}
-	if now.Sub(s.last) > eventlimit.Memory {
+	if now.Sub(s.last) > EventMemory {
 		s.wait = 0
 	}
 	e.numbers++
@@ -112,12 +111,12 @@ func (e *Events) of(about subject, now time.Time) *series {
 	if s := e.series[about]; s != nil {
 		return s
 	}
-	if a := e.authors[about.Namespace]; len(e.series) >= eventlimit.Most || a != nil &&
-		a.series >= eventlimit.MostOfNamespace {
+	if a := e.authors[about.Namespace]; len(e.series) >= MostEvents || a != nil &&
+		a.series >= MostEventsOfNamespace {
 		e.forget(now)
 	}
 	a := e.authors[about.Namespace]
-	if len(e.series) >= eventlimit.Most || a != nil && a.series >= eventlimit.MostOfNamespace {
+	if len(e.series) >= MostEvents || a != nil && a.series >= MostEventsOfNamespace {
 		return nil
 	}
 	if a == nil {
@@ -165,7 +164,7 @@ func (e *Events) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		_, at := e.due(time.Now())
 		if at.IsZero() {
-			at = time.Now().Add(eventlimit.MaxInterval)
+			at = time.Now().Add(MaxEventInterval)
 		}
 		if wait := time.Until(at); wait > 0 {
 			select {
@@ -225,16 +224,16 @@ func (e *Events) write(ctx context.Context, s *series) {
 	cancel()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	now, least := time.Now(), eventlimit.MinInterval
+	now, least := time.Now(), MinEventInterval
 	if err != nil && ctx.Err() == nil {
-		least = eventlimit.Retry
+		least = EventRetry
 		if unanswered(err) && s.event == nil {
 			s.event = event
 		}
 		e.warn(now, "an Event cannot be written", "about", event.Regarding.Name, "note", event.Note, "error",
 			fmt.Errorf("create Event: %w", err))
 	}
-	s.wait = eventlimit.Next(s.wait, least)
+	s.wait = NextEventInterval(s.wait, least)
 	s.next, s.author.wrote = now.Add(s.wait), now
 }
 
