@@ -20,10 +20,10 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"sluice.dev/sluice/control/objects"
-	"sluice.dev/sluice/internal/kubewatch"
+	"sluice.dev/sluice/internal/eventlimit"
 )
 
-// Bounds of the load that Events put on the API server, beside kubewatch's.
+// Bounds of the load that Events put on the API server, beside eventlimit's.
 const (
 	// eventGather is how long problems may appear and end before an Event is written.
 	eventGather = time.Second
@@ -78,7 +78,7 @@ func (w *Watcher) RunEvents(ctx context.Context, problems Problems) {
 func (w *Watcher) newEvents(problems Problems) *Events {
 	return &Events{
 		w: w, problems: problems, outstanding: newOutstanding(),
-		limit: kubewatch.NewEventLimit(),
+		limit: eventlimit.New(),
 	}
 }
 

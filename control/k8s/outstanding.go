@@ -8,17 +8,17 @@ import (
 	"time"
 
 	"sluice.dev/sluice/control/objects"
-	"sluice.dev/sluice/internal/kubewatch"
+	"sluice.dev/sluice/internal/eventlimit"
 )
 
 // Bounds of the memory for Events, and of how often one is written.
 const (
-	eventMemory        = kubewatch.EventMemory
-	maxEvents          = kubewatch.MostEvents
-	maxNamespaceEvents = kubewatch.MostEventsOfNamespace
-	eventMinInterval   = kubewatch.MinEventInterval
-	eventMaxInterval   = kubewatch.MaxEventInterval
-	eventRetry         = kubewatch.EventRetry
+	eventMemory        = eventlimit.Memory
+	maxEvents          = eventlimit.Most
+	maxNamespaceEvents = eventlimit.MostOfNamespace
+	eventMinInterval   = eventlimit.MinInterval
+	eventMaxInterval   = eventlimit.MaxInterval
+	eventRetry         = eventlimit.Retry
 )
 
 // about identifies an Event. The text is not part of the identity: with numbers or times in its
@@ -188,6 +188,6 @@ func (s *series) wrote(now time.Time) {
 func (s *series) refused(now time.Time) { s.delay(now, eventRetry) }
 
 func (s *series) delay(now time.Time, least time.Duration) {
-	s.wait = kubewatch.NextEventInterval(s.wait, least)
+	s.wait = eventlimit.Next(s.wait, least)
 	s.next, s.author.wrote = now.Add(s.wait), now
 }

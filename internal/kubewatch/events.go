@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/record/util"
 	"k8s.io/client-go/util/flowcontrol"
 
+	"sluice.dev/sluice/internal/eventlimit"
 	"sluice.dev/sluice/internal/wake"
 )
 
@@ -31,7 +32,7 @@ const (
 	warnInterval = 10 * time.Minute
 )
 
-// Events writes Events at the rates of NewEventLimit; callers do not wait. If several Events
+// Events writes Events at the rates of package eventlimit; callers do not wait. If several Events
 // with one object and one reason are pending, only the last is written.
 type Events struct {
 	client   kubernetes.Interface
@@ -74,7 +75,7 @@ type author struct {
 // NewEvents returns Events of a reporter, such as sluice.dev/controller, and of one instance of it.
 func NewEvents(client kubernetes.Interface, log *slog.Logger, reporter, instance string) *Events {
 	return &Events{client: client, log: log, reporter: reporter, instance: Clip(instance, maxInstance-len("...")),
-		limit: NewEventLimit(), added: wake.NewFlag(), series: map[subject]*series{}, authors: map[string]*author{}}
+		limit: eventlimit.New(), added: wake.NewFlag(), series: map[subject]*series{}, authors: map[string]*author{}}
 }
 
 // Add queues an Event of a kind (Normal, Warning). It drops the Event if the queue is full: the
@@ -98,7 +99,7 @@ func (e *Events) Add(about corev1.ObjectReference, kind, reason, action, note st
 			"note", note)
 		return
 	}
-	if now.Sub(s.last) > EventMemory {
+	if now.Sub(s.last) > eventlimit.Memory {
 		s.wait = 0
 	}
 	e.numbers++
@@ -111,12 +112,12 @@ func (e *Events) of(about subject, now time.Time) *series {
 	if s := e.series[about]; s != nil {
 		return s
 	}
-	if a := e.authors[about.Namespace]; len(e.series) >= MostEvents || a != nil &&
-		a.series >= MostEventsOfNamespace {
+	if a := e.authors[about.Namespace]; len(e.series) >= eventlimit.Most || a != nil &&
+		a.series >= eventlimit.MostOfNamespace {
 		e.forget(now)
 	}
 	a := e.authors[about.Namespace]
-	if len(e.series) >= MostEvents || a != nil && a.series >= MostEventsOfNamespace {
+	if len(e.series) >= eventlimit.Most || a != nil && a.series >= eventlimit.MostOfNamespace {
 		return nil
 	}
 	if a == nil {
@@ -164,7 +165,7 @@ func (e *Events) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		_, at := e.due(time.Now())
 		if at.IsZero() {
-			at = time.Now().Add(MaxEventInterval)
+			at = time.Now().Add(eventlimit.MaxInterval)
 		}
 		if wait := time.Until(at); wait > 0 {
 			select {
@@ -224,16 +225,16 @@ func (e *Events) write(ctx context.Context, s *series) {
 	cancel()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	now, least := time.Now(), MinEventInterval
+	now, least := time.Now(), eventlimit.MinInterval
 	if err != nil && ctx.Err() == nil {
-		least = EventRetry
+		least = eventlimit.Retry
 		if unanswered(err) && s.event == nil {
 			s.event = event
 		}
 		e.warn(now, "an Event cannot be written", "about", event.Regarding.Name, "note", event.Note, "error",
 			fmt.Errorf("create Event: %w", err))
 	}
-	s.wait = NextEventInterval(s.wait, least)
+	s.wait = eventlimit.Next(s.wait, least)
 	s.next, s.author.wrote = now.Add(s.wait), now
 }
 
