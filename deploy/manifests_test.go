@@ -228,7 +228,7 @@ func TestAnnouncerManifests(t *testing.T) {
 	if diff := gocmp.Diff(want, rights); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if got, join := set.Spec.MinReadySeconds, layer2.DefaultSettle; time.Duration(got)*time.Second < 2*join {
+	if got, join := set.Spec.MinReadySeconds, layer2.DefaultJoinTime; time.Duration(got)*time.Second < 2*join {
 		t.Errorf("a rollout goes on %d s after an announcer has started, which joins its links for %v", got, join)
 	}
 	pod := set.Spec.Template.Spec

@@ -109,7 +109,8 @@ func TestRepeatedOnAnOpenConnection(t *testing.T) {
 		{"the backend is there", false, false, []packet{syn(0, false), syn(1000*ms, false), syn(3000*ms, false),
 			syn(7000*ms, false)}},
 		{"the connection is in use", true, true, []packet{syn(0, false), syn(1000*ms, false),
-			{1500 * ms, ClientSide, header.TCPACK, false}, syn(3000*ms, false), syn(7000*ms, false), syn(15000*ms, true)}},
+			{1500 * ms, ClientSide, header.TCPACK, false}, syn(3000*ms, false), syn(7000*ms, false), syn(15000*ms,
+				true)}},
 		{"challenged", true, false, []packet{syn(0, false), syn(1000*ms, false), {1100 * ms, ReplySide, header.TCPACK,
 			false}, syn(3000*ms, false)}},
 	} {
@@ -118,7 +119,8 @@ func TestRepeatedOnAnOpenConnection(t *testing.T) {
 			const start = bootTime / Time(conn.Tick) * Time(conn.Tick)
 			r := h.mustCreate(t, start, newFlow(header.ProtoTCP, false, 1))
 			for i, p := range []packet{
-				{0, ReplySide, header.TCPSYN | header.TCPACK, false}, {0, ClientSide, header.TCPACK, false}, {0, ReplySide, header.TCPACK, false},
+				{0, ReplySide, header.TCPSYN | header.TCPACK, false}, {0, ClientSide, header.TCPACK, false}, {0,
+					ReplySide, header.TCPACK, false},
 			} {
 				if h.Awaits(r) != (i == 0) {
 					t.Errorf("after %d packets it waits for an answer: %v", i, h.Awaits(r))

@@ -22,7 +22,8 @@ var givesWay = []struct {
 		{ReplySide, header.TCPACK, 0}, {ReplySide, header.TCPRST, 0}}},
 	{ShedUnreplied, header.ProtoUDP, nil},
 	{ShedHalfOpen, header.ProtoTCP, nil},
-	{ShedUnconfirmed, header.ProtoSCTP, []step{{ReplySide, header.TCPSYN | header.TCPACK, 0}, {ClientSide, header.TCPACK, 0}}},
+	{ShedUnconfirmed, header.ProtoSCTP, []step{{ReplySide, header.TCPSYN | header.TCPACK, 0}, {ClientSide,
+		header.TCPACK, 0}}},
 	{ShedIdle, header.ProtoUDP, []step{{ReplySide, 0, 0}, {ClientSide, 0, 0}}},
 }
 
@@ -232,7 +233,8 @@ func TestEstablishedFirst(t *testing.T) {
 		if s == Created {
 			made++
 			for range rnd.IntN(2) {
-				h.Observe(r, ReplySide, seg(ReplySide, []uint8{header.TCPSYN | header.TCPACK, header.TCPRST}[rnd.IntN(2)]), now)
+				h.Observe(r, ReplySide, seg(ReplySide, []uint8{header.TCPSYN | header.TCPACK,
+					header.TCPRST}[rnd.IntN(2)]), now)
 			}
 		}
 	}

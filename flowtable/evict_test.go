@@ -72,14 +72,17 @@ func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func
 	}{
 		{header.ProtoUDP, bootTime, nil}, // expired
 		{header.ProtoTCP, now, []step{{B, header.TCPRST, 0}}},
-		{header.ProtoTCP, bootTime, []step{{B, header.TCPSYN | header.TCPACK, 0}, {C, header.TCPACK, 0}, {B, header.TCPACK, 0},
+		{header.ProtoTCP, bootTime, []step{{B, header.TCPSYN | header.TCPACK, 0}, {C, header.TCPACK, 0}, {B,
+			header.TCPACK, 0},
 			{B, header.TCPRST, 0}}},
 		{header.ProtoUDP, now, nil},
 		{header.ProtoTCP, now, []step{{B, header.TCPSYN | header.TCPACK, 0}}},
-		{header.ProtoSCTP, bootTime, []step{{B, header.TCPSYN | header.TCPACK, 0}, {C, header.TCPACK, 0}}}, // unconfirmed
-		{header.ProtoUDP, bootTime, []step{{B, 0, 0}, {C, 0, 0}}},                                          // idle
+		{header.ProtoSCTP, bootTime, []step{{B, header.TCPSYN | header.TCPACK, 0}, {C, header.TCPACK, 0}}},
+		// unconfirmed
+		{header.ProtoUDP, bootTime, []step{{B, 0, 0}, {C, 0, 0}}}, // idle
 		{header.ProtoUDP, now, []step{{B, 0, 0}, {C, 0, 0}}},
-		{header.ProtoTCP, bootTime, []step{{B, header.TCPSYN | header.TCPACK, 0}, {C, header.TCPACK, 0}, {B, header.TCPACK, 0}}},
+		{header.ProtoTCP, bootTime, []step{{B, header.TCPSYN | header.TCPACK, 0}, {C, header.TCPACK, 0}, {B,
+			header.TCPACK, 0}}},
 	}
 	var order []int
 	for n := range 9 * each {

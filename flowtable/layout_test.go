@@ -17,8 +17,10 @@ func TestLayoutHasAVersion(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(pinned.Layout(head{}, record4{}, record6{}))
 	fmt.Fprintf(&b, "records begin at %d\nmeta: state %d, reset %#x, pending %#x, again %#x, fin %#x, flags %d, "+
-		"proto %d, repeat %d, seen %#x\n", headerSize, conn.MetaStateShift, uint64(conn.MetaReset), uint64(conn.MetaPending),
-		uint64(conn.MetaAgain), uint64(conn.MetaFin), conn.MetaFlagsShift, conn.MetaProtoShift, conn.MetaRepeatShift, uint64(conn.MetaSeen))
+		"proto %d, repeat %d, seen %#x\n", headerSize, conn.MetaStateShift, uint64(conn.MetaReset),
+		uint64(conn.MetaPending),
+		uint64(conn.MetaAgain), uint64(conn.MetaFin), conn.MetaFlagsShift, conn.MetaProtoShift,
+		conn.MetaRepeatShift, uint64(conn.MetaSeen))
 	for s := range State(NumStates) {
 		fmt.Fprintf(&b, "state %d %s\n", s, s)
 	}

@@ -63,7 +63,10 @@ func TestLoads(t *testing.T) {
 			}},
 			[3]int32{0, 1, 0}},
 		{"rejected by the backend", header.ProtoTCP,
-			[]does{func(h *Handle, r Ref) { h.Observe(r, ReplySide, seg(ReplySide, header.TCPRST|header.TCPACK), bootTime) }},
+			[]does{func(h *Handle, r Ref) {
+				h.Observe(r, ReplySide, seg(ReplySide, header.TCPRST|header.TCPACK),
+					bootTime)
+			}},
 			[3]int32{}},
 		{"reset", header.ProtoTCP, []does{established, reset}, [3]int32{}},
 		{"reset, by both", header.ProtoTCP, []does{established, reset,
@@ -237,7 +240,8 @@ func TestLoadsHammer(t *testing.T) {
 		r := own.mustCreate(t, bootTime, n)
 		if i%2 == 0 {
 			own.establish(r, bootTime)
-			own.Observe(r, ClientSide, seg(ClientSide, header.TCPFIN|header.TCPACK), bootTime) // one FIN from being over
+			own.Observe(r, ClientSide, seg(ClientSide, header.TCPFIN|header.TCPACK),
+				bootTime) // one FIN from being over
 		}
 	}
 	now := bootTime + second

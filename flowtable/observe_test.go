@@ -19,7 +19,8 @@ type step struct {
 func TestSegmentSequences(t *testing.T) {
 	const C, B = ClientSide, ReplySide
 	const S, A, F, R = uint8(header.TCPSYN), uint8(header.TCPACK), uint8(header.TCPFIN), uint8(header.TCPRST)
-	const P, X, N = uint8(tcpPSH), uint8(header.TCPACK | tcpURG), uint8(tcpECE) // payload, a blind ACK, another handshake
+	const P, X, N = uint8(tcpPSH), uint8(header.TCPACK | tcpURG), uint8(tcpECE)
+	// P has payload, X is a blind ACK, N is another handshake.
 	open := []step{{C, S, SynSeen}, {B, S | A, SynRecv}, {C, A, Established}, {B, A, Established}}
 	acked := open[:3]
 	for _, c := range []struct {
@@ -118,7 +119,8 @@ func TestSegmentSequences(t *testing.T) {
 // even if the sweep is late.
 func TestTimeouts(t *testing.T) {
 	d, rfc := DefaultTimeouts(), RFCTimeouts()
-	open := []step{{ClientSide, header.TCPSYN, 0}, {ReplySide, header.TCPSYN | header.TCPACK, 0}, {ClientSide, header.TCPACK, 0},
+	open := []step{{ClientSide, header.TCPSYN, 0}, {ReplySide, header.TCPSYN | header.TCPACK, 0}, {ClientSide,
+		header.TCPACK, 0},
 		{ReplySide, header.TCPACK, 0}}
 	fin := func(s Side) step { return step{s, header.TCPFIN | header.TCPACK, 0} }
 	ack := func(s Side) step { return step{s, header.TCPACK, 0} }
@@ -363,7 +365,8 @@ func TestUnverifiedSegmentsChangeNothing(t *testing.T) {
 	r := h.mustCreate(t, bootTime, newFlow(header.ProtoTCP, false, 1))
 	f, changing := h.Flow(r), 0
 	for state := SynSeen; state <= Closed; state++ {
-		for _, notes := range []conn.Meta{0, conn.MetaReset, conn.MetaAgain, conn.MetaReset | conn.MetaAgain, conn.MetaFinClient} {
+		for _, notes := range []conn.Meta{0, conn.MetaReset, conn.MetaAgain, conn.MetaReset | conn.MetaAgain,
+			conn.MetaFinClient} {
 			for flags := range uint8(64) {
 				for side := range Side(2) {
 					for _, s := range []Segment{seg(side, flags), seg(side, flags|tcpECE)} {
@@ -406,8 +409,10 @@ func TestReopenedAfterReset(t *testing.T) {
 	}{
 		{"handshake", []step{{B, header.TCPSYN | header.TCPACK, 0}}, d.Reset},
 		{"acknowledged", []step{{B, header.TCPSYN | header.TCPACK, 0}, {C, header.TCPACK, 0}}, d.ResetEstablished},
-		{"established", []step{{B, header.TCPSYN | header.TCPACK, 0}, {C, header.TCPACK, 0}, {B, header.TCPACK, 0}}, d.ResetEstablished},
-		{"closing", []step{{B, header.TCPSYN | header.TCPACK, 0}, {C, header.TCPACK, 0}, {B, header.TCPACK, 0}, {C, header.TCPFIN, 0}}, d.Reset},
+		{"established", []step{{B, header.TCPSYN | header.TCPACK, 0}, {C, header.TCPACK, 0}, {B, header.TCPACK, 0}},
+			d.ResetEstablished},
+		{"closing", []step{{B, header.TCPSYN | header.TCPACK, 0}, {C, header.TCPACK, 0}, {B, header.TCPACK, 0}, {C,
+			header.TCPFIN, 0}}, d.Reset},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tb, h := testTable(t, 10, 0)

@@ -62,7 +62,8 @@ func TestForeign(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				moved, _, err := moveFlows(tb, func(m conn.Meta) conn.Meta { return m }, heapMemory(size), more, bootTime, false)
+				moved, _, err := moveFlows(tb, func(m conn.Meta) conn.Meta { return m }, heapMemory(size), more,
+					bootTime, false)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -24,7 +24,8 @@ func toOneBackend(proto uint8, v6 bool, n uint32) NewFlow {
 // other clients out, although the table has room for a million flows.
 func TestPortsGiveWay(t *testing.T) {
 	const B, C = ReplySide, ClientSide
-	synAck, closed := step{B, header.TCPSYN | header.TCPACK, 0}, []step{{B, header.TCPFIN | header.TCPACK, 0}, {C, header.TCPFIN | header.TCPACK, 0},
+	synAck, closed := step{B, header.TCPSYN | header.TCPACK, 0}, []step{{B, header.TCPFIN | header.TCPACK, 0}, {C,
+		header.TCPFIN | header.TCPACK, 0},
 		{B, header.TCPACK, 0}}
 	open := []step{synAck, {C, header.TCPACK, 0}, {B, header.TCPACK, 0}}
 	ask, answer, fragment := step{C, 0, 0}, step{B, 0, 0}, step{B, laterFragment, 0}

@@ -141,7 +141,8 @@ func (f *Flow) whole(m conn.Meta, hs *hashes, now Ticks) bool {
 	if m.Pending() || m.Seen() > now {
 		return false
 	}
-	if s := conn.Initial(m.Proto()); (s == SynSeen) != (m.State() <= Closed) || (s == ICMPEcho) != (m.State() == ICMPEcho) {
+	if s := conn.Initial(m.Proto()); (s == SynSeen) != (m.State() <= Closed) ||
+		(s == ICMPEcho) != (m.State() == ICMPEcho) {
 		return false
 	}
 	return f.sum == sum(hs[ClientSide], hs[ReplySide])

@@ -136,8 +136,10 @@ func TestPortRestsAfterExpiry(t *testing.T) {
 		steps []step
 		after Time // it has expired, and its port rests
 	}{
-		"no last ACK": {header.ProtoTCP, []step{{ReplySide, header.TCPSYN | header.TCPACK, 0}, {ClientSide, header.TCPACK, 0},
-			{ReplySide, header.TCPFIN | header.TCPACK, 0}, {ClientSide, header.TCPFIN | header.TCPACK, 0}}, 40 * second},
+		"no last ACK": {header.ProtoTCP, []step{{ReplySide, header.TCPSYN | header.TCPACK, 0}, {ClientSide,
+			header.TCPACK, 0},
+			{ReplySide, header.TCPFIN | header.TCPACK, 0}, {ClientSide, header.TCPFIN | header.TCPACK, 0}},
+			40 * second},
 		"UDP that was asked again": {header.ProtoUDP, []step{{ClientSide, 0, 0}, {ReplySide, 0, 0},
 			{ClientSide, 0, 0}}, 8 * second},
 	} {

@@ -17,4 +17,5 @@ func fetchBuckets(geo *geometries, secret *HashKey, group []Search)
 func fetchFlows(geo *geometries, group []Search)
 
 //go:noescape
-func match(geo *geometries, group []Search, flows []*Flow, rewrites []header.Rewrite, steady *conn.Steady, now uint32) int
+func match(geo *geometries, group []Search, flows []*Flow, rewrites []header.Rewrite, steady *conn.Steady,
+	now uint32) int

@@ -13,6 +13,7 @@ func fetchBuckets(geo *geometries, secret *HashKey, group []Search) {
 
 func fetchFlows(geo *geometries, group []Search) { fetchFlowsGo(geo, group) }
 
-func match(geo *geometries, group []Search, flows []*Flow, rewrites []header.Rewrite, steady *conn.Steady, now uint32) int {
+func match(geo *geometries, group []Search, flows []*Flow, rewrites []header.Rewrite, steady *conn.Steady,
+	now uint32) int {
 	return matchGo(geo, group, flows, rewrites, steady, now)
 }

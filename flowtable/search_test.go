@@ -178,7 +178,8 @@ func TestMatchEqualsObserve(t *testing.T) {
 			if (state >= UDPNew) != (proto == header.ProtoUDP) || state == ICMPEcho {
 				continue
 			}
-			for _, notes := range []conn.Meta{0, conn.MetaReset, conn.MetaAgain, conn.MetaFin, conn.MetaPending, conn.MetaFinClient,
+			for _, notes := range []conn.Meta{0, conn.MetaReset, conn.MetaAgain, conn.MetaFin, conn.MetaPending,
+				conn.MetaFinClient,
 				conn.MetaFinBackend, 3 << conn.MetaRepeatShift} {
 				for _, age := range []int32{-20, -1, 0, 1, 9, 10, 11, 500, 2410, 3010, 74410, 74411, 1 << 30} {
 					for side := range tuples {

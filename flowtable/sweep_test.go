@@ -186,10 +186,12 @@ func TestHammerSweep(t *testing.T) {
 				case 1:
 					h.Abandon(r, at)
 				case 2, 3:
-					flags := []uint8{header.TCPSYN | header.TCPACK, header.TCPACK, header.TCPFIN | header.TCPACK}[rnd.IntN(3)]
+					flags := []uint8{header.TCPSYN | header.TCPACK, header.TCPACK,
+						header.TCPFIN | header.TCPACK}[rnd.IntN(3)]
 					h.Observe(r, side^1, seg(side^1, flags), at)
 				case 4, 5:
-					h.Observe(r, side, seg(side, []uint8{header.TCPACK, header.TCPFIN | header.TCPACK, header.TCPRST}[rnd.IntN(3)]), at)
+					h.Observe(r, side, seg(side, []uint8{header.TCPACK, header.TCPFIN | header.TCPACK,
+						header.TCPRST}[rnd.IntN(3)]), at)
 				}
 			}
 		})

@@ -69,7 +69,8 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// TestFiguresBeginWithThePlot: docs/benchmarks.md begins with the machines and a plot; tables follow.
+// TestFiguresBeginWithThePlot: docs/benchmarks.md begins with the machines and a plot; tables
+// follow.
 func TestFiguresBeginWithThePlot(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, figuresFile))
 	if err != nil {

@@ -133,7 +133,7 @@ func Experiments() []Experiment {
 		},
 		{
 			Name:    "generator",
-			About:   "the rate of the lab's generator and receiver over a bare veth: the ceiling of measurements with them",
+			About:   "the rate of the lab's generator and receiver over a bare veth: the ceiling of its measurements",
 			Full:    []string{"rfc2544", "--loopback"},
 			Minutes: 5,
 		},

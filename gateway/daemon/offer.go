@@ -77,7 +77,8 @@ func facts(c *config.Configuration, frameSize int, plan *devices.Plan, table str
 	return []handover.Fact{
 		{What: "network namespace", Is: namespace},
 		{What: "interfaces", Is: strings.Join(names, ", ")},
-		{What: "sockets", Is: fmt.Sprintf("busyPoll %s, busyPollBudget %d", c.Sockets.BusyPoll, c.Sockets.BusyPollBudget)},
+		{What: "sockets", Is: fmt.Sprintf("busyPoll %s, busyPollBudget %d", c.Sockets.BusyPoll,
+			c.Sockets.BusyPollBudget)},
 		{What: "workers", Is: fmt.Sprintf("%d with %s", plan.Workers, workers.Layout())},
 		{What: "frames", Is: fmt.Sprintf("%d of %d bytes for each queue, rings of %d", c.Tuning.FramesPerQueue(),
 			frameSize, c.Tuning.RingSize)},

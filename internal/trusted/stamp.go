@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stamp identifies a version of a file, to detect a change without reading it. Stamps are compared by ==.
+// Stamp identifies a version of a file, to detect a change without reading it. Stamps are compared
+// by ==.
 type Stamp struct {
 	device, inode uint64
 	size          int64

@@ -1,5 +1,5 @@
-// Package wording makes parts of messages: lists of numbers, and the known name that is nearest to a
-// misspelt one.
+// Package wording makes parts of messages: lists of numbers, and the known name that is nearest to
+// a misspelt one.
 package wording
 
 import (

@@ -88,7 +88,8 @@ func TestTakeOverReload(t *testing.T) {
 	if err := l.gate.StopSecond(); err != nil {
 		t.Fatal(err)
 	}
-	if log := l.gate.Log(); !strings.Contains(log, "the running process does not hand over, and continues: flow table") {
+	if log := l.gate.Log(); !strings.Contains(log,
+		"the running process does not hand over, and continues: flow table") {
 		t.Errorf("the log does not say why:\n%s", log)
 	}
 	if err := l.gate.WriteConfiguration(l.gate.Configuration() + "metrics: {tokenFile: /none}\n"); err != nil {

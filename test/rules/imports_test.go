@@ -45,7 +45,7 @@ var rules = []rule{
 		Why: "the table is memory and arithmetic; it builds and tests without Linux or root"},
 	{From: "flowtable/conn", Never: and(outside, "fastpath", "flowtable", "xdpprog", "golang.org/x/sys", "k8s.io",
 		"github.com"),
-		Why: "the next state follows from the state, the segment and the time; the table's memory is not needed for it"},
+		Why: "the next state follows from the state, the segment and the time; it needs no memory of the table"},
 	{From: "fastpath", Never: and(outside, "xdpprog"),
 		Why: "a worker must not be able to reach what allocates, locks and talks to the network"},
 	{From: "fastpath/decide", Never: []string{"fastpath"}, But: contracts,

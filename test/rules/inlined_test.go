@@ -18,9 +18,10 @@ var inlined = map[string][]string{
 	"fastpath/nexthop": {"(*Hop).Use"},
 	"nat/header":       {"(*Memory).Window4", "(*Memory).Window6", "(*Memory).Fetch", "(*Memory).FetchEnds"},
 	"flowtable":        {"(*Handle).FetchBuckets", "(*Handle).FetchFlows", "(*Handle).Match"},
-	"flowtable/conn":   {"Meta.State", "Meta.Proto", "Meta.Seen", "Meta.Live", "Meta.At", "Ticks.Since", "(*Lifetimes).Expired"},
-	"fastpath":         {"(*Worker).boundHop"},
-	"fastpath/stats":   {"MakeEntry"},
+	"flowtable/conn": {"Meta.State", "Meta.Proto", "Meta.Seen", "Meta.Live", "Meta.At", "Ticks.Since",
+		"(*Lifetimes).Expired"},
+	"fastpath":       {"(*Worker).boundHop"},
+	"fastpath/stats": {"MakeEntry"},
 }
 
 // TestInlined reads what the compiler says about each of them.
