@@ -140,7 +140,7 @@ func TestExplainUsage(t *testing.T) {
 		{"--to 203.0.113.10:80", exitUsage, "needs --from and --to"},
 		{"--from 198.51.100.7", exitUsage, "needs --from and --to"},
 		{ask + "--syn --established", exitUsage, "not both"},
-		{ask + "--established", exitUsage, "known by its port"},
+		{ask + "--established", exitUsage, "identified by its port"},
 		{"--from x --to 203.0.113.10:80", exitUsage, "is no address"},
 		{ask + "--node gw-1", exitUsage, "without a gateway"},
 		{ask + "--socket /nowhere/s", exitFailure, "not running"},
