@@ -1,11 +1,11 @@
 package ports
 
-import "sluice.dev/sluice/internal/perdevice"
+import "sluice.dev/sluice/internal/statefile"
 
 // refusals is a file with the MTUs at which devices chose generic mode in mode auto. A process that
 // takes over a generic program reads there whether native mode may be possible now; to try, it
 // would have to detach the program.
-type refusals = perdevice.File[refusal]
+type refusals = statefile.Devices[refusal]
 
 type refusal struct {
 	MTU int `json:"mtu"`

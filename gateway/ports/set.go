@@ -24,7 +24,7 @@ import (
 	"sluice.dev/sluice/host/nic/devices"
 	"sluice.dev/sluice/host/nic/frames"
 	"sluice.dev/sluice/internal/heartbeat"
-	"sluice.dev/sluice/internal/perdevice"
+	"sluice.dev/sluice/internal/statefile"
 	"sluice.dev/sluice/xdpprog"
 )
 
@@ -97,7 +97,7 @@ func New(c Config) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	refused, err := perdevice.Open[refusal](filepath.Join(c.Settings.StateDir, "modes.json"))
+	refused, err := statefile.OpenDevices[refusal](filepath.Join(c.Settings.StateDir, "modes.json"))
 	if refused == nil {
 		return nil, fmt.Errorf("modes of devices, %w", err)
 	} else if err != nil {

@@ -3,16 +3,16 @@ package napi
 import (
 	"fmt"
 
-	"sluice.dev/sluice/internal/perdevice"
+	"sluice.dev/sluice/internal/statefile"
 )
 
 // Original is a file with the settings that devices had before they were changed. A nil Original
 // stores nothing.
-type Original = perdevice.File[map[string]string]
+type Original = statefile.Devices[map[string]string]
 
 // OpenOriginal reads the file at path, which need not exist.
 func OpenOriginal(path string) (*Original, error) {
-	o, err := perdevice.Open[map[string]string](path)
+	o, err := statefile.OpenDevices[map[string]string](path)
 	if err != nil {
 		return nil, fmt.Errorf("original settings of devices, %w "+
 			"(to continue, compare the devices' settings with your own and then remove the file)", err)

@@ -1,7 +1,4 @@
-// Package perdevice stores values of each network device in a file, for the next process. The
-// kernel can give an index to another device after a reboot, so values stored before the last boot,
-// or for another index, are not found.
-package perdevice
+package statefile
 
 import (
 	"bytes"
@@ -13,12 +10,13 @@ import (
 	"strings"
 	"sync"
 
-	"sluice.dev/sluice/internal/statefile"
 	"sluice.dev/sluice/internal/trusted"
 )
 
-// File is such a file. A nil File stores nothing. It is safe for concurrent use.
-type File[T any] struct {
+// Devices is a file with values of each network device, for the next process. The kernel can give
+// an index to another device after a reboot, so values stored before the last boot, or for another
+// index, are not found. A nil Devices stores nothing. It is safe for concurrent use.
+type Devices[T any] struct {
 	path string
 	boot string
 
@@ -32,16 +30,16 @@ type device[T any] struct {
 	Values  T      `json:"values"`
 }
 
-// Open reads the file at path, which need not exist. It is an error if the file cannot be read, or
-// has fields that T does not have: it comes from another version, and the fields' meaning is
-// unknown. With the error, Open returns an empty File, for callers that can do without the stored
-// values.
-func Open[T any](path string) (*File[T], error) {
+// OpenDevices reads the file at path, which need not exist. It is an error if the file cannot be
+// read, or has fields that T does not have: it comes from another version, and the fields' meaning
+// is unknown. With the error, OpenDevices returns an empty Devices, for callers that can do without
+// the stored values.
+func OpenDevices[T any](path string) (*Devices[T], error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	f := &File[T]{path: path, boot: strings.TrimSpace(string(boot)), devices: map[string]device[T]{}}
+	f := &Devices[T]{path: path, boot: strings.TrimSpace(string(boot)), devices: map[string]device[T]{}}
 	text, err := trusted.ReadState(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(text) == 0 {
 		return f, nil // empty: the machine crashed during a write
@@ -59,7 +57,7 @@ func Open[T any](path string) (*File[T], error) {
 }
 
 // Get returns the values stored for a device.
-func (f *File[T]) Get(name string, ifindex int) (values T, found bool) {
+func (f *Devices[T]) Get(name string, ifindex int) (values T, found bool) {
 	if f == nil {
 		return values, false
 	}
@@ -73,7 +71,7 @@ func (f *File[T]) Get(name string, ifindex int) (values T, found bool) {
 }
 
 // Set stores values for a device.
-func (f *File[T]) Set(name string, ifindex int, values T) error {
+func (f *Devices[T]) Set(name string, ifindex int, values T) error {
 	if f == nil {
 		return nil
 	}
@@ -84,7 +82,7 @@ func (f *File[T]) Set(name string, ifindex int, values T) error {
 }
 
 // Forget removes the values of a device.
-func (f *File[T]) Forget(name string) error {
+func (f *Devices[T]) Forget(name string) error {
 	if f == nil {
 		return nil
 	}
@@ -95,7 +93,7 @@ func (f *File[T]) Forget(name string) error {
 }
 
 // Clear removes the values of all devices.
-func (f *File[T]) Clear() error {
+func (f *Devices[T]) Clear() error {
 	if f == nil {
 		return nil
 	}
@@ -106,9 +104,9 @@ func (f *File[T]) Clear() error {
 }
 
 // save replaces the file, or removes it if no values are stored. mu must be held.
-func (f *File[T]) save() error {
+func (f *Devices[T]) save() error {
 	if len(f.devices) == 0 {
-		return statefile.Remove(f.path)
+		return Remove(f.path)
 	}
 	text, err := json.MarshalIndent(f.devices, "", "\t")
 	if err != nil {

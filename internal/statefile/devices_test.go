@@ -1,4 +1,4 @@
-package perdevice
+package statefile
 
 import (
 	"os"
@@ -6,19 +6,19 @@ import (
 	"testing"
 )
 
-func TestFile(t *testing.T) {
+func TestDevices(t *testing.T) {
 	type values struct {
 		MTU int `json:"mtu"`
 	}
 	path := filepath.Join(t.TempDir(), "devices.json")
-	open := func() *File[values] {
-		f, err := Open[values](path)
+	open := func() *Devices[values] {
+		f, err := OpenDevices[values](path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return f
 	}
-	at := func(f *File[values], name string, ifindex int) int {
+	at := func(f *Devices[values], name string, ifindex int) int {
 		v, found := f.Get(name, ifindex)
 		if !found && v != (values{}) {
 			t.Errorf("%s %d is not found, and has %v", name, ifindex, v)
@@ -59,11 +59,11 @@ func TestFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte(`{"eth0": {"boot": "x", "driver": "igb"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := Open[values](path); f == nil || err == nil || at(f, "eth0", 3) != 0 {
+	if f, err := OpenDevices[values](path); f == nil || err == nil || at(f, "eth0", 3) != 0 {
 		t.Errorf("a file of another version: %v, %v", f, err)
 	}
 	f = nil
 	if f.Set("eth0", 3, values{1}) != nil || f.Forget("eth0") != nil || f.Clear() != nil || at(f, "eth0", 3) != 0 {
-		t.Error("no File remembers something")
+		t.Error("a nil Devices stores something")
 	}
 }
