@@ -123,7 +123,8 @@ var Plan = []Fault{
 		Figure: "held",
 	}, {
 		Name: "clocks jump", How: "time of flows that lies in the future", Target: "such a flow is not taken over",
-		Tests:  []Test{{"flowtable", []string{"TestRecoverDamaged", "TestObserveNeverStepsBack"}}},
+		Tests: []Test{{"flowtable", []string{"TestRecoverDamaged"}},
+			{"flowtable/conn", []string{"TestObserveNeverStepsBack"}}},
 		Figure: "held",
 		Without: "a step of CLOCK_REALTIME, which is the whole machine's: flows, pins and heartbeat use " +
 			"CLOCK_BOOTTIME, which it does not change. A time namespace with an offset: the kernel program reads the " +
