@@ -208,7 +208,7 @@ func (p *Ports) owners(
 			}
 			at := netip.AddrPortFrom(a, c.Port)
 			if other := owners[at]; other != nil {
-				failed[at] = p.failure(c, fmt.Errorf("Service %s/%s has the port", other.Namespace, other.Name))
+				failed[at] = p.failure(c, fmt.Errorf("the port belongs to Service %s/%s", other.Namespace, other.Name))
 				continue
 			}
 			if len(owners) == maxListeners {

@@ -281,7 +281,7 @@ func TestOnePortTwice(t *testing.T) {
 	p.SetHealthChecks([]compiler.HealthCheck{a, b})
 	await(t, "the problem", func() bool { list, _ := p.reported(); return len(list) > 0 })
 	problems, _ := p.reported()
-	if len(problems) != 1 || !strings.Contains(problems[0].Message, "Service shop/a has the port") ||
+	if len(problems) != 1 || !strings.Contains(problems[0].Message, "the port belongs to Service shop/a") ||
 		problems[0].Object.Name != "b" {
 		t.Errorf("want one for shop/b, not one for each family: %v", problems)
 	}
