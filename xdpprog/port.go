@@ -179,7 +179,7 @@ func (p *Port) takeOver(h hook, mode AttachMode) (bool, error) {
 	if err := l.Update(p.program); err != nil {
 		return false, errors.Join(fmt.Errorf("replace the predecessor's program: %w", err), l.Close())
 	}
-	p.link, p.mode, p.reason = l, have, "taken over from the process before"
+	p.link, p.mode, p.reason = l, have, "taken over from the previous process"
 	return true, nil
 }
 

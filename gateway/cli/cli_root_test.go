@@ -48,7 +48,7 @@ func TestCheckHost(t *testing.T) {
 	}
 	// It is down.
 	if code, out := check(); code != exitOK ||
-		!strings.HasPrefix(out, file+": ok; 1 warning about its interfaces: sluice doctor --config ") {
+		!strings.HasPrefix(out, file+": ok; 1 warning about its interfaces, which `sluice doctor --config ") {
 		t.Errorf("what may be wrong: exit %d, %q", code, out)
 	}
 	refusal = errors.New("workers is 2, but an interface has only 1 queues")

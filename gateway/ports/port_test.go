@@ -156,7 +156,7 @@ func TestDeviceWithFewerQueues(t *testing.T) {
 		conditions     []string
 	}{
 		{3, 3, "", []string{"warn queues: interface nic0 has 3 queues and had 4"}},
-		{1, 0, "has 1 queues now, and each of 2 workers needs one", nil},
+		{1, 0, "now has 1 queues, and each of the 2 workers needs its own queue", nil},
 		{4, 4, "", nil},
 	} {
 		deleteNIC(t)
@@ -343,7 +343,7 @@ func TestZeroCopyAgain(t *testing.T) {
 	if why := igb(1400); why != "" || !strings.Contains(l.p.view().Queues[0].Reason, "and the MTU is 1400") {
 		t.Errorf("packets that are cut as before: %q, shown because %s", why, l.p.view().Queues[0].Reason)
 	}
-	if why := igb(900); !strings.Contains(why, "what copy mode was for is over: in zero-copy driver igb") {
+	if why := igb(900); !strings.Contains(why, "the reason for copy mode no longer holds: in zero-copy driver igb") {
 		t.Errorf("packets that are not: %q", why)
 	}
 	l.p.whyCopy = ""
@@ -484,7 +484,7 @@ func TestMTUWithoutMemlock(t *testing.T) {
 	must(t, netlink.LinkSetMTU(link, 9000))
 	for _, when := range []string{"raised", "and later"} {
 		l.want(when, 1, "", "fail mtu: interface nic0 has MTU 9000, and packets longer than 1770 bytes are lost: "+
-			"sockets that take them would register the frames once more, and the UMEM exceeds RLIMIT_MEMLOCK: grant "+
+			"sockets for them would register the frames once more, and the UMEM exceeds RLIMIT_MEMLOCK: grant "+
 			"CAP_IPC_LOCK, "+
 			"or raise the limit (systemd: LimitMEMLOCK=infinity); then restart. Or: ip link set nic0 mtu 1770")
 		if l.p.slots[0].socket.Load() != socket {
@@ -565,8 +565,8 @@ func TestOutOfDescriptors(t *testing.T) {
 	links("at the start", "")
 	restore := machine.LimitDescriptors(t, 0, 0)
 	defer func() { restore() }() // also of a test that fails
-	l.want("without descriptors", 2, "", "warn interfaces: interface nic0 stays open as it is: how it is now could "+
-		"not be read: interface nic0 cannot be read: too many open files")
+	l.want("without descriptors", 2, "", "warn interfaces: interface nic0 stays open as it is: its present "+
+		"state could not be read: interface nic0 cannot be read: too many open files")
 	links("without descriptors", "")
 	restore()
 	l.want("with descriptors", 2, "")

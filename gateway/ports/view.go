@@ -96,7 +96,7 @@ func (p *port) conditions(chosen frames.Choice) (list []status.ConditionView) {
 	}
 	if p.unread != nil {
 		list = append(list, status.Warning("interfaces",
-			fmt.Sprintf("interface %s is not opened again: its present state could not be read: %v", p.name, p.unread)))
+			fmt.Sprintf("interface %s stays open as it is: its present state could not be read: %v", p.name, p.unread)))
 	}
 	if about, err := devices.Check(p.device, p.config, chosen); err != nil {
 		list = append(list, status.Failed(about, err.Error()))
