@@ -21,7 +21,8 @@
 // A packet that is longer than a frame is a chain of frames (Chains). The second law counts it as
 // one packet, the first counts each of its frames.
 //
-// The files are in layers; a file uses only files of lower layers:
+// The files are in layers. A file uses only files of lower layers; the one exception is that a
+// Worker knows the Runner that takes it over next:
 //
 //	runner.go, takeover.go      steps of workers that share a CPU; hand-over to another process
 //	step.go                     one step: receive, handle, transmit
