@@ -124,6 +124,10 @@ release: ## dist/: binaries, image, chart, SBOMs and SHA256SUMS of a version, re
 	cd deploy/tools && $(GO) run ./release -dir ../../dist -version $(VERSION) -revision $(REVISION) \
 		-time $$(git log -1 --format=%ct) $(RELEASED)
 
+.PHONY: release-push
+release-push: ## image and chart of dist/ to a registry (REGISTRY=host/owner VERSION=0.1.0), with the credentials of docker login
+	cd deploy/tools && $(GO) run ./release -dir ../../dist -version '$(VERSION)' -time $$(git log -1 --format=%ct) -push '$(REGISTRY)'
+
 .PHONY: release-check
 release-check: ## the release of HEAD twice, in two clones, the second compiled anew: equal files; minutes
 	./.ci/release-check
@@ -290,6 +294,7 @@ lint: ## formatting, columns, vet, linters, spelling
 	$(GO) vet -tags root ./...
 	cd deploy/tools && $(GO) vet ./... # a module of its own: its go.sum has to know what the gateway imports
 	$(GO) tool staticcheck -tags root ./... # without the tag, much of bench is used by no test
+	cd deploy/tools && $(GO) tool actionlint ../../.github/workflows/*.yaml
 	@git ls-files "*.go" "*.c" "*.h" "*.s" "*.md" "*.yaml" Makefile | xargs $(GO) tool misspell -error
 
 .PHONY: check

@@ -22,36 +22,49 @@ type image struct {
 	applications []*application
 }
 
-// readImage reads what the file holds, not what it was made of.
-func readImage(file, version string) (i *image, err error) {
+// withImage calls f with the index of images that an archive holds, and its digest.
+func withImage(file string, f func(v1.ImageIndex, v1.Hash) error) (err error) {
 	dir, err := os.MkdirTemp("", name+"-image-")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	if err := unpack(file, dir); err != nil {
-		return nil, err
+		return err
 	}
 	outer, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	top, err := outer.IndexManifest()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if len(top.Manifests) != 1 {
-		return nil, fmt.Errorf("%s holds %d images, want one", file, len(top.Manifests))
+		return fmt.Errorf("%s holds %d images, want one", file, len(top.Manifests))
 	}
 	digest := top.Manifests[0].Digest
-	url := packageurl.NewPackageURL(packageurl.TypeOCI, "", name, digest.String(),
-		packageurl.QualifiersFromMap(map[string]string{"tag": version}), "")
-	i = &image{component: component(cdx.ComponentTypeContainer, name, version, url)}
-	i.component.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: digest.Hex}}
 	index, err := outer.ImageIndex(digest)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	return f(index, digest)
+}
+
+// readImage describes the image of an archive by the files that are in it.
+func readImage(file, version string) (i *image, err error) {
+	err = withImage(file, func(index v1.ImageIndex, digest v1.Hash) (err error) {
+		i, err = describe(index, digest, version)
+		return err
+	})
+	return i, err
+}
+
+func describe(index v1.ImageIndex, digest v1.Hash, version string) (*image, error) {
+	url := packageurl.NewPackageURL(packageurl.TypeOCI, "", name, digest.String(),
+		packageurl.QualifiersFromMap(map[string]string{"tag": version}), "")
+	i := &image{component: component(cdx.ComponentTypeContainer, name, version, url)}
+	i.component.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: digest.Hex}}
 	m, err := index.IndexManifest()
 	if err != nil {
 		return nil, err

@@ -4,12 +4,14 @@
 //	go run ./release -check -version 0.1.0
 //	go run ./release -dir ../../dist -version 0.1.0 -revision 1a2b3c -time 1795461955 \
 //		amd64=bin/amd64/sluice,bin/amd64/sluice-controller
+//	go run ./release -dir ../../dist -version 0.1.0 -time 1795461955 -push REGISTRY
 //
 // The directory must hold the image already, as sluice-VERSION-image.tar. The same inputs give the
 // same bytes: every time in an archive or SBOM is the one that is given, the commit's.
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -36,10 +38,15 @@ func main() {
 	seconds := flag.Int64("time", 0, "time of the commit, in seconds since the epoch")
 	tree := flag.String("tree", "../..", "root of the repository")
 	check := flag.Bool("check", false, "write nothing; fail if the tree is not that of the version")
+	to := flag.String("push", "", "registry to push image and chart of -dir to; makes nothing")
 	flag.Parse()
 	err := inOrder(*tree, *version)
-	if err == nil && !*check {
-		r := release{*tree, *dir, *version, *revision, time.Unix(*seconds, 0).UTC()}
+	r := release{*tree, *dir, *version, *revision, time.Unix(*seconds, 0).UTC()}
+	switch {
+	case err != nil || *check:
+	case *to != "":
+		err = push(context.Background(), r, *to, os.Stdout)
+	default:
 		err = run(r, flag.Args(), os.Stdout)
 	}
 	if err != nil {

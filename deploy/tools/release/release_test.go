@@ -6,7 +6,9 @@ import (
 	"compress/gzip"
 	"errors"
 	"io"
+	"log"
 	"maps"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,7 +19,12 @@ import (
 	"time"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
+	gcr "github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"helm.sh/helm/v3/pkg/chart/loader"
+	helm "helm.sh/helm/v3/pkg/registry"
 )
 
 const (
@@ -125,6 +132,7 @@ func TestRelease(t *testing.T) {
 	}
 	dir := dirs[0]
 	command(t, dir, nil, "sha256sum", "--strict", "-c", "SHA256SUMS")
+	testPush(t, release{tree, dir, testVersion, "abc", testTime})
 	sums, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
 	if err != nil {
 		t.Fatal(err)
@@ -308,4 +316,55 @@ func must[T any](v T, err error) T {
 		panic(err)
 	}
 	return v
+}
+
+// testPush pushes a release to a registry in memory, twice, and pulls image and chart. Another
+// image under the same version is refused.
+func testPush(t *testing.T, r release) {
+	t.Helper()
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	where := strings.TrimPrefix(server.URL, "http://") + "/somebody"
+	for range 2 {
+		var out strings.Builder
+		if err := push(t.Context(), r, where, &out); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"image " + where + "/sluice:0.1.0@sha256:", "chart oci://" + where +
+			"/charts/sluice:0.1.0@sha256:"} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("no %q in %q", want, out.String())
+			}
+		}
+	}
+	to, err := gcr.NewTag(where + "/sluice:0.1.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pulled, err := remote.Index(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := pulled.IndexManifest(); err != nil || len(m.Manifests) != 2 {
+		t.Errorf("the image has %+v, want two architectures: %v", m, err)
+	}
+	c, err := helm.NewClient(helm.ClientOptPlainHTTP(), helm.ClientOptWriter(io.Discard))
+	if err != nil {
+		t.Fatal(err)
+	}
+	chart, err := c.Pull(where + "/charts/sluice:0.1.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, err := os.ReadFile(r.path(".tgz")); err != nil || !bytes.Equal(chart.Chart.Data, want) {
+		t.Errorf("the chart that was pulled has %d bytes, and the archive %d: %v", len(chart.Chart.Data), len(want),
+			err)
+	}
+	if err := remote.WriteIndex(to, empty.Index); err != nil {
+		t.Fatal(err)
+	}
+	if err := push(t.Context(), r, where, io.Discard); err == nil || !strings.Contains(err.Error(),
+		"release another version") {
+		t.Errorf("another image under a published version: %v", err)
+	}
 }
