@@ -19,12 +19,12 @@ import (
 // Source is where the machine gets Debian's packages from: one entry of sources.list(5).
 type Source struct {
 	URI      string
-	SignedBy string // a keyring, or empty: those that apt trusts for all
+	SignedBy string // a keyring; empty: apt trusts all of its keyrings
 	Suites   []string
 }
 
-// debianSuites are the suites that a source is recognised by: those of an archive that has the
-// others, too.
+// debianSuites are the suites that identify a source as Debian's main archive: an archive with one
+// of them has the others, too.
 var debianSuites = []string{"bookworm", "trixie", "forky", "oldstable", "stable", "testing", "sid", "unstable"}
 
 // MachineSource is the first source of Debian's archive in the sources.list(5) files under etc,
@@ -105,7 +105,7 @@ func parseList(text string) (sources []Source) {
 }
 
 // Apt is an apt of its own: sources, lists, archives and state lie in one directory. It believes
-// that nothing is installed, so that what a package needs comes with it.
+// that no package is installed, so that it fetches a package together with its dependencies.
 type Apt struct {
 	Dir    string // of all that is its own
 	Suites []string

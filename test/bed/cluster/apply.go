@@ -21,8 +21,8 @@ import (
 // fieldManager is who applies (Kubernetes: Server-Side Apply).
 const fieldManager = "sluice-test"
 
-// Apply writes objects of any kind, YAML documents, as `kubectl apply --server-side` does: those
-// that exist become as given. A field that the API server does not know is an error.
+// Apply writes objects of any kind, YAML documents, as `kubectl apply --server-side` does: it
+// updates objects that exist. A field that the API server does not know is an error.
 func (c *Cluster) Apply(ctx context.Context, manifests []byte) error {
 	objects, err := Decode(manifests)
 	if err != nil {
@@ -46,8 +46,8 @@ func (c *Cluster) ApplyObjects(ctx context.Context, objects ...*unstructured.Uns
 	})
 }
 
-// Remove deletes the objects, the last first, as `helm uninstall` does, and what they own with
-// them. One that does not exist is as good as deleted.
+// Remove deletes the objects, the last first, as `helm uninstall` does, and all objects that they
+// own. One that does not exist is as good as deleted.
 func (c *Cluster) Remove(ctx context.Context, manifests []byte) error {
 	objects, err := Decode(manifests)
 	if err != nil {

@@ -43,11 +43,11 @@ const linkerFlags = "-s -w" +
 // Set is programs that are built from one nested module of this tree.
 type Set struct {
 	Module   string // where it lies in the tree
-	What     string // what is built, for people
+	What     string // description of the programs, for people
 	Programs []Program
 }
 
-// Program is a package and what it is called when built.
+// Program is a package and the file name of its binary.
 type Program struct {
 	Name, Path string
 	// Test: the program is the package's tests, as `go test -c` builds them.
@@ -115,7 +115,7 @@ func ModuleDir(ctx context.Context, module string) (string, error) {
 	return filepath.Join(strings.TrimSpace(string(out)), filepath.FromSlash(module)), nil
 }
 
-// cacheDir is named by everything that decides what is built.
+// cacheDir is named by a hash of the build's inputs: Go version, architecture, flags and modules.
 func cacheDir(source string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, runtime.Version(), runtime.GOARCH, linkerFlags)

@@ -39,8 +39,8 @@ type Config struct {
 	Flags []string
 }
 
-// Cluster is a control plane that runs. Its methods are called by one goroutine at a
-// time, but those of its clients by any.
+// Cluster is a control plane that runs. One goroutine at a time calls its methods; any goroutine
+// may use its clients.
 type Cluster struct {
 	binaries *Binaries
 	flags    []string
@@ -61,17 +61,17 @@ type Cluster struct {
 	relays map[*topo.Host]*relay
 }
 
-// How long processes may take to do what they were asked to.
+// The time limits for starting and for stopping processes.
 var (
 	startTimeout = machine.Slower(60 * time.Second)
 	stopTimeout  = machine.Slower(10 * time.Second)
 )
 
-// askEvery is how often is asked for what is waited for, at most.
+// askEvery is the shortest interval between two polls of a condition.
 const askEvery = 20 * time.Millisecond
 
-// Start starts etcd and the API server and returns when it is ready. What was started
-// before an error is ended.
+// Start starts etcd and the API server and returns when it is ready. After an error it ends the
+// processes that it started.
 func Start(ctx context.Context, c Config) (*Cluster, error) {
 	var err error
 	if c.Binaries == nil {
@@ -118,7 +118,7 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 	return c.startControllers()
 }
 
-// writeSecrets makes the identities and writes what the API server reads of them.
+// writeSecrets makes the identities and writes the files that the API server reads of them.
 func (c *Cluster) writeSecrets() (err error) {
 	if c.ca, err = newAuthority(); err != nil {
 		return err

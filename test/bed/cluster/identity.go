@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// authority signs the API server's certificate and those of users.
+// authority signs the certificates of the API server and of users.
 type authority struct {
 	key         *ecdsa.PrivateKey
 	certificate *x509.Certificate
@@ -46,8 +46,8 @@ func newAuthority() (*authority, error) {
 	return &authority{key: key, certificate: parsed, pem: encode("CERTIFICATE", der)}, nil
 }
 
-// certificate is what all certificates have in common. Clocks of namespaces are the
-// same; the hour before is for those who set the machine's.
+// certificate is what all certificates have in common. Namespaces share the machine's clock;
+// certificates are valid from one hour ago because somebody may set that clock back.
 func certificate(name string, groups ...string) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {

@@ -65,8 +65,8 @@ func packageOf(tool string) string {
 	return "iptables"
 }
 
-// KubeProxy starts kube-proxy and returns once it has programmed, for both families,
-// what the API server had when it started.
+// KubeProxy starts kube-proxy and returns once it has programmed, for both families, all Services
+// that the API server had when it started.
 func (c *Cluster) KubeProxy(ctx context.Context, config ProxyConfig) (*Proxy, error) {
 	if config.Mode == "" {
 		config.Mode = "nftables"
@@ -88,7 +88,7 @@ func (c *Cluster) KubeProxy(ctx context.Context, config ProxyConfig) (*Proxy, er
 	}
 	if err := topo.Until(ctx, config.Timeout, askEvery, p.synced); err != nil {
 		err = fmt.Errorf("cluster: kube-proxy on %s has not synced: %w\n%s", config.Host.Name, err, p.Log())
-		_ = p.Stop() // what it did not do comes first
+		_ = p.Stop() // the error of the start matters more
 		return nil, err
 	}
 	return p, nil
@@ -149,7 +149,8 @@ func (p *Proxy) start() error {
 	return err
 }
 
-// configuration is what kube-proxy gets: defaults but for what a namespace forces.
+// configuration returns kube-proxy's configuration: its defaults, except where a namespace needs
+// another value.
 func (p *Proxy) configuration(kubeconfig string) ([]byte, error) {
 	fields := map[string]any{
 		"apiVersion":       "kubeproxy.config.k8s.io/v1alpha1",
@@ -174,7 +175,7 @@ func (p *Proxy) logFile() string { return filepath.Join(p.dir, "log") }
 // Log is the end of what kube-proxy logged.
 func (p *Proxy) Log() string { return tail(p.logFile()) }
 
-// Stop ends kube-proxy. What it programmed stays, as on a real node.
+// Stop ends kube-proxy. The rules that it programmed stay, as on a real node.
 func (p *Proxy) Stop() error {
 	if p.process == nil {
 		return nil
@@ -184,8 +185,8 @@ func (p *Proxy) Stop() error {
 	return q.Stop(stopTimeout)
 }
 
-// Cleanup removes what a stopped kube-proxy programmed, by `kube-proxy --cleanup`. What mode ipvs
-// programmed takes two of them: the first does not get rid of chains that others still jump to.
+// Cleanup removes the rules of a stopped kube-proxy by `kube-proxy --cleanup`. Rules of mode ipvs
+// need two runs: the first cannot delete chains to which other chains still jump.
 func (p *Proxy) Cleanup(ctx context.Context) error {
 	err := p.cleanup(ctx)
 	if err != nil && p.config.Mode == "ipvs" {

@@ -22,10 +22,10 @@ type Object = metav1.Object
 // server of two processors busy.
 const writers = 8
 
-// Put creates objects, or updates those that exist to be as given, and writes the
-// status of Services and Nodes too. Namespaces are made as needed. What an update
-// leaves empty and the API server has allocated (cluster IPs, node ports) stays. The
-// objects are not changed; those of one call are written in any order.
+// Put creates or updates objects, and writes the status of Services and Nodes
+// too. Namespaces are made as needed. An update keeps the values that the API server allocated
+// (cluster IPs, node ports) where its own fields are empty. The objects are not changed; the
+// objects of one call are written in any order.
 func (c *Cluster) Put(ctx context.Context, objects ...Object) error {
 	return c.each(ctx, "put", objects, c.put)
 }
@@ -99,7 +99,7 @@ func namespaceOf(o Object) string {
 }
 
 // put writes an object, once more if the API server had no time for it: on an emulated processor
-// its limit of 34 s for one request is soon over. What is written twice is the same.
+// its limit of 34 s for one request is soon over. Writing the same object twice changes nothing.
 func (c *Cluster) put(ctx context.Context, o Object) error {
 	err := c.putInNamespace(ctx, o)
 	for range overtimes {

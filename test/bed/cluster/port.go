@@ -10,8 +10,8 @@ import (
 )
 
 // port is a TCP port of a host's loopback that is ours whether or not somebody listens:
-// a socket is bound to it that never listens. So connections are refused meanwhile, and
-// the kernel gives the number to nobody else. Who listens must set SO_REUSEPORT.
+// a socket is bound to it that never listens. So connections are refused meanwhile, and the kernel
+// gives the number to nobody else. A program that listens on it must set SO_REUSEPORT.
 type port struct {
 	number int
 	socket int // -1 once released

@@ -38,7 +38,8 @@ func FetchRuntime(ctx context.Context, progress io.Writer) (*Runtime, error) {
 }
 
 // FetchPackages returns a directory with what Debian's packages and all that they depend on hold,
-// as if it were the root directory; FetchRuntime documents how. What names them for people.
+// as if it were the root directory; FetchRuntime documents how. The argument what names the
+// packages for people.
 func FetchPackages(ctx context.Context, progress io.Writer, what string, packages ...string) (dir string, err error) {
 	return fetch(ctx, progress, what, packages, func(a *apt.Apt, into string) error {
 		if err := a.DownloadAll(ctx, a.Suites[0], packages...); err != nil {
@@ -48,7 +49,7 @@ func FetchPackages(ctx context.Context, progress io.Writer, what string, package
 	})
 }
 
-// unpack downloads packages, without what they depend on, and unpacks them into a directory.
+// unpack downloads packages without their dependencies and unpacks them into a directory.
 func unpack(ctx context.Context, a *apt.Apt, into string, packages []string) error {
 	if err := a.Download(ctx, packages...); err != nil {
 		return err
@@ -76,7 +77,7 @@ func fetch(
 	})
 }
 
-// packagesDir is named by the distribution's release and what is taken of it.
+// packagesDir is named by the distribution's release and the names of the packages.
 func packagesDir(packages []string) (string, error) {
 	release, err := os.ReadFile("/etc/os-release")
 	if err != nil {
@@ -96,7 +97,7 @@ func (r *Runtime) Ctr() string        { return filepath.Join(r.Dir, "usr/bin/ctr
 func (r *Runtime) Runc() string       { return filepath.Join(r.Dir, "usr/sbin/runc") }
 func (r *Runtime) Plugins() string    { return filepath.Join(r.Dir, "usr/lib/cni") }
 
-// has reports whether a program is among those of the runtime.
+// has reports whether the runtime contains a program.
 func (r *Runtime) has(program string) bool {
 	for _, d := range [...]string{"usr/bin", "usr/sbin"} {
 		if _, err := os.Stat(filepath.Join(r.Dir, d, program)); err == nil {
@@ -106,7 +107,7 @@ func (r *Runtime) has(program string) bool {
 	return false
 }
 
-// Env is the environment in which programs find those of the runtime, and its libraries, before the
+// Env is the environment in which programs find the runtime's programs and libraries before the
 // system's own.
 func (r *Runtime) Env() []string {
 	in := func(d string) string { return filepath.Join(r.Dir, d) }

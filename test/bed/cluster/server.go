@@ -13,8 +13,8 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// launch starts a program of the control plane. What it logs is appended to, because a
-// restarted one writes on.
+// launch starts a program of the control plane. Its log is appended to, because a restarted program
+// continues the same file.
 func (c *Cluster) launch(name, path string, args []string) (*topo.Process, error) {
 	log, err := os.OpenFile(c.path(name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -140,7 +140,7 @@ func (c *Cluster) StopAPIServer(grace time.Duration) error {
 
 const logTailBytes = 8 << 10
 
-// Log is the end of what a process ("etcd", "kube-apiserver") logged.
+// Log returns the end of the log of a process ("etcd", "kube-apiserver").
 func (c *Cluster) Log(name string) string { return tail(c.path(name + ".log")) }
 
 func tail(path string) string {

@@ -28,7 +28,7 @@ func (c *Cluster) Get(ctx context.Context, to io.Writer, path string) error {
 	}
 	w := tabwriter.NewWriter(to, 0, 8, 3, ' ', 0)
 	for i := range t.ColumnDefinitions {
-		if d := &t.ColumnDefinitions[i]; d.Priority == 0 { // the others are those of `-o wide`
+		if d := &t.ColumnDefinitions[i]; d.Priority == 0 { // the others need `-o wide`
 			fmt.Fprintf(w, "%s\t", strings.ToUpper(d.Name))
 		}
 	}

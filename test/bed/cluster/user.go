@@ -28,8 +28,8 @@ type User struct {
 // Admin may do everything.
 func (c *Cluster) Admin() User { return c.admin }
 
-// CertificateUser makes a user of a name and groups. What it may do is up to RBAC
-// objects; the API server brings those of "system:kube-proxy" and its likes.
+// CertificateUser makes a user of a name and groups. RBAC objects grant its rights; the API server
+// creates the objects for "system:kube-proxy" and similar users.
 func (c *Cluster) CertificateUser(name string, groups ...string) (User, error) {
 	cert, key, err := c.ca.client(name, groups...)
 	return User{Name: name, certificate: cert, key: key}, err
@@ -71,7 +71,7 @@ func (c *Cluster) ServiceAccount(
 	return User{Name: full, token: t.Status.Token}, nil
 }
 
-// gatewayRules are what the gateway may do (package control/k8s).
+// gatewayRules are the gateway's rights (package control/k8s).
 var gatewayRules = []rbacv1.PolicyRule{
 	{APIGroups: []string{""}, Resources: []string{"services", "nodes"}, Verbs: []string{"get", "list", "watch"}},
 	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"get", "list",
@@ -93,8 +93,8 @@ func (c *Cluster) Gateway(ctx context.Context, h *topo.Host) (kubeconfig string,
 	return c.Kubeconfig(user, url)
 }
 
-// allow replaces what a service account may do, by a ClusterRole and a
-// ClusterRoleBinding named after it.
+// allow replaces the rights of a service account by a ClusterRole and a ClusterRoleBinding named
+// after it.
 func (c *Cluster) allow(ctx context.Context, namespace, name string, rules []rbacv1.PolicyRule) error {
 	meta := metav1.ObjectMeta{Name: namespace + ":" + name}
 	role := &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}
@@ -117,8 +117,8 @@ func (c *Cluster) allow(ctx context.Context, namespace, name string, rules []rba
 	return err
 }
 
-// Tenant makes a ServiceAccount, and a token for it, that may do what the rules say in its own
-// namespace, and nothing else.
+// Tenant makes a ServiceAccount and a token for it. The rules are its only rights, and they hold in
+// its own namespace.
 func (c *Cluster) Tenant(ctx context.Context, namespace, name string, rules ...rbacv1.PolicyRule) (User, error) {
 	user, err := c.ServiceAccount(ctx, namespace, name)
 	if err != nil {

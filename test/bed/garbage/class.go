@@ -19,8 +19,8 @@ const (
 	NumClasses
 )
 
-// classes has what a class is: its name, the families that have it, how many frames it enumerates
-// per flow and direction, and how one is made.
+// classes describes each class: its name, the families that have it, the number of frames that it
+// enumerates per flow and direction, and the function that makes one.
 var classes = [NumClasses]struct {
 	name   string
 	v4, v6 bool

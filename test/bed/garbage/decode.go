@@ -10,7 +10,7 @@ import (
 
 // view is what decode reads of a frame that a receiver would take. Offsets are in the IP packet.
 type view struct {
-	ip    []byte // without what follows it in the frame
+	ip    []byte // the IP packet, without the bytes that follow in the frame
 	v6    bool
 	proto uint8
 	l4    int // the transport header; of a later fragment, its first byte
@@ -28,8 +28,9 @@ var (
 	errEtherType = errors.New("not IP")
 )
 
-// decode reads a frame, or says what a receiver would refuse it for. What it refuses is what Linux
-// refuses, and ports of 0, martian addresses, source routes and a source that is the destination.
+// decode reads a frame, or returns the reason why a receiver would drop it. It rejects the frames
+// that Linux rejects, and ports of 0, martian addresses, source routes and a source that is the
+// destination.
 func decode(frame []byte) (v view, err error) {
 	if len(frame) < 14 {
 		return v, errTruncated
@@ -387,8 +388,8 @@ func (v *view) pseudo(n int) uint16 {
 	return add(add(uint16(v.proto), v.ip[from:to]), []byte{byte(n >> 8), byte(n)})
 }
 
-// residual is by how much the transport checksum of a packet, or of what a first fragment has of
-// it, is wrong: 0 if it is right.
+// residual is the error of the transport checksum of a packet, or of the part of it that a first
+// fragment has: 0 if the checksum is right.
 func (v *view) residual() uint32 {
 	n := v.covered()
 	if v.proto == protoSCTP {

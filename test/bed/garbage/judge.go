@@ -14,11 +14,11 @@ import (
 // Judge judges frames that a gateway sent, by the frames that it received. It learns from the
 // packets towards servers which client an answer must reach. It is not safe for concurrent use.
 type Judge struct {
-	// VIPs are addresses that clients send to; Sources those that servers see, but for the clients'
-	// own; Servers are the backends.
+	// VIPs are addresses that clients send to; Sources are the source addresses that servers see,
+	// other than the clients' own; Servers are the backends.
 	VIPs, Sources, Servers map[netip.Addr]bool
 
-	open    map[reply]asker // by what a server's answer has: what it must leave with
+	open    map[reply]asker // tuple of a server's answer -> tuple that it must leave with
 	clients map[reply]bool  // what answers leave with, of all flows that servers got a packet of
 	asked   map[reply]int   // by what answers to packets too big for their path leave with: when
 	packets int             // judged so far
@@ -74,7 +74,7 @@ func (j *Judge) TooBig(in []byte) {
 	}
 }
 
-// Refused returns what a receiver refuses a frame for, or nil.
+// Refused returns the reason why a receiver drops a frame, or nil.
 func Refused(frame []byte) error {
 	_, err := decode(frame)
 	return err
@@ -102,7 +102,7 @@ func Same(a, b []byte) bool {
 	return x != nil && bytes.Equal(x, y)
 }
 
-// ipOf is the IP packet of a frame whatever is in it, or nil.
+// ipOf returns the IP packet of a frame without checking its content, or nil.
 func ipOf(frame []byte) []byte {
 	at := 12
 	for len(frame) >= at+6 && (be16(frame[at:]) == 0x8100 || be16(frame[at:]) == 0x88a8) {
@@ -122,8 +122,9 @@ func ipOf(frame []byte) []byte {
 	return b[:n]
 }
 
-// Forwarded returns what is wrong with a frame that was made of another: it was to be refused, or
-// differs in more than what a translator changes, or its ends are not what they must be.
+// Forwarded returns the fault of a frame that was made from another one: the gateway should have
+// dropped that one, or the frames differ in more than the fields that a translator changes, or the
+// addresses and ports are wrong.
 func (j *Judge) Forwarded(in, out []byte) error {
 	a, err := decode(in)
 	if err != nil {
@@ -154,7 +155,7 @@ func (j *Judge) Forwarded(in, out []byte) error {
 	return j.second(&a, &b)
 }
 
-// unchanged compares what must not differ, and the checksums.
+// unchanged compares the fields that must not differ, and the checksums.
 func unchanged(a, b *view) error {
 	var may mask
 	may.header(a, 0)
@@ -301,8 +302,8 @@ func echoed(a, b *view) error {
 	return nil
 }
 
-// echoedPart: a fragment keeps its place and its data. The first one's sum stays what it was, with
-// the type that changed.
+// echoedPart: a fragment keeps its place and its data. The sum over the
+// first one stays the same although its type changes.
 func echoedPart(a, b *view) error {
 	var may mask
 	may.header(a, 0)
@@ -340,7 +341,8 @@ func echoedPart(a, b *view) error {
 func (v *view) echo() bool { return v.icmp() && !v.isError() && !(v.v6 && v.later()) }
 
 // reflectedPart reports whether b is a later fragment over IPv6 on its way back. Its next header
-// may be any: only the first fragment's says what the datagram is (RFC 8200 section 4.5).
+// may have any value: only the first fragment's gives the protocol of the datagram (RFC 8200
+// section 4.5).
 func (v *view) reflectedPart(b *view) bool {
 	return v.v6 && v.later() && v.src() == b.dst() && v.dst() == b.src()
 }
@@ -424,8 +426,8 @@ func (j *Judge) reported(a, b *view) error {
 	return nil
 }
 
-// second asks gopacket about both frames: what it reads of them must agree but for what is
-// translated.
+// second decodes both frames with gopacket: its results must agree except for the translated
+// fields.
 func (j *Judge) second(in, out *view) error {
 	l := &j.layers
 	a, err := j.read(in)
@@ -487,8 +489,8 @@ func (j *Judge) read(v *view) (f fields, err error) {
 	return f, nil
 }
 
-// Own returns what is wrong with a frame that the gateway made itself: it must be an ICMP error
-// about one of the packets received, to who sent that, or an RST in answer to one.
+// Own returns the fault of a frame that the gateway made itself: it must be an ICMP error about one
+// of the packets received, addressed to its sender, or an RST in answer to one.
 func (j *Judge) Own(out []byte, received func(yield func(frame []byte) bool)) error {
 	v, err := decode(out)
 	if err != nil {
@@ -520,8 +522,8 @@ func (j *Judge) Own(out []byte, received func(yield func(frame []byte) bool)) er
 	return failure
 }
 
-// answers returns what is wrong with an RST: it must answer a segment that was received, by RFC
-// 9293 section 3.10.7.1.
+// answers returns the fault of an RST: it must answer a segment that was received, by RFC 9293
+// section 3.10.7.1.
 func (v *view) answers(received func(yield func(frame []byte) bool)) error {
 	src, dst := v.ends()
 	t := v.transport()

@@ -73,7 +73,7 @@ func lengths(m *maker) []byte {
 	return append(b, make([]byte, cut-len(b))...)
 }
 
-// ethernet changes what is in front of the IP header.
+// ethernet changes the bytes in front of the IP header.
 func ethernet(m *maker) []byte {
 	kind, n := m.take(10), m.take(100)
 	p := m.packet()
@@ -108,7 +108,7 @@ func ethernet(m *maker) []byte {
 	return b
 }
 
-// sizes are lengths of frames around those that links and UMEM frames have.
+// sizes are frame lengths around the limits of links and of UMEM frames.
 func sizes(m *maker) []byte {
 	edges := []int{1500, 1514, 1518, 1532, 1792, 2048, 3498, 3840, 4096}
 	n := 60 + m.take(400)*4

@@ -101,7 +101,7 @@ func (s *Source) lie(b []byte) {
 	}
 }
 
-// nudge sets a 16-bit length to what is wrong by a little, or far.
+// nudge sets a 16-bit length to a wrong value, near the right one or far from it.
 func (s *Source) nudge(field []byte) {
 	v := binary.BigEndian.Uint16(field)
 	switch s.r.IntN(6) {

@@ -19,7 +19,7 @@ type Flow struct {
 // V6 reports the family.
 func (f *Flow) V6() bool { return f.Client.Addr().Is6() }
 
-// ends are what a packet of one direction has.
+// ends returns the addresses and ports of packets of one direction.
 func (f *Flow) ends(fromServer bool) (src, dst netip.AddrPort) {
 	if fromServer {
 		return f.Server, f.SNAT
@@ -41,8 +41,8 @@ type Source struct {
 	// places are addresses that claim to be ends, by family: 0 for IPv4.
 	places [2][]netip.Addr
 	flows  [2][]*Flow
-	// Sound makes the transport checksums of whole packets right after a mutation, so that
-	// receivers have nothing to count but what the gateway should have refused.
+	// Sound makes the transport checksums of whole packets right after a mutation, so that a
+	// receiver counts only packets that the gateway should have dropped.
 	Sound bool
 }
 

@@ -155,7 +155,7 @@ func (m *maker) quote(kind int) []byte {
 		return m.quoted(proto, func(p *headertest.Packet) { p.SrcPort++ })
 	case 9:
 		return m.quoted(protoUDP, func(p *headertest.Packet) { p.NoChecksum = !m.v6 })
-	case 10: // a length beyond what was sent
+	case 10: // a length beyond the data sent
 		b := m.quoted(proto, nil)
 		if m.v6 {
 			b[18] = 0xff

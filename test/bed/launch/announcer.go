@@ -25,13 +25,14 @@ type Announcer struct {
 	process atomic.Pointer[topo.Process] // nil while none runs, or none that matters any more
 }
 
-// StateDir is where its status socket is, and what it leaves for the next process.
+// StateDir is the directory of its status socket and of the state that it leaves for the next
+// process.
 func (a *Announcer) StateDir() string { return filepath.Join(a.Dir, "state") }
 
 // Socket is its status socket, for `sluice announce --announcer`.
 func (a *Announcer) Socket() string { return filepath.Join(a.StateDir(), "status.sock") }
 
-// LogFile is the path of what it logs, one process after another.
+// LogFile is the path of its log, to which one process after another appends.
 func (a *Announcer) LogFile() string { return filepath.Join(a.Dir, "announcer.log") }
 
 // Start starts it, with the capability that the chart's pod has, and no other.
@@ -98,8 +99,8 @@ func (a *Announcer) Stop() error {
 	return p.Stop(5 * time.Second)
 }
 
-// Ask returns what it says of itself.
+// Ask returns its status.
 func (a *Announcer) Ask(ctx context.Context) (*view.View, error) { return view.Ask(ctx, a.Socket()) }
 
-// Log is the end of what it has logged.
+// Log returns the end of its log.
 func (a *Announcer) Log() string { return logTail(a.LogFile()) }

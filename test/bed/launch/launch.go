@@ -5,14 +5,14 @@
 // is in production too:
 //
 //	/dev/shm/sluice-gate-PID-RANDOM/    PID is of the process that called New
-//	    gateway.yaml  manifests/        what the daemon reads
-//	    sluice.log                      what it logs, one daemon after another
-//	    state/  bpf/                    what it makes
+//	    gateway.yaml  manifests/        the daemon's input
+//	    sluice.log                      its log, one daemon after another
+//	    state/  bpf/                    files and pins that it makes
 //
-// A daemon that was stopped must have removed the last line, and all that it made
-// in the host's namespace: Leftovers returns what it did not. One that was killed leaves
-// it all to the next, as after a crash. Close removes the directory, in any state;
-// Sweep does that for processes that were killed before they could.
+// A daemon that was stopped must have removed the last line, and all that it made in the host's
+// namespace: Leftovers returns the rest. One that was killed leaves it all to the next, as after a
+// crash. Close removes the directory, in any state; Sweep does that for processes that were killed
+// before they could.
 //
 // A Gateway belongs to one goroutine, its Client to any. Another one may write manifests: Apply,
 // Write and Remove touch nothing else.
@@ -44,8 +44,8 @@ type Config struct {
 	// InSession: the daemon belongs to the session of this process, and goes before others where
 	// that does. Else it leads one, as a service does.
 	InSession bool
-	// Patience multiplies every bound of time, on machines that are slow; 0 is what the environment
-	// says (package machine).
+	// Patience multiplies every bound of time, on machines that are slow; 0 takes the environment's
+	// value (package machine).
 	Patience int
 }
 
@@ -112,7 +112,7 @@ func (g *Gateway) ConfigFile() string { return g.path(configFile) }
 // Manifests is the directory that the daemon reads Services and slices from.
 func (g *Gateway) Manifests() string { return g.path(manifestsDir) }
 
-// LogFile is the path of what the daemon logs.
+// LogFile is the path of the daemon's log.
 func (g *Gateway) LogFile() string { return g.path(logFile) }
 
 // Socket is the path of the status socket, for `sluice --socket`.

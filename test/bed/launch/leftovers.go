@@ -12,8 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Leftovers finds what a daemon that has ended left in its directory and on its
-// host: nothing, if it ended well.
+// Leftovers returns the files that an ended daemon left in its directory and the objects that it
+// left on its host: none, if it ended well.
 func (g *Gateway) Leftovers() (left []string, err error) {
 	known := append([]string{"lo"}, g.config.Interfaces...)
 	for _, i := range g.config.Host.Interfaces {
@@ -49,8 +49,8 @@ func (g *Gateway) Leftovers() (left []string, err error) {
 	return left, nil
 }
 
-// linkLeftovers finds interfaces that were not there, and programs on those that
-// were, in the calling thread's namespace.
+// linkLeftovers returns interfaces that are not in known, and programs on interfaces that are, in
+// the calling thread's namespace.
 func linkLeftovers(known []string) (left []string, err error) {
 	links, err := netlink.LinkList()
 	if err != nil {

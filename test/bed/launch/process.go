@@ -17,8 +17,7 @@ import (
 // applyTimeout bounds every wait for the daemon to do something but end.
 const applyTimeout = 20 * time.Second
 
-// stopTimeout is what the daemon may take to end after SIGTERM: its drain time and
-// then some.
+// stopTimeout is the time limit for the daemon's end after SIGTERM: its drain time and a margin.
 const stopTimeout = 10 * time.Second
 
 var errNotRunning = errors.New("the daemon does not run")
@@ -42,7 +41,7 @@ func (g *Gateway) LaunchNext() (err error) {
 	return err
 }
 
-// Use makes processes that are started from now on those of another binary.
+// Use makes later starts run another binary.
 func (g *Gateway) Use(sluice string) { g.config.Sluice = sluice }
 
 // LaunchNextOf is LaunchNext for a container of a pod, by its UID.
@@ -93,9 +92,9 @@ func (g *Gateway) SecondPID() int {
 	return g.second.PID()
 }
 
-// OneLeft waits until the processes of a hand-over in which one of them died have settled, makes
-// the one that forwards the gateway's daemon, or starts one where both have ended, as whoever
-// supervises it would. It returns that one's number.
+// OneLeft waits for the end of a hand-over in which one of the processes died, and makes the
+// process that forwards the gateway's daemon. If both have ended it starts one, as a supervisor
+// would. It returns that one's number.
 func (g *Gateway) OneLeft(ctx context.Context) (pid int, err error) {
 	running := func(p *topo.Process) bool {
 		if p == nil {
@@ -261,7 +260,7 @@ func (g *Gateway) Close() error {
 	return errors.Join(err, removeDirectory(g.dir))
 }
 
-// Command runs an operator's command against the daemon and returns what it printed.
+// Command runs an operator's command against the daemon and returns its output.
 func (g *Gateway) Command(ctx context.Context, args ...string) (string, error) {
 	name := "sluice " + strings.Join(args, " ")
 	ctx, cancel := context.WithTimeout(ctx, g.patience(applyTimeout))
@@ -287,7 +286,7 @@ func (g *Gateway) Command(ctx context.Context, args ...string) (string, error) {
 
 const logTailBytes = 64 << 10
 
-// Log is the end of what the daemon logged.
+// Log returns the end of the daemon's log.
 func (g *Gateway) Log() string { return logTail(g.LogFile()) }
 
 func logTail(path string) string {

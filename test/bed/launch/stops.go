@@ -15,7 +15,7 @@ import (
 // that a file of the tree has once.
 type Stop struct{ Name, File, After string }
 
-// Stops stops goroutines of one program: those that come to a Stop, and every loop with a
+// Stops stops goroutines of one program: goroutines that reach a Stop, and every loop with a
 // heartbeat, by the heartbeat's name. Program and test share a page of memory, so that a program
 // without a free descriptor can be stopped, too.
 type Stops struct {

@@ -44,7 +44,7 @@ func (f Feature) Missing() error {
 	return nil
 }
 
-// tester is what of testing.TB is needed here.
+// tester is the part of testing.TB that this package needs.
 type tester interface {
 	Helper()
 	Skip(...any)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Lateness is how late threads wake on this machine, the latest that was seen: each process on the
-// way of what a test waits for may be as late. Its zero value is ready for use.
+// Lateness is the longest delay with which threads woke on this machine: each process on which a
+// test waits may be as late. Its zero value is ready for use.
 type Lateness struct{ worst atomic.Int64 } // nanoseconds
 
 // Watch sleeps a millisecond at a time until ctx is done, and notes how late it wakes. Several may
@@ -37,10 +37,10 @@ func (l *Lateness) Bound(d time.Duration, wakeUps int) (bound, late time.Duratio
 // counted.
 type Turns struct{ Ran, Waited time.Duration }
 
-// OwnTurns reads those of this process.
+// OwnTurns reads the turns of this process.
 func OwnTurns() Turns { return TurnsOf(os.Getpid()) }
 
-// TurnsOf reads those of a process; zero if it has ended.
+// TurnsOf reads the turns of a process; zero if it has ended.
 func TurnsOf(pid int) (sum Turns) {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/schedstat", pid))
 	for _, path := range threads {

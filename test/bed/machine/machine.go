@@ -1,6 +1,6 @@
 // Package machine has what tests must know of the machine they run on: which features its kernel
 // has, how much slower than iron it is, and where programs lie that it would take too long to
-// build. OnCPU is for those who measure on it.
+// build. OnCPU is for measurements on it.
 //
 // Most tests need nothing of the kind. Those that do run on the kernels of distributions, in guests
 // (`make vm-kernel-test`), where all features are there and an emulated processor takes ten times
@@ -26,8 +26,8 @@ const (
 // there is none. The user who sets it must build it from this tree.
 func Binary() string { return os.Getenv(binaryVariable) }
 
-// Slower is a bound of time that was set on iron, as this machine needs it. It is for what must not
-// take for ever, not for what a test measures.
+// Slower is a bound of time that was set on iron, as this machine needs it. It is for limits that
+// stop an endless wait, not for durations that a test measures.
 func Slower(d time.Duration) time.Duration { return time.Duration(float64(d) * factor()) }
 
 var factor = sync.OnceValue(func() float64 {

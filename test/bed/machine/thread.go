@@ -37,7 +37,7 @@ func WakeUpCost() time.Duration {
 }
 
 // OnCPU runs f on a thread of its own whose sleeps are exact, and which is pinned to a CPU unless
-// that is negative. The thread ends with f: what was set on it is nobody else's.
+// that is negative. The thread ends with f, so no other goroutine inherits its settings.
 func OnCPU(cpu int, f func() error) error {
 	done := make(chan error, 1)
 	go func() {

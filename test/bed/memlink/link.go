@@ -242,7 +242,7 @@ func (r *ring[T]) push(v T) {
 	r.n++
 }
 
-// first is what is in the ring up to the end of its memory.
+// first returns the entries of the ring up to the end of its memory.
 func (r *ring[T]) first() []T { return r.v[r.head:min(r.head+r.n, len(r.v))] }
 
 // room is the free memory behind the last, up to the end of the memory.

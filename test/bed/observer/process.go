@@ -27,7 +27,7 @@ type Usage struct {
 	Waited time.Duration
 }
 
-// Sub is what was used since an earlier reading.
+// Sub returns the usage since an earlier reading.
 func (u Usage) Sub(before Usage) Usage {
 	return Usage{Own: u.Own - before.Own, Children: u.Children - before.Children, Pinned: u.Pinned - before.Pinned,
 		Waited: u.Waited - before.Waited}
@@ -116,7 +116,7 @@ func times(file string) (own, children time.Duration, err error) {
 	return time.Duration(ticks[0]+ticks[1]) * tick, time.Duration(ticks[2]+ticks[3]) * tick, nil
 }
 
-// Memory is what of a process is resident, in bytes.
+// Memory is the resident memory of a process, in bytes.
 type Memory struct{ Now, Most uint64 }
 
 // ProcessMemory reads VmRSS and VmHWM of proc_pid_status(5).

@@ -159,7 +159,7 @@ func (t *Tap) read(each func(Packet)) error {
 	}
 }
 
-// parse reads what the filter let pass.
+// parse reads a packet that passed the filter.
 func parse(b []byte) (p Packet, ok bool) {
 	if len(b) < ipMinimum {
 		return p, false

@@ -109,7 +109,7 @@ func codeOf(text string) (list []string) {
 	return list
 }
 
-// messages returns the texts of a file, those that are joined by + as one.
+// messages returns the texts of a file; texts joined by + are one.
 func messages(t *testing.T, file string) (list []string) {
 	t.Helper()
 	tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
@@ -154,8 +154,8 @@ func joined(e ast.Expr) (string, bool) {
 	return "", false
 }
 
-// commandLine is what follows a program's name. quoted: it is in back quotes, or begins an indented
-// line.
+// commandLine is the text after a program's name. quoted: it is in back quotes, or begins an
+// indented line.
 type commandLine struct {
 	words  []string
 	quoted bool

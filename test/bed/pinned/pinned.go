@@ -22,7 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Same fails unless form is what the file has for this version.
+// Same fails unless form is the file's text for this version.
 func Same(t *testing.T, file, version, form string) {
 	t.Helper()
 	was, err := os.ReadFile(file)
@@ -45,7 +45,7 @@ func Same(t *testing.T, file, version, form string) {
 
 func text(version, form string) string { return "version " + version + "\n\n" + form }
 
-// judge compares what the file has with what there is, and decides whether to write it.
+// judge compares the file's text with the present form, and decides whether to write it.
 func judge(was, version, form string, update bool) (write bool, problem string) {
 	head, _, _ := strings.Cut(was, "\n")
 	switch {
@@ -61,8 +61,8 @@ func judge(was, version, form string, update bool) (write bool, problem string) 
 	return true, ""
 }
 
-// Layout lists the fields of structs with their offsets and types, in bytes: what a mapped file
-// holds.
+// Layout lists the fields of structs with their offsets and types, in bytes: the layout of a mapped
+// file.
 func Layout(values ...any) string {
 	var b strings.Builder
 	for _, v := range values {
@@ -87,7 +87,7 @@ func layout(b *strings.Builder, path string, at uintptr, t reflect.Type) {
 	}
 }
 
-// Form lists the fields of what is printed as JSON, with their types.
+// Form lists the fields of a value that is printed as JSON, with their types.
 func Form(name string, v any) string {
 	var b strings.Builder
 	form(&b, name, reflect.TypeOf(v))

@@ -72,7 +72,7 @@ type Spent struct {
 	CPUs                     int
 }
 
-// Since is what was spent after an earlier reading. Stolen time is nobody's work: it is
+// Since returns the time spent after an earlier reading. Stolen time is nobody's work: it is
 // neither busy nor idle.
 func (u Usage) Since(b Usage) Spent {
 	s := Spent{
@@ -83,7 +83,7 @@ func (u Usage) Since(b Usage) Spent {
 	return s
 }
 
-// During is what is spent while f runs. It returns f's error.
+// During returns the time spent while f runs. It returns f's error.
 func During(f func() error) (Spent, error) {
 	before, err := Read()
 	if err != nil {

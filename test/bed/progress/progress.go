@@ -5,7 +5,7 @@
 //	p.Step("round 1, l2fwd")    // [ 2/15] round 1, l2fwd · 12 s gone, about 2 min 48 s left
 //	p.Done()                    // 15 of 15 in 3 min 2 s
 //
-// A step is named when it begins. What is left is reckoned from the steps that are over, so
+// A step is named when it begins. The remaining time is estimated from the steps that are over, so
 // steps should be about equally long, or Weigh states how long each is relative to the others.
 package progress
 

@@ -26,7 +26,7 @@ type Config struct {
 	ControllerListen              string // address of the controller's metrics and health; "": none
 	// Prepare, unless nil, is called before a gateway and its announcer are started.
 	Prepare func(*Gateway) error
-	// Progress gets a line for what is built or downloaded once; nil for none.
+	// Progress gets a line for each file that is built or downloaded once; nil for none.
 	Progress io.Writer
 }
 

@@ -26,7 +26,8 @@ const namespace = "sluice-system"
 type Settings struct {
 	Addresses string // of the pool: prefixes and ranges, with commas
 	DualStack bool   // the session carries IPv6, too
-	// Restart: graceful restart of BGP; BFD, which would end what a restart keeps, is off then.
+	// Restart: graceful restart of BGP; BFD is off then, because it would withdraw the routes that
+	// a restart keeps.
 	Restart bool
 }
 
@@ -96,7 +97,7 @@ var (
 	workloads = []string{"DaemonSet", "Deployment"}
 )
 
-// Install applies what the chart installs but for workloads, which no kubelet would run: kinds,
+// Install applies the objects of the chart except workloads, which no kubelet would run: kinds,
 // accounts and rights. It returns when the kinds are served.
 func (l *Lab) Install(ctx context.Context) error {
 	dir, err := cluster.ModuleDir(ctx, "deploy/manifests")
@@ -154,7 +155,7 @@ func (l *Lab) slice4(s *corev1.Service) *discoveryv1.EndpointSlice {
 	return cluster.NewSlice(s, "ipv4", corev1.IPv4Protocol, endpoints...)
 }
 
-// Slices makes those of a Service of Service's form over both families.
+// Slices makes the EndpointSlices of a Service of Service's form over both families.
 func (l *Lab) Slices(name string) []*discoveryv1.EndpointSlice {
 	s, slice := l.Service(name)
 	var endpoints []discoveryv1.Endpoint

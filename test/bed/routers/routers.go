@@ -55,7 +55,7 @@ type Router struct {
 	processes []*topo.Process
 }
 
-// stopTime is what a router may take to end.
+// stopTime is the time limit for a router's end.
 const stopTime = 3 * time.Second
 
 // BIRD starts BIRD 2 with a configuration; dir is for its files.
@@ -142,7 +142,7 @@ func (r *Router) Stop() error {
 	return errors.Join(errs...)
 }
 
-// Log returns what it has written.
+// Log returns the router's log.
 func (r *Router) Log() string {
 	var b strings.Builder
 	files, _ := filepath.Glob(filepath.Join(r.dir, "*.log"))
@@ -215,8 +215,8 @@ func (r *Router) HasRoute(prefix netip.Prefix) (has bool, err error) {
 	return len(routes) > 0, err
 }
 
-// NextHops returns those of the kernel's route to exactly this prefix, in order; none if there is
-// no route.
+// NextHops returns the next hops of the kernel's route to exactly this prefix, in order; none if
+// there is no route.
 func (r *Router) NextHops(prefix netip.Prefix) (hops []netip.Addr, err error) {
 	routes, err := r.routes(prefix)
 	for i := range routes {
@@ -233,8 +233,7 @@ func (r *Router) NextHops(prefix netip.Prefix) (hops []netip.Addr, err error) {
 	return hops, err
 }
 
-// Routes returns the kernel's IPv4 routes that are not its own, in order: those that BIRD or FRR
-// brought.
+// Routes returns the kernel's IPv4 routes that BIRD or FRR installed, in order.
 func (r *Router) Routes() (list []netip.Prefix, err error) {
 	err = r.Host.Run(func() error {
 		all, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN},

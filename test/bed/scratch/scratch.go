@@ -1,6 +1,6 @@
 // Package scratch is where the laboratory keeps files while it runs: directories that carry their
-// owner's process number in their names, so that those of a process that was killed can be told and
-// removed.
+// owner's process number in their names, so that the directories of a killed process can be
+// recognised and removed.
 package scratch
 
 import (
@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tmpfs is a directory in memory, or else the one for temporary files: what is there outlives a
-// process, and is not written to a disk.
+// Tmpfs is a directory in memory, or else the one for temporary files: files there outlive a
+// process and are not written to a disk.
 func Tmpfs() string {
 	for _, dir := range [...]string{"/dev/shm", "/run"} {
 		var st unix.Statfs_t
@@ -38,7 +38,7 @@ func Make(parent, prefix string) (string, error) {
 }
 
 // Temporary is Make among the temporary files, after a Sweep of what killed processes left of the
-// same prefix. What cannot be removed is left: it is in nobody's way.
+// same prefix. Directories that cannot be removed are left: they disturb nobody.
 func Temporary(prefix string) (string, error) {
 	_, _ = Sweep(os.TempDir(), prefix, os.RemoveAll)
 	return Make(os.TempDir(), prefix)
@@ -67,7 +67,7 @@ func Sweep(parent, prefix string, remove func(dir string) error) (removed []stri
 }
 
 // owner is the process that made a directory. Anybody can make a name in /dev/shm or /tmp, so only
-// what is a directory and our user's is one of ours.
+// a directory that belongs to our user is one of ours.
 func owner(e os.DirEntry, prefix string) (pid int, ok bool) {
 	rest, ok := strings.CutPrefix(e.Name(), prefix)
 	if !ok || !e.IsDir() {

@@ -21,13 +21,14 @@ const (
 // PauseImage is what holds a pod's namespaces.
 const PauseImage = "sluice.test/pause:1"
 
-// sysctls are what a kubelet sets (pkg/kubelet/cm/container_manager_linux.go, setupKernelTunables).
+// sysctls are the settings that a kubelet writes (pkg/kubelet/cm/container_manager_linux.go,
+// setupKernelTunables).
 var sysctls = map[string]string{
 	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }
 
-// containerdConfig is containerd's: what it has by default is in places that are the machine's.
+// containerdConfig is containerd's configuration: its default paths belong to the machine.
 func containerdConfig(r *cluster.Runtime) string {
 	return fmt.Sprintf(`version = 2
 root = "/var/lib/containerd"

@@ -32,9 +32,9 @@ func removeGroups(name string) error {
 	return errors.Join(errs...)
 }
 
-// removeGroup removes a control group and those in it, the innermost first: their files cannot be
-// and need not be removed. A process that was killed is in its group until it is reaped, so this
-// waits a little.
+// removeGroup removes a control group and its descendants, the innermost first: the files in it
+// cannot be and need not be removed. A process that was killed is in its group until it is reaped,
+// so this waits a little.
 func removeGroup(dir string) error {
 	var all []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

@@ -22,9 +22,9 @@ type Image struct {
 	Files map[string][]byte
 	// Links are symbolic links by their paths in the image.
 	Links map[string]string
-	// Entrypoint is what is run, and Cmd its arguments where a pod gives none.
+	// Entrypoint is the command to run, and Cmd its arguments where a pod gives none.
 	Entrypoint, Cmd []string
-	// Env is the environment of what is run.
+	// Env is the environment of the command.
 	Env []string
 }
 

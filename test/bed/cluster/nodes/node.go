@@ -34,7 +34,8 @@ type Config struct {
 	Kubelet string
 	// Name of the node.
 	Name string
-	// Host in whose network the node is. The node's addresses are those of its last interface.
+	// Host in whose network the node is. The node's addresses are the addresses of the host's last
+	// interface.
 	Host *topo.Host
 	// Server is the API server's URL there.
 	Server string
@@ -73,8 +74,8 @@ const (
 	tmpfsBytes      = 8 << 30
 )
 
-// Start starts a node and returns when it is registered and Ready. What was started before an error
-// is ended.
+// Start starts a node and returns when it is registered and Ready. After an error it ends the
+// processes that it started.
 func Start(ctx context.Context, c Config) (*Node, error) {
 	if err := sweepGroups(); err != nil {
 		return nil, err
@@ -299,7 +300,7 @@ func (n *Node) Command(ctx context.Context, path string, args ...string) *exec.C
 		"--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup", "--", path}, args...)...)
 }
 
-// Shell runs a script in the node and returns what it printed.
+// Shell runs a script in the node and returns its output.
 func (n *Node) Shell(ctx context.Context, script string) (string, error) {
 	out, err := n.Command(ctx, "/bin/sh", "-ec", script).CombinedOutput()
 	if err != nil {
@@ -308,7 +309,7 @@ func (n *Node) Shell(ctx context.Context, script string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// Log is the end of what a program of the node ("kubelet", "containerd", "first") logged.
+// Log returns the end of the log of a program of the node ("kubelet", "containerd", "first").
 func (n *Node) Log(program string) string {
 	const most = 8 << 10
 	f, err := os.Open(n.logPath(program))

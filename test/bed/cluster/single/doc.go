@@ -7,8 +7,8 @@
 //	                   no kube-proxy,   └─ control: API server, etcd, controllers, scheduler
 //	                   Sluice's pod        10.72/24
 //
-// The gateway's node is tainted sluice.dev/gateway:NoSchedule. Without kube-proxy on it nothing
-// there translates a Service's address but Sluice: what the client reaches by one, it reaches
+// The gateway's node is tainted sluice.dev/gateway:NoSchedule. No kube-proxy runs on it, so only
+// Sluice translates a Service's address there: a client that reaches such an address reaches it
 // through Sluice. The client's default route leads to the gateway; so does that of the nodes. Pods
 // have addresses of 10.244/16 and fd44::/48, a /24 and /64 for each node, and are reached by
 // routes, untranslated.

@@ -6,7 +6,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// podRanges are those of a node's pods, by the node's number.
+// podRanges returns the ranges of the pods of a node, by the node's number.
 func podRanges(node int) [2]netip.Prefix {
 	return [2]netip.Prefix{
 		netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(node), 0}), 24),

@@ -34,7 +34,7 @@ type Config struct {
 	Names []string
 	// DNS: pods ask their node's address (Address) for names. Somebody must answer there.
 	DNS bool
-	// Images that all nodes have from the start, beside those of this package.
+	// Images that all nodes have from the start, in addition to this package's own.
 	Images []*nodes.Image
 	// Named binds the network's namespaces to names, for people.
 	Named bool
@@ -72,8 +72,9 @@ const (
 	networkFile = "network"
 )
 
-// removeRun removes what a run left that was killed: its directory, and the names of its
-// namespaces, if they had any. Everything else ended with it, or is swept by those who made it.
+// removeRun removes the remains of a run that was killed: its directory, and the names of its
+// namespaces, if they had any. Everything else ended with it, or the packages that made it remove
+// it.
 func removeRun(dir string) error {
 	var errs []error
 	if id, err := os.ReadFile(filepath.Join(dir, networkFile)); err == nil && len(id) > 0 {
@@ -86,7 +87,7 @@ func removeRun(dir string) error {
 }
 
 // Start builds what there is to build, starts the cluster and returns when all nodes are Ready.
-// What was started before an error is ended.
+// After an error it ends the processes that it started.
 func Start(ctx context.Context, config Config) (*Cluster, error) {
 	if config.Workers == 0 {
 		config.Workers = 1
@@ -252,7 +253,7 @@ func (c *Cluster) KubeconfigIn(h *topo.Host) (path string, err error) {
 func Address(h *topo.Host) netip.Addr { return h.Interfaces[len(h.Interfaces)-1].Addr4.Addr() }
 
 // Proxy starts kube-proxy on a node with options of its own (cluster.ProxyConfig), or ends it and
-// removes what it programmed; nothing where that is so already.
+// removes its rules. It does nothing if the node is in that state already.
 func (c *Cluster) Proxy(ctx context.Context, n *nodes.Node, on bool, options string) error {
 	p := c.proxies[n.Name]
 	if on == (p != nil) {

@@ -13,11 +13,11 @@ import (
 // hierarchy is a mounted hierarchy of control groups, version 1.
 type hierarchy struct {
 	path    string // where it is mounted
-	options string // what it is mounted with: controllers, or a name
+	options string // mount options: controllers, or a name
 }
 
-// hierarchies reads what is mounted (proc_pid_mountinfo(5)). Nodes need version 1 or the hybrid of
-// both, of which they get version 1.
+// hierarchies reads the mounted hierarchies (proc_pid_mountinfo(5)). Nodes need version 1 or the
+// hybrid of both, of which they get version 1.
 func hierarchies() ([]hierarchy, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {

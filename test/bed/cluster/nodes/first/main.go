@@ -1,5 +1,5 @@
-// Command first is the first process of a node: it makes the namespaces, mounts what belongs to the
-// node alone, starts its programs and reaps what they leave.
+// Command first is the first process of a node: it makes the namespaces, mounts the node's own file
+// systems, starts its programs and reaps their orphans.
 //
 // It runs twice. The outer process enters the node's control groups and starts the inner one in
 // namespaces of its own, in which that is process 1: when it ends, however it ends, the kernel
@@ -63,7 +63,7 @@ func outer(n *spec.Node, file string) error {
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWCGROUP,
 		Pdeathsig:  syscall.SIGKILL,
 	}
-	// Who is asked to end passes it on, and ends when the inner process has.
+	// The outer process passes a signal on to the inner process and ends after it.
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGTERM, syscall.SIGINT)
 	if err := c.Start(); err != nil {

@@ -13,8 +13,8 @@ import (
 
 const groupsDir = "/sys/fs/cgroup"
 
-// mountAll makes the node's view of files: the machine's, but for what a kubelet, a runtime and a
-// gateway write or take for the node's own.
+// mountAll makes the node's view of files: the machine's, except for files that a kubelet, a
+// runtime and a gateway write or that they expect to be the node's own.
 func mountAll(n *spec.Node) error {
 	all, err := hierarchies() // while /sys/fs/cgroup still shows them
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/test/bed/cluster/nodes/spec"
 )
 
-// whenEvery is how often is looked for what a program waits for.
+// whenEvery is the interval at which the conditions of waiting programs are checked.
 const whenEvery = 20 * time.Millisecond
 
 // serve starts the programs, each when it may, and reaps what ends, orphans of containers too. It

@@ -1,8 +1,7 @@
 // Package spec is the input of a node's first process, from its parent.
 package spec
 
-// Node describes what a node consists of. It is written as JSON to the file that the first
-// process is given.
+// Node describes a node. It is written as JSON to the file that the first process is given.
 type Node struct {
 	// Name is its host name.
 	Name string
@@ -13,8 +12,8 @@ type Node struct {
 	// Tmpfs are directories that become empty file systems in memory, of SizeBytes at most each.
 	Tmpfs     []string
 	SizeBytes int64
-	// Sysctls are files under /proc/sys that show a value of the node's own: what is written to
-	// them changes nothing.
+	// Sysctls are files under /proc/sys that show a value of the node's own: writing to them
+	// changes nothing.
 	Sysctls map[string]string
 	// Files are written after all is mounted, by their paths.
 	Files map[string]string
