@@ -12,10 +12,10 @@ import (
 // serviceAddresses is where all addresses of Services are.
 var serviceAddresses = [...]string{"198.18.0.0/15", "10.96.0.0/12", "2001:db8::/32", "fd00:96::/112"}
 
-// addBeyond makes the last host what lies beyond the gateway: the gateway's kernel has
-// its route to all addresses of Services there, and it answers for all of them. So what
-// a system leaves to the kernel is seen, and what one forwards is not routed into
-// nothing before the kernel's filters have seen it.
+// addBeyond makes the last host what lies beyond the gateway: the gateway's kernel has its route to
+// all addresses of Services there, and it answers for all of them. So the test sees packets that a
+// system leaves to the kernel, and packets that a system forwards are not routed into nothing
+// before the kernel's filters have seen them.
 func (w *world) addBeyond() error {
 	h := w.Backends[backends]
 	for name, value := range map[string]string{

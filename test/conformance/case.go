@@ -28,8 +28,8 @@ type step struct {
 	name    string
 	put     []cluster.Object
 	delete  []cluster.Object
-	refuse  []cluster.Object // what the API server must not take
-	alone   bool             // after all others: it changes what they share
+	refuse  []cluster.Object // objects that the API server must reject
+	alone   bool             // after all others: it changes state that they share
 	options string           // more of Sluice's configuration; kube-proxy has no part in it
 	probes  []*probe
 }

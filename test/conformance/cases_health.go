@@ -2,7 +2,7 @@ package conformance
 
 import "fmt"
 
-// counted is what a health check node port says of a number of endpoints.
+// counted is a health check node port's answer for a number of endpoints.
 func (f *front) counted(n int) string {
 	status := 503
 	if n > 0 {

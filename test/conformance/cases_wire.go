@@ -8,7 +8,7 @@ func (b *cases) wire() {
 	to := []dest{f.vip4(), f.vip6(), f.node4(), f.node6()}
 	c.tagged(drop, "", []uint16{100}, to...).tagged(drop, "", []uint16{7, 100}, to...)
 
-	// What is tagged for its priority alone needs no VLAN device.
+	// A frame that is tagged for its priority alone needs no VLAN device.
 	c = b.add("On the wire/VLAN tags", "priority-alone")
 	f = c.service().slice("", "b0")
 	to = []dest{f.vip4(), f.vip6(), f.node4(), f.node6()}

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What cases change in the Service that Case.service makes.
+// Changes that cases make to the Service that Case.service makes.
 
 func local(f *front) {
 	f.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal

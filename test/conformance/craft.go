@@ -103,8 +103,8 @@ var lastCraftedPort atomic.Uint32
 
 func craftedPort() uint16 { return uint16(5000 + lastCraftedPort.Add(1)) }
 
-// forward sends a packet from the client and says which backend it arrived at, or what
-// the client was told.
+// forward sends a packet from the client and returns the backend that it reached, or the error that
+// the client got.
 func (c *crafter) forward(p *headertest.Packet, from netip.AddrPort, proto, kind uint8) (*seen, answer, error) {
 	a := answer{client: from.Addr().String()}
 	if err := c.wires[0].send(c.w.Clients[0], p); err != nil {

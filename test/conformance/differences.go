@@ -8,7 +8,7 @@ import (
 // difference is an outcome that kube-proxy has and Sluice has not, on purpose.
 type difference struct {
 	where string // case and probe, as result.key has them
-	// What comes of it there; empty where that is no difference, or where the case is not run.
+	// The outcome there; empty where it does not differ, or where the case is not run.
 	nftables, iptables, ipvs string
 	why                      string // and where it is decided
 }
@@ -73,8 +73,8 @@ const (
 	whyNoRetry   = "kube-proxy gives no connection to another endpoint, and counts no late answers (ADR 6)"
 )
 
-// differences are all of them. A run fails if kube-proxy does anything else than
-// Sluice where nothing is listed, or anything else than what is.
+// differences are all of them. A run fails if kube-proxy's outcome differs from Sluice's and is not
+// listed, or differs from the listed one.
 var differences = []difference{
 	{"Service/spec.clusterIP, clusterIPs/one-family: tcp outside to ClusterIP (IPv6)", drop, "", "", whyUnused},
 	{"Service/... with an address of this node in it/vip-as-source: syn the VIP itself to VIP", "b0 from gateway",
@@ -161,7 +161,7 @@ var differences = []difference{
 		"address port 17000", "b0 from gateway", "b0 from gateway", "b0 from gateway", whyPorts},
 }
 
-// broken is what a client sees of a TCP flow that was reset, when it writes again.
+// broken is a client's error when it writes to a TCP flow that was reset.
 const broken = "broken pipe"
 
 // Beginnings of keys.
@@ -182,7 +182,7 @@ const (
 	ping             = "Different on purpose/VIPs answer ping/ping: ping outside to "
 )
 
-// key names a result among those of all cases.
+// key names a result among the results of all cases.
 func (r *result) key() string { return r.c.ID() + ": " + r.String() }
 
 // listedIn returns the differences of a mode by key.
@@ -196,7 +196,7 @@ func listedIn(mode string) map[string]difference {
 	return listed
 }
 
-// allows reports whether an outcome is one of those that want has, with " or " between them: where
+// allows reports whether an outcome is one of the outcomes in want, with " or " between them: where
 // a system chooses at random, the same client may get the same backend twice.
 func allows(want, outcome string) bool {
 	return slices.Contains(strings.Split(want, " or "), outcome)

@@ -11,18 +11,17 @@
 //
 // # Cases
 //
-// A Case shows one row of the document (or of the lists in rows.go, for what it says
-// in prose): objects, and probes with their outcome. It may have steps: changes of the
-// objects, each with its probes. Every case has Services, addresses, ports and a
-// namespace of its own, so the first steps of all cases are written at once and probed
-// side by side, then the second steps, and so on: the suite waits for the systems once
-// for each round and not once for each case. What changes the gateway's configuration
-// comes last, one configuration after another.
+// A Case shows one row of the document (or of the lists in rows.go, for its prose): objects, and
+// probes with their outcome. It may have steps: changes of the objects, each with its probes. Every
+// case has Services, addresses, ports and a namespace of its own, so the first steps of all cases
+// are written at once and probed side by side, then the second steps, and so on: the suite waits
+// for the systems once for each round and not once for each case. Cases that change the gateway's
+// configuration come last, one configuration after another.
 //
 // # Probes and outcomes
 //
-// A probe opens connections from one kind of client to one or more frontends. What
-// came of them is one line of text, the same for all systems:
+// A probe opens connections from one kind of client to one or more frontends. Their outcome is one
+// line of text, the same for all systems:
 //
 //	b0 b1 from gateway    these backends answered, and saw an address of the gateway
 //	b0 from client        ... and saw the client's own address
@@ -34,8 +33,8 @@
 //
 // # Differences
 //
-// kube-proxy is held to the same outcomes, but for those in differences.go, each with
-// the document that gives the reason. One that is not listed fails the run, and so does a
-// listed one that is none any more. The tables of docs/conformance.md are written by
-// the run itself (make conformance-doc).
+// kube-proxy is held to the same outcomes, except for the differences in differences.go, each with
+// the document that gives the reason. One that is not listed fails the run, and so does a listed
+// one that is none any more. The tables of docs/conformance.md are written by the run itself (make
+// conformance-doc).
 package conformance

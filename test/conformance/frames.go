@@ -49,7 +49,7 @@ func (c *Case) tagged(want, unasked string, tags []uint16, to ...dest) *Case {
 	return c
 }
 
-// answer waits for what a frontend answers a client.
+// answer waits for a frontend's answer to a client.
 func (c *crafter) answer(from, to netip.AddrPort, proto, kind uint8) (*seen, error) {
 	wanted := func(s *seen) bool {
 		return s.proto == proto && s.kind == kind && s.src == to && s.dst == from
@@ -135,8 +135,8 @@ func (c *crafter) fragments(p *probe) (answers []answer, err error) {
 	return answers, nil
 }
 
-// unreachable sends a datagram to a frontend whose backends have nothing on the port, and says
-// what the client is told, and by whom.
+// unreachable sends a datagram to a frontend whose backends have nothing on the port, and returns
+// the client's ICMP error and its sender.
 func (c *crafter) unreachable(p *probe) ([]answer, error) {
 	packet, from, to := c.datagram(p)
 	c.refused = true
@@ -180,9 +180,9 @@ func (c *crafter) told(wire int, kind, code uint8, quoted netip.AddrPort, fronte
 // client and backend, so it is one that the other probes do not notice.
 const narrow = 1400
 
-// tooBig has routers report packets of a flow as too big: one towards the backends about what
-// the client sends, one towards the clients about what the backend answers (RFC 792, RFC 4443
-// section 3.2).
+// tooBig has routers report packets of a flow as too big: one towards the backends about the
+// client's packets, one towards the clients about the backend's answers (RFC 792, RFC 4443 section
+// 3.2).
 func (c *crafter) tooBig(p *probe) ([]answer, error) {
 	packet, from, to := c.datagram(p)
 	got, a, err := c.forward(packet, from, protoUDP, 0)
@@ -235,8 +235,8 @@ func grow(ip []byte) {
 // lateSeq is the sequence number of late answers.
 const lateSeq = 0x7a7e0001
 
-// late opens connections at the same time, of which some begin at late4. When all are open
-// it answers what it was sent after all.
+// late opens connections at the same time, of which some begin at late4. When all are open it
+// answers the SYNs that late4 received.
 func (c *crafter) late(r *prober, p *probe) ([]answer, error) {
 	// Flows have source ports of this range (sluiceOptions names no other). SYNs from other ports
 	// are the gateway's own checks, to which an answer is not late.

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// describe is what a health server said, but for times: status, headers that load
-// balancers look at, and the body with its fields in order.
+// describe returns a health server's answer without its times: status, headers that load balancers
+// look at, and the body with its fields in order.
 func describe(r *http.Response, body []byte) string {
 	text := []string{fmt.Sprint(r.StatusCode), r.Header.Get("Content-Type")}
 	for _, name := range []string{"X-Content-Type-Options", "X-Load-Balancing-Endpoint-Weight"} {

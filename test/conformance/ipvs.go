@@ -22,8 +22,8 @@ func ipvsOptions() string {
 // longer.
 func udpTimeout() time.Duration { return machine.Slower(5 * time.Minute) }
 
-// elsewhereDecided is sections of which kube-proxy decides nothing in its modes, each with what
-// does.
+// elsewhereDecided lists sections that kube-proxy's modes do not decide, each with the component
+// that does.
 var elsewhereDecided = map[string]string{
 	"EndpointSlice":          "`pkg/proxy` chooses endpoints for all modes alike",
 	"Choosing a backend":     "annotations of Sluice's",
@@ -78,8 +78,8 @@ func (c *Case) leftOut(mode string) string {
 	return ""
 }
 
-// ipvsCases are those of the rest in which mode ipvs is most likely to differ: by how it is made
-// (pkg/proxy/ipvs/proxier.go), or since other modes do.
+// ipvsCases are the other cases in which mode ipvs is most likely to differ: by its construction
+// (pkg/proxy/ipvs/proxier.go), or because other modes differ.
 var ipvsCases = []string{
 	"Service/... with an address of this node in it/vip-as-source",
 	"Where kube-proxy's modes disagree/source not allowed, and no endpoints/drop",

@@ -14,7 +14,7 @@ const (
 	passListen = "pass: no listener"
 )
 
-// answer is what came of one connection.
+// answer is the result of one connection.
 type answer struct {
 	verdict string // empty if a backend answered
 	backend string
@@ -22,7 +22,7 @@ type answer struct {
 	client  string // the address that the client has
 }
 
-// manner is what of a probe's answers is in its outcome.
+// manner selects the part of a probe's answers that its outcome shows.
 type manner uint8
 
 const (
@@ -73,7 +73,7 @@ func (m manner) name(backends, clients []string) string {
 	return text + " in turn"
 }
 
-// outcome is what came of a probe: one line.
+// outcome is the result of a probe: one line.
 func outcome(answers []answer, as manner, gateway func(string) bool) string {
 	var verdicts, backends, clients, sources []string
 	for _, a := range answers {

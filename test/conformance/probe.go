@@ -15,13 +15,13 @@ import (
 	"sluice.dev/sluice/test/bed/machine"
 )
 
-// probe is packets that are sent, and what must come of them.
+// probe is packets to send and their expected outcome.
 type probe struct {
 	how  string // tcp, udp, sctp, syn, http, or one of frames.go
 	from string // kind of client; for syn an address
 	to   []dest // taken in turn
 	n    int    // connections
-	as   manner // what of the answers matters
+	as   manner // the part of the answers that counts
 	hold bool   // all connections are open at the same time
 	keep string // name of flows that stay open: opened by the first probe of the name
 	path string // http
@@ -84,7 +84,7 @@ func (c *Case) holds(how, from, want string, to ...dest) *Case {
 	return c.probe(&probe{how: how, from: from, to: to, want: want, hold: true})
 }
 
-// keeps opens flows, or uses those of this name that an earlier step has opened.
+// keeps opens flows, or uses the flows of this name that an earlier step has opened.
 func (c *Case) keeps(name, how, from, want string, to dest) *Case {
 	return c.probe(&probe{how: how, from: from, to: []dest{to}, want: want, keep: name, n: keptFlows})
 }
@@ -171,7 +171,7 @@ func (r *prober) close() {
 	}
 }
 
-// do sends what a probe says and returns its outcome.
+// do sends the packets of a probe and returns its outcome.
 func (r *prober) do(ctx context.Context, c *Case, p *probe) string {
 	var answers []answer
 	var err error
@@ -323,7 +323,7 @@ func (r *prober) ask(c *Case, p *probe) (answers []answer, err error) {
 	return answers, nil
 }
 
-// http asks a health server. The outcome is the status, and what is stable of the rest.
+// http asks a health server. The outcome is the status and the parts of the rest that do not vary.
 func (r *prober) http(ctx context.Context, p *probe) string {
 	to := p.to[0].to
 	host, from := r.w.client(p.from, to.Addr().Is6(), 0)

@@ -16,8 +16,8 @@ var toBeDeleted = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect:
 // document is where the rows are.
 const document = "../../docs/kubernetes.md"
 
-// prose is rows of what the document says outside of tables, and of what kube-proxy
-// does to flows that exist (pkg/proxy/conntrack/cleanup.go) and its health servers
+// prose is rows for statements of the document outside of tables, for kube-proxy's treatment of
+// existing flows (pkg/proxy/conntrack/cleanup.go) and for its health servers
 // (pkg/proxy/healthcheck).
 var prose = []string{
 	"Whose address/a client that is the very endpoint it got",

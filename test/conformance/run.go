@@ -46,7 +46,7 @@ type run struct {
 	results map[*probe]*result
 }
 
-// parallel is how many probes are made at the same time: those that last wait.
+// parallel is how many probes run at the same time: most of their time is waiting.
 const parallel = 48
 
 // attempts is how often a probe is made that has another outcome than it should after a
@@ -56,7 +56,7 @@ const (
 	rest     = 750 * time.Millisecond
 )
 
-// all runs the steps that cases share, round by round, and then those that they do not.
+// all runs the steps that cases share, round by round, and then the steps that they do not.
 func (r *run) all(ctx context.Context) error {
 	for round := 0; ; round++ {
 		cases, steps := r.round(round)
@@ -64,7 +64,7 @@ func (r *run) all(ctx context.Context) error {
 			break
 		}
 		began := time.Now()
-		if round > 0 { // what was there before the systems started is in force already
+		if round > 0 { // objects from before the start are in force already
 			if err := r.change(ctx, steps...); err != nil {
 				return err
 			}
@@ -148,7 +148,7 @@ func (r *run) configure(ctx context.Context, options string) error {
 	return nil
 }
 
-// write writes what steps say, and has refused what must be.
+// write writes the objects of steps, and expects the API server to reject the invalid ones.
 func (r *run) write(ctx context.Context, steps ...*step) error {
 	var put, remove []cluster.Object
 	for _, s := range steps {
@@ -203,7 +203,7 @@ func (r *run) probe(ctx context.Context, cases []*Case, steps []*step, patient b
 	return ctx.Err()
 }
 
-// note makes a probe and notes what came of it.
+// note makes a probe and records its outcome.
 func (r *run) note(ctx context.Context, k int, at *result, x *subject, patient bool) {
 	c, p := at.c, at.p
 	r.mu.Lock()

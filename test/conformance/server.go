@@ -18,9 +18,9 @@ var backendPorts = [...]uint16{8080, 8081, 8082}
 // largest is the largest datagram that servers and clients exchange.
 const largest = 8192
 
-// server answers each line on TCP, each datagram on UDP with
-// "NAME CLIENT-ADDRESS PORT\n": who answers, whom it saw, and on which port. A datagram
-// longer than that gets an answer as long as itself.
+// server answers each line on TCP, each datagram on UDP with "NAME CLIENT-ADDRESS PORT\n": its own
+// name, the client's address as it saw it, and its port. A datagram longer than that gets an answer
+// as long as itself.
 type server struct {
 	name    string
 	closers []func() error

@@ -173,7 +173,7 @@ func icmpVerdict(six bool, kind, code uint8) string {
 // ask sends one line and returns the answer.
 func (s *socket) ask() answer {
 	a := answer{client: s.local}
-	if !s.stream { // late answers to what was asked twice
+	if !s.stream { // late answers to a repeated question
 		for in := make([]byte, 2048); ; {
 			if n, err := unix.Read(s.fd, in); n <= 0 || err != nil {
 				break

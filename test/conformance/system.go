@@ -24,8 +24,8 @@ import (
 type system interface {
 	// sync returns once everything written to the API server before is in force.
 	sync(ctx context.Context) error
-	// configure puts more of a configuration into force, instead of what was put there
-	// before; false if the system has no such thing.
+	// configure adds options to the configuration, in place of the options that it added before;
+	// false if the system has no such thing.
 	configure(ctx context.Context, options string) (bool, error)
 	// dropped is how many packets were dropped for a reason of package stats.
 	dropped(ctx context.Context, reason string) (uint64, error)

@@ -60,13 +60,13 @@ func (w *wire) put(h *topo.Host, frames ...[]byte) error {
 	})
 }
 
-// seen is what is looked at of a packet that arrived.
+// seen is the part of an arrived packet that tests look at.
 type seen struct {
 	src, dst netip.AddrPort
 	proto    uint8
 	kind     uint8          // SCTP: first chunk; TCP: flags; ICMP: type
 	code     uint8          // ICMP
-	quoted   netip.AddrPort // ICMP errors: who sent the packet
+	quoted   netip.AddrPort // ICMP errors: sender of the quoted packet
 	rest     uint32         // ICMP: bytes 4 to 7
 	seq      uint32         // TCP
 	data     []byte         // UDP

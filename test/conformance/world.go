@@ -8,13 +8,13 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// What both systems are configured with.
+// Configuration of both systems.
 const (
 	gatewayNode = "gateway"
 	gatewayZone = "a"
-	// Pods' addresses; those of clients and backends in the topology are outside of it.
+	// Pods' addresses; the addresses of clients and backends in the topology are outside of it.
 	clusterCIDR4, clusterCIDR6 = "10.74.0.0/16", "fd74::/64"
-	// Addresses of the gateway that accept node ports: those of its front interface.
+	// Addresses of the gateway that accept node ports: the addresses of its front interface.
 	nodePorts4, nodePorts6 = "10.71.0.0/24", "fd71::/64"
 )
 
@@ -111,8 +111,8 @@ const silent4, silent6 = "10.72.0.200", "fd72::c8"
 // late4 is one more of that kind, whose answers are crafted.
 const late4 = "10.72.0.201"
 
-// addSilence has the gateway send what is for the silent addresses to backend 2, which
-// has no such addresses and does not forward.
+// addSilence has the gateway send packets for the silent addresses to backend 2, which has no such
+// addresses and does not forward.
 func (w *world) addSilence() error {
 	return w.Gateway.Neighbour(w.Gateway.Interfaces[1].Name, w.Backends[2].Interfaces[0].MAC,
 		netip.MustParseAddr(silent4), netip.MustParseAddr(silent6), netip.MustParseAddr(late4))

@@ -4,8 +4,8 @@ package faults
 type Fault struct {
 	Name, How, Target string
 	Tests             []Test
-	Figure            string // what the tests printed, on the machine of docs/guarantees.md
-	Without           string // what is not injected, and why; empty if nothing
+	Figure            string // printed by the tests, on the machine of docs/guarantees.md
+	Without           string // the part that is not injected, and why; empty if none
 }
 
 // Test names test functions of a package of this tree.

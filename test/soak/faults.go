@@ -16,7 +16,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// fault is one kind of what goes wrong.
+// fault is one kind of fault.
 type fault struct {
 	name   string
 	inject func(*world, context.Context) error

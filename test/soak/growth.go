@@ -8,14 +8,15 @@ import (
 // bound is how much of a resource may be added from the first samples of a half to its last ones.
 type bound struct {
 	name     string
-	unit     float64 // divides what is printed
+	unit     float64 // divides the printed value
 	relative float64 // of the first samples
 	absolute float64
 	of       func(*sample) float64
 }
 
-// What a process holds while it works varies: connections of the status socket, goroutines of
-// requests, garbage that is not collected yet. What it leaves on the node does not.
+// The resources that a process holds while it works vary: connections of the status socket,
+// goroutines of requests, garbage that is not collected yet. Files and kernel objects that it
+// leaves on the node do not.
 var bounds = []bound{
 	{"memory of its own (RssAnon), MiB", 1 << 20, 0.05, 4 << 20,
 		func(s *sample) float64 { return float64(s.anonymous) }},

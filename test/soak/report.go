@@ -12,7 +12,7 @@ import (
 
 var halfNames = [...]string{"one process", "one after another"}
 
-// print writes what came out as tables.
+// print writes the result as tables.
 func (r *result) print(c *Config) error {
 	fmt.Fprintf(c.Out, "%d rounds in %v, seed %d: %d connections opened before the first, %d answers over them; "+
 		"%d of %d datagrams without an answer in a second\n\n", r.rounds, r.elapsed.Round(time.Second), c.Seed,

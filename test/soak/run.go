@@ -18,7 +18,7 @@ import (
 // ErrFailed is wrapped by Run's error where a soak went to its end and found something.
 var ErrFailed = errors.New("the soak failed")
 
-// tally is what came of all rounds of one kind of fault.
+// tally is the result of all rounds of one kind of fault.
 type tally struct {
 	rounds, floods    int
 	byBackend, broken int
@@ -26,7 +26,7 @@ type tally struct {
 	took              []time.Duration
 }
 
-// result is what a soak found.
+// result is the result of a soak.
 type result struct {
 	rounds    int
 	elapsed   time.Duration
@@ -112,7 +112,7 @@ func (w *world) rounds(ctx context.Context, r *result) (err error) {
 	return nil
 }
 
-// draw shuffles the kinds of faults; those that leave the process alone, or all.
+// draw shuffles the kinds of faults: all kinds, or only kinds that do not replace the process.
 func draw(random *rand.Rand, oneProcess bool) (hand []int) {
 	for i := range faults {
 		if !oneProcess || !faults[i].replaces {
@@ -123,7 +123,7 @@ func draw(random *rand.Rand, oneProcess bool) (hand []int) {
 	return hand
 }
 
-// round is one fault: load, fault, and what must hold afterwards.
+// round is one fault: load, fault, and the checks afterwards.
 func (w *world) round(ctx context.Context, r *result, kind int) error {
 	f, t := &faults[kind], &r.tallies[kind]
 	young, err := w.connect(ctx, 50, 5*time.Minute)
@@ -178,7 +178,7 @@ func (w *world) servedAgain(ctx context.Context) error {
 	})
 }
 
-// judge finds what did not survive the fault, and what is not served after it.
+// judge finds flows that did not survive the fault, and Services that get no answer after it.
 func (w *world) judge(ctx context.Context, r *result, t *tally, f *fault, young *load) {
 	ended := ""
 	if f.ends {
@@ -209,7 +209,7 @@ func (w *world) judge(ctx context.Context, r *result, t *tally, f *fault, young 
 	}
 }
 
-// end stops the load, and holds the gateway to what must be true of it then.
+// end stops the load, and checks the gateway's final state.
 func (w *world) end(ctx context.Context, r *result) {
 	r.answers = w.lasting.flows.Stop().Requests
 	r.datagrams = w.datagram.Stop()

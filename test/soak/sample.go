@@ -18,7 +18,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// sample is what the gateway holds at the end of a round.
+// sample is the gateway's resources at the end of a round.
 type sample struct {
 	anonymous, shared    uint64 // bytes: RssAnon, RssShmem of proc_pid_status(5)
 	descriptors, threads int

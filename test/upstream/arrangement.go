@@ -11,7 +11,7 @@ package upstream
 // route through the gateway.
 type Arrangement struct {
 	ID string
-	// Text is what the table says of it.
+	// Text describes it in the table.
 	Text string
 	// Nodes take pods that name no node, and are the nodes that a case knows of; the others are
 	// cordoned.
@@ -28,7 +28,7 @@ type Arrangement struct {
 	Everywhere bool
 }
 
-// Role is what a node is.
+// Role is the role of a node.
 type Role int
 
 // The nodes, in the order of their names.

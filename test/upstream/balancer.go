@@ -102,8 +102,8 @@ func (b *Balancer) provide(ctx context.Context, key string, s *corev1.Service) e
 	return ignoreGone(err)
 }
 
-// withdraw takes the address away before the finalizer, which may be what the Service waits for to
-// go.
+// withdraw takes the address away before the finalizer, because the Service may be waiting for the
+// finalizer's removal.
 func (b *Balancer) withdraw(ctx context.Context, key string, s *corev1.Service) error {
 	services := b.client.CoreV1().Services(s.Namespace)
 	if len(s.Status.LoadBalancer.Ingress) > 0 {

@@ -11,8 +11,8 @@ type Case struct {
 	// By is the drop reason whose counter rises for it, where the case is about packets that nobody
 	// gets; if it is empty, flows of the case's own Services are counted.
 	By string
-	// Alone: no other case runs meanwhile, because it uses what nodes have once, or counts what is
-	// not counted for each Service.
+	// Alone: no other case runs meanwhile, because it uses a resource that nodes have once, or a
+	// counter that is not kept for each Service.
 	Alone bool
 }
 
@@ -65,7 +65,7 @@ var groups = []group{
 	{"[Feature:PerformanceDNS] ", onlyNames},
 }
 
-// cases are those of the files that are about Services' traffic, in the order of the files.
+// cases are the cases of all files about Services' traffic, in the order of the files.
 var cases = concat(services, balancers, localBalancers, conntrack, granular, dualStack, others)
 
 func concat(lists ...[]Case) (all []Case) {

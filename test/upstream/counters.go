@@ -16,7 +16,7 @@ type Source interface {
 	Stats(context.Context) (status.StatsView, error)
 }
 
-// Counters keeps what the gateway counted for each namespace. The gateway forgets a Service's
+// Counters keeps the gateway's counters for each namespace. The gateway forgets a Service's
 // counters with the Service, and cases delete theirs, so they are read again and again, and the
 // most that was ever read of a Service stays.
 type Counters struct {
@@ -31,7 +31,7 @@ type Counters struct {
 
 type servicePort struct{ namespace, name, protocol, port string }
 
-// Traffic is what the gateway did for the Services of one namespace.
+// Traffic is the gateway's work for the Services of one namespace.
 type Traffic struct {
 	Flows     uint64 // created
 	ToBackend uint64 // packets
@@ -79,7 +79,7 @@ func (c *Counters) read(ctx context.Context) {
 	}
 }
 
-// Of is what was counted for the Services of a namespace.
+// Of returns the counters of the Services of a namespace.
 func (c *Counters) Of(ctx context.Context, namespace string) (sum Traffic, err error) {
 	c.read(ctx)
 	c.mu.Lock()
@@ -93,7 +93,7 @@ func (c *Counters) Of(ctx context.Context, namespace string) (sum Traffic, err e
 	return sum, c.err
 }
 
-// Total is what the gateway counted for all since it started.
+// Total is the sum of the gateway's counters since it started.
 type Total struct {
 	Created uint64            // flows
 	Drops   map[string]uint64 // packets by reason
@@ -115,7 +115,7 @@ func (c *Counters) Total(ctx context.Context) (Total, error) {
 	return t, nil
 }
 
-// risen is what of b is more than in a.
+// risen returns the counters that are larger in b than in a, with the difference.
 func risen(a, b map[string]uint64) map[string]uint64 {
 	d := maps.Clone(b)
 	for reason, n := range a {

@@ -22,8 +22,8 @@ import (
 type Lab struct {
 	Client kubernetes.Interface
 	Nodes  [3]string // names by Role
-	// Proxy starts kube-proxy on a node, or ends it and removes what it programmed. It does nothing
-	// where that is so already.
+	// Proxy starts kube-proxy on a node, or ends it and removes its rules. It does nothing where
+	// that is so already.
 	Proxy    func(ctx context.Context, node Role, on bool) error
 	Suite    *Suite
 	Counters *Counters
@@ -78,7 +78,7 @@ func (l *Lab) node(ctx context.Context, role Role, schedulable, avoid bool) erro
 	return nil
 }
 
-// Result is how a case ended, and what the gateway counted meanwhile.
+// Result is how a case ended, and the gateway's counters for it.
 type Result struct {
 	Outcome
 	Traffic Traffic
@@ -185,7 +185,7 @@ func (l *Lab) later(ctx context.Context, a *Arrangement) (stop func(), err error
 	return func() { cancel(); <-done }, nil
 }
 
-// namespaces are those of cases.
+// namespaces returns the namespaces of cases.
 func (l *Lab) namespaces(ctx context.Context) (names []string, err error) {
 	list, err := l.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: frameworkLabel})
 	if err != nil {
@@ -222,8 +222,8 @@ func (l *Lab) anyReady(ctx context.Context, old []string) bool {
 	return false
 }
 
-// WaitEmpty waits until the namespaces of all cases are gone: their pods hold what the next ones
-// need.
+// WaitEmpty waits until the namespaces of all cases are gone: their pods hold resources that the
+// next cases need.
 func (l *Lab) WaitEmpty(ctx context.Context, limit time.Duration) error {
 	return topo.Until(ctx, limit, time.Second, func(ctx context.Context) error {
 		left, err := l.namespaces(ctx)

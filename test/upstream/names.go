@@ -39,7 +39,7 @@ func (n *Names) Serve(c net.PacketConn) {
 				return // it is closed
 			}
 			if answer, err := n.answer(question[:size]); err == nil {
-				_, _ = c.WriteTo(answer, from) // who gets none asks again
+				_, _ = c.WriteTo(answer, from) // a client without an answer asks again
 			}
 		}
 	}()
@@ -96,7 +96,7 @@ func (n *Names) records(q dnsmessage.Question) (records []record, found bool) {
 	for range 8 { // ExternalName Services may name each other, and in a circle
 		s := n.service(name.String())
 		if s == nil {
-			// A name of others that a Service names: who asked has its CNAME.
+			// A Service names a name outside of the cluster: the client gets its CNAME.
 			return records, len(records) > 0
 		}
 		header := dnsmessage.ResourceHeader{Name: name, Class: dnsmessage.ClassINET, TTL: ttlSeconds}

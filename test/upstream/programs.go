@@ -8,7 +8,7 @@ import (
 	"sluice.dev/sluice/test/bed/cluster"
 )
 
-// Programs are what is built of the release's own tests.
+// Programs are the programs built from the release's own tests.
 type Programs struct {
 	Test    string // e2e.test, every case of test/e2e
 	Kubectl string // by which cases run commands in pods

@@ -15,12 +15,12 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// Suite is a built e2e.test and what it needs to reach a cluster.
+// Suite is a built e2e.test and the files that it needs to reach a cluster.
 type Suite struct {
 	Test, Kubectl string // paths of the programs
 	Kubeconfig    string // of an administrator, as the client's host reaches the API server
 	Client        *topo.Host
-	Dir           string // where each run gets a directory for what it writes
+	Dir           string // where each run gets a directory for its output
 }
 
 // Outcome is how a case ended.
@@ -34,7 +34,7 @@ type Outcome struct {
 
 const prefix = "[sig-network] "
 
-// destroyed is what the framework prints of each namespace that a case had.
+// destroyed matches the framework's line about each namespace that a case had.
 var destroyed = regexp.MustCompile(`Destroying namespace "([^"]+)" for this suite`)
 
 // Run runs one case from the client's host. An error means that e2e.test could not be run, not that
@@ -59,7 +59,7 @@ func (s *Suite) Run(ctx context.Context, name string, limit time.Duration) (Outc
 			"--report-dir=" + dir, "--disable-log-dump",
 			// The cluster's, as some cases skip themselves by how many nodes are not cordoned.
 			fmt.Sprint("--num-nodes=", len(Lab{}.Nodes)),
-			// What is matched begins with the suite's name (ginkgo/v2, internal/focus.go).
+			// The matched text begins with the suite's name (ginkgo/v2, internal/focus.go).
 			"--ginkgo.focus=" + regexp.QuoteMeta(" "+prefix+name) + "$", "--ginkgo.no-color", "--ginkgo.v",
 			"--ginkgo.timeout=" + limit.String(),
 		},
@@ -83,7 +83,7 @@ func (s *Suite) Run(ctx context.Context, name string, limit time.Duration) (Outc
 	return o, o.read(dir, name)
 }
 
-// report is what is read of a JUnit file (ginkgo/v2, reporters/junit_report.go).
+// report has the fields read of a JUnit file (ginkgo/v2, reporters/junit_report.go).
 type report struct {
 	Suites []struct {
 		Cases []struct {
@@ -126,7 +126,7 @@ func (o *Outcome) parse(text []byte, name string) error {
 	for _, suite := range r.Suites {
 		for _, c := range suite.Cases {
 			switch {
-			case c.Failure != nil: // also of what is around the cases
+			case c.Failure != nil: // also of setup and teardown
 				o.Message = c.Failure.String()
 			case c.Error != nil:
 				o.Message = c.Error.String()

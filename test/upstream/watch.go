@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Watch is what the tests' side knows of Services: one informer for the Balancer and for Names.
+// Watch is the tests' view of Services: one informer for the Balancer and for Names.
 type Watch struct {
 	Balancer *Balancer
 

@@ -16,8 +16,8 @@ import (
 	"sluice.dev/sluice/test/bed/scratch"
 )
 
-// Kernels are the suites of Debian that kernels can be taken from, and what they had when this was
-// written.
+// Kernels are the suites of Debian that kernels can be taken from, with their versions at the time
+// of writing.
 var Kernels = []string{
 	"bookworm",           // 6.1
 	"bookworm-backports", // 6.12

@@ -54,11 +54,11 @@ func (a *archive) end() error {
 	return a.err
 }
 
-// earlyModules are those that the root needs, before which nothing can be looked up.
+// earlyModules are the modules that the root needs, before which nothing can be looked up.
 var earlyModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"}
 
-// writeInitramfs writes a first root with this program as /init, what it shall do, and the modules
-// that it needs for that.
+// writeInitramfs writes a first root with this program as /init, its order, and the modules that it
+// needs for that.
 func writeInitramfs(path string, k Kernel, o pid1.Order) (err error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -95,8 +95,8 @@ func writeInitramfs(path string, k Kernel, o pid1.Order) (err error) {
 	return a.end()
 }
 
-// closure are the files of some modules and of what they depend on, in the order to load them in.
-// What is built into the kernel has no file.
+// closure returns the files of some modules and of their dependencies, in the order to load them
+// in. Modules that are built into the kernel have no file.
 func (k Kernel) closure(names []string) (files []string, err error) {
 	deps, err := os.ReadFile(filepath.Join(k.Modules(), "modules.dep"))
 	if err != nil {
@@ -117,7 +117,7 @@ func (k Kernel) closure(names []string) (files []string, err error) {
 		if !ok && !bytes.Contains(builtin, []byte("/"+name+".ko\n")) {
 			return nil, fmt.Errorf("kernel %s has no module %s", k.Release, name)
 		}
-		// modules.dep(5): what must be loaded first comes last.
+		// modules.dep(5): the module to load first comes last.
 		for i := len(chain) - 1; i >= 0; i-- {
 			if !have[chain[i]] {
 				have[chain[i]] = true

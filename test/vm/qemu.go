@@ -11,7 +11,7 @@ import (
 
 // NIC is an emulated network interface.
 type NIC struct {
-	Name  string // what it is called in the guest
+	Name  string // its name in the guest
 	Model string // of Models
 	// Hub is the wire it is plugged into, by name. NICs of one hub hear each other.
 	Hub string

@@ -17,7 +17,7 @@ import (
 	"sluice.dev/sluice/test/vm/pid1"
 )
 
-// Config is a guest and what it does.
+// Config is a guest and its work.
 type Config struct {
 	Cache  Cache
 	Kernel Kernel
@@ -37,7 +37,7 @@ type Config struct {
 	Memory string // as QEMU has it, 2G for instance; empty: 2G
 
 	Stdout, Stderr io.Writer
-	// Console is a file for what the kernel says; empty: nothing keeps it.
+	// Console is a file for the kernel's messages; empty: nothing keeps them.
 	Console string
 	// Limit is the most that the guest may take, from power-on to its end.
 	Limit time.Duration

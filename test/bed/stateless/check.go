@@ -10,7 +10,7 @@ import (
 // Limits of a Config.
 const (
 	minFrameBytes = 64
-	maxFrameBytes = 4096 // what a frame of the largest UMEM chunk holds
+	maxFrameBytes = 4096 // bytes of a frame in the largest UMEM chunk
 	// MaxFlows bounds Traffic.Flows: the receiver keeps 24 bytes for each and queue.
 	MaxFlows     = 1 << 24
 	maxFragments = 8
@@ -22,7 +22,7 @@ const (
 	defaultBurst = 64
 )
 
-// setDefaults makes the traffic what it means; check comes after it.
+// setDefaults fills in defaults and unmaps addresses; check comes after it.
 func (t *Traffic) setDefaults() {
 	for _, a := range []*Addresses{&t.Sources, &t.Destinations} {
 		a.First = a.First.Unmap()

@@ -100,7 +100,7 @@ const (
 // String returns the method's name, as the command line spells it.
 func (m Method) String() string { return [...]string{"count", "full", "timed"}[m] }
 
-// Protocol is what a packet is.
+// Protocol is the protocol of a packet above IP.
 type Protocol uint8
 
 const (
@@ -135,7 +135,7 @@ type Traffic struct {
 	VLANs []uint16
 	// SourceMAC is the interface's own if nil.
 	SourceMAC, DestinationMAC net.HardwareAddr
-	// Run is in every packet, so that those of another run are known; 1 if zero.
+	// Run is in every packet, so that the receiver recognises packets of another run; 1 if zero.
 	Run uint16
 }
 
@@ -163,8 +163,8 @@ func IMIX() []Size { return []Size{{64, 7}, {594, 4}, {1518, 1}} }
 // Load is what one trial sends. It is always bounded.
 type Load struct {
 	Rate float64 // packets per second, all queues together; 0 is as fast as possible
-	// Duration and Packets bound the trial: whichever is reached first. One of them
-	// must be given, and Duration is never above MaxDuration.
+	// Duration and Packets bound the trial: it ends at the first of the two. One of them must be
+	// given, and Duration is never above MaxDuration.
 	Duration time.Duration
 	Packets  uint64
 }

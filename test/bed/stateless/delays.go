@@ -40,7 +40,7 @@ func (p *program) delays() ([]uint64, error) {
 	return sums, nil
 }
 
-// timer is the receiver of Timed: counter, and what the program found out about delays.
+// timer is the receiver of Timed: counter, and the delays that the program measured.
 type timer struct {
 	counter
 	before []uint64 // delays at begin

@@ -19,10 +19,10 @@
 // else to the kernel, so that ARP and neighbour discovery go on.
 //
 // Frame sizes count the frame check sequence, as RFC 2544 does: 64 is 60 bytes in memory. A
-// size too small for headers and tag is raised: IPv4 UDP fits 64, IPv4 TCP needs 76, IPv6 UDP
-// 84, IPv6 TCP 96. TCP is SYNs with the tag as data, over and over; it is for what a packet
-// that opens a connection costs, not for connections (package stateful makes those).
-// Checksums are always right: those of fragments over the whole datagram.
+// size too small for headers and tag is raised: IPv4 UDP fits 64, IPv4 TCP needs 76, IPv6 UDP 84,
+// IPv6 TCP 96. TCP packets are SYNs with the tag as data; they measure the cost of a packet that
+// opens a connection, not of connections (package stateful makes connections). Checksums are always
+// right; a fragment's covers the whole datagram.
 //
 // # Two sources
 //
@@ -34,14 +34,14 @@
 // LiveFrames runs an XDP program on frames that the kernel keeps for it and redirects them into the
 // interface. They reach the peer as frames, in batches, as from a NIC's driver, without a socket
 // buffer: some five times cheaper on veth, for sender and receiving program together (`sluice-bench
-// stateless --loopback --source afxdp,live --receiver count`). What there is to know:
+// stateless --loopback --source afxdp,live --receiver count`). Properties:
 //
 //   - The peer must have NAPI: an XDP program, or `ethtool -K PEER gro on`. Else all is lost.
 //   - veth queues by CPU: all packets of one thread arrive in the receive queue of its CPU (queue
 //     0 if there are fewer). Give Tx.CPUs one CPU for each queue of the peer.
 //   - The peer's ring has 256 places and its NAPI runs between the batches of 64 if it is on
-//     the same CPU. What does not fit is lost at the peer's interface, rx_dropped, not at the
-//     sender, and nothing slows the sender down: what it sends is an offered load. AF_XDP on veth
+//     the same CPU. Other packets are lost at the peer's interface, rx_dropped, not at the
+//     sender, and nothing slows the sender down: it sends an offered load. AF_XDP on veth
 //     does the receiver's work itself and is slowed down by it.
 //   - A rate is kept by the millisecond. For latency use AFXDP.
 //
@@ -50,22 +50,23 @@
 // Count is an XDP program that counts and drops, and marks flows in a bitmap: the cheapest
 // way, for highest rates. Full takes packets over AF_XDP and checks each: IP and transport checksum
 // and length, whether it came before, whether a later one of its flow did, whether all packets of
-// a flow had one destination (who received them) and one source (the SNAT address and
-// port). The program stamps packets as they arrive, so that waiting for a CPU is not in the
-// latency of what is measured. When Full is too slow itself, Received.Starved is set.
+// a flow had one destination (who received them) and one source (the SNAT address and port). The
+// program stamps packets as they arrive, so that the measured latency does not include the
+// receiver's wait for a CPU. When Full is too slow itself, Received.Starved is set.
 //
 // # What figures mean
 //
 // Latency is from the time stamp, which all packets of a burst share, to the run of the program.
-// It includes the way through the sender's ring; compare it with a wire's (--loopback) at the
-// same rate. Bursts hold what is due in 50 us, so at 500,000 packets a second some 25, and each
-// packet waits for those before it, as it would behind a real sender. Tx.Spin keeps the schedule
-// exactly, for a CPU; without it threads sleep, and cost what they send.
+// It includes the way through the sender's ring; compare it with a wire's (--loopback) at the same
+// rate. Bursts hold the packets due in 50 us, so at 500,000 packets a second some 25, and each
+// packet waits for the packets before it, as it would behind a real sender. Tx.Spin keeps the
+// schedule exactly and costs a whole CPU; without it threads sleep, and their CPU time grows with
+// the packets that they send.
 //
 // On veth everything shares the CPUs of one machine: sending, forwarding and receiving. A
 // rate is then what one machine can do of all three, and says little about a gateway with NICs.
-// Sent.CPU is the time of the sending threads, and on veth contains what the kernel did in their
-// name at the other end.
+// Sent.CPU is the time of the sending threads, and on veth contains the kernel's work at the other
+// end as far as it runs in their system calls.
 //
 // # Care
 //

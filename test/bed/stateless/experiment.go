@@ -16,15 +16,14 @@ import (
 	"sluice.dev/sluice/test/bed/progress"
 )
 
-// Experiment is what the commands run: trials of one traffic, with each of some
-// sources in turn.
+// Experiment is the work of a command: trials of one traffic, with each of some sources in turn.
 type Experiment struct {
 	Config   Config
 	Loopback bool // instead of Config's ports: a pair of its own
 	Sources  []Source
 	Load     Load
 	Repeat   int     // trials of each source
-	Search   *Search // instead of Load: RFC 2544, then latency at 10, 50 and 90 % of what it found
+	Search   *Search // RFC 2544 instead of Load, then latency at 10, 50, 90 %
 	JSON     string  // file for the results; empty for none
 	Out      io.Writer
 	Progress io.Writer // where to report the progress

@@ -96,8 +96,8 @@ func (t *Traffic) MinSize() int {
 	return l.minBytes()
 }
 
-// template is a frame whose changing fields are zero, and the sums of what does
-// not change, so that a checksum is a few additions away.
+// template is a frame whose changing fields are zero, and the sums of the constant bytes, so that a
+// checksum is a few additions away.
 type template struct {
 	bytes        []byte
 	ipSum, l4Sum uint64 // of 16-bit words, unfolded; l4Sum of the whole datagram

@@ -51,7 +51,7 @@ func (q *rxQueue) step() int {
 	return n
 }
 
-// run receives until stop, and then what is there.
+// run receives until stop, and then the packets that are still in the ring.
 func (q *rxQueue) run(stop *atomic.Bool) {
 	for {
 		last := stop.Load() // before step, so that nothing older stays
@@ -149,7 +149,7 @@ func (f *fullReceiver) packets() (n uint64, err error) {
 	return n, nil
 }
 
-// dropped is what the kernel dropped because this receiver was too slow.
+// dropped returns the packets that the kernel dropped because this receiver was too slow.
 func (f *fullReceiver) dropped() (n uint64, err error) {
 	for _, s := range f.sockets {
 		st, err := s.Stats()

@@ -15,7 +15,7 @@ type judge struct {
 	layout layout
 	run    uint16
 	flows  []flowState
-	count  Received // what of it a judge knows
+	count  Received // only the counters that a judge has
 	first  uint64   // arrival of the first packet
 	last   uint64
 	delays *Histogram
@@ -33,7 +33,7 @@ type note struct {
 	head [128]byte
 }
 
-// verdict is what is wrong with a packet.
+// verdict is the fault of a packet.
 type verdict uint8
 
 const (
@@ -48,7 +48,7 @@ func (v verdict) String() string {
 		"another source than before"}[v]
 }
 
-// flowState is what is remembered of a flow: 24 bytes.
+// flowState is the state of a flow: 24 bytes.
 type flowState struct {
 	window   uint64 // bit i: the packet i before next-1 has come
 	next     uint32 // one above the highest sequence number; 0 before the first packet

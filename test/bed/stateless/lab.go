@@ -18,8 +18,8 @@ type Lab struct {
 	run    uint16
 }
 
-// Open opens both ends. The sender's MAC address is filled in; what the packets look like
-// is settled here, only the load differs between trials.
+// Open opens both ends. The sender's MAC address is filled in; Open fixes the form of the packets,
+// only the load differs between trials.
 func Open(ctx context.Context, c Config) (*Lab, error) {
 	if err := c.prepare(); err != nil {
 		return nil, fmt.Errorf("stateless: %w", err)
@@ -157,8 +157,8 @@ func openSender(ctx context.Context, c *Config) (sender, error) {
 }
 
 // Trial sends a load and returns its outcome. It fails if something could not be
-// set up or read; packets that are lost or damaged are no failure. Canceling ctx ends
-// the trial early, with what was sent until then and ctx's error.
+// set up or read; packets that are lost or damaged are no failure. Canceling ctx ends the trial
+// early, with the result up to then and ctx's error.
 func (l *Lab) Trial(ctx context.Context, load Load) (*Result, error) {
 	if err := load.check(); err != nil {
 		return nil, fmt.Errorf("stateless: %w", err)

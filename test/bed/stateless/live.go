@@ -19,8 +19,8 @@ const (
 	// liveBatch is how many frames the kernel runs the program on before it flushes
 	// the redirects; it is also how many pages it prepares.
 	liveBatch = 64
-	// A run prepares pages first, which costs some 20 us; runs of this many packets
-	// make that little. At a limited rate a run is what is due in a millisecond.
+	// A run prepares pages first, which costs some 20 us; runs of this many packets make that
+	// little. At a limited rate a run is the packets due in a millisecond.
 	liveRun           = 8192
 	liveTogetherNanos = 1_000_000
 )
@@ -40,7 +40,7 @@ func openLiveSender(t Traffic, tx Tx) (*liveSender, error) {
 		return nil, err
 	}
 	s := &liveSender{traffic: t, tx: tx, clock: newClock(), ifindex: a.Index}
-	objects, _, err := s.load(t.Run, 0) // so that what is wrong shows now
+	objects, _, err := s.load(t.Run, 0) // so that a fault shows now
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (s *liveSender) load(run uint16, q int) (*liveObjects, []byte, error) {
 	return &objects, frame, nil
 }
 
-// plan says to the program what a writer knows, and returns the longest template.
+// plan copies a writer's settings for the program, and returns the longest template.
 func (s *liveSender) plan(w *writer, run uint16) (*liveTraffic, []byte) {
 	flag := func(b bool) uint32 {
 		if b {

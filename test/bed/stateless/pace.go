@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// debtNanos is how far behind its schedule a sender may fall and still catch up.
-	// What is older is not sent at all; Sent.Rate shows it.
+	// debtNanos is how far behind its schedule a sender may fall and still catch up. Older packets
+	// are not sent at all; Sent.Rate shows it.
 	debtNanos = 10_000_000
 	// sleepAbove is the shortest wait for which the processor is given up.
 	sleepAbove = 10_000

@@ -48,7 +48,7 @@ func (p *Port) Run(f func() error) error {
 	return p.Namespace.Run(f)
 }
 
-// attributes are what the kernel says of the interface.
+// attributes returns the kernel's attributes of the interface.
 func (p *Port) attributes() (a *netlink.LinkAttrs, err error) {
 	err = p.Run(func() error {
 		link, err := netlink.LinkByName(p.Interface)
@@ -102,7 +102,7 @@ func (p *Port) losses() (map[string]uint64, error) {
 // on an interface with a default route. The error is ErrNotYours.
 func (p *Port) Guard() error {
 	home, err := netns.GetFromPid(1)
-	if errors.Is(err, fs.ErrPermission) { // a container that may not look: then what it started in
+	if errors.Is(err, fs.ErrPermission) { // a container without the right: its own namespace
 		home, err = netns.Get()
 	}
 	if err != nil {

@@ -17,7 +17,7 @@ type receiver interface {
 	begin(run uint16) error
 	// packets is how many have arrived since.
 	packets() (uint64, error)
-	// end stops receiving and returns what was received.
+	// end stops receiving and returns the counters.
 	end() (Received, error)
 	samples() ([][]byte, error)
 	close() error
@@ -154,7 +154,7 @@ func (p *program) samples() (out [][]byte, err error) {
 		}
 		n := len(s.Bytes)
 		if int(s.Len) < n {
-			n = minFrameBytes - fcsBytes // what the program copies of a short one
+			n = minFrameBytes - fcsBytes // the program copies so many of a short one
 		}
 		out = append(out, append([]byte(nil), s.Bytes[:n]...))
 	}

@@ -18,14 +18,14 @@ type Result struct {
 	Drops map[string]uint64
 }
 
-// Sent is what the sender did.
+// Sent is the sender's result.
 type Sent struct {
 	Packets uint64 // given to the device, which may have lost them
 	Bytes   uint64 // without frame check sequence
 	Flows   int    // of which at least one packet was sent
 	Elapsed time.Duration
-	// CPU is the processor time of the sending threads. On veth it includes what the
-	// kernel does on the way to the receiver as far as it happens in the sender's call.
+	// CPU is the processor time of the sending threads. On veth it includes the kernel's work on
+	// the way to the receiver as far as it happens in the sender's call.
 	CPU time.Duration
 	// Refused counts the calls in which the device took no packet; it got them later.
 	Refused uint64
@@ -52,22 +52,22 @@ type Received struct {
 	Reordered  uint64        // packets that came after a later one of their flow (RFC 4737, section 3)
 	// Damaged counts packets with a wrong IP or transport checksum, or a wrong length.
 	Damaged uint64
-	// Moved counts packets that went to another destination (address and port) than the
-	// first of their flow; Renamed, those that came from another source.
+	// Moved counts packets that went to another destination (address and port) than the first of
+	// their flow; Renamed, packets that came from another source.
 	Moved, Renamed uint64
 	// Violations describes the first of Moved, Renamed and Damaged.
 	Violations []string
 	// Latency is the one-way latency from the sender's time stamp (taken before a
 	// burst is written) to the run of the XDP program on the receiving interface, both
-	// CLOCK_MONOTONIC of this machine: what the receiver takes to see it is not in
-	// it. nil with Count; to 3 % with Timed.
+	// CLOCK_MONOTONIC of this machine. It excludes the time until the receiver sees the packet. nil
+	// with Count; to 3 % with Timed.
 	Latency *Histogram
 	// Queues are the packets by receive queue (Full) or by CPU.
 	Queues []uint64
 	// Arrivals are the packets that Rx.Keep keeps, in the order in which they came.
 	Arrivals []Arrival
-	// Starved counts packets that the kernel dropped because the receiver itself was too
-	// slow: they are lost, but not by what is measured.
+	// Starved counts packets that the kernel dropped because the receiver itself was too slow: they
+	// are lost, but the system under test did not lose them.
 	Starved uint64
 }
 
@@ -87,7 +87,7 @@ func (r *Result) Lost() uint64 {
 	return r.Sent.Packets - min(r.Sent.Packets, unique)
 }
 
-// Loss is Lost as a share of what was sent, 0 to 1.
+// Loss is Lost as a share of the packets sent, 0 to 1.
 func (r *Result) Loss() float64 {
 	if r.Sent.Packets == 0 {
 		return 0
@@ -105,8 +105,8 @@ func perSecond(n uint64, d time.Duration) float64 {
 	return float64(n) / d.Seconds()
 }
 
-// Histogram is a distribution of latencies. Its values are nanoseconds, from 1 us to
-// 10 s with three significant digits; what is outside is counted at the bound.
+// Histogram is a distribution of latencies. Its values are nanoseconds, from 1 us to 10 s with
+// three significant digits; a value outside is counted at the bound.
 type Histogram struct{ h *hdrhistogram.Histogram }
 
 const (

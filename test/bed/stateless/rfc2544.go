@@ -42,7 +42,7 @@ type Search struct {
 	Confirm    time.Duration // of the trial that confirms the result: 3 x Duration
 	WarmUp     time.Duration // of a trial at Min that does not count: 500 ms; negative for none
 	// Of is how many trials decide about a rate: it is good if most of them are, that is, if the
-	// median of their losses is within the bound. 1, the default, is what the RFC says. On a shared
+	// median of their losses is within the bound. 1, the default, is RFC 2544's number. On a shared
 	// machine, where all processors stand still for some milliseconds now and then, it should be 3.
 	Of int
 	// Trials bounds the number of trials, with those repeated: 60.
@@ -65,13 +65,13 @@ type Step struct {
 	High    float64 // the lowest bad rate so far, or Max
 }
 
-// Throughput is what a search found.
+// Throughput is the result of a search.
 type Throughput struct {
 	Rate float64 // packets per second; 0 if even Min lost too much
 	Loss float64 // in the confirming trial
 	// Limited: the sender could send no more than Rate, and the system lost nothing
-	// beyond the bound. It may be able to do more. A search that ends at Max without loss is
-	// not marked: the caller, who gave Max, knows it.
+	// beyond the bound. It may be able to do more. A search that ends at Max without loss is not
+	// marked: the caller gave Max.
 	Limited bool
 	Trials  int
 }
@@ -136,7 +136,7 @@ func (s Search) Run(ctx context.Context, t Trial) (Throughput, error) {
 			return Throughput{}, err
 		}
 	}
-	// The highest first: it tells what the sender can do.
+	// The highest first: it shows the rate that the sender reaches.
 	if err := r.try(ctx, s.Max); err != nil {
 		return Throughput{}, err
 	}
@@ -156,13 +156,13 @@ func (s Search) Run(ctx context.Context, t Trial) (Throughput, error) {
 		}
 		found := Throughput{Rate: r.low, Loss: outcome.Loss(), Limited: r.limited, Trials: r.trials}
 		if good {
-			// Only what was sent is confirmed.
+			// The rate that was sent is confirmed, not the rate asked for.
 			found.Limited = found.Limited || outcome.Rate < sentEnough*r.low
 			found.Rate = min(r.low, outcome.Rate)
 			return found, nil
 		}
-		// What is good for a short while is not for a longer one: look below it, with
-		// longer trials.
+		// A rate may be good for a short trial and bad for a longer one: look below it, with longer
+		// trials.
 		r.high, r.low, r.limited, r.Duration = r.low, 0, false, r.Confirm
 	}
 	return Throughput{Rate: r.low, Trials: r.trials}, ErrUndecided
@@ -197,7 +197,7 @@ func (r *search) try(ctx context.Context, target float64) error {
 	case good:
 		r.low = target
 	default:
-		// A rate that was not reached is bad from what was sent on.
+		// If the sender did not reach a bad rate, rates from the one that it reached are bad.
 		r.high = min(target, max(outcome.Rate, r.low))
 	}
 	return nil
@@ -207,8 +207,8 @@ func (r *search) confirm(ctx context.Context) (good bool, o Outcome, err error) 
 	return r.decide(ctx, "confirm", r.low, r.Confirm)
 }
 
-// decide reports whether most of Of trials are good, with the last of those that agree. The rest
-// is not made once it cannot change anything. Without trials left a rate is bad.
+// decide reports whether most of Of trials are good, with the last outcome of the majority. The
+// rest is not made once it cannot change anything. Without trials left a rate is bad.
 func (r *search) decide(ctx context.Context, why string, target float64, d time.Duration) (bool, Outcome, error) {
 	most := r.Of/2 + 1
 	for passed, failed := 0, 0; ; {
@@ -253,7 +253,7 @@ func (l *Lab) Offer(ctx context.Context, rate float64, d time.Duration) (Outcome
 	return r.Outcome(), nil
 }
 
-// Outcome is what a Search wants to know of a trial.
+// Outcome returns the part of a trial's result that a Search needs.
 func (r *Result) Outcome() Outcome {
 	return Outcome{Sent: r.Sent.Packets, Lost: r.Lost(), Rate: r.Sent.Rate()}
 }

@@ -8,8 +8,8 @@ import "encoding/binary"
 //	0      2      4            8            12                18
 //	│ 'SL' │ run  │ flow       │ sequence   │ time, 48 bits   │
 //
-// All in network byte order. The sequence numbers of a flow start at 0 and have no
-// gaps. The time is CLOCK_MONOTONIC in nanoseconds, without what is above 78 hours.
+// All in network byte order. The sequence numbers of a flow start at 0 and have no gaps. The time
+// is CLOCK_MONOTONIC in nanoseconds, modulo 2^48 (78 hours).
 const (
 	tagMagic  = 0x534c
 	tagBytes  = 18
@@ -21,7 +21,7 @@ const (
 	timeShift = 32
 )
 
-// tag is what was read from a packet.
+// tag is the tag read from a packet.
 type tag struct {
 	run       uint16
 	flow, seq uint32

@@ -84,8 +84,8 @@ func (q *txQueue) run(p *pacer, c *clock, stop *atomic.Bool) uint64 {
 	return c.now()
 }
 
-// settle waits until the device is done with everything, at most for a while. It
-// frees what the link would not take: those packets were never sent.
+// settle waits until the device is done with everything, at most for a while. It frees the frames
+// that the link would not take: those packets were never sent.
 func (q *txQueue) settle(c *clock) {
 	for _, d := range q.batch[:q.have] {
 		q.pool.Put(d.Addr)

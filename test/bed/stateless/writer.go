@@ -9,9 +9,8 @@ import (
 // writer writes one packet after another into frames. It belongs to one thread.
 //
 // A frame that prepare saw has all of the first template in it, even if it was
-// written to since; then only what changes between packets is written. All of that is
-// written and nothing of it is read: each checksum is the template's sum plus what
-// is written.
+// written to since; then only what changes between packets is written. All of that is written and
+// nothing of it is read: each checksum is the template's sum plus the written values.
 type writer struct {
 	layout    layout
 	tuples    tuples
@@ -105,7 +104,7 @@ func (w *writer) next(frame []byte, now uint64) uint32 {
 	return uint32(len(m.bytes))
 }
 
-// datagram decides what the next datagram is.
+// datagram chooses the next datagram.
 func (w *writer) datagram(now uint64) {
 	w.flow, w.round = w.order.next()
 	w.src, w.dst, w.ports = w.tuples.of(w.flow)

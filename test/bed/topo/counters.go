@@ -80,8 +80,8 @@ func parseColumns(c Counters, text string) error {
 }
 
 // Dropped is how many packets the network's veth devices could not hand to their other end, whose
-// ring or backlog was full: what a NIC's counters say of a ring without a free descriptor. The
-// sender counts it (veth_xmit, drivers/net/veth.c).
+// ring or backlog was full: a NIC counts the same when its ring has no free descriptor. The sender
+// counts it (veth_xmit, drivers/net/veth.c).
 func (n *Net) Dropped() (dropped uint64, err error) {
 	count := func() error {
 		links, err := netlink.LinkList()
@@ -89,7 +89,7 @@ func (n *Net) Dropped() (dropped uint64, err error) {
 			return fmt.Errorf("read counters of interfaces: %w", err)
 		}
 		for _, l := range links {
-			// What a gateway makes for itself is not the network's.
+			// Devices that a gateway makes for itself do not belong to the network.
 			if a := l.Attrs(); l.Type() == "veth" && !strings.HasPrefix(a.Name, "sluice") && a.Statistics != nil {
 				dropped += a.Statistics.TxDropped
 			}
@@ -107,7 +107,7 @@ func (n *Net) Dropped() (dropped uint64, err error) {
 	return dropped, err
 }
 
-// Since returns what was counted after an earlier reading.
+// Since returns the counts after an earlier reading.
 func (c Counters) Since(before Counters) Counters {
 	d := make(Counters, len(c))
 	for k, v := range c {

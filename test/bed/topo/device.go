@@ -18,8 +18,8 @@ import (
 //
 //	gateway [NIC] ═══ wire ═══ [Port] bridge ── clients or backends
 //
-// The NIC keeps its offloads, as on a node; the port's are off, so that what the bridge sends on is
-// as it would be on a wire.
+// The NIC keeps its offloads, as on a node; the port's are off, so that the bridge sends packets as
+// they would be on a wire.
 type Device struct {
 	NIC  string
 	Port string

@@ -2,8 +2,8 @@ package topo
 
 import "net/netip"
 
-// buildDirect joins the hosts by veth pairs that lead from one to the other, without a
-// bridge in between: what a packet costs is then the gateway's and the wire's alone.
+// buildDirect joins the hosts by veth pairs that lead from one to the other, without a bridge in
+// between: the cost of a packet is then the gateway's and the wire's alone.
 //
 //	client0 [eth0] ═══ [front0] gateway [back0] ═══ [eth0] backend0
 //

@@ -16,8 +16,8 @@
 //	client0 ── edge ── router ── front ─┬─ gateway0 ─┬─ back ── backend0
 //	                                    └─ gateway1 ─┘
 //
-// A direct network is a two-armed one without bridges, for measurements: what a packet
-// costs is then the gateway's and two veth pairs' alone.
+// A direct network is a two-armed one without bridges, for measurements: the cost of a packet is
+// then the gateway's and two veth pairs' alone.
 //
 // Every host is a namespace of its own with one interface, eth0; the two-armed
 // gateway has front0 and back0. The bridges live in one more namespace, the wire.

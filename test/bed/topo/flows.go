@@ -68,7 +68,7 @@ type Flows struct {
 type FlowState struct {
 	Local   netip.AddrPort
 	Target  netip.AddrPort
-	Backend string // who answered last
+	Backend string // backend of the last answer
 	Client  string // TCP: the client's address as the backend saw it
 	Moves   int    // how often another backend answered than before
 	Answers int64
@@ -286,7 +286,7 @@ func (f *Flows) Finish() *Result {
 	return f.Stop()
 }
 
-// Stop ends the flows and returns what they saw together. It may be called twice.
+// Stop ends the flows and returns their results together. It may be called twice.
 func (f *Flows) Stop() *Result {
 	f.cancel()
 	f.running.Wait()

@@ -34,7 +34,7 @@ type Interface struct {
 	MTU          int
 }
 
-// device is what has the addresses.
+// device returns the device that has the addresses.
 func (i *Interface) device() string {
 	if i.VLAN != "" {
 		return i.VLAN

@@ -142,7 +142,7 @@ type Transfer struct {
 	Sum     string // SHA-256, equal at both ends
 }
 
-// Download fetches n bytes and compares what arrived with what was sent.
+// Download fetches n bytes and compares the received bytes with the sent ones.
 func (h *Host) Download(ctx context.Context, target netip.AddrPort, n int64) (*Transfer, error) {
 	return h.download(ctx, h.Dial, target, n)
 }
@@ -166,7 +166,7 @@ func (h *Host) download(ctx context.Context, dial dialContext, target netip.Addr
 	})
 }
 
-// Upload sends n bytes and compares what the backend received with what was sent.
+// Upload sends n bytes and compares the bytes that the backend received with the sent ones.
 func (h *Host) Upload(ctx context.Context, target netip.AddrPort, n int64) (*Transfer, error) {
 	return h.upload(ctx, h.Dial, target, n)
 }

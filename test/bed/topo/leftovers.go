@@ -10,7 +10,7 @@ import (
 
 const netnsDir = "/run/netns"
 
-// Leftovers finds what the network left on the machine: names of namespaces, and processes. After
+// Leftovers finds the network's remains on the machine: names of namespaces, and processes. After
 // Close it must be empty.
 func (n *Net) Leftovers() (out []string, err error) {
 	entries, err := os.ReadDir(netnsDir)

@@ -141,7 +141,7 @@ var (
 	back6  = netip.MustParsePrefix("fd72::/64")
 )
 
-// New builds the network. What was built before an error is taken down again.
+// New builds the network. After an error it removes the part that it built.
 func New(c Config) (*Net, error) {
 	c.setDefaults()
 	if err := c.check(); err != nil {

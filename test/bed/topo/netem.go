@@ -8,7 +8,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Impairment is what a wire does to packets (tc-netem(8)). Shares are in percent.
+// Impairment describes the damage, loss and delay that a wire adds (tc-netem(8)). Shares are in
+// percent.
 type Impairment struct {
 	Loss, Duplicate float32
 	Reorder         float32 // sent at once, while all others wait for Delay
@@ -22,10 +23,10 @@ const waiting = 10_000
 // Impair has the wires between the gateway and all other hosts treat packets so, in both
 // directions, until Repair.
 //
-// The wires of the gateway itself stay as they are: what it sends by AF_XDP goes past queueing
-// disciplines. So a host's end delays what goes to the gateway, and the bridge's end what comes
-// from it. Neighbours are made permanent first: ARP has no checksum, and a damaged answer would cut
-// a host off for half a minute.
+// The wires of the gateway itself stay as they are: packets sent by AF_XDP bypass queueing
+// disciplines. So a host's end delays packets to the gateway, and the bridge's end packets from it.
+// Neighbours are made permanent first: ARP has no checksum, and a damaged answer would cut a host
+// off for half a minute.
 func (n *Net) Impair(i Impairment) error {
 	if n.wire == nil {
 		return errors.New("topo: impair: a direct network has no wires apart from the gateway's")

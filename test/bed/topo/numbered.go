@@ -18,7 +18,7 @@ type NumberedLoad struct {
 	To   netip.AddrPort
 	// Rate is how many are sent a second by the clock, whether or not others are answered. Without
 	// one so few are under way at once that no queue on the way overflows (a veth has room for 256,
-	// a socket for 270): then one that is missing was lost by what is between.
+	// a socket for 270): then the system in between lost every missing one.
 	Rate int
 }
 
@@ -27,7 +27,7 @@ type Numbered struct {
 	load NumberedLoad
 	conn net.PacketConn
 	to   net.Addr
-	// sent counts those sent, answered those that came back at least once.
+	// sent counts datagrams sent, answered datagrams that came back at least once.
 	sent, answered atomic.Uint64
 	repeated       uint64
 	err            error
@@ -59,7 +59,7 @@ func (h *Host) Number(l NumberedLoad) (*Numbered, error) {
 	return n, nil
 }
 
-// sendByClock sends what is due each 0.2 ms, in one system call.
+// sendByClock sends the datagrams due each 0.2 ms, in one system call.
 func (n *Numbered) sendByClock() {
 	defer close(n.sender)
 	const most = 256

@@ -8,8 +8,8 @@ import (
 )
 
 // Outside is the caller's own namespace as the only host of a network: for processes
-// that belong to no segment, such as a control plane. They are started, tagged and
-// ended like those of any host. The namespace itself is neither made nor removed.
+// that belong to no segment, such as a control plane. They are started, tagged and ended like the
+// processes of any host. The namespace itself is neither made nor removed.
 func Outside() (*Net, *Host, error) {
 	var id [4]byte
 	if _, err := rand.Read(id[:]); err != nil {

@@ -47,8 +47,8 @@ func (h *Host) Start(c Command) (*Process, error) {
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = c.Dir, c.Stdout, c.Stderr
 	p.cmd.WaitDelay = time.Second // for writers that a grandchild keeps open
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{
-		// So that Stop reaches what it started, and ^C does not reach it before us. A process that
-		// leads a session leads a group, too.
+		// So that Stop reaches all descendants, and ^C does not reach them before us. A process
+		// that leads a session leads a group, too.
 		Setpgid: !c.OwnSession, Setsid: c.OwnSession,
 		// Sent when the thread that started it ends: the goroutine below stays on
 		// that thread until the process has ended.
@@ -122,8 +122,8 @@ func (p *Process) Err() error {
 	}
 }
 
-// Stop asks the process and what it started to end, and kills them after the
-// grace. A process that ends because it was asked is no error.
+// Stop asks the process and its descendants to end, and kills them after the grace. A process that
+// ends because it was asked is no error.
 func (p *Process) Stop(grace time.Duration) error {
 	for _, step := range [...]struct {
 		signal syscall.Signal

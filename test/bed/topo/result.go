@@ -13,8 +13,8 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Result is what a client saw. It is complete once the call or the flows that
-// made it have ended.
+// Result is the result of a client. It is complete once the call or the flows that made it have
+// ended.
 type Result struct {
 	Requests int64                   // asked, answered or not
 	Errors   map[string]int64        // by kind; empty if every answer came and was right

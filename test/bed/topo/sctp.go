@@ -15,7 +15,7 @@ import (
 // Associations of SCTP look like connections here: one-to-one sockets (RFC 6458, section 4), of
 // which each reads and writes one ordered stream. Package net knows no SCTP, but takes a descriptor
 // for what its type and its addresses say (net.FileConn): a stream between addresses of IP. So
-// clients and servers are those of TCP, and the addresses of an association are of type
+// clients and servers are TCP clients and servers, and the addresses of an association are of type
 // *net.TCPAddr.
 //
 // Each end is bound to one address. Left alone an end tells the other all that its host has (RFC

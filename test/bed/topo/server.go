@@ -71,7 +71,7 @@ func ServeHere(name string, port uint16, addrs ...netip.Addr) (*Server, error) {
 	return serveIn(func(f func() error) error { return f() }, name, port, listenOn(port, addrs))
 }
 
-// listenFunc makes the sockets of a server: those that it returns, and the server's own for
+// listenFunc makes the sockets of a server: the listeners that it returns, and the server's own for
 // datagrams.
 type listenFunc func(*Server) ([]net.Listener, error)
 

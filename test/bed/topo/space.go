@@ -9,8 +9,8 @@ import (
 	"sluice.dev/sluice/host/nic/ethtool"
 )
 
-// Space is a bare network namespace: nobody's host, no addresses. What only needs
-// a wire between two namespaces uses it, without a bridge in between.
+// Space is a bare network namespace: nobody's host, no addresses. Code that only needs a wire
+// between two namespaces uses it, without a bridge in between.
 type Space struct{ ns *namespace }
 
 // NewSpace makes a namespace without a name. It ends with the process at the latest.

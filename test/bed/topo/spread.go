@@ -9,9 +9,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// spreadFlows gives a port of a bridge what a NIC has: receive-side scaling. The
-// port's transmit queue is its peer's receive queue, so choosing the one by the
-// packet's flow hash spreads flows over the other.
+// spreadFlows gives a port of a bridge receive-side scaling, as a NIC has it. The port's transmit
+// queue is its peer's receive queue, so choosing the one by the packet's flow hash spreads flows
+// over the other.
 //
 // Left alone everything would arrive in queue 0 of two. A veth without NAPI does
 // not record the receive queue, so a forwarded packet still carries the transmit

@@ -31,9 +31,9 @@ func (h *Host) Device(dev, attribute string) (value string, err error) {
 	return value, err
 }
 
-// attribute opens a file of the host's sysfs. What is mounted on /sys shows the interfaces of
-// the namespace that mounted it; so this mounts one for the host's namespace, without a place in
-// the file system: it is gone when it is closed, and nobody else sees it.
+// attribute opens a file of the host's sysfs. The sysfs on /sys shows the interfaces of the
+// namespace that mounted it; so this mounts one for the host's namespace, without a place in the
+// file system: it is gone when it is closed, and nobody else sees it.
 func (h *Host) attribute(dev, attribute string, flags int, use func(*os.File) error) error {
 	name := "class/net/" + dev + "/" + attribute
 	err := h.ns.run(func() error {

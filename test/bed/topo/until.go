@@ -18,9 +18,9 @@ func (f final) Unwrap() error { return f.error }
 func Final(err error) error { return final{err} }
 
 // Until waits until a condition holds: until it returns no error. It gives up after the timeout and
-// at a Final error, with what was wrong last. It rests for the given time; up to a second longer
-// where asking takes longer, because that (nft, in a large table) may cost what is waited for; and
-// longer where the processor is emulated.
+// at a Final error, and returns the last error. It rests for the given time; up to a second longer
+// where asking takes longer, because the question (nft, in a large table) may slow the awaited
+// change; and longer where the processor is emulated.
 //
 // The timeout counts the rests as they were asked for: on a machine that is busy each takes longer,
 // and so does the whole. After patience times the timeout on the clock it gives up in any case.

@@ -34,7 +34,7 @@ func (s *segment) addBridge() error {
 	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping}); err != nil {
 		return fmt.Errorf("create bridge %s: %w", s.bridge, err)
 	}
-	// It is no host: with an address it would answer those who ask all nodes of the link.
+	// It is no host: with an address it would answer packets to all nodes of the link.
 	if err := sysctl("net/ipv6/conf/"+s.bridge+"/disable_ipv6", "1"); err != nil {
 		return err
 	}

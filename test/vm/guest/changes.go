@@ -19,8 +19,8 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// command runs a program on the gateway and returns what it printed, which the log gets, too. It
-// has a view of /sys as `ip netns exec` gives it: queues are counted there.
+// command runs a program on the gateway and returns its output, which the log gets, too. It has a
+// view of /sys as `ip netns exec` gives it: queues are counted there.
 func (l *lab) command(path string, args ...string) (string, error) {
 	var out strings.Builder
 	both := io.MultiWriter(&out, l.Log)
@@ -145,7 +145,7 @@ func (l *lab) ofQueues() (packets [2]uint64, err error) {
 	return packets, err
 }
 
-// queuePackets are what the driver counted for the queues of the clients' NIC.
+// queuePackets returns the driver's counters for the queues of the clients' NIC.
 func (l *lab) queuePackets() (packets [2]uint64, err error) {
 	err = l.Gateway.Run(func() error {
 		counted, err := ethtool.Statistics(left)
@@ -299,7 +299,7 @@ func (l *lab) unbindBind() (string, error) {
 	if err := l.allAnswered(flows); err != nil {
 		return "", fmt.Errorf("after unbind and bind: %w", err)
 	}
-	// What arrives before the daemon has opened the new device is the kernel's.
+	// Packets that arrive before the daemon has opened the new device go to the kernel.
 	if err := l.countDamage(); err != nil {
 		return "", err
 	}

@@ -101,7 +101,7 @@ func (l *lab) services() []launch.Service {
 	}
 }
 
-// interfaces are what the gateway is given: the NICs, or VLAN devices on top of them.
+// interfaces are the gateway's interfaces: the NICs, or VLAN devices on top of them.
 func (l *lab) interfaces() [2]string {
 	if l.VLAN == Devices {
 		return [2]string{fmt.Sprintf("%s.%d", left, leftTag), fmt.Sprintf("%s.%d", right, rightTag)}

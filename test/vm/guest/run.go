@@ -64,7 +64,7 @@ type Result struct {
 	Millis int64
 }
 
-// test is a case: what it returns is for the table.
+// test is a case: it returns the text for the table.
 type test func(*lab) (detail string, err error)
 
 // The NICs' names.
@@ -178,7 +178,7 @@ func firstLine(s string) string {
 // patience is a bound of time in the guest.
 func (l *lab) patience(d time.Duration) time.Duration { return time.Duration(l.Patience) * d }
 
-// explain prints what a failed case leaves to look at.
+// explain prints statistics, NIC counters and the daemon's log after a failed case.
 func (l *lab) explain() {
 	if s, err := l.gate.Client.Stats(l.ctx); err == nil {
 		text, _ := json.Marshal(s) // of plain fields

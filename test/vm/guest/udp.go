@@ -127,7 +127,7 @@ func ofInterest(frame, longest int) bool {
 	return frame <= etherMTU+ethernetBytes+1 || beside <= 2*around || frame >= longest-around
 }
 
-// exchange sends datagrams of some sizes and returns those that were not answered in time.
+// exchange sends datagrams of some sizes and returns the sizes that were not answered in time.
 func (l *lab) exchange(conn net.Conn, sizes []int) (unanswered []int, err error) {
 	missing := map[int]bool{}
 	for _, size := range sizes {

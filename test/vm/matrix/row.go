@@ -11,7 +11,7 @@ import (
 	"sluice.dev/sluice/test/vm/guest"
 )
 
-// Row is one guest: a kernel, the models of the gateway's two NICs, and what is tried there.
+// Row is one guest: a kernel, the models of the gateway's two NICs, and its cases.
 type Row struct {
 	Kernel      string // suite
 	Left, Right string // models
@@ -65,7 +65,7 @@ var (
 	regression = around("connect", "udp4", "udp6", "local", "kill")
 )
 
-// around are cases with what comes before and after all of them.
+// around returns cases with the cases before and after all of them.
 func around(cases ...string) []string {
 	return slices.Concat([]string{"doctor", "start"}, cases, []string{"laws", "stop"})
 }
@@ -80,7 +80,7 @@ const (
 	refused = "bookworm" // 6.1
 )
 
-// Rows are those of a set.
+// Rows returns the rows of a set.
 func Rows(s Set) ([]Row, error) {
 	ci := []Row{
 		{Kernel: newest, Left: "igb", Right: "igb", Cases: regression, Megabytes: 4, Kills: 2},

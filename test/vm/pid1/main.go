@@ -54,7 +54,7 @@ func run() (status int, err error) {
 	return command(o)
 }
 
-// prepare makes the guest what a command expects of a machine: tools, drivers, names, loopback.
+// prepare makes the guest a machine that a command can use: tools, drivers, names, loopback.
 func prepare(o Order) error {
 	if err := unix.Sethostname([]byte("guest")); err != nil {
 		return fmt.Errorf("hostname: %w", err)
@@ -94,7 +94,7 @@ func writeTools(tools map[string][]string) error {
 	return nil
 }
 
-// command runs the command, waits for it and ends what it left behind.
+// command runs the command, waits for it and ends its orphans.
 func command(o Order) (status int, err error) {
 	stdout, err := relay(PortOut, os.Stdout)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-// Names within the initramfs, and of what the host offers.
+// Names within the initramfs, and names of the host's ports.
 const (
 	OrderFile  = "/order.json"
 	ModuleDir  = "/early" // modules that the root needs, named so that their order is that of their names
@@ -21,7 +21,7 @@ const (
 	ExitPort = 0xf4
 )
 
-// Order is what the host wants a guest to do.
+// Order is the host's order to a guest.
 type Order struct {
 	Args []string
 	Env  []string

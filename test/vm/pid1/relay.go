@@ -11,7 +11,7 @@ import (
 // relayed is a stream of the command's on its way to the host. A virtio port can be opened once,
 // and neither polled for nor reopened by name like a pipe, so the command has a pipe.
 type relayed struct {
-	in   *os.File // what the command writes to
+	in   *os.File // the command's output
 	done chan error
 }
 
