@@ -6,8 +6,8 @@ import (
 	"sluice.dev/sluice/allocate/pools"
 )
 
-// AddressPool has addresses for Services in manifests. Its fields are those of the kind AddressPool
-// (docs/allocate.md) that need no API server.
+// AddressPool has addresses for Services in manifests. Its fields are the fields of the kind
+// AddressPool (docs/allocate.md) that need no API server.
 type AddressPool struct {
 	Name string `json:"name"`
 	// Addresses are prefixes and ranges.

@@ -53,7 +53,7 @@ func (t *Tuning) HostLinkEnds() (user, kernel string) {
 // ring and the transmit ring hold together, so that both can be full.
 func (t *Tuning) FramesPerQueue() int { return 2 * t.RingSize }
 
-// maxHeldFragments bounds the fragments that a worker searches for those that have waited too long.
+// maxHeldFragments bounds the fragments that a worker searches for expired ones.
 const maxHeldFragments = 4096
 
 // HeldFragments returns the number of fragments of each worker that may wait for their first one:
@@ -63,8 +63,8 @@ func (t *Tuning) HeldFragments() int {
 	return min(t.Fragments/4, t.FramesPerQueue()/2, maxHeldFragments)
 }
 
-// ICMPBurst returns the number of ICMP errors that may be sent at once: those of 50 ms, the ratio
-// of the kernel's net.ipv4.icmp_msgs_burst to its icmp_msgs_per_sec.
+// ICMPBurst returns the number of ICMP errors that may be sent at once: the errors of 50 ms, the
+// ratio of the kernel's net.ipv4.icmp_msgs_burst to its icmp_msgs_per_sec.
 func (t *Tuning) ICMPBurst() int { return max(1, t.ICMPRate/20) }
 
 // Bounds of the ring size.

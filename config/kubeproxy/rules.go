@@ -120,8 +120,8 @@ func kernelRules() map[string]rule {
 		table[mode+".syncPeriod"] = rule{holds: durations, of: mode, become: none(period)}
 		table[mode+".minSyncPeriod"] = rule{holds: durations, of: mode, become: none(period)}
 	}
-	// IPVS has no fields for masquerading and reads those of iptables
-	// (k8s.io/kubernetes pkg/proxy/apis/config/v1alpha1 conversion.go).
+	// IPVS has no fields for masquerading and reads the fields of iptables (k8s.io/kubernetes
+	// pkg/proxy/apis/config/v1alpha1 conversion.go).
 	for section, of := range map[string]string{modeIPTables: modeIPTables + " or " +
 		modeIPVS, modeNFTables: modeNFTables} {
 		table[section+".masqueradeBit"] = rule{holds: numbers, zeroIsSet: true, of: of,

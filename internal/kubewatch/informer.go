@@ -51,7 +51,7 @@ func NewInformer[L runtime.Object](
 	return i, i.SetTransform(withoutManagedFields)
 }
 
-// Beating returns handlers that call those of h and report a heartbeat. An informer calls its
+// Beating returns handlers that call h's handlers and report a heartbeat. An informer calls its
 // handlers one after another, so one that does not return blocks all later events.
 func Beating(b *heartbeat.Beat, h cache.ResourceEventHandlerFuncs) cache.ResourceEventHandlerFuncs {
 	return cache.ResourceEventHandlerFuncs{

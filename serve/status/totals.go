@@ -10,7 +10,7 @@ import (
 // Totals are the packets, bytes and flows counted for backends and services. Workers count by
 // backend index; an index is reused for other backends, and a service outlives its backends. So
 // Totals stores the counts of an index before its present owner, and adds the counts of a removed
-// backend to those of its service, whose counters never decrease.
+// backend to the counts of its service, which never decrease.
 //
 // The control loop calls Open and Close for the backends that an update changes; both cost one sum
 // over the workers.

@@ -51,7 +51,7 @@ type ServiceView struct {
 	Topology6 string `json:"topologyIPv6,omitempty"`
 	// Limits are the limits in force; nil if there are none.
 	Limits *LimitsView `json:"limits,omitempty"`
-	// Backends counts the known endpoints of both families, Usable those of them that get new
+	// Backends counts the known endpoints of both families, Usable the endpoints that get new
 	// flows.
 	Backends int     `json:"backends"`
 	Usable   int     `json:"usable"`

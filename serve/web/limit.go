@@ -13,7 +13,7 @@ import (
 type Limit struct {
 	most int
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	order list.List  // of net.Conn, the oldest first
 	at    map[net.Conn]*list.Element
 }

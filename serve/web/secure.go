@@ -27,7 +27,7 @@ type watched[T any] struct {
 	read  func() (T, error)
 	log   *slog.Logger
 
-	mu     sync.Mutex      // guards what follows
+	mu     sync.Mutex      // guards the fields below
 	stamps []trusted.Stamp // stamps of the files at the last reading
 	value  T
 }

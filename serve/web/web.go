@@ -43,7 +43,7 @@ type Server struct {
 	config Config
 	limit  *Limit
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	condition status.ConditionView
 	addr      net.Addr
 }

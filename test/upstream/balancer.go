@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// finalizer is what a cloud's controller puts on a Service, so that it learns of its end
+// finalizer is the finalizer that a cloud's controller puts on a Service, to learn of its end
 // (k8s.io/cloud-provider, service/helpers, LoadBalancerCleanupFinalizer).
 const finalizer = "service.kubernetes.io/load-balancer-cleanup"
 

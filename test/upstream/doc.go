@@ -13,8 +13,8 @@
 // go is decided by an Arrangement: which nodes it knows of and in what order, where its pods run,
 // and whether workers have a kube-proxy of their own.
 //
-// What a cloud would bring is here: Balancer gives addresses to Services of type LoadBalancer,
-// Names answers for the names of Services, Images are made, not pulled.
+// This package replaces the services of a cloud: Balancer gives addresses to Services of type
+// LoadBalancer, Names answers for the names of Services, Images are made, not pulled.
 //
 // cases.go lists every case of the network group: it runs, or has the reason why it cannot apply to
 // a gateway. docs/upstream.md is written from it.

@@ -16,7 +16,7 @@ const domain = "cluster.local"
 // ttlSeconds is short, because Services come and go within a case.
 const ttlSeconds = 1
 
-// Names answers for the names of Services, as the cluster's DNS does for what the cases ask
+// Names answers for the names of Services, as the cluster's DNS does, for the queries of the cases
 // (github.com/kubernetes/dns, docs/specification.md): SERVICE.NAMESPACE.svc.DOMAIN has the
 // ClusterIPs of the Service, or the name that an ExternalName Service says. It knows no headless
 // Services, no SRV and no PTR records, and no names of others.

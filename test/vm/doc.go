@@ -3,7 +3,7 @@
 //
 // Processors are emulated (TCG), so that it needs neither hardware for virtualization nor a tun
 // device nor root, and says nothing of speed: a connection takes tens of milliseconds. The emulated
-// NICs are driven by the drivers of real ones, which is what it is for: igb and virtio-net bind
+// NICs are driven by the drivers of real ones, the package's purpose: igb and virtio-net bind
 // AF_XDP sockets in zero-copy mode, vmxnet3 has native XDP, e1000e has neither.
 //
 //	host                            guest

@@ -252,8 +252,8 @@ func (g guest) lastWords() string {
 	return strings.Join(lines[max(0, len(lines)-40):], "\n")
 }
 
-// Environment are the variables of the host that a command in a guest gets: what a shell has, Go's
-// and ours. The rest may be nobody's business.
+// Environment returns the variables of the host that a command in a guest gets: a shell's, Go's and
+// Sluice's. The rest may be nobody's business.
 func Environment(host []string) (env []string) {
 	for _, e := range host {
 		name, _, _ := strings.Cut(e, "=")

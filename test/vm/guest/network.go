@@ -74,7 +74,7 @@ func (l *lab) build() (err error) {
 
 // options are the row's, and how long the kernel program waits for a daemon that starts again: a
 // bound of time like others. An emulated processor that is shared takes longer than the default for
-// a start, and after it the kernel resets what it does not know.
+// a start, and after it the kernel resets unknown connections.
 func (l *lab) options() string {
 	return fmt.Sprintf("%stuning: {passAfter: %s}\n", l.Options, l.patience(30*time.Second))
 }

@@ -59,7 +59,7 @@ const (
 type Result struct {
 	Case   string
 	OK     bool
-	Detail string // what was seen, or why it failed
+	Detail string // the result, or the reason for the failure
 	Modes  string // of both NICs
 	Millis int64
 }

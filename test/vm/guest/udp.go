@@ -24,8 +24,8 @@ const (
 	maxDatagram   = 1 << 14 // more than is sent
 )
 
-// serveEcho answers each datagram of a host's addresses with its complement, so that what comes
-// back is a server's, and of the same size. It ends with the process.
+// serveEcho answers each datagram of a host's addresses with its complement, so that an answer is
+// recognisable as a server's, and of the same size. It ends with the process.
 func serveEcho(h *topo.Host, port uint16) error {
 	for _, a := range []netip.Addr{h.Addr4(), h.Addr6()} {
 		c, err := h.ListenPacket("udp", netip.AddrPortFrom(a, port).String())
