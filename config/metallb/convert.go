@@ -48,7 +48,7 @@ func (c *conversion) elsewhere(o *unstructured.Unstructured) bool {
 	return o.GetNamespace() != "" && o.GetNamespace() != c.options.MetalLB
 }
 
-// convert fills in the objects of the result, with those of sluice.dev.
+// convert fills in the objects of the result, with the objects of sluice.dev.
 func (c *conversion) convert(asItIs map[string][]kinds.Problem) {
 	slices.SortStableFunc(c.theirs, func(a, b *unstructured.Unstructured) int {
 		return cmp.Or(cmp.Compare(order(a.GetKind()), order(b.GetKind())), cmp.Compare(a.GetKind(), b.GetKind()),

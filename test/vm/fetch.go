@@ -124,7 +124,7 @@ func (c Cache) fetchQEMU(ctx context.Context, into string, megabytes int, packag
 	})
 }
 
-// fetchKernel moves what it makes to its place whole or not at all.
+// fetchKernel moves its result into place whole or not at all.
 func (c Cache) fetchKernel(ctx context.Context, suite string) (err error) {
 	dir, err := os.MkdirTemp(c.Dir, "fetch-")
 	if err != nil {

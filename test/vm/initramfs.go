@@ -39,7 +39,7 @@ func (a *archive) add(name string, mode int, data []byte) {
 	a.padded(data)
 }
 
-// padded writes what is padded to whole words.
+// padded writes bytes padded to whole words.
 func (a *archive) padded(b []byte) {
 	if a.err != nil {
 		return

@@ -6,7 +6,7 @@ import (
 	"text/tabwriter"
 )
 
-// table writes what was tried where, and what became of it.
+// table writes the cases of each guest and their results.
 func table(out io.Writer, outcomes []Outcome) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NICS\tLINUX\tMODE\tTRIED\tRESULT\tTIME\tDETAIL")

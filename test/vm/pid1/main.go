@@ -77,7 +77,7 @@ func prepare(o Order) error {
 	return loopbackUp()
 }
 
-// toolDir is in the guest's PATH behind the directories of the machine: what is installed is
+// toolDir is in the guest's PATH behind the directories of the machine: installed tools are
 // preferred.
 const toolDir = "/run/vm/bin"
 
