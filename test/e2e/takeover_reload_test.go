@@ -178,7 +178,7 @@ func TestTakeOverByPodDies(t *testing.T) {
 	if err := l.gate.LaunchNextOf("pod-c"); err != nil {
 		t.Fatal(err)
 	}
-	l.awaitRefused(1, "it has no socket for that")
+	l.awaitRefused(1, "it has no socket for hand-overs")
 	if err := l.gate.Kill(); err != nil {
 		t.Fatal(err)
 	}
