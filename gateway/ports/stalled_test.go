@@ -39,7 +39,6 @@ func TestStalledWatch(t *testing.T) {
 		if late := beats.Unready(); len(late) != 1 || !strings.HasPrefix(late[0], "watch of interfaces: stalled") {
 			t.Errorf("blocked: %q", late)
 		}
-		blocks = false
 		close(until)
 		time.Sleep(time.Second)
 		if late := beats.Unready(); len(late) > 0 {
