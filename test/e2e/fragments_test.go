@@ -164,7 +164,7 @@ func TestLargeDatagramsOfRealStacks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The first datagrams are too big for the link: the client learns the path's MTU from the errors.
+		// The first datagrams are too big for the link; the errors tell the client the path's MTU.
 		l.eventually(10*time.Second, "an answer over "+vip, func() bool { return len(flows.ByBackend()) > 0 })
 		time.Sleep(500 * time.Millisecond) // the length of the load
 		r := flows.Stop()
