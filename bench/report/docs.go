@@ -19,7 +19,7 @@ import (
 
 // The blocks between two such lines are written by `sluice-bench report --docs`.
 const (
-	blockBegins = "<!-- figures: begin; written by `make figures` from bench/baselines, not by hand -->"
+	blockBegins = "<!-- figures: begin; written by `make -C bench figures` from bench/baselines, not by hand -->"
 	blockEnds   = "<!-- figures: end -->"
 )
 

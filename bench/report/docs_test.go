@@ -24,7 +24,7 @@ func baselines(t *testing.T, folder string) []*results.Run {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, folder, "*.json"))
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no baselines in %s (%v): `make bench-full` makes them", folder, err)
+		t.Fatalf("no baselines in %s (%v): `make -C bench full` makes them", folder, err)
 	}
 	runs, err := results.LoadAll(files...)
 	if err != nil {
@@ -117,7 +117,7 @@ func TestDocs(t *testing.T) {
 		_, rest, _ := strings.Cut(string(text), blockBegins+"\n")
 		have, _, _ := strings.Cut(rest, blockEnds+"\n")
 		if have = blockBegins + "\n" + have + blockEnds + "\n"; have != want {
-			t.Errorf("%s differs from bench/baselines; `make figures` rewrites it:\n%s", file, cmp.Diff(want, have))
+			t.Errorf("%s differs from bench/baselines; `make -C bench figures` rewrites it:\n%s", file, cmp.Diff(want, have))
 		}
 	}
 	folder, err := os.ReadDir(filepath.Join(root, plotsFolder))
@@ -132,7 +132,7 @@ func TestDocs(t *testing.T) {
 	for name, want := range d.plots {
 		have, err := os.ReadFile(filepath.Join(root, plotsFolder, name))
 		if err != nil || string(have) != string(want) {
-			t.Errorf("%s/%s differs from bench/baselines (%v); `make figures` redraws it", plotsFolder, name, err)
+			t.Errorf("%s/%s differs from bench/baselines (%v); `make -C bench figures` redraws it", plotsFolder, name, err)
 		}
 	}
 }

@@ -97,7 +97,7 @@ func Compare(ctx context.Context, dir, baseline, now string, out io.Writer) erro
 			err = json.Unmarshal(text, &machines[i])
 		}
 		if err != nil {
-			return fmt.Errorf("machine of the benchmarks in %s: %w; `make bench-baseline` writes a baseline", d, err)
+			return fmt.Errorf("machine of the benchmarks in %s: %w; `make -C bench baseline` writes a baseline", d, err)
 		}
 		fmt.Fprintf(out, "%s: %s\n", d, machines[i].Line())
 	}
@@ -123,7 +123,7 @@ func Compare(ctx context.Context, dir, baseline, now string, out io.Writer) erro
 func Adopt(baselines, goDir, experiments string, known []Experiment, inHistory func(version string) bool) error {
 	found, err := filepath.Glob(filepath.Join(experiments, "*.json"))
 	if err != nil || len(found) == 0 {
-		return errors.Join(err, fmt.Errorf("no results in %s: run `make bench-report` first", experiments))
+		return errors.Join(err, fmt.Errorf("no results in %s: run `make -C bench report` first", experiments))
 	}
 	runs, err := results.LoadAll(found...)
 	if err != nil {

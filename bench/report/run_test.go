@@ -107,7 +107,7 @@ func TestAdopt(t *testing.T) {
 	}
 	every := func(string) bool { return true }
 	if err := Adopt(baselines, out, out, known, every); err == nil || !strings.Contains(err.Error(),
-		"make bench-report") {
+		"make -C bench report") {
 		t.Errorf("without results: %v", err)
 	}
 	write(baselines, "gone.json", "{}")
@@ -164,7 +164,7 @@ func TestCompare(t *testing.T) {
 		t.Errorf("%d lines of the benchmark: the processor's name split the table\n%s", n, out.String())
 	}
 	if err := Compare(t.Context(), "../..", t.TempDir(), now, &out); err == nil || !strings.Contains(err.Error(),
-		"make bench-baseline") {
+		"make -C bench baseline") {
 		t.Errorf("without a baseline: %v", err)
 	}
 }

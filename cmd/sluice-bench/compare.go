@@ -24,7 +24,8 @@ func compareCommand() *cobra.Command {
 			"\nIt prints rates, processor time per packet and latency, and Sluice's ratios to the others: to the\n" +
 			"best of the ways in which packets are steered to a system in the kernel, which is named.\n" +
 			"It needs Linux 6.12, root, nft; for kube-proxy iptables too, and the control plane that the first run\n" +
-			"builds (make cluster-binaries); for asavie/xdp, Go and this tree. --quick needs less, and a minute.\n\n" +
+			"builds (make -C test cluster-binaries); for asavie/xdp, Go and this tree. --quick needs less, and a\n" +
+			"minute.\n\n" +
 			"With --before an older sluice is measured beside this one, in the same rounds, side by side: of each " +
 			"figure\n" +
 			"the ratio now/before, a 95 % interval of its median, and whether it is unchanged within 3 %.",

@@ -17,7 +17,7 @@ func connectionsCommand() *cobra.Command {
 			"turns, and over a wire. Over each the client asks, gets 10 KB and closes. It prints how many were\n" +
 			"completed and failed, and the time to connect, to the first and to the last byte. It needs Linux 6.12,\n" +
 			"root, and for kube-proxy the tools nft and iptables; the first run builds the control plane, which\n" +
-			"takes minutes (make cluster-binaries).",
+			"takes minutes (make -C test cluster-binaries).",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return connections.Run(cmd.Context(), c) },
 	}

@@ -18,7 +18,7 @@ func rolloutCommand() *cobra.Command {
 			"as a Deployment does while clients open new connections, and prints for each system how many failed,\n" +
 			"how many went to pods that were gone, how long until none did, and the control process's CPU time.\n" +
 			"It needs Linux 6.12, root, and for kube-proxy the tools nft and iptables; the first run builds the\n" +
-			"control plane, which takes minutes (make cluster-binaries).",
+			"control plane, which takes minutes (make -C test cluster-binaries).",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := rollout.Run(cmd.Context(), c)

@@ -16,7 +16,7 @@ func updatesCommand() *cobra.Command {
 		Long: "updates runs the gateway on an API server with thousands of Services, changes endpoints at a steady\n" +
 			"rate, and prints the time from a change to the first packet that follows it, the losses of another\n" +
 			"Service's flows, and the daemon's CPU time and memory. It needs Linux 6.12 and root; with --server\n" +
-			"real, also the control plane that the first run builds (make cluster-binaries).",
+			"real, also the control plane that the first run builds (make -C test cluster-binaries).",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := updates.Run(cmd.Context(), c)

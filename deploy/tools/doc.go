@@ -2,7 +2,7 @@
 // chart, and the container image. It is a module of its own, so that nothing of Helm
 // or of image formats is among the dependencies of the gateway.
 //
-//	go run ./chart   lint and render deploy/chart (make chart)
+//	go run ./chart   lint and render deploy/chart (make -C deploy chart)
 //	go run ./image   put binaries into an image (make image)
 //	go run ./release archives, SBOMs and sums of a release (make release)
 //

@@ -11,6 +11,6 @@
 //	client ──┬── backend
 //	gateway-0 ── gateway-1 ── gateway-2      sluice run, sluice-announcer
 //
-// SLUICE_ANNOUNCE=full (make announce) runs all tests, repeats each failure ten times and prints
-// the times.
+// SLUICE_ANNOUNCE=full (make -C test announce) runs all tests, repeats each failure ten times and
+// prints the times.
 package announce

@@ -44,7 +44,7 @@ func full() bool { return os.Getenv("SLUICE_ANNOUNCE") == "full" }
 func onlyFull(t *testing.T) {
 	t.Helper()
 	if !full() {
-		t.Skip("takes long: SLUICE_ANNOUNCE=full, or make announce")
+		t.Skip("takes long: SLUICE_ANNOUNCE=full, or make -C test announce")
 	}
 }
 

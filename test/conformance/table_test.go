@@ -21,8 +21,8 @@ func TestTables(t *testing.T) {
 	if strings.Contains(want, "no such probe") {
 		t.Error("a listed difference names no probe")
 	}
-	pagetest.Keep(t, "../../docs/conformance.md", "<!-- Written by make conformance-doc. -->\n", "", want, *update,
-		"make conformance-doc")
+	pagetest.Keep(t, "../../docs/conformance.md", "<!-- Written by make -C test conformance-doc. -->\n", "", want,
+		*update, "make -C test conformance-doc")
 }
 
 // TestIPVSSubset: the subset is what docs/conformance.md says, and nothing is listed of what is not

@@ -47,7 +47,7 @@ var Plan = []Fault{
 			"TestPanicIsAProblemOfTheObject"}}},
 		Figure: "0 of 500 broken",
 		Without: "a panic in a worker: the product has no hook that makes one, and 10,000,000 mutated packets " +
-			"(`make fuzz-packets`) found none. The packet is not dumped, and nothing drops a packet that has killed " +
+			"(`make -C test fuzz-packets`) found none. The packet is not dumped, and nothing drops a packet that has killed " +
 			"the process before",
 	}, {
 		Name: "the control loop stalls", How: "a walk over flows that takes long, full kernel maps, a table that " +
@@ -138,13 +138,13 @@ var Plan = []Fault{
 				"TestNothingIsPublishedBeforeAllIsListed"}}, {"control/loop", []string{"TestUpdateLatency"}}},
 		Figure: "0 of 1,000 and 0 of 200 broken",
 	}, {
-		Name: "packets are lost, doubled, reordered, damaged", How: "netem in a guest (`make vm-kernel-test`); " +
+		Name: "packets are lost, doubled, reordered, damaged", How: "netem in a guest (`make -C test vm-kernel-test`); " +
 			"mutated packets",
 		Target: "bodies arrive whole, wrong checksums stay wrong",
 		Tests:  []Test{e2e("TestGarbage"), {"fastpath", []string{"TestGarbage"}}},
 		Figure: "docs/guarantees.md",
 		Without: "netem on this machine, whose kernel lacks it: `TestNetem` is run in the guest, not by " +
-			"`make faults`",
+			"`make -C test faults`",
 	}, {
 		Name: "floods", How: "SYNs, handshakes without an answer, fragments, RSTs, ICMP errors, new UDP flows",
 		Target: "no established connection gives way, honest ones come through",

@@ -11,7 +11,7 @@ import (
 	"sluice.dev/sluice/test/bed/launch"
 )
 
-// TestSoak: a short one. `make soak` takes an hour.
+// TestSoak: a short one. `make -C test soak` takes an hour.
 func TestSoak(t *testing.T) {
 	binary, err := launch.Build(t.TempDir(), false)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // mark ends what people wrote of docs/upstream.md.
-const mark = "<!-- Written by make upstream-doc. -->\n"
+const mark = "<!-- Written by make -C test upstream-doc. -->\n"
 
 // tables is the rest of docs/upstream.md.
 func tables() string {

@@ -11,7 +11,7 @@ var update = flag.Bool("update", false, "rewrite the tables of docs/upstream.md"
 
 // TestTables: the tables of docs/upstream.md are those of the cases.
 func TestTables(t *testing.T) {
-	pagetest.Keep(t, "../../docs/upstream.md", mark, "", tables(), *update, "make upstream-doc")
+	pagetest.Keep(t, "../../docs/upstream.md", mark, "", tables(), *update, "make -C test upstream-doc")
 }
 
 // Each case runs somewhere or has a reason why it does not, and is listed once.

@@ -49,7 +49,7 @@ var nodeNames = [...]string{FirstWorker: "node-a", Gateway: "node-b", LastWorker
 func TestUpstream(t *testing.T) {
 	if !cluster.Enabled() {
 		t.Skip("needs a cluster and e2e.test, which take many minutes to build: " + cluster.EnableVariable +
-			"=1, or make upstream-test")
+			"=1, or make -C test upstream-test")
 	}
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: namespaces, containers, XDP and AF_XDP")

@@ -100,7 +100,7 @@ func put(dir, file string, got []byte, check bool) error {
 		return err
 	}
 	if !bytes.Equal(got, want) {
-		return fmt.Errorf("%s is not what the chart in %s renders; run `make chart`", file, dir)
+		return fmt.Errorf("%s is not what the chart in %s renders; run `make -C deploy chart`", file, dir)
 	}
 	return nil
 }
@@ -128,7 +128,7 @@ func Manifests(dir string, values map[string]any) ([]byte, error) {
 		return nil, err
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# Rendered from deploy/chart with its default values by `make chart`. Do not edit.\n"+
+	fmt.Fprintf(&b, "# Rendered from deploy/chart with its default values by `make -C deploy chart`. Do not edit.\n"+
 		"# What must fit your cluster: the image, and the interfaces in the ConfigMap.\n"+
 		"apiVersion: v1\nkind: Namespace\nmetadata:\n  name: %s\n  labels:\n    pod-security.kubernetes.io/enforce: "+
 		"privileged\n", namespace)
@@ -149,7 +149,7 @@ func beside(dir, part string, templates ...string) ([]byte, error) {
 		return nil, err
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# Rendered from deploy/chart with %s.enabled by `make chart`. Do not edit.\n"+
+	fmt.Fprintf(&b, "# Rendered from deploy/chart with %s.enabled by `make -C deploy chart`. Do not edit.\n"+
 		"# It goes beside sluice.yaml, which has the namespace. What must fit your cluster: the image.\n", part)
 	separator := ""
 	for _, m := range list {

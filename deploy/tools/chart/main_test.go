@@ -39,8 +39,8 @@ func TestCheckFindsAnEdit(t *testing.T) {
 	if err := os.WriteFile(file, []byte(strings.Replace(string(text), "NET_RAW", "SYS_ADMIN", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(chartDir, file, "", true); err == nil || !strings.Contains(err.Error(), "make chart") {
-		t.Errorf("%v, want a word about make chart", err)
+	if err := run(chartDir, file, "", true); err == nil || !strings.Contains(err.Error(), "make -C deploy chart") {
+		t.Errorf("%v, want a word about make -C deploy chart", err)
 	}
 }
 

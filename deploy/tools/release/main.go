@@ -75,7 +75,7 @@ func inOrder(tree, version string) error {
 	var errs []error
 	if m := c.Metadata; m.Version != version || m.AppVersion != version {
 		errs = append(errs, fmt.Errorf("deploy/chart/Chart.yaml has version %s and appVersion %s, and VERSION is %q: "+
-			"set both and run `make chart`, or release VERSION=%s", m.Version, m.AppVersion, version, m.Version))
+			"set both and run `make -C deploy chart`, or release VERSION=%s", m.Version, m.AppVersion, version, m.Version))
 	}
 	text, err := os.ReadFile(filepath.Join(tree, "CHANGELOG.md"))
 	if err != nil {

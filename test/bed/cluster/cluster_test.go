@@ -29,7 +29,7 @@ func startCluster(t *testing.T, config Config) *Cluster {
 	t.Helper()
 	needRoot(t)
 	if !Enabled() {
-		t.Skip("needs a control plane, which takes minutes to build: " + EnableVariable + "=1, or make cluster")
+		t.Skip("needs a control plane, which takes minutes to build: " + EnableVariable + "=1, or make -C test cluster")
 	}
 	ctx := testContext(t)
 	var err error

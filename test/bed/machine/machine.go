@@ -3,8 +3,8 @@
 // build. OnCPU is for measurements on it.
 //
 // Most tests need nothing of the kind. Those that do run on the kernels of distributions, in guests
-// (`make vm-kernel-test`), where all features are there and an emulated processor takes ten times
-// as long.
+// (`make -C test vm-kernel-test`), where all features are there and an emulated processor takes ten
+// times as long.
 package machine
 
 import (

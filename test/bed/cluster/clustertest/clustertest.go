@@ -22,7 +22,8 @@ import (
 func Need(t testing.TB) {
 	t.Helper()
 	if !cluster.Enabled() {
-		t.Skip("needs a control plane, which takes minutes to build: " + cluster.EnableVariable + "=1, or make cluster")
+		t.Skip("needs a control plane, which takes minutes to build: " +
+			cluster.EnableVariable + "=1, or make -C test cluster")
 	}
 }
 

@@ -45,7 +45,8 @@ type scenario struct {
 // outside, updates and removes the gateway. Each part goes on where the one before it ended.
 func TestChartOnACluster(t *testing.T) {
 	if os.Getenv(enableVariable) != "1" {
-		t.Skip("needs nodes, whose programs take minutes to build: " + enableVariable + "=1, or make cluster-test")
+		t.Skip("needs nodes, whose programs take minutes to build: " +
+			enableVariable + "=1, or make -C test cluster-test")
 	}
 	c, err := Start(t.Context(), Config{Progress: os.Stderr})
 	if err != nil {
