@@ -5,12 +5,17 @@ GO        ?= go
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS   := -s -w -X sluice.dev/sluice/serve/status.Version=$(VERSION) -X main.version=$(VERSION)
 BUILD     := $(GO) build -trimpath -ldflags '$(LDFLAGS)'
-# Tests that need root share one machine, its namespaces and pins, so their packages run one after another (ALONE), and so does
-# control/loop, whose TestScale holds durations to bounds. All others run beside each other (BESIDE), as in `make unit`.
 TOGETHER  := SLUICE_VALIDATE=1 $(GO) test -tags root -timeout 15m
-TEST      := $(TOGETHER) -p 1
-ALONE      = ./control/loop $(shell grep -lrE '^//go:build.*\broot\b' --include='*_test.go' . | xargs -n 1 dirname | sort -u)
-BESIDE     = $(filter-out $(ALONE),$(patsubst $(shell $(GO) list -m)/%,./%,$(shell $(GO) list ./...)))
+# Packages with tests that need root (ROOTED) run in namespaces of their own (`sluice-bench isolate`), ATONCE at the same time: they
+# wait more than they compute. The package that takes longest comes first. Packages that cannot (ALONE) run one after another:
+# control/loop and test/announce hold durations to bounds, and BPF programs of bench/tail read the PIDs of the machine's first namespace.
+ATONCE    ?= 3
+ISOLATED  := $(TOGETHER) -p $(ATONCE) -exec '$(CURDIR)/bin/sluice-bench isolate --'
+ALONE     := ./control/loop ./bench/tail ./test/announce
+ROOTED     = $(sort $(shell grep -lrE '^//go:build.*\broot\b' --include='*_test.go' . | xargs -n 1 dirname))
+FIRST     := ./test/e2e
+APART      = $(FIRST) $(filter-out $(ALONE) $(FIRST),$(ROOTED))
+BESIDE     = $(filter-out $(ALONE) $(ROOTED),$(patsubst $(shell $(GO) list -m)/%,./%,$(shell $(GO) list ./...)))
 # Of what shares memory between goroutines: for the race detector.
 SHARING   := ./flowtable% ./nat% ./fastpath% ./control% ./announce% ./allocate% ./config% ./serve% ./host% ./gateway% ./cmd% ./internal%
 
@@ -30,7 +35,8 @@ demo: build ## three namespaces, real traffic, under a minute; KEEP=1 leaves it 
 test: build ## every test that root can run without a cluster: some minutes
 	@./.ci/test-tools
 	$(TOGETHER) $(BESIDE)
-	SLUICE_BINARY=$(CURDIR)/bin/sluice $(TEST) $(ALONE) # the daemon of just now: nine packages would each link one
+	SLUICE_BINARY=$(CURDIR)/bin/sluice $(TOGETHER) -p 1 $(ALONE) # first: they fetch what others use that have no network
+	SLUICE_BINARY=$(CURDIR)/bin/sluice $(ISOLATED) $(APART) # the daemon of just now: nine packages would each link one
 	$(TOGETHER) -short -tags root,noasm ./nat/... ./flowtable/... ./fastpath # without the assembly: its twins
 
 .PHONY: unit
@@ -38,10 +44,11 @@ unit: ## the tests that need no root, which is most of them: run these first
 	$(GO) test ./...
 
 .PHONY: race
-race: ## what shares memory between goroutines, and the daemon on real traffic, under the race detector
+race: build ## what shares memory between goroutines, and the daemon on real traffic, under the race detector
 	$(TOGETHER) -race -short $(filter $(SHARING),$(BESIDE))
-	$(TEST) -race -short $(filter $(SHARING),$(ALONE))
-	SLUICE_RACE=1 $(TEST) -run 'TestWorkersShareFlows|TestFragments|TestReload|TestClientAddressIsKept|TestDeviceDeletedAndCreated' -count=1 ./test/e2e
+	$(ISOLATED) -race -short $(filter $(SHARING),$(APART))
+	$(TOGETHER) -p 1 -race -short $(filter $(SHARING),$(ALONE))
+	SLUICE_RACE=1 $(ISOLATED) -run 'TestWorkersShareFlows|TestFragments|TestReload|TestClientAddressIsKept|TestDeviceDeletedAndCreated' -count=1 ./test/e2e
 
 IMAGE_ARCHS ?= amd64 arm64
 IMAGE_OF    := ./cmd/sluice ./cmd/sluice-controller ./cmd/sluice-announcer

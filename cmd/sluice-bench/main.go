@@ -17,6 +17,7 @@ import (
 
 	"sluice.dev/sluice/bench/demo"
 	"sluice.dev/sluice/serve/status"
+	"sluice.dev/sluice/test/bed/isolate"
 	"sluice.dev/sluice/test/vm"
 	"sluice.dev/sluice/test/vm/pid1"
 )
@@ -24,6 +25,9 @@ import (
 func main() {
 	if pid1.Called() { // in a guest of `sluice-bench vm`
 		pid1.Main()
+	}
+	if isolate.Called() { // in the namespaces of `sluice-bench isolate`
+		isolate.Main()
 	}
 	ctx, stop := signal.NotifyContext(whileRead(context.Background()), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -100,7 +104,7 @@ func rootCommand() *cobra.Command {
 		demoVIPCommand(),
 		pipelineCommand(), stepsCommand(),
 		rolloutCommand(), updatesCommand(), l2fwdCommand(), statefulCommand(), benchCommand(), reportCommand(),
-		soakCommand(), statelessCommand(), rfc2544Command(), vmCommand())
+		soakCommand(), statelessCommand(), rfc2544Command(), vmCommand(), isolateCommand())
 	return root
 }
 
