@@ -75,6 +75,7 @@ func configureSpare(prefix string) error {
 // TestDeviceDeletedAndCreated: one interface goes for good and comes back under
 // its name. The others forward all the while.
 func TestDeviceDeletedAndCreated(t *testing.T) {
+	t.Parallel()
 	c := labConfig{Config: topo.Config{Backends: 2, Queues: 2}, interfaces: []string{"front0", "back0", spare}}
 	c.prepare = func(l *lab) { addSpare(t, l.Gateway, l.Clients[0]) }
 	l := newLab(t, c)
@@ -150,6 +151,7 @@ func TestMTUChange(t *testing.T) {
 
 // TestMissingInterface: one message with the remedy, and nothing is left.
 func TestMissingInterface(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 1}})
 	if err := l.gate.Stop(); err != nil {
 		t.Fatal(err)

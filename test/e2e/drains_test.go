@@ -12,6 +12,7 @@ import (
 // TestDrainsOutliveRestarts: a backend that the operator has drained is drained after a crash, a
 // hand-over and a clean stop, until it is undrained, which lasts as well.
 func TestDrainsOutliveRestarts(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, options: handsOver})
 	l.damaged = true // the last segments of connections reach a kernel that has no VIP
 	backend := at(l.Backends[1].Addr4().String(), backendPort).String()

@@ -232,6 +232,7 @@ func TestFlowsOutliveTheirCheck(t *testing.T) {
 // TestAllChecksFail: a check asks for a page that no endpoint has, so it fails at all of them.
 // Traffic goes on to all, and the Service says so.
 func TestAllChecksFail(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, small: true})
 	load := l.hammer(at(vip4, webPort), 2*time.Millisecond)
 	web := l.web(l.Backends...)
@@ -314,6 +315,7 @@ func TestPassiveCheck(t *testing.T) {
 // with a bad checksum, which no endpoint answers, to endpoints that have no other clients. None is
 // taken out.
 func TestForgedSYNsTakeNothingOut(t *testing.T) {
+	t.Parallel()
 	const rate, batch = 10_000, 100
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}, small: true, damaging: true})
 	client := l.Clients[0]

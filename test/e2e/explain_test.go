@@ -42,6 +42,7 @@ func rangeService(name, vip, more, spec string, hosts ...*topo.Host) string {
 // TestExplain asks the daemon about connections before they are opened, and then opens
 // them: each must get what was said, backend included, and the reason counted that was named.
 func TestExplain(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2, Backends: 4}})
 	for name, text := range map[string]string{
 		"range": rangeService("range", rangeVIP, "", ", loadBalancerSourceRanges: [192.0.2.0/24]", l.Backends...),

@@ -213,6 +213,7 @@ func TestChurn(t *testing.T) {
 
 // TestServiceDeletedUnderFlows: established TCP outlives its Service.
 func TestServiceDeletedUnderFlows(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}})
 	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),
 		at(vip6, webPort)}, Flows: 50, Interval: 50 * time.Millisecond})
@@ -229,6 +230,7 @@ func TestServiceDeletedUnderFlows(t *testing.T) {
 
 // TestUDPLeavesUnservingEndpointAtOnce: datagrams never go to an endpoint that does not serve.
 func TestUDPLeavesUnservingEndpointAtOnce(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}})
 	flows, err := l.Clients[0].OpenUDP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, dnsPort),
 		at(vip6, dnsPort)}, Flows: 100, Interval: 20 * time.Millisecond})
@@ -296,30 +298,6 @@ func (l *lab) wantServed(when string) {
 	if r.Failed() > 0 {
 		l.t.Errorf("%s: %v", when, r.Errors)
 	}
-}
-
-// TestBadManifest: one clear problem, and what is good is served.
-func TestBadManifest(t *testing.T) {
-	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
-	if err := l.gate.Write("bad.yaml",
-		[]byte("apiVersion: v1\nkind: Service\nmetadata: {name: bad, namespace: default}\nspec: {ports: [{port: "+
-			"99999}], sessionAffinityy: None}\n")); err != nil {
-		t.Fatal(err)
-	}
-	l.applied()
-	st, err := l.gate.Client.Status(l.ctx, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := false
-	for _, p := range st.Problems {
-		t.Logf("problem: %+v", p)
-		found = found || strings.Contains(p.Object, "default/bad")
-	}
-	if !found {
-		t.Error("no problem names Service default/bad")
-	}
-	l.wantServed("with a bad manifest beside")
 }
 
 // TestIdle: what a gateway costs that forwards nothing, and one that forwards 1,000 packets a

@@ -21,6 +21,7 @@ import (
 // TestForeignTool: another tool detaches the XDP program of an interface, or empties its map of
 // sockets. Both are noticed and put right, and no established connection breaks.
 func TestForeignTool(t *testing.T) {
+	t.Parallel()
 	const open = 100
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}, small: true,
 		damaging: true}) // the gateway's kernel gets packets for VIPs, which are not its addresses

@@ -114,6 +114,7 @@ func TestBlindSender(t *testing.T) {
 // TestStrictReversePath: with proxy.strictReversePath, packets in backends' names from the clients'
 // side change nothing, and real connections and datagrams pass: backends are on another interface.
 func TestStrictReversePath(t *testing.T) {
+	t.Parallel()
 	const flows = 20
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, small: true, damaging: true,
 		options: "proxy: {strictReversePath: true}\n"})

@@ -53,6 +53,7 @@ func (w *wire) send(frame []byte) error {
 // TestFragments: 4 KiB datagrams in three fragments, in all six orders, both
 // families, to a real UDP server whose answer comes back in fragments too.
 func TestFragments(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 4, Queues: 2}})
 	client := l.Clients[0]
 	w := openWire(t, client, l.Gateway.Interfaces[0].MAC)
@@ -98,6 +99,7 @@ func TestFragments(t *testing.T) {
 // TestSharedIdentifications: two clients send datagrams of one identification to one VIP at once.
 // Behind SNAT they have one source, and the backend's kernel puts each together from its own parts.
 func TestSharedIdentifications(t *testing.T) {
+	t.Parallel()
 	const datagrams, clients = 50, 2
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 1, Clients: clients, Queues: 2}})
 	for _, vip := range []string{vip4, vip6} {
@@ -157,6 +159,7 @@ func answer(conn net.PacketConn, payload string) bool {
 // TestLargeDatagramsOfRealStacks: the kernel's own fragments, through a link that
 // is narrower than the sender's.
 func TestLargeDatagramsOfRealStacks(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2, BackendMTU: 1400}})
 	for _, vip := range []string{vip4, vip6} {
 		flows, err := l.Clients[0].OpenUDP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip, dnsPort)}, Flows: 10,

@@ -99,6 +99,7 @@ func (l *lab) handOverNoMore() {
 // TestFlowTableResized: established connections outlive restarts with a larger and a smaller flow
 // table; one that is too small does not come in force.
 func TestFlowTableResized(t *testing.T) {
+	t.Parallel()
 	const open = 200
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2},
 		options: "flows: {ipv4: 4096, ipv6: 4096}\n" + handsOver})
@@ -158,6 +159,7 @@ func (l *lab) wantRoom(sizes string, room uint64, warns bool) {
 // TestIdleConnectionsCountAfterCrash: connections that send nothing count in their backends' loads
 // after a crash, so an operator who drains a backend sees them.
 func TestIdleConnectionsCountAfterCrash(t *testing.T) {
+	t.Parallel()
 	const open = 60
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}})
 	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(vip4, webPort),

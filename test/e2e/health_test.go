@@ -22,6 +22,7 @@ const healthPort = 32100
 // TestHealthCheckNodePort: what is sent to a Service's health check node port goes past
 // the workers to the daemon's own listener, from outside and in both families.
 func TestHealthCheckNodePort(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
 	pods := launch.Service{Name: "pods", Port: 81, NodePort: 30081, VIPs: []string{keepVIP4, keepVIP6}, Local: true,
 		HealthCheck: healthPort}
@@ -49,6 +50,7 @@ func TestHealthCheckNodePort(t *testing.T) {
 		_, _, err := l.health(netip.AddrPortFrom(gateways[0], healthPort), "/")
 		return err != nil
 	})
+	l.wantHealthOfManifestNode() // in the same network
 }
 
 // TestHealthCheckNodePortTaken: a port of somebody else's is a problem of the Service
@@ -104,11 +106,12 @@ func TestHealthWhileDraining(t *testing.T) {
 	}
 }
 
-// TestHealthOfManifestNode: a Node that comes from a manifest keeps load balancers away as one of
+// wantHealthOfManifestNode: a Node that comes from a manifest keeps load balancers away as one of
 // the API server does, from its taint on and until that is gone; flows and new connections are
 // served all the same.
-func TestHealthOfManifestNode(t *testing.T) {
-	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
+func (l *lab) wantHealthOfManifestNode() {
+	t := l.t
+	t.Helper()
 	at10256 := netip.AddrPortFrom(l.Gateway.Addr4(), 10256)
 	l.awaitHealth(at10256, "/healthz", 200, `"nodeEligible":true`)
 	const node = "apiVersion: v1\nkind: Node\nmetadata: {name: %s%s}\nspec: {taints: [%s]}\n"

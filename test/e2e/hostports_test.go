@@ -66,6 +66,7 @@ func (l *lab) expectReached(when string, kubelet, open bool) {
 // TestHostPortsAreDenied: an EndpointSlice that names the gateway's kubelet opens it to nobody, and
 // is reported; a port that is not denied is served as the endpoint of a pod in the host's network.
 func TestHostPortsAreDenied(t *testing.T) {
+	t.Parallel()
 	l := hostPorts(t, "")
 	l.expectReached("by default", false, true)
 	st, err := l.gate.Client.Status(l.ctx, false)
@@ -88,6 +89,7 @@ func TestHostPortsAreDenied(t *testing.T) {
 // docs/operations.md, as they are written there, keep clients away from it and from nothing else:
 // the port that they open is served, and the gateway's own connections go on.
 func TestHostFirewall(t *testing.T) {
+	t.Parallel()
 	l := hostPorts(t, "proxy: {deniedHostPorts: []}\n")
 	l.expectReached("without rules", true, true)
 	// A port of snat.ports: its packets come by the host link.

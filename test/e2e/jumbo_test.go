@@ -19,6 +19,7 @@ import (
 // TestJumbo: an MTU of 9,000, by frames of either size: transfers, datagrams of every interesting
 // length, kill -9.
 func TestJumbo(t *testing.T) {
+	t.Parallel()
 	for _, frame := range []int{2048, 4096} {
 		t.Run(fmt.Sprint("frames of ", frame), func(t *testing.T) {
 			l := newLab(t, labConfig{Config: topo.Config{Backends: 2, MTU: 9000, Queues: 2},
@@ -145,6 +146,7 @@ func (l *lab) onlyDrops(s *status.StatsView, allowed string) {
 
 // TestJumboPathMTU: one side has an MTU of 9,000, the other one of 1,500, and neither end knows.
 func TestJumboPathMTU(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name             string
 		clients, backend int

@@ -21,6 +21,7 @@ import (
 // connection that the gateway itself has, and at that of a listener of it. Neither is taken; a port
 // without a socket is served. As an external IP the address is not served at all.
 func TestNodeTrafficIsTheNodes(t *testing.T) {
+	t.Parallel()
 	const own, listening, free, external = 40000, 179, 8081, 8082
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, small: true})
 	client, gateway := l.Clients[0], l.Gateway
@@ -105,6 +106,7 @@ func fragmentsReachTheNode(t *testing.T, l *lab, at netip.AddrPort) {
 // TestLocalPortRange: a node port that net.ipv4.ip_local_port_range reaches while the gateway runs
 // takes no packet of the node's listener at that port any more.
 func TestLocalPortRange(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 1}, small: true})
 	at := netip.AddrPortFrom(l.Gateway.Addr4(), webNodePort)
 	listener, err := l.Gateway.Listen("tcp", at.String())

@@ -25,6 +25,7 @@ import (
 // TestReload: what can change while the gateway runs does; a bad file changes
 // nothing; what needs a restart is reported.
 func TestReload(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
 	unserved := func() string {
 		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, 81)}, Requests: 1,
@@ -82,10 +83,21 @@ func TestReload(t *testing.T) {
 	l.wantServed("after the reloads")
 }
 
-// TestMetrics: the daemon's own endpoints, as a scraper and a kubelet see them.
-func TestMetrics(t *testing.T) {
-	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
+// TestOperator: pings, metrics, commands and a bad manifest, in one network.
+func TestOperator(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}})
+	l.wantPings()
 	l.wantServed("before the scrape")
+	l.wantMetrics()
+	l.wantCommands()
+	l.wantProblem()
+}
+
+// wantMetrics checks the daemon's own endpoints, as a scraper and a kubelet see them.
+func (l *lab) wantMetrics() {
+	t := l.t
+	t.Helper()
 	client := http.Client{Transport: &http.Transport{DialContext: l.Gateway.Dial, DisableKeepAlives: true}}
 	get := func(path string) (int, string) {
 		r, err := client.Get("http://127.0.0.1:9470" + path)
@@ -115,10 +127,10 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestCommands runs the operator's commands as an operator would.
-func TestCommands(t *testing.T) {
-	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}})
-	l.wantServed("before the commands")
+// wantCommands runs the operator's commands as an operator would.
+func (l *lab) wantCommands() {
+	t := l.t
+	t.Helper()
 	sluice := func(args ...string) string {
 		t.Helper()
 		out, err := l.gate.Command(l.ctx, args...)
@@ -155,15 +167,40 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestPing: a VIP answers echo requests by itself.
-func TestPing(t *testing.T) {
-	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
+// wantProblem writes a bad manifest: status has one clear problem, and what is good is served.
+func (l *lab) wantProblem() {
+	t := l.t
+	t.Helper()
+	if err := l.gate.Write("bad.yaml",
+		[]byte("apiVersion: v1\nkind: Service\nmetadata: {name: bad, namespace: default}\nspec: {ports: [{port: "+
+			"99999}], sessionAffinityy: None}\n")); err != nil {
+		t.Fatal(err)
+	}
+	l.applied()
+	st, err := l.gate.Client.Status(l.ctx, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, p := range st.Problems {
+		t.Logf("problem: %+v", p)
+		found = found || strings.Contains(p.Object, "default/bad")
+	}
+	if !found {
+		t.Error("no problem names Service default/bad")
+	}
+	l.wantServed("with a bad manifest beside")
+}
+
+// wantPings: a VIP answers echo requests by itself.
+func (l *lab) wantPings() {
+	l.t.Helper()
 	for _, c := range []struct {
 		vip                string
 		domain, proto, req int
 	}{{vip4, unix.AF_INET, unix.IPPROTO_ICMP, 8}, {vip6, unix.AF_INET6, unix.IPPROTO_ICMPV6, 128}} {
 		if err := ping(l.Clients[0], c.vip, c.domain, c.proto, byte(c.req), 8); err != nil {
-			t.Errorf("%s: %v", c.vip, err)
+			l.t.Errorf("%s: %v", c.vip, err)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 // those of a real tunnel, and has nothing below the floor for the gateway's address, which it knows
 // all clients by.
 func TestForgedPathMTU(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, small: true})
 	client, backend := l.Clients[0], l.Backends[0]
 	for _, f := range []struct {

@@ -20,6 +20,7 @@ const poolsOptions = "addressPools: [{name: public, addresses: [198.18.7.0/30, '
 // a clean stop, with a Service beside it that comes first by name, and while the file of pools is
 // refused.
 func TestAddressPools(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 1}, small: true,
 		options: handsOver + poolsOptions})
 	l.damaged = true // the last segments of connections reach a kernel that has no VIP

@@ -65,6 +65,7 @@ func conditionOf(st *status.StatusView, name string) (found status.ConditionView
 // again, and endpoints on the node are served again, with and without the client's
 // address.
 func TestHostLinkDeleted(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
 	own := l.serveLocally()
 	const other4, other6 = "203.0.113.40", "2001:db8:f::40"
@@ -109,6 +110,7 @@ func TestHostLinkDeleted(t *testing.T) {
 // TestQueueWithoutSocket: of two queues one is served. Nothing that arrives on the
 // other is dropped: it is the kernel's, which has nothing there and refuses it.
 func TestQueueWithoutSocket(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
 	if err := l.gate.Stop(); err != nil {
 		t.Fatal(err)
@@ -146,6 +148,7 @@ func TestQueueWithoutSocket(t *testing.T) {
 // TestSourceOnNoInterface: a source address of the gateway's own. The kernel sends
 // to us what it gets for it.
 func TestSourceOnNoInterface(t *testing.T) {
+	t.Parallel()
 	const source = "198.51.100.7"
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, options: "snat: {addresses: [" + source + "]}\n",
 		prepare: func(l *lab) {

@@ -21,6 +21,7 @@ import (
 // A running daemon is confined, each of its threads, and what needs capabilities again goes on
 // working: a device that comes back is bound, with programs, packet memory and sockets of its own.
 func TestDaemonIsConfined(t *testing.T) {
+	t.Parallel()
 	c := labConfig{Config: topo.Config{Backends: 2, Queues: 2}, interfaces: []string{"front0", "back0", spare}}
 	c.prepare = func(l *lab) { addSpare(t, l.Gateway, l.Clients[0]) }
 	l := newLab(t, c)

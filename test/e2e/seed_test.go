@@ -19,6 +19,7 @@ import (
 // a hand-over. A Secret that comes, changes and goes is noticed, and nothing that an operator reads
 // has its text.
 func TestSeed(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "seed")
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}, small: true,
 		options: handsOver + "maglev: {seedFile: " + file + "}\n"})

@@ -20,6 +20,7 @@ import (
 // One packet of each kind goes to a VIP. No frame to a VIP comes back to the router: with the
 // default policy, with `drop`, and while the daemon is dead. Pings are answered at every size.
 func TestNothingGoesRound(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2, Router: true}, damaging: true,
 		options: "flows: {ipv4: 65536, ipv6: 65536}\ntuning: {affinityClients: 4096, passAfter: 3s}\n",
 		prepare: routesVIPs})
@@ -241,6 +242,7 @@ func (l *lab) errorsComeFromNoHostLink(w *wire) {
 // route that here. As long as a connection through it lives, the address stays steered, and nothing
 // else that comes for it is sent back.
 func TestNothingGoesRoundWhileConnectionsLast(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2, Router: true}, damaging: true, small: true,
 		prepare: routesVIPs})
 	client := l.Clients[0]

@@ -31,6 +31,7 @@ func (l *lab) to(open int, targets ...netip.AddrPort) *topo.Flows {
 
 // TestSettingsKeepFlows: connections go on under settings that no longer have what they depend on.
 func TestSettingsKeepFlows(t *testing.T) {
+	t.Parallel()
 	const open = 100
 	const own = "snat: {addresses: [198.51.100.200, '2001:db8:5::200']}\n"
 	const shared = "snat: {addresses: [10.71.0.1, 'fd71::1']}\n"
@@ -111,6 +112,7 @@ func (l *lab) towards() topo.Interface {
 // TestSettingsThatCannotKeepFlows: a start that cannot serve the flows of the process before says
 // so, with their number, or is refused before it changes anything.
 func TestSettingsThatCannotKeepFlows(t *testing.T) {
+	t.Parallel()
 	const open = 50
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}, small: true, options: handsOver})
 	flows := l.toVIPs(open)
@@ -157,6 +159,7 @@ func TestSettingsThatCannotKeepFlows(t *testing.T) {
 // TestNoHostLinkAnyMore: flows that the kernel carries on end without the host link, and the status
 // counts them.
 func TestNoHostLinkAnyMore(t *testing.T) {
+	t.Parallel()
 	const links = "hostLink: {addresses: [192.0.0.1/30, 'fd73:6c75:6963:6500::1/126']}\n"
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}, small: true, interfaces: []string{"front0"},
 		options: links + handsOver, prepare: func(l *lab) {
@@ -192,6 +195,7 @@ func TestNoHostLinkAnyMore(t *testing.T) {
 // TestStateDirOfAnother: a start says that the flow table is missing of a process whose programs
 // are at work.
 func TestStateDirOfAnother(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 1, Queues: 1}, small: true, options: handsOver})
 	flows := l.toVIPs(10)
 	if text := l.condition("flow-table").Detail; text != "" {

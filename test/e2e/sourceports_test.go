@@ -17,6 +17,7 @@ import (
 // TestSourcePortsRunShort: before a UDP flow is refused for lack of a source port, the metric is
 // above 0.8 and doctor names the backend.
 func TestSourcePortsRunShort(t *testing.T) {
+	t.Parallel()
 	const ports, flows = 100, 90
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 1, Queues: 1}, small: true,
 		options: fmt.Sprintf("snat: {ports: 16384-%d}\n", 16384+ports-1)})

@@ -40,6 +40,7 @@ func (l *lab) crash() {
 // other source ports, by a hand-over and after a crash: all of them elsewhere, or half of them.
 // New connections work meanwhile.
 func TestSourcePortsMove(t *testing.T) {
+	t.Parallel()
 	const open = 200
 	const first = "snat: {ports: 20000-20999}\n"
 	for _, step := range []struct {

@@ -74,6 +74,7 @@ func (l *lab) launchSecond(first int) {
 // TestSecondProcessEndsWhileItWaits: SIGTERM ends a process that waits, and the first one serves
 // throughout.
 func TestSecondProcessEndsWhileItWaits(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
 	load := l.hammer(at(vip4, webPort), time.Millisecond)
 	l.launchSecond(l.gate.PID())

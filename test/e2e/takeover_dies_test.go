@@ -72,6 +72,7 @@ func TestTakeOverDies(t *testing.T) {
 // TestTakeOverStopped: the next process is stopped in the middle, which the running one does not
 // wait for: packets go on. If it wakes too late it has nothing, and ends.
 func TestTakeOverStopped(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, options: handsOver})
 	load := l.number(l.Clients[0], l.Clients[0].Addr4(), at(vip4, dnsPort))
 	first := l.gate.PID()

@@ -51,6 +51,7 @@ func (l *lab) logged(text string, times int) {
 // TestTakeOverKeepsHealth: an endpoint that is down by its check is down in the next process from
 // its first moment on, also where it answers nobody's check there yet.
 func TestTakeOverKeepsHealth(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, small: true, damaging: true,
 		options: handsOver + "endpointHealth: {check: \"tcp interval=1s\"}\n"})
 	out := l.Backends[1]
@@ -80,6 +81,7 @@ func TestTakeOverKeepsHealth(t *testing.T) {
 // TestTakeOverKeepsPulse: who announces hears without a pause that the gateway forwards, and never
 // that it is lost, starts or ends.
 func TestTakeOverKeepsPulse(t *testing.T) {
+	t.Parallel()
 	rounds := 3
 	if full() {
 		rounds = 20
@@ -199,6 +201,7 @@ func TestTakeOverOfStopped(t *testing.T) {
 // of the host link, nor of the routes to it; one that takes over sets both up, and does not narrow
 // the link.
 func TestTakeOverLeavesHostLink(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}, small: true, options: handsOver})
 	const wide, usual = 1700, 1500
 	mtu := func() (is int) {

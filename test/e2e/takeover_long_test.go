@@ -20,6 +20,7 @@ import (
 // TestTakeOverOtherTable: a next process whose flow table has another size names that and waits,
 // and moves the flows when the running one has ended; and back again.
 func TestTakeOverOtherTable(t *testing.T) {
+	t.Parallel()
 	const open = 50
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 3, Queues: 2}, small: true, options: handsOver})
 	flows := l.established(open, 20*time.Second, 5*time.Minute)

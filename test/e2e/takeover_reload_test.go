@@ -300,6 +300,7 @@ func TestTakeOverRefused(t *testing.T) {
 // TestTakeOverUnable: a next process that could not start if the running one ended is never ready,
 // also where the two differ: whoever waits for that would end the one that forwards.
 func TestTakeOverUnable(t *testing.T) {
+	t.Parallel()
 	if !full() {
 		t.Skip("takes a quarter of a minute; set SLUICE_E2E=full")
 	}

@@ -44,6 +44,7 @@ type tenantAPI interface {
 // The gateway's connection to its API server, its listeners and the answers of its resolver stay
 // the node's, while the Services are there and after they are gone.
 func TestTenantTakesNothingOfTheNode(t *testing.T) {
+	t.Parallel()
 	onBothServers(t, func(t *testing.T) { tenant(t, &memoryTenant{}) },
 		func(t *testing.T) { tenant(t, &realTenant{}) })
 }

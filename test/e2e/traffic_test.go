@@ -15,6 +15,7 @@ import (
 // TestHTTP: 10,000 new connections through VIP, NodePort and external IP, both
 // families: no error, and fair shares.
 func TestHTTP(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		topo.Config
@@ -127,13 +128,15 @@ func TestTransfers(t *testing.T) {
 	}
 }
 
-// TestClientAddressIsKept: external traffic policy Local, with an endpoint in the
-// gateway's own namespace.
+// TestClientAddressIsKept: external traffic policy Local, with an endpoint in the gateway's own
+// namespace. With policy Cluster the same endpoint sees the gateway's address.
 func TestClientAddressIsKept(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
+	local := l.serveLocally()
 	l.apply(launch.Service{
 		Name: "keep", Port: webPort, Local: true, VIPs: []string{keepVIP4, keepVIP6},
-		Endpoints: append(endpoints(l.Backends...), l.serveLocally()...), // those elsewhere are not chosen
+		Endpoints: append(endpoints(l.Backends...), local...), // those elsewhere are not chosen
 	})
 	l.applied()
 	client := l.Clients[0]
@@ -152,12 +155,18 @@ func TestClientAddressIsKept(t *testing.T) {
 	if s.Steering["egress_redirected"] == 0 {
 		t.Error("no reply was caught on its way out")
 	}
+	if err := l.gate.Remove("keep"); err != nil {
+		t.Fatal(err)
+	}
+	l.applied()
+	l.wantLocalEndpointsWithSNAT(local)
 }
 
 // TestKernelRoutedBackend: backends behind a device that is not the gateway's own.
 // The kernel carries packets on, and replies come back by the host link: to our
 // address on it, or caught on their way out where the client's address was kept.
 func TestKernelRoutedBackend(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}, interfaces: []string{"front0"}})
 	if err := l.Gateway.Forward(true); err != nil {
 		t.Fatal(err)
@@ -186,11 +195,11 @@ func TestKernelRoutedBackend(t *testing.T) {
 	}
 }
 
-// TestLocalEndpointWithSNAT: policy Cluster and an endpoint on this node.
-func TestLocalEndpointWithSNAT(t *testing.T) {
-	l := newLab(t, labConfig{Config: topo.Config{Queues: 2}})
-	l.apply(launch.Service{Name: "cluster", Port: webPort, VIPs: []string{keepVIP4, keepVIP6},
-		Endpoints: l.serveLocally()})
+// wantLocalEndpointsWithSNAT: policy Cluster and an endpoint on this node.
+func (l *lab) wantLocalEndpointsWithSNAT(local []launch.Endpoint) {
+	t := l.t
+	t.Helper()
+	l.apply(launch.Service{Name: "cluster", Port: webPort, VIPs: []string{keepVIP4, keepVIP6}, Endpoints: local})
 	l.applied()
 	for vip, want := range map[string]string{keepVIP4: "192.0.0.2", keepVIP6: "fd73:6c75:6963:6500::2"} {
 		r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip, webPort)}, Requests: 200,
@@ -206,6 +215,7 @@ func TestLocalEndpointWithSNAT(t *testing.T) {
 
 // TestPathMTU: the link to the backends is narrower than both ends believe.
 func TestPathMTU(t *testing.T) {
+	t.Parallel()
 	// The source address is on the other segment, so that the backend's kernel goes by
 	// what AdvertiseMTU says of the way to it.
 	l := newLab(t, labConfig{Config: topo.Config{BackendMTU: 1400, Queues: 2},
