@@ -196,7 +196,10 @@ func TestRecoverMidOperation(t *testing.T) {
 		f.Ports = Ports{First: 1000, Count: 400, Start: uint16(n % 400), Stride: 7}
 		return f
 	}
-	const crashCount = 40
+	crashCount := 40
+	if testing.Short() {
+		crashCount = 10
+	}
 	var stop atomic.Bool
 	var crashes sync.WaitGroup
 	crashes.Go(func() {
