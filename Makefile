@@ -7,13 +7,14 @@ LDFLAGS   := -s -w -X sluice.dev/sluice/serve/status.Version=$(VERSION) -X main.
 BUILD     := $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 TOGETHER  := SLUICE_VALIDATE=1 $(GO) test -tags root -timeout 15m
 # Packages with tests that need root (ROOTED) run in namespaces of their own (`sluice-bench isolate`), ATONCE at the same time: they
-# wait more than they compute. The package that takes longest comes first. Packages that cannot (ALONE) run one after another:
-# control/loop and test/announce hold durations to bounds, and BPF programs of bench/tail read the PIDs of the machine's first namespace.
+# wait more than they compute. The two that take longest come first. Packages that cannot (ALONE) run before, one after another:
+# control/loop holds durations to bounds, BPF programs of bench/tail read the PIDs of the machine's first namespace, and
+# test/bed/routers fetches BIRD and FRR, for which the others have no network.
 ATONCE    ?= 3
-ISOLATED  := $(TOGETHER) -p $(ATONCE) -exec '$(CURDIR)/bin/sluice-bench isolate --'
-ALONE     := ./control/loop ./bench/tail ./test/announce
+ISOLATED  := $(TOGETHER) -p $(ATONCE) -parallel 4 -exec '$(CURDIR)/bin/sluice-bench isolate --'
+ALONE     := ./control/loop ./bench/tail ./test/bed/routers
 ROOTED     = $(sort $(shell grep -lrE '^//go:build.*\broot\b' --include='*_test.go' . | xargs -n 1 dirname))
-FIRST     := ./test/e2e
+FIRST     := ./test/e2e ./test/announce
 APART      = $(FIRST) $(filter-out $(ALONE) $(FIRST),$(ROOTED))
 BESIDE     = $(filter-out $(ALONE) $(ROOTED),$(patsubst $(shell $(GO) list -m)/%,./%,$(shell $(GO) list ./...)))
 # Of what shares memory between goroutines: for the race detector.
@@ -35,7 +36,7 @@ demo: build ## three namespaces, real traffic, under a minute; KEEP=1 leaves it 
 test: build ## every test that root can run without a cluster: some minutes
 	@./.ci/test-tools
 	$(TOGETHER) $(BESIDE)
-	SLUICE_BINARY=$(CURDIR)/bin/sluice $(TOGETHER) -p 1 $(ALONE) # first: they fetch what others use that have no network
+	SLUICE_BINARY=$(CURDIR)/bin/sluice $(TOGETHER) -p 1 $(ALONE)
 	SLUICE_BINARY=$(CURDIR)/bin/sluice $(ISOLATED) $(APART) # the daemon of just now: nine packages would each link one
 	$(TOGETHER) -short -tags root,noasm ./nat/... ./flowtable/... ./fastpath # without the assembly: its twins
 

@@ -63,6 +63,7 @@ func hostileTime() time.Duration {
 // open, and its changes reach its clients as before; what the gateway holds, logs and writes has
 // bounds.
 func TestHostileTenant(t *testing.T) {
+	t.Parallel()
 	h := newHonest(t)
 	before := h.changes(t, 5*time.Second)
 	base := h.holds(t)

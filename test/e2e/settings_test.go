@@ -57,6 +57,7 @@ func TestSettingsKeepFlows(t *testing.T) {
 		{"kill -9, no external IPs and node ports", nil, ports, noPorts, (*lab).crash},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			l := newLab(t, labConfig{Config: topo.Config{Backends: 2, Queues: 2}, interfaces: tc.interfaces,
 				options: tc.was + handsOver, prepare: func(l *lab) {
 					for _, b := range l.Backends { // replies to the gateway's own addresses come back to it

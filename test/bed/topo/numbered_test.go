@@ -7,12 +7,14 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 )
 
 // TestNumbered: what is lost and what comes twice is counted, with a rate and without, and nothing
 // else is.
 func TestNumbered(t *testing.T) {
 	n := build(t, Config{})
+	reach(t, n.Clients[0], numberedServer(t, n.Backends[0]))
 	for name, rate := range map[string]int{"a hundred under way": 0, "by the clock": 250} {
 		// A socket of its own has room for what one load sends while its reader does not run.
 		server := numberedServer(t, n.Backends[0])
@@ -29,6 +31,26 @@ func TestNumbered(t *testing.T) {
 			}
 		})
 	}
+}
+
+// reach waits until the kernels on the way know their neighbours. If the first request for a
+// neighbour is lost, the next follows after a second, and of the datagrams that wait only 277 fit
+// into the queue (unres_qlen_bytes).
+func reach(t *testing.T, from *Host, to netip.AddrPort) {
+	t.Helper()
+	conn, err := from.Dial(t.Context(), "udp", to.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var b [2048]byte
+	waitFor(t, "an answer", func() bool {
+		_ = conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		_, failed := conn.Write(b[:datagramBytes])
+		_, err := conn.Read(b[:])
+		clear(b[:])
+		return failed == nil && err == nil
+	})
 }
 
 // numberedServer answers datagrams, one of them not and one twice.
