@@ -127,14 +127,12 @@ func (l *lab) explained(target netip.AddrPort, port uint16) string {
 			l.t.Errorf("%v -> %v, once it is open: %+v", from, target, now)
 		}
 	case status.VerdictReject:
-		if !errors.Is(err, syscall.ECONNREFUSED) || l.counted(said.Reason) == before {
-			l.t.Errorf("%v -> %v: said is %s, and %v; counted %d", from, target, verdict, err,
-				l.counted(said.Reason)-before)
+		if counted := l.countedSince(said.Reason, before); !errors.Is(err, syscall.ECONNREFUSED) || counted == 0 {
+			l.t.Errorf("%v -> %v: said is %s, and %v; counted %d", from, target, verdict, err, counted)
 		}
 	case status.VerdictDrop:
-		if !errors.Is(err, context.DeadlineExceeded) && !isTimeout(err) || l.counted(said.Reason) == before {
-			l.t.Errorf("%v -> %v: said is %s, and %v; counted %d", from, target, verdict, err,
-				l.counted(said.Reason)-before)
+		if counted := l.countedSince(said.Reason, before); !errors.Is(err, context.DeadlineExceeded) && !isTimeout(err) || counted == 0 {
+			l.t.Errorf("%v -> %v: said is %s, and %v; counted %d", from, target, verdict, err, counted)
 		}
 	case status.VerdictPass:
 		// The node's own closed port: its kernel answers.
@@ -170,6 +168,17 @@ func (l *lab) counted(reason string) uint64 {
 		l.t.Fatal(err)
 	}
 	return sum(&s, func(w *status.WorkerView) uint64 { return w.Drops[reason] })
+}
+
+// countedSince returns by how much the number of such packets has grown. It waits a second for the
+// first: a worker publishes its counters after the batch, so an answer may arrive before.
+func (l *lab) countedSince(reason string, before uint64) (n uint64) {
+	l.t.Helper()
+	for end := time.Now().Add(time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if n = l.counted(reason) - before; n > 0 || time.Now().After(end) {
+			return n
+		}
+	}
 }
 
 // dialFrom connects from a port of the first client's.
