@@ -131,7 +131,8 @@ func (l *lab) explained(target netip.AddrPort, port uint16) string {
 			l.t.Errorf("%v -> %v: said is %s, and %v; counted %d", from, target, verdict, err, counted)
 		}
 	case status.VerdictDrop:
-		if counted := l.countedSince(said.Reason, before); !errors.Is(err, context.DeadlineExceeded) && !isTimeout(err) || counted == 0 {
+		counted := l.countedSince(said.Reason, before)
+		if !errors.Is(err, context.DeadlineExceeded) && !isTimeout(err) || counted == 0 {
 			l.t.Errorf("%v -> %v: said is %s, and %v; counted %d", from, target, verdict, err, counted)
 		}
 	case status.VerdictPass:
