@@ -7,12 +7,13 @@ LDFLAGS   := -s -w -X sluice.dev/sluice/serve/status.Version=$(VERSION) -X main.
 BUILD     := $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 TOGETHER  := SLUICE_VALIDATE=1 $(GO) test -tags root -timeout 15m
 # Packages with tests that need root (ROOTED) run in namespaces of their own (`sluice-bench isolate`), ATONCE at the same time: they
-# wait more than they compute. The package that takes longest comes first. Others (ALONE) run before, one after another: control/loop
-# and test/announce hold durations to bounds, BPF programs of bench/tail read the PIDs of the machine's first namespace, and
-# test/bed/routers fetches BIRD and FRR, for which the others have no network. So do tests of test/e2e that need the whole processor (TIMED).
+# wait more than they compute. The package that takes longest comes first. Others (ALONE) run before, one after another: control/loop and
+# test/announce hold durations to bounds, test/bed/stateless a rate, BPF programs of bench/tail read the PIDs of the machine's first
+# namespace, and test/bed/routers fetches BIRD and FRR, for which the others have no network. So do tests of test/e2e that need the whole
+# processor (TIMED).
 ATONCE    ?= 3
 ISOLATED  := $(TOGETHER) -p $(ATONCE) -parallel 4 -exec '$(CURDIR)/bin/sluice-bench isolate --'
-ALONE     := ./control/loop ./bench/tail ./test/bed/routers ./test/announce
+ALONE     := ./control/loop ./bench/tail ./test/bed/routers ./test/bed/stateless ./test/announce
 TIMED     := ^(TestBesideManyPackets|TestSharedWorkersAreRealTime|TestWorkersFollowPackets|TestEstablishedFirst|TestIdle)$$
 ROOTED     = $(sort $(shell grep -lrE '^//go:build.*\broot\b' --include='*_test.go' . | xargs -n 1 dirname))
 FIRST     := ./test/e2e
@@ -37,7 +38,7 @@ demo: build ## three namespaces, real traffic, under a minute; KEEP=1 leaves it 
 test: build ## every test that root can run without a cluster: some minutes
 	@./.ci/test-tools
 	$(TOGETHER) $(BESIDE)
-	SLUICE_BINARY=$(CURDIR)/bin/sluice $(TOGETHER) -p 1 $(ALONE)
+	SLUICE_BINARY=$(CURDIR)/bin/sluice $(TOGETHER) -p 1 -parallel 4 $(ALONE)
 	SLUICE_BINARY=$(CURDIR)/bin/sluice $(TOGETHER) -run '$(TIMED)' ./test/e2e
 	SLUICE_BINARY=$(CURDIR)/bin/sluice $(ISOLATED) -skip '$(TIMED)' $(APART) # the daemon of just now: nine packages would each link one
 	$(TOGETHER) -short -tags root,noasm ./nat/... ./flowtable/... ./fastpath # without the assembly: its twins
