@@ -6,11 +6,12 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo un
 LDFLAGS   := -s -w -X sluice.dev/sluice/serve/status.Version=$(VERSION) -X main.version=$(VERSION)
 BUILD     := $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 TOGETHER  := SLUICE_VALIDATE=1 $(GO) test -tags root -timeout 15m
-# Packages with tests that need root (ROOTED) run in namespaces of their own (`sluice-bench isolate`), ATONCE at the same time: they
-# wait more than they compute. The package that takes longest comes first. Others (ALONE) run before, one after another: control/loop and
-# test/announce hold durations to bounds, test/bed/stateless a rate, BPF programs of bench/tail read the PIDs of the machine's first
-# namespace, and test/bed/routers fetches BIRD and FRR, for which the others have no network. So do tests of test/e2e that need the whole
-# processor (TIMED).
+# Packages with tests that need root (ROOTED) run in namespaces of their own (`sluice-bench
+# isolate`), ATONCE at the same time, as they wait more than they compute; the package that takes
+# longest is the FIRST. The packages of ALONE run one after another: control/loop and test/announce
+# measure durations, test/bed/stateless measures a rate, the BPF programs of bench/tail read PIDs of
+# the machine's first namespace, and test/bed/routers downloads BIRD and FRR. The tests of test/e2e
+# in TIMED run without other packages, too: they need the whole processor.
 ATONCE    ?= 3
 ISOLATED  := $(TOGETHER) -p $(ATONCE) -parallel 4 -exec '$(CURDIR)/bin/sluice-bench isolate --'
 ALONE     := ./control/loop ./bench/tail ./test/bed/routers ./test/bed/stateless ./test/announce
@@ -19,7 +20,7 @@ ROOTED     = $(sort $(shell grep -lrE '^//go:build.*\broot\b' --include='*_test.
 FIRST     := ./test/e2e
 APART      = $(FIRST) $(filter-out $(ALONE) $(FIRST),$(ROOTED))
 BESIDE     = $(filter-out $(ALONE) $(ROOTED),$(patsubst $(shell $(GO) list -m)/%,./%,$(shell $(GO) list ./...)))
-# Of what shares memory between goroutines: for the race detector.
+# Packages whose goroutines share memory, for the race detector.
 SHARING   := ./flowtable% ./nat% ./fastpath% ./control% ./announce% ./allocate% ./config% ./serve% ./host% ./gateway% ./cmd% ./internal%
 
 .PHONY: help
@@ -40,15 +41,15 @@ test: build ## every test that root can run without a cluster: some minutes
 	$(TOGETHER) $(BESIDE)
 	SLUICE_BINARY=$(CURDIR)/bin/sluice $(TOGETHER) -p 1 -parallel 4 $(ALONE)
 	SLUICE_BINARY=$(CURDIR)/bin/sluice $(TOGETHER) -run '$(TIMED)' ./test/e2e
-	SLUICE_BINARY=$(CURDIR)/bin/sluice $(ISOLATED) -skip '$(TIMED)' $(APART) # the daemon of just now: nine packages would each link one
-	$(TOGETHER) -short -tags root,noasm ./nat/... ./flowtable/... ./fastpath # without the assembly: its twins
+	SLUICE_BINARY=$(CURDIR)/bin/sluice $(ISOLATED) -skip '$(TIMED)' $(APART) # bin/sluice, so that nine packages need not link one each
+	$(TOGETHER) -short -tags root,noasm ./nat/... ./flowtable/... ./fastpath # the Go twins of the assembly
 
 .PHONY: unit
-unit: ## the tests that need no root, which is most of them: run these first
+unit: ## the tests that need no root, which are most of them: run these first
 	$(GO) test ./...
 
 .PHONY: race
-race: build ## what shares memory between goroutines, and the daemon on real traffic, under the race detector
+race: build ## packages whose goroutines share memory, and the daemon on real traffic, under the race detector
 	$(TOGETHER) -race -short $(filter $(SHARING),$(BESIDE))
 	$(ISOLATED) -race -short $(filter $(SHARING),$(APART))
 	$(TOGETHER) -p 1 -race -short $(filter $(SHARING),$(ALONE))
