@@ -111,10 +111,27 @@ func (p Problem) String() string {
 	return Printable(strings.Join(append(parts, p.Message), ": "))
 }
 
-// CompareProblems orders by object, then by source, field and message.
+// CompareProblems orders by object, then by source, field, message and the rest.
 func CompareProblems(a, b Problem) int {
-	return cmp.Or(a.Object.Compare(b.Object), CompareSources(a.Source, b.Source),
-		cmp.Compare(a.Field, b.Field), cmp.Compare(a.Message, b.Message), cmp.Compare(a.Severity, b.Severity))
+	if c := a.Object.Compare(b.Object); c != 0 {
+		return c
+	}
+	if c := CompareSources(a.Source, b.Source); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(a.Field, b.Field); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(a.Message, b.Message); c != 0 {
+		return c
+	}
+	if a.Serving != b.Serving {
+		if a.Serving {
+			return 1
+		}
+		return -1
+	}
+	return cmp.Or(cmp.Compare(a.Severity, b.Severity), cmp.Compare(a.Reason, b.Reason))
 }
 
 // Printable replaces runes that are not printable, and bytes that are not UTF-8, so that text of an
