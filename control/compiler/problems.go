@@ -22,17 +22,24 @@ func (ps *problems) Problems() []objects.Problem {
 	if ps.listed == ps.edits {
 		return ps.list
 	}
-	var all []objects.Problem
-	for u := range ps.units {
-		all = append(all, u.problems...)
-	}
+	all := slices.Concat(ps.ProblemLists()...)
 	slices.SortFunc(all, objects.CompareProblems)
 	ps.list, ps.listed = all, ps.edits
 	return all
 }
 func (ps *problems) ProblemEdits() uint64 { return ps.edits }
 
-// DeferProblems: with true no compile returns problems; the caller calls Problems instead. Listing
+// ProblemLists returns the problems of the last compile as one list for each Service, in no order.
+// No later compile changes the lists.
+func (ps *problems) ProblemLists() [][]objects.Problem {
+	lists := make([][]objects.Problem, 0, len(ps.units))
+	for u := range ps.units {
+		lists = append(lists, u.problems)
+	}
+	return lists
+}
+
+// DeferProblems: with true no compile returns problems; the caller calls ProblemLists instead. Sorting
 // thousands of problems takes longer than most changes.
 func (ps *problems) DeferProblems(on bool) { ps.later = on }
 

@@ -95,10 +95,8 @@ type Loop struct {
 	healthEdits    uint64
 	healthNotified bool
 	checkEdits     uint64 // Compiler.CheckEdits of the last call of EndpointChecks; noEdits before
-	noted          problemEdits
-	nextList       time.Time        // before it problems are not listed again
-	listDue        <-chan time.Time // nil unless they are to be then
-	checked        time.Time        // when the last self check was
+	listed         problemLister
+	checked        time.Time // when the last self check was
 
 	changes                   changeLog
 	problems                  problemLog
@@ -121,6 +119,9 @@ func New(cfg Config) *Loop {
 		beat:      cfg.Beats.Add("control loop", heartbeat.DefaultBounds),
 		walkBeat:  cfg.Beats.Add("search for flows of closed frontends", walkBounds),
 		tableBeat: cfg.Beats.Add("builder of large tables", heartbeat.DefaultBounds),
+		listed: problemLister{
+			done: make(chan *problemList, 1), beat: cfg.Beats.Add("list of problems", heartbeat.DefaultBounds),
+		},
 		requests:  make(chan func()),
 		began:     make(chan struct{}),
 		ready:     make(chan struct{}),
@@ -186,8 +187,11 @@ func (l *Loop) Run(ctx context.Context) error {
 		case j := <-l.tableDone:
 			l.building = nil
 			l.apply(l.Compiler.Install(j))
-		case <-l.listDue:
-			l.listDue = nil
+		case <-l.listed.due:
+			l.listed.due = nil
+			l.note()
+		case list := <-l.listed.done:
+			l.finishList(list)
 			l.note()
 		case <-tick.C:
 			l.leftovers()
@@ -429,27 +433,10 @@ func (l *Loop) steered(err error) bool {
 	return err == nil
 }
 
-// listShare: listing thousands of problems takes a part in so many of the loop's time at most.
-const listShare = 20
-
-// note updates progress. It lists the problems only if they may have changed, and later if listing
-// thousands of problems would take longer than the change itself.
+// note updates progress, and lists the problems if they may have changed.
 func (l *Loop) note() {
+	l.listProblems()
 	p := &l.progress
-	edits := problemEdits{l.Compiler.ProblemEdits(), l.Tracker.ProblemEdits()}
-	switch now := time.Now(); {
-	case edits == l.noted:
-	case now.Before(l.nextList):
-		if l.listDue == nil {
-			l.listDue = time.After(l.nextList.Sub(now))
-		}
-	default:
-		l.noted = edits
-		l.problems.write(p.setProblems(l.Tracker.Locate(l.Compiler.Problems())), now)
-		if took := time.Since(now); took > time.Millisecond {
-			l.nextList = now.Add(listShare * took)
-		}
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closing = l.pending.closes()

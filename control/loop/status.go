@@ -36,21 +36,27 @@ func (p *progress) feed(s objects.Source, err error) bool {
 // problemEdits count how often the problems of compiling and of the sources changed.
 type problemEdits struct{ compiled, read uint64 }
 
-// setProblems records the outstanding problems and returns the new ones.
-func (p *progress) setProblems(problems []objects.Problem) (news []objects.Problem) {
+// list makes a list of the outstanding problems. Only one goroutine may call it at a time.
+func (p *progress) list(list *problemList, t *tracker.Tracker) {
+	problems := t.Locate(list.compiled...)
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !slices.Equal(p.problems, problems) {
-		old := make(map[objects.Problem]bool, len(p.problems))
-		for _, q := range p.problems {
-			old[q] = true
+	before := p.problems
+	p.problems = problems
+	p.mu.Unlock()
+	list.news = added(before, problems)
+	list.took = time.Since(list.began)
+}
+
+// added returns the problems that a list has and an older one has not. Both are in order.
+func added(before, now []objects.Problem) (news []objects.Problem) {
+	i := 0
+	for j := range now {
+		for i < len(before) && objects.CompareProblems(before[i], now[j]) < 0 {
+			i++
 		}
-		for _, q := range problems {
-			if !old[q] {
-				news = append(news, q)
-			}
+		if i == len(before) || before[i] != now[j] {
+			news = append(news, now[j])
 		}
-		p.problems = problems
 	}
 	return news
 }
@@ -93,14 +99,13 @@ func (l *Loop) Wait(ctx context.Context) error {
 	}
 }
 
-// WaitListed is Wait, and also makes Status list the problems of that state: if note has put off
-// listing them, WaitListed lists them now.
+// WaitListed is Wait, and also makes Status list the problems of that state.
 func (l *Loop) WaitListed(ctx context.Context) error {
 	if err := l.Wait(ctx); err != nil {
 		return err
 	}
 	return l.request(ctx, func() {
-		l.nextList = time.Time{}
+		l.listNow()
 		l.note()
 	})
 }

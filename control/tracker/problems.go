@@ -15,6 +15,17 @@ func (t *Tracker) ProblemEdits() uint64 {
 	return t.problemEdits
 }
 
+// ProblemCount returns the number of objects with problems of their own and of reported problems.
+func (t *Tracker) ProblemCount() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(t.withProblems)
+	for _, problems := range t.reports {
+		n += len(problems)
+	}
+	return n
+}
+
 // place returns where the version in use was read; the zero Source if there is none.
 func (o *tracked) place() objects.Source {
 	if w := o.winner(); w != nil {
@@ -40,23 +51,20 @@ func (t *Tracker) noteProblems(id objects.ObjectID, o *tracked, before objects.S
 
 // Locate returns every outstanding problem in order: the compiled ones, which name the object but
 // not where it was read, with that place, and the Tracker's own.
-func (t *Tracker) Locate(compiled []objects.Problem) []objects.Problem {
+func (t *Tracker) Locate(compiled ...[]objects.Problem) []objects.Problem {
 	all := t.located(compiled)
 	slices.SortFunc(all, objects.CompareProblems) // without the lock: others write meanwhile
 	return all
 }
 
-func (t *Tracker) located(compiled []objects.Problem) []objects.Problem {
+func (t *Tracker) located(compiled [][]objects.Problem) []objects.Problem {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := make([]objects.Problem, 0, len(compiled)+len(t.withProblems)+len(t.reports))
-	for _, p := range compiled {
-		if o := t.objects[p.Object]; o != nil {
-			if w := o.winner(); w != nil {
-				p.Source = w.source
-			}
+	all := slices.Concat(compiled...)
+	for i := range all {
+		if o := t.objects[all[i].Object]; o != nil {
+			all[i].Source = o.place()
 		}
-		all = append(all, p)
 	}
 	for id := range t.withProblems {
 		all = append(all, t.objects[id].problems(id)...)

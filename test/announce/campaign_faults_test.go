@@ -38,6 +38,7 @@ var faults = []fault{
 	// Loops of the gateway, by their heartbeats.
 	{what: "control loop", program: ofGateway, loop: "control loop", listen: reportWithin},
 	{what: "builder of large tables", program: ofGateway, loop: "builder of large tables", trigger: manyEndpoints},
+	{what: "list of problems", program: ofGateway, loop: "list of problems", trigger: manyProblems},
 	{what: "search for flows", program: ofGateway, loop: "search for flows of closed frontends", trigger: deleted,
 		listen: reportWithin},
 	{what: "mirror of routes", program: ofGateway, loop: "mirror of routes and neighbours"},
@@ -188,6 +189,22 @@ func manyEndpoints(c *campaign) error {
 		}
 	})
 	return err
+}
+
+// manyProblems orders Services with more problems than the control loop itself lists.
+func manyProblems(c *campaign) error {
+	for range 60 {
+		_, _, err := c.order(func(s *corev1.Service, _ *discoveryv1.EndpointSlice) {
+			s.Annotations = map[string]string{}
+			for n := range 8 {
+				s.Annotations[fmt.Sprintf("sluice.dev/unknown-%d", n)] = "true"
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // newLocal creates a Service that has a health check node port.
