@@ -26,8 +26,8 @@ type Slice struct {
 	nodes     []string   // what endpoint.node indexes
 	zones     []string   // what endpoint.zone indexes
 	HintSets  [][]string // what endpoint.ForNodes and ForZones index: names in order
-	Endpoints []Endpoint
-	Weights   []int32 // of endpoints, by the slice's annotation: -1 where no entry matches; nil without one
+	Endpoints []Endpoint // by address: each port of the slice sorts them again, which is then quick
+	Weights   []int32    // of endpoints, by the slice's annotation: -1 where no entry matches; nil without one
 	Problems  []FieldProblem
 	// Trigger is the time of the change that led to this version (annotation
 	// endpoints.kubernetes.io/last-change-trigger-time), in nanoseconds since 1970; 0 without the
@@ -156,10 +156,14 @@ func (s *Slice) readEndpoints(in *discoveryv1.EndpointSlice) {
 			e.ForNodes = s.hintSet(hints, forNodes(from.Hints))
 			e.ForZones = s.hintSet(hints, forZones(from.Hints))
 		}
-		if rules != nil {
-			s.Weights = append(s.Weights, rules.Weight(addr, s.Node(&e), s.Zone(&e)))
-		}
 		s.Endpoints = append(s.Endpoints, e)
+	}
+	slices.SortStableFunc(s.Endpoints, func(a, b Endpoint) int { return CompareAddrs(a.Addr, b.Addr) })
+	if rules != nil {
+		for i := range s.Endpoints {
+			e := &s.Endpoints[i]
+			s.Weights = append(s.Weights, rules.Weight(e.Addr, s.Node(e), s.Zone(e)))
+		}
 	}
 	s.Hints = len(s.HintSets) > 0
 }
