@@ -39,8 +39,8 @@ func (ps *problems) ProblemLists() [][]objects.Problem {
 	return lists
 }
 
-// DeferProblems: with true no compile returns problems; the caller calls ProblemLists instead. Sorting
-// thousands of problems takes longer than most changes.
+// DeferProblems: with true no compile returns problems; the caller calls ProblemLists instead.
+// Sorting thousands of problems takes longer than most changes.
 func (ps *problems) DeferProblems(on bool) { ps.later = on }
 
 // set replaces the problems of a unit.

@@ -20,7 +20,8 @@ func TestLongListDoesNotDelayTheLoop(t *testing.T) {
 	at := objects.Source{Kind: "test"}
 	report := func(n int) (all []objects.Problem) {
 		for i := range n {
-			all = append(all, objects.Problem{Source: at, Message: fmt.Sprintf("problem %04d", i), Severity: objects.Refused})
+			all = append(all, objects.Problem{Source: at, Message: fmt.Sprintf("problem %04d", i),
+				Severity: objects.Refused})
 		}
 		var b tracker.Batch
 		b.Report(at, all)
