@@ -12,10 +12,10 @@ import (
 	"sluice.dev/sluice/test/bed/xdp"
 )
 
-// answering has the server's interface return each packet to whom it came from while use runs: the
-// client then receives what was translated twice. What XDP returns (XDP_TX) a veth gives only to a
-// peer that has a program (veth_xdp_flush in drivers/net/veth.c). Systems in the kernel have none;
-// so the gateway's interface gets one that passes everything.
+// answering makes the server's interface return each packet to its sender while use runs: the
+// client then receives packets that were translated twice. A veth delivers packets of XDP_TX only
+// to a peer that has an XDP program (veth_xdp_flush in drivers/net/veth.c). Systems in the kernel
+// have none; for them the gateway's interface gets a program that passes every packet.
 func (s *stage) answering(x *subject, use func() error) (err error) {
 	if kindHasTwins(x.kind.base()) {
 		pass, err := attach(x.place.gateway, backDev, asm.Instructions{
@@ -33,7 +33,7 @@ func (s *stage) answering(x *subject, use func() error) (err error) {
 	return use()
 }
 
-// attach puts a program on a host's interface.
+// attach attaches a program to a host's interface.
 func attach(h *topo.Host, name string, list asm.Instructions) (p *xdp.Program, err error) {
 	unused := &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
 	err = h.Run(func() error {
@@ -49,7 +49,7 @@ func attach(h *topo.Host, name string, list asm.Instructions) (p *xdp.Program, e
 
 const xdpPass, xdpTx = 2, 3 // enum xdp_action
 
-// answer is a program that returns UDP over IPv4 without options, all else to the kernel.
+// answer is a program that returns UDP over IPv4 without options, and passes all other packets.
 func answer() asm.Instructions {
 	const (
 		etherType, version, protocol = 12, 14, 23
@@ -62,7 +62,7 @@ func answer() asm.Instructions {
 		asm.Add.Imm(asm.R2, end),
 		asm.JGT.Reg(asm.R2, asm.R7, "pass"),
 		asm.LoadMem(asm.R2, asm.R6, etherType, asm.Half),
-		asm.JNE.Imm(asm.R2, 0x0008, "pass"), // IPv4, in the order of bytes of a little-endian machine
+		asm.JNE.Imm(asm.R2, 0x0008, "pass"), // EtherType IPv4 (0x0800, read as little-endian)
 		asm.LoadMem(asm.R2, asm.R6, version, asm.Byte),
 		asm.JNE.Imm(asm.R2, 0x45, "pass"),
 		asm.LoadMem(asm.R2, asm.R6, protocol, asm.Byte),
@@ -85,7 +85,7 @@ func answer() asm.Instructions {
 		asm.Return())
 }
 
-// receiver is where packets are counted, and how.
+// receiver is the configuration of the receiver: the interface and the method of counting.
 func (s *stage) receiver(x *subject, method stateless.Method) stateless.Rx {
 	at := x.place.server
 	if s.BothWays {

@@ -12,12 +12,12 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// BeforeRepeat is how many rounds a comparison with Config.Before has unless told otherwise: the
-// interval of their median is from the sixth smallest to the sixth largest.
+// BeforeRepeat is the default number of rounds of a comparison with Config.Before: the confidence
+// interval of their median is from the sixth smallest to the sixth largest sample.
 const BeforeRepeat = 20
 
-// checkBefore puts the older build beside this one. Without other systems by name these two are
-// all.
+// checkBefore adds the older build after this one. Unless other systems are named, only these two
+// are measured.
 func (c *Config) checkBefore() error {
 	named := slices.Contains(c.Systems, paired.Before)
 	switch {
@@ -40,7 +40,7 @@ func (c *Config) checkBefore() error {
 	return nil
 }
 
-// findBefore is the older build; nothing without one.
+// findBefore returns the older build; the zero value without one.
 func (c *Config) findBefore(ctx context.Context) (b paired.Binary, err error) {
 	if c.Before == "" {
 		return b, nil
@@ -48,7 +48,7 @@ func (c *Config) findBefore(ctx context.Context) (b paired.Binary, err error) {
 	return paired.Find(ctx, c.Before, "sluice")
 }
 
-// noteBefore says in the run what is compared.
+// noteBefore records in the run which builds are compared.
 func (s *stage) noteBefore(run *results.Run) error {
 	if s.Before == "" {
 		return nil
@@ -66,8 +66,8 @@ func (s *stage) noteBefore(run *results.Run) error {
 	return nil
 }
 
-// unpaired reports whether a build's samples would have none of the other build beside them,
-// because that failed.
+// unpaired reports whether a build's samples would have no samples of the other build beside them,
+// because the other build failed.
 func (c *comparison) unpaired(f *figures) bool {
 	if c.Before == "" || f.kind.name != ours && f.kind.name != paired.Before {
 		return false
@@ -77,17 +77,17 @@ func (c *comparison) unpaired(f *figures) bool {
 	})
 }
 
-// bothBuilds is one figure of both, a sample per round.
+// bothBuilds is one figure of both builds, a sample per round.
 type bothBuilds struct {
 	experiment, of, better string
-	format                 string // of a median, times by
+	format                 string // of a median multiplied by
 	by                     float64
 	now, then              []float64
 	param, value           string // a condition of its own; or empty
 	remark                 string
 }
 
-// pairs are the figures that both builds have.
+// pairs returns the figures that both builds have.
 func (c *comparison) pairs() (list []bothBuilds) {
 	own, old := c.named(ours), c.named(paired.Before)
 	if own == nil || old == nil {
@@ -134,7 +134,7 @@ func (c *comparison) pairs() (list []bothBuilds) {
 	return slices.DeleteFunc(list, func(b bothBuilds) bool { return len(ratios(b.now, b.then)) == 0 })
 }
 
-// beforePoints are the ratios now/before, of equal rounds, judged.
+// beforePoints are the ratios now/before of equal rounds, with their verdicts.
 func (c *comparison) beforePoints() (list []results.Point) {
 	for _, b := range c.pairs() {
 		p := c.point(b.experiment, c.named(ours), "ratio of "+b.of, "ratio", b.better, ratios(b.now, b.then))
@@ -148,11 +148,11 @@ func (c *comparison) beforePoints() (list []results.Point) {
 	return list
 }
 
-// centralPercentiles are those of which builds are compared: p99.9 and max of a shared machine are
-// its scheduler's.
+// centralPercentiles are the percentiles by which builds are compared: on a shared machine the
+// scheduler determines p99.9 and max.
 var centralPercentiles = []string{"p50", "p99"}
 
-// named finds a system, measured or not; nil if it is not one of the comparison.
+// named finds a system of the comparison, measured or not; nil if there is none.
 func (c *comparison) named(name string) *figures {
 	for _, f := range c.systems {
 		if f.kind.name == name {
@@ -162,7 +162,7 @@ func (c *comparison) named(name string) *figures {
 	return nil
 }
 
-// beforeRows are the two builds as a table has them.
+// beforeRows are the two builds as rows of a table.
 func (c *comparison) beforeRows() (rows []paired.Row) {
 	points := c.beforePoints()
 	for i, b := range c.pairs() {
@@ -179,7 +179,7 @@ func (c *comparison) beforeRows() (rows []paired.Row) {
 	return rows
 }
 
-// printBefore writes the table of the two builds, where there are two.
+// printBefore writes the table of the two builds, if there are two.
 func (c *comparison) printBefore(out io.Writer) error {
 	if c.Before == "" {
 		return nil

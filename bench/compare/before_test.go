@@ -12,8 +12,8 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// TestRunBefore compares the tree's own build with itself: both forward, in pairs, and the table,
-// the file and the note have it.
+// TestRunBefore compares the tree's own build with itself: both builds forward, in pairs, and the
+// table, the file and the note contain them.
 func TestRunBefore(t *testing.T) {
 	c := testConfig()
 	var out, progress bytes.Buffer
@@ -40,7 +40,8 @@ func TestRunBefore(t *testing.T) {
 			t.Errorf("%s has %d samples, want %d", name, found[name], c.Repeat)
 		}
 	}
-	// Lines less than a second apart are left out, so which rounds are printed is not known.
+	// Progress lines less than a second apart are left out, so the test cannot know which rounds
+	// are printed.
 	if !strings.Contains(run.Machine.Notes, "the same file as now") || !strings.Contains(progress.String(),
 		": "+paired.Before) {
 		t.Errorf("notes %q, progress:\n%s", run.Machine.Notes, &progress)
@@ -50,7 +51,7 @@ func TestRunBefore(t *testing.T) {
 	}
 }
 
-// TestBeforeIsRefused: before anything is built.
+// TestBeforeIsRefused checks that a wrong path is rejected before anything is built.
 func TestBeforeIsRefused(t *testing.T) {
 	c := testConfig()
 	c.Before = benchBinary

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// A system in the kernel is as fast as packets are steered to it, and which way is the fastest
-// depends on the machine, the senders and the figure. So each way is measured, in the same rounds,
-// and ratios are to the one that is best in the figure that the ratio is of.
+// The speed of a system in the kernel depends on how packets are steered to it (RPS), and the
+// fastest variant depends on the machine, the senders and the figure. So each variant is measured
+// in the same rounds, and a ratio uses the variant that is best in the ratio's figure.
 
-// twins are the systems that are the same but for how packets are steered to them, as far as they
-// have samples of a figure. One that failed stays out, unless all did: what it did before it failed
-// is not how it does. With ways, only those steered in one of them.
+// twins returns the RPS variants of a system that have samples of a figure. A variant that failed
+// is left out, unless all failed: its samples from before the failure do not represent it. With
+// ways, only variants steered in one of these ways.
 func (c *comparison) twins(base string, metric func(*figures) []float64, ways ...rps) (list []*figures) {
 	for _, failed := range [...]bool{false, true} {
 		for _, f := range c.systems {
@@ -29,7 +29,7 @@ func (c *comparison) twins(base string, metric func(*figures) []float64, ways ..
 	return nil
 }
 
-// best is the twin whose median of a figure is best; nil if none has any.
+// best returns the variant with the best median of a figure; nil if no variant has samples.
 func (c *comparison) best(base string, metric func(*figures) []float64, better string, ways ...rps) *figures {
 	list := c.twins(base, metric, ways...)
 	if list == nil {
@@ -50,7 +50,7 @@ func (c *comparison) best(base string, metric func(*figures) []float64, better s
 	})
 }
 
-// chosen names the best system, and the systems that it was compared with.
+// chosen names the best variant, and the variants among which it was chosen.
 func (c *comparison) chosen(f *figures, metric func(*figures) []float64, ways ...rps) string {
 	list := c.twins(f.kind.base(), metric, ways...)
 	if len(list) < 2 {
@@ -63,13 +63,13 @@ func (c *comparison) chosen(f *figures, metric func(*figures) []float64, ways ..
 	return f.kind.name + ", the best of " + strings.Join(names, ", ")
 }
 
-// kindHasTwins reports whether packets can be steered to a system.
+// kindHasTwins reports whether a system has RPS variants.
 func kindHasTwins(base string) bool {
 	_, err := kindOf(base + rpsAll.suffix())
 	return err == nil
 }
 
-// bases are the systems of the comparison, those that differ in steering alone once.
+// bases are the systems of the comparison, each once regardless of its RPS variants.
 func (c *comparison) bases() (list []string) {
 	for _, f := range c.systems {
 		if base := f.kind.base(); !slices.Contains(list, base) {

@@ -46,7 +46,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// testConfig is a comparison that takes little.
+// testConfig is a short comparison.
 func testConfig(systems ...string) Config {
 	c := Defaults()
 	c.Systems, c.Sluice, c.Bench = systems, sluiceBinary, benchBinary
@@ -56,7 +56,7 @@ func testConfig(systems ...string) Config {
 	return c
 }
 
-// openStage is what Run makes.
+// openStage makes the stage that Run would make.
 func openStage(t *testing.T, c Config) *stage {
 	t.Helper()
 	if err := c.check(); err != nil {
@@ -85,8 +85,8 @@ func openStage(t *testing.T, c Config) *stage {
 	return s
 }
 
-// TestSystemsForward sends a thousand packets through every system and looks at what
-// comes out.
+// TestSystemsForward sends a thousand packets through every system and checks the packets that
+// arrive.
 func TestSystemsForward(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestSystemsForwardBothWays(t *testing.T) {
 	}
 }
 
-// TestManyFlows: more flows than defaults have room for arrive one way, and from other addresses
+// TestManyFlows: more flows than the defaults have room for arrive one way, from addresses other
 // than the gateway's own.
 func TestManyFlows(t *testing.T) {
 	const flows = fewFlows + 20_000
@@ -177,7 +177,7 @@ func forwards(ctx context.Context, s *stage, x *subject) (err error) {
 	if err != nil {
 		return err
 	}
-	// Nothing translates twice: with half of the flows gone somebody lost them.
+	// No system translates twice: if half of the flows are missing, they were lost.
 	if flows != s.Flows && x.kind.base() != "asavie" {
 		return fmt.Errorf("%d of %d flows arrived", flows, s.Flows)
 	}
@@ -196,8 +196,7 @@ func joined(a, b error) error {
 	return a
 }
 
-// TestCheckFrameRefuses: what a forwarder that does not translate lets through must not
-// pass for translated, and the other way round.
+// TestCheckFrameRefuses: untranslated packets must not pass as translated, and the other way round.
 func TestCheckFrameRefuses(t *testing.T) {
 	for _, test := range []struct{ runs, judgedAs, want string }{
 		{"kernel", "nftables", "want it from [10.72.0.1] to port 8080"},
@@ -226,11 +225,11 @@ func mustKind(t *testing.T, name string) kind {
 	return k
 }
 
-// TestRun compares two systems in full, short, and a third that fails.
+// TestRun compares two systems in full, in a short time, and a third that fails.
 func TestRun(t *testing.T) {
 	c := testConfig("sluice", "kernel", "l2fwd")
 	var out bytes.Buffer
-	c.LossBound = 0.9 // there is a rate, however busy the machine
+	c.LossBound = 0.9 // so that a no-drop rate exists, however busy the machine
 	c.Out, c.JSON, c.Bench = &out, filepath.Join(t.TempDir(), "run.json"), "/bin/false"
 	_, err := Run(t.Context(), c)
 	if err == nil || !strings.Contains(err.Error(), "l2fwd: false ended") {
@@ -267,7 +266,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunAt: processor time and latency at the requested rates, and nothing else.
+// TestRunAt: only processor time and latency at the requested rates.
 func TestRunAt(t *testing.T) {
 	for _, both := range []bool{false, true} {
 		t.Run(fmt.Sprintf("both ways %v", both), func(t *testing.T) { runsAt(t, both) })
@@ -312,18 +311,18 @@ func runsAt(t *testing.T, both bool) {
 	if !maps.Equal(found, want) {
 		t.Errorf("samples %v, want %v", found, want)
 	}
-	// The ratio is of the medians of the same rate: nftables' own is 1.
+	// The ratio is of the medians at the same rate: nftables' own is 1.
 	if n := strings.Count(out.String(), " 1.00 "); n < 2 {
 		t.Errorf("%d of 2 lines of nftables have a ratio of 1.00:\n%s", n, &out)
 	}
 }
 
-// TestRunAtShares: the no-drop rate of nftables is searched once, and its shares are rates at which
-// all are measured.
+// TestRunAtShares: the no-drop rate of nftables is searched once, and all systems are measured at
+// its shares.
 func TestRunAtShares(t *testing.T) {
 	c := testConfig("sluice", "nftables")
 	c.AtShares, c.Repeat = []float64{0.05}, 2
-	c.LossBound = 0.5 // the machine may do other things
+	c.LossBound = 0.5 // the machine may be busy
 	c.Out, c.JSON = io.Discard, filepath.Join(t.TempDir(), "run.json")
 	run, err := Run(t.Context(), c)
 	if err != nil {

@@ -12,54 +12,54 @@ import (
 	"sluice.dev/sluice/bench/paired"
 )
 
-// Config selects what to compare, and how.
+// Config selects the systems to compare, and the traffic.
 type Config struct {
 	Systems []string // of Systems; nil: all that are not optional
 	Sluice  string   // path of the daemon's binary
-	Bench   string   // path of sluice-bench's binary, which is l2fwd too
-	// Services are how many each run has of Sluice and kube-proxy; a run for each number.
+	Bench   string   // path of sluice-bench's binary, which contains l2fwd
+	// Services are numbers of Services for Sluice and kube-proxy; each number is a run.
 	Services []int
-	Flows    int // UDP flows, all of them established before anything is measured
+	Flows    int // UDP flows, all established before measuring
 	Frame    int // bytes, with the frame check sequence (RFC 2544, section 9.1)
-	// Rows are where packets come from, a comparison for each. nil: StandardSenders; one CPU with
-	// two queues for Quick, At and Before.
+	// Rows are the senders; each is a comparison. nil: StandardSenders, or one CPU with two queues
+	// for Quick, At and Before.
 	Rows      []Senders
 	Repeat    int           // rounds, each of all systems
 	Duration  time.Duration // of each measurement
-	Trial     time.Duration // of each step of the search for the no-drop rate
-	Settle    time.Duration // of slow traffic before anything is measured
-	LossBound float64       // of the no-drop rate: a share of what was sent
-	Quick     bool          // no search, no latency: a sanity check in a minute
-	Rates     bool          // the highest rates and nothing else
-	// At are rates, packets per second, at which processor time and latency are measured, and
-	// nothing else: what a system costs below its limit, and who waits for it.
+	Trial     time.Duration // of each step in the search for the no-drop rate
+	Settle    time.Duration // of slow traffic before measuring
+	LossBound float64       // of the no-drop rate: a share of the packets sent
+	Quick     bool          // no search and no latency: a sanity check that takes a minute
+	Rates     bool          // measure only the highest rates
+	// At are rates, in packets per second, at which only processor time and latency are measured:
+	// the cost and the delay of a system below its limit.
 	At []float64
-	// AtShares are more of them, as shares of the no-drop rate of nftables at its best, which is
-	// searched first, once with each row of senders.
+	// AtShares are further such rates, as shares of the no-drop rate of the best variant of
+	// nftables. That rate is searched first, once for each row of senders.
 	AtShares []float64
-	// Together is for how long a generator's thread collects packets to send them at once, where
-	// there is a rate; stateless.Tx's default if 0.
+	// Together is how long a generator's thread collects packets to send them at once, in trials
+	// with a given rate; 0 is stateless.Tx's default.
 	Together time.Duration
-	// First puts this session before all others of the machine meanwhile (autogroup.GoFirst).
+	// First gives this session priority over all others of the machine (autogroup.GoFirst).
 	First bool
-	// Options are more of Sluice's configuration, in YAML; system sluice-options alone has them.
+	// Options are extra configuration in YAML for system sluice-options only.
 	Options string
-	// BothWays has the server answer each packet: a rate is of answers that reach the client, each
-	// translated twice, and a latency that of the round trip.
+	// BothWays makes the server answer each packet: rates then count answers that reach the client,
+	// each translated twice, and latencies are round trips.
 	BothWays bool
-	Trials   bool   // say of each trial of the search what was lost, and where
+	Trials   bool   // print for each trial of the search how many packets were lost, and where
 	JSON     string // file for a results.Run; none if empty
 
-	// Before is the binary of an older daemon, or its directory: system sluice-before, measured
-	// beside sluice.
+	// Before is the binary of an older daemon, or its directory. It becomes system sluice-before,
+	// measured beside sluice.
 	Before     string
-	FailSlower bool // an error if something is slower than before
+	FailSlower bool // return an error if a figure is worse than before
 
 	Out      io.Writer
 	Progress io.Writer
 }
 
-// Defaults is the comparison as it is documented.
+// Defaults returns the documented comparison.
 func Defaults() Config {
 	return Config{
 		Services: []int{5000}, Flows: 1000, Frame: 64, Repeat: 5,
@@ -68,7 +68,7 @@ func Defaults() Config {
 	}
 }
 
-// quicken makes a sanity check of it. What was requested by name stays.
+// quicken turns the comparison into a sanity check. Systems and rows requested by name stay.
 func (c *Config) quicken() {
 	if len(c.Systems) == 0 {
 		c.Systems = defaultSystems(false)
@@ -152,7 +152,7 @@ func (c *Config) check() error {
 		c.program(&c.Bench, "l2fwd"), c.checkMany())
 }
 
-// checkOptions adds the system that has options to those that have none.
+// checkOptions adds system sluice-options if Config.Options is set.
 func (c *Config) checkOptions() error {
 	named := slices.Contains(c.Systems, withOptions)
 	switch {
@@ -164,7 +164,7 @@ func (c *Config) checkOptions() error {
 	return nil
 }
 
-// program checks the binary of systems, if one of them is measured.
+// program checks the path of a binary if one of the systems that need it is measured.
 func (c *Config) program(path *string, systems ...string) error {
 	if !slices.ContainsFunc(systems, func(s string) bool { return slices.Contains(c.Systems, s) }) {
 		return nil
@@ -180,12 +180,12 @@ func (c *Config) program(path *string, systems ...string) error {
 	return nil
 }
 
-// kinds are the systems to measure with some senders: if packets arrive on all CPUs, there is
-// nowhere else to steer them.
+// kinds returns the systems to measure with some senders. If packets arrive on all CPUs, there is
+// no free CPU for -rps-free, so that variant is left out.
 func (c *Config) kinds(from Senders) (list []kind) {
 	for _, name := range c.Systems {
 		k, err := kindOf(name)
-		if _, ok := from.mask(k.rps); err == nil && ok { // check has seen to the error
+		if _, ok := from.mask(k.rps); err == nil && ok { // check has reported the error
 			list = append(list, k)
 		}
 	}

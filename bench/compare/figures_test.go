@@ -11,14 +11,14 @@ import (
 	"sluice.dev/sluice/bench/paired"
 )
 
-// onCPUs sets how many CPUs the senders find, whatever the machine has, until the test ends.
+// onCPUs makes Senders see n CPUs until the test ends.
 func onCPUs(t *testing.T, n int) {
 	before := numCPU
 	t.Cleanup(func() { numCPU = before })
 	numCPU = n
 }
 
-// TestTargets: ratios are of the same round, and of the right systems.
+// TestTargets: ratios are computed within a round, and between the right systems.
 func TestTargets(t *testing.T) {
 	onCPUs(t, 2)
 	c := &comparison{Config: &Config{Flows: 1000}, Senders: twoQueues(), services: 5000}
@@ -59,7 +59,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestBounds: those that depend on senders and flows.
+// TestBounds: the bounds that depend on senders and flows.
 func TestBounds(t *testing.T) {
 	every := StandardSenders()[2]
 	for _, test := range []struct {
@@ -79,8 +79,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestBestOfTwins: each figure is compared with the best way of RPS for that figure, and says which
-// it was. A way whose measurement failed is not chosen.
+// TestBestOfTwins: each ratio uses the variant that is best in its figure, and names that variant.
+// A variant whose measurement failed is not chosen.
 func TestBestOfTwins(t *testing.T) {
 	onCPUs(t, 2)
 	c := &comparison{Config: &Config{Flows: 1000, At: []float64{20_000}}, Senders: twoQueues(), services: 5000,
@@ -142,7 +142,7 @@ func TestBestOfTwins(t *testing.T) {
 	}
 }
 
-// TestAbsences: what packets wait for that come all the time while a CPU is away now and then.
+// TestAbsences: the wait of packets that come all the time, for given gaps of a CPU.
 func TestAbsences(t *testing.T) {
 	const us = time.Microsecond
 	for _, x := range []struct {
@@ -154,7 +154,7 @@ func TestAbsences(t *testing.T) {
 		{[]time.Duration{1000 * us}, 0, 0, 900 * us, 1000 * us},
 		// Ten of 1 ms: a tenth waits, a hundredth longer than 900 us, a thousandth than 990.
 		{slices.Repeat([]time.Duration{1000 * us}, 10), 0, 900 * us, 990 * us, 1000 * us},
-		// 2000 - 1900 us and no more: the second is too short to count.
+		// 2000 - 1900 us and no more: the second gap is too short to count.
 		{[]time.Duration{2000 * us, 500 * us}, 0, 1000 * us, 1900 * us, 2000 * us},
 		{[]time.Duration{1000 * us, 950 * us}, 0, 475 * us, 925 * us, 1000 * us},
 		{[]time.Duration{100_000 * us}, 50_000 * us, 99_000 * us, 99_900 * us, 100_000 * us},
@@ -167,7 +167,7 @@ func TestAbsences(t *testing.T) {
 	}
 }
 
-// TestWatch: a loop has gaps shorter than it runs, and one on a CPU that is not there does not run.
+// TestWatch: gaps are shorter than the run of the loop, and a CPU that does not exist is an error.
 func TestWatch(t *testing.T) {
 	const d = 20 * time.Millisecond
 	if a, err := watch(t.Context(), 0, d); err != nil || a.of < d || a.percentile(100) > a.of {
@@ -183,8 +183,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestSendersDecideWhereRPSGoes: packets are steered to all CPUs, or to those where none arrives,
-// and where there are none, that way is not measured.
+// TestSendersDecideWhereRPSGoes: packets are steered to all CPUs, or to CPUs on which none arrives;
+// without such CPUs that variant is not measured.
 func TestSendersDecideWhereRPSGoes(t *testing.T) {
 	c := Config{Systems: []string{"nftables", "nftables-rps", "nftables-rps-free"}}
 	for _, test := range []struct {
@@ -216,7 +216,7 @@ func TestSendersDecideWhereRPSGoes(t *testing.T) {
 	}
 }
 
-// TestSluiceIsTheDefaults: the system sluice has the daemon's defaults. Placed by hand or with
+// TestSluiceIsTheDefaults: the system sluice has the daemon's defaults. With placed workers or with
 // options it has another name.
 func TestSluiceIsTheDefaults(t *testing.T) {
 	c := Config{Options: "waiting: shared", Systems: []string{ours}}
@@ -243,7 +243,7 @@ func TestSluiceIsTheDefaults(t *testing.T) {
 	}
 }
 
-// TestOrderOfSystemsRotates: every round has all systems, and begins with another one.
+// TestOrderOfSystemsRotates: every round contains all systems, and begins with another one.
 func TestOrderOfSystemsRotates(t *testing.T) {
 	a, b, c := new(figures), new(figures), new(figures)
 	for round, want := range [][]*figures{{a, b, c}, {b, c, a}, {c, a, b}, {a, b, c}} {
@@ -273,8 +273,8 @@ func TestOrderOfBuildsAlternates(t *testing.T) {
 	}
 }
 
-// TestBeforePoints: ratios are now/before of equal rounds, judged by which direction of each figure
-// is better. If one of the two failed, the other is not reported.
+// TestBeforePoints: ratios are now/before of equal rounds, with a verdict by each figure's better
+// direction. If one of the two builds failed, the other is not reported.
 func TestBeforePoints(t *testing.T) {
 	c := &comparison{Config: &Config{Before: "sluice", Services: []int{1}}, Senders: twoQueues(), services: 1}
 	now := &figures{rate: []float64{2, 4, 2, 4, 2, 4, 9}, cpu: []float64{11, 11, 11, 11, 11, 11, missing}, limited: 1,
@@ -324,8 +324,8 @@ func TestBeforePoints(t *testing.T) {
 	}
 }
 
-// TestOrderOfBuilds: the older build comes right after this one, independently of what else is
-// measured, and once.
+// TestOrderOfBuilds: the older build comes once, right after this one, independently of the other
+// systems.
 func TestOrderOfBuilds(t *testing.T) {
 	for _, c := range []struct{ given, want []string }{
 		{nil, []string{"sluice", paired.Before}},
@@ -339,7 +339,8 @@ func TestOrderOfBuilds(t *testing.T) {
 	}
 }
 
-// TestChooseRate: half of the slowest that translates, even if others are slower.
+// TestChooseRate: half the rate of the slowest translating system, even if other systems are
+// slower.
 func TestChooseRate(t *testing.T) {
 	c := &comparison{Config: &Config{Progress: discard{}}}
 	for name, rate := range map[string]float64{"sluice": 900, "nftables": 600, "asavie": 100} {
@@ -356,7 +357,7 @@ type discard struct{}
 
 func (discard) Write(b []byte) (int, error) { return len(b), nil }
 
-// TestLossesAddUp: lost packets are divided by place, and none is counted twice.
+// TestLossesAddUp: lost packets are divided by place, and no packet is counted twice.
 func TestLossesAddUp(t *testing.T) {
 	f := &figures{sent: 1000, received: 400, lost: losses{
 		"front0 rx_dropped": 300, "tx eth0 tx_dropped": 300, "back0 tx_dropped": 100, "sluice no_backend": 200,
@@ -366,7 +367,7 @@ func TestLossesAddUp(t *testing.T) {
 	}
 }
 
-// TestObjects: addresses of 10,000 Services do not meet.
+// TestObjects: addresses of 10,000 Services are distinct.
 func TestObjects(t *testing.T) {
 	seen := map[string]string{}
 	used := 0

@@ -12,21 +12,21 @@ import (
 	"sluice.dev/sluice/fastpath/thread"
 )
 
-// A thread that forwards on a CPU is away from its packets whenever the CPU is: a hypervisor stops
-// it, an interrupt is handled, the scheduler runs somebody else. The floor is what a loop that is
-// alone on such a CPU is away for while nothing is measured: in latency, as if packets came all the
-// time and a packet waited for the end of the gap that it came in.
+// A thread that forwards on a CPU does not run while a hypervisor stops the CPU, an interrupt is
+// handled or the scheduler runs another thread. The floor measures such gaps with a loop that is
+// alone on an idle CPU while nothing else is measured. It is expressed as a latency: packets come
+// all the time, and each waits for the end of the gap in which it came.
 
-// absences are the gaps in which a loop on a CPU did not run.
+// absences are the gaps during which a loop on a CPU did not run.
 type absences struct {
-	gaps []time.Duration // those longer than shortGap, the longest first
-	of   time.Duration   // for how long it was looked
+	gaps []time.Duration // gaps longer than shortGap, the longest first
+	of   time.Duration   // duration of the measurement
 }
 
-// shortGap is longer than reading the clock takes.
+// shortGap is longer than the time to read the clock.
 const shortGap = time.Microsecond
 
-// watch measures the gaps of a CPU.
+// watch measures the gaps of a CPU for a duration.
 func watch(ctx context.Context, cpu int, d time.Duration) (a absences, err error) {
 	const most = 1 << 16 // 32,000 interrupts a second for two seconds
 	a.gaps = make([]time.Duration, 0, most)
@@ -53,11 +53,11 @@ func watch(ctx context.Context, cpu int, d time.Duration) (a absences, err error
 	return a, err
 }
 
-// percentile is the least wait that so many percent of packets do not exceed, if they come all the
-// time and each waits for the end of the gap that it comes in.
+// percentile returns the least wait that p percent of packets do not exceed, if packets come all
+// the time and each waits for the end of the gap in which it comes.
 func (a *absences) percentile(p float64) time.Duration {
-	// A gap g has max(0, g-w) in which a packet waits for longer than w. Where the n longest gaps
-	// are longer than w, packets wait for longer than that in their sum less n times w.
+	// In a gap g, packets wait for longer than w during max(0, g-w). If the n longest gaps are
+	// longer than w, packets wait for longer than w during the sum of these gaps less n times w.
 	left := (1 - p/100) * float64(a.of)
 	sum := 0.0
 	for n, g := range a.gaps {
@@ -73,7 +73,7 @@ func (a *absences) percentile(p float64) time.Duration {
 	return 0
 }
 
-// measureFloor measures the floor of the first CPU where no packet arrives.
+// measureFloor measures the floor of the first CPU on which no packet arrives.
 func measureFloor(ctx context.Context, c *comparison) error {
 	free := c.quiet()
 	if len(free) == 0 {
@@ -92,7 +92,7 @@ func measureFloor(ctx context.Context, c *comparison) error {
 	return nil
 }
 
-// printFloor writes the floor's line of the table of rates.
+// printFloor writes the floor as a line in the table of rates.
 func (c *comparison) printFloor(w io.Writer) {
 	if c.floor == nil {
 		return

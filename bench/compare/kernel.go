@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// kernel is Linux' own forwarding. The service's address is routed to the server, so
-// that it gets the packets that all get.
+// kernel is Linux' own forwarding. The service's address is routed to the server, so that it
+// forwards the same packets as all systems.
 type kernel struct{}
 
 func (kernel) start(_ context.Context, p *place) error {
@@ -26,10 +26,10 @@ func (kernel) stop() error                                         { return nil 
 func (kernel) counters(context.Context) (map[string]uint64, error) { return nil, nil }
 func (kernel) diagnosis() string                                   { return "" }
 
-// nftables is the least that does what Sluice does: two rules.
+// nftables is the smallest equivalent of Sluice: two rules.
 type nftables struct {
 	kernel
-	from []netip.Addr // the sources of translated packets; the interface's own address if nil
+	from []netip.Addr // the SNAT addresses; the interface's own address if nil
 }
 
 func (n nftables) start(ctx context.Context, p *place) error {
@@ -70,8 +70,8 @@ func twoRules(from []netip.Addr) string {
 `, serviceVIP, servicePort, endpoints, strings.Join(list, ", "), endpointPort, backDev, source)
 }
 
-// steerPackets has the kernel spread what a host's interface receives over the CPUs of
-// a mask, or over none (RPS, Documentation/networking/scaling.rst).
+// steerPackets makes the kernel distribute the packets that a host's interface receives over the
+// CPUs of a mask; 0 turns this off (RPS, Documentation/networking/scaling.rst).
 func steerPackets(h *topo.Host, dev string, queues int, mask uint64) error {
 	for q := range queues {
 		if err := h.SetDevice(dev, fmt.Sprintf("queues/rx-%d/rps_cpus", q), strconv.FormatUint(mask, 16)); err != nil {

@@ -13,16 +13,16 @@ import (
 	"sluice.dev/sluice/test/bed/cluster"
 )
 
-// control is the control plane that kube-proxies get their Services from. It is the
-// same for all of a round of measurements, and stopped (SIGSTOP) while packets are
-// sent: it would run on other machines.
+// control is the control plane from which kube-proxies get their Services. All measurements of a
+// round share it. It is stopped (SIGSTOP) while packets are sent: in production it runs on other
+// machines.
 type control struct {
 	cluster  *cluster.Cluster
-	services int // that it has
+	services int // number of Services in the API server
 	progress io.Writer
 }
 
-// startControl starts one that has no Services yet.
+// startControl starts a control plane without Services.
 func startControl(ctx context.Context, progress io.Writer) (*control, error) {
 	k, err := cluster.Start(ctx, cluster.Config{})
 	if err != nil {
@@ -31,7 +31,7 @@ func startControl(ctx context.Context, progress io.Writer) (*control, error) {
 	return &control{cluster: k, progress: progress}, nil
 }
 
-// hold has it serve so many Services and no others.
+// hold makes the control plane serve exactly this number of Services.
 func (c *control) hold(ctx context.Context, services int) error {
 	began := time.Now()
 	if err := c.cluster.Thaw(); err != nil {
@@ -59,8 +59,8 @@ func (c *control) hold(ctx context.Context, services int) error {
 
 func (c *control) close() error { return c.cluster.Close() }
 
-// kubeProxy is kube-proxy as it is released, with its defaults. Between measurements
-// it is stopped with SIGSTOP; its rules stay, and cost nothing where no packet passes.
+// kubeProxy is the released kube-proxy with its defaults. Between measurements it is stopped with
+// SIGSTOP; its rules stay, and cost nothing while no packet passes.
 type kubeProxy struct {
 	mode    string
 	control *control
@@ -90,7 +90,7 @@ func (k *kubeProxy) start(ctx context.Context, p *place) error {
 	return nil
 }
 
-// freeze stops the process, and lets it go on.
+// freeze stops the process, or resumes it.
 func (k *kubeProxy) freeze(on bool) error {
 	if k.proxy == nil || k.frozen == on {
 		return nil

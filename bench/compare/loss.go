@@ -15,13 +15,13 @@ import (
 	"sluice.dev/sluice/host/nic/ethtool"
 )
 
-// losses are counters of lost packets by place, as the kernel and the system count
-// them. Those of one packet may be several: a full receive ring of a socket is also a
-// drop of the device that it is bound to.
+// losses are counters of lost packets by place, as the kernel and the system count them. Several
+// counters may count the same packet: a full receive ring of a socket is also a drop of the device
+// to which the socket is bound.
 type losses map[string]uint64
 
-// readLosses reads all counters of a place. Those of the generator's and the receiver's
-// own interfaces are in the generator's result.
+// readLosses reads all counters of a place. The counters of the generator's and the receiver's own
+// interfaces are in the generator's result.
 func readLosses(ctx context.Context, p *place, s system) (losses, error) {
 	all := losses{}
 	err := p.gateway.Run(func() error {
@@ -70,8 +70,8 @@ func (l losses) addDevice(dev string) error {
 	return nil
 }
 
-// addBacklog reads the second column of /proc/net/softnet_stat: packets that found the
-// queue of a CPU full (net.core.netdev_max_backlog), in any namespace.
+// addBacklog reads the second column of /proc/net/softnet_stat: packets dropped because the backlog
+// queue of a CPU was full (net.core.netdev_max_backlog), in all namespaces.
 func (l losses) addBacklog() error {
 	text, err := os.ReadFile("/proc/net/softnet_stat")
 	if err != nil {
@@ -89,12 +89,12 @@ func (l losses) addBacklog() error {
 	return nil
 }
 
-// addConntrack reads what connection tracking refused in the calling thread's namespace:
-// a table of hexadecimal numbers, a line per CPU, the first line names.
+// addConntrack reads the failure counters of connection tracking in the calling thread's namespace:
+// a table of hexadecimal numbers with a line per CPU, after a line of names.
 func (l losses) addConntrack() error {
 	text, err := os.ReadFile("/proc/thread-self/net/stat/nf_conntrack")
 	if os.IsNotExist(err) {
-		return nil // never loaded
+		return nil // the module was never loaded
 	}
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func (l losses) addConntrack() error {
 	return nil
 }
 
-// since is what was lost after an earlier reading, without zeroes.
+// since returns the losses after an earlier reading, without zeroes.
 func (l losses) since(before losses) losses {
 	d := losses{}
 	for name, n := range l {
@@ -131,7 +131,7 @@ func (l losses) since(before losses) losses {
 	return d
 }
 
-// String lists the largest first.
+// String lists the counters, the largest first.
 func (l losses) String() string {
 	names := slices.SortedFunc(maps.Keys(l), func(a, b string) int {
 		return cmp.Or(cmp.Compare(l[b], l[a]), strings.Compare(a, b))

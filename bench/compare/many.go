@@ -12,11 +12,12 @@ import (
 	"sluice.dev/sluice/test/bed/stateless"
 )
 
-// Up to fewFlows all systems have their defaults. More do not fit: Sluice's table has a million
-// flows and takes an eighth of it for those that nobody answers, and an address has 64,512 ports
-// for each endpoint. So with more, every system is made large enough and nothing else is
-// changed: SNAT addresses, Sluice's flow table, the map of XDP NAT, and nf_conntrack_max, which
-// the user sets. kube-proxy masquerades with one address only, so it is not measured.
+// Up to fewFlows all systems have their defaults. Defaults have no room for more flows: Sluice's
+// table has a million entries and gives an eighth of it to flows that nobody answers, and a SNAT
+// address has 64,512 ports for each endpoint. So with more flows every system is enlarged, and
+// nothing else is changed: SNAT addresses, Sluice's flow table, the map of XDP NAT, and
+// nf_conntrack_max, which the user sets. kube-proxy masquerades with one address only, so it is not
+// measured.
 const (
 	fewFlows      = 100_000
 	maxFlows      = 4_000_000
@@ -26,10 +27,10 @@ const (
 // firstSNAT is on the server's segment; no interface has these addresses.
 var firstSNAT = netip.MustParseAddr("10.72.0.201")
 
-// many reports whether there are more flows than defaults are made for.
+// many reports whether there are more flows than the defaults have room for.
 func (c *Config) many() bool { return c.Flows > fewFlows }
 
-// sources are the addresses that translated packets may come from: with many flows the same in each
+// sources are the possible source addresses of translated packets: with many flows the same in each
 // place.
 func (s *stage) sources(p *place) (list []netip.Addr) {
 	if !s.many() {
@@ -41,7 +42,7 @@ func (s *stage) sources(p *place) (list []netip.Addr) {
 	return list
 }
 
-// room is what of Sluice's configuration makes it large enough.
+// room is the part of Sluice's configuration that makes room for many flows.
 func (s *stage) room() string {
 	if !s.many() {
 		return ""
@@ -55,7 +56,7 @@ func (s *stage) room() string {
 		strings.Join(list, ", "))
 }
 
-// checkMany reports whether so many flows can be measured on this machine.
+// checkMany reports whether this number of flows can be measured on this machine.
 func (c *Config) checkMany() error {
 	if c.Flows < 1 || c.Flows > maxFlows {
 		return fmt.Errorf("%d flows: 1 to %d are possible", c.Flows, maxFlows)
@@ -75,7 +76,7 @@ func (c *Config) checkMany() error {
 	if !tracked {
 		return nil
 	}
-	// Entries of a place that was closed stay until the kernel's worker comes round.
+	// Entries of a closed place stay until the kernel's garbage collection removes them.
 	if err := conntrackRoom("nf_conntrack_max", 2*c.Flows); err != nil || !c.many() {
 		return err
 	}
@@ -83,12 +84,12 @@ func (c *Config) checkMany() error {
 }
 
 // conntrackRoom reports whether a setting of the machine's connection tracking is large enough. It
-// can be set in the machine's first namespace only.
+// can be set only in the machine's initial network namespace.
 func conntrackRoom(name string, need int) error {
 	file := "/proc/sys/net/netfilter/" + name
 	text, err := os.ReadFile(file)
 	if os.IsNotExist(err) {
-		return nil // not loaded yet; loading makes room for as many as memory suggests
+		return nil // not loaded yet; the kernel sizes it by the machine's memory
 	}
 	if err != nil {
 		return err
@@ -104,16 +105,15 @@ func conntrackRoom(name string, need int) error {
 	return nil
 }
 
-// manyRate is that of packets that establish many flows, at first: a rate at which packets are lost
-// is halved for the next try, down to that of few flows.
+// manyRate is the first rate, in packets per second, at which many flows are established: if
+// packets are lost, the next try has half the rate, down to the rate for few flows.
 const manyRate = 200_000
 
 func rateOfTry(n int) float64 { return max(manyRate/float64(int(1)<<n), warmRate) }
 
-// openMany establishes many flows, some at a time, so that each is answered, and the answer
-// followed by another packet, before a system has more than it takes of those that are not. The
-// server answers meanwhile. Flows whose packets are lost each time stay out: those that arrive
-// are counted where they are measured.
+// openMany establishes many flows in parts, while the server answers, so that each flow has an
+// answer and a further packet before the system holds more unanswered flows than it accepts. Flows
+// whose packets are lost in every try are left out; the measurement counts the flows that arrive.
 func (s *stage) openMany(ctx context.Context, x *subject) error {
 	const ports = fewFlows / clientAddresses
 	config := *s.Config

@@ -15,7 +15,7 @@ import (
 	"sluice.dev/sluice/test/bed/stateless"
 )
 
-// Flows are client addresses times source ports: many of both, as of real clients.
+// Flows are combinations of client addresses and source ports: many of both, as real clients have.
 const (
 	clientAddresses      = 100
 	firstPort, lastPort  = 10_000, 60_000
@@ -24,8 +24,7 @@ const (
 	checkedPackets       = 1000      // at a time, at least
 )
 
-// generator opens the generator at a subject's place, with flows whose source ports begin
-// somewhere.
+// generator opens the generator at a subject's place. port is the first source port of its flows.
 func (s *stage) generator(
 	ctx context.Context, x *subject, method stateless.Method, port uint16, flows int,
 ) (*stateless.Lab, error) {
@@ -46,8 +45,7 @@ func (s *stage) generator(
 	})
 }
 
-// generating has use measure with a generator; every flow is established and checked
-// before.
+// generating establishes and checks every flow, then runs use with the generator.
 func (s *stage) generating(
 	ctx context.Context, x *subject, f *figures, method stateless.Method, use func(*stateless.Lab) error,
 ) error {
@@ -87,9 +85,9 @@ func (s *stage) generate(
 	return use(lab)
 }
 
-// establish sends packets of each flow, slowly, until all flows have come out, or for a
-// few times, and returns how many did. What arrives must be as the system ought to send it.
-// Losses are no failure here: others on the machine may have the processor.
+// establish sends packets of each flow slowly until all flows have arrived, warmTimes times at
+// most, and returns how many flows arrived. It checks samples of the packets that arrive. Losses
+// are no failure here: other processes may occupy the processor.
 func (s *stage) establish(ctx context.Context, x *subject, lab *stateless.Lab) (flows int, err error) {
 	load := warmLoad(uint64(max(warmRounds*s.Flows, checkedPackets)), warmRate)
 	var r *stateless.Result
@@ -126,7 +124,7 @@ func (s *stage) establish(ctx context.Context, x *subject, lab *stateless.Lab) (
 	return flows, nil
 }
 
-// warmLoad is a number of packets at a rate.
+// warmLoad is the load of a number of packets at a rate.
 func warmLoad(packets uint64, rate float64) stateless.Load {
 	const patience = 10 * time.Second
 	return stateless.Load{Rate: rate, Packets: packets,
@@ -143,7 +141,7 @@ func inTurn(list ...func() error) error {
 	return nil
 }
 
-// checkFrame returns what is wrong with a frame at the receiver.
+// checkFrame returns an error if the system did not treat a frame at the receiver as it should.
 func (s *stage) checkFrame(frame []byte, x *subject) error {
 	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy)
 	ip, isIP := p.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
@@ -175,8 +173,7 @@ func (s *stage) checkFrame(frame []byte, x *subject) error {
 	return nil
 }
 
-// measureThroughput offers more than the system takes, and searches the rate at
-// which it loses nothing to speak of.
+// measureThroughput sends as fast as the generator can, and then searches the no-drop rate.
 func measureThroughput(ctx context.Context, s *stage, x *subject, _ *comparison, f *figures) error {
 	return s.generating(ctx, x, f, stateless.Count, func(lab *stateless.Lab) error {
 		r, used, lost, err := x.trial(ctx, lab, stateless.Load{Duration: s.Duration})
@@ -204,8 +201,8 @@ func measureThroughput(ctx context.Context, s *stage, x *subject, _ *comparison,
 	})
 }
 
-// trial offers a load, and returns the processor time used and what interfaces and the system lost
-// meanwhile.
+// trial offers a load, and returns the processor time used and the packets that interfaces and the
+// system lost meanwhile.
 func (s *subject) trial(
 	ctx context.Context, lab *stateless.Lab, load stateless.Load,
 ) (r *stateless.Result, used procstat.Spent, lost losses, err error) {
@@ -231,7 +228,7 @@ func timedTrial(
 	return r, used, err
 }
 
-// trialAt is timedTrial at a rate at which something must arrive.
+// trialAt is timedTrial at a rate; it returns an error if no packet arrives.
 func (s *stage) trialAt(
 	ctx context.Context, lab *stateless.Lab, rate float64,
 ) (r *stateless.Result, used procstat.Spent, err error) {
@@ -259,10 +256,10 @@ func (f *figures) count(r *stateless.Result, lost losses) {
 	f.late += r.Received.Foreign
 }
 
-// measureCPU reads what the whole machine uses at a rate that is the same for all. Generator and
-// receiver are in it; so is what it costs to go to sleep and wake up some ten thousand times a
-// second, in a virtual machine several microseconds each, which a system that works inside the
-// generator's system call spares.
+// measureCPU measures processor time of the whole machine at the common rate. It includes the
+// generator, the receiver, and the cost of sleeping and waking up some ten thousand times a second,
+// in a virtual machine several microseconds each, which a system inside the generator's system call
+// avoids.
 func measureCPU(ctx context.Context, s *stage, x *subject, c *comparison, f *figures) error {
 	return s.generating(ctx, x, f, stateless.Count, func(lab *stateless.Lab) error {
 		r, u, err := s.trialAt(ctx, lab, c.cpuRate)
@@ -279,7 +276,7 @@ func measureCPU(ctx context.Context, s *stage, x *subject, c *comparison, f *fig
 	})
 }
 
-// measureCost is all that is measured below the limit.
+// measureCost takes all measurements below the limit.
 func measureCost(ctx context.Context, s *stage, x *subject, c *comparison, f *figures) error {
 	if err := measureCPU(ctx, s, x, c, f); err != nil {
 		return err
@@ -289,9 +286,10 @@ func measureCost(ctx context.Context, s *stage, x *subject, c *comparison, f *fi
 
 // measureLatency sends at shares of the system's own no-drop rate.
 func measureLatency(ctx context.Context, s *stage, x *subject, _ *comparison, f *figures) error {
-	// Every packet's addresses, checksums and order are checked once; threads that do so would take
-	// the processor of a worker, and not that of a system inside of the generator's call. Not where
-	// answers arrive: the client's queues have the generator's sockets.
+	// Every packet's addresses, checksums and order are checked first, in a trial of their own: the
+	// checking threads would take processor time from a worker, but none from a system inside the
+	// generator's call. Answers cannot be checked this way: the generator's sockets use the
+	// client's queues.
 	if !s.BothWays && !s.many() {
 		if err := s.generating(ctx, x, f, stateless.Full, func(*stateless.Lab) error { return nil }); err != nil {
 			return err
@@ -300,7 +298,7 @@ func measureLatency(ctx context.Context, s *stage, x *subject, _ *comparison, f 
 	return s.generating(ctx, x, f, stateless.Timed, func(lab *stateless.Lab) error {
 		most := median(f.noDrop)
 		if most == 0 {
-			return nil // a system that loses at any rate has no share of it
+			return nil // no no-drop rate was found, so there are no shares of it
 		}
 		for _, load := range loads {
 			r, err := lab.Trial(ctx, stateless.Load{Rate: most * float64(load) / 100, Duration: s.Duration})

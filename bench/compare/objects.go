@@ -19,15 +19,15 @@ const (
 	gatewayNode = "gateway"
 )
 
-// object is a Service and its slice. Number 0 is the one that packets go to; it sorts
-// among the others by its name.
+// object is a Service and its EndpointSlice. Number 0 receives the traffic; its name sorts among
+// the others.
 type object struct {
 	service *corev1.Service
 	slice   *discoveryv1.EndpointSlice
 }
 
-// objects are the Services that Sluice and kube-proxy both get: one in use, and others
-// that have a load balancer's address each and endpoints where nobody is.
+// objects are the Services that both Sluice and kube-proxy get: one receives traffic, and each of
+// the others has a load balancer's address and endpoint addresses that no host has.
 func objects(services int) (list []object) {
 	for i := range services {
 		name, vip := fmt.Sprintf("s-%05d-other", i), cluster.NumberedVIP(i)
@@ -53,7 +53,7 @@ func objects(services int) (list []object) {
 	return list
 }
 
-// manifests are the same objects as files of a directory, some hundred in each.
+// manifests returns the same objects as files of a directory, 500 objects in each.
 func manifests(services int) (files map[string][]byte, err error) {
 	const perFile = 500
 	files = map[string][]byte{}

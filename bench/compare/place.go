@@ -8,20 +8,20 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// Addresses of the traffic. Clients are of the range that RFC 2544 (appendix C.2.2) is given
-// for such measurements; the service's address is one of RFC 5737.
+// Addresses of the traffic. The clients' range is reserved for such measurements (RFC 2544,
+// appendix C.2.2); the service's address is from a documentation range (RFC 5737).
 var (
 	clientNet  = netip.MustParsePrefix("198.18.0.0/16")
 	serviceVIP = netip.MustParseAddr("203.0.113.10")
-	// Endpoints are addresses on the server's segment.
+	// Endpoints have addresses on the server's segment.
 	firstEndpoint = netip.MustParseAddr("10.72.0.101")
 )
 
 const (
 	servicePort, endpointPort = 80, 8080
-	endpoints                 = 10 // of the service that packets go to
+	endpoints                 = 10 // of the service that receives the traffic
 
-	frontDev, backDev = "front0", "back0" // of the gateway, as topo names them
+	frontDev, backDev = "front0", "back0" // interfaces of the gateway, as topo names them
 )
 
 // endpoint is the i-th endpoint of the service.
@@ -31,19 +31,19 @@ func endpoint(i int) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// isEndpoint reports whether a packet to a goes to an endpoint of the service.
+// isEndpoint reports whether a is the address of an endpoint of the service.
 func isEndpoint(a netip.Addr) bool {
 	return a.Is4() && a.Compare(firstEndpoint) >= 0 && a.Compare(endpoint(endpoints-1)) <= 0
 }
 
-// place is a network to measure a system in, with the state that all systems find.
+// place is a network in which a system is measured; its initial state is the same for all systems.
 type place struct {
 	net                     *topo.Net
 	client, gateway, server *topo.Host
 }
 
-// newPlace builds a network. Neighbours are permanent, because the receiver takes all
-// packets of the server's interface, and would not answer.
+// newPlace builds a network. Neighbours are permanent, because the receiver takes all packets of
+// the server's interface and would not answer ARP.
 func newPlace(queues int) (*place, error) {
 	n, err := topo.New(topo.Config{Direct: true, Queues: queues})
 	if err != nil {
@@ -57,8 +57,8 @@ func newPlace(queues int) (*place, error) {
 }
 
 func (p *place) prepare() error {
-	// Router and neighbour solicitations are packets that nobody measures. The gateway keeps
-	// IPv6, because kube-proxy programs both families.
+	// Router and neighbour solicitations would be extra packets. The gateway keeps IPv6, because
+	// kube-proxy programs both families.
 	for _, h := range []*topo.Host{p.client, p.server} {
 		if err := h.SetSysctl("net.ipv6.conf.all.disable_ipv6", "1"); err != nil {
 			return err
@@ -74,13 +74,13 @@ func (p *place) prepare() error {
 		p.gateway.Route(clientNet, p.client.Addr4()))
 }
 
-// mac is the address of a host's first interface.
+// mac is the MAC address of a host's first interface.
 func (p *place) mac(h *topo.Host) net.HardwareAddr { return h.Interfaces[0].MAC[:] }
 
-// frontMAC is whom clients send to.
+// frontMAC is the MAC address to which clients send.
 func (p *place) frontMAC() net.HardwareAddr { return p.gateway.Interfaces[0].MAC[:] }
 
-// gatewayBack4 is the address that translated packets come from.
+// gatewayBack4 is the source address of translated packets.
 func (p *place) gatewayBack4() netip.Addr { return p.gateway.Interfaces[1].Addr4.Addr() }
 
 func (p *place) close() error { return p.net.Close() }

@@ -13,41 +13,42 @@ import (
 	"sluice.dev/sluice/test/bed/stateless"
 )
 
-// figures are what was measured of one system: a sample per round, missing where there is none, so
-// that equal places in two lists are of one round.
+// figures are the samples of one system, one per round. A round without a sample holds missing, so
+// that equal indices in two lists belong to the same round.
 type figures struct {
 	kind   kind
-	failed error // why it is not measured any more; nil if it is. What was measured before stays
+	failed error // why the system is no longer measured; nil if it is. Earlier samples stay
 
 	offered, rate []float64 // packets per second sent and received, as fast as possible
 	noDrop        []float64 // packets per second
-	limited       int       // rounds whose noDrop is what the generator could send, and no more
+	limited       int       // rounds whose noDrop is only the generator's limit
 	// cpu is processor time of the whole machine per packet that arrived, in nanoseconds, at the
-	// highest rate; cpuSame at a rate that is the same for all, of which the others are parts, by
-	// ticks.
+	// highest rate; cpuSame is the same at the rate common to all systems. user, system and
+	// interrupts are the parts of cpuSame, by ticks.
 	cpu, cpuSame, user, system, interrupts []float64
-	delivered                              []float64 // share that arrived at that rate
+	delivered                              []float64 // share of packets that arrived at that rate
 	latency                                map[int]*latency
 	at                                     map[float64]*latency // by rate of Config.At
 	lost                                   losses               // at the highest rate, all rounds
 	sent, received                         uint64               // the same
-	// packets that arrived in a later trial than theirs, or were nobody's
+	// late are packets that arrived in a later trial than theirs, or that the generator did not
+	// send
 	late  uint64
-	flows []int // that arrived, in each check
+	flows []int // number of flows that arrived, in each check
 }
 
-// latency is at one load or rate, in microseconds; a sample per round.
+// latency is the latency at one load or rate, in microseconds; a sample per round.
 type latency struct {
 	// cpu is, at a rate, processor time of the whole machine per packet that arrived, in
 	// nanoseconds.
 	cpu         []float64
 	percentiles map[string][]float64 // by name
-	sent        []float64            // rate that was sent, as a share of the requested one
-	delivered   []float64            // share that arrived: only that has a latency
+	sent        []float64            // packets sent, as a share of the requested rate
+	delivered   []float64            // share of packets that arrived: only these have a latency
 	all         *stateless.Histogram
 }
 
-// add adds what became of a trial in which something arrived to what is known at its load.
+// add appends the result of a trial in which packets arrived to the latencies at a load or rate.
 func add[K comparable](known *map[K]*latency, at K, r *stateless.Result) *latency {
 	if *known == nil {
 		*known = map[K]*latency{}
@@ -67,7 +68,7 @@ func add[K comparable](known *map[K]*latency, at K, r *stateless.Result) *latenc
 	return l
 }
 
-// percentiles that are reported, by what they are called. 100 is the longest.
+// percentiles are the reported percentiles and their names. 100 is the maximum.
 var percentiles = []percentile{{"p50", 50}, {"p99", 99}, {"p99.9", 99.9}, {"max", 100}}
 
 type percentile struct {
@@ -82,18 +83,18 @@ func (p percentile) at(h *stateless.Histogram) time.Duration {
 	return h.Percentile(p.percent)
 }
 
-// loads are those at which latency is measured, in percent of the no-drop rate.
+// loads are the loads at which latency is measured, in percent of the no-drop rate.
 var loads = []int{10, 50, 90}
 
-// comparison is what was measured with one number of Services.
+// comparison holds the figures of all systems with one number of Services.
 type comparison struct {
 	*Config
 	Senders
 	services int
 	systems  []*figures
-	cpuRate  float64   // packets per second, the same for all
-	rates    []float64 // packets per second, at which all are measured
-	// floor is what an empty CPU is away for, in microseconds, by percentile; a sample per round.
+	cpuRate  float64   // packets per second, common to all systems
+	rates    []float64 // packets per second, rates at which all systems are measured
+	// floor is the wait on an idle CPU, in microseconds, by percentile; a sample per round.
 	floor map[string][]float64
 }
 
@@ -105,14 +106,14 @@ func (c *comparison) of(name string) *figures {
 	return nil
 }
 
-// missing stands for the sample of a round that has none.
+// missing marks a round without a sample.
 var missing = math.NaN()
 
-// known are the samples that there are.
+// known returns the samples without missing ones.
 func known(list []float64) []float64 { return slices.DeleteFunc(slices.Clone(list), math.IsNaN) }
 
-// ratios divides samples of the same rounds: what disturbed the machine in a round
-// disturbed both. A round that one of both has no sample of has no ratio.
+// ratios divides samples of the same rounds, because a disturbance of the machine affects both
+// systems. A round in which either system has no sample has no ratio.
 func ratios(a, b []float64) (list []float64) {
 	for i := range min(len(a), len(b)) {
 		if b[i] > 0 && !math.IsNaN(a[i]) {
@@ -122,7 +123,7 @@ func ratios(a, b []float64) (list []float64) {
 	return list
 }
 
-// points are the comparison in the form of all experiments.
+// points are the figures of the comparison in the common result format.
 func (c *comparison) points() (list []results.Point) {
 	for _, f := range c.systems {
 		list = append(list, c.atPoints(f)...)
@@ -161,7 +162,7 @@ func (c *comparison) point(
 	return p
 }
 
-// params are the conditions of all figures of the comparison.
+// params are the conditions that all figures of the comparison share.
 func (c *comparison) params() map[string]string {
 	params := map[string]string{
 		"services": strconv.Itoa(c.services), "flows": strconv.Itoa(c.Flows), "frame": strconv.Itoa(c.Frame),
@@ -173,7 +174,7 @@ func (c *comparison) params() map[string]string {
 	return params
 }
 
-// way is what a latency is of.
+// way names the path that a latency covers.
 func (c *Config) way() string {
 	if c.BothWays {
 		return "round trip"
@@ -181,8 +182,8 @@ func (c *Config) way() string {
 	return "one-way"
 }
 
-// latencyPoints are absolute, and what the system adds to the kernel's plain forwarding
-// at the same share of its own rate.
+// latencyPoints are the absolute latencies, and the differences to the kernel's plain forwarding at
+// the same share of its own rate.
 func (c *comparison) latencyPoints(f *figures) (list []results.Point) {
 	base := c.of("kernel")
 	for _, load := range slices.Sorted(maps.Keys(f.latency)) {
@@ -227,8 +228,8 @@ func median(list []float64) float64 {
 	return (&results.Point{Samples: known(list)}).Median()
 }
 
-// chooseRate chooses the rate at which processor time is compared: half of what the
-// slowest system that translates can do, so that none is near its limit.
+// chooseRate chooses the rate at which processor time is compared: half the throughput of the
+// slowest translating system, so that no system is near its limit.
 func (c *comparison) chooseRate() {
 	for _, translating := range [...]bool{true, false} {
 		for _, f := range c.systems {
@@ -238,7 +239,7 @@ func (c *comparison) chooseRate() {
 			}
 		}
 		if c.cpuRate > 0 {
-			break // of the others only if none translates
+			break // consider other systems only if none translates
 		}
 	}
 	fmt.Fprintf(c.Progress, "processor time is compared at %.3f Mpps\n", c.cpuRate/1e6)

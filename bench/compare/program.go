@@ -17,7 +17,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// program is a forwarder that is a process in the gateway's namespace.
+// program is a forwarding process in the gateway's namespace.
 type program struct {
 	path   string
 	args   []string
@@ -28,8 +28,8 @@ type program struct {
 	log     bytes.Buffer // valid once the process has ended
 }
 
-// programTimeout bounds how long a program takes until it forwards, and until it ends:
-// the library detaches its program in steps of a second.
+// programTimeout bounds the time until a program forwards, and the time until it ends: the asavie
+// library detaches its program in steps of a second.
 const programTimeout = 15 * time.Second
 
 func (x *program) start(ctx context.Context, p *place) (err error) {
@@ -55,7 +55,7 @@ func (x *program) start(ctx context.Context, p *place) (err error) {
 	})
 }
 
-// hasProgram reports whether XDP programs are on all of a host's interfaces.
+// hasProgram reports whether each of these interfaces of a host has an XDP program.
 func hasProgram(h *topo.Host, devs ...string) (on bool, err error) {
 	err = h.Run(func() error {
 		on = true
@@ -95,12 +95,12 @@ func (x *program) counters(context.Context) (map[string]uint64, error) {
 
 func (x *program) diagnosis() string {
 	if x.process != nil {
-		_ = x.stop() // so that nobody writes any more
+		_ = x.stop() // so that the process no longer writes
 	}
 	return x.log.String()
 }
 
-// buildAsavie builds the program over the library into a directory.
+// buildAsavie builds the forwarder over asavie/xdp into a directory.
 func buildAsavie(ctx context.Context, dir string) (string, error) {
 	path := filepath.Join(dir, "asavie-l2fwd")
 	c := exec.CommandContext(ctx, "go", "build", "-o", path, "sluice.dev/sluice/bench/asavie/l2fwd")

@@ -13,16 +13,16 @@ import (
 	"sluice.dev/sluice/test/bed/stateless"
 )
 
-// atRates reports whether figures at given rates are all that is measured.
+// atRates reports whether only figures at given rates are measured.
 func (c *Config) atRates() bool { return len(c.At)+len(c.AtShares) > 0 }
 
-// isNftables reports whether a system is nftables, however packets are steered to it.
+// isNftables reports whether a system is nftables, in any RPS variant.
 func isNftables(name string) bool {
 	k, err := kindOf(name)
 	return err == nil && k.base() == "nftables"
 }
 
-// measureNoDrop searches the rate that Config.AtShares are shares of.
+// measureNoDrop searches the no-drop rate to which Config.AtShares refer.
 func measureNoDrop(ctx context.Context, s *stage, x *subject, _ *comparison, f *figures) error {
 	return s.generating(ctx, x, f, stateless.Count, func(lab *stateless.Lab) error {
 		r, err := lab.Trial(ctx, stateless.Load{Duration: s.Duration})
@@ -47,7 +47,7 @@ func (c *comparison) chooseRates() {
 	fmt.Fprintf(c.Progress, "nftables loses nothing to speak of up to %.3f Mpps (%s)\n", most/1e6,
 		c.chosen(best, noDrop))
 	for _, share := range c.AtShares {
-		const step = 1000 // a round number
+		const step = 1000 // round the rate to a multiple of it
 		if rate := math.Round(share*most/step) * step; rate > 0 && !slices.Contains(c.rates, rate) {
 			c.rates = append(c.rates, rate)
 		}
@@ -76,7 +76,7 @@ type atMetric struct {
 	percentile             string // of a latency
 }
 
-// atMetrics are the figures at a rate.
+// atMetrics returns the figures at a rate.
 func (c *comparison) atMetrics(rate float64) []atMetric {
 	list := []atMetric{{"cpu", "cpu_per_packet", "ns", func(f *figures) []float64 {
 		if a := f.at[rate]; a != nil {

@@ -36,7 +36,7 @@ func (c *comparison) print(out io.Writer, points []results.Point) error {
 	return errors.Join(c.printBefore(out), c.printLosses(out))
 }
 
-// rivals have a column of ratios of rates, each at its best.
+// rivals are the systems for which tables have a column of ratios, each at its best.
 var rivals = []string{"l2fwd", "xdp-nat", "nftables", "kube-proxy-nftables"}
 
 func (c *comparison) printRates(w io.Writer) {
@@ -51,7 +51,7 @@ func (c *comparison) printRates(w io.Writer) {
 		}
 		noDrop := orDash(f.noDrop, 1e-6, "%.3f")
 		if 2*f.limited > len(f.noDrop) {
-			noDrop = ">= " + noDrop // it is the generator's
+			noDrop = ">= " + noDrop // the generator's limit
 		}
 		fmt.Fprintf(w, "%s\t%.3f\t%s\t", f.kind.name, median(f.rate)/1e6, noDrop)
 		for _, r := range rivals {
@@ -131,10 +131,9 @@ func printTargets(w io.Writer, points []results.Point) {
 	}
 }
 
-// printLosses says where packets were lost that were offered above a system's limit, and
-// which systems failed.
+// printLosses shows where packets were lost above a system's limit, and which systems failed.
 func (c *comparison) printLosses(out io.Writer) error {
-	fmt.Fprintf(out, "\nWhat was lost when packets came as fast as they could be sent, all rounds:\n")
+	fmt.Fprintf(out, "\nLost packets while the generator sent as fast as it could, all rounds:\n")
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(w,
 		"system\toffered Mpps\tlost\tbefore it\tin it\tbehind it\tlate or foreign\tflows checked\t  counters that "+
@@ -167,10 +166,10 @@ func (c *comparison) printFailures(out io.Writer) error {
 
 func (f *figures) percent(n uint64) float64 { return 100 * float64(n) / float64(f.sent) }
 
-// places divides what was lost: before the system (its interface's queue was full, or the
-// socket's rings behind it), behind it (the receiver's queue was full, or one on the way of
-// answers), and the rest, which it received and did not send. A veth counts a packet that finds
-// its peer's queue full at both ends.
+// places divides the losses: before the system (its interface's queue was full, or the socket's
+// rings behind that), behind the system (the receiver's queue was full, or a queue on the way of
+// the answers), and in the system, which received the rest and did not send it. If a packet finds
+// the peer's queue full, a veth counts it at both ends.
 func (f *figures) places() (before, in, behind uint64) {
 	before = f.lost[frontDev+" rx_dropped"]
 	behind = f.lost[backDev+" tx_dropped"] + f.lost[backDev+" rx_dropped"] + f.lost[frontDev+" tx_dropped"]

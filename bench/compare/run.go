@@ -18,9 +18,9 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// Run compares, prints tables, and returns what it found. That a target is missed is no
-// error. A system that fails is left out from then on, shown as failed, and is an error
-// at the end; what the others did is saved.
+// Run compares, prints tables, and returns the figures. A missed target is no error. A system that
+// fails is left out from then on, is shown as failed, and becomes an error at the end; the figures
+// of the other systems are saved.
 func Run(ctx context.Context, c Config) (run *results.Run, err error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -79,8 +79,8 @@ func Run(ctx context.Context, c Config) (run *results.Run, err error) {
 	return run, errors.Join(run.Finish(c.JSON), errors.Join(failed...))
 }
 
-// open makes what all numbers of Services share. What a system lacks breaks that
-// system alone.
+// open makes the parts that all numbers of Services share. A missing prerequisite breaks only the
+// system that needs it.
 func (s *stage) open(ctx context.Context) (err error) {
 	if s.First {
 		if s.undoFirst, err = autogroup.GoFirst(); err != nil {
@@ -108,7 +108,7 @@ func (s *stage) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// close takes down what is left.
+// close takes down the kept subjects and the control plane.
 func (s *stage) close() error {
 	err := s.closeKept()
 	if s.control != nil {
@@ -120,7 +120,7 @@ func (s *stage) close() error {
 	return errors.Join(err, os.RemoveAll(s.temporary))
 }
 
-// compare is a run with one number of Services, and packets from one place.
+// compare is a run with one number of Services and one row of senders.
 func (s *stage) compare(ctx context.Context, bar *progress.Progress) (*comparison, error) {
 	found := &comparison{Config: s.Config, Senders: s.Senders, services: s.services}
 	for _, k := range s.Config.kinds(s.Senders) {
@@ -158,9 +158,9 @@ func (s *stage) compare(ctx context.Context, bar *progress.Progress) (*compariso
 	return found, s.closeKept()
 }
 
-// turn is the order of a round: each begins with the next system, so that none always comes after
-// the same one, whose network the kernel may still be taking down. An older build and this one stay
-// side by side, and each comes first in every other round.
+// turn returns the order of a round. Each round begins with the next system, so that no system
+// always runs after the same one, whose network the kernel may still be removing. An older build
+// and this one stay adjacent, and each comes first in every other round.
 func turn(systems []*figures, round int) []*figures {
 	var units [][]*figures
 	for i := 0; i < len(systems); i++ {
@@ -179,7 +179,7 @@ func turn(systems []*figures, round int) []*figures {
 	return slices.Concat(append(slices.Clone(units[first:]), units[:first]...)...)
 }
 
-// prepare starts the kube-proxies, while nothing is measured.
+// prepare starts the kube-proxies before anything is measured.
 func (s *stage) prepare(ctx context.Context, services int, from Senders) error {
 	s.services, s.Senders = services, from
 	if s.control == nil {
@@ -208,11 +208,11 @@ func (s *stage) prepare(ctx context.Context, services int, from Senders) error {
 	return s.control.cluster.Freeze()
 }
 
-// quietShare of the processors may be busy before anything is measured.
+// quietShare is the share of the processors that may be busy before measuring.
 const quietShare = 0.05
 
-// noteLoad records in the run how busy the machine was without us: processor time per
-// packet includes that of all other processes.
+// noteLoad records in the run how busy the machine was before the benchmark: processor time per
+// packet includes the time of all other processes.
 func (s *stage) noteLoad(ctx context.Context, run *results.Run) error {
 	u, err := procstat.During(func() error { return topo.Pause(ctx, time.Second) })
 	if err != nil {
@@ -221,23 +221,23 @@ func (s *stage) noteLoad(ctx context.Context, run *results.Run) error {
 	share := u.ShareOf(u.Busy)
 	run.Machine.Notes = fmt.Sprintf("%.0f %% of all processors busy before the measurement", 100*share)
 	if s.First {
-		run.Machine.Notes += "; the benchmark's session goes before all others"
+		run.Machine.Notes += "; the benchmark's session has priority over all others"
 	}
 	if share > quietShare {
-		fmt.Fprintf(s.Progress, "the machine is not quiet: %s; figures will be off, processor time most\n",
+		fmt.Fprintf(s.Progress, "the machine is not quiet: %s; figures will be wrong, above all processor time\n",
 			run.Machine.Notes)
 	}
 	return nil
 }
 
-// part is one experiment: all its rounds come before the next one's, because that needs
-// the medians.
+// part is one experiment. All rounds of a part come before the next part, because that needs the
+// medians.
 type part struct {
 	name    string
-	of      func(system string) bool // which are measured; nil: all
+	of      func(system string) bool // selects the systems to measure; nil: all
 	once    bool                     // in one round
 	before  func(*comparison)
-	round   func(context.Context, *comparison) error // before the systems of each round
+	round   func(context.Context, *comparison) error // runs before the systems of each round
 	measure func(context.Context, *stage, *subject, *comparison, *figures) error
 }
 
@@ -268,7 +268,7 @@ func (c *Config) parts() []part {
 	return []part{first, second}
 }
 
-// steps is how often a system is measured.
+// steps is the total number of measurements.
 func (c *Config) steps() (n int) {
 	for _, from := range c.Rows {
 		for _, p := range c.parts() {

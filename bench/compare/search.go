@@ -9,10 +9,10 @@ import (
 	"sluice.dev/sluice/test/bed/stateless"
 )
 
-// searchNoDrop finds the highest rate of which no more than LossBound is lost (RFC 2544, section
-// 26.1). It begins a little above what arrived when more was offered: more than that cannot arrive.
-// A rate of 0 means that there is none; it is missing if the search did not end, because losses did
-// not depend on the rate alone.
+// searchNoDrop finds the highest rate at which at most LossBound is lost (RFC 2544, section 26.1).
+// It begins a little above the rate that arrived in the trial without a limit, which is the most
+// that can arrive. A rate of 0 means that every rate loses more; the sample is missing if the
+// search did not converge, because losses did not depend on the rate alone.
 func (s *stage) searchNoDrop(
 	ctx context.Context, x *subject, lab *stateless.Lab, most *stateless.Result,
 ) (found stateless.Throughput, err error) {
@@ -20,7 +20,7 @@ func (s *stage) searchNoDrop(
 	search := stateless.Search{
 		Min: lowest, Max: max(lowest, above*most.Rate()), Loss: s.LossBound, Duration: s.Trial, Confirm: 2 * s.Trial,
 		WarmUp: -1, // the flows are established
-		Of:     3,  // one trial among others' work on the machine says little
+		Of:     3,  // trials per rate: other processes may disturb a single one
 		Trials: 60,
 	}
 	if s.LossBound == 0 {
@@ -37,7 +37,7 @@ func (s *stage) searchNoDrop(
 	return found, err
 }
 
-// witness is a generator that says of each trial what was lost, and where.
+// witness is a generator that prints for each trial how many packets were lost, and where.
 type witness struct {
 	*stateless.Lab
 	stage   *stage

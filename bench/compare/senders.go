@@ -9,19 +9,20 @@ import (
 	"sluice.dev/sluice/config"
 )
 
-// numCPU is how many CPUs the machine has.
+// numCPU is the number of CPUs of the machine.
 var numCPU = runtime.NumCPU()
 
-// Senders are where packets come from: the generator's threads, one for each queue, in turn on some
-// CPUs. An interface's interrupts are there too, because a veth has no others.
+// Senders are the CPUs and queues from which packets come: one generator thread per queue, assigned
+// to the CPUs in turn. A veth's interrupt work runs on the same CPUs, because it has no other
+// interrupts.
 type Senders struct {
 	CPUs   []int
 	Queues int // of every interface
 }
 
-// StandardSenders are what a comparison has unless told otherwise: one CPU of several, as on a
-// machine whose NIC interrupts one core, with one queue and with two; and each CPU with a queue of
-// its own, as behind a NIC whose interrupts are spread.
+// StandardSenders are the default senders of a comparison: one CPU of several, as on a machine
+// whose NIC interrupts one core, with one queue and with two; and each CPU with a queue of its own,
+// as behind a NIC whose interrupts are distributed.
 func StandardSenders() []Senders {
 	every := Senders{Queues: min(numCPU, maxQueues)}
 	for cpu := range every.Queues {
@@ -30,12 +31,12 @@ func StandardSenders() []Senders {
 	return []Senders{{[]int{0}, 1}, twoQueues(), every}
 }
 
-// twoQueues are the senders of what is measured from one place only.
+// twoQueues are the senders for measurements with a single row.
 func twoQueues() Senders { return Senders{[]int{0}, 2} }
 
 const maxQueues = 16
 
-// ParseSenders reads a list of names: what they are is in StandardSenders, in this order.
+// ParseSenders reads a list of sender names; they stand for StandardSenders, in the same order.
 func ParseSenders(names []string) (list []Senders, err error) {
 	for _, name := range names {
 		i := slices.Index(senderNames[:], name)
@@ -49,7 +50,7 @@ func ParseSenders(names []string) (list []Senders, err error) {
 
 var senderNames = [...]string{"one-queue", "two-queues", "every-cpu"}
 
-// String says where packets come from, as tables are headed.
+// String describes the senders for the heading of a table.
 func (s Senders) String() string {
 	return fmt.Sprintf("packets from CPUs %v, %d queues", s.CPUs, s.Queues)
 }
@@ -66,7 +67,7 @@ func (s Senders) check() error {
 	return nil
 }
 
-// quiet are the CPUs on which no packet arrives; there may be none.
+// quiet returns the CPUs on which no packet arrives; possibly none.
 func (s Senders) quiet() (cpus []int) {
 	for cpu := range numCPU {
 		if !slices.Contains(s.CPUs, cpu) {
@@ -76,7 +77,7 @@ func (s Senders) quiet() (cpus []int) {
 	return cpus
 }
 
-// freeCPUs are those on which no packet arrives; all, if packets arrive on all.
+// freeCPUs returns the CPUs on which no packet arrives; all CPUs if packets arrive on all.
 func (s Senders) freeCPUs() []int {
 	if cpus := s.quiet(); cpus != nil {
 		return cpus
@@ -84,14 +85,14 @@ func (s Senders) freeCPUs() []int {
 	return s.CPUs
 }
 
-// fewCPUs are where forwarders have a worker each: no more than there are queues.
+// fewCPUs returns the CPUs on which forwarders have one worker each: at most one per queue.
 func (s Senders) fewCPUs() []int {
 	free := s.freeCPUs()
 	return free[:min(len(free), s.Queues)]
 }
 
-// waiting is how a forwarder waits whose workers are on fewCPUs, as the gateway's do: where packets
-// arrive they leave the CPU to those who receive them.
+// waiting is how a forwarder with workers on fewCPUs waits for packets. As in the gateway, on CPUs
+// on which packets arrive the workers leave the CPU to the receiving softirqs.
 func (c *Config) waiting(s Senders) config.Waiting {
 	if c.BothWays || s.quiet() == nil {
 		return config.WaitingShared
@@ -99,7 +100,7 @@ func (c *Config) waiting(s Senders) config.Waiting {
 	return config.WaitingDedicated
 }
 
-// workerCPUs is where forwarders with a worker per queue have them.
+// workerCPUs returns the CPUs of forwarders that have a worker per queue.
 func (s Senders) workerCPUs() (cpus []int) {
 	free := s.freeCPUs()
 	for q := range s.Queues {
@@ -108,8 +109,8 @@ func (s Senders) workerCPUs() (cpus []int) {
 	return cpus
 }
 
-// mask is where packets are steered to, as rps_cpus has it; 0 is nowhere. ok is false if there is
-// no such CPU.
+// mask is the CPU mask of an RPS variant, in the format of rps_cpus; 0 turns RPS off. ok is false
+// if there is no such CPU.
 func (s Senders) mask(r rps) (mask uint64, ok bool) {
 	switch r {
 	case rpsAll:

@@ -9,13 +9,13 @@ import (
 	"sluice.dev/sluice/test/bed/launch"
 )
 
-// sluice is the daemon: with its defaults, unless CPUs or options are given.
+// sluice is the daemon, with its defaults unless CPUs or options are given.
 type sluice struct {
 	path    string
 	files   map[string][]byte // manifests
-	cpus    []int             // of the workers; nil is the daemon's own choice
-	options string            // more of the configuration
-	room    string            // of the configuration, for many flows
+	cpus    []int             // of the workers; nil: the daemon chooses
+	options string            // extra configuration
+	room    string            // configuration that makes room for many flows
 	ours    bool              // it belongs to this process's session
 	gate    *launch.Gateway
 }
@@ -65,8 +65,7 @@ func (s *sluice) stop() error {
 	return errors.Join(g.Stop(), g.Close())
 }
 
-// counters are the drops of the workers, of the sockets' rings and of the kernel
-// program.
+// counters are the drops of the workers, of the sockets' rings and of the XDP program.
 func (s *sluice) counters(ctx context.Context) (map[string]uint64, error) {
 	v, err := s.gate.Client.Stats(ctx)
 	if err != nil {

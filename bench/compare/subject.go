@@ -16,22 +16,23 @@ type subject struct {
 	system system
 }
 
-// stage makes subjects. Those of kube-proxy are made once and kept, because thousands of Services
-// take it a minute; while they are not measured the process is stopped (SIGSTOP) and no packet
-// comes, so they cost nothing. All others are made for a measurement and taken down after it.
+// stage makes subjects. It makes kube-proxy subjects once and keeps them, because kube-proxy needs
+// a minute for thousands of Services. While they are not measured their process is stopped
+// (SIGSTOP) and they receive no packets, so they cost nothing. All other subjects are made for one
+// measurement and removed after it.
 type stage struct {
 	*Config
 	Senders                             // of this run
 	services  int                       // of this run
 	temporary string                    // directory
-	asavie    string                    // program
+	asavie    string                    // path of the program
 	files     map[int]map[string][]byte // manifests by number of Services
 	control   *control                  // nil if no kube-proxy is measured
 	kept      map[string]*subject       // by kind.base
-	broken    map[string]error          // by kind.base: what cannot be measured at all
-	before    paired.Binary             // where there is an older build
-	keep      int                       // how many packets of a trial the receiver keeps time stamps of
-	undoFirst func() error              // where this session goes first; else nil
+	broken    map[string]error          // by kind.base: why a system cannot be measured
+	before    paired.Binary             // if Config.Before names an older build
+	keep      int                       // number of packets per trial whose time stamps the receiver keeps
+	undoFirst func() error              // if Config.First is set; else nil
 }
 
 func newStage(c *Config) *stage {
@@ -39,7 +40,7 @@ func newStage(c *Config) *stage {
 		broken: map[string]error{}}
 }
 
-// newSystem makes the system of a kind, not started.
+// newSystem returns an unstarted system of a kind.
 func (s *stage) newSystem(k *kind) (system, error) {
 	switch k.base() {
 	case ours:
@@ -79,7 +80,7 @@ func (s *stage) newSystem(k *kind) (system, error) {
 	return nil, fmt.Errorf("system %s has no implementation", k.name)
 }
 
-// newSluice gives a daemon its manifests.
+// newSluice adds the manifests to a daemon's configuration.
 func (s *stage) newSluice(x sluice, services int) (system, error) {
 	if s.files[services] == nil {
 		files, err := manifests(services)
@@ -92,7 +93,7 @@ func (s *stage) newSluice(x sluice, services int) (system, error) {
 	return &x, nil
 }
 
-// with has a subject measured: it forwards while use runs.
+// with builds or reuses a subject, runs use while the system forwards, and stops the system.
 func (s *stage) with(ctx context.Context, k kind, use func(context.Context, *subject) error) (err error) {
 	defer func() {
 		if err != nil {
@@ -130,7 +131,7 @@ func (s *stage) with(ctx context.Context, k kind, use func(context.Context, *sub
 	return nil
 }
 
-// receiving are the gateway's interfaces that packets arrive at.
+// receiving returns the gateway's interfaces on which packets arrive.
 func (s *stage) receiving() []string {
 	if s.BothWays {
 		return []string{frontDev, backDev}
@@ -157,7 +158,7 @@ func (s *stage) build(ctx context.Context, k kind) (*subject, error) {
 
 func (s *subject) close() error { return errors.Join(s.system.stop(), s.place.close()) }
 
-// explained adds the end of what a system logged to an error.
+// explained adds the last lines of a system's log to an error.
 func explained(err error, x system) error {
 	const last, longest = 3, 160
 	lines := strings.Split(strings.TrimSpace(x.diagnosis()), "\n")
@@ -171,7 +172,7 @@ func explained(err error, x system) error {
 	return fmt.Errorf("%w\n\tits log ends:\n\t%s", err, strings.Join(lines, "\n\t"))
 }
 
-// closeKept takes down what is kept.
+// closeKept takes down the kept subjects.
 func (s *stage) closeKept() error {
 	var errs []error
 	for name, sub := range s.kept {

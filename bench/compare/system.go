@@ -9,53 +9,53 @@ import (
 	"sluice.dev/sluice/bench/paired"
 )
 
-// system is what forwards, in a place of its own.
+// system is a forwarder in a place of its own.
 type system interface {
 	// start returns when packets are forwarded.
 	start(ctx context.Context, p *place) error
-	// stop ends it. The place is closed afterwards, with all that is left in it.
+	// stop ends it. The caller closes the place, and everything left in it, afterwards.
 	stop() error
-	// counters are what it says itself about packets that it lost, by name.
+	// counters returns the system's own counters of lost packets, by name.
 	counters(ctx context.Context) (map[string]uint64, error)
-	// diagnosis is what it logged, for an error message.
+	// diagnosis returns the system's log, for an error message.
 	diagnosis() string
 }
 
-// kind describes a system: what it does to a packet, and what it is compared as.
+// kind describes a system: how it changes a packet, and in which comparisons it takes part.
 type kind struct {
 	name string
-	// translates: packets arrive at an endpoint and from the gateway's address. Others
-	// arrive as they were sent.
+	// translates: packets arrive at an endpoint, from the gateway's address. Other systems deliver
+	// packets unchanged.
 	translates bool
 	peer       bool // translates, and is not Sluice
 	cluster    bool // needs kube-proxy and a control plane
-	// optional systems are measured when they are named.
+	// optional systems are measured only when they are named.
 	optional bool
 	rps      rps
-	services bool // has as many Services as the Config says; else one
+	services bool // has Config.Services Services; otherwise one
 	what     string
 }
 
-// rps is on which CPUs a system in the kernel handles what it receives (receive packet steering,
-// Documentation/networking/scaling.rst).
+// rps selects the CPUs on which a system in the kernel handles received packets (receive packet
+// steering, Documentation/networking/scaling.rst).
 type rps uint8
 
 const (
-	noRPS   rps = iota // where packets arrive
+	noRPS   rps = iota // the CPU on which a packet arrives
 	rpsAll             // all CPUs
-	rpsFree            // those on which no packet arrives
+	rpsFree            // CPUs on which no packet arrives
 )
 
-// suffix ends the name of a system that gets its packets by RPS, and says how.
+// suffix is the end of a system's name that states its RPS variant.
 func (r rps) suffix() string { return [...]string{"", "-rps", "-rps-free"}[r] }
 
-// what is said of a system that is another one but for how packets are steered.
+// what describes an RPS variant in the list of systems.
 func (r rps) what() string {
 	return [...]string{"", "the same, RPS over all CPUs", "the same, RPS over the CPUs where no packet arrives"}[r]
 }
 
-// steered are a system in the kernel and its twins with RPS, which are optional if nothing is
-// compared with it.
+// steered returns a system in the kernel and its RPS variants. The variants are optional unless the
+// system is a peer.
 func steered(k kind) (list []kind) {
 	name := k.name
 	for r := noRPS; r <= rpsFree; r++ {
@@ -92,7 +92,7 @@ var kinds = slices.Concat([]kind{
 		what: "kube-proxy as installed"}),
 )
 
-// Systems that ratios are of, and the one that has what Config.Options says.
+// Systems that ratios compare, and the system that uses Config.Options.
 const (
 	ours        = "sluice"
 	placed      = "sluice-placed"
@@ -100,7 +100,7 @@ const (
 	withOptions = "sluice-options"
 )
 
-// Systems are the names of what can be measured, in the order of tables.
+// Systems returns the names of all systems, in the order of tables.
 func Systems() (names []string) {
 	for _, k := range kinds {
 		names = append(names, k.name)
@@ -108,7 +108,7 @@ func Systems() (names []string) {
 	return names
 }
 
-// Describe lists the systems, a line each.
+// Describe lists the systems, one per line.
 func Describe() string {
 	var b strings.Builder
 	for _, k := range kinds {
@@ -117,7 +117,8 @@ func Describe() string {
 	return b.String()
 }
 
-// defaultSystems are all that are not optional; without a cluster, those that need none.
+// defaultSystems returns all systems that are not optional; without a cluster, only systems that
+// need none.
 func defaultSystems(cluster bool) (names []string) {
 	for _, k := range kinds {
 		if !k.optional && (cluster || !k.cluster) {
@@ -135,5 +136,5 @@ func kindOf(name string) (kind, error) {
 	return kinds[i], nil
 }
 
-// base is the system without the way packets are steered to it.
+// base is the system's name without the suffix of its RPS variant.
 func (k *kind) base() string { return strings.TrimSuffix(k.name, k.rps.suffix()) }

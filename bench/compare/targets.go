@@ -6,17 +6,17 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// target is a ratio of a system to another one, or to the best of its twins, and the bound on it.
+// target is a ratio of a system to another one, or to its best variant, with a bound.
 type target struct {
 	own, against string
-	way          steering // how packets may be steered to against
-	of           string   // what the ratio is of
+	way          steering // which RPS variants of against may be chosen
+	of           string   // figure of the ratio
 	metric       func(*figures) []float64
-	bound        float64 // 0: shown, and not held
+	bound        float64 // 0: shown without a bound
 	better       string
 }
 
-// targetServices is how many Services kube-proxy has where Sluice's rate is held to its.
+// targetServices is the number of Services at which the ratio to kube-proxy has a bound.
 const targetServices = 5000
 
 func rateOf(f *figures) []float64    { return f.rate }
@@ -29,17 +29,17 @@ const (
 	ofCPUSame = "ratio of cpu_per_packet, all at one rate"
 )
 
-// targets are what the project holds itself to, with these senders and flows.
+// targets returns the project's targets for these senders and flows.
 func (c *comparison) targets() []target {
 	nftables, xdpNAT := 1.2, 0.0
 	if len(c.quiet()) == 0 {
-		nftables = 1.15 // the kernel has all CPUs without being told
+		nftables = 1.15 // the kernel uses all CPUs without RPS
 	}
 	switch {
 	case c.Flows <= 1000:
 		xdpNAT = 0.9
 	case c.Flows >= 1_000_000:
-		xdpNAT = 1 // its map misses the caches, one packet after another
+		xdpNAT = 1 // XDP NAT's map misses the caches, one packet after another
 	}
 	list := []target{
 		{ours, placed, anyWay, ofRate, rateOf, 0.95, "higher"},
@@ -56,7 +56,7 @@ func (c *comparison) targets() []target {
 		}
 		bound := 1.0
 		if k.name == "xdp-nat" {
-			bound = 0 // nothing is cheaper than not to leave the kernel
+			bound = 0 // staying in the kernel is always cheaper
 		}
 		list = append(list, target{ours, k.name, anyWay, ofCPU, cpuOf, bound, "lower"},
 			target{ours, k.name, anyWay, ofCPUSame, cpuSameOf, 0, "lower"})
@@ -64,7 +64,7 @@ func (c *comparison) targets() []target {
 	return list
 }
 
-// ratioPoints are Sluice against the best of each of the others.
+// ratioPoints are the ratios of Sluice to the best variant of each other system.
 func (c *comparison) ratioPoints() (list []results.Point) {
 	for _, t := range c.targets() {
 		experiment := "throughput"
@@ -79,14 +79,14 @@ func (c *comparison) ratioPoints() (list []results.Point) {
 			p.Target = &t.bound
 		}
 		if other.kind.cluster && t.better == "higher" && c.services != targetServices {
-			p.Target = nil // shown, and not held: with few Services kube-proxy has few rules
+			p.Target = nil // shown without a bound: with few Services kube-proxy has few rules
 		}
 		list = append(list, p)
 	}
 	return append(list, c.atRatioPoints()...)
 }
 
-// ratioPoint is a system's figure by that of the best of another's twins, in the same rounds.
+// ratioPoint is the ratio of a system's figure to the best variant of another, in the same rounds.
 func (c *comparison) ratioPoint(experiment string, t *target) (p results.Point, other *figures, ok bool) {
 	own := c.named(t.own)
 	if own == nil {
@@ -107,9 +107,9 @@ func (c *comparison) ratioPoint(experiment string, t *target) (p results.Point, 
 	return p, other, true
 }
 
-// steering says by which ways of steering a peer may be at its best, where a bound is for some.
+// steering limits the RPS variants among which a peer's best is chosen, for bounds that need it.
 type steering struct {
-	name string // behind the peer's
+	name string // follows the peer's name
 	ways []rps  // nil: all
 }
 
@@ -119,9 +119,9 @@ var (
 	unsteered = steering{" without RPS", []rps{noRPS}}
 )
 
-// atTargets are what the project holds itself to at each rate, against a peer. Without RPS a system
-// in the kernel has handled a packet before the generator's system call returns; with RPS, as
-// Sluice, on another CPU.
+// atTargets are the project's targets at each rate, against a peer. Without RPS a system in the
+// kernel has handled a packet before the generator's system call returns; with RPS it handles the
+// packet on another CPU, as Sluice does.
 func (c *comparison) atTargets(peer string, m *atMetric) (list []target) {
 	type bounds map[string]float64 // by percentile
 	for _, x := range []struct {
@@ -139,14 +139,14 @@ func (c *comparison) atTargets(peer string, m *atMetric) (list []target) {
 				t.bound = x.bounds[m.percentile]
 			}
 		} else if x.own == ours && len(x.way.ways) == 1 {
-			continue // once is enough
+			continue // add the target only once
 		}
 		list = append(list, t)
 	}
 	return list
 }
 
-// atRatioPoints are ratios at each rate of Config.At.
+// atRatioPoints are the ratios at each rate of Config.At.
 func (c *comparison) atRatioPoints() (list []results.Point) {
 	for _, rate := range c.rates {
 		for _, base := range c.bases() {

@@ -9,17 +9,17 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// Visit is a system in its place, with a generator whose flows are established: for experiments
-// that look at a system in another way than a comparison.
+// Visit is a system in its place, with a generator whose flows are established, for experiments
+// other than a comparison.
 type Visit struct {
 	System  string
 	Senders Senders
-	// Process forwards, where that is done in user space; else 0.
+	// Process is the process that forwards in user space; else 0.
 	Process int
 	// Gateway receives packets from the client at Front; Server has the receiver.
 	Gateway, Server *topo.Host
 	Front           string
-	Lab             *stateless.Lab // receives by stateless.Timed
+	Lab             *stateless.Lab // receives with stateless.Timed
 }
 
 // processes is a system that is a process.
@@ -28,9 +28,9 @@ type processes interface{ pid() int }
 func (s *sluice) pid() int  { return s.gate.PID() }
 func (x *program) pid() int { return x.process.PID() }
 
-// Each visits each system of a Config, with each of its senders and numbers of Services: use has it
-// until it returns. keep is how many packets the receiver keeps time stamps of. The first error
-// ends it.
+// Each visits each system of a Config with each of its senders and numbers of Services. use may use
+// the visit until it returns. keep is the number of packets whose time stamps the receiver keeps.
+// Each returns at the first error.
 func Each(ctx context.Context, c Config, keep int, use func(context.Context, *Visit) error) (err error) {
 	if err := c.check(); err != nil {
 		return err

@@ -7,8 +7,8 @@ import (
 	"sluice.dev/sluice/bench/xdpnat"
 )
 
-// xdpNAT is NAT in the kernel by an XDP program. Packets are translated where they arrive: RPS is
-// about packets that have passed XDP.
+// xdpNAT is NAT in the kernel by an XDP program. It translates packets on the CPU on which they
+// arrive: RPS steers packets only after XDP.
 type xdpNAT struct {
 	services []xdpnat.Service
 	flows    int
@@ -36,7 +36,7 @@ func (x *xdpNAT) stop() error {
 	return n.Close()
 }
 
-// counters: a flow that is made while the flows are established already was evicted.
+// counters: a flow made after all flows were established means that its entry had been evicted.
 func (x *xdpNAT) counters(context.Context) (map[string]uint64, error) {
 	c, err := x.nat.Counters()
 	return map[string]uint64{

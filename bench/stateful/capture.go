@@ -19,11 +19,11 @@ import (
 
 // CaptureConfig selects the packets of a capture.
 type CaptureConfig struct {
-	Conversations int  // at most
-	Bytes         bool // copy what clients sent, instead of its size
+	Conversations int  // maximum
+	Bytes         bool // copy the bytes that clients sent, instead of their size
 }
 
-// DefaultCapture is the command's.
+// DefaultCapture returns the command's defaults.
 func DefaultCapture() CaptureConfig { return CaptureConfig{Conversations: 16} }
 
 // FromCapture writes the conversations of a capture as a profile.
@@ -44,13 +44,13 @@ func FromCapture(out io.Writer, path string, c CaptureConfig) error {
 	return err
 }
 
-// packetSource is what pcap and pcapng readers have in common.
+// packetSource is the common interface of pcap and pcapng readers.
 type packetSource interface {
 	gopacket.PacketDataSource
 	LinkType() layers.LinkType
 }
 
-// openCapture reads pcapng, or else pcap.
+// openCapture reads pcapng, or otherwise pcap.
 func openCapture(f io.ReadSeeker) (packetSource, error) {
 	if ng, err := pcapgo.NewNgReader(f, pcapgo.DefaultNgReaderOptions); err == nil {
 		return ng, nil
@@ -75,10 +75,10 @@ func (p endpointPair) reverse() endpointPair {
 	return endpointPair{p.network.Reverse(), p.transport.Reverse(), p.protocol}
 }
 
-// conversation is what was said between two endpoints so far.
+// conversation is the part read so far of the exchange between two endpoints.
 type conversation struct {
 	Template
-	next    [2]uint32 // TCP: the sequence number that is expected of each side
+	next    [2]uint32 // TCP: the next expected sequence number of each side
 	met     [2]bool   // and whether it is known
 	last    time.Time
 	partial bool // its beginning is not in the capture, or a segment is missing
@@ -147,7 +147,7 @@ func portOf(e gopacket.Endpoint) int {
 	return int(raw[0])<<8 | int(raw[1])
 }
 
-// add takes one packet.
+// add adds one packet.
 func (c *conversation) add(p gopacket.Packet, side Side, at time.Time, config CaptureConfig) {
 	switch t := p.TransportLayer().(type) {
 	case *layers.TCP:
@@ -170,8 +170,7 @@ func (c *conversation) add(p gopacket.Packet, side Side, at time.Time, config Ca
 	}
 }
 
-// addSegment takes what is new of a segment. One that is missing makes the
-// conversation partial.
+// addSegment adds the new bytes of a segment. A missing segment makes the conversation partial.
 func (c *conversation) addSegment(t *layers.TCP, side Side, at time.Time, config CaptureConfig) {
 	payload := t.Payload
 	if len(payload) == 0 {
@@ -190,10 +189,10 @@ func (c *conversation) addSegment(t *layers.TCP, side Side, at time.Time, config
 	c.say(side, payload, at, config)
 }
 
-// thinkAtLeast is what counts as thinking: shorter pauses are the network's.
+// thinkAtLeast is the shortest think time: shorter pauses are attributed to the network.
 const thinkAtLeast = time.Millisecond
 
-// say adds a message to the last step of the same side, or begins another.
+// say appends a message to the last step if the same side sent it, or begins another step.
 func (c *conversation) say(side Side, payload []byte, at time.Time, config CaptureConfig) {
 	after := at.Sub(c.last).Truncate(time.Millisecond)
 	if c.last.IsZero() || after < thinkAtLeast {
@@ -220,8 +219,8 @@ func (c *conversation) say(side Side, payload []byte, at time.Time, config Captu
 	c.Steps = append(c.Steps, s)
 }
 
-// chosen are whole conversations, made into templates that a profile may have:
-// equal ones are one with a larger share, and ports are distinct.
+// chosen converts complete conversations into templates for a profile: equal ones become one
+// template with a larger share, and ports are distinct.
 func chosen(order []*conversation, config CaptureConfig) (list []Template) {
 	seen := map[string]int{}
 	ports := map[string]bool{}
@@ -270,7 +269,7 @@ func longestThink(steps []Step) (d time.Duration) {
 	return d
 }
 
-// stepsText is a template's YAML but for name, port and share.
+// stepsText is a template's YAML without name, port and share.
 func stepsText(t *Template) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "  protocol: %s\n", t.Protocol)
@@ -297,14 +296,14 @@ func stepsText(t *Template) string {
 	return b.String()
 }
 
-// profileText is a profile with these templates, at a rate to begin with.
+// profileText is a profile with these templates, with initial rates.
 func profileText(path string, list []Template, c CaptureConfig) string {
 	var b strings.Builder
 	note := "sizes only"
 	if c.Bytes {
 		note = "it contains what clients sent"
 	}
-	fmt.Fprintf(&b, "# From a capture, %d conversations, %s. Rates, pools and vip are to be changed.\n", len(list),
+	fmt.Fprintf(&b, "# From a capture, %d conversations, %s. Change rates, pools and vip.\n", len(list),
 		note)
 	name := strings.TrimSuffix(path[strings.LastIndexByte(path, '/')+1:], ".pcap")
 	fmt.Fprintf(&b, "name: %q\nduration: 20s\nconnectionsPerSecond: 1000\nconcurrency: %d\n", name, 1<<bits.Len(9999))

@@ -16,7 +16,7 @@ import (
 	"sluice.dev/sluice/test/bed/memlink"
 )
 
-// recorder writes what crosses a pair's wire to a capture, with the pair's time.
+// recorder writes the frames on a pair's wire to a capture, with the pair's time.
 type recorder interface {
 	WritePacket(ci gopacket.CaptureInfo, data []byte) error
 }
@@ -66,7 +66,7 @@ func record(t *testing.T, ng bool, n uint64, damage func(frame []byte) bool, tem
 	return path
 }
 
-// TestCaptureRoundTrip: a capture of templates being played becomes these templates.
+// TestCaptureRoundTrip: a capture of played templates becomes the same templates.
 func TestCaptureRoundTrip(t *testing.T) {
 	think := Template{Name: "think", Protocol: ProtocolTCP, Port: 83, Share: 1, Close: Client, Steps: []Step{
 		{From: Client, Size: 3000}, {From: Server, Size: 70_000, After: 20 * time.Millisecond},
@@ -90,7 +90,7 @@ func TestCaptureRoundTrip(t *testing.T) {
 	}
 }
 
-// compareTemplates compares by port. Thinks were rounded by the engine's milliseconds.
+// compareTemplates compares by port. The engine rounds think times to milliseconds.
 func compareTemplates(t *testing.T, got, want []Template, withBytes bool) {
 	t.Helper()
 	if len(got) != len(want) {

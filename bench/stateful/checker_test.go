@@ -12,8 +12,8 @@ import (
 	"sluice.dev/sluice/test/bed/memlink"
 )
 
-// TestCheckerFindsWrongServer: a link that writes another server's number into some tags is
-// detected, over TCP and UDP, and the first violations are reported in detail.
+// TestCheckerFindsWrongServer: the client detects another server's number in some tags, over TCP
+// and UDP, and reports the first violations in detail.
 func TestCheckerFindsWrongServer(t *testing.T) {
 	talk := Template{Name: "talk", Protocol: ProtocolUDP, Port: 90, Share: 1, Steps: []Step{
 		{From: Client, Size: 20}, {From: Server, Size: 20}, {From: Client, Size: 20, After: 50 * time.Millisecond},
@@ -51,7 +51,7 @@ func TestCheckerFindsWrongServer(t *testing.T) {
 	}
 }
 
-// plant changes the server in the tag of an exchange's second answer, of one server's.
+// plant changes the server in the tag of the second answer of server 2.
 func plant(client *Engine, frame []byte) bool {
 	var p packet
 	if [2]byte(frame[12:]) != [2]byte(client.ethernet[12:]) || !client.parse(&p, frame) {
@@ -73,8 +73,8 @@ func plant(client *Engine, frame []byte) bool {
 	return true
 }
 
-// TestServerRemovedDuringExchange: over UDP a server that was removed since the exchange began is
-// no violation; one removed before is.
+// TestServerRemovedDuringExchange: over UDP, meeting two servers is no violation if the first was
+// removed after the exchange began; it is one if the removal came before.
 func TestServerRemovedDuringExchange(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
@@ -109,8 +109,8 @@ func TestServerRemovedDuringExchange(t *testing.T) {
 	}
 }
 
-// TestCheckerFindsMovedExchange: a translator that moves an exchange to another server in its
-// middle is detected, although that server has not seen the beginning.
+// TestCheckerFindsMovedExchange: the client detects a translator that moves an exchange to another
+// server in its middle, although that server has not seen the beginning.
 func TestCheckerFindsMovedExchange(t *testing.T) {
 	r, err := newPair(smallProfile(t, burst()))
 	if err != nil {
@@ -153,7 +153,7 @@ func TestCheckerFindsMovedExchange(t *testing.T) {
 	}
 }
 
-// TestBroken: what makes a run bad.
+// TestBroken: the conditions that make a run fail.
 func TestBroken(t *testing.T) {
 	for _, tc := range []struct {
 		name           string
@@ -178,7 +178,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// TestRetupled: one server that sees another client address is counted.
+// TestRetupled: answers are counted if their server sees another client address.
 func TestRetupled(t *testing.T) {
 	r, err := newPair(smallProfile(t, query()))
 	if err != nil {
@@ -220,8 +220,8 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// TestTableAgainstMap: the table finds what a map does, over random insertions and
-// deletions at a load that makes long runs.
+// TestTableAgainstMap: the table finds the same connections as a map, over random insertions and
+// deletions at a load with long runs of used slots.
 func TestTableAgainstMap(t *testing.T) {
 	const n = 500
 	conns := make([]conn, n+1)
@@ -236,7 +236,7 @@ func TestTableAgainstMap(t *testing.T) {
 			delete(present, i)
 		} else {
 			conns[i].localPort = uint16(i)
-			hash := (x>>8&0x3f)<<1 | 1 // few homes: runs
+			hash := (x>>8&0x3f)<<1 | 1 // few home slots: long runs
 			tab.insert(hash, i)
 			present[i] = hash
 		}
@@ -255,20 +255,20 @@ func TestTableAgainstMap(t *testing.T) {
 	}
 }
 
-// TestWheel: timers come in their millisecond, also those that were put off, brought
-// forward, or are more than a turn of the wheel away.
+// TestWheel: timers expire in their millisecond, also if they were postponed, brought forward, or
+// are more than one turn of the wheel away.
 func TestWheel(t *testing.T) {
 	conns := make([]conn, 6)
 	w := newWheel(0)
 	w.arm(conns, 1, 10)
 	w.arm(conns, 2, 10)
-	w.arm(conns, 2, 20_000) // put off, beyond a turn
+	w.arm(conns, 2, 20_000) // postponed beyond a turn
 	w.arm(conns, 3, 500)
 	w.arm(conns, 3, 30) // brought forward
 	w.arm(conns, 4, 40)
 	w.unlink(conns, 4)
 	w.arm(conns, 5, 60)
-	conns[5].deadline = 0 // not wanted any more
+	conns[5].deadline = 0 // cancelled
 	came := map[uint32]uint32{}
 	for now := uint32(1); now <= 25_000; now++ {
 		for i := w.pop(conns, now); i != 0; i = w.pop(conns, now) {

@@ -5,33 +5,33 @@ import (
 	"math/bits"
 )
 
-// conn is one connection: pointer-free, two cache lines. Number 0 of the array is
-// nobody, so that zero means none in lists and tables.
+// conn is one connection: pointer-free, two cache lines. Number 0 of the array is not used, so that
+// 0 means "none" in lists and tables.
 type conn struct {
 	peer [16]byte // IPv4 in the last four bytes
 
-	// The timer, see wheel; or the place in the queue of those that linger.
+	// Timer links, see wheel; or links of the queue of lingering connections.
 	next, prev uint32
-	deadline   uint32 // milliseconds; 0: nothing is waited for
-	at         uint32 // where in the wheel it hangs, which may be earlier; 0: nowhere
+	deadline   uint32 // milliseconds; 0: no timeout
+	at         uint32 // millisecond of the wheel slot, possibly before deadline; 0: not on the wheel
 
-	// TCP, names of RFC 9293, section 3.3.1. Over UDP sndNxt counts the datagrams of
-	// the own step that were sent.
+	// TCP, with the names of RFC 9293, section 3.3.1. For UDP, sndNxt counts the datagrams sent of
+	// the own step.
 	sndUna, sndNxt, sndMax uint32
-	sndEnd                 uint32 // behind the last byte of the own message; FIN is there
+	sndEnd                 uint32 // behind the last byte of the own message: the position of FIN
 	rcvNxt                 uint32
-	rcvDone                uint32 // bytes of the peer's step that arrived
-	rttSeq                 uint32 // the sample is over when this is acknowledged
+	rcvDone                uint32 // bytes of the peer's step that have arrived
+	rttSeq                 uint32 // the RTT sample ends when this is acknowledged
 	srtt, rttvar           uint32 // microseconds
 
 	// Microseconds since the engine began.
 	opened, asked, rttAt uint32
 
-	got              uint64 // UDP: datagrams of the peer's step; TCP: a tag that came in pieces
-	server, peerHash uint32 // of the first tag; server 0: none yet
-	hash             uint32 // of the key, as in the table
+	got              uint64 // UDP: datagrams of the peer's step; TCP: a tag received in pieces
+	server, peerHash uint32 // of the first tag; server 0: no tag yet
+	hash             uint32 // hash of the key, as in the table
 
-	step                uint16 // whose turn it is and with what
+	step                uint16 // index of the current step
 	local               uint16 // number of the own address in the pool
 	localPort, peerPort uint16
 	peerWnd, mss        uint16
@@ -39,12 +39,12 @@ type conn struct {
 	protocol            Protocol
 	state               state
 	flags               flags
-	retries             uint8 // without an answer since the last one
-	probes              uint8 // of the window since it is closed; their interval doubles with each
+	retries             uint8 // retransmissions since the last answer
+	probes              uint8 // probes of a closed window so far; each doubles the interval
 	_                   [4]byte
 }
 
-// connBytes is its size; a test holds it.
+// connBytes is the size of conn; a test checks it.
 const connBytes = 128
 
 type state uint8
@@ -53,9 +53,9 @@ const (
 	closed    state = iota // in the free list
 	synSent                //
 	synRcvd                //
-	open                   // ESTABLISHED to LAST-ACK; flags say which
+	open                   // ESTABLISHED to LAST-ACK; flags distinguish them
 	exchange               // UDP
-	lingering              // TIME_WAIT, and UDP that may be asked again
+	lingering              // TIME_WAIT, and UDP exchanges whose client may repeat a request
 )
 
 type flags uint16
@@ -63,15 +63,15 @@ type flags uint16
 const (
 	needAck     flags = 1 << iota
 	queued            // is in Engine.ready
-	thinking          // the own step waits for its time
+	thinking          // the own step waits for its think time
 	timing            // a round trip is being timed
-	asking            // client: the first answer is awaited since asked
+	asking            // client: waits for the first answer since asked
 	finQueued         // FIN follows sndEnd
 	activeClose       // our FIN was queued before the peer's came
 	peerFin           // the peer's FIN arrived
 	counted           // is in Counts.Active
 	probing           // TCP: the peer's window is probed, and is not open yet
-	again             // UDP: the step is repeated, and what of the answer has arrived counts
+	again             // UDP: the step is repeated; datagrams of the answer that have arrived still count
 )
 
 // key identifies a connection.
@@ -87,7 +87,7 @@ func (c *conn) is(k *key) bool {
 		c.protocol == k.protocol && c.peer == k.peer
 }
 
-// hash is a keyed hash of two multiplications; 0 is never returned.
+// hash is a keyed hash of two multiplications; it never returns 0.
 func (k *key) hash(seed uint64) uint32 {
 	a := binary.LittleEndian.Uint64(k.peer[:])
 	b := binary.LittleEndian.Uint64(k.peer[8:])
@@ -97,21 +97,21 @@ func (k *key) hash(seed uint64) uint32 {
 	return uint32(hi^lo) | 1
 }
 
-// peerHash is what tags say about a client's address and port.
+// peerHash is the hash of a client's address and port in tags.
 func peerHash(peer [16]byte, port uint16) uint32 {
 	k := key{peer: peer, peerPort: port}
 	return k.hash(0)
 }
 
-// table finds connections by key: open addressing with linear probing, and deletion
-// by moving back what follows, so that it never fills with tombs. A slot is the hash
-// and the connection's number.
+// table finds connections by key: open addressing with linear probing. Deletion moves later entries
+// back, so the table never fills with tombstones. A slot holds the hash and the connection's
+// number.
 type table struct {
 	slots []uint64
 	mask  uint32
 }
 
-// newTable holds n connections at half load.
+// newTable returns a table for n connections at a load of at most one half.
 func newTable(n int) table {
 	size := 1 << bits.Len(uint(2*n-1))
 	return table{slots: make([]uint64, size), mask: uint32(size - 1)}
@@ -129,7 +129,7 @@ func (t *table) find(conns []conn, k *key, hash uint32) uint32 {
 	}
 }
 
-// touch begins to load what find will read, and returns the first candidate.
+// touch loads the slot that find will read, and returns the first candidate.
 func (t *table) touch(hash uint32) uint32 { return uint32(t.slots[hash>>1&t.mask]) }
 
 func (t *table) insert(hash, number uint32) {
@@ -155,7 +155,7 @@ func (t *table) remove(hash, number uint32) {
 			break
 		}
 		home := uint32(e>>32) >> 1 & t.mask
-		if (j-home)&t.mask >= (j-i)&t.mask { // it may stand at i
+		if (j-home)&t.mask >= (j-i)&t.mask { // it may move to i
 			t.slots[i] = e
 			i = j
 		}

@@ -13,34 +13,34 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Config has an engine's profile and link.
+// Config holds an engine's profile and link.
 type Config struct {
 	Role    Side
 	Profile *Profile // validated
 	Link    fastpath.Link
-	Pool    *fastpath.Pool // the engine's from now on
+	Pool    *fastpath.Pool // owned by the engine after New
 	UMEM    []byte         // frames of 2 KiB or more
 	MAC     [6]byte        // of the interface
 
-	// Own is an address of the interface that is no part of the pool; it may be
-	// invalid. The engine answers ARP for it, and resolves the gateway with it.
+	// Own is an address of the interface outside the pool; it may be invalid. The engine answers
+	// ARP for it, and resolves the gateway with it.
 	Own netip.Addr
-	// Gateway is where all packets go. Its MAC is resolved, unless GatewayMAC is set.
+	// Gateway is the next hop of all packets. Its MAC is resolved, unless GatewayMAC is set.
 	Gateway    netip.Addr
 	GatewayMAC [6]byte
 
-	// Targets are what a client connects to, in turn.
+	// Targets are the addresses to which a client connects, in turn.
 	Targets Pool
-	// Capacity is how many connections there is room for, those that linger included;
-	// enough for the profile if zero.
+	// Capacity is the maximum number of connections, including lingering ones; 0: enough for the
+	// profile.
 	Capacity int
-	// Removed says for each server when its last removal from service was complete:
-	// nanoseconds of the clock that Step is given; zero for never, Removing while it is
-	// under way. May be nil. It tells a UDP exchange that had to move from a violation.
+	// Removed holds for each server the time at which its last removal from service was complete,
+	// in nanoseconds of the clock passed to Step; zero for never, Removing during a removal. May be
+	// nil. It distinguishes a UDP exchange that had to move from a violation.
 	Removed []atomic.Uint64
 }
 
-// Removing stands in Config.Removed for a removal that may have been applied or not.
+// Removing in Config.Removed means that a removal may or may not have been applied.
 const Removing = math.MaxUint64
 
 // Engine plays one side of a profile on one link. It belongs to one goroutine.
@@ -56,11 +56,11 @@ type Engine struct {
 	mss     uint16
 	seed    uint64
 	minRTO  uint32 // microseconds
-	waitMS  uint32 // of those that linger
+	waitMS  uint32 // how long connections linger
 	mine    Pool
 	targets [][16]byte
 
-	ethernet  [header.EthernetBytes]byte // of everything that is sent; complete once resolved
+	ethernet  [header.EthernetBytes]byte // of all outgoing packets; complete once resolved
 	resolved  bool
 	askedAt   uint32   // milliseconds; time of the last request for the gateway
 	first4    uint32   // last four bytes of the pool's first address
@@ -70,33 +70,33 @@ type Engine struct {
 	conns   []conn
 	table   table
 	wheel   wheel
-	free    uint32 // a stack through next: the last to leave is likely still in cache
+	free    uint32 // a stack linked through next: the record released last is likely still in cache
 	lingers queue
 	ready   ring // connections that have something to send
 	stats   Stats
 
-	began  uint64 // nanoseconds, of the clock that Step is given
+	began  uint64 // nanoseconds, of the clock passed to Step
 	since  uint64 // nanoseconds since began
-	us, ms uint32 // now, since began; from 1
+	us, ms uint32 // now, since began; starts at 1
 
 	start  starter
 	rx     [rxBatch]fastpath.Desc
 	parsed [rxBatch]packet
 	tx     [txBatch]fastpath.Desc
 	txN    int
-	frame  []byte // of the packet that is being written
+	frame  []byte // of the packet being written
 
-	observe func(number uint32, payload []byte) // tests: what arrived in order
+	observe func(number uint32, payload []byte) // tests: receives the payload in order
 }
 
 const (
 	rxBatch = 64
 	txBatch = 64
-	// frameHead is how far into a frame packets are written at least; every next frame
-	// a cache line more, so that headers do not share the same few lines of the cache.
+	// frameHead is the least offset of packets in a frame; each next frame adds a cache line, so
+	// that headers do not compete for the same few cache lines.
 	frameHead = 64
-	// frameRoom is what remains of the smallest frame behind the last of those lines. It is enough
-	// for 1500 bytes and the Ethernet header.
+	// frameRoom is the rest of the smallest frame behind the last of these lines. It is enough for
+	// 1500 bytes and the Ethernet header.
 	frameRoom = 2048 - frameHead - 7<<6
 )
 
@@ -151,7 +151,7 @@ func New(c Config) (*Engine, error) {
 	return e, nil
 }
 
-// capacity is room for all that are open and for those that linger meanwhile.
+// capacity is room for all open connections and the connections that linger meanwhile.
 func capacity(p *Profile) int {
 	linger := p.CPS * p.TCP.TimeWait.Seconds()
 	if p.CPS == 0 {
@@ -160,8 +160,7 @@ func capacity(p *Profile) int {
 	return min(2*p.Concurrency+int(linger)+1024, maxConns)
 }
 
-// wireAddress is an address as records have it: IPv4 in the last four bytes, the rest
-// zero.
+// wireAddress is an address in the form of records: IPv4 in the last four bytes, the rest zero.
 func wireAddress(a netip.Addr) (b [16]byte) {
 	if a.Is4() {
 		v4 := a.As4()
@@ -178,9 +177,8 @@ func (e *Engine) netip(b [16]byte) netip.Addr {
 	return netip.AddrFrom4([4]byte(b[12:]))
 }
 
-// Step does everything there is to do now: it receives, plays timers, begins
-// connections and sends. now is in nanoseconds of a clock that only moves forward. It returns how
-// many packets moved.
+// Step receives, runs timers, begins connections and sends, as far as they are due. now is in
+// nanoseconds of a monotonic clock. It returns the number of packets received and sent.
 func (e *Engine) Step(now uint64) (moved int) {
 	e.setClock(now)
 	e.link.Complete(e.pool)
@@ -211,14 +209,14 @@ func (e *Engine) setClock(now uint64) {
 // Ready reports whether the gateway's MAC is known.
 func (e *Engine) Ready() bool { return e.resolved }
 
-// Stop ends the client's new connections; those that are open go on.
+// Stop ends the opening of connections by the client; open connections continue.
 func (e *Engine) Stop() { e.start.stopped = true }
 
-// Frames counts all frames that the engine and its link have: it must stay the UMEM's.
+// Frames counts all frames held by the engine and its link: it must always equal the UMEM's.
 func (e *Engine) Frames() int { return e.pool.Free() + e.link.Frames() + e.txN }
 
-// receive takes one batch. What its packets will touch is loaded for all of them
-// before it is used for the first, so that the misses overlap.
+// receive handles one batch. It first loads the memory that all packets of the batch will use, so
+// that the cache misses overlap.
 func (e *Engine) receive() int {
 	n := e.link.Receive(e.rx[:])
 	e.stats.Packets.In += uint64(n)
@@ -238,7 +236,7 @@ func (e *Engine) receive() int {
 	for i := range n {
 		touched += e.conns[candidates[i]].sndUna + uint32(e.conns[candidates[i]].state)
 	}
-	e.start.touched = touched // used, so that the loads are not left out
+	e.start.touched = touched // stored, so that the compiler keeps the loads
 	for i := range n {
 		if e.parsed[i].ok {
 			e.handle(&e.parsed[i])
@@ -250,7 +248,7 @@ func (e *Engine) receive() int {
 	return n
 }
 
-// read parses a frame that is for a connection; others are dealt with at once.
+// read parses a frame of a connection; it handles all other frames at once.
 func (e *Engine) read(p *packet, frame []byte) bool {
 	switch {
 	case len(frame) < header.EthernetBytes:
@@ -265,7 +263,7 @@ func (e *Engine) read(p *packet, frame []byte) bool {
 	return e.parse(p, frame)
 }
 
-// handle finds the packet's connection.
+// handle finds the packet's connection and passes the packet on.
 func (e *Engine) handle(p *packet) {
 	i := e.table.find(e.conns, &p.key, p.hash)
 	switch {
@@ -281,10 +279,10 @@ func (e *Engine) handle(p *packet) {
 	}
 }
 
-// sendReady lets every connection send that has something to send, until there is
-// no room; the others keep their turn.
+// sendReady lets every connection send that has something to send, until there is no room; the
+// others keep their place in the queue.
 func (e *Engine) sendReady() {
-	for n := e.ready.len(); n > 0; n-- { // not those that are woken meanwhile
+	for n := e.ready.len(); n > 0; n-- { // without connections queued during the loop
 		i := e.ready.first()
 		c := &e.conns[i]
 		if c.state != closed && !e.output(i, c) {
@@ -295,7 +293,7 @@ func (e *Engine) sendReady() {
 	}
 }
 
-// ring is a queue of connection numbers that each is in once at most.
+// ring is a queue of connection numbers; each number is in it at most once.
 type ring struct {
 	v          []uint32
 	head, tail uint32
@@ -308,7 +306,7 @@ func (r *ring) first() uint32 { return r.v[r.head&uint32(len(r.v)-1)] }
 func (r *ring) drop()         { r.head++ }
 func (r *ring) push(i uint32) { r.v[r.tail&uint32(len(r.v)-1)] = i; r.tail++ }
 
-// wake gives the connection a turn to send.
+// wake queues the connection to send.
 func (e *Engine) wake(i uint32) {
 	c := &e.conns[i]
 	if c.flags&queued == 0 {
@@ -317,8 +315,8 @@ func (e *Engine) wake(i uint32) {
 	}
 }
 
-// take begins a packet: room in a frame and its headers up to the transport's, which
-// begins at the offset that is returned. ok is false if there is no room now.
+// take begins a packet: it reserves a frame and writes the headers before the transport header,
+// whose offset it returns. ok is false if there is no room now.
 func (e *Engine) take(c *conn, transportBytes int) (at int, ok bool) {
 	if e.txN == txBatch && e.transmit() == 0 {
 		return 0, false
@@ -333,14 +331,14 @@ func (e *Engine) take(c *conn, transportBytes int) (at int, ok bool) {
 	return e.header(e.frame, c, transportBytes), true
 }
 
-// sent ends the packet that take began.
+// sent finishes the packet that take began.
 func (e *Engine) sent(length int) {
 	e.tx[e.txN].Len = uint32(length)
 	e.txN++
 	e.stats.Packets.Out++
 }
 
-// transmit hands over what was written. What the link does not take is kept.
+// transmit passes the written packets to the link. It keeps packets that the link does not accept.
 func (e *Engine) transmit() int {
 	n := e.link.Transmit(e.tx[:e.txN])
 	copy(e.tx[:], e.tx[n:e.txN])
@@ -348,8 +346,8 @@ func (e *Engine) transmit() int {
 	return n
 }
 
-// allocate makes a connection's record; 0 if there is no room. One that lingers gives
-// way.
+// allocate returns a record for a new connection; 0 if there is no room. If the table is full, it
+// evicts a lingering connection.
 func (e *Engine) allocate(k *key, hash uint32) uint32 {
 	if e.free == 0 {
 		i := e.lingers.head
@@ -371,7 +369,7 @@ func (e *Engine) allocate(k *key, hash uint32) uint32 {
 	return i
 }
 
-// release ends a record, in any state.
+// release frees a record, in any state.
 func (e *Engine) release(i uint32) {
 	c := &e.conns[i]
 	e.leave(c)
@@ -385,7 +383,7 @@ func (e *Engine) release(i uint32) {
 	c.next, e.free = e.free, i
 }
 
-// linger keeps a connection that is over for a while: TIME_WAIT.
+// linger keeps a finished connection for a while: TIME_WAIT.
 func (e *Engine) linger(i uint32) {
 	c := &e.conns[i]
 	e.leave(c)
@@ -398,7 +396,7 @@ func (e *Engine) linger(i uint32) {
 	e.lingers.push(e.conns, i)
 }
 
-// leave takes a connection out of those that are active.
+// leave removes a connection from the active ones.
 func (e *Engine) leave(c *conn) {
 	if c.flags&counted != 0 {
 		c.flags &^= counted
@@ -414,7 +412,7 @@ func (e *Engine) enter(c *conn) {
 	e.start.active++
 }
 
-// expire plays the timers that are due.
+// expire runs the timers that are due.
 func (e *Engine) expire() {
 	for i := e.lingers.head; i != 0 && e.conns[i].deadline <= e.ms; i = e.lingers.head {
 		e.release(i)

@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/test/bed/memlink"
 )
 
-// smallProfile is a profile of one template on small pools.
+// smallProfile is a profile with small pools.
 func smallProfile(t testing.TB, templates ...Template) *Profile {
 	t.Helper()
 	p := &Profile{Name: "test", Duration: time.Hour, CPS: 1000, Concurrency: 200, Templates: templates}
@@ -59,8 +59,8 @@ func burst() Template {
 		}}
 }
 
-// play runs a pair on time of its own until n connections were opened and all are
-// over, or the time is.
+// play runs a pair in simulated time until n connections were opened and all have ended, or until
+// the limit.
 func play(t testing.TB, r *pair, n uint64, limit time.Duration) {
 	t.Helper()
 	const tick = 100 * time.Microsecond
@@ -82,7 +82,7 @@ func play(t testing.TB, r *pair, n uint64, limit time.Duration) {
 	}
 }
 
-// clean says that everything that was opened was completed, at both ends.
+// clean checks that both engines completed all n connections.
 func clean(t testing.TB, r *pair, n uint64) {
 	t.Helper()
 	for _, e := range []*Engine{r.client, r.server} {
@@ -128,14 +128,14 @@ func TestExchanges(t *testing.T) {
 	}
 }
 
-// TestFaults plays on a wire that loses, repeats and reorders: every byte arrives,
-// in order, once. A seed that found a defect stays here under the defect's name.
+// TestFaults plays on a wire that loses, repeats and reorders: every byte arrives once, in order. A
+// seed that found a defect stays here under the defect's name.
 func TestFaults(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		seed uint64
 	}{
-		// Twice lost was the FIN of the peer, which had acknowledged ours.
+		// The peer's FIN, which acknowledged ours, was lost twice.
 		{"wait for the peer's FIN", 1795471280345792856},
 		{"random", uint64(time.Now().UnixNano())},
 	} {
@@ -162,9 +162,9 @@ func playFaults(t *testing.T, seed uint64) {
 		switch x := random.IntN(100); {
 		case x < 3: // lost
 			return
-		case x < 6: // twice
+		case x < 6: // duplicated
 			to.Inject(frame)
-		case x < 10: // later
+		case x < 10: // delayed
 			held = append(held, late{to, bytes.Clone(frame)})
 			return
 		}
@@ -193,8 +193,8 @@ func playFaults(t *testing.T, seed uint64) {
 	t.Logf("client %+v\nserver %+v", c, s)
 }
 
-// arrived hashes what arrives on each TCP connection of an engine, and compares it
-// with what the template says once there is as much of it.
+// arrived hashes the data that arrives on each TCP connection of an engine, and compares it with
+// the template when it is complete.
 type arrived struct {
 	e            *Engine
 	p            *Profile
@@ -230,7 +230,7 @@ func arrivals(e *Engine, p *Profile) *arrived {
 	return a
 }
 
-// want is the hash of all the peer sends on a connection.
+// want is the hash of all data that the peer sends on a connection.
 func (a *arrived) want(c *conn) ([]byte, int) {
 	t := &a.p.Templates[c.template]
 	tag := Tag{}
@@ -257,7 +257,7 @@ func (a *arrived) completed() (n uint64) {
 	return n
 }
 
-// message is what a peer that is no engine must send as a step, with a tag if it has one.
+// message is the content of a step for a peer that is no engine, with its tag if it has one.
 func (t *Template) message(number int, tag Tag) []byte {
 	s := &t.Steps[number]
 	b := make([]byte, s.Size)

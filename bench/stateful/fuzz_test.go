@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/test/bed/memlink"
 )
 
-// FuzzReceive: with any packets in the middle of exchanges, no frame is lost, every
-// connection is either in the table or free, and both engines go on.
+// FuzzReceive: with arbitrary packets in the middle of exchanges, no frame is lost, every
+// connection is either in the table or free, and both engines continue.
 func FuzzReceive(f *testing.F) {
 	r, err := newPair(smallProfile(f, page(), burst(), query()))
 	if err != nil {
@@ -51,8 +51,8 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// fill injects a frame, with right checksums if it has a transport header: else hardly
-// one would get past them.
+// fill injects a frame into an engine, with valid checksums if it has a transport header: otherwise
+// nearly all would be dropped by the checksum.
 func fill(r *pair, frame []byte, toClient bool) {
 	e, link := r.server, r.serverLink
 	if toClient {
@@ -74,7 +74,7 @@ func fill(r *pair, frame []byte, toClient bool) {
 	link.Inject(frame)
 }
 
-// checkTable walks the whole structure.
+// checkTable verifies the whole structure.
 func (e *Engine) checkTable(t *testing.T) {
 	t.Helper()
 	present, free := 0, 0

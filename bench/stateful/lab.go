@@ -14,13 +14,13 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// Systems that a lab can have between its engines.
+// Systems under test in a lab.
 const (
 	ThroughNone   = "none"   // a veth pair
 	ThroughSluice = "sluice" // a gateway between two veth pairs
 )
 
-// built is a Lab in namespaces of its own.
+// built is a Lab in network namespaces of its own.
 type built struct {
 	Lab
 	net   *topo.Net
@@ -28,7 +28,7 @@ type built struct {
 	churn *churn
 }
 
-// play runs the profile and reports the gateway's losses.
+// play runs the profile and adds the gateway's drops to the result.
 func (b *built) play(ctx context.Context, p *Profile, progress io.Writer) (*Result, error) {
 	r, err := Play(ctx, &b.Lab, p, progress)
 	if err != nil && b.gate != nil {
@@ -43,8 +43,8 @@ func (b *built) play(ctx context.Context, p *Profile, progress io.Writer) (*Resu
 	return r, err
 }
 
-// build makes a network with a system between the engines. churn is how often a second
-// an endpoint is removed or added; 0 leaves them.
+// build makes a network with a system between the engines. churnPerSecond is how often per second
+// an endpoint is removed or added; 0 turns this off.
 func build(ctx context.Context, system, sluice string, churnPerSecond int, p *Profile) (b *built, err error) {
 	b = &built{}
 	if b.net, err = topo.New(topo.Config{Direct: true, Queues: 1}); err != nil {
@@ -61,8 +61,7 @@ func build(ctx context.Context, system, sluice string, churnPerSecond int, p *Pr
 	return b, nil
 }
 
-// backToBack uses the wire between client and gateway, and puts the server where the
-// gateway would be.
+// backToBack uses the wire between client and gateway, with the server in the gateway's place.
 func (b *built) backToBack(p *Profile) {
 	b.Client = Port{Interface: "eth0", Namespace: b.net.Clients[0]}
 	b.Server = Port{Interface: b.net.Gateway.Interfaces[0].Name, Namespace: b.net.Gateway}
@@ -104,8 +103,8 @@ func (b *built) throughSluice(ctx context.Context, sluice string, churnPerSecond
 	return nil
 }
 
-// started starts the daemon. It must be called when the engines answer for their
-// addresses, so that the gateway resolves them at once; so Lab.During does not do it.
+// started starts the daemon. It must be called when the engines already answer for their addresses,
+// so that the gateway resolves them at once; therefore Lab.During does not start it.
 func (b *built) started(ctx context.Context) error {
 	if b.gate == nil {
 		return nil
@@ -116,7 +115,7 @@ func (b *built) started(ctx context.Context) error {
 	return nil
 }
 
-// dropped is what the gateway did not forward, by reason.
+// dropped returns the packets that the gateway did not forward, by reason.
 func (b *built) dropped(ctx context.Context) (map[string]uint64, error) {
 	if b.gate == nil {
 		return nil, nil
@@ -152,16 +151,16 @@ func (b *built) close() error {
 	return errors.Join(append(errs, b.net.Close())...)
 }
 
-// churn removes and adds endpoints while traffic flows. One goroutine's.
+// churn removes and adds endpoints while traffic flows. It belongs to one goroutine.
 type churn struct {
 	gate    *launch.Gateway
 	profile *Profile
 	removed []atomic.Uint64 // see Config.Removed
-	out     []bool          // servers that are no endpoints now
+	out     []bool          // servers that are currently not endpoints
 	edits   int
 }
 
-// services is a Service for each template, with the servers that are in service.
+// services returns a Service for each template, with the servers that are currently in service.
 func (c *churn) services() (list []launch.Service) {
 	p := c.profile
 	for i := range p.Templates {
@@ -178,7 +177,7 @@ func (c *churn) services() (list []launch.Service) {
 	return list
 }
 
-// run edits until ctx is done. At least half of the servers stay.
+// run edits until ctx is done. At least half of the servers stay in service.
 func (c *churn) run(ctx context.Context, perSecond int) error {
 	random := rand.New(rand.NewPCG(1, 2))
 	tick := time.NewTicker(time.Second / time.Duration(perSecond))
@@ -198,7 +197,7 @@ func (c *churn) run(ctx context.Context, perSecond int) error {
 	}
 }
 
-// edit takes a server out, or back in.
+// edit removes a server from service, or adds it again.
 func (c *churn) edit(ctx context.Context, k int) error {
 	gone := 0
 	for _, out := range c.out {

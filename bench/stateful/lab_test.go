@@ -22,7 +22,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// TestBackToBack is the command over a wire: a table and a file.
+// TestBackToBack runs the command over a wire, and checks table and file.
 func TestBackToBack(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: network namespaces, XDP")
@@ -60,7 +60,7 @@ func TestBackToBack(t *testing.T) {
 	}
 }
 
-// TestThroughSluice: endpoints come and go, and no connection meets two servers.
+// TestThroughSluice: endpoints are removed and added, and no connection meets two servers.
 func TestThroughSluice(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: network namespaces, XDP")
@@ -104,9 +104,9 @@ func TestThroughSluice(t *testing.T) {
 	}
 }
 
-// TestCheckerFindsPerPacketBalancing: a router that chooses a server for each packet, with the
-// kernel's own packet mangling, is found out over real interfaces; one that chooses for each
-// connection is not.
+// TestCheckerFindsPerPacketBalancing: over real interfaces, the checker detects a router that
+// chooses a server for each packet, with the kernel's own packet mangling, and accepts one that
+// chooses for each connection.
 func TestCheckerFindsPerPacketBalancing(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Fatal("the translator is nft's, which is not installed: run .ci/test-tools, as make test does")
@@ -152,8 +152,8 @@ func TestCheckerFindsPerPacketBalancing(t *testing.T) {
 	}
 }
 
-// translateEachPacket has the gateway's kernel forward, and rewrite addresses without a memory of
-// connections.
+// translateEachPacket makes the gateway's kernel forward, and rewrite addresses without connection
+// tracking.
 func translateEachPacket(t *testing.T, b *built, p *Profile, choose string) {
 	t.Helper()
 	client, server, gateway := b.net.Clients[0], b.net.Backends[0], b.net.Gateway
@@ -178,7 +178,7 @@ func translateEachPacket(t *testing.T, b *built, p *Profile, choose string) {
 	}
 }
 
-// TestNoGatewayEndsTheRun: without a gateway the run ends with a reason.
+// TestNoGatewayEndsTheRun: without a gateway the run ends with an error that says so.
 func TestNoGatewayEndsTheRun(t *testing.T) {
 	n := wired(t)
 	p := againstLinux(t, false, "20-23", "50")
@@ -191,7 +191,7 @@ func TestNoGatewayEndsTheRun(t *testing.T) {
 	}
 }
 
-// TestGuardRefusesDefaultRoute: an interface with a default route is not taken.
+// TestGuardRefusesDefaultRoute: an interface with a default route is rejected.
 func TestGuardRefusesDefaultRoute(t *testing.T) {
 	n := wired(t)
 	p := Port{Interface: "eth0", Namespace: n.Clients[0]}

@@ -20,8 +20,8 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// wired is a network of which the wire between client and gateway is used: an engine on
-// one end, Linux on the other.
+// wired is a network whose wire between client and gateway is used: an engine on one end, Linux on
+// the other.
 func wired(t *testing.T) *topo.Net {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -39,7 +39,7 @@ func wired(t *testing.T) *topo.Net {
 	return n
 }
 
-// againstLinux is a profile whose pools lie in the wire's networks.
+// againstLinux is a profile whose pools are in the wire's networks.
 func againstLinux(t *testing.T, six bool, clients, servers string) *Profile {
 	t.Helper()
 	const mebibyte = 1 << 20
@@ -73,7 +73,7 @@ func families(t *testing.T, f func(t *testing.T, six bool)) {
 	}
 }
 
-// start runs an engine on a port until the test is over.
+// start runs an engine on a port until the test ends.
 func start(t *testing.T, port Port, c Config) *driver {
 	t.Helper()
 	l, err := openLine(t.Context(), &port)
@@ -97,7 +97,7 @@ func start(t *testing.T, port Port, c Config) *driver {
 	return d
 }
 
-// TestAgainstLinuxServer: Linux answers, and its stack finds nothing wrong.
+// TestAgainstLinuxServer: Linux serves the engine's clients, and its stack reports no errors.
 func TestAgainstLinuxServer(t *testing.T) {
 	families(t, func(t *testing.T, six bool) {
 		n := wired(t)
@@ -133,7 +133,7 @@ func TestAgainstLinuxServer(t *testing.T) {
 	})
 }
 
-// wait waits until what a driver published is so.
+// wait waits until a driver's published counts satisfy a condition.
 func wait(t *testing.T, d *driver, so func(Counts) bool) {
 	t.Helper()
 	const limit = 20 * time.Second
@@ -154,7 +154,7 @@ func serve(ctx context.Context, l net.Listener, template *Template) error {
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			return group.Wait() // closed
+			return group.Wait() // the listener was closed
 		}
 		group.Go(func() error {
 			defer c.Close()
@@ -168,8 +168,8 @@ func serve(ctx context.Context, l net.Listener, template *Template) error {
 	}
 }
 
-// converse plays one side of a template over a connection of Linux: what arrives must
-// have the hash of what the template says.
+// converse plays one side of a template over a Linux connection: the received data must have the
+// hash of the template's.
 func converse(c net.Conn, template *Template, side Side, server uint32, client netip.AddrPort) error {
 	tag := Tag{Server: server, Peer: peerHash(wireAddress(client.Addr().Unmap()), client.Port())}
 	for k := range template.Steps {
@@ -202,7 +202,7 @@ func converse(c net.Conn, template *Template, side Side, server uint32, client n
 	return nil
 }
 
-// TestAgainstLinuxClient: Linux asks, and gets every byte.
+// TestAgainstLinuxClient: Linux clients send requests to the engine, and get every byte.
 func TestAgainstLinuxClient(t *testing.T) {
 	families(t, func(t *testing.T, six bool) {
 		n := wired(t)
@@ -244,7 +244,7 @@ func TestAgainstLinuxClient(t *testing.T) {
 	})
 }
 
-// refused: a port of no template is answered with RST.
+// refused: the engine answers a port without a template with RST.
 func refused(t *testing.T, n *topo.Net, p *Profile) {
 	t.Helper()
 	began := time.Now()

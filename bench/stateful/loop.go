@@ -15,24 +15,24 @@ type driver struct {
 	engine *Engine
 	fd     int
 
-	stopOpening, stop atomic.Bool // written by others, read once per step
+	stopOpening, stop atomic.Bool // written by other goroutines, read once per step
 	done              chan struct{}
-	ready             atomic.Bool // the gateway is known
+	ready             atomic.Bool // the gateway's MAC is known
 
-	mu      sync.Mutex // guards what the engine publishes now and then
+	mu      sync.Mutex // guards the published copies
 	counts  []Counts
 	packets PacketCounts
 }
 
 const (
 	publishEvery = 50 * time.Millisecond
-	// spinFor is how long a driver looks for more work before it sleeps, and sleepFor how
-	// long at most: timers and new connections are late by that.
+	// A driver spins for spinFor without work before it sleeps for sleepFor at most: timers and new
+	// connections may be late by that.
 	spinFor  = 20 * time.Microsecond
 	sleepFor = 500 * time.Microsecond
 )
 
-// drive starts the engine. Its Stats belong to the caller again when done is closed.
+// drive starts the engine. Its Stats belong to the caller again after done is closed.
 func drive(e *Engine) *driver {
 	d := &driver{engine: e, fd: e.link.FD(), done: make(chan struct{}), counts: make([]Counts, len(e.stats.Templates))}
 	go d.loop()
@@ -59,13 +59,13 @@ func (d *driver) loop() {
 		}
 		if now-worked > uint64(spinFor) {
 			limit := unix.NsecToTimespec(int64(sleepFor))
-			_, _ = unix.Ppoll(fds, &limit, nil) // EINTR, or a link that went: the next step finds out
+			_, _ = unix.Ppoll(fds, &limit, nil) // EINTR, or the link is gone: the next step reports it
 		}
 	}
 	d.publish()
 }
 
-// publish copies what others may look at while the engine runs.
+// publish copies the figures that other goroutines may read while the engine runs.
 func (d *driver) publish() {
 	d.ready.Store(d.engine.Ready())
 	d.mu.Lock()
@@ -74,7 +74,7 @@ func (d *driver) publish() {
 	d.packets = d.engine.stats.Packets
 }
 
-// seen is what was published last.
+// seen returns the figures published last.
 func (d *driver) seen() ([]Counts, PacketCounts) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -15,24 +15,25 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// MemoryConfig is a run of both engines back to back on in-memory links, on one thread: what
-// the generator itself can do.
+// MemoryConfig is a run of both engines back to back on in-memory links, on one thread: it measures
+// the generator itself.
 type MemoryConfig struct {
 	Window     time.Duration // of each measurement
 	Repeat     int
-	Concurrent int // connections that are held open in the second part
+	Concurrent int // connections held open in the second part
 	Out        io.Writer
 	Progress   io.Writer
 }
 
-// Targets of the engines.
+// Targets for the engines.
 const (
 	targetCPS        = 100_000
 	targetConcurrent = 1_000_000
 )
 
-// Memory runs and prints a table. Set-up is a connection of one short question and
-// answer, as many as go; then Concurrent connections are opened and talk.
+// Memory runs and prints a table. The first part opens connections with one short request and
+// answer, as many as possible; the second opens Concurrent connections and exchanges messages on
+// all of them.
 func Memory(ctx context.Context, c MemoryConfig) ([]results.Point, error) {
 	if c.Window < 10*time.Millisecond || c.Repeat < 1 || c.Concurrent < 1000 || c.Concurrent > maxConns/4 {
 		return nil, fmt.Errorf("windows of %s, %d of them, %d connections: at least 10ms, 1 and 1000 to %d are "+
@@ -79,9 +80,9 @@ func Memory(ctx context.Context, c MemoryConfig) ([]results.Point, error) {
 	return points, memoryTable(c.Out, points)
 }
 
-// shuffle puts the free records in random order. Connections that are opened, and later
-// expire, one after the other would else lie one after the other in memory, and the processor
-// would fetch them in advance, which does not happen with real traffic.
+// shuffle puts the free records in random order. Otherwise connections that are opened, and later
+// expire, one after the other would be adjacent in memory, and the processor would prefetch them,
+// which does not happen with real traffic.
 func (e *Engine) shuffle() {
 	order := rand.New(rand.NewPCG(1, uint64(e.role))).Perm(len(e.conns) - 1)
 	e.free = 0
@@ -91,7 +92,7 @@ func (e *Engine) shuffle() {
 	}
 }
 
-// setupProfile is connections that ask once, as many as go.
+// setupProfile opens connections with a single request, as many as possible.
 func setupProfile() *Profile {
 	p := memoryProfile("set-up", 10_000, Template{
 		Name: "short", Protocol: ProtocolTCP, Port: 80, Share: 1, Close: Server, Timeout: 30 * time.Minute,
@@ -101,8 +102,8 @@ func setupProfile() *Profile {
 	return p
 }
 
-// heldProfile is connections that stay, and would ask more often than can be answered:
-// so all of them are always in use, in turn.
+// heldProfile keeps connections open and lets them send requests faster than the engines can
+// answer, so that all of them are always in use, in turn.
 func heldProfile(concurrent int) *Profile {
 	t := Template{Name: "held", Protocol: ProtocolTCP, Port: 9000, Share: 1, Timeout: 30 * time.Minute}
 	for range 1000 {
@@ -117,36 +118,36 @@ func memoryProfile(name string, concurrency int, t Template) *Profile {
 	p := &Profile{Name: name, Duration: time.Hour, Concurrency: concurrency, Templates: []Template{t}}
 	p.Clients, _ = ParsePool("10.81.0.1-10.81.0.64", "1024-65535") // both are constants
 	p.Servers, _ = ParsePool("10.82.0.1-10.82.0.16", "")
-	p.TCP.FirstRTO, p.TCP.MinRTO = time.Minute, time.Minute // nothing is lost, but a window may end in between
+	p.TCP.FirstRTO, p.TCP.MinRTO = time.Minute, time.Minute // a window may end during an exchange
 	if err := p.Validate(); err != nil {
 		panic("stateful: a built-in profile is wrong: " + err.Error())
 	}
 	return p
 }
 
-// sample is one window.
+// memorySample is the measurement of one window.
 type memorySample struct {
-	seconds    float64 // of the whole loop, the wire's copies included
+	seconds    float64 // of the whole loop, including the wire's copies
 	engines    float64 // of both engines' steps
-	packets    uint64  // sent and received, at both: one on the wire counts twice
+	packets    uint64  // sent and received by both engines: a packet on the wire counts twice
 	completed  uint64
 	concurrent int64
 }
 
 type memoryRun struct {
 	MemoryConfig
-	opened      float64 // connections a second while they were opened
+	opened      float64 // connections opened per second
 	setup, held []memorySample
 }
 
-// clock is the time that workers have too.
+// clock returns the time of the clock that workers use, in nanoseconds.
 func clock() uint64 {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // cannot fail for this clock
 	return uint64(t.Nano())
 }
 
-// fill opens all connections that are held.
+// fill opens all held connections.
 func (m *memoryRun) fill(ctx context.Context, r *pair) error {
 	began := clock()
 	const limit = 2 * time.Minute
@@ -166,13 +167,14 @@ func (m *memoryRun) fill(ctx context.Context, r *pair) error {
 	return nil
 }
 
-// window runs a pair for one window. The engines' part is timed apart from the wire's.
+// window runs a pair for one window. The time of the engines is measured separately from the
+// wire's.
 func (m *memoryRun) window(ctx context.Context, r *pair) (s memorySample, err error) {
 	packets := func() uint64 {
 		return r.client.stats.Packets.In + r.client.stats.Packets.Out + r.server.stats.Packets.In +
 			r.server.stats.Packets.Out
 	}
-	r.step(clock()) // what was due during the other pair's window begins
+	r.step(clock()) // begins with the work that became due during the other pair's window
 	began := clock()
 	first, completed := packets(), r.client.stats.Templates[0].Completed
 	end, engines := began+uint64(m.Window), uint64(0)
@@ -194,7 +196,7 @@ func (m *memoryRun) window(ctx context.Context, r *pair) (s memorySample, err er
 		completed: r.client.stats.Templates[0].Completed - completed, concurrent: r.client.stats.Templates[0].Active,
 	}
 	if s.packets == 0 && ctx.Err() == nil {
-		return s, fmt.Errorf("not a packet in a window of %s: take longer ones", m.Window)
+		return s, fmt.Errorf("no packet in a window of %s: use longer windows", m.Window)
 	}
 	return s, ctx.Err()
 }
@@ -214,7 +216,7 @@ func (m *memoryRun) points() []results.Point {
 		}
 		return p
 	}
-	perPacket := func(s *memorySample) float64 { return s.engines / float64(s.packets) } // window has seen to it
+	perPacket := func(s *memorySample) float64 { return s.engines / float64(s.packets) } // never 0
 	concurrent := point("held", "concurrent", "connections", "higher", min(targetConcurrent, float64(m.Concurrent)),
 		m.held,
 		func(s *memorySample) float64 { return float64(s.concurrent) })

@@ -8,8 +8,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Neighbours: the engine answers for every address of its pool and for Config.Own, and
-// asks for its gateway. RFC 826; RFC 4861, sections 4.3, 4.4 and 4.6.1.
+// Neighbours: the engine answers for every address of its pool and for Config.Own, and resolves its
+// gateway. RFC 826; RFC 4861, sections 4.3, 4.4 and 4.6.1.
 const (
 	arpBytes   = 28
 	arpRequest = 1
@@ -18,7 +18,7 @@ const (
 	neighbourSolicit     = 135
 	neighbourAdvert      = 136
 	neighbourBytes       = 24 // without options
-	linkAddressOption    = 8  // bytes of one
+	linkAddressOption    = 8  // bytes of one option
 	optionSourceLink     = 1
 	optionTargetLink     = 2
 	solicitedAndOverride = 0x60000000
@@ -26,7 +26,7 @@ const (
 	askEveryMS = 100
 )
 
-// resolve completes the headers of what is sent.
+// resolve completes the Ethernet header of outgoing packets.
 func (e *Engine) resolve(mac [6]byte) {
 	copy(e.ethernet[:], mac[:])
 	e.resolved = true
@@ -41,7 +41,7 @@ func (e *Engine) answersFor(address []byte) bool {
 	return e.c.Own.IsValid() && string(own[16-len(address):]) == string(address)
 }
 
-// asker is the address that asks: Own, or the pool's first.
+// asker is the source address of requests: Own, or the pool's first address.
 func (e *Engine) asker() netip.Addr {
 	if e.c.Own.IsValid() {
 		return e.c.Own
@@ -90,7 +90,7 @@ func (e *Engine) arpMessage(b []byte, operation uint16, from []byte, mac [6]byte
 	return header.EthernetBytes + arpBytes
 }
 
-// arp reads a frame that is not of the engine's family.
+// arp handles a frame that is not of the engine's address family.
 func (e *Engine) arp(frame []byte) {
 	if e.six || len(frame) < header.EthernetBytes+arpBytes || binary.BigEndian.Uint16(frame[12:]) != etherARP {
 		e.stats.Packets.Ignored++
@@ -108,7 +108,7 @@ func (e *Engine) arp(frame []byte) {
 	}
 }
 
-// bare is a frame for a packet that take does not write.
+// bare returns an empty frame for a packet without the headers that take writes.
 func (e *Engine) bare() ([]byte, uint64) {
 	if e.txN == txBatch && e.transmit() == 0 {
 		return nil, 0
@@ -127,8 +127,8 @@ func (e *Engine) learn(address []byte, mac [6]byte) {
 	}
 }
 
-// neighbour reads a neighbour solicitation or advertisement, and reports whether the
-// frame was one.
+// neighbour handles a neighbour solicitation or advertisement, and reports whether the frame was
+// one.
 func (e *Engine) neighbour(frame []byte) bool {
 	const at = header.EthernetBytes + header.IPv6Bytes
 	if !e.six || len(frame) < at+neighbourBytes || frame[header.EthernetBytes+6] != header.ProtoICMPv6 {
@@ -163,7 +163,7 @@ func (e *Engine) neighbour(frame []byte) bool {
 	return true
 }
 
-// solicitation asks by the solicited-node address (RFC 4291, section 2.7.1).
+// solicitation writes a request to the solicited-node address (RFC 4291, section 2.7.1).
 func (e *Engine) solicitation(b []byte, from, to [16]byte) int {
 	group := [16]byte{0: 0xff, 1: 0x02, 11: 1, 12: 0xff}
 	copy(group[13:], to[13:])

@@ -10,11 +10,11 @@ import (
 type pair struct {
 	client, server         *Engine
 	clientLink, serverLink *memlink.Link
-	// buf, for each direction, is a frame on its way; it stays there while the
-	// receiver has no room: this wire loses nothing by itself.
+	// buf is a frame in flight, for each direction; it stays there while the receiver has no room,
+	// so this wire itself loses nothing.
 	buf [2][]byte
-	// fault, where there is one, is what the wire does to each frame instead of
-	// delivering it: tests lose, repeat and reorder.
+	// fault, if set, handles each frame instead of delivering it: tests lose, repeat and reorder
+	// frames.
 	fault func(to *memlink.Link, frame []byte)
 }
 
@@ -53,7 +53,7 @@ func newPair(p *Profile) (*pair, error) {
 	return r, err
 }
 
-// carry moves what one side transmitted to the other.
+// carry moves the frames that one side transmitted to the other.
 func (r *pair) carry(direction Side, from, to *memlink.Link) {
 	b := &r.buf[direction]
 	for range pairRing {

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// TagBytes is how long the tag is that a server's messages begin with, and every
-// datagram of a given size:
+// TagBytes is the length of the tag at the beginning of a server's messages, and of every datagram
+// of a given size:
 //
 //	0        4          8           12     14     16
 //	| magic  | server   | peer      | step | seq  |
 //
-// server is the number of the server's address in the pool plus one, zero from a client;
-// peer a hash of the client's address and port as the server sees them; step the
-// step's number and seq the datagram's number in it. Over TCP seq is zero.
+// server is the number of the server's address in the pool plus one, zero from a client; peer is a
+// hash of the client's address and port as the server sees them; step is the step's number, and seq
+// the datagram's number in it. Over TCP seq is zero.
 const TagBytes = 16
 
 const tagMagic = 0x534c5447 // "SLTG"
 
-// Tag is what such bytes say.
+// Tag is the content of such a tag.
 type Tag struct {
 	Server, Peer uint32
 	Step, Seq    uint16
@@ -46,11 +46,11 @@ func ReadTag(b []byte) (t Tag, ok bool) {
 	}, true
 }
 
-// patternBytes is where the pattern of messages begins anew. A segment more lies
-// behind it, so that every segment is one piece of memory.
+// patternBytes is the period of the pattern in messages. One more segment follows it in memory, so
+// that every segment is contiguous.
 const patternBytes = 1 << 16
 
-// pattern is what messages of a given size consist of, behind their tags.
+// pattern is the content of messages of a given size, behind their tags.
 var pattern = func() []byte {
 	r := rand.NewChaCha8([32]byte{'s', 'l', 'u', 'i', 'c', 'e'})
 	b := make([]byte, patternBytes+2048)
@@ -59,10 +59,10 @@ var pattern = func() []byte {
 	return b
 }()
 
-// step is a Step as engines read it: 24 bytes and no pointers.
+// step is a Step in the engines' form: 24 bytes and no pointers.
 type step struct {
 	size    uint32 // bytes of a message
-	literal uint32 // where its bytes begin in plan.literals, or noLiteral
+	literal uint32 // offset of its bytes in plan.literals, or noLiteral
 	afterMS uint32
 	count   uint16
 	from    Side
@@ -71,9 +71,9 @@ type step struct {
 
 const noLiteral = ^uint32(0)
 
-// template is a Template as engines read it.
+// template is a Template in the engines' form.
 type template struct {
-	first     uint32 // of its steps in plan.steps
+	first     uint32 // index of its first step in plan.steps
 	steps     uint16
 	port      uint16
 	protocol  Protocol
@@ -82,8 +82,7 @@ type template struct {
 	timeoutMS uint32
 }
 
-// plan is a profile as engines read it: shared, immutable, without pointers below
-// the slices.
+// plan is a profile in the engines' form: shared, immutable, without pointers below the slices.
 type plan struct {
 	templates []template
 	steps     []step
@@ -113,7 +112,7 @@ func newPlan(p *Profile) *plan {
 	return l
 }
 
-// keep stores bytes once, however often a repetition wrote them out.
+// keep stores bytes once, also if a repetition contains them several times.
 func (l *plan) keep(b []byte) uint32 {
 	if b == nil {
 		return noLiteral
@@ -126,7 +125,7 @@ func (l *plan) keep(b []byte) uint32 {
 	return uint32(at)
 }
 
-// milliseconds rounds up: a think is never shorter than it was said.
+// milliseconds rounds up: a think time is never shortened.
 func milliseconds(d time.Duration) uint32 {
 	return uint32((d + time.Millisecond - 1) / time.Millisecond)
 }
@@ -138,8 +137,8 @@ func protocolRow(p Protocol) int {
 	return 0
 }
 
-// content is n bytes of a message from an offset, as they are before any tag is
-// written over them; n may be at most a segment.
+// content is n bytes of a message from an offset, before a tag is written over them; n is at most a
+// segment.
 func (l *plan) content(s *step, offset uint32, n int) []byte {
 	if s.literal != noLiteral {
 		at := int(s.literal) + int(offset)
@@ -149,11 +148,11 @@ func (l *plan) content(s *step, offset uint32, n int) []byte {
 	return pattern[at : at+n]
 }
 
-// turnsLength is how many connections until shares are kept exactly.
+// turnsLength is the number of connections after which the shares are exact.
 const turnsLength = 1000
 
-// turns spreads templates by their shares: each turn goes to the one that is
-// furthest behind.
+// turns distributes templates by their shares: each turn goes to the template that is furthest
+// behind its share.
 func turns(p *Profile) []uint8 {
 	sum := 0.0
 	for i := range p.Templates {

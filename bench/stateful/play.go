@@ -12,30 +12,30 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// Lab is two ports and what is between them.
+// Lab is two ports and the network between them.
 type Lab struct {
 	Client, Server               Port
 	ClientGateway, ServerGateway netip.Addr // invalid: the other's pool, back to back
 	Targets                      Pool
 	// Removed, see Config.
 	Removed []atomic.Uint64
-	// During, where there is one, runs beside the traffic until its context is done.
+	// During, if set, runs beside the traffic until its context is done.
 	During func(ctx context.Context) error
 }
 
-// Result is what one run found.
+// Result is the result of one run.
 type Result struct {
 	Profile *Profile
-	Seconds float64 // while connections were begun
+	Seconds float64 // while connections were opened
 	Client  Stats
 	Server  Stats
 	Open    int64 // connections that were still open when the run ended
-	// Of the gateway in between, where there is one.
+	// From the gateway between the engines, if there is one.
 	Dropped map[string]uint64 // packets by reason
-	Edits   int               // of endpoints
+	Edits   int               // number of endpoint changes
 }
 
-// Broken says why the run is none to be content with; nil if it is.
+// Broken returns the reason why a run has failed; nil if it has not.
 func (r *Result) Broken() error {
 	c, server := r.Client.Total(), r.Server.Total()
 	switch {
@@ -44,8 +44,8 @@ func (r *Result) Broken() error {
 	case c.Failed[Corrupt]+server.Failed[Corrupt] > 0:
 		return fmt.Errorf("%d connections got other bytes than were sent", c.Failed[Corrupt]+server.Failed[Corrupt])
 	case c.Failed[Reset] > server.Failures():
-		// A server resets what it gave up. A reset beyond that is of one that never knew the
-		// connection: it was sent elsewhere in the middle.
+		// A server resets connections that it gave up. A further reset comes from a server that
+		// never knew the connection: the connection was moved.
 		return fmt.Errorf("%d connections were reset, and servers gave up %d", c.Failed[Reset], server.Failures())
 	case c.Completed == 0:
 		return errors.New("no connection was completed")
@@ -55,13 +55,13 @@ func (r *Result) Broken() error {
 
 const (
 	resolveTimeout = 10 * time.Second
-	// drainFor is how long connections may take to end once no more are begun; beyond, streams
-	// are cut off, which is no failure of theirs.
+	// drainFor is how long connections may take to end after the last was opened. Streams that last
+	// longer are cut off, which does not count as a failure.
 	drainFor = 3 * time.Second
 )
 
-// Play runs a profile over a lab. An error is one of the lab; what became of the
-// connections is in the result.
+// Play runs a profile over a lab. An error means that the lab failed; results of connections are in
+// r.
 func Play(ctx context.Context, l *Lab, p *Profile, progress io.Writer) (r *Result, err error) {
 	client, err := openLine(ctx, &l.Client)
 	if err != nil {
@@ -83,7 +83,7 @@ func Play(ctx context.Context, l *Lab, p *Profile, progress io.Writer) (r *Resul
 		return nil, err
 	}
 	r = &Result{Profile: p}
-	// The server first: it must know where to send before it is asked.
+	// The server starts first: it must resolve its gateway before it receives requests.
 	sd := drive(s)
 	cd := drive(c)
 	err = l.play(ctx, r, cd, sd, progress)
@@ -109,7 +109,7 @@ func (l *line) engine(c Config) (*Engine, error) {
 	return New(c)
 }
 
-// play waits for neighbours, for the profile's time, and for the rest to end.
+// play waits for neighbours, for the profile's time, and for open connections to end.
 func (l *Lab) play(ctx context.Context, r *Result, client, server *driver, progress io.Writer) error {
 	for began := time.Now(); !client.ready.Load() || !server.ready.Load(); {
 		if time.Since(began) > resolveTimeout {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Pool is consecutive addresses of one family, and, for clients, ports of each.
+// Pool is consecutive addresses of one family, and, for clients, a range of ports for each.
 type Pool struct {
 	First, Last         netip.Addr
 	FirstPort, LastPort uint16 // inclusive
@@ -45,10 +45,10 @@ func ParsePool(addresses, ports string) (p Pool, err error) {
 	return p, nil
 }
 
-// Is6 reports whether the pool is of IPv6.
+// Is6 reports whether the pool is IPv6.
 func (p *Pool) Is6() bool { return p.First.Is6() }
 
-// Len counts the addresses; -1 if there are more than an int of 32 bits holds.
+// Len counts the addresses; -1 if there are more than a 32-bit int holds.
 func (p *Pool) Len() int {
 	if !p.First.IsValid() {
 		return 0
@@ -60,7 +60,7 @@ func (p *Pool) Len() int {
 	return int(uint64(binary.BigEndian.Uint32(b[12:])) - uint64(binary.BigEndian.Uint32(a[12:])) + 1)
 }
 
-// At is the address of a number, from 0.
+// At returns the i-th address, from 0.
 func (p *Pool) At(i int) netip.Addr {
 	b := p.First.As16()
 	binary.BigEndian.PutUint32(b[12:], binary.BigEndian.Uint32(b[12:])+uint32(i))
@@ -79,7 +79,7 @@ func (p *Pool) tuples() int {
 	return p.Len() * (int(p.LastPort) - int(p.FirstPort) + 1)
 }
 
-// Prefix is the shortest prefix that covers the pool: what routes name.
+// Prefix is the shortest prefix that contains the pool, for routes.
 func (p *Pool) Prefix() netip.Prefix {
 	for bits := p.First.BitLen(); ; bits-- {
 		if prefix, _ := p.First.Prefix(bits); prefix.Contains(p.Last) {
@@ -88,10 +88,10 @@ func (p *Pool) Prefix() netip.Prefix {
 	}
 }
 
-// embed is the prefix that To6 puts IPv4 addresses into (RFC 4193: locally assigned).
+// embed is the prefix in which To6 embeds IPv4 addresses (RFC 4193: locally assigned).
 var embed = netip.MustParseAddr("fd51:1ce::")
 
-// To6 is the pool with its IPv4 addresses as the last four bytes of IPv6 ones.
+// To6 is the pool with its IPv4 addresses as the last four bytes of IPv6 addresses.
 func (p Pool) To6() Pool {
 	p.First, p.Last = to6(p.First), to6(p.Last)
 	return p
@@ -106,7 +106,7 @@ func to6(a netip.Addr) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// To6 is the profile with all its addresses in IPv6.
+// To6 is the profile with all its addresses converted to IPv6.
 func (p Profile) To6() Profile {
 	p.Clients, p.Servers, p.VIP = p.Clients.To6(), p.Servers.To6(), to6(p.VIP)
 	return p

@@ -20,8 +20,8 @@ import (
 // Port is an interface that an engine takes over while it runs.
 type Port = stateless.Port
 
-// line is an open Port: an AF_XDP socket, its memory, and the program that redirects
-// everything to it.
+// line is an open Port: an AF_XDP socket, its memory, and the program that redirects all packets to
+// it.
 type line struct {
 	mac     [6]byte
 	own4    netip.Addr // invalid without one
@@ -37,7 +37,7 @@ const (
 	lineFrames = 4 * lineRing
 )
 
-// openLine opens the socket and takes the interface's traffic.
+// openLine opens the socket and redirects the interface's traffic to it.
 func openLine(ctx context.Context, p *Port) (l *line, err error) {
 	l = &line{}
 	defer func() {
@@ -67,8 +67,8 @@ func openLine(ctx context.Context, p *Port) (l *line, err error) {
 	})
 }
 
-// inspect learns what the interface is, and refuses one that the engine cannot have
-// for itself.
+// inspect reads the interface's properties, and returns an error for an interface that the engine
+// cannot use alone.
 func (l *line) inspect(name string) (*net.Interface, error) {
 	ifi, err := net.InterfaceByName(name)
 	if err != nil {
@@ -104,7 +104,7 @@ func (l *line) inspect(name string) (*net.Interface, error) {
 
 // redirect gives every packet to the first socket.
 func redirect(sockets *ebpf.Map) asm.Instructions {
-	const xdpDrop = 1 // enum xdp_action: what is not redirected is nobody's
+	const xdpDrop = 1 // enum xdp_action: drops packets that are not redirected
 	return asm.Instructions{
 		asm.LoadMapPtr(asm.R1, sockets.FD()),
 		asm.Mov.Imm(asm.R2, 0),

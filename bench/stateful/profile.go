@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// Profile is a load: what a file in bench/profiles says.
+// Profile is a load, as described by a file in bench/profiles.
 type Profile struct {
 	Name        string
 	Duration    time.Duration
-	CPS         float64 // connections a second, all templates together; 0 is as many as Concurrency lets
-	Concurrency int     // connections at a time, at most
+	CPS         float64 // connections per second, all templates together; 0: limited by Concurrency only
+	Concurrency int     // maximum number of connections at a time
 	Clients     Pool
 	Servers     Pool
-	VIP         netip.Addr // what clients connect to when something is between; may be invalid
+	VIP         netip.Addr // address that clients connect to through a gateway; may be invalid
 	Ramp        []RampStep
 	TCP         TCP
 	Templates   []Template
 }
 
-// RampStep is a point that the rate goes to in a straight line, from the point
-// before; the first line begins at zero. After the last the rate is Profile.CPS.
+// RampStep is the end of a linear change of the rate, which starts at the previous RampStep or, for
+// the first, at zero. After the last step the rate is Profile.CPS.
 type RampStep struct {
 	Until time.Duration // since the beginning
 	CPS   float64
@@ -30,12 +30,12 @@ type RampStep struct {
 
 // TCP are the settings of both engines.
 type TCP struct {
-	MSS      int           // bytes of a segment, 1460 (IPv6: 1440); the peer's own is honoured
+	MSS      int           // bytes per segment, 1460 (IPv6: 1440); a smaller MSS of the peer takes precedence
 	Window   int           // bytes in flight and bytes offered, 65535
 	FirstRTO time.Duration // 1 s (RFC 6298, section 2.1)
-	MinRTO   time.Duration // 200 ms; the RFC's 1 s is what Linux does not do either
+	MinRTO   time.Duration // 200 ms as in Linux; the RFC has 1 s
 	TimeWait time.Duration // 1 s instead of two maximum segment lifetimes
-	Retries  int           // of one segment until the connection fails, 6
+	Retries  int           // of one segment before the connection fails, 6
 }
 
 // Protocol is TCP or UDP, by number.
@@ -54,7 +54,7 @@ func (p Protocol) String() string {
 	return "tcp"
 }
 
-// Side is who sends.
+// Side is the sending side.
 type Side uint8
 
 // The two sides of a connection.
@@ -65,24 +65,24 @@ const (
 
 func (s Side) String() string { return [...]string{"client", "server"}[s] }
 
-// Template is one kind of exchange. Its port names it to the server.
+// Template is one kind of exchange. The server identifies it by its port.
 type Template struct {
 	Name     string
 	Protocol Protocol
 	Port     uint16
 	Share    float64
-	Timeout  time.Duration // what a client waits for an answer, a server for the next question, either for FIN; 5 s
-	Retries  int           // UDP: how often a client repeats a step that was not answered
-	Close    Side          // TCP: who sends FIN first
-	Steps    []Step        // without repetition: written out
+	Timeout  time.Duration // wait for an answer, for the next request, or for FIN; 5 s
+	Retries  int           // UDP: how often a client repeats an unanswered step
+	Close    Side          // TCP: the side that sends FIN first
+	Steps    []Step        // without repetitions: written out
 }
 
 // Step is one message, or Count of them.
 type Step struct {
 	From  Side
-	Size  int    // bytes of one
+	Size  int    // bytes of one message
 	Count int    // UDP: datagrams; TCP: 1
-	Bytes []byte // what is sent; nil for a pattern of Size bytes
+	Bytes []byte // bytes to send; nil: Size bytes of a pattern
 	After time.Duration
 }
 
@@ -97,7 +97,7 @@ const (
 	maxConns     = 16 << 20
 )
 
-// setDefaults fills in what a file may leave out.
+// setDefaults sets the fields that a file may omit.
 func (p *Profile) setDefaults() {
 	t := &p.TCP
 	for _, d := range []struct {
@@ -129,8 +129,8 @@ func (p *Profile) setDefaults() {
 	}
 }
 
-// Validate fills in defaults and says everything that is wrong. A profile from a
-// file has been validated, with line numbers.
+// Validate sets defaults and returns all errors. A profile from a file has already been validated,
+// with line numbers.
 func (p *Profile) Validate() error {
 	p.setDefaults()
 	var errs []error
@@ -139,7 +139,7 @@ func (p *Profile) Validate() error {
 	case p.Duration <= 0 || p.Duration > 24*time.Hour:
 		fail("duration %s: above zero and at most 24h are possible", p.Duration)
 	case p.CPS < 0 || p.CPS > 1e7:
-		fail("connectionsPerSecond %g: 0 (as many as concurrency lets) to 1e7 are possible", p.CPS)
+		fail("connectionsPerSecond %g: 0 (limited by concurrency only) to 1e7 are possible", p.CPS)
 	case p.Concurrency < 1 || p.Concurrency > maxConns:
 		fail("concurrency %d: 1 to %d are possible", p.Concurrency, maxConns)
 	}
@@ -191,7 +191,7 @@ func (p *Profile) checkTemplates() error {
 	for i := range p.Templates {
 		t := &p.Templates[i]
 		if names[t.Name] || t.Name == "" {
-			errs = append(errs, fmt.Errorf("template %d: the name %q is empty or another's", i+1, t.Name))
+			errs = append(errs, fmt.Errorf("template %d: the name %q is empty or used twice", i+1, t.Name))
 		}
 		names[t.Name] = true
 		where := fmt.Sprintf("%s port %d", t.Protocol, t.Port)
@@ -224,7 +224,8 @@ func (t *Template) check() error {
 		return errors.Join(errs...)
 	}
 	if t.Steps[0].From != Client {
-		fail("the first step is the server's: over UDP it could not know of the client, so a client's comes first")
+		fail("the first step is the server's: over UDP the client must send first, so that the server knows its " +
+			"address")
 	}
 	for i := range t.Steps {
 		if err := t.Steps[i].check(t.Protocol); err != nil {
@@ -259,7 +260,7 @@ func (s *Step) check(p Protocol) error {
 		return fmt.Errorf("%d bytes: a datagram of a given size begins with a tag of %d; give its bytes instead",
 			s.Size, TagBytes)
 	case s.From == Client && s.Bytes != nil && s.Count != 1:
-		return fmt.Errorf("%d equal datagrams could not be told apart: give their size, or one", s.Count)
+		return fmt.Errorf("%d equal datagrams are indistinguishable: give their size, or one", s.Count)
 	}
 	return nil
 }

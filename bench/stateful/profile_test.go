@@ -18,7 +18,7 @@ func load(t *testing.T, name string) *Profile {
 	return p
 }
 
-// TestProfiles: what is committed is read, and has the names of its files.
+// TestProfiles: the committed profiles can be read, and have the names of their files.
 func TestProfiles(t *testing.T) {
 	files, err := filepath.Glob("../profiles/*.yaml")
 	if err != nil || len(files) != 5 {
@@ -38,7 +38,7 @@ func TestNoSuchProfile(t *testing.T) {
 	}
 }
 
-// TestMix: the templates of mix are those of the other profiles but for the share.
+// TestMix: the templates of mix equal the other profiles' except for the share.
 func TestMix(t *testing.T) {
 	var want []Template
 	for _, name := range []string{"http", "dns", "streams", "quic"} {
@@ -73,7 +73,7 @@ templates:
   - {from: server, size: 100}
 `
 
-// TestYAMLErrors: what is wrong is said with file and line, and what to do.
+// TestYAMLErrors: errors name file and line, and a remedy.
 func TestYAMLErrors(t *testing.T) {
 	if _, err := Parse("p.yaml", []byte(whole)); err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// Table prints what became of the connections, per template and in all, and a verdict.
+// Table prints the results of the connections, per template and in total, and a verdict.
 func (r *Result) Table(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w,
@@ -67,7 +67,7 @@ func (r *Result) Table(out io.Writer) error {
 	}
 	verdict := "every connection met one server, and every byte that came was the right one"
 	if err := r.Broken(); err != nil {
-		verdict = "NOT as it should be: " + err.Error()
+		verdict = "FAILED: " + err.Error()
 	}
 	_, err := fmt.Fprintf(out, "%s: %s\n", r.Profile.Name, verdict)
 	return err
@@ -88,8 +88,8 @@ func merged(list []*hdr.Histogram) *hdr.Histogram {
 	return all
 }
 
-// Points are the results of repetitions under one set of conditions; system is what was
-// between the engines.
+// Points are the results of repetitions under the same conditions; system names the system between
+// the engines.
 func Points(system string, params map[string]string, runs []*Result) []results.Point {
 	if len(runs) == 0 {
 		return nil
@@ -106,7 +106,7 @@ func Points(system string, params map[string]string, runs []*Result) []results.P
 	return points
 }
 
-// told is what both engines say of one template, or of all.
+// told is both engines' counters of one template, or of all.
 type told struct {
 	client, server     Counts
 	connect, firstByte *hdr.Histogram

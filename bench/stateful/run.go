@@ -18,26 +18,26 @@ import (
 	"sluice.dev/sluice/test/bed/stateless"
 )
 
-// RunConfig has the arguments of the command.
+// RunConfig holds the arguments of the command.
 type RunConfig struct {
-	Profile string // a file, or the name of one of bench/profiles
-	IPv6    bool   // the profile's addresses, put into IPv6
+	Profile string // a file, or the name of a profile in bench/profiles
+	IPv6    bool   // convert the profile's addresses to IPv6
 
 	// Over a laboratory of its own:
-	Through []string // systems, in turns
+	Through []string // systems, in turn
 	Sluice  string   // the daemon's binary
-	Churn   int      // edits of endpoints a second, through sluice
+	Churn   int      // endpoint changes per second, through sluice
 
-	// Over interfaces that are there, INTERFACE[@NAMESPACE]:
+	// Over existing interfaces, INTERFACE[@NAMESPACE]:
 	Client, Server               string
 	ClientGateway, ServerGateway string
 	IOwnThisNetwork              bool
 
-	Memory     bool // both engines in memory, no profile
+	Memory     bool // both engines in memory, without a profile
 	Concurrent int
 	Window     time.Duration
 
-	// What differs from the profile, unless zero (CPS: negative).
+	// Replacements for values of the profile, unless zero (CPS: negative).
 	Duration    time.Duration
 	CPS         float64
 	Concurrency int
@@ -48,7 +48,7 @@ type RunConfig struct {
 	Progress io.Writer
 }
 
-// Defaults of the command.
+// Defaults returns the defaults of the command.
 func Defaults() RunConfig {
 	return RunConfig{
 		Through: []string{ThroughNone}, CPS: -1, Concurrent: targetConcurrent, Window: 2 * time.Second,
@@ -56,7 +56,7 @@ func Defaults() RunConfig {
 	}
 }
 
-// ErrBroken is returned when a run had violations; its table lists them.
+// ErrBroken is returned if a run had violations; its table lists them.
 var ErrBroken = errors.New("the verdict is bad")
 
 // Run runs the command, prints tables and saves the figures.
@@ -94,7 +94,7 @@ func Run(ctx context.Context, c RunConfig) error {
 	return errors.Join(err, run.Finish(c.JSON))
 }
 
-// profile reads the profile and changes what flags say.
+// profile reads the profile and applies the flags.
 func (c *RunConfig) profile() (*Profile, error) {
 	path := c.Profile
 	p, err := Named(path)
@@ -163,7 +163,7 @@ func (c *RunConfig) overLab(ctx context.Context, p *Profile) ([]results.Point, e
 	var points []results.Point
 	for _, system := range c.Through {
 		points = append(points, Points(system, c.params(system), runs[system])...)
-		delete(runs, system) // named twice is run twice, and told once
+		delete(runs, system) // a system named twice runs twice, and is reported once
 	}
 	return points, bad
 }
@@ -203,7 +203,7 @@ func (c *RunConfig) once(ctx context.Context, system, sluice string, p *Profile)
 	return b.play(ctx, p, c.Progress)
 }
 
-// overInterfaces plays over what the user has built.
+// overInterfaces plays over interfaces that the user has set up.
 func (c *RunConfig) overInterfaces(ctx context.Context, p *Profile) ([]results.Point, error) {
 	l := &Lab{Targets: p.Servers}
 	var err error

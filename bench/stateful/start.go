@@ -9,11 +9,11 @@ type starter struct {
 	concurrency int
 	active      int // connections that count against concurrency
 
-	due     float64 // connections that should have begun and have not
+	due     float64 // connections due but not yet begun
 	last    uint32  // microseconds
 	turn    int     // in plan.turns
 	target  int     // in Engine.targets
-	tuple   int     // next of the pool's addresses and ports
+	tuple   int     // next combination of the pool's addresses and ports
 	stopped bool
 	began   uint64 // Engine.since at the first begin; 0: not yet
 	touched uint32
@@ -24,15 +24,15 @@ func newStarter(p *Profile) starter {
 }
 
 const (
-	// begunPerStep bounds one step's new connections, so that answers are not kept waiting.
+	// begunPerStep bounds the new connections of one step, so that answers are not delayed.
 	begunPerStep = 32
-	// catchUp bounds the backlog that is caught up with after a stall, in seconds of the rate.
+	// catchUp bounds the backlog that is made up after a stall, in seconds of the rate.
 	catchUp = 0.05
-	// tupleTries is how many addresses and ports are looked at for one that is free.
+	// tupleTries is how many addresses and ports are tried to find a free one.
 	tupleTries = 64
 )
 
-// rate is the connections a second that are due at a time since the beginning.
+// rate is the connections per second at a time since the beginning.
 func (s *starter) rate(at time.Duration) float64 {
 	from := RampStep{}
 	for _, to := range s.ramp {
@@ -45,7 +45,8 @@ func (s *starter) rate(at time.Duration) float64 {
 	return s.cps
 }
 
-// begin begins the connections that are due.
+// begin begins the connections that are due. open begins one connection; false if no address and
+// port is free.
 func (e *Engine) begin() {
 	s := &e.start
 	if s.stopped {
@@ -103,8 +104,8 @@ func (e *Engine) open() bool {
 	return true
 }
 
-// freeTuple finds an address and port that have no connection to the target.
-// Addresses change faster than ports. A connection in TIME_WAIT keeps its own.
+// freeTuple finds an address and port without a connection to the target. Addresses change faster
+// than ports. A connection in TIME_WAIT keeps its address and port.
 func (e *Engine) freeTuple(k *key) (hash uint32, found bool) {
 	s := &e.start
 	ports := int(e.mine.LastPort) - int(e.mine.FirstPort) + 1

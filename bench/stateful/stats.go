@@ -8,17 +8,17 @@ import (
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Failure is why a connection was not completed.
+// Failure is the reason why a connection was not completed.
 type Failure uint8
 
-// What becomes of connections that are not completed.
+// Reasons why connections are not completed.
 const (
-	Unanswered Failure = iota // SYN was repeated in vain
+	Unanswered Failure = iota // no answer to any SYN
 	Refused                   // RST in answer to SYN
 	Reset                     // RST later
 	Timeout                   // no answer, or no acknowledgement
 	Closed                    // FIN before the last step
-	Corrupt                   // other bytes than the template's
+	Corrupt                   // received bytes differ from the template's
 	failures
 )
 
@@ -30,7 +30,7 @@ func (f Failure) String() string {
 type Counts struct {
 	Opened      uint64 // client: SYN or first datagram sent; server: received
 	Connected   uint64 // handshakes
-	Completed   uint64 // every step done, and closed both ways
+	Completed   uint64 // every step done, and closed in both directions
 	Failed      [failures]uint64
 	Retransmits uint64 // segments and datagrams sent again
 	ResetsIn    uint64
@@ -38,8 +38,8 @@ type Counts struct {
 	BytesIn     uint64 // of messages
 	BytesOut    uint64
 	Violations  uint64 // connections that met two servers
-	Moved       uint64 // UDP: as a Violation, but its server had been removed meanwhile
-	Retupled    uint64 // answers whose server saw another client address or port than before
+	Moved       uint64 // UDP: like a Violation, but the first server had been removed meanwhile
+	Retupled    uint64 // answers of a server that saw another client address or port than before
 	Active      int64
 }
 
@@ -69,30 +69,30 @@ func (c *Counts) Failures() (n uint64) {
 	return n
 }
 
-// PacketCounts are an engine's counters that no template has.
+// PacketCounts are an engine's counters outside templates.
 type PacketCounts struct {
 	In, Out     uint64
 	BadChecksum uint64
-	Stray       uint64 // of no connection
-	OutOfOrder  uint64 // segments that were dropped, to be sent again
-	Ignored     uint64 // not for us, or nothing we know
-	Full        uint64 // server: connections that found no room
-	NoTuple     uint64 // client: attempts that found no free address and port
+	Stray       uint64 // without a connection
+	OutOfOrder  uint64 // segments dropped, to be retransmitted
+	Ignored     uint64 // other destination, or unknown protocol
+	Full        uint64 // server: new connections without a free record
+	NoTuple     uint64 // client: attempts without a free address and port
 	Reused      uint64 // TIME_WAIT ended by a younger connection
 	CutShort    uint64 // TIME_WAIT ended because room was needed
 }
 
-// Stats is what an engine counted. The engine's goroutine owns it.
+// Stats are an engine's counters. The engine's goroutine owns them.
 type Stats struct {
 	Packets   PacketCounts
 	Templates []Counts
 	// Microseconds by template; client only. Whole is from the first SYN or datagram to the end of
-	// the last step: the last byte of the last answer, where servers have the last word.
+	// the last step: the last byte of the last answer, if the server sends the last step.
 	Connect, FirstByte, Whole []*hdr.Histogram
 	Violations                []Violation // the first few
 }
 
-// keptViolations is how many are remembered with their facts.
+// keptViolations is how many violations are kept with details.
 const keptViolations = 10
 
 const (
@@ -100,7 +100,7 @@ const (
 	significantDigits = 3
 )
 
-// NewStats returns those of an engine that has done nothing.
+// NewStats returns the Stats of a new engine.
 func NewStats(p *Profile) Stats {
 	s := Stats{Templates: make([]Counts, len(p.Templates)), Violations: make([]Violation, 0, keptViolations)}
 	for range p.Templates {

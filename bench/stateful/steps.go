@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// stepOf is the step whose turn it is; nil when all are done.
+// stepOf is the current step; nil when all are done.
 func (e *Engine) stepOf(c *conn) *step {
 	t := &e.plan.templates[c.template]
 	if c.step >= t.steps {
@@ -21,7 +21,7 @@ func (e *Engine) ownTurn(c *conn) bool {
 	return s != nil && s.from == e.role
 }
 
-// beginStep begins the step that c.step says: thinking, sending, waiting, or the end.
+// beginStep begins the step at c.step: thinking, sending, waiting, or the end of the connection.
 func (e *Engine) beginStep(i uint32, c *conn) {
 	s := e.stepOf(c)
 	if c.rcvDone = 0; c.flags&again == 0 {
@@ -41,8 +41,8 @@ func (e *Engine) beginStep(i uint32, c *conn) {
 	}
 }
 
-// patience is how long the peer is waited for: its think, and the template's timeout;
-// a server, as often as a client may repeat itself.
+// patience is the timeout of the peer's step: its think time and the template's timeout; a server
+// adds the timeouts of the client's possible repetitions.
 func (e *Engine) patience(c *conn) uint32 {
 	t := &e.plan.templates[c.template]
 	wait := t.timeoutMS
@@ -75,11 +75,11 @@ func (e *Engine) beginMessage(i uint32, c *conn) {
 	e.wake(i)
 }
 
-// finished is called when the last step is done.
+// finished handles the end of the last step.
 func (e *Engine) finished(i uint32, c *conn) {
 	t := &e.plan.templates[c.template]
 	if e.role == Client {
-		// fails beyond a minute: what lasts so long is no exchange that anybody waits for
+		// fails beyond a minute, which is longer than a useful exchange
 		_ = e.stats.Whole[c.template].RecordValue(int64(e.us - c.opened))
 	}
 	switch {
@@ -87,10 +87,10 @@ func (e *Engine) finished(i uint32, c *conn) {
 		e.stats.Templates[c.template].Completed++
 		e.release(i)
 	case c.protocol == ProtocolUDP:
-		if c.flags&counted != 0 { // not if it was over before, and the client asked again
+		if c.flags&counted != 0 { // not for a repeated request after the end
 			e.stats.Templates[c.template].Completed++
 		}
-		e.linger(i) // the client may have to ask again
+		e.linger(i) // the client may have to repeat its request
 	case c.flags&finQueued != 0:
 	case t.close == e.role:
 		c.flags |= finQueued | activeClose
@@ -100,7 +100,7 @@ func (e *Engine) finished(i uint32, c *conn) {
 	}
 }
 
-// message writes the bytes of the own step from a sequence number on.
+// message writes the bytes of the own step, starting at a sequence number.
 func (e *Engine) message(c *conn, b []byte, seq uint32) {
 	s := e.stepOf(c)
 	offset := s.size - (c.sndEnd - seq)
@@ -112,8 +112,8 @@ func (e *Engine) message(c *conn, b []byte, seq uint32) {
 	}
 }
 
-// consume takes the next bytes of the peer's step, and of those after it. It reports
-// whether the connection still is.
+// consume handles the next bytes of the peer's step, and of its following steps. It reports whether
+// the connection still exists.
 func (e *Engine) consume(i uint32, data []byte) bool {
 	c := &e.conns[i]
 	if e.observe != nil {
@@ -142,7 +142,7 @@ func (e *Engine) consume(i uint32, data []byte) bool {
 	return true
 }
 
-// check compares what arrived with what the template says.
+// check compares received bytes with the template.
 func (e *Engine) check(i uint32, c *conn, s *step, b []byte) bool {
 	e.firstByte(c)
 	offset := c.rcvDone
@@ -169,7 +169,7 @@ func (e *Engine) check(i uint32, c *conn, s *step, b []byte) bool {
 	return true
 }
 
-// readTag reads a piece of a tag, which a stream may cut anywhere, into c.got.
+// readTag collects a tag in c.got, because a stream may split it anywhere.
 func (e *Engine) readTag(c *conn, b []byte, offset uint32) (whole, ok bool) {
 	if offset == 0 && len(b) == TagBytes {
 		tag, ok := ReadTag(b)
@@ -192,12 +192,12 @@ func (e *Engine) readTag(c *conn, b []byte, offset uint32) (whole, ok bool) {
 func (e *Engine) firstByte(c *conn) {
 	if c.flags&asking != 0 {
 		c.flags &^= asking
-		// fails beyond a minute: templates' timeouts end that
+		// fails beyond a minute: timeouts of templates are shorter
 		_ = e.stats.FirstByte[c.template].RecordValue(int64(e.us - c.asked))
 	}
 }
 
-// met is the checker: every tag that a client reads comes here.
+// met checks every tag that a client reads.
 func (e *Engine) met(c *conn, server, peer uint32) {
 	if c.server == 0 {
 		c.server, c.peerHash = server, peer
@@ -212,8 +212,8 @@ func (e *Engine) met(c *conn, server, peer uint32) {
 	c.server, c.peerHash = server, peer
 }
 
-// metAnother is a connection that met two servers. Over UDP it may, when the first
-// was removed since the connection began: there is nobody else to answer it.
+// metAnother handles a connection that met two servers. For UDP this is allowed if the first server
+// was removed after the connection began, because only another server can answer.
 func (e *Engine) metAnother(c *conn, server uint32) {
 	s := &e.stats.Templates[c.template]
 	first := int(c.server) - 1
@@ -245,7 +245,7 @@ func (e *Engine) serverAt(tag uint32) netip.Addr {
 	return e.c.Profile.Servers.At(int(tag) - 1)
 }
 
-// output lets one connection send, and reports whether there was room for all of it.
+// output lets one connection send, and reports whether there was room for everything.
 func (e *Engine) output(i uint32, c *conn) bool {
 	if c.protocol == ProtocolUDP {
 		return e.outputUDP(i, c)

@@ -7,9 +7,9 @@ func before(a, b uint32) bool     { return int32(a-b) < 0 }
 func notBefore(a, b uint32) bool  { return int32(a-b) >= 0 }
 func (c *conn) outstanding() bool { return c.sndUna != c.sndMax }
 
-// setSequence chooses the initial sequence number. It grows with time, and faster than
-// connections send, for all connections alike: so a younger one of the same addresses and
-// ports, also if those are a translator's, is known by its number (RFC 9293, section 3.6.1).
+// setSequence chooses the initial sequence number. It grows with time, faster than connections
+// send, and uniformly for all connections. So a newer connection with the same addresses and ports,
+// also after translation, is recognized by its number (RFC 9293, section 3.6.1).
 func (e *Engine) setSequence(c *conn) {
 	iss := uint32(e.since >> 3)
 	c.sndUna, c.sndNxt, c.sndMax, c.sndEnd = iss, iss, iss, iss+1
@@ -44,7 +44,7 @@ func (e *Engine) accept(p *packet) {
 	e.wake(i)
 }
 
-// greeted learns from the peer's SYN.
+// greeted stores the sequence number, window and MSS of the peer's SYN.
 func (e *Engine) greeted(c *conn, p *packet) {
 	c.rcvNxt, c.peerWnd = p.seq+1, p.wnd
 	if p.mss != 0 {
@@ -52,7 +52,7 @@ func (e *Engine) greeted(c *conn, p *packet) {
 	}
 }
 
-// stray is a packet of no connection. RFC 9293, section 3.10.7.1: it is reset.
+// stray answers a packet without a connection with RST (RFC 9293, section 3.10.7.1).
 func (e *Engine) stray(p *packet) {
 	e.stats.Packets.Stray++
 	if p.key.protocol == ProtocolTCP && p.flags&header.TCPRST == 0 {
@@ -72,7 +72,7 @@ func (e *Engine) refuse(p *packet) {
 	e.control(&c, 0, p.seq+length, header.TCPRST|header.TCPACK)
 }
 
-// segment is one of a connection that is known.
+// segment handles a segment of a known connection.
 func (e *Engine) segment(i uint32, p *packet) {
 	c := &e.conns[i]
 	switch c.state {
@@ -94,8 +94,8 @@ func (e *Engine) segment(i uint32, p *packet) {
 	e.settle(i)
 }
 
-// late is a segment for a connection in TIME_WAIT. A SYN with a higher number begins
-// the next one (RFC 9293, section 3.6.1).
+// late handles a segment for a connection in TIME_WAIT. A SYN with a higher number begins the next
+// connection (RFC 9293, section 3.6.1).
 func (e *Engine) late(i uint32, p *packet) {
 	c := &e.conns[i]
 	switch {
@@ -107,12 +107,12 @@ func (e *Engine) late(i uint32, p *packet) {
 	case len(p.payload) > 0 || p.flags&(header.TCPSYN|header.TCPFIN) != 0:
 		e.control(c, c.sndMax, c.rcvNxt, header.TCPACK)
 		if p.flags&header.TCPFIN != 0 {
-			e.linger(i) // anew (RFC 9293, section 3.10.7.4)
+			e.linger(i) // restarts the timer (RFC 9293, section 3.10.7.4)
 		}
 	}
 }
 
-// answered is what came back for a SYN. It reports whether the connection is open.
+// answered handles the answer to a SYN. It reports whether the connection is open.
 func (e *Engine) answered(i uint32, p *packet) bool {
 	c := &e.conns[i]
 	s := &e.stats.Templates[c.template]
@@ -137,12 +137,12 @@ func (e *Engine) answered(i uint32, p *packet) bool {
 	return true
 }
 
-// admissible judges a segment of a connection that is (half) open by its sequence
-// number and its flags.
+// admissible checks a segment of an open or half-open connection by its sequence number and its
+// flags.
 func (e *Engine) admissible(i uint32, p *packet) bool {
 	c := &e.conns[i]
 	if p.flags&header.TCPRST != 0 {
-		if p.seq == c.rcvNxt { // others: RFC 5961, section 3.2
+		if p.seq == c.rcvNxt { // other RSTs: RFC 5961, section 3.2
 			e.stats.Templates[c.template].ResetsIn++
 			e.fail(i, Reset, false)
 		} else if int32(p.seq-c.rcvNxt) > 0 && p.seq-c.rcvNxt < uint32(e.tcp.Window) {
@@ -153,7 +153,7 @@ func (e *Engine) admissible(i uint32, p *packet) bool {
 	}
 	if p.flags&header.TCPSYN != 0 {
 		if c.state == synRcvd && p.seq+1 == c.rcvNxt {
-			c.sndNxt = c.sndUna // our answer was lost
+			c.sndNxt = c.sndUna // the SYN-ACK was lost
 		} else {
 			c.flags |= needAck // RFC 5961, section 4.2
 		}
@@ -163,8 +163,8 @@ func (e *Engine) admissible(i uint32, p *packet) bool {
 	return p.flags&header.TCPACK != 0
 }
 
-// acknowledged takes what the segment acknowledges, and goes on to the next step if
-// that is all of this one. It reports whether the connection still is.
+// acknowledged handles the segment's acknowledgement, and begins the next step if everything of
+// this one is acknowledged. It reports whether the connection still exists.
 func (e *Engine) acknowledged(i uint32, p *packet) bool {
 	c := &e.conns[i]
 	if c.flags&probing != 0 && !c.outstanding() && p.ack == c.sndMax+1 { // the peer took the probe's byte
@@ -203,8 +203,8 @@ func (e *Engine) acknowledged(i uint32, p *packet) bool {
 	if c.outstanding() {
 		e.arm(i, e.rtoMS(c))
 	} else {
-		// Nothing is left to repeat (RFC 6298, section 5.2). The one timer must not keep the rest
-		// of the RTO: due would fail a connection that waits for the peer's FIN.
+		// Nothing is left to retransmit (RFC 6298, section 5.2). The shared timer must not keep the
+		// rest of the RTO, or due would fail a connection that waits for the peer's FIN.
 		e.arm(i, e.patience(c))
 	}
 	switch {
@@ -212,7 +212,7 @@ func (e *Engine) acknowledged(i uint32, p *packet) bool {
 		c.state = open
 		e.stats.Templates[c.template].Connected++
 		if e.role == Client {
-			// fails beyond a minute, which no SYN waits
+			// fails beyond a minute; a SYN is given up earlier
 			_ = e.stats.Connect[c.template].RecordValue(int64(e.us - c.opened))
 		}
 		e.beginStep(i, c)
@@ -224,7 +224,7 @@ func (e *Engine) acknowledged(i uint32, p *packet) bool {
 	return true
 }
 
-// sample is RFC 6298, section 2, in microseconds.
+// sample updates srtt and rttvar as in RFC 6298, section 2, in microseconds.
 func (e *Engine) sample(c *conn) {
 	c.flags &^= timing
 	r := max(e.us-c.rttAt, 1)
@@ -240,11 +240,10 @@ func (e *Engine) sample(c *conn) {
 	c.srtt = (7*c.srtt + r) / 8
 }
 
-// rtoMS is the time until the next retransmission, backed off (RFC 6298, sections 2
-// and 5.5).
+// rtoMS is the time until the next retransmission, with backoff (RFC 6298, sections 2 and 5.5).
 func (e *Engine) rtoMS(c *conn) uint32 { return e.backedOffMS(c, c.retries) }
 
-// backedOffMS is the retransmission timeout, doubled times times.
+// backedOffMS is the retransmission timeout, doubled as often as times says.
 func (e *Engine) backedOffMS(c *conn, times uint8) uint32 {
 	us := uint64(e.tcp.FirstRTO.Microseconds())
 	if c.srtt != 0 {
@@ -254,7 +253,7 @@ func (e *Engine) backedOffMS(c *conn, times uint8) uint32 {
 	return uint32(min(us<<times, longestUS)/1000) + 1
 }
 
-// arrived takes the segment's data and FIN. It reports whether the connection still is.
+// arrived handles the segment's data and FIN. It reports whether the connection still exists.
 func (e *Engine) arrived(i uint32, p *packet) bool {
 	c := &e.conns[i]
 	data, seq, fin := p.payload, p.seq, p.flags&header.TCPFIN != 0
@@ -284,7 +283,7 @@ func (e *Engine) arrived(i uint32, p *packet) bool {
 	return true
 }
 
-// settle closes what both sides have closed.
+// settle ends a connection that both sides have closed.
 func (e *Engine) settle(i uint32) {
 	c := &e.conns[i]
 	if c.flags&peerFin == 0 || c.state != open {
@@ -311,7 +310,7 @@ func (e *Engine) settle(i uint32) {
 	e.linger(i)
 }
 
-// fail ends a connection.
+// fail ends a connection with a failure.
 func (e *Engine) fail(i uint32, why Failure, reset bool) {
 	c := &e.conns[i]
 	s := &e.stats.Templates[c.template]
@@ -323,7 +322,7 @@ func (e *Engine) fail(i uint32, why Failure, reset bool) {
 	e.release(i)
 }
 
-// due is a timer that has come.
+// due handles an expired timer.
 func (e *Engine) due(i uint32) {
 	c := &e.conns[i]
 	t := &e.plan.templates[c.template]
@@ -344,20 +343,20 @@ func (e *Engine) due(i uint32) {
 	}
 }
 
-// mostProbes bounds the count of probes, by when their interval is the longest there is.
+// mostProbes bounds the count of probes; at this count the interval has reached its maximum.
 const mostProbes = 20
 
-// probe sends one byte into a closed window (RFC 9293, section 3.8.6.1). The byte does not count as
-// sent before the peer acknowledges it, because the peer may drop it. So the next probe, which has
-// the same byte, is no retransmission. The connection fails after as many probes without an answer
-// as there may be retries, and stays open as long as there are answers.
+// probe sends one byte into a closed window (RFC 9293, section 3.8.6.1). The byte counts as sent
+// only after the peer acknowledges it, because the peer may drop it. So the next probe, with the
+// same byte, is no retransmission. The connection fails after as many unanswered probes as there
+// are retries, and stays open as long as the peer answers.
 func (e *Engine) probe(i uint32) {
 	c := &e.conns[i]
 	if int(c.retries) >= e.tcp.Retries {
 		e.fail(i, Timeout, true)
 		return
 	}
-	c.sndNxt = c.sndUna // if the peer has closed a window that was in use, all in it is sent again
+	c.sndNxt = c.sndUna // if the peer closed a window with data in flight, all of it is sent again
 	if e.segmentOf(c, header.TCPACK, 1, 0) {
 		c.retries++
 		c.probes = min(c.probes+1, mostProbes)
@@ -367,7 +366,7 @@ func (e *Engine) probe(i uint32) {
 	e.arm(i, e.backedOffMS(c, c.probes))
 }
 
-// probed takes an answer to a probe.
+// probed handles an answer to a probe.
 func (e *Engine) probed(i uint32, c *conn) {
 	c.retries = 0
 	if c.peerWnd == 0 {
@@ -380,7 +379,7 @@ func (e *Engine) probed(i uint32, c *conn) {
 	}
 }
 
-// retransmit goes back to what is not acknowledged.
+// retransmit starts again at the first unacknowledged byte.
 func (e *Engine) retransmit(i uint32) {
 	c := &e.conns[i]
 	if int(c.retries) >= e.tcp.Retries {

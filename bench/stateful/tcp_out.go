@@ -8,8 +8,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// outputTCP sends what may be sent, and reports whether there was room for it. What was sent is
-// timed also if there was room for a part only.
+// outputTCP sends as much as is allowed, and reports whether there was room for it. The
+// retransmission timer is set also if there was room for a part only.
 func (e *Engine) outputTCP(i uint32, c *conn) bool {
 	had, room := c.outstanding(), true
 	switch {
@@ -28,8 +28,8 @@ func (e *Engine) outputTCP(i uint32, c *conn) bool {
 	return room
 }
 
-// outputData sends as much of the message as the windows let, then FIN if it is
-// time, or else an acknowledgement if one is due.
+// outputData sends as much of the message as the windows allow, then FIN if it is due, or else a
+// due acknowledgement.
 func (e *Engine) outputData(c *conn) bool {
 	window := min(uint32(c.peerWnd), uint32(e.tcp.Window))
 	for before(c.sndNxt, c.sndEnd) {
@@ -61,7 +61,7 @@ func (e *Engine) outputData(c *conn) bool {
 	return true
 }
 
-// emit sends one segment at sndNxt and moves it on.
+// emit sends one segment at sndNxt and advances sndNxt.
 func (e *Engine) emit(c *conn, f uint8, n int) bool {
 	options := 0
 	if f&header.TCPSYN != 0 {
@@ -88,8 +88,8 @@ func (e *Engine) emit(c *conn, f uint8, n int) bool {
 	return true
 }
 
-// segmentOf writes one segment of the own step at sndNxt, with options bytes of them: 0, or 4 for
-// the MSS. It reports whether there was room.
+// segmentOf writes one segment of the own step at sndNxt, with 0 or 4 option bytes: 4 are the MSS.
+// It reports whether there was room.
 func (e *Engine) segmentOf(c *conn, f uint8, n, options int) bool {
 	at, ok := e.take(c, header.TCPBytes+options+n)
 	if !ok {
@@ -109,7 +109,7 @@ func (e *Engine) segmentOf(c *conn, f uint8, n, options int) bool {
 	return true
 }
 
-// control sends a segment without data that takes no sequence number.
+// control sends a segment without data that uses no sequence number.
 func (e *Engine) control(c *conn, seq, ack uint32, f uint8) bool {
 	at, ok := e.take(c, header.TCPBytes)
 	if !ok {
@@ -134,7 +134,7 @@ func (e *Engine) tcpHeader(b []byte, c *conn, seq, ack uint32, f uint8) {
 	binary.BigEndian.PutUint32(b[16:], 0) // checksum, urgent pointer
 }
 
-// seal writes the checksum of a segment or datagram and ends its packet.
+// seal writes the checksum of a segment or datagram and finishes its packet.
 func (e *Engine) seal(c *conn, b []byte, at int) {
 	framing.Seal(b, e.addressesOf(e.frame), uint8(c.protocol))
 	e.sent(at + len(b))

@@ -11,7 +11,7 @@ import (
 	"sluice.dev/sluice/test/bed/memlink"
 )
 
-// newTestPair is newPair for tests, of a profile that may be changed first.
+// newTestPair is newPair for tests; change may modify the profile first.
 func newTestPair(t *testing.T, change func(p *Profile), templates ...Template) *pair {
 	t.Helper()
 	p := smallProfile(t, templates...)
@@ -28,7 +28,7 @@ func newTestPair(t *testing.T, change func(p *Profile), templates ...Template) *
 	return r
 }
 
-// transport is where a frame's TCP header begins, if it is one of IPv4 and TCP.
+// transport returns a frame from its TCP header on, if it is TCP over IPv4.
 func transport(frame []byte) ([]byte, bool) {
 	if len(frame) < header.EthernetBytes+header.IPv4Bytes+header.TCPBytes || frame[12] != 8 || frame[13] != 0 ||
 		frame[header.EthernetBytes+9] != byte(ProtocolTCP) {
@@ -37,8 +37,8 @@ func transport(frame []byte) ([]byte, bool) {
 	return frame[header.EthernetBytes+header.IPv4Bytes:], true
 }
 
-// TestCorrupt: a byte that is changed and whose checksum is not makes the segment a lost one; with
-// a checksum that is right again it ends the connection.
+// TestCorrupt: a changed byte with the old checksum means a lost segment; with a corrected checksum
+// it ends the connection.
 func TestCorrupt(t *testing.T) {
 	for _, repaired := range []bool{false, true} {
 		r := newTestPair(t, nil, page())
@@ -61,15 +61,14 @@ func TestCorrupt(t *testing.T) {
 	}
 }
 
-// few gives clients so few addresses and ports that each must be used again and again.
+// few gives clients so few addresses and ports that each must be reused many times.
 func few(p *Profile) {
 	p.Clients, _ = ParsePool("10.81.0.1", "20000-20009") // constants
 	p.Servers, _ = ParsePool("10.82.0.1", "")
 	p.Concurrency, p.CPS, p.TCP.TimeWait = 10, 200, 5*time.Second
 }
 
-// TestTimeWaitOfServer: a younger connection of the same addresses and ports ends
-// TIME_WAIT.
+// TestTimeWaitOfServer: a newer connection with the same addresses and ports ends TIME_WAIT.
 func TestTimeWaitOfServer(t *testing.T) {
 	r := newTestPair(t, few, page())
 	play(t, r, 100, 20*time.Second)
@@ -79,8 +78,8 @@ func TestTimeWaitOfServer(t *testing.T) {
 	}
 }
 
-// TestTimeWaitOfClient: a client that closed first keeps the address and port for as
-// long as it should.
+// TestTimeWaitOfClient: a client that closed first keeps the address and port for the whole
+// TIME_WAIT.
 func TestTimeWaitOfClient(t *testing.T) {
 	closing := page()
 	closing.Close = Client
@@ -110,7 +109,7 @@ func TestTimeWaitIsEvictedWhenFull(t *testing.T) {
 	}
 }
 
-// TestUnanswered: SYN is repeated at doubling intervals, and given up.
+// TestUnanswered: SYN is repeated at doubling intervals, and then given up.
 func TestUnanswered(t *testing.T) {
 	r := newTestPair(t, func(p *Profile) { p.Concurrency, p.TCP.Retries = 1, 4 }, page())
 	var at []time.Duration
@@ -142,7 +141,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestServerResetsUnknownConnection: a server that has lost a connection resets it.
+// TestServerResetsUnknownConnection: a server resets a connection that it has lost.
 func TestServerResetsUnknownConnection(t *testing.T) {
 	think := page()
 	think.Steps = append(think.Steps, Step{From: Client, Size: 10, After: time.Second}, Step{From: Server, Size: 20})
@@ -166,16 +165,16 @@ func TestServerResetsUnknownConnection(t *testing.T) {
 	}
 }
 
-// TestLateFIN: the side that closes first waits for the peer's FIN as long as the template's
-// timeout, also if that is longer than its retransmission timer, and then gives up. The wire makes
-// of each early FIN of the peer the acknowledgement that it carries. A closed window does not
-// shorten the wait: there is no data to probe with.
+// TestLateFIN: the side that closes first waits for the peer's FIN for the template's timeout, also
+// if that is longer than its retransmission timer, and then gives up. The wire removes the FIN flag
+// from each early FIN of the peer and keeps the acknowledgement. A closed window does not shorten
+// the wait: there is no data to probe with.
 func TestLateFIN(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		close  Side
-		late   time.Duration // how long no FIN of the peer passes
-		closed bool          // the peer's window meanwhile
+		late   time.Duration // how long the wire removes the peer's FIN
+		closed bool          // the peer's window is closed meanwhile
 		failed uint64
 	}{
 		{"client closes first", Client, time.Second, false, 0},
@@ -224,7 +223,7 @@ func TestLateFIN(t *testing.T) {
 	}
 }
 
-// TestLastFrame: a packet stays in its frame, whichever of the UMEM it is.
+// TestLastFrame: a packet stays inside its frame, for every frame of the UMEM.
 func TestLastFrame(t *testing.T) {
 	e := newTestPair(t, nil, page()).client
 	frames := e.pool.Free()
@@ -271,8 +270,8 @@ func TestPartialWindowIsRetransmitted(t *testing.T) {
 	}
 }
 
-// TestWindow: no more is in flight than the smaller window, and no segment is longer
-// than the peer's MSS.
+// TestWindow: at most the smaller window is in flight, and no segment is longer than the peer's
+// MSS.
 func TestWindow(t *testing.T) {
 	r := newTestPair(t, func(p *Profile) { p.TCP.Window, p.TCP.MSS, p.Concurrency = 3000, 700, 1 }, large())
 	inFlight, most := map[*memlink.Link]int{}, 0
@@ -285,7 +284,7 @@ func TestWindow(t *testing.T) {
 			inFlight[to] += n
 			if n > 0 {
 				most = max(most, inFlight[to])
-			} else if to == r.clientLink { // an acknowledgement of all that came
+			} else if to == r.clientLink { // an acknowledgement of all received data
 				inFlight[r.serverLink] = 0
 			} else {
 				inFlight[r.clientLink] = 0
@@ -300,7 +299,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestMemoryCommand: the command that measures the engines alone, in short.
+// TestMemoryCommand: the command that measures only the engines, with small windows.
 func TestMemoryCommand(t *testing.T) {
 	c := Defaults()
 	c.Memory, c.Window, c.Repeat, c.Concurrent = true, heldThink+100*time.Millisecond, 1, 20_000
@@ -309,14 +308,14 @@ func TestMemoryCommand(t *testing.T) {
 	if err := Run(t.Context(), c); err != nil || out == 0 {
 		t.Errorf("%d bytes printed, %v", out, err)
 	}
-	// So few connections are all silent for most of a second: that is no figure.
+	// With so few connections, all may be silent for most of a second, so there is no figure.
 	c.Window = 10 * time.Millisecond
-	if err := Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), "not a packet") {
+	if err := Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), "no packet") {
 		t.Errorf("in windows without a packet: %v", err)
 	}
 }
 
-// discard counts what it throws away.
+// discard counts the bytes written to it.
 type discard int
 
 func (d *discard) Write(b []byte) (int, error) {
@@ -324,14 +323,14 @@ func (d *discard) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestClosedWindow: a window that stays closed longer than all retries last does not end the
+// TestClosedWindow: a window that stays closed for longer than all retries take does not end the
 // connection as long as probes are answered, and no probe is counted as a retransmission. The
-// server probes at intervals that double.
+// server's probe intervals double.
 func TestClosedWindow(t *testing.T) {
 	const opens = 30 * time.Second
 	for _, tc := range []struct {
 		name   string
-		taken  bool // the peer takes the byte of a probe
+		taken  bool // the peer accepts the byte of a probe
 		silent bool // the peer does not answer
 		shrunk bool // the window is closed while segments are in flight
 	}{
@@ -355,7 +354,7 @@ func TestClosedWindow(t *testing.T) {
 					b[14], b[15] = 0, 0
 				} else if to == r.clientLink && n > 1 {
 					if begun {
-						return // what is on its way behind the first segment
+						return // the segments behind the first
 					}
 					begun = true
 				} else if to == r.clientLink && n == 1 {
@@ -363,7 +362,7 @@ func TestClosedWindow(t *testing.T) {
 					if tc.silent {
 						return
 					}
-					if !tc.taken { // the byte before it again, which is dropped and acknowledged
+					if !tc.taken { // again the byte before it, which the peer drops and acknowledges
 						binary.BigEndian.PutUint32(b[4:], binary.BigEndian.Uint32(b[4:])-1)
 					}
 				}
@@ -395,8 +394,8 @@ func TestClosedWindow(t *testing.T) {
 	}
 }
 
-// TestWholeExchange: the time of an exchange is that from its SYN to the last byte of the answer,
-// and there is one for each that was completed.
+// TestWholeExchange: the time of an exchange is from its SYN to the last byte of the answer, and
+// each completed exchange has one.
 func TestWholeExchange(t *testing.T) {
 	p, err := Named("http")
 	if err != nil {

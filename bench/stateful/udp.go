@@ -8,9 +8,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// opens reports whether a datagram without a flow begins an exchange. One of a later step does
-// too: a translator that moved the exchange here must be found out, and is, when the
-// client reads the answer's tag.
+// opens reports whether a datagram without a flow begins an exchange. A datagram of a later step
+// does, too: if a translator moved the exchange to this server, the client must detect it by the
+// tag of the answer.
 func (e *Engine) opens(template uint8, payload []byte) bool {
 	t := &e.plan.templates[template]
 	if tag, ok := ReadTag(payload); ok {
@@ -20,7 +20,7 @@ func (e *Engine) opens(template uint8, payload []byte) bool {
 	return s.literal != noLiteral && bytes.Equal(payload, e.plan.content(s, 0, int(s.size)))
 }
 
-// datagram is one of an exchange that is known.
+// datagram handles a datagram of a known exchange.
 func (e *Engine) datagram(i uint32, p *packet) {
 	c := &e.conns[i]
 	if e.observe != nil {
@@ -40,7 +40,7 @@ func (e *Engine) datagram(i uint32, p *packet) {
 		e.repeated(i, tag, s)
 		return
 	}
-	if tag.Step > c.step { // the peer went on: what is missing of steps before is lost
+	if tag.Step > c.step { // the peer is ahead: missing datagrams of earlier steps are lost
 		c.step, c.got = tag.Step, 0
 		c.flags &^= thinking
 	}
@@ -54,12 +54,12 @@ func (e *Engine) datagram(i uint32, p *packet) {
 	e.beginStep(i, c)
 }
 
-// identify finds the step that a datagram is of, and compares its bytes.
+// identify finds the step to which a datagram belongs, and compares its bytes.
 func (e *Engine) identify(c *conn, b []byte) (tag Tag, s *step, known bool) {
 	t := &e.plan.templates[c.template]
 	tag, ok := ReadTag(b)
 	if !ok {
-		// Given bytes, of a client. The step in turn, or the last one before it.
+		// Literal bytes from a client: the current step, or the last matching one before it.
 		for k := int(min(c.step, t.steps-1)); k >= 0; k-- {
 			s = &e.plan.steps[t.first+uint32(k)]
 			if s.from == Client && s.literal != noLiteral && bytes.Equal(b, e.plan.content(s, 0, int(s.size))) {
@@ -82,8 +82,8 @@ func (e *Engine) identify(c *conn, b []byte) (tag Tag, s *step, known bool) {
 	return tag, s, bytes.Equal(b[at:], e.plan.content(s, uint32(at), len(b)-at))
 }
 
-// repeated is a datagram of a step that is done: the client repeats its question,
-// because the answer was lost. It is given again, once for each repetition.
+// repeated handles a datagram of a finished step: the client repeats its request, because the
+// answer was lost. The answer is sent again, once for each repetition.
 func (e *Engine) repeated(i uint32, tag Tag, s *step) {
 	c := &e.conns[i]
 	if e.role == Client || tag.Seq != s.count-1 {
@@ -102,7 +102,7 @@ func (e *Engine) repeated(i uint32, tag Tag, s *step) {
 	e.beginStep(i, c)
 }
 
-// unansweredDatagram repeats the last question, or gives up.
+// unansweredDatagram repeats the last request, or gives up.
 func (e *Engine) unansweredDatagram(i uint32) {
 	c := &e.conns[i]
 	t := &e.plan.templates[c.template]
@@ -123,7 +123,7 @@ func (e *Engine) unansweredDatagram(i uint32) {
 	e.beginMessage(i, c)
 }
 
-// outputUDP sends the datagrams of the own step that are left, and goes on to the next.
+// outputUDP sends the remaining datagrams of the own step, and begins the next step.
 func (e *Engine) outputUDP(i uint32, c *conn) bool {
 	for c.state == exchange && c.flags&thinking == 0 && e.ownTurn(c) {
 		s := e.stepOf(c)

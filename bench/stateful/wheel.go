@@ -1,19 +1,18 @@
 package stateful
 
-// wheel has every connection's one timer: slots of a millisecond with intrusive
-// lists. A timer that is put off stays where it hangs and is hung again when that
-// slot comes; so what is put off with every packet costs a store.
+// wheel holds the one timer of every connection: slots of a millisecond with intrusive lists. A
+// timer that is postponed stays in its slot and is moved when that slot is reached, so postponing
+// it with every packet costs one store.
 type wheel struct {
 	heads []uint32
-	now   uint32 // milliseconds; every slot up to it has been emptied
+	now   uint32 // milliseconds; every slot up to it is empty
 }
 
 const wheelSlots = 4096
 
 func newWheel(now uint32) wheel { return wheel{heads: make([]uint32, wheelSlots), now: now} }
 
-// arm sets the time at which the connection expires; a time that has passed is the
-// next tick.
+// arm sets the time at which the connection expires; a time in the past means the next tick.
 func (w *wheel) arm(conns []conn, i uint32, deadline uint32) {
 	c := &conns[i]
 	c.deadline = max(deadline, w.now+1)
@@ -52,8 +51,8 @@ func (w *wheel) unlink(conns []conn, i uint32) {
 	c.at, c.next, c.prev = 0, 0, 0
 }
 
-// pop takes one connection off the wheel that is due at the time, and moves on
-// over empty slots; 0 if none is due up to then.
+// pop removes one connection from the wheel that is due at now, and advances over empty slots; 0 if
+// none is due.
 func (w *wheel) pop(conns []conn, now uint32) uint32 {
 	for w.now < now {
 		i := w.heads[(w.now+1)%wheelSlots]
@@ -66,7 +65,7 @@ func (w *wheel) pop(conns []conn, now uint32) uint32 {
 		switch {
 		case c.deadline == 0:
 		case c.deadline > w.now+1:
-			w.now++ // so that it is hung behind this slot, not into it
+			w.now++ // so that it goes into a later slot, not into this one
 			w.link(conns, i)
 			w.now--
 		default:
@@ -77,7 +76,7 @@ func (w *wheel) pop(conns []conn, now uint32) uint32 {
 	return 0
 }
 
-// queue is a list through the same fields: first in, first out.
+// queue is a list that uses the same fields: first in, first out.
 type queue struct{ head, tail uint32 }
 
 func (q *queue) push(conns []conn, i uint32) {

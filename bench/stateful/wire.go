@@ -26,14 +26,14 @@ type packet struct {
 	hash     uint32
 	seq, ack uint32
 	wnd      uint16
-	mss      uint16 // of the option; 0 without
+	mss      uint16 // from the option; 0 without
 	flags    uint8  // TCP
 	ok       bool
 	payload  []byte
 }
 
-// parse reads a packet of the engine's family; ok is false, and a counter says why, if
-// it is not one, or not for the pool.
+// parse reads a packet of the engine's family for its pool; otherwise it counts the reason and
+// returns false.
 func (e *Engine) parse(p *packet, frame []byte) bool {
 	n := &e.stats.Packets
 	at := header.EthernetBytes
@@ -107,7 +107,7 @@ func (e *Engine) parseTransport(p *packet, b, addresses []byte) bool {
 		n.Ignored++
 		return false
 	}
-	if p.key.protocol == ProtocolTCP || b[6]|b[7] != 0 || e.six { // RFC 768: zero is none
+	if p.key.protocol == ProtocolTCP || b[6]|b[7] != 0 || e.six { // RFC 768: zero means no checksum
 		if framing.Sum(b, addresses, uint8(p.key.protocol)) != 0xffff {
 			n.BadChecksum++
 			return false
@@ -118,7 +118,7 @@ func (e *Engine) parseTransport(p *packet, b, addresses []byte) bool {
 	return true
 }
 
-// mssOption finds the one option that is understood (RFC 9293, section 3.2).
+// mssOption finds the MSS option; all others are ignored (RFC 9293, section 3.2).
 func mssOption(o []byte) uint16 {
 	for len(o) > 0 {
 		switch {
@@ -137,8 +137,8 @@ func mssOption(o []byte) uint16 {
 	return 0
 }
 
-// header writes Ethernet and IP headers for a payload of n bytes, and returns where
-// the transport header begins.
+// header writes Ethernet and IP headers for a payload of n bytes, and returns the offset of the
+// transport header.
 func (e *Engine) header(b []byte, c *conn, n int) int {
 	copy(b, e.ethernet[:])
 	at := header.EthernetBytes
@@ -152,7 +152,7 @@ func (e *Engine) header(b []byte, c *conn, n int) int {
 	return at + header.IPv6Bytes
 }
 
-// addressesOf is the two addresses of a frame that header began.
+// addressesOf is the source and destination address of a frame that header began.
 func (e *Engine) addressesOf(b []byte) []byte {
 	if e.six {
 		return b[header.EthernetBytes+8 : header.EthernetBytes+40]
@@ -160,7 +160,7 @@ func (e *Engine) addressesOf(b []byte) []byte {
 	return b[header.EthernetBytes+12 : header.EthernetBytes+20]
 }
 
-// localNumber is the number of one of the pool's addresses.
+// localNumber is the number of an address in the pool.
 func (e *Engine) localNumber(address []byte) (uint16, bool) {
 	if e.six {
 		if [12]byte(address) != [12]byte(e.first6[:12]) {

@@ -17,7 +17,7 @@ import (
 	"sluice.dev/sluice/bench/profiles"
 )
 
-// Load reads a profile. Its errors, all of them at once, name file and line.
+// Load reads a profile. It returns all errors at once, with file and line.
 func Load(path string) (*Profile, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -26,12 +26,12 @@ func Load(path string) (*Profile, error) {
 	return Parse(path, text)
 }
 
-// Named reads one of bench/profiles.
+// Named reads a profile from bench/profiles.
 func Named(name string) (*Profile, error) {
 	file := name + ".yaml"
 	text, err := profiles.Files.ReadFile(file)
 	if err != nil {
-		known, _ := profiles.Files.ReadDir(".") // cannot fail: it is part of the program
+		known, _ := profiles.Files.ReadDir(".") // cannot fail: it is embedded
 		var names []string
 		for _, f := range known {
 			names = append(names, strings.TrimSuffix(f.Name(), ".yaml"))
@@ -62,7 +62,7 @@ func Parse(path string, text []byte) (*Profile, error) {
 	return p, errors.Join(r.errs...)
 }
 
-// reader turns nodes into a profile and remembers what was wrong and where.
+// reader turns nodes into a profile and collects errors with their lines.
 type reader struct {
 	path string
 	errs []error
@@ -72,7 +72,7 @@ func (r *reader) fail(n *yaml.Node, format string, args ...any) {
 	r.errs = append(r.errs, fmt.Errorf("%s:%d: %s", r.path, n.Line, fmt.Sprintf(format, args...)))
 }
 
-// validated gives the lines of templates to what Validate says about them.
+// validated adds the lines of templates to the errors of Validate.
 func (r *reader) validated(root *yaml.Node, p *Profile, err error) {
 	for _, line := range strings.Split(err.Error(), "\n") {
 		at := root
@@ -99,7 +99,7 @@ func child(n *yaml.Node, key string) *yaml.Node {
 	return nil
 }
 
-// fields reads a mapping; what is not in known is refused, and so is what is there twice.
+// fields reads a mapping; unknown and repeated fields are errors.
 func (r *reader) fields(n *yaml.Node, what string, known map[string]func(*yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
 		r.fail(n, "%s must be fields, written as name: value", what)
@@ -132,7 +132,7 @@ func (r *reader) list(n *yaml.Node, what string, each func(*yaml.Node)) {
 	}
 }
 
-// scalar reads one value with parse; its error describes the form of the value.
+// scalar reads one value with parse; like describes the form of the value in errors.
 func scalar[T any](r *reader, to *T, like string, parse func(string) (T, error)) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		v, err := parse(n.Value)
@@ -243,7 +243,7 @@ func (r *reader) template(n *yaml.Node) (t Template) {
 	return t
 }
 
-// steps reads one entry: a step, or several that are repeated.
+// steps reads one entry: a step, or several repeated steps.
 func (r *reader) steps(n *yaml.Node, repeatable bool) []Step {
 	if repeatable && n.Kind == yaml.MappingNode && child(n, "repeat") != nil {
 		return r.repetition(n)
