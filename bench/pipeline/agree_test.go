@@ -15,8 +15,8 @@ import (
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
-// edits are what is done to a packet of an open flow before both get it. l4 is where its transport
-// header begins. Those that are not forwarded by one must not be by the other.
+// edits change a packet of an open flow before both programs get it. l4 is the offset of its
+// transport header. A packet that one program does not forward must not be forwarded by the other.
 var edits = []struct {
 	name   string
 	only   uint8 // protocol; 0 is both
@@ -67,7 +67,7 @@ func withTTL(f []byte, l4 int, ttl byte) []byte {
 	return seal(f, l4)
 }
 
-// seal makes the header checksum right.
+// seal recomputes the header checksum.
 func seal(f []byte, l4 int) []byte {
 	if ip := f[header.EthernetBytes:l4]; len(ip) == header.IPv4Bytes {
 		ip[10], ip[11] = 0, 0
@@ -76,8 +76,8 @@ func seal(f []byte, l4 int) []byte {
 	return f
 }
 
-// TestReferenceAgrees gives the worker and the reference the same flows and the same packets: what
-// they send must be the same, to the byte, and what one drops the other must not forward.
+// TestReferenceAgrees gives the worker and the reference the same flows and the same packets: they
+// must send the same bytes, and one must not forward a packet that the other drops.
 func TestReferenceAgrees(t *testing.T) {
 	p := built(t)
 	for _, v6 := range []bool{false, true} {
@@ -130,7 +130,7 @@ func agreeOn(t *testing.T, w *world, g *gate, r *reference, f *flow, k kind) (fo
 		}
 		forwarded++
 		if e.name == "as it is" && f.proto == header.ProtoUDP {
-			// The checksum that becomes zero: what the packet's sum changes by.
+			// The checksum that becomes zero: the difference of the packet's sum.
 			old, new := binary.BigEndian.Uint16(packet[l4+6:]), binary.BigEndian.Uint16(sent[l4+6:])
 			binary.BigEndian.PutUint16(packet[l4+6:], checksum.Add(^new, old))
 			if sent = both(t, w, g, r, "UDP checksum that becomes zero", packet); sent == nil ||
@@ -142,7 +142,7 @@ func agreeOn(t *testing.T, w *world, g *gate, r *reference, f *flow, k kind) (fo
 	return forwarded, dropped
 }
 
-// both gives a packet to both and returns what the worker sends, or nil.
+// both gives a packet to both programs and returns the packet that the worker sends, or nil.
 func both(t *testing.T, w *world, g *gate, r *reference, name string, packet []byte) []byte {
 	t.Helper()
 	inC, err := r.ask("packet " + hex.EncodeToString(packet))
@@ -162,9 +162,9 @@ func both(t *testing.T, w *world, g *gate, r *reference, name string, packet []b
 	return sent
 }
 
-// teachImpossible tells the reference flows of clients that cannot be, as the edits make them: it
-// must know by the packet alone that there are none. All flows here are of one address, so only one
-// can have port zero.
+// teachImpossible adds flows of impossible clients to the reference, as the edits make them: it
+// must drop their packets for their content alone. All flows here have the same address, so only
+// one can have port zero.
 func teachImpossible(t *testing.T, w *world, r *reference, f flow, portZero bool) {
 	t.Helper()
 	f.snat += snatAddrs
@@ -183,7 +183,7 @@ func teachImpossible(t *testing.T, w *world, r *reference, f flow, portZero bool
 	}
 }
 
-// oneThrough returns what the worker sends to others for a packet, or nil.
+// oneThrough returns the packet that the worker forwards, or nil.
 func oneThrough(t *testing.T, g *gate, packet []byte) []byte {
 	t.Helper()
 	if !g.nic.Inject(packet) {
@@ -196,7 +196,7 @@ func oneThrough(t *testing.T, g *gate, packet []byte) []byte {
 	return sent
 }
 
-// isError: an ICMP message of the gateway's own, which the reference has none of.
+// isError: an ICMP message of the gateway itself, which the reference does not send.
 func isError(frame []byte, v6 bool) bool {
 	if v6 {
 		return frame[20] == header.ProtoICMPv6
@@ -204,7 +204,7 @@ func isError(frame []byte, v6 bool) bool {
 	return frame[23] == header.ProtoICMP
 }
 
-// teach tells the reference a flow that the worker has.
+// teach adds a flow of the worker to the reference.
 func teach(t *testing.T, w *world, r *reference, f *flow) {
 	t.Helper()
 	client, backend := w.tuple(f, fromClient), w.tuple(f, fromBackend)
@@ -222,7 +222,7 @@ func teach(t *testing.T, w *world, r *reference, f *flow) {
 	}
 }
 
-// shared is built once for all tests: the compiler takes longer than they do.
+// shared is built once for all tests: compiling takes longer than the tests.
 var shared = sync.OnceValues(func() (p *program, err error) {
 	p, err = buildReference(context.Background())
 	if err == nil {
@@ -231,7 +231,7 @@ var shared = sync.OnceValues(func() (p *program, err error) {
 	return p, err
 })
 
-// removeShared ends what shared made, if anything.
+// removeShared removes the files of shared, if it was built.
 var removeShared = func() {}
 
 func TestMain(m *testing.M) {
@@ -240,7 +240,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// built is the reference.
+// built returns the compiled reference.
 func built(t *testing.T) *program {
 	t.Helper()
 	p, err := shared()
@@ -267,8 +267,8 @@ func openWorld(t *testing.T, c worldConfig, flows int) (*world, *gate) {
 	return w, g
 }
 
-// TestReferenceChecksItself: it does so before it is ready, over thousands of packets in both
-// modes.
+// TestReferenceChecksItself: the reference checks itself before it is ready, over thousands of
+// packets in both modes.
 func TestReferenceChecksItself(t *testing.T) {
 	p := built(t)
 	for _, v6 := range []bool{false, true} {
@@ -285,7 +285,7 @@ func TestReferenceChecksItself(t *testing.T) {
 	}
 }
 
-// TestFramesAreRight: what is measured are packets as hosts send them.
+// TestFramesAreRight: the measured packets are valid, as real hosts send them.
 func TestFramesAreRight(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		w, g := openWorld(t, worldConfig{v6: v6, services: 3, backends: 7, capacity: 1000}, 100)

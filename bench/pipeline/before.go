@@ -17,20 +17,20 @@ import (
 	"sluice.dev/sluice/test/bed/scratch"
 )
 
-// BeforeRepeat is how many pairs Config.Before has unless told otherwise: the interval of their
+// BeforeRepeat is the default number of pairs of Config.Before: the confidence interval of their
 // median is from the third smallest to the third largest.
 const BeforeRepeat = 12
 
-// The two builds, as places in arrays.
+// The two builds, as indices of arrays.
 const (
 	then = iota
 	now
 )
 
-// build is one of both.
+// build is one of the two builds.
 type build struct{ name, path string }
 
-// unit is what is measured in one piece.
+// unit is a part of the measurement that is run in one piece.
 type unit struct {
 	scenario string
 	v4, v6   bool
@@ -42,7 +42,7 @@ type beforeRun struct {
 	Config
 	ctx    context.Context
 	builds [2]build
-	short  bool   // both know RunTurns
+	short  bool   // both builds have RunTurns
 	dir    string // for files of whole runs
 	points
 	rows []paired.Row
@@ -88,7 +88,7 @@ func runBefore(ctx context.Context, c Config) (err error) {
 	fmt.Fprintf(c.Out, "%s; %s\n", run.Machine.Notes, b.how())
 	err = b.all()
 	if ctx.Err() != nil {
-		err = ctx.Err() // and not that a process, which ends with it, gave no answer
+		err = ctx.Err() // not an error of a process that ended with the context
 	}
 	b.judge()
 	if printErr := paired.Print(c.Out, b.rows); err == nil {
@@ -104,8 +104,8 @@ func runBefore(ctx context.Context, c Config) (err error) {
 	return paired.Fail(b.rows)
 }
 
-// knowsTurns reports whether the build before speaks with RunTurns' callers. One that does not
-// fails at once, because it has no such command.
+// knowsTurns reports whether the older build has RunTurns in the same version. A build without the
+// command fails at once.
 func (b *beforeRun) knowsTurns() bool {
 	ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
 	defer cancel()
@@ -117,10 +117,10 @@ func (b *beforeRun) how() string {
 	if b.short {
 		return fmt.Sprintf("both take turns of %d chunks in scenario steady, whole runs in others", turn)
 	}
-	return "the build before knows no shorter turns: whole runs take turns"
+	return "the older build has no shorter turns: whole runs take turns"
 }
 
-// all takes a sample of everything in each round.
+// all takes one sample of every unit in each round.
 func (b *beforeRun) all() error {
 	units := b.units()
 	bar := progress.Start(b.Out, b.Repeat*len(units))
@@ -143,7 +143,7 @@ func (b *beforeRun) all() error {
 	return nil
 }
 
-// order is who comes first: each in every other round.
+// order is the order of the builds in a round: each comes first in every other round.
 func order(round int) [2]int {
 	if round%2 == 0 {
 		return [2]int{then, now}
@@ -151,8 +151,8 @@ func order(round int) [2]int {
 	return [2]int{now, then}
 }
 
-// units divides what is to be measured as finely as command lines can, so that the two of a pair
-// are near each other.
+// units divides the measurement as finely as command lines can, so that the two runs of a pair are
+// close in time.
 func (b *beforeRun) units() (list []unit) {
 	for _, s := range scenarios {
 		if !slices.Contains(b.Scenarios, s.name) {
@@ -171,7 +171,7 @@ func (b *beforeRun) units() (list []unit) {
 	return list
 }
 
-// args are the flags of a unit, for both ways to run it.
+// args are the flags of a unit, with and without turns.
 func (b *beforeRun) args(u unit) []string {
 	args := []string{"--ipv4=" + strconv.FormatBool(u.v4), "--ipv6=" + strconv.FormatBool(u.v6), "--cpu",
 		strconv.Itoa(b.CPU)}
@@ -181,7 +181,7 @@ func (b *beforeRun) args(u unit) []string {
 	return args
 }
 
-// params are the conditions of a sample, as steady has them.
+// params are the conditions of a sample, named as in scenario steady.
 func (u unit) params(l load) map[string]string {
 	return with(l.params(), "scenario", u.scenario, "family", family(u.v6), "flows", strconv.Itoa(u.flows))
 }
@@ -194,7 +194,7 @@ func (u unit) String() string {
 	return fmt.Sprintf("%s %s, %d flows", u.scenario, family(u.v6), u.flows)
 }
 
-// pair adds a sample of both builds, and of their ratio now/before.
+// pair adds a sample of both builds, and their ratio now/before.
 func (b *beforeRun) pair(like results.Point, old, new, ratio float64) {
 	like.System = before
 	b.add(old, like)
@@ -205,7 +205,7 @@ func (b *beforeRun) pair(like results.Point, old, new, ratio float64) {
 	b.add(ratio, like)
 }
 
-// judge makes a row of each ratio.
+// judge makes a row for each ratio.
 func (b *beforeRun) judge() {
 	for i := range b.list {
 		p := &b.list[i]
@@ -220,7 +220,7 @@ func (b *beforeRun) judge() {
 	}
 }
 
-// text is the median of a build under some conditions, in all its metrics (there is one).
+// text is the median of a build under the given conditions.
 func (b *beforeRun) text(system string, params map[string]string) string {
 	for i := range b.list {
 		if p := &b.list[i]; p.System == system && p.Unit != "ratio" && conditions(p.Params) == conditions(params) {

@@ -14,7 +14,7 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// TestOrder: of two rounds each build is the first of one.
+// TestOrder: in two rounds each build comes first once.
 func TestOrder(t *testing.T) {
 	for round, want := range [][2]int{{then, now}, {now, then}, {then, now}} {
 		if got := order(round); got != want {
@@ -23,7 +23,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestUnits: the sweep is divided by family and flows; what has no flows is one piece.
+// TestUnits: the sweep is divided by family and flows; a scenario without flows is one piece.
 func TestUnits(t *testing.T) {
 	c := Defaults()
 	c.Scenarios, c.Flows = []string{"fill", "steady"}, []int{10, 20}
@@ -40,7 +40,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// TestParseSample: a request that a build does not know is not measured as something else.
+// TestParseSample: a request that a build does not support is an error, not another measurement.
 func TestParseSample(t *testing.T) {
 	for _, l := range (&runner{}).loads() {
 		if got, chunks, err := parseSample(sampleRequest(l, 7)); err != nil || got != l || chunks != 7 {
@@ -57,7 +57,7 @@ func TestParseSample(t *testing.T) {
 	}
 }
 
-// TestRunTurns asks a process's life for two samples.
+// TestRunTurns requests two samples from a process.
 func TestRunTurns(t *testing.T) {
 	c := Defaults()
 	c.Reference, c.IPv4, c.Flows = false, false, []int{100}
@@ -76,7 +76,7 @@ func TestRunTurns(t *testing.T) {
 	}
 }
 
-// TestSameKeys: what only one build measured is named, and nothing is compared with something else.
+// TestSameKeys: a figure that only one build measured is an error that names it.
 func TestSameKeys(t *testing.T) {
 	point := func(flows string) map[string]results.Point {
 		p := results.Point{Params: map[string]string{"scenario": "steady", "flows": flows}, Metric: metricCost}
@@ -98,8 +98,8 @@ func TestSameKeys(t *testing.T) {
 	}
 }
 
-// TestOlderBuildRefuses: what an older build says of a flag that it does not know is in the
-// message, with what to do.
+// TestOlderBuildRefuses: the message contains the older build's error about an unknown flag, and a
+// remedy.
 func TestOlderBuildRefuses(t *testing.T) {
 	dir := t.TempDir()
 	older := filepath.Join(dir, "older")

@@ -13,12 +13,13 @@ import (
 const (
 	collidingFlows   = 16_384
 	collisionsTarget = 1.2
-	// searchBits of a hash without algebra are made equal: one bucket of a table with as many.
+	// searchBits is the number of equal low bits of a hash that is searched by trial: one bucket of
+	// a table with 2^searchBits buckets.
 	searchBits = 16
 )
 
-// collisions holds flows whose tuples collide under a hash that somebody else's table uses
-// against flows of random tuples.
+// collisions compares flows whose tuples collide under another program's table hash with flows of
+// random tuples.
 func (r *runner) collisions() error {
 	seen := tuple4{dst: vipBase4, dstPort: frontendPort}
 	plain, err := r.flowsOf(randomTuples(collidingFlows, seen, r.rnd))
@@ -66,8 +67,8 @@ func (r *runner) flowsOf(set []tuple4) (*gate, error) {
 	})
 }
 
-// possible reports whether a tuple can be a client's of another address than all of ours. Its
-// packets must be plain (header.Plain4): others cost four times as much, with any hash.
+// possible reports whether a tuple can be a client's, and uses none of our own addresses. Its
+// packets must be plain (header.Plain4): other packets cost four times as much, with any hash.
 func (t tuple4) possible() bool {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], t.src)
@@ -94,7 +95,7 @@ func randomTuples(n int, like tuple4, rnd *rand.Rand) (set []tuple4) {
 	return set
 }
 
-// clientBits are what the client chooses: address and port.
+// clientBits are the bits that the client chooses: address and port.
 const clientBits = 48
 
 func (t tuple4) flipped(clientSide uint64) tuple4 {
@@ -103,12 +104,12 @@ func (t tuple4) flipped(clientSide uint64) tuple4 {
 	return t
 }
 
-// linearSet returns tuples with the same value of a hash that is affine over GF(2): what flips no
-// bit of one value flips none of any. Of 48 bits that a client chooses, 32 fix the value; the 16
-// others make 65,536 tuples.
+// linearSet returns tuples with the same value of a hash that is affine over GF(2): a flip of bits
+// that keeps the hash of one tuple keeps the hash of every tuple. Of 48 bits that a client chooses,
+// 32 fix the value; the other 16 give 65,536 tuples.
 func linearSet(hash func(tuple4) uint32, n int, like tuple4, rnd *rand.Rand) (set []tuple4) {
 	null := nullSpace(hash, like)
-	for len(set) < n { // with another value, should too many tuples of one be impossible
+	for len(set) < n { // repeated with another base if too many of its tuples are impossible
 		set = set[:0]
 		base := like.flipped(rnd.Uint64() >> 16)
 		for i := range uint64(1) << len(null) {
@@ -124,7 +125,7 @@ func linearSet(hash func(tuple4) uint32, n int, like tuple4, rnd *rand.Rand) (se
 	return set
 }
 
-// nullSpace returns a basis of the flips of a client's bits that leave the hash as it is.
+// nullSpace returns a basis of the flips of a client's bits that do not change the hash.
 func nullSpace(hash func(tuple4) uint32, like tuple4) (null []uint64) {
 	type row struct {
 		effect uint32
@@ -151,8 +152,8 @@ func nullSpace(hash func(tuple4) uint32, like tuple4) (null []uint64) {
 }
 
 // searchedSet returns tuples whose hashes have the same low bits, by trying all ports of one
-// address after the other. The addresses are drawn: those that follow one another may be impossible
-// for longer than anybody waits.
+// address after the other. Addresses are random: a run of consecutive addresses may be impossible,
+// and too long to skip.
 func searchedSet(hash func(tuple4) uint32, low, n int, like tuple4, rnd *rand.Rand) (set []tuple4) {
 	mask := uint32(1)<<low - 1
 	want := hash(like.flipped(rnd.Uint64()>>16)) & mask

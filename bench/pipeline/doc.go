@@ -1,16 +1,16 @@
-// Package pipeline measures what one worker does with a packet, without a kernel:
-// the real fastpath.Worker, with a real snapshot, next hops and flow table, between two
-// in-memory links. Beside it runs a program in C that does the same work (reference), in the
-// same minute on the same core, because on a shared machine only a ratio is worth keeping.
+// Package pipeline measures a worker's processing of packets without a kernel: the real
+// fastpath.Worker, with a real snapshot, next hops and flow table, between two in-memory links. A C
+// program that does the same work (reference) runs beside it at the same time on the same core,
+// because on a shared machine only ratios are reproducible.
 //
-// A chunk is 4096 frames of flows drawn uniformly. They are written into the UMEM
-// untimed; what is timed is every Step that the worker needs for them, the clock it reads
-// before each, and one Step more, in which it takes back the frames that the "kernel"
-// sent meanwhile (untimed) and gives the link new ones. The median of some hundred chunks is one
-// sample. Time stands still between chunks, so that flows are refreshed and swept at the pace
-// of the packets, not of their preparation.
+// A chunk is 4096 frames of flows drawn uniformly. They are written into the UMEM outside the
+// measured time. The measured time contains every Step that the worker needs for them, the clock
+// reading before each, and one more Step, in which the worker takes back the frames that the
+// simulated kernel has sent meanwhile (not measured) and gives the link new ones. The median of
+// some hundred chunks is one sample. Time stands still between chunks, so that refreshing and
+// sweeping of flows depend on the measured time and not on the preparation.
 //
-//	world    services, backends, routes, a flow table, and how frames of its flows look
+//	world    services, backends, routes, a flow table, and the frames of its flows
 //	gate     a worker and its links: inject, time, complete
-//	scenario what is varied; each makes points (bench/results)
+//	scenario the varied condition; each makes points (bench/results)
 package pipeline

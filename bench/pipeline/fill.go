@@ -15,8 +15,8 @@ const (
 	longLife     = 300 * 24 * time.Hour
 )
 
-// fill holds a table that is nine tenths full against one that is half full: packets of its
-// flows, and new flows. New flows are let expire and swept before the next chunk, untimed.
+// fill compares a table that is nine tenths full with one that is half full: packets of its flows,
+// and new flows. New flows expire and are swept before the next chunk, outside the measured time.
 func (r *runner) fill() error {
 	half, err := r.filled(fillCapacity / 2)
 	if err != nil {
@@ -45,7 +45,8 @@ func (r *runner) fill() error {
 	return r.inTurns(p)
 }
 
-// filled makes a world whose open flows live for ever, and others for two seconds.
+// filled makes a world whose open flows never expire, and whose other flows expire after two
+// seconds.
 func (r *runner) filled(flows int) (*gate, error) {
 	r.say("fill: opening %d flows", flows)
 	t := flowtable.DefaultTimeouts()
@@ -53,7 +54,7 @@ func (r *runner) filled(flows int) (*gate, error) {
 	return r.populated(worldConfig{services: 1, backends: 64, capacity: fillCapacity, timeouts: t}, flows)
 }
 
-// creates returns the median nanoseconds of a new flow.
+// creates returns the median nanoseconds per new flow.
 func (g *gate) creates(s *strangers, chunks int) (float64, error) {
 	runtime.GC()
 	var each []time.Duration
@@ -63,7 +64,7 @@ func (g *gate) creates(s *strangers, chunks int) (float64, error) {
 			return 0, err
 		}
 		each = append(each, spent)
-		for range 9 { // the first two make them expire, the rest is more than a sweep of all
+		for range 9 { // the first two make them expire, the others sweep the whole table
 			g.now += uint64(time.Second)
 			g.Step(g.now)
 		}

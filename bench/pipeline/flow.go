@@ -7,7 +7,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// flow is what must be known of a flow to make its packets. Of an IPv6 client, client is the low
+// flow holds the fields from which a flow's packets are made. Of an IPv6 client, client is the low
 // end of the address.
 type flow struct {
 	client               uint32
@@ -16,7 +16,7 @@ type flow struct {
 	snat, proto          uint8
 }
 
-// kind is which of a flow's packets a frame is.
+// kind is the kind of a packet within its flow.
 type kind uint8
 
 const (
@@ -26,7 +26,7 @@ const (
 	answer // SYN-ACK, or a datagram
 )
 
-// tuple is a packet's, on the wire.
+// tuple is the tuple of a packet on the wire.
 func (w *world) tuple(f *flow, k kind) header.Tuple {
 	if k == fromClient || k == opening {
 		return header.Tuple{
@@ -47,8 +47,8 @@ const (
 	udpBytes6 = maxFrame - header.EthernetBytes - header.IPv6Bytes
 )
 
-// frame writes a packet of a flow, as short as Ethernet lets it be: over IPv4 60 bytes, of
-// which TCP leaves 6 for padding; over IPv6 74. The tag is in the TCP sequence number or in the
+// frame writes a packet of a flow with the least length that Ethernet allows: over IPv4 60 bytes,
+// of which TCP leaves 6 for padding; over IPv6 74. The tag is in the TCP sequence number or in the
 // first bytes of the datagram. It returns the length.
 func (w *world) frame(b *[128]byte, f *flow, k kind, tag uint32) int {
 	t := w.tuple(f, k)
@@ -84,7 +84,7 @@ func writeTransport(b []byte, t *header.Tuple, k kind, tag uint32) {
 	binary.BigEndian.PutUint16(b[2:], t.DstPort)
 	if t.Proto == header.ProtoTCP {
 		binary.BigEndian.PutUint32(b[4:], tag)
-		if k != opening { // of one wave, the number of the SYN-ACK is the client's tag
+		if k != opening { // within one wave, the number of the SYN-ACK is the client's tag
 			binary.BigEndian.PutUint32(b[8:], tag+1)
 		}
 		b[12], b[13] = 5<<4, tcpFlags(k)
@@ -104,7 +104,7 @@ func tcpFlags(k kind) uint8 {
 	return header.TCPACK
 }
 
-// tagOf reads the tag of a frame that was sent.
+// tagOf reads the tag of a sent frame.
 func tagOf(frame []byte, p *header.Packet) uint32 {
 	if p.Tuple.Proto == header.ProtoTCP {
 		return binary.BigEndian.Uint32(frame[p.L4+4:])

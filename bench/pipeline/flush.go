@@ -1,10 +1,10 @@
 package pipeline
 
-// flushLinesGo is the twin of the assembly. That takes n lines out of the caches, stride bytes
-// apart, and changes nothing that a program can read.
+// flushLinesGo is the Go twin of the assembly, which evicts n lines from the caches, stride bytes
+// apart, and changes no memory content.
 func flushLinesGo(*byte, uintptr, uintptr) {}
 
-// flushHeaders takes the first two lines of every packet in a UMEM out of the caches.
+// flushHeaders evicts the first two lines of every packet in a UMEM from the caches.
 func flushHeaders(umem []byte) {
 	for _, line := range []int{headroom, headroom + 64} {
 		flushLines(&umem[line], frameSize, umemFrames)

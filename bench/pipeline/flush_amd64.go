@@ -1,10 +1,10 @@
 package pipeline
 
-// canFlush reports whether headers can be made cold here. CLFLUSH is in every amd64
-// processor; CLFLUSHOPT is faster and does the same, but nobody waits for this.
+// canFlush reports whether headers can be evicted from the caches on this processor. Every amd64
+// processor has CLFLUSH; CLFLUSHOPT is faster, but speed does not matter here.
 func canFlush() bool { return true }
 
-// flushLines takes n lines out of the caches, stride bytes apart. They must all be in one mapping.
+// flushLines evicts n lines from the caches, stride bytes apart. They must all be in one mapping.
 //
 //go:noescape
 func flushLines(first *byte, stride, n uintptr)

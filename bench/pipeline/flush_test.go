@@ -10,8 +10,8 @@ import (
 
 const flushedBytes = 8192
 
-// agreeFlush: neither flushLines nor its twin in Go writes anything, and neither reaches beyond the
-// last line, behind which there is no memory.
+// agreeFlush: neither flushLines nor its twin in Go writes anything or accesses memory behind the
+// last line, which is not mapped.
 func agreeFlush(t *testing.T, memory, data []byte, stride, n int) {
 	t.Helper()
 	copy(memory, data)

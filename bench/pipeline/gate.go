@@ -16,26 +16,26 @@ const (
 	chunkFrames = 4096
 	hostFrames  = 64
 	frameSize   = 2048
-	headroom    = 256 // where memlink puts packets, as AF_XDP does
+	headroom    = 256 // offset of packets in memlink's frames, as in AF_XDP
 	umemFrames  = chunkFrames + hostFrames
 )
 
-// gate is a worker with its links: one to everybody, and the host link, which stays quiet.
+// gate is a worker with its links: one to the network, and the host link, which has no traffic.
 type gate struct {
 	*fastpath.Worker
 	w         *world
-	now       uint64 // where its time stands
+	now       uint64 // the current time of its clock
 	umem      []byte
 	nic, host *memlink.Link
 	stats     *stats.Block
 }
 
-// addGate makes one of so many workers.
+// addGate makes worker id of the given number of workers.
 func (w *world) addGate(id, workers int) (*gate, error) {
 	return w.addGateOver(id, workers, func(nic *memlink.Link) fastpath.Link { return nic })
 }
 
-// addGateOver is addGate with something between the worker and its link to everybody.
+// addGateOver is addGate with a wrapper around the worker's link to the network.
 func (w *world) addGateOver(id, workers int, over func(nic *memlink.Link) fastpath.Link) (*gate, error) {
 	umem, err := hugeMemory(umemFrames * frameSize)
 	if err != nil {
@@ -70,8 +70,8 @@ func (g *gate) close() {
 	unmap(g.umem)
 }
 
-// drain steps until the worker has taken n packets, and returns how long that took. Time goes on
-// from now meanwhile, and is read before every step as Run does.
+// drain steps until the worker has taken n packets, and returns how long that took. The worker's
+// time starts at now and advances with the clock, which is read before every step as Run does.
 func (g *gate) drain(now uint64, n int) (time.Duration, error) {
 	began := time.Now()
 	for moved, idle := 0, 0; moved < n; {
@@ -86,7 +86,7 @@ func (g *gate) drain(now uint64, n int) (time.Duration, error) {
 	return time.Since(began), nil
 }
 
-// chunk times what the worker does with the n packets that were injected: all must be sent.
+// chunk measures the time that the worker needs for n injected packets: all must be sent.
 func (g *gate) chunk(n int) (time.Duration, error) {
 	spent, err := g.drain(g.now, n)
 	if err != nil {
@@ -103,7 +103,7 @@ func (g *gate) chunk(n int) (time.Duration, error) {
 	return spent, nil
 }
 
-// drops describes what the worker dropped since it began, by reason.
+// drops describes the worker's drops since it began, by reason.
 func (g *gate) drops() string {
 	var b strings.Builder
 	for r := range g.stats.Drops {

@@ -6,10 +6,10 @@ import (
 	"math/bits"
 )
 
-// The hashes that tables of other gateways have and that anybody can compute: what an attacker
-// makes colliding tuples for. They are over addresses and ports of IPv4, in the order of the wire.
+// Hashes that tables of other gateways use and that anyone can compute, so that an attacker can
+// make colliding tuples. They cover addresses and ports of IPv4, in wire order.
 
-// tuple4 is what they hash.
+// tuple4 is the input of the hashes.
 type tuple4 struct {
 	src, dst         uint32
 	srcPort, dstPort uint16
@@ -25,15 +25,15 @@ func (t tuple4) wire() (b [12]byte) {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// crcHash is CRC32C, as DPDK's rte_hash has by default. Another order of the fields or another
-// initial value gives other sets, made in the same way.
+// crcHash is CRC32C, the default of DPDK's rte_hash. Another order of the fields or another initial
+// value gives other sets, made in the same way.
 func crcHash(t tuple4) uint32 {
 	b := t.wire()
 	return crc32.Checksum(b[:], castagnoli)
 }
 
-// rssKey is the key that Microsoft's specification of receive side scaling gives for its
-// examples ("Verifying the RSS hash calculation"), and that many drivers come with.
+// rssKey is the key in the examples of Microsoft's specification of receive side scaling
+// ("Verifying the RSS hash calculation"), and the default key of many drivers.
 var rssKey = [40]byte{
 	0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
 	0xcb,
@@ -41,8 +41,8 @@ var rssKey = [40]byte{
 	0xfa,
 }
 
-// toeplitzHash is the hash of receive side scaling: for every bit that is set, the 32 bits of the
-// key that begin there.
+// toeplitzHash is the hash of receive side scaling: for every set bit, it XORs the 32 bits of the
+// key that begin at that bit.
 func toeplitzHash(t tuple4) (h uint32) {
 	for i, octet := range t.wire() {
 		window := binary.BigEndian.Uint64(rssKey[i:])
@@ -55,8 +55,8 @@ func toeplitzHash(t tuple4) (h uint32) {
 	return h
 }
 
-// jenkinsHash is Bob Jenkins's lookup3 over three words (burtleburtle.net/bob/c/lookup3.c, in the
-// public domain), as Linux has it in its jhash_3words, with initial value zero.
+// jenkinsHash is Bob Jenkins's lookup3 over three words (burtleburtle.net/bob/c/lookup3.c, public
+// domain), like Linux' jhash_3words, with initial value zero.
 func jenkinsHash(t tuple4) uint32 {
 	const start = 0xdeadbeef + 3<<2
 	return jenkinsFinal(t.src+start, t.dst+start, (uint32(t.srcPort)<<16|uint32(t.dstPort))+start)

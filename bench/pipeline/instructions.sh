@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# instructions.sh [4|6 [FEW MANY]]: instructions that a packet of a known flow costs, of the worker by function and of the reference, counted
-# by valgrind: the same figures on a busy machine as on a quiet one. Both are counted for two numbers of packets, so that what comes
-# before the packets cancels out. The worker's sum is the mean of all kinds of chunks (hot and cold, clients and both), without the rings of its
-# links, which in memory are copies that the runtime makes; C's is of hot headers and clients, rings included. FEW and MANY are the windows of the
-# worker's two counts (10, 60): fewer take less time, and weigh more what happens once in a while.
-# It needs an x86 processor, go, valgrind and clang, gcc or cc.
+# instructions.sh [4|6 [FEW MANY]]: instructions per packet of a known flow, for the worker by
+# function and for the reference, counted by valgrind: a busy machine gives the same figures as a
+# quiet one. Both are counted for two numbers of packets, so that the work before the packets
+# cancels out. The worker's sum is the mean of all kinds of chunks (hot and cold, clients and both),
+# without the rings of its links, which in memory are copies by the runtime; C's is for hot headers
+# and clients, rings included. FEW and MANY are the windows of the worker's two counts (10, 60):
+# smaller numbers take less time, but give rare work more weight. It needs an x86 processor, go,
+# valgrind and clang, gcc or cc.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 family=${1:-4} few=${2:-10} many=${3:-60}
@@ -13,7 +15,7 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 go build -ldflags=-compressdwarf=false -o "$dir/bench" ./cmd/sluice-bench
 compiler=$(command -v clang || command -v gcc || command -v cc)
-"$compiler" -std=c17 -O3 -march=haswell -g -o "$dir/reference" bench/pipeline/reference/main.c # valgrind knows no AVX-512
+"$compiler" -std=c17 -O3 -march=haswell -g -o "$dir/reference" bench/pipeline/reference/main.c # valgrind does not support AVX-512
 
 count() { # FILE COMMAND...
   valgrind --tool=cachegrind --cache-sim=no --cachegrind-out-file="$dir/$1" "${@:2}" >"$dir/log" 2>&1 || { cat "$dir/log" >&2; exit 1; }
@@ -24,7 +26,8 @@ worker() { # WINDOWS
 reference() { # WINDOWS
   count "reference$1" "$dir/reference" -family "$family" -flows 1000 -backends 64 -capacity 1396 -cpu -1 <<<"sample hot clients $1 pipelined"
 }
-# A sample has WINDOWS/10+2 chunks more, of 4096 packets; the worker takes four samples, one of each kind.
+# A sample has WINDOWS/10+2 more chunks, of 4096 packets; the worker takes four samples, one of each
+# kind.
 difference() { # FEW MANY PACKETS PATTERN
   awk -v packets="$3" -v wanted="$4" '
     FNR == 1 { sign = NR == 1 ? -1 : 1 }

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hugeMemory maps zeroed memory on huge pages where the kernel gives them, as the product's
-// tables are. Every page is touched, so that no measurement pays for the first use.
+// hugeMemory maps zeroed memory, on huge pages if the kernel provides them, as for the gateway's
+// tables. Every page is touched, so that no measurement includes page faults.
 func hugeMemory(size int64) ([]byte, error) {
 	const huge = 2 << 20
 	size = (size + huge - 1) &^ (huge - 1)
@@ -15,7 +15,7 @@ func hugeMemory(size int64) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %d MB: %w (is there that much memory?)", size>>20, err)
 	}
-	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // small pages do as well, only slower
+	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // small pages work as well, only slower
 	for i := 0; i < len(mem); i += 4096 {
 		mem[i] = 0
 	}
@@ -24,6 +24,6 @@ func hugeMemory(size int64) ([]byte, error) {
 
 func unmap(mem []byte) {
 	if mem != nil {
-		_ = unix.Munmap(mem) // cannot fail for what Mmap returned
+		_ = unix.Munmap(mem) // cannot fail for a mapping of Mmap
 	}
 }

@@ -14,20 +14,20 @@ import (
 
 const (
 	liveFlows = 1_000_000
-	// flowLife is how long a flow without an answer lives here, a second of the table's own for
-	// refreshing included. It is twice the time that a sweep over the table takes, so that
-	// what has expired is a quarter of what lives.
+	// flowLife is the lifetime of an unanswered flow here, including the table's own second for
+	// refreshing. It is twice the time of a sweep over the table, so that expired flows are a
+	// quarter of the live ones.
 	flowLife  = 10 * time.Second
 	metricNew = "new_flows"
 )
 
-// newFlows sends nothing but first packets of clients that nobody knows. Each chunk is given the
-// time that 4096 of a million flows have if all live for flowLife: as many flows expire as come,
-// and the sweep, which is timed, looks at the records that are due by that time.
+// newFlows sends only first packets of unknown clients. Each chunk takes the time that 4096 of a
+// million flows have if all live for flowLife: as many flows expire as are opened, and the sweep,
+// whose time is measured, visits the records that are due by that time.
 //
-// Flows that came together lie together and end together: most chunks see none expire, and some
-// several times as many as came. So a sample is the mean, not the median, and over whole lives: it
-// ends about as many as it opens.
+// Flows opened together are adjacent in memory and expire together: in most chunks none expires,
+// and in some several times as many as were opened. So a sample is the mean, not the median, over
+// whole lifetimes: it ends about as many flows as it opens.
 func (r *runner) newFlows() error {
 	for _, v6 := range r.families() {
 		for _, proto := range []uint8{header.ProtoUDP, header.ProtoTCP} {
@@ -65,8 +65,8 @@ func (r *runner) newFlowsOf(v6 bool, proto uint8) error {
 	return r.ctx.Err()
 }
 
-// shortLived makes a world for so many flows at a time that live for flowLife. The caller closes
-// g.w.
+// shortLived makes a world for a number of concurrent flows that live for flowLife. The caller
+// closes g.w.
 func shortLived(v6 bool, live int) (*gate, error) {
 	t := flowtable.DefaultTimeouts()
 	t.UDPUnreplied, t.SynSeen = flowLife-time.Second, flowLife-time.Second
@@ -74,8 +74,7 @@ func shortLived(v6 bool, live int) (*gate, error) {
 		timeouts: t}, 0)
 }
 
-// lives lets flows come for n of their lives, live of them in each, and returns the mean
-// nanoseconds of one.
+// lives opens flows for n lifetimes, live flows in each, and returns the mean nanoseconds per flow.
 func (g *gate) lives(n, live int, s *strangers) (ns float64, err error) {
 	runtime.GC()
 	chunks := n * ((live + chunkFrames - 1) / chunkFrames)
@@ -90,7 +89,7 @@ func (g *gate) lives(n, live int, s *strangers) (ns float64, err error) {
 	return float64(sum.Nanoseconds()) / float64(chunks*chunkFrames), nil
 }
 
-// strangers are clients that come once.
+// strangers are clients that send a single packet.
 type strangers struct {
 	proto uint8
 	next  int
@@ -103,8 +102,8 @@ func (s *strangers) flow() flow {
 		proto: s.proto}
 }
 
-// greet times a chunk of first packets, before which so much time passes. As many come at once as a
-// step opens flows: what is measured is a new flow, and not a flood.
+// greet measures a chunk of first packets, after advancing the time by pace. Packets arrive in
+// bursts of as many flows as a step opens, so that new flows are measured and not a flood.
 func (g *gate) greet(s *strangers, pace time.Duration) (time.Duration, error) {
 	var b [128]byte
 	for i := range chunkFrames {

@@ -1,14 +1,14 @@
 package pipeline
 
-// pair is two ways of the same, whose figures are held against each other.
+// pair is two variants of the same work, whose figures are compared.
 type pair struct {
 	params      map[string]string // of both
-	name        string            // of the param that tells them apart
+	name        string            // name of the param that distinguishes them
 	base, other string            // its values
 	better      string            // of the ratio
 	target      float64           // of the ratio
-	// each takes a sample in nanoseconds; the ratio is other's cost of base's, or with better
-	// "higher" the other way round: other's throughput of base's.
+	// each takes a sample in nanoseconds. The ratio is otherCost/baseCost; with better "higher" it
+	// is the ratio of throughputs, baseCost/otherCost.
 	baseCost, otherCost func() (float64, error)
 }
 
@@ -38,7 +38,7 @@ func (r *runner) inTurns(p pair) error {
 	return nil
 }
 
-// lookups samples packets of a gate's flows, headers in cache.
+// lookups samples packets of a gate's flows, with headers in the cache.
 func (r *runner) lookups(g *gate) func() (float64, error) {
 	return func() (float64, error) { return g.sample(load{}, r.Chunks, r.rnd) }
 }

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// partner is a process that measures when it is asked, and waits while it is not: each line that it
-// gets it answers with one.
+// partner is a process that measures on request, and waits otherwise: it answers each line with a
+// line.
 type partner struct {
 	name    string // in errors
 	process *exec.Cmd
@@ -21,11 +21,11 @@ type partner struct {
 	stderr  bytes.Buffer
 }
 
-// startPartner runs a program until it is ready.
+// startPartner starts a program and waits until it is ready.
 func startPartner(ctx context.Context, name, path string, args ...string) (*partner, error) {
 	p := &partner{name: name, process: exec.CommandContext(ctx, path, args...)}
 	p.process.Stderr = &p.stderr
-	p.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for us: we end it
+	p.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for this process, which ends the partner
 	var err error
 	if p.in, err = p.process.StdinPipe(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -49,13 +49,13 @@ func startPartner(ctx context.Context, name, path string, args ...string) (*part
 	return p, nil
 }
 
-// close ends it.
+// close ends the process.
 func (p *partner) close() {
-	_ = p.in.Close() // it ends with its input; how is of no interest any more
+	_ = p.in.Close() // it ends at the end of its input; its exit status does not matter
 	_ = p.process.Wait()
 }
 
-// ask sends a line and returns the answer's.
+// ask sends a line and returns the answer.
 func (p *partner) ask(line string) (string, error) {
 	if _, err := io.WriteString(p.in, line+"\n"); err != nil {
 		return "", fmt.Errorf("%s: %w: %s", p.name, err, p.stderr.String())
@@ -66,13 +66,13 @@ func (p *partner) ask(line string) (string, error) {
 func (p *partner) answer() (string, error) {
 	line, err := p.out.ReadString('\n')
 	if err != nil {
-		_ = p.process.Wait() // so that all it said has been read
-		return "", fmt.Errorf("%s: it ended: %w: %s", p.name, err, strings.TrimSpace(p.stderr.String()))
+		_ = p.process.Wait() // so that all its output has been read
+		return "", fmt.Errorf("%s: the process ended: %w: %s", p.name, err, strings.TrimSpace(p.stderr.String()))
 	}
 	return strings.TrimSpace(line), nil
 }
 
-// sampleRequest is the request for what gate.sample returns.
+// sampleRequest is the request for a sample like gate.sample's.
 func sampleRequest(l load, chunks int) string {
 	p := l.params()
 	return fmt.Sprintf("sample %s %s %d", p["headers"], p["packets"], chunks)

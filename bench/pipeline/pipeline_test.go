@@ -15,7 +15,7 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// TestHashes: the values that their authors give.
+// TestHashes: the values that the hashes' authors publish.
 func TestHashes(t *testing.T) {
 	// Microsoft, "Verifying the RSS hash calculation".
 	for _, c := range []struct {
@@ -29,14 +29,14 @@ func TestHashes(t *testing.T) {
 			t.Errorf("Toeplitz of %+v is %#x, want %#x", c.t, got, c.want)
 		}
 	}
-	// lookup3.c, driver5: of 30 bytes, two rounds of the mix and then the final one.
+	// lookup3.c, driver5: 30 bytes, two rounds of the mix and then the final round.
 	if got := jenkinsOf("Four score and seven years ago"); got != 0x17770551 {
 		t.Errorf("lookup3 is %#x, want 0x17770551", got)
 	}
 }
 
-// jenkinsOf is hashlittle of lookup3.c with initial value zero, for a string that is not a multiple
-// of 12.
+// jenkinsOf is hashlittle of lookup3.c with initial value zero, for a string whose length is not a
+// multiple of 12.
 func jenkinsOf(s string) uint32 {
 	a := 0xdeadbeef + uint32(len(s))
 	b, c := a, a
@@ -63,7 +63,7 @@ func jenkinsOf(s string) uint32 {
 	return jenkinsFinal(a+word(at), b+word(at+4), c+word(at+8))
 }
 
-// TestSetsCollide: all of them, under the hash they were made for and no other.
+// TestSetsCollide: all tuples of a set collide under the set's own hash, and under no other.
 func TestSetsCollide(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	like := tuple4{dst: vipBase4, dstPort: frontendPort}
@@ -97,8 +97,8 @@ func TestSetsCollide(t *testing.T) {
 	}
 }
 
-// TestSetsArePlain: the two sides of the experiment differ in what their tuples hash to, and in
-// nothing that a packet's way through the worker depends on.
+// TestSetsArePlain: the two sides of the experiment differ only in the hashes of their tuples, and
+// not in the worker's treatment of their packets.
 func TestSetsArePlain(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	like := tuple4{dst: vipBase4, dstPort: frontendPort}
@@ -121,8 +121,7 @@ func TestSetsArePlain(t *testing.T) {
 	}
 }
 
-// TestRun runs scenarios for a moment, with what the lab needs: points of both systems, ratios, a
-// file.
+// TestRun runs scenarios briefly and checks the points of both systems, ratios, and the file.
 func TestRun(t *testing.T) {
 	built(t)
 	c := Defaults()
@@ -157,7 +156,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunRefuses: what cannot be measured is said before it begins.
+// TestRunRefuses: impossible measurements are rejected before anything begins.
 func TestRunRefuses(t *testing.T) {
 	c := Defaults()
 	c.Out, c.Scenarios = io.Discard, []string{"steadily"}
@@ -178,7 +177,7 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
-// TestChunkReportsLoss: a chunk of which not all is sent is an error, not a fast figure.
+// TestChunkReportsLoss: a chunk with unsent packets is an error, not a fast figure.
 func TestChunkReportsLoss(t *testing.T) {
 	w, g := openWorld(t, worldConfig{services: 1, backends: 2, capacity: 100}, 10)
 	stranger := w.flows[0]
@@ -192,8 +191,8 @@ func TestChunkReportsLoss(t *testing.T) {
 	}
 }
 
-// TestNewFlowsIncludeEndingOldOnes: the timed loop ends as many flows as it opens, and time that
-// only a few chunks take counts.
+// TestNewFlowsIncludeEndingOldOnes: the measured loop ends as many flows as it opens, and time that
+// only a few chunks need is included.
 func TestNewFlowsIncludeEndingOldOnes(t *testing.T) {
 	const live, warm, n = 40 * chunkFrames, 4, 4
 	g, err := shortLived(false, live)
@@ -214,7 +213,7 @@ func TestNewFlowsIncludeEndingOldOnes(t *testing.T) {
 	after := g.w.table.Counts()
 	opened, ended := after.Created[0]-before.Created[0],
 		after.Shed[flowtable.ShedExpired]-before.Shed[flowtable.ShedExpired]
-	// The table has room for live more than live at once, and a machine that is busy sweeps late.
+	// The table has room for 2*live flows, and a busy machine sweeps late.
 	if opened != n*live || ended < (n-1)*live*9/10 || ended > (n+1)*live*11/10 {
 		t.Errorf("%d flows came and %d went, want %d, but for %d that wait for the sweep", opened, ended, n*live, live)
 	}
@@ -223,7 +222,7 @@ func TestNewFlowsIncludeEndingOldOnes(t *testing.T) {
 	}
 }
 
-// TestRatioWithoutTarget: a ratio that is held to nothing is neither met nor missed.
+// TestRatioWithoutTarget: a ratio without a target is neither met nor missed.
 func TestRatioWithoutTarget(t *testing.T) {
 	var p points
 	p.ratio(map[string]string{"scenario": "a"}, 3, "lower", 0)

@@ -12,23 +12,23 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// The systems and metrics of the points.
+// Systems and metrics of the points.
 const (
 	experiment = "pipeline"
 	sluice     = "sluice"
 	before     = paired.Before // an older build's worker
 	inC        = "c-reference"
-	inCSerial  = "c-one-by-one" // the same without batches and prefetches
+	inCSerial  = "c-one-by-one" // without batches and prefetches
 
 	metricCost  = "ns_per_packet"
 	metricRatio = "ratio"
 	metricBytes = "bytes_per_flow"
 )
 
-// points collects samples: what is sampled again becomes one point more.
+// points collects samples: repeated samples of the same conditions belong to one point.
 type points struct{ list []results.Point }
 
-// add appends a sample to the point that it is of. The first sample's unit and target hold.
+// add appends a sample to its point. The first sample's unit and target are kept.
 func (p *points) add(sample float64, like results.Point) {
 	like.Experiment = experiment
 	for i := range p.list {
@@ -42,12 +42,13 @@ func (p *points) add(sample float64, like results.Point) {
 	p.list = append(p.list, like)
 }
 
-// cost adds nanoseconds per packet. They are held to nothing: they belong to one processor.
+// cost adds nanoseconds per packet. They have no target, because they depend on the processor.
 func (p *points) cost(system string, params map[string]string, ns float64) {
 	p.add(ns, results.Point{System: system, Params: params, Metric: metricCost, Unit: "ns", Better: "lower"})
 }
 
-// ratio adds what Sluice's figure is of the one that params name; better is "lower" or "higher".
+// ratio adds the ratio of Sluice's figure to the system's in params "to"; better is "lower" or
+// "higher".
 func (p *points) ratio(params map[string]string, value float64, better string, target float64) {
 	point := results.Point{System: sluice, Params: params, Metric: metricRatio, Unit: "ratio", Better: better}
 	if target != 0 {
@@ -56,7 +57,7 @@ func (p *points) ratio(params map[string]string, value float64, better string, t
 	p.add(value, point)
 }
 
-// row is what is printed of one set of conditions.
+// row is the printed line of one set of conditions.
 type row struct {
 	conditions, sluice, inC, serial, ratio, missed string
 }
@@ -86,7 +87,7 @@ func (p *points) table(out io.Writer) error {
 	return t.Flush()
 }
 
-// show puts a point where it belongs.
+// show sets the column of a point.
 func (r *row) show(q *results.Point) {
 	value := fmt.Sprintf("%.4g %s", q.Median(), q.Unit)
 	switch {
@@ -106,8 +107,8 @@ func (r *row) show(q *results.Point) {
 	}
 }
 
-// conditions prints params in one order: the scenario, then the rest by name, without what a ratio
-// is to.
+// conditions prints params in a fixed order: the scenario, then the others by name, without the
+// system that a ratio compares with.
 func conditions(params map[string]string) string {
 	words := []string{params["scenario"]}
 	for _, k := range slices.Sorted(maps.Keys(params)) {
@@ -118,7 +119,7 @@ func conditions(params map[string]string) string {
 	return strings.Join(words, " ")
 }
 
-// with copies params with more of them.
+// with copies params and adds more.
 func with(params map[string]string, more ...string) map[string]string {
 	m := maps.Clone(params)
 	if m == nil {

@@ -9,8 +9,7 @@ import (
 	"sluice.dev/sluice/nat/reason"
 )
 
-// addClients appends n flows of clients that have none yet, to services in turn, TCP or UDP by a
-// coin.
+// addClients appends n flows of new clients, to services in turn, TCP or UDP at random.
 func (w *world) addClients(n int, rnd *rand.Rand) []flow {
 	at := len(w.flows)
 	for i := at; i < at+n; i++ {
@@ -26,10 +25,10 @@ func (w *world) addClients(n int, rnd *rand.Rand) []flow {
 	return w.flows[at:]
 }
 
-// open makes flows the way their ends would: a TCP handshake and the backend's first word; a
-// datagram, its answer and three others. What the worker chose is then in the flows. The first
-// datagrams of a flow are counted, and cost more (flowtable/conn/datagram.go); with three
-// questions without an answer the count has ended.
+// open opens flows as their ends would: a TCP handshake and the backend's first segment, or a
+// datagram, its answer and three others. The flows then hold the worker's choices. The first
+// datagrams of a flow are counted, and cost more (flowtable/conn/datagram.go); after three
+// unanswered requests the count has ended.
 func (g *gate) open(flows []flow) error {
 	for len(flows) > 0 {
 		wave := flows[:min(chunkFrames, len(flows))]
@@ -61,8 +60,8 @@ func (g *gate) openWave(wave []flow) error {
 	return nil
 }
 
-// say lets the worker have one packet of each flow, or of TCP flows only. What it
-// sends waits on the link.
+// say gives the worker one packet of each flow, or of TCP flows only. The packets that it sends
+// wait on the link.
 func (g *gate) say(flows []flow, k kind, tcpOnly bool) error {
 	var b [128]byte
 	n := 0
@@ -83,14 +82,14 @@ func (g *gate) say(flows []flow, k kind, tcpOnly bool) error {
 	return err
 }
 
-// settle completes what was sent.
+// settle completes the sent packets.
 func (g *gate) settle() int {
 	sent := g.nic.Loop()
 	g.Step(g.now)
 	return sent
 }
 
-// learn reads from what was sent where the worker put each flow.
+// learn reads the worker's choices for each flow from the packets that it sent.
 func (g *gate) learn(wave []flow) error {
 	var buf []byte
 	var p header.Packet

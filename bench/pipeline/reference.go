@@ -18,21 +18,20 @@ import (
 //go:embed reference
 var referenceSource embed.FS
 
-// compilers in the order they are looked for: Clang's code was the faster one where both were
-// tried.
+// compilers in order of preference: Clang's code was faster wherever both were tried.
 var compilers = []string{"clang", "gcc", "cc"}
 
-// errNoCompiler is when there is nothing to build the reference with.
+// errNoCompiler: there is no compiler for the reference.
 var errNoCompiler = errors.New("no C compiler (clang, gcc, cc) in PATH: install one, or measure without the " +
 	"reference (--reference=false)")
 
-// program is the reference, built.
+// program is the compiled reference.
 type program struct {
 	dir, path string
 	compiler  string // first line of its --version
 }
 
-// buildReference compiles the reference in a directory of its own; remove ends that.
+// buildReference compiles the reference in a directory of its own, which remove deletes.
 func buildReference(ctx context.Context) (*program, error) {
 	compiler := ""
 	for _, name := range compilers {
@@ -76,12 +75,12 @@ func (p *program) compile(ctx context.Context, compiler string) error {
 	return err
 }
 
-func (p *program) remove() { _ = os.RemoveAll(p.dir) } // a temporary directory: the system's to clean otherwise
+func (p *program) remove() { _ = os.RemoveAll(p.dir) } // a temporary directory: otherwise the system cleans it up
 
-// reference is a running one, with its own flows, on a CPU.
+// reference is a running process of the reference, with its own flows, on a CPU.
 type reference struct{ *partner }
 
-// start runs the reference until it has opened and checked its flows. cpu -1 is any.
+// start starts the reference and waits until it has opened and checked its flows. cpu -1 is any.
 func (p *program) start(
 	ctx context.Context, v6 bool, flows, backends int, capacity uint32, cpu int,
 ) (*reference, error) {
@@ -98,7 +97,7 @@ func (p *program) start(
 	return &reference{r}, nil
 }
 
-// sample is what gate.sample is, in C; serial without pipelining.
+// sample is gate.sample in C; serial means without pipelining.
 func (r *reference) sample(l load, chunks int, serial bool) (ns float64, err error) {
 	how := "pipelined"
 	if serial {

@@ -17,7 +17,7 @@ import (
 	"sluice.dev/sluice/test/bed/machine"
 )
 
-// Config is what the command's flags say.
+// Config holds the command's flags.
 type Config struct {
 	Out       io.Writer
 	Scenarios []string // names; nil is all
@@ -27,18 +27,18 @@ type Config struct {
 	IPv6      bool
 	Repeat    int // samples of each point
 	Chunks    int // of each sample
-	CPU       int // -1: the last
+	CPU       int // -1: the last one
 	JSON      string
-	Reference bool   // run the one in C beside it
-	Profile   string // file for a CPU profile of it all, or empty
+	Reference bool   // also run the C reference
+	Profile   string // file for a CPU profile of the run, or empty
 
-	// Before is an older sluice-bench, or the directory it is in, whose worker takes turns with
-	// that of Bench, which is this one. Then nothing else is measured.
+	// Before is an older sluice-bench, or its directory. Its worker takes turns with the worker of
+	// Bench, which is this build. Then nothing else is measured.
 	Before, Bench string
-	FailSlower    bool // an error if something is slower than before
+	FailSlower    bool // return an error if a figure is worse than before
 }
 
-// Defaults is the default set.
+// Defaults returns the default configuration.
 func Defaults() Config {
 	return Config{IPv4: true, IPv6: true, Reference: true, Repeat: 5, Chunks: 200, CPU: -1}
 }
@@ -52,7 +52,7 @@ type runner struct {
 	rnd *rand.Rand
 }
 
-// scenario is one question.
+// scenario is one experiment.
 type scenario struct {
 	name string
 	run  func(*runner) error
@@ -69,7 +69,7 @@ var scenarios = []scenario{
 	{"size", (*runner).size},
 }
 
-// Scenarios are the names that Config.Scenarios may have.
+// Scenarios returns the possible names in Config.Scenarios.
 func Scenarios() (names []string) {
 	for _, s := range scenarios {
 		names = append(names, s.name)
@@ -77,7 +77,7 @@ func Scenarios() (names []string) {
 	return names
 }
 
-// Run measures, prints, and saves what was requested.
+// Run measures the requested scenarios, prints the figures and saves them.
 func Run(ctx context.Context, c Config) error {
 	if err := c.check(); err != nil {
 		return err
@@ -85,8 +85,8 @@ func Run(ctx context.Context, c Config) error {
 	if c.Before != "" {
 		return runBefore(ctx, c)
 	}
-	// No collection while packets are timed: the worker makes no garbage, this harness does.
-	// Samples collect before they begin.
+	// No garbage collection while packets are measured: the worker makes no garbage, but this
+	// harness does. Samples collect before they begin.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	r := &runner{Config: c, ctx: ctx, rnd: rand.New(rand.NewPCG(1, 2))}
 	run := results.Begin("in memory, frames ready in the UMEM")
@@ -100,7 +100,7 @@ func Run(ctx context.Context, c Config) error {
 	}
 	err := r.profiled(func() error { return machine.OnCPU(c.CPU, r.all) })
 	if ctx.Err() != nil {
-		err = ctx.Err() // and not that the reference, which ends with it, gave no answer
+		err = ctx.Err() // not an error of the reference, which ended with the context
 	}
 	if tableErr := r.table(c.Out); err == nil {
 		err = tableErr
@@ -144,8 +144,8 @@ func (c *Config) check() error {
 	return nil
 }
 
-// profiled runs f, under a profile where one is requested: look at what is under Worker.Step, the
-// rest is preparation.
+// profiled runs f, under a CPU profile if requested. In the profile only Worker.Step is relevant,
+// the rest is preparation.
 func (r *runner) profiled(f func() error) error {
 	if r.Profile == "" {
 		return f()

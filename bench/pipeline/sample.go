@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// load is what one sample sends.
+// load is the traffic of one sample.
 type load struct {
 	cold  bool // headers are not in any cache
-	mixed bool // half of the packets are backends'
+	mixed bool // half of the packets come from backends
 }
 
 func (l load) params() map[string]string {
@@ -25,11 +25,11 @@ func (l load) params() map[string]string {
 	return p
 }
 
-// sample returns the median nanoseconds that a packet of the world's flows took, in so many chunks.
+// sample returns the median nanoseconds per packet of the world's flows, over a number of chunks.
 func (g *gate) sample(l load, chunks int, rnd *rand.Rand) (float64, error) {
 	runtime.GC()
 	each := make([]time.Duration, 0, chunks)
-	warm := chunks/10 + 2 // of which nothing is kept
+	warm := chunks/10 + 2 // results are discarded
 	for i := range chunks + warm {
 		if err := g.injectRandom(g.w.flows, l, rnd); err != nil {
 			return 0, err
@@ -45,13 +45,13 @@ func (g *gate) sample(l load, chunks int, rnd *rand.Rand) (float64, error) {
 	return perPacket(each, chunkFrames), nil
 }
 
-// perPacket is the median of chunks, in nanoseconds a packet.
+// perPacket is the median of chunks, in nanoseconds per packet.
 func perPacket(each []time.Duration, packets int) float64 {
 	slices.Sort(each)
 	return float64(each[len(each)/2].Nanoseconds()) / float64(packets)
 }
 
-// injectRandom gives the link a chunk.
+// injectRandom gives the link a chunk of packets.
 func (g *gate) injectRandom(flows []flow, l load, rnd *rand.Rand) error {
 	var b [128]byte
 	for i := range chunkFrames {

@@ -5,16 +5,16 @@ import "strconv"
 const (
 	manyServices    = 10_000
 	serviceBackends = 10
-	// oneServiceBackends is one on each of the nodes, which are next hops.
+	// oneServiceBackends is one backend on each node, and so as many next hops as nodes.
 	oneServiceBackends = nodes
 	servicesTarget     = 1.1
 	servicesFewFlows   = 100_000
 )
 
-// services holds ten thousand Services of ten backends each against one, at equal numbers of flows
-// and, so that it is Services that are compared, of next hops: against one with a backend on each
-// node, and against one with as many backends as the ten thousand have together. What differs from
-// the first and not from the second is the price of backends: of their counters.
+// services compares ten thousand Services of ten backends each with one Service, at equal numbers
+// of flows and, so that only Services differ, of next hops: with one backend on each node, and with
+// as many backends as the ten thousand have together. A difference to the first that is absent from
+// the second is the cost of backends: of their counters.
 func (r *runner) services() error {
 	for _, flows := range []int{servicesFewFlows, liveFlows} {
 		if err := r.servicesAt(flows); err != nil {
@@ -40,7 +40,7 @@ func (r *runner) servicesAt(flows int) error {
 	return nil
 }
 
-// oneService holds many Services against one with so many backends.
+// oneService compares many Services with one that has the given number of backends.
 func (r *runner) oneService(many *gate, flows, backends int) error {
 	one, err := r.populated(worldConfig{services: 1, backends: backends, capacity: roomFor(flows)}, flows)
 	if err != nil {
@@ -49,7 +49,7 @@ func (r *runner) oneService(many *gate, flows, backends int) error {
 	defer one.w.close()
 	params := map[string]string{"scenario": "services", "family": "ipv4", "flows": strconv.Itoa(flows)}
 	target := servicesTarget
-	if backends != oneServiceBackends { // explains the other, and is held to nothing
+	if backends != oneServiceBackends { // explains the other ratio, and has no target
 		params["backends"] = strconv.Itoa(backends)
 		target = 0
 	}

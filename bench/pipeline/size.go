@@ -7,10 +7,10 @@ import (
 	"sluice.dev/sluice/flowtable"
 )
 
-// bytesTargets are what a connection may take, both keys and the index included, by family.
+// bytesTargets is the memory limit of a connection by family, both keys and the index included.
 var bytesTargets = map[bool]float64{false: 96, true: 160}
 
-// size is arithmetic: the memory of a table, by the flows that it may hold.
+// size computes the memory of a table for a number of flows.
 func (r *runner) size() error {
 	for _, v6 := range r.families() {
 		for _, flows := range []uint32{1_000_000, 10_000_000} {

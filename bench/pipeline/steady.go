@@ -7,7 +7,7 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// steadyBackends is how many a Service has, so that source ports suffice.
+// steadyBackends is the number of backends of a Service, so that source ports suffice.
 func steadyBackends(flows int) int {
 	if flows > 1_000_000 {
 		return 400
@@ -15,7 +15,7 @@ func steadyBackends(flows int) int {
 	return 64
 }
 
-// steady is the sweep: packets of so many flows, drawn uniformly, and nothing else.
+// steady sweeps the number of flows: only packets of known flows, drawn uniformly.
 func (r *runner) steady() error {
 	for _, v6 := range r.families() {
 		for _, flows := range r.Flows {
@@ -44,7 +44,7 @@ func family(v6 bool) string {
 	return "ipv4"
 }
 
-// loads are the four kinds of chunks; three where headers cannot be made cold.
+// loads are the four kinds of chunks; two where headers cannot be evicted from the caches.
 func (r *runner) loads() (all []load) {
 	all = []load{{}, {mixed: true}}
 	if canFlush() {
@@ -82,13 +82,13 @@ func (r *runner) steadyAt(v6 bool, flows int) error {
 	return nil
 }
 
-// steadyGate is the worker that the sweep measures. The caller closes g.w.
+// steadyGate is the worker of the sweep. The caller closes g.w.
 func (r *runner) steadyGate(v6 bool, flows int) (*gate, error) {
 	return r.populated(worldConfig{v6: v6, services: 1, backends: steadyBackends(flows), capacity: roomFor(flows)},
 		flows)
 }
 
-// startReference runs the reference with as many flows; nil if there is to be none.
+// startReference runs the reference with as many flows; nil if it is turned off.
 func (r *runner) startReference(v6 bool, flows int) (*reference, error) {
 	if r.program == nil {
 		return nil, nil
@@ -96,15 +96,15 @@ func (r *runner) startReference(v6 bool, flows int) (*reference, error) {
 	return r.program.start(r.ctx, v6, flows, steadyBackends(flows), roomFor(flows), r.CPU)
 }
 
-// overReference is how much more than the reference the worker may take.
+// overReference is the greatest accepted ratio of the worker's cost to the reference's.
 const overReference = 1.25
 
-// turn is how many chunks the worker and the reference take before it is the other's: fewer than a
-// tenth of a second of them, so that a neighbour of the core who comes and goes meets both.
+// turn is the number of chunks that the worker and the reference take in turn: less than a tenth of
+// a second, so that a disturbance of the core affects both.
 const turn = 40
 
-// compare takes one sample of everything, in turns. Each of its figures is the median of the
-// turns'.
+// compare takes one sample of the worker and of the reference, in turns. Each figure is the median
+// over the turns.
 func (r *runner) compare(g *gate, c *reference, l load, params map[string]string) error {
 	var ns, ofC, ratios []float64
 	chunks := min(turn, r.Chunks)
@@ -145,10 +145,10 @@ func (r *runner) compare(g *gate, c *reference, l load, params map[string]string
 
 func median(list []float64) float64 { return (&results.Point{Samples: list}).Median() }
 
-// roomFor is the size of a table that is three quarters full with so many flows.
+// roomFor is the size of a table that is three quarters full with this number of flows.
 func roomFor(flows int) uint32 { return uint32(flows/3*4 + 64) }
 
-// populated makes a world of one worker with so many open flows. The caller closes g.w.
+// populated makes a world of one worker with open flows of new clients. The caller closes g.w.
 func (r *runner) populated(c worldConfig, flows int) (*gate, error) {
 	return populated(c, func(w *world) []flow { return w.addClients(flows, r.rnd) })
 }

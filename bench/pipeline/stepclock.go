@@ -13,23 +13,23 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// stepClock is a moment of a thread.
+// stepClock is a reading of a thread's clocks.
 type stepClock struct {
 	wall    time.Time
 	cpu     int64 // nanoseconds of processor time of the thread
 	thread  int
-	sleeps  int64 // how often it gave up its processor
-	evicted int64 // how often the kernel took it
+	sleeps  int64 // voluntary context switches
+	evicted int64 // involuntary context switches
 }
 
-// readStepClock asks the kernel without telling the Go scheduler, so it is no occasion to lose a P.
-// A thread of -1 is none: the goroutine came to another one meanwhile.
+// readStepClock enters the kernel without notifying the Go scheduler, so that the goroutine does
+// not lose its P. A thread of -1 is invalid: the goroutine moved to another thread meanwhile.
 func readStepClock() (c stepClock) {
 	const rusageThread = 1 // RUSAGE_THREAD of getrusage(2)
 	var used unix.Rusage
 	var ts unix.Timespec
 	c.thread = unix.Gettid()
-	_ = unix.Getrusage(rusageThread, &used) // cannot fail, and neither can what follows
+	_ = unix.Getrusage(rusageThread, &used) // cannot fail, nor can the next call
 	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_THREAD_CPUTIME_ID, uintptr(unsafe.Pointer(&ts)), 0)
 	if unix.Gettid() != c.thread {
 		c.thread = -1
@@ -38,15 +38,15 @@ func readStepClock() (c stepClock) {
 	return c
 }
 
-// stepTimes are how long steps took.
+// stepTimes are the durations of steps.
 type stepTimes struct {
 	sum       time.Duration
 	wall, cpu *hdr.Histogram // nanoseconds
-	// Steps of more than LongStep, by what became of their thread:
-	slept   int           // the Go runtime stopped it: it gave up its processor, or the goroutine moved
-	evicted int           // the kernel ran another one
+	// Steps longer than LongStep, by the state of their thread:
+	slept   int           // the Go runtime stopped it: the thread blocked, or the goroutine moved
+	evicted int           // the kernel ran another thread
 	inPlace int           // neither: the step's own work, an interrupt, or the hypervisor
-	longest time.Duration // of those in place
+	longest time.Duration // of the steps in place
 }
 
 const longestStep = 10 * time.Second
@@ -55,7 +55,7 @@ func newStepTimes() stepTimes {
 	return stepTimes{wall: hdr.New(1, int64(longestStep), 3), cpu: hdr.New(1, int64(longestStep), 3)}
 }
 
-// add counts the step between two moments.
+// add counts the step between two readings.
 func (t *stepTimes) add(from, to *stepClock) {
 	took := to.wall.Sub(from.wall)
 	t.sum += took
@@ -92,7 +92,7 @@ func newStepMeasurement() stepMeasurement {
 	return stepMeasurement{worker: newStepTimes(), floor: newStepTimes()}
 }
 
-// stepRow is a load's measurements.
+// stepRow holds the measurements of a load.
 type stepRow struct {
 	load string
 	list []stepMeasurement
@@ -102,10 +102,10 @@ type stepRow struct {
 type stepFigure struct {
 	metric, unit string
 	of           func(*stepTimes) float64
-	whole        func(*stepTimes) *hdr.Histogram // that it is of, or nil
+	whole        func(*stepTimes) *hdr.Histogram // the distribution of the figure, or nil
 }
 
-// curve is the distribution that belongs to the figure.
+// curve is the distribution of the figure.
 func (f *stepFigure) curve(t *stepTimes) (curve [][2]float64) {
 	if f.whole == nil {
 		return nil
@@ -119,7 +119,7 @@ func (f *stepFigure) curve(t *stepTimes) (curve [][2]float64) {
 func byClock(t *stepTimes) *hdr.Histogram     { return t.wall }
 func byProcessor(t *stepTimes) *hdr.Histogram { return t.cpu }
 
-// over counts steps of the clock's time between two bounds.
+// over counts steps whose wall time is between two bounds.
 func (t *stepTimes) over(low, high time.Duration) (n int64) {
 	for _, b := range t.wall.Distribution() {
 		if b.From > int64(low) && b.From <= int64(high) {
@@ -147,10 +147,10 @@ var stepFigures = []stepFigure{
 
 const eachSecond = "per second"
 
-// perSecond scales a count to a second of steps.
+// perSecond scales a count to one second of steps.
 func (t *stepTimes) perSecond(n int64) float64 { return float64(n) / max(t.sum.Seconds(), 1e-9) }
 
-// points are those of the worker and of the floor.
+// points are the figures of the worker and of the floor.
 func (r *stepRow) points(length time.Duration) (list []results.Point) {
 	params := map[string]string{"beside": r.load, "window": length.String()}
 	for _, f := range stepFigures {

@@ -12,16 +12,16 @@ import (
 	"sluice.dev/sluice/test/bed/memlink"
 )
 
-// stepFeed is the worker's link. A Runner calls Receive once in each step, and there the feed reads
-// the clocks, makes the next packets, and reads the clocks again: what lies between two calls is a
-// step, and all that the Runner does around it.
+// stepFeed is the worker's link. A Runner calls Receive once in each step. There the feed reads the
+// clocks, makes the next packets, and reads the clocks again: the time between two calls is a step,
+// including the Runner's own work.
 //
 //	Receive ── step ── Receive ── step ── Receive
 //	  feed              feed                feed: not counted
 //
-// The stream has three parts, which take turns: full batches, as of a saturated worker; small ones;
-// and none, so that the worker falls asleep. In every other stretch of floorEvery the feed keeps
-// the thread and runs an empty loop instead, the floor, whose steps are measured in the same way.
+// The stream has three parts, which take turns: full batches, as of a saturated worker; small
+// batches; and none, so that the worker sleeps. In every other interval of floorEvery the feed
+// keeps the thread and runs an empty loop, the floor, whose steps are measured in the same way.
 //
 // Only the worker's goroutine calls its methods while a Runner runs.
 type stepFeed struct {
@@ -29,7 +29,7 @@ type stepFeed struct {
 	g       *gate
 	load    *stepLoad
 	rnd     *rand.Rand
-	awake   int // an eventfd that is always readable: a sleep ends at once
+	awake   int // an eventfd that is always readable: every sleep ends at once
 	running bool
 	failure error
 
@@ -37,15 +37,15 @@ type stepFeed struct {
 	began    time.Time
 	floorEnd time.Time
 	last     stepClock
-	skip     bool // the step that ends now is not counted
+	skip     bool // the current step is not counted
 
-	part, left int       // the part of the stream, and the steps that are left of it
+	part, left int       // the part of the stream, and its remaining steps
 	idleUntil  time.Time // the end of the part without packets
-	next       int       // of the stream's flows
+	next       int       // index of the next flow of the stream
 	stranger   strangers
-	strangers  int // that the next batches have
+	strangers  int // number of strangers in the next batches
 	phase      time.Time
-	opened     int // of the load that changes the stream
+	opened     int // state of the load that changes the stream
 	paused     bool
 }
 
@@ -55,9 +55,9 @@ const (
 	fullSteps  = 2000
 	smallSteps = 500
 	idleFor    = 10 * time.Millisecond
-	// floorEvery is a stretch with the worker and one with the empty loop.
+	// floorEvery is the length of an interval with the worker, and of one with the empty loop.
 	floorEvery = 5 * time.Millisecond
-	// floorStep is how long a step of the empty loop is: as long as a small batch.
+	// floorStep is the duration of a step of the empty loop: that of a small batch.
 	floorStep = 3 * time.Microsecond
 )
 
@@ -77,7 +77,7 @@ func (f *stepFeed) begin(cpu int) (err error) {
 	return nil
 }
 
-// end must be called when no Runner steps the worker.
+// end must be called after the last Runner has stopped.
 func (f *stepFeed) end() {
 	f.running = false
 	unix.Close(f.awake)
@@ -149,7 +149,7 @@ func (f *stepFeed) feed(now time.Time) {
 	size = min(size, fullBatch-f.strangers)
 	var b [128]byte
 	for range size {
-		// In order: then the lists of all pages of counters fill at the same time.
+		// In order, so that the lists of all pages of counters become full at the same time.
 		fl, k := &f.g.w.flows[f.next], fromClient
 		if f.next++; f.next == len(f.g.w.flows) {
 			f.next = 0
@@ -166,8 +166,8 @@ func (f *stepFeed) feed(now time.Time) {
 	f.strangers = 0
 }
 
-// inject gives the link a packet, if it has room: of a stream that is faster than the worker, it
-// loses some, as a NIC does.
+// inject gives the link a packet if it has room. A stream faster than the worker loses packets, as
+// at a NIC.
 func (f *stepFeed) inject(frame []byte) { _ = f.Inject(frame) }
 
 // floor runs the empty loop for as long as the worker ran.
@@ -191,9 +191,8 @@ const (
 	expirySweep = 1500 * time.Millisecond
 )
 
-// expire opens many flows that live for a second, and then stops the worker for longer, as a
-// process is that is stopped or a machine that is paused: then all are expired and the sweep is
-// late.
+// expire opens many flows that live for a second, and then stops the worker for longer, like a
+// stopped process or a paused machine: then all flows are expired and the sweep is late.
 func (f *stepFeed) expire(now time.Time) {
 	switch f.stranger.proto = header.ProtoUDP; {
 	case f.opened < expiring:
@@ -214,8 +213,8 @@ const (
 	burstSteps = 16
 )
 
-// burst has the next steps get as many SYNs of unknown clients as fit a batch beside a few packets
-// of known flows, and half as many if the batch is full: the rest is parked.
+// burst adds SYNs of unknown clients to the next steps: as many as fit into a small batch, or half
+// of a full batch. The rest is parked.
 func (f *stepFeed) burst(now time.Time) {
 	f.stranger.proto = header.ProtoTCP
 	if now.Sub(f.phase) >= burstEvery {

@@ -11,10 +11,10 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 )
 
-// snapshotEvery is the time between two tables. One takes some 50 ms to build.
+// snapshotEvery is the time between two tables. Building one takes about 50 ms.
 const snapshotEvery = 200 * time.Millisecond
 
-// publishSnapshots publishes tables in each of which every one of the Services is new.
+// publishSnapshots publishes tables in each of which all Services are new.
 func publishSnapshots(ctx context.Context, g *gate) error {
 	table := maglev.Table(make([]string, g.w.backends), nil, [2]uint64{5, 6}, maglev.Size(g.w.backends))
 	repeat(ctx, snapshotEvery, func() {
@@ -44,7 +44,7 @@ func repeat(ctx context.Context, period time.Duration, f func()) {
 // routesEvery is the time between two changes of routes.
 const routesEvery = 10 * time.Millisecond
 
-// publishRoutes publishes views, by each of which every flow must be bound again.
+// publishRoutes publishes views, each of which makes the worker bind every flow again.
 func publishRoutes(ctx context.Context, g *gate) error {
 	repeat(ctx, routesEvery, func() {
 		view := *g.w.hops.View()
@@ -54,7 +54,7 @@ func publishRoutes(ctx context.Context, g *gate) error {
 	return nil
 }
 
-// tree is what the collector has to mark.
+// tree is live memory for the collector to mark.
 type tree struct{ left, right *tree }
 
 func newTree(depth int) *tree {
@@ -69,7 +69,7 @@ const (
 	garbageDepth = 14
 )
 
-// makeGarbage keeps the collector at work: one collection follows the other.
+// makeGarbage keeps the collector working: one collection follows the other.
 func makeGarbage(ctx context.Context, _ *gate) error {
 	live := newTree(liveDepth)
 	for ctx.Err() == nil {
@@ -78,7 +78,7 @@ func makeGarbage(ctx context.Context, _ *gate) error {
 	return nil
 }
 
-// pauses are how often the collector stopped all goroutines, by how long (runtime/metrics).
+// pauses is a histogram of the collector's stops of all goroutines (runtime/metrics).
 type pauses metrics.Float64Histogram
 
 func readPauses() pauses {
@@ -88,7 +88,7 @@ func readPauses() pauses {
 	return pauses{Counts: slices.Clone(h.Counts), Buckets: h.Buckets}
 }
 
-// since returns how many pauses there were from before to p, and an upper bound of the longest.
+// since returns the number of pauses from before to p, and an upper bound of the longest.
 func (p *pauses) since(before *pauses) (count uint64, longest time.Duration) {
 	for i, n := range p.Counts {
 		if n -= before.Counts[i]; n == 0 {

@@ -19,39 +19,39 @@ import (
 	"sluice.dev/sluice/flowtable"
 )
 
-// StepsConfig is what `sluice-bench steps` is told.
+// StepsConfig is the configuration of `sluice-bench steps`.
 type StepsConfig struct {
 	Out    io.Writer
 	Loads  []string      // names; nil is all
 	Length time.Duration // of each measurement
 	Repeat int           // measurements of each load, in turns
-	CPU    int           // of the worker; -1: the last
+	CPU    int           // of the worker; -1: the last one
 	JSON   string
 }
 
-// StepsDefaults is the default set.
+// StepsDefaults returns the default configuration.
 func StepsDefaults() StepsConfig {
 	return StepsConfig{Length: 4 * time.Second, Repeat: 3, CPU: -1}
 }
 
-// LongStep is the longest that a step may take.
+// LongStep is the limit of a step's duration.
 const LongStep = 100 * time.Microsecond
 
-// stepLoad is something that happens beside a steady stream of packets.
+// stepLoad is an activity beside a steady stream of packets.
 type stepLoad struct {
 	name  string
 	world worldConfig
 	flows int // of the stream
-	// beside runs on another goroutine until its context is done; nil: nothing.
+	// beside runs on another goroutine until its context is done; nil: nothing runs.
 	beside func(ctx context.Context, g *gate) error
-	// change makes the stream different; nil: it stays as it is.
+	// change modifies the stream; nil: it stays the same.
 	change func(f *stepFeed, now time.Time)
 }
 
 const (
 	stepFlows    = 100_000
 	stepCapacity = 1 << 20
-	// stepHalfOpen is so low that new flows end old ones.
+	// stepHalfOpen is so low that new flows evict old ones.
 	stepHalfOpen = 1 << 13
 )
 
@@ -73,7 +73,7 @@ func stepLoads() []stepLoad {
 	}
 }
 
-// StepLoads are the names that StepsConfig.Loads may have.
+// StepLoads returns the possible names in StepsConfig.Loads.
 func StepLoads() (names []string) {
 	for _, l := range stepLoads() {
 		names = append(names, l.name)
@@ -119,7 +119,7 @@ func RunSteps(ctx context.Context, c StepsConfig) error {
 	return run.Finish(c.JSON)
 }
 
-// measure makes the load's world, and measures as often as is wanted.
+// measure makes the load's world, and takes the configured number of measurements.
 func (c *StepsConfig) measure(ctx context.Context, threads *thread.Group, l *stepLoad) (*stepRow, error) {
 	w, err := newWorld(l.world)
 	if err != nil {
@@ -127,7 +127,7 @@ func (c *StepsConfig) measure(ctx context.Context, threads *thread.Group, l *ste
 	}
 	defer w.close()
 	feed := &stepFeed{rnd: rand.New(rand.NewPCG(5, 6))}
-	w.start = bootNanos() - uint64(10*time.Minute) // a Runner goes by CLOCK_BOOTTIME
+	w.start = bootNanos() - uint64(10*time.Minute) // a Runner uses CLOCK_BOOTTIME
 	g, err := w.addGateOver(0, 1, feed.over)
 	if err != nil {
 		return nil, err
@@ -187,15 +187,15 @@ func (f *stepFeed) measure(ctx context.Context, c *StepsConfig, threads *thread.
 	m := &f.m
 	after := readPauses()
 	m.stops, m.longestStop = after.since(&before)
-	// The worker stays without a runner: the next measurement has one of its own.
+	// The worker stays without a runner: the next measurement has its own.
 	f.g.Do(ctx, func(w *fastpath.Worker) { w.Hand(f.parking()) })
 	cancel()
 	err = errors.Join(err, <-ran, <-beside, f.failure)
 	return m, err
 }
 
-// settleSteps is the time of a measurement's beginning that does not count: caches and what was
-// due while nobody stepped the worker.
+// settleSteps is the time at the beginning of a measurement that does not count: it includes cache
+// misses and work that became due while no runner stepped the worker.
 const settleSteps = 300 * time.Millisecond
 
 func bootNanos() uint64 {

@@ -10,8 +10,8 @@ import (
 	"sluice.dev/sluice/fastpath/thread"
 )
 
-// TestSteps: what holds up the worker's goroutine for 2 ms is seen as steps of 2 ms, and as the Go
-// runtime's doing, since it slept; the empty loop beside it has none of it.
+// TestSteps: a delay of the worker's goroutine by 2 ms appears as steps of 2 ms, attributed to the
+// Go runtime because the goroutine slept; the empty loop beside it has no such steps.
 func TestSteps(t *testing.T) {
 	const held = 2 * time.Millisecond
 	threads, err := thread.NewGroup(thread.Priority{})
@@ -34,7 +34,7 @@ func TestSteps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Where threads wait for a CPU, fewer steps fit into a measurement.
+	// On a machine where threads wait for a CPU, fewer steps fit into a measurement.
 	for few(row, held) && c.Length < 10*time.Second {
 		c.Length *= 4
 		if row, err = c.measure(t.Context(), threads, l); err != nil {
@@ -43,7 +43,7 @@ func TestSteps(t *testing.T) {
 	}
 	for i := range row.list {
 		m := &row.list[i]
-		// A thread that waits for its CPU makes a long step as well.
+		// A thread that waits for its CPU also makes a long step.
 		if n := m.worker.over(held, longestStep); n < 5 || m.worker.slept < int(n)/2 {
 			t.Errorf("measurement %d: %d steps of 2 ms, and %d that slept; want at least 5, most of which slept",
 				i, n, m.worker.slept)
@@ -67,14 +67,14 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// few reports whether a measurement has too few steps to judge.
+// few reports whether a measurement has too few steps for the checks.
 func few(row *stepRow, held time.Duration) bool {
 	return slices.ContainsFunc(row.list, func(m stepMeasurement) bool {
 		return m.worker.over(held, longestStep) < 5 || m.worker.wall.TotalCount() < 10 || m.floor.wall.TotalCount() < 10
 	})
 }
 
-// TestStepsRefuses: what cannot be measured is refused before anything is built.
+// TestStepsRefuses: impossible measurements are rejected before anything is built.
 func TestStepsRefuses(t *testing.T) {
 	for _, c := range []StepsConfig{
 		{Loads: []string{"storms"}, Length: time.Second, Repeat: 1}, {Length: time.Second}, {Repeat: 1},

@@ -12,17 +12,17 @@ import (
 	"sluice.dev/sluice/test/bed/machine"
 )
 
-// TurnsVersion is of what RunTurns reads and writes. A build that speaks another one runs as a
-// whole.
+// TurnsVersion is the version of RunTurns' protocol. A build with another version is measured by
+// whole runs.
 const TurnsVersion = "1"
 
-// RunTurns is the life of a process that measures a worker when it is asked: the flows of one
-// family and one number that c has are opened, and "ready" is printed. Then each line of in,
+// RunTurns runs a process that measures a worker on request. It opens the flows of the one family
+// and the one number of flows in c, and prints "ready". Then it answers each line of in,
 //
 //	sample hot|cold clients|both CHUNKS
 //
-// is answered by a line "ns X", the median nanoseconds a packet of so many chunks. It returns when
-// in ends.
+// with a line "ns X", the median nanoseconds per packet over that number of chunks. It returns at
+// the end of in.
 func RunTurns(ctx context.Context, c Config, in io.Reader, out io.Writer) error {
 	if err := c.check(); err != nil {
 		return err
@@ -30,7 +30,7 @@ func RunTurns(ctx context.Context, c Config, in io.Reader, out io.Writer) error 
 	if c.IPv4 == c.IPv6 || len(c.Flows) != 1 {
 		return fmt.Errorf("pipeline: one family and one number of flows, not %d", len(c.Flows))
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // as Run does
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // as in Run
 	r := &runner{Config: c, ctx: ctx, rnd: rand.New(rand.NewPCG(1, 2))}
 	return machine.OnCPU(c.CPU, func() error { return r.answer(in, out) })
 }
@@ -56,7 +56,7 @@ func (r *runner) answer(in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// parseSample reads what sampleRequest writes.
+// parseSample reads a request of sampleRequest.
 func parseSample(line string) (l load, chunks int, err error) {
 	var headers, packets string
 	if _, err := fmt.Sscanf(line, "sample %s %s %d", &headers, &packets, &chunks); err != nil {
@@ -69,9 +69,8 @@ func parseSample(line string) (l load, chunks int, err error) {
 	return l, chunks, nil
 }
 
-// turns measures one family and number of flows in both builds, by processes that are started for
-// it: after each turn of a few milliseconds the core is the other's. A sample is the median of the
-// turns.
+// turns measures one family and number of flows in both builds, in processes started for it. The
+// builds alternate on the core every few milliseconds. A sample is the median over the turns.
 func (b *beforeRun) turns(u unit, round int) error {
 	var builds [2]*partner
 	for _, i := range order(round) {

@@ -14,8 +14,8 @@ import (
 
 const twoTarget = 1.9
 
-// twoWorkers has two workers on two cores over one table. "own": all packets of a flow come to one
-// worker. "crossed": every reply comes to the other one.
+// twoWorkers runs two workers on two cores over one table. "own": all packets of a flow come to the
+// same worker. "crossed": every reply comes to the other worker.
 func (r *runner) twoWorkers() error {
 	if runtime.NumCPU() < 2 {
 		r.say("two workers: left out, there is one core")
@@ -56,8 +56,8 @@ func halves(flows []flow) [2][]flow {
 	return [2][]flow{flows[:len(flows)/2], flows[len(flows)/2:]}
 }
 
-// together runs both workers at once, chunk by chunk, each beginning when the other does.
-// It returns the nanoseconds between two packets of both.
+// together runs both workers at once, chunk by chunk, each chunk starting at the same time. It
+// returns the nanoseconds between two packets of both workers together.
 func (w *world) together(chunks, cpu int, crossed bool) (float64, error) {
 	runtime.GC()
 	var gather barrier
@@ -81,14 +81,14 @@ func (w *world) together(chunks, cpu int, crossed bool) (float64, error) {
 	if failed != nil {
 		return 0, failed
 	}
-	rate := 0.0 // packets a nanosecond
+	rate := 0.0 // packets per nanosecond
 	for _, e := range each {
 		rate += 1 / perPacket(e, chunkFrames)
 	}
 	return 1 / rate, nil
 }
 
-// inStep times chunks of one of two workers.
+// inStep measures chunks of one of two workers.
 func (g *gate) inStep(gather *barrier, id, chunks int, crossed bool) (each []time.Duration, err error) {
 	defer gather.leave()
 	rnd := rand.New(rand.NewPCG(3, uint64(id)))
@@ -111,7 +111,8 @@ func (g *gate) inStep(gather *barrier, id, chunks int, crossed bool) (each []tim
 	return slices.Clip(each[chunks/10+2:]), nil
 }
 
-// injectBoth gives the link a chunk of packets: clients' of some flows, backends' of others.
+// injectBoth gives the link a chunk of packets: from clients of some flows and from backends of
+// others.
 func (g *gate) injectBoth(clients, backends []flow, rnd *rand.Rand) error {
 	var b [128]byte
 	for i := range chunkFrames {
@@ -126,7 +127,7 @@ func (g *gate) injectBoth(clients, backends []flow, rnd *rand.Rand) error {
 	return nil
 }
 
-// barrier lets two go on together. It spins: to be woken takes longer than a chunk.
+// barrier synchronizes two goroutines. It spins: a wake-up takes longer than a chunk.
 type barrier struct{ arrived, left atomic.Int32 }
 
 func (b *barrier) wait() {
@@ -136,5 +137,5 @@ func (b *barrier) wait() {
 	}
 }
 
-// leave makes every wait return at once, because one of the two will not come again.
+// leave makes every wait return at once, because one goroutine has ended.
 func (b *barrier) leave() { b.left.Add(1) }

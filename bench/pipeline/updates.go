@@ -15,12 +15,12 @@ import (
 const (
 	updatesPerSecond = 1000
 	updatesTarget    = 0.95
-	// updatesGOGC is what the daemon may use: the publisher makes garbage.
+	// updatesGOGC is the daemon's setting: the publisher makes garbage.
 	updatesGOGC = 400
 )
 
-// updates sends packets while another thread publishes a thousand snapshots a second, each with one
-// Service of ten thousand changed, and while none does.
+// updates sends packets while another thread publishes a thousand snapshots per second, each with
+// one Service of ten thousand changed, and without a publisher.
 func (r *runner) updates() error {
 	r.say("updates: opening %d flows", servicesFewFlows)
 	g, err := r.populated(worldConfig{services: manyServices, backends: serviceBackends,
@@ -55,7 +55,7 @@ type publisher struct {
 	done  chan error
 }
 
-// startPublisher starts one beside the worker's CPU.
+// startPublisher starts a publisher on the CPU after the worker's.
 func (w *world) startPublisher(workerCPU int) *publisher {
 	p := &publisher{w: w, done: make(chan error, 1)}
 	cpu := (workerCPU + 1) % runtime.NumCPU()
@@ -63,7 +63,7 @@ func (w *world) startPublisher(workerCPU int) *publisher {
 	return p
 }
 
-// stop ends it. It returns an error if the publisher did not keep its pace by nine tenths.
+// stop ends the publisher. It returns an error if it reached less than nine tenths of its rate.
 func (p *publisher) stop() error {
 	p.ended.Store(true)
 	return <-p.done
@@ -74,8 +74,8 @@ func (p *publisher) run() error {
 	published := 0
 	for ; !p.ended.Load(); published++ {
 		b := services.NewBuilder(p.w.handle.Load())
-		// One endpoint takes no new flows, then it does again. It stays a backend: open flows go
-		// on.
+		// One endpoint stops taking new flows, then takes them again. It remains a backend: its
+		// open flows continue.
 		p.w.serve(b, published/2%p.w.services, p.w.backends-1+published%2)
 		p.w.handle.Store(b.Build())
 		time.Sleep(time.Until(began.Add(time.Duration(published+1) * time.Second / updatesPerSecond)))

@@ -19,8 +19,8 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// The shape of every world. A pod's address says which of the nodes' networks it is in, and each
-// network has its own next hop.
+// The structure of every world. A pod's address determines its node's network, and each network has
+// a next hop of its own.
 const (
 	nodes         = 64
 	snatAddrs     = 4
@@ -46,21 +46,21 @@ var (
 	macUser   = [6]byte{2, 0, 0, 0, 0, 8}
 )
 
-// worldConfig is what scenarios vary.
+// worldConfig holds the parameters that scenarios vary.
 type worldConfig struct {
 	v6       bool
-	services int // Services, each of a TCP and a UDP port
+	services int // Services, each with a TCP and a UDP port
 	backends int // of each Service
 	capacity uint32
-	halfOpen uint32 // 0: no cap of its own
+	halfOpen uint32 // 0: no separate limit
 	timeouts flowtable.Timeouts
 	key      flowtable.HashKey
 }
 
-// world is what workers of one experiment share.
+// world is the state that the workers of one experiment share.
 type world struct {
 	worldConfig
-	start  uint64 // where the time of its workers begins
+	start  uint64 // initial time of its workers
 	memory []byte
 	table  *flowtable.Table
 	pins   *affinity.Table
@@ -71,7 +71,7 @@ type world struct {
 	flows  []flow
 }
 
-// newWorld builds it, without workers and flows.
+// newWorld makes a world without workers and flows.
 func newWorld(c worldConfig) (*world, error) {
 	if c.halfOpen == 0 {
 		c.halfOpen = c.capacity
@@ -113,7 +113,7 @@ func (c *worldConfig) tableConfig() flowtable.Config {
 	return f
 }
 
-// close ends all workers. Nothing of the world may be used after it.
+// close ends all workers. The world must not be used afterwards.
 func (w *world) close() {
 	for _, g := range w.gates {
 		g.close()
@@ -122,7 +122,7 @@ func (w *world) close() {
 	w.gates, w.table, w.memory = nil, nil, nil
 }
 
-// route puts the pods behind their nodes and all else behind one router.
+// route adds routes to the pods through their nodes, and to all other addresses through one router.
 func (w *world) route() {
 	w.hops.SetHop(hopClient, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: mtu, DstMAC: macClient,
 		SrcMAC: macOurs})
@@ -144,7 +144,7 @@ func (w *world) route() {
 
 func nodeMAC(n int) [6]byte { return [6]byte{2, 0, 0, 0, 2, byte(n)} }
 
-// publish serves all services.
+// publish publishes a snapshot with all services.
 func (w *world) publish() {
 	b := services.NewBuilder(nil)
 	s := b.Settings()
@@ -166,14 +166,14 @@ func (w *world) publish() {
 	w.handle.Store(b.Build())
 }
 
-// serve puts a Service's two ports with so many of its backends into the table.
+// serve puts a Service's two ports with the given number of backends into the table.
 func (w *world) serve(b *services.Builder, n, backends int) {
 	w.serveBy(b, n, backends, func(names []string) []uint16 {
 		return maglev.Table(names, nil, [2]uint64{5, 6}, maglev.Size(len(names)))
 	})
 }
 
-// serveBy is serve with something that makes the tables of the backends' names.
+// serveBy is serve with a function that makes the table from the backends' names.
 func (w *world) serveBy(b *services.Builder, n, backends int, table func(names []string) []uint16) {
 	for half, proto := range [2]uint8{header.ProtoTCP, header.ProtoUDP} {
 		id := services.ServiceID(2*n + half + 1)
@@ -221,7 +221,7 @@ func addr6(net, host uint64) (a header.Addr) {
 	return a
 }
 
-// The networks, in 2001:db8::/32.
+// Networks, in 2001:db8::/32.
 const (
 	net6       = 0x20010db8 << 32
 	clientNet6 = net6 | 0xc<<16
@@ -246,7 +246,7 @@ func snatAddr(v6 bool, i int) header.Addr {
 	return addr4(snatBase4 + uint32(i))
 }
 
-// podAddr deals the pods out to the nodes in turn.
+// podAddr distributes the pods over the nodes in turn.
 func podAddr(v6 bool, pod int) header.Addr {
 	node, host := pod%nodes, pod/nodes
 	if v6 {

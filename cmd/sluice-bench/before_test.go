@@ -48,7 +48,7 @@ func TestPipelineBefore(t *testing.T) {
 	}{
 		{"turns", dir, "steady", "both take turns of 40 chunks", 1},
 		{"whole runs of a scenario", program, "size", "whole runs in others", 1},
-		{"whole runs", mute, "steady", "knows no shorter turns", 1},
+		{"whole runs", mute, "steady", "has no shorter turns", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "run.json")

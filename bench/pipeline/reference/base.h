@@ -1,4 +1,4 @@
-// What all of the reference uses: words, memory, time.
+// Common parts of the reference: words, memory, time.
 #pragma once
 #define _GNU_SOURCE
 #include <sched.h>
@@ -31,8 +31,8 @@ INLINE void store64(void *p, uint64_t v) { memcpy(p, &v, sizeof v); }
 INLINE uint64_t rotate32(uint64_t v) { return v << 32 | v >> 32; }
 INLINE uint32_t rotate16(uint32_t v) { return v << 16 | v >> 16; }
 
-// Ones-complement sums (RFC 1071) do not mind the byte order, as long as it is one:
-// here all words are as they lie in memory.
+// Ones-complement sums (RFC 1071) do not depend on the byte order, as long as it is the same
+// everywhere: all words here are in memory order.
 INLINE uint16_t fold(uint64_t s) {
 	s = (s >> 32) + (uint32_t)s;
 	s = (s >> 32) + (uint32_t)s;
@@ -61,7 +61,7 @@ static uint64_t nanos(void) {
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-// huge returns zeroed, touched memory, on huge pages where the kernel gives them.
+// huge returns zeroed, touched memory, on huge pages if the kernel provides them.
 static void *huge(size_t bytes) {
 	const size_t page = 2u << 20;
 	bytes = (bytes + page - 1) & ~(page - 1);
@@ -71,7 +71,7 @@ static void *huge(size_t bytes) {
 		exit(1);
 	}
 	m = (uint8_t *)(((uintptr_t)m + page - 1) & ~(uintptr_t)(page - 1));
-	madvise(m, bytes, MADV_HUGEPAGE); // small pages do as well, only slower
+	madvise(m, bytes, MADV_HUGEPAGE); // small pages work as well, only slower
 	for (size_t i = 0; i < bytes; i += 4096)
 		((volatile uint8_t *)m)[i] = 0;
 	return m;

@@ -1,11 +1,11 @@
-// The flows that the worker knows, their packets, and the check of what comes out.
+// The worker's flows, their packets, and the check of the packets that it sends.
 #pragma once
 #include "worker.h"
 
 enum { NODES = 64, SNATS = 4, CLIENT_PORTS = 50000, FIRST_PORT = 1024, FIRST_SNAT_PORT = 2000, SNAT_PORTS = 60000 };
 enum { HOP_CLIENT = 1, HOP_FIRST_NODE = 2, GENERATION = 7, MTU = 1500, TTL = 64 };
 
-// facts are a flow as the wire has it: per side, source then destination, 4 or 16 bytes each.
+// facts are a flow in wire form: per side, source then destination, 4 or 16 bytes each.
 struct facts {
 	uint8_t addr[2][32];
 	uint32_t ports[2];
@@ -14,7 +14,7 @@ struct facts {
 	uint8_t proto;
 };
 
-// flow is the least that facts can be made of.
+// flow holds the fields from which facts are derived.
 struct flow {
 	uint32_t client, pod;
 	uint16_t client_port, snat_port;
@@ -27,7 +27,7 @@ static uint32_t wire_ports(uint16_t src, uint16_t dst) {
 
 static void put32(uint8_t *p, uint32_t v) { store32(p, __builtin_bswap32(v)); }
 
-// address writes what has net and host in 2001:db8::/32, or base + host.
+// address writes the address with net and host in 2001:db8::/32, or base + host.
 static void address(uint8_t *p, bool v6, uint32_t base, uint32_t net, uint32_t host) {
 	if (!v6) {
 		put32(p, base + host);

@@ -1,10 +1,10 @@
-// The reference of `sluice-bench pipeline`: the work of the gateway with a packet of a known flow,
-// in C, as fast as we can make it. It is a test program: nothing of it is ever installed.
+// The reference of `sluice-bench pipeline`: the gateway's processing of a packet of a known flow,
+// in C, as fast as possible. It is a test program and is never installed.
 //
 //	reference -family 4|6 -flows N -backends B -capacity C -cpu N
 //
-// It makes its flows, checks every byte of a few chunks of what it sends, and prints "ready". Then it does what
-// it reads, a line each:
+// It makes its flows, checks every byte of a few chunks of the packets that it sends, and prints
+// "ready". Then it executes commands from its input, one per line:
 //
 //	sample hot|cold clients|both CHUNKS pipelined|serial   prints "ns X", the median of chunks
 //	flow PROTO HOP CLIENT CPORT VIP VPORT POD PPORT SNAT SPORT   adds a flow; addresses in hex; prints "ok"
@@ -16,7 +16,7 @@ static bool v6;
 static struct flow *flows;
 static uint32_t flow_count, pods, capacity;
 static uint64_t virtual_now = 3600ull * 1000000000u;
-static uint32_t tag_flow[RING]; // what was injected, by tag: side << 31 | flow
+static uint32_t tag_flow[RING]; // the injected packets, by tag: side << 31 | flow
 
 static void fail(const char *what) {
 	fprintf(stderr, "reference: %s\n", what);
@@ -46,7 +46,7 @@ static void init(void) {
 	reclaim(w);
 }
 
-// populate makes the flows: clients in a row, backend, source and protocol by lot.
+// populate makes the flows: consecutive clients; backend, source and protocol at random.
 static void populate(void) {
 	uint32_t spaces = pods * SNATS * 2;
 	uint16_t *used = calloc(spaces, sizeof *used);
@@ -103,7 +103,7 @@ static void flush_headers(void) {
 #endif
 }
 
-// kernel completes what was sent.
+// kernel completes the sent frames.
 static uint32_t kernel(void) {
 	uint32_t n = 0;
 	for (; w->tx.tail != w->tx.head; w->tx.tail++, n++)
@@ -111,7 +111,7 @@ static uint32_t kernel(void) {
 	return n;
 }
 
-// One loop for each kind, so that the family is a constant in all of it.
+// One loop for each family, so that the family is a compile-time constant in it.
 #define CHUNK(name, family, one_by_one)                                    \
 	static __attribute__((noinline)) uint64_t name(void) {             \
 		uint64_t began = nanos(), spent;                           \

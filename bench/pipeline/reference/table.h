@@ -1,5 +1,5 @@
-// The flow table of the gateway: buckets of one line with 11 tags and slots, one record for both
-// directions of a flow. Addresses and ports are in the byte order of the wire, because nobody here does
+// The flow table of the gateway: buckets of one cache line with 11 tags and slots, one record for
+// both directions of a flow. Addresses and ports are in wire order, because this code does no
 // arithmetic with them.
 #pragma once
 #include "base.h"
@@ -14,7 +14,7 @@ struct bucket {
 	uint32_t slots[BUCKET_SLOTS]; // side << 31 | record
 };
 
-// record is what both families share, 48 bytes; the addresses follow.
+// record is the part common to both families, 48 bytes; the addresses follow.
 struct record {
 	uint64_t meta;  // proto << 48 | state << 32 | last seen, ticks
 	uint64_t bound; // generation << 32 | hop to backend << 16 | hop to client
@@ -63,7 +63,8 @@ INLINE uint64_t mix(uint64_t a, uint64_t b, uint64_t *high) {
 	return (uint64_t)m;
 }
 
-// The keyed hash: two multiplications for IPv4, four for IPv6, nothing lost before the last fold.
+// The keyed hash: two multiplications for IPv4, four for IPv6; no bits are lost before the last
+// fold.
 INLINE uint64_t hash_key(const struct table *t, const uint64_t *addr, uint32_t ports, uint8_t proto, const bool v6) {
 	const uint64_t *s = t->secret;
 	uint64_t hi, lo, h1, l1, h2, l2, tail = (uint64_t)ports << 8 | proto;
@@ -81,7 +82,7 @@ INLINE uint64_t hash_key(const struct table *t, const uint64_t *addr, uint32_t p
 
 INLINE uint64_t home_of(const struct table *t, uint64_t hash) { return (hash >> 32) * t->homes >> 32; }
 
-// candidates are the slots of a bucket whose tag is the hash's.
+// candidates are the slots of a bucket whose tag equals the hash's.
 INLINE uint32_t candidates(const struct bucket *b, uint8_t tag) {
 #ifdef __SSE2__
 	__m128i tags = _mm_loadu_si128((const __m128i *)b->tags);
@@ -102,7 +103,7 @@ INLINE bool same_key(const struct table *t, uint32_t slot, const uint64_t *addr,
 	return (((a[0] ^ addr[0]) | (a[1] ^ addr[1]) | (a[2] ^ addr[2]) | (a[3] ^ addr[3])) == 0) & (t->six[i].r.ports[side] == ports);
 }
 
-// search goes through the whole chain: where the first candidate was not it. 0 is not found.
+// search goes through the whole chain if the first candidate did not match. 0: not found.
 static __attribute__((noinline)) uint32_t search(const struct table *t, uint64_t hash, const uint64_t *addr, uint32_t ports, uint8_t proto, bool v6) {
 	uint64_t home = home_of(t, hash);
 	uint64_t members = t->buckets[home].ctl & ((1ull << BUCKET_SLOTS * CHAIN) - 1);
@@ -116,7 +117,7 @@ static __attribute__((noinline)) uint32_t search(const struct table *t, uint64_t
 	return 0;
 }
 
-// insert puts a key in; false if its chain is full.
+// insert adds a key; false if its chain is full.
 static bool insert(struct table *t, uint64_t hash, uint32_t slot) {
 	struct bucket *home = &t->buckets[home_of(t, hash)];
 	for (int c = 0; c < CHAIN; c++)
@@ -146,7 +147,7 @@ static void table_init(struct table *t, uint32_t flows, bool v6) {
 	t->life[STATE_UDP_ASSURED] = 3000 + REFRESH_TICKS;
 }
 
-// sweep looks at so many records; what is expired is counted (nothing here is ever).
+// sweep visits n records and counts expired ones (here none ever expires).
 static void sweep(struct table *t, uint32_t n, uint32_t now, bool v6) {
 	for (; n; n--) {
 		uint64_t m = record_at(t, t->swept, v6)->meta;

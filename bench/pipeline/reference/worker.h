@@ -1,5 +1,5 @@
-// The worker: rings, frames, and what is done with a packet. Written for one purpose, to be as fast
-// as C can be at the work of the gateway.
+// The worker: rings, frames, and the processing of a packet. Its only purpose is to do the
+// gateway's work as fast as C can.
 #pragma once
 #include "table.h"
 
@@ -46,12 +46,12 @@ struct counter {
 	uint64_t packets[2], bytes[2], unused[4]; // by side
 };
 
-// published is what the rest of the process reads.
+// published is the state that the rest of the process reads.
 struct published {
 	uint64_t rx, rx_bytes, tx, tx_bytes, drops, tick, generation, frames_free, frames_links;
 };
 
-// packet is what the stages of the pipeline tell each other.
+// packet is the state passed between the stages of the pipeline.
 struct packet {
 	uint8_t *p;
 	uint64_t hash, addr;
@@ -100,7 +100,8 @@ INLINE bool bad_transport(const uint8_t *l4, uint32_t bytes, uint8_t proto) {
 	return (tcp ? bad_tcp : bad_udp) | (load16(l4) == 0) | (load16(l4 + 2) == 0);
 }
 
-// parse judges a packet; what has options, extension headers or fragments counts as bad here.
+// parse classifies a packet; packets with options, extension headers or fragments count as bad
+// here.
 INLINE bool parse(struct packet *k, uint8_t *p, uint32_t len, const bool v6) {
 	const uint8_t *ip = p + ETH;
 	uint32_t l4, bytes;
@@ -144,7 +145,7 @@ INLINE void drop(struct worker *w, const struct packet *k) {
 	w->pool[w->free++] = (uint64_t)(k->p - w->umem) & ~(uint64_t)(FRAME - 1);
 }
 
-// first: read, judge, hash, prefetch the bucket. A bad packet ends here, with p NULL. It returns
+// first: read, classify, hash, prefetch the bucket. A bad packet ends here, with p NULL. It returns
 // the frame's length.
 INLINE uint32_t first(struct worker *w, struct packet *k, const struct desc *d, const bool v6) {
 	uint64_t a[4];
@@ -173,17 +174,17 @@ INLINE void second(struct worker *w, struct packet *k, const bool v6) {
 		__builtin_prefetch((const uint8_t *)r + 64, 0, 3);
 }
 
-// observe renews last seen, at most once a second.
+// observe updates last seen, at most once a second.
 INLINE void observe(struct worker *w, struct record *r, uint64_t m) {
 	if ((int32_t)(w->now - (uint32_t)m) >= REFRESH_TICKS)
 		__atomic_compare_exchange_n(&r->meta, &m, (m & ~0xffffffffull) | w->now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
-// rewrite gives the packet the reverse of the other side's tuple, one TTL less, and both
-// checksums by their differences (RFC 1624 equation 3).
+// rewrite gives the packet the reverse of the other side's tuple, one TTL less, and both checksums
+// adjusted by their differences (RFC 1624 equation 3).
 INLINE void rewrite(struct packet *k, const struct record *r, uint32_t side, const struct hop *h, const bool v6) {
 	uint8_t *p = k->p, *ip = p + ETH, *l4 = ip + (v6 ? IPV6 : IPV4);
-	uint16_t flip = (uint16_t)-(int)side; // the way back is the complement
+	uint16_t flip = (uint16_t)-(int)side; // the reverse direction is the complement
 	uint32_t other = side ^ 1, sum;
 	memcpy(p, h->mac, 12);
 	if (v6) {
@@ -210,7 +211,7 @@ INLINE void rewrite(struct packet *k, const struct record *r, uint32_t side, con
 	store16(field, (udp & (old == 0)) ? 0 : new); // RFC 768
 }
 
-// third: compare, judge, rewrite, send. It returns how many bytes were sent.
+// third: compare, classify, rewrite, send. It returns the number of bytes sent.
 INLINE uint32_t third(struct worker *w, struct packet *k, const bool v6) {
 	uint64_t a[4];
 	if (unlikely(!k->p))
@@ -229,7 +230,7 @@ INLINE uint32_t third(struct worker *w, struct packet *k, const bool v6) {
 	bool gone = (k->proto == UDP) & ((b->ref != backend) | (!side & !(b->flags & BACKEND_SERVING)));
 	if (unlikely((slot == 0) | ((int32_t)(w->now - (uint32_t)m) > w->t.life[m >> 32 & 63]) | ((k->flags & FIN_SYN_RST) != 0) | gone |
 		     ((uint32_t)(r->bound >> 32) != w->generation) | !h->ready | (k->bytes > h->mtu))) {
-		drop(w, k); // what else the gateway does then is not what is measured
+		drop(w, k); // the gateway's further handling is not measured
 		return 0;
 	}
 	struct counter *c = &w->counters[index];
@@ -237,15 +238,15 @@ INLINE uint32_t third(struct worker *w, struct packet *k, const bool v6) {
 	c->bytes[side] += (uint32_t)ETH + k->bytes;
 	rewrite(k, r, side, h, v6);
 	observe(w, r, m);
-	// Padding is cut.
+	// Padding is removed.
 	w->tx.at[w->sending++ % RING] = (struct desc){(uint64_t)(k->p - w->umem), (uint32_t)ETH + k->bytes, 0};
 	return (uint32_t)ETH + k->bytes;
 }
 
-// received is the step's i-th packet, where the ring has it.
+// received is the step's i-th packet in the ring.
 INLINE const struct desc *received(const struct worker *w, uint32_t i) { return &w->rx.at[(w->tail + i) % RING]; }
 
-// headers prefetches a packet's headers, to be written.
+// headers prefetches a packet's headers for writing.
 INLINE void headers(struct worker *w, uint32_t i, uint32_t n, const bool v6) {
 	if (i >= n)
 		return;
@@ -255,10 +256,10 @@ INLINE void headers(struct worker *w, uint32_t i, uint32_t n, const bool v6) {
 		__builtin_prefetch(p + 64, 1, 3);
 }
 
-// pipelined works on group g's headers while the buckets of g-1 and the records of g-2 are on
-// their way; the headers of g+1 are prefetched one by one in between. The records of a group are
-// prefetched last, not right behind the buckets of another, and those of IPv6, which are two lines
-// each, in halves: of too many misses at once some are dropped.
+// pipelined works on the headers of group g while the buckets of g-1 and the records of g-2 are
+// being loaded; it prefetches the headers of g+1 one by one in between. It prefetches the records
+// of a group last, not right behind the buckets of another, and IPv6 records, which are two lines
+// each, in halves: the processor drops prefetches if too many misses are outstanding.
 INLINE void pipelined(struct worker *w, uint32_t n, const bool v6) {
 	uint32_t groups = (n + GROUP - 1) / GROUP;
 	const uint32_t stride = v6 ? GROUP / 2 : GROUP;
