@@ -16,9 +16,8 @@ import (
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
-// The tests below hold the reasons of docs/adr/0002-own-af-xdp-layer.md: each
-// passes while the defect is there. One that fails after an upgrade of the library
-// is a reason to look at the decision again.
+// The tests below verify the reasons in docs/adr/0002-own-af-xdp-layer.md: each passes while the
+// defect exists. If one fails after an upgrade of the library, the decision should be reviewed.
 
 func openSocket(t *testing.T, w *xsktest.Wire) *xdp.Socket {
 	t.Helper()

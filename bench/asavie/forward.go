@@ -16,10 +16,10 @@ import (
 	"sluice.dev/sluice/fastpath"
 )
 
-// ForwardConfig names the interfaces that Forward forwards between.
+// ForwardConfig configures Forward.
 type ForwardConfig struct {
-	// In and Out are interfaces of the calling thread's network namespace, and InNext
-	// and OutNext who gets what leaves on them.
+	// In and Out are interfaces of the calling thread's network namespace. InNext and OutNext are
+	// the destinations of the packets sent on them.
 	In, Out         string
 	InNext, OutNext net.HardwareAddr
 	Queues          int
@@ -27,7 +27,7 @@ type ForwardConfig struct {
 	Drain           bool  // Config.Drain
 }
 
-// Sizes as the gateway has them by default, so that rings are no difference.
+// Sizes are the gateway's defaults, so that rings make no difference.
 const (
 	forwardFrames, forwardFrameSize, forwardRing = 8192, 2048, 2048
 
@@ -36,14 +36,13 @@ const (
 	forwardSleep = 100 // ms
 )
 
-// Forward forwards everything between two interfaces until ctx is done, by what the
-// library has: a program that redirects all packets of a queue, a socket with a UMEM of its own
-// per queue and interface. Packets are copied between those, because the library
-// cannot share one.
+// Forward forwards all packets between two interfaces until ctx is done, with the library's means:
+// a program that redirects all packets of a queue, and a socket with its own UMEM per queue and
+// interface. Packets are copied between the UMEMs, because the library cannot share one.
 //
-// It is a measured baseline. The library panics when an interface goes away, so Forward
-// belongs in a process of its own; with Drain unset, packets stay in the transmit ring until
-// later ones push them out.
+// It is a measured baseline. The library panics when an interface disappears, so Forward belongs in
+// a process of its own. Without Drain, packets stay in the transmit ring until later packets push
+// them out.
 func Forward(ctx context.Context, c ForwardConfig) (err error) {
 	var sides [2]*forwardSide
 	for i, end := range [...]struct {
@@ -78,7 +77,7 @@ func Forward(ctx context.Context, c ForwardConfig) (err error) {
 // forwardSide is an interface: its sockets by queue, and the library's program.
 type forwardSide struct {
 	ifindex int
-	macs    [12]byte // of what leaves: destination, source
+	macs    [12]byte // of outgoing packets: destination, source
 	links   []*Link
 	program *xdp.Program
 }
@@ -126,11 +125,11 @@ func (s *forwardSide) close() error {
 	return errors.Join(errs...)
 }
 
-// forwardWorker forwards one queue, both ways.
+// forwardWorker forwards one queue in both directions.
 type forwardWorker struct {
 	links [2]*Link
 	pools [2]*fastpath.Pool
-	macs  [2][12]byte // of what leaves on the link
+	macs  [2][12]byte // of packets sent on the link
 	cpu   int
 	batch []fastpath.Desc
 }
@@ -154,7 +153,7 @@ func (w *forwardWorker) run(ctx context.Context) error {
 		if now := time.Now(); moved > 0 {
 			last = now
 		} else if now.Sub(last) >= forwardSpin {
-			// An error is EINTR; the next step finds out about everything else.
+			// An error is EINTR, or the next step reports it.
 			_, _ = unix.Poll(fds[:], forwardSleep)
 		}
 	}
@@ -179,8 +178,8 @@ func (w *forwardWorker) step() (moved int) {
 	return moved
 }
 
-// cross copies packets of link i into frames of the other, as far as that has any, and
-// addresses them.
+// cross copies packets of link i into frames of the other link, as far as that has free frames, and
+// writes their MAC addresses.
 func (w *forwardWorker) cross(i int, batch []fastpath.Desc) []fastpath.Desc {
 	in, out := w.links[i], w.links[1-i]
 	n := 0

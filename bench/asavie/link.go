@@ -1,13 +1,11 @@
-// Package asavie is a fastpath.Link over github.com/asavie/xdp v0.3.3: the
-// baseline that fastpath/xsk is measured against. It is not for forwarding; see
-// docs/adr/0002-own-af-xdp-layer.md.
+// Package asavie is a fastpath.Link over github.com/asavie/xdp v0.3.3: the baseline of measurements
+// of fastpath/xsk. It is not for production; see docs/adr/0002-own-af-xdp-layer.md.
 //
-// The library and the Link contract disagree about who knows where a frame is. The
-// library keeps a bitmap of free frames, and forgets which frames the kernel
-// completed; a Link gives each frame back by address. So this Link remembers which
-// frames it transmitted, and after each Complete scans the library's bitmap for
-// those that became free. It never lets the library choose a frame (GetDescs),
-// because the library also offers frames that were received and are still in use.
+// The library and the Link contract track frames differently. The library keeps a bitmap of free
+// frames, and does not record which frames the kernel completed; a Link returns each frame by
+// address. So this Link records which frames it transmitted, and after each Complete scans the
+// library's bitmap for frames that became free. It never lets the library choose a frame
+// (GetDescs), because the library also offers received frames that are still in use.
 package asavie
 
 import (
@@ -23,16 +21,16 @@ type Config struct {
 	IfIndex, Queue    int
 	Frames, FrameSize int
 	RingSize          int
-	// Drain makes Flush repeat the system call until the transmit ring is empty. The
-	// library itself calls once per Transmit, and the kernel then sends 32 packets.
+	// Drain makes Flush repeat the system call until the transmit ring is empty. The library itself
+	// makes one call per Transmit, in which the kernel sends 32 packets.
 	Drain bool
 }
 
-// Link is a fastpath.Link. Its frames are its own: the library cannot share a UMEM.
+// Link is a fastpath.Link. It has its own frames, because the library cannot share a UMEM.
 type Link struct {
 	s       *xdp.Socket
 	c       Config
-	sending []bool // by frame: transmitted, and not known to be completed
+	sending []bool // by frame: transmitted, completion not yet seen
 	frames  int
 	batch   []xdp.Desc
 }
@@ -97,10 +95,10 @@ func (l *Link) Transmit(batch []fastpath.Desc) int {
 	return n
 }
 
-// Long implements fastpath.Link. The library knows of no packets in several frames.
+// Long implements fastpath.Link. The library does not support packets in several frames.
 func (l *Link) Long() bool { return false }
 
-// Flush implements fastpath.Link as far as the configuration requests it.
+// Flush implements fastpath.Link; it does nothing unless Config.Drain is set.
 func (l *Link) Flush() {
 	if !l.c.Drain {
 		return
@@ -115,10 +113,10 @@ func (l *Link) Flush() {
 	}
 }
 
-// Unsent implements fastpath.Link. Only a worker that sleeps calls it, and here none does.
+// Unsent implements fastpath.Link. Only sleeping workers call it, and none sleeps here.
 func (l *Link) Unsent() bool { return false }
 
-// Probe implements fastpath.Link. Only a worker that sleeps calls it.
+// Probe implements fastpath.Link. Only sleeping workers call it.
 func (l *Link) Probe() {}
 
 // Complete implements fastpath.Link.
@@ -140,7 +138,7 @@ func (l *Link) Complete(p *fastpath.Pool) {
 // Frames implements fastpath.Link.
 func (l *Link) Frames() int { return l.frames }
 
-// Up implements fastpath.Link. The library does not say: it panics.
+// Up implements fastpath.Link. The library does not report it: it panics.
 func (l *Link) Up() bool { return true }
 
 // FD implements fastpath.Link.

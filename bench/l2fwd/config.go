@@ -14,24 +14,25 @@ type MAC [6]byte
 // Side is one of the two interfaces.
 type Side struct {
 	Interface string
-	// Next is who gets what leaves here. Zero: source and destination address are
-	// exchanged, which is right only where the next hop is who sent the packet.
+	// Next is the destination of packets that leave here. Zero: source and destination address are
+	// exchanged, which is correct only if the next hop is the sender of the packet.
 	Next MAC
 }
 
-// Config describes what to forward between, and how. The zero value of every field but
-// the names of the interfaces stands for the gateway's default.
+// Config describes the interfaces to forward between, and how. The zero value of every field except
+// the names of the interfaces selects the gateway's default.
 type Config struct {
-	In, Out Side // may be one interface
-	Queues  int  // 0: as many as the interface with fewer queues has
-	// CPUs to pin workers to: one on each, which has the queues in turn, as the gateway's workers
-	// do. Several on one CPU would get more of it from the scheduler than one, and take turns.
-	// Empty: a worker per queue, not pinned.
+	In, Out Side // may be the same interface
+	Queues  int  // 0: as many as the interface with fewer queues
+	// CPUs to which workers are pinned: one worker on each, which has the queues in turn, as the
+	// gateway's workers do. Several workers on one CPU would get more of it from the scheduler than
+	// one, and alternate. Empty: a worker per queue, not pinned.
 	CPUs []int
-	// Waiting is how workers wait, as the gateway's setting of that name; WaitingShared if empty.
+	// Waiting is how workers wait for packets, as in the gateway's configuration; WaitingShared if
+	// empty.
 	Waiting config.Waiting
 
-	// Ready, if set, is called once packets are forwarded, with the workers' statistics.
+	// Ready, if set, is called with the workers' statistics when forwarding has started.
 	Ready func(*Stats)
 }
 
@@ -44,7 +45,7 @@ func (c *Config) setDefaults() error {
 		c.Waiting = config.WaitingShared
 	case config.WaitingShared, config.WaitingDedicated:
 	default:
-		return fmt.Errorf("l2fwd: waiting %q: it is %s or %s", c.Waiting, config.WaitingDedicated, config.WaitingShared)
+		return fmt.Errorf("l2fwd: waiting %q: want %s or %s", c.Waiting, config.WaitingDedicated, config.WaitingShared)
 	}
 	if c.Queues < 0 {
 		return fmt.Errorf("l2fwd: %d queues", c.Queues)
@@ -52,15 +53,15 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-// Stats are what the workers did since they began. Any goroutine may read it.
+// Stats are the workers' counters since they began. Any goroutine may read them.
 type Stats struct{ Workers []*WorkerStats }
 
 // WorkerStats are written by one worker, once per step.
 type WorkerStats struct {
 	Packets   atomic.Uint64 // received
-	Forwarded atomic.Uint64 // taken by the transmit ring
-	Dropped   atomic.Uint64 // not taken: ring full, or link down
-	Steps     atomic.Uint64 // that moved packets
+	Forwarded atomic.Uint64 // accepted by the transmit ring
+	Dropped   atomic.Uint64 // not accepted: ring full, or link down
+	Steps     atomic.Uint64 // steps that moved packets
 	Sleeps    atomic.Uint64
 	Kicks     atomic.Uint64 // system calls that send
 	Busy      atomic.Uint64 // EBUSY: the device dropped a packet
@@ -80,7 +81,7 @@ func (s *Stats) Totals() (t Totals) {
 	return t
 }
 
-// Totals are WorkerStats at one time.
+// Totals are the sums of WorkerStats at one time.
 type Totals struct {
 	Packets, Forwarded, Dropped, Steps, Sleeps, Kicks, Busy uint64
 }

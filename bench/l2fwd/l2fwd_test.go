@@ -18,9 +18,9 @@ import (
 	"sluice.dev/sluice/fastpath/xsk/xsktest"
 )
 
-// TestForward sends a thousand packets each way, IPv4 and IPv6, over two queues, and wants each
-// once, with the next hop's address, and the ARP packets left alone. One worker on each CPU has all
-// queues; without CPUs there is one for each queue.
+// TestForward sends a thousand packets each way, IPv4 and IPv6, over two queues. Each must arrive
+// once, with the next hop's address, and ARP packets must not be forwarded. One worker on each CPU
+// has all queues; without CPUs there is one for each queue.
 func TestForward(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -64,15 +64,14 @@ func forward(t *testing.T, cpus []int, workers int) {
 	if n := attached(t); n != 0 {
 		t.Errorf("%d interfaces still have a program", n)
 	}
-	// A worker counts after it has sent, so that only one that has ended has counted all that
-	// arrived.
+	// A worker counts after it has sent, so counters are complete only after it has ended.
 	totals := started.stats.Totals()
 	if totals.Forwarded != 2*each || totals.Packets != 2*each || len(started.stats.Workers) != workers {
 		t.Errorf("%+v by %d workers, want %d packets by %d", totals, len(started.stats.Workers), 2*each, workers)
 	}
 }
 
-// TestHairpin: without a next hop a packet goes back to who sent it.
+// TestHairpin: without a next hop a packet goes back to its sender.
 func TestHairpin(t *testing.T) {
 	xsktest.EnterNamespace(t)
 	e := pair(t, "in0", "in1")
@@ -112,7 +111,7 @@ type running struct {
 	done   chan error
 }
 
-// start runs the forwarder on a thread that is in the test's namespace.
+// start runs the forwarder on a thread in the test's namespace.
 func start(t *testing.T, c *Config) *running {
 	t.Helper()
 	r := &running{done: make(chan error, 1)}
@@ -144,7 +143,7 @@ func (r *running) stop(t *testing.T) {
 	must(t, <-r.done)
 }
 
-// end is the far end of a veth pair, as who sends and receives there.
+// end is the far end of a veth pair, which sends and receives.
 type end struct {
 	mac    MAC
 	packet int
@@ -185,7 +184,7 @@ func swap(v uint16) uint16 { return v<<8 | v>>8 }
 // magic marks the packets of these tests.
 const magic = 0x51c0ffee
 
-// send puts packet n on the wire: even ones are IPv4, odd ones IPv6.
+// send transmits packet n: even ones are IPv4, odd ones IPv6.
 func (e *end) send(t *testing.T, n uint32) {
 	t.Helper()
 	b := make([]byte, 80)
@@ -225,7 +224,7 @@ type arrival struct {
 	dst, src MAC
 }
 
-// receive reads until want packets have come, and fails on what should not.
+// receive reads until want packets have arrived, and fails on unexpected packets.
 func (e *end) receive(t *testing.T, want int) map[uint32]arrival {
 	t.Helper()
 	got := map[uint32]arrival{}
@@ -261,7 +260,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// enter moves the goroutine, for the rest of its life, to a network namespace.
+// enter moves the goroutine to a network namespace for the rest of its life.
 func enter(fd int) error {
 	runtime.LockOSThread()
 	return unix.Setns(fd, unix.CLONE_NEWNET)

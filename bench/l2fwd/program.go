@@ -8,8 +8,8 @@ import (
 	"sluice.dev/sluice/test/bed/xdp"
 )
 
-// attach redirects IPv4 and IPv6 of an interface to sockets, by queue. Packets of
-// a queue without one pass.
+// attach redirects IPv4 and IPv6 packets of an interface to sockets, by queue. Packets of a queue
+// without a socket pass.
 func attach(ifindex int, sockets []*xsk.Socket) (*xdp.Program, error) {
 	var descriptors []int
 	for _, s := range sockets {
@@ -28,7 +28,7 @@ func redirectIP(xsks *ebpf.Map) asm.Instructions {
 		data, dataEnd, rxQueueIndex = 0, 4, 16 // struct xdp_md
 		xdpPass                     = 2        // enum xdp_action
 		etherTypeAt, etherLen       = 12, 14
-		ipv4, ipv6                  = 0x0008, 0xdd86 // as little-endian machines load them
+		ipv4, ipv6                  = 0x0008, 0xdd86 // as loaded on little-endian machines
 	)
 	return asm.Instructions{
 		asm.LoadMem(asm.R2, asm.R1, data, asm.Word),

@@ -16,10 +16,10 @@ import (
 	"sluice.dev/sluice/test/bed/xdp"
 )
 
-// Run forwards between the two sides until ctx is done, and leaves nothing behind.
-// The interfaces are looked up in the network namespace of the calling thread:
-// call it on a goroutine that is locked to one (topo's Host.Run). Nothing else may
-// be attached to the interfaces' XDP hooks, or bound to their queues.
+// Run forwards between the two sides until ctx is done, and leaves nothing behind. It looks up the
+// interfaces in the network namespace of the calling thread: call it on a goroutine that is locked
+// to a thread (topo's Host.Run). The interfaces must have no other XDP program, and their queues no
+// other socket.
 func Run(ctx context.Context, c Config) (err error) {
 	if err := c.setDefaults(); err != nil {
 		return err
@@ -31,7 +31,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	stats := new(Stats)
 	g, ctx := errgroup.WithContext(ctx)
-	var up sync.WaitGroup // workers that are on their CPU, or failed to get there
+	var up sync.WaitGroup // workers that are on their CPU, or have failed
 	for _, w := range f.workers {
 		stats.Workers = append(stats.Workers, &w.stats)
 		up.Add(1)
@@ -44,7 +44,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	return g.Wait()
 }
 
-// forwarder is everything that Run opens.
+// forwarder holds everything that Run opens.
 type forwarder struct {
 	c        *Config
 	sides    []side // one, or in and out
@@ -103,11 +103,11 @@ func (f *forwarder) open(ctx context.Context) error {
 	return nil
 }
 
-// frameSize, in bytes, is what the gateway chooses for a veth.
+// frameSize, in bytes, is the gateway's choice for a veth.
 const frameSize = 2048
 
-// addWorker makes worker k of so many, which has every so many-th queue: it opens their sockets on
-// every side, on one UMEM.
+// addWorker makes worker k of workers, which has the queues k, k+workers, ...: it opens their
+// sockets on every side, on one UMEM.
 func (f *forwarder) addWorker(ctx context.Context, k, workers, queues int) error {
 	c := f.c
 	own := (queues - k + workers - 1) / workers
@@ -139,7 +139,7 @@ func (f *forwarder) addWorker(ctx context.Context, k, workers, queues int) error
 			socket.Refill(w.pool)
 		}
 	}
-	// What comes in on one side leaves by the other one's addresses.
+	// Packets from one side leave with the addresses of the other side.
 	out := f.sides[len(f.sides)-1]
 	w.macs = append(w.macs, leaving(out.mac, c.Out.Next))
 	if len(f.sides) > 1 {
@@ -155,7 +155,7 @@ func leaving(own, next MAC) macs {
 	return m
 }
 
-// findSide asks the kernel about an interface.
+// findSide reads the properties of an interface from the kernel.
 func findSide(name string) (side, error) {
 	ifi, err := net.InterfaceByName(name)
 	if err != nil {
@@ -169,7 +169,7 @@ func findSide(name string) (side, error) {
 	return s, nil
 }
 
-// close undoes what open did, in reverse: first no more packets come.
+// close undoes open in reverse order, beginning with the XDP programs.
 func (f *forwarder) close() error {
 	var errs []error
 	for _, p := range f.programs {

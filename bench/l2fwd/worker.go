@@ -21,7 +21,7 @@ type worker struct {
 	mem   []byte
 	pool  *fastpath.Pool
 	links []*xsk.Socket // for each queue one, or in and out
-	macs  []macs        // by the side that a packet came in on
+	macs  []macs        // by the side on which a packet arrived
 	batch []fastpath.Desc
 	cpu   int
 	stats WorkerStats
@@ -29,13 +29,13 @@ type worker struct {
 	packets, forwarded, dropped uint64 // private; published in stats
 }
 
-// macs are the first twelve bytes of what leaves: destination and source.
+// macs are the first twelve bytes of outgoing packets: destination and source.
 type macs struct {
 	bytes [12]byte
-	swap  bool // exchange instead
+	swap  bool // exchange the packet's own addresses instead
 }
 
-// step is one pass: the whole of forwarding.
+// step is one pass of forwarding.
 func (w *worker) step() int {
 	moved, sides := 0, len(w.macs)
 	for i, in := range w.links {
@@ -62,7 +62,7 @@ func (w *worker) step() int {
 	return moved
 }
 
-// address writes where the packets go next.
+// address writes the MAC addresses of outgoing packets.
 func (w *worker) address(batch []fastpath.Desc, m *macs) {
 	first := binary.LittleEndian.Uint64(m.bytes[:])
 	last := binary.LittleEndian.Uint32(m.bytes[8:])
@@ -80,7 +80,7 @@ func (w *worker) address(batch []fastpath.Desc, m *macs) {
 	}
 }
 
-// publish makes what was done visible, once per step that did something.
+// publish updates the counters in stats, once per step that moved packets.
 func (w *worker) publish(moved int) {
 	w.packets += uint64(moved)
 	w.stats.Packets.Store(w.packets)
@@ -102,14 +102,14 @@ func (w *worker) kicks() (n uint64) {
 	return n
 }
 
-// run steps while there is traffic and sleeps while there is none.
-// It calls up once it is on its CPU, or cannot be.
+// run steps while there is traffic and sleeps otherwise. It calls up when it is on its CPU, or has
+// failed.
 func (w *worker) run(ctx context.Context, c *Config, up func()) error {
 	up = sync.OnceFunc(up)
 	defer up()
 	runtime.LockOSThread() // never unlocked: the pinned thread ends with the goroutine
 	if w.cpu >= 0 {
-		// As the gateway's workers are, with their time slice.
+		// As the gateway's workers, with their time slice.
 		group, err := thread.NewGroup(thread.Priority{})
 		if err != nil {
 			return err
@@ -146,7 +146,7 @@ func (w *worker) run(ctx context.Context, c *Config, up func()) error {
 			thread.Nap(waits.Coalesce.D())
 			now = time.Now()
 		case fastpath.Sleep:
-			// An error is EINTR or a link that went: the next step finds out.
+			// An error is EINTR, or the link is gone: the next step reports it.
 			_, _ = unix.Poll(fds, int(sleep/time.Millisecond))
 			w.stats.Sleeps.Add(1)
 			now = time.Now()
@@ -154,7 +154,7 @@ func (w *worker) run(ctx context.Context, c *Config, up func()) error {
 	}
 }
 
-// close gives everything back. The worker must have ended.
+// close releases everything. The worker must have ended.
 func (w *worker) close() (errs []error) {
 	for _, l := range w.links {
 		if l != nil {

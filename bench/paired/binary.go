@@ -17,19 +17,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// module is where this project's commands are, as the linker writes it into them.
+// module is the import path of this project's commands, as in their build information.
 const module = "sluice.dev/sluice/cmd/"
 
 // Binary is a build of one of this project's commands.
 type Binary struct {
 	Path    string // absolute
-	Version string // what it says itself
+	Version string // as reported by the binary
 }
 
-// Find checks what --before names: the binary of a command ("sluice", "sluice-bench"), or a
-// directory that it is in, as `make build` leaves one. It runs the binary once, for its version,
-// after its build information (debug/buildinfo) said that it is one of ours. Errors name the flag
-// and the remedy.
+// Find checks the argument of --before: the binary of a command ("sluice", "sluice-bench"), or the
+// directory that contains it after `make build`. It runs the binary once, for its version, after
+// its build information (debug/buildinfo) has shown that it is one of this project's. Errors name
+// the flag and the remedy.
 func Find(ctx context.Context, path, command string) (b Binary, err error) {
 	defer func() {
 		if err != nil {
@@ -58,7 +58,7 @@ func Find(ctx context.Context, path, command string) (b Binary, err error) {
 	return b, nil
 }
 
-// locate goes into a directory, and says if there is no file.
+// locate completes a directory to the binary's path, and returns an error if there is no file.
 func (b *Binary) locate(command string) error {
 	at, err := os.Stat(b.Path)
 	if err == nil && at.IsDir() {
@@ -79,7 +79,7 @@ func (b *Binary) locate(command string) error {
 	return nil
 }
 
-// identify reads which program a file is.
+// identify checks which program a file is.
 func identify(path, command string) error {
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {
@@ -98,7 +98,7 @@ func identify(path, command string) error {
 	return nil
 }
 
-// Same reports whether two files have the same content: then only noise is measured.
+// Same reports whether two files have the same content: then the comparison measures only noise.
 func Same(a, b string) (bool, error) {
 	x, err := os.ReadFile(a)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"sluice.dev/sluice/test/bed/launch"
 )
 
-// TestFind: what is no older build of the command is refused with what to do; what is one is found,
-// also by its directory, and says its version.
+// TestFind: a file that is not an older build of the command is rejected with a remedy; an older
+// build is found, also by its directory, with its version.
 func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	sluice, err := launch.Build(dir, false)
@@ -32,7 +32,7 @@ func TestFind(t *testing.T) {
 	if err := os.Mkdir(empty, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	go_, err := os.Executable() // built by Go, and not a command
+	go_, err := os.Executable() // built by Go, but not a command of this project
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// Confidence is what intervals have at least.
+	// Confidence is the least confidence of intervals.
 	Confidence = 0.95
-	// FewestPairs have an interval: of 5 even the smallest and the largest enclose the median in
-	// 93.75 % only.
+	// FewestPairs is the least number of samples for an interval: of 5 samples even the smallest
+	// and the largest enclose the median with 93.75 % only.
 	FewestPairs = 6
 )
 
-// MedianInterval is the narrowest pair of order statistics that encloses the median with the
-// confidence, 0 to 1, or more; nil if there are too few samples for it. The package documentation
-// has its source.
+// MedianInterval is the narrowest pair of order statistics that encloses the median with at least
+// the given confidence, 0 to 1; nil if there are too few samples. The package documentation has its
+// source.
 func MedianInterval(samples []float64, confidence float64) *results.Interval {
 	n := len(samples)
 	k, covers := 0, 0.0
@@ -36,7 +36,7 @@ func MedianInterval(samples []float64, confidence float64) *results.Interval {
 	return &results.Interval{Low: sorted[k-1], High: sorted[n-k], Confidence: covers}
 }
 
-// binomialHalf is the probability of k successes of n at 1/2. By logarithms, because 2^-n
+// binomialHalf is the probability of k successes of n at 1/2. It uses logarithms, because 2^-n
 // underflows.
 func binomialHalf(n, k int) float64 {
 	lg := func(x int) float64 {

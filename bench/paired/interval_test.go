@@ -10,12 +10,12 @@ import (
 )
 
 // TestMedianInterval: ranks and confidences are sums of the binomial distribution in exact
-// fractions (David and Nagaraja, section 7.1). Samples are 1 to n in another order, so a rank is a
+// fractions (David and Nagaraja, section 7.1). Samples are a permutation of 1 to n, so a rank is a
 // value.
 func TestMedianInterval(t *testing.T) {
 	for _, c := range []struct {
 		n          int
-		low, high  float64 // ranks; 0: there is no interval
+		low, high  float64 // ranks; 0: no interval
 		confidence float64
 	}{
 		{n: 0}, {n: 1}, {n: 5},
@@ -27,7 +27,7 @@ func TestMedianInterval(t *testing.T) {
 		{20, 6, 15, 0.95861},
 		{30, 10, 21, 0.95723},
 		{50, 18, 33, 0.9671609},
-		{5000, 2431, 2570, 0.9506841}, // 2^-5000 is no number
+		{5000, 2431, 2570, 0.9506841}, // 2^-5000 underflows
 	} {
 		samples := make([]float64, c.n)
 		for i := range samples {
@@ -46,10 +46,10 @@ func TestMedianInterval(t *testing.T) {
 	}
 }
 
-// TestCoverage: among neighbours who come and go, most pairs have noise of tens of percents with
-// heavy tails, in which both share only a part, and the machine gets slower meanwhile. The interval
-// must still miss the true ratio in no more than 5 %, and the verdict must not blame a build that
-// is as fast, nor pass one that is 10 % slower.
+// TestCoverage: with intermittent disturbances, most pairs have noise of tens of percents with
+// heavy tails, only partly common to both, and the machine slows down meanwhile. The interval must
+// still miss the true ratio in no more than 5 %, and the verdict must not call an equally fast
+// build slower, nor accept one that is 10 % slower.
 func TestCoverage(t *testing.T) {
 	const trials = 4000
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -84,14 +84,14 @@ func TestCoverage(t *testing.T) {
 // noisyPairs are ratios of pairs on a machine that others use.
 func noisyPairs(rnd *rand.Rand, pairs int, ratio float64) (list []float64) {
 	own := func() float64 {
-		if rnd.Float64() < 0.1 { // a neighbour in one of both
+		if rnd.Float64() < 0.1 { // a disturbance of one of the two
 			return 1 - 0.5*rnd.Float64()
 		}
 		return math.Exp(0.03 * rnd.NormFloat64())
 	}
 	shared := 1.0
 	for i := range pairs {
-		if rnd.Float64() < 0.3 { // comes or goes
+		if rnd.Float64() < 0.3 { // begins or ends
 			shared = 0.5 + rnd.Float64()
 		}
 		drift := 1 - 0.2*float64(i)/float64(pairs)

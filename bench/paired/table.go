@@ -9,14 +9,14 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// Row is a figure of both builds. Ratio has been judged.
+// Row is a figure of both builds. Ratio has its verdict.
 type Row struct {
 	What        string
 	Before, Now string // medians with their units
 	Ratio       *results.Point
 }
 
-// Print writes a line for each row, and one that sums up.
+// Print writes a line for each row, and a summary.
 func Print(out io.Writer, rows []Row) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "now against before, medians of pairs\tbefore\tnow\tnow/before\t%.0f %% interval\tpairs\t\n",
@@ -48,7 +48,7 @@ func interval(p *results.Point) string {
 	return fmt.Sprintf("%.3f to %.3f", p.Interval.Low, p.Interval.High)
 }
 
-// Fail is the error of --fail-slower: it names the rows that are slower; nil if none is.
+// Fail returns the error of --fail-slower: it names the slower rows; nil if there are none.
 func Fail(rows []Row) error {
 	var slower []string
 	for _, r := range rows {

@@ -10,13 +10,13 @@ import (
 // Before is the name of the older build's system in results.
 const Before = "sluice-before"
 
-// Bound is the share of the speed before that is still unchanged.
+// Bound is the least share of the older build's speed that counts as unchanged.
 const Bound = 0.97
 
-// Verdict is what an interval says of the bound.
+// Verdict is the result of comparing an interval with the bound.
 type Verdict string
 
-// The verdicts. Their words stand in tables and results.
+// The verdicts. Their words appear in tables and results.
 const (
 	TooFew    Verdict = "too few repetitions to say"
 	Slower    Verdict = "slower by more than 3 %"
@@ -24,7 +24,7 @@ const (
 	Faster    Verdict = "faster by more than 3 %"
 )
 
-// VerdictOf judges a point of ratios now/before by its interval.
+// VerdictOf returns the verdict of a point of ratios now/before by its interval.
 func VerdictOf(p *results.Point) Verdict {
 	i := p.Interval
 	if i == nil {
@@ -45,9 +45,9 @@ func VerdictOf(p *results.Point) Verdict {
 	return Unchanged
 }
 
-// Judge completes a point whose samples are ratios now/before, one of each pair: the interval of
-// their median, the bound as its target, and the verdict as a remark. A point of which nothing can
-// be said is held to nothing.
+// Judge completes a point whose samples are ratios now/before, one per pair: the interval of their
+// median, the bound as its target, and the verdict as a remark. A point with too few samples gets
+// no target.
 func Judge(p *results.Point) Verdict {
 	p.Interval = MedianInterval(p.Samples, Confidence)
 	v := VerdictOf(p)

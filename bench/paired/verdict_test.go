@@ -8,7 +8,7 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// spread are n samples of which the interval is from low to high: with six, the smallest and the
+// spread returns n samples whose interval is from low to high: with six, the smallest and the
 // largest.
 func spread(low, high float64) []float64 {
 	return []float64{low, (low + high) / 2, (low + high) / 2, (low + high) / 2, (low + high) / 2, high}

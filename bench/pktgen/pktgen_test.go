@@ -18,7 +18,7 @@ func TestSyntax(t *testing.T) {
 	}
 }
 
-// TestPrint: what would be written to the kernel, load by load.
+// TestPrint: the commands that would be written to the kernel, for each load.
 func TestPrint(t *testing.T) {
 	for _, c := range []struct {
 		name      string

@@ -1,6 +1,6 @@
-// Package profiles holds the loads of the stateful generator, package stateful, so that
-// its command finds them by name wherever it runs. Every generator that plays the same
-// loads by other means takes names and numbers from these files.
+// Package profiles holds the loads of the stateful generator, package stateful, so that its command
+// finds them by name in any directory. Other generators that play the same loads take names and
+// numbers from these files.
 package profiles
 
 import "embed"

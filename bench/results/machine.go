@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// ThisMachine describes the machine that this process runs on. Link describes what packets
-// go over, and may be empty.
+// ThisMachine describes the machine on which this process runs. Link describes the packets' path,
+// and may be empty.
 func ThisMachine(link string) Machine {
 	m := machineOf(os.DirFS("/"))
 	m.Link, m.Cores, m.Go = link, runtime.NumCPU(), runtime.Version()+" "+runtime.GOOS+"/"+runtime.GOARCH
@@ -23,7 +23,7 @@ func ThisMachine(link string) Machine {
 	return m
 }
 
-// machineOf reads what the kernel says in the root directory.
+// machineOf reads the kernel's description of the machine below a root directory.
 func machineOf(root fs.FS) Machine {
 	text := func(path string) string {
 		b, err := fs.ReadFile(root, path)
@@ -35,7 +35,7 @@ func machineOf(root fs.FS) Machine {
 	cpu := fields(text("proc/cpuinfo"))
 	m := Machine{Kernel: text("proc/sys/kernel/osrelease"), CPU: cpu["model name"], Hypervisor: "none"}
 	if family := cpu["cpu family"]; family != "" {
-		// Clouds hide the model's name; family and model say which core it is.
+		// Clouds hide the model's name; family and model identify the core.
 		m.CPU += fmt.Sprintf(" (family %s, model %s)", family, cpu["model"])
 	}
 	m.MHz, _ = strconv.ParseFloat(cpu["cpu MHz"], 64)
@@ -54,7 +54,7 @@ func machineOf(root fs.FS) Machine {
 	return m
 }
 
-// fields reads "key : value" lines; the first value of a key counts.
+// fields reads "key : value" lines; the first value of a key is used.
 func fields(text string) map[string]string {
 	values := make(map[string]string)
 	for line := range strings.Lines(text) {
@@ -67,7 +67,7 @@ func fields(text string) map[string]string {
 	return values
 }
 
-// Line is the machine in one sentence.
+// Line describes the machine in one sentence.
 func (m Machine) Line() string {
 	parts := []string{fmt.Sprintf("%d cores of %s", m.Cores, or(m.CPU, "an unknown processor"))}
 	if m.MHz != 0 {
@@ -91,8 +91,8 @@ func (m Machine) Line() string {
 	return strings.Join(parts, "; ")
 }
 
-// Differ names what is not the same on two machines and makes figures incomparable.
-// Links and notes are not compared: they belong to an experiment.
+// Differ names the properties that differ between two machines and make figures incomparable. It
+// does not compare links and notes, which belong to an experiment.
 func (m Machine) Differ(o Machine) (names []string) {
 	for _, f := range [...]struct {
 		name   string
@@ -100,7 +100,7 @@ func (m Machine) Differ(o Machine) (names []string) {
 	}{
 		{"processor", m.CPU != o.CPU},
 		{"cores", m.Cores != o.Cores},
-		// The frequency of an idle core moves by itself; a tenth is another machine.
+		// The frequency of an idle core varies; a tenth means another machine.
 		{"MHz", m.MHz > o.MHz*1.1 || o.MHz > m.MHz*1.1},
 		{"memory", m.MemoryMB>>10 != o.MemoryMB>>10},
 		{"hypervisor", m.Hypervisor != o.Hypervisor},
@@ -116,7 +116,7 @@ func (m Machine) Differ(o Machine) (names []string) {
 	return names
 }
 
-// upstream is a kernel's version without what the build added to it (6.18.44 of 6.18.44-cloud-3).
+// upstream is a kernel's version without the build's suffix (6.18.44 of 6.18.44-cloud-3).
 func upstream(release string) string {
 	version, _, _ := strings.Cut(release, "-")
 	return version

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// Markdown writes a table that documentation can have as it is; the first row is its head.
+// Markdown writes a table for documentation; the first row is its head.
 func Markdown(out io.Writer, rows [][]string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
 	for i, r := range rows {

@@ -16,8 +16,8 @@ import (
 	"sluice.dev/sluice/test/bed/procstat"
 )
 
-// Begin is a Run of this command, on this machine, from now on. Link describes what packets
-// go over ("veth, native XDP, copy mode", "memory"):
+// Begin returns a Run of this command on this machine, starting now. Link describes the packets'
+// path ("veth, native XDP, copy mode", "memory"):
 //
 //	run := results.Begin("veth, native XDP, copy mode")
 //	run.Points = append(run.Points, …)
@@ -25,11 +25,11 @@ import (
 func Begin(link string) *Run {
 	r := &Run{Command: CommandLine(os.Args), Began: time.Now().UTC().Truncate(time.Second), Version: version(),
 		Machine: ThisMachine(link)}
-	r.before, _ = procstat.Read() // without it nothing is said
+	r.before, _ = procstat.Read() // on error the run has no Stolen
 	return r
 }
 
-// Finish writes down how long it took, and saves the run unless path is empty.
+// Finish records the duration, and saves the run unless path is empty.
 func (r *Run) Finish(path string) error {
 	r.Seconds = time.Since(r.Began).Round(100 * time.Millisecond).Seconds()
 	if now, err := procstat.Read(); err == nil && r.before.CPUs > 0 {
@@ -42,7 +42,7 @@ func (r *Run) Finish(path string) error {
 	return r.Save(path)
 }
 
-// version is what the linker said, or else what the tree says, or else what Go knows.
+// version is the version set by the linker, or the tree's, or the one in Go's build information.
 func version() string {
 	if status.Version != "" {
 		return status.Version
@@ -55,8 +55,8 @@ func version() string {
 
 var plain = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
-// CommandLine is args as one types them in a shell. The program loses its directory, and so
-// do files under the working directory: where a tree lies is nobody's business.
+// CommandLine is args as typed in a shell. It removes the program's directory, and shortens files
+// under the working directory to relative paths, so that no path of the machine is recorded.
 func CommandLine(args []string) string {
 	here, _ := os.Getwd()
 	words := make([]string, len(args))
@@ -89,12 +89,12 @@ func LoadAll(paths ...string) ([]*Run, error) {
 	return runs, nil
 }
 
-// Key identifies what a point measures: points of equal keys are the same figure, taken twice.
+// Key identifies the figure of a point: points with equal keys are repetitions of the same figure.
 func (p *Point) Key() string {
 	return strings.Join([]string{p.Experiment, p.System, p.Conditions(), p.Metric}, "|")
 }
 
-// Conditions is Params in one line, "flows 1000, frame 64"; without leaves out names.
+// Conditions is Params in one line, "flows 1000, frame 64"; names in without are omitted.
 func (p *Point) Conditions(without ...string) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(p.Params)) {

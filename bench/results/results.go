@@ -1,6 +1,5 @@
-// Package results is what the experiments of the laboratory say, in one form: a
-// Run is a machine, a command and Points, and is saved as JSON. Reports, plots,
-// tables and comparisons read nothing else.
+// Package results is the common format of the laboratory's results: a Run is a machine, a command
+// and Points, and is saved as JSON. It is the only input of reports, plots, tables and comparisons.
 package results
 
 import (
@@ -13,39 +12,39 @@ import (
 	"sluice.dev/sluice/test/bed/procstat"
 )
 
-// Run is one command's outcome.
+// Run is the result of one command.
 type Run struct {
-	// Name is what the report's list of experiments calls it; Failed, where it is not empty, why
-	// it ended with an error. Who runs the list writes both.
+	// Name is the experiment's name in the report's list; Failed, if not empty, is the error with
+	// which it ended. The program that runs the list sets both.
 	Name    string    `json:"name,omitempty"`
 	Failed  string    `json:"failed,omitempty"`
-	Command string    `json:"command"` // as a reader would type it
+	Command string    `json:"command"` // as typed in a shell
 	Began   time.Time `json:"began"`
 	Seconds float64   `json:"seconds"`
-	// Stolen is the share of all processors' time, 0 to 1, that the hypervisor spent elsewhere
-	// while this ran.
+	// Stolen is the share of all processors' time, 0 to 1, that the hypervisor did not give to this
+	// machine during the run.
 	Stolen  float64 `json:"stolen,omitempty"`
 	Version string  `json:"version"` // of Sluice: git describe
 	Machine Machine `json:"machine"`
 	Points  []Point `json:"points"`
 
-	before procstat.Usage // as of Begin
+	before procstat.Usage // at Begin
 }
 
-// Machine is what a figure cannot be read without.
+// Machine is the description of a machine that a reader of figures needs.
 type Machine struct {
 	CPU      string `json:"cpu"`
 	Cores    int    `json:"cores"`
 	MemoryMB int    `json:"memory_mb"`
 	Kernel   string `json:"kernel"`
 	Go       string `json:"go"`
-	Link     string `json:"link"` // what packets went over: "veth, native XDP, copy mode"
+	Link     string `json:"link"` // the packets' path: "veth, native XDP, copy mode"
 	Notes    string `json:"notes,omitempty"`
 
-	// What ThisMachine finds beside these; empty or 0 where it is not known.
-	MHz        float64 `json:"mhz,omitempty"`        // of the first core, as /proc/cpuinfo says
-	Hypervisor string  `json:"hypervisor,omitempty"` // "none", or its name as DMI has it
-	HugePages  string  `json:"huge_pages,omitempty"` // transparent ones: always, madvise, never
+	// Further properties found by ThisMachine; empty or 0 if unknown.
+	MHz        float64 `json:"mhz,omitempty"`        // of the first core, from /proc/cpuinfo
+	Hypervisor string  `json:"hypervisor,omitempty"` // "none", or the name in DMI
+	HugePages  string  `json:"huge_pages,omitempty"` // transparent huge pages: always, madvise, never
 	CC         string  `json:"cc,omitempty"`         // first line of `cc --version`
 }
 
@@ -53,8 +52,8 @@ type Machine struct {
 type Point struct {
 	Experiment string `json:"experiment"` // "pipeline", "throughput", "latency"
 	System     string `json:"system"`     // "sluice", "nftables"
-	// Params are the conditions: what is varied, and what a reader must know. Two points
-	// are about the same thing where Experiment and Params are equal.
+	// Params are the conditions: the varied ones, and others that a reader must know. Two points
+	// measure the same thing if Experiment and Params are equal.
 	Params map[string]string `json:"params,omitempty"`
 	Metric string            `json:"metric"` // "rate", "ns_per_packet"
 	Unit   string            `json:"unit"`   // "Mpps", "ns", "ratio"
@@ -62,17 +61,17 @@ type Point struct {
 	Better string `json:"better"`
 	// Samples are the values of interleaved repetitions, in the order they were taken.
 	Samples []float64 `json:"samples"`
-	// Remark is what a reader of the figure must know beside the conditions: "the sender could send
-	// no more in 3 of 5 rounds". It is no condition: points that differ in it are about the same
+	// Remark is information that a reader needs beside the conditions: "the sender could send no
+	// more in 3 of 5 rounds". It is no condition: points that differ only in it measure the same
 	// thing.
 	Remark string `json:"remark,omitempty"`
-	// Curve, where there is one, is a distribution: pairs of percentile (0 to 100) and value.
+	// Curve, if set, is a distribution: pairs of percentile (0 to 100) and value.
 	Curve [][2]float64 `json:"curve,omitempty"`
-	// Interval, where there is one, is a confidence interval of the median of Samples; then it is
-	// what is held to the target, and not the median: the target is kept if the interval includes
-	// it or better.
+	// Interval, if set, is a confidence interval of the median of Samples. It is then compared with
+	// the target instead of the median: the target is met if the interval includes it or better
+	// values.
 	Interval *Interval `json:"interval,omitempty"`
-	// Target is the bound that the project holds itself to, in Unit; nil if there is none.
+	// Target is the project's bound on the figure, in Unit; nil if there is none.
 	Target *float64 `json:"target,omitempty"`
 }
 
@@ -92,7 +91,7 @@ func (p *Point) Median() float64 {
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
-// Met reports whether the median, or the better end of the interval where there is one, keeps the
+// Met reports whether the median, or the better end of the interval if there is one, meets the
 // target; true if there is no target.
 func (p *Point) Met() bool {
 	low, high := p.Median(), p.Median()
@@ -120,7 +119,7 @@ func (r *Run) Save(path string) error {
 	return nil
 }
 
-// Load reads what Save wrote.
+// Load reads a file of Save.
 func Load(path string) (*Run, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -33,11 +33,11 @@ func TestSaveLoad(t *testing.T) {
 	}
 }
 
-// TestStolen: a run knows what the hypervisor took meanwhile; here that is little, but never more
-// than all.
+// TestStolen: a run records the time taken by the hypervisor meanwhile; here that is little, and
+// never more than all.
 func TestStolen(t *testing.T) {
 	run := results.Begin("memory")
-	time.Sleep(20 * time.Millisecond) // the span that is looked at
+	time.Sleep(20 * time.Millisecond) // the measured interval
 	if err := run.Finish(""); err != nil || run.Stolen < 0 || run.Stolen > 1 {
 		t.Errorf("%g of all processors, %v", run.Stolen, err)
 	}
@@ -70,7 +70,7 @@ func TestMedianAndTarget(t *testing.T) {
 	}
 }
 
-// TestIntervalAndTarget: with an interval its better end decides, not the median.
+// TestIntervalAndTarget: if there is an interval, its better end decides, not the median.
 func TestIntervalAndTarget(t *testing.T) {
 	bound := 2.0
 	for _, c := range []struct {

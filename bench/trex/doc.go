@@ -1,4 +1,3 @@
-// Package trex has no Go but tests: the directory's Python profiles are for TRex, on
-// machines with NICs that it drives. They were not run on such a machine; README.md lists what was
-// checked.
+// Package trex contains only tests of its Python profiles, which are for TRex on machines with NICs
+// that it supports. They were not run on such a machine; README.md lists the checks that were made.
 package trex

@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// python runs a program of this directory and decodes what it prints.
+// python runs a program of this directory and decodes its output.
 func python(t *testing.T, into any, file string) {
 	t.Helper()
 	path, err := exec.LookPath("python3")
@@ -33,7 +33,7 @@ func python(t *testing.T, into any, file string) {
 	}
 }
 
-// profile is what a file of bench/profiles and astf.py both say. Times are milliseconds.
+// profile is the common content of a file of bench/profiles and of astf.py. Times are milliseconds.
 type profile struct {
 	Duration             float64
 	ConnectionsPerSecond float64 `json:"connectionsPerSecond"`
@@ -129,7 +129,7 @@ func plainSteps(list []yamlStep) (steps []step) {
 	return steps
 }
 
-// TestTwins: every profile has a twin with the same numbers, and there are no others.
+// TestTwins: every profile has a twin with the same numbers, and there are no other twins.
 func TestTwins(t *testing.T) {
 	var twins map[string]profile
 	python(t, &twins, "astf.py")
@@ -162,7 +162,7 @@ func TestTwins(t *testing.T) {
 	}
 }
 
-// total is what a program does from its beginning to its end.
+// total is the sum of a program's actions.
 type total struct{ Send, Recv, Delay, Wait int }
 
 type dry struct {
@@ -183,8 +183,8 @@ type dry struct {
 	}
 }
 
-// TestPrograms runs the profiles on something that stands in for TRex: both sides of a
-// template agree on every byte (of TCP) and datagram, and shares add up.
+// TestPrograms runs the profiles with a substitute for TRex: both sides of a template agree on
+// every byte (TCP) and datagram, and shares add up.
 func TestPrograms(t *testing.T) {
 	var d dry
 	python(t, &d, "testdata/run.py")
@@ -221,8 +221,8 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestStateless: frames have the sizes of the wire without check sequence, and there are
-// as many flows as requested.
+// TestStateless: frames have their size on the wire without check sequence, and there are as many
+// flows as requested.
 func TestStateless(t *testing.T) {
 	var d dry
 	python(t, &d, "testdata/run.py")
@@ -257,8 +257,8 @@ func gcd(a, b int) int {
 	return a
 }
 
-// TestService: the Service of the manifest has every port that the profiles ask, and the
-// VIP; its endpoints are the servers.
+// TestService: the Service of the manifest has every port of the profiles, and the VIP; its
+// endpoints are the servers.
 func TestService(t *testing.T) {
 	text, err := os.ReadFile("service.yaml")
 	if err != nil {

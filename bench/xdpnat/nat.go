@@ -13,18 +13,18 @@ import (
 	"sluice.dev/sluice/control/maglev"
 )
 
-// Config is what to translate, and where packets go.
+// Config is the configuration of the translation and of the next hops.
 type Config struct {
 	Front, Back Port // towards clients, towards endpoints
 	Services    []Service
-	// SNAT are addresses that packets to endpoints come from, 16 at most.
+	// SNAT are the source addresses of packets to endpoints, 16 at most.
 	SNAT                []netip.Addr
 	FirstPort, LastPort uint16 // of SNAT; 1024 to 65535 if both are 0
-	// Flows is the number of flows that are kept at once.
+	// Flows is the maximum number of concurrent flows.
 	Flows int
 }
 
-// Port is an interface, and the one neighbour that is behind it.
+// Port is an interface with its single neighbour.
 type Port struct {
 	Interface string
 	NextHop   net.HardwareAddr
@@ -37,9 +37,9 @@ type Service struct {
 	Backends []netip.AddrPort
 }
 
-// Counters are what the program counted.
+// Counters are the program's counters.
 type Counters struct {
-	Made   uint64 // flows; one that was evicted is made again
+	Made   uint64 // flows; an evicted flow is counted again when it is made again
 	NoPort uint64 // packets dropped because no SNAT port was found free
 	Failed uint64 // packets dropped because no entry could be made
 }
@@ -50,12 +50,12 @@ type NAT struct {
 	links   []link.Link
 }
 
-// seed is one of any: another gives other tables.
+// seed is arbitrary: another seed gives other tables.
 var seed = [2]uint64{0x736c75696365, 0x786470}
 
 // Attach loads the program and attaches it to both interfaces of the calling thread's network
-// namespace, in the driver. The peers of veth pairs need a program too, or GRO: packets that are
-// redirected to one without NAPI are lost.
+// namespace, in driver mode. The peers of veth pairs need a program, too, or GRO: packets
+// redirected to a veth whose peer has no NAPI are lost.
 func Attach(c Config) (n *NAT, err error) {
 	n = new(NAT)
 	defer func() {
@@ -94,7 +94,7 @@ func Attach(c Config) (n *NAT, err error) {
 	return n, nil
 }
 
-const maxSNAT = 16 // of nat.bpf.c
+const maxSNAT = 16 // as in nat.bpf.c
 
 func (c *Config) check() error {
 	if c.FirstPort == 0 && c.LastPort == 0 {
@@ -164,8 +164,8 @@ func (n *NAT) load(c *Config, hops ...natHop) error {
 	return n.fill(c.Services)
 }
 
-// entries are how many a map must have, so that none of so many flows is evicted: it evicts as soon
-// as its free list has less than a batch, and each CPU may have taken a batch for itself.
+// entries returns the size of a map that never evicts one of this number of flows: the map evicts
+// as soon as its free list has less than a batch, and each CPU may hold a batch of its own.
 func entries(flows int) uint32 {
 	const batch = 128 // LOCAL_FREE_TARGET in kernel/bpf/bpf_lru_list.c
 	return uint32(2*flows + 2*batch*runtime.NumCPU())
@@ -204,7 +204,7 @@ func (n *NAT) fill(services []Service) error {
 	return nil
 }
 
-// Counters reads what the program counted since Attach.
+// Counters reads the program's counters since Attach.
 func (n *NAT) Counters() (sum Counters, err error) {
 	var each []natCounts
 	if err := n.objects.Totals.Lookup(uint32(0), &each); err != nil {
@@ -218,7 +218,7 @@ func (n *NAT) Counters() (sum Counters, err error) {
 	return sum, nil
 }
 
-// Close takes the program off both interfaces.
+// Close detaches the program from both interfaces.
 func (n *NAT) Close() error {
 	var errs []error
 	for _, l := range n.links {
@@ -228,7 +228,7 @@ func (n *NAT) Close() error {
 	return errors.Join(append(errs, n.objects.Close())...)
 }
 
-// hopOf is how frames that leave by an interface begin.
+// hopOf is the beginning of frames that leave by an interface.
 func hopOf(from *net.Interface, to net.HardwareAddr) (h natHop) {
 	b := append(append([]byte(nil), to...), from.HardwareAddr...)
 	for i := range h.Addresses {
@@ -237,7 +237,7 @@ func hopOf(from *net.Interface, to net.HardwareAddr) (h natHop) {
 	return h
 }
 
-// wire is an address as the program finds it in a packet.
+// wire is an address in the program's representation, as in a packet.
 func wire(a netip.Addr) uint32 {
 	b := a.As4()
 	return binary.NativeEndian.Uint32(b[:])

@@ -110,7 +110,7 @@ func (r *rig) attachPass(h *topo.Host) {
 	})
 }
 
-// from is the address that endpoints see.
+// from is the source address that endpoints see.
 func (r *rig) from() netip.Addr { return r.gateway.Interfaces[1].Addr4.Addr() }
 
 func (r *rig) counters() Counters {
@@ -124,8 +124,8 @@ func (r *rig) counters() Counters {
 
 var limit = machine.Slower(10 * time.Second)
 
-// TestTraffic: real clients reach real servers by TCP and UDP, each of which sees the gateway, all
-// backends get flows, and each flow is made once.
+// TestTraffic: real clients reach real servers over TCP and UDP, each server sees the gateway's
+// address, all backends get flows, and each flow is made once.
 func TestTraffic(t *testing.T) {
 	const backends, tcp, udp = 3, 40, 60
 	r := newRig(t, backends, nil)
@@ -175,7 +175,7 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// listen is a UDP socket of the server.
+// listen opens a UDP socket on the server.
 func (r *rig) listen() net.PacketConn {
 	r.Helper()
 	c, err := r.server.ListenPacket("udp4", netip.AddrPortFrom(r.server.Addr4(), backendPort).String())
@@ -186,7 +186,7 @@ func (r *rig) listen() net.PacketConn {
 	return c
 }
 
-// dial is a UDP socket of the client with an address and a port.
+// dial opens a UDP socket on the client with an address and a port.
 func (r *rig) dial(from netip.Addr, port uint16) net.Conn {
 	r.Helper()
 	var c net.Conn
@@ -201,7 +201,7 @@ func (r *rig) dial(from netip.Addr, port uint16) net.Conn {
 	return c
 }
 
-// seenFrom sends a datagram and returns whom the server got it from; the answer must come back.
+// seenFrom sends a datagram and returns the source that the server saw; the answer must arrive.
 func (r *rig) seenFrom(client net.Conn, server net.PacketConn, text string) (netip.AddrPort, error) {
 	b := make([]byte, 100)
 	if _, err := client.Write([]byte(text)); err != nil {
@@ -227,7 +227,7 @@ func (r *rig) seenFrom(client net.Conn, server net.PacketConn, text string) (net
 
 const otherClient = "10.71.0.77"
 
-// clash has two clients with one port and one server, which need two SNAT ports.
+// clash makes two flows of clients with the same port to one server, which need two SNAT ports.
 func (r *rig) clash(server net.PacketConn) (first, second net.Conn, ports [2]uint16) {
 	r.Helper()
 	const port = 30_000
@@ -250,9 +250,9 @@ func (r *rig) clash(server net.PacketConn) (first, second net.Conn, ports [2]uin
 	return first, second, ports
 }
 
-// TestFullMapEvicts is the named limit: flows above the map's size push others out. Their next
-// packet makes them again, and who had lost its port to another client is somebody else for the
-// server.
+// TestFullMapEvicts checks the documented limit: flows above the map's size evict others. Their
+// next packet makes them again, and a flow whose port another client has taken gets another source
+// for the server.
 func TestFullMapEvicts(t *testing.T) {
 	const others = 3000
 	r := newRig(t, 1, func(c *Config) { c.Flows = 1 })
@@ -278,7 +278,8 @@ func TestFullMapEvicts(t *testing.T) {
 	}
 }
 
-// TestKeepsFlows: as many flows as the configuration says are kept, from whichever CPU they come.
+// TestKeepsFlows: the configured number of flows is kept, regardless of the CPU on which they
+// arrive.
 func TestKeepsFlows(t *testing.T) {
 	const flows = 500
 	r := newRig(t, 1, func(c *Config) { c.Flows = flows })
@@ -325,7 +326,7 @@ func TestNoPort(t *testing.T) {
 	}
 }
 
-// TestKernel: what no service and no flow is about is the kernel's, which refuses here.
+// TestKernel: packets without a service and a flow pass to the kernel, which rejects them here.
 func TestKernel(t *testing.T) {
 	r := newRig(t, 1, nil)
 	for _, to := range []netip.AddrPort{
@@ -343,8 +344,8 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// TestChecksums runs the program on packets of any content: what it returns is equal to what
-// gopacket makes of the same fields, and the answer's fields are those of the request, reversed.
+// TestChecksums runs the program on packets with arbitrary content: its output equals gopacket's
+// result for the same fields, and the answer has the request's fields, reversed.
 func TestChecksums(t *testing.T) {
 	r := newRig(t, 5, nil)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -389,7 +390,7 @@ func TestZeroChecksum(t *testing.T) {
 
 const ethernetBytes = 14
 
-// packet is what the test knows of one.
+// packet holds the test's fields of a packet.
 type packet struct {
 	src, dst     netip.Addr
 	sport, dport uint16
@@ -445,7 +446,7 @@ func parse(t *testing.T, frame []byte) (p packet) {
 	return p
 }
 
-// runs has the program run on a frame, and returns what it redirects.
+// runs runs the program on a frame, and returns the redirected frame.
 func (r *rig) runs(frame []byte) []byte {
 	r.Helper()
 	const redirected = 4

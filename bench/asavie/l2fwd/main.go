@@ -1,6 +1,6 @@
-// Command l2fwd forwards packets between two interfaces over asavie/xdp: the baseline
-// that `sluice-bench compare` starts beside the others. It is a program of its own so
-// that the library, which panics, is linked into nothing else.
+// Command l2fwd forwards packets between two interfaces over asavie/xdp: the baseline that
+// `sluice-bench compare` starts beside the other systems. It is a program of its own because the
+// library panics.
 package main
 
 import (
@@ -29,8 +29,8 @@ func main() {
 
 func run(ctx context.Context) (err error) {
 	var c asavie.ForwardConfig
-	flag.StringVar(&c.In, "in", "", "interface that packets come from")
-	flag.StringVar(&c.Out, "out", "", "interface that they go to")
+	flag.StringVar(&c.In, "in", "", "interface on which packets arrive")
+	flag.StringVar(&c.Out, "out", "", "interface on which packets leave")
 	nextIn := flag.String("next-in", "", "MAC address of the next hop behind --in")
 	nextOut := flag.String("next-out", "", "MAC address of the next hop behind --out")
 	flag.IntVar(&c.Queues, "queues", 1, "queues of both, one worker each")
