@@ -9,8 +9,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// churn rewrites the manifest of web's endpoints while connections live and new
-// ones are made.
+// churn rewrites the manifest of web's endpoints while connections are open and new ones are made.
 func (d *demo) churn(ctx context.Context) (err error) {
 	d.flows, err = d.client.OpenTCP(ctx, topo.FlowLoad{
 		Targets: webVIP, Flows: d.longFlows, Interval: 100 * time.Millisecond, Timeout: d.bound(2 * answerTimeout),
@@ -18,8 +17,8 @@ func (d *demo) churn(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	d.p.Say("%d TCP connections are opened and ask every 100 ms; they live through acts 5, 6 and 7.", d.longFlows)
-	d.p.Say("Beside them 8 clients make new connections all the time.")
+	d.p.Say("%d TCP connections are opened, with a request every 100 ms each; they stay open in acts 5 to 7.", d.longFlows)
+	d.p.Say("Meanwhile 8 clients make new connections continuously.")
 	load := d.load(ctx, webVIP)
 	defer load.cancel()
 	c := console.Columns{-16, -36, 10, -34}
@@ -45,12 +44,12 @@ func (d *demo) churn(ctx context.Context) (err error) {
 	return nil
 }
 
-// toggled are the backends that become endpoints, or cease to be, by number. The
-// first three are endpoints at the start, and again at the end; there are always two.
+// toggled are the numbers of the backends that are added to the endpoints, or removed from them, in
+// turn. The first three are endpoints at the start, and again at the end; there are always two.
 var toggled = [...]int{3, 0, 1, 0, 2, 1, 3, 2, 0, 0}
 
-// change adds an endpoint, or removes it if it is there, and returns how many new
-// connections went to a removed one afterwards.
+// change adds an endpoint, or removes it if it is one, and returns the number of new connections to
+// a removed endpoint afterwards.
 func (d *demo) change(ctx context.Context, c console.Columns, which *topo.Host) (toRemoved int64, err error) {
 	next, added := without(d.web, which), false
 	if len(next) == len(d.web) {
@@ -94,7 +93,7 @@ func (d *demo) change(ctx context.Context, c console.Columns, which *topo.Host) 
 	return removed, nil
 }
 
-// drain takes a backend out by the operator's command, and back.
+// drain drains a backend by the operator's command, and undoes that.
 func (d *demo) drain(ctx context.Context) error {
 	b := d.web[0]
 	had := d.flows.ByBackend()[b.Name]
@@ -123,7 +122,7 @@ func (d *demo) drain(ctx context.Context) error {
 	return nil
 }
 
-// operate gives an operator's command for both addresses of a backend.
+// operate runs an operator's command for both addresses of a backend.
 func (d *demo) operate(ctx context.Context, verb string, b *topo.Host) error {
 	for _, a := range []string{b.Addr4().String(), b.Addr6().String()} {
 		d.p.Say("$ sluice %s %s", verb, a)
@@ -137,18 +136,18 @@ func (d *demo) operate(ctx context.Context, verb string, b *topo.Host) error {
 	return err
 }
 
-// restartWithin is how long packets may wait for a restart on an idle machine. On a busy one they
-// may wait longer: up to restartsOfFirst times the duration of the demo's first start.
+// restartWithin is the limit of the forwarding gap of a restart on an idle machine. On a busy
+// machine the limit is restartsOfFirst times the duration of the demo's first start.
 const (
 	restartWithin   = time.Second
 	restartsOfFirst = 3
 )
 
-// retransmitted is when a SYN that was lost has been sent again (RFC 6298 section
-// 2.1: after one second) and answered.
+// retransmitted is the time after which a lost SYN has been sent again (RFC 6298 section 2.1: after
+// one second) and answered.
 const retransmitted = 1500 * time.Millisecond
 
-// crash kills the daemon while everything runs, starts it again, and measures.
+// crash kills the daemon under load, starts it again, and measures the gap.
 func (d *demo) crash(ctx context.Context) error {
 	if err := d.laws(ctx, "before the kill"); err != nil {
 		return err
@@ -160,7 +159,7 @@ func (d *demo) crash(ctx context.Context) error {
 	defer probe.close()
 	load := d.load(ctx, webVIP)
 	defer load.cancel()
-	d.silent(ctx) // one round of everybody, under load
+	d.silent(ctx) // one answer on every connection, under load
 	d.p.Say("$ kill -9 %d", d.gw.PID())
 	killed := time.Now()
 	if err := d.gw.Kill(); err != nil {
@@ -183,7 +182,7 @@ func (d *demo) crash(ctx context.Context) error {
 		return err
 	}
 	d.unbroken(ctx)
-	select { // the load goes on, so that what waits for a second SYN is in its result
+	select { // the load continues, so that its result includes connections that wait for a second SYN
 	case <-time.After(d.bound(retransmitted)):
 	case <-ctx.Done():
 	}

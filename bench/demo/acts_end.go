@@ -16,7 +16,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// counted shows the gateway's own counters and what the kernels of the others think.
+// counted shows the gateway's counters and the error counters of the other hosts' kernels.
 func (d *demo) counted(ctx context.Context) error {
 	r := d.flows.Stop()
 	d.p.Say("the long-lived connections end, after %s requests", console.Grouped(r.Requests))
@@ -44,7 +44,7 @@ func (d *demo) counted(ctx context.Context) error {
 	return d.kernels()
 }
 
-// kernels looks at the counters of damaged packets on every host.
+// kernels checks the counters of damaged packets on every host.
 func (d *demo) kernels() error {
 	c := console.Columns{-9, 11, 11, 12, -20}
 	d.p.Head(c, "kernel of", "TCP in", "UDP in", "sent again", "damaged packets")
@@ -76,7 +76,7 @@ func add(sum, m map[string]uint64) {
 	}
 }
 
-// counts writes a map in one line, the largest first; zeros are left out.
+// counts writes a map in one line, the largest first, without zeros.
 func counts(m map[string]uint64) string {
 	list := slices.SortedFunc(maps.Keys(m), func(a, b string) int {
 		return cmp.Or(cmp.Compare(m[b], m[a]), cmp.Compare(a, b))
@@ -90,11 +90,11 @@ func counts(m map[string]uint64) string {
 	return cmp.Or(strings.Join(out, ", "), "none")
 }
 
-// lawTimeout is how long the laws may take to hold: a reading in the middle of a
-// batch is one batch apart, and long-lived connections go on.
+// lawTimeout is how long the laws may take to hold: a reading in the middle of a batch differs by
+// one batch, and long-lived connections continue.
 const lawTimeout = 3 * time.Second
 
-// laws states that every packet and every frame is accounted for, by each worker.
+// laws checks that each worker accounts for every packet and every frame.
 func (d *demo) laws(ctx context.Context, when string) error {
 	workers, err := d.settled(ctx)
 	if err != nil {
@@ -123,8 +123,7 @@ func law(holds bool) string {
 	return "!="
 }
 
-// settled reads each worker when both of its laws hold, or as it is when the time
-// is over.
+// settled reads the workers until the laws of all hold, or until the time is over.
 func (d *demo) settled(ctx context.Context) ([]status.WorkerView, error) {
 	var workers []status.WorkerView
 	err := topo.Until(ctx, d.bound(lawTimeout), 20*time.Millisecond, func(ctx context.Context) error {
@@ -153,11 +152,11 @@ func (d *demo) settled(ctx context.Context) ([]status.WorkerView, error) {
 	return workers, err
 }
 
-// leave ends the daemon and looks at what is left of it.
+// leave ends the daemon and checks that nothing of it is left.
 func (d *demo) leave() error {
 	began := time.Now()
 	err := d.gw.Stop()
-	d.p.Expect(err == nil, "the daemon ends by itself with exit status 0 (%s), after %.1f s",
+	d.p.Expect(err == nil, "the daemon ends after SIGTERM with exit status 0 (%s), after %.1f s",
 		cmp.Or(errorText(err), "it did"), time.Since(began).Seconds())
 	left, err := d.gw.Leftovers()
 	if err != nil {
@@ -175,22 +174,22 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// keep prints what to try, and waits until somebody has had enough.
+// keep prints commands to try, and waits until the user interrupts the demo.
 func (d *demo) keep(ctx context.Context) {
 	d.p.Say("")
-	d.p.Say("Everything stands. Things to try, in another terminal:")
+	d.p.Say("The network and the gateway stay up. Commands to try in another terminal:")
 	for _, t := range d.toTry() {
 		d.p.Say("  %s", d.p.Paint(console.Faint, "# "+t[1]))
 		d.p.Say("  %s", t[0])
 	}
 	d.p.Say("To remove everything press ^C here, or: kill %d", os.Getpid())
-	d.p.Say("(Killing the daemon itself is seen, too: the demo then ends with a failure.)")
+	d.p.Say("(If the daemon itself is killed, the demo ends with a failure.)")
 	stands := time.Now()
 	<-ctx.Done()
-	d.p.Waited(time.Since(stands)) // the demo's time, not the reader's
+	d.p.Waited(time.Since(stands)) // the waiting time does not count
 }
 
-// toTry are commands, and what each shows.
+// toTry returns commands, each with a description.
 func (d *demo) toTry() [][2]string {
 	ns := func(name string) string { return topoName(d, name) }
 	sluice := fmt.Sprintf("%s --socket %s", d.Sluice, d.gw.Socket())

@@ -14,7 +14,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// place starts the gateway and shows who is where.
+// place starts the gateway and shows the network.
 func (d *demo) place(ctx context.Context) error {
 	began := time.Now()
 	if err := d.gw.Launch(); err != nil {
@@ -75,7 +75,7 @@ func (d *demo) drawing() []string {
 	)
 }
 
-// modes shows how each queue is served, and why so.
+// modes shows how each queue is served, and why.
 func (d *demo) modes(interfaces []status.InterfaceView) {
 	c := console.Columns{-9, 5, 6, -7, -9}
 	d.p.Head(c, "interface", "queue", "worker", "xdp", "socket", "why")
@@ -86,11 +86,11 @@ func (d *demo) modes(interfaces []status.InterfaceView) {
 	}
 }
 
-// maxDeviation is how far a share may be from fair, in standard deviations: a fair
-// gateway exceeds it once in a million tables.
+// maxDeviation is the accepted deviation of a share from its fair value, in standard deviations: a
+// fair gateway exceeds it once in a million tables.
 const maxDeviation = 5
 
-// http sends requests by every way in.
+// http sends requests to every kind of address.
 func (d *demo) http(ctx context.Context) error {
 	gw := d.net.Gateway
 	ways := []struct {
@@ -129,8 +129,8 @@ func (d *demo) http(ctx context.Context) error {
 	return nil
 }
 
-// shares is a row of what a client saw: some cells, each backend's share of what was drawn, how far
-// the worst is from fair, and times; and what went wrong below it.
+// shares prints a row of a client's results: some cells, each backend's share of the drawn flows,
+// the greatest deviation from fair, and times; errors follow below it.
 func (d *demo) shares(c console.Columns, r, drawn *topo.Result, deviation float64, cells ...any) {
 	for _, b := range d.web {
 		cells = append(cells, share(drawn, b.Name))
@@ -139,7 +139,7 @@ func (d *demo) shares(c console.Columns, r, drawn *topo.Result, deviation float6
 	d.errors(r)
 }
 
-// fair are equal weights of web's endpoints.
+// fair returns equal weights for web's endpoints.
 func (d *demo) fair() map[string]float64 {
 	weights := make(map[string]float64)
 	for _, b := range d.web {
@@ -157,21 +157,21 @@ func quantile(r *topo.Result, q float64) string {
 	return fmt.Sprintf("%.2f ms", float64(r.Latency.ValueAtQuantile(q))/1000)
 }
 
-// errors prints what went wrong, by kind.
+// errors prints the errors by kind.
 func (d *demo) errors(r *topo.Result) {
 	for kind, n := range r.Errors {
 		d.p.Say("   %s: %d", kind, n)
 	}
 }
 
-// udpRounds is how many datagrams each UDP flow exchanges at least.
+// udpRounds is the least number of datagrams that each UDP flow exchanges.
 const udpRounds = 5
 
-// udpTimeout is when a datagram without an answer counts as lost. An answer that is only late, on a
-// busy machine, must not count.
+// udpTimeout is the time after which a datagram without an answer counts as lost. A late answer on
+// a busy machine must not count.
 const udpTimeout = 5 * time.Second
 
-// udp opens flows to the echo service and has each exchange some datagrams.
+// udp opens flows to the echo service and exchanges some datagrams on each.
 func (d *demo) udp(ctx context.Context) error {
 	c := console.Columns{-11, -22, 8, 9, 6, 8, 8, 8, 5, 8, 8}
 	d.p.Head(c, "way in", "", "flows", "datagrams", "lost", d.web[0].Name, d.web[1].Name, d.web[2].Name, "worst", "p50",
@@ -188,7 +188,7 @@ func (d *demo) udp(ctx context.Context) error {
 		}
 		d.rounds(ctx, f, udpRounds)
 		r := f.Stop()
-		// A flow is drawn once, however many datagrams it has.
+		// Each flow is drawn once, regardless of its number of datagrams.
 		drawn := &topo.Result{Shares: map[string]int64{}}
 		for _, s := range f.States() {
 			drawn.Shares[s.Backend]++
@@ -208,7 +208,7 @@ func (d *demo) udp(ctx context.Context) error {
 	return nil
 }
 
-// rounds waits until every flow has been answered so often, or has lost something.
+// rounds waits until every flow has been answered n times, or has lost a datagram.
 func (d *demo) rounds(ctx context.Context, f *topo.Flows, n int64) {
 	_ = topo.Until(ctx, d.bound(answerTimeout), 10*time.Millisecond, func(context.Context) error {
 		if slices.ContainsFunc(f.States(), func(s topo.FlowState) bool { return s.Answers+s.Lost < n }) {
@@ -218,12 +218,13 @@ func (d *demo) rounds(ctx context.Context, f *topo.Flows, n int64) {
 	})
 }
 
-// clientAddress compares what backends see under the two external traffic policies.
+// clientAddress compares the source addresses that backends see under the two external traffic
+// policies.
 func (d *demo) clientAddress(ctx context.Context) error {
 	gw := d.net.Gateway
 	c := console.Columns{-8, -22, 8, 6, -26, -12}
 	d.p.Head(c, "policy", "VIP", "requests", "errors", "answered by", "which saw")
-	right := map[string]int{} // requests by policy that were answered as they must be
+	right := map[string]int{} // requests by policy whose answers were correct
 	for _, w := range []struct {
 		policy string
 		target netip.AddrPort
@@ -244,7 +245,7 @@ func (d *demo) clientAddress(ctx context.Context) error {
 		for _, h := range w.by {
 			by += r.Shares[h.Name]
 		}
-		for _, i := range w.seen.Interfaces { // the route decides which of them is the source
+		for _, i := range w.seen.Interfaces { // the route determines the source address
 			seen += r.Clients[i.Addr4.Addr().String()] + r.Clients[i.Addr6.Addr().String()]
 		}
 		right[w.policy] += int(min(by, seen))
@@ -260,7 +261,7 @@ func (d *demo) clientAddress(ctx context.Context) error {
 	return nil
 }
 
-// keys are what was counted.
+// keys lists the keys of counts.
 func keys(m map[string]int64) string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), " ")
 }

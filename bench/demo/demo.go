@@ -17,14 +17,14 @@ import (
 // Config describes the demonstration.
 type Config struct {
 	Sluice string    // the gateway's binary
-	Out    io.Writer // where to write
-	Keep   bool      // after the traffic, leave everything standing until ctx is done
-	Short  bool      // less of everything
-	// Patience multiplies every bound of time, on machines that are slow; 0 is 1.
+	Out    io.Writer // receives the output
+	Keep   bool      // after the traffic, leave the network up until ctx is done
+	Short  bool      // smaller numbers of everything
+	// Patience multiplies every time limit, for slow machines; 0 is 1.
 	Patience int
 }
 
-// scale is how much of everything.
+// scale holds the numbers of requests, flows and changes.
 type scale struct {
 	requests  int // HTTP requests per way in
 	udpFlows  int // per address family
@@ -38,7 +38,7 @@ var (
 	shortScale = scale{requests: 300, udpFlows: 100, longFlows: 60, changes: 4, probes: 80}
 )
 
-// demo is one performance.
+// demo is one run.
 type demo struct {
 	Config
 	scale
@@ -47,13 +47,14 @@ type demo struct {
 	client  *topo.Host
 	gw      *launch.Gateway
 	web     []*topo.Host // the endpoints of web
-	flows   *topo.Flows  // the long-lived ones
+	flows   *topo.Flows  // the long-lived TCP connections
 	before  map[*topo.Host]topo.Counters
-	started time.Duration // of the daemon, until it forwarded
+	started time.Duration // time from the daemon's start until it forwarded
 	applied status.StatusView
 }
 
-// Run performs the demo and removes everything it made. It returns nil only if
+// Run runs the demo and removes everything it made. It returns nil only if every expectation was
+// met.
 // every expectation was met.
 func Run(ctx context.Context, c Config) error {
 	d := &demo{Config: c, scale: fullScale, p: console.New(c.Out)}
@@ -69,23 +70,23 @@ func Run(ctx context.Context, c Config) error {
 	return d.p.End(ctx, d.perform(ctx), d.printLog, d.remove)
 }
 
-// bound is a bound of time on this machine.
+// bound is a time limit on this machine.
 func (d *demo) bound(t time.Duration) time.Duration { return time.Duration(d.Patience) * t }
 
-// perform plays all acts.
+// perform runs all acts.
 func (d *demo) perform(ctx context.Context) error {
 	if err := d.build(); err != nil {
 		return err
 	}
 	acts := []console.Part{
-		{Title: "What stands where", Do: d.place},
+		{Title: "Network and addresses", Do: d.place},
 		{Title: "HTTP, every request over a new connection", Do: d.http},
 		{Title: "UDP", Do: d.udp},
 		{Title: "The client's address", Do: d.clientAddress},
-		{Title: "Endpoints come and go under load", Do: d.churn},
+		{Title: "Endpoints are added and removed under load", Do: d.churn},
 		{Title: "A backend is drained", Do: d.drain},
 		{Title: "The daemon is killed under load", Do: d.crash},
-		{Title: "What was counted", Do: d.counted},
+		{Title: "Counters", Do: d.counted},
 	}
 	if err := d.p.Play(ctx, acts); err != nil {
 		return err
@@ -94,7 +95,7 @@ func (d *demo) perform(ctx context.Context) error {
 		d.keep(ctx)
 	}
 	d.p.Muted = func() bool { return false }
-	d.p.Heading(len(acts)+1, "SIGTERM, and the node is as it was")
+	d.p.Heading(len(acts)+1, "SIGTERM: the daemon leaves nothing behind")
 	return d.leave()
 }
 
@@ -134,19 +135,18 @@ func (d *demo) hosts() []*topo.Host {
 	return append([]*topo.Host{d.client, d.net.Gateway}, d.net.Backends...)
 }
 
-// sweep removes what demos left that were killed. That it cannot is no reason not to
-// perform.
+// sweep removes files and interfaces of demos that were killed. If it fails, the demo runs anyway.
 func (d *demo) sweep() {
 	removed, err := launch.Sweep()
 	for _, dir := range removed {
-		d.p.Say("removed %s of a run that was killed", dir)
+		d.p.Say("removed %s of a killed run", dir)
 	}
 	if err != nil {
 		d.p.Say("cannot clean up after a killed run: %v", err)
 	}
 }
 
-// remove takes everything down, in any state.
+// remove removes everything, in any state.
 func (d *demo) remove() error {
 	var errs []error
 	if d.flows != nil {
@@ -166,7 +166,7 @@ func (d *demo) remove() error {
 	return errors.Join(errs...)
 }
 
-// tailLines is how much of the daemon's log is printed when something failed.
+// tailLines is how many lines of the daemon's log are printed after a failure.
 const tailLines = 40
 
 func (d *demo) printLog() {

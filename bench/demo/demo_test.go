@@ -16,7 +16,7 @@ import (
 	"sluice.dev/sluice/test/bed/launch"
 )
 
-// buildSluice builds the gateway from the tree, so that no stale binary is judged.
+// buildSluice builds the gateway from the tree, so that no stale binary is tested.
 func buildSluice(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -36,7 +36,7 @@ func run(t *testing.T, ctx context.Context, c Config) (string, error) {
 	c.Out = &out
 	err := Run(ctx, c)
 	pattern := fmt.Sprintf("/dev/shm/sluice-gate-%d-*", os.Getpid())
-	if left, _ := filepath.Glob(pattern); len(left) > 0 { // the pattern is well-formed
+	if left, _ := filepath.Glob(pattern); len(left) > 0 { // the pattern is valid
 		t.Errorf("left over: %v", left)
 	}
 	return out.String(), err

@@ -44,7 +44,7 @@ func TestManifestsHaveTheDemosAddresses(t *testing.T) {
 	}
 }
 
-// addresses are where a manifest's service is reached, if it has one.
+// addresses are the addresses of a manifest's service, if it has one.
 func addresses(t *testing.T, text []byte) (at []netip.AddrPort) {
 	t.Helper()
 	document, _, _ := bytes.Cut(text, []byte("\n---\n"))
@@ -107,7 +107,7 @@ func TestWebEndpointsOf(t *testing.T) {
 	}
 }
 
-// The changes of act 5 always leave two endpoints, and end as they began.
+// The changes of act 5 always leave two endpoints, and end with the initial set.
 func TestTogglesRestoreTheEndpoints(t *testing.T) {
 	is := map[int]bool{0: true, 1: true, 2: true}
 	for _, n := range toggled {

@@ -39,7 +39,7 @@ const (
 // webVIP are both VIPs of the web service.
 var webVIP = []netip.AddrPort{webVIP4, webVIP6}
 
-// writeManifests gives the embedded manifests to the gateway.
+// writeManifests writes the embedded manifests into the gateway's directory.
 func writeManifests(g *launch.Gateway) error {
 	names, err := fs.Glob(manifests, "manifests/*.yaml")
 	if err != nil {
@@ -57,7 +57,7 @@ func writeManifests(g *launch.Gateway) error {
 	return nil
 }
 
-// slices of a Service, in the order of the file.
+// endpointSlices are the slices of a Service, in the order of the file.
 type endpointSlices []*discoveryv1.EndpointSlice
 
 func parseSlices(text []byte) (list endpointSlices, err error) {
@@ -83,7 +83,7 @@ func (list endpointSlices) text() ([]byte, error) {
 	return bytes.Join(documents, []byte("---\n")), nil
 }
 
-var errNoFamily = errors.New("an endpoint slice is of no address family that the demo has")
+var errNoFamily = errors.New("an endpoint slice has an address family that the demo does not use")
 
 // set makes exactly these hosts the endpoints of every slice.
 func (list endpointSlices) set(hosts []*topo.Host) error {
@@ -105,7 +105,7 @@ func (list endpointSlices) set(hosts []*topo.Host) error {
 	return nil
 }
 
-// webEndpointsOf is the manifest of web's endpoints, with these hosts in it.
+// webEndpointsOf returns the manifest of web's endpoints, with these hosts.
 func webEndpointsOf(hosts []*topo.Host) ([]byte, error) {
 	text, err := manifests.ReadFile("manifests/" + webEndpoints)
 	if err != nil {
@@ -121,7 +121,7 @@ func webEndpointsOf(hosts []*topo.Host) ([]byte, error) {
 	return list.text()
 }
 
-// without is the hosts but one.
+// without returns the hosts except one.
 func without(hosts []*topo.Host, gone *topo.Host) []*topo.Host {
 	return slices.DeleteFunc(slices.Clone(hosts), func(h *topo.Host) bool { return h == gone })
 }

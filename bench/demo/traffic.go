@@ -15,7 +15,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// background is HTTP load that runs while something else happens.
+// background is HTTP load that runs beside other actions.
 type background struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -37,7 +37,7 @@ func (d *demo) load(ctx context.Context, targets []netip.AddrPort) *background {
 	return b
 }
 
-// stop ends the load and returns what it saw.
+// stop ends the load and returns its result.
 func (b *background) stop() (*topo.Result, error) {
 	b.cancel()
 	<-b.done
@@ -49,13 +49,13 @@ func (d *demo) probe(ctx context.Context) (*topo.Result, error) {
 	return d.client.HTTP(ctx, topo.HTTPLoad{Targets: webVIP, Requests: d.probes, Concurrency: 8})
 }
 
-// answerTimeout is how long a flow may take to answer again. TCP doubles the time
-// between retransmissions, so after an outage it may be silent for as long again; a
-// connection that is merely slow must not count as broken.
+// answerTimeout is how long a flow may take to answer again. TCP doubles the time between
+// retransmissions, so after an outage a connection may be silent for as long again; a slow
+// connection must not count as broken.
 const answerTimeout = 12 * time.Second
 
-// silent waits until every long-lived flow has answered once more, and returns how
-// many did not in time. Broken ones are not waited for.
+// silent waits until every long-lived flow has answered once more, and returns the number of flows
+// that did not in time. It does not wait for broken flows.
 func (d *demo) silent(ctx context.Context) int {
 	before := d.flows.States()
 	waiting := 0
@@ -74,10 +74,11 @@ func (d *demo) silent(ctx context.Context) int {
 	return waiting
 }
 
-// errWaiting is of a wait whose end in time is seen in what was waited for.
+// errWaiting is returned while a condition does not hold yet; the caller checks the condition again
+// later.
 var errWaiting = errors.New("not yet")
 
-// unbroken states that the long-lived flows live, all of them.
+// unbroken checks that no long-lived flow is broken.
 func (d *demo) unbroken(ctx context.Context) {
 	quiet, broken := d.silent(ctx), d.flows.Broken()
 	d.p.Expect(broken == 0 && quiet == 0, "%d long-lived TCP connections: %d broken, %d silent", d.longFlows, broken,
@@ -89,8 +90,8 @@ func (d *demo) unbroken(ctx context.Context) {
 	}
 }
 
-// probe is one UDP flow that sends a datagram every millisecond, to see when the
-// gateway forwards.
+// probe is one UDP flow that sends a datagram every millisecond, to find out when the gateway
+// forwards.
 type probe struct {
 	conn    net.Conn
 	running sync.WaitGroup
@@ -102,7 +103,7 @@ type probe struct {
 
 const probeEvery = time.Millisecond
 
-// newProbe returns once the flow has been answered.
+// newProbe returns after the first answer on the flow.
 func (d *demo) newProbe(ctx context.Context, target netip.AddrPort) (*probe, error) {
 	conn, err := d.client.Dial(ctx, "udp", target.String())
 	if err != nil {
@@ -154,7 +155,7 @@ func (p *probe) echoed(sent time.Time) {
 	}
 }
 
-// answered waits for the first answer to a datagram that was sent after a time.
+// answered waits for the first answer to a datagram sent after the given time.
 func (p *probe) answered(ctx context.Context, after time.Time, timeout time.Duration) (time.Time, error) {
 	first := make(chan time.Time, 1)
 	p.mu.Lock()

@@ -7,19 +7,18 @@ import (
 	"time"
 )
 
-// Only an answer to a datagram that was sent after the daemon died proves that its
-// successor forwards.
+// Only an answer to a datagram sent after the daemon's end proves that its successor forwards.
 func TestProbeCountsOnlyLaterDatagrams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &probe{}
 		died := time.Now()
 		go func() {
 			time.Sleep(10 * time.Millisecond)
-			p.echoed(died.Add(-time.Millisecond)) // an old one, late
+			p.echoed(died.Add(-time.Millisecond)) // a late answer to an older datagram
 			p.echoed(died)
 			time.Sleep(20 * time.Millisecond)
 			p.echoed(died.Add(time.Millisecond))
-			p.echoed(died.Add(2 * time.Millisecond)) // nobody waits any more
+			p.echoed(died.Add(2 * time.Millisecond)) // the waiter is gone
 		}()
 		at, err := p.answered(t.Context(), died, time.Minute)
 		if err != nil || at.Sub(died) != 30*time.Millisecond {

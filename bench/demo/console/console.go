@@ -1,5 +1,5 @@
-// Package console is what demonstrations print: headings, lines, tables, and expectations, which it
-// counts. One that is not met is printed as FAILED, and makes End return an error.
+// Package console prints demonstrations: headings, lines, tables, and expectations, which it
+// counts. It prints an expectation that is not met as FAILED, and End then returns an error.
 package console
 
 import (
@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrExpectation is wrapped by End's error when something was not as expected.
+// ErrExpectation is wrapped by End's error when an expectation was not met.
 var ErrExpectation = errors.New("not as expected")
 
 // Console prints, and counts expectations. It belongs to one goroutine.
 type Console struct {
-	// Muted reports whether nothing is judged any more, as after an interruption.
+	// Muted reports whether expectations are no longer checked, as after an interruption.
 	Muted func() bool
 
 	w      io.Writer
@@ -28,8 +28,7 @@ type Console struct {
 	failed []string
 }
 
-// New uses colours only where a person reads: on a terminal, unless NO_COLOR
-// is set (no-color.org).
+// New uses colours only on a terminal, unless NO_COLOR is set (no-color.org).
 func New(w io.Writer) *Console {
 	p := &Console{w: w, began: time.Now(), Muted: func() bool { return false }}
 	if f, ok := w.(*os.File); ok && os.Getenv("NO_COLOR") == "" {
@@ -44,10 +43,10 @@ const (
 	bold  = "1"
 	red   = "1;31"
 	green = "32"
-	Faint = "2" // for what is not the matter itself
+	Faint = "2" // for secondary text
 )
 
-// Paint returns a text in a rendition, where there are colours.
+// Paint returns a text in a rendition, if colours are used.
 func (p *Console) Paint(sgr, s string) string {
 	if !p.colour {
 		return s
@@ -65,7 +64,7 @@ func (p *Console) Say(format string, args ...any) {
 	fmt.Fprintln(p.w, strings.TrimRight("   "+fmt.Sprintf(format, args...), " "))
 }
 
-// Expect states what must hold, in words that are true if it does.
+// Expect checks an expectation; the text states it as a fact.
 func (p *Console) Expect(ok bool, format string, args ...any) {
 	if p.Muted() {
 		return
@@ -79,7 +78,7 @@ func (p *Console) Expect(ok bool, format string, args ...any) {
 	p.Fail(text)
 }
 
-// Fail notes what went wrong.
+// Fail reports an expectation that was not met.
 func (p *Console) Fail(text string) {
 	if p.Muted() {
 		return
@@ -88,8 +87,8 @@ func (p *Console) Fail(text string) {
 	fmt.Fprintf(p.w, "   %s expected: %s\n", p.Paint(red, "FAILED"), text)
 }
 
-// Columns are the widths of a table whose rows are printed as they come; a
-// negative width aligns to the left.
+// Columns are the widths of a table whose rows are printed one by one; a negative width aligns to
+// the left.
 type Columns []int
 
 // Head prints the names of columns.

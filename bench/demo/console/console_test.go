@@ -76,7 +76,7 @@ func TestGrouped(t *testing.T) {
 	}
 }
 
-// TestEnd: the error says what happened, and what was made is removed in any case.
+// TestEnd: the error names the failure, and everything is removed in any case.
 func TestEnd(t *testing.T) {
 	broken := errors.New("no network")
 	for _, tc := range []struct {
@@ -110,7 +110,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestPlay: parts are numbered, the first that fails ends it, and so does an interruption.
+// TestPlay: parts are numbered, and the first failure or an interruption ends the sequence.
 func TestPlay(t *testing.T) {
 	var out strings.Builder
 	p := New(&out)

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Part is one of several that follow each other. The error of Do means that it could not be carried
-// out; what it found is printed, and expected.
+// Part is one part of a demonstration. The error of Do means that the part could not be run;
+// results are printed, and checked as expectations.
 type Part struct {
 	Title string
 	Do    func(context.Context) error
 }
 
-// Play carries out parts, numbered from 1, until one fails or ctx is done, whose error it returns
-// then. From there on nothing is judged.
+// Play runs parts, numbered from 1, until one fails or ctx is done, and then returns ctx's error.
+// After that no expectation is checked.
 func (p *Console) Play(ctx context.Context, parts []Part) error {
 	p.Muted = func() bool { return ctx.Err() != nil }
 	for i, part := range parts {
@@ -34,8 +34,8 @@ func (p *Console) Play(ctx context.Context, parts []Part) error {
 // ErrInterrupted is wrapped by End's error when ctx was done before the end.
 var ErrInterrupted = errors.New("interrupted")
 
-// End ends a demonstration that came to an error, or to none: it prints logs, if something failed,
-// removes everything, and prints the last word. It returns nil only if every expectation was met.
+// End ends a demonstration, with the error of Play or nil: it prints logs if something failed,
+// removes everything, and prints the verdict. It returns nil only if every expectation was met.
 func (p *Console) End(ctx context.Context, err error, logs func(), remove func() error) error {
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		p.Say("interrupted; everything is being removed")
@@ -54,10 +54,10 @@ func (p *Console) End(ctx context.Context, err error, logs func(), remove func()
 	return p.verdict()
 }
 
-// Waited takes time off what the last word says: a reader's.
+// Waited subtracts time from the duration in the verdict: the time in which a reader looked.
 func (p *Console) Waited(d time.Duration) { p.began = p.began.Add(d) }
 
-// verdict is the last word, and what the exit status is made of.
+// verdict prints the summary, and returns the error for the exit status.
 func (p *Console) verdict() error {
 	took := time.Since(p.began).Seconds()
 	failed := len(p.failed)

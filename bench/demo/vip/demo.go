@@ -22,28 +22,28 @@ import (
 type Config struct {
 	Sluice, Controller, Announcer string // the programs
 	Out                           io.Writer
-	// Keep leaves everything standing until ctx is done, instead of losing a gateway.
+	// Keep leaves the network up until ctx is done, instead of destroying a gateway.
 	Keep bool
-	// Patience multiplies every bound of time, on machines that are slow; 0 is 1.
+	// Patience multiplies every time limit, for slow machines; 0 is 1.
 	Patience int
 
-	wait time.Duration // for anything, in tests; 0 is maxWait
+	wait time.Duration // limit of every wait, in tests; 0 is maxWait
 }
 
-// maxWait is how long anything is waited for.
+// maxWait is the limit of every wait.
 const maxWait = 30 * time.Second
 
-// How much of everything.
+// Numbers of the demonstration.
 const (
 	gateways = 2
 	backends = 3
 	requests = 400 // over new connections
-	held     = 60  // connections that are open when a gateway is lost
+	held     = 60  // connections that are open when a gateway is destroyed
 )
 
 var settings = reach.Settings{Addresses: `203.0.113.10-203.0.113.20, "2001:db8::10-2001:db8::20"`, DualStack: true}
 
-// service is what is applied. No kubelet runs pods: the slice is written beside it.
+// service is the Service that the demo applies. No kubelet runs pods: the demo writes the slice.
 const service = `apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: default}
@@ -59,12 +59,13 @@ type demo struct {
 	Config
 	p    *console.Console
 	lab  *reach.Lab
-	vips []netip.Addr // of the Service, one of each family
+	vips []netip.Addr // of the Service, one per family
 	left []*reach.Gateway
 	late machine.Lateness
 }
 
-// Run shows everything and removes what it made. It returns nil only if every expectation was met.
+// Run runs the demonstration and removes everything it made. It returns nil only if every
+// expectation was met.
 func Run(ctx context.Context, c Config) error {
 	d := &demo{Config: c, p: console.New(c.Out)}
 	d.Patience = max(1, c.Patience)
@@ -96,15 +97,15 @@ func (d *demo) perform(ctx context.Context) (err error) {
 		return err
 	}
 	parts := []console.Part{
-		{Title: "An API server, with what the chart installs", Do: d.apiServer},
-		{Title: "Addresses, and who is told of them", Do: d.objects},
+		{Title: "An API server, with the objects of the chart", Do: d.apiServer},
+		{Title: "Address pools, and peers of the announcements", Do: d.objects},
 		{Title: "A router: BIRD", Do: d.router},
 		{Title: "A controller and two gateways", Do: d.gateways},
 		{Title: "A Service of type LoadBalancer", Do: d.service},
 		{Title: "Requests", Do: d.traffic},
 		{Title: "A gateway is lost", Do: d.loss},
 	}
-	end := console.Part{Title: "The Service is deleted, and everything ends", Do: d.end}
+	end := console.Part{Title: "The Service is deleted, and all processes end", Do: d.end}
 	if !d.Keep {
 		return d.p.Play(ctx, append(parts, end))
 	}
@@ -118,24 +119,24 @@ func (d *demo) perform(ctx context.Context) (err error) {
 	return end.Do(context.WithoutCancel(ctx))
 }
 
-// bound is a bound of time on this machine.
+// bound is a time limit on this machine.
 func (d *demo) bound(t time.Duration) time.Duration { return time.Duration(d.Patience) * t }
 
-// within is a bound of time for what waits for other processes, so many times at most: on a busy
-// machine each of them may wake as late as this one did.
+// within is the time limit of an operation that waits for other processes, at most wakeUps times:
+// on a busy machine each of them may wake as late as this one did.
 func (d *demo) within(t time.Duration, wakeUps int) time.Duration {
 	bound, _ := d.late.Bound(d.bound(t), wakeUps)
 	return bound
 }
 
-// block prints a text as it is.
+// block prints a text unchanged.
 func (d *demo) block(text string) {
 	for _, line := range strings.Split(strings.Trim(text, "\n"), "\n") {
 		d.p.Say("  %s", line)
 	}
 }
 
-// kubectl prints what `kubectl get` does for a path of the API.
+// kubectl prints the output that `kubectl get` has for a path of the API.
 func (d *demo) kubectl(ctx context.Context, what, path string) error {
 	var b strings.Builder
 	if err := d.lab.Cluster.Get(ctx, &b, path); err != nil {
@@ -146,7 +147,7 @@ func (d *demo) kubectl(ctx context.Context, what, path string) error {
 	return nil
 }
 
-// birdc prints the lines of BIRD's answer that have a word; all without one.
+// birdc prints the lines of BIRD's answer that contain a word; all lines without one.
 func (d *demo) birdc(ctx context.Context, command, word string) error {
 	out, err := d.lab.Router.Ask(ctx, command)
 	if err != nil {
@@ -161,7 +162,7 @@ func (d *demo) birdc(ctx context.Context, command, word string) error {
 	return nil
 }
 
-// until waits until something is so, and returns how long after a moment that was.
+// until waits for a condition, and returns the time from since until it held.
 func (d *demo) until(ctx context.Context, since time.Time, is func(context.Context) error) (time.Duration, error) {
 	err := topo.Until(ctx, d.bound(cmp.Or(d.wait, maxWait)), time.Millisecond, is)
 	return time.Since(since), err

@@ -19,7 +19,7 @@ import (
 	"sluice.dev/sluice/test/bed/machine"
 )
 
-// programs builds what runs from the tree, so that no stale binary is judged.
+// programs builds the programs from the tree, so that no stale binary is tested.
 func programs(t *testing.T) (c Config) {
 	t.Helper()
 	clustertest.Need(t)
@@ -34,7 +34,7 @@ func programs(t *testing.T) (c Config) {
 	return c
 }
 
-// run runs the demo and checks that nothing of it is left on disk.
+// run runs the demo and checks that no file of it is left.
 func run(t *testing.T, ctx context.Context, c Config, saw ...func(string)) (string, error) {
 	t.Helper()
 	var out strings.Builder
@@ -54,7 +54,7 @@ func run(t *testing.T, ctx context.Context, c Config, saw ...func(string)) (stri
 	return out.String(), err
 }
 
-// writer is called with what is printed.
+// writer is called with each printed text.
 type writer func([]byte)
 
 func (w writer) Write(text []byte) (int, error) {
@@ -62,7 +62,7 @@ func (w writer) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// TestDemo: all is as expected, within the minute that is promised.
+// TestDemo: all expectations are met, within the documented minute.
 func TestDemo(t *testing.T) {
 	c := programs(t)
 	ctx, cancel := context.WithTimeout(t.Context(), machine.Slower(time.Minute))
@@ -74,10 +74,10 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// TestDemoFails: a step that does not hold makes the exit status.
+// TestDemoFails: a failed expectation sets the exit status.
 func TestDemoFails(t *testing.T) {
 	c := programs(t)
-	c.Controller = "/bin/false" // nobody gives addresses
+	c.Controller = "/bin/false" // no controller allocates addresses
 	c.wait = 2 * time.Second
 	out, err := run(t, t.Context(), c)
 	if !errors.Is(err, console.ErrExpectation) || !strings.Contains(out, "part 5: addresses: ") {
@@ -85,7 +85,7 @@ func TestDemoFails(t *testing.T) {
 	}
 }
 
-// TestInterrupted: whatever was under way, nothing is left.
+// TestInterrupted: nothing is left after an interruption in any part.
 func TestInterrupted(t *testing.T) {
 	c := programs(t)
 	for _, at := range []string{"1. An API server", "4. A controller", "7. A gateway is lost"} {
@@ -102,7 +102,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestKeep: everything stands until it is told to end, with names to reach it by, and ends then.
+// TestKeep: the network stays up until the interruption, with stable names, and is removed then.
 func TestKeep(t *testing.T) {
 	c := programs(t)
 	c.Keep = true

@@ -1,5 +1,5 @@
-// Package vip shows how a Service of type LoadBalancer gets an address that answers, and what is
-// left when a gateway is lost, and judges it:
+// Package vip shows how a Service of type LoadBalancer gets an address and answers on it, and the
+// effects of the loss of a gateway, and checks both:
 //
 //	            etcd, kube-apiserver, sluice-controller
 //	                               │
@@ -7,10 +7,10 @@
 //	client0 ── router ── front ─┬─ gateway0 ─┬─ back ─┬─ backend0
 //	            BIRD            └─ gateway1 ─┘        └─ ...
 //
-// Everything is real (package reach): the API server with the chart's kinds and rights, BIRD of
-// Debian, TCP stacks. What `kubectl get` would print is asked of the API server, what the router
-// knows of birdc and of its kernel.
+// All parts are real (package reach): the API server with the chart's CRDs and RBAC, Debian's BIRD,
+// TCP stacks. The demo reads the API server's state as `kubectl get` does, and the router's state
+// from birdc and from its kernel.
 //
-// It is a sequence of parts (package console) that print what they did and what they saw, and fail
-// where that is not as expected.
+// The demo is a sequence of parts (package console) that print their actions and results, and fail
+// if the results are not as expected.
 package vip

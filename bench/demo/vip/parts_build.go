@@ -26,7 +26,7 @@ func (d *demo) apiServer(ctx context.Context) error {
 	if err := d.lab.Install(ctx); err != nil {
 		return err
 	}
-	d.p.Say("deploy/manifests is applied, but for its workloads, for which there are no kubelets:")
+	d.p.Say("deploy/manifests is applied without its workloads, because there are no kubelets:")
 	if err := d.kubectl(ctx, "crd", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"); err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (d *demo) drawing() []string {
 	return lines
 }
 
-// branch is where one of n goes off a line from top to bottom.
+// branch is the character at which branch i of n leaves a line from top to bottom.
 func branch(i, n int) string {
 	switch {
 	case n == 1:
@@ -89,7 +89,7 @@ func branch(i, n int) string {
 	return "├─"
 }
 
-// gateways starts what is ours.
+// gateways starts Sluice's processes.
 func (d *demo) gateways(ctx context.Context) error {
 	began := time.Now()
 	if err := d.lab.StartController(ctx); err != nil {
@@ -175,15 +175,15 @@ func (d *demo) service(ctx context.Context) error {
 	return nil
 }
 
-// answerWithin is how long a new Service may take until it answers. answerWakeUps is how many
-// times a process wakes for it: etcd, the API server, controller, announcers, BIRD and gateways,
-// each for several messages.
+// answerWithin is the time limit for a new Service to answer. answerWakeUps is how many times a
+// process wakes for it: etcd, the API server, controller, announcers, BIRD and gateways, each for
+// several messages.
 const (
 	answerWithin  = time.Second
 	answerWakeUps = 50
 )
 
-// hasAddress takes the Service's addresses.
+// hasAddress reads the Service's addresses, and returns an error while it has none.
 func (d *demo) hasAddress(ctx context.Context) (err error) {
 	s, err := d.lab.Cluster.Client().CoreV1().Services("default").Get(ctx, "web", metav1.GetOptions{})
 	if err != nil {
@@ -203,10 +203,10 @@ func (d *demo) hasAddress(ctx context.Context) (err error) {
 	return nil
 }
 
-// families of the Service.
+// families is the number of address families of the Service.
 const families = 2
 
-// names are the VIPs, for people.
+// names lists the VIPs for messages.
 func (d *demo) names() string {
 	var names []string
 	for _, vip := range d.vips {
@@ -215,7 +215,7 @@ func (d *demo) names() string {
 	return strings.Join(names, " and ")
 }
 
-// prefixes are the routes to the VIPs.
+// prefixes are the prefixes of the routes to the VIPs.
 func (d *demo) prefixes() (list []netip.Prefix) {
 	for _, vip := range d.vips {
 		list = append(list, netip.PrefixFrom(vip, vip.BitLen()))
@@ -230,7 +230,7 @@ func (d *demo) targets() (list []netip.AddrPort) {
 	return list
 }
 
-// showRoutes prints what BIRD knows of the VIPs.
+// showRoutes prints BIRD's routes to the VIPs.
 func (d *demo) showRoutes(ctx context.Context) error {
 	for _, prefix := range d.prefixes() {
 		if err := d.birdc(ctx, "show route "+prefix.String(), ""); err != nil {
@@ -240,7 +240,7 @@ func (d *demo) showRoutes(ctx context.Context) error {
 	return nil
 }
 
-// hopsAre returns an error unless the router's kernel has so many next hops towards each VIP.
+// hopsAre returns an error unless the router's kernel has want next hops for each VIP.
 func (d *demo) hopsAre(want int) error {
 	for _, prefix := range d.prefixes() {
 		hops, err := d.lab.Router.NextHops(prefix)

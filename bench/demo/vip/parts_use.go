@@ -17,7 +17,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// traffic sends requests by the VIP, each over a new connection.
+// traffic sends requests to the VIPs, each over a new connection.
 func (d *demo) traffic(ctx context.Context) error {
 	r, err := d.ask(ctx, requests)
 	if err != nil {
@@ -42,7 +42,7 @@ func (d *demo) traffic(ctx context.Context) error {
 	d.p.Expect(r.Failed() == 0 && r.Requests == requests, "%d requests to %s, %d errors, p50 %.1f ms, p99 %.1f ms",
 		r.Requests, d.names(), r.Failed(), millis(r, 50), millis(r, 99))
 	d.errors(r)
-	d.p.Expect(byBoth, "both gateways forward, IPv4 and IPv6: the router spreads connections over them")
+	d.p.Expect(byBoth, "both gateways forward, IPv4 and IPv6: the router distributes connections over them")
 	return nil
 }
 
@@ -52,7 +52,7 @@ func (d *demo) ask(ctx context.Context, n int) (*topo.Result, error) {
 		Concurrency: 8, Timeout: d.bound(5 * time.Second)})
 }
 
-// backOf are the addresses that backends see of a gateway.
+// backOf returns a gateway's addresses on the backends' network, which backends see as sources.
 func backOf(g *reach.Gateway) []string {
 	i := g.Host.Interfaces[1]
 	return []string{i.Addr4.Addr().String(), i.Addr6.Addr().String()}
@@ -62,26 +62,26 @@ func millis(r *topo.Result, quantile float64) float64 {
 	return float64(r.Latency.ValueAtQuantile(quantile)) / 1000
 }
 
-// errors prints what went wrong, by kind.
+// errors prints the errors by kind.
 func (d *demo) errors(r *topo.Result) {
 	for kind, n := range r.Errors {
 		d.p.Say("   %s: %d", kind, n)
 	}
 }
 
-// routeWithin is what the router may take until it has one route: BFD notices after three times
-// 100 ms, and the rest is for BIRD and the kernel. routeWakeUps is how many times a process wakes
-// for it: the packets of BFD, BIRD's tables and the reader of the routes.
+// routeWithin is the time limit for the router to have one route: BFD detects the loss after three
+// times 100 ms, and the rest is for BIRD and the kernel. routeWakeUps is how many times a process
+// wakes for it: for the packets of BFD, BIRD's tables and the reader of the routes.
 const (
 	routeWithin  = time.Second
 	routeWakeUps = 20
 )
 
-// settleTime is when a SYN that was lost has been sent again (RFC 6298, section 2.1: after one
-// second), and answered.
+// settleTime is the time after which a lost SYN has been sent again (RFC 6298, section 2.1: after
+// one second) and answered.
 const settleTime = 1500 * time.Millisecond
 
-// loss destroys a gateway while connections are open, and new ones are made.
+// loss destroys a gateway while connections are open and new ones are made.
 func (d *demo) loss(ctx context.Context) error {
 	client, lost := d.lab.Net.Clients[0], d.lab.Gateways[len(d.lab.Gateways)-1]
 	flows, err := client.OpenTCP(ctx, topo.FlowLoad{Targets: d.targets(), Flows: held,
@@ -107,8 +107,8 @@ func (d *demo) loss(ctx context.Context) error {
 			Concurrency: 4, Interval: 4 * time.Millisecond, Timeout: d.bound(5 * time.Second)})
 		load <- outcome{r, err}
 	}()
-	d.p.Say("%d connections are open and ask every 50 ms, and 4 clients make new ones all the time.", held)
-	d.p.Say("%s loses its power: no link, no process, no word to anybody.", lost.Host.Name)
+	d.p.Say("%d connections are open and send a request every 50 ms, and 4 clients make new ones continuously.", held)
+	d.p.Say("%s is destroyed as by a power failure: links and processes disappear without notice.", lost.Host.Name)
 	began := time.Now()
 	destroyed := make(chan error, 1)
 	d.left = d.lab.Gateways[:len(d.lab.Gateways)-1]
@@ -139,7 +139,7 @@ func (d *demo) loss(ctx context.Context) error {
 	d.p.Expect(r.Failed() == 0 && r.Requests == requests, "then: %d new connections, %d errors, p99 %.1f ms",
 		r.Requests, r.Failed(), millis(r, 99))
 	d.errors(r)
-	d.p.Say("   all the while: %d new connections, slowest %.1f s: a SYN that was sent to %s until then is sent",
+	d.p.Say("   meanwhile: %d new connections, slowest %.1f s: a SYN that was sent to %s until then is sent",
 		during.r.Requests, float64(during.r.Latency.Max())/1e6, lost.Host.Name)
 	d.p.Say("   again after a second.")
 	for _, line := range underWay(during.r, lost.Host.Name) {
@@ -148,8 +148,8 @@ func (d *demo) loss(ctx context.Context) error {
 	return d.judgeHeld(ctx, flows, before, backOf(lost))
 }
 
-// underWay says which new connections failed: those between handshake and answer on the gateway
-// that was lost.
+// underWay describes the new connections that failed: the ones between handshake and answer on the
+// destroyed gateway.
 func underWay(r *topo.Result, gateway string) (lines []string) {
 	for _, kind := range slices.Sorted(maps.Keys(r.Errors)) {
 		was := "it was"
@@ -161,7 +161,7 @@ func underWay(r *topo.Result, gateway string) (lines []string) {
 	return lines
 }
 
-// answered returns an error unless each flow that is not broken has been answered (again).
+// answered returns an error unless each unbroken flow has been answered again.
 func answered(now, before []topo.FlowState) error {
 	waiting := 0
 	for i := range now {
@@ -179,8 +179,8 @@ func answered(now, before []topo.FlowState) error {
 	return nil
 }
 
-// judgeHeld says what became of the connections that were open when a gateway was lost, which
-// backends knew by addresses.
+// judgeHeld checks the connections that were open when a gateway was destroyed. lost are the source
+// addresses of that gateway, as backends saw them.
 func (d *demo) judgeHeld(ctx context.Context, flows *topo.Flows, before []topo.FlowState, lost []string) error {
 	_, waiting := d.until(ctx, time.Now(), func(context.Context) error { return answered(flows.States(), before) })
 	if ctx.Err() != nil {
@@ -202,10 +202,10 @@ func (d *demo) judgeHeld(ctx context.Context, flows *topo.Flows, before []topo.F
 		}
 	}
 	d.p.Expect(kept > 0 && keptBroken == 0 && waiting == nil,
-		"%d open connections by the gateway that is left: %d broken", kept, keptBroken)
-	d.p.Expect(reset == gone, "%d open connections by the one that is gone: %d ended. Gateways share no flows: the "+
+		"%d open connections through the remaining gateway: %d broken", kept, keptBroken)
+	d.p.Expect(reset == gone, "%d open connections through the destroyed gateway: %d ended. Gateways share no flows: the "+
 		"other", gone, reset)
-	d.p.Say("   knows nothing of them, and answers with a reset, so that clients connect again at once.")
+	d.p.Say("   has no entries for them, and answers with a reset, so that clients connect again at once.")
 	return nil
 }
 
@@ -223,19 +223,19 @@ func (d *demo) end(ctx context.Context) error {
 	d.p.Expect(err == nil, "the router has no route to %s any more, %d ms after `kubectl delete`", d.names(),
 		took.Milliseconds())
 	err = d.lab.Stop()
-	d.p.Expect(err == nil, "controller, announcer and gateway end when they are told to%s", becauseOf(err))
+	d.p.Expect(err == nil, "controller, announcer and gateway end after SIGTERM%s", becauseOf(err))
 	for _, g := range d.left {
 		left, err := g.Leftovers()
 		if err != nil {
 			return err
 		}
-		d.p.Expect(len(left) == 0, "%s is as it was before: no interface, program, mount or file of Sluice is left%s",
+		d.p.Expect(len(left) == 0, "%s is clean: no interface, program, mount or file of Sluice is left%s",
 			g.Host.Name, strings.Join(append([]string{""}, left...), ", "))
 	}
 	return nil
 }
 
-// becauseOf is an error after a colon, if there is one.
+// becauseOf formats an error after a colon; "" without one.
 func becauseOf(err error) string {
 	if err != nil {
 		return ": " + err.Error()

@@ -14,7 +14,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// TestDrawing: each line of the drawing ends at the last one that goes off it.
+// TestDrawing: each line of the drawing ends at its last branch.
 func TestDrawing(t *testing.T) {
 	host := func(name, address string) *topo.Host {
 		return &topo.Host{Name: name, Interfaces: []topo.Interface{{Addr4: netip.MustParsePrefix(address + "/24")}}}
@@ -35,7 +35,7 @@ func TestDrawing(t *testing.T) {
 	}
 }
 
-// TestUnderWay: it is said what failed, and where.
+// TestUnderWay: the message names the failed step, and the gateway.
 func TestUnderWay(t *testing.T) {
 	r := &topo.Result{Errors: map[string]int64{"read: connection reset by peer": 1, "timeout": 2}}
 	want := []string{"1 failed: it was under way on gateway1 (read: connection reset by peer)",
@@ -45,7 +45,8 @@ func TestUnderWay(t *testing.T) {
 	}
 }
 
-// TestBoundFollowsTheMachine: where threads wake late, a bound is longer by that for each wake-up.
+// TestBoundFollowsTheMachine: if threads wake late, a bound is longer by that delay for each
+// wake-up.
 func TestBoundFollowsTheMachine(t *testing.T) {
 	d := &demo{Config: Config{Patience: 2}}
 	if got := d.within(time.Second, routeWakeUps); got != machine.Slower(2*time.Second) {
@@ -55,7 +56,7 @@ func TestBoundFollowsTheMachine(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	go func() {
-		for ctx.Err() == nil { // keeps the only processor, which the scheduler takes after 10 ms
+		for ctx.Err() == nil { // occupies the only processor, from which the scheduler removes it after 10 ms
 		}
 	}()
 	d.late.Watch(ctx)
