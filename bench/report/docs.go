@@ -17,13 +17,13 @@ import (
 	"sluice.dev/sluice/test/bed/progress"
 )
 
-// The blocks between two such lines are written by `sluice-bench report --docs`.
+// The blocks between these lines are written by `sluice-bench report --docs`.
 const (
 	blockBegins = "<!-- figures: begin; written by `make -C bench figures` from bench/baselines, not by hand -->"
 	blockEnds   = "<!-- figures: end -->"
 )
 
-// ShortRun is the note of runs that are too short, or on a machine too busy, to claim anything.
+// ShortRun is the note of runs that are too short, or on too busy a machine, for valid figures.
 const ShortRun = "short run"
 
 // Files that WriteDocs writes, below the root of the tree.
@@ -33,9 +33,9 @@ const (
 	plotsFolder = "docs/plots"
 )
 
-// docPlot is a plot of the documents: the first figure of one run whose name ends with suffix, if
-// possible one whose y axis ends with the unit. A plot is of one run, so all its lines were
-// measured side by side.
+// docPlot is a plot in the documents: the first figure of one run whose name ends with suffix,
+// preferably one whose y axis has the unit. A plot shows one run, so all its lines were measured
+// side by side.
 type docPlot struct{ file, run, suffix, unit, alt string }
 
 var docPlots = [...]docPlot{
@@ -55,7 +55,7 @@ type documents struct {
 	plots           map[string][]byte
 }
 
-// compose makes the documents of the generations. Plots are drawn of the first.
+// compose makes the documents of the generations. Plots show the first generation.
 func compose(gens []generation, known []Experiment) (*documents, error) {
 	d := &documents{plots: make(map[string][]byte)}
 	drawn := make(map[string]figure)
@@ -79,7 +79,7 @@ func compose(gens []generation, known []Experiment) (*documents, error) {
 	return d, nil
 }
 
-// inOrder sorts runs as the experiments are listed; what is not listed comes last.
+// inOrder sorts runs in the order of the experiments; unlisted runs come last.
 func inOrder(runs []*results.Run, known []Experiment) []*results.Run {
 	place := func(r *results.Run) int {
 		if n := placeOf(r, known); n >= 0 {
@@ -101,7 +101,7 @@ func named(runs []*results.Run, name string) (list []*results.Run) {
 	return list
 }
 
-// readmeBlock is a plot and the ratios.
+// readmeBlock is the plot and the ratios in README.
 func readmeBlock(gens []generation, lines []headlineRow, plots map[string][]byte) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, blockBegins)
@@ -164,7 +164,7 @@ func writeMeasured(b *strings.Builder, gens []generation, known []Experiment) {
 		}
 		titles += " " + strings.TrimSuffix(cmp.Or(title, "measured: "), ": ") + " |"
 		for _, m := range machines(g.runs) {
-			m.Link, m.Notes = "", "" // of a run: its section has them
+			m.Link, m.Notes = "", "" // properties of a run: its section shows them
 			fmt.Fprintf(b, "%s%s.\n\n", title, escape(m.Line()))
 		}
 	}
@@ -196,13 +196,13 @@ func writeEvery(b *strings.Builder, gens []generation, most int) {
 
 func isShort(r *results.Run) bool { return strings.Contains(r.Machine.Notes, ShortRun) }
 
-// took is how long a run was.
+// took is the duration of a run.
 func took(r *results.Run) string {
 	return progress.Short(time.Duration(r.Seconds * float64(time.Second)))
 }
 
-// stolen describes how much of the processors' time the hypervisor spent elsewhere, where it was
-// measured: figures of a machine that was not there half of the time say little.
+// stolen describes the share of the processors' time that the hypervisor gave to others, if it was
+// measured: figures from a machine without processors half of the time mean little.
 func stolen(r *results.Run) string {
 	if r.Stolen == 0 {
 		return ""
@@ -210,7 +210,7 @@ func stolen(r *results.Run) string {
 	return fmt.Sprintf("%.1f %% of processor time stolen by the hypervisor", 100*r.Stolen)
 }
 
-// machines are the runs' machines, equal ones once.
+// machines are the runs' machines, without duplicates.
 func machines(runs []*results.Run) (list []results.Machine) {
 	for _, r := range runs {
 		if !slices.ContainsFunc(list, func(m results.Machine) bool { return len(m.Differ(r.Machine)) == 0 }) {
@@ -225,7 +225,7 @@ func placeOf(r *results.Run, known []Experiment) int {
 	return slices.IndexFunc(known, func(e Experiment) bool { return e.Name == r.Name })
 }
 
-// about is what an experiment answers; empty if it is not listed.
+// about is the question of an experiment; empty if it is not listed.
 func about(r *results.Run, known []Experiment) string {
 	if n := placeOf(r, known); n >= 0 {
 		return known[n].About
@@ -233,7 +233,8 @@ func about(r *results.Run, known []Experiment) string {
 	return ""
 }
 
-// writeAbsent lists the experiments that failed, and those that the first generation has no run of.
+// writeAbsent lists the experiments that failed, and experiments without a run in the first
+// generation.
 func writeAbsent(b *strings.Builder, gens []generation, known []Experiment) {
 	var list []line
 	for i, g := range gens {
@@ -251,12 +252,12 @@ func writeAbsent(b *strings.Builder, gens []generation, known []Experiment) {
 	}
 }
 
-// unboundedRows is how many rows without a bound a document of the tree lists of an experiment; of
-// more it gives the number. Write lists all.
+// unboundedRows is the number of rows without a bound per experiment up to which a document lists
+// them; otherwise it gives their number. Write lists all.
 const unboundedRows = 12
 
-// writeExperiment writes the figures of an experiment, a column for each machine, under the
-// commands: rows with a bound, latencies, then the others if they are not more than most.
+// writeExperiment writes the figures of an experiment below its commands, a column for each
+// machine: rows with a bound, latencies, then the other rows if there are at most most of them.
 func writeExperiment(b *strings.Builder, columns []column, most int) {
 	held, common := mergedRows(columns, true, most)
 	others, commonToOthers := mergedRows(columns, false, most)
@@ -296,11 +297,11 @@ func writeExperiment(b *strings.Builder, columns []column, most int) {
 	}
 }
 
-// writeConditions writes the command of a column, unless one before it has the same, and what the
-// run's file notes of the link and the load.
+// writeConditions writes the command of a column, unless an earlier column has the same, and the
+// run's notes on the link and the load.
 func writeConditions(b *strings.Builder, before []column, c column, titled bool, common string) {
 	if !slices.ContainsFunc(before, func(o column) bool { return o.run.Command == c.run.Command }) {
-		// In a code span nothing but a backquote means anything.
+		// In a code span only a backquote has a meaning.
 		fmt.Fprintf(b, "`%s`\n\n", strings.ReplaceAll(c.run.Command, "`", "'"))
 	}
 	var details []string
@@ -328,7 +329,7 @@ func count(rows []merged) (n int) {
 	return n
 }
 
-// firstFigure prefers, of figures whose name ends so, one of the unit.
+// firstFigure returns the first figure whose name ends with suffix, preferably one with the unit.
 func firstFigure(list []figure, suffix, unit string) (found *figure) {
 	for i := range list {
 		switch {
@@ -342,13 +343,13 @@ func firstFigure(list []figure, suffix, unit string) (found *figure) {
 	return found
 }
 
-// escape keeps a text from being Markdown or HTML.
+// escape escapes Markdown and HTML in a text.
 func escape(s string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", ">", "&gt;", "*", `\*`, "_", `\_`, "`", "'", "\n",
 		" ").Replace(s)
 }
 
-// splice puts the block where the document has one.
+// splice replaces the generated block of a document.
 func splice(document []byte, block string) ([]byte, error) {
 	before, rest, begins := bytes.Cut(document, []byte(blockBegins+"\n"))
 	_, after, ends := bytes.Cut(rest, []byte(blockEnds+"\n"))
@@ -359,7 +360,7 @@ func splice(document []byte, block string) ([]byte, error) {
 	return append(append(bytes.Clone(before), block...), after...), nil
 }
 
-// spliced returns a file with the block where it has one.
+// spliced returns a file's text with its generated block replaced.
 func spliced(file, block string) ([]byte, error) {
 	document, err := os.ReadFile(file)
 	if err != nil {
@@ -373,8 +374,8 @@ func spliced(file, block string) ([]byte, error) {
 }
 
 // WriteDocs writes the figures of each machine's runs into README.md, docs/benchmarks.md and
-// docs/plots of the tree at root. The first machine must have every ratio of README. It refuses
-// runs of one machine that are not of one generation; inHistory reports whether the tree has a
+// docs/plots of the tree at root. The first machine must have every ratio of README. It returns an
+// error if the runs of a machine are not one generation; inHistory reports whether the tree has a
 // commit.
 func WriteDocs(root string, sets [][]*results.Run, known []Experiment, inHistory func(string) bool) error {
 	gens, err := generationsOf(sets, known, inHistory)
@@ -385,7 +386,7 @@ func WriteDocs(root string, sets [][]*results.Run, known []Experiment, inHistory
 	if err != nil {
 		return fmt.Errorf("figures: %w", err)
 	}
-	written := make(map[string][]byte) // nothing is written before all of it is known
+	written := make(map[string][]byte) // all files are composed before the first is written
 	for file, block := range map[string]string{readmeFile: d.readme, figuresFile: d.figures} {
 		if written[file], err = spliced(filepath.Join(root, file), block); err != nil {
 			return fmt.Errorf("figures: %w", err)

@@ -16,7 +16,7 @@ import (
 
 const root = "../.." // of the source tree
 
-// folders have the committed runs, each of one machine: the columns of the documents.
+// folders hold the committed runs of one machine each: the columns of the documents.
 var folders = []string{"bench/baselines", "bench/baselines/zen3"}
 
 // baselines are the committed runs of one machine.
@@ -54,7 +54,7 @@ func one(runs []*results.Run, known []Experiment) []generation {
 
 func TestCompose(t *testing.T) {
 	gens := one(fixture(), known)
-	older := fixture()[1:2] // another machine, which has one experiment of them
+	older := fixture()[1:2] // another machine, with a single experiment
 	older[0].Command, older[0].Points = "sluice-bench compare --repeat 9", older[0].Points[:8]
 	older[0].Points[6].Samples = []float64{1.5}
 	older[0].Points[0].Params["services"] = "2"
@@ -69,8 +69,8 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// TestFiguresBeginWithThePlot: docs/benchmarks.md begins with the machines and a plot; tables
-// follow.
+// TestFiguresBeginWithThePlot: docs/benchmarks.md begins with the machines and a plot, followed by
+// tables.
 func TestFiguresBeginWithThePlot(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, figuresFile))
 	if err != nil {
@@ -138,7 +138,7 @@ func TestDocs(t *testing.T) {
 }
 
 // TestReadmeRatios: each ratio of README, for each processor, is the worst median of its points in
-// the committed JSON, read here without the generator.
+// the committed JSON, which the test reads without the generator.
 func TestReadmeRatios(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, readmeFile))
 	if err != nil {
@@ -176,8 +176,8 @@ func TestReadmeRatios(t *testing.T) {
 	}
 }
 
-// worstMedian is the ratio of sluice's points with the params that is worst for it, or a dash if
-// the folder does not have the run.
+// worstMedian is the worst ratio for Sluice among its points with the params, or a dash if the
+// folder does not have the run.
 func worstMedian(t *testing.T, folder, name, metric string, params map[string]string) string {
 	t.Helper()
 	run, err := results.Load(filepath.Join(root, folder, name+".json"))
@@ -207,9 +207,9 @@ func worstMedian(t *testing.T, folder, name, metric string, params map[string]st
 	return figureText(slices.Max(medians))
 }
 
-// TestBaselinesAreOneGeneration: figures that are shown together are of one machine, and of commits
-// that a reader can look at. A shallow clone, or a copy without history, knows nothing of commits:
-// there the machines alone are compared.
+// TestBaselinesAreOneGeneration: figures shown together come from one machine, and from commits
+// that a reader can look at. A shallow clone, or a copy without history, has no commits: there the
+// test compares only the machines.
 func TestBaselinesAreOneGeneration(t *testing.T) {
 	inHistory := History(root)
 	if shallow, err := exec.Command("git", "-C", root, "rev-parse", "--is-shallow-repository").Output(); err != nil ||
@@ -223,8 +223,8 @@ func TestBaselinesAreOneGeneration(t *testing.T) {
 	}
 }
 
-// TestNoTargetDependsOnTheProcessor: a time or a packet rate belongs to the processor it was
-// measured on.
+// TestNoTargetDependsOnTheProcessor: a time or a packet rate depends on the processor, so it has no
+// target.
 func TestNoTargetDependsOnTheProcessor(t *testing.T) {
 	for _, r := range slices.Concat(baselines(t, folders[0]), baselines(t, folders[1])) {
 		for _, p := range r.Points {
@@ -263,7 +263,7 @@ func TestWriteDocs(t *testing.T) {
 		r.Machine = runs[1].Machine
 	}
 	list := append(slices.Clone(known), Experiment{Name: docPlots[0].run})
-	for range 2 { // the second finds what the first wrote
+	for range 2 { // the second time the files exist
 		if err := WriteDocs(tree, [][]*results.Run{runs}, list, every); err != nil {
 			t.Fatal(err)
 		}
@@ -282,7 +282,7 @@ func TestWriteDocs(t *testing.T) {
 	if read(services) != string(d.plots[docPlots[0].file]) {
 		t.Error("the plot is another")
 	}
-	// A plot that nothing was measured for must not stay.
+	// A plot without measurements must be removed.
 	without := slices.Delete(slices.Clone(runs), 2, 3)
 	if err := WriteDocs(tree, [][]*results.Run{without}, list, every); err != nil {
 		t.Fatal(err)
@@ -319,8 +319,8 @@ func TestWriteDocs(t *testing.T) {
 	}
 }
 
-// TestHeadlineIsTheWorst: a ratio of README that is not there, or has no bound, is an error, not an
-// empty cell. Of several it is the worst.
+// TestHeadlineIsTheWorst: a missing ratio of README, or one without a bound, is an error, not an
+// empty cell. Of several points the worst is shown.
 func TestHeadlineIsTheWorst(t *testing.T) {
 	runs := fixture()
 	last := len(runs[0].Points) - 1

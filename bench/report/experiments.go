@@ -11,22 +11,22 @@ import (
 // Experiment is one command of the laboratory.
 type Experiment struct {
 	Name  string // of its file, and in tables
-	About string // what it answers
+	About string // its question
 	// Quick and Full are the arguments of sluice-bench, without --json. An experiment without
 	// Quick is not in the quick set.
 	Quick, Full []string
-	// Minutes are how long Full takes, roughly: the time that is left is reckoned from them.
+	// Minutes are the approximate duration of Full; the estimate of the remaining time uses them.
 	Minutes float64
 }
 
-// Peers in each way in which packets are steered to them: ratios are to the best.
+// Peers in all RPS variants: ratios are to the best.
 const (
 	nftables  = "nftables,nftables-rps,nftables-rps-free"
 	kubeProxy = "kube-proxy-nftables,kube-proxy-nftables-rps,kube-proxy-nftables-rps-free"
 )
 
-// Experiments is what the report is made of, in the order it is run and shown. The report
-// has a line for each that is missing.
+// Experiments are the parts of the report, in the order of running and showing. The report has a
+// line for each missing one.
 func Experiments() []Experiment {
 	return []Experiment{
 		{
@@ -140,13 +140,14 @@ func Experiments() []Experiment {
 	}
 }
 
-// line is an experiment that has no figures, and why.
+// line is an experiment without figures, with the reason.
 type line struct {
 	Name, Why, Command string
 	Failed             bool
 }
 
-// absent are the experiments that were not run or failed. Nothing is silently left out.
+// absent returns the experiments that failed or were not run, so that no experiment is omitted
+// silently.
 func absent(runs []*results.Run, known []Experiment) (list []line) {
 	named := make(map[string]*results.Run)
 	for _, r := range runs {
@@ -172,7 +173,7 @@ func absent(runs []*results.Run, known []Experiment) (list []line) {
 	return list
 }
 
-// choose picks experiments by name, and the arguments of the set.
+// choose selects experiments by name, and returns the arguments of the set.
 func choose(set string, names []string) (list []Experiment, arguments func(Experiment) []string, err error) {
 	switch set {
 	case "quick":

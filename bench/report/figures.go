@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// figure is lines against a condition that was varied, before they are drawn. Which there are
-// follows from the points alone: an experiment that is added needs no code here.
+// figure holds lines against a varied condition, before drawing. The figures follow from the points
+// alone: a new experiment needs no code here.
 type figure struct {
 	Name   string // of its files
 	Title  string
@@ -25,11 +25,12 @@ type figure struct {
 type series struct {
 	Name  string
 	Pairs [][2]float64
-	// Style is the number of its colour, dashes and marks: of one name the same in all plots.
+	// Style is the number of the colour, dashes and marks: the same name has the same style in all
+	// plots.
 	Style int
 }
 
-// varied are the conditions that a plot may have on its x axis, the first that varies.
+// varied are the possible conditions on a plot's x axis; the first that varies is used.
 var varied = []struct{ param, label string }{
 	{"services", "Services configured"},
 	{"flows", "Flows, chosen uniformly at random"},
@@ -40,17 +41,17 @@ var varied = []struct{ param, label string }{
 	{"queues", "Receive queues"},
 }
 
-// variants are conditions that are lines of one plot, not plots of their own: they
-// tell apart what one compares.
+// variants are conditions shown as lines of one plot, not as plots of their own, because readers
+// compare them.
 var variants = []string{"rps", "flows_mode", "variant", "direction"}
 
-// group is the points that share a plot.
+// group holds the points that share a plot.
 type group struct {
 	key    string
 	points []*results.Point
 }
 
-// figures returns the figures to draw of the points, in a stable order.
+// figures returns the figures of the points, in a stable order.
 func figures(runs []*results.Run) []figure {
 	points := latest(runs)
 	curves := make(map[string]bool) // experiments whose loads are distributions
@@ -91,7 +92,7 @@ func figures(runs []*results.Run) []figure {
 	return list
 }
 
-// latest are the points of all runs; of equal keys the one of the newest run.
+// latest returns the points of all runs; of points with equal keys, the newest run's.
 func latest(runs []*results.Run) (points []*results.Point) {
 	at := make(map[string]int)
 	for _, r := range runs {
@@ -108,7 +109,8 @@ func latest(runs []*results.Run) (points []*results.Point) {
 	return points
 }
 
-// plotKey is what points of one plot share: all but the system, the variants and without.
+// plotKey is the common key of points of one plot: everything except the system, the variants and
+// without.
 func plotKey(p *results.Point, without ...string) string {
 	return strings.Join([]string{p.Experiment, p.Metric, p.Unit, p.Conditions(append(without, variants...)...)}, "|")
 }
@@ -130,7 +132,7 @@ func groups(points []*results.Point, of func(*results.Point) (key string, in boo
 	return list
 }
 
-// seriesName is the system, with the variants that it has.
+// seriesName is the system's name with its variants.
 func seriesName(p *results.Point) string {
 	name := p.System
 	for _, v := range variants {
@@ -206,7 +208,7 @@ func sentence(s string) string {
 	return strings.ToUpper(s[:1]) + s[1:]
 }
 
-// fileName keeps what any file system and URL takes.
+// fileName keeps the characters that any file system and URL accepts.
 func fileName(s string) string {
 	return strings.Trim(strings.Join(strings.FieldsFunc(strings.ToLower(s), func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')

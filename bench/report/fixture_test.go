@@ -9,7 +9,7 @@ import (
 
 func ptr(v float64) *float64 { return &v }
 
-// fixture is a small laboratory of invented figures: a sweep of Services, one of flows, a
+// fixture is a small laboratory with invented figures: a sweep of Services, one of flows, a
 // distribution, bars, a missed target, names that must be escaped, and a command that failed.
 func fixture() []*results.Run {
 	machine := results.Machine{CPU: "Test CPU", Cores: 2, MemoryMB: 2048, Kernel: "6.18.0", Go: "go1.26", Link: "veth",

@@ -11,7 +11,8 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// generation is the runs of one machine in the experiments' order. Title heads its columns.
+// generation holds the runs of one machine in the order of the experiments. Title heads its
+// columns.
 type generation struct {
 	title string
 	runs  []*results.Run
@@ -23,14 +24,14 @@ type column struct {
 	run   *results.Run
 }
 
-// processors are short names of the processors that the baselines were measured on. Other
-// processors keep the name that the kernel gives them.
+// processors are short names of the baselines' processors. Other processors keep the kernel's name.
 var processors = map[string]string{
 	"AMD EPYC (family 25, model 17)": "Zen 4",
 	"AMD EPYC (family 25, model 1)":  "Zen 3",
 }
 
-// generationsOf returns a generation for each set of runs, which must be of a machine of its own.
+// generationsOf returns a generation for each set of runs; each set must come from a different
+// machine.
 func generationsOf(sets [][]*results.Run, known []Experiment, inHistory func(string) bool) ([]generation, error) {
 	var gens []generation
 	for _, runs := range sets {
@@ -51,7 +52,7 @@ func generationsOf(sets [][]*results.Run, known []Experiment, inHistory func(str
 }
 
 // experimentsOf returns the columns of each experiment, in the order of the generations' runs. A
-// second run of an experiment in one generation is an experiment of its own.
+// second run of an experiment in one generation counts as a separate experiment.
 func experimentsOf(gens []generation) (list [][]column) {
 	at := make(map[string]int)
 	for _, g := range gens {
@@ -69,9 +70,9 @@ func experimentsOf(gens []generation) (list [][]column) {
 	return list
 }
 
-// OneGeneration reports, as an error, why runs must not share a column: an experiment that was run
-// twice or is not known any more, two machines, or a commit that the history does not have. A
-// reader could not tell which of two contradicting figures holds, or look at the code behind one.
+// OneGeneration returns an error if runs must not share a column: an experiment was run twice or is
+// unknown, there are two machines, or a commit is not in the history. A reader could not tell which
+// of two contradicting figures is valid, or look at the code behind one.
 func OneGeneration(runs []*results.Run, known []Experiment, inHistory func(version string) bool) error {
 	var err error
 	names := make(map[string]bool)
@@ -84,7 +85,7 @@ func OneGeneration(runs []*results.Run, known []Experiment, inHistory func(versi
 		}
 		names[r.Name] = true
 		if d := runs[0].Machine.Differ(r.Machine); d != nil {
-			err = errors.Join(err, fmt.Errorf("%s: of another machine than %s: %s differ",
+			err = errors.Join(err, fmt.Errorf("%s: from another machine than %s: %s differ",
 				r.Name, runs[0].Name, strings.Join(d, ", ")))
 		}
 		if !inHistory(r.Version) {
@@ -99,9 +100,9 @@ func OneGeneration(runs []*results.Run, known []Experiment, inHistory func(versi
 	return nil
 }
 
-// History returns a function that reports whether a version, as `git describe --always --dirty`
-// writes it, is a commit before the HEAD of the work tree at root. A tree with changes is no
-// commit.
+// History returns a function that reports whether a version, in the format of `git describe
+// --always --dirty`, is an ancestor of HEAD in the work tree at root. A version of a modified tree
+// is not.
 func History(root string) func(version string) bool {
 	return func(version string) bool {
 		if version == "" || strings.HasPrefix(version, "-") {

@@ -22,7 +22,7 @@ func TestMixedGenerationsAreRefused(t *testing.T) {
 	}{
 		{"one machine, two commits", []*results.Run{run("pipeline", "a", "A"), run("compare", "b", "A")}, ""},
 		{"two machines", []*results.Run{run("pipeline", "a", "A"), run("compare", "a", "B")},
-			"compare: of another machine than pipeline: processor differ"},
+			"compare: from another machine than pipeline: processor differ"},
 		{"twice", []*results.Run{run("pipeline", "a", "A"), run("pipeline", "b", "A")}, "pipeline: two runs"},
 		{"no experiment", []*results.Run{run("pipeline-shared", "a", "A")}, `"pipeline-shared" is no experiment`},
 		{"lost commit", []*results.Run{run("pipeline", "c", "A")}, `commit "c" is not in the history`},

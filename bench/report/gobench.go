@@ -19,23 +19,23 @@ import (
 	"sluice.dev/sluice/test/bed/progress"
 )
 
-// hot are the benchmarks of what every packet passes: package and regular expression. What
-// is not here is not per packet, or takes longer than what it tells.
+// hot are the benchmarks of code that every packet passes: package and regular expression. Other
+// benchmarks are not per packet, or take too long for their information.
 var hot = []struct{ path, run string }{
 	{"./nat/header", "."},
 	{"./nat/checksum", "."},
 	{"./nat", "Translate|DecrementTTL"},
-	// A million flows take seconds to make, for each sample: they are in Step and in the pipeline
-	// experiment.
+	// A million flows take seconds to make for each sample; Step and the pipeline experiment have
+	// them.
 	{"./flowtable", "Lookup/v6/flows=1000(00)?$|Create/^1000(00)?$|Observe"},
 	{"./fastpath/services", "Frontend|Choose/(maglev|rr|lc)$"},
 	{"./fastpath", "Step"},
 }
 
-// Files of the baselines' directory beside the experiments' NAME.json.
+// Files in the baselines' directory beside the experiments' NAME.json.
 const (
-	goText    = "go.txt"         // what go test printed: benchstat reads it
-	goMachine = "go.machine.txt" // a results.Machine in JSON; its name keeps it from bench/baselines/*.json
+	goText    = "go.txt"         // output of go test, read by benchstat
+	goMachine = "go.machine.txt" // a results.Machine in JSON; its name must not match bench/baselines/*.json
 )
 
 // Benchmarks is a run of Go benchmarks.
@@ -44,11 +44,11 @@ type Benchmarks struct {
 	Count     int    // samples; benchstat wants 6 or more
 	BenchTime string // of go test
 	Out       string // directory of go.txt
-	// Progress gets a line for each package, Stdout what go test prints.
+	// Progress gets a line for each package, Stdout the output of go test.
 	Stdout, Progress io.Writer
 }
 
-// Run runs the benchmarks and saves what they print, with the machine's description.
+// Run runs the benchmarks and saves their output, with the machine's description.
 func (b *Benchmarks) Run(ctx context.Context) error {
 	if err := os.MkdirAll(b.Out, 0o755); err != nil {
 		return fmt.Errorf("benchmarks: %w", err)
@@ -87,8 +87,8 @@ func (b *Benchmarks) Run(ctx context.Context) error {
 
 var benchmarkLine = regexp.MustCompile(`(?m)^Benchmark\S+\s+\d+\s`)
 
-// Compare prints both machines, warns where they differ, and lets benchstat compare the
-// benchmarks of two directories. It does not judge: what noise is on a machine, its owner knows.
+// Compare prints both machines, warns if they differ, and runs benchstat on the benchmarks of two
+// directories. It gives no verdict, because the noise depends on the machine.
 func Compare(ctx context.Context, dir, baseline, now string, out io.Writer) error {
 	var machines [2]results.Machine
 	for i, d := range [...]string{baseline, now} {
@@ -103,10 +103,10 @@ func Compare(ctx context.Context, dir, baseline, now string, out io.Writer) erro
 	}
 	if differ := machines[0].Differ(machines[1]); differ != nil {
 		fmt.Fprintf(out,
-			"WARNING: these are not the same machines: %s differ. What follows compares machines as much as code.\n",
+			"WARNING: these are different machines: %s differ. The comparison below is of machines as much as of code.\n",
 			strings.Join(differ, ", "))
 	}
-	// The processor's name is in the machines above: it must not split the tables.
+	// The machines above name the processor: it must not split the tables.
 	args := []string{"tool", "benchstat", "-table", "pkg", "baseline=" + filepath.Join(baseline, goText),
 		"now=" + filepath.Join(now, goText)}
 	cmd := exec.CommandContext(ctx, "go", args...)
@@ -117,9 +117,9 @@ func Compare(ctx context.Context, dir, baseline, now string, out io.Writer) erro
 	return nil
 }
 
-// Adopt replaces the baselines by what is in the directories: the Go benchmarks of one, the
-// experiments of another. Baselines of experiments that are not there go. It refuses experiments
-// that are not of one generation.
+// Adopt replaces the baselines with the Go benchmarks of goDir and the experiments' results. It
+// removes baselines of experiments without results. It returns an error if the results are not one
+// generation.
 func Adopt(baselines, goDir, experiments string, known []Experiment, inHistory func(version string) bool) error {
 	found, err := filepath.Glob(filepath.Join(experiments, "*.json"))
 	if err != nil || len(found) == 0 {

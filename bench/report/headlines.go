@@ -7,19 +7,19 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// headline is one of the ratios that README has: the point of an experiment that is worst for
-// Sluice, of all that it fits.
+// headline is one of the ratios in README: of all matching points of an experiment, the worst for
+// Sluice.
 type headline struct {
-	What, To   string // whose ratio it is
+	What, To   string // the compared systems
 	Run        string
 	System     string
 	Experiment string
 	Metric     string
-	Params     map[string]string // those that tell the point from others; "" is one that it must not have
+	Params     map[string]string // conditions that select the point; "" means that it must not have the condition
 }
 
-// headlines are ratios of figures that were measured in turns in one run: to a program in C, to
-// Sluice itself with fewer Services, and to each peer at its best, with Sluice as it is by default.
+// headlines are ratios of figures that were measured in turn in one run: to a program in C, to
+// Sluice with fewer Services, and to each peer at its best, with Sluice's defaults.
 var headlines = [...]headline{
 	{
 		"time per packet in user space, IPv4, 1,000,000 flows", "a C program that does the same work",
@@ -94,8 +94,8 @@ func headlinesOf(gens []generation) (list []headlineRow, err error) {
 	return list, nil
 }
 
-// worst is the point that is farthest on the wrong side of its bound, or nearest to it; nil if none
-// was measured and has one.
+// worst is the point farthest beyond its bound, or nearest to it; nil if no point was measured and
+// has a bound.
 func worst(points []*results.Point) (least *results.Point) {
 	for _, p := range points {
 		if len(p.Samples) == 0 || p.Target == nil {
@@ -133,7 +133,7 @@ func writeHeadlines(b *strings.Builder, gens []generation, list []headlineRow, f
 	}
 }
 
-// writeGrowth writes what each line of a sweep is at its ends.
+// writeGrowth writes the values at the ends of each line of a sweep.
 func writeGrowth(b *strings.Builder, f *figure) {
 	fmt.Fprintf(b, "| %s | at | figure | at | figure | growth |\n", escape(f.Y))
 	fmt.Fprint(b, "| --- | --- | --- | --- | --- | --- |\n")

@@ -8,11 +8,11 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// oneWay begins the names of the metrics that are percentiles of latency.
+// oneWay is the prefix of the metrics that are percentiles of latency.
 const oneWay = "one-way, "
 
-// latencies are the percentiles of a run: a line for each system at each part of its own rate
-// without loss.
+// latencies are the percentiles of a run: a line for each system at each share of its own no-drop
+// rate.
 type latencies struct {
 	percentiles []string
 	lines       []*latencyLine
@@ -20,12 +20,12 @@ type latencies struct {
 
 type latencyLine struct {
 	system, load string
-	noDrop       string // Mpps, that load is a percentage of
+	noDrop       string // Mpps, the base of load
 	us           map[string]string
 }
 
-// isLatency reports whether the table has a point. One at a rate of the operator's choice is no
-// share of any rate.
+// isLatency reports whether a point belongs in the table. A latency at a rate chosen by the user
+// does not, because the rate is no share of the no-drop rate.
 func isLatency(p *results.Point) bool {
 	return strings.HasPrefix(p.Metric, oneWay) && p.Params["load"] != ""
 }
@@ -50,7 +50,7 @@ func latenciesOf(run *results.Run) *latencies {
 	return l
 }
 
-// line finds a line, or begins it.
+// line finds a line, or adds it.
 func (l *latencies) line(system, load string) *latencyLine {
 	for _, have := range l.lines {
 		if have.system == system && have.load == load {
@@ -62,7 +62,7 @@ func (l *latencies) line(system, load string) *latencyLine {
 	return made
 }
 
-// write prints the table, which has no targets.
+// write writes the table, which has no targets.
 func (l *latencies) write(b *strings.Builder) {
 	fmt.Fprintf(b, "| one-way latency, us | no-drop Mpps | load %% | %s |\n| --- | --- | --- |%s\n",
 		strings.Join(l.percentiles, " | "), strings.Repeat(" --- |", len(l.percentiles)))

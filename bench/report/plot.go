@@ -20,9 +20,9 @@ const (
 	plotHeight = 11 * vg.Centimeter
 )
 
-// palette is Okabe and Ito's, eight colours that people of all kinds of colour vision tell
-// apart (Color Universal Design, 2008), without its yellow, which is pale on white. Lines
-// of the same colour differ in dashes, and all in their marks.
+// palette is Okabe and Ito's eight colours, which people with any kind of colour vision can
+// distinguish (Color Universal Design, 2008), without the yellow, which is pale on white. Lines of
+// the same colour differ in dashes, and all lines in their marks.
 var palette = [...]color.RGBA{
 	{0x00, 0x72, 0xb2, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x00, 0x9e, 0x73, 0xff}, {0xcc, 0x79, 0xa7, 0xff},
 	{0x56, 0xb4, 0xe9, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x00, 0x00, 0x00, 0xff},
@@ -54,13 +54,13 @@ func (f *figure) svg() ([]byte, error) {
 
 var family = regexp.MustCompile(`font-family:[^;]*;(font-variant:[^;]*;)?`)
 
-// screenFonts lets readers who lack the font that the text was measured with have one
-// of the same widths.
+// screenFonts lists fonts with the same widths, for readers without the font with which the text
+// was measured.
 func screenFonts(svg []byte) []byte {
 	return family.ReplaceAll(svg, []byte("font-family:Liberation Sans,Arimo,Arial,Helvetica,sans-serif;"))
 }
 
-// drawWithLegend puts the legend right of the plot, where it hides no line.
+// drawWithLegend draws the legend right of the plot, where it covers no line.
 func drawWithLegend(p *plot.Plot, c draw.Canvas) {
 	c = draw.Crop(c, 8, -8, 8, -8)
 	legend := p.Legend
@@ -71,7 +71,7 @@ func drawWithLegend(p *plot.Plot, c draw.Canvas) {
 	legend.Draw(draw.Crop(c, c.Max.X-c.Min.X-width, 0, 0, -p.Title.TextStyle.Height("X")-10))
 }
 
-// plot makes axes, scales and what is drawn.
+// plot makes axes, scales and lines.
 func (f *figure) plot() (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = f.Title, f.X, f.Y
@@ -98,14 +98,14 @@ func (f *figure) plot() (*plot.Plot, error) {
 	return p, nil
 }
 
-// scale chooses where axes begin, and whether x is logarithmic.
+// scale chooses the range of the axes, and whether x is logarithmic.
 func (f *figure) scale(p *plot.Plot) {
 	p.X.Tick.Marker = given(f.xs())
-	if p.X.Min > 0 { // of loads, 0 is one
+	if p.X.Min > 0 { // a load may be 0
 		p.X.Scale = plot.LogScale{}
 		p.X.Min, p.X.Max = p.X.Min/1.15, p.X.Max*1.15
 	}
-	p.Y.Min, p.Y.Max = min(0, p.Y.Min), p.Y.Max*1.08 // from 0, or lengths lie
+	p.Y.Min, p.Y.Max = min(0, p.Y.Min), p.Y.Max*1.08 // from 0, so that lengths are proportional
 	if p.Y.Max <= p.Y.Min {
 		p.Y.Max = p.Y.Min + 1
 	}
@@ -137,7 +137,7 @@ func (s *series) pairs() (list plotter.XYs) {
 	return list
 }
 
-// addTarget draws what the points are held to.
+// addTarget draws the points' target.
 func (f *figure) addTarget(p *plot.Plot) error {
 	line, err := plotter.NewLine(plotter.XYs{{X: p.X.Min, Y: *f.Target}, {X: p.X.Max, Y: *f.Target}})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// known is a list with one experiment that the fixture has no run of.
+// known is a list with one experiment that has no run in the fixture.
 var known = []Experiment{
 	{Name: "pipeline"}, {Name: "compare"}, {Name: "steps"}, {Name: "latency-at"},
 	{Name: "updates", About: "how long <changes> take", Full: []string{"updates"}},
@@ -62,8 +62,8 @@ func TestEscapes(t *testing.T) {
 	}
 }
 
-// TestWriteHasEveryFigure: a document of the tree only counts the figures without a bound of a run
-// that has many; what Write prints has each.
+// TestWriteHasEveryFigure: for a run with many figures without a bound, a document only gives their
+// number, and Write prints each.
 func TestWriteHasEveryFigure(t *testing.T) {
 	run := &results.Run{Name: "pipeline", Command: "sluice-bench pipeline"}
 	for i := range unboundedRows + 1 {
@@ -90,8 +90,8 @@ func TestWriteHasEveryFigure(t *testing.T) {
 	}
 }
 
-// TestLatenciesOfLoads: a line is a system at a load. Latencies at rates of somebody's choice
-// (compare --at) have none, and must not pass for one another's.
+// TestLatenciesOfLoads: a line is a system at a load. Latencies at rates chosen by the user
+// (compare --at) have no load, and must not be mixed with the others.
 func TestLatenciesOfLoads(t *testing.T) {
 	run := &results.Run{Points: []results.Point{
 		{System: "sluice", Metric: "no_drop_rate", Samples: []float64{0.5}},
@@ -148,7 +148,7 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestNewestRunIsDrawn: a figure taken twice is drawn as it was the last time.
+// TestNewestRunIsDrawn: of a figure measured twice, the newest is drawn.
 func TestNewestRunIsDrawn(t *testing.T) {
 	runs := fixture()
 	again := *runs[0]
@@ -166,8 +166,8 @@ func TestNewestRunIsDrawn(t *testing.T) {
 	t.Error("no figure by flows")
 }
 
-// TestBuildsInTurns: a ratio to an older build is shown with what its interval says; the target is
-// held by the interval, and of what nothing can be said there is no verdict.
+// TestBuildsInTurns: a ratio to an older build is shown with its interval's verdict; the interval
+// decides whether the target is met, and without an interval there is no verdict.
 func TestBuildsInTurns(t *testing.T) {
 	point := func(metric string, samples ...float64) results.Point {
 		p := results.Point{Experiment: "pipeline", System: "sluice", Metric: metric, Unit: "ratio", Better: "lower",

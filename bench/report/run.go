@@ -18,20 +18,20 @@ import (
 	"sluice.dev/sluice/test/bed/progress"
 )
 
-// Config says which experiments to run, and where their results go.
+// Config selects the experiments to run, and the directory of their results.
 type Config struct {
 	Bench string   // path of sluice-bench
 	Set   string   // quick or full
 	Only  []string // names; nil: all of the set
 	Out   string   // directory: NAME.json and NAME.log of each
-	// Note is written on every run, as "short run".
+	// Note is recorded in every run, for example "short run".
 	Note string
-	// Stdout and Stderr get what the experiments print.
+	// Stdout and Stderr receive the output of the experiments.
 	Stdout, Stderr io.Writer
 }
 
-// Run runs the experiments one after another. One that fails is noted in its file, and the
-// others run all the same; the error says which failed, after all were run.
+// Run runs the experiments one after another. It records a failure in the experiment's file and
+// continues; the error at the end names the experiments that failed.
 func Run(ctx context.Context, c Config) error {
 	list, arguments, err := choose(c.Set, c.Only)
 	if err != nil {
@@ -70,10 +70,10 @@ func Run(ctx context.Context, c Config) error {
 	return nil
 }
 
-// one runs an experiment. It leaves a file even of one that failed.
+// one runs an experiment. It writes a file even if the experiment fails.
 func (c *Config) one(ctx context.Context, e Experiment, args []string) (*results.Run, error) {
 	path := filepath.Join(c.Out, e.Name+".json")
-	// An older file must not pass for this run's.
+	// An older file must not pass for the result of this run.
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("experiment %s: %w", e.Name, err)
 	}
@@ -88,7 +88,7 @@ func (c *Config) one(ctx context.Context, e Experiment, args []string) (*results
 	var last lastLine
 	cmd := exec.CommandContext(ctx, c.Bench, args...)
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(log, c.Stdout), io.MultiWriter(log, c.Stderr, &last)
-	// It takes down its network by itself.
+	// The experiment removes its network itself.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 30 * time.Second
 	ran := cmd.Run()
@@ -96,7 +96,7 @@ func (c *Config) one(ctx context.Context, e Experiment, args []string) (*results
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		if r = own; ran == nil {
-			r.Failed = "it ended well, but saved no results"
+			r.Failed = "it succeeded, but saved no results"
 		}
 		r.Seconds = time.Since(own.Began).Round(100 * time.Millisecond).Seconds()
 	case err != nil:
@@ -117,7 +117,7 @@ func (c *Config) one(ctx context.Context, e Experiment, args []string) (*results
 	return r, r.Save(path)
 }
 
-// lastLine keeps the end of what is written.
+// lastLine keeps the end of the written output.
 type lastLine struct{ tail []byte }
 
 func (l *lastLine) Write(b []byte) (int, error) {
@@ -126,7 +126,7 @@ func (l *lastLine) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// String is the last line that says something.
+// String is the last line that is not empty.
 func (l *lastLine) String() string {
 	text := bytes.TrimSpace(l.tail)
 	return string(bytes.TrimSpace(text[bytes.LastIndexByte(text, '\n')+1:]))

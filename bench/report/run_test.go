@@ -10,7 +10,7 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// laboratory is a sluice-bench that does what its first argument says.
+// laboratory is a sluice-bench that executes its first argument.
 func laboratory(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sluice-bench")
@@ -31,7 +31,7 @@ esac
 
 func TestRun(t *testing.T) {
 	out := t.TempDir()
-	// What an earlier run left must not be taken for this one's.
+	// An earlier run's file must not pass for this run's.
 	if err := (&results.Run{Command: "old"}).Save(filepath.Join(out, "steps.json")); err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestRun(t *testing.T) {
 		"pipeline": {"", 1},
 		"compare":  {"exit status 1: a violation", 1},
 		"steps":    {"exit status 1: sluice-bench: steps: no C compiler", 0},
-		"updates":  {"it ended well, but saved no results", 0},
+		"updates":  {"it succeeded, but saved no results", 0},
 	} {
 		r, err := results.Load(filepath.Join(out, name+".json"))
 		if err != nil {

@@ -8,16 +8,16 @@ import (
 	"gonum.org/v1/plot"
 )
 
-// given marks the values that were measured, and nothing between them.
+// given draws ticks at the measured values only.
 type given []float64
 
-// Ticks of a plot.
+// Ticks implements plot.Ticker.
 func (g given) Ticks(lowest, highest float64) (ticks []plot.Tick) {
 	values := slices.Compact(slices.Sorted(slices.Values(g)))
 	last := math.Inf(-1)
 	for _, v := range values {
 		t := plot.Tick{Value: v}
-		// Marks nearer than a quarter of a decade have labels that overlap.
+		// Labels of ticks nearer than a quarter of a decade would overlap.
 		if lowest <= 0 || last <= 0 || v/last > 1.8 {
 			t.Label, last = short(v), v
 		}
@@ -26,10 +26,10 @@ func (g given) Ticks(lowest, highest float64) (ticks []plot.Tick) {
 	return ticks
 }
 
-// amounts are a plot's usual marks, with thousands as k and M.
+// amounts draws the usual ticks, with k and M for thousands and millions.
 type amounts struct{}
 
-// Ticks of a plot.
+// Ticks implements plot.Ticker.
 func (amounts) Ticks(lowest, highest float64) []plot.Tick {
 	ticks := plot.DefaultTicks{}.Ticks(lowest, highest)
 	for i := range ticks {
@@ -40,7 +40,7 @@ func (amounts) Ticks(lowest, highest float64) []plot.Tick {
 	return ticks
 }
 
-// short is a round number as people say it: 100k, 1.5M.
+// short writes a round number with a unit: 100k, 1.5M.
 func short(v float64) string {
 	for _, u := range [...]struct {
 		of   float64
@@ -53,8 +53,8 @@ func short(v float64) string {
 	return strconv.FormatFloat(v, 'g', 6, 64)
 }
 
-// figureText is a value in three or four digits, which is what a median of a few
-// samples is good for; whole numbers are whole.
+// figureText writes a value with three or four digits, the precision of a median of a few samples;
+// whole numbers stay whole.
 func figureText(v float64) string {
 	a := math.Abs(v)
 	switch {

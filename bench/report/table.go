@@ -10,7 +10,7 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// plainParams are conditions whose value needs no name; they come first, in this order.
+// plainParams are conditions whose value is clear without a name; they come first, in this order.
 var plainParams = []string{"scenario", "family", "protocol"}
 
 // conditions is a point's Params in one line.
@@ -27,7 +27,7 @@ func conditions(p *results.Point, without ...string) string {
 	return strings.Join(parts, ", ")
 }
 
-// amount is a varied condition's value: 100000 is 100k.
+// amount writes a varied condition's value: 100000 as 100k.
 func amount(s string) string {
 	if x, ok := number(s); ok && x >= 1000 {
 		return short(x)
@@ -35,7 +35,7 @@ func amount(s string) string {
 	return s
 }
 
-// Verdicts of points with a target. A point without samples is not one that is met.
+// Verdicts of points with a target. A point without samples does not count as met.
 const (
 	met    = "met"
 	missed = "missed"
@@ -58,7 +58,7 @@ func bound(p *results.Point) string {
 	return "≥ "
 }
 
-// tallies describes how many bounds each generation keeps.
+// tallies describes how many bounds each generation meets.
 func tallies(gens []generation) string {
 	var parts []string
 	for _, g := range gens {
@@ -82,19 +82,19 @@ func tallies(gens []generation) string {
 	return strings.Join(parts, "; ")
 }
 
-// notMeasured is the cell of a figure that a run does not have.
+// notMeasured is the cell of a figure that is not in the run.
 const notMeasured = "–"
 
-// merged is a row of several points that differ in one condition only, as "25 / 30 / 40".
+// merged is a row of several points that differ in only one condition, as "25 / 30 / 40".
 type merged struct {
 	What, Target string
 	Figures      []string // one for each column
 	Points       int
 }
 
-// mergedRows are the points of an experiment's columns that have a target, or those without one,
-// sweeps in one row each. Common describes the conditions that all of them share. Latencies that
-// have a table of their own are left out.
+// mergedRows merges the points of an experiment's columns that have a target, or those without a
+// target, with each sweep in one row. common describes the conditions that all of them share. It
+// leaves out latencies, which have a table of their own.
 func mergedRows(columns []column, targets bool, most int) (list []merged, common string) {
 	var points []*results.Point
 	of := make(map[*results.Point]int) // columns
@@ -113,7 +113,7 @@ func mergedRows(columns []column, targets bool, most int) (list []merged, common
 		}
 		return ""
 	}
-	// A point without samples is a row too, so groups of figures would not do.
+	// Points without samples need a row, too, so this cannot use the groups of figures.
 	at := make(map[string]int)
 	var all [][]*results.Point
 	for _, p := range points {
@@ -140,7 +140,7 @@ func mergedRows(columns []column, targets bool, most int) (list []merged, common
 	return list, common
 }
 
-// sharedParams are the conditions that are the same in all of several points.
+// sharedParams are the conditions with the same value in all points.
 func sharedParams(points []*results.Point) (names []string) {
 	if len(points) < 2 {
 		return nil
@@ -158,18 +158,19 @@ func mergeKey(p *results.Point, without string) string {
 	return strings.Join([]string{p.Experiment, p.System, p.Conditions(without), p.Metric, p.Unit, p.Better}, "|")
 }
 
-// sweeps reports whether another point differs from p in the condition only.
+// sweeps reports whether another point differs from p only in the condition.
 func sweeps(points []*results.Point, p *results.Point, param string) bool {
 	return slices.ContainsFunc(points, func(q *results.Point) bool {
 		return q.Params[param] != "" && q.Params[param] != p.Params[param] && mergeKey(p, param) == mergeKey(q, param)
 	})
 }
 
-// comparedTo are the conditions that name what a ratio is to, the first that there is.
+// comparedTo are the conditions that name the system a ratio compares with; the first present is
+// used.
 var comparedTo = [...]string{"to", "against"}
 
-// title is what a row is about: where, then what. The experiment is left out where it is the run's
-// own.
+// title describes a row: the conditions, then the metric. It omits the experiment if it is the
+// run's own.
 func title(first *results.Point, param, run string, shared []string) string {
 	what, without := words(first.Metric), append(slices.Clone(shared), param)
 	if first.Unit == "ratio" {
@@ -180,7 +181,7 @@ func title(first *results.Point, param, run string, shared []string) string {
 			}
 		}
 	}
-	if first.System != "sluice" || first.Target == nil { // what is held is Sluice's
+	if first.System != "sluice" || first.Target == nil { // bounds are on Sluice's figures
 		what = first.System + ", " + what
 	}
 	if c := conditions(first, without...); c != "" {
@@ -192,15 +193,15 @@ func title(first *results.Point, param, run string, shared []string) string {
 	return what
 }
 
-// rowOf is the points of a row: of holds the column of each.
+// rowOf holds the points of a row: of is the column of each.
 type rowOf struct {
 	points  []*results.Point
-	param   string // the condition that is varied; empty if none is
+	param   string // the varied condition; empty if there is none
 	columns int
 	of      map[*results.Point]int
 }
 
-// merge makes the row, with the remarks of its points if remarks.
+// merge makes the row, with the remarks of its points if remarks is set.
 func (r *rowOf) merge(run string, shared []string, remarks bool) merged {
 	first := r.points[0]
 	m := merged{What: title(first, r.param, run, shared), Points: len(r.points)}
@@ -259,7 +260,7 @@ func (r *rowOf) values() (xs []string) {
 	return xs
 }
 
-// cell is a point's figure, bold if it misses its bound.
+// cell is a point's figure, in bold if it misses its bound.
 func cell(p *results.Point) string {
 	text := figureText(p.Median())
 	if len(p.Samples) == 0 {
@@ -271,7 +272,7 @@ func cell(p *results.Point) string {
 	return text
 }
 
-// joined lists the texts of values, or one text that all of them share.
+// joined lists the texts of values, or one text if all are equal.
 func joined(xs []string, text func(string) string) string {
 	var list []string
 	for _, x := range xs {

@@ -52,7 +52,7 @@ func (d *demo) toTry() ([][2]string, error) {
 		{kubectl + " get addresspools,bgppeers,bgpadvertisements", "the objects, if kubectl is installed"},
 		{kubectl + " describe service web",
 			"Events name the controller that allocated its addresses, " +
-			"and the announcing gateways"},
+				"and the announcing gateways"},
 		{kubectl + ` patch addresspool public --type=merge -p '{"spec":{"addresses":["198.51.100.0/28","2001:db8:1::/120"]}}'`,
 			"other addresses: the Service gets new ones, and the router their routes"},
 		{"tail -f " + g.Announcer.LogFile(), "its announcer's log"},
