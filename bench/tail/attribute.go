@@ -12,73 +12,74 @@ import (
 	"sluice.dev/sluice/test/bed/stateless"
 )
 
-// Cause is why a packet was not further on its way at some time.
+// Cause is the reason why a packet made no progress at some time.
 type Cause uint8
 
-// The causes, in the order of a packet's way.
+// The causes, in the order of a packet's path.
 const (
-	Sender      Cause = iota // the generator, after it stamped the packet: at work, or behind another thread
+	Sender      Cause = iota // the generator, after it stamped the packet: running, or behind another thread
 	Arrival                  // the softirq that receives for the gateway
-	Asleep                   // the worker slept, and nobody had woken it
-	WakeUp                   // it was woken, and its CPU, which had nothing else to do, did not run it yet
-	Behind                   // it could run, and another thread had its CPU
-	Interrupted              // it had its CPU, and a softirq or an interrupt took it
-	Work                     // it worked; a system in the kernel: forwarding
+	Asleep                   // the worker slept, and no wake-up had been sent
+	WakeUp                   // it was woken, but its idle CPU did not run it yet
+	Behind                   // it was runnable, and another thread had its CPU
+	Interrupted              // a softirq or an interrupt ran on its CPU
+	Work                     // it worked; in the kernel: forwarding
 	Send                     // it was in a system call that sends
 	Delivery                 // after that: the softirq that receives, for the receiver
-	Unknown                  // events do not tell
+	Unknown                  // the events do not show it
 	causes
 )
 
-// String names a cause, as tables have it.
+// String is the name of a cause in tables.
 func (c Cause) String() string {
 	return [...]string{"sender", "arrival", "asleep", "wake-up", "behind another", "interrupted", "work", "send",
 		"delivery", "unknown"}[c]
 }
 
-// Part is a time of a packet's way.
+// Part is an interval of a packet's path.
 type Part struct {
 	From, To uint64
 	Cause    Cause
-	// Detail says more: whose thread, which softirq, what the worker slept in.
+	// Detail is additional information: the thread, the softirq, or the system call in which the
+	// worker slept.
 	Detail string
-	// Calls are the system calls that another thread of the forwarder began in this time, if it is
-	// that one's; see judge.explain.
+	// Calls are the system calls that another thread of the forwarder began in this interval, if
+	// the packet waited behind that thread; see explain.
 	Calls string
 }
 
-// Way is a packet's, in parts without gaps.
+// Way is the path of a packet, in parts without gaps.
 type Way struct {
 	stateless.Arrival
 	Parts []Part
-	// worker is the thread that sent it on; 0 if it is not known, or the kernel forwarded it.
+	// worker is the thread that forwarded it; 0 if unknown, or if the kernel forwarded it.
 	worker uint32
 }
 
 // Took is the packet's latency in nanoseconds.
 func (w *Way) Took() uint64 { return w.Came - w.Sent }
 
-// setup is who is who in a recording.
+// setup describes the threads and interfaces of a recording.
 type setup struct {
 	senders   []uint32 // threads of the generator, by queue
-	forwarder int      // the process that forwards; 0 where the kernel does
+	forwarder int      // the forwarding process; 0 if the kernel forwards
 	generator int      // this process
-	front     device   // that packets arrive at
+	front     device   // the interface on which packets arrive
 }
 
-// judge divides the ways of packets.
+// judge attributes the time of packets' paths to causes.
 type judge struct {
 	setup
 	*timeline
-	queues  []uint64 // NAPIs of front, by queue; nil if they are not known
-	workers []uint32 // threads of the forwarder that sent packets on
+	queues  []uint64 // NAPIs of front, by queue; nil if unknown
+	workers []uint32 // threads of the forwarder that forwarded packets
 }
 
-// newJudge finds out which queues and which workers there are.
+// newJudge finds the queues and the workers of a recording.
 func newJudge(s setup, t *timeline, packets []stateless.Arrival) *judge {
 	j := &judge{setup: s, timeline: t}
-	// The queues of a veth are an array (struct veth_priv), so their addresses rise with their
-	// numbers. A queue that took nothing has no poll.
+	// The queues of a veth are an array (struct veth_priv), so their addresses increase with their
+	// numbers. A queue without packets has no poll.
 	for id, polls := range t.polls[s.front] {
 		if last := polls[len(polls)-1]; last.before+uint64(last.work) > 0 {
 			j.queues = append(j.queues, id)
@@ -94,8 +95,8 @@ func newJudge(s setup, t *timeline, packets []stateless.Arrival) *judge {
 	return j
 }
 
-// findWorkers finds the threads of the forwarder in whose calls packets were received: others send,
-// too, to netlink and to the status socket's clients.
+// findWorkers finds the threads of the forwarder during whose calls packets were received: other
+// threads send, too, to netlink and to the status socket's clients.
 func (j *judge) findWorkers(packets []stateless.Arrival) {
 	const few = 3
 	times := map[uint32]int{}
@@ -116,7 +117,7 @@ func (j *judge) findWorkers(packets []stateless.Arrival) {
 	slices.Sort(j.workers)
 }
 
-// way divides that of a packet, the rank-th that came of those that share its stamp and queue.
+// way divides the path of a packet, the rank-th to arrive of the packets with its stamp and queue.
 func (j *judge) way(p stateless.Arrival, rank uint32) Way {
 	w := Way{Arrival: p}
 	queue := int(p.Flow) % len(j.senders)
@@ -144,7 +145,7 @@ func (j *judge) way(p stateless.Arrival, rank uint32) Way {
 	return w
 }
 
-// arrived is when a queue's NAPI gave the rank-th packet after a time to whom it is for.
+// arrived is the time when a queue's NAPI delivered the rank-th packet after from.
 func (j *judge) arrived(queue int, from uint64, rank uint32) uint64 {
 	if j.queues == nil {
 		return from
@@ -159,8 +160,9 @@ func (j *judge) arrived(queue int, from uint64, rank uint32) uint64 {
 	return from
 }
 
-// sentBy is the worker that sent a packet on, and when its call began: the one whose call the
-// receiver's program ran in, or else the first that sent after the packet had arrived.
+// sentBy returns the worker that forwarded a packet, and the time when its call began: the worker
+// in whose call the receiver's program ran, or else the first that sent after the packet had
+// arrived.
 func (j *judge) sentBy(p *stateless.Arrival, arrived uint64) (worker uint32, from uint64) {
 	if s, ok := j.spanAt(uint16(p.CPU), p.Came); ok && slices.Contains(j.workers, s.thread) {
 		if c, ok := j.callAt(s.thread, p.Came); ok && c.number == unix.SYS_SENDTO && c.from >= arrived {
@@ -176,7 +178,7 @@ func (j *judge) sentBy(p *stateless.Arrival, arrived uint64) (worker uint32, fro
 	return worker, from
 }
 
-// walk divides a time at each event that may change the cause.
+// walk divides an interval at each event that may change the cause.
 func (j *judge) walk(w *Way, from, to uint64, cause func(uint64) (Cause, string)) {
 	if from >= to {
 		return
@@ -205,14 +207,14 @@ func (j *judge) walk(w *Way, from, to uint64, cause func(uint64) (Cause, string)
 	}
 	for _, samples := range j.samples {
 		for i := max(at(samples, sampleAt, from), 0); i+1 < len(samples) && samples[i].at < to; i++ {
-			cut((samples[i].at + samples[i+1].at + 1) / 2) // where the nearest changes
+			cut((samples[i].at + samples[i+1].at + 1) / 2) // where the nearest sample changes
 		}
 	}
 	slices.Sort(cuts)
 	w.parts(from, to, slices.Compact(cuts), cause)
 }
 
-// parts appends the parts of a time; neighbours of one cause and detail are one.
+// parts appends the parts of an interval, and joins adjacent parts with equal cause and detail.
 func (w *Way) parts(from, to uint64, cuts []uint64, cause func(uint64) (Cause, string)) {
 	for _, end := range append(cuts, to) {
 		c, detail := cause(from)
@@ -226,8 +228,8 @@ func (w *Way) parts(from, to uint64, cuts []uint64, cause func(uint64) (Cause, s
 	}
 }
 
-// causeOf is why a thread that has to do something has not done it. own is what its own work counts
-// as; Sender counts as that in any state.
+// causeOf returns the cause at a time for a thread that has to handle the packet. own is the cause
+// if the thread runs its own code; if own is Sender, the cause is Sender in every state.
 func (j *judge) causeOf(id uint32, own Cause) func(uint64) (Cause, string) {
 	return func(time uint64) (Cause, string) {
 		c, detail := j.stateCause(id, own, time)
@@ -254,7 +256,7 @@ func (j *judge) stateCause(id uint32, own Cause, time uint64) (Cause, string) {
 		return Asleep, ""
 	case s != running && on.context == inThread && on.thread == 0:
 		return WakeUp, ""
-	case s != running && on.context == inThread && on.thread == id: // it is just beginning
+	case s != running && on.context == inThread && on.thread == id: // it is about to start
 		return WakeUp, ""
 	case s != running && on.context == inThread:
 		name := j.nameOf(on.thread)
@@ -274,7 +276,7 @@ func (j *judge) stateCause(id uint32, own Cause, time uint64) (Cause, string) {
 	return own, j.workAt(id, time)
 }
 
-// arriving is for the time after the generator's call began, until the packet is in the ring.
+// arriving is for the interval from the generator's call until the packet is in the ring.
 func (j *judge) arriving(sender uint32) func(uint64) (Cause, string) {
 	return func(time uint64) (Cause, string) {
 		s, cpu := j.stateAt(sender, time)
@@ -295,7 +297,7 @@ func (j *judge) arriving(sender uint32) func(uint64) (Cause, string) {
 	}
 }
 
-// delivering is for the time after the worker's call began, until the receiver has the packet.
+// delivering is for the interval from the worker's call until the receiver has the packet.
 func (j *judge) delivering(worker uint32, cpu uint16) func(uint64) (Cause, string) {
 	return func(time uint64) (Cause, string) {
 		if c, ok := j.callAt(worker, time); ok && c.number == unix.SYS_SENDTO {
@@ -314,8 +316,8 @@ func (j *judge) delivering(worker uint32, cpu uint16) func(uint64) (Cause, strin
 	}
 }
 
-// inKernel is for the time after the generator's call began, where the kernel forwards on the CPU
-// that the receiver's program runs on.
+// inKernel is for the interval from the generator's call on, if the kernel forwards on the CPU on
+// which the receiver's program runs.
 func (j *judge) inKernel(p *stateless.Arrival, sender uint32) func(uint64) (Cause, string) {
 	return func(time uint64) (Cause, string) {
 		on, ok := j.spanAt(uint16(p.CPU), time)
@@ -338,7 +340,7 @@ func (j *judge) inKernel(p *stateless.Arrival, sender uint32) func(uint64) (Caus
 	}
 }
 
-// explain adds to a way what other threads of the forwarder did while the packet waited for them.
+// explain adds to a way the work of the forwarder's other threads behind which the packet waited.
 func (j *judge) explain(w *Way) {
 	for i := range w.Parts {
 		p := &w.Parts[i]
@@ -367,9 +369,9 @@ func (j *judge) explain(w *Way) {
 	}
 }
 
-const mostCalls = 5 // that a part names
+const mostCalls = 5 // named by a part
 
-// nameOf says which thread, and whose.
+// nameOf names a thread, and its owner.
 func (j *judge) nameOf(id uint32) string {
 	t, ok := j.recording.threads[id]
 	switch {
@@ -387,7 +389,7 @@ func (j *judge) nameOf(id uint32) string {
 	return t.name
 }
 
-// name names what ran on a CPU instead of the thread that waits.
+// name names the softirq, interrupt or thread that ran on a CPU instead of the waiting thread.
 func (s *span) name() string {
 	if s.context == inInterrupt {
 		return [...]string{"device interrupt", "timer interrupt", "reschedule interrupt", "call interrupt"}[s.vector%4]

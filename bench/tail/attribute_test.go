@@ -11,7 +11,7 @@ import (
 	"sluice.dev/sluice/test/bed/stateless"
 )
 
-// Who is who in the recordings of this file.
+// The processes and threads in the recordings of this file.
 const (
 	generator, forwarder       = 1, 2 // processes
 	sender, worker, other, hog = 10, 20, 21, 30
@@ -25,7 +25,7 @@ var threads = map[uint32]thread{
 	ksoftirqd: {31, "ksoftirqd/1"},
 }
 
-// What stacks of samples are about.
+// Work shown by the stacks of samples.
 var works = map[uint32]string{1: "expiry", 2: "forwarding", 3: "Go: garbage collection"}
 
 // Events, in microseconds.
@@ -52,8 +52,8 @@ func polls(at uint64, cpu uint16, packets uint32) event {
 		state: packets}
 }
 
-// sending is the generator's part: it is stamped at 100, the call is from 102 to 110, and the
-// gateway has the packet at 105.
+// sending is the generator's part: the stamp is at 100, the call from 102 to 110, and the gateway
+// has the packet at 105.
 func sending(first ...event) []event {
 	return append(first,
 		runs(0, 0, 0, sender, 0),
@@ -62,7 +62,8 @@ func sending(first ...event) []event {
 		returns(110, 0, sender))
 }
 
-// delivered is the worker's: it sends from one time on, and the receiver has the packet 4 us later.
+// delivered is the worker's part: it sends from one time on, and the receiver has the packet 4 us
+// later.
 func delivered(at uint64) []event {
 	return []event{
 		calls(at, 1, worker, unix.SYS_SENDTO), soft(at+2, 1, softirq, netRX), soft(at+5, 1, softirqEnd, netRX),
@@ -74,7 +75,7 @@ func TestWay(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		events [][]event
-		came   uint64 // the packet, us
+		came   uint64 // arrival of the packet, us
 		cpu    uint32
 		kernel bool
 		want   []string
@@ -215,7 +216,7 @@ func TestWay(t *testing.T) {
 	}
 }
 
-// join adds up neighbours of one name: a way has none.
+// join adds adjacent parts with equal names: a way has none.
 func join(list []string) (out []string) {
 	var last string
 	var sum int
@@ -234,7 +235,7 @@ func join(list []string) (out []string) {
 	return out
 }
 
-// Packets of one stamp arrive one after another, and a poll that takes two ends for both.
+// Packets with the same stamp arrive one after another, and a poll of two packets ends for both.
 func TestArrived(t *testing.T) {
 	r := &recording{threads: threads, events: []event{polls(10, 0, 5), polls(105, 0, 1), polls(107, 0, 2),
 		polls(109, 0, 1)}}
@@ -246,7 +247,8 @@ func TestArrived(t *testing.T) {
 	}
 }
 
-// A thread in whose calls packets are received is a worker's; one that sends to netlink is not.
+// A thread during whose calls packets are received is a worker; a thread that sends to netlink is
+// not.
 func TestFindWorkers(t *testing.T) {
 	r := &recording{threads: threads, events: slices.Concat([]event{runs(0, 1, 0, worker, 0)}, delivered(150),
 		delivered(250), delivered(350), []event{runs(400, 1, worker, other, 1),
@@ -259,7 +261,7 @@ func TestFindWorkers(t *testing.T) {
 	}
 }
 
-// What a thread of the forwarder did while a packet waited behind it is said.
+// The detail names the work of a forwarder's thread behind which a packet waited.
 func TestExplain(t *testing.T) {
 	r := &recording{threads: threads, events: append(sending(runs(0, 1, 0, worker, 0)), runs(120, 1, worker, other, 0),
 		calls(121, 1, other, unix.SYS_SOCKET), returns(122, 1, other), calls(123, 1, other, unix.SYS_SENDTO),
@@ -282,7 +284,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// A part of the Go runtime in a stack counts first, then the innermost known function of a worker.
+// A part of the Go runtime in a stack has precedence, then the innermost known function of a
+// worker.
 func TestWorkOf(t *testing.T) {
 	const step, loop = module + "fastpath.(*Worker).Step", module + "fastpath.(*Runner).loop"
 	for _, c := range []struct {

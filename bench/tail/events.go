@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kind is what an event is about; enum kind of trace.bpf.c is the twin.
+// kind is the type of an event; enum kind of trace.bpf.c has the same values.
 type kind uint16
 
 const (
@@ -31,7 +31,7 @@ const (
 	sampled                      // thread ran, with a stack (state)
 )
 
-// event is what a program recorded, and where.
+// event is an event recorded by a program.
 type event struct {
 	at, id               uint64 // CLOCK_MONOTONIC, nanoseconds
 	thread, other, state uint32
@@ -42,44 +42,44 @@ type event struct {
 // netRX is the vector of softirqs that receive (NET_RX_SOFTIRQ, include/linux/interrupt.h).
 const netRX = 3
 
-// thread is what is known of one.
+// thread describes a thread.
 type thread struct {
 	process int
 	name    string
 }
 
-// recording is what happened in some time.
+// recording holds the events of an interval.
 type recording struct {
 	events  []event // by time
 	threads map[uint32]thread
-	lost    uint64            // events for which there was no room
-	works   map[uint32]string // what sampled stacks are about, see workOf
+	lost    uint64            // events dropped because there was no room
+	works   map[uint32]string // the work that sampled stacks show, see workOf
 }
 
 // eventBytes is the size of struct event of trace.bpf.c.
 const eventBytes = 32
 
-// recorder has the programs loaded.
+// recorder holds the loaded programs.
 type recorder struct {
 	objects traceObjects
 	cpus    int
-	room    int // events of a CPU
+	room    int // events per CPU
 	links   []link.Link
-	// forwarder is the process whose threads are sampled; 0 is none.
+	// forwarder is the process whose threads are sampled; 0: none.
 	forwarder int
 	samples   []*os.File
 	symbols   symbols
 }
 
-// optional are programs whose tracepoints not every processor has.
+// optional are programs whose tracepoints some processors lack.
 var optional = map[string]bool{
 	traceProgLocalTimerEntry: true, traceProgLocalTimerExit: true,
 	traceProgRescheduleEntry: true, traceProgRescheduleExit: true,
 	traceProgCallFunctionSingleEntry: true, traceProgCallFunctionSingleExit: true,
 }
 
-// openRecorder loads the programs, with room for some events of each CPU. System calls of the
-// generator and of the forwarder are recorded, and samples of the forwarder's threads; 0 is none.
+// openRecorder loads the programs, with room for a number of events per CPU. They record the system
+// calls of the generator and of the forwarder, and sample the forwarder's threads; 0: none.
 func openRecorder(room, generator, forwarder int) (*recorder, error) {
 	spec, err := loadTrace()
 	if err != nil {
@@ -116,7 +116,7 @@ func openRecorder(room, generator, forwarder int) (*recorder, error) {
 		if !optional[name] {
 			return nil, fmt.Errorf("this kernel has no tracepoint %s", p.AttachTo)
 		}
-		// A program that is never attached, in place of one that cannot be loaded.
+		// A program that is never attached replaces one that cannot be loaded.
 		spec.Programs[name] = spec.Programs[traceProgSoftirqEntry].Copy()
 		spec.Programs[name].Name = absent
 	}
@@ -128,7 +128,7 @@ func openRecorder(room, generator, forwarder int) (*recorder, error) {
 
 const absent = "absent"
 
-// start records from now on.
+// start starts the recording.
 func (r *recorder) start() error {
 	p := &r.objects.tracePrograms
 	for _, program := range [...]*ebpf.Program{
@@ -171,7 +171,7 @@ func (r *recorder) detach() error {
 	return errors.Join(errs...)
 }
 
-// stop ends the recording and returns it; nothing is recorded twice.
+// stop ends the recording and returns it; the buffers are then empty.
 func (r *recorder) stop() (*recording, error) {
 	if err := r.detach(); err != nil {
 		return nil, err
@@ -188,8 +188,7 @@ func (r *recorder) stop() (*recording, error) {
 	return out, nil
 }
 
-// read returns what is recorded so far. An event that is being written while the recorder runs may
-// be incomplete.
+// read returns the recorded events. While the recorder runs, the last event may be incomplete.
 func (r *recorder) read() (*recording, error) {
 	out := &recording{threads: map[uint32]thread{}, works: map[uint32]string{}}
 	size := (r.room*r.cpus*eventBytes + unix.Getpagesize() - 1) / unix.Getpagesize() * unix.Getpagesize()
@@ -223,11 +222,11 @@ func (r *recorder) read() (*recording, error) {
 	return out, nil
 }
 
-// functions are those of a sampled stack, the innermost first.
+// functions returns the functions of a sampled stack, the innermost first.
 func (r *recorder) functions(stack uint32) []string {
 	var s traceStack
 	if err := r.objects.Stacks.Lookup(stack, &s); err != nil {
-		return nil // it had no room there
+		return nil // the stack map was full
 	}
 	return r.symbols.stack(s.Functions[:])
 }

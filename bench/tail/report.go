@@ -27,16 +27,16 @@ func (g *group) sums() (by [causes]uint64, all uint64) {
 	return by, all
 }
 
-// detail is a cause with its detail, and what it took of a group's packets.
+// detail is a cause with its detail, and its share of a group's packets.
 type detail struct {
 	cause          Cause
 	text           string
 	sum            uint64
 	longest        uint64 // of one packet
-	packets, chief int    // that met it; of whose ways it is the longest part
+	packets, chief int    // packets with this detail; packets for which it is the longest
 }
 
-// details are a group's, the longest first.
+// details are the details of a group, the longest first.
 func (g *group) details() []detail {
 	type key struct {
 		cause Cause
@@ -94,7 +94,7 @@ func (a *anatomy) print(out io.Writer, worst int) {
 	}
 	_ = w.Flush()
 	if a.lost > 0 {
-		fmt.Fprintf(out, "%d events had no room: what is unknown below is due to that\n", a.lost)
+		fmt.Fprintf(out, "%d events had no room: causes below may be unknown for that reason\n", a.lost)
 	}
 	fmt.Fprintln(w, "\nshare of the time of packets\tpackets\tus at least\t"+strings.Join(causeNames(), "\t")+"\t")
 	for i := range a.groups {
@@ -156,7 +156,7 @@ func percent(n, of uint64) string {
 	return fmt.Sprintf("%.0f %%", 100*float64(n)/float64(of))
 }
 
-// print writes a packet's way.
+// print writes the path of a packet.
 func (w *Way) print(out io.Writer) {
 	fmt.Fprintf(out, "\na packet that took %.0f us, flow %d, received on CPU %d:\n", us(time.Duration(w.Took())),
 		w.Flow, w.CPU)
@@ -170,7 +170,7 @@ func (w *Way) print(out io.Writer) {
 	}
 }
 
-// points are the shares in the form of all experiments.
+// points are the shares in the common result format.
 func (a *anatomy) points(c *compare.Config) (list []results.Point) {
 	params := map[string]string{
 		"rate": strconv.FormatFloat(a.rate, 'f', -1, 64), "queues": strconv.Itoa(a.senders.Queues),
@@ -192,7 +192,7 @@ func (a *anatomy) points(c *compare.Config) (list []results.Point) {
 	return list
 }
 
-// merge adds the samples of later trials to the points under the same conditions.
+// merge adds the samples of later trials to the points with the same conditions.
 func merge(list, more []results.Point) []results.Point {
 	for _, p := range more {
 		i := slices.IndexFunc(list, func(have results.Point) bool { return have.Key() == p.Key() })

@@ -17,14 +17,14 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// Config selects what to look at.
+// Config selects the systems, rates and packets.
 type Config struct {
 	compare.Config // Systems, Rows, Services, At, Duration, Repeat, ...
-	// Worst is how many of the slowest packets are printed with their whole way.
+	// Worst is the number of slowest packets printed with their whole path.
 	Worst int
 }
 
-// Defaults is what the command does without flags.
+// Defaults returns the defaults of the command.
 func Defaults() Config {
 	c := Config{Config: compare.Defaults(), Worst: 1}
 	c.Systems = []string{"sluice", "nftables-rps"}
@@ -32,7 +32,7 @@ func Defaults() Config {
 	return c
 }
 
-// Run visits the systems, prints tables, and returns what it found.
+// Run visits the systems, prints tables, and returns the results.
 func Run(ctx context.Context, c Config) (*results.Run, error) {
 	run := results.Begin("veth pairs without a bridge, native XDP, copy mode; offloads off")
 	if len(c.At) == 0 {
@@ -62,12 +62,12 @@ func Run(ctx context.Context, c Config) (*results.Run, error) {
 	return run, run.Finish(c.JSON)
 }
 
-// anatomy is what became of one recorded trial.
+// anatomy is the result of one recorded trial.
 type anatomy struct {
 	system  string
 	senders compare.Senders
 	rate    float64
-	// plain is the trial that was not recorded, traced the one that was.
+	// plain is the unrecorded trial, traced the recorded one.
 	plain, traced *stateless.Histogram
 	groups        []group
 	lost          uint64 // events
@@ -76,12 +76,12 @@ type anatomy struct {
 // group is the packets from one percentile on.
 type group struct {
 	name    string
-	from    time.Duration // the fastest of them
+	from    time.Duration // the fastest packet of the group
 	ways    []Way         // slowest first
 	packets int
 }
 
-// look has a trial that is not recorded, and one that is.
+// look runs an unrecorded trial and a recorded one.
 func (c *Config) look(ctx context.Context, v *compare.Visit, rate float64) (a *anatomy, err error) {
 	load := stateless.Load{Rate: rate, Duration: c.Duration}
 	plain, err := trial(ctx, v.Lab, load)
@@ -131,15 +131,15 @@ func trial(ctx context.Context, lab *stateless.Lab, load stateless.Load) (*state
 	return r, err
 }
 
-// roomFor is how many events a CPU may have: a packet is sent, polled, forwarded and polled by the
-// receiver, and each may be a softirq of its own.
+// roomFor is the number of events per CPU: a packet is sent, polled, forwarded and polled by the
+// receiver, and each step may be a softirq of its own.
 func roomFor(rate float64, d time.Duration) int {
-	const each, others = 12, 300_000 // events of a packet; of all else in a second
+	const each, others = 12, 300_000 // events per packet; other events per second
 	const beside = 500 * time.Millisecond
 	return int((each*rate + others) * (d + beside).Seconds())
 }
 
-// deviceOf finds an interface of a host as events name it.
+// deviceOf finds an interface of a host, identified as in events.
 func deviceOf(h *topo.Host, name string) (d device, err error) {
 	err = h.Run(func() error {
 		var s unix.Stat_t
@@ -156,16 +156,17 @@ func deviceOf(h *topo.Host, name string) (d device, err error) {
 	return d, err
 }
 
-// percentile is where a group of packets begins.
+// percentile is the beginning of a group of packets.
 type percentile struct {
 	name string
 	from float64
 }
 
-// percentilesOf are the groups that are looked at; the last one's packets are described.
+// percentilesOf are the groups; the packets of the last one are described in detail.
 var percentilesOf = []percentile{{"p50", 50}, {"p99", 99}, {"p99.9", 99.9}}
 
-// groups divides the ways of the packets beyond each percentile: of those about the median, 1 %.
+// groups divides the paths of the packets beyond each percentile; at the median, of 1 % of the
+// packets.
 func (j *judge) groups(packets []stateless.Arrival) (list []group) {
 	type ranked struct {
 		stateless.Arrival

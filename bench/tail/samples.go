@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// samplePeriod is the processor time of a thread between two samples of it. One costs some 8 us.
+// samplePeriod is a thread's processor time between two samples. A sample costs about 8 us.
 const samplePeriod = 250_000 // ns
 
-// sample is what a thread of the forwarder did at a time.
+// sample is the work of a thread of the forwarder at a time.
 type sample struct {
 	at   uint64
 	work string // see workOf
@@ -26,8 +26,8 @@ type sample struct {
 
 func sampleAt(s *sample) uint64 { return s.at }
 
-// sampleThreads has a program run whenever a thread of a process has used samplePeriod. Threads
-// that the process starts later are sampled, too.
+// sampleThreads runs a program whenever a thread of a process has used samplePeriod. It also
+// samples threads that the process starts later.
 func sampleThreads(process int, program *ebpf.Program) (events []*os.File, err error) {
 	const tries = 20
 	for range tries {
@@ -46,7 +46,7 @@ func sampleThreads(process int, program *ebpf.Program) (events []*os.File, err e
 		if subset(after, before) {
 			return events, nil
 		}
-		// A thread that was not sampled yet may have started one, which did not inherit the event.
+		// A thread not yet sampled may have started another one, which did not inherit the event.
 		for _, e := range events {
 			_ = e.Close() // the kernel reports no error of it
 		}
@@ -54,7 +54,7 @@ func sampleThreads(process int, program *ebpf.Program) (events []*os.File, err e
 	return nil, fmt.Errorf("the forwarder started threads during each of %d attempts to sample all", tries)
 }
 
-// subset reports whether all of a, which ascends, is in b.
+// subset reports whether all elements of a, in ascending order, are in b.
 func subset(a, b []int) bool {
 	return !slices.ContainsFunc(a, func(id int) bool { return !slices.Contains(b, id) })
 }
@@ -73,7 +73,7 @@ func threadsOf(process int) (threads []int, err error) {
 	return threads, nil
 }
 
-// sampleEach has a program run whenever one of some threads, or one that it starts later, has used
+// sampleEach runs a program whenever one of the threads, or one that it starts later, has used
 // samplePeriod.
 func sampleEach(threads []int, program *ebpf.Program) (events []*os.File, err error) {
 	attr := unix.PerfEventAttr{
@@ -100,7 +100,7 @@ func sampleEach(threads []int, program *ebpf.Program) (events []*os.File, err er
 type symbols struct{ table *gosym.Table }
 
 // symbolsOf reads a running process's table of functions, which Go's linker keeps when it strips
-// symbols. A program in another language has none.
+// symbols. Programs in other languages have none.
 func symbolsOf(process int) (s symbols, err error) {
 	f, err := elf.Open(fmt.Sprintf("/proc/%d/exe", process))
 	if err != nil {
@@ -121,7 +121,7 @@ func symbolsOf(process int) (s symbols, err error) {
 	return s, nil
 }
 
-// stack is the functions of a call stack, the innermost first.
+// stack returns the functions of a call stack, the innermost first.
 func (s *symbols) stack(addresses []uint64) (functions []string) {
 	if s.table == nil {
 		return nil
@@ -131,7 +131,7 @@ func (s *symbols) stack(addresses []uint64) (functions []string) {
 			break
 		}
 		if i > 0 {
-			pc-- // an address of return is after the call
+			pc-- // a return address is after the call
 		}
 		if f := s.table.PCToFunc(pc); f != nil {
 			functions = append(functions, f.Name)
@@ -140,8 +140,8 @@ func (s *symbols) stack(addresses []uint64) (functions []string) {
 	return functions
 }
 
-// runtimeWork are parts of the Go runtime by how its functions' names begin. They come before a
-// worker's own work, in which a goroutine may have to help.
+// runtimeWork are parts of the Go runtime by the prefixes of its functions' names. They have
+// precedence over a worker's own work, in which a goroutine may have to assist the runtime.
 var runtimeWork = []struct {
 	work     string
 	prefixes []string
@@ -154,8 +154,8 @@ var runtimeWork = []struct {
 	{"Go: scheduler", []string{"schedule", "findRunnable", "mcall"}},
 }
 
-// ownWork are the parts of a worker's loop by its functions' names; the innermost that is here
-// counts.
+// ownWork are the parts of a worker's loop by its functions' names; the innermost listed function
+// is used.
 var ownWork = map[string]string{
 	"fastpath/thread.Yield":              "yield",
 	"fastpath.(*Runner).sleep":           "begins or ends a sleep",
@@ -178,10 +178,10 @@ var ownWork = map[string]string{
 	"fastpath.(*Runner).loop":            "looks for packets",
 }
 
-// module begins the names of our packages.
+// module is the prefix of this project's package names.
 const module = "sluice.dev/sluice/"
 
-// workOf names what a thread with a call stack works at: a part of the Go runtime, a part of a
+// workOf names the work of a thread with a call stack: a part of the Go runtime, a part of a
 // worker's loop or, for any other goroutine, the innermost function of this module; "" if the stack
 // has none of them.
 func workOf(functions []string) string {

@@ -25,26 +25,26 @@ import (
 )
 
 const (
-	culprit = "tail-culprit" // as the kernel names its thread
+	culprit = "tail-culprit" // the name of its thread in the kernel
 	slow    = "p60"
 )
 
-// A thread that computes on the worker's CPU is what slow packets wait behind, by name: it has half
-// of that CPU, and the slower two fifths of the packets are those that come meanwhile. One of
-// several recordings counts: other threads of the gateway may wait for the culprit, and its worker
-// for them.
+// A thread that computes on the worker's CPU must appear by name as the cause of slow packets: it
+// has half of that CPU, and the slowest two fifths of the packets are the ones that arrive during
+// its turns. One of several recordings suffices: other threads of the gateway may wait for the
+// culprit, and its worker for them.
 func TestNamesTheCulprit(t *testing.T) {
 	dir := t.TempDir()
 	sluice, err := launch.Build(dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cpu := min(1, runtime.NumCPU()-1) // not the sender's
+	cpu := min(1, runtime.NumCPU()-1) // not the sender's CPU
 	compute(t, dir, cpu)
 	c := Defaults()
 	c.Sluice, c.JSON = sluice, filepath.Join(dir, "tail.json")
 	c.Systems, c.At = []string{"sluice-options"}, []float64{20_000}
-	c.Options = fmt.Sprintf("workerCPUs: [%d]\ntuning: {precedence: none}", cpu) // else workers go before it
+	c.Options = fmt.Sprintf("workerCPUs: [%d]\ntuning: {precedence: none}", cpu) // no priority over it
 	if c.Rows, err = compare.ParseSenders([]string{"one-queue"}); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestNamesTheCulprit(t *testing.T) {
 	t.Error("no recording says so")
 }
 
-// namesTheCulprit records once, and returns what is wrong with what it says.
+// namesTheCulprit records once, and returns the defects of the result.
 func namesTheCulprit(t *testing.T, c Config) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -90,7 +90,7 @@ func namesTheCulprit(t *testing.T, c Config) string {
 	return ""
 }
 
-// culpritVariable makes this program the culprit, on the CPU of that number.
+// culpritVariable makes this program the culprit, on the CPU with that number.
 const culpritVariable = "SLUICE_TAIL_CULPRIT"
 
 func TestMain(m *testing.M) {
@@ -104,8 +104,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// alternate computes on a CPU and rests, in turns, as long as the test that started it lives. It
-// goes before all threads without a real-time policy, so that what else runs there does not matter.
+// alternate computes on a CPU and rests, in turns, until the test that started it ends. It has
+// priority over all threads without a real-time policy, so that other work there does not matter.
 func alternate(cpu string) error {
 	const turn = 5 * time.Millisecond
 	n, err := strconv.Atoi(cpu)
@@ -131,7 +131,7 @@ func alternate(cpu string) error {
 	return nil
 }
 
-// compute has a process of the culprit's name on a CPU until the test ends.
+// compute runs a process with the culprit's name on a CPU until the test ends.
 func compute(t *testing.T, dir string, cpu int) {
 	t.Helper()
 	self, err := os.Executable()
@@ -154,9 +154,9 @@ func compute(t *testing.T, dir string, cpu int) {
 	})
 }
 
-// Samples of a process name the function that its threads spend their time in, of a thread that
-// begins later as well. Threads compute until each has been sampled a few times: how many samples
-// an amount of processor time yields depends on the machine, whose host may delay timers.
+// Samples of a process name the function in which its threads spend their time, also for a thread
+// that begins later. Threads compute until each has been sampled a few times: the number of samples
+// for an amount of processor time depends on the machine, whose host may delay timers.
 func TestSamplesNameFunctions(t *testing.T) {
 	r, err := openRecorder(1_000_000, 0, os.Getpid())
 	if err != nil {

@@ -2,7 +2,7 @@ package tail
 
 import "sort"
 
-// runsIn is where the code is that a CPU runs.
+// runsIn is the context of the code that a CPU runs.
 type runsIn uint8
 
 const (
@@ -11,33 +11,33 @@ const (
 	inInterrupt
 )
 
-// span is what a CPU did from a time on, until the next one.
+// span is the activity of a CPU from a time on, until the next one.
 type span struct {
 	from    uint64
-	thread  uint32 // whose turn it is; 0 is the idle loop
+	thread  uint32 // the current thread; 0 is the idle loop
 	context runsIn
 	vector  uint32 // of a softirq, or the source of an interrupt
 }
 
-// state is a thread's.
+// state is the scheduling state of a thread.
 type state uint8
 
 const (
 	unknown  state = iota
-	running        // on cpu
+	running        // on a CPU
 	runnable       // preempted, or it yielded
 	asleep
-	woken // and does not run yet
+	woken // but does not run yet
 )
 
 // change is the state of a thread from a time on, until the next one.
 type change struct {
 	from  uint64
 	state state
-	cpu   uint16 // that it runs on, or ran on last
+	cpu   uint16 // the CPU on which it runs, or ran last
 }
 
-// called is a system call of a thread. to is the largest time if it did not end.
+// called is a system call of a thread. to is the largest time if the call did not end.
 type called struct {
 	from, to uint64
 	number   uint32
@@ -50,29 +50,29 @@ type poll struct {
 	work   uint32
 }
 
-// timeline is a recording by who it is about.
+// timeline is a recording sorted by CPU, thread and NAPI.
 type timeline struct {
 	recording *recording
 	cpus      map[uint16][]span
 	states    map[uint32][]change
 	calls     map[uint32][]called
 	samples   map[uint32][]sample
-	// polls are by NAPI of an interface.
+	// polls are by interface and NAPI.
 	polls map[device]map[uint64][]poll
 }
 
 // device is an interface of a network namespace.
 type device struct{ space, index uint32 }
 
-// wokenAlready is how long before a thread stops the event may come that wakes it again: the waker
-// on another CPU sees that it is about to.
+// wokenAlready is how long before a thread stops its next wake-up may be recorded: the waker on
+// another CPU sees that the thread is about to stop.
 const wokenAlready = 20_000
 
 // newTimeline reads events in the order of time.
 func newTimeline(r *recording) *timeline {
 	t := &timeline{recording: r, cpus: map[uint16][]span{}, states: map[uint32][]change{},
 		calls: map[uint32][]called{}, samples: map[uint32][]sample{}, polls: map[device]map[uint64][]poll{}}
-	nested := map[uint16][]span{} // what a softirq or an interrupt interrupted
+	nested := map[uint16][]span{} // the spans that a softirq or an interrupt interrupted
 	wakings := map[uint32]uint64{}
 	for i := range r.events {
 		e := &r.events[i]
@@ -146,14 +146,14 @@ func (t *timeline) last(thread uint32) *change {
 	return nil
 }
 
-// change notes a state. The idle loops of all CPUs have one number, and no state.
+// change records a state. The idle loops of all CPUs share number 0, and have no state.
 func (t *timeline) change(thread uint32, c change) {
 	if thread != 0 {
 		t.states[thread] = append(t.states[thread], c)
 	}
 }
 
-// at is the index of the last element of a list that begins at a time or before it, or -1.
+// at returns the index of the last element of a list that begins at or before a time, or -1.
 func at[T any](list []T, from func(*T) uint64, time uint64) int {
 	return sort.Search(len(list), func(i int) bool { return from(&list[i]) > time }) - 1
 }
@@ -163,7 +163,7 @@ func changeFrom(c *change) uint64 { return c.from }
 func callFrom(c *called) uint64   { return c.from }
 func pollAt(p *poll) uint64       { return p.at }
 
-// spanAt is what a CPU did at a time. ok is false before the first event.
+// spanAt is the activity of a CPU at a time. ok is false before the first event.
 func (t *timeline) spanAt(cpu uint16, time uint64) (s span, ok bool) {
 	list := t.cpus[cpu]
 	i := at(list, spanFrom, time)
@@ -173,7 +173,7 @@ func (t *timeline) spanAt(cpu uint16, time uint64) (s span, ok bool) {
 	return list[i], true
 }
 
-// stateAt is a thread's state at a time, and the CPU that it runs on, or will run on next.
+// stateAt is a thread's state at a time, and the CPU on which it runs, or will run next.
 func (t *timeline) stateAt(thread uint32, time uint64) (state, uint16) {
 	list := t.states[thread]
 	i := at(list, changeFrom, time)
@@ -188,7 +188,7 @@ func (t *timeline) stateAt(thread uint32, time uint64) (state, uint16) {
 	return list[i].state, list[i].cpu
 }
 
-// callAt is the system call that a thread is in at a time.
+// callAt is the system call of a thread at a time.
 func (t *timeline) callAt(thread uint32, time uint64) (c called, ok bool) {
 	list := t.calls[thread]
 	i := at(list, callFrom, time)
@@ -198,8 +198,8 @@ func (t *timeline) callAt(thread uint32, time uint64) (c called, ok bool) {
 	return list[i], true
 }
 
-// workAt is what a thread did at a time, by the nearest sample of the time between two of its
-// system calls; "" if there is none.
+// workAt is the work of a thread at a time, from the nearest sample between the surrounding system
+// calls; "" if there is none.
 func (t *timeline) workAt(thread uint32, time uint64) string {
 	calls := t.calls[thread]
 	from, to := uint64(0), ^uint64(0)
@@ -213,12 +213,12 @@ func (t *timeline) workAt(thread uint32, time uint64) string {
 	return t.sampled(thread, time, from, to)
 }
 
-// turnAt is workAt for a thread that others wait for: what it does in system calls counts.
+// turnAt is workAt for a thread for which others wait: its work in system calls is included.
 func (t *timeline) turnAt(thread uint32, time uint64) string {
 	return t.sampled(thread, time, time-min(time, 2*samplePeriod), time+2*samplePeriod)
 }
 
-// sampled is the work of the sample of a time that is nearest to one in it.
+// sampled is the work in the sample nearest to time, among the samples between from and to.
 func (t *timeline) sampled(thread uint32, time, from, to uint64) string {
 	list := t.samples[thread]
 	i := at(list, sampleAt, time)
@@ -233,7 +233,7 @@ func (t *timeline) sampled(thread uint32, time, from, to uint64) string {
 	return ""
 }
 
-// nextCall is the first system call of a number that a thread begins at a time or after it.
+// nextCall is the first system call of a number that a thread begins at or after a time.
 func (t *timeline) nextCall(thread, number uint32, time uint64) (c called, ok bool) {
 	list := t.calls[thread]
 	for i := at(list, callFrom, time-1) + 1; i < len(list); i++ {
