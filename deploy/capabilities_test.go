@@ -61,7 +61,7 @@ func newConfinedWith(t *testing.T, daemon string, capabilities []string, options
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The node has mounted the BPF file system: a pod is not allowed to.
+	// The node has mounted the BPF file system: a pod may not mount it.
 	bpffs := filepath.Join(filepath.Dir(c.gate.ConfigFile()), "bpf")
 	if err := os.Mkdir(bpffs, 0o700); err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func (c *confined) close(t *testing.T) {
 	}
 }
 
-// web is a Service with VIPs of both families and an endpoint on every backend.
+// web creates a Service with VIPs of both families and an endpoint on every backend.
 func (c *confined) web(t *testing.T) {
 	t.Helper()
 	s := launch.Service{Name: "web", Port: webPort, VIPs: []string{vip4, vip6}}
@@ -117,7 +117,7 @@ func (c *confined) web(t *testing.T) {
 	}
 }
 
-// ask makes requests to both VIPs, all of which must be answered.
+// ask sends requests to both VIPs; all must be answered.
 func (c *confined) ask(ctx context.Context, t *testing.T) {
 	t.Helper()
 	for _, vip := range []string{vip4, vip6} {
@@ -146,8 +146,8 @@ func buildDaemon(t *testing.T) string {
 	return path
 }
 
-// What the manifests give the pod is enough: traffic, a crash, a start on what the
-// crash left, traffic, and an end that leaves nothing.
+// The privileges in the manifests suffice: for traffic, a crash, a start after the crash, traffic,
+// and an end that leaves nothing.
 func TestConfinedDaemonForwards(t *testing.T) {
 	o := readManifests(t)
 	c := newConfined(t, buildDaemon(t), capabilities(t, &o))
@@ -173,8 +173,8 @@ func TestConfinedDaemonForwards(t *testing.T) {
 	}
 }
 
-// Each capability of the pod is needed, and without it the daemon says which; but for SYS_NICE,
-// without which workers are scheduled as others are.
+// Each capability of the pod is needed, and without it the daemon names the missing one, except
+// SYS_NICE, without which workers are scheduled like other threads.
 func TestEachCapabilityIsNeeded(t *testing.T) {
 	o := readManifests(t)
 	daemon := buildDaemon(t)

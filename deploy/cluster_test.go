@@ -23,8 +23,8 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// A real API server takes the manifests, and the daemon, confined as its pod and known
-// by the manifests' account alone, serves what the API server has and writes an Event.
+// A real API server accepts the manifests, and the daemon, confined as its pod and with only the
+// rights of the manifests' account, serves the API server's Services and writes an Event.
 func TestRealAPIServer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
@@ -59,7 +59,7 @@ func TestRealAPIServer(t *testing.T) {
 	}
 }
 
-// create writes the manifests as they are; the API server refuses fields it does not know.
+// create creates the manifests' objects unchanged; the API server rejects unknown fields.
 func create(ctx context.Context, t *testing.T, client kubernetes.Interface, o *objects) {
 	t.Helper()
 	strict := metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}
@@ -95,7 +95,7 @@ func create(ctx context.Context, t *testing.T, client kubernetes.Interface, o *o
 	}
 }
 
-// kubeconfig is that of the manifests' account, on the gateway.
+// kubeconfig writes the kubeconfig of the manifests' account on the gateway.
 func kubeconfig(ctx context.Context, t *testing.T, k *cluster.Cluster, gateway *topo.Host, o *objects) string {
 	t.Helper()
 	user, err := k.ServiceAccount(ctx, o.namespace.Name, o.serviceAccount.Name)
@@ -113,8 +113,8 @@ func kubeconfig(ctx context.Context, t *testing.T, k *cluster.Cluster, gateway *
 	return path
 }
 
-// put writes a Service with VIPs of both families, its endpoints, a rival for one of
-// the VIPs, and the gateway's Node.
+// put creates a Service with VIPs of both families, its endpoints, another Service with one of the
+// VIPs, and the gateway's Node.
 func put(ctx context.Context, t *testing.T, k *cluster.Cluster, n *topo.Net) {
 	t.Helper()
 	dual := corev1.IPFamilyPolicyRequireDualStack
@@ -150,7 +150,7 @@ func put(ctx context.Context, t *testing.T, k *cluster.Cluster, n *topo.Net) {
 	}
 }
 
-// waitForEvent waits for the Event about the rival.
+// waitForEvent waits for the Event about the conflicting VIP.
 func waitForEvent(ctx context.Context, t *testing.T, client kubernetes.Interface, c *confined) {
 	t.Helper()
 	var seen []string

@@ -13,18 +13,18 @@ import (
 	"sluice.dev/sluice/host/hostlink"
 )
 
-// Environment of a process that is to become the daemon, confined as a pod is.
+// Environment of a process that will execute the daemon, confined as a pod is.
 const (
 	daemonVariable       = "SLUICE_DEPLOY_DAEMON"       // path of the binary
 	capabilitiesVariable = "SLUICE_DEPLOY_CAPABILITIES" // comma-separated, without CAP_
-	rootVariable         = "SLUICE_DEPLOY_ROOT"         // an empty directory: where its root directory is put together
+	rootVariable         = "SLUICE_DEPLOY_ROOT"         // an empty directory in which its root directory is assembled
 )
 
-// TestMain is also what the daemon is started through: test/bed/launch starts this program,
-// which gives up what a container runtime takes and then executes the daemon.
+// TestMain is also the daemon's launcher: test/bed/launch starts this program, which drops the
+// privileges that a container runtime drops and then executes the daemon.
 func TestMain(m *testing.M) {
 	if path := os.Getenv(daemonVariable); path != "" {
-		runtime.LockOSThread() // capabilities and mounts are of the thread that executes
+		runtime.LockOSThread() // capabilities and mounts belong to the thread that executes
 		err := confine(strings.Split(os.Getenv(capabilitiesVariable), ","), os.Getenv(rootVariable))
 		if err == nil {
 			err = unix.Exec(path, append([]string{"sluice"}, os.Args[1:]...), os.Environ())
@@ -41,12 +41,12 @@ var capabilityBits = map[string]uint{
 	"PERFMON": unix.CAP_PERFMON, "IPC_LOCK": unix.CAP_IPC_LOCK, "SYS_NICE": unix.CAP_SYS_NICE,
 }
 
-// containerMemlock is the limit that the kernel gives a process by default, in bytes.
+// containerMemlock is the kernel's default limit of a process, in bytes.
 const containerMemlock = 8 << 20
 
-// confine does to this thread what runtimes do to a container that is not privileged
-// (OCI runtime specification, config-linux.md): a root directory and a /proc/sys to read
-// only, no capability but the named, and none to be gained.
+// confine applies to this thread the confinement of unprivileged containers (OCI runtime
+// specification, config-linux.md): a read-only root directory and /proc/sys, only the given
+// capabilities, and no way to gain more.
 func confine(capabilities []string, root string) error {
 	if err := mounts(root); err != nil {
 		return err
@@ -79,8 +79,8 @@ func confine(capabilities []string, root string) error {
 	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 }
 
-// mounts gives this thread a root directory of its own, put together at root: the directories of
-// the host, as they are, and hostlink.HostProcSys, as the chart mounts it.
+// mounts gives this thread its own root directory, assembled at root: the host's directories,
+// unchanged, and hostlink.HostProcSys, as the chart mounts it.
 func mounts(root string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("unshare mounts: %w", err)
@@ -119,7 +119,7 @@ type mountCall struct {
 	flags                uintptr
 }
 
-// do makes the target where it is missing, and mounts.
+// do creates the target if it is missing, and mounts.
 func (m *mountCall) do() error {
 	if err := os.MkdirAll(m.target, 0o755); err != nil {
 		return err

@@ -1,8 +1,7 @@
-// Package deploy has no code: it tests what is deployed. The chart is in chart, the
-// manifests that it renders by default in manifests, and what renders them and builds
-// the image in tools, a module of its own.
+// Package deploy contains only tests of the deployment files. The chart is in chart, the manifests
+// rendered from it with default values in manifests, and the programs that render them and build
+// the image in tools, a separate module.
 //
-// The tests hold the rendered manifests against the Kubernetes types, against the
-// configuration that the daemon takes, and against the daemon itself: it runs with
-// real traffic, confined as its pod is.
+// The tests compare the rendered manifests with the Kubernetes types and with the daemon's
+// configuration, and run the daemon with real traffic, confined as its pod is.
 package deploy

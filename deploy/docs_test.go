@@ -12,7 +12,8 @@ import (
 	"sluice.dev/sluice/config"
 )
 
-// readDocs returns what operators follow to the letter: all pages but the record of measurements.
+// readDocs returns the pages whose commands and names operators use: all pages except the
+// measurements.
 func readDocs(t *testing.T) string {
 	t.Helper()
 	operatorDocs, err := filepath.Glob("../docs/*.md")
@@ -33,7 +34,7 @@ func readDocs(t *testing.T) string {
 	return all.String()
 }
 
-// Every metric that they tell to watch is one that there is.
+// Every metric in the docs exists.
 func TestDocumentedMetricsExist(t *testing.T) {
 	t.Parallel()
 	golden, err := os.ReadFile("../serve/metrics/testdata/metrics.golden")
@@ -44,7 +45,7 @@ func TestDocumentedMetricsExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var others string // of controller and announcer, as they are declared
+	var others string // of controller and announcer, as declared
 	for _, file := range []string{"../allocate/metrics.go", "../announce/metrics.go"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -65,7 +66,7 @@ func TestDocumentedMetricsExist(t *testing.T) {
 	}
 }
 
-// Every field of the configuration that they name is one that there is.
+// Every configuration field in the docs exists.
 func TestDocumentedFieldsExist(t *testing.T) {
 	t.Parallel()
 	var defaults map[string]any
@@ -76,7 +77,7 @@ func TestDocumentedFieldsExist(t *testing.T) {
 	for _, m := range regexp.MustCompile("`([a-zA-Z]+)\\.([a-z][a-zA-Z0-9.]*)`").FindAllStringSubmatch(readDocs(t), -1) {
 		section, ok := defaults[m[1]].(map[string]any)
 		if !ok || m[0] == "`limits.cpu`" {
-			continue // of Kubernetes, of the chart
+			continue // of Kubernetes or of the chart
 		}
 		for _, name := range strings.Split(m[2], ".") {
 			next, ok := section[name]

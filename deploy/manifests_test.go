@@ -26,7 +26,7 @@ import (
 
 const manifestsFile = "manifests/sluice.yaml"
 
-// objects are the manifests, decoded so that a field nobody knows is an error.
+// objects are the decoded manifests; unknown fields are errors.
 type objects struct {
 	namespace      corev1.Namespace
 	serviceAccount corev1.ServiceAccount
@@ -72,8 +72,8 @@ func readManifests(t *testing.T) (o objects) {
 	return o
 }
 
-// The controller's rights are these and no others: it writes the status of Services, and one Lease.
-// It runs as nobody, with no capability.
+// The controller has exactly these rights: it writes the status of Services, and one Lease. It runs
+// as user nobody, without capabilities.
 func TestControllerManifests(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("manifests/controller.yaml")
@@ -139,8 +139,7 @@ func TestControllerManifests(t *testing.T) {
 }
 
 // TestMemoryLimits: each program's pod has a memory limit, and Go a softer one below it. The
-// gateway's has room for its tables twice, as configured by default, and for what
-// docs/operations.md adds up.
+// gateway's limit has room for its default tables twice, and for the sum in docs/operations.md.
 func TestMemoryLimits(t *testing.T) {
 	t.Parallel()
 	c := config.Default()
@@ -187,8 +186,8 @@ func TestMemoryLimits(t *testing.T) {
 	}
 }
 
-// The announcer's rights are these and no others: it reads, and writes Events. It reads no Secret
-// that the chart does not name. Its one capability is to ask for neighbours.
+// The announcer has exactly these rights: it reads, and writes Events. It reads no Secret that the
+// chart does not name. Its only capability is needed for neighbour requests.
 func TestAnnouncerManifests(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("manifests/announcer.yaml")
@@ -229,7 +228,7 @@ func TestAnnouncerManifests(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if got, join := set.Spec.MinReadySeconds, layer2.DefaultJoinTime; time.Duration(got)*time.Second < 2*join {
-		t.Errorf("a rollout goes on %d s after an announcer has started, which joins its links for %v", got, join)
+		t.Errorf("a rollout continues %d s after an announcer has started, but joining its links takes %v", got, join)
 	}
 	pod := set.Spec.Template.Spec
 	c := pod.Containers[0]
@@ -248,7 +247,7 @@ func TestAnnouncerManifests(t *testing.T) {
 	if !pod.HostNetwork || !slices.Contains(c.Args, "--gateway="+gateway.PulseSocket()) {
 		t.Errorf("it does not find the gateway: %q", c.Args)
 	}
-	// By the other sockets of stateDir a gateway can be changed, or taken over.
+	// Through the other sockets of stateDir a gateway can be changed, or taken over.
 	pulse := filepath.Dir(gateway.PulseSocket())
 	if diff := gocmp.Diff(map[string]string{pulse: pulse, "/run/sluice-announcer": "/run/sluice-announcer"},
 		hostPaths(&pod)); diff != "" {
@@ -261,7 +260,7 @@ func TestAnnouncerManifests(t *testing.T) {
 	}
 }
 
-// The gateway's rights are these and no others, none by a wildcard.
+// The gateway has exactly these rights, without wildcards.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	o := readManifests(t)
@@ -304,7 +303,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// capabilities are those of the pod, as the manifests have them.
+// capabilities returns the pod's capabilities in the manifests.
 func capabilities(t *testing.T, o *objects) []string {
 	t.Helper()
 	c := o.daemonSet.Spec.Template.Spec.Containers[0].SecurityContext.Capabilities
@@ -318,7 +317,7 @@ func capabilities(t *testing.T, o *objects) []string {
 	return names
 }
 
-// The pod is confined, and has what its configuration speaks of.
+// The pod is confined, and has the mounts and settings that its configuration needs.
 func TestPod(t *testing.T) {
 	t.Parallel()
 	o := readManifests(t)
@@ -371,8 +370,8 @@ func testProbes(t *testing.T, container *corev1.Container, c *config.Configurati
 	if c.Metrics.Address != "127.0.0.1:9470" {
 		t.Errorf("metrics at %s, want them for the node alone", c.Metrics.Address)
 	}
-	// A port may be another process's: then it must neither answer for the daemon nor keep
-	// it from being ready. What waits for the API server must not be killed.
+	// A port may belong to another process: it must neither answer for the daemon nor keep it from
+	// being ready. A daemon that waits for the API server must not be killed.
 	for what, p := range map[string]*corev1.Probe{"live": container.LivenessProbe, "ready": container.ReadinessProbe} {
 		if p == nil || p.Exec == nil || !slices.Equal(p.Exec.Command, []string{"/bin/sluice", "--socket",
 			c.StatusSocket(), "probe", what}) {
@@ -393,7 +392,7 @@ func containsAll(have, want map[string]string) bool {
 	return len(want) > 0
 }
 
-// hostPaths are the host's directories by where they are mounted.
+// hostPaths are the host's directories by mount path.
 func hostPaths(pod *corev1.PodSpec) map[string]string {
 	paths := map[string]string{}
 	for _, m := range pod.Containers[0].VolumeMounts {
@@ -405,7 +404,7 @@ func hostPaths(pod *corev1.PodSpec) map[string]string {
 	return paths
 }
 
-// The chart's comments name each capability with a reason, in the order of the file.
+// The chart's comments give a reason for each capability, in the order of the file.
 func TestCapabilitiesHaveReasons(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(manifestsFile)

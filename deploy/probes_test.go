@@ -15,15 +15,14 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// sluice runs a command beside the daemon, as the kubelet does for probes.
+// sluice runs a command on the daemon's node, as the kubelet does for probes.
 func (c *confined) sluice(ctx context.Context, daemon string, args ...string) (says string, ok bool) {
 	out, err := exec.CommandContext(ctx, daemon, append([]string{"--socket", c.gate.Socket()},
 		args...)...).CombinedOutput()
 	return string(out), err == nil
 }
 
-// With the metrics and health ports in another process's hands the pod is ready and
-// alive.
+// If other processes occupy the metrics and health ports, the pod is still ready and alive.
 func TestProbesNeedNoPort(t *testing.T) {
 	o := readManifests(t)
 	daemon := buildDaemon(t)
@@ -60,7 +59,7 @@ func TestProbesNeedNoPort(t *testing.T) {
 	}
 }
 
-// A daemon that waits for its API server is alive, and not ready.
+// A daemon that waits for its API server is alive, but not ready.
 func TestProbesWhileTheAPIServerIsAway(t *testing.T) {
 	o := readManifests(t)
 	daemon := buildDaemon(t)
@@ -90,6 +89,6 @@ func TestProbesWhileTheAPIServerIsAway(t *testing.T) {
 	}
 }
 
-// nobody is where no API server is.
+// nobody is a kubeconfig whose address has no API server.
 const nobody = `{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}],
 contexts: [{name: c, context: {cluster: c, user: c}}], users: [{name: c, user: {}}]}`

@@ -11,15 +11,15 @@ import (
 	"sluice.dev/sluice/announce/view"
 )
 
-// units are the unit files, and what systemd-analyze security may rate each at most, in tenths:
-// what version 252 gives. What is left are the user, sockets and capabilities that the programs
-// need.
+// units are the unit files, and the limit of their rating by systemd-analyze security, in tenths:
+// the rating of version 252. The rest of the exposure is the user, sockets and capabilities that
+// the programs need.
 var units = map[string]string{"sluice": "27", "sluice-announcer": "19"}
 
 func unitFile(name string) string { return "systemd/" + name + ".service" }
 
-// analyze runs systemd-analyze, without which the unit cannot be judged: it needs no systemd that
-// runs.
+// analyze runs systemd-analyze, which does not need a running systemd. The test fails if it is not
+// installed.
 func analyze(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	program, err := exec.LookPath("systemd-analyze")
@@ -30,7 +30,7 @@ func analyze(t *testing.T, args ...string) (string, error) {
 	return string(out), err
 }
 
-// TestUnitIsConfined: systemd rates each unit as docs/operations.md says.
+// TestUnitIsConfined: systemd rates each unit as docs/operations.md states.
 func TestUnitIsConfined(t *testing.T) {
 	for name, most := range units {
 		out, err := analyze(t, "security", "--offline=true", "--no-pager", "--threshold="+most, unitFile(name))
@@ -46,9 +46,9 @@ func TestUnitIsConfined(t *testing.T) {
 	}
 }
 
-// TestUnitIsValid: systemd knows every setting of each unit and understands its value.
+// TestUnitIsValid: systemd knows every setting of each unit and accepts its value.
 func TestUnitIsValid(t *testing.T) {
-	self, err := os.Executable() // a program that is there
+	self, err := os.Executable() // an existing program
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestUnitIsValid(t *testing.T) {
 		if err := os.WriteFile(path, program.ReplaceAll(text, []byte(self)), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		// Of a setting or value that it does not know it warns, and goes on.
+		// systemd only warns about an unknown setting or value.
 		if out, err := analyze(t, "verify", "--man=false", "--recursive-errors=no", path); err != nil ||
 			strings.Contains(out, path) {
 			t.Errorf("%s: %v:\n%s", name, err, out)
@@ -74,8 +74,8 @@ func TestUnitIsValid(t *testing.T) {
 	}
 }
 
-// TestAnnouncerUnit: the unit starts the announcer as docs/reach.md does, with what the chart's pod
-// may do and no more memory.
+// TestAnnouncerUnit: the unit starts the announcer as docs/reach.md does, with the rights of the
+// chart's pod and no more memory.
 func TestAnnouncerUnit(t *testing.T) {
 	text, err := os.ReadFile(unitFile("sluice-announcer"))
 	if err != nil {

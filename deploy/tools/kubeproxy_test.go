@@ -11,8 +11,8 @@ import (
 	"sluice.dev/sluice/config/kubeproxy"
 )
 
-// Every field that kube-proxy's own types have, has a rule of ours: a new version of
-// them that brings a field makes this fail.
+// Every field of kube-proxy's own types has a rule in package kubeproxy: this test fails if a new
+// version of the types adds a field.
 func TestEveryFieldOfKubeProxyHasARule(t *testing.T) {
 	known := kubeproxy.Known()
 	fields := leaves("", reflect.TypeFor[proxy.KubeProxyConfiguration]())
@@ -29,7 +29,7 @@ func TestEveryFieldOfKubeProxyHasARule(t *testing.T) {
 	}
 }
 
-// leaves are the paths of a type's fields, down to what is written as one value.
+// leaves are the paths of a type's fields, down to fields with a single value.
 func leaves(prefix string, typ reflect.Type) (list []string) {
 	for i := range typ.NumField() {
 		f := typ.Field(i)
@@ -51,7 +51,7 @@ func leaves(prefix string, typ reflect.Type) (list []string) {
 	return list
 }
 
-// isSection: a struct that is written as a mapping, and not as a text of its own.
+// isSection reports whether a struct is written as a mapping, and not as a single text.
 func isSection(typ reflect.Type) bool {
 	_, marshals := reflect.PointerTo(typ).MethodByName("UnmarshalJSON")
 	return !marshals

@@ -1,7 +1,6 @@
-// Command chart lints the chart and renders it into the manifests that are committed, or with
-// -check compares them with its output: the gateway, and beside it the controller and the
-// announcer, which the chart's default values leave out. With -values it renders a release with
-// other values.
+// Command chart lints the chart and renders the committed manifests from it, or with -check
+// compares them with its output: the gateway, and separately the controller and the announcer,
+// which the chart's default values leave out. With -values it renders a release with other values.
 package main
 
 import (
@@ -24,7 +23,8 @@ import (
 	"helm.sh/helm/v3/pkg/releaseutil"
 )
 
-// The release that the plain manifests are of, and the oldest Kubernetes that is for all parts.
+// The release whose manifests are rendered, and the oldest Kubernetes version that all parts
+// support.
 const (
 	release    = "sluice"
 	namespace  = "sluice-system"
@@ -33,18 +33,18 @@ const (
 
 func main() {
 	dir := flag.String("chart", "../chart", "directory of the chart")
-	file := flag.String("manifests", "../manifests/sluice.yaml", "file that the chart is rendered into")
-	check := flag.Bool("check", false, "write nothing; fail if the file is not what the chart renders")
-	values := flag.String("values", "", "file with values over the chart's own")
+	file := flag.String("manifests", "../manifests/sluice.yaml", "file to which the chart is rendered")
+	check := flag.Bool("check", false, "write nothing; fail if the file differs from the rendered chart")
+	values := flag.String("values", "", "file with values that replace the chart's own")
 	flag.Parse()
 	if err := run(*dir, *file, *values, *check); err != nil {
 		log.Fatal(err)
 	}
 	done := "rendered into"
 	if *check {
-		done = "is what is in"
+		done = "is equal to"
 	}
-	fmt.Printf("the chart in %s has nothing to complain about, and %s %s\n", fromRoot(*dir), done, fromRoot(*file))
+	fmt.Printf("the chart in %s has no errors, and %s %s\n", fromRoot(*dir), done, fromRoot(*file))
 }
 
 // fromRoot returns a path relative to the repository's root, two directories above this module.
@@ -84,7 +84,7 @@ func run(dir, file, valuesFile string, check bool) error {
 	return nil
 }
 
-// besides are the templates of what goes beside the gateway.
+// besides are the templates of the parts beside the gateway.
 var besides = map[string][]string{
 	"controller": {"controller.yaml", "addresspools.yaml"},
 	"announcer":  {"announcer.yaml", "announcements.yaml", "addresspools.yaml"},
@@ -100,12 +100,12 @@ func put(dir, file string, got []byte, check bool) error {
 		return err
 	}
 	if !bytes.Equal(got, want) {
-		return fmt.Errorf("%s is not what the chart in %s renders; run `make -C deploy chart`", file, dir)
+		return fmt.Errorf("%s differs from the rendered chart in %s; run `make -C deploy chart`", file, dir)
 	}
 	return nil
 }
 
-// lintChart fails for errors and warnings; what is merely recommended (an icon) is let be.
+// lintChart fails for errors and warnings; it ignores recommendations (an icon).
 func lintChart(dir string) error {
 	var errs []error
 	for _, m := range lint.All(dir, map[string]any{}, namespace, true).Messages {
@@ -116,7 +116,7 @@ func lintChart(dir string) error {
 	return errors.Join(errs...)
 }
 
-// Manifests renders the chart with values over its own, in the order in which Helm
+// Manifests renders the chart with values that replace its own, in the order in which Helm
 // installs, after a Namespace that admits pods with the host's network.
 func Manifests(dir string, values map[string]any) ([]byte, error) {
 	c, err := loader.LoadDir(dir)
@@ -129,7 +129,7 @@ func Manifests(dir string, values map[string]any) ([]byte, error) {
 	}
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# Rendered from deploy/chart with its default values by `make -C deploy chart`. Do not edit.\n"+
-		"# What must fit your cluster: the image, and the interfaces in the ConfigMap.\n"+
+		"# Adapt the image, and the interfaces in the ConfigMap.\n"+
 		"apiVersion: v1\nkind: Namespace\nmetadata:\n  name: %s\n  labels:\n    pod-security.kubernetes.io/enforce: "+
 		"privileged\n", namespace)
 	for _, m := range list {
@@ -138,7 +138,7 @@ func Manifests(dir string, values map[string]any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// beside renders what the chart has for a part alone, into the gateway's namespace.
+// beside renders the chart's objects for one part, into the gateway's namespace.
 func beside(dir, part string, templates ...string) ([]byte, error) {
 	c, err := loader.LoadDir(dir)
 	if err != nil {
@@ -150,7 +150,7 @@ func beside(dir, part string, templates ...string) ([]byte, error) {
 	}
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# Rendered from deploy/chart with %s.enabled by `make -C deploy chart`. Do not edit.\n"+
-		"# It goes beside sluice.yaml, which has the namespace. What must fit your cluster: the image.\n", part)
+		"# Apply it after sluice.yaml, which has the namespace. Adapt the image.\n", part)
 	separator := ""
 	for _, m := range list {
 		if slices.Contains(templates, filepath.Base(m.Name)) {
@@ -164,14 +164,14 @@ func beside(dir, part string, templates ...string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// templates renders the chart's templates, by name, for a version of Kubernetes as its API server
-// tells it.
+// templates renders the chart's templates, by name, for a Kubernetes version as reported by its API
+// server.
 func templates(c *chart.Chart, values map[string]any, kubernetes string) (map[string]string, error) {
 	return renderIn(nil, c, values, kubernetes)
 }
 
-// renderIn is templates with a cluster that the function lookup asks; nil for none. kinds are those
-// of its API server beside Kubernetes' own, as group/version/kind.
+// renderIn is templates with a cluster in which the function lookup finds objects; nil for none.
+// kinds are its API server's additional kinds, as group/version/kind.
 func renderIn(
 	found engine.ClientProvider, c *chart.Chart, values map[string]any, kubernetes string, kinds ...string,
 ) (map[string]string, error) {

@@ -19,14 +19,14 @@ import (
 
 const chartDir = "../../chart"
 
-// The chart has no error and no warning, and the committed manifests are its own.
+// The chart has no errors and no warnings, and the committed manifests are rendered from it.
 func TestChart(t *testing.T) {
 	if err := run(chartDir, "../../manifests/sluice.yaml", "", true); err != nil {
 		t.Error(err)
 	}
 }
 
-// A manifest that was edited by hand is found.
+// A manifest edited by hand is detected.
 func TestCheckFindsAnEdit(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sluice.yaml")
 	if err := run(chartDir, file, "", false); err != nil {
@@ -44,7 +44,7 @@ func TestCheckFindsAnEdit(t *testing.T) {
 	}
 }
 
-// A file with values renders a release of one's own.
+// A file with values renders a release with these values.
 func TestValuesFile(t *testing.T) {
 	dir := t.TempDir()
 	values, out := filepath.Join(dir, "values.yaml"), filepath.Join(dir, "sluice.yaml")
@@ -59,7 +59,7 @@ func TestValuesFile(t *testing.T) {
 	}
 }
 
-// What values change, and what they cannot have together.
+// The effects of values, and combinations that are rejected.
 func TestValues(t *testing.T) {
 	type values = map[string]any
 	for _, tt := range []struct {
@@ -219,7 +219,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// cluster is one that lookup finds objects in.
+// cluster is a cluster in which the function lookup finds objects.
 type cluster struct{ objects []runtime.Object }
 
 // GetClientFor implements engine.ClientProvider.
@@ -248,8 +248,8 @@ func object(kind, namespace, name string, data map[string]any) runtime.Object {
 	return &unstructured.Unstructured{Object: o}
 }
 
-// TestPasswordSecrets: the chart is refused where a BGPPeer that is there has its password in a
-// Secret that the announcer would have no right to read: its session would end on all gateways.
+// TestPasswordSecrets: the chart is rejected if an existing BGPPeer has its password in a Secret
+// that the announcer would have no right to read: its session would end on all gateways.
 func TestPasswordSecrets(t *testing.T) {
 	type values = map[string]any
 	peer := func(secret values) runtime.Object {
@@ -263,7 +263,7 @@ func TestPasswordSecrets(t *testing.T) {
 	const refusal = "BGPPeer leaf has its password in the Secret md5"
 	for _, tt := range []struct {
 		name    string
-		peer    runtime.Object // nil: none
+		peer    runtime.Object // nil: no peer
 		kinds   []string
 		named   []any
 		refused bool
@@ -295,8 +295,8 @@ func TestPasswordSecrets(t *testing.T) {
 	}
 }
 
-// TestSeed: the chart makes the Secret with the seed once; an upgrade keeps it. Where there is no
-// cluster to look in, it makes none: each rendering would have another, or all the same.
+// TestSeed: the chart makes the Secret with the seed once; an upgrade keeps it. Without a cluster
+// it makes none, because each rendering would have a different one, or all the same one.
 func TestSeed(t *testing.T) {
 	type values = map[string]any
 	system := object("Namespace", "", "kube-system", nil)
@@ -304,10 +304,10 @@ func TestSeed(t *testing.T) {
 	const mount, setting = "mountPath: /etc/sluice-maglev, readOnly", "seedFile: /etc/sluice-maglev/seed"
 	for _, tt := range []struct {
 		name    string
-		cluster []runtime.Object // nil: there is none
+		cluster []runtime.Object // nil: no cluster
 		values  values
-		seed    string // "new" is another one with each rendering
-		secret  string // that is mounted
+		seed    string // "new": different in each rendering
+		secret  string // mounted Secret
 	}{
 		{"without a cluster", nil, nil, "", "sluice-maglev"},
 		{"a first installation", []runtime.Object{system}, nil, "new", "sluice-maglev"},
@@ -358,8 +358,7 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// TestNotes: what is printed after an installation gives a node the labels that gateways are chosen
-// by.
+// TestNotes: the notes printed after an installation give a node the labels that select gateways.
 func TestNotes(t *testing.T) {
 	type values = map[string]any
 	const label, ours = "kubectl label node NODE", "node-restriction.kubernetes.io/sluice-gateway"
@@ -391,8 +390,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestKubernetesVersion: the parts whose objects have schemas with functions of Kubernetes 1.31 are
-// refused below it, before anything is installed; the gateway alone is not.
+// TestKubernetesVersion: parts whose schemas use functions of Kubernetes 1.31 are rejected on older
+// versions before anything is installed; the gateway alone is accepted.
 func TestKubernetesVersion(t *testing.T) {
 	c, err := loader.LoadDir(chartDir)
 	if err != nil {

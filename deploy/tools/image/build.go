@@ -16,29 +16,30 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// binary is the gateway's for one architecture, by Go's name of it, with others beside it.
+// binary is the gateway's program for one architecture (Go's name), with other programs beside it.
 type binary struct {
 	arch     string
 	content  []byte
-	others   []file // programs that are not started by default, by their names
-	licenses []file // what is distributed with them
+	others   []file // programs that are not started by default, by name
+	licenses []file // licence texts
 }
 
-// file is one of the image, by its path without the leading slash.
+// file is a file of the image, by its path without the leading slash.
 type file struct {
 	name    string
 	content []byte
 }
 
-// Where the binary is in the image; the directory is the whole PATH.
+// Path of the binary in the image; the directory is the whole PATH.
 const (
 	binDir  = "bin"
 	binName = "sluice"
-	// licenseDir is where tools that check images look for licences.
+	// licenseDir is the directory in which image checkers look for licences.
 	licenseDir = "licenses"
 )
 
-// epoch is the time of everything in the image, so that a build does not show when it was.
+// epoch is the time of all files in the image, so that the image does not depend on the time of the
+// build.
 var epoch = time.Unix(0, 0).UTC()
 
 // machines are the ELF names of Go's architectures.
@@ -60,7 +61,7 @@ func build(binaries []binary, labels map[string]string) (v1.ImageIndex, error) {
 	return index, nil
 }
 
-// check refuses what would not run in an image that has nothing else: a binary of
+// check returns an error for a binary that cannot run in an image without other files: a binary for
 // another machine, or one that needs a dynamic loader.
 func (b binary) check() error {
 	for _, o := range b.others {
@@ -92,7 +93,7 @@ func checkContent(arch string, content []byte) error {
 	return nil
 }
 
-// image is the binary and how it is started.
+// image is the container image with the binary as its entry point.
 func (b binary) image(labels map[string]string) (v1.Image, error) {
 	layer, err := b.layer()
 	if err != nil {
@@ -129,7 +130,7 @@ func (b binary) config(image v1.Image, labels map[string]string) *v1.ConfigFile 
 	return file
 }
 
-// layer is a tar with the binaries and the licences, owned by root, of the time 0.
+// layer is a tar with the binaries and the licences, owned by root, with time 0.
 func (b binary) layer() (v1.Layer, error) {
 	var t bytes.Buffer
 	w := tar.NewWriter(&t)

@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// The programs that images are made of here.
+// The programs in the test images.
 const (
 	gateway    = "./cmd/sluice"
 	controller = "./cmd/sluice-controller"
@@ -28,7 +28,7 @@ const (
 	tree       = "../../.."
 )
 
-// compile builds a program as `make image` does, into a directory of its own.
+// compile builds a program as `make image` does, in a directory of its own.
 func compile(t *testing.T, program, arch string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), filepath.Base(program))
@@ -44,7 +44,7 @@ func compile(t *testing.T, program, arch string) string {
 	return path
 }
 
-// Two builds give the same image to the byte, and the same digest.
+// Two builds give byte-identical images, with the same digest.
 func TestReproducible(t *testing.T) {
 	var files [2][]byte
 	var digests [2]string
@@ -94,7 +94,7 @@ func extract(t *testing.T, file, dir string) {
 	}
 }
 
-// images reads the images of a written file back, by architecture.
+// images reads a written file's images, by architecture.
 func images(t *testing.T, file string) map[string]v1.Image {
 	t.Helper()
 	dir := t.TempDir()
@@ -107,7 +107,7 @@ func images(t *testing.T, file string) map[string]v1.Image {
 	if err != nil || len(top.Manifests) != 1 || top.Manifests[0].Annotations[refName] != "sluice:v1" {
 		t.Fatalf("layout %+v, %v; want one image named sluice:v1", top, err)
 	}
-	// The chart's image is "sluice", and a kubelet looks for what that means.
+	// The chart's image is "sluice", and a kubelet requests its full name.
 	if got, want := top.Manifests[0].Annotations[containerdName], "docker.io/library/sluice:v1"; got != want {
 		t.Errorf("containerd imports it as %q, want %q", got, want)
 	}
@@ -133,7 +133,7 @@ func images(t *testing.T, file string) map[string]v1.Image {
 	return byArch
 }
 
-// The image has the programs and licences, nothing else, and each runs by itself.
+// The image contains only the programs and licences, and each program runs without other files.
 func TestContents(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "image.tar")
 	binary := compile(t, gateway, runtime.GOARCH)
@@ -188,7 +188,7 @@ func TestContents(t *testing.T) {
 		!strings.Contains(string(others), "\ngithub.com/osrg/gobgp/v4 v") { // the announcer's
 		t.Errorf("licences of others: %.500s, %v", others, err)
 	}
-	// In a root directory that has nothing but the image.
+	// In a root directory that contains only the image.
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: chroot")
 	}
@@ -202,7 +202,7 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// What would not run in an empty image is refused.
+// A program that would not run in an empty image is rejected.
 func TestRefused(t *testing.T) {
 	good := compile(t, static, "arm64")
 	dynamic := filepath.Join(t.TempDir(), "dynamic")

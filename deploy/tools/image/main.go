@@ -1,6 +1,6 @@
-// Command image puts the gateway's binary into a container image, and programs of other processes
-// beside it: one layer with them in /bin and licences in /licenses, built without a daemon and
-// without a base image. The same binaries give the same digest, whenever and wherever it runs.
+// Command image puts the gateway's binary and other programs into a container image: one layer with
+// the programs in /bin and licences in /licenses, built without a daemon and without a base image.
+// The same binaries always give the same digest.
 //
 //	go run ./image -o sluice-image.tar -version v1 amd64=bin/sluice,bin/sluice-controller
 //
@@ -22,7 +22,7 @@ func main() {
 	out := flag.String("o", "sluice-image.tar", "file to write")
 	version := flag.String("version", "unknown", "label org.opencontainers.image.version, and tag")
 	revision := flag.String("revision", "", "label org.opencontainers.image.revision")
-	tree := flag.String("tree", "../..", "root of the repository, which the binaries were built from")
+	tree := flag.String("tree", "../..", "root of the repository from which the binaries were built")
 	flag.Parse()
 	digest, err := run(*tree, *out, *version, *revision, flag.Args())
 	if err != nil {
@@ -35,7 +35,7 @@ func main() {
 	fmt.Printf("%s  %s  (sluice:%s; another tag: make image VERSION=...)\n", digest, path, *version)
 }
 
-// run writes the image of binaries, given as arch=path,path for each architecture, the one that is
+// run writes the image of binaries, given as arch=path,path for each architecture, the program
 // started by default first, and returns its digest.
 func run(tree, out, version, revision string, args []string) (string, error) {
 	if len(args) == 0 {

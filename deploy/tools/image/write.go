@@ -13,19 +13,19 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
-// The annotations by which tools know the name of an image in a layout
-// (OCI image specification, annotations.md; containerd's own for `ctr images import`).
+// Annotations with the name of an image in a layout (OCI image specification, annotations.md;
+// containerd's own for `ctr images import`).
 const (
 	refName        = "org.opencontainers.image.ref.name"
 	containerdName = "io.containerd.image.name"
 )
 
-// noRegistry is what a name without a registry means (github.com/distribution/reference,
-// normalize.go). containerd takes its annotation as it is, and a kubelet asks for the whole name.
+// noRegistry is the prefix of a name without a registry (github.com/distribution/reference,
+// normalize.go). containerd uses the annotation unchanged, and a kubelet requests the full name.
 const noRegistry = "docker.io/library/"
 
-// write puts an index into a tar of an OCI image layout, each file in the order of its
-// name and of the time 0. The file appears under its name when it is whole.
+// write writes an index as a tar of an OCI image layout, with the files in the order of their names
+// and with time 0. The file gets its name when it is complete.
 func write(out string, index v1.ImageIndex, name string) (err error) {
 	dir, err := os.MkdirTemp(filepath.Dir(out), ".sluice-image-")
 	if err != nil {
@@ -52,7 +52,7 @@ func write(out string, index v1.ImageIndex, name string) (err error) {
 	return os.Rename(part, out)
 }
 
-// archive writes a directory as a tar; WalkDir goes in the order of names.
+// archive writes a directory as a tar; WalkDir visits files in the order of their names.
 func archive(w io.Writer, root string) error {
 	t := tar.NewWriter(w)
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

@@ -1,9 +1,9 @@
-// Package licenses collects the licence texts of what is linked into a binary: of Go's standard
-// library and of each module in the binary's build info.
+// Package licenses collects the licence texts of a binary: of Go's standard library and of each
+// module in the binary's build info.
 //
 //	binary ──build info──▶ modules ──module cache, GOROOT──▶ texts ──▶ one file, each text once
 //
-// A module without a text is an error, so nothing is distributed whose terms are not with it.
+// A module without a text is an error, so that no module is distributed without its licence.
 package licenses
 
 import (
@@ -23,19 +23,19 @@ import (
 	"strings"
 )
 
-// FileName is the name of the file that is distributed beside the binary.
+// FileName is the name of the file distributed beside the binary.
 const FileName = "THIRD_PARTY_LICENSES"
 
-// module is one that is linked, and where its source is.
+// module is a linked module, and the directory of its source.
 type module struct {
 	Path, Version, Dir string
 }
 
 func (m module) String() string { return strings.TrimSpace(m.Path + " " + m.Version) }
 
-// Of returns the file for binaries that the go command of a tree has built. The same binaries give
-// the same bytes. Modules that are not in the module cache are downloaded, and checked against
-// go.sum of the tree.
+// Of returns the licence file for binaries built by the go command of a tree. The same binaries
+// give the same bytes. It downloads modules that are not in the module cache, and checks them
+// against the tree's go.sum.
 func Of(tree string, binaries ...[]byte) ([]byte, error) {
 	var modules []module // the standard library first
 	for _, binary := range binaries {
@@ -58,7 +58,7 @@ func Of(tree string, binaries ...[]byte) ([]byte, error) {
 	return write(modules)
 }
 
-// modulesOf returns what is linked into a binary, the standard library first.
+// modulesOf returns the modules linked into a binary, the standard library first.
 func modulesOf(tree string, binary []byte) ([]module, error) {
 	info, err := buildinfo.Read(bytes.NewReader(binary))
 	if err != nil {
@@ -82,7 +82,7 @@ func modulesOf(tree string, binary []byte) ([]module, error) {
 	return modules, nil
 }
 
-// goCommand runs the go command in a tree, without the settings of a user's Go.
+// goCommand runs the go command in a tree, without the user's Go settings.
 func goCommand(tree string, args ...string) ([]byte, error) {
 	c := exec.Command("go", args...)
 	c.Dir, c.Env = tree, append(os.Environ(), "GOFLAGS=", "GOWORK=off")
@@ -95,7 +95,8 @@ func goCommand(tree string, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// standardLibrary returns Go's, if it is of the version that the binary was built with.
+// standardLibrary returns Go's standard library, if its version is the one with which the binary
+// was built.
 func standardLibrary(tree, version string) (module, error) {
 	out, err := goCommand(tree, "env", "GOVERSION", "GOROOT")
 	if err != nil {
@@ -138,18 +139,18 @@ func download(tree string, modules []module) error {
 	return nil
 }
 
-// names are those of files that have terms: of the licence, or what it says to pass on. A module
-// has at least one of the first kind.
+// names match files with legal texts: licences, and notices that a licence requires to be passed
+// on. A module has at least one licence.
 var (
 	license = regexp.MustCompile(`(?i)^(licen[sc]e|copying)([.-].*)?$`)
 	names   = regexp.MustCompile(`(?i)^(licen[sc]e|copying|copyright|notice|patents)([.-].*)?$`)
-	// Code that has such a name, and directories whose code is in no binary.
+	// Code with such a name, and directories whose code is in no binary.
 	source   = regexp.MustCompile(`\.(go|s|c|h)$`)
 	notBuilt = regexp.MustCompile(`^([._].*|testdata|examples)$`)
 )
 
-// texts reads the files of a module, by their names within it, in the order of the names. Code that
-// a module has from elsewhere has its licence beside it.
+// texts reads the legal files of a module and returns their paths within it, in the order of the
+// names. Code that a module has copied has its licence beside it.
 func (m module) texts() (paths []string, contents [][]byte, err error) {
 	if m.Dir == "" {
 		return nil, nil, fmt.Errorf("%v: its source is not in the module cache", m)
@@ -160,7 +161,7 @@ func (m module) texts() (paths []string, contents [][]byte, err error) {
 		case err != nil:
 			return err
 		case d.IsDir() && path != m.Dir && (notBuilt.MatchString(d.Name()) || m.Path == "Go"):
-			return fs.SkipDir // of Go all that is linked is under the licence in its root
+			return fs.SkipDir // in Go, all linked code is under the licence in its root
 		case d.IsDir() || !names.MatchString(d.Name()) || source.MatchString(d.Name()):
 			return nil
 		}
@@ -183,7 +184,7 @@ func (m module) texts() (paths []string, contents [][]byte, err error) {
 	return paths, contents, err
 }
 
-// write returns one file of all texts, each once, below the modules and files that have it.
+// write writes all texts into one file, each once, below the modules and files that have it.
 func write(modules []module) ([]byte, error) {
 	type text struct {
 		of      []string
@@ -207,7 +208,7 @@ func write(modules []module) ([]byte, error) {
 		return nil, err
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "Licences and notices of what is linked into this program: %d modules, %d texts.\n",
+	fmt.Fprintf(&b, "Licences and notices of the modules linked into this program: %d modules, %d texts.\n",
 		len(modules), len(list))
 	for _, t := range list {
 		fmt.Fprintf(&b, "\n%s\n%s\n\n%s\n", strings.Repeat("=", 80), strings.Join(t.of, "\n"), t.content)

@@ -22,8 +22,8 @@ func build(t *testing.T, arch string) string {
 	return path
 }
 
-// TestEveryModule: each module that the go command lists of the binary has its text in the file, as
-// it is in the module cache, and what is forked into a module has its own.
+// TestEveryModule: the file contains the text of each module that the go command lists for the
+// binary, as in the module cache, and the text of code forked into a module.
 func TestEveryModule(t *testing.T) {
 	path := build(t, "amd64")
 	binary, err := os.ReadFile(path)
@@ -85,8 +85,8 @@ func TestEveryModule(t *testing.T) {
 	t.Logf("%d modules, %d bytes", n, len(file))
 }
 
-// TestWithout: a module without a text, or with an empty one, is refused by name; so is one with
-// nothing but a notice, or with a licence of a part only.
+// TestWithout: a module without a text, or with an empty one, is an error that names it; so is a
+// module with only a notice, or with a licence for only a part.
 func TestWithout(t *testing.T) {
 	for _, tt := range []struct {
 		name, file, text string
@@ -126,7 +126,7 @@ func TestWithout(t *testing.T) {
 	}
 }
 
-// TestOnce: a text that several modules have is written once, below all of them.
+// TestOnce: a text that several modules share is written once, below all of them.
 func TestOnce(t *testing.T) {
 	var modules []module
 	for _, path := range []string{"example.org/a", "example.org/b"} {

@@ -18,15 +18,15 @@ import (
 	"helm.sh/helm/v3/pkg/chart/loader"
 )
 
-// file is one of an archive.
+// file is a file of an archive.
 type file struct {
 	name    string
 	mode    int64
 	content []byte
 }
 
-// writeArchive writes a gzipped tar of files in the order of their names, owned by root, all of one
-// time. The header of the gzip stream has no time and no name.
+// writeArchive writes a gzipped tar of files in the order of their names, owned by root, all with
+// the same time. The header of the gzip stream has no time and no name.
 func writeArchive(out string, at time.Time, files []file) error {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
@@ -50,8 +50,8 @@ func writeArchive(out string, at time.Time, files []file) error {
 	return os.WriteFile(out, b.Bytes(), 0o644)
 }
 
-// writeChart archives a chart as `helm package` does, but for the times, which Helm takes from the
-// clock. What it loads is what Helm's own rules (.helmignore) leave of the directory.
+// writeChart archives a chart as `helm package` does, except for the times, which Helm takes from
+// the clock. It loads the files of the directory that Helm's own rules (.helmignore) include.
 func writeChart(out, dir string, at time.Time) error {
 	c, err := loader.LoadDir(dir)
 	if err != nil {
@@ -67,8 +67,7 @@ func writeChart(out, dir string, at time.Time) error {
 	return writeArchive(out, at, files)
 }
 
-// writeSums writes SHA256SUMS of every other file of a directory, in the form that `sha256sum -c`
-// reads.
+// writeSums writes SHA256SUMS of every other file of a directory, in the format of `sha256sum -c`.
 func writeSums(dir string, out io.Writer) error {
 	const sums = "SHA256SUMS"
 	entries, err := os.ReadDir(dir)

@@ -22,7 +22,7 @@ type image struct {
 	applications []*application
 }
 
-// withImage calls f with the index of images that an archive holds, and its digest.
+// withImage calls f with an archive's index of images, and its digest.
 func withImage(file string, f func(v1.ImageIndex, v1.Hash) error) (err error) {
 	dir, err := os.MkdirTemp("", name+"-image-")
 	if err != nil {
@@ -51,7 +51,7 @@ func withImage(file string, f func(v1.ImageIndex, v1.Hash) error) (err error) {
 	return f(index, digest)
 }
 
-// readImage describes the image of an archive by the files that are in it.
+// readImage describes the image of an archive by its files.
 func readImage(file, version string) (i *image, err error) {
 	err = withImage(file, func(index v1.ImageIndex, digest v1.Hash) (err error) {
 		i, err = describe(index, digest, version)
@@ -83,8 +83,8 @@ func describe(index v1.ImageIndex, digest v1.Hash, version string) (*image, erro
 	return i, nil
 }
 
-// programs are the files of an image besides licences. One that is no program of Go would be
-// missing in the SBOM, so it is refused.
+// programs returns the files of an image other than licences. A file that is not a Go program would
+// be missing in the SBOM, so it is an error.
 func programs(one v1.Image, arch, version string) (list []*application, err error) {
 	contents := mutate.Extract(one)
 	defer contents.Close()
@@ -112,7 +112,7 @@ func programs(one v1.Image, arch, version string) (list []*application, err erro
 	}
 }
 
-// unpack writes the files of a tar into a directory, which they cannot leave.
+// unpack writes the files of a tar into a directory; no file can be outside of it.
 func unpack(file, dir string) error {
 	f, err := os.Open(file)
 	if err != nil {

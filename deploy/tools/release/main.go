@@ -1,4 +1,4 @@
-// Command release makes what a release has besides binaries and image: an archive of each
+// Command release makes the parts of a release other than binaries and image: an archive of each
 // binary, the chart's archive, an SBOM of each binary and of the image, and SHA256SUMS.
 //
 //	go run ./release -check -version 0.1.0
@@ -6,8 +6,8 @@
 //		amd64=bin/amd64/sluice,bin/amd64/sluice-controller
 //	go run ./release -dir ../../dist -version 0.1.0 -time 1795461955 -push REGISTRY
 //
-// The directory must hold the image already, as sluice-VERSION-image.tar. The same inputs give the
-// same bytes: every time in an archive or SBOM is the one that is given, the commit's.
+// The directory must already contain the image, as sluice-VERSION-image.tar. The same inputs give
+// the same bytes: every time in an archive or SBOM is the commit's time, given with -time.
 package main
 
 import (
@@ -28,7 +28,7 @@ import (
 	"sluice.dev/sluice/deploy/tools/licenses"
 )
 
-// name is the program's, the chart's and the image's.
+// name is the name of the program, the chart and the image.
 const name = "sluice"
 
 func main() {
@@ -37,8 +37,8 @@ func main() {
 	revision := flag.String("revision", "", "commit")
 	seconds := flag.Int64("time", 0, "time of the commit, in seconds since the epoch")
 	tree := flag.String("tree", "../..", "root of the repository")
-	check := flag.Bool("check", false, "write nothing; fail if the tree is not that of the version")
-	to := flag.String("push", "", "registry to push image and chart of -dir to; makes nothing")
+	check := flag.Bool("check", false, "write nothing; fail if the tree has another version")
+	to := flag.String("push", "", "registry to which to push image and chart of -dir; makes nothing")
 	flag.Parse()
 	err := inOrder(*tree, *version)
 	r := release{*tree, *dir, *version, *revision, time.Unix(*seconds, 0).UTC()}
@@ -54,7 +54,7 @@ func main() {
 	}
 }
 
-// release is what every part of it is made from, named and dated by.
+// release holds the inputs, version and time that all parts share.
 type release struct {
 	tree, dir, version, revision string
 	time                         time.Time
@@ -65,8 +65,8 @@ func (r *release) path(suffix string) string {
 	return filepath.Join(r.dir, name+"-"+r.version+suffix)
 }
 
-// inOrder fails unless chart and CHANGELOG are those of the version, so that no archive says
-// another version than its name.
+// inOrder fails unless chart and CHANGELOG have the version, so that no archive contains another
+// version than its name.
 func inOrder(tree, version string) error {
 	c, err := loader.LoadDir(filepath.Join(tree, "deploy/chart"))
 	if err != nil {
@@ -84,13 +84,13 @@ func inOrder(tree, version string) error {
 	heading := regexp.MustCompile(`(?m)^## ` + regexp.QuoteMeta(version) + ` \(\d{4}-\d{2}-\d{2}\)$`)
 	if !heading.Match(text) {
 		errs = append(errs,
-			fmt.Errorf("CHANGELOG.md has no heading `## %s (YEAR-MONTH-DAY)`: write what the version has", version))
+			fmt.Errorf("CHANGELOG.md has no heading `## %s (YEAR-MONTH-DAY)`: add the changes of the version", version))
 	}
 	return errors.Join(errs...)
 }
 
-// run adds to the directory of the release what is made of binaries, given as for the image, and of
-// the image. An archive has the first one, which runs without Kubernetes.
+// run writes the files made from the binaries, given as for the image, and from the image into the
+// directory of the release. An archive contains the first binary, which runs without Kubernetes.
 func run(r release, args []string, out io.Writer) error {
 	license, err := os.ReadFile(filepath.Join(r.tree, "LICENSE"))
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 )
 
 // push uploads the image as REGISTRY/sluice:VERSION and the chart as
-// REGISTRY/charts/sluice:VERSION, and prints both with their digests. Credentials are those of
-// `docker login`. It refuses a tag that exists with another digest: a published version does not
-// change.
+// REGISTRY/charts/sluice:VERSION, and prints both with their digests. It uses the credentials of
+// `docker login`. It returns an error if a tag exists with another digest: a published version does
+// not change.
 func push(ctx context.Context, r release, where string, out io.Writer) error {
 	to, err := gcr.NewTag(where+"/"+name+":"+r.version, gcr.StrictValidation)
 	if err != nil {
@@ -53,7 +53,7 @@ func pushChart(r release, where, host string) (digest string, err error) {
 		return "", err
 	}
 	options := []registry.ClientOption{registry.ClientOptWriter(io.Discard)}
-	if strings.HasPrefix(host, "127.0.0.1:") { // a registry of a test, without TLS
+	if strings.HasPrefix(host, "127.0.0.1:") { // a test registry, without TLS
 		options = append(options, registry.ClientOptPlainHTTP())
 	}
 	c, err := registry.NewClient(options...)

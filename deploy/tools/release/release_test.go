@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	tree        = "../../.." // as seen from this package
+	tree        = "../../.." // relative to this package
 	testVersion = "0.1.0"
 )
 
@@ -54,7 +54,7 @@ func built(t *testing.T, arch, program string) string {
 	return out
 }
 
-// listed are the modules of a binary by another reader: the go command.
+// listed are the modules of a binary according to another reader: the go command.
 func listed(t *testing.T, binary string) map[string]bool {
 	t.Helper()
 	urls := map[string]bool{}
@@ -83,8 +83,8 @@ func decoded(t *testing.T, path string) *cdx.BOM {
 	return b
 }
 
-// components are those of a BOM by package URL; every one has name, version, and a reference of its
-// own.
+// components are the components of a BOM by package URL; each has a name, a version, and a unique
+// reference.
 func components(t *testing.T, b *cdx.BOM) map[string]cdx.Component {
 	t.Helper()
 	all := map[string]cdx.Component{}
@@ -104,8 +104,8 @@ func components(t *testing.T, b *cdx.BOM) map[string]cdx.Component {
 	return all
 }
 
-// TestRelease makes a release twice from one set of inputs, in two directories: equal files, every
-// module in the SBOMs, and digests that sha256sum confirms.
+// TestRelease makes a release twice from the same inputs, in two directories, and checks that the
+// files are equal, that every module is in the SBOMs, and that sha256sum confirms the digests.
 func TestRelease(t *testing.T) {
 	binaries := map[string]string{"amd64": built(t, "amd64", name), "arm64": built(t, "arm64", name)}
 	beside := map[string]string{"amd64": built(t, "amd64", "sluice-controller"),
@@ -183,7 +183,7 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	b := decoded(t, r.path("-image.cdx.json"))
-	if got := components(t, b); len(got) != len(both)+4 { // and two programs for each architecture
+	if got := components(t, b); len(got) != len(both)+4 { // and two programs per architecture
 		t.Errorf("image: %d components, and %d modules", len(got), len(both))
 	} else if c := b.Metadata.Component; c.Type != cdx.ComponentTypeContainer ||
 		c.PackageURL != "pkg:oci/sluice@sha256:"+(*c.Hashes)[0].Value+"?tag=0.1.0" {
@@ -191,7 +191,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// contents are the files of an archive, all of the release's time and of root.
+// contents are the files of an archive, all with the release's time and owned by root.
 func contents(t *testing.T, path string) map[string][]byte {
 	t.Helper()
 	f, err := os.Open(path)
@@ -223,7 +223,7 @@ func contents(t *testing.T, path string) map[string][]byte {
 	}
 }
 
-// TestChartArchive: Helm reads from the archive what it reads from the directory.
+// TestChartArchive: Helm reads the same chart from the archive as from the directory.
 func TestChartArchive(t *testing.T) {
 	const dir = tree + "/deploy/chart"
 	out := filepath.Join(t.TempDir(), "sluice-0.1.0.tgz")
@@ -249,7 +249,7 @@ func TestChartArchive(t *testing.T) {
 	}
 }
 
-// TestModule: the package URLs of modules that are named in a way of their own.
+// TestModule: the package URLs of modules with special names.
 func TestModule(t *testing.T) {
 	for _, tt := range []struct {
 		module *debug.Module
@@ -274,7 +274,7 @@ func TestModule(t *testing.T) {
 	}
 }
 
-// TestInOrder: the committed tree is that of the version its chart says; of no other.
+// TestInOrder: the committed tree has the version of its chart, and no other.
 func TestInOrder(t *testing.T) {
 	c, err := loader.LoadDir(tree + "/deploy/chart")
 	if err != nil {
@@ -291,7 +291,7 @@ func TestInOrder(t *testing.T) {
 	}
 }
 
-// TestRefused: what cannot be a release leaves a reason.
+// TestRefused: an invalid release is rejected with a reason.
 func TestRefused(t *testing.T) {
 	for _, tt := range []struct{ name, arg, want string }{
 		{"no architecture", "main.go", "name it as"},
@@ -319,7 +319,7 @@ func must[T any](v T, err error) T {
 }
 
 // testPush pushes a release to a registry in memory, twice, and pulls image and chart. Another
-// image under the same version is refused.
+// image with the same version is rejected.
 func testPush(t *testing.T, r release) {
 	t.Helper()
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))

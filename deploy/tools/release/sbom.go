@@ -17,7 +17,7 @@ import (
 	"github.com/package-url/packageurl-go"
 )
 
-// application is a binary, and the modules that Go says are in it.
+// application is a binary, and the modules in its build info.
 type application struct {
 	component cdx.Component
 	modules   []cdx.Component // in Go's order, the standard library first
@@ -56,7 +56,7 @@ func newApplication(arch, version string, content []byte) (*application, error) 
 	return a, nil
 }
 
-// module is what is in a binary: of a module that go.mod replaces, the replacement.
+// module is the component of a linked module: of a module that go.mod replaces, the replacement.
 func module(m *debug.Module) (cdx.Component, error) {
 	if m.Replace != nil {
 		m = m.Replace
@@ -111,14 +111,14 @@ func imageBOM(r *release, i *image) *cdx.BOM {
 	return b.BOM
 }
 
-// draft is a BOM that components are added to, each once.
+// draft is a BOM to which components are added, each once.
 type draft struct {
 	*cdx.BOM
 	have map[string]bool
 }
 
-// bom starts the BOM of a component. Its serial number follows from what the component is, by its
-// package URL and hash, and its time is the commit's, so that it is the same whenever it is made.
+// bom starts the BOM of a component. Its serial number is derived from the component's package URL
+// and hash, and its time is the commit's, so that repeated builds give the same BOM.
 func bom(r *release, about cdx.Component) draft {
 	b := cdx.NewBOM()
 	seed := about.PackageURL
@@ -132,8 +132,8 @@ func bom(r *release, about cdx.Component) draft {
 	return draft{b, map[string]bool{}}
 }
 
-// add adds the modules of a binary, and that they are its. How they depend on one another is not in
-// the build info.
+// add adds the modules of a binary, as its dependencies. The build info does not contain the
+// dependencies among them.
 func (d *draft) add(a *application) {
 	var refs []string
 	for _, m := range a.modules {
@@ -146,7 +146,7 @@ func (d *draft) add(a *application) {
 	*d.Dependencies = append(*d.Dependencies, cdx.Dependency{Ref: a.component.BOMRef, Dependencies: &refs})
 }
 
-// writeBOM writes the JSON of CycloneDX 1.6, which more readers know than the latest.
+// writeBOM writes CycloneDX 1.6 JSON, which more readers support than the latest version.
 func writeBOM(out string, b *cdx.BOM) error {
 	f, err := os.Create(out)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command static stands in for the gateway where a test needs a binary of an
-// architecture and nothing of what it does.
+// Command static is a placeholder for the gateway in tests that need a binary of an architecture,
+// but none of its functions.
 package main
 
 func main() {}
