@@ -72,8 +72,8 @@ func command() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context()) },
 	}
 	p := c.Flags()
-	p.StringVar(&f.config, "config", "", "file with the objects to announce by (pools, peers, advertisements); empty: "+
-		"read them from the API server")
+	p.StringVar(&f.config, "config", "", "file with the objects that control announcements (pools, peers, "+
+		"advertisements); empty: read them from the API server")
 	p.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file; empty: the pod's service account")
 	p.StringVar(&f.namespace, "namespace", os.Getenv("POD_NAMESPACE"),
 		"namespace of the Secrets with passwords; by default $POD_NAMESPACE; empty: none are read")
@@ -89,7 +89,7 @@ func command() *cobra.Command {
 		"the state that the next process reads")
 	p.DurationVar(&f.hold, "hold", announce.DefaultHold,
 		"how long routes stay after the gateway's process has ended: a budget, of which six seconds of forwarding "+
-			"restore one; 0: routes are withdrawn at once")
+			"restore one second; 0: routes are withdrawn at once")
 	p.DurationVar(&f.drainDelay, "drain-delay", announce.DefaultDrainDelay,
 		"how long an excluded or deleted node announces its routes as leaving before it withdraws them")
 	p.StringVar(&f.routerID, "router-id", "", "BGP identifier, an IPv4 address; by default the Node's internal "+
@@ -114,9 +114,9 @@ func command() *cobra.Command {
 
 func status() *cobra.Command {
 	var socket string
-	c := &cobra.Command{Use: "status", Short: "Print to whom each VIP is announced, or why it is not",
-		Long: "status prints to whom each VIP is announced, or why it is not. It fails if the announcer does not\n" +
-			"answer, or if one of its loops has stalled; probes of the pod run it.",
+	c := &cobra.Command{Use: "status", Short: "Print the peers to which each VIP is announced, or why it is not",
+		Long: "status prints the peers to which each VIP is announced, or why it is not. It fails if the announcer\n" +
+			"does not answer, or if one of its loops has stalled; the pod's probes run it.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			v, err := view.Ask(c.Context(), socket)

@@ -12,9 +12,8 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// TestPipelineBefore runs the program as a user does, with itself as the older build: by short
-// turns, by whole runs where a scenario has no shorter ones, and against a build that knows no
-// turns at all.
+// TestPipelineBefore runs the program as a user does, with itself as the older build: in short turns,
+// in whole runs for a scenario without turns, and against a build that does not support turns.
 func TestPipelineBefore(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "sluice-bench")
@@ -25,7 +24,7 @@ func TestPipelineBefore(t *testing.T) {
 		}
 	}
 	build(program)
-	mute := filepath.Join(dir, "mute") // as builds before --before was made
+	mute := filepath.Join(dir, "mute") // like builds from before --before existed
 	source, err := os.ReadFile("pipeline.go")
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +83,7 @@ func TestPipelineBefore(t *testing.T) {
 	}
 }
 
-// TestPipelineBeforeRefuses: in one message, before anything runs.
+// TestPipelineBeforeRefuses: invalid flags are errors in one message, before anything runs.
 func TestPipelineBeforeRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
 		"there is no such file":         {"--before", "/nonexistent"},

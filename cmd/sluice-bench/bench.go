@@ -25,10 +25,9 @@ func benchRun() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "run",
 		Short: "Run experiments one after another and save their results",
-		Long: "run runs a set of experiments. Each leaves NAME.json, which sluice-bench report reads, and NAME.log; " +
-			"one that\n" +
-			"fails does not stop the others, and is a line of the report. The quick set takes a minute, the full one " +
-			"hours.",
+		Long: "run runs a set of experiments. Each writes NAME.json, which sluice-bench report reads, and\n" +
+			"NAME.log. If one fails, the others still run, and the report has a line for it. The quick set\n" +
+			"takes a minute, the full one hours.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if c.Bench, err = os.Executable(); err != nil {
@@ -39,7 +38,7 @@ func benchRun() *cobra.Command {
 	}
 	f := command.Flags()
 	f.StringVar(&c.Set, "set", c.Set, "quick or full")
-	f.StringSliceVar(&c.Only, "only", nil, "names of experiments; without, all of the set")
+	f.StringSliceVar(&c.Only, "only", nil, "names of experiments; default: all of the set")
 	f.StringVar(&c.Out, "out", c.Out, "directory for results")
 	f.StringVar(&c.Note, "note", "", "a remark to save with each result, such as \"short run\"")
 	return command
@@ -64,7 +63,7 @@ func benchCompare() *cobra.Command {
 	baseline, now := "bench/baselines", "bench/out"
 	command := &cobra.Command{
 		Use:   "compare",
-		Short: "Compare Go benchmarks with the baseline, by benchstat",
+		Short: "Compare Go benchmarks with the baseline, using benchstat",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return report.Compare(cmd.Context(), ".", baseline, now, os.Stdout)
@@ -79,7 +78,7 @@ func benchBaseline() *cobra.Command {
 	baselines, goDir, experiments := "bench/baselines", "bench/out", "bench/out"
 	command := &cobra.Command{
 		Use:   "baseline",
-		Short: "Replace the baselines by the last results, from one machine and commits of this tree's history",
+		Short: "Replace the baselines with the last results, from one machine and commits of this tree's history",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return report.Adopt(baselines, goDir, experiments, report.Experiments(), report.History("."))

@@ -27,7 +27,7 @@ func clusterCommand() *cobra.Command {
 	var o clusterOptions
 	command := &cobra.Command{
 		Use:   "cluster",
-		Short: "Start a Kubernetes cluster on this machine with the gateway in front, and leave it standing until ^C",
+		Short: "Start a Kubernetes cluster on this machine with the gateway in front, and keep it until ^C",
 		Long: "cluster starts etcd, API server, controllers, scheduler and nodes of kubelet, containerd and runc in\n" +
 			"namespaces, installs the chart on the gateway's node, and waits. The first time it builds Kubernetes\n" +
 			"and downloads containerd, which takes minutes. It needs root, Go and the source tree, and apt-get.",
@@ -36,11 +36,11 @@ func clusterCommand() *cobra.Command {
 	}
 	command.Flags().IntVar(&o.workers, "workers", 1, "nodes beside the gateway's")
 	command.Flags().StringSliceVar(&o.images, "image", nil,
-		"archive of images that all nodes get (`docker save`, or an OCI layout)")
+		"archive of images for all nodes (`docker save`, or an OCI layout)")
 	command.Flags().BoolVar(&o.bare, "bare", false, "do not install the chart")
 	command.Flags().StringVar(&o.values, "values", "", "file with values of the chart, over those for this cluster")
 	command.Flags().StringVar(&o.env, "env", "",
-		"file that gets how to reach the cluster, as shell variables, when it is ready")
+		"file for the cluster's addresses and kubeconfigs, as shell variables, written when it is ready")
 	return command
 }
 
@@ -66,7 +66,7 @@ func (o *clusterOptions) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Print("\n", env, "\nThe cluster stands until ^C.\n")
+	fmt.Print("\n", env, "\nThe cluster runs until ^C.\n")
 	if o.env != "" {
 		if err := replaceFile(o.env, env); err != nil {
 			return err
@@ -106,8 +106,8 @@ func (o *clusterOptions) install(ctx context.Context, c *single.Cluster) error {
 	return nil
 }
 
-// environment returns how to reach the cluster: from the machine, and from the client's namespace,
-// which is outside of the cluster and has the gateway as its router.
+// environment returns shell variables with which to reach the cluster: from the machine, and from the
+// client's namespace, which is outside of the cluster and has the gateway as its router.
 func environment(c *single.Cluster) (string, error) {
 	inClient, err := c.KubeconfigIn(c.Client0)
 	if err != nil {
@@ -123,10 +123,10 @@ func environment(c *single.Cluster) (string, error) {
 	return text, nil
 }
 
-// nodeLine returns how to enter a node: nsenter -a -t PID.
+// nodeLine is the variable with a node's PID, for nsenter -a -t PID.
 func nodeLine(n *nodes.Node) string { return fmt.Sprintf("NODE_%s_PID=%d\n", n.Name, n.PID()) }
 
-// replaceFile writes a file atomically: a process that waits for it never reads a part of it.
+// replaceFile writes a file atomically: a process that waits for it never reads a partial file.
 func replaceFile(path, text string) error {
 	next := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".next")
 	if err := os.WriteFile(next, []byte(text), 0o644); err != nil {

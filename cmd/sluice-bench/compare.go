@@ -18,17 +18,16 @@ func compareCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "compare",
 		Short: "Measure Sluice beside l2fwd, the kernel, nftables, XDP NAT and kube-proxy",
-		Long: "compare builds a client, a gateway and a server, and in turn has each system forward the same UDP " +
+		Long: "compare builds a client, a gateway and a server, and makes each system in turn forward the same UDP " +
 			"packets:\n\n" +
 			compare.Describe() +
-			"\nIt prints rates, processor time per packet and latency, and Sluice's ratios to the others: to the\n" +
-			"best of the ways in which packets are steered to a system in the kernel, which is named.\n" +
+			"\nIt prints rates, processor time per packet and latency, and Sluice's ratios to the others. For a\n" +
+			"system in the kernel, the ratio is to the best way of steering packets (RPS), which it names.\n" +
 			"It needs Linux 6.12, root, nft; for kube-proxy iptables too, and the control plane that the first run\n" +
 			"builds (make -C test cluster-binaries); for asavie/xdp, Go and this tree. --quick needs less, and a\n" +
 			"minute.\n\n" +
-			"With --before an older sluice is measured beside this one, in the same rounds, side by side: of each " +
-			"figure\n" +
-			"the ratio now/before, a 95 % interval of its median, and whether it is unchanged within 3 %.",
+			"With --before an older sluice is measured in the same rounds, next to this one: for each figure the\n" +
+			"ratio now/before, a 95 % interval of its median, and whether it is unchanged within 3 %.",
 		Example: "  sluice-bench compare --quick\n" +
 			"  sluice-bench compare --senders every-cpu --systems sluice,xdp-nat,nftables,nftables-rps\n" +
 			"  sluice-bench compare --before ../older/bin/sluice --rates",
@@ -66,16 +65,16 @@ func compareCommand() *cobra.Command {
 	}
 	f := command.Flags()
 	f.StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary")
-	f.StringVar(&c.Bench, "l2fwd", besideMe("sluice-bench"), "the sluice-bench binary, which is l2fwd")
+	f.StringVar(&c.Bench, "l2fwd", besideMe("sluice-bench"), "the sluice-bench binary, which contains l2fwd")
 	f.StringSliceVar(&c.Systems, "systems", c.Systems,
-		"systems to measure, of the list above (default all but those of options and older builds, asavie-drained "+
-			"and\nthe kernel's forwarding with RPS)")
+		"systems to measure, of the list above (default all except systems with options or older builds,\n"+
+			"asavie-drained and the kernel's forwarding with RPS)")
 	f.IntSliceVar(&c.Services, "services", c.Services,
-		"Services of Sluice and kube-proxy; several numbers: a comparison for each")
+		"Services for Sluice and kube-proxy; a comparison for each number")
 	f.IntVar(&c.Flows, "flows", c.Flows, "UDP flows")
 	f.IntVar(&c.Frame, "frame", c.Frame, "bytes of a frame, with its check sequence")
 	f.StringSliceVar(&senders, "senders", nil,
-		"where packets come from, a comparison for each: one-queue and two-queues of CPU 0, every-cpu with a queue\n"+
+		"senders of packets, a comparison for each: one-queue and two-queues of CPU 0, every-cpu with a queue\n"+
 			"each (default all three; two-queues with --quick, --at and --before)")
 	f.IntVar(&own.Queues, "queues", own.Queues, "instead of --senders: queues of every interface")
 	f.IntSliceVar(&own.CPUs, "sender-cpus", own.CPUs,
@@ -84,7 +83,7 @@ func compareCommand() *cobra.Command {
 	f.DurationVar(&c.Duration, "duration", c.Duration, "of each measurement")
 	f.DurationVar(&c.Trial, "trial", c.Trial, "of each step of the search for the no-drop rate")
 	f.DurationVar(&c.Settle, "settle", c.Settle,
-		"of slow traffic to each system before it is measured: by it sluice's workers move")
+		"of slow traffic to each system before measuring, so that sluice's workers can move")
 	f.Float64Var(&c.LossBound, "loss", c.LossBound, "share that the no-drop rate may lose")
 	f.BoolVar(&c.Quick, "quick", c.Quick,
 		"a check in a minute: no kube-proxy unless named, no no-drop rate, no latency")
@@ -92,19 +91,19 @@ func compareCommand() *cobra.Command {
 		"the server answers each packet: rates are of answers that reach the client, latencies of round trips")
 	f.BoolVar(&c.Rates, "rates", c.Rates, "the highest rates and nothing else")
 	f.StringSliceVar(&at, "at", nil,
-		"instead of all else, processor time and latency at these rates, packets per second, or shares of the "+
+		"measure only processor time and latency, at these rates, packets per second, or shares of the "+
 			"no-drop\nrate of nftables at its best: 50k,150k,90%")
 	f.DurationVar(&c.Together, "together", c.Together,
-		"send the packets of this time at once, 64 at most: the longer, the fewer wake-ups of the generator "+
+		"collect packets for this time and send them at once, 64 at most: fewer wake-ups of the generator "+
 			"(default 50us)")
-	f.BoolVar(&c.First, "first", false, "put this session before all others of the machine meanwhile (autogroup)")
+	f.BoolVar(&c.First, "first", false, "give this session priority over all others of the machine (autogroup)")
 	f.StringVar(&c.Options, "sluice-options", "",
-		"more of Sluice's configuration, as YAML, for a system sluice-options: 'waiting: shared'")
+		"extra configuration of Sluice, as YAML, for a system sluice-options: 'waiting: shared'")
 	f.BoolVar(&c.Trials, "trials", c.Trials,
 		"print each trial of the search for the no-drop rate, with where packets were lost")
 	f.StringVar(&c.Before, "before", "",
-		"an older sluice, or its directory, to measure beside this one as sluice-before (without --systems: these "+
-			"two alone)")
+		"an older sluice, or its directory, to measure beside this one as sluice-before (without --systems:\n"+
+			"only these two)")
 	f.BoolVar(&c.FailSlower, "fail-slower", false,
 		"with --before: exit status 1 if a figure is slower by more than 3 %")
 	f.StringVar(&c.JSON, "json", "", "save the results in this file")

@@ -16,11 +16,10 @@ func l2fwdCommand() *cobra.Command {
 	var own bool
 	command := &cobra.Command{
 		Use:   "l2fwd",
-		Short: "Forward between two interfaces and do nothing else",
-		Long: "l2fwd takes every IPv4 and IPv6 packet of two interfaces of this network namespace and sends it out " +
-			"of\n" +
-			"the other one, over the rings and with the settings that the gateway has by default. It is what the\n" +
-			"gateway's forwarding rate is held against. Stop it with ^C.",
+		Short: "Only forward between two interfaces",
+		Long: "l2fwd takes every IPv4 and IPv6 packet of two interfaces of this network namespace and sends it\n" +
+			"out of the other one, over the same rings and with the same default settings as the gateway. It\n" +
+			"is the baseline of the gateway's forwarding rate. Stop it with ^C.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if c.In.Next, err = macFlag("next-in", nextIn); err != nil {
@@ -55,7 +54,7 @@ func l2fwdCommand() *cobra.Command {
 	f.StringVar(&c.In.Interface, "in", "", "one interface")
 	f.StringVar(&c.Out.Interface, "out", "", "the other interface, or the same")
 	f.StringVar(&nextIn, "next-in", "",
-		"MAC address of the next hop behind --in; without, source and destination are exchanged")
+		"MAC address of the next hop behind --in; by default source and destination are exchanged")
 	f.StringVar(&nextOut, "next-out", "", "MAC address of the next hop behind --out")
 	f.IntVar(&c.Queues, "queues", 0, "of each interface; 0: all")
 	f.IntSliceVar(&c.CPUs, "cpus", nil,
@@ -69,7 +68,7 @@ func l2fwdCommand() *cobra.Command {
 	return command
 }
 
-// macFlag reads an Ethernet address; nothing is the zero address.
+// macFlag reads an Ethernet address; an empty text is the zero address.
 func macFlag(name, text string) (m l2fwd.MAC, err error) {
 	if text == "" {
 		return m, nil

@@ -31,7 +31,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(whileRead(context.Background()), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second ^C does what it does by default
+	context.AfterFunc(ctx, stop) // a second ^C ends the process
 	if err := rootCommand().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "sluice-bench:", explained(ctx, err))
 		stop()
@@ -39,7 +39,7 @@ func main() {
 	}
 }
 
-// exitStatus returns the exit status: that of a command in a guest, if there is one.
+// exitStatus returns the exit status: the status of a command in a guest, if there is one.
 func exitStatus(err error) int {
 	var inGuest *vm.ExitError
 	if errors.As(err, &inGuest) {
@@ -48,13 +48,13 @@ func exitStatus(err error) int {
 	return 1
 }
 
-// whileRead ends when the reader of this program's output, a pager or head, is gone: by default
-// SIGPIPE then ends the program, and leaves what it built. Connections that break raise that
-// signal, too, so it only is the reason to look.
+// whileRead returns a context that ends when the reader of this program's output, a pager or head, is
+// gone: by default SIGPIPE would end the program without removing its networks. Broken connections
+// also raise SIGPIPE, so after each signal it checks whether the output has a reader.
 func whileRead(ctx context.Context) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	broken := make(chan os.Signal, 1)
-	signal.Notify(broken, syscall.SIGPIPE) // for good: the way down writes, too
+	signal.Notify(broken, syscall.SIGPIPE) // not undone: the clean-up writes, too
 	go func() {
 		defer cancel()
 		for range broken {
@@ -73,8 +73,8 @@ func unread(f *os.File) bool {
 	return err == nil && n == 1 && fds[0].Revents&unix.POLLERR != 0
 }
 
-// explained returns the message for an error. After a signal all errors are consequences of it, in
-// words of the operation that was under way: "context canceled", "signal: killed".
+// explained returns the message for an error. After a signal all errors are consequences of it, and
+// their texts depend on the interrupted operation: "context canceled", "signal: killed".
 func explained(ctx context.Context, err error) string {
 	text := strings.TrimSpace(err.Error())
 	switch {
@@ -95,7 +95,7 @@ func rootCommand() *cobra.Command {
 		Args:          cobra.NoArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 		Version:       status.ThisBuild().Version,
-		// Hours may pass until something is written.
+		// The files may be written only after hours.
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
 			return errors.Join(canWrite(c, "json"), canWrite(c, "profile"))
 		},
@@ -108,8 +108,8 @@ func rootCommand() *cobra.Command {
 	return root
 }
 
-// canWrite returns an error unless the file that a flag names, if the command has it, can be
-// written. It makes none.
+// canWrite returns an error if the command has the flag and the file that it names cannot be written.
+// It creates no file.
 func canWrite(c *cobra.Command, flag string) error {
 	f := c.Flags().Lookup(flag)
 	if f == nil || f.Value.Type() != "string" || f.Value.String() == "" {
@@ -144,14 +144,14 @@ func demoCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return demo.Run(cmd.Context(), c) },
 	}
 	command.Flags().StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary")
-	command.Flags().BoolVar(&c.Keep, "keep", false, "leave everything standing until ^C, with things to try")
-	command.Flags().BoolVar(&c.Short, "short", false, "less of everything")
+	command.Flags().BoolVar(&c.Keep, "keep", false, "keep the network until ^C, with commands to try")
+	command.Flags().BoolVar(&c.Short, "short", false, "smaller numbers of everything")
 	command.Flags().IntVar(&c.Patience, "patience", 1,
-		"multiplies every bound of time, for a slow machine such as an emulated one")
+		"multiplies every time limit, for a slow machine such as an emulated one")
 	return command
 }
 
-// besideMe is the path of another program in this program's directory.
+// besideMe returns the path of another program in this program's directory.
 func besideMe(name string) string {
 	self, err := os.Executable()
 	if err != nil {

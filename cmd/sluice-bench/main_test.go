@@ -13,8 +13,8 @@ import (
 	"sluice.dev/sluice/test/bed/stateless"
 )
 
-// TestResultsThatCannotBeWritten: what has no place is said before anything is measured, and
-// nothing is made.
+// TestResultsThatCannotBeWritten: a path that cannot be written is an error before anything is
+// measured, and no file is created.
 func TestResultsThatCannotBeWritten(t *testing.T) {
 	dir := t.TempDir()
 	kept := filepath.Join(dir, "kept.json")
@@ -103,6 +103,5 @@ func TestForwarderNeedsPermission(t *testing.T) {
 	}
 }
 
-// TestAdvisedCommandsExist: each command line of sluice-bench in a page or a message is one that
-// there is.
+// TestAdvisedCommandsExist: each command line of sluice-bench in a page or a message is valid.
 func TestAdvisedCommandsExist(t *testing.T) { pagetest.Commands(t, "../..", rootCommand, 20) }

@@ -15,17 +15,13 @@ func pipelineCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "pipeline",
 		Short: "Measure a worker's time per packet, without a kernel, beside the same in C",
-		Long: "pipeline drives a real worker over in-memory links, with a real table of services and flows, and " +
-			"times\n" +
-			"its steps alone: nanoseconds a packet by number of flows, new flows, a full table, colliding flows, " +
-			"two\n" +
-			"workers, many services, updates. A program in C that does the same work runs in turns with it on the\n" +
-			"same core (C; and one by one, without batches and prefetches, to show what these bring); it is built " +
-			"with\n" +
-			"clang, gcc or cc. It needs neither root nor a network.\n\n" +
-			"With --before an older build's worker takes turns with this one's, and nothing else is measured: of " +
-			"each\n" +
-			"figure the ratio now/before, a 95 % interval of its median, and whether it is unchanged within 3 %.",
+		Long: "pipeline drives a real worker over in-memory links, with a real table of services and flows, and\n" +
+			"measures the time of its steps: nanoseconds per packet by number of flows, new flows, a full\n" +
+			"table, colliding flows, two workers, many services, updates. A C program that does the same work\n" +
+			"runs in turn with it on the same core (C; and one by one, without batches and prefetches, to\n" +
+			"show their effect); it is built with clang, gcc or cc. It needs neither root nor a network.\n\n" +
+			"With --before only an older build's worker and this one's are measured, in turn: for each figure\n" +
+			"the ratio now/before, a 95 % interval of its median, and whether it is unchanged within 3 %.",
 		Example: "  sluice-bench pipeline --scenario steady --flows 1000,100000\n" +
 			"  sluice-bench pipeline --before ../older/bin/sluice-bench --flows 100000",
 		Args: cobra.NoArgs,
@@ -51,21 +47,21 @@ func pipelineCommand() *cobra.Command {
 		"measure IPv4 (fill, collisions, two-workers, services and updates are over IPv4 in any case)")
 	f.BoolVar(&c.IPv6, "ipv6", c.IPv6, "measure IPv6")
 	f.BoolVar(&c.Reference, "reference", c.Reference, "run the same work in C beside it; needs clang, gcc or cc")
-	f.IntVar(&c.Repeat, "repeat", c.Repeat, "samples of each figure, in turns with those it is compared to")
-	f.IntVar(&c.Chunks, "windows", c.Chunks, "chunks of 4096 packets of each sample, whose median it is")
+	f.IntVar(&c.Repeat, "repeat", c.Repeat, "samples of each figure, in turn with the figure it is compared to")
+	f.IntVar(&c.Chunks, "windows", c.Chunks, "chunks of 4096 packets per sample; a sample is their median")
 	f.IntVar(&c.CPU, "cpu", c.CPU, "the core to measure on; -1 is the last")
 	f.StringVar(&c.Profile, "profile", "", "save a CPU profile of the whole run in this file, for go tool pprof")
 	f.StringVar(&c.JSON, "json", "", "save the figures in this file")
 	f.StringVar(&c.Before, "before", "",
-		"an older sluice-bench, or its directory: measure it and this one in turns (scenario steady unless "+
-			"--scenario says more; without C)")
+		"an older sluice-bench, or its directory: measure it and this one in turn (default: scenario steady; "+
+			"without C)")
 	f.BoolVar(&c.FailSlower, "fail-slower", false,
 		"with --before: exit status 1 if a figure is slower by more than 3 %")
 	command.AddCommand(turnsCommand())
 	return command
 }
 
-// turnsCommand is the command that --before runs, of builds that have it.
+// turnsCommand is the command that --before runs in builds that have it.
 func turnsCommand() *cobra.Command {
 	c := pipeline.Defaults()
 	c.Reference = false

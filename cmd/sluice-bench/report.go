@@ -20,7 +20,7 @@ func reportCommand() *cobra.Command {
 		Long: "report reads files that the other commands saved with --json and prints every figure as\n" +
 			"Markdown. With --docs it writes the figures of README.md and docs/benchmarks.md and the plots of\n" +
 			"docs/plots into a source tree instead: the files of a directory are a column, and the first\n" +
-			"directory must have every ratio of README. It refuses a directory with files of two machines, two\n" +
+			"directory must have every ratio of README. It rejects a directory with files of two machines, two\n" +
 			"files of one experiment, and commits that are not in the tree's history.",
 		Example: "  sluice-bench report --from bench/out/*.json >bench/out/report.md",
 		RunE: func(cmd *cobra.Command, args []string) error {

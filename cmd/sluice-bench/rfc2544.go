@@ -17,11 +17,10 @@ func rfc2544Command() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "rfc2544",
 		Short: "Search for the highest rate without loss (RFC 2544, section 26.1), and measure latency below it",
-		Long: "rfc2544 offers rates by halving the interval, until the highest with no more than --loss is known, " +
-			"and\n" +
-			"confirms it with a longer trial. Then it measures latency at 10, 50 and 90 % of it. The RFC tolerates " +
-			"no\n" +
-			"loss (--loss 0) and wants trials of 60 s; a veth's own ring loses now and then, hence 0.1 % by default.",
+		Long: "rfc2544 halves the interval of rates until it finds the highest rate with at most --loss, and\n" +
+			"confirms it with a longer trial. Then it measures latency at 10, 50 and 90 % of that rate. The\n" +
+			"RFC tolerates no loss (--loss 0) and requires trials of 60 s; a veth's own ring loses some\n" +
+			"packets, hence the default of 0.1 %.",
 		Example: "  sluice-bench rfc2544 --loopback\n" +
 			"  sluice-bench rfc2544 --tx eth1 --rx eth2 --i-own-this-network --to-mac 02:00:00:00:00:01 --loss 0 " +
 			"--duration 60s",
@@ -52,11 +51,11 @@ func rfc2544Command() *cobra.Command {
 	f := command.Flags()
 	f.StringVar(&lowest, "min", "1k", "lowest rate, packets per second")
 	f.StringVar(&highest, "max", "10M", "highest rate")
-	f.Float64Var(&loss, "loss", 0.1, "loss that is tolerated, percent")
+	f.Float64Var(&loss, "loss", 0.1, "tolerated loss, percent")
 	f.Float64Var(&search.Resolution, "resolution", 0.02, "how close, as a share of the rate")
 	f.DurationVar(&search.Duration, "duration", time.Second, "of each trial")
-	f.DurationVar(&search.Confirm, "confirm", 0, "of the confirming trial; three times --duration without")
-	f.IntVar(&search.Of, "of", 3, "trials that decide about a rate: it is good if most of them are (RFC 2544: 1)")
-	f.IntVar(&search.Trials, "trials", 60, "most trials")
+	f.DurationVar(&search.Confirm, "confirm", 0, "of the confirming trial; default three times --duration")
+	f.IntVar(&search.Of, "of", 3, "trials per rate, of which most must be good (RFC 2544: 1)")
+	f.IntVar(&search.Trials, "trials", 60, "maximum number of trials")
 	return command
 }

@@ -11,11 +11,12 @@ func soakCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "soak",
 		Short: "Run the gateway on real traffic for a long time, with faults, floods and changes all the while",
-		Long: "soak runs the gateway with established TCP and UDP flows, new connections and large bodies, while\n" +
-			"endpoints and Services change, and injects one fault after another: links that flap, floods,\n" +
-			"backends that end, kill -9, hand-overs, a process that stands still. It fails if an established\n" +
-			"connection breaks but by the end of its backend, if something is not served after a fault, or if\n" +
-			"memory, descriptors, goroutines, threads, pins, files or interfaces grow. It needs Linux 6.12, root.",
+		Long: "soak runs the gateway with established TCP and UDP flows, new connections and large bodies,\n" +
+			"while endpoints and Services change, and injects one fault after another: links that flap,\n" +
+			"floods, backends that end, kill -9, hand-overs, a stopped process. It fails if an established\n" +
+			"connection breaks although its backend did not end, if a Service does not answer after a fault,\n" +
+			"or if memory, descriptors, goroutines, threads, pins, files or interfaces grow. It needs Linux\n" +
+			"6.12, root.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return soak.Run(cmd.Context(), c) },
 	}

@@ -14,17 +14,14 @@ func statefulCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "stateful [PROFILE]",
 		Short: "Open connections by a profile, through a gateway, and count their results",
-		Long: "stateful plays exchanges of real protocols over many connections, with a TCP of its own at both ends " +
-			"over\n" +
-			"AF_XDP: client and server pools, rates, ramps and shares are in PROFILE, a file or the name of one in\n" +
-			"bench/profiles. Servers tag their data, so a connection that reaches two servers is detected: then\n" +
-			"the exit status is 1.\n\n" +
-			"Without --client it builds a network of its own: --through none is a wire, --through sluice a gateway " +
-			"with\n" +
-			"the server pool as endpoints, which --churn removes and adds while traffic flows. With --client and " +
-			"--server\n" +
-			"it plays over interfaces that are there and takes all their packets while it runs. With --memory both\n" +
-			"ends run in this process, to measure the generator itself.",
+		Long: "stateful plays exchanges of real protocols over many connections, with its own TCP at both ends\n" +
+			"over AF_XDP: client and server pools, rates, ramps and shares are in PROFILE, a file or the name\n" +
+			"of one in bench/profiles. Servers tag their data, so a connection that reaches two servers is\n" +
+			"detected: then the exit status is 1.\n\n" +
+			"Without --client it builds a network of its own: --through none is a wire, --through sluice a\n" +
+			"gateway with the server pool as endpoints, which --churn removes and adds while traffic flows.\n" +
+			"With --client and --server it plays over existing interfaces and takes all their packets while\n" +
+			"it runs. With --memory both ends run in this process, to measure the generator itself.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return fmt.Errorf("stateful takes one profile, not %d", len(args))
@@ -46,41 +43,40 @@ func statefulCommand() *cobra.Command {
 		},
 	}
 	f := command.Flags()
-	f.StringSliceVar(&c.Through, "through", c.Through, "gateways between the ends, in turns: none, sluice")
+	f.StringSliceVar(&c.Through, "through", c.Through, "gateways between the ends, in turn: none, sluice")
 	f.StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary")
 	f.IntVar(&c.Churn, "churn", 0, "edits of the endpoints each second, through sluice")
 	f.StringVar(&c.Client, "client", "", "the clients' interface: INTERFACE[@NAMESPACE]")
 	f.StringVar(&c.Server, "server", "", "the servers' interface: INTERFACE[@NAMESPACE]")
 	f.StringVar(&c.ClientGateway, "client-gateway", "",
-		"the router that clients send to; they then connect to the profile's vip")
-	f.StringVar(&c.ServerGateway, "server-gateway", "", "the router that servers send to")
+		"the router to which clients send; they then connect to the profile's vip")
+	f.StringVar(&c.ServerGateway, "server-gateway", "", "the router to which servers send")
 	f.BoolVar(&c.IOwnThisNetwork, "i-own-this-network", false,
 		"permit interfaces of the machine's own namespace, and those with a default route")
-	f.BoolVar(&c.IPv6, "ipv6", false, "put the profile's IPv4 addresses into IPv6")
+	f.BoolVar(&c.IPv6, "ipv6", false, "convert the profile's addresses to IPv6")
 	f.DurationVar(&c.Duration, "duration", 0, "instead of the profile's")
 	f.Float64Var(&c.CPS, "cps", c.CPS,
-		"connections a second instead of the profile's, without its ramp; 0 is as many as go")
+		"connections a second instead of the profile's, without its ramp; 0 is as many as possible")
 	f.IntVar(&c.Concurrency, "concurrency", 0, "connections at a time instead of the profile's")
 	f.BoolVar(&c.Memory, "memory", false, "both ends in this process, back to back in memory")
-	f.IntVar(&c.Concurrent, "concurrent", c.Concurrent, "with --memory: connections that are held open")
+	f.IntVar(&c.Concurrent, "concurrent", c.Concurrent, "with --memory: connections held open")
 	f.DurationVar(&c.Window, "windows", c.Window, "with --memory: length of each measurement")
-	f.IntVar(&c.Repeat, "repeat", 0, "runs, in turns where there are several systems (default 1; with --memory 5)")
+	f.IntVar(&c.Repeat, "repeat", 0, "runs, in turn if there are several systems (default 1; with --memory 5)")
 	f.StringVar(&c.JSON, "json", "", "save the figures in this file")
 	command.AddCommand(templateCommand())
 	return command
 }
 
-// templateCommand turns a capture into templates.
+// templateCommand converts a capture into a profile.
 func templateCommand() *cobra.Command {
 	c := stateful.DefaultCapture()
 	command := &cobra.Command{
 		Use:   "template CAPTURE",
 		Short: "Write the TCP and UDP conversations of a capture (pcap, pcapng) as a profile",
-		Long: "template takes the conversations of a capture that have a beginning, in order of their first packet, " +
-			"and\n" +
-			"prints a profile: the bytes of each end and their times, one template each. The end that sent first is " +
-			"the\n" +
-			"client. Payload is not copied unless --bytes is given: captures may hold private data.",
+		Long: "template takes the conversations of a capture whose beginning was captured, in order of their\n" +
+			"first packet, and prints a profile: the bytes of each end and their times, one template each.\n" +
+			"The end that sent first is the client. Payload is not copied unless --bytes is given: captures\n" +
+			"may hold private data.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return fmt.Errorf("template takes one capture file (pcap, pcapng), not %d", len(args))
@@ -92,8 +88,8 @@ func templateCommand() *cobra.Command {
 		},
 	}
 	f := command.Flags()
-	f.IntVar(&c.Conversations, "conversations", c.Conversations, fmt.Sprintf("how many are taken, at most %d",
-		stateful.MaxTemplates))
+	f.IntVar(&c.Conversations, "conversations", c.Conversations,
+		fmt.Sprintf("maximum number of conversations, at most %d", stateful.MaxTemplates))
 	f.BoolVar(&c.Bytes, "bytes", false, "write the bytes that clients sent, as hex")
 	return command
 }

@@ -29,7 +29,7 @@ func (s *statelessFlags) register(c *cobra.Command) {
 	f.BoolVar(&s.e.Loopback, "loopback", false, "make a veth pair between two namespaces, and use that")
 	f.StringVar(&s.tx, "tx", "", "INTERFACE[@NETNS] to send on")
 	f.StringVar(&s.rx, "rx", "",
-		"INTERFACE[@NETNS] to receive on; it gets an XDP program that takes the packets sent, and no others")
+		"INTERFACE[@NETNS] to receive on; it gets an XDP program that takes only the packets sent")
 	f.StringVar(&s.mac, "to-mac", "", "destination MAC address: the gateway's; without it, the receiver's")
 	f.StringVar(&s.protocol, "protocol", "udp", "udp, syn or icmp")
 	f.StringVar(&s.sources, "from", "10.1.0.1-10.1.0.250", "source addresses: ADDRESS, FIRST-LAST or PREFIX/BITS")
@@ -39,7 +39,7 @@ func (s *statelessFlags) register(c *cobra.Command) {
 	f.IntVar(&x.Traffic.Flows, "flows", 1000, "different flows")
 	f.StringVar(&s.sizes, "sizes", "64",
 		"frame sizes with their frame check sequence: BYTES, imix, or BYTES:WEIGHT,...")
-	f.IntVar(&x.Traffic.Fragments, "fragments", 0, "send each datagram in so many fragments")
+	f.IntVar(&x.Traffic.Fragments, "fragments", 0, "send each datagram in this number of fragments")
 	f.UintSliceVar(&s.vlans, "vlan", nil, "VLAN tags, the outer one first")
 	f.IntVar(&s.rxVLANs, "rx-vlans", -1, "tags on arrival; -1 is as many as sent")
 	f.StringVar(&s.receiver, "receiver", "full",
@@ -49,14 +49,14 @@ func (s *statelessFlags) register(c *cobra.Command) {
 	f.IntVar(&x.Tx.Queues, "queues", 1, "transmit queues, a thread for each")
 	f.IntSliceVar(&x.Tx.CPUs, "tx-cpus", nil, "CPUs of the sending threads")
 	f.IntSliceVar(&x.Rx.CPUs, "rx-cpus", nil, "CPUs of the receiving threads")
-	f.IntVar(&x.Tx.Burst, "burst", 64, "most packets that are sent at once")
+	f.IntVar(&x.Tx.Burst, "burst", 64, "maximum number of packets sent at once")
 	f.BoolVar(&x.Tx.Spin, "spin", false, "do not sleep between bursts")
 	f.BoolVar(&x.Tx.OwnNetwork, "i-own-this-network", false,
 		"permit sending on interfaces of the machine's own namespace, and those with a default route")
-	f.StringVar(&s.e.JSON, "json", "", "a file for the figures, which sluice-bench report reads")
+	f.StringVar(&s.e.JSON, "json", "", "save the figures in this file, which sluice-bench report reads")
 }
 
-// experiment reads the texts.
+// experiment parses the flags.
 func (s *statelessFlags) experiment() (*stateless.Experiment, error) {
 	e := &s.e
 	e.Out, e.Progress = os.Stdout, os.Stderr
@@ -100,11 +100,11 @@ func statelessCommand() *cobra.Command {
 	var rate string
 	command := &cobra.Command{
 		Use:   "stateless",
-		Short: "Send packets with time stamps, and check those that arrive",
-		Long: "stateless sends UDP datagrams, TCP SYNs or echo requests of many flows at a rate, from --tx, and " +
-			"reports on\n" +
-			"the packets at --rx: loss, order, duplicates, damage, flows that changed their destination, latency.\n" +
-			"Between the two is the system to measure; with --loopback, a wire. It needs Linux 6.12 and root.",
+		Short: "Send packets with time stamps, and check the packets that arrive",
+		Long: "stateless sends UDP datagrams, TCP SYNs or echo requests of many flows at a rate, from --tx, and\n" +
+			"reports on the packets at --rx: loss, order, duplicates, damage, flows that changed their\n" +
+			"destination, latency. The system under test is between the two interfaces; with --loopback, a\n" +
+			"wire. It needs Linux 6.12 and root.",
 		Example: "  sluice-bench stateless --loopback --rate 100k\n" +
 			"  sluice-bench stateless --tx eth0@client --rx eth0@server --to-mac 02:00:00:00:00:01 --to 192.0.2.1 " +
 			"--flows 100000",

@@ -14,11 +14,11 @@ func stepsCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "steps",
 		Short: "Measure a worker's longest step while tables change, flows expire, counters are published",
-		Long: "steps gives a real worker, run as the daemon runs it, a steady stream of packets in memory,\n" +
-			"while something happens beside it, and prints how long its steps took at most: by the clock, by the\n" +
-			"processor time of its thread, and apart from steps in which the kernel ran another thread or the Go\n" +
-			"runtime stopped this one. In turns with it, every 5 ms, an empty loop runs on the same thread: what\n" +
-			"the machine takes by itself. It needs neither root nor a network.",
+		Long: "steps gives a real worker, run as in the daemon, a steady stream of packets in memory beside\n" +
+			"another load, and prints its longest steps: by the clock, by the processor time of its thread,\n" +
+			"and without steps in which the kernel ran another thread or the Go runtime stopped this one.\n" +
+			"Every 5 ms, in turn with the worker, an empty loop runs on the same thread and shows the delays\n" +
+			"of the machine itself. It needs neither root nor a network.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Out = os.Stdout

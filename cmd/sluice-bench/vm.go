@@ -16,9 +16,9 @@ func vmCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "vm",
 		Short: "Run a command in a QEMU guest: other kernels, drivers of real NICs",
-		Long: "vm runs a command in a guest whose processor is emulated, on a kernel of Debian's, with the drivers " +
-			"of\n" +
-			"real NICs: igb and virtio-net do zero-copy there. It installs nothing. Its figures are not of real speed.",
+		Long: "vm runs a command in a guest with an emulated processor, on a Debian kernel, with the drivers of\n" +
+			"real NICs: igb and virtio-net do zero-copy there. It installs nothing. Its figures do not show\n" +
+			"real speed.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -49,8 +49,8 @@ func vmFetchCommand() *cobra.Command {
 		},
 	}
 	command.Flags().StringSliceVar(&suites, "kernel", []string{"trixie-backports"},
-		"suites to take the newest kernel of: "+strings.Join(vm.Kernels, ", "))
-	command.Flags().BoolVar(&refresh, "refresh", false, "look for newer ones than those in the cache")
+		"suites of which to fetch the newest kernel: "+strings.Join(vm.Kernels, ", "))
+	command.Flags().BoolVar(&refresh, "refresh", false, "fetch newer kernels than the cache has")
 	return command
 }
 
@@ -61,11 +61,9 @@ func vmRunCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "run [flags] -- COMMAND ARGS...",
 		Short: "Boot a guest, run a command in it as root, end with its status",
-		Long: "run boots a guest whose root is this machine's, read-only; writes go to memory, and only " +
-			"--share keeps it.\n" +
-			"A pair is a NIC and one that faces it, NAME and NAME-peer, a virtio-net. bpffs, tracefs, debugfs and " +
-			"cgroup2\n" +
-			"are mounted, modprobe and ethtool are there.",
+		Long: "run boots a guest whose root is this machine's, read-only; writes go to memory, and only the\n" +
+			"directory of --share is kept. A pair is a NIC NAME and the virtio-net NAME-peer connected to it.\n" +
+			"bpffs, tracefs, debugfs and cgroup2 are mounted; modprobe and ethtool are available.",
 		Example: "  sluice-bench vm run --pair left=igb --pair right=virtio-net -- ethtool -i left",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -92,16 +90,16 @@ func vmRunCommand() *cobra.Command {
 		},
 	}
 	f := command.Flags()
-	f.StringVar(&kernel, "kernel", "trixie-backports", "suite to take the newest kernel of: "+strings.Join(vm.Kernels,
+	f.StringVar(&kernel, "kernel", "trixie-backports", "suite with the kernel to use, the newest: "+strings.Join(vm.Kernels,
 		", "))
 	f.StringArrayVar(&pairs, "pair", nil,
-		"NAME=MODEL: a NIC, and NAME-peer that faces it; models: igb, virtio-net, e1000e, e1000, vmxnet3")
-	f.StringArrayVar(&nics, "nic", nil, "NAME=MODEL@HUB: a NIC on a wire with all others of the same HUB")
+		"NAME=MODEL: a NIC, connected to NAME-peer; models: igb, virtio-net, e1000e, e1000, vmxnet3")
+	f.StringArrayVar(&nics, "nic", nil, "NAME=MODEL@HUB: a NIC on a wire with all other NICs of the same HUB")
 	f.StringArrayVar(&c.Modules, "module", nil, "a kernel module to load first")
 	f.StringArrayVar(&env, "env", nil, "NAME=VALUE for the command")
 	f.StringVar(&c.Memory, "memory", "2G", "the guest's memory")
 	f.IntVar(&c.CPUs, "cpus", 2, "the guest's processors")
-	f.StringVar(&c.Share, "share", "", "a directory that the guest may write to, under the same name")
+	f.StringVar(&c.Share, "share", "", "a directory in which the guest may write, under the same name")
 	f.StringVar(&c.Console, "console", "", "a file for the kernel's messages")
 	f.DurationVar(&c.Limit, "limit", 10*time.Minute, "end the guest after this time")
 	return command
@@ -110,10 +108,10 @@ func vmRunCommand() *cobra.Command {
 func vmEmulateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "emulate -- PROGRAM ARGS...",
-		Short: "Run a static program of arm64 here, its processor emulated",
-		Long: "emulate runs a program for Linux on arm64, with this machine's kernel and files, on an emulated " +
-			"processor.\n" +
-			"A program that starts itself again fails: the kernel knows nothing of the emulation.",
+		Short: "Run a static arm64 program on an emulated processor",
+		Long: "emulate runs a program for Linux on arm64, with this machine's kernel and files, on an emulated\n" +
+			"processor. A program that executes itself again fails: the kernel does not know of the\n" +
+			"emulation.",
 		Example: "  GOARCH=arm64 CGO_ENABLED=0 go test -exec 'sluice-bench vm emulate --' ./nat",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -20,11 +20,10 @@ func vmTestCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "test",
 		Short: "Try the gateway on emulated NICs and other kernels, a guest each",
-		Long: "test boots a guest for each pair of NICs and each kernel of a set, runs `sluice run` between them, " +
-			"sends TCP and\n" +
-			"UDP of both families, kills the daemon, takes links down, and checks its laws. It prints each case, " +
-			"its\n" +
-			"guest, mode and result. Processors are emulated: no figure is one of speed.",
+		Long: "test boots a guest for each pair of NICs and each kernel of a set, runs `sluice run` between\n" +
+			"them, sends TCP and UDP of both families, kills the daemon, takes links down, and checks its\n" +
+			"laws. It prints each case, its guest, mode and result. Processors are emulated, so it measures\n" +
+			"no speed.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if c.Rows, err = rowsOf(matrix.Set(set), only); err != nil {
@@ -50,7 +49,7 @@ func vmTestCommand() *cobra.Command {
 		"of the set, guests whose name matches this regular expression: trixie-backports igb+igb")
 	f.StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary, without cgo")
 	f.StringVar(&c.Logs, "logs", "bench/out/vm", "directory for the guests' output")
-	f.IntVar(&c.Patience, "patience", 1, "multiplies every bound of time, for a machine that has more to do")
+	f.IntVar(&c.Patience, "patience", 1, "multiplies every time limit, for a busy machine")
 	return command
 }
 
@@ -72,7 +71,7 @@ func rowsOf(set matrix.Set, only string) ([]matrix.Row, error) {
 		}
 	}
 	if len(left) == 0 {
-		return nil, fmt.Errorf("--only %q: no guest of set %s is called so; there are %q", only, set, names)
+		return nil, fmt.Errorf("--only %q: set %s has no such guest; it has %q", only, set, names)
 	}
 	return left, nil
 }
@@ -104,13 +103,13 @@ func vmGuestCommand() *cobra.Command {
 	f.StringVar(&c.Sluice, "sluice", "", "the sluice binary")
 	f.StringVar(&leftMode, "left", "", "the mode that left must be in")
 	f.StringVar(&rightMode, "right", "", "the mode that right must be in")
-	f.StringVar(&c.Options, "options", "", "more of the gateway's configuration")
+	f.StringVar(&c.Options, "options", "", "extra configuration of the gateway")
 	f.IntVar(&c.MTU, "mtu", 0, "of both segments; 0 is 1500")
 	f.StringVar(&vlan, "vlan", "", "VLAN tags are handled by the gateway, by devices, or not at all")
 	f.StringSliceVar(&c.Cases, "cases", nil, "cases to run, in order")
 	f.Int64Var(&c.Bytes, "bytes", 1e6, "of each TCP transfer")
 	f.IntVar(&c.Kills, "kills", 1, "how often to kill the daemon")
-	f.IntVar(&c.TakeOvers, "take-overs", 1, "how often the next daemon takes over from the one that runs")
-	f.IntVar(&c.Patience, "patience", 1, "multiplies every bound of time")
+	f.IntVar(&c.TakeOvers, "take-overs", 1, "how often the next daemon takes over from the running one")
+	f.IntVar(&c.Patience, "patience", 1, "multiplies every time limit")
 	return command
 }
