@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# The stateless loads of bench/trex/stl.py by the kernel's packet generator
+# The stateless loads of bench/trex/stl.py, sent by the kernel's packet generator
 # (Documentation/networking/pktgen.rst), for machines with NICs.
 #
-# Run on veth, not on hardware. README.md describes how to run it against a gateway.
+# It was run on veth, not on hardware. README.md describes how to run it against a gateway.
 set -euo pipefail
 
 usage() {
 	cat <<'EOF'
 usage: pktgen.sh --device NAME --mac GATEWAY [options]
 
-  --device NAME     interface to send on; all its queues that have a thread are used
-  --mac MAC         the gateway's, or that of the router before it
+  --device NAME     interface to send on; each thread uses one of its queues
+  --mac MAC         the MAC address of the gateway, or of the router before it
   --load NAME       udp (64 bytes), imix (7:4:1 of 64, 594, 1518), udp6 (78 bytes)
   --flows N         source address and port pairs, about (default 1000000; udp6 has 50000 at most)
   --rate PPS        of all threads together; 0 is as fast as possible (default 0)
@@ -18,10 +18,10 @@ usage: pktgen.sh --device NAME --mac GATEWAY [options]
   --threads N       (default 1)
   --vip ADDRESS     (default 10.83.0.1, fd00:83::1)
   --vlan ID
-  --print           print what would be written, and to where; change nothing
+  --print           print the commands and their files; change nothing
 
-Sizes are of the wire, with the check sequence. The interface must be of a network that
-is yours: what this sends is a flood.
+Sizes are on the wire, with the check sequence. Use it only in a network that you own: it
+sends a flood.
 EOF
 	exit 2
 }
@@ -49,7 +49,7 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$device" ] && [ -n "$mac" ] || usage
 
-# Random IPv6 sources have no bounds in pktgen that one network would keep: one address.
+# pktgen cannot restrict random IPv6 sources to one network, so there is only one address.
 if [ "$load" = udp6 ] && [ "$flows" -gt 50000 ]; then
 	echo "pktgen.sh: udp6 has one source address: 50000 flows instead of $flows" >&2
 	flows=50000
@@ -58,7 +58,7 @@ fi
 readonly pgdir=/proc/net/pktgen
 readonly port=5000 first_port=10000 ports=50000
 
-# put FILE WORDS writes one command, and ends the script with the kernel's answer if it is refused.
+# put FILE WORDS writes one command, and ends the script with the kernel's answer if it is rejected.
 put() {
 	local file=$1
 	shift
@@ -85,9 +85,9 @@ sizes() {
 	esac
 }
 
-# Ports are random for each packet, and so are addresses where one is not enough. The
-# kernel's upper bounds are not reached where they are random (net/core/pktgen.c,
-# mod_cur_headers), so they are one more than the last.
+# Ports are random for each packet, and so are addresses if one is not enough. The kernel's
+# upper bounds of random values are exclusive (net/core/pktgen.c, mod_cur_headers), so they
+# are one more than the last value.
 addresses() {
 	local n=$(((flows + ports - 1) / ports)) end=$((first_port + ports))
 	[ "$n" -le 253 ] || {
@@ -120,11 +120,11 @@ configure() {
 		put "kpktgend_$thread" add_device "$to"
 		put "$to" count 0
 		put "$to" delay 0
-		put "$to" clone_skb 0 # every packet is made anew: a copy would be of the same flow
+		put "$to" clone_skb 0 # every packet is built separately: a copy would belong to the same flow
 		put "$to" dst_mac "$mac"
 		put "$to" queue_map_min "$thread"
 		put "$to" queue_map_max "$thread"
-		put "$to" flag UDPCSUM # a gateway corrects checksums; without one there is nothing to correct
+		put "$to" flag UDPCSUM # so that the gateway must adjust the checksum
 		[ -z "$vlan" ] || put "$to" vlan_id "$vlan"
 		sizes "$to"
 		addresses "$to"
@@ -132,7 +132,7 @@ configure() {
 	done
 }
 
-# report adds up what the threads say: packets, and packets a second.
+# report adds up the threads' results: packets, and packets per second.
 report() {
 	local thread
 	for ((thread = 0; thread < threads; thread++)); do
@@ -153,7 +153,7 @@ if [ -n "$print" ]; then
 	echo 'pgctrl: start'
 	exit 0
 fi
-# start returns when pktgen is stopped.
+# The command start returns when pktgen is stopped.
 echo "sending $load on $device for $seconds s" >&2
 (sleep "$seconds" && echo stop >"$pgdir/pgctrl") &
 stopper=$!

@@ -2,15 +2,15 @@
 
     start -f astf.py -t profile=http,vip=10.83.0.1
 
-NOT RUN HERE: the machine these were written on has no NIC that TRex drives. Its API as
+NOT RUN HERE: the development machine has no NIC that TRex supports. The API is used as
 documented in the TRex ASTF manual, v3.
-Without TRex, `python3 astf.py` prints the numbers as JSON; a test holds them against
+Without TRex, `python3 astf.py` prints the numbers as JSON; a test compares them with
 bench/profiles. README.md describes how to run it against a gateway.
 """
 
 import json
 
-# Sizes in bytes, times in milliseconds. Who sends is the client or the server.
+# Sizes in bytes, times in milliseconds. The sender of a step is the client or the server.
 
 
 def client(size=None, text=None, hex=None, after=0, count=1):
@@ -96,7 +96,7 @@ def payload(s):
 
 
 class Side:
-    """One side's program. A delay is the sender's."""
+    """One side's program. Only the sender of a step delays."""
 
     def __init__(self, name, t, program):
         self.name, self.program, self.udp = name, program, t["protocol"] == "udp"
@@ -129,11 +129,11 @@ class Side:
         elif self.udp:
             self.program.recv_msg(1, True)
         else:
-            self.program.recv(len(payload(s)), True)  # cleared, so that a loop counts anew
+            self.program.recv(len(payload(s)), True)  # cleared, so that each iteration counts from zero
 
 
 def programs(t, make):
-    """The two programs of a template. The side that closes ends; the other waits for it."""
+    """The two programs of a template. The side that closes ends; the other waits for the close."""
     both = []
     for name in ("client", "server"):
         side = Side(name, t, make(stream=t["protocol"] == "tcp"))

@@ -2,12 +2,12 @@
 
     start -f stl.py -p 0 -m 1mpps -t load=udp,flows=1000000
 
-NOT RUN HERE: the machine these were written on has no NIC that TRex drives. Its API as
+NOT RUN HERE: the development machine has no NIC that TRex supports. The API is used as
 documented in the TRex stateless manual, v3. Without TRex, `python3 stl.py` prints the
 numbers as JSON. README.md describes how to run it against a gateway.
 
-Sizes are of the frame on the wire with its check sequence, as RFC 2544 counts them; the
-NIC adds the four bytes. IPv6 and UDP alone take 66, so udp6 has 78.
+Sizes are of the frame on the wire with its check sequence, as in RFC 2544; the NIC adds
+its four bytes. The headers of IPv6 and UDP already need 66 bytes, so udp6 has 78.
 """
 
 import json
@@ -25,7 +25,7 @@ VIPS = {4: "10.83.0.1", 6: "fd00:83::1"}
 
 
 def frame(load, size, vip):
-    """A frame of the size, without check sequence, from the first client to the VIP."""
+    """A frame of the given size, without check sequence, from the first client to the VIP."""
     from trex.stl import api
 
     ip = api.IP(src=CLIENTS[4], dst=vip) if load["family"] == 4 else api.IPv6(src=CLIENTS[6], dst=vip)
@@ -38,14 +38,14 @@ def frame(load, size, vip):
 
 
 def vary(load, flows):
-    """Instructions that give each packet the next of the flows: ports first, then addresses."""
+    """Instructions that give each packet the next flow: ports first, then addresses."""
     from trex.stl import api
 
     v4 = load["family"] == 4
     l3, l4 = ("IP" if v4 else "IPv6"), ("TCP" if load["protocol"] == "syn" else "UDP")
     addresses = max(1, (flows + PORTS - 1) // PORTS)
-    # Both count up together, so that ports of one address take turns with addresses:
-    # flows are the least common multiple of the two counts, which is why they are coprime.
+    # Port and address are incremented together, so the number of flows is the least common
+    # multiple of their counts; the loop makes these coprime.
     while gcd(addresses, PORTS) != 1 and addresses > 1:
         addresses += 1
     ports = PORTS if flows > PORTS else flows

@@ -90,7 +90,7 @@ func vmRunCommand() *cobra.Command {
 		},
 	}
 	f := command.Flags()
-	f.StringVar(&kernel, "kernel", "trixie-backports", "suite with the kernel to use, the newest: "+strings.Join(vm.Kernels,
+	f.StringVar(&kernel, "kernel", "trixie-backports", "suite with the (newest) kernel to use: "+strings.Join(vm.Kernels,
 		", "))
 	f.StringArrayVar(&pairs, "pair", nil,
 		"NAME=MODEL: a NIC, connected to NAME-peer; models: igb, virtio-net, e1000e, e1000, vmxnet3")
