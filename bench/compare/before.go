@@ -142,7 +142,7 @@ func (c *comparison) beforePoints() (list []results.Point) {
 		if b.param != "" {
 			p.Params[b.param] = b.value
 		}
-		paired.Judge(&p)
+		paired.SetVerdict(&p)
 		list = append(list, p)
 	}
 	return list

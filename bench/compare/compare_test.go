@@ -198,15 +198,15 @@ func joined(a, b error) error {
 
 // TestCheckFrameRefuses: untranslated packets must not pass as translated, and the other way round.
 func TestCheckFrameRefuses(t *testing.T) {
-	for _, test := range []struct{ runs, judgedAs, want string }{
+	for _, test := range []struct{ runs, checkedAs, want string }{
 		{"kernel", "nftables", "want it from [10.72.0.1] to port 8080"},
 		{"nftables", "kernel", "want it as it was sent"},
 	} {
 		t.Run(test.runs, func(t *testing.T) {
 			s := openStage(t, testConfig(test.runs))
-			runs, judged := mustKind(t, test.runs), mustKind(t, test.judgedAs)
+			runs, checked := mustKind(t, test.runs), mustKind(t, test.checkedAs)
 			err := s.with(t.Context(), runs, func(ctx context.Context, x *subject) error {
-				x.kind = judged
+				x.kind = checked
 				return forwards(ctx, s, x)
 			})
 			if err == nil || !strings.Contains(err.Error(), test.want) {

@@ -58,7 +58,7 @@ func TestCoverage(t *testing.T) {
 			missed, verdicts := 0, map[Verdict]int{}
 			for range trials {
 				p := &results.Point{Better: "higher", Samples: noisyPairs(rnd, pairs, ratio)}
-				v := Judge(p)
+				v := SetVerdict(p)
 				verdicts[v]++
 				if p.Interval.Low > ratio || p.Interval.High < ratio {
 					missed++

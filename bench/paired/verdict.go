@@ -45,10 +45,10 @@ func VerdictOf(p *results.Point) Verdict {
 	return Unchanged
 }
 
-// Judge completes a point whose samples are ratios now/before, one per pair: the interval of their
+// SetVerdict completes a point whose samples are ratios now/before, one per pair: the interval of their
 // median, the bound as its target, and the verdict as a remark. A point with too few samples gets
 // no target.
-func Judge(p *results.Point) Verdict {
+func SetVerdict(p *results.Point) Verdict {
 	p.Interval = MedianInterval(p.Samples, Confidence)
 	v := VerdictOf(p)
 	why := ""

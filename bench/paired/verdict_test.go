@@ -14,7 +14,7 @@ func spread(low, high float64) []float64 {
 	return []float64{low, (low + high) / 2, (low + high) / 2, (low + high) / 2, (low + high) / 2, high}
 }
 
-func TestJudge(t *testing.T) {
+func TestSetVerdict(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		samples    []float64 // of a rate
@@ -42,7 +42,7 @@ func TestJudge(t *testing.T) {
 				}
 				p.Samples = append(p.Samples, s)
 			}
-			if got := Judge(p); got != c.want || VerdictOf(p) != c.want {
+			if got := SetVerdict(p); got != c.want || VerdictOf(p) != c.want {
 				t.Errorf("%s, %s: %s, want %s", c.name, better, got, c.want)
 			}
 			if !strings.Contains(p.Remark, c.remark) {
@@ -58,7 +58,7 @@ func TestJudge(t *testing.T) {
 // TestRemarkIsKept: an earlier remark on the figure is kept.
 func TestRemarkIsKept(t *testing.T) {
 	p := &results.Point{Better: "higher", Samples: spread(1, 1), Remark: "limited"}
-	if Judge(p); p.Remark != "limited; unchanged within 3 %" {
+	if SetVerdict(p); p.Remark != "limited; unchanged within 3 %" {
 		t.Errorf("remark %q", p.Remark)
 	}
 }
@@ -69,7 +69,7 @@ func TestPrintAndFail(t *testing.T) {
 		"rate": spread(0.99, 1.01), "no-drop rate": spread(0.8, 0.9), "p99": {1},
 	} {
 		p := &results.Point{Better: "higher", Samples: samples}
-		Judge(p)
+		SetVerdict(p)
 		rows = append(rows, Row{What: what, Before: "1 Mpps", Now: "2 Mpps", Ratio: p})
 	}
 	var out strings.Builder

@@ -90,7 +90,7 @@ func runBefore(ctx context.Context, c Config) (err error) {
 	if ctx.Err() != nil {
 		err = ctx.Err() // not an error of a process that ended with the context
 	}
-	b.judge()
+	b.addRows()
 	if printErr := paired.Print(c.Out, b.rows); err == nil {
 		err = printErr
 	}
@@ -205,14 +205,14 @@ func (b *beforeRun) pair(like results.Point, old, new, ratio float64) {
 	b.add(ratio, like)
 }
 
-// judge makes a row for each ratio.
-func (b *beforeRun) judge() {
+// addRows adds a row for each ratio.
+func (b *beforeRun) addRows() {
 	for i := range b.list {
 		p := &b.list[i]
 		if p.Unit != "ratio" {
 			continue
 		}
-		paired.Judge(p)
+		paired.SetVerdict(p)
 		params := with(p.Params)
 		delete(params, "to")
 		b.rows = append(b.rows, paired.Row{What: conditions(params), Before: b.text(before, params),

@@ -172,7 +172,7 @@ func TestBuildsInTurns(t *testing.T) {
 	point := func(metric string, samples ...float64) results.Point {
 		p := results.Point{Experiment: "pipeline", System: "sluice", Metric: metric, Unit: "ratio", Better: "lower",
 			Samples: samples, Params: map[string]string{"to": paired.Before}}
-		paired.Judge(&p)
+		paired.SetVerdict(&p)
 		return p
 	}
 	run := &results.Run{Name: "pipeline", Points: []results.Point{

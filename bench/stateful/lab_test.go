@@ -187,7 +187,7 @@ func TestNoGatewayEndsTheRun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	if _, err := Play(ctx, l, p, io.Discard); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v, want to have waited in vain", err)
+		t.Errorf("%v, want the error of the timeout", err)
 	}
 }
 

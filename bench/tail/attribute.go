@@ -67,90 +67,90 @@ type setup struct {
 	front     device   // the interface on which packets arrive
 }
 
-// judge attributes the time of packets' paths to causes.
-type judge struct {
+// analysis attributes the time of packets' paths to causes.
+type analysis struct {
 	setup
 	*timeline
 	queues  []uint64 // NAPIs of front, by queue; nil if unknown
 	workers []uint32 // threads of the forwarder that forwarded packets
 }
 
-// newJudge finds the queues and the workers of a recording.
-func newJudge(s setup, t *timeline, packets []stateless.Arrival) *judge {
-	j := &judge{setup: s, timeline: t}
+// newAnalysis finds the queues and the workers of a recording.
+func newAnalysis(s setup, t *timeline, packets []stateless.Arrival) *analysis {
+	an := &analysis{setup: s, timeline: t}
 	// The queues of a veth are an array (struct veth_priv), so their addresses increase with their
 	// numbers. A queue without packets has no poll.
 	for id, polls := range t.polls[s.front] {
 		if last := polls[len(polls)-1]; last.before+uint64(last.work) > 0 {
-			j.queues = append(j.queues, id)
+			an.queues = append(an.queues, id)
 		}
 	}
-	slices.Sort(j.queues)
-	if len(j.queues) != len(s.senders) {
-		j.queues = nil
+	slices.Sort(an.queues)
+	if len(an.queues) != len(s.senders) {
+		an.queues = nil
 	}
 	if s.forwarder != 0 {
-		j.findWorkers(packets)
+		an.findWorkers(packets)
 	}
-	return j
+	return an
 }
 
 // findWorkers finds the threads of the forwarder during whose calls packets were received: other
 // threads send, too, to netlink and to the status socket's clients.
-func (j *judge) findWorkers(packets []stateless.Arrival) {
+func (an *analysis) findWorkers(packets []stateless.Arrival) {
 	const few = 3
 	times := map[uint32]int{}
 	for i := range packets {
-		on, ok := j.spanAt(uint16(packets[i].CPU), packets[i].Came)
-		if !ok || j.recording.threads[on.thread].process != j.forwarder {
+		on, ok := an.spanAt(uint16(packets[i].CPU), packets[i].Came)
+		if !ok || an.recording.threads[on.thread].process != an.forwarder {
 			continue
 		}
-		if c, ok := j.callAt(on.thread, packets[i].Came); ok && c.number == unix.SYS_SENDTO {
+		if c, ok := an.callAt(on.thread, packets[i].Came); ok && c.number == unix.SYS_SENDTO {
 			times[on.thread]++
 		}
 	}
 	for id, n := range times {
 		if n >= few {
-			j.workers = append(j.workers, id)
+			an.workers = append(an.workers, id)
 		}
 	}
-	slices.Sort(j.workers)
+	slices.Sort(an.workers)
 }
 
 // way divides the path of a packet, the rank-th to arrive of the packets with its stamp and queue.
-func (j *judge) way(p stateless.Arrival, rank uint32) Way {
+func (an *analysis) way(p stateless.Arrival, rank uint32) Way {
 	w := Way{Arrival: p}
-	queue := int(p.Flow) % len(j.senders)
-	sender := j.senders[queue]
-	sent, ok := j.nextCall(sender, unix.SYS_SENDTO, p.Sent)
+	queue := int(p.Flow) % len(an.senders)
+	sender := an.senders[queue]
+	sent, ok := an.nextCall(sender, unix.SYS_SENDTO, p.Sent)
 	if !ok || sent.from > p.Came {
 		w.parts(p.Sent, p.Came, []uint64{}, func(uint64) (Cause, string) { return Unknown, "no call of the sender" })
 		return w
 	}
-	j.walk(&w, p.Sent, sent.from, j.causeOf(sender, Sender))
-	if j.forwarder == 0 {
-		j.walk(&w, sent.from, p.Came, j.inKernel(&p, sender))
+	an.walk(&w, p.Sent, sent.from, an.causeOf(sender, Sender))
+	if an.forwarder == 0 {
+		an.walk(&w, sent.from, p.Came, an.inKernel(&p, sender))
 		return w
 	}
-	arrived := min(j.arrived(queue, sent.from, rank), p.Came)
-	j.walk(&w, sent.from, arrived, j.arriving(sender))
-	worker, onward := j.sentBy(&p, arrived)
+	arrived := min(an.arrived(queue, sent.from, rank), p.Came)
+	an.walk(&w, sent.from, arrived, an.arriving(sender))
+	worker, onward := an.sentBy(&p, arrived)
 	if worker == 0 {
-		j.walk(&w, arrived, p.Came, func(uint64) (Cause, string) { return Unknown, "no call of a worker" })
+		an.walk(&w, arrived, p.Came, func(uint64) (Cause, string) { return Unknown, "no call of a worker" })
 		return w
 	}
 	w.worker = worker
-	j.walk(&w, arrived, onward, j.causeOf(worker, Work))
-	j.walk(&w, onward, p.Came, j.delivering(worker, uint16(p.CPU)))
+	an.walk(&w, arrived, onward, an.causeOf(worker, Work))
+	an.walk(&w, onward, p.Came, an.delivering(worker, uint16(p.CPU)))
 	return w
 }
 
 // arrived is the time when a queue's NAPI delivered the rank-th packet after from.
-func (j *judge) arrived(queue int, from uint64, rank uint32) uint64 {
-	if j.queues == nil {
+func (an *analysis) arrived(queue int, from uint64, rank uint32) uint64 {
+	if an.queues == nil {
 		return from
 	}
-	polls := j.polls[j.front][j.queues[queue]]
+	polls := an.polls[an.front][an.queues[queue]]
 	first := at(polls, pollAt, from) + 1
 	for i := first; i < len(polls); i++ {
 		if polls[i].before+uint64(polls[i].work)-polls[first].before > uint64(rank) {
@@ -163,14 +163,14 @@ func (j *judge) arrived(queue int, from uint64, rank uint32) uint64 {
 // sentBy returns the worker that forwarded a packet, and the time when its call began: the worker
 // in whose call the receiver's program ran, or else the first that sent after the packet had
 // arrived.
-func (j *judge) sentBy(p *stateless.Arrival, arrived uint64) (worker uint32, from uint64) {
-	if s, ok := j.spanAt(uint16(p.CPU), p.Came); ok && slices.Contains(j.workers, s.thread) {
-		if c, ok := j.callAt(s.thread, p.Came); ok && c.number == unix.SYS_SENDTO && c.from >= arrived {
+func (an *analysis) sentBy(p *stateless.Arrival, arrived uint64) (worker uint32, from uint64) {
+	if s, ok := an.spanAt(uint16(p.CPU), p.Came); ok && slices.Contains(an.workers, s.thread) {
+		if c, ok := an.callAt(s.thread, p.Came); ok && c.number == unix.SYS_SENDTO && c.from >= arrived {
 			return s.thread, c.from
 		}
 	}
-	for _, id := range j.workers {
-		c, ok := j.nextCall(id, unix.SYS_SENDTO, arrived)
+	for _, id := range an.workers {
+		c, ok := an.nextCall(id, unix.SYS_SENDTO, arrived)
 		if ok && c.from <= p.Came && (worker == 0 || c.from < from) {
 			worker, from = id, c.from
 		}
@@ -179,7 +179,7 @@ func (j *judge) sentBy(p *stateless.Arrival, arrived uint64) (worker uint32, fro
 }
 
 // walk divides an interval at each event that may change the cause.
-func (j *judge) walk(w *Way, from, to uint64, cause func(uint64) (Cause, string)) {
+func (an *analysis) walk(w *Way, from, to uint64, cause func(uint64) (Cause, string)) {
 	if from >= to {
 		return
 	}
@@ -189,23 +189,23 @@ func (j *judge) walk(w *Way, from, to uint64, cause func(uint64) (Cause, string)
 			cuts = append(cuts, t)
 		}
 	}
-	for _, list := range j.cpus {
+	for _, list := range an.cpus {
 		for i := max(at(list, spanFrom, from), 0); i < len(list) && list[i].from < to; i++ {
 			cut(list[i].from)
 		}
 	}
-	for _, id := range slices.Concat(j.workers, j.senders) {
-		states := j.states[id]
+	for _, id := range slices.Concat(an.workers, an.senders) {
+		states := an.states[id]
 		for i := max(at(states, changeFrom, from), 0); i < len(states) && states[i].from < to; i++ {
 			cut(states[i].from)
 		}
-		calls := j.calls[id]
+		calls := an.calls[id]
 		for i := max(at(calls, callFrom, from), 0); i < len(calls) && calls[i].from < to; i++ {
 			cut(calls[i].from)
 			cut(calls[i].to)
 		}
 	}
-	for _, samples := range j.samples {
+	for _, samples := range an.samples {
 		for i := max(at(samples, sampleAt, from), 0); i+1 < len(samples) && samples[i].at < to; i++ {
 			cut((samples[i].at + samples[i+1].at + 1) / 2) // where the nearest sample changes
 		}
@@ -230,9 +230,9 @@ func (w *Way) parts(from, to uint64, cuts []uint64, cause func(uint64) (Cause, s
 
 // causeOf returns the cause at a time for a thread that has to handle the packet. own is the cause
 // if the thread runs its own code; if own is Sender, the cause is Sender in every state.
-func (j *judge) causeOf(id uint32, own Cause) func(uint64) (Cause, string) {
+func (an *analysis) causeOf(id uint32, own Cause) func(uint64) (Cause, string) {
 	return func(time uint64) (Cause, string) {
-		c, detail := j.stateCause(id, own, time)
+		c, detail := an.stateCause(id, own, time)
 		if own == Sender && c != Sender {
 			if detail != "" {
 				detail = ": " + detail
@@ -243,10 +243,10 @@ func (j *judge) causeOf(id uint32, own Cause) func(uint64) (Cause, string) {
 	}
 }
 
-func (j *judge) stateCause(id uint32, own Cause, time uint64) (Cause, string) {
-	s, cpu := j.stateAt(id, time)
-	on, known := j.spanAt(cpu, time)
-	c, inCall := j.callAt(id, time)
+func (an *analysis) stateCause(id uint32, own Cause, time uint64) (Cause, string) {
+	s, cpu := an.stateAt(id, time)
+	on, known := an.spanAt(cpu, time)
+	c, inCall := an.callAt(id, time)
 	switch {
 	case s == unknown || !known:
 		return Unknown, "no event of the thread"
@@ -259,8 +259,8 @@ func (j *judge) stateCause(id uint32, own Cause, time uint64) (Cause, string) {
 	case s != running && on.context == inThread && on.thread == id: // it is about to start
 		return WakeUp, ""
 	case s != running && on.context == inThread:
-		name := j.nameOf(on.thread)
-		if work := j.turnAt(on.thread, time); work != "" {
+		name := an.nameOf(on.thread)
+		if work := an.turnAt(on.thread, time); work != "" {
 			name += ": " + work
 		}
 		return Behind, name
@@ -273,14 +273,14 @@ func (j *judge) stateCause(id uint32, own Cause, time uint64) (Cause, string) {
 	case inCall:
 		return own, callName(c.number)
 	}
-	return own, j.workAt(id, time)
+	return own, an.workAt(id, time)
 }
 
 // arriving is for the interval from the generator's call until the packet is in the ring.
-func (j *judge) arriving(sender uint32) func(uint64) (Cause, string) {
+func (an *analysis) arriving(sender uint32) func(uint64) (Cause, string) {
 	return func(time uint64) (Cause, string) {
-		s, cpu := j.stateAt(sender, time)
-		on, ok := j.spanAt(cpu, time)
+		s, cpu := an.stateAt(sender, time)
+		on, ok := an.spanAt(cpu, time)
 		switch {
 		case !ok:
 			return Unknown, ""
@@ -293,17 +293,17 @@ func (j *judge) arriving(sender uint32) func(uint64) (Cause, string) {
 		case on.thread == 0:
 			return Arrival, "idle"
 		}
-		return Arrival, "behind " + j.nameOf(on.thread)
+		return Arrival, "behind " + an.nameOf(on.thread)
 	}
 }
 
 // delivering is for the interval from the worker's call until the receiver has the packet.
-func (j *judge) delivering(worker uint32, cpu uint16) func(uint64) (Cause, string) {
+func (an *analysis) delivering(worker uint32, cpu uint16) func(uint64) (Cause, string) {
 	return func(time uint64) (Cause, string) {
-		if c, ok := j.callAt(worker, time); ok && c.number == unix.SYS_SENDTO {
-			return j.stateCause(worker, Send, time)
+		if c, ok := an.callAt(worker, time); ok && c.number == unix.SYS_SENDTO {
+			return an.stateCause(worker, Send, time)
 		}
-		on, ok := j.spanAt(cpu, time)
+		on, ok := an.spanAt(cpu, time)
 		switch {
 		case !ok:
 			return Unknown, ""
@@ -312,17 +312,17 @@ func (j *judge) delivering(worker uint32, cpu uint16) func(uint64) (Cause, strin
 		case on.thread == 0:
 			return Delivery, "idle"
 		}
-		return Delivery, "behind " + j.nameOf(on.thread)
+		return Delivery, "behind " + an.nameOf(on.thread)
 	}
 }
 
 // inKernel is for the interval from the generator's call on, if the kernel forwards on the CPU on
 // which the receiver's program runs.
-func (j *judge) inKernel(p *stateless.Arrival, sender uint32) func(uint64) (Cause, string) {
+func (an *analysis) inKernel(p *stateless.Arrival, sender uint32) func(uint64) (Cause, string) {
 	return func(time uint64) (Cause, string) {
-		on, ok := j.spanAt(uint16(p.CPU), time)
-		s, cpu := j.stateAt(sender, time)
-		_, sending := j.callAt(sender, time)
+		on, ok := an.spanAt(uint16(p.CPU), time)
+		s, cpu := an.stateAt(sender, time)
+		_, sending := an.callAt(sender, time)
 		sending = sending && s == running
 		switch {
 		case !ok:
@@ -336,24 +336,24 @@ func (j *judge) inKernel(p *stateless.Arrival, sender uint32) func(uint64) (Caus
 		case on.thread == 0:
 			return WakeUp, ""
 		}
-		return Behind, j.nameOf(on.thread)
+		return Behind, an.nameOf(on.thread)
 	}
 }
 
 // explain adds to a way the work of the forwarder's other threads behind which the packet waited.
-func (j *judge) explain(w *Way) {
+func (an *analysis) explain(w *Way) {
 	for i := range w.Parts {
 		p := &w.Parts[i]
 		if p.Cause != Behind {
 			continue
 		}
-		_, cpu := j.stateAt(w.worker, p.From)
-		on, ok := j.spanAt(cpu, p.From)
+		_, cpu := an.stateAt(w.worker, p.From)
+		on, ok := an.spanAt(cpu, p.From)
 		if !ok {
 			continue
 		}
 		count := map[string]int{}
-		list := j.calls[on.thread]
+		list := an.calls[on.thread]
 		for k := at(list, callFrom, p.From) + 1; k < len(list) && list[k].from < p.To; k++ {
 			count[callName(list[k].number)]++
 		}
@@ -372,18 +372,18 @@ func (j *judge) explain(w *Way) {
 const mostCalls = 5 // named by a part
 
 // nameOf names a thread, and its owner.
-func (j *judge) nameOf(id uint32) string {
-	t, ok := j.recording.threads[id]
+func (an *analysis) nameOf(id uint32) string {
+	t, ok := an.recording.threads[id]
 	switch {
 	case !ok:
 		return fmt.Sprintf("thread %d", id)
-	case slices.Contains(j.senders, id):
+	case slices.Contains(an.senders, id):
 		return "the generator"
-	case t.process == j.generator:
+	case t.process == an.generator:
 		return "sluice-bench"
-	case t.process == j.forwarder && slices.Contains(j.workers, id):
+	case t.process == an.forwarder && slices.Contains(an.workers, id):
 		return t.name + ", a worker's thread"
-	case t.process == j.forwarder:
+	case t.process == an.forwarder:
 		return t.name + ", another thread"
 	}
 	return t.name

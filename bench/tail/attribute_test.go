@@ -192,11 +192,11 @@ func TestWay(t *testing.T) {
 				s.forwarder = 0
 			}
 			p := stateless.Arrival{Sent: 100_000, Came: c.came * 1000, CPU: c.cpu}
-			j := newJudge(s, newTimeline(r), nil)
+			an := newAnalysis(s, newTimeline(r), nil)
 			if !c.kernel {
-				j.workers = []uint32{worker}
+				an.workers = []uint32{worker}
 			}
-			w := j.way(p, 0)
+			w := an.way(p, 0)
 			var got []string
 			at := p.Sent
 			for _, part := range w.Parts {
@@ -239,9 +239,9 @@ func join(list []string) (out []string) {
 func TestArrived(t *testing.T) {
 	r := &recording{threads: threads, events: []event{polls(10, 0, 5), polls(105, 0, 1), polls(107, 0, 2),
 		polls(109, 0, 1)}}
-	j := newJudge(setup{senders: []uint32{sender}, front: device{gatewaySpace, frontIndex}}, newTimeline(r), nil)
+	an := newAnalysis(setup{senders: []uint32{sender}, front: device{gatewaySpace, frontIndex}}, newTimeline(r), nil)
 	for rank, want := range []uint64{105, 107, 107, 109} {
-		if got := j.arrived(0, 102_000, uint32(rank)); got != want*1000 {
+		if got := an.arrived(0, 102_000, uint32(rank)); got != want*1000 {
 			t.Errorf("packet %d arrived at %d, want %d us", rank, got, want)
 		}
 	}
@@ -253,11 +253,11 @@ func TestFindWorkers(t *testing.T) {
 	r := &recording{threads: threads, events: slices.Concat([]event{runs(0, 1, 0, worker, 0)}, delivered(150),
 		delivered(250), delivered(350), []event{runs(400, 1, worker, other, 1),
 			calls(401, 1, other, unix.SYS_SENDTO), returns(404, 1, other)})}
-	j := newJudge(setup{senders: []uint32{sender}, forwarder: forwarder, front: device{gatewaySpace, frontIndex}},
+	an := newAnalysis(setup{senders: []uint32{sender}, forwarder: forwarder, front: device{gatewaySpace, frontIndex}},
 		newTimeline(r), []stateless.Arrival{{Came: 154_000, CPU: 1}, {Came: 254_000, CPU: 1}, {Came: 354_000, CPU: 1},
 			{Came: 403_000, CPU: 1}})
-	if !slices.Equal(j.workers, []uint32{worker}) {
-		t.Errorf("workers are the threads %v, want %d alone", j.workers, worker)
+	if !slices.Equal(an.workers, []uint32{worker}) {
+		t.Errorf("workers are the threads %v, want %d alone", an.workers, worker)
 	}
 }
 
@@ -268,11 +268,11 @@ func TestExplain(t *testing.T) {
 		returns(124, 1, other), calls(125, 1, other, unix.SYS_SENDTO), returns(126, 1, other),
 		runs(900, 1, other, worker, 1), calls(950, 1, worker, unix.SYS_SENDTO), returns(960, 1, worker))}
 	slices.SortStableFunc(r.events, byTime)
-	j := newJudge(setup{senders: []uint32{sender}, forwarder: forwarder, front: device{gatewaySpace, frontIndex}},
+	an := newAnalysis(setup{senders: []uint32{sender}, forwarder: forwarder, front: device{gatewaySpace, frontIndex}},
 		newTimeline(r), nil)
-	j.workers = []uint32{worker}
-	w := j.way(stateless.Arrival{Sent: 100_000, Came: 954_000, CPU: 1}, 0)
-	j.explain(&w)
+	an.workers = []uint32{worker}
+	w := an.way(stateless.Arrival{Sent: 100_000, Came: 954_000, CPU: 1}, 0)
+	an.explain(&w)
 	var got []string
 	for _, p := range w.Parts {
 		if p.Calls != "" {

@@ -111,11 +111,11 @@ func (c *Config) look(ctx context.Context, v *compare.Visit, rate float64) (a *a
 	for _, t := range traced.Sent.Threads {
 		s.senders = append(s.senders, uint32(t))
 	}
-	j := newJudge(s, newTimeline(recorded), traced.Received.Arrivals)
-	groups := j.groups(traced.Received.Arrivals)
+	an := newAnalysis(s, newTimeline(recorded), traced.Received.Arrivals)
+	groups := an.groups(traced.Received.Arrivals)
 	slowest := groups[len(groups)-1].ways
 	for i := range slowest[:min(c.Worst, len(slowest))] {
-		j.explain(&slowest[i])
+		an.explain(&slowest[i])
 	}
 	return &anatomy{
 		system: v.System, senders: v.Senders, rate: rate, plain: plain.Received.Latency,
@@ -167,7 +167,7 @@ var percentilesOf = []percentile{{"p50", 50}, {"p99", 99}, {"p99.9", 99.9}}
 
 // groups divides the paths of the packets beyond each percentile; at the median, of 1 % of the
 // packets.
-func (j *judge) groups(packets []stateless.Arrival) (list []group) {
+func (an *analysis) groups(packets []stateless.Arrival) (list []group) {
 	type ranked struct {
 		stateless.Arrival
 		rank uint32
@@ -178,7 +178,7 @@ func (j *judge) groups(packets []stateless.Arrival) (list []group) {
 	}
 	seen, all := map[burst]uint32{}, make([]ranked, 0, len(packets))
 	for _, p := range packets {
-		b := burst{int(p.Flow) % len(j.senders), p.Sent}
+		b := burst{int(p.Flow) % len(an.senders), p.Sent}
 		all = append(all, ranked{p, seen[b]})
 		seen[b]++
 	}
@@ -191,7 +191,7 @@ func (j *judge) groups(packets []stateless.Arrival) (list []group) {
 		}
 		g := group{name: p.name, packets: len(part)}
 		for _, x := range part {
-			g.ways = append(g.ways, j.way(x.Arrival, x.rank))
+			g.ways = append(g.ways, an.way(x.Arrival, x.rank))
 		}
 		if len(part) > 0 {
 			last := part[len(part)-1]

@@ -1,12 +1,12 @@
 //go:build ignore
 
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* What the scheduler, softirqs, interrupts and some system calls did, and when: programs on the
- * kernel's tracepoints (BPF_TRACE_RAW_TP) that write each event into an array, a part of it for
- * each CPU, which user space maps. The kernel lets programs that may be used under the GPL alone
- * read its structures: hence the licence of this file, which is in no product.
+/* Events of the scheduler, softirqs, interrupts and some system calls, with their times: programs
+ * on the kernel's tracepoints (BPF_TRACE_RAW_TP) write each event into an array that user space
+ * maps, in the CPU's part of it. The kernel lets only programs with a GPL-compatible licence read
+ * its structures: hence the licence of this file, which is not part of the product.
  *
- * Kernel types have only the fields that are read; the loader finds where these are (CO-RE).
+ * Kernel types have only the fields used here; the loader finds their offsets (CO-RE).
  */
 #include "../../xdpprog/kernel.h"
 

@@ -2,11 +2,11 @@
 
 // SPDX-License-Identifier: Apache-2.0
 /* NAT of IPv4 UDP and TCP on two interfaces. A known flow costs one lookup: its entry has
- * what the packet leaves with, what that adds to both checksums, and the next hop. A new
- * one chooses a backend by a Maglev table and a free SNAT port, and has two entries, one
- * for each direction.
+ * the new addresses and ports, the changes of both checksums, and the next hop. A new flow
+ * chooses a backend by a Maglev table and a free SNAT port, and gets two entries, one for
+ * each direction.
  *
- * What is not understood, and what no service and no entry is about, is the kernel's.
+ * Packets of other protocols, and packets without a service and an entry, pass to the kernel.
  */
 #include "../../xdpprog/kernel.h"
 
@@ -37,8 +37,8 @@ struct tuple {
 	__u32 proto;
 };
 
-/* How a packet of one direction leaves. The sums are what the changed fields add to a checksum
- * (RFC 1624, section 3), the IP header's with its TTL's decrement. */
+/* The translation of packets of one direction. The sums are the changes of the checksums (RFC 1624,
+ * section 3); the IP header's sum includes the decrement of the TTL. */
 struct entry {
 	__be32 src, dst;
 	__be16 sport, dport;
@@ -115,24 +115,24 @@ INLINE __u16 fold(__u32 sum)
 	return (sum & 0xffff) + (sum >> 16);
 }
 
-/* What a word adds to a checksum that was another one before. */
+/* The change of a checksum when a word replaces another one. */
 INLINE __u32 changed(__u32 before, __u32 after)
 {
 	return (~before & 0xffff) + (~before >> 16) + (after & 0xffff) + (after >> 16);
 }
 
-/* The checksum after a change. Both are in network order: sums do not care (RFC 1071, section 2). */
+/* The checksum after a change, both in network order: sums are order-independent (RFC 1071, sec. 2). */
 INLINE __u16 adjusted(__u16 checksum, __u16 sum)
 {
 	return ~fold((__u16)~checksum + sum);
 }
 
-/* The entry of packets that arrive with tuple t and leave with another one. */
+/* The entry of packets that arrive with tuple t and leave with another tuple. */
 INLINE struct entry translation(const struct tuple *t, __be32 src, __be16 sport, __be32 dst, __be16 dport, __u32 hop)
 {
 	__u16 addresses = fold(changed(t->src, src) + changed(t->dst, dst));
 	__u16 transport = fold((__u32)addresses + (__u16)~t->sport + sport + (__u16)~t->dport + dport);
-	/* The TTL is the low byte of its word as this machine reads it: one less. */
+	/* The TTL is the low byte of its word in this machine's byte order: subtract one. */
 	return (struct entry){src, dst, sport, dport, fold((__u32)addresses + 0xfffe), transport, hop};
 }
 
@@ -144,7 +144,7 @@ INLINE __u32 hash(const struct tuple *t)
 	return h >> 32;
 }
 
-/* Makes both entries of a new flow to a backend; false: counted, and the packet is to be dropped. */
+/* Makes both entries of a new flow to a backend; false: counted, and the caller drops the packet. */
 INLINE bool make(const struct tuple *t, const struct backend *b, struct counts *c, struct entry *out)
 {
 	__be32 from = snat_addrs[get_prandom_u32() % snat_count & 15];
@@ -166,7 +166,7 @@ INLINE bool make(const struct tuple *t, const struct backend *b, struct counts *
 	}
 	*out = translation(t, from, reply.dport, b->addr, b->port, BACK);
 	if (map_update(&flows, t, out, IF_NEW)) {
-		/* Another CPU has made this flow meanwhile, or there is no memory. */
+		/* Another CPU has made this flow meanwhile, or the map has no memory. */
 		map_delete(&flows, &reply);
 		struct entry *theirs = map_lookup(&flows, t);
 		if (!theirs) {
@@ -180,7 +180,7 @@ INLINE bool make(const struct tuple *t, const struct backend *b, struct counts *
 	return 1;
 }
 
-/* XDP_REDIRECT: out is how the packet leaves. */
+/* XDP_REDIRECT: out is the packet's translation. */
 INLINE int admit(const struct tuple *t, struct entry *out)
 {
 	struct frontend f = {t->dst, t->dport, (__u16)t->proto};
@@ -207,7 +207,7 @@ INLINE int forward(struct ethernet *eth, struct ipv4 *ip, struct ports *p, __u16
 	ip->checksum = adjusted(ip->checksum, e->ip_sum);
 	p->src = e->sport;
 	p->dst = e->dport;
-	/* Of UDP, 0 says that there is none (RFC 768). */
+	/* For UDP, 0 means no checksum (RFC 768). */
 	if (ip->proto == PROTO_TCP) {
 		*checksum = adjusted(*checksum, e->transport_sum);
 	} else if (*checksum) {

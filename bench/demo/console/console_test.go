@@ -124,7 +124,7 @@ func TestPlay(t *testing.T) {
 		t.Errorf("%v after %d parts:\n%s", err, did, out.String())
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	stop := func(context.Context) error { cancel(); p.Expect(false, "nothing is judged"); return broken }
+	stop := func(context.Context) error { cancel(); p.Expect(false, "nothing is checked"); return broken }
 	if err := p.Play(ctx, []Part{{"first", stop}}); !errors.Is(err, context.Canceled) ||
 		strings.Contains(out.String(), "FAILED") {
 		t.Errorf("interrupted: %v\n%s", err, out.String())

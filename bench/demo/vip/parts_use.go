@@ -145,7 +145,7 @@ func (d *demo) loss(ctx context.Context) error {
 	for _, line := range underWay(during.r, lost.Host.Name) {
 		d.p.Say("   %s", line)
 	}
-	return d.judgeHeld(ctx, flows, before, backOf(lost))
+	return d.checkHeld(ctx, flows, before, backOf(lost))
 }
 
 // underWay describes the new connections that failed: the ones between handshake and answer on the
@@ -179,9 +179,9 @@ func answered(now, before []topo.FlowState) error {
 	return nil
 }
 
-// judgeHeld checks the connections that were open when a gateway was destroyed. lost are the source
+// checkHeld checks the connections that were open when a gateway was destroyed. lost are the source
 // addresses of that gateway, as backends saw them.
-func (d *demo) judgeHeld(ctx context.Context, flows *topo.Flows, before []topo.FlowState, lost []string) error {
+func (d *demo) checkHeld(ctx context.Context, flows *topo.Flows, before []topo.FlowState, lost []string) error {
 	_, waiting := d.until(ctx, time.Now(), func(context.Context) error { return answered(flows.States(), before) })
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -12,7 +12,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
-{{/* The controller's pods are none of the gateways': other labels. */}}
+{{/* Labels of the controller's pods, which the gateways' selector must not match. */}}
 {{- define "sluice.controllerSelector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}-controller
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -33,7 +33,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
-{{/* Refuses values by which the announcer could not read the password of a BGPPeer that the cluster has: an upgrade
+{{/* Rejects values with which the announcer could not read the password of an existing BGPPeer: an upgrade
      would end its session on all gateways. */}}
 {{- define "sluice.checkPasswordSecrets" -}}
 {{- $peers := list -}}
@@ -50,7 +50,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end -}}
 {{- end }}
 
-{{/* How long an announcer must run before the next one ends: it joins its links, and then has its VIPs. */}}
+{{/* How long an announcer must run before the next one is replaced: it joins its links and takes its VIPs. */}}
 {{- define "sluice.announcerReady" -}}
 {{- $millis := 0 -}}
 {{- range regexFindAll "[0-9]+(ms|s)" .Values.announcer.layer2.join -1 }}
@@ -68,14 +68,14 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{ .Release.Namespace }}/{{ include "sluice.name" . }}
 {{- end }}
 
-{{/* The Secret with the seed of backend selection; empty where the configuration has another. */}}
+{{/* The Secret with the seed of backend selection; empty if the configuration has another. */}}
 {{- define "sluice.seedSecret" -}}
 {{- if not (dig "maglev" "seedFile" "" .Values.config) -}}
 {{- .Values.seedSecret | default (printf "%s-maglev" (include "sluice.name" .)) -}}
 {{- end -}}
 {{- end }}
 
-{{/* What a pod needs, under what the values say. */}}
+{{/* The configuration: fields that a pod needs, overridden by config of the values. */}}
 {{- define "sluice.config" -}}
 {{- $selector := list -}}
 {{- range $label, $value := .Values.nodeSelector }}{{ $selector = append $selector (printf "%s=%s" $label $value) }}{{ end -}}
@@ -88,7 +88,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- toYaml (mergeOverwrite $pod $given $header) -}}
 {{- end }}
 
-{{/* Where Prometheus can ask; empty where the configuration says nowhere, or the node alone. */}}
+{{/* The address that Prometheus scrapes; empty if the configuration has none, or a loopback address. */}}
 {{- define "sluice.metricsAddress" -}}
 {{- $address := dig "metrics" "address" (ternary ":9470" "" .Values.podMonitor.enabled) .Values.config -}}
 {{- if not (or (hasPrefix "127." $address) (hasPrefix "[::1]" $address)) }}{{ $address }}{{ end -}}
@@ -98,7 +98,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- include "sluice.metricsAddress" . | splitList ":" | last -}}
 {{- end }}
 
-{{/* Directories of the host that are mounted where the configuration has them. */}}
+{{/* Directories of the host, mounted at their paths in the configuration. */}}
 {{- define "sluice.stateDir" -}}
 {{- include "sluice.mountable" (list "stateDir" (get .Values.config "stateDir" | default "/run/sluice")) -}}
 {{- end }}
@@ -121,7 +121,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- toJson (list "/bin/sluice" "--socket" (include "sluice.statusSocket" $root) "probe" (index . 1)) -}}
 {{- end }}
 
-{{/* Go's soft limit for a program whose memory is nearly all of its heap: four fifths of the pod's. */}}
+{{/* Go's soft limit for a program whose memory is mostly heap: four fifths of the pod's limit. */}}
 {{- define "sluice.goMemoryLimit" -}}
 {{- $limit := dig "limits" "memory" "" . | toString -}}
 {{- if regexMatch "^[0-9]+[MG]i$" $limit -}}
@@ -130,8 +130,8 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end -}}
 {{- end }}
 
-{{/* The gateway's memory limit, in MiB: its tables twice, as one whose size changes is there beside the one before,
-     and 1.5 GiB for all else (docs/operations.md, Memory limits). */}}
+{{/* The gateway's memory limit, in MiB: its tables twice, because both sizes of a table exist during a change,
+     and 1.5 GiB for everything else (docs/operations.md, Memory limits). */}}
 {{- define "sluice.gatewayMemory" -}}
 {{- $flows := dig "flows" dict .Values.config -}}
 {{- $tuning := dig "tuning" dict .Values.config -}}
