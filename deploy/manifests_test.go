@@ -251,7 +251,7 @@ func TestAnnouncerManifests(t *testing.T) {
 	pulse := filepath.Dir(gateway.PulseSocket())
 	if diff := gocmp.Diff(map[string]string{pulse: pulse, "/run/sluice-announcer": "/run/sluice-announcer"},
 		hostPaths(&pod)); diff != "" {
-		t.Errorf("what is mounted from the host, -want +got:\n%s", diff)
+		t.Errorf("mounts from the host, -want +got:\n%s", diff)
 	}
 	for _, m := range c.VolumeMounts {
 		if m.MountPath == pulse && !m.ReadOnly {
@@ -360,7 +360,7 @@ func TestPod(t *testing.T) {
 	if diff := gocmp.Diff(map[string]string{
 		c.StateDir: c.StateDir, c.BPFFS: c.BPFFS, hostlink.HostProcSys + "/net": "/proc/sys/net",
 	}, hostPaths(&pod)); diff != "" {
-		t.Errorf("what is mounted from the host, -want +got:\n%s", diff)
+		t.Errorf("mounts from the host, -want +got:\n%s", diff)
 	}
 	testProbes(t, &container, c)
 }

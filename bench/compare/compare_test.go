@@ -335,7 +335,7 @@ func TestRunAtShares(t *testing.T) {
 		}
 	}
 	if len(rates) != 1 {
-		t.Fatalf("samples by rate %v, want those of one rate", rates)
+		t.Fatalf("samples by rate %v, want one rate", rates)
 	}
 	for rate, samples := range rates {
 		pps, err := strconv.ParseFloat(rate, 64)

@@ -133,12 +133,12 @@ func TestBestOfTwins(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.At = nil; !strings.Contains(out.String(), "the best of nftables, nftables-rps\n") {
-		t.Errorf("the table of rates does not say what was chosen:\n%s", &out)
+		t.Errorf("the table of rates does not name the best variant:\n%s", &out)
 	}
 	out.Reset()
 	if err := c.print(&out, points); err != nil ||
 		!strings.Contains(out.String(), "  nftables-rps-free, the best of "+all) {
-		t.Errorf("the table does not say what was chosen: %v\n%s", err, &out)
+		t.Errorf("the table does not name the best variant: %v\n%s", err, &out)
 	}
 }
 

@@ -75,7 +75,7 @@ var kinds = slices.Concat([]kind{
 		what: "as sluice, and by hand a worker on each CPU where no packet arrives"},
 	{name: shared, translates: true, services: true, optional: true, what: "as sluice, with waiting: shared"},
 	{name: withOptions, translates: true, services: true, optional: true,
-		what: "as sluice, and what --sluice-options says"},
+		what: "as sluice, with --sluice-options"},
 	{name: paired.Before, translates: true, services: true, optional: true,
 		what: "an older build of the daemon (--before), otherwise as sluice"},
 	{name: "l2fwd", what: "our rings, MAC addresses rewritten, nothing else; workers as sluice-placed"},

@@ -244,7 +244,7 @@ func (e *end) receive(t *testing.T, want int) map[uint32]arrival {
 			continue
 		}
 		if binary.BigEndian.Uint16(b[12:]) == unix.ETH_P_ARP || n != 80 {
-			t.Fatalf("forwarded what it should not: %x", b[:n])
+			t.Fatalf("forwarded an unexpected packet: %x", b[:n])
 		}
 		number := binary.BigEndian.Uint32(b[18:])
 		a := got[number]

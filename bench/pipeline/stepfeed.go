@@ -213,8 +213,8 @@ const (
 	burstSteps = 16
 )
 
-// burst adds SYNs of unknown clients to the next steps: as many as fit into a small batch, or half
-// of a full batch. The rest is parked.
+// burst adds SYNs of unknown clients to the next steps: as many as fit into a batch beside a small
+// batch of known flows, or half of a full batch. The worker parks the rest.
 func (f *stepFeed) burst(now time.Time) {
 	f.stranger.proto = header.ProtoTCP
 	if now.Sub(f.phase) >= burstEvery {

@@ -80,7 +80,7 @@ func TestFiguresBeginWithThePlot(t *testing.T) {
 	for _, part := range []string{"## Machines and runs", "![", "## Every experiment"} {
 		at := strings.Index(string(text), part)
 		if at <= last {
-			t.Errorf("%q is at %d, what comes before it at %d", part, at, last)
+			t.Errorf("%q is at %d, its predecessor at %d", part, at, last)
 		}
 		last = at
 	}

@@ -88,7 +88,7 @@ func TestChoose(t *testing.T) {
 		}
 		for _, e := range list {
 			if len(arguments(e)) == 0 || e.About == "" {
-				t.Errorf("%s: %s has no arguments or says nothing", c.name, e.Name)
+				t.Errorf("%s: %s has no arguments or no question", c.name, e.Name)
 			}
 		}
 		if all := len(Experiments()); c.set == "full" && len(list) != all || c.set == "quick" && (len(list) == 0 ||
@@ -121,10 +121,10 @@ func TestAdopt(t *testing.T) {
 	}
 	write(out, goMachine, "{}")
 	if err := Adopt(baselines, out, out, known, func(string) bool { return false }); err == nil {
-		t.Error("adopted what is of no commit")
+		t.Error("adopted a result without a commit")
 	}
 	if _, err := os.Stat(filepath.Join(baselines, "gone.json")); err != nil {
-		t.Error("a baseline went although what was to replace it was refused")
+		t.Error("a baseline was removed although its replacement was rejected")
 	}
 	if err := Adopt(baselines, out, out, known, every); err != nil {
 		t.Fatal(err)

@@ -136,7 +136,7 @@ func TestWay(t *testing.T) {
 				"100 send", "350 work", "4 send"},
 		},
 		{
-			name: "samples say what another thread of its process does", came: 954, cpu: 1,
+			name: "samples show the work of another thread of its process", came: 954, cpu: 1,
 			events: [][]event{sending(runs(0, 1, 0, worker, 0)), {runs(120, 1, worker, other, 0),
 				samples(200, 1, other, 3), runs(900, 1, other, worker, 1)}, delivered(950)},
 			want: []string{"2 sender", "1 sender", "2 arrival", "15 work",

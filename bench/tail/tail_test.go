@@ -59,7 +59,7 @@ func TestNamesTheCulprit(t *testing.T) {
 		}
 		t.Log(problem)
 	}
-	t.Error("no recording says so")
+	t.Error("no recording names the culprit")
 }
 
 // namesTheCulprit records once, and returns the defects of the result.

@@ -89,7 +89,7 @@ func compareCommand() *cobra.Command {
 		"a check in a minute: no kube-proxy unless named, no no-drop rate, no latency")
 	f.BoolVar(&c.BothWays, "both-ways", false,
 		"the server answers each packet: rates are of answers that reach the client, latencies of round trips")
-	f.BoolVar(&c.Rates, "rates", c.Rates, "the highest rates and nothing else")
+	f.BoolVar(&c.Rates, "rates", c.Rates, "measure only the highest rates")
 	f.StringSliceVar(&at, "at", nil,
 		"measure only processor time and latency, at these rates, packets per second, or shares of the "+
 			"no-drop\nrate of nftables at its best: 50k,150k,90%")

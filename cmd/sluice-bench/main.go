@@ -138,7 +138,7 @@ func demoCommand() *cobra.Command {
 		Use:   "demo",
 		Short: "Build a network, run the gateway in it, send traffic, and check the results",
 		Long: "demo builds client, gateway and backend network namespaces, runs `sluice run` in the gateway's,\n" +
-			"sends real traffic through it, changes endpoints, kills it, and prints what happened. The exit\n" +
+			"sends real traffic through it, changes endpoints, kills it, and prints the results. The exit\n" +
 			"status is 0 only if every expectation was met. It needs Linux 6.12, root, and no other tool.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return demo.Run(cmd.Context(), c) },

@@ -81,6 +81,6 @@ func turnsCommand() *cobra.Command {
 	f.BoolVar(&c.IPv4, "ipv4", true, "over IPv4")
 	f.BoolVar(&c.IPv6, "ipv6", true, "over IPv6")
 	f.IntVar(&c.CPU, "cpu", c.CPU, "the core to measure on")
-	f.BoolVar(&speaks, "speaks", false, "print the version of its input and output, and do nothing else")
+	f.BoolVar(&speaks, "speaks", false, "only print the version of its input and output")
 	return command
 }

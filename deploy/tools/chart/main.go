@@ -42,9 +42,9 @@ func main() {
 	}
 	done := "rendered into"
 	if *check {
-		done = "is equal to"
+		done = "it equals"
 	}
-	fmt.Printf("the chart in %s has no errors, and %s %s\n", fromRoot(*dir), done, fromRoot(*file))
+	fmt.Printf("the chart in %s has no errors; %s %s\n", fromRoot(*dir), done, fromRoot(*file))
 }
 
 // fromRoot returns a path relative to the repository's root, two directories above this module.
