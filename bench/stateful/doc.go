@@ -43,8 +43,6 @@
 //	    - {from: server, size: 1200, after: 20ms}       # UDP: count: 16 datagrams
 //	    - {from: client, size: 50}
 //
-// `sluice-bench stateful template FILE.pcap` converts a capture's conversations into a profile.
-//
 // # Systems under test
 //
 // `--through none` is one veth pair, `--through sluice` a gateway process with a Service for each

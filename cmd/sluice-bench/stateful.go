@@ -63,33 +63,5 @@ func statefulCommand() *cobra.Command {
 	f.DurationVar(&c.Window, "windows", c.Window, "with --memory: length of each measurement")
 	f.IntVar(&c.Repeat, "repeat", 0, "runs, in turn if there are several systems (default 1; with --memory 5)")
 	f.StringVar(&c.JSON, "json", "", "save the figures in this file")
-	command.AddCommand(templateCommand())
-	return command
-}
-
-// templateCommand converts a capture into a profile.
-func templateCommand() *cobra.Command {
-	c := stateful.DefaultCapture()
-	command := &cobra.Command{
-		Use:   "template CAPTURE",
-		Short: "Write the TCP and UDP conversations of a capture (pcap, pcapng) as a profile",
-		Long: "template takes the conversations of a capture whose beginning was captured, in order of their\n" +
-			"first packet, and prints a profile: the bytes of each end and their times, one template each.\n" +
-			"The end that sent first is the client. Payload is not copied unless --bytes is given: captures\n" +
-			"may hold private data.",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return fmt.Errorf("template takes one capture file (pcap, pcapng), not %d", len(args))
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return stateful.FromCapture(cmd.OutOrStdout(), args[0], c)
-		},
-	}
-	f := command.Flags()
-	f.IntVar(&c.Conversations, "conversations", c.Conversations,
-		fmt.Sprintf("maximum number of conversations, at most %d", stateful.MaxTemplates))
-	f.BoolVar(&c.Bytes, "bytes", false, "write the bytes that clients sent, as hex")
 	return command
 }
