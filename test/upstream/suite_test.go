@@ -60,7 +60,7 @@ func TestCompare(t *testing.T) {
 		names = append(names, c.Name)
 	}
 	for _, g := range groups {
-		names = append(names, g.Prefix+"should do something else")
+		names = append(names, g+"should do something else")
 	}
 	if problems := compare(names); problems != nil {
 		t.Fatalf("of the table's own names: %q", problems)

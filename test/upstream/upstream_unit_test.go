@@ -14,7 +14,7 @@ import (
 func compare(names []string) (problems []string) {
 	for _, name := range names {
 		listed := slices.ContainsFunc(cases, func(c Case) bool { return c.Name == name })
-		grouped := slices.ContainsFunc(groups, func(g group) bool { return strings.HasPrefix(name, g.Prefix) })
+		grouped := slices.ContainsFunc(groups, func(g string) bool { return strings.HasPrefix(name, g) })
 		switch {
 		case !listed && !grouped:
 			problems = append(problems, fmt.Sprintf("the table has no case %q", name))
@@ -28,8 +28,8 @@ func compare(names []string) (problems []string) {
 		}
 	}
 	for _, g := range groups {
-		if !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, g.Prefix) }) {
-			problems = append(problems, fmt.Sprintf("the release has no case that begins with %q", g.Prefix))
+		if !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, g) }) {
+			problems = append(problems, fmt.Sprintf("the release has no case that begins with %q", g))
 		}
 	}
 	return problems
