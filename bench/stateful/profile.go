@@ -32,9 +32,9 @@ type RampStep struct {
 type TCP struct {
 	MSS      int           // bytes per segment, 1460 (IPv6: 1440); a smaller MSS of the peer takes precedence
 	Window   int           // bytes in flight and bytes offered, 65535
-	FirstRTO time.Duration // 1 s (RFC 6298, section 2.1)
-	MinRTO   time.Duration // 200 ms as in Linux; the RFC has 1 s
-	TimeWait time.Duration // 1 s instead of two maximum segment lifetimes
+	FirstRTO time.Duration `yaml:"firstRTO"` // 1 s (RFC 6298, section 2.1)
+	MinRTO   time.Duration `yaml:"minRTO"`   // 200 ms as in Linux; the RFC has 1 s
+	TimeWait time.Duration `yaml:"timeWait"` // 1 s instead of two maximum segment lifetimes
 	Retries  int           // of one segment before the connection fails, 6
 }
 
@@ -54,6 +54,19 @@ func (p Protocol) String() string {
 	return "tcp"
 }
 
+// UnmarshalText reads tcp or udp.
+func (p *Protocol) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "tcp":
+		*p = ProtocolTCP
+	case "udp":
+		*p = ProtocolUDP
+	default:
+		return fmt.Errorf("%q is no protocol: tcp and udp are possible", text)
+	}
+	return nil
+}
+
 // Side is the sending side.
 type Side uint8
 
@@ -64,6 +77,19 @@ const (
 )
 
 func (s Side) String() string { return [...]string{"client", "server"}[s] }
+
+// UnmarshalText reads client or server.
+func (s *Side) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "client":
+		*s = Client
+	case "server":
+		*s = Server
+	default:
+		return fmt.Errorf("%q is no side: client and server are possible", text)
+	}
+	return nil
+}
 
 // Template is one kind of exchange. The server identifies it by its port.
 type Template struct {
@@ -129,8 +155,8 @@ func (p *Profile) setDefaults() {
 	}
 }
 
-// Validate sets defaults and returns all errors. A profile from a file has already been validated,
-// with line numbers.
+// Validate sets defaults and returns all errors. A profile from a file has already been
+// validated.
 func (p *Profile) Validate() error {
 	p.setDefaults()
 	var errs []error
