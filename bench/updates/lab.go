@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -115,28 +113,16 @@ func (l *lab) start(ctx context.Context) error {
 	return err
 }
 
-// metricsPort is the default of the daemon's metrics.address.
-const metricsPort = 9470
+// metricsURL is of the default of the daemon's metrics.address.
+const metricsURL = "http://127.0.0.1:9470/metrics"
 
 // scrape reads the daemon's metrics, once and last: among this many Services that costs
 // the daemon more than all changes did. Among them is what full tables took to compile,
 // publish and steer by. The first is that of all objects, begun when all lists were read;
 // there are more if addresses of the node came later.
 func (l *lab) scrape(ctx context.Context) error {
-	client := http.Client{Transport: &http.Transport{DialContext: l.net.Gateway.Dial, DisableKeepAlives: true,
-		DisableCompression: true}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics",
-		metricsPort), nil)
-	if err != nil {
-		return err
-	}
 	began := time.Now()
-	response, err := client.Do(request)
-	if err != nil {
-		return fmt.Errorf("the daemon's metrics: %w", err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
+	_, text, err := l.net.Gateway.Get(ctx, metricsURL)
 	if err != nil {
 		return fmt.Errorf("the daemon's metrics: %w", err)
 	}
@@ -145,11 +131,11 @@ func (l *lab) scrape(ctx context.Context) error {
 	if r.MemoryScraped, err = observer.ProcessMemory(l.gate.PID()); err != nil {
 		return err
 	}
-	sum, err := metric(string(text), "kubeproxy_sync_full_proxy_rules_duration_seconds_sum")
+	sum, err := metric(text, "kubeproxy_sync_full_proxy_rules_duration_seconds_sum")
 	if err != nil {
 		return err
 	}
-	count, err := metric(string(text), "kubeproxy_sync_full_proxy_rules_duration_seconds_count")
+	count, err := metric(text, "kubeproxy_sync_full_proxy_rules_duration_seconds_count")
 	r.FirstTable, r.FullTables = time.Duration(sum*float64(time.Second)), int(count)
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -194,19 +193,9 @@ func (c *campaign) answers(ctx context.Context, at netip.AddrPort) error {
 func get(
 	ctx context.Context, dial func(ctx context.Context, network, address string) (net.Conn, error), url string,
 ) error {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	answer, err := client.Do(r)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<12))
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", answer.Status, text)
+	code, text, err := topo.Get(ctx, dial, url)
+	if err == nil && code != http.StatusOK {
+		err = fmt.Errorf("%d: %s", code, text)
 	}
 	return err
 }

@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -295,13 +293,10 @@ func (l *lab) asked(command string, words ...string) {
 // answers checks that a VIP answers the client.
 func (l *lab) answers(vip string) {
 	l.t.Helper()
-	c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			return l.Clients[0].Dial(ctx, network, address)
-		}}}
-	r, err := c.Get("http://" + netip.AddrPortFrom(netip.MustParseAddr(vip), port).String() + "/")
+	ctx, cancel := context.WithTimeout(l.ctx, 5*time.Second)
+	defer cancel()
+	_, _, err := l.Clients[0].Get(ctx, "http://"+netip.AddrPortFrom(netip.MustParseAddr(vip), port).String()+"/")
 	must(l.t, err)
-	r.Body.Close()
 }
 
 func must(t *testing.T, err error) {

@@ -3,9 +3,8 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -146,15 +145,9 @@ func (l *lab) health(at netip.AddrPort, path string) (code int, body string, err
 }
 
 func (l *lab) healthFrom(h *topo.Host, at netip.AddrPort, path string) (code int, body string, err error) {
-	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DialContext: h.Dial,
-		DisableKeepAlives: true}}
-	r, err := client.Get(fmt.Sprintf("http://%v%s", at, path))
-	if err != nil {
-		return 0, "", err
-	}
-	defer r.Body.Close()
-	text, err := io.ReadAll(r.Body)
-	return r.StatusCode, string(text), err
+	ctx, cancel := context.WithTimeout(l.ctx, 2*time.Second)
+	defer cancel()
+	return h.Get(ctx, fmt.Sprintf("http://%v%s", at, path))
 }
 
 func (l *lab) awaitHealth(at netip.AddrPort, path string, code int, body string) {

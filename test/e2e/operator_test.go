@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -98,18 +97,12 @@ func TestOperator(t *testing.T) {
 func (l *lab) wantMetrics() {
 	t := l.t
 	t.Helper()
-	client := http.Client{Transport: &http.Transport{DialContext: l.Gateway.Dial, DisableKeepAlives: true}}
 	get := func(path string) (int, string) {
-		r, err := client.Get("http://127.0.0.1:9470" + path)
+		code, body, err := l.Gateway.Get(l.ctx, "http://127.0.0.1:9470"+path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer r.Body.Close()
-		b, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r.StatusCode, string(b)
+		return code, body
 	}
 	for _, path := range []string{"/healthz", "/readyz"} {
 		if code, body := get(path); code != http.StatusOK {

@@ -4,8 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
@@ -26,20 +24,14 @@ func TestSourcePortsRunShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer load.Stop()
-	client := http.Client{Transport: &http.Transport{DialContext: l.Gateway.Dial, DisableKeepAlives: true}}
 	const series = `sluice_source_ports_used_ratio{family="ipv4",protocol="UDP"} `
 	last := ""
 	l.eventually(10*time.Second, "the metric says how many ports are used", func() bool {
-		r, err := client.Get("http://127.0.0.1:9470/metrics")
+		_, text, err := l.Gateway.Get(l.ctx, "http://127.0.0.1:9470/metrics")
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer r.Body.Close()
-		text, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, after, _ := strings.Cut(string(text), "\n"+series)
+		_, after, _ := strings.Cut(text, "\n"+series)
 		last, _, _ = strings.Cut(after, "\n")
 		return last == fmt.Sprint(float64(flows)/ports)
 	})

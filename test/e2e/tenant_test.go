@@ -3,10 +3,9 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -224,15 +223,13 @@ func resolves(from *topo.Host, server netip.AddrPort) error {
 // page is what a host gets for a URL; the error's text if it gets nothing.
 func page(t *testing.T, from *topo.Host, url string) string {
 	t.Helper()
-	c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: from.Dial,
-		DisableKeepAlives: true}}
-	r, err := c.Get(url)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, body, err := from.Get(ctx, url)
 	if err != nil {
 		return err.Error()
 	}
-	defer r.Body.Close()
-	b, _ := io.ReadAll(r.Body)
-	return string(b)
+	return body
 }
 
 type memoryTenant struct {

@@ -1,11 +1,9 @@
 package soak
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -88,20 +86,14 @@ func statusField(text, name string) (uint64, error) {
 func goroutines(ctx context.Context, host *topo.Host) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	client := http.Client{Transport: &http.Transport{DialContext: host.Dial, DisableKeepAlives: true}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:9470/metrics", nil)
+	code, text, err := host.Get(ctx, "http://127.0.0.1:9470/metrics")
 	if err != nil {
 		return 0, err
 	}
-	r, err := client.Do(request)
-	if err != nil {
-		return 0, err
+	_, after, found := strings.Cut(text, "\ngo_goroutines ")
+	if !found {
+		return 0, fmt.Errorf("/metrics: status %d, and no go_goroutines", code)
 	}
-	defer r.Body.Close()
-	for lines := bufio.NewScanner(r.Body); lines.Scan(); {
-		if n, ok := strings.CutPrefix(lines.Text(), "go_goroutines "); ok {
-			return strconv.Atoi(n)
-		}
-	}
-	return 0, fmt.Errorf("/metrics: status %s, and no go_goroutines", r.Status)
+	n, _, _ := strings.Cut(after, "\n")
+	return strconv.Atoi(n)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 	"os/exec"
@@ -34,21 +33,11 @@ func (p *Proxy) Metrics(ctx context.Context) (string, error) {
 		return "", topo.Final(fmt.Errorf("it ended: %w", p.process.Err()))
 	default:
 	}
-	transport := &http.Transport{DialContext: p.config.Host.Dial, DisableKeepAlives: true}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, metricsURL, nil)
-	if err != nil {
-		return "", err
+	code, text, err := p.config.Host.Get(ctx, metricsURL)
+	if err == nil && code != http.StatusOK {
+		err = fmt.Errorf("%s: status %d", metricsURL, code)
 	}
-	r, err := transport.RoundTrip(request)
-	if err != nil {
-		return "", err
-	}
-	defer r.Body.Close()
-	text, err := io.ReadAll(r.Body)
-	if err == nil && r.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", metricsURL, r.Status)
-	}
-	return string(text), err
+	return text, err
 }
 
 // synced reports whether each family has been programmed once. The health check does not

@@ -67,6 +67,30 @@ func (h *Host) HTTP(ctx context.Context, l HTTPLoad) (*Result, error) {
 	return c.result(), errors.Join(errs...)
 }
 
+// Get requests a page over a connection of its own, and returns its status and its body.
+func Get(
+	ctx context.Context, dial func(ctx context.Context, network, address string) (net.Conn, error), url string,
+) (status int, body string, err error) {
+	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true,
+		DisableCompression: true}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	r, err := client.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	return r.StatusCode, string(text), err
+}
+
+// Get requests a page from the host.
+func (h *Host) Get(ctx context.Context, url string) (status int, body string, err error) {
+	return Get(ctx, h.Dial, url)
+}
+
 // Pause waits for a time. It returns early, with its error, when ctx is done.
 func Pause(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
