@@ -6,9 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -51,12 +49,10 @@ type segment struct {
 // member is a gateway with its announcer.
 type member struct {
 	*topo.Host
-	s       *segment
-	name    string
-	dir     string
-	gate    *launch.Gateway
-	process *topo.Process
-	log     *os.File
+	s    *segment
+	name string
+	gate *launch.Gateway
+	ours *launch.Announcer
 }
 
 const nearObjects = `
@@ -102,9 +98,10 @@ func newSegmentOf(t *testing.T, gateways, vips int, options string, flags ...str
 // add starts a gateway and its announcer on a host.
 func (s *segment) add(h *topo.Host, name string, vips int) {
 	s.t.Helper()
-	m := &member{Host: h, s: s, name: name, dir: filepath.Join(s.dir, name)}
+	m := &member{Host: h, s: s, name: name}
 	s.gateways = append(s.gateways, m)
-	must(s.t, os.Mkdir(m.dir, 0o700))
+	dir := filepath.Join(s.dir, name)
+	must(s.t, os.Mkdir(dir, 0o700))
 	must(s.t, h.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999")) // SNAT ports are outside of it
 	var err error
 	m.gate, err = launch.New(launch.Config{Sluice: gateway, Host: h, NodeName: name,
@@ -114,6 +111,7 @@ func (s *segment) add(h *topo.Host, name string, vips int) {
 		must(s.t, m.gate.Apply(s.service(i, false)))
 	}
 	must(s.t, m.gate.Start(s.ctx))
+	m.ours = &launch.Announcer{Path: announcer, Host: h, Gateway: m.gate, Node: name, Dir: dir}
 	m.start()
 }
 
@@ -137,38 +135,17 @@ func (s *segment) service(i int, local bool) launch.Service {
 	return w
 }
 
-// start starts the announcer with the capability of the chart's pod.
+// start starts the announcer.
 func (m *member) start(flags ...string) {
-	t := m.s.t
-	t.Helper()
-	var err error
-	if m.log == nil {
-		m.log, err = os.Create(filepath.Join(m.dir, "announcer.log"))
-		must(t, err)
-	}
-	args := slices.Concat([]string{"--bounding-set", "-all,+net_raw", "--inh-caps", "-all", "--", announcer,
-		"--config", filepath.Join(m.s.dir, "objects.yaml"), "--node-name", m.name, "--state-dir", m.state(),
-		"--log", "text", "--gateway", m.gate.PulseSocket(),
+	m.s.t.Helper()
+	m.ours.Args = slices.Concat([]string{"--config", filepath.Join(m.s.dir, "objects.yaml"),
 		"--layer2-key", filepath.Join(m.s.dir, "key"), "--listen", "127.0.0.1:9472", "--hold", "0s"}, m.s.flags, flags)
-	m.process, err = m.Host.Start(topo.Command{Path: "setpriv", Stdout: m.log, Stderr: m.log, Args: args})
-	must(t, err)
-}
-
-func (m *member) state() string { return filepath.Join(m.dir, "state") }
-
-func (m *member) kill() error {
-	if err := m.process.Signal(os.Kill); err != nil {
-		return err
-	}
-	<-m.process.Done()
-	return nil
+	must(m.s.t, m.ours.Start())
 }
 
 func (m *member) mac() frame.MAC { return m.Interfaces[0].MAC }
 
-func (m *member) ask() (*view.View, error) {
-	return view.Ask(m.s.ctx, filepath.Join(m.state(), "status.sock"))
-}
+func (m *member) ask() (*view.View, error) { return m.ours.Ask(m.s.ctx) }
 
 // line returns a member's line about a VIP.
 func (m *member) line(vip netip.Addr) (view.Line, error) {
@@ -190,17 +167,10 @@ func (m *member) line(vip netip.Addr) (view.Line, error) {
 func (m *member) metric(name, label string) (sum float64) {
 	t := m.s.t
 	t.Helper()
-	c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			return m.Dial(ctx, network, address)
-		}}}
-	r, err := c.Get("http://127.0.0.1:9472/metrics")
-	must(t, err)
-	defer r.Body.Close()
-	text, err := io.ReadAll(r.Body)
+	_, text, err := m.Get(m.s.ctx, "http://127.0.0.1:9472/metrics")
 	must(t, err)
 	found := false
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		if rest, there := strings.CutPrefix(line, "sluice_announcer_layer2_"+name+"{"); there &&
 			strings.Contains(rest, label) {
 			_, value, _ := strings.Cut(rest, "} ")
@@ -218,25 +188,21 @@ func (m *member) metric(name, label string) (sum float64) {
 func (s *segment) close() {
 	for _, m := range s.gateways {
 		if s.t.Failed() {
-			text, _ := os.ReadFile(filepath.Join(m.dir, "announcer.log"))
-			s.t.Logf("%s, %v:\n%s", m.name, m.mac(), text)
+			s.t.Logf("%s, %v:\n%s", m.name, m.mac(), m.ours.Log())
 			if v, err := m.ask(); err == nil {
 				var b bytes.Buffer
 				_ = view.Print(&b, v)
 				s.t.Logf("status:\n%s", b.String())
 			}
 		}
-		if m.process != nil {
-			check(s.t, m.process.Stop(5*time.Second))
+		if m.ours != nil {
+			check(s.t, m.ours.Stop())
 		}
 		if m.gate != nil {
 			if m.gate.Running() {
 				check(s.t, m.gate.Stop())
 			}
 			check(s.t, m.gate.Close())
-		}
-		if m.log != nil {
-			m.log.Close()
 		}
 	}
 	check(s.t, s.Net.Close())
@@ -289,15 +255,10 @@ func (s *segment) settled(vip netip.Addr, alive ...*member) (owner *member) {
 
 // connect opens a connection of the client to a VIP, and requests a page.
 func (s *segment) connect(vip netip.Addr, timeout time.Duration) error {
-	c := http.Client{Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			return s.client.Dial(ctx, network, address)
-		}}}
-	r, err := c.Get("http://" + netip.AddrPortFrom(vip, port).String() + "/")
-	if err != nil {
-		return err
-	}
-	return r.Body.Close()
+	ctx, cancel := context.WithTimeout(s.ctx, timeout)
+	defer cancel()
+	_, _, err := s.client.Get(ctx, "http://"+netip.AddrPortFrom(vip, port).String()+"/")
+	return err
 }
 
 // interval is how often stream opens a connection.

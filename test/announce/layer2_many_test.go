@@ -202,7 +202,7 @@ func TestLayer2Many(t *testing.T) {
 			known++
 		}
 	}
-	must(t, lost.kill())
+	must(t, lost.ours.Kill())
 	took := s.within(10*time.Second, "the client to know the others", func() error {
 		now, err := s.places()
 		if err != nil {

@@ -98,7 +98,7 @@ func TestLayer2Standing(t *testing.T) {
 		must(t, s.connect(vip, machine.Slower(5*time.Second)))
 		// A gateway that would not forward the VIP answers for the owner while its announcer is
 		// away.
-		must(t, other.process.Stop(5*time.Second))
+		must(t, other.ours.Stop())
 		stop := s.probe(s.client, vip)
 		must(t, topo.Pause(s.ctx, 300*time.Millisecond))
 		answers := stop()
@@ -131,15 +131,15 @@ type failure struct {
 // still forwards: only connections that are being opened while the VIP moves may fail.
 var failures = []failure{
 	{"the announcer is told to end", 500 * time.Millisecond,
-		func(m *member) error { return m.process.Stop(5 * time.Second) },
+		func(m *member) error { return m.ours.Stop() },
 		func(m *member) error { m.start(); return nil }, ""},
-	{"the announcer is killed", 500 * time.Millisecond, (*member).kill,
+	{"the announcer is killed", 500 * time.Millisecond, func(m *member) error { return m.ours.Kill() },
 		func(m *member) error { m.start(); return nil }, ""},
 	{"announcer and packet process are killed", 500 * time.Millisecond, func(m *member) error {
 		var killed sync.WaitGroup
 		var gate error
 		killed.Go(func() { gate = m.gate.Kill() })
-		err := m.kill()
+		err := m.ours.Kill()
 		if killed.Wait(); err == nil {
 			err = gate
 		}
@@ -398,13 +398,13 @@ func TestLayer2Forged(t *testing.T) {
 	if again := s.settled(vip); again != owner || other.metric("owner_changes_total", "") != changes {
 		t.Errorf("forged and repeated hellos have moved the VIP from %s to %s", owner.name, again.name)
 	}
-	must(t, owner.kill())
+	must(t, owner.ours.Kill())
 	s.settled(vip, other)
 	repeat("dead")
 	if l, err := other.line(vip); err != nil || l.State != view.Announced {
 		t.Errorf("hellos of a dead gateway have moved the VIP: %+v, %v", l, err)
 	}
-	must(t, other.kill()) // its next process knows no member
+	must(t, other.ours.Kill()) // its next process knows no member
 	other.start()
 	s.settled(vip, other)
 	changes = other.metric("owner_changes_total", "")
@@ -483,7 +483,7 @@ func TestLayer2Stays(t *testing.T) {
 	s := newSegment(t, 2, 1)
 	vip, _ := near(0)
 	owner := s.settled(vip)
-	must(t, owner.kill())
+	must(t, owner.ours.Kill())
 	owner.start("--hold", "10s")
 	if again := s.settled(vip); again != owner {
 		t.Fatalf("it is with %s, and was with %s", again.name, owner.name)
@@ -500,10 +500,10 @@ func TestLayer2Stays(t *testing.T) {
 	if n := other.metric("owner_changes_total", "") - changes; n != 0 {
 		t.Errorf("the VIP moved %v times while the packet process was started again", n)
 	}
-	must(t, owner.process.Signal(syscall.SIGSTOP))
+	must(t, syscall.Kill(owner.ours.PID(), syscall.SIGSTOP))
 	s.settled(vip, other)
 	stop := s.probe(s.client, vip)
-	must(t, owner.process.Signal(syscall.SIGCONT))
+	must(t, syscall.Kill(owner.ours.PID(), syscall.SIGCONT))
 	resumed := time.Now()
 	must(t, topo.Pause(s.ctx, time.Second))
 	var last time.Duration
@@ -545,7 +545,7 @@ func TestLayer2Restart(t *testing.T) {
 				if both {
 					must(t, owner.gate.LaunchNext())
 				}
-				must(t, owner.process.Stop(5*time.Second))
+				must(t, owner.ours.Stop())
 				must(t, s.forget(vip))
 				ended := time.Now()
 				owner.start()
@@ -578,7 +578,7 @@ func TestLayer2Restart(t *testing.T) {
 		}
 		t.Logf("%d restarts: %d requests over 20 connections, %d broken; %d answers who has the VIP, all with the "+
 			"owner's address", runs(), r.Requests, flows.Broken(), questions)
-		must(t, owner.process.Stop(5*time.Second))
+		must(t, owner.ours.Stop())
 		took := s.within(10*time.Second, "others to have it", func() error {
 			l, err := other.line(vip)
 			if err != nil || strings.Contains(l.With, owner.name) {
@@ -607,7 +607,7 @@ func TestLayer2NodeEnds(t *testing.T) {
 			var ended sync.WaitGroup
 			var gate error
 			ended.Go(func() { gate = owner.gate.Stop() })
-			err := owner.process.Stop(5 * time.Second)
+			err := owner.ours.Stop()
 			ended.Wait()
 			return errors.Join(err, gate)
 		}))
