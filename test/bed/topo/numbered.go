@@ -1,6 +1,7 @@
 package topo
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -20,6 +21,10 @@ type NumberedLoad struct {
 	// one so few are under way at once that no queue on the way overflows (a veth has room for 256,
 	// a socket for 270): then the system in between lost every missing one.
 	Rate int
+	// UnderWay is how many may be under way without a Rate, 100.
+	UnderWay uint64
+	// Patience is how long Finish waits for answers that are under way, 5 s.
+	Patience time.Duration
 }
 
 // Numbered is a load that runs.
@@ -35,10 +40,7 @@ type Numbered struct {
 	sender, reader chan struct{} // closed when they have ended
 }
 
-const (
-	underWay      = 100
-	datagramBytes = 64
-)
+const datagramBytes = 64
 
 // Number starts the load. It ends with the network at the latest.
 func (h *Host) Number(l NumberedLoad) (*Numbered, error) {
@@ -47,6 +49,7 @@ func (h *Host) Number(l NumberedLoad) (*Numbered, error) {
 		return nil, fmt.Errorf("numbered datagrams: %w", err)
 	}
 	_ = conn.(*net.UDPConn).SetReadBuffer(8 << 20)
+	l.UnderWay, l.Patience = cmp.Or(l.UnderWay, 100), cmp.Or(l.Patience, 5*time.Second)
 	n := &Numbered{load: l, conn: conn, to: net.UDPAddrFromAddrPort(l.To), sender: make(chan struct{}),
 		reader: make(chan struct{})}
 	go n.receive()
@@ -86,7 +89,7 @@ func (n *Numbered) send() {
 	defer close(n.sender)
 	var b [datagramBytes]byte
 	for !n.stop.Load() {
-		if n.sent.Load() >= n.answered.Load()+underWay {
+		if n.sent.Load() >= n.answered.Load()+n.load.UnderWay {
 			time.Sleep(50 * time.Microsecond)
 			continue
 		}
@@ -131,12 +134,12 @@ func (n *Numbered) Answered() uint64 { return n.answered.Load() }
 // Sent is how many were sent so far.
 func (n *Numbered) Sent() uint64 { return n.sent.Load() }
 
-// Finish sends no more, waits for the answers that are under way, five seconds at most, and returns
-// how many never came and how many came again. It may be called twice.
+// Finish sends no more, waits for the answers that are under way, and returns how many never came
+// and how many came again. It may be called twice.
 func (n *Numbered) Finish() (sent, lost, repeated uint64, err error) {
 	n.stop.Store(true)
 	<-n.sender
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(n.load.Patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if n.answered.Load() == n.sent.Load() {
 			break
 		}

@@ -17,8 +17,9 @@ const (
 	keepVIP4, keepVIP6 = "203.0.113.30", "2001:db8:f::30"
 	nearVIP4, nearVIP6 = "203.0.113.40", "2001:db8:f::40"
 
-	webPort, echoPort, webNodePort = 80, 7, 30080
-	keepPort, nearPort             = 81, 82 // of their own, since all Services of package launch have one ClusterIP
+	webPort, echoPort, numberPort, webNodePort = 80, 7, 70, 30080
+	// Of their own, since all Services of package launch have one ClusterIP.
+	keepPort, nearPort = 81, 82
 
 	backendPort, backendEchoPort, localPort = 8080, 8081, 8090
 
@@ -79,8 +80,9 @@ func (l *lab) options() string {
 	return fmt.Sprintf("%stuning: {passAfter: %s}\n", l.Options, l.patience(30*time.Second))
 }
 
-// services are a web server and an echo server on both backends, and a web server on the gateway
-// itself, behind the host link: once with the client's address kept, once translated.
+// services are a web server, an echo server and one for numbered datagrams on both backends, and a
+// web server on the gateway itself, behind the host link: once with the client's address kept, once
+// translated.
 func (l *lab) services() []launch.Service {
 	var web, echo []launch.Endpoint
 	for _, h := range l.Backends {
@@ -96,6 +98,7 @@ func (l *lab) services() []launch.Service {
 	return []launch.Service{
 		{Name: "web", Port: webPort, NodePort: webNodePort, VIPs: []string{vip4, vip6}, Endpoints: web},
 		{Name: "echo", UDP: true, Port: echoPort, VIPs: []string{vip4, vip6}, Endpoints: echo},
+		{Name: "numbers", UDP: true, Port: numberPort, VIPs: []string{vip4, vip6}, Endpoints: web},
 		{Name: "keep", Port: keepPort, Local: true, VIPs: []string{keepVIP4, keepVIP6}, Endpoints: local},
 		{Name: "near", Port: nearPort, VIPs: []string{nearVIP4, nearVIP6}, Endpoints: local},
 	}
