@@ -229,7 +229,8 @@ func evil(name string, port int32, addresses ...string) (*corev1.Service, *disco
 // like that.
 func (a *attack) reports(kind, name, reason, text string) {
 	a.t.Helper()
-	a.await(60*time.Second, fmt.Sprintf("an Event %s about %s %s that says %q", reason, kind, name, text), func() bool {
+	what := fmt.Sprintf("an Event %s about %s %s that says %q", reason, kind, name, text)
+	a.eventually(60*time.Second, what, func() bool {
 		return slices.ContainsFunc(a.events(), func(e eventsv1.Event) bool {
 			return e.Regarding.Kind == kind && strings.HasPrefix(e.Regarding.Name, name) && e.Reason == reason &&
 				strings.Contains(e.Note, text)

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -103,15 +104,15 @@ func (l *lab) objects() (list []string) {
 // Others may exist on the machine: tests of other packages run at the same time.
 func wantGone(t *testing.T, name string, objects []string) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	err := topo.Until(t.Context(), 5*time.Second, 10*time.Millisecond, func(context.Context) error {
 		left := slices.DeleteFunc(bpfObjects(t), func(o string) bool { return !slices.Contains(objects, o) })
-		if len(left) == 0 {
-			return
+		if len(left) > 0 {
+			return fmt.Errorf("%s: of the programs and maps %v these are left: %v", name, objects, left)
 		}
-		if time.Now().After(deadline) {
-			t.Errorf("%s: of the programs and maps %v these are left: %v", name, objects, left)
-			return
-		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

@@ -110,20 +110,12 @@ func TestDeviceDeletedAndCreated(t *testing.T) {
 // waitFor polls the state of the spare interface until it is as wanted, at most 5 s.
 func (l *lab) waitFor(what string, is func(*status.InterfaceView) bool) {
 	l.t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
-	for time.Now().Before(deadline) {
+	l.within(what, func() bool {
 		st, err := l.gate.Client.Status(l.ctx, false)
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		for i := range st.Interfaces {
-			if st.Interfaces[i].Name == spare && is(&st.Interfaces[i]) {
-				return
-			}
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	l.t.Fatalf("not within 5 s: %s", what)
+		return err == nil && slices.ContainsFunc(st.Interfaces, func(i status.InterfaceView) bool {
+			return i.Name == spare && is(&i)
+		})
+	})
 }
 
 // TestMTUChange: the gateway follows its devices' MTU while it runs, also where that takes other

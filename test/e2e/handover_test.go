@@ -85,15 +85,10 @@ func (l *lab) handOverNoMore() {
 		1)); err != nil {
 		l.t.Fatal(err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	l.within("the configuration is taken over", func() bool {
 		v, err := l.gate.Client.Status(l.ctx, false)
-		if err != nil || time.Now().After(deadline) {
-			l.t.Fatalf("the configuration is not taken over: %+v, %v", v.Config, err)
-		}
-		if v.Config.LoadedAt.After(before.Config.LoadedAt) {
-			return
-		}
-	}
+		return err == nil && v.Config.LoadedAt.After(before.Config.LoadedAt)
+	})
 }
 
 // TestFlowTableResized: established connections outlive restarts with a larger and a smaller flow

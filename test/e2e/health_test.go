@@ -152,13 +152,8 @@ func (l *lab) healthFrom(h *topo.Host, at netip.AddrPort, path string) (code int
 
 func (l *lab) awaitHealth(at netip.AddrPort, path string, code int, body string) {
 	l.t.Helper()
-	var last string
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	l.eventually(10*time.Second, fmt.Sprintf("http://%v%s answers %d %s", at, path, code, body), func() bool {
 		c, b, err := l.health(at, path)
-		if c == code && strings.Contains(b, body) {
-			return
-		}
-		last = fmt.Sprint(c, " ", b, " ", err)
-	}
-	l.t.Fatalf("http://%v%s does not answer %d %s: %s", at, path, code, body, last)
+		return err == nil && c == code && strings.Contains(b, body)
+	})
 }

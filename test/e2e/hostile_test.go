@@ -72,7 +72,7 @@ func TestHostileTenant(t *testing.T) {
 	for i := range hostileServices {
 		tenant.write(i)
 	}
-	h.await(2*time.Minute, "all Services were read", func() bool {
+	h.eventually(2*time.Minute, "all Services were read", func() bool {
 		v, err := h.gate.Client.Status(h.ctx, false)
 		return err == nil && v.Applied && slices.ContainsFunc(v.Sources, func(source status.SourceView) bool {
 			return source.Objects > hostileServices/2

@@ -76,11 +76,7 @@ func TestNoGatewayAnyMore(t *testing.T) {
 // watched waits until both processes of the test have listed what makes them gateways.
 func (l *lab) watched(s *k8stest.Server) {
 	l.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); s.Lists("daemonsets") < 2 || s.Lists("nodes") < 4; {
-		if time.Now().After(deadline) {
-			l.t.Fatalf("%d lists of DaemonSets and %d of Nodes\n%s", s.Lists("daemonsets"), s.Lists("nodes"),
-				l.gate.Log())
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	l.eventually(20*time.Second, "two lists of DaemonSets and four of Nodes", func() bool {
+		return s.Lists("daemonsets") >= 2 && s.Lists("nodes") >= 4
+	})
 }

@@ -122,7 +122,7 @@ func TestLocalPortRange(t *testing.T) {
 	if err := l.Gateway.SetSysctl("net/ipv4/ip_local_port_range", "30000 60999"); err != nil {
 		t.Fatal(err)
 	}
-	l.await(10*time.Second, "the node's listener is reached", func() bool { return ask() == "the node" })
+	l.eventually(10*time.Second, "the node's listener is reached", func() bool { return ask() == "the node" })
 }
 
 func sameFamily(h *topo.Host, a netip.Addr) netip.Addr {

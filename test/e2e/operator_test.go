@@ -42,13 +42,7 @@ func TestReload(t *testing.T) {
 		if err := l.gate.WriteConfiguration(l.gate.Configuration() + more); err != nil {
 			t.Fatal(err)
 		}
-		deadline := time.Now().Add(5 * time.Second)
-		for !done() {
-			if time.Now().After(deadline) {
-				t.Fatalf("no effect within 5 s: %q", more)
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
+		l.within("the effect of "+more, done)
 	}
 	config := func() (problem string, restart []string) {
 		st, err := l.gate.Client.Status(l.ctx, false)

@@ -142,18 +142,10 @@ func (l *lab) refused(configuration, want string) {
 	if err := l.gate.WriteConfiguration(configuration); err != nil {
 		l.t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	l.eventually(10*time.Second, "the configuration's error is "+want, func() bool {
 		st, err := l.gate.Client.Status(l.ctx, false)
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		if strings.Contains(st.Config.Error, want) {
-			return
-		}
-		if time.Now().After(deadline) {
-			l.t.Fatalf("the configuration's error is %q, want %q", st.Config.Error, want)
-		}
-	}
+		return err == nil && strings.Contains(st.Config.Error, want)
+	})
 }
 
 // statusNow returns what sluice status prints when all is applied.

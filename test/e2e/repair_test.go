@@ -36,7 +36,7 @@ func (l *lab) eventually(limit time.Duration, what string, yes func() bool) {
 		return nil
 	})
 	if err != nil {
-		l.t.Fatalf("not within %v: %v", limit, err)
+		l.t.Fatalf("not within %v: %v\n%s", limit, err, l.gate.Log())
 	}
 	l.t.Logf("%s after %v", what, time.Since(began).Round(time.Millisecond))
 }

@@ -55,16 +55,11 @@ func (l *lab) launchSecond(first int) {
 	}
 	client := status.NewClient(l.gate.WaitingSocket())
 	var v status.StatusView
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	l.eventually(10*time.Second, "the second process has read the manifests", func() (is bool) {
 		var err error
 		v, err = client.Status(l.ctx, false)
-		if err == nil && len(v.Sources) > 0 && v.Sources[0].Synced {
-			break
-		}
-		if time.Now().After(deadline) {
-			l.t.Fatalf("the second process does not wait: %v, %+v\n%s", err, v.Sources, l.gate.Log())
-		}
-	}
+		return err == nil && len(v.Sources) > 0 && v.Sources[0].Synced
+	})
 	why := strings.Join(v.NotReady, "; ")
 	if v.Ready || !strings.Contains(why, fmt.Sprintf("process %d has", first)) || !strings.Contains(why, "since 20") {
 		l.t.Errorf("ready %v: %q, want it to wait for %d", v.Ready, why, first)

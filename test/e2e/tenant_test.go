@@ -128,7 +128,7 @@ func (l *lab) hear(t *testing.T, api tenantAPI, name string, address byte) {
 	s.Spec.ClusterIP, s.Spec.ClusterIPs, s.Status = "", nil, corev1.ServiceStatus{}
 	s.Spec.Type, s.Spec.ExternalIPs = corev1.ServiceTypeClusterIP, []string{fmt.Sprint("203.0.113.", address)}
 	api.put(t, s, apiSlice(name, l.Backends[0]))
-	l.await(30*time.Second, "the API server says that there is Service "+name, func() bool {
+	l.eventually(30*time.Second, "the API server says that there is Service "+name, func() bool {
 		all, err := l.gate.Client.Services(l.ctx)
 		return err == nil && slices.ContainsFunc(all, func(v status.ServiceView) bool { return v.Name == name })
 	})
