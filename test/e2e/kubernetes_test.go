@@ -4,14 +4,9 @@ package e2e
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net"
-	"net/netip"
 	"os"
-	"path/filepath"
-	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -73,91 +68,4 @@ func apiSlice(service string, hosts ...*topo.Host) *discoveryv1.EndpointSlice {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{h.Addr4().String()}})
 	}
 	return s
-}
-
-// TestKubernetesServerUnavailable: what the API server says is served; while it is away, and
-// when it comes back with everything in another order, nothing changes.
-func TestKubernetesServerUnavailable(t *testing.T) {
-	t.Parallel()
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	var s *k8stest.Server
-	l := newLab(t, labConfig{
-		Config:  topo.Config{Queues: 2, Backends: 2},
-		options: fmt.Sprintf("kubernetes: {enabled: true, kubeconfig: %s}\n", kubeconfig),
-		prepare: func(l *lab) {
-			s = apiServer(t, l.Gateway, kubeconfig)
-			s.Set(apiService("api", "10.96.0.40"), apiSlice("api", l.Backends[:2]...),
-				apiService("rival", "10.96.0.41"),
-				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: gatewayNode}})
-		},
-	})
-	until := func(what string, holds func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("20 s later still not: %s\n%s", what, l.gate.Log())
-			}
-		}
-	}
-	until("an Event about the Service that cannot have the VIP", func() bool {
-		events, _ := s.Events()
-		return len(events) == 1 && events[0].Reason == "FrontendConflict" && events[0].Regarding.Name == "rival"
-	})
-	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(apiVIP, webPort),
-		at(vip4, webPort)}, Flows: 100, Interval: 50 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	failing := func() (n int, generation uint64) {
-		st, err := l.gate.Client.Status(l.ctx, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, source := range st.Sources {
-			if strings.HasPrefix(source.Name, "kubernetes:") && strings.Contains(source.Error, "since") &&
-				source.Synced {
-				n++
-			}
-		}
-		return n, st.Snapshot.Published
-	}
-	_, before := failing()
-	s.Stop()
-	until("three sources that fail", func() bool { n, _ := failing(); return n == 3 })
-	lists := s.Lists("endpointslices")
-	s.Shuffle = rand.New(rand.NewPCG(1, 2)).Shuffle
-	s.Expire()
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
-	until("a new list", func() bool { n, _ := failing(); return n == 0 && s.Lists("endpointslices") > lists })
-	l.applied()
-	if _, after := failing(); after != before {
-		t.Errorf("table %d after the API server was away, %d before", after, before)
-	}
-	if n := flows.Broken(); n > 0 {
-		t.Errorf("%d of 100 flows broke", n)
-	}
-	flows.Stop()
-
-	// Backend 0 goes. What is answered a moment later comes from the other one alone.
-	s.Set(apiSlice("api", l.Backends[1]))
-	until("one backend", func() bool {
-		all, err := l.gate.Client.Backends(l.ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := 0
-		for _, b := range all {
-			if b.Service == "api" && b.State == "ready" {
-				n++
-			}
-		}
-		return n == 1
-	})
-	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(apiVIP, webPort)}, Requests: 50,
-		Timeout: 2 * time.Second})
-	if err != nil || len(r.Errors) > 0 || r.Shares[l.Backends[1].Name] != 50 {
-		t.Errorf("50 requests: %v, %+v", err, r)
-	}
 }

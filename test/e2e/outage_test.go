@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,8 +78,8 @@ func outage(t *testing.T, source apiSource) {
 		options: fmt.Sprintf("kubernetes: {enabled: true, kubeconfig: %s}\n", path),
 		prepare: func(l *lab) { source.start(t, l, path, outageObjects(l)) },
 	})
-	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(apiVIP, webPort)},
-		Flows: outageFlows, Interval: outageEvery})
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: []netip.AddrPort{at(apiVIP, webPort),
+		at(vip4, webPort)}, Flows: outageFlows, Interval: outageEvery})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +88,7 @@ func outage(t *testing.T, source apiSource) {
 		t.Error("nothing has been listed, and yet the flows are open")
 	}
 	source.stop(t)
-	l.await(30*time.Second, "three sources fail", func() bool { return l.outageState().failing == 3 })
+	l.eventually(30*time.Second, "three sources fail", func() bool { return l.outageState().failing == 3 })
 	time.Sleep(outageTime()) // this long is what is tested
 	if during := l.outageState(); during.generation != before.generation {
 		t.Errorf("table %d while the API server was away, %d before", during.generation, before.generation)
@@ -97,7 +96,7 @@ func outage(t *testing.T, source apiSource) {
 	fresh := l.newConnections()
 	source.restart(t)
 	// client-go waits up to 30 s more, and half as much again, between attempts to connect.
-	l.await(90*time.Second, "sources that work, and a list", func() bool {
+	l.eventually(90*time.Second, "sources that work, and a list", func() bool {
 		return l.outageState().failing == 0 &&
 			source.lists(t) > 0
 	})
@@ -117,7 +116,7 @@ func outage(t *testing.T, source apiSource) {
 		after.generation, outageFlows, fresh)
 
 	source.put(t, outageSlice(l.Backends[2])) // and what changes is served again
-	l.await(20*time.Second, "a change", func() bool { return l.outageState().generation > after.generation })
+	l.eventually(20*time.Second, "a change", func() bool { return l.outageState().generation > after.generation })
 	l.applied()
 	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(apiVIP, webPort)}, Requests: 50})
 	if err != nil || r.Shares[l.Backends[2].Name] != 50 {
@@ -152,26 +151,12 @@ func (l *lab) outageState() (s outageState) {
 			continue
 		}
 		s.read = max(s.read, source.Read)
-		if strings.Contains(source.Error, "since") {
+		if strings.Contains(source.Error, "since") && source.Synced {
 			s.failing++
 		}
 	}
 	s.generation = st.Snapshot.Published
 	return s
-}
-
-// await polls, because what is waited for is in other processes.
-func (l *lab) await(limit time.Duration, what string, holds func() bool) {
-	l.t.Helper()
-	err := topo.Until(l.ctx, limit, 10*time.Millisecond, func(context.Context) error {
-		if !holds() {
-			return errors.New(what)
-		}
-		return nil
-	})
-	if err != nil {
-		l.t.Fatalf("%s later still not: %v\n%s", limit, err, l.gate.Log())
-	}
 }
 
 // outageObjects are a Service on two backends, and many others, whose order can differ.
