@@ -128,7 +128,8 @@ func Experiments() []Experiment {
 		},
 		{
 			Name: "connect", About: "latency for a TCP client, beside kube-proxy: connect, first byte, 10 KB",
-			Full:    []string{"connections"},
+			Full: []string{"stateful", "answers", "--through", "none,sluice,nftables,iptables", "--services", "100",
+				"--rates", "1000,5000,10000,20000", "--repeat", "5"},
 			Minutes: 4,
 		},
 		{

@@ -46,11 +46,14 @@
 // # Systems under test
 //
 // `--through none` is one veth pair, `--through sluice` a gateway process with a Service for each
-// template, whose endpoints `--churn` removes and adds meanwhile. With `--client` and `--server` it
-// is the network between two interfaces; while the benchmark runs, the engines receive all their
-// packets. `--memory` leaves the kernel out. The exit status is 1 if a connection met two servers,
-// received bytes other than those sent, or was reset although its server had not given it up. A UDP
-// exchange may move when its server was removed; such moves are counted separately.
+// template, whose endpoints `--churn` removes and adds meanwhile; nftables and iptables are
+// kube-proxy with the same Services, from a control plane that is stopped while packets flow. All
+// systems exist at the same time and run in turn at each of `--rates`, in an order that rotates.
+// With `--client` and `--server` it is the network between two interfaces; while the benchmark
+// runs, the engines receive all their packets. `--memory` leaves the kernel out. The exit status is
+// 1 if a connection met two servers, received bytes other than those sent, or was reset although
+// its server had not given it up. A UDP exchange may move when its server was removed; such moves
+// are counted separately.
 //
 // # Detection of wrong servers
 //

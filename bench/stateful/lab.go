@@ -10,50 +10,56 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sluice.dev/sluice/test/bed/cluster"
 	"sluice.dev/sluice/test/bed/launch"
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// Systems under test in a lab.
+// Systems under test in a lab; nftables and iptables are modes of kube-proxy.
 const (
 	ThroughNone   = "none"   // a veth pair
 	ThroughSluice = "sluice" // a gateway between two veth pairs
 )
 
+// Systems are all of them.
+var Systems = []string{ThroughNone, ThroughSluice, "nftables", "iptables"}
+
 // built is a Lab in network namespaces of its own.
 type built struct {
 	Lab
-	net   *topo.Net
-	gate  *launch.Gateway
-	churn *churn
+	system string
+	net    *topo.Net
+	gate   *launch.Gateway
+	proxy  *cluster.Proxy
+	churn  *churn
 }
 
 // play runs the profile and adds the gateway's drops to the result.
 func (b *built) play(ctx context.Context, p *Profile, progress io.Writer) (*Result, error) {
 	r, err := Play(ctx, &b.Lab, p, progress)
-	if err != nil && b.gate != nil {
-		return nil, fmt.Errorf("%w\n%s", err, b.gate.Log())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", b.system, err, b.log())
 	}
-	if err == nil {
-		r.Dropped, err = b.dropped(ctx)
-	}
+	r.Dropped, err = b.dropped(ctx)
 	if b.churn != nil && err == nil {
-		r.Edits = b.churn.edits
+		r.Edits, b.churn.edits = b.churn.edits, 0
 	}
 	return r, err
 }
 
-// build makes a network with a system between the engines. churnPerSecond is how often per second
-// an endpoint is removed or added; 0 turns this off.
-func build(ctx context.Context, system, sluice string, churnPerSecond int, p *Profile) (b *built, err error) {
-	b = &built{}
+// build makes a network with a system between the engines, which does not run yet.
+func (c *RunConfig) build(system string, p *Profile) (b *built, err error) {
+	b = &built{system: system}
 	if b.net, err = topo.New(topo.Config{Direct: true, Queues: 1}); err != nil {
 		return nil, err
 	}
-	if system == ThroughSluice {
-		err = b.throughSluice(ctx, sluice, churnPerSecond, p)
-	} else {
+	switch system {
+	case ThroughNone:
 		b.backToBack(p)
+	case ThroughSluice:
+		err = errors.Join(b.between(p), b.prepareSluice(c, p))
+	default:
+		err = errors.Join(b.between(p), b.net.Gateway.Forward(true))
 	}
 	if err != nil {
 		return nil, errors.Join(err, b.close())
@@ -68,8 +74,8 @@ func (b *built) backToBack(p *Profile) {
 	b.Targets = p.Servers
 }
 
-// throughSluice runs the daemon on the gateway, with a Service for each template.
-func (b *built) throughSluice(ctx context.Context, sluice string, churnPerSecond int, p *Profile) (err error) {
+// between puts the engines on both sides of the gateway, which knows where the pools are.
+func (b *built) between(p *Profile) error {
 	if !p.VIP.IsValid() {
 		return fmt.Errorf("profile %s has no vip: add one, for clients to connect to", p.Name)
 	}
@@ -83,36 +89,67 @@ func (b *built) throughSluice(ctx context.Context, sluice string, churnPerSecond
 	}
 	b.ClientGateway, b.ServerGateway = family(gateway, 0), family(gateway, 1)
 	b.Targets = Pool{First: p.VIP, Last: p.VIP}
-	err = errors.Join(gateway.Route(p.Clients.Prefix(), family(client, 0)), gateway.Route(p.Servers.Prefix(),
-		family(server, 0)))
-	if err != nil {
-		return err
-	}
-	if b.gate, err = launch.New(launch.Config{Sluice: sluice, Host: gateway}); err != nil {
+	return errors.Join(gateway.Route(p.Clients.Prefix(), family(client, 0)),
+		gateway.Route(p.Servers.Prefix(), family(server, 0)))
+}
+
+// prepareSluice configures the daemon, with a Service for each template and, of other addresses, as
+// many as c wants in all.
+func (b *built) prepareSluice(c *RunConfig, p *Profile) (err error) {
+	if b.gate, err = launch.New(launch.Config{Sluice: c.Sluice, Host: b.net.Gateway, Options: c.Options}); err != nil {
 		return err
 	}
 	b.churn = &churn{gate: b.gate, profile: p, removed: make([]atomic.Uint64, p.Servers.Len()),
 		out: make([]bool, p.Servers.Len())}
 	b.Removed = b.churn.removed
-	if err := b.gate.Apply(b.churn.services()...); err != nil {
-		return err
+	services := b.churn.services()
+	for i := len(services); i < c.Services; i++ {
+		s := services[0]
+		s.Name, s.VIPs = fmt.Sprintf("other-%d", i), []string{vip(p, i).String()}
+		services = append(services, s)
 	}
-	if churnPerSecond > 0 {
-		b.During = func(ctx context.Context) error { return b.churn.run(ctx, churnPerSecond) }
+	if c.Churn > 0 {
+		b.During = func(ctx context.Context) error { return b.churn.run(ctx, c.Churn) }
+	}
+	return b.gate.Apply(services...)
+}
+
+// vip is the address of the i-th Service of other addresses than the profile's, which is the one
+// for 0.
+func vip(p *Profile, i int) netip.Addr {
+	b := p.VIP.As16()
+	n := int(b[14])<<8 + int(b[15]) + i
+	b[14], b[15] = byte(n>>8), byte(n)
+	if p.VIP.Is4() {
+		return netip.AddrFrom16(b).Unmap()
+	}
+	return netip.AddrFrom16(b)
+}
+
+// start starts the system.
+func (b *built) start(ctx context.Context, k *cluster.Cluster) (err error) {
+	switch b.system {
+	case ThroughNone:
+		return nil
+	case ThroughSluice:
+		err = b.gate.Start(ctx)
+	default:
+		b.proxy, err = proxyOn(ctx, k, b.net.Gateway, b.system)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w\n%s", b.system, err, b.log())
 	}
 	return nil
 }
 
-// started starts the daemon. It must be called when the engines already answer for their addresses,
-// so that the gateway resolves them at once; therefore Lab.During does not start it.
-func (b *built) started(ctx context.Context) error {
-	if b.gate == nil {
-		return nil
+func (b *built) log() string {
+	switch {
+	case b.gate != nil:
+		return b.gate.Log()
+	case b.proxy != nil:
+		return b.proxy.Log()
 	}
-	if err := b.gate.Start(ctx); err != nil {
-		return fmt.Errorf("%w\n%s", err, b.gate.Log())
-	}
-	return nil
+	return ""
 }
 
 // dropped returns the packets that the gateway did not forward, by reason.
@@ -145,6 +182,9 @@ func (b *built) dropped(ctx context.Context) (map[string]uint64, error) {
 
 func (b *built) close() error {
 	var errs []error
+	if b.proxy != nil {
+		errs = append(errs, b.proxy.Stop())
+	}
 	if b.gate != nil {
 		errs = append(errs, b.gate.Stop(), b.gate.Close())
 	}

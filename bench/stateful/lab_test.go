@@ -22,6 +22,59 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
+// TestRates: connections through the daemon and over the wire are completed and timed at a rate,
+// none fails, a table has a line for each, and both are saved.
+func TestRates(t *testing.T) {
+	c := Defaults()
+	c.Profile, c.Through, c.Rates, c.Services = "answers", []string{ThroughSluice, ThroughNone}, []int{500}, 300
+	c.Duration, c.JSON = 500*time.Millisecond, filepath.Join(t.TempDir(), "run.json")
+	var err error
+	if c.Sluice, err = launch.Build(t.TempDir(), false); err != nil {
+		t.Fatal(err)
+	}
+	out := new(bytes.Buffer)
+	c.Out, c.Progress = out, io.Discard
+	if err := Run(t.Context(), c); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	run, err := results.Load(c.JSON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	timed := 0
+	for i := range run.Points {
+		switch p := &run.Points[i]; {
+		case p.Params["connections/s"] != "500" || p.Params["services"] != "300":
+			t.Errorf("%s is at %v", p.Metric, p.Params)
+		case p.Metric == "failed" && p.Median() != 0, p.Metric == "completed_per_second" && p.Median() < 250:
+			t.Errorf("%s: %s is %v", p.System, p.Metric, p.Samples)
+		case strings.HasSuffix(p.Metric, ", p50") && p.Params["template"] == "all":
+			if timed++; p.Median() < 1 || p.Median() > 1e6 {
+				t.Errorf("%s: %s is %v us", p.System, p.Metric, p.Samples)
+			}
+		}
+	}
+	if timed != 2*3 || strings.Count(out.String(), "\n| 500 ") != 2 {
+		t.Errorf("%d medians of times, want 6:\n%s", timed, out)
+	}
+}
+
+// TestLabRefuses: what cannot be measured is refused before anything is built.
+func TestLabRefuses(t *testing.T) {
+	for message, change := range map[string]func(*RunConfig){
+		"each of none, sluice, nftables, iptables": func(c *RunConfig) { c.Through = []string{"ipvs"} },
+		"is possible, once":                        func(c *RunConfig) { c.Through = []string{"none", "none"} },
+		"add --through sluice":                     func(c *RunConfig) { c.Churn = 1 },
+		"at most 20,000 are possible":              func(c *RunConfig) { c.Services = 20_001 },
+	} {
+		c := Defaults()
+		change(&c)
+		if err := c.checkLab(); err == nil || !strings.Contains(err.Error(), message) {
+			t.Errorf("the error is %v, want %q", err, message)
+		}
+	}
+}
+
 // TestBackToBack runs the command over a wire, and checks table and file.
 func TestBackToBack(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -65,8 +118,9 @@ func TestThroughSluice(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: network namespaces, XDP")
 	}
-	sluice, err := launch.Build(t.TempDir(), false)
-	if err != nil {
+	c := RunConfig{Churn: 10}
+	var err error
+	if c.Sluice, err = launch.Build(t.TempDir(), false); err != nil {
 		t.Fatal(err)
 	}
 	p := load(t, "mix")
@@ -75,7 +129,7 @@ func TestThroughSluice(t *testing.T) {
 	p.Templates = slices.DeleteFunc(p.Templates, func(t Template) bool {
 		return slices.ContainsFunc(t.Steps, func(s Step) bool { return s.After >= time.Second/2 })
 	})
-	b, err := build(t.Context(), ThroughSluice, sluice, 10, p)
+	b, err := c.build(ThroughSluice, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +138,7 @@ func TestThroughSluice(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := b.started(t.Context()); err != nil {
+	if err := b.start(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	r, err := b.play(t.Context(), p, io.Discard)
@@ -100,8 +154,8 @@ func TestThroughSluice(t *testing.T) {
 	for i := range b.churn.removed {
 		servers[uint32(b.churn.removed[i].Load())] = true
 	}
-	if b.churn.edits < 3 || len(servers) < 2 {
-		t.Errorf("%d edits of %d servers: the endpoints hardly changed", b.churn.edits, len(servers))
+	if r.Edits < 3 || len(servers) < 2 {
+		t.Errorf("%d edits of %d servers: the endpoints hardly changed", r.Edits, len(servers))
 	}
 }
 
@@ -157,23 +211,20 @@ func TestCheckerFindsPerPacketBalancing(t *testing.T) {
 // tracking.
 func translateEachPacket(t *testing.T, b *built, p *Profile, choose string) {
 	t.Helper()
-	client, server, gateway := b.net.Clients[0], b.net.Backends[0], b.net.Gateway
-	b.Client, b.Server = Port{Interface: "eth0", Namespace: client}, Port{Interface: "eth0", Namespace: server}
-	b.ClientGateway, b.ServerGateway = gateway.Interfaces[0].Addr4.Addr(), gateway.Interfaces[1].Addr4.Addr()
-	b.Targets = Pool{First: p.VIP, Last: p.VIP}
+	gateway := b.net.Gateway
 	rules := fmt.Sprintf(`table ip translator { chain in { type filter hook prerouting priority raw
 		ip daddr %[1]s ip daddr set %[2]s map { 0 : %[3]s, 1 : %[4]s }
 		ip saddr %[3]s-%[4]s ip saddr set %[1]s
 	}
 	}`, p.VIP, choose, p.Servers.First, p.Servers.First.Next())
-	err := errors.Join(gateway.Forward(true), gateway.Run(func() error {
+	err := errors.Join(b.between(p), gateway.Forward(true), gateway.Run(func() error {
 		nft := exec.Command("nft", "-f", "-")
 		nft.Stdin = strings.NewReader(rules)
 		if out, err := nft.CombinedOutput(); err != nil {
 			return fmt.Errorf("nft: %w: %s", err, out)
 		}
 		return nil
-	}), gateway.Route(p.Clients.Prefix(), client.Addr4()), gateway.Route(p.Servers.Prefix(), server.Addr4()))
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func load(t *testing.T, name string) *Profile {
 // TestProfiles: the committed profiles can be read, and have the names of their files.
 func TestProfiles(t *testing.T) {
 	files, err := filepath.Glob("../profiles/*.yaml")
-	if err != nil || len(files) != 5 {
+	if err != nil || len(files) != 6 {
 		t.Fatalf("%d profiles, %v", len(files), err)
 	}
 	for _, f := range files {
@@ -32,8 +32,24 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
+// TestVIPs: Services have addresses of their own, also beyond 256.
+func TestVIPs(t *testing.T) {
+	p := load(t, "answers")
+	seen := map[string]bool{}
+	for i := range 20_000 {
+		a := vip(p, i)
+		if seen[a.String()] || p.Servers.Prefix().Contains(a) || p.Clients.Prefix().Contains(a) {
+			t.Fatalf("Service %d has the address %s, which is another's", i, a)
+		}
+		seen[a.String()] = true
+	}
+	if vip(p, 0) != p.VIP {
+		t.Errorf("the first Service has %s, and clients connect to %s", vip(p, 0), p.VIP)
+	}
+}
+
 func TestNoSuchProfile(t *testing.T) {
-	if _, err := Named("hhtp"); err == nil || !strings.Contains(err.Error(), "dns, http, mix") {
+	if _, err := Named("hhtp"); err == nil || !strings.Contains(err.Error(), "answers, dns, http, mix") {
 		t.Error(err)
 	}
 }

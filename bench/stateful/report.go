@@ -5,6 +5,8 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -96,11 +98,13 @@ func Points(system string, params map[string]string, runs []*Result) []results.P
 	}
 	p := runs[0].Profile
 	points := pointsOf(system, params, "all", runs, func(r *Result) told {
-		return told{r.Client.Total(), r.Server.Total(), merged(r.Client.Connect), merged(r.Client.FirstByte)}
+		return told{r.Client.Total(), r.Server.Total(), merged(r.Client.Connect), merged(r.Client.FirstByte),
+			merged(r.Client.Whole)}
 	})
 	for i := range p.Templates {
 		points = append(points, pointsOf(system, params, p.Templates[i].Name, runs, func(r *Result) told {
-			return told{r.Client.Templates[i], r.Server.Templates[i], r.Client.Connect[i], r.Client.FirstByte[i]}
+			return told{r.Client.Templates[i], r.Server.Templates[i], r.Client.Connect[i], r.Client.FirstByte[i],
+				r.Client.Whole[i]}
 		})...)
 	}
 	return points
@@ -108,8 +112,8 @@ func Points(system string, params map[string]string, runs []*Result) []results.P
 
 // told is both engines' counters of one template, or of all.
 type told struct {
-	client, server     Counts
-	connect, firstByte *hdr.Histogram
+	client, server            Counts
+	connect, firstByte, whole *hdr.Histogram
 }
 
 func pointsOf(
@@ -129,18 +133,23 @@ func pointsOf(
 		}
 		return p
 	}
-	distribution := func(metric string, which func(*told) *hdr.Histogram) results.Point {
-		p := point(metric+"_p99", "us", "lower",
-			func(i int) float64 { return float64(which(&list[i]).ValueAtQuantile(99)) })
+	var points []results.Point
+	distribution := func(metric string, which func(*told) *hdr.Histogram) {
+		for _, q := range percentiles {
+			points = append(points, point(metric+", p"+q, "us", "lower", func(i int) float64 {
+				percent, _ := strconv.ParseFloat(q, 64) // it is a constant
+				return float64(which(&list[i]).ValueAtQuantile(percent))
+			}))
+		}
+		p := &points[len(points)-1]
 		for _, b := range which(&list[len(list)-1]).CumulativeDistributionWithTicks(2) {
 			p.Curve = append(p.Curve, [2]float64{b.Quantile, float64(b.ValueAt)})
 		}
-		return p
 	}
 	violations := point("violations", "connections", "lower",
 		func(i int) float64 { return float64(list[i].client.Violations) })
 	violations.Target = new(float64)
-	points := []results.Point{
+	points = []results.Point{
 		point("completed_per_second", "1/s", "higher",
 			func(i int) float64 { return float64(list[i].client.Completed) / runs[i].Seconds }),
 		point("failed", "connections", "lower", func(i int) float64 { return float64(list[i].client.Failures()) }),
@@ -150,7 +159,45 @@ func pointsOf(
 		violations,
 	}
 	if list[0].connect.TotalCount() > 0 {
-		points = append(points, distribution("connect", func(t *told) *hdr.Histogram { return t.connect }))
+		distribution("connect", func(t *told) *hdr.Histogram { return t.connect })
 	}
-	return append(points, distribution("first_byte", func(t *told) *hdr.Histogram { return t.firstByte }))
+	distribution("first byte", func(t *told) *hdr.Histogram { return t.firstByte })
+	distribution("whole", func(t *told) *hdr.Histogram { return t.whole })
+	return points
+}
+
+// percentiles of the times that are saved.
+var percentiles = []string{"50", "99", "99.9"}
+
+// summary prints the medians of several runs, a line for each system at each rate.
+func summary(out io.Writer, points []results.Point) error {
+	table := [][]string{{"connections/s", "", "completed/s", "failed", "sent again", "connect, us: p50, p99, p99.9",
+		"first byte", "last byte, from the SYN on"}}
+	row := map[string]map[string]string{} // cells by metric
+	var order []string
+	for i := range points {
+		p := &points[i]
+		if p.Params["template"] != "all" || len(p.Samples) == 0 {
+			continue
+		}
+		key := p.Params["connections/s"] + " " + p.System
+		if row[key] == nil {
+			order, row[key] = append(order, key), map[string]string{}
+		}
+		row[key][p.Metric] = fmt.Sprintf("%.0f", p.Median())
+	}
+	for _, key := range order {
+		cells := row[key]
+		rate, system, _ := strings.Cut(key, " ")
+		line := []string{rate, system, cells["completed_per_second"], cells["failed"], cells["retransmits"]}
+		for _, metric := range []string{"connect", "first byte", "whole"} {
+			var three []string
+			for _, q := range percentiles {
+				three = append(three, cells[metric+", p"+q])
+			}
+			line = append(line, strings.Join(three, ", "))
+		}
+		table = append(table, line)
+	}
+	return results.Markdown(out, table)
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/bench/results"
+	"sluice.dev/sluice/test/bed/cluster"
 	"sluice.dev/sluice/test/bed/launch"
 	"sluice.dev/sluice/test/bed/stateless"
 )
@@ -24,9 +25,12 @@ type RunConfig struct {
 	IPv6    bool   // convert the profile's addresses to IPv6
 
 	// Over a laboratory of its own:
-	Through []string // systems, in turn
-	Sluice  string   // the daemon's binary
-	Churn   int      // endpoint changes per second, through sluice
+	Through  []string // of Systems, in turn
+	Sluice   string   // the daemon's binary
+	Options  string   // more of its configuration: YAML, whole top-level fields
+	Churn    int      // endpoint changes per second, through sluice
+	Services int      // in all; fewer than templates are as many
+	Rates    []int    // connections per second, in turn; empty: the profile's
 
 	// Over existing interfaces, INTERFACE[@NAMESPACE]:
 	Client, Server               string
@@ -127,43 +131,110 @@ func (c *RunConfig) profile() (*Profile, error) {
 	return p, nil
 }
 
-// overLab plays through each system in turn, Repeat times.
-func (c *RunConfig) overLab(ctx context.Context, p *Profile) ([]results.Point, error) {
-	if os.Geteuid() != 0 {
-		return nil, errors.New("network namespaces, XDP and AF_XDP need root")
-	}
-	for _, system := range c.Through {
-		if system != ThroughNone && system != ThroughSluice {
-			return nil, fmt.Errorf("--through %s: %s and %s are possible", system, ThroughNone, ThroughSluice)
-		}
-	}
-	if c.Churn > 0 && !slices.Contains(c.Through, ThroughSluice) {
-		return nil, errors.New("--churn edits the endpoints of a gateway: add --through sluice")
-	}
-	sluice, err := filepath.Abs(c.Sluice)
-	if err != nil {
+// overLab plays through each system in turn, Repeat times, at each rate. All systems exist
+// at the same time; those whose turn it is not have nothing to do.
+func (c *RunConfig) overLab(ctx context.Context, p *Profile) (points []results.Point, err error) {
+	if err := c.checkLab(); err != nil {
 		return nil, err
 	}
 	if _, err := launch.Sweep(); err != nil {
 		return nil, err
 	}
-	runs := map[string][]*Result{}
+	var labs []*built
+	defer func() {
+		for _, b := range labs {
+			err = errors.Join(err, b.close())
+		}
+	}()
+	var k *cluster.Cluster
+	for _, system := range c.Through {
+		if k == nil && system != ThroughNone && system != ThroughSluice {
+			if k, err = c.control(ctx, p); err != nil {
+				return nil, err
+			}
+			defer func() { err = errors.Join(err, k.Close()) }()
+		}
+		b, err := c.build(system, p)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", system, err)
+		}
+		labs = append(labs, b)
+		if err := b.start(ctx, k); err != nil {
+			return nil, err
+		}
+	}
+	if k != nil { // it would run on other machines
+		if err := k.Freeze(); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, k.Thaw()) }() // before kube-proxy is ended
+	}
+	rates := c.Rates
+	if len(rates) == 0 {
+		rates = []int{0}
+	}
 	var bad error
-	for k := range c.Repeat {
-		for _, system := range c.Through {
-			fmt.Fprintf(c.Progress, "%s through %s, run %d of %d, %s each\n", p.Name, system, k+1, c.Repeat, p.Duration)
-			r, err := c.once(ctx, system, sluice, p)
+	for _, rate := range rates {
+		more, broken := c.turns(ctx, labs, p, rate)
+		if broken != nil && !errors.Is(broken, ErrBroken) {
+			return nil, broken
+		}
+		points, bad = append(points, more...), errors.Join(bad, broken)
+	}
+	return points, errors.Join(bad, summary(c.Out, points))
+}
+
+// checkLab checks the settings of the lab.
+func (c *RunConfig) checkLab() (err error) {
+	if os.Geteuid() != 0 {
+		return errors.New("network namespaces, XDP and AF_XDP need root")
+	}
+	for i, system := range c.Through {
+		if !slices.Contains(Systems, system) || slices.Contains(c.Through[:i], system) {
+			return fmt.Errorf("--through %s: each of %s is possible, once", system, strings.Join(Systems, ", "))
+		}
+	}
+	if c.Churn > 0 && !slices.Contains(c.Through, ThroughSluice) {
+		return errors.New("--churn edits the endpoints of a gateway: add --through sluice")
+	}
+	if c.Services < 0 || c.Services > 20_000 {
+		return fmt.Errorf("--services %d: at most 20,000 are possible", c.Services)
+	}
+	c.Sluice, err = filepath.Abs(c.Sluice)
+	return err
+}
+
+// turns plays at a rate, or at the profile's own if it is 0, in an order that rotates.
+func (c *RunConfig) turns(ctx context.Context, labs []*built, p *Profile, rate int) ([]results.Point, error) {
+	at := *p
+	if rate > 0 {
+		at.CPS, at.Ramp = float64(rate), nil
+	}
+	if err := at.Validate(); err != nil {
+		return nil, err
+	}
+	runs := make([][]*Result, len(labs))
+	var bad error
+	for n := range c.Repeat {
+		for i := range labs {
+			i = (n + i) % len(labs)
+			what := fmt.Sprintf("through %s, %.0f connections/s, run %d of %d", labs[i].system, at.CPS, n+1, c.Repeat)
+			fmt.Fprintf(c.Progress, "%s %s, %s each\n", p.Name, what, p.Duration)
+			r, err := labs[i].play(ctx, &at, c.Progress)
 			if err != nil {
 				return nil, err
 			}
-			bad = errors.Join(bad, c.judge(r, "through "+system))
-			runs[system] = append(runs[system], r)
+			bad = errors.Join(bad, c.judge(r, what))
+			runs[i] = append(runs[i], r)
 		}
 	}
 	var points []results.Point
-	for _, system := range c.Through {
-		points = append(points, Points(system, c.params(system), runs[system])...)
-		delete(runs, system) // a system named twice runs twice, and is reported once
+	for i, b := range labs {
+		params := c.params(b.system)
+		if rate > 0 {
+			params["connections/s"] = strconv.Itoa(rate)
+		}
+		points = append(points, Points(b.system, params, runs[i])...)
 	}
 	return points, bad
 }
@@ -172,6 +243,9 @@ func (c *RunConfig) params(system string) map[string]string {
 	params := map[string]string{"family": "IPv4"}
 	if c.IPv6 {
 		params["family"] = "IPv6"
+	}
+	if c.Services > 0 {
+		params["services"] = strconv.Itoa(c.Services)
 	}
 	if c.Churn > 0 && system == ThroughSluice {
 		params["edits_per_second"] = strconv.Itoa(c.Churn)
@@ -188,19 +262,6 @@ func (c *RunConfig) judge(r *Result, what string) error {
 		return fmt.Errorf("%w: %s: %w", ErrBroken, what, err)
 	}
 	return nil
-}
-
-// once is one run through one system in a network of its own.
-func (c *RunConfig) once(ctx context.Context, system, sluice string, p *Profile) (r *Result, err error) {
-	b, err := build(ctx, system, sluice, c.Churn, p)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, b.close()) }()
-	if err := b.started(ctx); err != nil {
-		return nil, err
-	}
-	return b.play(ctx, p, c.Progress)
 }
 
 // overInterfaces plays over interfaces that the user has set up.

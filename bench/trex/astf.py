@@ -47,6 +47,7 @@ KEEPALIVE = template(
     "keepalive", "tcp", 8081,
     client(250), server(4096), client(250, after=50), server(4096),
     close="client")
+ANSWER = template("answer", "tcp", 80, client(200), server(10240), close="client", timeout=5000)
 QUERY = template(
     "query", "udp", 53,
     # Identification 0x2a2a, recursion desired; A of www.shop.example, class IN.
@@ -78,6 +79,7 @@ def profile(seconds, cps, concurrency, ramp, *shares):
 
 PROFILES = {
     "http": profile(20, 10000, 20000, 3, (PAGE, 70), (OBJECT, 20), (KEEPALIVE, 10)),
+    "answers": profile(2, 1000, 20000, 1, (ANSWER, 100)),
     "dns": profile(20, 20000, 20000, 3, (QUERY, 100)),
     "streams": profile(30, 500, 10000, 5, (FEED, 80), (UPLOAD, 20)),
     "quic": profile(20, 500, 5000, 3, (TRANSFER, 100)),

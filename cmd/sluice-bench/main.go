@@ -100,7 +100,7 @@ func rootCommand() *cobra.Command {
 			return errors.Join(canWrite(c, "json"), canWrite(c, "profile"))
 		},
 	}
-	root.AddCommand(clusterCommand(), compareCommand(), connectionsCommand(), tailCommand(), demoCommand(),
+	root.AddCommand(clusterCommand(), compareCommand(), tailCommand(), demoCommand(),
 		demoVIPCommand(),
 		pipelineCommand(), stepsCommand(),
 		rolloutCommand(), updatesCommand(), l2fwdCommand(), statefulCommand(), benchCommand(), reportCommand(),

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -18,8 +19,9 @@ func statefulCommand() *cobra.Command {
 			"over AF_XDP: client and server pools, rates, ramps and shares are in PROFILE, a file or the name\n" +
 			"of one in bench/profiles. Servers tag their data, so a connection that reaches two servers is\n" +
 			"detected: then the exit status is 1.\n\n" +
-			"Without --client it builds a network of its own: --through none is a wire, --through sluice a\n" +
-			"gateway with the server pool as endpoints, which --churn removes and adds while traffic flows.\n" +
+			"Without --client it builds networks of its own: --through none is a wire, sluice a gateway with the\n" +
+			"server pool as endpoints, which --churn removes and adds while traffic flows, nftables and iptables\n" +
+			"are kube-proxy, whose control plane the first run builds (make -C test cluster-binaries).\n" +
 			"With --client and --server it plays over existing interfaces and takes all their packets while\n" +
 			"it runs. With --memory both ends run in this process, to measure the generator itself.",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -33,7 +35,7 @@ func statefulCommand() *cobra.Command {
 			case len(args) == 1 && !c.Memory:
 				c.Profile = args[0]
 			case len(args) == 0 && !c.Memory:
-				return errors.New("name a profile (http, dns, streams, quic, mix or a file), or give --memory")
+				return errors.New("name a profile (answers, http, dns, streams, quic, mix or a file), or give --memory")
 			case len(args) == 1:
 				return errors.New("--memory has loads of its own: leave out the profile")
 			case (c.Client == "") != (c.Server == ""):
@@ -43,9 +45,13 @@ func statefulCommand() *cobra.Command {
 		},
 	}
 	f := command.Flags()
-	f.StringSliceVar(&c.Through, "through", c.Through, "gateways between the ends, in turn: none, sluice")
+	f.StringSliceVar(&c.Through, "through", c.Through,
+		"gateways between the ends, in turn: "+strings.Join(stateful.Systems, ", "))
 	f.StringVar(&c.Sluice, "sluice", besideMe("sluice"), "the sluice binary")
+	f.StringVar(&c.Options, "options", "", "more of Sluice's configuration: YAML, whole top-level fields")
 	f.IntVar(&c.Churn, "churn", 0, "edits of the endpoints each second, through sluice")
+	f.IntVar(&c.Services, "services", 0, "Services in all; without, one for each template")
+	f.IntSliceVar(&c.Rates, "rates", nil, "connections a second, one rate after another, instead of the profile's")
 	f.StringVar(&c.Client, "client", "", "the clients' interface: INTERFACE[@NAMESPACE]")
 	f.StringVar(&c.Server, "server", "", "the servers' interface: INTERFACE[@NAMESPACE]")
 	f.StringVar(&c.ClientGateway, "client-gateway", "",
