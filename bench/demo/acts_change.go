@@ -56,11 +56,7 @@ func (d *demo) change(ctx context.Context, c console.Columns, which *topo.Host) 
 		next, added = append(next, which), true
 	}
 	began := time.Now()
-	text, err := webEndpointsOf(next)
-	if err != nil {
-		return 0, err
-	}
-	if err := d.gw.Write(webEndpoints, text); err != nil {
+	if err := d.gw.Apply(webService(next)); err != nil {
 		return 0, err
 	}
 	if _, err := d.gw.Applied(ctx); err != nil {
@@ -152,11 +148,14 @@ func (d *demo) crash(ctx context.Context) error {
 	if err := d.laws(ctx, "before the kill"); err != nil {
 		return err
 	}
-	probe, err := d.newProbe(ctx, echoVIP4)
+	probe, err := d.client.Number(topo.NumberedLoad{From: d.client.Addr4(), To: echoVIP4, Rate: probeRate,
+		Patience: probePatience})
 	if err != nil {
 		return err
 	}
-	defer probe.close()
+	if _, err := d.answered(ctx, probe, 0); err != nil {
+		return err
+	}
 	load := d.load(ctx, webVIP)
 	defer load.cancel()
 	d.silent(ctx) // one answer on every connection, under load
@@ -169,10 +168,12 @@ func (d *demo) crash(ctx context.Context) error {
 	if err := d.gw.Launch(); err != nil {
 		return err
 	}
-	first, err := probe.answered(ctx, dead, d.bound(answerTimeout))
+	answers := probe.Answered() // none comes until the new daemon forwards
+	first, err := d.answered(ctx, probe, answers)
 	if err != nil {
 		return err
 	}
+	_, _, _, _ = probe.Finish() // those of the outage are lost
 	d.p.Say("killed; the process was gone after %d ms and was started again at once, pid %d",
 		dead.Sub(killed).Milliseconds(), d.gw.PID())
 	within := max(d.bound(restartWithin), restartsOfFirst*d.started)

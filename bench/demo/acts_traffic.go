@@ -70,7 +70,7 @@ func (d *demo) drawing() []string {
 		fmt.Sprintf("demo/web    TCP 80   VIPs %s %s   external IPs %s %s   node port %d", webVIP4.Addr(),
 			webVIP6.Addr(), webExt4.Addr(), webExt6.Addr(), nodePort),
 		fmt.Sprintf("demo/echo   UDP 7    VIPs %s %s", echoVIP4.Addr(), echoVIP6.Addr()),
-		fmt.Sprintf("demo/local  TCP 80   VIPs %s %s   external traffic policy Local", localVIP4.Addr(),
+		fmt.Sprintf("demo/local  TCP 81   VIPs %s %s   external traffic policy Local", localVIP4.Addr(),
 			localVIP6.Addr()),
 	)
 }

@@ -128,7 +128,7 @@ func (d *demo) build() (err error) {
 	if err != nil {
 		return err
 	}
-	return writeManifests(d.gw)
+	return d.applyServices()
 }
 
 func (d *demo) hosts() []*topo.Host {

@@ -1,124 +1,61 @@
 package demo
 
 import (
-	"bytes"
-	"embed"
-	"errors"
-	"fmt"
-	"io/fs"
 	"net/netip"
-	"path"
 	"slices"
 	"strings"
-
-	discoveryv1 "k8s.io/api/discovery/v1"
-	"sigs.k8s.io/yaml"
 
 	"sluice.dev/sluice/test/bed/launch"
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-//go:embed manifests/*.yaml
-var manifests embed.FS
-
-// The frontends of the services, as in the manifests. A test compares them with the files.
+// The frontends of the services.
 var (
 	webVIP4, webVIP6     = netip.MustParseAddrPort("203.0.113.10:80"), netip.MustParseAddrPort("[2001:db8:10::10]:80")
 	webExt4, webExt6     = netip.MustParseAddrPort("198.51.100.20:80"), netip.MustParseAddrPort("[2001:db8:20::20]:80")
 	echoVIP4, echoVIP6   = netip.MustParseAddrPort("203.0.113.11:7"), netip.MustParseAddrPort("[2001:db8:10::11]:7")
-	localVIP4, localVIP6 = netip.MustParseAddrPort("203.0.113.12:80"), netip.MustParseAddrPort("[2001:db8:10::12]:80")
+	localVIP4, localVIP6 = netip.MustParseAddrPort("203.0.113.12:81"), netip.MustParseAddrPort("[2001:db8:10::12]:81")
 )
 
 const (
-	nodePort     = 30080
-	targetPort   = 8080
-	nodeName     = "gateway"
-	webEndpoints = "web-endpoints.yaml"
+	nodePort   = 30080
+	targetPort = 8080
+	nodeName   = "gateway"
 )
 
 // webVIP are both VIPs of the web service.
 var webVIP = []netip.AddrPort{webVIP4, webVIP6}
 
-// writeManifests writes the embedded manifests into the gateway's directory.
-func writeManifests(g *launch.Gateway) error {
-	names, err := fs.Glob(manifests, "manifests/*.yaml")
-	if err != nil {
-		return err
+// service is a Service of the demo.
+func service(name string, endpoints []*topo.Host, vips ...netip.AddrPort) launch.Service {
+	s := launch.Service{Namespace: "demo", Name: name, Port: int32(vips[0].Port())}
+	for _, v := range vips {
+		s.VIPs = append(s.VIPs, v.Addr().String())
 	}
-	for _, name := range names {
-		text, err := manifests.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		if err := g.Write(path.Base(name), text); err != nil {
-			return err
+	for _, h := range endpoints {
+		for _, a := range []netip.Addr{h.Addr4(), h.Addr6()} {
+			s.Endpoints = append(s.Endpoints, launch.Endpoint{Addr: a, Port: targetPort, Node: h.Name})
 		}
 	}
-	return nil
+	return s
 }
 
-// endpointSlices are the slices of a Service, in the order of the file.
-type endpointSlices []*discoveryv1.EndpointSlice
-
-func parseSlices(text []byte) (list endpointSlices, err error) {
-	for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
-		s := &discoveryv1.EndpointSlice{}
-		if err := yaml.UnmarshalStrict(document, s); err != nil {
-			return nil, fmt.Errorf("read endpoint slices: %w", err)
-		}
-		list = append(list, s)
-	}
-	return list, nil
+// webService has three ways in, over two address families: a load balancer's VIP, an external IP,
+// and a node port on the gateway's own addresses.
+func webService(endpoints []*topo.Host) launch.Service {
+	s := service("web", endpoints, webVIP...)
+	s.NodePort, s.ExternalIPs = nodePort, []string{webExt4.Addr().String(), webExt6.Addr().String()}
+	return s
 }
 
-func (list endpointSlices) text() ([]byte, error) {
-	var documents [][]byte
-	for _, s := range list {
-		text, err := yaml.Marshal(s)
-		if err != nil {
-			return nil, fmt.Errorf("write endpoint slices: %w", err)
-		}
-		documents = append(documents, text)
-	}
-	return bytes.Join(documents, []byte("---\n")), nil
-}
-
-var errNoFamily = errors.New("an endpoint slice has an address family that the demo does not use")
-
-// set makes exactly these hosts the endpoints of every slice.
-func (list endpointSlices) set(hosts []*topo.Host) error {
-	for _, s := range list {
-		s.Endpoints = nil
-		for _, h := range hosts {
-			var a netip.Addr
-			switch s.AddressType {
-			case discoveryv1.AddressTypeIPv4:
-				a = h.Addr4()
-			case discoveryv1.AddressTypeIPv6:
-				a = h.Addr6()
-			default:
-				return fmt.Errorf("%w: %s", errNoFamily, s.AddressType)
-			}
-			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a.String()}, NodeName: &h.Name})
-		}
-	}
-	return nil
-}
-
-// webEndpointsOf returns the manifest of web's endpoints, with these hosts.
-func webEndpointsOf(hosts []*topo.Host) ([]byte, error) {
-	text, err := manifests.ReadFile("manifests/" + webEndpoints)
-	if err != nil {
-		return nil, err
-	}
-	list, err := parseSlices(text)
-	if err != nil {
-		return nil, err
-	}
-	if err := list.set(hosts); err != nil {
-		return nil, err
-	}
-	return list.text()
+// applyServices writes the manifests. The endpoints of local are on the gateway itself, as that of
+// a pod in the host's network is, and on a backend, which must never be asked.
+func (d *demo) applyServices() error {
+	echo := service("echo", d.web, echoVIP4, echoVIP6)
+	echo.UDP = true
+	local := service("local", []*topo.Host{d.net.Gateway, d.web[0]}, localVIP4, localVIP6)
+	local.Local = true
+	return d.gw.Apply(webService(d.web), echo, local)
 }
 
 // without returns the hosts except one.

@@ -1,15 +1,10 @@
 package demo
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
-	"fmt"
-	"net"
 	"net/netip"
-	"sync"
 	"time"
 
 	"sluice.dev/sluice/test/bed/topo"
@@ -90,89 +85,21 @@ func (d *demo) unbroken(ctx context.Context) {
 	}
 }
 
-// probe is one UDP flow that sends a datagram every millisecond, to find out when the gateway
-// forwards.
-type probe struct {
-	conn    net.Conn
-	running sync.WaitGroup
+// Datagrams are sent at a rate, a second, to see when the gateway forwards; the last answers are
+// waited for so long.
+const (
+	probeRate     = 1000
+	probePatience = 50 * time.Millisecond
+)
 
-	mu    sync.Mutex
-	after time.Time // datagrams sent later count
-	first chan time.Time
-}
-
-const probeEvery = time.Millisecond
-
-// newProbe returns after the first answer on the flow.
-func (d *demo) newProbe(ctx context.Context, target netip.AddrPort) (*probe, error) {
-	conn, err := d.client.Dial(ctx, "udp", target.String())
-	if err != nil {
-		return nil, err
-	}
-	p := &probe{conn: conn}
-	p.running.Go(p.send)
-	p.running.Go(p.receive)
-	if _, err := p.answered(ctx, time.Now(), d.bound(answerTimeout)); err != nil {
-		return nil, errors.Join(err, p.close())
-	}
-	return p, nil
-}
-
-func (p *probe) send() {
-	tick := time.NewTicker(probeEvery)
-	defer tick.Stop()
-	var datagram [8]byte
-	for range tick.C {
-		binary.BigEndian.PutUint64(datagram[:], uint64(time.Now().UnixNano()))
-		if _, err := p.conn.Write(datagram[:]); errors.Is(err, net.ErrClosed) {
-			return
+// answered waits until more datagrams than before were answered, and returns the time. While no
+// daemon runs none is.
+func (d *demo) answered(ctx context.Context, probe *topo.Numbered, before uint64) (time.Time, error) {
+	err := topo.Until(ctx, d.bound(answerTimeout), time.Millisecond, func(context.Context) error {
+		if probe.Answered() == before {
+			return errors.New("no datagram was answered")
 		}
-	}
-}
-
-// receive reads echoes: the backend's name, a space, and the time of sending.
-func (p *probe) receive() {
-	in := make([]byte, 256)
-	for {
-		n, err := p.conn.Read(in)
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		_, echo, ok := bytes.Cut(in[:n], []byte(" "))
-		if err != nil || !ok || len(echo) != 8 {
-			continue
-		}
-		p.echoed(time.Unix(0, int64(binary.BigEndian.Uint64(echo))))
-	}
-}
-
-func (p *probe) echoed(sent time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.first != nil && sent.After(p.after) {
-		p.first <- time.Now()
-		p.first = nil
-	}
-}
-
-// answered waits for the first answer to a datagram sent after the given time.
-func (p *probe) answered(ctx context.Context, after time.Time, timeout time.Duration) (time.Time, error) {
-	first := make(chan time.Time, 1)
-	p.mu.Lock()
-	p.after, p.first = after, first
-	p.mu.Unlock()
-	select {
-	case t := <-first:
-		return t, nil
-	case <-time.After(timeout):
-		return time.Time{}, fmt.Errorf("no datagram was answered in %s", timeout)
-	case <-ctx.Done():
-		return time.Time{}, ctx.Err()
-	}
-}
-
-func (p *probe) close() error {
-	err := p.conn.Close()
-	p.running.Wait()
-	return err
+		return nil
+	})
+	return time.Now(), err
 }
