@@ -295,18 +295,10 @@ func (l *lab) open(n int, interval time.Duration) topo.FlowLoad {
 // answered waits until each flow has got another answer, and fails if one is broken.
 func (l *lab) answered(flows *topo.Flows) {
 	l.t.Helper()
-	before := flows.States()
-	l.within(20*time.Second, "an answer to each connection", func() (bool, error) {
-		for i, s := range flows.States() {
-			if s.Broken != nil {
-				l.t.Fatalf("a connection is broken: %v", s.Broken)
-			}
-			if s.Answers == before[i].Answers {
-				return false, fmt.Errorf("connection %d waits", i)
-			}
-		}
-		return true, nil
-	})
+	must(l.t, flows.AnsweredAgain(l.ctx, machine.Slower(20*time.Second), 1))
+	if n := flows.Broken(); n > 0 {
+		l.t.Fatalf("%d connections are broken", n)
+	}
 }
 
 // The routes of a killed announcer without graceful restart are withdrawn.

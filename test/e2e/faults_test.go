@@ -241,15 +241,9 @@ func TestUDPLeavesUnservingEndpointAtOnce(t *testing.T) {
 		stay := l.Backends[round%2]
 		l.apply(l.dns(stay))
 		l.applied()
-		before := flows.States()
-		l.within("every flow has asked a dozen times", func() bool {
-			for i, f := range flows.States() {
-				if f.Answers < before[i].Answers+12 {
-					return false
-				}
-			}
-			return true
-		})
+		if err := flows.AnsweredAgain(l.ctx, machine.Slower(5*time.Second), 12); err != nil {
+			t.Fatal(err)
+		}
 		if by := flows.ByBackend(); by[stay.Name] != 100 {
 			t.Errorf("only %s serves, but the last answers came from %v", stay.Name, by)
 		}

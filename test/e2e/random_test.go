@@ -15,6 +15,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"sluice.dev/sluice/test/bed/machine"
 	"sluice.dev/sluice/test/bed/topo"
 )
 
@@ -65,15 +66,9 @@ func (l *lab) established(flows int, timeout, lifetime time.Duration) *topo.Flow
 // answeredAgain waits until every flow that lives has an answer more than it has now.
 func (l *lab) answeredAgain(flows *topo.Flows, limit time.Duration, what string) {
 	l.t.Helper()
-	before := flows.States()
-	l.eventually(limit, what, func() bool {
-		for i, f := range flows.States() {
-			if f.Broken == nil && f.Answers == before[i].Answers {
-				return false
-			}
-		}
-		return true
-	})
+	if err := flows.AnsweredAgain(l.ctx, machine.Slower(limit), 1); err != nil {
+		l.t.Fatalf("%s: %v\n%s", what, err, l.gate.Log())
+	}
 }
 
 // TestKillAtRandom: the daemon dies at random moments under load, also while it starts, by kill -9

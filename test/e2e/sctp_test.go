@@ -101,18 +101,10 @@ func TestSCTPAssociations(t *testing.T) {
 // breaks.
 func (l *lab) answered(flows *topo.Flows, times int64) {
 	l.t.Helper()
-	before := flows.States()
-	l.eventually(60*time.Second, "every flow was answered again", func() bool {
-		for i, f := range flows.States() {
-			if f.Broken != nil {
-				l.t.Fatalf("flow %d of %d, %v to %v: %v", i, len(before), f.Local, f.Target, f.Broken)
-			}
-			if f.Answers < before[i].Answers+times {
-				return false
-			}
-		}
-		return true
-	})
+	err := flows.AnsweredAgain(l.ctx, machine.Slower(60*time.Second), times)
+	if n := flows.Broken(); n > 0 || err != nil {
+		l.t.Fatalf("%d flows are broken: %v\n%s", n, err, l.gate.Log())
+	}
 }
 
 // TestSCTPTransfers: large bodies over one association each way, both families: packets of all

@@ -84,23 +84,12 @@ func TestSourcePortsMove(t *testing.T) {
 	}
 }
 
-// answeredStill waits until every flow was answered five times, and fails with the number of those
-// that were.
+// answeredStill waits until every flow was answered five times, and fails if one was not, or is
+// broken.
 func (l *lab) answeredStill(flows *topo.Flows, open int) {
 	l.t.Helper()
-	before := flows.States()
-	live := 0
-	deadline := time.Now().Add(12 * time.Second)
-	for ; live < open && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		live = 0
-		for i, f := range flows.States() {
-			if f.Broken == nil && f.Answers >= before[i].Answers+5 {
-				live++
-			}
-		}
-	}
-	l.t.Logf("%d of %d flows live", live, open)
-	if live < open {
-		l.t.Errorf("%d of %d flows live, want all", live, open)
+	err := flows.AnsweredAgain(l.ctx, 12*time.Second, 5)
+	if n := flows.Broken(); n > 0 || err != nil {
+		l.t.Errorf("%d of %d flows are broken: %v", n, open, err)
 	}
 }

@@ -185,7 +185,7 @@ func (w *world) judge(ctx context.Context, r *result, t *tally, f *fault, young 
 		ended = w.net.Backends[ends].Name
 	}
 	for _, l := range []*load{w.lasting, young} {
-		if err := l.answered(ctx); err != nil {
+		if err := l.flows.AnsweredAgain(ctx, time.Minute, 1); err != nil {
 			r.found(fmt.Errorf("%s: %w", f.name, err))
 		}
 		byBackend, broken := l.judge(ended)

@@ -196,19 +196,6 @@ func (w *world) connect(ctx context.Context, n int, lifetime time.Duration) (*lo
 	return &load{flows: f, known: make([]bool, n)}, nil
 }
 
-// answered waits until every connection that lives has an answer more than it has now.
-func (l *load) answered(ctx context.Context) error {
-	before := l.flows.States()
-	return topo.Until(ctx, time.Minute, 20*time.Millisecond, func(context.Context) error {
-		for i, f := range l.flows.States() {
-			if f.Broken == nil && f.Answers == before[i].Answers {
-				return fmt.Errorf("the connection from %v to %v has no answer", f.Local, f.Target)
-			}
-		}
-		return nil
-	})
-}
-
 // judge counts what broke since the last time: by the end of its backend, which is named, and
 // otherwise.
 func (l *load) judge(ended string) (byBackend int, broken []error) {

@@ -90,7 +90,7 @@ func (d *demo) loss(ctx context.Context) error {
 		return err
 	}
 	defer flows.Stop()
-	open := func(context.Context) error { return answered(flows.States(), nil) }
+	open := func(context.Context) error { return answered(flows, nil) }
 	if _, err := d.until(ctx, time.Now(), open); err != nil {
 		return fmt.Errorf("open connections: %w", err)
 	}
@@ -162,19 +162,9 @@ func underWay(r *topo.Result, gateway string) (lines []string) {
 }
 
 // answered returns an error unless each unbroken flow has been answered again.
-func answered(now, before []topo.FlowState) error {
-	waiting := 0
-	for i := range now {
-		had := int64(0)
-		if before != nil {
-			had = before[i].Answers
-		}
-		if now[i].Broken == nil && now[i].Answers <= had {
-			waiting++
-		}
-	}
-	if waiting > 0 {
-		return fmt.Errorf("%d connections wait for an answer", waiting)
+func answered(flows *topo.Flows, before []topo.FlowState) error {
+	if n := flows.Waiting(before, 1); n > 0 {
+		return fmt.Errorf("%d connections wait for an answer", n)
 	}
 	return nil
 }
@@ -182,7 +172,7 @@ func answered(now, before []topo.FlowState) error {
 // checkHeld checks the connections that were open when a gateway was destroyed. lost are the source
 // addresses of that gateway, as backends saw them.
 func (d *demo) checkHeld(ctx context.Context, flows *topo.Flows, before []topo.FlowState, lost []string) error {
-	_, waiting := d.until(ctx, time.Now(), func(context.Context) error { return answered(flows.States(), before) })
+	_, waiting := d.until(ctx, time.Now(), func(context.Context) error { return answered(flows, before) })
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

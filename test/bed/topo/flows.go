@@ -267,6 +267,32 @@ func (f *Flows) Broken() int {
 	return n
 }
 
+// Waiting counts the flows that live and have had fewer than n answers since an earlier state;
+// without one, in all.
+func (f *Flows) Waiting(since []FlowState, n int64) (waiting int) {
+	for i, s := range f.States() {
+		least := n
+		if since != nil {
+			least += since[i].Answers
+		}
+		if s.Broken == nil && s.Answers < least {
+			waiting++
+		}
+	}
+	return waiting
+}
+
+// AnsweredAgain waits until every flow that lives has had n answers more than now.
+func (f *Flows) AnsweredAgain(ctx context.Context, timeout time.Duration, n int64) error {
+	since := f.States()
+	return Until(ctx, timeout, 10*time.Millisecond, func(context.Context) error {
+		if waiting := f.Waiting(since, n); waiting > 0 {
+			return fmt.Errorf("%d of %d flows wait for an answer", waiting, len(since))
+		}
+		return nil
+	})
+}
+
 // ByBackend counts the flows by who answered last.
 func (f *Flows) ByBackend() map[string]int {
 	m := make(map[string]int)

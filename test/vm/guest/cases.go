@@ -152,24 +152,9 @@ func (l *lab) hold() (*topo.Flows, error) {
 
 // allAnswered waits until every flow has had an answer to a request that it sent from now on.
 func (l *lab) allAnswered(flows *topo.Flows) error {
-	began := flows.States()
-	quiet := func() (n int) {
-		for i, s := range flows.States() {
-			// The first may be the answer to a request that was under way.
-			if s.Broken == nil && s.Answers < began[i].Answers+2 {
-				n++
-			}
-		}
-		return n
-	}
-	end := time.Now().Add(l.patience(30 * time.Second))
-	for n := quiet(); n > 0; n = quiet() {
-		if time.Now().After(end) {
-			return fmt.Errorf("%d of %d connections had no answer within %v", n, heldFlows, l.patience(30*time.Second))
-		}
-		if err := topo.Pause(l.ctx, 50*time.Millisecond); err != nil {
-			return err
-		}
+	// The first may be the answer to a request that was under way.
+	if err := flows.AnsweredAgain(l.ctx, l.patience(30*time.Second), 2); err != nil {
+		return err
 	}
 	if n := flows.Broken(); n > 0 {
 		return fmt.Errorf("%d of %d connections broke: %v", n, heldFlows, brokenBy(flows))

@@ -96,10 +96,7 @@ func (s *scenario) rollingUpdate(ctx context.Context) {
 // answeredTwice waits until every connection has had two answers from now on.
 func (s *scenario) answeredTwice(ctx context.Context, flows *topo.Flows) {
 	s.t.Helper()
-	for range 2 {
-		answers := answersOf(flows)
-		s.must(Eventually(ctx, patience, func(context.Context) error { return oneMore(flows, answers) }))
-	}
+	s.must(flows.AnsweredAgain(ctx, patience, 2))
 }
 
 // replaced waits until a pod is the only one, another than before. refused reports whether a

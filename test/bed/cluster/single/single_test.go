@@ -329,27 +329,6 @@ func (s *scenario) datagrams(ctx context.Context, targets []netip.AddrPort, n in
 	return fmt.Sprintf("%d of %d UDP flows answered", answered, n)
 }
 
-func answersOf(f *topo.Flows) (n []int64) {
-	for _, s := range f.States() {
-		n = append(n, s.Answers)
-	}
-	return n
-}
-
-// oneMore reports whether every flow has had an answer more than before, or is broken.
-func oneMore(f *topo.Flows, before []int64) error {
-	waiting := 0
-	for i, s := range f.States() {
-		if s.Broken == nil && s.Answers <= before[i] {
-			waiting++
-		}
-	}
-	if waiting > 0 {
-		return fmt.Errorf("%d connections wait for an answer", waiting)
-	}
-	return nil
-}
-
 // silent sees that nobody answers for the Services' addresses: with this, that they were reached
 // before was the gateway's doing.
 func (s *scenario) silent(ctx context.Context) {
