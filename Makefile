@@ -9,12 +9,12 @@ TOGETHER  := SLUICE_VALIDATE=1 $(GO) test -tags root -timeout 15m
 # Packages with tests that need root (ROOTED) run in namespaces of their own (`sluice-bench
 # isolate`), ATONCE at the same time, as they wait more than they compute; the package that takes
 # longest is the FIRST. The packages of ALONE run one after another: control/loop and test/announce
-# measure durations, test/bed/stateless measures a rate, the BPF programs of bench/tail read PIDs of
-# the machine's first namespace, and test/bed/routers downloads BIRD and FRR. The tests of test/e2e
-# in TIMED run without other packages, too: they need the whole processor.
+# measure durations, and the latter downloads BIRD and FRR; test/bed/stateless measures a rate; the
+# BPF programs of bench/tail read PIDs of the machine's first namespace. The tests of test/e2e in
+# TIMED run without other packages, too: they need the whole processor.
 ATONCE    ?= 3
 ISOLATED  := $(TOGETHER) -p $(ATONCE) -parallel 4 -exec '$(CURDIR)/bin/sluice-bench isolate --'
-ALONE     := ./control/loop ./bench/tail ./test/bed/routers ./test/bed/stateless ./test/announce
+ALONE     := ./control/loop ./bench/tail ./test/bed/stateless ./test/announce
 TIMED     := ^(TestBesideManyPackets|TestSharedWorkersAreRealTime|TestWorkersFollowPackets|TestEstablishedFirst|TestIdle)$$
 ROOTED     = $(sort $(shell grep -lrE '^//go:build.*\broot\b' --include='*_test.go' . | xargs -n 1 dirname))
 FIRST     := ./test/e2e

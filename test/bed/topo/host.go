@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"path"
 	"strings"
 	"time"
 
@@ -106,20 +104,6 @@ func (h *Host) SetSysctl(name, value string) error {
 		name = strings.ReplaceAll(name, ".", "/")
 	}
 	return h.Run(func() error { return sysctl(name, value) })
-}
-
-// Sysctl reads what SetSysctl sets.
-func (h *Host) Sysctl(name string) (string, error) {
-	if !strings.Contains(name, "/") {
-		name = strings.ReplaceAll(name, ".", "/")
-	}
-	var value string
-	err := h.Run(func() error {
-		b, err := os.ReadFile(path.Join("/proc/sys", name))
-		value = strings.TrimSpace(string(b))
-		return err
-	})
-	return value, err
 }
 
 // Forward makes the host's kernel forward, or not, both families.

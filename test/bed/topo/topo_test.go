@@ -3,14 +3,11 @@
 package topo
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -43,43 +40,6 @@ func build(t *testing.T, c Config) *Net {
 		}
 	}
 	return n
-}
-
-// TestRouter: clients reach backends by the gateway that the router's route names, and by nothing
-// once that is unplugged.
-func TestRouter(t *testing.T) {
-	n := build(t, Config{Gateways: 2, Router: true})
-	serve(t, n)
-	b, g := n.Backends[0], n.Gateways[1]
-	target := []netip.AddrPort{netip.AddrPortFrom(b.Addr4(), testPort)}
-	ask := func() *Result {
-		t.Helper()
-		r, err := n.Clients[0].HTTP(testContext(t), HTTPLoad{Targets: target, Requests: 10, Timeout: 200 *
-			time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r
-	}
-	if r := ask(); r.Failed() != 10 {
-		t.Errorf("without a route of the router %d of 10 requests were answered", 10-r.Failed())
-	}
-	if err := n.Router.Route(back4, g.Addr4()); err != nil {
-		t.Fatal(err)
-	}
-	// By the same gateway back, which is not the backends' default.
-	if err := b.Route(edge4, g.Interfaces[1].Addr4.Addr()); err != nil {
-		t.Fatal(err)
-	}
-	if r := ask(); r.Failed() != 0 || r.Clients[n.Clients[0].Addr4().String()] != 10 {
-		t.Errorf("%v: %v, seen as %v", r, r.Errors, r.Clients)
-	}
-	if err := g.Unplug("front0"); err != nil {
-		t.Fatal(err)
-	}
-	if r := ask(); r.Failed() != 10 {
-		t.Errorf("by an unplugged gateway %d of 10 requests were answered", 10-r.Failed())
-	}
 }
 
 func testContext(t *testing.T) context.Context {
@@ -186,61 +146,6 @@ func TestTransfersCompareSums(t *testing.T) {
 	}
 }
 
-func TestStreamIsTaggedAndBounded(t *testing.T) {
-	n := build(t, Config{})
-	target := serve(t, n)[0]
-	for _, tc := range []struct{ query, want string }{
-		{"n=3&every=1ms", "backend0 0\nbackend0 1\nbackend0 2\n"},
-		{"n=0&every=1ms", ""},
-		{"n=3&every=0s", "n must be 0 to 1000000, every at least 1ms\n"},
-		{"n=1000001&every=1ms", "n must be 0 to 1000000, every at least 1ms\n"},
-	} {
-		t.Run(tc.query, func(t *testing.T) {
-			conn, err := n.Clients[0].Dial(testContext(t), "tcp", target.String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
-			fmt.Fprintf(conn, "GET /stream?%s HTTP/1.0\r\n\r\n", tc.query)
-			var answer bytes.Buffer
-			if _, err := answer.ReadFrom(conn); err != nil {
-				t.Fatal(err)
-			}
-			_, body, _ := strings.Cut(answer.String(), "\r\n\r\n")
-			if body != tc.want {
-				t.Errorf("got %q, want %q", body, tc.want)
-			}
-		})
-	}
-}
-
-func TestFlowsKeepTheirBackend(t *testing.T) {
-	n := build(t, Config{Backends: 2, Queues: 2})
-	targets := serve(t, n)
-	load := FlowLoad{Targets: targets, Flows: 40, Interval: 10 * time.Millisecond}
-	tcp, err := n.Clients[0].OpenTCP(testContext(t), load)
-	if err != nil {
-		t.Fatal(err)
-	}
-	udp, err := n.Clients[0].OpenUDP(testContext(t), load)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, f := range map[string]*Flows{"tcp": tcp, "udp": udp} {
-		waitFor(t, name+" flows with five answers each", func() bool {
-			return !slices.ContainsFunc(f.States(), func(s FlowState) bool { return s.Answers < 5 })
-		})
-		r := f.Stop()
-		if r.Failed() != 0 || f.Broken() != 0 {
-			t.Errorf("%s: %v %v, %d broken", name, r, r.Errors, f.Broken())
-		}
-		if got := f.ByBackend(); got["backend0"] != 20 || got["backend1"] != 20 {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
-}
-
 // A load that has finished has received every answer, so no late packet reaches its kernel.
 func TestFinishWaitsForAnswers(t *testing.T) {
 	n := build(t, Config{Backends: 2, Queues: 2})
@@ -298,35 +203,6 @@ func TestFlowsReportAServerThatDied(t *testing.T) {
 	udp.Stop()
 }
 
-// Flows must reach all receive queues of the gateway, from both sides.
-func TestQueuesSpreadFlows(t *testing.T) {
-	n := build(t, Config{Queues: 2})
-	target := serve(t, n)[0]
-	for _, i := range n.Gateway.Interfaces {
-		if err := n.Gateway.Run(func() error { return countByQueue(i.Name) }); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if r, err := n.Clients[0].HTTP(testContext(t), HTTPLoad{Targets: []netip.AddrPort{target}, Requests: 100,
-		Concurrency: 4}); err != nil || r.Failed() != 0 {
-		t.Fatal(err, r)
-	}
-	for _, i := range n.Gateway.Interfaces {
-		var queues []uint64
-		err := n.Gateway.Run(func() (err error) {
-			queues, err = receivedByQueue(i.Name)
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		// 500 packets of 100 flows; ARP and neighbour discovery alone would not do.
-		if len(queues) != 2 || min(queues[0], queues[1]) < 100 {
-			t.Errorf("%s received by queue: %v", i.Name, queues)
-		}
-	}
-}
-
 func TestOffloadsAreOff(t *testing.T) {
 	n := build(t, Config{})
 	for _, h := range n.hosts {
@@ -344,26 +220,6 @@ func TestOffloadsAreOff(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-	}
-}
-
-func TestProcessRunsOnHost(t *testing.T) {
-	n := build(t, Config{})
-	var out bytes.Buffer
-	p, err := n.Clients[0].Start(Command{
-		Path: "/bin/sh", Args: []string{"-c", "ls /sys/class/net; stat -f -c %T /sys/fs/bpf; exit 3"}, Stdout: &out,
-		OwnMounts: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-p.Done()
-	if p.Err() == nil || !strings.Contains(p.Err().Error(), "exit status 3") {
-		t.Errorf("ended with %v", p.Err())
-	}
-	fields := strings.Fields(out.String())
-	if !slices.Contains(fields, "eth0") || !slices.Contains(fields, "lo") || fields[len(fields)-1] != "bpf_fs" {
-		t.Errorf("the process saw %q", out.String())
 	}
 }
 
@@ -412,13 +268,6 @@ func TestStopKillsAfterSIGTERMIsIgnored(t *testing.T) {
 	}
 }
 
-func TestStartErrors(t *testing.T) {
-	n := build(t, Config{})
-	if _, err := n.Gateway.Start(Command{Path: "/nonexistent"}); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got %v", err)
-	}
-}
-
 func TestNamedNamespacesAreRemoved(t *testing.T) {
 	n := build(t, Config{Named: true})
 	name := n.Clients[0].NetnsName()
@@ -457,19 +306,6 @@ func TestRunReturnsWhenTheGoroutineEnds(t *testing.T) {
 	})
 	if !errors.Is(err, errExited) {
 		t.Errorf("got %v", err)
-	}
-}
-
-func TestSysctls(t *testing.T) {
-	n := build(t, Config{})
-	if got, err := n.Gateway.Sysctl("net.ipv6.conf.all.forwarding"); err != nil || got != "1" {
-		t.Errorf("%q %v", got, err)
-	}
-	if got, err := n.Clients[0].Sysctl("net.ipv4.ip_forward"); err != nil || got != "0" {
-		t.Errorf("%q %v: settings must not leak between hosts", got, err)
-	}
-	if err := n.Clients[0].SetSysctl("net.ipv4.no_such_thing", "1"); err == nil {
-		t.Error("a setting that does not exist was set")
 	}
 }
 
