@@ -14,16 +14,15 @@ type MAC [6]byte
 // Side is one of the two interfaces.
 type Side struct {
 	Interface string
-	// Next is the destination of packets that leave here. Zero: source and destination address are
-	// exchanged, which is correct only if the next hop is the sender of the packet.
+	// Next is the destination of packets that leave here.
 	Next MAC
 }
 
 // Config describes the interfaces to forward between, and how. The zero value of every field except
 // the names of the interfaces selects the gateway's default.
 type Config struct {
-	In, Out Side // may be the same interface
-	Queues  int  // 0: as many as the interface with fewer queues
+	In, Out Side
+	Queues  int // 0: as many as the interface with fewer queues
 	// CPUs to which workers are pinned: one worker on each, which has the queues in turn, as the
 	// gateway's workers do. Several workers on one CPU would get more of it from the scheduler than
 	// one, and alternate. Empty: a worker per queue, not pinned.
@@ -37,8 +36,8 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() error {
-	if c.In.Interface == "" || c.Out.Interface == "" {
-		return errors.New("l2fwd: name the interfaces to forward between")
+	if c.In.Interface == "" || c.Out.Interface == "" || c.In.Interface == c.Out.Interface {
+		return errors.New("l2fwd: name two interfaces to forward between")
 	}
 	switch c.Waiting {
 	case "":

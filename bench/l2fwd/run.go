@@ -47,7 +47,7 @@ func Run(ctx context.Context, c Config) (err error) {
 // forwarder holds everything that Run opens.
 type forwarder struct {
 	c        *Config
-	sides    []side // one, or in and out
+	sides    []side // in and out
 	workers  []*worker
 	programs []*xdp.Program
 }
@@ -60,12 +60,8 @@ type side struct {
 }
 
 func (f *forwarder) open(ctx context.Context) error {
-	names := []string{f.c.In.Interface}
-	if f.c.Out.Interface != f.c.In.Interface {
-		names = append(names, f.c.Out.Interface)
-	}
 	queues := f.c.Queues
-	for _, name := range names {
+	for _, name := range []string{f.c.In.Interface, f.c.Out.Interface} {
 		s, err := findSide(name)
 		if err != nil {
 			return err
@@ -77,8 +73,7 @@ func (f *forwarder) open(ctx context.Context) error {
 		f.sides = append(f.sides, s)
 	}
 	if queues == 0 {
-		queues = f.sides[0].queues
-		queues = min(queues, f.sides[len(f.sides)-1].queues)
+		queues = min(f.sides[0].queues, f.sides[1].queues)
 	}
 	workers := queues
 	if len(f.c.CPUs) > 0 {
@@ -140,18 +135,13 @@ func (f *forwarder) addWorker(ctx context.Context, k, workers, queues int) error
 		}
 	}
 	// Packets from one side leave with the addresses of the other side.
-	out := f.sides[len(f.sides)-1]
-	w.macs = append(w.macs, leaving(out.mac, c.Out.Next))
-	if len(f.sides) > 1 {
-		w.macs = append(w.macs, leaving(f.sides[0].mac, c.In.Next))
-	}
+	w.macs = [2]macs{leaving(f.sides[1].mac, c.Out.Next), leaving(f.sides[0].mac, c.In.Next)}
 	return nil
 }
 
-func leaving(own, next MAC) macs {
-	m := macs{swap: next == MAC{}}
-	copy(m.bytes[:], next[:])
-	copy(m.bytes[6:], own[:])
+func leaving(own, next MAC) (m macs) {
+	copy(m[:], next[:])
+	copy(m[6:], own[:])
 	return m
 }
 

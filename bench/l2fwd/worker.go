@@ -20,8 +20,8 @@ type worker struct {
 	umem  *xsk.UMEM
 	mem   []byte
 	pool  *fastpath.Pool
-	links []*xsk.Socket // for each queue one, or in and out
-	macs  []macs        // by the side on which a packet arrived
+	links []*xsk.Socket // for each queue in and out
+	macs  [2]macs       // by the side on which a packet arrived
 	batch []fastpath.Desc
 	cpu   int
 	stats WorkerStats
@@ -30,14 +30,11 @@ type worker struct {
 }
 
 // macs are the first twelve bytes of outgoing packets: destination and source.
-type macs struct {
-	bytes [12]byte
-	swap  bool // exchange the packet's own addresses instead
-}
+type macs [12]byte
 
 // step is one pass of forwarding.
 func (w *worker) step() int {
-	moved, sides := 0, len(w.macs)
+	moved := 0
 	for i, in := range w.links {
 		n := in.Receive(w.batch)
 		if n == 0 {
@@ -45,9 +42,8 @@ func (w *worker) step() int {
 		}
 		moved += n
 		batch := w.batch[:n]
-		from := i % sides
-		w.address(batch, &w.macs[from])
-		sent := w.links[i-from+sides-1-from].Transmit(batch)
+		w.address(batch, &w.macs[i%2])
+		sent := w.links[i^1].Transmit(batch)
 		for _, d := range batch[sent:] {
 			w.pool.Put(d.Addr)
 		}
@@ -64,17 +60,10 @@ func (w *worker) step() int {
 
 // address writes the MAC addresses of outgoing packets.
 func (w *worker) address(batch []fastpath.Desc, m *macs) {
-	first := binary.LittleEndian.Uint64(m.bytes[:])
-	last := binary.LittleEndian.Uint32(m.bytes[8:])
+	first := binary.LittleEndian.Uint64(m[:])
+	last := binary.LittleEndian.Uint32(m[8:])
 	for _, d := range batch {
 		b := w.mem[d.Addr:]
-		if m.swap {
-			var old [12]byte
-			copy(old[:], b)
-			copy(b, old[6:])
-			copy(b[6:], old[:6])
-			continue
-		}
 		binary.LittleEndian.PutUint64(b, first)
 		binary.LittleEndian.PutUint32(b[8:], last)
 	}

@@ -52,9 +52,9 @@ func l2fwdCommand() *cobra.Command {
 	}
 	f := command.Flags()
 	f.StringVar(&c.In.Interface, "in", "", "one interface")
-	f.StringVar(&c.Out.Interface, "out", "", "the other interface, or the same")
+	f.StringVar(&c.Out.Interface, "out", "", "the other interface")
 	f.StringVar(&nextIn, "next-in", "",
-		"MAC address of the next hop behind --in; by default source and destination are exchanged")
+		"MAC address of the next hop behind --in")
 	f.StringVar(&nextOut, "next-out", "", "MAC address of the next hop behind --out")
 	f.IntVar(&c.Queues, "queues", 0, "of each interface; 0: all")
 	f.IntSliceVar(&c.CPUs, "cpus", nil,
@@ -63,16 +63,14 @@ func l2fwdCommand() *cobra.Command {
 		"how to wait for packets, as the gateway's setting: dedicated or shared (default shared)")
 	f.BoolVar(&own, "i-own-this-network", false,
 		"permit taking all packets of interfaces of the machine's own namespace, and of those with a default route")
-	_ = command.MarkFlagRequired("in")
-	_ = command.MarkFlagRequired("out")
+	for _, name := range []string{"in", "out", "next-in", "next-out"} {
+		_ = command.MarkFlagRequired(name)
+	}
 	return command
 }
 
-// macFlag reads an Ethernet address; an empty text is the zero address.
+// macFlag reads an Ethernet address.
 func macFlag(name, text string) (m l2fwd.MAC, err error) {
-	if text == "" {
-		return m, nil
-	}
 	a, err := net.ParseMAC(text)
 	if err != nil || len(a) != len(m) {
 		return m, fmt.Errorf("--%s %q: write an Ethernet address such as 02:00:00:00:00:01", name, text)
