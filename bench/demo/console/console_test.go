@@ -7,34 +7,6 @@ import (
 	"testing"
 )
 
-func TestPaper(t *testing.T) {
-	for _, tc := range []struct {
-		name  string
-		write func(*Console)
-		want  string
-	}{
-		{"heading", func(p *Console) { p.Heading(3, "UDP") }, "\n3. UDP\n"},
-		{"line", func(p *Console) { p.Say("%d of %d", 1, 2) }, "   1 of 2\n"},
-		{"empty line", func(p *Console) { p.Say("") }, "\n"},
-		{"met", func(p *Console) { p.Expect(true, "%d errors", 0) }, "   ok 0 errors\n"},
-		{"not met", func(p *Console) { p.Expect(false, "%d errors", 7) }, "   FAILED expected: 7 errors\n"},
-		{"muted", func(p *Console) { p.Muted = func() bool { return true }; p.Expect(false, "x"); p.Fail("x") }, ""},
-		{"table", func(p *Console) {
-			c := Columns{-6, 4}
-			p.Head(c, "name", "n", "why")
-			p.Row(c, "é", 12, "long text")
-		}, "   name       n  why\n   é         12  long text\n"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			var out strings.Builder
-			tc.write(New(&out))
-			if out.String() != tc.want {
-				t.Errorf("got\n%q\nwant\n%q", out.String(), tc.want)
-			}
-		})
-	}
-}
-
 func TestVerdict(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -56,21 +28,6 @@ func TestVerdict(t *testing.T) {
 			}
 			if !strings.Contains(out.String(), tc.want) {
 				t.Errorf("got %q, want %q", out.String(), tc.want)
-			}
-		})
-	}
-}
-
-func TestGrouped(t *testing.T) {
-	for _, tc := range []struct{ name, got, want string }{
-		{"small number", Grouped(999), "999"},
-		{"thousands", Grouped(12000), "12,000"},
-		{"millions", Grouped(uint64(1234567)), "1,234,567"},
-		{"negative", Grouped(int64(-123456)), "-123,456"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			if tc.got != tc.want {
-				t.Errorf("got %q, want %q", tc.got, tc.want)
 			}
 		})
 	}
