@@ -35,7 +35,7 @@ const (
 type rollout struct {
 	replicas           int
 	surge, unavailable int
-	startup, grace     time.Duration
+	grace              time.Duration
 	random             *rand.Rand
 	next               func() *pod // makes a pod with an address of its own
 	pods               []*pod      // old ones first
@@ -46,7 +46,7 @@ type rollout struct {
 func newRollout(c *Config, next func() *pod) *rollout {
 	r := &rollout{
 		replicas: c.Replicas, surge: (c.Replicas + 3) / 4, unavailable: c.Replicas / 4,
-		startup: c.Startup, grace: c.Grace, random: rand.New(rand.NewPCG(c.Seed, 1)), next: next,
+		grace: c.Grace, random: rand.New(rand.NewPCG(c.Seed, 1)), next: next,
 	}
 	for range c.Replicas {
 		p := next()
@@ -80,7 +80,7 @@ func (r *rollout) step(now time.Duration) (s step) {
 	for range min(r.replicas-fresh, r.replicas+r.surge-old-fresh) {
 		p := r.next()
 		// Images are pulled and programs start at different speed: half to one and a half.
-		p.due = now + r.startup/2 + time.Duration(r.random.Int64N(int64(r.startup)+1))
+		p.due = now + startup/2 + time.Duration(r.random.Int64N(int64(startup)+1))
 		r.pods = append(r.pods, p)
 		s.born = append(s.born, p)
 		fresh++

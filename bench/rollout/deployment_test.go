@@ -12,7 +12,7 @@ func TestRollout(t *testing.T) {
 	}{
 		{50, 63, 38}, {4, 5, 3}, {1, 2, 1}, {7, 9, 6},
 	} {
-		c := Config{Replicas: tc.replicas, Startup: time.Second, Grace: 300 * time.Millisecond, Seed: 7}
+		c := Config{Replicas: tc.replicas, Grace: 300 * time.Millisecond, Seed: 7}
 		r := newRollout(&c, func() *pod { return &pod{} })
 		steps, now := 0, time.Duration(0)
 		for ; !r.done(); now += 10 * time.Millisecond {

@@ -89,10 +89,10 @@ const slow = time.Second
 
 // tally is what clients saw.
 type tally struct {
-	Tried    int            `json:"tried"`
-	Failed   int            `json:"failed"`
-	Slow     int            `json:"slow"` // answered, but open only after a second or more
-	Failures map[string]int `json:"failures,omitempty"`
+	Tried    int
+	Failed   int
+	Slow     int // answered, but open only after a second or more
+	Failures map[string]int
 	// Times to connect, of those that were answered.
 	P50, P99, Max time.Duration
 }

@@ -126,7 +126,7 @@ func (l *lab) roll(ctx context.Context) error {
 	loads := []*load{
 		{host: l.net.Clients[0], targets: []netip.AddrPort{l.rollingVIP}, rate: l.Rate, timeout: l.Timeout,
 			rolling: true},
-		{host: l.net.Clients[1], targets: l.otherVIPs, rate: l.OtherRate, timeout: l.Timeout},
+		{host: l.net.Clients[1], targets: l.otherVIPs, rate: otherRate, timeout: l.Timeout},
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	loading, stop := context.WithCancel(ctx)
@@ -223,7 +223,7 @@ func (l *lab) quiet(ctx context.Context) error {
 		switch now := time.Now(); {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case now.Sub(last) >= l.Quiet:
+		case now.Sub(last) >= quietTime:
 			return nil
 		case now.Sub(rolled) >= convergence:
 			return fmt.Errorf("%w %s after the update", errNeverConverged, convergence)

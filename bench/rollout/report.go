@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"time"
@@ -10,56 +9,47 @@ import (
 	"sluice.dev/sluice/test/bed/observer"
 )
 
-// Result is what one system did. Durations are nanoseconds in JSON.
+// Result is what one system did.
 type Result struct {
-	System string `json:"system"`
+	System string
 	// From the start of the process: the first connection through the gateway that was
 	// answered, and the system's own word.
-	FirstAnswer  time.Duration `json:"firstAnswer"`
-	FirstSync    time.Duration `json:"firstSync"`
-	FirstSyncCPU Processor     `json:"firstSyncCPU"`
+	FirstAnswer  time.Duration
+	FirstSync    time.Duration
+	FirstSyncCPU Processor
 
-	Rolled   time.Duration `json:"rolled"`   // first write to last pod dead
-	Observed time.Duration `json:"observed"` // first write until quiet: the span of all below
-	Writes   int           `json:"writes"`   // of the slice
+	Rolled   time.Duration // first write to last pod dead
+	Observed time.Duration // first write until quiet: the span of all below
+	Writes   int           // of the slice
 
-	Rolling tally `json:"rolling"` // connections to the Service that rolls
-	Others  tally `json:"others"`
+	Rolling tally // connections to the Service that rolls
+	Others  tally
 	// Connections whose first SYN met an old pod, in its grace or after it.
-	ToTerminating int           `json:"toTerminating"`
-	ToDead        int           `json:"toDead"`
-	LongestStale  time.Duration `json:"longestStale"` // after a pod was terminating
-	Converged     time.Duration `json:"converged"`    // after the last pod was terminating
+	ToTerminating int
+	ToDead        int
+	LongestStale  time.Duration // after a pod was terminating
+	Converged     time.Duration // after the last pod was terminating
 
-	CPU    Processor       `json:"cpu"`
-	Memory observer.Memory `json:"memory"`
+	CPU    Processor
+	Memory observer.Memory
 
 	began, ended time.Time
 }
 
 // Processor is processor time of the process and of programs that it ran.
 type Processor struct {
-	All time.Duration `json:"all"`
+	All time.Duration
 	// Workers is the part of threads pinned to a processor: Sluice's packet workers. The
 	// kernel does kube-proxy's forwarding in nobody's name.
-	Workers time.Duration `json:"workers"`
-	Tools   time.Duration `json:"tools"` // nft, iptables-restore
+	Workers time.Duration
+	Tools   time.Duration // nft, iptables-restore
 	// Waited is how long threads of the process were ready and had no processor, because
 	// clients, pods and other programs had it.
-	Waited time.Duration `json:"waited"`
+	Waited time.Duration
 }
 
 func processorOf(u observer.Usage) Processor {
 	return Processor{All: u.Own + u.Children, Workers: u.Pinned, Tools: u.Children, Waited: u.Waited}
-}
-
-func print(c *Config, list []*Result) error {
-	if c.JSON {
-		e := json.NewEncoder(c.Out)
-		e.SetIndent("", "  ")
-		return e.Encode(list)
-	}
-	return table(c.Out, list)
 }
 
 // row is one line of the table.

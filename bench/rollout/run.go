@@ -17,29 +17,30 @@ import (
 
 // Config selects what to measure.
 type Config struct {
-	Systems  []string // of Systems, one after another
-	Sluice   string   // path of the daemon's binary
-	Services int      // in all
-	Pods     int      // of each Service but the one that rolls
-	Replicas int      // of the one that rolls
-	// Rate is how many connections a second are opened to the Service that rolls, and
-	// OtherRate to others.
-	Rate, OtherRate int
-	Startup         time.Duration // of a pod, until it is ready: half to one and a half of it
-	Grace           time.Duration // from terminating to dead
-	Timeout         time.Duration // of a client's connection
-	Quiet           time.Duration // without a connection to an old endpoint: converged
-	Seed            uint64        // of the pods' start times
-	JSON            bool          // print JSON, not tables
-	Out, Progress   io.Writer
+	Systems  []string      // of Systems, one after another
+	Sluice   string        // path of the daemon's binary
+	Services int           // in all
+	Pods     int           // of each Service but the one that rolls
+	Replicas int           // of the one that rolls
+	Rate     int           // connections a second to the Service that rolls
+	Grace    time.Duration // from terminating to dead
+	Timeout  time.Duration // of a client's connection
+	Seed     uint64        // of the pods' start times
+
+	Out, Progress io.Writer
 }
+
+const (
+	otherRate = 50              // connections a second to other Services
+	startup   = 2 * time.Second // of a pod, until it is ready: half to one and a half of it
+	quietTime = 5 * time.Second // without a connection to an old endpoint: converged
+)
 
 // Defaults is the measurement as it is documented.
 func Defaults() Config {
 	return Config{
-		Systems: slices.Clone(Systems), Services: 4000, Pods: 6, Replicas: 50, Rate: 200, OtherRate: 50,
-		Startup: 2 * time.Second, Grace: time.Second, Timeout: 5 * time.Second, Quiet: 5 * time.Second, Seed: 1,
-		Out: os.Stdout, Progress: os.Stderr,
+		Systems: slices.Clone(Systems), Services: 4000, Pods: 6, Replicas: 50, Rate: 200, Grace: time.Second,
+		Timeout: 5 * time.Second, Seed: 1, Out: os.Stdout, Progress: os.Stderr,
 	}
 }
 
@@ -56,10 +57,10 @@ func (c *Config) check() error {
 			c.Services, c.Pods, c.Replicas, reached, maxPods, reached)
 	case c.Services*c.Pods > 4<<20:
 		return fmt.Errorf("%d Services of %d pods: at most %d endpoints have addresses", c.Services, c.Pods, 4<<20)
-	case c.Rate < 1 || c.OtherRate < 1 || c.Rate+c.OtherRate > 2000:
-		return fmt.Errorf("%d and %d connections a second: 1 to 2,000 together are possible", c.Rate, c.OtherRate)
-	case c.Startup < 0 || c.Grace < 0 || c.Timeout <= 0 || c.Quiet <= 0:
-		return errors.New("a duration is negative, or timeout or quiet is zero")
+	case c.Rate < 1 || c.Rate > 2000:
+		return fmt.Errorf("%d connections a second: 1 to 2,000 are possible", c.Rate)
+	case c.Grace < 0 || c.Timeout <= 0:
+		return errors.New("grace is negative, or timeout is not above zero")
 	case os.Geteuid() != 0:
 		return errors.New("network namespaces, XDP and AF_XDP need root")
 	}
@@ -115,7 +116,7 @@ func Run(ctx context.Context, c Config) (results []*Result, err error) {
 		}
 		results = append(results, r)
 	}
-	return results, print(&c, results)
+	return results, table(c.Out, results)
 }
 
 func (p *plan) say(format string, args ...any) {

@@ -32,12 +32,8 @@ func rolloutCommand() *cobra.Command {
 	f.IntVar(&c.Pods, "pods", c.Pods, "endpoints of each Service that does not roll")
 	f.IntVar(&c.Replicas, "replicas", c.Replicas, "pods of the Service that rolls")
 	f.IntVar(&c.Rate, "rate", c.Rate, "connections a second to the Service that rolls")
-	f.IntVar(&c.OtherRate, "other-rate", c.OtherRate, "connections a second to other Services")
-	f.DurationVar(&c.Startup, "startup", c.Startup, "of a pod until it is ready, half to one and a half of it")
 	f.DurationVar(&c.Grace, "grace", c.Grace, "of a pod from terminating to gone")
 	f.DurationVar(&c.Timeout, "timeout", c.Timeout, "of a client's connection")
-	f.DurationVar(&c.Quiet, "quiet", c.Quiet, "how long no connection may meet an old pod until it is over")
 	f.Uint64Var(&c.Seed, "seed", c.Seed, "of the times that pods take to start")
-	f.BoolVar(&c.JSON, "json", false, "print JSON; durations are nanoseconds")
 	return command
 }
