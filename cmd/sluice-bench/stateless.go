@@ -18,7 +18,6 @@ type statelessFlags struct {
 	protocol, receiver                        string
 	sources, destinations, srcPorts, dstPorts string
 	sizes                                     string
-	source                                    []string
 	vlans                                     []uint
 	rxVLANs                                   int
 	e                                         stateless.Experiment
@@ -44,8 +43,6 @@ func (s *statelessFlags) register(c *cobra.Command) {
 	f.IntVar(&s.rxVLANs, "rx-vlans", -1, "tags on arrival; -1 is as many as sent")
 	f.StringVar(&s.receiver, "receiver", "full",
 		"full: check every packet; count: only count them, at higher rates; timed: count, and latency")
-	f.StringSliceVar(&s.source, "source", []string{"afxdp"},
-		"afxdp, or live: frames that the kernel makes (less cost, no fragments)")
 	f.IntVar(&x.Tx.Queues, "queues", 1, "transmit queues, a thread for each")
 	f.IntSliceVar(&x.Tx.CPUs, "tx-cpus", nil, "CPUs of the sending threads")
 	f.IntSliceVar(&x.Rx.CPUs, "rx-cpus", nil, "CPUs of the receiving threads")
@@ -64,7 +61,7 @@ func (s *statelessFlags) experiment() (*stateless.Experiment, error) {
 	if e.Loopback == (s.tx != "" || s.rx != "") || (s.tx == "") != (s.rx == "") {
 		return nil, errors.New("give --tx and --rx, or --loopback to try it without a network")
 	}
-	var errs [10]error
+	var errs [9]error
 	t.Protocol, errs[0] = stateless.ParseProtocol(s.protocol)
 	t.Sources, errs[1] = stateless.ParseAddresses(s.sources)
 	t.Destinations, errs[2] = stateless.ParseAddresses(s.destinations)
@@ -78,11 +75,6 @@ func (s *statelessFlags) experiment() (*stateless.Experiment, error) {
 	for _, v := range s.vlans {
 		t.VLANs = append(t.VLANs, uint16(min(v, 1<<16-1)))
 	}
-	for _, name := range s.source {
-		source, err := stateless.ParseSource(name)
-		errs[8] = errors.Join(errs[8], err)
-		e.Sources = append(e.Sources, source)
-	}
 	if s.rxVLANs >= 0 {
 		e.Config.Rx.VLANs = &s.rxVLANs
 	}
@@ -90,7 +82,7 @@ func (s *statelessFlags) experiment() (*stateless.Experiment, error) {
 		var errTx, errRx error
 		e.Config.Tx.Port, errTx = stateless.ParsePort(s.tx)
 		e.Config.Rx.Port, errRx = stateless.ParsePort(s.rx)
-		errs[9] = errors.Join(errTx, errRx)
+		errs[8] = errors.Join(errTx, errRx)
 	}
 	return e, errors.Join(errs[:]...)
 }
@@ -126,6 +118,6 @@ func statelessCommand() *cobra.Command {
 	f.DurationVar(&s.e.Load.Duration, "duration", time.Second, fmt.Sprintf("how long to send, at most %v",
 		stateless.MaxDuration))
 	f.Uint64Var(&s.e.Load.Packets, "packets", 0, "how many packets to send, if that is less")
-	f.IntVar(&s.e.Repeat, "repeat", 5, "trials of each source")
+	f.IntVar(&s.e.Repeat, "repeat", 5, "trials")
 	return command
 }

@@ -26,8 +26,7 @@ type Port struct {
 
 // Tx configures how frames are sent.
 type Tx struct {
-	Port   Port
-	Source Source
+	Port Port
 	// Queues is how many transmit queues are used, one thread for each; 1 if zero. The
 	// flows are divided among them.
 	Queues int
@@ -47,24 +46,6 @@ type Tx struct {
 	// with a default route (ErrNotYours). The maker of the namespace may set it.
 	OwnNetwork bool
 }
-
-// Source is where packets come from.
-type Source uint8
-
-const (
-	// AFXDP sends through AF_XDP sockets (fastpath/xsk). It sends everything that
-	// Traffic can say, and on veth costs the kernel a socket buffer per packet.
-	AFXDP Source = iota
-	// LiveFrames has the kernel make frames and redirect them into the interface, as
-	// a NIC's driver delivers them to the peer (BPF_F_TEST_XDP_LIVE_FRAMES, Linux 5.18). It
-	// costs a fraction of AFXDP, but knows no fragments, and limits a rate in bursts of a
-	// millisecond. On veth the peer needs a program or GRO, and gets all frames of one thread
-	// in the receive queue of that thread's CPU.
-	LiveFrames
-)
-
-// String returns the source's name, as the command line spells it.
-func (s Source) String() string { return [...]string{"afxdp", "live"}[s] }
 
 // Rx configures how packets are received. Nothing else in that namespace gets them.
 type Rx struct {
@@ -152,7 +133,7 @@ type Ports struct{ First, Last uint16 }
 type Size struct {
 	// Bytes is what RFC 2544 (section 9.1) counts: from the destination's MAC address
 	// to the end of the frame check sequence, which has 4 bytes and is never in memory. A size
-	// that does not hold headers and tag is raised until it does (MinSize).
+	// that does not hold headers and tag is raised until it does.
 	Bytes  int
 	Weight int // shares of the sum of weights
 }

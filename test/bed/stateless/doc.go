@@ -24,26 +24,12 @@
 // opens a connection, not of connections (package stateful makes connections). Checksums are always
 // right; a fragment's covers the whole datagram.
 //
-// # Two sources
+// # The sender
 //
-// AFXDP writes frames in a UMEM and sends them over AF_XDP sockets, a thread per queue. Only
+// It writes frames in a UMEM and sends them over AF_XDP sockets, a thread per queue. Only
 // what differs between packets is written, and checksums are the sum of a constant and
 // that. On veth the kernel makes a socket buffer of each packet and runs the receiving end's
 // NAPI and XDP program in the sender's system call.
-//
-// LiveFrames runs an XDP program on frames that the kernel keeps for it and redirects them into the
-// interface. They reach the peer as frames, in batches, as from a NIC's driver, without a socket
-// buffer: some five times cheaper on veth, for sender and receiving program together (`sluice-bench
-// stateless --loopback --source afxdp,live --receiver count`). Properties:
-//
-//   - The peer must have NAPI: an XDP program, or `ethtool -K PEER gro on`. Else all is lost.
-//   - veth queues by CPU: all packets of one thread arrive in the receive queue of its CPU (queue
-//     0 if there are fewer). Give Tx.CPUs one CPU for each queue of the peer.
-//   - The peer's ring has 256 places and its NAPI runs between the batches of 64 if it is on
-//     the same CPU. Other packets are lost at the peer's interface, rx_dropped, not at the
-//     sender, and nothing slows the sender down: it sends an offered load. AF_XDP on veth
-//     does the receiver's work itself and is slowed down by it.
-//   - A rate is kept by the millisecond. For latency use AFXDP.
 //
 // # Two receivers
 //

@@ -16,13 +16,12 @@ import (
 	"sluice.dev/sluice/test/bed/progress"
 )
 
-// Experiment is the work of a command: trials of one traffic, with each of some sources in turn.
+// Experiment is the work of a command: trials of one traffic.
 type Experiment struct {
 	Config   Config
 	Loopback bool // instead of Config's ports: a pair of its own
-	Sources  []Source
 	Load     Load
-	Repeat   int     // trials of each source
+	Repeat   int     // trials
 	Search   *Search // RFC 2544 instead of Load, then latency at 10, 50, 90 %
 	JSON     string  // file for the results; empty for none
 	Out      io.Writer
@@ -61,11 +60,12 @@ func (e *Experiment) Run(ctx context.Context) (err error) {
 	return err
 }
 
-// with opens a lab with one source, and closes it.
-func (e *Experiment) with(ctx context.Context, s Source, f func(*Lab) error) error {
-	c := e.Config
-	c.Tx.Source = s
-	lab, err := Open(ctx, c)
+// system is what results are of.
+const system = "afxdp"
+
+// with opens a lab, and closes it.
+func (e *Experiment) with(ctx context.Context, f func(*Lab) error) error {
+	lab, err := Open(ctx, e.Config)
 	if err != nil {
 		return err
 	}
@@ -73,43 +73,36 @@ func (e *Experiment) with(ctx context.Context, s Source, f func(*Lab) error) err
 }
 
 func (e *Experiment) trials(ctx context.Context, run *results.Run) error {
-	p := progress.Start(e.Progress, e.Repeat*len(e.Sources))
+	p := progress.Start(e.Progress, e.Repeat)
 	defer p.Done()
-	all := make([][]*Result, len(e.Sources))
+	var all []*Result
 	for i := range e.Repeat {
-		for j, s := range e.Sources {
-			p.Step(fmt.Sprintf("trial %d, %v", i+1, s))
-			err := e.with(ctx, s, func(l *Lab) error {
-				r, err := l.Trial(ctx, e.Load)
-				all[j] = append(all[j], r)
-				return err
-			})
-			if err != nil {
-				return err
-			}
+		p.Step(fmt.Sprintf("trial %d", i+1))
+		err := e.with(ctx, func(l *Lab) error {
+			r, err := l.Trial(ctx, e.Load)
+			all = append(all, r)
+			return err
+		})
+		if err != nil {
+			return err
 		}
 	}
 	w := tabwriter.NewWriter(e.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "source\tsent Mpps\treceived Mpps\tlost %\tflows\tCPU ns/packet\tp50 us\tp99 us\tmax us\t")
-	for j, s := range e.Sources {
-		for _, r := range all[j] {
-			p50, p99, highest := "-", "-", "-"
-			if h := r.Received.Latency; h != nil {
-				p50, p99, highest = micros(h.Percentile(50)), micros(h.Percentile(99)), micros(h.Max())
-			}
-			fmt.Fprintf(w, "%v\t%.3f\t%.3f\t%.3f\t%d\t%.0f\t%s\t%s\t%s\t\n", s, r.Sent.Rate()/1e6, r.Rate()/1e6,
-				100*r.Loss(),
-				r.Received.Flows, r.cpuPerPacket(), p50, p99, highest)
+	fmt.Fprintln(w, "sent Mpps\treceived Mpps\tlost %\tflows\tCPU ns/packet\tp50 us\tp99 us\tmax us\t")
+	for _, r := range all {
+		p50, p99, highest := "-", "-", "-"
+		if h := r.Received.Latency; h != nil {
+			p50, p99, highest = micros(h.Percentile(50)), micros(h.Percentile(99)), micros(h.Max())
 		}
-		run.Points = append(run.Points, e.points(s, all[j])...)
+		fmt.Fprintf(w, "%.3f\t%.3f\t%.3f\t%d\t%.0f\t%s\t%s\t%s\t\n", r.Sent.Rate()/1e6, r.Rate()/1e6, 100*r.Loss(),
+			r.Received.Flows, r.cpuPerPacket(), p50, p99, highest)
 	}
+	run.Points = append(run.Points, e.points(all)...)
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	for j, s := range e.Sources {
-		for i, r := range all[j] {
-			e.remarks(s, i+1, r)
-		}
+	for i, r := range all {
+		e.remarks(i+1, r)
 	}
 	return nil
 }
@@ -119,8 +112,8 @@ func (r *Result) cpuPerPacket() float64 {
 }
 
 // remarks prints what should not be.
-func (e *Experiment) remarks(s Source, number int, r *Result) {
-	trial := fmt.Sprintf("%v, trial %d", s, number)
+func (e *Experiment) remarks(number int, r *Result) {
+	trial := fmt.Sprintf("trial %d", number)
 	c := &r.Received
 	for _, n := range []struct {
 		what string
@@ -135,11 +128,6 @@ func (e *Experiment) remarks(s Source, number int, r *Result) {
 			fmt.Fprintf(e.Out, "%s: %d packets %s\n", trial, n.n, n.what)
 		}
 	}
-	if s == LiveFrames && c.Packets == 0 && r.Sent.Packets > 0 {
-		fmt.Fprintf(e.Out,
-			"%s: nothing arrived: live frames need an XDP program on the peer of %s, or `ethtool -K PEER gro on`\n",
-			trial, e.Config.Tx.Port.Interface)
-	}
 	for _, k := range slices.Sorted(maps.Keys(r.Drops)) {
 		fmt.Fprintf(e.Out, "%s: %s %d\n", trial, k, r.Drops[k])
 	}
@@ -149,11 +137,11 @@ func (e *Experiment) remarks(s Source, number int, r *Result) {
 }
 
 // points are the results as the report reads them.
-func (e *Experiment) points(s Source, all []*Result) []results.Point {
+func (e *Experiment) points(all []*Result) []results.Point {
 	params := e.params()
 	params["rate"] = strconv.FormatFloat(e.Load.Rate, 'f', -1, 64)
 	point := func(metric, unit, better string, value func(*Result) float64) results.Point {
-		p := results.Point{Experiment: "generator", System: s.String(), Params: params, Metric: metric, Unit: unit,
+		p := results.Point{Experiment: "generator", System: system, Params: params, Metric: metric, Unit: unit,
 			Better: better}
 		for _, r := range all {
 			p.Samples = append(p.Samples, value(r))
@@ -201,7 +189,7 @@ func (e *Experiment) params() map[string]string {
 	}
 }
 
-// search runs the search with the first source.
+// search runs the search.
 func (e *Experiment) search(ctx context.Context, run *results.Run) error {
 	s := *e.Search
 	if e.Progress != nil {
@@ -216,7 +204,7 @@ func (e *Experiment) search(ctx context.Context, run *results.Run) error {
 				verdict)
 		}
 	}
-	return e.with(ctx, e.Sources[0], func(lab *Lab) error {
+	return e.with(ctx, func(lab *Lab) error {
 		found, err := s.Run(ctx, lab)
 		if err != nil {
 			return err
@@ -229,7 +217,7 @@ func (e *Experiment) search(ctx context.Context, run *results.Run) error {
 		fmt.Fprintf(e.Out, "%.0f packets/s, %.4f %% lost, %d trials%s\n", found.Rate, 100*found.Loss, found.Trials,
 			limited)
 		run.Points = append(run.Points, results.Point{
-			Experiment: "rfc2544", System: e.Sources[0].String(), Params: e.params(), Metric: "rate", Unit: "Mpps",
+			Experiment: "rfc2544", System: system, Params: e.params(), Metric: "rate", Unit: "Mpps",
 			Better:  "higher",
 			Samples: []float64{found.Rate / 1e6}, Remark: remark,
 		})
@@ -257,7 +245,7 @@ func (e *Experiment) latencies(ctx context.Context, lab *Lab, rate float64, run 
 		params := e.params()
 		params["share"] = fmt.Sprintf("%g", share)
 		run.Points = append(run.Points, results.Point{
-			Experiment: "latency", System: e.Sources[0].String(), Params: params, Metric: "latency_p50", Unit: "us",
+			Experiment: "latency", System: system, Params: params, Metric: "latency_p50", Unit: "us",
 			Better:  "lower",
 			Samples: []float64{float64(h.Percentile(50)) / float64(time.Microsecond)}, Curve: h.Curve(),
 		})

@@ -90,12 +90,6 @@ func (l *layout) minBytes() int {
 	return max(n+fcsBytes, minFrameBytes)
 }
 
-// MinSize is the smallest frame size, as in Size, that the traffic can have.
-func (t *Traffic) MinSize() int {
-	l := newLayout(t, len(t.VLANs))
-	return l.minBytes()
-}
-
 // template is a frame whose changing fields are zero, and the sums of the constant bytes, so that a
 // checksum is a few additions away.
 type template struct {

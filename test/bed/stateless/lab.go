@@ -12,7 +12,7 @@ import (
 // Lab is an open sender and receiver. It runs one trial at a time.
 type Lab struct {
 	config Config
-	tx     sender
+	tx     *sender
 	rx     receiver
 	clock  clock
 	run    uint16
@@ -97,9 +97,6 @@ func (c *Config) check() error {
 	if c.Tx.Burst < 1 || c.Tx.Burst > maxBurst {
 		bad("bursts of %d packets: want 1 to %d", c.Tx.Burst, maxBurst)
 	}
-	if c.Tx.Source == LiveFrames && c.Traffic.Fragments > 1 {
-		bad("live frames cannot be fragments: use AF_XDP")
-	}
 	if c.Rx.Keep < 0 || c.Rx.Keep > maxKeep || c.Rx.Keep > 0 && c.Rx.Method != Timed {
 		bad("%d packets kept by receiver %s: timed keeps up to %d", c.Rx.Keep, c.Rx.Method, maxKeep)
 	}
@@ -127,12 +124,8 @@ func (l *Lab) open(ctx context.Context) error {
 		return err
 	}
 	l.rx = rx
-	tx, err := openSender(ctx, c)
-	if err != nil {
-		return err
-	}
-	l.tx = tx
-	return nil
+	l.tx, err = openSender(ctx, c.Traffic, c.Tx)
+	return err
 }
 
 func openReceiver(ctx context.Context, c *Config) (receiver, error) {
@@ -147,13 +140,6 @@ func openReceiver(ctx context.Context, c *Config) (receiver, error) {
 		return &timer{counter: counter{program: p}, keep: c.Rx.Keep}, nil
 	}
 	return &counter{program: p}, nil
-}
-
-func openSender(ctx context.Context, c *Config) (sender, error) {
-	if c.Tx.Source == LiveFrames {
-		return openLiveSender(c.Traffic, c.Tx)
-	}
-	return openSocketSender(ctx, c.Traffic, c.Tx)
 }
 
 // Trial sends a load and returns its outcome. It fails if something could not be

@@ -35,17 +35,15 @@ func open(tb testing.TB, c Config) *Lab {
 }
 
 func TestCountsAreExact(t *testing.T) {
-	for _, source := range []Source{AFXDP, LiveFrames} {
-		for _, method := range []Method{Count, Full, Timed} {
-			t.Run(source.String()+" "+method.String(), func(t *testing.T) {
-				c := loopback(t, 2)
-				c.Tx.Source, c.Rx.Method = source, method
-				lab := open(t, c)
-				for _, packets := range []uint64{1, 999, 5000} {
-					checkCounts(t, lab, packets)
-				}
-			})
-		}
+	for _, method := range []Method{Count, Full, Timed} {
+		t.Run(method.String(), func(t *testing.T) {
+			c := loopback(t, 2)
+			c.Rx.Method = method
+			lab := open(t, c)
+			for _, packets := range []uint64{1, 999, 5000} {
+				checkCounts(t, lab, packets)
+			}
+		})
 	}
 }
 
@@ -54,7 +52,6 @@ func TestNoSuchCPU(t *testing.T) {
 	const none = 1023 // the last that a CPU set has room for
 	for name, set := range map[string]func(*Config){
 		"afxdp": func(c *Config) { c.Tx.CPUs = []int{none} },
-		"live":  func(c *Config) { c.Tx.Source, c.Tx.CPUs = LiveFrames, []int{none} },
 		"full":  func(c *Config) { c.Rx.Method, c.Rx.CPUs = Full, []int{none} },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -98,33 +95,28 @@ func checkCounts(t *testing.T, lab *Lab, packets uint64) {
 // TestEveryPacketArrives sends all kinds over veth; the receiver checks each.
 func TestEveryPacketArrives(t *testing.T) {
 	for name, traffic := range everyTraffic() {
-		for _, source := range []Source{AFXDP, LiveFrames} {
-			if source == LiveFrames && traffic.Fragments > 1 {
-				continue
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // mostly waits
+			c := loopback(t, 1)
+			c.Rx.Method = Full
+			mac := c.Traffic.DestinationMAC
+			c.Traffic = traffic
+			c.Traffic.DestinationMAC, c.Traffic.SourceMAC = mac, nil
+			lab := open(t, c)
+			const packets = 240
+			r, err := lab.Trial(t.Context(), Load{Packets: packets, Rate: 20_000})
+			must(t, err)
+			v := &r.Received
+			if v.Packets != packets || v.Flows != 7 || v.Bytes != r.Sent.Bytes || v.Damaged+v.Foreign+v.Duplicates+
+				v.Reordered+v.Moved+v.Renamed != 0 {
+				t.Errorf("sent %+v, received %+v", r.Sent, v)
 			}
-			t.Run(name+", "+source.String(), func(t *testing.T) {
-				t.Parallel() // mostly waits
-				c := loopback(t, 1)
-				c.Tx.Source, c.Rx.Method = source, Full
-				mac := c.Traffic.DestinationMAC
-				c.Traffic = traffic
-				c.Traffic.DestinationMAC, c.Traffic.SourceMAC = mac, nil
-				lab := open(t, c)
-				const packets = 240
-				r, err := lab.Trial(t.Context(), Load{Packets: packets, Rate: 20_000})
-				must(t, err)
-				v := &r.Received
-				if v.Packets != packets || v.Flows != 7 || v.Bytes != r.Sent.Bytes || v.Damaged+v.Foreign+v.Duplicates+
-					v.Reordered+v.Moved+v.Renamed != 0 {
-					t.Errorf("sent %+v, received %+v", r.Sent, v)
-				}
-				samples, err := lab.Samples()
-				must(t, err)
-				if len(samples) == 0 || v.Bytes < packets*60 {
-					t.Errorf("%d samples, %d bytes", len(samples), v.Bytes)
-				}
-			})
-		}
+			samples, err := lab.Samples()
+			must(t, err)
+			if len(samples) == 0 || v.Bytes < packets*60 {
+				t.Errorf("%d samples, %d bytes", len(samples), v.Bytes)
+			}
+		})
 	}
 }
 
@@ -167,7 +159,6 @@ func TestBadConfigs(t *testing.T) {
 		"size":              func(c *Config) { c.Traffic.Sizes = []Size{{63, 1}} },
 		"above the MTU":     func(c *Config) { c.Traffic.Sizes = []Size{{loopbackMTU + 19, 1}} },
 		"weight":            func(c *Config) { c.Traffic.Sizes = []Size{{64, 0}} },
-		"live fragments":    func(c *Config) { c.Tx.Source, c.Traffic.Fragments = LiveFrames, 2 },
 		"burst":             func(c *Config) { c.Tx.Burst = maxBurst + 1 },
 		"more queues":       func(c *Config) { c.Tx.Queues = maxQueues + 1 },
 		"echo with a port":  func(c *Config) { c.Traffic.Protocol = ICMPEcho },

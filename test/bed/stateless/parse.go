@@ -97,9 +97,8 @@ func parseName[T interface {
 	return 0, fmt.Errorf("%s %q: want one of %s", what, s, strings.Join(names, ", "))
 }
 
-// ParseProtocol, ParseSource and ParseMethod read what String prints.
+// ParseProtocol and ParseMethod read what String prints.
 func ParseProtocol(s string) (Protocol, error) { return parseName("protocol", s, ICMPEcho) }
-func ParseSource(s string) (Source, error)     { return parseName("source", s, LiveFrames) }
 func ParseMethod(s string) (Method, error)     { return parseName("receiver", s, Timed) }
 
 // ParseRate reads packets per second: "250000", "250k", "1.5M"; "max" is 0.

@@ -15,22 +15,15 @@ import (
 	"sluice.dev/sluice/fastpath/xsk"
 )
 
-// sender sends the packets of one trial after another.
-type sender interface {
-	// send sends a load from start (CLOCK_MONOTONIC) on, until it is sent or stop. Run
-	// numbers of trials must differ.
-	send(l Load, run uint16, start uint64, stop *atomic.Bool) (Sent, error)
-	close() error
-}
-
 const (
 	txRingSize = 2048
 	// txFrames suffice for all that the device may hold and a burst.
 	txFrames = 2*txRingSize + maxBurst
 )
 
-// socketSender is a thread and an AF_XDP socket per transmit queue.
-type socketSender struct {
+// sender sends the packets of one trial after another: a thread and an AF_XDP socket per transmit
+// queue.
+type sender struct {
 	traffic Traffic
 	tx      Tx
 	clock   clock
@@ -39,8 +32,8 @@ type socketSender struct {
 	umems   []*xsk.UMEM
 }
 
-func openSocketSender(ctx context.Context, t Traffic, tx Tx) (*socketSender, error) {
-	s := &socketSender{traffic: t, tx: tx, clock: newClock()}
+func openSender(ctx context.Context, t Traffic, tx Tx) (*sender, error) {
+	s := &sender{traffic: t, tx: tx, clock: newClock()}
 	err := tx.Port.Run(func() error {
 		for q := range tx.Queues {
 			if err := s.open(ctx, q); err != nil {
@@ -56,7 +49,7 @@ func openSocketSender(ctx context.Context, t Traffic, tx Tx) (*socketSender, err
 }
 
 // open opens one queue.
-func (s *socketSender) open(ctx context.Context, q int) error {
+func (s *sender) open(ctx context.Context, q int) error {
 	const small, large = 2048, 4096
 	size := small
 	for _, v := range s.traffic.Sizes {
@@ -86,7 +79,9 @@ func (s *socketSender) open(ctx context.Context, q int) error {
 	return nil
 }
 
-func (s *socketSender) send(l Load, run uint16, start uint64, stop *atomic.Bool) (Sent, error) {
+// send sends a load from start (CLOCK_MONOTONIC) on, until it is sent or stop. Run numbers of
+// trials must differ.
+func (s *sender) send(l Load, run uint16, start uint64, stop *atomic.Bool) (Sent, error) {
 	n := len(s.queues)
 	ends := make([]uint64, n)
 	writers := make([]*writer, n)
@@ -145,7 +140,7 @@ func part(l Load, i, n int) Load {
 	return l
 }
 
-func (s *socketSender) close() error {
+func (s *sender) close() error {
 	var errs []error
 	for i, socket := range s.sockets {
 		err := socket.Close(s.queues[i].pool)
