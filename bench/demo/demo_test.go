@@ -49,7 +49,7 @@ func TestShortDemo(t *testing.T) {
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-	for _, want := range []string{"1. What", "9. SIGTERM", "All 24 expectations met"} {
+	for _, want := range []string{"1. Network and addresses", "9. SIGTERM", "All 24 expectations met"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
