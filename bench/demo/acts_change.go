@@ -17,7 +17,8 @@ func (d *demo) churn(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	d.p.Say("%d TCP connections are opened, with a request every 100 ms each; they stay open in acts 5 to 7.", d.longFlows)
+	d.p.Say("%d TCP connections are opened, with a request every 100 ms each; they stay open in acts 5 to 7.",
+		d.longFlows)
 	d.p.Say("Meanwhile 8 clients make new connections continuously.")
 	load := d.load(ctx, webVIP)
 	defer load.cancel()

@@ -1,6 +1,6 @@
-// Package framing writes what the laboratory's generators have in common: IP headers and transport
-// checksums. What differs between packets of one kind (addresses, tags, sequence numbers)
-// the generators write themselves; those of test/bed/stateless do so by templates.
+// Package framing writes the common parts of the laboratory's packets: IP headers and transport
+// checksums. The generators write the parts that differ between packets of one kind (addresses,
+// tags, sequence numbers) themselves; test/bed/stateless uses templates for that.
 package framing
 
 import (
@@ -13,8 +13,8 @@ import (
 // HopLimit is the TTL and the hop limit of packets.
 const HopLimit = 64
 
-// IPv4 writes the header of a packet with n bytes behind it, which must not be fragmented. The
-// addresses may be those of the header that it overwrites.
+// IPv4 writes the header of a packet with n bytes behind it, with the don't-fragment flag. The
+// addresses may be in the header that it overwrites.
 func IPv4(ip []byte, protocol uint8, src, dst []byte, n int) {
 	ip = ip[:header.IPv4Bytes]
 	ip[0], ip[1] = 0x45, 0
@@ -35,9 +35,9 @@ func IPv6(ip []byte, protocol, hopLimit uint8, src, dst []byte, n int) {
 	copy(ip[24:40], dst)
 }
 
-// Sum is what the transport checksum covers: a segment, datagram or message and the pseudo header
-// (RFC 9293, section 3.1; RFC 8200, section 8.1). Addresses are the two of the IP header, one
-// behind the other. It is 0xffff if the checksum in b is correct.
+// Sum is the ones-complement sum that the transport checksum covers: a segment, datagram or message
+// and the pseudo header (RFC 9293, section 3.1; RFC 8200, section 8.1). addresses are the two
+// addresses of the IP header, one behind the other. It is 0xffff if the checksum in b is correct.
 func Sum(b, addresses []byte, protocol uint8) uint16 {
 	pseudo := checksum.Add(uint16(protocol), uint16(len(b)))
 	return checksum.Add(checksum.Sum(b), checksum.Add(checksum.Sum(addresses), pseudo))
@@ -55,7 +55,7 @@ func Seal(b, addresses []byte, protocol uint8) {
 	b[at], b[at+1] = 0, 0
 	sum := ^Sum(b, addresses, protocol)
 	if sum == 0 && protocol == header.ProtoUDP {
-		sum = 0xffff // RFC 768: zero is none
+		sum = 0xffff // RFC 768: zero means no checksum
 	}
 	binary.BigEndian.PutUint16(b[at:], sum)
 }

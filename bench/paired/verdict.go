@@ -45,9 +45,9 @@ func VerdictOf(p *results.Point) Verdict {
 	return Unchanged
 }
 
-// SetVerdict completes a point whose samples are ratios now/before, one per pair: the interval of their
-// median, the bound as its target, and the verdict as a remark. A point with too few samples gets
-// no target.
+// SetVerdict completes a point whose samples are ratios now/before, one per pair: the interval of
+// their median, the bound as its target, and the verdict as a remark. A point with too few samples
+// gets no target.
 func SetVerdict(p *results.Point) Verdict {
 	p.Interval = MedianInterval(p.Samples, Confidence)
 	v := VerdictOf(p)

@@ -103,7 +103,7 @@ func Compare(ctx context.Context, dir, baseline, now string, out io.Writer) erro
 	}
 	if differ := machines[0].Differ(machines[1]); differ != nil {
 		fmt.Fprintf(out,
-			"WARNING: these are different machines: %s differ. The comparison below is of machines as much as of code.\n",
+			"WARNING: these are different machines: %s differ. The comparison is of machines as much as of code.\n",
 			strings.Join(differ, ", "))
 	}
 	// The machines above name the processor: it must not split the tables.

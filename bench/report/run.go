@@ -60,7 +60,7 @@ func Run(ctx context.Context, c Config) error {
 			fmt.Fprintf(c.Stderr, "%s: %s\n", e.Name, r.Failed)
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("interrupted in experiment %s; the results of earlier experiments are in %s", e.Name, c.Out)
+			return fmt.Errorf("interrupted in experiment %s; results of earlier experiments are in %s", e.Name, c.Out)
 		}
 	}
 	p.Done()

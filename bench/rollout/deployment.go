@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// pod is one endpoint and what became of it.
+// pod is one endpoint with its state.
 type pod struct {
 	addr  netip.Addr
-	host  int // index of the host that it is on
+	host  int // index of its host
 	old   bool
 	phase phase
 	due   time.Duration // of the next phase, on the rollout's clock
-	// left is when the write began that says it is terminating, died when its address
-	// went; zero before.
+	// left is the start of the write that marks the pod as terminating, died the time when its
+	// address was removed; zero before.
 	left, died time.Time
 }
 
-// phase is where a pod is in its life.
+// phase is a phase in a pod's life.
 type phase int
 
 const (
@@ -28,10 +28,10 @@ const (
 	dead
 )
 
-// rollout decides like a Deployment's controllers (k8s.io/kubernetes
-// pkg/controller/deployment/rolling.go, reconcileNewReplicaSet and
-// reconcileOldReplicaSets): at most maxSurge pods more than wanted, terminating ones not
-// counted, and at least the wanted ones minus maxUnavailable ready.
+// rollout behaves like a Deployment's controllers (k8s.io/kubernetes
+// pkg/controller/deployment/rolling.go, reconcileNewReplicaSet and reconcileOldReplicaSets): at
+// most maxSurge more pods than replicas, not counting terminating ones, and at least replicas minus
+// maxUnavailable ready ones.
 type rollout struct {
 	replicas           int
 	surge, unavailable int
@@ -41,8 +41,8 @@ type rollout struct {
 	pods               []*pod      // old ones first
 }
 
-// newRollout begins with all replicas old and ready. 25 % are rounded up for maxSurge
-// and down for maxUnavailable (ResolveFenceposts, pkg/controller/deployment/util).
+// newRollout begins with all replicas old and ready. 25 % are rounded up for maxSurge and down for
+// maxUnavailable (ResolveFenceposts, pkg/controller/deployment/util).
 func newRollout(c *Config, next func() *pod) *rollout {
 	r := &rollout{
 		replicas: c.Replicas, surge: (c.Replicas + 3) / 4, unavailable: c.Replicas / 4,
@@ -56,15 +56,15 @@ func newRollout(c *Config, next func() *pod) *rollout {
 	return r
 }
 
-// step has the pods that are created, become ready, begin to terminate and end at one time.
-// The caller makes it true and writes the slice if anything changed.
+// step holds the pods that are created, become ready, begin to terminate and end at one time. The
+// caller applies the changes to the network, and writes the slice if anything changed.
 type step struct {
 	born, ready, ended, died []*pod
 }
 
 func (s *step) any() bool { return len(s.born)+len(s.ready)+len(s.ended)+len(s.died) > 0 }
 
-// step moves on to a time.
+// step advances to a time.
 func (r *rollout) step(now time.Duration) (s step) {
 	for _, p := range r.pods {
 		switch {
@@ -79,7 +79,7 @@ func (r *rollout) step(now time.Duration) (s step) {
 	old, fresh, unready := r.count()
 	for range min(r.replicas-fresh, r.replicas+r.surge-old-fresh) {
 		p := r.next()
-		// Images are pulled and programs start at different speed: half to one and a half.
+		// Images are pulled and programs start at different speeds: half to one and a half times.
 		p.due = now + startup/2 + time.Duration(r.random.Int64N(int64(startup)+1))
 		r.pods = append(r.pods, p)
 		s.born = append(s.born, p)
@@ -97,8 +97,7 @@ func (r *rollout) step(now time.Duration) (s step) {
 	return s
 }
 
-// count counts old pods that are not told to end, new ones, and those of these that are
-// not ready.
+// count counts old pods that are not terminating, new pods, and new pods that are not ready.
 func (r *rollout) count() (old, fresh, unready int) {
 	for _, p := range r.pods {
 		switch {
@@ -114,7 +113,7 @@ func (r *rollout) count() (old, fresh, unready int) {
 	return old, fresh, unready
 }
 
-// done reports whether all is new and ready, and all old pods are dead.
+// done reports whether all pods are new and ready, and all old pods are dead.
 func (r *rollout) done() bool {
 	for _, p := range r.pods {
 		if p.old && p.phase != dead || p.phase == starting {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A rolling update keeps the Deployment's promises at every step, and ends.
+// A rolling update respects the Deployment's limits at every step, and ends.
 func TestRollout(t *testing.T) {
 	for _, tc := range []struct {
 		replicas, most, least int // pods not terminating, and ready ones

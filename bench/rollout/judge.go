@@ -9,7 +9,7 @@ import (
 	"sluice.dev/sluice/test/bed/observer"
 )
 
-// connection is what is the same in all SYNs of one connection to one pod.
+// connection is the common part of all SYNs of one connection to one pod.
 type connection struct {
 	src, dst netip.AddrPort
 	sequence uint32
@@ -28,7 +28,7 @@ func (a *arrivals) add(p observer.Packet) {
 	defer a.mu.Unlock()
 	c := connection{p.Src, p.Dst, p.Sequence}
 	if a.seen[c] {
-		return // sent again
+		return // a retransmission
 	}
 	if a.seen == nil {
 		a.seen = map[connection]bool{}
@@ -37,22 +37,22 @@ func (a *arrivals) add(p observer.Packet) {
 	a.list = append(a.list, p)
 }
 
-// all returns what arrived so far.
+// all returns the packets that have arrived.
 func (a *arrivals) all() []observer.Packet {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.list)
 }
 
-// stale is what connections met old endpoints.
+// stale describes connections to old endpoints.
 type stale struct {
-	terminating, dead int           // connections whose first SYN met such a pod
-	longest           time.Duration // after a pod was terminating that it got a connection
-	converged         time.Duration // after the last pod was terminating that any such got one
-	last              time.Time     // of these connections; zero if there were none
+	terminating, dead int           // connections whose first SYN arrived at such a pod
+	longest           time.Duration // longest time from a pod's termination to a connection to it
+	converged         time.Duration // time from the last pod's termination to the last such connection
+	last              time.Time     // time of the last of these connections; zero if there were none
 }
 
-// judge looks at all connections that arrived at pods that left.
+// judge finds the connections that arrived at pods that were terminating or dead.
 func judge(pods []*pod, list []observer.Packet) (s stale) {
 	byAddr := map[netip.Addr]*pod{}
 	var change time.Time
@@ -83,21 +83,21 @@ func judge(pods []*pod, list []observer.Packet) (s stale) {
 	return s
 }
 
-// slow is what a connection takes at least whose first SYN was in vain: the
-// retransmission timeout (RFC 6298 section 2.1).
+// slow is the least duration of a connection whose first SYN was lost: the retransmission timeout
+// (RFC 6298 section 2.1).
 const slow = time.Second
 
-// tally is what clients saw.
+// tally holds the clients' results.
 type tally struct {
 	Tried    int
 	Failed   int
-	Slow     int // answered, but open only after a second or more
+	Slow     int // answered, but connected only after a second or more
 	Failures map[string]int
-	// Times to connect, of those that were answered.
+	// Times to connect, of answered connections.
 	P50, P99, Max time.Duration
 }
 
-// count looks at the attempts that began in a span.
+// count summarizes the attempts that began in an interval.
 func count(list []attempt, rolling bool, from, to time.Time) (t tally) {
 	var took []time.Duration
 	for i := range list {

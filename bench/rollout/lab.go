@@ -14,7 +14,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// lab is one system's network, and what is measured in it.
+// lab is one system's network, and its measurement.
 type lab struct {
 	*plan
 	rollout  *rollout
@@ -26,7 +26,7 @@ type lab struct {
 	taps     []*observer.Tap
 }
 
-// build makes the network, the pods and the objects that describe them, and no system.
+// build makes the network, the pods and their objects, without a system.
 func (l *lab) build(ctx context.Context) (err error) {
 	if l.net, err = topo.New(topo.Config{Clients: 2, Backends: podHosts, Queues: 2}); err != nil {
 		return err
@@ -49,8 +49,8 @@ func (l *lab) build(ctx context.Context) (err error) {
 	return l.cluster.Put(ctx, node, webSlice(l.rollout.pods))
 }
 
-// firstSync starts the system, and waits for the first answer through it and until it
-// reports that it has synced.
+// firstSync starts the system, and waits until a connection through it is answered and it reports
+// that it has synced.
 func (l *lab) firstSync(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, firstSync)
 	defer cancel()
@@ -77,14 +77,14 @@ func (l *lab) firstSync(ctx context.Context) error {
 	return err
 }
 
-// probeEvery and probeTimeout are of the wait for the first answer. Attempts overlap,
-// because one of them meets silence where the kernel limits its ICMP errors.
+// probeEvery and probeTimeout configure the wait for the first answer. Attempts overlap, because an
+// attempt may get no answer where the kernel limits its ICMP errors.
 const (
 	probeEvery   = 20 * time.Millisecond
 	probeTimeout = 500 * time.Millisecond
 )
 
-// awaitAnswer opens connections until one is answered, and says when that one was.
+// awaitAnswer opens connections until one is answered, and returns the time of that answer.
 func (l *lab) awaitAnswer(ctx context.Context, began time.Time) (time.Duration, error) {
 	ctx, done := context.WithCancel(ctx)
 	defer done()
@@ -171,10 +171,10 @@ func (l *lab) update(ctx context.Context) error {
 	return err
 }
 
-// tick is how long a slice controller takes to see that a pod changed.
+// tick is how long a slice controller takes to notice a changed pod.
 const tick = 50 * time.Millisecond
 
-// replace carries out the rollout.
+// replace performs the rollout.
 func (l *lab) replace(ctx context.Context) error {
 	began := time.Now()
 	for !l.rollout.done() {
@@ -231,7 +231,7 @@ func (l *lab) quiet(ctx context.Context) error {
 	}
 }
 
-// summarise turns what was seen into figures.
+// summarise computes the figures from the observations.
 func (l *lab) summarise(loads []*load) error {
 	for _, tap := range l.taps {
 		missed, err := tap.Close()

@@ -18,12 +18,12 @@ import (
 // attempt is one new connection.
 type attempt struct {
 	began   time.Time
-	rolling bool          // to the Service that rolls
-	connect time.Duration // until it was open; of those that were answered
-	failure string        // why it was not answered; empty if it was
+	rolling bool          // to the Service that is updated
+	connect time.Duration // time to connect; of answered attempts
+	failure string        // reason for no answer; empty if answered
 }
 
-// load opens new connections from a host at a steady rate, whether they are answered or not.
+// load opens new connections from a host at a steady rate, whether or not they are answered.
 type load struct {
 	host    *topo.Host
 	targets []netip.AddrPort // in turn
@@ -53,8 +53,8 @@ func (l *load) run(ctx context.Context) error {
 	return err
 }
 
-// one begins a connection on the calling thread, which is in the host's namespace. It
-// is finished anywhere: thousands that wait for a dead pod must not be as many threads.
+// one begins a connection on the calling thread, which is in the host's namespace. Any thread can
+// finish it: thousands of connections to a dead pod must not occupy as many threads.
 func (l *load) one(target netip.AddrPort) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -116,7 +116,7 @@ func (a *attempt) finish(connection *os.File, timeout time.Duration) error {
 	return nil
 }
 
-// reason names an error without addresses, so that equal ones count as one.
+// reason describes an error without addresses, so that equal errors count as one.
 func reason(err error) string {
 	var code unix.Errno
 	switch {
@@ -134,7 +134,7 @@ func (l *load) note(a attempt) {
 	l.all = append(l.all, a)
 }
 
-// attempts returns those that have ended.
+// attempts returns the attempts that have ended.
 func (l *load) attempts() []attempt {
 	l.mu.Lock()
 	defer l.mu.Unlock()

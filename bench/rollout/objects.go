@@ -18,8 +18,8 @@ const (
 	reached     = 20 // other Services that client1 connects to
 )
 
-// vip is the load balancer's address of the Service that rolls (0) and of those that
-// client1 connects to.
+// vip is the load balancer's address of the Service that is updated (0), and of the Services to
+// which client1 connects.
 func vip(i int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, byte(10 + i)}) }
 
 // service is a Service with one port.
@@ -31,7 +31,7 @@ func service(name string, vips ...netip.Addr) *corev1.Service {
 
 var web = service("web", vip(0))
 
-// webSlice is the one slice of the Service that rolls, as the pods are now.
+// webSlice is the one slice of the Service that is updated, with the current pods.
 func webSlice(pods []*pod) *discoveryv1.EndpointSlice {
 	var endpoints []discoveryv1.Endpoint
 	for _, p := range pods {
@@ -44,7 +44,7 @@ func webSlice(pods []*pod) *discoveryv1.EndpointSlice {
 
 func nodeOf(host int) string { return fmt.Sprintf("node-%d", host) }
 
-// endpoint is a pod as the EndpointSlice controller describes it (KEP-1672).
+// endpoint is a pod in the form of the EndpointSlice controller (KEP-1672).
 func (p *pod) endpoint() discoveryv1.Endpoint {
 	e := cluster.NewEndpoint(nodeOf(p.host), p.addr)
 	isReady, serving, ending := p.phase == ready, p.phase != starting, p.phase == terminating
@@ -52,8 +52,8 @@ func (p *pod) endpoint() discoveryv1.Endpoint {
 	return e
 }
 
-// others makes the Services that do not change and their slices. Those of the first few
-// have pods, which it returns.
+// others makes the Services that do not change and their slices. The first few have pods, which it
+// returns.
 func others(c *Config, addresses *podAddresses) (objects []cluster.Object, pods []*pod) {
 	for i := range c.Services - 1 {
 		var s *corev1.Service

@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	podHosts = 4 // namespaces that pods are on
+	podHosts = 4 // namespaces that have pods
 	podPort  = 8080
 )
 
-// podNet is what is routed to a host.
+// podNet is the prefix routed to a host.
 func podNet(host int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(host), 0}), 24)
 }
 
-// podAddresses gives out addresses of pods, the hosts in turn.
+// podAddresses allocates addresses of pods, on the hosts in turn.
 type podAddresses struct{ given int }
 
-// maxPods is what podAddresses has: .1 to .254 on each host.
+// maxPods is the number of addresses of podAddresses: .1 to .254 on each host.
 const maxPods = podHosts * 254
 
 func (a *podAddresses) next() *pod {
@@ -35,8 +35,7 @@ func (a *podAddresses) next() *pod {
 	return p
 }
 
-// podServers are the pods that run in a network. start and stop are called by one
-// goroutine.
+// podServers are the pods that run in a network. One goroutine calls start and stop.
 type podServers struct {
 	hosts     []*topo.Host
 	listeners map[netip.Addr]net.Listener
@@ -53,7 +52,7 @@ func newPodServers(n *topo.Net) (*podServers, error) {
 	return s, nil
 }
 
-// start gives a pod its address and serves on it.
+// start adds a pod's address and serves on it.
 func (s *podServers) start(p *pod) error {
 	h := s.hosts[p.host]
 	if err := h.AddAddresses("lo", p.prefix()); err != nil {
@@ -68,7 +67,7 @@ func (s *podServers) start(p *pod) error {
 	return nil
 }
 
-// stop takes a pod's address away, and then its server: nothing answers in between.
+// stop removes a pod's address, and then its server, so that no RST is sent in between.
 func (s *podServers) stop(p *pod) error {
 	err := s.hosts[p.host].RemoveAddresses("lo", p.prefix())
 	p.died = time.Now()
@@ -82,7 +81,7 @@ func (s *podServers) stop(p *pod) error {
 
 func (p *pod) prefix() netip.Prefix { return netip.PrefixFrom(p.addr, p.addr.BitLen()) }
 
-// serve says to every client who it is.
+// serve sends the pod's address to every client.
 func (s *podServers) serve(l net.Listener, addr netip.Addr) {
 	greeting := []byte(addr.String() + "\n")
 	for {

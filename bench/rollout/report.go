@@ -9,22 +9,22 @@ import (
 	"sluice.dev/sluice/test/bed/observer"
 )
 
-// Result is what one system did.
+// Result is the result of one system.
 type Result struct {
 	System string
-	// From the start of the process: the first connection through the gateway that was
-	// answered, and the system's own word.
+	// Times from the start of the process: to the first answered connection through the gateway,
+	// and to the system's own report that it has synced.
 	FirstAnswer  time.Duration
 	FirstSync    time.Duration
 	FirstSyncCPU Processor
 
 	Rolled   time.Duration // first write to last pod dead
-	Observed time.Duration // first write until quiet: the span of all below
+	Observed time.Duration // first write until quiet: the interval of all figures below
 	Writes   int           // of the slice
 
-	Rolling tally // connections to the Service that rolls
+	Rolling tally // connections to the Service that is updated
 	Others  tally
-	// Connections whose first SYN met an old pod, in its grace or after it.
+	// Connections whose first SYN arrived at an old pod, terminating or dead.
 	ToTerminating int
 	ToDead        int
 	LongestStale  time.Duration // after a pod was terminating
@@ -39,12 +39,12 @@ type Result struct {
 // Processor is processor time of the process and of programs that it ran.
 type Processor struct {
 	All time.Duration
-	// Workers is the part of threads pinned to a processor: Sluice's packet workers. The
-	// kernel does kube-proxy's forwarding in nobody's name.
+	// Workers is the time of threads pinned to a processor: Sluice's packet workers. kube-proxy's
+	// forwarding in the kernel belongs to no process.
 	Workers time.Duration
 	Tools   time.Duration // nft, iptables-restore
-	// Waited is how long threads of the process were ready and had no processor, because
-	// clients, pods and other programs had it.
+	// Waited is how long threads of the process were runnable without a processor, because clients,
+	// pods and other programs used it.
 	Waited time.Duration
 }
 

@@ -20,9 +20,9 @@ type Config struct {
 	Systems  []string      // of Systems, one after another
 	Sluice   string        // path of the daemon's binary
 	Services int           // in all
-	Pods     int           // of each Service but the one that rolls
-	Replicas int           // of the one that rolls
-	Rate     int           // connections a second to the Service that rolls
+	Pods     int           // of each Service except the one that is updated
+	Replicas int           // of the one that is updated
+	Rate     int           // connections per second to the Service that is updated
 	Grace    time.Duration // from terminating to dead
 	Timeout  time.Duration // of a client's connection
 	Seed     uint64        // of the pods' start times
@@ -31,12 +31,12 @@ type Config struct {
 }
 
 const (
-	otherRate = 50              // connections a second to other Services
-	startup   = 2 * time.Second // of a pod, until it is ready: half to one and a half of it
-	quietTime = 5 * time.Second // without a connection to an old endpoint: converged
+	otherRate = 50              // connections per second to other Services
+	startup   = 2 * time.Second // of a pod, until it is ready: half to one and a half times this
+	quietTime = 5 * time.Second // time without a connection to an old endpoint: converged
 )
 
-// Defaults is the measurement as it is documented.
+// Defaults returns the documented measurement.
 func Defaults() Config {
 	return Config{
 		Systems: slices.Clone(Systems), Services: 4000, Pods: 6, Replicas: 50, Rate: 200, Grace: time.Second,
@@ -72,7 +72,7 @@ func (c *Config) check() error {
 	return err
 }
 
-// plan is what is the same for all systems.
+// plan is the part that all systems share.
 type plan struct {
 	*Config
 	cluster    *cluster.Cluster
@@ -83,8 +83,8 @@ type plan struct {
 	rollingVIP netip.AddrPort
 }
 
-// Run measures the systems and prints what came out. What could not be measured is an
-// error; that a system does badly is not.
+// Run measures the systems and prints the results. A failed measurement is an error; a bad result
+// is not.
 func Run(ctx context.Context, c Config) (results []*Result, err error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (p *plan) measure(ctx context.Context, name string) (r *Result, err error) 
 	return l.result, nil
 }
 
-// jitter spreads what would otherwise fall together with the seconds of a system.
+// jitter spreads times that would otherwise coincide with the seconds of a system.
 func jitter(seed uint64, most time.Duration) time.Duration {
 	return time.Duration(rand.New(rand.NewPCG(seed, 2)).Int64N(int64(most)))
 }

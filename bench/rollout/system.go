@@ -11,21 +11,21 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// Systems are what can be measured, with what they are called here.
+// Systems are the names of the systems that can be measured.
 var Systems = []string{"sluice", "nftables", "iptables"}
 
-// firstSync bounds what a system may take from its start to its first sync.
+// firstSync is the limit from a system's start to its first sync.
 const firstSync = 5 * time.Minute
 
-// system is what forwards, on a gateway that has not forwarded yet.
+// system is a forwarder on a gateway that has not forwarded before.
 type system interface {
 	PID() int
 	Log() string
 	Close() error
 }
 
-// startSystem returns when the system has done its first sync. A system that was started, or could
-// not be, is returned with an error, too, for its log.
+// startSystem returns after the system's first sync. It also returns a system that was started with
+// an error, for its log.
 func startSystem(ctx context.Context, name string, c *Config, k *cluster.Cluster, gateway *topo.Host) (system, error) {
 	if name != "sluice" {
 		p, err := k.KubeProxy(ctx, cluster.ProxyConfig{Host: gateway, Node: gatewayNode, Mode: name,

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// change makes all changes, on schedule as far as the API server takes them.
+// change makes all changes, on schedule as far as the API server is fast enough.
 func (l *lab) change(ctx context.Context) error {
 	began := time.Now()
 	group, ctx := errgroup.WithContext(ctx)
@@ -31,7 +31,7 @@ func (l *lab) change(ctx context.Context) error {
 	return nil
 }
 
-// onSchedule calls f a number of times a second. What is late is made up for at once.
+// onSchedule calls f rate times per second. It makes late calls up at once.
 func (l *lab) onSchedule(ctx context.Context, rate int, f func(n int) error) error {
 	began := time.Now()
 	for n := range rate * l.Seconds {
@@ -46,7 +46,7 @@ func (l *lab) onSchedule(ctx context.Context, rate int, f func(n int) error) err
 	return nil
 }
 
-// nth is the n-th change of all: every so often of a probed Service.
+// nth is the n-th change: at regular intervals of a probed Service.
 func (l *lab) nth(ctx context.Context, n int) error {
 	share := l.Rate / l.ProbedRate
 	if n%share == 0 {
@@ -55,8 +55,8 @@ func (l *lab) nth(ctx context.Context, n int) error {
 	return l.source.update(ctx, l.nthOther(n))
 }
 
-// nthOther is the n-th change of a Service that is not probed: a slice whose endpoints all move.
-// The Services take turns in an order in which neighbours are far apart.
+// nthOther is the n-th change of a Service that is not probed: a slice in which all endpoints move.
+// The order of the Services keeps neighbours far apart.
 func (c *Config) nthOther(n int) *discoveryv1.EndpointSlice {
 	const stride = 7919 // a prime
 	others := c.Services - c.firstOther()
@@ -66,13 +66,13 @@ func (c *Config) nthOther(n int) *discoveryv1.EndpointSlice {
 // probed sends the next version of a probed Service.
 func (l *lab) probed(ctx context.Context, i int) error {
 	v := l.probes.versions[i]
-	slice := l.probedSlice(i, len(v.sent)) // only we send
+	slice := l.probedSlice(i, len(v.sent)) // no other goroutine sends it
 	v.send(time.Now())
 	return l.source.update(ctx, slice)
 }
 
-// concurrently makes the same changes with a writer for each probed Service, whose
-// versions must be in order, and several for all others.
+// concurrently makes the same changes with a writer for each probed Service, whose versions must be
+// in order, and several for all others.
 func (l *lab) concurrently(ctx context.Context, group *errgroup.Group) {
 	for i := range l.Probed {
 		group.Go(func() error {

@@ -18,7 +18,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// lab is the network and what is measured in it.
+// lab is the network and its measurement.
 type lab struct {
 	*Config
 	result *Result
@@ -30,7 +30,7 @@ type lab struct {
 	udp    *topo.Flows
 }
 
-// build makes everything but the daemon.
+// build makes everything except the daemon.
 func (l *lab) build(ctx context.Context) (err error) {
 	if l.net, err = topo.New(topo.Config{Clients: 2, Backends: 2, Queues: 2}); err != nil {
 		return err
@@ -116,9 +116,9 @@ func (l *lab) start(ctx context.Context) error {
 // metricsURL is of the default of the daemon's metrics.address.
 const metricsURL = "http://127.0.0.1:9470/metrics"
 
-// scrape reads the daemon's metrics, once and last: among this many Services that costs
-// the daemon more than all changes did. Among them is what full tables took to compile,
-// publish and steer by. The first is that of all objects, begun when all lists were read;
+// scrape reads the daemon's metrics, once and last: with this number of Services that costs the
+// daemon more than all changes. The metrics include the times in which full tables were compiled,
+// published and first used. The first is the table of all objects, begun when all lists were read;
 // there are more if addresses of the node came later.
 func (l *lab) scrape(ctx context.Context) error {
 	began := time.Now()
@@ -150,7 +150,7 @@ func metric(text, name string) (float64, error) {
 	return strconv.ParseFloat(value, 64)
 }
 
-// flows of each protocol to the steady Service, that ask again and again.
+// Flows of each protocol to the steady Service, which send requests continuously.
 const (
 	steadyFlows  = 20
 	steadyEvery  = 20 * time.Millisecond
@@ -165,7 +165,7 @@ func (l *lab) steadyFlows(ctx context.Context) (err error) {
 	if l.udp, err = l.net.Clients[1].OpenUDP(ctx, load); err != nil {
 		return err
 	}
-	load.Timeout *= 10 // TCP repeats what is lost, which is seen in its counters
+	load.Timeout *= 10 // TCP retransmits lost segments, which its counters show
 	l.tcp, err = l.net.Clients[1].OpenTCP(ctx, load)
 	return err
 }
@@ -173,7 +173,7 @@ func (l *lab) steadyFlows(ctx context.Context) (err error) {
 // settle is how long traffic runs before the first change and after the last.
 const settle = time.Second
 
-// underLoad makes the changes and compares what was counted before and after.
+// underLoad makes the changes and compares the counters before and after.
 func (l *lab) underLoad(ctx context.Context) error {
 	if err := topo.Pause(ctx, settle); err != nil {
 		return err
@@ -202,7 +202,7 @@ func (l *lab) underLoad(ctx context.Context) error {
 	return l.scrape(ctx)
 }
 
-// reading is what was counted at a moment.
+// reading holds the counters at a time.
 type reading struct {
 	stats  status.StatsView
 	used   observer.Usage
@@ -220,7 +220,7 @@ func (l *lab) reading(ctx context.Context) (r reading, err error) {
 	return r, err
 }
 
-// compare fills in what happened between two readings.
+// compare sets the differences between two readings.
 func (l *lab) compare(before, after reading) {
 	r := l.result
 	used := after.used.Sub(before.used)

@@ -33,7 +33,7 @@ func service(name string, i int, protocols ...corev1.Protocol) *corev1.Service {
 	return s
 }
 
-// Services have the numbers: probed ones first, then the steady one, then all others.
+// Numbers of Services: probed ones first, then the steady one, then all others.
 func (c *Config) steady() int { return c.Probed }
 func (c *Config) firstOther() int {
 	return c.Probed + 1
@@ -66,7 +66,7 @@ func (c *Config) otherSlice(i, version int) *discoveryv1.EndpointSlice {
 	return cluster.NewSlice(c.otherService(i), "x", corev1.IPv4Protocol, endpoints...)
 }
 
-// population is every object that is there at first, without the gateway's Node.
+// population is all initial objects, without the gateway's Node.
 func (c *Config) population(steadyAt ...netip.Addr) (list []cluster.Object) {
 	for i := range c.Probed {
 		list = append(list, c.probedService(i), c.probedSlice(i, 0))

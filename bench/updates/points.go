@@ -7,7 +7,7 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// percentiles are what a curve has points at.
+// percentiles are the percentiles in a curve.
 var percentiles = [...]float64{0, 10, 25, 50, 75, 90, 95, 98, 99, 99.5, 99.9, 99.99, 100}
 
 // curve is the distribution of a sorted list, in milliseconds.
@@ -24,7 +24,7 @@ func curve(sorted []time.Duration) (c [][2]float64) {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// points is the result in the form that reports read. The latencies must be sorted.
+// points is the result in the common format of reports. The latencies must be sorted.
 func (l *lab) points() []results.Point {
 	r := l.result
 	params := map[string]string{

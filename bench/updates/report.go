@@ -9,13 +9,13 @@ import (
 	"sluice.dev/sluice/test/bed/observer"
 )
 
-// Result is what was measured.
+// Result is the result of the measurement.
 type Result struct {
 	Server string
 
-	Started time.Duration // of the daemon, until it forwarded by all objects
-	// FirstTable is what full tables took from all objects read to packets that use them,
-	// FullTables of them together.
+	Started time.Duration // time from the daemon's start until it forwarded by all objects
+	// FirstTable is the total time of the full tables, each from all objects read to packets that
+	// use it; FullTables is their number.
 	FirstTable  time.Duration
 	FullTables  int
 	Services    int
@@ -24,31 +24,31 @@ type Result struct {
 	MemoryFirst observer.Memory
 
 	Changes, ProbedChanges int
-	Changed                time.Duration // how long all changes took to be made
+	Changed                time.Duration // time in which all changes were made
 	Tables                 uint64        // published in that time
-	// Latency is from a change's sending to the first datagram that uses it; Unseen
-	// changes are those no datagram was seen of.
+	// Latency is from sending a change to the first datagram that uses it; Unseen is the number of
+	// changes that no datagram used.
 	Latency     Quantiles
 	Unseen      int
-	ProbesApart Quantiles // rounds of datagrams: the latency contains a part of one gap
+	ProbesApart Quantiles // intervals of datagrams: the latency contains a part of one
 
 	// Another Service's flows meanwhile.
-	Asked, Unanswered int64     // UDP requests, without an answer within a second
-	Answers           Quantiles // from request to answer, UDP: what the data path alone took
+	Asked, Unanswered int64     // UDP requests, and those without an answer within a second
+	Answers           Quantiles // from request to answer, UDP: the time of the data path
 	AskedTCP          int64
-	Repeated          uint64 // TCP segments that the client sent again
+	Repeated          uint64 // TCP segments that the client retransmitted
 	Broken            int
-	// Sluice's counters of all traffic: packets received, dropped by reason; and those
-	// that the sockets' rings had no room for.
+	// Sluice's counters of all traffic: packets received, dropped by reason, and lost because
+	// sockets' rings were full.
 	Received uint64
 	Dropped  map[string]uint64
 	RingLost uint64
 
 	CPU, CPUWorkers time.Duration
-	Waited          time.Duration // of the daemon's threads, all together, for a processor that others used
+	Waited          time.Duration // total time in which the daemon's threads waited for an occupied processor
 	Memory          observer.Memory
 
-	// One scrape of the daemon's metrics, after all else.
+	// One scrape of the daemon's metrics, after everything else.
 	Scrape        time.Duration
 	ScrapeBytes   int
 	MemoryScraped observer.Memory

@@ -17,10 +17,10 @@ type Config struct {
 	Sluice    string // path of the daemon's binary
 	Server    string // of Servers
 	Services  int    // in all
-	Endpoints int    // of each Service but the probed ones
-	Probed    int    // Services that datagrams are sent to, of one endpoint each
+	Endpoints int    // of each Service except the probed ones
+	Probed    int    // Services to which datagrams are sent, of one endpoint each
 	Rate      int    // changes a second, all together
-	// ProbedRate is how many of these are of probed Services.
+	// ProbedRate is the part of Rate that changes probed Services.
 	ProbedRate int
 	Probe      time.Duration // between two datagrams to a Service
 	Seconds    int           // of changes
@@ -30,7 +30,7 @@ type Config struct {
 	Progress   io.Writer
 }
 
-// Defaults is the measurement as it is documented.
+// Defaults returns the documented measurement.
 func Defaults() Config {
 	return Config{
 		Server: Servers[0], Services: 10_000, Endpoints: 10, Probed: 4, Rate: 1000, ProbedRate: 200,
@@ -56,7 +56,7 @@ func (c *Config) check() error {
 	return err
 }
 
-// Run measures and prints what came out.
+// Run measures and prints the results.
 func Run(ctx context.Context, c Config) (r *Result, err error) {
 	if err := c.check(); err != nil {
 		return nil, err

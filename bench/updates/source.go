@@ -16,17 +16,17 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// Servers are the API servers that changes can come from.
+// Servers are the possible API servers.
 var Servers = []string{"memory", "real"}
 
 // source is an API server.
 type source interface {
-	// fill gives it objects, and start lets the gateway reach it.
+	// fill writes objects, and start lets the gateway reach the server.
 	fill(context.Context, []cluster.Object) error
 	start(context.Context, *topo.Host) (kubeconfig string, err error)
 	// update changes a slice. It may be called by any goroutine.
 	update(context.Context, *discoveryv1.EndpointSlice) error
-	// writers is how many changes it should be given at a time to be as quick as it is.
+	// writers is the number of concurrent changes at which the server is fastest.
 	writers() int
 	close() error
 }

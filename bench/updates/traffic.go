@@ -16,7 +16,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// probes send datagrams to the probed Services and see where they arrive.
+// probes send datagrams to the probed Services and record where they arrive.
 type probes struct {
 	versions []*versions
 	tap      *observer.Tap
@@ -24,8 +24,8 @@ type probes struct {
 	apart    []time.Duration // of rounds of datagrams; one goroutine writes it
 }
 
-// newProbes makes the addresses of all versions on the backend, and a socket for them,
-// so that no datagram is answered by an ICMP error. Nobody reads it.
+// newProbes adds the addresses of all versions to the backend, and a socket for them, so that
+// datagrams cause no ICMP errors. Nothing reads the socket.
 func newProbes(services int, gateway, backend *topo.Host) (*probes, error) {
 	p := &probes{}
 	all := netip.MustParsePrefix("10.244.0.0/16")
@@ -41,7 +41,7 @@ func newProbes(services int, gateway, backend *topo.Host) (*probes, error) {
 		p.versions = append(p.versions, &versions{service: i})
 	}
 	p.tap, err = observer.Datagrams(backend, "eth0", podPort, func(packet observer.Packet) {
-		// Other datagrams to this port are for the host's own address.
+		// Other datagrams to this port are to the host's own address.
 		if to := packet.Dst.Addr(); all.Contains(to) && int(to.As4()[2]) < services {
 			p.versions[to.As4()[2]].arrived(packet.At, to)
 		}
@@ -69,7 +69,7 @@ func (p *probes) send(ctx context.Context, client *topo.Host, every time.Duratio
 		rest(time.Until(next))
 		now := time.Now()
 		if next = next.Add(every); next.Before(now) {
-			next = now.Add(every) // late: no burst makes up for it
+			next = now.Add(every) // late: no burst to catch up
 		}
 		p.apart = append(p.apart, now.Sub(last))
 		last = now
@@ -82,12 +82,12 @@ func (p *probes) send(ctx context.Context, client *topo.Host, every time.Duratio
 	return nil
 }
 
-// rest sleeps by a timer of the kernel's: those of Go's runtime are as coarse as
-// epoll_wait, a millisecond.
+// rest sleeps with a kernel timer: the timers of Go's runtime have the resolution of epoll_wait, a
+// millisecond.
 func rest(d time.Duration) {
 	if d > 0 {
 		t := unix.NsecToTimespec(int64(d))
-		_ = unix.Nanosleep(&t, nil) // woken early by a signal is no matter
+		_ = unix.Nanosleep(&t, nil) // a signal may wake it early
 	}
 }
 
@@ -114,7 +114,7 @@ func (p *probes) close() error {
 	return err
 }
 
-// quantiles are of a list, which they sort.
+// quantiles sorts a list and returns its quantiles.
 func quantiles(list []time.Duration) (q Quantiles) {
 	if len(list) == 0 {
 		return q

@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// ring is how many addresses a probed Service's versions have. A version must be seen
-// before half as many later ones are sent.
+// ring is the number of addresses for a probed Service's versions. A version must be seen before
+// half as many later ones are sent.
 const ring = 240
 
-// versions are the versions of one probed Service: when each was sent, and when the
-// first datagram came that was judged by it or a later one.
+// versions are the versions of one probed Service: the time when each was sent, and the time of the
+// first datagram forwarded by it or by a later one.
 type versions struct {
 	service int
 
 	mu   sync.Mutex
-	sent []time.Time // by version; the first is there from the start
-	seen []time.Time // by version, as far as they were
+	sent []time.Time // by version; the first exists from the start
+	seen []time.Time // by version, up to the newest seen
 }
 
-// address is where packets go that are judged by a version.
+// address is the destination of packets forwarded by a version.
 func address(service, version int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 244, byte(service), byte(1 + version%ring)})
 }
 
-// send notes that the next version is being sent, and returns it.
+// send records that the next version is being sent, and returns it.
 func (v *versions) send(now time.Time) (version int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -33,7 +33,7 @@ func (v *versions) send(now time.Time) (version int) {
 	return len(v.sent) - 1
 }
 
-// arrived notes a datagram. One by an older version than seen so far was overtaken.
+// arrived records a datagram. It ignores a datagram by an older version than the newest seen.
 func (v *versions) arrived(at time.Time, to netip.Addr) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -48,7 +48,8 @@ func (v *versions) arrived(at time.Time, to netip.Addr) {
 	}
 }
 
-// latencies are the times from sending to seeing, and how many versions were never seen.
+// latencies returns the times from sending to seeing, and the number of versions that were never
+// seen.
 func (v *versions) latencies() (list []time.Duration, unseen int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"sluice.dev/sluice/bench/results"
 )
 
-// TestPipelineBefore runs the program as a user does, with itself as the older build: in short turns,
-// in whole runs for a scenario without turns, and against a build that does not support turns.
+// TestPipelineBefore runs the program as a user does, with itself as the older build: in short
+// turns, in whole runs for a scenario without turns, and against a build that has no turns.
 func TestPipelineBefore(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "sluice-bench")

@@ -106,8 +106,8 @@ func (o *clusterOptions) install(ctx context.Context, c *single.Cluster) error {
 	return nil
 }
 
-// environment returns shell variables with which to reach the cluster: from the machine, and from the
-// client's namespace, which is outside of the cluster and has the gateway as its router.
+// environment returns shell variables with which to reach the cluster: from the machine, and from
+// the client's namespace, which is outside of the cluster and has the gateway as its router.
 func environment(c *single.Cluster) (string, error) {
 	inClient, err := c.KubeconfigIn(c.Client0)
 	if err != nil {

@@ -62,7 +62,7 @@ func l2fwdCommand() *cobra.Command {
 	f.StringVar((*string)(&c.Waiting), "waiting", "",
 		"how to wait for packets, as the gateway's setting: dedicated or shared (default shared)")
 	f.BoolVar(&own, "i-own-this-network", false,
-		"permit taking all packets of interfaces of the machine's own namespace, and of those with a default route")
+		"permit taking all packets of interfaces in the machine's own namespace or with a default route")
 	for _, name := range []string{"in", "out", "next-in", "next-out"} {
 		_ = command.MarkFlagRequired(name)
 	}

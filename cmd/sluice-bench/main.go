@@ -48,9 +48,9 @@ func exitStatus(err error) int {
 	return 1
 }
 
-// whileRead returns a context that ends when the reader of this program's output, a pager or head, is
-// gone: by default SIGPIPE would end the program without removing its networks. Broken connections
-// also raise SIGPIPE, so after each signal it checks whether the output has a reader.
+// whileRead returns a context that ends when the reader of this program's output, a pager or head,
+// is gone: by default SIGPIPE would end the program without removing its networks. Broken
+// connections also raise SIGPIPE, so after each signal it checks whether the output has a reader.
 func whileRead(ctx context.Context) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	broken := make(chan os.Signal, 1)
@@ -108,8 +108,8 @@ func rootCommand() *cobra.Command {
 	return root
 }
 
-// canWrite returns an error if the command has the flag and the file that it names cannot be written.
-// It creates no file.
+// canWrite returns an error if the command has the flag and the file that it names cannot be
+// written. It creates no file.
 func canWrite(c *cobra.Command, flag string) error {
 	f := c.Flags().Lookup(flag)
 	if f == nil || f.Value.Type() != "string" || f.Value.String() == "" {

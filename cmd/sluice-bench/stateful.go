@@ -58,7 +58,7 @@ func statefulCommand() *cobra.Command {
 		"the router to which clients send; they then connect to the profile's vip")
 	f.StringVar(&c.ServerGateway, "server-gateway", "", "the router to which servers send")
 	f.BoolVar(&c.IOwnThisNetwork, "i-own-this-network", false,
-		"permit interfaces of the machine's own namespace, and those with a default route")
+		"permit interfaces in the machine's own namespace or with a default route")
 	f.BoolVar(&c.IPv6, "ipv6", false, "convert the profile's addresses to IPv6")
 	f.DurationVar(&c.Duration, "duration", 0, "instead of the profile's")
 	f.Float64Var(&c.CPS, "cps", c.CPS,

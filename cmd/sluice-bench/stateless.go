@@ -49,7 +49,7 @@ func (s *statelessFlags) register(c *cobra.Command) {
 	f.IntVar(&x.Tx.Burst, "burst", 64, "maximum number of packets sent at once")
 	f.BoolVar(&x.Tx.Spin, "spin", false, "do not sleep between bursts")
 	f.BoolVar(&x.Tx.OwnNetwork, "i-own-this-network", false,
-		"permit sending on interfaces of the machine's own namespace, and those with a default route")
+		"permit sending on interfaces in the machine's own namespace or with a default route")
 	f.StringVar(&s.e.JSON, "json", "", "save the figures in this file, which sluice-bench report reads")
 }
 

@@ -90,8 +90,8 @@ func vmRunCommand() *cobra.Command {
 		},
 	}
 	f := command.Flags()
-	f.StringVar(&kernel, "kernel", "trixie-backports", "suite with the (newest) kernel to use: "+strings.Join(vm.Kernels,
-		", "))
+	f.StringVar(&kernel, "kernel", "trixie-backports",
+		"suite whose newest kernel to use: "+strings.Join(vm.Kernels, ", "))
 	f.StringArrayVar(&pairs, "pair", nil,
 		"NAME=MODEL: a NIC, connected to NAME-peer; models: igb, virtio-net, e1000e, e1000, vmxnet3")
 	f.StringArrayVar(&nics, "nic", nil, "NAME=MODEL@HUB: a NIC on a wire with all other NICs of the same HUB")
