@@ -133,6 +133,11 @@ var rules = []rule{
 		But: []string{"gateway/boottime", "gateway/steering", "gateway/nodeconfig", "gateway/seed"},
 		Why: "an answer is made of what the caller passes, so that one without a gateway comes from the same code"},
 
+	{From: "gateway/group", Never: and(outside, "fastpath", "flowtable", "xdpprog", "golang.org/x", "k8s.io",
+		"github.com"),
+		Why: "which copies and ports a gateway keeps follows from messages and times that the caller gives: a model " +
+			"explores every order of them"},
+
 	{From: "announce", Never: and(programs, "fastpath", "flowtable", "nat", "xdpprog", "bench", "test",
 		"github.com/cilium"), But: []string{"allocate/pools", "host/nodename"},
 		Why: "the announcer is another process than the gateway, and knows of it what its pulse says"},
@@ -172,7 +177,7 @@ var rules = []rule{
 		Why: "the clientset registers every API there is (21 MB of program), informers keep every object twice; " +
 			"control/k8s needs three kinds"},
 	{From: "cmd/sluice", Never: []string{"bench", "test", "github.com/asavie/xdp", "github.com/google/gopacket",
-		"control/k8s/k8stest", "control/controltest"},
+		"control/k8s/k8stest", "control/controltest", "gateway/group/model"},
 		Why: "the laboratory is not in the production binary"},
 	{From: "cmd/sluice-controller", Never: and(programs, "fastpath", "flowtable", "nat", "xdpprog", "bench", "test",
 		"github.com/cilium", "github.com/vishvananda", "github.com/asavie/xdp"),
