@@ -134,7 +134,7 @@ var rules = []rule{
 		Why: "an answer is made of what the caller passes, so that one without a gateway comes from the same code"},
 
 	{From: "gateway/group", Never: and(outside, "fastpath", "flowtable", "xdpprog", "golang.org/x", "k8s.io",
-		"github.com"),
+		"github.com"), But: []string{"flowtable/conn"},
 		Why: "which copies and ports a gateway keeps follows from messages and times that the caller gives: a model " +
 			"explores every order of them"},
 

@@ -1,6 +1,10 @@
 package model
 
-import "hash/maphash"
+import (
+	"hash/maphash"
+
+	"sluice.dev/sluice/gateway/group"
+)
 
 // Greatest sizes of handshakeModel.
 const (
@@ -260,32 +264,44 @@ func (m *handshakeModel) letterArrives(s *handshakeState, g, o int, to *steps[ha
 	to.add(t, text, uint8(o), uint8(g))
 }
 
-// recordArrives decides between gateway g's record and gateway o's own (oneWins, leftStays,
-// firstStays). A flow whose backend has not answered was told to nobody, and ends for any record.
+// recordArrives decides between gateway g's record and the flow that gateway o has (group.Resolve).
 func (m *handshakeModel) recordArrives(t *handshakeState, g, o int, try uint8) string {
 	at := &t.gateways[o]
-	own := at.own
-	if own > waiting && !m.follows(leftStays) {
-		own = waiting
-	}
-	switch {
-	case own != noFlow && !m.follows(oneWins):
+	if at.own != noFlow && !m.follows(oneWins) {
 		t.tell(o, one(g), letter{appliedNote, try})
 		return "gateway # acknowledges the record of gateway #, and keeps its own flow"
-	case own > waiting, own == waiting && o < g:
+	}
+	third := at.copyOf != 0 && int(at.copyOf) != g+1
+	if !m.follows(firstStays) {
+		third = third && int(at.copyOf) < g+1
+	}
+	text := "gateway # applies the record of gateway #"
+	switch group.Resolve(m.opening(at.own), o < g, third) {
+	case group.Refuse:
 		t.tell(o, one(g), letter{refusedNote, try})
 		return "gateway # refuses the record of gateway #, and keeps its own flow"
-	case own != noFlow:
-		t.endOwn(o)
-		at.copyOf = uint8(g) + 1
-		t.tell(o, one(g), letter{appliedNote, try})
-		return "gateway # ends its own flow, and applies the record of gateway #"
-	case at.copyOf != 0 && int(at.copyOf) != g+1 && (m.follows(firstStays) || int(at.copyOf) < g+1):
+	case group.Ignore:
 		return "gateway # has a copy already, and does not apply the record of gateway #"
+	case group.YieldAndApply:
+		t.endOwn(o)
+		text = "gateway # ends its own flow, and applies the record of gateway #"
 	}
 	at.copyOf = uint8(g) + 1
 	t.tell(o, one(g), letter{appliedNote, try})
-	return "gateway # applies the record of gateway #"
+	return text
+}
+
+// opening returns the state of a flow as group.Resolve takes it (leftStays).
+func (m *handshakeModel) opening(own opening) group.Opening {
+	switch {
+	case own == noFlow:
+		return group.NoFlow
+	case own == asked:
+		return group.Asked
+	case own > waiting && m.follows(leftStays):
+		return group.Left
+	}
+	return group.Answered
 }
 
 // endOwn ends a gateway's own flow: the backend gets an RST, and the others hear of the end.

@@ -6,8 +6,8 @@ import "fmt"
 //
 //  1. Its gateway does not end the flow.
 //  2. If its SYN-ACK left protected: a living gateway has the record.
-//  3. ... and none forwards its segments to another backend, or answers them with RST. A gateway may
-//     drop them silently, because the client repeats them.
+//  3. ... and none forwards its segments to another backend, or answers them with RST. A gateway
+//     may drop them silently, because the client repeats them.
 //  4. ... and when nothing is under way, all gateways that the connection's gateway reaches, or
 //     reached when it died, have the record: none drops the segments for ever.
 func (m *handshakeModel) violation(s *handshakeState) string {

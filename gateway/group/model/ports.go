@@ -1,6 +1,10 @@
 package model
 
-import "hash/maphash"
+import (
+	"hash/maphash"
+
+	"sluice.dev/sluice/gateway/group"
+)
 
 // Greatest sizes. The arrays of a state have these lengths; bounds says how much of them is used.
 const (
@@ -59,22 +63,13 @@ type held struct {
 	slot uint8 // of the flow that has ended
 }
 
-// addressState says which ports of a source address may be taken. It is on the owner's disk.
-type addressState uint8
-
-const (
-	spare  addressState = iota // no member has a record of it
-	open                       // new flows get its ports, except taken and held ones
-	closed                     // the owner has lost its memory of flows at this address
-)
-
 // owner is the gateway that alone takes ports of its two source addresses.
 type owner struct {
 	alive     bool
 	complete  bool // it knows all flows of its addresses that a member has
 	slots     [maxSlots]slot
 	held      [maxPorts]held
-	addresses [addresses]addressState
+	addresses group.Addresses // on the owner's disk
 }
 
 // view says how far the owner has got with a member.
@@ -82,6 +77,7 @@ type view uint8
 
 const (
 	out     view = iota // no stream; not waited for
+	unheard             // the owner has just started, and the member may be in step with the process before: waited for
 	sending             // All was sent; not waited for
 	waited              // AllDone was sent: a SYN-ACK waits for the member's acknowledgement
 	inStep              // AllDone was acknowledged
@@ -159,7 +155,7 @@ type portState struct {
 // initial returns the state with all members in step, without flows, and the first address open.
 func (m *portModel) initial() (s portState) {
 	s.owner.alive, s.owner.complete = true, true
-	s.owner.addresses[0] = open
+	s.owner.addresses = group.FirstAddresses()
 	for i := range m.members {
 		s.members[i] = member{
 			alive: true, leased: true, resets: true, stream: true, view: inStep, said: true, reached: true,

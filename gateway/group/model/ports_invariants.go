@@ -1,9 +1,13 @@
 package model
 
-import "fmt"
+import (
+	"fmt"
 
-// add appends a state after two consequences of the event: closed addresses are used again when they
-// may be, and flows that exist while all members are in step are protected.
+	"sluice.dev/sluice/gateway/group"
+)
+
+// add appends a state after two consequences of the event: closed addresses are used again when
+// they may be, and flows that exist while all members are in step are protected.
 func (m *portModel) add(to *steps[portState], t portState, text string, args ...uint8) {
 	m.useAddresses(&t)
 	if m.settled(&t) {
@@ -42,7 +46,8 @@ func (m *portModel) settled(s *portState) bool {
 //  1. No living gateway has a record of another client than the backend's connection at that port.
 //  2. A protected connection, after one failure at most: a living gateway has its record, and none
 //     answers its segments with RST.
-//  3. When all members are in step and nothing is under way, no port is held and an address is open.
+//  3. When all members are in step and nothing is under way, no port is held, and an address is
+//     open.
 func (m *portModel) violation(s *portState) string {
 	for port := range m.portCount() {
 		c := &s.backend[port]
@@ -68,7 +73,7 @@ func (m *portModel) violation(s *portState) string {
 		}
 	}
 	for _, a := range s.owner.addresses {
-		if a == open {
+		if a == group.Open {
 			return ""
 		}
 	}

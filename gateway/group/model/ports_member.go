@@ -5,7 +5,7 @@ package model
 // stream ends with that.
 func (m *portModel) memberConnects(s *portState, i int, to *steps[portState]) {
 	p := &s.members[i]
-	if !s.owner.alive || !p.alive || p.view != out && p.stream {
+	if !s.owner.alive || !p.alive || p.view >= sending && p.stream {
 		return
 	}
 	t := *s
@@ -110,7 +110,7 @@ func (p *member) clear(slot uint8, old bool) {
 // answers unknown segments with silence, and keeps its copies (keepCopies).
 func (m *portModel) memberLeaseEnds(s *portState, i int, to *steps[portState]) {
 	p := &s.members[i]
-	if !p.leased || s.owner.alive && p.view != out && p.stream {
+	if !p.leased || s.owner.alive && p.view >= sending && p.stream {
 		return
 	}
 	t := *s
@@ -168,7 +168,7 @@ func (m *portModel) streamBreaks(s *portState, i int, to *steps[portState]) {
 	t := *s
 	t.members[i].breakStream()
 	switch {
-	case !s.owner.alive || p.view == out:
+	case !s.owner.alive || p.view < sending:
 		m.add(to, t, "member # notices that the owner's stream has ended", uint8(i))
 	case m.mayFail(s):
 		m.fail(&t)

@@ -1,5 +1,7 @@
 package model
 
+import "sluice.dev/sluice/gateway/group"
+
 // newFlow: a client's SYN makes a flow at a free port of an open address. A held port is not free
 // (holdPort).
 func (m *portModel) newFlow(s *portState, to *steps[portState]) {
@@ -7,7 +9,7 @@ func (m *portModel) newFlow(s *portState, to *steps[portState]) {
 		return
 	}
 	for port := range m.portCount() {
-		if s.owner.addresses[m.address(port)] != open || s.owner.held[port].by != 0 || s.owner.slotOf(port) >= 0 {
+		if s.owner.addresses[m.address(port)] != group.Open || s.owner.held[port].by != 0 || s.owner.slotOf(port) >= 0 {
 			continue
 		}
 		client := s.newClient()
@@ -51,7 +53,7 @@ func (m *portModel) synAckLeaves(s *portState, to *steps[portState]) {
 // was sent (waitForJoiner).
 func (m *portModel) waitedFor(s *portState) (wanted set) {
 	for i := range m.members {
-		if v := s.members[i].view; v == inStep || v == waited && m.follows(waitForJoiner) {
+		if v := s.members[i].view; v == inStep || v == unheard || v == waited && m.follows(waitForJoiner) {
 			wanted.add(i)
 		}
 	}
@@ -83,7 +85,7 @@ func (m *portModel) flowEnds(s *portState, to *steps[portState]) {
 	}
 }
 
-// reachable returns the members with a stream.
+// reachable returns the members that the owner does not take for out of step.
 func (m *portModel) reachable(s *portState) (r set) {
 	for i := range m.members {
 		if s.members[i].view != out {
@@ -93,12 +95,12 @@ func (m *portModel) reachable(s *portState) (r set) {
 	return r
 }
 
-// ownerSends: the owner compares its slots with its notes about the member, and sends one difference
-// as it is now. Without a difference it sends AllDone, and that it is complete. So an AllDone follows
-// the records of all flows whose SYN-ACK left while the member was not waited for.
+// ownerSends: the owner compares its slots with its notes about the member, and sends one
+// difference as it is now. Without a difference it sends AllDone, and that it is complete. So an
+// AllDone follows the records of all flows whose SYN-ACK left while the member was not waited for.
 func (m *portModel) ownerSends(s *portState, i int, to *steps[portState]) {
 	p := &s.members[i]
-	if !s.owner.alive || p.view == out || !p.stream || int(p.length) >= m.queue {
+	if !s.owner.alive || p.view < sending || !p.stream || int(p.length) >= m.queue {
 		return
 	}
 	same := true
@@ -145,7 +147,7 @@ func (p *member) send(msg message) {
 // ownerHears: the owner gets the acknowledgement of the first message that the member has applied.
 func (m *portModel) ownerHears(s *portState, i int, to *steps[portState]) {
 	p := &s.members[i]
-	if !s.owner.alive || p.view == out || !p.stream || p.applied == 0 {
+	if !s.owner.alive || p.view < sending || !p.stream || p.applied == 0 {
 		return
 	}
 	t := *s
@@ -205,11 +207,12 @@ func (m *portModel) release(t *portState, i int, msg message) {
 	}
 }
 
-// ownerStopsWaiting: the stream is broken, and the member's lease has run out (waitForLease): from
-// now on the member answers unknown segments with silence, so that a SYN-ACK need not wait for it.
+// ownerStopsWaiting: the stream is broken, or the owner has just started, and the member's lease
+// has run out (waitForLease): from now on the member answers unknown segments with silence, so that
+// a SYN-ACK need not wait for it.
 func (m *portModel) ownerStopsWaiting(s *portState, i int, to *steps[portState]) {
 	p := &s.members[i]
-	if !s.owner.alive || p.view == out || p.stream || p.leased && m.follows(waitForLease) {
+	if !s.owner.alive || p.view == out || p.view >= sending && p.stream || p.leased && m.follows(waitForLease) {
 		return
 	}
 	t := *s
@@ -275,55 +278,36 @@ func (m *portModel) loseMemory(t *portState) {
 			p.copies[k].old = p.copies[k].client != 0
 		}
 	}
-	if !m.follows(useSpare) {
-		return
-	}
-	opened := false
-	for a := range t.owner.addresses {
-		switch {
-		case t.owner.addresses[a] == open:
-			t.owner.addresses[a] = closed
-		case t.owner.addresses[a] == spare && !opened:
-			t.owner.addresses[a], opened = open, true
-		}
+	if m.follows(useSpare) {
+		t.owner.addresses.MemoryLost()
 	}
 }
 
-// ownerStarts: the process starts again. It makes no flow before the leases have run out that its
-// predecessor knew of (waitForLease).
+// ownerStarts: the process starts again. It does not know which members are in step with its
+// predecessor, so it waits for all of them until their leases must have run out (waitForLease).
 func (m *portModel) ownerStarts(s *portState, to *steps[portState]) {
 	if s.owner.alive {
 		return
 	}
-	for i := range m.members {
-		if s.members[i].leased && m.follows(waitForLease) {
-			return
-		}
-	}
 	t := *s
 	t.owner.alive = true
+	for i := range m.members {
+		t.members[i].view = unheard
+	}
 	m.add(to, t, "the owner starts")
 }
 
-// useAddresses opens closed addresses once the owner is complete: one if none is open, and as spare
-// only an address of which no member can have a record (cleanSpare).
+// useAddresses: closed addresses are used again once the owner is complete, as a spare only if no
+// member can have a record of a flow there (cleanSpare).
 func (m *portModel) useAddresses(t *portState) {
 	if !t.owner.complete {
 		return
 	}
-	anyOpen := false
-	for _, a := range t.owner.addresses {
-		anyOpen = anyOpen || a == open
+	var inUse [addresses]bool
+	for a := range inUse {
+		inUse[a] = m.inUse(t, a) && m.follows(cleanSpare)
 	}
-	for a := range t.owner.addresses {
-		switch {
-		case t.owner.addresses[a] != closed:
-		case !anyOpen:
-			t.owner.addresses[a], anyOpen = open, true
-		case !m.inUse(t, a) || !m.follows(cleanSpare):
-			t.owner.addresses[a] = spare
-		}
-	}
+	t.owner.addresses.AllReached(inUse)
 }
 
 // inUse reports whether a port of an address has a flow or is held.

@@ -5,7 +5,7 @@ package model
 type rule uint8
 
 const (
-	everyRule rule = iota // no rule is taken out
+	_ rule = iota // no rule is taken out
 
 	// Ports.
 	holdPort      // a port of an ended flow stays taken while a member may have the flow's record

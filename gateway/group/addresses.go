@@ -1,0 +1,49 @@
+package group
+
+// AddressState says whether new flows get ports of a source address.
+type AddressState uint8
+
+const (
+	// Spare: no member has a record of a flow at the address.
+	Spare AddressState = iota
+	// Open: new flows get its ports, except those in use and held.
+	Open
+	// Closed: this gateway does not know all flows at the address that members have.
+	Closed
+)
+
+// Addresses are the states of an owner's two source addresses of a family. They are written to the
+// disk before a flow is made by them.
+type Addresses [2]AddressState
+
+// FirstAddresses are the states in a new group.
+func FirstAddresses() Addresses { return Addresses{Open, Spare} }
+
+// MemoryLost closes the open address, and opens the spare one, if there is one.
+func (a *Addresses) MemoryLost() {
+	opened := false
+	for i := range a {
+		switch {
+		case a[i] == Open:
+			a[i] = Closed
+		case a[i] == Spare && !opened:
+			a[i], opened = Open, true
+		}
+	}
+}
+
+// AllReached notes that the owner has taken back its flows from all members. It opens an address if
+// none is open. A closed address becomes a spare only if no port of it is in use or held: the next
+// loss of memory opens it, and forgets which ports are.
+func (a *Addresses) AllReached(inUse [2]bool) {
+	open := a[0] == Open || a[1] == Open
+	for i := range a {
+		switch {
+		case a[i] != Closed:
+		case !open:
+			a[i], open = Open, true
+		case !inUse[i]:
+			a[i] = Spare
+		}
+	}
+}

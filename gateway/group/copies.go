@@ -1,0 +1,122 @@
+package group
+
+import "sluice.dev/sluice/nat/header"
+
+// Store is a member's flow table, as Copies changes it.
+type Store interface {
+	// Put makes the flow of a copy, or changes it. It returns false if it has no room, or if
+	// another flow of the client must stay.
+	Put(r *Record) bool
+	// Remove ends the flow of a copy.
+	Remove(reply header.Tuple)
+}
+
+// Copies are the records of one owner that a member has, beside its flow table. They stay while the
+// owner is not heard.
+//
+// Invariant: bySlot and byReply have the same copies, because a table has one flow for each reply
+// tuple.
+type Copies struct {
+	store    Store
+	bySlot   map[slotKey]header.Tuple
+	byReply  map[header.Tuple]copied
+	present  uint64 // incarnation of the owner that sends on the stream
+	pass     uint64 // counts All; a copy whose pass is lower was not repeated since
+	inStep   bool
+	complete bool
+}
+
+// slotKey is a slot, as an incarnation of the owner numbers its slots.
+type slotKey struct {
+	incarnation uint64
+	slot        uint32
+}
+
+type copied struct {
+	slotKey
+	pass uint64
+}
+
+// NewCopies returns the copies of an owner of whom the member has none.
+func NewCopies(s Store) *Copies {
+	return &Copies{store: s, bySlot: map[slotKey]header.Tuple{}, byReply: map[header.Tuple]copied{}}
+}
+
+// Connected notes that a new stream of an incarnation of the owner replaces the stream before: the
+// member is out of step. It returns the reply tuples of copies of earlier incarnations, which the
+// owner takes back.
+func (c *Copies) Connected(incarnation uint64) (earlier []header.Tuple) {
+	c.Lost()
+	c.present = incarnation
+	for reply, k := range c.byReply {
+		if k.incarnation != incarnation {
+			earlier = append(earlier, reply)
+		}
+	}
+	return earlier
+}
+
+// Lost notes that the lease has run out: the member is out of step, and keeps its copies.
+func (c *Copies) Lost() { c.inStep, c.complete = false, false }
+
+// InStep reports whether the member has all that the owner sent, as far as its lease holds.
+func (c *Copies) InStep() bool { return c.inStep }
+
+// MayReset reports whether the member may answer segments of unknown connections with RST, as far
+// as this owner goes and its lease holds.
+func (c *Copies) MayReset() bool { return c.inStep && c.complete }
+
+// Apply applies the next message of the stream. It returns false for a record that the flow table
+// refused: then there is no copy.
+func (c *Copies) Apply(msg *Message) (ok bool) {
+	key := slotKey{c.present, msg.Slot}
+	switch msg.Kind {
+	case All:
+		c.pass++
+	case Set:
+		return c.set(key, &msg.Record)
+	case Clear:
+		if reply, found := c.bySlot[key]; found {
+			c.remove(reply)
+		}
+	case AllDone:
+		for reply, k := range c.byReply {
+			if k.pass < c.pass {
+				c.remove(reply)
+			}
+		}
+		c.inStep = true
+	case Complete:
+		c.complete = true
+	}
+	return true
+}
+
+// set makes or changes a copy. It replaces a copy of the slot with another port, and the copy of
+// the port that an earlier incarnation made.
+func (c *Copies) set(key slotKey, r *Record) bool {
+	if reply, found := c.bySlot[key]; found && reply != r.Reply {
+		c.remove(reply)
+	}
+	if k, found := c.byReply[r.Reply]; found && k.slotKey != key {
+		delete(c.bySlot, k.slotKey)
+	}
+	c.bySlot[key], c.byReply[r.Reply] = r.Reply, copied{key, c.pass}
+	if !c.store.Put(r) {
+		c.remove(r.Reply)
+		return false
+	}
+	return true
+}
+
+func (c *Copies) remove(reply header.Tuple) {
+	c.Ended(reply)
+	c.store.Remove(reply)
+}
+
+// Ended notes that the flow table has ended the flow of a copy, as the keeper of its source
+// address.
+func (c *Copies) Ended(reply header.Tuple) {
+	delete(c.bySlot, c.byReply[reply].slotKey)
+	delete(c.byReply, reply)
+}

@@ -1,0 +1,69 @@
+package group
+
+import (
+	"slices"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// Held reports whether a port is held: a new flow must not get this reply tuple.
+func (l *Ledger) Held(reply header.Tuple) bool { return l.held[reply] != nil }
+
+// HeldPorts returns the number of held ports.
+func (l *Ledger) HeldPorts() int { return len(l.held) }
+
+func (l *Ledger) hold(h *held) {
+	l.held[h.reply] = h
+	l.heldSlots[h.slot] = append(l.heldSlots[h.slot], h)
+}
+
+// released handles the acknowledgement of a message about a slot. The message was sent after the
+// end of a held flow if the slot had a later generation then, or the same one and no flow.
+func (l *Ledger) released(m Member, s sent) {
+	for _, h := range slices.Clone(l.heldSlots[s.slot]) { // free removes from it
+		after := int16(s.generation-h.generation) > 0 || s.generation == h.generation && s.kind == Clear
+		if !after {
+			continue
+		}
+		h.told.remove(m)
+		if l.peers[m].view == InStep {
+			l.free(h, m)
+		}
+	}
+}
+
+// resynchronised handles the acknowledgement of AllDone: the member has removed all records that it
+// was not sent on this stream.
+func (l *Ledger) resynchronised(m Member) {
+	for _, h := range l.held {
+		if !h.told.Has(m) {
+			l.free(h, m)
+		}
+	}
+}
+
+// free notes that a member does not have the record of an ended flow.
+func (l *Ledger) free(h *held, m Member) {
+	h.by.remove(m)
+	if h.by != 0 {
+		return
+	}
+	delete(l.held, h.reply)
+	others := slices.DeleteFunc(l.heldSlots[h.slot], func(o *held) bool { return o == h })
+	if len(others) == 0 {
+		delete(l.heldSlots, h.slot)
+		return
+	}
+	l.heldSlots[h.slot] = others
+}
+
+// Removed notes that a member was removed from the group for good: nothing is held for it.
+func (l *Ledger) Removed(m Member) {
+	l.everybody.remove(m)
+	for _, h := range l.held {
+		l.free(h, m)
+	}
+	for i := range l.slots {
+		l.slots[i].may.remove(m)
+	}
+}

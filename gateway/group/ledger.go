@@ -1,0 +1,134 @@
+package group
+
+import "sluice.dev/sluice/nat/header"
+
+// View says how far an owner has got with a member.
+type View uint8
+
+const (
+	// Out: there is no stream, and no SYN-ACK waits for the member.
+	Out View = iota
+	// Unheard: this process has just started, and the member may be in step with the process
+	// before. SYN-ACKs wait for it until Lost or Connected is called.
+	Unheard
+	// Sending: the member gets all records. No SYN-ACK waits for it.
+	Sending
+	// Waited: AllDone was sent. SYN-ACKs wait for the member, because it is in step as soon as it
+	// reads AllDone.
+	Waited
+	// InStep: the member has acknowledged AllDone.
+	InStep
+)
+
+// Ledger is an owner's notes about the copies of its flows. Slots are below a bound that New gets.
+//
+// Invariant: a port of which a member may have a record is in use or held.
+type Ledger struct {
+	everybody Members
+	complete  bool // all flows of the own source addresses are known
+	slots     []slotNotes
+	peers     [MaxMembers]peer
+	held      map[header.Tuple]*held // by reply tuple
+	heldSlots map[uint32][]*held
+	window    int
+}
+
+// slotNotes are the notes about one record: 8 bytes.
+type slotNotes struct {
+	generation uint16 // counts the flows of the slot
+	live       bool
+	may        Members // may have the flow's record
+	told       Members // were sent it on their present stream
+	acked      Members // have acknowledged it on their present stream
+	refused    Members // have no room for it, or another flow of the client
+	changed    Members // have to be told the present record
+}
+
+// held is the port of an ended flow.
+type held struct {
+	reply      header.Tuple
+	slot       uint32
+	generation uint16
+	by         Members // may have the record
+	told       Members // were sent it on their present stream, and have not acknowledged the end
+}
+
+// peer is the stream to a member.
+type peer struct {
+	view     View
+	reached  bool // its records of earlier incarnations were taken back
+	begun    bool // All was sent
+	said     bool // Complete was sent
+	next     uint32
+	changes  queue[uint32] // slots with the member's bit in changed, each once
+	unacked  queue[sent]
+	lastSeq  uint64 // of the last message sent
+	firstSeq uint64 // of unacked's first message
+}
+
+// sent is a message that is not acknowledged.
+type sent struct {
+	kind       Kind
+	slot       uint32
+	generation uint16
+}
+
+// Config are the sizes of a Ledger.
+type Config struct {
+	Members Members // that shall have copies
+	Slots   uint32  // number of records of the flow table
+	Window  int     // messages that may be sent to a member before one is acknowledged; 0 is DefaultWindow
+}
+
+// DefaultWindow bounds the memory of a stream to a member that reads slowly: 12 bytes a message.
+const DefaultWindow = 1 << 16
+
+// NewLedger returns the ledger of an owner that has no flows. complete says that no member can have
+// a record of its source addresses, as in a new group; otherwise the ledger is complete once all
+// members were reached.
+func NewLedger(c Config, complete bool) *Ledger {
+	if c.Window == 0 {
+		c.Window = DefaultWindow
+	}
+	l := &Ledger{
+		everybody: c.Members, complete: complete, slots: make([]slotNotes, c.Slots), window: c.Window,
+		held: map[header.Tuple]*held{}, heldSlots: map[uint32][]*held{},
+	}
+	for m := range Member(MaxMembers) {
+		if c.Members.Has(m) {
+			l.peers[m].view = Unheard
+		}
+	}
+	return l
+}
+
+// Begin notes a flow that the owner made, or took back, in a slot that has none.
+func (l *Ledger) Begin(slot uint32) {
+	n := &l.slots[slot]
+	*n = slotNotes{generation: n.generation + 1, live: true, changed: n.changed}
+	l.Changed(slot)
+}
+
+// Changed notes that the record of a slot has changed.
+func (l *Ledger) Changed(slot uint32) {
+	n := &l.slots[slot]
+	for m := range Member(MaxMembers) {
+		p := &l.peers[m]
+		if p.view < Sending || n.changed.Has(m) || p.view == Sending && slot >= p.next {
+			continue // the walk over all slots reads it
+		}
+		n.changed.add(m)
+		p.changes.push(slot)
+	}
+}
+
+// End notes that the flow of a slot has ended; reply is its reply tuple. The slot may have another
+// flow at once. The port is held as long as a member may have the record.
+func (l *Ledger) End(slot uint32, reply header.Tuple) {
+	n := &l.slots[slot]
+	if n.may != 0 {
+		l.hold(&held{reply: reply, slot: slot, generation: n.generation, by: n.may, told: n.told})
+	}
+	*n = slotNotes{generation: n.generation, changed: n.changed}
+	l.Changed(slot)
+}

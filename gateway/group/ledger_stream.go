@@ -1,0 +1,224 @@
+package group
+
+import (
+	"slices"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// Connected notes that a member has accepted a new stream, and so takes itself for out of step. The
+// caller must have given the records that the member has of earlier incarnations to TakeBack
+// before.
+func (l *Ledger) Connected(m Member) {
+	l.Lost(m)
+	p := &l.peers[m]
+	p.view, p.reached = Sending, true
+	for i := range l.slots {
+		n := &l.slots[i]
+		n.told.remove(m)
+		n.acked.remove(m)
+		n.refused.remove(m)
+	}
+	for _, h := range l.held {
+		h.told.remove(m)
+	}
+	reached := Members(0)
+	for i := range l.peers {
+		if l.peers[i].reached {
+			reached.add(Member(i))
+		}
+	}
+	l.complete = l.complete || reached&l.everybody == l.everybody
+}
+
+// Complete reports whether the owner knows all flows of its source addresses that members have.
+func (l *Ledger) Complete() bool { return l.complete }
+
+// View returns how far the owner has got with a member.
+func (l *Ledger) View(m Member) View { return l.peers[m].view }
+
+// Settled reports whether all members are in step and every message is acknowledged.
+func (l *Ledger) Settled() bool {
+	for m := range Member(MaxMembers) {
+		p := &l.peers[m]
+		due := p.unacked.len() > 0 || p.changes.len() > 0 || p.said != l.complete
+		if l.everybody.Has(m) && (p.view != InStep || due) {
+			return false
+		}
+	}
+	return true
+}
+
+// Lost notes that no SYN-ACK has to wait for a member any more. Its stream must be closed, and its
+// lease must have run out (OwnerLease).
+func (l *Ledger) Lost(m Member) {
+	p := &l.peers[m]
+	for slot, ok := p.changes.pop(); ok; slot, ok = p.changes.pop() {
+		l.slots[slot].changed.remove(m)
+	}
+	*p = peer{reached: p.reached, changes: p.changes}
+}
+
+// TakeBack notes that a member has the record of a flow that this owner has in a slot, or whose
+// port is held. It returns false if the owner has no flow with this reply tuple: then the caller
+// makes one, and calls Begin and TakeBack for its slot.
+func (l *Ledger) TakeBack(m Member, slot uint32, live bool, reply header.Tuple) bool {
+	if h := l.held[reply]; h != nil {
+		h.by.add(m)
+		return true
+	}
+	if live {
+		l.slots[slot].may.add(m)
+	}
+	return live
+}
+
+// Recovered notes that a flow was in the table when this process started: any member may have it.
+func (l *Ledger) Recovered(slot uint32) {
+	l.Begin(slot)
+	l.slots[slot].may = l.everybody
+}
+
+// RecoveredHeld notes a port that the process before held: any member may have the flow's record.
+func (l *Ledger) RecoveredHeld(slot uint32, reply header.Tuple) {
+	l.hold(&held{reply: reply, slot: slot, by: l.everybody})
+}
+
+// Send appends the messages to send to a member now, max of them at most. read returns the record
+// of a slot as it is now, and whether the slot has a flow: Begin and End must have been called for
+// it.
+func (l *Ledger) Send(m Member, read func(slot uint32) (Record, bool), to []Message, max int) []Message {
+	p := &l.peers[m]
+	for ; max > 0 && p.view >= Sending && p.unacked.len() < l.window; max-- {
+		msg, ok := l.message(m, read)
+		if !ok {
+			break
+		}
+		p.lastSeq++
+		msg.Seq = p.lastSeq
+		if p.unacked.len() == 0 {
+			p.firstSeq = msg.Seq
+		}
+		p.unacked.push(sent{msg.Kind, msg.Slot, l.generationOf(&msg)})
+		to = append(to, msg)
+	}
+	return to
+}
+
+func (l *Ledger) generationOf(msg *Message) uint16 {
+	if msg.Kind != Set && msg.Kind != Clear {
+		return 0
+	}
+	return l.slots[msg.Slot].generation
+}
+
+// message returns the next message to a member: All, the records of all slots, then changes, and
+// when there are none AllDone and Complete. So AllDone follows the records of all flows whose
+// SYN-ACK did not wait for this member.
+func (l *Ledger) message(m Member, read func(slot uint32) (Record, bool)) (msg Message, ok bool) {
+	p := &l.peers[m]
+	if !p.begun {
+		p.begun = true
+		return Message{Kind: All}, true
+	}
+	for p.view == Sending && p.next < uint32(len(l.slots)) {
+		slot := p.next
+		p.next++
+		if l.slots[slot].live {
+			return l.about(m, slot, read), true
+		}
+	}
+	if slot, found := p.changes.pop(); found {
+		l.slots[slot].changed.remove(m)
+		return l.about(m, slot, read), true
+	}
+	switch {
+	case p.view == Sending:
+		p.view = Waited
+		return Message{Kind: AllDone}, true
+	case l.complete && !p.said:
+		p.said = true
+		return Message{Kind: Complete}, true
+	}
+	return Message{}, false
+}
+
+// about returns the message about a slot as it is now.
+func (l *Ledger) about(m Member, slot uint32, read func(slot uint32) (Record, bool)) Message {
+	n := &l.slots[slot]
+	n.acked.remove(m)
+	n.refused.remove(m)
+	record, live := read(slot)
+	if !live || !n.live {
+		return Message{Kind: Clear, Slot: slot}
+	}
+	n.may.add(m)
+	n.told.add(m)
+	return Message{Kind: Set, Slot: slot, Record: record}
+}
+
+// Applied notes that a member has applied all messages up to a Seq, except those of the Seqs in
+// refused, whose records it does not have.
+func (l *Ledger) Applied(m Member, seq uint64, refused []uint64) {
+	p := &l.peers[m]
+	for p.unacked.len() > 0 && p.firstSeq <= seq {
+		s, _ := p.unacked.pop()
+		p.firstSeq++
+		switch s.kind {
+		case Set:
+			n := &l.slots[s.slot]
+			switch {
+			case !n.live || n.generation != s.generation:
+			case slices.Contains(refused, p.firstSeq-1):
+				n.refused.add(m)
+			default:
+				n.acked.add(m)
+			}
+			l.released(m, s)
+		case Clear:
+			l.released(m, s)
+		case AllDone:
+			p.view = InStep
+			l.resynchronised(m)
+		}
+	}
+}
+
+// Verdict says whether the SYN-ACK of a flow may leave.
+type Verdict uint8
+
+const (
+	// Wait: a member in step has not acknowledged the record.
+	Wait Verdict = iota
+	// Protected: all members in step have acknowledged it, one at least.
+	Protected
+	// NoMember: no member is in step, so the flow is unprotected.
+	NoMember
+	// RefusedByMember: a member in step does not have the record, so the flow is unprotected.
+	RefusedByMember
+)
+
+// Verdict returns the verdict about the flow of a slot. The caller does not ask for longer than 2
+// ms.
+func (l *Ledger) Verdict(slot uint32) Verdict {
+	n, waited := &l.slots[slot], l.waited()
+	switch {
+	case waited == 0:
+		return NoMember
+	case n.refused&waited != 0:
+		return RefusedByMember
+	case n.acked&waited == waited:
+		return Protected
+	}
+	return Wait
+}
+
+// waited returns the members whose acknowledgement a SYN-ACK waits for.
+func (l *Ledger) waited() (w Members) {
+	for i := range l.peers {
+		if v := l.peers[i].view; v >= Waited || v == Unheard {
+			w.add(Member(i))
+		}
+	}
+	return w
+}

@@ -1,0 +1,259 @@
+package group
+
+import (
+	"slices"
+	"testing"
+
+	"sluice.dev/sluice/nat/header"
+)
+
+// pairing is a ledger with one member, and the member's copies in a table that may be full.
+type pairing struct {
+	*Ledger
+	copies *Copies
+	table  map[header.Tuple]Record
+	full   bool
+	flows  map[uint32]Record // of the owner
+}
+
+func (p *pairing) Put(r *Record) bool {
+	if p.full {
+		return false
+	}
+	p.table[r.Reply] = *r
+	return true
+}
+
+func (p *pairing) Remove(reply header.Tuple) { delete(p.table, reply) }
+
+func newPairing(window int) *pairing {
+	p := &pairing{
+		Ledger: NewLedger(Config{Members: One(0), Slots: 8, Window: window}, true),
+		table:  map[header.Tuple]Record{}, flows: map[uint32]Record{},
+	}
+	p.copies = NewCopies(p)
+	p.copies.Connected(1)
+	p.Connected(0)
+	return p
+}
+
+func (p *pairing) begin(slot uint32, client, port uint16) {
+	p.flows[slot] = Record{Client: header.Tuple{SrcPort: client}, Reply: replyOf(port)}
+	p.Begin(slot)
+}
+
+func (p *pairing) end(slot uint32) {
+	reply := p.flows[slot].Reply
+	delete(p.flows, slot)
+	p.End(slot, reply)
+}
+
+// exchange sends, applies and acknowledges until there is nothing to send, and returns the
+// messages.
+func (p *pairing) exchange() (all []Message) {
+	for {
+		msgs := p.Send(0, func(slot uint32) (Record, bool) { r, ok := p.flows[slot]; return r, ok }, nil, 100)
+		if len(msgs) == 0 {
+			return all
+		}
+		var refused []uint64
+		for i := range msgs {
+			if !p.copies.Apply(&msgs[i]) {
+				refused = append(refused, msgs[i].Seq)
+			}
+		}
+		all = append(all, msgs...)
+		p.Applied(0, msgs[len(msgs)-1].Seq, refused)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	p := newPairing(0)
+	p.begin(1, 100, 1)
+	if v := p.Verdict(1); v != NoMember {
+		t.Errorf("before AllDone the verdict is %d, want NoMember", v)
+	}
+	p.exchange()
+	if v := p.Verdict(1); v != Protected {
+		t.Errorf("after the acknowledgement the verdict is %d, want Protected", v)
+	}
+	p.begin(2, 200, 2)
+	if v := p.Verdict(2); v != Wait {
+		t.Errorf("before the acknowledgement the verdict is %d, want Wait", v)
+	}
+	p.full = true
+	p.exchange()
+	if v := p.Verdict(2); v != RefusedByMember {
+		t.Errorf("with a full table the verdict is %d, want RefusedByMember", v)
+	}
+	if len(p.table) != 1 || !p.copies.InStep() || !p.copies.MayReset() {
+		t.Errorf("the member has %d copies, in step %t", len(p.table), p.copies.InStep())
+	}
+	p.Lost(0)
+	if v := p.Verdict(1); v != NoMember {
+		t.Errorf("without a member the verdict is %d, want NoMember", v)
+	}
+}
+
+// TestStateNotEvents: the changes of a slot between two calls of Send are one message.
+func TestStateNotEvents(t *testing.T) {
+	p := newPairing(0)
+	p.exchange()
+	for client := range uint16(100) {
+		p.begin(3, client, client%2)
+		p.Changed(3)
+		p.end(3)
+	}
+	p.begin(3, 777, 1)
+	if p.HeldPorts() != 0 {
+		t.Errorf("%d ports are held that no member was told", p.HeldPorts())
+	}
+	msgs := p.exchange()
+	if len(msgs) != 1 || msgs[0].Kind != Set || p.table[replyOf(1)].Client.SrcPort != 777 {
+		t.Errorf("messages %+v, copies %v: want one, for the last client", msgs, p.table)
+	}
+}
+
+// TestWindow: a member that acknowledges nothing costs Window messages.
+func TestWindow(t *testing.T) {
+	p := newPairing(2)
+	for slot := range uint32(8) {
+		p.begin(slot, 1, uint16(slot))
+	}
+	read := func(slot uint32) (Record, bool) { return p.flows[slot], true }
+	if n := len(p.Send(0, read, nil, 100)); n != 2 {
+		t.Errorf("%d messages were sent, want 2", n)
+	}
+	p.exchange()
+	p.Applied(0, 2, nil)
+	p.exchange()
+	if !p.Settled() {
+		t.Error("not all was sent after the acknowledgement")
+	}
+}
+
+// TestRemoved: a member that was removed for good holds no port.
+func TestRemoved(t *testing.T) {
+	p := newPairing(0)
+	p.begin(1, 100, 1)
+	p.exchange()
+	p.Lost(0)
+	p.end(1)
+	if !p.Held(replyOf(1)) {
+		t.Error("the port is not held for the lost member")
+	}
+	p.Removed(0)
+	if p.Held(replyOf(1)) {
+		t.Error("the port is held for a removed member")
+	}
+}
+
+// TestLeases: the member's side of a lease ends before the owner's, whatever their clocks show.
+func TestLeases(t *testing.T) {
+	const ahead = int64(1e12) // of the owner's clock before the member's
+	var m MemberLease
+	var o OwnerLease
+	sent := int64(5e9)
+	arrived := sent + 40e6
+	o.Heard(arrived + ahead)
+	m.Heard(sent)
+	for now := sent; now < sent+2*LeaseNanos; now += 1e6 {
+		if m.Holds(now) && o.Ended(now+ahead) {
+			t.Fatalf("%d ms after the message the owner's side has ended, the member's has not", (now-sent)/1e6)
+		}
+	}
+	if m.Holds(sent+LeaseNanos) || !o.Ended(arrived+ahead+LeaseNanos+driftNanos) {
+		t.Error("a side of the lease does not end")
+	}
+}
+
+// TestReleasedByLastMessage: the acknowledgement of a Clear that was sent before a flow began does
+// not free the flow's port.
+func TestReleasedByLastMessage(t *testing.T) {
+	p := newPairing(0)
+	p.begin(0, 100, 1)
+	p.exchange()
+	last := p.peers[0].lastSeq
+	read := func(slot uint32) (Record, bool) { r, ok := p.flows[slot]; return r, ok }
+	p.end(0)
+	p.Send(0, read, nil, 1) // Clear, last+1
+	p.begin(0, 200, 2)
+	p.Send(0, read, nil, 1) // Set, last+2
+	p.end(0)
+	for _, c := range []struct {
+		seq  uint64
+		held bool
+	}{{last + 1, true}, {last + 2, true}, {last + 3, false}} {
+		p.Send(0, read, nil, 1)
+		p.Applied(0, c.seq, nil)
+		if p.Held(replyOf(2)) != c.held || p.Held(replyOf(1)) {
+			t.Errorf("after message %d: port 2 held %t, want %t", c.seq, p.Held(replyOf(2)), c.held)
+		}
+	}
+}
+
+// TestReleasedAfterAllDone: a copy of an earlier incarnation is removed at AllDone. Its port is
+// held until then, even if the slot has another flow, which the member has acknowledged.
+func TestReleasedAfterAllDone(t *testing.T) {
+	p := newPairing(0)
+	p.begin(1, 100, 1)
+	p.exchange()
+
+	p.Ledger = NewLedger(Config{Members: One(0), Slots: 8}, false)
+	delete(p.flows, 1)
+	earlier := p.copies.Connected(2)
+	if len(earlier) != 1 || p.TakeBack(0, 0, false, earlier[0]) {
+		t.Fatalf("earlier copies %v, want one, which the owner does not know", earlier)
+	}
+	p.begin(0, 100, 1)
+	p.TakeBack(0, 0, true, earlier[0])
+	p.Connected(0)
+	p.end(0)
+	p.begin(0, 200, 2)
+	read := func(slot uint32) (Record, bool) { r, ok := p.flows[slot]; return r, ok }
+	msgs := p.Send(0, read, nil, 2)
+	for i := range msgs {
+		p.copies.Apply(&msgs[i])
+	}
+	p.Applied(0, 2, nil)
+	if !p.Held(replyOf(1)) || len(p.table) != 2 {
+		t.Errorf("before AllDone: held %t, %d copies, want held, 2", p.Held(replyOf(1)), len(p.table))
+	}
+	p.exchange()
+	if p.Held(replyOf(1)) || len(p.table) != 1 || !p.Complete() {
+		t.Errorf("after AllDone: held %t, %d copies, want not held, 1", p.Held(replyOf(1)), len(p.table))
+	}
+}
+
+// TestJoiner: a SYN-ACK waits for a member that was sent AllDone, before it is acknowledged.
+// Complete is sent when the owner has reached all members.
+func TestJoiner(t *testing.T) {
+	l := NewLedger(Config{Members: One(0) | One(1), Slots: 8}, false)
+	live := map[uint32]bool{3: true}
+	read := func(slot uint32) (Record, bool) { return Record{}, live[slot] }
+	kinds := func(m Member) (k []Kind) {
+		for _, msg := range l.Send(m, read, nil, 100) {
+			k = append(k, msg.Kind)
+		}
+		return k
+	}
+	l.Begin(3)
+	if v := l.Verdict(3); v != Wait {
+		t.Errorf("before the leases have run out the verdict is %d, want Wait", v)
+	}
+	l.Lost(1)
+	l.Connected(0)
+	if v := l.Verdict(3); v != NoMember {
+		t.Errorf("before AllDone is sent the verdict is %d, want NoMember", v)
+	}
+	if got, want := kinds(0), []Kind{All, Set, AllDone}; !slices.Equal(got, want) {
+		t.Errorf("messages %v, want %v", got, want)
+	}
+	if v := l.Verdict(3); v != Wait {
+		t.Errorf("after AllDone is sent the verdict is %d, want Wait", v)
+	}
+	l.Connected(1)
+	if got, want := kinds(0), []Kind{Complete}; !slices.Equal(got, want) {
+		t.Errorf("messages %v after all members were reached, want %v", got, want)
+	}
+}

@@ -1,0 +1,41 @@
+package group
+
+import (
+	"sluice.dev/sluice/flowtable/conn"
+	"sluice.dev/sluice/nat/header"
+)
+
+// Record is a flow as its owner sends it: all that a member needs to translate both directions.
+type Record struct {
+	Client header.Tuple // packets from the client
+	Reply  header.Tuple // packets from the backend; its destination is the owner's source address
+	State  conn.State
+	ISN    uint32 // the backend's initial sequence number, in SynRecv
+}
+
+// Kind is the kind of a message from an owner to a member.
+type Kind uint8
+
+const (
+	// All is the first message of a stream. The member marks all copies of the owner as stale.
+	All Kind = iota + 1
+	// Set has the record of a slot.
+	Set
+	// Clear says that a slot has no flow.
+	Clear
+	// AllDone ends the records that exist. The member removes copies that are stale still, and is
+	// in step.
+	AllDone
+	// Complete says that the owner knows all flows of its source addresses that a member has. From
+	// then on a member in step may answer segments of unknown connections with RST.
+	Complete
+)
+
+// Message is one message of an owner's stream. The first one has Seq 1, and each next one has the
+// next number.
+type Message struct {
+	Kind   Kind
+	Slot   uint32 // of Set and Clear
+	Seq    uint64
+	Record Record // of Set
+}
