@@ -67,8 +67,9 @@ type result struct {
 
 // explore visits the states of a machine breadth-first, up to limit states, and stops at the first
 // violation. So the trace of a violation is one of the shortest. Visited states are remembered by a
-// hash of 64 bits: among 10 million states two have the same hash, so that one of them is not
-// visited, with a probability of 3 in 1,000,000.
+// hash of 64 bits (Wolper and Leroy, Reliable Hashing without Collision Detection, CAV 1993): among
+// 10 million states two have the same hash, so that one of them is not visited, with a probability
+// of 3 in 1,000,000.
 func explore[S comparable](m machine[S], limit int) result {
 	seed := maphash.MakeSeed()
 	start := m.initial()
