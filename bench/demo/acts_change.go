@@ -174,7 +174,7 @@ func (d *demo) crash(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, _, _, _ = probe.Finish() // those of the outage are lost
+	_, _, _, _ = probe.Finish() // datagrams of the outage are lost
 	d.p.Say("killed; the process was gone after %d ms and was started again at once, pid %d",
 		dead.Sub(killed).Milliseconds(), d.gw.PID())
 	within := max(d.bound(restartWithin), restartsOfFirst*d.started)
