@@ -7,7 +7,7 @@ type Store interface {
 	// Put makes the flow of a copy, or changes it. It returns false if it has no room, or if
 	// another flow of the client must stay.
 	Put(r *Record) bool
-	// Remove ends the flow of a copy.
+	// Remove ends the flow of a copy, if the table has one. It must not end any other flow.
 	Remove(reply header.Tuple)
 }
 
@@ -24,6 +24,7 @@ type Copies struct {
 	pass     uint64 // counts All; a copy whose pass is lower was not repeated since
 	inStep   bool
 	complete bool
+	lapsed   bool // the lease of the stream has run out: its AllDone comes too late
 }
 
 // slotKey is a slot, as an incarnation of the owner numbers its slots.
@@ -46,7 +47,7 @@ func NewCopies(s Store) *Copies {
 // member is out of step. It returns the reply tuples of copies of earlier incarnations, which the
 // owner takes back.
 func (c *Copies) Connected(incarnation uint64) (earlier []header.Tuple) {
-	c.Lost()
+	c.inStep, c.complete, c.lapsed = false, false, false
 	c.present = incarnation
 	for reply, k := range c.byReply {
 		if k.incarnation != incarnation {
@@ -56,8 +57,9 @@ func (c *Copies) Connected(incarnation uint64) (earlier []header.Tuple) {
 	return earlier
 }
 
-// Lost notes that the lease has run out: the member is out of step, and keeps its copies.
-func (c *Copies) Lost() { c.inStep, c.complete = false, false }
+// Lost notes that the lease has run out: the member is out of step until the next stream, and keeps
+// its copies.
+func (c *Copies) Lost() { c.inStep, c.complete, c.lapsed = false, false, true }
 
 // InStep reports whether the member has all that the owner sent, as far as its lease holds.
 func (c *Copies) InStep() bool { return c.inStep }
@@ -85,7 +87,7 @@ func (c *Copies) Apply(msg *Message) (ok bool) {
 				c.remove(reply)
 			}
 		}
-		c.inStep = true
+		c.inStep = !c.lapsed
 	case Complete:
 		c.complete = true
 	}

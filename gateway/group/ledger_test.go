@@ -148,6 +148,23 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
+// TestLateAllDone: an AllDone that is read after the lease has run out does not bring the member in
+// step; the next stream does.
+func TestLateAllDone(t *testing.T) {
+	p := newPairing(0)
+	p.copies.Lost()
+	p.exchange()
+	if p.copies.InStep() || p.copies.MayReset() {
+		t.Error("the member is in step after its lease has run out")
+	}
+	p.copies.Connected(1)
+	p.Connected(0)
+	p.exchange()
+	if !p.copies.InStep() || !p.copies.MayReset() {
+		t.Error("the member is out of step on its next stream")
+	}
+}
+
 // TestLeases: the member's side of a lease ends before the owner's, whatever their clocks show.
 func TestLeases(t *testing.T) {
 	const ahead = int64(1e12) // of the owner's clock before the member's

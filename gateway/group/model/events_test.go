@@ -6,6 +6,7 @@ var (
 		"client # gets port # and slot #",
 		"member # applies All",
 		"member # applies AllDone and is in step",
+		"member # applies AllDone, and is out of step because its lease has run out",
 		"member # applies client # in slot #",
 		"member # clears slot #",
 		"member # connects, the owner takes back its flows and sends All",

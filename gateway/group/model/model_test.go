@@ -43,8 +43,8 @@ var portBounds = []struct {
 		bounds{members: 1, slots: 2, ports: [addresses]int{1, 1}, queue: 2, failures: -1}},
 	{"one member, two ports at one address, two failures", false,
 		bounds{members: 1, slots: 2, ports: [addresses]int{2, 0}, queue: 2, failures: 2}},
-	{"two members, one port, one failure", false,
-		bounds{members: 2, slots: 1, ports: [addresses]int{1, 0}, queue: 2, failures: 1}},
+	{"two members, one port, two failures", false,
+		bounds{members: 2, slots: 1, ports: [addresses]int{1, 0}, queue: 2, failures: 2}},
 	{"one member, two ports at one address, any number of failures", true,
 		bounds{members: 1, slots: 2, ports: [addresses]int{2, 0}, queue: 3, failures: -1}},
 	{"one member, two ports and one, three failures", true,
@@ -143,6 +143,7 @@ func TestPortRules(t *testing.T) {
 		{"a member answers with RST before the owner is complete", sayComplete, pair, "LOST", 16},
 		{"the SYN-ACK does not wait for the copy", waitForCopy, single, "LOST", 2},
 		{"the owner stops waiting before the lease has run out", waitForLease, pair, "LOST", 7},
+		{"an AllDone after the lease brings a member in step", leaseOfStream, pair, "LOST", 21},
 		{"the owner does not wait for a member that joins", waitForJoiner, pair, "LOST", 13},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -117,6 +117,7 @@ type member struct {
 	leased  bool // the member takes itself for in step: it applied AllDone, and its lease has not run out
 	resets  bool // the owner has said that it is complete: the member answers unknown segments with RST
 	stream  bool // messages on their way arrive
+	lapsed  bool // the lease of the stream has run out: its AllDone does not bring the member in step any more
 	old     bool // the stream is of an incarnation of the owner that has lost its memory
 	queue   [maxQueue]message
 	length  uint8

@@ -55,7 +55,7 @@ func (m *portModel) takeBack(t *portState, i int) {
 // breakStream discards the messages that are not applied, and the acknowledgements that are not
 // heard.
 func (p *member) breakStream() {
-	p.stream, p.old = false, false
+	p.stream, p.lapsed, p.old = false, false, false
 	p.queue, p.length, p.applied = [maxQueue]message{}, 0, 0
 }
 
@@ -89,7 +89,10 @@ func (m *portModel) memberApplies(s *portState, i int, to *steps[portState]) {
 				q.copies[k] = copied{}
 			}
 		}
-		q.leased = true
+		if q.leased = !q.lapsed || !m.follows(leaseOfStream); !q.leased {
+			m.add(to, t, "member # applies AllDone, and is out of step because its lease has run out", uint8(i))
+			return
+		}
 		m.add(to, t, "member # applies AllDone and is in step", uint8(i))
 	case completeTold:
 		q.resets = true
@@ -110,12 +113,12 @@ func (p *member) clear(slot uint8, old bool) {
 // answers unknown segments with silence, and keeps its copies (keepCopies).
 func (m *portModel) memberLeaseEnds(s *portState, i int, to *steps[portState]) {
 	p := &s.members[i]
-	if !p.leased || s.owner.alive && p.view >= sending && p.stream {
+	if !p.holdsLease() || s.owner.alive && p.view >= sending && p.stream {
 		return
 	}
 	t := *s
 	q := &t.members[i]
-	q.leased, q.resets = false, false
+	q.leased, q.resets, q.lapsed = false, false, q.stream
 	if !m.follows(keepCopies) {
 		q.copies = [maxPorts]copied{}
 	}

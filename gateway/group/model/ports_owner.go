@@ -212,13 +212,17 @@ func (m *portModel) release(t *portState, i int, msg message) {
 // a SYN-ACK need not wait for it.
 func (m *portModel) ownerStopsWaiting(s *portState, i int, to *steps[portState]) {
 	p := &s.members[i]
-	if !s.owner.alive || p.view == out || p.view >= sending && p.stream || p.leased && m.follows(waitForLease) {
+	if !s.owner.alive || p.view == out || p.view >= sending && p.stream || p.holdsLease() && m.follows(waitForLease) {
 		return
 	}
 	t := *s
 	t.members[i].forgetStream()
 	m.add(to, t, "the owner takes member # for out of step", uint8(i))
 }
+
+// holdsLease reports whether the member is in step, or AllDone may still bring it in step: a member
+// that reads an old AllDone after its lease has run out stays out of step.
+func (p *member) holdsLease() bool { return p.leased || p.stream && !p.lapsed }
 
 // forgetStream clears the owner's notes about the member, except whether its copies were taken
 // back.

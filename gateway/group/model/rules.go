@@ -20,6 +20,7 @@ const (
 	sayComplete   // a member answers with RST only if the owner has told that it took back its flows from all
 	waitForCopy   // the SYN-ACK waits until every member in step has acknowledged the record
 	waitForLease  // the owner stops waiting for a member only after the member's lease has run out
+	leaseOfStream // AllDone brings a member in step only while the lease of its stream holds
 	waitForJoiner // the owner waits for a joining member from the moment that it sends AllDone
 
 	// Handshakes.
