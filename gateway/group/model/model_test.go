@@ -30,10 +30,11 @@ func runs(t *testing.T) int {
 	return n
 }
 
-// noLimit is above the number of states of any exploration here.
-const noLimit = 1 << 30
+// mostStates bounds the memory of an exploration to some 3 GB. Only large ones reach it: these then
+// visit the states that are nearest to the initial one.
+const mostStates = 20_000_000
 
-// portBounds are explored completely; large ones only if runsVariable is set.
+// portBounds are explored completely; large ones only if runsVariable is set, and up to mostStates.
 var portBounds = []struct {
 	name  string
 	large bool
@@ -61,8 +62,8 @@ func TestPorts(t *testing.T) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
-			r := explore(&portModel{bounds: c.bounds}, noLimit)
-			report(t, r)
+			r := explore(&portModel{bounds: c.bounds}, mostStates)
+			report(t, r, c.large)
 			maps.Copy(taken, r.taken)
 		})
 	}
@@ -85,8 +86,8 @@ func TestHandshakes(t *testing.T) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
-			r := explore(&c.m, noLimit)
-			report(t, r)
+			r := explore(&c.m, mostStates)
+			report(t, r, c.large)
 			maps.Copy(taken, r.taken)
 		})
 	}
@@ -94,12 +95,12 @@ func TestHandshakes(t *testing.T) {
 }
 
 // report fails for a violation, and logs how much was explored.
-func report(t *testing.T, r result) {
+func report(t *testing.T, r result, large bool) {
 	t.Helper()
-	if r.violation != "" || !r.complete {
+	if r.violation != "" || !r.complete && !large {
 		t.Errorf("after %d states: %s\n%s", r.states, r.violation, numbered(r.trace))
 	}
-	t.Logf("%d states, up to %d events from the initial one, no violation", r.states, r.depth)
+	t.Logf("%d states, complete %t, up to %d events from the initial one", r.states, r.complete, r.depth)
 }
 
 func numbered(trace []string) string {
@@ -147,7 +148,7 @@ func TestPortRules(t *testing.T) {
 		{"the owner does not wait for a member that joins", waitForJoiner, pair, "LOST", 13},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			fails(t, explore(&portModel{c.bounds, c.without}, noLimit), c.broken, c.steps)
+			fails(t, explore(&portModel{c.bounds, c.without}, mostStates), c.broken, c.steps)
 		})
 	}
 }
@@ -169,7 +170,7 @@ func TestHandshakeRules(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := handshakeModel{gateways: c.gateways, syns: 2, failures: c.failures, without: c.without}
-			fails(t, explore(&m, noLimit), c.broken, c.steps)
+			fails(t, explore(&m, mostStates), c.broken, c.steps)
 		})
 	}
 }
@@ -210,11 +211,11 @@ func TestRandom(t *testing.T) {
 // TestExplore: the explorer finds the shortest way to a violation, and no violation where there is
 // none.
 func TestExplore(t *testing.T) {
-	r := explore[int](counter{broken: 5}, noLimit)
+	r := explore[int](counter{broken: 5}, mostStates)
 	if want := []string{"add 1", "add 1", "double to 4", "add 1", "BROKEN: 5"}; !slices.Equal(r.trace, want) {
 		t.Errorf("trace %q, want %q", r.trace, want)
 	}
-	if r := explore[int](counter{broken: -1}, noLimit); r.states != 100 || !r.complete || r.violation != "" {
+	if r := explore[int](counter{broken: -1}, mostStates); r.states != 100 || !r.complete || r.violation != "" {
 		t.Errorf("%+v, want 100 states, complete", r)
 	}
 	if r := explore[int](counter{broken: -1}, 50); r.complete || r.states < 50 {
