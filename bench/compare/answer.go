@@ -18,8 +18,7 @@ import (
 // have none; for them the gateway's interface gets a program that passes every packet.
 func (s *stage) answering(x *subject, use func() error) (err error) {
 	if kindHasTwins(x.kind.base()) {
-		pass, err := attach(x.place.gateway, backDev, asm.Instructions{
-			asm.Mov.Imm(asm.R0, xdpPass).WithSymbol("pass_all"), asm.Return()})
+		pass, err := attach(x.place.gateway, backDev, passAll)
 		if err != nil {
 			return err
 		}
@@ -32,6 +31,9 @@ func (s *stage) answering(x *subject, use func() error) (err error) {
 	defer func() { err = errors.Join(err, program.Close()) }()
 	return use()
 }
+
+// passAll gives every packet to the kernel.
+var passAll = asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass).WithSymbol("pass_all"), asm.Return()}
 
 // attach attaches a program to a host's interface.
 func attach(h *topo.Host, name string, list asm.Instructions) (p *xdp.Program, err error) {

@@ -117,6 +117,7 @@ func (c *comparison) pairs() (list []bothBuilds) {
 				value, ""})
 		}
 	}
+	list = append(list, c.bulkPairs(own, old)...)
 	for _, load := range loads {
 		if l, o := own.latency[load], old.latency[load]; l != nil && o != nil {
 			delays("load", strconv.Itoa(load), l.percentiles, o.percentiles)

@@ -101,6 +101,9 @@ func TestSystemsForward(t *testing.T) {
 			case withOptions:
 				c.Options = "waiting: shared"
 			}
+			if k.base() == withOffloads {
+				t.Skip("TestRunBulk has it: the generator's packets have checksums and are short")
+			}
 			s := openStage(t, c)
 			var net *topo.Net
 			err := s.with(t.Context(), k, func(ctx context.Context, x *subject) error {

@@ -47,8 +47,10 @@ type Config struct {
 	// BothWays makes the server answer each packet: rates then count answers that reach the client,
 	// each translated twice, and latencies are round trips.
 	BothWays bool
-	Trials   bool   // print for each trial of the search how many packets were lost, and where
-	JSON     string // file for a results.Run; none if empty
+	// Bulk measures TCP connections that carry as much as they can (bulk.go), and nothing else.
+	Bulk   bool
+	Trials bool   // print for each trial of the search how many packets were lost, and where
+	JSON   string // file for a results.Run; none if empty
 
 	// Before is the binary of an older daemon, or its directory. It becomes system sluice-before,
 	// measured beside sluice.
@@ -88,18 +90,27 @@ func (c *Config) check() error {
 	if err := c.checkBefore(); err != nil {
 		return err
 	}
+	if c.Bulk && len(c.Systems) == 0 {
+		c.Systems = slices.Clone(bulkSystems)
+	}
 	if c.Quick {
 		c.quicken()
 	}
 	if len(c.Systems) == 0 {
 		c.Systems = defaultSystems(!c.many())
 	}
+	if err := c.checkBulk(); err != nil {
+		return err
+	}
 	if err := c.checkOptions(); err != nil {
 		return err
 	}
 	if c.Rows == nil {
 		c.Rows = StandardSenders()
-		if c.Quick || c.Before != "" || c.atRates() {
+		switch {
+		case c.Bulk:
+			c.Rows = []Senders{c.Rows[0], c.Rows[2]}
+		case c.Quick || c.Before != "" || c.atRates():
 			c.Rows = []Senders{twoQueues()}
 		}
 	}

@@ -109,6 +109,15 @@
 // them answered, also if the measured traffic goes one way. kube-proxy masquerades with one address
 // and is left out.
 //
+// # Bulk transfers
+//
+// With Config.Bulk the client and the server have TCP connections with each other, one and then
+// eight, in each direction. Both ends are threads of the benchmark that block in system calls; they
+// may run on any CPU. The figures are bytes received per second, processor time of the whole
+// machine per byte, and segments sent again. Offloads are off, except for nftables-offloads, whose
+// interfaces have the kernel's defaults for a veth: there a packet of 64 KiB crosses the gateway as
+// one packet. A wire carries no such packets; some NICs merge packets into them (GRO).
+//
 // # Read before quoting a ratio
 //
 // With senders on one of two CPUs, a system in the kernel without RPS, XDP NAT included, has only

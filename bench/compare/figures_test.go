@@ -3,10 +3,13 @@ package compare
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"sluice.dev/sluice/bench/paired"
 )
@@ -56,6 +59,53 @@ func TestTargets(t *testing.T) {
 	}
 	if len(want) > 0 {
 		t.Errorf("missing: %v", want)
+	}
+}
+
+// TestBulkPoints: ratios of a load are of that load, to the best twin in the figure.
+func TestBulkPoints(t *testing.T) {
+	onCPUs(t, 2)
+	one, eight := bulkLoads[0], bulkLoads[3]
+	c := &comparison{Config: &Config{Bulk: true, Systems: []string{ours, "l2fwd", "nftables", "nftables-rps"}},
+		Senders: StandardSenders()[2], services: 1}
+	for name, loads := range map[string]map[bulkLoad]*bulk{
+		ours:           {one: {rate: []float64{6e9, 6e9}, cpu: []float64{3, 3}}, eight: {rate: []float64{8e9, 8e9}}},
+		"l2fwd":        {one: {rate: []float64{5e9, 5e9}, cpu: []float64{3, 3}}},
+		"nftables":     {one: {rate: []float64{6e9, 3e9}, cpu: []float64{2, 2}}, eight: {rate: []float64{4e9, 4e9}}},
+		"nftables-rps": {one: {rate: []float64{8e9, 8e9}, cpu: []float64{4, 4}}, eight: {rate: []float64{2e9, 2e9}}},
+	} {
+		f := &figures{bulk: loads}
+		f.kind, _ = kindOf(name)
+		c.systems = append(c.systems, f)
+	}
+	got := map[string]float64{}
+	for _, p := range c.bulkRatioPoints() {
+		got[p.Params["streams"]+" "+p.Params["against"]+" "+p.Metric] = p.Median()
+		if p.Target == nil || p.Params["way"] == "" || p.Params["queues"] != "2" {
+			t.Errorf("%+v has no bound, or not all conditions", p)
+		}
+	}
+	want := map[string]float64{
+		"1 l2fwd ratio of rates": 1.2, "1 l2fwd ratio of cpu_per_gigabyte": 1,
+		"1 nftables ratio of rates": 0.75, "1 nftables ratio of cpu_per_gigabyte": 1.5, "8 nftables ratio of rates": 2,
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// TestBulkIsRefused: with figures that it has not, and without it what only it has.
+func TestBulkIsRefused(t *testing.T) {
+	for _, c := range []Config{
+		{Bulk: true, Rates: true}, {Bulk: true, BothWays: true}, {Bulk: true, At: []float64{1}},
+		{Systems: []string{withOffloads + "-rps"}},
+	} {
+		if err := c.checkBulk(); err == nil {
+			t.Errorf("%+v: no error", c)
+		}
+	}
+	if err := (&Config{Bulk: true, Systems: bulkSystems}).checkBulk(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -371,7 +421,7 @@ func TestLossesAddUp(t *testing.T) {
 func TestObjects(t *testing.T) {
 	seen := map[string]string{}
 	used := 0
-	for _, o := range objects(10_000) {
+	for _, o := range objects(10_000, corev1.ProtocolUDP) {
 		list := []string{o.service.Name, o.service.Spec.ClusterIP, o.service.Status.LoadBalancer.Ingress[0].IP}
 		for _, e := range o.slice.Endpoints {
 			list = append(list, e.Addresses...)

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"sluice.dev/sluice/test/bed/topo"
 )
 
@@ -29,7 +31,8 @@ func (kernel) diagnosis() string                                   { return "" }
 // nftables is the smallest equivalent of Sluice: two rules.
 type nftables struct {
 	kernel
-	from []netip.Addr // the SNAT addresses; the interface's own address if nil
+	from     []netip.Addr // the SNAT addresses; the interface's own address if nil
+	protocol corev1.Protocol
 }
 
 func (n nftables) start(ctx context.Context, p *place) error {
@@ -38,7 +41,7 @@ func (n nftables) start(ctx context.Context, p *place) error {
 	}
 	return p.gateway.Run(func() error {
 		c := exec.CommandContext(ctx, "nft", "-f", "-")
-		c.Stdin = strings.NewReader(twoRules(n.from))
+		c.Stdin = strings.NewReader(n.twoRules())
 		if out, err := c.CombinedOutput(); err != nil {
 			return fmt.Errorf("nft: %w (install the package nftables, or leave this system out with --systems)\n%s",
 				err, out)
@@ -48,10 +51,10 @@ func (n nftables) start(ctx context.Context, p *place) error {
 }
 
 // twoRules choose an endpoint at random, as kube-proxy does.
-func twoRules(from []netip.Addr) string {
+func (n *nftables) twoRules() string {
 	source := "masquerade"
-	if len(from) > 0 {
-		source = fmt.Sprintf("snat to %s-%s", from[0], from[len(from)-1])
+	if len(n.from) > 0 {
+		source = fmt.Sprintf("snat to %s-%s", n.from[0], n.from[len(n.from)-1])
 	}
 	var list []string
 	for i := range endpoints {
@@ -60,14 +63,15 @@ func twoRules(from []netip.Addr) string {
 	return fmt.Sprintf(`table ip compare {
 	chain prerouting {
 		type nat hook prerouting priority dstnat
-		ip daddr %s udp dport %d dnat to numgen random mod %d map { %s } : %d
+		ip daddr %s %s dport %d dnat to numgen random mod %d map { %s } : %d
 	}
 	chain postrouting {
 		type nat hook postrouting priority srcnat
 		oifname %s %s
 	}
 }
-`, serviceVIP, servicePort, endpoints, strings.Join(list, ", "), endpointPort, backDev, source)
+`, serviceVIP, strings.ToLower(string(n.protocol)), servicePort, endpoints, strings.Join(list, ", "), endpointPort,
+		backDev, source)
 }
 
 // steerPackets makes the kernel distribute the packets that a host's interface receives over the

@@ -19,16 +19,17 @@ import (
 type control struct {
 	cluster  *cluster.Cluster
 	services int // number of Services in the API server
+	protocol corev1.Protocol
 	progress io.Writer
 }
 
 // startControl starts a control plane without Services.
-func startControl(ctx context.Context, progress io.Writer) (*control, error) {
+func startControl(ctx context.Context, protocol corev1.Protocol, progress io.Writer) (*control, error) {
 	k, err := cluster.Start(ctx, cluster.Config{})
 	if err != nil {
 		return nil, err
 	}
-	return &control{cluster: k, progress: progress}, nil
+	return &control{cluster: k, protocol: protocol, progress: progress}, nil
 }
 
 // hold makes the control plane serve exactly this number of Services.
@@ -46,7 +47,7 @@ func (c *control) hold(ctx context.Context, services int) error {
 		}
 	}
 	var list []cluster.Object
-	for _, o := range objects(services) {
+	for _, o := range objects(services, c.protocol) {
 		list = append(list, o.service, o.slice)
 	}
 	if err := c.cluster.Put(ctx, list...); err != nil {

@@ -28,7 +28,7 @@ type object struct {
 
 // objects are the Services that both Sluice and kube-proxy get: one receives traffic, and each of
 // the others has a load balancer's address and endpoint addresses that no host has.
-func objects(services int) (list []object) {
+func objects(services int, protocol corev1.Protocol) (list []object) {
 	for i := range services {
 		name, vip := fmt.Sprintf("s-%05d-other", i), cluster.NumberedVIP(i)
 		at := func(k int) netip.Addr { return cluster.NumberedEndpoint(i*endpoints + k) }
@@ -38,7 +38,7 @@ func objects(services int) (list []object) {
 			name, vip, at = fmt.Sprintf("s-%05d-used", services/2), serviceVIP, endpoint
 		}
 		s := cluster.NewService(namespace, name, []corev1.ServicePort{
-			{Name: "p", Port: servicePort, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(endpointPort)},
+			{Name: "p", Port: servicePort, Protocol: protocol, TargetPort: intstr.FromInt32(endpointPort)},
 		}, vip)
 		s.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}
 		cluster.SetClusterIP(s, cluster.NumberedClusterIP(i))
@@ -54,10 +54,10 @@ func objects(services int) (list []object) {
 }
 
 // manifests returns the same objects as files of a directory, 500 objects in each.
-func manifests(services int) (files map[string][]byte, err error) {
+func manifests(services int, protocol corev1.Protocol) (files map[string][]byte, err error) {
 	const perFile = 500
 	files = map[string][]byte{}
-	list := objects(services)
+	list := objects(services, protocol)
 	for n := 0; n*perFile < len(list); n++ {
 		var b bytes.Buffer
 		for _, o := range list[n*perFile : min((n+1)*perFile, len(list))] {

@@ -42,10 +42,11 @@ type place struct {
 	client, gateway, server *topo.Host
 }
 
-// newPlace builds a network. Neighbours are permanent, because the receiver takes all packets of
-// the server's interface and would not answer ARP.
-func newPlace(queues int) (*place, error) {
-	n, err := topo.New(topo.Config{Direct: true, Queues: queues})
+// newPlace builds a network. Its interfaces have offloads only if offloads is true. Neighbours are
+// permanent, because the receiver takes all packets of the server's interface and would not answer
+// ARP.
+func newPlace(queues int, offloads bool) (*place, error) {
+	n, err := topo.New(topo.Config{Direct: true, Queues: queues, Offloads: offloads})
 	if err != nil {
 		return nil, err
 	}

@@ -29,6 +29,7 @@ type figures struct {
 	delivered                              []float64 // share of packets that arrived at that rate
 	latency                                map[int]*latency
 	at                                     map[float64]*latency // by rate of Config.At
+	bulk                                   map[bulkLoad]*bulk   // of Config.Bulk
 	lost                                   losses               // at the highest rate, all rounds
 	sent, received                         uint64               // the same
 	// late are packets that arrived in a later trial than theirs, or that the generator did not
@@ -127,6 +128,7 @@ func ratios(a, b []float64) (list []float64) {
 func (c *comparison) points() (list []results.Point) {
 	for _, f := range c.systems {
 		list = append(list, c.atPoints(f)...)
+		list = append(list, c.bulkPoints(f)...)
 		if len(f.rate) == 0 {
 			continue
 		}
@@ -146,7 +148,8 @@ func (c *comparison) points() (list []results.Point) {
 		}
 		list = append(list, c.latencyPoints(f)...)
 	}
-	return append(append(list, c.ratioPoints()...), c.beforePoints()...)
+	list = append(append(list, c.ratioPoints()...), c.bulkRatioPoints()...)
+	return append(list, c.beforePoints()...)
 }
 
 func (c *comparison) point(
@@ -222,6 +225,14 @@ func scaled(list []float64, by float64) []float64 {
 		out[i] = v * by
 	}
 	return out
+}
+
+// span are the smallest and the largest sample.
+func span(list []float64) (low, high float64) {
+	if list = known(list); len(list) == 0 {
+		return missing, missing
+	}
+	return slices.Min(list), slices.Max(list)
 }
 
 func median(list []float64) float64 {

@@ -13,10 +13,18 @@ import (
 
 // print writes the tables of a comparison.
 func (c *comparison) print(out io.Writer, points []results.Point) error {
-	fmt.Fprintf(out,
-		"\n%d Services, %d UDP flows, %s, %d byte frames, %v; medians of %d rounds\n\n",
-		c.services, c.Flows, c.way(), c.Frame, c.Senders, c.Repeat)
+	what := fmt.Sprintf("%d UDP flows, %s, %d byte frames, %v", c.Flows, c.way(), c.Frame, c.Senders)
+	if c.Bulk {
+		what = fmt.Sprintf("TCP, MTU %d, interfaces with %d queues", bulkMTU, c.Queues)
+	}
+	fmt.Fprintf(out, "\n%d Services, %s; medians of %d rounds\n\n", c.services, what, c.Repeat)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	if c.Bulk {
+		c.printBulk(w)
+		fmt.Fprintln(w)
+		printTargets(w, points)
+		return errors.Join(w.Flush(), c.printBefore(out), c.printFailures(out))
+	}
 	if c.atRates() {
 		c.printAt(w)
 		fmt.Fprintln(w)
@@ -114,6 +122,9 @@ func printTargets(w io.Writer, points []results.Point) {
 		what := p.Metric
 		if rate := p.Params["rate"]; rate != "" {
 			what += " at " + rate
+		}
+		if streams := p.Params["streams"]; streams != "" {
+			what += ", " + streams + " " + p.Params["way"]
 		}
 		if p.Target == nil {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t-\t\t  %s\n", p.System, p.Params["against"], what, p.Median(), p.Remark)

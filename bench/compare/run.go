@@ -32,7 +32,11 @@ func Run(ctx context.Context, c Config) (run *results.Run, err error) {
 	if _, err := launch.Sweep(); err != nil {
 		return nil, err
 	}
-	run = results.Begin("veth pairs without a bridge, native XDP, copy mode; offloads off")
+	link := "veth pairs without a bridge, native XDP, copy mode; offloads off"
+	if c.Bulk {
+		link += " but for " + withOffloads + "; TCP " + congestionControl
+	}
+	run = results.Begin(link)
 	s := newStage(&c)
 	s.before = older
 	defer func() { err = errors.Join(err, s.close()) }()
@@ -96,7 +100,7 @@ func (s *stage) open(ctx context.Context) (err error) {
 		case (base == "asavie" || base == "asavie-drained") && s.asavie == "":
 			s.asavie, err = buildAsavie(ctx, s.temporary)
 		case k.cluster && s.control == nil:
-			s.control, err = startControl(ctx, s.Progress)
+			s.control, err = startControl(ctx, s.protocol(), s.Progress)
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -256,6 +260,8 @@ func (c *Config) parts() []part {
 	}
 	first := part{name: "throughput", measure: measureThroughput}
 	switch {
+	case c.Bulk:
+		return []part{{name: "bulk", measure: measureBulk}}
 	case c.atRates():
 		rates := part{name: "rates", before: (*comparison).chooseRates, round: measureFloor, measure: measureAt}
 		if len(c.AtShares) == 0 {

@@ -94,7 +94,7 @@ func (s Senders) fewCPUs() []int {
 // waiting is how a forwarder with workers on fewCPUs waits for packets. As in the gateway, on CPUs
 // on which packets arrive the workers leave the CPU to the receiving softirqs.
 func (c *Config) waiting(s Senders) config.Waiting {
-	if c.BothWays || s.quiet() == nil {
+	if c.BothWays || c.Bulk || s.quiet() == nil {
 		return config.WaitingShared
 	}
 	return config.WaitingDedicated

@@ -56,7 +56,7 @@ func (s *stage) newSystem(k *kind) (system, error) {
 	case paired.Before:
 		return s.newSluice(sluice{path: s.before.Path}, s.services)
 	case "xdp-nat":
-		return &xdpNAT{services: natServices(s.services), flows: s.Flows, sources: s.sources}, nil
+		return &xdpNAT{services: natServices(s.services, s.protocol()), flows: s.Flows, sources: s.sources}, nil
 	case "l2fwd":
 		args := []string{"l2fwd", "--i-own-this-network", "--waiting", string(s.waiting(s.Senders))}
 		return &program{path: s.Bench, args: args, queues: s.Queues, cpus: s.fewCPUs()}, nil
@@ -66,8 +66,8 @@ func (s *stage) newSystem(k *kind) (system, error) {
 		return &program{path: s.asavie, args: []string{"--drain"}, queues: s.Queues, cpus: s.workerCPUs()}, nil
 	case "kernel":
 		return kernel{}, nil
-	case "nftables":
-		n := nftables{}
+	case "nftables", withOffloads:
+		n := nftables{protocol: s.protocol()}
 		if s.many() {
 			n.from = s.sources(nil)
 		}
@@ -83,7 +83,7 @@ func (s *stage) newSystem(k *kind) (system, error) {
 // newSluice adds the manifests to a daemon's configuration.
 func (s *stage) newSluice(x sluice, services int) (system, error) {
 	if s.files[services] == nil {
-		files, err := manifests(services)
+		files, err := manifests(services, s.protocol())
 		if err != nil {
 			return nil, err
 		}
@@ -133,7 +133,7 @@ func (s *stage) with(ctx context.Context, k kind, use func(context.Context, *sub
 
 // receiving returns the gateway's interfaces on which packets arrive.
 func (s *stage) receiving() []string {
-	if s.BothWays {
+	if s.BothWays || s.Bulk {
 		return []string{frontDev, backDev}
 	}
 	return []string{frontDev}
@@ -145,7 +145,7 @@ func (s *stage) build(ctx context.Context, k kind) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPlace(s.Queues)
+	p, err := newPlace(s.Queues, k.base() == withOffloads)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"sluice.dev/sluice/bench/paired"
 )
 
@@ -60,7 +62,7 @@ func steered(k kind) (list []kind) {
 	name := k.name
 	for r := noRPS; r <= rpsFree; r++ {
 		if k.rps, k.name = r, name+r.suffix(); r != noRPS {
-			k.what, k.optional = r.what(), !k.peer
+			k.what, k.optional = r.what(), k.optional || !k.peer
 		}
 		list = append(list, k)
 	}
@@ -86,6 +88,8 @@ var kinds = slices.Concat([]kind{
 },
 	steered(kind{name: "kernel", what: "ip_forward, no netfilter rules"}),
 	steered(kind{name: "nftables", translates: true, peer: true, what: "DNAT and masquerade, two rules"}),
+	steered(kind{name: withOffloads, translates: true, peer: true, optional: true,
+		what: "the same between interfaces with the kernel's offloads, for --bulk"}),
 	steered(kind{name: "kube-proxy-nftables", translates: true, peer: true, cluster: true, services: true,
 		what: "kube-proxy as installed"}),
 	steered(kind{name: "kube-proxy-iptables", translates: true, peer: true, cluster: true, services: true,
@@ -115,6 +119,14 @@ func Describe() string {
 		fmt.Fprintf(&b, "  %-24s %s\n", k.name, k.what)
 	}
 	return b.String()
+}
+
+// protocol is that of the Services.
+func (c *Config) protocol() corev1.Protocol {
+	if c.Bulk {
+		return corev1.ProtocolTCP
+	}
+	return corev1.ProtocolUDP
 }
 
 // defaultSystems returns all systems that are not optional; without a cluster, only systems that

@@ -4,6 +4,9 @@ import (
 	"context"
 	"net/netip"
 
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
 	"sluice.dev/sluice/bench/xdpnat"
 )
 
@@ -47,11 +50,14 @@ func (x *xdpNAT) counters(context.Context) (map[string]uint64, error) {
 func (*xdpNAT) diagnosis() string { return "" }
 
 // natServices are the Services that all systems have.
-func natServices(services int) (list []xdpnat.Service) {
-	const udp = 17
-	for _, o := range objects(services) {
+func natServices(services int, protocol corev1.Protocol) (list []xdpnat.Service) {
+	number := uint8(unix.IPPROTO_UDP)
+	if protocol == corev1.ProtocolTCP {
+		number = unix.IPPROTO_TCP
+	}
+	for _, o := range objects(services, protocol) {
 		vip := netip.MustParseAddr(o.service.Status.LoadBalancer.Ingress[0].IP)
-		s := xdpnat.Service{Frontend: netip.AddrPortFrom(vip, servicePort), Protocol: udp}
+		s := xdpnat.Service{Frontend: netip.AddrPortFrom(vip, servicePort), Protocol: number}
 		for _, e := range o.slice.Endpoints {
 			s.Backends = append(s.Backends, netip.AddrPortFrom(netip.MustParseAddr(e.Addresses[0]), endpointPort))
 		}

@@ -56,6 +56,9 @@ func compareCommand() *cobra.Command {
 			if cmd.Flags().Changed("queues") || cmd.Flags().Changed("sender-cpus") {
 				c.Rows = []compare.Senders{own}
 			}
+			if c.Bulk && !cmd.Flags().Changed("services") {
+				c.Services = []int{1}
+			}
 			if c.Before != "" && !cmd.Flags().Changed("repeat") {
 				c.Repeat = compare.BeforeRepeat
 			}
@@ -89,6 +92,10 @@ func compareCommand() *cobra.Command {
 		"a check in a minute: no kube-proxy unless named, no no-drop rate, no latency")
 	f.BoolVar(&c.BothWays, "both-ways", false,
 		"the server answers each packet: rates are of answers that reach the client, latencies of round trips")
+	f.BoolVar(&c.Bulk, "bulk", false,
+		"TCP connections that carry as much as they can, one and eight, each way: Gbit/s, processor time, segments "+
+			"sent\nagain; also beside nftables with the kernel's offloads (default 1 Service; of --senders only the "+
+			"queues count:\none-queue, every-cpu)")
 	f.BoolVar(&c.Rates, "rates", c.Rates, "measure only the highest rates")
 	f.StringSliceVar(&at, "at", nil,
 		"measure only processor time and latency, at these rates, packets per second, or shares of the "+

@@ -36,7 +36,8 @@ func (n *Net) buildDirect(c *Config) error {
 			dev    string
 			number int
 		}{{n.Gateway, w.port, 1}, {h, "eth0", w.number}} {
-			if err := end.host.address(end.dev, false, &segment{net4: w.net4, net6: w.net6}, end.number); err != nil {
+			s := &segment{net4: w.net4, net6: w.net6}
+			if err := end.host.address(end.dev, c.Offloads, s, end.number); err != nil {
 				return err
 			}
 		}

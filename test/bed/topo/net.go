@@ -27,6 +27,7 @@ type Config struct {
 	MTU        int  // of the clients' segment, 1500
 	BackendMTU int  // of the backends' segment, MTU; two-armed only
 	Named      bool // bind the namespaces to names in /run/netns
+	Offloads   bool // the interfaces of a direct network keep the offloads that the kernel gives them
 	// Front and Back are real interfaces for the gateway, of the caller's namespace; a two-armed
 	// gateway has both or none.
 	Front, Back Device
@@ -75,6 +76,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("topo: MTU %d, %d: IPv6 needs 1280", c.MTU, c.BackendMTU)
 	case c.Direct && (c.OneArmed || c.Clients != 1 || c.Backends != 1):
 		return errors.New("topo: a direct network has one client, one backend and two segments")
+	case c.Offloads && !c.Direct:
+		return errors.New("topo: offloads are kept in a direct network only")
 	case (c.Front == Device{}) != (c.Back == Device{}), c.Front != Device{} && (c.OneArmed || c.Direct):
 		return errors.New("topo: real interfaces are for a two-armed network, both of them")
 	case c.OneArmed && c.BackendMTU != c.MTU:
