@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// The gateway runs on Linux 6.12 and newer: the oldest release on which it is tested (make
-// vm-test-full).
+// The gateway runs on Linux 6.12 and newer: the oldest release on which it is tested (make -C
+// test vm-test-full).
 const oldestMajor, oldestMinor = 6, 12
 
 // ErrKernelRelease is wrapped by CheckKernel's error if a release cannot be parsed. The kernel may

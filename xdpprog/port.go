@@ -13,8 +13,8 @@ import (
 type AttachMode uint8
 
 const (
-	// Auto uses Native if the driver supports it, and Generic otherwise. A predecessor's attachment
-	// keeps its mode.
+	// Auto uses Native if the driver supports it, and Generic otherwise. If an earlier process
+	// left a program attached, its mode stays.
 	Auto AttachMode = iota
 	// Native: in the driver.
 	Native

@@ -2,8 +2,9 @@
 // it reads API types and pools, and returns the addresses that the status of a Service must list.
 //
 // A Pool has ranges of addresses and the conditions under which a Service may use them. A Request
-// is parsed from one Service: families, ports, optionally certain addresses or a certain pool. The
-// Allocator holds a claim for each Service that has addresses, and so knows which are in use.
+// is parsed from one Service: families, ports, and the addresses or the pool that it asks for, if
+// any. The Allocator holds a claim for each Service that has addresses, and so knows which are in
+// use.
 //
 //	Service ──► RequestOf ──► Request ──┐
 //	                                    ├──► Allocator ──► Result: addresses, or a Refusal
@@ -16,8 +17,8 @@
 //
 //   - An address has one claim, or several whose sharing rules permit all of them together.
 //   - A Service keeps the addresses in its status as long as a pool has them, the pool admits the
-//     Service, and the Service asks for nothing else. So adopt all Services before allocating for
-//     the first.
+//     Service, and the Service asks for nothing else. The caller must therefore adopt all
+//     Services before it allocates for any.
 //   - While a pool cannot be read and its ranges are unknown, Services keep addresses that no other
 //     pool has, and no address of the unreadable pool is given to a Service.
 //   - The time of a decision does not depend on the size of a pool, nor on how many Services have

@@ -147,9 +147,9 @@ func (p *place) serveBulk() error {
 
 // bulkReading has the counts at one moment of a transfer.
 type bulkReading struct {
-	client, server         topo.Counters
-	at                     time.Time
-	bytes, resent, dropped uint64
+	client, server topo.Counters
+	at             time.Time
+	bytes, dropped uint64
 }
 
 // readBulk reads all counts.

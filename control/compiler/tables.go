@@ -11,7 +11,7 @@ import (
 type tableKind uint8
 
 const (
-	noTable   tableKind = iota // all backends are equal or compared
+	noTable   tableKind = iota // rr: backends in turn; lc, wlc, sed, nq: compared
 	hashTable                  // the backend of each slot of a Maglev table
 	turnTable                  // the backend of each turn
 )

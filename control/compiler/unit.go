@@ -25,12 +25,12 @@ type unit struct {
 	uses           []header.Addr    // its endpoints' addresses, in order, with duplicates
 	usesSpare      []header.Addr    // memory for the next uses, where there are many
 	usedBy         []*objects.Slice // the slices that have them
-	reread         bool             // endpoints may differ though the slices are the same
+	reread         bool             // the slices must be read again: weights or configuration changed
 	ports          []*port
 	refusedClaims  []objects.Problem // claims refused regardless of other units
 	shares         shares
 	guard          guard
-	fits           int // the first so many of the Service's ports are served
+	fits           int // number of the Service's ports that are served, from the first on
 	wants          wants
 	won, lostAddrs int    // see charge; valid only while some units are denied
 	unlisted       bool   // its claims are not kept (list)

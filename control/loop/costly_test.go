@@ -56,11 +56,15 @@ func TestUpdateLatencyBesideCostlyService(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds tables of 4 million slots for ten seconds")
 	}
-	alone, _ := latencyOfOthers(t, false)
+	alone, _, _ := latencyOfOthers(t, false)
 	for try := 1; ; try++ {
-		beside, late := latencyOfOthers(t, true)
+		beside, late, part := latencyOfOthers(t, true)
 		t.Logf("p99 of others: %v without the costly Service, %v beside it", alone, beside)
 		if raceDetector || beside <= 10*time.Millisecond+2*late {
+			return
+		}
+		if part < busyMachine {
+			t.Log("the machine is too busy to tell: TestCostlyChange limits the processor time of a change")
 			return
 		}
 		if try == latencyTries {
@@ -70,9 +74,13 @@ func TestUpdateLatencyBesideCostlyService(t *testing.T) {
 	}
 }
 
+// busyMachine is the part of the processor time that the process needs, below which changes come
+// faster than they can be applied: they queue, and the queue's length depends on other processes.
+const busyMachine = 0.5
+
 // latencyOfOthers is how long 99 in 100 changes took, without the time that this process waited for
 // a CPU, and how late the latest sleeper woke.
-func latencyOfOthers(t *testing.T, beside bool) (p99, late time.Duration) {
+func latencyOfOthers(t *testing.T, beside bool) (p99, late time.Duration, part float64) {
 	t.Helper()
 	d := &delays{first: make(chan struct{})}
 	table := newTable(few.Tracker())
@@ -117,5 +125,5 @@ func latencyOfOthers(t *testing.T, beside bool) (p99, late time.Duration) {
 	t.Logf("beside the costly Service %v: p50 %v, p99 %v, max %v; a pass p50 %v, p99 %v, max %v", beside,
 		quantile(d.all, 50), quantile(d.all, 99), d.all[len(d.all)-1],
 		quantile(d.took, 50), quantile(d.took, 99), d.took[len(d.took)-1])
-	return time.Duration(float64(quantile(d.all, 99)) * part), slept[len(slept)-1]
+	return time.Duration(float64(quantile(d.all, 99)) * part), slept[len(slept)-1], part
 }

@@ -25,8 +25,8 @@ func OwnAnnotation(key string) bool {
 	return len(key) >= len(annotationPrefix) && strings.EqualFold(key[:len(annotationPrefix)], annotationPrefix)
 }
 
-// unknownAnnotations returns a warning for each annotation with the prefix that is not read of this
-// kind of object. An object can have thousands, so the number of warnings is bounded.
+// unknownAnnotations returns a warning for each annotation with our prefix that objects of this
+// kind do not have. An object can have thousands, so the number of warnings is bounded.
 func unknownAnnotations(annotations map[string]string, kind string, known []string) (problems []FieldProblem) {
 	var keys []string
 	for key := range annotations {

@@ -352,7 +352,6 @@ func TestChoosingDoesNotAllocate(t *testing.T) {
 }
 
 func BenchmarkChoose(b *testing.B) {
-	names := [NumSchedulers]string{"maglev", "rr", "wrr", "lc", "wlc", "sh", "dh", "sed", "nq", "random"}
 	for _, backends := range []int{10, 1000, 5000} {
 		weights := make([]uint16, backends)
 		for i := range weights {
@@ -364,7 +363,7 @@ func BenchmarkChoose(b *testing.B) {
 			loads[i].Store(int32(rnd.IntN(1000)))
 		}
 		for by := range NumSchedulers {
-			b.Run(fmt.Sprintf("%s/backends=%d", names[by], backends), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%v/backends=%d", by, backends), func(b *testing.B) {
 				s, f, set := choosers(by, weights...)
 				tuple := client(1)
 				n := 0

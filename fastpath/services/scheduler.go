@@ -2,7 +2,7 @@ package services
 
 import "slices"
 
-// schedulerNames has the names of ipvsadm(8), and maglev.
+// schedulerNames has the names of ipvsadm(8), maglev and random.
 var schedulerNames = [NumSchedulers]string{"maglev", "rr", "wrr", "lc", "wlc", "sh", "dh", "sed", "nq", "random"}
 
 // String returns the name that configuration and annotations use.

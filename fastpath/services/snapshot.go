@@ -46,7 +46,8 @@ func (r BackendRef) Index() uint32 { return uint32(r) & (MaxBackends - 1) }
 // Generation returns the number of this use of the index.
 func (r BackendRef) Generation() uint32 { return uint32(r) >> backendIndexBits }
 
-// Backend is one endpoint of one service port. It is pointer-free.
+// Backend is one endpoint of one service port. It has no pointers, so that the garbage collector
+// skips up to a million of them.
 type Backend struct {
 	Addr    header.Addr
 	Port    uint16

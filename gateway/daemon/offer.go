@@ -131,8 +131,9 @@ func fileListener(fd int) (net.Listener, error) {
 // backlog is the backlog of Go's own listeners if net.core.somaxconn has the kernel's default.
 const backlog = 4096
 
-// listenAgain makes this process the peer of clients that connect: SO_PEERCRED names the process
-// that has called listen(2) last (unix_listen, net/unix/af_unix.c). Probes read it.
+// listenAgain calls listen(2) again, so that SO_PEERCRED of new clients names this process: the
+// kernel gives the process that called listen last (unix_listen, net/unix/af_unix.c). Probes read
+// SO_PEERCRED.
 func listenAgain(listeners ...net.Listener) error {
 	fds, err := descriptors(listeners...)
 	for _, fd := range fds {

@@ -43,7 +43,7 @@ const (
 	FragmentLimit   // no room to hold it until the first one arrives
 
 	// Transport.
-	TCPHeader    // invalid data offset
+	TCPHeader    // truncated, or an invalid data offset
 	TCPFlags     // a combination that no TCP sends
 	UDPLength    // invalid length field
 	SCTPHeader   // common header or first chunk, or an INIT not alone or with a tag (RFC 9260 section 8.5.1)

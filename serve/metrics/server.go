@@ -25,11 +25,11 @@ type Config struct {
 	NotReady func() []string
 	// Retry is the interval of attempts to open a port that is in use; 0: web.DefaultRetry.
 	Retry time.Duration
-	// TLS and Tokens are nil for plain HTTP and for answers to all clients. Without a token,
+	// TLS is nil for plain HTTP; Tokens is nil if every client gets answers. Without a token,
 	// /healthz and /readyz answer only with a status code.
 	TLS    *tls.Config
 	Tokens *web.Tokens
-	// Stale is the age of a worker's last pass from which on it counts as stalled; 0: DefaultStale.
+	// A worker is stalled if its last pass is older than Stale; 0: DefaultStale.
 	Stale time.Duration
 }
 

@@ -35,6 +35,6 @@
 //
 // kube-proxy is held to the same outcomes, except for the differences in differences.go, each with
 // the document that gives the reason. One that is not listed fails the run, and so does a listed
-// one that is none any more. The tables of docs/conformance.md are written by the run itself (make
+// one that is none any more. The run writes the tables of docs/conformance.md (make -C test
 // conformance-doc).
 package conformance

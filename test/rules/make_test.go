@@ -17,6 +17,8 @@ var (
 	makeTarget = regexp.MustCompile(`(?m)^([a-z0-9-]+(?: [a-z0-9-]+)*):(?: |$)`)
 	makeIn     = regexp.MustCompile(`make -C (bench|deploy|test) (?:[A-Z_]+=\S+ )?([a-z0-9-]+)`)
 	makeInRoot = regexp.MustCompile("(?m)(?:`|^ *)make ([a-z0-9][a-z0-9-]*)") // a command in a page, no prose
+	// makeWrapped is a command that breaks over a line.
+	makeWrapped = regexp.MustCompile("[`(]make\\s*\n[ \\t/#]*([a-z0-9-]+)[`)]")
 )
 
 // TestMakeTargets: each target of make that a tracked file names exists, and `make help` is short.
@@ -45,6 +47,9 @@ func TestMakeTargets(t *testing.T) {
 		text := read(t, filepath.Join(root, file))
 		for _, m := range makeIn.FindAllStringSubmatch(text, -1) {
 			check(file, m[1], m[2])
+		}
+		for _, m := range makeWrapped.FindAllStringSubmatch(text, -1) {
+			check(file, "", m[1])
 		}
 		if filepath.Ext(file) != ".md" || file == "CHANGELOG.md" { // its older sections name older targets
 			continue

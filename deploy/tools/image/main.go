@@ -35,8 +35,8 @@ func main() {
 	fmt.Printf("%s  %s  (sluice:%s; another tag: make image VERSION=...)\n", digest, path, *version)
 }
 
-// run writes the image of binaries, given as arch=path,path for each architecture, the program
-// started by default first, and returns its digest.
+// run writes an image and returns its digest. Each argument is arch=path,path,...; the image starts
+// the first program by default.
 func run(tree, out, version, revision string, args []string) (string, error) {
 	if len(args) == 0 {
 		return "", fmt.Errorf("no binaries: name them as amd64=bin/sluice")

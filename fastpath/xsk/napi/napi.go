@@ -6,10 +6,10 @@
 //	gro_flush_timeout      nanoseconds until the next poll while interrupts are off
 //	threaded               poll in kernel threads (napi/DEV-N), not in softirqs
 //
-// (Documentation/networking/napi.rst, Documentation/ABI/testing/sysfs-class-net.) With the first
-// two a timer polls a busy queue, in batches; with SO_PREFER_BUSY_POLL the worker itself does. An
-// Original file stores the previous values, so that a process that is started after a crash
-// restores the operator's values and not its predecessor's.
+// (Documentation/networking/napi.rst, Documentation/ABI/testing/sysfs-class-net.) If the first two
+// are set, a timer polls a busy queue in batches; with SO_PREFER_BUSY_POLL as well, the worker
+// polls it. An Original file stores the previous values, so that a process that is started after a
+// crash restores the operator's values and not its predecessor's.
 package napi
 
 import (

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Blocked returns why no packet can pass a device as the kernel has it now; empty if packets can.
-// IFF_LOWER_UP is its carrier (dev_get_flags, net/core/dev.c).
+// Blocked returns why no packet can pass a device in its present state; empty if packets can.
+// IFF_LOWER_UP is set while it has carrier (dev_get_flags, net/core/dev.c).
 func Blocked(index int, name string) (why string, err error) {
 	link, err := netlink.LinkByIndex(index)
 	if err != nil {
