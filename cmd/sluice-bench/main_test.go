@@ -97,7 +97,8 @@ func TestInterruptedExitMessage(t *testing.T) {
 // interfaces needs a flag that permits it.
 func TestForwarderNeedsPermission(t *testing.T) {
 	root := rootCommand()
-	root.SetArgs([]string{"l2fwd", "--in", "lo", "--out", "lo"})
+	const mac = "02:00:00:00:00:01"
+	root.SetArgs([]string{"l2fwd", "--in", "lo", "--out", "lo", "--next-in", mac, "--next-out", mac})
 	if err := root.ExecuteContext(t.Context()); !errors.Is(err, stateless.ErrNotYours) {
 		t.Errorf("%v, want %v", err, stateless.ErrNotYours)
 	}
