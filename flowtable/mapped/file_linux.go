@@ -207,15 +207,23 @@ func mapAligned(fd, size int) ([]byte, error) {
 	if _, err := unix.MmapPtr(
 		fd, 0, start, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED,
 	); err != nil {
-		return nil, errors.Join(err, unix.MunmapPtr(room, uintptr(size+hugePage)))
+		// The kernel has unmapped the middle before it failed (mmap_region, mm/vma.c), and another
+		// thread may have mapped memory there since: it must not be unmapped.
+		return nil, errors.Join(err, unmapEnds(room, before, size))
 	}
+	return unsafe.Slice((*byte)(start), size), unmapEnds(room, before, size)
+}
+
+// unmapEnds unmaps size+hugePage bytes at room except for size bytes that follow the first before
+// bytes.
+func unmapEnds(room unsafe.Pointer, before, size int) (err error) {
 	if before > 0 {
 		err = unix.MunmapPtr(room, uintptr(before))
 	}
-	if after := hugePage - before; after > 0 && err == nil {
-		err = unix.MunmapPtr(unsafe.Add(start, size), uintptr(after))
+	if after := hugePage - before; after > 0 {
+		err = errors.Join(err, unix.MunmapPtr(unsafe.Add(room, before+size), uintptr(after)))
 	}
-	return unsafe.Slice((*byte)(start), size), err
+	return err
 }
 
 // Close unmaps the memory and releases the file, with its contents, for another process.
