@@ -63,7 +63,7 @@ func TestUpdateLatencyBesideCostlyService(t *testing.T) {
 		if raceDetector || beside <= 10*time.Millisecond+2*late {
 			return
 		}
-		if part < busyMachine {
+		if try == latencyTries && part < busyMachine {
 			t.Log("the machine is too busy to tell: TestCostlyChange limits the processor time of a change")
 			return
 		}

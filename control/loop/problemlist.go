@@ -36,7 +36,7 @@ const (
 // listProblems lists the problems if they changed since the last list.
 func (l *Loop) listProblems() {
 	p := &l.listed
-	edits := problemEdits{l.Compiler.ProblemEdits(), l.Tracker.ProblemEdits()}
+	edits := l.problemEdits()
 	switch now := time.Now(); {
 	case edits == p.edits || p.running:
 	case now.Before(p.next):
@@ -44,19 +44,19 @@ func (l *Loop) listProblems() {
 			p.due = time.After(p.next.Sub(now))
 		}
 	default:
-		l.startList(edits, now, false)
+		l.startList(false)
 	}
 }
 
 // startList makes a list: at once if it is short or wait is set, otherwise on another goroutine.
-func (l *Loop) startList(edits problemEdits, now time.Time, wait bool) {
+func (l *Loop) startList(wait bool) {
 	p := &l.listed
-	list := &problemList{compiled: l.Compiler.ProblemLists(), began: now}
+	list := &problemList{compiled: l.Compiler.ProblemLists(), began: time.Now()}
+	p.edits = l.problemEdits()
 	n := l.Tracker.ProblemCount()
 	for _, problems := range list.compiled {
 		n += len(problems)
 	}
-	p.edits = edits
 	if wait || n <= fewProblems {
 		l.progress.list(list, l.Tracker)
 		l.finishList(list)
@@ -86,5 +86,9 @@ func (l *Loop) listNow() {
 	if l.listed.running {
 		l.finishList(<-l.listed.done)
 	}
-	l.startList(problemEdits{l.Compiler.ProblemEdits(), l.Tracker.ProblemEdits()}, time.Now(), true)
+	l.startList(true)
+}
+
+func (l *Loop) problemEdits() problemEdits {
+	return problemEdits{l.Compiler.ProblemEdits(), l.Tracker.ProblemEdits()}
 }

@@ -215,15 +215,12 @@ func mapAligned(fd, size int) ([]byte, error) {
 }
 
 // unmapEnds unmaps size+hugePage bytes at room except for size bytes that follow the first before
-// bytes.
+// bytes. before is less than hugePage.
 func unmapEnds(room unsafe.Pointer, before, size int) (err error) {
 	if before > 0 {
 		err = unix.MunmapPtr(room, uintptr(before))
 	}
-	if after := hugePage - before; after > 0 {
-		err = errors.Join(err, unix.MunmapPtr(unsafe.Add(room, before+size), uintptr(after)))
-	}
-	return err
+	return errors.Join(err, unix.MunmapPtr(unsafe.Add(room, before+size), uintptr(hugePage-before)))
 }
 
 // Close unmaps the memory and releases the file, with its contents, for another process.
