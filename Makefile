@@ -41,7 +41,7 @@ test: build ## every test that root can run without a cluster: some minutes
 	$(TOGETHER) $(BESIDE)
 	SLUICE_BINARY=$(CURDIR)/bin/sluice $(TOGETHER) -p 1 -parallel 4 $(ALONE)
 	SLUICE_BINARY=$(CURDIR)/bin/sluice $(TOGETHER) -run '$(TIMED)' ./test/e2e
-	SLUICE_BINARY=$(CURDIR)/bin/sluice $(ISOLATED) -skip '$(TIMED)' $(APART) # bin/sluice, so that nine packages need not link one each
+	SLUICE_BINARY=$(CURDIR)/bin/sluice $(ISOLATED) -skip '$(TIMED)' $(APART) # or nine packages link a daemon each
 	$(TOGETHER) -short -tags root,noasm ./nat/... ./flowtable/... ./fastpath # the Go twins of the assembly
 
 .PHONY: unit

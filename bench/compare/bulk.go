@@ -25,7 +25,7 @@ type bulkLoad struct {
 
 var bulkLoads = []bulkLoad{{1, false}, {1, true}, {8, false}, {8, true}}
 
-// way says who receives.
+// way names the receiver.
 func (l bulkLoad) way() string {
 	if l.toClient {
 		return "to the client"

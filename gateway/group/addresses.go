@@ -1,6 +1,6 @@
 package group
 
-// AddressState says whether new flows get ports of a source address.
+// AddressState is whether new flows get ports of a source address.
 type AddressState uint8
 
 const (

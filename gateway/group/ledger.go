@@ -2,7 +2,7 @@ package group
 
 import "sluice.dev/sluice/nat/header"
 
-// View says how far an owner has got with a member.
+// View is the state of an owner's stream to a member.
 type View uint8
 
 const (

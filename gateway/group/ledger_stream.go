@@ -157,8 +157,8 @@ func (l *Ledger) about(m Member, slot uint32, read func(slot uint32) (Record, bo
 	return Message{Kind: Set, Slot: slot, Record: record}
 }
 
-// Applied notes that a member has applied all messages up to a Seq, except those of the Seqs in
-// refused, whose records it does not have.
+// Applied notes that a member has applied all messages up to seq. It has no copy of the records in
+// the messages whose Seqs are in refused.
 func (l *Ledger) Applied(m Member, seq uint64, refused []uint64) {
 	p := &l.peers[m]
 	for p.unacked.len() > 0 && p.firstSeq <= seq {
@@ -184,7 +184,7 @@ func (l *Ledger) Applied(m Member, seq uint64, refused []uint64) {
 	}
 }
 
-// Verdict says whether the SYN-ACK of a flow may leave.
+// Verdict is whether the SYN-ACK of a flow may leave.
 type Verdict uint8
 
 const (
@@ -198,8 +198,8 @@ const (
 	RefusedByMember
 )
 
-// Verdict returns the verdict about the flow of a slot. The caller does not ask for longer than 2
-// ms.
+// Verdict returns the verdict about the flow of a slot. The caller asks for 2 ms at
+// most.
 func (l *Ledger) Verdict(slot uint32) Verdict {
 	n, waited := &l.slots[slot], l.waited()
 	switch {

@@ -165,7 +165,7 @@ func TestLateAllDone(t *testing.T) {
 	}
 }
 
-// TestLeases: the member's side of a lease ends before the owner's, whatever their clocks show.
+// TestLeases: the member's side of a lease ends before the owner's if their clocks differ.
 func TestLeases(t *testing.T) {
 	const ahead = int64(1e12) // of the owner's clock before the member's
 	var m MemberLease
