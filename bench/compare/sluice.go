@@ -11,13 +11,14 @@ import (
 
 // sluice is the daemon, with its defaults unless CPUs or options are given.
 type sluice struct {
-	path    string
-	files   map[string][]byte // manifests
-	cpus    []int             // of the workers; nil: the daemon chooses
-	options string            // extra configuration
-	room    string            // configuration that makes room for many flows
-	ours    bool              // it belongs to this process's session
-	gate    *launch.Gateway
+	path     string
+	revision string            // of the binary's answers; "": that of this build
+	files    map[string][]byte // manifests
+	cpus     []int             // of the workers; nil: the daemon chooses
+	options  string            // extra configuration
+	room     string            // configuration that makes room for many flows
+	ours     bool              // it belongs to this process's session
+	gate     *launch.Gateway
 }
 
 func (s *sluice) start(ctx context.Context, p *place) (err error) {
@@ -32,8 +33,8 @@ func (s *sluice) start(ctx context.Context, p *place) (err error) {
 		}
 		options += fmt.Sprintf("workers: %d\nworkerCPUs: %s\n", len(s.cpus), list)
 	}
-	s.gate, err = launch.New(launch.Config{Sluice: s.path, Host: p.gateway, NodeName: gatewayNode, Options: options,
-		InSession: s.ours})
+	s.gate, err = launch.New(launch.Config{Sluice: s.path, Host: p.gateway, NodeName: gatewayNode,
+		Revision: s.revision, Options: options, InSession: s.ours})
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ func (s *stage) newSystem(k *kind) (system, error) {
 	case withOptions:
 		return s.newSluice(sluice{path: s.Sluice, options: s.Options}, s.services)
 	case paired.Before:
-		return s.newSluice(sluice{path: s.before.Path}, s.services)
+		return s.newSluice(sluice{path: s.before.Path, revision: s.before.Revision}, s.services)
 	case "xdp-nat":
 		return &xdpNAT{services: natServices(s.services, s.protocol()), flows: s.Flows, sources: s.sources}, nil
 	case "l2fwd":

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"debug/buildinfo"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/serve/status"
 )
 
 // module is the import path of this project's commands, as in their build information.
@@ -22,8 +25,9 @@ const module = "sluice.dev/sluice/cmd/"
 
 // Binary is a build of one of this project's commands.
 type Binary struct {
-	Path    string // absolute
-	Version string // as reported by the binary
+	Path     string // absolute
+	Version  string // as reported by the binary
+	Revision string // of the status API; "" if the command has none
 }
 
 // Find checks the argument of --before: the binary of a command ("sluice", "sluice-bench"), or the
@@ -55,6 +59,20 @@ func Find(ctx context.Context, path, command string) (b Binary, err error) {
 		return b, fmt.Errorf("it does not run on this machine: `%s --version`: %w: build it here", command, err)
 	}
 	b.Version = strings.TrimSpace(strings.TrimPrefix(string(out), command+" version "))
+	if command != "sluice" {
+		return b, nil
+	}
+	out, err = exec.CommandContext(ctx, b.Path, "version", "-o", "json").Output()
+	var build status.Build
+	if err == nil {
+		err = json.Unmarshal(out, &build)
+	}
+	if err == nil && build.Revision == "" {
+		err = errors.New("it has no revision")
+	}
+	if b.Revision = build.Revision; err != nil {
+		return b, fmt.Errorf("its `sluice version -o json` cannot be read: %w: name a later build", err)
+	}
 	return b, nil
 }
 

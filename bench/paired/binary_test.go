@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/test/bed/launch"
 )
 
@@ -56,7 +57,8 @@ func TestFind(t *testing.T) {
 		switch {
 		case c.want == "" && err != nil:
 			t.Errorf("%s: %v", c.name, err)
-		case c.want == "" && (!filepath.IsAbs(b.Path) || b.Version == "" || strings.Contains(b.Version, "version")):
+		case c.want == "" && (!filepath.IsAbs(b.Path) || b.Version == "" || strings.Contains(b.Version, "version") ||
+			b.Revision != status.Revision):
 			t.Errorf("%s: %+v", c.name, b)
 		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(),
 			"--before "+c.path+": ")):

@@ -36,14 +36,19 @@ var (
 // Client sends requests to a running daemon.
 type Client struct {
 	socket             string
+	root               string // of the paths
 	read, change, wait http.Client
 }
 
 // NewClient returns a client for the daemon that listens on a socket. It connects for each request.
 func NewClient(socket string) *Client {
-	return &Client{socket: socket, read: answersWithin(socket, readTimeout),
+	return &Client{socket: socket, root: root, read: answersWithin(socket, readTimeout),
 		change: answersWithin(socket, changeTimeout), wait: answersWithin(socket, 0)}
 }
+
+// SetRevision makes the client ask a daemon of another revision, before its first request. Fields
+// that this daemon does not have are zero in its answers.
+func (c *Client) SetRevision(revision string) { c.root = "/" + revision }
 
 // answersWithin returns an HTTP client whose answers must begin within timeout; 0: no timeout.
 func answersWithin(socket string, timeout time.Duration) http.Client {
@@ -59,22 +64,22 @@ func answersWithin(socket string, timeout time.Duration) http.Client {
 
 // Services lists the service ports.
 func (c *Client) Services(ctx context.Context) ([]ServiceView, error) {
-	return ask[[]ServiceView](ctx, c, http.MethodGet, root+"/services", nil)
+	return ask[[]ServiceView](ctx, c, http.MethodGet, c.root+"/services", nil)
 }
 
 // Backends lists the endpoints.
 func (c *Client) Backends(ctx context.Context) ([]BackendView, error) {
-	return ask[[]BackendView](ctx, c, http.MethodGet, root+"/backends", nil)
+	return ask[[]BackendView](ctx, c, http.MethodGet, c.root+"/backends", nil)
 }
 
 // Stats reads all counters.
 func (c *Client) Stats(ctx context.Context) (StatsView, error) {
-	return ask[StatsView](ctx, c, http.MethodGet, root+"/stats", nil)
+	return ask[StatsView](ctx, c, http.MethodGet, c.root+"/stats", nil)
 }
 
 // SourcePorts reads the use of the source ports towards one backend.
 func (c *Client) SourcePorts(ctx context.Context) ([]SourcePortsView, error) {
-	return ask[[]SourcePortsView](ctx, c, http.MethodGet, root+"/source-ports", nil)
+	return ask[[]SourcePortsView](ctx, c, http.MethodGet, c.root+"/source-ports", nil)
 }
 
 // Status returns the status. With wait it returns once everything read so far is applied, and has
@@ -84,7 +89,7 @@ func (c *Client) Status(ctx context.Context, wait bool) (StatusView, error) {
 	if wait {
 		q.Set("wait", "true")
 	}
-	return ask[StatusView](ctx, c, http.MethodGet, root+"/status", q)
+	return ask[StatusView](ctx, c, http.MethodGet, c.root+"/status", q)
 }
 
 // DeleteFlows ends the flows that match, and returns their number. A filter that selects everything
@@ -94,7 +99,7 @@ func (c *Client) DeleteFlows(ctx context.Context, f FlowFilter, all bool) (int, 
 	if all {
 		q.Set("all", "true")
 	}
-	n, err := ask[Count](ctx, c, http.MethodDelete, root+"/flows", q)
+	n, err := ask[Count](ctx, c, http.MethodDelete, c.root+"/flows", q)
 	return n.Count, err
 }
 
@@ -105,14 +110,14 @@ func (c *Client) Drain(ctx context.Context, e Endpoint, on bool) (int, error) {
 	if !on {
 		method = http.MethodDelete
 	}
-	n, err := ask[Count](ctx, c, method, root+"/drains/"+url.PathEscape(e.String()), nil)
+	n, err := ask[Count](ctx, c, method, c.root+"/drains/"+url.PathEscape(e.String()), nil)
 	return n.Count, err
 }
 
 // Flows calls each for every flow that matches, until each returns an error. A listing that the
 // daemon could not finish is an error.
 func (c *Client) Flows(ctx context.Context, f FlowFilter, each func(*FlowView) error) error {
-	body, err := c.do(ctx, http.MethodGet, root+"/flows", f.query())
+	body, err := c.do(ctx, http.MethodGet, c.root+"/flows", f.query())
 	if err != nil {
 		return err
 	}

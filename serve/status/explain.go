@@ -178,5 +178,5 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 
 // Explain returns the verdict on a packet, and why.
 func (c *Client) Explain(ctx context.Context, q *ExplainQuery) (ExplainView, error) {
-	return ask[ExplainView](ctx, c, http.MethodGet, root+"/explain", q.query())
+	return ask[ExplainView](ctx, c, http.MethodGet, c.root+"/explain", q.query())
 }

@@ -455,16 +455,16 @@ func TestBadRequests(t *testing.T) {
 		code         int
 		want         string
 	}{
-		{"GET", "/v9/flows?cleint=10.0.0.1", 400, "parameter cleint: is unknown"},
-		{"GET", "/v9/flows?client=ten", 400, `parameter client: \"ten\" is no address`},
-		{"GET", "/v9/flows?state=a&state=b", 400, "parameter state is given 2 times"},
-		{"DELETE", "/v9/flows", 400, "give a filter"},
-		{"DELETE", "/v9/flows?all=perhaps", 400, "parameter all"},
-		{"PUT", "/v9/drains/nobody", 400, "is no address"},
-		{"POST", "/v9/stats", 405, "Method Not Allowed"},
-		{"GET", "/v1/stats", 404, "404"},
+		{"GET", "/flows?cleint=10.0.0.1", 400, "parameter cleint: is unknown"},
+		{"GET", "/flows?client=ten", 400, `parameter client: \"ten\" is no address`},
+		{"GET", "/flows?state=a&state=b", 400, "parameter state is given 2 times"},
+		{"DELETE", "/flows", 400, "give a filter"},
+		{"DELETE", "/flows?all=perhaps", 400, "parameter all"},
+		{"PUT", "/drains/nobody", 400, "is no address"},
+		{"POST", "/stats", 405, "Method Not Allowed"},
+		{"GET", "0/stats", 404, "404"}, // another revision
 	} {
-		request, err := http.NewRequestWithContext(t.Context(), q.method, "http://sluice"+q.path, nil)
+		request, err := http.NewRequestWithContext(t.Context(), q.method, "http://sluice/"+status.Revision+q.path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -553,8 +553,8 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestAnotherRevision: a daemon whose answers have another form has other paths, and a command does
-// not take them for its own.
+// TestAnotherRevision checks that a client rejects a daemon of another revision unless it was told
+// the revision.
 func TestAnotherRevision(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := status.Listen(path)
@@ -573,5 +573,9 @@ func TestAnotherRevision(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "of the same version?") {
 			t.Errorf("%v, want a question about versions", err)
 		}
+	}
+	c.SetRevision("v0")
+	if _, err := c.Status(t.Context(), false); err != nil {
+		t.Error(err)
 	}
 }

@@ -38,6 +38,7 @@ type Config struct {
 	Sluice     string // path of the binary
 	Host       *topo.Host
 	NodeName   string   // of the gateway, default "gateway"
+	Revision   string   // of the binary's answers, default status.Revision
 	Interfaces []string // default all of the host
 	Options    string   // more of the configuration: YAML, whole top-level fields
 	Env        []string // of the daemon, added to this process's
@@ -87,6 +88,9 @@ func New(c Config) (*Gateway, error) {
 	}
 	g := &Gateway{config: c, dir: dir}
 	g.Client = status.NewClient(g.Socket())
+	if c.Revision != "" {
+		g.Client.SetRevision(c.Revision)
+	}
 	if err = os.Mkdir(g.Manifests(), 0o755); err == nil {
 		err = g.WriteConfiguration(g.Configuration())
 	}
