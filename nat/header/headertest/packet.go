@@ -36,6 +36,7 @@ type Packet struct {
 
 	Flags      uint8 // TCP
 	Seq, Ack   uint32
+	Window     uint16 // TCP; zero: 64240
 	TCPOptions []byte // padded like Options
 
 	NoChecksum bool // UDP: zero checksum
@@ -265,7 +266,11 @@ func (p *Packet) tcp() []byte {
 	binary.BigEndian.PutUint32(b[8:], p.Ack)
 	b[12] = byte(5+len(options)/4) << 4
 	b[13] = p.Flags
-	binary.BigEndian.PutUint16(b[14:], 64240)
+	window := p.Window
+	if window == 0 {
+		window = 64240
+	}
+	binary.BigEndian.PutUint16(b[14:], window)
 	return append(b, options...)
 }
 
