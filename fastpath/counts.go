@@ -11,6 +11,7 @@ type counts struct {
 	retried                      uint64 // flows
 	resets, resetsLimited        uint64
 	echoReplies                  uint64 // each fragment counts
+	proxyHeaders                 uint64 // sent, each repetition counts
 	wrongChecksums               uint64 // segments that would have changed a flow
 	unfinishedChecksums          uint64
 	held                         int64

@@ -58,12 +58,13 @@ func (w *Worker) changePort(ref flowtable.Ref) {
 	w.flows.Outgoing(ref, flowtable.ReplySide, &toClient)
 	service, backend := w.flows.Flow(ref).Owner()
 	seq, _ := w.flows.Opening(ref)
+	proxied := w.flows.Flow(ref).Proxied()
 	w.flows.Delete(ref)
 	w.restore(&flowtable.NewFlow{
 		Client: toClient.Reverse(), Backend: toBackend.Dst, BackendPort: toBackend.DstPort, Source: toBackend.Src,
 		Ports:   portChoice(w.draws.take()[1], services.OwnPorts),
 		Service: service, BackendRef: backend,
-		SYN: seq, HasSYN: true,
+		SYN: seq, HasSYN: true, Proxied: proxied,
 	}, toKernel)
 }
 

@@ -30,6 +30,7 @@
 //	slowpath.go                 all other packets: fragment.go, icmp.go, echo.go, and
 //	flow.go                     a packet's flow: admit.go makes one, retry.go chooses another backend,
 //	                            direct.go finds connections that bypass the gateway
+//	proxied.go                  packets of a flow with a PROXY header
 //	forward.go, withoutflow.go  a packet of a flow, translated; a packet without a flow; park.go
 //	answer.go                   generated packets: ICMP errors and RSTs
 //	send.go                     the next hop: split.go, hold.go, egress.go (Ethernet header, transmission)

@@ -12,7 +12,16 @@ import (
 
 // forward forwards a packet of a known flow and updates the flow.
 func (w *Worker) forward(p *packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
+	proxied := w.flows.Flow(ref).Proxied()
+	if proxied && side == flowtable.ClientSide {
+		return w.forwardProxied(p, ref)
+	}
 	s := w.verified(p, ref, side) // deliver rewrites the packet and may give its frame away
+	if proxied {
+		if v, handled := w.replyProxied(p, ref); handled {
+			return v
+		}
+	}
 	first := side == flowtable.ReplySide && p.Tuple.Proto == header.ProtoTCP && w.flows.Awaits(ref)
 	v := w.deliver(p, ref, side)
 	if first && !s.Unverified {
@@ -54,6 +63,9 @@ func (w *Worker) deliver(p *packet, ref flowtable.Ref, side flowtable.Side) deci
 	if v := w.fits(p, id); v.Action == decide.Drop {
 		return v
 	}
+	if f.Proxied() && !w.shift(p, ref, side) {
+		return drop(reason.ProxyHandshake)
+	}
 	w.stats.Backends.Count(f.BackendRef(), uint8(side), p.bytes)
 
 	nat.DecrementTTL(p.frame, &p.Packet)
@@ -86,7 +98,7 @@ func (w *Worker) fits(p *packet, id nexthop.ID) decide.Verdict {
 func (w *Worker) forwardFirst(p *packet, ref flowtable.Ref) decide.Verdict {
 	f, end := w.flows.Flow(ref), uint32(p.End)
 	hop := w.boundHop(f.BoundTo(flowtable.ClientSide))
-	if hop == nil || end > hop.PlainEnd() || w.egress.to[hop.Link] == nil {
+	if hop == nil || end > hop.PlainEnd() || w.egress.to[hop.Link] == nil || f.Proxied() {
 		return w.forward(p, ref, flowtable.ClientSide)
 	}
 	hop.Use()

@@ -83,6 +83,8 @@ type labConfig struct {
 	// timeouts changes the flow table's timeouts, if not nil.
 	timeouts func(*flowtable.Timeouts)
 	flows    uint32
+	// table is the flow table; nil: a new one.
+	table *flowtable.Table
 	// halfOpen is the maximum number of half-open flows; 0: the default of flowtable.Config.
 	halfOpen uint32
 	edit     func(*services.Builder)
@@ -124,10 +126,14 @@ func newLab(t testing.TB, c labConfig) *lab {
 	if c.timeouts != nil {
 		c.timeouts(&timeouts)
 	}
-	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: c.flows, IPv6Flows: c.flows, HalfOpen: c.halfOpen,
-		Timeouts: timeouts, HashKey: flowtable.HashKey{1, 2, 3, 4, 5, 6}}) // twins rest the same ports
-	if err != nil {
-		t.Fatal(err)
+	table := c.table
+	if table == nil {
+		var err error
+		table, err = flowtable.NewHeap(flowtable.Config{IPv4Flows: c.flows, IPv6Flows: c.flows, HalfOpen: c.halfOpen,
+			Timeouts: timeouts, HashKey: flowtable.HashKey{1, 2, 3, 4, 5, 6}}) // twins rest the same ports
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	pins, err := affinity.NewHeap(affinity.Config{Clients: 1000})
 	if err != nil {

@@ -67,6 +67,7 @@ func (w *Worker) publish(moved int) {
 	s.FlowsRetried.Store(n.retried)
 	s.ICMPLimited.Store(n.icmpLimited)
 	s.EchoReplies.Store(n.echoReplies)
+	s.ProxyHeaders.Store(n.proxyHeaders)
 	s.Resets.Store(n.resets)
 	s.ResetsLimited.Store(n.resetsLimited)
 	s.WrongChecksums.Store(n.wrongChecksums)

@@ -21,6 +21,7 @@ func (w *Worker) retry(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verd
 	w.flows.Outgoing(ref, flowtable.ClientSide, &old)
 	req := w.flowRequest(p)
 	service, backend := w.flows.Flow(ref).Owner()
+	proxied := w.flows.Flow(ref).Proxied()
 	req.Not = services.BackendRef(backend)
 	var n decide.Plan
 	w.planner.Plan(&n, &req)
@@ -41,7 +42,7 @@ func (w *Worker) retry(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verd
 		seq, hasSYN := p.syn()
 		return w.restore(&flowtable.NewFlow{
 			Client: p.Tuple, Backend: old.Dst, BackendPort: old.DstPort, Source: old.Src, SourcePort: old.SrcPort,
-			Service: service, BackendRef: backend, SYN: seq, HasSYN: hasSYN,
+			Service: service, BackendRef: backend, SYN: seq, HasSYN: hasSYN || proxied && p.isSYN(), Proxied: proxied,
 		}, v)
 	}
 	return next, v

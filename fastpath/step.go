@@ -128,6 +128,7 @@ func (w *Worker) expire(moved int) {
 		}
 		examined, _ := w.flows.Sweep(w.planner.Now, limit)
 		w.sweep.due -= examined
+		w.resendHeaders()
 	}
 }
 

@@ -20,6 +20,8 @@ type NewFlow struct {
 	// SYN is the sequence number of the TCP SYN that opens the flow, if HasSYN is set: see Foreign.
 	SYN    uint32
 	HasSYN bool
+	// Proxied: a PROXY header goes in front of the client's bytes. Only TCP.
+	Proxied bool
 }
 
 // Status is the result of a Create.
@@ -90,6 +92,9 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 	if n.HasSYN {
 		f.next.Store(n.SYN) // the record is in no list
 		born |= conn.MetaOpening
+	}
+	if n.Proxied {
+		born |= conn.MetaProxied
 	}
 	f.meta.Store(uint64(born | conn.MetaPending))
 	f.bound.Store(0)

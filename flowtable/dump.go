@@ -21,6 +21,9 @@ type Info struct {
 	Binding       uint32
 	Counted       bool // in the load of its backend
 	YieldsPort    bool // a new flow may take its source port if no other is free
+	Proxied       bool // a PROXY header is in front of the client's bytes
+	HeaderSent    bool // the PROXY header has been sent
+	HeaderAcked   bool // the backend has acknowledged it
 }
 
 // Dump copies live flows to buf from a cursor on, which is 0 for the first call. It returns the
@@ -77,6 +80,7 @@ func (h *Handle) info(a *arena, i uint32, now Ticks, out *Info) bool {
 	}
 	out.Service, out.Backend = f.Owner()
 	out.Counted = f.owner.Load()&counted != 0
+	out.Proxied, out.HeaderSent, out.HeaderAcked = m.Proxied(), m.HeaderSent(), m.HeaderAcked()
 	out.YieldsPort = h.t.yieldsPort(m, now) != shedNever
 	a.tuple(i, ClientSide, &out.Client)
 	a.tuple(i, ReplySide, &out.Reply)
@@ -84,10 +88,11 @@ func (h *Handle) info(a *arena, i uint32, now Ticks, out *Info) bool {
 }
 
 // age returns the time since the flow was made or its connection was established. In SynRecv of TCP
-// it is the time since the backend answered, because nothing refreshes the flow meanwhile.
+// it is the time since the backend answered, because nothing refreshes the flow meanwhile. While a
+// PROXY header is not acknowledged, it is the time since the last packet.
 func (f *Flow) age(m conn.Meta, now Ticks) time.Duration {
 	since := Ticks(f.word())
-	if m.Provable() {
+	if m.KeepsISN() {
 		since = m.Seen()
 	}
 	return max(0, conn.Span(since, now))

@@ -27,7 +27,9 @@ func (r Ref) index() uint32 { return uint32(r &^ refV6) }
 //
 // Writers: any handle writes meta and owner (see counted) by compare-and-swap, and bound in one
 // store (BindHops). The owner of a dead record writes next. The creator writes ports, addr, delta,
-// sum and next (conn.MetaOpening) before the flow is live; no handle writes them after that. The
+// sum and next (conn.MetaOpening) before the flow is live; no handle writes them after that, except
+// for next of a flow with a PROXY header: the handle that observes the backend's SYN-ACK writes the
+// sequence number of the SYN that it acknowledges. The
 // creator writes created; later the handle whose swap of meta changes the word's meaning writes it
 // (Observe). ports is atomic because the creator changes the reply port while it probes, and a
 // reader that loaded an old slot may read it meanwhile.
@@ -39,8 +41,8 @@ type Flow struct {
 	owner atomic.Uint64
 	delta header.Delta
 	// created is the time at which the flow was made or its connection was established. In SynRecv
-	// of TCP it is the backend's initial sequence number instead, if this version of the program
-	// saw that number.
+	// of TCP, and until a PROXY header is acknowledged, it is the backend's initial sequence number
+	// instead, if this version of the program saw that number.
 	created Ticks
 	sum     uint32 // fold of both keyed hashes, by which recovery detects a torn record
 	next    atomic.Uint32

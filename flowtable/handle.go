@@ -80,13 +80,14 @@ type Handle struct {
 
 	grace gracePass
 
-	evictor evictor
-	holders [maxHolders]holder // of portSearch
-	probed  int                // ports, by the last Create
-	rings   [2][numRings]*ring // those of p
-	pushed  bool               // to a ring, since the last Enter or Leave
-	endings endings
-	fetches fetches
+	evictor        evictor
+	holders        [maxHolders]holder // of portSearch
+	probed         int                // ports, by the last Create
+	rings          [2][numRings]*ring // those of p
+	pushed         bool               // to a ring, since the last Enter or Leave
+	endings        endings
+	fetches        fetches
+	unacknowledged unacknowledged
 }
 
 // Register adds a participant.

@@ -12,7 +12,9 @@ import (
 func (h *Handle) Changes(r Ref, from Side, s Segment, now Time) bool {
 	f := h.Flow(r)
 	word, m := f.word(), f.load()
-	return m.Live() && m.ChangedTo(m.Observe(from, s, word, now.Ticks()), from, &s, word, f.next.Load())
+	syn := f.next.Load()
+	return m.Live() && !m.AnsweredBefore(from, &s, syn) &&
+		m.ChangedTo(m.Observe(from, s, word, now.Ticks()), from, &s, word, syn)
 }
 
 // Observe updates the flow by one of its packets, and reports whether the flow stands from this
@@ -25,7 +27,7 @@ func (h *Handle) Observe(r Ref, from Side, s Segment, now Time) (stands bool) {
 		// fails.
 		word := f.word()
 		m := f.load()
-		if !m.Live() {
+		if !m.Live() || m.AnsweredBefore(from, &s, f.next.Load()) {
 			return false
 		}
 		n := m.Observe(from, s, word, t)
@@ -37,7 +39,10 @@ func (h *Handle) Observe(r Ref, from Side, s Segment, now Time) (stands bool) {
 		}
 		if isn, ok := m.AnsweredBy(n, from, &s, f.next.Load()); ok {
 			f.swapWord(word, isn)
-		} else if m.Provable() && !n.Provable() {
+			if n.Proxied() && s.SYNACK() {
+				f.next.Store(s.Ack - 1)
+			}
+		} else if m.KeepsISN() && !n.KeepsISN() {
 			f.swapWord(word, uint32(t))
 		}
 		if (n^m)&conn.MetaAccounted != 0 {

@@ -153,7 +153,7 @@ func (f *Flow) Rewrite(from Side, v6 bool, l *header.Rewrite) {
 	other, d := from&1^1, f.Delta(from)
 	l.Ports = bits.ReverseBytes32(bits.RotateLeft32(f.ports[other].Load(), 16))
 	l.IP, l.L4 = bits.ReverseBytes16(d.IP), bits.ReverseBytes16(d.L4)
-	l.Family, l.Proto = header.PlainIPv4, uint32(f.Proto())
+	l.Family, l.Proto = header.PlainIPv4, uint32(uint8(f.load()>>conn.MetaProtoShift))
 	// Safety: a Flow is the first field of a record4 or a record6.
 	if l.Addrs = &(*record4)(unsafe.Pointer(f)).addr[other]; v6 {
 		l.Family, l.Addrs = header.PlainIPv6, &(*record6)(unsafe.Pointer(f)).addr[other][0]

@@ -131,6 +131,9 @@ func (h *Handle) sweep(a *arena, first, end uint32, now Ticks) (expired int) {
 			if nearlyFull {
 				h.survey(a, i, m, now)
 			}
+			if m.HeaderPending() && !m.Reset() && !m.State().Over() {
+				h.unacknowledged.add(a.ref(i), m, now)
+			}
 			continue
 		}
 		if e.add(h, a, i, m); e.n == endingsSize {

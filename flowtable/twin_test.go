@@ -206,7 +206,8 @@ func TestSearchTwins(t *testing.T) {
 		f, m := s.search(t)
 		searches, found, matched = searches+len(s.group), found+f, matched+m
 	}
-	if found < searches/10 || matched < searches/20 {
+	// Half of the records have MetaProxied, so no packet matches them.
+	if found < searches/10 || matched < searches/40 {
 		t.Errorf("of %d searches %d found a slot, %d matched: too few for this test", searches, found, matched)
 	}
 }

@@ -26,6 +26,7 @@ func (r *run) build(u *unit) {
 	for i, p := range u.ports {
 		p.scheduler = r.cfg.schedulerOf(u.service)
 		p.check, p.hasCheck = r.cfg.checkOf(u.service, &p.spec)
+		p.check.ProxyHeader = u.service.ProxyProtocol.Of(&p.spec)
 		before, had := p.families, room
 		for f := range p.families {
 			problems = append(problems, r.buildFamily(u, p, f == 1, &room, offered)...)
@@ -88,10 +89,11 @@ func (r *run) setServicePort(u *unit, p *port) {
 		}
 	}
 	r.scratch.refs = refs
+	proxyProtocol := u.service.ProxyProtocol.Of(&p.spec)
 	limits := u.service.Limits.Over(r.cfg.Limits)
 	topology := [2]services.Topology{p.families[0].topology, p.families[1].topology}
 	if s := p.service; s != nil && s.Port == p.spec.Port && s.AffinitySeconds == u.service.Affinity &&
-		s.Scheduler == p.scheduler && s.Limits == limits &&
+		s.Scheduler == p.scheduler && s.ProxyProtocol == proxyProtocol && s.Limits == limits &&
 		s.Topology == topology && s.LocalExternal == u.service.LocalExternal &&
 		s.LocalInternal == u.service.LocalInternal && slices.Equal(s.Backends, refs) {
 		return
@@ -100,7 +102,7 @@ func (r *run) setServicePort(u *unit, p *port) {
 		ID: p.id, Namespace: u.key.namespace, Name: u.key.name,
 		PortName: p.spec.Name, Proto: p.spec.Proto, Port: p.spec.Port, Backends: slices.Clone(refs),
 		Identity: p.identity, AffinitySeconds: u.service.Affinity,
-		Scheduler: p.scheduler, Limits: limits, Topology: topology,
+		Scheduler: p.scheduler, ProxyProtocol: proxyProtocol, Limits: limits, Topology: topology,
 		LocalExternal: u.service.LocalExternal, LocalInternal: u.service.LocalInternal,
 	}
 	r.builder.SetService(p.service)

@@ -110,6 +110,7 @@ func (f *facts) addPorts() {
 			uint64(s.Topology[0]), uint64(s.Topology[1]), uint64(len(s.Backends))} {
 			f.num(n)
 		}
+		f.bit(s.ProxyProtocol)
 		f.bit(s.LocalExternal)
 		f.bit(s.LocalInternal)
 		f.bit(s.ID == p.id && s == p.service)

@@ -68,6 +68,9 @@ func renderService(f *services.Frontend) (line string) {
 	if f.Service.Scheduler != services.Maglev {
 		line += " " + f.Service.Scheduler.String()
 	}
+	if f.Service.ProxyProtocol {
+		line += " proxy-v2"
+	}
 	topology := f.Service.Topology[0]
 	if !f.Key.Addr.Is4() {
 		topology = f.Service.Topology[1]

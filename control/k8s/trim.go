@@ -34,11 +34,11 @@ func trim(object any) (any, error) {
 	return object, nil
 }
 
-// trimMeta keeps the annotations and labels of Kubernetes' own and of ours.
+// trimMeta keeps the annotations that are read and the labels of Kubernetes' own.
 func trimMeta(m *metav1.ObjectMeta) {
 	m.ManagedFields, m.OwnerReferences, m.Finalizers, m.GenerateName = nil, nil, nil, ""
 	for k := range m.Annotations {
-		if k != corev1.EndpointsLastChangeTriggerTime && !objects.OwnAnnotation(k) {
+		if k != corev1.EndpointsLastChangeTriggerTime && !objects.ReadAnnotation(k) {
 			delete(m.Annotations, k)
 		}
 	}

@@ -14,7 +14,8 @@ const annotationPrefix = "sluice.dev/"
 // The annotations that are read of a Service and of an EndpointSlice. Of other kinds of objects
 // none is read.
 var (
-	serviceAnnotations = append([]string{annotationScheduler, annotationWeights, annotationCheck},
+	serviceAnnotations = append([]string{annotationScheduler, annotationWeights, annotationCheck,
+		annotationProxyProtocol},
 		limitAnnotations[:]...)
 	sliceAnnotations = []string{annotationWeights}
 )

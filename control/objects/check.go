@@ -64,6 +64,9 @@ type Check struct {
 	Type                 uint16 // of DNS (RFC 1035 section 3.2.2)
 	Send                 string // of UDP, the bytes of the datagram
 	RequireReply         bool   // of UDP
+	// ProxyHeader: the endpoint expects the PROXY protocol. A check that sends data begins with a
+	// header of the command LOCAL. No annotation field sets it.
+	ProxyHeader bool
 }
 
 // Bounds of what an annotation, which is anybody's who may write a Service, can ask for.

@@ -103,7 +103,7 @@ func (s *Service) readRanges(spec *corev1.ServiceSpec) (malformed []FieldProblem
 	return malformed
 }
 
-// readScheduling reads the annotations for scheduler and weights. It ignores invalid ones with a
+// readScheduling reads the annotations. It ignores invalid ones with a
 // warning.
 func (s *Service) readScheduling(annotations map[string]string) {
 	if name, ok := annotations[annotationScheduler]; ok {
@@ -116,6 +116,7 @@ func (s *Service) readScheduling(annotations map[string]string) {
 	}
 	s.readLimits(annotations)
 	s.readChecks(annotations)
+	s.readProxyProtocol(annotations)
 	rules, problems := readWeights(annotations)
 	s.Weights = rules
 	s.Problems = append(s.Problems, problems...)

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/proxyproto"
 )
 
 // attempts is the number of attempts of one check.
@@ -115,6 +117,11 @@ func (p *Prober) connected(s endpointhealth.Start, fd int, began time.Time) {
 func (p *Prober) ask(
 	c *bounded, s endpointhealth.Start, began time.Time,
 ) (detail string, extra time.Duration, err error) {
+	if s.Check.ProxyHeader {
+		if _, err := io.WriteString(c, proxyproto.Local); err != nil {
+			return "", 0, err
+		}
+	}
 	switch s.Check.Kind {
 	case objects.CheckHTTP:
 		detail, err = askHTTP(c, "http", s.Target, &s.Check)

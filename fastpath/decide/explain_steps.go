@@ -31,6 +31,9 @@ func (x *Explanation) Steps() []Step {
 		if x.Rule != nil && !x.Known && f.Service.Limits.Any() {
 			add("limits", "%s", x.limitsText())
 		}
+		if f.Service.ProxyProtocol {
+			add("proxy protocol", "v2: a header with the client's address goes first")
+		}
 		if x.Backend != nil {
 			add("affinity", "%s", x.affinityText())
 			add("scheduler", "%s", x.schedulerText())
@@ -68,6 +71,14 @@ func (x *Explanation) flowText() string {
 		from = "from its backend"
 	}
 	s := fmt.Sprintf("%v, %v old, %s", x.Flow.State, x.Flow.Age, from)
+	switch {
+	case x.Flow.HeaderAcked:
+		s += ", with a PROXY header that its backend has acknowledged"
+	case x.Flow.HeaderSent:
+		s += ", with a PROXY header that its backend has not acknowledged"
+	case x.Flow.Proxied:
+		s += ", with a PROXY header after the handshake"
+	}
 	switch {
 	case x.Class == Superseded && x.Moved:
 		s += "; its frontend went to another Service, so it is scheduled again"

@@ -105,6 +105,9 @@ type Service struct {
 	AffinitySeconds uint32
 	// Scheduler chooses among a set's backends.
 	Scheduler Scheduler
+	// ProxyProtocol: backends get a header of the PROXY protocol, version 2, in front of each TCP
+	// client's bytes.
+	ProxyProtocol bool
 	// Limits bound the connections to this port.
 	Limits Limits
 	// Topology selects, by family (0 is IPv4), the topology hints that sets of policy Cluster use.

@@ -34,6 +34,7 @@ type Block struct {
 	FlowsCreated atomic.Uint64
 	FlowsRetried atomic.Uint64 // flows moved to another backend because theirs did not answer
 	EchoReplies  atomic.Uint64 // sent in answer to echo requests; each fragment counts
+	ProxyHeaders atomic.Uint64 // segments with a PROXY header sent to backends; each repetition counts
 	ICMPLimited  atomic.Uint64 // the worker's ICMP errors that the rate limit suppressed
 	// Resets counts RSTs in answer to segments of unknown connections; ResetsLimited counts RSTs
 	// that the rate limit suppressed.

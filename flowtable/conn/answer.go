@@ -23,6 +23,14 @@ func (m Meta) ChangedTo(n Meta, from Side, s *Segment, isn, syn uint32) bool {
 	return n.At(0) != m.At(0) || ok && next != isn
 }
 
+// AnsweredBefore reports whether a SYN-ACK of a backend is a copy of the one that began the open
+// connection of a flow with a PROXY header. syn is the sequence number of the connection's SYN.
+// For other flows such a copy may restart the handshake, and any packet ends that. Here a
+// client's bytes would not pass meanwhile.
+func (m Meta) AnsweredBefore(from Side, s *Segment, syn uint32) bool {
+	return m.HeaderSent() && from == ReplySide && s.SYNACK() && s.Acknowledges(syn)
+}
+
 // AnsweredBy returns the backend's initial sequence number, if the segment that changes m to n
 // carries it: a SYN-ACK, or an ACK or a FIN without data, whose sequence number is one higher. The
 // last such segment counts: a backend may send two SYN-ACKs with different numbers (SYN cookies a

@@ -1,5 +1,7 @@
 package conn
 
+import "sluice.dev/sluice/nat/header"
+
 // Meta is one word with all the fields of a flow that several workers change, so that a refresh and
 // an expiry can never both succeed:
 //
@@ -17,6 +19,7 @@ package conn
 //	42  the same of the backend
 //	43  the handshake was reset and restarted (SynRecv): later packets do not renew its age
 //	44  and 45: see MetaOpening
+//	46  see MetaProxied
 //
 // In SynSeen ag means instead that the client repeated its SYN, and repeat is the age of the flow
 // at the last repetition. In the states of an open connection repeat records SYNs towards a backend
@@ -78,6 +81,44 @@ const (
 	MetaReopened Meta = 1 << 45
 )
 
+// A TCP flow of a Service with PROXY protocol has a header in front of the client's bytes:
+//
+//	54  MetaProxied      one more bit beside the protocol number, which no protocol here has
+//	46  MetaHeaderAcked  the backend has acknowledged the header
+//
+// flowtable.Handle.Match compares the whole byte of the protocol, so it matches no packet of such
+// a flow, and costs other flows nothing. A version of this program that does not know MetaProxied
+// finds no flow for the packets: it could not translate their sequence numbers.
+const (
+	MetaHeaderAcked Meta = 1 << 46
+	MetaProxied     Meta = 1 << (MetaProtoShift + 6)
+
+	// No protocol number of a flow has the bit of MetaProxied.
+	_ = -uint((header.ProtoICMP | header.ProtoTCP | header.ProtoUDP | header.ProtoICMPv6 | header.ProtoSCTP) &
+		uint8(MetaProxied>>MetaProtoShift))
+)
+
+// Proxied reports whether the flow has a PROXY header.
+func (m Meta) Proxied() bool { return m&MetaProxied != 0 }
+
+// HeaderSent reports whether the PROXY header is in front of the client's bytes: the handshake is
+// complete.
+func (m Meta) HeaderSent() bool {
+	return m.Proxied() && m.State() >= Established && m.State() <= TimeWaitBackend
+}
+
+// HeaderPending reports whether the PROXY header is sent and not acknowledged. The record then
+// keeps the backend's initial sequence number, to send the header again.
+func (m Meta) HeaderPending() bool {
+	return m&(MetaProxied|MetaHeaderAcked) == MetaProxied && m.HeaderSent()
+}
+
+// HeaderAcked reports whether the backend has acknowledged the PROXY header.
+func (m Meta) HeaderAcked() bool { return m&MetaHeaderAcked != 0 }
+
+// KeepsISN reports whether the record has the backend's initial sequence number, if it is known.
+func (m Meta) KeepsISN() bool { return m.Provable() || m.HeaderPending() }
+
 // MakeMeta returns the Meta of a flow without notes that was last seen now.
 func MakeMeta(s State, proto uint8, now Ticks) Meta {
 	return Meta(proto)<<MetaProtoShift | Meta(s)<<MetaStateShift | Meta(now)
@@ -94,7 +135,7 @@ func Born(proto uint8, now Ticks) Meta {
 
 // State, Proto (the IANA protocol number) and Seen (the last-seen time) return fields of m.
 func (m Meta) State() State { return State(m>>MetaStateShift) & 15 }
-func (m Meta) Proto() uint8 { return uint8(m >> MetaProtoShift) }
+func (m Meta) Proto() uint8 { return uint8(m &^ MetaProxied >> MetaProtoShift) }
 func (m Meta) Seen() Ticks  { return Ticks(m) }
 
 // Pending reports whether the flow's keys are being inserted.

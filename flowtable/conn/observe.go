@@ -64,7 +64,7 @@ func (m Meta) take(mv move, from Side, now Ticks) Meta {
 		case m.State() == SynRecv:
 			return m.At(now)&^MetaNotes | MetaRenewed
 		}
-		return m.answered(next).At(now) &^ MetaNotes
+		return m.answered(next).At(now) &^ (MetaNotes | MetaHeaderAcked)
 	case next != m.State():
 		return m.WithState(next).At(now)&^MetaNotes | note
 	case mv&reset != 0 && !m.Reset():

@@ -212,7 +212,7 @@ func (s *session) flowPrinter() *flowPrinter {
 }
 
 func (p *flowPrinter) header() {
-	p.rows.row("PROTO", "STATE", "EXPIRES", "IDLE", "CLIENT", "VIP", "SNAT", "BACKEND", "SERVICE")
+	p.rows.row("PROTO", "STATE", "EXPIRES", "IDLE", "CLIENT", "VIP", "SNAT", "BACKEND", "PROXY", "SERVICE")
 }
 
 // rowsPerTable is the number of rows after which the widths of columns may change.
@@ -244,7 +244,7 @@ func (p *flowPrinter) flow(v *status.FlowView) error {
 		p.header()
 	}
 	p.rows.row(v.Protocol, v.State, seconds(v.ExpiresSeconds), seconds(v.IdleSeconds), v.Client, v.VIP, v.SNAT,
-		v.Backend, v.Service)
+		v.Backend, v.ProxyHeader, v.Service)
 	if p.n%rowsPerTable == 0 {
 		return p.rows.flush()
 	}

@@ -113,7 +113,7 @@ func (f serviceFlag) known(list []status.ServiceView) error {
 }
 
 func serviceRows(r *rows, list []status.ServiceView) {
-	r.row("NAMESPACE", "NAME", "PORT", "FRONTENDS", "POLICY", "SCHEDULER", "AFFINITY", "LIMITS", "BACKENDS",
+	r.row("NAMESPACE", "NAME", "PORT", "FRONTENDS", "POLICY", "PROXY", "SCHEDULER", "AFFINITY", "LIMITS", "BACKENDS",
 		"CREATED", "PACKETS-IN", "BYTES-IN", "PACKETS-OUT", "BYTES-OUT")
 	for i := range list {
 		v := &list[i]
@@ -122,7 +122,7 @@ func serviceRows(r *rows, list []status.ServiceView) {
 			frontends[j] = f.Address
 		}
 		r.row(v.Namespace, v.Name, servicePort(v.PortName, v.Port, v.Protocol), strings.Join(frontends, ","),
-			v.ExternalPolicy, v.Scheduler, affinity(v.AffinitySeconds), limits(v.Limits),
+			v.ExternalPolicy, v.ProxyProtocol, v.Scheduler, affinity(v.AffinitySeconds), limits(v.Limits),
 			fmt.Sprintf("%d/%d", v.Usable, v.Backends),
 			v.Traffic.Flows,
 			v.Traffic.ToBackend, byteCount(v.Traffic.ToBackendBytes), v.Traffic.ToClient,

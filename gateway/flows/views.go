@@ -18,6 +18,15 @@ func view(f *flowtable.Info, s *services.Snapshot) status.FlowView {
 		SNAT: port(f.Reply.Dst, f.Reply.DstPort), Backend: port(f.Reply.Src, f.Reply.SrcPort),
 		IdleSeconds: int64(f.Idle.Seconds()), ExpiresSeconds: int64(f.Expires.Seconds()),
 	}
+	switch {
+	case !f.Proxied:
+	case f.HeaderAcked:
+		v.ProxyHeader = "acknowledged"
+	case f.HeaderSent:
+		v.ProxyHeader = "sent"
+	default:
+		v.ProxyHeader = "waiting"
+	}
 	svc := s.Service(services.ServiceID(f.Service))
 	if f.Binding == 0 { // made by an earlier process, without a packet since
 		svc = nil

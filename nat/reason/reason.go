@@ -62,6 +62,7 @@ const (
 	TTLExceeded        // TTL or hop limit would reach zero
 	NoFlow             // TCP or SCTP without a flow, and not a SYN or INIT
 	LateAnswer         // from a backend whose flow was abandoned
+	ProxyHandshake     // bytes of a client whose handshake is not proven, to a Service with PROXY protocol
 	BackendGone        // from an endpoint that is gone: another pod may have its address by now
 	SourceRangeDenied  // the source is not in the Service's loadBalancerSourceRanges
 	NoEndpoints        // the service has no usable endpoint; rejected by ICMP
@@ -138,6 +139,7 @@ var names = [Count]string{
 	TTLExceeded:             "ttl_exceeded",
 	NoFlow:                  "no_flow",
 	LateAnswer:              "late_answer",
+	ProxyHandshake:          "proxy_handshake",
 	BackendGone:             "backend_gone",
 	SourceRangeDenied:       "source_range",
 	NoEndpoints:             "no_endpoints",

@@ -146,6 +146,7 @@ func (c *collector) worker(e emitter, w *status.WorkerView) {
 	e.gauge(c.d.held, float64(w.Held), id)
 	e.count(c.d.fromKernel, float64(w.KernelRx), id)
 	e.count(c.d.echoReplies, float64(w.EchoReplies), id)
+	e.count(c.d.proxyHeaders, float64(w.ProxyHeaders), id)
 	e.count(c.d.icmpLimited, float64(w.ICMPLimited), id)
 	e.count(c.d.resets, float64(w.Resets), id)
 	e.count(c.d.resetsLimited, float64(w.ResetsLimited), id)

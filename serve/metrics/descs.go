@@ -17,7 +17,7 @@ type descs struct {
 	fromKernel, icmpLimited, flowsCreated, flowsRetried, batches, polls, busy, idle, pulse    *prometheus.Desc
 	echoReplies, resets, resetsLimited, badChecksums, frames, umem, dropped, steering, socket *prometheus.Desc
 
-	noLocal                                                                          *prometheus.Desc
+	noLocal, proxyHeaders                                                            *prometheus.Desc
 	affinityPins, affinityTentative, affinityCapacity, affinityEvicted, affinityLost *prometheus.Desc
 	startFlows, startUnread                                                          *prometheus.Desc
 	checks, checkDifferences, seed, logDropped                                       *prometheus.Desc
@@ -103,6 +103,8 @@ func (d *descs) describeWorkers() {
 	d.fromKernel = d.new("worker_host_link_packets_total", "Packets that came in by the host link.", worker)
 	d.echoReplies = d.new("worker_echo_replies_total", "Replies to pings of VIPs; of fragmented ones, each fragment.",
 		worker)
+	d.proxyHeaders = d.new("worker_proxy_headers_total",
+		"Segments with a PROXY header sent to backends; each repetition counts.", worker)
 	d.icmpLimited = d.new("worker_icmp_limited_total", "ICMP errors that the rate limit suppressed.", worker)
 	d.resets = d.new("worker_resets_total", "RSTs sent in answer to segments of unknown connections.", worker)
 	d.resetsLimited = d.new("worker_resets_limited_total", "RSTs that the rate limit suppressed.", worker)

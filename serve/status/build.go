@@ -32,8 +32,9 @@ func ServiceViews(s *services.Snapshot, l *Totals, open func(services.ServiceID)
 				Frontends: []FrontendView{}, Traffic: l.Retired(p.ID),
 				Scheduler: p.Scheduler.String(), AffinitySeconds: p.AffinitySeconds,
 				ExternalPolicy: policyName(p.LocalExternal), InternalPolicy: policyName(p.LocalInternal),
-				Limits:    limitsView(p, open),
-				Topology4: topologyName(p.Topology[0]), Topology6: topologyName(p.Topology[1]),
+				ProxyProtocol: proxyProtocolName(p.ProxyProtocol),
+				Limits:        limitsView(p, open),
+				Topology4:     topologyName(p.Topology[0]), Topology6: topologyName(p.Topology[1]),
 			})
 		}
 		return &list[i]
@@ -75,6 +76,14 @@ func ServiceViews(s *services.Snapshot, l *Totals, open func(services.ServiceID)
 			cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.PortName, b.PortName))
 	})
 	return list
+}
+
+// proxyProtocolName returns the version of the PROXY protocol; "" if there is none.
+func proxyProtocolName(on bool) string {
+	if on {
+		return "v2"
+	}
+	return ""
 }
 
 // limitsView returns a service port's limits; nil if it has none.
@@ -193,7 +202,7 @@ func WorkerOf(worker, cpu int, b *stats.Block, now uint64) WorkerView {
 		Rx: b.Rx.Load(), RxBytes: b.RxBytes.Load(), Tx: b.Tx.Load(), TxBytes: b.TxBytes.Load(),
 		Generated: b.Generated.Load(), Returned: b.Returned.Load(), Held: b.Held.Load(), Dropped: b.Dropped(),
 		KernelRx: b.KernelRx.Load(), FlowsCreated: b.FlowsCreated.Load(), FlowsRetried: b.FlowsRetried.Load(),
-		EchoReplies: b.EchoReplies.Load(), ICMPLimited: b.ICMPLimited.Load(),
+		EchoReplies: b.EchoReplies.Load(), ProxyHeaders: b.ProxyHeaders.Load(), ICMPLimited: b.ICMPLimited.Load(),
 		Resets: b.Resets.Load(), ResetsLimited: b.ResetsLimited.Load(),
 		WrongChecksums: b.WrongChecksums.Load(), UnfinishedChecksums: b.UnfinishedChecksums.Load(),
 		Batches: b.Batches.Load(), Polls: b.Polls.Load(), BusyNanos: b.BusyNanos.Load(),

@@ -49,6 +49,8 @@ type ServiceView struct {
 	// Topology4 and Topology6 are the hints that policy Cluster follows: node, zone, or none.
 	Topology4 string `json:"topologyIPv4,omitempty"`
 	Topology6 string `json:"topologyIPv6,omitempty"`
+	// ProxyProtocol is the version of the header in front of TCP clients' bytes: v2, or none.
+	ProxyProtocol string `json:"proxyProtocol,omitempty"`
 	// Limits are the limits in force; nil if there are none.
 	Limits *LimitsView `json:"limits,omitempty"`
 	// Backends counts the known endpoints of both families, Usable the endpoints that get new
@@ -181,6 +183,9 @@ type FlowView struct {
 	SNAT     netip.AddrPort `json:"snat"` // the client's address if it is kept
 	Backend  netip.AddrPort `json:"backend"`
 	Service  string         `json:"service,omitempty"` // namespace/name, with :port-name if it has one
+	// ProxyHeader is the state of the PROXY header: waiting (for the handshake), sent,
+	// acknowledged. It is empty if the flow has none.
+	ProxyHeader string `json:"proxyHeader,omitempty"`
 	// IdleSeconds is the time since the last packet, ExpiresSeconds the time until the flow ends
 	// without one.
 	IdleSeconds    int64 `json:"idleSeconds"`
@@ -204,6 +209,7 @@ type WorkerView struct {
 	// FlowsRetried counts flows that got another backend, because theirs did not answer.
 	FlowsRetried  uint64 `json:"flowsRetried"`
 	EchoReplies   uint64 `json:"echoReplies"`
+	ProxyHeaders  uint64 `json:"proxyHeaders"`
 	ICMPLimited   uint64 `json:"icmpLimited"`
 	Resets        uint64 `json:"resets"`
 	ResetsLimited uint64 `json:"resetsLimited"`

@@ -88,7 +88,7 @@ func sampleStats() status.StatsView {
 		w := status.WorkerView{
 			Worker: i, CPU: i + 2, Rx: rx, RxBytes: rx * 100, Tx: rx - 20, TxBytes: (rx - 20) * 100, Generated: 5,
 			Returned: 7,
-			Held:     2, KernelRx: 3, FlowsCreated: 6, FlowsRetried: 1, EchoReplies: 4, ICMPLimited: 1,
+			Held:     2, KernelRx: 3, FlowsCreated: 6, FlowsRetried: 1, EchoReplies: 4, ProxyHeaders: 5, ICMPLimited: 1,
 			Resets: 2, ResetsLimited: 1,
 			WrongChecksums: 4, UnfinishedChecksums: 2, Batches: rx / 10, Polls: 40,
 			BusyNanos: 250_000_000, IdleNanos: 750_000_000, Generation: 17, PulseNanos: 12_000_000, Drops: drops,

@@ -1,0 +1,190 @@
+package fastpath
+
+import (
+	"sluice.dev/sluice/fastpath/decide"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
+)
+
+// A Service with PROXY protocol gets a header in front of the client's bytes, in a segment of its
+// own. No packet of such a flow matches on the fast path (conn.MetaProxied); forward and deliver
+// handle all of them:
+//
+//	client                     worker                                 backend
+//	SYN                    ->  without data and Fast Open option  ->
+//	                       <-  window less the header             <-  SYN-ACK
+//	ACK, proves handshake  ->  becomes the header, at ISN + 1     ->
+//	data                   ->  sequence number + bytes            ->
+//	                       <-  ACK and SACK - bytes               <-  ACK, data
+//
+// The header is the client's ACK with bytes in it, so it also completes the backend's handshake:
+// while it is lost, the backend repeats its SYN-ACK, and the client repeats its ACK. Until the
+// backend has acknowledged the header, it is sent again in place of each bare ACK of the client and
+// of the backend, before an RST of the client, and by the sweep of the flow table, at most every
+// five seconds (ADR 36). Data that arrives meanwhile is forwarded behind it; the backend's TCP
+// orders them.
+
+// restartWindow is the window field of a header that no packet of the client causes. It must not
+// offer more than the client has: with the usual scale of 7 it is 64 KiB.
+const restartWindow = 512
+
+// forwardProxied is forward for a client's packet of a flow with a PROXY header. It updates the
+// flow before it translates the packet, because the header goes before the bytes of the segment
+// that proves the handshake.
+func (w *Worker) forwardProxied(p *packet, ref flowtable.Ref) decide.Verdict {
+	if p.TTL <= 1 {
+		return w.deliver(p, ref, flowtable.ClientSide) // sends the error
+	}
+	s := w.verified(p, ref, flowtable.ClientSide)
+	before := w.flows.Insertion(ref)
+	if w.flows.Observe(ref, flowtable.ClientSide, s, w.planner.Now) {
+		w.planner.Stood(ref)
+	}
+	in := w.flows.Insertion(ref)
+	switch {
+	case !in.Pending() || p.Fragment != header.NotFragment || p.opensConnection():
+	case p.bareACK():
+		return w.becomeHeader(p, ref, w.clientSegment(p, ref, &in))
+	case !before.Sent || p.TCPFlags&header.TCPRST != 0:
+		w.sendHeader(ref, w.clientSegment(p, ref, &in))
+	}
+	return w.deliver(p, ref, flowtable.ClientSide)
+}
+
+// bareACK reports whether the packet is a whole TCP segment that only acknowledges.
+func (p *packet) bareACK() bool {
+	const other = header.TCPSYN | header.TCPFIN | header.TCPRST | header.TCPURG
+	return p.isTCP() && p.TCPFlags&(other|header.TCPACK) == header.TCPACK && !p.segment.Data && !p.long()
+}
+
+// replyProxied notes whether a packet of a backend acknowledges the PROXY header of its flow. A
+// bare ACK that does not, although the header was sent, becomes the header: it reports that bytes
+// behind the header have arrived. If the client has reset the connection, it must get that ACK, to
+// repeat its RST. handled is false if the packet must be forwarded.
+func (w *Worker) replyProxied(p *packet, ref flowtable.Ref) (v decide.Verdict, handled bool) {
+	in := w.flows.Insertion(ref)
+	if !in.Pending() || !p.isTCP() || p.TCPFlags&(header.TCPACK|header.TCPSYN) != header.TCPACK {
+		return v, false
+	}
+	if w.c.StrictReversePath && w.offPath(p, ref) {
+		return v, false // deliver drops it
+	}
+	acked := p.segment.Ack - in.First
+	switch {
+	case acked >= in.Bytes && acked < 1<<31:
+		if w.verify(p) {
+			w.flows.HeaderAcked(ref, w.planner.Now)
+		}
+	case acked < in.Bytes && p.bareACK() && !in.Reset:
+		s := w.headerSegment(ref, &in)
+		if t := nat.TimestampsOf(p.frame, &p.Packet); t.OK {
+			s.Timestamps = nat.Timestamps{Value: t.Echo, Echo: t.Value, OK: true}
+		}
+		return w.becomeHeader(p, ref, s), true
+	}
+	return v, false
+}
+
+// headerSegment returns the segment with the PROXY header of a flow, whose header is pending.
+func (w *Worker) headerSegment(ref flowtable.Ref, in *flowtable.Insertion) (s nat.ProxySegment) {
+	var toClient header.Tuple
+	w.flows.Outgoing(ref, flowtable.ReplySide, &toClient)
+	w.flows.Outgoing(ref, flowtable.ClientSide, &s.Out)
+	s.Client, s.Seq, s.Ack, s.Window, s.TTL = toClient.Reverse(), in.First, in.Ack, restartWindow, w.c.TTL
+	return s
+}
+
+// clientSegment is headerSegment with what a packet of the client has: what it acknowledges, its
+// window and its timestamps.
+func (w *Worker) clientSegment(p *packet, ref flowtable.Ref, in *flowtable.Insertion) nat.ProxySegment {
+	s := w.headerSegment(ref, in)
+	if p.TCPFlags&(header.TCPACK|header.TCPRST) == header.TCPACK {
+		s.Ack, s.Window = p.segment.Ack, nat.WindowOf(p.frame, &p.Packet)
+	}
+	s.Timestamps = nat.TimestampsOf(p.frame, &p.Packet)
+	return s
+}
+
+// becomeHeader sends the PROXY header of a flow in the frame of a packet.
+func (w *Worker) becomeHeader(p *packet, ref flowtable.Ref, s nat.ProxySegment) decide.Verdict {
+	end := p.desc.Addr&^(w.pool.frameSize-1) + w.pool.frameSize
+	return w.sendSegment(w.mem[p.desc.Addr:end:end], p.desc.Addr, ref, &s)
+}
+
+// sendHeader sends the PROXY header of a flow in a packet of its own. Without a free frame it is
+// sent later, like one that is lost.
+func (w *Worker) sendHeader(ref flowtable.Ref, s nat.ProxySegment) {
+	addr, ok := w.pool.Get()
+	if !ok {
+		return
+	}
+	w.n.generated++
+	start, end := addr+frameHeadroom, addr+w.pool.frameSize
+	if v := w.sendSegment(w.mem[start:end:end], start, ref, &s); v.Action == decide.Drop {
+		w.dropped(Desc{Addr: start, Len: header.EthernetBytes}, v.Reason)
+	}
+}
+
+// sendSegment writes a segment with a PROXY header into room, which is at addr of the UMEM, and
+// sends it.
+func (w *Worker) sendSegment(room []byte, addr uint64, ref flowtable.Ref, s *nat.ProxySegment) decide.Verdict {
+	n := nat.BuildProxySegment(room, s)
+	if n == 0 {
+		return drop(reason.FrameOversize)
+	}
+	w.planner.Bind(ref)
+	f := w.flows.Flow(ref)
+	w.n.proxyHeaders++
+	w.stats.Backends.Count(f.BackendRef(), uint8(flowtable.ClientSide), uint32(n))
+	o := outgoing{Desc{Addr: addr, Len: uint32(n)}, header.EthernetBytes, uint16(n), s.Out.V6, false, s.Out.Dst,
+		precedenceOf(f.State(), flowtable.ClientSide)}
+	return w.send(o, w.nextHop(f, flowtable.ClientSide, &s.Out.Dst))
+}
+
+// resendHeaders sends the PROXY headers again that the sweep found without an acknowledgement: of
+// connections on which neither end sends anything, because the packet that would have been answered
+// was lost, or this process is not the one that sent it.
+func (w *Worker) resendHeaders() {
+	list := w.flows.Unacknowledged()
+	for _, ref := range list {
+		if in := w.flows.Insertion(ref); in.Pending() {
+			w.sendHeader(ref, w.headerSegment(ref, &in))
+		}
+	}
+	if len(list) > 0 {
+		w.transmit()
+	}
+}
+
+// shift translates the sequence numbers of a packet of a flow with a PROXY header. It returns false
+// if the packet must not be forwarded: bytes of a client whose handshake is not proven, before
+// which the header cannot be sent, and a SYN that is fragmented or in several buffers.
+func (w *Worker) shift(p *packet, ref flowtable.Ref, side flowtable.Side) bool {
+	if p.Fragment == header.LaterFragment {
+		return true
+	}
+	in := w.flows.Insertion(ref)
+	switch {
+	case side == flowtable.ReplySide:
+		nat.ShiftToClient(p.frame, &p.Packet, &in.Insertion)
+	case p.TCPFlags&header.TCPSYN != 0:
+		if p.Fragment != header.NotFragment || p.long() {
+			return false
+		}
+		p.End = nat.StripOpening(p.frame, &p.Packet)
+	case !in.Sent:
+		return !p.segment.Data && p.TCPFlags&header.TCPFIN == 0
+	default:
+		nat.ShiftToBackend(p.frame, &p.Packet, &in.Insertion)
+	}
+	return true
+}
+
+// shiftQuote translates the sequence numbers in the packet that an ICMP error quotes, which arrived
+// on side.
+func (w *Worker) shiftQuote(p *packet, inner *header.Packet, ref flowtable.Ref, side flowtable.Side) {
+	in := w.flows.Insertion(ref)
+	nat.ShiftQuote(p.frame, &p.Packet, inner, &in.Insertion, side == flowtable.ReplySide)
+}

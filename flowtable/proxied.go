@@ -1,0 +1,84 @@
+package flowtable
+
+import (
+	"time"
+
+	"sluice.dev/sluice/flowtable/conn"
+	"sluice.dev/sluice/nat"
+	"sluice.dev/sluice/nat/proxyproto"
+)
+
+// A flow of a Service with PROXY protocol has a header in front of the client's bytes. All that is
+// known about it is in the flow's record, so that it outlives the process: that the flow has one
+// (conn.MetaProxied), whether it is sent (the state), whether it is acknowledged
+// (conn.MetaHeaderAcked), and until then the initial sequence numbers of both ends (next and
+// created). Its bytes follow from the flow's client tuple.
+
+// Proxied reports whether a PROXY header goes in front of the client's bytes.
+func (f *Flow) Proxied() bool { return f.load().Proxied() }
+
+// Insertion is the PROXY header of a flow.
+type Insertion struct {
+	nat.Insertion
+	// Ack is what a segment with the header acknowledges: the first byte of the backend. It is
+	// valid while the header is sent and not acknowledged.
+	Ack uint32
+	// Reset: one end sent an RST, and no later packet has shown that the connection lives on.
+	Reset bool
+}
+
+// Pending reports whether the header is sent and not acknowledged.
+func (i *Insertion) Pending() bool { return i.Sent && !i.Acked }
+
+// Insertion returns the PROXY header of a flow that has one.
+func (h *Handle) Insertion(r Ref) Insertion {
+	f := h.Flow(r)
+	word, m := f.word(), f.load()
+	return Insertion{
+		Insertion: nat.Insertion{
+			First: f.next.Load() + 1, Bytes: proxyproto.Bytes(r&refV6 != 0),
+			Sent: m.HeaderSent(), Acked: m.HeaderAcked(),
+		},
+		Ack: word + 1, Reset: m.Reset(),
+	}
+}
+
+// HeaderAcked must be called when the backend has acknowledged the whole PROXY header of a flow.
+func (h *Handle) HeaderAcked(r Ref, now Time) {
+	for f := h.Flow(r); ; {
+		word, m := f.word(), f.load()
+		if !m.HeaderPending() {
+			return
+		}
+		if f.swap(m, m|conn.MetaHeaderAcked) {
+			f.swapWord(word, uint32(now.Ticks()))
+			return
+		}
+	}
+}
+
+// resendTicks is how long after a flow's last packet its PROXY header is sent again by the sweep.
+// A packet of either end sends it again in any case.
+const resendTicks = int32(time.Minute / conn.Tick)
+
+// unacknowledged has flows that a sweep has found, whose PROXY header is not acknowledged.
+type unacknowledged struct {
+	n    int
+	flow [64]Ref
+}
+
+func (u *unacknowledged) add(r Ref, m conn.Meta, now Ticks) {
+	if u.n < len(u.flow) && now.Since(m.Seen()) <= resendTicks {
+		u.flow[u.n] = r
+		u.n++
+	}
+}
+
+// Unacknowledged returns flows that the last Sweep found, whose PROXY header must be sent again. If
+// there are too many, the next sweep finds the others. The result is valid until the next Sweep.
+func (h *Handle) Unacknowledged() []Ref {
+	u := &h.unacknowledged
+	list := u.flow[:u.n]
+	u.n = 0
+	return list
+}
