@@ -1,0 +1,275 @@
+//go:build root
+
+package e2e
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/serve/status"
+	"sluice.dev/sluice/test/bed/launch"
+	"sluice.dev/sluice/test/bed/topo"
+)
+
+const (
+	echoPort, mailPort = 8100, 8101 // of the endpoints
+	echoVIPPort        = 7
+	mailVIPPort        = 25
+	greeting           = "220 "
+)
+
+// proxyServer is a server that reads PROXY headers. It counts connections that do not begin with
+// one.
+type proxyServer struct {
+	mu        sync.Mutex
+	malformed []string
+	checks    int // connections with a header of the command LOCAL
+}
+
+// serveProxied starts a server on a host that expects a header and then sends the client's address
+// back. A mail server then sends it at once, an echo server with the first byte of the client; both
+// then return what the client sends.
+func serveProxied(t *testing.T, h *topo.Host, port uint16, mail bool) *proxyServer {
+	t.Helper()
+	s := &proxyServer{}
+	ln, err := h.Listen("tcp", fmt.Sprintf("[::]:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go s.serve(c, mail)
+		}
+	}()
+	return s
+}
+
+func (s *proxyServer) serve(c net.Conn, mail bool) {
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(2 * time.Minute))
+	client, err := readHeader(c)
+	if errors.Is(err, errLocalCommand) {
+		s.mu.Lock()
+		s.checks++
+		s.mu.Unlock()
+		_, _ = io.WriteString(c, "HTTP/1.0 204 No Content\r\n\r\n")
+		return
+	}
+	if err != nil {
+		s.mu.Lock()
+		s.malformed = append(s.malformed, err.Error())
+		s.mu.Unlock()
+		return
+	}
+	line := []byte(greeting + client.String() + "\n")
+	if !mail {
+		first := make([]byte, 1)
+		if _, err := io.ReadFull(c, first); err != nil {
+			return
+		}
+		line = append(line, first...)
+	}
+	if _, err := c.Write(line); err == nil {
+		_, _ = io.Copy(c, c)
+	}
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.CloseWrite()
+	}
+}
+
+var errLocalCommand = errors.New("the command is LOCAL")
+
+// readHeader reads a header of the PROXY protocol, version 2, and returns the client's address.
+func readHeader(r io.Reader) (netip.AddrPort, error) {
+	b := make([]byte, 16)
+	if n, err := io.ReadFull(r, b); err != nil {
+		return netip.AddrPort{}, fmt.Errorf("%x: %w", b[:n], err)
+	}
+	if !bytes.HasPrefix(b, []byte("\r\n\r\n\x00\r\nQUIT\n")) || b[12]>>4 != 2 {
+		return netip.AddrPort{}, fmt.Errorf("%x is no header", b)
+	}
+	rest := make([]byte, binary.BigEndian.Uint16(b[14:]))
+	if _, err := io.ReadFull(r, rest); err != nil {
+		return netip.AddrPort{}, err
+	}
+	switch {
+	case b[12]&15 == 0:
+		return netip.AddrPort{}, errLocalCommand
+	case b[13] == 0x11 && len(rest) == 12:
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(rest)), binary.BigEndian.Uint16(rest[8:])), nil
+	case b[13] == 0x21 && len(rest) == 36:
+		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(rest)), binary.BigEndian.Uint16(rest[32:])), nil
+	}
+	return netip.AddrPort{}, fmt.Errorf("family %x with %d bytes", b[13], len(rest))
+}
+
+// talk opens a connection, sends size bytes and compares what comes back. during is called between.
+func talk(l *lab, vip string, port uint16, mail bool, size int, during func()) error {
+	c, err := l.Clients[0].Dial(l.ctx, "tcp", at(vip, port).String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(2 * time.Minute))
+	sent := bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size]
+	want := greeting + c.LocalAddr().String() + "\n"
+	var got []byte
+	if mail { // the server speaks first
+		got = make([]byte, len(want))
+		if _, err := io.ReadFull(c, got); err != nil {
+			return fmt.Errorf("no greeting: %w", err)
+		}
+	}
+	failed := make(chan error, 1)
+	go func() {
+		_, err := c.Write(sent[:size/2])
+		if err == nil && during != nil {
+			during()
+		}
+		if err == nil {
+			_, err = c.Write(sent[size/2:])
+		}
+		if err == nil {
+			err = c.(interface{ CloseWrite() error }).CloseWrite()
+		}
+		failed <- err
+	}()
+	rest, err := io.ReadAll(c)
+	if err := errors.Join(err, <-failed); err != nil {
+		return err
+	}
+	got = append(got, rest...)
+	if !strings.HasPrefix(string(got), want) {
+		return fmt.Errorf("the server saw %.60q, want %q", got, want)
+	}
+	if got = got[len(want):]; sha256.Sum256(got) != sha256.Sum256(sent) {
+		return fmt.Errorf("%d of %d bytes came back", len(got), len(sent))
+	}
+	return nil
+}
+
+// proxyLab has servers that expect headers. The mail server speaks first. The gateway checks the
+// echo server by HTTP.
+func proxyLab(t *testing.T) (l *lab, servers []*proxyServer) {
+	l = newLab(t, labConfig{Config: topo.Config{Queues: 2}, small: true})
+	to := func(port int32) (list []launch.Endpoint) {
+		for _, e := range endpoints(l.Backends...) {
+			e.Port = port
+			list = append(list, e)
+		}
+		return list
+	}
+	for _, h := range l.Backends {
+		servers = append(servers, serveProxied(t, h, echoPort, false), serveProxied(t, h, mailPort, true))
+	}
+	l.apply(
+		launch.Service{Name: "echo", Port: echoVIPPort, VIPs: []string{vip4, vip6}, Endpoints: to(echoPort),
+			Annotations: map[string]string{"sluice.dev/proxy-protocol": "v2", checkAnnotation: "http interval=1s"}},
+		launch.Service{Name: "mail", Port: mailVIPPort, VIPs: []string{vip4, vip6}, Endpoints: to(mailPort),
+			Annotations: map[string]string{"service.beta.kubernetes.io/aws-load-balancer-proxy-protocol": "*"}},
+	)
+	l.within("the Services are served", func() bool {
+		list, err := l.gate.Client.Services(l.ctx)
+		n := 0
+		for i := range list {
+			if list[i].ProxyProtocol == "v2" {
+				n++
+			}
+		}
+		return err == nil && n == 2
+	})
+	return l, servers
+}
+
+// TestProxyProtocol: servers read the client's address and then its bytes, over IPv4 and IPv6, also
+// a server that speaks first, also if the gateway is killed in the middle, and with loss. No
+// connection begins otherwise. A Service without the annotation gets no headers.
+func TestProxyProtocol(t *testing.T) {
+	l, servers := proxyLab(t)
+	for _, vip := range []string{vip4, vip6} {
+		for _, port := range []uint16{echoVIPPort, mailVIPPort} {
+			for _, size := range []int{1, 1000, 8 << 20} {
+				if err := talk(l, vip, port, port == mailVIPPort, size, nil); err != nil {
+					t.Errorf("%s:%d, %d bytes: %v", vip, port, size, err)
+				}
+			}
+			if err := talk(l, vip, port, port == mailVIPPort, 1<<20, func() { l.killAndStart() }); err != nil {
+				t.Errorf("%s:%d, gateway killed: %v", vip, port, err)
+			}
+		}
+	}
+	for _, h := range l.Backends {
+		silence(t, h, l.Gateway, 5)
+	}
+	for range 10 {
+		for _, port := range []uint16{echoVIPPort, mailVIPPort} {
+			if err := talk(l, vip4, port, port == mailVIPPort, 100_000, nil); err != nil {
+				t.Errorf("port %d, with loss: %v", port, err)
+			}
+		}
+	}
+	for _, h := range l.Backends {
+		hear(t, h)
+	}
+	checks := 0
+	for i, s := range servers {
+		s.mu.Lock()
+		if len(s.malformed) > 0 {
+			t.Errorf("server %d: %v", i, s.malformed)
+		}
+		checks += s.checks
+		s.mu.Unlock()
+	}
+	for _, h := range l.Backends {
+		if b := l.backend("echo", h); checks == 0 || b.Health == nil || b.Health.Down {
+			t.Errorf("%d checks with a header, the endpoint is %+v", checks, b.Health)
+		}
+	}
+	r, err := l.Clients[0].HTTP(l.ctx, topo.HTTPLoad{Targets: []netip.AddrPort{at(vip4, webPort)}, Requests: 10,
+		Concurrency: 1})
+	if err != nil || r.Failed() > 0 {
+		t.Errorf("without PROXY protocol: %v %v", err, r)
+	}
+	l.explainsProxy(t)
+}
+
+// explainsProxy checks what explain says about a new connection.
+func (l *lab) explainsProxy(t *testing.T) {
+	t.Helper()
+	v, err := l.gate.Client.Explain(l.ctx, &status.ExplainQuery{
+		From: netip.AddrPortFrom(l.Clients[0].Addr4(), 50000), To: at(vip4, mailVIPPort), Protocol: "TCP"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range v.Steps {
+		if s.Name == "proxy protocol" && strings.HasPrefix(s.Text, "v2") {
+			return
+		}
+	}
+	t.Errorf("explained as %+v", v.Steps)
+}
+
+// killAndStart kills the daemon and starts it again.
+func (l *lab) killAndStart() {
+	if err := l.gate.Kill(); err != nil {
+		l.t.Error(err)
+	}
+	if err := l.gate.Start(l.ctx); err != nil {
+		l.t.Error(err)
+	}
+}
