@@ -472,6 +472,76 @@ func (l *lab) proxyHandshake(t *testing.T) (src, dst string) {
 	return from.String(), to.String()
 }
 
+// TestProxyResend: a backend's bare ACK that does not acknowledge the header becomes the header,
+// with its timestamps exchanged, and so does a client's bare ACK. An RST of the client comes behind
+// the header, and the backend's ACK then goes to the client. Once the header is acknowledged, bare
+// ACKs are translated.
+func TestProxyResend(t *testing.T) {
+	l := newLab(t, labConfig{edit: proxied})
+	g := l.workers[0]
+	src, dst := l.proxyHandshake(t)
+	client := func(flags uint8, data string) *headertest.Packet {
+		p := headertest.TCP(join(client4, 40000), join(vip4, 80), flags)
+		p.Payload = []byte(data)
+		return p
+	}
+	header := func(why string) modelSegment {
+		t.Helper()
+		frame, h := l.out(g.nic)
+		l.wantTuple(&h, src, dst)
+		s := readSegment(frame)
+		if s.seq != headertest.ISN+1 || s.ack != headertest.ISN+1 || !isHeader(frame) {
+			t.Errorf("%s: %+v, want the header", why, s)
+		}
+		return s
+	}
+	l.send(0, client(headertest.ACK, ""))
+	header("the handshake")
+	l.send(0, client(headertest.ACK, ""))
+	header("the client's ACK again")
+	l.send(0, client(headertest.ACK, "data"))
+	frame, _ := l.out(g.nic)
+	if s := readSegment(frame); s.seq != headertest.ISN+1+28 || string(s.data) != "data" {
+		t.Errorf("the data left as %+v", s)
+	}
+	missing := headertest.TCP(dst, src, headertest.ACK)
+	missing.TCPOptions = []byte{1, 1, 8, 10, 0, 0, 0, 5, 0, 0, 0, 6}
+	l.send(0, missing)
+	if s := header("the backend's ACK"); s.ts == nil || *s.ts != [2]uint32{6, 5} {
+		t.Errorf("timestamps %v", s.ts)
+	}
+	l.nothing(g.nic, g.host)
+
+	rst := client(headertest.RST|headertest.ACK, "")
+	rst.Seq += 4
+	l.send(0, rst)
+	header("the client's RST")
+	frame, _ = l.out(g.nic)
+	if s := readSegment(frame); s.flags&headertest.RST == 0 || s.seq != headertest.ISN+1+28+4 {
+		t.Errorf("the RST left as %+v", s)
+	}
+	l.send(0, missing)
+	frame, h := l.out(g.nic)
+	l.wantTuple(&h, join(vip4, 80), join(client4, 40000))
+	if s := readSegment(frame); s.ack != headertest.ISN+1 {
+		t.Errorf("the client gets the ACK %#x", s.ack)
+	}
+
+	acked := headertest.TCP(dst, src, headertest.ACK)
+	acked.Ack += 28 + 4
+	l.send(0, acked)
+	frame, _ = l.out(g.nic)
+	if s := readSegment(frame); s.ack != headertest.ISN+1+4 {
+		t.Errorf("the client gets the ACK %#x", s.ack)
+	}
+	l.send(0, client(headertest.ACK, ""))
+	frame, _ = l.out(g.nic)
+	if s := readSegment(frame); len(s.data) > 0 || s.seq != headertest.ISN+1+28 {
+		t.Errorf("after the acknowledgement the client's ACK left as %+v", s)
+	}
+	l.nothing(g.nic, g.host)
+}
+
 // TestProxyFirst: no byte of the client passes before the header: not in a SYN, not before the
 // handshake is proven, and not a header of the client's own.
 func TestProxyFirst(t *testing.T) {
@@ -598,5 +668,41 @@ func TestProxyAllocatesNothing(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// BenchmarkProxied: a client's data segments of an established connection, with and without a
+// header.
+func BenchmarkProxied(b *testing.B) {
+	for name, edit := range map[string]func(*services.Builder){"plain": nil, "header": proxied} {
+		b.Run(name, func(b *testing.B) {
+			l := newLab(b, labConfig{edit: edit})
+			g := l.workers[0]
+			l.send(0, headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.SYN))
+			_, h := l.out(g.nic)
+			src, dst := ends(&h.Tuple)
+			l.send(0, headertest.TCP(dst.String(), src.String(), headertest.SYN|headertest.ACK))
+			l.send(0, headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.ACK))
+			acked := headertest.TCP(dst.String(), src.String(), headertest.ACK)
+			acked.Ack += 28
+			l.send(0, acked)
+			for range 3 {
+				l.out(g.nic)
+			}
+			data := headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.ACK)
+			data.Payload = make([]byte, 100)
+			frame := data.Bytes()
+			buf := make([]byte, 0, 2048)
+			for b.Loop() {
+				for range 64 {
+					g.nic.Inject(frame)
+				}
+				g.Step(l.now)
+				for range 64 {
+					g.nic.Take(buf)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(64*b.N), "ns/packet")
+		})
 	}
 }
