@@ -16,12 +16,13 @@ func (w *Worker) forward(p *packet, ref flowtable.Ref, side flowtable.Side) deci
 	if proxied && side == flowtable.ClientSide {
 		return w.forwardProxied(p, ref)
 	}
-	s := w.verified(p, ref, side) // deliver rewrites the packet and may give its frame away
 	if proxied {
-		if v, handled := w.replyProxied(p, ref); handled {
+		var v decide.Verdict
+		if ref, v = w.replyProxied(p, ref); ref == 0 {
 			return v
 		}
 	}
+	s := w.verified(p, ref, side) // deliver rewrites the packet and may give its frame away
 	first := side == flowtable.ReplySide && p.Tuple.Proto == header.ProtoTCP && w.flows.Awaits(ref)
 	v := w.deliver(p, ref, side)
 	if first && !s.Unverified {

@@ -45,9 +45,11 @@ func (w *Worker) forwardProxied(p *packet, ref flowtable.Ref) decide.Verdict {
 	in := w.flows.Insertion(ref)
 	switch {
 	case !in.Pending() || p.Fragment != header.NotFragment || p.opensConnection():
+	case !p.bareACK() && before.Sent && p.TCPFlags&header.TCPRST == 0:
+	case !w.verify(p): // the header must not give its numbers a good checksum
 	case p.bareACK():
 		return w.becomeHeader(p, ref, w.clientSegment(p, ref, &in))
-	case !before.Sent || p.TCPFlags&header.TCPRST != 0:
+	default:
 		w.sendHeader(ref, w.clientSegment(p, ref, &in))
 	}
 	return w.deliver(p, ref, flowtable.ClientSide)
@@ -59,32 +61,81 @@ func (p *packet) bareACK() bool {
 	return p.isTCP() && p.TCPFlags&(other|header.TCPACK) == header.TCPACK && !p.segment.Data && !p.long()
 }
 
-// replyProxied notes whether a packet of a backend acknowledges the PROXY header of its flow. A
-// bare ACK that does not, although the header was sent, becomes the header: it reports that bytes
-// behind the header have arrived. If the client has reset the connection, it must get that ACK, to
-// repeat its RST. handled is false if the packet must be forwarded.
-func (w *Worker) replyProxied(p *packet, ref flowtable.Ref) (v decide.Verdict, handled bool) {
-	in := w.flows.Insertion(ref)
-	if !in.Pending() || !p.isTCP() || p.TCPFlags&(header.TCPACK|header.TCPSYN) != header.TCPACK {
-		return v, false
-	}
-	if w.c.StrictReversePath && w.offPath(p, ref) {
-		return v, false // deliver drops it
-	}
-	acked := p.segment.Ack - in.First
+// replyProxied handles what a packet of a backend means for the PROXY header of its flow. It returns
+// the flow to forward the packet in, or 0 and the verdict.
+func (w *Worker) replyProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verdict) {
 	switch {
+	case !p.isTCP() || w.c.StrictReversePath && w.offPath(p, ref): // deliver drops the latter
+		return ref, queued
+	case p.TCPFlags&header.TCPSYN != 0:
+		return w.openProxied(p, ref)
+	}
+	in := w.flows.Insertion(ref)
+	if !in.Pending() || p.TCPFlags&(header.TCPACK|header.TCPRST) != header.TCPACK || !w.verify(p) {
+		return ref, queued
+	}
+	switch acked := p.segment.Ack - in.First; {
 	case acked >= in.Bytes && acked < 1<<31:
-		if w.verify(p) {
-			w.flows.HeaderAcked(ref, w.planner.Now)
-		}
-	case acked < in.Bytes && p.bareACK() && !in.Reset:
+		w.flows.HeaderAcked(ref, w.planner.Now)
+	case acked < in.Bytes && p.bareACK() && w.misses(p, &in):
 		s := w.headerSegment(ref, &in)
 		if t := nat.TimestampsOf(p.frame, &p.Packet); t.OK {
 			s.Timestamps = nat.Timestamps{Value: t.Echo, Echo: t.Value, OK: true}
 		}
-		return w.becomeHeader(p, ref, s), true
+		return 0, w.becomeHeader(p, ref, s)
 	}
-	return v, false
+	return ref, queued
+}
+
+// oldestAck is the maximum number of bytes that a backend has sent when a header that acknowledges
+// its first byte still answers its ACK. It would discard an acknowledgement that is older than the
+// largest window that it was offered (RFC 5961 section 5.2), which is seldom less.
+const oldestAck = 1 << 16
+
+// misses reports whether the backend's bare ACK, which does not acknowledge the PROXY header, asks
+// for it: bytes behind the header have arrived. A header that the backend must refuse would be
+// answered with the same ACK, without end. If the client has reset the connection, it must get the
+// ACK, to repeat its RST.
+func (w *Worker) misses(p *packet, in *flowtable.Insertion) bool {
+	return !in.Reset && nat.WindowOf(p.frame, &p.Packet) != 0 && p.segment.Seq-in.Ack < oldestAck
+}
+
+// openProxied updates a flow with a PROXY header by the answer to a SYN before it is forwarded:
+// shift forwards only an answer that the flow has noted. If it answers a SYN of another number than
+// the one that opened the flow, the flow is made again.
+func (w *Worker) openProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verdict) {
+	if opening, later := w.flows.Answers(ref, &p.segment); !opening {
+		if !later || !p.segment.SYNACK() || !w.verify(p) {
+			return 0, drop(reason.ProxyHandshake)
+		}
+		var v decide.Verdict
+		if ref, v = w.renumber(ref, p.segment.Ack-1); ref == 0 {
+			return 0, v
+		}
+	}
+	s, first := w.verified(p, ref, flowtable.ReplySide), w.flows.Awaits(ref)
+	if first && !s.Unverified {
+		w.countFirst(ref, s.Flags)
+	}
+	if w.flows.Observe(ref, flowtable.ReplySide, s, w.planner.Now) {
+		w.planner.Stood(ref)
+	}
+	return ref, queued
+}
+
+// renumber makes a flow with a PROXY header again, as one that a SYN with another number opened. It
+// returns 0 and the verdict if it cannot be made.
+func (w *Worker) renumber(ref flowtable.Ref, syn uint32) (flowtable.Ref, decide.Verdict) {
+	var toBackend, toClient header.Tuple
+	w.flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
+	w.flows.Outgoing(ref, flowtable.ReplySide, &toClient)
+	service, backend := w.flows.Flow(ref).Owner()
+	w.flows.Delete(ref)
+	return w.restore(&flowtable.NewFlow{
+		Client: toClient.Reverse(), Backend: toBackend.Dst, BackendPort: toBackend.DstPort,
+		Source: toBackend.Src, SourcePort: toBackend.SrcPort,
+		Service: service, BackendRef: backend, SYN: syn, HasSYN: true, Proxied: true,
+	}, drop(reason.ProxyHandshake))
 }
 
 // headerSegment returns the segment with the PROXY header of a flow, whose header is pending.
@@ -159,23 +210,29 @@ func (w *Worker) resendHeaders() {
 }
 
 // shift translates the sequence numbers of a packet of a flow with a PROXY header. It returns false
-// if the packet must not be forwarded: bytes of a client whose handshake is not proven, before
-// which the header cannot be sent, and a SYN that is fragmented or in several buffers.
+// if the packet must not be forwarded, because bytes of the client could come before the header: a
+// SYN-ACK that the flow has not noted, a SYN that is fragmented or in several buffers, bytes before
+// the handshake is proven, and bytes with the header's sequence numbers before it is acknowledged.
 func (w *Worker) shift(p *packet, ref flowtable.Ref, side flowtable.Side) bool {
 	if p.Fragment == header.LaterFragment {
 		return true
 	}
 	in := w.flows.Insertion(ref)
-	switch {
+	bytes := p.segment.Data || p.TCPFlags&header.TCPFIN != 0
+	switch syn := p.TCPFlags&header.TCPSYN != 0; {
+	case side == flowtable.ReplySide && syn && !w.flows.Answered(ref, &p.segment):
+		return false
 	case side == flowtable.ReplySide:
 		nat.ShiftToClient(p.frame, &p.Packet, &in.Insertion)
-	case p.TCPFlags&header.TCPSYN != 0:
+	case syn:
 		if p.Fragment != header.NotFragment || p.long() {
 			return false
 		}
 		p.End = nat.StripOpening(p.frame, &p.Packet)
 	case !in.Sent:
-		return !p.segment.Data && p.TCPFlags&header.TCPFIN == 0
+		return !bytes
+	case bytes && !in.Acked && p.segment.Seq-in.First >= 1<<31:
+		return false
 	default:
 		nat.ShiftToBackend(p.frame, &p.Packet, &in.Insertion)
 	}

@@ -27,9 +27,7 @@ func (r Ref) index() uint32 { return uint32(r &^ refV6) }
 //
 // Writers: any handle writes meta and owner (see counted) by compare-and-swap, and bound in one
 // store (BindHops). The owner of a dead record writes next. The creator writes ports, addr, delta,
-// sum and next (conn.MetaOpening) before the flow is live; no handle writes them after that, except
-// for next of a flow with a PROXY header: the handle that observes the backend's SYN-ACK writes the
-// sequence number of the SYN that it acknowledges. The
+// sum and next (conn.MetaOpening) before the flow is live; no handle writes them after that. The
 // creator writes created; later the handle whose swap of meta changes the word's meaning writes it
 // (Observe). ports is atomic because the creator changes the reply port while it probes, and a
 // reader that loaded an old slot may read it meanwhile.

@@ -13,7 +13,7 @@ func (h *Handle) Changes(r Ref, from Side, s Segment, now Time) bool {
 	f := h.Flow(r)
 	word, m := f.word(), f.load()
 	syn := f.next.Load()
-	return m.Live() && !m.AnsweredBefore(from, &s, syn) &&
+	return m.Live() && !m.AnsweredBefore(from, &s, word, syn) &&
 		m.ChangedTo(m.Observe(from, s, word, now.Ticks()), from, &s, word, syn)
 }
 
@@ -27,7 +27,7 @@ func (h *Handle) Observe(r Ref, from Side, s Segment, now Time) (stands bool) {
 		// fails.
 		word := f.word()
 		m := f.load()
-		if !m.Live() || m.AnsweredBefore(from, &s, f.next.Load()) {
+		if !m.Live() || m.AnsweredBefore(from, &s, word, f.next.Load()) {
 			return false
 		}
 		n := m.Observe(from, s, word, t)
@@ -39,9 +39,6 @@ func (h *Handle) Observe(r Ref, from Side, s Segment, now Time) (stands bool) {
 		}
 		if isn, ok := m.AnsweredBy(n, from, &s, f.next.Load()); ok {
 			f.swapWord(word, isn)
-			if n.Proxied() && s.SYNACK() {
-				f.next.Store(s.Ack - 1)
-			}
 		} else if m.KeepsISN() && !n.KeepsISN() {
 			f.swapWord(word, uint32(t))
 		}

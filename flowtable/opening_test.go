@@ -87,3 +87,36 @@ func TestForeign(t *testing.T) {
 		}
 	}
 }
+
+// TestProxiedAnswers: of a flow with a PROXY header, no packet changes the number of its opening
+// SYN: the word links free records as soon as another handle has ended the flow. Another SYN's
+// answer is told apart, and is not the one that the flow notes.
+func TestProxiedAnswers(t *testing.T) {
+	const syn, isn = uint32(0xfffffffe), 500
+	_, h := testTableOf(t, Config{IPv4Flows: 100, IPv6Flows: 100, HalfOpen: 100, Timeouts: DefaultTimeouts()})
+	n := newFlow(header.ProtoTCP, false, 1)
+	n.SYN, n.HasSYN, n.Proxied = syn, true, true
+	r := h.mustCreate(t, bootTime, n)
+	want := func(when string, ack uint32, opening, later bool) {
+		t.Helper()
+		s := Segment{Flags: header.TCPSYN | header.TCPACK, Seq: isn, Ack: ack}
+		if o, l := h.Answers(r, &s); o != opening || l != later {
+			t.Errorf("%s, ACK %#x: answers %v, later %v", when, ack, o, l)
+		}
+	}
+	want("at first", syn+1, true, false)
+	want("at first", 7, false, false)
+	h.Reopens(r, 6, false)
+	want("after another SYN", 7, false, true)
+	other := Segment{Flags: header.TCPSYN | header.TCPACK, Seq: isn, Ack: 7}
+	h.Observe(r, ReplySide, other, bootTime)
+	want("after the other answer", syn+1, true, false)
+	if h.Answered(r, &other) {
+		t.Error("the other SYN's answer is noted")
+	}
+	own := Segment{Flags: header.TCPSYN | header.TCPACK, Seq: isn + 1, Ack: syn + 1}
+	h.Observe(r, ReplySide, own, bootTime)
+	if want("after both answers", syn+1, true, false); !h.Answered(r, &own) {
+		t.Error("its own answer is not noted")
+	}
+}

@@ -43,6 +43,23 @@ func (h *Handle) Insertion(r Ref) Insertion {
 	}
 }
 
+// Answers reports whether a SYN-ACK acknowledges the SYN that opened a flow, or else may acknowledge
+// a later SYN of its client that had another sequence number.
+func (h *Handle) Answers(r Ref, s *Segment) (opening, later bool) {
+	f := h.Flow(r)
+	m := f.load()
+	opening = m&conn.MetaOpening != 0 && s.Acknowledges(f.next.Load())
+	return opening, !opening && m&(conn.MetaOpening|conn.MetaReopened) != conn.MetaOpening
+}
+
+// Answered reports whether a segment is the SYN-ACK, or a copy of it, that began the connection of a
+// flow with a PROXY header. After any other SYN-ACK the header would not be first.
+func (h *Handle) Answered(r Ref, s *Segment) bool {
+	f := h.Flow(r)
+	word, m := f.word(), f.load()
+	return s.SYNACK() && m.KeepsISN() && word == s.Seq && s.Acknowledges(f.next.Load())
+}
+
 // HeaderAcked must be called when the backend has acknowledged the whole PROXY header of a flow.
 func (h *Handle) HeaderAcked(r Ref, now Time) {
 	for f := h.Flow(r); ; {

@@ -113,8 +113,8 @@ func (m Meta) HeaderPending() bool {
 	return m&(MetaProxied|MetaHeaderAcked) == MetaProxied && m.HeaderSent()
 }
 
-// HeaderAcked reports whether the backend has acknowledged the PROXY header.
-func (m Meta) HeaderAcked() bool { return m&MetaHeaderAcked != 0 }
+// HeaderAcked reports whether the flow has a PROXY header, and the backend has acknowledged it.
+func (m Meta) HeaderAcked() bool { return m.Proxied() && m&MetaHeaderAcked != 0 }
 
 // KeepsISN reports whether the record has the backend's initial sequence number, if it is known.
 func (m Meta) KeepsISN() bool { return m.Provable() || m.HeaderPending() }

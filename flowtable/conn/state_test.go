@@ -377,3 +377,14 @@ func seg(from Side, flags uint8) Segment {
 	}
 	return s
 }
+
+// TestHeaderAckedOfDatagrams: the seconds in which a UDP flow was used share a bit with the note of
+// a PROXY header, which such a flow never has.
+func TestHeaderAckedOfDatagrams(t *testing.T) {
+	m := MakeMeta(UDPAssured, header.ProtoUDP, 0)
+	for now := range Ticks(3000) {
+		if m = m.Observe(ClientSide, Segment{}, 0, now); m.HeaderAcked() {
+			t.Fatalf("after %d ticks the flow has a header", now)
+		}
+	}
+}
