@@ -61,8 +61,8 @@ func (p *packet) bareACK() bool {
 	return p.isTCP() && p.TCPFlags&(other|header.TCPACK) == header.TCPACK && !p.segment.Data && !p.long()
 }
 
-// replyProxied handles what a packet of a backend means for the PROXY header of its flow. It returns
-// the flow to forward the packet in, or 0 and the verdict.
+// replyProxied updates a flow with a PROXY header by a packet of its backend. It returns the flow
+// to forward the packet in, or 0 and the verdict.
 func (w *Worker) replyProxied(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verdict) {
 	switch {
 	case !p.isTCP() || w.c.StrictReversePath && w.offPath(p, ref): // deliver drops the latter
@@ -147,8 +147,8 @@ func (w *Worker) headerSegment(ref flowtable.Ref, in *flowtable.Insertion) (s na
 	return s
 }
 
-// clientSegment is headerSegment with what a packet of the client has: what it acknowledges, its
-// window and its timestamps.
+// clientSegment is headerSegment with the acknowledgement number, window and timestamps of a packet
+// of the client.
 func (w *Worker) clientSegment(p *packet, ref flowtable.Ref, in *flowtable.Insertion) nat.ProxySegment {
 	s := w.headerSegment(ref, in)
 	if p.TCPFlags&(header.TCPACK|header.TCPRST) == header.TCPACK {

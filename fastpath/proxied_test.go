@@ -413,8 +413,8 @@ func proxyEnd(t *testing.T, e proxyEnds, stage int, kind string) {
 	}
 }
 
-// TestProxyWindow: the header takes a part of the backend's window, so the client may send less. The
-// first header is lost, so the client's bytes come while the window has room for it.
+// TestProxyWindow: the header takes a part of the backend's window, so the client may send less.
+// The first header is lost, so the client's bytes arrive while the window must hold both.
 func TestProxyWindow(t *testing.T) {
 	for _, e := range []proxyEnds{ends4, ends6} {
 		s := newProxyLab(t, 3, e, "")

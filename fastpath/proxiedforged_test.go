@@ -96,7 +96,8 @@ func TestProxyReopened(t *testing.T) {
 				!bytes.Equal(s.data, wantHeader(join(client4, 40000), join(vip4, 80))) {
 				t.Errorf("first came %+v", s)
 			}
-			if s := pass(fromClient(headertest.ACK, isn+1, 889, "data")); s.seq != isn+1+28 || string(s.data) != "data" {
+			s := pass(fromClient(headertest.ACK, isn+1, 889, "data"))
+			if s.seq != isn+1+28 || string(s.data) != "data" {
 				t.Errorf("the data left as %+v", s)
 			}
 			l.nothing(g.nic, g.host)

@@ -43,8 +43,8 @@ func (h *Handle) Insertion(r Ref) Insertion {
 	}
 }
 
-// Answers reports whether a SYN-ACK acknowledges the SYN that opened a flow, or else may acknowledge
-// a later SYN of its client that had another sequence number.
+// Answers reports whether a SYN-ACK acknowledges the SYN that opened a flow, or else may
+// acknowledge a later SYN of its client, which had another sequence number.
 func (h *Handle) Answers(r Ref, s *Segment) (opening, later bool) {
 	f := h.Flow(r)
 	m := f.load()
@@ -52,8 +52,8 @@ func (h *Handle) Answers(r Ref, s *Segment) (opening, later bool) {
 	return opening, !opening && m&(conn.MetaOpening|conn.MetaReopened) != conn.MetaOpening
 }
 
-// Answered reports whether a segment is the SYN-ACK, or a copy of it, that began the connection of a
-// flow with a PROXY header. After any other SYN-ACK the header would not be first.
+// Answered reports whether a segment is the SYN-ACK, or a copy of it, that began the connection of
+// a flow with a PROXY header. After any other SYN-ACK the header would not be first.
 func (h *Handle) Answered(r Ref, s *Segment) bool {
 	f := h.Flow(r)
 	word, m := f.word(), f.load()

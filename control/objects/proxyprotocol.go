@@ -57,7 +57,8 @@ func (p ProxyProtocol) Of(port *ServicePort) bool {
 		(p.all || strings.Contains(p.ports, ","+strconv.Itoa(int(port.Port))+","))
 }
 
-// readProxyProtocol reads the annotations. It ignores invalid ones with a warning.
+// readProxyProtocol reads the annotations. It ignores invalid ones with a warning. An annotation of
+// a cloud that is on is a warning as well: the Service may be older than the gateway's support.
 func (s *Service) readProxyProtocol(annotations map[string]string) {
 	if text, ok := annotations[annotationProxyProtocol]; ok {
 		own := cloudAnnotation{key: annotationProxyProtocol, on: []string{"v2"}, off: []string{"none"}}
@@ -97,6 +98,10 @@ func (s *Service) proxyProtocolBy(c *cloudAnnotation, value string) {
 	if !slices.ContainsFunc(s.Ports, func(p ServicePort) bool { return s.ProxyProtocol.Of(&p) }) {
 		s.Problems = append(s.Problems, warn("metadata.annotations["+c.key+"]",
 			"the Service has no such TCP port; the PROXY protocol is for TCP"))
+	} else if c.key != annotationProxyProtocol {
+		s.Problems = append(s.Problems, warn("metadata.annotations["+c.key+"]",
+			"by this annotation endpoints get PROXY headers; confirm with %s: v2, or stop with none",
+			annotationProxyProtocol))
 	}
 }
 

@@ -59,6 +59,9 @@ func TestProxyProtocol(t *testing.T) {
 		if got := proxiedPorts(s); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: %.20q: ports %v, want %v", tt.key, tt.value, got, tt.want)
 		}
+		if tt.key != own && len(tt.want) > 0 {
+			tt.problem = "confirm with sluice.dev/proxy-protocol: v2"
+		}
 		if tt.problem == "" && len(s.Problems) != 0 || tt.problem != "" && (len(s.Problems) != 1 ||
 			!strings.Contains(s.Problems[0].Message, tt.problem) || len(s.Problems[0].Message) > 400 ||
 			strings.Contains(s.Problems[0].Message, "\x1b")) {
@@ -68,6 +71,9 @@ func TestProxyProtocol(t *testing.T) {
 	aws := beta("aws-load-balancer-proxy-protocol")
 	if s := proxyService(t, map[string]string{own: "none", aws: "*"}); len(proxiedPorts(s)) != 0 {
 		t.Error("none does not override the annotation of a cloud")
+	}
+	if s := proxyService(t, map[string]string{own: "v2", aws: "*"}); len(proxiedPorts(s)) != 2 || len(s.Problems) != 0 {
+		t.Errorf("confirmed: ports %v, problems %v", proxiedPorts(s), s.Problems)
 	}
 	const hetzner = "load-balancer.hetzner.cloud/uses-proxyprotocol"
 	if s := proxyService(t, map[string]string{aws: "*", hetzner: "false"}); len(proxiedPorts(s)) != 2 {
