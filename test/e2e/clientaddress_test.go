@@ -166,7 +166,7 @@ func talk(l *lab, vip string, port uint16, mail bool, size int, during func()) e
 // proxyLab has servers that expect headers. The mail server speaks first. The gateway checks the
 // echo server by HTTP.
 func proxyLab(t *testing.T) (l *lab, servers []*proxyServer) {
-	l = newLab(t, labConfig{Config: topo.Config{Queues: 2}, small: true})
+	l = newLab(t, labConfig{Config: topo.Config{Queues: 2}, small: true, options: handsOver})
 	to := func(port int32) (list []launch.Endpoint) {
 		for _, e := range endpoints(l.Backends...) {
 			e.Port = port
@@ -197,8 +197,8 @@ func proxyLab(t *testing.T) (l *lab, servers []*proxyServer) {
 }
 
 // TestProxyProtocol: servers read the client's address and then its bytes, over IPv4 and IPv6, also
-// a server that speaks first, also if the gateway is killed in the middle, and with loss. No
-// connection begins otherwise. A Service without the annotation gets no headers.
+// a server that speaks first, also if the gateway is killed or hands over in the middle, and with
+// loss. No connection begins otherwise. A Service without the annotation gets no headers.
 func TestProxyProtocol(t *testing.T) {
 	l, servers := proxyLab(t)
 	for _, vip := range []string{vip4, vip6} {
@@ -208,8 +208,10 @@ func TestProxyProtocol(t *testing.T) {
 					t.Errorf("%s:%d, %d bytes: %v", vip, port, size, err)
 				}
 			}
-			if err := talk(l, vip, port, port == mailVIPPort, 1<<20, func() { l.killAndStart() }); err != nil {
-				t.Errorf("%s:%d, gateway killed: %v", vip, port, err)
+			for during, next := range map[string]func(){"gateway killed": l.killAndStart, "hand-over": l.takeOver} {
+				if err := talk(l, vip, port, port == mailVIPPort, 1<<20, next); err != nil {
+					t.Errorf("%s:%d, %s: %v", vip, port, during, err)
+				}
 			}
 		}
 	}
@@ -246,6 +248,7 @@ func TestProxyProtocol(t *testing.T) {
 		t.Errorf("without PROXY protocol: %v %v", err, r)
 	}
 	l.explainsProxy(t)
+	l.handOverNoMore()
 }
 
 // explainsProxy checks what explain says about a new connection.
@@ -262,6 +265,17 @@ func (l *lab) explainsProxy(t *testing.T) {
 		}
 	}
 	t.Errorf("explained as %+v", v.Steps)
+}
+
+// takeOver starts a process that takes over from the running one.
+func (l *lab) takeOver() {
+	if err := l.gate.LaunchNext(); err != nil {
+		l.t.Error(err)
+		return
+	}
+	if err := l.gate.TakenOver(l.ctx); err != nil {
+		l.t.Error(err)
+	}
 }
 
 // killAndStart kills the daemon and starts it again.
