@@ -49,6 +49,18 @@ func FetchPackages(ctx context.Context, progress io.Writer, what string, package
 	})
 }
 
+// ProgramOf returns the command line of a program that FetchPackages unpacked into a directory. It
+// runs by the loader and with the libraries there.
+func ProgramOf(dir, path string, args ...string) (name string, all []string) {
+	lib := filepath.Join(dir, "lib/x86_64-linux-gnu")
+	usr := filepath.Join(dir, "usr/lib")
+	arch := filepath.Join(usr, "x86_64-linux-gnu")
+	return filepath.Join(lib, "ld-linux-x86-64.so.2"), append([]string{
+		"--library-path", strings.Join([]string{lib, arch, filepath.Join(arch, "frr"), usr}, ":"),
+		"--argv0", filepath.Base(path), filepath.Join(dir, path),
+	}, args...)
+}
+
 // unpack downloads packages without their dependencies and unpacks them into a directory.
 func unpack(ctx context.Context, a *apt.Apt, into string, packages []string) error {
 	if err := a.Download(ctx, packages...); err != nil {

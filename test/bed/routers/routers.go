@@ -37,12 +37,7 @@ func Fetch(ctx context.Context, progress io.Writer) (*Packages, error) {
 
 // program returns the command line of a program.
 func (p *Packages) program(path string, args ...string) (string, []string) {
-	lib := filepath.Join(p.dir, "lib/x86_64-linux-gnu")
-	usr := filepath.Join(p.dir, "usr/lib/x86_64-linux-gnu")
-	return filepath.Join(lib, "ld-linux-x86-64.so.2"), append([]string{
-		"--library-path", strings.Join([]string{lib, usr, filepath.Join(usr, "frr")}, ":"),
-		"--argv0", filepath.Base(path), filepath.Join(p.dir, path),
-	}, args...)
+	return cluster.ProgramOf(p.dir, path, args...)
 }
 
 // Router is one that runs on a host.
