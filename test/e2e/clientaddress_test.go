@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"strings"
@@ -16,8 +17,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/test/bed/launch"
+	"sluice.dev/sluice/test/bed/machine"
 	"sluice.dev/sluice/test/bed/topo"
 )
 
@@ -61,7 +65,7 @@ func serveProxied(t *testing.T, h *topo.Host, port uint16, mail bool) *proxyServ
 
 func (s *proxyServer) serve(c net.Conn, mail bool) {
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(2 * time.Minute))
+	_ = c.SetDeadline(time.Now().Add(10 * time.Minute))
 	client, err := readHeader(c)
 	if errors.Is(err, errLocalCommand) {
 		s.mu.Lock()
@@ -125,7 +129,7 @@ func talk(l *lab, vip string, port uint16, mail bool, size int, during func()) e
 		return err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(2 * time.Minute))
+	_ = c.SetDeadline(time.Now().Add(10 * time.Minute))
 	sent := bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size]
 	want := greeting + c.LocalAddr().String() + "\n"
 	var got []byte
@@ -215,16 +219,14 @@ func TestProxyProtocol(t *testing.T) {
 			}
 		}
 	}
+	n, most, loss := 20, 200_000, 5
+	if full() {
+		n, most, loss = 200, 100<<20, 1
+	}
 	for _, h := range l.Backends {
-		silence(t, h, l.Gateway, 5)
+		silence(t, h, l.Gateway, loss)
 	}
-	for range 10 {
-		for _, port := range []uint16{echoVIPPort, mailVIPPort} {
-			if err := talk(l, vip4, port, port == mailVIPPort, 100_000, nil); err != nil {
-				t.Errorf("port %d, with loss: %v", port, err)
-			}
-		}
-	}
+	l.talks(n, most/100, most, vip4)
 	for _, h := range l.Backends {
 		hear(t, h)
 	}
@@ -248,6 +250,61 @@ func TestProxyProtocol(t *testing.T) {
 		t.Errorf("without PROXY protocol: %v %v", err, r)
 	}
 	l.explainsProxy(t)
+	l.handOverNoMore()
+}
+
+// talks makes connections to both servers at VIPs in turn, several at once, that carry from least to
+// most bytes each way.
+func (l *lab) talks(n, least, most int, vips ...string) {
+	l.t.Helper()
+	var g errgroup.Group
+	g.SetLimit(8)
+	began, all := time.Now(), 0
+	for i := range n {
+		size := int(float64(least) * math.Pow(float64(most)/float64(least), float64(i)/float64(n-1)))
+		vip, port := vips[i%len(vips)], []uint16{echoVIPPort, mailVIPPort}[i/len(vips)%2]
+		all += size
+		g.Go(func() error {
+			if err := talk(l, vip, port, port == mailVIPPort, size, nil); err != nil {
+				l.t.Errorf("%s:%d, %d bytes: %v", vip, port, size, err)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
+	l.t.Logf("%d transfers of %d to %d bytes, %d in all each way, took %v", n, least, most, all,
+		time.Since(began).Round(time.Second))
+}
+
+// TestNetemProxyProtocol: wires that lose, double and reorder packets, in both directions on both
+// sides of the gateway. Servers read the client's address and all of its bytes, and send them back.
+func TestNetemProxyProtocol(t *testing.T) {
+	machine.Need(t, machine.Netem)
+	l, servers := proxyLab(t)
+	for _, vip := range []string{vip4, vip6} { // next hops are known from now on
+		if err := talk(l, vip, echoVIPPort, false, 1, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Impair(topo.Impairment{Loss: 1, Duplicate: 2, Reorder: 10, Delay: 2 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	most := 1 << 20
+	if full() {
+		most = 100 << 20
+	}
+	l.talks(200, most/100, most, vip4, vip6)
+	lost, err := l.Repair()
+	if t.Logf("the wires lost %d packets", lost); lost == 0 || err != nil {
+		t.Errorf("the wires lost %d packets: %v", lost, err)
+	}
+	for i, s := range servers {
+		s.mu.Lock()
+		if len(s.malformed) > 0 {
+			t.Errorf("server %d: %v", i, s.malformed)
+		}
+		s.mu.Unlock()
+	}
 	l.handOverNoMore()
 }
 
