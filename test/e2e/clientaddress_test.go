@@ -253,8 +253,8 @@ func TestProxyProtocol(t *testing.T) {
 	l.handOverNoMore()
 }
 
-// talks makes connections to both servers at VIPs in turn, several at once, that carry from least to
-// most bytes each way.
+// talks makes connections to both servers at VIPs in turn, several at once, that carry from least
+// to most bytes each way.
 func (l *lab) talks(n, least, most int, vips ...string) {
 	l.t.Helper()
 	var g errgroup.Group
