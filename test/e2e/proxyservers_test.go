@@ -58,7 +58,7 @@ frontend web
   bind [::]:8111 v6only accept-proxy
   log global
   option httplog
-  http-request return status 200 content-type text/plain lf-string "%%[src] %%[src_port]\n"
+  http-request return status 200 content-type text/plain lf-string "%[src] %[src_port]\n"
 `
 
 // Exim takes no mail: it greets, answers EHLO and QUIT, and logs.
@@ -109,7 +109,7 @@ func startProxyServers(ctx context.Context, t *testing.T, h *topo.Host) *proxySe
 	}
 	s.start(t, "nginx", "usr/sbin/nginx", "-c", file("nginx.conf", fmt.Sprintf(nginxConfig, s.dir)), "-e",
 		filepath.Join(s.dir, "nginx.log"))
-	s.start(t, "haproxy", "usr/sbin/haproxy", "-db", "-f", file("haproxy.conf", fmt.Sprintf(haproxyConfig)))
+	s.start(t, "haproxy", "usr/sbin/haproxy", "-db", "-f", file("haproxy.conf", haproxyConfig))
 	users := "root:x:0:0::/:/bin/sh\nDebian-exim:x:104:106::/:/bin/sh\n"
 	name, args := cluster.ProgramOf(packages, "usr/sbin/exim4", "-bdf", "-C",
 		file("exim.conf", fmt.Sprintf(eximConfig, s.dir)))
