@@ -110,7 +110,7 @@ func (w *Worker) PlainAt(packet []byte, beforeEnd int) bool {
 	defer copy(tail, slices.Clone(tail))
 	copy(tail, packet)
 	w.b.desc[0] = Desc{Addr: uint64(len(w.mem) - beforeEnd), Len: uint32(len(packet))}
-	w.inspect(0, 1, 1)
+	w.inspect(0, 1)
 	return w.b.search[0].End != 0
 }
 

@@ -106,7 +106,7 @@ func (w *Worker) forwardFirst(p *packet, ref flowtable.Ref) decide.Verdict {
 	s := w.verified(p, ref, flowtable.ClientSide)
 	rewrites := [1]header.Rewrite{{MACs: hop.MACs()}}
 	f.Rewrite(flowtable.ClientSide, p.Tuple.V6, &rewrites[0])
-	nat.TranslatePlain(&w.memory, []Desc{p.desc}, rewrites[:], nil)
+	nat.TranslatePlain(&w.memory, []Desc{p.desc}, rewrites[:], nil, false)
 	w.stats.Backends.Count(f.BackendRef(), uint8(flowtable.ClientSide), p.bytes)
 	w.queue(w.egress.to[hop.Link].link, Desc{Addr: p.desc.Addr, Len: end})
 	w.flows.Observe(ref, flowtable.ClientSide, s, w.planner.Now)

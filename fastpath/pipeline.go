@@ -31,9 +31,6 @@ import (
 // leave in the order of their arrival. handleAny can handle any packet, including plain ones: the
 // tests use it as the oracle.
 
-// Inspect prefetches the headers of at most a group.
-const _ = -uint(groupSize ^ header.Distance)
-
 // count counts a batch of n packets and records the link that delivered it.
 func (w *Worker) count(link, n int) {
 	w.b.origin = w.originOf(link)
@@ -45,14 +42,13 @@ func (w *Worker) count(link, n int) {
 
 // handleBatch decides about the n packets of the batch, and carries out the verdicts.
 func (w *Worker) handleBatch(n int) {
-	w.b.fetch.begin()
+	w.b.fetch.begin(w.b.desc[:min(groupSize, n)])
 	w.ahead.end = 0
-	w.memory.Fetch(w.b.desc[:min(groupSize, n)])
-	w.b.fetch.next(w.b.desc[:min(groupSize, n)])
 	w.b.fetch.fetchHeaders(&w.memory)
 	for at := 0; at < n+2*groupSize; at += groupSize {
 		if at < n {
-			w.inspect(at, min(at+groupSize, n), n)
+			w.b.fetch.headers = w.b.desc[min(at+groupSize, n):min(at+2*groupSize, n)]
+			w.inspect(at, min(at+groupSize, n))
 		}
 		if i := at - groupSize; i >= 0 && i < n {
 			w.b.fetch.flows = w.b.group(i).search[:min(groupSize, n-i)]
@@ -65,15 +61,15 @@ func (w *Worker) handleBatch(n int) {
 	}
 }
 
-// inspect is the first stage, for the packets from first to end of a batch of n.
-func (w *Worker) inspect(first, end, n int) {
+// inspect is the first stage, for the packets from first to end of a batch.
+func (w *Worker) inspect(first, end int) {
 	group := w.b.group(first).search[:end-first]
-	ahead := max(min(n-groupSize, end)-first, 0)
-	bytes, v6 := w.memory.Inspect(w.b.desc[first:end], ahead, &group[0].Plain, unsafe.Sizeof(group[0]))
+	fetch, out := &w.b.fetch, &group[0]
+	bytes, v6 := w.memory.Inspect(w.b.desc[first:end], fetch.headers, fetch.v6, &out.Plain, unsafe.Sizeof(*out))
+	fetch.fetched(end - first)
 	w.n.rxBytes += bytes
-	w.b.fetch.seenV6 = w.b.fetch.seenV6 || v6
+	fetch.seenV6 = fetch.seenV6 || v6
 	w.flows.FetchBuckets(group)
-	w.b.fetch.next(w.b.desc[end:min(end+groupSize, n)])
 }
 
 // finish is the last stage. finishPlain matches width packets at a time and stops at the first
@@ -156,7 +152,7 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	if i == from {
 		return 0, i < to
 	}
-	nat.TranslatePlain(&w.memory, g.desc[from:i], rewrites[from:i], w.b.fetch.headers)
+	nat.TranslatePlain(&w.memory, g.desc[from:i], rewrites[from:i], w.b.fetch.headers, w.b.fetch.v6)
 	w.b.fetch.fetched(int(i - from))
 	w.stats.Backends.Add(counted[from:i])
 	return int(i - from), i < to

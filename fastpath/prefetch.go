@@ -6,46 +6,37 @@ import (
 )
 
 // prefetches keeps the order in which the stages of a batch (pipeline.go) prefetch lines for later
-// stages. A processor with the maximum number of misses in flight may drop further prefetches: an
-// EPYC of 2022 (Zen 4) does at about twenty (BenchmarkBurst in nat/prefetch). So the prefetches are
-// spread over a round, and finish runs between inspect and find:
+// stages. At the maximum number of misses in flight an EPYC of 2022 (Zen 4) drops further
+// prefetches, at about twenty (BenchmarkBurst in nat/prefetch), and a Xeon of 2023 waits. So the
+// prefetches are spread over a round, and finish runs between inspect and find:
 //
-//	round r of the batch    prefetches                                        for
-//	inspect group r         first header lines of group r+1                   inspect, round r+1
-//	                        buckets of the index of group r                   find, round r+1
-//	finish group r-2        IPv6: half of the flows of group r-1              finish, round r+1
-//	                        IPv6: second header lines of r+1, one a packet    inspect, round r+1
-//	fetchHeaders            IPv6: the remaining second header lines           inspect, round r+1
-//	fetchFlows              the other flows of group r-1                      finish, round r+1
+//	round r of the batch    prefetches                                          for
+//	inspect group r         headers of half of group r+1, one per two packets   inspect, round r+1
+//	                        buckets of the index of group r                     find, round r+1
+//	finish group r-2        IPv6: half of the flows of group r-1                finish, round r+1
+//	                        headers of the other half, one per two packets      inspect, round r+1
+//	fetchHeaders            the remaining headers, if finish was short          inspect, round r+1
+//	fetchFlows              the other flows of group r-1                        finish, round r+1
 //
 // An IPv6 flow has two lines, and so do its packets' headers: a batch prefetches both lines if the
 // previous batch had IPv6 packets.
 type prefetches struct {
 	v6, seenV6 bool               // the previous batch had IPv6; this one has
-	headers    []Desc             // packets of the next group to inspect whose second header line is not prefetched yet
+	headers    []Desc             // packets of the next group to inspect whose headers are not prefetched yet
 	flows      []flowtable.Search // packets of the group in find whose flow is not prefetched yet
 }
 
-// begin starts a batch.
-func (p *prefetches) begin() { p.v6, p.seenV6 = p.seenV6, false }
+// begin starts a batch with its first group.
+func (p *prefetches) begin(first []Desc) { p.v6, p.seenV6, p.headers = p.seenV6, false, first }
 
-// next sets the group that is inspected next.
-func (p *prefetches) next(group []Desc) {
-	if p.v6 {
-		p.headers = group
-	}
-}
-
-// fetchHeaders prefetches the remaining second header lines.
+// fetchHeaders prefetches the remaining headers.
 func (p *prefetches) fetchHeaders(m *header.Memory) {
-	if len(p.headers) != 0 {
-		m.FetchEnds(p.headers)
-		p.headers = nil
-	}
+	m.Fetch(p.headers, p.v6)
+	p.headers = nil
 }
 
-// fetched removes up to n packets whose second header lines have been prefetched.
-func (p *prefetches) fetched(n int) { p.headers = p.headers[min(len(p.headers), n):] }
+// fetched removes the packets whose headers were prefetched while n packets were processed.
+func (p *prefetches) fetched(n int) { p.headers = p.headers[header.Ahead(n, len(p.headers)):] }
 
 // fetchFlows prefetches up to n of the remaining flows.
 func (p *prefetches) fetchFlows(h *flowtable.Handle, n int) {

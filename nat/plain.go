@@ -4,10 +4,12 @@ import "sluice.dev/sluice/nat/header"
 
 // TranslatePlain combines DecrementTTL and Translate for plain packets (header.Plain), and writes
 // the MAC addresses of their hops. rewrites must be as long as frames. Inspect must have accepted
-// each frame. TranslatePlain also prefetches the second cache lines of the frames in ends
-// (header.Memory.FetchEnds), at most len(frames) of them.
-func TranslatePlain(m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ends []header.Frame) {
-	translatePlain(m, frames, rewrites[:len(frames)], ends)
+// each frame. In between it prefetches the lines of the first frames ahead (header.Memory.Fetch);
+// header.Ahead returns of how many.
+func TranslatePlain(
+	m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ahead []header.Frame, both bool,
+) {
+	translatePlain(m, frames, rewrites[:len(frames)], ahead, both)
 }
 
 // checksumBits has the bits of both checksum offsets, 16 and 6. Without the bits that a protocol

@@ -8,4 +8,4 @@ import "sluice.dev/sluice/nat/header"
 // plain_go.go.
 //
 //go:noescape
-func translatePlain(m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ends []header.Frame)
+func translatePlain(m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ahead []header.Frame, both bool)

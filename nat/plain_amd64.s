@@ -3,29 +3,35 @@
 #include "go_asm.h"
 #include "textflag.h"
 
-// func translatePlain(m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ends []header.Frame)
+// func translatePlain(m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ahead []header.Frame,
+//	both bool)
 //
 //	SI, DI, CX  frame, base, frames left
 //	R15         rewrites
-//	BX, R11     ends, number of ends left
+//	BX, R11     frame ahead, number of frames ahead that are left
 //	R8          the packet, and then its transport header
-TEXT ·translatePlain(SB), NOSPLIT, $0-80
+TEXT ·translatePlain(SB), NOSPLIT, $0-81
 	MOVQ  m+0(FP), DI
 	MOVQ  memory_base(DI), DI
 	MOVQ  frames_base+8(FP), SI
 	MOVQ  frames_len+16(FP), CX
 	MOVQ  rewrites_base+32(FP), R15
-	MOVQ  ends_base+56(FP), BX
-	MOVQ  ends_len+64(FP), R11
+	MOVQ  ahead_base+56(FP), BX
+	MOVQ  ahead_len+64(FP), R11
 	TESTQ CX, CX
 	JZ    done
 
 next:
-	DECQ R11
-	JLT  body
-	MOVQ frame_Addr(BX), AX
-	ADDQ $frame__size, BX
-	BYTE $0x0f; BYTE $0x0d; BYTE $0x4c; BYTE $0x07; BYTE $0x40 // PREFETCHW 64(DI)(AX*1), unknown to the assembler
+	TESTL $1, CX
+	JNZ   body
+	DECQ  R11
+	JLT   body
+	MOVQ  frame_Addr(BX), AX
+	ADDQ  $frame__size, BX
+	BYTE  $0x0f; BYTE $0x0d; BYTE $0x0c; BYTE $0x07 // PREFETCHW (DI)(AX*1), which the assembler does not know
+	CMPB  both+80(FP), $0
+	JEQ   body
+	BYTE  $0x0f; BYTE $0x0d; BYTE $0x4c; BYTE $0x07; BYTE $0x40 // PREFETCHW 64(DI)(AX*1)
 
 body:
 	MOVQ frame_Addr(SI), R8

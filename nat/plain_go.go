@@ -9,14 +9,20 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// atOnce is how many lines are prefetched together, as in the Go twin of header's Inspect.
-const atOnce = 4
+// As in the Go twin of header's Inspect: how many frames' lines are prefetched together, after how
+// many frames.
+const atOnce, perFetch = 2, 4
 
 // translatePlainGo is the twin of the assembly.
-func translatePlainGo(m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ends []header.Frame) {
+func translatePlainGo(
+	m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ahead []header.Frame, both bool,
+) {
+	ahead = ahead[:header.Ahead(len(frames), len(ahead))]
 	for i, f := range frames {
-		if i%atOnce == 0 {
-			m.FetchEnds(ends[min(i, len(ends)):min(i+atOnce, len(ends), len(frames))])
+		if i%perFetch == 0 {
+			n := min(atOnce, len(ahead))
+			m.Fetch(ahead[:n], both)
+			ahead = ahead[n:]
 		}
 		l := &rewrites[i]
 		w := m.Window4(f.Addr)

@@ -4,6 +4,8 @@ package nat
 
 import "sluice.dev/sluice/nat/header"
 
-func translatePlain(m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ends []header.Frame) {
-	translatePlainGo(m, frames, rewrites, ends)
+func translatePlain(
+	m *header.Memory, frames []header.Frame, rewrites []header.Rewrite, ahead []header.Frame, both bool,
+) {
+	translatePlainGo(m, frames, rewrites, ahead, both)
 }

@@ -51,7 +51,7 @@ func TestTranslatePlain(t *testing.T) {
 		copy(want, "to and from!")
 		m := header.NewMemory(window)
 		l := rewriteOf(p, &to, d)
-		nat.TranslatePlain(&m, []header.Frame{{Len: uint32(len(frame))}}, []header.Rewrite{l}, nil)
+		nat.TranslatePlain(&m, []header.Frame{{Len: uint32(len(frame))}}, []header.Rewrite{l}, nil, false)
 		if !bytes.Equal(window, want) {
 			t.Fatalf("%x\nwant\n%x\nfrom\n%x", window, want, frame)
 		}
@@ -111,7 +111,7 @@ func TestTranslatePlainGroup(t *testing.T) {
 			others[i].Addr = r.Uint64() // is prefetched, not read
 		}
 		m := header.NewMemory(memory)
-		if nat.TranslatePlain(&m, frames, list, others); !bytes.Equal(memory, want) {
+		if nat.TranslatePlain(&m, frames, list, others, r.IntN(2) == 0); !bytes.Equal(memory, want) {
 			t.Fatalf("%d packets:\n%x\nwant\n%x", len(frames), memory, want)
 		}
 	}
@@ -124,7 +124,7 @@ func TestTranslatePlainAllocatesNothing(t *testing.T) {
 	p := mustParse(t, frame)
 	m, frames := header.NewMemory(memory), []header.Frame{{Len: uint32(len(frame))}}
 	list := []header.Rewrite{rewriteOf(p, &p.Tuple, header.Delta{})}
-	if n := testing.AllocsPerRun(100, func() { nat.TranslatePlain(&m, frames, list, frames) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { nat.TranslatePlain(&m, frames, list, frames, true) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

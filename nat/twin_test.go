@@ -20,7 +20,7 @@ type twins struct {
 	memory   []byte
 	frames   []header.Frame
 	rewrites []header.Rewrite
-	ends     []header.Frame
+	ahead    []header.Frame
 }
 
 const maxTwins = 16
@@ -35,9 +35,9 @@ func (w *twins) set(r *rand.Rand, data []byte) {
 	n := min(len(data)/each+r.IntN(3), maxTwins)
 	data = append(slices.Clone(data[:min(len(data), n*each)]), make([]byte, n*each)...)
 	w.frames, w.rewrites = make([]header.Frame, n), make([]header.Rewrite, n)
-	w.ends = make([]header.Frame, r.IntN(maxTwins+4))
-	for i := range w.ends {
-		w.ends[i].Addr = r.Uint64() // is prefetched, not read
+	w.ahead = make([]header.Frame, r.IntN(maxTwins+4))
+	for i := range w.ahead {
+		w.ahead[i].Addr = r.Uint64() // is prefetched, not read
 	}
 	for i := range w.frames {
 		b := data[i*each:][:each]
@@ -82,10 +82,10 @@ func (w *twins) agree(t *testing.T) {
 	t.Helper()
 	before := slices.Clone(w.memory)
 	m := header.NewMemory(w.memory)
-	nat.TranslatePlainGo(&m, w.frames, w.rewrites, w.ends)
+	nat.TranslatePlainGo(&m, w.frames, w.rewrites, w.ahead, len(w.frames)%2 != 0)
 	want := slices.Clone(w.memory)
 	copy(w.memory, before)
-	nat.TranslatePlain(&m, w.frames, w.rewrites, w.ends)
+	nat.TranslatePlain(&m, w.frames, w.rewrites, w.ahead, len(w.frames)%2 != 0)
 	if !bytes.Equal(w.memory, want) {
 		t.Fatalf("%d packets, %+v:\n%x\nby the twin\n%x\nfrom\n%x", len(w.frames), w.rewrites, w.memory, want, before)
 	}

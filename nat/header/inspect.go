@@ -54,32 +54,34 @@ func (m *Memory) Window6(addr uint64) *[Window6Bytes]byte {
 	return (*[Window6Bytes]byte)(unsafe.Add(m.base, addr)) // Safety: as above
 }
 
-// Fetch prefetches the first cache lines of frames for writing. They have all headers, except for
-// the end of a TCP header over IPv6.
-func (m *Memory) Fetch(frames []Frame) { fetch(m.base, frames) }
-
-// FetchEnds prefetches the second cache lines.
-func (m *Memory) FetchEnds(frames []Frame) { fetch(unsafe.Add(m.base, lineBytes), frames) }
-
-const lineBytes = 64
-
-func fetch(base unsafe.Pointer, frames []Frame) {
-	if len(frames) != 0 {
-		prefetch.WriteAll((*byte)(base), &frames[0].Addr, unsafe.Sizeof(frames[0]), len(frames))
+// Fetch prefetches the first cache lines of frames for writing, and the second ones if both is
+// true. The first lines have all headers, except for the end of a TCP header over IPv6.
+func (m *Memory) Fetch(frames []Frame, both bool) {
+	if len(frames) == 0 {
+		return
+	}
+	prefetch.WriteAll((*byte)(m.base), &frames[0].Addr, unsafe.Sizeof(frames[0]), len(frames))
+	if both {
+		second := (*byte)(unsafe.Add(m.base, lineBytes))
+		prefetch.WriteAll(second, &frames[0].Addr, unsafe.Sizeof(frames[0]), len(frames))
 	}
 }
 
-// Distance is the maximum number of frames of one Inspect, and the distance in frames at which it
-// prefetches.
-const Distance = 16
+const lineBytes = 64
 
-// Inspect checks up to Distance frames as Plain4 and Plain6 do. It writes the result of frame i to
-// the Plain at stride*i bytes after out, which must exist. It returns the sum of the frames'
-// lengths, and whether one of them has the EtherType of IPv6. It also calls Fetch for the ahead
-// frames that follow the first Distance frames in the same array.
-func (m *Memory) Inspect(frames []Frame, ahead int, out *Plain, stride uintptr) (bytes uint64, v6 bool) {
-	if ahead > 0 {
-		_ = frames[:Distance+ahead]
-	}
-	return inspect(m, frames, ahead, out, stride, &plainTables)
+// perAhead is the number of frames that Inspect checks, and nat.TranslatePlain rewrites, for each
+// frame whose lines it prefetches. A line for each frame would be more misses than a core can have
+// in flight at that rate.
+const perAhead = 2
+
+// Ahead returns how many of the frames ahead Inspect and nat.TranslatePlain prefetch while they
+// process a number of frames.
+func Ahead(frames, ahead int) int { return min(frames/perAhead, ahead) }
+
+// Inspect checks frames as Plain4 and Plain6 do. It writes the result of frame i to the Plain at
+// stride*i bytes after out, which must exist. It returns the sum of the frames' lengths, and
+// whether one of them has the EtherType of IPv6. In between it prefetches the lines of the first
+// frames ahead, as Fetch does; Ahead returns of how many.
+func (m *Memory) Inspect(frames, ahead []Frame, both bool, out *Plain, stride uintptr) (bytes uint64, v6 bool) {
+	return inspect(m, frames, ahead, both, out, stride, &plainTables)
 }

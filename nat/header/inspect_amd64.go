@@ -6,4 +6,4 @@ package header
 // inspect_go.go.
 //
 //go:noescape
-func inspect(m *Memory, frames []Frame, ahead int, out *Plain, stride uintptr, t *tables) (bytes uint64, v6 bool)
+func inspect(m *Memory, frames, ahead []Frame, both bool, out *Plain, stride uintptr, t *tables) (bytes uint64, v6 bool)

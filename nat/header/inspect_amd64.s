@@ -3,7 +3,8 @@
 #include "go_asm.h"
 #include "textflag.h"
 
-// func inspect(m *Memory, frames []Frame, ahead int, out *Plain, stride uintptr, t *tables) (bytes uint64, v6 bool)
+// func inspect(m *Memory, frames, ahead []Frame, both bool, out *Plain, stride uintptr, t *tables) (bytes uint64,
+//	v6 bool)
 //
 // It is checkIP4, sum4, checkIP6 and checkTransport, step by step: a verdict whose sign bit means
 // not plain, and few branches.
@@ -14,31 +15,38 @@
 //	R10         the first header bytes, and then the number of transport bytes
 //	R11, R12    protocol, verdict
 //	DX          the end of the packet
-TEXT ·inspect(SB), NOSPLIT, $0-73
+//	R14         frame ahead
+TEXT ·inspect(SB), NOSPLIT, $0-97
 	MOVQ m+0(FP), AX
 	MOVQ Memory_base(AX), DI
 	MOVQ Memory_last(AX), AX
 	MOVQ AX, m+0(FP)       // the last address with a whole window
 	MOVQ frames_base+8(FP), SI
 	MOVQ frames_len+16(FP), CX
-	MOVQ CX, AX
-	SUBQ ahead+32(FP), AX
-	MOVQ AX, ahead+32(FP)  // number of frames left at which the prefetches end
-	MOVQ out+40(FP), R15
-	MOVQ t+56(FP), BX
-	MOVQ $0, bytes+64(FP)
-	MOVB $0, v6+72(FP)
+	MOVQ ahead_base+32(FP), R14
+	MOVQ out+64(FP), R15
+	MOVQ t+80(FP), BX
+	MOVQ $0, bytes+88(FP)
+	MOVB $0, v6+96(FP)
 	TESTQ CX, CX
 	JZ   done
 
 next:
 	MOVQ Frame_Addr(SI), R8
 	MOVL Frame_Len(SI), R9
-	ADDQ R9, bytes+64(FP)
-	CMPQ CX, ahead+32(FP)
-	JLE  body
-	MOVQ (const_Distance*Frame__size+Frame_Addr)(SI), AX
-	BYTE $0x0f; BYTE $0x0d; BYTE $0x0c; BYTE $0x07 // PREFETCHW (DI)(AX*1), which the assembler does not know
+	ADDQ R9, bytes+88(FP)
+
+	// Two frames of the group are checked for each frame ahead.
+	TESTL $1, CX
+	JNZ   body
+	DECQ  ahead_len+40(FP)
+	JLT   body
+	MOVQ  Frame_Addr(R14), AX
+	ADDQ  $Frame__size, R14
+	BYTE  $0x0f; BYTE $0x0d; BYTE $0x0c; BYTE $0x07 // PREFETCHW (DI)(AX*1), which the assembler does not know
+	CMPB  both+56(FP), $0
+	JEQ   body
+	BYTE  $0x0f; BYTE $0x0d; BYTE $0x4c; BYTE $0x07; BYTE $0x40 // PREFETCHW 64(DI)(AX*1)
 
 body:
 	CMPQ    R8, m+0(FP)
@@ -133,7 +141,7 @@ transport:
 
 advance:
 	ADDQ $Frame__size, SI
-	ADDQ stride+48(FP), R15
+	ADDQ stride+72(FP), R15
 	DECQ CX
 	JNZ  next
 
@@ -148,7 +156,7 @@ none:
 six:
 	CMPW R10, $0xdd86
 	JNE  none
-	MOVB $1, v6+72(FP)
+	MOVB $1, v6+96(FP)
 
 	// Version, hop limit, protocol, and the end of the packet.
 	MOVL    R10, AX

@@ -5,15 +5,19 @@ import (
 	"unsafe"
 )
 
-// atOnce is how many headers one call prefetches: a call for each header costs more than it saves,
-// and all headers at once are more misses than a core can have in flight.
-const atOnce = 4
+// atOnce is how many headers one call prefetches: a call for each header costs more than it saves.
+const atOnce = 2
 
 // inspectGo is the twin of the assembly.
-func inspectGo(m *Memory, frames []Frame, ahead int, out *Plain, stride uintptr, t *tables) (bytes uint64, v6 bool) {
+func inspectGo(
+	m *Memory, frames, ahead []Frame, both bool, out *Plain, stride uintptr, t *tables,
+) (bytes uint64, v6 bool) {
+	ahead = ahead[:Ahead(len(frames), len(ahead))]
 	for i, f := range frames {
-		if i%atOnce == 0 && i < ahead {
-			m.Fetch(frames[i+Distance : Distance+min(i+atOnce, ahead)])
+		if i%(atOnce*perAhead) == 0 {
+			n := min(atOnce, len(ahead))
+			m.Fetch(ahead[:n], both)
+			ahead = ahead[n:]
 		}
 		bytes += uint64(f.Len)
 		p := (*Plain)(unsafe.Add(unsafe.Pointer(out), uintptr(i)*stride)) // Safety: Inspect requires it

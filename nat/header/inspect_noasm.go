@@ -2,6 +2,8 @@
 
 package header
 
-func inspect(m *Memory, frames []Frame, ahead int, out *Plain, stride uintptr, t *tables) (bytes uint64, v6 bool) {
-	return inspectGo(m, frames, ahead, out, stride, t)
+func inspect(
+	m *Memory, frames, ahead []Frame, both bool, out *Plain, stride uintptr, t *tables,
+) (bytes uint64, v6 bool) {
+	return inspectGo(m, frames, ahead, both, out, stride, t)
 }

@@ -16,7 +16,7 @@ import (
 var inlined = map[string][]string{
 	"nat":              {"TranslatePlain"},
 	"fastpath/nexthop": {"(*Hop).Use"},
-	"nat/header":       {"(*Memory).Window4", "(*Memory).Window6", "(*Memory).Fetch", "(*Memory).FetchEnds"},
+	"nat/header":       {"(*Memory).Window4", "(*Memory).Window6"},
 	"flowtable":        {"(*Handle).FetchBuckets", "(*Handle).FetchFlows", "(*Handle).Match"},
 	"flowtable/conn": {"Meta.State", "Meta.Proto", "Meta.Seen", "Meta.Live", "Meta.At", "Ticks.Since",
 		"(*Lifetimes).Expired"},
