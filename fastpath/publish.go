@@ -81,9 +81,9 @@ func (w *Worker) publish(moved int) {
 }
 
 // A saturated worker begins to publish backends' counters when they are backendsEvery old, other
-// workers in each step. A step publishes at most backendsAtOnce of them, or backendsIdle if it
-// moved no packet: a hundred thousand take milliseconds, for which a packet would have to wait. The
-// worker does not sleep before all are published (mayRest).
+// workers in each step. A step publishes at most backendsAtOnce of them, or backendsIdle if neither
+// it nor the step before moved a packet: a hundred thousand take milliseconds, for which a packet
+// would have to wait. The worker does not sleep before all are published (mayRest).
 const (
 	backendsEvery  = flowtable.Time(time.Second)
 	backendsAtOnce = 16
@@ -93,12 +93,14 @@ const (
 // publishBackends publishes the counters of backends, and then the generation. A worker that
 // received a full batch is saturated.
 func (w *Worker) publishBackends(moved int) {
+	wasIdle := w.publishing.idle
+	w.publishing.idle = moved == 0
 	w.advanceGeneration()
 	if w.publishing.rounds == 0 && moved >= w.budget.packets && w.planner.Now-w.publishing.backends < backendsEvery {
 		return
 	}
 	limit := backendsAtOnce
-	if moved == 0 {
+	if wasIdle && moved == 0 {
 		limit = backendsIdle
 	}
 	for w.stats.Backends.Publish(limit) {

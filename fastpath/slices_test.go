@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/nat/header/headertest"
 )
 
@@ -19,12 +20,7 @@ func TestSleepsWhenCountersArePublished(t *testing.T) {
 	for i := range uint32(backends) {
 		w.stats.Backends.Count(1<<20|i, 0, 60)
 	}
-	published := func() (n int) {
-		for i := range uint32(backends) {
-			n += int(w.stats.Backends.At(i).ToBackend.Load())
-		}
-		return n
-	}
+	published := func() int { return publishedPackets(w.stats, backends) }
 	if w.MayRest() {
 		t.Error("the worker would sleep, and publish all counters at once")
 	}
@@ -38,6 +34,37 @@ func TestSleepsWhenCountersArePublished(t *testing.T) {
 	}
 	if n := published(); n != backends {
 		t.Errorf("the worker would sleep with the counters of %d of %d backends published", n, backends)
+	}
+}
+
+// publishedPackets returns the sum of the published packets to the first backends.
+func publishedPackets(s *stats.Block, backends uint32) (n int) {
+	for i := range backends {
+		n += int(s.Backends.At(i).ToBackend.Load())
+	}
+	return n
+}
+
+// TestFewCountersBehindPackets: more packets are likely to follow a step with packets, so the next
+// step publishes no more backends than that step, even if it moves no packet.
+func TestFewCountersBehindPackets(t *testing.T) {
+	const backends = 5000
+	l := newLab(t, labConfig{})
+	w := l.workers[0]
+	w.stats.Backends.Ensure(backends)
+	for i := range uint32(backends) {
+		w.stats.Backends.Count(1<<20|i, 0, 60)
+	}
+	l.step(time.Microsecond)
+	var took []int
+	w.nic.Inject(headertest.UDP(join(client4, 1000), join(vip4, 53), "x").Bytes())
+	for range 3 {
+		last := publishedPackets(w.stats, backends)
+		l.step(time.Microsecond)
+		took = append(took, publishedPackets(w.stats, backends)-last)
+	}
+	if took[0] > 16 || took[1] > 16 || took[2] <= 16 {
+		t.Errorf("a step with a packet and two without published the counters of %v backends, want 16, 16 and 64", took)
 	}
 }
 

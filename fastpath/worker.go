@@ -115,6 +115,7 @@ type Worker struct {
 		backends   flowtable.Time // when all backends' counters were published
 		generation uint64         // to publish after the remaining rounds
 		rounds     int            // remaining rounds of publishing backends' counters
+		idle       bool           // the last step moved no packet
 	}
 
 	// sweep is this worker's share of the flow table's expiry.

@@ -262,7 +262,9 @@ func (c *Counters) Publish(limit int) (done bool) {
 		page := c.pages[c.round].Load()
 		limit -= int(c.noted[c.round]) / notesPerSum
 		c.sum(uint32(c.round), page)
-		if limit -= page.publish(max(limit, 1)); limit <= 0 {
+		published, seen := page.publish(max(limit, 1))
+		c.seen += seen
+		if limit -= published; limit <= 0 {
 			return false // the page may have more
 		}
 		*word &^= mark
@@ -271,12 +273,38 @@ func (c *Counters) Publish(limit int) (done bool) {
 	return true
 }
 
-func (p *counterPage) publish(limit int) (n int) {
+// together is the number of backends whose lines publish loads at once.
+const together = 64
+
+// publish publishes at most limit backends of the page and returns how many. It first loads the
+// sums and counters of many of them, as sumAll does: add has locked instructions, which no later
+// load overtakes. seen is a use of the loads.
+func (p *counterPage) publish(limit int) (n int, seen traffic) {
+	var next [together]uint16
+	for n < limit {
+		found := next[:p.unmark(next[:min(limit-n, together)])]
+		for _, i := range found {
+			// The fields are on the two lines that a Counter may be on.
+			shared := &p.shared[i]
+			seen += p.own[2*i] + traffic(shared.ToBackend.Load()+shared.ToClientBytes.Load())
+		}
+		for _, i := range found {
+			p.add(int(i))
+		}
+		n += len(found)
+		if len(found) < together {
+			break
+		}
+	}
+	return n, seen
+}
+
+// unmark moves marked indexes to list and returns how many.
+func (p *counterPage) unmark(list []uint16) (n int) {
 	for w := range p.marked {
-		for ; p.marked[w] != 0 && n < limit; n++ {
-			i := w*64 + bits.TrailingZeros64(p.marked[w])
+		for ; p.marked[w] != 0 && n < len(list); n++ {
+			list[n] = uint16(w*64 + bits.TrailingZeros64(p.marked[w]))
 			p.marked[w] &= p.marked[w] - 1
-			p.add(i)
 		}
 	}
 	return n
