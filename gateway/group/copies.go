@@ -4,9 +4,8 @@ import "sluice.dev/sluice/nat/header"
 
 // Store is a member's flow table, as Copies changes it.
 type Store interface {
-	// Put makes the flow of a copy, or changes it. It returns false if it has no room, or if
-	// another flow of the client must stay.
-	Put(r *Record) bool
+	// Put makes the flow of a copy, or changes it. Copies calls Remove after each refusal.
+	Put(r *Record) Refusal
 	// Remove ends the flow of a copy, if the table has one. It must not end any other flow.
 	Remove(reply header.Tuple)
 }
@@ -68,9 +67,8 @@ func (c *Copies) InStep() bool { return c.inStep }
 // as this owner goes and its lease holds.
 func (c *Copies) MayReset() bool { return c.inStep && c.complete }
 
-// Apply applies the next message of the stream. It returns false for a record that the flow table
-// refused: then there is no copy.
-func (c *Copies) Apply(msg *Message) (ok bool) {
+// Apply applies the next message of the stream. After a refusal there is no copy of the slot.
+func (c *Copies) Apply(msg *Message) Refusal {
 	key := slotKey{c.present, msg.Slot}
 	switch msg.Kind {
 	case All:
@@ -91,12 +89,18 @@ func (c *Copies) Apply(msg *Message) (ok bool) {
 	case Complete:
 		c.complete = true
 	}
-	return true
+	return Accepted
+}
+
+// Refuse handles a Set that must not be applied, for example of another owner's source address: as
+// after each refusal there is no copy of its slot.
+func (c *Copies) Refuse(msg *Message) {
+	c.Apply(&Message{Kind: Clear, Slot: msg.Slot, Seq: msg.Seq})
 }
 
 // set makes or changes a copy. It replaces a copy of the slot with another port, and the copy of
 // the port that an earlier incarnation made.
-func (c *Copies) set(key slotKey, r *Record) bool {
+func (c *Copies) set(key slotKey, r *Record) Refusal {
 	if reply, found := c.bySlot[key]; found && reply != r.Reply {
 		c.remove(reply)
 	}
@@ -104,11 +108,11 @@ func (c *Copies) set(key slotKey, r *Record) bool {
 		delete(c.bySlot, k.slotKey)
 	}
 	c.bySlot[key], c.byReply[r.Reply] = r.Reply, copied{key, c.pass}
-	if !c.store.Put(r) {
+	refusal := c.store.Put(r)
+	if refusal != Accepted {
 		c.remove(r.Reply)
-		return false
 	}
-	return true
+	return refusal
 }
 
 func (c *Copies) remove(reply header.Tuple) {

@@ -16,12 +16,12 @@ type pairing struct {
 	flows  map[uint32]Record // of the owner
 }
 
-func (p *pairing) Put(r *Record) bool {
+func (p *pairing) Put(r *Record) Refusal {
 	if p.full {
-		return false
+		return TableFull
 	}
 	p.table[r.Reply] = *r
-	return true
+	return Accepted
 }
 
 func (p *pairing) Remove(reply header.Tuple) { delete(p.table, reply) }
@@ -58,7 +58,7 @@ func (p *pairing) exchange() (all []Message) {
 		}
 		var refused []uint64
 		for i := range msgs {
-			if !p.copies.Apply(&msgs[i]) {
+			if p.copies.Apply(&msgs[i]) != Accepted {
 				refused = append(refused, msgs[i].Seq)
 			}
 		}

@@ -39,3 +39,23 @@ type Message struct {
 	Seq    uint64
 	Record Record // of Set
 }
+
+// Refusal is the reason why a member has no copy of a record that it was sent.
+type Refusal uint8
+
+const (
+	// Accepted: the member has the copy.
+	Accepted Refusal = iota
+	// TableFull: its flow table has no room.
+	TableFull
+	// OtherFlow: it keeps its own flow of the client (Refuse of Resolve). The owner ends its flow
+	// unless the SYN-ACK has left.
+	OtherFlow
+	// ThirdFlow: it has a copy of a third gateway's flow of the client (Ignore of Resolve).
+	ThirdFlow
+	// ForeignAddress: the record's source address is not one of the owner's.
+	ForeignAddress
+
+	// MaxRefusal is the greatest value.
+	MaxRefusal = ForeignAddress
+)

@@ -48,7 +48,7 @@ type answer struct {
 	refused []uint64
 }
 
-func (m *simMember) Put(r *Record) bool        { m.table[r.Reply] = r.Client.SrcPort; return true }
+func (m *simMember) Put(r *Record) Refusal     { m.table[r.Reply] = r.Client.SrcPort; return Accepted }
 func (m *simMember) Remove(reply header.Tuple) { delete(m.table, reply) }
 
 // simConnection is the backend's connection at a port.
@@ -242,7 +242,7 @@ func (s *simulation) deliver(i Member, m *simMember) bool {
 	msg := m.queue[0]
 	m.queue = m.queue[1:]
 	a := answer{seq: msg.Seq}
-	if !m.copies.Apply(&msg) {
+	if m.copies.Apply(&msg) != Accepted {
 		a.refused = []uint64{msg.Seq}
 	}
 	m.answers = append(m.answers, a)

@@ -1,0 +1,83 @@
+package wire
+
+import (
+	"encoding/binary"
+
+	"sluice.dev/sluice/gateway/group"
+)
+
+// Acknowledgement is the content of Applied.
+type Acknowledgement struct {
+	Sent    int64  // time at which the member sent it, in nanoseconds of the member's clock
+	Seq     uint64 // of the last message that the member has applied
+	Refused []Refused
+}
+
+// Refused is a message that the member has read, and of whose record it has no copy.
+type Refused struct {
+	// Back is how many messages before Acknowledgement.Seq it was: below MaxMessages.
+	Back   uint16
+	Reason group.Refusal
+}
+
+// refusedBytes are the bytes of one Refused.
+const refusedBytes = 2 + 1
+
+// AppendApplied appends Applied. Refused must be in the order of the messages.
+func AppendApplied(to []byte, a *Acknowledgement) []byte {
+	to = binary.BigEndian.AppendUint64(append(to, byte(Applied)), uint64(a.Sent))
+	to = binary.BigEndian.AppendUint64(to, a.Seq)
+	for _, r := range a.Refused {
+		to = append(binary.BigEndian.AppendUint16(to, r.Back), byte(r.Reason))
+	}
+	return to
+}
+
+// ReadApplied reads Applied into a, whose memory it uses again.
+func ReadApplied(frame []byte, a *Acknowledgement) error {
+	const head = 1 + 8 + 8
+	if KindOf(frame) != Applied || len(frame) < head || (len(frame)-head)%refusedBytes != 0 {
+		return ErrMalformed
+	}
+	a.Sent, a.Seq = int64(binary.BigEndian.Uint64(frame[1:])), binary.BigEndian.Uint64(frame[9:])
+	a.Refused = a.Refused[:0]
+	last := uint16(MaxMessages)
+	for b := frame[head:]; len(b) > 0; b = b[refusedBytes:] {
+		r := Refused{Back: binary.BigEndian.Uint16(b), Reason: group.Refusal(b[2])}
+		if r.Back >= last || uint64(r.Back) >= a.Seq || r.Reason == group.Accepted || r.Reason > group.MaxRefusal {
+			return ErrMalformed
+		}
+		last = r.Back
+		a.Refused = append(a.Refused, r)
+	}
+	return nil
+}
+
+// AppendMine appends Mine: up to MaxMessages records that the owner takes back. last says that no
+// other Mine follows.
+func AppendMine(to []byte, records []group.Record, last bool) []byte {
+	to = append(to, byte(Mine), 0)
+	if last {
+		to[len(to)-1] = 1
+	}
+	for i := range records {
+		to = appendRecord(to, &records[i])
+	}
+	return to
+}
+
+// ReadMine reads Mine, and appends its records.
+func ReadMine(frame []byte, to []group.Record) (records []group.Record, last bool, err error) {
+	if KindOf(frame) != Mine || len(frame) < 2 || frame[1] > 1 {
+		return to, false, ErrMalformed
+	}
+	before := len(to)
+	for b := frame[2:]; len(b) > 0; {
+		r, rest, ok := readRecord(b)
+		if !ok || len(to)-before == MaxMessages {
+			return to[:before], false, ErrMalformed
+		}
+		to, b = append(to, r), rest
+	}
+	return to, frame[1] == 1, nil
+}

@@ -1,0 +1,23 @@
+// Package wire has the messages between the gateways of a group as bytes. Package group has the
+// state machines that make and read them.
+//
+// A frame is one message of a transport that keeps frames in order, or ends. Its first byte is its
+// kind. Numbers are big-endian.
+//
+//	Hello    1  version u16  incarnation u64  name       both directions, first frame of each
+//	Records  2  seq u64  message...                      owner to member
+//	Beat     3  echo i64                                 owner to member
+//	Applied  4  sent i64  seq u64  {index u16  reason}...  member to owner
+//	Mine     5  last u8  record...                       member to owner, after its Hello
+//
+// A message of Records has the kind and its body. The first one has the number seq, and each next
+// one has the next number:
+//
+//	1 All   2 Set: slot u32, record   3 Clear: slot u32   4 AllDone   5 Complete
+//
+//	record: family u8, 4 or 6; protocol u8; state u8; ISN u32, 0 except in SynRecv;
+//	        client tuple, reply tuple: source and destination, of 4 or 16 bytes each, two u16 ports
+//
+// Each value has one encoding: a frame that is decoded and encoded again is the same bytes. A frame
+// with an error in any part is an error as a whole, so that nothing of it is applied.
+package wire
