@@ -56,6 +56,9 @@ func (c *Copies) Connected(incarnation uint64) (earlier []header.Tuple) {
 	return earlier
 }
 
+// Incarnation returns the incarnation of the owner on the last stream, or 0 if there was none.
+func (c *Copies) Incarnation() uint64 { return c.present }
+
 // Lost notes that the lease has run out: the member is out of step until the next stream, and keeps
 // its copies.
 func (c *Copies) Lost() { c.inStep, c.complete, c.lapsed = false, false, true }

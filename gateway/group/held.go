@@ -9,6 +9,13 @@ import (
 // Held reports whether a port is held: a new flow must not get this reply tuple.
 func (l *Ledger) Held(reply header.Tuple) bool { return l.held[reply] != nil }
 
+// EachHeld calls do with the slot and the reply tuple of each held port, in any order.
+func (l *Ledger) EachHeld(do func(slot uint32, reply header.Tuple)) {
+	for reply, h := range l.held {
+		do(h.slot, reply)
+	}
+}
+
 // HeldPorts returns the number of held ports.
 func (l *Ledger) HeldPorts() int { return len(l.held) }
 
