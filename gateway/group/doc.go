@@ -13,6 +13,9 @@
 // slot are one message. A stream that has lost nothing delivers messages in order; on a new stream
 // the member gets everything anew.
 //
+// Package wire has the messages as bytes, and package session the two ends of a stream. The gateway
+// uses none of the three yet.
+//
 // Nothing here waits, reads a clock, or is safe for concurrent use: one goroutine owns a Ledger,
 // and gives times as arguments.
 package group

@@ -16,6 +16,8 @@ type pairing struct {
 	flows  map[uint32]Record // of the owner
 }
 
+func replyOf(port uint16) header.Tuple { return header.Tuple{DstPort: port + 1} }
+
 func (p *pairing) Put(r *Record) Refusal {
 	if p.full {
 		return TableFull

@@ -1,9 +1,8 @@
-package group
+package session
 
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -12,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"sluice.dev/sluice/flowtable/conn"
+	"sluice.dev/sluice/gateway/group"
+	"sluice.dev/sluice/gateway/group/wire"
 	"sluice.dev/sluice/nat/header"
 )
 
@@ -30,26 +32,28 @@ type simFlow struct {
 	live, left   bool
 }
 
-// simMember is a member, its flow table, and the stream to it.
+// simMember is a member, its flow table, and the stream to it. Each end of a stream lives until it
+// finds that the other one is gone; frames that were sent may still arrive.
 type simMember struct {
-	alive   bool
-	copies  *Copies
-	table   map[header.Tuple]uint16 // clients by reply tuple
-	lease   MemberLease
-	stream  bool
-	queue   []Message
-	answers []answer
-	heard   int64 // the latest time that the owner got from the member
-	waiting OwnerLease
+	alive    bool
+	copies   *group.Copies
+	table    map[header.Tuple]group.Record // by reply tuple
+	receiver *Receiver
+	sender   *Sender  // the owner's end
+	link     bool     // frames pass
+	frames   [][]byte // to the member
+	answers  [][]byte // to the owner
+	waiting  group.OwnerLease
 }
 
-type answer struct {
-	seq     uint64
-	refused []uint64
-}
+func (m *simMember) Put(r *group.Record) group.Refusal { m.table[r.Reply] = *r; return group.Accepted }
+func (m *simMember) Remove(reply header.Tuple)         { delete(m.table, reply) }
 
-func (m *simMember) Put(r *Record) Refusal     { m.table[r.Reply] = r.Client.SrcPort; return Accepted }
-func (m *simMember) Remove(reply header.Tuple) { delete(m.table, reply) }
+// client returns the client of the member's flow, if it has one.
+func (m *simMember) client(reply header.Tuple) (client uint16, has bool) {
+	r, has := m.table[reply]
+	return r.Client.SrcPort, has
+}
 
 // simConnection is the backend's connection at a port.
 type simConnection struct {
@@ -65,14 +69,14 @@ type simulation struct {
 	now         int64
 	alive       bool
 	incarnation uint64
-	addresses   Addresses
+	addresses   group.Addresses
 	table       [simSlots]simFlow
-	ledger      *Ledger
+	ledger      *group.Ledger
 	members     [simMembers]*simMember
 	backend     [2 * simPorts]simConnection
 	clients     uint16
-	kept        []*held // held ports of a killed process, in its file
-	complete    bool    // as the killed process knew
+	kept        map[header.Tuple]uint32 // slots of the held ports of a killed process, in its file
+	complete    bool                    // as the killed process knew
 	without     omission
 	log         []string
 }
@@ -91,11 +95,28 @@ const (
 	waitForLease
 )
 
-func replyOf(port uint16) header.Tuple { return header.Tuple{DstPort: port + 1} }
+// sources are the owner's source addresses: the first one has the ports below simPorts.
+var sources = []header.Addr{header.AddrFrom4([4]byte{10, 9, 0, 1}), header.AddrFrom4([4]byte{10, 9, 0, 2})}
+
+func replyOf(port uint16) header.Tuple {
+	backend, source := header.AddrFrom4([4]byte{10, 0, 0, 1}), sources[port/simPorts]
+	return header.Tuple{Src: backend, SrcPort: 80, Dst: source, DstPort: port + 1, Proto: header.ProtoTCP}
+}
+
 func portOf(reply header.Tuple) uint16 { return reply.DstPort - 1 }
 
+// recordOf returns the record of a client's flow.
+func recordOf(client, port uint16) group.Record {
+	from, vip := header.AddrFrom4([4]byte{192, 0, 2, 1}), header.AddrFrom4([4]byte{198, 51, 100, 1})
+	return group.Record{
+		Client: header.Tuple{Src: from, SrcPort: client, Dst: vip, DstPort: 80, Proto: header.ProtoTCP},
+		Reply:  replyOf(port), State: conn.Established,
+	}
+}
+
 func newSimulation(seed uint64) *simulation {
-	s := &simulation{Rand: rand.New(rand.NewPCG(seed, 0)), addresses: FirstAddresses(), complete: true, incarnation: 1}
+	s := &simulation{Rand: rand.New(rand.NewPCG(seed, 0)), complete: true, incarnation: 1}
+	s.addresses = group.FirstAddresses()
 	for i := range s.members {
 		s.members[i] = &simMember{alive: true}
 		s.members[i].forget()
@@ -105,36 +126,52 @@ func newSimulation(seed uint64) *simulation {
 }
 
 func (m *simMember) forget() {
-	m.table = map[header.Tuple]uint16{}
-	m.copies, m.lease = NewCopies(m), MemberLease{}
+	m.table = map[header.Tuple]group.Record{}
+	m.copies, m.receiver = group.NewCopies(m), nil
 	m.cut()
 }
 
-func (m *simMember) cut() { m.stream, m.queue, m.answers = false, nil, nil }
+func (m *simMember) cut() { m.link, m.frames, m.answers = false, nil, nil }
 
 // start makes the ledger of a new process.
 func (s *simulation) start() {
-	everybody := Members(1<<simMembers - 1)
-	s.ledger = NewLedger(Config{Members: everybody, Slots: simSlots, Window: 4}, s.complete)
+	everybody := group.Members(1<<simMembers - 1)
+	sizes := group.Config{Members: everybody, Slots: simSlots, Window: 1 + s.IntN(6)}
+	s.ledger = group.NewLedger(sizes, s.complete)
 	for i := range s.table {
 		if s.table[i].live {
 			s.ledger.Recovered(uint32(i))
 		}
 	}
-	for _, h := range s.kept {
-		s.ledger.RecoveredHeld(h.slot, h.reply)
+	for reply, slot := range s.kept {
+		s.ledger.RecoveredHeld(slot, reply)
 	}
 	s.kept, s.alive = nil, true
 	for _, m := range s.members {
-		m.waiting = OwnerLease{}
+		m.waiting = group.OwnerLease{}
 		m.waiting.Heard(s.now)
 	}
 }
 
-// read is the flow table as the ledger reads it.
-func (s *simulation) read(slot uint32) (r Record, live bool) {
+// Read, Find and Make are the flow table as a Sender sees it.
+func (s *simulation) Read(slot uint32) (r group.Record, live bool) {
 	f := &s.table[slot]
-	return Record{Client: header.Tuple{SrcPort: f.client}, Reply: replyOf(f.port)}, f.live
+	return recordOf(f.client, f.port), f.live
+}
+
+func (s *simulation) Find(reply header.Tuple) (slot uint32, found bool) {
+	i, found := s.slotOf(portOf(reply))
+	return uint32(i), found
+}
+
+func (s *simulation) Make(r *group.Record) (slot uint32, ok bool) {
+	for i := range s.table {
+		if !s.table[i].live {
+			s.table[i] = simFlow{client: r.Client.SrcPort, port: portOf(r.Reply), live: true, left: true}
+			return uint32(i), s.note("the owner takes back client %d at port %d", r.Client.SrcPort, portOf(r.Reply))
+		}
+	}
+	return 0, false
 }
 
 func (s *simulation) slotOf(port uint16) (slot int, found bool) {
@@ -154,15 +191,14 @@ func (s *simulation) note(format string, args ...any) bool {
 // events are all events, each as often as it is to be chosen.
 func (s *simulation) events() []func() bool {
 	m := s.members[s.IntN(simMembers)]
-	i := Member(0)
+	i := group.Member(0)
 	if m == s.members[1] {
 		i = 1
 	}
 	return []func() bool{
 		s.newFlow, s.newFlow, s.endFlow, s.synAck, s.synAck,
-		func() bool { return s.send(i, m) }, func() bool { return s.send(i, m) }, func() bool { return s.send(i, m) },
-		func() bool { return s.deliver(i, m) }, func() bool { return s.deliver(i, m) },
-		func() bool { return s.acknowledge(i, m) }, func() bool { return s.acknowledge(i, m) },
+		func() bool { return s.carry(i, m) }, func() bool { return s.carry(i, m) },
+		func() bool { return s.carry(i, m) },
 		func() bool { return s.connect(i, m) }, func() bool { return s.lose(i, m) },
 		func() bool { return s.leaseEnds(i, m) }, func() bool { return s.keeperEnds(i, m) },
 		s.wait, s.restart, func() bool { return s.memberStarts(i, m) },
@@ -170,14 +206,18 @@ func (s *simulation) events() []func() bool {
 	}
 }
 
-func (s *simulation) wait() bool { s.now += s.Int64N(LeaseNanos / 2); return true }
+// wait is short mostly, as beats are due each third of a lease.
+func (s *simulation) wait() bool {
+	s.now += s.Int64N([]int64{group.LeaseNanos / 50, group.LeaseNanos / 50, group.LeaseNanos}[s.IntN(3)])
+	return true
+}
 
 func (s *simulation) newFlow() bool {
 	port := uint16(s.IntN(2 * simPorts))
 	slot := s.IntN(simSlots)
 	if _, used := s.slotOf(port); used || !s.alive || s.table[slot].live ||
 		s.ledger.Held(replyOf(port)) && s.without != holdPort ||
-		s.addresses[port/simPorts] != Open {
+		s.addresses[port/simPorts] != group.Open {
 		return false
 	}
 	s.clients++
@@ -210,126 +250,159 @@ func (s *simulation) synAck() bool {
 	}
 	v := s.ledger.Verdict(uint32(slot))
 	if s.without == waitForCopy {
-		v = Protected
+		v = group.Protected
 	}
-	if v == Wait && s.IntN(4) != 0 {
+	if v == group.Wait && s.IntN(4) != 0 {
 		return false
 	}
 	f.left = true
 	if c := &s.backend[f.port]; c.client == f.client {
-		c.protected = v == Protected
+		c.protected = v == group.Protected
 	}
 	return s.note("the SYN-ACK to client %d leaves, verdict %d", f.client, v)
 }
 
-func (s *simulation) send(i Member, m *simMember) bool {
-	if !s.alive || !m.stream || s.ledger.View(i) < Sending {
-		return false
+// carry takes one of the four steps of a frame, or of an answer.
+func (s *simulation) carry(i group.Member, m *simMember) bool {
+	switch s.IntN(4) {
+	case 0:
+		return s.send(i, m)
+	case 1:
+		return s.deliver(i, m)
+	case 2:
+		return s.answer(i, m)
 	}
-	msgs := s.ledger.Send(i, s.read, nil, 1+s.IntN(3))
-	m.queue = append(m.queue, msgs...)
-	for _, msg := range msgs {
-		client := msg.Record.Client.SrcPort
-		s.note("the owner sends member %d kind %d, slot %d, client %d", i, msg.Kind, msg.Slot, client)
-	}
-	return len(msgs) > 0
+	return s.acknowledge(i, m)
 }
 
-func (s *simulation) deliver(i Member, m *simMember) bool {
-	if !m.alive || !m.stream || len(m.queue) == 0 {
+func (s *simulation) send(i group.Member, m *simMember) bool {
+	if !s.alive || !m.link || m.sender == nil {
 		return false
 	}
-	msg := m.queue[0]
-	m.queue = m.queue[1:]
-	a := answer{seq: msg.Seq}
-	if m.copies.Apply(&msg) != Accepted {
-		a.refused = []uint64{msg.Seq}
+	frame := m.sender.Next(s.now, nil)
+	if len(frame) == 0 {
+		return false
 	}
-	m.answers = append(m.answers, a)
-	return s.note("member %d applies kind %d, slot %d", i, msg.Kind, msg.Slot)
+	m.frames = append(m.frames, frame)
+	return s.note("the owner sends member %d %s", i, text(frame))
 }
 
-// acknowledge: the owner gets one answer of the member.
-func (s *simulation) acknowledge(i Member, m *simMember) bool {
-	if !s.alive || !m.alive || !m.stream || s.ledger.View(i) < Sending || len(m.answers) == 0 {
+func (s *simulation) deliver(i group.Member, m *simMember) bool {
+	if !m.alive || m.receiver == nil || len(m.frames) == 0 {
 		return false
 	}
-	a := m.answers[0]
+	frame := m.frames[0]
+	m.frames = m.frames[1:]
+	if err := m.receiver.Receive(frame); err != nil {
+		panic(fmt.Sprintf("member %d: %v\n%s", i, err, strings.Join(s.log, "\n")))
+	}
+	// The order of a map would decide which slots the owner takes.
+	slices.SortFunc(m.receiver.earlier, func(a, b header.Tuple) int { return cmp.Compare(a.DstPort, b.DstPort) })
+	return s.note("member %d reads %s", i, text(frame))
+}
+
+func (s *simulation) answer(i group.Member, m *simMember) bool {
+	if !m.alive || !m.link || m.receiver == nil {
+		return false
+	}
+	frame := m.receiver.Next(s.now, nil)
+	if len(frame) == 0 {
+		return false
+	}
+	m.answers = append(m.answers, frame)
+	return s.note("member %d sends %s", i, text(frame))
+}
+
+func (s *simulation) acknowledge(i group.Member, m *simMember) bool {
+	if !s.alive || m.sender == nil || len(m.answers) == 0 {
+		return false
+	}
+	frame := m.answers[0]
 	m.answers = m.answers[1:]
-	s.ledger.Applied(i, a.seq, a.refused)
-	return s.note("the owner hears that member %d has applied message %d", i, a.seq)
+	if err := m.sender.Receive(frame, s.now); err != nil {
+		panic(fmt.Sprintf("owner, member %d: %v\n%s", i, err, strings.Join(s.log, "\n")))
+	}
+	return s.note("the owner reads %s of member %d", text(frame), i)
 }
 
-// beat: the owner gets a message of the member, or the member gets the owner's answer, or both.
-func (s *simulation) beat(i Member, m *simMember) {
-	if !s.alive || !m.alive || !m.stream || s.ledger.View(i) < Sending {
-		return
+// text describes a frame.
+func text(frame []byte) string {
+	var b strings.Builder
+	switch wire.KindOf(frame) {
+	case wire.Hello:
+		g, _ := wire.ReadHello(frame)
+		fmt.Fprintf(&b, "Hello of incarnation %d", g.Incarnation)
+	case wire.Records:
+		msgs, _ := wire.ReadRecords(frame, nil)
+		for _, m := range msgs {
+			name := [...]string{"", "All", "Set", "Clear", "AllDone", "Complete"}[m.Kind]
+			fmt.Fprintf(&b, "%d:%s slot %d client %d, ", m.Seq, name, m.Slot, m.Record.Client.SrcPort)
+		}
+	case wire.Beat:
+		b.WriteString("Beat")
+	case wire.Applied:
+		var a wire.Acknowledgement
+		_ = wire.ReadApplied(frame, &a)
+		fmt.Fprintf(&b, "Applied %d", a.Seq)
+	case wire.Mine:
+		records, last, _ := wire.ReadMine(frame, nil)
+		fmt.Fprintf(&b, "Mine, %d records, last %t", len(records), last)
 	}
-	if s.IntN(2) == 0 {
-		m.heard = s.now
-		m.waiting.Heard(s.now)
-	}
-	if s.IntN(2) == 0 && m.heard != 0 {
-		m.lease.Heard(m.heard)
-	}
+	return b.String()
 }
 
-func (s *simulation) connect(i Member, m *simMember) bool {
-	if !s.alive || !m.alive || m.stream && s.ledger.View(i) >= Sending {
+// connect opens a new stream. The ends of an earlier one are closed.
+func (s *simulation) connect(i group.Member, m *simMember) bool {
+	if !s.alive || !m.alive || m.link && m.sender != nil && m.receiver != nil {
 		return false
 	}
 	m.cut()
-	m.stream, m.lease, m.heard = true, MemberLease{}, 0
-	earlier := m.copies.Connected(s.incarnation)
-	slices.SortFunc(earlier, func(a, b header.Tuple) int { return cmp.Compare(a.DstPort, b.DstPort) })
-	if s.without == takeBack {
-		earlier = nil
-	}
-	for _, reply := range earlier {
-		slot, live := s.slotOf(portOf(reply))
-		if !s.ledger.TakeBack(i, uint32(slot), live, reply) {
-			for slot = 0; s.table[slot].live; slot++ {
-			}
-			s.table[slot] = simFlow{client: m.table[reply], port: portOf(reply), live: true, left: true}
-			s.ledger.Begin(uint32(slot))
-			s.ledger.TakeBack(i, uint32(slot), true, reply)
-			s.note("the owner takes back client %d at port %d from member %d", m.table[reply], portOf(reply), i)
-		}
-	}
-	s.ledger.Connected(i)
-	m.waiting.Heard(s.now)
-	return s.note("member %d connects", i)
+	m.link = true
+	owner, member := "owner", fmt.Sprintf("member%d", i)
+	m.sender = NewSender(Owner{
+		Self: wire.Greeting{Name: owner, Incarnation: s.incarnation}, Sources: sources, Ledger: s.ledger, Flows: s,
+		Member: i, Name: member, Lease: &m.waiting,
+	})
+	m.receiver = NewReceiver(Member{
+		Self: wire.Greeting{Name: member}, Owner: owner, Sources: sources, Copies: m.copies,
+		Read: func(reply header.Tuple) (group.Record, bool) {
+			r, ok := m.table[reply]
+			return r, ok && s.without != takeBack
+		},
+	})
+	return s.note("member %d gets a new stream", i)
 }
 
-// lose: the owner waits for the member no more once the lease has ended.
-func (s *simulation) lose(i Member, m *simMember) bool {
-	view := s.ledger.View(i)
-	if !s.alive || m.stream && view >= Sending || view == Out || !m.waiting.Ended(s.now) && s.without != waitForLease {
+// lose: the owner waits for the member no more once the lease has ended, and closes the stream.
+func (s *simulation) lose(i group.Member, m *simMember) bool {
+	early := s.without == waitForLease && (m.sender == nil || !m.link)
+	if !s.alive || s.ledger.View(i) == group.Out || !m.waiting.Ended(s.now) && !early {
 		return false
 	}
 	s.ledger.Lost(i)
+	m.sender = nil
 	return s.note("the owner takes member %d for out of step", i)
 }
 
-func (s *simulation) leaseEnds(i Member, m *simMember) bool {
-	if !m.alive || !m.copies.InStep() || m.lease.Holds(s.now) {
+func (s *simulation) leaseEnds(i group.Member, m *simMember) bool {
+	if !m.alive || m.receiver == nil || !m.receiver.Lapsed(s.now) {
 		return false
 	}
 	m.copies.Lost()
-	m.cut()
+	m.receiver = nil
 	if s.without == keepCopies {
 		m.forget()
 	}
 	return s.note("member %d finds that its lease has run out, and closes the stream", i)
 }
 
-func (s *simulation) keeperEnds(i Member, m *simMember) bool {
+func (s *simulation) keeperEnds(i group.Member, m *simMember) bool {
 	if s.alive || !m.alive {
 		return false
 	}
 	for port := range s.backend {
 		reply := replyOf(uint16(port))
-		client, has := m.table[reply]
+		client, has := m.client(reply)
 		if !has || s.IntN(4) != 0 {
 			continue
 		}
@@ -344,19 +417,25 @@ func (s *simulation) keeperEnds(i Member, m *simMember) bool {
 }
 
 // fails: one failure of four kinds.
-func (s *simulation) fails(i Member, m *simMember) bool {
+func (s *simulation) fails(i group.Member, m *simMember) bool {
 	kind := s.IntN(4)
-	if kind < 2 && !s.alive || kind >= 2 && !m.alive || kind == 3 && !m.stream {
+	if kind < 2 && !s.alive || kind >= 2 && !m.alive || kind == 3 && !m.link {
 		return false
 	}
 	for port := range s.backend {
 		s.backend[port].failures++
 	}
+	if kind < 2 {
+		for _, m := range s.members {
+			m.sender = nil
+		}
+	}
 	switch kind {
 	case 0:
 		s.alive, s.complete = false, s.ledger.Complete()
 		if s.without != keepHeld {
-			s.kept = slices.Collect(maps.Values(s.ledger.held))
+			s.kept = map[header.Tuple]uint32{}
+			s.ledger.EachHeld(func(slot uint32, reply header.Tuple) { s.kept[reply] = slot })
 		}
 		return s.note("the owner is killed")
 	case 1:
@@ -383,7 +462,7 @@ func (s *simulation) restart() bool {
 	return s.note("the owner starts")
 }
 
-func (s *simulation) memberStarts(i Member, m *simMember) bool {
+func (s *simulation) memberStarts(i group.Member, m *simMember) bool {
 	if m.alive {
 		return false
 	}
@@ -406,7 +485,7 @@ func (s *simulation) settle() {
 		return
 	}
 	for _, m := range s.members {
-		if !m.alive || !m.stream {
+		if !m.alive || !m.link || m.sender == nil || m.receiver == nil {
 			return
 		}
 	}
@@ -435,14 +514,14 @@ func (s *simulation) violation() string {
 			return fmt.Sprintf("LOST: the owner answers client %d with RST", c.client)
 		}
 		for i, m := range s.members {
-			client, has := m.table[reply]
+			client, has := m.client(reply)
 			switch {
 			case !m.alive:
 			case has && client != c.client:
 				return fmt.Sprintf("MISDELIVERED: port %d is client %d's, member %d has %d", port, c.client, i, client)
 			case has:
 				owned = true
-			case guarded && m.copies.MayReset() && m.lease.Holds(s.now):
+			case guarded && m.receiver != nil && m.receiver.MayReset(s.now):
 				return fmt.Sprintf("LOST: member %d answers client %d with RST", i, c.client)
 			}
 		}
@@ -463,7 +542,7 @@ func (s *simulation) run() string {
 		events[s.IntN(len(events))]()
 		s.now += s.Int64N(int64(time.Millisecond))
 		for i, m := range s.members {
-			s.beat(Member(i), m)
+			s.carry(group.Member(i), m)
 		}
 		s.settle()
 		if v := s.violation(); v != "" {

@@ -1,0 +1,176 @@
+package session
+
+import (
+	"fmt"
+	"slices"
+
+	"sluice.dev/sluice/gateway/group"
+	"sluice.dev/sluice/gateway/group/wire"
+	"sluice.dev/sluice/nat/header"
+)
+
+// Member is a Receiver's configuration.
+type Member struct {
+	Self    wire.Greeting
+	Owner   string        // its name, as its certificate has it
+	Sources []header.Addr // the owner's source addresses: it may send records of no others
+	Copies  *group.Copies // they outlive streams
+	// Read returns the record of a copy.
+	Read func(reply header.Tuple) (group.Record, bool)
+}
+
+// Receiver is the member's end of a stream from an owner.
+type Receiver struct {
+	c       Member
+	phase   phase
+	greeted bool // the own Hello was sent
+	earlier []header.Tuple
+	lease   group.MemberLease
+	started int64  // when the first Applied was sent
+	sent    int64  // when the last Applied was sent
+	waiting bool   // an Applied was sent: started and sent are valid
+	lastSeq uint64 // of the last message applied
+	acked   uint64 // of the last message acknowledged
+	refused []refused
+	refusal [group.MaxRefusal + 1]uint64
+	buffer  []group.Message
+	mine    []group.Record
+	answer  wire.Acknowledgement
+}
+
+// refused is a message of which there is no copy, to be acknowledged.
+type refused struct {
+	seq    uint64
+	reason group.Refusal
+}
+
+// NewReceiver returns the member's end of a new stream. It changes nothing until a Hello arrives.
+func NewReceiver(c Member) *Receiver { return &Receiver{c: c} }
+
+// Refusals returns how many records were refused on this stream, by reason.
+func (r *Receiver) Refusals() [group.MaxRefusal + 1]uint64 { return r.refusal }
+
+// InStep reports whether the member has all that the owner sent, as of less than a lease ago.
+func (r *Receiver) InStep(now int64) bool { return r.c.Copies.InStep() && r.lease.Holds(now) }
+
+// MayReset reports whether the member may answer segments of unknown connections with RST, as far
+// as this owner goes.
+func (r *Receiver) MayReset(now int64) bool { return r.c.Copies.MayReset() && r.lease.Holds(now) }
+
+// Lapsed reports whether the lease has run out. Then the caller calls Lost of Copies and closes the
+// stream. A new stream has the time of a lease for its first beat.
+func (r *Receiver) Lapsed(now int64) bool {
+	return r.waiting && !r.lease.Holds(now) && now-r.started >= group.LeaseNanos
+}
+
+// Receive handles a frame of the owner. After an error the stream must be closed; nothing of the
+// frame was applied.
+func (r *Receiver) Receive(frame []byte) error {
+	switch {
+	case r.phase == opening:
+		return r.hello(frame)
+	case r.phase != running:
+	case wire.KindOf(frame) == wire.Records:
+		return r.apply(frame)
+	case wire.KindOf(frame) == wire.Beat:
+		echo, err := wire.ReadBeat(frame)
+		if err == nil && (!r.waiting || echo < r.started || echo > r.sent) {
+			return fmt.Errorf("%w: a beat returns a time at which nothing was sent", ErrUnexpected)
+		}
+		if err == nil {
+			r.lease.Heard(echo)
+		}
+		return err
+	}
+	return ErrUnexpected
+}
+
+func (r *Receiver) hello(frame []byte) error {
+	g, err := wire.ReadHello(frame)
+	switch {
+	case err != nil:
+		return err
+	case g.Name != r.c.Owner:
+		return fmt.Errorf("the Hello is of %q, the certificate is of %q", g.Name, r.c.Owner)
+	case g.Incarnation < r.c.Copies.Incarnation():
+		return fmt.Errorf("a newer process of %s has connected: it has incarnation %d, this one %d", g.Name,
+			r.c.Copies.Incarnation(), g.Incarnation)
+	}
+	r.earlier, r.phase = r.c.Copies.Connected(g.Incarnation), takingBack
+	return nil
+}
+
+// apply applies the messages of Records.
+func (r *Receiver) apply(frame []byte) error {
+	messages, err := wire.ReadRecords(frame, r.buffer[:0])
+	if err != nil {
+		return err
+	}
+	r.buffer = messages
+	for i := range messages {
+		if m := &messages[i]; m.Seq != r.lastSeq+1+uint64(i) || (m.Kind == group.All) != (m.Seq == 1) {
+			return ErrUnexpected
+		}
+	}
+	for i := range messages {
+		m, refusal := &messages[i], group.ForeignAddress
+		if m.Kind == group.Set && !slices.Contains(r.c.Sources, m.Record.Reply.Dst) {
+			r.c.Copies.Refuse(m)
+		} else {
+			refusal = r.c.Copies.Apply(m)
+		}
+		if refusal != group.Accepted {
+			r.refusal[refusal]++
+			r.refused = append(r.refused, refused{m.Seq, refusal})
+		}
+	}
+	r.lastSeq += uint64(len(messages))
+	return nil
+}
+
+// Next appends the next frame to transmit. It returns to as it is if there is none now: then the
+// caller calls it again after Receive, and within BeatNanos.
+func (r *Receiver) Next(now int64, to []byte) []byte {
+	switch {
+	case r.phase == opening:
+		return to
+	case !r.greeted:
+		r.greeted = true
+		return wire.AppendHello(to, r.c.Self)
+	case r.phase == takingBack:
+		return r.nextMine(to)
+	case r.acked == r.lastSeq && r.waiting && now-r.sent < BeatNanos:
+		return to
+	}
+	if !r.waiting {
+		r.waiting, r.started = true, now
+	}
+	r.sent = now
+	r.acked = min(r.lastSeq, r.acked+wire.MaxMessages)
+	a := &r.answer
+	a.Sent, a.Seq, a.Refused = now, r.acked, a.Refused[:0]
+	n := 0
+	for ; n < len(r.refused) && r.refused[n].seq <= r.acked; n++ {
+		f := r.refused[n]
+		a.Refused = append(a.Refused, wire.Refused{Back: uint16(r.acked - f.seq), Reason: f.reason})
+	}
+	r.refused = slices.Delete(r.refused, 0, n)
+	return wire.AppendApplied(to, a)
+}
+
+// nextMine appends the next Mine.
+func (r *Receiver) nextMine(to []byte) []byte {
+	r.mine = r.mine[:0]
+	n := min(len(r.earlier), wire.MaxMessages)
+	for _, reply := range r.earlier[:n] {
+		if record, ok := r.c.Read(reply); ok {
+			r.mine = append(r.mine, record)
+		}
+	}
+	if r.earlier = r.earlier[n:]; len(r.earlier) > 0 {
+		return wire.AppendMine(to, r.mine, false)
+	}
+	to = wire.AppendMine(to, r.mine, true)
+	r.phase, r.earlier, r.mine = running, nil, nil
+	return to
+}

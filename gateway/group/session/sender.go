@@ -1,0 +1,169 @@
+package session
+
+import (
+	"fmt"
+	"slices"
+
+	"sluice.dev/sluice/gateway/group"
+	"sluice.dev/sluice/gateway/group/wire"
+	"sluice.dev/sluice/nat/header"
+)
+
+// Flows is the owner's flow table.
+type Flows interface {
+	// Read returns the record of a slot as it is now, and whether the slot has a flow.
+	Read(slot uint32) (group.Record, bool)
+	// Find returns the slot of the flow with a reply tuple.
+	Find(reply header.Tuple) (slot uint32, found bool)
+	// Make makes a flow that a member returns. It is false if the table has no room, or has another
+	// flow of the client.
+	Make(r *group.Record) (slot uint32, ok bool)
+}
+
+// Owner is a Sender's configuration.
+type Owner struct {
+	Self    wire.Greeting
+	Sources []header.Addr // own source addresses
+	Ledger  *group.Ledger
+	Flows   Flows
+	Member  group.Member
+	Name    string            // of the member
+	Lease   *group.OwnerLease // of the member: it outlives streams
+}
+
+// Sender is the owner's end of a stream to a member.
+type Sender struct {
+	c       Owner
+	phase   phase
+	lastSeq uint64 // of the last message sent
+	applied uint64 // of the last message that the member has applied
+	echo    int64  // Sent of the last Applied
+	heard   bool   // an Applied has arrived
+	beaten  bool   // a beat was sent
+	beat    int64  // when the last beat was sent
+	refused []uint64
+	refusal [group.MaxRefusal + 1]uint64
+	buffer  []group.Message
+	mine    []group.Record
+	answer  wire.Acknowledgement
+}
+
+type phase uint8
+
+const (
+	opening    phase = iota // Sender: its Hello is to be sent
+	greeted                 // Sender: the member's Hello is awaited
+	takingBack              // Sender: Mine is awaited; Receiver: it is to be sent
+	running
+)
+
+// NewSender returns the owner's end of a new stream.
+func NewSender(c Owner) *Sender { return &Sender{c: c} }
+
+// Refusals returns how many records the member has refused on this stream, by reason.
+func (s *Sender) Refusals() [group.MaxRefusal + 1]uint64 { return s.refusal }
+
+// Running reports whether the member was told records on this stream: it has taken itself for out
+// of step before.
+func (s *Sender) Running() bool { return s.phase == running }
+
+// Receive handles a frame of the member. After an error the stream must be closed.
+func (s *Sender) Receive(frame []byte, now int64) error {
+	switch s.phase {
+	case greeted:
+		g, err := wire.ReadHello(frame)
+		if err == nil && g.Name != s.c.Name {
+			err = fmt.Errorf("the Hello is of %q, the member is %q", g.Name, s.c.Name)
+		}
+		s.phase = takingBack
+		return err
+	case takingBack:
+		return s.takeBack(frame, now)
+	case running:
+		return s.acknowledged(frame, now)
+	}
+	return ErrUnexpected
+}
+
+// takeBack takes back the flows of a Mine. After the last one, the member gets everything.
+func (s *Sender) takeBack(frame []byte, now int64) error {
+	records, last, err := wire.ReadMine(frame, s.mine[:0])
+	if err != nil {
+		return err
+	}
+	s.mine = records
+	for i := range records {
+		if source := records[i].Reply.Dst; !slices.Contains(s.c.Sources, source) {
+			return fmt.Errorf("%s returns a flow with source address %s, which is not this gateway's", s.c.Name, source)
+		}
+	}
+	for i := range records {
+		s.takeBackOne(&records[i])
+	}
+	if last {
+		s.c.Ledger.Connected(s.c.Member)
+		s.c.Lease.Heard(now)
+		s.phase, s.mine = running, nil
+	}
+	return nil
+}
+
+func (s *Sender) takeBackOne(r *group.Record) {
+	slot, live := s.c.Flows.Find(r.Reply)
+	if s.c.Ledger.TakeBack(s.c.Member, slot, live, r.Reply) {
+		return
+	}
+	slot, ok := s.c.Flows.Make(r)
+	if !ok { // the member has the record until it has read AllDone
+		s.c.Ledger.RecoveredHeld(0, r.Reply)
+		return
+	}
+	s.c.Ledger.Begin(slot)
+	s.c.Ledger.TakeBack(s.c.Member, slot, true, r.Reply)
+}
+
+func (s *Sender) acknowledged(frame []byte, now int64) error {
+	a := &s.answer
+	if err := wire.ReadApplied(frame, a); err != nil {
+		return err
+	}
+	if a.Seq < s.applied || a.Seq > s.lastSeq || s.heard && a.Sent < s.echo {
+		return ErrUnexpected
+	}
+	s.refused = s.refused[:0]
+	for _, r := range a.Refused {
+		seq := a.Seq - uint64(r.Back)
+		if seq <= s.applied {
+			return ErrUnexpected
+		}
+		s.refused = append(s.refused, seq)
+	}
+	for _, r := range a.Refused {
+		s.refusal[r.Reason]++
+	}
+	s.applied, s.echo, s.heard = a.Seq, a.Sent, true
+	s.c.Lease.Heard(now)
+	s.c.Ledger.Applied(s.c.Member, a.Seq, s.refused)
+	return nil
+}
+
+// Next appends the next frame to transmit. It returns to as it is if there is none now: then the
+// caller calls it again after Receive, after a change in the Ledger, and within BeatNanos.
+func (s *Sender) Next(now int64, to []byte) []byte {
+	switch {
+	case s.phase == opening:
+		s.phase = greeted
+		return wire.AppendHello(to, s.c.Self)
+	case s.phase != running:
+		return to
+	case s.heard && (!s.beaten || now-s.beat >= BeatNanos):
+		s.beaten, s.beat = true, now
+		return wire.AppendBeat(to, s.echo)
+	}
+	s.buffer = s.c.Ledger.Send(s.c.Member, s.c.Flows.Read, s.buffer[:0], wire.MaxMessages)
+	if len(s.buffer) == 0 {
+		return to
+	}
+	s.lastSeq = s.buffer[len(s.buffer)-1].Seq
+	return wire.AppendRecords(to, s.buffer)
+}
