@@ -485,7 +485,8 @@ func (s *simulation) settle() {
 		return
 	}
 	for _, m := range s.members {
-		if !m.alive || !m.link || m.sender == nil || m.receiver == nil {
+		ends := m.alive && m.link && m.sender != nil && m.receiver != nil
+		if !ends || !m.sender.Running() || !m.receiver.InStep(s.now) {
 			return
 		}
 	}
