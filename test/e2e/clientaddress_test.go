@@ -74,6 +74,9 @@ func (s *proxyServer) serve(c net.Conn, mail bool) {
 		_, _ = io.WriteString(c, "HTTP/1.0 204 No Content\r\n\r\n")
 		return
 	}
+	if errors.Is(err, errNoByte) {
+		return
+	}
 	if err != nil {
 		s.mu.Lock()
 		s.malformed = append(s.malformed, err.Error())
@@ -96,12 +99,18 @@ func (s *proxyServer) serve(c net.Conn, mail bool) {
 	}
 }
 
-var errLocalCommand = errors.New("the command is LOCAL")
+var (
+	errLocalCommand = errors.New("the command is LOCAL")
+	errNoByte       = errors.New("ended without a byte") // such as a health check that took too long
+)
 
 // readHeader reads a header of the PROXY protocol, version 2, and returns the client's address.
 func readHeader(r io.Reader) (netip.AddrPort, error) {
 	b := make([]byte, 16)
-	if n, err := io.ReadFull(r, b); err != nil {
+	switch n, err := io.ReadFull(r, b); {
+	case n == 0:
+		return netip.AddrPort{}, errNoByte
+	case err != nil:
 		return netip.AddrPort{}, fmt.Errorf("%x: %w", b[:n], err)
 	}
 	if !bytes.HasPrefix(b, []byte("\r\n\r\n\x00\r\nQUIT\n")) || b[12]>>4 != 2 {
