@@ -96,7 +96,7 @@ func (w *Worker) newFlow(f *flowtable.NewFlow, p *packet, n *decide.Plan) {
 		Service: uint32(b.Service), BackendRef: uint32(b.Ref),
 	}
 	f.SYN, f.HasSYN = p.syn()
-	if f.Proxied = n.Frontend.Service.ProxyProtocol && p.Tuple.Proto == header.ProtoTCP; f.Proxied {
+	if f.Proxied = n.Frontend.Service.ProxyProtocol; f.Proxied {
 		f.HasSYN = p.isSYN() // it leaves without data (shift)
 	}
 	if n.KeepClient {

@@ -12,7 +12,7 @@ import (
 
 // forward forwards a packet of a known flow and updates the flow.
 func (w *Worker) forward(p *packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
-	proxied := w.flows.Flow(ref).Proxied()
+	proxied := p.Tuple.Proto == header.ProtoTCP && w.flows.Flow(ref).Proxied()
 	if proxied && side == flowtable.ClientSide {
 		return w.forwardProxied(p, ref)
 	}
@@ -64,8 +64,10 @@ func (w *Worker) deliver(p *packet, ref flowtable.Ref, side flowtable.Side) deci
 	if v := w.fits(p, id); v.Action == decide.Drop {
 		return v
 	}
-	if f.Proxied() && !w.shift(p, ref, side) {
-		return drop(reason.ProxyHandshake)
+	if f.Proxied() {
+		if v := w.insertHeader(p, ref, side, id); v.Action == decide.Drop {
+			return v
+		}
 	}
 	w.stats.Backends.Count(f.BackendRef(), uint8(side), p.bytes)
 

@@ -59,7 +59,7 @@ func (w *Worker) icmpError(p *packet) decide.Verdict {
 	innerOut := out.Reverse()
 	nat.DecrementTTL(p.frame, &p.Packet)
 	if f.Proxied() {
-		w.shiftQuote(p, &inner, ref, side)
+		w.insertedQuote(p, &inner, ref, side)
 	}
 	nat.TranslateICMPError(p.frame, &p.Packet, &inner, out.Src, out.Dst, &innerOut, f.Delta(side))
 	o := p.outgoing(&out.Dst, precedenceOf(f.State(), side))

@@ -2,9 +2,11 @@ package fastpath
 
 import (
 	"sluice.dev/sluice/fastpath/decide"
+	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/proxyproto"
 	"sluice.dev/sluice/nat/reason"
 )
 
@@ -209,6 +211,49 @@ func (w *Worker) resendHeaders() {
 	}
 }
 
+// insertHeader prepares a packet of a flow with a PROXY header for a hop: it translates the numbers
+// of a TCP segment, and puts the header into a client's datagram.
+func (w *Worker) insertHeader(
+	p *packet, ref flowtable.Ref, side flowtable.Side, id nexthop.ID,
+) decide.Verdict {
+	switch {
+	case p.Tuple.Proto == header.ProtoTCP && !w.shift(p, ref, side):
+		return drop(reason.ProxyHandshake)
+	case p.Tuple.Proto == header.ProtoUDP && side == flowtable.ClientSide:
+		return w.prepend(p, id)
+	}
+	return queued
+}
+
+// prepend puts a PROXY header into a client's datagram. The header of a datagram that does not fit
+// into a hop's MTU counts like the payload: without DF the datagram is fragmented, else its sender
+// learns an MTU that is smaller by the header.
+func (w *Worker) prepend(p *packet, id nexthop.ID) decide.Verdict {
+	bytes := uint16(proxyproto.Bytes(p.Tuple.V6))
+	// Room for VLAN tags must be left in the headroom (encapsulate).
+	room := p.desc.Addr & (w.pool.frameSize - 1)
+	if p.Fragment != header.NotFragment || p.long() || room < uint64(bytes)+maxVLANBytes {
+		return drop(reason.ProxyDatagram)
+	}
+	hop := w.c.Hops.Hop(id)
+	if id != 0 && hop != nil && hop.MTU != 0 && p.End-p.L3+bytes > hop.MTU && p.DF {
+		if mtu := hop.MTU - bytes; !p.Tuple.V6 || mtu >= minIPv6MTU {
+			w.sendError(p, nat.FragmentationNeeded, mtu)
+		}
+		return drop(reason.PacketTooBig)
+	}
+	p.desc.Addr -= uint64(bytes)
+	p.desc.Len += uint32(bytes)
+	p.bytes += uint32(bytes)
+	p.frame = w.frame(p.desc)
+	p.End = nat.PrependHeader(p.frame, &p.Packet, &p.Tuple)
+	w.n.proxyHeaders++
+	return queued
+}
+
+// maxVLANBytes is the maximum number of bytes of the tags that a hop adds.
+const maxVLANBytes = uint64(len(nexthop.Hop{}.VLAN)) * header.VLANBytes
+
 // shift translates the sequence numbers of a packet of a flow with a PROXY header. It returns false
 // if the packet must not be forwarded, because bytes of the client could come before the header: a
 // SYN-ACK that the flow has not noted, a SYN that is fragmented or in several buffers, bytes before
@@ -239,9 +284,18 @@ func (w *Worker) shift(p *packet, ref flowtable.Ref, side flowtable.Side) bool {
 	return true
 }
 
-// shiftQuote translates the sequence numbers in the packet that an ICMP error quotes, which arrived
-// on side.
-func (w *Worker) shiftQuote(p *packet, inner *header.Packet, ref flowtable.Ref, side flowtable.Side) {
-	in := w.flows.Insertion(ref)
-	nat.ShiftQuote(p.frame, &p.Packet, inner, &in.Insertion, side == flowtable.ReplySide)
+// insertedQuote translates the packet that an ICMP error quotes, which arrived on side: the
+// sequence numbers of a TCP segment, and the path MTU for datagrams, to which the gateway adds
+// headers.
+func (w *Worker) insertedQuote(p *packet, inner *header.Packet, ref flowtable.Ref, side flowtable.Side) {
+	if inner.Tuple.Proto == header.ProtoTCP {
+		in := w.flows.Insertion(ref)
+		nat.ShiftQuote(p.frame, &p.Packet, inner, &in.Insertion, side == flowtable.ReplySide)
+		return
+	}
+	mtu, ok := header.PathMTU(p.frame, &p.Packet)
+	bytes := proxyproto.Bytes(p.Tuple.V6)
+	if ok && side == flowtable.ReplySide && mtu > bytes && (!p.Tuple.V6 || mtu-bytes >= minIPv6MTU) {
+		nat.LowerPathMTU(p.frame, &p.Packet, uint16(bytes))
+	}
 }

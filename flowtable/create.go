@@ -20,7 +20,7 @@ type NewFlow struct {
 	// SYN is the sequence number of the TCP SYN that opens the flow, if HasSYN is set: see Foreign.
 	SYN    uint32
 	HasSYN bool
-	// Proxied: a PROXY header goes in front of the client's bytes. Only TCP.
+	// Proxied: a PROXY header goes in front of the client's bytes. Only TCP and UDP.
 	Proxied bool
 }
 

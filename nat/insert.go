@@ -8,9 +8,9 @@ import (
 	"sluice.dev/sluice/nat/proxyproto"
 )
 
-// A Service with PROXY protocol gets a header in front of the client's bytes. The functions of this
-// file write the segment with the header, and translate the sequence numbers of all other segments
-// of the connection:
+// A Service with PROXY protocol gets a header in front of the client's bytes: of TCP once, of UDP
+// in each datagram. The functions of this file write them, and for TCP translate the sequence
+// numbers of all other segments of the connection:
 //
 //	client side:  sequence number + bytes of the header
 //	reply side:   acknowledgement number and SACK blocks - bytes of the header
@@ -20,6 +20,7 @@ import (
 
 const (
 	tcpWindowOffset = 14
+	udpLengthOffset = 4
 
 	// TCP options (RFC 9293 section 3.2, RFC 7323 section 3, RFC 2018 section 3, RFC 7413 section
 	// 4.1.1, RFC 6994 section 3).
@@ -272,6 +273,39 @@ func shiftBlocks(option []byte, i *Insertion) {
 	}
 }
 
+// PrependHeader writes the PROXY header of a client's datagram between its UDP header and its
+// payload. frame begins bytes of the PROXY header before the packet's frame, so that the headers
+// move and the payload stays. The packet must be whole and in frame. It returns the new end of the
+// packet from the start of frame; the offsets of the headers stay as they are in p.
+func PrependHeader(frame []byte, p *header.Packet, client *header.Tuple) (end uint16) {
+	bytes := uint16(proxyproto.Bytes(client.V6))
+	headers := int(p.L4) + header.UDPBytes
+	copy(frame, frame[bytes:int(bytes)+headers])
+	added := frame[headers : headers+int(bytes)]
+	proxyproto.Put(added, client)
+	h := (*[header.UDPBytes]byte)(frame[p.L4:])
+	old := binary.BigEndian.Uint16(h[udpLengthOffset:])
+	binary.BigEndian.PutUint16(h[udpLengthOffset:], old+bytes)
+	if field := h[udpChecksumOffset:]; binary.BigEndian.Uint16(field) != 0 {
+		// The length is in the datagram and in the pseudo-header (RFC 768).
+		lengths := checksum.Delta(old, old+bytes)
+		lengths = checksum.Add(lengths, lengths)
+		if updateAt(field, checksum.Add(lengths, checksum.Sum(added))); binary.BigEndian.Uint16(field) == 0 {
+			binary.BigEndian.PutUint16(field, 0xffff)
+		}
+	}
+	lengthen(frame, p, bytes)
+	return p.End + bytes
+}
+
+// LowerPathMTU subtracts bytes from the path MTU that an ICMP error announces (header.PathMTU).
+func LowerPathMTU(frame []byte, p *header.Packet, bytes uint16) {
+	mtu := frame[p.L4+6:] // the low half of ICMPv6's field
+	old := binary.BigEndian.Uint16(mtu)
+	binary.BigEndian.PutUint16(mtu, old-bytes)
+	updateAt(frame[p.L4+icmpChecksumOffset:], checksum.Delta(old, old-bytes))
+}
+
 // ShiftQuote translates the TCP sequence numbers in the packet that an ICMP error quotes.
 // toBackend: the quoted packet went to the backend, so the error goes to the client. It updates the
 // checksums of the quoted segment, if it is quoted, and of the error.
@@ -319,19 +353,19 @@ func StripOpening(frame []byte, p *header.Packet) (end uint16) {
 	delta = checksum.Add(delta, checksum.Sum(options))
 	delta = checksum.Add(delta, checksum.Delta(uint16(len(b)), uint16(bytes))) // of the pseudo-header
 	updateAt(b[tcpChecksumOffset:], delta)
-	shorten(frame, p, uint16(len(data)))
+	lengthen(frame, p, -uint16(len(data)))
 	return p.End - uint16(len(data))
 }
 
-// shorten subtracts bytes from the length field of an IP header.
-func shorten(frame []byte, p *header.Packet, bytes uint16) {
+// lengthen adds bytes to the length field of an IP header.
+func lengthen(frame []byte, p *header.Packet, bytes uint16) {
 	if p.Tuple.V6 {
 		field := frame[p.L3+ipv6LengthOffset:]
-		binary.BigEndian.PutUint16(field, binary.BigEndian.Uint16(field)-bytes)
+		binary.BigEndian.PutUint16(field, binary.BigEndian.Uint16(field)+bytes)
 		return
 	}
 	h := (*[header.IPv4Bytes]byte)(frame[p.L3:])
 	old := binary.BigEndian.Uint16(h[ipv4LengthOffset:])
-	binary.BigEndian.PutUint16(h[ipv4LengthOffset:], old-bytes)
-	updateAt(h[ipv4ChecksumOffset:], checksum.Delta(old, old-bytes))
+	binary.BigEndian.PutUint16(h[ipv4LengthOffset:], old+bytes)
+	updateAt(h[ipv4ChecksumOffset:], checksum.Delta(old, old+bytes))
 }

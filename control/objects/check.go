@@ -65,7 +65,7 @@ type Check struct {
 	Send                 string // of UDP, the bytes of the datagram
 	RequireReply         bool   // of UDP
 	// ProxyHeader: the endpoint expects the PROXY protocol. A check that sends data begins with a
-	// header of the command LOCAL. No annotation field sets it.
+	// header of the command LOCAL, each datagram of it over UDP. No annotation field sets it.
 	ProxyHeader bool
 }
 

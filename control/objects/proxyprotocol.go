@@ -10,8 +10,10 @@ import (
 )
 
 // annotationProxyProtocol is the annotation of a Service whose endpoints expect the PROXY protocol,
-// version 2, on all TCP ports: v2, or none.
+// version 2: v2 on all TCP ports, v2+udp on all TCP and UDP ports, or none.
 const annotationProxyProtocol = "sluice.dev/proxy-protocol"
+
+const withUDP = "v2+udp"
 
 // cloudAnnotation is an annotation by which a Service asks a cloud's load balancer for the PROXY
 // protocol. It is read if the Service does not have annotationProxyProtocol.
@@ -47,21 +49,28 @@ func ReadAnnotation(key string) bool {
 
 // ProxyProtocol says which ports of a Service have the PROXY protocol. It is comparable.
 type ProxyProtocol struct {
-	all   bool
-	ports string // comma separated, with a comma at each end; "" if all or none
+	all   bool   // TCP ports
+	udp   bool   // and all UDP ports
+	ports string // of TCP, comma separated, with a comma at each end; "" if all or none
 }
 
 // Of reports whether the endpoints of a service port get PROXY headers.
 func (p ProxyProtocol) Of(port *ServicePort) bool {
-	return port.Proto == header.ProtoTCP &&
-		(p.all || strings.Contains(p.ports, ","+strconv.Itoa(int(port.Port))+","))
+	switch port.Proto {
+	case header.ProtoTCP:
+		return p.all || strings.Contains(p.ports, ","+strconv.Itoa(int(port.Port))+",")
+	case header.ProtoUDP:
+		return p.udp
+	}
+	return false
 }
 
 // readProxyProtocol reads the annotations. It ignores invalid ones with a warning. An annotation of
 // a cloud that is on is a warning as well: the Service may be older than the gateway's support.
 func (s *Service) readProxyProtocol(annotations map[string]string) {
 	if text, ok := annotations[annotationProxyProtocol]; ok {
-		own := cloudAnnotation{key: annotationProxyProtocol, on: []string{"v2"}, off: []string{"none"}}
+		own := cloudAnnotation{key: annotationProxyProtocol, on: []string{"v2", withUDP}, off: []string{"none"}}
+		s.ProxyProtocol.udp = strings.TrimSpace(text) == withUDP
 		s.proxyProtocolBy(&own, text)
 		return
 	}
@@ -97,7 +106,8 @@ func (s *Service) proxyProtocolBy(c *cloudAnnotation, value string) {
 	}
 	if !slices.ContainsFunc(s.Ports, func(p ServicePort) bool { return s.ProxyProtocol.Of(&p) }) {
 		s.Problems = append(s.Problems, warn("metadata.annotations["+c.key+"]",
-			"the Service has no such TCP port; the PROXY protocol is for TCP"))
+			"the Service has no such TCP port; the PROXY protocol of other ports needs %s: %s",
+			annotationProxyProtocol, withUDP))
 	} else if c.key != annotationProxyProtocol {
 		s.Problems = append(s.Problems, warn("metadata.annotations["+c.key+"]",
 			"by this annotation endpoints get PROXY headers; confirm with %s: v2, or stop with none",

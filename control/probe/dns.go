@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/nat/proxyproto"
 )
 
 // askDNS sends a query, and waits for an answer to it without an error. A message with another ID
@@ -31,6 +32,9 @@ func askDNS(
 	packed, err := query.Pack()
 	if err != nil {
 		return "", reads, err
+	}
+	if c.ProxyHeader {
+		packed = append([]byte(proxyproto.Local), packed...)
 	}
 	var rcode dnsmessage.RCode
 	reads, err = exchange(ctx, to, packed, began, c.Timeout/attempts, attempts, func(b []byte) (fits bool) {

@@ -15,6 +15,30 @@ import (
 	"sluice.dev/sluice/control/objects"
 )
 
+const localHeader = "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"
+
+// answerDatagrams starts a server that answers one kind of datagram, and returns its address.
+func answerDatagrams(t *testing.T, question string) string {
+	t.Helper()
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	go func() {
+		for b := make([]byte, 100); ; {
+			n, from, err := c.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			if string(b[:n]) == question {
+				_, _ = c.WriteTo(b[:n], from)
+			}
+		}
+	}()
+	return c.LocalAddr().String()
+}
+
 // proxyListener takes connections that begin with a PROXY header of the command LOCAL, and closes
 // others.
 type proxyListener struct{ net.Listener }
@@ -25,10 +49,9 @@ func (l proxyListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		const local = "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"
 		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
-		r, got := bufio.NewReader(c), make([]byte, len(local))
-		if _, err := io.ReadFull(r, got); err != nil || string(got) != local {
+		r, got := bufio.NewReader(c), make([]byte, len(localHeader))
+		if _, err := io.ReadFull(r, got); err != nil || string(got) != localHeader {
 			c.Close()
 			continue
 		}
@@ -57,6 +80,7 @@ func TestProxyHeader(t *testing.T) {
 	}
 	plain := listen((*httptest.Server).Start)
 	secured := listen(func(s *httptest.Server) { s.TLS = &tls.Config{}; s.StartTLS() })
+	datagrams := answerDatagrams(t, localHeader+"x")
 	p := newProber(t, nil)
 	for _, tt := range []struct {
 		name, to, check string
@@ -66,6 +90,8 @@ func TestProxyHeader(t *testing.T) {
 		{"https", secured, "https timeout=2s", true, true},
 		{"tcp sends nothing", plain, "tcp", true, true},
 		{"http without a header", plain, "http timeout=2s", false, false},
+		{"udp", datagrams, "udp send=0x78 require_reply timeout=2s", true, true},
+		{"udp without a header", datagrams, "udp send=0x78 require_reply timeout=1s", false, false},
 	} {
 		list, err := objects.ParseChecks(tt.check)
 		if err != nil {

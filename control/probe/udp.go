@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/control/objects"
+	"sluice.dev/sluice/nat/proxyproto"
 )
 
 // maxDatagrams bounds the datagrams that are read and are no answer, so that a sender of many costs
@@ -60,7 +61,11 @@ func askUDP(
 	if c.RequireReply {
 		sends = attempts
 	}
-	reads, err = exchange(ctx, to, []byte(c.Send), began, c.Timeout/attempts, sends, anyDatagram)
+	datagram := c.Send
+	if c.ProxyHeader {
+		datagram = proxyproto.Local + datagram
+	}
+	reads, err = exchange(ctx, to, []byte(datagram), began, c.Timeout/attempts, sends, anyDatagram)
 	switch {
 	case err == nil:
 		return "answered", reads, nil

@@ -76,6 +76,8 @@ func (x *Explanation) flowText() string {
 		s += ", with a PROXY header that its backend has acknowledged"
 	case x.Flow.HeaderSent:
 		s += ", with a PROXY header that its backend has not acknowledged"
+	case x.Flow.Proxied && x.Flow.Client.Proto == header.ProtoUDP:
+		s += ", with a PROXY header in each datagram"
 	case x.Flow.Proxied:
 		s += ", with a PROXY header after the handshake"
 	}

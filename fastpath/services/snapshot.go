@@ -106,7 +106,7 @@ type Service struct {
 	// Scheduler chooses among a set's backends.
 	Scheduler Scheduler
 	// ProxyProtocol: backends get a header of the PROXY protocol, version 2, in front of each TCP
-	// client's bytes.
+	// client's bytes, or in each datagram of a UDP client.
 	ProxyProtocol bool
 	// Limits bound the connections to this port.
 	Limits Limits

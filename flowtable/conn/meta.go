@@ -81,10 +81,11 @@ const (
 	MetaReopened Meta = 1 << 45
 )
 
-// A TCP flow of a Service with PROXY protocol has a header in front of the client's bytes:
+// A TCP flow of a Service with PROXY protocol has a header in front of the client's bytes, a UDP
+// flow in front of each datagram of the client:
 //
 //	54  MetaProxied      one more bit beside the protocol number, which no protocol here has
-//	46  MetaHeaderAcked  the backend has acknowledged the header
+//	46  MetaHeaderAcked  TCP: the backend has acknowledged the header
 //
 // flowtable.Handle.Match compares the whole byte of the protocol, so it matches no packet of such
 // a flow, and costs other flows nothing. A version of this program that does not know MetaProxied
@@ -113,8 +114,10 @@ func (m Meta) HeaderPending() bool {
 	return m&(MetaProxied|MetaHeaderAcked) == MetaProxied && m.HeaderSent()
 }
 
-// HeaderAcked reports whether the flow has a PROXY header, and the backend has acknowledged it.
-func (m Meta) HeaderAcked() bool { return m.Proxied() && m&MetaHeaderAcked != 0 }
+// HeaderAcked reports whether the TCP flow has a PROXY header, and the backend has acknowledged it.
+func (m Meta) HeaderAcked() bool {
+	return m&(MetaProxied|MetaHeaderAcked) == MetaProxied|MetaHeaderAcked && !m.State().UDP()
+}
 
 // KeepsISN reports whether the record has the backend's initial sequence number, if it is known.
 func (m Meta) KeepsISN() bool { return m.Provable() || m.HeaderPending() }

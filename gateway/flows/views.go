@@ -20,6 +20,8 @@ func view(f *flowtable.Info, s *services.Snapshot) status.FlowView {
 	}
 	switch {
 	case !f.Proxied:
+	case f.Client.Proto == header.ProtoUDP:
+		v.ProxyHeader = "datagrams"
 	case f.HeaderAcked:
 		v.ProxyHeader = "acknowledged"
 	case f.HeaderSent:

@@ -62,7 +62,8 @@ const (
 	TTLExceeded        // TTL or hop limit would reach zero
 	NoFlow             // TCP or SCTP without a flow, and not a SYN or INIT
 	LateAnswer         // from a backend whose flow was abandoned
-	ProxyHandshake     // bytes of a client whose handshake is not proven, to a Service with PROXY protocol
+	ProxyHandshake     // bytes of a client that would come before its PROXY header
+	ProxyDatagram      // a PROXY header cannot go in front of it: a fragment, or longer than a buffer
 	BackendGone        // from an endpoint that is gone: another pod may have its address by now
 	SourceRangeDenied  // the source is not in the Service's loadBalancerSourceRanges
 	NoEndpoints        // the service has no usable endpoint; rejected by ICMP
@@ -140,6 +141,7 @@ var names = [Count]string{
 	NoFlow:                  "no_flow",
 	LateAnswer:              "late_answer",
 	ProxyHandshake:          "proxy_handshake",
+	ProxyDatagram:           "proxy_datagram",
 	BackendGone:             "backend_gone",
 	SourceRangeDenied:       "source_range",
 	NoEndpoints:             "no_endpoints",

@@ -184,7 +184,7 @@ type FlowView struct {
 	Backend  netip.AddrPort `json:"backend"`
 	Service  string         `json:"service,omitempty"` // namespace/name, with :port-name if it has one
 	// ProxyHeader is the state of the PROXY header: waiting (for the handshake), sent,
-	// acknowledged. It is empty if the flow has none.
+	// acknowledged; datagrams if each one of UDP has a header. It is empty if the flow has none.
 	ProxyHeader string `json:"proxyHeader,omitempty"`
 	// IdleSeconds is the time since the last packet, ExpiresSeconds the time until the flow ends
 	// without one.
