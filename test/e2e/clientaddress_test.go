@@ -27,6 +27,7 @@ import (
 
 const (
 	echoPort, mailPort = 8100, 8101 // of the endpoints
+	datagramPort       = 8102
 	echoVIPPort        = 7
 	mailVIPPort        = 25
 	greeting           = "220 "
@@ -61,6 +62,57 @@ func serveProxied(t *testing.T, h *topo.Host, port uint16, mail bool) *proxyServ
 		}
 	}()
 	return s
+}
+
+// serveDatagrams starts a server on a host that answers each datagram with the address in its header
+// and with its payload.
+func serveDatagrams(t *testing.T, h *topo.Host) {
+	t.Helper()
+	c, err := h.ListenPacket("udp", fmt.Sprintf("[::]:%d", datagramPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	go func() {
+		for b := make([]byte, 2048); ; {
+			n, from, err := c.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			r := bytes.NewReader(b[:n])
+			client, err := readHeader(r)
+			answer := fmt.Appendf(nil, "%v %v ", client, err)
+			_, _ = c.WriteTo(append(answer, b[n-r.Len():n]...), from)
+		}
+	}()
+}
+
+// askDatagrams sends datagrams of several lengths to a VIP, and compares the answers.
+func (l *lab) askDatagrams(vip string) error {
+	c, err := l.Clients[0].Dial(l.ctx, "udp", at(vip, datagramPort).String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for _, size := range []int{0, 1, 512, 1232} {
+		want := fmt.Sprintf("%v <nil> %s", c.LocalAddr(), strings.Repeat("q", size))
+		got := make([]byte, 2048)
+		for attempt := 0; ; attempt++ {
+			if _, err := c.Write([]byte(want[len(want)-size:])); err != nil {
+				return err
+			}
+			_ = c.SetReadDeadline(time.Now().Add(2 * time.Second))
+			n, err := c.Read(got)
+			if err != nil && attempt < 3 {
+				continue
+			}
+			if string(got[:n]) != want || err != nil {
+				return fmt.Errorf("%d bytes: %.60q, %w", size, got[:n], err)
+			}
+			break
+		}
+	}
+	return nil
 }
 
 func (s *proxyServer) serve(c net.Conn, mail bool) {
@@ -123,9 +175,9 @@ func readHeader(r io.Reader) (netip.AddrPort, error) {
 	switch {
 	case b[12]&15 == 0:
 		return netip.AddrPort{}, errLocalCommand
-	case b[13] == 0x11 && len(rest) == 12:
+	case b[13]&^3 == 0x10 && len(rest) == 12:
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(rest)), binary.BigEndian.Uint16(rest[8:])), nil
-	case b[13] == 0x21 && len(rest) == 36:
+	case b[13]&^3 == 0x20 && len(rest) == 36:
 		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(rest)), binary.BigEndian.Uint16(rest[32:])), nil
 	}
 	return netip.AddrPort{}, fmt.Errorf("family %x with %d bytes", b[13], len(rest))
@@ -188,6 +240,7 @@ func proxyLab(t *testing.T) (l *lab, servers []*proxyServer) {
 		return list
 	}
 	for _, h := range l.Backends {
+		serveDatagrams(t, h)
 		servers = append(servers, serveProxied(t, h, echoPort, false), serveProxied(t, h, mailPort, true))
 	}
 	l.apply(
@@ -195,6 +248,8 @@ func proxyLab(t *testing.T) (l *lab, servers []*proxyServer) {
 			Annotations: map[string]string{"sluice.dev/proxy-protocol": "v2", checkAnnotation: "http interval=1s"}},
 		launch.Service{Name: "mail", Port: mailVIPPort, VIPs: []string{vip4, vip6}, Endpoints: to(mailPort),
 			Annotations: map[string]string{"service.beta.kubernetes.io/aws-load-balancer-proxy-protocol": "*"}},
+		launch.Service{Name: "datagrams", Port: datagramPort, UDP: true, VIPs: []string{vip4, vip6},
+			Endpoints: to(datagramPort), Annotations: map[string]string{"sluice.dev/proxy-protocol": "v2+udp"}},
 	)
 	l.within("the Services are served", func() bool {
 		list, err := l.gate.Client.Services(l.ctx)
@@ -204,7 +259,7 @@ func proxyLab(t *testing.T) (l *lab, servers []*proxyServer) {
 				n++
 			}
 		}
-		return err == nil && n == 2
+		return err == nil && n == 3
 	})
 	return l, servers
 }
@@ -226,6 +281,11 @@ func TestProxyProtocol(t *testing.T) {
 					t.Errorf("%s:%d, %s: %v", vip, port, during, err)
 				}
 			}
+		}
+	}
+	for _, vip := range []string{vip4, vip6} {
+		if err := l.askDatagrams(vip); err != nil {
+			t.Errorf("datagrams to %s: %v", vip, err)
 		}
 	}
 	n, most, loss := 20, 200_000, 5
