@@ -64,8 +64,8 @@ func serveProxied(t *testing.T, h *topo.Host, port uint16, mail bool) *proxyServ
 	return s
 }
 
-// serveDatagrams starts a server on a host that answers each datagram with the address in its header
-// and with its payload.
+// serveDatagrams starts a server on a host that answers each datagram with the address in its
+// header and with its payload.
 func serveDatagrams(t *testing.T, h *topo.Host) {
 	t.Helper()
 	c, err := h.ListenPacket("udp", fmt.Sprintf("[::]:%d", datagramPort))

@@ -27,6 +27,7 @@ const (
 	nginxPort   = 8110
 	haproxyPort = 8111
 	eximPort    = 8112
+	dnsdistPort = 8113 // UDP
 )
 
 const nginxConfig = `daemon off;
@@ -81,6 +82,15 @@ daemon_smtp_ports = 8112
 local_interfaces = <; 0.0.0.0 ; ::0
 `
 
+const dnsdistConfig = `setLocal("0.0.0.0:8113")
+addLocal("[::]:8113")
+setACL({"0.0.0.0/0", "::/0"})
+setProxyProtocolACL({"0.0.0.0/0", "::/0"})
+setSecurityPollSuffix("")
+addAction(AllRule(), LogAction("%[1]s/dnsdist-queries.log", false, true, false))
+addAction(AllRule(), SpoofAction({"192.0.2.53"}))
+`
+
 // ownUsers runs a program with users of its own: Exim does not start without a user of Debian's.
 const ownUsers = `mount --bind "$0" /etc/passwd; mount --bind "$1" /etc/group; shift; exec "$@"`
 
@@ -91,11 +101,11 @@ type proxyServers struct {
 	dir      string
 }
 
-// startProxyServers starts nginx, HAProxy and Exim on a host.
+// startProxyServers starts nginx, HAProxy, Exim and dnsdist on a host.
 func startProxyServers(ctx context.Context, t *testing.T, h *topo.Host) *proxyServers {
 	t.Helper()
-	packages, err := cluster.FetchPackages(ctx, os.Stderr, "nginx, HAProxy, Exim and tshark", "nginx", "haproxy",
-		"exim4-daemon-heavy", "tshark")
+	packages, err := cluster.FetchPackages(ctx, os.Stderr, "nginx, HAProxy, Exim, dnsdist and tshark", "nginx",
+		"haproxy", "exim4-daemon-heavy", "tshark", "dnsdist")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,6 +120,8 @@ func startProxyServers(ctx context.Context, t *testing.T, h *topo.Host) *proxySe
 	s.start(t, "nginx", "usr/sbin/nginx", "-c", file("nginx.conf", fmt.Sprintf(nginxConfig, s.dir)), "-e",
 		filepath.Join(s.dir, "nginx.log"))
 	s.start(t, "haproxy", "usr/sbin/haproxy", "-db", "-f", file("haproxy.conf", haproxyConfig))
+	s.start(t, "dnsdist", "usr/bin/dnsdist", "--supervised", "--disable-syslog", "-C",
+		file("dnsdist.conf", fmt.Sprintf(dnsdistConfig, s.dir)))
 	users := "root:x:0:0::/:/bin/sh\nDebian-exim:x:104:106::/:/bin/sh\n"
 	name, args := cluster.ProgramOf(packages, "usr/sbin/exim4", "-bdf", "-C",
 		file("exim.conf", fmt.Sprintf(eximConfig, s.dir)))
@@ -211,6 +223,30 @@ func (d *proxyDialog) talk(l *lab, vip string, between func()) (netip.AddrPort, 
 	return client, err
 }
 
+// askDNS sends a question to dnsdist at a VIP, and waits until its log has the client's address.
+func (s *proxyServers) askDNS(l *lab, vip string) {
+	l.t.Helper()
+	c, err := l.Clients[0].Dial(l.ctx, "udp", at(vip, dnsdistPort).String())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer c.Close()
+	const question = "\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x03org\x00\x00\x01\x00\x01"
+	client := c.LocalAddr().String()
+	l.eventually(20*time.Second, "dnsdist answers at "+vip, func() bool {
+		_ = c.SetDeadline(time.Now().Add(time.Second))
+		if _, err := c.Write([]byte(question)); err != nil {
+			return false
+		}
+		got := make([]byte, 512)
+		n, err := c.Read(got)
+		return err == nil && strings.HasSuffix(string(got[:n]), "\xc0\x00\x02\x35")
+	})
+	l.within("dnsdist logs "+client, func() bool {
+		return strings.Contains(s.log("dnsdist-queries"), "Packet from "+client+" for example.org.")
+	})
+}
+
 // capture starts to capture the servers' packets on their host. The file is complete when the
 // process has ended.
 func (s *proxyServers) capture(t *testing.T) (file string, p *topo.Process) {
@@ -256,8 +292,8 @@ func (s *proxyServers) dissect(t *testing.T, l *lab, file string, clients map[ne
 	t.Logf("Wireshark reads, for example, %q", strings.SplitN(string(out), "\n", 2)[0])
 }
 
-// TestProxyServers: nginx, HAProxy and Exim, which speaks first, see and log the client's address
-// and port, over IPv4 and IPv6, also if the gateway is killed or hands over in the middle.
+// TestProxyServers: nginx, HAProxy and Exim, which speaks first, and dnsdist over UDP, see and log
+// the client's address and port, over IPv4 and IPv6. TCP connections outlive gateways meanwhile.
 // Wireshark's dissector reads the header. The packages are downloaded once, so it is one of the
 // long runs.
 func TestProxyServers(t *testing.T) {
@@ -277,7 +313,12 @@ func TestProxyServers(t *testing.T) {
 		list = append(list, launch.Service{Name: d.server, Port: int32(d.port), VIPs: []string{vip4, vip6},
 			Endpoints: to, Annotations: map[string]string{"sluice.dev/proxy-protocol": "v2"}})
 	}
-	l.apply(list...)
+	to := endpoints(l.Backends[0])
+	for i := range to {
+		to[i].Port = dnsdistPort
+	}
+	l.apply(append(list, launch.Service{Name: "dnsdist", Port: dnsdistPort, UDP: true, VIPs: []string{vip4, vip6},
+		Endpoints: to, Annotations: map[string]string{"sluice.dev/proxy-protocol": "v2+udp"}})...)
 	packets, capture := s.capture(t)
 	clients := map[netip.AddrPort]netip.AddrPort{} // to VIPs
 	for i := range proxyDialogs {
@@ -298,6 +339,9 @@ func TestProxyServers(t *testing.T) {
 				l.within(d.server+" logs "+want, func() bool { return strings.Contains(s.log(d.server), want) })
 			}
 		}
+	}
+	for _, vip := range []string{vip4, vip6} {
+		s.askDNS(l, vip)
 	}
 	if err := capture.Stop(5 * time.Second); err != nil {
 		t.Errorf("dumpcap: %v: %s", err, s.log("dumpcap"))
