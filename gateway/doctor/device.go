@@ -139,6 +139,9 @@ func (e *examination) program(d *Interface) {
 // slow is the advice about generic mode.
 const slow = "expect a fraction of the speed of a NIC whose driver has native XDP"
 
+// copied is the consequence of copy mode (docs/limits.md, Speed).
+const copied = "; bulk TCP gets a fraction of the kernel's rate"
+
 // mode checks the mode of the program and the sockets.
 func (e *examination) mode(d *Interface, c config.Interface) {
 	if v := interfaceOf(e.daemon, d.Name); v != nil {
@@ -150,6 +153,8 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 				e.add(Fail, "driver-mode", subject, found, "another process may hold the queue; see `sluice status`")
 			case v.Mode == "generic":
 				e.add(Warn, "driver-mode", subject, found, slow)
+			case !q.ZeroCopy:
+				e.ok("driver-mode", subject, found+copied)
 			default:
 				e.ok("driver-mode", subject, found)
 			}
@@ -193,23 +198,23 @@ func (e *examination) mode(d *Interface, c config.Interface) {
 		e.add(Warn, "driver-mode", d.Name, "generic, copy: "+netdev.WhyNotNative(d.Driver),
 			slow+"; or, where its link stays up: mode: native")
 	case generic != "" && long: // longMTU reports it
-		e.ok("driver-mode", d.Name, "generic, copy: because of the MTU")
+		e.ok("driver-mode", d.Name, "generic, copy: because of the MTU"+copied)
 	case generic != "":
 		e.add(Warn, "driver-mode", d.Name, "generic, copy: "+generic, slow+", or: "+smaller)
 	case netdev.WhyNotNative(d.Driver) != "":
 		e.add(Warn, "driver-mode", d.Name, "mode is native, but "+netdev.WhyNotNative(d.Driver)+
 			", until the daemon attaches it again", "set mode to auto or generic")
 	case c.ZeroCopy == config.ZeroCopyNever:
-		e.ok("driver-mode", d.Name, "native, copy: zeroCopy is never in the configuration")
+		e.ok("driver-mode", d.Name, "native, copy: zeroCopy is never in the configuration"+copied)
 	case zeroCopy && long:
-		e.ok("driver-mode", d.Name, "native, copy: because of the MTU")
+		e.ok("driver-mode", d.Name, "native, copy: because of the MTU"+copied)
 	case zeroCopy && pieces != "" && c.ZeroCopy == config.ZeroCopyRequire:
 		e.add(Fail, "driver-mode", d.Name, "zeroCopy is require, but in zero-copy "+pieces,
 			whole+", or set zeroCopy to auto")
 	case zeroCopy && pieces != "":
-		e.add(Warn, "driver-mode", d.Name, "native, copy: in zero-copy "+pieces, whole)
+		e.add(Warn, "driver-mode", d.Name, "native, copy: in zero-copy "+pieces+copied, whole)
 	case !zeroCopy:
-		e.ok("driver-mode", d.Name, "native, copy: "+d.noZeroCopy(e.f.Kernel))
+		e.ok("driver-mode", d.Name, "native, copy: "+d.noZeroCopy(e.f.Kernel)+copied)
 	default:
 		e.ok("driver-mode", d.Name, "native, zero-copy: driver "+d.Driver+" reports support")
 	}

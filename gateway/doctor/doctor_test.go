@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -588,10 +589,35 @@ func TestReasonForCopyMode(t *testing.T) {
 			d.XDPFeatures &^= netdev.ZeroCopy
 		}
 		for _, finding := range ExamineInterfaces(f) {
-			if finding.Check == "driver-mode" && !strings.HasPrefix(finding.Found, c.want) {
+			if finding.Check != "driver-mode" {
+				continue
+			}
+			if !strings.HasPrefix(finding.Found, c.want) {
 				t.Errorf("%s on %s: %s, want %s", c.driver, c.kernel, finding.Found, c.want)
 			}
+			slow := strings.Contains(finding.Found, "bulk TCP") || strings.Contains(finding.Do, "fraction of the speed")
+			if slow == strings.HasPrefix(c.want, "native, zero-copy") {
+				t.Errorf("%s on %s: %s, %s: only copy mode is slower", c.driver, c.kernel, finding.Found, finding.Do)
+			}
 		}
+	}
+}
+
+// TestCopyModeOfDaemon: what the daemon reports about its sockets decides whether bulk TCP is slow.
+func TestCopyModeOfDaemon(t *testing.T) {
+	f := healthy()
+	f.Running = &status.StatusView{Ready: true, Interfaces: []status.InterfaceView{{Name: "eth0", Mode: "native",
+		Queues: []status.QueueView{{Queue: 0, Bound: true, ZeroCopy: true}, {Queue: 1, Bound: true}}}}}
+	got := map[string]string{}
+	for _, finding := range Examine(f) {
+		if finding.Check == "driver-mode" && finding.Level == OK {
+			got[finding.Subject] = finding.Found
+		}
+	}
+	want := map[string]string{"eth0 queue 0": "native, zero-copy",
+		"eth0 queue 1": "native, copy; bulk TCP gets a fraction of the kernel's rate"}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 
