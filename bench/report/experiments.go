@@ -104,6 +104,11 @@ func Experiments() []Experiment {
 			Minutes: 8,
 		},
 		{
+			Name: "bulk", About: "TCP at full speed, one and eight connections, beside nftables with and without offloads",
+			Full:    []string{"compare", "--bulk", "--services", "1"},
+			Minutes: 10,
+		},
+		{
 			Name: "steps", About: "a worker's longest step, under several loads",
 			Full:    []string{"steps"},
 			Minutes: 2,
