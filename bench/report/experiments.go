@@ -104,7 +104,8 @@ func Experiments() []Experiment {
 			Minutes: 8,
 		},
 		{
-			Name: "bulk", About: "TCP at full speed, one and eight connections, beside nftables with and without offloads",
+			Name:    "bulk",
+			About:   "TCP at full speed, one and eight connections, beside nftables with and without offloads",
 			Full:    []string{"compare", "--bulk", "--services", "1"},
 			Minutes: 10,
 		},
