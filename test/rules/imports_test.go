@@ -138,6 +138,10 @@ var rules = []rule{
 		Why: "which copies and ports a gateway keeps follows from messages and times that the caller gives: a model " +
 			"explores every order of them"},
 
+	{From: "gateway/peers", Never: and(outside, "fastpath", "flowtable", "xdpprog", "k8s.io"),
+		But: []string{"gateway/group", "flowtable/conn"},
+		Why: "it carries bytes between gateways, and knows of them the greatest length of a frame"},
+
 	{From: "announce", Never: and(programs, "fastpath", "flowtable", "nat", "xdpprog", "bench", "test",
 		"github.com/cilium"), But: []string{"allocate/pools", "host/nodename"},
 		Why: "the announcer is another process than the gateway, and knows of it what its pulse says"},

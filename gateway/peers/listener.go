@@ -1,0 +1,80 @@
+package peers
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+)
+
+// perPeer is the greatest number of connections at once from each peer's address: one, an earlier
+// one that is not closed yet, and two whose handshake fails.
+const perPeer = 4
+
+// admitting is a listener that closes connections from addresses of no peer, and more than perPeer
+// of a peer, before anything is read.
+type admitting struct {
+	net.Listener
+	refused func(error)
+
+	mu   sync.Mutex
+	free map[netip.Addr]int // how many more connections an address may have
+}
+
+func admit(l net.Listener, peers []Peer, refused func(error)) *admitting {
+	a := &admitting{Listener: l, refused: refused, free: map[netip.Addr]int{}}
+	for _, p := range peers {
+		a.free[p.Address.Addr()] += perPeer
+	}
+	return a
+}
+
+// Accept returns the next connection that is admitted.
+func (a *admitting) Accept() (net.Conn, error) {
+	for {
+		c, err := a.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		remote, err := netip.ParseAddrPort(c.RemoteAddr().String())
+		if err == nil {
+			from := remote.Addr().Unmap().WithZone("")
+			if err = a.take(from); err == nil {
+				return &admitted{Conn: c, done: func() { a.give(from) }}, nil
+			}
+		}
+		_ = c.Close()
+		a.refused(err)
+	}
+}
+
+func (a *admitting) take(from netip.Addr) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch free, known := a.free[from]; {
+	case !known:
+		return fmt.Errorf("%s is not the address of a member", from)
+	case free == 0:
+		return fmt.Errorf("%s has too many connections", from)
+	}
+	a.free[from]--
+	return nil
+}
+
+func (a *admitting) give(from netip.Addr) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.free[from]++
+}
+
+// admitted is a connection that counts until it is closed.
+type admitted struct {
+	net.Conn
+	done func()
+	once sync.Once
+}
+
+func (c *admitted) Close() error {
+	c.once.Do(c.done)
+	return c.Conn.Close()
+}

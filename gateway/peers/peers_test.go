@@ -1,0 +1,507 @@
+package peers
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/gateway/group/wire"
+)
+
+// authority signs certificates.
+type authority struct {
+	key         *ecdsa.PrivateKey
+	certificate *x509.Certificate
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{}
+	template := template("authority")
+	template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
+	a.certificate, a.key = a.sign(t, template)
+	return a
+}
+
+func template(names ...string) *x509.Certificate {
+	now := time.Now()
+	return &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: names[0]}, DNSNames: names,
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+}
+
+// sign signs with the authority's key, or with the certificate's own if the authority has none yet.
+func (a *authority) sign(t *testing.T, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent, by := a.certificate, a.key
+	if parent == nil {
+		parent, by = c, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, key.Public(), by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed, key
+}
+
+// write writes a certificate that the authority signs, its key, and the authorities to trust.
+func (a *authority) write(t *testing.T, f Files, c *x509.Certificate, trusted ...*authority) {
+	t.Helper()
+	signed, key := a.sign(t, c)
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, f.Certificate, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed.Raw}))
+	put(t, f.Key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
+	var all []byte
+	for _, a := range trusted {
+		all = append(all, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})...)
+	}
+	put(t, f.Authorities, all)
+}
+
+func put(t *testing.T, name string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(name, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func filesIn(dir string) Files {
+	return Files{filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "ca.crt")}
+}
+
+// member is a gateway of a test: gw-b listens, gw-a and gw-c dial it.
+type member struct {
+	Transport
+	Peer
+	files Files
+
+	mu      sync.Mutex
+	refused []string
+}
+
+var addresses = map[string]string{"gw-a": "127.0.0.1:0", "gw-b": "127.0.0.2:0", "gw-c": "127.0.0.3:0"}
+
+// start makes a member whose files have been written.
+func start(t *testing.T, name string, f Files) *member {
+	t.Helper()
+	m := &member{files: f}
+	var others []Peer
+	for n, a := range addresses {
+		if p := (Peer{n, netip.MustParseAddrPort(a)}); n == name {
+			m.Peer = p
+		} else {
+			others = append(others, p)
+		}
+	}
+	var err error
+	m.Transport, err = New(Config{Self: m.Peer, Peers: others, Files: f, Refused: func(err error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.refused = append(m.refused, err.Error())
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// good makes a member with a good certificate.
+func good(t *testing.T, name string, a *authority) *member {
+	t.Helper()
+	f := filesIn(t.TempDir())
+	a.write(t, f, template(name), a)
+	return start(t, name, f)
+}
+
+// serve starts the listener of a member, and stops it when the test ends.
+func (m *member) serve(t *testing.T, handle func(Peer, Stream) error) {
+	t.Helper()
+	l, err := net.Listen("tcp", m.Address.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Address = netip.MustParseAddrPort(l.Addr().String())
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- m.Serve(ctx, l, handle) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve returns %v", err)
+		}
+	})
+}
+
+// waitRefused waits for a refusal with a text.
+func (m *member) waitRefused(t *testing.T, text string) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		m.mu.Lock()
+		all := strings.Join(m.refused, "\n")
+		m.mu.Unlock()
+		if strings.Contains(all, text) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no refusal has %q:\n%s", text, all)
+		}
+	}
+}
+
+// echo returns each frame. After a frame "no" it returns an error.
+func echo(_ Peer, s Stream) error {
+	for {
+		f, err := s.Receive()
+		if err != nil {
+			return nil //nolint:nilerr // the dialer has ended the stream
+		}
+		if string(f) == "no" {
+			return errors.New("wrong version")
+		}
+		if err := s.Send(f); err != nil {
+			return err
+		}
+	}
+}
+
+// try opens a stream and passes a frame both ways.
+func try(t *testing.T, from, to *member) (Stream, error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	s, err := from.Dial(ctx, to.Peer)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Send([]byte("hello")); err != nil {
+		return nil, err
+	}
+	f, err := s.Receive()
+	if err == nil && string(f) != "hello" {
+		t.Errorf("%q came back", f)
+	}
+	return s, err
+}
+
+func TestFrames(t *testing.T) {
+	a := newAuthority(t)
+	b, from := good(t, "gw-b", a), make(chan Peer, 1)
+	b.serve(t, func(p Peer, s Stream) error { from <- p; return echo(p, s) })
+	s, err := try(t, good(t, "gw-a", a), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := <-from; p.Name != "gw-a" {
+		t.Errorf("the stream is of %q", p.Name)
+	}
+	for _, n := range []int{1, 5, wire.MaxFrame, 2} {
+		f := bytes.Repeat([]byte{byte(n)}, n)
+		if err := s.Send(f); err != nil {
+			t.Fatal(err)
+		}
+		clear(f) // the stream must not use it any more
+		if got, err := s.Receive(); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{byte(n)}, n)) {
+			t.Fatalf("%d bytes, %v, want %d", len(got), err, n)
+		}
+	}
+	if err := s.Send([]byte("no")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Receive(); err == nil || err.Error() != "gw-b refuses the stream: wrong version" {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestLongFrame: a frame that is too long ends the stream, at either end.
+func TestLongFrame(t *testing.T) {
+	a := newAuthority(t)
+	b, received := good(t, "gw-b", a), make(chan error, 1)
+	b.serve(t, func(_ Peer, s Stream) error {
+		if _, err := s.Receive(); err != nil {
+			return err
+		}
+		_, err := s.Receive()
+		received <- err
+		return s.Send(make([]byte, wire.MaxFrame+1))
+	})
+	s, err := good(t, "gw-a", a).Dial(t.Context(), b.Peer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{1, wire.MaxFrame + 1} {
+		if err := s.Send(make([]byte, n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-received; err == nil {
+		t.Error("the listening end has received a frame of MaxFrame+1 bytes")
+	}
+	if _, err := s.Receive(); err == nil {
+		t.Error("the dialing end has received a frame of MaxFrame+1 bytes")
+	}
+}
+
+// TestCertificates: each is refused by the end that verifies it, and no handler runs.
+func TestCertificates(t *testing.T) {
+	a, foreign := newAuthority(t), newAuthority(t)
+	expired, early, clientOnly := template("gw-a"), template("gw-a"), template("gw-a")
+	expired.NotAfter = time.Now().Add(-time.Minute)
+	early.NotBefore = time.Now().Add(time.Minute)
+	clientOnly.ExtKeyUsage = clientOnly.ExtKeyUsage[:1]
+	expiredB := template("gw-b")
+	expiredB.NotAfter = expired.NotAfter
+	for _, c := range []struct {
+		name               string
+		client, server     *x509.Certificate
+		clientBy, serverBy *authority
+		refusal            string // by the server; empty if the client refuses
+		message            string // of the client
+	}{
+		{"expired", expired, template("gw-b"), a, a, "certificate has expired", "stream with gw-b: "},
+		{"not valid yet", early, template("gw-b"), a, a, "not yet valid", "stream with gw-b: "},
+		{"foreign", template("gw-a"), template("gw-b"), foreign, a, "unknown authority", "stream with gw-b: "},
+		{"no member", template("gw-x"), template("gw-b"), a, a, "the certificate is of gw-x, which is no member",
+			"stream with gw-b: "},
+		{"several members", template("gw-a", "gw-c"), template("gw-b"), a, a, "each needs one of its own",
+			"stream with gw-b: "},
+		{"all members", template("*"), template("gw-b"), a, a, "which is no member", "stream with gw-b: "},
+		{"not for clients", clientOnly, template("gw-b"), a, a, "incompatible key usage", "stream with gw-b: "},
+		{"server expired", template("gw-a"), expiredB, a, a, "", "certificate has expired"},
+		{"server foreign", template("gw-a"), template("gw-b"), a, foreign, "", "unknown authority"},
+		{"server is another member", template("gw-a"), template("gw-c"), a, a, "",
+			"certificate is valid for gw-c, not gw-b"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, g := filesIn(t.TempDir()), filesIn(t.TempDir())
+			c.clientBy.write(t, f, c.client, a)
+			c.serverBy.write(t, g, c.server, a)
+			b := start(t, "gw-b", g)
+			b.serve(t, func(Peer, Stream) error { t.Error("a stream was accepted"); return nil })
+			if _, err := try(t, start(t, "gw-a", f), b); err == nil || !strings.Contains(err.Error(), c.message) {
+				t.Errorf("the client's error is %v, want %q", err, c.message)
+			}
+			b.waitRefused(t, c.refusal)
+		})
+	}
+}
+
+// TestBeforeTLS: a connection that does not begin TLS 1.3 with a certificate reaches nothing.
+func TestBeforeTLS(t *testing.T) {
+	a := newAuthority(t)
+	b := good(t, "gw-b", a)
+	var reached atomic.Bool
+	b.serve(t, func(Peer, Stream) error { reached.Store(true); return nil })
+	pool := x509.NewCertPool()
+	pool.AddCert(a.certificate)
+	signed, key := a.sign(t, template("gw-a"))
+	own := []tls.Certificate{{Certificate: [][]byte{signed.Raw}, PrivateKey: key}}
+	for _, c := range []struct {
+		name string
+		with *tls.Config // nil: no TLS
+		want string
+	}{
+		{"plain HTTP/2", nil, "first record does not look like a TLS handshake"},
+		{"no certificate", &tls.Config{RootCAs: pool}, "client didn't provide a certificate"},
+		{"TLS 1.2", &tls.Config{RootCAs: pool, MaxVersion: tls.VersionTLS12, Certificates: own},
+			"client offered only unsupported versions"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}}
+			conn, err := d.Dial("tcp", b.Address.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if c.with != nil {
+				c.with.ServerName, c.with.NextProtos = "gw-b", []string{"h2"}
+				conn = tls.Client(conn, c.with)
+			}
+			_, _ = conn.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"))
+			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+			for err == nil { // an alert, then the end
+				_, err = conn.Read(make([]byte, 100))
+			}
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("the connection is open")
+			}
+			b.waitRefused(t, c.want)
+		})
+	}
+	if reached.Load() {
+		t.Error("a stream was accepted")
+	}
+}
+
+// TestAdmission: connections from other addresses, and too many from one, are closed at once. A
+// connection that is closed makes room.
+func TestAdmission(t *testing.T) {
+	a := newAuthority(t)
+	b := good(t, "gw-b", a)
+	b.serve(t, echo)
+	open := func(from byte) net.Conn {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, from)}}
+		c, err := d.Dial("tcp", b.Address.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c := open(9)
+	defer c.Close()
+	b.waitRefused(t, "127.0.0.9 is not the address of a member")
+	var silent []net.Conn
+	for range perPeer {
+		silent = append(silent, open(1))
+	}
+	defer open(1).Close()
+	b.waitRefused(t, "127.0.0.1 has too many connections")
+	if _, err := try(t, good(t, "gw-c", a), b); err != nil {
+		t.Errorf("another member is refused: %v", err)
+	}
+	for _, s := range silent {
+		_ = s.Close()
+	}
+	once(t, good(t, "gw-a", a), b)
+}
+
+// once opens a stream, passes a frame both ways and closes it. It tries again while the server has
+// not closed earlier connections.
+func once(t *testing.T, from, to *member) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		ctx, cancel := context.WithCancel(context.Background())
+		s, err := from.Dial(ctx, to.Peer)
+		if err == nil {
+			err = s.Send([]byte("x"))
+		}
+		if err == nil {
+			_, err = s.Receive()
+		}
+		cancel()
+		if err == nil {
+			return
+		} else if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestRotation: new files are used without a restart, and streams from before go on. A key that
+// does not belong to the certificate is not used.
+func TestRotation(t *testing.T) {
+	a, next := newAuthority(t), newAuthority(t)
+	from, b := good(t, "gw-a", a), good(t, "gw-b", a)
+	b.serve(t, echo)
+	before, err := try(t, from, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []*member{from, b} { // first trust both, then change the certificates
+		a.write(t, m.files, template(m.Name), a, next)
+	}
+	for _, m := range []*member{from, b} {
+		next.write(t, m.files, template(m.Name), a, next)
+		once(t, from, b)
+	}
+	for _, m := range []*member{from, b} {
+		next.write(t, m.files, template(m.Name), next)
+	}
+	once(t, from, b)
+	removed := filesIn(t.TempDir())
+	a.write(t, removed, template("gw-a"), a, next)
+	if _, err := try(t, start(t, "gw-a", removed), b); err == nil {
+		t.Error("a certificate of the authority that was removed is accepted")
+	}
+	b.waitRefused(t, "unknown authority")
+	key, err := os.ReadFile(from.files.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.write(t, b.files, template("gw-b"), next)
+	put(t, b.files.Key, key)
+	once(t, from, b)
+	b.waitRefused(t, "the certificate from before is used")
+	if err := before.Send([]byte("x")); err != nil {
+		t.Error(err)
+	}
+	if f, err := before.Receive(); err != nil || string(f) != "x" {
+		t.Errorf("the first stream returns %q, %v", f, err)
+	}
+}
+
+// TestStopped: a gateway that does not read stops its own stream only, after a bounded number of
+// bytes. The stream's end frees a Send that waits.
+func TestStopped(t *testing.T) {
+	a := newAuthority(t)
+	b, stop := good(t, "gw-b", a), make(chan struct{})
+	defer close(stop)
+	b.serve(t, func(p Peer, s Stream) error {
+		if p.Name == "gw-a" {
+			<-stop
+			return nil
+		}
+		return echo(p, s)
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	s, err := good(t, "gw-a", a).Dial(ctx, b.Peer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sent atomic.Int64
+	ended := make(chan error, 1)
+	go func() {
+		for frame := make([]byte, 1<<16); ; sent.Add(int64(len(frame))) {
+			if err := s.Send(frame); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	for last := int64(-1); sent.Load() == 0 || sent.Load() != last; time.Sleep(200 * time.Millisecond) {
+		last = sent.Load()
+		if last > 4*WindowBytes {
+			t.Fatalf("%d bytes were sent to a gateway that reads nothing", last)
+		}
+	}
+	t.Logf("%d bytes were sent", sent.Load())
+	if _, err := try(t, good(t, "gw-c", a), b); err != nil {
+		t.Errorf("another member's stream: %v", err)
+	}
+	cancel()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("Send waits after the end of the stream")
+	}
+}
