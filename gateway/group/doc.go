@@ -13,9 +13,9 @@
 // slot are one message. A stream that has lost nothing delivers messages in order; on a new stream
 // the member gets everything anew.
 //
-// Package wire has the messages as bytes, and package session the two ends of a stream. The gateway
-// uses none of the three yet.
+// Package wire has the messages as bytes, package session the two ends of a stream, and package
+// exchange the goroutines of all streams. The gateway uses none of them yet.
 //
 // Nothing here waits, reads a clock, or is safe for concurrent use: one goroutine owns a Ledger,
-// and gives times as arguments.
+// and gives times as arguments (exchange.Run).
 package group
