@@ -20,6 +20,8 @@ type NewFlow struct {
 	// SYN is the sequence number of the TCP SYN that opens the flow, if HasSYN is set: see Foreign.
 	SYN    uint32
 	HasSYN bool
+	// Direct: the flow has direct return, see MakeDirect; SYN is the NodeMark.
+	Direct bool
 	// Proxied: a PROXY header goes in front of the client's bytes. Only TCP and UDP.
 	Proxied bool
 }
@@ -89,8 +91,10 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 	}
 	f := a.flow(i)
 	born := conn.Born(client.proto, now)
-	if n.HasSYN {
+	if n.HasSYN || n.Direct {
 		f.next.Store(n.SYN) // the record is in no list
+	}
+	if n.HasSYN {
 		born |= conn.MetaOpening
 	}
 	if n.Proxied {

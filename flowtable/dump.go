@@ -19,11 +19,13 @@ type Info struct {
 	Service       uint32
 	Backend       uint32
 	Binding       uint32
-	Counted       bool // in the load of its backend
-	YieldsPort    bool // a new flow may take its source port if no other is free
-	Proxied       bool // a PROXY header is in front of the client's bytes
-	HeaderSent    bool // the PROXY header has been sent
-	HeaderAcked   bool // the backend has acknowledged it
+	Counted       bool   // in the load of its backend
+	YieldsPort    bool   // a new flow may take its source port if no other is free
+	Direct        bool   // direct return: Reply is the reverse of Client, and Backend is a node
+	Mark          uint32 // of a direct flow: the NodeMark of its node
+	Proxied       bool   // a PROXY header is in front of the client's bytes
+	HeaderSent    bool   // the PROXY header has been sent
+	HeaderAcked   bool   // the backend has acknowledged it
 }
 
 // Dump copies live flows to buf from a cursor on, which is 0 for the first call. It returns the
@@ -81,6 +83,9 @@ func (h *Handle) info(a *arena, i uint32, now Ticks, out *Info) bool {
 	out.Service, out.Backend = f.Owner()
 	out.Counted = f.owner.Load()&counted != 0
 	out.Proxied, out.HeaderSent, out.HeaderAcked = m.Proxied(), m.HeaderSent(), m.HeaderAcked()
+	if out.Direct = h.Direct(out.Ref); out.Direct {
+		out.Mark = h.Mark(out.Ref)
+	}
 	out.YieldsPort = h.t.yieldsPort(m, now) != shedNever
 	a.tuple(i, ClientSide, &out.Client)
 	a.tuple(i, ReplySide, &out.Reply)

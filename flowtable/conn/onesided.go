@@ -1,0 +1,65 @@
+package conn
+
+import "sluice.dev/sluice/nat/header"
+
+// ObserveOneSided is Observe for a packet of the client of a flow whose replies do not pass this
+// gateway (direct return). It uses the states of Observe for what a client alone can show:
+//
+//	SYN          SynSeen; a SYN on an open flow changes nothing
+//	ACK, data    Unconfirmed, with the timeout of Established
+//	FIN          Unconfirmed with MetaReset and MetaFin: the timeout after an RST, which each later
+//	             ACK renews, because the server may still send
+//	RST          MetaReset, whose timeout only data renews
+//	datagrams    UDPNew
+//
+// No state says that the backend has answered, so no flow is protected as an established one: the
+// table sheds it under pressure, and the consistent hash finds the same node again. A client may
+// begin in the middle of a connection, which another gateway or an earlier process forwarded.
+func (m Meta) ObserveOneSided(s Segment, now Ticks) Meta {
+	if m.Seen()-now < 1<<31 {
+		now = m.Seen() // another worker's batch is later than ours: never step back
+	}
+	if !header.Stateful(m.Proto()) {
+		return m.observeDatagram(ClientSide, s.Later, now)
+	}
+	switch s.class() {
+	case classSYN:
+		switch {
+		case !m.Reset():
+			return m
+		case m.State() == SynSeen:
+			return m &^ MetaReset
+		}
+		return m.WithState(SynSeen).At(now) &^ (MetaCleared | MetaNotes)
+	case classRST:
+		switch {
+		case m.State() == SynSeen:
+			return m | MetaReset // does not renew the time that a SYN waits
+		case m.Reset() && m&MetaFin == 0:
+			return m
+		}
+		return m.At(now)&^MetaFin | MetaReset
+	case classFIN:
+		n := m.WithState(Unconfirmed) | MetaReset | MetaFin
+		if n == m && now.Since(m.Seen()) < RefreshTicks {
+			return m
+		}
+		return n.At(now)
+	case classACK:
+		return m.acknowledgedOneSided(s.Data, now)
+	}
+	return m
+}
+
+// acknowledgedOneSided is ObserveOneSided for a segment with ACK and without SYN, FIN and RST.
+func (m Meta) acknowledgedOneSided(data bool, now Ticks) Meta {
+	switch {
+	case m.State() == SynSeen, m.Reset() && data:
+		return m.WithState(Unconfirmed).At(now) &^ (MetaCleared | MetaNotes)
+	case m.Reset() && m&MetaFin == 0:
+		return m
+	case m&(MetaAgain|MetaRepeat) != 0 || now.Since(m.Seen()) >= RefreshTicks:
+		return m.At(now) &^ (MetaAgain | MetaRepeat)
+	}
+	return m
+}

@@ -1,0 +1,76 @@
+package flowtable
+
+import (
+	"sluice.dev/sluice/flowtable/conn"
+	"sluice.dev/sluice/nat/header"
+)
+
+// A flow with direct return leaves the gateway untranslated, in a tunnel to a node, and its replies
+// do not pass the gateway. Its record has the client's tuple and, as reply key, the reverse of that
+// tuple: so no source port is taken, and Outgoing returns the packet's own tuple. No other flow has
+// such a reply key, because no endpoint has the address of a frontend.
+//
+// The owner names the node. A later process, whose numbers are others, finds it by NodeMark.
+
+// NodeMark returns the number that a record of a direct flow keeps of its node: an IPv4 address as
+// it is, or an IPv6 address folded.
+func NodeMark(a *header.Addr) (n uint32) {
+	for i := 0; i < len(a); i += 4 {
+		n ^= uint32(a[i])<<24 | uint32(a[i+1])<<16 | uint32(a[i+2])<<8 | uint32(a[i+3])
+	}
+	if a.Is4() {
+		n ^= 0xffff // the prefix of IPv4-mapped addresses
+	}
+	return n
+}
+
+// MakeDirect makes n a flow with direct return by a node.
+func (n *NewFlow) MakeDirect(node *header.Addr) {
+	n.Backend, n.BackendPort = n.Client.Dst, n.Client.DstPort
+	n.Source, n.SourcePort = n.Client.Src, n.Client.SrcPort
+	n.Ports, n.HasSYN, n.Proxied = Ports{}, false, false
+	n.Direct, n.SYN = true, NodeMark(node)
+}
+
+// Direct reports whether a flow has direct return.
+func (h *Handle) Direct(r Ref) bool {
+	a, i := h.arena(r&refV6 != 0), r.index()
+	ports := &a.flow(i).ports
+	if p := ports[ClientSide].Load(); p<<16|p>>16 != ports[ReplySide].Load() {
+		return false
+	}
+	client, reply := a.keyOf(i, ClientSide), a.keyOf(i, ReplySide)
+	if !a.v6 {
+		return client.addr[0]<<32|client.addr[0]>>32 == reply.addr[0]
+	}
+	return client.addr[0] == reply.addr[2] && client.addr[1] == reply.addr[3] &&
+		client.addr[2] == reply.addr[0] && client.addr[3] == reply.addr[1]
+}
+
+// Mark returns the NodeMark of a direct flow's node.
+func (h *Handle) Mark(r Ref) uint32 { return h.Flow(r).next.Load() }
+
+// ChangesOneSided is Changes for a client's packet of a direct flow.
+func (h *Handle) ChangesOneSided(r Ref, s Segment, now Time) bool {
+	m := h.Flow(r).load()
+	return m.Live() && m.ObserveOneSided(s, now.Ticks()).At(0) != m.At(0)
+}
+
+// ObserveOneSided is Observe for a client's packet of a direct flow.
+func (h *Handle) ObserveOneSided(r Ref, s Segment, now Time) {
+	f := h.Flow(r)
+	for {
+		m := f.load()
+		n := m.ObserveOneSided(s, now.Ticks())
+		switch {
+		case !m.Live() || n == m,
+			s.Unverified && header.Stateful(m.Proto()) && n.At(0) != m.At(0):
+			return
+		case f.swap(m, n):
+			if (n^m)&conn.MetaAccounted != 0 {
+				h.moved(r, m, n)
+			}
+			return
+		}
+	}
+}
