@@ -84,6 +84,9 @@ func (w *Worker) create(
 ) (ref flowtable.Ref, v decide.Verdict, made bool) {
 	var f flowtable.NewFlow
 	w.newFlow(&f, p, n)
+	if f.Direct {
+		return w.insert(&f, n)
+	}
 	w.keepPort(&f, old, n.KeepClient || n.Route.Kind == nexthop.Kernel)
 	return w.insert(&f, n)
 }
@@ -98,6 +101,10 @@ func (w *Worker) newFlow(f *flowtable.NewFlow, p *packet, n *decide.Plan) {
 	f.SYN, f.HasSYN = p.syn()
 	if f.Proxied = n.Frontend.Service.ProxyProtocol; f.Proxied {
 		f.HasSYN = p.isSYN() // it leaves without data (shift)
+	}
+	if n.Frontend.Service.Direct {
+		f.MakeDirect(&b.Addr)
+		return
 	}
 	if n.KeepClient {
 		// The client's port, if it is free. It is not if the same client port already reaches the

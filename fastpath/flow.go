@@ -59,7 +59,7 @@ func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
 	if p.Fragment != header.NotFragment && w.planner.Snap.AtNode(&p.Tuple) {
 		return toKernel
 	}
-	if p.opensFlow() {
+	if p.opensFlow() || w.opensDirect(p) {
 		if w.parks() {
 			return w.park(p)
 		}

@@ -12,6 +12,9 @@ import (
 
 // forward forwards a packet of a known flow and updates the flow.
 func (w *Worker) forward(p *packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
+	if w.flows.Direct(ref) {
+		return w.forwardDirect(p, ref, side)
+	}
 	proxied := p.Tuple.Proto == header.ProtoTCP && w.flows.Flow(ref).Proxied()
 	if proxied && side == flowtable.ClientSide {
 		return w.forwardProxied(p, ref)
@@ -49,6 +52,9 @@ func (w *Worker) countFirst(ref flowtable.Ref, flags uint8) {
 
 // deliver forwards a packet of a known flow, translated to the reverse of the other side's tuple.
 func (w *Worker) deliver(p *packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
+	if w.flows.Direct(ref) {
+		return w.deliverDirect(p, ref, side)
+	}
 	if w.c.StrictReversePath && side == flowtable.ReplySide && w.offPath(p, ref) {
 		return drop(reason.ReversePath)
 	}

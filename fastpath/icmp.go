@@ -41,6 +41,11 @@ func (w *Worker) icmpError(p *packet) decide.Verdict {
 	}
 	key := inner.Tuple.Reverse()
 	ref, side := w.flows.Lookup(w.flows.Hash(&key), &key, w.planner.Now)
+	if ref == 0 || w.flows.Direct(ref) && side == flowtable.ClientSide {
+		if v, handled := w.icmpErrorDirect(p, ref, &key); handled {
+			return v
+		}
+	}
 	if ref == 0 {
 		return w.icmpNoFlow(p)
 	}

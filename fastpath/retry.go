@@ -2,6 +2,7 @@ package fastpath
 
 import (
 	"sluice.dev/sluice/fastpath/decide"
+	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
@@ -25,9 +26,11 @@ func (w *Worker) retry(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verd
 	req.Not = services.BackendRef(backend)
 	var n decide.Plan
 	w.planner.Plan(&n, &req)
-	if n.Verdict.Action != decide.Queued || n.Backend.Addr == old.Dst && n.Backend.Port == old.DstPort {
+	direct := w.flows.Direct(ref)
+	if n.Verdict.Action != decide.Queued || direct && uint32(n.Backend.Ref) == backend || n.Backend.Addr == old.Dst && n.Backend.Port == old.DstPort {
 		return ref, queued
 	}
+	mark := w.flows.Mark(ref)
 	if !w.flows.Abandon(ref, w.planner.Now) {
 		if found, _ := w.flows.Lookup(p.hash, &p.Tuple, w.planner.Now); found != 0 {
 			return found, queued
@@ -38,6 +41,11 @@ func (w *Worker) retry(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verd
 	case made:
 		w.flows.MarkRepeated(next)
 		w.n.retried++
+	case next == 0 && direct:
+		return w.restore(&flowtable.NewFlow{
+			Client: p.Tuple, Backend: old.Dst, BackendPort: old.DstPort, Source: old.Src, SourcePort: old.SrcPort,
+			Service: service, BackendRef: backend, SYN: mark, Direct: true,
+		}, v)
 	case next == 0:
 		seq, hasSYN := p.syn()
 		return w.restore(&flowtable.NewFlow{
@@ -55,6 +63,9 @@ func (w *Worker) restore(f *flowtable.NewFlow, v decide.Verdict) (flowtable.Ref,
 	switch status {
 	case flowtable.Created:
 		toBackend, toClient := w.planner.View.Lookup(&f.Backend), w.planner.View.Lookup(&f.Client.Src)
+		if f.Direct {
+			toBackend.Hop = nexthop.Tunnel
+		}
 		w.flows.Flow(ref).BindHops(w.planner.Binding, uint16(toBackend.Hop), uint16(toClient.Hop))
 	case flowtable.Exists:
 	default:

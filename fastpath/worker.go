@@ -14,6 +14,7 @@ import (
 	"sluice.dev/sluice/flowtable/affinity"
 	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/vxlan"
 )
 
 // Config has the parts of a Worker. The Links belong to the worker; it shares the other parts with
@@ -72,6 +73,8 @@ type Config struct {
 	PathMTUFloor uint16
 	// FramesKept counts frames that a closed link could not give back yet; it may be nil.
 	FramesKept func() int
+	// Tunnel is the tunnel to nodes of flows with direct return; VNI 0: there is none.
+	Tunnel vxlan.Tunnel
 	// Seed makes source ports and the hashes of sites unguessable. Zero: the system's random
 	// source.
 	Seed [32]byte
@@ -93,14 +96,15 @@ type Worker struct {
 
 	// Packets: the batch that is being handled, the queues in which packets wait, the queues of the
 	// links.
-	b      batch
-	ahead  lookahead
-	hops   hopQueue
-	parked parkedQueue
-	frags  fragmentQueue
-	egress egress
-	host   nexthop.Hop
-	pieces pieces
+	b       batch
+	ahead   lookahead
+	hops    hopQueue
+	parked  parkedQueue
+	frags   fragmentQueue
+	egress  egress
+	host    nexthop.Hop
+	tunnels tunnels
+	pieces  pieces
 
 	// What the worker may do: the bounds of a step, and of generated packets.
 	budget budget
@@ -173,6 +177,7 @@ func New(c Config) (*Worker, error) {
 		draws: draws{source: newRandom(c.Seed)},
 		host:  nexthop.Hop{Kind: nexthop.Kernel, Ready: true, DstMAC: c.HostMAC.Kernel, SrcMAC: c.HostMAC.User},
 	}
+	w.tunnels.Tunnel = c.Tunnel
 	var sites flowtable.HashKey
 	for i := range sites {
 		sites[i] = w.draws.source.Uint64()

@@ -30,7 +30,11 @@ func BindingOf(s *services.Snapshot, v *nexthop.View) uint32 {
 func (s *Planner) Bind(ref flowtable.Ref) (valid bool) {
 	f := s.Flows.Flow(ref)
 	binding, _, _ := f.Bound()
-	if binding == s.Binding {
+	switch {
+	case binding == s.Binding:
+		return true
+	case s.Flows.Direct(ref):
+		s.bindDirect(ref)
 		return true
 	}
 	var toBackend, toClient header.Tuple

@@ -35,6 +35,8 @@ func (s Class) String() string {
 // backend, and records a repeated SYN.
 func (s *Planner) Classify(ref flowtable.Ref, side flowtable.Side, p *header.Packet) Class {
 	switch {
+	case s.Flows.Direct(ref):
+		return s.classifyDirect(ref, side, p)
 	case p.Tuple.Proto == header.ProtoUDP:
 		owned := s.Bind(ref)
 		return s.datagram(services.BackendRef(s.Flows.Flow(ref).BackendRef()), owned, side)

@@ -175,6 +175,9 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 	now, owned := owner{x.Flow.Service, x.Flow.Backend}, true
 	toBackend := x.Flow.Reply.Reverse()
 	switch {
+	case x.Flow.Direct && (x.Flow.Binding == 0 || s.Snap.Backend(services.BackendRef(now.backend)) == nil):
+		now.service, now.backend = AdoptDirect(s.Snap, &x.Flow.Client, e.flows.Mark(ref))
+	case x.Flow.Direct:
 	case x.Flow.Binding == 0, x.Tuple.Stateful() && s.Snap.Backend(services.BackendRef(now.backend)) == nil:
 		now.service, now.backend = Adopt(s.Snap, &x.Flow.Client, &toBackend) // it may have come back
 	case x.Tuple.Proto == header.ProtoUDP:
@@ -183,6 +186,10 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 	backend := services.BackendRef(now.backend)
 	x.Backend, x.Moved = s.Snap.Backend(backend), !owned
 	switch {
+	case x.Flow.Direct && side == flowtable.ClientSide && (x.Backend == nil ||
+		x.Tuple.Proto == header.ProtoUDP && x.Backend.Flags&services.BackendServing == 0):
+		x.Class = Superseded
+	case x.Flow.Direct:
 	case x.Tuple.Proto == header.ProtoUDP:
 		x.Class = s.datagram(backend, owned, side)
 	case side == flowtable.ClientSide && x.Opens && e.flows.Closing(ref):
@@ -200,6 +207,23 @@ func (e *Explainer) known(s *Planner, x *Explanation) bool {
 		}
 	}
 	return x.Class != Superseded
+}
+
+// Direct reports whether the packet leaves untranslated in a tunnel to Backend, a node.
+func (x *Explanation) Direct() bool {
+	if x.Known && x.Class != Superseded {
+		return x.Flow.Direct
+	}
+	return x.Frontend != nil && x.Frontend.Service.Direct
+}
+
+// Towards returns the address that the packet is sent to: the node at the end of a tunnel, or the
+// destination of Out.
+func (x *Explanation) Towards() header.Addr {
+	if x.Direct() && x.Backend != nil {
+		return x.Backend.Addr
+	}
+	return x.Out.Dst
 }
 
 // planned copies a plan into the explanation.
@@ -222,6 +246,9 @@ func (x *Explanation) planned(s *Planner, n *Plan) {
 		x.Out.SrcPort = x.Tuple.SrcPort
 	}
 	svc := n.Frontend.Service
+	if svc.Direct {
+		x.Out = x.Tuple
+	}
 	x.Scheduler = svc.Scheduler
 	if turn := n.Frontend.Turn; turn != nil {
 		x.Turn = turn.Load()
@@ -261,7 +288,8 @@ func (e *Explainer) leaves(s *Planner, x *Explanation) {
 	if x.Verdict != queued {
 		return
 	}
-	x.Route = s.View.Lookup(&x.Out.Dst)
+	to := x.Towards()
+	x.Route = s.View.Lookup(&to)
 	x.Hop = e.c.Hops.Hop(x.Route.Hop)
 	if x.Hop != nil && x.Hop.Kind == nexthop.Unreachable {
 		x.Verdict, x.Notify, x.Error = Unreachable.Verdict, Unreachable.Notify, Unreachable.Error

@@ -41,7 +41,11 @@ func (x *Explanation) Steps() []Step {
 	} else if !x.Known {
 		add("frontend", "none has this address, port and protocol")
 	}
-	if x.Backend != nil {
+	switch {
+	case x.Backend == nil:
+	case x.Direct():
+		add("backend", "node %v", x.Backend.Addr)
+	default:
 		add("backend", "%v", end(x.Backend.Addr, x.Backend.Port))
 	}
 	if x.Verdict.Action == Queued {
@@ -134,6 +138,8 @@ func (x *Explanation) ruleText() string {
 		return "the traffic policy excludes all of them"
 	case n == 0:
 		return "none is usable"
+	case x.Frontend.Service.Direct:
+		return fmt.Sprintf("of %d nodes, which get the packet as it is (direct return)", n)
 	case x.Rule.KeepClient && (x.Backend == nil || x.Source == SourceClient):
 		return fmt.Sprintf("%d, and the client's address is kept", n)
 	case x.Rule.KeepClient:
@@ -215,6 +221,9 @@ func (x *Explanation) schedulerText() string {
 }
 
 func (x *Explanation) outText() string {
+	if x.Direct() {
+		return "it came, in a VXLAN tunnel to the node, which answers the client itself"
+	}
 	src := end(x.Out.Src, x.Out.SrcPort).String()
 	if x.Out.SrcPort == 0 {
 		src = fmt.Sprintf("%v, a port to be drawn (%s)", x.Out.Src, sourceText(x.Source))

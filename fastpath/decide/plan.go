@@ -101,7 +101,7 @@ func (s *Planner) Plan(n *Plan, req *Request) {
 		s.unserved(n, req.Tuple)
 	case s.Forged(req.Tuple.Src), s.Snap.FromFrontend(req.Tuple, n.Frontend):
 		n.Verdict = dropped(reason.SpoofedSource)
-	case req.Tuple.Stateful() && !req.Opens:
+	case req.Tuple.Stateful() && !req.Opens && !n.Frontend.Service.Direct:
 		n.Verdict, n.Reset = dropped(reason.NoFlow), s.resets(n, req)
 	case n.Outcome == services.Denied:
 		n.Verdict = dropped(reason.SourceRangeDenied)
@@ -201,6 +201,11 @@ func (s *Planner) follow(n *Plan, pin affinity.Pin, not services.BackendRef) boo
 func (s *Planner) address(n *Plan, req *Request) {
 	if n.Backend == nil { // the set is not of this snapshot
 		n.reject(reason.NoEndpoints, nat.PortUnreachable)
+		return
+	}
+	if n.Frontend.Service.Direct {
+		n.Route, n.KeepClient = nexthop.Route{Hop: nexthop.Tunnel, Kind: nexthop.Tunneled}, true
+		n.Source, n.Origin, n.Verdict = req.Tuple.Src, SourceClient, queued
 		return
 	}
 	n.Route = s.Routes.to(s.View, n.Backend)

@@ -24,13 +24,15 @@ type ID uint16
 // MaxHops bounds the next hops in use.
 const MaxHops = 1 << 14
 
-// Two hops always exist; the control loop gives out lower IDs.
+// Three hops always exist; the control loop gives out lower IDs.
 const (
 	// ViaKernel is the host link, without the MTU of a route beyond it. It is for this node's own
 	// endpoints, and for destinations that only the kernel's routing reaches.
 	ViaKernel ID = MaxHops - 1
 	// NoRoute is the hop of destinations without a route: packets to them are dropped.
 	NoRoute ID = MaxHops - 2
+	// Tunnel is the hop of flows with direct return: which node they go to depends on the flow.
+	Tunnel ID = MaxHops - 3
 )
 
 // Kind is the way in which packets reach a hop.
@@ -44,6 +46,8 @@ const (
 	// Kernel: through the host link, for this node's own endpoints and for
 	// backends that only the kernel's routing reaches.
 	Kernel
+	// Tunneled: by the tunnel to the flow's node.
+	Tunneled
 )
 
 // Hop has the link and link-layer addresses of one neighbour. It is immutable except for used; a
@@ -133,6 +137,7 @@ func NewTable() *Table {
 	t.view.Store(&View{})
 	t.hops[ViaKernel].Store(&Hop{Kind: Kernel, Ready: true})
 	t.hops[NoRoute].Store(&Hop{Kind: Unreachable})
+	t.hops[Tunnel].Store(&Hop{Kind: Tunneled})
 	return t
 }
 

@@ -246,3 +246,14 @@ func compareEndpoints(b *Backend, addr *header.Addr, port uint16) int {
 	}
 	return int(b.Port) - int(port)
 }
+
+// Node returns the node of a packet of a direct Service that belongs to no flow, or 0 if there is
+// none. client is the tuple from client to frontend. It is the node that a new flow gets, unless
+// its Service pins clients.
+func (s *Snapshot) Node(f *Frontend, client *header.Tuple) BackendRef {
+	rule := &f.Outside
+	if s.Pods.Contains(client.Src) {
+		rule = &f.Pod
+	}
+	return s.Choose(f, rule.Set, &Draw{Tuple: client, DryRun: true}).Backend
+}

@@ -108,6 +108,10 @@ type Service struct {
 	// ProxyProtocol: backends get a header of the PROXY protocol, version 2, in front of each TCP
 	// client's bytes, or in each datagram of a UDP client.
 	ProxyProtocol bool
+	// Direct: Backends are nodes. They get the clients' packets untranslated in a tunnel, and
+	// answer clients directly. Each Backend has the node's address and the service port's number,
+	// and the number of the node's endpoints as weight.
+	Direct bool
 	// Limits bound the connections to this port.
 	Limits Limits
 	// Topology selects, by family (0 is IPv4), the topology hints that sets of policy Cluster use.

@@ -481,11 +481,11 @@ func TestNeighboursGoWithTheirInterface(t *testing.T) {
 
 func TestWellKnownIDsAreNeverGivenAway(t *testing.T) {
 	ids := newHopIDs(nexthop.NewTable(), 0)
-	seen := map[nexthop.ID]bool{0: true, nexthop.NoRoute: true, nexthop.ViaKernel: true}
+	seen := map[nexthop.ID]bool{0: true, nexthop.NoRoute: true, nexthop.ViaKernel: true, nexthop.Tunnel: true}
 	for i := range nexthop.MaxHops {
 		id, ok := ids.acquire(hopKey{neigh: neighKey{dev: int32(i)}})
 		if !ok {
-			if i != nexthop.MaxHops-3 {
+			if i != nexthop.MaxHops-4 {
 				t.Errorf("%d IDs", i)
 			}
 			return

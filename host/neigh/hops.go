@@ -55,7 +55,7 @@ func (h *hopIDs) acquire(k hopKey) (nexthop.ID, bool) {
 	switch {
 	case len(h.free) > 0:
 		id, h.free = h.free[len(h.free)-1], h.free[:len(h.free)-1]
-	case h.next < nexthop.NoRoute: // NoRoute is the lowest reserved ID
+	case h.next < nexthop.Tunnel: // Tunnel is the lowest reserved ID
 		id = h.next
 		h.next++
 	default:

@@ -1,0 +1,76 @@
+package decide
+
+import (
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+)
+
+// bindDirect is Bind for a flow with direct return. Its backend is a node. A flow whose frontend
+// went to another service port loses its backend, so that it is scheduled again.
+func (s *Planner) bindDirect(ref flowtable.Ref) {
+	f := s.Flows.Flow(ref)
+	binding, _, _ := f.Bound()
+	if binding == s.Binding {
+		return
+	}
+	var client header.Tuple
+	s.Flows.Outgoing(ref, flowtable.ClientSide, &client)
+	service, backend := f.Owner()
+	if binding == 0 {
+		service, backend = AdoptDirect(s.Snap, &client, s.Flows.Mark(ref))
+	} else if fe := s.Snap.Frontend(&client); fe != nil && uint32(fe.Service.ID) != service {
+		backend = 0
+	}
+	s.Rebound++
+	s.Flows.Bind(ref, s.Binding, service, backend, uint16(nexthop.Tunnel), 0)
+}
+
+// AdoptDirect is Adopt for a flow with direct return: client is its tuple, mark the NodeMark of its
+// node. It first compares the node that a new flow would get, which is the right one unless
+// endpoints have changed.
+func AdoptDirect(s *services.Snapshot, client *header.Tuple, mark uint32) (service, backend uint32) {
+	f := s.Frontend(client)
+	if f == nil || !f.Service.Direct {
+		return 0, 0
+	}
+	is := func(ref services.BackendRef) bool {
+		b := s.Backend(ref)
+		return b != nil && flowtable.NodeMark(&b.Addr) == mark
+	}
+	service = uint32(f.Service.ID)
+	if ref := s.Node(f, client); is(ref) {
+		return service, uint32(ref)
+	}
+	for _, ref := range f.Service.Backends {
+		if is(ref) {
+			return service, uint32(ref)
+		}
+	}
+	return service, 0
+}
+
+// classifyDirect is Classify for a flow with direct return. A connection whose node is gone, and a
+// datagram whose node has no endpoint that serves, are scheduled again. Segments in the middle of a
+// connection may open a flow, so they find the next node, which resets the connection.
+func (s *Planner) classifyDirect(ref flowtable.Ref, side flowtable.Side, p *header.Packet) Class {
+	if side == flowtable.ReplySide {
+		return InFlow
+	}
+	s.bindDirect(ref)
+	b := s.Snap.Backend(services.BackendRef(s.Flows.Flow(ref).BackendRef()))
+	if b == nil {
+		return Superseded
+	}
+	serves := b.Flags&services.BackendServing != 0
+	switch {
+	case p.Tuple.Proto == header.ProtoUDP:
+		if !serves {
+			return Superseded
+		}
+	case IsSYN(p.TCPFlags) && (!serves || s.Snap.RetryOther) && s.Flows.Repeated(ref, s.Now, !serves):
+		return Unanswered
+	}
+	return InFlow
+}

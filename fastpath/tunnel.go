@@ -1,0 +1,175 @@
+package fastpath
+
+import (
+	"sluice.dev/sluice/fastpath/decide"
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/reason"
+	"sluice.dev/sluice/nat/vxlan"
+)
+
+// A flow with direct return (ADR 39) leaves untranslated, in a VXLAN tunnel to a node that has
+// endpoints. Only packets of the client pass this gateway:
+//
+//	received    [ headroom 256 ......................][Ethernet][IP packet]
+//	sent                  [Ethernet][IP|UDP|VXLAN|Ethernet     ][IP packet]
+//
+// All headers go into the frame's headroom, in place of the received Ethernet header. The result is
+// a packet like any other for send: it waits for its neighbour, gets VLAN tags, and an outer IPv4
+// packet whose inner packet may be fragmented is fragmented (split).
+
+// The longest headers, with two VLAN tags, fit into the headroom.
+const _ = uint(frameHeadroom - vxlan.MaxBytes - header.EthernetBytes - 2*header.VLANBytes)
+
+// tunnels caches the headers towards nodes, by index of the backend.
+type tunnels struct {
+	vxlan.Tunnel
+	at [256]tunnelEnd
+}
+
+// tunnelEnd has the headers and the next hop of a tunnel to a node. Backends with one index replace
+// each other. It is valid as long as its view is current.
+type tunnelEnd struct {
+	backend services.BackendRef // 0: the entry is empty
+	view    *nexthop.View
+	node    header.Addr
+	hop     nexthop.ID
+	headers vxlan.Header
+}
+
+// end returns the tunnel to a node, or nil if the snapshot does not have it, or no link leads to it.
+// The source is the address that the kernel would send from.
+func (t *tunnels) end(w *Worker, ref services.BackendRef) *tunnelEnd {
+	e := &t.at[ref.Index()%uint32(len(t.at))]
+	if e.backend == ref && e.view == w.planner.View && ref != 0 {
+		return e
+	}
+	b := w.planner.Snap.Backend(ref)
+	if b == nil || t.VNI == 0 {
+		return nil
+	}
+	r := w.planner.View.Lookup(&b.Addr)
+	if r.Kind != nexthop.OnLink || r.Source == (header.Addr{}) || r.Source.Is4() != b.Addr.Is4() {
+		return nil
+	}
+	*e = tunnelEnd{
+		backend: ref, view: w.planner.View, node: b.Addr, hop: r.Hop,
+		headers: vxlan.New(t.Tunnel, r.Source, b.Addr, w.c.TTL),
+	}
+	return e
+}
+
+// forwardDirect is forward for a packet of a flow with direct return.
+func (w *Worker) forwardDirect(p *packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
+	s := p.segment
+	if p.Tuple.Stateful() && !s.Unverified {
+		s.Unverified = !w.flows.ChangesOneSided(ref, s, w.planner.Now) || !w.verify(p)
+	}
+	v := w.deliver(p, ref, side)
+	if v.Action == decide.Queued && side == flowtable.ClientSide {
+		w.flows.ObserveOneSided(ref, s, w.planner.Now)
+	}
+	return v
+}
+
+// deliverDirect is deliver for a packet of a flow with direct return. Replies do not pass here,
+// unless the client is an address of this gateway.
+func (w *Worker) deliverDirect(p *packet, ref flowtable.Ref, side flowtable.Side) decide.Verdict {
+	if side == flowtable.ReplySide {
+		return w.withoutFlow(p)
+	}
+	w.planner.Bind(ref)
+	f := w.flows.Flow(ref)
+	bytes := p.bytes
+	v := w.tunnel(p, services.BackendRef(f.BackendRef()), &p.Tuple)
+	if v.Action == decide.Queued {
+		w.stats.Backends.Count(f.BackendRef(), uint8(side), bytes)
+	}
+	return v
+}
+
+// tunnel sends a packet to a node. client is the tuple of the flow from client to frontend, whose
+// hash spreads tunnels over queues and paths. A packet that does not fit and must not be fragmented
+// is answered with the MTU inside the tunnel.
+func (w *Worker) tunnel(p *packet, ref services.BackendRef, client *header.Tuple) decide.Verdict {
+	e := w.tunnels.end(w, ref)
+	switch {
+	case e == nil:
+		return drop(reason.NoRoute)
+	case p.TTL <= 1:
+		w.sendError(p, nat.TimeExceeded, 0)
+		return drop(reason.TTLExceeded)
+	}
+	h := &e.headers
+	inner, overhead := int(p.End)-int(p.L3), h.Bytes()
+	hop := w.c.Hops.Hop(e.hop)
+	resolved := e.hop != 0 && hop != nil
+	if tooBig := resolved && hop.MTU != 0 && inner+overhead > int(hop.MTU); tooBig && (p.DF || h.V6()) ||
+		inner+overhead+header.EthernetBytes > maxPacketBytes {
+		if tooBig && p.DF {
+			w.sendError(p, nat.FragmentationNeeded, hop.MTU-uint16(overhead))
+		}
+		return drop(reason.PacketTooBig)
+	}
+	nat.DecrementTTL(p.frame, &p.Packet)
+	out := vxlan.Packet{
+		Bytes: uint16(inner), V6: p.Tuple.V6, TOS: p.trafficClass(), DF: p.DF,
+		Source: vxlan.SourcePort(w.planner.Snap.SelectHash(client)),
+	}
+	if !out.DF {
+		out.ID = w.c.Fragments.NewID()
+	}
+	start := p.desc.Addr + uint64(p.L3) - uint64(overhead+header.EthernetBytes)
+	h.Put(w.mem[start+header.EthernetBytes:start+header.EthernetBytes+uint64(overhead)], &out)
+	end := header.EthernetBytes + overhead + inner
+	d := Desc{Addr: start, Len: uint32(end)}
+	if p.long() {
+		d = w.chains.move(w.pool, p.desc, start, d.Len)
+	}
+	p.desc = d // a drop frees it
+	return w.send(outgoing{
+		desc: d, l3: header.EthernetBytes, end: uint16(end), v6: h.V6(), splittable: !out.DF && !h.V6(), dst: e.node,
+		precedence: known,
+	}, e.hop)
+}
+
+// maxPacketBytes is the length of the longest packet, with its Ethernet header.
+const maxPacketBytes = 1<<16 - 1
+
+// trafficClass returns the TOS of IPv4, or the traffic class of IPv6.
+func (p *packet) trafficClass() uint8 {
+	if p.Tuple.V6 {
+		return p.frame[p.L3]<<4 | p.frame[p.L3+1]>>4
+	}
+	return p.frame[p.L3+1]
+}
+
+// icmpErrorDirect sends an ICMP error about a packet that a node has sent to a client to that node.
+// client is the tuple from client to frontend. An error needs no flow: another gateway may have the
+// flow, or an earlier process had it.
+func (w *Worker) icmpErrorDirect(p *packet, ref flowtable.Ref, client *header.Tuple) (v decide.Verdict, handled bool) {
+	var node services.BackendRef
+	if ref != 0 {
+		w.planner.Bind(ref)
+		node = services.BackendRef(w.flows.Flow(ref).BackendRef())
+	} else if f := w.planner.Snap.Frontend(client); f != nil && f.Service.Direct {
+		node = w.planner.Snap.Node(f, client)
+	}
+	if node == 0 {
+		return v, false
+	}
+	if p.TTL <= 1 {
+		return drop(reason.TTLExceeded), true // no error about an error (RFC 1122 section 3.2.2)
+	}
+	return w.tunnel(p, node, client), true
+}
+
+// opensDirect reports whether a packet that is no SYN may open a flow: it is for a Service with
+// direct return.
+func (w *Worker) opensDirect(p *packet) bool {
+	f := w.planner.Snap.Frontend(&p.Tuple)
+	return f != nil && f.Service.Direct
+}

@@ -1,0 +1,374 @@
+package fastpath_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gaissmai/bart"
+
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
+	"sluice.dev/sluice/nat/vxlan"
+)
+
+// The tunnel of the lab, and addresses of nodes.
+var labTunnel = vxlan.Tunnel{VNI: 0x123456, Port: 4789}
+
+const (
+	node1, node2, node3 = "10.0.1.21", "10.0.1.22", "10.0.1.23"
+	node61              = "2001:db8:1::21"
+	directService       = 40
+)
+
+// direct makes the Services at both VIPs direct, with a backend for each node and those of ready in
+// the sets. Numbers of backends follow from the nodes, so they stay the same between snapshots.
+func direct(nodes []string, ready []string) func(*services.Builder) {
+	return func(b *services.Builder) {
+		id := services.ServiceID(directService)
+		for _, front := range []services.FrontendKey{
+			{Addr: addr(vip4), Port: 80, Proto: header.ProtoTCP}, {Addr: addr(vip4), Port: 53, Proto: header.ProtoUDP},
+			{Addr: addr(vip6), Port: 80, Proto: header.ProtoTCP}, {Addr: addr(vip6), Port: 53, Proto: header.ProtoUDP},
+		} {
+			svc := &services.Service{ID: id, Namespace: "default", Name: "direct", Proto: front.Proto, Port: front.Port,
+				Direct: true}
+			set := &services.EndpointSet{}
+			for i, n := range nodes {
+				be := backend(uint32(id)+uint32(10*i), id, n, front.Port, front.Proto)
+				if svc.Backends = append(svc.Backends, be.Ref); slices.Contains(ready, n) {
+					set.Backends = append(set.Backends, be.Ref)
+				} else {
+					be.Flags, be.Weight = 0, 0
+				}
+				b.SetBackend(be)
+			}
+			b.SetService(svc)
+			b.SetFrontend(&services.Frontend{Key: front, Service: svc, Outside: services.Rule{Set: set}})
+			id++
+		}
+	}
+}
+
+// tunnelLab is a lab whose Services are direct and whose nodes are ready. The routes have sources.
+func tunnelLab(t testing.TB, c labConfig, nodes ...string) *lab {
+	t.Helper()
+	c.edit = direct(nodes, nodes)
+	l := newLab(t, c)
+	r := new(bart.Table[nexthop.Route])
+	insert := func(prefix, source string, hop nexthop.ID) {
+		r.Insert(netip.MustParsePrefix(prefix), nexthop.Route{Hop: hop, Kind: nexthop.OnLink, Source: addr(source)})
+	}
+	insert("0.0.0.0/0", snat4, hopClient)
+	insert("::/0", snat6, hopClient)
+	insert("10.0.1.0/24", snat4, hopBackend)
+	insert("2001:db8:1::/64", snat6, hopBackend)
+	l.hops.Publish(&nexthop.View{Generation: 8, Routes: r})
+	return l
+}
+
+// inner checks the outer headers of a sent frame, and returns the inner frame, the outer
+// destination and the UDP source port.
+func inner(t testing.TB, frame []byte, outer *header.Packet) (in []byte, node string, port uint16) {
+	t.Helper()
+	src := snat4
+	if outer.Tuple.V6 {
+		src = snat6
+	}
+	if outer.Tuple.Proto != header.ProtoUDP || outer.Tuple.DstPort != labTunnel.Port || outer.Tuple.SrcPort < 49152 ||
+		outer.Tuple.Src != addr(src) || outer.TTL != 64 {
+		t.Fatalf("outer header %+v", outer)
+	}
+	if [6]byte(frame[:6]) != macBackend || [6]byte(frame[6:12]) != macOurs {
+		t.Fatalf("outer MAC addresses %x", frame[:12])
+	}
+	v := frame[outer.L4+header.UDPBytes:]
+	if v[0] != 0x08 || binary.BigEndian.Uint32(v[4:])>>8 != labTunnel.VNI {
+		t.Fatalf("VXLAN header %x", v[:8])
+	}
+	in = v[8 : outer.End-outer.L4-header.UDPBytes]
+	if [6]byte(in[:6]) != vxlan.NodeMAC || [6]byte(in[6:12]) != vxlan.GatewayMAC {
+		t.Fatalf("inner MAC addresses %x", in[:12])
+	}
+	if err := headertest.Verify(in); err != nil {
+		t.Fatalf("inner frame %x: %v", in, err)
+	}
+	return in, outer.Tuple.Dst.Netip().String(), outer.Tuple.SrcPort
+}
+
+// toNode sends a packet and returns the inner frame, and the node.
+func (l *lab) toNode(p *headertest.Packet) ([]byte, string) {
+	l.t.Helper()
+	l.send(0, p)
+	frame, outer := l.out(l.workers[0].nic)
+	in, node, _ := inner(l.t, frame, &outer)
+	return in, node
+}
+
+// TestTunnel: a packet of a direct Service reaches the node as it came, with one hop less, over both
+// families outside and inside.
+func TestTunnel(t *testing.T) {
+	for _, tt := range []struct{ client, vip, node string }{
+		{client4, vip4, node1}, {client4, vip4, node61}, {client6, vip6, node1}, {client6, vip6, node61},
+	} {
+		t.Run(tt.vip+" by "+tt.node, func(t *testing.T) {
+			l := tunnelLab(t, labConfig{}, tt.node)
+			packets := []*headertest.Packet{
+				headertest.TCP(join(tt.client, 40000), join(tt.vip, 80), headertest.SYN),
+				headertest.TCP(join(tt.client, 40000), join(tt.vip, 80), headertest.ACK),
+				headertest.UDP(join(tt.client, 40001), join(tt.vip, 53), "question"),
+			}
+			packets[1].Payload, packets[1].TOS = bytes.Repeat([]byte("x"), 1201), 0x2d
+			packets[1].DF = true
+			for i, p := range packets {
+				got, node := l.toNode(p)
+				want := p.Bytes()
+				copy(want[:12], got[:12])
+				if p.Src.Is4() {
+					want[14+8]--
+					headertest.SealIPv4(want)
+				} else {
+					want[14+7]--
+				}
+				if node != tt.node || !bytes.Equal(got, want) {
+					t.Errorf("packet %d: %s got\n%x, want\n%x", i, node, got, want)
+				}
+			}
+			l.nothing(l.workers[0].nic, l.workers[0].host)
+			if d := l.drops(); len(d) != 0 {
+				t.Errorf("drops: %v", d)
+			}
+			if n := l.table.Counts(); n.Live != [2]uint64{2, 0} && n.Live != [2]uint64{0, 2} {
+				t.Errorf("flows: %v", n.Live)
+			}
+		})
+	}
+}
+
+// TestTunnelStays: established flows stay with their node when the set of nodes changes and when
+// their node takes no new flows; new flows go to ready nodes.
+func TestTunnelStays(t *testing.T) {
+	all := []string{node1, node2, node3}
+	l := tunnelLab(t, labConfig{}, all...)
+	const flows = 60
+	at := map[int]string{}
+	count := map[string]int{}
+	segment := func(i int, flags uint8) *headertest.Packet {
+		return headertest.TCP(join(client4, uint16(40000+i)), join(vip4, 80), flags)
+	}
+	for i := range flows {
+		_, at[i] = l.toNode(segment(i, headertest.SYN))
+		l.toNode(segment(i, headertest.ACK))
+		count[at[i]]++
+	}
+	for _, n := range all {
+		if count[n] < flows/6 {
+			t.Errorf("%s has %d of %d flows", n, count[n], flows)
+		}
+	}
+	fresh := flows
+	for _, ready := range [][]string{{node1}, {node2}, all, {node3}} {
+		l.publish(direct(all, ready))
+		for i := range flows {
+			if _, node := l.toNode(segment(i, headertest.ACK)); node != at[i] {
+				t.Fatalf("flow %d moved from %s to %s", i, at[i], node)
+			}
+		}
+		fresh++
+		if _, node := l.toNode(segment(fresh, headertest.SYN)); !slices.Contains(ready, node) {
+			t.Errorf("a new flow went to %s, ready are %v", node, ready)
+		}
+	}
+	if got := l.table.Counts().States[flowtable.Unconfirmed]; got != flows {
+		t.Errorf("%d unconfirmed flows, want %d", got, flows)
+	}
+}
+
+// TestTunnelWithoutRecord: a gateway with an empty table sends packets in the middle of connections
+// to the nodes that another gateway chose, and resets no connection.
+func TestTunnelWithoutRecord(t *testing.T) {
+	all := []string{node1, node2, node3}
+	one, other := tunnelLab(t, labConfig{}, all...), tunnelLab(t, labConfig{}, all...)
+	for i := range 100 {
+		from := join(client4, uint16(40000+i))
+		_, node := one.toNode(headertest.TCP(from, join(vip4, 80), headertest.SYN))
+		_, got := other.toNode(headertest.TCP(from, join(vip4, 80), headertest.ACK))
+		if node != got {
+			t.Errorf("flow %d: %s, without a record %s", i, node, got)
+		}
+	}
+	other.nothing(other.workers[0].nic)
+}
+
+// TestTunnelRestart: after kill -9 flows are with their nodes, although these no longer take new
+// flows.
+func TestTunnelRestart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "flows")
+	all := []string{node1, node2, node61}
+	table := func() *flowtable.Table {
+		if b, err := os.ReadFile(path); err == nil { // as in proxyLab.kill
+			path += "+"
+			if err := os.WriteFile(path, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f, err := flowtable.OpenFile(path, flowtable.Config{IPv4Flows: 256, IPv6Flows: 256,
+			Timeouts: flowtable.DefaultTimeouts()}, flowtable.Time(time.Hour), flowtable.ResizeFit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f.Table
+	}
+	l := tunnelLab(t, labConfig{table: table()}, all...)
+	at := map[int]string{}
+	for i := range 40 {
+		_, at[i] = l.toNode(headertest.TCP(join(client4, uint16(40000+i)), join(vip4, 80), headertest.SYN))
+		l.toNode(headertest.TCP(join(client4, uint16(40000+i)), join(vip4, 80), headertest.ACK))
+	}
+	l = tunnelLab(t, labConfig{table: table()}, all...)
+	for _, ready := range [][]string{{node1}, {node2}} {
+		l.publish(direct(all, ready))
+		for i := range 40 {
+			_, node := l.toNode(headertest.TCP(join(client4, uint16(40000+i)), join(vip4, 80), headertest.ACK))
+			if node != at[i] {
+				t.Fatalf("flow %d moved from %s to %s", i, at[i], node)
+			}
+		}
+	}
+}
+
+// TestTunnelNodeGone: flows of a node that is gone find another one, and a UDP flow leaves a node
+// without a serving endpoint.
+func TestTunnelNodeGone(t *testing.T) {
+	l := tunnelLab(t, labConfig{}, node1)
+	tcp := headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.ACK)
+	udp := headertest.UDP(join(client4, 40000), join(vip4, 53), "question")
+	l.toNode(tcp)
+	l.toNode(udp)
+	l.publish(direct([]string{node1, node2}, []string{node2}))
+	if _, node := l.toNode(tcp); node != node1 {
+		t.Errorf("TCP: %s", node)
+	}
+	if _, node := l.toNode(udp); node != node2 {
+		t.Errorf("UDP: %s", node)
+	}
+	l.publish(func(b *services.Builder) {
+		b.DeleteBackend(services.MakeBackendRef(directService, 1))
+	})
+	if _, node := l.toNode(tcp); node != node2 {
+		t.Errorf("TCP after its node is gone: %s", node)
+	}
+}
+
+// TestTunnelMTU: a packet that does not fit into the tunnel is answered with the MTU inside, or
+// fragmented outside where its sender allows it. 1450 bytes and 1430 bytes are what VXLAN leaves of
+// 1500.
+func TestTunnelMTU(t *testing.T) {
+	for _, tt := range []struct {
+		client, vip, node string
+		bytes             int // of the IP packet
+		df                bool
+		mtu               uint32 // announced
+		fragments         int
+	}{
+		{client4, vip4, node1, 1450, true, 0, 1},
+		{client4, vip4, node1, 1451, true, 1450, 0},
+		{client4, vip4, node1, 1500, false, 0, 2},
+		{client4, vip4, node61, 1430, true, 0, 1},
+		{client4, vip4, node61, 1431, true, 1430, 0},
+		{client4, vip4, node61, 1431, false, 0, 0},
+		{client6, vip6, node1, 1450, true, 0, 1},
+		{client6, vip6, node1, 1451, true, 1450, 0},
+		{client6, vip6, node61, 1431, true, 1430, 0},
+	} {
+		t.Run(fmt.Sprint(tt), func(t *testing.T) {
+			l := tunnelLab(t, labConfig{}, tt.node)
+			p := headertest.UDP(join(tt.client, 40000), join(tt.vip, 53), "")
+			p.DF = tt.df
+			p.Payload = make([]byte, tt.bytes-len(headertest.IP(p.Bytes())))
+			l.send(0, p)
+			if tt.mtu != 0 {
+				frame, answer := l.out(l.workers[0].nic)
+				if mtu, ok := header.PathMTU(frame, &answer); !ok || mtu != tt.mtu || answer.Tuple.Dst != addr(tt.client) ||
+					answer.Tuple.Src != addr(tt.vip) {
+					t.Fatalf("answer %+v, MTU %d", answer.Tuple, mtu)
+				}
+			}
+			if tt.fragments == 0 {
+				l.wantDrop(reason.PacketTooBig, 1)
+				l.nothing(l.workers[0].nic)
+				return
+			}
+			whole := make([]byte, 65536)
+			n := 0
+			for range tt.fragments {
+				frame, outer := l.out(l.workers[0].nic)
+				if n := outer.End - outer.L3; n > 1500 {
+					t.Errorf("%d bytes", n)
+				}
+				at := 0
+				if !outer.Tuple.V6 {
+					at = int(binary.BigEndian.Uint16(frame[outer.L3+6:])&0x1fff) * 8
+				}
+				n += copy(whole[at:], frame[outer.L3+header.IPv4Bytes:outer.End])
+				if tt.df != (binary.BigEndian.Uint16(frame[outer.L3+6:]) == 0x4000) && !outer.Tuple.V6 {
+					t.Errorf("fragment field %x", frame[outer.L3+6:outer.L3+8])
+				}
+			}
+			l.nothing(l.workers[0].nic)
+			if tt.fragments > 1 && !bytes.Equal(whole[n-tt.bytes+20:n], p.Bytes()[34:]) {
+				t.Error("the fragments are not the packet")
+			}
+		})
+	}
+}
+
+// TestTunnelICMP: an ICMP error about a node's reply reaches the node that sent it, with and without
+// a flow.
+func TestTunnelICMP(t *testing.T) {
+	all := []string{node1, node2, node3}
+	l := tunnelLab(t, labConfig{}, all...)
+	for i := range 30 {
+		from := join(client4, uint16(40000+i))
+		reply := headertest.TCP(join(vip4, 80), from, headertest.ACK)
+		reply.Payload, reply.DF = make([]byte, 1400), true
+		tooBig := headertest.ICMPError("198.51.100.1", vip4, 3, 4, 1280, reply.Bytes(), 28)
+		_, without := l.toNode(tooBig)
+		_, node := l.toNode(headertest.TCP(from, join(vip4, 80), headertest.SYN))
+		in, with := l.toNode(tooBig)
+		want := tooBig.Bytes()
+		want[14+8]--
+		headertest.SealIPv4(want)
+		if with != node || without != node || !bytes.Equal(in[14:], want[14:]) {
+			t.Errorf("flow %d: node %s, errors %s and %s\n%x, want\n%x", i, node, with, without, in, want)
+		}
+	}
+}
+
+// TestTunnelEnds: TTL 1 is answered, and a node without a route is a named drop.
+func TestTunnelEnds(t *testing.T) {
+	l := tunnelLab(t, labConfig{}, node1)
+	p := headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.SYN)
+	l.toNode(p)
+	p.TTL = 1
+	l.send(0, p)
+	if frame, answer := l.out(l.workers[0].nic); frame[answer.L4] != header.ICMPTimeExceeded {
+		t.Errorf("answer %x", frame)
+	}
+	l.wantDrop(reason.TTLExceeded, 1)
+
+	l = tunnelLab(t, labConfig{}, node1)
+	l.routes() // without sources
+	l.send(0, headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.SYN))
+	l.wantDrop(reason.NoRoute, 1)
+}
