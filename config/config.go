@@ -54,6 +54,7 @@ type Configuration struct {
 	NodePortRange PortRange         `json:"nodePortRange"`
 	SNAT          SNAT              `json:"snat"`
 	Proxy         Proxy             `json:"proxy"`
+	DirectReturn  DirectReturn      `json:"directReturn"`
 	Limits        Limits            `json:"limits" reload:"live"`
 
 	EndpointHealth EndpointHealth `json:"endpointHealth" reload:"live"`
@@ -166,6 +167,15 @@ type Proxy struct {
 	Scheduler Scheduler `json:"scheduler" reload:"live"`
 	// NamespaceShare is the part of each bounded table that one namespace may use, in percent.
 	NamespaceShare int `json:"namespaceShare" reload:"live"`
+}
+
+// DirectReturn is the VXLAN tunnel (RFC 7348) to nodes with endpoints of Services that have the
+// annotation sluice.dev/forwarding: direct.
+type DirectReturn struct {
+	// VNI is the network identifier; 0: there is no tunnel, and such Services are translated.
+	VNI int `json:"vni"`
+	// Port is the UDP destination port.
+	Port int `json:"port"`
 }
 
 // Limits bound the connections to each port of a Service that does not have the annotation for the

@@ -39,6 +39,7 @@ func Default() *Configuration {
 			},
 			Scheduler: Schedulers[0], NamespaceShare: 50,
 		},
+		DirectReturn:   DirectReturn{Port: 4789},
 		EndpointHealth: EndpointHealth{Passive: true},
 		Flows: Flows{
 			IPv4:     1 << 20,

@@ -42,6 +42,8 @@ func validate(c *Configuration, refused map[string]bool) Errors {
 	k.workers(c)
 	k.addresses(c)
 	k.proxy(c)
+	k.between("directReturn.vni", c.DirectReturn.VNI, 0, 1<<24-1)
+	k.between("directReturn.port", c.DirectReturn.Port, 1, 1<<16-1)
 	k.flows(c)
 	k.policies(c)
 	k.tuning(c)

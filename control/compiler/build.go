@@ -47,6 +47,7 @@ func (r *run) build(u *unit) {
 	u.shares.sweep(u.slices)
 	problems = append(problems, r.setFrontends(u)...)
 	problems = append(problems, u.objectProblems()...)
+	problems = append(problems, r.directProblems(u)...)
 	r.problems.set(u, problems)
 	r.healthChecks.set(u, &r.scratch)
 	r.endpointChecks.setChecks(u)
@@ -90,10 +91,13 @@ func (r *run) setServicePort(u *unit, p *port) {
 	}
 	r.scratch.refs = refs
 	proxyProtocol := u.service.ProxyProtocol.Of(&p.spec)
-	limits := u.service.Limits.Over(r.cfg.Limits)
+	limits, direct := u.service.Limits.Over(r.cfg.Limits), r.cfg.direct(u.service)
+	if direct {
+		limits = services.Limits{} // no connection is known to be established
+	}
 	topology := [2]services.Topology{p.families[0].topology, p.families[1].topology}
 	if s := p.service; s != nil && s.Port == p.spec.Port && s.AffinitySeconds == u.service.Affinity &&
-		s.Scheduler == p.scheduler && s.ProxyProtocol == proxyProtocol && s.Limits == limits &&
+		s.Scheduler == p.scheduler && s.ProxyProtocol == proxyProtocol && s.Direct == direct && s.Limits == limits &&
 		s.Topology == topology && s.LocalExternal == u.service.LocalExternal &&
 		s.LocalInternal == u.service.LocalInternal && slices.Equal(s.Backends, refs) {
 		return
@@ -102,7 +106,7 @@ func (r *run) setServicePort(u *unit, p *port) {
 		ID: p.id, Namespace: u.key.namespace, Name: u.key.name,
 		PortName: p.spec.Name, Proto: p.spec.Proto, Port: p.spec.Port, Backends: slices.Clone(refs),
 		Identity: p.identity, AffinitySeconds: u.service.Affinity,
-		Scheduler: p.scheduler, ProxyProtocol: proxyProtocol, Limits: limits, Topology: topology,
+		Scheduler: p.scheduler, ProxyProtocol: proxyProtocol, Direct: direct, Limits: limits, Topology: topology,
 		LocalExternal: u.service.LocalExternal, LocalInternal: u.service.LocalInternal,
 	}
 	r.builder.SetService(p.service)
@@ -130,10 +134,16 @@ func (r *run) buildFamily(u *unit, p *port, v6 bool, room *int, o *offers) (prob
 	f := &p.families[objects.Family(v6)]
 	var members []member
 	listed := 0
-	if u.service.Families[objects.Family(v6)] && *room >= 0 {
-		members, listed, problems = r.merge(u, f, o.at[p.key()], v6)
-	} else {
+	direct := r.cfg.direct(u.service)
+	if direct || !u.service.Families[objects.Family(v6)] || *room < 0 {
 		f.merged = merged{}
+	}
+	switch {
+	case !u.service.Families[objects.Family(v6)] || *room < 0:
+	case direct:
+		members, listed, problems = r.nodeMembers(u, p, o.at[p.key()], v6)
+	default:
+		members, listed, problems = r.merge(u, f, o.at[p.key()], v6)
 	}
 	if over := len(members) - maxPortBackends; over > 0 {
 		problems = append(problems, objects.Problem{Object: u.service.ID, Severity: objects.Refused,

@@ -52,7 +52,7 @@ func (c *contest) setClaims(u *unit, now *objects.Service, moved bool) {
 // vipsOf returns the addresses at which clients reach a Service.
 func (c *contest) vipsOf(s *objects.Service) (addrs []header.Addr) {
 	for _, v := range s.VIPs {
-		if c.cfg.serves(v) && c.cfg.permits(v) {
+		if c.cfg.serves(s, v) && c.cfg.permits(v) {
 			addrs = append(addrs, v.Addr)
 		}
 	}
@@ -78,7 +78,7 @@ func (c *contest) claimsOf(s *objects.Service, ports int) (claims []claim, refus
 	}
 	for i, p := range s.Ports[:ports] {
 		for _, v := range s.VIPs {
-			if !c.cfg.serves(v) || !c.cfg.permits(v) {
+			if !c.cfg.serves(s, v) || !c.cfg.permits(v) {
 				continue
 			}
 			if c.cfg.unguarded(v, p.Proto) {
@@ -89,7 +89,7 @@ func (c *contest) claimsOf(s *objects.Service, ports int) (claims []claim, refus
 				fmt.Sprintf("spec.ports[%d].port", i))
 		}
 		for f, any := range [2]header.Addr{services.AnyIPv4, services.AnyIPv6} {
-			if p.NodePort != 0 && s.Families[f] {
+			if c.cfg.nodePorts(s, &p) && s.Families[f] {
 				add(claim{services.FrontendKey{Addr: any, Port: p.NodePort, Proto: p.Proto}, services.NodePort, i},
 					fmt.Sprintf("spec.ports[%d].nodePort", i))
 			}

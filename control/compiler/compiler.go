@@ -31,6 +31,7 @@ func (c *Compiler) Compile(ch *objects.Changes) (*services.Snapshot, []objects.P
 	r := c.begin()
 	for _, n := range ch.Nodes {
 		r.zones.setNode(n.ID, n.Now)
+		r.nodes.set(n.ID, n.Now)
 	}
 	for _, s := range ch.Services {
 		r.setService(s.ID, s.Now)

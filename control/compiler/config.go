@@ -50,6 +50,8 @@ type Config struct {
 	Limits services.Limits
 	// Checks are the checks of Services without an annotation for them.
 	Checks objects.Checks
+	// Direct: Services may have direct return; otherwise their packets are translated.
+	Direct bool
 	// RetryOther: see services.Snapshot.
 	RetryOther bool
 
@@ -84,12 +86,26 @@ func (c *settings) set(cfg Config) {
 }
 
 // serves reports whether an address of a Service is a frontend here.
-func (c *settings) serves(v objects.VIP) bool { return v.Kind != services.ClusterIP || c.ClusterIPs }
+func (c *settings) serves(s *objects.Service, v objects.VIP) bool {
+	return v.Kind != services.ClusterIP || c.ClusterIPs && !c.direct(s)
+}
+
+// nodePorts reports whether a port of a Service is a frontend at the node's addresses. Other nodes
+// do not have these addresses, so a direct Service has no such frontend.
+func (c *settings) nodePorts(s *objects.Service, p *objects.ServicePort) bool {
+	return p.NodePort != 0 && !c.direct(s)
+}
+
+// direct reports whether a Service has direct return; s may be nil.
+func (c *settings) direct(s *objects.Service) bool { return s != nil && s.Direct && c.Direct }
 
 // schedulerOf returns the scheduler of the Service, or the configured default.
 func (c *settings) schedulerOf(s *objects.Service) services.Scheduler {
-	if s.Scheduler != nil {
+	switch {
+	case s.Scheduler != nil:
 		return *s.Scheduler
+	case c.direct(s) && !c.Scheduler.ByHash():
+		return services.Maglev
 	}
 	return c.Scheduler
 }
@@ -97,6 +113,9 @@ func (c *settings) schedulerOf(s *objects.Service) services.Scheduler {
 // checkOf returns the check of a service port, and false if it has none. The Service's checks
 // replace the configured ones.
 func (c *settings) checkOf(s *objects.Service, p *objects.ServicePort) (objects.Check, bool) {
+	if c.direct(s) {
+		return objects.Check{}, false
+	}
 	if s.Checks != nil {
 		return s.Checks.Of(p)
 	}

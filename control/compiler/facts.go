@@ -111,6 +111,7 @@ func (f *facts) addPorts() {
 			f.num(n)
 		}
 		f.bit(s.ProxyProtocol)
+		f.bit(s.Direct)
 		f.bit(s.LocalExternal)
 		f.bit(s.LocalInternal)
 		f.bit(s.ID == p.id && s == p.service)

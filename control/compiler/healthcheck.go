@@ -58,9 +58,10 @@ func (hs *healthChecks) set(u *unit, scratch *scratch) {
 	}
 }
 
-// healthCheck counts the distinct addresses of ready endpoints on this node. It ignores drained
-// endpoints and endpoints of weight 0: they take no new flows, so a load balancer in front of the
-// gateways should send its flows elsewhere.
+// healthCheck counts the distinct addresses of ready endpoints on this node or, of a direct
+// Service, of nodes with ready endpoints. It ignores drained endpoints and endpoints of weight 0:
+// they take no new flows, so a load balancer in front of the gateways should send its flows
+// elsewhere.
 func (u *unit) healthCheck(scratch *scratch) (h HealthCheck) {
 	if !u.service.Served() || u.service.HealthPort == 0 {
 		return h
@@ -73,7 +74,7 @@ func (u *unit) healthCheck(scratch *scratch) (h HealthCheck) {
 		addrs := scratch.addrs[:0]
 		for _, p := range u.ports {
 			for _, m := range p.families[f].members {
-				if m.flags&services.BackendLocal != 0 && m.ready() {
+				if (p.service.Direct || m.flags&services.BackendLocal != 0) && m.ready() {
 					addrs = append(addrs, m.addr)
 				}
 			}

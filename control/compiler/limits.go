@@ -118,7 +118,7 @@ func (c *settings) fitting(s *objects.Service) (ports, frontends int) {
 	}
 	vips := 0
 	for _, v := range s.VIPs {
-		if c.serves(v) {
+		if c.serves(s, v) {
 			vips++
 		}
 	}
@@ -126,7 +126,7 @@ func (c *settings) fitting(s *objects.Service) (ports, frontends int) {
 	for _, p := range s.Ports {
 		all += vips
 		for f := range s.Families {
-			if p.NodePort != 0 && s.Families[f] {
+			if c.nodePorts(s, &p) && s.Families[f] {
 				all++
 			}
 		}
@@ -146,7 +146,7 @@ func (c *settings) wantsOf(service *objects.Service, list []*objects.Slice) (w w
 	}
 	w.frontends = frontends
 	for _, v := range service.VIPs {
-		if c.serves(v) {
+		if c.serves(service, v) {
 			w.addrs++
 		}
 	}

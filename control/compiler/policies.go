@@ -38,10 +38,12 @@ type policy struct {
 //	ClusterIP           translated                   kept, unless MasqueradeAll
 //	others, Cluster     translated                   translated
 //	others, Local       this node's, kept            everywhere, kept
+//	others, direct      all nodes of endpoints, which get the packet as it is
 //
 // Without ClusterCIDRs of the family both are the same.
 func (c *settings) policies(s *objects.Service, kind services.FrontendKind, f int) (outside, pod policy) {
 	switch {
+	case c.direct(s):
 	case kind == services.ClusterIP:
 		pod.keep = !c.MasqueradeAll
 		if s.LocalInternal {
@@ -75,11 +77,11 @@ func (c *settings) needs(s *objects.Service, p objects.ServicePort, f int) (n ne
 			}
 		}
 	}
-	if p.NodePort != 0 {
+	if c.nodePorts(s, &p) {
 		add(services.NodePort)
 	}
 	for _, v := range s.VIPs {
-		if f == objects.Family(!v.Addr.Is4()) && c.serves(v) {
+		if f == objects.Family(!v.Addr.Is4()) && c.serves(s, v) {
 			add(v.Kind)
 		}
 	}

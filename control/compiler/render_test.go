@@ -71,6 +71,9 @@ func renderService(f *services.Frontend) (line string) {
 	if f.Service.ProxyProtocol {
 		line += " proxy-v2"
 	}
+	if f.Service.Direct {
+		line += " direct"
+	}
 	topology := f.Service.Topology[0]
 	if !f.Key.Addr.Is4() {
 		topology = f.Service.Topology[1]

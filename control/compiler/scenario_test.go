@@ -208,6 +208,8 @@ func parseGateway(t *testing.T, text string) (cfg compiler.Config) {
 				services.PortRange{First: uint16(first), Count: uint16(count)})
 		case "external-ips":
 			cfg.ExternalIPs = append(cfg.ExternalIPs, netip.MustParsePrefix(w[1]))
+		case "direct":
+			cfg.Direct = true
 		case "cluster-ips":
 			cfg.ClusterIPs = true
 		case "cluster-cidr":

@@ -7,6 +7,7 @@ import (
 	"sluice.dev/sluice/control/objects"
 	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
 )
 
 // The table is built incrementally, so a mistake would stay unseen until its Service changes again.
@@ -82,7 +83,8 @@ func (c *Compiler) missing(given HandedOut) string {
 			u := c.units.byKey[unitKey{o.ID.Namespace, o.Service}]
 			known = o.Service == "" || u != nil && slices.Contains(u.slices, o)
 		case *objects.Node:
-			known = c.zones.byName[o.ID.Name] == o.Zone
+			a, ok := o.Address()
+			known = c.zones.byName[o.ID.Name] == o.Zone && (!ok || c.nodes.byName[o.ID.Name] == header.AddrFrom(a))
 		}
 		if !known {
 			return fmt.Sprintf("%v is not compiled in the version that was read", objects.IDOf(o))
@@ -124,7 +126,7 @@ func (c *Compiler) compare(units []*unit, given HandedOut, published *services.S
 func (c *Compiler) fresh(units []*unit) *Compiler {
 	fresh := New(c.cfg.Config)
 	fresh.drains.set, fresh.endpointChecks.of = c.drains.set, c.endpointChecks.of
-	fresh.zones.byName, fresh.zones.here = c.zones.byName, c.zones.here
+	fresh.zones.byName, fresh.zones.here, fresh.nodes.byName = c.zones.byName, c.zones.here, c.nodes.byName
 	fresh.tables.comparing, fresh.tables.inlineSlots = c.tables.deferring, c.tables.inlineSlots
 	fresh.units.deniedBy = func(k unitKey) (string, bool) {
 		if u := c.units.byKey[k]; u != nil {

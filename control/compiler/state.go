@@ -3,6 +3,7 @@ package compiler
 import (
 	"sluice.dev/sluice/control/steer"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/nat/header"
 )
 
 // state has the data that a Compiler keeps between compiles, by owner. An owner has pointers to
@@ -11,6 +12,7 @@ type state struct {
 	cfg       settings
 	units     units
 	zones     zones
+	nodes     nodes
 	addrs     addresses
 	kept      keptSources
 	contest   contest
@@ -38,6 +40,7 @@ func newState(cfg Config) *state {
 	s.cfg.set(cfg)
 	s.units = newUnits()
 	s.zones = zones{cfg: &s.cfg, units: &s.units, byName: map[string]string{}}
+	s.nodes = nodes{cfg: &s.cfg, units: &s.units, byName: map[string]header.Addr{}}
 	s.addrs = newAddresses(&s.units)
 	s.kept = keptSources{count: map[steer.KeepSource]int32{}}
 	s.contest = contest{cfg: &s.cfg, units: &s.units, addrs: &s.addrs, claims: newRelation[services.FrontendKey]()}

@@ -12,7 +12,7 @@
 //
 //	services        label !service.kubernetes.io/service-proxy-name, field spec.clusterIP!=None
 //	endpointslices  label !service.kubernetes.io/headless
-//	nodes           field metadata.name=<node name>
+//	nodes           field metadata.name=<node name>; all with AllNodes
 //
 // and, to distinguish the end of a gateway from a rolling update (belongs.go), without the Tracker:
 //

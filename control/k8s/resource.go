@@ -51,9 +51,15 @@ func (w *Watcher) watched() []*resource {
 			fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone)),
 		w.resource("endpointslices", w.clients.discovery, &discoveryv1.EndpointSlice{}, "!"+corev1.IsHeadlessService,
 			fields.Everything()),
-		w.resource("nodes", w.clients.core, &corev1.Node{}, "", fields.OneTermEqualSelector(metav1.ObjectNameField,
-			w.NodeName)),
+		w.resource("nodes", w.clients.core, &corev1.Node{}, "", w.nodeFields()),
 	}
+}
+
+func (w *Watcher) nodeFields() fields.Selector {
+	if w.AllNodes {
+		return fields.Everything()
+	}
+	return fields.OneTermEqualSelector(metav1.ObjectNameField, w.NodeName)
 }
 
 func (w *Watcher) resource(

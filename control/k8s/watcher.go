@@ -25,6 +25,9 @@ type Config struct {
 	Tracker *tracker.Tracker
 	// NodeName is the own Node's name.
 	NodeName string
+	// AllNodes: all Nodes are read, for the addresses of nodes with endpoints (direct return);
+	// otherwise only the own Node.
+	AllNodes bool
 	// StaleEndpointTimeout is how long endpoints are served that vanish all at once without having
 	// been seen terminating; 0 is not at all.
 	StaleEndpointTimeout time.Duration

@@ -15,7 +15,7 @@ const annotationPrefix = "sluice.dev/"
 // none is read.
 var (
 	serviceAnnotations = append([]string{annotationScheduler, annotationWeights, annotationCheck,
-		annotationProxyProtocol},
+		annotationProxyProtocol, annotationForwarding},
 		limitAnnotations[:]...)
 	sliceAnnotations = []string{annotationWeights}
 )

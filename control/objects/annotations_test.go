@@ -15,7 +15,8 @@ import (
 func TestUnknownAnnotations(t *testing.T) {
 	const (
 		ofService = "is unknown, known for Services are sluice.dev/scheduler, sluice.dev/weights, " +
-			"sluice.dev/health-check, sluice.dev/proxy-protocol, sluice.dev/limit-connections-per-source, " +
+			"sluice.dev/health-check, sluice.dev/proxy-protocol, sluice.dev/forwarding, " +
+			"sluice.dev/limit-connections-per-source, " +
 			"sluice.dev/limit-new-connections-per-source, sluice.dev/limit-connections, " +
 			"sluice.dev/limit-new-connections; it is ignored"
 		ofSlice = "is unknown, known for EndpointSlices are sluice.dev/weights; it is ignored"

@@ -31,6 +31,7 @@ func TestEqualComparesAllFields(t *testing.T) {
 		"Limits":        func(s *Service) { s.Limits.set[0] = true },
 		"Checks":        func(s *Service) { s.Checks = Checks{{Port: "x"}} },
 		"ProxyProtocol": func(s *Service) { s.ProxyProtocol.all = true },
+		"Direct":        func(s *Service) { s.Direct = true },
 		"Problems":      func(s *Service) { s.Problems = []FieldProblem{{Field: "x"}} },
 	}
 	everyField(t, changes, func(a, b *Service) bool { return a.equal(b) }, nil)

@@ -61,6 +61,15 @@ func TrimNode(in *corev1.Node) (n *Node, malformed []FieldProblem) {
 	return n, checkName(n.ID)
 }
 
+// Address returns the address at which a tunnel to the node ends: its first InternalIP or, without
+// one, its first ExternalIP. ok is false if it has neither, or if n is nil.
+func (n *Node) Address() (a netip.Addr, ok bool) {
+	if n == nil || len(n.addresses) == 0 {
+		return a, false
+	}
+	return n.addresses[0], true
+}
+
 // Info returns the NodeInfo of n, which may be nil.
 func (n *Node) Info() NodeInfo {
 	if n == nil {

@@ -117,6 +117,7 @@ func (s *Service) readScheduling(annotations map[string]string) {
 	s.readLimits(annotations)
 	s.readChecks(annotations)
 	s.readProxyProtocol(annotations)
+	s.readForwarding(annotations)
 	rules, problems := readWeights(annotations)
 	s.Weights = rules
 	s.Problems = append(s.Problems, problems...)

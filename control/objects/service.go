@@ -39,7 +39,10 @@ type Service struct {
 	Checks    Checks // nil: the configuration's
 	// ProxyProtocol: endpoints get PROXY headers in front of TCP clients' bytes.
 	ProxyProtocol ProxyProtocol
-	Problems      []FieldProblem
+	// Direct: the nodes of endpoints get the packets untranslated in a tunnel, and answer clients
+	// directly. Only with LocalExternal.
+	Direct   bool
+	Problems []FieldProblem
 }
 
 // ServicePort is one of spec.ports. Its identity is name and protocol.
@@ -70,7 +73,7 @@ func (s *Service) equal(o *Service) bool {
 		slices.Equal(s.VIPs, o.VIPs) &&
 		slices.Equal(s.Ranges[0], o.Ranges[0]) && slices.Equal(s.Ranges[1], o.Ranges[1]) && s.Affinity == o.Affinity &&
 		equalPointees(s.Scheduler, o.Scheduler) && slices.Equal(s.Weights, o.Weights) && s.Limits == o.Limits &&
-		slices.Equal(s.Checks, o.Checks) && s.ProxyProtocol == o.ProxyProtocol &&
+		slices.Equal(s.Checks, o.Checks) && s.ProxyProtocol == o.ProxyProtocol && s.Direct == o.Direct &&
 		slices.Equal(s.Problems, o.Problems)
 }
 

@@ -122,12 +122,20 @@ func serviceRows(r *rows, list []status.ServiceView) {
 			frontends[j] = f.Address
 		}
 		r.row(v.Namespace, v.Name, servicePort(v.PortName, v.Port, v.Protocol), strings.Join(frontends, ","),
-			v.ExternalPolicy, v.ProxyProtocol, v.Scheduler, affinity(v.AffinitySeconds), limits(v.Limits),
+			policy(v), v.ProxyProtocol, v.Scheduler, affinity(v.AffinitySeconds), limits(v.Limits),
 			fmt.Sprintf("%d/%d", v.Usable, v.Backends),
 			v.Traffic.Flows,
 			v.Traffic.ToBackend, byteCount(v.Traffic.ToBackendBytes), v.Traffic.ToClient,
 			byteCount(v.Traffic.ToClientBytes))
 	}
+}
+
+// policy prints the external traffic policy, and direct for direct return.
+func policy(v *status.ServiceView) string {
+	if v.Forwarding == "" {
+		return v.ExternalPolicy
+	}
+	return v.ExternalPolicy + "," + v.Forwarding
 }
 
 // affinity prints the time for which a client keeps its backend.

@@ -168,5 +168,5 @@ func addService(v *pulse.VIP, f *services.Frontend) {
 		}
 	}
 	v.Services = append(v.Services, pulse.Service{Namespace: f.Service.Namespace, Name: f.Service.Name,
-		Local: f.Service.LocalExternal, Usable: usable})
+		Local: f.Service.LocalExternal && !f.Service.Direct, Usable: usable})
 }

@@ -105,7 +105,7 @@ func (a *answer) localAdvice(object string) string {
 		field = "internalTrafficPolicy"
 	}
 	svc := a.x.Frontend.Service
-	if !svc.LocalExternal && field == "externalTrafficPolicy" ||
+	if (!svc.LocalExternal || svc.Direct) && field == "externalTrafficPolicy" ||
 		!svc.LocalInternal && field == "internalTrafficPolicy" {
 		return "endpoints exist, but terminate, have weight 0, or hints for other nodes or zones: see the list"
 	}

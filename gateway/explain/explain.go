@@ -113,10 +113,11 @@ func (x *Explainer) Explain(q *status.ExplainQuery, g *Gateway) (status.ExplainV
 	if a.x, err = x.ask(a.snapshot, t, !q.Established, flowtable.Time(boottime.Nanos())); err != nil {
 		return status.ExplainView{}, err
 	}
+	towards := a.x.Towards()
 	if h := a.x.Hop; h != nil && h.Kind == nexthop.OnLink && h.Ready {
-		a.hop = g.NextHop(a.x.Out.Dst.Netip())
+		a.hop = g.NextHop(towards.Netip())
 	} else if a.x.Route.Kind == nexthop.OnLink {
-		near := a.x.Out.Dst.Netip() // the neighbour to resolve if no hop is known yet
+		near := towards.Netip() // the neighbour to resolve if no hop is known yet
 		if h != nil && a.x.Route.Hop != 0 {
 			near = h.Addr.Netip()
 		}

@@ -177,13 +177,13 @@ func (a *answer) endpoints() (list []status.ExplainEndpoint) {
 	svc := x.Frontend.Service
 	// Pods get all endpoints under externalTrafficPolicy Local (k8s.io/kubernetes
 	// pkg/proxy/nftables/proxier.go, the short circuit of pods to external addresses).
-	local := svc.LocalExternal && !x.Pod
+	local := svc.LocalExternal && !svc.Direct && !x.Pod
 	if x.Frontend.Kind == services.ClusterIP {
 		local = svc.LocalInternal
 	}
 	for _, ref := range svc.Backends {
 		b := a.snapshot.Backend(ref)
-		if b == nil || b.Addr.Is4() == a.tuple.V6 {
+		if b == nil || b.Addr.Is4() == a.tuple.V6 && !svc.Direct {
 			continue
 		}
 		e := status.ExplainEndpoint{Address: netip.AddrPortFrom(b.Addr.Netip(), b.Port), Weight: b.Weight}

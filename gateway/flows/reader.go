@@ -187,6 +187,9 @@ func (r *Reader) adoptSlice(cursor uint64, adopted *int) (next uint64) {
 		}
 		toBackend := f.Reply.Reverse()
 		service, backend := decide.Adopt(s, &f.Client, &toBackend)
+		if f.Direct {
+			service, backend = decide.AdoptDirect(s, &f.Client, f.Mark)
+		}
 		if backend != 0 && r.handle.Adopt(f.Ref, service, backend) {
 			*adopted++
 			decide.Recharge(s, r.handle, f.Ref, now)

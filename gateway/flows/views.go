@@ -18,6 +18,12 @@ func view(f *flowtable.Info, s *services.Snapshot) status.FlowView {
 		SNAT: port(f.Reply.Dst, f.Reply.DstPort), Backend: port(f.Reply.Src, f.Reply.SrcPort),
 		IdleSeconds: int64(f.Idle.Seconds()), ExpiresSeconds: int64(f.Expires.Seconds()),
 	}
+	if f.Direct {
+		v.Forwarding = "direct"
+		if b := s.Backend(services.BackendRef(f.Backend)); b != nil {
+			v.Backend = port(b.Addr, b.Port)
+		}
+	}
 	switch {
 	case !f.Proxied:
 	case f.Client.Proto == header.ProtoUDP:

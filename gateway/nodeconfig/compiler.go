@@ -34,6 +34,7 @@ func Compiler(
 		MaxFrontends: programRoom, MaxAddrs: programRoom, MaxSources: programRoom,
 	}
 	proxied(&c.Proxy, &cc)
+	cc.Direct = c.DirectReturn.VNI != 0
 	cc.Limits = services.Limits{
 		SourceConnections:    uint32(c.Limits.ConnectionsPerSource),
 		SourceNewConnections: uint32(c.Limits.NewConnectionsPerSource),

@@ -29,6 +29,7 @@ import (
 	"sluice.dev/sluice/internal/heartbeat"
 	"sluice.dev/sluice/nat/fragment"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/vxlan"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -139,8 +140,8 @@ func (g *Group) add(id int) error {
 		HeldFragments: c.Tuning.HeldFragments(), FragmentWait: fragmentWait,
 		ICMPRate: share(c.Tuning.ICMPRate, plan.Workers), ICMPBurst: share(c.Tuning.ICMPBurst(), plan.Workers),
 		TTL: ownTTL, PathMTUFloor: uint16(c.Tuning.PathMTUFloor),
-		FramesKept: umem.Kept,
-		Validate:   os.Getenv("SLUICE_VALIDATE") == "1",
+		FramesKept: umem.Kept, Tunnel: vxlan.Tunnel{VNI: uint32(c.DirectReturn.VNI), Port: uint16(c.DirectReturn.Port)},
+		Validate: os.Getenv("SLUICE_VALIDATE") == "1",
 	}
 	for i := range fc.Links {
 		fc.Links[i] = fastpath.NoLink{}

@@ -32,7 +32,7 @@ func ServiceViews(s *services.Snapshot, l *Totals, open func(services.ServiceID)
 				Frontends: []FrontendView{}, Traffic: l.Retired(p.ID),
 				Scheduler: p.Scheduler.String(), AffinitySeconds: p.AffinitySeconds,
 				ExternalPolicy: policyName(p.LocalExternal), InternalPolicy: policyName(p.LocalInternal),
-				ProxyProtocol: proxyProtocolName(p.ProxyProtocol),
+				ProxyProtocol: proxyProtocolName(p.ProxyProtocol), Forwarding: forwardingName(p.Direct),
 				Limits:        limitsView(p, open),
 				Topology4:     topologyName(p.Topology[0]), Topology6: topologyName(p.Topology[1]),
 			})
@@ -87,6 +87,14 @@ func proxyProtocolName(on bool) string {
 }
 
 // limitsView returns a service port's limits; nil if it has none.
+// forwardingName returns direct, or nothing for the usual translation.
+func forwardingName(direct bool) string {
+	if direct {
+		return "direct"
+	}
+	return ""
+}
+
 func limitsView(p *services.Service, open func(services.ServiceID) uint32) *LimitsView {
 	if !p.Limits.Any() {
 		return nil

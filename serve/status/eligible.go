@@ -36,7 +36,7 @@ func (e *eligible) of(p *services.Service, b *services.Backend) (newFlows, podsO
 	case p == nil:
 		why = "its service port is gone"
 	default:
-		if why = Excluded(p, b, p.LocalExternal || p.LocalInternal); why == "" {
+		if why = Excluded(p, b, !p.Direct && (p.LocalExternal || p.LocalInternal)); why == "" {
 			why = "no frontend uses these endpoints"
 		}
 	}
@@ -50,6 +50,8 @@ func Excluded(p *services.Service, b *services.Backend, local bool) string {
 	switch {
 	case b.Flags&services.BackendDrained != 0:
 		return "drained"
+	case p.Direct && b.Flags == 0:
+		return "a node without endpoints; it keeps its flows"
 	case b.Weight == 0:
 		return "weight 0"
 	case b.Flags&services.BackendReady == 0 && b.Flags&terminatingServing != terminatingServing:

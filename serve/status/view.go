@@ -49,6 +49,9 @@ type ServiceView struct {
 	// Topology4 and Topology6 are the hints that policy Cluster follows: node, zone, or none.
 	Topology4 string `json:"topologyIPv4,omitempty"`
 	Topology6 string `json:"topologyIPv6,omitempty"`
+	// Forwarding is direct if the backends are nodes, which get packets untranslated in a tunnel
+	// and answer clients directly.
+	Forwarding string `json:"forwarding,omitempty"`
 	// ProxyProtocol is the version of the header in front of TCP clients' bytes: v2, or none.
 	ProxyProtocol string `json:"proxyProtocol,omitempty"`
 	// Limits are the limits in force; nil if there are none.
@@ -183,6 +186,9 @@ type FlowView struct {
 	SNAT     netip.AddrPort `json:"snat"` // the client's address if it is kept
 	Backend  netip.AddrPort `json:"backend"`
 	Service  string         `json:"service,omitempty"` // namespace/name, with :port-name if it has one
+	// Forwarding is direct for a flow with direct return: Backend is a node and the frontend's port,
+	// and no state shows what the backend sends.
+	Forwarding string `json:"forwarding,omitempty"`
 	// ProxyHeader is the state of the PROXY header: waiting (for the handshake), sent,
 	// acknowledged; datagrams if each one of UDP has a header. It is empty if the flow has none.
 	ProxyHeader string `json:"proxyHeader,omitempty"`
