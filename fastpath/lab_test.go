@@ -186,7 +186,8 @@ func (l *lab) addWorker(id int, c *labConfig, frags *fragment.Table) {
 		Flows: l.table, Affinity: l.pins, Workers: c.workers, Services: &l.handle, Hops: l.hops, Fragments: frags,
 		Stats:       g.stats,
 		HeldPackets: 64, HeldPerHop: 16, HeldFragments: c.heldFragments, FragmentWait: time.Second,
-		ICMPRate: 1000, ICMPBurst: 50, TTL: 64, PathMTUFloor: 1280, Tunnel: labTunnel, Seed: [32]byte{2, byte(id)}, Validate: l.validate,
+		ICMPRate: 1000, ICMPBurst: 50, TTL: 64, PathMTUFloor: 1280, Tunnel: labTunnel,
+		Seed: [32]byte{2, byte(id)}, Validate: l.validate,
 	}
 	g.Worker, err = fastpath.New(g.config)
 	if err != nil {

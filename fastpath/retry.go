@@ -27,7 +27,8 @@ func (w *Worker) retry(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verd
 	var n decide.Plan
 	w.planner.Plan(&n, &req)
 	direct := w.flows.Direct(ref)
-	if n.Verdict.Action != decide.Queued || direct && uint32(n.Backend.Ref) == backend || n.Backend.Addr == old.Dst && n.Backend.Port == old.DstPort {
+	if n.Verdict.Action != decide.Queued || direct && uint32(n.Backend.Ref) == backend ||
+		n.Backend.Addr == old.Dst && n.Backend.Port == old.DstPort {
 		return ref, queued
 	}
 	mark := w.flows.Mark(ref)

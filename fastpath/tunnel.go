@@ -40,8 +40,8 @@ type tunnelEnd struct {
 	headers vxlan.Header
 }
 
-// end returns the tunnel to a node, or nil if the snapshot does not have it, or no link leads to it.
-// The source is the address that the kernel would send from.
+// end returns the tunnel to a node, or nil if the snapshot does not have the node or no link leads
+// to it. The source is the address that the kernel would send from.
 func (t *tunnels) end(w *Worker, ref services.BackendRef) *tunnelEnd {
 	e := &t.at[ref.Index()%uint32(len(t.at))]
 	if e.backend == ref && e.view == w.planner.View && ref != 0 {

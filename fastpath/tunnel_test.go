@@ -114,8 +114,8 @@ func (l *lab) toNode(p *headertest.Packet) ([]byte, string) {
 	return in, node
 }
 
-// TestTunnel: a packet of a direct Service reaches the node as it came, with one hop less, over both
-// families outside and inside.
+// TestTunnel: a packet of a direct Service reaches the node as it came, with one hop less, over
+// both families outside and inside.
 func TestTunnel(t *testing.T) {
 	for _, tt := range []struct{ client, vip, node string }{
 		{client4, vip4, node1}, {client4, vip4, node61}, {client6, vip6, node1}, {client6, vip6, node61},
@@ -299,8 +299,8 @@ func TestTunnelMTU(t *testing.T) {
 			l.send(0, p)
 			if tt.mtu != 0 {
 				frame, answer := l.out(l.workers[0].nic)
-				if mtu, ok := header.PathMTU(frame, &answer); !ok || mtu != tt.mtu || answer.Tuple.Dst != addr(tt.client) ||
-					answer.Tuple.Src != addr(tt.vip) {
+				if mtu, ok := header.PathMTU(frame, &answer); !ok || mtu != tt.mtu ||
+					answer.Tuple.Dst != addr(tt.client) || answer.Tuple.Src != addr(tt.vip) {
 					t.Fatalf("answer %+v, MTU %d", answer.Tuple, mtu)
 				}
 			}
@@ -333,8 +333,8 @@ func TestTunnelMTU(t *testing.T) {
 	}
 }
 
-// TestTunnelICMP: an ICMP error about a node's reply reaches the node that sent it, with and without
-// a flow.
+// TestTunnelICMP: an ICMP error about a node's reply reaches the node that sent it, with and
+// without a flow.
 func TestTunnelICMP(t *testing.T) {
 	all := []string{node1, node2, node3}
 	l := tunnelLab(t, labConfig{}, all...)
@@ -371,4 +371,81 @@ func TestTunnelEnds(t *testing.T) {
 	l.routes() // without sources
 	l.send(0, headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.SYN))
 	l.wantDrop(reason.NoRoute, 1)
+}
+
+// BenchmarkTunnel: a client's data segments of a connection, translated and with direct return. It
+// fails if a step allocates.
+func BenchmarkTunnel(b *testing.B) {
+	for _, tt := range []struct {
+		name string
+		make func() *lab
+	}{
+		{"nat", func() *lab { return newLab(b, labConfig{}) }},
+		{"direct", func() *lab { return tunnelLab(b, labConfig{}, node1) }},
+		{"direct over IPv6", func() *lab { return tunnelLab(b, labConfig{}, node61) }},
+	} {
+		b.Run(tt.name, func(b *testing.B) {
+			l := tt.make()
+			g := l.workers[0]
+			l.send(0, headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.SYN))
+			_, h := l.out(g.nic)
+			src, dst := ends(&h.Tuple)
+			if tt.name == "nat" {
+				l.send(0, headertest.TCP(dst.String(), src.String(), headertest.SYN|headertest.ACK))
+				l.out(g.nic)
+			}
+			data := headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.ACK)
+			data.Payload = make([]byte, 100)
+			l.send(0, data)
+			l.out(g.nic)
+			frame, buf := data.Bytes(), make([]byte, 0, 2048)
+			step := func() {
+				for range 64 {
+					g.nic.Inject(frame)
+				}
+				g.Step(l.now)
+				for range 64 {
+					g.nic.Take(buf)
+				}
+			}
+			if n := testing.AllocsPerRun(100, step); n != 0 {
+				b.Fatalf("%v allocations in a step", n)
+			}
+			for b.Loop() {
+				step()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(64*b.N), "ns/packet")
+		})
+	}
+}
+
+// TestTunnelAllocatesNothing: neither packets of known flows nor new flows allocate.
+func TestTunnelAllocatesNothing(t *testing.T) {
+	l := tunnelLab(t, labConfig{flows: 1 << 14}, node1, node61)
+	g := l.workers[0]
+	buf := make([]byte, 0, 2048)
+	frames := make([][]byte, 2000)
+	for i := range frames {
+		flags := uint8(headertest.ACK)
+		if i%2 == 0 {
+			flags = headertest.SYN
+		}
+		frames[i] = headertest.TCP(join(client4, uint16(30000+i)), join(vip4, 80), flags).Bytes()
+	}
+	next := 0
+	if n := testing.AllocsPerRun(500, func() {
+		for range 3 {
+			g.nic.Inject(frames[next%len(frames)])
+			next++
+		}
+		g.Step(l.now)
+		for range 3 {
+			g.nic.Take(buf)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if d := l.drops(); len(d) > 0 {
+		t.Errorf("drops: %v", d)
+	}
 }

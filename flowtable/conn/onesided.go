@@ -3,7 +3,7 @@ package conn
 import "sluice.dev/sluice/nat/header"
 
 // ObserveOneSided is Observe for a packet of the client of a flow whose replies do not pass this
-// gateway (direct return). It uses the states of Observe for what a client alone can show:
+// gateway (direct return). It uses states of Observe that a client's packets alone can lead to:
 //
 //	SYN          SynSeen; a SYN on an open flow changes nothing
 //	ACK, data    Unconfirmed, with the timeout of Established
