@@ -11,6 +11,7 @@ import (
 	"sluice.dev/sluice/gateway/cli"
 	"sluice.dev/sluice/gateway/daemon"
 	"sluice.dev/sluice/gateway/explain"
+	"sluice.dev/sluice/gateway/nodetunnel"
 	"sluice.dev/sluice/gateway/reload"
 	"sluice.dev/sluice/host/nic/devices"
 	"sluice.dev/sluice/internal/logs"
@@ -18,7 +19,9 @@ import (
 
 func main() {
 	app := cli.App{Run: daemon.Run, Reload: reload.Daemon, StartError: devices.StartError, Explain: explain.Offline,
-		Cleanup: cleanup.Run, Out: os.Stdout, Err: logs.Stderr}
+		Cleanup: cleanup.Run, Node: cli.NodeCommands{Apply: nodetunnel.Apply, Check: nodetunnel.Check,
+			Remove: nodetunnel.Remove},
+		Out: os.Stdout, Err: logs.Stderr}
 	code := app.Main(context.Background(), os.Args[1:])
 	logs.Stderr.Flush(logs.FlushTimeout)
 	os.Exit(code)

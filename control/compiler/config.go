@@ -114,7 +114,7 @@ func (c *settings) schedulerOf(s *objects.Service) services.Scheduler {
 // replace the configured ones.
 func (c *settings) checkOf(s *objects.Service, p *objects.ServicePort) (objects.Check, bool) {
 	if c.direct(s) {
-		return objects.Check{}, false
+		return objects.Check{}, true // CheckNone: no answers of nodes are seen, and nodes are no endpoints
 	}
 	if s.Checks != nil {
 		return s.Checks.Of(p)

@@ -39,9 +39,10 @@ func (ns *nodes) set(id objects.ObjectID, now *objects.Node) {
 }
 
 // nodeMembers returns the nodes as members of a port of a direct Service, in order. The weight of a
-// node is the number of its ready endpoints or, without any, of those that terminate but still
-// serve: kube-proxy on the node chooses among the same (k8s.io/kubernetes pkg/proxy/topology.go). A
-// node without either has weight 0. listed is how many endpoints the slices list.
+// node is the number of its ready endpoints. Without ready ones it is the number of its endpoints
+// that terminate and still serve. kube-proxy on the node chooses among the same endpoints
+// (k8s.io/kubernetes pkg/proxy/topology.go). A node without either has weight 0. listed is how many
+// endpoints the slices list.
 func (r *run) nodeMembers(u *unit, p *port, offered []offer, v6 bool) (
 	members []member, listed int, problems []objects.Problem,
 ) {
@@ -71,14 +72,15 @@ func (r *run) nodeMembers(u *unit, p *port, offered []offer, v6 bool) (
 	}
 	if unknown > 0 {
 		problems = append(problems, objects.Problem{Object: u.service.ID, Severity: objects.Warning,
-			Message: "some endpoints have no nodeName, or one of a Node that is not known or has no address; a direct " +
-				"Service cannot reach them"})
+			Message: "some endpoints have no nodeName, or one of a Node that is not known or has no address; a " +
+				"direct Service cannot reach them"})
 	}
 	for name, a := range r.nodes.byName {
 		if name == r.cfg.NodeName {
 			if count[name] != nil {
 				problems = append(problems, objects.Problem{Object: u.service.ID, Severity: objects.Warning,
-					Message: "some endpoints are on this gateway's own node; a direct Service does not reach them here"})
+					Message: "some endpoints are on this gateway's own node; a direct Service does not reach them " +
+						"here"})
 			}
 			continue
 		}

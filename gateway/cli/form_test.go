@@ -29,6 +29,7 @@ func TestOutputHasARevision(t *testing.T) {
 		{"doctor", []doctor.Finding{}},
 		{"version", status.Build{}},
 		{"cleanup", cleanupView{}},
+		{"node apply, node remove", nodeView{}},
 		{"config from-kube-proxy", kubeproxy.Result{}},
 		{"config from-metallb", metallb.Result{}},
 	} {

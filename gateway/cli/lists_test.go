@@ -13,6 +13,9 @@ import (
 
 	"sluice.dev/sluice/announce/view"
 	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/gateway/doctor"
+	"sluice.dev/sluice/gateway/nodetunnel"
+	"sluice.dev/sluice/nat/vxlan"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/serve/status/statustest"
 )
@@ -37,6 +40,7 @@ func TestListsAreNeverNull(t *testing.T) {
 		"explain": {"--from", "198.51.100.7", "--to", "192.0.2.10:80"},
 		"drain":   {"10.1.0.11:8080"}, "undrain": {"10.1.0.11:8080"},
 		"cleanup": {}, "version": {}, "doctor": {"--config", file},
+		"node apply": {"--vni", "7", "--gateway", "10.0.1.2"}, "node check": {"--vni", "7"}, "node remove": {},
 		"config check": {file}, "config defaults": {}, "config from-kube-proxy": {proxy},
 		"config from-metallb": {pool},
 	}
@@ -51,7 +55,7 @@ func TestListsAreNeverNull(t *testing.T) {
 	}
 	null := regexp.MustCompile(`(?m)^.*\bnull\b.*$`)
 	for _, name := range commands {
-		if slices.Contains(printNothing, name) || name == "config" {
+		if slices.Contains(printNothing, name) || name == "config" || name == "node" {
 			continue
 		}
 		own, known := args[name]
@@ -68,7 +72,10 @@ func TestListsAreNeverNull(t *testing.T) {
 		app := App{Out: &out, Err: &errs, Explain: explainOffline,
 			StartError: func(*config.Configuration) error { return nil },
 			Run:        func(context.Context, string, bool) error { return nil },
-			Cleanup:    func(*config.Configuration) ([]string, error) { return nil, nil }}
+			Cleanup:    func(*config.Configuration) ([]string, error) { return nil, nil },
+			Node: NodeCommands{Apply: func(*nodetunnel.Config) ([]string, error) { return nil, nil },
+				Check:  func(context.Context, vxlan.Tunnel) []doctor.Finding { return []doctor.Finding{} },
+				Remove: func() ([]string, error) { return nil, nil }}}
 		asJSON := []string{"-o", "json"}
 		if name != "cleanup" { // which asks nobody
 			asJSON = append(asJSON, "--socket", daemon(t, g))

@@ -39,7 +39,9 @@ type App struct {
 	Explain ExplainOffline
 	// Cleanup removes what a process left on this node. It returns what it removed, even with an
 	// error.
-	Cleanup  func(*config.Configuration) (removed []string, err error)
+	Cleanup func(*config.Configuration) (removed []string, err error)
+	// Node has the commands about a node with endpoints.
+	Node     NodeCommands
 	Out, Err io.Writer
 }
 
@@ -101,7 +103,7 @@ func (s *session) root() *cobra.Command {
 		s.runCommand(), s.configCommand(),
 		s.servicesCommand(), s.announceCommand(), s.backendsCommand(), s.flowsCommand(), s.explainCommand(),
 		s.drainCommand(), s.undrainCommand(),
-		s.statsCommand(), s.statusCommand(), s.probeCommand(), s.doctorCommand(), s.cleanupCommand(),
+		s.statsCommand(), s.statusCommand(), s.probeCommand(), s.doctorCommand(), s.cleanupCommand(), s.nodeCommand(),
 		s.versionCommand(),
 	)
 	suggestNames(root)

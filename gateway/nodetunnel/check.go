@@ -1,0 +1,138 @@
+package nodetunnel
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/gateway/doctor"
+	"sluice.dev/sluice/nat/vxlan"
+)
+
+// kubeProxy is where kube-proxy reports that it programs the node (KubeProxyConfiguration,
+// healthzBindAddress: port 10256 of all addresses by default).
+const kubeProxy = "http://127.0.0.1:10256/healthz"
+
+// Check returns findings about the node. It changes nothing.
+func Check(ctx context.Context, t vxlan.Tunnel) (list []doctor.Finding) {
+	for _, d := range devices {
+		if d.v6() && !hasIPv6() {
+			continue
+		}
+		list = append(list, d.check(t)...)
+	}
+	list = append(list, forwarding()...)
+	list = append(list, firewall(t))
+	return append(list, proxy(ctx, kubeProxy))
+}
+
+func (d *device) check(t vxlan.Tunnel) []doctor.Finding {
+	f := doctor.Finding{Check: "device", Subject: d.name, Level: doctor.Fail, Do: "run `sluice node apply`"}
+	link, err := d.find()
+	switch {
+	case err != nil:
+		f.Found = err.Error()
+		return []doctor.Finding{f}
+	case link == nil:
+		f.Found = "is missing"
+		return []doctor.Finding{f}
+	}
+	switch wrong := d.differs(link, t); {
+	case wrong != "":
+		f.Found = wrong
+	case link.Attrs().Flags&net.FlagUp == 0:
+		f.Found = "is down"
+	default:
+		f.Level, f.Do, f.Found = doctor.OK, "", fmt.Sprintf("VXLAN %d, UDP port %d, %d packets received", t.VNI, t.Port,
+			link.Attrs().Statistics.RxPackets)
+	}
+	filter := doctor.Finding{Check: "rp_filter", Subject: d.name, Level: doctor.OK}
+	all, own := read("ipv4/conf/all/rp_filter"), read("ipv4/conf/"+d.name+"/rp_filter")
+	filter.Found = max(all, own)
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	switch {
+	case filter.Found == "2" && (err != nil || len(addrs) == 0):
+		filter.Level, filter.Do = doctor.Fail, "run `sluice node apply`"
+		filter.Found = "2 (loose), and the device has no IPv4 address: the kernel drops IPv4 packets of clients"
+	case filter.Found == "1":
+		filter.Level, filter.Do = doctor.Fail, "run `sluice node apply`"
+		filter.Found = "1 (strict): the kernel drops packets of clients, whose route is another device"
+	}
+	return []doctor.Finding{f, filter}
+}
+
+// forwarding checks whether the node forwards packets to pods.
+func forwarding() (list []doctor.Finding) {
+	names := []string{"ipv4/ip_forward"}
+	if hasIPv6() {
+		names = append(names, "ipv6/conf/all/forwarding")
+	}
+	for _, name := range names {
+		f := doctor.Finding{Check: "forwarding", Subject: "net." + strings.ReplaceAll(name, "/", "."), Level: doctor.OK,
+			Found: read(name)}
+		if f.Found != "1" {
+			f.Level, f.Do = doctor.Warn, "set it to 1: otherwise the kernel forwards no packet of the family to pods"
+		}
+		list = append(list, f)
+	}
+	return list
+}
+
+var dropped = regexp.MustCompile(`counter packets (\d+) `)
+
+// firewall checks that the table is for this tunnel and has gateways, and counts what it dropped.
+func firewall(t vxlan.Tunnel) doctor.Finding {
+	f := doctor.Finding{Check: "firewall", Subject: "inet " + table, Level: doctor.Fail, Do: "run `sluice node apply`"}
+	text, there := listTable()
+	switch {
+	case !there:
+		f.Found = "is missing: every host can send packets with any client's address into the tunnel"
+	case strings.Count(text, fmt.Sprintf("udp dport %d @th,96,24 ", t.Port)) != 2 ||
+		!strings.Contains(text, fmt.Sprintf("@th,96,24 %d ", t.VNI)) &&
+			!strings.Contains(text, fmt.Sprintf("@th,96,24 0x%x ", t.VNI)):
+		f.Found = "is for another tunnel"
+	case !strings.Contains(text, "elements = {"):
+		f.Found = "has no gateway: it drops all packets of the tunnel"
+	default:
+		n := uint64(0)
+		for _, m := range dropped.FindAllStringSubmatch(text, -1) {
+			packets, _ := strconv.ParseUint(m[1], 10, 64)
+			n += packets
+		}
+		f.Level, f.Do, f.Found = doctor.OK, "", fmt.Sprintf("%d packets from others than gateways dropped", n)
+		if n > 0 {
+			f.Level, f.Do = doctor.Warn, "if a gateway sent them, add its address with --gateway"
+		}
+	}
+	return f
+}
+
+// proxy checks whether kube-proxy programs this node.
+func proxy(ctx context.Context, url string) doctor.Finding {
+	f := doctor.Finding{Check: "kube-proxy", Subject: url, Level: doctor.Warn,
+		Do: "kube-proxy, or what replaces it, must translate the Services' addresses on this node"}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		f.Found = err.Error()
+		return f
+	}
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		f.Found = "does not answer: " + err.Error()
+		return f
+	}
+	defer answer.Body.Close()
+	if f.Found = answer.Status; answer.StatusCode == http.StatusOK {
+		f.Level, f.Do = doctor.OK, ""
+	}
+	return f
+}

@@ -1,0 +1,256 @@
+// Package nodetunnel prepares a node for Services with direct return: the end of the gateways'
+// tunnel. The node needs no agent of Sluice, only
+//
+//	device     of type VXLAN, one for each family outside, with the MAC address that gateways send
+//	           to. kube-proxy translates what it delivers like packets from a wire.
+//	rp_filter  2 on the device: the route back to a client does not use it. The kernel takes the
+//	           larger of "all" and this one (Documentation/networking/ip-sysctl.rst), so 2 also
+//	           overrides a strict 1.
+//	address    192.0.0.8/32, the dummy address (RFC 7600 section 4.8): with rp_filter 2 a device
+//	           without any address accepts no packet (net/ipv4/fib_frontend.c,
+//	           __fib_validate_source)
+//	firewall   an nftables table that drops and counts tunnel packets from others than gateways:
+//	           whoever sends such packets chooses the client's address in them
+//
+// Apply makes them, Check reports missing parts, Remove removes them. They do not outlast a reboot.
+package nodetunnel
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/nat/vxlan"
+)
+
+// Config describes the tunnel.
+type Config struct {
+	vxlan.Tunnel
+	// Gateways are the addresses from which gateways send.
+	Gateways []netip.Prefix
+}
+
+// device is the end of the tunnel for one family of outer headers.
+type device struct {
+	name  string
+	local net.IP // any address of the family
+}
+
+var devices = [...]device{{"sluice-dsr", net.IPv4zero}, {"sluice-dsr6", net.IPv6zero}}
+
+const table = "sluice_node"
+
+// dummy is the address of each device. Its scope keeps it from being chosen as a source elsewhere.
+var dummy = &netlink.Addr{
+	IPNet: &net.IPNet{IP: net.IPv4(192, 0, 0, 8).To4(), Mask: net.CIDRMask(32, 32)}, Scope: int(netlink.SCOPE_LINK),
+}
+
+// Apply makes devices, settings and firewall, and replaces differing ones. It returns a line for
+// each change, even with an error. The firewall is there before the first device.
+func Apply(c *Config) (changed []string, err error) {
+	if err := nft(c.ruleset()); err != nil {
+		return nil, err
+	}
+	changed = append(changed, fmt.Sprintf("nftables table inet %s: tunnel packets only from %s", table,
+		prefixes(c.Gateways)))
+	for _, d := range devices {
+		did, err := d.apply(c.Tunnel)
+		if did != "" {
+			changed = append(changed, did)
+		}
+		if err != nil {
+			return changed, fmt.Errorf("device %s: %w", d.name, err)
+		}
+	}
+	return changed, nil
+}
+
+// apply makes the device unless it is as it must be. An IPv6 device is left out on a host without
+// IPv6.
+func (d *device) apply(t vxlan.Tunnel) (did string, err error) {
+	if d.v6() && !hasIPv6() {
+		return "", nil
+	}
+	link, err := d.find()
+	if err != nil {
+		return "", err
+	}
+	if link != nil && d.differs(link, t) == "" {
+		return "", d.settings()
+	}
+	if link != nil {
+		if err := netlink.LinkDel(link); err != nil {
+			return "", fmt.Errorf("deleting it: %w", err)
+		}
+	}
+	if err := netlink.LinkAdd(d.link(t)); err != nil {
+		return "", fmt.Errorf("making it: %w (VNI %d, UDP port %d; another VXLAN device may have them)", err, t.VNI,
+			t.Port)
+	}
+	if err := d.settings(); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("device %s: VXLAN %d, UDP port %d", d.name, t.VNI, t.Port), nil
+}
+
+func (d *device) v6() bool { return d.local.To4() == nil }
+
+// link describes the device. It learns no addresses, because it never sends.
+func (d *device) link(t vxlan.Tunnel) *netlink.Vxlan {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr = d.name, net.HardwareAddr(vxlan.NodeMAC[:])
+	return &netlink.Vxlan{LinkAttrs: attrs, VxlanId: int(t.VNI), Port: int(t.Port), SrcAddr: d.local,
+		UDP6ZeroCSumRx: d.v6()} // gateways send no UDP checksum (RFC 6935)
+}
+
+// find returns the device, or nil if there is none.
+func (d *device) find() (netlink.Link, error) {
+	link, err := netlink.LinkByName(d.name)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil, nil
+	}
+	return link, err
+}
+
+// differs returns how an existing device differs from the wanted one; "" if it does not.
+func (d *device) differs(link netlink.Link, t vxlan.Tunnel) string {
+	v, ok := link.(*netlink.Vxlan)
+	switch {
+	case !ok:
+		return "is of type " + link.Type() + ", not vxlan"
+	case v.VxlanId != int(t.VNI):
+		return fmt.Sprintf("has VNI %d, not %d", v.VxlanId, t.VNI)
+	case v.Port != int(t.Port):
+		return fmt.Sprintf("has UDP port %d, not %d", v.Port, t.Port)
+	case !bytes.Equal(v.HardwareAddr, vxlan.NodeMAC[:]):
+		return fmt.Sprintf("has MAC address %v, not %v", v.HardwareAddr, net.HardwareAddr(vxlan.NodeMAC[:]))
+	case d.v6() && !v.UDP6ZeroCSumRx:
+		return "does not accept UDP without a checksum (udp6zerocsumrx)"
+	}
+	return ""
+}
+
+// settings sets the device's sysctls and address, and brings it up.
+func (d *device) settings() error {
+	if hasIPv6() {
+		if err := write("ipv6/conf/"+d.name+"/addr_gen_mode", "1"); err != nil {
+			return err
+		}
+	}
+	if err := write("ipv4/conf/"+d.name+"/rp_filter", "2"); err != nil {
+		return err
+	}
+	link, err := d.find()
+	if err != nil || link == nil {
+		return fmt.Errorf("it has gone: %w", err)
+	}
+	if err := netlink.AddrReplace(link, dummy); err != nil {
+		return fmt.Errorf("adding %v: %w", dummy.IPNet, err)
+	}
+	return netlink.LinkSetUp(link)
+}
+
+// Remove removes devices and firewall. It returns a line for each part that it removed, even with
+// an error.
+func Remove() (removed []string, err error) {
+	for _, d := range devices {
+		link, err := d.find()
+		if err != nil || link == nil {
+			continue
+		}
+		if err := netlink.LinkDel(link); err != nil {
+			return removed, fmt.Errorf("deleting device %s: %w", d.name, err)
+		}
+		removed = append(removed, "device "+d.name)
+	}
+	if _, there := listTable(); !there {
+		return removed, nil
+	}
+	if err := nft("delete table inet " + table + "\n"); err != nil {
+		return removed, err
+	}
+	return append(removed, "nftables table inet "+table), nil
+}
+
+// ruleset returns an nft script that replaces the table in one transaction. The rules compare the
+// VNI (bits 96 to 119 after the start of the UDP header), because another overlay may use the port.
+func (c *Config) ruleset() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\ntable inet %[1]s {\n", table)
+	for f, kind := range []string{"ipv4_addr", "ipv6_addr"} {
+		var members []netip.Prefix
+		for _, p := range c.Gateways {
+			if p.Addr().Is6() == (f == 1) {
+				members = append(members, p)
+			}
+		}
+		fmt.Fprintf(&b, "\tset gateways%d {\n\t\ttype %s\n\t\tflags interval\n\t\tauto-merge\n", 4+2*f, kind)
+		if len(members) > 0 {
+			fmt.Fprintf(&b, "\t\telements = { %s }\n", prefixes(members))
+		}
+		b.WriteString("\t}\n")
+	}
+	b.WriteString("\tchain prerouting {\n\t\ttype filter hook prerouting priority raw; policy accept;\n")
+	for f, ip := range []string{"ip", "ip6"} {
+		fmt.Fprintf(&b, "\t\tudp dport %d @th,96,24 %d %s saddr != @gateways%d counter drop\n", c.Port, c.VNI, ip,
+			4+2*f)
+	}
+	b.WriteString("\t}\n}\n")
+	return b.String()
+}
+
+func prefixes(list []netip.Prefix) string {
+	names := make([]string, len(list))
+	for i, p := range list {
+		if names[i] = p.Masked().String(); p.IsSingleIP() {
+			names[i] = p.Addr().String()
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// nft runs a script of nft(8).
+func nft(script string) error {
+	c := exec.Command("nft", "-f", "-")
+	c.Stdin = strings.NewReader(script)
+	out, err := c.CombinedOutput()
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return errors.New("nft is not installed: install the package nftables")
+	case err != nil:
+		return fmt.Errorf("nft: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// listTable returns the text of the table, and whether there is one.
+func listTable() (text string, there bool) {
+	out, err := exec.Command("nft", "list", "table", "inet", table).Output()
+	return string(out), err == nil
+}
+
+const sysctls = "/proc/sys/net/"
+
+func write(name, value string) error {
+	if err := os.WriteFile(sysctls+name, []byte(value), 0); err != nil {
+		return fmt.Errorf("setting net.%s: %w", strings.ReplaceAll(name, "/", "."), err)
+	}
+	return nil
+}
+
+func read(name string) string {
+	b, _ := os.ReadFile(sysctls + name)
+	return strings.TrimSpace(string(b))
+}
+
+func hasIPv6() bool {
+	_, err := os.Stat(sysctls + "ipv6/conf/all")
+	return err == nil
+}
