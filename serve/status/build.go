@@ -33,8 +33,8 @@ func ServiceViews(s *services.Snapshot, l *Totals, open func(services.ServiceID)
 				Scheduler: p.Scheduler.String(), AffinitySeconds: p.AffinitySeconds,
 				ExternalPolicy: policyName(p.LocalExternal), InternalPolicy: policyName(p.LocalInternal),
 				ProxyProtocol: proxyProtocolName(p.ProxyProtocol), Forwarding: forwardingName(p.Direct),
-				Limits:        limitsView(p, open),
-				Topology4:     topologyName(p.Topology[0]), Topology6: topologyName(p.Topology[1]),
+				Limits:    limitsView(p, open),
+				Topology4: topologyName(p.Topology[0]), Topology6: topologyName(p.Topology[1]),
 			})
 		}
 		return &list[i]
@@ -115,7 +115,7 @@ const maxSourceRanges = 100
 
 func frontendView(f *services.Frontend) FrontendView {
 	rule := ruleView(f.Outside)
-	v := FrontendView{Kind: f.Kind.String(), KeepClient: rule.KeepClient, Usable: rule.Usable, Slots: rule.Slots,
+	v := FrontendView{Kind: f.Kind.String(), KeepClient: rule.KeepClient || f.Service.Direct, Usable: rule.Usable, Slots: rule.Slots,
 		Empty: rule.Empty}
 	if f.Pod != f.Outside && f.Pod.Set != nil {
 		pods := ruleView(f.Pod)

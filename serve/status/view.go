@@ -186,8 +186,8 @@ type FlowView struct {
 	SNAT     netip.AddrPort `json:"snat"` // the client's address if it is kept
 	Backend  netip.AddrPort `json:"backend"`
 	Service  string         `json:"service,omitempty"` // namespace/name, with :port-name if it has one
-	// Forwarding is direct for a flow with direct return: Backend is a node and the frontend's port,
-	// and no state shows what the backend sends.
+	// Forwarding is direct for a flow with direct return: Backend is a node and the frontend's
+	// port, and State follows from the client's packets alone.
 	Forwarding string `json:"forwarding,omitempty"`
 	// ProxyHeader is the state of the PROXY header: waiting (for the handshake), sent,
 	// acknowledged; datagrams if each one of UDP has a header. It is empty if the flow has none.
