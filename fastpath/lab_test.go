@@ -65,6 +65,7 @@ type lab struct {
 	workers   []*gate
 	// validate checks both laws in every step; benchmarks do without.
 	validate bool
+	sources  bool
 }
 
 type gate struct {
@@ -101,6 +102,8 @@ type labConfig struct {
 	// reversePath, if not nil, makes the reverse path strict, and is the interface of the NIC's
 	// link. Hops are on interface 0.
 	reversePath *int
+	// sources: routes to backends have source addresses.
+	sources bool
 	// tap wraps the worker's links, if not nil.
 	tap func(link fastpath.Link, memory []byte, host bool) fastpath.Link
 }
@@ -140,7 +143,8 @@ func newLab(t testing.TB, c labConfig) *lab {
 		t.Fatal(err)
 	}
 	_, bench := t.(*testing.B)
-	l := &lab{t: t, now: c.now, table: table, pins: pins, hops: nexthop.NewTable(), validate: !bench}
+	l := &lab{t: t, now: c.now, table: table, pins: pins, hops: nexthop.NewTable(), validate: !bench,
+		sources: c.sources}
 	l.routes()
 	l.publish(func(b *services.Builder) { fillSnapshot(b, c.snat) }, c.edit)
 	if c.fragments == 0 {
@@ -209,6 +213,14 @@ func (l *lab) publish(edits ...func(*services.Builder)) {
 	l.handle.Store(b.Build())
 }
 
+// source is the source of a route to backends: an address with labConfig.sources, else none.
+func (l *lab) source(a string) header.Addr {
+	if l.sources {
+		return addr(a)
+	}
+	return header.Addr{}
+}
+
 // routes publishes the routes: to backends by hopBackend, to local endpoints by the kernel, to all
 // other addresses by hopClient.
 func (l *lab) routes() {
@@ -220,8 +232,8 @@ func (l *lab) routes() {
 	insert := func(prefix string, route nexthop.Route) { r.Insert(netip.MustParsePrefix(prefix), route) }
 	insert("0.0.0.0/0", nexthop.Route{Hop: hopClient, Kind: nexthop.OnLink})
 	insert("::/0", nexthop.Route{Hop: hopClient, Kind: nexthop.OnLink})
-	insert("10.0.1.0/24", nexthop.Route{Hop: hopBackend, Kind: nexthop.OnLink})
-	insert("2001:db8:1::/64", nexthop.Route{Hop: hopBackend, Kind: nexthop.OnLink})
+	insert("10.0.1.0/24", nexthop.Route{Hop: hopBackend, Kind: nexthop.OnLink, Source: l.source(snat4)})
+	insert("2001:db8:1::/64", nexthop.Route{Hop: hopBackend, Kind: nexthop.OnLink, Source: l.source(snat6)})
 	insert("10.244.0.0/24", nexthop.Route{Kind: nexthop.Kernel})
 	insert("10.0.9.0/24", nexthop.Route{Kind: nexthop.OnLink}) // unresolved neighbours
 	insert("10.0.8.0/24", nexthop.Route{Kind: nexthop.Unreachable})

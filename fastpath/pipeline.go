@@ -91,6 +91,12 @@ func (w *Worker) finish(first, end int) {
 			continue
 		}
 		width = max(n, 1)
+		if matched {
+			if n := w.finishDirect(first, upTo); n > 0 {
+				first += n
+				continue
+			}
+		}
 		if matched && w.rebind(first, upTo) {
 			width = groupSize
 			continue

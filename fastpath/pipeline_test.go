@@ -42,6 +42,12 @@ func TestPipelineEqualsHandleAnyUnderPressure(t *testing.T) {
 	}
 }
 
+// TestPipelineEqualsHandleAnyDirect: the same with direct return at the two main VIPs.
+func TestPipelineEqualsHandleAnyDirect(t *testing.T) {
+	nodes := []string{node1, node2, node61}
+	twinsAgree(t, labConfig{edit: direct(nodes, nodes), sources: true}, 20_000)
+}
+
 // twinsAgree compares two gateways with a configuration, which must forward at least least packets,
 // and returns their drops.
 func twinsAgree(t *testing.T, c labConfig, least int) map[string]uint64 {
@@ -49,11 +55,15 @@ func twinsAgree(t *testing.T, c labConfig, least int) map[string]uint64 {
 	t.Logf("seed %d", seed)
 	w := &twins{r: rand.New(rand.NewPCG(seed, 0))}
 	for i := range w.labs {
-		c.edit = func(b *services.Builder) {
+		own := c
+		own.edit = func(b *services.Builder) {
 			serve(b, 10, "203.0.113.15", 53, header.ProtoUDP, "10.0.9.3", 53, false) // an unresolved neighbour
 			serveByAll(b)
+			if c.edit != nil {
+				c.edit(b)
+			}
 		}
-		w.labs[i] = newLab(t, c)
+		w.labs[i] = newLab(t, own)
 	}
 	forwarded := 0
 	steps := 1500

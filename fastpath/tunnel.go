@@ -1,6 +1,8 @@
 package fastpath
 
 import (
+	"encoding/binary"
+
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
@@ -21,6 +23,9 @@ import (
 // a packet like any other for send: it waits for its neighbour, gets VLAN tags, and an outer IPv4
 // packet whose inner packet may be fragmented is fragmented (split).
 
+// towardsNode is the precedence of packets that wait for the next hop towards a node.
+const towardsNode = known
+
 // The longest headers, with two VLAN tags, fit into the headroom.
 const _ = uint(frameHeadroom - vxlan.MaxBytes - header.EthernetBytes - 2*header.VLANBytes)
 
@@ -31,10 +36,11 @@ type tunnels struct {
 }
 
 // tunnelEnd has the headers and the next hop of a tunnel to a node. Backends with one index replace
-// each other. It is valid as long as its view is current.
+// each other. It is valid as long as its view and its snapshot are current.
 type tunnelEnd struct {
 	backend services.BackendRef // 0: the entry is empty
 	view    *nexthop.View
+	snap    *services.Snapshot
 	node    header.Addr
 	hop     nexthop.ID
 	headers vxlan.Header
@@ -44,7 +50,7 @@ type tunnelEnd struct {
 // to it. The source is the address that the kernel would send from.
 func (t *tunnels) end(w *Worker, ref services.BackendRef) *tunnelEnd {
 	e := &t.at[ref.Index()%uint32(len(t.at))]
-	if e.backend == ref && e.view == w.planner.View && ref != 0 {
+	if e.backend == ref && e.view == w.planner.View && e.snap == w.planner.Snap && ref != 0 {
 		return e
 	}
 	b := w.planner.Snap.Backend(ref)
@@ -56,7 +62,7 @@ func (t *tunnels) end(w *Worker, ref services.BackendRef) *tunnelEnd {
 		return nil
 	}
 	*e = tunnelEnd{
-		backend: ref, view: w.planner.View, node: b.Addr, hop: r.Hop,
+		backend: ref, view: w.planner.View, snap: w.planner.Snap, node: b.Addr, hop: r.Hop,
 		headers: vxlan.New(t.Tunnel, r.Source, b.Addr, w.c.TTL),
 	}
 	return e
@@ -84,17 +90,18 @@ func (w *Worker) deliverDirect(p *packet, ref flowtable.Ref, side flowtable.Side
 	w.planner.Bind(ref)
 	f := w.flows.Flow(ref)
 	bytes := p.bytes
-	v := w.tunnel(p, services.BackendRef(f.BackendRef()), &p.Tuple)
+	v := w.tunnel(p, services.BackendRef(f.BackendRef()), p.hash)
 	if v.Action == decide.Queued {
 		w.stats.Backends.Count(f.BackendRef(), uint8(side), bytes)
 	}
 	return v
 }
 
-// tunnel sends a packet to a node. client is the tuple of the flow from client to frontend, whose
-// hash spreads tunnels over queues and paths. A packet that does not fit and must not be fragmented
-// is answered with the MTU inside the tunnel.
-func (w *Worker) tunnel(p *packet, ref services.BackendRef, client *header.Tuple) decide.Verdict {
+// tunnel sends a packet to a node. hash is the flow's, and spreads tunnels over queues and paths.
+// A packet that does not fit and must not be fragmented is answered with the MTU inside the tunnel.
+// Only an outer IPv4 packet that does not fit, or whose hop is not known yet, may be fragmented: all
+// others need no identification.
+func (w *Worker) tunnel(p *packet, ref services.BackendRef, hash uint64) decide.Verdict {
 	e := w.tunnels.end(w, ref)
 	switch {
 	case e == nil:
@@ -106,18 +113,19 @@ func (w *Worker) tunnel(p *packet, ref services.BackendRef, client *header.Tuple
 	h := &e.headers
 	inner, overhead := int(p.End)-int(p.L3), h.Bytes()
 	hop := w.c.Hops.Hop(e.hop)
-	resolved := e.hop != 0 && hop != nil
-	if tooBig := resolved && hop.MTU != 0 && inner+overhead > int(hop.MTU); tooBig && (p.DF || h.V6()) ||
-		inner+overhead+header.EthernetBytes > maxPacketBytes {
-		if tooBig && p.DF {
-			w.sendError(p, nat.FragmentationNeeded, hop.MTU-uint16(overhead))
-		}
+	known := e.hop != 0 && hop != nil
+	fits := known && (hop.MTU == 0 || inner+overhead <= int(hop.MTU))
+	switch {
+	case known && !fits && p.DF:
+		w.sendError(p, nat.FragmentationNeeded, hop.MTU-uint16(overhead))
+		return drop(reason.PacketTooBig)
+	case known && !fits && h.V6(), inner+overhead+header.EthernetBytes > maxPacketBytes:
 		return drop(reason.PacketTooBig)
 	}
 	nat.DecrementTTL(p.frame, &p.Packet)
 	out := vxlan.Packet{
-		Bytes: uint16(inner), V6: p.Tuple.V6, TOS: p.trafficClass(), DF: p.DF,
-		Source: vxlan.SourcePort(w.planner.Snap.SelectHash(client)),
+		Bytes: uint16(inner), V6: p.Tuple.V6, TOS: p.trafficClass(), DF: p.DF || fits,
+		Source: vxlan.SourcePort(hash),
 	}
 	if !out.DF {
 		out.ID = w.c.Fragments.NewID()
@@ -132,8 +140,64 @@ func (w *Worker) tunnel(p *packet, ref services.BackendRef, client *header.Tuple
 	p.desc = d // a drop frees it
 	return w.send(outgoing{
 		desc: d, l3: header.EthernetBytes, end: uint16(end), v6: h.V6(), splittable: !out.DF && !h.V6(), dst: e.node,
-		precedence: known,
+		precedence: towardsNode,
 	}, e.hop)
+}
+
+// finishDirect forwards plain packets of flows with direct return, like finishPlain, which has
+// stopped at the first of them. It stops before the first packet that it cannot forward, and
+// returns the number of forwarded packets.
+func (w *Worker) finishDirect(first, end int) (n int) {
+	var flows [groupSize]*flowtable.Flow
+	group := w.match(first, end, &flows)
+	for i := range group {
+		if !w.sendDirect(w.b.desc[first+i], &group[i], flows[i]) {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// sendDirect sends a plain packet of a flow with direct return to its node. It returns false, and
+// has changed nothing, if the packet needs a decision.
+func (w *Worker) sendDirect(d Desc, s *flowtable.Search, f *flowtable.Flow) bool {
+	binding, id := f.BoundTo(s.Side())
+	if binding != w.planner.Binding || nexthop.ID(id) != nexthop.Tunnel || s.Side() != flowtable.ClientSide {
+		return false
+	}
+	ref := services.BackendRef(f.BackendRef())
+	if f.Proto() == header.ProtoUDP && !w.planner.Snap.Serves(ref) {
+		return false
+	}
+	e := w.tunnels.end(w, ref)
+	if e == nil || s.End == 0 {
+		return false
+	}
+	hop, overhead := w.c.Hops.Hop(e.hop), uint32(e.headers.Bytes())
+	if e.hop == 0 || hop == nil || s.End+overhead > min(hop.PlainEnd(), maxPacketBytes) ||
+		w.egress.to[hop.Link] == nil {
+		return false
+	}
+	// The headers go from the start of the outer Ethernet header to the IP packet, in place of the
+	// received Ethernet header.
+	start := d.Addr - uint64(overhead)
+	b := w.mem[start : d.Addr+header.Window6Bytes]
+	ip := b[overhead+header.EthernetBytes:]
+	out := vxlan.Packet{Bytes: uint16(s.End) - header.EthernetBytes, DF: true, Source: vxlan.SourcePort(s.Hash())}
+	out.TOS, out.V6 = nat.DecrementPlainTTL(ip)
+	hop.Use()
+	*(*[12]byte)(b) = *hop.MACs()
+	etherType := uint16(header.EtherTypeIPv4)
+	if e.headers.V6() {
+		etherType = header.EtherTypeIPv6
+	}
+	binary.BigEndian.PutUint16(b[12:], etherType)
+	e.headers.Put(b[header.EthernetBytes:], &out)
+	w.stats.Backends.Count(f.BackendRef(), uint8(flowtable.ClientSide), d.Len)
+	f.Seen(w.ticks)
+	w.queue(w.egress.to[hop.Link].link, Desc{Addr: start, Len: s.End + overhead})
+	return true
 }
 
 // maxPacketBytes is the length of the longest packet, with its Ethernet header.
@@ -164,7 +228,7 @@ func (w *Worker) icmpErrorDirect(p *packet, ref flowtable.Ref, client *header.Tu
 	if p.TTL <= 1 {
 		return drop(reason.TTLExceeded), true // no error about an error (RFC 1122 section 3.2.2)
 	}
-	return w.tunnel(p, node, client), true
+	return w.tunnel(p, node, w.flows.Hash(client)), true
 }
 
 // opensDirect reports whether a packet that is no SYN may open a flow: it is for a Service with

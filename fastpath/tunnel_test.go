@@ -59,21 +59,11 @@ func direct(nodes []string, ready []string) func(*services.Builder) {
 	}
 }
 
-// tunnelLab is a lab whose Services are direct and whose nodes are ready. The routes have sources.
+// tunnelLab is a lab whose Services are direct and whose nodes are ready.
 func tunnelLab(t testing.TB, c labConfig, nodes ...string) *lab {
 	t.Helper()
-	c.edit = direct(nodes, nodes)
-	l := newLab(t, c)
-	r := new(bart.Table[nexthop.Route])
-	insert := func(prefix, source string, hop nexthop.ID) {
-		r.Insert(netip.MustParsePrefix(prefix), nexthop.Route{Hop: hop, Kind: nexthop.OnLink, Source: addr(source)})
-	}
-	insert("0.0.0.0/0", snat4, hopClient)
-	insert("::/0", snat6, hopClient)
-	insert("10.0.1.0/24", snat4, hopBackend)
-	insert("2001:db8:1::/64", snat6, hopBackend)
-	l.hops.Publish(&nexthop.View{Generation: 8, Routes: r})
-	return l
+	c.edit, c.sources = direct(nodes, nodes), true
+	return newLab(t, c)
 }
 
 // inner checks the outer headers of a sent frame, and returns the inner frame, the outer
@@ -283,6 +273,7 @@ func TestTunnelMTU(t *testing.T) {
 	}{
 		{client4, vip4, node1, 1450, true, 0, 1},
 		{client4, vip4, node1, 1451, true, 1450, 0},
+		{client4, vip4, node1, 1450, false, 0, 1},
 		{client4, vip4, node1, 1500, false, 0, 2},
 		{client4, vip4, node61, 1430, true, 0, 1},
 		{client4, vip4, node61, 1431, true, 1430, 0},
@@ -321,7 +312,8 @@ func TestTunnelMTU(t *testing.T) {
 					at = int(binary.BigEndian.Uint16(frame[outer.L3+6:])&0x1fff) * 8
 				}
 				n += copy(whole[at:], frame[outer.L3+header.IPv4Bytes:outer.End])
-				if tt.df != (binary.BigEndian.Uint16(frame[outer.L3+6:]) == 0x4000) && !outer.Tuple.V6 {
+				if whole := binary.BigEndian.Uint16(frame[outer.L3+6:]) == 0x4000; whole != (tt.fragments == 1) &&
+					!outer.Tuple.V6 {
 					t.Errorf("fragment field %x", frame[outer.L3+6:outer.L3+8])
 				}
 			}
@@ -368,7 +360,9 @@ func TestTunnelEnds(t *testing.T) {
 	l.wantDrop(reason.TTLExceeded, 1)
 
 	l = tunnelLab(t, labConfig{}, node1)
-	l.routes() // without sources
+	r := new(bart.Table[nexthop.Route])
+	r.Insert(netip.MustParsePrefix("0.0.0.0/0"), nexthop.Route{Hop: hopBackend, Kind: nexthop.OnLink}) // no source
+	l.hops.Publish(&nexthop.View{Generation: 8, Routes: r})
 	l.send(0, headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.SYN))
 	l.wantDrop(reason.NoRoute, 1)
 }

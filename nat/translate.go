@@ -46,6 +46,19 @@ func DecrementTTL(frame []byte, p *header.Packet) {
 	updateAt(h[ipv4ChecksumOffset:], ttlDelta)
 }
 
+// DecrementPlainTTL is DecrementTTL for the IP header of a plain packet (header.Plain). It also
+// returns the TOS or traffic class, and the family.
+func DecrementPlainTTL(ip []byte) (tos uint8, v6 bool) {
+	if ip[0]>>4 == 6 {
+		ip[ipv6HopOffset]--
+		return ip[0]<<4 | ip[1]>>4, true
+	}
+	h := (*[header.IPv4Bytes]byte)(ip)
+	h[ipv4TTLOffset]--
+	updateAt(h[ipv4ChecksumOffset:], ttlDelta)
+	return h[1], false
+}
+
 // Translate gives a packet the tuple out. d must be the delta from the packet's own tuple to out,
 // which must have the same family and protocol. A later fragment has no ports to rewrite. An ICMP
 // packet must be a query. As in all functions that change a packet, frame may be only the first

@@ -11,7 +11,7 @@ import (
 
 func addr(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
 
-// TestHeader compares whole headers with their bytes. TestKernelDecapsulates (test/e2e) gives such
+// TestHeader compares whole headers with their bytes. TestDirectReturn (test/e2e) gives such
 // packets to the kernel.
 func TestHeader(t *testing.T) {
 	for _, tt := range []struct {
