@@ -115,8 +115,8 @@ const maxSourceRanges = 100
 
 func frontendView(f *services.Frontend) FrontendView {
 	rule := ruleView(f.Outside)
-	v := FrontendView{Kind: f.Kind.String(), KeepClient: rule.KeepClient || f.Service.Direct, Usable: rule.Usable, Slots: rule.Slots,
-		Empty: rule.Empty}
+	v := FrontendView{Kind: f.Kind.String(), KeepClient: rule.KeepClient || f.Service.Direct, Usable: rule.Usable,
+		Slots: rule.Slots, Empty: rule.Empty}
 	if f.Pod != f.Outside && f.Pod.Set != nil {
 		pods := ruleView(f.Pod)
 		v.Pods = &pods

@@ -5,9 +5,12 @@ package e2e
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -47,23 +50,28 @@ func directServices(hosts ...*topo.Host) []launch.Service {
 	return []launch.Service{s, u}
 }
 
-// directLab is a network in which nodes reach clients without the gateway. Each backend is a node
-// whose pods use its addresses; nftables translates there as kube-proxy does for policy Local. v6:
-// the nodes' InternalIPs are IPv6 addresses.
-func directLab(t *testing.T, v6 bool) *lab {
+// directNodes is the number of nodes in a directLab.
+const directNodes = 3
+
+// directLab is a network in which nodes reach clients without the gateway. The first backends are
+// nodes whose pods use their addresses; nftables translates there as kube-proxy does for policy
+// Local. v6: the nodes' InternalIPs are IPv6 addresses. The last backend may be another gateway.
+func directLab(t *testing.T, v6 bool, options string) (l *lab, nodes string) {
 	t.Helper()
-	l := newLab(t, labConfig{Config: topo.Config{OneArmed: true, Backends: 3, Queues: 2}, small: true,
-		options: fmt.Sprintf("directReturn: {vni: %d}\n", directVNI)})
-	var nodes strings.Builder
-	for _, h := range l.Backends {
+	l = newLab(t, labConfig{Config: topo.Config{OneArmed: true, Backends: directNodes + 1, Queues: 2}, small: true,
+		options: fmt.Sprintf("directReturn: {vni: %d}\n", directVNI) + options})
+	other := l.Backends[directNodes]
+	var list strings.Builder
+	for _, h := range l.Backends[:directNodes] {
 		a := h.Addr4()
 		if v6 {
 			a = h.Addr6()
 		}
-		fmt.Fprintf(&nodes, "---\napiVersion: v1\nkind: Node\nmetadata: {name: %s}\n"+
+		fmt.Fprintf(&list, "---\napiVersion: v1\nkind: Node\nmetadata: {name: %s}\n"+
 			"status: {addresses: [{type: InternalIP, address: \"%s\"}]}\n", h.Name, a)
 		l.must(runOn(h, "", daemonBinary, "node", "apply", "--vni", fmt.Sprint(directVNI),
-			"--gateway", l.Gateway.Addr4().String(), "--gateway", l.Gateway.Addr6().String()))
+			"--gateway", l.Gateway.Addr4().String(), "--gateway", l.Gateway.Addr6().String(),
+			"--gateway", other.Addr4().String(), "--gateway", other.Addr6().String()))
 		var rules strings.Builder
 		rules.WriteString("table inet standin {\nchain prerouting {\ntype nat hook prerouting priority dstnat;\n")
 		for _, f := range []struct{ ip, vip, to string }{
@@ -78,12 +86,12 @@ func directLab(t *testing.T, v6 bool) *lab {
 	}
 	l.must(runOn(l.Gateway, "table inet replies {\nchain prerouting {\ntype filter hook prerouting priority raw;\n"+
 		"ip saddr "+keepVIP4+" counter\nip6 saddr "+keepVIP6+" counter\n}\n}\n", "nft", "-f", "-"))
-	if err := l.gate.Write("nodes.yaml", []byte(nodes.String())); err != nil {
+	if err := l.gate.Write("nodes.yaml", []byte(list.String())); err != nil {
 		t.Fatal(err)
 	}
-	l.apply(directServices(l.Backends...)...)
+	l.apply(directServices(l.Backends[:directNodes]...)...)
 	l.applied()
-	return l
+	return l, list.String()
 }
 
 func (l *lab) must(out string, err error) string {
@@ -105,12 +113,12 @@ func TestDirectReturn(t *testing.T) {
 }
 
 func testDirectReturn(t *testing.T, v6 bool) {
-	l := directLab(t, v6)
+	l, _ := directLab(t, v6, "")
 	c := l.Clients[0]
 	tcp := []netip.AddrPort{at(keepVIP4, directPort), at(keepVIP6, directPort)}
 	seen := map[string]bool{c.Addr4().String(): true, c.Addr6().String(): true}
 	r, err := c.HTTP(l.ctx, topo.HTTPLoad{Targets: tcp, Requests: 300, Concurrency: 8})
-	if err != nil || r.Failed() > 0 || len(r.Shares) != 3 {
+	if err != nil || r.Failed() > 0 || len(r.Shares) != directNodes {
 		t.Fatalf("%v %v", err, r)
 	}
 	for client := range r.Clients {
@@ -132,11 +140,69 @@ func testDirectReturn(t *testing.T, v6 bool) {
 		"counter packets 0 bytes 0") != 2 {
 		t.Errorf("replies passed the gateway:\n%s", out)
 	}
-	for _, h := range l.Backends {
+	for _, h := range l.Backends[:directNodes] {
 		l.must(runOn(h, "", daemonBinary, "node", "remove"))
 		if out, err := runOn(h, "", "ip", "-o", "link", "show", "type", "vxlan"); err != nil || out != "" {
 			t.Errorf("left behind: %v %s", err, out)
 		}
+	}
+}
+
+// TestDirectReturnByAnotherGateway: a gateway is killed, and the network sends its clients' packets
+// to another one, which knows none of their connections. All continue.
+func TestDirectReturnByAnotherGateway(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "seed")
+	if err := os.WriteFile(file, []byte(strings.Repeat("a5", 16)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	seed := "maglev: {seedFile: " + file + "}\n"
+	l, nodes := directLab(t, false, seed)
+	if err := l.Backends[directNodes].SetSysctl("net/ipv4/ip_local_reserved_ports", "16384-29999"); err != nil {
+		t.Fatal(err)
+	}
+	other, err := launch.New(launch.Config{Sluice: daemonBinary, Host: l.Backends[directNodes], NodeName: "other",
+		Options: fmt.Sprintf("directReturn: {vni: %d}\nflows: {ipv4: 65536, ipv6: 65536}\n", directVNI) + seed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(other.Stop(), other.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := errors.Join(other.Write("nodes.yaml", []byte(nodes)),
+		other.Apply(directServices(l.Backends[:directNodes]...)...), other.Start(l.ctx)); err != nil {
+		t.Fatalf("%v\n%s", err, other.Log())
+	}
+	flows, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Flows: 300, Interval: 300 * time.Millisecond,
+		Targets: []netip.AddrPort{at(keepVIP4, directPort), at(keepVIP6, directPort)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.gate.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []struct {
+		vip string
+		via netip.Addr
+	}{{keepVIP4, l.Backends[directNodes].Addr4()}, {keepVIP6, l.Backends[directNodes].Addr6()}} {
+		vip := netip.MustParseAddr(r.vip)
+		if err := l.Clients[0].Route(netip.PrefixFrom(vip, vip.BitLen()), r.via); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := flows.AnsweredAgain(l.ctx, 30*time.Second, 2); err != nil {
+		t.Errorf("by the other gateway: %v", err)
+	}
+	if r := flows.Finish(); r.Failed() > 0 || flows.Broken() > 0 {
+		t.Errorf("%d broken, %v", flows.Broken(), r)
+	}
+	if s, err := other.Client.Stats(l.ctx); err != nil || s.Workers[0].FlowsCreated+s.Workers[1].FlowsCreated < 300 {
+		t.Errorf("%+v, %v", s.Workers, err)
+	}
+	if err := l.gate.Start(l.ctx); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -153,7 +219,7 @@ func (l *lab) flowsStay(t *testing.T, tcp []netip.AddrPort) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, hosts := range [][]*topo.Host{l.Backends[:1], l.Backends[1:2], l.Backends} {
+	for _, hosts := range [][]*topo.Host{l.Backends[:1], l.Backends[1:2], l.Backends[:directNodes]} {
 		l.apply(directServices(hosts...)[0]) // UDP flows follow their endpoints
 		l.applied()
 		before := flows.States()
