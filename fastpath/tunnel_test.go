@@ -325,6 +325,24 @@ func TestTunnelMTU(t *testing.T) {
 	}
 }
 
+// TestTunnelLong: a packet in several frames keeps all of them.
+func TestTunnelLong(t *testing.T) {
+	l := tunnelLab(t, labConfig{long: true}, node1)
+	g := l.workers[0]
+	p := headertest.TCP(join(client4, 40000), join(vip4, 80), headertest.ACK)
+	p.Payload, p.DF = bytes.Repeat([]byte("0123456789"), 130), true
+	frame := p.Bytes()
+	if !g.nic.InjectParts(frame[:600], frame[600:900], frame[900:]) {
+		t.Fatal("the link took no more packets")
+	}
+	l.step(time.Microsecond)
+	sent, outer := l.out(g.nic)
+	in, node, _ := inner(t, sent, &outer)
+	if node != node1 || !bytes.Equal(in[34:], frame[34:]) {
+		t.Errorf("%s got %x, want %x", node, in, frame)
+	}
+}
+
 // TestTunnelICMP: an ICMP error about a node's reply reaches the node that sent it, with and
 // without a flow.
 func TestTunnelICMP(t *testing.T) {

@@ -1,0 +1,75 @@
+package flowtable
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/flowtable/conn"
+	"sluice.dev/sluice/nat/header"
+)
+
+// TestDirectFlow: a direct flow takes no source port, is told from translated flows, and keeps the
+// mark of its node.
+func TestDirectFlow(t *testing.T) {
+	addr := func(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
+	for _, tt := range []struct{ client, vip, node string }{
+		{"198.51.100.7", "203.0.113.10", "10.0.1.21"}, {"198.51.100.7", "203.0.113.10", "2001:db8:1::21"},
+		{"2001:db8:c::7", "2001:db8:f::10", "10.0.1.21"}, {"2001:db8:c::7", "2001:db8:f::10", "2001:db8:1::21"},
+	} {
+		table, err := NewHeap(Config{IPv4Flows: 64, IPv6Flows: 64, Timeouts: DefaultTimeouts(), HashKey: HashKey{1, 2}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := table.Register()
+		if err != nil {
+			t.Fatal(err)
+		}
+		now, node := Time(time.Hour), addr(tt.node)
+		h.Enter(now)
+		flow := func(port uint16) NewFlow {
+			return NewFlow{Service: 1, BackendRef: 1 << 20, Client: header.Tuple{Src: addr(tt.client), Dst: addr(tt.vip),
+				SrcPort: port, DstPort: 80, Proto: header.ProtoTCP, V6: !netip.MustParseAddr(tt.client).Is4()}}
+		}
+		direct := flow(40000)
+		direct.MakeDirect(&node)
+		ref, status := h.Create(now, &direct)
+		if status != Created || !h.Direct(ref) || h.Mark(ref) != NodeMark(&node) {
+			t.Fatalf("%v: %v, direct %v, mark %x of %x", tt, status, h.Direct(ref), h.Mark(ref), NodeMark(&node))
+		}
+		var out header.Tuple
+		if h.Outgoing(ref, ClientSide, &out); out != direct.Client {
+			t.Errorf("%v: leaves as %v", tt, out)
+		}
+		h.ObserveOneSided(ref, Segment{Flags: header.TCPACK, Unverified: true}, now)
+		if s := h.Flow(ref).State(); s != SynSeen {
+			t.Errorf("%v: %v after a segment that was not verified", tt, s)
+		}
+		h.ObserveOneSided(ref, Segment{Flags: header.TCPACK}, now)
+		if s := h.Flow(ref).State(); s != conn.Unconfirmed {
+			t.Errorf("%v: %v", tt, s)
+		}
+		kept := flow(40001) // keeps the client's address and port, towards a pod
+		kept.Backend, kept.BackendPort, kept.Source, kept.SourcePort = kept.Client.Src, 80, kept.Client.Src, 40001
+		ref, status = h.Create(now, &kept)
+		if status != Created || h.Direct(ref) {
+			t.Errorf("%v: a translated flow: %v, direct %v", tt, status, h.Direct(ref))
+		}
+		h.Leave()
+		if err := table.Validate(); err != nil {
+			t.Errorf("%v: %v", tt, err)
+		}
+	}
+}
+
+func TestNodeMark(t *testing.T) {
+	for a, want := range map[string]uint32{
+		"10.0.1.21": 0x0a000115, "2001:db8::15": 0x20010db8 ^ 0x15, "2001:db8:1:2:3:4:5:6": 0x20010db8 ^ 0x00010002 ^
+			0x00030004 ^ 0x00050006,
+	} {
+		b := header.AddrFrom(netip.MustParseAddr(a))
+		if got := NodeMark(&b); got != want {
+			t.Errorf("%s: %#x, want %#x", a, got, want)
+		}
+	}
+}
