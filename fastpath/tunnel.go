@@ -99,8 +99,8 @@ func (w *Worker) deliverDirect(p *packet, ref flowtable.Ref, side flowtable.Side
 
 // tunnel sends a packet to a node. hash is the flow's, and spreads tunnels over queues and paths.
 // A packet that does not fit and must not be fragmented is answered with the MTU inside the tunnel.
-// Only an outer IPv4 packet that does not fit, or whose hop is not known yet, may be fragmented: all
-// others need no identification.
+// Only an outer IPv4 packet that does not fit, or whose hop is not known yet, may be fragmented:
+// all others need no identification.
 func (w *Worker) tunnel(p *packet, ref services.BackendRef, hash uint64) decide.Verdict {
 	e := w.tunnels.end(w, ref)
 	switch {

@@ -28,8 +28,9 @@ func TestDirectFlow(t *testing.T) {
 		now, node := Time(time.Hour), addr(tt.node)
 		h.Enter(now)
 		flow := func(port uint16) NewFlow {
-			return NewFlow{Service: 1, BackendRef: 1 << 20, Client: header.Tuple{Src: addr(tt.client), Dst: addr(tt.vip),
-				SrcPort: port, DstPort: 80, Proto: header.ProtoTCP, V6: !netip.MustParseAddr(tt.client).Is4()}}
+			return NewFlow{Service: 1, BackendRef: 1 << 20, Client: header.Tuple{
+				Src: addr(tt.client), Dst: addr(tt.vip), SrcPort: port, DstPort: 80, Proto: header.ProtoTCP,
+				V6: !netip.MustParseAddr(tt.client).Is4()}}
 		}
 		direct := flow(40000)
 		direct.MakeDirect(&node)
