@@ -93,7 +93,9 @@ func (w *Worker) finish(first, end int) {
 		width = max(n, 1)
 		if matched {
 			if n := w.finishDirect(first, upTo); n > 0 {
-				first += n
+				if first += n; first == upTo {
+					width = min(2*width, groupSize)
+				}
 				continue
 			}
 		}
