@@ -115,8 +115,11 @@ const maxSourceRanges = 100
 
 func frontendView(f *services.Frontend) FrontendView {
 	rule := ruleView(f.Outside)
-	v := FrontendView{Kind: f.Kind.String(), KeepClient: rule.KeepClient || f.Service.Direct, Usable: rule.Usable,
+	v := FrontendView{Kind: f.Kind.String(), KeepClient: rule.KeepClient, Usable: rule.Usable,
 		Slots: rule.Slots, Empty: rule.Empty}
+	if f.Service != nil && f.Service.Direct {
+		v.KeepClient = true
+	}
 	if f.Pod != f.Outside && f.Pod.Set != nil {
 		pods := ruleView(f.Pod)
 		v.Pods = &pods
