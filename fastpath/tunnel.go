@@ -234,6 +234,9 @@ func (w *Worker) icmpErrorDirect(p *packet, ref flowtable.Ref, client *header.Tu
 // opensDirect reports whether a packet that is no SYN may open a flow: it is for a Service with
 // direct return.
 func (w *Worker) opensDirect(p *packet) bool {
+	if w.tunnels.VNI == 0 {
+		return false
+	}
 	f := w.planner.Snap.Frontend(&p.Tuple)
 	return f != nil && f.Service.Direct
 }
