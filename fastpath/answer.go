@@ -52,6 +52,9 @@ func (w *Worker) answer(
 	}
 	w.n.generated++
 	d, dst := Desc{Addr: start, Len: uint32(n)}, p.Tuple.Src
+	if w.tap != nil {
+		w.tapMade(p.desc, d)
+	}
 	o := outgoing{d, header.EthernetBytes, uint16(n), p.Tuple.V6, false, dst, unproven}
 	if v := w.send(o, w.planner.View.Lookup(&dst).Hop); v.Action == decide.Drop {
 		w.dropped(d, v.Reason)

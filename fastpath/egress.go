@@ -72,6 +72,9 @@ func (w *Worker) transmitOn(i int) {
 		w.dropAll(batch, reason.LinkDown)
 		return
 	}
+	if w.tap != nil {
+		w.tapSend(i, batch)
+	}
 	taken := link.Transmit(batch)
 	if taken < len(batch) {
 		link.Flush()
@@ -80,6 +83,9 @@ func (w *Worker) transmitOn(i int) {
 	}
 	if long != 0 {
 		long -= w.longBytes(batch[taken:])
+	}
+	if w.tap != nil {
+		w.tapSent(i, batch, taken)
 	}
 	w.countSent(i, batch[:taken], long)
 	w.dropAll(batch[taken:], reason.TxRingFull)

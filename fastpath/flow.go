@@ -11,6 +11,7 @@ import (
 // complete. f has the results of the lookahead, or is nil.
 func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
 	ref, side := w.flows.Lookup(p.hash, &p.Tuple, w.planner.Now)
+	p.flow, p.side = ref, side
 	var old header.Tuple // towards the backend, of a flow that the new flow replaces
 	if ref != 0 {
 		if side == flowtable.ClientSide && w.unreliableSYN(p) {
@@ -49,6 +50,7 @@ func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
 		}
 		w.flows.Outgoing(ref, flowtable.ClientSide, &old)
 		w.flows.Delete(ref)
+		p.flow = 0
 		f = nil // the lookahead prepared it without old
 	} else if w.lateAnswer(p) {
 		return drop(reason.LateAnswer)

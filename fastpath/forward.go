@@ -62,6 +62,7 @@ func (w *Worker) deliver(p *packet, ref flowtable.Ref, side flowtable.Side) deci
 		w.sendError(p, nat.TimeExceeded, 0)
 		return drop(reason.TTLExceeded)
 	}
+	p.flow, p.side = ref, side
 	w.planner.Bind(ref)
 	f := w.flows.Flow(ref)
 	var out header.Tuple
@@ -110,6 +111,7 @@ func (w *Worker) forwardFirst(p *packet, ref flowtable.Ref) decide.Verdict {
 	if hop == nil || end > hop.PlainEnd() || w.egress.to[hop.Link] == nil || f.Proxied() {
 		return w.forward(p, ref, flowtable.ClientSide)
 	}
+	p.flow, p.side = ref, flowtable.ClientSide
 	hop.Use()
 	s := w.verified(p, ref, flowtable.ClientSide)
 	rewrites := [1]header.Rewrite{{MACs: hop.MACs()}}

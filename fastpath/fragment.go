@@ -93,6 +93,9 @@ func (w *Worker) releaseKnown() (moved int) {
 		}
 		h, p := w.unhold(at), &w.b.pkt
 		w.parse(p, h.desc, w.originOf(h.link)) // cannot fail: it parsed before and has not changed
+		if w.tap != nil {
+			w.tapBegin(p)
+		}
 		w.carryOut(p, w.handleLater(p, f, status))
 		moved++
 	}
@@ -129,6 +132,9 @@ func (w *Worker) holdFragment(p *packet, of fragment.Datagram) bool {
 	q.add(heldFragment{desc: p.desc, of: of, deadline: w.planner.Now + q.wait, link: p.link})
 	q.more += w.chains.Buffers(p.desc) - 1
 	w.countHeld(p.desc, 1)
+	if w.tap != nil {
+		w.tapWait(p)
+	}
 	return true
 }
 

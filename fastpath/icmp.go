@@ -49,6 +49,7 @@ func (w *Worker) icmpError(p *packet) decide.Verdict {
 	if ref == 0 {
 		return w.icmpNoFlow(p)
 	}
+	p.flow, p.side = ref, side
 	if p.TTL <= 1 {
 		return drop(reason.TTLExceeded) // no error about an error (RFC 1122 section 3.2.2)
 	}

@@ -40,6 +40,9 @@ func (w *Worker) handleSlow(i, end int) {
 		w.handleAny(d)
 		return
 	}
+	if w.tap != nil {
+		w.tapBegin(&f.packet)
+	}
 	w.carryOut(&f.packet, w.handleFlow(&f.packet, f))
 }
 
@@ -104,5 +107,8 @@ func (w *Worker) handleOrPark(d Desc, s *flowtable.Search) {
 		return
 	}
 	p.hash = s.Hash()
+	if w.tap != nil {
+		w.tapBegin(p)
+	}
 	w.carryOut(p, w.handleFlow(p, nil))
 }

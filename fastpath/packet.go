@@ -28,6 +28,10 @@ type packet struct {
 	checksum integrity
 	// hash is the hash of Tuple with the flow table's secret. handleFlow needs it.
 	hash uint64
+	// flow is the packet's flow and side the side on which it arrived, for captures; flow is 0 if
+	// there is none or it is not known yet.
+	flow flowtable.Ref
+	side flowtable.Side
 	// id is the new identification of the packet's datagram, if the packet is a fragment.
 	id uint32
 }
@@ -53,7 +57,7 @@ const (
 func (u *umem) parse(p *packet, d Desc, from origin) (r reason.Drop) {
 	p.desc, p.frame, p.bytes = d, u.frame(d), u.bytes(d)
 	p.origin = from
-	p.segment, p.checksum, p.id = flowtable.Segment{}, unchecked, 0
+	p.segment, p.checksum, p.id, p.flow = flowtable.Segment{}, unchecked, 0, 0
 	switch {
 	case d.Len != 0:
 		r = header.Parse(p.frame, &p.Packet)

@@ -22,5 +22,8 @@ func (w *Worker) park(p *packet) decide.Verdict {
 	}
 	q.add(p.desc, p.hash)
 	w.countHeld(p.desc, 1)
+	if w.tap != nil {
+		w.tapWait(p)
+	}
 	return queued
 }

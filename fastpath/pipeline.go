@@ -160,6 +160,9 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	if i == from {
 		return 0, i < to
 	}
+	if w.tap != nil {
+		w.tapGroup(first, i, &flows) // with few arguments: others would take registers from the loop
+	}
 	nat.TranslatePlain(&w.memory, g.desc[from:i], rewrites[from:i], w.b.fetch.headers, w.b.fetch.v6)
 	w.b.fetch.fetched(int(i - from))
 	w.stats.Backends.Add(counted[from:i])

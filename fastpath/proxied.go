@@ -175,6 +175,9 @@ func (w *Worker) sendHeader(ref flowtable.Ref, s nat.ProxySegment) {
 	}
 	w.n.generated++
 	start, end := addr+frameHeadroom, addr+w.pool.frameSize
+	if w.tap != nil {
+		w.tapHeader(Desc{Addr: start}, ref)
+	}
 	if v := w.sendSegment(w.mem[start:end:end], start, ref, &s); v.Action == decide.Drop {
 		w.dropped(Desc{Addr: start, Len: header.EthernetBytes}, v.Reason)
 	}

@@ -13,6 +13,9 @@ import (
 // dropped counts a dropped packet and frees its frames.
 func (w *Worker) dropped(d Desc, r reason.Drop) {
 	w.countDrop(r)
+	if w.tap != nil {
+		w.tapDrop(d, r)
+	}
 	w.free(d)
 }
 

@@ -72,6 +72,9 @@ func (w *Worker) shutdown() {
 	w.planner.Snap, w.planner.View = nil, nil
 	w.publishAllBackends()
 	w.publish(1)
+	if w.tap != nil {
+		w.publishTaps()
+	}
 	w.stats.Generation.Store(stats.Offline)
 	w.flows.Leave()
 }

@@ -57,13 +57,15 @@ func (w *Worker) returnToKernel(p *packet) {
 }
 
 func (w *Worker) carryOut(p *packet, v decide.Verdict) {
+	if v.Action == decide.ToKernel && !p.kernel && w.planner.Forged(p.Tuple.Src) {
+		v = drop(reason.SpoofedSource)
+	}
+	if w.tap != nil {
+		w.tapEnd(p, v)
+	}
 	switch v.Action {
 	case decide.Queued:
 	case decide.ToKernel:
-		if !p.kernel && w.planner.Forged(p.Tuple.Src) {
-			w.dropped(p.desc, reason.SpoofedSource)
-			return
-		}
 		w.returnToKernel(p)
 	default:
 		w.dropped(p.desc, v.Reason)

@@ -10,7 +10,11 @@ import (
 func (w *Worker) handleAny(d Desc) {
 	p := &w.b.pkt
 	var v decide.Verdict
-	if r := w.parse(p, d, w.b.origin); r == reason.None {
+	r := w.parse(p, d, w.b.origin)
+	if w.tap != nil {
+		w.tapBegin(p)
+	}
+	if r == reason.None {
 		v = w.handle(p)
 	} else {
 		v = w.handleFault(p, r)

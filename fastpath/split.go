@@ -56,6 +56,9 @@ func (w *Worker) sendPart(o outgoing, ip []byte, at, bytes int, field uint16, ho
 	addr, ok := w.pool.Get()
 	if !ok {
 		w.countDrop(reason.NoFrame)
+		if w.tap != nil {
+			w.tapLost(o.desc, reason.NoFrame)
+		}
 		return
 	}
 	start := addr + frameHeadroom
@@ -65,7 +68,11 @@ func (w *Worker) sendPart(o outgoing, ip []byte, at, bytes int, field uint16, ho
 	w.copy(b[len(ip):][:bytes], o.desc, int(o.l3)+len(ip)+at)
 	size := uint16(len(ip) + bytes)
 	setFragment(b[:len(ip)], size, field)
-	o.desc = Desc{Addr: start, Len: uint32(header.EthernetBytes + size)}
+	part := Desc{Addr: start, Len: uint32(header.EthernetBytes + size)}
+	if w.tap != nil {
+		w.tapMade(o.desc, part)
+	}
+	o.desc = part
 	o.l3, o.end = header.EthernetBytes, header.EthernetBytes+size
 	w.queue(w.c.Egress[hop.Link], w.encapsulate(o, hop))
 }

@@ -40,6 +40,9 @@ func (w *Worker) Step(now uint64) int {
 	w.reclaim()
 	w.expire(moved)
 	w.publish(moved)
+	if w.tap != nil {
+		w.publishTaps()
+	}
 	return moved
 }
 

@@ -128,6 +128,8 @@ type Worker struct {
 		due   int // records to sweep, for the time up to until
 	}
 	control control
+	// tap has the captures; nil without any.
+	tap *Taps
 }
 
 // control has the requests of other goroutines.
