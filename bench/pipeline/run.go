@@ -66,6 +66,7 @@ var scenarios = []scenario{
 	{"two-workers", (*runner).twoWorkers},
 	{"services", (*runner).services},
 	{"updates", (*runner).updates},
+	{"capture", (*runner).capture},
 	{"size", (*runner).size},
 }
 
