@@ -10,6 +10,7 @@ import (
 	"sluice.dev/sluice/control/loop"
 	"sluice.dev/sluice/fastpath/thread"
 	"sluice.dev/sluice/fastpath/xsk"
+	"sluice.dev/sluice/gateway/captures"
 	"sluice.dev/sluice/gateway/drains"
 	"sluice.dev/sluice/gateway/explain"
 	"sluice.dev/sluice/gateway/nodeconfig"
@@ -105,9 +106,26 @@ func (d *Daemon) makeDatapath(memory []*xsk.UMEM) error {
 	if d.ports, err = ports.New(pc); err != nil {
 		return err
 	}
+	d.captures = captures.New(captures.Config{
+		Workers: d.workers, Interfaces: interfaceNames(fixed), Ports: d.plan.Ports,
+		Services: &d.services, Version: status.ThisBuild().Version,
+	})
 	thread.SetProcs(d.workers.Len())
 	d.totals = status.NewTotals(d.workers.Blocks())
 	return nil
+}
+
+// interfaceNames returns the names of the ports: the interfaces, and last the host link's end of
+// the workers, if there is a host link.
+func interfaceNames(c *config.Configuration) (names []string) {
+	for _, i := range c.Interfaces {
+		names = append(names, i.Name)
+	}
+	if c.HostLink.Enabled() {
+		user, _ := c.Tuning.HostLinkEnds()
+		names = append(names, user)
+	}
+	return names
 }
 
 // startMirror follows the kernel's routes and neighbours, and waits until it has read them once.

@@ -33,6 +33,7 @@ import (
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/gateway/captures"
 	"sluice.dev/sluice/gateway/checks"
 	"sluice.dev/sluice/gateway/explain"
 	"sluice.dev/sluice/gateway/ports"
@@ -68,6 +69,7 @@ type Daemon struct {
 	workers  *workers.Group
 	ports    *ports.Set
 	explain  *explain.Explainer
+	captures *captures.Set
 	open     chan struct{} // closed when the interfaces are open
 
 	inputs   inputs

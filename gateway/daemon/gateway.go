@@ -76,6 +76,16 @@ func (d *Daemon) Explain(q *status.ExplainQuery) (status.ExplainView, error) {
 	})
 }
 
+// Capture implements status.Gateway.
+func (d *Daemon) Capture(
+	ctx context.Context, q *status.CaptureQuery, out status.CaptureWriter,
+) (status.CaptureView, error) {
+	if !d.isOpen() {
+		return status.CaptureView{}, errors.New("the interfaces are not open yet: there are no packets to capture")
+	}
+	return d.captures.Run(ctx, q, out)
+}
+
 // Drain implements status.Gateway.
 func (d *Daemon) Drain(e status.Endpoint, on bool) (int, error) {
 	if !e.Prefix.IsSingleIP() {

@@ -82,6 +82,7 @@ func (p *predecessor) Offer(ctx context.Context) (_ []byte, files []int, err err
 	d := p.d
 	patience, cancel := context.WithTimeout(ctx, handover.DefaultTimes.Answer/2)
 	defer cancel()
+	d.captures.End("the gateway hands over to its next process: begin the capture again")
 	if err := d.ports.Pause(patience); err != nil {
 		return nil, nil, err
 	}
@@ -154,6 +155,7 @@ func (p *predecessor) Continue() {
 		d.kernel.Resume()
 		d.ports.Resume()
 	}
+	d.captures.Resume()
 }
 
 // readyHops lists the resolved next hops.

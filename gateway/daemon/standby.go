@@ -238,6 +238,13 @@ func (s *standby) Explain(*status.ExplainQuery) (status.ExplainView, error) {
 	return status.ExplainView{}, s.errWaits()
 }
 
+// Capture implements status.Gateway.
+func (s *standby) Capture(
+	context.Context, *status.CaptureQuery, status.CaptureWriter,
+) (status.CaptureView, error) {
+	return status.CaptureView{}, s.errWaits()
+}
+
 // Stats implements status.Gateway.
 func (s *standby) Stats() status.StatsView { return status.StatsView{Stalled: s.d.beats.Dead()} }
 

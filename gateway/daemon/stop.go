@@ -50,6 +50,7 @@ func (d *Daemon) drain() error {
 func (d *Daemon) stop() error {
 	var errs []error
 	d.life.end()
+	d.captures.End("the gateway has ended")
 	d.servers.wait()
 	d.handOver.close()
 	keep := d.keepsState()

@@ -173,13 +173,18 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values) (io.
 		return response.Body, nil
 	}
 	defer response.Body.Close()
+	return nil, problemOf(response, request)
+}
+
+// problemOf returns the error that a response describes.
+func problemOf(response *http.Response, request *http.Request) error {
 	var problem errorBody
 	if err := json.NewDecoder(io.LimitReader(response.Body, 1<<16)).Decode(&problem); err != nil ||
 		problem.Error == "" {
-		return nil, fmt.Errorf("the daemon answered %s to %s %s; are the command and the daemon of the same version?",
-			response.Status, method, path)
+		return fmt.Errorf("the daemon answered %s to %s %s; are the command and the daemon of the same version?",
+			response.Status, request.Method, request.URL.Path)
 	}
-	return nil, errors.New(problem.Error)
+	return errors.New(problem.Error)
 }
 
 // cut reports whether a connection was made and then ended before the answer, because its process

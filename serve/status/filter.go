@@ -70,12 +70,12 @@ func (f *FlowFilter) Match(v *FlowView) bool {
 	return f.Client.Match(v.Client) && f.VIP.Match(v.VIP) && f.Backend.Match(v.Backend) &&
 		(f.State == "" || strings.EqualFold(f.State, v.State)) &&
 		(f.Protocol == "" || strings.EqualFold(f.Protocol, v.Protocol)) &&
-		(f.Service == "" || matchService(f.Service, v.Service))
+		(f.Service == "" || MatchService(f.Service, v.Service))
 }
 
-// matchService reports whether a filter selects a service port. Without a port it selects every
+// MatchService reports whether a filter selects a service port. Without a port it selects every
 // port of the service.
-func matchService(filter, service string) bool {
+func MatchService(filter, service string) bool {
 	rest, ok := strings.CutPrefix(service, filter)
 	return ok && (rest == "" || rest[0] == ':')
 }

@@ -30,6 +30,9 @@ type Gateway interface {
 	Drain(e Endpoint, on bool) (int, error)
 	// Explain returns the verdict on a packet, and why. It changes nothing.
 	Explain(q *ExplainQuery) (ExplainView, error)
+	// Capture writes the packets that q selects, in the form pcapng, until ctx ends or the gateway
+	// ends the capture. After an error before the first write nothing was captured.
+	Capture(ctx context.Context, q *CaptureQuery, out CaptureWriter) (CaptureView, error)
 	Stats() StatsView
 	// SourcePorts lists every family and protocol. It may count all flows, which takes some tenths
 	// of a second for a million.

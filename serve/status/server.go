@@ -44,6 +44,7 @@ func NewServer(g Gateway, log *slog.Logger) *Server {
 	mux.HandleFunc("GET "+root+"/explain", s.explain)
 	mux.HandleFunc("GET "+root+"/flows", s.flows)
 	mux.HandleFunc("DELETE "+root+"/flows", s.deleteFlows)
+	mux.HandleFunc("POST "+root+"/captures", s.capture)
 	mux.HandleFunc("PUT "+root+"/drains/{backend...}", func(w http.ResponseWriter, r *http.Request) {
 		s.drain(w, r,
 			true)

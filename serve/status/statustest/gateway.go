@@ -22,6 +22,10 @@ type Gateway struct {
 	StatusView  status.StatusView
 	// Applied is closed when WaitApplied may return.
 	Applied chan struct{}
+	// Capture writes CaptureBytes, and ends with its context, or at once for the reason
+	// CaptureEnds.
+	CaptureBytes []byte
+	CaptureEnds  string
 	// Err is returned by the methods that can fail.
 	Err error
 
@@ -135,6 +139,25 @@ func (g *Gateway) Explain(q *status.ExplainQuery) (status.ExplainView, error) {
 		Steps:     []status.ExplainStep{{Name: "endpoints", Text: "2"}, {Name: "verdict", Text: "forward"}},
 		Endpoints: []status.ExplainEndpoint{{Address: backend, In: true, Why: "ready", Weight: 1}},
 	}, g.Err
+}
+
+// Capture implements status.Gateway.
+func (g *Gateway) Capture(
+	ctx context.Context, _ *status.CaptureQuery, out status.CaptureWriter,
+) (v status.CaptureView, err error) {
+	if g.Err != nil {
+		return v, g.Err
+	}
+	if _, err := out.Write(g.CaptureBytes); err != nil {
+		return v, err
+	}
+	if err := out.Flush(); err != nil {
+		return v, err
+	}
+	if g.CaptureEnds == "" {
+		<-ctx.Done()
+	}
+	return status.CaptureView{Records: 2, OverRate: 3, Lost: 1, Ended: g.CaptureEnds}, nil
 }
 
 // Stats implements status.Gateway.

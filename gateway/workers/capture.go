@@ -1,0 +1,37 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/capture"
+)
+
+// tapTimeout is how long a worker may take to begin or end a capture, between two steps.
+const tapTimeout = time.Second
+
+// SetTaps replaces the captures of all workers (fastpath.Worker.NewTaps). It returns an error if a
+// worker does not step; that worker does it when it steps again.
+func (g *Group) SetTaps(ctx context.Context, list []*capture.Tap) error {
+	some := false
+	for _, t := range list {
+		some = some || t != nil
+	}
+	var errs []error
+	for id, w := range g.workers {
+		var taps *fastpath.Taps
+		if some {
+			taps = w.NewTaps(list)
+		}
+		set := func(w *fastpath.Worker) { w.SetTaps(taps) }
+		within, cancel := context.WithTimeout(ctx, tapTimeout)
+		if err := g.Do(within, id, set); err != nil {
+			errs = append(errs, err)
+			w.Tell(set)
+		}
+		cancel()
+	}
+	return errors.Join(errs...)
+}
