@@ -91,7 +91,7 @@ func (w *Worker) finish(first, end int) {
 			continue
 		}
 		width = max(n, 1)
-		if matched && w.tunnels.VNI != 0 {
+		if matched && w.tunnels.VNI != 0 && w.tap == nil { // the slow path records packets
 			if n := w.finishDirect(first, upTo); n > 0 {
 				if first += n; first == upTo {
 					width = min(2*width, groupSize)

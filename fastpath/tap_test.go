@@ -265,6 +265,25 @@ func TestCaptureOfProxyHeaders(t *testing.T) {
 	}
 }
 
+// TestCaptureOfDirectReturn: packets of flows with direct return are recorded as they arrive and in
+// their tunnel, also where the pipeline would forward them.
+func TestCaptureOfDirectReturn(t *testing.T) {
+	nodes := []string{node1}
+	w := newWatch(t, labConfig{edit: direct(nodes, nodes), sources: true})
+	w.begin(newTap(capture.Filter{Client: capture.NewEndpoint(netip.MustParsePrefix(client4+"/32"), 0)}))
+	for i := range 40 {
+		flags := uint8(headertest.ACK)
+		if i == 0 {
+			flags = headertest.SYN
+		}
+		w.toNode(headertest.TCP(join(client4, 40000), join(vip4, 80), flags))
+	}
+	w.sameAsWire()
+	if len(w.list) != 80 {
+		t.Errorf("%d records, want 80", len(w.list))
+	}
+}
+
 // TestCaptureFilters: a filter selects both directions of a flow, before and after translation, on
 // the fast path and on the slow one.
 func TestCaptureFilters(t *testing.T) {

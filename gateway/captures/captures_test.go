@@ -136,8 +136,8 @@ func TestFile(t *testing.T) {
 	if w.tap(0) != nil {
 		t.Error("the workers still have the tap")
 	}
-	const of = " service=shop/web:http backend=10.0.1.12:8080 client=198.51.100.7:40000 vip=203.0.113.10:80 " +
-		"snat=10.0.1.2:21360 protocol=TCP from="
+	const of = " service=shop/web:http backend=10.0.1.12:8080 snat=10.0.1.2:21360 client=198.51.100.7:40000 " +
+		"vip=203.0.113.10:80 protocol=TCP from="
 	in, outward := pcapgo.NgEpbFlagDirectionInbound, pcapgo.NgEpbFlagDirectionOutbound
 	want := []string{
 		fmt.Sprint("eth0 in ", in, " came 60 verdict=forward"+of+"client worker=0"),

@@ -102,8 +102,11 @@ func (f *file) describe(worker int, r *capture.Record, s *services.Snapshot) str
 		if w.Reply {
 			side = "backend"
 		}
-		fmt.Fprintf(c, " backend=%v client=%v vip=%v snat=%v protocol=%s from=%s", socket(&w.Backend),
-			socket(&w.Client), socket(&w.Frontend), socket(&w.Source), status.ProtocolName(w.Proto), side)
+		if w.Backend != w.Frontend { // otherwise it has direct return
+			fmt.Fprintf(c, " backend=%v snat=%v", socket(&w.Backend), socket(&w.Source))
+		}
+		fmt.Fprintf(c, " client=%v vip=%v protocol=%s from=%s", socket(&w.Client), socket(&w.Frontend),
+			status.ProtocolName(w.Proto), side)
 	}
 	fmt.Fprintf(c, " worker=%d", worker)
 	return c.String()
