@@ -60,7 +60,7 @@ func directLab(t *testing.T, v6 bool, options string) (l *lab, nodes string) {
 	t.Helper()
 	l = newLab(t, labConfig{Config: topo.Config{OneArmed: true, Backends: directNodes + 1, Queues: 2}, small: true,
 		damaging: true, // the gateway's kernel counts ICMP errors about tunnel packets, which have no socket there
-		options: fmt.Sprintf("directReturn: {vni: %d}\n", directVNI) + options})
+		options:  fmt.Sprintf("directReturn: {vni: %d}\n", directVNI) + options})
 	other := l.Backends[directNodes]
 	var list strings.Builder
 	for _, h := range l.Backends[:directNodes] {
