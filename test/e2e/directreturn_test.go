@@ -59,8 +59,7 @@ const directNodes = 3
 func directLab(t *testing.T, v6 bool, options string) (l *lab, nodes string) {
 	t.Helper()
 	l = newLab(t, labConfig{Config: topo.Config{OneArmed: true, Backends: directNodes + 1, Queues: 2}, small: true,
-		damaging: true, // the gateway's kernel counts ICMP errors about tunnel packets, which have no socket there
-		options:  fmt.Sprintf("directReturn: {vni: %d}\n", directVNI) + options})
+		options: fmt.Sprintf("directReturn: {vni: %d}\n", directVNI) + options})
 	other := l.Backends[directNodes]
 	var list strings.Builder
 	for _, h := range l.Backends[:directNodes] {
@@ -141,6 +140,10 @@ func testDirectReturn(t *testing.T, v6 bool) {
 		"counter packets 0 bytes 0") != 2 {
 		t.Errorf("replies passed the gateway:\n%s", out)
 	}
+	// A node without the device answers late packets of the tunnel with ICMP errors, which the
+	// gateway's kernel counts as damaged because it has no socket for them.
+	l.checkDamage()
+	l.damaged = true
 	for _, h := range l.Backends[:directNodes] {
 		l.must(runOn(h, "", daemonBinary, "node", "remove"))
 		if out, err := runOn(h, "", "ip", "-o", "link", "show", "type", "vxlan"); err != nil || out != "" {
