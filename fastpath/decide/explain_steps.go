@@ -22,7 +22,7 @@ func (x *Explanation) Steps() []Step {
 		steps = append(steps, Step{name, fmt.Sprintf(format, args...)})
 	}
 	if f := x.Frontend; f != nil {
-		add("frontend", "%v %v of %s", f.Kind, end(f.Key.Addr, f.Key.Port), serviceText(f.Service))
+		add("frontend", "%v %v of %s", f.Kind, end(f.Key.Addr, f.Key.Port), f.Service.FullName())
 		add("source ranges", "%s", x.rangesText())
 		if x.Rule != nil {
 			add("client", "%s", x.clientText())
@@ -57,14 +57,6 @@ func (x *Explanation) Steps() []Step {
 }
 
 func end(a header.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a.Netip(), port) }
-
-func serviceText(s *services.Service) string {
-	name := s.Namespace + "/" + s.Name
-	if s.PortName != "" {
-		name += ":" + s.PortName
-	}
-	return name
-}
 
 func (x *Explanation) flowText() string {
 	if !x.Known {

@@ -121,6 +121,15 @@ type Service struct {
 	LocalExternal, LocalInternal bool
 }
 
+// FullName returns namespace/name, with the port's name if it has one: namespace/name:port.
+func (s *Service) FullName() string {
+	name := s.Namespace + "/" + s.Name
+	if s.PortName != "" {
+		name += ":" + s.PortName
+	}
+	return name
+}
+
 // Scheduler is the method of choosing a backend for a new flow. The names are from IPVS
 // (ipvsadm(8)), except for maglev.
 type Scheduler uint8

@@ -94,7 +94,7 @@ func (f *file) describe(worker int, r *capture.Record, s *services.Snapshot) str
 	}
 	if s != nil && r.Flow.Service != 0 {
 		if p := s.Service(services.ServiceID(r.Flow.Service)); p != nil {
-			c.WriteString(" service=" + serviceName(p))
+			c.WriteString(" service=" + p.FullName())
 		}
 	}
 	if w := &r.Flow; w.Known {

@@ -139,7 +139,7 @@ func (r *reader) findServices() {
 	r.generation = s.Generation
 	var list []uint32
 	s.Frontends(func(f *services.Frontend) bool {
-		if status.MatchService(r.service, serviceName(f.Service)) {
+		if status.MatchService(r.service, f.Service.FullName()) {
 			list = append(list, uint32(f.Service.ID))
 		}
 		return true
@@ -147,12 +147,4 @@ func (r *reader) findServices() {
 	set := capture.NewServices(list)
 	r.found = set.Len()
 	r.tap.SetServices(set)
-}
-
-func serviceName(p *services.Service) string {
-	name := p.Namespace + "/" + p.Name
-	if p.PortName != "" {
-		name += ":" + p.PortName
-	}
-	return name
 }

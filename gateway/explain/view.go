@@ -97,10 +97,10 @@ func (a *answer) decided(v *status.ExplainView) {
 		v.Verdict, v.Reason = status.VerdictDrop, x.Verdict.Reason.String()
 	}
 	if x.Frontend != nil {
-		v.Service = serviceName(x.Frontend.Service)
+		v.Service = x.Frontend.Service.FullName()
 	} else if x.Backend != nil {
 		if p := a.snapshot.Service(x.Backend.Service); p != nil {
-			v.Service = serviceName(p)
+			v.Service = p.FullName()
 		}
 	}
 	if x.Backend != nil {
@@ -160,15 +160,6 @@ func (a *answer) uncertain() bool {
 	}
 	turns := x.Scheduler == services.RoundRobin || x.Scheduler == services.WeightedRoundRobin
 	return a.offline != nil && (turns || x.Scheduler.ByLoad() || x.Frontend.Service.AffinitySeconds != 0)
-}
-
-// serviceName prints namespace/name, with the port's name if it has one.
-func serviceName(p *services.Service) string {
-	name := p.Namespace + "/" + p.Name
-	if p.PortName != "" {
-		name += ":" + p.PortName
-	}
-	return name
 }
 
 // endpoints lists the endpoints of the packet's family, whether they may take it, and why.

@@ -43,10 +43,7 @@ func view(f *flowtable.Info, s *services.Snapshot) status.FlowView {
 		}
 	}
 	if svc != nil {
-		v.Service = svc.Namespace + "/" + svc.Name
-		if svc.PortName != "" {
-			v.Service += ":" + svc.PortName
-		}
+		v.Service = svc.FullName()
 	}
 	return v
 }
