@@ -127,29 +127,8 @@ func BuildProxySegment(dst []byte, s *ProxySegment) int {
 	sum := checksum.Add(checksum.Sum(tcp), checksum.Add(uint16(len(tcp)), header.ProtoTCP))
 	sum = checksum.Add(sum, checksum.Add(s.Out.Src.Sum(), s.Out.Dst.Sum()))
 	binary.BigEndian.PutUint16(tcp[tcpChecksumOffset:], ^sum)
-	writeProxyIP(dst[header.EthernetBytes:start], s, uint16(len(tcp)))
+	writeTCPIP(dst[header.EthernetBytes:start], &s.Out, s.TTL, uint16(len(tcp)))
 	return n
-}
-
-// writeProxyIP fills a zeroed IP header; bytes is the length of the segment.
-func writeProxyIP(b []byte, s *ProxySegment, bytes uint16) {
-	if s.Out.V6 {
-		h := (*[header.IPv6Bytes]byte)(b)
-		h[0] = 0x60
-		binary.BigEndian.PutUint16(h[ipv6LengthOffset:], bytes)
-		h[6], h[ipv6HopOffset] = header.ProtoTCP, s.TTL
-		*(*[16]byte)(h[ipv6SrcOffset:]) = s.Out.Src
-		*(*[16]byte)(h[ipv6DstOffset:]) = s.Out.Dst
-		return
-	}
-	h := (*[header.IPv4Bytes]byte)(b)
-	h[0] = 0x45
-	binary.BigEndian.PutUint16(h[ipv4LengthOffset:], header.IPv4Bytes+bytes)
-	binary.BigEndian.PutUint16(h[6:], ipv4DF)
-	h[ipv4TTLOffset], h[9] = s.TTL, header.ProtoTCP
-	*(*[4]byte)(h[ipv4SrcOffset:]) = s.Out.Src.As4()
-	*(*[4]byte)(h[ipv4DstOffset:]) = s.Out.Dst.As4()
-	binary.BigEndian.PutUint16(h[ipv4ChecksumOffset:], ^checksum.Sum(h[:]))
 }
 
 // Insertion is a header in front of a client's bytes, and how much of it the backend is known to

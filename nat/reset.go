@@ -37,11 +37,8 @@ func BuildReset(dst, orig []byte, p *header.Packet, ttl uint8) (n int, ok bool) 
 	clear(b)
 	binary.BigEndian.PutUint16(b[header.EthernetBytes-2:], uint16(etherType))
 	ip, segment := b[header.EthernetBytes:][:ipBytes], b[header.EthernetBytes+ipBytes:]
-	if p.Tuple.V6 {
-		writeResetIPv6(ip, p, ttl)
-	} else {
-		writeResetIPv4(ip, p, ttl)
-	}
+	back := p.Tuple.Reverse()
+	writeTCPIP(ip, &back, ttl, header.TCPBytes)
 	writeReset(segment, orig[p.L4:], p)
 	return n, true
 }
@@ -67,22 +64,24 @@ func writeReset(b, segment []byte, p *header.Packet) {
 	binary.BigEndian.PutUint16(b[tcpChecksumOffset:], ^sum)
 }
 
-func writeResetIPv4(b []byte, p *header.Packet, ttl uint8) {
+// writeTCPIP fills a zeroed IP header of a TCP segment of some bytes with the addresses of t. An IPv4
+// datagram is atomic, so it needs no identification (RFC 6864 section 4.1).
+func writeTCPIP(b []byte, t *header.Tuple, ttl uint8, bytes uint16) {
+	if t.V6 {
+		h := (*[header.IPv6Bytes]byte)(b)
+		h[0] = 0x60
+		binary.BigEndian.PutUint16(h[ipv6LengthOffset:], bytes)
+		h[6], h[ipv6HopOffset] = header.ProtoTCP, ttl
+		*(*[16]byte)(h[ipv6SrcOffset:]) = t.Src
+		*(*[16]byte)(h[ipv6DstOffset:]) = t.Dst
+		return
+	}
 	h := (*[header.IPv4Bytes]byte)(b)
 	h[0] = 0x45
-	binary.BigEndian.PutUint16(h[ipv4LengthOffset:], header.IPv4Bytes+header.TCPBytes)
+	binary.BigEndian.PutUint16(h[ipv4LengthOffset:], header.IPv4Bytes+bytes)
 	binary.BigEndian.PutUint16(h[6:], ipv4DF)
 	h[ipv4TTLOffset], h[9] = ttl, header.ProtoTCP
-	*(*[4]byte)(h[ipv4SrcOffset:]) = p.Tuple.Dst.As4()
-	*(*[4]byte)(h[ipv4DstOffset:]) = p.Tuple.Src.As4()
+	*(*[4]byte)(h[ipv4SrcOffset:]) = t.Src.As4()
+	*(*[4]byte)(h[ipv4DstOffset:]) = t.Dst.As4()
 	binary.BigEndian.PutUint16(h[ipv4ChecksumOffset:], ^checksum.Sum(h[:]))
-}
-
-func writeResetIPv6(b []byte, p *header.Packet, ttl uint8) {
-	h := (*[header.IPv6Bytes]byte)(b)
-	h[0] = 0x60
-	binary.BigEndian.PutUint16(h[ipv6LengthOffset:], header.TCPBytes)
-	h[6], h[ipv6HopOffset] = header.ProtoTCP, ttl
-	*(*[16]byte)(h[ipv6SrcOffset:]) = p.Tuple.Dst
-	*(*[16]byte)(h[ipv6DstOffset:]) = p.Tuple.Src
 }
