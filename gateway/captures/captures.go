@@ -168,11 +168,8 @@ func reasonsOf(names []string) (mask uint64, err error) {
 			mask = ^uint64(0)
 			continue
 		}
-		r := reason.None + 1
-		for r < reason.Count && r.String() != name {
-			r++
-		}
-		if r == reason.Count {
+		r, ok := reason.Parse(name)
+		if !ok {
 			return 0, fmt.Errorf("there is no drop reason %q: docs/counters.md lists them, and %q is each of "+
 				"them", name, status.CaptureAll)
 		}

@@ -86,13 +86,7 @@ func (f *captureFlags) define(c *cobra.Command) {
 }
 
 // dropNames lists the values of --drop.
-func dropNames() []string {
-	names := []string{status.CaptureAll}
-	for r := reason.None + 1; r < reason.Count; r++ {
-		names = append(names, r.String())
-	}
-	return names
-}
+func dropNames() []string { return append([]string{status.CaptureAll}, reason.Names()...) }
 
 // complete checks the flags, and compiles the expression.
 func (f *captureFlags) complete(ctx context.Context, expression []string) (err error) {

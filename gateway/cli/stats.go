@@ -114,10 +114,9 @@ func dropRows(r *rows, list []status.WorkerView) {
 	}
 	r.row(header...)
 	known := map[string]bool{}
-	names := make([]string, 0, reason.Count)
-	for d := reason.None + 1; d < reason.Count; d++ {
-		names = append(names, d.String())
-		known[d.String()] = true
+	names := reason.Names()
+	for _, name := range names {
+		known[name] = true
 	}
 	for i := range list { // reasons of a daemon that is newer than this command
 		for _, name := range slices.Sorted(maps.Keys(list[i].Drops)) {

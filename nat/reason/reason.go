@@ -2,6 +2,8 @@
 // parser, the worker, the counters and what shows them use one list.
 package reason
 
+import "slices"
+
 // Drop is the reason for dropping a packet. Every dropped packet has exactly one. The zero value
 // means "not dropped".
 type Drop uint8
@@ -166,6 +168,15 @@ var names = [Count]string{
 	HostLinkDown:            "host_link_down",
 	HostLinkOther:           "host_link_other",
 	Shutdown:                "shutdown",
+}
+
+// Names returns the names of all reasons, in their order.
+func Names() []string { return slices.Clone(names[None+1:]) }
+
+// Parse returns the reason with a name; ok is false if there is none.
+func Parse(name string) (r Drop, ok bool) {
+	i := slices.Index(names[None+1:], name)
+	return None + 1 + Drop(max(i, 0)), i >= 0
 }
 
 // String returns the reason's name in metrics and tables.
