@@ -74,7 +74,7 @@ func (w *Worker) forwardDirect(p *packet, ref flowtable.Ref, side flowtable.Side
 	if p.Tuple.Stateful() && !s.Unverified {
 		s.Unverified = !w.flows.ChangesOneSided(ref, s, w.planner.Now) || !w.verify(p)
 	}
-	v := w.deliver(p, ref, side)
+	v := w.deliverDirect(p, ref, side)
 	if v.Action == decide.Queued && side == flowtable.ClientSide {
 		w.flows.ObserveOneSided(ref, s, w.planner.Now)
 	}

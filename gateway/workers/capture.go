@@ -3,6 +3,7 @@ package workers
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"sluice.dev/sluice/fastpath"
@@ -15,10 +16,7 @@ const tapTimeout = time.Second
 // SetTaps replaces the captures of all workers (fastpath.Worker.NewTaps). It returns an error if a
 // worker does not step; that worker does it when it steps again.
 func (g *Group) SetTaps(ctx context.Context, list []*capture.Tap) error {
-	some := false
-	for _, t := range list {
-		some = some || t != nil
-	}
+	some := slices.ContainsFunc(list, func(t *capture.Tap) bool { return t != nil })
 	var errs []error
 	for id, w := range g.workers {
 		var taps *fastpath.Taps
