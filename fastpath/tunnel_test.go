@@ -31,8 +31,8 @@ const (
 	directService       = 40
 )
 
-// direct makes the Services at both VIPs direct, with a backend for each node and those of ready in
-// the sets. Numbers of backends follow from the nodes, so they stay the same between snapshots.
+// direct makes the Services at both VIPs direct, with a backend for each node. The sets have the
+// nodes of ready. Numbers of backends follow from the nodes, so they stay the same between snapshots.
 func direct(nodes []string, ready []string) func(*services.Builder) {
 	return func(b *services.Builder) {
 		id := services.ServiceID(directService)

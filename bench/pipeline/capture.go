@@ -14,8 +14,8 @@ const (
 	captureRing     = 1 << 20
 )
 
-// capture compares a worker with itself while it captures one packet in a hundred: those of one of
-// a hundred backends, in both directions.
+// capture compares a worker with itself while it captures one packet in a hundred: it selects the
+// packets of one backend of a hundred, in both directions.
 func (r *runner) capture() error {
 	for _, v6 := range r.families() {
 		for _, flows := range []int{servicesFewFlows, liveFlows} {

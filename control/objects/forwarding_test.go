@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestForwarding: which Services have direct return, and what is wrong with the others.
+// TestForwarding checks which Services have direct return, and the problems of other Services.
 func TestForwarding(t *testing.T) {
 	const key = "sluice.dev/forwarding"
 	for _, tt := range []struct {

@@ -165,7 +165,8 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-// TestMatchGroup: for each kind of filter, the bits are those of MatchFlow for each flow.
+// TestMatchGroup: for each kind of filter, MatchGroup sets the bits of the flows that MatchFlow
+// matches.
 func TestMatchGroup(t *testing.T) {
 	table, err := flowtable.NewHeap(flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024,
 		Timeouts: flowtable.DefaultTimeouts()})

@@ -10,7 +10,7 @@
 //	           without any address accepts no packet (net/ipv4/fib_frontend.c,
 //	           __fib_validate_source)
 //	firewall   an nftables table that drops and counts tunnel packets from others than gateways:
-//	           whoever sends such packets chooses the client's address in them
+//	           their sender chooses the client's address in them
 //
 // Apply makes them, Check reports missing parts, Remove removes them. They do not outlast a reboot.
 package nodetunnel

@@ -22,7 +22,7 @@ import (
 	"sluice.dev/sluice/test/bed/topo"
 )
 
-// Ports of the servers, which are those of their Services as well.
+// Ports of the servers and of their Services.
 const (
 	nginxPort   = 8110
 	haproxyPort = 8111

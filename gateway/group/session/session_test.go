@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -320,14 +318,7 @@ func TestRefusedTogether(t *testing.T) {
 // TestMutatedFrames: a changed frame is refused as a whole, or has records of the owner's addresses
 // only. Nothing panics.
 func TestMutatedFrames(t *testing.T) {
-	mutations := 20_000
-	if v := os.Getenv(runsVariable); v != "" {
-		n, err := strconv.Atoi(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		mutations = n * 10_000
-	}
+	mutations := runs(t, 20_000, 10_000)
 	seed := rand.Uint64()
 	t.Logf("%d mutations, seed %d", mutations, seed)
 	r := rand.New(rand.NewPCG(seed, 0))

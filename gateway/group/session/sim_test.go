@@ -553,17 +553,24 @@ func (s *simulation) run() string {
 	return ""
 }
 
+// runs returns few, or each for every run that SLUICE_FAULT_RUNS asks for.
+func runs(t *testing.T, few, each int) int {
+	t.Helper()
+	v := os.Getenv(runsVariable)
+	if v == "" {
+		return few
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n * each
+}
+
 // TestRandomSchedules runs the state machines over simulated streams and clocks, in random orders
 // of events and failures, under the invariants of package model.
 func TestRandomSchedules(t *testing.T) {
-	schedules := 2_000
-	if v := os.Getenv(runsVariable); v != "" {
-		n, err := strconv.Atoi(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		schedules = n * 5_000
-	}
+	schedules := runs(t, 2_000, 5_000)
 	first := rand.Uint64()
 	t.Logf("%d schedules, the seed of the first is %d", schedules, first)
 	for k := range uint64(schedules) {
