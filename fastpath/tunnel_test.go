@@ -32,7 +32,8 @@ const (
 )
 
 // direct makes the Services at both VIPs direct, with a backend for each node. The sets have the
-// nodes of ready. Numbers of backends follow from the nodes, so they stay the same between snapshots.
+// nodes of ready. Numbers of backends follow from the nodes, so they stay the same between
+// snapshots.
 func direct(nodes []string, ready []string) func(*services.Builder) {
 	return func(b *services.Builder) {
 		id := services.ServiceID(directService)

@@ -64,8 +64,8 @@ func writeReset(b, segment []byte, p *header.Packet) {
 	binary.BigEndian.PutUint16(b[tcpChecksumOffset:], ^sum)
 }
 
-// writeTCPIP fills a zeroed IP header of a TCP segment of some bytes with the addresses of t. An IPv4
-// datagram is atomic, so it needs no identification (RFC 6864 section 4.1).
+// writeTCPIP fills a zeroed IP header of a TCP segment of some bytes with the addresses of t. An
+// IPv4 datagram is atomic, so it needs no identification (RFC 6864 section 4.1).
 func writeTCPIP(b []byte, t *header.Tuple, ttl uint8, bytes uint16) {
 	if t.V6 {
 		h := (*[header.IPv6Bytes]byte)(b)

@@ -58,8 +58,8 @@ var elsewhere = map[string]string{
 	"Service/annotations sluice.dev/limit-*": limitTests,
 	"Service/annotation sluice.dev/health-check": "test/e2e, TestCheckedEndpoint, TestFlowsOutliveTheirCheck, " +
 		"TestAllChecksFail; kube-proxy checks no endpoint",
-	"Service/annotation sluice.dev/proxy-protocol, and annotations of clouds": "test/e2e, TestProxyProtocol; kube-proxy " +
-		"writes no header",
+	"Service/annotation sluice.dev/proxy-protocol, and annotations of clouds": "test/e2e, TestProxyProtocol; " +
+		"kube-proxy writes no header",
 	"Service/annotation sluice.dev/forwarding: direct":   "test/e2e, TestDirectReturn; kube-proxy has no direct return",
 	"Limits/sluice.dev/limit-connections":                limitTests,
 	"Limits/sluice.dev/limit-connections-per-source":     limitTests,
