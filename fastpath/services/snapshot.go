@@ -122,10 +122,10 @@ type Service struct {
 }
 
 // FullName returns namespace/name, with the port's name if it has one: namespace/name:port.
-func (s *Service) FullName() string {
-	name := s.Namespace + "/" + s.Name
-	if s.PortName != "" {
-		name += ":" + s.PortName
+func (svc *Service) FullName() string {
+	name := svc.Namespace + "/" + svc.Name
+	if svc.PortName != "" {
+		name += ":" + svc.PortName
 	}
 	return name
 }
