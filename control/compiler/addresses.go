@@ -66,7 +66,9 @@ func (as *addresses) apply(d *draft, change *steer.Change) {
 		if now == before {
 			continue
 		}
-		as.uses.each(a, as.units.reread)
+		if now|services.AddrVIP != before|services.AddrVIP {
+			as.uses.each(a, as.units.reread) // for VIPs contest.markUnits does
+		}
 		d.builder.SetAddr(a, now)
 		d.changed = true
 		if gained := now &^ before; gained != 0 {

@@ -45,10 +45,10 @@ func (r *run) build(u *unit) {
 	}
 	u.reread = false
 	u.shares.sweep(u.slices)
-	problems = append(problems, r.setFrontends(u)...)
+	lost := r.setFrontends(u)
 	problems = append(problems, u.objectProblems()...)
 	problems = append(problems, r.directProblems(u)...)
-	r.problems.set(u, problems)
+	r.problems.set(u, problems, lost)
 	r.healthChecks.set(u, &r.scratch)
 	r.endpointChecks.setChecks(u)
 }

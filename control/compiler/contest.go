@@ -20,6 +20,8 @@ type contest struct {
 	// caches the results of winner for frontends that several units claim.
 	changed map[services.FrontendKey]bool
 	winners map[services.FrontendKey]*unit
+	// stale are units whose problems name a unit that has lost the frontend since (refresh).
+	stale map[*unit]bool
 }
 
 // change records that these frontends may change hands.
@@ -29,36 +31,64 @@ func (c *contest) change(claims []claim) {
 	}
 }
 
-// markUnits makes units dirty: the units that claim a frontend whose holder changes, and the units
-// with endpoints at its address. It is called once in a run, after the last change of a claim.
+// endpointPort is a port of an endpoint.
+type endpointPort struct {
+	port  uint16
+	proto uint8
+}
+
+// markUnits makes units dirty: the unit that loses a frontend, the unit that gets it, and units
+// with endpoints at its address and port. Problems of the other units that claim it become stale: a
+// thousand Services may claim one frontend. It is called once in a run, after the last change of a
+// claim.
 func (c *contest) markUnits(snapshot *services.Snapshot) {
-	addrs := map[header.Addr]bool{}
+	moved := map[header.Addr]map[endpointPort]bool{}
 	for k := range c.changed {
-		addrs[k.Addr] = true
-		before, now := c.holder(snapshot, k), c.winner(k)
+		before, kind := c.holder(snapshot, k)
+		now := c.winner(k)
+		if before == now && (now == nil || now.kindOf(k) == kind) {
+			continue
+		}
+		ports := moved[k.Addr]
+		if ports == nil {
+			ports = map[endpointPort]bool{}
+			moved[k.Addr] = ports
+		}
+		ports[endpointPort{k.Port, k.Proto}] = true
 		if before == now {
 			continue
 		}
-		if before != nil {
-			c.units.dirty[before] = true
+		for _, u := range [...]*unit{before, now} {
+			if u != nil {
+				c.units.dirty[u] = true
+			}
 		}
-		c.claims.each(k, func(num int32) { c.units.dirty[c.units.byNum[num]] = true })
+		c.claims.each(k, func(num int32) {
+			if u := c.units.byNum[num]; u.denied == "" {
+				c.stale[u] = true
+			}
+		})
 	}
-	for a := range addrs {
-		c.addrs.uses.each(a, c.units.reread)
+	for a, ports := range moved {
+		c.addrs.uses.each(a, func(num int32) {
+			if c.units.byNum[num].hadPort(ports) {
+				c.units.reread(num)
+			}
+		})
 	}
 }
 
-// holder returns the unit that has a frontend in the snapshot before this run; nil if none has.
-func (c *contest) holder(snapshot *services.Snapshot, k services.FrontendKey) *unit {
+// holder returns the unit that has a frontend in the snapshot before this run, and by which kind of
+// claim; nil if none has.
+func (c *contest) holder(snapshot *services.Snapshot, k services.FrontendKey) (*unit, services.FrontendKind) {
 	if snapshot == nil {
-		return nil
+		return nil, 0
 	}
 	f, ok := snapshot.FrontendByKey(k)
 	if !ok {
-		return nil
+		return nil, 0
 	}
-	return c.units.byKey[unitKey{f.Service.Namespace, f.Service.Name}]
+	return c.units.byKey[unitKey{f.Service.Namespace, f.Service.Name}], f.Kind
 }
 
 // winner returns the unit that gets a frontend; nil if no admitted one claims it. Claims by
@@ -95,6 +125,45 @@ func (c *contest) compete(k services.FrontendKey) (best *unit) {
 		}
 	})
 	return best
+}
+
+// conflicts are the problems of a unit that loses frontends.
+type conflicts struct {
+	list []objects.Problem
+	more int // beyond objects.MaxFieldProblems
+}
+
+func (l *conflicts) add(u *unit, c claim, winner *unit) {
+	if len(l.list) == objects.MaxFieldProblems {
+		l.more++
+		return
+	}
+	l.list = append(l.list, objects.Problem{Object: u.service.ID, Field: fmt.Sprintf("spec.ports[%d]", c.port),
+		Severity: objects.Refused, Reason: objects.ReasonFrontendConflict,
+		Message: fmt.Sprintf("%s %s belongs to Service %s/%s%s", c.kind, frontendName(c.key), winner.key.namespace,
+			winner.key.name, youngestNote(u.service))})
+}
+
+func (l *conflicts) problems(u *unit) []objects.Problem {
+	if l.more == 0 {
+		return l.list
+	}
+	return append(l.list, objects.Problem{Object: u.service.ID, Severity: objects.Refused,
+		Reason:  objects.ReasonFrontendConflict,
+		Message: fmt.Sprintf("%d more frontends belong to other Services", l.more)})
+}
+
+// conflicts returns the problems of a unit that loses frontends.
+func (c *contest) conflicts(u *unit) []objects.Problem {
+	var l conflicts
+	if u.denied == "" {
+		for _, cl := range u.claims {
+			if w := c.winner(cl.key); w != u {
+				l.add(u, cl, w)
+			}
+		}
+	}
+	return l.problems(u)
 }
 
 // youngestNote returns the part of a conflict message that explains the age of the Service without

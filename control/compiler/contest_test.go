@@ -60,6 +60,34 @@ func TestChangeOfALoserIsCheap(t *testing.T) {
 	}
 }
 
+// TestChangeOfTheWinnerIsCheap: of the Services that claim a frontend, a compile builds the one
+// that loses it and the one that gets it. The problems of the others follow in steps.
+func TestChangeOfTheWinnerIsCheap(t *testing.T) {
+	cost := func(n int) float64 {
+		tracker, c := claimants(n)
+		c.DeferProblems(true)
+		first := objects.ObjectID{Kind: objects.KindService, Namespace: "contest", Name: "s-0"}
+		there := true
+		return testing.AllocsPerRun(10, func() {
+			if there = !there; there {
+				tracker.Upsert(controltest.Source, claimant(0))
+			} else {
+				tracker.Delete(controltest.Source, first)
+			}
+			c.Compile(tracker.Changes())
+			if !c.StaleProblems() {
+				t.Error("no problems are stale")
+			}
+		})
+	}
+	few, many := cost(50), cost(800)
+	t.Logf("%v allocations among 50, %v among 800", few, many)
+	if many > few+50 {
+		t.Errorf("a change of the Service that has a frontend costs %v allocations where 50 claim it, %v where 800 do",
+			few, many)
+	}
+}
+
 // TestUnmovedClaimsAreNotContested: a change of something else than age, addresses and ports is no
 // reason to compare a Service with all others that claim the same: 40 Services with 8,192 frontends
 // took half a second of the loop for each change of one.

@@ -1,7 +1,6 @@
 package compiler
 
 import (
-	"fmt"
 	"slices"
 
 	"sluice.dev/sluice/control/objects"
@@ -26,21 +25,15 @@ func (r *run) dropFrontends(u *unit) {
 
 // setFrontends puts the frontends that a unit wins into the snapshot, and returns a problem for
 // each of the others.
-func (r *run) setFrontends(u *unit) (lost []objects.Problem) {
+func (r *run) setFrontends(u *unit) []objects.Problem {
 	u.guard.renew(u.service, &r.cfg.Config)
 	if u.denied != "" {
 		return nil
 	}
-	more := 0
+	var lost conflicts
 	for _, c := range u.claims {
 		if w := r.contest.winner(c.key); w != u {
-			if more++; more > objects.MaxFieldProblems {
-				continue
-			}
-			lost = append(lost, objects.Problem{Object: u.service.ID, Field: fmt.Sprintf("spec.ports[%d]", c.port),
-				Severity: objects.Refused, Reason: objects.ReasonFrontendConflict,
-				Message: fmt.Sprintf("%s %s belongs to Service %s/%s%s", c.kind, frontendName(c.key), w.key.namespace,
-					w.key.name, youngestNote(u.service))})
+			lost.add(u, c, w)
 			continue
 		}
 		before, had := r.builder.Settings().FrontendByKey(c.key)
@@ -64,12 +57,7 @@ func (r *run) setFrontends(u *unit) (lost []objects.Problem) {
 		r.builder.SetFrontend(&f)
 		r.changed = true
 	}
-	if more > objects.MaxFieldProblems {
-		lost = append(lost, objects.Problem{Object: u.service.ID, Severity: objects.Refused,
-			Reason:  objects.ReasonFrontendConflict,
-			Message: fmt.Sprintf("%d more frontends belong to other Services", more-objects.MaxFieldProblems)})
-	}
-	return lost
+	return lost.problems(u)
 }
 
 // frontend returns the frontend of a claim that wins, without its source ranges.

@@ -39,12 +39,18 @@ func (ps *problems) ProblemLists() [][]objects.Problem {
 	return lists
 }
 
-// DeferProblems: with true no compile returns problems; the caller calls ProblemLists instead.
-// Sorting thousands of problems takes longer than most changes.
+// DeferProblems: with true no compile returns problems, and problems of Services that claim a
+// frontend of another one may become stale; the caller calls RefreshProblems as long as
+// StaleProblems, and ProblemLists. Sorting thousands of problems takes longer than most changes.
 func (ps *problems) DeferProblems(on bool) { ps.later = on }
 
-// set replaces the problems of a unit.
-func (ps *problems) set(u *unit, now []objects.Problem) {
+// set replaces the problems of a unit: the frontends that it loses, and the others.
+func (ps *problems) set(u *unit, others, lost []objects.Problem) {
+	u.others = nil
+	if len(lost) > 0 {
+		u.others = others
+	}
+	now := slices.Concat(others, lost)
 	slices.SortFunc(now, objects.CompareProblems)
 	now = slices.Compact(now) // a problem of every port is reported once
 	now = objects.LimitAlike(now)
@@ -56,6 +62,32 @@ func (ps *problems) set(u *unit, now []objects.Problem) {
 		ps.units[u] = true
 	} else {
 		delete(ps.units, u)
+	}
+}
+
+// refreshClaims bounds the claims that one RefreshProblems compares: a millisecond.
+const refreshClaims = 2048
+
+// StaleProblems reports whether problems name Services that have lost a frontend since. It is false
+// unless problems are deferred.
+func (s *state) StaleProblems() bool { return len(s.contest.stale) > 0 }
+
+// RefreshProblems brings some of the stale problems up to date.
+func (s *state) RefreshProblems() {
+	s.refresh(refreshClaims)
+	s.contest.winners = emptied(s.contest.winners)
+	s.problems.finish()
+}
+
+// refresh brings stale problems up to date, until it has compared as many claims.
+func (s *state) refresh(claims int) {
+	for u := range s.contest.stale {
+		if claims <= 0 {
+			return
+		}
+		claims -= 1 + len(u.claims)
+		delete(s.contest.stale, u)
+		s.problems.set(u, u.others, s.contest.conflicts(u))
 	}
 }
 

@@ -216,8 +216,8 @@ func TestIncrementalEqualsFull(t *testing.T) {
 	t.Run("tables deferred", func(t *testing.T) { incrementalEqualsFull(t, true) })
 }
 
-// incrementalEqualsFull, deferred: each table is built while more changes come, and endpoints are
-// merged as those of large Services are.
+// incrementalEqualsFull, deferred: each table is built while more changes come, endpoints are
+// merged as for large Services, and problems become stale.
 func incrementalEqualsFull(t *testing.T, deferred bool) {
 	changes, checkEvery := 20_000, 50
 	if os.Getenv("SLUICE_E2E") == "full" {
@@ -232,6 +232,7 @@ func incrementalEqualsFull(t *testing.T, deferred bool) {
 	tracker, c := tracker.New(), compiler.New(controltest.Config())
 	if deferred {
 		c.TreatAllAsLarge()
+		c.DeferProblems(true)
 	}
 	owners := controltest.NewOwners(t)
 	c.Watch(owners)
@@ -260,7 +261,7 @@ func incrementalEqualsFull(t *testing.T, deferred bool) {
 		apply(c.Install(building))
 		building = nil
 	}
-	built := 0
+	built, refreshed := 0, 0
 	checked, answers, cfg := 0, 0, controltest.Config()
 	for n := 1; n <= changes; n++ {
 		w.step(tracker)
@@ -313,6 +314,13 @@ func incrementalEqualsFull(t *testing.T, deferred bool) {
 			}
 			install()
 		}
+		for c.StaleProblems() {
+			c.RefreshProblems()
+			refreshed++
+		}
+		if deferred {
+			problems = c.Problems()
+		}
 		full, fullProblems, steer := c.Full(tracker.State())
 		if got, want := describe(snapshot, problems), describe(full, fullProblems); got != want {
 			t.Fatalf("after %d changes, full against incremental:\n%s", n, cmp.Diff(strings.Split(want, "\n"),
@@ -332,6 +340,9 @@ func incrementalEqualsFull(t *testing.T, deferred bool) {
 	}
 	if checked == 0 {
 		t.Error("there never was a checked port")
+	}
+	if deferred != (refreshed > 0) {
+		t.Errorf("stale problems were brought up to date %d times", refreshed)
 	}
 	if deferred != (built > 0) {
 		t.Errorf("%d tables were built while more changes came", built)

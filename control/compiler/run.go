@@ -1,6 +1,7 @@
 package compiler
 
 import (
+	"math"
 	"slices"
 
 	"sluice.dev/sluice/control/objects"
@@ -75,10 +76,14 @@ func (r *run) finish() (*services.Snapshot, []objects.Problem, *steer.Change) {
 	}
 	for _, u := range units {
 		r.build(u)
+		delete(r.contest.stale, u)
 		if u.service == nil && len(u.slices) == 0 {
 			r.units.forget(u)
 			delete(r.ids.short, u)
 		}
+	}
+	if !r.problems.later {
+		r.refresh(math.MaxInt)
 	}
 	r.tables.allowance = 0
 	r.draft.steer(change)

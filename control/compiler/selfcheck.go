@@ -59,7 +59,7 @@ func (c *Compiler) sample() (units []*unit) {
 		}
 		c.nextCheck++
 		// Which endpoint gets no number depends on the order of arrival.
-		if u == nil || c.ids.short[u] || u.waits() {
+		if u == nil || c.ids.short[u] || u.waits() || c.contest.stale[u] {
 			continue
 		}
 		units = append(units, u)

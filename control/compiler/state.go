@@ -43,7 +43,8 @@ func newState(cfg Config) *state {
 	s.nodes = nodes{cfg: &s.cfg, units: &s.units, byName: map[string]header.Addr{}}
 	s.addrs = newAddresses(&s.units)
 	s.kept = keptSources{count: map[steer.KeepSource]int32{}}
-	s.contest = contest{cfg: &s.cfg, units: &s.units, addrs: &s.addrs, claims: newRelation[services.FrontendKey]()}
+	s.contest = contest{cfg: &s.cfg, units: &s.units, addrs: &s.addrs, claims: newRelation[services.FrontendKey](),
+		stale: map[*unit]bool{}}
 	s.admission = admission{cfg: &s.cfg, units: &s.units, contest: &s.contest, total: newTotal()}
 	s.ids = numbers{identities: newIdentities(), short: map[*unit]bool{}}
 	s.tables = tables{cfg: &s.cfg, scratch: &s.scratch, store: tableStore{}, inlineSlots: maxInlineSlots}

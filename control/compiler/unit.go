@@ -36,6 +36,7 @@ type unit struct {
 	unlisted       bool   // its claims are not kept (list)
 	denied         string // why the unit is not served; "" if it is admitted
 	problems       []objects.Problem
+	others         []objects.Problem // the problems except lost frontends; nil if none is lost
 }
 
 // port is a compiled service port.
@@ -121,6 +122,14 @@ func (u *unit) kindOf(k services.FrontendKey) services.FrontendKind {
 	i, _ := slices.BinarySearchFunc(u.claims, k,
 		func(c claim, k services.FrontendKey) int { return steer.CompareKeys(c.key, k) })
 	return u.claims[i].kind
+}
+
+// hadPort reports whether the unit was built with endpoints at one of these ports.
+func (u *unit) hadPort(ports map[endpointPort]bool) bool {
+	return slices.ContainsFunc(u.usedBy, func(s *objects.Slice) bool {
+		return slices.ContainsFunc(s.Ports,
+			func(p objects.SlicePort) bool { return ports[endpointPort{p.Port, p.Proto}] })
+	})
 }
 
 // objectProblems returns the problems of the unit's objects by themselves.

@@ -187,6 +187,9 @@ func (l *Loop) Run(ctx context.Context) error {
 		case j := <-l.tableDone:
 			l.building = nil
 			l.apply(l.Compiler.Install(j))
+		case <-l.staleProblems():
+			l.Compiler.RefreshProblems()
+			l.note()
 		case <-l.listed.due:
 			l.listed.due = nil
 			l.note()

@@ -81,10 +81,23 @@ func (l *Loop) finishList(list *problemList) {
 	}
 }
 
+// staleProblems is closed if the compiler has stale problems.
+func (l *Loop) staleProblems() <-chan struct{} {
+	if l.Compiler.StaleProblems() {
+		return closed
+	}
+	return nil
+}
+
+var closed = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
+
 // listNow returns when progress has the problems of this moment.
 func (l *Loop) listNow() {
 	if l.listed.running {
 		l.finishList(<-l.listed.done)
+	}
+	for l.Compiler.StaleProblems() {
+		l.Compiler.RefreshProblems()
 	}
 	l.startList(true)
 }
