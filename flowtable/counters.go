@@ -25,6 +25,9 @@ func (h *Handle) moved(r Ref, before, after conn.Meta) {
 	if before.Charges() != after.Charges() {
 		h.t.bookCharge(h.arena(r&refV6 != 0), r.index(), h.now)
 	}
+	if h.t.group.marks != nil {
+		h.movedInGroup(r, before, after)
+	}
 	if kind := ringOf(after); kind != shedNever && kind != ringOf(before) {
 		h.note(h.arena(r&refV6 != 0), r.index(), kind)
 	}

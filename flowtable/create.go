@@ -22,6 +22,8 @@ type NewFlow struct {
 	HasSYN bool
 	// Direct: the flow has direct return, see MakeDirect; SYN is the NodeMark.
 	Direct bool
+	// Tracked: other gateways of the group shall have copies. The table must have Config.Group.
+	Tracked bool
 	// Proxied: a PROXY header goes in front of the client's bytes. Only TCP and UDP.
 	Proxied bool
 }
@@ -100,6 +102,9 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 	if n.Proxied {
 		born |= conn.MetaProxied
 	}
+	if h.t.group.marks != nil {
+		h.t.mark(a, i).Store(uint32(b2i(n.Tracked)) * markTracked)
+	}
 	f.meta.Store(uint64(born | conn.MetaPending))
 	f.bound.Store(0)
 	f.owner.Store(packOwner(n.Service, n.BackendRef))
@@ -113,11 +118,25 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 		h.abort(a, i)
 		return 0, s
 	}
-	f.sum = sum(clientHash, replyHash)
 	h.t.bookPending(f)
-	slot, ins := h.insert(a, clientHash, &client, slotOf(i, ClientSide), now)
+	if r, s := h.finish(a, i, &client, clientHash, replyHash, now); s != Created {
+		return r, s
+	}
+	h.count(a.v6, conn.Initial(client.proto), 1)
+	if kind := ringOf(born); kind != shedNever {
+		h.note(a, i, kind)
+	}
+	return a.ref(i), Created
+}
+
+// finish commits the client key of a pending flow whose reply key is committed, and makes it live.
+// If it cannot, it discards the flow.
+func (h *Handle) finish(a *arena, i uint32, client *key, clientHash, replyHash uint64, now Ticks) (Ref, Status) {
+	f := a.flow(i)
+	f.sum = sum(clientHash, replyHash)
+	slot, ins := h.insert(a, clientHash, client, slotOf(i, ClientSide), now)
 	for ins == full && h.makeRoom(a, clientHash, now) {
-		slot, ins = h.insert(a, clientHash, &client, slotOf(i, ClientSide), now)
+		slot, ins = h.insert(a, clientHash, client, slotOf(i, ClientSide), now)
 	}
 	if ins != inserted {
 		f.meta.Store(uint64(f.load().Dead()))
@@ -130,10 +149,6 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 		return h.existing(a, slot)
 	}
 	a.activate(i)
-	h.count(a.v6, conn.Initial(client.proto), 1)
-	if kind := ringOf(born); kind != shedNever {
-		h.note(a, i, kind)
-	}
 	return a.ref(i), Created
 }
 
@@ -184,7 +199,7 @@ func (a *arena) activate(i uint32) {
 	f := a.flow(i)
 	for {
 		m := f.load()
-		if !m.Pending() || f.swap(m, m&^conn.MetaPending) {
+		if !m.Pending() || m.Held() || f.swap(m, m&^conn.MetaPending) {
 			return
 		}
 	}
@@ -219,7 +234,7 @@ func (h *Handle) expire(a *arena, i uint32, now Ticks) bool {
 		if m.State() == None {
 			return true
 		}
-		if m.Pending() || !h.t.lifetimes.Expired(m, now) {
+		if m.Pending() || !h.t.expired(a, i, m, now) {
 			return false
 		}
 		if h.kill(a, i, m) {
@@ -247,7 +262,12 @@ func (h *Handle) hashes(a *arena, i uint32) [2]uint64 {
 
 // end is kill without the decrement of the counters; the caller passes the hashes of the keys.
 func (h *Handle) end(a *arena, i uint32, m conn.Meta, hashes *[2]uint64) bool {
-	if !a.flow(i).swap(m, m.Dead()) {
+	dead := m.Dead()
+	tracked := h.t.group.marks != nil && h.t.mark(a, i).Load()&markTracked != 0
+	if tracked {
+		dead = m.Hold()
+	}
+	if !a.flow(i).swap(m, dead) {
 		return false
 	}
 	h.t.book(a.flow(i))
@@ -259,6 +279,13 @@ func (h *Handle) end(a *arena, i uint32, m conn.Meta, hashes *[2]uint64) bool {
 		h.t.restingOf(m.Proto()).begin(hashes[ReplySide], until) // before the key is free
 	}
 	a.remove(hashes[ClientSide], slotOf(i, ClientSide))
+	if tracked {
+		h.hold(a, i)
+		return true
+	}
+	if h.t.group.marks != nil {
+		h.copyEnded(a, i, m)
+	}
 	a.remove(hashes[ReplySide], slotOf(i, ReplySide))
 	h.retire(a.ref(i))
 	return true

@@ -52,6 +52,11 @@
 // until its next Enter or Leave. It must call Leave before it blocks: otherwise no handle can reuse
 // a record meanwhile.
 //
+// # Other gateways
+//
+// In a group of gateways the table also has copies of other gateways' flows, and ended flows whose
+// source port another gateway may still have a record of (group.go, docs/adr/0037).
+//
 // # Packets that may be forged
 //
 // Observe updates the flow with each of its packets (Segment). A TCP or SCTP segment that changes

@@ -86,7 +86,7 @@ func (h *Handle) info(a *arena, i uint32, now Ticks, out *Info) bool {
 	if out.Direct = h.Direct(out.Ref); out.Direct {
 		out.Mark = h.Mark(out.Ref)
 	}
-	out.YieldsPort = h.t.yieldsPort(m, now) != shedNever
+	out.YieldsPort = h.t.yieldsPort(a, i, m, now) != shedNever
 	a.tuple(i, ClientSide, &out.Client)
 	a.tuple(i, ReplySide, &out.Reply)
 	return true

@@ -186,7 +186,7 @@ func (h *Handle) likely(f int, kind Shed) bool {
 func (h *Handle) probe(a *arena, now Ticks, v *victim) {
 	for _, i := range h.draw(a) {
 		if m := a.flow(i).load(); m.Live() {
-			v.weigh(i, m, h.t.shedOf(m, now), now)
+			v.weigh(i, m, h.t.mayShed(a, i, m, now), now)
 		}
 	}
 }
@@ -293,7 +293,7 @@ func (h *Handle) probeHalfOpen(now Ticks) candidate {
 	for h.halfOpenShare(family(a.v6)) > 0 && !best.found() && h.evictor.probes > 0 {
 		for _, i := range h.draw(a) {
 			m := a.flow(i).load()
-			if m.Live() && m.State().HalfOpen() && now.Since(m.Seen()) >= capGrace {
+			if m.Live() && m.State().HalfOpen() && now.Since(m.Seen()) >= capGrace && !h.t.lasts(a, i) {
 				best.orOlder(candidate{victim: victim{i, m, ShedHalfOpen}, a: a}, now)
 			}
 		}

@@ -82,6 +82,14 @@ func (t *Table) shedOf(m conn.Meta, now Ticks) Shed {
 	return shedNever
 }
 
+// mayShed is shedOf for a record: copies that have no clock are not shed.
+func (t *Table) mayShed(a *arena, i uint32, m conn.Meta, now Ticks) Shed {
+	if t.lasts(a, i) {
+		return shedNever
+	}
+	return t.shedOf(m, now)
+}
+
 // shedStates has the states of each kind whose number of flows is known from the counters.
 var shedStates = [NumSheds][]State{
 	ShedClosed:      {Closed, TimeWaitClient, TimeWaitBackend},
@@ -100,19 +108,31 @@ func (h *Handle) admit(a *arena, proto uint8, now Time) Status {
 	if conn.Initial(proto) == SynSeen && h.halfOpenFlows() >= h.t.halfOpen && !h.shedHalfOpen(a, now) {
 		return HalfOpenLimit
 	}
-	if h.live(family(a.v6), None) < int32(a.flows) || h.shed(a, now) {
+	return h.room(a, now)
+}
+
+// room makes room for one more flow in an arena if necessary.
+func (h *Handle) room(a *arena, now Time) Status {
+	if h.othersStale {
+		h.recount()
+	}
+	if h.live(family(a.v6), None)+h.t.heldBeyond(a) < int32(a.flows) || h.shed(a, now) {
 		return Created
 	}
 	return TableFull
 }
 
 func (h *Handle) halfOpenFlows() int32 {
-	return h.live(0, SynSeen) + h.live(0, SynRecv) + h.live(1, SynSeen) + h.live(1, SynRecv)
+	n := h.live(0, SynSeen) + h.live(0, SynRecv) + h.live(1, SynSeen) + h.live(1, SynRecv)
+	if h.t.group.marks != nil {
+		n -= h.t.group.halfOpen.Load()
+	}
+	return n
 }
 
 // shedFlow ends a flow if its meta is still m, and counts it as shed.
 func (h *Handle) shedFlow(a *arena, i uint32, m conn.Meta, kind Shed) bool {
-	if !h.kill(a, i, m) {
+	if h.t.lasts(a, i) || !h.kill(a, i, m) {
 		return false
 	}
 	h.p.shed[kind].Add(1)
@@ -165,7 +185,7 @@ func (h *Handle) makeRoom(a *arena, hash uint64, now Ticks) bool {
 				return true // another handle released it
 			}
 			if m := a.flow(slotIndex(slot)).load(); m.Live() {
-				v.weigh(slotIndex(slot), m, h.t.shedOf(m, now), now)
+				v.weigh(slotIndex(slot), m, h.t.mayShed(a, slotIndex(slot), m, now), now)
 			}
 		}
 	}

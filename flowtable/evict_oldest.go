@@ -86,7 +86,7 @@ func (h *Handle) oldestIn(r *ring, a *arena, kind Shed, now Ticks, least int32) 
 		h.evictor.entries--
 		i, m, ok := a.still(r.entry(from), kind)
 		// Drop an idle flow that was used again: it will not be idle soon.
-		if !ok || kind > ShedHalfOpen && h.t.shedOf(m, now) > kind {
+		if !ok || kind > ShedHalfOpen && h.t.mayShed(a, i, m, now) > kind || h.t.lasts(a, i) {
 			if run++; run >= ringRun && run%8 == 0 {
 				stride *= 2
 			}
@@ -122,7 +122,7 @@ func (h *Handle) oldestIn(r *ring, a *arena, kind Shed, now Ticks, least int32) 
 func (h *Handle) leastUsed(c *candidate, to uint64, now Ticks) {
 	for p := c.position + 1; p < min(to, c.position+probeGroup) && h.evictor.entries > 0; p++ {
 		h.evictor.entries--
-		if i, m, ok := c.a.still(c.ring.entry(p), ShedIdle); ok && h.t.shedOf(m, now) == ShedIdle &&
+		if i, m, ok := c.a.still(c.ring.entry(p), ShedIdle); ok && h.t.mayShed(c.a, i, m, now) == ShedIdle &&
 			m.UsedSeconds() < c.meta.UsedSeconds() {
 			c.victim, c.position = victim{i, m, ShedIdle}, p
 			return

@@ -18,7 +18,7 @@ func (t *Table) nearlyFull(a *arena) bool {
 
 // survey notes a flow that the sweep has passed, if it may be shed.
 func (h *Handle) survey(a *arena, i uint32, m conn.Meta, now Ticks) {
-	switch kind := h.t.shedOf(m, now); {
+	switch kind := h.t.mayShed(a, i, m, now); {
 	case kind == ShedHalfOpen && now.Since(m.Seen()) >= settledAge:
 		h.pushTo(settledRing, a, i)
 	case kind > ShedHalfOpen && kind != shedNever:

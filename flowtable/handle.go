@@ -35,7 +35,9 @@ type participant struct {
 	published [2][16]int32
 	// rings[family][number]: the owner stores a ring when it first needs it.
 	rings [2][numRings]atomic.Pointer[ring]
-	_     [128 - 2*numRings*8]byte
+	// changes: Register stores it, in a table of a group.
+	changes atomic.Pointer[changes]
+	_       [128 - 2*numRings*8 - 8]byte
 	tally
 }
 
@@ -85,6 +87,7 @@ type Handle struct {
 	probed         int                // ports, by the last Create
 	rings          [2][numRings]*ring // those of p
 	pushed         bool               // to a ring, since the last Enter or Leave
+	changes        *changes           // that of p
 	endings        endings
 	fetches        fetches
 	unacknowledged unacknowledged
@@ -107,6 +110,10 @@ func (t *Table) Register() (*Handle, error) {
 			for k := range h.rings[f] {
 				h.rings[f][k] = h.p.rings[f][k].Load() // the previous owner's
 			}
+		}
+		if h.changes = h.p.changes.Load(); h.changes == nil && t.Grouped() {
+			h.changes = new(changes)
+			h.p.changes.Store(h.changes)
 		}
 		h.p.seen.Store(offline)
 		t.handles[i] = h
@@ -142,6 +149,7 @@ func (h *Handle) Enter(now Time) {
 	if h.pushed {
 		h.publishRings()
 	}
+	h.Publish()
 	h.reclaim()
 }
 
@@ -153,6 +161,7 @@ func (h *Handle) Leave() {
 	if h.pushed {
 		h.publishRings()
 	}
+	h.Publish()
 	h.abandon()
 	h.online = false
 	h.p.seen.Store(offline)
@@ -229,7 +238,7 @@ func (h *Handle) Lookup(hash uint64, t *header.Tuple, now Time) (Ref, Side) {
 			if !md.Live() || md.Proto() != k.proto || !a.same(slot, &k) {
 				continue
 			}
-			if h.t.lifetimes.Expired(md, now.Ticks()) {
+			if h.t.expired(a, i, md, now.Ticks()) {
 				return 0, 0
 			}
 			return a.ref(i), slotSideOf(slot)

@@ -49,7 +49,11 @@ func (m *mover) family(from, to *arena) error {
 	for _, first := range [2]bool{true, false} {
 		for i := uint32(1); i <= from.records && from.flows != 0; i++ {
 			w := m.read(from.flow(i).load())
-			if w.State() == None || (w.State() == Established) != first {
+			if w.Held() && first {
+				m.held(from, to, i, w)
+				continue
+			}
+			if w.State() == None || w.Held() || (w.State() == Established) != first {
 				continue
 			}
 			if err := m.flow(from, to, i, w); err != nil {
@@ -97,6 +101,18 @@ func (m *mover) flow(from, to *arena, i uint32, w conn.Meta) error {
 		return errNoFit
 	}
 	return nil
+}
+
+// held moves the record of an ended flow that holds its port, if the new table is of a group.
+func (m *mover) held(from, to *arena, i uint32, w conn.Meta) {
+	at := to.fresh.Load()
+	if at > to.records || to.flows == 0 || !m.h.t.Grouped() {
+		return
+	}
+	to.copyFrom(from, at, i, w)
+	if m.h.recoverHeld(to, at) {
+		to.fresh.Store(at + 1)
+	}
 }
 
 // copyFrom copies record i of another arena to record at, with w as its first word. As in

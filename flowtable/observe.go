@@ -39,6 +39,9 @@ func (h *Handle) Observe(r Ref, from Side, s Segment, now Time) (stands bool) {
 		}
 		if isn, ok := m.AnsweredBy(n, from, &s, f.next.Load()); ok {
 			f.swapWord(word, isn)
+			if n.State() == m.State() && isn != word {
+				h.changed(r)
+			}
 		} else if m.KeepsISN() && !n.KeepsISN() {
 			f.swapWord(word, uint32(t))
 		}

@@ -239,7 +239,7 @@ func (ps *portSearch) noteHolder(h *Handle, i uint32, port uint16) {
 	if !m.Live() || ps.holders == maxHolders {
 		return
 	}
-	kind := h.t.yieldsPort(m, ps.now)
+	kind := h.t.yieldsPort(ps.a, i, m, ps.now)
 	for k := range h.holders[:ps.holders] {
 		if h.holders[k].record == i {
 			return // the second try meets it again
@@ -250,11 +250,11 @@ func (ps *portSearch) noteHolder(h *Handle, i uint32, port uint16) {
 }
 
 // yieldsPort returns the kind as which a flow may be ended for its source port, or shedNever.
-func (t *Table) yieldsPort(m conn.Meta, now Ticks) Shed {
+func (t *Table) yieldsPort(a *arena, i uint32, m conn.Meta, now Ticks) Shed {
 	if m.State().HalfOpen() && now.Since(m.Seen()) < halfOpenGrace || t.awaitsAnswer(m, now) {
 		return shedNever
 	}
-	return t.shedOf(m, now)
+	return t.mayShed(a, i, m, now)
 }
 
 // prefixOf returns the prefix of a flow's client, of a length that one subscriber is likely to

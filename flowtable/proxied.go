@@ -69,6 +69,7 @@ func (h *Handle) HeaderAcked(r Ref, now Time) {
 		}
 		if f.swap(m, m|conn.MetaHeaderAcked) {
 			f.swapWord(word, uint32(now.Ticks()))
+			h.changed(r)
 			return
 		}
 	}

@@ -101,7 +101,9 @@ func (t *Table) recoverArena(a *arena, now Ticks, rec *Recovery) {
 		if o := f.owner.Load(); o&ownerFlags != 0 {
 			f.owner.Store(o &^ ownerFlags) // counts begin at 0; Bind, Adopt and Charge count live flows
 		}
-		if f.load().State() != None && h.recoverFlow(a, i, now, rec) {
+		if m := f.load(); m.Held() && h.recoverHeld(a, i) {
+			last = i
+		} else if m.State() != None && h.recoverFlow(a, i, now, rec) {
 			last = i
 			d.note(t, a, i, f.load())
 		}
@@ -131,6 +133,21 @@ func (h *Handle) recoverFlow(a *arena, i uint32, now Ticks, rec *Recovery) bool 
 		f.bound.Store(0)
 		f.delta = a.deltaOf(i)
 		return true
+	}
+	f.meta.Store(0)
+	return false
+}
+
+// recoverHeld keeps the port of an ended flow taken, or frees its record.
+func (h *Handle) recoverHeld(a *arena, i uint32) bool {
+	f := a.flow(i)
+	hs := h.secret.both(a, i)
+	k := a.keyOf(i, ReplySide)
+	if h.t.Grouped() && f.sum == sum(hs[ClientSide], hs[ReplySide]) {
+		if _, ins := h.insert(a, hs[ReplySide], &k, slotOf(i, ReplySide), 0); ins == inserted {
+			h.t.group.held[family(a.v6)].Add(1)
+			return true
+		}
 	}
 	f.meta.Store(0)
 	return false

@@ -127,7 +127,7 @@ func (h *Handle) sweep(a *arena, first, end uint32, now Ticks) (expired int) {
 		if !m.Live() {
 			continue
 		}
-		if !h.t.lifetimes.Expired(m, now) {
+		if !h.t.expired(a, i, m, now) {
 			if nearlyFull {
 				h.survey(a, i, m, now)
 			}

@@ -22,6 +22,8 @@ type Config struct {
 	// means DefaultLimitSources.
 	LimitSources uint32
 	Timeouts     Timeouts
+	// Group: other gateways have copies of flows, and the table has copies of theirs (group.go).
+	Group bool
 	// HashKey is for tests that must be repeatable; zero means a random key.
 	HashKey HashKey
 }
@@ -135,6 +137,7 @@ type Table struct {
 	leftover     [2][madeRings]*ring // flows at Recover, by kind; nil if there were none
 	resting      [restingTables]resting
 	abandoned    abandoned
+	group        group
 	loads        []atomic.Int32
 	serviceUses  []serviceUse // by service
 	sources      *sources
@@ -212,6 +215,9 @@ func view(mem []byte, c *Config) (*Table, error) {
 		}
 	}
 	t.geometry = t.layOut()
+	if c.Group {
+		t.makeGroup()
+	}
 	return t, nil
 }
 

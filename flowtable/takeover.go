@@ -81,6 +81,10 @@ func (t *Table) assume(a *arena, used uint32, now Ticks) {
 		if f.owner.Load() != 0 { // a number of the previous process, see recoverFlow
 			f.owner.Store(0)
 		}
+		if m.Held() {
+			t.group.held[family(a.v6)].Add(1)
+			continue
+		}
 		if m.State() == None {
 			continue
 		}

@@ -46,10 +46,16 @@ func (v *validation) errorf(format string, args ...any) {
 func (v *validation) arena(a *arena) {
 	keys := v.index(a)
 	where := v.lists(a)
+	held := int32(0)
 	for i := uint32(1); i <= a.records; i++ {
 		m := a.flow(i).load()
 		v.load(a.ref(i), a.flow(i))
 		switch {
+		case m.Held():
+			held++
+			if keys[i] != 1<<ReplySide || where[i] != "" {
+				v.errorf("record %d holds its port, has keys %02b in the index, want 10, and is %q", a.ref(i), keys[i], where[i])
+			}
 		case m.Pending():
 			v.errorf("record %d is pending, and no handle is creating it", a.ref(i))
 		case m.Live():
@@ -66,6 +72,9 @@ func (v *validation) arena(a *arena) {
 		case keys[i] != 0:
 			v.errorf("dead record %d has keys %02b in the index", a.ref(i), keys[i])
 		}
+	}
+	if n := v.t.group.held[family(a.v6)].Load(); n != held {
+		v.errorf("%d records hold their ports, the counter says %d", held, n)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 // the numbers of states increments it (TestLayoutHasAVersion). Version 2: bound and owner are a
 // word each. Version 3: states renumbered; the first release has it. MetaProxied did not change
 // it: a program that does not know the bit takes the flow's protocol for one that it does not
-// know.
+// know. conn.Meta.Held did not change it: such a program drops the record as a pending one.
 const headVersion = 3
 
 // readerOf returns a function that converts meta, the first word of a record, from a table of the

@@ -9,7 +9,7 @@ import "sluice.dev/sluice/nat/header"
 //	[repeat][ proto  ][ notes ][fn][ag][pd][rs][state][ last seen, ticks ]
 //
 // State zero is no flow: free, dead, or in limbo. pd is set while the flow is pending (its keys are
-// being inserted). rs: one end sent an RST, and no later packet has shown that the connection lives
+// being inserted). pd and rs together: see Held. rs alone: one end sent an RST, and no later packet has shown that the connection lives
 // on; last seen is then the time of the RST. ag: the client sent a SYN on the open connection, and
 // the SYN has no answer yet. fn: the client of an Unconfirmed flow sent FIN. TCP and SCTP have
 // further notes, which do not affect a packet that Match forwards:
@@ -150,6 +150,13 @@ func (m Meta) Reset() bool { return m&MetaReset != 0 }
 
 // Live reports whether there is a flow, and packets may find it.
 func (m Meta) Live() bool { return m.State() != 0 && !m.Pending() }
+
+// Held reports whether the flow has ended, and still holds its source port: other gateways may have a
+// copy of it. Such a flow is pending, so packets do not find it, and it never becomes live.
+func (m Meta) Held() bool { return m.State() != 0 && m&(MetaPending|MetaReset) == MetaPending|MetaReset }
+
+// Hold returns m for a flow that has ended and holds its source port.
+func (m Meta) Hold() Meta { return m | MetaPending | MetaReset }
 
 // Life returns the index of Lifetimes.
 func (m Meta) Life() uint64 { return uint64(m>>MetaStateShift) & MetaLife }

@@ -1,0 +1,246 @@
+package flowtable
+
+import (
+	"sync/atomic"
+
+	"sluice.dev/sluice/flowtable/conn"
+	"sluice.dev/sluice/nat/header"
+)
+
+// Copy makes a copy of an owner's flow, with the source port of the record and no other. The caller
+// must be the only one that makes copies, and must have removed a flow with the record's reply
+// tuple. The result is Exists, with the flow, if the client has one already; TableFull if the
+// owner's share, the table or a chain is full; PortsExhausted if the reply tuple is in use.
+func (h *Handle) Copy(at Time, owner int, r *conn.Record) (Ref, Status) {
+	g, f := &h.t.group, family(r.Client.V6)
+	if g.copies[owner][f].Load() >= g.share[f] {
+		return 0, TableFull
+	}
+	ref, s := h.place(at, r, uint32(owner)<<markOwnerShift)
+	if s == Created {
+		h.countCopy(f, owner, r.State)
+	}
+	return ref, s
+}
+
+// Restore makes a flow of this gateway that another gateway has kept. It is as Copy, but the flow is
+// tracked, and its answer has left.
+func (h *Handle) Restore(at Time, r *conn.Record) (Ref, Status) {
+	return h.place(at, r, markTracked|markLeft)
+}
+
+// place makes a flow with the source port of a record.
+func (h *Handle) place(at Time, r *conn.Record, mark uint32) (Ref, Status) {
+	a, now := h.arena(r.Client.V6), at.Ticks()
+	var client key
+	client.from(&r.Client)
+	clientHash := h.secret.hash(a.v6, &client)
+	if slot := a.find(clientHash, &client); slot != 0 && !h.expire(a, slotIndex(slot), now) {
+		return h.existing(a, slot)
+	}
+	i, s := h.copyRecord(a, at)
+	if s != Created {
+		return 0, s
+	}
+	h.write(a, i, &client, r, mark, now)
+	replyHash, s := h.insertReply(a, i, r, now)
+	if s != Created {
+		h.abort(a, i)
+		return 0, s
+	}
+	ref, s := h.finish(a, i, &client, clientHash, replyHash, now)
+	if s == Created {
+		h.count(a.v6, r.State, 1)
+	}
+	return ref, s
+}
+
+// MarkCopy makes a live flow of an earlier process a copy of an owner's flow.
+func (h *Handle) MarkCopy(r Ref, owner int) {
+	h.t.markOf(r).Store(uint32(owner) << markOwnerShift)
+	h.countCopy(family(r&refV6 != 0), owner, h.Flow(r).State())
+}
+
+func (h *Handle) countCopy(f, owner int, s State) {
+	h.t.group.copies[owner][f].Add(1)
+	if s.HalfOpen() {
+		h.t.group.halfOpen.Add(1)
+	}
+}
+
+// HoldPort makes a record that holds the source port of a reply tuple, as one of a told flow that
+// has ended. It returns false if there is no room, or if the tuple is in use.
+func (h *Handle) HoldPort(at Time, r *conn.Record) (Ref, bool) {
+	a, now := h.arena(r.Client.V6), at.Ticks()
+	i := uint32(0)
+	if a.flows != 0 {
+		i = h.local[family(a.v6)].get(h.t, a)
+	}
+	if i == 0 {
+		return 0, false
+	}
+	var client key
+	client.from(&r.Client)
+	h.write(a, i, &client, r, markTracked|markTold, now)
+	hash, s := h.insertReply(a, i, r, now)
+	if s != Created {
+		h.abort(a, i)
+		return 0, false
+	}
+	f := a.flow(i)
+	f.sum = sum(h.secret.hash(a.v6, &client), hash)
+	h.t.group.held[family(a.v6)].Add(1)
+	f.meta.Store(uint64(f.load().Hold()))
+	return a.ref(i), true
+}
+
+// copyRecord returns a free record, and makes room for one more flow. It does not apply the cap of
+// half-open flows.
+func (h *Handle) copyRecord(a *arena, now Time) (uint32, Status) {
+	if a.flows == 0 {
+		return 0, TableFull
+	}
+	m := &h.local[family(a.v6)]
+	i := m.get(h.t, a)
+	if i == 0 {
+		return 0, TableFull
+	}
+	if s := h.room(a, now); s != Created {
+		m.put(h.t, a, a.ref(i))
+		return 0, s
+	}
+	return i, Created
+}
+
+// write fills a free record, which becomes pending.
+func (h *Handle) write(a *arena, i uint32, client *key, r *conn.Record, mark uint32, now Ticks) {
+	f := a.flow(i)
+	m := r.Meta(now)
+	f.next.Store(r.Opening) // the record is in no list
+	h.t.mark(a, i).Store(mark)
+	f.meta.Store(uint64(m | conn.MetaPending))
+	f.bound.Store(0)
+	f.owner.Store(0)
+	word := uint32(now)
+	if m.KeepsISN() {
+		word = r.ISN
+	}
+	atomic.StoreUint32((*uint32)(&f.created), word) // a reader of an old slot may load it
+	a.setAddr(i, ClientSide, client)
+	f.ports[ClientSide].Store(client.ports)
+	h.exposed = false
+}
+
+// insertReply commits the reply key of a record for a pending flow.
+func (h *Handle) insertReply(a *arena, i uint32, r *conn.Record, now Ticks) (hash uint64, s Status) {
+	var reply key
+	reply.from(&r.Reply)
+	a.setAddr(i, ReplySide, &reply)
+	f := a.flow(i)
+	f.ports[ReplySide].Store(reply.ports)
+	hash = h.secret.hash(a.v6, &reply)
+	switch _, ins := h.insert(a, hash, &reply, slotOf(i, ReplySide), now); ins {
+	case taken:
+		return 0, PortsExhausted
+	case full:
+		return 0, TableFull
+	}
+	out := r.Reply.Reverse()
+	f.delta = header.DeltaOf(&r.Client, &out)
+	return hash, Created
+}
+
+// UpdateCopy changes a copy to the state of a record, which has the copy's tuples. A copy whose
+// handshake was proven here stays proven.
+func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
+	f := h.Flow(ref)
+	for {
+		word, m := f.word(), f.load()
+		if !m.Live() {
+			return
+		}
+		s := r.State
+		if s == SynRecv && m.State() > SynRecv && m.State() <= TimeWaitBackend {
+			s = m.State()
+		}
+		n := m
+		if s != m.State() {
+			n = m.WithState(s).At(now.Ticks()) &^ conn.MetaNotes
+		}
+		if n &^= conn.MetaHeaderAcked; r.HeaderAcked {
+			n |= conn.MetaHeaderAcked
+		}
+		if n != m && !f.swap(m, n) {
+			continue
+		}
+		switch {
+		case n.KeepsISN():
+			f.swapWord(word, r.ISN)
+		case m.KeepsISN():
+			f.swapWord(word, uint32(now.Ticks()))
+		}
+		if (n^m)&conn.MetaAccounted != 0 {
+			h.moved(ref, m, n)
+		}
+		return
+	}
+}
+
+// Record describes a flow to other gateways. It returns false if the flow has ended, and for a flow
+// without an answer: only flows whose backend has answered are copied.
+func (h *Handle) Record(ref Ref, r *conn.Record) bool {
+	a, i := h.arena(ref&refV6 != 0), ref.index()
+	f := a.flow(i)
+	word, m := f.word(), f.load()
+	if !m.Live() || !Answered(m.State()) {
+		return false
+	}
+	*r = conn.Record{State: m.State(), Proxied: m.Proxied(), HeaderAcked: m.HeaderAcked() && m.HeaderSent()}
+	if m.KeepsISN() {
+		r.ISN = word
+	}
+	if m.Proxied() && m.Proto() == header.ProtoTCP {
+		r.Opening = f.next.Load()
+	}
+	a.tuple(i, ClientSide, &r.Client)
+	a.tuple(i, ReplySide, &r.Reply)
+	return true
+}
+
+// Answered reports whether a flow in a state has had an answer of its backend.
+func Answered(s State) bool { return s != None && s != SynSeen && s != UDPNew && s != ICMPEcho }
+
+// Tuple returns one of the tuples of a record, whose flow may have ended and hold its port.
+func (h *Handle) Tuple(ref Ref, side Side, out *header.Tuple) {
+	h.arena(ref&refV6 != 0).tuple(ref.index(), side, out)
+}
+
+// copyEnded is called after the end of a flow that is not tracked.
+func (h *Handle) copyEnded(a *arena, i uint32, m conn.Meta) {
+	owner := ownerOf(h.t.mark(a, i).Load())
+	if owner == 0 {
+		return
+	}
+	h.t.group.copies[owner][family(a.v6)].Add(-1)
+	if m.State().HalfOpen() {
+		h.t.group.halfOpen.Add(-1)
+	}
+	h.change(a.ref(i))
+}
+
+// movedInGroup is called after a change of a live flow's conn.MetaAccounted.
+func (h *Handle) movedInGroup(r Ref, before, after conn.Meta) {
+	mark := h.t.markOf(r).Load()
+	if mark&markTracked != 0 {
+		h.change(r)
+	}
+	if was, is := before.State().HalfOpen(), after.State().HalfOpen(); was != is && ownerOf(mark) != 0 {
+		h.t.group.halfOpen.Add(int32(b2i(is) - b2i(was)))
+	}
+}
+
+// heldBeyond returns how many held records of an arena use room of flows. Half of the reserve is for
+// held records.
+func (t *Table) heldBeyond(a *arena) int32 {
+	return max(0, t.group.held[family(a.v6)].Load()-int32(reserve(a.flows)/2))
+}

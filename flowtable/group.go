@@ -1,0 +1,229 @@
+package flowtable
+
+import (
+	"sync/atomic"
+
+	"sluice.dev/sluice/flowtable/conn"
+)
+
+// The gateways of a group copy flows to each other (docs/adr/0037). A table with Config.Group has,
+// beside its records, a word of 4 bytes for each, and its handles have rings of changes:
+//
+//	 0  markTracked   a flow of this gateway, with a source address of the group (NewFlow.Tracked)
+//	 1  markTold      the group's ledger has the flow: Tell was called
+//	 2  markLeft      the backend's answer has left to the client (AnswerLeaves)
+//	 3  markGivenUp   the flow ends before its answer leaves (GiveUp)
+//	 4  markAnswer    8 bits: what Decide said about the answer
+//	16  markOwner     8 bits: the flow is a copy of a flow of this owner, 1 to MaxOwners
+//
+// # Copies
+//
+// A copy has the source port that its owner chose. It does not expire and is not shed, unless its
+// owner follows the clock (FollowClock). Each owner's copies take a bounded share of the table.
+//
+// # Held ports
+//
+// If a told flow ends, another gateway may have a copy, so its source port must not be given again:
+// the flow leaves the index on the client's side only, and its record stays (conn.Meta.Held) until
+// Release. So the port is in use for every Create, the record's number is not used again, and both
+// outlive the process. The handle that ends a tracked flow swaps its meta to held first, and then
+// loads markTold; Tell sets markTold first, and then loads meta. So one of them sees the other, and
+// the swap from held to dead, which one handle wins, frees the port.
+const (
+	markTracked = 1 << iota
+	markTold
+	markLeft
+	markGivenUp
+
+	markAnswerShift = 4
+	markAnswerMask  = 0xff << markAnswerShift
+	markOwnerShift  = 16
+)
+
+// MaxOwners is the greatest number of gateways whose copies a table has.
+const MaxOwners = 8
+
+// group is the part of a table that copies need; marks is nil without Config.Group.
+type group struct {
+	marks    []atomic.Uint32
+	share    [2]int32 // the most copies of an owner, of each family
+	copies   [MaxOwners + 1][2]atomic.Int32
+	halfOpen atomic.Int32 // copies of half-open flows: they do not count for the cap
+	clock    [MaxOwners + 1]atomic.Bool
+	held     [2]atomic.Int32
+	missed   atomic.Bool // a change was not noted, for lack of room
+}
+
+// copyShare: an owner's copies take at most one in copyShare of the flows of a family.
+const copyShare = 2
+
+func (t *Table) makeGroup() {
+	t.group.marks = make([]atomic.Uint32, t.Slots())
+	for f := range t.arenas {
+		t.group.share[f] = int32(t.arenas[f].flows / copyShare)
+	}
+}
+
+// Grouped reports whether the table is of a gateway of a group (Config.Group).
+func (t *Table) Grouped() bool { return t.group.marks != nil }
+
+// Slots returns a bound of the numbers that Slot returns.
+func (t *Table) Slots() uint32 { return t.arenas[0].records + 1 + t.arenas[1].records + 1 }
+
+// Slot returns the number of a flow's record. The records of both families have different numbers.
+func (t *Table) Slot(r Ref) uint32 {
+	if r&refV6 == 0 {
+		return uint32(r)
+	}
+	return t.arenas[0].records + 1 + r.index()
+}
+
+// AtSlot returns the record with a number, which must be below Slots, or 0 if no flow can have it.
+func (t *Table) AtSlot(slot uint32) Ref {
+	if first := t.arenas[0].records + 1; slot >= first {
+		if slot == first {
+			return 0
+		}
+		return Ref(slot-first) | refV6
+	}
+	return Ref(slot)
+}
+
+func (t *Table) mark(a *arena, i uint32) *atomic.Uint32 {
+	if a.v6 {
+		i += t.arenas[0].records + 1
+	}
+	return &t.group.marks[i]
+}
+
+func (t *Table) markOf(r Ref) *atomic.Uint32 { return &t.group.marks[t.Slot(r)] }
+
+func ownerOf(mark uint32) int { return int(mark >> markOwnerShift & 0xff) }
+
+// lasts reports whether a flow has no clock: it is a copy, and its owner does not follow the clock.
+func (t *Table) lasts(a *arena, i uint32) bool {
+	if t.group.marks == nil {
+		return false
+	}
+	owner := ownerOf(t.mark(a, i).Load())
+	return owner != 0 && !t.group.clock[owner].Load()
+}
+
+// expired reports whether a live flow has expired.
+func (t *Table) expired(a *arena, i uint32, m conn.Meta, now Ticks) bool {
+	return t.lifetimes.Expired(m, now) && !t.lasts(a, i)
+}
+
+// FollowClock sets whether the copies of an owner expire, and may be shed, as other flows.
+func (t *Table) FollowClock(owner int, follow bool) { t.group.clock[owner].Store(follow) }
+
+// CopiesOf returns how many copies of an owner's flows the table has.
+func (t *Table) CopiesOf(owner int) int {
+	return int(t.group.copies[owner][0].Load() + t.group.copies[owner][1].Load())
+}
+
+// HeldPorts returns how many ended flows hold their source port.
+func (t *Table) HeldPorts() int { return int(t.group.held[0].Load() + t.group.held[1].Load()) }
+
+// OwnerOf returns the owner of a copy, or 0 for a flow of this gateway.
+func (h *Handle) OwnerOf(r Ref) int {
+	if h.t.group.marks == nil {
+		return 0
+	}
+	return ownerOf(h.t.markOf(r).Load())
+}
+
+// Tracked reports whether the group is to have copies of a flow of this gateway.
+func (h *Handle) Tracked(r Ref) bool {
+	return h.t.group.marks != nil && h.t.markOf(r).Load()&markTracked != 0
+}
+
+// Answer returns what Decide said about the backend's answer, 0 if nothing yet, and whether the
+// answer has left already.
+func (h *Handle) Answer(r Ref) (said uint8, left bool) {
+	m := h.t.markOf(r).Load()
+	return uint8(m >> markAnswerShift), m&markLeft != 0
+}
+
+// Decide says whether the backend's answer may leave to the client. The meaning of said, which is
+// not 0, is up to the callers of Decide and Answer.
+func (h *Handle) Decide(r Ref, said uint8) {
+	for w := h.t.markOf(r); ; {
+		m := w.Load()
+		if w.CompareAndSwap(m, m&^markAnswerMask|uint32(said)<<markAnswerShift) {
+			return
+		}
+	}
+}
+
+// AnswerLeaves notes that the backend's answer leaves to the client. It returns false if the flow was given
+// up before.
+func (h *Handle) AnswerLeaves(r Ref) bool { return h.set(r, markLeft, markGivenUp) }
+
+// GiveUp ends a flow of this gateway whose answer has not left. It returns false if the answer has
+// left.
+func (h *Handle) GiveUp(r Ref) bool {
+	if !h.set(r, markGivenUp, markLeft) {
+		return false
+	}
+	h.Delete(r)
+	return true
+}
+
+// set sets a bit of a mark unless another bit is set.
+func (h *Handle) set(r Ref, bit, unless uint32) bool {
+	for w := h.t.markOf(r); ; {
+		m := w.Load()
+		if m&unless != 0 {
+			return false
+		}
+		if w.CompareAndSwap(m, m|bit) {
+			return true
+		}
+	}
+}
+
+// Track makes a live flow tracked: for flows of an earlier process.
+func (h *Handle) Track(r Ref) { h.t.markOf(r).Or(markTracked | markLeft) }
+
+// Tell must be called before the group's ledger gets a tracked flow. It returns false if the flow
+// has ended: then the ledger must not get it.
+func (h *Handle) Tell(r Ref) bool {
+	w := h.t.markOf(r)
+	w.Or(markTold)
+	if h.Flow(r).load().Live() {
+		return true
+	}
+	// The handle that ends the flow may have seen markTold and left the record to this call.
+	h.Release(r)
+	return false
+}
+
+// Told reports whether the group's ledger has the flow.
+func (h *Handle) Told(r Ref) bool { return h.t.markOf(r).Load()&markTold != 0 }
+
+// Held reports whether a record is of an ended flow that holds its port.
+func (h *Handle) Held(r Ref) bool { return h.Flow(r).load().Held() }
+
+// hold is called after a tracked flow's meta was swapped to held and its client's key was removed.
+func (h *Handle) hold(a *arena, i uint32) {
+	h.t.group.held[family(a.v6)].Add(1)
+	if h.t.mark(a, i).Load()&markTold != 0 {
+		h.change(a.ref(i))
+		return
+	}
+	h.Release(a.ref(i))
+}
+
+// Release frees the port and the record of an ended flow, if it holds them.
+func (h *Handle) Release(r Ref) {
+	a, i := h.arena(r&refV6 != 0), r.index()
+	m := a.flow(i).load()
+	if !m.Held() || !a.flow(i).swap(m, m.Dead()) {
+		return
+	}
+	h.t.group.held[family(a.v6)].Add(-1)
+	k := a.keyOf(i, ReplySide)
+	a.remove(h.secret.hash(a.v6, &k), slotOf(i, ReplySide))
+	h.retire(r)
+}

@@ -1,0 +1,404 @@
+package flowtable
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"sluice.dev/sluice/flowtable/conn"
+	"sluice.dev/sluice/nat/header"
+)
+
+func groupTable(t testing.TB, flows4, flows6 uint32) (*Table, *Handle) {
+	t.Helper()
+	return testTableOf(t, Config{IPv4Flows: flows4, IPv6Flows: flows6, Timeouts: DefaultTimeouts(), Group: true})
+}
+
+// tracked is newFlow for a flow that other gateways shall have.
+func tracked(v6 bool, n uint32) NewFlow {
+	f := newFlow(header.ProtoTCP, v6, n)
+	f.Tracked = true
+	return f
+}
+
+// foreign returns the record of the n-th client's flow at another gateway.
+func foreign(v6 bool, n uint32, s State) conn.Record {
+	f := newFlow(header.ProtoTCP, v6, n)
+	source := addrN(v6, 173, 1)
+	return conn.Record{Client: f.Client, State: s, Reply: header.Tuple{
+		Src: f.Backend, SrcPort: f.BackendPort, Dst: source, DstPort: uint16(1024 + n), Proto: header.ProtoTCP, V6: v6,
+	}}
+}
+
+// onlyPort returns f with the source port of another flow's reply tuple as the only choice.
+func onlyPort(f NewFlow, reply header.Tuple) NewFlow {
+	f.Backend, f.BackendPort, f.Source, f.SourcePort, f.Ports = reply.Src, reply.SrcPort, reply.Dst, reply.DstPort, Ports{}
+	return f
+}
+
+func TestHeldPorts(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		for _, told := range []bool{false, true} {
+			tb, h := groupTable(t, 100, 100)
+			r := h.mustCreate(t, bootTime, tracked(v6, 1))
+			reply := h.reply(r)
+			if told && !h.Tell(r) {
+				t.Fatal("Tell says that the flow has ended")
+			}
+			h.Delete(r)
+			if got := h.Held(r); got != told || tb.HeldPorts() != b2i(told) {
+				t.Errorf("told %t: held %t, %d held ports", told, got, tb.HeldPorts())
+			}
+			validate(t, tb)
+			if got, _ := h.lookup(&reply, bootTime); got != 0 {
+				t.Error("the backend's packets find a flow that has ended")
+			}
+			again := onlyPort(tracked(v6, 2), reply)
+			want := map[bool]Status{false: Created, true: PortsExhausted}[told]
+			if _, s := h.Create(bootTime, &again); s != want {
+				t.Errorf("told %t: the port is asked for again: %v, want %v", told, s, want)
+			}
+			h.mustCreate(t, bootTime, tracked(v6, 1)) // the client is free to connect again
+			h.Release(r)
+			h.Release(r)
+			if _, s := h.Create(bootTime, &again); told && s != Created {
+				t.Errorf("after the release: %v", s)
+			}
+			validate(t, tb)
+		}
+	}
+}
+
+// TestHeldPortsOutliveTheProcess: killed, or replaced by another process, or moved to a larger table.
+func TestHeldPortsOutliveTheProcess(t *testing.T) {
+	c := Config{IPv4Flows: 100, IPv6Flows: 100, Timeouts: DefaultTimeouts(), Group: true}
+	size, err := Size(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends := map[string]func(mem []byte, old *Table) (*Table, error){
+		"killed": func(mem []byte, _ *Table) (*Table, error) {
+			tb, rec, err := Recover(mem, c, bootTime)
+			if rec.Torn+rec.Expired != 0 || rec.Recovered != 1 {
+				t.Errorf("recovery %+v", rec)
+			}
+			return tb, err
+		},
+		"handed over": func(mem []byte, old *Table) (*Table, error) {
+			used, err := old.Used()
+			if err != nil {
+				return nil, err
+			}
+			tb, err := Share(mem, c)
+			if err == nil {
+				err = tb.Assume(used, bootTime)
+			}
+			return tb, err
+		},
+		"moved": func(_ []byte, old *Table) (*Table, error) {
+			large := c
+			large.IPv4Flows = 200
+			size, _ := Size(large)
+			tb, rec, err := moveFlows(old, readerOf(headVersion), heapMemory(size), large, bootTime, false)
+			if rec.Torn != 0 || rec.Recovered != 1 {
+				t.Errorf("recovery %+v", rec)
+			}
+			return tb, err
+		},
+	}
+	for name, next := range ends {
+		t.Run(name, func(t *testing.T) {
+			mem := heapMemory(size)
+			old, err := New(mem, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, _ := old.Register()
+			h.Enter(bootTime)
+			r, stays := h.mustCreate(t, bootTime, tracked(false, 1)), tracked(false, 3)
+			reply := h.reply(r)
+			h.Tell(r)
+			h.Delete(r)
+			h.mustCreate(t, bootTime, stays)
+			h.Leave()
+			tb, err := next(mem, old)
+			if err != nil {
+				t.Fatal(err)
+			}
+			validate(t, tb)
+			h, _ = tb.Register()
+			h.Enter(bootTime)
+			again := onlyPort(tracked(false, 2), reply)
+			if _, s := h.Create(bootTime, &again); s != PortsExhausted || tb.HeldPorts() != 1 {
+				t.Errorf("the port is asked for: %v; %d held ports", s, tb.HeldPorts())
+			}
+			if r, _ := h.lookup(&stays.Client, bootTime); r == 0 {
+				t.Error("the flow that lives is gone")
+			}
+			for slot := range tb.Slots() {
+				if r := tb.AtSlot(slot); r != 0 && h.Held(r) {
+					h.Release(r)
+				}
+			}
+			if _, s := h.Create(bootTime, &again); s != Created {
+				t.Errorf("after the release: %v", s)
+			}
+			validate(t, tb)
+		})
+	}
+}
+
+func TestHoldPort(t *testing.T) {
+	tb, h := groupTable(t, 100, 0)
+	rec := foreign(false, 1, Established)
+	r, ok := h.HoldPort(bootTime, &rec)
+	if !ok || tb.HeldPorts() != 1 {
+		t.Fatalf("%t, %d held ports", ok, tb.HeldPorts())
+	}
+	validate(t, tb)
+	again := onlyPort(tracked(false, 2), rec.Reply)
+	if _, s := h.Create(bootTime, &again); s != PortsExhausted {
+		t.Errorf("the port is asked for: %v", s)
+	}
+	if _, ok := h.HoldPort(bootTime, &rec); ok {
+		t.Error("a port is held twice")
+	}
+	h.Release(r)
+	h.mustCreate(t, bootTime, again)
+	validate(t, tb)
+}
+
+// TestCopiesStay: a copy neither expires nor makes room for other flows, until its owner follows the
+// clock.
+func TestCopiesStay(t *testing.T) {
+	tb, h := groupTable(t, 100, 100)
+	day := bootTime + 86400*second
+	for _, v6 := range []bool{false, true} {
+		var copies []conn.Record
+		for n := range uint32(100 / copyShare) {
+			rec := foreign(v6, n, SynRecv)
+			if _, s := h.Copy(bootTime, 1, &rec); s != Created {
+				t.Fatal(s)
+			}
+			copies = append(copies, rec)
+		}
+		rec := foreign(v6, 99, Established)
+		if _, s := h.Copy(bootTime, 1, &rec); s != TableFull {
+			t.Errorf("beyond the owner's share: %v", s)
+		}
+		if _, s := h.Copy(bootTime, 2, &rec); s != Created {
+			t.Errorf("of another owner: %v", s)
+		}
+		for n := range uint32(200) {
+			f := newFlow(header.ProtoTCP, v6, 1000+n)
+			h.Create(day, &f)
+		}
+		for range 20 {
+			h.Enter(day)
+			h.Sweep(day, SweepRecords)
+		}
+		for _, c := range copies {
+			for side, tuple := range []header.Tuple{c.Client, c.Reply} {
+				r, got := h.lookup(&tuple, day)
+				if r == 0 || got != Side(side) || h.OwnerOf(r) != 1 {
+					t.Fatalf("%v finds flow %d, side %d", tuple, r, got)
+				}
+			}
+		}
+		validate(t, tb)
+	}
+	if n := h.halfOpenFlows(); n > int32(tb.Counts().MaxHalfOpen) || tb.CopiesOf(1) != 100 {
+		t.Errorf("%d half-open flows of %d, %d copies", n, tb.Counts().MaxHalfOpen, tb.CopiesOf(1))
+	}
+	tb.FollowClock(1, true)
+	later := day + 86400*second
+	for range 20 {
+		h.Enter(later)
+		h.Sweep(later, SweepRecords)
+	}
+	if tb.CopiesOf(1) != 0 || tb.CopiesOf(2) != 2 || tb.group.halfOpen.Load() != 0 {
+		t.Errorf("%d copies are left, %d of the other owner, %d half-open", tb.CopiesOf(1), tb.CopiesOf(2),
+			tb.group.halfOpen.Load())
+	}
+	validate(t, tb)
+}
+
+// TestCopyIsItsFlow: a copy of each state has the record of the flow that it was made of, and
+// follows it.
+func TestCopyIsItsFlow(t *testing.T) {
+	_, h := groupTable(t, 100, 100)
+	_, member := groupTable(t, 100, 100)
+	check := func(of, r Ref) {
+		t.Helper()
+		var want, got conn.Record
+		if !h.Record(of, &want) || !member.Record(r, &got) || got != want {
+			t.Fatalf("the copy is %+v, the flow %+v", got, want)
+		}
+	}
+	for n, proxied := range []bool{false, true} {
+		f := tracked(n == 1, uint32(n))
+		f.Proxied, f.SYN, f.HasSYN = proxied, 7000, true
+		r := h.mustCreate(t, bootTime, f)
+		if h.Record(r, new(conn.Record)) {
+			t.Error("a flow without an answer has a record")
+		}
+		observe := func(from Side, s Segment) { h.Observe(r, from, s, bootTime) }
+		syn := Segment{Flags: header.TCPSYN | header.TCPACK, Seq: testISN, Ack: 7001}
+		observe(ReplySide, syn)
+		var rec conn.Record
+		h.Record(r, &rec)
+		if rec.State != SynRecv || rec.ISN != testISN || !rec.Possible() {
+			t.Errorf("record %+v", rec)
+		}
+		c, s := member.Copy(bootTime, 1, &rec)
+		if s != Created {
+			t.Fatal(s)
+		}
+		check(r, c)
+		for _, step := range []func(){
+			func() { observe(ClientSide, seg(ClientSide, header.TCPACK)) },
+			func() { h.HeaderAcked(r, bootTime) },
+			func() { observe(ClientSide, seg(ClientSide, header.TCPFIN|header.TCPACK)) },
+			func() { observe(ReplySide, seg(ReplySide, header.TCPFIN|header.TCPACK)) },
+		} {
+			step()
+			h.Record(r, &rec)
+			member.UpdateCopy(c, &rec, bootTime)
+			check(r, c)
+		}
+	}
+}
+
+func TestChanged(t *testing.T) {
+	tb, h := groupTable(t, 2*changesSize, 0)
+	changed := func() (list []Ref, all bool) {
+		h.Publish()
+		all = tb.Changed(func(r Ref) { list = append(list, r) })
+		return list, all
+	}
+	f := tracked(false, 1)
+	r, own := h.mustCreate(t, bootTime, f), h.mustCreate(t, bootTime, newFlow(header.ProtoTCP, false, 2))
+	steps := []struct {
+		name string
+		do   func()
+		want int
+	}{
+		{"made", func() {}, 0},
+		{"answered", func() { h.Observe(r, ReplySide, seg(ReplySide, header.TCPSYN|header.TCPACK), bootTime) }, 1},
+		{"a flow of no group", func() {
+			h.Observe(own, ReplySide, seg(ReplySide, header.TCPSYN|header.TCPACK), bootTime)
+		}, 0},
+		{"another number of the backend", func() {
+			h.Observe(r, ReplySide, Segment{Flags: header.TCPACK, Seq: 9}, bootTime)
+		}, 1},
+		{"ended, and told", func() { h.Tell(r); h.Delete(r) }, 1},
+		{"nothing", func() {}, 0},
+	}
+	for _, s := range steps {
+		s.do()
+		list, all := changed()
+		if all || len(list) != s.want || s.want == 1 && list[0] != r {
+			t.Errorf("%s: changed %v, all %t", s.name, list, all)
+		}
+	}
+	h.Release(r)
+	for range changesSize + 1 {
+		h.change(own)
+	}
+	if list, all := changed(); !all || len(list) != changesSize {
+		t.Errorf("after too many changes: %d, all %t", len(list), all)
+	}
+	if list, all := changed(); all || len(list) != 0 {
+		t.Errorf("then: %d, all %t", len(list), all)
+	}
+}
+
+func TestAnswer(t *testing.T) {
+	_, h := groupTable(t, 100, 0)
+	r := h.mustCreate(t, bootTime, tracked(false, 1))
+	if said, left := h.Answer(r); said != 0 || left {
+		t.Errorf("at first %d, %t", said, left)
+	}
+	h.Decide(r, 3)
+	if !h.AnswerLeaves(r) || h.GiveUp(r) {
+		t.Error("the answer does not leave, or the flow is given up after that")
+	}
+	if said, left := h.Answer(r); said != 3 || !left || h.Flow(r).State() == None {
+		t.Errorf("then %d, %t", said, left)
+	}
+	r = h.mustCreate(t, bootTime, tracked(false, 2))
+	if !h.GiveUp(r) || h.AnswerLeaves(r) || h.Flow(r).load().Live() {
+		t.Error("the flow is not given up, or its answer leaves")
+	}
+}
+
+// TestTellAndEnd: handles make, change and end flows, while a reader tells the ledger of them and
+// releases what is held. At the end no port is held.
+func TestTellAndEnd(t *testing.T) {
+	tb, err := NewHeap(Config{IPv4Flows: 4096, Timeouts: DefaultTimeouts(), Group: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stop atomic.Bool
+	var reader, writers sync.WaitGroup
+	told, released := 0, 0
+	read := func(h *Handle) {
+		h.Enter(bootTime)
+		see := func(r Ref) {
+			switch {
+			case h.Held(r):
+				h.Release(r)
+				released++
+			case !h.Told(r) && h.Tracked(r) && h.Record(r, new(conn.Record)) && h.Tell(r):
+				told++
+			}
+		}
+		if tb.Changed(see) {
+			for slot := range tb.Slots() {
+				if r := tb.AtSlot(slot); r != 0 {
+					see(r)
+				}
+			}
+		}
+		h.Leave()
+	}
+	rh, err := tb.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader.Go(func() {
+		for !stop.Load() {
+			read(rh)
+		}
+	})
+	for w := range uint32(3) {
+		h, err := tb.Register()
+		if err != nil {
+			t.Fatal(err)
+		}
+		writers.Go(func() {
+			for round := range uint32(20_000) {
+				h.Enter(bootTime)
+				f := tracked(false, w*1000+round%97)
+				r, s := h.Create(bootTime, &f)
+				if s == Created {
+					h.Observe(r, ReplySide, seg(ReplySide, header.TCPSYN|header.TCPACK), bootTime)
+				}
+				if r, _ := h.lookup(&f.Client, bootTime); r != 0 && round%3 != 0 {
+					h.Delete(r)
+				}
+			}
+			h.Leave()
+		})
+	}
+	writers.Wait()
+	stop.Store(true)
+	reader.Wait()
+	read(rh)
+	read(rh)
+	t.Logf("told of %d flows, released %d ports", told, released)
+	if told == 0 || released == 0 || tb.HeldPorts() != 0 {
+		t.Errorf("%d ports are held", tb.HeldPorts())
+	}
+	validate(t, tb)
+}
