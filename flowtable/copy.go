@@ -23,8 +23,8 @@ func (h *Handle) Copy(at Time, owner int, r *conn.Record) (Ref, Status) {
 	return ref, s
 }
 
-// Restore makes a flow of this gateway that another gateway has kept. It is as Copy, but the flow is
-// tracked, and its answer has left.
+// Restore makes a flow of this gateway that another gateway has kept. It is as Copy, but the flow
+// is tracked, and its answer has left.
 func (h *Handle) Restore(at Time, r *conn.Record) (Ref, Status) {
 	return h.place(at, r, markTracked|markLeft)
 }
@@ -239,8 +239,8 @@ func (h *Handle) movedInGroup(r Ref, before, after conn.Meta) {
 	}
 }
 
-// heldBeyond returns how many held records of an arena use room of flows. Half of the reserve is for
-// held records.
+// heldBeyond returns how many held records of an arena use room of flows. Half of the reserve is
+// for held records.
 func (t *Table) heldBeyond(a *arena) int32 {
 	return max(0, t.group.held[family(a.v6)].Load()-int32(reserve(a.flows)/2))
 }

@@ -156,8 +156,8 @@ func (h *Handle) Decide(r Ref, said uint8) {
 	}
 }
 
-// AnswerLeaves notes that the backend's answer leaves to the client. It returns false if the flow was given
-// up before.
+// AnswerLeaves notes that the backend's answer leaves to the client. It returns false if the flow
+// was given up before.
 func (h *Handle) AnswerLeaves(r Ref) bool { return h.set(r, markLeft, markGivenUp) }
 
 // GiveUp ends a flow of this gateway whose answer has not left. It returns false if the answer has

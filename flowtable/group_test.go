@@ -32,7 +32,8 @@ func foreign(v6 bool, n uint32, s State) conn.Record {
 
 // onlyPort returns f with the source port of another flow's reply tuple as the only choice.
 func onlyPort(f NewFlow, reply header.Tuple) NewFlow {
-	f.Backend, f.BackendPort, f.Source, f.SourcePort, f.Ports = reply.Src, reply.SrcPort, reply.Dst, reply.DstPort, Ports{}
+	f.Backend, f.BackendPort, f.Source, f.SourcePort = reply.Src, reply.SrcPort, reply.Dst, reply.DstPort
+	f.Ports = Ports{}
 	return f
 }
 
@@ -69,7 +70,8 @@ func TestHeldPorts(t *testing.T) {
 	}
 }
 
-// TestHeldPortsOutliveTheProcess: killed, or replaced by another process, or moved to a larger table.
+// TestHeldPortsOutliveTheProcess: killed, or replaced by another process, or moved to a larger
+// table.
 func TestHeldPortsOutliveTheProcess(t *testing.T) {
 	c := Config{IPv4Flows: 100, IPv6Flows: 100, Timeouts: DefaultTimeouts(), Group: true}
 	size, err := Size(c)
@@ -168,8 +170,8 @@ func TestHoldPort(t *testing.T) {
 	validate(t, tb)
 }
 
-// TestCopiesStay: a copy neither expires nor makes room for other flows, until its owner follows the
-// clock.
+// TestCopiesStay: a copy neither expires nor makes room for other flows, until its owner follows
+// the clock.
 func TestCopiesStay(t *testing.T) {
 	tb, h := groupTable(t, 100, 100)
 	day := bootTime + 86400*second

@@ -54,7 +54,8 @@ func (v *validation) arena(a *arena) {
 		case m.Held():
 			held++
 			if keys[i] != 1<<ReplySide || where[i] != "" {
-				v.errorf("record %d holds its port, has keys %02b in the index, want 10, and is %q", a.ref(i), keys[i], where[i])
+				v.errorf("record %d holds its port, has keys %02b in the index, want 10, and is %q", a.ref(i), keys[i],
+					where[i])
 			}
 		case m.Pending():
 			v.errorf("record %d is pending, and no handle is creating it", a.ref(i))

@@ -9,10 +9,11 @@ import "sluice.dev/sluice/nat/header"
 //	[repeat][ proto  ][ notes ][fn][ag][pd][rs][state][ last seen, ticks ]
 //
 // State zero is no flow: free, dead, or in limbo. pd is set while the flow is pending (its keys are
-// being inserted). pd and rs together: see Held. rs alone: one end sent an RST, and no later packet has shown that the connection lives
-// on; last seen is then the time of the RST. ag: the client sent a SYN on the open connection, and
-// the SYN has no answer yet. fn: the client of an Unconfirmed flow sent FIN. TCP and SCTP have
-// further notes, which do not affect a packet that Match forwards:
+// being inserted). pd and rs together: see Held. rs alone: one end sent an RST, and no later packet
+// has shown that the connection lives on; last seen is then the time of the RST. ag: the client
+// sent a SYN on the open connection, and the SYN has no answer yet. fn: the client of an
+// Unconfirmed flow sent FIN. TCP and SCTP have further notes, which do not affect a packet that
+// Match forwards:
 //
 //	40  the sender of the RST of rs: the client (0) or the backend (1)
 //	41  the client sent a FIN, and then data, which revokes the FIN
@@ -151,9 +152,11 @@ func (m Meta) Reset() bool { return m&MetaReset != 0 }
 // Live reports whether there is a flow, and packets may find it.
 func (m Meta) Live() bool { return m.State() != 0 && !m.Pending() }
 
-// Held reports whether the flow has ended, and still holds its source port: other gateways may have a
-// copy of it. Such a flow is pending, so packets do not find it, and it never becomes live.
-func (m Meta) Held() bool { return m.State() != 0 && m&(MetaPending|MetaReset) == MetaPending|MetaReset }
+// Held reports whether the flow has ended, and still holds its source port: other gateways may have
+// a copy of it. Such a flow is pending, so packets do not find it, and it never becomes live.
+func (m Meta) Held() bool {
+	return m.State() != 0 && m&(MetaPending|MetaReset) == MetaPending|MetaReset
+}
 
 // Hold returns m for a flow that has ended and holds its source port.
 func (m Meta) Hold() Meta { return m | MetaPending | MetaReset }

@@ -10,7 +10,8 @@ type Record struct {
 	// ISN is the backend's initial sequence number while the flow keeps it (Meta.KeepsISN).
 	ISN uint32
 	// Proxied: a PROXY header is in front of the client's bytes. Over TCP, Opening is the sequence
-	// number of the client's SYN, and HeaderAcked says that the backend has acknowledged the header.
+	// number of the client's SYN, and HeaderAcked says that the backend has acknowledged the
+	// header.
 	Proxied, HeaderAcked bool
 	Opening              uint32
 }
@@ -35,9 +36,12 @@ func (r *Record) Meta(now Ticks) Meta {
 func (r *Record) Possible() bool {
 	s, proto := r.State, r.Client.Proto
 	tcp := proto == header.ProtoTCP
+	m := r.Meta(0)
 	switch {
-	case r.ISN != 0 && !r.Meta(0).KeepsISN(), r.Opening != 0 && !(r.Proxied && tcp),
-		r.HeaderAcked && !r.Meta(0).HeaderSent() || r.HeaderAcked && !tcp, r.Proxied && !tcp && proto != header.ProtoUDP:
+	case r.Proxied && !tcp && proto != header.ProtoUDP,
+		r.Opening != 0 && !(r.Proxied && tcp),
+		r.HeaderAcked && !(tcp && m.HeaderSent()),
+		r.ISN != 0 && !m.KeepsISN():
 		return false
 	}
 	switch proto {
