@@ -1,58 +1,99 @@
 package group
 
-import "sluice.dev/sluice/nat/header"
-
-// Store is a member's flow table, as Copies changes it.
+// Store is a member's flow table, as Copies changes it. It numbers its records, from 1 on.
 type Store interface {
-	// Put makes the flow of a copy, or changes it. Copies calls Remove after each refusal.
-	Put(r *Record) Refusal
-	// Remove ends the flow of a copy, if the table has one. It must not end any other flow.
-	Remove(reply header.Tuple)
+	// Find returns the record of the owner's copy with a record's reply tuple, or 0.
+	Find(r *Record) (n uint32)
+	// Put makes the flow of a copy, or changes the one in record n, and returns the number of the
+	// copy's record. If n is not 0, its copy has the same reply tuple; after a refusal it is gone.
+	Put(n uint32, r *Record) (uint32, Refusal)
+	// Remove ends the flow of the owner's copy in record n, if the record still has it.
+	Remove(n uint32)
 }
 
 // Copies are the records of one owner that a member has, beside its flow table. They stay while the
 // owner is not heard.
 //
-// Invariant: bySlot and byReply have the same copies, because a table has one flow for each reply
-// tuple.
+//	pages   owner's slot ──► record of the member's table
+//	index   record       ──► owner, slot, pass
+//
+// Invariant: a slot in pages and the entry of its record name each other.
 type Copies struct {
+	owner    uint32 // its number in the index
 	store    Store
-	bySlot   map[slotKey]header.Tuple
-	byReply  map[header.Tuple]copied
-	present  uint64 // incarnation of the owner that sends on the stream
-	pass     uint64 // counts All; a copy whose pass is lower was not repeated since
+	index    Index
+	pages    map[uint32]*page // of slots of the present incarnation
+	present  uint64           // incarnation of the owner that sends on the stream
+	pass     uint32           // counts All; a copy with another pass was not repeated since
 	inStep   bool
 	complete bool
 	lapsed   bool // the lease of the stream has run out: its AllDone comes too late
 }
 
-// slotKey is a slot, as an incarnation of the owner numbers its slots.
-type slotKey struct {
-	incarnation uint64
-	slot        uint32
+// Index says for each record of a member's flow table which copy it is: 8 bytes a record. All
+// Copies of a member share one.
+type Index []entry
+
+// NewIndex returns the index of a table with a number of records.
+func NewIndex(records uint32) Index { return make(Index, records) }
+
+// entry is a record's copy; the zero value is none.
+//
+//	31   5      4      3   0
+//	[ pass ][ present ][ owner ]
+//
+// present: slot is a number of the present incarnation.
+type entry struct {
+	slot uint32
+	word uint32
 }
 
-type copied struct {
-	slotKey
-	pass uint64
+const (
+	entryOwner   = 15
+	entryPresent = 16
+	entryPass    = 5
+
+	maxPass = 1<<(32-entryPass) - 1
+)
+
+const pageBits = 9
+
+// page has the records of the copies of 512 slots.
+type page struct {
+	records [1 << pageBits]uint32
+	used    int
 }
 
-// NewCopies returns the copies of an owner of whom the member has none.
-func NewCopies(s Store) *Copies {
-	return &Copies{store: s, bySlot: map[slotKey]header.Tuple{}, byReply: map[header.Tuple]copied{}}
+// NewCopies returns the copies of an owner of whom the member has none. Owners have different
+// numbers, from 1 to MaxMembers.
+func NewCopies(owner int, index Index, s Store) *Copies {
+	return &Copies{owner: uint32(owner), store: s, index: index, pages: map[uint32]*page{}}
 }
+
+// Recovered notes a copy that was in the table when this process started: its slot is not known.
+func (c *Copies) Recovered(n uint32) { c.index[n] = entry{word: c.owner} }
 
 // Connected notes that a new stream of an incarnation of the owner replaces the stream before: the
-// member is out of step. It returns the reply tuples of copies of earlier incarnations, which the
-// owner takes back.
-func (c *Copies) Connected(incarnation uint64) (earlier []header.Tuple) {
+// member is out of step. It returns the records of copies of earlier incarnations, which the owner
+// takes back.
+func (c *Copies) Connected(incarnation uint64) (earlier []uint32) {
 	c.inStep, c.complete, c.lapsed = false, false, false
-	c.present = incarnation
-	for reply, k := range c.byReply {
-		if k.incarnation != incarnation {
-			earlier = append(earlier, reply)
+	if incarnation != c.present {
+		clear(c.pages)
+	}
+	for n := range c.index {
+		e := &c.index[n]
+		if e.word&entryOwner != c.owner {
+			continue
+		}
+		if incarnation != c.present {
+			e.word &^= entryPresent
+		}
+		if e.word&entryPresent == 0 {
+			earlier = append(earlier, uint32(n))
 		}
 	}
+	c.present = incarnation
 	return earlier
 }
 
@@ -72,20 +113,17 @@ func (c *Copies) MayReset() bool { return c.inStep && c.complete }
 
 // Apply applies the next message of the stream. After a refusal there is no copy of the slot.
 func (c *Copies) Apply(msg *Message) Refusal {
-	key := slotKey{c.present, msg.Slot}
 	switch msg.Kind {
 	case All:
-		c.pass++
+		c.pass = c.pass%maxPass + 1
 	case Set:
-		return c.set(key, &msg.Record)
+		return c.set(msg.Slot, &msg.Record)
 	case Clear:
-		if reply, found := c.bySlot[key]; found {
-			c.remove(reply)
-		}
+		c.remove(c.at(msg.Slot))
 	case AllDone:
-		for reply, k := range c.byReply {
-			if k.pass < c.pass {
-				c.remove(reply)
+		for n := range c.index {
+			if e := c.index[n]; e.word&entryOwner == c.owner && e.word>>entryPass != c.pass {
+				c.remove(uint32(n))
 			}
 		}
 		c.inStep = !c.lapsed
@@ -103,29 +141,68 @@ func (c *Copies) Refuse(msg *Message) {
 
 // set makes or changes a copy. It replaces a copy of the slot with another port, and the copy of
 // the port that an earlier incarnation made.
-func (c *Copies) set(key slotKey, r *Record) Refusal {
-	if reply, found := c.bySlot[key]; found && reply != r.Reply {
-		c.remove(reply)
+func (c *Copies) set(slot uint32, r *Record) Refusal {
+	before := c.store.Find(r)
+	if n := c.at(slot); n != before {
+		c.remove(n)
 	}
-	if k, found := c.byReply[r.Reply]; found && k.slotKey != key {
-		delete(c.bySlot, k.slotKey)
-	}
-	c.bySlot[key], c.byReply[r.Reply] = r.Reply, copied{key, c.pass}
-	refusal := c.store.Put(r)
+	n, refusal := c.store.Put(before, r)
+	c.Ended(before)
 	if refusal != Accepted {
-		c.remove(r.Reply)
+		return refusal
 	}
-	return refusal
+	c.Ended(n) // another copy had the record, and nobody has said that it ended
+	p := c.pages[slot>>pageBits]
+	if p == nil {
+		p = new(page)
+		c.pages[slot>>pageBits] = p
+	}
+	if at := &p.records[slot%(1<<pageBits)]; *at == 0 {
+		*at = n
+		p.used++
+	} else {
+		*at = n
+	}
+	c.index[n] = entry{slot, c.pass<<entryPass | entryPresent | c.owner}
+	return Accepted
 }
 
-func (c *Copies) remove(reply header.Tuple) {
-	c.Ended(reply)
-	c.store.Remove(reply)
+// at returns the record of the copy of a slot, or 0.
+func (c *Copies) at(slot uint32) uint32 {
+	p := c.pages[slot>>pageBits]
+	if p == nil {
+		return 0
+	}
+	n := p.records[slot%(1<<pageBits)]
+	if e := c.index[n]; e.slot != slot || e.word&(entryOwner|entryPresent) != c.owner|entryPresent {
+		return 0 // another owner's copy has the record by now
+	}
+	return n
 }
 
-// Ended notes that the flow table has ended the flow of a copy, as the keeper of its source
-// address.
-func (c *Copies) Ended(reply header.Tuple) {
-	delete(c.bySlot, c.byReply[reply].slotKey)
-	delete(c.byReply, reply)
+// remove ends the copy in record n; 0 is none.
+func (c *Copies) remove(n uint32) {
+	if n != 0 {
+		c.Ended(n)
+		c.store.Remove(n)
+	}
+}
+
+// Ended notes that record n has no copy of this owner any more. The flow table ends copies as the
+// keeper of their source address.
+func (c *Copies) Ended(n uint32) {
+	e := c.index[n]
+	if n == 0 || e.word&entryOwner != c.owner {
+		return
+	}
+	numbered := e.word&entryPresent != 0 && c.at(e.slot) == n
+	c.index[n] = entry{}
+	if !numbered {
+		return
+	}
+	p := c.pages[e.slot>>pageBits]
+	p.records[e.slot%(1<<pageBits)] = 0
+	if p.used--; p.used == 0 {
+		delete(c.pages, e.slot>>pageBits)
+	}
 }

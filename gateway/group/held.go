@@ -20,6 +20,10 @@ func (l *Ledger) EachHeld(do func(slot uint32, reply header.Tuple)) {
 func (l *Ledger) HeldPorts() int { return len(l.held) }
 
 func (l *Ledger) hold(h *held) {
+	if h.by == 0 {
+		l.freed(h.slot)
+		return
+	}
 	l.held[h.reply] = h
 	l.heldSlots[h.slot] = append(l.heldSlots[h.slot], h)
 }
@@ -57,11 +61,10 @@ func (l *Ledger) free(h *held, m Member) {
 	}
 	delete(l.held, h.reply)
 	others := slices.DeleteFunc(l.heldSlots[h.slot], func(o *held) bool { return o == h })
-	if len(others) == 0 {
+	if l.heldSlots[h.slot] = others; len(others) == 0 {
 		delete(l.heldSlots, h.slot)
-		return
 	}
-	l.heldSlots[h.slot] = others
+	l.freed(h.slot)
 }
 
 // Removed notes that a member was removed from the group for good: nothing is held for it.

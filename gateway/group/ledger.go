@@ -31,18 +31,28 @@ type Ledger struct {
 	held      map[header.Tuple]*held // by reply tuple
 	heldSlots map[uint32][]*held
 	window    int
+	freed     func(slot uint32)
 }
 
 // slotNotes are the notes about one record: 8 bytes.
 type slotNotes struct {
 	generation uint16 // counts the flows of the slot
-	live       bool
+	flow       flowState
 	may        Members // may have the flow's record
 	told       Members // were sent it on their present stream
 	acked      Members // have acknowledged it on their present stream
 	refused    Members // have no room for it, or another flow of the client
 	changed    Members // have to be told the present record
 }
+
+// flowState is whether a slot has a flow.
+type flowState uint8
+
+const (
+	none flowState = iota
+	live
+	yields // it is to end: another member keeps its own flow of the client
+)
 
 // held is the port of an ended flow.
 type held struct {
@@ -77,7 +87,10 @@ type sent struct {
 type Config struct {
 	Members Members // that shall have copies
 	Slots   uint32  // number of records of the flow table
-	Window  int     // messages that may be sent to a member before one is acknowledged; 0 is DefaultWindow
+	// Free is called when no member may have the record of an ended flow any more: the port is
+	// free. It may be nil.
+	Free   func(slot uint32)
+	Window int // messages that may be sent to a member before one is acknowledged; 0 is DefaultWindow
 }
 
 // DefaultWindow bounds the memory of a stream to a member that reads slowly: 12 bytes a message.
@@ -90,9 +103,13 @@ func NewLedger(c Config, complete bool) *Ledger {
 	if c.Window == 0 {
 		c.Window = DefaultWindow
 	}
+	if c.Free == nil {
+		c.Free = func(uint32) {}
+	}
 	l := &Ledger{
 		everybody: c.Members, complete: complete, slots: make([]slotNotes, c.Slots), window: c.Window,
-		held: map[header.Tuple]*held{}, heldSlots: map[uint32][]*held{},
+		freed: c.Free,
+		held:  map[header.Tuple]*held{}, heldSlots: map[uint32][]*held{},
 	}
 	for m := range Member(MaxMembers) {
 		if c.Members.Has(m) {
@@ -105,7 +122,7 @@ func NewLedger(c Config, complete bool) *Ledger {
 // Begin notes a flow that the owner made, or took back, in a slot that has none.
 func (l *Ledger) Begin(slot uint32) {
 	n := &l.slots[slot]
-	*n = slotNotes{generation: n.generation + 1, live: true, changed: n.changed}
+	*n = slotNotes{generation: n.generation + 1, flow: live, changed: n.changed}
 	l.Changed(slot)
 }
 
@@ -126,9 +143,8 @@ func (l *Ledger) Changed(slot uint32) {
 // flow at once. The port is held as long as a member may have the record.
 func (l *Ledger) End(slot uint32, reply header.Tuple) {
 	n := &l.slots[slot]
-	if n.may != 0 {
-		l.hold(&held{reply: reply, slot: slot, generation: n.generation, by: n.may, told: n.told})
-	}
+	h := &held{reply: reply, slot: slot, generation: n.generation, by: n.may, told: n.told}
 	*n = slotNotes{generation: n.generation, changed: n.changed}
 	l.Changed(slot)
+	l.hold(h)
 }

@@ -124,7 +124,7 @@ func (l *Ledger) message(m Member, read func(slot uint32) (Record, bool)) (msg M
 	for p.view == Sending && p.next < uint32(len(l.slots)) {
 		slot := p.next
 		p.next++
-		if l.slots[slot].live {
+		if l.slots[slot].flow != none {
 			return l.about(m, slot, read), true
 		}
 	}
@@ -149,7 +149,7 @@ func (l *Ledger) about(m Member, slot uint32, read func(slot uint32) (Record, bo
 	n.acked.remove(m)
 	n.refused.remove(m)
 	record, live := read(slot)
-	if !live || !n.live {
+	if !live || n.flow == none {
 		return Message{Kind: Clear, Slot: slot}
 	}
 	n.may.add(m)
@@ -158,8 +158,8 @@ func (l *Ledger) about(m Member, slot uint32, read func(slot uint32) (Record, bo
 }
 
 // Applied notes that a member has applied all messages up to seq. It has no copy of the records in
-// the messages whose Seqs are in refused.
-func (l *Ledger) Applied(m Member, seq uint64, refused []uint64) {
+// the messages that are in refused.
+func (l *Ledger) Applied(m Member, seq uint64, refused []Refused) {
 	p := &l.peers[m]
 	for p.unacked.len() > 0 && p.firstSeq <= seq {
 		s, _ := p.unacked.pop()
@@ -168,8 +168,11 @@ func (l *Ledger) Applied(m Member, seq uint64, refused []uint64) {
 		case Set:
 			n := &l.slots[s.slot]
 			switch {
-			case !n.live || n.generation != s.generation:
-			case slices.Contains(refused, p.firstSeq-1):
+			case n.flow == none || n.generation != s.generation:
+			case refusalOf(refused, p.firstSeq-1) == OtherFlow:
+				n.refused.add(m)
+				n.flow = yields
+			case refusalOf(refused, p.firstSeq-1) != Accepted:
 				n.refused.add(m)
 			default:
 				n.acked.add(m)
@@ -184,6 +187,15 @@ func (l *Ledger) Applied(m Member, seq uint64, refused []uint64) {
 	}
 }
 
+// refusalOf returns the reason why a message was refused.
+func refusalOf(refused []Refused, seq uint64) Refusal {
+	i := slices.IndexFunc(refused, func(r Refused) bool { return r.Seq == seq })
+	if i < 0 {
+		return Accepted
+	}
+	return refused[i].Reason
+}
+
 // Verdict is whether the SYN-ACK of a flow may leave.
 type Verdict uint8
 
@@ -196,6 +208,9 @@ const (
 	NoMember
 	// RefusedByMember: a member in step does not have the record, so the flow is unprotected.
 	RefusedByMember
+	// Yield: a member keeps its own flow of the client, so this one is to end, unless its SYN-ACK
+	// has left.
+	Yield
 )
 
 // Verdict returns the verdict about the flow of a slot. The caller asks for 2 ms at
@@ -203,6 +218,8 @@ const (
 func (l *Ledger) Verdict(slot uint32) Verdict {
 	n, waited := &l.slots[slot], l.waited()
 	switch {
+	case n.flow == yields:
+		return Yield
 	case waited == 0:
 		return NoMember
 	case n.refused&waited != 0:

@@ -18,22 +18,33 @@ type pairing struct {
 
 func replyOf(port uint16) header.Tuple { return header.Tuple{DstPort: port + 1} }
 
-func (p *pairing) Put(r *Record) Refusal {
-	if p.full {
-		return TableFull
+// numberOf returns the record of the copy with a reply tuple: there is one for each port.
+func numberOf(reply header.Tuple) uint32 { return uint32(reply.DstPort) }
+
+func (p *pairing) Find(r *Record) uint32 {
+	if _, found := p.table[r.Reply]; !found {
+		return 0
 	}
-	p.table[r.Reply] = *r
-	return Accepted
+	return numberOf(r.Reply)
 }
 
-func (p *pairing) Remove(reply header.Tuple) { delete(p.table, reply) }
+func (p *pairing) Put(n uint32, r *Record) (uint32, Refusal) {
+	if p.full {
+		p.Remove(n)
+		return 0, TableFull
+	}
+	p.table[r.Reply] = *r
+	return numberOf(r.Reply), Accepted
+}
+
+func (p *pairing) Remove(n uint32) { delete(p.table, header.Tuple{DstPort: uint16(n)}) }
 
 func newPairing(window int) *pairing {
 	p := &pairing{
 		Ledger: NewLedger(Config{Members: One(0), Slots: 8, Window: window}, true),
 		table:  map[header.Tuple]Record{}, flows: map[uint32]Record{},
 	}
-	p.copies = NewCopies(p)
+	p.copies = NewCopies(1, NewIndex(100), p)
 	p.copies.Connected(1)
 	p.Connected(0)
 	return p
@@ -58,10 +69,10 @@ func (p *pairing) exchange() (all []Message) {
 		if len(msgs) == 0 {
 			return all
 		}
-		var refused []uint64
+		var refused []Refused
 		for i := range msgs {
-			if p.copies.Apply(&msgs[i]) != Accepted {
-				refused = append(refused, msgs[i].Seq)
+			if why := p.copies.Apply(&msgs[i]); why != Accepted {
+				refused = append(refused, Refused{msgs[i].Seq, why})
 			}
 		}
 		all = append(all, msgs...)
@@ -221,11 +232,11 @@ func TestReleasedAfterAllDone(t *testing.T) {
 	p.Ledger = NewLedger(Config{Members: One(0), Slots: 8}, false)
 	delete(p.flows, 1)
 	earlier := p.copies.Connected(2)
-	if len(earlier) != 1 || p.TakeBack(0, 0, false, earlier[0]) {
+	if len(earlier) != 1 || earlier[0] != numberOf(replyOf(1)) || p.TakeBack(0, 0, false, replyOf(1)) {
 		t.Fatalf("earlier copies %v, want one, which the owner does not know", earlier)
 	}
 	p.begin(0, 100, 1)
-	p.TakeBack(0, 0, true, earlier[0])
+	p.TakeBack(0, 0, true, replyOf(1))
 	p.Connected(0)
 	p.end(0)
 	p.begin(0, 200, 2)

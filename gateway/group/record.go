@@ -1,17 +1,9 @@
 package group
 
-import (
-	"sluice.dev/sluice/flowtable/conn"
-	"sluice.dev/sluice/nat/header"
-)
+import "sluice.dev/sluice/flowtable/conn"
 
 // Record is a flow as its owner sends it: all that a member needs to translate both directions.
-type Record struct {
-	Client header.Tuple // packets from the client
-	Reply  header.Tuple // packets from the backend; its destination is the owner's source address
-	State  conn.State
-	ISN    uint32 // the backend's initial sequence number, in SynRecv
-}
+type Record = conn.Record
 
 // Kind is the kind of a message from an owner to a member.
 type Kind uint8
@@ -38,6 +30,12 @@ type Message struct {
 	Slot   uint32 // of Set and Clear
 	Seq    uint64
 	Record Record // of Set
+}
+
+// Refused is a message of whose record a member has no copy.
+type Refused struct {
+	Seq    uint64
+	Reason Refusal
 }
 
 // Refusal is the reason why a member has no copy of a record that it was sent.

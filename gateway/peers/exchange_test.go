@@ -9,6 +9,7 @@ import (
 	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/gateway/group"
 	"sluice.dev/sluice/gateway/group/exchange"
+	"sluice.dev/sluice/gateway/group/grouptest"
 	"sluice.dev/sluice/gateway/group/session"
 	"sluice.dev/sluice/gateway/group/wire"
 	"sluice.dev/sluice/nat/header"
@@ -17,14 +18,13 @@ import (
 // table is a gateway's flows and copies. Its exchange's Run owns it.
 type table struct {
 	flows  map[uint32]group.Record
-	copies map[header.Tuple]group.Record
+	copies *grouptest.Table
 }
 
 func (g *table) Read(slot uint32) (group.Record, bool)     { r, ok := g.flows[slot]; return r, ok }
 func (g *table) Find(header.Tuple) (slot uint32, ok bool)  { return 0, false }
 func (g *table) Make(*group.Record) (slot uint32, ok bool) { return 0, false }
-func (g *table) Put(r *group.Record) group.Refusal         { g.copies[r.Reply] = *r; return group.Accepted }
-func (g *table) Remove(reply header.Tuple)                 { delete(g.copies, reply) }
+func (g *table) Hold(*group.Record) (slot uint32, ok bool) { return 0, false }
 
 // connect runs the exchanges of two gateways over TLS, and returns the exchange and the ledger of
 // a, which owns the flows.
@@ -39,8 +39,8 @@ func connect(t *testing.T, a, b *member, flows, copies *table) (owner *exchange.
 		x := exchange.New(exchange.Config{Ledger: l, Now: now, Failed: func(error) {}, Peers: []exchange.Peer{{
 			Owner: session.Owner{Self: greeting, Sources: mine, Ledger: l, Flows: g, Name: other.Name},
 			Member: session.Member{
-				Self: greeting, Owner: other.Name, Sources: theirs, Copies: group.NewCopies(g),
-				Read: func(reply header.Tuple) (group.Record, bool) { r, ok := g.copies[reply]; return r, ok },
+				Self: greeting, Owner: other.Name, Sources: theirs, Read: g.copies.Read,
+				Copies: group.NewCopies(1, group.NewIndex(slots), g.copies),
 			},
 			Dial: func(ctx context.Context) (exchange.Stream, error) { return self.Dial(ctx, other.Peer) },
 		}}})
@@ -60,8 +60,8 @@ func connect(t *testing.T, a, b *member, flows, copies *table) (owner *exchange.
 // TestCopies passes flows between two gateways over TLS, and logs how long a SYN-ACK would wait.
 func TestCopies(t *testing.T) {
 	ca := newAuthority(t)
-	flows := &table{map[uint32]group.Record{}, map[header.Tuple]group.Record{}}
-	copies := &table{map[uint32]group.Record{}, map[header.Tuple]group.Record{}}
+	flows := &table{map[uint32]group.Record{}, grouptest.NewTable()}
+	copies := &table{map[uint32]group.Record{}, grouptest.NewTable()}
 	x, ledger := connect(t, good(t, "gw-a", ca), good(t, "gw-b", ca), flows, copies)
 	begin := func(slot uint32) {
 		client := header.AddrFrom4([4]byte{192, 0, 2, 1})

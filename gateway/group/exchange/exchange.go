@@ -47,9 +47,10 @@ type Exchange struct {
 	ledger *group.Ledger
 	peers  []*peer
 	events chan func()   // run by Run
-	wake   chan struct{} // a writer has room
+	wake   chan struct{} // a writer has room, or Wake was called
 	done   chan struct{}
 	now    func() int64
+	step   func()
 	failed func(error)
 }
 
@@ -58,6 +59,9 @@ type Config struct {
 	Ledger *group.Ledger
 	Peers  []Peer
 	Now    func() int64 // monotonic, in nanoseconds
+	// Step is called by Run before it asks Senders for frames: for changes of the flow table. It
+	// may be nil.
+	Step func()
 	// Failed is called by Run with the error of each stream that ends.
 	Failed func(error)
 }
@@ -91,7 +95,10 @@ var (
 func New(c Config) *Exchange {
 	x := &Exchange{
 		ledger: c.Ledger, events: make(chan func()), wake: make(chan struct{}, 1), done: make(chan struct{}),
-		now: c.Now, failed: c.Failed,
+		now: c.Now, step: c.Step, failed: c.Failed,
+	}
+	if x.step == nil {
+		x.step = func() {}
 	}
 	for i := range c.Peers {
 		p := &peer{Peer: c.Peers[i]}
@@ -114,10 +121,30 @@ func (x *Exchange) Do(f func()) bool {
 	}
 }
 
+// Wake makes Run call Step soon. It does not wait. Any goroutine may call it.
+func (x *Exchange) Wake() {
+	select {
+	case x.wake <- struct{}{}:
+	default:
+	}
+}
+
 // InStep reports whether this gateway has all that a peer sent. Run or Do must be the caller.
 func (x *Exchange) InStep(i int) bool {
 	r := x.peers[i].receiver
 	return r != nil && r.InStep(x.now())
+}
+
+// MayReset reports whether this gateway may answer segments of unknown connections with RST: it has
+// all flows of all peers. Run or Do must be the caller.
+func (x *Exchange) MayReset() bool {
+	now := x.now()
+	for _, p := range x.peers {
+		if p.receiver == nil || !p.receiver.MayReset(now) {
+			return false
+		}
+	}
+	return true
 }
 
 // Accept handles a stream from a peer, by its index in Config. It returns when the stream ends,
@@ -178,10 +205,7 @@ func (x *Exchange) start(s Stream, ended chan<- error, lost func(error), receive
 		for {
 			select {
 			case frame := <-l.write:
-				select {
-				case x.wake <- struct{}{}:
-				default:
-				}
+				x.Wake()
 				if err := s.Send(frame); err != nil {
 					fail(err)
 					return
@@ -222,8 +246,9 @@ func (x *Exchange) Run(ctx context.Context) {
 	defer t.Stop()
 	defer close(x.done)
 	for {
+		x.step()
 		for _, p := range x.peers {
-			x.step(ctx, p, x.now())
+			x.serve(ctx, p, x.now())
 		}
 		select {
 		case f := <-x.events:
@@ -240,8 +265,8 @@ func (x *Exchange) Run(ctx context.Context) {
 	}
 }
 
-// step does for a peer whatever is due.
-func (x *Exchange) step(ctx context.Context, p *peer, now int64) {
+// serve does for a peer whatever is due.
+func (x *Exchange) serve(ctx context.Context, p *peer, now int64) {
 	if p.receiver != nil && p.receiver.Lapsed(now) {
 		x.endFrom(p, errLease)
 	}

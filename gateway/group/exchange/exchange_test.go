@@ -12,6 +12,7 @@ import (
 
 	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/gateway/group"
+	"sluice.dev/sluice/gateway/group/grouptest"
 	"sluice.dev/sluice/gateway/group/session"
 	"sluice.dev/sluice/gateway/group/wire"
 	"sluice.dev/sluice/nat/header"
@@ -71,14 +72,14 @@ type gateway struct {
 	id      int
 	ledger  *group.Ledger
 	flows   map[uint32]group.Record
-	table   map[header.Tuple]group.Record // copies of all owners
+	table   *grouptest.Table // copies of all owners
 	stop    context.CancelFunc
 	stalled atomic.Pointer[chan struct{}] // if it is set, others' streams are not read until it is closed
 }
 
 func (g *gateway) Read(slot uint32) (group.Record, bool) { r, ok := g.flows[slot]; return r, ok }
-func (g *gateway) Put(r *group.Record) group.Refusal     { g.table[r.Reply] = *r; return group.Accepted }
-func (g *gateway) Remove(reply header.Tuple)             { delete(g.table, reply) }
+
+func (g *gateway) Hold(*group.Record) (slot uint32, ok bool) { return 0, false }
 
 func (g *gateway) Find(reply header.Tuple) (slot uint32, found bool) {
 	return uint32(reply.DstPort), g.flows[uint32(reply.DstPort)].Reply == reply
@@ -124,7 +125,8 @@ func newCluster(t *testing.T) *cluster {
 // start starts a gateway without memory.
 func (c *cluster) start(id int, incarnation uint64, complete bool) {
 	name := func(i int) string { return fmt.Sprint("gw-", i) }
-	g := &gateway{id: id, flows: map[uint32]group.Record{}, table: map[header.Tuple]group.Record{}}
+	g := &gateway{id: id, flows: map[uint32]group.Record{}, table: grouptest.NewTable()}
+	numbers := group.NewIndex(3 * slots)
 	var members group.Members
 	for m := range group.Member(2) {
 		members |= group.One(m)
@@ -142,8 +144,8 @@ func (c *cluster) start(id int, incarnation uint64, complete bool) {
 				Member: group.Member(len(list)), Name: name(i),
 			},
 			Member: session.Member{
-				Self: self, Owner: name(i), Sources: []header.Addr{source(i)}, Copies: group.NewCopies(g),
-				Read: func(reply header.Tuple) (group.Record, bool) { r, ok := g.table[reply]; return r, ok },
+				Self: self, Owner: name(i), Sources: []header.Addr{source(i)},
+				Copies: group.NewCopies(i+1, numbers, g.table), Read: g.table.Read,
 			},
 			Dial: func(ctx context.Context) (Stream, error) {
 				to := c.live[i].Load()
@@ -199,7 +201,7 @@ func (g *gateway) end(slot uint32) {
 // copies returns how many copies of an owner a gateway has.
 func (g *gateway) copies(owner int) (n int) {
 	g.Do(func() {
-		for reply := range g.table {
+		for reply := range g.table.Records {
 			if reply.Dst == source(owner) {
 				n++
 			}

@@ -15,8 +15,8 @@ type Member struct {
 	Owner   string        // its name, as its certificate has it
 	Sources []header.Addr // the owner's source addresses: it may send records of no others
 	Copies  *group.Copies // they outlive streams
-	// Read returns the record of a copy.
-	Read func(reply header.Tuple) (group.Record, bool)
+	// Read returns the record of the copy in a record of the flow table.
+	Read func(n uint32) (group.Record, bool)
 }
 
 // Receiver is the member's end of a stream from an owner.
@@ -24,7 +24,7 @@ type Receiver struct {
 	c       Member
 	phase   phase
 	greeted bool // the own Hello was sent
-	earlier []header.Tuple
+	earlier []uint32
 	lease   group.MemberLease
 	started int64  // when the first Applied was sent
 	sent    int64  // when the last Applied was sent
@@ -162,8 +162,8 @@ func (r *Receiver) Next(now int64, to []byte) []byte {
 func (r *Receiver) nextMine(to []byte) []byte {
 	r.mine = r.mine[:0]
 	n := min(len(r.earlier), wire.MaxMessages)
-	for _, reply := range r.earlier[:n] {
-		if record, ok := r.c.Read(reply); ok {
+	for _, n := range r.earlier[:n] {
+		if record, ok := r.c.Read(n); ok {
 			r.mine = append(r.mine, record)
 		}
 	}

@@ -18,6 +18,9 @@ type Flows interface {
 	// Make makes a flow that a member returns. It is false if the table has no room, or has another
 	// flow of the client.
 	Make(r *group.Record) (slot uint32, ok bool)
+	// Hold makes a record, without a flow, whose reply tuple no new flow gets until the Ledger says
+	// that it is free. It is false if the table has no room.
+	Hold(r *group.Record) (slot uint32, ok bool)
 }
 
 // Owner is a Sender's configuration.
@@ -41,7 +44,7 @@ type Sender struct {
 	heard   bool   // an Applied has arrived
 	beaten  bool   // a beat was sent
 	beat    int64  // when the last beat was sent
-	refused []uint64
+	refused []group.Refused
 	refusal [group.MaxRefusal + 1]uint64
 	buffer  []group.Message
 	mine    []group.Record
@@ -98,7 +101,10 @@ func (s *Sender) takeBack(frame []byte, now int64) error {
 		}
 	}
 	for i := range records {
-		s.takeBackOne(&records[i])
+		if !s.takeBackOne(&records[i]) {
+			return fmt.Errorf("the flow table has no room for a flow that %s returns: no flow is taken back from it, and "+
+				"it gets no flows, until there is room", s.c.Name)
+		}
 	}
 	if last {
 		s.c.Ledger.Connected(s.c.Member)
@@ -108,18 +114,21 @@ func (s *Sender) takeBack(frame []byte, now int64) error {
 	return nil
 }
 
-func (s *Sender) takeBackOne(r *group.Record) {
+func (s *Sender) takeBackOne(r *group.Record) bool {
 	slot, live := s.c.Flows.Find(r.Reply)
 	if s.c.Ledger.TakeBack(s.c.Member, slot, live, r.Reply) {
-		return
+		return true
 	}
-	slot, ok := s.c.Flows.Make(r)
-	if !ok { // the member has the record until it has read AllDone
-		s.c.Ledger.RecoveredHeld(0, r.Reply)
-		return
+	if slot, ok := s.c.Flows.Make(r); ok {
+		s.c.Ledger.Begin(slot)
+		s.c.Ledger.TakeBack(s.c.Member, slot, true, r.Reply)
+		return true
 	}
-	s.c.Ledger.Begin(slot)
-	s.c.Ledger.TakeBack(s.c.Member, slot, true, r.Reply)
+	slot, ok := s.c.Flows.Hold(r)
+	if ok { // the member has the record until it has read AllDone
+		s.c.Ledger.RecoveredHeld(slot, r.Reply)
+	}
+	return ok
 }
 
 func (s *Sender) acknowledged(frame []byte, now int64) error {
@@ -136,7 +145,7 @@ func (s *Sender) acknowledged(frame []byte, now int64) error {
 		if seq <= s.applied {
 			return ErrUnexpected
 		}
-		s.refused = append(s.refused, seq)
+		s.refused = append(s.refused, group.Refused{Seq: seq, Reason: r.Reason})
 	}
 	for _, r := range a.Refused {
 		s.refusal[r.Reason]++

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"sluice.dev/sluice/gateway/group"
+	"sluice.dev/sluice/gateway/group/grouptest"
 	"sluice.dev/sluice/gateway/group/wire"
 	"sluice.dev/sluice/nat/header"
 )
@@ -22,15 +23,18 @@ type pair struct {
 	lease  group.OwnerLease
 	flows  map[uint32]group.Record
 	full   bool // the owner's table
-	table  map[header.Tuple]group.Record
+	*grouptest.Table
 	copies *group.Copies
 	*Sender
 	*Receiver
 }
 
-func (p *pair) Read(slot uint32) (group.Record, bool) { r, ok := p.flows[slot]; return r, ok }
+// ownerFlows are the flows of the owner, as its Sender sees them.
+type ownerFlows struct{ *pair }
 
-func (p *pair) Find(reply header.Tuple) (slot uint32, found bool) {
+func (p ownerFlows) Read(slot uint32) (group.Record, bool) { r, ok := p.flows[slot]; return r, ok }
+
+func (p ownerFlows) Find(reply header.Tuple) (slot uint32, found bool) {
 	for slot, r := range p.flows {
 		if r.Reply == reply {
 			return slot, true
@@ -39,7 +43,7 @@ func (p *pair) Find(reply header.Tuple) (slot uint32, found bool) {
 	return 0, false
 }
 
-func (p *pair) Make(r *group.Record) (slot uint32, ok bool) {
+func (p ownerFlows) Make(r *group.Record) (slot uint32, ok bool) {
 	if p.full {
 		return 0, false
 	}
@@ -48,13 +52,13 @@ func (p *pair) Make(r *group.Record) (slot uint32, ok bool) {
 	return slot, true
 }
 
-func (p *pair) Put(r *group.Record) group.Refusal { p.table[r.Reply] = *r; return group.Accepted }
-func (p *pair) Remove(reply header.Tuple)         { delete(p.table, reply) }
+// Hold has room for each port.
+func (p ownerFlows) Hold(*group.Record) (slot uint32, ok bool) { return 0, true }
 
 func newPair(t *testing.T) *pair {
-	p := &pair{t: t, now: 1000 * ms, flows: map[uint32]group.Record{}, table: map[header.Tuple]group.Record{}}
+	p := &pair{t: t, now: 1000 * ms, flows: map[uint32]group.Record{}, Table: grouptest.NewTable()}
 	p.ledger = group.NewLedger(group.Config{Members: group.One(0), Slots: 4096}, true)
-	p.copies = group.NewCopies(p)
+	p.copies = group.NewCopies(1, group.NewIndex(5000), p)
 	p.open(1)
 	return p
 }
@@ -62,12 +66,13 @@ func newPair(t *testing.T) *pair {
 // open opens a new stream of an incarnation of the owner.
 func (p *pair) open(incarnation uint64) {
 	p.Sender = NewSender(Owner{
-		Self: wire.Greeting{Name: "gw-a", Incarnation: incarnation}, Sources: sources, Ledger: p.ledger, Flows: p,
-		Name: "gw-b", Lease: &p.lease,
+		Self: wire.Greeting{Name: "gw-a", Incarnation: incarnation}, Sources: sources, Ledger: p.ledger,
+		Flows: ownerFlows{p},
+		Name:  "gw-b", Lease: &p.lease,
 	})
 	p.Receiver = NewReceiver(Member{
 		Self: wire.Greeting{Name: "gw-b"}, Owner: "gw-a", Sources: sources, Copies: p.copies,
-		Read: func(reply header.Tuple) (group.Record, bool) { r, ok := p.table[reply]; return r, ok },
+		Read: p.Table.Read,
 	})
 }
 
@@ -104,8 +109,8 @@ func TestInStep(t *testing.T) {
 		p.begin(slot, r)
 	}
 	p.exchange()
-	if len(p.table) != 3000 || !p.InStep(p.now) || !p.MayReset(p.now) || !p.ledger.Settled() {
-		t.Errorf("%d copies, in step %t, may reset %t, settled %t", len(p.table), p.InStep(p.now), p.MayReset(p.now),
+	if len(p.Records) != 3000 || !p.InStep(p.now) || !p.MayReset(p.now) || !p.ledger.Settled() {
+		t.Errorf("%d copies, in step %t, may reset %t, settled %t", len(p.Records), p.InStep(p.now), p.MayReset(p.now),
 			p.ledger.Settled())
 	}
 	for range 20 { // beats keep the lease
@@ -141,12 +146,12 @@ func TestTakeBack(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if full == (p.flows[0] == recordOf(100, 1)) || p.ledger.Held(replyOf(1)) != full || len(p.table) != 1 {
-			t.Errorf("full %t: the owner has %v, the member %v", full, p.flows, p.table)
+		if full == (p.flows[0] == recordOf(100, 1)) || p.ledger.Held(replyOf(1)) != full || len(p.Records) != 1 {
+			t.Errorf("full %t: the owner has %v, the member %v", full, p.flows, p.Records)
 		}
 		p.exchange()
-		if held := p.ledger.Held(replyOf(1)); held || full == (len(p.table) == 1) || !p.ledger.Complete() {
-			t.Errorf("full %t: held %t, member %v, complete %t", full, held, p.table, p.ledger.Complete())
+		if held := p.ledger.Held(replyOf(1)); held || full == (len(p.Records) == 1) || !p.ledger.Complete() {
+			t.Errorf("full %t: held %t, member %v, complete %t", full, held, p.Records, p.ledger.Complete())
 		}
 	}
 }
@@ -163,8 +168,8 @@ func TestForeignAddress(t *testing.T) {
 	p.ledger.Changed(1)
 	p.exchange()
 	sent, received := p.Sender.Refusals(), p.Receiver.Refusals()
-	if len(p.table) != 0 || sent[group.ForeignAddress] != 1 || received != sent {
-		t.Errorf("copies %v, refusals %v and %v", p.table, received, sent)
+	if len(p.Records) != 0 || sent[group.ForeignAddress] != 1 || received != sent {
+		t.Errorf("copies %v, refusals %v and %v", p.Records, received, sent)
 	}
 	if v := p.ledger.Verdict(1); v != group.RefusedByMember {
 		t.Errorf("verdict %d, want RefusedByMember", v)
@@ -208,12 +213,12 @@ func TestRefusedFrames(t *testing.T) {
 				p.begin(1, recordOf(100, 1))
 				p.exchange()
 			}
-			copies, inStep := len(p.table), p.InStep(p.now)
+			copies, inStep := len(p.Records), p.InStep(p.now)
 			if err := p.Receiver.Receive(c.frame); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
-			if len(p.table) != copies || p.InStep(p.now) != inStep || p.InStep(p.now+group.LeaseNanos) {
-				t.Errorf("copies %v, in step %t, before %d, %t", p.table, p.InStep(p.now), copies, inStep)
+			if len(p.Records) != copies || p.InStep(p.now) != inStep || p.InStep(p.now+group.LeaseNanos) {
+				t.Errorf("copies %v, in step %t, before %d, %t", p.Records, p.InStep(p.now), copies, inStep)
 			}
 		})
 	}
@@ -332,8 +337,8 @@ func TestMutatedFrames(t *testing.T) {
 	applied := 0
 	p := newPair(t)
 	for range mutations {
-		clear(p.table)
-		p.copies = group.NewCopies(p)
+		p.Table = grouptest.NewTable()
+		p.copies = group.NewCopies(1, group.NewIndex(100), p)
 		p.open(1)
 		if err := p.Receiver.Receive(hello); err != nil {
 			t.Fatal(err)
@@ -346,13 +351,13 @@ func TestMutatedFrames(t *testing.T) {
 			frame[r.IntN(len(frame))] ^= 1 << r.IntN(8)
 		}
 		err := p.Receiver.Receive(frame)
-		if err != nil && (len(p.table) > 0 || p.copies.InStep()) {
-			t.Fatalf("%x: %v, and %d copies were made", frame, err, len(p.table))
+		if err != nil && (len(p.Records) > 0 || p.copies.InStep()) {
+			t.Fatalf("%x: %v, and %d copies were made", frame, err, len(p.Records))
 		}
 		if err == nil {
 			applied++
 		}
-		for reply := range p.table {
+		for reply := range p.Records {
 			if reply.Dst != sources[0] && reply.Dst != sources[1] {
 				t.Fatalf("%x: a copy for %s was made", frame, reply.Dst)
 			}

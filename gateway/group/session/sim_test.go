@@ -1,11 +1,9 @@
 package session
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,6 +11,7 @@ import (
 
 	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/gateway/group"
+	"sluice.dev/sluice/gateway/group/grouptest"
 	"sluice.dev/sluice/gateway/group/wire"
 	"sluice.dev/sluice/nat/header"
 )
@@ -35,9 +34,9 @@ type simFlow struct {
 // simMember is a member, its flow table, and the stream to it. Each end of a stream lives until it
 // finds that the other one is gone; frames that were sent may still arrive.
 type simMember struct {
-	alive    bool
-	copies   *group.Copies
-	table    map[header.Tuple]group.Record // by reply tuple
+	alive  bool
+	copies *group.Copies
+	*grouptest.Table
 	receiver *Receiver
 	sender   *Sender  // the owner's end
 	link     bool     // frames pass
@@ -46,12 +45,9 @@ type simMember struct {
 	waiting  group.OwnerLease
 }
 
-func (m *simMember) Put(r *group.Record) group.Refusal { m.table[r.Reply] = *r; return group.Accepted }
-func (m *simMember) Remove(reply header.Tuple)         { delete(m.table, reply) }
-
 // client returns the client of the member's flow, if it has one.
 func (m *simMember) client(reply header.Tuple) (client uint16, has bool) {
-	r, has := m.table[reply]
+	r, has := m.Records[reply]
 	return r.Client.SrcPort, has
 }
 
@@ -126,8 +122,8 @@ func newSimulation(seed uint64) *simulation {
 }
 
 func (m *simMember) forget() {
-	m.table = map[header.Tuple]group.Record{}
-	m.copies, m.receiver = group.NewCopies(m), nil
+	m.Table = grouptest.NewTable()
+	m.copies, m.receiver = group.NewCopies(1, group.NewIndex(100), m), nil
 	m.cut()
 }
 
@@ -173,6 +169,9 @@ func (s *simulation) Make(r *group.Record) (slot uint32, ok bool) {
 	}
 	return 0, false
 }
+
+// Hold holds no slot: a table with room for a record of each port is not in the simulation.
+func (s *simulation) Hold(*group.Record) (slot uint32, ok bool) { return 0, true }
 
 func (s *simulation) slotOf(port uint16) (slot int, found bool) {
 	for i := range s.table {
@@ -296,8 +295,6 @@ func (s *simulation) deliver(i group.Member, m *simMember) bool {
 	if err := m.receiver.Receive(frame); err != nil {
 		panic(fmt.Sprintf("member %d: %v\n%s", i, err, strings.Join(s.log, "\n")))
 	}
-	// The order of a map would decide which slots the owner takes.
-	slices.SortFunc(m.receiver.earlier, func(a, b header.Tuple) int { return cmp.Compare(a.DstPort, b.DstPort) })
 	return s.note("member %d reads %s", i, text(frame))
 }
 
@@ -365,8 +362,8 @@ func (s *simulation) connect(i group.Member, m *simMember) bool {
 	})
 	m.receiver = NewReceiver(Member{
 		Self: wire.Greeting{Name: member}, Owner: owner, Sources: sources, Copies: m.copies,
-		Read: func(reply header.Tuple) (group.Record, bool) {
-			r, ok := m.table[reply]
+		Read: func(n uint32) (group.Record, bool) {
+			r, ok := m.Read(n)
 			return r, ok && s.without != takeBack
 		},
 	})
@@ -406,8 +403,7 @@ func (s *simulation) keeperEnds(i group.Member, m *simMember) bool {
 		if !has || s.IntN(4) != 0 {
 			continue
 		}
-		delete(m.table, reply)
-		m.copies.Ended(reply)
+		m.copies.Ended(m.End(reply))
 		if s.backend[port].client == client {
 			s.backend[port] = simConnection{}
 		}

@@ -15,7 +15,8 @@
 //
 //	1 All   2 Set: slot u32, record   3 Clear: slot u32   4 AllDone   5 Complete
 //
-//	record: family u8, 4 or 6; protocol u8; state u8; ISN u32, 0 except in SynRecv;
+//	record: family u8, 4 or 6, with 16 for Proxied and 32 for HeaderAcked; protocol u8; state u8;
+//	        ISN u32; Opening u32 with Proxied over TCP;
 //	        client tuple, reply tuple: source and destination, of 4 or 16 bytes each, two u16 ports
 //
 // Each value has one encoding: a frame that is decoded and encoded again is the same bytes. A frame

@@ -8,10 +8,17 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
-// Bytes of a record of each family.
+// Bytes of a record of each family, without its Opening.
 const (
 	recordBytes4 = 1 + 1 + 1 + 4 + 2*(2*4+2*2)
 	recordBytes6 = 1 + 1 + 1 + 4 + 2*(2*16+2*2)
+	openingBytes = 4
+)
+
+// Flags of a record, beside its family.
+const (
+	flagProxied     = 1 << 4
+	flagHeaderAcked = 1 << 5
 )
 
 // AppendRecords appends Records: messages whose Seqs are consecutive, 1 to MaxMessages of them.
@@ -66,8 +73,17 @@ func appendRecord(to []byte, r *group.Record) []byte {
 	if r.Client.V6 {
 		family = 6
 	}
+	if r.Proxied {
+		family |= flagProxied
+	}
+	if r.HeaderAcked {
+		family |= flagHeaderAcked
+	}
 	to = append(to, family, r.Client.Proto, byte(r.State))
 	to = binary.BigEndian.AppendUint32(to, r.ISN)
+	if hasOpening(r) {
+		to = binary.BigEndian.AppendUint32(to, r.Opening)
+	}
 	for _, t := range [...]*header.Tuple{&r.Client, &r.Reply} {
 		if t.V6 {
 			to = append(append(to, t.Src[:]...), t.Dst[:]...)
@@ -83,12 +99,20 @@ func appendRecord(to []byte, r *group.Record) []byte {
 
 // readRecord reads the record at the start of b, and returns the bytes after it.
 func readRecord(b []byte) (r group.Record, rest []byte, ok bool) {
-	if len(b) < recordBytes4 || b[0] == 6 && len(b) < recordBytes6 || b[0] != 4 && b[0] != 6 {
+	if len(b) < recordBytes4 {
 		return r, nil, false
 	}
-	v6, proto := b[0] == 6, b[1]
-	r.State, r.ISN = conn.State(b[2]), binary.BigEndian.Uint32(b[3:])
+	family, proto := b[0]&^(flagProxied|flagHeaderAcked), b[1]
+	r.Proxied, r.HeaderAcked = b[0]&flagProxied != 0, b[0]&flagHeaderAcked != 0
+	r.State, r.ISN, r.Client.Proto = conn.State(b[2]), binary.BigEndian.Uint32(b[3:]), proto
 	b = b[7:]
+	if hasOpening(&r) {
+		r.Opening, b = binary.BigEndian.Uint32(b), b[openingBytes:]
+	}
+	v6 := family == 6
+	if len(b) < recordBytes4-7 || v6 && len(b) < recordBytes6-7 || family != 4 && !v6 {
+		return r, nil, false
+	}
 	for _, t := range [...]*header.Tuple{&r.Client, &r.Reply} {
 		t.V6, t.Proto = v6, proto
 		if v6 {
@@ -102,26 +126,8 @@ func readRecord(b []byte) (r group.Record, rest []byte, ok bool) {
 		t.SrcPort, t.DstPort = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 		b = b[4:]
 	}
-	return r, b, possible(&r)
+	return r, b, r.Possible()
 }
 
-// possible reports whether a flow may have this protocol, state and ISN.
-func possible(r *group.Record) bool {
-	s := r.State
-	if r.ISN != 0 && (s != conn.SynRecv || r.Client.Proto != header.ProtoTCP) {
-		return false
-	}
-	switch r.Client.Proto {
-	case header.ProtoTCP:
-		return s >= conn.SynSeen && s <= conn.Closed && s != conn.Unconfirmed
-	case header.ProtoSCTP:
-		return s >= conn.SynSeen && s <= conn.Closed
-	case header.ProtoUDP:
-		return s.UDP()
-	case header.ProtoICMP:
-		return s == conn.ICMPEcho && !r.Client.V6
-	case header.ProtoICMPv6:
-		return s == conn.ICMPEcho && r.Client.V6
-	}
-	return false
-}
+// hasOpening reports whether a record is written with its Opening.
+func hasOpening(r *group.Record) bool { return r.Proxied && r.Client.Proto == header.ProtoTCP }

@@ -28,7 +28,7 @@ const (
 	// MaxName is the greatest number of bytes of a member's name (RFC 1123).
 	MaxName = 253
 	// MaxFrame is the greatest number of bytes of a frame: Records with MaxMessages IPv6 records.
-	MaxFrame = 9 + MaxMessages*(5+recordBytes6)
+	MaxFrame = 9 + MaxMessages*(5+recordBytes6+openingBytes)
 )
 
 // ErrMalformed is the error of a frame that no gateway of this version sends.

@@ -36,6 +36,15 @@ var records = []group.Record{
 	flow(header.ProtoSCTP, conn.Unconfirmed, 0, "2001:db8::9", "2001:db8:1::1", "fd00::2", "fd00:9::1"),
 	flow(header.ProtoICMP, conn.ICMPEcho, 0, "192.0.2.9", "198.51.100.1", "10.0.0.2", "10.9.0.1"),
 	flow(header.ProtoICMPv6, conn.ICMPEcho, 0, "2001:db8::9", "2001:db8:1::1", "fd00::2", "fd00:9::1"),
+	proxied(flow(header.ProtoTCP, conn.Established, 78, "192.0.2.9", "198.51.100.1", "10.0.0.2", "10.9.0.1"), 9, false),
+	proxied(flow(header.ProtoTCP, conn.FinClient, 0, "2001:db8::9", "2001:db8:1::1", "fd00::2", "fd00:9::1"), 9, true),
+	proxied(flow(header.ProtoUDP, conn.UDPReplied, 0, "192.0.2.9", "198.51.100.1", "10.0.0.2", "10.9.0.1"), 0, false),
+}
+
+// proxied returns the record of a flow with a PROXY header.
+func proxied(r group.Record, opening uint32, acked bool) group.Record {
+	r.Proxied, r.Opening, r.HeaderAcked = true, opening, acked
+	return r
 }
 
 var messages = []group.Message{
@@ -110,7 +119,7 @@ func TestRoundTrip(t *testing.T) {
 func TestMaxFrame(t *testing.T) {
 	many := make([]group.Message, MaxMessages+1)
 	for i := range many {
-		many[i] = group.Message{Kind: group.Set, Seq: uint64(i + 1), Record: records[1]}
+		many[i] = group.Message{Kind: group.Set, Seq: uint64(i + 1), Record: records[7]}
 	}
 	longest := AppendRecords(nil, many[:MaxMessages])
 	if got, err := ReadRecords(longest, nil); err != nil || len(got) != MaxMessages || len(longest) != MaxFrame {
