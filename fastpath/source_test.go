@@ -20,6 +20,7 @@ func TestSourceOfFlow(t *testing.T) {
 		near4, near6 = "10.0.1.2", "2001:db8:1::2" // sources of the routes
 		own4, own6   = "10.0.2.2", "2001:db8:2::2"
 		pool4, pool6 = "192.0.2.77", "2001:db8:77::77"
+		all4, all6   = "192.0.2.88", "2001:db8:88::88"
 	)
 	byRoute := func(b *services.Builder) {
 		s := b.Settings()
@@ -30,6 +31,11 @@ func TestSourceOfFlow(t *testing.T) {
 		s.SNAT4, s.SNAT6 = []header.Addr{addr(pool4)}, []header.Addr{addr(pool6)}
 		b.SetAddr(addr(pool4), services.AddrSNAT)
 		b.SetAddr(addr(pool6), services.AddrSNAT)
+	}
+	group := func(b *services.Builder) {
+		b.Settings().Group4, b.Settings().Group6 = addr(all4), addr(all6)
+		b.SetAddr(addr(all4), services.AddrSNAT)
+		b.SetAddr(addr(all6), services.AddrSNAT)
 	}
 	owned := func(b *services.Builder) {
 		b.SetAddr(addr(own4), services.AddrSNAT)
@@ -47,6 +53,7 @@ func TestSourceOfFlow(t *testing.T) {
 		{"explicit pool for IPv6 alone", []func(*services.Builder){owned, explicit,
 			func(b *services.Builder) { b.Settings().SNATByRoute4 = true }}, near4, own4, pool6, pool6},
 		{"source not in the snapshot", []func(*services.Builder){explicit, byRoute}, near4, pool4, near6, pool6},
+		{"group", []func(*services.Builder){owned, byRoute, group}, all4, all4, all6, all6},
 		{"source without AddrSNAT", []func(*services.Builder){explicit, byRoute, func(b *services.Builder) {
 			b.SetAddr(addr(own4), services.AddrNode|services.AddrLocal)
 			b.SetAddr(addr(own6), services.AddrNode|services.AddrLocal)
@@ -98,4 +105,20 @@ func TestNoSource(t *testing.T) {
 	l.send(0, headertest.TCP(join(client4, 1), join(vip4, 80), headertest.SYN))
 	l.nothing(l.workers[0].nic)
 	l.wantDrop(reason.NoRoute, 1)
+}
+
+// TestNoGroupSourceForNodePort: other gateways do not get the packets of this node's node ports.
+func TestNoGroupSourceForNodePort(t *testing.T) {
+	l := newLab(t, labConfig{edit: func(b *services.Builder) {
+		serve(b, 30, "0.0.0.0", 30080, header.ProtoTCP, backend4, 8080, false)
+		b.Settings().Group4 = addr("192.0.2.88")
+		b.SetAddr(addr("192.0.2.88"), services.AddrSNAT)
+	}})
+	for vip, want := range map[string]string{join(node4, 30080): snat4, join(vip4, 80): "192.0.2.88"} {
+		l.send(0, headertest.TCP(join(client4, 1), vip, headertest.SYN))
+		_, p := l.out(l.workers[0].nic)
+		if src, _ := ends(&p.Tuple); src.Addr().String() != want {
+			t.Errorf("%s is sent from %v, want %s", vip, src, want)
+		}
+	}
 }

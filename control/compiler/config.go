@@ -29,6 +29,10 @@ type Config struct {
 	SNATPorts    services.PortRange
 	// SNATByRoute4 and SNATByRoute6: the route selects one of these addresses.
 	SNATByRoute4, SNATByRoute6 bool
+	// Group4, Group6 and GroupSources: see services.Snapshot. Replies to all GroupSources are
+	// steered; Group4 and Group6 are among them.
+	Group4, Group6 header.Addr
+	GroupSources   []header.Addr
 	// SelectKey is the hash key of selection and Maglev tables; all gateways have the same.
 	SelectKey [2]uint64
 	// UnservedPort selects the answer to packets for a port of a VIP without a service.
@@ -64,7 +68,7 @@ type Config struct {
 }
 
 func (cfg *Config) addresses() []header.Addr {
-	return slices.Concat(cfg.LocalAddresses, cfg.NodeAddresses, cfg.SNAT4, cfg.SNAT6)
+	return slices.Concat(cfg.LocalAddresses, cfg.NodeAddresses, cfg.SNAT4, cfg.SNAT6, cfg.GroupSources)
 }
 
 // settings are the Config in force and sets that are derived from it.

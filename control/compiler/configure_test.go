@@ -41,6 +41,26 @@ func TestSourcesByRoute(t *testing.T) {
 	}
 }
 
+// TestGroupSources: the addresses of all gateways of the group are opened, and flows get this one's.
+func TestGroupSources(t *testing.T) {
+	cfg := controltest.Config()
+	compiler := compiler.New(cfg)
+	own, others := header.AddrFrom4([4]byte{198, 51, 100, 1}), header.AddrFrom4([4]byte{198, 51, 100, 2})
+	cfg.Group4, cfg.GroupSources = own, []header.Addr{own, others}
+	s, _, change := compiler.Configure(cfg)
+	if s.Group4 != own || s.Group6 != (header.Addr{}) || !slices.Equal(s.GroupSources, cfg.GroupSources) {
+		t.Errorf("the snapshot has %v, %v and %v", s.Group4, s.Group6, s.GroupSources)
+	}
+	want := []steer.OwnAddr{{Addr: own, Flags: services.AddrSNAT}, {Addr: others, Flags: services.AddrSNAT}}
+	if !slices.Equal(change.Open.Addrs, want) || s.Owned(others) != services.AddrSNAT {
+		t.Errorf("the kernel program opens %v, the snapshot has flags %v", change.Open.Addrs, s.Owned(others))
+	}
+	cfg.Group4, cfg.GroupSources = header.Addr{}, nil
+	if _, _, change = compiler.Configure(cfg); !slices.Equal(change.Close.Addrs, want) {
+		t.Errorf("without a group it closes %v", change.Close.Addrs)
+	}
+}
+
 // TestRemovedAddressFlagsAreClosed: an address that stays ours in one way and not in another
 // opens nothing and closes the other.
 func TestRemovedAddressFlagsAreClosed(t *testing.T) {

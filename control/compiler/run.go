@@ -24,6 +24,7 @@ func (r *run) configure(old *Config) {
 	s.ResetUnknown = cfg.ResetUnknown
 	s.SNAT4, s.SNAT6 = slices.Clone(cfg.SNAT4), slices.Clone(cfg.SNAT6)
 	s.SNATByRoute4, s.SNATByRoute6 = cfg.SNATByRoute4, cfg.SNATByRoute6
+	s.Group4, s.Group6, s.GroupSources = cfg.Group4, cfg.Group6, slices.Clone(cfg.GroupSources)
 	s.Pods, s.RetryOther = services.NewPrefixes(slices.Clone(cfg.ClusterCIDRs)), cfg.RetryOther
 	r.changed = true
 	for _, a := range old.addresses() {
@@ -32,7 +33,7 @@ func (r *run) configure(old *Config) {
 	for _, a := range cfg.NodeAddresses {
 		r.addrs.setFlags(a, r.addrs.own[a].flags|services.AddrNode)
 	}
-	for _, a := range slices.Concat(cfg.SNAT4, cfg.SNAT6) {
+	for _, a := range slices.Concat(cfg.SNAT4, cfg.SNAT6, cfg.GroupSources) {
 		r.addrs.setFlags(a, r.addrs.own[a].flags|services.AddrSNAT)
 	}
 	for _, a := range cfg.LocalAddresses {

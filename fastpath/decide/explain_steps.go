@@ -232,6 +232,8 @@ func sourceText(s Source) string {
 		return "of the interface that it leaves by"
 	case SourcePool:
 		return "of snat.addresses"
+	case SourceGroup:
+		return "of this gateway in its group"
 	}
 	return s.String()
 }

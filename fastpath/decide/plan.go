@@ -84,11 +84,12 @@ const (
 	SourceHost                  // the gateway's on the host link: the kernel forwards the packet
 	SourceByRoute               // the route's preferred source
 	SourcePool                  // a configured one
+	SourceGroup                 // this gateway's in its group
 )
 
 // String returns the name of the kind.
 func (s Source) String() string {
-	return [...]string{"none", "client", "host link", "route", "pool"}[s]
+	return [...]string{"none", "client", "host link", "route", "pool", "group"}[s]
 }
 
 // Plan decides about a packet that has no flow. It checks whether the packet is for a frontend and
@@ -214,7 +215,7 @@ func (s *Planner) address(n *Plan, req *Request) {
 	if n.KeepClient {
 		n.Source, n.Origin = req.Tuple.Src, SourceClient
 	} else {
-		n.Source, n.Origin = s.source(req.Random[1]>>32, &n.Route, req.Tuple.V6)
+		n.Source, n.Origin = s.source(n, req.Random[1]>>32, req.Tuple.V6)
 	}
 	n.Verdict = queued
 	if n.Origin == SourceNone {
@@ -224,17 +225,20 @@ func (s *Planner) address(n *Plan, req *Request) {
 
 // source chooses the gateway's source address towards a backend. If the kernel forwards the packet,
 // it is the host link's address, so that replies come back by the host link. Otherwise it is the
-// route's preferred source or a configured address.
-func (s *Planner) source(random uint64, r *nexthop.Route, v6 bool) (header.Addr, Source) {
-	pool, byRoute, host := s.Snap.SNAT4, s.Snap.SNATByRoute4, s.Host4
+// group's, the route's preferred source or a configured address. Other gateways of a group do not
+// get the packets of a node port, so its flows have no source address of the group.
+func (s *Planner) source(n *Plan, random uint64, v6 bool) (header.Addr, Source) {
+	r, pool, byRoute, host, group := &n.Route, s.Snap.SNAT4, s.Snap.SNATByRoute4, s.Host4, s.Snap.Group4
 	if v6 {
-		pool, byRoute, host = s.Snap.SNAT6, s.Snap.SNATByRoute6, s.Host6
+		pool, byRoute, host, group = s.Snap.SNAT6, s.Snap.SNATByRoute6, s.Host6, s.Snap.Group6
 	}
 	switch {
 	case r.Kind == nexthop.Kernel && host == header.Addr{}:
 		return host, SourceNone
 	case r.Kind == nexthop.Kernel:
 		return host, SourceHost
+	case group != header.Addr{} && n.Frontend.Kind != services.NodePort:
+		return group, SourceGroup
 	// Replies to a source that the snapshot does not have yet would not reach a worker.
 	case byRoute && s.Snap.Owned(r.Source)&services.AddrSNAT != 0:
 		return r.Source, SourceByRoute

@@ -88,7 +88,7 @@ func (k *Program) Left(configured ...int) []int {
 // workers may use them at once. It must be called before Own, by the goroutine that called Prepare.
 func (k *Program) Take(c *config.Configuration, snapshot *services.Snapshot) error {
 	errs := []error{k.s.MoveReplies(c.SNAT.Ports.First, uint16(c.SNAT.Ports.Count()))}
-	for _, a := range slices.Concat(snapshot.SNAT4, snapshot.SNAT6) {
+	for _, a := range slices.Concat(snapshot.SNAT4, snapshot.SNAT6, snapshot.GroupSources) {
 		errs = append(errs, k.s.OpenAddrBeforeOwn(a, addrFlags(snapshot.Owned(a))))
 	}
 	return errors.Join(errs...)
