@@ -99,6 +99,7 @@ func (w *Worker) newFlow(f *flowtable.NewFlow, p *packet, n *decide.Plan) {
 		Service: uint32(b.Service), BackendRef: uint32(b.Ref),
 	}
 	f.SYN, f.HasSYN = p.syn()
+	f.Tracked = w.c.Copies != nil && n.Origin == decide.SourceGroup
 	if f.Proxied = n.Frontend.Service.ProxyProtocol; f.Proxied {
 		f.HasSYN = p.isSYN() // it leaves without data (shift)
 	}
@@ -144,12 +145,13 @@ func (w *Worker) insert(f *flowtable.NewFlow, n *decide.Plan) (ref flowtable.Ref
 // keepPort gives a connection that was opened again its old source address and port, so that the
 // backend can compare the new SYN with the old connection in TIME_WAIT (RFC 6191). No other flow
 // can have taken the port. onlyOne: the source address must be the plan's (the client's or the host
-// link's), because it was not chosen from a pool.
+// link's), because it was not chosen from a pool. In a group, another address may be another
+// gateway's.
 func (w *Worker) keepPort(n *flowtable.NewFlow, old *header.Tuple, onlyOne bool) {
 	if old.Dst != n.Backend || old.DstPort != n.BackendPort {
 		return
 	}
-	if old.Src != n.Source && (onlyOne || w.planner.Snap.Owned(old.Src)&services.AddrSNAT == 0) {
+	if old.Src != n.Source && (onlyOne || w.c.Copies != nil || w.planner.Snap.Owned(old.Src)&services.AddrSNAT == 0) {
 		return
 	}
 	if n.SourcePort == 0 && !w.planner.Snap.SourcePorts(old.Src).Contains(old.SrcPort) {

@@ -26,6 +26,11 @@ func (w *Worker) forward(p *packet, ref flowtable.Ref, side flowtable.Side) deci
 		}
 	}
 	s := w.verified(p, ref, side) // deliver rewrites the packet and may give its frame away
+	if side == flowtable.ReplySide {
+		if v, leaves := w.mayLeave(p, ref, &s); !leaves {
+			return v
+		}
+	}
 	first := side == flowtable.ReplySide && p.Tuple.Proto == header.ProtoTCP && w.flows.Awaits(ref)
 	v := w.deliver(p, ref, side)
 	if first && !s.Unverified {

@@ -132,11 +132,16 @@ func (w *Worker) renumber(ref flowtable.Ref, syn uint32) (flowtable.Ref, decide.
 	w.flows.Outgoing(ref, flowtable.ClientSide, &toBackend)
 	w.flows.Outgoing(ref, flowtable.ReplySide, &toClient)
 	service, backend := w.flows.Flow(ref).Owner()
+	tracked := w.flows.Tracked(ref)
+	if w.flows.OwnerOf(ref) != 0 { // only the owner makes flows with its source address
+		return 0, drop(reason.ProxyHandshake)
+	}
 	w.flows.Delete(ref)
 	return w.restore(&flowtable.NewFlow{
 		Client: toClient.Reverse(), Backend: toBackend.Dst, BackendPort: toBackend.DstPort,
 		Source: toBackend.Src, SourcePort: toBackend.SrcPort,
 		Service: service, BackendRef: backend, SYN: syn, HasSYN: true, Proxied: true,
+		Tracked: tracked,
 	}, drop(reason.ProxyHandshake))
 }
 

@@ -44,8 +44,8 @@ func (w *Worker) unsent() bool {
 	return false
 }
 
-// holds reports whether packets wait for a next hop or a fragment.
-func (w *Worker) holds() bool { return w.hops.len()+w.frags.len() > 0 }
+// holds reports whether packets wait for a next hop, a fragment or the copies of a flow.
+func (w *Worker) holds() bool { return w.hops.len()+w.frags.len()+w.waiting.len() > 0 }
 
 // Stop ends the worker after the current step. Safe from any goroutine.
 func (w *Worker) Stop() {
@@ -67,6 +67,11 @@ func (w *Worker) shutdown() {
 		w.countHeld(d, -1)
 		w.dropped(d, reason.Shutdown)
 	}
+	for _, h := range w.waiting.held {
+		w.countHeld(h.desc, -1)
+		w.dropped(h.desc, reason.Shutdown)
+	}
+	w.waiting.held = w.waiting.held[:0]
 	w.hops.keep(w.hops.held[:0])
 	w.control.tasks.end()
 	w.planner.Snap, w.planner.View = nil, nil

@@ -22,7 +22,7 @@ func (w *Worker) retry(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verd
 	w.flows.Outgoing(ref, flowtable.ClientSide, &old)
 	req := w.flowRequest(p)
 	service, backend := w.flows.Flow(ref).Owner()
-	proxied := w.flows.Flow(ref).Proxied()
+	proxied, tracked, copied := w.flows.Flow(ref).Proxied(), w.flows.Tracked(ref), w.flows.OwnerOf(ref) != 0
 	req.Not = services.BackendRef(backend)
 	var n decide.Plan
 	w.planner.Plan(&n, &req)
@@ -42,6 +42,8 @@ func (w *Worker) retry(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verd
 	case made:
 		w.flows.MarkRepeated(next)
 		w.n.retried++
+	case next == 0 && copied: // its source port is not this gateway's
+		return 0, v
 	case next == 0 && direct:
 		return w.restore(&flowtable.NewFlow{
 			Client: p.Tuple, Backend: old.Dst, BackendPort: old.DstPort, Source: old.Src, SourcePort: old.SrcPort,
@@ -51,7 +53,8 @@ func (w *Worker) retry(p *packet, ref flowtable.Ref) (flowtable.Ref, decide.Verd
 		seq, hasSYN := p.syn()
 		return w.restore(&flowtable.NewFlow{
 			Client: p.Tuple, Backend: old.Dst, BackendPort: old.DstPort, Source: old.Src, SourcePort: old.SrcPort,
-			Service: service, BackendRef: backend, SYN: seq, HasSYN: hasSYN || proxied && p.isSYN(), Proxied: proxied,
+			Service: service, BackendRef: backend, SYN: seq, HasSYN: hasSYN || proxied && p.isSYN(),
+			Proxied: proxied, Tracked: tracked,
 		}, v)
 	}
 	return next, v

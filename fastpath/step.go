@@ -35,11 +35,17 @@ func (w *Worker) Step(now uint64) int {
 	if w.parked.count > 0 {
 		moved += w.openParked()
 	}
+	if len(w.waiting.held) > 0 {
+		moved += w.openWaiting()
+	}
 	moved += w.release()
 	w.transmit()
 	w.reclaim()
 	w.expire(moved)
 	w.publish(moved)
+	if w.c.Copies != nil {
+		w.publishChanges()
+	}
 	if w.tap != nil {
 		w.publishTaps()
 	}
@@ -52,6 +58,7 @@ func (w *Worker) begin(now flowtable.Time) {
 	w.hops.mayDisplace = displacedPerStep
 	w.flows.Enter(now)
 	w.planner.Snap = w.c.Services.Load()
+	w.planner.Silent = w.c.Copies != nil && !w.c.Copies.MayReset(uint64(now))
 	w.enter(w.c.Hops.View())
 	if w.planner.Snap != nil {
 		w.stats.Backends.Expect(w.planner.Snap.BackendIndexes())

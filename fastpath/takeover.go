@@ -81,6 +81,9 @@ func (w *Worker) Pause() Remains {
 			r.Parked = append(r.Parked, ParkedPacket{w.buffers(p.desc), p.hash})
 		}
 	}
+	for _, h := range w.waiting.held { // the next process decides about them, as about any packet
+		r.Parked = append(r.Parked, ParkedPacket{Buffers: w.buffers(h.desc)})
+	}
 	for i := w.frags.first; i != 0; i = w.frags.slots[i].next {
 		h := &w.frags.slots[i]
 		r.Fragments = append(r.Fragments,

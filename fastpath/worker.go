@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sluice.dev/sluice/fastpath/copies"
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
@@ -49,6 +50,8 @@ type Config struct {
 	Hops     *nexthop.Table
 	// Affinity has the pins of clients, shared by all workers; nil if there is no session affinity.
 	Affinity *affinity.Table
+	// Copies is shared by all workers of a gateway of a group, whose Flows have Group; nil without.
+	Copies *copies.Board
 	// Fragments is shared by all workers.
 	Fragments *fragment.Table
 	Stats     *stats.Block
@@ -100,6 +103,7 @@ type Worker struct {
 	ahead   lookahead
 	hops    hopQueue
 	parked  parkedQueue
+	waiting waitingQueue
 	frags   fragmentQueue
 	egress  egress
 	host    nexthop.Hop
@@ -148,6 +152,8 @@ func New(c Config) (*Worker, error) {
 		return nil, errors.New("fastpath: a worker needs a UMEM and its pool")
 	case c.Flows == nil || c.Services == nil || c.Hops == nil || c.Stats == nil || c.Fragments == nil:
 		return nil, errors.New("fastpath: a worker needs flows, services, next hops, fragments and a stats block")
+	case (c.Copies != nil) != c.Flows.Grouped():
+		return nil, errors.New("fastpath: a worker needs Copies if and only if its flow table is of a group")
 	case c.Workers < 1:
 		return nil, errors.New("fastpath: Workers must count this worker")
 	case c.Host >= len(c.Links):
@@ -189,11 +195,15 @@ func New(c Config) (*Worker, error) {
 	w.hops = newHopQueue(c.HeldPackets, c.HeldPerHop, [2]uint64{w.draws.source.Uint64(), w.draws.source.Uint64()})
 	w.frags = newFragmentQueue(c.HeldFragments, c.FragmentWait)
 	w.parked = newParkedQueue(c.Pool.Total())
+	w.waiting = newWaitingQueue(c.Pool.Total())
 	w.egress = newEgress(len(c.Links), c.Egress)
 	w.pieces.of = make([]piece, len(c.Links))
 	if err := w.control.wake.open(); err != nil {
 		flows.Close()
 		return nil, fmt.Errorf("fastpath: worker %d: eventfd: %w", c.ID, err)
+	}
+	if c.Copies != nil {
+		c.Copies.SetWake(c.ID, w.control.wake.signal)
 	}
 	return w, nil
 }
@@ -243,7 +253,8 @@ func (w *Worker) Frames() (total, free, links, held int) {
 	if w.c.FramesKept != nil {
 		links += w.c.FramesKept()
 	}
-	return w.pool.Total(), w.pool.Free(), links, w.hops.len() + w.frags.len() + w.parked.len() + w.n.heldMore
+	return w.pool.Total(), w.pool.Free(), links, 
+		w.hops.len() + w.frags.len() + w.parked.len() + w.waiting.len() + w.n.heldMore
 }
 
 func (w *Worker) originOf(link int) origin { return origin{link, link == w.c.Host} }

@@ -183,8 +183,15 @@ func (h *Handle) set(r Ref, bit, unless uint32) bool {
 	}
 }
 
-// Track makes a live flow tracked: for flows of an earlier process.
-func (h *Handle) Track(r Ref) { h.t.markOf(r).Or(markTracked | markLeft) }
+// Track makes a live flow tracked: for flows of an earlier process. An answer of the backend that
+// was seen has left, as far as is known.
+func (h *Handle) Track(r Ref) {
+	mark := uint32(markTracked)
+	if Answered(h.Flow(r).State()) {
+		mark |= markLeft
+	}
+	h.t.markOf(r).Or(mark)
+}
 
 // Tell must be called before the group's ledger gets a tracked flow. It returns false if the flow
 // has ended: then the ledger must not get it.
@@ -227,3 +234,6 @@ func (h *Handle) Release(r Ref) {
 	a.remove(h.secret.hash(a.v6, &k), slotOf(i, ReplySide))
 	h.retire(r)
 }
+
+// Live reports whether a record has a flow.
+func (h *Handle) Live(r Ref) bool { return h.Flow(r).load().Live() }

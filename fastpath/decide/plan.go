@@ -27,6 +27,7 @@ type Planner struct {
 	Pins         *affinity.Table // pins of session affinity; nil if there is none
 	Host4, Host6 header.Addr     // our own addresses on the host link
 	Routes       *RouteCache     // nil: none
+	Silent       bool            // segments of unknown connections get no RST
 	Rebound      int             // flows that Bind has bound since the worker last set it to 0
 	Searches     int             // searches for an endpoint that gone may still make; the worker sets it
 }
@@ -130,9 +131,10 @@ func (n *Plan) reject(r reason.Drop, err nat.ErrorKind) {
 // resets reports whether a packet of an unknown connection, which is not a SYN, gets an RST
 // (docs/adr/0015). A client whose packets the Service drops silently gets none. Every node has each
 // ClusterIP, so another node may know a connection to it. SCTP has ABORT instead of RST, which must
-// not be sent without an examination of every chunk of the packet (RFC 9260 section 8.4).
+// not be sent without an examination of every chunk of the packet (RFC 9260 section 8.4). Nor does
+// a client get one while this gateway does not have all flows of its group (Silent).
 func (s *Planner) resets(n *Plan, req *Request) bool {
-	return s.Snap.ResetUnknown && req.Tuple.Proto == header.ProtoTCP && !req.RST &&
+	return s.Snap.ResetUnknown && !s.Silent && req.Tuple.Proto == header.ProtoTCP && !req.RST &&
 		n.Frontend.Kind != services.ClusterIP && n.Outcome != services.Denied && n.Outcome != services.Silence
 }
 

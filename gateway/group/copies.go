@@ -37,6 +37,9 @@ type Index []entry
 // NewIndex returns the index of a table with a number of records.
 func NewIndex(records uint32) Index { return make(Index, records) }
 
+// Owner returns the owner whose copy a record is, or 0.
+func (x Index) Owner(n uint32) int { return int(x[n].word & entryOwner) }
+
 // entry is a record's copy; the zero value is none.
 //
 //	31   5      4      3   0

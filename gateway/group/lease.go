@@ -24,6 +24,9 @@ func (l *MemberLease) Heard(echo int64) { l.until = max(l.until, echo+LeaseNanos
 // Holds reports whether the member may take itself for in step.
 func (l *MemberLease) Holds(now int64) bool { return now < l.until }
 
+// Until returns the time at which the lease ends without a further beat.
+func (l *MemberLease) Until() int64 { return l.until }
+
 // OwnerLease is the owner's side, in nanoseconds of its own clock. A process that starts calls
 // Heard with the time of its start, because it does not know when the process before heard a
 // member.

@@ -126,6 +126,9 @@ func (l *Ledger) Begin(slot uint32) {
 	l.Changed(slot)
 }
 
+// Live reports whether the ledger has a flow in a slot.
+func (l *Ledger) Live(slot uint32) bool { return l.slots[slot].flow != none }
+
 // Changed notes that the record of a slot has changed.
 func (l *Ledger) Changed(slot uint32) {
 	n := &l.slots[slot]

@@ -13,6 +13,7 @@ package exchange
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"sluice.dev/sluice/gateway/group"
@@ -135,16 +136,21 @@ func (x *Exchange) InStep(i int) bool {
 	return r != nil && r.InStep(x.now())
 }
 
-// MayReset reports whether this gateway may answer segments of unknown connections with RST: it has
-// all flows of all peers. Run or Do must be the caller.
-func (x *Exchange) MayReset() bool {
-	now := x.now()
-	for _, p := range x.peers {
-		if p.receiver == nil || !p.receiver.MayReset(now) {
-			return false
-		}
+// ResetsUntil returns the time until which this gateway may answer segments of unknown connections
+// with RST, or 0: it has all flows of all peers, and knows all flows of its own that they have. Run
+// or Do must be the caller.
+func (x *Exchange) ResetsUntil() int64 {
+	if !x.ledger.Complete() {
+		return 0
 	}
-	return true
+	until := int64(math.MaxInt64)
+	for _, p := range x.peers {
+		if p.receiver == nil {
+			return 0
+		}
+		until = min(until, p.receiver.ResetsUntil())
+	}
+	return until
 }
 
 // Accept handles a stream from a peer, by its index in Config. It returns when the stream ends,

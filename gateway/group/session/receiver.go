@@ -57,6 +57,14 @@ func (r *Receiver) InStep(now int64) bool { return r.c.Copies.InStep() && r.leas
 // as this owner goes.
 func (r *Receiver) MayReset(now int64) bool { return r.c.Copies.MayReset() && r.lease.Holds(now) }
 
+// ResetsUntil returns the time at which MayReset ends without a further beat, or 0.
+func (r *Receiver) ResetsUntil() int64 {
+	if !r.c.Copies.MayReset() {
+		return 0
+	}
+	return r.lease.Until()
+}
+
 // Lapsed reports whether the lease has run out. Then the caller calls Lost of Copies and closes the
 // stream. A new stream has the time of a lease for its first beat.
 func (r *Receiver) Lapsed(now int64) bool {

@@ -1,0 +1,236 @@
+package replication
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"sluice.dev/sluice/fastpath/copies"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/gateway/group"
+	"sluice.dev/sluice/gateway/group/exchange"
+	"sluice.dev/sluice/nat/header"
+)
+
+// Config is the configuration of Flows.
+type Config struct {
+	Table   *flowtable.Table // with Group
+	Workers int
+	// Sources are the own source addresses, of both families.
+	Sources []header.Addr
+	// Others are the other gateways, by their number as a group.Member: at most
+	// flowtable.MaxOwners.
+	Others []Other
+	// Complete is the argument of group.NewLedger.
+	Complete bool
+	// Now is CLOCK_BOOTTIME in nanoseconds, as Exchange has it.
+	Now func() int64
+}
+
+// Other is another gateway of the group.
+type Other struct {
+	Sources []header.Addr
+	// Later: this gateway comes before the other one in the order of the group.
+	Later bool
+}
+
+// Flows are the flows of a gateway in a group. It is a session.Flows.
+type Flows struct {
+	c        Config
+	table    *flowtable.Table
+	handle   *flowtable.Handle
+	board    *copies.Board
+	ledger   *group.Ledger
+	index    group.Index
+	copies   []*group.Copies
+	exchange *exchange.Exchange
+	waiting  []uint32 // slots of flows whose answer waits
+	wake     func()
+	leave    func() // handle.Leave
+	inside   bool   // between enter and leave
+}
+
+// New returns the Flows of a table, in which an earlier process may have left flows.
+func New(c Config) (*Flows, error) {
+	switch {
+	case !c.Table.Grouped():
+		return nil, errors.New("replication: the flow table was not opened for a group (flowtable.Config.Group)")
+	case len(c.Others) > flowtable.MaxOwners:
+		return nil, fmt.Errorf("replication: %d other gateways, %d at most", len(c.Others), flowtable.MaxOwners)
+	}
+	h, err := c.Table.Register()
+	if err != nil {
+		return nil, fmt.Errorf("replication: %w", err)
+	}
+	f := &Flows{c: c, table: c.Table, handle: h, index: group.NewIndex(c.Table.Slots()), wake: func() {}}
+	f.leave = func() { f.inside = false; h.Leave() }
+	f.board = copies.NewBoard(c.Workers, func() { f.wake() })
+	f.ledger = group.NewLedger(group.Config{
+		Members: group.Members(1<<len(c.Others) - 1), Slots: c.Table.Slots(), Free: f.free,
+	}, c.Complete)
+	for i := range c.Others {
+		f.copies = append(f.copies, group.NewCopies(i+1, f.index, store{f, i + 1}))
+	}
+	f.recover()
+	return f, nil
+}
+
+// Attach joins the streams. It must be called once, before workers and streams run.
+func (f *Flows) Attach(x *exchange.Exchange) { f.exchange, f.wake = x, x.Wake }
+
+// Board returns what workers share with f. Any goroutine may call it.
+func (f *Flows) Board() *copies.Board { return f.board }
+
+// Ledger returns the Ledger of the own flows.
+func (f *Flows) Ledger() *group.Ledger { return f.ledger }
+
+// Copies returns the copies of another gateway's flows.
+func (f *Flows) Copies(i int) *group.Copies { return f.copies[i] }
+
+// Close ends the use of the table. Run must have ended.
+func (f *Flows) Close() { f.handle.Close() }
+
+func (f *Flows) now() flowtable.Time { return flowtable.Time(f.c.Now()) }
+
+// enter takes the handle online. The caller must call the result at the end of its call. A call
+// inside another one does nothing.
+func (f *Flows) enter() (leave func()) {
+	if f.inside {
+		return func() {}
+	}
+	f.inside = true
+	f.handle.Enter(f.now())
+	return f.leave
+}
+
+// ownerOf returns the number of the gateway whose source address a is: 0 for this one, or -1.
+func (f *Flows) ownerOf(a *header.Addr) int {
+	if slices.Contains(f.c.Sources, *a) {
+		return 0
+	}
+	for i := range f.c.Others {
+		if slices.Contains(f.c.Others[i].Sources, *a) {
+			return i + 1
+		}
+	}
+	return -1
+}
+
+// recover gives the flows and held ports that are in the table to the Ledger and the Copies.
+func (f *Flows) recover() {
+	defer f.enter()()
+	for slot := range f.table.Slots() {
+		r := f.table.AtSlot(slot)
+		if r == 0 {
+			continue
+		}
+		held, live := f.handle.Held(r), f.handle.Live(r)
+		if !held && !live {
+			continue
+		}
+		var reply header.Tuple
+		f.handle.Tuple(r, flowtable.ReplySide, &reply)
+		owner := f.ownerOf(&reply.Dst)
+		switch {
+		case held && owner == 0:
+			f.ledger.RecoveredHeld(slot, reply)
+		case held:
+			f.handle.Release(r)
+		case owner == 0:
+			f.handle.Track(r)
+			if flowtable.Answered(f.handle.Flow(r).State()) && f.handle.Tell(r) {
+				f.ledger.Recovered(slot)
+			}
+		case owner > 0:
+			f.handle.MarkCopy(r, owner)
+			f.copies[owner-1].Recovered(slot)
+		}
+	}
+}
+
+// Step tells the Ledger and the Copies of the flows that have changed, and the workers of
+// decisions. Exchange.Run calls it.
+func (f *Flows) Step() {
+	defer f.enter()()
+	f.board.Rest() // before the look at the rings: a later change wakes the goroutine again
+	if f.table.Changed(f.see) {
+		for slot := range f.table.Slots() {
+			if r := f.table.AtSlot(slot); r != 0 {
+				f.see(r)
+			}
+		}
+	}
+	f.decide()
+	if f.exchange != nil {
+		f.board.SetResetsUntil(uint64(f.exchange.ResetsUntil()))
+	}
+}
+
+// see looks at a record that has changed.
+func (f *Flows) see(r flowtable.Ref) {
+	h, slot := f.handle, f.table.Slot(r)
+	live := h.Live(r)
+	if owner := f.index.Owner(slot); owner != 0 && (!live || h.OwnerOf(r) != owner) {
+		f.copies[owner-1].Ended(slot)
+	}
+	switch {
+	case h.Held(r):
+		if f.ledger.Live(slot) {
+			var reply header.Tuple
+			h.Tuple(r, flowtable.ReplySide, &reply)
+			f.ledger.End(slot, reply)
+		}
+		return
+	case !live || !h.Tracked(r) || !flowtable.Answered(h.Flow(r).State()):
+		return
+	case h.Told(r):
+		f.ledger.Changed(slot)
+	case h.Tell(r):
+		f.ledger.Begin(slot)
+	default:
+		return
+	}
+	if said, left := h.Answer(r); said == 0 && !left {
+		f.waiting = append(f.waiting, slot)
+	}
+}
+
+// outcomes has the outcome of each verdict that lets an answer leave.
+var outcomes = map[group.Verdict]copies.Outcome{
+	group.Protected: copies.Protected, group.NoMember: copies.NoMember, group.RefusedByMember: copies.Refused,
+}
+
+// decide decides about answers that wait.
+func (f *Flows) decide() {
+	undecided, decided := f.waiting[:0], false
+	for _, slot := range f.waiting {
+		r := f.table.AtSlot(slot)
+		said, left := f.handle.Answer(r)
+		if said != 0 || left || !f.ledger.Live(slot) {
+			continue
+		}
+		switch v := f.ledger.Verdict(slot); v {
+		case group.Wait:
+			undecided = append(undecided, slot)
+			continue
+		case group.Yield:
+			f.handle.GiveUp(r)
+		default:
+			f.handle.Decide(r, uint8(outcomes[v]))
+		}
+		decided = true
+	}
+	if f.waiting = undecided; decided {
+		f.board.Decided()
+	}
+}
+
+// free frees the port of an ended flow: no other gateway has a copy of it any more.
+func (f *Flows) free(slot uint32) {
+	defer f.enter()()
+	f.handle.Release(f.table.AtSlot(slot))
+}
+
+// Keep sets whether this gateway decides when flows of another one are over: while the other one is
+// not heard, and no gateway before this one in the order of its source address is in step.
+func (f *Flows) Keep(i int, keep bool) { f.table.FollowClock(i+1, keep) }
