@@ -253,7 +253,7 @@ func (w *Worker) Frames() (total, free, links, held int) {
 	if w.c.FramesKept != nil {
 		links += w.c.FramesKept()
 	}
-	return w.pool.Total(), w.pool.Free(), links, 
+	return w.pool.Total(), w.pool.Free(), links,
 		w.hops.len() + w.frags.len() + w.parked.len() + w.waiting.len() + w.n.heldMore
 }
 

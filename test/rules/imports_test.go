@@ -138,7 +138,7 @@ var rules = []rule{
 		Why: "which copies and ports a gateway keeps follows from messages and times that the caller gives: a model " +
 			"explores every order of them"},
 
-	{From: "gateway/replication", Never: and(outside, "fastpath", "xdpprog", "golang.org/x", "k8s.io", "github.com"),
+	{From: "gateway/replication", Never: and(outside, "fastpath", "xdpprog", "k8s.io", "github.com"),
 		But: []string{"gateway/group", "fastpath/copies"},
 		Why: "it knows the flow table and the state machines of a group; streams and workers are the caller's"},
 

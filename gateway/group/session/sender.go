@@ -102,8 +102,8 @@ func (s *Sender) takeBack(frame []byte, now int64) error {
 	}
 	for i := range records {
 		if !s.takeBackOne(&records[i]) {
-			return fmt.Errorf("the flow table has no room for a flow that %s returns: no flow is taken back from it, and "+
-				"it gets no flows, until there is room", s.c.Name)
+			return fmt.Errorf("the flow table has no room for a flow that %s returns: the stream begins again when "+
+				"there is room", s.c.Name)
 		}
 	}
 	if last {

@@ -1,0 +1,385 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gaissmai/bart"
+
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/nexthop"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/gateway/group"
+	"sluice.dev/sluice/gateway/group/exchange"
+	"sluice.dev/sluice/gateway/group/session"
+	"sluice.dev/sluice/gateway/group/wire"
+	"sluice.dev/sluice/nat/fragment"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
+	"sluice.dev/sluice/test/bed/memlink"
+)
+
+const (
+	frames, frameSize = 512, 2048
+	ports             = 64               // of a source address towards a backend
+	idle              = 30 * time.Second // how long a connection may be idle
+)
+
+// family has the addresses of the lab in one family: gateways have the sources 0 to 2.
+type family struct {
+	client, vip, proxied string
+	backends, sources    [3]string
+}
+
+var families = [2]family{
+	{"198.51.100.7", "203.0.113.10", "203.0.113.11", [3]string{"10.0.1.11", "10.0.1.12", "10.0.1.13"},
+		[3]string{"192.0.2.1", "192.0.2.2", "192.0.2.3"}},
+	{"2001:db8:c::7", "2001:db8:f::10", "2001:db8:f::11",
+		[3]string{"2001:db8:1::11", "2001:db8:1::12", "2001:db8:1::13"},
+		[3]string{"2001:db8:2::1", "2001:db8:2::2", "2001:db8:2::3"}},
+}
+
+func addr(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
+
+func join(ip string, port int) string {
+	return netip.AddrPortFrom(netip.MustParseAddr(ip), uint16(port)).String()
+}
+
+func sources(id int) []header.Addr {
+	return []header.Addr{addr(families[0].sources[id]), addr(families[1].sources[id])}
+}
+
+// gateway is a gateway with one worker on memory links. lab.step steps the worker.
+type gateway struct {
+	*Flows
+	id      int
+	file    *flowtable.File
+	table   *flowtable.Table
+	x       *exchange.Exchange
+	worker  *fastpath.Worker
+	nic     *memlink.Link
+	stats   *stats.Block
+	stop    context.CancelFunc
+	ended   chan struct{}
+	stalled atomic.Pointer[chan struct{}] // if it is set, others' streams are not read until it is closed
+}
+
+// lab is a group of gateways in the bubble of a synctest.
+type lab struct {
+	t        *testing.T
+	gateways []*gateway
+	live     []atomic.Pointer[gateway] // as dialing goroutines see them
+	services services.Handle
+	hops     *nexthop.Table
+	config   flowtable.Config
+	cut      [3][3]atomic.Bool
+
+	directory string // of flow tables
+	began     time.Time
+}
+
+func newLab(t *testing.T, gateways int) *lab {
+	l := &lab{t: t, gateways: make([]*gateway, gateways), live: make([]atomic.Pointer[gateway], gateways),
+		directory: t.TempDir(), began: time.Now()}
+	l.config = flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts(), Group: true}
+	l.config.Timeouts.Established = idle
+	l.routes()
+	l.serve()
+	for i := range l.gateways {
+		l.start(i, 1, true)
+	}
+	t.Cleanup(func() {
+		for i := range l.gateways {
+			l.kill(i)
+		}
+	})
+	return l
+}
+
+// settle lets all that is due happen, and some time pass.
+func (l *lab) settle(d time.Duration) {
+	for until := time.Now().Add(d); ; {
+		synctest.Wait()
+		l.step()
+		synctest.Wait()
+		l.step()
+		if !time.Now().Before(until) {
+			return
+		}
+		time.Sleep(min(max(time.Millisecond, d/500), time.Until(until)))
+	}
+}
+
+func (l *lab) now() int64 { return int64(time.Since(l.began) + time.Hour) }
+
+func (l *lab) step() {
+	for _, g := range l.gateways {
+		if g.worker != nil {
+			g.worker.Step(uint64(l.now()))
+		}
+	}
+}
+
+func (l *lab) routes() {
+	l.hops = nexthop.NewTable()
+	hop := func(id nexthop.ID, last byte) {
+		l.hops.SetHop(id, &nexthop.Hop{Kind: nexthop.OnLink, Ready: true, MTU: 1500,
+			DstMAC: [6]byte{2, 0, 0, 0, 1, last}, SrcMAC: [6]byte{2, 0, 0, 0, 0, 1}})
+	}
+	hop(1, 1)
+	hop(2, 2)
+	r := new(bart.Table[nexthop.Route])
+	for prefix, id := range map[string]nexthop.ID{"0.0.0.0/0": 1, "::/0": 1, "10.0.1.0/24": 2, "2001:db8:1::/64": 2} {
+		r.Insert(netip.MustParsePrefix(prefix), nexthop.Route{Hop: id, Kind: nexthop.OnLink})
+	}
+	l.hops.Publish(&nexthop.View{Generation: 7, Routes: r})
+}
+
+// serve publishes services on the VIPs, whose backend each gateway chooses by its number.
+func (l *lab) serve() {
+	b := services.NewBuilder(nil)
+	b.Settings().ResetUnknown = true
+	id := services.ServiceID(0)
+	for f := range families {
+		for n, vip := range []string{families[f].vip, families[f].proxied} {
+			for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
+				id++
+				be := services.Backend{Addr: addr(families[f].backends[0]), Port: 8080, Proto: proto, Service: id,
+					Ref: services.MakeBackendRef(uint32(id), 1), Flags: services.BackendServing | services.BackendReady}
+				b.SetBackend(be)
+				svc := &services.Service{ID: id, Namespace: "default", Name: "svc", Proto: proto, Port: 80,
+					Backends: []services.BackendRef{be.Ref}, ProxyProtocol: n == 1}
+				b.SetService(svc)
+				b.SetAddr(addr(vip), services.AddrVIP)
+				b.SetFrontend(&services.Frontend{
+					Key: services.FrontendKey{Addr: addr(vip), Port: 80, Proto: proto}, Kind: services.LoadBalancer,
+					Service: svc, Outside: services.Rule{Set: &services.EndpointSet{
+						Backends: []services.BackendRef{be.Ref}, Table: []uint16{0, 0, 0}}},
+				})
+			}
+		}
+	}
+	for i := range families[0].sources {
+		for _, a := range sources(i) {
+			b.SetAddr(a, services.AddrSNAT)
+		}
+	}
+	l.services.Store(b.Build())
+}
+
+// snapshot returns the services with a gateway's own source addresses.
+func (l *lab) snapshot(id int) *services.Snapshot {
+	b := services.NewBuilder(l.services.Load())
+	b.Settings().Group4, b.Settings().Group6 = sources(id)[0], sources(id)[1]
+	b.Settings().SNATPorts = services.PortRange{First: 20000, Count: ports}
+	return b.Build()
+}
+
+// start starts a gateway, with the flow table that a process before it has left.
+func (l *lab) start(id int, incarnation uint64, complete bool) {
+	t := l.t
+	g := &gateway{id: id, ended: make(chan struct{}), stats: new(stats.Block)}
+	path := filepath.Join(l.directory, fmt.Sprint("flows-", id))
+	var err error
+	g.file, err = flowtable.OpenFile(path, l.config, flowtable.Time(l.now()), flowtable.ResizeFit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.table = g.file.Table
+	c := Config{Table: g.table, Workers: 1, Sources: sources(id), Complete: complete, Now: l.now}
+	for i := range l.gateways {
+		if i != id {
+			c.Others = append(c.Others, Other{Sources: sources(i), Later: id < i})
+		}
+	}
+	if g.Flows, err = New(c); err != nil {
+		t.Fatal(err)
+	}
+	self := wire.Greeting{Name: fmt.Sprint("gw-", id), Incarnation: incarnation}
+	var peers []exchange.Peer
+	for i := range l.gateways {
+		if i == id {
+			continue
+		}
+		k := len(peers)
+		peers = append(peers, exchange.Peer{
+			Owner: session.Owner{Self: self, Sources: sources(id), Ledger: g.Ledger(), Flows: g.Flows,
+				Member: group.Member(k), Name: fmt.Sprint("gw-", i)},
+			Member: session.Member{Self: self, Owner: fmt.Sprint("gw-", i), Sources: sources(i), Copies: g.Copies(k),
+				Read: g.ReadCopy},
+			Dial: func(ctx context.Context) (exchange.Stream, error) { return l.dial(ctx, id, i) },
+		})
+	}
+	g.x = exchange.New(exchange.Config{Ledger: g.Ledger(), Step: g.Step, Peers: peers, Now: l.now,
+		Failed: func(error) {}})
+	g.Attach(g.x)
+	l.addWorker(g)
+	ctx, cancel := context.WithCancel(t.Context())
+	g.stop = cancel
+	l.gateways[id] = g
+	l.live[id].Store(g)
+	go func() { g.x.Run(ctx); close(g.ended) }()
+}
+
+func (l *lab) addWorker(g *gateway) {
+	mem := make([]byte, frames*frameSize)
+	g.nic = memlink.New(mem, frameSize, 128)
+	g.stats.Backends.Ensure(64)
+	frags, err := fragment.New(make([]atomic.Uint64, fragment.Words(64)), [2]uint64{1, 2})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	handle := new(services.Handle)
+	handle.Store(l.snapshot(g.id))
+	g.worker, err = fastpath.New(fastpath.Config{
+		Memory: mem, Pool: fastpath.NewPool(frames, frameSize), Links: []fastpath.Link{g.nic}, Egress: []int{0},
+		Host: -1, Flows: g.table, Copies: g.Board(), Workers: 1, Services: handle, Hops: l.hops, Fragments: frags, Stats: g.stats,
+		HeldPackets: 64, HeldPerHop: 16, HeldFragments: 16, FragmentWait: time.Second,
+		ICMPRate: 1000, ICMPBurst: 50, TTL: 64, PathMTUFloor: 1280, Seed: [32]byte{2, byte(g.id)}, Validate: true,
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	g.worker.Step(uint64(l.now())) // fills the fill ring
+}
+
+// kill ends a gateway's process. Its flow table stays, unless its memory is lost.
+func (l *lab) kill(id int) {
+	g := l.gateways[id]
+	if g.worker == nil {
+		return
+	}
+	l.live[id].Store(nil)
+	g.stop()
+	<-g.ended
+	g.worker = nil
+	if err := g.file.Close(); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// lose deletes the flow table of a gateway that was killed.
+func (l *lab) lose(id int) {
+	if err := os.Remove(filepath.Join(l.directory, fmt.Sprint("flows-", id))); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// end is one end of a pipe of frames.
+type end struct {
+	in, out chan []byte
+	closed  chan struct{}
+	close   func()
+	stalled *atomic.Pointer[chan struct{}]
+}
+
+var errClosed = errors.New("closed")
+
+func (l *lab) dial(ctx context.Context, from, to int) (exchange.Stream, error) {
+	g := l.live[to].Load()
+	if g == nil || l.cut[from][to].Load() || l.cut[to][from].Load() {
+		return nil, errClosed
+	}
+	a, b, closed := make(chan []byte, 4), make(chan []byte, 4), make(chan struct{})
+	once := sync.OnceFunc(func() { close(closed) })
+	dialing, listening := &end{a, b, closed, once, nil}, &end{b, a, closed, once, &g.stalled}
+	context.AfterFunc(ctx, once)
+	k := from
+	if from > to {
+		k--
+	}
+	go func() {
+		_ = g.x.Accept(k, listening)
+		once()
+	}()
+	return dialing, nil
+}
+
+func (e *end) Send(frame []byte) error {
+	select {
+	case e.out <- frame:
+		return nil
+	case <-e.closed:
+		return errClosed
+	}
+}
+
+func (e *end) Receive() (frame []byte, err error) {
+	select {
+	case frame = <-e.in:
+	case <-e.closed:
+		return nil, errClosed
+	}
+	if e.stalled != nil {
+		if wait := e.stalled.Load(); wait != nil {
+			select {
+			case <-*wait:
+			case <-e.closed:
+				return nil, errClosed
+			}
+		}
+	}
+	return frame, nil
+}
+
+// send gives a packet to a gateway's worker, and steps it once.
+func (l *lab) send(id int, p *headertest.Packet) {
+	l.t.Helper()
+	g := l.gateways[id]
+	if !g.nic.Inject(p.Bytes()) {
+		l.t.Fatal("the link takes no packet")
+	}
+	g.worker.Step(uint64(l.now()))
+}
+
+// take returns the packets that a gateway has sent.
+func (l *lab) take(id int) (list []header.Packet, data [][]byte) {
+	l.t.Helper()
+	for {
+		frame, ok := l.gateways[id].nic.Take(nil)
+		if !ok {
+			return list, data
+		}
+		if err := headertest.Verify(frame); err != nil {
+			l.t.Fatal(err)
+		}
+		var p header.Packet
+		if r := header.Parse(frame, &p); r != reason.None {
+			l.t.Fatal(r)
+		}
+		list, data = append(list, p), append(data, frame)
+	}
+}
+
+// one returns the only packet that a gateway has sent.
+func (l *lab) one(id int, what string) header.Packet {
+	l.t.Helper()
+	list, _ := l.take(id)
+	if len(list) != 1 {
+		l.t.Fatalf("%s: gateway %d sends %d packets, want 1; drops %s", what, id, len(list), l.drops(id))
+	}
+	return list[0]
+}
+
+func (l *lab) drops(id int) string {
+	var s []string
+	for r := range l.gateways[id].stats.Drops {
+		if n := l.gateways[id].stats.Drops[r].Load(); n > 0 {
+			s = append(s, fmt.Sprint(reason.Drop(r), " ", n))
+		}
+	}
+	return strings.Join(s, ", ")
+}

@@ -1,0 +1,339 @@
+package replication
+
+import (
+	"bytes"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sluice.dev/sluice/fastpath/copies"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/nat/header/headertest"
+)
+
+const (
+	syn, ack, fin, psh = headertest.SYN, headertest.ACK, headertest.FIN, headertest.PSH
+)
+
+// connection is a client's connection, as both ends have it.
+type connection struct {
+	family
+	client, vip     string // client tuple
+	backend, source string // towards the backend
+}
+
+func newConnection(f family, port int) *connection {
+	return &connection{family: f, client: join(f.client, port), vip: join(f.vip, 80)}
+}
+
+// syn sends the client's SYN by a gateway, and notes the gateway's choice.
+func (c *connection) syn(l *lab, id int) {
+	l.t.Helper()
+	l.send(id, headertest.TCP(c.client, c.vip, syn))
+	p := l.one(id, "SYN")
+	c.source, c.backend = ends(&p.Tuple)
+}
+
+// ends returns source and destination of a packet.
+func ends(t *header.Tuple) (src, dst string) {
+	return join(t.Src.String(), int(t.SrcPort)), join(t.Dst.String(), int(t.DstPort))
+}
+
+// answer sends the backend's SYN-ACK to a gateway.
+func (c *connection) answer(l *lab, id int) {
+	l.send(id, headertest.TCP(c.backend, c.source, syn|ack))
+}
+
+// establish opens the connection by a gateway. The SYN-ACK must leave without any time passing.
+func (c *connection) establish(l *lab, id int) {
+	l.t.Helper()
+	c.syn(l, id)
+	c.answer(l, id)
+	synctest.Wait()
+	l.step()
+	l.one(id, "SYN-ACK")
+	c.passes(l, id, "the client's ACK", headertest.TCP(c.client, c.vip, ack), c.source, c.backend)
+}
+
+// passes requires that a gateway translates a packet.
+func (c *connection) passes(l *lab, id int, what string, p *headertest.Packet, src, dst string) {
+	l.t.Helper()
+	l.send(id, p)
+	got := l.one(id, what)
+	if s, d := ends(&got.Tuple); s != src || d != dst {
+		l.t.Errorf("%s by gateway %d leaves from %s to %s, want %s, %s", what, id, s, d, src, dst)
+	}
+}
+
+// works requires that data passes a gateway in both directions.
+func (c *connection) works(l *lab, id int) {
+	l.t.Helper()
+	data := headertest.TCP(c.client, c.vip, psh|ack)
+	data.Payload = []byte("ping")
+	c.passes(l, id, "data of the client", data, c.source, c.backend)
+	data = headertest.TCP(c.backend, c.source, psh|ack)
+	data.Payload = []byte("pong")
+	c.passes(l, id, "data of the backend", data, c.vip, c.client)
+}
+
+// inLab runs a test with a group of gateways that are in step.
+func inLab(t *testing.T, gateways int, test func(l *lab)) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, gateways)
+		l.settle(time.Second)
+		test(l)
+	})
+}
+
+// TestFlowsOutliveTheirGateway: after a gateway has died, another one translates both directions of
+// its connections by its copies. Replies may also pass one gateway and the client's packets
+// another.
+func TestFlowsOutliveTheirGateway(t *testing.T) {
+	inLab(t, 3, func(l *lab) {
+		var open []*connection
+		for port := range 40 {
+			c := newConnection(families[port%2], 1000+port)
+			c.establish(l, 0)
+			open = append(open, c)
+		}
+		l.settle(0)
+		for _, c := range open {
+			for id := range l.gateways {
+				c.works(l, id)
+			}
+		}
+		l.kill(0)
+		for range 3 {
+			for _, c := range open {
+				c.works(l, 1)
+				c.works(l, 2)
+			}
+			l.settle(2 * idle)
+		}
+		if n := l.gateways[1].Board().Flows(); n[copies.Protected] != 0 {
+			t.Errorf("gateway 1 has counted flows: %v", n)
+		}
+		if n := l.gateways[0].Board().Flows(); n[copies.Protected] != 40 {
+			t.Errorf("gateway 0 has counted flows %v, want 40 protected", n)
+		}
+	})
+}
+
+// TestProxiedFlowsOutlive: a copy has the PROXY header of its flow: sequence numbers stay shifted.
+func TestProxiedFlowsOutlive(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		for i, f := range families {
+			c := newConnection(f, 1000)
+			c.vip = join(f.proxied, 80)
+			c.syn(l, 0)
+			c.answer(l, 0)
+			synctest.Wait()
+			l.step()
+			l.one(0, "SYN-ACK")
+			l.send(0, headertest.TCP(c.client, c.vip, ack)) // becomes the header
+			_, frames := l.take(0)
+			if len(frames) != 1 || !bytes.Contains(frames[0], []byte{0x0d, 0x0a, 0x0d, 0x0a, 0x00, 0x0d, 0x0a}) {
+				t.Fatalf("family %d: no PROXY header", i)
+			}
+			l.settle(0)
+			data := headertest.TCP(c.client, c.vip, psh|ack)
+			data.Payload = []byte("ping")
+			var seqs [2]uint32
+			for id := range seqs {
+				l.send(id, data)
+				list, frames := l.take(id)
+				last := len(list) - 1
+				if last < 0 {
+					t.Fatalf("gateway %d: %s", id, l.drops(id))
+				}
+				seqs[id] = uint32(frames[last][list[last].L4+4])<<24 | uint32(frames[last][list[last].L4+5])<<16 |
+					uint32(frames[last][list[last].L4+6])<<8 | uint32(frames[last][list[last].L4+7])
+			}
+			if seqs[0] != seqs[1] || seqs[0] == headertest.ISN+1 {
+				t.Errorf("family %d: sequence numbers %d and %d", i, seqs[0], seqs[1])
+			}
+		}
+	})
+}
+
+// TestAnswerWaits: while a member does not acknowledge, a SYN-ACK waits 2 ms, and nothing else
+// does.
+func TestAnswerWaits(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		other := newConnection(families[0], 999)
+		other.establish(l, 0)
+		free := make(chan struct{})
+		defer close(free)
+		l.gateways[1].stalled.Store(&free)
+		c := newConnection(families[0], 1000)
+		c.syn(l, 0)
+		c.answer(l, 0)
+		began := time.Now()
+		for {
+			synctest.Wait()
+			l.step()
+			if list, _ := l.take(0); len(list) > 0 {
+				break
+			}
+			other.works(l, 0)
+			time.Sleep(100 * time.Microsecond)
+		}
+		if waited := time.Since(began); waited != 2*time.Millisecond {
+			t.Errorf("it has waited %v", waited)
+		}
+		if n := l.gateways[0].Board().Flows(); n[copies.Late] != 1 {
+			t.Errorf("counted %v", n)
+		}
+		c.answer(l, 0)
+		l.one(0, "the SYN-ACK again")
+		l.settle(time.Second)
+		next := newConnection(families[0], 1001)
+		next.establish(l, 0)
+		if n := l.gateways[0].Board().Flows(); n[copies.NoMember] != 1 {
+			t.Errorf("without a member in step: counted %v", n)
+		}
+	})
+}
+
+// TestSilence: an unknown segment is answered with RST only while the gateway has all flows.
+func TestSilence(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		unknown := func() (answers int) {
+			l.send(1, headertest.TCP(join(families[0].client, 7), join(families[0].vip, 80), ack))
+			list, _ := l.take(1)
+			return len(list)
+		}
+		if n := unknown(); n != 1 {
+			t.Errorf("in step: %d answers; %s", n, l.drops(1))
+		}
+		l.kill(0)
+		l.settle(290 * time.Millisecond)
+		l.settle(20 * time.Millisecond)
+		if n := unknown(); n != 0 {
+			t.Errorf("out of step: %d answers", n)
+		}
+		l.start(0, 1, true)
+		l.settle(time.Second)
+		if n := unknown(); n != 1 {
+			t.Errorf("in step again: %d answers", n)
+		}
+	})
+}
+
+// TestTwoFlowsOfAClient: a SYN that reaches two gateways makes two flows. One of them ends, the
+// higher gateway's, unless its SYN-ACK has left.
+func TestTwoFlowsOfAClient(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		for round, first := range []int{0, 1} {
+			c, d := newConnection(families[round], 1000), newConnection(families[round], 1000)
+			c.syn(l, 0)
+			d.syn(l, 1)
+			order := []func(){func() { c.answer(l, 0) }, func() { d.answer(l, 1) }}
+			order[first]()
+			order[1-first]()
+			l.settle(0)
+			answers := [2]int{}
+			for id := range answers {
+				list, _ := l.take(id)
+				answers[id] = len(list)
+			}
+			if answers != [2]int{1, 0} {
+				t.Errorf("round %d: SYN-ACKs %v, want one of gateway 0", round, answers)
+			}
+			for id := range answers {
+				c.works(l, id)
+			}
+		}
+		c, d := newConnection(families[0], 2000), newConnection(families[0], 2000)
+		c.syn(l, 0)
+		d.syn(l, 1)
+		d.answer(l, 1)
+		l.settle(0)
+		l.one(1, "the only SYN-ACK")
+		c.answer(l, 0)
+		l.settle(0)
+		if list, _ := l.take(0); len(list) != 0 {
+			t.Error("a second SYN-ACK leaves")
+		}
+		d.works(l, 0)
+		d.works(l, 1)
+	})
+}
+
+// TestPortsAreHeld: the ports of flows that end while a member is lost are not given to others
+// until it is in step again, also by a process that was killed meanwhile.
+func TestPortsAreHeld(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		inLab(t, 2, func(l *lab) {
+			taken := map[string]bool{}
+			var open []*connection
+			for port := range ports / 2 {
+				c := newConnection(families[0], 1000+port)
+				c.establish(l, 0)
+				taken[c.source] = true
+				open = append(open, c)
+			}
+			l.settle(0)
+			l.kill(1)
+			l.settle(time.Second)
+			for _, c := range open {
+				l.send(0, headertest.TCP(c.client, c.vip, fin|ack))
+				l.send(0, headertest.TCP(c.backend, c.source, fin|ack))
+				l.send(0, headertest.TCP(c.client, c.vip, ack))
+			}
+			l.take(0)
+			l.settle(5 * time.Minute) // longer than TIME_WAIT
+			if killed {
+				l.kill(0)
+				l.start(0, 1, true)
+				l.settle(time.Second)
+			}
+			held := l.gateways[0].table.HeldPorts()
+			if held != ports/2 {
+				t.Errorf("killed %t: %d ports are held, want %d", killed, held, ports/2)
+			}
+			free := 0
+			for port := range ports {
+				l.send(0, headertest.TCP(join(families[0].client, 5000+port), join(families[0].vip, 80), syn))
+				list, _ := l.take(0)
+				for _, p := range list {
+					if s, _ := ends(&p.Tuple); taken[s] {
+						t.Fatalf("killed %t: port %s is given again", killed, s)
+					}
+					free++
+				}
+			}
+			if free == 0 {
+				t.Error("no port is free")
+			}
+			l.start(1, 1, true)
+			l.settle(time.Second)
+			if n := l.gateways[0].table.HeldPorts(); n != 0 {
+				t.Errorf("killed %t: %d ports are held when all are in step, at member %d copies", killed, n,
+					l.gateways[1].table.CopiesOf(1))
+			}
+			for _, g := range l.gateways {
+				if err := g.table.Validate(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// TestTakenBack: a gateway that lost its memory gets its flows back.
+func TestTakenBack(t *testing.T) {
+	inLab(t, 3, func(l *lab) {
+		c := newConnection(families[1], 1000)
+		c.establish(l, 0)
+		l.settle(0)
+		l.kill(0)
+		l.lose(0)
+		l.start(0, 2, false)
+		l.settle(time.Second)
+		c.works(l, 0)
+		if !l.gateways[0].Ledger().Complete() {
+			t.Error("the gateway has not reached all")
+		}
+	})
+}
