@@ -9,6 +9,7 @@ import (
 	"github.com/gaissmai/bart"
 
 	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/copies"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
@@ -34,6 +35,7 @@ const (
 	backend4, backend6 = "10.0.1.11", "2001:db8:1::11"
 	second4            = "10.0.1.12"
 	local4             = "10.244.0.5"
+	groupSource        = "192.0.2.88"
 	hostSource         = "192.0.0.1"
 
 	hopClient, hopBackend nexthop.ID = 1, 2
@@ -89,6 +91,8 @@ type labConfig struct {
 	// halfOpen is the maximum number of half-open flows; 0: the default of flowtable.Config.
 	halfOpen uint32
 	edit     func(*services.Builder)
+	// board makes the gateway one of a group, with the source address groupSource.
+	board *copies.Board
 	// frameSize is 2048 if 0. long makes the links accept packets in several frames.
 	frameSize int
 	long      bool
@@ -133,7 +137,8 @@ func newLab(t testing.TB, c labConfig) *lab {
 	if table == nil {
 		var err error
 		table, err = flowtable.NewHeap(flowtable.Config{IPv4Flows: c.flows, IPv6Flows: c.flows, HalfOpen: c.halfOpen,
-			Timeouts: timeouts, HashKey: flowtable.HashKey{1, 2, 3, 4, 5, 6}}) // twins rest the same ports
+			Timeouts: timeouts, Group: c.board != nil,
+			HashKey: flowtable.HashKey{1, 2, 3, 4, 5, 6}}) // twins rest the same ports
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +192,7 @@ func (l *lab) addWorker(id int, c *labConfig, frags *fragment.Table) {
 		ID: id, Memory: mem, Pool: fastpath.NewPool(frames, frameSize), Chains: chains,
 		Links: links, Egress: []int{0}, Host: 1,
 		HostMAC: fastpath.HostMAC{Kernel: macKernel, User: macUser}, HostSource4: addr(hostSource),
-		Flows: l.table, Affinity: l.pins, Workers: c.workers, Services: &l.handle, Hops: l.hops, Fragments: frags,
+		Flows: l.table, Copies: c.board, Affinity: l.pins, Workers: c.workers, Services: &l.handle, Hops: l.hops, Fragments: frags,
 		Stats:       g.stats,
 		HeldPackets: 64, HeldPerHop: 16, HeldFragments: c.heldFragments, FragmentWait: time.Second,
 		ICMPRate: 1000, ICMPBurst: 50, TTL: 64, PathMTUFloor: 1280, Tunnel: labTunnel,

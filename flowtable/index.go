@@ -187,7 +187,7 @@ func (a *arena) keyOf(index uint32, side Side) (k key) {
 }
 
 // holder searches the members in ctl value c for a record that has the key and is not dead. It
-// returns the record's slot value, or 0.
+// returns the record's slot value, or 0. A held record (group.go) is dead on the client's side.
 func (a *arena) holder(home, c uint64, tag uint8, k *key) uint32 {
 	for b, members := home, c&memberMask; members != 0; b, members = b+1, members>>bucketSlots {
 		bk := &a.buckets[b]
@@ -196,8 +196,8 @@ func (a *arena) holder(home, c uint64, tag uint8, k *key) uint32 {
 			if slot == 0 {
 				continue
 			}
-			f := a.flow(slotIndex(slot))
-			if f.load().State() != None && f.load().Proto() == k.proto && a.same(slot, k) {
+			m := a.flow(slotIndex(slot)).load()
+			if m.State() != None && m.Proto() == k.proto && a.same(slot, k) && !(m.Held() && slot>>slotSide == 0) {
 				return slot
 			}
 		}

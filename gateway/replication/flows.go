@@ -142,7 +142,7 @@ func (s store) opening(r flowtable.Ref) group.Opening {
 	switch {
 	case !flowtable.Answered(s.handle.Flow(r).State()):
 		return group.Asked
-	case left || !s.handle.Tracked(r):
+	case left || !s.waits(r):
 		return group.Left
 	}
 	return group.Answered

@@ -246,7 +246,8 @@ func (l *lab) addWorker(g *gateway) {
 	handle.Store(l.snapshot(g.id))
 	g.worker, err = fastpath.New(fastpath.Config{
 		Memory: mem, Pool: fastpath.NewPool(frames, frameSize), Links: []fastpath.Link{g.nic}, Egress: []int{0},
-		Host: -1, Flows: g.table, Copies: g.Board(), Workers: 1, Services: handle, Hops: l.hops, Fragments: frags, Stats: g.stats,
+		Host: -1, Flows: g.table, Copies: g.Board(), Workers: 1, Services: handle, Hops: l.hops, Fragments: frags,
+		Stats:       g.stats,
 		HeldPackets: 64, HeldPerHop: 16, HeldFragments: 16, FragmentWait: time.Second,
 		ICMPRate: 1000, ICMPBurst: 50, TTL: 64, PathMTUFloor: 1280, Seed: [32]byte{2, byte(g.id)}, Validate: true,
 	})

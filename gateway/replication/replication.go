@@ -190,9 +190,16 @@ func (f *Flows) see(r flowtable.Ref) {
 	default:
 		return
 	}
-	if said, left := h.Answer(r); said == 0 && !left {
+	if said, left := h.Answer(r); said == 0 && !left && f.waits(r) {
 		f.waiting = append(f.waiting, slot)
 	}
+}
+
+// waits reports whether the answer of the backend of a flow waits for copies: the first SYN-ACK of a
+// tracked TCP flow.
+func (f *Flows) waits(r flowtable.Ref) bool {
+	at := f.handle.Flow(r)
+	return f.handle.Tracked(r) && at.Proto() == header.ProtoTCP && at.State() == flowtable.SynRecv
 }
 
 // outcomes has the outcome of each verdict that lets an answer leave.

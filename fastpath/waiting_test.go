@@ -1,0 +1,147 @@
+package fastpath_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/copies"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/reason"
+)
+
+// groupLab is a gateway of a group. decide takes the place of the goroutine that copies flows.
+func groupLab(t testing.TB, c labConfig) (l *lab, decide func(copies.Outcome)) {
+	c.workers = max(1, c.workers)
+	c.board = copies.NewBoard(c.workers, func() {})
+	c.edit = func(b *services.Builder) {
+		b.Settings().Group4 = addr(groupSource)
+		b.SetAddr(addr(groupSource), services.AddrSNAT)
+		b.Settings().ResetUnknown = true
+	}
+	l = newLab(t, c)
+	h, err := l.table.Register()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var outcome copies.Outcome
+	see := func(r flowtable.Ref) {
+		if h.Live(r) {
+			h.Decide(r, uint8(outcome))
+		}
+	}
+	return l, func(o copies.Outcome) {
+		outcome = o
+		h.Enter(flowtable.Time(l.now))
+		l.table.Changed(see)
+		c.board.Decided()
+		h.Leave()
+	}
+}
+
+// openBy sends a SYN from a port of the client, and its SYN-ACK.
+func (l *lab) openBy(port uint16) {
+	l.t.Helper()
+	l.send(0, headertest.TCP(join(client4, port), join(vip4, 80), headertest.SYN))
+	_, p := l.out(l.workers[0].nic)
+	from, to := ends(&p.Tuple)
+	l.send(0, headertest.TCP(to.String(), from.String(), headertest.SYN|headertest.ACK))
+}
+
+// TestWaitingAnswers: a SYN-ACK leaves with each decision, or after 2 ms.
+func TestWaitingAnswers(t *testing.T) {
+	for _, o := range []copies.Outcome{copies.Protected, copies.NoMember, copies.Refused, copies.Late} {
+		l, decide := groupLab(t, labConfig{})
+		l.openBy(1000)
+		l.step(1900 * time.Microsecond)
+		l.nothing(l.workers[0].nic)
+		if o == copies.Late {
+			l.step(100 * time.Microsecond)
+		} else {
+			decide(o)
+			l.step(0)
+		}
+		_, p := l.out(l.workers[0].nic)
+		l.wantTuple(&p, join(vip4, 80), join(client4, 1000))
+		if n := l.workers[0].config.Copies.Flows(); n[o] != 1 {
+			t.Errorf("%v: counted %v", o, n)
+		}
+	}
+}
+
+// TestNoRoomToWait: a SYN-ACK for which there is no room leaves at once, and is counted.
+func TestNoRoomToWait(t *testing.T) {
+	l, _ := groupLab(t, labConfig{})
+	for port := range uint16(200) {
+		l.openBy(1000 + port)
+		l.workers[0].nic.Loop()
+		for _, ok := l.workers[0].nic.Take(nil); ok; _, ok = l.workers[0].nic.Take(nil) {
+			continue
+		}
+	}
+	n := l.workers[0].config.Copies.Flows()
+	if n[copies.NoRoom] != 200-frames/8 {
+		t.Errorf("counted %v, want %d of %v", n, 200-frames/8, copies.NoRoom)
+	}
+}
+
+// TestWaitingAtShutdown: packets that wait are dropped with a reason, and handed over as others are.
+func TestWaitingAtShutdown(t *testing.T) {
+	l, _ := groupLab(t, labConfig{})
+	l.openBy(1000)
+	w := l.workers[0]
+	done := make(chan fastpath.Remains, 1)
+	w.Tell(func(w *fastpath.Worker) { done <- w.Pause() })
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { _ = w.Run(ctx, fastpath.RunConfig{CPU: -1}) }()
+	if r := <-done; len(r.Parked) != 1 {
+		t.Errorf("%d packets are handed over, want 1", len(r.Parked))
+	}
+	cancel()
+	for w.stats.Drops[reason.Shutdown].Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestSilent: an unknown segment gets no RST before MayReset.
+func TestSilent(t *testing.T) {
+	l, _ := groupLab(t, labConfig{})
+	unknown := headertest.TCP(join(client4, 7), join(vip4, 80), headertest.ACK)
+	l.send(0, unknown)
+	l.nothing(l.workers[0].nic)
+	l.workers[0].config.Copies.SetResetsUntil(l.now + uint64(time.Second))
+	l.send(0, unknown)
+	l.out(l.workers[0].nic)
+	l.step(time.Second)
+	l.send(0, unknown)
+	l.nothing(l.workers[0].nic)
+}
+
+func TestWaitingAllocatesNothing(t *testing.T) {
+	const flows = 100
+	l, decide := groupLab(t, labConfig{})
+	w := l.workers[0]
+	var answers [][]byte
+	for port := range uint16(flows + 1) {
+		l.send(0, headertest.TCP(join(client4, 1000+port), join(vip4, 80), headertest.SYN))
+		_, p := l.out(w.nic)
+		from, to := ends(&p.Tuple)
+		answers = append(answers, headertest.TCP(to.String(), from.String(), headertest.SYN|headertest.ACK).Bytes())
+	}
+	if n := testing.AllocsPerRun(flows, func() {
+		w.nic.Inject(answers[0])
+		answers = answers[1:]
+		w.Step(l.now)
+		decide(copies.Protected)
+		w.Step(l.now)
+		w.nic.Loop()
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if n := w.config.Copies.Flows(); n[copies.Protected] != flows+1 {
+		t.Errorf("counted %v", n)
+	}
+}
