@@ -160,8 +160,10 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 			return
 		}
 		s := r.State
-		if s == SynRecv && m.State() > SynRecv && m.State() <= TimeWaitBackend {
+		proven := s == SynRecv && m.State() > SynRecv && m.State() <= TimeWaitBackend
+		if proven {
 			s = m.State()
+			h.change(ref) // the owner does not know
 		}
 		n := m
 		if s != m.State() {
@@ -180,7 +182,9 @@ func (h *Handle) UpdateCopy(ref Ref, r *conn.Record, now Time) {
 			f.swapWord(word, uint32(now.Ticks()))
 		}
 		if (n^m)&conn.MetaAccounted != 0 {
+			h.updating = true // its owner knows
 			h.moved(ref, m, n)
+			h.updating = false
 		}
 		return
 	}
@@ -215,6 +219,38 @@ func (h *Handle) Tuple(ref Ref, side Side, out *header.Tuple) {
 	h.arena(ref&refV6 != 0).tuple(ref.index(), side, out)
 }
 
+// Saw updates a flow of this gateway by the state that another gateway has found for its copy: that
+// the client has proven its handshake, and which sides have closed the connection.
+func (h *Handle) Saw(ref Ref, s State, now Time) {
+	f := h.Flow(ref)
+	observe := func(from Side, flags uint8) {
+		h.Observe(ref, from, conn.Segment{Flags: flags, Ack: f.word() + 1}, now)
+	}
+	if s == UDPAssured && f.State() == UDPReplied {
+		observe(ClientSide, 0)
+	}
+	if s < Established || s > TimeWaitBackend || f.Proto() != header.ProtoTCP {
+		return
+	}
+	if f.State() == SynRecv {
+		observe(ClientSide, header.TCPACK)
+	}
+	first, both := ClientSide, s >= LastAckClient
+	if s == FinBackend || s == LastAckBackend || s == TimeWaitBackend {
+		first = ReplySide
+	}
+	const fin = header.TCPFIN | header.TCPACK
+	if s != Established && f.State() == Established {
+		observe(first, fin)
+	}
+	if both && (f.State() == FinClient || f.State() == FinBackend) {
+		observe(ReplySide-Side(b2i(f.State() == FinBackend)), fin)
+	}
+	if s >= TimeWaitClient && (f.State() == LastAckClient || f.State() == LastAckBackend) {
+		observe(Side(b2i(f.State() == LastAckBackend)), header.TCPACK)
+	}
+}
+
 // copyEnded is called after the end of a flow that is not tracked.
 func (h *Handle) copyEnded(a *arena, i uint32, m conn.Meta) {
 	owner := ownerOf(h.t.mark(a, i).Load())
@@ -231,7 +267,7 @@ func (h *Handle) copyEnded(a *arena, i uint32, m conn.Meta) {
 // movedInGroup is called after a change of a live flow's conn.MetaAccounted.
 func (h *Handle) movedInGroup(r Ref, before, after conn.Meta) {
 	mark := h.t.markOf(r).Load()
-	if mark&markTracked != 0 {
+	if mark&markTracked != 0 || ownerOf(mark) != 0 && !h.updating {
 		h.change(r)
 	}
 	if was, is := before.State().HalfOpen(), after.State().HalfOpen(); was != is && ownerOf(mark) != 0 {

@@ -88,6 +88,7 @@ type Handle struct {
 	rings          [2][numRings]*ring // those of p
 	pushed         bool               // to a ring, since the last Enter or Leave
 	changes        *changes           // that of p
+	updating       bool               // UpdateCopy changes a copy
 	endings        endings
 	fetches        fetches
 	unacknowledged unacknowledged

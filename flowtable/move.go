@@ -74,7 +74,7 @@ func (m *mover) flow(from, to *arena, i uint32, w conn.Meta) error {
 	case !f.whole(w, &hs, m.now):
 		m.rec.Torn++
 		return nil
-	case m.h.t.lifetimes.Expired(w, m.now):
+	case m.h.t.lifetimes.Expired(w, m.now) && !m.h.t.Grouped():
 		m.rec.Expired++
 		return nil
 	}

@@ -268,7 +268,7 @@ func (a *arena) prefixOf(i uint32) uint64 {
 
 // takeHeld ends the holder that is first in the order of shedding, unless its flow has changed
 // since, and takes its port, even if the port rests now. If it does not get the port, it tries the
-// next holder.
+// next holder. A port that is held (group.go) is for a later flow.
 func (ps *portSearch) takeHeld(h *Handle) (hash uint64, s Status) {
 	for range ps.holders {
 		first := ps.first(h)
@@ -279,6 +279,9 @@ func (ps *portSearch) takeHeld(h *Handle) (hash uint64, s Status) {
 		first.kind = shedNever
 		if !h.shedFlow(ps.a, v.record, v.meta, v.kind) {
 			continue
+		}
+		if h.t.Grouped() && ps.a.flow(v.record).load().Held() {
+			break // the port is free when other gateways have acknowledged the end
 		}
 		if hash, s = ps.probe(h, first.port, true); s == Created {
 			h.p.portsTaken[b2i(header.Stateful(v.meta.Proto()))].Add(1)

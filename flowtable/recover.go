@@ -121,7 +121,7 @@ func (h *Handle) recoverFlow(a *arena, i uint32, now Ticks, rec *Recovery) bool 
 	switch {
 	case !f.whole(m, &hs, now):
 		rec.Torn++
-	case h.t.lifetimes.Expired(m, now):
+	case h.t.lifetimes.Expired(m, now) && !h.t.Grouped(): // in a group the sweep holds their ports
 		rec.Expired++
 	case h.reinsert(a, i, &hs) != inserted:
 		rec.Torn++

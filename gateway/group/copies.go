@@ -27,7 +27,8 @@ type Copies struct {
 	pass     uint32           // counts All; a copy with another pass was not repeated since
 	inStep   bool
 	complete bool
-	lapsed   bool // the lease of the stream has run out: its AllDone comes too late
+	lapsed   bool     // the lease of the stream has run out: its AllDone comes too late
+	seen     []uint32 // records of copies that packets have changed, for the owner
 }
 
 // Index says for each record of a member's flow table which copy it is: 8 bytes a record. All
@@ -80,7 +81,7 @@ func (c *Copies) Recovered(n uint32) { c.index[n] = entry{word: c.owner} }
 // member is out of step. It returns the records of copies of earlier incarnations, which the owner
 // takes back.
 func (c *Copies) Connected(incarnation uint64) (earlier []uint32) {
-	c.inStep, c.complete, c.lapsed = false, false, false
+	c.inStep, c.complete, c.lapsed, c.seen = false, false, false, nil
 	if incarnation != c.present {
 		clear(c.pages)
 	}
@@ -189,6 +190,31 @@ func (c *Copies) remove(n uint32) {
 		c.Ended(n)
 		c.store.Remove(n)
 	}
+}
+
+// maxSeen bounds the sightings that wait for the stream to the owner. Others are lost: then the
+// owner knows what it has seen itself.
+const maxSeen = 1 << 16
+
+// Seen notes that packets have changed the copy in record n.
+func (c *Copies) Seen(n uint32) {
+	if c.inStep && len(c.seen) < maxSeen {
+		c.seen = append(c.seen, n)
+	}
+}
+
+// Sightings appends the states of up to max copies that packets have changed, as read returns them.
+func (c *Copies) Sightings(read func(n uint32) (Record, bool), to []Sighting, max int) []Sighting {
+	n := min(len(c.seen), max)
+	for _, at := range c.seen[:n] {
+		e := c.index[at]
+		r, ok := read(at)
+		if ok && e.word&(entryOwner|entryPresent) == c.owner|entryPresent {
+			to = append(to, Sighting{e.slot, r.State})
+		}
+	}
+	c.seen = c.seen[:copy(c.seen, c.seen[n:])]
+	return to
 }
 
 // Ended notes that record n has no copy of this owner any more. The flow table ends copies as the

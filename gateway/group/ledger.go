@@ -126,6 +126,9 @@ func (l *Ledger) Begin(slot uint32) {
 	l.Changed(slot)
 }
 
+// Has reports whether a number is one of a slot.
+func (l *Ledger) Has(slot uint32) bool { return slot < uint32(len(l.slots)) }
+
 // Live reports whether the ledger has a flow in a slot.
 func (l *Ledger) Live(slot uint32) bool { return l.slots[slot].flow != none }
 

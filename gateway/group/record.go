@@ -32,6 +32,12 @@ type Message struct {
 	Record Record // of Set
 }
 
+// Sighting is the state of a copy, as packets that have passed the member have changed it.
+type Sighting struct {
+	Slot  uint32
+	State conn.State
+}
+
 // Refused is a message of whose record a member has no copy.
 type Refused struct {
 	Seq    uint64

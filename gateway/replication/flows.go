@@ -47,6 +47,15 @@ func (f *Flows) Hold(record *group.Record) (slot uint32, ok bool) {
 	return f.table.Slot(r), true
 }
 
+// Saw updates an own flow by what another gateway has found for its copy.
+func (f *Flows) Saw(s group.Sighting) {
+	defer f.enter()()
+	r := f.table.AtSlot(s.Slot)
+	if r != 0 && f.ledger.Live(s.Slot) && f.handle.Live(r) {
+		f.handle.Saw(r, s.State, f.now())
+	}
+}
+
 // ReadCopy returns the record of a copy.
 func (f *Flows) ReadCopy(n uint32) (r group.Record, ok bool) {
 	defer f.enter()()

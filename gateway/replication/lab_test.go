@@ -35,21 +35,21 @@ import (
 const (
 	frames, frameSize = 512, 2048
 	ports             = 64               // of a source address towards a backend
-	idle              = 30 * time.Second // how long a connection may be idle
+	idle              = 30 * time.Second // of tests that wait for its end
 )
 
-// family has the addresses of the lab in one family: gateways have the sources 0 to 2.
+// family has the addresses of the lab in one family. Gateway i has the sources i and i+3.
 type family struct {
 	client, vip, proxied string
-	backends, sources    [3]string
+	backend              string
+	sources              [6]string
 }
 
 var families = [2]family{
-	{"198.51.100.7", "203.0.113.10", "203.0.113.11", [3]string{"10.0.1.11", "10.0.1.12", "10.0.1.13"},
-		[3]string{"192.0.2.1", "192.0.2.2", "192.0.2.3"}},
-	{"2001:db8:c::7", "2001:db8:f::10", "2001:db8:f::11",
-		[3]string{"2001:db8:1::11", "2001:db8:1::12", "2001:db8:1::13"},
-		[3]string{"2001:db8:2::1", "2001:db8:2::2", "2001:db8:2::3"}},
+	{"198.51.100.7", "203.0.113.10", "203.0.113.11", "10.0.1.11",
+		[6]string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "192.0.2.5", "192.0.2.6"}},
+	{"2001:db8:c::7", "2001:db8:f::10", "2001:db8:f::11", "2001:db8:1::11",
+		[6]string{"2001:db8:2::1", "2001:db8:2::2", "2001:db8:2::3", "2001:db8:2::4", "2001:db8:2::5", "2001:db8:2::6"}},
 }
 
 func addr(s string) header.Addr { return header.AddrFrom(netip.MustParseAddr(s)) }
@@ -58,23 +58,28 @@ func join(ip string, port int) string {
 	return netip.AddrPortFrom(netip.MustParseAddr(ip), uint16(port)).String()
 }
 
-func sources(id int) []header.Addr {
-	return []header.Addr{addr(families[0].sources[id]), addr(families[1].sources[id])}
+// sources returns the source addresses of a gateway: two of each family.
+func sources(id int) (list []header.Addr) {
+	for _, i := range []int{id, id + 3} {
+		list = append(list, addr(families[0].sources[i]), addr(families[1].sources[i]))
+	}
+	return list
 }
 
 // gateway is a gateway with one worker on memory links. lab.step steps the worker.
 type gateway struct {
 	*Flows
-	id      int
-	file    *flowtable.File
-	table   *flowtable.Table
-	x       *exchange.Exchange
-	worker  *fastpath.Worker
-	nic     *memlink.Link
-	stats   *stats.Block
-	stop    context.CancelFunc
-	ended   chan struct{}
-	stalled atomic.Pointer[chan struct{}] // if it is set, others' streams are not read until it is closed
+	id       int
+	file     *flowtable.File
+	table    *flowtable.Table
+	x        *exchange.Exchange
+	worker   *fastpath.Worker
+	nic      *memlink.Link
+	stats    *stats.Block
+	services services.Handle
+	stop     context.CancelFunc
+	ended    chan struct{}
+	stalled  atomic.Pointer[chan struct{}] // if it is set, others' streams are not read until it is closed
 }
 
 // lab is a group of gateways in the bubble of a synctest.
@@ -85,15 +90,17 @@ type lab struct {
 	services services.Handle
 	hops     *nexthop.Table
 	config   flowtable.Config
-	cut      [3][3]atomic.Bool
+	cut      [3][3]atomic.Bool // frames between two gateways are lost
 
+	ports     uint16 // of a source address towards a backend
 	directory string // of flow tables
 	began     time.Time
 }
 
-func newLab(t *testing.T, gateways int) *lab {
+// newLab starts gateways. idle is how long a connection may be idle.
+func newLab(t *testing.T, gateways int, idle time.Duration) *lab {
 	l := &lab{t: t, gateways: make([]*gateway, gateways), live: make([]atomic.Pointer[gateway], gateways),
-		directory: t.TempDir(), began: time.Now()}
+		directory: t.TempDir(), ports: ports, began: time.Now()}
 	l.config = flowtable.Config{IPv4Flows: 1024, IPv6Flows: 1024, Timeouts: flowtable.DefaultTimeouts(), Group: true}
 	l.config.Timeouts.Established = idle
 	l.routes()
@@ -157,7 +164,7 @@ func (l *lab) serve() {
 		for n, vip := range []string{families[f].vip, families[f].proxied} {
 			for _, proto := range []uint8{header.ProtoTCP, header.ProtoUDP} {
 				id++
-				be := services.Backend{Addr: addr(families[f].backends[0]), Port: 8080, Proto: proto, Service: id,
+				be := services.Backend{Addr: addr(families[f].backend), Port: 8080, Proto: proto, Service: id,
 					Ref: services.MakeBackendRef(uint32(id), 1), Flags: services.BackendServing | services.BackendReady}
 				b.SetBackend(be)
 				svc := &services.Service{ID: id, Namespace: "default", Name: "svc", Proto: proto, Port: 80,
@@ -172,20 +179,23 @@ func (l *lab) serve() {
 			}
 		}
 	}
-	for i := range families[0].sources {
+	for i := range 3 {
 		for _, a := range sources(i) {
-			b.SetAddr(a, services.AddrSNAT)
+			b.SetAddr(a, services.AddrSNAT|services.AddrLocal) // SNATPorts are for addresses of the node
 		}
 	}
 	l.services.Store(b.Build())
 }
 
-// snapshot returns the services with a gateway's own source addresses.
-func (l *lab) snapshot(id int) *services.Snapshot {
+// open publishes the services with a gateway's source addresses, the first or the second ones; -1
+// is none.
+func (l *lab) open(g *gateway, which int) {
 	b := services.NewBuilder(l.services.Load())
-	b.Settings().Group4, b.Settings().Group6 = sources(id)[0], sources(id)[1]
-	b.Settings().SNATPorts = services.PortRange{First: 20000, Count: ports}
-	return b.Build()
+	if which >= 0 {
+		b.Settings().Group4, b.Settings().Group6 = sources(g.id)[2*which], sources(g.id)[2*which+1]
+	}
+	b.Settings().SNATPorts = services.PortRange{First: 20000, Count: l.ports}
+	g.services.Store(b.Build())
 }
 
 // start starts a gateway, with the flow table that a process before it has left.
@@ -242,11 +252,10 @@ func (l *lab) addWorker(g *gateway) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	handle := new(services.Handle)
-	handle.Store(l.snapshot(g.id))
+	l.open(g, 0)
 	g.worker, err = fastpath.New(fastpath.Config{
 		Memory: mem, Pool: fastpath.NewPool(frames, frameSize), Links: []fastpath.Link{g.nic}, Egress: []int{0},
-		Host: -1, Flows: g.table, Copies: g.Board(), Workers: 1, Services: handle, Hops: l.hops, Fragments: frags,
+		Host: -1, Flows: g.table, Copies: g.Board(), Workers: 1, Services: &g.services, Hops: l.hops, Fragments: frags,
 		Stats:       g.stats,
 		HeldPackets: 64, HeldPerHop: 16, HeldFragments: 16, FragmentWait: time.Second,
 		ICMPRate: 1000, ICMPBurst: 50, TTL: 64, PathMTUFloor: 1280, Seed: [32]byte{2, byte(g.id)}, Validate: true,
@@ -285,6 +294,7 @@ type end struct {
 	closed  chan struct{}
 	close   func()
 	stalled *atomic.Pointer[chan struct{}]
+	cut     [2]*atomic.Bool
 }
 
 var errClosed = errors.New("closed")
@@ -296,7 +306,8 @@ func (l *lab) dial(ctx context.Context, from, to int) (exchange.Stream, error) {
 	}
 	a, b, closed := make(chan []byte, 4), make(chan []byte, 4), make(chan struct{})
 	once := sync.OnceFunc(func() { close(closed) })
-	dialing, listening := &end{a, b, closed, once, nil}, &end{b, a, closed, once, &g.stalled}
+	cut := [2]*atomic.Bool{&l.cut[from][to], &l.cut[to][from]}
+	dialing, listening := &end{a, b, closed, once, nil, cut}, &end{b, a, closed, once, &g.stalled, cut}
 	context.AfterFunc(ctx, once)
 	k := from
 	if from > to {
@@ -310,6 +321,10 @@ func (l *lab) dial(ctx context.Context, from, to int) (exchange.Stream, error) {
 }
 
 func (e *end) Send(frame []byte) error {
+	if e.cut[0].Load() || e.cut[1].Load() {
+		<-e.closed
+		return errClosed
+	}
 	select {
 	case e.out <- frame:
 		return nil

@@ -172,6 +172,8 @@ func (f *Flows) see(r flowtable.Ref) {
 	live := h.Live(r)
 	if owner := f.index.Owner(slot); owner != 0 && (!live || h.OwnerOf(r) != owner) {
 		f.copies[owner-1].Ended(slot)
+	} else if owner != 0 {
+		f.copies[owner-1].Seen(slot)
 	}
 	switch {
 	case h.Held(r):

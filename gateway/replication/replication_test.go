@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/fastpath/copies"
+	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/nat/header/headertest"
 )
@@ -79,7 +80,7 @@ func (c *connection) works(l *lab, id int) {
 // inLab runs a test with a group of gateways that are in step.
 func inLab(t *testing.T, gateways int, test func(l *lab)) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, gateways)
+		l := newLab(t, gateways, idle)
 		l.settle(time.Second)
 		test(l)
 	})
@@ -334,6 +335,49 @@ func TestTakenBack(t *testing.T) {
 		c.works(l, 0)
 		if !l.gateways[0].Ledger().Complete() {
 			t.Error("the gateway has not reached all")
+		}
+	})
+}
+
+// TestSightings: what passes another gateway counts for the owner: the proof of the handshake, and
+// the ends of the connection.
+func TestSightings(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		for _, f := range families {
+			c := newConnection(f, 1000)
+			c.syn(l, 0)
+			c.answer(l, 0)
+			l.settle(0)
+			l.one(0, "SYN-ACK")
+			state := func() flowtable.State {
+				client := headertest.TCP(c.client, c.vip, ack)
+				t := header.Tuple{Src: header.AddrFrom(client.Src), SrcPort: client.SrcPort, Dst: header.AddrFrom(client.Dst),
+					DstPort: client.DstPort, Proto: header.ProtoTCP, V6: client.Src.Is6()}
+				g, s := l.gateways[0], flowtable.None
+				g.x.Do(func() {
+					defer g.enter()()
+					if r := g.find(&t, flowtable.ClientSide); r != 0 {
+						s = g.handle.Flow(r).State()
+					}
+				})
+				return s
+			}
+			for _, step := range []struct {
+				p    *headertest.Packet
+				want flowtable.State
+			}{
+				{headertest.TCP(c.client, c.vip, ack), flowtable.Established},
+				{headertest.TCP(c.client, c.vip, fin|ack), flowtable.FinClient},
+				{headertest.TCP(c.backend, c.source, fin|ack), flowtable.LastAckClient},
+				{headertest.TCP(c.client, c.vip, ack), flowtable.TimeWaitClient},
+			} {
+				l.send(1, step.p)
+				l.take(1)
+				l.settle(0)
+				if s := state(); s != step.want {
+					t.Errorf("after %v by the other gateway, the owner's flow is %v, want %v", step.p, s, step.want)
+				}
+			}
 		}
 	})
 }

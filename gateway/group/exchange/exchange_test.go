@@ -80,6 +80,7 @@ type gateway struct {
 func (g *gateway) Read(slot uint32) (group.Record, bool) { r, ok := g.flows[slot]; return r, ok }
 
 func (g *gateway) Hold(*group.Record) (slot uint32, ok bool) { return 0, false }
+func (*gateway) Saw(group.Sighting)                          {}
 
 func (g *gateway) Find(reply header.Tuple) (slot uint32, found bool) {
 	return uint32(reply.DstPort), g.flows[uint32(reply.DstPort)].Reply == reply

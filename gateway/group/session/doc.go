@@ -7,6 +7,7 @@
 //	       ◄─────────────────────────────── Hello, Mine...    records of earlier incarnations
 //	Records: All, Set..., AllDone  ───────►
 //	       ◄─────────────────────────────── Applied           for each Records, or each BeatNanos
+//	       ◄─────────────────────────────── Saw               when packets have changed copies
 //	Beat  ────────────────────────────────►                   each BeatNanos
 //
 // The caller passes each frame that arrives to Receive, and transmits the frames that Next returns,

@@ -35,6 +35,7 @@ type Receiver struct {
 	refusal [group.MaxRefusal + 1]uint64
 	buffer  []group.Message
 	mine    []group.Record
+	seen    []group.Sighting
 	answer  wire.Acknowledgement
 }
 
@@ -148,6 +149,9 @@ func (r *Receiver) Next(now int64, to []byte) []byte {
 	case r.phase == takingBack:
 		return r.nextMine(to)
 	case r.acked == r.lastSeq && r.waiting && now-r.sent < BeatNanos:
+		if r.seen = r.c.Copies.Sightings(r.c.Read, r.seen[:0], wire.MaxMessages); len(r.seen) > 0 {
+			return wire.AppendSaw(to, r.seen)
+		}
 		return to
 	}
 	if !r.waiting {

@@ -21,6 +21,8 @@ type Flows interface {
 	// Hold makes a record, without a flow, whose reply tuple no new flow gets until the Ledger says
 	// that it is free. It is false if the table has no room.
 	Hold(r *group.Record) (slot uint32, ok bool)
+	// Saw is told of the state in which a member has found its copy. The slot may have no flow.
+	Saw(s group.Sighting)
 }
 
 // Owner is a Sender's configuration.
@@ -48,6 +50,7 @@ type Sender struct {
 	refusal [group.MaxRefusal + 1]uint64
 	buffer  []group.Message
 	mine    []group.Record
+	seen    []group.Sighting
 	answer  wire.Acknowledgement
 }
 
@@ -83,6 +86,9 @@ func (s *Sender) Receive(frame []byte, now int64) error {
 	case takingBack:
 		return s.takeBack(frame, now)
 	case running:
+		if wire.KindOf(frame) == wire.Saw {
+			return s.saw(frame)
+		}
 		return s.acknowledged(frame, now)
 	}
 	return ErrUnexpected
@@ -129,6 +135,25 @@ func (s *Sender) takeBackOne(r *group.Record) bool {
 		s.c.Ledger.RecoveredHeld(slot, r.Reply)
 	}
 	return ok
+}
+
+// saw handles what the member has found. A member that has a copy of a slot has not acknowledged its
+// end, so the slot has the flow of the copy, or one that has ended.
+func (s *Sender) saw(frame []byte) error {
+	seen, err := wire.ReadSaw(frame, s.seen[:0])
+	if err != nil {
+		return err
+	}
+	s.seen = seen
+	for _, sighting := range seen {
+		if !s.c.Ledger.Has(sighting.Slot) {
+			return ErrUnexpected
+		}
+	}
+	for _, sighting := range seen {
+		s.c.Flows.Saw(sighting)
+	}
+	return nil
 }
 
 func (s *Sender) acknowledged(frame []byte, now int64) error {

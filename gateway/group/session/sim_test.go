@@ -172,6 +172,7 @@ func (s *simulation) Make(r *group.Record) (slot uint32, ok bool) {
 
 // Hold holds no slot: a table with room for a record of each port is not in the simulation.
 func (s *simulation) Hold(*group.Record) (slot uint32, ok bool) { return 0, true }
+func (*simulation) Saw(group.Sighting)                          {}
 
 func (s *simulation) slotOf(port uint16) (slot int, found bool) {
 	for i := range s.table {

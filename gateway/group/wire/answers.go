@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/binary"
 
+	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/gateway/group"
 )
 
@@ -80,4 +81,31 @@ func ReadMine(frame []byte, to []group.Record) (records []group.Record, last boo
 		to, b = append(to, r), rest
 	}
 	return to, frame[1] == 1, nil
+}
+
+// sightingBytes are the bytes of a sighting.
+const sightingBytes = 4 + 1
+
+// AppendSaw appends Saw: 1 to MaxMessages sightings.
+func AppendSaw(to []byte, seen []group.Sighting) []byte {
+	to = append(to, byte(Saw))
+	for _, s := range seen {
+		to = append(binary.BigEndian.AppendUint32(to, s.Slot), byte(s.State))
+	}
+	return to
+}
+
+// ReadSaw reads Saw, and appends its sightings.
+func ReadSaw(frame []byte, to []group.Sighting) ([]group.Sighting, error) {
+	n := (len(frame) - 1) / sightingBytes
+	if KindOf(frame) != Saw || n == 0 || n > MaxMessages || len(frame) != 1+n*sightingBytes {
+		return to, ErrMalformed
+	}
+	for b := frame[1:]; len(b) > 0; b = b[sightingBytes:] {
+		if b[4] >= conn.NumStates {
+			return to, ErrMalformed
+		}
+		to = append(to, group.Sighting{Slot: binary.BigEndian.Uint32(b), State: conn.State(b[4])})
+	}
+	return to, nil
 }

@@ -19,11 +19,13 @@ const (
 	Beat
 	Applied
 	Mine
+	Saw
 )
 
 // Bounds of a frame.
 const (
-	// MaxMessages is the greatest number of messages in Records, and of records in Mine.
+	// MaxMessages is the greatest number of messages in Records, of records in Mine, and of
+	// sightings in Saw.
 	MaxMessages = 1024
 	// MaxName is the greatest number of bytes of a member's name (RFC 1123).
 	MaxName = 253
@@ -45,7 +47,7 @@ func (v VersionError) Error() string {
 
 // KindOf returns the kind of a frame, or 0 if there is none.
 func KindOf(frame []byte) Kind {
-	if len(frame) == 0 || len(frame) > MaxFrame || Kind(frame[0]) > Mine {
+	if len(frame) == 0 || len(frame) > MaxFrame || Kind(frame[0]) > Saw {
 		return 0
 	}
 	return Kind(frame[0])
