@@ -88,7 +88,8 @@ func TestNoRoomToWait(t *testing.T) {
 	}
 }
 
-// TestWaitingAtShutdown: packets that wait are dropped with a reason, and handed over as others are.
+// TestWaitingAtShutdown: packets that wait are dropped with a reason, and handed over as others
+// are.
 func TestWaitingAtShutdown(t *testing.T) {
 	l, _ := groupLab(t, labConfig{})
 	l.openBy(1000)

@@ -3,8 +3,8 @@ package flowtable
 import "sync/atomic"
 
 // changes is a ring of the records of tracked flows, and of copies, that packets or a handle have
-// changed or ended. It says which records to read, not how they have changed: a reader finds the flow as it
-// is. If the ring is full, the reader must read all records (group.missed).
+// changed or ended. It says which records to read, not how they have changed: a reader finds the
+// flow as it is. If the ring is full, the reader must read all records (group.missed).
 //
 // Writers: the handle writes entries and tail, the reader head.
 type changes struct {

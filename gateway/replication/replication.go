@@ -197,8 +197,8 @@ func (f *Flows) see(r flowtable.Ref) {
 	}
 }
 
-// waits reports whether the answer of the backend of a flow waits for copies: the first SYN-ACK of a
-// tracked TCP flow.
+// waits reports whether the answer of the backend of a flow waits for copies: the first SYN-ACK of
+// a tracked TCP flow.
 func (f *Flows) waits(r flowtable.Ref) bool {
 	at := f.handle.Flow(r)
 	return f.handle.Tracked(r) && at.Proto() == header.ProtoTCP && at.State() == flowtable.SynRecv

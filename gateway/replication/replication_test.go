@@ -278,11 +278,8 @@ func TestPortsAreHeld(t *testing.T) {
 			l.kill(1)
 			l.settle(time.Second)
 			for _, c := range open {
-				l.send(0, headertest.TCP(c.client, c.vip, fin|ack))
-				l.send(0, headertest.TCP(c.backend, c.source, fin|ack))
-				l.send(0, headertest.TCP(c.client, c.vip, ack))
+				c.close(l, 0)
 			}
-			l.take(0)
 			l.settle(5 * time.Minute) // longer than TIME_WAIT
 			if killed {
 				l.kill(0)
@@ -339,6 +336,44 @@ func TestTakenBack(t *testing.T) {
 	})
 }
 
+// state returns the state of a connection's flow at a gateway.
+func (l *lab) state(id int, c *connection) (s flowtable.State) {
+	p := headertest.TCP(c.client, c.vip, ack)
+	t := header.Tuple{Src: header.AddrFrom(p.Src), SrcPort: p.SrcPort, Dst: header.AddrFrom(p.Dst),
+		DstPort: p.DstPort, Proto: header.ProtoTCP, V6: p.Src.Is6()}
+	g := l.gateways[id]
+	g.x.Do(func() {
+		defer g.enter()()
+		if r := g.find(&t, flowtable.ClientSide); r != 0 {
+			s = g.handle.Flow(r).State()
+		}
+	})
+	return s
+}
+
+// TestLateSighting: the owner learns of a proof that has passed another gateway while it did not
+// reach that one.
+func TestLateSighting(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		c := newConnection(families[0], 1000)
+		c.syn(l, 0)
+		c.answer(l, 0)
+		l.settle(0)
+		l.take(0)
+		l.cut[0][1].Store(true)
+		c.passes(l, 1, "the client's ACK", headertest.TCP(c.client, c.vip, ack), c.source, c.backend)
+		l.settle(400 * time.Millisecond)
+		if s := l.state(0, c); s != flowtable.SynRecv {
+			t.Errorf("while the network is cut, the flow is %v", s)
+		}
+		l.cut[0][1].Store(false)
+		l.settle(6 * time.Second)
+		if s := l.state(0, c); s != flowtable.Established {
+			t.Errorf("after that, the flow is %v", s)
+		}
+	})
+}
+
 // TestSightings: what passes another gateway counts for the owner: the proof of the handshake, and
 // the ends of the connection.
 func TestSightings(t *testing.T) {
@@ -349,19 +384,6 @@ func TestSightings(t *testing.T) {
 			c.answer(l, 0)
 			l.settle(0)
 			l.one(0, "SYN-ACK")
-			state := func() flowtable.State {
-				client := headertest.TCP(c.client, c.vip, ack)
-				t := header.Tuple{Src: header.AddrFrom(client.Src), SrcPort: client.SrcPort, Dst: header.AddrFrom(client.Dst),
-					DstPort: client.DstPort, Proto: header.ProtoTCP, V6: client.Src.Is6()}
-				g, s := l.gateways[0], flowtable.None
-				g.x.Do(func() {
-					defer g.enter()()
-					if r := g.find(&t, flowtable.ClientSide); r != 0 {
-						s = g.handle.Flow(r).State()
-					}
-				})
-				return s
-			}
 			for _, step := range []struct {
 				p    *headertest.Packet
 				want flowtable.State
@@ -374,10 +396,65 @@ func TestSightings(t *testing.T) {
 				l.send(1, step.p)
 				l.take(1)
 				l.settle(0)
-				if s := state(); s != step.want {
+				if s := l.state(0, c); s != step.want {
 					t.Errorf("after %v by the other gateway, the owner's flow is %v, want %v", step.p, s, step.want)
 				}
 			}
+		}
+	})
+}
+
+// close closes the connection by a gateway.
+func (c *connection) close(l *lab, id int) {
+	l.send(id, headertest.TCP(c.client, c.vip, fin|ack))
+	l.send(id, headertest.TCP(c.backend, c.source, fin|ack))
+	l.send(id, headertest.TCP(c.client, c.vip, ack))
+	l.take(id)
+}
+
+// TestReopenedElsewhere: a client that has closed its connection opens another one from the same
+// port, which passes another gateway. That one takes a port of its own address, and the flow in
+// TIME_WAIT yields.
+func TestReopenedElsewhere(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		for _, f := range families {
+			c := newConnection(f, 1000)
+			c.establish(l, 0)
+			l.settle(0)
+			c.close(l, 0)
+			l.settle(0)
+			before := c.source
+			c.establish(l, 1)
+			if own := l.gateways[1]; !own.owns(c.source) || c.source == before {
+				t.Errorf("the source is %s, and was %s", c.source, before)
+			}
+			l.settle(0)
+			c.works(l, 0)
+			c.works(l, 1)
+		}
+	})
+}
+
+// TestExpiredWhileKilled: connections that become idle for too long while their gateway is not
+// running hold their ports, too.
+func TestExpiredWhileKilled(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		for port := range 10 {
+			newConnection(families[port%2], 1000+port).establish(l, 0)
+		}
+		l.settle(0)
+		l.kill(1)
+		l.kill(0)
+		time.Sleep(2 * idle)
+		l.start(0, 1, true)
+		l.settle(10 * time.Second) // a sweep of the table takes five
+		if n := l.gateways[0].table.HeldPorts(); n != 10 {
+			t.Errorf("%d ports are held, want 10", n)
+		}
+		l.start(1, 1, true)
+		l.settle(time.Second)
+		if n := l.gateways[0].table.HeldPorts(); n != 0 {
+			t.Errorf("%d ports are held when all are in step", n)
 		}
 	})
 }

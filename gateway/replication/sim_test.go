@@ -192,8 +192,8 @@ func (s *simulation) data(c *simConnection) {
 	c.ended, c.proven = c.ended || reset, c.proven || passed
 }
 
-// guarded reports whether the connection must live. One on which no data has passed is half-open: it
-// may lose its port to another client.
+// guarded reports whether the connection must live. One on which no data has passed is half-open:
+// it may lose its port to another client.
 func (c *simConnection) guarded() bool { return c.protected && c.proven && !c.ended && c.failures <= 1 }
 
 // finish: both ends close, by the gateway that keeps the source address.
