@@ -1,0 +1,142 @@
+package config
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// sampleGroup returns a valid group of three gateways.
+func sampleGroup() *Group {
+	member := func(name, address string, sources ...string) GroupMember {
+		m := GroupMember{Name: name, Address: netip.MustParseAddrPort(address)}
+		for _, a := range sources {
+			m.Sources = append(m.Sources, netip.MustParseAddr(a))
+		}
+		return m
+	}
+	return &Group{
+		Members: []GroupMember{
+			member("gw-a", "192.0.2.1:9473", "198.51.100.1", "198.51.100.2", "2001:db8:f::1", "2001:db8:f::2"),
+			member("gw-b", "192.0.2.2:9473", "198.51.100.3", "198.51.100.4", "2001:db8:f::3", "2001:db8:f::4"),
+			member("gw-c", "192.0.2.3:9473", "198.51.100.5", "198.51.100.6", "2001:db8:f::5", "2001:db8:f::6"),
+		},
+		TLS:      GroupTLS{CertFile: "/etc/tls.crt", KeyFile: "/etc/tls.key", CAFile: "/etc/ca.crt"},
+		StateDir: "/var/lib/sluice",
+	}
+}
+
+// TestGroup gives each rule a group that breaks only it.
+func TestGroup(t *testing.T) {
+	addr := netip.MustParseAddr
+	for _, c := range []struct {
+		name   string
+		change func(c *Configuration, g *Group)
+		want   string // "": valid
+	}{
+		{"valid", func(*Configuration, *Group) {}, ""},
+		{"none", func(_ *Configuration, g *Group) { *g = Group{StateDir: "/var/lib/sluice"} }, ""},
+		{"one family", func(_ *Configuration, g *Group) {
+			for i := range g.Members {
+				g.Members[i].Sources = g.Members[i].Sources[2:]
+			}
+		}, ""},
+		{"certificates without members", func(_ *Configuration, g *Group) { g.Members = nil },
+			"group.members: is empty, list the gateways of the group, or remove group.tls"},
+		{"one member", func(_ *Configuration, g *Group) { g.Members = g.Members[:1] },
+			"group.members: has 1 entries, a group has 2 to 8 gateways"},
+		{"nine members", func(_ *Configuration, g *Group) {
+			for i := range 6 {
+				m := GroupMember{Name: "gw-" + string(rune('d'+i)), Address: netip.AddrPortFrom(
+					netip.AddrFrom4([4]byte{192, 0, 2, byte(4 + i)}), 9473)}
+				for j := range 4 {
+					a := netip.AddrFrom4([4]byte{198, 51, 100, byte(10 + 2*i + j)})
+					if j > 1 {
+						a = netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 0, 1, 15: byte(2*i + j)})
+					}
+					m.Sources = append(m.Sources, a)
+				}
+				g.Members = append(g.Members, m)
+			}
+		}, "group.members: has 9 entries, a group has 2 to 8 gateways"},
+		{"name in upper case", func(_ *Configuration, g *Group) { g.Members[1].Name = "GW-B" },
+			`group.members[1].name: is "GW-B", write the node's name, which its certificate has as a DNS name`},
+		{"name missing", func(_ *Configuration, g *Group) { g.Members[1].Name = "" },
+			`group.members[1].name: is "", write the node's name`},
+		{"name twice", func(_ *Configuration, g *Group) { g.Members[2].Name = "gw-a" },
+			"group.members[2].name: is gw-a like group.members[0], name each gateway once"},
+		{"address missing", func(_ *Configuration, g *Group) { g.Members[1].Address = netip.AddrPort{} },
+			`group.members[1].address: is "", write address:port of the gateway such as 192.0.2.1:9473`},
+		{"any address", func(_ *Configuration, g *Group) {
+			g.Members[1].Address = netip.MustParseAddrPort("0.0.0.0:9473")
+		}, `group.members[1].address: is "0.0.0.0:9473", write address:port of the gateway`},
+		{"no port", func(_ *Configuration, g *Group) {
+			g.Members[1].Address = netip.MustParseAddrPort("192.0.2.2:0")
+		}, `group.members[1].address: is "192.0.2.2:0", write address:port of the gateway`},
+		{"address of the other family", func(_ *Configuration, g *Group) {
+			g.Members[1].Address = netip.MustParseAddrPort("[2001:db8::2]:9473")
+		}, "group.members[1].address: is [2001:db8::2]:9473, and that of group.members[0] is of the other family"},
+		{"port of metrics", func(_ *Configuration, g *Group) {
+			g.Members[1].Address = netip.MustParseAddrPort("192.0.2.2:9470")
+		}, "group.members[1].address: has port 9470 of metrics or health checks, choose another one"},
+		{"port of flows", func(_ *Configuration, g *Group) {
+			g.Members[1].Address = netip.MustParseAddrPort("192.0.2.2:20000")
+		}, "group.members[1].address: has port 20000 inside snat.ports (16384-29999), choose one outside"},
+		{"IP address twice", func(_ *Configuration, g *Group) {
+			g.Members[2].Address = netip.MustParseAddrPort("192.0.2.2:9474")
+		}, "group.members[2].address: is 192.0.2.2:9474, and that of group.members[1] is 192.0.2.2:9473: each gateway " +
+			"needs an IP address of its own"},
+		{"source of a martian", func(_ *Configuration, g *Group) { g.Members[1].Sources[0] = addr("127.0.0.1") },
+			"group.members[1].sources[0]: is 127.0.0.1, write an address that backends can answer to"},
+		{"source of two members", func(_ *Configuration, g *Group) { g.Members[1].Sources[0] = addr("198.51.100.2") },
+			"group.members[1].sources[0]: is 198.51.100.2 like group.members[0].sources[1], choose an address that nothing"},
+		{"source of all flows", func(c *Configuration, _ *Group) {
+			c.SNAT.Addresses = []netip.Addr{addr("198.51.100.4")}
+		}, "group.members[1].sources[1]: is 198.51.100.4 like snat.addresses[0], choose an address that nothing else"},
+		{"source on the host link", func(_ *Configuration, g *Group) { g.Members[1].Sources[0] = addr("192.0.0.2") },
+			"group.members[1].sources[0]: is 192.0.0.2 like the host link, choose an address that nothing else has"},
+		{"source of a listener", func(_ *Configuration, g *Group) { g.Members[1].Sources[0] = addr("192.0.2.1") },
+			"group.members[1].sources[0]: is 192.0.2.1 like group.members[0].address, choose an address that nothing"},
+		{"source in a pool", func(c *Configuration, _ *Group) {
+			c.AddressPools = []AddressPool{{Name: "p", Addresses: []string{"198.51.100.4/32"}}}
+		}, "group.members[1].sources[1]: is 198.51.100.4 of addressPools[0], whose addresses Services get"},
+		{"one source", func(_ *Configuration, g *Group) { g.Members[1].Sources = g.Members[1].Sources[1:] },
+			"group.members[1].sources: is 198.51.100.4 2001:db8:f::3 2001:db8:f::4, give each gateway 2 addresses of each"},
+		{"other families", func(_ *Configuration, g *Group) { g.Members[1].Sources = g.Members[1].Sources[2:] },
+			"group.members[1].sources: is 2001:db8:f::3 2001:db8:f::4, give each gateway 2 addresses of each family"},
+		{"no certificate", func(_ *Configuration, g *Group) { g.TLS.CertFile = "" },
+			`group.tls.certFile: is "", write an absolute path`},
+		{"relative authority", func(_ *Configuration, g *Group) { g.TLS.CAFile = "ca.crt" },
+			`group.tls.caFile: is "ca.crt", write an absolute path`},
+		{"state in memory", func(c *Configuration, g *Group) { g.StateDir = c.StateDir },
+			"group.stateDir: is /run/sluice like stateDir, which the loss of memory empties"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg, g := Default(), sampleGroup()
+			c.change(cfg, g)
+			var k check
+			k.group(cfg, g)
+			switch {
+			case c.want == "" && len(k.errs) > 0:
+				t.Errorf("refused: %v", k.errs)
+			case c.want != "" && (len(k.errs) != 1 || !strings.HasPrefix(k.errs[0].Error(), ": "+c.want)):
+				t.Errorf("got  %v\nwant %s", k.errs, c.want)
+			}
+		})
+	}
+}
+
+// TestGroupOnHost: the node must be one of the gateways.
+func TestGroupOnHost(t *testing.T) {
+	for name, want := range map[string]string{
+		"gw-b": "", "gw-x": ": group.members: has no entry for gw-x, the name of this node: add it, or set nodeName",
+	} {
+		var k check
+		c := Default()
+		c.NodeName = name
+		k.groupHost(c, sampleGroup())
+		if got := k.errs.Error(); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+}
