@@ -60,7 +60,7 @@ type Input struct {
 // sameForAll reports whether two Inputs differ at most in VIPs, Services and Impaired.
 func (in *Input) sameForAll(o *Input) bool {
 	return in.Node.equal(&o.Node) && in.Verdict.Grade == o.Verdict.Grade && in.Verdict.Why == o.Verdict.Why &&
-		in.Leaves == o.Leaves && in.Set == o.Set
+		in.Leaves == o.Leaves && in.Set == o.Set && slices.Equal(in.Verdict.Sources, o.Verdict.Sources)
 }
 
 // relabelled returns the addresses of VIPs with a Service whose labels changed.
@@ -101,6 +101,26 @@ type VIPVerdict struct {
 	Pool     *kinds.Pool
 	Grade    Grade
 	Why      string
+	// Source: it is no VIP but a source address of the gateway's group, without Services. Routers
+	// prefer gateways with a lower Rank.
+	Source bool
+	Rank   int
+}
+
+// staleRank is added to the rank of a source address at a gateway that is the last resort: it is
+// more than the rank of any other gateway.
+const staleRank = 8
+
+// DecideSources returns the verdict about each source address of the gateway's group.
+func DecideSources(in *Input) (list []*VIPVerdict) {
+	for _, a := range in.Verdict.Sources {
+		s := &VIPVerdict{VIP: a.Address, Source: true, Rank: a.Rank, Pool: in.Set.PoolOf(a.Address)}
+		if s.Grade, s.Why = in.gradeOfNode(); s.Grade == LastResort {
+			s.Grade, s.Rank = Leaving, s.Rank+staleRank
+		}
+		list = append(list, s)
+	}
+	return list
 }
 
 // Decide returns the verdict about each VIP that the gateway serves, or served last, in order.
@@ -133,19 +153,22 @@ func DecideSome(in *Input, before []*VIPVerdict, some []netip.Addr) []*VIPVerdic
 
 func compareVIP(s *VIPVerdict, a netip.Addr) int { return s.VIP.Compare(a) }
 
-// decide returns the verdict about one VIP.
-func (in *Input) decide(v *pulse.VIP) *VIPVerdict {
+// gradeOfNode returns how far node and gateway are announced, and why not more.
+func (in *Input) gradeOfNode() (Grade, string) {
 	node, why := in.Node.grade()
 	if node == No && in.Leaves {
 		node = Leaving
 	}
-	s := &VIPVerdict{VIP: v.Address, Pool: in.Set.PoolOf(v.Address), Grade: min(node, in.Verdict.Grade)}
-	switch {
-	case node < in.Verdict.Grade:
-		s.Why = why
-	default:
-		s.Why = in.Verdict.Why
+	if node < in.Verdict.Grade {
+		return node, why
 	}
+	return in.Verdict.Grade, in.Verdict.Why
+}
+
+// decide returns the verdict about one VIP.
+func (in *Input) decide(v *pulse.VIP) *VIPVerdict {
+	s := &VIPVerdict{VIP: v.Address, Pool: in.Set.PoolOf(v.Address)}
+	s.Grade, s.Why = in.gradeOfNode()
 	if why, impaired := in.Impaired[v.Address]; impaired && s.Grade > LastResort {
 		s.Grade, s.Why = LastResort, why
 	}
@@ -154,7 +177,9 @@ func (in *Input) decide(v *pulse.VIP) *VIPVerdict {
 		s.Services = append(s.Services, key)
 		s.Labels = append(s.Labels, in.Services[key])
 	}
-	if s.Pool == nil {
+	if slices.ContainsFunc(in.Verdict.Sources, func(a pulse.Source) bool { return a.Address == v.Address }) {
+		s.Grade, s.Why = No, "it is a source address of the gateway's group"
+	} else if s.Pool == nil {
 		s.Grade, s.Why = No, "no pool has the address: only addresses of AddressPools are announced"
 	} else if local := withoutEndpoint(v); local != "" {
 		s.Grade, s.Why = No, local

@@ -173,6 +173,9 @@ func (l *Loop) View() *view.View {
 			}
 			v.VIPs = append(v.VIPs, line)
 		}
+		for _, s := range p.world.Sources {
+			v.Sources = append(v.Sources, view.Source{Address: s.VIP, Rank: s.Rank, To: linesOf(l.config.Speakers, s.VIP)})
+		}
 	}
 	if stalled := l.config.Beats.Unready(); len(stalled) > 0 {
 		v.Stalled = stalled
@@ -319,11 +322,11 @@ func (l *Loop) decide(now time.Time) (next time.Time) {
 		var differ []netip.Addr
 		in.Impaired, impairmentEnds, differ = l.impairments.SeeSome(l.verdict.VIPs, changed, now)
 		w.Changed, w.Since = append(changed, differ...), l.world.Number
-		w.VIPs = DecideSome(&in, l.world.VIPs, w.Changed)
+		w.VIPs, w.Sources = DecideSome(&in, l.world.VIPs, w.Changed), l.world.Sources
 		l.stored.vipsDiffer = l.stored.vipsDiffer || len(w.Changed) > 0
 	} else {
 		in.Impaired, impairmentEnds = l.impairments.See(l.verdict.VIPs, l.node.NetworkUnavailable, now)
-		w.VIPs = Decide(&in)
+		w.VIPs, w.Sources = Decide(&in), DecideSources(&in)
 		l.stored.vipsDiffer, l.reports.stale = true, true
 	}
 	l.worlds++

@@ -48,7 +48,8 @@ func (p *pulses) urgent(before pulse.Sight) bool {
 	defer p.mu.Unlock()
 	for _, s := range p.waiting {
 		if s.Lost != before.Lost || (s.State == nil) != (before.State == nil) || s.State != nil &&
-			(s.State.Phase != before.State.Phase || !slices.Equal(s.State.Failures, before.State.Failures)) {
+			(s.State.Phase != before.State.Phase || !slices.Equal(s.State.Failures, before.State.Failures) ||
+				!slices.Equal(s.State.Sources, before.State.Sources)) {
 			return true
 		}
 		before = s

@@ -134,6 +134,11 @@ func TestSomeIsAll(t *testing.T) {
 		if state, sight = replaced(state, now, some); r.IntN(20) == 0 {
 			sight.Since, sight.Changed, full = nil, nil, true // the reader has connected again
 		}
+		if r.IntN(40) == 0 {
+			sources := []pulse.Source{{Address: netip.MustParseAddr("198.18.0.1"), Rank: r.IntN(3)}}
+			full = full || !slices.Equal(sources, state.Sources)
+			state.Sources = sources
+		}
 		l.See(sight, now)
 		wantImpaired, _ := all.See(state.VIPs, source.objects.Node.NetworkUnavailable, now)
 		if !reflect.DeepEqual(l.input.Impaired, wantImpaired) {
@@ -144,6 +149,9 @@ func TestSomeIsAll(t *testing.T) {
 		if want := Decide(&in); !reflect.DeepEqual(l.world.VIPs, want) {
 			t.Fatalf("step %d: the World is not what a full pass makes of the same: %d VIPs, want %d", step,
 				len(l.world.VIPs), len(want))
+		}
+		if want := DecideSources(&in); !reflect.DeepEqual(l.world.Sources, want) {
+			t.Fatalf("step %d: %d source addresses, want %d", step, len(l.world.Sources), len(want))
 		}
 		if l.world.Since == 0 {
 			continue

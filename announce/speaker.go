@@ -17,6 +17,8 @@ type World struct {
 	// Yes.
 	Serves bool
 	VIPs   []*VIPVerdict // in order of their addresses
+	// Sources are source addresses of the gateway's group.
+	Sources []*VIPVerdict
 	// Interfaces are the names of the interfaces that the gateway serves; nil: unknown.
 	Interfaces []string
 	Set        *kinds.Set
@@ -48,7 +50,7 @@ type Speaker interface {
 	Changed() <-chan struct{}
 	// Report returns the peers, and problems that were found while announcing.
 	Report() Report
-	// Lines returns to whom a VIP is announced, or why it is not, in order. Any goroutine may call
+	// Lines returns to whom a VIP or source address is announced, or why it is not, in order. Any goroutine may call
 	// it.
 	Lines(vip netip.Addr) []view.Line
 	// Close ends it. If the gateway forwards or is held (World.Gateway is Yes), peers with graceful

@@ -43,6 +43,8 @@ type Verdict struct {
 	Grade Grade
 	Why   string // why Grade is not Yes, or that the gateway is lost and held
 	VIPs  []pulse.VIP
+	// Sources are source addresses of the gateway's group.
+	Sources []pulse.Source
 	// Until is when the Verdict changes without an event; zero: never.
 	Until time.Time
 }
@@ -57,16 +59,21 @@ func (v *Verdict) Serves() bool { return v.Grade == Yes && v.Until.IsZero() }
 // by forwarding (holdRefill). A process that ends again and again spends all of it, and then its
 // routes are withdrawn with each end. After that it is announced as LastResort, until it has earned
 // half of the budget.
+//
+// There is no hold while other gateways have copies of the gateway's flows: routes to them are better
+// at once.
 type Watch struct {
 	Hold time.Duration
 
 	sight      pulse.Sight
-	vips       []pulse.VIP // served when the gateway forwarded last
-	pending    changes     // of sight.State since vips
-	unreported changes     // of vips since the last call of Changes
-	interfaces []string    // that the gateway serves, as last reported; nil: unknown
-	forwarded  bool        // it forwarded in its last pulse, or for the previous announcer
-	lostSince  time.Time   // when it stopped forwarding or its pulse stopped; zero: it forwards
+	vips       []pulse.VIP    // served when the gateway forwarded last
+	pending    changes        // of sight.State since vips
+	unreported changes        // of vips since the last call of Changes
+	interfaces []string       // that the gateway serves, as last reported; nil: unknown
+	sources    []pulse.Source // of the last pulse with VIPs
+	copied     bool           // other gateways had copies of its flows in its last pulse with VIPs
+	forwarded  bool           // it forwarded in its last pulse, or for the previous announcer
+	lostSince  time.Time      // when it stopped forwarding or its pulse stopped; zero: it forwards
 
 	used        HoldUsed      // of Hold, at the time counted
 	counted     time.Time     // zero: no pulse yet
@@ -146,18 +153,18 @@ func (w *Watch) See(s pulse.Sight, now time.Time) {
 		return
 	case s.State.Phase == pulse.Serving:
 		w.forwarded, w.lostSince = len(s.State.Failures) == 0, time.Time{}
-		w.setVIPs(s.State.VIPs)
+		w.setVIPs(s.State)
 	case s.State.Phase == pulse.Draining:
 		w.forwarded = false // no process follows
-		w.setVIPs(s.State.VIPs)
+		w.setVIPs(s.State)
 	default:
 		w.lose(now)
 	}
 }
 
-// setVIPs takes the VIPs of the last state.
-func (w *Watch) setVIPs(vips []pulse.VIP) {
-	w.vips = vips
+// setVIPs takes the addresses of the last state.
+func (w *Watch) setVIPs(s *pulse.State) {
+	w.vips, w.sources, w.copied = s.VIPs, s.Sources, s.Copied
 	w.unreported.add(w.pending.take())
 }
 
@@ -174,8 +181,11 @@ func (w *Watch) lose(now time.Time) {
 	}
 }
 
-// holds reports whether a gateway that forwarded is lost.
-func (w *Watch) holds() bool { return w.forwarded && !w.lostSince.IsZero() }
+// lost reports whether a gateway that forwarded does not any more.
+func (w *Watch) lost() bool { return w.forwarded && !w.lostSince.IsZero() }
+
+// holds reports whether a lost gateway uses its hold.
+func (w *Watch) holds() bool { return w.lost() && !w.copied }
 
 // count updates used.
 func (w *Watch) count(now time.Time) { w.used, w.counted = w.usedAt(now), now }
@@ -185,7 +195,7 @@ func (w *Watch) usedAt(now time.Time) HoldUsed {
 	u := w.used
 	passed := now.Sub(w.counted)
 	switch {
-	case w.counted.IsZero() || !w.forwarded:
+	case w.counted.IsZero() || !w.forwarded || w.lost() && w.copied:
 	case w.holds():
 		u.Spent = min(u.Spent+passed, w.Hold)
 		u.Repeats = u.Repeats || w.spentAtLoss > 0 && u.Spent == w.Hold
@@ -197,7 +207,12 @@ func (w *Watch) usedAt(now time.Time) HoldUsed {
 }
 
 // holdEnds returns the end of the hold. The gateway must be lost.
-func (w *Watch) holdEnds() time.Time { return w.lostSince.Add(w.Hold - min(w.spentAtLoss, w.Hold)) }
+func (w *Watch) holdEnds() time.Time {
+	if w.copied {
+		return w.lostSince
+	}
+	return w.lostSince.Add(w.Hold - min(w.spentAtLoss, w.Hold))
+}
 
 // Known reports whether the gateway's state is known, or its hold has ended. Before that, a new
 // announcer must withdraw no routes.
@@ -210,16 +225,23 @@ func (w *Watch) Known(now time.Time) bool {
 
 // Verdict returns the decision about the gateway at a time.
 func (w *Watch) Verdict(now time.Time) Verdict {
+	v := w.verdict(now)
+	v.VIPs, v.Sources = w.vips, w.sources
+	return v
+}
+
+// verdict returns a Verdict without addresses.
+func (w *Watch) verdict(now time.Time) Verdict {
 	s := w.sight
 	if s.State != nil && s.Lost == "" {
 		switch s.State.Phase {
 		case pulse.Serving:
 			if len(s.State.Failures) > 0 {
-				return Verdict{Grade: No, Why: strings.Join(s.State.Failures, "; "), VIPs: w.vips}
+				return Verdict{Grade: No, Why: strings.Join(s.State.Failures, "; ")}
 			}
 			return w.serves(now)
 		case pulse.Draining:
-			return Verdict{Grade: Leaving, Why: "the gateway drains, and ends", VIPs: w.vips}
+			return Verdict{Grade: Leaving, Why: "the gateway drains, and ends"}
 		}
 	}
 	why := s.Lost
@@ -234,13 +256,16 @@ func (w *Watch) Verdict(now time.Time) Verdict {
 	}
 	end := w.holdEnds()
 	if !w.forwarded || !now.Before(end) {
-		if w.forwarded && w.spentAtLoss > 0 {
+		switch {
+		case w.lost() && w.copied:
+			why += "; other gateways have copies of its flows"
+		case w.forwarded && w.spentAtLoss > 0:
 			why += fmt.Sprintf("; %v of its hold (%v) was used up before, and is earned by forwarding",
 				w.spentAtLoss.Round(time.Second), w.Hold)
 		}
-		return Verdict{Grade: No, Why: why, VIPs: w.vips}
+		return Verdict{Grade: No, Why: why}
 	}
-	v := Verdict{Grade: Yes, VIPs: w.vips, Until: end,
+	v := Verdict{Grade: Yes, Until: end,
 		Why: fmt.Sprintf("%s; it is waited for until %s (hold %v)", why, end.Format(time.TimeOnly), w.Hold)}
 	if w.used.Repeats {
 		v.Grade = LastResort
@@ -252,10 +277,10 @@ func (w *Watch) Verdict(now time.Time) Verdict {
 func (w *Watch) serves(now time.Time) Verdict {
 	u := w.usedAt(now)
 	if !u.Repeats {
-		return Verdict{Grade: Yes, VIPs: w.vips}
+		return Verdict{Grade: Yes}
 	}
 	until := now.Add(holdRefill * (u.Spent - w.Hold/2))
-	return Verdict{Grade: LastResort, VIPs: w.vips, Until: until, Why: fmt.Sprintf("the gateway's process ended "+
+	return Verdict{Grade: LastResort, Until: until, Why: fmt.Sprintf("the gateway's process ended "+
 		"several times and was away for longer than its hold (%v): other gateways are preferred until %s", w.Hold,
 		until.Format(time.TimeOnly))}
 }

@@ -17,6 +17,11 @@ func TestWatch(t *testing.T) {
 	state := func(p pulse.Phase, failures ...string) pulse.Sight {
 		return pulse.Sight{State: &pulse.State{Phase: p, Failures: failures, VIPs: vips}}
 	}
+	copied := func(p pulse.Phase) pulse.Sight {
+		s := state(p)
+		s.State.Copied = true
+		return s
+	}
 	lost := func(s pulse.Sight) pulse.Sight { s.Lost = "ended"; return s }
 	empty := pulse.Sight{State: &pulse.State{Phase: pulse.Opening}}
 	never := pulse.Sight{Lost: "no socket"}
@@ -48,6 +53,14 @@ func TestWatch(t *testing.T) {
 		"without hold": {0, []step{
 			at(0, state(pulse.Serving), Yes, ""), at(s, lost(state(pulse.Serving)), No, "ended"),
 			at(2*s, empty, No, "starts"),
+		}},
+		"a crash while others have copies": {10 * s, []step{
+			at(0, copied(pulse.Serving), Yes, ""), at(s, lost(copied(pulse.Serving)), No, "ended; other gateways have"),
+			at(2*s, empty, No, "starts; other gateways have"), at(3*s, state(pulse.Serving), Yes, ""),
+			at(4*s, lost(state(pulse.Serving)), Yes, "waited for until 03:04:19"), // the whole hold
+		}},
+		"a hand-over while others have copies": {10 * s, []step{
+			at(0, copied(pulse.Serving), Yes, ""), at(s, copied(pulse.HandingOver), No, "hands over; other gateways have"),
 		}},
 		"a hand-over": {10 * s, []step{
 			at(0, state(pulse.Serving), Yes, ""), at(s, state(pulse.HandingOver), Yes, "hands over"),

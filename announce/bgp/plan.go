@@ -38,6 +38,19 @@ type Attributes struct {
 	// Leaving: routers that know GRACEFUL_SHUTDOWN prefer others. LastResort: all routers do.
 	Leaving, LastResort bool
 	Internal            bool // to a peer of the same AS: LocalPref is sent
+	// Rank: routers prefer a gateway with a lower rank, by the AS path or MED like LastResort.
+	Rank int
+}
+
+// prepend returns by how much the AS path is longer, or to a peer of the same AS the MED higher.
+func (a *Attributes) prepend() int {
+	switch {
+	case !a.LastResort:
+		return a.Rank
+	case a.Internal:
+		return a.Rank + lastResortMED
+	}
+	return a.Rank + lastResortPrepend
 }
 
 // String returns the attributes as text.
@@ -46,11 +59,11 @@ func (a Attributes) String() string {
 	if a.Internal && (a.LocalPref != 0 || a.Leaving) {
 		parts = append(parts, fmt.Sprintf("local preference %d", a.LocalPref))
 	}
-	switch {
-	case a.LastResort && a.Internal:
-		parts = append(parts, fmt.Sprintf("MED %d", lastResortMED))
-	case a.LastResort:
-		parts = append(parts, fmt.Sprintf("AS path +%d", lastResortPrepend))
+	switch n := a.prepend(); {
+	case n > 0 && a.Internal:
+		parts = append(parts, fmt.Sprintf("MED %d", n))
+	case n > 0:
+		parts = append(parts, fmt.Sprintf("AS path +%d", n))
 	}
 	for _, c := range a.Communities {
 		if c == gracefulShutdown {
@@ -65,9 +78,13 @@ func (a Attributes) String() string {
 // prefixOf returns the prefix to announce for a VIP. An aggregate must lie in the pool: otherwise
 // it would attract packets to addresses that belong to others. why is the reason if it does not.
 func prefixOf(a *kinds.Advertisement, s *announce.VIPVerdict) (prefix netip.Prefix, why string) {
+	single := netip.PrefixFrom(s.VIP, s.VIP.BitLen())
+	if s.Source { // each has its own owner
+		return single, ""
+	}
 	if prefix = a.Prefix(s.VIP); prefix.IsSingleIP() || s.Pool.Covers(prefix) {
 		return prefix, ""
 	}
-	return netip.PrefixFrom(s.VIP, s.VIP.BitLen()), fmt.Sprintf("not as %v, which pool %s does not cover", prefix,
+	return single, fmt.Sprintf("not as %v, which pool %s does not cover", prefix,
 		s.Pool.Name)
 }

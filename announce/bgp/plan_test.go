@@ -197,6 +197,68 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// TestPlanSources: source addresses are announced by themselves, with an AS path or MED by rank.
+func TestPlanSources(t *testing.T) {
+	t.Parallel()
+	const all = "kind: BGPAdvertisement\napiVersion: sluice.dev/v1alpha1\nmetadata: {name: all}\nspec: "
+	yes := announce.Verdict{Grade: announce.Yes}
+	for name, c := range map[string]struct {
+		advertisement string
+		node          announce.Node
+		verdict       announce.Verdict
+		want, why     string
+	}{
+		"no pool": {advertisement: all + "{aggregationLength: 24, localPref: 200}", verdict: yes,
+			want: "198.18.0.1/32 ebgp[] ibgp[local preference 200]\n" +
+				"198.18.0.2/32 ebgp[AS path +3] ibgp[local preference 200 MED 3]\n2001:db8:1::1/128 ibgp[local preference " +
+				"200 MED 12]"},
+		"of pools": {advertisement: all + "{ipAddressPools: [public]}", verdict: yes,
+			why: "no BGPAdvertisement is for this node and all pools and Services"},
+		"of Services": {advertisement: all + "{serviceSelectors: [{matchLabels: {app: web}}]}", verdict: yes,
+			why: "no BGPAdvertisement is for this node and all pools and Services"},
+		"leaving": {advertisement: all + "{peers: [ebgp]}", verdict: yes, node: announce.Node{Name: "n", Cordoned: true},
+			why: "cordoned", want: "198.18.0.1/32 ebgp[GRACEFUL_SHUTDOWN]\n198.18.0.2/32 ebgp[AS path +3 GRACEFUL_SHUTDOWN]"},
+		"the last resort": {advertisement: all + "{}", verdict: announce.Verdict{Grade: announce.LastResort,
+			Why: "ended several times"}, why: "ended several times",
+			want: "198.18.0.1/32 ebgp[AS path +8 GRACEFUL_SHUTDOWN] ibgp[local preference 0 MED 8 GRACEFUL_SHUTDOWN]\n" +
+				"198.18.0.2/32 ebgp[AS path +11 GRACEFUL_SHUTDOWN] ibgp[local preference 0 MED 11 GRACEFUL_SHUTDOWN]\n" +
+				"2001:db8:1::1/128 ibgp[local preference 0 MED 20 GRACEFUL_SHUTDOWN]"},
+		"gone": {advertisement: all + "{}", verdict: announce.Verdict{Grade: announce.No, Why: "ended"}, why: "ended"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := announce.Input{Node: c.node, Verdict: c.verdict, Set: readSet(t, objects+c.advertisement)}
+			for i, a := range []string{"198.18.0.1", "198.18.0.2", "2001:db8:1::1"} {
+				in.Verdict.Sources = append(in.Verdict.Sources, pulse.Source{Address: netip.MustParseAddr(a),
+					Rank: []int{0, 3, 12}[i]})
+			}
+			// A Service with such an address must not be announced, and the source address must.
+			in.Verdict.VIPs = []pulse.VIP{{Address: netip.MustParseAddr("198.18.0.1")}}
+			table := newTable(&announce.World{Node: c.node, VIPs: announce.Decide(&in),
+				Sources: announce.DecideSources(&in), Set: in.Set})
+			var got []string
+			for _, r := range table.plan().Routes {
+				line := r.Prefix.String()
+				for _, peer := range slices.Sorted(maps.Keys(r.To)) {
+					line += fmt.Sprintf(" %s[%v]", peer, r.To[peer])
+				}
+				got = append(got, line)
+			}
+			if diff := gocmp.Diff(c.want, strings.Join(got, "\n")); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			first := table.sources[netip.MustParseAddr("198.18.0.1")].shown
+			if len(first) == 0 || !strings.Contains(first[0].Why, c.why) || c.why == "" && first[0].Why != "" {
+				t.Errorf("said of the first address: %+v, want %q", first, cmp.Or(c.why, "nothing"))
+			}
+			if vip := table.vips[netip.MustParseAddr("198.18.0.1")].shown; vip[0].Why != "it is a source address of "+
+				"the gateway's group" || len(vip) != 1 {
+				t.Errorf("said of a VIP with its address: %+v", vip)
+			}
+		})
+	}
+}
+
 // TestAggregateOfUnreadablePool: a process announces the aggregate of a pool that the previous
 // process has read, even if the pool cannot be read at all now.
 func TestAggregateOfUnreadablePool(t *testing.T) {

@@ -63,6 +63,9 @@ func (s *Speaker) Lines(vip netip.Addr) []view.Line {
 	defer s.mu.Unlock()
 	p := s.table.vips[vip]
 	if p == nil {
+		p = s.table.sources[vip]
+	}
+	if p == nil {
 		return nil
 	}
 	lines := slices.Clone(p.shown)

@@ -16,11 +16,13 @@ import (
 // change depends on the changed VIPs, and on other VIPs of an aggregate whose attributes change. It
 // has no clock, no network and no lock.
 type table struct {
-	world  *announce.World // for the parts that all VIPs share
-	peers  []*kinds.Peer   // of this node, in order
-	vips   map[netip.Addr]*planned
-	routes map[netip.Prefix]*route
-	counts map[string]int // of routes, by the peer's name
+	world *announce.World // for the parts that all VIPs share
+	peers []*kinds.Peer   // of this node, in order
+	vips  map[netip.Addr]*planned
+	// sources are the source addresses of the gateway's group: they change with the whole table.
+	sources map[netip.Addr]*planned
+	routes  map[netip.Prefix]*route
+	counts  map[string]int // of routes, by the peer's name
 }
 
 // planned is the part of a table that depends only on one VIP's verdict.
@@ -47,6 +49,7 @@ type reason struct {
 	peer          *kinds.Peer
 	advertisement *kinds.Advertisement
 	grade         announce.Grade
+	rank          int
 }
 
 // route is a prefix, with the VIPs in it.
@@ -57,7 +60,8 @@ type route struct {
 }
 
 func newTable(w *announce.World) *table {
-	t := &table{world: w, vips: map[netip.Addr]*planned{}, routes: map[netip.Prefix]*route{}, counts: map[string]int{}}
+	t := &table{world: w, vips: map[netip.Addr]*planned{}, sources: map[netip.Addr]*planned{},
+		routes: map[netip.Prefix]*route{}, counts: map[string]int{}}
 	for _, peer := range w.Set.Peers {
 		if peer.NodeLabels.Match(w.Node.Labels) {
 			t.peers = append(t.peers, peer)
@@ -65,6 +69,12 @@ func newTable(w *announce.World) *table {
 	}
 	dirty, show := map[netip.Prefix]bool{}, map[netip.Addr]*planned{}
 	for _, s := range w.VIPs {
+		show[s.VIP] = t.add(s, dirty)
+	}
+	t.update(dirty, show)
+	clear(dirty)
+	clear(show)
+	for _, s := range w.Sources { // one may be a VIP, too, which is not announced then
 		show[s.VIP] = t.add(s, dirty)
 	}
 	t.update(dirty, show)
@@ -133,7 +143,11 @@ func (t *table) remove(vip netip.Addr, dirty map[netip.Prefix]bool) {
 // add plans a VIP that is not in the table, and marks its prefixes as dirty.
 func (t *table) add(s *announce.VIPVerdict, dirty map[netip.Prefix]bool) *planned {
 	p := t.planVIP(s)
-	t.vips[s.VIP] = p
+	if s.Source {
+		t.sources[s.VIP] = p
+	} else {
+		t.vips[s.VIP] = p
+	}
 	for _, one := range p.causes {
 		r := t.routes[one.prefix]
 		if r == nil {
@@ -159,7 +173,7 @@ func (t *table) planVIP(s *announce.VIPVerdict) *planned {
 	}
 	var none netip.Prefix
 	set := t.world.Set
-	if len(set.Advertisements) == 0 && len(set.Layer2) > 0 && s.Pool != nil {
+	if len(set.Advertisements) == 0 && len(set.Layer2) > 0 && (s.Pool != nil || s.Source) {
 		return p // no object asks for BGP
 	}
 	if s.Grade == announce.No {
@@ -185,7 +199,7 @@ func (t *table) planVIP(s *announce.VIPVerdict) *planned {
 				line(peer.Name, view.Not, "the session carries the other family alone: dualStackAddressFamily", none)
 				continue
 			}
-			p.causes = append(p.causes, cause{prefix, reason{peer, a, s.Grade}})
+			p.causes = append(p.causes, cause{prefix, reason{peer, a, s.Grade, s.Rank}})
 			if !slices.ContainsFunc(p.lines, func(l plannedLine) bool {
 				return l.To == peer.Name && l.prefix == prefix
 			}) {
@@ -196,7 +210,13 @@ func (t *table) planVIP(s *announce.VIPVerdict) *planned {
 			line("", view.Not, "BGPAdvertisement "+a.Name+" has no BGPPeer that is for this node", none)
 		}
 	}
-	if !some {
+	switch {
+	case some:
+	case s.Pool == nil:
+		line("", view.Not, "no BGPAdvertisement is for this node and all pools and Services", none)
+	case s.Source:
+		line("", view.Not, "no BGPAdvertisement is for pool "+s.Pool.Name+", this node and all Services", none)
+	default:
 		line("", view.Not, "no BGPAdvertisement is for pool "+s.Pool.Name+", this node and these Services", none)
 	}
 	return p
@@ -211,10 +231,12 @@ func (t *table) attributes(r *route) map[string]Attributes {
 	for one := range r.reasons {
 		a, there := to[one.peer.Name]
 		if !there {
-			a = Attributes{Leaving: true, LastResort: true, Internal: one.peer.MyASN == one.peer.PeerASN}
+			a = Attributes{Leaving: true, LastResort: true, Internal: one.peer.MyASN == one.peer.PeerASN,
+				Rank: one.rank}
 		}
 		a.Leaving = a.Leaving && one.grade <= announce.Leaving
 		a.LastResort = a.LastResort && one.grade <= announce.LastResort
+		a.Rank = min(a.Rank, one.rank)
 		a.LocalPref = max(a.LocalPref, one.advertisement.LocalPref)
 		for _, c := range one.advertisement.Communities {
 			if !slices.Contains(a.Communities, c) {
@@ -243,7 +265,7 @@ func (t *table) attributes(r *route) map[string]Attributes {
 
 func (a Attributes) equal(b Attributes) bool {
 	return a.LocalPref == b.LocalPref && slices.Equal(a.Communities, b.Communities) && a.Leaving == b.Leaving &&
-		a.LastResort == b.LastResort && a.Internal == b.Internal
+		a.LastResort == b.LastResort && a.Internal == b.Internal && a.Rank == b.Rank
 }
 
 // show sets a VIP's shown lines: its lines with the attributes of their routes.

@@ -59,7 +59,8 @@ type history struct {
 
 func newHistory(set *kinds.Set) *history {
 	return &history{rand.New(rand.NewPCG(5, 6)), &announce.World{Node: announce.Node{Name: "n"}, Gateway: announce.Yes,
-		Set: set, Number: 1}}
+		Set: set, Number: 1, Sources: []*announce.VIPVerdict{{VIP: netip.MustParseAddr("198.18.0.1"), Source: true,
+			Rank: 2, Grade: announce.Yes}}}}
 }
 
 func (h *history) vip() netip.Addr {

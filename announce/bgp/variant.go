@@ -46,8 +46,8 @@ func (s *Speaker) keyOf(r *Route) string {
 			continue
 		}
 		a := r.To[name]
-		fmt.Fprintf(&b, "%s %v %v %v %v %d %v %v %v\n", name, session.address, session.peer.MyASN, hop, a.Internal,
-			a.LocalPref, a.Leaving, a.LastResort, a.Communities)
+		fmt.Fprintf(&b, "%s %v %v %v %v %d %v %d %v\n", name, session.address, session.peer.MyASN, hop, a.Internal,
+			a.LocalPref, a.Leaving, a.prepend(), a.Communities)
 	}
 	return b.String()
 }
@@ -141,11 +141,11 @@ func statement(v *variant, peer *kinds.Peer, is4 bool, a Attributes, hop netip.A
 	if a.Internal && !a.Leaving { // the path itself has 0, which an action cannot set
 		st.Actions.LocalPref = &api.LocalPrefAction{Value: cmp.Or(a.LocalPref, defaultLocalPref)}
 	}
-	switch {
-	case a.LastResort && a.Internal:
-		st.Actions.Med = &api.MedAction{Type: api.MedAction_TYPE_REPLACE, Value: lastResortMED}
-	case a.LastResort:
-		st.Actions.AsPrepend = &api.AsPrependAction{Asn: peer.MyASN, Repeat: lastResortPrepend}
+	switch n := a.prepend(); {
+	case n > 0 && a.Internal:
+		st.Actions.Med = &api.MedAction{Type: api.MedAction_TYPE_REPLACE, Value: int64(n)}
+	case n > 0:
+		st.Actions.AsPrepend = &api.AsPrependAction{Asn: peer.MyASN, Repeat: uint32(n)}
 	}
 	if hop.IsValid() {
 		st.Actions.Nexthop = &api.NexthopAction{Address: hop.String()}

@@ -73,12 +73,12 @@ type Selection struct {
 	Services   Selectors
 }
 
-// ForPool reports whether the advertisement applies to addresses of a pool.
+// ForPool reports whether the advertisement applies to addresses of a pool; nil: of no pool.
 func (s *Selection) ForPool(p *Pool) bool {
 	if len(s.pools)+len(s.poolLabels) == 0 {
 		return true
 	}
-	return slices.Contains(s.pools, p.Name) || len(s.poolLabels) > 0 && s.poolLabels.Match(p.Labels)
+	return p != nil && (slices.Contains(s.pools, p.Name) || len(s.poolLabels) > 0 && s.poolLabels.Match(p.Labels))
 }
 
 // ForServices reports whether the advertisement applies to an address of Services with these

@@ -38,6 +38,18 @@ type State struct {
 	Interfaces []string `json:"interfaces,omitempty"`
 	// VIPs are the served addresses of Services of type LoadBalancer, in order.
 	VIPs []VIP `json:"vips,omitempty"`
+	// Sources are the source addresses of the gateway's group whose packets it can translate, in
+	// order.
+	Sources []Source `json:"sources,omitempty"`
+	// Copied: another gateway has copies of this one's flows, and can go on with them at once.
+	Copied bool `json:"copied,omitempty"`
+}
+
+// Source is a source address of a group of gateways.
+type Source struct {
+	Address netip.Addr `json:"address"`
+	// Rank is the number of gateways that come before this one: 0 is the owner of the address.
+	Rank int `json:"rank,omitempty"`
 }
 
 // Find returns the VIP with an address in a sorted list; nil if it is not there.
@@ -81,6 +93,6 @@ type Service struct {
 // Equal reports whether two states are equal.
 func (s *State) Equal(o *State) bool {
 	return s.PID == o.PID && s.Phase == o.Phase && slices.Equal(s.Failures, o.Failures) &&
-		slices.Equal(s.Interfaces, o.Interfaces) &&
+		slices.Equal(s.Interfaces, o.Interfaces) && slices.Equal(s.Sources, o.Sources) && s.Copied == o.Copied &&
 		slices.EqualFunc(s.VIPs, o.VIPs, func(a, b VIP) bool { return a.Equal(&b) })
 }

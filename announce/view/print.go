@@ -72,6 +72,15 @@ func printView(w io.Writer, v *View) error {
 				cmp.Or(l.Why, "-"))
 		}
 	}
+	if len(v.Sources) > 0 {
+		fmt.Fprintln(t, "\nSOURCE ADDRESS\tRANK\tSTATE\tTO\tPREFIX\tATTRIBUTES\tWHY")
+	}
+	for i := range v.Sources {
+		for _, l := range v.Sources[i].To {
+			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", v.Sources[i].Address, v.Sources[i].Rank, l.State,
+				cmp.Or(l.To, "-"), cmp.Or(l.What, "-"), cmp.Or(l.With, "-"), cmp.Or(l.Why, "-"))
+		}
+	}
 	if len(v.Problems) > 0 {
 		fmt.Fprintln(t, "\nOBJECT\tREASON\tPROBLEM")
 	}

@@ -25,6 +25,7 @@ type View struct {
 
 	Peers    []Peer    `json:"peers"`
 	VIPs     []VIP     `json:"vips"`
+	Sources  []Source  `json:"sources,omitempty"`
 	Problems []Problem `json:"problems"`
 }
 
@@ -50,6 +51,15 @@ type VIP struct {
 	To       []Line     `json:"to"`
 }
 
+// Source is a source address of the gateway's group and its announcements.
+type Source struct {
+	Address netip.Addr `json:"address"`
+	// Rank is the number of gateways that routers prefer to this one, if they announce it; 0 for the
+	// owner.
+	Rank int    `json:"rank"`
+	To   []Line `json:"to"`
+}
+
 // The states of a Line.
 const (
 	Announced = "announced"
@@ -64,7 +74,7 @@ const (
 // Layer2 is the name of the speaker whose peers are other gateways of the link.
 const Layer2 = "layer2"
 
-// Line is one announcement of a VIP, or the reason why there is none.
+// Line is one announcement of an address, or the reason why there is none.
 type Line struct {
 	Speaker string `json:"speaker"`
 	To      string `json:"to,omitempty"`   // the peer, or the link
