@@ -44,11 +44,18 @@ func Load(path string, version int, content interface{ number() int }) error {
 
 // Save replaces a file as a whole.
 func Save(path string, content any) error {
+	return save(path, content, trusted.WriteState)
+}
+
+// Sync is Save that returns when the content is on the disk.
+func Sync(path string, content any) error { return save(path, content, trusted.SyncState) }
+
+func save(path string, content any, write func(string, []byte) error) error {
 	text, err := json.Marshal(content)
 	if err != nil {
 		return err
 	}
-	return trusted.WriteState(path, append(text, '\n'))
+	return write(path, append(text, '\n'))
 }
 
 // Remove removes a file, if it exists.

@@ -59,7 +59,21 @@ func ReadState(path string) ([]byte, error) {
 const NewSuffix = ".new"
 
 // WriteState replaces the content of one of the daemon's own files atomically.
-func WriteState(path string, content []byte) (err error) {
+func WriteState(path string, content []byte) error { return writeState(path, content, false) }
+
+// SyncState is WriteState that returns when the content is on the disk.
+func SyncState(path string, content []byte) error {
+	if err := writeState(path, content, true); err != nil {
+		return err
+	}
+	dir, err := OpenStateDirectory(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+func writeState(path string, content []byte, sync bool) (err error) {
 	if err := StateDirectory(filepath.Dir(path)); err != nil {
 		return err
 	}
@@ -74,6 +88,9 @@ func WriteState(path string, content []byte) (err error) {
 		return err
 	}
 	_, err = f.Write(content)
+	if err == nil && sync {
+		err = f.Sync()
+	}
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = os.Rename(next, path)
 	}

@@ -1,0 +1,16 @@
+// Package sources has the source addresses of the gateways of a group (config.Group): of which one
+// this gateway's new flows get ports, and in which order gateways announce each.
+//
+// A gateway that loses its memory does not know which ports its flows had, and other gateways still
+// have copies of these flows. So it takes ports of its other source address until it has taken back
+// its flows (group.Addresses). A file on a disk has the states of the addresses, and the
+// incarnation, which counts losses of memory. A file beside the flow table has the incarnation that
+// the flow table belongs to:
+//
+//	disk    incarnation 7, 198.51.100.1 closed, 198.51.100.2 open
+//	memory  incarnation 7: the flow table is the one of this incarnation
+//
+// Without the file on the disk, for example on a new gateway or after the loss of its disk, all
+// addresses are closed until the gateway has taken back its flows from all others. Meanwhile its
+// flows have no source address of the group, so they are not copied.
+package sources

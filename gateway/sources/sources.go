@@ -1,0 +1,220 @@
+package sources
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"sluice.dev/sluice/gateway/group"
+	"sluice.dev/sluice/internal/statefile"
+)
+
+// Name is the name of both files.
+const Name = "group.json"
+
+// version must change when the meaning of a field changes.
+const version = 1
+
+// onDisk is the content of the file on the disk.
+type onDisk struct {
+	statefile.Version
+	Incarnation uint64     `json:"incarnation"`
+	Addresses   []Standing `json:"addresses"`
+}
+
+// inMemory is the content of the file beside the flow table.
+type inMemory struct {
+	statefile.Version
+	Incarnation uint64 `json:"incarnation"`
+}
+
+// Standing is a source address of this gateway and its state.
+type Standing struct {
+	Address netip.Addr `json:"address"`
+	State   State      `json:"state"`
+}
+
+// State is a group.AddressState in words.
+type State string
+
+// The states of an address.
+const (
+	Open   State = "open"   // new flows get its ports
+	Spare  State = "spare"  // new flows get its ports after the next loss of memory
+	Closed State = "closed" // ports may be in use by flows that only other gateways know
+)
+
+var states = map[State]group.AddressState{Open: group.Open, Spare: group.Spare, Closed: group.Closed}
+
+// names are the keys of states.
+var names = map[group.AddressState]State{group.Open: Open, group.Spare: Spare, group.Closed: Closed}
+
+// Config configures Sources.
+type Config struct {
+	Log *slog.Logger
+	// Disk is a directory on a disk. It is made if it is missing.
+	Disk string
+	// Memory is the directory of the flow table.
+	Memory string
+	// Own are this gateway's source addresses: two of each family.
+	Own []netip.Addr
+	// Kept: the flow table has the flows of the previous process.
+	Kept bool
+	Now  time.Time
+}
+
+// Sources are the states of this gateway's source addresses. Any goroutine may use it.
+type Sources struct {
+	disk        string
+	incarnation uint64
+	kept        bool
+
+	mu       sync.Mutex // guards families
+	families []family
+}
+
+// family has the addresses of one family.
+type family struct {
+	addresses [2]netip.Addr
+	states    group.Addresses
+}
+
+// Start reads the files, and notes a loss of memory on the disk. No flow may have a source address
+// of the group before it returns.
+func Start(c Config) (*Sources, error) {
+	if err := os.MkdirAll(c.Disk, 0o700); err != nil {
+		return nil, fmt.Errorf("group.stateDir: %w", err)
+	}
+	s := &Sources{disk: filepath.Join(c.Disk, Name)}
+	var before onDisk
+	if err := statefile.Load(s.disk, version, &before); err != nil {
+		c.Log.Warn("the states of source addresses are lost: no flow is copied until this gateway has taken back "+
+			"its flows from all other gateways", "error", err)
+		before = onDisk{}
+	}
+	memory := filepath.Join(c.Memory, Name)
+	var table inMemory
+	if err := statefile.Load(memory, version, &table); err != nil {
+		c.Log.Warn("flows of the previous process count as lost for other gateways", "error", err)
+		table = inMemory{}
+	}
+	s.families = familiesOf(c.Own, before.Addresses)
+	if s.kept = c.Kept && before.Incarnation != 0 && table.Incarnation == before.Incarnation; s.kept {
+		s.incarnation = before.Incarnation
+		return s, nil
+	}
+	// Other gateways refuse a lower incarnation. The disk of the earlier ones may be lost.
+	s.incarnation = max(before.Incarnation+1, uint64(c.Now.UnixNano()))
+	for i := range s.families {
+		s.families[i].states.MemoryLost()
+	}
+	if err := s.save(s.families); err != nil {
+		return nil, fmt.Errorf("group.stateDir: %w", err)
+	}
+	table = inMemory{statefile.Version{Version: version}, s.incarnation}
+	if err := statefile.Save(memory, &table); err != nil {
+		return nil, fmt.Errorf("stateDir: %w", err)
+	}
+	return s, nil
+}
+
+// Forget notes that the flow table will change without a group: a later process must not take it for
+// the table of this incarnation.
+func Forget(memory string) error { return statefile.Remove(filepath.Join(memory, Name)) }
+
+// familiesOf returns the addresses of each family, with the states in the file. An address that is
+// not in it may have been another gateway's, so others may have records of it.
+func familiesOf(own []netip.Addr, before []Standing) (list []family) {
+	for _, is6 := range []bool{false, true} {
+		of := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { return a.Is6() != is6 })
+		if len(of) == 0 {
+			continue
+		}
+		f := family{addresses: [2]netip.Addr(of), states: group.Addresses{group.Closed, group.Closed}}
+		for i, a := range f.addresses {
+			if at := slices.IndexFunc(before, func(s Standing) bool { return s.Address == a }); at >= 0 {
+				if state, known := states[before[at].State]; known {
+					f.states[i] = state
+				}
+			}
+		}
+		if f.states == (group.Addresses{group.Open, group.Open}) { // the addresses were in other pairs before
+			f.states[1] = group.Closed
+		}
+		list = append(list, f)
+	}
+	return list
+}
+
+// save writes the states to the disk.
+func (s *Sources) save(families []family) error {
+	c := onDisk{statefile.Version{Version: version}, s.incarnation, standings(families)}
+	return statefile.Sync(s.disk, &c)
+}
+
+func standings(families []family) (list []Standing) {
+	for _, f := range families {
+		for i, a := range f.addresses {
+			list = append(list, Standing{a, names[f.states[i]]})
+		}
+	}
+	return list
+}
+
+// Incarnation returns the number of this incarnation. Kept reports whether the previous process had
+// the same one: then other gateways know flows by the numbers of their records.
+func (s *Sources) Incarnation() (n uint64, kept bool) { return s.incarnation, s.kept }
+
+// Standings returns the own addresses and their states.
+func (s *Sources) Standings() []Standing {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return standings(s.families)
+}
+
+// OpenAddress returns the address of a family of which new flows get ports; false if there is none.
+func (s *Sources) OpenAddress(is6 bool) (netip.Addr, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.families {
+		if i := slices.Index(f.states[:], group.Open); i >= 0 && f.addresses[i].Is6() == is6 {
+			return f.addresses[i], true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// AllReached notes that this gateway knows all flows of its source addresses. inUse reports whether
+// a port of an address is in use or held. The caller repeats it while an address is closed. It
+// reports whether an address was opened.
+func (s *Sources) AllReached(inUse func(netip.Addr) bool) (opened bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := slices.Clone(s.families)
+	for i := range next {
+		f := &next[i]
+		if !slices.Contains(f.states[:], group.Closed) {
+			continue
+		}
+		var used [2]bool
+		for j, a := range f.addresses {
+			used[j] = inUse(a)
+		}
+		f.states.AllReached(used)
+		opened = opened || slices.Contains(f.states[:], group.Open) &&
+			!slices.Contains(s.families[i].states[:], group.Open)
+	}
+	if slices.Equal(next, s.families) {
+		return false, nil
+	}
+	if err := s.save(next); err != nil {
+		return false, fmt.Errorf("group.stateDir: the state of source addresses cannot be saved: %w", err)
+	}
+	s.families = next
+	return opened, nil
+}

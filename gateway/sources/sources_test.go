@@ -1,0 +1,225 @@
+package sources
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// node is a gateway's machine.
+type node struct {
+	t            *testing.T
+	disk, memory string
+	own          []netip.Addr
+	now          time.Time
+}
+
+func newNode(t *testing.T) *node {
+	n := &node{t: t, disk: filepath.Join(t.TempDir(), "disk"), memory: t.TempDir(),
+		now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	for _, a := range []string{"198.51.100.1", "2001:db8::1", "198.51.100.2", "2001:db8::2"} {
+		n.own = append(n.own, netip.MustParseAddr(a))
+	}
+	return n
+}
+
+// start starts a process.
+func (n *node) start(kept bool) *Sources {
+	n.t.Helper()
+	s, err := Start(Config{Log: slog.New(slog.DiscardHandler), Disk: n.disk, Memory: n.memory, Own: n.own, Kept: kept,
+		Now: n.now})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return s
+}
+
+// want compares the states of IPv4, and those of IPv6, which are the same.
+func (n *node) want(s *Sources, when string, first, second State) {
+	n.t.Helper()
+	want := []Standing{{n.own[0], first}, {n.own[2], second}, {n.own[1], first}, {n.own[3], second}}
+	if got := s.Standings(); !slices.Equal(got, want) {
+		n.t.Errorf("%s: %v, want %v", when, got, want)
+	}
+	a4, any4 := s.OpenAddress(false)
+	a6, any6 := s.OpenAddress(true)
+	open := slices.Index([]State{first, second}, Open)
+	if any4 != (open >= 0) || any6 != any4 || any4 && (a4 != n.own[2*open] || a6 != n.own[2*open+1]) {
+		n.t.Errorf("%s: open are %v %v", when, a4, a6)
+	}
+}
+
+func (n *node) reach(s *Sources, used ...netip.Addr) (opened bool) {
+	n.t.Helper()
+	opened, err := s.AllReached(func(a netip.Addr) bool { return slices.Contains(used, a) })
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return opened
+}
+
+// TestLife follows a gateway from its first start.
+func TestLife(t *testing.T) {
+	n := newNode(t)
+	s := n.start(false)
+	n.want(s, "a new gateway", Closed, Closed)
+	first, kept := s.Incarnation()
+	if kept || first == 0 {
+		t.Errorf("incarnation %d, kept %v", first, kept)
+	}
+	if !n.reach(s) {
+		t.Error("no address was opened")
+	}
+	n.want(s, "all others are reached", Open, Spare)
+	if n.reach(s) {
+		t.Error("an address was opened twice")
+	}
+
+	s = n.start(true)
+	n.want(s, "a crash", Open, Spare)
+	if again, kept := s.Incarnation(); !kept || again != first {
+		t.Errorf("after a crash incarnation %d, kept %v, want %d", again, kept, first)
+	}
+	n.now = n.now.Add(-time.Hour) // a clock that was set back
+	s = n.start(false)
+	n.want(s, "a loss of memory", Closed, Open)
+	second, kept := s.Incarnation()
+	if kept || second <= first {
+		t.Errorf("after a loss of memory incarnation %d, kept %v, before %d", second, kept, first)
+	}
+	n.want(n.start(true), "a crash after it", Closed, Open)
+	n.want(n.start(false), "a second loss of memory", Closed, Closed)
+	s = n.start(true)
+	n.reach(s, n.own...)
+	n.want(s, "all others are reached, and both addresses are in use", Open, Closed)
+	n.reach(s)
+	n.want(s, "the last flow of the other address has ended", Open, Spare)
+	n.want(n.start(true), "and a crash", Open, Spare)
+}
+
+// TestAnotherTable: the flow table is kept, and is not the one of the incarnation on the disk.
+func TestAnotherTable(t *testing.T) {
+	for name, change := range map[string]func(n *node) error{
+		"a process without a group": func(n *node) error { return Forget(n.memory) },
+		"a disk of another machine": func(n *node) error {
+			other := *n
+			other.memory, other.now = t.TempDir(), n.now.Add(time.Hour)
+			return errOf(Start(Config{Log: slog.New(slog.DiscardHandler), Disk: n.disk, Memory: other.memory, Own: n.own,
+				Now: other.now}))
+		},
+		"an unreadable file beside it": func(n *node) error {
+			return os.WriteFile(filepath.Join(n.memory, Name), []byte("{"), 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			s := n.start(false)
+			n.reach(s)
+			if err := change(n); err != nil {
+				t.Fatal(err)
+			}
+			if _, kept := n.start(true).Incarnation(); kept {
+				t.Error("the table counts as that of this incarnation")
+			}
+		})
+	}
+}
+
+func errOf(_ *Sources, err error) error { return err }
+
+// TestNoDisk: without the file on the disk, or with one that cannot be used, nothing is open, and
+// the incarnation is higher nevertheless.
+func TestNoDisk(t *testing.T) {
+	for name, change := range map[string]func(file string) error{
+		"lost":  os.Remove,
+		"empty": func(file string) error { return os.WriteFile(file, nil, 0o600) },
+		"of another version": func(file string) error {
+			return os.WriteFile(file, []byte(`{"version":9,"incarnation":1}`), 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			s := n.start(false)
+			n.reach(s)
+			before, _ := s.Incarnation()
+			if err := change(filepath.Join(n.disk, Name)); err != nil {
+				t.Fatal(err)
+			}
+			n.now = n.now.Add(time.Second)
+			s = n.start(true)
+			n.want(s, "the start after it", Closed, Closed)
+			if after, kept := s.Incarnation(); kept || after <= before {
+				t.Errorf("incarnation %d, kept %v, before %d", after, kept, before)
+			}
+		})
+	}
+	n := newNode(t)
+	n.disk = "/proc/none"
+	if _, err := Start(Config{Log: slog.New(slog.DiscardHandler), Disk: n.disk, Memory: n.memory, Own: n.own,
+		Now: n.now}); err == nil || !strings.HasPrefix(err.Error(), "group.stateDir: ") {
+		t.Errorf("a directory that cannot be made: %v", err)
+	}
+}
+
+// TestOtherAddresses: an address that the file does not have is closed until all are reached.
+func TestOtherAddresses(t *testing.T) {
+	n := newNode(t)
+	n.reach(n.start(false))
+	n.own[0] = netip.MustParseAddr("198.51.100.9")
+	s := n.start(true)
+	want := []Standing{{n.own[0], Closed}, {n.own[2], Spare}, {n.own[1], Open}, {n.own[3], Spare}}
+	if got := s.Standings(); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	n.own[0], n.own[2] = n.own[2], n.own[0] // an order is no state
+	s = n.start(true)
+	if a, open := s.OpenAddress(false); open {
+		t.Errorf("%v is open", a)
+	}
+}
+
+// TestSaveFails: a state that is not on the disk is not used.
+func TestSaveFails(t *testing.T) {
+	n := newNode(t)
+	s := n.start(false)
+	if err := os.RemoveAll(n.disk); err != nil {
+		t.Fatal(err)
+	}
+	if opened, err := s.AllReached(func(netip.Addr) bool { return false }); opened || err == nil {
+		t.Errorf("opened %v, error %v", opened, err)
+	}
+	n.want(s, "not saved", Closed, Closed)
+}
+
+// TestOrder: the owner is first, the order does not depend on the list's, and each other gateway is
+// second for some addresses.
+func TestOrder(t *testing.T) {
+	gateways := []string{"gw-a", "gw-b", "gw-c", "gw-d"}
+	reversed := slices.Clone(gateways)
+	slices.Reverse(reversed)
+	second := map[string]int{}
+	for i := range 200 {
+		a := netip.MustParseAddr(fmt.Sprintf("198.51.100.%d", i))
+		o := Order(a, "gw-c", gateways)
+		if o[0] != "gw-c" || len(o) != 4 || !slices.Equal(o, Order(a, "gw-c", reversed)) {
+			t.Fatalf("order of %v: %v, and by another list %v", a, o, Order(a, "gw-c", reversed))
+		}
+		second[o[1]]++
+		// Without a gateway, the others keep their order.
+		rest := slices.DeleteFunc(slices.Clone(o), func(g string) bool { return g == o[1] })
+		if got := Order(a, "gw-c", rest); !slices.Equal(got, rest) {
+			t.Fatalf("without %s the order is %v, want %v", o[1], got, rest)
+		}
+	}
+	for _, g := range []string{"gw-a", "gw-b", "gw-d"} {
+		if second[g] < 40 {
+			t.Errorf("%s is second for %d of 200 addresses", g, second[g])
+		}
+	}
+}
