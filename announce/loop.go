@@ -174,7 +174,8 @@ func (l *Loop) View() *view.View {
 			v.VIPs = append(v.VIPs, line)
 		}
 		for _, s := range p.world.Sources {
-			v.Sources = append(v.Sources, view.Source{Address: s.VIP, Rank: s.Rank, To: linesOf(l.config.Speakers, s.VIP)})
+			v.Sources = append(v.Sources, view.Source{Address: s.VIP, Rank: s.Rank,
+				To: linesOf(l.config.Speakers, s.VIP)})
 		}
 	}
 	if stalled := l.config.Beats.Unready(); len(stalled) > 0 {

@@ -50,8 +50,8 @@ type Speaker interface {
 	Changed() <-chan struct{}
 	// Report returns the peers, and problems that were found while announcing.
 	Report() Report
-	// Lines returns to whom a VIP or source address is announced, or why it is not, in order. Any goroutine may call
-	// it.
+	// Lines returns to whom a VIP or source address is announced, or why it is not, in order. Any
+	// goroutine may call it.
 	Lines(vip netip.Addr) []view.Line
 	// Close ends it. If the gateway forwards or is held (World.Gateway is Yes), peers with graceful
 	// restart keep its routes, and other gateways of a link get its VIPs.

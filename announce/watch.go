@@ -60,8 +60,8 @@ func (v *Verdict) Serves() bool { return v.Grade == Yes && v.Until.IsZero() }
 // routes are withdrawn with each end. After that it is announced as LastResort, until it has earned
 // half of the budget.
 //
-// There is no hold while other gateways have copies of the gateway's flows: routes to them are better
-// at once.
+// There is no hold while other gateways have copies of the gateway's flows: routes to them are
+// better at once.
 type Watch struct {
 	Hold time.Duration
 

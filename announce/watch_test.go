@@ -60,7 +60,8 @@ func TestWatch(t *testing.T) {
 			at(4*s, lost(state(pulse.Serving)), Yes, "waited for until 03:04:19"), // the whole hold
 		}},
 		"a hand-over while others have copies": {10 * s, []step{
-			at(0, copied(pulse.Serving), Yes, ""), at(s, copied(pulse.HandingOver), No, "hands over; other gateways have"),
+			at(0, copied(pulse.Serving), Yes, ""), at(s, copied(pulse.HandingOver), No,
+				"hands over; other gateways have"),
 		}},
 		"a hand-over": {10 * s, []step{
 			at(0, state(pulse.Serving), Yes, ""), at(s, state(pulse.HandingOver), Yes, "hands over"),

@@ -105,8 +105,8 @@ func (k *check) groupNames(c *Configuration, g *Group) {
 		}
 		for j, o := range g.Members[:i] {
 			if o.Address.Addr() == a.Addr() {
-				k.fail(at+".address", "is %s, and that of group.members[%d] is %s: each gateway needs an IP address of "+
-					"its own", a, j, o.Address)
+				k.fail(at+".address", "is %s, and that of group.members[%d] is %s: each gateway needs an IP address "+
+					"of its own", a, j, o.Address)
 			}
 		}
 	}

@@ -84,12 +84,12 @@ func TestGroup(t *testing.T) {
 		}, "group.members[1].address: has port 20000 inside snat.ports (16384-29999), choose one outside"},
 		{"IP address twice", func(_ *Configuration, g *Group) {
 			g.Members[2].Address = netip.MustParseAddrPort("192.0.2.2:9474")
-		}, "group.members[2].address: is 192.0.2.2:9474, and that of group.members[1] is 192.0.2.2:9473: each gateway " +
-			"needs an IP address of its own"},
+		}, "group.members[2].address: is 192.0.2.2:9474, and that of group.members[1] is 192.0.2.2:9473: each " +
+			"gateway needs an IP address of its own"},
 		{"source of a martian", func(_ *Configuration, g *Group) { g.Members[1].Sources[0] = addr("127.0.0.1") },
 			"group.members[1].sources[0]: is 127.0.0.1, write an address that backends can answer to"},
 		{"source of two members", func(_ *Configuration, g *Group) { g.Members[1].Sources[0] = addr("198.51.100.2") },
-			"group.members[1].sources[0]: is 198.51.100.2 like group.members[0].sources[1], choose an address that nothing"},
+			"group.members[1].sources[0]: is 198.51.100.2 like group.members[0].sources[1], choose an address"},
 		{"source of all flows", func(c *Configuration, _ *Group) {
 			c.SNAT.Addresses = []netip.Addr{addr("198.51.100.4")}
 		}, "group.members[1].sources[1]: is 198.51.100.4 like snat.addresses[0], choose an address that nothing else"},
@@ -101,7 +101,7 @@ func TestGroup(t *testing.T) {
 			c.AddressPools = []AddressPool{{Name: "p", Addresses: []string{"198.51.100.4/32"}}}
 		}, "group.members[1].sources[1]: is 198.51.100.4 of addressPools[0], whose addresses Services get"},
 		{"one source", func(_ *Configuration, g *Group) { g.Members[1].Sources = g.Members[1].Sources[1:] },
-			"group.members[1].sources: is 198.51.100.4 2001:db8:f::3 2001:db8:f::4, give each gateway 2 addresses of each"},
+			"group.members[1].sources: is 198.51.100.4 2001:db8:f::3 2001:db8:f::4, give each gateway 2"},
 		{"other families", func(_ *Configuration, g *Group) { g.Members[1].Sources = g.Members[1].Sources[2:] },
 			"group.members[1].sources: is 2001:db8:f::3 2001:db8:f::4, give each gateway 2 addresses of each family"},
 		{"no certificate", func(_ *Configuration, g *Group) { g.TLS.CertFile = "" },

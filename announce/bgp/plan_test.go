@@ -210,18 +210,21 @@ func TestPlanSources(t *testing.T) {
 	}{
 		"no pool": {advertisement: all + "{aggregationLength: 24, localPref: 200}", verdict: yes,
 			want: "198.18.0.1/32 ebgp[] ibgp[local preference 200]\n" +
-				"198.18.0.2/32 ebgp[AS path +3] ibgp[local preference 200 MED 3]\n2001:db8:1::1/128 ibgp[local preference " +
-				"200 MED 12]"},
+				"198.18.0.2/32 ebgp[AS path +3] ibgp[local preference 200 MED 3]\n" +
+				"2001:db8:1::1/128 ibgp[local preference 200 MED 12]"},
 		"of pools": {advertisement: all + "{ipAddressPools: [public]}", verdict: yes,
 			why: "no BGPAdvertisement is for this node and all pools and Services"},
 		"of Services": {advertisement: all + "{serviceSelectors: [{matchLabels: {app: web}}]}", verdict: yes,
 			why: "no BGPAdvertisement is for this node and all pools and Services"},
-		"leaving": {advertisement: all + "{peers: [ebgp]}", verdict: yes, node: announce.Node{Name: "n", Cordoned: true},
-			why: "cordoned", want: "198.18.0.1/32 ebgp[GRACEFUL_SHUTDOWN]\n198.18.0.2/32 ebgp[AS path +3 GRACEFUL_SHUTDOWN]"},
+		"leaving": {advertisement: all + "{peers: [ebgp]}", verdict: yes,
+			node: announce.Node{Name: "n", Cordoned: true}, why: "cordoned",
+			want: "198.18.0.1/32 ebgp[GRACEFUL_SHUTDOWN]\n198.18.0.2/32 ebgp[AS path +3 GRACEFUL_SHUTDOWN]"},
 		"the last resort": {advertisement: all + "{}", verdict: announce.Verdict{Grade: announce.LastResort,
 			Why: "ended several times"}, why: "ended several times",
-			want: "198.18.0.1/32 ebgp[AS path +8 GRACEFUL_SHUTDOWN] ibgp[local preference 0 MED 8 GRACEFUL_SHUTDOWN]\n" +
-				"198.18.0.2/32 ebgp[AS path +11 GRACEFUL_SHUTDOWN] ibgp[local preference 0 MED 11 GRACEFUL_SHUTDOWN]\n" +
+			want: "198.18.0.1/32 ebgp[AS path +8 GRACEFUL_SHUTDOWN] " +
+				"ibgp[local preference 0 MED 8 GRACEFUL_SHUTDOWN]\n" +
+				"198.18.0.2/32 ebgp[AS path +11 GRACEFUL_SHUTDOWN] " +
+				"ibgp[local preference 0 MED 11 GRACEFUL_SHUTDOWN]\n" +
 				"2001:db8:1::1/128 ibgp[local preference 0 MED 20 GRACEFUL_SHUTDOWN]"},
 		"gone": {advertisement: all + "{}", verdict: announce.Verdict{Grade: announce.No, Why: "ended"}, why: "ended"},
 	} {

@@ -54,8 +54,8 @@ type VIP struct {
 // Source is a source address of the gateway's group and its announcements.
 type Source struct {
 	Address netip.Addr `json:"address"`
-	// Rank is the number of gateways that routers prefer to this one, if they announce it; 0 for the
-	// owner.
+	// Rank is the number of gateways that routers prefer to this one, if they announce it; 0 for
+	// the owner.
 	Rank int    `json:"rank"`
 	To   []Line `json:"to"`
 }

@@ -41,7 +41,8 @@ func TestSourcesByRoute(t *testing.T) {
 	}
 }
 
-// TestGroupSources: the addresses of all gateways of the group are opened, and flows get this one's.
+// TestGroupSources: the addresses of all gateways of the group are opened, and flows get this
+// one's.
 func TestGroupSources(t *testing.T) {
 	cfg := controltest.Config()
 	compiler := compiler.New(cfg)

@@ -292,9 +292,9 @@ type Snapshot struct {
 	// SNATByRoute4 and SNATByRoute6: a flow's source address is the Source of its route if that is
 	// an AddrSNAT, and otherwise one of the above.
 	SNATByRoute4, SNATByRoute6 bool
-	// Group4 and Group6 are the source addresses of flows through frontends with an address of their
-	// own, in place of the above: other gateways of the group have copies of these flows. Zero: there
-	// is none. GroupSources are the source addresses of all gateways of the group.
+	// Group4 and Group6 are the source addresses of flows through frontends with an address of
+	// their own, in place of the above: other gateways of the group have copies of these flows.
+	// Zero: there is none. GroupSources are the source addresses of all gateways of the group.
 	Group4, Group6 header.Addr
 	GroupSources   []header.Addr
 	// SNATPorts is the range for source ports of addresses that the node also has: see SourcePorts.

@@ -123,8 +123,8 @@ func Start(c Config) (*Sources, error) {
 	return s, nil
 }
 
-// Forget notes that the flow table will change without a group: a later process must not take it for
-// the table of this incarnation.
+// Forget notes that the flow table will change without a group: a later process must not take it
+// for the table of this incarnation.
 func Forget(memory string) error { return statefile.Remove(filepath.Join(memory, Name)) }
 
 // familiesOf returns the addresses of each family, with the states in the file. An address that is

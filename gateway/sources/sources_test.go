@@ -110,8 +110,8 @@ func TestAnotherTable(t *testing.T) {
 		"a disk of another machine": func(n *node) error {
 			other := *n
 			other.memory, other.now = t.TempDir(), n.now.Add(time.Hour)
-			return errOf(Start(Config{Log: slog.New(slog.DiscardHandler), Disk: n.disk, Memory: other.memory, Own: n.own,
-				Now: other.now}))
+			return errOf(Start(Config{Log: slog.New(slog.DiscardHandler), Disk: n.disk, Memory: other.memory,
+				Own: n.own, Now: other.now}))
 		},
 		"an unreadable file beside it": func(n *node) error {
 			return os.WriteFile(filepath.Join(n.memory, Name), []byte("{"), 0o600)
