@@ -37,6 +37,13 @@ func (l *Ledger) Complete() bool { return l.complete }
 // View returns how far the owner has got with a member.
 func (l *Ledger) View(m Member) View { return l.peers[m].view }
 
+// Lag returns the number of changes that a member has not acknowledged, except those that the walk
+// over all slots finds.
+func (l *Ledger) Lag(m Member) int {
+	p := &l.peers[m]
+	return p.changes.len() + p.unacked.len()
+}
+
 // Settled reports whether all members are in step and every message is acknowledged.
 func (l *Ledger) Settled() bool {
 	for m := range Member(MaxMembers) {

@@ -37,7 +37,7 @@ func connect(t *testing.T, a, b *member, flows, copies *table) (owner *exchange.
 	gateway := func(self, other *member, mine, theirs []header.Addr, g *table) (*exchange.Exchange, *group.Ledger) {
 		l := group.NewLedger(group.Config{Members: group.One(0), Slots: slots}, true)
 		greeting := wire.Greeting{Name: self.Name, Incarnation: 1}
-		x := exchange.New(exchange.Config{Ledger: l, Now: now, Failed: func(error) {}, Peers: []exchange.Peer{{
+		x := exchange.New(exchange.Config{Ledger: l, Now: now, Failed: func(int, error) {}, Peers: []exchange.Peer{{
 			Owner: session.Owner{Self: greeting, Sources: mine, Ledger: l, Flows: g, Name: other.Name},
 			Member: session.Member{
 				Self: greeting, Owner: other.Name, Sources: theirs, Read: g.copies.Read,

@@ -52,7 +52,7 @@ type Exchange struct {
 	done   chan struct{}
 	now    func() int64
 	step   func()
-	failed func(error)
+	failed func(int, error)
 }
 
 // Config is the configuration of an Exchange.
@@ -63,13 +63,14 @@ type Config struct {
 	// Step is called by Run before it asks Senders for frames: for changes of the flow table. It
 	// may be nil.
 	Step func()
-	// Failed is called by Run with the error of each stream that ends.
-	Failed func(error)
+	// Failed is called by Run with the error of each stream that ends, and with that peer's index.
+	Failed func(peer int, err error)
 }
 
 // peer is the two streams with another gateway. Run owns it.
 type peer struct {
 	Peer
+	index    int
 	lease    group.OwnerLease
 	to, from line
 	sender   *session.Sender
@@ -102,7 +103,7 @@ func New(c Config) *Exchange {
 		x.step = func() {}
 	}
 	for i := range c.Peers {
-		p := &peer{Peer: c.Peers[i]}
+		p := &peer{Peer: c.Peers[i], index: i}
 		p.Owner.Lease = &p.lease
 		p.lease.Heard(x.now())
 		x.peers = append(x.peers, p)
@@ -232,7 +233,7 @@ func (x *Exchange) endFrom(p *peer, err error) {
 	p.Member.Copies.Lost()
 	p.from.end(err)
 	p.receiver, p.from = nil, line{}
-	x.failed(err)
+	x.failed(p.index, err)
 }
 
 // endTo ends the stream to a peer. SYN-ACKs wait for the peer until its lease has run out.
@@ -243,7 +244,7 @@ func (x *Exchange) endTo(p *peer, err error) {
 	p.to.end(err)
 	p.sender, p.to = nil, line{}
 	p.redialAt = x.now() + int64(redialInterval)
-	x.failed(err)
+	x.failed(p.index, err)
 }
 
 // Run exchanges flows until ctx ends.
@@ -318,7 +319,7 @@ func (x *Exchange) dial(ctx context.Context, p *peer) {
 		p.dialing = false
 		if err != nil {
 			p.redialAt = x.now() + int64(redialInterval)
-			x.failed(err)
+			x.failed(p.index, err)
 			return
 		}
 		p.sender, p.heard = session.NewSender(p.Owner), x.now()

@@ -163,7 +163,7 @@ func (c *cluster) start(id int, incarnation uint64, complete bool) {
 			},
 		})
 	}
-	g.Exchange = New(Config{Ledger: g.ledger, Peers: list, Failed: func(error) {},
+	g.Exchange = New(Config{Ledger: g.ledger, Peers: list, Failed: func(int, error) {},
 		Now: func() int64 { return time.Now().UnixNano() }})
 	ctx, cancel := context.WithCancel(context.Background())
 	g.stop = cancel
