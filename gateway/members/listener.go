@@ -1,0 +1,88 @@
+package members
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"time"
+
+	"sluice.dev/sluice/gateway/peers"
+)
+
+// listenEvery is the pause between two attempts to open the listener.
+const listenEvery = time.Second
+
+// serve accepts streams of the other gateways until ctx is done. The address may be in use by a
+// process that ends, or not be there yet: that never stops forwarding.
+func (m *Members) serve(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := m.accept(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		m.noteListener(err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(listenEvery):
+		}
+	}
+}
+
+func (m *Members) accept(ctx context.Context) error {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", m.self.Address.String())
+	if err != nil {
+		return err
+	}
+	m.noteListener(nil)
+	return m.transport.Serve(ctx, l, func(from peers.Peer, s peers.Stream) error {
+		for i := range m.others {
+			if m.others[i].Name == from.Name {
+				return m.exchange.Accept(i, s)
+			}
+		}
+		panic("members: a peer that the transport was not configured with")
+	})
+}
+
+// noteListener notes why the listener is not open; nil if it is.
+func (m *Members) noteListener(err error) {
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
+	m.mu.Lock()
+	before := m.listen
+	m.listen = why
+	m.mu.Unlock()
+	if why != "" && why != before {
+		m.c.Log.Error("other gateways cannot connect; it is tried again", "address", m.self.Address, "error", why)
+	}
+}
+
+// openAddresses opens source addresses when this gateway knows all flows of them.
+func (m *Members) openAddresses(ctx context.Context) {
+	const often, rarely = 100 * time.Millisecond, 10 * time.Second
+	failed := ""
+	for next := often; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(next):
+		}
+		v := m.view.Load()
+		if next = often; !v.Complete || !v.closed() {
+			continue
+		}
+		next = rarely // an address is closed as long as it has flows, which may be long
+		opened, err := m.sources.AllReached(func(a netip.Addr) bool { return v.HeldPorts > 0 || m.c.InUse(a) > 0 })
+		if err != nil && err.Error() != failed {
+			failed = err.Error()
+			m.c.Log.Error("no flow is copied to other gateways; it is tried again", "error", err)
+		}
+		if opened {
+			m.c.Log.Info("flows are copied to the other gateways", "addresses", m.sources.Standings())
+			m.c.Opened()
+		}
+	}
+}

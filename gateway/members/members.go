@@ -1,0 +1,194 @@
+package members
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/fastpath/copies"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/gateway/group"
+	"sluice.dev/sluice/gateway/group/exchange"
+	"sluice.dev/sluice/gateway/group/session"
+	"sluice.dev/sluice/gateway/group/wire"
+	"sluice.dev/sluice/gateway/peers"
+	"sluice.dev/sluice/gateway/replication"
+	"sluice.dev/sluice/gateway/sources"
+	"sluice.dev/sluice/internal/heartbeat"
+	"sluice.dev/sluice/nat/header"
+)
+
+// Config configures Members.
+type Config struct {
+	Log   *slog.Logger
+	Group *config.Group
+	Self  string // this node's name, which the group has
+	// StateDir is the directory of the flow table, and Kept says that the table has the flows of
+	// the previous process.
+	StateDir string
+	Kept     bool
+	Table    *flowtable.Table // of a group
+	Workers  int
+	// KeepAfter is for how long after the loss of an owner its copies have no clock: until then
+	// each connection that lives has had a packet here.
+	KeepAfter time.Duration
+	// InUse counts the flows with a source address.
+	InUse func(netip.Addr) int
+	// Opened is called when new flows may get ports of another source address.
+	Opened func()
+	Beats  *heartbeat.Set
+}
+
+// Members is this gateway in its group.
+type Members struct {
+	c         Config
+	self      config.GroupMember
+	others    []config.GroupMember // by name; the index is the group.Member
+	sources   *sources.Sources
+	flows     *replication.Flows
+	exchange  *exchange.Exchange
+	transport peers.Transport
+	view      atomic.Pointer[View]
+	beat      *heartbeat.Beat // of the exchange
+	watch     watch
+
+	mu     sync.Mutex // guards the fields below
+	errs   []string   // by other gateway: why its last stream has ended; empty: none has since it was in step
+	listen string     // why the listener is not open; empty: it is
+}
+
+// New reads the files, and joins the flow table. No worker may run yet.
+func New(c Config) (*Members, error) {
+	at, found := c.Group.Find(c.Self)
+	if !found {
+		return nil, fmt.Errorf("group.members has no entry for %s, the name of this node", c.Self)
+	}
+	m := &Members{c: c, self: c.Group.Members[at]}
+	for i := range c.Group.Members {
+		if i != at {
+			m.others = append(m.others, c.Group.Members[i])
+		}
+	}
+	slices.SortFunc(m.others, func(a, b config.GroupMember) int { return cmp.Compare(a.Name, b.Name) })
+	m.errs, m.listen = make([]string, len(m.others)), "it is not open yet"
+	var err error
+	if m.transport, err = peers.New(m.peers()); err != nil {
+		return nil, fmt.Errorf("group.tls: %w", err)
+	}
+	if m.sources, err = sources.Start(sources.Config{Log: c.Log, Disk: c.Group.StateDir, Memory: c.StateDir,
+		Own: m.self.Sources, Kept: c.Kept, Now: time.Now()}); err != nil {
+		return nil, err
+	}
+	rc := replication.Config{Table: c.Table, Workers: c.Workers, Sources: addresses(m.self.Sources), Now: now}
+	for _, o := range m.others {
+		rc.Others = append(rc.Others, replication.Other{Sources: addresses(o.Sources), Later: m.self.Name < o.Name})
+	}
+	if m.flows, err = replication.New(rc); err != nil {
+		return nil, err
+	}
+	m.exchange = exchange.New(m.streams())
+	m.flows.Attach(m.exchange)
+	m.watch = newWatch(m)
+	m.look()
+	return m, nil
+}
+
+func now() int64 { return int64(boottime.Nanos()) }
+
+func addresses(list []netip.Addr) (of []header.Addr) {
+	for _, a := range list {
+		of = append(of, header.AddrFrom(a))
+	}
+	return of
+}
+
+// peers returns the configuration of the transport.
+func (m *Members) peers() peers.Config {
+	c := peers.Config{Self: peer(&m.self), Refused: func(err error) {
+		m.c.Log.Warn("a connection of another gateway is refused", "error", err)
+	}}
+	c.Files = peers.Files{Certificate: m.c.Group.TLS.CertFile, Key: m.c.Group.TLS.KeyFile,
+		Authorities: m.c.Group.TLS.CAFile}
+	for i := range m.others {
+		c.Peers = append(c.Peers, peer(&m.others[i]))
+	}
+	return c
+}
+
+func peer(m *config.GroupMember) peers.Peer { return peers.Peer{Name: m.Name, Address: m.Address} }
+
+// streams returns the configuration of the exchange.
+func (m *Members) streams() exchange.Config {
+	incarnation, _ := m.sources.Incarnation()
+	self := wire.Greeting{Name: m.self.Name, Incarnation: incarnation}
+	c := exchange.Config{Ledger: m.flows.Ledger(), Now: now, Step: m.step, Failed: m.failed}
+	for i := range m.others {
+		o := &m.others[i]
+		c.Peers = append(c.Peers, exchange.Peer{
+			Owner: session.Owner{Self: self, Sources: addresses(m.self.Sources), Ledger: m.flows.Ledger(),
+				Flows: m.flows, Member: group.Member(i), Name: o.Name},
+			Member: session.Member{Self: self, Owner: o.Name, Sources: addresses(o.Sources),
+				Copies: m.flows.Copies(i), Read: m.flows.ReadCopy},
+			Dial: func(ctx context.Context) (exchange.Stream, error) { return m.transport.Dial(ctx, peer(o)) },
+		})
+	}
+	return c
+}
+
+// Board returns what workers share with the streams.
+func (m *Members) Board() *copies.Board { return m.flows.Board() }
+
+// OpenAddress returns the source address of a family of which new flows get ports; false if there
+// is none now.
+func (m *Members) OpenAddress(is6 bool) (netip.Addr, bool) { return m.sources.OpenAddress(is6) }
+
+// Addresses returns the source addresses of all gateways of the group.
+func (m *Members) Addresses() []netip.Addr {
+	list := slices.Clone(m.self.Sources)
+	for i := range m.others {
+		list = append(list, m.others[i].Sources...)
+	}
+	return list
+}
+
+// step is called by the exchange.
+func (m *Members) step() {
+	m.beat.Beat()
+	m.flows.Step()
+	m.look()
+}
+
+// failed is called by the exchange when a stream has ended.
+func (m *Members) failed(i int, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if why := err.Error(); m.errs[i] != why {
+		m.errs[i] = why
+		m.c.Log.Warn("a stream with another gateway has ended, and is opened again", "gateway", m.others[i].Name,
+			"error", why)
+	}
+}
+
+// Run exchanges flows with the other gateways until ctx is done. Packets to the source addresses of
+// all gateways must reach the workers.
+func (m *Members) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	m.beat = m.c.Beats.Add("exchange of flows with other gateways", heartbeat.DefaultBounds)
+	defer m.beat.Rest()
+	m.watch.began = now()
+	running.Go(func() { m.serve(ctx) })
+	running.Go(func() { m.openAddresses(ctx) })
+	m.exchange.Run(ctx)
+}
+
+// Close ends the use of the flow table. Run must have ended.
+func (m *Members) Close() { m.flows.Close() }

@@ -1,0 +1,258 @@
+package members
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/announce/pulse"
+	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/gateway/sources"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/test/bed/certs"
+)
+
+// lab is a group of gateways on loopback addresses, over TLS.
+type lab struct {
+	t        *testing.T
+	group    config.Group
+	gateways []*gateway
+}
+
+// gateway is one of them. A start after the first one is one after a loss of memory.
+type gateway struct {
+	*Members
+	l      *lab
+	index  int
+	dir    string
+	file   *flowtable.File
+	handle *flowtable.Handle
+	stop   func()
+	opened chan struct{}
+}
+
+func newLab(t *testing.T, gateways int) *lab {
+	t.Helper()
+	l := &lab{t: t}
+	authority, err := certs.New()
+	must(t, err)
+	for i := range gateways {
+		g := &gateway{l: l, index: i, dir: t.TempDir(), opened: make(chan struct{}, 16)}
+		l.gateways = append(l.gateways, g)
+		m := config.GroupMember{Name: fmt.Sprintf("gw-%c", 'a'+i),
+			Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 7, byte(1 + i)}), 9473)}
+		for j := range 2 {
+			m.Sources = append(m.Sources, netip.AddrFrom4([4]byte{198, 51, 100, byte(10*i + j)}))
+		}
+		l.group.Members = append(l.group.Members, m)
+		must(t, authority.Write(g.dir, m.Name))
+	}
+	return l
+}
+
+// start starts a gateway. kept: its flow table is that of the process before.
+func (g *gateway) start(kept bool) {
+	t := g.l.t
+	t.Helper()
+	state := filepath.Join(g.dir, "state")
+	if !kept {
+		must(t, os.RemoveAll(state))
+	}
+	must(t, os.MkdirAll(state, 0o700))
+	var err error
+	g.file, err = flowtable.OpenFile(filepath.Join(state, "flows"), flowtable.Config{IPv4Flows: 256, HalfOpen: 256,
+		Timeouts: flowtable.DefaultTimeouts(), Group: true}, flowtable.Time(boottime.Nanos()), flowtable.ResizeFit)
+	must(t, err)
+	c := g.l.group
+	c.StateDir = filepath.Join(g.dir, "disk")
+	c.TLS = config.GroupTLS{CertFile: filepath.Join(g.dir, certs.CertFile),
+		KeyFile: filepath.Join(g.dir, certs.KeyFile), CAFile: filepath.Join(g.dir, certs.CAFile)}
+	g.Members, err = New(Config{Log: slog.New(slog.DiscardHandler), Group: &c, Self: c.Members[g.index].Name,
+		StateDir: state, Kept: kept, Table: g.file.Table, Workers: 1, KeepAfter: time.Hour,
+		InUse: func(netip.Addr) int { return 0 }, Opened: func() { g.opened <- struct{}{} }})
+	must(t, err)
+	g.handle, err = g.file.Table.Register()
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { g.Run(ctx) })
+	g.stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+		g.Close()
+		g.handle.Close()
+		must(t, g.file.Close())
+	})
+	t.Cleanup(g.stop)
+}
+
+// flow makes a flow of this gateway whose backend has answered.
+func (g *gateway) flow(port uint16) {
+	t := g.l.t
+	t.Helper()
+	source, open := g.OpenAddress(false)
+	if !open {
+		t.Fatalf("gateway %d has no open address", g.index)
+	}
+	client := header.Tuple{Src: header.AddrFrom4([4]byte{203, 0, 113, 1}),
+		Dst: header.AddrFrom4([4]byte{203, 0, 113, 9}), SrcPort: port, DstPort: 80, Proto: header.ProtoTCP}
+	now := flowtable.Time(boottime.Nanos())
+	g.handle.Enter(now)
+	r, s := g.handle.Create(now, &flowtable.NewFlow{Client: client, Backend: header.AddrFrom4([4]byte{10, 0, 0, 1}),
+		BackendPort: 8080, Source: header.AddrFrom(source), SourcePort: port, Tracked: true})
+	if s == flowtable.Created {
+		g.handle.Observe(r, flowtable.ReplySide, flowtable.Segment{Flags: header.TCPSYN | header.TCPACK}, now)
+	}
+	g.handle.Publish()
+	g.handle.Leave()
+	if s != flowtable.Created {
+		t.Fatalf("gateway %d: a flow: %v", g.index, s)
+	}
+	g.Board().Changed()
+}
+
+// until waits for a view of a gateway.
+func (g *gateway) until(what string, is func(v *View) bool) {
+	t := g.l.t
+	t.Helper()
+	end := time.Now().Add(20 * time.Second)
+	for !is(g.View()) {
+		if time.Now().After(end) {
+			errs, listener := g.Errors()
+			t.Fatalf("gateway %d: not %s within 20 s: %+v, streams %q, listener %q", g.index, what, g.View(), errs,
+				listener)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func inStep(v *View) bool {
+	return !slices.ContainsFunc(v.Members, func(m Member) bool { return !m.HasOurs || !m.HasIts })
+}
+
+func (g *gateway) copies(of int) func(v *View) bool {
+	return func(v *View) bool { return v.Members[0].Copies+v.Members[1].Copies == of }
+}
+
+// ranks returns the ranks of all source addresses, in order; -1 for those that are not announced.
+func (l *lab) ranks(v *View) (list []int) {
+	for i := range l.group.Members {
+		for _, a := range l.group.Members[i].Sources {
+			rank := -1
+			if j := slices.IndexFunc(v.Announced, func(s pulse.Source) bool { return s.Address == a }); j >= 0 {
+				rank = v.Announced[j].Rank
+			}
+			list = append(list, rank)
+		}
+	}
+	return list
+}
+
+// TestThreeGateways: a group begins, copies flows, loses a gateway, which comes back without memory
+// and takes its flows back.
+func TestThreeGateways(t *testing.T) {
+	l := newLab(t, 3)
+	a, b, c := l.gateways[0], l.gateways[1], l.gateways[2]
+	a.start(false)
+	b.start(false)
+	if _, open := a.OpenAddress(false); open {
+		t.Error("an address is open before all gateways were reached")
+	}
+	c.start(false)
+	for _, g := range l.gateways {
+		g.until("in step with all", inStep)
+		g.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+		<-g.opened
+	}
+	order := sources.Order("gw-a", []string{"gw-a", "gw-b", "gw-c"})
+	rank := slices.Index(order, "gw-b")
+	if got := l.ranks(b.View()); got[0] != rank || got[1] != rank || got[2] != 0 || got[3] != 0 {
+		t.Errorf("gw-b announces with ranks %v; the order of gw-a is %v", got, order)
+	}
+	for port := range uint16(100) {
+		a.flow(1000 + port)
+	}
+	b.until("a copy of each flow", b.copies(100))
+	c.until("a copy of each flow", c.copies(100))
+	a.until("acknowledged", func(v *View) bool { return v.Copied && v.Members[0].Lag+v.Members[1].Lag == 0 })
+
+	a.stop()
+	b.until("without gw-a", func(v *View) bool { return !v.Members[0].HasIts })
+	if got := l.ranks(b.View()); got[0] != rank+staleRank || b.View().Members[0].Copies != 100 || !b.View().Copied {
+		t.Errorf("when gw-a is gone, gw-b announces with ranks %v, and has %+v", got, b.View())
+	}
+	first := a.View().Standings
+	a.start(false)
+	if got := a.View().Standings; got[0].State != sources.Closed || got[1].State != sources.Open {
+		t.Errorf("after a loss of memory the addresses are %v, before %v", got, first)
+	}
+	a.until("in step with all", inStep)
+	a.until("the first address spare", func(v *View) bool { return v.Standings[0].State == sources.Spare })
+	if n := a.file.Table.Counts().Live[0]; n != 100 {
+		t.Errorf("gw-a has taken back %d flows, want 100", n)
+	}
+	a.flow(2000)
+	b.until("a copy of each flow", b.copies(101))
+}
+
+// TestKeptTable: after the crash of a process alone, the same addresses and flows go on.
+func TestKeptTable(t *testing.T) {
+	l := newLab(t, 3)
+	for _, g := range l.gateways {
+		g.start(false)
+	}
+	a, b := l.gateways[0], l.gateways[1]
+	a.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+	a.flow(1000)
+	b.until("a copy", b.copies(1))
+	a.stop()
+	a.start(true)
+	if got := a.View().Standings; got[0].State != sources.Open || got[1].State != sources.Spare {
+		t.Errorf("after a crash the addresses are %v", got)
+	}
+	a.until("in step with all", inStep)
+	a.flow(1001)
+	b.until("copies", b.copies(2))
+	if v := a.View(); v.HeldPorts != 0 || !v.Joined {
+		t.Errorf("%+v", v)
+	}
+}
+
+// TestAlone: a gateway whose others are not there attracts packets after a while, and copies
+// nothing.
+func TestAlone(t *testing.T) {
+	l := newLab(t, 2)
+	g := l.gateways[0]
+	g.start(false)
+	if g.View().Joined {
+		t.Error("it has joined at once")
+	}
+	began := time.Now()
+	g.until("joined", func(v *View) bool { return v.Joined })
+	if took := time.Since(began); took < joinWithin-time.Second {
+		t.Errorf("it has joined after %v", took)
+	}
+	v := g.View()
+	if got := l.ranks(v); v.Copied || v.Complete || !slices.Equal(got, []int{staleRank, staleRank, -1, -1}) {
+		t.Errorf("it announces with ranks %v: %+v", got, v)
+	}
+	if errs, listener := g.Errors(); errs[0] == "" || listener != "" {
+		t.Errorf("streams %q, listener %q", errs, listener)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,190 @@
+package members
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"sluice.dev/sluice/announce/pulse"
+	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/fastpath/copies"
+	"sluice.dev/sluice/gateway/group"
+	"sluice.dev/sluice/gateway/sources"
+)
+
+// View is the state of this gateway in its group. It must not be changed.
+type View struct {
+	Members []Member // by name
+	// Announced are the source addresses to announce, in order.
+	Announced []pulse.Source
+	// Joined: this gateway has the flows of all others, or has waited for them long enough.
+	Joined bool
+	// Copied: another gateway has all flows of this one.
+	Copied bool
+	// Complete: this gateway knows all flows of its source addresses that others have.
+	Complete bool
+	// HeldPorts are source ports of ended flows that other gateways may still have.
+	HeldPorts int
+	Standings []sources.Standing
+}
+
+// Member is another gateway, as this one sees it.
+type Member struct {
+	Name    string
+	Address netip.AddrPort
+	HasOurs bool // it has all flows of this gateway
+	HasIts  bool // this gateway has all of its flows
+	Copies  int  // of its flows
+	Lag     int  // changes of this gateway's flows that it has not acknowledged
+}
+
+func (v *View) closed() bool {
+	return slices.ContainsFunc(v.Standings, func(s sources.Standing) bool { return s.State == sources.Closed })
+}
+
+// View returns the present view. Any goroutine may call it.
+func (m *Members) View() *View { return m.view.Load() }
+
+// Errors returns why the last stream with each other gateway has ended, by its index in
+// View.Members; empty while it is in step. listener is why other gateways cannot connect.
+func (m *Members) Errors() (list []string, listener string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.errs), m.listen
+}
+
+// Flows returns how many flows have begun, by whether other gateways had a copy before the client
+// got an answer.
+func (m *Members) Flows() [copies.NumOutcomes]uint64 { return m.flows.Board().Flows() }
+
+const (
+	// lookEvery is the interval of views.
+	lookEvery = 20 * time.Millisecond
+	// joinWithin is how long a gateway waits for the flows of others before it attracts packets.
+	joinWithin = 5 * time.Second
+	// staleRank is added to the rank of a gateway that is not in step with the owner: it comes
+	// after all that are.
+	staleRank = 8
+)
+
+// watch is the state of look. The exchange's goroutine owns it, after New.
+type watch struct {
+	next   int64 // when to look again
+	began  int64 // when Run began; 0 before
+	joined bool
+	of     []watched // by other gateway
+}
+
+// watched is another gateway as an owner.
+type watched struct {
+	before []int // gateways that come before this one in its order, by index
+	whole  bool  // this gateway was in step with it once: it has its flows
+	heard  int64 // when this gateway was in step with it last, or began to look
+	keeps  bool  // this gateway decides when its flows are over
+}
+
+func newWatch(m *Members) (w watch) {
+	names := []string{m.self.Name}
+	for i := range m.others {
+		names = append(names, m.others[i].Name)
+	}
+	for i := range m.others {
+		var of watched
+		for _, name := range sources.Order(m.others[i].Name, names)[1:] {
+			if name == m.self.Name {
+				break
+			}
+			of.before = append(of.before, slices.IndexFunc(m.others, func(o config.GroupMember) bool {
+				return o.Name == name
+			}))
+		}
+		w.of = append(w.of, of)
+	}
+	return w
+}
+
+// look makes the next view if it is time.
+func (m *Members) look() {
+	w, at := &m.watch, now()
+	if at < w.next {
+		return
+	}
+	w.next = at + int64(lookEvery)
+	ledger := m.flows.Ledger()
+	v := &View{Complete: ledger.Complete(), HeldPorts: m.c.Table.HeldPorts(), Standings: m.sources.Standings()}
+	all := true
+	for i := range m.others {
+		o := Member{Name: m.others[i].Name, Address: m.others[i].Address, HasIts: m.exchange.InStep(i),
+			HasOurs: ledger.View(group.Member(i)) == group.InStep, Copies: m.c.Table.CopiesOf(i + 1),
+			Lag: ledger.Lag(group.Member(i))}
+		v.Copied = v.Copied || o.HasOurs
+		all = all && o.HasIts
+		v.Members = append(v.Members, o)
+	}
+	w.joined = w.joined || all || w.began != 0 && at-w.began > int64(joinWithin)
+	v.Joined = w.joined
+	m.keep(v, at)
+	v.Announced = m.announced(v)
+	m.note(v)
+	m.view.Store(v)
+}
+
+// keep notes which owners are heard, and decides whose flows this gateway ends: those of an owner
+// that is gone, while no gateway before this one is there.
+func (m *Members) keep(v *View, at int64) {
+	for i := range m.watch.of {
+		w := &m.watch.of[i]
+		if v.Members[i].HasIts || w.heard == 0 {
+			w.heard = at
+		}
+		w.whole = w.whole || v.Members[i].HasIts
+		first := !slices.ContainsFunc(w.before, func(j int) bool { return v.Members[j].HasIts })
+		if keeps := first && at-w.heard > int64(m.c.KeepAfter); keeps != w.keeps {
+			w.keeps = keeps
+			m.flows.Keep(i, keeps)
+		}
+	}
+}
+
+// announced returns the source addresses to announce.
+func (m *Members) announced(v *View) (list []pulse.Source) {
+	for _, s := range v.Standings {
+		rank := 0
+		if s.State == sources.Closed && !v.Complete { // others know flows of it that this gateway does not
+			rank = staleRank
+		}
+		list = append(list, pulse.Source{Address: s.Address, Rank: rank})
+	}
+	for i := range m.others {
+		w := &m.watch.of[i]
+		if !w.whole {
+			continue
+		}
+		rank := 1 + len(w.before)
+		if !v.Members[i].HasIts {
+			rank += staleRank
+		}
+		for _, a := range m.others[i].Sources {
+			list = append(list, pulse.Source{Address: a, Rank: rank})
+		}
+	}
+	slices.SortFunc(list, func(a, b pulse.Source) int { return a.Address.Compare(b.Address) })
+	return list
+}
+
+// note logs which gateways are in step, and forgets the errors of those that are.
+func (m *Members) note(v *View) {
+	before := m.view.Load()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, o := range v.Members {
+		if o.HasOurs && o.HasIts {
+			m.errs[i] = ""
+		}
+		if before == nil || before.Members[i].HasOurs == o.HasOurs && before.Members[i].HasIts == o.HasIts {
+			continue
+		}
+		m.c.Log.Info("another gateway of the group", "gateway", o.Name, "hasOurFlows", o.HasOurs, "weHaveItsFlows",
+			o.HasIts, "copies", o.Copies)
+	}
+}
