@@ -53,6 +53,7 @@ type Configuration struct {
 	NodeAddresses []AddressSelector `json:"nodeAddresses" reload:"live"`
 	NodePortRange PortRange         `json:"nodePortRange"`
 	SNAT          SNAT              `json:"snat"`
+	Group         Group             `json:"group"`
 	Proxy         Proxy             `json:"proxy"`
 	DirectReturn  DirectReturn      `json:"directReturn"`
 	Limits        Limits            `json:"limits" reload:"live"`

@@ -52,7 +52,7 @@ func problems(t *testing.T, text string) []string {
 // TestNumberOfSettings: one more is a decision; a constant or a derived value may do.
 func TestNumberOfSettings(t *testing.T) {
 	const notSettings = 2 // apiVersion, kind
-	if got, want := len(leaves(Default()))-notSettings, 72; got != want {
+	if got, want := len(leaves(Default()))-notSettings, 77; got != want {
 		t.Errorf("there are %d settings, want %d", got, want)
 	}
 }
@@ -122,6 +122,13 @@ func TestBadFields(t *testing.T) {
 			"gw.yaml:5: snat.ports: is 29000-31000 and overlaps nodePortRange 30000-32767"},
 		{"few ports", "snat: {ports: 20000-20009}",
 			"gw.yaml:5: snat.ports: is 20000-20009, 10 ports; give at least 64"},
+		{"a group's address", "group: {members: [{name: gw-a, address: '192.0.2.1:9473', sources: [198.51.100.1, " +
+			"198.51.100.2]}, {name: gw-b, address: gw-b, sources: [198.51.100.3, 198.51.100.4]}], tls: {certFile: " +
+			"/a, keyFile: /b, caFile: /c}}",
+			`gw.yaml:5: group.members[1].address: "gw-b" is no address:port, write one such as 192.0.2.1:9473`},
+		{"a group of one", "group: {members: [{name: gw-a, address: '192.0.2.1:9473', sources: [198.51.100.1, " +
+			"198.51.100.2]}], tls: {certFile: /a, keyFile: /b, caFile: /c}}",
+			"gw.yaml:5: group.members: has 1 entries, a group has 2 to 8 gateways"},
 		{"no flows", "flows: {ipv4: 0, ipv6: 0}",
 			"gw.yaml:5: flows: has no room for flows of either family, set ipv4 or ipv6"},
 		{"profile", "flows: {profile: fast}", `gw.yaml:5: flows.profile: is "fast", choose one of default, rfc`},

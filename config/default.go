@@ -31,6 +31,7 @@ func Default() *Configuration {
 			// user space to the kernel, which the node's own traffic should not take.
 			Ports: PortRange{16384, 29999},
 		},
+		Group: Group{Members: []GroupMember{}, StateDir: "/var/lib/sluice"},
 		Proxy: Proxy{
 			ClusterIPs: true, ClusterCIDRs: []netip.Prefix{}, ExternalIPs: []netip.Prefix{},
 			DeniedHostPorts: []PortRange{

@@ -67,6 +67,8 @@ func textProblem(v reflect.Value, text string, err error) string {
 	case netip.Prefix:
 		return fmt.Sprintf("%q is no CIDR, write an address and a prefix length such as 192.0.2.0/24 or 2001:db8::/64",
 			text)
+	case netip.AddrPort:
+		return fmt.Sprintf("%q is no address:port, write one such as 192.0.2.1:9473 or [2001:db8::1]:9473", text)
 	case netip.Addr:
 		return fmt.Sprintf("%q is no IP address, write one such as 192.0.2.1 or 2001:db8::1", text)
 	}

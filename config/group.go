@@ -96,7 +96,7 @@ func (k *check) groupNames(c *Configuration, g *Group) {
 		switch {
 		case !answerable(a.Addr()) || a.Port() == 0:
 			k.fail(at+".address", "is %q, write address:port of the gateway such as 192.0.2.1:9473", addressText(a))
-		case a.Addr().Is4() != g.Members[0].Address.Addr().Is4():
+		case g.Members[0].Address.IsValid() && a.Addr().Is4() != g.Members[0].Address.Addr().Is4():
 			k.fail(at+".address", "is %s, and that of group.members[0] is of the other family: choose one for all", a)
 		case slices.Contains(c.ListensOn(), a.Port()):
 			k.fail(at+".address", "has port %d of metrics or health checks, choose another one", a.Port())
@@ -144,13 +144,20 @@ func (k *check) groupSources(c *Configuration, g *Group) {
 			}
 		}
 		if families := familiesOf(m.Sources); families != familiesOf(g.Members[0].Sources) || families == "" {
-			k.fail(at, "is %s, give each gateway %d addresses of each family, the same families for all",
-				strings.Trim(fmt.Sprint(m.Sources), "[]"), sourcesPerFamily)
+			k.fail(at, "has %s, give each gateway %d addresses of each family, the same families for all",
+				sourcesText(m.Sources), sourcesPerFamily)
 		}
 	}
 	for i := range c.AddressPools {
 		k.groupPool(i, &c.AddressPools[i], used)
 	}
+}
+
+func sourcesText(list []netip.Addr) string {
+	if len(list) == 0 {
+		return "no address"
+	}
+	return strings.Trim(fmt.Sprint(list), "[]")
 }
 
 // groupPool checks that a pool for Services of manifests has no source address.

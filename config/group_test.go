@@ -101,9 +101,9 @@ func TestGroup(t *testing.T) {
 			c.AddressPools = []AddressPool{{Name: "p", Addresses: []string{"198.51.100.4/32"}}}
 		}, "group.members[1].sources[1]: is 198.51.100.4 of addressPools[0], whose addresses Services get"},
 		{"one source", func(_ *Configuration, g *Group) { g.Members[1].Sources = g.Members[1].Sources[1:] },
-			"group.members[1].sources: is 198.51.100.4 2001:db8:f::3 2001:db8:f::4, give each gateway 2"},
+			"group.members[1].sources: has 198.51.100.4 2001:db8:f::3 2001:db8:f::4, give each gateway 2"},
 		{"other families", func(_ *Configuration, g *Group) { g.Members[1].Sources = g.Members[1].Sources[2:] },
-			"group.members[1].sources: is 2001:db8:f::3 2001:db8:f::4, give each gateway 2 addresses of each family"},
+			"group.members[1].sources: has 2001:db8:f::3 2001:db8:f::4, give each gateway 2 addresses of each family"},
 		{"no certificate", func(_ *Configuration, g *Group) { g.TLS.CertFile = "" },
 			`group.tls.certFile: is "", write an absolute path`},
 		{"relative authority", func(_ *Configuration, g *Group) { g.TLS.CAFile = "ca.crt" },

@@ -138,6 +138,7 @@ func (c *Configuration) CheckHost(name string, h Host) error {
 			k.fail("manifests.directory", "cannot be trusted: %v", err)
 		}
 	}
+	k.groupHost(c, &c.Group)
 	if err := c.CheckStateDir(); err != nil {
 		k.fail("stateDir", "cannot be used: %v", err)
 	}

@@ -41,6 +41,7 @@ func validate(c *Configuration, refused map[string]bool) Errors {
 	k.interfaces(c)
 	k.workers(c)
 	k.addresses(c)
+	k.group(c, &c.Group)
 	k.proxy(c)
 	k.between("directReturn.vni", c.DirectReturn.VNI, 0, 1<<24-1)
 	k.between("directReturn.port", c.DirectReturn.Port, 1, 1<<16-1)

@@ -27,6 +27,7 @@ import (
 	"sluice.dev/sluice/gateway/drains"
 	"sluice.dev/sluice/gateway/owners"
 	"sluice.dev/sluice/gateway/seed"
+	"sluice.dev/sluice/gateway/sources"
 	"sluice.dev/sluice/gateway/steering"
 	"sluice.dev/sluice/host/hostlink"
 	"sluice.dev/sluice/internal/trusted"
@@ -44,7 +45,8 @@ var files = []string{"flows", "flows.new", "flows" + flowtable.RestingSuffix, "p
 	config.HandOverSocketFile,
 	filepath.Join(config.PulseDirectory, config.PulseSocketFile),
 	drains.Name, drains.Name + trusted.NewSuffix, assign.File, assign.File + trusted.NewSuffix,
-	owners.Name, owners.Name + trusted.NewSuffix, seed.Name, seed.Name + trusted.NewSuffix}
+	owners.Name, owners.Name + trusted.NewSuffix, seed.Name, seed.Name + trusted.NewSuffix,
+	sources.Name, sources.Name + trusted.NewSuffix}
 
 // Run removes everything that a daemon with this configuration made. It returns what it removed,
 // even with an error. After an error it may be called again.

@@ -85,6 +85,7 @@ func statusTables(r *rows, v *status.StatusView) {
 	sourceRows(r, v.Sources)
 	placeRows(r, v.Places)
 	interfaceRows(r, v.Interfaces)
+	groupRows(r, v.Group)
 	conditionRows(r, v.Conditions)
 	problemRows(r, v.Problems)
 }
@@ -156,6 +157,36 @@ func settingRows(r *rows, list []status.InterfaceView) {
 			r.row(f.Name, q.Queue, q.TxBudget, poll, strings.Join(device, " "))
 		}
 	}
+}
+
+// groupRows prints the other gateways of the group, and this one's source addresses.
+func groupRows(r *rows, v *status.GroupView) {
+	if v == nil {
+		return
+	}
+	section(r)
+	r.row("MEMBER", "ADDRESS", "HAS-OUR-FLOWS", "WE-HAVE-ITS-FLOWS", "COPIES", "LAG", "ERROR")
+	for _, m := range v.Members {
+		r.row(m.Name, m.Address, yesNo(m.HasOurFlows), yesNo(m.WeHaveItsFlows), m.Copies, m.Lag, m.Error)
+	}
+	section(r)
+	for _, s := range v.Sources {
+		r.row("Source address:", fmt.Sprintf("%v %s", s.Address, s.State))
+	}
+	r.row("Held ports:", v.HeldPorts)
+	unprotected := uint64(0)
+	var why []string
+	for _, reason := range slices.Sorted(maps.Keys(v.Flows)) {
+		if n := v.Flows[reason]; reason != "protected" && n > 0 {
+			unprotected += n
+			why = append(why, fmt.Sprintf("%s %d", reason, n))
+		}
+	}
+	text := fmt.Sprintf("%d protected, %d not", v.Flows["protected"], unprotected)
+	if len(why) > 0 {
+		text += ": " + strings.Join(why, ", ")
+	}
+	r.row("Copied flows:", text)
 }
 
 // reasons joins the reason for the mode with the settings that device and socket rejected.

@@ -90,9 +90,13 @@ func (d *Daemon) makeDatapath(memory []*xsk.UMEM) error {
 	if d.plan, err = devices.NewPlan(found.Devices, fixed); err != nil {
 		return err
 	}
+	if err := d.joinGroup(d.plan.Workers); err != nil {
+		return err
+	}
 	if d.workers, err = workers.New(workers.Config{
 		Settings: fixed, Log: d.log, Plan: d.plan, FrameSize: found.Frames.Size,
-		Flows: d.flows.file.Table, Affinity: d.flows.pins.Table(), Services: &d.services, Hops: d.hops, Host: host,
+		Flows: d.flows.file.Table, Affinity: d.flows.pins.Table(), Copies: d.copies(), Services: &d.services,
+		Hops: d.hops, Host: host,
 		Machine: d.machine(), Arrivals: d.kernel.Arrivals, Taken: memory,
 		Beats: &d.beats,
 	}); err != nil {
@@ -236,14 +240,18 @@ func (d *Daemon) startServersWhen(free <-chan struct{}) (err error) {
 		return err
 	}
 	if c.Metrics.Address != "" {
+		extras := metrics.Extras{
+			Backends:  func() bool { return d.settings.config().Metrics.Backends },
+			KubeProxy: d.health.kubeProxy, Affinity: d.flows.affinity, Start: d.flows.recovery,
+			SelfCheck: d.selfChecks, Checks: d.checkCounts, Seed: d.seed.metric, LogDropped: logs.Stderr.Dropped,
+		}
+		if d.group != nil {
+			extras.Group = d.groupMetrics
+		}
 		s.metrics = metrics.NewServer(metrics.Config{
 			Address: c.Metrics.Address, Source: d, Log: d.log, TLS: s.guard.secret, Tokens: s.guard.tokens,
 			NotReady: d.notReady,
-			Registry: metrics.NewRegistry(d, metrics.Extras{
-				Backends:  func() bool { return d.settings.config().Metrics.Backends },
-				KubeProxy: d.health.kubeProxy, Affinity: d.flows.affinity, Start: d.flows.recovery,
-				SelfCheck: d.selfChecks, Checks: d.checkCounts, Seed: d.seed.metric, LogDropped: logs.Stderr.Dropped,
-			}),
+			Registry: metrics.NewRegistry(d, extras),
 		})
 	}
 	s.group.Go(func() {

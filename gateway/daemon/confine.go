@@ -80,6 +80,10 @@ func filesInUse(c *config.Configuration, file string) (*sandbox.Files, error) {
 		}
 	}
 	read(c.Metrics.TLS.CertFile, c.Metrics.TLS.KeyFile, c.Metrics.TokenFile, c.Maglev.SeedFile)
+	if c.Group.Enabled() {
+		read(c.Group.TLS.CertFile, c.Group.TLS.KeyFile, c.Group.TLS.CAFile)
+		f.Write = append(f.Write, c.Group.StateDir)
+	}
 	if c.Manifests.Directory != "" {
 		f.Read = append(f.Read, c.Manifests.Directory)
 	}

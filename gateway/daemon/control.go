@@ -20,8 +20,10 @@ const controlWindow = 2 * time.Millisecond
 // compilerConfig returns the compiler's configuration.
 func (d *Daemon) compilerConfig(c *config.Configuration) compiler.Config {
 	node, _ := c.Node() // checked at start
-	return nodeconfig.Compiler(c, node, d.seed.current().Key, d.mirror.Addresses(), d.mirror.Sources(),
+	cc := nodeconfig.Compiler(c, node, d.seed.current().Key, d.mirror.Addresses(), d.mirror.Sources(),
 		d.inputs.tracker.Node(node))
+	d.groupSources(&cc)
+	return cc
 }
 
 // prepare sets the compiler's configuration to the present state. The control loop's goroutine

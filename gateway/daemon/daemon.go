@@ -19,7 +19,7 @@
 //	impaired, reach, pulse, servers, confine                 the same, towards the outside
 //	attempts, offer, requests, handover                      the hand-over and its phase
 //	daemon                                                   Daemon joins the parts
-//	health, checks, gateway, control, build                  its operations
+//	health, checks, group, gateway, control, build           its operations
 //	predecessor, open, successor, standby, stop, run         its life
 package daemon
 
@@ -36,6 +36,7 @@ import (
 	"sluice.dev/sluice/gateway/captures"
 	"sluice.dev/sluice/gateway/checks"
 	"sluice.dev/sluice/gateway/explain"
+	"sluice.dev/sluice/gateway/members"
 	"sluice.dev/sluice/gateway/ports"
 	"sluice.dev/sluice/gateway/steering"
 	"sluice.dev/sluice/gateway/workers"
@@ -70,7 +71,8 @@ type Daemon struct {
 	ports    *ports.Set
 	explain  *explain.Explainer
 	captures *captures.Set
-	open     chan struct{} // closed when the interfaces are open
+	group    *members.Members // nil if there is none
+	open     chan struct{}    // closed when the interfaces are open
 
 	inputs   inputs
 	compiler *compiler.Compiler // made by the standby, if there was one

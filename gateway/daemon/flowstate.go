@@ -18,6 +18,7 @@ import (
 	"sluice.dev/sluice/gateway/flows"
 	"sluice.dev/sluice/gateway/owners"
 	"sluice.dev/sluice/gateway/seed"
+	"sluice.dev/sluice/gateway/sources"
 	"sluice.dev/sluice/serve/metrics"
 	"sluice.dev/sluice/serve/status"
 )
@@ -193,7 +194,7 @@ func (f *flowState) close(forwarded bool) (errs []error) {
 // remove removes the files, and the files of stateDir that only a process with the same flows
 // needs. The lock ends last, because another process may wait for it.
 func (f *flowState) remove(stateDir string) []error {
-	errs := []error{f.pins.Close(true), owners.Remove(stateDir), f.file.Remove()}
+	errs := []error{f.pins.Close(true), owners.Remove(stateDir), sources.Forget(stateDir), f.file.Remove()}
 	_ = os.Remove(filepath.Join(stateDir, seed.Name)) // no flow needs the same choice again
 	return errs
 }

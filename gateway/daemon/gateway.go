@@ -166,7 +166,7 @@ func (d *Daemon) Status() status.StatusView {
 		Conditions: d.conditions(),
 		Frames:     status.FramesView{Bytes: d.frames.Size, Reason: d.frames.Reason}, Places: d.workers.Places(),
 	}
-	v.TakeOver = d.handOver.requests.view.Load()
+	v.TakeOver, v.Group = d.handOver.requests.view.Load(), d.groupView()
 	v.Applied = st.Applied == st.Read && st.Oldest >= st.Generation && d.isOpen()
 	v.Interfaces = d.ports.Views()
 	v.NotReady = d.notReady()
@@ -199,6 +199,7 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 	list = append(list, d.flows.conditions()...)
 	list = append(list, d.reach.conditions()...)
 	list = append(list, d.ports.Conditions()...)
+	list = append(list, d.groupConditions()...)
 	if d.isOpen() {
 		list = append(list, d.workers.Conditions(boottime.Nanos())...)
 		if n := d.unfinishedChecksums(); n > 0 {

@@ -87,6 +87,7 @@ func (d *Daemon) pulseInput() pulseInput {
 	for i := range d.settings.atStart.Interfaces {
 		in.interfaces = append(in.interfaces, d.settings.atStart.Interfaces[i].Name)
 	}
+	d.groupPulse(&in)
 	return in
 }
 

@@ -241,7 +241,8 @@ func (h *hostSide) watchSources(context.Context) {
 // Replies that the kernel sends, and packets without a flow, are sent to these addresses; they
 // would otherwise leave by the default route and come back. routes must be locked.
 func (h *hostSide) routeSources(pair *hostlink.HostLink) error {
-	configured := h.settings.config().SNAT.Addresses
+	c := h.settings.config()
+	configured := slices.Concat(c.SNAT.Addresses, groupAddresses(c))
 	addrs := slices.Clone(configured)
 	for _, a := range h.users.program.Sources() { // live flows have these
 		gateway := pair.Addr4

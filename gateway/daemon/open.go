@@ -38,6 +38,7 @@ func (d *Daemon) openAll(ctx context.Context) error {
 	if err := d.ports.Bind(ctx); err != nil {
 		return err
 	}
+	d.runGroup(ctx)
 	d.workers.Run(d.life.workers, d.life.fail)
 	d.life.spawn(func() { d.workers.Follow(ctx) }) // it reads the program, and so must end before that is released
 	return d.ports.Attach(ctx)

@@ -24,6 +24,7 @@ type predecessor struct {
 	offered    bool   // Continue undoes it
 	stopped    bool
 	resumeGC   func()       // nil while the collector is on
+	resume     func()       // ends the pause of the group's streams; nil without one
 	states     *gob.Encoder // to stateBytes
 	stateBytes bytes.Buffer
 }
@@ -121,6 +122,9 @@ func (p *predecessor) Stop(ctx context.Context) ([]byte, error) {
 	d := p.d
 	d.flows.reader.Pause() // only these two and the workers have handles of the flow table
 	d.explain.Pause()
+	if d.group != nil {
+		p.resume = d.group.Pause()
+	}
 	p.stopped = true
 	var s state
 	var err error
@@ -143,6 +147,9 @@ func (p *predecessor) Stop(ctx context.Context) ([]byte, error) {
 func (p *predecessor) Continue() {
 	d := p.d
 	if p.stopped {
+		if p.resume != nil {
+			p.resume()
+		}
 		d.workers.Resume()
 		d.explain.Resume()
 		d.flows.reader.Resume()

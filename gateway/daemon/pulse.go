@@ -39,6 +39,8 @@ type pulseInput struct {
 	reached    *reached // nil before the first look
 	stalled    []string // loops
 	failures   []string // reasons not to send traffic to this gateway
+	sources    []pulse.Source
+	copied     bool
 }
 
 // serve answers on the socket until ctx is done. It makes the socket unless the predecessor has
@@ -89,7 +91,8 @@ func (p *pulseSource) next(input func() pulseInput) *pulse.State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	in := input()
-	next := &pulse.State{PID: os.Getpid(), Phase: in.phase, Interfaces: in.interfaces}
+	next := &pulse.State{PID: os.Getpid(), Phase: in.phase, Interfaces: in.interfaces, Sources: in.sources,
+		Copied: in.copied}
 	if next.Phase == pulse.Serving {
 		// A VIP without a route is impaired by itself, so that another gateway is preferred for
 		// it. All gateways may be without routes at once, and would withdraw all VIPs. The same

@@ -70,6 +70,9 @@ func (d *Daemon) stop() error {
 	if d.workers != nil {
 		errs = append(errs, d.workers.Close())
 	}
+	if d.group != nil {
+		d.group.Close()
+	}
 	d.explain.Close()
 	if d.flows.reader != nil {
 		d.flows.reader.Close()

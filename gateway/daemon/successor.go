@@ -285,6 +285,9 @@ func (s *successor) run() error {
 	if err := d.flows.file.Table.Assume(s.state.Used, flowtable.Time(boottime.Nanos())); err != nil {
 		return err
 	}
+	if d.group != nil {
+		d.group.Recover()
+	}
 	// Replies to the first new flows arrive within microseconds.
 	err := d.kernel.Take(d.settings.config(), d.services.Load())
 	if err != nil {
@@ -382,6 +385,7 @@ func (s *successor) open(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
+	d.runGroup(ctx)
 	d.ports.AttachOver(ctx)
 	d.ports.Tune()
 	d.flows.prunePins(d.log, &d.services)

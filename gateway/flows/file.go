@@ -66,7 +66,7 @@ func tableConfig(c *config.Configuration) flowtable.Config {
 	return flowtable.Config{
 		IPv4Flows: uint32(c.Flows.IPv4), IPv6Flows: uint32(c.Flows.IPv6), Timeouts: timeouts(c),
 		HalfOpen:     max(1, uint32(c.Flows.IPv4+c.Flows.IPv6)/halfOpenPart),
-		LimitSources: uint32(c.Tuning.LimitSources),
+		LimitSources: uint32(c.Tuning.LimitSources), Group: c.Group.Enabled(),
 	}
 }
 

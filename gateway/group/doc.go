@@ -14,7 +14,7 @@
 // the member gets everything anew.
 //
 // Package wire has the messages as bytes, package session the two ends of a stream, and package
-// exchange the goroutines of all streams. The gateway uses none of them yet.
+// exchange the goroutines of all streams.
 //
 // Nothing here waits, reads a clock, or is safe for concurrent use: one goroutine owns a Ledger,
 // and gives times as arguments (exchange.Run).

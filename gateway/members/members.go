@@ -35,8 +35,11 @@ type Config struct {
 	// the previous process.
 	StateDir string
 	Kept     bool
-	Table    *flowtable.Table // of a group
-	Workers  int
+	// Taken: the previous process has the flow table still. Recover must be called when this one
+	// has it.
+	Taken   bool
+	Table   *flowtable.Table // of a group
+	Workers int
 	// KeepAfter is for how long after the loss of an owner its copies have no clock: until then
 	// each connection that lives has had a packet here.
 	KeepAfter time.Duration
@@ -87,7 +90,8 @@ func New(c Config) (*Members, error) {
 		Own: m.self.Sources, Kept: c.Kept, Now: time.Now()}); err != nil {
 		return nil, err
 	}
-	rc := replication.Config{Table: c.Table, Workers: c.Workers, Sources: addresses(m.self.Sources), Now: now}
+	rc := replication.Config{Table: c.Table, Workers: c.Workers, Sources: addresses(m.self.Sources),
+		Unowned: c.Taken, Now: now}
 	for _, o := range m.others {
 		rc.Others = append(rc.Others, replication.Other{Sources: addresses(o.Sources), Later: m.self.Name < o.Name})
 	}
@@ -157,6 +161,21 @@ func (m *Members) Addresses() []netip.Addr {
 		list = append(list, m.others[i].Sources...)
 	}
 	return list
+}
+
+// Recover takes the flows that the previous process has handed over. No worker may run yet.
+func (m *Members) Recover() { m.flows.Recover() }
+
+// Pause stops the use of the flow table until resume is called. Run must have begun.
+func (m *Members) Pause() (resume func()) {
+	paused, resumed := make(chan struct{}), make(chan struct{})
+	go func() {
+		if !m.exchange.Do(func() { close(paused); <-resumed }) {
+			close(paused) // Run has ended
+		}
+	}()
+	<-paused
+	return sync.OnceFunc(func() { close(resumed) })
 }
 
 // step is called by the exchange.

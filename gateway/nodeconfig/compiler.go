@@ -56,6 +56,11 @@ func Compiler(
 	cc.NodeAddresses = nodePortAddresses(c, all, info)
 	cc.SNAT4, cc.SNATByRoute4 = sourcesOf(c.SNAT.Addresses, routed, false)
 	cc.SNAT6, cc.SNATByRoute6 = sourcesOf(c.SNAT.Addresses, routed, true)
+	for i := range c.Group.Members {
+		for _, a := range c.Group.Members[i].Sources {
+			cc.GroupSources = append(cc.GroupSources, header.AddrFrom(a))
+		}
+	}
 	return cc
 }
 
@@ -73,6 +78,9 @@ func deniedHostPorts(c *config.Configuration) (list []services.PortRange) {
 	}
 	for _, own := range c.ListensOn() {
 		list = append(list, services.PortRange{First: own, Count: 1})
+	}
+	for i := range c.Group.Members {
+		list = append(list, services.PortRange{First: c.Group.Members[i].Address.Port(), Count: 1})
 	}
 	return list
 }

@@ -1,6 +1,6 @@
 // Package peers carries frames between the gateways of a group: a stream for each ordered pair,
 // from an owner of flows to a member, over gRPC with mutual TLS 1.3. Packages wire and session of
-// gateway/group make and read the frames. The gateway does not use it yet.
+// gateway/group make and read the frames.
 //
 // A gateway has a certificate of its own, for its name. A connection is accepted from addresses of
 // members only, and nothing that arrives on it is read before TLS has verified the other gateway's

@@ -235,7 +235,7 @@ func (l *lab) start(id int, incarnation uint64, complete bool) {
 		})
 	}
 	g.x = exchange.New(exchange.Config{Ledger: g.Ledger(), Step: g.Step, Peers: peers, Now: l.now,
-		Failed: func(error) {}})
+		Failed: func(int, error) {}})
 	g.Attach(g.x)
 	l.addWorker(g)
 	ctx, cancel := context.WithCancel(t.Context())

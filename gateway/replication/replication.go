@@ -21,6 +21,8 @@ type Config struct {
 	// Others are the other gateways, by their number as a group.Member: at most
 	// flowtable.MaxOwners.
 	Others []Other
+	// Unowned: another process has the table still. Recover must be called when this one has it.
+	Unowned bool
 	// Complete is the argument of group.NewLedger.
 	Complete bool
 	// Now is CLOCK_BOOTTIME in nanoseconds, as Exchange has it.
@@ -71,7 +73,9 @@ func New(c Config) (*Flows, error) {
 	for i := range c.Others {
 		f.copies = append(f.copies, group.NewCopies(i+1, f.index, store{f, i + 1}))
 	}
-	f.recover()
+	if !c.Unowned {
+		f.Recover()
+	}
 	return f, nil
 }
 
@@ -116,8 +120,9 @@ func (f *Flows) ownerOf(a *header.Addr) int {
 	return -1
 }
 
-// recover gives the flows and held ports that are in the table to the Ledger and the Copies.
-func (f *Flows) recover() {
+// Recover gives the flows and held ports that are in the table to the Ledger and the Copies. No
+// worker may run.
+func (f *Flows) Recover() {
 	defer f.enter()()
 	for slot := range f.table.Slots() {
 		r := f.table.AtSlot(slot)

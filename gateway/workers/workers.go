@@ -17,6 +17,7 @@ import (
 
 	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/fastpath"
+	"sluice.dev/sluice/fastpath/copies"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/fastpath/stats"
@@ -51,6 +52,7 @@ type Config struct {
 	FrameSize int
 	Flows     *flowtable.Table
 	Affinity  *affinity.Table
+	Copies    *copies.Board // nil without a group
 	Services  *services.Handle
 	Hops      *nexthop.Table
 	Host      *hostlink.HostLink // nil if there is none
@@ -134,7 +136,8 @@ func (g *Group) add(id int) error {
 	fc := fastpath.Config{
 		ID: id, Memory: umem.Bytes(), Pool: fastpath.NewPool(umem.Frames(), umem.FrameSize()), Chains: umem.Chains(),
 		Links: make([]fastpath.Link, links), Host: -1,
-		Flows: g.c.Flows, Affinity: g.c.Affinity, Workers: plan.Workers, Services: g.c.Services, Hops: g.c.Hops,
+		Flows: g.c.Flows, Affinity: g.c.Affinity, Copies: g.c.Copies, Workers: plan.Workers, Services: g.c.Services,
+		Hops:      g.c.Hops,
 		Fragments: g.fragments, Stats: w.block,
 		HeldPackets: heldPackets, HeldPerHop: heldPerHop,
 		HeldFragments: c.Tuning.HeldFragments(), FragmentWait: fragmentWait,

@@ -21,6 +21,8 @@ type descs struct {
 	affinityPins, affinityTentative, affinityCapacity, affinityEvicted, affinityLost *prometheus.Desc
 	startFlows, startUnread                                                          *prometheus.Desc
 	checks, checkDifferences, seed, logDropped                                       *prometheus.Desc
+	groupHasOurs, groupHasIts, groupCopies, groupLag, groupHeld, groupFlows          *prometheus.Desc
+	groupSource                                                                      *prometheus.Desc
 	endpointChecks, endpointChanges, endpointSuspicions, endpoints                   *prometheus.Desc
 
 	tableCapacity, tableUsed, tableHalfOpen, tableFlows, tableEvents, tableShared *prometheus.Desc

@@ -1,6 +1,11 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"maps"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // Extras are metrics that not every gateway has. Those of nil fields are left out.
 type Extras struct {
@@ -18,12 +23,32 @@ type Extras struct {
 	Checks func() Checks
 	// Seed names the seed of backend selection.
 	Seed func() Seed
+	// Group has the state of the group of gateways.
+	Group func() Group
 	// LogDropped counts lines of the log that were not written.
 	LogDropped func() uint64
 }
 
 // Seed has the public properties of the seed of backend selection.
 type Seed struct{ Origin, Fingerprint string }
+
+// Group is the group of gateways that keep copies of each other's flows.
+type Group struct {
+	Members   []GroupMember
+	Sources   []GroupSource
+	HeldPorts int
+	Flows     map[string]uint64 // since the start, by outcome
+}
+
+// GroupMember is another gateway.
+type GroupMember struct {
+	Name                        string
+	HasOurFlows, WeHaveItsFlows bool
+	Copies, Lag                 int
+}
+
+// GroupSource is a source address of this gateway.
+type GroupSource struct{ Address, State string }
 
 // Checks has the results of endpoint checks since the start, and the numbers of endpoints.
 type Checks struct {
@@ -71,6 +96,18 @@ func (d *descs) describeExtras() {
 	d.seed = d.new("maglev_seed_info",
 		"Always 1; the labels say where the seed of backend selection is from, and a hash of it.", "origin",
 		"fingerprint")
+	d.groupHasOurs = d.new("group_member_has_our_flows",
+		"1 while another gateway of the group has all flows of this one, else 0.", "member")
+	d.groupHasIts = d.new("group_have_member_flows",
+		"1 while this gateway has all flows of another gateway of the group, else 0.", "member")
+	d.groupCopies = d.new("group_copies", "Flows of another gateway that this one has copies of.", "member")
+	d.groupLag = d.new("group_lag_changes",
+		"Changes of this gateway's flows that another gateway has not acknowledged.", "member")
+	d.groupHeld = d.new("group_held_ports", "Source ports of ended flows that another gateway may still have.")
+	d.groupFlows = d.new("group_flows_total", "Flows that are copied to the group, by whether others had a copy "+
+		"before the client got an answer: protected, or the reason if not.", "outcome")
+	d.groupSource = d.new("group_source_address", "Always 1; the state of each source address of this gateway: open, "+
+		"spare, or closed, after a loss of memory.", "address", "state")
 	d.logDropped = d.new("log_lines_dropped_total",
 		"Lines of the log that were not written, because nobody read it or it could not be written.")
 	d.checks = d.new("self_checks_total", "Comparisons of the table with one built anew from all objects.")
@@ -97,6 +134,9 @@ func (x *Extras) collect(e emitter, d *descs) {
 		s := x.Seed()
 		e.gauge(d.seed, 1, s.Origin, s.Fingerprint)
 	}
+	if x.Group != nil {
+		x.Group().collect(e, d)
+	}
 	if x.LogDropped != nil {
 		e.count(d.logDropped, float64(x.LogDropped()))
 	}
@@ -105,6 +145,29 @@ func (x *Extras) collect(e emitter, d *descs) {
 		e.count(d.checks, float64(c.Runs))
 		e.count(d.checkDifferences, float64(c.Differences))
 	}
+}
+
+func (g Group) collect(e emitter, d *descs) {
+	for _, m := range g.Members {
+		e.gauge(d.groupHasOurs, number(m.HasOurFlows), m.Name)
+		e.gauge(d.groupHasIts, number(m.WeHaveItsFlows), m.Name)
+		e.gauge(d.groupCopies, float64(m.Copies), m.Name)
+		e.gauge(d.groupLag, float64(m.Lag), m.Name)
+	}
+	for _, s := range g.Sources {
+		e.gauge(d.groupSource, 1, s.Address, s.State)
+	}
+	for _, outcome := range slices.Sorted(maps.Keys(g.Flows)) {
+		e.count(d.groupFlows, float64(g.Flows[outcome]), outcome)
+	}
+	e.gauge(d.groupHeld, float64(g.HeldPorts))
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func (c Checks) collect(e emitter, d *descs) {

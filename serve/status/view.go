@@ -323,6 +323,7 @@ type StatusView struct {
 	Snapshot SnapshotView `json:"snapshot"`
 	// TakeOver describes how this process took over from the previous one; nil if it did not try.
 	TakeOver   *TakeOverView   `json:"takeOver,omitempty"`
+	Group      *GroupView      `json:"group,omitempty"`
 	Sources    []SourceView    `json:"sources"`
 	Problems   []ProblemView   `json:"problems"`
 	Interfaces []InterfaceView `json:"interfaces"`

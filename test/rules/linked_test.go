@@ -21,7 +21,6 @@ var laboratory = []string{
 	"github.com/google/gopacket",              // packets to compare with, captures
 	"golang.org/x/sync",                       // load generators
 	"golang.org/x/tools",                      // checks of sources
-	"google.golang.org/grpc",                  // a server that probes of tests ask
 	"gonum.org/v1/plot",                       // plots
 }
 

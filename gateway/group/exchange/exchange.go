@@ -1,5 +1,5 @@
 // Package exchange runs the streams of a gateway: it sends its own flows to each member, and keeps
-// the copies of each member's flows. The gateway does not use it yet.
+// the copies of each member's flows.
 //
 //	Dial, Accept ──► reader ── event ──► Exchange.Run ── one frame ──► writer ──► Stream.Send
 //

@@ -1,6 +1,6 @@
 // Package session has the two ends of a stream from an owner to a member: which frame is sent when,
 // and which frames are refused. It joins the state machines of package group to the messages of
-// package wire, without a network, a clock or a goroutine. The gateway does not use it yet.
+// package wire, without a network, a clock or a goroutine.
 //
 //	Sender (owner)                          Receiver (member)
 //	Hello  ───────────────────────────────►

@@ -175,6 +175,17 @@ func sampleStatus() status.StatusView {
 				Field:   "spec.sessionAffinity",
 				Message: "ClientIP is not served yet; remove it to have the Service served", Since: Start()},
 		},
+		Group: &status.GroupView{
+			Members: []status.GroupMemberView{
+				{Name: "gw-2", Address: netip.MustParseAddrPort("192.0.2.2:9473"), HasOurFlows: true,
+					WeHaveItsFlows: true, Copies: 1200, Lag: 3},
+				{Name: "gw-3", Address: netip.MustParseAddrPort("192.0.2.3:9473"), Copies: 40,
+					Error: "stream with gw-3: connection refused"},
+			},
+			Sources: []status.GroupSourceView{{Address: netip.MustParseAddr("198.51.100.1"), State: "open"},
+				{Address: netip.MustParseAddr("198.51.100.2"), State: "spare"}},
+			Complete: true, HeldPorts: 7, Flows: map[string]uint64{"protected": 990, "late": 10, "no_member": 2},
+		},
 		Interfaces: []status.InterfaceView{
 			{Name: "eth0", Driver: "veth", Up: true, MTU: 1500, Mode: "native", Reason: "auto: the driver takes it",
 				Queues: []status.QueueView{

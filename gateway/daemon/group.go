@@ -1,0 +1,194 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"sluice.dev/sluice/announce/pulse"
+	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/control/compiler"
+	"sluice.dev/sluice/fastpath/copies"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/gateway/members"
+	"sluice.dev/sluice/gateway/sources"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/serve/metrics"
+	"sluice.dev/sluice/serve/status"
+)
+
+// joinGroup makes this gateway a member of its group, if it has one. The flow table must be open,
+// or mapped while the predecessor has it.
+func (d *Daemon) joinGroup(workers int) (err error) {
+	c := d.settings.atStart
+	if !c.Group.Enabled() {
+		return sources.Forget(c.StateDir)
+	}
+	node, _ := c.Node() // checked at start
+	taken := d.handOver.in(preparing)
+	recovery := &d.flows.file.Recovery
+	d.group, err = members.New(members.Config{
+		Log: d.log, Group: &c.Group, Self: node, StateDir: c.StateDir, Table: d.flows.file.Table, Workers: workers,
+		Kept: taken || !recovery.Fresh && !recovery.Unread, Taken: taken, KeepAfter: c.Flows.Timeouts.Established.D(),
+		InUse: d.flows.ofSource, Opened: func() { d.configure(d.life.ctx) }, Beats: &d.beats,
+	})
+	return err
+}
+
+// ofSource counts the flows with a source address.
+func (f *flowState) ofSource(a netip.Addr) int {
+	n, _ := f.reader.Count(func(i *flowtable.Info) bool { return i.Reply.Dst.Netip() == a })
+	return n
+}
+
+// copies returns what workers share with the streams of a group; nil without one.
+func (d *Daemon) copies() *copies.Board {
+	if d.group == nil {
+		return nil
+	}
+	return d.group.Board()
+}
+
+// runGroup exchanges flows with the other gateways of the group, if there is one.
+func (d *Daemon) runGroup(ctx context.Context) {
+	if d.group != nil {
+		d.life.spawn(func() { d.group.Run(ctx) })
+	}
+}
+
+// groupSources sets the source addresses of flows that other gateways get copies of.
+func (d *Daemon) groupSources(cc *compiler.Config) {
+	if d.group == nil {
+		return
+	}
+	cc.Group4, cc.Group6 = header.Addr{}, header.Addr{}
+	if a, open := d.group.OpenAddress(false); open {
+		cc.Group4 = header.AddrFrom(a)
+	}
+	if a, open := d.group.OpenAddress(true); open {
+		cc.Group6 = header.AddrFrom(a)
+	}
+}
+
+// groupPulse adds the state of the group to the pulse: a gateway attracts no packets before it has
+// the flows of the others.
+func (d *Daemon) groupPulse(in *pulseInput) {
+	if d.group == nil {
+		return
+	}
+	v := d.group.View()
+	in.sources, in.copied = v.Announced, v.Copied
+	if in.phase == pulse.Serving && !v.Joined {
+		in.phase = pulse.Opening
+	}
+}
+
+// groupAddresses returns the source addresses of all gateways of a group.
+func groupAddresses(c *config.Configuration) (list []netip.Addr) {
+	for i := range c.Group.Members {
+		list = append(list, c.Group.Members[i].Sources...)
+	}
+	return list
+}
+
+// groupView describes the group for the status; nil without one.
+func (d *Daemon) groupView() *status.GroupView {
+	if d.group == nil {
+		return nil
+	}
+	v := d.group.View()
+	errs, listener := d.group.Errors()
+	view := &status.GroupView{Listener: listener, Complete: v.Complete, HeldPorts: v.HeldPorts,
+		Flows: map[string]uint64{}}
+	for i, m := range v.Members {
+		view.Members = append(view.Members, status.GroupMemberView{Name: m.Name, Address: m.Address,
+			HasOurFlows: m.HasOurs, WeHaveItsFlows: m.HasIts, Copies: m.Copies, Lag: m.Lag, Error: errs[i]})
+	}
+	for _, s := range v.Standings {
+		view.Sources = append(view.Sources, status.GroupSourceView{Address: s.Address, State: string(s.State)})
+	}
+	for o, n := range d.group.Flows() {
+		if o := copies.Outcome(o); o != copies.Undecided {
+			view.Flows[o.String()] = n
+		}
+	}
+	return view
+}
+
+// groupConditions warns about what a group does not protect.
+func (d *Daemon) groupConditions() (list []status.ConditionView) {
+	v := d.groupView()
+	if v == nil {
+		return nil
+	}
+	if v.Listener != "" && d.isOpen() {
+		list = append(list, status.Failed("group", "other gateways cannot connect, so this one gets no copies of "+
+			"their flows: "+v.Listener))
+	}
+	var without, lost []string
+	for _, m := range v.Members {
+		why := ""
+		if m.Error != "" {
+			why = " (" + m.Error + ")"
+		}
+		if !m.HasOurFlows {
+			without = append(without, m.Name+why)
+		}
+		if !m.WeHaveItsFlows {
+			lost = append(lost, m.Name)
+		}
+	}
+	if len(without) > 0 {
+		list = append(list, status.Warning("group", "without copies of this gateway's flows: "+
+			strings.Join(without, ", ")))
+	}
+	if len(lost) > 0 {
+		list = append(list, status.Warning("group", "this gateway does not get the changes of flows of "+
+			strings.Join(lost, ", ")))
+	}
+	return append(list, sourceConditions(v)...)
+}
+
+// sourceConditions warns about source addresses that cannot be used, or are used in place of
+// others.
+func sourceConditions(v *status.GroupView) (list []status.ConditionView) {
+	for _, is6 := range []bool{false, true} {
+		var of []status.GroupSourceView
+		for _, s := range v.Sources {
+			if s.Address.Is6() == is6 {
+				of = append(of, s)
+			}
+		}
+		in := func(state sources.State) int {
+			return slices.IndexFunc(of, func(s status.GroupSourceView) bool { return s.State == string(state) })
+		}
+		switch open, closed := in(sources.Open), in(sources.Closed); {
+		case len(of) == 0 || closed < 0:
+		case open < 0:
+			list = append(list, status.Failed("group", fmt.Sprintf("no source address is open (%v and %v are "+
+				"closed): flows are not copied to other gateways until this one has reached all of them since its "+
+				"loss of memory", of[0].Address, of[1].Address)))
+		default:
+			list = append(list, status.Warning("group", fmt.Sprintf("source address %v is closed, and %v is in "+
+				"use: it is a spare again when its flows have ended, and this gateway has reached all others since "+
+				"its loss of memory", of[closed].Address, of[open].Address)))
+		}
+	}
+	return list
+}
+
+// groupMetrics implements metrics.Extras.Group.
+func (d *Daemon) groupMetrics() metrics.Group {
+	v := d.groupView()
+	m := metrics.Group{Flows: v.Flows, HeldPorts: v.HeldPorts}
+	for _, o := range v.Members {
+		m.Members = append(m.Members, metrics.GroupMember{Name: o.Name, HasOurFlows: o.HasOurFlows,
+			WeHaveItsFlows: o.WeHaveItsFlows, Copies: o.Copies, Lag: o.Lag})
+	}
+	for _, s := range v.Sources {
+		m.Sources = append(m.Sources, metrics.GroupSource{Address: s.Address.String(), State: s.State})
+	}
+	return m
+}
