@@ -1,0 +1,252 @@
+//go:build root
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/serve/status"
+	"sluice.dev/sluice/test/bed/certs"
+	"sluice.dev/sluice/test/bed/launch"
+	"sluice.dev/sluice/test/bed/machine"
+	"sluice.dev/sluice/test/bed/topo"
+)
+
+// groupLab is a network with a group of gateways. Its routes are the test's: no router decides.
+type groupLab struct {
+	*topo.Net
+	t     *testing.T
+	ctx   context.Context
+	gates []*launch.Gateway
+	dir   string
+}
+
+// groupSources returns the source addresses of a gateway.
+func groupSources(i int) (list []netip.Addr) {
+	for j := range 2 {
+		list = append(list, netip.AddrFrom4([4]byte{198, 51, 100, byte(1 + 2*i + j)}),
+			netip.MustParseAddr(fmt.Sprintf("2001:db8:5::%x", 1+2*i+j)))
+	}
+	return list
+}
+
+func newGroupLab(t *testing.T, gateways int) *groupLab {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), machine.Slower(5*time.Minute))
+	t.Cleanup(cancel)
+	n, err := topo.New(topo.Config{Gateways: gateways, Backends: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &groupLab{Net: n, t: t, ctx: ctx}
+	t.Cleanup(l.close)
+	l.dir, err = os.MkdirTemp("", "sluice-group-")
+	l.must(err)
+	for _, b := range n.Backends {
+		_, err := b.Serve(backendPort)
+		l.must(err)
+	}
+	authority, err := certs.New()
+	l.must(err)
+	var members strings.Builder
+	for i, h := range n.Gateways {
+		fmt.Fprintf(&members, "  - {name: gw-%d, address: %q, sources: [", i, netip.AddrPortFrom(h.Addr4(), 9473))
+		for _, a := range groupSources(i) {
+			fmt.Fprintf(&members, "%q, ", a)
+		}
+		members.WriteString("]}\n")
+	}
+	for i, h := range n.Gateways {
+		name := fmt.Sprintf("gw-%d", i)
+		dir := filepath.Join(l.dir, name)
+		l.must(os.Mkdir(dir, 0o700))
+		l.must(authority.Write(dir, name))
+		g, err := launch.New(launch.Config{Sluice: daemonBinary, Host: h, NodeName: name, Options: fmt.Sprintf(
+			"flows: {ipv4: 65536, ipv6: 65536}\ntuning: {affinityClients: 4096}\ngroup:\n  members:\n%s"+
+				"  tls: {certFile: %s/tls.crt, keyFile: %s/tls.key, caFile: %s/ca.crt}\n  stateDir: %s/disk\n",
+			members.String(), dir, dir, dir, dir)})
+		l.must(err)
+		l.gates = append(l.gates, g)
+		web := launch.Service{Name: "web", Port: webPort, VIPs: []string{vip4, vip6}}
+		for _, b := range n.Backends {
+			for _, a := range []netip.Addr{b.Addr4(), b.Addr6()} {
+				web.Endpoints = append(web.Endpoints, launch.Endpoint{Addr: a, Port: backendPort, Node: "other"})
+			}
+		}
+		l.must(g.Apply(web))
+		l.must(g.Start(ctx))
+	}
+	return l
+}
+
+func (l *groupLab) must(err error) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *groupLab) close() {
+	for i, g := range l.gates {
+		if l.t.Failed() {
+			out, _ := g.Command(context.Background(), "status")
+			l.t.Logf("gw-%d:\n%s\n%s", i, g.Log(), out)
+		}
+		if g.Running() {
+			if err := g.Stop(); err != nil {
+				l.t.Error(err)
+			}
+		}
+		if err := g.Close(); err != nil {
+			l.t.Error(err)
+		}
+	}
+	if err := l.Net.Close(); err != nil {
+		l.t.Error(err)
+	}
+	_ = os.RemoveAll(l.dir)
+}
+
+// lead sets a host's route to an address.
+func lead(h *topo.Host, to netip.Addr, via netip.Addr) error {
+	r := &netlink.Route{Dst: &net.IPNet{IP: to.AsSlice(), Mask: net.CIDRMask(to.BitLen(), to.BitLen())},
+		Gw: via.AsSlice()}
+	return h.Run(func() error { return netlink.RouteReplace(r) })
+}
+
+// vipsBy leads the client's packets to a gateway.
+func (l *groupLab) vipsBy(i int) {
+	l.t.Helper()
+	g := l.Gateways[i]
+	l.must(lead(l.Clients[0], netip.MustParseAddr(vip4), g.Addr4()))
+	l.must(lead(l.Clients[0], netip.MustParseAddr(vip6), g.Addr6()))
+}
+
+// sourcesBy leads the packets of backends to a gateway's source addresses by another one.
+func (l *groupLab) sourcesBy(of, by int) {
+	l.t.Helper()
+	back := l.Gateways[by].Interfaces[1]
+	for _, b := range l.Backends {
+		for _, a := range groupSources(of) {
+			via := back.Addr4.Addr()
+			if a.Is6() {
+				via = back.Addr6.Addr()
+			}
+			l.must(lead(b, a, via))
+		}
+	}
+}
+
+// group waits until the status of a gateway's group satisfies a condition.
+func (l *groupLab) group(i int, what string, is func(v *status.GroupView) bool) (last *status.GroupView) {
+	l.t.Helper()
+	err := topo.Until(l.ctx, machine.Slower(20*time.Second), 10*time.Millisecond, func(ctx context.Context) error {
+		v, err := l.gates[i].Client.Status(ctx, false)
+		if err != nil {
+			return err
+		}
+		if last = v.Group; last == nil || !is(last) {
+			return fmt.Errorf("it has %+v", v.Group)
+		}
+		return nil
+	})
+	if err != nil {
+		l.t.Fatalf("gw-%d: not %s: %v", i, what, err)
+	}
+	return last
+}
+
+// inStep waits until all gateways have all flows of each other, and open source addresses.
+func (l *groupLab) inStep() {
+	l.t.Helper()
+	for i := range l.gates {
+		l.group(i, "in step", func(v *status.GroupView) bool {
+			for _, m := range v.Members {
+				if !m.HasOurFlows || !m.WeHaveItsFlows || m.Lag > 0 {
+					return false
+				}
+			}
+			return v.Complete && (v.Sources[0].State == "open" || v.Sources[1].State == "open")
+		})
+	}
+}
+
+// TestGatewayOfGroupDies: one of two gateways is killed, and its connections go on at the other
+// one, and back when it has returned: with its flow table, and after a loss of its memory.
+func TestGatewayOfGroupDies(t *testing.T) {
+	const flows = 200
+	l := newGroupLab(t, 2)
+	l.vipsBy(0)
+	l.sourcesBy(0, 0)
+	l.sourcesBy(1, 1)
+	l.inStep()
+	targets := []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(vip4), webPort),
+		netip.AddrPortFrom(netip.MustParseAddr(vip6), webPort)}
+	load, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: targets, Flows: flows,
+		Interval: 50 * time.Millisecond, Timeout: machine.Slower(20 * time.Second)})
+	l.must(err)
+	goOn := func(when string) {
+		t.Helper()
+		began := time.Now()
+		l.must(load.AnsweredAgain(l.ctx, machine.Slower(20*time.Second), 2))
+		for i, s := range load.States() {
+			if s.Broken != nil {
+				t.Errorf("%s connection %d has ended: %v", when, i, s.Broken)
+			}
+		}
+		t.Logf("%s all connections have two more answers after %v", when, time.Since(began).Round(time.Millisecond))
+	}
+	goOn("at first")
+	v := l.group(1, "with a copy of each", func(v *status.GroupView) bool { return v.Members[0].Copies == flows })
+	l.inStep()
+	if v = l.group(0, "counting", func(v *status.GroupView) bool { return true }); v.Flows["protected"] == 0 {
+		t.Errorf("no SYN-ACK has waited for a copy: %v", v.Flows)
+	}
+	t.Logf("SYN-ACKs: %v", v.Flows)
+
+	l.must(l.gates[0].Kill())
+	l.vipsBy(1)
+	l.sourcesBy(0, 1)
+	goOn("after the death of the first gateway")
+	l.group(1, "without the other one", func(v *status.GroupView) bool { return !v.Members[0].HasOurFlows })
+	more, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Targets: targets, Flows: 20,
+		Interval: 50 * time.Millisecond})
+	l.must(err)
+	l.must(more.AnsweredAgain(l.ctx, machine.Slower(20*time.Second), 2))
+
+	for _, memory := range []string{"kept", "lost"} {
+		if memory == "lost" {
+			l.must(os.RemoveAll(l.gates[0].StateDir()))
+		}
+		l.must(l.gates[0].Start(l.ctx))
+		l.inStep()
+		l.vipsBy(0)
+		l.sourcesBy(0, 0)
+		goOn("when the first gateway is back, with its memory " + memory + ",")
+		l.must(more.AnsweredAgain(l.ctx, machine.Slower(20*time.Second), 2))
+		l.must(l.gates[0].Kill())
+		l.vipsBy(1)
+		l.sourcesBy(0, 1)
+		goOn("after another death")
+	}
+	if more.Broken()+load.Broken() > 0 {
+		t.Errorf("%d and %d connections have ended", load.Broken(), more.Broken())
+	}
+	more.Finish()
+	load.Finish()
+	l.must(l.gates[0].Start(l.ctx))
+	l.inStep()
+	for i := range l.gates {
+		l.group(i, "without held ports", func(v *status.GroupView) bool { return v.HeldPorts == 0 })
+	}
+}
