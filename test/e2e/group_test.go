@@ -250,3 +250,36 @@ func TestGatewayOfGroupDies(t *testing.T) {
 		l.group(i, "without held ports", func(v *status.GroupView) bool { return v.HeldPorts == 0 })
 	}
 }
+
+// TestGatewayOfGroupHandsOver: a hand-over keeps connections, and the next process is in step with
+// the other gateway, which has all flows when it takes over from there.
+func TestGatewayOfGroupHandsOver(t *testing.T) {
+	const flows = 100
+	l := newGroupLab(t, 2)
+	l.vipsBy(0)
+	l.sourcesBy(0, 0)
+	l.sourcesBy(1, 1)
+	l.inStep()
+	load, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Flows: flows, Interval: 50 * time.Millisecond,
+		Timeout: machine.Slower(20 * time.Second), Targets: []netip.AddrPort{
+			netip.AddrPortFrom(netip.MustParseAddr(vip4), webPort), netip.AddrPortFrom(netip.MustParseAddr(vip6), webPort)}})
+	l.must(err)
+	l.must(load.AnsweredAgain(l.ctx, machine.Slower(20*time.Second), 2))
+	for range 2 {
+		l.must(l.gates[0].LaunchNext())
+		l.must(l.gates[0].TakenOver(l.ctx))
+		l.must(load.AnsweredAgain(l.ctx, machine.Slower(20*time.Second), 2))
+		l.inStep()
+	}
+	l.group(1, "with a copy of each", func(v *status.GroupView) bool { return v.Members[0].Copies == flows })
+	l.must(l.gates[0].Kill())
+	l.vipsBy(1)
+	l.sourcesBy(0, 1)
+	l.must(load.AnsweredAgain(l.ctx, machine.Slower(20*time.Second), 2))
+	if n := load.Broken(); n > 0 {
+		t.Errorf("%d connections have ended", n)
+	}
+	load.Finish()
+	l.must(l.gates[0].Start(l.ctx))
+	l.inStep()
+}
