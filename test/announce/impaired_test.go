@@ -96,7 +96,13 @@ type routed struct {
 
 func newRouted(t *testing.T, kind string, vips int) *routed {
 	t.Helper()
-	s := &routed{segment: newSegment(t, 2, vips)}
+	return newRoutedOf(t, kind, vips, "")
+}
+
+// newRoutedOf is newRouted with more of the gateways' configuration.
+func newRoutedOf(t *testing.T, kind string, vips int, options string, flags ...string) *routed {
+	t.Helper()
+	s := &routed{segment: newSegmentOf(t, 2, vips, options, flags...)}
 	for _, family := range []string{"ipv4", "ipv6"} {
 		must(t, s.client.SetSysctl("net."+family+".fib_multipath_hash_policy", "1"))
 	}

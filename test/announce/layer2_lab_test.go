@@ -72,7 +72,8 @@ func newSegment(t *testing.T, gateways, vips int, flags ...string) *segment {
 	return newSegmentOf(t, gateways, vips, "", flags...)
 }
 
-// newSegmentOf is newSegment with more of the gateways' configuration.
+// newSegmentOf is newSegment with more of the gateways' configuration, in which MEMBER is the
+// gateway's name.
 func newSegmentOf(t *testing.T, gateways, vips int, options string, flags ...string) *segment {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), machine.Slower(15*time.Minute))
@@ -105,7 +106,8 @@ func (s *segment) add(h *topo.Host, name string, vips int) {
 	must(s.t, h.SetSysctl("net.ipv4.ip_local_port_range", "32768 60999")) // SNAT ports are outside of it
 	var err error
 	m.gate, err = launch.New(launch.Config{Sluice: gateway, Host: h, NodeName: name,
-		Options: "flows: {ipv4: 65536, ipv6: 65536}\ntuning: {affinityClients: 4096}\n" + s.options})
+		Options: "flows: {ipv4: 65536, ipv6: 65536}\ntuning: {affinityClients: 4096}\n" +
+			strings.ReplaceAll(s.options, "MEMBER", name)})
 	must(s.t, err)
 	for i := range vips {
 		must(s.t, m.gate.Apply(s.service(i, false)))

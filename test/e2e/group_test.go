@@ -262,7 +262,8 @@ func TestGatewayOfGroupHandsOver(t *testing.T) {
 	l.inStep()
 	load, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{Flows: flows, Interval: 50 * time.Millisecond,
 		Timeout: machine.Slower(20 * time.Second), Targets: []netip.AddrPort{
-			netip.AddrPortFrom(netip.MustParseAddr(vip4), webPort), netip.AddrPortFrom(netip.MustParseAddr(vip6), webPort)}})
+			netip.AddrPortFrom(netip.MustParseAddr(vip4), webPort),
+			netip.AddrPortFrom(netip.MustParseAddr(vip6), webPort)}})
 	l.must(err)
 	l.must(load.AnsweredAgain(l.ctx, machine.Slower(20*time.Second), 2))
 	for range 2 {
