@@ -28,6 +28,9 @@ func (w *Worker) admit(p *packet, old *header.Tuple, f *prepared) (flowtable.Ref
 		return 0, w.respond(p, &n)
 	}
 	ref, v, _ := w.createAndPin(p, &n, &req, old)
+	if ref == 0 && n.Verdict.Action == decide.Queued && n.Frontend.Service.Direct {
+		return 0, w.forwardUntracked(p, &n)
+	}
 	return ref, v
 }
 
@@ -104,7 +107,7 @@ func (w *Worker) newFlow(f *flowtable.NewFlow, p *packet, n *decide.Plan) {
 		f.HasSYN = p.isSYN() // it leaves without data (shift)
 	}
 	if n.Frontend.Service.Direct {
-		f.MakeDirect(&b.Addr)
+		f.MakeDirect(&b.Addr, !p.opensFlow())
 		return
 	}
 	if n.KeepClient {
@@ -172,5 +175,8 @@ func (w *Worker) admitPlanned(f *prepared) (flowtable.Ref, decide.Verdict) {
 		return 0, w.respond(&f.packet, n)
 	}
 	ref, v, _ := w.insert(&f.flow, &f.plan)
+	if ref == 0 && f.flow.Direct {
+		return 0, w.forwardUntracked(&f.packet, &f.plan)
+	}
 	return ref, v
 }

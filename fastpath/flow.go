@@ -61,10 +61,14 @@ func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
 	if p.Fragment != header.NotFragment && w.planner.Snap.AtNode(&p.Tuple) {
 		return toKernel
 	}
-	if p.opensFlow() || w.opensDirect(p) {
-		if w.parks() {
-			return w.park(p)
-		}
+	midway := !p.opensFlow() && w.mayBeMidway(p)
+	switch {
+	case midway && (!w.tracks(p) || w.parks()):
+		return w.admitUntracked(p)
+	case !midway && !p.opensFlow():
+	case w.parks():
+		return w.park(p)
+	default:
 		w.budget.flows--
 	}
 	ref, v := w.admit(p, &old, f)

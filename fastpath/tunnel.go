@@ -231,12 +231,44 @@ func (w *Worker) icmpErrorDirect(p *packet, ref flowtable.Ref, client *header.Tu
 	return w.tunnel(p, node, w.flows.Hash(client)), true
 }
 
-// opensDirect reports whether a packet that is no SYN may open a flow: it is for a Service with
-// direct return.
-func (w *Worker) opensDirect(p *packet) bool {
+// A packet of a direct Service without a flow goes to the node of the hash. Segments arrive without
+// a flow in the middle of connections that another gateway or an earlier process forwarded, and a
+// forger can send them from any address. So they make flows only if there is room, and are never
+// parked: they neither wait for new connections nor displace them.
+
+// mayBeMidway reports whether a packet that opens no flow may be in the middle of a connection that
+// this gateway does not know: it is for a Service with direct return.
+func (w *Worker) mayBeMidway(p *packet) bool {
 	if w.tunnels.VNI == 0 {
 		return false
 	}
 	f := w.planner.Snap.Frontend(&p.Tuple)
 	return f != nil && f.Service.Direct
+}
+
+// tracks reports whether a packet in the middle of a connection makes a flow: it is an intact
+// segment as an open connection has it.
+func (w *Worker) tracks(p *packet) bool {
+	return p.TCPFlags&(header.TCPACK|header.TCPSYN|header.TCPRST) == header.TCPACK && !p.segment.Unverified &&
+		p.TTL > 1 && w.verify(p)
+}
+
+// admitUntracked is admit for a packet that makes no flow.
+func (w *Worker) admitUntracked(p *packet) decide.Verdict {
+	var n decide.Plan
+	req := w.flowRequest(p)
+	if w.planner.Plan(&n, &req); n.Verdict.Action != decide.Queued {
+		return w.respond(p, &n)
+	}
+	return w.forwardUntracked(p, &n)
+}
+
+// forwardUntracked sends a packet to the node of a plan.
+func (w *Worker) forwardUntracked(p *packet, n *decide.Plan) decide.Verdict {
+	bytes := p.bytes
+	v := w.tunnel(p, n.Backend.Ref, p.hash)
+	if v.Action == decide.Queued {
+		w.stats.Backends.Count(uint32(n.Backend.Ref), uint8(flowtable.ClientSide), bytes)
+	}
+	return v
 }

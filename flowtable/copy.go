@@ -105,7 +105,7 @@ func (h *Handle) copyRecord(a *arena, now Time) (uint32, Status) {
 	if i == 0 {
 		return 0, TableFull
 	}
-	if s := h.room(a, now); s != Created {
+	if s := h.room(a, ShedIdle, now); s != Created {
 		m.put(h.t, a, a.ref(i))
 		return 0, s
 	}

@@ -24,6 +24,8 @@ type NewFlow struct {
 	Direct bool
 	// Tracked: other gateways of the group shall have copies. The table must have Config.Group.
 	Tracked bool
+	// Midway: of a Direct flow, it begins in the middle of a connection, in the state Unconfirmed.
+	Midway bool
 	// Proxied: a PROXY header goes in front of the client's bytes. Only TCP and UDP.
 	Proxied bool
 }
@@ -87,12 +89,15 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 	if i == 0 {
 		return 0, TableFull // all of the reserve is in limbo
 	}
-	if s := h.admit(a, n.Client.Proto, at); s != Created {
+	born := conn.Born(client.proto, now)
+	if n.Midway {
+		born = conn.MakeMeta(Unconfirmed, client.proto, now)
+	}
+	if s := h.admit(a, born.State(), at); s != Created {
 		h.local[family(a.v6)].put(h.t, a, a.ref(i)) // no other handle has seen it
 		return 0, s
 	}
 	f := a.flow(i)
-	born := conn.Born(client.proto, now)
 	if n.HasSYN || n.Direct {
 		f.next.Store(n.SYN) // the record is in no list
 	}
@@ -122,7 +127,7 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 	if r, s := h.finish(a, i, &client, clientHash, replyHash, now); s != Created {
 		return r, s
 	}
-	h.count(a.v6, conn.Initial(client.proto), 1)
+	h.count(a.v6, born.State(), 1)
 	if kind := ringOf(born); kind != shedNever {
 		h.note(a, i, kind)
 	}

@@ -24,12 +24,12 @@ func NodeMark(a *header.Addr) (n uint32) {
 	return n
 }
 
-// MakeDirect makes n a flow with direct return by a node.
-func (n *NewFlow) MakeDirect(node *header.Addr) {
+// MakeDirect makes n a flow with direct return by a node. midway: see NewFlow.Midway.
+func (n *NewFlow) MakeDirect(node *header.Addr, midway bool) {
 	n.Backend, n.BackendPort = n.Client.Dst, n.Client.DstPort
 	n.Source, n.SourcePort = n.Client.Src, n.Client.SrcPort
 	n.Ports, n.HasSYN, n.Proxied = Ports{}, false, false
-	n.Direct, n.SYN = true, NodeMark(node)
+	n.Direct, n.Midway, n.SYN = true, midway, NodeMark(node)
 }
 
 // Direct reports whether a flow has direct return.
@@ -53,8 +53,11 @@ func (h *Handle) Mark(r Ref) uint32 { return h.Flow(r).next.Load() }
 // ChangesOneSided is Changes for a client's packet of a direct flow.
 func (h *Handle) ChangesOneSided(r Ref, s Segment, now Time) bool {
 	m := h.Flow(r).load()
-	return m.Live() && m.ObserveOneSided(s, now.Ticks()).At(0) != m.At(0)
+	return m.Live() && advances(m, m.ObserveOneSided(s, now.Ticks()))
 }
+
+// advances reports whether a packet that turns a direct flow's m into n does more than Seen.
+func advances(m, n conn.Meta) bool { return (n^m)&^(conn.MetaSeen|conn.MetaRefreshed) != 0 }
 
 // ObserveOneSided is Observe for a client's packet of a direct flow.
 func (h *Handle) ObserveOneSided(r Ref, s Segment, now Time) {
@@ -64,7 +67,7 @@ func (h *Handle) ObserveOneSided(r Ref, s Segment, now Time) {
 		n := m.ObserveOneSided(s, now.Ticks())
 		switch {
 		case !m.Live() || n == m,
-			s.Unverified && header.Stateful(m.Proto()) && n.At(0) != m.At(0):
+			s.Unverified && header.Stateful(m.Proto()) && advances(m, n):
 			return
 		case f.swap(m, n):
 			if (n^m)&conn.MetaAccounted != 0 {

@@ -33,7 +33,7 @@ func TestDirectFlow(t *testing.T) {
 				V6: !netip.MustParseAddr(tt.client).Is4()}}
 		}
 		direct := flow(40000)
-		direct.MakeDirect(&node)
+		direct.MakeDirect(&node, false)
 		ref, status := h.Create(now, &direct)
 		if status != Created || !h.Direct(ref) || h.Mark(ref) != NodeMark(&node) {
 			t.Fatalf("%v: %v, direct %v, mark %x of %x", tt, status, h.Direct(ref), h.Mark(ref), NodeMark(&node))
@@ -73,4 +73,71 @@ func TestNodeMark(t *testing.T) {
 			t.Errorf("%s: %#x, want %#x", a, got, want)
 		}
 	}
+}
+
+// TestOneSidedPressure: in a full table new flows end one-sided flows before handshakes and UDP
+// flows, but none that is in use; and a flow that begins in the middle of a connection ends no
+// other kind.
+func TestOneSidedPressure(t *testing.T) {
+	const flows, each = 600, 200
+	tb, h := testTableOf(t, Config{IPv4Flows: flows, HalfOpen: flows, Timeouts: DefaultTimeouts()})
+	direct := func(n uint32) NewFlow {
+		f := newFlow(header.ProtoTCP, false, n)
+		f.MakeDirect(&f.Client.Src, true)
+		return f
+	}
+	now := bootTime
+	for n := range uint32(each) {
+		h.mustCreate(t, now, direct(n))
+	}
+	find := func(n uint32) Ref {
+		f := direct(n)
+		r, _ := h.lookup(&f.Client, now)
+		return r
+	}
+	for range 5 {
+		now += second
+		h.Enter(now)
+		for n := range uint32(each) {
+			h.ObserveOneSided(find(n), Segment{Flags: header.TCPACK}, now)
+		}
+	}
+	for n := range uint32(each) {
+		h.mustCreate(t, now, direct(1000+n))
+		proto := []uint8{header.ProtoTCP, header.ProtoUDP}[n%2] // a handshake, or a question
+		h.mustCreate(t, now, newFlow(proto, false, 2000+n))
+	}
+	alive := func(first uint32) (count int) {
+		for n := range uint32(each) {
+			if find(first+n) != 0 {
+				count++
+			}
+		}
+		return count
+	}
+	for n := range uint32(each) {
+		h.Enter(now)
+		h.mustCreate(t, now, newFlow(header.ProtoTCP, false, 3000+n))
+		if used, forged := alive(0), alive(1000); used != each || forged != each-int(n)-1 {
+			t.Fatalf("after %d new flows: %d in use and %d forged ones are left of %d", n+1, used, forged, each)
+		}
+	}
+	midway := direct(5000)
+	if _, s := h.Create(now, &midway); s != TableFull {
+		t.Errorf("a flow in the middle of a connection: %v, want a refusal", s)
+	}
+	h.mustCreate(t, now, newFlow(header.ProtoTCP, false, 5001))
+	if c := tb.Counts(); c.Shed[ShedOneSided] != each || c.Shed[ShedUnreplied] != 1 {
+		t.Errorf("shed %v", c.Shed)
+	}
+	now += 2 * second // those in use are idle now
+	h.Enter(now)
+	if r, s := h.Create(now, &midway); s != Created || h.Flow(r).State() != conn.Unconfirmed {
+		t.Errorf("with idle flows: %v", s)
+	}
+	if got := alive(0); got != each-1 {
+		t.Errorf("%d of %d left", got, each)
+	}
+	h.Leave()
+	validate(t, tb)
 }

@@ -65,7 +65,7 @@ type evictor struct {
 	// donor is the participant whose rings had a flow in the last search, or whose rings are next.
 	donor int
 
-	full, half backoff
+	full, half, midway backoff
 }
 
 // examined returns how many records the last search examined.
@@ -120,32 +120,36 @@ func (h *Handle) take(c *candidate, kind Shed) bool {
 	return h.shedFlow(c.a, c.record, c.meta, kind)
 }
 
-// shed makes room in a full arena.
-func (h *Handle) shed(a *arena, now Time) bool {
+// shed makes room in a full arena for a flow that may end flows up to the kind last.
+func (h *Handle) shed(a *arena, last Shed, now Time) bool {
 	u, tk := &h.evictor, now.Ticks()
 	u.begin()
-	waiting := u.full.waiting(now)
+	b := &u.full
+	if last < ShedIdle {
+		b = &u.midway
+	}
+	waiting := b.waiting(now)
 	v := victim{kind: shedNever}
 	for left := h.sample(a); left > 0 && !waiting && v.kind != ShedExpired; left -= probeGroup {
 		h.probe(a, tk, &v)
 	}
-	for kind := ShedExpired; kind < NumSheds; kind++ {
+	for kind := ShedExpired; kind <= last; kind++ {
 		if h.shedKind(a, kind, &v, tk, waiting) {
-			u.full.failures = 0
+			b.failures = 0
 			return true
 		}
 	}
 	if waiting {
 		return false
 	}
-	for v.kind == shedNever && u.probes > 0 {
+	for last == ShedIdle && v.kind == shedNever && u.probes > 0 {
 		h.probe(a, tk, &v)
 	}
-	if v.kind != shedNever && h.shedFlow(a, v.record, v.meta, v.kind) {
-		u.full.failures = 0
+	if v.kind <= last && h.shedFlow(a, v.record, v.meta, v.kind) {
+		b.failures = 0
 		return true
 	}
-	u.full.failed(now)
+	b.failed(now)
 	return false
 }
 
@@ -156,7 +160,9 @@ func (h *Handle) shedKind(a *arena, kind Shed, v *victim, now Ticks, waiting boo
 	c := noCandidate
 	if kind >= firstRing && (kind == ShedReset || h.liveOf(f, kind) > 0) {
 		c = h.oldest(a, kind, now)
-		if !c.found() && kind <= ShedHalfOpen && v.kind > kind && !waiting {
+		// The counters of one-sided flows include unconfirmed flows of SCTP. If there are many
+		// one-sided flows, the first group of probes finds one.
+		if !c.found() && kind <= ShedHalfOpen && kind != ShedOneSided && v.kind > kind && !waiting {
 			for h.likely(f, kind) && v.kind > kind && h.evictor.probes > 0 {
 				h.probe(a, now, v)
 			}

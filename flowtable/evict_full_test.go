@@ -20,6 +20,7 @@ var givesWay = []struct {
 	{ShedClosed, header.ProtoTCP, []step{{ReplySide, header.TCPRST, 0}}},
 	{ShedReset, header.ProtoTCP, []step{{ReplySide, header.TCPSYN | header.TCPACK, 0}, {ClientSide, header.TCPACK, 0},
 		{ReplySide, header.TCPACK, 0}, {ReplySide, header.TCPRST, 0}}},
+	{ShedOneSided, header.ProtoTCP, nil},
 	{ShedUnreplied, header.ProtoUDP, nil},
 	{ShedHalfOpen, header.ProtoTCP, nil},
 	{ShedUnconfirmed, header.ProtoSCTP, []step{{ReplySide, header.TCPSYN | header.TCPACK, 0}, {ClientSide,
@@ -56,7 +57,11 @@ func fullTable(t testing.TB, memory func(size int64) []byte, flows uint32, kind 
 			h.establish(h.mustCreate(t, bootTime, newFlow(header.ProtoTCP, false, n)), bootTime)
 			continue
 		}
-		r := h.mustCreate(t, bootTime, newFlow(of.proto, false, n))
+		f := newFlow(of.proto, false, n)
+		if of.kind == ShedOneSided {
+			f.MakeDirect(&f.Client.Src, true)
+		}
+		r := h.mustCreate(t, bootTime, f)
 		for _, s := range of.steps {
 			h.Observe(r, s.side, seg(s.side, s.flags), bootTime)
 		}

@@ -14,6 +14,7 @@ const (
 	ShedExpired     Shed = iota // expired; the sweep ends these
 	ShedClosed                  // TCP, closed or in TIME_WAIT
 	ShedReset                   // TCP, open or closing, and an RST was the last packet, or both sides sent a FIN
+	ShedOneSided                // TCP with direct return, past the SYN: the node's answers are not seen
 	ShedUnreplied               // UDP without a reply, or without a packet of the client after it
 	ShedHalfOpen                // TCP, the client has not acknowledged
 	ShedUnconfirmed             // SCTP, acknowledged, but the backend has sent nothing since
@@ -25,11 +26,15 @@ const (
 // String returns the name used in metrics.
 func (s Shed) String() string {
 	return [...]string{
-		"expired", "closed", "reset", "unreplied", "half_open", "unconfirmed", "idle", "never",
+		"expired", "closed", "reset", "one_sided", "unreplied", "half_open", "unconfirmed", "idle", "never",
 	}[min(s, shedNever)]
 }
 
 const (
+	// oneSidedIdle is the idle time from which a one-sided flow may be shed that had packets for
+	// more than a second. Last seen may be a second earlier than the last packet, so a flow with a
+	// packet every half second is never shed.
+	oneSidedIdle = conn.RefreshTicks + int32(500*time.Millisecond/conn.Tick)
 	// halfOpenGrace is the age below which a handshake keeps its source port when ports run short.
 	// An Unconfirmed flow that is younger is never shed: its backend is likely to send soon.
 	halfOpenGrace = int32(500 * time.Millisecond / conn.Tick)
@@ -56,6 +61,11 @@ func (t *Table) shedOf(m conn.Meta, now Ticks) Shed {
 	case ShedReset:
 		if now.Since(m.Seen()) >= conn.ResetGrace {
 			return ShedReset
+		}
+		return shedNever
+	case ShedOneSided:
+		if m&conn.MetaRefreshed == 0 || now.Since(m.Seen()) >= oneSidedIdle {
+			return ShedOneSided
 		}
 		return shedNever
 	case shedNever:
@@ -93,30 +103,37 @@ func (t *Table) mayShed(a *arena, i uint32, m conn.Meta, now Ticks) Shed {
 // shedStates has the states of each kind whose number of flows is known from the counters.
 var shedStates = [NumSheds][]State{
 	ShedClosed:      {Closed, TimeWaitClient, TimeWaitBackend},
+	ShedOneSided:    {Unconfirmed},
 	ShedUnreplied:   {UDPNew, UDPReplied},
 	ShedHalfOpen:    {SynSeen, SynRecv},
 	ShedUnconfirmed: {Unconfirmed},
 	ShedIdle:        {UDPAssured},
 }
 
-// admit makes room for one more flow if necessary. One handle observes the limits exactly; several
-// can exceed them by a batch each, which the reserve covers.
-func (h *Handle) admit(a *arena, proto uint8, now Time) Status {
+// admit makes room for one more flow, in its first state, if necessary. One handle observes the
+// limits exactly; several can exceed them by a batch each, which the reserve covers. A flow that
+// begins in the middle of a connection (NewFlow.Midway) may be forged, and the connection does not
+// need it: it ends no handshake and no UDP flow.
+func (h *Handle) admit(a *arena, first State, now Time) Status {
 	if h.othersStale {
 		h.recount()
 	}
-	if conn.Initial(proto) == SynSeen && h.halfOpenFlows() >= h.t.halfOpen && !h.shedHalfOpen(a, now) {
+	last := ShedIdle
+	if first == Unconfirmed {
+		last = ShedOneSided
+	}
+	if first == SynSeen && h.halfOpenFlows() >= h.t.halfOpen && !h.shedHalfOpen(a, now) {
 		return HalfOpenLimit
 	}
-	return h.room(a, now)
+	return h.room(a, last, now)
 }
 
-// room makes room for one more flow in an arena if necessary.
-func (h *Handle) room(a *arena, now Time) Status {
+// room makes room for one more flow in an arena if necessary, by flows of the kinds up to last.
+func (h *Handle) room(a *arena, last Shed, now Time) Status {
 	if h.othersStale {
 		h.recount()
 	}
-	if h.live(family(a.v6), None)+h.t.heldBeyond(a) < int32(a.flows) || h.shed(a, now) {
+	if h.live(family(a.v6), None)+h.t.heldBeyond(a) < int32(a.flows) || h.shed(a, last, now) {
 		return Created
 	}
 	return TableFull

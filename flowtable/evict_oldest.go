@@ -86,7 +86,8 @@ func (h *Handle) oldestIn(r *ring, a *arena, kind Shed, now Ticks, least int32) 
 		h.evictor.entries--
 		i, m, ok := a.still(r.entry(from), kind)
 		// Drop an idle flow that was used again: it will not be idle soon.
-		if !ok || kind > ShedHalfOpen && h.t.mayShed(a, i, m, now) > kind || h.t.lasts(a, i) {
+		if !ok || h.t.lasts(a, i) ||
+			(kind > ShedHalfOpen || kind == ShedOneSided) && h.t.shedOf(m, now) > kind {
 			if run++; run >= ringRun && run%8 == 0 {
 				stride *= 2
 			}

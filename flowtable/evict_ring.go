@@ -10,13 +10,13 @@ import (
 // ring holds flows of one family and one kind of Shed. A handle has one for each family and each
 // kind, and any handle may take flows from it. The entries and their order, by kind:
 //
-//	closed, reset, unreplied, half-open  flows that the handle makes or changes (ringOf):
-//	                                     the oldest first
+//	closed, reset, one-sided, unreplied, flows that the handle makes or changes (ringOf):
+//	half-open                            the oldest first
 //	settled, unconfirmed, idle           flows that the sweep passes in a nearly full table
 //	                                     (evict_survey.go): in the table's order. Settled flows are
 //	                                     half-open, not flows that became established.
 //
-// Flows of the first four kinds that a dead process left are in the table's own rings
+// Flows of the first five kinds that a dead process left are in the table's own rings
 // (Table.leftover).
 //
 // A ring is a hint. It is lossy: when it is full, the newest entry replaces the oldest. And an
@@ -58,7 +58,7 @@ const (
 	// A kind's ring has the number kind - firstRing. The rings of the kinds that are noted when a
 	// flow is made or changed come first.
 	firstRing   = ShedClosed
-	madeRings   = 4 // ShedClosed to ShedHalfOpen
+	madeRings   = 5 // ShedClosed to ShedHalfOpen
 	settledRing = int(NumSheds - firstRing)
 	numRings    = settledRing + 1
 )
@@ -75,6 +75,8 @@ func ringOf(m conn.Meta) Shed {
 		return ShedHalfOpen
 	case s >= TimeWaitClient && s <= Closed:
 		return ShedClosed
+	case m.OneSided():
+		return ShedOneSided
 	case s >= Unconfirmed && s <= LastAckBackend && m.Reset():
 		return ShedReset
 	case s == UDPNew || s == UDPReplied:
@@ -216,7 +218,7 @@ func (a *arena) still(entry uint32, kind Shed) (i uint32, m conn.Meta, ok bool) 
 func ofKind(m conn.Meta, kind Shed) bool {
 	switch kind {
 	case ShedUnconfirmed:
-		return m.State() == Unconfirmed
+		return m.State() == Unconfirmed && !m.OneSided()
 	case ShedIdle:
 		return m.State() == UDPAssured
 	}

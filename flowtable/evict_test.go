@@ -24,7 +24,7 @@ func (t *Table) kinds(now Time) (n [NumSheds + 1]int) {
 // stated order, kind by kind, and stop at the established and the busy.
 func TestShedOrder(t *testing.T) {
 	const each = 40 // in total no more than the budget of probes covers
-	tb, h := testTableOf(t, Config{IPv4Flows: 9 * each, HalfOpen: 9 * each, Timeouts: DefaultTimeouts()})
+	tb, h := testTableOf(t, Config{IPv4Flows: 10 * each, HalfOpen: 10 * each, Timeouts: DefaultTimeouts()})
 	n := uint32(0)
 	testShedOrder(t, tb, h, each, 0, func(proto uint8) NewFlow {
 		n++
@@ -35,9 +35,9 @@ func TestShedOrder(t *testing.T) {
 // The same for a table with room in which the chain of the client's key is full: all clients have
 // one home, and no reply key is in its chain.
 func TestFullChainShedOrder(t *testing.T) {
-	const each = memberBits / 9
+	const each = memberBits / 10
 	tb, h := testTableOf(t, Config{IPv4Flows: 1000, HalfOpen: 1000, Timeouts: DefaultTimeouts()})
-	testShedOrder(t, tb, h, each, memberBits-9*each, oneHome(tb, h, 17))
+	testShedOrder(t, tb, h, each, memberBits-10*each, oneHome(tb, h, 17))
 }
 
 // oneHome returns a function that makes flows whose client keys have the same home, and whose reply
@@ -75,6 +75,7 @@ func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func
 		{header.ProtoTCP, bootTime, []step{{B, header.TCPSYN | header.TCPACK, 0}, {C, header.TCPACK, 0}, {B,
 			header.TCPACK, 0},
 			{B, header.TCPRST, 0}}},
+		{header.ProtoTCP, now, nil}, // one-sided
 		{header.ProtoUDP, now, nil},
 		{header.ProtoTCP, now, []step{{B, header.TCPSYN | header.TCPACK, 0}}},
 		{header.ProtoSCTP, bootTime, []step{{B, header.TCPSYN | header.TCPACK, 0}, {C, header.TCPACK, 0}}},
@@ -85,11 +86,11 @@ func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func
 			header.TCPACK, 0}}},
 	}
 	var order []int
-	for n := range 9 * each {
-		order = append(order, n%9)
+	for n := range 10 * each {
+		order = append(order, n%10)
 	}
 	for range more {
-		order = append(order, 8)
+		order = append(order, 9)
 	}
 	rand.New(rand.NewPCG(testSeed(t), 3)).Shuffle(len(order), func(i, j int) {
 		order[i], order[j] = order[j],
@@ -97,12 +98,16 @@ func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func
 	})
 	for _, n := range order {
 		k := kinds[n]
-		r := h.mustCreate(t, k.born, flow(k.proto))
+		f := flow(k.proto)
+		if n == int(ShedOneSided) {
+			f.MakeDirect(&f.Client.Src, true)
+		}
+		r := h.mustCreate(t, k.born, f)
 		for _, s := range k.steps {
 			h.Observe(r, s.side, seg(s.side, s.flags), k.born)
 		}
 	}
-	want := [NumSheds + 1]int{each, each, each, each, each, each, each, 2*each + more}
+	want := [NumSheds + 1]int{each, each, each, each, each, each, each, each, 2*each + more}
 	if got := tb.kinds(now); got != want {
 		t.Fatalf("the table has %v, want %v", got, want)
 	}
@@ -125,7 +130,7 @@ func testShedOrder(t *testing.T, tb *Table, h *Handle, each, more int, flow func
 	}
 	c := tb.Counts()
 	shed := uint64(each)
-	if c.Shed != [NumSheds]uint64{shed, shed, shed, shed, shed, shed, shed} || c.Refused[TableFull] != 1 {
+	if c.Shed != [NumSheds]uint64{shed, shed, shed, shed, shed, shed, shed, shed} || c.Refused[TableFull] != 1 {
 		t.Errorf("counted: shed %v, refused %v", c.Shed, c.Refused)
 	}
 	validate(t, tb)

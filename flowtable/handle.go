@@ -37,7 +37,7 @@ type participant struct {
 	rings [2][numRings]atomic.Pointer[ring]
 	// changes: Register stores it, in a table of a group.
 	changes atomic.Pointer[changes]
-	_       [128 - 2*numRings*8 - 8]byte
+	_       [(256 - 2*numRings*8 - 8) % 64]byte
 	tally
 }
 

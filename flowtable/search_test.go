@@ -186,8 +186,14 @@ func TestMatchEqualsObserve(t *testing.T) {
 						now := bootTime + 1000*24*3600*second
 						m := conn.MakeMeta(state, proto, now.Ticks()-Ticks(age)) | notes
 						f.meta.Store(uint64(m))
-						want := m.Observe(Side(side), seg(Side(side), header.TCPACK), testISN, now.Ticks())
-						data := m.Observe(Side(side), seg(Side(side), header.TCPACK|tcpPSH), testISN, now.Ticks())
+						observe := func(s Segment) conn.Meta {
+							if m.OneSided() && Side(side) == ClientSide {
+								return m.ObserveOneSided(s, now.Ticks())
+							}
+							return m.Observe(Side(side), s, testISN, now.Ticks())
+						}
+						want := observe(seg(Side(side), header.TCPACK))
+						data := observe(seg(Side(side), header.TCPACK|tcpPSH))
 						got, _ := h.match(&tuples[side], now)
 						if got != nil {
 							got.Seen(now.Ticks())
@@ -195,8 +201,11 @@ func TestMatchEqualsObserve(t *testing.T) {
 						after := f.load()
 						valid := m.Live() && !tb.lifetimes.Expired(m, now.Ticks())
 						written := conn.MetaSeen // by a refresh
-						if state == UDPAssured {
+						switch {
+						case state == UDPAssured:
 							written |= conn.MetaUsed
+						case m.OneSided():
+							written |= conn.MetaRefreshed
 						}
 						plain := valid && notes&^conn.MetaFins == 0 && (want^m)&^written == 0 && data == want &&
 							refreshedBy(state, proto, Side(side))

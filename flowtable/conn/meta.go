@@ -18,7 +18,8 @@ import "sluice.dev/sluice/nat/header"
 //	40  the sender of the RST of rs: the client (0) or the backend (1)
 //	41  the client sent a FIN, and then data, which revokes the FIN
 //	42  the same of the backend
-//	43  the handshake was reset and restarted (SynRecv): later packets do not renew its age
+//	43  the handshake was reset and restarted (SynRecv): later packets do not renew its age.
+//	    One-sided (Unconfirmed of TCP): the client sent again a second or more after the first time
 //	44  and 45: see MetaOpening
 //	46  see MetaProxied
 //
@@ -44,6 +45,7 @@ const (
 	MetaFinClient        Meta   = 1 << 41
 	MetaFinBackend       Meta   = 1 << 42
 	MetaRenewed          Meta   = 1 << 43
+	MetaRefreshed               = MetaRenewed
 	MetaFins                    = MetaFinClient | MetaFinBackend
 	MetaFlagsShift              = 40
 	MetaUsedShift               = MetaFlagsShift
@@ -144,6 +146,10 @@ func (m Meta) Seen() Ticks  { return Ticks(m) }
 
 // Pending reports whether the flow's keys are being inserted.
 func (m Meta) Pending() bool { return m&MetaPending != 0 }
+
+// OneSided reports whether a flow is an open TCP connection with direct return: no other is
+// Unconfirmed.
+func (m Meta) OneSided() bool { return m.State() == Unconfirmed && m.Proto() == header.ProtoTCP }
 
 // Reset reports whether one end sent an RST, and no later packet has shown that the connection
 // lives on.

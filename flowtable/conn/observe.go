@@ -77,14 +77,21 @@ func (m Meta) take(mv move, from Side, now Ticks) Meta {
 	case note&^m != 0:
 		return m.At(now)&^MetaNotes | note
 	case mv&refresh != 0 && (m&MetaCleared != 0 || now.Since(m.Seen()) >= RefreshTicks):
-		return m.Refreshed(now)
+		return m.refreshed(now)
 	}
 	return m
 }
 
 // Refreshed returns m with a new last-seen time, the same state and no notes. It is called at most
-// once a second; for assured UDP it counts that second.
+// once a second; for assured UDP it counts that second, and for a one-sided flow it notes it.
 func (m Meta) Refreshed(now Ticks) Meta {
+	if m.OneSided() {
+		m |= MetaRefreshed
+	}
+	return m.refreshed(now)
+}
+
+func (m Meta) refreshed(now Ticks) Meta {
 	if m.State() == UDPAssured {
 		if m&MetaUsed != MetaUsed {
 			m += 1 << MetaUsedShift

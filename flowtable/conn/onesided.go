@@ -13,8 +13,9 @@ import "sluice.dev/sluice/nat/header"
 //	datagrams    UDPNew
 //
 // No state says that the backend has answered, so no flow is protected as an established one: the
-// table sheds it under pressure, and the consistent hash finds the same node again. A client may
-// begin in the middle of a connection, which another gateway or an earlier process forwarded.
+// table sheds it under pressure, and the consistent hash finds the same node again. A flow may
+// begin as Unconfirmed, by a segment in the middle of a connection that another gateway or an
+// earlier process forwarded.
 func (m Meta) ObserveOneSided(s Segment, now Ticks) Meta {
 	if m.Seen()-now < 1<<31 {
 		now = m.Seen() // another worker's batch is later than ours: never step back
@@ -58,7 +59,9 @@ func (m Meta) acknowledgedOneSided(data bool, now Ticks) Meta {
 		return m.WithState(Unconfirmed).At(now) &^ (MetaCleared | MetaNotes)
 	case m.Reset() && m&MetaFin == 0:
 		return m
-	case m&(MetaAgain|MetaRepeat) != 0 || now.Since(m.Seen()) >= RefreshTicks:
+	case now.Since(m.Seen()) >= RefreshTicks:
+		return (m | MetaRefreshed).At(now) &^ (MetaAgain | MetaRepeat)
+	case m&(MetaAgain|MetaRepeat) != 0:
 		return m.At(now) &^ (MetaAgain | MetaRepeat)
 	}
 	return m
