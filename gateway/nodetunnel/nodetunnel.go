@@ -26,6 +26,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/nat/vxlan"
 )
@@ -83,7 +84,7 @@ func (d *device) apply(t vxlan.Tunnel) (did string, err error) {
 		return "", err
 	}
 	if link != nil && d.differs(link, t) == "" {
-		return "", d.settings()
+		return "", d.settings(t)
 	}
 	if link != nil {
 		if err := netlink.LinkDel(link); err != nil {
@@ -94,7 +95,7 @@ func (d *device) apply(t vxlan.Tunnel) (did string, err error) {
 		return "", fmt.Errorf("making it: %w (VNI %d, UDP port %d; another VXLAN device may have them)", err, t.VNI,
 			t.Port)
 	}
-	if err := d.settings(); err != nil {
+	if err := d.settings(t); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("device %s: VXLAN %d, UDP port %d", d.name, t.VNI, t.Port), nil
@@ -113,10 +114,13 @@ func (d *device) link(t vxlan.Tunnel) *netlink.Vxlan {
 // find returns the device, or nil if there is none.
 func (d *device) find() (netlink.Link, error) {
 	link, err := netlink.LinkByName(d.name)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
+	switch {
+	case errors.As(err, new(netlink.LinkNotFoundError)):
 		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("looking it up: %w", err)
 	}
-	return link, err
+	return link, nil
 }
 
 // differs returns how an existing device differs from the wanted one; "" if it does not.
@@ -137,24 +141,42 @@ func (d *device) differs(link netlink.Link, t vxlan.Tunnel) string {
 	return ""
 }
 
-// settings sets the device's sysctls and address, and brings it up.
-func (d *device) settings() error {
+// settings sets the device's sysctls and address, and brings it up. A node that forwards packets,
+// or has IPv6, does so on this device as well, also if new devices do not (net.ipv4.conf.default).
+func (d *device) settings(t vxlan.Tunnel) error {
+	four, six := "ipv4/conf/"+d.name+"/", "ipv6/conf/"+d.name+"/"
+	values := [][2]string{{four + "rp_filter", "2"}}
+	if read("ipv4/ip_forward") == "1" {
+		values = append(values, [2]string{four + "forwarding", "1"})
+	}
 	if hasIPv6() {
-		if err := write("ipv6/conf/"+d.name+"/addr_gen_mode", "1"); err != nil {
+		values = append(values, [2]string{six + "addr_gen_mode", "1"})
+		if read("ipv6/conf/all/disable_ipv6") == "0" {
+			values = append(values, [2]string{six + "disable_ipv6", "0"})
+		}
+	}
+	for _, v := range values {
+		if err := write(v[0], v[1]); err != nil {
 			return err
 		}
 	}
-	if err := write("ipv4/conf/"+d.name+"/rp_filter", "2"); err != nil {
-		return err
-	}
 	link, err := d.find()
-	if err != nil || link == nil {
-		return fmt.Errorf("it has gone: %w", err)
+	switch {
+	case err != nil:
+		return err
+	case link == nil:
+		return errors.New("another program has deleted it: run this again")
 	}
 	if err := netlink.AddrReplace(link, dummy); err != nil {
 		return fmt.Errorf("adding %v: %w", dummy.IPNet, err)
 	}
-	return netlink.LinkSetUp(link)
+	if err = netlink.LinkSetUp(link); errors.Is(err, unix.EADDRINUSE) {
+		return fmt.Errorf("bringing it up: UDP port %d is in use, perhaps by the VXLAN device of a network plugin, "+
+			"whose options differ: use another --port, and set directReturn.port of the gateways to it", t.Port)
+	} else if err != nil {
+		return fmt.Errorf("bringing it up: %w", err)
+	}
+	return nil
 }
 
 // Remove removes devices and firewall. It returns a line for each part that it removed, even with
@@ -162,7 +184,10 @@ func (d *device) settings() error {
 func Remove() (removed []string, err error) {
 	for _, d := range devices {
 		link, err := d.find()
-		if err != nil || link == nil {
+		if err != nil {
+			return removed, fmt.Errorf("device %s: %w", d.name, err)
+		}
+		if link == nil {
 			continue
 		}
 		if err := netlink.LinkDel(link); err != nil {
@@ -181,6 +206,10 @@ func Remove() (removed []string, err error) {
 
 // ruleset returns an nft script that replaces the table in one transaction. The rules compare the
 // VNI (bits 96 to 119 after the start of the UDP header), because another overlay may use the port.
+// The first fragment of a packet may end before the VNI. So the first rule, which never matches,
+// has a ct expression: with one in the ruleset the kernel reassembles packets before these rules
+// (net/netfilter/nft_ct.c, nf_ct_netns_get; NF_IP_PRI_CONNTRACK_DEFRAG is before raw). kube-proxy's
+// rules have the same effect, but may be missing.
 func (c *Config) ruleset() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\ntable inet %[1]s {\n", table)
@@ -198,6 +227,7 @@ func (c *Config) ruleset() string {
 		b.WriteString("\t}\n")
 	}
 	b.WriteString("\tchain prerouting {\n\t\ttype filter hook prerouting priority raw; policy accept;\n")
+	b.WriteString("\t\tmeta l4proto udp ct state established\n")
 	for f, ip := range []string{"ip", "ip6"} {
 		fmt.Fprintf(&b, "\t\tudp dport %d @th,96,24 %d %s saddr != @gateways%d counter drop\n", c.Port, c.VNI, ip,
 			4+2*f)

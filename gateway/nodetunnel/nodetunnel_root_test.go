@@ -3,6 +3,7 @@
 package nodetunnel
 
 import (
+	"errors"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -53,8 +54,19 @@ func testNode(t *testing.T) {
 		}
 	}
 	want("before", "device", "firewall")
+	for name, value := range map[string]string{"ipv4/ip_forward": "1", "ipv4/conf/default/forwarding": "0",
+		"ipv6/conf/default/disable_ipv6": "1"} {
+		if err := write(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
 	apply(3)
 	want("applied")
+	for _, d := range devices {
+		if got := read("ipv6/conf/" + d.name + "/disable_ipv6"); got != "0" {
+			t.Errorf("%s: disable_ipv6 is %s", d.name, got)
+		}
+	}
 	apply(1) // the list of gateways is replaced, the devices stay
 	if text, _ := listTable(); !strings.Contains(text, "10.0.1.2, 10.0.2.0/28") ||
 		!strings.Contains(text, "2001:db8::1") {
@@ -81,6 +93,7 @@ func testNode(t *testing.T) {
 		{"down", func() error { return netlink.LinkSetDown(link()) }, "device"},
 		{"no address", func() error { return netlink.AddrDel(link(), dummy) }, "rp_filter"},
 		{"strict", func() error { return write("ipv4/conf/"+devices[0].name+"/rp_filter", "1") }, "rp_filter"},
+		{"does not forward", func() error { return write("ipv4/conf/"+devices[0].name+"/forwarding", "0") }, ""},
 		{"no gateways", func() error {
 			return exec.Command("nft", "flush", "set", "inet", table, "gateways4").Run()
 		}, ""},
@@ -95,6 +108,9 @@ func testNode(t *testing.T) {
 		if _, err := Apply(c); err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 		}
+		if got := read("ipv4/conf/" + devices[0].name + "/forwarding"); got != "1" {
+			t.Errorf("%s: forwarding is %s", tt.name, got)
+		}
 		want(tt.name + ", applied")
 	}
 	for _, lines := range []int{3, 0} {
@@ -103,4 +119,29 @@ func testNode(t *testing.T) {
 		}
 	}
 	want("removed", "device", "firewall")
+	testOtherOverlay(t, c)
+}
+
+// testOtherOverlay: a VXLAN device of a network plugin has the UDP port. Devices share a port only
+// if their options are the same (drivers/net/vxlan, vxlan_find_sock).
+func testOtherOverlay(t *testing.T, c *Config) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "overlay"
+	overlay := &netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Port: int(c.Port)}
+	if err := errors.Join(netlink.LinkAdd(overlay), netlink.LinkSetUp(overlay)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Apply(c); err == nil || !strings.Contains(err.Error(), "device sluice-dsr: bringing it up: UDP port "+
+		"4789 is in use") || !strings.Contains(err.Error(), "use another --port") {
+		t.Errorf("%v", err)
+	}
+	if err := netlink.LinkDel(overlay); err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := Apply(c); err != nil || len(changed) != 2 { // the first device was down
+		t.Errorf("changed %q, %v", changed, err)
+	}
+	if _, err := Remove(); err != nil {
+		t.Error(err)
+	}
 }

@@ -1,0 +1,152 @@
+//go:build root
+
+package nodetunnel
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"sluice.dev/sluice/nat/header/headertest"
+	"sluice.dev/sluice/nat/vxlan"
+	"sluice.dev/sluice/test/bed/topo"
+)
+
+// wire is a node, and a host on its link that sends frames with any source.
+type wire struct {
+	t          *testing.T
+	node, host *topo.Space
+	fd         int
+	mac        net.HardwareAddr // of the node
+}
+
+func newWire(t *testing.T) *wire {
+	t.Helper()
+	w := &wire{t: t}
+	for _, s := range []**topo.Space{&w.node, &w.host} {
+		space, err := topo.NewSpace()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { space.Close() })
+		*s = space
+	}
+	if err := topo.Connect(w.node, "eth0", w.host, "eth0", 1, 1500); err != nil {
+		t.Fatal(err)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(w.node.Run(func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		w.mac = link.Attrs().HardwareAddr
+		return errors.Join(os.WriteFile("/proc/sys/net/ipv6/conf/eth0/disable_ipv6", []byte("0"), 0),
+			os.WriteFile("/proc/sys/net/ipv6/conf/eth0/accept_dad", []byte("0"), 0),
+			addAddr(link, "10.0.1.21/24"), addAddr(link, "2001:db8:1::21/64"))
+	}))
+	must(w.host.Run(func() (err error) {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		if w.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		return unix.Bind(w.fd, &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index})
+	}))
+	t.Cleanup(func() { unix.Close(w.fd) })
+	return w
+}
+
+func addAddr(link netlink.Link, text string) error {
+	a, err := netlink.ParseAddr(text)
+	if err != nil {
+		return err
+	}
+	return netlink.AddrReplace(link, a)
+}
+
+func (w *wire) send(frame []byte) {
+	w.t.Helper()
+	copy(frame, w.mac)
+	if _, err := unix.Write(w.fd, frame); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// arrived waits until a device has received a number of packets, and returns the number.
+func (w *wire) arrived(d *device, want uint64) (n uint64) {
+	w.t.Helper()
+	err := w.node.Run(func() error {
+		for end := time.Now().Add(2 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			link, err := d.find()
+			if err != nil || link == nil {
+				return errors.Join(errors.New("no device"), err)
+			}
+			if n = link.Attrs().Statistics.RxPackets; n >= want || time.Now().After(end) {
+				return nil
+			}
+		}
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
+// tunneled returns a packet of the tunnel, as a gateway sends it.
+func tunneled(t vxlan.Tunnel, src, dst string) []byte {
+	inner := headertest.TCP("198.51.100.7:40000", "203.0.113.10:80", headertest.SYN).Bytes()
+	copy(inner, vxlan.NodeMAC[:])
+	vx := []byte{8, 0, 0, 0, byte(t.VNI >> 16), byte(t.VNI >> 8), byte(t.VNI), 0}
+	return headertest.UDP(src, dst, string(append(vx, inner...))).Bytes()
+}
+
+// TestOnlyGateways: the device gets packets of gateways and of nobody else, also in fragments, the
+// first of which ends before the VNI. The namespace has no conntrack rules, so nothing else
+// reassembles them before the firewall.
+func TestOnlyGateways(t *testing.T) {
+	w := newWire(t)
+	c := &Config{Tunnel: vxlan.Tunnel{VNI: 20942, Port: vxlan.Port},
+		Gateways: []netip.Prefix{netip.MustParsePrefix("10.0.1.2/32"), netip.MustParsePrefix("2001:db8:1::2/128")}}
+	if err := w.node.Run(func() error { _, err := Apply(c); return err }); err != nil {
+		t.Fatal(err)
+	}
+	for i, f := range []struct{ node, gateway, other string }{
+		{"10.0.1.21:4789", "10.0.1.2:50000", "10.0.1.3:50000"},
+		{"[2001:db8:1::21]:4789", "[2001:db8:1::2]:50000", "[2001:db8:1::3]:50000"},
+	} {
+		want := uint64(0)
+		for _, bytes := range []int{2000, 8, 16, 24, 64} { // of a fragment
+			for n, src := range []string{f.other, f.gateway} {
+				frames := [][]byte{tunneled(c.Tunnel, src, f.node)}
+				if bytes < 2000 {
+					frames = headertest.Split(frames[0], bytes, uint32(1000+10*bytes+n))
+				}
+				for _, frame := range frames {
+					w.send(frame)
+				}
+				if src == f.gateway {
+					want++
+				}
+			}
+			if got := w.arrived(&devices[i], want); got != want {
+				t.Errorf("fragments of %d bytes: %s has received %d packets, want %d of gateways", bytes,
+					devices[i].name, got, want)
+				want = got
+			}
+		}
+	}
+}
