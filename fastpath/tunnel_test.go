@@ -261,6 +261,39 @@ func TestTunnelNodeGone(t *testing.T) {
 	}
 }
 
+// TestTunnelReopened: a client that uses the port of a connection that it has closed or reset gets a
+// node that serves, with its first SYN. While the node serves, the new connection stays there, so
+// that a forged FIN and SYN move none.
+func TestTunnelReopened(t *testing.T) {
+	for name, end := range map[string]uint8{"FIN": headertest.FIN | headertest.ACK, "RST": headertest.RST} {
+		t.Run(name, func(t *testing.T) {
+			all := []string{node1, node2}
+			l := tunnelLab(t, labConfig{}, node1)
+			l.publish(direct(all, []string{node1}))
+			send := func(flags uint8, want string) {
+				t.Helper()
+				p := headertest.TCP(join(client4, 40000), join(vip4, 80), flags)
+				if _, node := l.toNode(p); node != want {
+					t.Errorf("flags %#x: %s, want %s", flags, node, want)
+				}
+			}
+			send(headertest.SYN, node1)
+			send(headertest.ACK, node1)
+			send(end, node1)
+			l.publish(direct(all, all))
+			send(headertest.SYN, node1)
+			send(headertest.ACK, node1)
+			l.publish(direct(all, []string{node2}))
+			send(headertest.ACK, node1)
+			send(headertest.SYN, node1) // the connection may exist
+			send(headertest.ACK, node1)
+			send(end, node1)
+			send(headertest.SYN, node2)
+			send(headertest.ACK, node2)
+		})
+	}
+}
+
 // TestTunnelMTU: a packet that does not fit into the tunnel is answered with the MTU inside, or
 // fragmented outside where its sender allows it. 1450 bytes and 1430 bytes are what VXLAN leaves of
 // 1500.

@@ -51,9 +51,10 @@ func AdoptDirect(s *services.Snapshot, client *header.Tuple, mark uint32) (servi
 	return service, 0
 }
 
-// classifyDirect is Classify for a flow with direct return. A connection whose node is gone, and a
-// datagram whose node has no endpoint that serves, are scheduled again. Segments in the middle of a
-// connection may open a flow, so they find the next node, which resets the connection.
+// classifyDirect is Classify for a flow with direct return. A connection whose node is gone, and,
+// if its node has no endpoint that serves, a datagram and a SYN after the client's FIN or RST, are
+// scheduled again. Segments in the middle of a connection may open a flow, so they find the next
+// node, which resets the connection.
 func (s *Planner) classifyDirect(ref flowtable.Ref, side flowtable.Side, p *header.Packet) Class {
 	if side == flowtable.ReplySide {
 		return InFlow
@@ -69,6 +70,8 @@ func (s *Planner) classifyDirect(ref flowtable.Ref, side flowtable.Side, p *head
 		if !serves {
 			return Superseded
 		}
+	case IsSYN(p.TCPFlags) && !serves && s.Flows.Ended(ref):
+		return Superseded
 	case IsSYN(p.TCPFlags) && (!serves || s.Snap.RetryOther) && s.Flows.Repeated(ref, s.Now, !serves):
 		return Unanswered
 	}
