@@ -41,12 +41,14 @@ func (w *Worker) icmpError(p *packet) decide.Verdict {
 	}
 	key := inner.Tuple.Reverse()
 	ref, side := w.flows.Lookup(w.flows.Hash(&key), &key, w.planner.Now)
-	if ref == 0 || w.flows.Direct(ref) && side == flowtable.ClientSide {
+	direct := ref != 0 && w.flows.Direct(ref)
+	switch {
+	case direct && side == flowtable.ReplySide:
+		return w.withoutFlow(p) // as in deliverDirect
+	case ref == 0 || direct:
 		if v, handled := w.icmpErrorDirect(p, ref, &key); handled {
 			return v
 		}
-	}
-	if ref == 0 {
 		return w.icmpNoFlow(p)
 	}
 	p.flow, p.side = ref, side

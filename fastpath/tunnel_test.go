@@ -261,8 +261,8 @@ func TestTunnelNodeGone(t *testing.T) {
 	}
 }
 
-// TestTunnelReopened: a client that uses the port of a connection that it has closed or reset gets a
-// node that serves, with its first SYN. While the node serves, the new connection stays there, so
+// TestTunnelReopened: a client that uses the port of a connection that it has closed or reset gets
+// a node that serves, with its first SYN. While the node serves, the new connection stays there, so
 // that a forged FIN and SYN move none.
 func TestTunnelReopened(t *testing.T) {
 	for name, end := range map[string]uint8{"FIN": headertest.FIN | headertest.ACK, "RST": headertest.RST} {
