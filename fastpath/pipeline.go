@@ -85,6 +85,14 @@ func (w *Worker) finish(first, end int) {
 				continue
 			}
 		}
+		if w.tunnels.first && w.tap == nil {
+			n := w.finishDirect(first, upTo)
+			w.tunnels.first = first+n == upTo
+			if n > 0 {
+				first += n
+				continue
+			}
+		}
 		n, matched := w.finishPlain(first, upTo)
 		if first += n; first == upTo {
 			width = min(2*width, groupSize)
@@ -94,7 +102,7 @@ func (w *Worker) finish(first, end int) {
 		if matched && w.tunnels.VNI != 0 && w.tap == nil { // the slow path records packets
 			if n := w.finishDirect(first, upTo); n > 0 {
 				if first += n; first == upTo {
-					width = min(2*width, groupSize)
+					width, w.tunnels.first = min(2*width, groupSize), true
 				}
 				continue
 			}

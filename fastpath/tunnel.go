@@ -1,11 +1,10 @@
 package fastpath
 
 import (
-	"encoding/binary"
-
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/fastpath/stats"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/nat"
 	"sluice.dev/sluice/nat/header"
@@ -32,7 +31,9 @@ const _ = uint(frameHeadroom - vxlan.MaxBytes - header.EthernetBytes - 2*header.
 // tunnels caches the headers towards nodes, by index of the backend.
 type tunnels struct {
 	vxlan.Tunnel
-	at [256]tunnelEnd
+	// first: finishDirect is called before finishPlain, because it has forwarded the last packets.
+	first bool
+	at    [256]tunnelEnd
 }
 
 // tunnelEnd has the headers and the next hop of a tunnel to a node. Backends with one index replace
@@ -130,8 +131,9 @@ func (w *Worker) tunnel(p *packet, ref services.BackendRef, hash uint64) decide.
 	if !out.DF {
 		out.ID = w.c.Fragments.NewID()
 	}
-	start := p.desc.Addr + uint64(p.L3) - uint64(overhead+header.EthernetBytes)
-	h.Put(w.mem[start+header.EthernetBytes:start+header.EthernetBytes+uint64(overhead)], &out)
+	ip := p.desc.Addr + uint64(p.L3)
+	h.Put((*[vxlan.MaxBytes]byte)(w.mem[ip-vxlan.MaxBytes:ip]), &out)
+	start := ip - uint64(overhead+header.EthernetBytes)
 	end := header.EthernetBytes + overhead + inner
 	d := Desc{Addr: start, Len: uint32(end)}
 	if p.long() {
@@ -144,18 +146,21 @@ func (w *Worker) tunnel(p *packet, ref services.BackendRef, hash uint64) decide.
 	}, e.hop)
 }
 
-// finishDirect forwards plain packets of flows with direct return, like finishPlain, which has
-// stopped at the first of them. It stops before the first packet that it cannot forward, and
-// returns the number of forwarded packets.
+// finishDirect forwards plain packets of flows with direct return, like finishPlain. It stops
+// before the first packet that it cannot forward, and returns the number of forwarded packets.
 func (w *Worker) finishDirect(first, end int) (n int) {
 	var flows [groupSize]*flowtable.Flow
+	var counted [groupSize]stats.Entry
 	group := w.match(first, end, &flows)
 	for i := range group {
 		if !w.sendDirect(w.b.desc[first+i], &group[i], flows[i]) {
 			break
 		}
+		bytes := w.b.desc[first+i].Len
+		counted[i&(groupSize-1)] = stats.MakeEntry(flows[i].BackendRef(), uint8(flowtable.ClientSide), bytes)
 		n++
 	}
+	w.stats.Backends.Add(counted[:n])
 	return n
 }
 
@@ -167,7 +172,7 @@ func (w *Worker) sendDirect(d Desc, s *flowtable.Search, f *flowtable.Flow) bool
 		return false
 	}
 	ref := services.BackendRef(f.BackendRef())
-	if f.Proto() == header.ProtoUDP && !w.planner.Snap.Serves(ref) {
+	if !w.planner.Snap.Serves(ref) && f.Proto() == header.ProtoUDP {
 		return false
 	}
 	e := w.tunnels.end(w, ref)
@@ -175,28 +180,28 @@ func (w *Worker) sendDirect(d Desc, s *flowtable.Search, f *flowtable.Flow) bool
 		return false
 	}
 	hop, overhead := w.c.Hops.Hop(e.hop), uint32(e.headers.Bytes())
-	if e.hop == 0 || hop == nil || s.End+overhead > min(hop.PlainEnd(), maxPacketBytes) ||
-		w.egress.to[hop.Link] == nil {
+	if e.hop == 0 || hop == nil || s.End+overhead > min(hop.PlainEnd(), maxPacketBytes) {
+		return false
+	}
+	q := w.egress.to[hop.Link]
+	if q == nil || !q.put(Desc{Addr: d.Addr - uint64(overhead), Len: s.End + overhead}) {
 		return false
 	}
 	// The headers go from the start of the outer Ethernet header to the IP packet, in place of the
-	// received Ethernet header.
-	start := d.Addr - uint64(overhead)
-	b := w.mem[start : d.Addr+header.Window6Bytes]
-	ip := b[overhead+header.EthernetBytes:]
+	// received Ethernet header. The link reads them at the end of the step (finishPlain).
+	const before = vxlan.MaxBytes // the received frame
+	b := (*[before + header.Window6Bytes]byte)(w.mem[d.Addr-before:])
 	out := vxlan.Packet{Bytes: uint16(s.End) - header.EthernetBytes, DF: true, Source: vxlan.SourcePort(s.Hash())}
-	out.TOS, out.V6 = nat.DecrementPlainTTL(ip)
+	out.TOS, out.V6 = nat.DecrementPlainTTL(b[before+header.EthernetBytes:])
+	e.headers.Put((*[vxlan.MaxBytes]byte)(b[header.EthernetBytes:]), &out)
 	hop.Use()
-	*(*[12]byte)(b) = *hop.MACs()
-	etherType := uint16(header.EtherTypeIPv4)
+	ethernet := (*[header.EthernetBytes]byte)(b[before-overhead:])
+	*(*[12]byte)(ethernet[:]) = *hop.MACs()
+	ethernet[12], ethernet[13] = header.EtherTypeIPv4>>8, header.EtherTypeIPv4&0xff
 	if e.headers.V6() {
-		etherType = header.EtherTypeIPv6
+		ethernet[12], ethernet[13] = header.EtherTypeIPv6>>8, header.EtherTypeIPv6&0xff
 	}
-	binary.BigEndian.PutUint16(b[12:], etherType)
-	e.headers.Put(b[header.EthernetBytes:], &out)
-	w.stats.Backends.Count(f.BackendRef(), uint8(flowtable.ClientSide), d.Len)
 	f.Seen(w.ticks)
-	w.queue(w.egress.to[hop.Link].link, Desc{Addr: start, Len: s.End + overhead})
 	return true
 }
 

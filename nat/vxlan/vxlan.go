@@ -43,32 +43,38 @@ type Tunnel struct {
 
 // Header has the headers from one address to another.
 type Header struct {
-	b   [MaxBytes]byte
-	ip  uint8  // bytes of the IP header
-	sum uint16 // of the IPv4 header, as far as all packets share it
+	b   [MaxBytes]byte // the last Bytes of them; the rest is 0
+	ip  uint8          // bytes of the IP header
+	sum uint16         // of the IPv4 header, as far as all packets share it
 }
+
+// Offsets in Header.b. The headers after the IP header are at the same place for both families.
+const (
+	udpAt   = MaxBytes - innerBytes
+	ipv4At  = udpAt - header.IPv4Bytes
+	vxlanAt = udpAt + header.UDPBytes
+	innerAt = vxlanAt + vxlanBytes
+)
 
 // New returns the headers from src to dst, which must be of one family. ttl is the outer TTL or hop
 // limit.
 func New(t Tunnel, src, dst header.Addr, ttl uint8) (h Header) {
 	if dst.Is4() {
 		h.ip = header.IPv4Bytes
-		h.b[0], h.b[8], h.b[9] = 0x45, ttl, header.ProtoUDP
-		*(*[4]byte)(h.b[12:]), *(*[4]byte)(h.b[16:]) = src.As4(), dst.As4()
-		h.sum = checksum.Sum(h.b[:header.IPv4Bytes])
+		ip := h.b[ipv4At:]
+		ip[0], ip[8], ip[9] = 0x45, ttl, header.ProtoUDP
+		*(*[4]byte)(ip[12:]), *(*[4]byte)(ip[16:]) = src.As4(), dst.As4()
+		h.sum = checksum.Sum(ip[:header.IPv4Bytes])
 	} else {
 		h.ip = header.IPv6Bytes
 		h.b[0], h.b[6], h.b[7] = 0x60, header.ProtoUDP, ttl
 		*(*[16]byte)(h.b[8:]), *(*[16]byte)(h.b[24:]) = src, dst
 	}
-	u := h.b[h.ip:]
-	binary.BigEndian.PutUint16(u[2:], t.Port)
-	v := u[header.UDPBytes:]
-	v[0] = flagVNI
-	binary.BigEndian.PutUint32(v[4:], t.VNI<<8)
-	e := v[vxlanBytes:]
-	copy(e, NodeMAC[:])
-	copy(e[6:], GatewayMAC[:])
+	binary.BigEndian.PutUint16(h.b[udpAt+2:], t.Port)
+	h.b[vxlanAt] = flagVNI
+	binary.BigEndian.PutUint32(h.b[vxlanAt+4:], t.VNI<<8)
+	copy(h.b[innerAt:], NodeMAC[:])
+	copy(h.b[innerAt+6:], GatewayMAC[:])
 	return h
 }
 
@@ -92,33 +98,31 @@ type Packet struct {
 // that NICs and routers spread the flows of one tunnel.
 func SourcePort(hash uint64) uint16 { return uint16(hash>>48) | 0xc000 }
 
-// Put writes the headers of a packet into b, which must have at least Bytes bytes.
-func (h *Header) Put(b []byte, p *Packet) {
-	n := h.Bytes()
-	b = b[:n:n]
-	copy(b, h.b[:n])
-	total := uint16(n) + p.Bytes
+// Put writes the headers of a packet into the last Bytes of b, which end where the packet begins.
+// It overwrites all of b: so the copy has a constant length.
+func (h *Header) Put(b *[MaxBytes]byte, p *Packet) {
+	*b = h.b
+	total := uint16(h.ip) + innerBytes + p.Bytes
 	if h.V6() {
-		binary.BigEndian.PutUint16(b, 0x6000|uint16(p.TOS)<<4)
+		binary.BigEndian.PutUint16(b[:], 0x6000|uint16(p.TOS)<<4)
 		binary.BigEndian.PutUint16(b[4:], total-header.IPv6Bytes)
 	} else {
 		fragment, id := uint16(ipv4DF), uint16(0) // an atomic datagram needs no ID (RFC 6864 section 4.1)
 		if !p.DF {
 			fragment, id = 0, p.ID
 		}
-		b[1] = p.TOS
-		binary.BigEndian.PutUint16(b[2:], total)
-		binary.BigEndian.PutUint16(b[4:], id)
-		binary.BigEndian.PutUint16(b[6:], fragment)
-		sum := checksum.Add(checksum.Add(h.sum, uint16(p.TOS)), checksum.Add(total, checksum.Add(id, fragment)))
-		binary.BigEndian.PutUint16(b[10:], ^sum)
+		b[ipv4At+1] = p.TOS
+		binary.BigEndian.PutUint16(b[ipv4At+2:], total)
+		binary.BigEndian.PutUint16(b[ipv4At+4:], id)
+		binary.BigEndian.PutUint16(b[ipv4At+6:], fragment)
+		sum := checksum.Fold(uint64(h.sum) + uint64(p.TOS) + uint64(total) + uint64(id) + uint64(fragment))
+		binary.BigEndian.PutUint16(b[ipv4At+10:], ^sum)
 	}
-	u := b[h.ip:]
-	binary.BigEndian.PutUint16(u, p.Source)
-	binary.BigEndian.PutUint16(u[4:], total-uint16(h.ip))
+	binary.BigEndian.PutUint16(b[udpAt:], p.Source)
+	binary.BigEndian.PutUint16(b[udpAt+4:], total-uint16(h.ip))
 	etherType := uint16(header.EtherTypeIPv4)
 	if p.V6 {
 		etherType = header.EtherTypeIPv6
 	}
-	binary.BigEndian.PutUint16(b[n-2:], etherType)
+	binary.BigEndian.PutUint16(b[MaxBytes-2:], etherType)
 }
