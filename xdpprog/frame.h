@@ -16,6 +16,7 @@ enum {
 struct tuple {
 	struct endpoint src, dst;
 	bool v6, fragment;
+	bool ports; /* of a fragment: it has the ports, because it is the first one */
 	bool echo; /* an ICMP echo request */
 	__u8 hop_limit; /* IPv6 */
 	bool neighbour; /* neighbour discovery about the destination, which no router forwards */
@@ -65,7 +66,8 @@ INLINE __u32 skip_extensions(void *data, void *end, __u32 at, __u8 *next, struct
 			t->fragment = e->fragment & ntohs(0xfff9); /* neither offset nor M: atomic, RFC 6946 */
 			if (t->fragment) {
 				*next = e->next; /* the packet's; its sender repeats it in all fragments, RFC 8200 section 4.5 */
-				return at;
+				t->ports = !(e->fragment & ntohs(0xfff8));
+				return advance(at, 8) & MAX_OFFSET;
 			}
 			at = advance(at, 8);
 		} else if (*next == PROTO_AH) {
@@ -125,6 +127,7 @@ INLINE __u32 read_ip(void *data, void *end, __u32 at, struct tuple *t)
 			return 0;
 		take_ipv4(ip, t);
 		t->fragment = ip->fragment & ntohs(0x3fff); /* more fragments, or an offset */
+		t->ports = t->fragment && !(ip->fragment & ntohs(0x1fff));
 		proto = ip->proto;
 		at = advance(at, (ip->version_ihl & 15) * 4) & MAX_OFFSET;
 		if (!within(data + at, end, t))
@@ -143,8 +146,12 @@ INLINE bool is_transport(struct tuple *t)
 INLINE bool read_ports(void *data, void *end, __u32 at, struct tuple *t)
 {
 	struct ports *p = data + at;
-	if (t->fragment) /* checked by address and protocol only: later fragments have no ports */
+	if (t->fragment) { /* steered by address and protocol only: later fragments have no ports */
+		t->ports = t->ports && has_ports(t->dst.proto) && (void *)(p + 1) <= end;
+		if (t->ports)
+			take_transport(&t->dst, p->dst, t->dst.proto);
 		return is_transport(t) || (t->v6 && is_extension(t->dst.proto));
+	}
 	if (!has_ports(t->dst.proto))
 		return 0;
 	if (!within(p + 1, end, t))

@@ -20,7 +20,7 @@ typedef _Bool bool;
 #define ntohs(x) __builtin_bswap16(x)        /* the object is little-endian */
 #define ntohl(x) __builtin_bswap32(x)
 
-enum { MAP_HASH = 1, MAP_ARRAY = 2, MAP_PERCPU_ARRAY = 6, MAP_XSK = 17 };
+enum { MAP_HASH = 1, MAP_ARRAY = 2, MAP_PERCPU_ARRAY = 6, MAP_LPM_TRIE = 11, MAP_XSK = 17 };
 enum { NO_PREALLOC = 1 };    /* BPF_F_NO_PREALLOC */
 enum { MMAPABLE = 1 << 10 }; /* BPF_F_MMAPABLE: among other effects, values begin at a page boundary */
 enum { XDP_DROP = 1, XDP_PASS = 2, XDP_REDIRECT = 4 };

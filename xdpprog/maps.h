@@ -50,10 +50,24 @@ struct config {
 	__u16 unserved; /* not 0: steer all packets to an address that is the gateway's and not the node's */
 	__u16 kept_replies; /* not 0: map replies has ports */
 	__u16 local_first, local_count; /* ports of the node's own connections: net.ipv4.ip_local_port_range */
+	__u32 deny; /* not 0: map denied has entries */
 };
 
 struct counts {
 	__u64 steered, passed, missed_dropped, missed_passed, egress_redirected, foreign_passed, sent_back_dropped;
+	__u64 denied_dropped;
+};
+
+/* A prefix of denied clients; bits counts from the start of the IPv6 address that maps an IPv4
+ * address. */
+struct prefix {
+	__u32 bits;
+	__be32 addr[4];
+};
+
+/* until_ns: the time of CLOCK_BOOTTIME from which the entry has no effect; 0: no such time. */
+struct denial {
+	__u64 until_ns, packets;
 };
 
 /* The unicast destination MAC addresses of frames for this node, the interface's first. A word has
@@ -90,6 +104,13 @@ struct { UINT(type, MAP_ARRAY); UINT(max_entries, 6 * 1024); TYPE(key, __u32); T
 /* Repeats a part of the maps above, for one array lookup instead of a hash search. Entries without
  * a shortcut are only in those maps. */
 struct { UINT(type, MAP_ARRAY); UINT(map_flags, MMAPABLE); UINT(max_entries, 1 << SHORTCUT_BITS); TYPE(key, __u32); TYPE(value, struct shortcut); } shortcuts SEC(".maps");
+/* A search in denied takes a step for each bit that differs between prefixes. So deny_hints says
+ * for which addresses it may find one. Bit s%64 of word (IPv6 ? 1024 : 0) + s/64: denied has a
+ * prefix with addresses of slice s, the first 16 bits of an IPv4 address or a hash of the first 32
+ * bits of an IPv6 address. denied has room for an entry more than MaxDenied of denied.go: older
+ * kernels need it to replace one. */
+struct { UINT(type, MAP_LPM_TRIE); UINT(map_flags, NO_PREALLOC); UINT(max_entries, (1 << 16) + 1); TYPE(key, struct prefix); TYPE(value, struct denial); } denied SEC(".maps");
+struct { UINT(type, MAP_ARRAY); UINT(max_entries, 2 * 1024); TYPE(key, __u32); TYPE(value, __u64); } deny_hints SEC(".maps");
 struct { UINT(type, MAP_ARRAY); UINT(max_entries, 1); TYPE(key, __u32); TYPE(value, struct config); } settings SEC(".maps");
 struct { UINT(type, MAP_ARRAY); UINT(max_entries, 1); TYPE(key, __u32); TYPE(value, __u64); } heartbeat SEC(".maps");
 struct { UINT(type, MAP_PERCPU_ARRAY); UINT(max_entries, 1); TYPE(key, __u32); TYPE(value, struct counts); } counters SEC(".maps");

@@ -29,7 +29,7 @@ const (
 
 // mapLayout must change with the meaning of any shared map's bytes; a change of type or size is
 // detected without it.
-const mapLayout = 5
+const mapLayout = 6
 
 // MapLayout describes the layout of the shared maps. Two programs can use the same maps if their
 // layouts are equal and Prepare accepts the maps.

@@ -83,6 +83,23 @@ INLINE bool is_frontend(struct tuple *t, bool *shared)
 	return value;
 }
 
+/* Why a packet is for the gateway: it is a client's, or perhaps not (a reply to an SNAT address, or
+ * a fragment that may be one, or the node's). */
+enum sender { NOT_FOR_US, PERHAPS_A_CLIENT, CLIENT };
+
+/* The sender of a fragment for an address that is not only a VIP. Only the first fragment shows it:
+ * without that one, workers drop the others. */
+INLINE enum sender sender_of_fragment(struct tuple *t, struct config *s, __u32 dst, bool node_port)
+{
+	bool local = (__u16)(ntohs(t->dst.port) - s->local_first) < s->local_count;
+	bool none;
+	if (!t->ports)
+		return PERHAPS_A_CLIENT;
+	if (dst & NODE && node_port && !local)
+		return CLIENT;
+	return dst & HAS_FRONTEND && !(dst & (NODE | LOCAL)) && is_frontend(t, &none) ? CLIENT : PERHAPS_A_CLIENT;
+}
+
 /* Whether a packet is for the gateway: for a frontend, a node port, or a reply to an SNAT address.
  * If not, *dst becomes the flags of the destination's address. *shared becomes true if the packet
  * may also be for a socket of the node.
@@ -91,7 +108,7 @@ INLINE bool is_frontend(struct tuple *t, bool *shared)
  * that most probably succeeds: replies and node ports are rarely frontends. While a frontend is
  * being opened, between the updates of its own entry and its address's, both results are
  * correct. */
-INLINE bool to_us(struct tuple *t, struct config *s, __u32 *dst, bool *shared)
+INLINE enum sender to_us(struct tuple *t, struct config *s, __u32 *dst, bool *shared)
 {
 	bool reply = (__u16)(ntohs(t->dst.port) - s->snat_first) < s->snat_count ||
 		     (s->kept_replies && port_open(&replies, t));
@@ -103,29 +120,36 @@ INLINE bool to_us(struct tuple *t, struct config *s, __u32 *dst, bool *shared)
 	*shared = ports && node_port && (__u16)(ntohs(t->dst.port) - s->local_first) < s->local_count;
 	if (ports && !t->v6) {
 		if (short_cut(t, reply ? SHORT_SNAT : node_port ? SHORT_NODE : SHORT_FRONTEND))
-			return 1;
+			return reply ? PERHAPS_A_CLIENT : CLIENT;
 		if (own_reply && short_cut(t, SHORT_OWN_SNAT)) {
 			*shared = 0;
-			return 1;
+			return PERHAPS_A_CLIENT;
 		}
 	}
 	bool asked = !reply && !node_port && ports;
 	if (asked && is_frontend(t, shared))
-		return 1;
+		return CLIENT;
 	*dst = flags_of(t->dst.addr);
 	if (!(*dst & (NODE | LOCAL)))
 		*shared = 0; /* a listener on all addresses does not have addresses that the node does not have */
 	if (!(*dst & ~(HAS_KEEP | LOCAL)))
-		return 0;
-	if (s->unserved && routed(*dst))
-		return 1;
+		return NOT_FOR_US;
+	if (t->fragment && *dst & (NODE | LOCAL | SNAT)) {
+		/* Any protocol may follow an extension header: at the node's addresses it is for the node. */
+		if (*dst & NODE && !is_transport(t))
+			return NOT_FOR_US;
+		return sender_of_fragment(t, s, *dst, node_port);
+	}
+	bool to_snat = ports && *dst & SNAT && (reply || (own_reply && !(*dst & (NODE | LOCAL))));
+	if (to_snat)
+		return PERHAPS_A_CLIENT;
+	if ((s->unserved && routed(*dst)) || t->fragment)
+		return CLIENT;
 	if (t->echo)
-		return *dst & VIP;
-	if (t->fragment) /* any protocol may follow an extension header: at the node's addresses it is for the node */
-		return !(*dst & NODE) || is_transport(t);
-	if ((*dst & NODE && node_port) || (*dst & SNAT && (reply || (own_reply && !(*dst & (NODE | LOCAL))))))
-		return 1;
-	return *dst & HAS_FRONTEND && !asked && is_frontend(t, shared);
+		return *dst & VIP ? CLIENT : NOT_FOR_US;
+	if (*dst & NODE && node_port)
+		return CLIENT;
+	return *dst & HAS_FRONTEND && !asked && is_frontend(t, shared) ? CLIENT : NOT_FOR_US;
 }
 
 /* Whether the kernel must not forward a packet, because its destination is an address of the
@@ -151,6 +175,27 @@ INLINE bool kept(struct tuple *t, __u32 except)
 {
 	__u32 src = flags_of(t->src.addr);
 	return src & HAS_KEEP && !(src & except) && (t->fragment || map_lookup(&keep_sources, &t->src));
+}
+
+/* Whether the list has a client, which then gets nothing. The time is the daemon's to watch, and
+ * the program's in case that it does not. Not inlined, for the same reason as advance. */
+__attribute__((noinline)) int is_denied(struct endpoint *client)
+{
+	if (!client)
+		return 0;
+	__be32 *a = client->addr;
+	struct prefix one = {.bits = 128, .addr = {a[0], a[1], a[2], a[3]}};
+	bool v4 = !a[0] && !a[1] && a[2] == ntohl(0xffff);
+	__u32 slice = v4 ? ntohs((__u16)a[3]) : ntohl(a[0]) * 0x9e3779b1 >> 16;
+	__u32 word = (v4 ? 0 : 1024) + slice / 64;
+	__u64 *hint = map_lookup(&deny_hints, &word);
+	if (!hint || !(*hint >> slice % 64 & 1))
+		return 0;
+	struct denial *d = map_lookup(&denied, &one);
+	if (!d || (d->until_ns && ktime_get_boot_ns() >= d->until_ns))
+		return 0;
+	__sync_fetch_and_add(&d->packets, 1);
+	return 1;
 }
 
 /* Whether a frame is for this node: in no VLAN or in one of the node's VLANs, and to one of its
@@ -195,8 +240,10 @@ SEC("xdp.frags") int steer(struct xdp_md *ctx)
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	/* A packet whose source is an address of this node does not come from a backend. But a
 	 * backend's address may be a VIP, because users can set any address as an external IP. */
+	enum sender sender = CLIENT;
 	if (read_plain(data, end, &t) || read_other(ctx, &t)) {
-		if (!to_us(&t, s, &dst, &shared) && (dst & (NODE | LOCAL) || !kept(&t, NODE | SNAT))) {
+		sender = to_us(&t, s, &dst, &shared);
+		if (!sender && (dst & (NODE | LOCAL) || !kept(&t, NODE | SNAT))) {
 			c->passed++;
 			return XDP_PASS;
 		}
@@ -211,6 +258,10 @@ SEC("xdp.frags") int steer(struct xdp_md *ctx)
 	if (shared && has_socket(ctx, &t)) {
 		c->passed++;
 		return XDP_PASS;
+	}
+	if (s->deny && sender == CLIENT && is_denied(&t.src)) {
+		c->denied_dropped++;
+		return XDP_DROP;
 	}
 	if (redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS) == XDP_REDIRECT) {
 		c->steered++;

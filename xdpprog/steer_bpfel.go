@@ -34,6 +34,8 @@ type steerConfig struct {
 	KeptReplies uint16
 	LocalFirst  uint16
 	LocalCount  uint16
+	Deny        uint32
+	_           [4]byte
 }
 
 type steerCounts struct {
@@ -45,6 +47,13 @@ type steerCounts struct {
 	EgressRedirected uint64
 	ForeignPassed    uint64
 	SentBackDropped  uint64
+	DeniedDropped    uint64
+}
+
+type steerDenial struct {
+	_       structs.HostLayout
+	UntilNs uint64
+	Packets uint64
 }
 
 type steerEndpoint struct {
@@ -65,6 +74,12 @@ type steerMacSets struct {
 	}
 }
 
+type steerPrefix struct {
+	_    structs.HostLayout
+	Bits uint32
+	Addr [4]uint32
+}
+
 type steerShortcut struct {
 	_    structs.HostLayout
 	Word [8]uint64
@@ -76,6 +91,8 @@ type steerShortcut struct {
 const (
 	steerMapAddrs       = "addrs"
 	steerMapCounters    = "counters"
+	steerMapDenied      = "denied"
+	steerMapDenyHints   = "deny_hints"
 	steerMapFrontends   = "frontends"
 	steerMapHeartbeat   = "heartbeat"
 	steerMapKeepSources = "keep_sources"
@@ -145,6 +162,8 @@ type steerProgramSpecs struct {
 type steerMapSpecs struct {
 	Addrs       *ebpf.MapSpec `ebpf:"addrs"`
 	Counters    *ebpf.MapSpec `ebpf:"counters"`
+	Denied      *ebpf.MapSpec `ebpf:"denied"`
+	DenyHints   *ebpf.MapSpec `ebpf:"deny_hints"`
 	Frontends   *ebpf.MapSpec `ebpf:"frontends"`
 	Heartbeat   *ebpf.MapSpec `ebpf:"heartbeat"`
 	KeepSources *ebpf.MapSpec `ebpf:"keep_sources"`
@@ -186,6 +205,8 @@ func (o *steerObjects) Close() error {
 type steerMaps struct {
 	Addrs       *ebpf.Map `ebpf:"addrs"`
 	Counters    *ebpf.Map `ebpf:"counters"`
+	Denied      *ebpf.Map `ebpf:"denied"`
+	DenyHints   *ebpf.Map `ebpf:"deny_hints"`
 	Frontends   *ebpf.Map `ebpf:"frontends"`
 	Heartbeat   *ebpf.Map `ebpf:"heartbeat"`
 	KeepSources *ebpf.Map `ebpf:"keep_sources"`
@@ -203,6 +224,8 @@ func (m *steerMaps) Close() error {
 	return _SteerClose(
 		m.Addrs,
 		m.Counters,
+		m.Denied,
+		m.DenyHints,
 		m.Frontends,
 		m.Heartbeat,
 		m.KeepSources,

@@ -6,14 +6,15 @@
 //	                   │   │                    └─ no socket: heartbeat young: drop
 //	                   │   │                                  old or never: kernel
 //	                   │   │                                  queue never served: kernel
-//	                   │   └─ another's MAC address, or a VLAN without a device: kernel
+//	                   │   ├─ another's MAC address, or a VLAN without a device: kernel
+//	                   │   └─ its client is denied: drop
 //	                   └─ no rule, any doubt ─► kernel, untouched
 //	NIC out ─► egress ─── source is kept ─────► host link ──► host_link ──► worker
 //
 // The rules are in maps that all interfaces share and that are changed in place: frontends, node
-// ports, addresses with their flags, kept sources, settings. Each interface has its own program
-// instance, its own sockets (an XSKMAP accepts only sockets of the receiving device and queue),
-// number of queues with a socket, and MAC addresses and VLANs of frames for this node.
+// ports, addresses with their flags, kept sources, denied clients, settings. Each interface has its
+// own program instance, its own sockets (an XSKMAP accepts only sockets of the receiving device and
+// queue), number of queues with a socket, and MAC addresses and VLANs of frames for this node.
 //
 // Every attachment is a bpf_link. If Config.PinDir is set, the links and the shared maps are pinned
 // on a bpffs. A daemon that dies leaves a working kernel side; its successor opens the maps,
@@ -38,7 +39,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -target bpfel -type endpoint -type addr_flags -type shortcut -type config -type counts -type mac_sets -cflags "-mcpu=v3 -Wall -Wextra -Werror" steer steer.bpf.c
+//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -target bpfel -type endpoint -type addr_flags -type shortcut -type config -type counts -type mac_sets -type prefix -type denial -cflags "-mcpu=v3 -Wall -Wextra -Werror" steer steer.bpf.c
 
 // Config configures a Steering. Zero fields get the defaults below.
 type Config struct {
@@ -90,6 +91,7 @@ type Steering struct {
 	maps      map[string]*ebpf.Map // the shared maps
 	rules     mirror
 	shortcuts shortcuts
+	denies    bool // map denied has entries
 
 	prepared     []*prepared   // instances that no interface uses yet
 	egressLoaded *ebpf.Program // nil until an interface needs it
@@ -221,6 +223,7 @@ type Counters struct {
 	EgressRedirected uint64 // sent by the kernel, redirected to the host link
 	ForeignPassed    uint64 // a rule matched, but the frame is not for this node: Port.SetDestinations
 	SentBackDropped  uint64 // forwarded by the kernel to an address of the gateway that the node does not have
+	DeniedDropped    uint64 // a rule matched, and the list has the client: SetDenied
 }
 
 func (s *Steering) countersByCPU() (counts []steerCounts, err error) {
@@ -238,7 +241,8 @@ func (s *Steering) Arrivals() ([]uint64, error) {
 	}
 	arrived := make([]uint64, len(perCPU))
 	for cpu, c := range perCPU {
-		arrived[cpu] = c.Steered + c.Passed + c.MissedDropped + c.MissedPassed + c.ForeignPassed
+		arrived[cpu] = c.Steered + c.Passed + c.MissedDropped + c.MissedPassed + c.ForeignPassed +
+			c.DeniedDropped
 	}
 	return arrived, nil
 }
@@ -258,6 +262,7 @@ func (s *Steering) Counters() (Counters, error) {
 		sum.EgressRedirected += c.EgressRedirected
 		sum.ForeignPassed += c.ForeignPassed
 		sum.SentBackDropped += c.SentBackDropped
+		sum.DeniedDropped += c.DeniedDropped
 	}
 	return sum, nil
 }
@@ -288,6 +293,7 @@ func (s *Steering) SetSettings(v Settings) error {
 		SnatFirst: v.SNATFirst, SnatCount: v.SNATCount, LocalFirst: v.LocalFirst, LocalCount: v.LocalCount,
 		KeptReplies: flag(s.rules.replyCount > 0),
 		Unserved:    flag(v.Unserved),
+		Deny:        uint32(flag(s.denies)),
 	}
 	if v.PassAfter == 0 {
 		raw.PassAfterNs = uint64(s.config.PassAfter)
@@ -309,6 +315,7 @@ func (s *Steering) takeOverSettings() error {
 		return err
 	}
 	raw.PassAfterNs = uint64(s.config.PassAfter)
+	s.denies = raw.Deny != 0
 	return s.putSettings(&raw)
 }
 
