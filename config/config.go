@@ -65,6 +65,8 @@ type Configuration struct {
 	UnservedVIPPort UnservedPolicy `json:"unservedVIPPort" reload:"live"`
 
 	UnknownConnection UnknownPolicy `json:"unknownConnection" reload:"live"`
+	// Deny are clients whose packets to Services are dropped. `sluice deny` denies others.
+	Deny []netip.Prefix `json:"deny" reload:"live"`
 
 	Sockets  Sockets  `json:"sockets"`
 	HostLink HostLink `json:"hostLink"`

@@ -52,7 +52,7 @@ func problems(t *testing.T, text string) []string {
 // TestNumberOfSettings: one more is a decision; a constant or a derived value may do.
 func TestNumberOfSettings(t *testing.T) {
 	const notSettings = 2 // apiVersion, kind
-	if got, want := len(leaves(Default()))-notSettings, 77; got != want {
+	if got, want := len(leaves(Default()))-notSettings, 78; got != want {
 		t.Errorf("there are %d settings, want %d", got, want)
 	}
 }
@@ -134,6 +134,16 @@ func TestBadFields(t *testing.T) {
 		{"profile", "flows: {profile: fast}", `gw.yaml:5: flows.profile: is "fast", choose one of default, rfc`},
 		{"policy", "unservedVIPPort: ignore",
 			`gw.yaml:5: unservedVIPPort: is "ignore", choose one of pass, reject, drop`},
+		{"denied address", "deny: [192.0.2.1]", `gw.yaml:5: deny[0]: "192.0.2.1" is no CIDR`},
+		{"denied host bits", "deny: [192.0.2.1/24]",
+			"gw.yaml:5: deny[0]: is 192.0.2.1/24 with host bits set, write 192.0.2.0/24"},
+		{"denied all", "deny: [10.0.0.0/8, 0.0.0.0/0]",
+			"gw.yaml:5: deny[1]: is 0.0.0.0/0, choose a prefix length of at least /8"},
+		{"denied all IPv6", `deny: ["2000::/3"]`,
+			"gw.yaml:5: deny[0]: is 2000::/3, choose a prefix length of at least /16"},
+		{"denied mapped", `deny: ["::ffff:192.0.2.0/120"]`,
+			"gw.yaml:5: deny[0]: is ::ffff:192.0.2.0/120, in which no client can be"},
+		{"denied multicast", "deny: [224.0.0.1/32]", "gw.yaml:5: deny[0]: is 224.0.0.1/32, in which no client can be"},
 		{"fragments", "tuning: {fragments: -1}", "gw.yaml:5: tuning.fragments: is -1, choose from 0 to 1048576"},
 		{"path MTU floor", "tuning: {pathMTUFloor: 1400}",
 			"gw.yaml:5: tuning.pathMTUFloor: is 1400, choose from 68 to 1280"},

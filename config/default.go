@@ -51,6 +51,7 @@ func Default() *Configuration {
 		},
 		UnservedVIPPort:   UnservedReject,
 		UnknownConnection: UnknownReset,
+		Deny:              []netip.Prefix{},
 		Sockets: Sockets{
 			BusyPollBudget: 64, // NAPI_POLL_WEIGHT
 		},

@@ -92,6 +92,9 @@ func (l *leaf) text() string {
 	return text(l.value)
 }
 
+// maxListed is the number of entries up to which a list is printed: deny may have thousands.
+const maxListed = 64
+
 // text prints a value on one line for a message.
 func text(v any) string {
 	switch r := reflect.ValueOf(v); {
@@ -99,6 +102,8 @@ func text(v any) string {
 		return fmt.Sprintf("%q", r.String())
 	case r.Kind() == reflect.Slice && r.Len() == 0:
 		return "[]"
+	case r.Kind() == reflect.Slice && r.Len() > maxListed:
+		return fmt.Sprintf("[%v ... %v] (%d entries)", r.Index(0), r.Index(r.Len()-1), r.Len())
 	}
 	return fmt.Sprintf("%+v", v)
 }

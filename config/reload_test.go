@@ -87,7 +87,7 @@ func TestReload(t *testing.T) {
 		"proxy.deniedHostPorts", "proxy.strictSourceRanges", "proxy.scheduler", "proxy.namespaceShare",
 		"limits.connectionsPerSource", "limits.newConnectionsPerSource", "limits.connections",
 		"limits.newConnections", "endpointHealth.check", "endpointHealth.passive",
-		"maglev.seedFile", "unservedVIPPort", "unknownConnection",
+		"maglev.seedFile", "unservedVIPPort", "unknownConnection", "deny",
 		"kubernetes.staleEndpointTimeout", "addressPools", "metrics.backends", "log.level", "drain.timeout",
 		"drain.handOver", "tuning.passAfter",
 	}

@@ -275,10 +275,53 @@ func (k *check) flows(c *Configuration) {
 func (k *check) policies(c *Configuration) {
 	oneOf(k, "unservedVIPPort", c.UnservedVIPPort, UnservedPass, UnservedReject, UnservedDrop)
 	oneOf(k, "unknownConnection", c.UnknownConnection, UnknownReset, UnknownDrop)
+	k.deny(c.Deny)
 	k.duration("drain.timeout", c.Drain.Timeout, 0, 24*time.Hour)
 	oneOf(k, "log.level", c.Log.Level, LogDebug, LogInfo, LogWarn, LogError)
 	oneOf(k, "log.format", c.Log.Format, LogText, LogJSON)
 	oneOf(k, "sandbox", c.Sandbox, SandboxEnforce, SandboxNone)
+}
+
+func (k *check) deny(list []netip.Prefix) {
+	if len(list) > MaxDenied {
+		k.fail("deny", "has %d entries, at most %d are supported", len(list), MaxDenied)
+	}
+	for i, p := range list {
+		if problem := DenialProblem(p); problem != "" {
+			k.fail(fmt.Sprintf("deny[%d]", i), "%s", problem)
+		}
+	}
+}
+
+// MaxDenied is the number of prefixes that can be denied, those of `sluice deny` included.
+const MaxDenied = 1 << 16
+
+// The shortest prefixes that can be denied: a shorter one is most probably a mistake, and cuts off
+// a large part of all clients.
+const (
+	minDenied4 = 8
+	minDenied6 = 16
+)
+
+// reserved has ::, ::1 and mapped IPv4 addresses (RFC 4291).
+var reserved = netip.MustParsePrefix("::/16")
+
+// DenialProblem returns why a prefix cannot be denied; "" if it can.
+func DenialProblem(p netip.Prefix) string {
+	shortest := minDenied6
+	if p.Addr().Is4() {
+		shortest = minDenied4
+	}
+	switch {
+	case p != p.Masked():
+		return fmt.Sprintf("is %s with host bits set, write %s", p, p.Masked())
+	case p.Bits() < shortest:
+		return fmt.Sprintf("is %s, choose a prefix length of at least /%d: a shorter one denies a large part of all "+
+			"clients", p, shortest)
+	case p.IsSingleIP() && !answerable(p.Addr()), p.Addr().Is6() && reserved.Contains(p.Addr().WithZone("")):
+		return fmt.Sprintf("is %s, in which no client can be", p)
+	}
+	return ""
 }
 
 func (k *check) hostLink(c *Configuration) {

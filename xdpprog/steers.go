@@ -30,6 +30,9 @@ func (m Match) String() string {
 	}[m]
 }
 
+// Client reports whether the program takes the packet for a client's, which can be denied.
+func (m Match) Client() bool { return m == MatchFrontend || m == MatchNodePort || m == MatchUnserved }
+
 // facts has the results of all lookups for one packet's source and destination.
 type facts struct {
 	src, dst                    AddrFlags // as in the kernel's map

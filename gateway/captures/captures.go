@@ -161,12 +161,19 @@ func (s *Set) tapOf(q *status.CaptureQuery) (*capture.Tap, error) {
 	return capture.NewTap(f, snap, q.Rate, n, max(ringMinBytes, min(ring, ringMaxBytes))), nil
 }
 
+// deniedDropped is a counter of the kernel program, and no drop reason.
+const deniedDropped = "denied_dropped"
+
 // reasonsOf returns the bits of drop reasons by name.
 func reasonsOf(names []string) (mask uint64, err error) {
 	for _, name := range names {
 		if name == status.CaptureAll {
 			mask = ^uint64(0)
 			continue
+		}
+		if name == deniedDropped {
+			return 0, fmt.Errorf("%s: the kernel program drops packets of denied clients before a capture sees them; "+
+				"`sluice deny list` counts them", name)
 		}
 		r, ok := reason.Parse(name)
 		if !ok {

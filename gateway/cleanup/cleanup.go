@@ -24,6 +24,7 @@ import (
 	"sluice.dev/sluice/fastpath/xsk/napi"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/flowtable/mapped"
+	"sluice.dev/sluice/gateway/denials"
 	"sluice.dev/sluice/gateway/drains"
 	"sluice.dev/sluice/gateway/owners"
 	"sluice.dev/sluice/gateway/seed"
@@ -44,7 +45,8 @@ var files = []string{"flows", "flows.new", "flows" + flowtable.RestingSuffix, "p
 	"bpffs", "bpffs.new", "status.sock", config.WaitingSocketFile, config.ReloadSocketFile,
 	config.HandOverSocketFile,
 	filepath.Join(config.PulseDirectory, config.PulseSocketFile),
-	drains.Name, drains.Name + trusted.NewSuffix, assign.File, assign.File + trusted.NewSuffix,
+	denials.Name, denials.Name + trusted.NewSuffix, drains.Name, drains.Name + trusted.NewSuffix,
+	assign.File, assign.File + trusted.NewSuffix,
 	owners.Name, owners.Name + trusted.NewSuffix, seed.Name, seed.Name + trusted.NewSuffix,
 	sources.Name, sources.Name + trusted.NewSuffix}
 

@@ -11,6 +11,7 @@ import (
 	"sluice.dev/sluice/fastpath/thread"
 	"sluice.dev/sluice/fastpath/xsk"
 	"sluice.dev/sluice/gateway/captures"
+	"sluice.dev/sluice/gateway/denials"
 	"sluice.dev/sluice/gateway/drains"
 	"sluice.dev/sluice/gateway/explain"
 	"sluice.dev/sluice/gateway/nodeconfig"
@@ -166,6 +167,8 @@ func (d *Daemon) startControl() error {
 	}
 	// A standby has compiled without counters, and no worker knew its numbers.
 	loadDrains(c, d.log, d.compiler)
+	d.denials = denials.New(denials.Config{Log: d.log, StateDir: d.settings.atStart.StateDir, Program: d.kernel.Program,
+		Flows: d.flows.reader, Saves: d.handOver.unlessOffering}, c.Deny)
 	d.compiler.Watch(d.totals)
 	d.compiler.WatchFlows(d.flows.hasConnections)
 	d.compiler.WatchPins(d.flows.pins.Lose)
@@ -194,6 +197,9 @@ func (d *Daemon) startControl() error {
 			return err
 		}
 		d.host.applySources()
+		if err := d.denials.Apply(); err != nil {
+			return err
+		}
 	}
 	d.flows.reportLosses(d.inputs.tracker, cc.NodeName)
 	d.inputs.read(&d.life)
@@ -210,6 +216,7 @@ func (d *Daemon) actAlone(ctx context.Context) {
 	d.life.spawn(func() { d.flows.pins.Run(ctx, d.beats.Add("affinity pins", heartbeat.DefaultBounds)) })
 	d.life.spawn(func() { d.inputs.writeEvents(ctx, d.settings.config(), d.loop.Problems) })
 	d.life.spawn(func() { d.checks.Run(ctx) })
+	d.life.spawn(func() { d.denials.Run(ctx, d.beats.Add("list of denied clients", heartbeat.DefaultBounds)) })
 	d.life.spawn(func() { d.followAddresses(ctx) })
 }
 

@@ -134,6 +134,7 @@ func (d *Daemon) reload(ctx context.Context) {
 	}
 	d.inputs.reload(c)
 	d.checks.Configure(checkSettings(c))
+	d.denials.Configure(c.Deny)
 	d.seed.refresh()
 	d.configure(ctx)
 }

@@ -35,6 +35,7 @@ import (
 	"sluice.dev/sluice/gateway/boottime"
 	"sluice.dev/sluice/gateway/captures"
 	"sluice.dev/sluice/gateway/checks"
+	"sluice.dev/sluice/gateway/denials"
 	"sluice.dev/sluice/gateway/explain"
 	"sluice.dev/sluice/gateway/members"
 	"sluice.dev/sluice/gateway/ports"
@@ -71,6 +72,7 @@ type Daemon struct {
 	ports    *ports.Set
 	explain  *explain.Explainer
 	captures *captures.Set
+	denials  *denials.List
 	group    *members.Members // nil if there is none
 	open     chan struct{}    // closed when the interfaces are open
 

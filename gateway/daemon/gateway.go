@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"time"
 
+	"sluice.dev/sluice/config"
 	"sluice.dev/sluice/control/compiler"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
@@ -71,7 +73,7 @@ func (d *Daemon) DeleteFlows(ctx context.Context, f *status.FlowFilter) (int, er
 // Explain implements status.Gateway.
 func (d *Daemon) Explain(q *status.ExplainQuery) (status.ExplainView, error) {
 	return d.explain.Explain(q, &explain.Gateway{
-		Snapshot: d.snapshot(), Open: d.isOpen(), Steers: d.kernel.Steers, NextHop: d.nextHopOf,
+		Snapshot: d.snapshot(), Open: d.isOpen(), Steers: d.kernel.Steers, Denies: d.denials.Denies, NextHop: d.nextHopOf,
 		Problems: status.ProblemViews(d.loop.Status().Problems), UnfinishedChecksums: d.unfinishedChecksums(),
 	})
 }
@@ -97,6 +99,48 @@ func (d *Daemon) Drain(e status.Endpoint, on bool) (int, error) {
 	}
 	return d.loop.Undrain(d.life.ctx, drain)
 }
+
+// Deny implements status.Gateway.
+func (d *Daemon) Deny(ctx context.Context, p netip.Prefix, after time.Duration) (v status.DeniedView, err error) {
+	if problem := config.DenialProblem(p); problem != "" {
+		return v, errors.New("the client " + problem)
+	}
+	v.Flows, err = d.denials.Deny(ctx, p, after)
+	if entry := d.denials.Denies(p.Addr()); entry != nil {
+		v.DenialView = *entry
+	}
+	v.Notes = d.insideDenied(p)
+	return v, err
+}
+
+// insideDenied names what a denied prefix contains besides clients, and what is not cut off.
+func (d *Daemon) insideDenied(p netip.Prefix) (notes []string) {
+	for _, a := range d.mirror.Addresses() {
+		if p.Contains(a.Prefix.Addr()) {
+			notes = append(notes, fmt.Sprintf("%v is an address of this node: the node's own connections continue",
+				a.Prefix.Addr()))
+			break
+		}
+	}
+	n := 0
+	d.snapshot().Backends(func(b *services.Backend) bool {
+		if p.Contains(b.Addr.Netip()) {
+			n++
+		}
+		return true
+	})
+	if n > 0 {
+		notes = append(notes, fmt.Sprintf("%d endpoints have an address in %v: they get and answer connections of "+
+			"clients as before; as clients of Services at this gateway they are denied", n, p))
+	}
+	return notes
+}
+
+// Allow implements status.Gateway.
+func (d *Daemon) Allow(ctx context.Context, p netip.Prefix) error { return d.denials.Allow(ctx, p) }
+
+// Denials implements status.Gateway.
+func (d *Daemon) Denials() ([]status.DenialView, error) { return d.denials.Views() }
 
 // WaitApplied implements status.Gateway.
 func (d *Daemon) WaitApplied(ctx context.Context) error {
@@ -126,6 +170,7 @@ func (d *Daemon) Stats() status.StatsView {
 			"steered": k.Steered, "passed": k.Passed, "missed_dropped": k.MissedDropped,
 			"missed_passed": k.MissedPassed, "egress_redirected": k.EgressRedirected,
 			"foreign_passed": k.ForeignPassed, "sent_back_dropped": k.SentBackDropped,
+			"denied_dropped": k.DeniedDropped,
 		}
 	}
 	v.Queues = d.ports.QueueStats()
@@ -200,6 +245,7 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 	list = append(list, d.reach.conditions()...)
 	list = append(list, d.ports.Conditions()...)
 	list = append(list, d.groupConditions()...)
+	list = append(list, d.denials.Conditions()...)
 	if d.isOpen() {
 		list = append(list, d.workers.Conditions(boottime.Nanos())...)
 		if n := d.unfinishedChecksums(); n > 0 {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -229,6 +230,17 @@ func (s *standby) Flows(
 func (s *standby) DeleteFlows(context.Context, *status.FlowFilter) (int, error) {
 	return 0, s.errWaits()
 }
+
+// Deny implements status.Gateway.
+func (s *standby) Deny(context.Context, netip.Prefix, time.Duration) (status.DeniedView, error) {
+	return status.DeniedView{}, s.errWaits()
+}
+
+// Allow implements status.Gateway.
+func (s *standby) Allow(context.Context, netip.Prefix) error { return s.errWaits() }
+
+// Denials implements status.Gateway.
+func (s *standby) Denials() ([]status.DenialView, error) { return nil, s.errWaits() }
 
 // Drain implements status.Gateway.
 func (s *standby) Drain(status.Endpoint, bool) (int, error) { return 0, s.errWaits() }

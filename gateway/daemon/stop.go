@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/allocate/assign"
+	"sluice.dev/sluice/gateway/denials"
 	"sluice.dev/sluice/gateway/drains"
 	"sluice.dev/sluice/internal/unixsocket"
 )
@@ -104,6 +105,7 @@ func (d *Daemon) clear(keep bool) (errs []error) {
 	errs = append(errs, d.flows.remove(c.StateDir)...)
 	if d.shutdown.leaving != "" {
 		_ = os.Remove(filepath.Join(c.StateDir, drains.Name))
+		_ = os.Remove(filepath.Join(c.StateDir, denials.Name))
 		_ = os.Remove(filepath.Join(c.StateDir, assign.File))
 	}
 	_ = unixsocket.RemoveStale(c.WaitingSocket()) // of a process that was killed while it waited

@@ -21,6 +21,10 @@ func (a *answer) advice(v *status.ExplainView, malformed reason.Drop) string {
 			"`sluice doctor` names the interface", a.unfinished)
 	case v.Verdict == status.VerdictForward:
 		return ""
+	case a.isDenied() && a.denied.From == status.DeniedByConfiguration:
+		return "if it is not to be denied, remove the entry from `deny` of the configuration"
+	case a.isDenied():
+		return "if it is not to be denied: sluice deny remove " + a.denied.Client.String()
 	case v.Verdict == status.VerdictPass:
 		return a.passAdvice()
 	case malformed != reason.None:

@@ -97,6 +97,8 @@ type Gateway struct {
 	Open     bool // the kernel program is attached to the interfaces
 	// Steers returns the rule by which the kernel program sends a packet to a worker.
 	Steers func(*header.Tuple) (xdpprog.Match, error)
+	// Denies returns the entry that denies a client, nil if none does. Denies may be nil.
+	Denies func(netip.Addr) *status.DenialView
 	// NextHop describes where packets to an address go.
 	NextHop  func(netip.Addr) string
 	Problems []status.ProblemView // of all objects
@@ -109,6 +111,9 @@ func (x *Explainer) Explain(q *status.ExplainQuery, g *Gateway) (status.ExplainV
 	t := q.Tuple()
 	a := answer{query: q, snapshot: g.Snapshot, tuple: t, closed: !g.Open, unfinished: g.UnfinishedChecksums}
 	a.match, a.unread = g.Steers(&t)
+	if g.Denies != nil {
+		a.denied = g.Denies(t.Src.Netip())
+	}
 	var err error
 	if a.x, err = x.ask(a.snapshot, t, !q.Established, flowtable.Time(boottime.Nanos())); err != nil {
 		return status.ExplainView{}, err
@@ -150,12 +155,13 @@ type answer struct {
 	tuple    header.Tuple
 	x        decide.Explanation
 
-	match      xdpprog.Match // of the kernel program
-	unread     error         // why match could not be read
-	closed     bool          // the kernel program is not attached to the interfaces yet
-	unanswered netip.Addr    // the neighbour of the next hop, if it does not answer
-	unfinished uint64        // checksums of segments that the gateway received
-	hop        string        // how the next hop is reached; "" if the explanation has it
+	match      xdpprog.Match      // of the kernel program
+	unread     error              // why match could not be read
+	denied     *status.DenialView // the entry that denies the source; nil if none does
+	closed     bool               // the kernel program is not attached to the interfaces yet
+	unanswered netip.Addr         // the neighbour of the next hop, if it does not answer
+	unfinished uint64             // checksums of segments that the gateway received
+	hop        string             // how the next hop is reached; "" if the explanation has it
 	// offline is nil if a gateway answers.
 	offline *offline
 }

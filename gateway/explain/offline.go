@@ -100,6 +100,11 @@ func Offline(
 			Unserved: c.UnservedVIPPort != config.UnservedPass,
 		}),
 	}
+	for _, p := range c.Deny {
+		if p.Contains(t.Src.Netip()) && (a.denied == nil || p.Bits() > a.denied.Client.Bits()) {
+			a.denied = &status.DenialView{Client: p, From: status.DeniedByConfiguration}
+		}
+	}
 	if a.x, err = x.ask(snapshot, t, !q.Established, 0); err != nil {
 		return v, err
 	}

@@ -22,6 +22,12 @@ const (
 	stepVerdict = "verdict"
 )
 
+// reasonDenied is the name of the kernel program's counter.
+const reasonDenied = "denied_dropped"
+
+// isDenied reports whether the kernel program drops the packet because its client is denied.
+func (a *answer) isDenied() bool { return a.denied != nil && a.unread == nil && a.match.Client() }
+
 // view builds the answer, in the order in which the packet passes the kernel program, the parser
 // and a worker.
 func (a *answer) view(problems []status.ProblemView) status.ExplainView {
@@ -33,6 +39,10 @@ func (a *answer) view(problems []status.ProblemView) status.ExplainView {
 	v.Steps = append(v.Steps, a.kernelStep())
 	drop, text := malformed(&a.tuple)
 	switch {
+	case a.isDenied():
+		v.Verdict, v.Reason = status.VerdictDrop, reasonDenied
+		v.Steps = append(v.Steps, status.ExplainStep{Name: "client", Text: a.denied.DenialText()},
+			status.ExplainStep{Name: stepVerdict, Text: "drop (" + v.Reason + ")"})
 	case a.unread == nil && a.match == xdpprog.MatchNone && a.x.Frontend == nil && !a.x.Known:
 		v.Verdict = status.VerdictPass
 		v.Steps = append(v.Steps, status.ExplainStep{Name: "frontend", Text: a.whyNone()},
@@ -55,6 +65,8 @@ func (a *answer) kernelStep() status.ExplainStep {
 	switch {
 	case a.unread != nil:
 		s.Text, s.Unknown = "cannot be read: "+a.unread.Error(), true
+	case a.isDenied():
+		s.Text = "drops it: its client is denied"
 	case a.match == xdpprog.MatchNone && (a.x.Frontend != nil || a.x.Known):
 		s.Text = "leaves it to the kernel: it does not have the rules for the steps below yet"
 	case a.match == xdpprog.MatchNone:

@@ -117,6 +117,11 @@ func (r *Reader) Delete(ctx context.Context, f *status.FlowFilter) (int, error) 
 	})
 }
 
+// DeleteClients ends the flows of the clients that match, and returns their number.
+func (r *Reader) DeleteClients(ctx context.Context, match func(netip.Addr) bool) (int, error) {
+	return r.delete(ctx, func(i *flowtable.Info) bool { return match(i.Client.Src.Netip()) })
+}
+
 // snapshot returns the published snapshot, or an empty one before the first.
 func (r *Reader) snapshot() *services.Snapshot {
 	if s := r.services.Load(); s != nil {

@@ -367,6 +367,16 @@ func (k *Program) Arrivals() ([]uint64, error) { return k.s.Arrivals() }
 // Steers returns the rule by which the kernel's maps now send a packet to a worker.
 func (k *Program) Steers(t *header.Tuple) (xdpprog.Match, error) { return k.s.Steers(t) }
 
+// SetDenied replaces the list of denied clients.
+func (k *Program) SetDenied(list []xdpprog.Denial) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.s.SetDenied(list)
+}
+
+// Denied returns the number of dropped packets by denied prefix.
+func (k *Program) Denied() (map[netip.Prefix]uint64, error) { return k.s.Denied() }
+
 // Heartbeat stores in the program a time of CLOCK_BOOTTIME at which the workers made progress.
 func (k *Program) Heartbeat(bootNanos uint64) error { return k.s.Heartbeat(bootNanos) }
 

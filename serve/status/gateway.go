@@ -11,7 +11,11 @@
 // page, so that neither side holds a million of them.
 package status
 
-import "context"
+import (
+	"context"
+	"net/netip"
+	"time"
+)
 
 // Gateway is the part of the daemon that the server calls. All methods may be called concurrently.
 type Gateway interface {
@@ -28,6 +32,12 @@ type Gateway interface {
 	// Drain stops new flows to the backends that e selects (on), or allows them again, and returns
 	// the number of these backends.
 	Drain(e Endpoint, on bool) (int, error)
+	// Deny drops the packets of clients, for a time or, if that is 0, without an end.
+	Deny(ctx context.Context, client netip.Prefix, after time.Duration) (DeniedView, error)
+	// Allow ends a denial that Deny began.
+	Allow(ctx context.Context, client netip.Prefix) error
+	// Denials lists the denied clients by address.
+	Denials() ([]DenialView, error)
 	// Explain returns the verdict on a packet, and why. It changes nothing.
 	Explain(q *ExplainQuery) (ExplainView, error)
 	// Capture writes the packets that q selects, in the form pcapng, until ctx ends or the gateway

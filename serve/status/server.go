@@ -53,6 +53,16 @@ func NewServer(g Gateway, log *slog.Logger) *Server {
 		s.drain(w, r,
 			false)
 	})
+	mux.HandleFunc("GET "+root+"/denials", func(w http.ResponseWriter, _ *http.Request) {
+		list, err := g.Denials()
+		if err != nil {
+			s.fail(w, http.StatusInternalServerError, err)
+			return
+		}
+		s.reply(w, list)
+	})
+	mux.HandleFunc("PUT "+root+"/denials/{client...}", s.deny)
+	mux.HandleFunc("DELETE "+root+"/denials/{client...}", s.allow)
 	s.http = http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serve(mux, w, r) }),
 		ReadHeaderTimeout: 5 * time.Second,

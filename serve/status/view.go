@@ -171,6 +171,30 @@ type CheckView struct {
 	SlowStart int `json:"slowStart,omitempty"`
 }
 
+// DenialView is an entry of the list of denied clients.
+type DenialView struct {
+	Client netip.Prefix `json:"client"`
+	// Until is when the entry ends; zero: never.
+	Until time.Time `json:"until,omitzero"`
+	From  string    `json:"from"` // DeniedByConfiguration or DeniedByOperator
+	// Packets is the number of dropped packets that no longer prefix of the list has.
+	Packets uint64 `json:"packets"`
+}
+
+// The origins of entries.
+const (
+	DeniedByConfiguration = "configuration"
+	DeniedByOperator      = "operator"
+)
+
+// DeniedView is the result of denying a client.
+type DeniedView struct {
+	DenialView
+	Flows int `json:"flows"` // of the client, ended
+	// Notes name what the prefix contains and what is not cut off.
+	Notes []string `json:"notes,omitempty"`
+}
+
 // CheckedEndpoint names an endpoint of a service port.
 type CheckedEndpoint struct {
 	Namespace, Service, PortName, Protocol string

@@ -5,8 +5,10 @@ package statustest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,6 +34,7 @@ type Gateway struct {
 	mu      sync.Mutex
 	flows   []status.FlowView
 	drained map[string]bool
+	denials []status.DenialView
 	pages   int
 }
 
@@ -41,6 +44,7 @@ func New() *Gateway {
 		ServiceList: sampleServices(), BackendList: sampleBackends(),
 		StatsView: sampleStats(), StatusView: sampleStatus(), PortsList: samplePorts(),
 		Applied: make(chan struct{}), flows: sampleFlows(), drained: map[string]bool{},
+		denials: sampleDenials(),
 	}
 	close(g.Applied)
 	return g
@@ -128,6 +132,46 @@ func (g *Gateway) Drain(e status.Endpoint, on bool) (int, error) {
 		}
 	}
 	return n, g.Err
+}
+
+// Deny implements status.Gateway.
+func (g *Gateway) Deny(_ context.Context, p netip.Prefix, after time.Duration) (status.DeniedView, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	v := status.DenialView{Client: p, From: status.DeniedByOperator}
+	if after > 0 {
+		v.Until = Start().Add(after)
+	}
+	g.denials = append(g.denials, v)
+	return status.DeniedView{DenialView: v, Flows: 2, Notes: []string{"a note"}}, g.Err
+}
+
+func sampleDenials() []status.DenialView {
+	return []status.DenialView{
+		{Client: netip.MustParsePrefix("198.51.100.7/32"), Until: Start().Add(time.Hour), From: status.DeniedByOperator,
+			Packets: 12345},
+		{Client: netip.MustParsePrefix("203.0.113.0/24"), From: status.DeniedByConfiguration},
+		{Client: netip.MustParsePrefix("2001:db8:66::/48"), From: status.DeniedByOperator, Packets: 1},
+	}
+}
+
+// Allow implements status.Gateway.
+func (g *Gateway) Allow(_ context.Context, p netip.Prefix) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := len(g.denials)
+	g.denials = slices.DeleteFunc(g.denials, func(v status.DenialView) bool { return v.Client == p })
+	if len(g.denials) == before {
+		return errors.New("there is no such entry")
+	}
+	return g.Err
+}
+
+// Denials implements status.Gateway.
+func (g *Gateway) Denials() ([]status.DenialView, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.denials), g.Err
 }
 
 // Explain implements status.Gateway: everything is forwarded to the first backend.

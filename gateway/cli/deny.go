@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sluice.dev/sluice/serve/status"
+)
+
+func (s *session) denyCommand() *cobra.Command {
+	var after time.Duration
+	c := &cobra.Command{
+		Use:   "deny CLIENT",
+		Short: "Drop all packets of a client; list and remove denied clients",
+		Long: "deny drops the packets of a client (an address or a CIDR) to Services before a worker sees them, and\n" +
+			"ends its flows. The node's own connections, and answers of backends, are not concerned. An entry stays\n" +
+			"in force when the daemon restarts. `deny` of the configuration has entries, too. Neither applies to\n" +
+			"other gateways.",
+		Example: "  sluice deny 198.51.100.7 --for 1h\n" +
+			"  sluice deny 2001:db8:66::/48\n" +
+			"  sluice deny list\n" +
+			"  sluice deny remove 198.51.100.7",
+		Args: one,
+		RunE: func(c *cobra.Command, args []string) error {
+			if after < 0 || after == 0 && c.Flags().Changed("for") {
+				return usageError{fmt.Errorf("--for is %v: give a time such as 15m, or leave it out for no end", after)}
+			}
+			return s.deny(c, args[0], after)
+		},
+	}
+	c.Flags().DurationVar(&after, "for", 0, "how long; without it until the entry is removed")
+	c.AddCommand(
+		&cobra.Command{
+			Use: "list", Short: "List the denied clients, and how many of their packets were dropped", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error { return s.listDenials(c) },
+		},
+		&cobra.Command{
+			Use: "remove CLIENT", Short: "Accept packets of a client again", Args: one,
+			ValidArgsFunction: s.completeDenied,
+			RunE:              func(c *cobra.Command, args []string) error { return s.allow(c, args[0]) },
+		},
+	)
+	return c
+}
+
+func (s *session) deny(c *cobra.Command, client string, after time.Duration) error {
+	p, err := status.ParseClient(client)
+	if err != nil {
+		return usageError{err}
+	}
+	return s.ask(func(client *status.Client) error {
+		v, err := client.Deny(c.Context(), p, after)
+		if err != nil {
+			return err
+		}
+		return s.print(v, func(r *rows) {
+			r.line(v.DenialText() + "; ended " + plural(v.Flows, "flow"))
+			for _, note := range v.Notes {
+				r.line(note)
+			}
+		})
+	})
+}
+
+func (s *session) allow(c *cobra.Command, client string) error {
+	p, err := status.ParseClient(client)
+	if err != nil {
+		return usageError{err}
+	}
+	return s.ask(func(client *status.Client) error {
+		if err := client.Allow(c.Context(), p); err != nil {
+			return err
+		}
+		list, err := client.Denials(c.Context())
+		if err != nil {
+			return err
+		}
+		return s.print(status.Count{Count: 1}, func(r *rows) {
+			r.line(p.String() + " is no longer denied")
+			for i := range list {
+				if v := &list[i]; v.Client.Overlaps(p) && v.Client.Bits() < p.Bits() {
+					r.line("but " + v.DenialText())
+				}
+			}
+		})
+	})
+}
+
+func (s *session) listDenials(c *cobra.Command) error {
+	return s.ask(func(client *status.Client) error {
+		list, err := client.Denials(c.Context())
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			s.note("No client is denied.")
+		}
+		return s.print(list, func(r *rows) {
+			r.row("CLIENT", "UNTIL", "FROM", "PACKETS")
+			for i := range list {
+				v := &list[i]
+				until := "-"
+				if !v.Until.IsZero() {
+					until = v.Until.UTC().Format(time.RFC3339)
+				}
+				r.row(clientText(v.Client), until, v.From, v.Packets)
+			}
+		})
+	})
+}
+
+// clientText prints a single address without its length.
+func clientText(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}
+
+// completeDenied completes the clients that the operator denied.
+func (s *session) completeDenied(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	err := s.ask(func(client *status.Client) error {
+		list, err := client.Denials(c.Context())
+		for i := range list {
+			if list[i].From == status.DeniedByOperator {
+				names = append(names, clientText(list[i].Client))
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

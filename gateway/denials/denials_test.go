@@ -1,0 +1,286 @@
+package denials
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/internal/statefile"
+	"sluice.dev/sluice/xdpprog"
+)
+
+// gateway is a kernel program and a flow table with flows of some clients.
+type gateway struct {
+	mu      sync.Mutex
+	list    map[netip.Prefix]xdpprog.Denial
+	sets    int // changes of list
+	err     error
+	clients []netip.Addr // of flows
+}
+
+func (g *gateway) SetDenied(list []xdpprog.Denial) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.err != nil {
+		return g.err
+	}
+	next := map[netip.Prefix]xdpprog.Denial{}
+	for _, d := range list {
+		next[d.Prefix] = d
+	}
+	if !maps.Equal(next, g.list) {
+		g.sets++
+	}
+	g.list = next
+	return nil
+}
+
+func (g *gateway) Denied() (map[netip.Prefix]uint64, error) {
+	return map[netip.Prefix]uint64{prefix("198.51.100.0/24"): 7}, nil
+}
+
+func (g *gateway) DeleteClients(_ context.Context, match func(netip.Addr) bool) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := len(g.clients)
+	g.clients = slices.DeleteFunc(g.clients, match)
+	return before - len(g.clients), nil
+}
+
+// begin begins a flow of each client.
+func (g *gateway) begin(clients ...string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range clients {
+		g.clients = append(g.clients, netip.MustParseAddr(c))
+	}
+}
+
+func (g *gateway) changes() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.sets
+}
+
+// state returns the denied prefixes, and the number of flows.
+func (g *gateway) state() (denied string, flows int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var list []string
+	for p := range g.list {
+		list = append(list, p.String())
+	}
+	slices.Sort(list)
+	return strings.Join(list, " "), len(g.clients)
+}
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func (g *gateway) config(dir string) Config {
+	return Config{Log: slog.New(slog.DiscardHandler), StateDir: dir, Program: g, Flows: g,
+		Saves:     func(save func() error) error { return save() },
+		BootNanos: func() uint64 { return uint64(time.Now().UnixNano()) - 1e18 }}
+}
+
+// start makes a list and runs it until the test, or end, ends.
+func start(t *testing.T, c Config, configured ...string) (l *List, end func()) {
+	t.Helper()
+	var list []netip.Prefix
+	for _, p := range configured {
+		list = append(list, prefix(p))
+	}
+	l = New(c, list)
+	if err := l.Apply(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); l.Run(ctx, nil) }()
+	end = func() { cancel(); <-done }
+	t.Cleanup(end)
+	synctest.Wait()
+	return l, end
+}
+
+// TestList: entries of both origins, flows that end with them and shortly after, ends by the clock,
+// and what the next process finds.
+func TestList(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		g := &gateway{}
+		want := func(when, denied string, flows int) {
+			t.Helper()
+			synctest.Wait()
+			if d, n := g.state(); d != denied || n != flows {
+				t.Errorf("%s: denied %q and %d flows, want %q and %d", when, d, n, denied, flows)
+			}
+		}
+		g.begin("203.0.113.9", "198.51.100.7", "198.51.100.8", "192.0.2.1", "2001:db8::1")
+		l, end := start(t, g.config(dir), "203.0.113.0/24")
+		time.Sleep(settleTime + time.Second)
+		want("configured", "203.0.113.0/24", 4)
+		if n, err := l.Deny(t.Context(), prefix("198.51.100.0/24"), time.Hour); n != 2 || err != nil {
+			t.Errorf("%d flows ended, want 2: %v", n, err)
+		}
+		g.begin("198.51.100.7")
+		want("a packet was on its way", "198.51.100.0/24 203.0.113.0/24", 3)
+		time.Sleep(settleTime + time.Second)
+		want("settled", "198.51.100.0/24 203.0.113.0/24", 2)
+		if _, err := l.Deny(t.Context(), prefix("2001:db8::/32"), 0); err != nil {
+			t.Error(err)
+		}
+		views, err := l.Views()
+		if err != nil || len(views) != 3 || views[0].Packets != 7 || views[0].Until.IsZero() ||
+			views[1].From != "configuration" || !views[2].Until.IsZero() {
+			t.Errorf("%+v, %v", views, err)
+		}
+		end()
+
+		l, end = start(t, g.config(dir))
+		want("the next process", "198.51.100.0/24 2001:db8::/32", 1)
+		sets := g.changes()
+		time.Sleep(30 * time.Minute)
+		if synctest.Wait(); g.changes() != sets {
+			t.Errorf("%d changes of the kernel program's list, and nothing happened", g.changes()-sets)
+		}
+		for client, by := range map[string]string{"198.51.100.7": "198.51.100.0/24", "2001:db8::1": "2001:db8::/32",
+			"192.0.2.1": ""} {
+			if v := l.Denies(netip.MustParseAddr(client)); by == "" && v != nil || by != "" && (v == nil ||
+				v.Client.String() != by) {
+				t.Errorf("%s is denied by %+v, want %q", client, v, by)
+			}
+		}
+		time.Sleep(30*time.Minute + time.Second)
+		want("its time is over", "2001:db8::/32", 1)
+		l.Configure([]netip.Prefix{prefix("192.0.2.0/25")})
+		want("another configuration", "192.0.2.0/25 2001:db8::/32", 0)
+		if err := l.Allow(t.Context(), prefix("2001:db8::/32")); err != nil {
+			t.Error(err)
+		}
+		want("removed", "192.0.2.0/25", 0)
+		if err := l.Allow(t.Context(), prefix("192.0.2.0/25")); !errors.Is(err, ErrConfigured) {
+			t.Errorf("remove a configured entry: %v", err)
+		}
+		if err := l.Allow(t.Context(), prefix("192.0.2.0/26")); !errors.Is(err, ErrNoEntry) {
+			t.Errorf("remove an unknown entry: %v", err)
+		}
+		end()
+		if files, err := os.ReadDir(dir); err != nil || len(files) != 0 {
+			t.Errorf("files %v, %v: want none", files, err)
+		}
+	})
+}
+
+// TestRefusals: a change that cannot be saved, or has no room, changes nothing. One that the kernel
+// program refuses is shown, and tried again.
+func TestRefusals(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		g := &gateway{}
+		c := g.config(dir)
+		offering := errors.New("offering")
+		var refuse error
+		c.Saves = func(save func() error) error {
+			if refuse != nil {
+				return refuse
+			}
+			return save()
+		}
+		l, _ := start(t, c)
+		refuse = offering
+		if _, err := l.Deny(t.Context(), prefix("192.0.2.1/32"), 0); !errors.Is(err, offering) {
+			t.Errorf("during a hand-over: %v", err)
+		}
+		refuse = nil
+		if denied, _ := g.state(); denied != "" || len(l.Conditions()) != 0 {
+			t.Errorf("denied %q, conditions %v", denied, l.Conditions())
+		}
+		g.err = errors.New("no memory")
+		if _, err := l.Deny(t.Context(), prefix("192.0.2.1/32"), 0); !errors.Is(err, g.err) {
+			t.Errorf("the kernel program: %v", err)
+		}
+		if c := l.Conditions(); len(c) != 1 || c[0].Level != "fail" {
+			t.Errorf("conditions %v", c)
+		}
+		g.mu.Lock()
+		g.err = nil
+		g.mu.Unlock()
+		time.Sleep(retryEvery + time.Second)
+		synctest.Wait()
+		if denied, _ := g.state(); denied != "192.0.2.1/32" {
+			t.Errorf("tried again: denied %q", denied)
+		}
+		if c := l.Conditions(); len(c) != 1 || c[0].Level != "ok" {
+			t.Errorf("conditions %v", c)
+		}
+		for i := range config.MaxDenied - 1 {
+			l.configured[netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64, byte(i >> 8), byte(i)}), 32)] = true
+		}
+		if _, err := l.Deny(t.Context(), prefix("192.0.2.2/32"), 0); !errors.Is(err, ErrFull) {
+			t.Errorf("without room: %v", err)
+		}
+		if _, err := l.Deny(t.Context(), prefix("192.0.2.1/32"), time.Hour); err != nil {
+			t.Errorf("an entry that is there, without room: %v", err)
+		}
+	})
+}
+
+// TestUnreadable: a file that is not ours is an error that names it, and the gateway starts without
+// its entries.
+func TestUnreadable(t *testing.T) {
+	for name, text := range map[string]string{
+		"no JSON": "10.0.0.1", "another version": `{"version": 2, "denied": []}`,
+		"an unknown field": `{"version": 1, "denied": [], "allowed": []}`,
+		"host bits":        `{"version": 1, "denied": [{"prefix": "10.0.0.1/8"}]}`,
+		"all clients":      `{"version": 1, "denied": [{"prefix": "0.0.0.0/0"}]}`,
+		"empty":            "",
+	} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, Name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if list, err := load(dir); err == nil || !strings.Contains(err.Error(), path) || list != nil {
+			t.Errorf("%s: %v, %v", name, list, err)
+		}
+		var log strings.Builder
+		c := (&gateway{}).config(dir)
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		if l := New(c, nil); len(l.operator) != 0 || !strings.Contains(log.String(), "ERROR") {
+			t.Errorf("%s: %v, log %s", name, l.operator, &log)
+		}
+	}
+	dir := t.TempDir()
+	saved := map[netip.Prefix]time.Time{prefix("10.0.0.0/8"): {}, prefix("2001:db8::1/128"): time.Unix(1e9, 0).UTC()}
+	if err := save(dir, saved); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := load(dir); err != nil || !maps.Equal(list, saved) {
+		t.Errorf("loaded %v, %v; saved %v", list, err, saved)
+	}
+	if err := save(dir, nil); err != nil {
+		t.Error(err)
+	}
+	if err := statefile.Load(filepath.Join(dir, Name), version, &content{}); err != nil {
+		t.Errorf("without entries: %v", err)
+	}
+}
+
+// TestOneBound: the configuration, the list and the kernel program have room for the same number of
+// entries.
+func TestOneBound(t *testing.T) {
+	if config.MaxDenied != xdpprog.MaxDenied {
+		t.Errorf("%d entries of the configuration, %d of the kernel program", config.MaxDenied, xdpprog.MaxDenied)
+	}
+}
