@@ -293,7 +293,7 @@ func (k *check) deny(list []netip.Prefix) {
 	}
 }
 
-// MaxDenied is the number of prefixes that can be denied, those of `sluice deny` included.
+// MaxDenied is the number of prefixes that can be denied, including entries of `sluice deny`.
 const MaxDenied = 1 << 16
 
 // The shortest prefixes that can be denied: a shorter one is most probably a mistake, and cuts off

@@ -37,8 +37,8 @@ func (b *rig) denied(t *testing.T, frame []byte) bool {
 	return true
 }
 
-// TestDenied: which packets of a denied source are a client's, under zero to two VLAN tags. The same
-// packets of others are not dropped, and no packet is when the list is empty.
+// TestDenied: which packets of a denied source are a client's, under zero to two VLAN tags. Packets
+// of other sources are not dropped, and no packet is when the list is empty.
 func TestDenied(t *testing.T) {
 	const other4, other6 = "100.65.7.7", "2001:db9:7::7" // other slices: without a hint
 	const near4, near6 = "100.64.7.8", "2001:db8:7::8"
@@ -206,7 +206,8 @@ func manyDenied(n int) (list []Denial) {
 		x := i * 0x9e3779b1
 		a := netip.AddrFrom4([4]byte{byte(1 + x>>24%0xdf), byte(x >> 16), byte(x >> 8), byte(i)})
 		if i%2 == 1 {
-			a = netip.AddrFrom16([16]byte{0x20, 1, byte(x >> 24), byte(x >> 16), byte(x >> 8), byte(x), byte(i >> 8), byte(i)})
+			a = netip.AddrFrom16([16]byte{0x20, 1, byte(x >> 24), byte(x >> 16), byte(x >> 8), byte(x), byte(i >> 8),
+				byte(i)})
 		}
 		list = append(list, Denial{Prefix: netip.PrefixFrom(a, a.BitLen())})
 	}

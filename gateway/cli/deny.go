@@ -34,7 +34,8 @@ func (s *session) denyCommand() *cobra.Command {
 	c.Flags().DurationVar(&after, "for", 0, "how long; without it until the entry is removed")
 	c.AddCommand(
 		&cobra.Command{
-			Use: "list", Short: "List the denied clients, and how many of their packets were dropped", Args: cobra.NoArgs,
+			Use: "list", Short: "List the denied clients, and how many of their packets were dropped",
+			Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error { return s.listDenials(c) },
 		},
 		&cobra.Command{

@@ -73,7 +73,8 @@ func (d *Daemon) DeleteFlows(ctx context.Context, f *status.FlowFilter) (int, er
 // Explain implements status.Gateway.
 func (d *Daemon) Explain(q *status.ExplainQuery) (status.ExplainView, error) {
 	return d.explain.Explain(q, &explain.Gateway{
-		Snapshot: d.snapshot(), Open: d.isOpen(), Steers: d.kernel.Steers, Denies: d.denials.Denies, NextHop: d.nextHopOf,
+		Snapshot: d.snapshot(), Open: d.isOpen(), Steers: d.kernel.Steers, Denies: d.denials.Denies,
+		NextHop:  d.nextHopOf,
 		Problems: status.ProblemViews(d.loop.Status().Problems), UnfinishedChecksums: d.unfinishedChecksums(),
 	})
 }

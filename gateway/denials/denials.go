@@ -230,7 +230,7 @@ func (l *List) denials() map[netip.Prefix]xdpprog.Denial {
 			list[p] = xdpprog.Denial{Prefix: p}
 		case left > 0:
 			d := xdpprog.Denial{Prefix: p, UntilNanos: boot + uint64(left)}
-			// The clocks differ by a little at each reading, and the entry needs no change for that.
+			// The clocks differ by a little at each reading, which changes no entry.
 			if before := l.inForce[p]; before.UntilNanos-d.UntilNanos+clockSlack < 2*clockSlack {
 				d = before
 			}
@@ -365,7 +365,8 @@ func (l *List) Views() ([]status.DenialView, error) {
 	}
 	for p, until := range l.operator {
 		if !l.configured[p] {
-			list = append(list, status.DenialView{Client: p, From: status.DeniedByOperator, Until: until, Packets: packets[p]})
+			list = append(list, status.DenialView{Client: p, From: status.DeniedByOperator, Until: until,
+				Packets: packets[p]})
 		}
 	}
 	slices.SortFunc(list, func(a, b status.DenialView) int { return comparePrefixes(a.Client, b.Client) })

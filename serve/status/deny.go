@@ -23,7 +23,7 @@ func ParseClient(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// DenialText describes an entry: who denied the client, and until when.
+// DenialText describes an entry, with its origin and its end.
 func (v *DenialView) DenialText() string {
 	text := v.Client.String() + " is denied by "
 	if v.From == DeniedByConfiguration {

@@ -191,7 +191,8 @@ const (
 type DeniedView struct {
 	DenialView
 	Flows int `json:"flows"` // of the client, ended
-	// Notes name what the prefix contains and what is not cut off.
+	// Notes name addresses of the node and endpoints in the prefix, and which of their packets are
+	// not dropped.
 	Notes []string `json:"notes,omitempty"`
 }
 

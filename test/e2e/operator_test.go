@@ -182,14 +182,19 @@ func (l *lab) wantProblem() {
 // wantPings: a VIP answers echo requests by itself.
 func (l *lab) wantPings() {
 	l.t.Helper()
-	for _, c := range []struct {
-		vip                string
-		domain, proto, req int
-	}{{vip4, unix.AF_INET, unix.IPPROTO_ICMP, 8}, {vip6, unix.AF_INET6, unix.IPPROTO_ICMPV6, 128}} {
-		if err := ping(l.Clients[0], c.vip, c.domain, c.proto, byte(c.req), 8); err != nil {
-			l.t.Errorf("%s: %v", c.vip, err)
+	for _, vip := range []string{vip4, vip6} {
+		if err := pingVIP(l.Clients[0], vip, 8); err != nil {
+			l.t.Errorf("%s: %v", vip, err)
 		}
 	}
+}
+
+// pingVIP is ping for a VIP of either family.
+func pingVIP(from *topo.Host, vip string, size int) error {
+	if netip.MustParseAddr(vip).Is4() {
+		return ping(from, vip, unix.AF_INET, unix.IPPROTO_ICMP, 8, size)
+	}
+	return ping(from, vip, unix.AF_INET6, unix.IPPROTO_ICMPV6, 128, size)
 }
 
 // ping sends one echo request of so many bytes of data from an ICMP socket of the host's kernel,
