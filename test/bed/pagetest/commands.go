@@ -210,11 +210,12 @@ func parse(c *cobra.Command, words []string) (*cobra.Command, error) {
 			}
 		case placeholder.MatchString(word):
 		case c.HasSubCommands():
-			sub := subcommand(c, word)
-			if sub == nil {
+			switch sub := subcommand(c, word); {
+			case sub != nil:
+				c = sub
+			case c.Args == nil || c.Args(c, []string{word}) != nil: // it is no argument of c either
 				return c, fmt.Errorf("there is no command %s", word)
 			}
-			c = sub
 		}
 	}
 	return c, nil
