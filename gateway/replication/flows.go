@@ -8,14 +8,14 @@ import (
 
 // Read returns the record of a slot of the Ledger.
 func (f *Flows) Read(slot uint32) (r group.Record, ok bool) {
-	defer f.enter()()
+	f.enter()
 	ok = f.handle.Record(f.table.AtSlot(slot), &r)
 	return r, ok
 }
 
 // Find returns the slot of the own flow with a reply tuple.
 func (f *Flows) Find(reply header.Tuple) (slot uint32, found bool) {
-	defer f.enter()()
+	f.enter()
 	r := f.find(&reply, flowtable.ReplySide)
 	if r == 0 || !f.handle.Tracked(r) {
 		return 0, false
@@ -29,7 +29,7 @@ func (f *Flows) Find(reply header.Tuple) (slot uint32, found bool) {
 
 // Make makes an own flow that another gateway has kept.
 func (f *Flows) Make(record *group.Record) (slot uint32, ok bool) {
-	defer f.enter()()
+	f.enter()
 	r, s := f.handle.Restore(f.now(), record)
 	if s != flowtable.Created || !f.handle.Tell(r) {
 		return 0, false
@@ -39,7 +39,7 @@ func (f *Flows) Make(record *group.Record) (slot uint32, ok bool) {
 
 // Hold holds the port of an own flow that another gateway has, and that the table has no room for.
 func (f *Flows) Hold(record *group.Record) (slot uint32, ok bool) {
-	defer f.enter()()
+	f.enter()
 	r, ok := f.handle.HoldPort(f.now(), record)
 	if !ok {
 		return 0, false
@@ -49,7 +49,7 @@ func (f *Flows) Hold(record *group.Record) (slot uint32, ok bool) {
 
 // Saw updates an own flow by what another gateway has found for its copy.
 func (f *Flows) Saw(s group.Sighting) {
-	defer f.enter()()
+	f.enter()
 	r := f.table.AtSlot(s.Slot)
 	if r != 0 && f.ledger.Live(s.Slot) && f.handle.Live(r) {
 		f.handle.Saw(r, s.State, f.now())
@@ -58,7 +58,7 @@ func (f *Flows) Saw(s group.Sighting) {
 
 // ReadCopy returns the record of a copy.
 func (f *Flows) ReadCopy(n uint32) (r group.Record, ok bool) {
-	defer f.enter()()
+	f.enter()
 	ok = f.handle.Record(f.table.AtSlot(n), &r)
 	return r, ok
 }
@@ -79,7 +79,7 @@ type store struct {
 
 // Find returns the record of the copy with a record's reply tuple.
 func (s store) Find(r *group.Record) (n uint32) {
-	defer s.enter()()
+	s.enter()
 	return s.slotOf(s.find(&r.Reply, flowtable.ReplySide))
 }
 
@@ -93,7 +93,7 @@ func (s store) slotOf(r flowtable.Ref) uint32 {
 
 // Put makes or changes a copy.
 func (s store) Put(n uint32, r *group.Record) (uint32, group.Refusal) {
-	defer s.enter()()
+	s.enter()
 	if at := s.table.AtSlot(n); n != 0 && s.handle.Live(at) {
 		var client header.Tuple
 		s.handle.Tuple(at, flowtable.ClientSide, &client)
@@ -159,7 +159,7 @@ func (s store) opening(r flowtable.Ref) group.Opening {
 
 // Remove ends a copy.
 func (s store) Remove(n uint32) {
-	defer s.enter()()
+	s.enter()
 	if r := s.table.AtSlot(n); s.handle.Live(r) && s.handle.OwnerOf(r) == s.owner {
 		s.handle.Delete(r)
 	}

@@ -48,8 +48,7 @@ type Flows struct {
 	exchange *exchange.Exchange
 	waiting  []uint32 // slots of flows whose answer waits
 	wake     func()
-	leave    func() // handle.Leave
-	inside   bool   // between enter and leave
+	online   bool // the handle is
 }
 
 // New returns the Flows of a table, in which an earlier process may have left flows.
@@ -65,7 +64,6 @@ func New(c Config) (*Flows, error) {
 		return nil, fmt.Errorf("replication: %w", err)
 	}
 	f := &Flows{c: c, table: c.Table, handle: h, index: group.NewIndex(c.Table.Slots()), wake: func() {}}
-	f.leave = func() { f.inside = false; h.Leave() }
 	f.board = copies.NewBoard(c.Workers, func() { f.wake() })
 	f.ledger = group.NewLedger(group.Config{
 		Members: group.Members(1<<len(c.Others) - 1), Slots: c.Table.Slots(), Free: f.free,
@@ -80,7 +78,10 @@ func New(c Config) (*Flows, error) {
 }
 
 // Attach joins the streams. It must be called once, before workers and streams run.
-func (f *Flows) Attach(x *exchange.Exchange) { f.exchange, f.wake = x, x.Wake }
+func (f *Flows) Attach(x *exchange.Exchange) {
+	f.exchange, f.wake = x, x.Wake
+	x.OnRest(f.rest)
+}
 
 // Board returns what workers share with f. Any goroutine may call it.
 func (f *Flows) Board() *copies.Board { return f.board }
@@ -96,15 +97,19 @@ func (f *Flows) Close() { f.handle.Close() }
 
 func (f *Flows) now() flowtable.Time { return flowtable.Time(f.c.Now()) }
 
-// enter takes the handle online. The caller must call the result at the end of its call. A call
-// inside another one does nothing.
-func (f *Flows) enter() (leave func()) {
-	if f.inside {
-		return func() {}
+// enter takes the handle online, until the goroutine rests.
+func (f *Flows) enter() {
+	if !f.online {
+		f.online = true
+		f.handle.Enter(f.now())
 	}
-	f.inside = true
-	f.handle.Enter(f.now())
-	return f.leave
+}
+
+// rest takes the handle offline. Exchange.Run calls it before it waits: while the handle is online,
+// no record of the table is used again.
+func (f *Flows) rest() {
+	f.online = false
+	f.handle.Leave()
 }
 
 // ownerOf returns the number of the gateway whose source address a is: 0 for this one, or -1.
@@ -123,7 +128,8 @@ func (f *Flows) ownerOf(a *header.Addr) int {
 // Recover gives the flows and held ports that are in the table to the Ledger and the Copies. No
 // worker may run.
 func (f *Flows) Recover() {
-	defer f.enter()()
+	f.enter()
+	defer f.rest()
 	for slot := range f.table.Slots() {
 		r := f.table.AtSlot(slot)
 		if r == 0 {
@@ -156,8 +162,9 @@ func (f *Flows) Recover() {
 // Step tells the Ledger and the Copies of the flows that have changed, and the workers of
 // decisions. Exchange.Run calls it.
 func (f *Flows) Step() {
-	defer f.enter()()
-	f.board.Rest() // before the look at the rings: a later change wakes the goroutine again
+	f.online = true
+	f.handle.Enter(f.now()) // also if it is online: the refs of earlier calls are not used any more
+	f.board.Rest()          // before the look at the rings: a later change wakes the goroutine again
 	if f.table.Changed(f.see) {
 		for slot := range f.table.Slots() {
 			if r := f.table.AtSlot(slot); r != 0 {
@@ -241,7 +248,7 @@ func (f *Flows) decide() {
 
 // free frees the port of an ended flow: no other gateway has a copy of it any more.
 func (f *Flows) free(slot uint32) {
-	defer f.enter()()
+	f.enter()
 	f.handle.Release(f.table.AtSlot(slot))
 }
 

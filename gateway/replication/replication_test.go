@@ -343,7 +343,7 @@ func (l *lab) state(id int, c *connection) (s flowtable.State) {
 		DstPort: p.DstPort, Proto: header.ProtoTCP, V6: p.Src.Is6()}
 	g := l.gateways[id]
 	g.x.Do(func() {
-		defer g.enter()()
+		g.enter()
 		if r := g.find(&t, flowtable.ClientSide); r != 0 {
 			s = g.handle.Flow(r).State()
 		}

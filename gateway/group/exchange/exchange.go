@@ -52,6 +52,7 @@ type Exchange struct {
 	done   chan struct{}
 	now    func() int64
 	step   func()
+	rest   func()
 	failed func(int, error)
 }
 
@@ -97,7 +98,7 @@ var (
 func New(c Config) *Exchange {
 	x := &Exchange{
 		ledger: c.Ledger, events: make(chan func()), wake: make(chan struct{}, 1), done: make(chan struct{}),
-		now: c.Now, step: c.Step, failed: c.Failed,
+		now: c.Now, step: c.Step, rest: func() {}, failed: c.Failed,
 	}
 	if x.step == nil {
 		x.step = func() {}
@@ -122,6 +123,9 @@ func (x *Exchange) Do(f func()) bool {
 		return false
 	}
 }
+
+// OnRest sets a function that Run calls before it waits. It must be called before Run.
+func (x *Exchange) OnRest(rest func()) { x.rest = rest }
 
 // Wake makes Run call Step soon. It does not wait. Any goroutine may call it.
 func (x *Exchange) Wake() {
@@ -257,6 +261,7 @@ func (x *Exchange) Run(ctx context.Context) {
 		for _, p := range x.peers {
 			x.serve(ctx, p, x.now())
 		}
+		x.rest()
 		select {
 		case f := <-x.events:
 			f()
