@@ -3,6 +3,7 @@
 package announce
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -62,8 +63,22 @@ func TestGroup(t *testing.T) {
 			return []netip.Addr{netip.MustParseAddr(fmt.Sprintf("198.18.0.%d", 2*member+i)),
 				netip.MustParseAddr(fmt.Sprintf("2001:db8:18::%d", 2*member+i))}
 		}
+		// A gateway that is lost before others have its flows is a second failure.
+		inStep := func(m *member) error {
+			v, err := m.gate.Client.Status(s.ctx, false)
+			if err != nil {
+				return err
+			}
+			for _, o := range v.Group.Members {
+				if !o.HasOurFlows || !o.WeHaveItsFlows {
+					return fmt.Errorf("%s: %+v", m.name, o)
+				}
+			}
+			return nil
+		}
 		both := func() {
 			t.Helper()
+			s.within(30*time.Second, "both in step", func() error { return errors.Join(inStep(one), inStep(other)) })
 			s.by(a4, 60*time.Second, one, other)
 			s.by(a6, 60*time.Second, one, other)
 			for i := range 2 {
