@@ -50,8 +50,8 @@ var files = []string{"flows", "flows.new", "flows" + flowtable.RestingSuffix, "p
 	owners.Name, owners.Name + trusted.NewSuffix, seed.Name, seed.Name + trusted.NewSuffix,
 	sources.Name, sources.Name + trusted.NewSuffix}
 
-// Run removes everything that a daemon with this configuration made. It returns what it removed,
-// even with an error. After an error it may be called again.
+// Run removes everything that a daemon with this configuration made. It returns the names of
+// the removed parts, even with an error. After an error it may be called again.
 func Run(c *config.Configuration) (removed []string, err error) {
 	lock, err := takeLock(c)
 	if err != nil {

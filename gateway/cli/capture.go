@@ -173,7 +173,7 @@ func (s *session) capture(ctx context.Context, f *captureFlags) error {
 	return err
 }
 
-// reportCapture says on standard error what a capture has, and what it does not have.
+// reportCapture prints to standard error how many packets a capture has, and how many it lacks.
 func (s *session) reportCapture(f *captureFlags, out *pcapng.Splitter, v status.CaptureView) {
 	fmt.Fprintf(s.app.Err, "sluice: %s recorded", plural(int(out.Packets), "packet"))
 	if len(out.Files) > 1 {

@@ -8,7 +8,7 @@ import (
 	"sluice.dev/sluice/config"
 )
 
-// cleanupView is what the command prints.
+// cleanupView is the command's output.
 type cleanupView struct {
 	Removed []string `json:"removed"`
 }

@@ -37,8 +37,8 @@ type App struct {
 	StartError func(*config.Configuration) error
 	// Explain explains a packet without a daemon.
 	Explain ExplainOffline
-	// Cleanup removes what a process left on this node. It returns what it removed, even with an
-	// error.
+	// Cleanup removes a process's state from this node. It returns the names of the removed parts,
+	// even with an error.
 	Cleanup func(*config.Configuration) (removed []string, err error)
 	// Node has the commands about a node with endpoints.
 	Node     NodeCommands

@@ -114,7 +114,8 @@ func (d *Daemon) Deny(ctx context.Context, p netip.Prefix, after time.Duration) 
 	return v, err
 }
 
-// insideDenied names what a denied prefix contains besides clients, and what is not cut off.
+// insideDenied names the addresses in a denied prefix that are not clients, and the traffic that
+// is not cut off.
 func (d *Daemon) insideDenied(p netip.Prefix) (notes []string) {
 	for _, a := range d.mirror.Addresses() {
 		if p.Contains(a.Prefix.Addr()) {

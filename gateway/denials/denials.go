@@ -1,5 +1,5 @@
-// Package denials has the list of clients whose packets the kernel program drops: those of the
-// configuration, and those that the operator denied, until a time or without an end.
+// Package denials has the list of clients whose packets the kernel program drops: the
+// configuration's, and clients that the operator denied, until a time or without an end.
 //
 //	configuration ──► List ──► kernel program: their packets are dropped
 //	`sluice deny` ──►   │ └──► flow table: their flows end

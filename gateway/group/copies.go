@@ -193,7 +193,7 @@ func (c *Copies) remove(n uint32) {
 }
 
 // maxSeen bounds the sightings that wait for the stream to the owner. Others are lost: then the
-// owner knows what it has seen itself.
+// owner knows its own sightings only.
 const maxSeen = 1 << 16
 
 // Seen notes that packets have changed the copy in record n.

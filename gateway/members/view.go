@@ -129,7 +129,7 @@ func (m *Members) look() {
 	m.view.Store(v)
 }
 
-// keep notes which owners are heard, and decides whose flows this gateway ends: those of an owner
+// keep notes which owners are heard, and decides whose flows this gateway ends: an owner's
 // that is gone, while no gateway before this one is there.
 func (m *Members) keep(v *View, at int64) {
 	for i := range m.watch.of {

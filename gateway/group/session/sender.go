@@ -137,7 +137,7 @@ func (s *Sender) takeBackOne(r *group.Record) bool {
 	return ok
 }
 
-// saw handles what the member has found. A member that has a copy of a slot has not acknowledged
+// saw handles the member's sightings. A member that has a copy of a slot has not acknowledged
 // its end, so the slot has the flow of the copy, or one that has ended.
 func (s *Sender) saw(frame []byte) error {
 	seen, err := wire.ReadSaw(frame, s.seen[:0])
