@@ -81,6 +81,7 @@ type Configuration struct {
 	Metrics  Metrics `json:"metrics"`
 	Health   Health  `json:"health"`
 	Log      Log     `json:"log"`
+	FlowLog  FlowLog `json:"flowLog"`
 	Drain    Drain   `json:"drain" reload:"live"`
 
 	Sandbox Sandbox `json:"sandbox"`
@@ -353,6 +354,17 @@ const (
 	LogText LogFormat = "text"
 	LogJSON LogFormat = "json"
 )
+
+// FlowLog is the log of flows that begin and end.
+type FlowLog struct {
+	// Directory is where its files are; empty: there is no such log.
+	Directory string `json:"directory"`
+	// MaxMB is the size of all files together, in millions of bytes: the oldest ones are removed.
+	MaxMB int `json:"maxMB"`
+}
+
+// Enabled reports whether there is a flow log.
+func (f *FlowLog) Enabled() bool { return f.Directory != "" }
 
 // Drain configures how the daemon stops.
 type Drain struct {

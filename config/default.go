@@ -69,6 +69,7 @@ func Default() *Configuration {
 		Metrics:      Metrics{Address: "127.0.0.1:9470"},
 		Health:       Health{Address: ":10256"},
 		Log:          Log{Level: LogInfo, Format: LogText},
+		FlowLog:      FlowLog{MaxMB: 2000},
 		Drain:        Drain{Timeout: Duration(10 * time.Second)},
 		Sandbox:      SandboxEnforce,
 		Tuning: Tuning{

@@ -279,6 +279,7 @@ func (k *check) policies(c *Configuration) {
 	k.duration("drain.timeout", c.Drain.Timeout, 0, 24*time.Hour)
 	oneOf(k, "log.level", c.Log.Level, LogDebug, LogInfo, LogWarn, LogError)
 	oneOf(k, "log.format", c.Log.Format, LogText, LogJSON)
+	k.between("flowLog.maxMB", c.FlowLog.MaxMB, 10, 10_000_000)
 	oneOf(k, "sandbox", c.Sandbox, SandboxEnforce, SandboxNone)
 }
 
@@ -367,9 +368,9 @@ const maxSocketPath = 107
 func (k *check) paths(c *Configuration) {
 	for _, p := range []struct{ path, value string }{
 		{"manifests.directory", c.Manifests.Directory}, {"stateDir", c.StateDir}, {"bpfFS", c.BPFFS},
-		{"maglev.seedFile", c.Maglev.SeedFile},
+		{"maglev.seedFile", c.Maglev.SeedFile}, {"flowLog.directory", c.FlowLog.Directory},
 	} {
-		optional := p.path == "manifests.directory" || p.path == "maglev.seedFile"
+		optional := p.path != "stateDir" && p.path != "bpfFS"
 		if !filepath.IsAbs(p.value) && (!optional || p.value != "") {
 			k.fail(p.path, "is %q, write an absolute path", p.value)
 		}

@@ -61,7 +61,7 @@ func (w *Worker) createAndPin(
 		if p.Tuple.Stateful() {
 			return ref, v, made // the flow has an answer, so it stays
 		}
-		w.flows.Delete(ref)
+		w.flows.DeleteFor(ref, flowtable.EndMoved)
 	}
 	if n.Verdict.Action != decide.Queued {
 		return 0, n.Verdict, false

@@ -39,7 +39,7 @@ func (w *Worker) fromDirectConnection(p *packet, ref flowtable.Ref, side flowtab
 	case unanswered:
 		w.changePort(ref)
 	default:
-		w.flows.Delete(ref)
+		w.flows.DeleteFor(ref, flowtable.EndReopened)
 	}
 	return true
 }
@@ -59,7 +59,7 @@ func (w *Worker) changePort(ref flowtable.Ref) {
 	service, backend := w.flows.Flow(ref).Owner()
 	seq, _ := w.flows.Opening(ref)
 	proxied := w.flows.Flow(ref).Proxied()
-	w.flows.Delete(ref)
+	w.flows.DeleteFor(ref, flowtable.EndRenumbered)
 	w.restore(&flowtable.NewFlow{
 		Client: toClient.Reverse(), Backend: toBackend.Dst, BackendPort: toBackend.DstPort, Source: toBackend.Src,
 		Ports:   portChoice(w.draws.take()[1], services.OwnPorts),

@@ -49,7 +49,7 @@ func (w *Worker) handleFlow(p *packet, f *prepared) decide.Verdict {
 			return w.park(p)
 		}
 		w.flows.Outgoing(ref, flowtable.ClientSide, &old)
-		w.flows.Delete(ref)
+		w.flows.DeleteFor(ref, replaced(p))
 		p.flow = 0
 		f = nil // the lookahead prepared it without old
 	} else if w.lateAnswer(p) {
@@ -89,4 +89,13 @@ func (w *Worker) classify(ref flowtable.Ref, side flowtable.Side, p *packet) dec
 	class := w.planner.Classify(ref, side, &p.Packet)
 	w.budget.flows -= left - w.planner.Searches
 	return class
+}
+
+// replaced returns why the flow of a client's packet ends that opens a new one: a connection was
+// over, and a datagram's backend does not serve any more, or its frontend has another owner.
+func replaced(p *packet) flowtable.End {
+	if p.Tuple.Stateful() {
+		return flowtable.EndReopened
+	}
+	return flowtable.EndEndpointGone
 }

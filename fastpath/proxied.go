@@ -136,7 +136,7 @@ func (w *Worker) renumber(ref flowtable.Ref, syn uint32) (flowtable.Ref, decide.
 	if w.flows.OwnerOf(ref) != 0 { // only the owner makes flows with its source address
 		return 0, drop(reason.ProxyHandshake)
 	}
-	w.flows.Delete(ref)
+	w.flows.DeleteFor(ref, flowtable.EndRenumbered)
 	return w.restore(&flowtable.NewFlow{
 		Client: toClient.Reverse(), Backend: toBackend.Dst, BackendPort: toBackend.DstPort,
 		Source: toBackend.Src, SourcePort: toBackend.SrcPort,

@@ -81,7 +81,7 @@ func (h *Handle) Abandon(r Ref, now Time) bool {
 		// flow, and Abandoned is not called for them.
 		h.t.abandoned.note(hash, until)
 		h.t.restingOf(k.proto).begin(hash, until)
-		if h.kill(a, i, m) {
+		if h.kill(a, i, m, EndMoved) {
 			return true
 		}
 	}

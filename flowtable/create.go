@@ -66,6 +66,9 @@ func (h *Handle) Create(now Time, n *NewFlow) (Ref, Status) {
 	switch s {
 	case Created:
 		h.p.created[family(n.Client.V6)].Add(1)
+		if h.log != nil {
+			h.log.began(h.arena(n.Client.V6), r.index(), now)
+		}
 	case TableFull, HalfOpenLimit, PortsExhausted:
 		h.p.refused[s-TableFull].Add(1)
 	}
@@ -122,6 +125,10 @@ func (h *Handle) create(at Time, n *NewFlow) (Ref, Status) {
 	if s != Created {
 		h.abort(a, i)
 		return 0, s
+	}
+	if h.log != nil {
+		f.sum = sum(clientHash, replyHash)
+		h.log.open(a, i, at) // before any other handle can find the flow
 	}
 	h.t.bookPending(f)
 	if r, s := h.finish(a, i, &client, clientHash, replyHash, now); s != Created {
@@ -221,11 +228,14 @@ func (a *arena) setAddr(i uint32, side Side, k *key) {
 // Delete ends a flow for every worker at once, on both sides. A connection that is opened again
 // should keep its source port if it keeps its backend: get the port from Outgoing before Delete,
 // and pass it to Create as SourcePort.
-func (h *Handle) Delete(r Ref) {
+func (h *Handle) Delete(r Ref) { h.DeleteFor(r, EndDeleted) }
+
+// DeleteFor is Delete with the reason for the log.
+func (h *Handle) DeleteFor(r Ref, why End) {
 	a, i := h.arena(r&refV6 != 0), r.index()
 	for f := a.flow(i); ; {
 		m := f.load()
-		if !m.Live() || h.kill(a, i, m) {
+		if !m.Live() || h.kill(a, i, m, why) {
 			return
 		}
 	}
@@ -242,7 +252,7 @@ func (h *Handle) expire(a *arena, i uint32, now Ticks) bool {
 		if m.Pending() || !h.t.expired(a, i, m, now) {
 			return false
 		}
-		if h.kill(a, i, m) {
+		if h.kill(a, i, m, EndTimeout) {
 			return true
 		}
 	}
@@ -250,9 +260,9 @@ func (h *Handle) expire(a *arena, i uint32, now Ticks) bool {
 
 // kill ends a flow if its meta is still m, and reports whether it did. The swap ends the flow on
 // both sides at once; only the handle whose swap succeeds removes the keys from the index.
-func (h *Handle) kill(a *arena, i uint32, m conn.Meta) bool {
+func (h *Handle) kill(a *arena, i uint32, m conn.Meta, why End) bool {
 	hashes := h.hashes(a, i)
-	if !h.end(a, i, m, &hashes) {
+	if !h.end(a, i, m, why, &hashes) {
 		return false
 	}
 	h.count(a.v6, m.State(), -1)
@@ -266,14 +276,21 @@ func (h *Handle) hashes(a *arena, i uint32) [2]uint64 {
 }
 
 // end is kill without the decrement of the counters; the caller passes the hashes of the keys.
-func (h *Handle) end(a *arena, i uint32, m conn.Meta, hashes *[2]uint64) bool {
+func (h *Handle) end(a *arena, i uint32, m conn.Meta, why End, hashes *[2]uint64) bool {
 	dead := m.Dead()
-	tracked := h.t.group.marks != nil && h.t.mark(a, i).Load()&markTracked != 0
+	var mark uint32
+	if h.t.group.marks != nil {
+		mark = h.t.mark(a, i).Load()
+	}
+	tracked := mark&markTracked != 0
 	if tracked {
 		dead = m.Hold()
 	}
 	if !a.flow(i).swap(m, dead) {
 		return false
+	}
+	if h.log != nil && ownerOf(mark) == 0 { // the owner logs its flows
+		h.log.ended(a, i, m, why, h.now)
 	}
 	h.t.book(a.flow(i))
 	if m.Charges() {

@@ -149,7 +149,7 @@ func (h *Handle) halfOpenFlows() int32 {
 
 // shedFlow ends a flow if its meta is still m, and counts it as shed.
 func (h *Handle) shedFlow(a *arena, i uint32, m conn.Meta, kind Shed) bool {
-	if h.t.lasts(a, i) || !h.kill(a, i, m) {
+	if h.t.lasts(a, i) || !h.kill(a, i, m, EndTimeout+End(kind)) {
 		return false
 	}
 	h.p.shed[kind].Add(1)

@@ -90,6 +90,7 @@ type Handle struct {
 	changes        *changes           // that of p
 	updating       bool               // UpdateCopy changes a copy
 	endings        endings
+	log            *logRing // nil: no flow is recorded
 	fetches        fetches
 	unacknowledged unacknowledged
 }
@@ -117,6 +118,7 @@ func (t *Table) Register() (*Handle, error) {
 			h.p.changes.Store(h.changes)
 		}
 		h.p.seen.Store(offline)
+		h.log = t.log.ring(i)
 		t.handles[i] = h
 		if n := int32(i + 1); n > t.watermark.Load() {
 			t.watermark.Store(n)

@@ -81,7 +81,7 @@ func (e *endings) add(h *Handle, a *arena, i uint32, m conn.Meta) {
 func (e *endings) end(h *Handle, a *arena) (ended int) {
 	var left [16]int32 // ended flows by state; most are in one state
 	for n := range e.n {
-		if m := e.meta[n]; h.end(a, e.record[n], m, &e.hash[n]) {
+		if m := e.meta[n]; h.end(a, e.record[n], m, EndTimeout, &e.hash[n]) {
 			left[m.State()]++
 			ended++
 		}

@@ -141,6 +141,7 @@ type Table struct {
 	loads        []atomic.Int32
 	serviceUses  []serviceUse // by service
 	sources      *sources
+	log          *Log // nil: flows are not recorded
 
 	mu      sync.Mutex // Register and Handle.Close
 	handles [MaxHandles]*Handle

@@ -29,6 +29,7 @@ type flowState struct {
 	file   *flowtable.File
 	pins   *flows.Pins
 	reader *flows.Reader
+	log    flowLog
 	onDisk bool // stateDir is not in memory
 
 	adopted chan struct{} // closed when the recovered flows count for their backends
@@ -56,6 +57,14 @@ func (f *flowState) open(c *config.Configuration, log *slog.Logger, snapshot *se
 	if f.pins, err = flows.OpenPins(c, log); err != nil { // first, because retryInUse repeats it
 		return err
 	}
+	return f.read(c, log, snapshot)
+}
+
+// read starts the flow log and the reader, the first participant of the table.
+func (f *flowState) read(c *config.Configuration, log *slog.Logger, snapshot *services.Handle) (err error) {
+	if err := f.log.open(c, f.file.Table, snapshot, log); err != nil {
+		return err
+	}
 	f.reader, err = flows.NewReader(f.file.Table, snapshot)
 	return err
 }
@@ -71,8 +80,7 @@ func (f *flowState) receive(
 	if f.pins, err = flows.TakePins(c, os.NewFile(uintptr(pins), "pins")); err != nil {
 		return err
 	}
-	f.reader, err = flows.NewReader(f.file.Table, snapshot)
-	return err
+	return f.read(c, log, snapshot)
 }
 
 func (f *flowState) noteDisk(c *config.Configuration, log *slog.Logger) {
@@ -146,6 +154,9 @@ func (f *flowState) conditions() (list []status.ConditionView) {
 	if why := flows.Losses(&f.file.Recovery); why != "" {
 		list = append(list, status.Warning("flow-table", why))
 	}
+	if why := f.log.Problem(); why != "" {
+		list = append(list, status.Warning("flow-log", why))
+	}
 	if why := f.unserved.Load(); why != nil {
 		list = append(list, status.Warning("flows", *why))
 	}
@@ -184,7 +195,7 @@ func loadDrains(c *config.Configuration, log *slog.Logger, to *compiler.Compiler
 // close closes the files for the next process. A table that replaces a missing one is removed, so
 // that the next start reports again that it is missing.
 func (f *flowState) close(forwarded bool) (errs []error) {
-	errs = append(errs, f.pins.Close(false))
+	errs = append(errs, f.pins.Close(false), f.log.close(false))
 	if f.file.Recovery.Missing && !forwarded {
 		return append(errs, f.file.Remove())
 	}
@@ -194,7 +205,7 @@ func (f *flowState) close(forwarded bool) (errs []error) {
 // remove removes the files, and the files of stateDir that only a process with the same flows
 // needs. The lock ends last, because another process may wait for it.
 func (f *flowState) remove(stateDir string) []error {
-	errs := []error{f.pins.Close(true), owners.Remove(stateDir), sources.Forget(stateDir), f.file.Remove()}
+	errs := []error{f.log.close(true), f.pins.Close(true), owners.Remove(stateDir), sources.Forget(stateDir), f.file.Remove()}
 	_ = os.Remove(filepath.Join(stateDir, seed.Name)) // no flow needs the same choice again
 	return errs
 }

@@ -92,7 +92,7 @@ func (d *Daemon) live(ctx context.Context) error {
 func (d *Daemon) start() error {
 	for _, step := range []func() error{
 		d.openFlows, d.loadProgram, d.makeHostLink, func() error { return d.makeDatapath(nil) },
-		d.startMirror, d.confine, d.startControl, d.startServers,
+		d.startMirror, d.confine, d.startControl, d.startFlowLog, d.startServers,
 	} {
 		if err := d.retryInUse(step); err != nil {
 			return err
@@ -130,6 +130,7 @@ func (d *Daemon) serve(ctx context.Context) (err error) {
 	case <-ctx.Done():
 	}
 	if d.handOver.end() {
+		d.flows.log.end()
 		d.log.Info("handed over to the next process; this one ends")
 		return errHandedOver
 	}

@@ -76,8 +76,12 @@ func (d *Daemon) stop() error {
 	}
 	d.explain.Close()
 	if d.flows.reader != nil {
+		if !keep {
+			d.flows.log.endAll(d.flows.reader)
+		}
 		d.flows.reader.Close()
 	}
+	d.flows.log.end()
 	var open uint64
 	if d.flows.file != nil {
 		open = d.flows.connections()

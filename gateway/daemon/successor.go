@@ -274,6 +274,7 @@ func (s *successor) begin(c *handover.Conn, from string) error {
 		d.log.Debug("the predecessor has ended already", "error", err)
 	}
 	d.handOver.enter(owning)
+	d.flows.log.run()
 	s.noteTakeOver(from)
 	return s.serve(c)
 }

@@ -62,7 +62,7 @@ func (r *Reader) InUse(set *steer.Set) (used steer.Set) {
 		markAddr(addrs, dst.Dst, services.AddrVIP|services.AddrNode)
 	})
 	if n > 0 {
-		_, _ = r.delete(context.Background(), ending) // fails only if the daemon is ending
+		_, _ = r.delete(context.Background(), flowtable.EndDeleted, ending) // fails only if the daemon is ending
 	}
 	used.Frontends, used.NodePorts, used.KeepSources = marked(frontends), marked(ports), marked(sources)
 	used.Replies = set.Replies.In(&replies)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"time"
 
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/services"
@@ -111,7 +112,7 @@ func (r *Reader) Page(
 // Delete ends the flows that f selects and returns their number.
 func (r *Reader) Delete(ctx context.Context, f *status.FlowFilter) (int, error) {
 	s := r.snapshot()
-	return r.delete(ctx, func(i *flowtable.Info) bool {
+	return r.delete(ctx, flowtable.EndDeleted, func(i *flowtable.Info) bool {
 		v := view(i, s)
 		return f.Match(&v)
 	})
@@ -119,7 +120,22 @@ func (r *Reader) Delete(ctx context.Context, f *status.FlowFilter) (int, error) 
 
 // DeleteClients ends the flows of the clients that match, and returns their number.
 func (r *Reader) DeleteClients(ctx context.Context, match func(netip.Addr) bool) (int, error) {
-	return r.delete(ctx, func(i *flowtable.Info) bool { return match(i.Client.Src.Netip()) })
+	return r.delete(ctx, flowtable.EndDeleted, func(i *flowtable.Info) bool { return match(i.Client.Src.Netip()) })
+}
+
+// EndAll ends all flows, because the gateway ends and leaves none behind.
+func (r *Reader) EndAll() {
+	_, _ = r.delete(context.Background(), flowtable.EndStopped, func(*flowtable.Info) bool { return true })
+}
+
+// logPatience bounds the wait for the flow log, which may hang with its disk. Then it loses lines.
+const logPatience = time.Second
+
+// awaitLog waits until the flow log has room for the ends of n flows. r.mu must be held.
+func (r *Reader) awaitLog(n int) {
+	for deadline := time.Now().Add(logPatience); !r.handle.LogRoom(n) && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // snapshot returns the published snapshot, or an empty one before the first.
@@ -131,7 +147,9 @@ func (r *Reader) snapshot() *services.Snapshot {
 }
 
 // delete ends the flows that match.
-func (r *Reader) delete(ctx context.Context, match func(*flowtable.Info) bool) (n int, err error) {
+func (r *Reader) delete(
+	ctx context.Context, why flowtable.End, match func(*flowtable.Info) bool,
+) (n int, err error) {
 	var refs []flowtable.Ref
 	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
 		if ctx.Err() != nil {
@@ -154,9 +172,10 @@ func (r *Reader) delete(ctx context.Context, match func(*flowtable.Info) bool) (
 			}
 		}
 		for _, ref := range refs {
-			r.handle.Delete(ref)
+			r.handle.DeleteFor(ref, why)
 		}
 		r.handle.Leave()
+		r.awaitLog(len(r.slice))
 		r.mu.Unlock()
 		n += len(refs)
 		cursor = next

@@ -19,7 +19,7 @@ type descs struct {
 
 	noLocal, proxyHeaders                                                            *prometheus.Desc
 	affinityPins, affinityTentative, affinityCapacity, affinityEvicted, affinityLost *prometheus.Desc
-	startFlows, startUnread                                                          *prometheus.Desc
+	startFlows, startUnread, flowLogLines                                            *prometheus.Desc
 	checks, checkDifferences, seed, logDropped                                       *prometheus.Desc
 	groupHasOurs, groupHasIts, groupCopies, groupLag, groupHeld, groupFlows          *prometheus.Desc
 	groupSource                                                                      *prometheus.Desc

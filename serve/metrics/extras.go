@@ -27,6 +27,8 @@ type Extras struct {
 	Group func() Group
 	// LogDropped counts lines of the log that were not written.
 	LogDropped func() uint64
+	// FlowLog counts lines of the flow log.
+	FlowLog func() (written, lost uint64)
 }
 
 // Seed has the public properties of the seed of backend selection.
@@ -108,6 +110,8 @@ func (d *descs) describeExtras() {
 		"before the client got an answer: protected, or the reason if not.", "outcome")
 	d.groupSource = d.new("group_source_address", "Always 1; the state of each source address of this gateway: open, "+
 		"spare, or closed, after a loss of memory.", "address", "state")
+	d.flowLogLines = d.new("flow_log_lines_total",
+		"Flows that began and flows that ended: lines of the flow log that were written, and lost ones.", "result")
 	d.logDropped = d.new("log_lines_dropped_total",
 		"Lines of the log that were not written, because nobody read it or it could not be written.")
 	d.checks = d.new("self_checks_total", "Comparisons of the table with one built anew from all objects.")
@@ -139,6 +143,11 @@ func (x *Extras) collect(e emitter, d *descs) {
 	}
 	if x.LogDropped != nil {
 		e.count(d.logDropped, float64(x.LogDropped()))
+	}
+	if x.FlowLog != nil {
+		written, lost := x.FlowLog()
+		e.count(d.flowLogLines, float64(written), "written")
+		e.count(d.flowLogLines, float64(lost), "lost")
 	}
 	if x.SelfCheck != nil {
 		c := x.SelfCheck()

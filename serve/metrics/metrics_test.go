@@ -56,6 +56,7 @@ func extras() Extras {
 		Start:      func() Start { return Start{Recovered: 4, Expired: 3, Torn: 2, Lost: 1, Unread: true} },
 		SelfCheck:  func() SelfCheck { return SelfCheck{Runs: 9, Differences: 0} },
 		LogDropped: func() uint64 { return 3 },
+		FlowLog:    func() (written, lost uint64) { return 1000, 7 },
 		Seed:       func() Seed { return Seed{Origin: "file", Fingerprint: "0badf00d"} },
 	}
 }

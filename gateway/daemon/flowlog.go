@@ -1,0 +1,106 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"math/bits"
+	"path/filepath"
+	"runtime"
+
+	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/gateway/flowlog"
+	"sluice.dev/sluice/gateway/flows"
+)
+
+// flowLog is the flow log, if there is one.
+type flowLog struct {
+	*flowlog.Log // nil: there is none
+	accounts     *flowlog.Accounts
+	cancel       context.CancelFunc // nil: it does not run
+	done         chan struct{}      // closed when it has ended
+}
+
+// Bounds of a ring of events, in events: all workers together have about ringEvents.
+const (
+	ringEvents    = 1 << 16
+	ringMinEvents = 1 << 12
+)
+
+// open starts to record flows. No participant of the table may be registered yet.
+func (f *flowLog) open(
+	c *config.Configuration, table *flowtable.Table, snapshot *services.Handle, log *slog.Logger,
+) (err error) {
+	path := filepath.Join(c.StateDir, flowlog.AccountsFile)
+	if !c.FlowLog.Enabled() {
+		return flowlog.RemoveAccounts(path)
+	}
+	if f.accounts, err = flowlog.OpenAccounts(path, table.AccountBytes()); err != nil {
+		return err
+	}
+	ring := ringEvents / runtime.NumCPU()
+	events, err := table.StartLog(max(ringMinEvents, 1<<(bits.Len(uint(ring))-1)), f.accounts.Memory())
+	if err != nil {
+		return err
+	}
+	f.Log = flowlog.New(flowlog.Config{
+		Directory: c.FlowLog.Directory, MaxBytes: int64(c.FlowLog.MaxMB) * 1e6, Events: events, Services: snapshot,
+		Log: log,
+	})
+	return nil
+}
+
+// startFlowLog writes the flow log from now on.
+func (d *Daemon) startFlowLog() error {
+	d.flows.log.run()
+	return nil
+}
+
+func (f *flowLog) run() {
+	if f.Log == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background()) // it ends after the workers
+	f.cancel, f.done = cancel, make(chan struct{})
+	go func() {
+		defer close(f.done)
+		f.Run(ctx)
+	}()
+}
+
+// endAll records that all flows end. The workers must have ended.
+func (f *flowLog) endAll(r *flows.Reader) {
+	if f.Log != nil && f.cancel != nil {
+		r.EndAll()
+	}
+}
+
+// end writes the last events, and ends the log.
+func (f *flowLog) end() {
+	if f.cancel != nil {
+		f.cancel()
+		<-f.done
+		f.cancel = nil
+	}
+}
+
+// close releases the accounts for the next process, or removes them. The table must not be used any
+// more.
+func (f *flowLog) close(remove bool) error {
+	if f.accounts == nil {
+		return nil
+	}
+	return f.accounts.Close(remove)
+}
+
+// counts returns metrics.Extras.FlowLog.
+func (f *flowLog) counts() func() (written, lost uint64) {
+	if f.Log == nil {
+		return nil
+	}
+	return func() (written, lost uint64) {
+		n := f.Counts()
+		return n.Written, n.Lost
+	}
+}

@@ -1,0 +1,71 @@
+package flowlog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"sluice.dev/sluice/flowtable/mapped"
+	"sluice.dev/sluice/internal/trusted"
+)
+
+// AccountsFile is the name, in stateDir, of the file of accounts of flows.
+const AccountsFile = "accounts"
+
+// Accounts is the memory of the flow table's accounts, in a file: they outlive a process with the
+// flow table. The lock of the flow table protects it, too. A process that takes over maps it while
+// its predecessor still uses it.
+type Accounts struct {
+	file *mapped.File
+	path string
+}
+
+// OpenAccounts opens or makes the file, and maps size bytes of it. It replaces a file of another
+// size by an empty one: its accounts are of another table.
+func OpenAccounts(path string, size int64) (*Accounts, error) {
+	file, err := trusted.OpenState(path, os.O_RDWR|os.O_CREATE)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && info.Size() != 0 && info.Size() != size {
+		file.Close()
+		if err := RemoveAccounts(path); err != nil { // another process may still map it
+			return nil, err
+		}
+		return OpenAccounts(path, size)
+	}
+	if err == nil {
+		err = file.Truncate(size)
+	}
+	f := mapped.Take(file, path)
+	if err == nil {
+		err = f.Map(size)
+	}
+	if err != nil {
+		file.Close()
+		return nil, fmt.Errorf("accounts of flows: %w", err)
+	}
+	return &Accounts{f, path}, nil
+}
+
+// Memory returns the mapped memory.
+func (a *Accounts) Memory() []byte { return a.file.Mem }
+
+// Close unmaps the memory, and keeps or removes the file.
+func (a *Accounts) Close(remove bool) error {
+	if remove {
+		return errors.Join(RemoveAccounts(a.path), a.file.Close())
+	}
+	return a.file.Close()
+}
+
+// RemoveAccounts removes the file, if it exists: a process without a flow log does not keep the
+// accounts of its flows.
+func RemoveAccounts(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,246 @@
+package flowlog
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"sluice.dev/sluice/internal/trusted"
+)
+
+// The files are named after the time of their first line, so that their names sort by time. The
+// newest is written to. The one before it may still get the last lines of a process that hands over;
+// older ones are compressed.
+const (
+	prefix     = "flows-"
+	plain      = ".jsonl"
+	compressed = ".jsonl.gz"
+	unfinished = ".new" // of a compressed file
+	nameFormat = "20060102T150405.000000Z"
+
+	keptPlain = 2
+
+	// All files together have at least filesAtLeast times the size of one.
+	filesAtLeast = 10
+	largestFile  = 100e6
+)
+
+// list returns the names of the log's files in a directory, oldest first. A file that is there plain
+// and compressed appears plain: its compression was interrupted.
+func list(directory string) (names []string, err error) {
+	found, err := os.ReadDir(directory)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range found { // sorted by name
+		name, isPlain := strings.CutSuffix(f.Name(), plain)
+		name, isCompressed := strings.CutSuffix(name, compressed)
+		if !strings.HasPrefix(name, prefix) || !isPlain && !isCompressed {
+			continue
+		}
+		if isCompressed && slices.Contains(names, name+plain) {
+			continue
+		}
+		names = append(names, f.Name())
+	}
+	return names, nil
+}
+
+// files writes lines to the newest file of a directory, and rotates it.
+type files struct {
+	directory string
+	size      int64 // of a file, bytes, beyond which the next lines begin another
+	max       int64 // of all files, bytes
+
+	out     *os.File // nil: none is open
+	written int64    // bytes in it
+	torn    bool     // its last line is not whole
+
+	compressing chan struct{} // closed when no file is being compressed
+}
+
+// write writes whole lines, and returns how many of them it wrote, of how many bytes.
+func (f *files) write(lines []byte, now time.Time) (n int, err error) {
+	if f.out != nil && f.written >= f.size {
+		f.out.Close()
+		f.out = nil
+	}
+	if f.out == nil {
+		if err := f.open(now); err != nil {
+			return 0, err
+		}
+	}
+	if f.torn {
+		if _, err := f.out.Write([]byte{'\n'}); err != nil {
+			return 0, err
+		}
+		f.torn = false
+	}
+	n, err = f.out.Write(lines)
+	if n > 0 {
+		f.written += int64(n)
+		f.torn = lines[n-1] != '\n'
+	}
+	if err != nil {
+		f.close()
+	}
+	return bytes.Count(lines[:n], []byte{'\n'}), err
+}
+
+func (f *files) close() {
+	if f.out != nil {
+		f.out.Close()
+		f.out = nil
+	}
+}
+
+// open continues the newest file if it has room, or begins another, and removes and compresses old
+// ones.
+func (f *files) open(now time.Time) error {
+	if err := os.MkdirAll(f.directory, 0o700); err != nil {
+		return err
+	}
+	names, err := list(f.directory)
+	if err != nil {
+		return err
+	}
+	if len(names) > 0 && strings.HasSuffix(names[len(names)-1], plain) {
+		again, err := f.again(names[len(names)-1])
+		if again || err != nil {
+			return err
+		}
+	}
+	names = append(names, prefix+now.UTC().Format(nameFormat)+plain)
+	if f.out, err = f.append(names[len(names)-1]); err != nil {
+		return err
+	}
+	f.written, f.torn = 0, false
+	f.tidy(names)
+	return nil
+}
+
+func (f *files) append(name string) (*os.File, error) {
+	return trusted.OpenState(filepath.Join(f.directory, name), os.O_RDWR|os.O_APPEND|os.O_CREATE)
+}
+
+// again opens a file to continue it. It returns false if the file is full.
+func (f *files) again(name string) (ok bool, err error) {
+	out, err := f.append(name)
+	if err != nil {
+		return false, err
+	}
+	info, err := out.Stat()
+	if err != nil || info.Size() >= f.size {
+		out.Close()
+		return false, err
+	}
+	f.out, f.written, f.torn = out, info.Size(), false
+	if f.written > 0 { // a process that was killed may have left part of a line
+		var last [1]byte
+		if _, err := out.ReadAt(last[:], f.written-1); err != nil {
+			f.close()
+			return false, err
+		}
+		f.torn = last[0] != '\n'
+	}
+	return true, nil
+}
+
+// tidy removes the oldest files, and compresses those that get no more lines, beside the caller. If
+// that is still busy with the last ones, the next rotation does it.
+func (f *files) tidy(names []string) {
+	if f.compressing != nil {
+		select {
+		case <-f.compressing:
+		default:
+			return
+		}
+	}
+	done := make(chan struct{})
+	f.compressing = done
+	go func() {
+		defer close(done)
+		for _, name := range names[:max(0, len(names)-keptPlain)] {
+			if strings.HasSuffix(name, plain) {
+				_ = compress(filepath.Join(f.directory, name)) // it stays as it is
+			}
+		}
+		removeOldest(f.directory, f.max-f.size) // the newest file grows
+	}()
+}
+
+// removeOldest removes the oldest files so that the others have max bytes. It keeps the newest one.
+func removeOldest(directory string, max int64) {
+	names, _ := list(directory)
+	for i, total := len(names)-1, int64(0); i >= 0; i-- {
+		path := filepath.Join(directory, names[i])
+		info, err := os.Stat(path)
+		if err != nil {
+			continue
+		}
+		if total += info.Size(); total > max && i < len(names)-1 {
+			_ = os.Remove(path)
+		}
+	}
+}
+
+// compress replaces a file by a compressed one.
+func compress(path string) (err error) {
+	to := strings.TrimSuffix(path, plain) + compressed
+	in, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := trusted.OpenState(to+unfinished, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
+	if err != nil {
+		return err
+	}
+	z, err := gzip.NewWriterLevel(out, gzip.BestSpeed)
+	if err == nil {
+		_, err = io.Copy(z, in)
+		err = errors.Join(err, z.Close())
+	}
+	if err = errors.Join(err, out.Close()); err != nil {
+		return errors.Join(err, os.Remove(to+unfinished))
+	}
+	return errors.Join(os.Rename(to+unfinished, to), os.Remove(path))
+}
+
+// reader reads a file of the log.
+type reader struct {
+	io.Reader
+	file *os.File
+}
+
+// Close implements io.Closer.
+func (r *reader) Close() error { return r.file.Close() }
+
+// openRead opens a file for reading: plain, or compressed meanwhile.
+func openRead(directory, name string) (io.ReadCloser, error) {
+	path := filepath.Join(directory, name)
+	file, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) && strings.HasSuffix(path, plain) {
+		path = strings.TrimSuffix(path, plain) + compressed
+		file, err = os.Open(path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !strings.HasSuffix(path, compressed) {
+		return file, nil
+	}
+	z, err := gzip.NewReader(file)
+	if err != nil {
+		file.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &reader{z, file}, nil
+}

@@ -1,0 +1,175 @@
+package flowlog
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/gateway/boottime"
+)
+
+// Interval is the time between two writes: what a process that is killed loses.
+const Interval = 10 * time.Millisecond
+
+// retryAfter is the time between two attempts to open a file, while that fails.
+const retryAfter = time.Second
+
+// Config has the parts of the gateway that a Log needs.
+type Config struct {
+	Directory string
+	MaxBytes  int64 // of all files
+	Events    *flowtable.Log
+	Services  *services.Handle
+	Log       *slog.Logger
+}
+
+// Counts are lines since the start.
+type Counts struct{ Written, Lost uint64 }
+
+// Log writes the flow log. Run does all work; the other methods are safe for any goroutine.
+type Log struct {
+	c     Config
+	files files
+	code  encoder
+	lines []byte // to write
+	count uint64 // lines in it
+
+	opened bool   // the log has a line Open
+	noted  uint64 // lost lines that lines Lost name
+
+	mu    sync.Mutex
+	n     Counts // without events that found no room in a ring
+	err   error  // of the last write; nil if it succeeded
+	since time.Time
+	retry time.Time // no attempt before
+}
+
+// New returns a Log that writes nothing before Run.
+func New(c Config) *Log {
+	return &Log{c: c, files: files{
+		directory: c.Directory, size: min(c.MaxBytes/filesAtLeast, largestFile), max: c.MaxBytes,
+	}}
+}
+
+// Run writes the log until ctx is done, and then the events up to its end.
+func (l *Log) Run(ctx context.Context) {
+	tick := time.NewTicker(Interval)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		l.drain()
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+	l.drain()
+	l.files.close()
+	if l.files.compressing != nil {
+		<-l.files.compressing
+	}
+}
+
+// drain writes the events that have come.
+func (l *Log) drain() {
+	now := time.Now()
+	l.code.offset = now.UnixNano() - int64(boottime.Nanos())
+	if l.code.services = l.c.Services.Load(); l.code.services == nil {
+		l.code.services = &services.Snapshot{}
+	}
+	l.notes(now)
+	l.c.Events.Read(func(e *flowtable.Event) {
+		l.lines = l.code.event(l.lines, e)
+		if l.count++; len(l.lines) >= chunk {
+			l.flush(now)
+		}
+	})
+	l.flush(now)
+}
+
+// notes writes that this process continues the log, and how many lines are lost.
+func (l *Log) notes(now time.Time) {
+	if !l.opened && l.write(note(nil, now, Open, 0), now) == 1 {
+		l.opened = true
+	}
+	if lost := l.Counts().Lost; lost != l.noted && l.write(note(nil, now, Lost, lost-l.noted), now) == 1 {
+		l.noted = lost
+	}
+}
+
+// chunk is the number of bytes that one system call writes.
+const chunk = 1 << 18
+
+// flush writes the lines. Lines that cannot be written are lost, so that events have room.
+func (l *Log) flush(now time.Time) {
+	if l.count == 0 {
+		return
+	}
+	written := uint64(l.write(l.lines, now))
+	l.mu.Lock()
+	l.n.Written += written
+	l.n.Lost += l.count - written
+	l.mu.Unlock()
+	l.lines, l.count = l.lines[:0], 0
+}
+
+// write writes lines, and returns how many it has written. After an error it tries again only when
+// retryAfter has passed.
+func (l *Log) write(lines []byte, now time.Time) (written int) {
+	l.mu.Lock()
+	wait := l.err != nil && now.Before(l.retry)
+	l.mu.Unlock()
+	if wait {
+		return 0
+	}
+	written, err := l.files.write(lines, now)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err != nil:
+		if l.err == nil {
+			l.since = now
+			l.c.Log.Warn("the flow log cannot be written: its lines are lost until it can", "directory",
+				l.c.Directory, "error", err)
+		}
+		l.retry = now.Add(retryAfter)
+	case l.err != nil:
+		l.c.Log.Info("the flow log is written again", "directory", l.c.Directory, "lostLines", l.n.Lost)
+	}
+	l.err = err
+	return written
+}
+
+// Counts returns the numbers of lines. A nil Log has none.
+func (l *Log) Counts() (n Counts) {
+	if l == nil {
+		return n
+	}
+	l.mu.Lock()
+	n = l.n
+	l.mu.Unlock()
+	n.Lost += l.c.Events.Lost()
+	return n
+}
+
+// Problem returns why lines are lost or were lost; "" if none is.
+func (l *Log) Problem() string {
+	if l == nil {
+		return ""
+	}
+	lost := l.Counts().Lost
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.err != nil:
+		return fmt.Sprintf("the flow log cannot be written since %s: %v; %d lines are lost. Make room, or let the "+
+			"daemon write to flowLog.directory", l.since.Format(time.RFC3339), l.err, lost)
+	case lost > 0:
+		return fmt.Sprintf("%d lines of the flow log are lost since the start, because it could not be written or "+
+			"more flows began and ended than it takes; its lines \"lost\" say when", lost)
+	}
+	return ""
+}

@@ -1,0 +1,161 @@
+package flowlog
+
+import (
+	"net/netip"
+	"strconv"
+	"time"
+
+	"sluice.dev/sluice/fastpath/services"
+	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/flowtable/conn"
+	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/serve/status"
+)
+
+// The events of a Record.
+const (
+	Begin = "begin" // a flow
+	End   = "end"   // a flow
+	Open  = "open"  // a process continues the log
+	Lost  = "lost"  // Record.Lines could not be written
+)
+
+// Record is a line of the log. Names and values are the ones of status.FlowView where both have
+// them.
+type Record struct {
+	Time     time.Time      `json:"time"`
+	Event    string         `json:"event"`
+	Protocol string         `json:"protocol,omitempty"`
+	Client   netip.AddrPort `json:"client,omitzero"`
+	VIP      netip.AddrPort `json:"vip,omitzero"`
+	SNAT     netip.AddrPort `json:"snat,omitzero"`
+	Backend  netip.AddrPort `json:"backend,omitzero"`
+	Service  string         `json:"service,omitempty"`
+	// Forwarding is direct for a flow with direct return: Backend is a node.
+	Forwarding string `json:"forwarding,omitempty"`
+
+	// These are of an End. Start is zero if it is not known: the flow is older than the log.
+	Start      time.Time `json:"start,omitzero"`
+	LastPacket time.Time `json:"lastPacket,omitzero"` // to a second
+	State      string    `json:"state,omitempty"`
+	// Closed is how the connection ended, if it did: fin_client or fin_backend (who closed first),
+	// rst_client, rst_backend, refused (by the backend).
+	Closed string `json:"closed,omitempty"`
+	// Why is the reason why the gateway removed the flow (flowtable.End).
+	Why string `json:"why,omitempty"`
+
+	Lines uint64 `json:"lines,omitempty"` // of Lost
+}
+
+// closedOf returns Record.Closed of an End.
+func closedOf(e *flowtable.Event) string {
+	switch {
+	case e.State == flowtable.Closed:
+		return "refused"
+	case e.Reset && e.ResetBy == flowtable.ClientSide:
+		return "rst_client"
+	case e.Reset:
+		return "rst_backend"
+	case e.State == flowtable.LastAckClient, e.State == flowtable.TimeWaitClient:
+		return "fin_client"
+	case e.State == flowtable.LastAckBackend, e.State == flowtable.TimeWaitBackend:
+		return "fin_backend"
+	}
+	return ""
+}
+
+// encoder appends records as lines. It writes JSON itself: encoding/json takes ten times as long,
+// which the workers' CPUs would miss.
+type encoder struct {
+	offset   int64 // nanoseconds from CLOCK_BOOTTIME to the wall clock
+	services *services.Snapshot
+}
+
+// timeFormat is RFC 3339 in UTC, in microseconds.
+const timeFormat = "2006-01-02T15:04:05.000000Z"
+
+func appendTime(b []byte, t time.Time) []byte {
+	b = append(b, '"')
+	return append(t.UTC().AppendFormat(b, timeFormat), '"')
+}
+
+func (c *encoder) time(b []byte, t flowtable.Time) []byte {
+	return appendTime(b, time.Unix(0, int64(t)+c.offset))
+}
+
+func appendSocket(b []byte, name string, s *flowtable.Socket) []byte {
+	a := s.Addr()
+	b = append(append(b, name...), '"')
+	return append(netip.AddrPortFrom(a.Netip(), s.Port).AppendTo(b), '"')
+}
+
+// event appends the line of an event. No text in it needs an escape.
+func (c *encoder) event(b []byte, e *flowtable.Event) []byte {
+	b = c.time(append(b, `{"time":`...), e.At)
+	if e.Begins {
+		b = append(b, `,"event":"begin"`...)
+	} else {
+		b = append(b, `,"event":"end"`...)
+	}
+	b = append(append(append(b, `,"protocol":"`...), status.ProtocolName(e.Proto)...), '"')
+	b = appendSocket(b, `,"client":`, &e.Client)
+	b = appendSocket(b, `,"vip":`, &e.Frontend)
+	b = appendSocket(b, `,"snat":`, &e.Source)
+	b = c.backend(b, e)
+	if name := c.service(e); name != "" {
+		b = strconv.AppendQuote(append(b, `,"service":`...), name) // names of Kubernetes have only ASCII
+	}
+	if !e.Begins {
+		b = c.end(b, e)
+	}
+	return append(b, "}\n"...)
+}
+
+// backend appends the backend. A flow with direct return has no translated tuple: it has the node
+// that gets its packets.
+func (c *encoder) backend(b []byte, e *flowtable.Event) []byte {
+	if e.Backend != e.Frontend {
+		return appendSocket(b, `,"backend":`, &e.Backend)
+	}
+	if n := c.services.Backend(services.BackendRef(e.BackendRef)); n != nil {
+		node := flowtable.SocketOf(&n.Addr, n.Port)
+		b = appendSocket(b, `,"backend":`, &node)
+	}
+	return append(b, `,"forwarding":"direct"`...)
+}
+
+// service returns the name of a flow's service port: by its number, or by its frontend if an
+// earlier process has made it and no packet has come since.
+func (c *encoder) service(e *flowtable.Event) string {
+	if p := c.services.Service(services.ServiceID(e.Service)); e.Service != 0 && p != nil {
+		return p.FullName()
+	}
+	t := header.Tuple{Dst: e.Frontend.Addr(), DstPort: e.Frontend.Port, Proto: e.Proto, V6: e.V6}
+	if f := c.services.Frontend(&t); f != nil {
+		return f.Service.FullName()
+	}
+	return ""
+}
+
+func (c *encoder) end(b []byte, e *flowtable.Event) []byte {
+	if e.Start != 0 {
+		b = c.time(append(b, `,"start":`...), e.Start)
+	}
+	seen := uint64(e.Seen) * uint64(conn.Tick)
+	b = c.time(append(b, `,"lastPacket":`...), min(e.At, flowtable.Time(seen)))
+	b = append(append(append(b, `,"state":"`...), e.State.String()...), '"')
+	if closed := closedOf(e); closed != "" {
+		b = append(append(append(b, `,"closed":"`...), closed...), '"')
+	}
+	return append(append(append(b, `,"why":"`...), e.Ended.String()...), '"')
+}
+
+// note appends the line of an Open or a Lost.
+func note(b []byte, now time.Time, event string, lines uint64) []byte {
+	b = appendTime(append(b, `{"time":`...), now)
+	b = append(append(append(b, `,"event":"`...), event...), '"')
+	if lines != 0 {
+		b = strconv.AppendUint(append(b, `,"lines":`...), lines, 10)
+	}
+	return append(b, "}\n"...)
+}
