@@ -248,7 +248,7 @@ func (d *Daemon) startServersWhen(free <-chan struct{}) (err error) {
 	}
 	if c.Metrics.Address != "" {
 		extras := metrics.Extras{
-			FlowLog: d.flows.log.counts(),
+			FlowLog:   d.flows.log.counts(),
 			Backends:  func() bool { return d.settings.config().Metrics.Backends },
 			KubeProxy: d.health.kubeProxy, Affinity: d.flows.affinity, Start: d.flows.recovery,
 			SelfCheck: d.selfChecks, Checks: d.checkCounts, Seed: d.seed.metric, LogDropped: logs.Stderr.Dropped,
