@@ -16,6 +16,7 @@ type Info struct {
 	Idle          time.Duration
 	Expires       time.Duration // zero: expired, not yet swept
 	Age           time.Duration // since the flow was made or its connection was established
+	Start         Time          // of a table with a Log; 0 if it is not known
 	Service       uint32
 	Backend       uint32
 	Binding       uint32
@@ -79,6 +80,9 @@ func (h *Handle) info(a *arena, i uint32, now Ticks, out *Info) bool {
 		Expires: max(0, time.Duration(left)*conn.Tick),
 		Age:     f.age(m, now),
 		Binding: f.Binding(),
+	}
+	if h.log != nil {
+		out.Start = h.log.log.accounts[family(a.v6)][i].startOf(f)
 	}
 	out.Service, out.Backend = f.Owner()
 	out.Counted = f.owner.Load()&counted != 0

@@ -3,7 +3,11 @@
 // suspended, and all processes read the same one.
 package boottime
 
-import "golang.org/x/sys/unix"
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 // Nanos returns CLOCK_BOOTTIME in nanoseconds.
 func Nanos() uint64 {
@@ -11,3 +15,6 @@ func Nanos() uint64 {
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail on Linux
 	return uint64(ts.Nano())
 }
+
+// Wall returns the wall clock's time of a time of CLOCK_BOOTTIME, if neither is set in between.
+func Wall(nanos uint64) time.Time { return time.Now().Add(-time.Duration(Nanos() - nanos)) }

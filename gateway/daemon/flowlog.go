@@ -12,6 +12,7 @@ import (
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/gateway/flowlog"
 	"sluice.dev/sluice/gateway/flows"
+	"sluice.dev/sluice/serve/status"
 )
 
 // flowLog is the flow log, if there is one.
@@ -92,6 +93,15 @@ func (f *flowLog) close(remove bool) error {
 		return nil
 	}
 	return f.accounts.Close(remove)
+}
+
+// view describes the flow log; nil: there is none.
+func (f *flowLog) view() *status.FlowLogView {
+	if f.Log == nil {
+		return nil
+	}
+	n := f.Counts()
+	return &status.FlowLogView{Directory: f.Directory(), Written: n.Written, Lost: n.Lost}
 }
 
 // counts returns metrics.Extras.FlowLog.

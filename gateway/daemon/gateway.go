@@ -213,6 +213,7 @@ func (d *Daemon) Status() status.StatusView {
 		Conditions: d.conditions(),
 		Frames:     status.FramesView{Bytes: d.frames.Size, Reason: d.frames.Reason}, Places: d.workers.Places(),
 	}
+	v.FlowLog = d.flows.log.view()
 	v.TakeOver, v.Group = d.handOver.requests.view.Load(), d.groupView()
 	v.Applied = st.Applied == st.Read && st.Oldest >= st.Generation && d.isOpen()
 	v.Interfaces = d.ports.Views()

@@ -1,5 +1,5 @@
-// Package flowlog writes the flow log: a line of JSON for each flow that begins or ends, and finds in
-// it who had a source address and port at a time (RFC 6888 section 4, RFC 8158).
+// Package flowlog writes the flow log: a line of JSON for each flow that begins or ends. It finds
+// in the log who had a source address and port at a time (RFC 6888 section 4, RFC 8158).
 //
 //	worker ─► ring ─┐         names of Services, wall clock
 //	worker ─► ring ─┴─► Log.Run ◄───────┘

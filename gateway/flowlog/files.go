@@ -16,8 +16,8 @@ import (
 )
 
 // The files are named after the time of their first line, so that their names sort by time. The
-// newest is written to. The one before it may still get the last lines of a process that hands over;
-// older ones are compressed.
+// newest is written to. The one before it may still get the last lines of a process that hands
+// over; older ones are compressed.
 const (
 	prefix     = "flows-"
 	plain      = ".jsonl"
@@ -32,8 +32,8 @@ const (
 	largestFile  = 100e6
 )
 
-// list returns the names of the log's files in a directory, oldest first. A file that is there plain
-// and compressed appears plain: its compression was interrupted.
+// list returns the names of the log's files in a directory, oldest first. A file that exists plain
+// and compressed is listed as plain: its compression was interrupted.
 func list(directory string) (names []string, err error) {
 	found, err := os.ReadDir(directory)
 	if err != nil {

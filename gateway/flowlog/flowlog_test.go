@@ -29,7 +29,8 @@ func socket(s string) flowtable.Socket {
 
 func snapshot() *services.Snapshot {
 	b := services.NewBuilder(nil)
-	svc := &services.Service{ID: 1, Namespace: "shop", Name: "web", PortName: "http", Proto: header.ProtoTCP, Port: 80}
+	svc := &services.Service{ID: 1, Namespace: "shop", Name: "web", PortName: "http", Proto: header.ProtoTCP,
+		Port: 80}
 	b.SetService(svc)
 	b.SetFrontend(&services.Frontend{
 		Key: services.FrontendKey{Addr: header.AddrFrom(netip.MustParseAddr("203.0.113.9")), Port: 80,
@@ -51,8 +52,8 @@ func TestRecords(t *testing.T) {
 		Proto: header.ProtoTCP, State: flowtable.TimeWaitBackend, Ended: flowtable.EndTimeout,
 	}
 	want := Record{
-		Time: t0.Add(2 * time.Second), Event: End, Protocol: "TCP", Client: netip.MustParseAddrPort("198.51.100.7:40000"),
-		VIP: netip.MustParseAddrPort("203.0.113.9:80"), SNAT: netip.MustParseAddrPort("10.0.0.1:21360"),
+		Time: t0.Add(2 * time.Second), Event: End, Protocol: "TCP",
+		Client: netip.MustParseAddrPort("198.51.100.7:40000"), VIP: netip.MustParseAddrPort("203.0.113.9:80"), SNAT: netip.MustParseAddrPort("10.0.0.1:21360"),
 		Backend: netip.MustParseAddrPort("10.0.1.12:8080"), Service: "shop/web:http", Start: t0,
 		LastPacket: t0.Add(1500 * time.Millisecond), State: "TIME_WAIT", Closed: "fin_backend", Why: "timeout",
 	}
@@ -84,7 +85,8 @@ func TestRecords(t *testing.T) {
 		{"IPv6 UDP", func(e *flowtable.Event) {
 			e.Client, e.V6, e.Proto, e.State = socket("[2001:db8::7]:1"), true, header.ProtoUDP, flowtable.UDPAssured
 		}, func(r *Record) {
-			r.Client, r.Protocol, r.State, r.Closed = netip.MustParseAddrPort("[2001:db8::7]:1"), "UDP", "UDP_ASSURED", ""
+			r.Client = netip.MustParseAddrPort("[2001:db8::7]:1")
+			r.Protocol, r.State, r.Closed = "UDP", "UDP_ASSURED", ""
 		}},
 		{"direct return", func(e *flowtable.Event) {
 			e.Backend, e.Source, e.BackendRef = e.Frontend, e.Client, uint32(services.MakeBackendRef(3, 1))
@@ -121,7 +123,8 @@ func newWorld(t *testing.T, maxBytes int64) *world {
 	t.Helper()
 	w := &world{t: t, dir: filepath.Join(t.TempDir(), "log")}
 	var err error
-	if w.table, err = flowtable.NewHeap(flowtable.Config{IPv4Flows: 1 << 16, Timeouts: flowtable.DefaultTimeouts()}); err != nil {
+	w.table, err = flowtable.NewHeap(flowtable.Config{IPv4Flows: 1 << 16, Timeouts: flowtable.DefaultTimeouts()})
+	if err != nil {
 		t.Fatal(err)
 	}
 	events, err := w.table.StartLog(1<<10, make([]byte, w.table.AccountBytes()))

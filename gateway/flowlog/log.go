@@ -155,6 +155,9 @@ func (l *Log) Counts() (n Counts) {
 	return n
 }
 
+// Directory returns the directory of the files.
+func (l *Log) Directory() string { return l.c.Directory }
+
 // Problem returns why lines are lost or were lost; "" if none is.
 func (l *Log) Problem() string {
 	if l == nil {

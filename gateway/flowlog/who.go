@@ -39,8 +39,8 @@ type Holder struct {
 // Answer is the result of Find.
 type Answer struct {
 	Holders []Holder
-	// Before and After are the nearest flows with the source that ended before the time of the
-	// query or began after it; nil if there is none.
+	// Before and After are the nearest flows with the source: the last one that ended before the
+	// time of the query, and the first one that began after it. nil: there is none.
 	Before, After *Holder
 	// From is the time of the oldest line, and Lost the number of lines that lines Lost name.
 	From  time.Time
@@ -53,9 +53,9 @@ type finder struct {
 	q    *Query
 	a    Answer
 	text []byte // that each matching line has
-	// open has the flows whose begin was read and whose end was not, by key; ended has the starts of
-	// flows whose end was read and whose begin was not. One may come before the other, if different
-	// workers have written them.
+	// open has the flows whose begin was read and whose end was not, by key. ended has the starts
+	// of flows whose end was read and whose begin was not: different workers may have written the
+	// two lines.
 	open  map[key]*Holder
 	ended map[key]time.Time
 }

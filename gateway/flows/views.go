@@ -5,6 +5,7 @@ import (
 
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
+	"sluice.dev/sluice/gateway/boottime"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/serve/status"
 )
@@ -17,6 +18,9 @@ func view(f *flowtable.Info, s *services.Snapshot) status.FlowView {
 		Client: port(f.Client.Src, f.Client.SrcPort), VIP: port(f.Client.Dst, f.Client.DstPort),
 		SNAT: port(f.Reply.Dst, f.Reply.DstPort), Backend: port(f.Reply.Src, f.Reply.SrcPort),
 		IdleSeconds: int64(f.Idle.Seconds()), ExpiresSeconds: int64(f.Expires.Seconds()),
+	}
+	if f.Start != 0 {
+		v.Start = boottime.Wall(uint64(f.Start))
 	}
 	if f.Direct {
 		v.Forwarding = "direct"

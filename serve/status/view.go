@@ -217,6 +217,8 @@ type FlowView struct {
 	// ProxyHeader is the state of the PROXY header: waiting (for the handshake), sent,
 	// acknowledged; datagrams if each one of UDP has a header. It is empty if the flow has none.
 	ProxyHeader string `json:"proxyHeader,omitempty"`
+	// Start is when the flow began; zero if it is not known, or if there is no flow log.
+	Start time.Time `json:"start,omitzero"`
 	// IdleSeconds is the time since the last packet, ExpiresSeconds the time until the flow ends
 	// without one.
 	IdleSeconds    int64 `json:"idleSeconds"`
@@ -353,6 +355,15 @@ type StatusView struct {
 	Problems   []ProblemView   `json:"problems"`
 	Interfaces []InterfaceView `json:"interfaces"`
 	Conditions []ConditionView `json:"conditions"`
+	// FlowLog is the flow log; nil if there is none.
+	FlowLog *FlowLogView `json:"flowLog,omitempty"`
+}
+
+// FlowLogView is the flow log. Written and Lost are numbers of lines since the start.
+type FlowLogView struct {
+	Directory string `json:"directory"`
+	Written   uint64 `json:"written"`
+	Lost      uint64 `json:"lost"`
 }
 
 // FramesView is the size of the frames of packet memory.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/gateway/flowlog"
+	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/test/bed/topo"
 )
 
@@ -84,13 +86,15 @@ func TestFlowLog(t *testing.T) {
 	open := func() {
 		t.Helper()
 		tcp, err := l.Clients[0].OpenTCP(l.ctx, topo.FlowLoad{
-			Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Flows: each, Interval: 200 * time.Millisecond,
+			Targets: []netip.AddrPort{at(vip4, webPort), at(vip6, webPort)}, Flows: each,
+			Interval: 200 * time.Millisecond,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		udp, err := l.Clients[0].OpenUDP(l.ctx, topo.FlowLoad{
-			Targets: []netip.AddrPort{at(vip4, dnsPort), at(vip6, dnsPort)}, Flows: each, Interval: 200 * time.Millisecond,
+			Targets: []netip.AddrPort{at(vip4, dnsPort), at(vip6, dnsPort)}, Flows: each,
+			Interval: 200 * time.Millisecond,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -103,6 +107,7 @@ func TestFlowLog(t *testing.T) {
 	open()
 	l.killAndStart()
 	open()
+	l.wantWho()
 	for _, f := range all {
 		f.Finish()
 	}
@@ -144,6 +149,30 @@ func wantLogged(t *testing.T, dir string, all []*topo.Flows) {
 	if len(begins) != want || len(ends) != want || processes != 3 || torn > 1 { // the kill may tear one
 		t.Errorf("%d begins, %d ends of %d flows; %d processes, %d torn lines", len(begins), len(ends), want, processes,
 			torn)
+	}
+}
+
+// wantWho checks that each live flow is found by its source, at a time when it was alive already.
+func (l *lab) wantWho() {
+	l.t.Helper()
+	n := 0
+	err := l.gate.Client.Flows(l.ctx, status.FlowFilter{}, func(f *status.FlowView) error {
+		if n++; n%25 != 0 {
+			return nil
+		}
+		if f.Start.IsZero() {
+			l.t.Errorf("no start: %+v", f)
+		}
+		at := f.Start.Add(100 * time.Millisecond).UTC().Format(time.RFC3339Nano)
+		out, err := exec.Command(daemonBinary, "who", "--socket", l.gate.Socket(), f.SNAT.String(), "--to",
+			f.Backend.String(), "--protocol", f.Protocol, "--at", at).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), f.Client.String()) || !strings.Contains(string(out), "alive") {
+			l.t.Errorf("who had %v at %s: %v: %s", f.SNAT, at, err, out)
+		}
+		return nil
+	})
+	if err != nil || n == 0 {
+		l.t.Errorf("%d flows, %v", n, err)
 	}
 }
 

@@ -125,7 +125,7 @@ var rules = []rule{
 	{From: "gateway/flows", Never: []string{"gateway", "fastpath/xsk", "xdpprog", "control/loop"},
 		But: []string{"gateway/boottime"},
 		Why: "what is done with flows and pins needs no device, no socket and no kernel program"},
-	{From: "gateway/flowlog", Never: []string{"gateway", "fastpath/xsk", "xdpprog", "control"},
+	{From: "gateway/flowlog", Never: []string{"gateway", "fastpath/xsk", "xdpprog", "control/loop", "control/compiler"},
 		But: []string{"gateway/boottime"},
 		Why: "a line follows from an event and a snapshot, and the search from files alone"},
 	{From: "gateway/checks", Never: []string{"gateway", "fastpath/xsk", "flowtable", "xdpprog", "control/loop"},
