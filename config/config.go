@@ -361,6 +361,8 @@ type FlowLog struct {
 	Directory string `json:"directory"`
 	// MaxMB is the size of all files together, in millions of bytes: the oldest ones are removed.
 	MaxMB int `json:"maxMB"`
+	// Traffic: the packets and bytes of each flow are counted.
+	Traffic bool `json:"traffic"`
 }
 
 // Enabled reports whether there is a flow log.

@@ -82,6 +82,7 @@ func (w *Worker) deliver(p *packet, ref flowtable.Ref, side flowtable.Side) deci
 		}
 	}
 	w.stats.Backends.Count(f.BackendRef(), uint8(side), p.bytes)
+	w.flows.Count(ref, side, p.bytes)
 
 	nat.DecrementTTL(p.frame, &p.Packet)
 	nat.Translate(p.frame, &p.Packet, &out, f.Delta(side))
@@ -123,6 +124,7 @@ func (w *Worker) forwardFirst(p *packet, ref flowtable.Ref) decide.Verdict {
 	f.Rewrite(flowtable.ClientSide, p.Tuple.V6, &rewrites[0])
 	nat.TranslatePlain(&w.memory, []Desc{p.desc}, rewrites[:], nil, false)
 	w.stats.Backends.Count(f.BackendRef(), uint8(flowtable.ClientSide), p.bytes)
+	w.flows.Count(ref, flowtable.ClientSide, p.bytes)
 	w.queue(w.egress.to[hop.Link].link, Desc{Addr: p.desc.Addr, Len: end})
 	w.flows.Observe(ref, flowtable.ClientSide, s, w.planner.Now)
 	return queued

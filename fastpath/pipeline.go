@@ -171,10 +171,23 @@ func (w *Worker) finishPlain(first, end int) (n int, matched bool) {
 	if w.tap != nil {
 		w.tapGroup(first, i, &flows) // with few arguments: others would take registers from the loop
 	}
+	if w.flows.Counts() {
+		w.countGroup(first, i)
+	}
 	nat.TranslatePlain(&w.memory, g.desc[from:i], rewrites[from:i], w.b.fetch.headers, w.b.fetch.v6)
 	w.b.fetch.fetched(int(i - from))
 	w.stats.Backends.Add(counted[from:i])
 	return int(i - from), i < to
+}
+
+// countGroup counts the packets of a group that finishPlain forwards, from packet first of the
+// batch to position end of the group, for their flows.
+func (w *Worker) countGroup(first int, end uint) {
+	g, from := w.b.group(first&^(groupSize-1)), uint(first)%groupSize
+	w.flows.FetchAccounts(g.search[from:end])
+	for i := from; i < end; i++ {
+		w.flows.CountMatched(&g.search[i], g.desc[i].Len)
+	}
 }
 
 // match returns the searches of the packets from first to end, which are of one group, up to the

@@ -94,6 +94,7 @@ func (w *Worker) deliverDirect(p *packet, ref flowtable.Ref, side flowtable.Side
 	v := w.tunnel(p, services.BackendRef(f.BackendRef()), p.hash)
 	if v.Action == decide.Queued {
 		w.stats.Backends.Count(f.BackendRef(), uint8(side), bytes)
+		w.flows.Count(ref, side, bytes)
 	}
 	return v
 }
@@ -200,6 +201,9 @@ func (w *Worker) sendDirect(d Desc, s *flowtable.Search, f *flowtable.Flow) bool
 	ethernet[12], ethernet[13] = header.EtherTypeIPv4>>8, header.EtherTypeIPv4&0xff
 	if e.headers.V6() {
 		ethernet[12], ethernet[13] = header.EtherTypeIPv6>>8, header.EtherTypeIPv6&0xff
+	}
+	if w.flows.Counts() {
+		w.flows.CountMatched(s, d.Len)
 	}
 	f.Seen(w.ticks)
 	return true

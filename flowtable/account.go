@@ -3,27 +3,49 @@ package flowtable
 import (
 	"sync/atomic"
 	"unsafe"
+
+	"sluice.dev/sluice/nat/prefetch"
 )
 
-// account has the start of a flow. The record of the flow has no room for it, and a table without a
-// Log has no accounts. Accounts lie in memory of their own, at the numbers of the records, and outlive the
-// process with the records.
+// account has the start of a flow and its packets and bytes. The record of the flow has no room for
+// them, and a table without a Log has no accounts. Accounts lie in memory of their own, at the
+// numbers of the records, and outlive the process with the records.
 //
-//	0  start    Time of Create without its low 16 bits (65 us), the low half of the flow's sum
+//	 0  start     Time of Create without its low 16 bits (65 us); complete; 15 bits of the flow's sum
+//	 8  traffic   for each side: packets, 24 bits; bytes, 40 bits
+//	24  more      for each side, 32 bits: what traffic has no room for, in units of morePackets
+//	              (the upper 16 bits) and moreBytes
 //
 // The sum says whose account it is: a record that a process without a Log has made has an old
-// account, or none.
+// account, or none. complete: the packets were counted from the start on.
+//
+// Any worker adds to traffic, by one atomic add for a packet. The worker whose add sets the top bit
+// moves morePackets packets to more, before the others can add as many again.
 type account struct {
-	start atomic.Uint64
-	_     [3]uint64
+	start   atomic.Uint64
+	traffic [2]atomic.Uint64
+	more    atomic.Uint64
 }
 
 const (
 	accountBytes = 32
 	_            = -(unsafe.Sizeof(account{}) ^ accountBytes)
+
+	accountSum      = 1<<15 - 1
+	accountComplete = 1 << 15
+	accountLow      = accountSum | accountComplete
+
+	packetsShift = 40
+	onePacket    = 1 << packetsShift
+	trafficFull  = 1 << 63
+	morePackets  = trafficFull / onePacket
+	moreShift    = 32 // of moreBytes
+	moreBytes    = 1 << moreShift
+	moreUnits    = 1<<(packetsShift-moreShift) - 1
 )
 
-const accountSum = 1<<16 - 1
+// Traffic counts the packets of one side of a flow as they were received: bytes of frames.
+type Traffic struct{ Packets, Bytes uint64 }
 
 // accounts returns the number of accounts of an arena: record 0 has one, too.
 func (a *arena) accounts() int { return int(a.records) + 1 }
@@ -34,15 +56,76 @@ func (t *Table) AccountBytes() int64 {
 }
 
 // open begins the account of a pending flow. The flow's creator calls it.
-func (a *account) open(f *Flow, now Time) {
-	a.start.Store(uint64(now)&^accountSum | uint64(f.sum)&accountSum)
+func (a *account) open(f *Flow, now Time, complete bool) {
+	a.traffic[ClientSide].Store(0)
+	a.traffic[ReplySide].Store(0)
+	a.more.Store(0)
+	a.start.Store(uint64(now)&^accountLow | uint64(b2i(complete))*accountComplete | uint64(f.sum)&accountSum)
 }
 
-// startOf returns when a flow began, or 0 if the account is not the flow's.
-func (a *account) startOf(f *Flow) Time {
+// startOf returns when a flow began, or 0 if the account is not the flow's, and whether its packets
+// are counted from the start on.
+func (a *account) startOf(f *Flow) (start Time, complete bool) {
 	s := a.start.Load()
 	if s&accountSum != uint64(f.sum)&accountSum {
-		return 0
+		return 0, false
 	}
-	return Time(s &^ accountSum)
+	return Time(s &^ accountLow), s&accountComplete != 0
+}
+
+// add counts a packet.
+func (a *account) add(side Side, bytes uint32) {
+	packet := onePacket | uint64(bytes)
+	if sum := a.traffic[side].Add(packet); sum >= trafficFull && sum-packet < trafficFull {
+		a.spill(side, sum)
+	}
+}
+
+// spill moves packets and bytes to more.
+func (a *account) spill(side Side, sum uint64) {
+	units := sum >> moreShift & moreUnits
+	a.traffic[side].Add(-(trafficFull | units<<moreShift))
+	a.more.Add((1<<16 | units) << (32 * side))
+}
+
+// of returns the traffic of one side. While another handle moves packets to more, they may be
+// missing.
+func (a *account) of(side Side) Traffic {
+	for {
+		more, t := a.more.Load(), a.traffic[side].Load()
+		if a.more.Load() != more {
+			continue
+		}
+		m := uint32(more >> (32 * side))
+		return Traffic{
+			Packets: t>>packetsShift + uint64(m>>16)*morePackets,
+			Bytes:   t&(onePacket-1) + uint64(m&(1<<16-1))*moreBytes,
+		}
+	}
+}
+
+// accounts are the accounts of both families that a handle adds packets to.
+type accounts [2][]account
+
+// Counts reports whether the handle counts the packets of flows.
+func (h *Handle) Counts() bool { return h.accounts != nil }
+
+// Count counts a packet of a flow, if the table's Log counts packets.
+func (h *Handle) Count(r Ref, side Side, bytes uint32) {
+	if h.accounts != nil {
+		h.accounts[family(r.V6())][r.index()].add(side, bytes)
+	}
+}
+
+// FetchAccounts prefetches the accounts of packets that have matched flows.
+func (h *Handle) FetchAccounts(group []Search) {
+	for i := range group {
+		s := &group[i]
+		prefetch.Read((*byte)(unsafe.Pointer(&h.accounts[s.Family&1][slotIndex(s.slot)])))
+	}
+}
+
+// CountMatched counts a packet that has matched a flow.
+func (h *Handle) CountMatched(s *Search, bytes uint32) {
+	h.accounts[s.Family&1][slotIndex(s.slot)].add(s.Side(), bytes)
 }

@@ -17,6 +17,8 @@ type Info struct {
 	Expires       time.Duration // zero: expired, not yet swept
 	Age           time.Duration // since the flow was made or its connection was established
 	Start         Time          // of a table with a Log; 0 if it is not known
+	Metered       bool          // Traffic has all packets of the flow
+	Traffic       [2]Traffic    // by the side on which the packets arrived
 	Service       uint32
 	Backend       uint32
 	Binding       uint32
@@ -82,7 +84,10 @@ func (h *Handle) info(a *arena, i uint32, now Ticks, out *Info) bool {
 		Binding: f.Binding(),
 	}
 	if h.log != nil {
-		out.Start = h.log.log.accounts[family(a.v6)][i].startOf(f)
+		account := &h.log.log.accounts[family(a.v6)][i]
+		if out.Start, out.Metered = account.startOf(f); out.Metered {
+			out.Traffic = [2]Traffic{account.of(ClientSide), account.of(ReplySide)}
+		}
 	}
 	out.Service, out.Backend = f.Owner()
 	out.Counted = f.owner.Load()&counted != 0

@@ -90,7 +90,8 @@ type Handle struct {
 	changes        *changes           // that of p
 	updating       bool               // UpdateCopy changes a copy
 	endings        endings
-	log            *logRing // nil: no flow is recorded
+	log            *logRing  // nil: no flow is recorded
+	accounts       *accounts // nil: no packet is counted
 	fetches        fetches
 	unacknowledged unacknowledged
 }
@@ -118,7 +119,9 @@ func (t *Table) Register() (*Handle, error) {
 			h.p.changes.Store(h.changes)
 		}
 		h.p.seen.Store(offline)
-		h.log = t.log.ring(i)
+		if h.log = t.log.ring(i); h.log != nil && t.log.traffic {
+			h.accounts = &t.log.accounts
+		}
 		t.handles[i] = h
 		if n := int32(i + 1); n > t.watermark.Load() {
 			t.watermark.Store(n)

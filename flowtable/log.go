@@ -59,6 +59,10 @@ type Event struct {
 	Reset   bool  // an RST was the last packet, from the side ResetBy
 	ResetBy Side
 	Proxied bool
+
+	// Counted: Traffic has all packets of the flow, by the side on which they arrived.
+	Counted bool
+	Traffic [2]Traffic
 }
 
 // Log has the events of a table.
@@ -67,7 +71,8 @@ type Log struct {
 	rings [MaxHandles]atomic.Pointer[logRing]
 	size  int // of a ring, in events
 	// accounts has the account of each record, by family.
-	accounts [2][]account
+	accounts accounts
+	traffic  bool // packets are counted
 }
 
 // logRing passes the events of one handle to the reader.
@@ -87,13 +92,14 @@ type logRing struct {
 }
 
 // StartLog gives the table a log with rings of size events, a power of two, and with the accounts in
-// mem, of AccountBytes bytes, aligned to 8. It must be called before the first Register.
-func (t *Table) StartLog(size int, mem []byte) (*Log, error) {
+// mem, of AccountBytes bytes, aligned to 8. traffic: packets and bytes of each flow are counted. It
+// must be called before the first Register.
+func (t *Table) StartLog(size int, mem []byte, traffic bool) (*Log, error) {
 	if int64(len(mem)) < t.AccountBytes() {
 		return nil, fmt.Errorf("flowtable: accounts of %d bytes, %d needed: see AccountBytes", len(mem),
 			t.AccountBytes())
 	}
-	t.log = &Log{t: t, size: size}
+	t.log = &Log{t: t, size: size, traffic: traffic}
 	for f := range t.arenas {
 		n := t.arenas[f].accounts()
 		// Safety: len(mem) was checked; an account is pointer-free.
@@ -168,7 +174,7 @@ func (r *logRing) commit() {
 
 // open begins the account of a pending flow, whose sum is set.
 func (r *logRing) open(a *arena, i uint32, now Time) {
-	r.log.accounts[family(a.v6)][i].open(a.flow(i), now)
+	r.log.accounts[family(a.v6)][i].open(a.flow(i), now, r.log.traffic)
 }
 
 // describe sets the parts of an event that do not depend on its kind.
@@ -201,6 +207,9 @@ func (r *logRing) ended(a *arena, i uint32, m conn.Meta, why End, now Time) {
 	}
 	e.describe(a, i, m, now)
 	e.Ended, e.Reset, e.ResetBy = why, m.Reset(), m.ResetBy()
-	e.Start = r.log.accounts[family(a.v6)][i].startOf(a.flow(i))
+	account := &r.log.accounts[family(a.v6)][i]
+	if e.Start, e.Counted = account.startOf(a.flow(i)); e.Counted {
+		e.Traffic = [2]Traffic{account.of(ClientSide), account.of(ReplySide)}
+	}
 	r.commit()
 }

@@ -1,6 +1,7 @@
 package flowtable
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ func logged(t testing.TB, ring int) (*Log, *Handle) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := table.StartLog(ring, make([]byte, table.AccountBytes()))
+	l, err := table.StartLog(ring, make([]byte, table.AccountBytes()), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,13 +163,45 @@ func TestAccountOfAnotherFlow(t *testing.T) {
 	}
 }
 
+// TestTraffic: the counts of a flow are exact, of any size and from several handles at once.
+func TestTraffic(t *testing.T) {
+	for _, bytes := range []uint32{60, 1514, 65535} {
+		_, h := logged(t, 256)
+		h.Enter(logStart)
+		r := newLogged(t, h, header.ProtoUDP, true, 1, logStart)
+		const each = 3 * morePackets
+		var workers sync.WaitGroup
+		for range 2 {
+			workers.Go(func() {
+				for range each {
+					h.Count(r, ReplySide, bytes)
+				}
+			})
+		}
+		for range each {
+			h.Count(r, ClientSide, bytes)
+		}
+		workers.Wait()
+		var f Info
+		if !h.Inspect(r, logStart, &f) || !f.Metered ||
+			f.Traffic != [2]Traffic{{each, each * uint64(bytes)}, {2 * each, 2 * each * uint64(bytes)}} {
+			t.Errorf("%d bytes each: %+v", bytes, f.Traffic)
+		}
+		h.Delete(r)
+		r = newLogged(t, h, header.ProtoUDP, true, 1, logStart)
+		if h.Inspect(r, logStart, &f) && f.Traffic[0].Packets != 0 {
+			t.Errorf("a new flow has %+v", f.Traffic)
+		}
+	}
+}
+
 // TestStartLogNeedsMemory: too little memory is an error.
 func TestStartLogNeedsMemory(t *testing.T) {
 	table, err := NewHeap(Config{IPv4Flows: 1, Timeouts: DefaultTimeouts()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := table.StartLog(8, make([]byte, table.AccountBytes()-1)); err == nil {
+	if _, err := table.StartLog(8, make([]byte, table.AccountBytes()-1), false); err == nil {
 		t.Error("no error")
 	}
 }
@@ -197,7 +230,7 @@ func BenchmarkLog(b *testing.B) {
 			}
 			var l *Log
 			if on {
-				if l, err = table.StartLog(1<<15, make([]byte, table.AccountBytes())); err != nil {
+				if l, err = table.StartLog(1<<15, make([]byte, table.AccountBytes()), true); err != nil {
 					b.Fatal(err)
 				}
 			}

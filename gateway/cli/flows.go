@@ -84,6 +84,7 @@ func (s *session) flowsCommand() *cobra.Command {
 	var filter status.FlowFilter
 	var limit int
 	var count bool
+	var sorted string
 	c := &cobra.Command{
 		Use:     "flows",
 		Aliases: []string{"flow"},
@@ -93,6 +94,7 @@ func (s *session) flowsCommand() *cobra.Command {
 		Example: "  sluice flows --vip 192.0.2.10:80 --state established\n" +
 			"  sluice flows --client 198.51.100.0/24 -o json\n" +
 			"  sluice flows --service shop/web --count\n" +
+			"  sluice flows --sort bytes\n" +
 			"  sluice flows delete --backend 10.1.2.3:8080",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -101,14 +103,21 @@ func (s *session) flowsCommand() *cobra.Command {
 				return usageError{fmt.Errorf("--limit is %d: give the greatest number of flows, or 0 for all", limit)}
 			case count && limit > 0:
 				return usageError{errors.New("flows takes --count or --limit, not both")}
+			case count && sorted != "":
+				return usageError{errors.New("flows takes --count or --sort, not both")}
 			case count:
 				return s.countFlows(c.Context(), filter)
+			case sorted != "":
+				return s.sortFlows(c.Context(), filter, sorted, limit)
 			}
 			return s.listFlows(c.Context(), filter, limit)
 		},
 	}
 	c.Flags().IntVar(&limit, "limit", 0, "list at most this number of flows; 0: all")
 	c.Flags().BoolVar(&count, "count", false, "print only the number of flows")
+	c.Flags().Var(wordFlag{&sorted, flowOrders}, "sort", "list flows with the most of it first, by default 20: "+
+		strings.Join(flowOrders, ", "))
+	must(c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(flowOrders, cobra.ShellCompDirectiveNoFileComp)))
 	f := c.PersistentFlags()
 	f.Var(endpointFlag{&filter.Client}, "client", "only flows of this client")
 	f.Var(endpointFlag{&filter.VIP}, "vip", "only flows to this virtual address or node port")

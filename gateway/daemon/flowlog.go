@@ -41,7 +41,8 @@ func (f *flowLog) open(
 		return err
 	}
 	ring := ringEvents / runtime.NumCPU()
-	events, err := table.StartLog(max(ringMinEvents, 1<<(bits.Len(uint(ring))-1)), f.accounts.Memory())
+	events, err := table.StartLog(max(ringMinEvents, 1<<(bits.Len(uint(ring))-1)), f.accounts.Memory(),
+		c.FlowLog.Traffic)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/gateway/boottime"
 	"sluice.dev/sluice/nat/header"
+	"sluice.dev/sluice/serve/status"
 )
 
 var t0 = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
@@ -75,6 +77,12 @@ func TestRecords(t *testing.T) {
 		{"idle and shed", func(e *flowtable.Event) {
 			e.State, e.Ended = flowtable.SynSeen, flowtable.EndTimeout+flowtable.End(flowtable.ShedHalfOpen)
 		}, func(r *Record) { r.State, r.Closed, r.Why = "SYN_SENT", "", "shed_half_open" }},
+		{"with traffic", func(e *flowtable.Event) {
+			e.Counted = true
+			e.Traffic = [2]flowtable.Traffic{{Packets: 1, Bytes: 20}, {Packets: 300, Bytes: 4000}}
+		}, func(r *Record) {
+			r.Traffic = &status.FlowTraffic{ToBackend: 1, ToBackendBytes: 20, ToClient: 300, ToClientBytes: 4000}
+		}},
 		{"begin", func(e *flowtable.Event) { e.Begins = true }, func(r *Record) {
 			r.Event, r.Start, r.LastPacket, r.State, r.Closed, r.Why = Begin, time.Time{}, time.Time{}, "", "", ""
 		}},
@@ -102,7 +110,7 @@ func TestRecords(t *testing.T) {
 			var got Record
 			d := json.NewDecoder(bytes.NewReader(line))
 			d.DisallowUnknownFields()
-			if err := d.Decode(&got); err != nil || got != want || bytes.Count(line, []byte{'\n'}) != 1 {
+			if err := d.Decode(&got); err != nil || !reflect.DeepEqual(got, want) || bytes.Count(line, []byte{'\n'}) != 1 {
 				t.Errorf("%s: %v\ngot  %+v\nwant %+v", line, err, got, want)
 			}
 		})
@@ -127,7 +135,7 @@ func newWorld(t *testing.T, maxBytes int64) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	events, err := w.table.StartLog(1<<10, make([]byte, w.table.AccountBytes()))
+	events, err := w.table.StartLog(1<<10, make([]byte, w.table.AccountBytes()), true)
 	if err != nil {
 		t.Fatal(err)
 	}

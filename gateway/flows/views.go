@@ -22,6 +22,11 @@ func view(f *flowtable.Info, s *services.Snapshot) status.FlowView {
 	if f.Start != 0 {
 		v.Start = boottime.Wall(uint64(f.Start))
 	}
+	if f.Metered {
+		in, out := &f.Traffic[flowtable.ClientSide], &f.Traffic[flowtable.ReplySide]
+		v.Traffic = &status.FlowTraffic{ToBackend: in.Packets, ToBackendBytes: in.Bytes, ToClient: out.Packets,
+			ToClientBytes: out.Bytes}
+	}
 	if f.Direct {
 		v.Forwarding = "direct"
 		if b := s.Backend(services.BackendRef(f.Backend)); b != nil {

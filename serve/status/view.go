@@ -202,6 +202,14 @@ type CheckedEndpoint struct {
 	Address                                netip.AddrPort
 }
 
+// FlowTraffic counts the packets of a flow, and the bytes of their frames, as they arrived.
+type FlowTraffic struct {
+	ToBackend      uint64 `json:"toBackend"`
+	ToBackendBytes uint64 `json:"toBackendBytes"`
+	ToClient       uint64 `json:"toClient"`
+	ToClientBytes  uint64 `json:"toClientBytes"`
+}
+
 // FlowView is one flow. For ICMP echo the ports hold the identifier.
 type FlowView struct {
 	Protocol string         `json:"protocol"`
@@ -219,6 +227,8 @@ type FlowView struct {
 	ProxyHeader string `json:"proxyHeader,omitempty"`
 	// Start is when the flow began; zero if it is not known, or if there is no flow log.
 	Start time.Time `json:"start,omitzero"`
+	// Traffic is nil if packets were not counted from the start of the flow on.
+	Traffic *FlowTraffic `json:"traffic,omitempty"`
 	// IdleSeconds is the time since the last packet, ExpiresSeconds the time until the flow ends
 	// without one.
 	IdleSeconds    int64 `json:"idleSeconds"`

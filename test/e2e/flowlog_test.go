@@ -16,12 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice.dev/sluice/gateway/flowlog"
+	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/test/bed/topo"
 )
 
 // logOf is the configuration of a flow log in a directory.
-func logOf(dir string) string { return "flowLog: {directory: " + dir + ", maxMB: 100}\n" }
+func logOf(dir string) string {
+	return "flowLog: {directory: " + dir + ", maxMB: 100, traffic: true}\n"
+}
 
 // readLog reads the plain files of a flow log, and counts lines that are no records.
 func readLog(t *testing.T, dir string) (list []flowlog.Record, torn int) {
@@ -141,6 +144,8 @@ func wantLogged(t *testing.T, dir string, all []*topo.Flows) {
 			case b.Backend != e.Backend || b.SNAT != e.SNAT || b.Service != e.Service || e.Service == "" ||
 				b.Time.Sub(e.Start).Abs() > time.Millisecond || e.Time.Before(e.LastPacket):
 				t.Errorf("begin %+v, end %+v", b, e)
+			case e.Traffic == nil || k.protocol == "UDP" && !datagramsCounted(e.Traffic, &s):
+				t.Errorf("%+v, traffic %+v", s, e.Traffic)
 			case k.protocol == "TCP" && (e.Closed != "fin_client" || e.Why != "stopped"):
 				t.Errorf("%+v", e)
 			}
@@ -150,6 +155,18 @@ func wantLogged(t *testing.T, dir string, all []*topo.Flows) {
 		t.Errorf("%d begins, %d ends of %d flows; %d processes, %d torn lines", len(begins), len(ends), want, processes,
 			torn)
 	}
+}
+
+// datagramsCounted reports whether a flow's counts are those of the link: each request has 64 bytes in
+// a frame of the client, and each of its bytes is counted.
+func datagramsCounted(got *status.FlowTraffic, s *topo.FlowState) bool {
+	frame := uint64(header.EthernetBytes + header.IPv4Bytes + header.UDPBytes + 64)
+	if s.Target.Addr().Is6() {
+		frame += header.IPv6Bytes - header.IPv4Bytes
+	}
+	answers, lost := uint64(s.Answers), uint64(s.Lost)
+	return got.ToBackend >= answers && got.ToBackend <= answers+lost && got.ToClient >= answers &&
+		got.ToClient <= answers+lost && got.ToBackendBytes == got.ToBackend*frame
 }
 
 // wantWho checks that each live flow is found by its source, at a time when it was alive already.
