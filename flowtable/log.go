@@ -22,7 +22,7 @@ const (
 	EndTimeout      End = End(ShedExpired)         // its timer ran out
 	EndDeleted      End = End(NumSheds) + iota - 1 // by an operator, or its frontend is an address of the node now
 	EndMoved                                       // its backend did not answer, so its client gets another flow
-	EndReopened                                    // its client opens the connection again, or the backend has another one
+	EndReopened                                    // its client opens it again, or the backend has another connection
 	EndEndpointGone                                // its backend does not serve any more
 	EndRenumbered                                  // the same connection goes on in a new flow, by other numbers
 	EndStopped                                     // the gateway ended, and left no flows to a next process
@@ -91,9 +91,9 @@ type logRing struct {
 	lost atomic.Uint64 // events without room; only the handle stores it
 }
 
-// StartLog gives the table a log with rings of size events, a power of two, and with the accounts in
-// mem, of AccountBytes bytes, aligned to 8. traffic: packets and bytes of each flow are counted. It
-// must be called before the first Register.
+// StartLog gives the table a log with rings of size events, a power of two, and with the accounts
+// in mem, of AccountBytes bytes, aligned to 8. traffic: packets and bytes of each flow are counted.
+// It must be called before the first Register.
 func (t *Table) StartLog(size int, mem []byte, traffic bool) (*Log, error) {
 	if int64(len(mem)) < t.AccountBytes() {
 		return nil, fmt.Errorf("flowtable: accounts of %d bytes, %d needed: see AccountBytes", len(mem),

@@ -54,7 +54,8 @@ func newLogged(t testing.TB, h *Handle, proto uint8, v6 bool, n byte, now Time) 
 	return r
 }
 
-// TestLogEnds: each way in which a flow ends has its reason, and each flow has one begin and one end.
+// TestLogEnds: each way in which a flow ends has its reason, and each flow has one begin and one
+// end.
 func TestLogEnds(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, tt := range []struct {

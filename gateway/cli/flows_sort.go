@@ -86,13 +86,13 @@ func (s *session) sortFlows(ctx context.Context, filter status.FlowFilter, order
 			list[i] = most.list[i].v
 		}
 		return s.print(list, func(r *rows) {
-			r.row("PROTO", "STATE", "AGE", "TO-BACKEND", "BYTES", "TO-CLIENT", "BYTES", "CLIENT", "VIP", "SNAT", "BACKEND",
-				"SERVICE")
+			r.row("PROTO", "STATE", "AGE", "TO-BACKEND", "BYTES", "TO-CLIENT", "BYTES", "CLIENT", "VIP", "SNAT",
+				"BACKEND", "SERVICE")
 			for i := range list {
 				v := &list[i]
 				t := cmp.Or(v.Traffic, &status.FlowTraffic{})
-				r.row(v.Protocol, v.State, now.Sub(v.Start).Round(time.Second), t.ToBackend, t.ToBackendBytes, t.ToClient,
-					t.ToClientBytes, v.Client, v.VIP, v.SNAT, v.Backend, v.Service)
+				r.row(v.Protocol, v.State, now.Sub(v.Start).Round(time.Second), t.ToBackend, t.ToBackendBytes,
+					t.ToClient, t.ToClientBytes, v.Client, v.VIP, v.SNAT, v.Backend, v.Service)
 			}
 		})
 	})

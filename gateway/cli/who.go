@@ -41,8 +41,8 @@ func (s *session) whoCommand() *cobra.Command {
 		Use:   "who SOURCE:PORT",
 		Short: "Find the client that had a source address and port at a time",
 		Long: "who answers which client sent packets to a backend from an address and port of the gateway, at a\n" +
-			"time. It reads the flow log (flowLog.directory), and asks the gateway which flows are alive. With --files it\n" +
-			"reads a copy of the log, and needs no gateway. It fails if nobody had the source.",
+			"time. It reads the flow log (flowLog.directory), and asks the gateway which flows are alive. With\n" +
+			"--files it reads a copy of the log, and needs no gateway. It fails if nobody had the source.",
 		Example: "  sluice who 10.0.1.2:21360\n" +
 			"  sluice who 10.0.1.2:21360 --to 10.0.1.12:8080 --at 2026-11-29T12:03:00Z\n" +
 			"  sluice who '[2001:db8::2]:21360' --protocol udp --at 12:03 -o json\n" +
@@ -56,7 +56,8 @@ func (s *session) whoCommand() *cobra.Command {
 			}
 			if to != "" {
 				if q.Backend, err = netip.ParseAddrPort(to); err != nil {
-					return usageError{fmt.Errorf("--to: %q is no address and port, write one such as 10.0.1.12:8080", to)}
+					return usageError{fmt.Errorf("--to: %q is no address and port, write one such as 10.0.1.12:8080",
+						to)}
 				}
 			}
 			if at != "" {
@@ -69,8 +70,8 @@ func (s *session) whoCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&to, "to", "", "the backend that got the packets: address:port; without it: any")
-	f.StringVar(&at, "at", "", "the time: 2026-11-29T12:03:00Z, 2026-11-29T12:03:00 (local), 12:03 or 12:03:00 (today); "+
-		"without it: now")
+	f.StringVar(&at, "at", "",
+		"the time: 2026-11-29T12:03:00Z, 2026-11-29T12:03:00 (local), 12:03 or 12:03:00 (today); without it: now")
 	f.Var(wordFlag{&protocol, flowProtocols}, "protocol", "only flows of this protocol: "+
 		strings.Join(flowProtocols, ", "))
 	f.StringVar(&directory, "files", "", "read the flow log in this directory, and ask no gateway")

@@ -23,12 +23,14 @@ func TestWho(t *testing.T) {
 		code            int
 	}{
 		{"10.0.0.1:21360 --at 2026-11-29T12:01:00Z --files " + dir, "198.51.100.7:40000", "", 0},
-		{"10.0.0.1:21360 --to 10.0.1.12:8080 --protocol tcp --at 2026-11-29T12:01:00Z --files " + dir, "shop/web", "", 0},
+		{"10.0.0.1:21360 --to 10.0.1.12:8080 --protocol tcp --at 2026-11-29T12:01:00Z --files " + dir, "shop/web",
+			"", 0},
 		{"10.0.0.1:21360 --at 2026-11-29T12:01:00Z -o json --files " + dir, `"alive": false`, "", 0},
 		{"10.0.0.1:21360 --at 2026-11-29T12:06:00Z --files " + dir, "",
 			"before, 198.51.100.7:40000 had it until 2026-11-29T12:05:00", 1},
 		{"10.0.0.1:21360 --at 2026-11-29T11:06:00Z --files " + dir, "", "the flow log begins later", 1},
-		{"10.0.0.1:21360 --to 10.0.1.13:8080 --at 2026-11-29T12:01:00Z --files " + dir, "", "no flow had the source", 1},
+		{"10.0.0.1:21360 --to 10.0.1.13:8080 --at 2026-11-29T12:01:00Z --files " + dir, "",
+			"no flow had the source", 1},
 		{"10.0.0.1:21360 --files " + empty, "", "has no files of a flow log", 1},
 		{"10.0.0.1 --files " + dir, "", "no address and port", 2},
 		{"10.0.0.1:1 --to web --files " + dir, "", "--to", 2},

@@ -55,7 +55,8 @@ func TestRecords(t *testing.T) {
 	}
 	want := Record{
 		Time: t0.Add(2 * time.Second), Event: End, Protocol: "TCP",
-		Client: netip.MustParseAddrPort("198.51.100.7:40000"), VIP: netip.MustParseAddrPort("203.0.113.9:80"), SNAT: netip.MustParseAddrPort("10.0.0.1:21360"),
+		Client: netip.MustParseAddrPort("198.51.100.7:40000"), VIP: netip.MustParseAddrPort("203.0.113.9:80"),
+		SNAT:    netip.MustParseAddrPort("10.0.0.1:21360"),
 		Backend: netip.MustParseAddrPort("10.0.1.12:8080"), Service: "shop/web:http", Start: t0,
 		LastPacket: t0.Add(1500 * time.Millisecond), State: "TIME_WAIT", Closed: "fin_backend", Why: "timeout",
 	}
@@ -110,7 +111,8 @@ func TestRecords(t *testing.T) {
 			var got Record
 			d := json.NewDecoder(bytes.NewReader(line))
 			d.DisallowUnknownFields()
-			if err := d.Decode(&got); err != nil || !reflect.DeepEqual(got, want) || bytes.Count(line, []byte{'\n'}) != 1 {
+			err := d.Decode(&got)
+			if err != nil || !reflect.DeepEqual(got, want) || bytes.Count(line, []byte{'\n'}) != 1 {
 				t.Errorf("%s: %v\ngot  %+v\nwant %+v", line, err, got, want)
 			}
 		})

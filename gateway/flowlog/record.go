@@ -66,8 +66,8 @@ func closedOf(e *flowtable.Event) string {
 	return ""
 }
 
-// encoder appends records as lines. It writes JSON itself: at 100,000 lines a second the CPU time of
-// reflection would be missing to workers.
+// encoder appends records as lines. It writes JSON itself: at 100,000 lines a second workers would
+// miss the CPU time of reflection.
 type encoder struct {
 	offset   int64 // nanoseconds from CLOCK_BOOTTIME to the wall clock
 	services *services.Snapshot

@@ -90,7 +90,8 @@ func TestFind(t *testing.T) {
 		{SNAT: netip.MustParseAddrPort("10.0.0.1:21360"), Protocol: "udp"},
 	} {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, prefix+"1"+plain), []byte(lineAt(Begin, 1, 0, -1)), 0o600); err != nil {
+		path := filepath.Join(dir, prefix+"1"+plain)
+		if err := os.WriteFile(path, []byte(lineAt(Begin, 1, 0, -1)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		q.At = t0.Add(time.Hour)
@@ -105,7 +106,8 @@ func sentence(a *Answer) string {
 	var words []string
 	seconds := func(t time.Time) string { return fmt.Sprint(int(t.Sub(t0).Seconds())) }
 	one := func(word string, h *Holder, start, end bool) {
-		words = append(words, strings.TrimPrefix(word+" "+strings.TrimPrefix(h.Client.Addr().String(), "198.51.100."), " "))
+		number := strings.TrimPrefix(h.Client.Addr().String(), "198.51.100.")
+		words = append(words, strings.TrimPrefix(word+" "+number, " "))
 		if start && !h.Start.IsZero() {
 			words = append(words, "from "+seconds(h.Start))
 		}

@@ -32,7 +32,8 @@ func TestReaderClosed(t *testing.T) {
 	}
 	r.Close()
 	r.all(func(*flowtable.Info) { t.Error("a flow is read") })
-	if _, err := r.delete(t.Context(), flowtable.EndDeleted, func(*flowtable.Info) bool { return true }); !errors.Is(err, errClosed) {
+	_, err = r.delete(t.Context(), flowtable.EndDeleted, func(*flowtable.Info) bool { return true })
+	if !errors.Is(err, errClosed) {
 		t.Errorf("delete: %v", err)
 	}
 }

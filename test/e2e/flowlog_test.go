@@ -157,8 +157,8 @@ func wantLogged(t *testing.T, dir string, all []*topo.Flows) {
 	}
 }
 
-// datagramsCounted reports whether a flow's counts are those of the link: each request has 64 bytes in
-// a frame of the client, and each of its bytes is counted.
+// datagramsCounted reports whether a flow's counts are the link's: each request has 64 bytes in a
+// frame of the client, and each byte is counted.
 func datagramsCounted(got *status.FlowTraffic, s *topo.FlowState) bool {
 	frame := uint64(header.EthernetBytes + header.IPv4Bytes + header.UDPBytes + 64)
 	if s.Target.Addr().Is6() {
