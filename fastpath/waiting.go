@@ -64,6 +64,8 @@ func (w *Worker) mayLeave(p *packet, ref flowtable.Ref, s *flowtable.Segment) (d
 			w.flows.Observe(ref, flowtable.ReplySide, *s, w.planner.Now)
 		}
 		switch {
+		case !w.flows.Live(ref): // it was given up since the lookup
+			return drop(reason.NoFlow), false
 		case w.flows.Flow(ref).State() != flowtable.SynRecv: // it is damaged, or answers another SYN
 			return queued, true
 		case w.waiting.until != 0 && w.planner.Now >= w.waiting.until:
