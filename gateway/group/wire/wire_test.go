@@ -69,6 +69,7 @@ func frames() [][]byte {
 		applied(6, Refused{4, group.TableFull}, Refused{0, group.OtherFlow}),
 		AppendMine(nil, records, false),
 		AppendMine(nil, nil, true),
+		AppendSaw(nil, []group.Sighting{{Slot: 7, State: conn.Established}, {Slot: 1<<32 - 1, State: conn.FinClient}}),
 	}
 }
 
@@ -82,6 +83,10 @@ func again(frame []byte) []byte {
 	case Records:
 		if m, err := ReadRecords(frame, nil); err == nil {
 			return AppendRecords(nil, m)
+		}
+	case Saw:
+		if seen, err := ReadSaw(frame, nil); err == nil {
+			return AppendSaw(nil, seen)
 		}
 	case Beat:
 		if echo, err := ReadBeat(frame); err == nil {
