@@ -113,10 +113,16 @@ func (f *flowState) prunePins(log *slog.Logger, snapshot *services.Handle) {
 	}
 }
 
-// connections counts the open connections.
+// connections counts the open connections of this gateway. Copies of flows of other gateways are
+// left out, those of UDP flows, too, which are no connections: so the number may be too low.
 func (f *flowState) connections() uint64 {
-	c := f.file.Table.Counts()
-	return flows.Connections(&c)
+	t := f.file.Table
+	c := t.Counts()
+	n := flows.Connections(&c)
+	for owner := 1; t.Grouped() && owner <= flowtable.MaxOwners; owner++ {
+		n -= min(n, uint64(t.CopiesOf(owner)))
+	}
+	return n
 }
 
 // hasConnections reports whether connections count under a backend's number.

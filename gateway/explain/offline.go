@@ -200,7 +200,17 @@ func (off *offline) compilerConfig(
 		s, err = seed.Find(c)
 	}
 	off.noSeed = err
-	return nodeconfig.Compiler(c, node, s.Key, addresses, routed, info)
+	cc := nodeconfig.Compiler(c, node, s.Key, addresses, routed, info)
+	if i, found := c.Group.Find(node); found {
+		for _, a := range slices.Backward(c.Group.Members[i].Sources) { // the first of each family is used first
+			if a.Is4() {
+				cc.Group4 = header.AddrFrom(a)
+			} else {
+				cc.Group6 = header.AddrFrom(a)
+			}
+		}
+	}
+	return cc
 }
 
 // onLinkTable returns a table in which every address is on a link, and no neighbour is known.
