@@ -63,8 +63,8 @@ func inContainer() bool {
 	return os.Getenv("container") != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != ""
 }
 
-// filesInUse lists the files that the daemon reads and writes from now on. It lists directories, because editors and
-// ConfigMaps replace files. A link adds the directory of its present target.
+// filesInUse lists the files that the daemon reads and writes from now on. It lists directories,
+// because editors and ConfigMaps replace files. A link adds the directory of its present target.
 func filesInUse(c *config.Configuration, file string) (*sandbox.Files, error) {
 	f := sandbox.Files{
 		Read:       around(file),
