@@ -76,6 +76,8 @@ type Facts struct {
 	API        error // why the API server's address and credentials cannot be read; nil if none is configured
 	StateDisk  bool  // the state directory is on a disk, or would be
 	RunDisk    bool  // /run is on a disk
+	// Tunnel has the nodes of Services with direct return; nil without a daemon.
+	Tunnel []TunnelNode
 	// ManifestsRefused and StateRefused are why the daemon does not use these directories: users
 	// other than their owner may write them. nil: the daemon uses the directory, or makes the one
 	// for state.
@@ -160,6 +162,7 @@ func Examine(f *Facts) []Finding {
 	}
 	e.memory()
 	e.forwarding()
+	e.tunnel()
 	e.ports()
 	e.places()
 	e.interfaces()

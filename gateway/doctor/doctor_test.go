@@ -653,3 +653,39 @@ func TestUnfinishedChecksums(t *testing.T) {
 		}
 	}
 }
+
+// TestTunnel: a node whose tunnel port is closed is a failure, a narrow way to a node a warning.
+func TestTunnel(t *testing.T) {
+	four, six := netip.MustParseAddr("10.0.1.21"), netip.MustParseAddr("2001:db8:1::21")
+	for _, tt := range []struct {
+		name  string
+		nodes []TunnelNode
+		want  []string // level and part of what was found
+	}{
+		{"no direct Service", nil, nil},
+		{"ready", []TunnelNode{{four, false, 1550}, {six, false, 1570}, {four.Next(), false, 0}},
+			[]string{"ok none reports"}},
+		{"closed", []TunnelNode{{four, false, 1550}, {six, true, 1570}}, []string{"fail UDP port 4789 is closed"}},
+		{"narrow", []TunnelNode{{four, false, 1549}}, []string{"warn more than 1499 bytes"}},
+		{"narrow, IPv6", []TunnelNode{{six, false, 1569}}, []string{"warn more than 1499 bytes"}},
+		{"both", []TunnelNode{{four, true, 1500}, {six, false, 1500}}, []string{"fail is closed",
+			"warn towards 2001:db8:1::21 is 1500: clients' packets of more than 1430 bytes"}},
+	} {
+		f := healthy()
+		f.Config.DirectReturn.VNI, f.Tunnel = 7, tt.nodes
+		var got []string
+		for _, x := range Examine(f) {
+			if x.Check == "tunnel" {
+				got = append(got, string(x.Level)+" "+x.Found)
+			}
+		}
+		match := len(got) == len(tt.want)
+		for i := range got {
+			level, part, _ := strings.Cut(tt.want[min(i, len(tt.want)-1)], " ")
+			match = match && strings.HasPrefix(got[i], level+" ") && strings.Contains(got[i], part)
+		}
+		if !match {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}

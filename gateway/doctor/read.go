@@ -50,6 +50,9 @@ func Read(ctx context.Context, file, socket string) (*Facts, error) {
 	if f.Config != nil {
 		errors.As(f.Config.CheckHost(f.ConfigFile, f.Host), &f.ConfigErrors)
 		f.readConfigured(f.Config)
+		if f.Running != nil && f.Config.DirectReturn.VNI != 0 {
+			f.readTunnel(ctx, socket)
+		}
 	}
 	return f, nil
 }

@@ -144,11 +144,27 @@ func testDirectReturn(t *testing.T, v6 bool) {
 	// gateway's kernel counts as damaged because it has no socket for them.
 	l.checkDamage()
 	l.damaged = true
+	l.examined(t, "the MTU towards")
 	for _, h := range l.Backends[:directNodes] {
 		l.must(runOn(h, "", daemonBinary, "node", "remove"))
 		if out, err := runOn(h, "", "ip", "-o", "link", "show", "type", "vxlan"); err != nil || out != "" {
 			t.Errorf("left behind: %v %s", err, out)
 		}
+	}
+	l.examined(t, "UDP port 4789 is closed")
+}
+
+// examined expects what `sluice doctor` finds about the tunnel, and that it finds no closed port
+// unless that is expected.
+func (l *lab) examined(t *testing.T, want string) {
+	t.Helper()
+	out, err := l.gate.Command(l.ctx, "doctor")
+	if err != nil { // something of this host is not fit
+		out = err.Error()
+	}
+	const closed = "is closed"
+	if !strings.Contains(out, want) || strings.Contains(want, closed) != strings.Contains(out, closed) {
+		t.Errorf("sluice doctor:\n%s", out)
 	}
 }
 
