@@ -31,6 +31,7 @@ import (
 	"sluice.dev/sluice/gateway/sources"
 	"sluice.dev/sluice/gateway/steering"
 	"sluice.dev/sluice/host/hostlink"
+	"sluice.dev/sluice/internal/journal"
 	"sluice.dev/sluice/internal/trusted"
 	"sluice.dev/sluice/serve/status"
 	"sluice.dev/sluice/xdpprog"
@@ -46,7 +47,7 @@ var files = []string{"flows", "flows.new", "flows" + flowtable.RestingSuffix, "p
 	config.HandOverSocketFile,
 	filepath.Join(config.PulseDirectory, config.PulseSocketFile),
 	denials.Name, denials.Name + trusted.NewSuffix, drains.Name, drains.Name + trusted.NewSuffix,
-	assign.File, assign.File + trusted.NewSuffix,
+	journal.Name, journal.OldName, assign.File, assign.File + trusted.NewSuffix,
 	owners.Name, owners.Name + trusted.NewSuffix, seed.Name, seed.Name + trusted.NewSuffix,
 	sources.Name, sources.Name + trusted.NewSuffix}
 

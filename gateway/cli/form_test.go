@@ -25,6 +25,7 @@ func TestOutputHasARevision(t *testing.T) {
 		{"flows delete, drain, deny remove", status.Count{}},
 		{"deny", status.DeniedView{}},
 		{"deny list", []status.DenialView{}},
+		{"events", []status.EventView{}},
 		{"explain", status.ExplainView{}},
 		{"stats", status.StatsView{}},
 		{"status", status.StatusView{}},

@@ -102,7 +102,7 @@ func (s *session) root() *cobra.Command {
 	root.AddCommand(
 		s.runCommand(), s.configCommand(),
 		s.servicesCommand(), s.announceCommand(), s.backendsCommand(), s.flowsCommand(), s.explainCommand(),
-		s.captureCommand(), s.whoCommand(), s.drainCommand(), s.undrainCommand(), s.denyCommand(),
+		s.captureCommand(), s.whoCommand(), s.drainCommand(), s.undrainCommand(), s.denyCommand(), s.eventsCommand(),
 		s.statsCommand(), s.statusCommand(), s.probeCommand(), s.doctorCommand(), s.cleanupCommand(), s.nodeCommand(),
 		s.versionCommand(),
 	)

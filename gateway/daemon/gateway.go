@@ -114,8 +114,7 @@ func (d *Daemon) Deny(ctx context.Context, p netip.Prefix, after time.Duration) 
 	return v, err
 }
 
-// insideDenied names the addresses in a denied prefix that are not clients, and the traffic that
-// is not cut off.
+// insideDenied returns notes about addresses of the node, and endpoints, in a denied prefix.
 func (d *Daemon) insideDenied(p netip.Prefix) (notes []string) {
 	for _, a := range d.mirror.Addresses() {
 		if p.Contains(a.Prefix.Addr()) {
@@ -249,6 +248,7 @@ func (d *Daemon) conditions() (list []status.ConditionView) {
 	list = append(list, d.ports.Conditions()...)
 	list = append(list, d.groupConditions()...)
 	list = append(list, d.denials.Conditions()...)
+	list = append(list, journalCondition(d.settings.journal)...)
 	if d.isOpen() {
 		list = append(list, d.workers.Conditions(boottime.Nanos())...)
 		if n := d.unfinishedChecksums(); n > 0 {

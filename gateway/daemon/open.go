@@ -59,6 +59,7 @@ func (d *Daemon) serveOpen(ctx context.Context) {
 	close(d.open)
 	d.log.Info("forwarding", "workers", d.workers.Len(), "took", time.Since(d.startedAt).Round(time.Millisecond))
 	d.life.spawn(func() { d.heartbeat(ctx) })
+	d.life.spawn(func() { d.followTrends(ctx) })
 	d.handOver.enter(owning)
 	d.life.spawn(func() {
 		d.handOver.serve(ctx, d.settings.atStart.HandOverSocket(), func(u *net.UnixConn) bool {

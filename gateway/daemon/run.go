@@ -35,6 +35,8 @@ func Run(ctx context.Context, file string, takeOver bool) error {
 	if err != nil {
 		return err
 	}
+	s.journal.Queue()
+	defer s.journal.Flush(logs.FlushTimeout)
 	klog.SetSlogLogger(s.log)
 	d := &Daemon{
 		log: s.log, startedAt: time.Now(), settings: s, seed: seedState{settings: s},
@@ -80,6 +82,7 @@ func (d *Daemon) live(ctx context.Context) error {
 		c := d.settings.config()
 		d.handOver.followLast(c)
 		d.inputs.own(c)
+		d.ownJournal()
 		err = d.start()
 	}
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"sluice.dev/sluice/config"
+	"sluice.dev/sluice/internal/journal"
 	"sluice.dev/sluice/internal/logs"
 	"sluice.dev/sluice/internal/trusted"
 	"sluice.dev/sluice/serve/status"
@@ -21,6 +22,7 @@ type settings struct {
 	atStart *config.Configuration // for the settings that only a restart changes
 	log     *slog.Logger
 	level   *slog.LevelVar // of log
+	journal *journal.Journal
 
 	mu          sync.Mutex // guards the fields below
 	inForce     *config.Configuration
@@ -47,9 +49,10 @@ func loadSettings(file string) (*settings, error) {
 	if err := c.CheckHost(file, h); err != nil {
 		return nil, err
 	}
-	s := &settings{file: file, atStart: c, inForce: c, read: read, loadedAt: time.Now(), level: new(slog.LevelVar)}
+	s := &settings{file: file, atStart: c, inForce: c, read: read, loadedAt: time.Now(), level: new(slog.LevelVar),
+		journal: journal.New()}
 	s.setLevel(c)
-	s.log = slog.New(logs.NewHandler(logs.Stderr, string(c.Log.Format), s.level))
+	s.log = slog.New(journal.Tee(logs.NewHandler(logs.Stderr, string(c.Log.Format), s.level), s.journal))
 	return s, nil
 }
 

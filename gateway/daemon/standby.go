@@ -242,6 +242,9 @@ func (s *standby) Allow(context.Context, netip.Prefix) error { return s.errWaits
 // Denials implements status.Gateway.
 func (s *standby) Denials() ([]status.DenialView, error) { return nil, s.errWaits() }
 
+// Events implements status.Gateway.
+func (s *standby) Events(since time.Time) []status.EventView { return s.d.Events(since) }
+
 // Drain implements status.Gateway.
 func (s *standby) Drain(status.Endpoint, bool) (int, error) { return 0, s.errWaits() }
 

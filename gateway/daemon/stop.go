@@ -110,6 +110,7 @@ func (d *Daemon) clear(keep bool) (errs []error) {
 	if d.shutdown.leaving != "" {
 		_ = os.Remove(filepath.Join(c.StateDir, drains.Name))
 		_ = os.Remove(filepath.Join(c.StateDir, denials.Name))
+		d.settings.journal.Remove()
 		_ = os.Remove(filepath.Join(c.StateDir, assign.File))
 	}
 	_ = unixsocket.RemoveStale(c.WaitingSocket()) // of a process that was killed while it waited

@@ -381,6 +381,7 @@ func (s *successor) open(ctx context.Context) {
 	d.host.applySources()
 	d.host.setUpReceived(ctx)
 	d.inputs.own(d.settings.config())
+	d.ownJournal()
 	select {
 	case <-d.loop.Ready():
 	case <-ctx.Done():

@@ -1,11 +1,13 @@
 package neigh
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -126,8 +128,10 @@ func inBubble(t *testing.T, c Config, f func(m *mirror, k *fakeKernel)) {
 		k := &fakeKernel{ch: make(chan []event), used: make(map[netip.Addr]int),
 			verified: make(map[netip.Addr]int)}
 		k.top = fakeTopology{links: []netlink.Link{dummy(10, "eth0")}, routes: []netlink.Route{route("10.0.0.0/8")}}
-		c.Links, c.Table, c.Logger = []LinkConfig{{"eth0"}}, nexthop.NewTable(),
-			slog.New(slog.NewTextHandler(t.Output(), nil))
+		c.Links, c.Table = []LinkConfig{{"eth0"}}, nexthop.NewTable()
+		if c.Logger == nil {
+			c.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+		}
 		m, err := New(c)
 		if err != nil {
 			t.Fatal(err)
@@ -271,7 +275,15 @@ func TestBrokenSubscriptionIsReplaced(t *testing.T) {
 // TestNeighbourStates: the states of a neighbour, and the resulting hop.
 func TestNeighbourStates(t *testing.T) {
 	mac := []byte{2, 7, 7, 7, 7, 7}
-	inBubble(t, Config{}, func(m *mirror, k *fakeKernel) {
+	var log bytes.Buffer
+	defer func() {
+		lost := strings.Index(log.String(), `"next hop does not answer" address=10.0.0.7 interface=`)
+		back := strings.LastIndex(log.String(), `"next hop answers again" address=10.0.0.7 interface=`)
+		if lines := strings.Count(log.String(), "next hop"); lines != 2 || lost < 0 || back < lost {
+			t.Errorf("the log has:\n%s", log.String())
+		}
+	}()
+	inBubble(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(m *mirror, k *fakeKernel) {
 		dst := netip.MustParseAddr("10.0.0.7")
 		m.table.Resolve(addr("10.0.0.7"))
 		synctest.Wait()

@@ -18,6 +18,7 @@ import (
 
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/internal/heartbeat"
+	"sluice.dev/sluice/internal/logs"
 	"sluice.dev/sluice/internal/wake"
 )
 
@@ -63,6 +64,7 @@ func (c *Config) setDefaults() {
 type Mirror struct {
 	table         *nexthop.Table
 	log           *slog.Logger
+	lines         logs.Limit // of log, about neighbours
 	now           func() time.Time
 	probeInterval time.Duration
 	verifyEvery   time.Duration
@@ -118,7 +120,7 @@ func New(c Config) (*Mirror, error) {
 	}
 	c.setDefaults()
 	return &Mirror{
-		table: c.Table, log: c.Logger, now: c.Now,
+		table: c.Table, log: c.Logger, lines: logs.Limit{PerSecond: neighbourLines}, now: c.Now,
 		probeInterval: c.ProbeInterval, verifyEvery: c.VerifyInterval, resyncEvery: c.ResyncInterval,
 		forgetAfter: c.ForgetAfter,
 		open:        openKernel, beat: c.Beats.Add("mirror of routes and neighbours", heartbeat.DefaultBounds),

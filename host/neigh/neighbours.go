@@ -20,6 +20,7 @@ type neighbour struct {
 	first       bool // host: by a request of ResolveFirst
 	hosted      bool // host: a host route leads to it
 	ready       bool // mac is known and has not failed
+	failed      bool // it was ready, and has not answered since
 	mac         [6]byte
 	hops        []hopKey      // its hops, one for each route MTU
 	requestedAt time.Time     // last request of a worker
@@ -80,19 +81,32 @@ func (m *Mirror) neighbourChanged(kn *netlink.Neigh, gone bool) bool {
 		return true
 	case usable:
 		changed := !n.ready || n.mac != mac
-		n.ready, n.mac = true, mac
+		if n.failed {
+			m.logNeighbour("next hop answers again", n)
+		}
+		n.ready, n.failed, n.mac = true, false, mac
 		m.waiting.remove(n)
 		if changed {
 			m.hopChanged(n)
 		}
 		return changed
 	case kn.State&netlink.NUD_FAILED != 0 && n.ready:
-		n.ready = false
+		n.ready, n.failed = false, true
+		m.logNeighbour("next hop does not answer", n)
 		m.hopChanged(n)
 		m.useAgain(n)
 		return true
 	}
 	return false
+}
+
+// neighbourLines bounds the lines about neighbours: clients on a link come and go.
+const neighbourLines = 3
+
+// logNeighbour logs a change of a neighbour that has answered before. Others are not logged,
+// because any packet may name an address that no host has.
+func (m *Mirror) logNeighbour(what string, n *neighbour) {
+	m.lines.Info(m.log, m.now(), what, "address", n.key.addr.Netip(), "interface", m.devices[int(n.key.dev)].name)
 }
 
 // keyOf returns the key of a kernel neighbour; false if it is not on a served link.

@@ -38,6 +38,8 @@ type Gateway interface {
 	Allow(ctx context.Context, client netip.Prefix) error
 	// Denials lists the denied clients by address.
 	Denials() ([]DenialView, error)
+	// Events lists the events after a time, oldest first.
+	Events(since time.Time) []EventView
 	// Explain returns the verdict on a packet, and why. It changes nothing.
 	Explain(q *ExplainQuery) (ExplainView, error)
 	// Capture writes the packets that q selects, in the form pcapng, until ctx ends or the gateway

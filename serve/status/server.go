@@ -61,6 +61,7 @@ func NewServer(g Gateway, log *slog.Logger) *Server {
 		}
 		s.reply(w, list)
 	})
+	mux.HandleFunc("GET "+root+"/events", s.events)
 	mux.HandleFunc("PUT "+root+"/denials/{client...}", s.deny)
 	mux.HandleFunc("DELETE "+root+"/denials/{client...}", s.allow)
 	s.http = http.Server{

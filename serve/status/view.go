@@ -196,6 +196,15 @@ type DeniedView struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
+// EventView is an event of the journal: a line of the daemon's log of level info or above.
+type EventView struct {
+	Time    time.Time `json:"time"`  // later than the time of the event before
+	Level   string    `json:"level"` // INFO, WARN, ERROR
+	Message string    `json:"message"`
+	// Details are what the event is about.
+	Details map[string]string `json:"details,omitempty"`
+}
+
 // CheckedEndpoint names an endpoint of a service port.
 type CheckedEndpoint struct {
 	Namespace, Service, PortName, Protocol string

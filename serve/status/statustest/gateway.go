@@ -22,6 +22,7 @@ type Gateway struct {
 	StatsView   status.StatsView
 	PortsList   []status.SourcePortsView
 	StatusView  status.StatusView
+	EventList   []status.EventView
 	// Applied is closed when WaitApplied may return.
 	Applied chan struct{}
 	// Capture writes CaptureBytes, and ends with its context, or at once for the reason
@@ -44,7 +45,7 @@ func New() *Gateway {
 		ServiceList: sampleServices(), BackendList: sampleBackends(),
 		StatsView: sampleStats(), StatusView: sampleStatus(), PortsList: samplePorts(),
 		Applied: make(chan struct{}), flows: sampleFlows(), drained: map[string]bool{},
-		denials: sampleDenials(),
+		denials: sampleDenials(), EventList: sampleEvents(),
 	}
 	close(g.Applied)
 	return g
@@ -172,6 +173,36 @@ func (g *Gateway) Denials() ([]status.DenialView, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.denials), g.Err
+}
+
+// Events implements status.Gateway.
+func (g *Gateway) Events(since time.Time) []status.EventView {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	list := []status.EventView{}
+	for _, e := range g.EventList {
+		if e.Time.After(since) {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// Add adds an event.
+func (g *Gateway) Add(e status.EventView) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.EventList = append(g.EventList, e)
+}
+
+func sampleEvents() []status.EventView {
+	return []status.EventView{
+		{Time: Start(), Level: "INFO", Message: "forwarding",
+			Details: map[string]string{"workers": "2", "took": "12ms"}},
+		{Time: Start().Add(time.Minute), Level: "WARN", Message: "interface lost",
+			Details: map[string]string{"interface": "eth0", "why": "its link is down"}},
+		{Time: Start().Add(time.Hour), Level: "INFO", Message: "no VIP is impaired any more"},
+	}
 }
 
 // Explain implements status.Gateway: everything is forwarded to the first backend.

@@ -1,0 +1,292 @@
+// Package journal keeps the lines of a process's log at level info and above, so that an operator
+// can ask for them later, also in the next process.
+//
+//	slog ──► Tee ──► log
+//	          └────► logs.Writer ──► Journal ──► memory, for Since
+//	                 (a queue)               └─► events.jsonl, for the next process
+//
+// A call of the logger is an event: there is one text of both. The queue is bounded, so a disk that
+// is slow or full delays nobody. A line is whole in the file once it is written; a process that is
+// killed loses the lines of its queue at most.
+package journal
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"sluice.dev/sluice/internal/logs"
+	"sluice.dev/sluice/internal/trusted"
+)
+
+// Names of the files: lines go to the first, which replaces the second once it is full.
+const (
+	Name    = "events.jsonl"
+	OldName = Name + ".1"
+)
+
+// Bounds in bytes: of a file and, for both files and the lines in memory, twice as many; of a line.
+const (
+	fileLimit = 512 << 10
+	lineLimit = 16 << 10
+)
+
+// Journal is the journal of one process.
+type Journal struct {
+	writer *logs.Writer
+
+	mu    sync.Mutex // guards the fields below
+	lines []line     // oldest first
+	bytes int        // of lines
+	dir   string     // "" before Own
+	err   error      // of the last write to the file
+}
+
+// line is a line as slog's JSON handler writes it.
+type line struct {
+	at   time.Time // later than the line before
+	text []byte
+}
+
+// New returns an empty journal, which writes no file before Own.
+func New() *Journal {
+	j := new(Journal)
+	j.writer = logs.NewWriter((*sink)(j))
+	return j
+}
+
+// Queue starts the queue: from then on callers of the logger do not wait for the file.
+func (j *Journal) Queue() { j.writer.Queue() }
+
+// Flush waits until the queue is written, for within at most.
+func (j *Journal) Flush(within time.Duration) { j.writer.Flush(within) }
+
+// Own reads the files that earlier processes have left in dir, and writes to them from then on,
+// first the lines that the journal has. Another process may still write its last lines. If the
+// files cannot be read, Own returns the error, and the journal begins with its own lines.
+func (j *Journal) Own(dir string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.dir != "" {
+		return nil
+	}
+	own := j.lines
+	j.lines, j.bytes = nil, 0
+	var errs []error
+	for _, name := range []string{OldName, Name} {
+		text, err := trusted.ReadState(filepath.Join(dir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		for l := range bytes.Lines(text) {
+			j.keep(l)
+		}
+	}
+	j.dir = dir
+	for _, l := range own {
+		j.add(l.text)
+	}
+	return errors.Join(errs...)
+}
+
+// Remove removes the files, and writes none from then on.
+func (j *Journal) Remove() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.dir != "" {
+		_ = os.Remove(filepath.Join(j.dir, OldName))
+		_ = os.Remove(filepath.Join(j.dir, Name))
+		j.dir = ""
+	}
+}
+
+// Err returns why lines are not in the file; nil if they are.
+func (j *Journal) Err() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.err
+}
+
+// sink is the reader of the queue.
+type sink Journal
+
+// Write implements io.Writer. It never fails: lines that are not in the file are in memory.
+func (s *sink) Write(text []byte) (int, error) {
+	j := (*Journal)(s)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for l := range bytes.Lines(text) {
+		j.add(bytes.Clone(l))
+	}
+	return len(text), nil
+}
+
+// add keeps a line in memory and appends it to the file.
+func (j *Journal) add(text []byte) {
+	if len(text) > lineLimit {
+		text = shortened(text)
+	}
+	if j.keep(text) && j.dir != "" {
+		j.err = j.append(text)
+	}
+}
+
+// keep keeps a line in memory. It is false for a line that is not whole: its writer was killed.
+func (j *Journal) keep(text []byte) bool {
+	var head struct {
+		Time time.Time `json:"time"`
+	}
+	if !bytes.HasSuffix(text, []byte("\n")) || json.Unmarshal(text, &head) != nil {
+		return false
+	}
+	if n := len(j.lines); n > 0 && !head.Time.After(j.lines[n-1].at) {
+		head.Time = j.lines[n-1].at.Add(1)
+	}
+	j.lines, j.bytes = append(j.lines, line{head.Time, text}), j.bytes+len(text)
+	drop := 0
+	for j.bytes > 2*fileLimit {
+		j.bytes -= len(j.lines[drop].text)
+		drop++
+	}
+	j.lines = slices.Delete(j.lines, 0, drop)
+	return true
+}
+
+// append appends a line to the file. It opens the file each time: another process may have renamed
+// it, and events are rare.
+func (j *Journal) append(text []byte) error {
+	path := filepath.Join(j.dir, Name)
+	f, err := trusted.OpenState(path, os.O_RDWR|os.O_CREATE|os.O_APPEND)
+	if err != nil {
+		return err
+	}
+	size, err := f.Seek(0, 2)
+	if err == nil && size > 0 {
+		last := make([]byte, 1)
+		if _, err = f.ReadAt(last, size-1); err == nil && last[0] != '\n' {
+			text = append([]byte("\n"), text...)
+		}
+	}
+	if err == nil {
+		_, err = f.Write(text)
+	}
+	if err = errors.Join(err, f.Close()); err == nil && size+int64(len(text)) > fileLimit {
+		err = os.Rename(path, filepath.Join(j.dir, OldName))
+	}
+	return err
+}
+
+// shortened returns a line without its attributes, and with the beginning of its message.
+func shortened(text []byte) []byte {
+	var l struct {
+		Time    time.Time `json:"time"`
+		Level   string    `json:"level"`
+		Message string    `json:"msg"`
+		Bytes   int       `json:"omittedBytes"`
+	}
+	if json.Unmarshal(text, &l) != nil {
+		return nil
+	}
+	l.Bytes = len(text)
+	l.Message = string(bytes.ToValidUTF8([]byte(l.Message[:min(len(l.Message), lineLimit/8)]), nil))
+	short, err := json.Marshal(&l)
+	if err != nil {
+		return nil
+	}
+	return append(short, '\n')
+}
+
+// Entry is an event.
+type Entry struct {
+	// Time is later than the time of the entry before, so it identifies the entry.
+	Time    time.Time
+	Level   string // INFO, WARN, ERROR
+	Message string
+	Details map[string]string // the line's attributes
+}
+
+// Since returns the entries after a time, oldest first.
+func (j *Journal) Since(t time.Time) []Entry {
+	j.mu.Lock()
+	first, _ := slices.BinarySearchFunc(j.lines, t.Add(1), func(l line, t time.Time) int { return l.at.Compare(t) })
+	lines := slices.Clone(j.lines[first:])
+	j.mu.Unlock()
+	list := make([]Entry, 0, len(lines))
+	for _, l := range lines {
+		var fields map[string]any
+		d := json.NewDecoder(bytes.NewReader(l.text))
+		d.UseNumber()
+		if d.Decode(&fields) != nil { // keep has decoded its time
+			continue
+		}
+		e := Entry{Time: l.at, Level: fmt.Sprint(cmp.Or(fields[slog.LevelKey], any(""))),
+			Message: fmt.Sprint(cmp.Or(fields[slog.MessageKey], any("")))}
+		for _, key := range []string{slog.TimeKey, slog.LevelKey, slog.MessageKey} {
+			delete(fields, key)
+		}
+		for key, v := range fields {
+			if e.Details == nil {
+				e.Details = make(map[string]string, len(fields))
+			}
+			e.Details[key] = detail(v)
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+// detail prints an attribute: text as it is, lists and groups as JSON.
+func detail(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case map[string]any, []any:
+		text, _ := json.Marshal(v) // it was JSON
+		return string(text)
+	}
+	return fmt.Sprint(v)
+}
+
+// Tee returns a handler that passes all records to log, and records of level info and above to the
+// journal, too.
+func Tee(log slog.Handler, j *Journal) slog.Handler {
+	return tee{log, logs.NewHandler(j.writer, logs.JSON, slog.LevelInfo)}
+}
+
+type tee struct{ log, journal slog.Handler }
+
+// Enabled implements slog.Handler.
+func (t tee) Enabled(ctx context.Context, level slog.Level) bool {
+	return t.log.Enabled(ctx, level) || t.journal.Enabled(ctx, level)
+}
+
+// Handle implements slog.Handler.
+func (t tee) Handle(ctx context.Context, r slog.Record) error {
+	var errs [2]error
+	for i, h := range [...]slog.Handler{t.log, t.journal} {
+		if h.Enabled(ctx, r.Level) {
+			errs[i] = h.Handle(ctx, r)
+		}
+	}
+	return errors.Join(errs[:]...)
+}
+
+// WithAttrs implements slog.Handler.
+func (t tee) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return tee{t.log.WithAttrs(attrs), t.journal.WithAttrs(attrs)}
+}
+
+// WithGroup implements slog.Handler.
+func (t tee) WithGroup(name string) slog.Handler {
+	return tee{t.log.WithGroup(name), t.journal.WithGroup(name)}
+}
