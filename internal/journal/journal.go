@@ -273,12 +273,26 @@ func (t tee) Enabled(ctx context.Context, level slog.Level) bool {
 // Handle implements slog.Handler.
 func (t tee) Handle(ctx context.Context, r slog.Record) error {
 	var errs [2]error
-	for i, h := range [...]slog.Handler{t.log, t.journal} {
-		if h.Enabled(ctx, r.Level) {
-			errs[i] = h.Handle(ctx, r)
-		}
+	if t.log.Enabled(ctx, r.Level) {
+		errs[0] = t.log.Handle(ctx, r)
+	}
+	if t.journal.Enabled(ctx, r.Level) {
+		errs[1] = t.journal.Handle(ctx, readable(r))
 	}
 	return errors.Join(errs[:]...)
+}
+
+// readable returns a record whose durations are texts: JSON has them as nanoseconds.
+func readable(r slog.Record) slog.Record {
+	out := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Value.Kind() == slog.KindDuration {
+			a.Value = slog.StringValue(a.Value.Duration().String())
+		}
+		out.AddAttrs(a)
+		return true
+	})
+	return out
 }
 
 // WithAttrs implements slog.Handler.

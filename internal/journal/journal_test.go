@@ -35,7 +35,8 @@ func TestEvents(t *testing.T) {
 	log, out := logger(j)
 	began := time.Now()
 	log.Debug("nothing")
-	log.With("uid", 7).Info("client denied", "client", "192.0.2.1", "flows", 3, "why", errors.New("a \"reason\"\n"))
+	log.With("uid", 7).Info("client denied", "client", "192.0.2.1", "flows", 3,
+		"took", 90*time.Second, "why", errors.New("a \"reason\"\n"))
 	log.WithGroup("of").Warn("more", "list", []string{"a", "b"})
 	if text := out.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "msg=more") {
 		t.Errorf("the log has %q, want the warning", text)
@@ -44,7 +45,8 @@ func TestEvents(t *testing.T) {
 	if len(list) != 2 || list[0].Message != "client denied" || list[0].Level != "INFO" || list[1].Level != "WARN" {
 		t.Fatalf("%+v", list)
 	}
-	for key, want := range map[string]string{"uid": "7", "client": "192.0.2.1", "flows": "3", "why": "a \"reason\"\n"} {
+	for key, want := range map[string]string{"uid": "7", "client": "192.0.2.1", "flows": "3",
+		"took": "1m30s", "why": "a \"reason\"\n"} {
 		if got := list[0].Details[key]; got != want {
 			t.Errorf("%s is %q, want %q", key, got, want)
 		}

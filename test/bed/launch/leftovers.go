@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+
+	"sluice.dev/sluice/internal/journal"
 )
 
 // Leftovers returns the files that an ended daemon left in its directory and the objects that it
@@ -39,7 +42,7 @@ func (g *Gateway) Leftovers() (left []string, err error) {
 	}
 	ours := []string{configFile, logFile, manifestsDir}
 	for _, e := range entries {
-		if !slices.Contains(ours, e.Name()) {
+		if !slices.Contains(ours, e.Name()) && !(e.Name() == stateDir && onlyEvents(filepath.Join(g.dir, stateDir))) {
 			left = append(left, "file "+e.Name())
 		}
 	}
@@ -47,6 +50,15 @@ func (g *Gateway) Leftovers() (left []string, err error) {
 		left = append(left, fmt.Sprintf("process %d", g.PID()))
 	}
 	return left, nil
+}
+
+// onlyEvents reports whether a directory has only the files of the journal, which stay for the next
+// process, like drains.
+func onlyEvents(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	return err == nil && !slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		return e.Name() != journal.Name && e.Name() != journal.OldName
+	})
 }
 
 // linkLeftovers returns interfaces that are not in known, and programs on interfaces that are, in
