@@ -11,7 +11,7 @@ import (
 // A table with a Log records where each flow begins and ends. Each handle has a ring of Events: the
 // handle that makes or ends a flow writes, and one reader reads all rings (Log.Read). No handle
 // waits for the reader: an event for which its ring has no room is counted. Without a Log a flow
-// costs two comparisons.
+// costs three comparisons.
 
 // End is the reason why a flow was removed from the table. The Shed kinds follow EndTimeout: a flow
 // shed as kind k has the End EndTimeout+k.

@@ -30,6 +30,7 @@ func TestOutputHasARevision(t *testing.T) {
 		{"stats", status.StatsView{}},
 		{"status", status.StatusView{}},
 		{"doctor", []doctor.Finding{}},
+		{"who", whoView{}},
 		{"version", status.Build{}},
 		{"cleanup", cleanupView{}},
 		{"node apply, node remove", nodeView{}},

@@ -34,6 +34,10 @@ func TestListsAreNeverNull(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	flowLog := t.TempDir()
+	if err := os.WriteFile(filepath.Join(flowLog, "flows-1.jsonl"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	args := map[string][]string{
 		"services": {}, "backends": {}, "flows": {"--protocol", "icmp"}, "flows delete": {"--all"},
 		"stats": {}, "status": {}, "announce": {"--announcer", announcer(t)},
@@ -44,6 +48,7 @@ func TestListsAreNeverNull(t *testing.T) {
 		"node apply": {"--vni", "7", "--gateway", "10.0.1.2"}, "node check": {"--vni", "7"}, "node remove": {},
 		"config check": {file}, "config defaults": {}, "config from-kube-proxy": {proxy},
 		"config from-metallb": {pool},
+		"who":                 {"10.0.0.1:1", "--files", flowLog},
 	}
 	printNothing := []string{"run", "probe", "capture", "help", "completion"}
 	var commands []string

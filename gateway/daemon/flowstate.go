@@ -211,7 +211,8 @@ func (f *flowState) close(forwarded bool) (errs []error) {
 // remove removes the files, and the files of stateDir that only a process with the same flows
 // needs. The lock ends last, because another process may wait for it.
 func (f *flowState) remove(stateDir string) []error {
-	errs := []error{f.log.close(true), f.pins.Close(true), owners.Remove(stateDir), sources.Forget(stateDir), f.file.Remove()}
+	errs := []error{f.log.close(true), f.pins.Close(true), owners.Remove(stateDir), sources.Forget(stateDir),
+		f.file.Remove()}
 	_ = os.Remove(filepath.Join(stateDir, seed.Name)) // no flow needs the same choice again
 	return errs
 }
