@@ -195,7 +195,9 @@ func New(c Config) (*Worker, error) {
 	w.hops = newHopQueue(c.HeldPackets, c.HeldPerHop, [2]uint64{w.draws.source.Uint64(), w.draws.source.Uint64()})
 	w.frags = newFragmentQueue(c.HeldFragments, c.FragmentWait)
 	w.parked = newParkedQueue(c.Pool.Total())
-	w.waiting = newWaitingQueue(c.Pool.Total())
+	if c.Copies != nil {
+		w.waiting = newWaitingQueue(c.Pool.Total())
+	}
 	w.egress = newEgress(len(c.Links), c.Egress)
 	w.pieces.of = make([]piece, len(c.Links))
 	if err := w.control.wake.open(); err != nil {

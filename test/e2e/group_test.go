@@ -207,9 +207,10 @@ func TestGatewayOfGroupDies(t *testing.T) {
 		t.Logf("%s all connections have two more answers after %v", when, time.Since(began).Round(time.Millisecond))
 	}
 	goOn("at first")
-	v := l.group(1, "with a copy of each", func(v *status.GroupView) bool { return v.Members[0].Copies == flows })
+	l.group(1, "with a copy of each", func(v *status.GroupView) bool { return v.Members[0].Copies == flows })
 	l.inStep()
-	if v = l.group(0, "counting", func(v *status.GroupView) bool { return true }); v.Flows["protected"] == 0 {
+	v := l.group(0, "counting", func(v *status.GroupView) bool { return true })
+	if v.Flows["protected"] == 0 {
 		t.Errorf("no SYN-ACK has waited for a copy: %v", v.Flows)
 	}
 	t.Logf("SYN-ACKs: %v", v.Flows)
