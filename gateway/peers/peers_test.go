@@ -3,15 +3,9 @@ package peers
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
-	"math/big"
 	"net"
 	"net/netip"
 	"os"
@@ -23,69 +17,31 @@ import (
 	"time"
 
 	"sluice.dev/sluice/gateway/group/wire"
+	"sluice.dev/sluice/test/bed/certs"
 )
 
-// authority signs certificates.
-type authority struct {
-	key         *ecdsa.PrivateKey
-	certificate *x509.Certificate
-}
+// authority is a certs.Authority of a test.
+type authority struct{ *certs.Authority }
 
-func newAuthority(t *testing.T) *authority {
+func newAuthority(t *testing.T) authority {
 	t.Helper()
-	a := &authority{}
-	template := template("authority")
-	template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
-	a.certificate, a.key = a.sign(t, template)
-	return a
-}
-
-func template(names ...string) *x509.Certificate {
-	now := time.Now()
-	return &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: names[0]}, DNSNames: names,
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-}
-
-// sign signs with the authority's key, or with the certificate's own if the authority has none yet.
-func (a *authority) sign(t *testing.T, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	a, err := certs.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	parent, by := a.certificate, a.key
-	if parent == nil {
-		parent, by = c, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, parent, key.Public(), by)
-	if err != nil {
-		t.Fatal(err)
-	}
-	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return parsed, key
+	return authority{a}
 }
 
 // write writes a certificate that the authority signs, its key, and the authorities to trust.
-func (a *authority) write(t *testing.T, f Files, c *x509.Certificate, trusted ...*authority) {
+func (a authority) write(t *testing.T, f Files, c *x509.Certificate, trusted ...authority) {
 	t.Helper()
-	signed, key := a.sign(t, c)
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
+	var list []*certs.Authority
+	for _, a := range trusted {
+		list = append(list, a.Authority)
+	}
+	if err := a.WriteSigned(filepath.Dir(f.Certificate), c, list...); err != nil {
 		t.Fatal(err)
 	}
-	put(t, f.Certificate, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed.Raw}))
-	put(t, f.Key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
-	var all []byte
-	for _, a := range trusted {
-		all = append(all, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})...)
-	}
-	put(t, f.Authorities, all)
 }
 
 func put(t *testing.T, name string, content []byte) {
@@ -96,7 +52,8 @@ func put(t *testing.T, name string, content []byte) {
 }
 
 func filesIn(dir string) Files {
-	return Files{filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "ca.crt")}
+	return Files{filepath.Join(dir, certs.CertFile), filepath.Join(dir, certs.KeyFile),
+		filepath.Join(dir, certs.CAFile)}
 }
 
 // member is a gateway of a test: gw-b listens, gw-a and gw-c dial it.
@@ -136,10 +93,10 @@ func start(t *testing.T, name string, f Files) *member {
 }
 
 // good makes a member with a good certificate.
-func good(t *testing.T, name string, a *authority) *member {
+func good(t *testing.T, name string, a authority) *member {
 	t.Helper()
 	f := filesIn(t.TempDir())
-	a.write(t, f, template(name), a)
+	a.write(t, f, certs.Template(name), a)
 	return start(t, name, f)
 }
 
@@ -274,31 +231,32 @@ func TestLongFrame(t *testing.T) {
 // TestCertificates: each is refused by the end that verifies it, and no handler runs.
 func TestCertificates(t *testing.T) {
 	a, foreign := newAuthority(t), newAuthority(t)
-	expired, early, clientOnly := template("gw-a"), template("gw-a"), template("gw-a")
+	expired, early, clientOnly := certs.Template("gw-a"), certs.Template("gw-a"), certs.Template("gw-a")
 	expired.NotAfter = time.Now().Add(-time.Minute)
 	early.NotBefore = time.Now().Add(time.Minute)
 	clientOnly.ExtKeyUsage = clientOnly.ExtKeyUsage[:1]
-	expiredB := template("gw-b")
+	expiredB := certs.Template("gw-b")
 	expiredB.NotAfter = expired.NotAfter
 	for _, c := range []struct {
 		name               string
 		client, server     *x509.Certificate
-		clientBy, serverBy *authority
+		clientBy, serverBy authority
 		refusal            string // by the server; empty if the client refuses
 		message            string // of the client
 	}{
-		{"expired", expired, template("gw-b"), a, a, "certificate has expired", "stream with gw-b: "},
-		{"not valid yet", early, template("gw-b"), a, a, "not yet valid", "stream with gw-b: "},
-		{"foreign", template("gw-a"), template("gw-b"), foreign, a, "unknown authority", "stream with gw-b: "},
-		{"no member", template("gw-x"), template("gw-b"), a, a, "the certificate is of gw-x, which is no member",
+		{"expired", expired, certs.Template("gw-b"), a, a, "certificate has expired", "stream with gw-b: "},
+		{"not valid yet", early, certs.Template("gw-b"), a, a, "not yet valid", "stream with gw-b: "},
+		{"foreign", certs.Template("gw-a"), certs.Template("gw-b"), foreign, a, "unknown authority",
 			"stream with gw-b: "},
-		{"several members", template("gw-a", "gw-c"), template("gw-b"), a, a, "each needs one of its own",
+		{"no member", certs.Template("gw-x"), certs.Template("gw-b"), a, a,
+			"the certificate is of gw-x, which is no member", "stream with gw-b: "},
+		{"several members", certs.Template("gw-a", "gw-c"), certs.Template("gw-b"), a, a, "each needs one of its own",
 			"stream with gw-b: "},
-		{"all members", template("*"), template("gw-b"), a, a, "which is no member", "stream with gw-b: "},
-		{"not for clients", clientOnly, template("gw-b"), a, a, "incompatible key usage", "stream with gw-b: "},
-		{"server expired", template("gw-a"), expiredB, a, a, "", "certificate has expired"},
-		{"server foreign", template("gw-a"), template("gw-b"), a, foreign, "", "unknown authority"},
-		{"server is another member", template("gw-a"), template("gw-c"), a, a, "",
+		{"all members", certs.Template("*"), certs.Template("gw-b"), a, a, "which is no member", "stream with gw-b: "},
+		{"not for clients", clientOnly, certs.Template("gw-b"), a, a, "incompatible key usage", "stream with gw-b: "},
+		{"server expired", certs.Template("gw-a"), expiredB, a, a, "", "certificate has expired"},
+		{"server foreign", certs.Template("gw-a"), certs.Template("gw-b"), a, foreign, "", "unknown authority"},
+		{"server is another member", certs.Template("gw-a"), certs.Template("gw-c"), a, a, "",
 			"certificate is valid for gw-c, not gw-b"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -322,8 +280,11 @@ func TestBeforeTLS(t *testing.T) {
 	var reached atomic.Bool
 	b.serve(t, func(Peer, Stream) error { reached.Store(true); return nil })
 	pool := x509.NewCertPool()
-	pool.AddCert(a.certificate)
-	signed, key := a.sign(t, template("gw-a"))
+	pool.AddCert(a.Certificate)
+	signed, key, err := a.Sign(certs.Template("gw-a"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	own := []tls.Certificate{{Certificate: [][]byte{signed.Raw}, PrivateKey: key}}
 	for _, c := range []struct {
 		name string
@@ -427,18 +388,18 @@ func TestRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range []*member{from, b} { // first trust both, then change the certificates
-		a.write(t, m.files, template(m.Name), a, next)
+		a.write(t, m.files, certs.Template(m.Name), a, next)
 	}
 	for _, m := range []*member{from, b} {
-		next.write(t, m.files, template(m.Name), a, next)
+		next.write(t, m.files, certs.Template(m.Name), a, next)
 		once(t, from, b)
 	}
 	for _, m := range []*member{from, b} {
-		next.write(t, m.files, template(m.Name), next)
+		next.write(t, m.files, certs.Template(m.Name), next)
 	}
 	once(t, from, b)
 	removed := filesIn(t.TempDir())
-	a.write(t, removed, template("gw-a"), a, next)
+	a.write(t, removed, certs.Template("gw-a"), a, next)
 	if _, err := try(t, start(t, "gw-a", removed), b); err == nil {
 		t.Error("a certificate of the authority that was removed is accepted")
 	}
@@ -447,7 +408,7 @@ func TestRotation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next.write(t, b.files, template("gw-b"), next)
+	next.write(t, b.files, certs.Template("gw-b"), next)
 	put(t, b.files.Key, key)
 	once(t, from, b)
 	b.waitRefused(t, "the certificate from before is used")

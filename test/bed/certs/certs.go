@@ -23,36 +23,38 @@ const (
 
 // Authority signs certificates.
 type Authority struct {
-	certificate *x509.Certificate
+	Certificate *x509.Certificate // its own
 	key         *ecdsa.PrivateKey
 }
 
 // New returns an authority whose certificates are valid for an hour.
 func New() (*Authority, error) {
 	a := &Authority{}
-	t := template("authority")
+	t := Template("authority")
 	t.IsCA, t.BasicConstraintsValid, t.KeyUsage = true, true, x509.KeyUsageCertSign
 	var err error
-	a.certificate, a.key, err = a.sign(t)
+	a.Certificate, a.key, err = a.Sign(t)
 	return a, err
 }
 
-func template(name string) *x509.Certificate {
+// Template returns the certificate of a gateway with these DNS names, to be signed.
+func Template(names ...string) *x509.Certificate {
 	now := time.Now()
 	return &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: names[0]}, DNSNames: names,
 		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 }
 
-// sign signs with the authority's key, or with the certificate's own if the authority has none yet.
-func (a *Authority) sign(c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+// Sign signs with the authority's key, or with the certificate's own if the authority has none yet.
+// It returns the certificate and its key.
+func (a *Authority) Sign(c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err
 	}
-	parent, by := a.certificate, a.key
+	parent, by := a.Certificate, a.key
 	if parent == nil {
 		parent, by = c, key
 	}
@@ -66,8 +68,12 @@ func (a *Authority) sign(c *x509.Certificate) (*x509.Certificate, *ecdsa.Private
 
 // Write makes the certificate of a gateway in a directory, with its key and the authority's
 // certificate.
-func (a *Authority) Write(dir, name string) error {
-	signed, key, err := a.sign(template(name))
+func (a *Authority) Write(dir, name string) error { return a.WriteSigned(dir, Template(name), a) }
+
+// WriteSigned signs a certificate, and writes it to a directory, with its key and the certificates
+// of authorities to trust.
+func (a *Authority) WriteSigned(dir string, c *x509.Certificate, trusted ...*Authority) error {
+	signed, key, err := a.Sign(c)
 	if err != nil {
 		return err
 	}
@@ -75,17 +81,20 @@ func (a *Authority) Write(dir, name string) error {
 	if err != nil {
 		return err
 	}
-	for _, f := range []struct {
-		name, kind string
-		der        []byte
-	}{
-		{CertFile, "CERTIFICATE", signed.Raw}, {KeyFile, "EC PRIVATE KEY", der},
-		{CAFile, "CERTIFICATE", a.certificate.Raw},
+	var authorities []byte
+	for _, t := range trusted {
+		authorities = append(authorities, encode("CERTIFICATE", t.Certificate.Raw)...)
+	}
+	for name, text := range map[string][]byte{
+		CertFile: encode("CERTIFICATE", signed.Raw), KeyFile: encode("EC PRIVATE KEY", der), CAFile: authorities,
 	} {
-		text := pem.EncodeToMemory(&pem.Block{Type: f.kind, Bytes: f.der})
-		if err := os.WriteFile(filepath.Join(dir, f.name), text, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func encode(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
