@@ -178,15 +178,7 @@ func TestPlan(t *testing.T) {
 					Services: []pulse.Service{{Namespace: "default", Name: name, Local: local}}})
 			}
 			p := NewPlan(&announce.World{Node: c.node, VIPs: announce.Decide(&in), Set: set})
-			var got []string
-			for _, r := range p.Routes {
-				line := r.Prefix.String()
-				for _, peer := range slices.Sorted(maps.Keys(r.To)) {
-					line += fmt.Sprintf(" %s[%v]", peer, r.To[peer])
-				}
-				got = append(got, line)
-			}
-			if diff := gocmp.Diff(c.want, strings.Join(got, "\n")); diff != "" {
+			if diff := gocmp.Diff(c.want, describe(p.Routes)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			first := p.Lines[in.Verdict.VIPs[0].Address]
@@ -195,6 +187,19 @@ func TestPlan(t *testing.T) {
 			}
 		})
 	}
+}
+
+// describe prints routes, one a line, with their attributes by peer.
+func describe(routes []Route) string {
+	var lines []string
+	for _, r := range routes {
+		line := r.Prefix.String()
+		for _, peer := range slices.Sorted(maps.Keys(r.To)) {
+			line += fmt.Sprintf(" %s[%v]", peer, r.To[peer])
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
 }
 
 // TestPlanSources: source addresses are announced by themselves, with an AS path or MED by rank.
@@ -239,15 +244,7 @@ func TestPlanSources(t *testing.T) {
 			in.Verdict.VIPs = []pulse.VIP{{Address: netip.MustParseAddr("198.18.0.1")}}
 			table := newTable(&announce.World{Node: c.node, VIPs: announce.Decide(&in),
 				Sources: announce.DecideSources(&in), Set: in.Set})
-			var got []string
-			for _, r := range table.plan().Routes {
-				line := r.Prefix.String()
-				for _, peer := range slices.Sorted(maps.Keys(r.To)) {
-					line += fmt.Sprintf(" %s[%v]", peer, r.To[peer])
-				}
-				got = append(got, line)
-			}
-			if diff := gocmp.Diff(c.want, strings.Join(got, "\n")); diff != "" {
+			if diff := gocmp.Diff(c.want, describe(table.plan().Routes)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			first := table.sources[netip.MustParseAddr("198.18.0.1")].shown
