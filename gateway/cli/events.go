@@ -88,7 +88,7 @@ func (s *session) eventsCommand() *cobra.Command {
 // eventLine prints an event on one line.
 func eventLine(e *status.EventView) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s  %-5s  %s", e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), e.Level, e.Message)
+	fmt.Fprintf(&b, "%s  %-5s  %s", shortTime(e.Time), e.Level, e.Message)
 	for _, key := range slices.Sorted(maps.Keys(e.Details)) {
 		value := e.Details[key]
 		if value == "" || strings.ContainsFunc(value, func(r rune) bool {

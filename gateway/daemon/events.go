@@ -56,8 +56,11 @@ func (d *Daemon) sample() *trends.Sample {
 			s.Drops[reason.Drop(i).String()] += b.Drops[i].Load()
 		}
 	}
-	if k, err := d.kernel.Counters(); err == nil {
-		s.Drops["denied_dropped"], s.Drops["missed_dropped"] = k.DeniedDropped, k.MissedDropped
+	steering := d.steeringCounts()
+	for _, name := range []string{"denied_dropped", "missed_dropped"} {
+		if n, known := steering[name]; known {
+			s.Drops[name] = n
+		}
 	}
 	c := d.flows.file.Table.Counts()
 	for f, name := range [...]string{"flows ipv4", "flows ipv6"} {

@@ -12,6 +12,7 @@ import (
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/gateway/flowlog"
 	"sluice.dev/sluice/gateway/flows"
+	"sluice.dev/sluice/internal/statefile"
 	"sluice.dev/sluice/serve/status"
 )
 
@@ -35,7 +36,7 @@ func (f *flowLog) open(
 ) (err error) {
 	path := filepath.Join(c.StateDir, flowlog.AccountsFile)
 	if !c.FlowLog.Enabled() {
-		return flowlog.RemoveAccounts(path)
+		return statefile.Remove(path) // it would be of flows that nobody counts
 	}
 	if f.accounts, err = flowlog.OpenAccounts(path, table.AccountBytes()); err != nil {
 		return err

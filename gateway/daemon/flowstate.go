@@ -114,7 +114,8 @@ func (f *flowState) prunePins(log *slog.Logger, snapshot *services.Handle) {
 }
 
 // connections counts the open connections of this gateway. Copies of flows of other gateways are
-// left out, those of UDP flows, too, which are no connections: so the number may be too low.
+// left out. Copies of UDP flows are no connections, and are subtracted too: the number may be too
+// low.
 func (f *flowState) connections() uint64 {
 	t := f.file.Table
 	c := t.Counts()

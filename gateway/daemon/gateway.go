@@ -161,19 +161,24 @@ func (d *Daemon) WaitApplied(ctx context.Context) error {
 	return d.loop.WaitListed(ctx)
 }
 
+// steeringCounts returns the counters of the kernel program by name; empty if they cannot be read.
+func (d *Daemon) steeringCounts() map[string]uint64 {
+	k, err := d.kernel.Counters()
+	if err != nil {
+		return map[string]uint64{}
+	}
+	return map[string]uint64{
+		"steered": k.Steered, "passed": k.Passed, "missed_dropped": k.MissedDropped, "missed_passed": k.MissedPassed,
+		"egress_redirected": k.EgressRedirected, "foreign_passed": k.ForeignPassed,
+		"sent_back_dropped": k.SentBackDropped, "denied_dropped": k.DeniedDropped,
+	}
+}
+
 // Stats implements status.Gateway.
 func (d *Daemon) Stats() status.StatsView {
-	v := status.StatsView{Workers: d.workers.Views(boottime.Nanos()), Steering: map[string]uint64{}}
+	v := status.StatsView{Workers: d.workers.Views(boottime.Nanos()), Steering: d.steeringCounts()}
 	c := d.flows.file.Table.Counts()
 	v.Flows, v.FlowEvents = flows.TableViews(&c)
-	if k, err := d.kernel.Counters(); err == nil {
-		v.Steering = map[string]uint64{
-			"steered": k.Steered, "passed": k.Passed, "missed_dropped": k.MissedDropped,
-			"missed_passed": k.MissedPassed, "egress_redirected": k.EgressRedirected,
-			"foreign_passed": k.ForeignPassed, "sent_back_dropped": k.SentBackDropped,
-			"denied_dropped": k.DeniedDropped,
-		}
-	}
 	v.Queues = d.ports.QueueStats()
 	v.Snapshot = d.snapshotView()
 	v.Stalled = d.beats.Dead()

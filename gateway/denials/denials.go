@@ -12,7 +12,6 @@
 package denials
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,8 +110,9 @@ func setOf(list []netip.Prefix) map[netip.Prefix]bool {
 // Configure replaces the entries of the configuration.
 func (l *List) Configure(configured []netip.Prefix) {
 	l.mu.Lock()
-	same := maps.Equal(l.configured, setOf(configured))
+	before := l.configured
 	l.configured = setOf(configured)
+	same := maps.Equal(before, l.configured)
 	l.mu.Unlock()
 	if !same {
 		l.wake.Raise()
@@ -369,12 +369,8 @@ func (l *List) Views() ([]status.DenialView, error) {
 				Packets: packets[p]})
 		}
 	}
-	slices.SortFunc(list, func(a, b status.DenialView) int { return comparePrefixes(a.Client, b.Client) })
+	slices.SortFunc(list, func(a, b status.DenialView) int { return a.Client.Compare(b.Client) })
 	return list, err
-}
-
-func comparePrefixes(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
 // Denies returns the entry that denies a client, the most specific one; nil if none does.

@@ -55,6 +55,6 @@ func save(stateDir string, list map[netip.Prefix]time.Time) error {
 	for p, until := range list {
 		c.Denied = append(c.Denied, entry{p, until})
 	}
-	slices.SortFunc(c.Denied, func(a, b entry) int { return comparePrefixes(a.Prefix, b.Prefix) })
+	slices.SortFunc(c.Denied, func(a, b entry) int { return a.Prefix.Compare(b.Prefix) })
 	return statefile.Save(path, &c)
 }

@@ -3,10 +3,10 @@ package flowlog
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 
 	"sluice.dev/sluice/flowtable/mapped"
+	"sluice.dev/sluice/internal/statefile"
 	"sluice.dev/sluice/internal/trusted"
 )
 
@@ -31,7 +31,7 @@ func OpenAccounts(path string, size int64) (*Accounts, error) {
 	info, err := file.Stat()
 	if err == nil && info.Size() != 0 && info.Size() != size {
 		file.Close()
-		if err := RemoveAccounts(path); err != nil { // another process may still map it
+		if err := statefile.Remove(path); err != nil { // another process may still map it
 			return nil, err
 		}
 		return OpenAccounts(path, size)
@@ -56,16 +56,7 @@ func (a *Accounts) Memory() []byte { return a.file.Mem }
 // Close unmaps the memory, and keeps or removes the file.
 func (a *Accounts) Close(remove bool) error {
 	if remove {
-		return errors.Join(RemoveAccounts(a.path), a.file.Close())
+		return errors.Join(statefile.Remove(a.path), a.file.Close())
 	}
 	return a.file.Close()
-}
-
-// RemoveAccounts removes the file, if it exists: a process without a flow log does not keep the
-// accounts of its flows.
-func RemoveAccounts(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }

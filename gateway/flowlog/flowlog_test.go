@@ -17,6 +17,7 @@ import (
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
 	"sluice.dev/sluice/gateway/boottime"
+	"sluice.dev/sluice/internal/statefile"
 	"sluice.dev/sluice/nat/header"
 	"sluice.dev/sluice/serve/status"
 )
@@ -372,10 +373,10 @@ func TestAccounts(t *testing.T) {
 			t.Errorf("%d: %v", i, left)
 		}
 	}
-	if err := RemoveAccounts(path); err != nil {
+	if err := statefile.Remove(path); err != nil {
 		t.Error(err)
 	}
-	if err := RemoveAccounts(path); err != nil {
+	if err := statefile.Remove(path); err != nil {
 		t.Error(err)
 	}
 }

@@ -109,7 +109,7 @@ func (f *finder) file(directory, name string) error {
 			continue // no line of this package
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil // what is left is part of a line
+			return nil // the rest is part of a line
 		}
 		return err
 	}

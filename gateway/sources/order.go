@@ -11,21 +11,11 @@ import (
 // one of them, the owner: it, and then the others by hash. All gateways compute the same order, and
 // each has other gateways after it.
 func Order(owner string, gateways []string) []string {
-	list := slices.Clone(gateways)
-	slices.SortFunc(list, func(a, b string) int {
-		if a == owner || b == owner {
-			return cmp.Compare(rank(a, owner), rank(b, owner))
-		}
+	others := slices.DeleteFunc(slices.Clone(gateways), func(name string) bool { return name == owner })
+	slices.SortFunc(others, func(a, b string) int {
 		return cmp.Or(cmp.Compare(hash(owner, a), hash(owner, b)), cmp.Compare(a, b))
 	})
-	return list
-}
-
-func rank(name, owner string) int {
-	if name == owner {
-		return 0
-	}
-	return 1
+	return slices.Insert(others, 0, owner)
 }
 
 // hash returns a hash of two names, neither of which has a slash.
