@@ -18,8 +18,8 @@ import (
 // copyWait is how long a SYN-ACK waits at most.
 const copyWait = flowtable.Time(2 * time.Millisecond)
 
-// maxWaiting bounds the SYN-ACKs that wait: those of 2 ms at 1,000,000 new flows a second, of two
-// workers.
+// maxWaiting bounds the SYN-ACKs that wait at a worker. Two workers with 1,000,000 new flows a
+// second get 1,000 each in copyWait.
 const maxWaiting = 1024
 
 // waitingQueue holds SYN-ACKs, as they were received, oldest first.

@@ -16,8 +16,8 @@ import (
 //	24  more      for each side, 32 bits: what traffic has no room for, in units of morePackets
 //	              (the upper 16 bits) and moreBytes
 //
-// The sum says whose account it is: a record that a process without a Log has made has an old
-// account, or none. complete: the packets were counted from the start on.
+// The sum identifies the flow of the account: a process without a Log makes records and leaves old
+// accounts as they are. complete: the packets were counted from the start on.
 //
 // Any worker adds to traffic, by one atomic add for a packet. The worker whose add sets the top bit
 // moves morePackets packets to more, before the others can add as many again.

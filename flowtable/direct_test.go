@@ -130,7 +130,7 @@ func TestOneSidedPressure(t *testing.T) {
 	if c := tb.Counts(); c.Shed[ShedOneSided] != each || c.Shed[ShedUnreplied] != 1 {
 		t.Errorf("shed %v", c.Shed)
 	}
-	now += 2 * second // those in use are idle now
+	now += 2 * second // the flows in use are idle now
 	h.Enter(now)
 	if r, s := h.Create(now, &midway); s != Created || h.Flow(r).State() != conn.Unconfirmed {
 		t.Errorf("with idle flows: %v", s)

@@ -138,19 +138,19 @@ func (h *Handle) Tracked(r Ref) bool {
 	return h.t.group.marks != nil && h.t.markOf(r).Load()&markTracked != 0
 }
 
-// Answer returns what Decide said about the backend's answer, 0 if nothing yet, and whether the
-// answer has left already.
-func (h *Handle) Answer(r Ref) (said uint8, left bool) {
+// Answer returns the decision about the backend's answer (Decide), and whether the answer has left
+// already.
+func (h *Handle) Answer(r Ref) (decision uint8, left bool) {
 	m := h.t.markOf(r).Load()
 	return uint8(m >> markAnswerShift), m&markLeft != 0
 }
 
-// Decide says whether the backend's answer may leave to the client. The meaning of said, which is
-// not 0, is up to the callers of Decide and Answer.
-func (h *Handle) Decide(r Ref, said uint8) {
+// Decide stores the decision about the backend's answer to the client, for Answer. The callers of
+// both define the values; 0 is no decision.
+func (h *Handle) Decide(r Ref, decision uint8) {
 	for w := h.t.markOf(r); ; {
 		m := w.Load()
-		if w.CompareAndSwap(m, m&^markAnswerMask|uint32(said)<<markAnswerShift) {
+		if w.CompareAndSwap(m, m&^markAnswerMask|uint32(decision)<<markAnswerShift) {
 			return
 		}
 	}

@@ -57,7 +57,7 @@ func TestHeldPorts(t *testing.T) {
 			again := onlyPort(tracked(v6, 2), reply)
 			want := map[bool]Status{false: Created, true: PortsExhausted}[told]
 			if _, s := h.Create(bootTime, &again); s != want {
-				t.Errorf("told %t: the port is asked for again: %v, want %v", told, s, want)
+				t.Errorf("told %t: a new flow with the port gets %v, want %v", told, s, want)
 			}
 			h.mustCreate(t, bootTime, tracked(v6, 1)) // the client is free to connect again
 			h.Release(r)
@@ -335,7 +335,7 @@ func TestAnswer(t *testing.T) {
 }
 
 // TestTellAndEnd: handles make, change and end flows, while a reader tells the ledger of them and
-// releases what is held. At the end no port is held.
+// releases held ports. At the end no port is held.
 func TestTellAndEnd(t *testing.T) {
 	tb, err := NewHeap(Config{IPv4Flows: 4096, Timeouts: DefaultTimeouts(), Group: true})
 	if err != nil {

@@ -51,7 +51,7 @@ type Watch struct {
 	stalled map[string]time.Time
 }
 
-// drops is what is known of a reason.
+// drops are the drops of a reason.
 type drops struct {
 	total       uint64
 	since, last time.Time // of drops that have not ended; since is zero if they have
