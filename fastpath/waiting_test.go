@@ -97,13 +97,17 @@ func TestWaitingAtShutdown(t *testing.T) {
 	done := make(chan fastpath.Remains, 1)
 	w.Tell(func(w *fastpath.Worker) { done <- w.Pause() })
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { _ = w.Run(ctx, fastpath.RunConfig{CPU: -1}) }()
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx, fastpath.RunConfig{CPU: -1}) }()
 	if r := <-done; len(r.Parked) != 1 {
 		t.Errorf("%d packets are handed over, want 1", len(r.Parked))
 	}
 	cancel()
-	for w.stats.Drops[reason.Shutdown].Load() == 0 {
-		time.Sleep(time.Millisecond)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if n := w.stats.Drops[reason.Shutdown].Load(); n != 1 {
+		t.Errorf("%d packets dropped for %v, want 1", n, reason.Shutdown)
 	}
 }
 

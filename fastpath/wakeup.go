@@ -33,12 +33,13 @@ func (e *wakeup) close() {
 // poll returns the entry for poll(2).
 func (e *wakeup) poll() unix.PollFd { return unix.PollFd{Fd: e.fd.Load(), Events: unix.POLLIN} }
 
+var one = []byte{1, 0, 0, 0, 0, 0, 0, 0} // little-endian; a variable of signal would be allocated in race builds
+
 func (e *wakeup) signal() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if fd := e.fd.Load(); fd != 0 {
-		one := [8]byte{1}
-		_, _ = unix.Write(int(fd), one[:]) // EAGAIN: the eventfd is already signalled
+		_, _ = unix.Write(int(fd), one) // EAGAIN: the eventfd is already signalled
 	}
 }
 
