@@ -49,8 +49,8 @@ var userEnd = [...]setting{
 	{"ipv4", "arp_ignore", "8", ""},
 }
 
-// configure configures both ends as in c.
-func configure(c *Config, created bool) error {
+// configure configures both ends as in c. The user end's former addresses stay routed to it.
+func configure(c *Config, former []netip.Addr) error {
 	if err := c.sysctls(c.Name, userEnd[:]); err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func configure(c *Config, created bool) error {
 			return fmt.Errorf("%s: bring up: %w", name, err)
 		}
 	}
-	return addresses(c)
+	return addresses(c, former)
 }
 
 // procSys is the directory of the kernel's sysctls. HostProcSys is the directory where the chart
@@ -171,8 +171,11 @@ func queues(c *Config) error {
 }
 
 // addresses gives the kernel's end exactly the addresses of the configuration, and makes the user
-// end's addresses permanent neighbours on it.
-func addresses(c *Config) error {
+// end's addresses permanent neighbours on it. The kernel has a route to the user end's former
+// addresses all the time, because flows may have them: without one it would answer a backend's
+// SYN-ACK with an ICMP error, which ends the backend's half-open connection (tcp_req_err,
+// net/ipv4/tcp_ipv4.c).
+func addresses(c *Config, former []netip.Addr) error {
 	kern, err := netlink.LinkByName(c.KernelName)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.KernelName, err)
@@ -180,9 +183,6 @@ func addresses(c *Config) error {
 	user, err := netlink.LinkByName(c.Name)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.Name, err)
-	}
-	if err := removeOtherAddresses(kern, c.Addresses); err != nil {
-		return err
 	}
 	for _, p := range c.Addresses {
 		// IFA_F_NODAD: usable at once.
@@ -208,8 +208,23 @@ func addresses(c *Config) error {
 		if err != nil {
 			return fmt.Errorf("%s: add the address %s of the other end as a neighbour: %w", c.KernelName, a, err)
 		}
+		for _, f := range former {
+			if f.Is4() != a.Is4() {
+				continue
+			}
+			if err := route(kern.Attrs().Index, f, a); err != nil {
+				return fmt.Errorf("%s: route to %s: %w", c.KernelName, f, err)
+			}
+		}
 	}
-	return nil
+	return removeOtherAddresses(kern, c.Addresses)
+}
+
+// route makes the kernel send packets for an address to the user end, whose address via is.
+func route(kernelEnd int, to, via netip.Addr) error {
+	return netlink.RouteReplace(&netlink.Route{
+		LinkIndex: kernelEnd, Dst: ipNet(netip.PrefixFrom(to, to.BitLen())), Gw: via.AsSlice(), Protocol: Protocol,
+	})
 }
 
 func removeOtherAddresses(l netlink.Link, keep []netip.Prefix) error {
@@ -277,11 +292,7 @@ func (h *HostLink) RouteSNAT(addrs []netip.Addr) error {
 		if !via.IsValid() {
 			return fmt.Errorf("host link %s: route to %s: the link has no address of that family", h.Name, a)
 		}
-		err := netlink.RouteReplace(&netlink.Route{
-			LinkIndex: h.KernelIndex, Dst: ipNet(netip.PrefixFrom(a, a.BitLen())), Gw: via.AsSlice(),
-			Protocol: Protocol,
-		})
-		if err != nil {
+		if err := route(h.KernelIndex, a, via); err != nil {
 			return fmt.Errorf("host link %s: route to %s: %w", h.Name, a, explain(err))
 		}
 	}

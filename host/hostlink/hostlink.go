@@ -93,7 +93,8 @@ type HostLink struct {
 	// Created: the pair did not exist before.
 	Created bool
 	// Former has the addresses that an adopted pair's user end had in an earlier configuration, and
-	// no longer has. Flows may have them as their source.
+	// no longer has. Flows may have them as their source: they are routed to the user end until
+	// RouteSNAT is called without them.
 	Former []netip.Addr
 
 	lock *lock // nil if an earlier HostLink of this process has it
@@ -214,7 +215,7 @@ func ensure(c *Config) (*HostLink, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := configure(c, created); err != nil {
+	if err := configure(c, former); err != nil {
 		if created {
 			return nil, errors.Join(err, remove(c.Name))
 		}

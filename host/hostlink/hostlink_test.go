@@ -350,6 +350,51 @@ func TestFormerAddresses(t *testing.T) {
 	})
 }
 
+// TestFormerAddressesStayRouted: while Ensure changes the addresses, the kernel always has a route
+// to the user end's former addresses, and to SNAT addresses, by the pair.
+func TestFormerAddressesStayRouted(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		c := testConfig()
+		h := must[*HostLink](t)(Ensure(c))
+		snat := netip.MustParseAddr("198.51.100.1")
+		if err := h.RouteSNAT([]netip.Addr{snat}); err != nil {
+			t.Fatal(err)
+		}
+		changes := make(chan netlink.RouteUpdate, 100)
+		done := make(chan struct{})
+		if err := netlink.RouteSubscribe(changes, done); err != nil {
+			t.Fatal(err)
+		}
+		c.Addresses = []netip.Prefix{netip.MustParsePrefix("169.254.78.1/30"), netip.MustParsePrefix("fd54::1/126")}
+		must[*HostLink](t)(Ensure(c))
+		for _, a := range []netip.Addr{h.Addr4, h.Addr6, snat} {
+			r, err := netlink.RouteGet(a.AsSlice())
+			if err != nil || len(r) != 1 || r[0].LinkIndex != h.KernelIndex {
+				t.Errorf("route to %s: %v, %v", a, r, err)
+			}
+		}
+		// The order in which the kernel's routes changed: first the route to a former address, then
+		// the end of its prefix.
+		time.AfterFunc(100*time.Millisecond, func() { close(done) })
+		routed := map[string]bool{}
+		for u := range changes {
+			if u.Dst == nil {
+				continue
+			}
+			switch dst := u.Dst.String(); {
+			case u.Type == unix.RTM_NEWROUTE && u.Protocol == Protocol:
+				routed[dst] = true
+			case u.Type == unix.RTM_DELROUTE && dst == "169.254.77.0/30" && !routed["169.254.77.2/32"],
+				u.Type == unix.RTM_DELROUTE && dst == "fd53::/126" && !routed["fd53::2/128"]:
+				t.Errorf("%s was removed before there was another route", dst)
+			}
+		}
+		if len(routed) != 2 {
+			t.Errorf("routes to %v were added, want 169.254.77.2 and fd53::2", routed)
+		}
+	})
+}
+
 // TestOrphanIsRefused: Ensure returns ErrOrphan if a pair with another name, which no process has,
 // has an address of this one.
 func TestOrphanIsRefused(t *testing.T) {
