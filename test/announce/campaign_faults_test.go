@@ -56,6 +56,8 @@ var faults = []fault{
 	{what: "affinity pins", program: ofGateway, loop: "affinity pins", trigger: lostPin},
 	{what: "placement of workers", program: ofGateway, loop: "placement of workers"},
 	{what: "health check node ports", program: ofGateway, loop: "health check node ports", trigger: newLocal},
+	{what: "list of denied clients", program: ofGateway, loop: "list of denied clients", trigger: denied},
+	{what: "watch of counters", program: ofGateway, loop: "watch of counters"},
 	{what: "heartbeat for the kernel", program: ofGateway, loop: "heartbeat for the kernel program",
 		after: 40 * time.Second},
 
@@ -244,6 +246,12 @@ func newConfiguration(c *campaign) error {
 		return err
 	}
 	return c.gate.WriteConfiguration(string(text) + "# changed\n")
+}
+
+// denied denies an address that no client has.
+func denied(c *campaign) error {
+	_, err := c.gate.Client.Deny(c.ctx, netip.MustParsePrefix("192.0.2.250/32"), time.Hour)
+	return err
 }
 
 // newAddress gives the node another address.
