@@ -30,14 +30,15 @@ router id CLIENT4;
 log stderr all;
 protocol device { scan time 1; }
 protocol direct { ipv4; ipv6; }
+protocol bfd { interface "*" { interval 100 ms; multiplier 3; }; }
 protocol kernel { ipv4 { export where source = RTS_BGP; }; merge paths on; }
 protocol kernel { ipv6 { export where source = RTS_BGP; }; merge paths on; }
 template bgp gateways {
-  local CLIENT4 as 64501; passive; ipv4 { import all; export none; }; ipv6 { import all; export none; };
+  local CLIENT4 as 64501; passive; connect retry time 1; error wait time 1, 1; @BFD
+  ipv4 { import all; export none; }; ipv6 { import all; export none; };
 }
-protocol bgp g0 from gateways { neighbor GATEWAY0 as 64500; }
-protocol bgp g1 from gateways { neighbor GATEWAY1 as 64500; }
 `
+	birdGateway = "protocol bgp from gateways { neighbor GATEWAY as 64500; }\n"
 	frrGateways = `
 log file /dev/null
 router bgp 64501
@@ -46,11 +47,12 @@ router bgp 64501
  neighbor gateways peer-group
  neighbor gateways remote-as 64500
  neighbor gateways passive
- neighbor GATEWAY0 peer-group gateways
- neighbor GATEWAY1 peer-group gateways
+ @BFD
  address-family ipv6 unicast
   neighbor gateways activate
+ exit-address-family
 `
+	frrGateway    = " neighbor GATEWAY peer-group gateways\n"
 	routerObjects = `
 apiVersion: sluice.dev/v1alpha1
 kind: AddressPool
@@ -58,9 +60,14 @@ metadata: {name: near}
 spec: {addresses: [10.71.0.192-10.71.0.254, "fd71::200-fd71::2ff"]}
 ---
 apiVersion: sluice.dev/v1alpha1
+kind: BFDProfile
+metadata: {name: fast}
+spec: {receiveInterval: 100, transmitInterval: 100}
+---
+apiVersion: sluice.dev/v1alpha1
 kind: BGPPeer
 metadata: {name: router}
-spec: {myASN: 64500, peerASN: 64501, peerAddress: CLIENT4, connectTime: 1s, dualStackAddressFamily: true}
+spec: {myASN: 64500, peerASN: 64501, peerAddress: CLIENT4, connectTime: 1s, dualStackAddressFamily: true@BFD}
 ---
 apiVersion: sluice.dev/v1alpha1
 kind: BGPAdvertisement
@@ -96,26 +103,39 @@ type routed struct {
 
 func newRouted(t *testing.T, kind string, vips int) *routed {
 	t.Helper()
-	return newRoutedOf(t, kind, vips, "")
+	return newRoutedOf(t, kind, newSegment(t, 2, vips), false)
 }
 
-// newRoutedOf is newRouted with more of the gateways' configuration.
-func newRoutedOf(t *testing.T, kind string, vips int, options string, flags ...string) *routed {
+// newRoutedOf starts the router of a segment, with BFD or without.
+func newRoutedOf(t *testing.T, kind string, of *segment, bfd bool) *routed {
 	t.Helper()
-	s := &routed{segment: newSegmentOf(t, 2, vips, options, flags...)}
+	s := &routed{segment: of}
 	for _, family := range []string{"ipv4", "ipv6"} {
 		must(t, s.client.SetSysctl("net."+family+".fib_multipath_hash_policy", "1"))
 	}
-	fill := strings.NewReplacer("CLIENT4", s.client.Addr4().String(), "GATEWAY0", s.gateways[0].Addr4().String(),
-		"GATEWAY1", s.gateways[1].Addr4().String()).Replace
-	start, text := packages.BIRD, birdGateways
+	words := map[string][3]string{"bird": {birdGateways, birdGateway, "bfd on;"},
+		"frr": {frrGateways, frrGateway, "neighbor gateways bfd 3 100 100"}}[kind]
+	text, line, session, profile := words[0], words[1], words[2], ", bfdProfile: fast"
+	if !bfd {
+		session, profile = "", ""
+		if kind == "frr" {
+			session = "!"
+		}
+	}
+	for _, h := range append([]*topo.Host{s.Net.Gateway}, s.Clients[1:]...) {
+		text += strings.ReplaceAll(line, "GATEWAY", h.Addr4().String())
+	}
+	fill := func(text, bfd string) string {
+		return replaceWords(text, "CLIENT4", s.client.Addr4().String(), "@BFD", bfd)
+	}
+	start := packages.BIRD
 	if kind == "frr" {
-		start, text = packages.FRR, frrGateways
+		start = packages.FRR
 	}
 	dir := filepath.Join(s.dir, "router")
 	must(t, os.MkdirAll(dir, 0o700))
 	var err error
-	s.router, err = start(s.client, dir, fill(text))
+	s.router, err = start(s.client, dir, fill(text, session))
 	must(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -123,7 +143,7 @@ func newRoutedOf(t *testing.T, kind string, vips int, options string, flags ...s
 		}
 		check(t, s.router.Stop())
 	})
-	must(t, os.WriteFile(filepath.Join(s.dir, "objects.yaml"), []byte(fill(routerObjects)), 0o600))
+	must(t, os.WriteFile(filepath.Join(s.dir, "objects.yaml"), []byte(fill(routerObjects, profile)), 0o600))
 	return s
 }
 

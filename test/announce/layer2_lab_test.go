@@ -69,17 +69,17 @@ metadata: {name: near}
 // newSegment starts gateways with VIPs from 10.71.0.200 and fd71::200 on.
 func newSegment(t *testing.T, gateways, vips int, flags ...string) *segment {
 	t.Helper()
-	return newSegmentOf(t, gateways, vips, "", flags...)
+	return newSegmentOf(t, gateways, gateways, vips, "", flags...)
 }
 
 // newSegmentOf is newSegment with more of the gateways' configuration, in which MEMBER is the
-// gateway's name.
-func newSegmentOf(t *testing.T, gateways, vips int, options string, flags ...string) *segment {
+// gateway's name, and with hosts for more gateways.
+func newSegmentOf(t *testing.T, gateways, hosts, vips int, options string, flags ...string) *segment {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), machine.Slower(15*time.Minute))
 	t.Cleanup(cancel)
 	go latenessOf(t).Watch(ctx)
-	n, err := topo.New(topo.Config{OneArmed: true, Clients: gateways})
+	n, err := topo.New(topo.Config{OneArmed: true, Clients: hosts})
 	must(t, err)
 	dir, err := os.MkdirTemp("", "sluice-layer2-")
 	must(t, err)
@@ -90,10 +90,21 @@ func newSegmentOf(t *testing.T, gateways, vips int, options string, flags ...str
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(dir, "key"), []byte(key+"\n"), 0o600))
 	must(t, os.WriteFile(filepath.Join(dir, "objects.yaml"), []byte(nearObjects), 0o600))
-	for i, h := range append([]*topo.Host{n.Gateway}, n.Clients[1:]...) {
-		s.add(h, fmt.Sprintf("gateway-%d", i), vips)
+	for range gateways {
+		s.addNext(vips)
 	}
 	return s
+}
+
+// addNext starts the next gateway.
+func (s *segment) addNext(vips int) {
+	s.t.Helper()
+	i := len(s.gateways)
+	h := s.Net.Gateway
+	if i > 0 {
+		h = s.Clients[i]
+	}
+	s.add(h, fmt.Sprintf("gateway-%d", i), vips)
 }
 
 // add starts a gateway and its announcer on a host.

@@ -597,7 +597,7 @@ func TestLayer2Restart(t *testing.T) {
 // take its VIPs at once, and do not keep them for an announcer that returns.
 func TestLayer2NodeEnds(t *testing.T) {
 	onlyFull(t)
-	s := newSegmentOf(t, 2, 1, "drain: {timeout: 100ms, handOver: true}\n", "--hold", "10s")
+	s := newSegmentOf(t, 2, 2, 1, "drain: {timeout: 100ms, handOver: true}\n", "--hold", "10s")
 	vip, _ := near(0)
 	var took []time.Duration
 	for range runs() {
