@@ -56,7 +56,8 @@ func readMessage(from io.Reader) (m message, err error) {
 	if string(b[:8]) != magic {
 		return m, errWrongNonce
 	}
-	return message{binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:]), binary.BigEndian.Uint64(b[24:])}, nil
+	read := func(at int) uint64 { return binary.BigEndian.Uint64(b[at:]) }
+	return message{read(8), read(16), read(24)}, nil
 }
 
 func nonceOf(port uint16) uint64 { return rand.Uint64()<<16 | uint64(port) }
@@ -425,7 +426,8 @@ func (e *echoes) see(s *segmentAt, client bool, server uint16) {
 		return
 	}
 	if s.reset {
-		e.note(&e.reset, fmt.Errorf("RST from %v port %d to %v port %d by %v", s.from, s.fromPort, s.to, s.toPort, s.by))
+		e.note(&e.reset, fmt.Errorf("RST from %v port %d to %v port %d by %v", s.from, s.fromPort, s.to, s.toPort,
+			s.by))
 	}
 	if len(s.data) < messageSize || string(s.data[:8]) != magic {
 		return

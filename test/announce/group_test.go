@@ -30,7 +30,6 @@ type grouped struct {
 	load           *echoes
 	a4             netip.Addr // VIPs
 	a6             netip.Addr
-	most           int // gateways that the segment has hosts for
 	failed, resets int
 	protection     map[string]uint64 // flows of processes that have ended
 }
@@ -91,7 +90,8 @@ func newGroup(t *testing.T, kind string, gateways, hosts int, options string) *g
 	// Two endpoints of each family.
 	i := back.Interfaces[0]
 	second4, second6 := netip.MustParseAddr("10.71.0.150"), netip.MustParseAddr("fd71::150")
-	must(t, back.AddAddresses(i.Name, netip.PrefixFrom(second4, i.Addr4.Bits()), netip.PrefixFrom(second6, i.Addr6.Bits())))
+	must(t, back.AddAddresses(i.Name, netip.PrefixFrom(second4, i.Addr4.Bits()),
+		netip.PrefixFrom(second6, i.Addr6.Bits())))
 	s := launch.Service{Name: "echo", Port: port, VIPs: []string{g.a4.String(), g.a6.String()}}
 	var servers []netip.AddrPort
 	for _, a := range []netip.Addr{back.Addr4(), back.Addr6(), second4, second6} {
@@ -244,7 +244,8 @@ func (g *grouped) finish() {
 		unprotected += int(n)
 	}
 	if e.opened == 0 || max(g.failed, g.resets) > unprotected {
-		g.t.Errorf("%d new connections have failed, with %d RSTs, and %d were unprotected", g.failed, g.resets, unprotected)
+		g.t.Errorf("%d new connections have failed, with %d RSTs, and %d were unprotected", g.failed, g.resets,
+			unprotected)
 	}
 }
 
@@ -263,7 +264,7 @@ var losses = []loss{
 		return starts(m), m.gate.Kill()
 	}},
 	{"it is not heard", time.Second, func(g *grouped, m *member) (func() error, error) { return g.Isolate(m.Host) }},
-	{"it is killed, and its flow table is lost", 500 * time.Millisecond, func(_ *grouped, m *member) (func() error, error) {
+	{"it loses its flow table", 500 * time.Millisecond, func(_ *grouped, m *member) (func() error, error) {
 		return starts(m), errors.Join(m.gate.Kill(), os.RemoveAll(m.gate.StateDir()))
 	}},
 	{"its interface is down", time.Second, func(_ *grouped, m *member) (func() error, error) {
