@@ -111,7 +111,8 @@ func TestWaitingAtShutdown(t *testing.T) {
 	}
 }
 
-// TestSilent: an unknown segment gets no RST before MayReset.
+// TestSilent: an unknown segment gets no RST before MayReset, nor before its connection has been
+// unknown for copies.Delay.
 func TestSilent(t *testing.T) {
 	l, _ := groupLab(t, labConfig{})
 	unknown := headertest.TCP(join(client4, 7), join(vip4, 80), headertest.ACK)
@@ -119,8 +120,18 @@ func TestSilent(t *testing.T) {
 	l.nothing(l.workers[0].nic)
 	l.workers[0].config.Copies.SetResetsUntil(l.now + uint64(time.Second))
 	l.send(0, unknown)
+	l.nothing(l.workers[0].nic)
+	l.step(copies.Delay)
+	l.send(0, unknown)
 	l.out(l.workers[0].nic)
+	l.send(0, headertest.TCP(join(client4, 8), join(vip4, 80), headertest.ACK))
+	l.nothing(l.workers[0].nic)
 	l.step(time.Second)
+	l.send(0, unknown)
+	l.nothing(l.workers[0].nic)
+	// Much later the tuple may have had another connection.
+	l.step(time.Hour)
+	l.workers[0].config.Copies.SetResetsUntil(l.now + uint64(time.Second))
 	l.send(0, unknown)
 	l.nothing(l.workers[0].nic)
 }

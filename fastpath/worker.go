@@ -104,6 +104,7 @@ type Worker struct {
 	hops    hopQueue
 	parked  parkedQueue
 	waiting waitingQueue
+	unknown unknownConnections // of a gateway of a group
 	frags   fragmentQueue
 	egress  egress
 	host    nexthop.Hop
@@ -197,6 +198,7 @@ func New(c Config) (*Worker, error) {
 	w.parked = newParkedQueue(c.Pool.Total())
 	if c.Copies != nil {
 		w.waiting = newWaitingQueue(c.Pool.Total())
+		w.unknown = make(unknownConnections, unknownSlots)
 	}
 	w.egress = newEgress(len(c.Links), c.Egress)
 	w.pieces.of = make([]piece, len(c.Links))

@@ -8,7 +8,14 @@
 // A gateway without a group has no Board.
 package copies
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Delay bounds the time from the answer of a flow of another gateway to its copy here, while
+// MayReset: messages of a stream arrive in order, and a lease is not longer (group.LeaseNanos).
+const Delay = 300 * time.Millisecond
 
 // Outcome is whether other gateways had a copy of a flow when the backend's answer left to the
 // client. Handle.Decide gets one.

@@ -12,6 +12,9 @@ import (
 	"sluice.dev/sluice/nat/header"
 )
 
+// It does not compile if a lease is longer than workers assume.
+const _ = uint(int64(copies.Delay) - group.LeaseNanos)
+
 // Config is the configuration of Flows.
 type Config struct {
 	Table   *flowtable.Table // with Group
