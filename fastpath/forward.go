@@ -25,6 +25,9 @@ func (w *Worker) forward(p *packet, ref flowtable.Ref, side flowtable.Side) deci
 			return v
 		}
 	}
+	if w.c.Copies != nil && side == flowtable.ClientSide && w.othersSegment(p, ref) {
+		return drop(reason.NoFlow)
+	}
 	s := w.verified(p, ref, side) // deliver rewrites the packet and may give its frame away
 	if side == flowtable.ReplySide {
 		if v, leaves := w.mayLeave(p, ref, &s); !leaves {

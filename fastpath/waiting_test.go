@@ -111,6 +111,39 @@ func TestWaitingAtShutdown(t *testing.T) {
 	}
 }
 
+// TestOthersSegment: a segment that does not acknowledge the backend's SYN belongs to another gateway's
+// connection, and gets no answer.
+func TestOthersSegment(t *testing.T) {
+	l, decide := groupLab(t, labConfig{})
+	nic := l.workers[0].nic
+	segment := func(ack uint32) {
+		p := headertest.TCP(join(client4, 1000), join(vip4, 80), headertest.ACK)
+		p.Ack = ack
+		l.send(0, p)
+	}
+	l.send(0, headertest.TCP(join(client4, 1000), join(vip4, 80), headertest.SYN))
+	_, asked := l.out(nic)
+	from, to := ends(&asked.Tuple)
+	segment(5001)
+	l.nothing(nic) // the backend has not answered
+	answer := headertest.TCP(to.String(), from.String(), headertest.SYN|headertest.ACK)
+	answer.Seq = 5000
+	l.send(0, answer)
+	decide(copies.Protected)
+	l.step(0)
+	l.out(nic)
+	for _, ack := range []uint32{4000, 5000, 1 << 31, 5001 + 2<<20} {
+		segment(ack)
+		l.nothing(nic)
+	}
+	segment(5001 + 1460) // another gateway has forwarded data of the backend
+	l.out(nic)
+	segment(5001)
+	l.out(nic)
+	segment(4000) // the connection is proven: the backend decides
+	l.out(nic)
+}
+
 // TestSilent: an unknown segment gets no RST before MayReset, nor before its connection has been
 // unknown for copies.Delay.
 func TestSilent(t *testing.T) {

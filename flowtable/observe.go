@@ -17,6 +17,24 @@ func (h *Handle) Changes(r Ref, from Side, s Segment, now Time) bool {
 		m.ChangedTo(m.Observe(from, s, word, now.Ticks()), from, &s, word, syn)
 }
 
+// UnprovenBy reports whether a client's segment belongs to another connection than a flow whose
+// handshake is not proven: it acknowledges no SYN of the flow's backend, or what the backend cannot
+// have sent since. Of a group another gateway may have made that connection's flow.
+func (h *Handle) UnprovenBy(r Ref, s *Segment) bool {
+	f := h.Flow(r)
+	// As in Observe: the word first.
+	word, m := f.word(), f.load()
+	if m.Proto() != header.ProtoTCP || s.Flags&(header.TCPACK|header.TCPSYN|header.TCPRST) != header.TCPACK {
+		return false
+	}
+	return m.State() == SynSeen || m.Provable() && s.Ack-(word+1) > unseenMost
+}
+
+// unseenMost bounds the bytes of a backend that other gateways have forwarded before the copy of a
+// flow shows that: more than an initial window (RFC 6928) with retransmissions. A random sequence
+// number is in this range once in 4,096 times.
+const unseenMost = 1 << 20
+
 // Observe updates the flow by one of its packets, and reports whether the flow stands from this
 // packet on (State.Stands). It writes at most once a second, when the state changes, and for each
 // of the first datagrams of a UDP flow (conn.CountedDatagrams).
