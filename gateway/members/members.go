@@ -101,6 +101,7 @@ func New(c Config) (*Members, error) {
 	m.exchange = exchange.New(m.streams())
 	m.flows.Attach(m.exchange)
 	m.watch = newWatch(m)
+	m.noteKept()
 	m.look()
 	return m, nil
 }
@@ -163,8 +164,14 @@ func (m *Members) Addresses() []netip.Addr {
 	return list
 }
 
-// Recover takes the flows that the previous process has handed over. No worker may run yet.
-func (m *Members) Recover() { m.flows.Recover() }
+// Recover takes the flows that the previous process has handed over. No worker may run yet. The
+// previous process attracted packets for the VIPs, and so does this one.
+func (m *Members) Recover() {
+	m.flows.Recover()
+	m.watch.joined, m.watch.next = true, 0
+	m.noteKept()
+	m.look()
+}
 
 // Pause stops the use of the flow table until resume is called. Run must have begun.
 func (m *Members) Pause() (resume func()) {

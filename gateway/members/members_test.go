@@ -34,6 +34,7 @@ type gateway struct {
 	l      *lab
 	index  int
 	dir    string
+	taken  bool // the next start is one by a hand-over
 	file   *flowtable.File
 	handle *flowtable.Handle
 	stop   func()
@@ -77,9 +78,12 @@ func (g *gateway) start(kept bool) {
 	c.TLS = config.GroupTLS{CertFile: filepath.Join(g.dir, certs.CertFile),
 		KeyFile: filepath.Join(g.dir, certs.KeyFile), CAFile: filepath.Join(g.dir, certs.CAFile)}
 	g.Members, err = New(Config{Log: slog.New(slog.DiscardHandler), Group: &c, Self: c.Members[g.index].Name,
-		StateDir: state, Kept: kept, Table: g.file.Table, Workers: 1, KeepAfter: time.Hour,
+		StateDir: state, Kept: kept, Taken: g.taken, Table: g.file.Table, Workers: 1, KeepAfter: time.Hour,
 		InUse: func(netip.Addr) int { return 0 }, Opened: func() { g.opened <- struct{}{} }})
 	must(t, err)
+	if g.taken {
+		g.Recover()
+	}
 	g.handle, err = g.file.Table.Register()
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -224,6 +228,37 @@ func TestKeptTable(t *testing.T) {
 	b.until("copies", b.copies(2))
 	if v := a.View(); v.HeldPorts != 0 || !v.Joined {
 		t.Errorf("%+v", v)
+	}
+}
+
+// TestNextProcess: the next process of a gateway attracts packets for the flows of a gateway that is
+// gone, as the process before did. By a hand-over it attracts packets for the VIPs at once, too.
+func TestNextProcess(t *testing.T) {
+	l := newLab(t, 3)
+	for _, g := range l.gateways {
+		g.start(false)
+	}
+	a, b := l.gateways[0], l.gateways[1]
+	for _, g := range l.gateways {
+		g.until("in step with all", inStep)
+	}
+	b.until("open", func(v *View) bool { return v.Standings[0].State == sources.Open })
+	b.flow(1000)
+	a.until("a copy", a.copies(1))
+	b.stop()
+	a.until("without gw-b", func(v *View) bool { return !v.Members[0].HasIts })
+	before := l.ranks(a.View())
+	for _, a.taken = range []bool{true, false} {
+		a.stop()
+		a.start(true)
+		v := a.View()
+		if got := l.ranks(v); got[2] != before[2] || got[3] != before[3] {
+			t.Errorf("taken %t: gw-a announces with ranks %v, the process before with %v", a.taken, got, before)
+		}
+		if v.Joined != a.taken {
+			t.Errorf("taken %t: joined is %t at once", a.taken, v.Joined)
+		}
+		a.until("joined", func(v *View) bool { return v.Joined })
 	}
 }
 

@@ -78,7 +78,7 @@ type watch struct {
 // watched is another gateway as an owner.
 type watched struct {
 	before []int // gateways that come before this one in its order, by index
-	whole  bool  // this gateway was in step with it once: it has its flows
+	whole  bool  // this gateway or its previous process was in step with it once: it has its flows
 	heard  int64 // when this gateway was in step with it last, or began to look
 	keeps  bool  // this gateway decides when its flows are over
 }
@@ -101,6 +101,14 @@ func newWatch(m *Members) (w watch) {
 		w.of = append(w.of, of)
 	}
 	return w
+}
+
+// noteKept notes the owners of copies in the table of the previous process. Such an owner may be gone:
+// without a route to its source addresses here, its flows would end with the previous process.
+func (m *Members) noteKept() {
+	for i := range m.others {
+		m.watch.of[i].whole = m.c.Table.CopiesOf(i+1) > 0
+	}
 }
 
 // look makes the next view if it is time.
