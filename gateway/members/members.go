@@ -168,6 +168,7 @@ func (m *Members) Addresses() []netip.Addr {
 // previous process attracted packets for the VIPs, and so does this one.
 func (m *Members) Recover() {
 	m.flows.Recover()
+	m.exchange.Inherit()
 	m.watch.joined, m.watch.next = true, 0
 	m.noteKept()
 	m.look()

@@ -106,10 +106,19 @@ func New(c Config) *Exchange {
 	for i := range c.Peers {
 		p := &peer{Peer: c.Peers[i], index: i}
 		p.Owner.Lease = &p.lease
-		p.lease.Heard(x.now())
 		x.peers = append(x.peers, p)
 	}
+	x.Inherit()
 	return x
+}
+
+// Inherit notes that a process with the same flows has sent to the peers until now: they may be in
+// step with it, so SYN-ACKs wait for them until their leases have run out. It must be called before
+// Run. New notes the same for a process that ended before.
+func (x *Exchange) Inherit() {
+	for _, p := range x.peers {
+		p.lease.Heard(x.now())
+	}
 }
 
 // Do has Run call f, and waits until it has. It returns false if Run has ended.

@@ -348,6 +348,34 @@ func TestSilentOwner(t *testing.T) {
 	})
 }
 
+// TestInherit: a process that gets the flows of another one long after New waits for the lease of a
+// member, which may be in step with the other process.
+func TestInherit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ledger := group.NewLedger(group.Config{Members: group.One(0), Slots: slots}, true)
+		ledger.Recovered(1)
+		x := New(Config{Ledger: ledger, Failed: func(int, error) {}, Now: func() int64 { return time.Now().UnixNano() },
+			Peers: []Peer{{Owner: session.Owner{Ledger: ledger}, Dial: func(context.Context) (Stream, error) {
+				return nil, errClosed
+			}}}})
+		time.Sleep(10 * time.Second)
+		x.Inherit()
+		go x.Run(t.Context())
+		verdict := func() (v group.Verdict) {
+			x.Do(func() { v = ledger.Verdict(1) })
+			return v
+		}
+		time.Sleep(time.Duration(group.LeaseNanos) - 2*tick)
+		if v := verdict(); v != group.Wait {
+			t.Errorf("before the lease has run out the verdict is %d, want Wait", v)
+		}
+		time.Sleep(5 * tick)
+		if v := verdict(); v != group.NoMember {
+			t.Errorf("after that the verdict is %d, want NoMember", v)
+		}
+	})
+}
+
 // TestStoppedMember: a member that reads nothing costs its own protection only, holds the ports
 // that it may have, and gets everything anew.
 func TestStoppedMember(t *testing.T) {
