@@ -2,6 +2,7 @@ package flowtable
 
 import (
 	"sync/atomic"
+	"time"
 
 	"sluice.dev/sluice/flowtable/conn"
 	"sluice.dev/sluice/nat/header"
@@ -219,10 +220,42 @@ func (h *Handle) Tuple(ref Ref, side Side, out *header.Tuple) {
 	h.arena(ref&refV6 != 0).tuple(ref.index(), side, out)
 }
 
+// LookEvery is how often each copy is to be given to Used.
+const LookEvery = 5 * time.Second
+
+const lookTicks = int32(LookEvery / conn.Tick)
+
+// Used reports whether the owner of a copy is to be told that packets use the copy: they may not
+// pass the owner, whose clock ends the flow. round counts the looks at all copies, each of which
+// takes LookEvery. A copy in use is due about four times in its timeout.
+func (h *Handle) Used(r Ref, round uint32, now Time) bool {
+	m := h.Flow(r).load()
+	if s := m.State(); !m.Live() || m.Reset() || s.HalfOpen() || s.Over() {
+		return false
+	}
+	every := max(1, h.t.lifetimes[m.Life()]/4/lookTicks)
+	return (round+h.t.Slot(r))%uint32(every) == 0 && now.Ticks().Since(m.Seen()) < (every+1)*lookTicks
+}
+
+// Refresh renews the time of the last packet of a flow, unless its connection is over or reset: for
+// packets that have passed another gateway.
+func (h *Handle) Refresh(r Ref, now Time) {
+	for f, t := h.Flow(r), now.Ticks(); ; {
+		m := f.load()
+		if !m.Live() || m.Reset() || m.State().Over() || t.Since(m.Seen()) < conn.RefreshTicks || f.swap(m, m.At(t)) {
+			return
+		}
+	}
+}
+
 // Saw updates a flow of this gateway by the state that another gateway has found for its copy: that
-// the client has proven its handshake, and which sides have closed the connection.
+// the client has proven its handshake, which sides have closed the connection, and that packets use
+// it.
 func (h *Handle) Saw(ref Ref, s State, now Time) {
 	f := h.Flow(ref)
+	if !s.HalfOpen() {
+		defer h.Refresh(ref, now) // not before its state is s
+	}
 	observe := func(from Side, flags uint8) {
 		h.Observe(ref, from, conn.Segment{Flags: flags, Ack: f.word() + 1}, now)
 	}

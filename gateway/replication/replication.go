@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"sluice.dev/sluice/fastpath/copies"
 	"sluice.dev/sluice/flowtable"
@@ -52,6 +53,13 @@ type Flows struct {
 	waiting  []uint32 // slots of flows whose answer waits
 	wake     func()
 	online   bool // the handle is
+	look     look
+}
+
+// look is the state of lookAtCopies.
+type look struct {
+	round, next uint32 // the round, and the next slot in it
+	at          int64  // when it was called last
 }
 
 // New returns the Flows of a table, in which an earlier process may have left flows.
@@ -152,6 +160,9 @@ func (f *Flows) Recover() {
 			f.handle.Release(r)
 		case owner == 0:
 			f.handle.Track(r)
+			if !f.c.Unowned { // while no process ran, packets have passed the others
+				f.handle.Refresh(r, f.now())
+			}
 			if flowtable.Answered(f.handle.Flow(r).State()) && f.handle.Tell(r) {
 				f.ledger.Recovered(slot)
 			}
@@ -175,9 +186,35 @@ func (f *Flows) Step() {
 			}
 		}
 	}
+	f.lookAtCopies()
 	f.decide()
 	if f.exchange != nil {
 		f.board.SetResetsUntil(uint64(f.exchange.ResetsUntil()))
+	}
+}
+
+// lookSlice is how often a part of the copies is looked at, so that a SYN-ACK waits for few of them.
+const lookSlice = int64(10 * time.Millisecond)
+
+// lookAtCopies tells owners which copies packets use.
+func (f *Flows) lookAtCopies() {
+	l, now := &f.look, f.c.Now()
+	passed := now - l.at
+	if passed < lookSlice {
+		return
+	}
+	l.at = now
+	slots := f.table.Slots()
+	due := int64(slots)*min(passed, int64(flowtable.LookEvery))/int64(flowtable.LookEvery) + 1
+	for end := min(slots, l.next+uint32(due)); l.next < end; l.next++ {
+		owner := f.index.Owner(l.next)
+		if owner != 0 && f.handle.Used(f.table.AtSlot(l.next), l.round, flowtable.Time(now)) {
+			f.copies[owner-1].Seen(l.next)
+		}
+	}
+	if l.next == slots {
+		l.next = 0
+		l.round++
 	}
 }
 

@@ -453,6 +453,64 @@ func TestReopenedElsewhere(t *testing.T) {
 	})
 }
 
+// datagrams requires that a flow of UDP passes a gateway in both directions.
+func (c *connection) datagrams(l *lab, id int) {
+	l.t.Helper()
+	c.passes(l, id, "a datagram of the client", headertest.UDP(c.client, c.vip, "x"), c.source, c.backend)
+	c.passes(l, id, "a datagram of the backend", headertest.UDP(c.backend, c.source, "x"), c.vip, c.client)
+}
+
+// TestUsedElsewhere: the owner ends no flow that is in use at another gateway, however long no
+// packet of it passes the owner.
+func TestUsedElsewhere(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		for _, f := range families {
+			tcp, udp := newConnection(f, 1000), newConnection(f, 1001)
+			tcp.establish(l, 0)
+			l.send(0, headertest.UDP(udp.client, udp.vip, "x"))
+			p := l.one(0, "datagram")
+			udp.source, udp.backend = ends(&p.Tuple)
+			udp.datagrams(l, 0)
+			l.settle(0)
+			for range 40 { // 400 s: UDPReplied is 300 s
+				l.settle(idle / 3)
+				tcp.works(l, 1)
+				udp.datagrams(l, 1)
+			}
+			l.settle(2 * idle)
+			if s := l.state(0, tcp); s != flowtable.None {
+				t.Errorf("a connection that nothing uses is %v", s)
+			}
+		}
+	})
+}
+
+// TestKilledForLong: connections go on when their gateway comes back after a time that is longer
+// than their timeouts, also those whose handshake was proven meanwhile.
+func TestKilledForLong(t *testing.T) {
+	inLab(t, 2, func(l *lab) {
+		old, young := newConnection(families[0], 1000), newConnection(families[1], 1001)
+		old.establish(l, 0)
+		young.syn(l, 0)
+		young.answer(l, 0)
+		l.settle(0)
+		l.one(0, "SYN-ACK")
+		l.kill(0)
+		young.passes(l, 1, "the client's ACK", headertest.TCP(young.client, young.vip, ack), young.source, young.backend)
+		for range 6 {
+			l.settle(idle / 3)
+			old.works(l, 1)
+			young.works(l, 1)
+		}
+		l.start(0, 1, true)
+		l.settle(10 * time.Second) // a sweep of the table takes five
+		for id := range l.gateways {
+			old.works(l, id)
+			young.works(l, id)
+		}
+	})
+}
+
 // TestExpiredWhileKilled: connections that become idle for too long while their gateway is not
 // running hold their ports, too.
 func TestExpiredWhileKilled(t *testing.T) {
@@ -465,7 +523,7 @@ func TestExpiredWhileKilled(t *testing.T) {
 		l.kill(0)
 		time.Sleep(2 * idle)
 		l.start(0, 1, true)
-		l.settle(10 * time.Second) // a sweep of the table takes five
+		l.settle(idle + 10*time.Second) // a sweep of the table takes five
 		if n := l.gateways[0].table.HeldPorts(); n != 10 {
 			t.Errorf("%d ports are held, want 10", n)
 		}
