@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"sluice.dev/sluice/fastpath/copies"
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
@@ -482,4 +483,54 @@ func TestExplanationAsText(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestExplainGroup: whether other gateways of a group get copies of a flow, and if not, why; and
+// the silence of a gateway that does not have all flows.
+func TestExplainGroup(t *testing.T) {
+	l, decided := groupLab(t, labConfig{})
+	l.publish(func(b *services.Builder) {
+		b.SetAddr(addr(node4), services.AddrNode|services.AddrLocal)
+		cluster := services.Rule{Set: set(b, 30, 30, header.ProtoTCP, backend4)}
+		local := services.Rule{Set: set(b, 31, 31, header.ProtoTCP, backend4), KeepClient: true}
+		kernel := services.Rule{Set: set(b, 32, 32, header.ProtoTCP, "10.244.0.24")}
+		rules(b, 30, services.NodePort, "0.0.0.0", 30080, header.ProtoTCP, cluster, cluster)
+		rules(b, 31, services.LoadBalancer, ruleVIP, 81, header.ProtoTCP, local, local)
+		rules(b, 32, services.LoadBalancer, ruleVIP, 82, header.ProtoTCP, kernel, kernel)
+	})
+	board := l.workers[0].config.Copies
+	e, err := decide.NewExplainer(decide.ExplainerConfig{Services: &l.handle, Hops: l.hops, Flows: l.table,
+		HostSource4: addr(hostSource), Copies: board})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	step := func(name, src, dst string, opens bool) string {
+		x := e.Explain(tuple(header.ProtoTCP, src, dst), opens, flowtable.Time(l.now))
+		for _, s := range x.Steps() {
+			if s.Name == name {
+				return s.Text
+			}
+		}
+		return "no such step"
+	}
+	want := func(name, src, dst string, opens bool, text string) {
+		t.Helper()
+		if got := step(name, src, dst, opens); !strings.Contains(got, text) {
+			t.Errorf("%s to %s: %s is %q, want %q", src, dst, name, got, text)
+		}
+	}
+	want("group", join(client4, 1), join(vip4, 80), true, "other gateways get copies of the flow")
+	want("group", join(client4, 1), join(node4, 30080), true, "not protected: a node port")
+	want("group", join(client4, 1), join(ruleVIP, 81), true, "not protected: the backend gets the client's address")
+	want("group", join(client4, 1), join(ruleVIP, 82), true, "not protected: the backend is reached by the host link")
+	l.openBy(1000)
+	want("group", join(client4, 1000), join(vip4, 80), false, "other gateways get copies of the flow")
+	decided(copies.Protected)
+
+	want("verdict", join(client4, 1), join(vip4, 80), false, "the sender gets no RST, because")
+	board.SetResetsUntil(uint64(l.now) + uint64(time.Hour))
+	want("verdict", join(client4, 1), join(vip4, 80), false, "the sender gets an RST")
+	l.publish(func(b *services.Builder) { b.Settings().Group4 = header.Addr{} })
+	want("group", join(client4, 1), join(vip4, 80), true, "not protected: no source address of the group is open")
 }

@@ -29,6 +29,8 @@ type Info struct {
 	Proxied       bool   // a PROXY header is in front of the client's bytes
 	HeaderSent    bool   // the PROXY header has been sent
 	HeaderAcked   bool   // the backend has acknowledged it
+	Tracked       bool   // other gateways of the group are to have copies
+	CopyOf        int    // the owner of a copy, 0 for a flow of this gateway
 }
 
 // Dump copies live flows to buf from a cursor on, which is 0 for the first call. It returns the
@@ -92,6 +94,10 @@ func (h *Handle) info(a *arena, i uint32, now Ticks, out *Info) bool {
 	out.Service, out.Backend = f.Owner()
 	out.Counted = f.owner.Load()&counted != 0
 	out.Proxied, out.HeaderSent, out.HeaderAcked = m.Proxied(), m.HeaderSent(), m.HeaderAcked()
+	if h.t.group.marks != nil {
+		mark := h.t.mark(a, i).Load()
+		out.Tracked, out.CopyOf = mark&markTracked != 0, ownerOf(mark)
+	}
 	if out.Direct = h.Direct(out.Ref); out.Direct {
 		out.Mark = h.Mark(out.Ref)
 	}

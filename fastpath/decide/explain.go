@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"sluice.dev/sluice/fastpath/copies"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
 	"sluice.dev/sluice/flowtable"
@@ -22,6 +23,7 @@ type ExplainerConfig struct {
 	Flows                    *flowtable.Table // nil: no flow is known
 	Affinity                 *affinity.Table  // nil: no client is pinned
 	HostSource4, HostSource6 header.Addr
+	Copies                   *copies.Board // nil: the gateway is in no group
 }
 
 // Explainer describes how the workers would handle a packet. It makes the same plan as they do, and
@@ -65,8 +67,11 @@ type Explanation struct {
 	Verdict Verdict
 	Notify  bool
 	Error   nat.ErrorKind
-	// Reset: the sender gets an RST (if the rate allows).
-	Reset bool
+	// Reset: the sender gets an RST (if the rate allows). Silent: it gets none, because this gateway
+	// does not have all flows of its group.
+	Reset, Silent bool
+	// Grouped: the gateway is in a group.
+	Grouped bool
 
 	// Known: the packet has a flow, Flow, and arrives from Side. Class is its relation to the flow.
 	// If the flow is superseded, all fields below describe the flow that would replace it.
@@ -133,7 +138,10 @@ func (e *Explainer) Explain(t header.Tuple, opens bool, now flowtable.Time) Expl
 	if e.c.Flows != nil {
 		s.Loads = e.c.Flows.Loads()
 	}
+	s.Silent = e.c.Copies != nil && !e.c.Copies.MayReset(uint64(now))
 	x := Explanation{Generation: s.Snap.Generation, Tuple: t, Opens: opens}
+	none := header.Addr{}
+	x.Grouped = e.c.Copies != nil || s.Snap.Group4 != none || s.Snap.Group6 != none
 	if e.known(&s, &x) {
 		e.leaves(&s, &x)
 		return x
@@ -143,6 +151,10 @@ func (e *Explainer) Explain(t header.Tuple, opens bool, now flowtable.Time) Expl
 	req := Request{Tuple: &x.Tuple, Opens: opens, TTL: 255, Random: random, DryRun: true}
 	s.Plan(&n, &req)
 	x.planned(&s, &n)
+	if s.Silent && n.Verdict == dropped(reason.NoFlow) && n.Frontend != nil {
+		s.Silent = false
+		x.Silent = s.resets(&n, &req)
+	}
 	if x.Verdict == queued {
 		e.leaves(&s, &x)
 	}

@@ -52,6 +52,9 @@ func (x *Explanation) Steps() []Step {
 		add("leaves as", "%s", x.outText())
 		add("next hop", "%s", x.hopText())
 	}
+	if x.Grouped && x.Verdict.Action == Queued {
+		add("group", "%s", x.groupText())
+	}
 	add("verdict", "%s", x.verdictText())
 	return steps
 }
@@ -223,6 +226,38 @@ func (x *Explanation) outText() string {
 	return fmt.Sprintf("%s -> %v", src, end(x.Out.Dst, x.Out.DstPort))
 }
 
+// groupText says whether other gateways of the group have copies of the flow, and if not, why.
+func (x *Explanation) groupText() string {
+	known := x.Known && x.Class != Superseded
+	switch {
+	case known && x.Flow.CopyOf != 0:
+		return "the flow is a copy of another gateway's flow"
+	case known && x.Flow.Tracked && !flowtable.Answered(x.Flow.State):
+		return "other gateways get copies of the flow when its backend has answered"
+	case known && x.Flow.Tracked, !known && x.Source == SourceGroup:
+		return "other gateways get copies of the flow"
+	}
+	return "not protected: " + x.unprotected()
+}
+
+// unprotected returns why other gateways get no copies of a flow.
+func (x *Explanation) unprotected() string {
+	known := x.Known && x.Class != Superseded
+	switch {
+	case x.Direct():
+		return "direct return has no source address of the group"
+	case known && x.Flow.Client.Src == x.Flow.Reply.Dst, !known && x.Source == SourceClient:
+		return "the backend gets the client's address, which has no route to the group"
+	case known:
+		return "the flow has no source address of the group"
+	case x.Source == SourceHost:
+		return "the backend is reached by the host link, and answers to its address"
+	case x.Frontend != nil && x.Frontend.Kind == services.NodePort:
+		return "a node port has the node's address, which no other gateway gets packets for"
+	}
+	return "no source address of the group is open, so the flow gets another one"
+}
+
 // sourceText describes the origin of a source address.
 func sourceText(s Source) string {
 	switch s {
@@ -259,8 +294,11 @@ func (x *Explanation) verdictText() string {
 			nat.TimeExceeded:    "time exceeded",
 		}[x.Error]
 	}
-	if x.Reset {
+	switch {
+	case x.Reset:
 		s += "; the sender gets an RST"
+	case x.Silent:
+		s += "; the sender gets no RST, because this gateway does not have all flows of its group"
 	}
 	return s
 }

@@ -81,17 +81,16 @@ func (d *Daemon) makeDatapath(memory []*xsk.UMEM) error {
 	}
 	d.frames = found.Frames
 	d.log.Info("size of frames", "bytes", found.Frames.Size, "why", found.Frames.Reason)
-	host := d.host.current()
-	if d.explain, err = explain.New(explain.Config{
-		Flows: d.flows.file.Table, Affinity: d.flows.pins.Table(), Hops: d.hops, Host: host,
-	}); err != nil {
-		return err
-	}
-	fixed := d.settings.atStart
+	host, fixed := d.host.current(), d.settings.atStart
 	if d.plan, err = devices.NewPlan(found.Devices, fixed); err != nil {
 		return err
 	}
 	if err := d.joinGroup(d.plan.Workers); err != nil {
+		return err
+	}
+	if d.explain, err = explain.New(explain.Config{
+		Flows: d.flows.file.Table, Affinity: d.flows.pins.Table(), Hops: d.hops, Host: host, Copies: d.copies(),
+	}); err != nil {
 		return err
 	}
 	if d.workers, err = workers.New(workers.Config{

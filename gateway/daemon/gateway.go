@@ -76,6 +76,7 @@ func (d *Daemon) Explain(q *status.ExplainQuery) (status.ExplainView, error) {
 		Snapshot: d.snapshot(), Open: d.isOpen(), Steers: d.kernel.Steers, Denies: d.denials.Denies,
 		NextHop:  d.nextHopOf,
 		Problems: status.ProblemViews(d.loop.Status().Problems), UnfinishedChecksums: d.unfinishedChecksums(),
+		Group: d.groupView(),
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"sluice.dev/sluice/fastpath/copies"
 	"sluice.dev/sluice/fastpath/decide"
 	"sluice.dev/sluice/fastpath/nexthop"
 	"sluice.dev/sluice/fastpath/services"
@@ -31,6 +32,7 @@ type Config struct {
 	Affinity *affinity.Table
 	Hops     *nexthop.Table
 	Host     *hostlink.HostLink // nil if there is none
+	Copies   *copies.Board      // nil if the gateway is in no group
 }
 
 // Explainer explains packets. It is a participant of the flow table and has its own handle for
@@ -45,7 +47,8 @@ type Explainer struct {
 // New registers a participant in the flow table, if there is a table.
 func New(c Config) (*Explainer, error) {
 	x := new(Explainer)
-	fc := decide.ExplainerConfig{Services: &x.services, Hops: c.Hops, Flows: c.Flows, Affinity: c.Affinity}
+	fc := decide.ExplainerConfig{Services: &x.services, Hops: c.Hops, Flows: c.Flows, Affinity: c.Affinity,
+		Copies: c.Copies}
 	if h := c.Host; h != nil && h.Addr4.IsValid() {
 		fc.HostSource4 = header.AddrFrom(h.Addr4)
 	}
@@ -102,6 +105,7 @@ type Gateway struct {
 	// NextHop describes where packets to an address go.
 	NextHop  func(netip.Addr) string
 	Problems []status.ProblemView // of all objects
+	Group    *status.GroupView    // nil if the gateway is in no group
 	// UnfinishedChecksums is the workers' counter (stats.Block).
 	UnfinishedChecksums uint64
 }
@@ -109,7 +113,8 @@ type Gateway struct {
 // Explain explains a packet for a running gateway.
 func (x *Explainer) Explain(q *status.ExplainQuery, g *Gateway) (status.ExplainView, error) {
 	t := q.Tuple()
-	a := answer{query: q, snapshot: g.Snapshot, tuple: t, closed: !g.Open, unfinished: g.UnfinishedChecksums}
+	a := answer{query: q, snapshot: g.Snapshot, tuple: t, closed: !g.Open, unfinished: g.UnfinishedChecksums,
+		group: g.Group}
 	a.match, a.unread = g.Steers(&t)
 	if g.Denies != nil {
 		a.denied = g.Denies(t.Src.Netip())
@@ -161,6 +166,7 @@ type answer struct {
 	closed     bool               // the kernel program is not attached to the interfaces yet
 	unanswered netip.Addr         // the neighbour of the next hop, if it does not answer
 	unfinished uint64             // checksums of segments that the gateway received
+	group      *status.GroupView  // nil if the gateway is in no group
 	hop        string             // how the next hop is reached; "" if the explanation has it
 	// offline is nil if a gateway answers.
 	offline *offline

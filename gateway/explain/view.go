@@ -150,6 +150,13 @@ func (a *answer) step(s decide.Step) status.ExplainStep {
 		case a.hop != "":
 			out.Text += " on " + a.hop
 		}
+	case "group":
+		without := a.group != nil && !slices.ContainsFunc(a.group.Members, func(m status.GroupMemberView) bool {
+			return m.HasOurFlows
+		})
+		if x := &a.x; without && (x.Flow.Tracked || x.Source == decide.SourceGroup) {
+			out.Text += ", but none is in step now, so it is not protected"
+		}
 	case stepVerdict:
 		if a.unanswered.IsValid() && a.x.Verdict.Action == decide.Queued {
 			out.Text += fmt.Sprintf(" if %v answers, else drop (%v)", a.unanswered, reason.NeighbourPending)

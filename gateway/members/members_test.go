@@ -231,8 +231,8 @@ func TestKeptTable(t *testing.T) {
 	}
 }
 
-// TestNextProcess: the next process of a gateway attracts packets for the flows of a gateway that is
-// gone, as the process before did. By a hand-over it attracts packets for the VIPs at once, too.
+// TestNextProcess: the next process of a gateway attracts packets for the flows of a gateway that
+// is gone, as the process before did. By a hand-over it attracts packets for the VIPs at once, too.
 func TestNextProcess(t *testing.T) {
 	l := newLab(t, 3)
 	for _, g := range l.gateways {

@@ -103,8 +103,9 @@ func newWatch(m *Members) (w watch) {
 	return w
 }
 
-// noteKept notes the owners of copies in the table of the previous process. Such an owner may be gone:
-// without a route to its source addresses here, its flows would end with the previous process.
+// noteKept notes the owners of copies in the table of the previous process. Such an owner may be
+// gone: without a route to its source addresses here, its flows would end with the previous
+// process.
 func (m *Members) noteKept() {
 	for i := range m.others {
 		m.watch.of[i].whole = m.c.Table.CopiesOf(i+1) > 0

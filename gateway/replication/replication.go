@@ -193,7 +193,8 @@ func (f *Flows) Step() {
 	}
 }
 
-// lookSlice is how often a part of the copies is looked at, so that a SYN-ACK waits for few of them.
+// lookSlice is how often a part of the copies is looked at, so that a SYN-ACK waits for few of
+// them.
 const lookSlice = int64(10 * time.Millisecond)
 
 // lookAtCopies tells owners which copies packets use.

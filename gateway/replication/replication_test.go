@@ -496,7 +496,8 @@ func TestKilledForLong(t *testing.T) {
 		l.settle(0)
 		l.one(0, "SYN-ACK")
 		l.kill(0)
-		young.passes(l, 1, "the client's ACK", headertest.TCP(young.client, young.vip, ack), young.source, young.backend)
+		proof := headertest.TCP(young.client, young.vip, ack)
+		young.passes(l, 1, "the client's ACK", proof, young.source, young.backend)
 		for range 6 {
 			l.settle(idle / 3)
 			old.works(l, 1)
